@@ -1,0 +1,144 @@
+// Package block is the one place where the product's block hash is written down.
+//
+// A prompt is cut into full blocks of B tokens; the rest is never cached by an engine and never hashed.
+//
+//	local(i) = XXH3-64( u32le(token) × B ‖ u64le(name) × media touching block i, seed )
+//	chain(0) = local(0)
+//	chain(i) = XXH3-64( u64le(chain(i-1)) ‖ u64le(local(i)), 1337 )
+//
+// For text this is NVIDIA Dynamo 1.6's rule (dynamo-kv-router, tokens_hash and seq_hash). Media differ: Dynamo sorts the
+// names, so two pictures swapped inside one block collide; here they stay in prompt order. A medium touches a block if
+// its span [Offset, Offset+Length) and the block overlap, as vLLM decides it (v1/core/kv_cache_utils.py). A cache salt
+// stands behind the media of block 0 only, as vLLM has it: every later block is reached through block 0.
+package block
+
+import (
+	"encoding/binary"
+	"unsafe"
+
+	"github.com/zeebo/xxh3"
+)
+
+// Seed is the XXH3 seed of text blocks without an adapter (Dynamo 1.6, XXH3_SEED).
+const Seed uint64 = 1337
+
+// Span is one medium's place in a prompt: tokens [Offset, Offset+Length), and its name's number (see NameHash).
+type Span struct {
+	Offset, Length int
+	Name           uint64
+}
+
+// SeedFor gives the seed of an adapter's blocks: Seed for "" (Dynamo 1.6: seed plus XXH3-64 of the name, wrapping).
+func SeedFor(lora string) uint64 {
+	if lora == "" {
+		return Seed
+	}
+	return Seed + xxh3.HashString(lora)
+}
+
+// SaltHash is the number that a cache salt adds to block 0; never zero for a salt, zero for none.
+func SaltHash(salt string) uint64 {
+	if salt == "" {
+		return 0
+	}
+	return xxh3.HashStringSeed(salt, 1) | 1
+}
+
+// NameHash turns the name that an engine gives a medium into the number that enters a block hash: the first 16 digits
+// of a 64-digit hex string, else XXH3-64 of the text (Dynamo 1.6, hash_mm_identifier).
+func NameHash(name string) uint64 {
+	if len(name) == 64 {
+		if v, ok := hex64(name); ok {
+			return v
+		}
+	}
+	return xxh3.HashString(name)
+}
+
+func hex64(s string) (v uint64, ok bool) {
+	for i := 0; i < len(s); i++ {
+		var d byte
+		switch c := s[i]; {
+		case c >= '0' && c <= '9':
+			d = c - '0'
+		case c >= 'a' && c <= 'f':
+			d = c - 'a' + 10
+		case c >= 'A' && c <= 'F':
+			d = c - 'A' + 10
+		default:
+			return 0, false
+		}
+		if i < 16 {
+			v = v<<4 | uint64(d)
+		}
+	}
+	return v, true
+}
+
+// Locals appends the local hash of every full block of tokens to dst. spans must be sorted by Offset; salt is
+// SaltHash's value. It allocates only to grow dst. Cost: about 0.1 µs a block of 16.
+func Locals(dst []uint64, tokens []uint32, size int, spans []Span, seed, salt uint64) []uint64 {
+	if size <= 0 {
+		return dst
+	}
+	first := 0 // spans before it end before the current block
+	var buf [512]byte
+	for start := 0; start+size <= len(tokens); start += size {
+		end := start + size
+		for first < len(spans) && spans[first].Offset+spans[first].Length <= start {
+			first++
+		}
+		var names []uint64
+		var few [8]uint64
+		names = few[:0]
+		for i := first; i < len(spans) && spans[i].Offset < end; i++ {
+			if spans[i].Offset+spans[i].Length > start {
+				names = append(names, spans[i].Name)
+			}
+		}
+		if start == 0 && salt != 0 {
+			names = append(names, salt)
+		}
+		dst = append(dst, Local(buf[:0], tokens[start:end], names, seed))
+	}
+	return dst
+}
+
+// Local hashes one block: its tokens and the names (in prompt order, a salt last) that touch it. scratch may be nil.
+func Local(scratch []byte, tokens []uint32, names []uint64, seed uint64) uint64 {
+	raw := bytesOf(tokens)
+	if len(names) == 0 {
+		return xxh3.HashSeed(raw, seed)
+	}
+	scratch = append(scratch[:0], raw...)
+	for _, n := range names {
+		scratch = binary.LittleEndian.AppendUint64(scratch, n)
+	}
+	return xxh3.HashSeed(scratch, seed)
+}
+
+// Chain appends the chained hash of every block to dst. prev is the chained hash of the block before the first, used
+// only when there is one.
+func Chain(dst []uint64, locals []uint64, prev uint64, hasPrev bool) []uint64 {
+	var buf [16]byte
+	for _, l := range locals {
+		h := l
+		if hasPrev {
+			binary.LittleEndian.PutUint64(buf[:8], prev)
+			binary.LittleEndian.PutUint64(buf[8:], l)
+			h = xxh3.HashSeed(buf[:], Seed)
+		}
+		dst = append(dst, h)
+		prev, hasPrev = h, true
+	}
+	return dst
+}
+
+// bytesOf views tokens as little-endian bytes without a copy on little-endian machines (all that Go's gc supports for
+// this product: amd64, arm64).
+func bytesOf(tokens []uint32) []byte {
+	if len(tokens) == 0 {
+		return nil
+	}
+	return unsafe.Slice((*byte)(unsafe.Pointer(&tokens[0])), len(tokens)*4)
+}

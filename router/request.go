@@ -1,0 +1,89 @@
+package router
+
+import "time"
+
+// Request is what the router needs to know of one HTTP request. Everything in it is hostile input.
+type Request struct {
+	// ID is our own id of the decision; it travels in a request header and comes back in Envoy's access log.
+	ID string
+	// Path is the request path without its query, such as /v1/chat/completions.
+	Path string
+	// Pool limits the choice to one pool's workers; empty: by the model that the body names.
+	Pool string
+	// Session is the client's X-Session-ID, if any.
+	Session string
+	// Body is the whole request body in pieces, in order. The router reads it during Decide and keeps nothing of it.
+	Body [][]byte
+	// Arrived is when the body was complete here; budgets count from it.
+	Arrived time.Time
+}
+
+// Reason is the ladder step that a decision was taken on, in one word.
+type Reason string
+
+// The ladder, best step first. Every decision is counted under exactly one of them.
+const (
+	Exact     Reason = "exact"     // a worker's own events say that it holds a prefix
+	Predicted Reason = "predicted" // we routed the prefix there, its events have not told yet
+	Affinity  Reason = "affinity"  // the worker has seen this media; its encoder cache is warm
+	Load      Reason = "load"      // nobody holds anything, or the request could not be read
+)
+
+// Target is one place that may take the request.
+type Target struct {
+	Worker string // the configured name, for people and metrics
+	Addr   string // ip:port, what Envoy dials
+	Rank   int    // data-parallel rank; -1: the worker has no ranks
+}
+
+// Decision is the router's answer. Targets is empty only if no worker is known (Envoy's fallback then takes the
+// request) or Refuse is set.
+type Decision struct {
+	ID      string
+	Model   string   // the pool's model name, never client text
+	Targets []Target // ranked, best first, at most three
+	Reason  Reason
+	// Why names what kept the decision from the step above, such as "model unknown"; empty for Exact. Never holds
+	// client text.
+	Why           string
+	PromptTokens  int // 0: not known
+	CachedTokens  int // predicted to be cached on Targets[0]
+	MatchedBlocks int
+	Refuse        *Refusal
+	Edits         []Edit
+}
+
+// Refusal answers the client at once instead of routing.
+type Refusal struct {
+	Status  int    // HTTP status
+	Message string // goes into the JSON error body; never holds client text
+}
+
+// Edit replaces body bytes [From, To) by Text. Edits are sorted and do not overlap.
+type Edit struct {
+	From, To int
+	Text     []byte
+}
+
+// Phase tells how far Envoy has come with a request.
+type Phase uint8
+
+// Started: an upstream connection is ready and the request goes to Outcome.Addr. Ended: the request is over.
+const (
+	Started Phase = iota
+	Ended
+)
+
+// Outcome is what Envoy's access log says of one request that we decided.
+type Outcome struct {
+	ID    string // the decision's id
+	Phase Phase
+	Addr  string // ip:port really dialled; empty if none was
+	Code  int    // HTTP status, Ended only; 0: none sent
+	// FirstByte is the time from the request's arrival to the upstream's first byte; 0: none came.
+	FirstByte time.Duration
+	// CachedTokens is the engine's own count where Envoy reports it (ai_protocol_manager, 1.40), else -1.
+	CachedTokens int
+	// PromptTokens likewise.
+	PromptTokens int
+}
