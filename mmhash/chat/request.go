@@ -1,0 +1,174 @@
+package chat
+
+import (
+	"errors"
+
+	"github.com/tidwall/gjson"
+)
+
+// Bounds of a request.
+const (
+	maxMessages = 4096
+	maxParts    = 4096 // content parts in all messages
+)
+
+// Errors of a body that is JSON but no request. They never quote the body.
+var (
+	ErrObject   = errors.New("body is not a JSON object")
+	ErrModel    = errors.New("model is missing or no string")
+	ErrMessages = errors.New("messages is missing or no list")
+	ErrMany     = errors.New("more than 4096 messages or content parts")
+)
+
+// Request is the part of a body that the prompt depends on. Where a key stands twice the last one counts, as in
+// Python's json. Results refer to the skeleton.
+type Request struct {
+	Body     *Skeleton
+	Model    string
+	HasModel bool
+	Messages []Message
+	Fields   map[string]gjson.Result // all other top-level keys
+}
+
+// Message is one chat message. Content is a string (Text set, Parts nil), null, or a list of parts.
+type Message struct {
+	Role    string
+	Kind    ContentKind
+	Content gjson.Result
+	Parts   []Part
+	Fields  map[string]gjson.Result // keys other than role and content; nil if none
+}
+
+// ContentKind tells what a message's content is.
+type ContentKind uint8
+
+// Kinds of content. Other is anything that no engine takes.
+const (
+	None ContentKind = iota
+	Text
+	List
+	Other
+)
+
+// Part is one element of a content list.
+type Part struct {
+	Raw    gjson.Result
+	Type   string                  // the "type" key; empty if it is missing
+	Fields map[string]gjson.Result // the part's other keys
+}
+
+// Parse reads a scanned body. Unknown keys are kept in Fields. Errors name what is wrong, without the body's text.
+func Parse(s *Skeleton, req *Request) error {
+	*req = Request{Body: s, Fields: make(map[string]gjson.Result, 8)}
+	root := gjson.Parse(s.JSON())
+	if !root.IsObject() {
+		return ErrObject
+	}
+	var messages gjson.Result
+	root.ForEach(func(k, v gjson.Result) bool {
+		switch key := k.String(); key {
+		case "model":
+			req.Model, req.HasModel = s.String(v)
+		case "messages":
+			messages = v
+		default:
+			req.Fields[key] = v
+		}
+		return true
+	})
+	if !messages.Exists() {
+		return nil
+	}
+	if !messages.IsArray() {
+		return ErrMessages
+	}
+	var err error
+	parts := 0
+	messages.ForEach(func(_, v gjson.Result) bool {
+		if len(req.Messages) == maxMessages {
+			err = ErrMany
+			return false
+		}
+		var m Message
+		if m, err = s.message(v); err != nil {
+			return false
+		}
+		if parts += len(m.Parts); parts > maxParts {
+			err = ErrMany
+			return false
+		}
+		req.Messages = append(req.Messages, m)
+		return true
+	})
+	return err
+}
+
+func (s *Skeleton) message(v gjson.Result) (m Message, err error) {
+	if !v.IsObject() {
+		return m, ErrMessages
+	}
+	v.ForEach(func(k, v gjson.Result) bool {
+		switch key := k.String(); key {
+		case "role":
+			m.Role, _ = s.String(v)
+		case "content":
+			m.Content = v
+		default:
+			if m.Fields == nil {
+				m.Fields = make(map[string]gjson.Result, 4)
+			}
+			m.Fields[key] = v
+		}
+		return true
+	})
+	switch {
+	case m.Content.Type == gjson.Null:
+		m.Kind = None
+	case m.Content.Type == gjson.String:
+		m.Kind = Text
+	case m.Content.IsArray():
+		m.Kind = List
+		m.Content.ForEach(func(_, v gjson.Result) bool {
+			if len(m.Parts) > maxParts {
+				err = ErrMany
+				return false
+			}
+			m.Parts = append(m.Parts, s.part(v))
+			return true
+		})
+	default:
+		m.Kind = Other
+	}
+	return m, err
+}
+
+func (s *Skeleton) part(v gjson.Result) Part {
+	p := Part{Raw: v}
+	if !v.IsObject() {
+		return p
+	}
+	p.Fields = make(map[string]gjson.Result, 3)
+	v.ForEach(func(k, v gjson.Result) bool {
+		if key := k.String(); key == "type" {
+			p.Type, _ = s.String(v)
+		} else {
+			p.Fields[key] = v
+		}
+		return true
+	})
+	return p
+}
+
+// Last gives the value of a key of an object, the last one where it stands twice.
+func Last(object gjson.Result, key string) (found gjson.Result) {
+	if !object.IsObject() {
+		return
+	}
+	object.ForEach(func(k, v gjson.Result) bool {
+		if k.String() == key {
+			found = v
+		}
+		return true
+	})
+	return found
+}

@@ -1,0 +1,343 @@
+// Package chat reads the JSON body of an OpenAI-style request without copying its images.
+//
+//	body pieces ─ Scan ─▶ skeleton (a few KB, long string literals cut out) + literals (references into the body)
+//	skeleton ─ Parse ─▶ Request: model, messages, parts, the fields that change a prompt
+//
+// A body of 30 MB is mostly base64 inside string literals. Scan jumps from quote to quote, so it reads each byte about
+// once at memory speed, copies what is short, and keeps long literals as slices of the body. gjson then reads the
+// skeleton. A long literal that turns out to be text is copied once, when it is decoded.
+package chat
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"sort"
+	"unicode/utf8"
+	"unsafe"
+
+	"github.com/tidwall/gjson"
+)
+
+// Bounds of a body that is read. What goes beyond them is routed by load.
+const (
+	cutAt       = 1 << 10 // a string literal longer than this is cut out
+	maxDepth    = 200     // nesting of arrays and objects (vLLM's JSON reader stops at about the same)
+	maxSkeleton = 8 << 20 // bytes outside long literals
+)
+
+// Errors of a body that cannot be read. They never quote the body.
+var (
+	ErrJSON  = errors.New("body is not valid JSON")
+	ErrDepth = fmt.Errorf("body is nested deeper than %d levels", maxDepth)
+	ErrLarge = fmt.Errorf("body has more than %d MiB outside of long strings", maxSkeleton>>20)
+)
+
+// Literal is a long string literal: the raw JSON text between its quotes, in pieces of the body.
+type Literal struct {
+	at      int // of its opening quote in the skeleton
+	lo, hi  int // its pieces
+	Len     int // raw bytes
+	Escaped bool
+}
+
+// Skeleton is a scanned body. It refers to the body's memory and must not outlive it.
+type Skeleton struct {
+	text   []byte
+	json   string // views text
+	lits   []Literal
+	pieces [][]byte
+}
+
+// Scan cuts the long literals out of a body. Reuse s to save allocations. Errors: ErrJSON, ErrDepth, ErrLarge.
+func (s *Skeleton) Scan(body [][]byte) error {
+	s.text, s.lits, s.pieces, s.json = s.text[:0], s.lits[:0], s.pieces[:0], ""
+	var (
+		inString bool
+		odd      bool // an odd run of backslashes ends at the previous piece's end
+		depth    int
+		lit      Literal
+	)
+	for _, p := range body {
+		for len(p) > 0 {
+			if !inString {
+				q := bytes.IndexByte(p, '"')
+				seg := p
+				if q >= 0 {
+					seg = p[:q]
+				}
+				for _, c := range seg {
+					switch c {
+					case '{', '[':
+						if depth++; depth > maxDepth {
+							return ErrDepth
+						}
+					case '}', ']':
+						depth--
+					}
+				}
+				s.text = append(s.text, seg...)
+				if len(s.text) > maxSkeleton {
+					return ErrLarge
+				}
+				if q < 0 {
+					break
+				}
+				p = p[q+1:]
+				inString, odd = true, false
+				lit = Literal{at: len(s.text), lo: len(s.pieces)}
+				continue
+			}
+			end, closed, o := literalEnd(p, odd)
+			odd = o
+			if end > 0 {
+				s.pieces = append(s.pieces, p[:end])
+				lit.Len += end
+			}
+			p = p[end:]
+			if closed {
+				p = p[1:]
+				inString = false
+				lit.hi = len(s.pieces)
+				s.close(lit)
+			}
+		}
+	}
+	if inString {
+		return ErrJSON
+	}
+	s.json = unsafe.String(unsafe.SliceData(s.text), len(s.text))
+	if !utf8.Valid(s.text) || !gjson.Valid(s.json) {
+		return ErrJSON
+	}
+	return nil
+}
+
+// literalEnd finds the closing quote of a literal in p. odd tells that the bytes before p ended in an odd run of
+// backslashes; the result tells it of p. Without a closing quote all of p belongs to the literal.
+func literalEnd(p []byte, odd bool) (end int, closed, oddAfter bool) {
+	from := 0
+	if odd {
+		from = 1 // the first byte is escaped
+	}
+	for i := from; ; {
+		q := bytes.IndexByte(p[min(i, len(p)):], '"')
+		if q < 0 {
+			return len(p), false, oddRun(p[min(from, len(p)):])
+		}
+		q += i
+		if !oddRun(p[from:q]) {
+			return q, true, false
+		}
+		i = q + 1
+	}
+}
+
+// oddRun reports whether p ends in an odd number of backslashes.
+func oddRun(p []byte) bool {
+	n := 0
+	for n < len(p) && p[len(p)-1-n] == '\\' {
+		n++
+	}
+	return n&1 == 1
+}
+
+// close ends a literal: a short one goes into the skeleton, a long one leaves "" there.
+func (s *Skeleton) close(lit Literal) {
+	s.text = append(s.text, '"')
+	if lit.Len <= cutAt {
+		for _, p := range s.pieces[lit.lo:lit.hi] {
+			s.text = append(s.text, p...)
+		}
+		s.pieces = s.pieces[:lit.lo]
+	} else {
+		for _, p := range s.pieces[lit.lo:lit.hi] {
+			if bytes.IndexByte(p, '\\') >= 0 {
+				lit.Escaped = true
+				break
+			}
+		}
+		s.lits = append(s.lits, lit)
+	}
+	s.text = append(s.text, '"')
+}
+
+// JSON is the skeleton's text. It lives as long as the Skeleton is not scanned again.
+func (s *Skeleton) JSON() string { return s.json }
+
+// offset is where a value read from the skeleton begins in it.
+func (s *Skeleton) offset(raw string) int {
+	if raw == "" || s.json == "" {
+		return -1
+	}
+	at := int(uintptr(unsafe.Pointer(unsafe.StringData(raw))) - uintptr(unsafe.Pointer(unsafe.StringData(s.json))))
+	if at < 0 || at > len(s.json) {
+		return -1 // not a part of the skeleton
+	}
+	return at
+}
+
+// Literal gives the long literal that v stands for, if it does.
+func (s *Skeleton) Literal(v gjson.Result) (Literal, bool) {
+	if v.Type != gjson.String || len(v.Raw) != 2 {
+		return Literal{}, false
+	}
+	at := s.offset(v.Raw)
+	i := s.firstAt(at)
+	if i < len(s.lits) && s.lits[i].at == at {
+		return s.lits[i], true
+	}
+	return Literal{}, false
+}
+
+// firstAt is the first literal at or behind a skeleton offset.
+func (s *Skeleton) firstAt(at int) int {
+	return sort.Search(len(s.lits), func(i int) bool { return s.lits[i].at >= at })
+}
+
+// Pieces are a literal's raw JSON bytes, slices of the body.
+func (s *Skeleton) Pieces(l Literal) [][]byte { return s.pieces[l.lo:l.hi] }
+
+// Raw is a string value's raw JSON text without its quotes, in pieces.
+func (s *Skeleton) Raw(v gjson.Result) [][]byte {
+	if l, ok := s.Literal(v); ok {
+		return s.Pieces(l)
+	}
+	if len(v.Raw) < 2 {
+		return nil
+	}
+	at := s.offset(v.Raw)
+	return [][]byte{s.text[at+1 : at+len(v.Raw)-1]}
+}
+
+// String decodes a string value; a long literal is copied once. ok is false if v is no string or not valid JSON text
+// (control characters, bad escapes, bytes that are not UTF-8).
+func (s *Skeleton) String(v gjson.Result) (text string, ok bool) {
+	if v.Type != gjson.String {
+		return "", false
+	}
+	l, long := s.Literal(v)
+	if !long {
+		return v.String(), !hasLoneSurrogate(v.Raw)
+	}
+	buf := make([]byte, 0, l.Len+2)
+	if l.Escaped {
+		buf = append(buf, '"')
+	}
+	for _, p := range s.Pieces(l) {
+		buf = append(buf, p...)
+	}
+	for _, c := range buf {
+		if c < ' ' {
+			return "", false
+		}
+	}
+	if !utf8.Valid(buf) {
+		return "", false
+	}
+	if !l.Escaped {
+		return unsafe.String(unsafe.SliceData(buf), len(buf)), true
+	}
+	buf = append(buf, '"')
+	raw := unsafe.String(unsafe.SliceData(buf), len(buf))
+	if !gjson.Valid(raw) || hasLoneSurrogate(raw) {
+		return "", false
+	}
+	return gjson.Parse(raw).String(), true
+}
+
+// hasLoneSurrogate reports \ud800-style escapes without their other half: no engine takes them
+// (transformers' tokenizer raises TypeError), so the request will be refused.
+func hasLoneSurrogate(raw string) bool {
+	for i := 0; i+1 < len(raw); i++ {
+		if raw[i] != '\\' {
+			continue
+		}
+		i++
+		if raw[i] != 'u' || i+4 >= len(raw) {
+			continue
+		}
+		switch hi := hex4(raw[i+1 : i+5]); {
+		case hi >= 0xDC00 && hi < 0xE000:
+			return true
+		case hi >= 0xD800 && hi < 0xDC00:
+			if i+10 >= len(raw) || raw[i+5] != '\\' || raw[i+6] != 'u' {
+				return true
+			}
+			if lo := hex4(raw[i+7 : i+11]); lo < 0xDC00 || lo >= 0xE000 {
+				return true
+			}
+			i += 6
+		}
+		i += 4
+	}
+	return false
+}
+
+func hex4(s string) (v int) {
+	for i := 0; i < 4; i++ {
+		c := s[i]
+		switch {
+		case c >= '0' && c <= '9':
+			v = v<<4 | int(c-'0')
+		case c|0x20 >= 'a' && c|0x20 <= 'f':
+			v = v<<4 | int(c|0x20-'a'+10)
+		default:
+			return 0
+		}
+	}
+	return v
+}
+
+// Full is a value's JSON text with its long literals back in place; it shares the skeleton's memory if it has none.
+func (s *Skeleton) Full(v gjson.Result) string {
+	at := s.offset(v.Raw)
+	if at < 0 {
+		return v.Raw
+	}
+	i, end := s.firstAt(at), at+len(v.Raw)
+	if i == len(s.lits) || s.lits[i].at >= end {
+		return v.Raw
+	}
+	size := len(v.Raw)
+	for j := i; j < len(s.lits) && s.lits[j].at < end; j++ {
+		size += s.lits[j].Len
+	}
+	out := make([]byte, 0, size)
+	for ; i < len(s.lits) && s.lits[i].at < end; i++ {
+		out = append(out, s.text[at:s.lits[i].at+1]...)
+		for _, p := range s.Pieces(s.lits[i]) {
+			out = append(out, p...)
+		}
+		at = s.lits[i].at + 1
+	}
+	out = append(out, s.text[at:end]...)
+	return unsafe.String(unsafe.SliceData(out), len(out))
+}
+
+// BodyRange is where a value's raw text, quotes included, stands in the body.
+func (s *Skeleton) BodyRange(v gjson.Result) (from, to int) {
+	at := s.offset(v.Raw)
+	return s.bodyOffset(at), s.bodyOffset(at + len(v.Raw))
+}
+
+// bodyOffset maps a skeleton offset to the body's: every literal cut out before it adds its length.
+func (s *Skeleton) bodyOffset(at int) int {
+	off := at
+	for _, l := range s.lits {
+		if l.at >= at {
+			break
+		}
+		off += l.Len
+	}
+	return off
+}
+
+// Release drops what the skeleton holds of the body; it can then be pooled.
+func (s *Skeleton) Release() {
+	clear(s.pieces[:cap(s.pieces)])
+	s.pieces, s.lits, s.json, s.text = s.pieces[:0], s.lits[:0], "", s.text[:0]
+	if cap(s.text) > 1<<20 {
+		s.text = nil
+	}
+}
