@@ -1,0 +1,146 @@
+package extproc
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/sightline-router/sightline/router"
+)
+
+// told is what an answer makes of the request's headers: set and removed ("-").
+func told(m *extprocv3.HeaderMutation) map[string]string {
+	out := map[string]string{}
+	for _, h := range m.GetSetHeaders() {
+		out[h.GetHeader().GetKey()] = string(h.GetHeader().GetRawValue())
+	}
+	for _, name := range m.GetRemoveHeaders() {
+		out[name] = "-"
+	}
+	return out
+}
+
+func TestSteer(t *testing.T) {
+	a := router.Target{Worker: "a", Addr: "10.0.0.1:8000", Rank: -1}
+	b := router.Target{Worker: "b", Addr: "10.0.0.2:8000", Rank: 3}
+	for _, c := range []struct {
+		name    string
+		targets []router.Target
+		want    map[string]string
+	}{
+		{"no worker known", nil, map[string]string{HeaderWorker: "-", HeaderSecond: "-", HeaderRank: "-"}},
+		{"one worker", []router.Target{a}, map[string]string{HeaderWorker: a.Addr, HeaderSecond: a.Addr, HeaderRank: "-"}},
+		{"two workers", []router.Target{a, b}, map[string]string{HeaderWorker: a.Addr, HeaderSecond: b.Addr, HeaderRank: "-"}},
+		{"a rank", []router.Target{b, a}, map[string]string{HeaderWorker: b.Addr, HeaderSecond: a.Addr, HeaderRank: "3"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := told(steer(router.Decision{ID: "ID1", Reason: router.Exact, Targets: c.targets}))
+			c.want[HeaderID], c.want[HeaderReason] = "ID1", "exact"
+			for name, v := range c.want {
+				if got[name] != v {
+					t.Errorf("%s: %q, want %q", name, got[name], v)
+				}
+			}
+			if len(got) != len(c.want) {
+				t.Errorf("headers %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestRefusal(t *testing.T) {
+	for _, c := range []struct {
+		status, want int
+		kind         string
+		retry        bool
+	}{
+		{400, 400, "invalid_request_error", false}, {404, 404, "invalid_request_error", false},
+		{429, 429, "rate_limit_error", true}, {503, 503, "server_error", true}, {500, 500, "server_error", false},
+		{0, 503, "server_error", true}, {200, 503, "server_error", true},
+	} {
+		r := refusal(&router.Refusal{Status: c.status, Message: `model "x" is not here`}).GetImmediateResponse()
+		if int(r.GetStatus().GetCode()) != c.want {
+			t.Errorf("%d: status %d, want %d", c.status, r.GetStatus().GetCode(), c.want)
+		}
+		var body struct {
+			Error struct{ Message, Type string }
+		}
+		if err := json.Unmarshal(r.GetBody(), &body); err != nil || body.Error.Type != c.kind || body.Error.Message != `model "x" is not here` {
+			t.Errorf("%d: body %s (%v)", c.status, r.GetBody(), err)
+		}
+		h := told(r.GetHeaders())
+		if h["content-type"] != "application/json" || (h["retry-after"] != "") != c.retry {
+			t.Errorf("%d: headers %v", c.status, h)
+		}
+	}
+}
+
+func TestSplice(t *testing.T) {
+	const text = "0123456789abcdefghij"
+	for _, c := range []struct {
+		edits string // from-to=text, in order
+		list  []router.Edit
+		want  string // empty: an error
+	}{
+		{"none", nil, text},
+		{"front", []router.Edit{{From: 0, To: 0, Text: []byte("<")}}, "<" + text},
+		{"end", []router.Edit{{From: 20, To: 20, Text: []byte(">")}}, text + ">"},
+		{"across pieces", []router.Edit{{From: 2, To: 9, Text: []byte("-")}}, "01-9abcdefghij"},
+		{"two, touching", []router.Edit{{From: 2, To: 4, Text: []byte("A")}, {From: 4, To: 5, Text: []byte("BB")}}, "01ABB56789abcdefghij"},
+		{"delete", []router.Edit{{From: 0, To: 19}}, "j"},
+		{"overlap", []router.Edit{{From: 2, To: 5}, {From: 4, To: 6}}, ""},
+		{"past the end", []router.Edit{{From: 2, To: 21}}, ""},
+		{"backwards", []router.Edit{{From: 5, To: 2}}, ""},
+		{"negative", []router.Edit{{From: -1, To: 2}}, ""},
+	} {
+		for size := 1; size <= len(text); size++ {
+			out, err := splice(cut([]byte(text), size), c.list)
+			if got := string(out.Materialize()); (err != nil) != (c.want == "") || err == nil && got != c.want {
+				t.Fatalf("%s, pieces of %d: %q, %v; want %q", c.edits, size, got, err, c.want)
+			}
+		}
+	}
+}
+
+// The hand-made part of an edited answer merges with the rest, by protobuf's own rules.
+func TestEditedAnswerOnTheWire(t *testing.T) {
+	d := router.Decision{ID: "ID1", Reason: router.Load, Targets: []router.Target{{Addr: "10.0.0.1:1", Rank: -1}}}
+	for _, n := range []int{0, 1, 127, 128, 300_000} {
+		body := bytes.Repeat([]byte("z"), n)
+		form := atBody(d)
+		setContentLength(form, n)
+		wire, err := codec{}.Marshal(&edited{answer: form, body: cut(body, 16384)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got extprocv3.ProcessingResponse
+		if err := proto.Unmarshal(wire.Materialize(), &got); err != nil {
+			t.Fatal(err)
+		}
+		r := got.GetRequestBody().GetResponse()
+		if !bytes.Equal(r.GetBodyMutation().GetBody(), body) {
+			t.Errorf("%d bytes: body of %d", n, len(r.GetBodyMutation().GetBody()))
+		}
+		if h := told(r.GetHeaderMutation()); h[HeaderWorker] != "10.0.0.1:1" || h["content-length"] == "" {
+			t.Errorf("%d bytes: headers %v", n, h)
+		}
+		if got.GetDynamicMetadata() == nil {
+			t.Errorf("%d bytes: metadata lost", n)
+		}
+	}
+}
+
+func TestIDs(t *testing.T) {
+	seen := map[string]bool{}
+	for range 1000 {
+		id := newID()
+		if seen[id] || len(id) > maxID || len(id) < 20 || strings.ContainsAny(id, "\r\n ") {
+			t.Fatalf("id %q", id)
+		}
+		seen[id] = true
+	}
+}

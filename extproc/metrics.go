@@ -1,0 +1,69 @@
+package extproc
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sightline-router/sightline/router"
+)
+
+// metrics are this package's counters. Every label value is a constant of ours or a decision's reason, never client text.
+type metrics struct {
+	streams   prometheus.Counter
+	gates     *prometheus.CounterVec
+	decisions *prometheus.CounterVec
+	refused   prometheus.Counter
+	bodyBytes prometheus.Counter
+	errors    *prometheus.CounterVec
+	latency   prometheus.Histogram
+	entries   *prometheus.CounterVec
+}
+
+func newMetrics(reg prometheus.Registerer) (*metrics, error) {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: name, Help: help}, labels)
+	}
+	streams := counter("extproc_streams_total", "ext_proc streams that Envoy opened, one per request.")
+	refused := counter("refused_total", "Requests that were answered by Sightline instead of a worker.")
+	bodyBytes := counter("extproc_body_bytes_total", "Request body bytes read.")
+	m := &metrics{
+		gates: counter("gate_total", "Requests by what the headers said: readable; unreadable (routed by load); not ours (passed); and why.",
+			"verdict", "why"),
+		decisions: counter("decisions_total", "Decisions by the ladder step they were taken on and what kept them from the step above.",
+			"reason", "why"),
+		errors: counter("extproc_errors_total", "Streams that ended without a decision, by what happened.", "what"),
+		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Namespace: "sightline", Name: "extproc_decision_seconds",
+			Help:    "Time from the whole body being here to the answer being on its way.",
+			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2},
+		}),
+		entries: counter("access_log_entries_total", "Entries of Envoy's access log by what became of them.", "kind"),
+	}
+	m.streams, m.refused, m.bodyBytes = streams.WithLabelValues(), refused.WithLabelValues(), bodyBytes.WithLabelValues()
+	if reg == nil {
+		return m, nil
+	}
+	var errs []error
+	for _, c := range []prometheus.Collector{streams, m.gates, m.decisions, refused, bodyBytes, m.errors, m.latency, m.entries} {
+		errs = append(errs, reg.Register(c))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("ext_proc metrics: %w (one registry serves one server)", err)
+	}
+	return m, nil
+}
+
+func (m *metrics) gate(g gate, why string) {
+	verdict := [...]string{notOurs: "not ours", unreadable: "unreadable", readable: "readable"}[g]
+	m.gates.WithLabelValues(verdict, why).Inc()
+}
+
+func (m *metrics) decision(d router.Decision) {
+	if d.Refuse != nil {
+		m.refused.Inc()
+		return
+	}
+	m.decisions.WithLabelValues(string(d.Reason), d.Why).Inc()
+}

@@ -1,0 +1,357 @@
+package extproc
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	modev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/sightline-router/sightline/router"
+)
+
+// rig is a server on a unix socket, a client in Envoy's place, and what the server's callbacks saw.
+type rig struct {
+	*Server
+	conn *grpc.ClientConn
+	stop context.CancelFunc
+	gone chan error // what Serve returned
+
+	mu       sync.Mutex
+	requests []router.Request // bodies copied
+	outcomes []router.Outcome
+	logs     *observer.ObservedLogs
+}
+
+func newRig(t testing.TB, decide Decide, opt Options) *rig {
+	t.Helper()
+	core, logs := observer.New(zap.DebugLevel)
+	r := &rig{gone: make(chan error, 1), logs: logs}
+	opt.Log = zap.New(core)
+	var err error
+	r.Server, err = New(func(ctx context.Context, req *router.Request) router.Decision {
+		kept := *req
+		kept.Body = [][]byte{bytes.Join(req.Body, nil)}
+		r.mu.Lock()
+		r.requests = append(r.requests, kept)
+		r.mu.Unlock()
+		return decide(ctx, req)
+	}, func(o router.Outcome) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.outcomes = append(r.outcomes, o)
+	}, opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sock := "unix:" + t.TempDir() + "/s"
+	lis, err := Listen(sock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ctx context.Context
+	ctx, r.stop = context.WithCancel(context.Background())
+	go func() { r.gone <- r.Serve(ctx, lis) }()
+	r.conn, err = grpc.NewClient(sock, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.stop(); _ = r.conn.Close() })
+	return r
+}
+
+func (r *rig) seen() ([]router.Request, []router.Outcome) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.requests, r.outcomes
+}
+
+// eventually waits for a condition.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never happened: %s", what)
+		}
+	}
+}
+
+func headersMsg(mode *modev3.ProcessingMode_BodySendMode, eos bool, kv ...string) *extprocv3.ProcessingRequest {
+	m := &corev3.HeaderMap{}
+	for i := 0; i < len(kv); i += 2 {
+		m.Headers = append(m.Headers, &corev3.HeaderValue{Key: kv[i], RawValue: []byte(kv[i+1])})
+	}
+	req := &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestHeaders{
+		RequestHeaders: &extprocv3.HttpHeaders{Headers: m, EndOfStream: eos}}}
+	if mode != nil {
+		req.ProtocolConfig = &extprocv3.ProtocolConfiguration{RequestBodyMode: *mode}
+	}
+	return req
+}
+
+func bodyMsg(body string, eos bool) *extprocv3.ProcessingRequest {
+	return &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestBody{
+		RequestBody: &extprocv3.HttpBody{Body: []byte(body), EndOfStream: eos}}}
+}
+
+// chat are a chat request's headers, with changes.
+func chat(kv ...string) []string {
+	return append([]string{":method", "POST", ":path", "/v1/chat/completions?x=1", "content-type", "application/json"}, kv...)
+}
+
+// talk sends messages, each after the answer to the one before, until the server ends the stream.
+func (r *rig) talk(t testing.TB, msgs ...*extprocv3.ProcessingRequest) []*extprocv3.ProcessingResponse {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	stream, err := extprocv3.NewExternalProcessorClient(r.conn).Process(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var answers []*extprocv3.ProcessingResponse
+	for i := 0; ; i++ {
+		if i < len(msgs) {
+			if err := stream.Send(msgs[i]); err != nil && err != io.EOF {
+				t.Fatal(err)
+			}
+		}
+		a, err := stream.Recv()
+		if err == io.EOF { // status OK
+			return answers
+		}
+		if err != nil {
+			t.Fatalf("after %d answers: %v; want the stream to end with OK", len(answers), err)
+		}
+		answers = append(answers, a)
+	}
+}
+
+func always(d router.Decision) Decide {
+	return func(context.Context, *router.Request) router.Decision { return d }
+}
+
+var pick = router.Decision{Reason: router.Exact, Model: "m", MatchedBlocks: 7, CachedTokens: 112, PromptTokens: 130,
+	Targets: []router.Target{{Worker: "w1", Addr: "10.0.0.1:8000", Rank: -1}, {Worker: "w2", Addr: "10.0.0.2:8000", Rank: -1}}}
+
+func TestReadableRequest(t *testing.T) {
+	r := newRig(t, always(pick), Options{})
+	for _, eos := range []bool{true, false} {
+		buffered := modev3.ProcessingMode_BUFFERED
+		answers := r.talk(t, headersMsg(&buffered, false, chat("x-session-id", "s1", "x-target-worker", "6.6.6.6:6")...), bodyMsg(`{"a":1}`, eos))
+		if len(answers) != 2 {
+			t.Fatalf("%d answers, want 2", len(answers))
+		}
+		if h := answers[0]; h.GetRequestHeaders() == nil || h.ModeOverride != nil {
+			t.Errorf("first answer %v, want: go on", h)
+		}
+		h := told(answers[1].GetRequestBody().GetResponse().GetHeaderMutation())
+		if h[HeaderWorker] != "10.0.0.1:8000" || h[HeaderSecond] != "10.0.0.2:8000" || h[HeaderReason] != "exact" || h[HeaderID] == "" {
+			t.Errorf("headers %v", h)
+		}
+		md := answers[1].GetDynamicMetadata().AsMap()["sightline"].(map[string]any)
+		if md["endpoint"] != "10.0.0.1:8000" || md["matched_blocks"] != 7.0 || md["id"] != h[HeaderID] || md["model"] != "m" {
+			t.Errorf("metadata %v", md)
+		}
+	}
+	reqs, _ := r.seen()
+	q := reqs[0]
+	if string(q.Body[0]) != `{"a":1}` || q.Path != "/v1/chat/completions" || q.Session != "s1" || q.ID == "" || q.Arrived.IsZero() {
+		t.Errorf("request %+v", q)
+	}
+}
+
+func TestGate(t *testing.T) {
+	const limit = 1000
+	r := newRig(t, always(pick), Options{MaxBody: limit})
+	for _, c := range []struct {
+		name string
+		kv   []string
+		eos  bool
+		want gate
+	}{
+		{"chat", chat(), false, readable},
+		{"completions", []string{":method", "POST", ":path", "/v1/completions"}, false, readable},
+		{"charset", []string{":method", "POST", ":path", "/v1/completions", "content-type", "application/JSON; charset=utf-8"}, false, readable},
+		{"json suffix", []string{":method", "POST", ":path", "/v1/completions", "content-type", "application/vnd.x+json"}, false, readable},
+		{"identity", chat("content-encoding", "identity"), false, readable},
+		{"at the limit", chat("content-length", "1000"), false, readable},
+		{"length unreadable", chat("content-length", "x"), false, readable},
+		{"gzip", chat("content-encoding", "gzip"), false, unreadable},
+		{"over the limit", chat("content-length", "1001"), false, unreadable},
+		{"GET", []string{":method", "GET", ":path", "/v1/chat/completions"}, true, notOurs},
+		{"models", []string{":method", "GET", ":path", "/v1/models"}, true, notOurs},
+		{"other path", []string{":method", "POST", ":path", "/v1/chat/completions/"}, false, notOurs},
+		{"path only in the query", []string{":method", "POST", ":path", "/x?/v1/completions"}, false, notOurs},
+		{"no body", chat(), true, notOurs},
+		{"length 0", chat("content-length", "0"), false, notOurs},
+		{"form", []string{":method", "POST", ":path", "/v1/completions", "content-type", "multipart/form-data; boundary=x"}, false, notOurs},
+		{"content type garbage", []string{":method", "POST", ":path", "/v1/completions", "content-type", ";;;"}, false, notOurs},
+		{"no headers at all", nil, false, notOurs},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			before, _ := r.seen()
+			msgs := []*extprocv3.ProcessingRequest{headersMsg(nil, c.eos, c.kv...)}
+			if c.want == readable {
+				msgs = append(msgs, bodyMsg("{}", true))
+			}
+			answers := r.talk(t, msgs...)
+			after, _ := r.seen()
+			first := answers[0]
+			none := first.GetModeOverride() != nil && first.GetModeOverride().RequestBodyMode == modev3.ProcessingMode_NONE
+			h := told(first.GetRequestHeaders().GetResponse().GetHeaderMutation())
+			switch c.want {
+			case readable:
+				if len(answers) != 2 || none || len(after) != len(before)+1 {
+					t.Errorf("%d answers, override %v, %d decisions", len(answers), none, len(after)-len(before))
+				}
+			case unreadable:
+				if len(answers) != 1 || !none || len(after) != len(before)+1 || h[HeaderWorker] != "10.0.0.1:8000" {
+					t.Errorf("%d answers, override %v, headers %v", len(answers), none, h)
+				}
+			case notOurs:
+				if len(answers) != 1 || !none || len(after) != len(before) || h[HeaderWorker] != "-" {
+					t.Errorf("%d answers, override %v, headers %v", len(answers), none, h)
+				}
+			}
+		})
+	}
+}
+
+func TestBodyOverTheLimitIsRoutedByLoad(t *testing.T) {
+	r := newRig(t, always(pick), Options{MaxBody: 1000})
+	answers := r.talk(t, headersMsg(nil, false, chat()...), bodyMsg(strings.Repeat("x", 1000+headroom+1), true))
+	if len(answers) != 2 || told(answers[1].GetRequestBody().GetResponse().GetHeaderMutation())[HeaderWorker] == "" {
+		t.Fatalf("answers %v", answers)
+	}
+	if reqs, _ := r.seen(); len(reqs) != 1 || len(reqs[0].Body[0]) != 0 {
+		t.Errorf("requests %+v, want one without a body", reqs)
+	}
+}
+
+func TestTooManyBytesInFlight(t *testing.T) {
+	r := newRig(t, always(pick), Options{MaxBody: 1000})
+	r.inFlight.Add(r.maxInFlight)
+	answers := r.talk(t, headersMsg(nil, false, chat("content-length", "900")...))
+	if len(answers) != 1 || answers[0].GetModeOverride() == nil {
+		t.Fatalf("answers %v, want one that keeps the body away", answers)
+	}
+	r.inFlight.Add(-r.maxInFlight)
+	if n := r.inFlight.Load(); n != 0 {
+		t.Errorf("%d bytes still booked", n)
+	}
+}
+
+func TestRefuseAndEdit(t *testing.T) {
+	refuse := newRig(t, always(router.Decision{Refuse: &router.Refusal{Status: 404, Message: "no such model"}}), Options{})
+	answers := refuse.talk(t, headersMsg(nil, false, chat()...), bodyMsg(`{}`, true))
+	if im := answers[len(answers)-1].GetImmediateResponse(); im.GetStatus().GetCode() != 404 {
+		t.Errorf("answers %v, want a 404", answers)
+	}
+
+	d := pick
+	d.Edits = []router.Edit{{From: 1, To: 4, Text: []byte(`"b":2,"c"`)}}
+	edit := newRig(t, always(d), Options{})
+	answers = edit.talk(t, headersMsg(nil, false, chat()...), bodyMsg(`{"a":1}`, true))
+	r := answers[1].GetRequestBody().GetResponse()
+	if got := string(r.GetBodyMutation().GetBody()); got != `{"b":2,"c":1}` {
+		t.Errorf("body %s", got)
+	}
+	if h := told(r.GetHeaderMutation()); h["content-length"] != "13" || h[HeaderWorker] == "" {
+		t.Errorf("headers %v", h)
+	}
+
+	d.Edits = []router.Edit{{From: 1, To: 400}}
+	wrong := newRig(t, always(d), Options{})
+	answers = wrong.talk(t, headersMsg(nil, false, chat()...), bodyMsg(`{"a":1}`, true))
+	r = answers[1].GetRequestBody().GetResponse()
+	if r.GetBodyMutation() != nil || told(r.GetHeaderMutation())[HeaderWorker] == "" {
+		t.Errorf("answer %v, want the decision without the impossible edit", r)
+	}
+}
+
+func TestPanicCostsOnlyTheChoice(t *testing.T) {
+	secret := "the prompt"
+	r := newRig(t, func(context.Context, *router.Request) router.Decision { panic(secret) }, Options{})
+	answers := r.talk(t, headersMsg(nil, false, chat()...), bodyMsg(`{}`, true))
+	if h := told(answers[1].GetRequestBody().GetResponse().GetHeaderMutation()); h[HeaderWorker] != "-" {
+		t.Errorf("headers %v, want no target", h)
+	}
+	for _, e := range r.logs.All() {
+		for _, f := range e.Context {
+			if strings.Contains(f.String, secret) {
+				t.Errorf("the panic's value was logged: %s", f.String)
+			}
+		}
+	}
+	if r.logs.FilterMessageSnippet("panic").Len() != 1 {
+		t.Errorf("logs %v, want one panic", r.logs.All())
+	}
+}
+
+func TestModesThatCannotBeServed(t *testing.T) {
+	for _, mode := range []modev3.ProcessingMode_BodySendMode{modev3.ProcessingMode_NONE, modev3.ProcessingMode_STREAMED,
+		modev3.ProcessingMode_BUFFERED_PARTIAL, modev3.ProcessingMode_FULL_DUPLEX_STREAMED} {
+		r := newRig(t, always(pick), Options{})
+		for range 3 {
+			if answers := r.talk(t, headersMsg(&mode, false, chat()...)); len(answers) != 0 {
+				t.Errorf("%s: answers %v, want the stream ended at once", mode, answers)
+			}
+		}
+		if n := r.logs.FilterMessageSnippet(mode.String()).Len(); n != 1 {
+			t.Errorf("%s: logged %d times, want once", mode, n)
+		}
+	}
+}
+
+func TestMessagesOutOfOrder(t *testing.T) {
+	r := newRig(t, always(pick), Options{})
+	for name, msgs := range map[string][]*extprocv3.ProcessingRequest{
+		"body first":       {bodyMsg("{}", true)},
+		"empty message":    {{}},
+		"response headers": {{Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: &extprocv3.HttpHeaders{}}}},
+		"headers twice":    {headersMsg(nil, false, chat()...), headersMsg(nil, false, chat()...)},
+		"trailers instead": {headersMsg(nil, false, chat()...), {Request: &extprocv3.ProcessingRequest_RequestTrailers{RequestTrailers: &extprocv3.HttpTrailers{}}}},
+	} {
+		t.Run(name, func(t *testing.T) { r.talk(t, msgs...) }) // ends with OK
+	}
+	if reqs, _ := r.seen(); len(reqs) != 0 {
+		t.Errorf("%d decisions, want none", len(reqs))
+	}
+}
+
+func TestClientGoneDuringTheDecision(t *testing.T) {
+	started, gone := make(chan struct{}), make(chan struct{})
+	r := newRig(t, func(ctx context.Context, _ *router.Request) router.Decision {
+		close(started)
+		<-ctx.Done()
+		close(gone)
+		return pick
+	}, Options{})
+	ctx, cancel := context.WithCancel(context.Background())
+	stream, err := extprocv3.NewExternalProcessorClient(r.conn).Process(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = stream.Send(headersMsg(nil, false, chat()...))
+	if _, err := stream.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	_ = stream.Send(bodyMsg(`{}`, true))
+	<-started
+	cancel()
+	<-gone
+	eventually(t, "the decision is taken back", func() bool {
+		reqs, outs := r.seen()
+		return len(outs) == 1 && outs[0].Phase == router.Ended && outs[0].ID == reqs[0].ID && outs[0].Code == 0
+	})
+}
