@@ -1,0 +1,421 @@
+// Package config reads the one YAML file that Sightline is configured by.
+//
+// The file is read strictly: an unknown key, a wrong type or a value that cannot be stops the start with one line that
+// names the path of the key. What is not given has the default shown by `sightline serve --print-config`.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"sort"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+
+	"github.com/sightline-router/sightline/mmhash"
+)
+
+// Config is the whole file.
+type Config struct {
+	Listen    string   `yaml:"listen"`     // ext_proc, access log and health service: host:port or unix:/path
+	Admin     string   `yaml:"admin"`      // metrics and state over HTTP: host:port; "" for none
+	LogLevel  string   `yaml:"log_level"`  // debug, info, warn or error
+	BodyLimit Size     `yaml:"body_limit"` // the largest request body, such as 64MiB
+	NATS      NATS     `yaml:"nats"`
+	Index     Index    `yaml:"index"`
+	Media     Media    `yaml:"media"`
+	Models    []Model  `yaml:"models"`
+	Workers   []Worker `yaml:"workers"`
+	Envoy     Envoy    `yaml:"envoy"`
+}
+
+// NATS says where KV events of agents come from. With neither URL nor Listen there is no NATS at all.
+type NATS struct {
+	URL    string `yaml:"url"`    // an existing server, such as nats://10.0.0.4:4222
+	Listen string `yaml:"listen"` // or: an embedded server, listening here for agents, such as 0.0.0.0:4222
+	Dir    string `yaml:"dir"`    // where the embedded server keeps its streams; default: a directory below the temporary one
+}
+
+// Index bounds what is remembered of the workers' blocks.
+type Index struct {
+	MaxBytes     Size          `yaml:"max_bytes"`
+	PredictedTTL time.Duration `yaml:"predicted_ttl"` // how long a routed prompt counts as held before events confirm it
+}
+
+// Media says which images may be fetched and how long a request waits for one.
+type Media struct {
+	Budget   time.Duration `yaml:"budget"`    // a request's wait for image headers and identities, in all
+	Allow    []string      `yaml:"allow"`     // private networks that image URLs may point to, as CIDR; all others are refused
+	Domains  []string      `yaml:"domains"`   // if any: the only hosts that images are fetched from
+	MaxBytes Size          `yaml:"max_bytes"` // of one image
+}
+
+// Model is one model that workers serve.
+type Model struct {
+	Name          string   `yaml:"name"`     // as clients name it
+	Aliases       []string `yaml:"aliases"`  // other names that clients use
+	Adapters      []string `yaml:"adapters"` // LoRA adapters' names
+	Dir           string   `yaml:"dir"`      // model directory without weights; relative to this file
+	mmhash.Server `yaml:",inline"`
+}
+
+// Worker is one engine server.
+type Worker struct {
+	Name   string `yaml:"name"`   // for people and metrics; default: its address
+	Addr   string `yaml:"addr"`   // ip:port, what Envoy dials
+	Model  string `yaml:"model"`  // may be left out where there is one model
+	Ranks  int    `yaml:"ranks"`  // data-parallel ranks behind this address; 0: none
+	Events Events `yaml:"events"` // KV events
+}
+
+// Events says how a worker's KV events come here. With neither key its cache is only guessed from what was routed there.
+type Events struct {
+	ZMQ    string `yaml:"zmq"`    // the engine's PUB socket, such as tcp://10.0.0.5:5557; rank r is at port + r
+	Replay string `yaml:"replay"` // its replay socket, such as tcp://10.0.0.5:5558
+	Topic  string `yaml:"topic"`
+	NATS   bool   `yaml:"nats"` // an agent beside the worker publishes them
+}
+
+// Envoy is what `sightline envoy` needs to know beyond the above.
+type Envoy struct {
+	Listen  string   `yaml:"listen"` // host:port for clients
+	Admin   string   `yaml:"admin"`
+	Workers []string `yaml:"worker_networks"` // CIDR:port-port that may be dialled; default: the workers' own addresses
+}
+
+// Size is a number of bytes: 1048576, 64MiB, 2GiB.
+type Size int64
+
+// UnmarshalYAML reads "64MiB" and the like.
+func (s *Size) UnmarshalYAML(b []byte) error {
+	text := strings.Trim(strings.TrimSpace(string(b)), `"'`)
+	for unit, f := range map[string]int64{"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "": 1} {
+		num, ok := strings.CutSuffix(text, unit)
+		if !ok || (unit == "" && strings.HasSuffix(text, "B")) {
+			continue
+		}
+		var n float64
+		if _, err := fmt.Sscanf(strings.TrimSpace(num)+"\n", "%g\n", &n); err == nil && n >= 0 && n < 1<<40 {
+			*s = Size(n * float64(f))
+			return nil
+		}
+	}
+	return fmt.Errorf("%q is no size (want a number of bytes, or one such as 64MiB)", text)
+}
+
+// MarshalYAML writes the size as it is best read.
+func (s Size) MarshalYAML() (any, error) {
+	for _, u := range []struct {
+		name string
+		f    Size
+	}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}} {
+		if s >= u.f && s%u.f == 0 {
+			return fmt.Sprintf("%d%s", s/u.f, u.name), nil
+		}
+	}
+	return int64(s), nil
+}
+
+// Default is the configuration of an empty file.
+func Default() Config {
+	return Config{
+		Listen: "127.0.0.1:9002", Admin: "127.0.0.1:9903", LogLevel: "info", BodyLimit: 64 << 20,
+		Index: Index{MaxBytes: 2 << 30, PredictedTTL: 20 * time.Second},
+		Media: Media{Budget: 150 * time.Millisecond, MaxBytes: 64 << 20},
+		Envoy: Envoy{Listen: "127.0.0.1:10000", Admin: "127.0.0.1:9901"},
+	}
+}
+
+// Load reads and checks a file. Relative model directories are taken from the file's place.
+func Load(path string) (Config, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return Config{}, err
+	}
+	c, err := Parse(data)
+	if err != nil {
+		return c, fmt.Errorf("%s: %w", path, err)
+	}
+	for i := range c.Models {
+		m := &c.Models[i]
+		for _, p := range []*string{&m.Dir, &m.ChatTemplate} {
+			if *p != "" && !filepath.IsAbs(*p) {
+				*p = filepath.Join(filepath.Dir(path), *p)
+			}
+		}
+	}
+	return c, nil
+}
+
+// Parse reads and checks YAML text. Each error names the path of its key.
+func Parse(data []byte) (Config, error) {
+	c := Default()
+	if err := unmarshal(data, &c, ""); err != nil {
+		return c, err
+	}
+	// A list element starts from its defaults, not from zero.
+	var raw struct {
+		Models []yaml.MapSlice `yaml:"models"`
+	}
+	if err := yaml.Unmarshal(data, &raw); err != nil {
+		return c, err
+	}
+	for i := range raw.Models {
+		m, err := model(raw.Models[i], fmt.Sprintf("models[%d].", i))
+		if err != nil {
+			return c, err
+		}
+		c.Models[i] = m
+	}
+	return c, c.check()
+}
+
+func model(raw yaml.MapSlice, path string) (Model, error) {
+	m := Model{Server: mmhash.DefaultServer()}
+	data, err := yaml.Marshal(raw)
+	if err != nil {
+		return m, err
+	}
+	return m, unmarshal(data, &m, path)
+}
+
+// Set gives one key of a model a value written as YAML, as `--set key=value` does. Dashes in the key count as
+// underscores, so that an engine's flag name can be used as it is.
+func (m *Model) Set(assignment string) error {
+	key, value, ok := strings.Cut(assignment, "=")
+	if !ok {
+		return fmt.Errorf("%q: want key=value", assignment)
+	}
+	key = strings.ReplaceAll(strings.TrimLeft(key, "-"), "-", "_")
+	var v any
+	if err := yaml.Unmarshal([]byte(value), &v); err != nil {
+		return fmt.Errorf("%s: %w", key, err)
+	}
+	data, err := yaml.Marshal(map[string]any{key: v})
+	if err != nil {
+		return fmt.Errorf("%s: %w", key, err)
+	}
+	return unmarshal(data, m, "")
+}
+
+// unmarshal decodes strictly into v, which holds the defaults.
+func unmarshal(data []byte, v any, path string) error {
+	var tree any
+	if err := yaml.Unmarshal(data, &tree); err != nil {
+		return errors.New(firstLine(err))
+	}
+	if err := known(tree, reflect.TypeOf(v).Elem(), path); err != nil {
+		return err
+	}
+	if err := yaml.UnmarshalWithOptions(data, v, yaml.Strict()); err != nil {
+		var at yaml.Error
+		if errors.As(err, &at) && at.GetToken() != nil {
+			return fmt.Errorf("%s%s: %s", path, keyAt(data, at.GetToken().Position.Offset), at.GetMessage())
+		}
+		return fmt.Errorf("%s%s", path, firstLine(err))
+	}
+	return nil
+}
+
+// keyAt is the path of the value at an offset of the text, such as models[0].block_size.
+func keyAt(data []byte, offset int) string {
+	file, err := parser.ParseBytes(data, 0)
+	if err != nil {
+		return ""
+	}
+	find := finder{offset: offset}
+	for _, doc := range file.Docs {
+		ast.Walk(&find, doc.Body)
+	}
+	return strings.TrimPrefix(strings.TrimPrefix(find.path, "$"), ".")
+}
+
+type finder struct {
+	offset int
+	path   string
+}
+
+func (f *finder) Visit(n ast.Node) ast.Visitor {
+	if t := n.GetToken(); t != nil && t.Position != nil && t.Position.Offset == f.offset {
+		f.path = n.GetPath()
+	}
+	return f
+}
+
+func firstLine(err error) string {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return line
+}
+
+// known reports the first key of tree that the type has not, by its path.
+func known(tree any, t reflect.Type, path string) error {
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch node := tree.(type) {
+	case map[string]any:
+		if t.Kind() != reflect.Struct {
+			return nil
+		}
+		fields := fieldsOf(t)
+		keys := make([]string, 0, len(node))
+		for k := range node {
+			keys = append(keys, k)
+		}
+		sort.Strings(keys)
+		for _, k := range keys {
+			ft, ok := fields[k]
+			if !ok {
+				return fmt.Errorf("%s%s: unknown key%s", path, k, meant(k, fields))
+			}
+			if err := known(node[k], ft, path+k+"."); err != nil {
+				return err
+			}
+		}
+	case []any:
+		if t.Kind() != reflect.Slice {
+			return nil
+		}
+		for i, e := range node {
+			if err := known(e, t.Elem(), fmt.Sprintf("%s[%d].", strings.TrimSuffix(path, "."), i)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func fieldsOf(t reflect.Type) map[string]reflect.Type {
+	out := make(map[string]reflect.Type)
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, opt, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+		if opt == "inline" {
+			for k, v := range fieldsOf(f.Type) {
+				out[k] = v
+			}
+		} else if name != "" {
+			out[name] = f.Type
+		}
+	}
+	return out
+}
+
+// meant suggests the key that a wrong one is nearest to.
+func meant(key string, fields map[string]reflect.Type) string {
+	best, dist := "", 4
+	for f := range fields {
+		if d := distance(key, f); d < dist || (d == dist && f < best) {
+			best, dist = f, d
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return fmt.Sprintf(" (did you mean %s?)", best)
+}
+
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		prev := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := prev
+			if a[i] != b[j] {
+				cost++
+			}
+			prev, row[j+1] = row[j+1], min(cost, row[j+1]+1, row[j]+1)
+		}
+	}
+	return row[len(b)]
+}
+
+func (c *Config) check() error {
+	var errs []error
+	bad := func(path, format string, args ...any) { errs = append(errs, fmt.Errorf(path+": "+format, args...)) }
+	if c.Listen == "" {
+		bad("listen", "empty (want host:port, such as 127.0.0.1:9002, or unix:/path)")
+	}
+	switch c.LogLevel {
+	case "debug", "info", "warn", "error":
+	default:
+		bad("log_level", "%q is not known (want debug, info, warn or error)", c.LogLevel)
+	}
+	if c.NATS.URL != "" && c.NATS.Listen != "" {
+		bad("nats", "url and listen are both given (want url for an existing server, or listen for an embedded one)")
+	}
+	for i, a := range c.Media.Allow {
+		if _, err := netip.ParsePrefix(a); err != nil {
+			bad(fmt.Sprintf("media.allow[%d]", i), "%q is no network (want one such as 10.0.0.0/8)", a)
+		}
+	}
+	names := map[string]string{}
+	for i := range c.Models {
+		m := &c.Models[i]
+		path := fmt.Sprintf("models[%d]", i)
+		if m.Name == "" {
+			bad(path+".name", "missing")
+		}
+		if m.EngineModel == "" {
+			m.EngineModel = m.Name
+		}
+		for _, n := range append(append([]string{m.Name}, m.Aliases...), m.Adapters...) {
+			if other, twice := names[n]; twice && n != "" {
+				bad(path, "the name %q is also one of %s", n, other)
+			}
+			names[n] = path
+		}
+		if err := m.Server.Check(); err != nil {
+			for _, line := range strings.Split(err.Error(), "\n") {
+				bad(path+"."+line[:strings.Index(line, ":")], "%s", strings.TrimSpace(line[strings.Index(line, ":")+1:]))
+			}
+		}
+	}
+	seen := map[string]int{}
+	for i := range c.Workers {
+		w := &c.Workers[i]
+		path := fmt.Sprintf("workers[%d]", i)
+		if a, err := netip.ParseAddrPort(w.Addr); err != nil || a.Port() == 0 || a.Addr().Zone() != "" {
+			bad(path+".addr", "%q is not what Envoy can dial (want ip:port, such as 10.0.0.5:8000)", w.Addr)
+		}
+		if j, twice := seen[w.Addr]; twice {
+			bad(path+".addr", "%q is also the address of workers[%d]", w.Addr, j)
+		}
+		seen[w.Addr] = i
+		if w.Name == "" {
+			w.Name = w.Addr
+		}
+		if w.Model == "" && len(c.Models) == 1 {
+			w.Model = c.Models[0].Name
+		}
+		if names[w.Model] == "" {
+			bad(path+".model", "%q is no name of models (give the name of one of them)", w.Model)
+		}
+		if w.Ranks < 0 || w.Ranks > 1024 {
+			bad(path+".ranks", "%d is out of range (want 0 to 1024)", w.Ranks)
+		}
+		for key, u := range map[string]string{"zmq": w.Events.ZMQ, "replay": w.Events.Replay} {
+			if u != "" && !strings.HasPrefix(u, "tcp://") && !strings.HasPrefix(u, "ipc://") {
+				bad(path+".events."+key, "%q is no ZeroMQ address (want one such as tcp://10.0.0.5:5557)", u)
+			}
+		}
+		if w.Events.NATS && c.NATS.URL == "" && c.NATS.Listen == "" {
+			bad(path+".events.nats", "true, but nats.url and nats.listen are both empty")
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// YAML is the effective configuration as a file that Load reads.
+func (c Config) YAML() ([]byte, error) { return yaml.Marshal(c) }

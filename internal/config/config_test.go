@@ -1,0 +1,96 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const small = `
+models:
+- name: m
+  dir: models/m
+  block_size: 32
+workers:
+- addr: 10.0.0.5:8000
+  events: {zmq: "tcp://10.0.0.5:5557"}
+`
+
+func TestDefaultsAndFile(t *testing.T) {
+	c, err := Parse([]byte(small))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, w := c.Models[0], c.Workers[0]
+	if m.BlockSize != 32 || m.Engine != "vllm" || m.EngineModel != "m" || m.ClientUUID != "strip" || c.BodyLimit != 64<<20 {
+		t.Errorf("%+v", c)
+	}
+	if w.Name != "10.0.0.5:8000" || w.Model != "m" {
+		t.Errorf("%+v", w)
+	}
+	text, err := c.YAML()
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := Parse(text)
+	if err != nil {
+		t.Fatalf("what --print-config shows cannot be read back: %v\n%s", err, text)
+	}
+	if second, _ := again.YAML(); string(second) != string(text) {
+		t.Errorf("not the same twice:\n%s\n%s", text, second)
+	}
+	path := filepath.Join(t.TempDir(), "sightline.yaml")
+	if err := os.WriteFile(path, []byte(small), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if c, err = Load(path); err != nil || c.Models[0].Dir != filepath.Join(filepath.Dir(path), "models/m") {
+		t.Errorf("%v %q", err, c.Models[0].Dir)
+	}
+}
+
+// Every mistake stops the start with the path of its key.
+func TestMistakes(t *testing.T) {
+	for _, c := range []struct{ yaml, want string }{
+		{"lisen: x", "lisen: unknown key (did you mean listen?)"},
+		{"models:\n- name: m\n  blocksize: 3", "models[0].blocksize: unknown key (did you mean block_size?)"},
+		{"workers:\n- addr: 1.2.3.4:5\n  events: {zqm: x}", "workers[0].events.zqm: unknown key (did you mean zmq?)"},
+		{"models:\n- name: m\n  block_size: many", "models[0].block_size: "},
+		{"models:\n- name: m\n  block_size: 0", "models[0].block_size: 0 is out of range"},
+		{"models:\n- name: m\n  engine: vlm", `models[0].engine: "vlm" is not known (want vllm, sglang, trtllm)`},
+		{"models:\n- name: m\n  engine_version: new", `models[0].engine_version: "new" is no release number`},
+		{"models:\n- name: m\n- name: m", `models[1]: the name "m" is also one of models[0]`},
+		{"models:\n- dir: x", "models[0].name: missing"},
+		{small + "- addr: 10.0.0.5", `workers[1].addr: "10.0.0.5" is not what Envoy can dial (want ip:port`},
+		{small + "- addr: 10.0.0.5:8000", `workers[1].addr: "10.0.0.5:8000" is also the address of workers[0]`},
+		{small + "- {addr: 10.0.0.6:8000, model: x}", `workers[1].model: "x" is no name of models`},
+		{small + "- {addr: 10.0.0.6:8000, events: {zmq: \"10.0.0.6:5557\"}}", "workers[1].events.zmq:"},
+		{small + "- {addr: 10.0.0.6:8000, events: {nats: true}}", "workers[1].events.nats: true, but"},
+		{"media: {allow: [10.0.0.0]}", "media.allow[0]:"},
+		{"body_limit: lots", "is no size"},
+		{"log_level: loud", "log_level:"},
+		{"nats: {url: a, listen: b}", "nats: url and listen are both given"},
+		{"a: [", ""},
+	} {
+		_, err := Parse([]byte(c.yaml))
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q\n got %v\nwant %s", c.yaml, err, c.want)
+		}
+	}
+}
+
+func TestSet(t *testing.T) {
+	c, _ := Parse([]byte(small))
+	m := c.Models[0]
+	for _, s := range []string{`mm-processor-kwargs={"max_pixels": 50176}`, "block_size=64", "chat_template_content_format=string", "interleave-mm-strings=true"} {
+		if err := m.Set(s); err != nil {
+			t.Fatal(s, err)
+		}
+	}
+	if m.BlockSize != 64 || m.ContentFormat != "string" || !m.InterleaveMM || len(m.ProcessorKwargs) != 1 || m.Engine != "vllm" {
+		t.Errorf("%+v", m)
+	}
+	if err := m.Set("blok_size=3"); err == nil || !strings.Contains(err.Error(), "blok_size: unknown key") {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,117 @@
+package mmhash
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Server says how a model's engine servers were started, as far as prompts, image names and blocks depend on it. Keys
+// carry the engine's own flag names (vLLM 0.32, SGLang 0.5.23), so that a command line can be copied key by key.
+type Server struct {
+	Engine        string `yaml:"engine"`         // vllm, sglang or trtllm
+	EngineVersion string `yaml:"engine_version"` // such as 0.32.0: prompt rules and image names change by release
+	EngineModel   string `yaml:"engine_model"`   // the engine's --model argument, part of vLLM's image names; default: the model's name
+	BlockSize     int    `yaml:"block_size"`     // tokens a KV block
+
+	ChatTemplate        string         `yaml:"chat_template"`                // a file; default: the directory's
+	ContentFormat       string         `yaml:"chat_template_content_format"` // auto, string or openai
+	InterleaveMM        bool           `yaml:"interleave_mm_strings"`
+	ProcessorKwargs     map[string]any `yaml:"mm_processor_kwargs"`
+	MediaIOKwargs       map[string]any `yaml:"media_io_kwargs"`
+	TemplateKwargs      map[string]any `yaml:"default_chat_template_kwargs"`
+	MMHasher            string         `yaml:"mm_hasher_algorithm"` // blake3, sha256 or sha512
+	TrustMMKwargs       bool           `yaml:"trust_request_mm_kwargs"`
+	TrustChatTemplate   bool           `yaml:"trust_request_chat_template"`
+	AutoToolChoice      bool           `yaml:"enable_auto_tool_choice"`
+	ExcludeToolsOnNone  bool           `yaml:"exclude_tools_when_tool_choice_none"`
+	TowerLoRA           bool           `yaml:"enable_tower_connector_lora"`
+	MaxModelLen         int            `yaml:"max_model_len"` // 0: not checked
+	AllowedMediaDomains []string       `yaml:"allowed_media_domains"`
+	TokenizerMode       string         `yaml:"tokenizer_mode"` // auto or mistral
+
+	// TimeZone is the workers' zone, for templates that print a date.
+	TimeZone string `yaml:"time_zone"`
+	// ClientUUID says what becomes of a uuid that a client gives an image: strip (it never reaches a worker) or trust.
+	ClientUUID string `yaml:"client_uuid"`
+}
+
+// DefaultServer is a vLLM with its defaults.
+func DefaultServer() Server {
+	return Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: 16, ContentFormat: "auto", MMHasher: "blake3",
+		TokenizerMode: "auto", TimeZone: "UTC", ClientUUID: "strip", TrustMMKwargs: false, AutoToolChoice: true}
+}
+
+// Check names every value that cannot be, by its key.
+func (s *Server) Check() error {
+	var errs []error
+	bad := func(key, format string, args ...any) { errs = append(errs, fmt.Errorf(key+": "+format, args...)) }
+	oneOf := func(key, got string, want ...string) {
+		for _, w := range want {
+			if got == w {
+				return
+			}
+		}
+		bad(key, "%q is not known (want %s)", got, strings.Join(want, ", "))
+	}
+	oneOf("engine", s.Engine, "vllm", "sglang", "trtllm")
+	oneOf("chat_template_content_format", s.ContentFormat, "auto", "string", "openai")
+	oneOf("mm_hasher_algorithm", s.MMHasher, "blake3", "sha256", "sha512")
+	oneOf("tokenizer_mode", s.TokenizerMode, "auto", "mistral")
+	oneOf("client_uuid", s.ClientUUID, "strip", "trust")
+	if s.BlockSize < 1 || s.BlockSize > 1<<16 {
+		bad("block_size", "%d is out of range (want 1 to 65536, such as 16)", s.BlockSize)
+	}
+	if s.MaxModelLen < 0 {
+		bad("max_model_len", "%d is negative", s.MaxModelLen)
+	}
+	if _, err := ParseVersion(s.EngineVersion); err != nil {
+		bad("engine_version", "%v", err)
+	}
+	if _, err := time.LoadLocation(s.TimeZone); err != nil {
+		bad("time_zone", "%q is not known here (want a name such as UTC or Europe/Berlin)", s.TimeZone)
+	}
+	for key, m := range map[string]map[string]any{"mm_processor_kwargs": s.ProcessorKwargs, "media_io_kwargs": s.MediaIOKwargs, "default_chat_template_kwargs": s.TemplateKwargs} {
+		if _, err := json.Marshal(m); err != nil {
+			bad(key, "cannot be written as JSON: %v", err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Version is an engine release, major to patch.
+type Version [3]int
+
+// ParseVersion reads "0.32.0", "v0.32", "0.32.0+cpu", "0.32.0rc1".
+func ParseVersion(s string) (v Version, err error) {
+	text := strings.TrimPrefix(strings.TrimSpace(s), "v")
+	parts := strings.SplitN(text, ".", 3)
+	for i, p := range parts {
+		end := 0
+		for end < len(p) && p[end] >= '0' && p[end] <= '9' {
+			end++
+		}
+		n, e := strconv.Atoi(p[:end])
+		if e != nil || (end < len(p) && i < len(parts)-1) {
+			return v, fmt.Errorf("%q is no release number (want one such as 0.32.0)", s)
+		}
+		v[i] = n
+	}
+	if len(parts) < 2 {
+		return v, fmt.Errorf("%q is no release number (want one such as 0.32.0)", s)
+	}
+	return v, nil
+}
+
+// AtLeast reports v ≥ major.minor.patch.
+func (v Version) AtLeast(major, minor, patch int) bool {
+	for i, n := range [3]int{major, minor, patch} {
+		if v[i] != n {
+			return v[i] > n
+		}
+	}
+	return true
+}
