@@ -66,13 +66,9 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 		return nil
 	}
 	if err := stream.RecvMsg(&in); err != nil {
-		if status.Code(err) == codes.ResourceExhausted { // over the limit, and no content-length had said so
-			s.metrics.gate(unreadable, "too large")
-			d := s.decideUnread(stream.Context(), &h, "too large")
-			s.answer(stream, d, atBody(d))
-		} else {
-			s.failed("receive", err)
-		}
+		// A body over the limit that no content-length had announced ends here too: gRPC has refused it by itself, and
+		// Envoy goes on unrouted. With request_body_buffer_limit set as advised, Envoy has answered 413 before.
+		s.failed("receive", err)
 		return nil
 	}
 	if in.GetRequestBody() == nil {

@@ -15,7 +15,9 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 
 	"github.com/sightline-router/sightline/router"
 )
@@ -227,14 +229,22 @@ func TestGate(t *testing.T) {
 	}
 }
 
-func TestBodyOverTheLimitIsRoutedByLoad(t *testing.T) {
+func TestUnannouncedBodyOverTheLimit(t *testing.T) {
 	r := newRig(t, always(pick), Options{MaxBody: 1000})
-	answers := r.talk(t, headersMsg(nil, false, chat()...), bodyMsg(strings.Repeat("x", 1000+headroom+1), true))
-	if len(answers) != 2 || told(answers[1].GetRequestBody().GetResponse().GetHeaderMutation())[HeaderWorker] == "" {
-		t.Fatalf("answers %v", answers)
+	stream, err := extprocv3.NewExternalProcessorClient(r.conn).Process(t.Context())
+	if err != nil {
+		t.Fatal(err)
 	}
-	if reqs, _ := r.seen(); len(reqs) != 1 || len(reqs[0].Body[0]) != 0 {
-		t.Errorf("requests %+v, want one without a body", reqs)
+	_ = stream.Send(headersMsg(nil, false, chat()...))
+	if _, err := stream.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	_ = stream.Send(bodyMsg(strings.Repeat("x", 1000+headroom+1), true))
+	if _, err := stream.Recv(); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("%v, want ResourceExhausted", err)
+	}
+	if reqs, _ := r.seen(); len(reqs) != 0 {
+		t.Errorf("%d decisions, want none", len(reqs))
 	}
 }
 
