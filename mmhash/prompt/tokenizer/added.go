@@ -1,0 +1,199 @@
+package tokenizer
+
+import (
+	"unicode/utf8"
+)
+
+// Added tokens are found in the text before anything else is done to it, in two passes as Hugging Face's tokenizers do
+// it: first those that are matched in the text as it came, then, in what lies between and after normalising it, those
+// that are matched in normalised text. Leftmost first, longest among those that start there.
+
+// AddedToken is one entry of added_tokens (tokenizer.json) or added_tokens_decoder (tokenizer_config.json).
+type AddedToken struct {
+	ID         uint32 `json:"id"`
+	Content    string `json:"content"`
+	SingleWord bool   `json:"single_word"` // only where no word character stands beside it
+	LStrip     bool   `json:"lstrip"`      // takes the white space before it along
+	RStrip     bool   `json:"rstrip"`      // takes the white space behind it along
+	Normalized bool   `json:"normalized"`  // matched in normalised text
+	Special    bool   `json:"special"`
+}
+
+// matcher finds added tokens: a trie over their bytes, with a filter on the first two.
+type matcher struct {
+	first  [256]bool
+	pair   [1 << 16 / 64]uint64 // first two bytes of a token, any second byte after a token of one byte
+	edges  map[uint64]uint32    // node<<8|byte → node
+	token  []int32              // by node: index in tokens, or -1
+	tokens []*AddedToken
+	only   int // the one first byte, or -1
+}
+
+func newMatcher(tokens []*AddedToken, text func(*AddedToken) string) *matcher {
+	if len(tokens) == 0 {
+		return nil
+	}
+	m := &matcher{edges: map[uint64]uint32{}, token: []int32{-1}, tokens: tokens, only: -1}
+	for n, t := range tokens {
+		content := text(t)
+		if content == "" {
+			continue
+		}
+		node := uint32(0)
+		for i := range len(content) {
+			key := uint64(node)<<8 | uint64(content[i])
+			next, ok := m.edges[key]
+			if !ok {
+				next = uint32(len(m.token))
+				m.token = append(m.token, -1)
+				m.edges[key] = next
+			}
+			node = next
+		}
+		m.token[node] = int32(n)
+		c := content[0]
+		m.first[c] = true
+		if len(content) == 1 {
+			for d := range 256 {
+				m.setPair(c, byte(d))
+			}
+		} else {
+			m.setPair(c, content[1])
+		}
+	}
+	count := 0
+	for c, is := range m.first {
+		if is {
+			count, m.only = count+1, c
+		}
+	}
+	if count != 1 {
+		m.only = -1
+	}
+	return m
+}
+
+func (m *matcher) setPair(a, b byte) {
+	k := uint(a)<<8 | uint(b)
+	m.pair[k/64] |= 1 << (k % 64)
+}
+
+// find gives the next token in b at or behind i: where it starts and ends; n < 0 if there is none.
+func (m *matcher) find(b []byte, i int) (start, end int, n int32) {
+	for ; i < len(b); i++ {
+		if m.only >= 0 {
+			if i = indexByteFrom(b, i, byte(m.only)); i < 0 {
+				break
+			}
+		} else if !m.first[b[i]] {
+			continue
+		}
+		if i+1 < len(b) {
+			if k := uint(b[i])<<8 | uint(b[i+1]); m.pair[k/64]>>(k%64)&1 == 0 {
+				continue
+			}
+		}
+		node, n, end := uint32(0), int32(-1), 0
+		for j := i; j < len(b); j++ {
+			next, ok := m.edges[uint64(node)<<8|uint64(b[j])]
+			if !ok {
+				break
+			}
+			if node = next; m.token[node] >= 0 {
+				n, end = m.token[node], j+1
+			}
+		}
+		if n >= 0 {
+			return i, end, n
+		}
+	}
+	return 0, 0, -1
+}
+
+// cutting walks over a text: stretches between tokens, and tokens, in order.
+type cutting struct {
+	m     *matcher // nil: no tokens
+	b     []byte
+	plain bool // special tokens stay text (split_special_tokens): they are passed over whole, as in the reference
+
+	token *AddedToken // the token just met, or nil
+	part  []byte      // else the text just met, which starts at b[start]
+	start int
+
+	done, at int
+	pending  *AddedToken // met behind part
+	end      int
+}
+
+// next steps to the next stretch or token; false at the end.
+func (c *cutting) next() bool {
+	if c.pending != nil {
+		c.token, c.pending, c.done = c.pending, nil, c.end
+		return true
+	}
+	c.token = nil
+	for c.m != nil {
+		start, end, n := c.m.find(c.b, c.at)
+		if n < 0 {
+			break
+		}
+		c.at = end
+		t := c.m.tokens[n]
+		if c.plain && t.Special || t.SingleWord && (endsInWord(c.b[:start]) || startsWithWord(c.b[end:])) {
+			continue
+		}
+		if t.LStrip {
+			start = max(trimSpaceRight(c.b[:start]), c.done)
+		}
+		if t.RStrip {
+			end += leadingSpace(c.b[end:])
+		}
+		if c.done < start {
+			c.part, c.start = c.b[c.done:start], c.done
+			c.pending, c.end = t, end
+			return true
+		}
+		c.token, c.done = t, end
+		return true
+	}
+	if c.at = len(c.b); c.done < len(c.b) {
+		c.part, c.start = c.b[c.done:], c.done
+		c.done = len(c.b)
+		return true
+	}
+	return false
+}
+
+func endsInWord(b []byte) bool {
+	r, n := utf8.DecodeLastRune(b)
+	return n > 0 && isClass(r, clRustWord)
+}
+
+func startsWithWord(b []byte) bool {
+	r, n := utf8.DecodeRune(b)
+	return n > 0 && isClass(r, clRustWord)
+}
+
+// trimSpaceRight gives the length of b without the white space at its end.
+func trimSpaceRight(b []byte) int {
+	for len(b) > 0 {
+		r, n := utf8.DecodeLastRune(b)
+		if !isClass(r, clRustSpace) {
+			break
+		}
+		b = b[:len(b)-n]
+	}
+	return len(b)
+}
+
+// leadingSpace gives the length of the white space at the start of b.
+func leadingSpace(b []byte) int {
+	for i := 0; i < len(b); {
+		r, n := utf8.DecodeRune(b[i:])
+		if !isClass(r, clRustSpace) {
+			return i
+		}
+		i += n
+	}
+	return len(b)
+}

@@ -1,0 +1,290 @@
+package tokenizer
+
+import (
+	"fmt"
+	"unicode/utf8"
+)
+
+// bpe is byte pair encoding as Hugging Face's tokenizers 0.23 does it: a word becomes symbols, and again and again the
+// pair with the lowest merge rank, leftmost first, becomes one symbol, until no pair has a merge.
+//
+// It works on one of two alphabets. With raw set, symbols are the bytes of the text and every token text was mapped back
+// from the byte-level alphabet (Ġ for a space) at load; otherwise symbols are characters.
+//
+// A word that is a token needs no merging at all if merging would end there: that is true for every entry of whole.
+type bpe struct {
+	vocab *vocab
+	raw   bool
+	pairs *pairTable
+
+	byteSym                             [256]uint32  // raw: symbol of a byte, noID: none
+	runeSym                             *symbolTable // else: symbol of a character
+	fallback                            [256]uint32  // ids of <0x00> … <0xFF>, noID: none
+	byteFallback, fuseUnk, ignoreMerges bool
+	unk                                 uint32 // noID: none
+	prefix, suffix                      string // continuing_subword_prefix, end_of_word_suffix
+
+	whole *wordTable        // words of up to 16 bytes that are one token
+	long  map[string]uint32 // the longer ones
+}
+
+// symbolTable maps characters to symbols by pages of 256.
+type symbolTable struct {
+	page [pageCount]*[pageSize]uint32
+}
+
+func (t *symbolTable) put(r rune, id uint32) {
+	p := t.page[r>>pageBits]
+	if p == nil {
+		p = new([pageSize]uint32)
+		for i := range p {
+			p[i] = noID
+		}
+		t.page[r>>pageBits] = p
+	}
+	p[r&(pageSize-1)] = id
+}
+
+func (t *symbolTable) get(r rune) uint32 {
+	if p := t.page[r>>pageBits]; p != nil {
+		return p[r&(pageSize-1)]
+	}
+	return noID
+}
+
+// setAlphabet fills the symbol tables from the vocabulary.
+func (m *bpe) setAlphabet() {
+	for b := range m.byteSym {
+		m.byteSym[b] = m.vocab.id(utf8.AppendRune(nil, byteToRune[b]))
+		m.fallback[b] = m.vocab.id(fmt.Appendf(nil, "<0x%02X>", b))
+	}
+	if m.raw {
+		return
+	}
+	m.runeSym = &symbolTable{}
+	for id := range m.vocab.span() {
+		text := m.vocab.bytes(id)
+		if r, n := utf8.DecodeRune(text); n == len(text) && n > 0 && (r != utf8.RuneError || n == 3) {
+			m.runeSym.put(r, id)
+		}
+	}
+}
+
+// setWhole fills the table of words that are one token. Without ignore_merges that needs a proof for each entry.
+func (m *bpe) setWhole(s *scratch) {
+	var short []uint32
+	m.long = map[string]uint32{}
+	m.whole = newWordTable(0)
+	var text []byte
+	for id := range m.vocab.span() {
+		if !m.vocab.has(id) {
+			continue
+		}
+		var ok bool
+		if text, ok = m.textOf(text[:0], id); !ok || len(text) == 0 {
+			continue
+		}
+		if !m.ignoreMerges && !m.mergesTo(s, text, id) {
+			continue
+		}
+		if len(text) > shortWord {
+			m.long[string(text)] = id
+		} else {
+			short = append(short, id)
+		}
+	}
+	m.whole = newWordTable(len(short))
+	for _, id := range short {
+		text, _ = m.textOf(text[:0], id)
+		m.whole.put(keyOf(text, 0, len(text)), id)
+	}
+}
+
+// textOf appends the text whose merging could give id, in the model's own alphabet; false if no text could.
+func (m *bpe) textOf(dst []byte, id uint32) ([]byte, bool) {
+	text := m.vocab.bytes(id)
+	if !m.raw {
+		return append(dst, text...), true
+	}
+	for len(text) > 0 {
+		r, n := utf8.DecodeRune(text)
+		b, ok := runeToByte(r)
+		if !ok {
+			return dst, false
+		}
+		dst = append(dst, b)
+		text = text[n:]
+	}
+	return dst, true
+}
+
+// mergesTo tells whether merging text ends in the one symbol id.
+func (m *bpe) mergesTo(s *scratch, text []byte, id uint32) bool {
+	s.syms = m.symbols(s.syms[:0], text)
+	n := m.merge(s, s.syms)
+	return n == 1 && s.syms[0] == id
+}
+
+// encode appends the ids of word b[i:end].
+func (m *bpe) encode(dst []uint32, s *scratch, b []byte, i, end int) []uint32 {
+	if end-i <= shortWord {
+		k := keyOf(b, i, end)
+		h := k.hash()
+		if id, ok := m.whole.get(k, h); ok {
+			return append(dst, id)
+		}
+		return m.encodeCached(dst, s, k, h, b[i:end])
+	}
+	if id, ok := m.long[string(b[i:end])]; ok {
+		return append(dst, id)
+	}
+	return m.encodeWord(dst, s, b[i:end])
+}
+
+// encodeCached encodes a word of up to 16 bytes that is not one token, remembering the result.
+func (m *bpe) encodeCached(dst []uint32, s *scratch, k wordKey, h uint64, word []byte) []uint32 {
+	if len(word) == 0 {
+		return dst
+	}
+	e := &s.words[h>>(64-wordCacheBits)]
+	if e.key == k {
+		return append(dst, e.ids[:e.count]...)
+	}
+	start := len(dst)
+	dst = m.encodeWord(dst, s, word)
+	if n := len(dst) - start; n <= len(e.ids) {
+		e.key, e.count = k, uint8(n)
+		copy(e.ids[:], dst[start:])
+	}
+	return dst
+}
+
+// encodeWord appends the ids of a word by merging.
+func (m *bpe) encodeWord(dst []uint32, s *scratch, word []byte) []uint32 {
+	s.syms = m.symbols(s.syms[:0], word)
+	return append(dst, s.syms[:m.merge(s, s.syms)]...)
+}
+
+// symbols appends the symbols that a word starts as. A character without a symbol becomes its bytes' fallback tokens,
+// else the unknown token, else nothing. The reference keeps an unknown token waiting until the next known character,
+// so fallback tokens that come in between stand before it.
+func (m *bpe) symbols(dst []uint32, word []byte) []uint32 {
+	unk := false
+	for i := 0; i < len(word); {
+		var id uint32
+		size := 1
+		if m.raw {
+			id = m.byteSym[word[i]]
+		} else {
+			var r rune
+			r, size = utf8.DecodeRune(word[i:])
+			if m.prefix == "" && m.suffix == "" {
+				id = m.runeSym.get(r)
+			} else {
+				id = m.affixed(word, i, size)
+			}
+		}
+		char := word[i : i+size]
+		i += size
+		if id != noID {
+			if unk {
+				dst, unk = append(dst, m.unk), false
+			}
+			dst = append(dst, id)
+			continue
+		}
+		if m.byteFallback {
+			if with, ok := m.fallbackOf(dst, char, i == size, i == len(word)); ok {
+				dst = with
+				continue
+			}
+		}
+		if m.unk != noID {
+			if unk && !m.fuseUnk {
+				dst = append(dst, m.unk)
+			}
+			unk = true
+		}
+	}
+	if unk {
+		dst = append(dst, m.unk)
+	}
+	return dst
+}
+
+// affixed gives the symbol of the character at word[i] with the model's prefix and suffix where they apply.
+func (m *bpe) affixed(word []byte, i, size int) uint32 {
+	var buf [64]byte
+	return m.vocab.id(m.affix(buf[:0], word[i:i+size], i == 0, i+size == len(word)))
+}
+
+func (m *bpe) affix(dst, char []byte, first, last bool) []byte {
+	if !first {
+		dst = append(dst, m.prefix...)
+	}
+	dst = append(dst, char...)
+	if last {
+		dst = append(dst, m.suffix...)
+	}
+	return dst
+}
+
+// fallbackOf appends the byte tokens of a character (with its prefix and suffix); false if one is missing.
+func (m *bpe) fallbackOf(dst []uint32, char []byte, first, last bool) ([]uint32, bool) {
+	var buf [64]byte
+	text := append(buf[:0], char...)
+	if m.raw {
+		text = utf8.AppendRune(text[:0], byteToRune[char[0]])
+	}
+	if m.prefix != "" || m.suffix != "" {
+		text = m.affix(nil, text, first, last)
+	}
+	for _, b := range text {
+		id := m.fallback[b]
+		if id == noID {
+			return dst, false
+		}
+		dst = append(dst, id)
+	}
+	return dst, true
+}
+
+// smallMerge is the number of symbols up to which looking through all pairs for each merge is the fastest way.
+const smallMerge = 32
+
+// merge merges symbols in place and gives how many are left.
+func (m *bpe) merge(s *scratch, syms []uint32) int {
+	if len(syms) > smallMerge {
+		return m.mergeHeap(s, syms)
+	}
+	var ranks, ids [smallMerge]uint32
+	n := len(syms)
+	for i := 0; i+1 < n; i++ {
+		ranks[i], ids[i] = m.pairs.get(syms[i], syms[i+1])
+	}
+	for n > 1 {
+		best, at := noRank, 0
+		for i, r := range ranks[:n-1] {
+			if r < best {
+				best, at = r, i
+			}
+		}
+		if best == noRank {
+			break
+		}
+		syms[at] = ids[at]
+		if at+2 < n {
+			copy(syms[at+1:n-1], syms[at+2:n])
+			copy(ranks[at+1:n-2], ranks[at+2:n-1])
+			copy(ids[at+1:n-2], ids[at+2:n-1])
+		}
+		n--
+		if at+1 < n {
+			ranks[at], ids[at] = m.pairs.get(syms[at], syms[at+1])
+		}
+		if at > 0 {
+			ranks[at-1], ids[at-1] = m.pairs.get(syms[at-1], syms[at])
+		}
+	}
+	return n
+}

@@ -1,0 +1,117 @@
+package tokenizer
+
+import (
+	_ "embed"
+	"encoding/binary"
+	"sync"
+)
+
+// What the reference engine thinks of every code point: Oniguruma's Unicode 16 classes, Rust's own, and the older tables
+// of two crates beside them. Go's unicode package is Unicode 15 and calls 4,924 of these letters unassigned.
+// The file is made by gen/classes.py, which asks the reference about every code point.
+//
+//go:embed classes.bin
+var classRuns []byte
+
+// General categories in the order of gen/classes.py.
+const (
+	gcCn = iota
+	gcLu
+	gcLl
+	gcLt
+	gcLm
+	gcLo
+	gcMn
+	gcMc
+	gcMe
+	gcNd
+	gcNl
+	gcNo
+	gcPc
+	gcPd
+	gcPs
+	gcPe
+	gcPi
+	gcPf
+	gcPo
+	gcSm
+	gcSc
+	gcSk
+	gcSo
+	gcZs
+	gcZl
+	gcZp
+	gcCc
+	gcCf
+	gcCo
+	gcCount
+)
+
+// A class record: the category in the low five bits, then flags in the order of gen/classes.py.
+const (
+	clCategory    = 1<<5 - 1
+	clOnigSpace   = 1 << (5 + iota - 1) // \s of the regex engine
+	clOnigWord                          // \w of the regex engine
+	clRustSpace                         // char::is_whitespace
+	clRustNumeric                       // char::is_numeric
+	clRustWord                          // \w of the crate regex
+	clOldPunct                          // crate unicode_categories: punctuation
+	clOldMn                             // the same crate: Mn
+	clOldOther                          // the same crate: C*
+	clOldMark                           // crate unicode-normalization-alignments: is_combining_mark
+)
+
+const (
+	maxRune   = 0x10FFFF
+	pageBits  = 8
+	pageSize  = 1 << pageBits
+	pageCount = (maxRune + 1) / pageSize
+)
+
+// runeTable maps every code point to a small value in two steps; equal pages are stored once (about 60 KB for uint16).
+type runeTable[T comparable] struct {
+	page   [pageCount]uint16
+	values []T
+}
+
+// at gives the value of r, which must be a code point (0 … 0x10FFFF), as utf8.DecodeRune always returns.
+func (t *runeTable[T]) at(r rune) T {
+	return t.values[int(t.page[uint32(r)>>pageBits])<<pageBits|int(r&(pageSize-1))]
+}
+
+// newRuneTable asks f about every code point.
+func newRuneTable[T comparable](f func(r rune) T) *runeTable[T] {
+	t := &runeTable[T]{}
+	seen := map[[pageSize]T]uint16{}
+	for p := range t.page {
+		var page [pageSize]T
+		for i := range page {
+			page[i] = f(rune(p<<pageBits | i))
+		}
+		n, ok := seen[page]
+		if !ok {
+			n = uint16(len(seen))
+			seen[page] = n
+			t.values = append(t.values, page[:]...)
+		}
+		t.page[p] = n
+	}
+	return t
+}
+
+// classes is the table of class records, unpacked at first use (about 10 ms).
+var classes = sync.OnceValue(func() *runeTable[uint16] {
+	runs, record, left := classRuns, uint16(0), uint64(0)
+	return newRuneTable(func(rune) uint16 {
+		if left == 0 {
+			n, w := binary.Uvarint(runs)
+			v, w2 := binary.Uvarint(runs[w:])
+			left, record, runs = n, uint16(v), runs[w+w2:]
+		}
+		left--
+		return record
+	})
+})
+
+// isClass tells whether r has one of the given flags.
+func isClass(r rune, flags uint16) bool { return classes().at(r)&flags != 0 }

@@ -1,0 +1,5 @@
+package tokenizer
+
+type decoder interface {
+	decode(tokens []string) []string
+}

@@ -1,0 +1,397 @@
+package tokenizer
+
+import (
+	"strings"
+	"sync"
+	"unicode/utf8"
+)
+
+// The patterns that nearly all byte-level tokenizers cut their words with are one family: contractions, words with one
+// leading character, short runs of digits, punctuation with its line breaks, white space. A pattern of that family is
+// taken apart at its top-level bars, each alternative is looked up by its exact text, and what remains is a scanner
+// with a few switches that needs no regular expression. Anything else goes to the general engine (regex.go).
+//
+// Every scanner of the family covers each text without a gap: the alternatives for words, numbers, other signs and white
+// space take every character between them.
+
+// Flags of a character as the scanners need them.
+const (
+	fLetter = 1 << iota // \p{L}
+	fNumber             // \p{N}
+	fSpace              // \s
+	fMark               // \p{M}
+	fUpper              // Lu Lt Lm Lo M: the first half of a cased word
+	fLower              // Ll Lm Lo M: the second half
+	fBreak              // \r \n
+	fWide               // in the byte table only: first byte of a longer character
+)
+
+var scanFlags = sync.OnceValue(func() *runeTable[uint8] {
+	cl := classes()
+	return newRuneTable(func(r rune) uint8 {
+		c := cl.at(r)
+		var f uint8
+		switch c & clCategory {
+		case gcLu, gcLt:
+			f = fLetter | fUpper
+		case gcLl:
+			f = fLetter | fLower
+		case gcLm, gcLo:
+			f = fLetter | fUpper | fLower
+		case gcMn, gcMc, gcMe:
+			f = fMark | fUpper | fLower
+		case gcNd, gcNl, gcNo:
+			f = fNumber
+		}
+		if c&clOnigSpace != 0 {
+			f |= fSpace
+		}
+		if r == '\r' || r == '\n' {
+			f |= fBreak
+		}
+		return f
+	})
+})
+
+type contractionRule uint8
+
+const (
+	noContraction    contractionRule = iota
+	plainContraction                 // 's|'t|'re|'ve|'m|'ll|'d
+	foldContraction                  // the same under (?i:…): ſ (U+017F) counts as s
+)
+
+// scanner cuts a text into the words of one pattern of the family.
+type scanner struct {
+	flags *runeTable[uint8]
+	ascii [256]uint8
+
+	cased       bool            // words are upper* lower+ | upper+ lower* (o200k, Tekken)
+	gpt2        bool            // only a space may lead a word or number, line breaks are plain white space
+	letters     uint8           // flags of a word's characters
+	contraction contractionRule // as an alternative of its own, or behind a cased word
+	digits      int             // characters of one number; 0: no bound
+	slash       bool            // a slash may follow signs as line breaks do: [\r\n/]*
+}
+
+const (
+	altFold     = `(?i:'s|'t|'re|'ve|'m|'ll|'d)`
+	altFold2    = `'(?i:[sdmt]|ll|ve|re)`
+	altPlain    = `'s|'t|'re|'ve|'m|'ll|'d`
+	altWord     = `[^\r\n\p{L}\p{N}]?\p{L}+`
+	altWordPoss = `[^\r\n\p{L}\p{N}]?+\p{L}+`
+	altWordMark = `[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+`
+	altCased1   = `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+`
+	altCased2   = `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*`
+	altSign     = ` ?[^\s\p{L}\p{N}]+[\r\n]*`
+	altSlash    = ` ?[^\s\p{L}\p{N}]+[\r\n/]*`
+	altSignMark = ` ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*`
+	altSpaces   = `|\s+(?!\S)|\s+`
+	patternGPT2 = altPlain + `| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+` + altSpaces
+)
+
+// newScanner gives the scanner of a pattern, or nil if the pattern is not of the family.
+func newScanner(pattern string) *scanner {
+	s := &scanner{flags: scanFlags(), letters: fLetter}
+	for b := range s.ascii {
+		if b < utf8.RuneSelf {
+			s.ascii[b] = s.flags.at(rune(b))
+		} else {
+			s.ascii[b] = fWide
+		}
+	}
+	if pattern == patternGPT2 {
+		s.gpt2, s.contraction = true, plainContraction
+		return s
+	}
+	rest := pattern
+	take := func(alternative string) bool {
+		after, ok := strings.CutPrefix(rest, alternative)
+		if ok {
+			rest = after
+		}
+		return ok
+	}
+	signs := []string{altSign, altSlash}
+	switch {
+	case take(altCased1 + altFold + "?|" + altCased2 + altFold + "?|"):
+		s.cased, s.contraction = true, foldContraction
+	case take(altCased1 + "|" + altCased2 + "|"):
+		s.cased = true
+	default:
+		switch {
+		case take(altFold + "|"), take(altFold2 + "|"):
+			s.contraction = foldContraction
+		case take(altPlain + "|"):
+			s.contraction = plainContraction
+		}
+		switch {
+		case take(altWord + "|"), take(altWordPoss + "|"):
+		case take(altWordMark + "|"):
+			s.letters = fLetter | fMark
+			signs = []string{altSignMark}
+		default:
+			return nil
+		}
+	}
+	switch {
+	case take(`\p{N}|`):
+		s.digits = 1
+	case take(`\p{N}{1,2}|`):
+		s.digits = 2
+	case take(`\p{N}{1,3}|`):
+		s.digits = 3
+	case take(`\p{N}+|`):
+	default:
+		return nil
+	}
+	found := false
+	for _, sign := range signs {
+		if take(sign + "|") {
+			found, s.slash = true, sign == altSlash
+			break
+		}
+	}
+	if !found {
+		return nil
+	}
+	switch rest {
+	case `\s*[\r\n]+` + altSpaces, `\s*[\r\n]` + altSpaces:
+		return s
+	}
+	return nil
+}
+
+// at gives the flags of the character at b[i] and its length; 0, 1 behind the end.
+func (s *scanner) at(b []byte, i int) (flags uint8, size int) {
+	if i >= len(b) {
+		return 0, 1
+	}
+	if f := s.ascii[b[i]]; f != fWide {
+		return f, 1
+	}
+	return s.wide(b, i)
+}
+
+// wide is at for a character of two bytes or more.
+func (s *scanner) wide(b []byte, i int) (uint8, int) {
+	if c := b[i]; c >= 0xE1 && c <= 0xEC && i+2 < len(b) {
+		c1, c2 := b[i+1], b[i+2]
+		if c1&0xC0 == 0x80 && c2&0xC0 == 0x80 {
+			return s.flags.at(rune(c&0xF)<<12 | rune(c1&0x3F)<<6 | rune(c2&0x3F)), 3
+		}
+	}
+	r, size := utf8.DecodeRune(b[i:])
+	return s.flags.at(r), size
+}
+
+// run gives the end of the run of characters from i that have one of the flags in mask.
+func (s *scanner) run(b []byte, i int, mask uint8) int {
+	for i < len(b) {
+		f, size := s.ascii[b[i]], 1
+		if f == fWide {
+			f, size = s.wide(b, i)
+		}
+		if f&mask == 0 {
+			break
+		}
+		i += size
+	}
+	return i
+}
+
+// next gives the end of the word that begins at b[i]; i must be inside b.
+func (s *scanner) next(b []byte, i int) int {
+	f, size := s.at(b, i)
+	if s.gpt2 {
+		return s.nextGPT2(b, i, f, size)
+	}
+	if s.cased {
+		if f&(fNumber|fBreak) == 0 {
+			if end := s.casedWord(b, i, f, size); end > 0 {
+				if s.contraction != noContraction {
+					end += contractionLen(b[end:], true)
+				}
+				return end
+			}
+		}
+	} else {
+		if f&s.letters != 0 {
+			return s.run(b, i+size, s.letters)
+		}
+		if b[i] == '\'' && s.contraction != noContraction {
+			if n := contractionLen(b[i:], s.contraction == foldContraction); n > 0 {
+				return i + n
+			}
+		}
+		if f&(fNumber|fBreak) == 0 {
+			if f2, size2 := s.at(b, i+size); f2&s.letters != 0 {
+				return s.run(b, i+size+size2, s.letters)
+			}
+		}
+	}
+	if f&fNumber != 0 {
+		end := i + size
+		for n := 1; n != s.digits; n++ {
+			f, size := s.at(b, end)
+			if f&fNumber == 0 {
+				break
+			}
+			end += size
+		}
+		return end
+	}
+	start, fs, ns := i, f, size
+	if b[i] == ' ' && i+1 < len(b) {
+		start = i + 1
+		fs, ns = s.at(b, start)
+	}
+	if notSign := fLetter | fNumber | fSpace | s.letters; fs&notSign == 0 && start < len(b) {
+		end := start + ns
+		for end < len(b) {
+			f, size := s.at(b, end)
+			if f&notSign != 0 {
+				break
+			}
+			end += size
+		}
+		for end < len(b) && (b[end] == '\r' || b[end] == '\n' || s.slash && b[end] == '/') {
+			end++
+		}
+		return end
+	}
+	return s.spaces(b, i, true)
+}
+
+// spaces matches \s*[\r\n]+|\s+(?!\S)|\s+ at b[i], which is white space; without breaks the first alternative is missing.
+func (s *scanner) spaces(b []byte, i int, breaks bool) int {
+	end, last, lastBreak := i, i, -1
+	for end < len(b) {
+		f, size := s.at(b, end)
+		if f&fSpace == 0 {
+			break
+		}
+		last = end
+		end += size
+		if f&fBreak != 0 {
+			lastBreak = end
+		}
+	}
+	switch {
+	case breaks && lastBreak >= 0:
+		return lastBreak
+	case end == len(b) || last == i:
+		return end
+	}
+	return last
+}
+
+func (s *scanner) nextGPT2(b []byte, i int, f uint8, size int) int {
+	if b[i] == '\'' {
+		if n := contractionLen(b[i:], false); n > 0 {
+			return i + n
+		}
+	}
+	start := i
+	if b[i] == ' ' && i+1 < len(b) {
+		start = i + 1
+		f, size = s.at(b, start)
+	}
+	switch {
+	case f&fSpace != 0:
+		return s.spaces(b, i, false)
+	case f&fLetter != 0:
+		return s.run(b, start+size, fLetter)
+	case f&fNumber != 0:
+		return s.run(b, start+size, fNumber)
+	}
+	end := start + size
+	for end < len(b) {
+		f, size := s.at(b, end)
+		if f&(fSpace|fLetter|fNumber) != 0 {
+			break
+		}
+		end += size
+	}
+	return end
+}
+
+// casedWord matches P?U*L+|P?U+L* at b[i] and gives its end, 0 if there is no match. P is any sign or space (marks too),
+// U the first half of a cased word, L the second; letters without case and marks are in both.
+func (s *scanner) casedWord(b []byte, i int, f uint8, size int) int {
+	if f&fLetter != 0 {
+		end, upper := s.casedBody(b, i)
+		return max(end, upper)
+	}
+	end, upper := s.casedBody(b, i+size)
+	switch {
+	case end > 0:
+		return end
+	case f&fMark != 0:
+		end, _ = s.casedBody(b, i)
+		return end
+	}
+	return upper
+}
+
+// casedBody gives the end of U*L+ from i, 0 if there is none, and the end of U+ if there is no U*L+.
+func (s *scanner) casedBody(b []byte, i int) (end, upper int) {
+	j, both := i, 0
+	for j < len(b) {
+		f, size := s.at(b, j)
+		if f&fUpper == 0 {
+			if f&fLower != 0 {
+				return s.run(b, j+size, fLower), 0
+			}
+			break
+		}
+		j += size
+		if f&fLower != 0 {
+			both = j
+		}
+	}
+	if both > 0 {
+		return both, 0
+	}
+	if j == i {
+		return 0, 0
+	}
+	return 0, j
+}
+
+// contractionLen gives the length of 's, 't, 're, 've, 'm, 'll or 'd at the start of b, 0 if there is none.
+func contractionLen(b []byte, fold bool) int {
+	if len(b) < 2 || b[0] != '\'' {
+		return 0
+	}
+	c, d := b[1], byte(0)
+	if len(b) > 2 {
+		d = b[2]
+	}
+	if fold {
+		if c == 0xC5 && d == 0xBF { // ſ
+			return 3
+		}
+		c, d = lowerASCII(c), lowerASCII(d)
+	}
+	switch c {
+	case 's', 't', 'm', 'd':
+		return 2
+	case 'r', 'v':
+		if d == 'e' {
+			return 3
+		}
+	case 'l':
+		if d == 'l' {
+			return 3
+		}
+	}
+	return 0
+}
+
+func lowerASCII(c byte) byte {
+	if 'A' <= c && c <= 'Z' {
+		return c + 'a' - 'A'
+	}
+	return c
+}

@@ -1,0 +1,78 @@
+package tokenizer
+
+import "sync"
+
+// scratch is the memory that one Encode works in. It is pooled, so that a running program allocates nothing here; the word
+// cache in it belongs to one goroutine at a time and needs no lock.
+type scratch struct {
+	syms  []uint32
+	links []link
+	heap  candidates
+	text  [2][]byte // a normalizer reads one and writes the other
+	turn  int
+	words [1 << wordCacheBits]cachedWord
+}
+
+const wordCacheBits = 12
+
+// cachedWord is what a word of up to 16 bytes, which is not one token, was cut into.
+type cachedWord struct {
+	key   wordKey
+	count uint8
+	ids   [7]uint32
+}
+
+// maxKept bounds the buffers that a scratch keeps for the next text; a larger one is left to the collector.
+const maxKept = 4 << 20
+
+// pool keeps scratches over garbage collections, unlike sync.Pool: each holds a warm word cache.
+type pool struct {
+	mu   sync.Mutex
+	free []*scratch
+	keep int
+}
+
+func (p *pool) get() *scratch {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n := len(p.free); n > 0 {
+		s := p.free[n-1]
+		p.free = p.free[:n-1]
+		return s
+	}
+	return new(scratch)
+}
+
+func (p *pool) put(s *scratch) {
+	if cap(s.syms)*4 > maxKept {
+		s.syms = nil
+	}
+	if cap(s.heap)*20 > maxKept {
+		s.heap = nil
+	}
+	if cap(s.links)*8 > maxKept {
+		s.links = nil
+	}
+	for i := range s.text {
+		if cap(s.text[i]) > maxKept {
+			s.text[i] = nil
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.free) < p.keep {
+		p.free = append(p.free, s)
+	}
+}
+
+// buffer gives an empty text buffer that is not the one given before.
+func (s *scratch) buffer() []byte {
+	s.turn ^= 1
+	return s.text[s.turn][:0]
+}
+
+// keep remembers the buffer that came from buffer, which may have grown.
+func (s *scratch) keep(b []byte) []byte {
+	s.text[s.turn] = b
+	return b
+}

@@ -1,0 +1,192 @@
+// Package tokenizer turns text into the token ids that a worker's own tokenizer gives, for every kind of tokenizer file that
+// vision-language models come with.
+//
+// A text passes five steps, each in its own file: added tokens are cut out (added.go), what lies between is normalised
+// (normalize.go), cut into words (pretokenize.go; scan.go for the hot patterns), each word becomes ids (bpe.go, unigram.go,
+// wordpiece.go), and the template's tokens are put around (post.go). Decode goes back (decode.go). The rules are those of
+// Hugging Face's tokenizers 0.23.3, which vLLM, SGLang and TensorRT-LLM load; formats.go picks the reader for a directory.
+//
+// A Tokenizer is immutable after loading and safe for concurrent use. Texts are expected to be valid UTF-8, as a JSON body
+// is after decoding; bytes that are not become U+FFFD, one for each maximal invalid part.
+package tokenizer
+
+import (
+	"bytes"
+	"runtime"
+	"strings"
+	"unicode/utf8"
+	"unsafe"
+)
+
+// Tokenizer encodes and decodes text with one vocabulary.
+type Tokenizer struct {
+	vocab   *vocab
+	model   model
+	added   []*AddedToken // in order of addition
+	byID    map[uint32]*AddedToken
+	byText  map[string]uint32
+	special map[string]bool // texts of special tokens
+	raw     *matcher        // tokens matched in the text as it came
+	normed  *matcher        // tokens matched in normalised text
+
+	normalize normalizer // nil: none
+	words     wordCutter
+	post      template
+	decoders  []decoder
+	pool      pool
+}
+
+// Options say how Encode treats one text.
+type Options struct {
+	AddSpecial    bool // put the template's tokens around (BOS, EOS), as add_special_tokens=true does
+	PlainSpecials bool // special tokens' strings in the text stay text, as split_special_tokens=true does
+}
+
+// model turns one word into ids.
+type model interface {
+	encode(dst []uint32, s *scratch, b []byte, i, end int) []uint32
+}
+
+// Encode appends the ids of text to dst. It allocates nothing once dst is large enough and the pool is warm, and its time
+// is linear in the length of text, whatever it says.
+func (t *Tokenizer) Encode(dst []uint32, text string, opt Options) []uint32 {
+	if !utf8.ValidString(text) {
+		text = strings.ToValidUTF8(text, "\uFFFD")
+	}
+	s := t.pool.get()
+	defer t.pool.put(s)
+	if opt.AddSpecial {
+		dst = append(dst, t.post.before...)
+	}
+	dst = t.encode(dst, s, unsafe.Slice(unsafe.StringData(text), len(text)), opt.PlainSpecials)
+	if opt.AddSpecial {
+		dst = append(dst, t.post.after...)
+	}
+	return dst
+}
+
+func (t *Tokenizer) encode(dst []uint32, s *scratch, b []byte, plain bool) []uint32 {
+	c := cutting{m: t.raw, b: b, plain: plain}
+	for c.next() {
+		if c.token != nil {
+			dst = append(dst, c.token.ID)
+		} else {
+			dst = t.encodePart(dst, s, c.part, c.start == 0, plain)
+		}
+	}
+	return dst
+}
+
+// encodePart encodes text between two tokens of the first pass.
+func (t *Tokenizer) encodePart(dst []uint32, s *scratch, part []byte, first, plain bool) []uint32 {
+	if t.normalize != nil {
+		part = t.normalize.apply(s, part)
+	}
+	if t.normed == nil {
+		return t.words.encode(dst, s, t.model, part, first)
+	}
+	c := cutting{m: t.normed, b: part, plain: plain}
+	for c.next() {
+		if c.token != nil {
+			dst = append(dst, c.token.ID)
+		} else {
+			dst = t.words.encode(dst, s, t.model, c.part, first && c.start == 0)
+		}
+	}
+	return dst
+}
+
+// ID gives the id of a token's text, as the vocabulary file writes it.
+func (t *Tokenizer) ID(token string) (uint32, bool) {
+	if id, ok := t.byText[token]; ok {
+		return id, true
+	}
+	id := t.vocab.id([]byte(token))
+	return id, id != noID
+}
+
+// Token gives the text of an id, as the vocabulary file writes it.
+func (t *Tokenizer) Token(id uint32) (string, bool) {
+	if a, ok := t.byID[id]; ok {
+		return a.Content, true
+	}
+	if !t.vocab.has(id) {
+		return "", false
+	}
+	return string(t.vocab.bytes(id)), true
+}
+
+// Size is one more than the largest id.
+func (t *Tokenizer) Size() int {
+	size := t.vocab.span()
+	for id := range t.byID {
+		size = max(size, id+1)
+	}
+	return int(size)
+}
+
+// IsSpecial tells whether an id is a special token, which Decode can skip.
+func (t *Tokenizer) IsSpecial(id uint32) bool {
+	a, ok := t.byID[id]
+	return ok && t.special[a.Content]
+}
+
+// finish sets what every kind of tokenizer needs once its parts are there.
+func (t *Tokenizer) finish() {
+	var raw, normed []*AddedToken
+	for _, a := range t.added {
+		if t.byID[a.ID] != a {
+			continue
+		}
+		if a.Normalized {
+			normed = append(normed, a)
+		} else {
+			raw = append(raw, a)
+		}
+	}
+	s := new(scratch)
+	t.raw = newMatcher(raw, func(a *AddedToken) string { return a.Content })
+	t.normed = newMatcher(normed, func(a *AddedToken) string {
+		if t.normalize == nil {
+			return a.Content
+		}
+		return string(t.normalize.apply(s, []byte(a.Content)))
+	})
+	t.pool.keep = 2 * runtime.GOMAXPROCS(0)
+}
+
+// add adds tokens as the reference does: a text that the vocabulary has keeps its id there, others get the next free id,
+// whatever id the file names.
+func (t *Tokenizer) add(tokens []AddedToken) {
+	size := uint32(t.vocab.count)
+	next := size
+	for id := range t.byID {
+		next = max(next, id+1)
+	}
+	for i := range tokens {
+		a := &tokens[i]
+		if a.Content == "" {
+			continue
+		}
+		if id, ok := t.ID(a.Content); ok {
+			a.ID = id
+		} else {
+			a.ID = next
+			next++
+		}
+		t.byText[a.Content] = a.ID
+		if a.Special {
+			t.special[a.Content] = true
+		}
+		t.byID[a.ID] = a
+		t.added = append(t.added, a)
+	}
+}
+
+func indexByteFrom(b []byte, i int, c byte) int {
+	n := bytes.IndexByte(b[i:], c)
+	if n < 0 {
+		return -1
+	}
+	return i + n
+}
