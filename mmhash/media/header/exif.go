@@ -1,0 +1,150 @@
+package header
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math"
+)
+
+// Orientation as ImageOps.exif_transpose reads it: tag 274 of the first directory, else the first tiff:Orientation of an
+// XMP packet. The value may have any numeric type; anything that is not 2 to 8 turns nothing.
+
+const tagOrientation = 274
+
+// unitSize is the size of one value of each TIFF field type; 0 = unknown type, whose field is skipped.
+var unitSize = [...]int{0, 1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 0, 0, 8}
+
+// number reads the first value of a field's data as a whole number; ok is false for text, raw bytes and fractions.
+func number(typ uint16, d []byte, o binary.ByteOrder) (v int64, ok bool) {
+	if int(typ) >= len(unitSize) || unitSize[typ] == 0 || len(d) < unitSize[typ] {
+		return 0, false
+	}
+	whole := func(f float64) (int64, bool) { return int64(f), f == math.Trunc(f) && math.Abs(f) < 1<<53 }
+	switch typ {
+	case 3:
+		return int64(o.Uint16(d)), true
+	case 4, 13:
+		return int64(o.Uint32(d)), true
+	case 5:
+		n, q := int64(o.Uint32(d)), int64(o.Uint32(d[4:]))
+		return ratio(n, q)
+	case 6:
+		return int64(int8(d[0])), true
+	case 8:
+		return int64(int16(o.Uint16(d))), true
+	case 9:
+		return int64(int32(o.Uint32(d))), true
+	case 10:
+		return ratio(int64(int32(o.Uint32(d))), int64(int32(o.Uint32(d[4:]))))
+	case 11:
+		return whole(float64(math.Float32frombits(o.Uint32(d))))
+	case 12:
+		return whole(math.Float64frombits(o.Uint64(d)))
+	case 16:
+		v = int64(o.Uint64(d))
+		return v, v >= 0
+	}
+	return 0, false
+}
+
+func ratio(n, q int64) (int64, bool) {
+	if q == 0 || n%q != 0 {
+		return 0, false
+	}
+	return n / q, true
+}
+
+// tiffOrder gives the byte order of a TIFF head, nil if it is none. Pillow also takes a swapped 42.
+func tiffOrder(b []byte) binary.ByteOrder {
+	switch string(b[:4]) {
+	case "II\x2a\x00", "II\x00\x2a", "II\x2b\x00":
+		return binary.LittleEndian
+	case "MM\x00\x2a", "MM\x2a\x00", "MM\x00\x2b":
+		return binary.BigEndian
+	}
+	return nil
+}
+
+// exifOrientation finds the tag in an EXIF block. found says that the tag is there, whatever its value is worth.
+func exifOrientation(b []byte) (v uint8, found bool) {
+	for range 2 {
+		b = bytes.TrimPrefix(b, []byte("Exif\x00\x00"))
+	}
+	if len(b) == 0 {
+		return 1, false
+	}
+	if len(b) < 8 {
+		return 1, true
+	}
+	o := tiffOrder(b)
+	if o == nil || b[2] == 43 {
+		return 1, true // Pillow raises here, and looks no further
+	}
+	at := uint64(o.Uint32(b[4:]))
+	if at+2 > uint64(len(b)) {
+		return 1, false
+	}
+	entries := b[at+2:]
+	total := uint64(0)
+	for range o.Uint16(b[at:]) {
+		if len(entries) < 12 {
+			break
+		}
+		e := entries[:12]
+		entries = entries[12:]
+		tag, typ, count := o.Uint16(e), o.Uint16(e[2:]), uint64(o.Uint32(e[4:]))
+		if int(typ) >= len(unitSize) || unitSize[typ] == 0 {
+			continue
+		}
+		d := e[8:12]
+		if size := count * uint64(unitSize[typ]); size > 4 {
+			if total += size; total > uint64(len(b)) {
+				continue
+			}
+			p := uint64(o.Uint32(d))
+			if p+size > uint64(len(b)) {
+				break // a value beyond the end stops Pillow's walk
+			}
+			d = b[p : p+size]
+		} else if d = d[:size]; size == 0 {
+			continue
+		}
+		if tag == tagOrientation {
+			n, _ := number(typ, d, o)
+			return turn(n), true
+		}
+	}
+	return 1, false
+}
+
+// turn keeps the orientations that mean something.
+func turn(n int64) uint8 {
+	if n >= 2 && n <= 8 {
+		return uint8(n)
+	}
+	return 1
+}
+
+// orientation answers from the metadata blocks that the format's parser kept.
+func (r *Reader) orientation() uint8 {
+	if r.exifSeen {
+		if v, found := exifOrientation(r.exif); found {
+			return v
+		}
+	}
+	const key = "tiff:Orientation"
+	for x := r.xmp; ; {
+		i := bytes.Index(x, []byte(key))
+		if i < 0 {
+			return 1
+		}
+		x = x[i+len(key):]
+		rest := bytes.TrimPrefix(x, []byte(`="`))
+		if len(rest) == len(x) {
+			rest = bytes.TrimPrefix(x, []byte(">"))
+		}
+		if len(rest) < len(x) && len(rest) > 0 && rest[0] >= '0' && rest[0] <= '9' {
+			return turn(int64(rest[0] - '0'))
+		}
+	}
+}

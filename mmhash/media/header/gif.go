@@ -1,0 +1,103 @@
+package header
+
+import "encoding/binary"
+
+// A GIF's mode is "P", or "L" where the palette of the first picture is the grey ramp 0, 1, 2, … (or there is none).
+// Frames are counted by walking the blocks to the end.
+
+type gifState struct {
+	needed bool // the palette in force is more than a grey ramp
+	local  bool // the frame at hand has its own palette
+	size   int  // bytes of the palette to come
+	inside bool // a block has begun and not ended
+}
+
+// gifPalette reports whether a palette says more than the index itself.
+func gifPalette(p []byte) bool {
+	for i := 0; i+2 < len(p); i += 3 {
+		if k := byte(i / 3); p[i] != k || p[i+1] != k || p[i+2] != k {
+			return true
+		}
+	}
+	return false
+}
+
+func gifScreen(r *Reader, b []byte) {
+	r.info.Width, r.info.Height = int(binary.LittleEndian.Uint16(b[6:])), int(binary.LittleEndian.Uint16(b[8:]))
+	if b[10]&0x80 != 0 {
+		r.next(3<<(b[10]&7+1), func(r *Reader, b []byte) {
+			r.gif.needed = gifPalette(b)
+			r.next(1, gifBlock)
+		})
+		return
+	}
+	r.next(1, gifBlock)
+}
+
+// gifBlock reads a block's first byte; unknown bytes are passed over.
+func gifBlock(r *Reader, b []byte) {
+	r.gif.inside = b[0] == '!' || b[0] == ','
+	switch b[0] {
+	case ';':
+		gifEnd(r)
+	case '!':
+		r.skipTo(1, 1, gifData)
+	case ',':
+		r.next(9, gifImage)
+	default:
+		r.next(1, gifBlock)
+	}
+}
+
+func gifImage(r *Reader, b []byte) {
+	flags := b[8]
+	r.gif.size = 0
+	if flags&0x80 != 0 {
+		r.gif.size = 3 << (flags&7 + 1)
+	}
+	if r.info.Mode != "" { // a later frame changes nothing
+		r.skipTo(int64(r.gif.size), 1, gifCode)
+		return
+	}
+	le := binary.LittleEndian.Uint16
+	r.info.Width = max(r.info.Width, int(le(b))+int(le(b[4:]))) // the canvas grows to hold the first frame
+	r.info.Height = max(r.info.Height, int(le(b[2:]))+int(le(b[6:])))
+	r.next(r.gif.size+1, gifFirst)
+}
+
+// gifFirst reads the first frame's own palette, if any, and the code size.
+func gifFirst(r *Reader, b []byte) {
+	if r.gif.size > 0 {
+		r.gif.needed = gifPalette(b[:r.gif.size])
+	}
+	r.info.Mode = "L"
+	if r.gif.needed {
+		r.info.Mode = "P"
+	}
+	gifCode(r, nil)
+}
+
+func gifCode(r *Reader, _ []byte) {
+	r.info.Frames++
+	r.next(1, gifData)
+}
+
+// gifData walks sub-blocks: a length byte, then so many bytes, until a length of 0.
+func gifData(r *Reader, b []byte) {
+	if b[0] == 0 {
+		r.gif.inside = false
+		r.next(1, gifBlock)
+		return
+	}
+	r.skipTo(int64(b[0]), 1, gifData)
+}
+
+func gifEnd(r *Reader) {
+	r.done = true
+	if r.info.Mode == "" {
+		r.fail(Truncated, "no picture")
+	}
+	if r.gif.inside { // cut off: Pillow cannot count either
+		r.info.Frames = 0
+	}
+}

@@ -1,0 +1,314 @@
+// Package header reads from an image file what an engine decides on before it looks at a pixel: format, size, Pillow's
+// mode, EXIF orientation, number of frames.
+//
+// The bytes come as a stream (Reader is an io.Writer) and nothing is decoded: a Reader keeps only the window that its
+// next step needs, so it costs a few hundred nanoseconds per file beside the digest that reads the same bytes. Engines
+// open images with Pillow, so Pillow's Image.open is the rule here, tolerance and refusals alike (checked against
+// Pillow 13.0.0; see header_test.go).
+//
+// Width and Height are Image.size after open. Orientation is what ImageOps.exif_transpose would obey: EXIF first, XMP
+// when EXIF names none. Pillow itself turns a TIFF on load, so a TIFF is reported turned, with Orientation 1.
+package header
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"hash/crc32"
+)
+
+// MaxPixels is the largest picture that Pillow opens (Image.MAX_IMAGE_PIXELS × 2) and vLLM's own limit
+// (VLLM_MAX_IMAGE_PIXELS).
+const MaxPixels = 178956970
+
+const (
+	maxSteps = 1 << 18 // windows of one file: a file cut into millions of tiny segments is given up
+	maxMeta  = 1 << 20 // bytes of one EXIF or XMP block that are looked at
+)
+
+// Info is what the head of an image file says.
+type Info struct {
+	Format        string // Pillow's name: PNG, JPEG, GIF, WEBP, BMP, TIFF
+	Mode          string // Pillow's mode of the opened file: RGB, RGBA, P, L, LA, 1, CMYK, I;16, …
+	Width, Height int    // pixels, before any EXIF rotation (TIFF: after)
+	Orientation   uint8  // EXIF 1 to 8; 1 where the file names none or nonsense
+	Frames        int    // pictures in the file; 0 = not counted
+}
+
+// Turned gives width and height as an engine sees them that applies the EXIF orientation (vLLM does, SGLang's
+// Qwen-VL path and TensorRT-LLM do not).
+func (i Info) Turned() (w, h int) {
+	if i.Orientation >= 5 {
+		return i.Height, i.Width
+	}
+	return i.Width, i.Height
+}
+
+// Kind says why a header could not be read.
+type Kind uint8
+
+const (
+	NotAnImage    Kind = iota + 1 // no format that Pillow knows
+	Unsupported                   // a format that Pillow may open but this package does not read
+	Truncated                     // ends before the size and mode are known, or inside a part that Pillow insists on
+	Malformed                     // Pillow refuses it
+	TooManyPixels                 // more than MaxPixels
+)
+
+var kindNames = [...]string{"", "not an image", "format not read", "truncated", "malformed", "too many pixels"}
+
+func (k Kind) String() string { return kindNames[k] }
+
+// Error is a refusal. Engines answer such a picture with an error, except Unsupported, which they may open.
+type Error struct {
+	Kind   Kind
+	Format string // "" if not known
+	Detail string
+}
+
+func (e *Error) Error() string {
+	s := e.Kind.String()
+	if e.Format != "" {
+		s = e.Format + ": " + s
+	}
+	if e.Detail != "" {
+		s += ": " + e.Detail
+	}
+	return s
+}
+
+// KindOf gives the kind of a header error, 0 for any other.
+func KindOf(err error) Kind {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Kind
+	}
+	return 0
+}
+
+// step reads one window and says with Reader.next what comes after it.
+type step func(r *Reader, window []byte)
+
+// Reader is fed the file's bytes in pieces of any size and then asked with Finish. The zero value is not ready: use
+// New or Reset. Not for concurrent use.
+type Reader struct {
+	info Info
+	err  *Error
+	done bool
+
+	do    step
+	need  int    // bytes of the next window
+	skip  int64  // bytes to pass over before it
+	seek  bool   // pass over everything before the next 0xFF (JPEG)
+	off   int64  // place in the file of the next byte
+	buf   []byte // a window that is not complete yet, kept between files
+	steps int
+	magic [16]byte
+	first [16]byte // magic, written again to the format's own parser
+
+	exif, xmp []byte // raw metadata blocks, used by Finish
+	exifSeen  bool   // also when the block was too large to keep
+
+	jpeg jpegState
+	png  pngState
+	gif  gifState
+	webp webpState
+	bmp  bmpState
+	tiff tiffState
+}
+
+// New gives a Reader for one file.
+func New() *Reader { r := new(Reader); r.Reset(); return r }
+
+// Reset makes the Reader ready for another file. Its buffers are kept.
+func (r *Reader) Reset() {
+	*r = Reader{buf: r.buf[:0], exif: r.exif[:0], xmp: r.xmp[:0], tiff: tiffState{want: r.tiff.want[:0]}}
+	r.next(len(r.magic), sniff)
+}
+
+// Write takes the next bytes of the file; it never fails. After Done it only counts.
+func (r *Reader) Write(p []byte) (int, error) {
+	n := len(p)
+	for !r.done {
+		switch {
+		case r.skip > 0:
+			if len(p) == 0 {
+				return n, nil
+			}
+			k := min(r.skip, int64(len(p)))
+			if r.png.summing {
+				r.png.sum = crc32.Update(r.png.sum, crc32.IEEETable, p[:k])
+			}
+			r.skip -= k
+			r.off += k
+			p = p[k:]
+			continue
+		case r.seek:
+			if len(p) == 0 {
+				return n, nil
+			}
+			k := bytes.IndexByte(p, 0xFF)
+			if k < 0 {
+				r.off += int64(len(p))
+				return n, nil
+			}
+			r.off += int64(k + 1)
+			p, r.seek = p[k+1:], false
+			continue
+		}
+		var window []byte
+		if len(r.buf) == 0 && len(p) >= r.need {
+			window, p = p[:r.need], p[r.need:]
+		} else {
+			k := min(r.need-len(r.buf), len(p))
+			r.buf = append(r.buf, p[:k]...)
+			p = p[k:]
+			if len(r.buf) < r.need {
+				return n, nil
+			}
+			window, r.buf = r.buf, r.buf[:0]
+		}
+		r.off += int64(len(window))
+		if r.steps++; r.steps > maxSteps {
+			r.tooLong()
+			break
+		}
+		r.do(r, window)
+	}
+	return n, nil
+}
+
+// Done reports that no further byte of this pass can change the answer.
+func (r *Reader) Done() bool { return r.done }
+
+// Again reports that the file must be written a second time from its start: a TIFF's directory often stands behind its
+// pixels and points back at them. At most three passes are asked for. Call it after the last byte of a pass.
+func (r *Reader) Again() bool {
+	if r.err != nil || r.info.Format != "TIFF" || !tiffAgain(r) {
+		return false
+	}
+	r.done, r.skip, r.seek, r.off, r.buf = false, 0, false, 0, r.buf[:0]
+	tiffGoOn(r)
+	return !r.done
+}
+
+// Finish gives the facts, or an *Error, after the last byte.
+func (r *Reader) Finish() (Info, error) {
+	if r.err == nil && !r.done {
+		r.end()
+	}
+	if r.err != nil {
+		r.err.Format = r.info.Format
+		return Info{}, r.err
+	}
+	i := &r.info
+	if i.Mode == "" || i.Width <= 0 || i.Height <= 0 {
+		return Info{}, &Error{Malformed, i.Format, fmt.Sprintf("size %d×%d, mode %q", i.Width, i.Height, i.Mode)}
+	}
+	if i.Width > MaxPixels || i.Height > MaxPixels || i.Width*i.Height > MaxPixels {
+		return Info{}, &Error{TooManyPixels, i.Format, fmt.Sprintf("%d×%d, at most %d pixels", i.Width, i.Height, MaxPixels)}
+	}
+	if i.Orientation == 0 {
+		i.Orientation = r.orientation()
+	}
+	return *i, nil
+}
+
+// end settles a file whose bytes are over while its parser still waits.
+func (r *Reader) end() {
+	switch r.info.Format {
+	case "":
+		// Shorter than the longest magic number: a beginning of an image or nothing.
+		head := append(r.buf, make([]byte, len(r.magic)-len(r.buf))...)
+		r.buf = r.buf[:0]
+		if sniff(r, head); r.err == nil || r.err.Kind == Malformed {
+			r.fail(Truncated, "ends in its first bytes")
+		}
+	case "GIF":
+		gifEnd(r)
+	case "PNG":
+		pngEnd(r)
+	case "BMP":
+		if r.done = r.info.Mode == "P"; !r.done { // a short palette is no ramp of greys
+			r.fail(Truncated, "ends in its header")
+		}
+	default:
+		r.fail(Truncated, "ends in its header")
+	}
+}
+
+func (r *Reader) next(need int, do step)               { r.need, r.do = need, do }
+func (r *Reader) skipTo(skip int64, need int, do step) { r.skip, r.need, r.do = skip, need, do }
+
+func (r *Reader) fail(k Kind, detail string) {
+	r.err, r.done = &Error{Kind: k, Detail: detail}, true
+}
+
+// tooLong gives up after maxSteps: formats that only count frames by then keep their answer.
+func (r *Reader) tooLong() {
+	r.done = true
+	if !(r.info.Format == "GIF" && r.info.Mode != "" || r.info.Format == "PNG" && r.png.data) {
+		r.fail(Malformed, "too many segments")
+	}
+	r.info.Frames = 0
+}
+
+// sniff tells the format from the first 16 bytes, as Pillow's plugins do, and starts its parser over.
+func sniff(r *Reader, b []byte) {
+	copy(r.magic[:], b)
+	b = r.magic[:]
+	has := func(s string) bool { return string(b[:len(s)]) == s }
+	r.off = 0
+	switch {
+	case has("\x89PNG\r\n\x1a\n"):
+		r.info.Format = "PNG"
+		r.skipTo(8, 8, pngChunk)
+	case has("\xff\xd8\xff"):
+		r.info.Format = "JPEG"
+		r.skipTo(3, 1, jpegMarker)
+	case has("GIF87a"), has("GIF89a"):
+		r.info.Format = "GIF"
+		r.next(13, gifScreen)
+	case has("RIFF") && string(b[8:12]) == "WEBP" &&
+		(string(b[12:16]) == "VP8 " || string(b[12:16]) == "VP8L" || string(b[12:16]) == "VP8X"):
+		r.info.Format = "WEBP"
+		r.next(12, webpRIFF)
+	case has("BM"):
+		r.info.Format = "BMP"
+		r.next(18, bmpFile)
+	case has("MM\x00\x2a"), has("II\x2a\x00"), has("MM\x2a\x00"), has("II\x00\x2a"), has("MM\x00\x2b"), has("II\x2b\x00"):
+		r.info.Format = "TIFF"
+		r.next(8, tiffHead)
+	default:
+		if f := otherFormat(b); f != "" {
+			r.info.Format = f
+			r.fail(Unsupported, "no header reader for it")
+		} else {
+			r.fail(NotAnImage, fmt.Sprintf("first bytes % x", b[:8]))
+		}
+		return
+	}
+	r.first = r.magic
+	r.Write(r.first[:])
+}
+
+// otherFormat names formats that Pillow may open and this package does not.
+func otherFormat(b []byte) string {
+	for _, f := range [...]struct {
+		at          int
+		magic, name string
+	}{
+		{4, "ftypavif", "AVIF"}, {4, "ftypavis", "AVIF"}, {4, "ftypmif1", "AVIF"}, {4, "ftypmsf1", "AVIF"},
+		{0, "\x00\x00\x00\x0cjP  \r\n\x87\n", "JPEG2000"}, {0, "\xff\x4f\xff\x51", "JPEG2000"},
+		{0, "\x00\x00\x01\x00", "ICO"}, {0, "\x00\x00\x02\x00", "CUR"}, {0, "8BPS", "PSD"}, {0, "DDS ", "DDS"},
+		{0, "qoif", "QOI"}, {0, "icns", "ICNS"}, {0, "\x0a\x05\x01\x08", "PCX"}, {0, "\x01\xda", "SGI"},
+	} {
+		if string(b[f.at:f.at+len(f.magic)]) == f.magic {
+			return f.name
+		}
+	}
+	if b[0] == 'P' && bytes.IndexByte([]byte("123456fF"), b[1]) >= 0 && bytes.IndexByte([]byte(" \t\r\n"), b[2]) >= 0 {
+		return "PPM"
+	}
+	return ""
+}

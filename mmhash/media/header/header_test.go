@@ -1,0 +1,249 @@
+package header
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/binary"
+	"encoding/json"
+	"hash/crc32"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// row is one file of testdata/corpus.json.gz with Pillow 13.0.0's answer (see testdata/make_corpus.py).
+type row struct {
+	Name        string
+	B64         []byte
+	Refused     string // by Image.open
+	Mode        string
+	Size        [2]int
+	Format      string
+	Orientation uint8
+	Frames      int
+	Loads       bool // the pixels could be read
+}
+
+func corpus(t testing.TB) []row {
+	t.Helper()
+	f, err := os.Open("testdata/corpus.json.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows []row
+	if err := json.NewDecoder(z).Decode(&rows); err != nil {
+		t.Fatal(err)
+	}
+	return rows
+}
+
+// read runs a file through a Reader in pieces of at most n bytes.
+func read(r *Reader, b []byte, n int) (Info, error) {
+	r.Reset()
+	for {
+		for p := b; len(p) > 0; {
+			k := min(n, len(p))
+			r.Write(p[:k])
+			p = p[k:]
+		}
+		if !r.Again() {
+			return r.Finish()
+		}
+	}
+}
+
+// TestPillow: what Pillow opens and loads is read alike; what Pillow refuses to open is an error here too, and no
+// file that it loads is refused.
+func TestPillow(t *testing.T) {
+	r := New()
+	counts := map[string]int{}
+	for _, c := range corpus(t) {
+		got, err := read(r, c.B64, 1<<20)
+		if _, damaged, _ := strings.Cut(c.Name, "~"); damaged != "" && (strings.HasPrefix(c.Name, "tif") || strings.HasPrefix(c.Name, "webp_anim")) {
+			counts["damaged TIFF or animated WebP, not compared"]++ // Pillow keeps the sound part; we refuse or do not see it
+			continue
+		}
+		switch {
+		case KindOf(err) == Unsupported:
+			counts["unsupported"]++
+		case c.Refused != "":
+			counts["refused"]++
+			if err == nil {
+				t.Errorf("%s: read as %+v, Pillow refuses: %s", c.Name, got, c.Refused)
+			}
+		case err != nil:
+			if c.Loads {
+				t.Errorf("%s: %v, Pillow: %s %s %v", c.Name, err, c.Format, c.Mode, c.Size)
+			}
+			counts["does not load"]++
+		case !c.Loads:
+			counts["does not load"]++
+		default:
+			counts["equal"]++
+			want := Info{c.Format, c.Mode, c.Size[0], c.Size[1], c.Orientation, c.Frames}
+			if got.Format == "TIFF" && got.Frames == 0 {
+				want.Frames = 0
+			}
+			if want.Format == "MPO" {
+				want.Format = "JPEG"
+			}
+			if got != want {
+				t.Errorf("%s: %+v, Pillow: %+v", c.Name, got, want)
+			}
+		}
+		for range 3 {
+			n := 1 + rand.IntN(40)
+			if g, e := read(r, c.B64, n); g != got || KindOf(e) != KindOf(err) {
+				t.Fatalf("%s in pieces of %d: %+v %v, whole: %+v %v", c.Name, n, g, e, got, err)
+			}
+		}
+	}
+	t.Log(counts)
+}
+
+// TestConformanceImages reads every golden image: formats, modes and sizes as Pillow 13.0.0 has them.
+func TestConformanceImages(t *testing.T) {
+	root := os.Getenv("SIGHTLINE_GOLDEN")
+	if root == "" {
+		t.Skip("SIGHTLINE_GOLDEN is not set: golden images are outside the repository")
+	}
+	type variant struct {
+		Mode     string
+		Size     [2]int
+		ExifSize []int  `json:"exif_size"`
+		Exif     string `json:"exif_rgb_sha256"`
+		NFrames  int    `json:"n_frames"`
+	}
+	n := 0
+	check := func(path string, v variant) {
+		t.Helper()
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := read(New(), b, 1<<16)
+		if err != nil {
+			t.Errorf("%s: %v", path, err)
+			return
+		}
+		n++
+		if got.Mode != v.Mode || got.Width != v.Size[0] || got.Height != v.Size[1] {
+			t.Errorf("%s: %+v, want %+v", path, got, v)
+		}
+		if w, h := got.Turned(); len(v.ExifSize) == 2 && (w != v.ExifSize[0] || h != v.ExifSize[1]) {
+			t.Errorf("%s: turned %d×%d, want %v", path, w, h, v.ExifSize)
+		}
+		if (got.Orientation != 1) != (v.Exif != "") && filepath.Dir(path) != filepath.Join(root, "vllm", "images") {
+			t.Errorf("%s: orientation %d, exif_transpose changes it: %v", path, got.Orientation, v.Exif != "")
+		}
+		if v.NFrames > 0 && got.Frames != v.NFrames {
+			t.Errorf("%s: %d frames, want %d", path, got.Frames, v.NFrames)
+		}
+	}
+	load := func(path string) (m map[string]variant) {
+		b, err := os.ReadFile(path)
+		if err == nil {
+			err = json.Unmarshal(b, &m)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	for _, f := range []string{"gif", "jpg", "png", "webp"} {
+		dir := filepath.Join(root, "images", f)
+		for name, v := range load(filepath.Join(dir, "variants.json")) {
+			check(filepath.Join(dir, name), v)
+		}
+	}
+	dir := filepath.Join(root, "vllm", "images")
+	for name, v := range load(filepath.Join(dir, "index.json")) {
+		check(filepath.Join(dir, name), v)
+	}
+	t.Logf("%d files", n)
+}
+
+// TestBounds: sizes that would be a decompression bomb, and files that never end a header.
+func TestBounds(t *testing.T) {
+	png := func(w, h uint32) []byte {
+		b := binary.BigEndian.AppendUint32([]byte("\x89PNG\r\n\x1a\n\x00\x00\x00\x0dIHDR"), w)
+		b = append(binary.BigEndian.AppendUint32(b, h), 8, 2, 0, 0, 0)
+		b = binary.BigEndian.AppendUint32(b, crc32.ChecksumIEEE(b[12:]))
+		return append(b, "\x00\x00\x00\x00IDATcrc."...)
+	}
+	for _, c := range []struct {
+		name string
+		b    []byte
+		want Kind
+	}{
+		{"largest", png(MaxPixels/2, 2), 0},
+		{"bomb", png(MaxPixels/2, 2+1), TooManyPixels},
+		{"product beyond 64 bits", png(1<<32-1, 1<<32-1), TooManyPixels},
+		{"no size", png(0, 5), Malformed},
+		{"FF without end", append([]byte("\xff\xd8"), bytes.Repeat([]byte{0xFF}, 1<<20)...), Malformed},
+		{"junk without end", append([]byte("\xff\xd8\xff\xd0"), make([]byte, 1<<20)...), Truncated},
+		{"empty", nil, NotAnImage},
+		{"text", []byte("<html><body>not found</body></html>"), NotAnImage},
+	} {
+		if _, err := read(New(), c.b, 1<<15); KindOf(err) != c.want {
+			t.Errorf("%s: %v, want kind %v", c.name, err, c.want)
+		}
+	}
+}
+
+func TestSteadyStateAllocs(t *testing.T) {
+	r := New()
+	for _, c := range corpus(t) {
+		switch c.Name {
+		case "png_RGB", "jpg_RGB", "gif_P", "webp_RGBA", "jpg_exif_o6":
+			read(r, c.B64, 1<<16)
+			if n := testing.AllocsPerRun(50, func() { read(r, c.B64, 1<<16) }); n > 0 {
+				t.Errorf("%s: %v allocations", c.Name, n)
+			}
+		}
+	}
+}
+
+func FuzzReader(f *testing.F) {
+	for _, c := range corpus(f) {
+		if len(c.B64) < 4000 {
+			f.Add(c.B64, 7)
+		}
+	}
+	r := New()
+	f.Fuzz(func(t *testing.T, b []byte, n int) {
+		whole, err := read(r, b, max(1, len(b)))
+		cut, err2 := read(r, b, max(1, n%997))
+		if whole != cut || KindOf(err) != KindOf(err2) {
+			t.Fatalf("whole %+v %v, in pieces %+v %v", whole, err, cut, err2)
+		}
+		if err == nil && (whole.Width <= 0 || whole.Height <= 0 || whole.Width*whole.Height > MaxPixels || whole.Mode == "" || whole.Orientation < 1 || whole.Orientation > 8) {
+			t.Fatalf("accepted %+v", whole)
+		}
+		if cap(r.buf) > 2*maxMeta+2*len(b) {
+			t.Fatalf("buffer of %d bytes for a file of %d", cap(r.buf), len(b))
+		}
+	})
+}
+
+func BenchmarkReader(b *testing.B) {
+	r := New()
+	for _, c := range corpus(b) {
+		switch c.Name {
+		case "png_RGB", "jpg_RGB", "gif_P", "webp_RGB", "bmp_RGB", "tiff_RGB":
+			b.Run(c.Format, func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					read(r, c.B64, 1<<16)
+				}
+			})
+		}
+	}
+}

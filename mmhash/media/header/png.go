@@ -1,0 +1,237 @@
+package header
+
+import (
+	"bytes"
+	"compress/zlib"
+	"encoding/binary"
+	"encoding/hex"
+	"hash/crc32"
+	"io"
+)
+
+// A PNG is a chain of chunks. IHDR gives size and mode. EXIF may stand in eXIf, in a text chunk or (ImageMagick) as hex
+// text, before or behind the pixels: Pillow reads to the end before it answers, so the chain is followed to IEND.
+
+type pngState struct {
+	length  uint32
+	id      [4]byte
+	data    bool // IDAT (or fdAT) was seen: Pillow has opened the file
+	summing bool // what is passed over counts for the checksum
+	sum     uint32
+	frames  int64 // acTL; 0 = none
+	actl    bool
+	fctl    bool   // a frame control before the pixels: the default image is the first frame
+	rawExif []byte // "Raw profile type exif", decoded
+}
+
+// pngModes is Pillow's mode by colour type and bit depth.
+var pngModes = map[[2]byte]string{
+	{0, 1}: "1", {0, 2}: "L", {0, 4}: "L", {0, 8}: "L", {0, 16}: "I;16",
+	{2, 8}: "RGB", {2, 16}: "RGB",
+	{3, 1}: "P", {3, 2}: "P", {3, 4}: "P", {3, 8}: "P",
+	{4, 8}: "LA", {4, 16}: "RGBA",
+	{6, 8}: "RGBA", {6, 16}: "RGBA",
+}
+
+// pngChunk reads a chunk's length and type.
+func pngChunk(r *Reader, b []byte) {
+	p := &r.png
+	p.length = binary.BigEndian.Uint32(b)
+	p.id = [4]byte(b[4:])
+	for _, c := range p.id {
+		if !(c == '_' || c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'z') {
+			if p.data { // Pillow reads no further, the picture stands
+				pngDone(r)
+			} else {
+				r.fail(Malformed, "broken chunk")
+			}
+			return
+		}
+	}
+	want := 0
+	switch string(p.id[:]) {
+	case "IHDR":
+		if p.length < 13 {
+			r.fail(Malformed, "short IHDR")
+			return
+		}
+		want = 13
+	case "IDAT", "fdAT":
+		p.data = true
+	case "IEND":
+		if !p.data {
+			r.fail(Truncated, "no pixels")
+			return
+		}
+		pngDone(r)
+		return
+	case "acTL":
+		want = 8
+	case "fcTL":
+		if p.data && p.frames > 0 { // the second frame: Pillow has loaded the first
+			pngDone(r)
+			return
+		}
+		p.fctl = p.fctl || !p.data
+	case "tRNS":
+		if m := r.info.Mode; p.length < 2 && (m == "1" || m == "L" || m == "I;16") || p.length < 6 && m == "RGB" {
+			r.fail(Malformed, "short tRNS")
+			return
+		}
+	case "eXIf", "iTXt", "tEXt", "zTXt":
+		if p.length <= maxMeta {
+			want = int(p.length)
+		}
+	}
+	if want > int(p.length) {
+		r.fail(Malformed, "short chunk")
+		return
+	}
+	p.sum, p.summing = crc32.ChecksumIEEE(p.id[:]), false
+	if want == 0 {
+		r.pngOver(int64(p.length))
+		return
+	}
+	r.next(want, pngBody)
+}
+
+// pngOver passes over the rest of a chunk and its checksum, which Pillow checks before the pixels.
+func (r *Reader) pngOver(n int64) {
+	if r.png.data {
+		r.skipTo(n+4, 8, pngChunk)
+		return
+	}
+	r.png.summing = true
+	r.skipTo(n, 4, func(r *Reader, b []byte) {
+		r.png.summing = false
+		if r.png.sum != binary.BigEndian.Uint32(b) {
+			r.fail(Malformed, "bad checksum")
+			return
+		}
+		r.next(8, pngChunk)
+	})
+}
+
+func pngHeader(r *Reader, b []byte) {
+	r.info.Width, r.info.Height = int(binary.BigEndian.Uint32(b)), int(binary.BigEndian.Uint32(b[4:]))
+	if m, ok := pngModes[[2]byte{b[9], b[8]}]; ok {
+		r.info.Mode = m
+	}
+	if b[11] != 0 {
+		r.fail(Malformed, "unknown filter")
+	}
+}
+
+// pngBody reads a chunk that was wanted whole.
+func pngBody(r *Reader, b []byte) {
+	p := &r.png
+	p.sum = crc32.Update(p.sum, crc32.IEEETable, b)
+	r.pngOver(int64(p.length) - int64(len(b)))
+	switch string(p.id[:]) {
+	case "IHDR":
+		pngHeader(r, b)
+	case "acTL":
+		n := binary.BigEndian.Uint32(b)
+		switch {
+		case p.actl: // a second one voids both
+			p.frames = 0
+		case n > 0 && n <= 0x80000000:
+			p.frames, p.actl = int64(n), true
+		}
+	case "eXIf":
+		r.exifSeen = true
+		r.exif = append(r.exif[:0], b...)
+	default:
+		pngText(r, b)
+	}
+}
+
+// pngText reads a text chunk: key, NUL, and a value that zTXt and some iTXt compress.
+func pngText(r *Reader, b []byte) {
+	key, v, _ := bytes.Cut(b, []byte{0})
+	kind := string(r.png.id[:])
+	switch k := string(key); {
+	case kind == "tEXt" && k == "exif":
+		r.exifSeen = true
+		r.exif = append(r.exif[:0], v...)
+	case k == "Raw profile type exif" && kind != "iTXt":
+		if kind == "zTXt" {
+			if len(v) < 1 {
+				return
+			}
+			if v[0] != 0 {
+				r.fail(Malformed, "unknown compression of zTXt")
+				return
+			}
+			v = inflate(v[1:])
+		}
+		r.png.rawExif = unhexProfile(v)
+	case k == "XML:com.adobe.xmp" && kind == "iTXt":
+		if len(v) < 2 {
+			return
+		}
+		packed, method := v[0], v[1]
+		_, v, _ = bytes.Cut(v[2:], []byte{0}) // language
+		_, v, ok := bytes.Cut(v, []byte{0})   // translated key
+		if !ok || packed != 0 && method != 0 {
+			return
+		}
+		if packed != 0 {
+			v = inflate(v)
+		}
+		r.xmp = append(r.xmp[:0], v...)
+	case k == "XML:com.adobe.xmp":
+		r.xmp = append(r.xmp[:0], v...)
+	}
+}
+
+// inflate unpacks at most maxMeta bytes; nil for bad data, as Pillow has it.
+func inflate(b []byte) []byte {
+	z, err := zlib.NewReader(bytes.NewReader(b))
+	if err != nil {
+		return nil
+	}
+	v, err := io.ReadAll(io.LimitReader(z, maxMeta))
+	if err != nil {
+		return nil
+	}
+	return v
+}
+
+// unhexProfile reads "\nexif\n<length>\n<hex lines>".
+func unhexProfile(b []byte) []byte {
+	lines := bytes.SplitN(b, []byte("\n"), 4)
+	if len(lines) < 4 {
+		return nil
+	}
+	text := bytes.Join(bytes.Fields(lines[3]), nil)
+	out := make([]byte, hex.DecodedLen(len(text)))
+	if _, err := hex.Decode(out, text); err != nil {
+		return nil
+	}
+	return out
+}
+
+// pngDone counts the frames once the chain is over.
+func pngDone(r *Reader) {
+	r.done = true
+	r.info.Frames = 1
+	if n := r.png.frames; n > 0 {
+		r.info.Frames = int(n)
+		if !r.png.fctl {
+			r.info.Frames++
+		}
+	}
+	if !r.exifSeen && len(r.png.rawExif) > 0 {
+		r.exif, r.exifSeen = append(r.exif[:0], r.png.rawExif...), true
+	}
+}
+
+// pngEnd settles a file without IEND. Whether its pixels are all there only a decoder can tell.
+func pngEnd(r *Reader) {
+	if !r.png.data {
+		r.fail(Truncated, "ends before its pixels")
+		return
+	}
+	pngDone(r)
+}

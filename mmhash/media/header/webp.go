@@ -1,0 +1,133 @@
+package header
+
+import "encoding/binary"
+
+// A WebP is a RIFF with a VP8 (lossy), VP8L (lossless) or VP8X (extended) chunk first. Pillow's mode is RGBA where
+// libwebp's features say alpha, else RGB.
+
+type webpState struct {
+	left      int64 // bytes of the RIFF not yet seen
+	id        [4]byte
+	length    uint32
+	extended  bool // VP8X came first: its canvas rules
+	animated  bool
+	alpha     bool
+	exif, xmp bool // VP8X announces the chunk: others are not looked at
+	picture   bool // a bitstream header was read
+}
+
+func webpRIFF(r *Reader, b []byte) {
+	r.webp.left = int64(binary.LittleEndian.Uint32(b[4:])) - 4
+	r.next(8, webpChunk)
+}
+
+// webpChunk reads a chunk's type and length.
+func webpChunk(r *Reader, b []byte) {
+	w := &r.webp
+	w.id, w.length = [4]byte(b), binary.LittleEndian.Uint32(b[4:])
+	size := int64(w.length) + int64(w.length&1)
+	if w.left -= 8 + size; w.left < -1 {
+		r.fail(Truncated, "a chunk is longer than the file says")
+		return
+	}
+	want := 0
+	switch string(w.id[:]) {
+	case "VP8X", "VP8 ":
+		want = 10
+	case "VP8L":
+		want = 5
+	case "ANMF":
+		want = 1
+	case "ALPH":
+		if !w.picture {
+			w.alpha = true
+		}
+	case "EXIF", "XMP ":
+		if w.length <= maxMeta && (w.exif && w.id[0] == 'E' || w.xmp && w.id[0] == 'X') {
+			want = int(w.length)
+		}
+	}
+	if want > 0 && int64(want) <= int64(w.length) {
+		r.next(want, webpBody)
+		return
+	}
+	r.webpOver(size)
+}
+
+// webpOver passes over the rest of a chunk, and ends behind the last one.
+func (r *Reader) webpOver(n int64) {
+	if r.webp.left >= 8 {
+		r.skipTo(n, 8, webpChunk)
+		return
+	}
+	r.skipTo(max(n-int64(r.webp.length&1), 0), 0, webpEnd)
+}
+
+func webpBody(r *Reader, b []byte) {
+	w := &r.webp
+	le := binary.LittleEndian
+	switch string(w.id[:]) {
+	case "VP8X":
+		if !w.extended && !w.picture {
+			w.extended = true
+			w.alpha, w.exif, w.xmp, w.animated = b[0]&0x10 != 0, b[0]&8 != 0, b[0]&4 != 0, b[0]&2 != 0
+			r.info.Width, r.info.Height = uint24(b[4:])+1, uint24(b[7:])+1
+		}
+	case "ANMF":
+		if w.animated {
+			r.info.Frames++
+		}
+	case "VP8 ":
+		tag := uint24(b) // key frame, profile 0 to 3, shown, first partition inside the chunk
+		if b[3] != 0x9d || b[4] != 0x01 || b[5] != 0x2a || tag&1 != 0 || tag>>1&7 > 3 || tag>>4&1 == 0 || tag>>5 >= int(w.length) {
+			r.fail(Malformed, "no VP8 key frame")
+			return
+		}
+		r.webpPicture(int(le.Uint16(b[6:])&0x3fff), int(le.Uint16(b[8:])&0x3fff), w.alpha)
+	case "VP8L":
+		if b[0] != 0x2f {
+			r.fail(Malformed, "no VP8L signature")
+			return
+		}
+		bits := le.Uint32(b[1:])
+		r.webpPicture(int(bits&0x3fff)+1, int(bits>>14&0x3fff)+1, bits>>28&1 != 0)
+	case "EXIF":
+		if !r.exifSeen {
+			r.exifSeen = true
+			r.exif = append(r.exif[:0], b...)
+		}
+	case "XMP ":
+		r.xmp = append(r.xmp[:0], b...)
+	}
+	if !r.done {
+		r.webpOver(int64(w.length) + int64(w.length&1) - int64(len(b)))
+	}
+}
+
+// webpPicture takes the size and alpha of the picture at hand; only the first counts.
+func (r *Reader) webpPicture(width, height int, alpha bool) {
+	w := &r.webp
+	if w.picture || w.animated {
+		return
+	}
+	w.picture, w.alpha = true, alpha
+	if w.extended && (width != r.info.Width || height != r.info.Height) {
+		r.fail(Malformed, "canvas and picture differ in size")
+		return
+	}
+	r.info.Width, r.info.Height, r.info.Frames = width, height, 1
+}
+
+func webpEnd(r *Reader, _ []byte) {
+	r.done = true
+	if r.info.Frames == 0 {
+		r.fail(Malformed, "no picture")
+		return
+	}
+	r.info.Mode = "RGB"
+	if r.webp.alpha {
+		r.info.Mode = "RGBA"
+	}
+}
+
+func uint24(b []byte) int { return int(b[0]) | int(b[1])<<8 | int(b[2])<<16 }
