@@ -1,0 +1,460 @@
+// Package e2e runs the whole through a real Envoy: clients, Envoy, Sightline, workers, all on loopback and free ports.
+//
+// Two kinds of Sightline take part: one in the test's own process, whose outcomes the test can see, and one in a
+// process of its own, which can be killed. Both decide what the request's body tells them to (see script), so that a
+// test says in one line what is decided and checks what Envoy makes of it.
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/sightline-router/sightline/envoy"
+	"github.com/sightline-router/sightline/extproc"
+	"github.com/sightline-router/sightline/router"
+)
+
+// childVar turns the test binary into a Sightline process that listens on its value.
+const childVar = "SIGHTLINE_E2E_LISTEN"
+
+func TestMain(m *testing.M) {
+	if addr := os.Getenv(childVar); addr != "" {
+		s, err := extproc.New(decideAsTold, func(router.Outcome) {}, extproc.Options{})
+		if err == nil {
+			var lis net.Listener
+			if lis, err = extproc.Listen(addr); err == nil {
+				err = s.Serve(context.Background(), lis)
+			}
+		}
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(m.Run())
+}
+
+// script is what a test's request body may say under the key "script": the decision to take.
+type script struct {
+	Targets []string `json:"targets,omitempty"` // ip:port, best first
+	Rank    *int     `json:"rank,omitempty"`    // of the first target
+	Reason  string   `json:"reason,omitempty"`
+	Blocks  int      `json:"blocks,omitempty"`
+	Refuse  int      `json:"refuse,omitempty"`
+	Edit    string   `json:"edit,omitempty"` // replaces the first EDITME
+	Panic   bool     `json:"panic,omitempty"`
+}
+
+func decideAsTold(_ context.Context, req *router.Request) router.Decision {
+	d := router.Decision{ID: req.ID, Model: "e2e", Reason: router.Load}
+	body := bytes.Join(req.Body, nil)
+	var told struct{ Script script }
+	if json.Unmarshal(body, &told) != nil {
+		return d
+	}
+	s := told.Script
+	if s.Panic {
+		panic("told to")
+	}
+	for _, addr := range s.Targets {
+		d.Targets = append(d.Targets, router.Target{Worker: "w" + addr[strings.LastIndexByte(addr, ':')+1:], Addr: addr, Rank: -1})
+	}
+	if s.Rank != nil && len(d.Targets) > 0 {
+		d.Targets[0].Rank = *s.Rank
+	}
+	if s.Reason != "" {
+		d.Reason = router.Reason(s.Reason)
+	}
+	d.MatchedBlocks = s.Blocks
+	if s.Refuse != 0 {
+		d.Refuse = &router.Refusal{Status: s.Refuse, Message: "refused as told"}
+	}
+	if at := bytes.Index(body, []byte("EDITME")); s.Edit != "" && at >= 0 {
+		d.Edits = []router.Edit{{From: at, To: at + len("EDITME"), Text: []byte(s.Edit)}}
+	}
+	return d
+}
+
+// worker is a stub engine: it says what reached it, or streams.
+type worker struct {
+	addr string
+	srv  *http.Server
+	mu   sync.Mutex
+	held map[string]chan struct{} // requests to hold back until closed, by the header x-hold
+}
+
+// echo is a worker's answer.
+type echo struct {
+	Worker  string
+	Path    string
+	Headers map[string][]string
+	Length  int
+	SHA256  string
+	Body    string // the first 4 KB
+}
+
+func startWorker(t testing.TB) *worker {
+	t.Helper()
+	w := &worker{held: map[string]chan struct{}{}}
+	lis := listen(t)
+	w.addr = lis.Addr().String()
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("/", w.serve)
+	w.srv = &http.Server{Handler: mux}
+	go func() { _ = w.srv.Serve(lis) }()
+	t.Cleanup(w.kill)
+	return w
+}
+
+func (w *worker) serve(rw http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	rw.Header().Set("x-worker", w.addr)
+	if key := r.Header.Get("x-hold"); key != "" {
+		select {
+		case <-w.hold(key):
+		case <-r.Context().Done():
+			return
+		}
+	}
+	if key := r.Header.Get("x-hang-up"); key != "" { // break off after the first bytes
+		rw.Header().Set("content-length", "100")
+		_, _ = rw.Write([]byte("half"))
+		panic(http.ErrAbortHandler)
+	}
+	if bytes.Contains(body, []byte(`"stream":true`)) {
+		rw.Header().Set("content-type", "text/event-stream")
+		for i := range 5 {
+			fmt.Fprintf(rw, "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"%d\"}}]}\n\n", i)
+			rw.(http.Flusher).Flush()
+			if key := r.Header.Get("x-step"); key != "" {
+				<-w.hold(key + strconv.Itoa(i))
+			}
+		}
+		fmt.Fprint(rw, "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":130,\"completion_tokens\":5,\"total_tokens\":135,\"prompt_tokens_details\":{\"cached_tokens\":112}}}\n\ndata: [DONE]\n\n")
+		return
+	}
+	sum := sha256.Sum256(body)
+	rw.Header().Set("content-type", "application/json")
+	_ = json.NewEncoder(rw).Encode(map[string]any{
+		"echo":  echo{w.addr, r.URL.RequestURI(), r.Header, len(body), hex.EncodeToString(sum[:]), string(body[:min(len(body), 4096)])},
+		"usage": map[string]any{"prompt_tokens": 130, "completion_tokens": 1, "total_tokens": 131, "prompt_tokens_details": map[string]any{"cached_tokens": 112}},
+	})
+}
+
+// hold is the channel that a held-back request waits for.
+func (w *worker) hold(key string) chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.held[key] == nil {
+		w.held[key] = make(chan struct{})
+	}
+	return w.held[key]
+}
+
+// kill closes the listener and every connection, as the death of the process would.
+func (w *worker) kill() { _ = w.srv.Close() }
+
+// world is one Envoy with its workers and the address where a Sightline may listen.
+type world struct {
+	t         testing.TB
+	envoy     *envoy.Process
+	url       string // of Envoy's listener
+	sightline string // address
+	workers   []*worker
+	log       *lockedBuffer
+	client    *http.Client // HTTP/1
+	h2        *http.Client // HTTP/2, prior knowledge
+}
+
+// start runs Envoy before n workers, with a unix socket for Sightline unless change says otherwise.
+func start(t testing.TB, n int, change func(*envoy.Options)) *world {
+	t.Helper()
+	w := &world{t: t, log: &lockedBuffer{}}
+	o := envoy.Default()
+	o.Listen, o.Admin = freeAddr(t), freeAddr(t)
+	o.Sightline = "unix:" + filepath.Join(t.TempDir(), "s")
+	o.Workers = nil
+	for range n {
+		w.workers = append(w.workers, startWorker(t))
+		o.Workers = append(o.Workers, w.workers[len(w.workers)-1].addr)
+	}
+	if change != nil {
+		change(&o)
+	}
+	w.url, w.sightline = "http://"+o.Listen, o.Sightline
+	var err error
+	w.envoy, err = envoy.Start(t.Context(), binary(t), o, w.log, "--concurrency", "2")
+	if err != nil {
+		t.Fatalf("%v\n%s", err, w.log)
+	}
+	one, two := &http.Transport{MaxIdleConnsPerHost: 64}, &http.Transport{Protocols: new(http.Protocols)}
+	two.Protocols.SetUnencryptedHTTP2(true)
+	w.client, w.h2 = &http.Client{Transport: one, Timeout: 30 * time.Second}, &http.Client{Transport: two, Timeout: 30 * time.Second}
+	t.Cleanup(func() {
+		one.CloseIdleConnections()
+		two.CloseIdleConnections()
+		w.envoy.Stop()
+		if t.Failed() {
+			t.Logf("Envoy's log:\n%s", w.log)
+		}
+	})
+	return w
+}
+
+// sightline is a Sightline in this process.
+type sightline struct {
+	stop func() // gracefully, and waits
+
+	mu       sync.Mutex
+	outcomes []router.Outcome
+}
+
+// runSightline serves at the world's address until the test ends or stop is called.
+func (w *world) runSightline(opt extproc.Options) *sightline {
+	w.t.Helper()
+	s := &sightline{}
+	opt.Log = zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(zap.NewDevelopmentEncoderConfig()), zapcore.AddSync(w.log), zap.WarnLevel))
+	server, err := extproc.New(decideAsTold, func(o router.Outcome) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.outcomes = append(s.outcomes, o)
+	}, opt)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	lis, err := extproc.Listen(w.sightline)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	gone := make(chan error, 1)
+	go func() { gone <- server.Serve(ctx, lis) }()
+	var once sync.Once
+	s.stop = func() {
+		once.Do(func() {
+			cancel()
+			if err := <-gone; err != nil {
+				w.t.Errorf("Sightline: %v", err)
+			}
+		})
+	}
+	w.t.Cleanup(s.stop)
+	w.waitDecided()
+	return s
+}
+
+// of lists what was observed of one decision.
+func (s *sightline) of(id string) []router.Outcome {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []router.Outcome
+	for _, o := range s.outcomes {
+		if o.ID == id {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+// forkSightline serves at the world's address from a process of its own; the result kills it with SIGKILL.
+func (w *world) forkSightline() (kill func()) {
+	w.t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), childVar+"="+w.sightline)
+	cmd.Stderr = w.log
+	if err := cmd.Start(); err != nil {
+		w.t.Fatal(err)
+	}
+	var once sync.Once
+	kill = func() { once.Do(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }) }
+	w.t.Cleanup(kill)
+	return kill
+}
+
+// waitDecided waits until Envoy's requests get decisions: the picked worker is the one that is told, ten times running.
+func (w *world) waitDecided() {
+	w.t.Helper()
+	eventually(w.t, "requests are decided", func() bool {
+		for i := range 10 {
+			target := w.workers[i%len(w.workers)].addr
+			r := w.post(chat(script{Targets: []string{target}}), nil)
+			if r.err != nil || r.Headers == nil || len(r.Headers["X-Sightline-Id"]) == 0 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// chat is a chat request's body with a script and further members, such as `"stream":true`.
+func chat(s script, more ...string) string {
+	told, _ := json.Marshal(s)
+	return `{"model":"m","messages":[{"role":"user","content":"hello"}],` + strings.Join(append(more, `"script":`+string(told)), ",") + `}`
+}
+
+// reply is what came back to a client.
+type reply struct {
+	err    error
+	status int
+	header http.Header
+	body   []byte
+	echo   // of the worker that answered, if it was one
+}
+
+func (r reply) id() string {
+	if v := r.Headers["X-Sightline-Id"]; len(v) == 1 {
+		return v[0]
+	}
+	return ""
+}
+
+// post sends a chat request over HTTP/1.
+func (w *world) post(body string, header http.Header) reply {
+	return w.send(w.client, http.MethodPost, "/v1/chat/completions", body, header)
+}
+
+func (w *world) send(c *http.Client, method, path, body string, header http.Header) reply {
+	req, err := http.NewRequest(method, w.url+path, strings.NewReader(body))
+	if err != nil {
+		return reply{err: err}
+	}
+	req.Header.Set("content-type", "application/json")
+	for k, v := range header {
+		req.Header[k] = v
+	}
+	res, err := c.Do(req)
+	if err != nil {
+		return reply{err: err}
+	}
+	defer res.Body.Close()
+	out := reply{status: res.StatusCode, header: res.Header}
+	out.body, out.err = io.ReadAll(res.Body)
+	var said struct{ Echo echo }
+	if json.Unmarshal(out.body, &said) == nil {
+		out.echo = said.Echo
+	}
+	return out
+}
+
+// stat reads one of Envoy's counters; 0 if it is not there.
+func (w *world) stat(name string) int {
+	page, err := w.envoy.Get(w.t.Context(), "/stats")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for line := range strings.Lines(page) {
+		if k, v, ok := strings.Cut(strings.TrimSpace(line), ": "); ok && k == name {
+			n, _ := strconv.Atoi(v)
+			return n
+		}
+	}
+	return 0
+}
+
+func (w *world) addrs() []string {
+	var out []string
+	for _, x := range w.workers {
+		out = append(out, x.addr)
+	}
+	return out
+}
+
+// eventually waits for a condition.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(15 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never happened: %s", what)
+		}
+	}
+}
+
+func listen(t testing.TB) net.Listener {
+	t.Helper()
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lis
+}
+
+var taken struct {
+	sync.Mutex
+	addrs []string
+}
+
+// freeAddr is an address that nobody listens on and that no other call has given out.
+func freeAddr(t testing.TB) string {
+	t.Helper()
+	for {
+		lis := listen(t)
+		addr := lis.Addr().String()
+		_ = lis.Close()
+		taken.Lock()
+		fresh := !slices.Contains(taken.addrs, addr)
+		taken.addrs = append(taken.addrs, addr)
+		taken.Unlock()
+		if fresh {
+			return addr
+		}
+	}
+}
+
+var findBinary = sync.OnceValues(func() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	return envoy.Binary(context.Background(), filepath.Join(filepath.Dir(dir), ".cache"), func(format string, args ...any) {
+		fmt.Fprintf(os.Stderr, format+"\n", args...)
+	})
+})
+
+func binary(t testing.TB) string {
+	t.Helper()
+	path, err := findBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// lockedBuffer collects logs of several writers.
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
