@@ -1,0 +1,47 @@
+package zmq
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+)
+
+// Address turns the endpoint that a worker binds into one that can be dialled for data-parallel rank rank: a wildcard
+// host (*, 0.0.0.0, ::) becomes host, and the port rises by the rank (vLLM, SGLang: rank r publishes and replays on port
+// + r). Endpoints that the worker lists by rank (GET /kv_event_sources) already have their port: give rank 0.
+func Address(endpoint, host string, rank int) (string, error) {
+	rest, ok := strings.CutPrefix(endpoint, "tcp://")
+	if !ok {
+		if strings.HasPrefix(endpoint, "ipc://") && rank == 0 {
+			return endpoint, nil
+		}
+		return "", fmt.Errorf("endpoint %q: want tcp://host:port (or ipc://path without ranks)", endpoint)
+	}
+	at := strings.LastIndexByte(rest, ':')
+	if at < 0 {
+		return "", fmt.Errorf("endpoint %q: no port (want tcp://host:port, such as tcp://*:5557)", endpoint)
+	}
+	port, err := strconv.Atoi(rest[at+1:])
+	if err != nil || port <= 0 || rank < 0 || port+rank > 65535 {
+		return "", fmt.Errorf("endpoint %q, rank %d: no port between 1 and 65535", endpoint, rank)
+	}
+	bound := strings.Trim(rest[:at], "[]")
+	switch bound {
+	case "*", "0.0.0.0", "::", "":
+		if host == "" {
+			return "", fmt.Errorf("endpoint %q: a wildcard cannot be dialled and no host was given", endpoint)
+		}
+		bound = strings.Trim(host, "[]")
+	}
+	return "tcp://" + net.JoinHostPort(bound, strconv.Itoa(port+rank)), nil
+}
+
+// dialable splits an endpoint into what net.Dial wants.
+func dialable(endpoint string) (network, address string, err error) {
+	if path, ok := strings.CutPrefix(endpoint, "ipc://"); ok && path != "" {
+		return "unix", path, nil
+	}
+	endpoint, err = Address(endpoint, "", 0)
+	return "tcp", strings.TrimPrefix(endpoint, "tcp://"), err
+}

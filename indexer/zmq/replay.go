@@ -1,0 +1,69 @@
+package zmq
+
+// The replay side: vLLM and SGLang keep their last batches (10 000 by default) for whoever asks on a ROUTER socket.
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+)
+
+// Bounds of one replay.
+const (
+	maxReplayMessages = 1 << 20
+	maxReplayBytes    = 4 << 30
+)
+
+// ErrBudget tells that a replay was broken off because it was longer than any publisher's buffer.
+var ErrBudget = errors.New("replay is longer than allowed")
+
+// Replay asks the publisher behind endpoint for its buffered messages from sequence number from on, calls each for them
+// in order and returns nil after the publisher said that it was all. The payload is good until each returns; an error of
+// each ends the replay. A publisher that is gone or silent ends it with ctx.
+//
+// Forms of a reply, seen by a DEALER: "" seq payload (vLLM to 0.25, SGLang to 0.5.21), "" topic seq payload (later); the
+// end has an empty payload and the number 2^64-1. Nothing at or after from: only the end comes.
+func Replay(ctx context.Context, endpoint string, from uint64, each func(Message) error) error {
+	network, address, err := dialable(endpoint)
+	if err != nil {
+		return err
+	}
+	c, err := dial(ctx, network, address, "DEALER", "ROUTER")
+	if err != nil {
+		return fmt.Errorf("replay: %w", err)
+	}
+	defer c.Close()
+	defer context.AfterFunc(ctx, func() { c.Close() })()
+	if err := c.send(flagMore, nil); err != nil { // the delimiter that a REQ would send
+		return fmt.Errorf("replay: %w", err)
+	}
+	if err := c.send(0, binary.BigEndian.AppendUint64(nil, from)); err != nil {
+		return fmt.Errorf("replay: %w", err)
+	}
+	size := 0
+	for range maxReplayMessages {
+		parts, err := c.message()
+		if ctx.Err() != nil {
+			return fmt.Errorf("replay from %d: %w", from, ctx.Err())
+		}
+		if err != nil {
+			return fmt.Errorf("replay from %d: %w", from, err)
+		}
+		m, ok := parse(parts)
+		if !ok {
+			return fmt.Errorf("replay from %d: a reply of %d frames without a sequence number", from, len(parts))
+		}
+		if len(m.Payload) == 0 || m.Seq == math.MaxUint64 {
+			return nil
+		}
+		if size += len(m.Payload); size > maxReplayBytes {
+			return ErrBudget
+		}
+		if err := each(m); err != nil {
+			return err
+		}
+	}
+	return ErrBudget
+}

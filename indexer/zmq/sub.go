@@ -1,0 +1,125 @@
+package zmq
+
+// The live side: dial, subscribe, read until the connection breaks, dial again.
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+)
+
+// Message is one published batch: topic | seq (8 bytes, big endian) | payload.
+type Message struct {
+	Seq     uint64
+	Payload []byte
+}
+
+// Sub listens to one PUB socket. Set the fields, then Run it once.
+type Sub struct {
+	Endpoint string // tcp://host:port, or ipc:///path
+	// Topic is what the first frame must begin with; "" takes everything.
+	Topic string
+	// Up is called after every (re)connection and before the connection's first message: what was published in between
+	// is lost, and the publisher may be another process. Optional.
+	Up func()
+	// Down is called when a connection breaks or cannot be made. Optional.
+	Down func(error)
+
+	pingEvery time.Duration // 0: the package's
+
+	connected atomic.Bool
+	connects  atomic.Uint64
+	malformed atomic.Uint64
+}
+
+// Connected tells whether the socket is connected now.
+func (s *Sub) Connected() bool { return s.connected.Load() }
+
+// Connects counts connections made.
+func (s *Sub) Connects() uint64 { return s.connects.Load() }
+
+// Malformed counts messages that do not end in a sequence number of 8 bytes and a payload.
+func (s *Sub) Malformed() uint64 { return s.malformed.Load() }
+
+const (
+	firstWait = 50 * time.Millisecond
+	longWait  = 5 * time.Second
+)
+
+// Run calls each for every message until ctx ends; the payload is good until each returns. It never gives up: between
+// attempts it waits 50 ms, then longer, up to 5 s. The error is ctx's, or tells of an endpoint that cannot be dialled.
+func (s *Sub) Run(ctx context.Context, each func(Message)) error {
+	network, address, err := dialable(s.Endpoint)
+	if err != nil {
+		return err
+	}
+	wait := firstWait
+	for {
+		began := time.Now()
+		err := s.once(ctx, network, address, each)
+		s.connected.Store(false)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if s.Down != nil {
+			s.Down(err)
+		}
+		if time.Since(began) > longWait {
+			wait = firstWait
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(wait/2 + rand.N(wait)): // spread, so that a fleet does not come back at once
+		}
+		wait = min(2*wait, longWait)
+	}
+}
+
+func (s *Sub) once(ctx context.Context, network, address string, each func(Message)) error {
+	c, err := dial(ctx, network, address, "SUB", "PUB", "XPUB")
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { c.Close() })()
+	defer c.Close()
+	if err := c.subscribe(s.Topic); err != nil {
+		return err
+	}
+	s.connects.Add(1)
+	s.connected.Store(true)
+	if s.Up != nil {
+		s.Up()
+	}
+	every := s.pingEvery
+	if every == 0 {
+		every = pingEvery
+	}
+	go c.ping(ctx, every)
+	for {
+		parts, err := c.message()
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.Endpoint, err)
+		}
+		m, ok := parse(parts)
+		if !ok {
+			s.malformed.Add(1)
+			continue
+		}
+		each(m)
+	}
+}
+
+// parse takes the last two frames as sequence number and payload, whatever stands before them.
+func parse(parts [][]byte) (Message, bool) {
+	n := len(parts)
+	if n < 2 || len(parts[n-2]) != 8 {
+		return Message{}, false
+	}
+	return Message{binary.BigEndian.Uint64(parts[n-2]), parts[n-1]}, true
+}

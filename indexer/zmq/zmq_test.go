@@ -1,0 +1,504 @@
+package zmq
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	zmq4 "github.com/go-zeromq/zmq4"
+)
+
+func deadline(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func be(seq uint64) []byte { return binary.BigEndian.AppendUint64(nil, seq) }
+
+// peer is a publisher or router of ZMTP 3.1 made of plain bytes, so that a test can do what no library would.
+type peer struct {
+	net.Conn
+	r *bufio.Reader
+}
+
+func (p peer) frame(flags byte, body string) {
+	if len(body) > 255 {
+		p.Write(append(binary.BigEndian.AppendUint64([]byte{flags | flagLong}, uint64(len(body))), body...))
+		return
+	}
+	p.Write(append([]byte{flags, byte(len(body))}, body...))
+}
+
+func (p peer) message(frames ...string) {
+	for i, f := range frames {
+		more := byte(flagMore)
+		if i == len(frames)-1 {
+			more = 0
+		}
+		p.frame(more, f)
+	}
+}
+
+func (p peer) read() (flags byte, body string, err error) {
+	var head [2]byte
+	if _, err := io.ReadFull(p.r, head[:]); err != nil {
+		return 0, "", err
+	}
+	b := make([]byte, head[1])
+	_, err = io.ReadFull(p.r, b)
+	return head[0], string(b), err
+}
+
+// listen serves one connection after the other with serve, which is called after the handshake.
+func listen(t testing.TB, socket string, serve func(p peer)) (endpoint string) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			p := peer{c, bufio.NewReader(c)}
+			greeting := [64]byte{0: 0xff, 9: 0x7f, 10: 3, 11: 1}
+			copy(greeting[12:], "NULL")
+			c.Write(greeting[:])
+			io.ReadFull(p.r, greeting[:])
+			p.frame(flagCommand, "\x05READY\x0bSocket-Type\x00\x00\x00"+string(rune(len(socket)))+socket)
+			p.read() // their READY
+			serve(p)
+			c.Close()
+		}
+	}()
+	return "tcp://" + l.Addr().String()
+}
+
+// collect runs a Sub in the background until the test ends.
+func collect(t testing.TB, s *Sub) <-chan string {
+	ctx, cancel := context.WithCancel(context.Background())
+	got := make(chan string, 1000)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.Run(ctx, func(m Message) { got <- fmt.Sprintf("%d %s", m.Seq, m.Payload) })
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return got
+}
+
+func expect(t testing.TB, got <-chan string, want ...string) {
+	t.Helper()
+	for _, w := range want {
+		select {
+		case g := <-got:
+			if g != w {
+				t.Fatalf("got %q, want %q", g, w)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%q did not come", w)
+		}
+	}
+}
+
+// A subscription, message shapes, commands between frames' messages, and a connection that breaks and comes back.
+func TestSubscribe(t *testing.T) {
+	life := 0
+	pongs := make(chan string, 1)
+	endpoint := listen(t, "PUB", func(p peer) {
+		life++
+		if flags, body, _ := p.read(); flags != flagCommand || body != "\x09SUBSCRIBEkv@" {
+			t.Errorf("subscription %#x %q", flags, body)
+		}
+		if life == 1 {
+			p.message("kv@a", string(be(0)), "first")
+			p.frame(flagCommand, "\x04PING\x00\x0acontext")
+			_, pong, _ := p.read()
+			pongs <- pong
+			p.message("kv@a", "not eight", "malformed")
+			p.message("one frame")
+			p.message("kv@a", string(be(1)), strings.Repeat("x", 300))
+			return
+		}
+		p.message(string(be(2)), "no topic")
+		p.message("kv@a", "more", string(be(3)), "")
+		p.read() // until closed
+	})
+	var up, down sync.WaitGroup
+	up.Add(2)
+	down.Add(1)
+	s := &Sub{Endpoint: endpoint, Topic: "kv@", Up: up.Done, Down: func(err error) { down.Done() }}
+	got := collect(t, s)
+	expect(t, got, "0 first", "1 "+strings.Repeat("x", 300), "2 no topic", "3 ")
+	if pong := <-pongs; pong != "\x04PONGcontext" {
+		t.Errorf("PONG %q", pong)
+	}
+	up.Wait()
+	down.Wait()
+	if s.Malformed() != 2 || s.Connects() != 2 || !s.Connected() {
+		t.Errorf("malformed %d, connects %d, connected %v", s.Malformed(), s.Connects(), s.Connected())
+	}
+}
+
+// A peer that falls silent without closing is left; one that answers pings is kept.
+func TestHalfOpen(t *testing.T) {
+	life := 0
+	endpoint := listen(t, "PUB", func(p peer) {
+		life++
+		p.read() // subscription
+		if life == 1 {
+			io.Copy(io.Discard, p.r) // says nothing until the other side gives up
+			return
+		}
+		for range 5 { // longer than the patience
+			_, body, err := p.read()
+			if err != nil || !strings.HasPrefix(body, "\x04PING") {
+				t.Errorf("want a PING, got %q, %v", body, err)
+				return
+			}
+			p.frame(flagCommand, "\x04PONG")
+		}
+		p.message(string(be(7)), "alive")
+		p.read()
+	})
+	s := &Sub{Endpoint: endpoint, pingEvery: 20 * time.Millisecond}
+	expect(t, collect(t, s), "7 alive")
+	if s.Connects() != 2 {
+		t.Errorf("%d connections, want 2", s.Connects())
+	}
+}
+
+// What a hostile or wrong peer sends costs no memory and ends in an error that says what is wrong.
+func TestWrongPeers(t *testing.T) {
+	for name, c := range map[string]struct {
+		serve func(p peer)
+		want  string
+	}{
+		"frame of 2^60 bytes": {func(p peer) { p.Write([]byte{flagLong, 0x10, 0, 0, 0, 0, 0, 0, 0}) }, "message over"},
+		"frames of 60 MB and 10 MB": {func(p peer) {
+			p.Write([]byte{flagLong | flagMore, 0, 0, 0, 0, 0x03, 0xc0, 0, 0})
+			io.Copy(p, io.LimitReader(zeros{}, 0x03c00000))
+			p.Write([]byte{flagLong, 0, 0, 0, 0, 0, 0xa0, 0, 0})
+		}, "message over"},
+		"17 frames":      {func(p peer) { p.message(strings.Split(strings.Repeat("x", 17), "")...) }, "more than 16 frames"},
+		"reserved flags": {func(p peer) { p.Write([]byte{0xf0, 0}) }, "flags"},
+		"empty command":  {func(p peer) { p.frame(flagCommand, "") }, "malformed command"},
+		"long PING":      {func(p peer) { p.frame(flagCommand, "\x04PING"+strings.Repeat("x", 30)) }, "malformed PING"},
+		"ERROR":          {func(p peer) { p.frame(flagCommand, "\x05ERROR\x04busy") }, "peer closes"},
+	} {
+		endpoint := listen(t, "PUB", func(p peer) {
+			p.read()
+			c.serve(p)
+			p.read()
+		})
+		ctx, cancel := context.WithCancel(deadline(t))
+		var got error
+		s := &Sub{Endpoint: endpoint, Down: func(err error) { got = err; cancel() }}
+		s.Run(ctx, func(m Message) { t.Errorf("%s: message %v", name, m) })
+		if got == nil || !strings.Contains(got.Error(), c.want) {
+			t.Errorf("%s: error %v, want %q", name, got, c.want)
+		}
+	}
+	wrongType := listen(t, "ROUTER", func(p peer) { p.read() })
+	ctx, cancel := context.WithCancel(deadline(t))
+	var got error
+	(&Sub{Endpoint: wrongType, Down: func(err error) { got = err; cancel() }}).Run(ctx, nil)
+	if got == nil || !strings.Contains(got.Error(), "ROUTER socket, want PUB") {
+		t.Errorf("a ROUTER dialled as PUB: %v", got)
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
+// Replies in every form, as recorded from vLLM 0.23.0, 0.30.0, 0.32.0 (shapes) and read in SGLang's source.
+func TestReplayForms(t *testing.T) {
+	end := string(bytes.Repeat([]byte{0xff}, 8))
+	for name, reply := range map[string][][]string{
+		"with topic":    {{"", "kv@w", string(be(5)), "a"}, {"", "kv@w", string(be(6)), "b"}, {"", "", end, ""}},
+		"without topic": {{"", string(be(5)), "a"}, {"", string(be(6)), "b"}, {"", end, ""}},
+		"no delimiter":  {{string(be(5)), "a"}, {string(be(6)), "b"}, {end, ""}},
+	} {
+		endpoint := listen(t, "ROUTER", func(p peer) {
+			f1, delimiter, _ := p.read()
+			f2, from, _ := p.read()
+			if f1 != flagMore || delimiter != "" || f2 != 0 || from != string(be(5)) {
+				t.Errorf("request %q %q", delimiter, from)
+			}
+			for _, m := range reply {
+				p.message(m...)
+			}
+			p.read()
+		})
+		var got []string
+		err := Replay(deadline(t), endpoint, 5, func(m Message) error {
+			got = append(got, fmt.Sprintf("%d%s", m.Seq, m.Payload))
+			return nil
+		})
+		if err != nil || strings.Join(got, " ") != "5a 6b" {
+			t.Errorf("%s: %v, %v", name, got, err)
+		}
+	}
+}
+
+func TestReplayGivesUp(t *testing.T) {
+	endpoint := listen(t, "ROUTER", func(p peer) { io.Copy(io.Discard, p.r) })
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	if err := Replay(ctx, endpoint, 0, nil); err == nil || !strings.Contains(err.Error(), "deadline") {
+		t.Errorf("silent publisher: %v", err)
+	}
+	endless := listen(t, "ROUTER", func(p peer) {
+		for i := uint64(0); ; i++ {
+			if p.message(string(be(i)), "x"); i > 1000 {
+				return
+			}
+		}
+	})
+	n := 0
+	err := Replay(deadline(t), endless, 0, func(m Message) error {
+		if n++; n == 10 {
+			return io.ErrClosedPipe
+		}
+		return nil
+	})
+	if err != io.ErrClosedPipe || n != 10 {
+		t.Errorf("after %d messages: %v", n, err)
+	}
+}
+
+func TestAddress(t *testing.T) {
+	for _, c := range []struct {
+		endpoint, host string
+		rank           int
+		want           string
+	}{
+		{"tcp://*:5557", "10.0.0.5", 0, "tcp://10.0.0.5:5557"},
+		{"tcp://*:5557", "10.0.0.5", 3, "tcp://10.0.0.5:5560"},
+		{"tcp://0.0.0.0:5557", "worker-1", 1, "tcp://worker-1:5558"},
+		{"tcp://[::]:5557", "fd00::7", 1, "tcp://[fd00::7]:5558"},
+		{"tcp://:::5557", "::1", 0, "tcp://[::1]:5557"},
+		{"tcp://10.1.1.1:5557", "10.0.0.5", 2, "tcp://10.1.1.1:5559"},
+		{"ipc:///tmp/kv", "", 0, "ipc:///tmp/kv"},
+		{"ipc:///tmp/kv", "", 1, ""},
+		{"inproc://kv", "", 0, ""},
+		{"tcp://*:5557", "", 0, ""},
+		{"tcp://host", "", 0, ""},
+		{"tcp://host:0", "", 0, ""},
+		{"tcp://host:65535", "", 1, ""},
+		{"tcp://host:x", "", 0, ""},
+	} {
+		got, err := Address(c.endpoint, c.host, c.rank)
+		if got != c.want || (err == nil) != (c.want != "") {
+			t.Errorf("%s for %s rank %d: %q, %v; want %q", c.endpoint, c.host, c.rank, got, err, c.want)
+		}
+	}
+}
+
+// go-zeromq speaks ZMTP 3.0: no pings, subscriptions as messages. Over IPv6 too.
+func TestAgainstGoZeromq(t *testing.T) {
+	for _, host := range []string{"127.0.0.1", "[::1]"} {
+		ctx := deadline(t)
+		pub := zmq4.NewPub(ctx)
+		defer pub.Close()
+		if err := pub.Listen("tcp://" + host + ":0"); err != nil {
+			if host == "[::1]" {
+				t.Logf("no IPv6 here: %v", err)
+				continue
+			}
+			t.Fatal(err)
+		}
+		router := zmq4.NewRouter(ctx)
+		defer router.Close()
+		if err := router.Listen("tcp://" + host + ":0"); err != nil {
+			t.Fatal(err)
+		}
+		got := collect(t, &Sub{Endpoint: "tcp://" + pub.Addr().String(), Topic: "kv@"})
+		first := ""
+		for i := uint64(0); first == ""; i++ { // until the subscription has arrived
+			pub.Send(zmq4.NewMsgFrom([]byte("other"), be(i), []byte("not for us")))
+			pub.Send(zmq4.NewMsgFrom([]byte("kv@w"), be(i), []byte("batch")))
+			select {
+			case first = <-got:
+			case <-time.After(10 * time.Millisecond):
+			case <-ctx.Done():
+				t.Fatal("no message came")
+			}
+		}
+		if !strings.HasSuffix(first, " batch") {
+			t.Errorf("got %q", first)
+		}
+		go func() {
+			m, err := router.Recv()
+			if err != nil {
+				return
+			}
+			id := m.Frames[0]
+			router.Send(zmq4.NewMsgFrom(id, nil, m.Frames[2], []byte("replayed")))
+			router.Send(zmq4.NewMsgFrom(id, nil, bytes.Repeat([]byte{0xff}, 8), nil))
+		}()
+		n := 0
+		err := Replay(ctx, "tcp://"+router.Addr().String(), 41, func(m Message) error {
+			n++
+			if m.Seq != 41 || string(m.Payload) != "replayed" {
+				t.Errorf("replayed %d %q", m.Seq, m.Payload)
+			}
+			return nil
+		})
+		if err != nil || n != 1 {
+			t.Errorf("%d messages, %v", n, err)
+		}
+	}
+}
+
+// libzmq itself, through pyzmq: heartbeats that demand PONGs within 300 ms, a restart on the same port, replay as vLLM
+// serves it. Set SIGHTLINE_PYZMQ to a Python that has pyzmq.
+func TestConformanceLibzmq(t *testing.T) {
+	python := os.Getenv("SIGHTLINE_PYZMQ")
+	if python == "" {
+		t.Skip("SIGHTLINE_PYZMQ is not set: no libzmq to test against")
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	l.Close()
+	start := func(life string) (stop func()) {
+		cmd := exec.Command(python, "testdata/publisher.py", fmt.Sprint(port), life)
+		cmd.Stderr = os.Stderr
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		return func() { cmd.Process.Kill(); cmd.Wait() }
+	}
+	stop := start("one")
+	defer func() { stop() }()
+	s := &Sub{Endpoint: fmt.Sprintf("tcp://127.0.0.1:%d", port), Topic: "kv@", pingEvery: 100 * time.Millisecond}
+	got := collect(t, s)
+	await := func(suffix string) uint64 {
+		for end := time.After(15 * time.Second); ; {
+			select {
+			case m := <-got:
+				var seq uint64
+				if strings.HasSuffix(m, suffix) {
+					fmt.Sscan(m, &seq)
+					return seq
+				}
+			case <-end:
+				t.Fatalf("no message of life %s", suffix)
+			}
+		}
+	}
+	first := await("one")
+	for await("one") < first+60 { // 3 s at 20 a second: ten heartbeats each way
+	}
+	if s.Connects() != 1 {
+		t.Errorf("%d connections in one life: heartbeats are not answered", s.Connects())
+	}
+	var replayed []uint64
+	if err := Replay(deadline(t), fmt.Sprintf("tcp://127.0.0.1:%d", port+1), 3, func(m Message) error {
+		replayed = append(replayed, m.Seq)
+		return nil
+	}); err != nil || len(replayed) < 50 || replayed[0] != 3 || replayed[49] != 52 {
+		t.Errorf("replayed %v, %v", replayed, err)
+	}
+	stop()
+	stop = start("two")
+	await("two")
+	if s.Connects() != 2 {
+		t.Errorf("%d connections over two lives", s.Connects())
+	}
+}
+
+// BenchmarkSub reads messages of 6 KB, a stored event of 64 blocks of 16 tokens, from a loopback socket; go-zeromq beside it.
+func BenchmarkSub(b *testing.B) {
+	payload := strings.Repeat("x", 6<<10)
+	feed := func(p peer) {
+		var one bytes.Buffer
+		batch := peer{Conn: writer{&one}}
+		for i := range uint64(64) {
+			batch.message("kv@w", string(be(i)), payload)
+		}
+		p.read()
+		for {
+			if _, err := p.Write(one.Bytes()); err != nil {
+				return
+			}
+		}
+	}
+	b.Run("ours", func(b *testing.B) {
+		s := &Sub{Endpoint: listen(b, "PUB", feed)}
+		ctx, cancel := context.WithCancel(context.Background())
+		n := 0
+		b.ReportAllocs()
+		b.SetBytes(int64(len(payload)))
+		s.Run(ctx, func(Message) {
+			if n++; n >= b.N {
+				cancel()
+			}
+		})
+	})
+	b.Run("go-zeromq", func(b *testing.B) {
+		sub := zmq4.NewSub(context.Background())
+		defer sub.Close()
+		if err := sub.Dial(listen(b, "PUB", feed)); err != nil {
+			b.Fatal(err)
+		}
+		sub.SetOption(zmq4.OptionSubscribe, "")
+		b.ReportAllocs()
+		b.SetBytes(int64(len(payload)))
+		for range b.N {
+			if _, err := sub.Recv(); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
+
+type writer struct{ *bytes.Buffer }
+
+func (writer) Close() error                       { return nil }
+func (writer) LocalAddr() net.Addr                { return nil }
+func (writer) RemoteAddr() net.Addr               { return nil }
+func (writer) SetDeadline(time.Time) error        { return nil }
+func (writer) SetReadDeadline(time.Time) error    { return nil }
+func (writer) SetWriteDeadline(t time.Time) error { return nil }
+
+// Whatever bytes a peer sends: an error, never a panic or memory without end.
+func FuzzFrames(f *testing.F) {
+	f.Add([]byte("\x01\x04kv@w\x01\x08\x00\x00\x00\x00\x00\x00\x00\x01\x00\x03abc"))
+	f.Add([]byte("\x04\x08\x04PING\x00\x00x"))
+	f.Add([]byte("\x02\x7f\xff\xff\xff\xff\xff\xff\xff"))
+	f.Add([]byte("\x04\x19\x05READY\x0bSocket-Type\x00\x00\x00\x03PUB"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		c := &conn{Conn: writer{new(bytes.Buffer)}, r: bufio.NewReader(bytes.NewReader(b))}
+		for {
+			parts, err := c.message()
+			if err != nil {
+				break
+			}
+			if m, ok := parse(parts); ok && len(m.Payload) > len(b) {
+				t.Fatal("payload longer than the input")
+			}
+		}
+		socketType(b)
+		if cap(c.buf) > 4*len(b)+1<<21 {
+			t.Fatalf("%d bytes kept for %d", cap(c.buf), len(b))
+		}
+	})
+}

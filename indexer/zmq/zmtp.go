@@ -1,0 +1,318 @@
+// Package zmq listens to the ZeroMQ sockets on which vLLM and SGLang publish KV events: a SUB that dials a worker's PUB,
+// and a DEALER that asks its ROUTER for messages missed.
+//
+// It speaks ZMTP 3.1 (rfc.zeromq.org/spec/37) with the NULL mechanism and nothing else, because the pure Go library
+// (go-zeromq/zmq4 v0.17.0) cannot be wrapped into what is needed here: it hands PINGs out as messages and answers them
+// without the context that they carry, has no way to send one (so no half-open connection is ever noticed), allocates
+// whatever length a peer claims, and 11 times a message.
+package zmq
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// MaxMessage bounds one message, all frames together. vLLM's largest batches are a few MB.
+const MaxMessage = 64 << 20
+
+const (
+	maxFrames = 16
+
+	flagMore    = 1
+	flagLong    = 2
+	flagCommand = 4
+
+	handshakeTime = 5 * time.Second
+	// pingEvery is how often a silent peer is asked for a sign of life; after three times that it is given up, if it
+	// speaks a ZMTP with pings at all (3.1: libzmq 4.3).
+	pingEvery = 5 * time.Second
+)
+
+// conn is one ZMTP connection after the handshake. One goroutine reads; writes may come from any.
+type conn struct {
+	net.Conn
+	r        *bufio.Reader
+	minor    byte         // of the peer's ZMTP 3.x
+	lastRead atomic.Int64 // unix nanoseconds
+
+	write sync.Mutex
+	head  [9]byte  // of the frame being read
+	buf   []byte   // the frames of the message being read
+	parts [][]byte // views of buf
+}
+
+// dial connects a socket of the given type ("SUB", "DEALER") to a peer of one of peerTypes.
+func dial(ctx context.Context, network, address, socket string, peerTypes ...string) (*conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, handshakeTime)
+	defer cancel()
+	d := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3}}
+	nc, err := d.DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { nc.Close() })
+	c := &conn{Conn: nc}
+	c.r = bufio.NewReaderSize(readTimes{nc, &c.lastRead}, 64<<10)
+	if err := c.handshake(socket, peerTypes); err != nil {
+		nc.Close()
+		if ctx.Err() != nil {
+			err = fmt.Errorf("no ZMTP handshake within %s (is it a ZeroMQ port?)", handshakeTime)
+		}
+		return nil, fmt.Errorf("%s: %w", address, err)
+	}
+	if !stop() {
+		nc.Close()
+		return nil, ctx.Err()
+	}
+	return c, nil
+}
+
+// readTimes notes when bytes last came.
+type readTimes struct {
+	io.Reader
+	at *atomic.Int64
+}
+
+func (r readTimes) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	r.at.Store(time.Now().UnixNano())
+	return n, err
+}
+
+func (c *conn) handshake(socket string, peerTypes []string) error {
+	greeting := [64]byte{0: 0xff, 9: 0x7f, 10: 3, 11: 1}
+	copy(greeting[12:], "NULL")
+	if _, err := c.Write(greeting[:]); err != nil {
+		return err
+	}
+	var peer [64]byte
+	if _, err := io.ReadFull(c.r, peer[:11]); err != nil {
+		return err
+	}
+	if peer[0] != 0xff || peer[9]&1 == 0 || peer[10] < 3 {
+		return errors.New("peer does not speak ZMTP 3")
+	}
+	if _, err := io.ReadFull(c.r, peer[11:]); err != nil {
+		return err
+	}
+	if mechanism := peer[12:32]; string(mechanism[:5]) != "NULL\x00" {
+		return fmt.Errorf("peer wants the security mechanism %.20q, only NULL is spoken", mechanism)
+	}
+	c.minor = peer[11]
+	if peer[10] > 3 {
+		c.minor = 1
+	}
+	ready := []byte("\x05READY\x0bSocket-Type")
+	ready = binary.BigEndian.AppendUint32(ready, uint32(len(socket)))
+	ready = append(ready, socket...)
+	if socket == "DEALER" {
+		// Empty, as libzmq sends it. A name of our own would leave a reconnecting DEALER without answers while the
+		// ROUTER still knows the old connection by it.
+		ready = append(ready, "\x08Identity\x00\x00\x00\x00"...)
+	}
+	if err := c.send(flagCommand, ready); err != nil {
+		return err
+	}
+	flags, body, err := c.frame(nil)
+	if err != nil {
+		return err
+	}
+	if flags&flagCommand == 0 {
+		return errors.New("peer sent a message before READY")
+	}
+	kind, err := socketType(body)
+	if err != nil {
+		return err
+	}
+	for _, want := range peerTypes {
+		if kind == want {
+			return nil
+		}
+	}
+	return fmt.Errorf("peer is a %s socket, want %s (wrong port?)", kind, peerTypes[0])
+}
+
+// socketType reads a READY command: name, then properties of (length, name, length, value).
+func socketType(body []byte) (string, error) {
+	name, rest, ok := command(body)
+	switch {
+	case ok && name == "ERROR":
+		return "", fmt.Errorf("peer refused the connection: %.100q", rest)
+	case !ok || name != "READY":
+		return "", fmt.Errorf("want the command READY, got %.20q", name)
+	}
+	for len(rest) > 0 {
+		n := int(rest[0])
+		if len(rest) < 1+n+4 {
+			break
+		}
+		key, value := string(rest[1:1+n]), rest[1+n:]
+		size := binary.BigEndian.Uint32(value)
+		if uint64(size) > uint64(len(value)-4) {
+			break
+		}
+		if key == "Socket-Type" {
+			return string(value[4 : 4+size]), nil
+		}
+		rest = value[4+size:]
+	}
+	return "", errors.New("READY names no socket type")
+}
+
+func command(body []byte) (name string, rest []byte, ok bool) {
+	if len(body) == 0 || len(body) < 1+int(body[0]) {
+		return "", nil, false
+	}
+	return string(body[1 : 1+body[0]]), body[1+body[0]:], true
+}
+
+// frame reads one frame and appends its body to buf.
+func (c *conn) frame(buf []byte) (flags byte, out []byte, err error) {
+	head := &c.head
+	if _, err := io.ReadFull(c.r, head[:2]); err != nil {
+		return 0, buf, err
+	}
+	flags = head[0]
+	if flags&^(flagMore|flagLong|flagCommand) != 0 {
+		return 0, buf, fmt.Errorf("frame with flags %#x", flags)
+	}
+	size := uint64(head[1])
+	if flags&flagLong != 0 {
+		if _, err := io.ReadFull(c.r, head[2:]); err != nil {
+			return 0, buf, err
+		}
+		size = binary.BigEndian.Uint64(head[1:])
+	}
+	if size > MaxMessage-uint64(len(buf)) {
+		return 0, buf, fmt.Errorf("message over %d bytes", MaxMessage)
+	}
+	for left := int(size); left > 0; { // grow as bytes come: a length alone reserves nothing
+		step := min(left, 1<<20)
+		at := len(buf)
+		if cap(buf)-at < step {
+			grown := make([]byte, at, max(at+step, 2*cap(buf)))
+			copy(grown, buf)
+			buf = grown
+		}
+		buf = buf[:at+step]
+		if _, err := io.ReadFull(c.r, buf[at:]); err != nil {
+			return 0, buf, err
+		}
+		left -= step
+	}
+	return flags, buf, nil
+}
+
+// message reads one message's frames, good until the next call. Commands are answered on the way.
+func (c *conn) message() ([][]byte, error) {
+	if cap(c.buf) > 4<<20 { // one huge message must not stay for ever
+		c.buf = nil
+	}
+	c.buf = c.buf[:0]
+	var ends [maxFrames]int
+	for n := 0; ; {
+		start := len(c.buf)
+		flags, buf, err := c.frame(c.buf)
+		c.buf = buf
+		if err != nil {
+			return nil, err
+		}
+		if flags&flagCommand != 0 {
+			if err := c.answer(buf[start:]); err != nil {
+				return nil, err
+			}
+			c.buf = buf[:start]
+			continue
+		}
+		if n == maxFrames {
+			return nil, fmt.Errorf("message of more than %d frames", maxFrames)
+		}
+		ends[n] = len(buf)
+		n++
+		if flags&flagMore != 0 {
+			continue
+		}
+		c.parts = c.parts[:0]
+		start = 0
+		for _, end := range ends[:n] {
+			c.parts = append(c.parts, buf[start:end])
+			start = end
+		}
+		return c.parts, nil
+	}
+}
+
+// answer serves a command: a PING (time to live, context) wants a PONG with the same context; others need nothing.
+func (c *conn) answer(body []byte) error {
+	name, rest, ok := command(body)
+	if !ok {
+		return errors.New("malformed command")
+	}
+	switch name {
+	case "PING":
+		if len(rest) < 2 || len(rest) > 2+16 {
+			return errors.New("malformed PING")
+		}
+		return c.send(flagCommand, append([]byte("\x04PONG"), rest[2:]...))
+	case "ERROR":
+		return fmt.Errorf("peer closes: %.100q", rest)
+	}
+	return nil
+}
+
+// ping asks for a sign of life every now and then and closes a connection that gives none. Peers of ZMTP 3.0 know no
+// PING: for them TCP's own keep-alive has to do.
+func (c *conn) ping(ctx context.Context, every time.Duration) {
+	if c.minor == 0 {
+		return
+	}
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			silent := now.Sub(time.Unix(0, c.lastRead.Load()))
+			if silent > 3*every {
+				c.Close()
+				return
+			}
+			if silent > every/2 {
+				_ = c.send(flagCommand, []byte("\x04PING\x00\x00")) // a broken connection shows when reading
+			}
+		}
+	}
+}
+
+// subscribe asks for messages whose first frame begins with prefix.
+func (c *conn) subscribe(prefix string) error {
+	if c.minor == 0 {
+		return c.send(0, append([]byte{1}, prefix...))
+	}
+	return c.send(flagCommand, append([]byte("\x09SUBSCRIBE"), prefix...))
+}
+
+// send writes one frame.
+func (c *conn) send(flags byte, body []byte) error {
+	frame := make([]byte, 0, 9+len(body))
+	if len(body) > 255 {
+		frame = append(frame, flags|flagLong)
+		frame = binary.BigEndian.AppendUint64(frame, uint64(len(body)))
+	} else {
+		frame = append(frame, flags, byte(len(body)))
+	}
+	c.write.Lock()
+	defer c.write.Unlock()
+	_ = c.SetWriteDeadline(time.Now().Add(handshakeTime))
+	_, err := c.Write(append(frame, body...))
+	return err
+}
