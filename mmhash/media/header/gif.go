@@ -9,7 +9,6 @@ type gifState struct {
 	needed bool // the palette in force is more than a grey ramp
 	local  bool // the frame at hand has its own palette
 	size   int  // bytes of the palette to come
-	inside bool // a block has begun and not ended
 }
 
 // gifPalette reports whether a palette says more than the index itself.
@@ -36,7 +35,6 @@ func gifScreen(r *Reader, b []byte) {
 
 // gifBlock reads a block's first byte; unknown bytes are passed over.
 func gifBlock(r *Reader, b []byte) {
-	r.gif.inside = b[0] == '!' || b[0] == ','
 	switch b[0] {
 	case ';':
 		gifEnd(r)
@@ -85,7 +83,6 @@ func gifCode(r *Reader, _ []byte) {
 // gifData walks sub-blocks: a length byte, then so many bytes, until a length of 0.
 func gifData(r *Reader, b []byte) {
 	if b[0] == 0 {
-		r.gif.inside = false
 		r.next(1, gifBlock)
 		return
 	}
@@ -96,8 +93,5 @@ func gifEnd(r *Reader) {
 	r.done = true
 	if r.info.Mode == "" {
 		r.fail(Truncated, "no picture")
-	}
-	if r.gif.inside { // cut off: Pillow cannot count either
-		r.info.Frames = 0
 	}
 }
