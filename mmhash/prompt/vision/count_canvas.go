@@ -1,0 +1,291 @@
+package vision
+
+import (
+	"math"
+	"sort"
+)
+
+// Rules that choose a canvas of tiles by the scale at which the picture fits
+// it. The scales are compared in the precision that upstream uses.
+
+// llama4 takes the least upscaling, else the least downscaling, in float32.
+type llama4 struct {
+	tile, max         value
+	patch, downsample value
+	largest           value // resize_to_max_canvas
+}
+
+func (k llama4) bind(s *settings) counter {
+	tile, limit := s.small(k.tile, 1, 1<<16), s.small(k.max, 1, maxTiles)
+	patch := s.small(k.patch, 1, 1<<16)
+	ratio := s.float(k.downsample)
+	down := round(1 / float64(ratio*ratio))
+	if down < 1 {
+		s.fail("%s: want a fraction from 0 to 1, have %v", k.downsample, ratio)
+		down = 1
+	}
+	per := (tile / patch) * (tile / patch) / down
+	largest := s.bool(k.largest)
+	canvases := factorGrids(limit)
+	return func(w, h, _ int) (grid, error) {
+		var best [2]int
+		var scale float32
+		up, found := false, false
+		for _, c := range canvases {
+			sc := min(float32(c[1]*tile)/float32(w), float32(c[0]*tile)/float32(h))
+			var better bool
+			switch {
+			case !found:
+				better = true
+			case (sc >= 1) != up:
+				better = sc >= 1
+			case sc == scale:
+				better = c[0]*c[1] < best[0]*best[1]
+			case up && !largest:
+				better = sc < scale
+			default:
+				better = sc > scale
+			}
+			if better {
+				best, scale, up, found = c, sc, sc >= 1, true
+			}
+		}
+		g := grid{main: per, tile: per}
+		if best[0]*best[1] > 1 {
+			g.rows, g.cols = best[0], best[1]
+		}
+		return g, nil
+	}
+}
+
+func (k llama4) rule() string { return "best fitting canvas, up to " + k.max.String() + " tiles" }
+
+// factorGrids lists (rows, columns) for n = most..1, grouped by the first
+// appearance of their ratio, as Llama 4 and Perception LM do.
+func factorGrids(most int) [][2]int {
+	order := map[float64]int{}
+	var groups [][][2]int
+	for n := most; n > 0; n-- {
+		for rows := 1; rows <= n; rows++ {
+			if n%rows != 0 {
+				continue
+			}
+			r := float64(rows) / float64(n/rows)
+			i, ok := order[r]
+			if !ok {
+				i = len(groups)
+				order[r] = i
+				groups = append(groups, nil)
+			}
+			groups[i] = append(groups[i], [2]int{rows, n / rows})
+		}
+	}
+	var out [][2]int
+	for _, g := range groups {
+		out = append(out, g...)
+	}
+	return out
+}
+
+// leastScale picks from candidates (a, b) by the smaller of two scales: the
+// least of those >= 1, else the greatest. First wins among equals.
+func leastScale[F float32 | float64](candidates [][2]int, sizeA, sizeB, tile F) [2]int {
+	var best [2]int
+	var scale F
+	up, found := false, false
+	for _, c := range candidates {
+		sc := min(F(c[0])*tile/sizeA, F(c[1])*tile/sizeB)
+		better := !found || (sc >= 1) != up && sc >= 1 || (sc >= 1) == up && (up && sc < scale || !up && sc > scale)
+		if better {
+			best, scale, up, found = c, sc, sc >= 1, true
+		}
+	}
+	return best
+}
+
+// cohere2 is the same choice in float64, with a thumbnail.
+type cohere2 struct{ tile, max, perSide, crop value }
+
+func (k cohere2) bind(s *settings) counter {
+	tile, limit := s.small(k.tile, 1, 1<<16), s.small(k.max, 1, maxTiles)
+	side := s.float(k.perSide)
+	per := int(side * side)
+	crop := s.bool(k.crop) && limit > 1
+	candidates := grids(1, limit)
+	return func(w, h, _ int) (grid, error) {
+		g := grid{main: per, tile: per}
+		if crop {
+			if c := leastScale(candidates, float64(w), float64(h), float64(tile)); c[0]*c[1] > 1 {
+				g.cols, g.rows = c[0], c[1]
+			}
+		}
+		return g, nil
+	}
+}
+
+func (k cohere2) rule() string { return "least upscaled grid of " + k.tile.String() + " px tiles" }
+
+// molmo tiles with overlapping crops; the margins are taken off the picture
+// before the canvas is chosen, in float32. Overview and tiles are both laid
+// out row by row.
+type molmo struct {
+	base, patch, pool, margins, max value
+	version2                        bool
+}
+
+func (k molmo) bind(s *settings) counter {
+	base, patch := s.small(k.base, 1, 1<<14), s.small(k.patch, 1, 1<<14)
+	limit := s.small(k.max, 1, maxTiles)
+	pool := s.small(k.pool, 1, 64)
+	left, right := 4, 4
+	if found, _ := s.find(k.margins); found != nil {
+		l, ok := found.([]any)
+		if !ok || len(l) != 2 {
+			s.fail("%s: want two integers, have %v", k.margins, found)
+		} else {
+			a, _ := number(l[0])
+			b, _ := number(l[1])
+			left, right = int(a), int(b)
+		}
+	}
+	crop := base / patch
+	window := crop - left - right
+	if left < 0 || right < 0 || window < 1 {
+		s.fail("%s: margins %d and %d leave nothing of %d patches", k.margins, left, right, crop)
+		window = 1
+	}
+	candidates := tilings(limit, k.version2)
+	up := func(n int) int { return (n + pool - 1) / pool }
+	axis := func(n int) int {
+		if k.version2 {
+			return up(n*window + left + right)
+		}
+		if n == 1 {
+			return up(crop)
+		}
+		return up(window+left) + (n-2)*up(window) + up(window+right)
+	}
+	margin := (left + right) * patch
+	return func(w, h, _ int) (grid, error) {
+		// Pictures not larger than the margins give zero or negative scales;
+		// upstream does not mind, the order of comparisons decides.
+		c := tilingFor(candidates, float32(h-margin), float32(w-margin), window*patch)
+		side := up(crop)
+		return grid{main: side * side, mainCols: side,
+			rows: axis(c[0]), cols: 1, tile: axis(c[1])}, nil
+	}
+}
+
+func (k molmo) rule() string { return "overview and up to " + k.max.String() + " overlapping crops" }
+
+// tilings lists (rows, columns); ties by product only in Molmo, by rows too in
+// Molmo 2: the same order.
+func tilings(limit int, _ bool) [][2]int {
+	var out [][2]int
+	for rows := 1; rows <= limit; rows++ {
+		for cols := 1; rows*cols <= limit; cols++ {
+			out = append(out, [2]int{rows, cols})
+		}
+	}
+	sort.SliceStable(out, func(i, j int) bool { return out[i][0]*out[i][1] < out[j][0]*out[j][1] })
+	return out
+}
+
+// tilingFor follows numpy: all below 1, the greatest; else the least of those
+// from 1 on, with smaller ones counted as 1e10.
+func tilingFor(candidates [][2]int, h, w float32, tile int) [2]int {
+	scales := make([]float32, len(candidates))
+	all := true
+	for i, c := range candidates {
+		scales[i] = minNaN(float32(c[0]*tile)/h, float32(c[1]*tile)/w)
+		if !(scales[i] < 1) {
+			all = false
+		}
+	}
+	best := 0
+	for i := range scales {
+		if !all && scales[i] < 1 {
+			scales[i] = 1e10
+		}
+		if all && scales[i] > scales[best] || !all && scales[i] < scales[best] {
+			best = i
+		}
+	}
+	return candidates[best]
+}
+
+func minNaN(a, b float32) float32 {
+	if a != a || b != b {
+		return float32(math.NaN())
+	}
+	return min(a, b)
+}
+
+// perceptionLM fits a canvas that covers the picture with the most of it
+// used, else the closest ratio (Perception LM).
+type perceptionLM struct{ tile, max, patch, pool, mode value }
+
+func (k perceptionLM) bind(s *settings) counter {
+	tile, limit := s.small(k.tile, 1, 1<<16), s.small(k.max, 1, maxTiles)
+	side := tile / s.small(k.patch, 1, 1<<16) / s.small(k.pool, 1, 64)
+	tiled := s.text(k.mode) == "thumb+tile"
+	canvases := factorGrids(limit) // (columns, rows) here
+	return func(w, h, _ int) (grid, error) {
+		n := 1
+		if tiled {
+			c, ok := coveringCanvas(canvases, w, h, tile)
+			if !ok {
+				c = nearestRatio(canvases, w, h)
+			}
+			n = c[0]*c[1] + 1
+		}
+		return grid{main: n * side * side}, nil
+	}
+}
+
+func (k perceptionLM) rule() string { return "covering canvas, up to " + k.max.String() + " tiles" }
+
+func coveringCanvas(canvases [][2]int, w, h, tile int) (best [2]int, ok bool) {
+	scale := float64(w) / float64(h)
+	var bw, bh float64
+	for _, c := range canvases {
+		cw, ch := c[0]*tile, c[1]*tile
+		if cw < w || ch < h {
+			continue
+		}
+		f := min(float64(cw)/float64(w), float64(ch)/float64(h))
+		var nw, nh float64
+		if scale > 1 {
+			nw = f * float64(w)
+			nh = math.Floor(nw / scale)
+		} else {
+			nh = f * float64(h)
+			nw = math.Floor(nh * scale)
+		}
+		if !ok || scale < 1 && nw >= bw || scale >= 1 && nh >= bh {
+			best, bw, bh, ok = c, nw, nh, true
+		}
+	}
+	return best, ok
+}
+
+func nearestRatio(canvases [][2]int, w, h int) [2]int {
+	target := float64(w) / float64(h)
+	best, diff, ratio := [2]int{1, 1}, math.Inf(1), 0.0
+	for _, c := range canvases {
+		r := float64(c[0]) / float64(c[1])
+		if target >= 1 != (r <= target) {
+			continue
+		}
+		d := math.Abs(r - target)
+		if target < 1 {
+			d = math.Abs(1/r - 1/target)
+		}
+		// The first ratio at the least distance, then its most columns (rows).
+		larger := target >= 1 && c[0] > best[0] || target < 1 && c[1] > best[1]
+		if d < diff || r == ratio && larger {
+			best, diff, ratio = c, d, r
+		}
+	}
+	return best
+}

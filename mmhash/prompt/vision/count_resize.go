@@ -1,0 +1,260 @@
+package vision
+
+import (
+	"math"
+	"strings"
+)
+
+// Rules that resize a picture to a multiple of a unit and make one token of
+// each unit (Qwen-VL and its many descendants, Kimi, Pixtral, Gemma 4).
+
+// round is Python's round: half to even.
+func round(x float64) int { return int(math.RoundToEven(x)) }
+
+// smartResize keeps the aspect ratio roughly and the area between min and max
+// pixels. The order of the divisions is the upstream one and matters.
+type smartResize struct {
+	patch, merge value
+	// min and max pixels: from a bare setting or from size.shortest_edge and
+	// longest_edge, see bounds.
+	min, max  value
+	frames    int // an image counts as this many video frames (GLM: 2), 0 = 1
+	grow      growRule
+	unclamped bool  // sides may round down to 0 when shrinking (Keye)
+	extra     int   // HunYuan: one token per row and this many at the end; 0 = none
+	longSide  value // MiniMax M3: a limit for the long side instead of an area
+}
+
+// growRule is what happens to sides shorter than one unit.
+type growRule int
+
+const (
+	growNone growRule = iota
+	growBoth          // GLM: scale both up, truncating
+	growEach          // PaddleOCR, Keye: one after the other, rounding
+)
+
+const maxRatio = 200
+
+func (k smartResize) bind(s *settings) counter {
+	f := s.small(k.patch, 1, 1<<16) * s.small(k.merge, 1, 1<<10)
+	lo, hi := bounds(s, "shortest_edge", "min_pixels", k.min), bounds(s, "longest_edge", "max_pixels", k.max)
+	long := 0
+	if k.longSide != nil {
+		if v, _ := s.find(k.longSide); v != nil {
+			long = s.small(k.longSide, 1, 1<<20)
+		}
+	}
+	frames := max(k.frames, 1)
+	return func(w, h, _ int) (grid, error) {
+		var cols, rows int
+		var err error
+		if long > 0 {
+			cols, rows, err = fitLongSide(w, h, f, long)
+		} else {
+			cols, rows, err = k.resize(w, h, f, lo, hi, frames)
+		}
+		if err != nil {
+			return grid{}, err
+		}
+		n := float64(cols) * float64(rows)
+		if n > MaxTokens {
+			return grid{}, undecidable("image", "%d x %d pixels give %.0f tokens", w, h, n)
+		}
+		if k.extra > 0 {
+			return grid{main: rows*(cols+1) + k.extra, mainCols: cols}, nil
+		}
+		if rows*cols == 0 {
+			return grid{}, refused(400, "picture of %d x %d pixels shrinks to nothing", w, h)
+		}
+		return grid{main: rows * cols, mainCols: cols}, nil
+	}
+}
+
+// bounds finds a pixel bound. A request's min_pixels or max_pixels wins, then
+// its size (which must hold the key), then the file's min_pixels or
+// max_pixels, then the file's size, then the class default.
+func bounds(s *settings, edge, pixels string, fallback value) int {
+	if s.kw[pixels] == nil {
+		if size, ok := s.kw["size"].(map[string]any); ok {
+			if size[edge] == nil {
+				s.fail("size: want shortest_edge and longest_edge, %s is missing", edge)
+				return 1
+			}
+			return s.int(value{"kw.size." + edge})
+		}
+	}
+	return s.int(append(value{"image." + pixels, "image.size." + edge, "image.size." + pixels}, fallback...))
+}
+
+func (k smartResize) resize(w, h, f, lo, hi, frames int) (cols, rows int, err error) {
+	W, H, F := float64(w), float64(h), float64(f)
+	switch k.grow {
+	case growBoth:
+		if h < f || w < f {
+			s := max(F/H, F/W)
+			H, W = math.Trunc(H*s), math.Trunc(W*s)
+		}
+	case growEach:
+		if H < F {
+			W, H = math.RoundToEven(W*F/H), F
+		}
+		if W < F {
+			H, W = math.RoundToEven(H*F/W), F
+		}
+	}
+	if max(H, W)/min(H, W) > maxRatio {
+		return 0, 0, refused(400, "aspect ratio of %d x %d pixels is above %d", w, h, maxRatio)
+	}
+	T := float64(frames)
+	hb, wb := math.RoundToEven(H/F)*F, math.RoundToEven(W/F)*F
+	switch area := float64(T*hb) * wb; {
+	case area > float64(hi):
+		beta := math.Sqrt(float64(T*H) * W / float64(hi))
+		hb, wb = math.Floor(H/beta/F)*F, math.Floor(W/beta/F)*F
+		if !k.unclamped {
+			hb, wb = max(F, hb), max(F, wb)
+		}
+	case area < float64(lo):
+		beta := math.Sqrt(float64(lo) / (float64(T*H) * W))
+		hb, wb = math.Ceil(H*beta/F)*F, math.Ceil(W*beta/F)*F
+	}
+	return int(wb) / f, int(hb) / f, nil
+}
+
+// fitLongSide is MiniMax M3's rule for files with max_long_side_pixel.
+func fitLongSide(w, h, f, limit int) (cols, rows int, err error) {
+	const minShort, maxArea = 112, 12_845_056
+	W, H, F := float64(w), float64(h), float64(f)
+	if max(W, H)/min(W, H) > maxRatio {
+		return 0, 0, refused(400, "aspect ratio of %d x %d pixels is above %d", w, h, maxRatio)
+	}
+	if long, short := max(W, H), min(W, H); long > float64(limit) {
+		beta := float64(limit) / long
+		H, W = H*beta, W*beta
+	} else if short < minShort {
+		beta := minShort / short
+		H, W = H*beta, W*beta
+	}
+	hb := max(F, math.RoundToEven(H/F)*F)
+	wb := max(F, math.RoundToEven(W/F)*F)
+	if hb*wb > maxArea {
+		return 0, 0, refused(400, "picture of %d x %d pixels is above %d pixels after resizing", w, h, maxArea)
+	}
+	return int(wb) / f, int(hb) / f, nil
+}
+
+func (k smartResize) rule() string {
+	return "smart_resize, unit " + k.patch.String() + " x " + k.merge.String()
+}
+
+// fitLongest shrinks to a longest edge and counts patches, the last one of a
+// row and column padded (Pixtral, Mistral 3).
+type fitLongest struct {
+	edge, patch, merge value
+	nearest            bool // mistral-common rounds, the Hugging Face processor truncates
+}
+
+func (k fitLongest) bind(s *settings) counter {
+	edge, patch := s.int(k.edge), s.int(k.patch)
+	// An image processor's own patch_size has the merge in it already.
+	if _, place := s.find(k.patch); k.merge != nil && !strings.HasPrefix(place, "image.") {
+		patch *= s.small(k.merge, 1, 1<<10)
+	}
+	return func(w, h, _ int) (grid, error) {
+		W, H := float64(w), float64(h)
+		if r := max(W/float64(edge), H/float64(edge)); r > 1 {
+			if k.nearest {
+				w, h = round(W/r), round(H/r)
+			} else {
+				w, h = int(math.Floor(W/r)), int(math.Floor(H/r))
+			}
+		}
+		// A side of 0 gives no patch at all: the processor fails then.
+		cols, rows := (w-1)/patch+1, (h-1)/patch+1
+		if w < 1 || h < 1 {
+			return grid{}, refused(400, "a side of the picture shrinks to nothing")
+		}
+		return grid{rows: rows, cols: 1, tile: cols}, nil
+	}
+}
+
+func (k fitLongest) rule() string { return "longest edge " + k.edge.String() }
+
+// kimiVL shrinks by the number of patches, then pads up (Kimi-VL).
+type kimiVL struct{ patch, merge, limit value }
+
+func (k kimiVL) bind(s *settings) counter {
+	patch, merge, limit := s.int(k.patch), s.small(k.merge, 1, 1<<10), s.int(k.limit)
+	return func(w, h, _ int) (grid, error) {
+		if n := (w / patch) * (h / patch); n > limit {
+			scale := math.Sqrt(float64(limit) / float64(n))
+			w, h = int(float64(w)*scale), int(float64(h)*scale)
+		}
+		unit := patch * merge
+		return grid{main: ((w + unit - 1) / unit) * ((h + unit - 1) / unit)}, nil
+	}
+}
+
+func (k kimiVL) rule() string { return "patch limit " + k.limit.String() + ", padded up" }
+
+// kimiK25 bounds the patches in all and on each side, then pads up.
+type kimiK25 struct{ patch, merge, limit, side, fixed value }
+
+func (k kimiK25) bind(s *settings) counter {
+	patch, merge := s.small(k.patch, 1, 1<<16), s.small(k.merge, 1, 1<<10)
+	limit, side := s.int(k.limit), s.small(k.side, 1, 1<<20)
+	if v, _ := s.find(k.fixed); v != nil {
+		n := s.int(k.fixed)
+		return func(_, _, _ int) (grid, error) { return grid{main: n}, nil }
+	}
+	return func(w, h, _ int) (grid, error) {
+		ph, pw := max(1, float64(h/patch)), max(1, float64(w/patch))
+		longest := float64(side * patch)
+		scale := min(1, math.Sqrt(float64(limit)/(ph*pw)), longest/float64(h), longest/float64(w))
+		nh := min(max(1, int(float64(h)*scale)), side*patch)
+		nw := min(max(1, int(float64(w)*scale)), side*patch)
+		unit := patch * merge
+		return grid{main: ((nw + unit - 1) / unit) * ((nh + unit - 1) / unit)}, nil
+	}
+}
+
+func (k kimiK25) rule() string { return "patch limits " + k.limit.String() + " and " + k.side.String() }
+
+// softBudget fills a token budget while keeping the aspect ratio (Gemma 4).
+type softBudget struct{ patch, pool, budget value }
+
+func (k softBudget) bind(s *settings) counter {
+	patch, pool, budget := s.small(k.patch, 1, 1<<16), s.small(k.pool, 1, 1<<10), s.small(k.budget, 1, MaxTokens)
+	switch budget {
+	case 70, 140, 280, 560, 1120:
+	default:
+		s.fail("%s: want 70, 140, 280, 560 or 1120, have %d", k.budget, budget)
+	}
+	hf := s.engine != VLLM
+	return func(w, h, _ int) (grid, error) {
+		unit := patch * pool
+		W, H, U, P := float64(w), float64(h), float64(unit), float64(patch)
+		patches := float64(budget * pool * pool)
+		if hf {
+			factor := math.Sqrt(patches * float64(P*P) / float64(H*W))
+			th, tw := int(math.Floor(factor*H/U))*unit, int(math.Floor(factor*W/U))*unit
+			longest := budget * unit
+			switch {
+			case th == 0 && tw == 0:
+				return grid{}, refused(400, "picture of %d x %d pixels resizes to nothing", w, h)
+			case th == 0:
+				th, tw = unit, min(int(math.Floor(W/H))*unit, longest)
+			case tw == 0:
+				tw, th = unit, min(int(math.Floor(H/W))*unit, longest)
+			}
+			return grid{main: (th / patch) * (tw / patch) / (pool * pool)}, nil
+		}
+		scale := math.Sqrt(patches / float64((H/P)*(W/P)))
+		th := max(unit, int(math.Floor(H*scale/U))*unit)
+		tw := max(unit, int(math.Floor(W*scale/U))*unit)
+		return grid{main: min((th/patch)*(tw/patch)/(pool*pool), budget)}, nil
+	}
+}
+
+func (k softBudget) rule() string { return "token budget " + k.budget.String() }

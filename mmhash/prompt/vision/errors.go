@@ -1,0 +1,56 @@
+package vision
+
+import "fmt"
+
+// UnknownModelError says that a directory holds a multimodal model that the
+// table does not know. Its prompts cannot be predicted past the first medium.
+type UnknownModelError struct {
+	ModelType    string // config.json model_type, may be ""
+	Architecture string // first of config.json architectures, may be ""
+}
+
+func (e *UnknownModelError) Error() string {
+	return fmt.Sprintf("multimodal model of unknown type: model_type %q, architecture %q (docs/families.md lists the known ones)",
+		e.ModelType, e.Architecture)
+}
+
+// MissingError says that the directory lacks something that the family's rule
+// needs. The model must not be treated as exact.
+type MissingError struct {
+	Family string
+	What   string // what was looked for, and where
+}
+
+func (e *MissingError) Error() string {
+	return fmt.Sprintf("%s: %s", e.Family, e.What)
+}
+
+// RefusedError says that the engine answers the request with an error and so
+// stores nothing for it.
+type RefusedError struct {
+	Status int    // the HTTP status of vLLM
+	Reason string // in the engine's sense, our words
+}
+
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("the engine refuses this (%d): %s", e.Status, e.Reason)
+}
+
+// UndecidableError says that the tokens cannot be known from the request.
+// Everything before Modality's first placeholder is still exact.
+type UndecidableError struct {
+	Modality string
+	Reason   string
+}
+
+func (e *UndecidableError) Error() string {
+	return fmt.Sprintf("%s tokens cannot be predicted: %s", e.Modality, e.Reason)
+}
+
+func refused(status int, format string, a ...any) error {
+	return &RefusedError{Status: status, Reason: fmt.Sprintf(format, a...)}
+}
+
+func undecidable(modality, format string, a ...any) error {
+	return &UndecidableError{Modality: modality, Reason: fmt.Sprintf(format, a...)}
+}

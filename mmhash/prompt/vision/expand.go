@@ -1,0 +1,497 @@
+package vision
+
+import (
+	"slices"
+	"sort"
+	"strings"
+)
+
+// Expand puts the replacements of media into the prompt ids and appends the
+// result to dst. The n-th medium of a modality goes to the n-th occurrence of
+// its placeholder, whoever wrote it: one that a user typed takes the picture,
+// and further occurrences stay as they are (vLLM 0.32). Spans come in prompt
+// order, offsets count from the first appended id.
+//
+// Fewer placeholders than media is a *RefusedError: the engine answers 500.
+// Errors of Count are passed on. Costs one pass over ids plus the output; it
+// allocates per request and replacement, not per token. ids is not changed.
+func (m *Model) Expand(dst, ids []uint32, media []Media, kw Kwargs) (out []uint32, spans []Span, err error) {
+	switch {
+	case m.fam == nil && len(media) > 0:
+		return dst, nil, refused(400, "a text model takes no media")
+	case m.ReadsText() && m.fam != nil:
+		return m.ExpandText(dst, m.tok.DecodeText(ids), media, kw)
+	}
+	if m.fam != nil && m.fam.prepareIDs != nil {
+		ids = m.fam.prepareIDs(m, ids)
+	}
+	if len(media) == 0 {
+		return append(dst, ids...), nil, nil
+	}
+	b, err := m.builder(kw, len(media))
+	if err != nil {
+		return dst, nil, err
+	}
+	base := len(dst)
+	b.out = slices.Grow(dst, len(ids))
+	items, err := m.queue(media)
+	if err != nil {
+		return dst, nil, err
+	}
+	spans = make([]Span, 0, len(media))
+	from := 0
+	if items.inserting != nil {
+		p := items.inserting.prefix
+		if len(ids) < len(p) || !slices.Equal(ids[:len(p)], p) {
+			return dst, nil, refused(500, "the prompt does not start with %q, behind which the pictures go", m.tok.DecodeText(p))
+		}
+		b.out = append(b.out, p...)
+		from = len(p)
+		for k, i := range items.inserted {
+			start := len(b.out)
+			if err := b.item(media[i], k); err != nil {
+				return dst, nil, err
+			}
+			spans = append(spans, Span{i, start - base, len(b.out) - start})
+		}
+	}
+	for items.left > 0 {
+		it, at := items.next(func(it *item) (int, int) { return indexIDs(ids, it.targetIDs(m), from) })
+		if it == nil {
+			return m.expandDecoded(dst, ids, media, kw)
+		}
+		b.out = append(b.out, ids[from:at.start]...)
+		start := len(b.out)
+		if err := b.item(media[it.index], it.k); err != nil {
+			return dst, nil, err
+		}
+		spans = append(spans, Span{it.index, start - base, len(b.out) - start})
+		from = at.end
+	}
+	b.out = append(b.out, ids[from:]...)
+	if m.fam.newlineMerge {
+		b.out = m.mergeNewlines(b.out, base, spans)
+	}
+	return b.out, spans, nil
+}
+
+// item is one medium that waits for its placeholder.
+type item struct {
+	rule  *rule
+	index int // in the media slice
+	k     int // number within its modality, from 0
+	ids   []uint32
+}
+
+func (it *item) targetIDs(m *Model) []uint32 {
+	if it.ids == nil {
+		if it.ids = it.rule.targets; it.ids == nil {
+			it.ids = m.tok.EncodeText(nil, it.targetText())
+		}
+	}
+	return it.ids
+}
+
+func (it *item) targetText() string {
+	return numbered(it.rule.target, it.k+1)
+}
+
+// queues hold the media that wait, one queue for each placeholder that can be
+// told apart.
+type queues struct {
+	waiting   [][]*item
+	left      int
+	inserting *rule // family that inserts instead of replacing
+	inserted  []int
+}
+
+func (m *Model) queue(media []Media) (*queues, error) {
+	q := &queues{}
+	byKey := map[string]int{}
+	counts := map[*rule]int{}
+	for i, md := range media {
+		r := m.rule(md.Modality)
+		if r == nil {
+			return nil, refused(400, "the model takes no %s", orImage(md.Modality))
+		}
+		it := &item{rule: r, index: i, k: counts[r]}
+		counts[r]++
+		if r.target == "" {
+			if r.entry.undecidable != "" {
+				return nil, undecidable(r.modality, "%s", r.entry.undecidable)
+			}
+			q.inserting = r
+			q.inserted = append(q.inserted, i)
+			continue
+		}
+		text := it.targetText()
+		at, ok := byKey[text]
+		if !ok {
+			at = len(q.waiting)
+			byKey[text] = at
+			q.waiting = append(q.waiting, nil)
+		}
+		q.waiting[at] = append(q.waiting[at], it)
+		q.left++
+	}
+	return q, nil
+}
+
+type hit struct{ start, end int }
+
+// next takes the waiting item whose placeholder comes first.
+func (q *queues) next(find func(*item) (start, end int)) (*item, hit) {
+	best, at := -1, hit{}
+	for i, w := range q.waiting {
+		if len(w) == 0 {
+			continue
+		}
+		start, end := find(w[0])
+		if start >= 0 && (best < 0 || start < at.start) {
+			best, at = i, hit{start, end}
+		}
+	}
+	if best < 0 {
+		return nil, at
+	}
+	it := q.waiting[best][0]
+	q.waiting[best] = q.waiting[best][1:]
+	q.left--
+	return it, at
+}
+
+func indexIDs(ids, target []uint32, from int) (start, end int) {
+	if len(target) == 0 {
+		return -1, -1
+	}
+	for from+len(target) <= len(ids) {
+		i := slices.Index(ids[from:len(ids)-len(target)+1], target[0])
+		if i < 0 {
+			return -1, -1
+		}
+		from += i
+		if slices.Equal(ids[from:from+len(target)], target) {
+			return from, from + len(target)
+		}
+		from++
+	}
+	return -1, -1
+}
+
+// expandDecoded is vLLM's second way, taken when a placeholder is not found
+// as ids (its text merged with its neighbours when the prompt was tokenised):
+// decode the prompt, replace in the text, encode again.
+func (m *Model) expandDecoded(dst, ids []uint32, media []Media, kw Kwargs) ([]uint32, []Span, error) {
+	text := m.tok.DecodeText(ids)
+	q, err := m.queue(media)
+	if err != nil {
+		return dst, nil, err
+	}
+	b, err := m.builder(kw, len(media))
+	if err != nil {
+		return dst, nil, err
+	}
+	b.mode = condensed
+	var c condensedText
+	from := 0
+	for q.left > 0 {
+		it, at := q.next(func(it *item) (int, int) {
+			target := m.tok.DecodeText(it.targetIDs(m))
+			if i := strings.Index(text[from:], target); i >= 0 && target != "" {
+				return from + i, from + i + len(target)
+			}
+			return -1, -1
+		})
+		if it == nil {
+			return dst, nil, refused(500, "fewer placeholders in the prompt than media (%d are left over)", q.left)
+		}
+		c.plain(text[from:at.start])
+		if err := c.item(b, media[it.index], it); err != nil {
+			return dst, nil, err
+		}
+		from = at.end
+	}
+	c.plain(text[from:])
+	return c.encode(m, dst, m.fam.viaPieces)
+}
+
+// condensedText is a prompt in which every run of embedding tokens is a
+// single one, so that it is tokenised as fast as a prompt without pictures.
+// Added tokens never merge with their neighbours, so the ids are those of the
+// full text with each run stretched afterwards.
+type condensedText struct {
+	str    []byte
+	pieces []piece
+}
+
+type piece struct {
+	end  int   // in str
+	item *item // nil: the prompt's own text
+	runs []int
+	rule *rule
+}
+
+func (c *condensedText) plain(s string) {
+	c.str = append(c.str, s...)
+	c.pieces = append(c.pieces, piece{end: len(c.str)})
+}
+
+func (c *condensedText) item(b *builder, md Media, it *item) error {
+	b.str, b.runs = b.str[:0], b.runs[:0]
+	if err := b.item(md, it.k); err != nil {
+		return err
+	}
+	c.str = append(c.str, b.str...)
+	c.pieces = append(c.pieces, piece{end: len(c.str), item: it, runs: slices.Clone(b.runs), rule: it.rule})
+	return nil
+}
+
+// encode tokenises the text and stretches the runs.
+func (c *condensedText) encode(m *Model, dst []uint32, separately bool) ([]uint32, []Span, error) {
+	var ids []uint32
+	var ends []int // of the pieces in ids, when encoded separately
+	if separately {
+		from := 0
+		for _, p := range c.pieces {
+			ids = m.tok.EncodeText(ids, string(c.str[from:p.end]))
+			ends = append(ends, len(ids))
+			from = p.end
+		}
+	} else {
+		ids = m.tok.EncodeText(nil, string(c.str))
+	}
+	// The runs in the order in which their tokens appear, tokens that the
+	// prompt itself contains among them.
+	type run struct {
+		n     int
+		piece int
+	}
+	var runs []run
+	embeds := map[uint32]bool{}
+	from := 0
+	for i, p := range c.pieces {
+		if p.item != nil {
+			for _, n := range p.runs {
+				runs = append(runs, run{n, i})
+			}
+			if p.rule.hasID {
+				embeds[p.rule.id] = true
+			}
+		} else {
+			text := string(c.str[from:p.end])
+			for n := m.countEmbeds(text); n > 0; n-- {
+				runs = append(runs, run{1, -1})
+			}
+		}
+		from = p.end
+	}
+	base, next := len(dst), 0
+	spans := make([]Span, 0, len(c.pieces)/2)
+	first := make(map[int]int) // piece -> offset of its first run
+	last := make(map[int]int)
+	for i, id := range ids {
+		if !m.isEmbed(id) {
+			dst = append(dst, id)
+			continue
+		}
+		if next == len(runs) {
+			return dst[:base], nil, undecidable("image", "the tokenizer reads a placeholder where the text has none (token %d)", i)
+		}
+		r := runs[next]
+		next++
+		if r.piece >= 0 {
+			if _, seen := first[r.piece]; !seen {
+				first[r.piece] = len(dst) - base
+			}
+		}
+		dst = appendRun(dst, id, r.n)
+		if r.piece >= 0 {
+			last[r.piece] = len(dst) - base
+		}
+	}
+	if next != len(runs) {
+		return dst[:base], nil, undecidable("image", "%d placeholder tokens of the text were not tokenised as such", len(runs)-next)
+	}
+	for i, p := range c.pieces {
+		if p.item == nil {
+			continue
+		}
+		text := ""
+		if i > 0 {
+			text = string(c.str[c.pieces[i-1].end:p.end])
+		} else {
+			text = string(c.str[:p.end])
+		}
+		lead, trail := text, ""
+		if p.rule.hasID {
+			if at := strings.Index(text, p.rule.idText); at >= 0 {
+				lead = text[:at]
+				trail = text[strings.LastIndex(text, p.rule.idText)+len(p.rule.idText):]
+			}
+		}
+		start, end := first[i]-len(m.tok.EncodeText(nil, lead)), last[i]
+		if trail != "" {
+			end += len(m.literal([]byte(trail), true, p.rule))
+		}
+		spans = append(spans, Span{p.item.index, max(start, 0), min(end, len(dst)-base) - max(start, 0)})
+	}
+	sort.SliceStable(spans, func(i, j int) bool { return spans[i].Offset < spans[j].Offset })
+	return dst, spans, nil
+}
+
+func (m *Model) isEmbed(id uint32) bool {
+	for _, r := range m.rules {
+		if r.hasID && r.id == id {
+			return true
+		}
+	}
+	return false
+}
+
+// countEmbeds counts the embedding tokens that a text spells out.
+func (m *Model) countEmbeds(text string) int {
+	n := 0
+	for i, r := range m.rules {
+		if !r.hasID {
+			continue
+		}
+		seen := false
+		for _, earlier := range m.rules[:i] {
+			seen = seen || earlier.hasID && earlier.id == r.id
+		}
+		if !seen {
+			n += strings.Count(text, r.idText)
+		}
+	}
+	return n
+}
+
+// ExpandText expands the placeholders of a rendered prompt and tokenises it,
+// as the engine does: in the text for engines that run the Hugging Face
+// processor (SGLang, TensorRT-LLM), on the ids for vLLM. See Expand.
+func (m *Model) ExpandText(dst []uint32, text string, media []Media, kw Kwargs) ([]uint32, []Span, error) {
+	if m.fam == nil || !m.ReadsText() {
+		return m.Expand(dst, m.tok.EncodeText(nil, text), media, kw)
+	}
+	if m.fam.prepareText != nil {
+		text = m.fam.prepareText(m, text)
+	}
+	if len(media) == 0 {
+		return m.embedIDs(m.tok.EncodeText(dst, text), len(dst)), nil, nil
+	}
+	q, err := m.queue(media)
+	if err != nil {
+		return dst, nil, err
+	}
+	b, err := m.builder(kw, len(media))
+	if err != nil {
+		return dst, nil, err
+	}
+	b.mode = condensed
+	var c condensedText
+	for k, i := range q.inserted {
+		if err := c.item(b, media[i], &item{rule: q.inserting, index: i, k: k}); err != nil {
+			return dst, nil, err
+		}
+	}
+	from := 0
+	for q.left > 0 {
+		it, at := q.next(func(it *item) (int, int) {
+			target := it.targetText()
+			if i := strings.Index(text[from:], target); i >= 0 {
+				return from + i, from + i + len(target)
+			}
+			return -1, -1
+		})
+		if it == nil {
+			return dst, nil, refused(400, "fewer placeholders in the prompt than media (%d are left over)", q.left)
+		}
+		c.plain(text[from:at.start])
+		if err := c.item(b, media[it.index], it); err != nil {
+			return dst, nil, err
+		}
+		from = at.end
+	}
+	c.plain(text[from:])
+	if m.fam.finishText != nil {
+		// The family edits text across the seams; spans are those of the runs.
+		c = c.edited(m)
+	}
+	base := len(dst)
+	out, spans, err := c.encode(m, dst, false)
+	if err != nil {
+		return dst, nil, err
+	}
+	return m.embedIDs(out, base), spans, nil
+}
+
+// edited applies the family's finishText to the whole text and cuts it into
+// pieces again, at the embedding tokens.
+func (c condensedText) edited(m *Model) condensedText {
+	whole := m.fam.finishText(m, string(c.str))
+	var out condensedText
+	from := 0
+	for _, p := range c.pieces {
+		if p.item == nil {
+			continue
+		}
+		id := p.rule.idText
+		// Every picture's runs follow in order; a piece is its runs only.
+		at := strings.Index(whole[from:], id)
+		if at < 0 {
+			break
+		}
+		start := from + at
+		end := start
+		for range p.runs {
+			if i := strings.Index(whole[end:], id); i >= 0 {
+				end += i + len(id)
+			}
+		}
+		out.plain(whole[from:start])
+		out.str = append(out.str, whole[start:end]...)
+		out.pieces = append(out.pieces, piece{end: len(out.str), item: p.item, runs: p.runs, rule: p.rule})
+		from = end
+	}
+	out.plain(whole[from:])
+	return out
+}
+
+// embedIDs writes TensorRT-LLM's out-of-vocabulary id over every media id
+// from offset base on.
+func (m *Model) embedIDs(out []uint32, base int) []uint32 {
+	if m.trtID == 0 {
+		return out
+	}
+	for i, id := range out[base:] {
+		if m.isEmbed(id) {
+			out[base+i] = m.trtID
+		}
+	}
+	return out
+}
+
+// mergeNewlines is vLLM's pass over Gemma 3 prompts: the vocabulary has
+// tokens for 1 to 4 newlines, and pairs that meet at a seam become one.
+func (m *Model) mergeNewlines(out []uint32, base int, spans []Span) []uint32 {
+	n := m.newlines
+	for _, pass := range [][3]uint32{{n[0], n[1], n[2]}, {n[1], n[0], n[2]}, {n[1], n[1], n[3]}} {
+		w, span := base, 0
+		for r := base; r < len(out); r++ {
+			merged := r+1 < len(out) && out[r] == pass[0] && out[r+1] == pass[1]
+			for span < len(spans) && (spans[span].Offset == r-base || merged && spans[span].Offset == r+1-base) {
+				spans[span].Offset = w - base
+				span++
+			}
+			if merged {
+				out[w] = pass[2]
+				r++
+			} else {
+				out[w] = out[r]
+			}
+			w++
+		}
+		out = out[:w]
+	}
+	return out
+}

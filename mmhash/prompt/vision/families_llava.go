@@ -1,0 +1,131 @@
+package vision
+
+// The LLaVA line and the families with a fixed number of tokens.
+
+var llavaNames = map[string]name{"image": {attr: "image_token", text: "<image>", id: "image_token_index image_token_id"}}
+
+// llavaSquare is one square crop seen by a CLIP-like encoder.
+var llavaSquare = square{
+	size:  value{"image.crop_size.height", "image.size.height", "config.vision_config.image_size", "image.size.shortest_edge"},
+	patch: value{"processor.patch_size", "config.vision_config.patch_size"},
+	// Encoders with a class token say so in num_additional_image_tokens; the
+	// files of older checkpoints leave it to the encoder's type.
+	strategy: value{"processor.vision_feature_select_strategy", "config.vision_feature_select_strategy", "=default"},
+	extra:    value{"processor.num_additional_image_tokens", "=1"},
+}
+
+var llavaFamilies = []family{
+	{
+		name: "llava", title: "LLaVA-1.5, BakLLaVA, ViP-LLaVA",
+		archs: []string{"LlavaForConditionalGeneration", "VipLlavaForConditionalGeneration"},
+		types: []string{"llava", "vipllava"}, processors: []string{"LlavaProcessor", "CLIPImageProcessor"},
+		names: llavaNames,
+		image: &entry{target: "{image}", id: "{image}", count: llavaSquare},
+	},
+	{
+		name: "llava_next", title: "LLaVA-NeXT (1.6)",
+		archs: []string{"LlavaNextForConditionalGeneration"}, types: []string{"llava_next"},
+		processors: []string{"LlavaNextProcessor", "LlavaNextImageProcessor"},
+		names:      llavaNames,
+		image: &entry{target: "{image}", id: "{image}",
+			count: anyres{square: llavaSquare, pinpoints: value{"image.image_grid_pinpoints", "config.image_grid_pinpoints"}}},
+	},
+	{
+		name: "llava_onevision", title: "LLaVA-OneVision",
+		archs: []string{"LlavaOnevisionForConditionalGeneration"}, types: []string{"llava_onevision"},
+		processors: []string{"LlavaOnevisionProcessor", "LlavaOnevisionImageProcessor"},
+		names:      llavaNames,
+		image: &entry{target: "{image}", id: "{image}",
+			count: anyres{square: square{
+				size:     value{"image.size.height", "config.vision_config.image_size", "=384"},
+				patch:    value{"config.vision_config.patch_size", "=14"},
+				strategy: value{"processor.vision_feature_select_strategy", "config.vision_feature_select_strategy", "=full"},
+				extra:    value{"=0"}},
+				pinpoints: value{"image.image_grid_pinpoints", "config.image_grid_pinpoints"},
+				aspect:    value{"processor.vision_aspect_ratio", "config.vision_aspect_ratio", "=anyres_max_9"}}},
+		video: &entry{target: "<video>", undecidable: "the engine's frame sampling is not in the request"},
+	},
+	{
+		name: "gemma3", title: "Gemma 3, MedGemma",
+		archs: []string{"Gemma3ForConditionalGeneration"}, types: []string{"gemma3"},
+		processors: []string{"Gemma3Processor", "Gemma3ImageProcessor"},
+		names: map[string]name{
+			"image": {attr: "image_token", text: "<image_soft_token>", id: "image_token_index image_token_id"},
+			"boi":   {attr: "boi_token", text: "<start_of_image>", id: "boi_token_index boi_token_id"},
+			"eoi":   {attr: "eoi_token", text: "<end_of_image>", id: "eoi_token_index eoi_token_id"},
+		},
+		image: &entry{target: "{boi}", id: "{image}",
+			count: panScan{tokens: value{"processor.image_seq_length", "image.image_seq_length", "config.mm_tokens_per_image", "=256"},
+				// The processor's call default beats the image processor's file.
+				on: value{"kw.do_pan_and_scan"}, minCrop: value{"kw.pan_and_scan_min_crop_size", "=256"},
+				maxCrops: value{"kw.pan_and_scan_max_num_crops", "=4"}, minRatio: value{"kw.pan_and_scan_min_ratio_to_activate", "=1.2"}},
+			layout: layout{tiledBegin: "Here is the original image ", mainFirst: true, mainBegin: "\n\n{boi}", mainEnd: "{eoi}\n\n",
+				between:   " and here are some crops to help you see better ",
+				tileBegin: "\n\n{boi}", tileEnd: "{eoi}\n\n", tileSep: " "}},
+		newlineMerge: true,
+	},
+	{
+		name: "gemma3n", title: "Gemma 3n",
+		archs: []string{"Gemma3nForConditionalGeneration"}, types: []string{"gemma3n"}, processors: []string{"Gemma3nProcessor"},
+		names: map[string]name{
+			"image": {attr: "image_token", text: "<image_soft_token>", id: "image_token_id"},
+			"boi":   {attr: "boi_token", text: "<start_of_image>", id: "boi_token_id"},
+			"eoi":   {attr: "eoi_token", text: "<end_of_image>", id: "eoi_token_id"},
+			"audio": {attr: "audio_token", text: "<audio_soft_token>", id: "audio_token_id"},
+			"boa":   {attr: "boa_token", text: "<start_of_audio>", id: "boa_token_id"},
+			"eoa":   {attr: "eoa_token", text: "<end_of_audio>", id: "eoa_token_id"},
+		},
+		image: &entry{target: "{image}", id: "{image}", count: fixed{value{"processor.image_seq_length", "=256"}},
+			layout: layout{begin: "\n\n{boi}", end: "{eoi}\n\n"}},
+		audio: &entry{target: "{audio}", id: "{audio}", count: fixed{value{"processor.audio_seq_length", "=188"}},
+			layout: layout{begin: "\n\n{boa}", end: "{eoa}\n\n"}},
+		newlineMerge: true,
+	},
+	{
+		name: "paligemma", title: "PaliGemma, PaliGemma 2",
+		archs: []string{"PaliGemmaForConditionalGeneration"}, types: []string{"paligemma"}, processors: []string{"PaliGemmaProcessor"},
+		names: map[string]name{
+			"image": {attr: "image_token", text: "<image>", id: "image_token_index image_token_id"},
+			"bos":   {attr: "bos_token", text: "<bos>"},
+		},
+		image: &entry{prefix: "{bos}", id: "{image}",
+			count:  square{size: value{"image.size.height", "config.vision_config.image_size"}, patch: value{"config.vision_config.patch_size", "=14"}},
+			layout: layout{end: "{bos}"}, put: "-"},
+		finishText: func(_ *Model, text string) string { return text + "\n" },
+	},
+	{
+		name: "deepseek_vl", title: "DeepSeek-VL",
+		archs:      []string{"DeepseekVLForConditionalGeneration", "DeepseekVLHybridForConditionalGeneration"},
+		types:      []string{"deepseek_vl", "deepseek_vl_hybrid"},
+		processors: []string{"DeepseekVLProcessor", "DeepseekVLHybridProcessor", "DeepseekVLImageProcessor"},
+		names:      map[string]name{"image": {attr: "image_token", text: "<image_placeholder>", id: "image_token_id"}},
+		image:      &entry{target: "{image}", id: "{image}", count: fixed{value{"processor.num_image_tokens", "=576"}}},
+	},
+	{
+		name: "janus", title: "Janus, Janus-Pro",
+		archs: []string{"JanusForConditionalGeneration"}, types: []string{"janus"},
+		processors: []string{"JanusProcessor", "JanusImageProcessor"},
+		names: map[string]name{
+			"image": {attr: "image_token", text: "<image_placeholder>", id: "image_token_id"},
+			"boi":   {attr: "boi_token", text: "<begin_of_image>"},
+			"eoi":   {attr: "eoi_token", text: "<end_of_image>"},
+		},
+		image: &entry{target: "{image}", id: "{image}", count: fixed{value{"processor.num_image_tokens", "=576"}},
+			layout: layout{begin: "{boi}", end: "{eoi}"}},
+	},
+	{
+		name: "aria", title: "Aria",
+		archs: []string{"AriaForConditionalGeneration"}, types: []string{"aria"},
+		names: map[string]name{"image": {attr: "image_token", text: "<|img|>", id: "image_token_index"}},
+		image: &entry{target: "{image}", id: "{image}", count: largestQuery{value{"config.projector_patch_to_query_dict"}},
+			put: "<|fim_prefix|>{image}<|fim_suffix|>"},
+		note: "vLLM only: the Hugging Face processor splits large pictures",
+	},
+	{
+		name: "blip2", title: "BLIP-2",
+		archs: []string{"Blip2ForConditionalGeneration"}, types: []string{"blip-2"},
+		names: map[string]name{"image": {text: "<image>", id: "image_token_index"}},
+		image: &entry{id: "{image}", count: fixed{value{"config.num_query_tokens"}}, put: "-"},
+		note:  "vLLM only",
+	},
+}

@@ -1,0 +1,331 @@
+package vision
+
+import (
+	"strconv"
+	"strings"
+)
+
+// layout is how the runs of embedding tokens are wrapped. In order:
+//
+//	begin
+//	main, if mainFirst
+//	tiles: for each row, for each tile: tileBegin run tileEnd,
+//	       tileSep between the tiles of a row, rowEnd behind each row,
+//	       rowSep between rows
+//	between, if there were tiles and a main run follows
+//	main, if not mainFirst
+//	end
+//
+// where main is mainBegin run mainEnd. A layout that is only begin, end and a
+// main run is the usual case. {r}, {c} and {i} are the tile's row, column and
+// number from 1, {k} the picture's number from 0, other {names} the family's.
+// Everything that stands side by side is tokenised as one text.
+type layout struct {
+	begin, end                  string
+	mainFirst                   bool
+	mainBegin, mainEnd          string
+	tiledBegin                  string // ahead of everything but begin, if there are tiles
+	between                     string
+	tileBegin, tileEnd, tileSep string
+	rowEnd, rowSep              string
+	need                        []string // tokens that must exist in the vocabulary
+}
+
+// arrange writes one replacement.
+func (l *layout) arrange(b *builder, g grid) {
+	b.text(l.begin)
+	tiled := g.rows > 0 && g.cols > 0
+	if tiled {
+		b.text(l.tiledBegin)
+	}
+	main := func() {
+		if g.main > 0 {
+			b.text(l.mainBegin)
+			b.run(g.main)
+			b.text(l.mainEnd)
+		}
+	}
+	if l.mainFirst {
+		main()
+		if tiled {
+			b.text(l.between)
+		}
+	}
+	for r := 1; r <= g.rows && tiled; r++ {
+		if r > 1 {
+			b.text(l.rowSep)
+		}
+		for c := 1; c <= g.cols; c++ {
+			if c > 1 {
+				b.text(l.tileSep)
+			}
+			b.row, b.col, b.tileNo = r, c, (r-1)*g.cols+c
+			b.text(l.tileBegin)
+			b.run(g.tile)
+			b.text(l.tileEnd)
+		}
+		b.text(l.rowEnd)
+		if b.err != nil {
+			return
+		}
+	}
+	if !l.mainFirst {
+		if tiled && g.main > 0 {
+			b.text(l.between)
+		}
+		main()
+	}
+	b.text(l.end)
+}
+
+// builder writes replacements, as ids, as text with one token for each run,
+// or as a mere count.
+type builder struct {
+	m     *Model
+	rules []bound // by m.rules
+	items int     // media in the request
+
+	mode  buildMode
+	out   []uint32 // ids: everything written so far
+	n     int      // counting: tokens so far
+	embed int      // of those at embedding positions
+	str   []byte   // condensed: the text
+	runs  []int    // condensed: length of each run
+	rule  *rule    // of the item being written
+
+	pending             []byte // text not yet tokenised
+	afterRun            bool   // pending follows a run
+	k, row, col, tileNo int
+	err                 error
+}
+
+type buildMode int
+
+const (
+	ids buildMode = iota
+	counting
+	condensed
+)
+
+type bound struct {
+	count counter
+	err   error
+}
+
+// builder prepares for one request: the counts with its kwargs.
+func (m *Model) builder(kw Kwargs, items int) (*builder, error) {
+	b := &builder{m: m, items: items}
+	if len(kw) == 0 {
+		b.rules = make([]bound, len(m.rules))
+		for i, r := range m.rules {
+			b.rules[i].count = r.count
+		}
+		return b, nil
+	}
+	b.rules = make([]bound, len(m.rules))
+	for i, r := range m.rules {
+		if r.entry.count == nil {
+			continue
+		}
+		s := m.settings.with(kw)
+		s.err = nil
+		b.rules[i].count = r.entry.count.bind(s)
+		if s.err != nil {
+			// The server's own settings were read at load, so this is the
+			// request's doing.
+			b.rules[i].err = refused(400, "mm_processor_kwargs: %v", s.err)
+		}
+	}
+	return b, nil
+}
+
+// item writes the replacement of one medium; k is its number from 0 within
+// its modality.
+func (b *builder) item(media Media, k int) error {
+	modality := orImage(media.Modality)
+	i := -1
+	for j, r := range b.m.rules {
+		if r.modality == modality {
+			i = j
+		}
+	}
+	if i < 0 {
+		return refused(400, "the model takes no %s", modality)
+	}
+	r := b.m.rules[i]
+	if r.entry.undecidable != "" {
+		return undecidable(modality, "%s", r.entry.undecidable)
+	}
+	if b.rules[i].err != nil {
+		return b.rules[i].err
+	}
+	g, err := b.measure(media, b.rules[i].count)
+	if err != nil {
+		return err
+	}
+	b.rule, b.k, b.err, b.afterRun = r, k, nil, false
+	b.pending = b.pending[:0]
+	if r.entry.arrange != nil {
+		r.entry.arrange(b, g)
+	} else {
+		r.layout.arrange(b, g)
+	}
+	b.flush()
+	return b.err
+}
+
+// measure counts one medium and checks the bounds that hold for all.
+func (b *builder) measure(media Media, count counter) (grid, error) {
+	w, h := media.Width, media.Height
+	switch {
+	case media.Modality == "audio":
+		return count(0, 0, b.items)
+	case w <= 0 || h <= 0:
+		return grid{}, refused(400, "picture of %d x %d pixels", w, h)
+	case w > maxSide || h > maxSide || float64(w)*float64(h) > maxPixels:
+		return grid{}, refused(400, "picture of %d x %d pixels is larger than an engine decodes", w, h)
+	}
+	g, err := count(w, h, b.items)
+	if err != nil {
+		return grid{}, err
+	}
+	if media.Modality == "video" {
+		if media.Frames <= 0 {
+			return grid{}, undecidable("video", "the number of sampled frames is not known")
+		}
+		steps := (media.Frames + 1) / 2
+		if media.Frames > 1<<20 || g.main > MaxTokens/steps {
+			return grid{}, refused(400, "video of %d frames gives more than %d tokens", media.Frames, MaxTokens)
+		}
+		g.main *= steps
+	}
+	if total := float64(g.main) + float64(g.rows)*float64(g.cols)*float64(g.tile); total > MaxTokens || g.main < 0 || g.tile < 0 {
+		return grid{}, undecidable("image", "%d x %d pixels give %.0f tokens, more than %d", w, h, total, MaxTokens)
+	}
+	return g, nil
+}
+
+// maxSide and maxPixels bound what is counted at all. Pillow refuses above
+// 1.8e8 pixels; the bound only keeps the arithmetic inside int64.
+const (
+	maxSide   = 1 << 31
+	maxPixels = 1 << 40
+)
+
+// run writes n embedding tokens.
+func (b *builder) run(n int) {
+	if n <= 0 {
+		return
+	}
+	b.flush()
+	b.embed += n
+	b.afterRun = true
+	switch b.mode {
+	case counting:
+		b.n += n
+	case condensed:
+		b.str = append(b.str, b.rule.idText...)
+		b.runs = append(b.runs, n)
+	default:
+		b.out = appendRun(b.out, b.rule.id, n)
+	}
+}
+
+// appendRun appends n times id, growing at most once.
+func appendRun(dst []uint32, id uint32, n int) []uint32 {
+	start := len(dst)
+	if cap(dst)-start < n {
+		grown := make([]uint32, start, start+n+start/4)
+		copy(grown, dst)
+		dst = grown
+	}
+	dst = dst[:start+n]
+	run := dst[start:]
+	for i := range run {
+		run[i] = id
+	}
+	return dst
+}
+
+// text writes a piece of the layout, with its {…} filled in.
+func (b *builder) text(s string) {
+	for {
+		i := strings.IndexByte(s, '{')
+		if i < 0 || i+2 >= len(s) || s[i+2] != '}' {
+			b.pending = append(b.pending, s...)
+			return
+		}
+		b.pending = append(b.pending, s[:i]...)
+		n := 0
+		switch s[i+1] {
+		case 'r':
+			n = b.row
+		case 'c':
+			n = b.col
+		case 'i':
+			n = b.tileNo
+		case 'k':
+			n = b.k
+		}
+		b.pending = strconv.AppendInt(b.pending, int64(n), 10)
+		s = s[i+3:]
+	}
+}
+
+// maxLiterals bounds what is remembered of the layouts' texts.
+const maxLiterals = 8192
+
+// flush tokenises the pending text. Layouts use few distinct texts, so their
+// ids are remembered. Text behind a run is tokenised behind one token of that
+// run: some tokenizers treat the start of a text specially.
+func (b *builder) flush() {
+	if len(b.pending) == 0 || b.err != nil {
+		return
+	}
+	if b.mode == condensed {
+		b.str = append(b.str, b.pending...)
+		b.pending = b.pending[:0]
+		return
+	}
+	ids := b.m.literal(b.pending, b.afterRun, b.rule)
+	if b.mode == counting {
+		b.n += len(ids)
+		for _, id := range ids {
+			if b.rule.hasID && id == b.rule.id {
+				b.embed++
+			}
+		}
+	} else {
+		b.out = append(b.out, ids...)
+	}
+	b.pending = b.pending[:0]
+}
+
+func (m *Model) literal(text []byte, afterRun bool, r *rule) []uint32 {
+	key := text
+	if afterRun {
+		key = append(text, 0) // differs from the same text at the start
+		key = append(key, r.modality...)
+	}
+	m.litLock.RLock()
+	out, ok := m.literals[string(key)]
+	m.litLock.RUnlock()
+	if ok {
+		return out
+	}
+	if afterRun && r.hasID {
+		if with := m.tok.EncodeText(nil, r.idText+string(text)); len(with) > 0 && with[0] == r.id {
+			out = with[1:]
+		} else {
+			out = m.tok.EncodeText(nil, string(text))
+		}
+	} else {
+		out = m.tok.EncodeText(nil, string(text))
+	}
+	m.litLock.Lock()
+	if len(m.literals) < maxLiterals {
+		m.literals[string(key)] = out
+	}
+	m.litLock.Unlock()
+	return out
+}

@@ -1,0 +1,326 @@
+package vision
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"regexp"
+	"strings"
+)
+
+// maxFile bounds the size of a configuration file.
+const maxFile = 16 << 20
+
+// Load reads the model directory dir (os.DirFS of it) and builds the
+// placeholder rules for one engine. A text model gives a Model whose Family
+// is "". The error is an *UnknownModelError or a *MissingError where the
+// model's prompts cannot be predicted, else a read error.
+func Load(dir fs.FS, tok Tokens, opts Options) (*Model, error) {
+	if opts.Engine == "" {
+		opts.Engine = VLLM
+	}
+	s, err := readSettings(dir, opts)
+	if err != nil {
+		return nil, err
+	}
+	m := &Model{engine: opts.Engine, settings: s, tok: tok, literals: map[string][]uint32{}}
+	f, _ := match(s)
+	if f == nil {
+		if !looksMultimodal(s) {
+			return m, nil
+		}
+		arch := list(s.config["architectures"])
+		e := &UnknownModelError{}
+		e.ModelType, _ = s.config["model_type"].(string)
+		if len(arch) > 0 {
+			e.Architecture = arch[0]
+		}
+		return nil, e
+	}
+	m.fam = f
+	if err := m.resolveNames(); err != nil {
+		return nil, err
+	}
+	for _, e := range []struct {
+		modality string
+		entry    *entry
+	}{{"image", f.image}, {"video", f.video}, {"audio", f.audio}} {
+		if e.entry == nil {
+			continue
+		}
+		r, err := m.compile(e.modality, e.entry)
+		if err != nil {
+			return nil, err
+		}
+		m.rules = append(m.rules, r)
+	}
+	if f.newlineMerge && m.engine == VLLM {
+		for i := range m.newlines {
+			id, ok := tok.ID(strings.Repeat("\n", i+1))
+			if !ok {
+				return nil, m.lacks("a token for %d newlines, which vLLM merges behind pictures", i+1)
+			}
+			m.newlines[i] = id
+		}
+	}
+	if f.trtOutOfVocab && m.engine == TRTLLM {
+		vocab := s.int(value{"config.vocab_size", "config.text_config.vocab_size"})
+		if s.err != nil {
+			return nil, m.lacks("%v", s.err)
+		}
+		m.trtID = uint32(vocab + 1)
+	}
+	return m, nil
+}
+
+func (m *Model) lacks(format string, a ...any) error {
+	return &MissingError{Family: m.fam.name, What: fmt.Sprintf(format, a...)}
+}
+
+func readSettings(dir fs.FS, opts Options) (*settings, error) {
+	s := &settings{engine: opts.Engine}
+	var pre, proc map[string]any
+	for _, f := range []struct {
+		name string
+		into *map[string]any
+	}{
+		{"config.json", &s.config}, {"preprocessor_config.json", &pre},
+		{"processor_config.json", &proc}, {"tokenizer_config.json", &s.tokenizer},
+	} {
+		if err := readJSON(dir, f.name, f.into); err != nil {
+			return nil, err
+		}
+	}
+	if s.config == nil || opts.MistralFormat {
+		var params map[string]any
+		if err := readJSON(dir, "params.json", &params); err != nil {
+			return nil, err
+		}
+		if params != nil {
+			s.config = mistralConfig(params)
+			pre, proc = nil, nil
+		}
+	}
+	if thinker, ok := s.config["thinker_config"].(map[string]any); ok {
+		// Omni models keep the part that reads the prompt one level down.
+		if thinker["model_type"] == nil || s.config["architectures"] != nil {
+			merged := map[string]any{"architectures": s.config["architectures"], "model_type": s.config["model_type"]}
+			for k, v := range thinker {
+				if k != "architectures" && k != "model_type" {
+					merged[k] = v
+				}
+			}
+			s.config = merged
+		}
+	}
+	s.processor, s.image = proc, pre
+	if nested, ok := proc["image_processor"].(map[string]any); ok {
+		// transformers 5: this replaces preprocessor_config.json whole; what it
+		// lacks takes class defaults.
+		s.image = nested
+	}
+	s.hasFile = s.image != nil
+	s.kw = map[string]any{}
+	return s.with(opts.ProcessorKwargs), nil
+}
+
+func readJSON(dir fs.FS, name string, into *map[string]any) error {
+	data, err := fs.ReadFile(dir, name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if len(data) > maxFile {
+		return fmt.Errorf("%s: %d bytes, more than %d", name, len(data), maxFile)
+	}
+	if err := json.Unmarshal(data, into); err != nil {
+		return fmt.Errorf("%s: want a JSON object: %w", name, err)
+	}
+	return nil
+}
+
+// mistralConfig turns Mistral's params.json into the keys of a config.json.
+func mistralConfig(params map[string]any) map[string]any {
+	c := map[string]any{"model_type": "mistral_native_text", "vocab_size": params["vocab_size"]}
+	encoder, ok := params["vision_encoder"].(map[string]any)
+	if !ok {
+		// Newer files call it multimodal.whisper_model_args and so on; only a
+		// vision encoder brings picture placeholders.
+		multi, _ := params["multimodal"].(map[string]any)
+		if multi != nil {
+			c["model_type"], c["vision_config"] = "mistral_native_audio", multi
+		}
+		return c
+	}
+	c["model_type"], c["vision_config"] = "pixtral_native", encoder
+	for _, k := range []string{"image_token_id", "image_break_token_id", "image_end_token_id"} {
+		c[k] = encoder[k]
+	}
+	return c
+}
+
+// looksMultimodal reports whether a directory that the table does not know
+// takes anything but text.
+func looksMultimodal(s *settings) bool {
+	for _, k := range []string{"vision_config", "audio_config", "image_token_id", "image_token_index",
+		"mm_vision_tower", "visual", "vision_tower", "img_processor", "vision_model", "audio_token_id", "vit_config"} {
+		if s.config[k] != nil {
+			return true
+		}
+	}
+	return s.hasFile || s.processor["processor_class"] != nil && s.config == nil
+}
+
+// resolveNames finds the strings of the family's tokens.
+func (m *Model) resolveNames() error {
+	m.names = make(map[string]string, len(m.fam.names))
+	for key, n := range m.fam.names {
+		text := ""
+		if n.attr != "" {
+			for _, file := range []map[string]any{m.settings.processor, m.settings.tokenizer} {
+				if text = tokenText(file[n.attr]); text != "" {
+					break
+				}
+				if extra, ok := file["extra_special_tokens"].(map[string]any); ok {
+					if text = tokenText(extra[n.attr]); text != "" {
+						break
+					}
+				}
+			}
+		}
+		if text == "" {
+			text = n.text
+		}
+		cfgID, hasCfg := m.configID(n.id)
+		id, ok := m.tok.ID(text)
+		switch {
+		case !ok && hasCfg:
+			// A derived vocabulary may call the token otherwise.
+			text = m.tok.DecodeText([]uint32{cfgID})
+			if again, known := m.tok.ID(text); !known || again != cfgID {
+				return m.lacks("token %s: the tokenizer has neither it nor a token of id %d (config.json %s)", n.text, cfgID, n.id)
+			}
+		case !ok:
+			return m.lacks("token %s: not in the tokenizer, and config.json has no %s", text, n.id)
+		case hasCfg && cfgID != id && !n.loose:
+			return m.lacks("token %s: the tokenizer says %d, config.json (%s) says %d", text, id, n.id, cfgID)
+		case hasCfg && cfgID != id:
+			m.warnings = append(m.warnings, fmt.Sprintf("token %s: the tokenizer says %d, config.json (%s) says %d; the engine takes the tokenizer's",
+				text, id, n.id, cfgID))
+		}
+		m.names[key] = text
+	}
+	return nil
+}
+
+func tokenText(v any) string {
+	switch t := v.(type) {
+	case string:
+		return t
+	case map[string]any:
+		s, _ := t["content"].(string)
+		return s
+	}
+	return ""
+}
+
+func (m *Model) configID(keys string) (uint32, bool) {
+	for _, k := range strings.Fields(keys) {
+		if f, ok := number(dig(m.settings.config, k)); ok && f >= 0 && f < 1<<31 {
+			return uint32(f), true
+		}
+	}
+	return 0, false
+}
+
+// rule is an entry with everything resolved.
+type rule struct {
+	modality string
+	entry    *entry
+	layout   layout
+	target   string // text form, {k} still in it
+	targets  []uint32
+	prefix   []uint32 // inserting families
+	hasID    bool
+	id       uint32
+	idText   string
+	count    counter
+}
+
+func (m *Model) compile(modality string, e *entry) (*rule, error) {
+	r := &rule{modality: modality, entry: e, layout: e.layout, target: e.target}
+	if m.engine != VLLM {
+		if e.layoutHF != nil {
+			r.layout = *e.layoutHF
+		}
+		if e.targetHF != "" {
+			r.target = e.targetHF
+		}
+	}
+	r.layout.each(m.fill)
+	r.target = m.fill(r.target)
+	if r.target != "" && !strings.Contains(r.target, "{k}") {
+		r.targets = m.tok.EncodeText(nil, r.target)
+	}
+	if e.prefix != "" {
+		r.prefix = m.tok.EncodeText(nil, m.fill(e.prefix))
+	}
+	if e.id != "" {
+		r.idText = m.fill(e.id)
+		id, ok := m.tok.ID(r.idText)
+		if !ok {
+			return nil, m.lacks("token %s of the %s placeholder is not in the tokenizer", r.idText, modality)
+		}
+		r.id, r.hasID = id, true
+	}
+	for _, need := range r.layout.need {
+		if _, ok := m.tok.ID(m.fill(need)); !ok {
+			return nil, m.lacks("token %s of the %s layout is not in the tokenizer", m.fill(need), modality)
+		}
+	}
+	if e.count == nil {
+		return r, nil
+	}
+	r.count = e.count.bind(m.settings)
+	if err := m.settings.err; err != nil {
+		return nil, m.lacks("%v", err)
+	}
+	return r, nil
+}
+
+var nameRef = regexp.MustCompile(`\{[a-z_]{2,}\}`)
+
+// fill puts the family's tokens into a layout text.
+func (m *Model) fill(s string) string {
+	if !strings.Contains(s, "{") {
+		return s
+	}
+	return nameRef.ReplaceAllStringFunc(s, func(ref string) string { return m.names[ref[1:len(ref)-1]] })
+}
+
+func (l *layout) each(f func(string) string) {
+	for _, p := range []*string{&l.begin, &l.end, &l.mainBegin, &l.mainEnd, &l.tiledBegin, &l.between,
+		&l.tileBegin, &l.tileEnd, &l.tileSep, &l.rowEnd, &l.rowSep} {
+		*p = f(*p)
+	}
+}
+
+// Placeholder is the text that the engine puts into a message whose content
+// is a plain string, for the k-th item (from 1) of a modality. ok is false
+// where the engine inserts nothing (the template or the processor does) or
+// does not know the modality.
+func (m *Model) Placeholder(modality string, k int) (text string, ok bool) {
+	r := m.rule(modality)
+	if r == nil || r.entry.put == "-" {
+		return "", false
+	}
+	text = r.entry.put
+	if text == "" {
+		text = r.entry.target
+	}
+	text = strings.ReplaceAll(m.fill(text), "{k}", fmt.Sprint(k))
+	return text, text != ""
+}

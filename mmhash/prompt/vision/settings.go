@@ -1,0 +1,297 @@
+package vision
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// Kwargs are mm_processor_kwargs: of a request, or of the server's flag.
+type Kwargs map[string]any
+
+// ParseKwargs reads mm_processor_kwargs from JSON. Empty input and null give
+// nil.
+func ParseKwargs(raw []byte) (Kwargs, error) {
+	if len(raw) == 0 {
+		return nil, nil
+	}
+	var k Kwargs
+	if err := json.Unmarshal(raw, &k); err != nil {
+		return nil, fmt.Errorf("mm_processor_kwargs: want a JSON object: %w", err)
+	}
+	return k, nil
+}
+
+// value names a setting and where it is looked for, first hit wins:
+//
+//	image.KEY      mm_processor_kwargs (request, then server), then the image
+//	               processor's own file
+//	processor.KEY  kwargs, then the top level of processor_config.json
+//	config.KEY     config.json (thinker_config's for omni models)
+//	kw.KEY         kwargs only
+//	=LITERAL       the engine's class default
+//
+// KEY may be dotted. A JSON null counts as absent. A class default of the
+// image processor holds only if there is a processor file at all: without one
+// the engine does not start either.
+type value []string
+
+// settings are the files of a directory and the kwargs laid over them.
+type settings struct {
+	engine    string
+	kw        map[string]any
+	image     map[string]any
+	processor map[string]any
+	config    map[string]any
+	tokenizer map[string]any
+	hasFile   bool  // an image processor file was found
+	err       error // first problem; the values read after it mean nothing
+}
+
+// with lays a request's kwargs over the settings.
+func (s *settings) with(kw Kwargs) *settings {
+	c := *s
+	c.kw = make(map[string]any, len(s.kw)+len(kw))
+	for k, v := range s.kw {
+		c.kw[k] = v
+	}
+	for k, v := range kw {
+		c.kw[k] = v
+	}
+	// images_kwargs is the processors' own grouping of the same settings.
+	if nested, ok := c.kw["images_kwargs"].(map[string]any); ok {
+		for k, v := range nested {
+			if _, flat := c.kw[k]; !flat {
+				c.kw[k] = v
+			}
+		}
+	}
+	return &c
+}
+
+func (s *settings) fail(format string, a ...any) {
+	if s.err == nil {
+		s.err = fmt.Errorf(format, a...)
+	}
+}
+
+func dig(m map[string]any, path string) any {
+	for {
+		key, rest, more := strings.Cut(path, ".")
+		v := m[key]
+		if !more {
+			return v
+		}
+		next, ok := v.(map[string]any)
+		if !ok {
+			return nil
+		}
+		m, path = next, rest
+	}
+}
+
+// find gives the first hit of v and the place it came from.
+func (s *settings) find(v value) (any, string) {
+	for _, place := range v {
+		if lit, ok := strings.CutPrefix(place, "="); ok {
+			if !s.hasFile && v.fromImage() {
+				return nil, ""
+			}
+			if n, err := strconv.ParseFloat(lit, 64); err == nil {
+				return n, place
+			}
+			if b, err := strconv.ParseBool(lit); err == nil {
+				return b, place
+			}
+			return lit, place
+		}
+		scope, key, _ := strings.Cut(place, ".")
+		var found any
+		switch scope {
+		case "kw":
+			found = dig(s.kw, key)
+		case "image":
+			if found = dig(s.kw, key); found == nil {
+				found = dig(s.image, key)
+			}
+		case "processor":
+			if found = dig(s.kw, key); found == nil {
+				found = dig(s.processor, key)
+			}
+		case "config":
+			found = dig(s.config, key)
+		}
+		if found != nil {
+			return found, place
+		}
+	}
+	return nil, ""
+}
+
+// fromImage reports whether v has a place in the image processor's file and
+// nowhere else in the directory.
+func (v value) fromImage() bool {
+	image := false
+	for _, place := range v {
+		switch {
+		case strings.HasPrefix(place, "image."):
+			image = true
+		case !strings.HasPrefix(place, "=") && !strings.HasPrefix(place, "kw."):
+			return false
+		}
+	}
+	return image
+}
+
+func (s *settings) missing(v value) {
+	if !s.hasFile && v.fromImage() {
+		s.fail("needs %s, but there is neither preprocessor_config.json nor an image_processor in processor_config.json", v)
+		return
+	}
+	s.fail("needs a value for %s, found none", v)
+}
+
+func (v value) String() string {
+	return strings.Join(v, " or ")
+}
+
+// float reads a number; absent or not a number is an error.
+func (s *settings) float(v value) float64 {
+	found, place := s.find(v)
+	if found == nil {
+		s.missing(v)
+		return 1
+	}
+	f, ok := number(found)
+	if !ok || math.IsNaN(f) || math.IsInf(f, 0) {
+		s.fail("%s: want a number, have %T", place, found)
+		return 1
+	}
+	return f
+}
+
+func number(v any) (float64, bool) {
+	switch n := v.(type) {
+	case float64:
+		return n, true
+	case int:
+		return float64(n), true
+	case string:
+		f, err := strconv.ParseFloat(n, 64)
+		return f, err == nil
+	}
+	return 0, false
+}
+
+// maxSetting bounds every integer setting, so that products of two of them
+// and of pixel counts stay inside int64 or are checked in floating point.
+const maxSetting = 1 << 40
+
+// int reads a positive integer.
+func (s *settings) int(v value) int {
+	n := s.natural(v)
+	if n == 0 {
+		s.fail("%s: want a positive integer, have 0", v)
+		return 1
+	}
+	return n
+}
+
+// natural reads an integer that may be 0. A list of equal numbers and a
+// {"height","width"} pair of equal sides count as one number.
+func (s *settings) natural(v value) int {
+	found, place := s.find(v)
+	switch t := found.(type) {
+	case nil:
+		s.missing(v)
+		return 1
+	case []any:
+		if len(t) == 2 && t[0] == t[1] {
+			found = t[0]
+		}
+	case map[string]any:
+		if h, ok := t["height"]; ok && h == t["width"] {
+			found = h
+		}
+	}
+	f, ok := number(found)
+	if !ok || f != math.Trunc(f) || f < 0 || f > maxSetting {
+		s.fail("%s: want an integer from 0 to 2^40, have %v", place, found)
+		return 1
+	}
+	return int(f)
+}
+
+// small reads an integer from lo to hi: tile counts and the like, which bound
+// loops and tables.
+func (s *settings) small(v value, lo, hi int) int {
+	n := s.natural(v)
+	if n < lo || n > hi {
+		s.fail("%s: want %d to %d, have %d", v, lo, hi, n)
+		return lo
+	}
+	return n
+}
+
+// bool reads a switch; absent is false.
+func (s *settings) bool(v value) bool {
+	found, place := s.find(v)
+	switch t := found.(type) {
+	case nil:
+		return false
+	case bool:
+		return t
+	case float64:
+		return t != 0
+	}
+	s.fail("%s: want true or false, have %v", place, found)
+	return false
+}
+
+// text reads a string; absent is "".
+func (s *settings) text(v value) string {
+	found, place := s.find(v)
+	switch t := found.(type) {
+	case nil:
+		return ""
+	case string:
+		return t
+	case float64:
+		return strconv.FormatFloat(t, 'g', -1, 64)
+	}
+	s.fail("%s: want a string, have %v", place, found)
+	return ""
+}
+
+// pairs reads a list of [a, b] integers, at most 1024 of them.
+func (s *settings) pairs(v value) [][2]int {
+	found, place := s.find(v)
+	if found == nil {
+		s.missing(v)
+		return nil
+	}
+	list, ok := found.([]any)
+	if !ok || len(list) == 0 || len(list) > 1024 {
+		s.fail("%s: want a list of up to 1024 [height, width] pairs, have %T", place, found)
+		return nil
+	}
+	out := make([][2]int, len(list))
+	for i, e := range list {
+		p, ok := e.([]any)
+		if !ok || len(p) != 2 {
+			s.fail("%s[%d]: want a pair of integers, have %v", place, i, e)
+			return nil
+		}
+		for j := range p {
+			f, ok := number(p[j])
+			if !ok || f < 1 || f > 1<<20 || f != math.Trunc(f) {
+				s.fail("%s[%d]: want integers from 1 to 2^20, have %v", place, i, e)
+				return nil
+			}
+			out[i][j] = int(f)
+		}
+	}
+	return out
+}
