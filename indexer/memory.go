@@ -1,0 +1,165 @@
+package indexer
+
+import (
+	"sync"
+	"unsafe"
+)
+
+// The index keeps everything that grows with the number of blocks in slabs of 32 KiB, cut from chunks of 2 MiB without
+// a single pointer inside. The garbage collector sees one object per chunk, so 20 M held blocks cost it as much as 250
+// objects, and since nothing in a slab ever becomes garbage, the heap needs no slack. A slab serves one purpose at a
+// time: hash runs, stem records, sheets, or table segments. Memory given up goes back to the purpose's free list, and a
+// slab of hash runs that is all free goes back to the common stock; the operating system gets nothing back.
+const (
+	unitWords  = 16                       // a unit is 128 bytes, the grain of a hash run
+	slabWords  = 4096                     // 32 KiB
+	slabUnits  = slabWords / unitWords    // 256
+	chunkSlabs = 64                       // 2 MiB
+	chunkWords = chunkSlabs * slabWords   //
+	maxChunks  = 1 << 14                  // 32 GiB, the reach of a 28-bit sheet number
+	chunkBytes = chunkWords * 8           //
+	unitsShift = 14                       // a unit's address >> unitsShift is its chunk
+	unitsMask  = chunkSlabs*slabUnits - 1 //
+)
+
+type chunk [chunkWords]uint64
+
+// memory hands out slabs, sheets and table segments to all shards and holders. Addresses are numbers; chunks[i] is
+// written once, before the first number inside it is handed out, so readers need no lock.
+type memory struct {
+	chunks [maxChunks]*chunk
+
+	mu       sync.Mutex
+	count    int      // chunks in use
+	limit    int      // chunks allowed
+	slabs    []uint32 // slabs free for any purpose
+	sheets   []uint32 // sheets free for any holder
+	segments []*segment
+}
+
+func newMemory(maxBytes int64) *memory {
+	m := &memory{limit: maxChunks}
+	if maxBytes > 0 {
+		m.limit = int(min(max(maxBytes/chunkBytes, minChunks), maxChunks))
+	}
+	return m
+}
+
+// minChunks is what 64 shards need to exist at all: a slab each of stems, stubs and hashes, and something beside them.
+const minChunks = 8
+
+// slab gives a free slab's number, never 0, or false when the budget is spent. Its content is not cleared.
+func (m *memory) slab() (uint32, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.slabLocked()
+}
+
+func (m *memory) slabLocked() (uint32, bool) {
+	if len(m.slabs) == 0 && !m.grow() {
+		return 0, false
+	}
+	s := m.slabs[len(m.slabs)-1]
+	m.slabs = m.slabs[:len(m.slabs)-1]
+	return s, true
+}
+
+func (m *memory) grow() bool {
+	if m.count >= m.limit {
+		return false
+	}
+	n := min(m.limit-m.count, chunksPerArena(m.count))
+	arena := newArena(n)
+	for k := n - 1; k >= 0; k-- {
+		c := m.count + k
+		m.chunks[c] = &arena[k]
+		for i := chunkSlabs - 1; i >= 0; i-- {
+			if s := uint32(c*chunkSlabs + i); s != 0 { // address 0 means "none"
+				m.slabs = append(m.slabs, s)
+			}
+		}
+	}
+	m.count += n
+	return true
+}
+
+func (m *memory) freeSlab(s uint32) {
+	m.mu.Lock()
+	m.slabs = append(m.slabs, s)
+	m.mu.Unlock()
+}
+
+func (m *memory) slabWords(s uint32) unsafe.Pointer {
+	return unsafe.Pointer(&m.chunks[s/chunkSlabs][s%chunkSlabs*slabWords])
+}
+
+// run is the memory of n words at a unit address.
+func (m *memory) run(unit uint32, n int) []uint64 {
+	at := int(unit&unitsMask) * unitWords
+	return m.chunks[unit>>unitsShift][at : at+n : at+n]
+}
+
+// segment gives a cleared table segment, or nil when the budget is spent.
+func (m *memory) segment() *segment {
+	m.mu.Lock()
+	if len(m.segments) == 0 {
+		s, ok := m.slabLocked()
+		if !ok {
+			m.mu.Unlock()
+			return nil
+		}
+		all := (*[slabWords * 8 / segmentBytes]segment)(m.slabWords(s))
+		for i := len(all) - 1; i >= 0; i-- {
+			m.segments = append(m.segments, &all[i])
+		}
+	}
+	seg := m.segments[len(m.segments)-1]
+	m.segments = m.segments[:len(m.segments)-1]
+	m.mu.Unlock()
+	*seg = segment{}
+	return seg
+}
+
+func (m *memory) freeSegment(s *segment) {
+	m.mu.Lock()
+	m.segments = append(m.segments, s)
+	m.mu.Unlock()
+}
+
+// takeSheets moves up to n free sheets to the holder's own stock.
+func (m *memory) takeSheets(own []uint32, n int) []uint32 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.sheets) < n {
+		if s, ok := m.slabLocked(); ok {
+			for i := sheetsPerSlab - 1; i >= 0; i-- {
+				m.sheets = append(m.sheets, s<<sheetBits|uint32(i))
+			}
+		}
+	}
+	keep := max(0, len(m.sheets)-n)
+	own = append(own, m.sheets[keep:]...)
+	m.sheets = m.sheets[:keep]
+	return own
+}
+
+func (m *memory) giveSheets(some []uint32) {
+	m.mu.Lock()
+	m.sheets = append(m.sheets, some...)
+	m.mu.Unlock()
+}
+
+// sheet is the sheet of a number.
+func (m *memory) sheet(id uint32) *sheet {
+	at := id>>sheetBits%chunkSlabs*slabWords + id&(1<<sheetBits-1)*sheetWords
+	return (*sheet)(unsafe.Pointer(&m.chunks[id>>(sheetBits+6)][at]))
+}
+
+// usage gives the bytes taken from the heap, and of them the bytes on no free list (hash runs counted by slab).
+func (m *memory) usage() (resident, used int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	resident = int64(m.count) * chunkBytes
+	used = resident - int64(len(m.slabs))*slabWords*8 - int64(len(m.sheets))*sheetWords*8 - int64(len(m.segments)*segmentBytes)
+	return resident, used
+}

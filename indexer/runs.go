@@ -1,0 +1,136 @@
+package indexer
+
+import "math/bits"
+
+// runs hands out contiguous runs of 16·n words to the stems of one shard: their local hashes, and their holder lists
+// once these outgrow the stem record. A run must be contiguous because a lookup compares it in one stroke.
+//
+// Runs come in any multiple of 128 bytes; a free one waits on the list of its size; a missing size is cut from a larger
+// one. Neighbours are not joined, but a slab whose runs are all free goes back whole. The newest run of a slab grows in
+// place, which is what happens while one prompt is being stored. Bad at: long-lived runs of mixed sizes, which can pin
+// slabs that are mostly free.
+type runs struct {
+	mem   *memory
+	heads [slabUnits]uint32      // free runs by size in units; 0 = none
+	some  [slabUnits / 64]uint64 // which sizes have free runs
+	next  uint32                 // first unit never used of the newest slab
+	end   uint32                 // end of the newest slab
+}
+
+// A slab's first unit is its header: word 0 counts the units in use. A free run's word 0 is the next free run of its
+// size (low half) and the previous one (high half), word 1 its size.
+const maxRunUnits = slabUnits - 1
+
+func units(words int) int { return (words + unitWords - 1) / unitWords }
+
+func (r *runs) header(unit uint32) *uint64 { return &r.mem.run(unit&^(slabUnits-1), 1)[0] }
+
+// alloc gives the address of a run of n units, or 0 when the budget is spent.
+func (r *runs) alloc(n int) uint32 {
+	var at uint32
+	switch {
+	case r.heads[n] != 0:
+		at = r.heads[n]
+		r.unlink(at)
+	case int(r.end-r.next) >= n:
+		at = r.next
+		r.next += uint32(n)
+	default:
+		if at = r.cut(n); at != 0 {
+			break
+		}
+		slab, ok := r.mem.slab()
+		if !ok {
+			return 0
+		}
+		if r.end > r.next {
+			r.link(r.next, int(r.end-r.next))
+		}
+		first := slab * slabUnits
+		*r.header(first) = 0
+		at = first + 1
+		r.next, r.end = at+uint32(n), first+slabUnits
+	}
+	*r.header(at) += uint64(n)
+	return at
+}
+
+// cut takes n units from the smallest free run that is larger.
+func (r *runs) cut(n int) uint32 {
+	for w, size := n/64, 0; w < len(r.some); w++ {
+		m := r.some[w]
+		if w == n/64 {
+			m &= ^uint64(0) << (n % 64)
+		}
+		if m == 0 {
+			continue
+		}
+		size = w*64 + bits.TrailingZeros64(m)
+		at := r.heads[size]
+		r.unlink(at)
+		if size > n {
+			r.link(at+uint32(n), size-n)
+		}
+		return at
+	}
+	return 0
+}
+
+// extend grows a run in place from n to want units, where it is the newest of its slab.
+func (r *runs) extend(at uint32, n, want int) bool {
+	if at+uint32(n) != r.next || int(r.end-r.next) < want-n {
+		return false
+	}
+	r.next += uint32(want - n)
+	*r.header(at) += uint64(want - n)
+	return true
+}
+
+// free gives back n units at an address: a run, or the tail of one.
+func (r *runs) free(at uint32, n int) {
+	head := r.header(at)
+	*head -= uint64(n)
+	if at+uint32(n) == r.next {
+		r.next = at
+		return
+	}
+	r.link(at, n)
+	if first := at &^ (slabUnits - 1); *head == 0 && first+slabUnits != r.end {
+		for u := first + 1; u < first+slabUnits; {
+			size := uint32(r.mem.run(u, 2)[1])
+			r.unlink(u)
+			u += size
+		}
+		r.mem.freeSlab(first / slabUnits)
+	}
+}
+
+func (r *runs) link(at uint32, n int) {
+	w := r.mem.run(at, 2)
+	next := r.heads[n]
+	w[0], w[1] = uint64(next), uint64(n)
+	if next != 0 {
+		nw := r.mem.run(next, 1)
+		nw[0] = nw[0]&0xFFFFFFFF | uint64(at)<<32
+	}
+	r.heads[n] = at
+	r.some[n/64] |= 1 << (n % 64)
+}
+
+func (r *runs) unlink(at uint32) {
+	w := r.mem.run(at, 2)
+	next, prev, n := uint32(w[0]), uint32(w[0]>>32), int(w[1])
+	if next != 0 {
+		nw := r.mem.run(next, 1)
+		nw[0] = nw[0]&0xFFFFFFFF | uint64(prev)<<32
+	}
+	if prev != 0 {
+		pw := r.mem.run(prev, 1)
+		pw[0] = pw[0]&^0xFFFFFFFF | uint64(next)
+		return
+	}
+	r.heads[n] = next
+	if next == 0 {
+		r.some[n/64] &^= 1 << (n % 64)
+	}
+}

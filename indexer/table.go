@@ -1,0 +1,282 @@
+package indexer
+
+import (
+	"encoding/binary"
+	"math"
+	"math/bits"
+	"unsafe"
+)
+
+// table is a hash table of 32-bit references without their keys: a holder's handles (handle → sheet slot) and a shard's
+// children (place and local hash → stem). What a reference points to holds the key anyway, so an entry costs 4 bytes and
+// a tag of 8 bits that lets 255 of 256 wrong candidates be passed over unread. Twelve entries share a cache line: a probe
+// costs one cache miss, and one more to confirm.
+//
+// Growth is by extendible hashing: lines lie in segments of 4 KiB, a directory of pointers picks the segment, and a
+// segment without room splits in two. No rehash of the whole, no pause above some 10 µs, no second copy. Plain
+// extendible hashing fills all its segments at one time and then splits them all; here the directory's ranges are
+// skewed (see spread), so that segments of every age stand side by side and the table is about 65 % full at any size:
+// 8 to 9 bytes an entry.
+//
+// Bad at: shrinking (segments come back only when the table is emptied) and splitting, which must read the key behind
+// each of some 600 references.
+type table struct {
+	mem   *memory
+	dir   []*segment // 1 << depth entries; a segment of local depth d stands there 1 << (depth-d) times
+	depth uint8
+}
+
+type line struct {
+	tags [12]uint8 // 0 = free
+	over uint16    // entries that found no room here and lie in a line behind
+	meta uint16    // of a segment's first line: the segment's depth
+	refs [12]uint32
+}
+
+const (
+	segmentLines = 64
+	segmentBytes = int(unsafe.Sizeof(segment{}))
+	maxAway      = 4  // an entry lies less than this many lines from home, unless its segment is rather empty
+	maxDepth     = 28 // of 30 bits
+)
+
+type segment [segmentLines]line
+
+func (s *segment) depth() uint8 { return uint8(s[0].meta) }
+
+// spread maps the top of a hash to a 30-bit place with a density that falls from 4/3 at one end to 2/3 at the other: a
+// factor of two, so the segments' split times spread evenly over each doubling of the table.
+func spread(h uint64) uint32 {
+	u := h >> 34
+	return uint32((u * (1<<32 - u) / 3) >> 30)
+}
+
+// unspread is the share of all hashes below the place y of 0 to 1.
+func unspread(y float64) float64 { return 2 - math.Sqrt(4-3*y) }
+
+func tagOf(h uint64) uint8 {
+	t := uint8(h)
+	if t == 0 {
+		t = 1
+	}
+	return t
+}
+
+func homeOf(h uint64) uint32 { return uint32(h>>8) % segmentLines }
+
+func (t *table) segmentOf(h uint64) *segment { return t.dir[spread(h)>>(30-t.depth)] }
+
+const bytesOfOne, bytesOfTop = 0x0101010101010101, 0x8080808080808080
+
+// same marks the bytes of x that equal the byte repeated in pattern; a wrong mark can stand above a right one.
+func same(x, pattern uint64) uint64 {
+	x ^= pattern
+	return (x - bytesOfOne) & ^x & bytesOfTop
+}
+
+// match gives a bit per slot whose tag may be the tag: slot k at bit 8k+7 of lo (k < 8) or bit 8(k-8)+7 of hi.
+func (l *line) match(tag uint8) (lo, hi uint64) {
+	p := uint64(tag) * bytesOfOne
+	return same(binary.LittleEndian.Uint64(l.tags[:8]), p),
+		same(uint64(binary.LittleEndian.Uint32(l.tags[8:])), p) & 0x80808080
+}
+
+// room gives a free slot of the line, or -1.
+func (l *line) room() int {
+	lo, hi := l.match(0)
+	if lo != 0 {
+		return bits.TrailingZeros64(lo) >> 3
+	}
+	if hi != 0 {
+		return 8 + bits.TrailingZeros64(hi)>>3
+	}
+	return -1
+}
+
+// touch brings the entry's line into the cache and returns something to keep the compiler from dropping the load.
+func (t *table) touch(h uint64) uint32 {
+	return uint32(t.segmentOf(h)[homeOf(h)].over)
+}
+
+// insert adds a reference; the caller knows that it is not there. keyOf gives the hash behind a reference, for splits.
+// It is false when there is no memory left.
+func (t *table) insert(h uint64, ref uint32, keyOf func(uint32) uint64) bool {
+	if t.dir == nil {
+		seg := t.mem.segment()
+		if seg == nil {
+			return false
+		}
+		t.dir, t.depth = []*segment{seg}, 0
+	}
+	for {
+		seg := t.segmentOf(h)
+		reach := uint32(maxAway)
+		if seg.put(h, ref, reach) {
+			return true
+		}
+		if seg.count() > segmentLines*12/2 && seg.depth() < maxDepth && t.split(h, keyOf) {
+			continue
+		}
+		return seg.put(h, ref, segmentLines)
+	}
+}
+
+func (s *segment) put(h uint64, ref uint32, reach uint32) bool {
+	home := homeOf(h)
+	for d := uint32(0); d < reach; d++ {
+		l := &s[(home+d)%segmentLines]
+		k := l.room()
+		if k < 0 {
+			continue
+		}
+		l.tags[k], l.refs[k] = tagOf(h), ref
+		for ; d > 0; d-- {
+			s[(home+d-1)%segmentLines].over++
+		}
+		return true
+	}
+	return false
+}
+
+func (s *segment) count() (n int) {
+	for i := range s {
+		for _, t := range s[i].tags {
+			if t != 0 {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// remove takes a reference out, by its value alone: nothing behind it is read.
+func (t *table) remove(h uint64, ref uint32) bool {
+	if t.dir == nil {
+		return false
+	}
+	seg, home, tag := t.segmentOf(h), homeOf(h), tagOf(h)
+	for d := uint32(0); d < segmentLines; d++ {
+		l := &seg[(home+d)%segmentLines]
+		if k := l.slot(tag, ref); k >= 0 {
+			l.tags[k] = 0
+			for ; d > 0; d-- {
+				seg[(home+d-1)%segmentLines].over--
+			}
+			return true
+		}
+		if l.over == 0 {
+			return false
+		}
+	}
+	return false
+}
+
+func (l *line) slot(tag uint8, ref uint32) int {
+	lo, hi := l.match(tag)
+	for ; lo != 0; lo &= lo - 1 {
+		if k := bits.TrailingZeros64(lo) >> 3; l.refs[k] == ref && l.tags[k] == tag {
+			return k
+		}
+	}
+	for ; hi != 0; hi &= hi - 1 {
+		if k := 8 + bits.TrailingZeros64(hi)>>3; l.refs[k] == ref && l.tags[k] == tag {
+			return k
+		}
+	}
+	return -1
+}
+
+// split divides the segment of h in two, doubling the directory where it must.
+func (t *table) split(h uint64, keyOf func(uint32) uint64) bool {
+	seg, fresh := t.segmentOf(h), t.mem.segment()
+	if fresh == nil {
+		return false
+	}
+	d := seg.depth()
+	if d == t.depth {
+		dir := make([]*segment, 2*len(t.dir))
+		for i, s := range t.dir {
+			dir[2*i], dir[2*i+1] = s, s
+		}
+		t.dir, t.depth = dir, t.depth+1
+	}
+	at := spread(h) >> (30 - t.depth) &^ (1<<(t.depth-d) - 1)
+	half := uint32(1) << (t.depth - d - 1)
+	for i := at + half; i < at+2*half; i++ {
+		t.dir[i] = fresh
+	}
+
+	var refs [segmentLines * 12]uint32
+	var keys [segmentLines * 12]uint64
+	n := 0
+	for i := range seg {
+		for k, tag := range seg[i].tags {
+			if tag != 0 {
+				refs[n] = seg[i].refs[k]
+				n++
+			}
+		}
+	}
+	for i, ref := range refs[:n] { // a loop of its own, so that the misses overlap
+		keys[i] = keyOf(ref)
+	}
+	*seg = segment{}
+	seg[0].meta, fresh[0].meta = uint16(d+1), uint16(d+1)
+	for i, ref := range refs[:n] {
+		if spread(keys[i])>>(29-d)&1 == 0 {
+			seg.put(keys[i], ref, segmentLines)
+		} else {
+			fresh.put(keys[i], ref, segmentLines)
+		}
+	}
+	return true
+}
+
+// each calls f for every segment once.
+func (t *table) each(f func(*segment)) {
+	for i := 0; i < len(t.dir); {
+		seg := t.dir[i]
+		i += 1 << (t.depth - seg.depth())
+		f(seg)
+	}
+}
+
+// reset empties the table and gives its memory back.
+func (t *table) reset() {
+	t.each(t.mem.freeSegment)
+	t.dir, t.depth = nil, 0
+}
+
+// presize builds an empty table for n entries, so that filling it splits nothing.
+func (t *table) presize(n int) {
+	const full = segmentLines * 12 * 8 / 10
+	type span struct {
+		at    uint32
+		depth uint8
+	}
+	var build func(span, []span) []span
+	build = func(s span, out []span) []span {
+		w := 1 / float64(uint32(1)<<s.depth)
+		if share := unspread(float64(s.at+1)*w) - unspread(float64(s.at)*w); share*float64(n) <= full || s.depth >= maxDepth {
+			return append(out, s)
+		}
+		return build(span{2*s.at + 1, s.depth + 1}, build(span{2 * s.at, s.depth + 1}, out))
+	}
+	spans := build(span{}, nil)
+	depth := uint8(0)
+	for _, s := range spans {
+		depth = max(depth, s.depth)
+	}
+	dir := make([]*segment, 1<<depth)
+	for _, s := range spans {
+		seg := t.mem.segment()
+		if seg == nil {
+			return // a hint only
+		}
+		seg[0].meta = uint16(s.depth)
+		for i := s.at << (depth - s.depth); i < (s.at+1)<<(depth-s.depth); i++ {
+			dir[i] = seg
+		}
+	}
+	t.dir, t.depth = dir, depth
+}
