@@ -140,6 +140,7 @@ func (w *worker) serve(rw http.ResponseWriter, r *http.Request) {
 	if key := r.Header.Get("x-hang-up"); key != "" { // break off after the first bytes
 		rw.Header().Set("content-length", "100")
 		_, _ = rw.Write([]byte("half"))
+		rw.(http.Flusher).Flush()
 		panic(http.ErrAbortHandler)
 	}
 	if bytes.Contains(body, []byte(`"stream":true`)) {
@@ -216,7 +217,7 @@ func start(t testing.TB, n int, change func(*envoy.Options)) *world {
 		two.CloseIdleConnections()
 		w.envoy.Stop()
 		if t.Failed() {
-			t.Logf("Envoy's log:\n%s", w.log)
+			t.Logf("Envoy's log, its end:\n%s", w.log)
 		}
 	})
 	return w
@@ -343,6 +344,10 @@ func (w *world) send(c *http.Client, method, path, body string, header http.Head
 	for k, v := range header {
 		req.Header[k] = v
 	}
+	return do(c, req)
+}
+
+func do(c *http.Client, req *http.Request) reply {
 	res, err := c.Do(req)
 	if err != nil {
 		return reply{err: err}
@@ -452,9 +457,10 @@ func (b *lockedBuffer) Write(p []byte) (int, error) {
 	return b.buf.Write(p)
 }
 
+// String is the end of what was written.
 func (b *lockedBuffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.buf.String()
+	const shown = 4000
+	return string(b.buf.Bytes()[max(0, b.buf.Len()-shown):])
 }
-

@@ -37,14 +37,12 @@ type Options struct {
 	TokenUsage bool
 }
 
-// Range is a block of addresses and a range of ports, both ends included.
+// Range is a block of addresses and a range of ports, both ends included: that is how Envoy 1.40 reads them, though its
+// API says that the end is not.
 type Range struct {
 	Prefix              netip.Prefix
 	FirstPort, LastPort int
 }
-
-// EndPort is the first port past the range, as Envoy counts.
-func (r Range) EndPort() int { return r.LastPort + 1 }
 
 // Default is the configuration of the quick start: all on loopback, three workers.
 func Default() Options {

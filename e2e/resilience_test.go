@@ -1,0 +1,199 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sightline-router/sightline/extproc"
+)
+
+// load sends requests at a steady rate, whether or not answers come, until the result is called; that returns the replies.
+func (w *world) load(perSecond int, request func(i int) reply) (stop func() []reply) {
+	var mu sync.Mutex
+	var replies []reply
+	var wg sync.WaitGroup
+	quit := make(chan struct{})
+	wg.Go(func() {
+		tick := time.NewTicker(time.Second / time.Duration(perSecond))
+		defer tick.Stop()
+		for i := 0; ; i++ {
+			select {
+			case <-quit:
+				return
+			case <-tick.C:
+			}
+			wg.Go(func() {
+				r := request(i)
+				mu.Lock()
+				defer mu.Unlock()
+				replies = append(replies, r)
+			})
+		}
+	})
+	return func() []reply {
+		close(quit)
+		wg.Wait()
+		return replies
+	}
+}
+
+// failures lists what was not answered 200.
+func failures(replies []reply) (out []string) {
+	for _, r := range replies {
+		if r.err != nil || r.status != 200 {
+			out = append(out, fmt.Sprintf("status %d, %v, %.100s", r.status, r.err, r.body))
+		}
+	}
+	return out
+}
+
+func counts(replies []reply) (decided, undecided int) {
+	for _, r := range replies {
+		if r.id() != "" {
+			decided++
+		} else {
+			undecided++
+		}
+	}
+	return decided, undecided
+}
+
+// Sightline dies and comes back, twice by SIGKILL and once gracefully, under 100 requests a second: none fails.
+func TestSightlineDiesUnderLoad(t *testing.T) {
+	w := start(t, 3, nil)
+	kill := w.forkSightline()
+	w.waitDecided()
+	addrs := w.addrs()
+	stop := w.load(100, func(i int) reply {
+		return w.post(chat(script{Targets: []string{addrs[i%3], addrs[(i+1)%3]}}, `"pad":"`+strings.Repeat("x", 4000)+`"`), nil)
+	})
+	undecided := func() bool { r := w.post(chat(script{}), nil); return r.status == 200 && r.id() == "" }
+	for range 2 {
+		kill()
+		eventually(t, "requests pass without a decision", undecided)
+		time.Sleep(300 * time.Millisecond) // some traffic without Sightline
+		kill = w.forkSightline()
+		w.waitDecided()
+	}
+	kill()
+	s := w.runSightline(extproc.Options{})
+	s.stop()
+	eventually(t, "requests pass without a decision", undecided)
+	w.forkSightline()
+	w.waitDecided()
+	replies := stop()
+	if bad := failures(replies); len(bad) > 0 {
+		t.Errorf("%d of %d requests failed, such as: %s", len(bad), len(replies), bad[0])
+	}
+	decided, without := counts(replies)
+	if decided == 0 || without == 0 {
+		t.Errorf("%d requests decided, %d not: want some of both, else nothing was tried", decided, without)
+	}
+	t.Logf("%d requests, %d without a decision, 0 failed", len(replies), without)
+}
+
+// A worker dies under load: requests of which it has sent nothing are answered elsewhere.
+func TestWorkerDiesUnderLoad(t *testing.T) {
+	w := start(t, 3, nil)
+	w.runSightline(extproc.Options{})
+	addrs := w.addrs()
+	// A third of the requests has its first choice at the victim, a third has no decision; each takes a while there.
+	stop := w.load(100, func(i int) reply {
+		s := script{Targets: []string{addrs[i%3], addrs[(i+1)%3]}}
+		if i%3 == 2 {
+			s = script{}
+		}
+		return w.post(chat(s), http.Header{"X-Hold": {fmt.Sprint("load", i%50)}})
+	})
+	release := func(x *worker) {
+		for i := range 50 {
+			if ch := x.hold(fmt.Sprint("load", i)); !closed(ch) {
+				close(ch)
+			}
+		}
+	}
+	release(w.workers[1])
+	release(w.workers[2])
+	time.Sleep(300 * time.Millisecond) // requests gather at the victim, without a first byte
+	w.workers[0].kill()
+	time.Sleep(700 * time.Millisecond) // and go on arriving for it
+	replies := stop()
+	if bad := failures(replies); len(bad) > 0 {
+		t.Errorf("%d of %d requests failed, such as: %s", len(bad), len(replies), bad[0])
+	}
+	for _, r := range replies {
+		if r.Worker == addrs[0] {
+			t.Errorf("answered by the dead worker")
+		}
+	}
+	t.Logf("%d requests, 0 failed", len(replies))
+}
+
+func closed(ch chan struct{}) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
+	}
+}
+
+func TestRetryGoesToTheSecondChoice(t *testing.T) {
+	w := start(t, 4, nil)
+	w.runSightline(extproc.Options{})
+	a, b := w.workers[0], w.workers[1]
+	big := `"pad":"` + strings.Repeat("x", 8<<20) + `"`
+	a.kill()
+	for range 8 {
+		r := w.post(chat(script{Targets: []string{a.addr, b.addr}}), nil)
+		if r.err != nil || r.Worker != b.addr {
+			t.Errorf("%v, status %d from %s, want the second choice %s", r.err, r.status, r.Worker, b.addr)
+		}
+	}
+	if r := w.post(chat(script{Targets: []string{a.addr, b.addr}}, big), nil); r.Worker != b.addr || r.Length < 8<<20 {
+		t.Errorf("8 MB: %v, status %d from %s, %d bytes", r.err, r.status, r.Worker, r.Length)
+	}
+	eventually(t, "Envoy's health check sees that the first is dead", func() bool { return w.stat("cluster.workers_any.membership_healthy") == 3 })
+	b.kill() // which it has not seen yet
+	for range 8 {
+		r := w.post(chat(script{Targets: []string{a.addr, b.addr}}), nil)
+		if r.err != nil || r.status != 200 || r.Worker == a.addr || r.Worker == b.addr {
+			t.Errorf("%v, status %d from %s, want one of the other two", r.err, r.status, r.Worker)
+		}
+	}
+}
+
+// A stream that breaks after its first byte is not sent again, and the client sees that it broke.
+func TestCutStreamIsNotRepeated(t *testing.T) {
+	w := start(t, 2, nil)
+	s := w.runSightline(extproc.Options{})
+	r := w.post(chat(script{Targets: []string{w.workers[0].addr, w.workers[1].addr}}), http.Header{"X-Hang-Up": {"1"}})
+	if r.status != 200 || r.err == nil || string(r.body) != "half" {
+		t.Errorf("%v, status %d, %q; want a 200 that breaks off", r.err, r.status, r.body)
+	}
+	eventually(t, "the cut stream is reported", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, o := range s.outcomes {
+			if o.Addr == w.workers[0].addr && o.Code == 200 {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+func TestPanicInADecision(t *testing.T) {
+	w := start(t, 2, nil)
+	w.runSightline(extproc.Options{})
+	if r := w.post(chat(script{Panic: true, Targets: w.addrs()}), nil); r.err != nil || r.status != 200 {
+		t.Errorf("a panic in a decision: %v, status %d", r.err, r.status)
+	}
+	if r := w.post(chat(script{Targets: w.addrs()}), nil); r.id() == "" || r.Worker != w.addrs()[0] {
+		t.Errorf("the request after: decision %q", r.id())
+	}
+}
