@@ -301,7 +301,7 @@ func (k graniteDocling) bind(s *settings) counter {
 	crop := s.bool(k.crop)
 	densePatches := s.small(k.dense[0], 0, maxTiles)
 	scale, minAspect, maxAspect := s.float(k.dense[1]), s.float(k.dense[2]), s.float(k.dense[3])
-	usual, dense := grids(lo, hi), grids(lo, densePatches)
+	usual, dense := narrow(grids(lo, hi)), narrow(grids(lo, densePatches))
 	area := float64(size) * float64(size)
 	return func(w, h, _ int) (grid, error) {
 		if !crop {
@@ -329,6 +329,18 @@ func (k graniteDocling) bind(s *settings) counter {
 		}
 		return g, nil
 	}
+}
+
+// narrow drops grids with more than 16 tiles on a side: the tokenizer has no
+// markers for them.
+func narrow(all [][2]int) [][2]int {
+	keep := all[:0]
+	for _, g := range all {
+		if max(g[0], g[1]) <= 16 {
+			keep = append(keep, g)
+		}
+	}
+	return keep
 }
 
 func (k graniteDocling) rule() string { return "closest grid of " + k.size.String() + " px tiles" }
