@@ -263,6 +263,8 @@ func TestReplayGivesUp(t *testing.T) {
 		t.Errorf("silent publisher: %v", err)
 	}
 	endless := listen(t, "ROUTER", func(p peer) {
+		p.read()
+		p.read()
 		for i := uint64(0); ; i++ {
 			if p.message(string(be(i)), "x"); i > 1000 {
 				return
@@ -485,6 +487,7 @@ func FuzzFrames(f *testing.F) {
 	f.Add([]byte("\x04\x08\x04PING\x00\x00x"))
 	f.Add([]byte("\x02\x7f\xff\xff\xff\xff\xff\xff\xff"))
 	f.Add([]byte("\x04\x19\x05READY\x0bSocket-Type\x00\x00\x00\x03PUB"))
+	f.Add([]byte("\xff" + strings.Repeat("0", 255))) // a command name of 255 bytes
 	f.Fuzz(func(t *testing.T, b []byte) {
 		c := &conn{Conn: writer{new(bytes.Buffer)}, r: bufio.NewReader(bytes.NewReader(b))}
 		for {

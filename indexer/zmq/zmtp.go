@@ -168,10 +168,14 @@ func socketType(body []byte) (string, error) {
 }
 
 func command(body []byte) (name string, rest []byte, ok bool) {
-	if len(body) == 0 || len(body) < 1+int(body[0]) {
+	if len(body) == 0 {
 		return "", nil, false
 	}
-	return string(body[1 : 1+body[0]]), body[1+body[0]:], true
+	end := 1 + int(body[0])
+	if len(body) < end {
+		return "", nil, false
+	}
+	return string(body[1:end]), body[end:], true
 }
 
 // frame reads one frame and appends its body to buf.
