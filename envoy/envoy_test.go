@@ -1,10 +1,57 @@
 package envoy
 
 import (
+	"fmt"
+	"net/netip"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
 	"testing"
+
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/grpc/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/stats/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/stream/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/clusters/composite/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/common/matching/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/common/matcher/action/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ai_protocol_manager/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/header_mutation/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/upstream_codec/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/http/early_header_mutation/header_mutation/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/rbac/matchers/upstream_ip_port/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/resource_monitors/downstream_connections/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/resource_monitors/fixed_heap/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/host/previous_hosts/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	"github.com/goccy/go-yaml"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/anypb"
 )
 
+// variants are configurations that the generator must print well.
+func variants() map[string]Options {
+	change := func(f func(*Options)) Options { o := Default(); f(&o); return o }
+	return map[string]Options{
+		"default":     Default(),
+		"unix socket": change(func(o *Options) { o.Sightline = "unix:/run/sightline/sightline.sock" }),
+		"token usage": change(func(o *Options) { o.TokenUsage = true }),
+		"IPv6":        change(func(o *Options) { o.Listen, o.Workers = "[::]:10000", []string{"[fd00::1]:8000", "[fd00::2]:8000"} }),
+		"names": change(func(o *Options) {
+			o.Workers = []string{"worker-0.workers:8000", "worker-1.workers:8000"}
+			o.Allow = []Range{{netip.MustParsePrefix("10.0.0.0/8"), 8000, 8010}, {netip.MustParsePrefix("192.168.0.0/16"), 8000, 8000}}
+		}),
+		"one worker": change(func(o *Options) { o.Workers = o.Workers[:1] }),
+	}
+}
+
+// envoy.yaml in this folder is what a reader sees; it must be what the program prints.
 func TestCommittedFile(t *testing.T) {
 	want, err := Generate(Default())
 	if err != nil {
@@ -21,5 +68,149 @@ func TestCommittedFile(t *testing.T) {
 	}
 	if string(got) != string(want) {
 		t.Error("envoy.yaml is not what Generate prints; run UPDATE=1 go test ./envoy -run TestCommittedFile")
+	}
+}
+
+// Every message of the configuration, the packed ones too, keeps the rules of Envoy's API; unknown fields are errors.
+func TestAgainstTheAPI(t *testing.T) {
+	for name, o := range variants() {
+		t.Run(name, func(t *testing.T) {
+			text, err := Generate(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			js, err := yaml.YAMLToJSON(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var b bootstrapv3.Bootstrap
+			if err := protojson.Unmarshal(js, &b); err != nil {
+				t.Fatal(err)
+			}
+			if err := b.ValidateAll(); err != nil {
+				t.Error(err)
+			}
+			if n := validatePacked(t, b.ProtoReflect(), ""); n < 25 {
+				t.Errorf("%d packed messages checked, want all of them (25 and more)", n)
+			}
+		})
+	}
+}
+
+// validatePacked unpacks every Any below m, validates it, and counts them.
+func validatePacked(t *testing.T, m protoreflect.Message, path string) (n int) {
+	t.Helper()
+	if packed, ok := m.Interface().(*anypb.Any); ok {
+		inner, err := packed.UnmarshalNew()
+		if err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		if v, ok := inner.(interface{ ValidateAll() error }); ok {
+			if err := v.ValidateAll(); err != nil {
+				t.Errorf("%s: %v", path, err)
+			}
+		}
+		return 1 + validatePacked(t, inner.ProtoReflect(), path)
+	}
+	visit := func(v protoreflect.Value, path string) { n += validatePacked(t, v.Message(), path) }
+	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		at := path + "." + string(f.Name())
+		switch {
+		case f.IsMap():
+			if f.MapValue().Message() != nil {
+				v.Map().Range(func(k protoreflect.MapKey, v protoreflect.Value) bool { visit(v, at+"."+k.String()); return true })
+			}
+		case f.Message() == nil:
+		case f.IsList():
+			for i := range v.List().Len() {
+				visit(v.List().Get(i), fmt.Sprintf("%s[%d]", at, i))
+			}
+		default:
+			visit(v, at)
+		}
+		return true
+	})
+	return n
+}
+
+func TestAgainstTheBinary(t *testing.T) {
+	binary, err := Binary(t.Context(), "../.cache", t.Logf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, o := range variants() {
+		t.Run(name, func(t *testing.T) {
+			text, err := Generate(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			file := filepath.Join(t.TempDir(), "envoy.yaml")
+			if err := os.WriteFile(file, text, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			out, err := exec.Command(binary, "--mode", "validate", "-l", "warn", "-c", file).CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			for line := range strings.Lines(string(out)) {
+				if strings.Contains(line, "][warning]") && !(o.TokenUsage && strings.Contains(line, "ai_protocol_manager")) {
+					t.Errorf("Envoy warns: %s", line)
+				}
+			}
+		})
+	}
+}
+
+func TestWrongOptions(t *testing.T) {
+	for want, f := range map[string]func(*Options){
+		`listen "10000"`:                  func(o *Options) { o.Listen = "10000" },
+		`admin "localhost:1": want an IP`: func(o *Options) { o.Admin = "localhost:1" },
+		`sightline ":9002"`:               func(o *Options) { o.Sightline = ":9002" },
+		`sightline "unix:s"`:              func(o *Options) { o.Sightline = "unix:s" },
+		`sightline "unix:/a b"`:           func(o *Options) { o.Sightline = "unix:/a b" },
+		`workers: none`:                   func(o *Options) { o.Workers = nil },
+		`workers[1] "10.0.0.5"`:           func(o *Options) { o.Workers = []string{"10.0.0.4:1", "10.0.0.5"} },
+		`workers[0] "a}b:1"`:              func(o *Options) { o.Workers = []string{"a}b:1"} },
+		`workers[0] "x:70000"`:            func(o *Options) { o.Workers = []string{"x:70000"} },
+		`allow: empty`:                    func(o *Options) { o.Workers = []string{"name:8000"} },
+		`allow[0]`:                        func(o *Options) { o.Allow = []Range{{netip.MustParsePrefix("10.0.0.0/8"), 9, 8}} },
+		`body limit: 0`:                   func(o *Options) { o.BodyLimit = 0 },
+		`heap limit: 5`:                   func(o *Options) { o.HeapLimit = 5 },
+	} {
+		o := Default()
+		f(&o)
+		if _, err := Generate(o); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want one with %q", err, want)
+		}
+	}
+}
+
+func TestExactly(t *testing.T) {
+	var workers []hostPort
+	for _, w := range []string{"10.0.0.1:8000", "10.0.0.2:8000", "10.0.0.1:8002", "10.0.0.1:8001", "10.0.0.1:9000", "10.0.0.1:8001"} {
+		h, err := split("", w, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		workers = append(workers, h)
+	}
+	want := "[{10.0.0.1/32 8000 8002} {10.0.0.1/32 9000 9000} {10.0.0.2/32 8000 8000}]"
+	if got := fmt.Sprint(exactly(workers)); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+func TestBinaryFromTheEnvironment(t *testing.T) {
+	t.Setenv("ENVOY", "/nowhere/envoy")
+	if _, err := Binary(t.Context(), t.TempDir(), t.Logf); err == nil || !strings.Contains(err.Error(), "$ENVOY") {
+		t.Errorf("error %v, want one that names $ENVOY", err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("ENVOY", self)
+	if got, err := Binary(t.Context(), t.TempDir(), t.Logf); err != nil || got != self {
+		t.Errorf("%q, %v; want %q", got, err, self)
 	}
 }
