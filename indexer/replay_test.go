@@ -1,0 +1,244 @@
+package indexer
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// A replay is one recorded run of Dynamo 1.6.1's index: events and lookups with its answers (testdata/README.md).
+type replay struct {
+	Class string `json:"cls"`
+	ID    string `json:"id"`
+	Ops   []struct {
+		Op        string
+		Worker    uint64 `json:"worker_id"`
+		Event     *replayEvent
+		Hashes    []uint64
+		EarlyExit bool         `json:"early_exit"`
+		Scores    [][3]uint64  // worker, rank, blocks
+		Exact     *[][3]uint64 `json:"exact_set_scores"`
+		Default   *[][3]uint64 `json:"concurrent_tree_scores"`
+	}
+}
+
+type replayEvent struct {
+	Rank uint64 `json:"dp_rank"`
+	Data json.RawMessage
+}
+
+type replayData struct {
+	Stored *struct {
+		Parent *uint64 `json:"parent_hash"`
+		Blocks []struct {
+			Handle uint64 `json:"block_hash"`
+			Local  uint64 `json:"tokens_hash"`
+		}
+	}
+	Removed *struct {
+		Handles []uint64 `json:"block_hashes"`
+	}
+}
+
+// replayer keeps a holder for each worker and rank.
+type replayer struct {
+	x       *Index
+	holders map[[2]uint64]Holder
+}
+
+func (p *replayer) holder(worker, rank uint64) Holder {
+	k := [2]uint64{worker, rank}
+	h, ok := p.holders[k]
+	if !ok {
+		h = p.x.Join(HolderOptions{})
+		p.holders[k] = h
+	}
+	return h
+}
+
+func (p *replayer) apply(t *testing.T, worker uint64, e *replayEvent) {
+	h := p.holder(worker, e.Rank)
+	if string(e.Data) == `"cleared"` {
+		p.x.Clear(h)
+		return
+	}
+	var d replayData
+	if err := json.Unmarshal(e.Data, &d); err != nil {
+		t.Fatal(err)
+	}
+	if d.Removed != nil {
+		if _, err := p.x.Remove(h, GPU, d.Removed.Handles); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	var handles, locals []uint64
+	for _, b := range d.Stored.Blocks {
+		handles, locals = append(handles, b.Handle), append(locals, b.Local)
+	}
+	var parent uint64
+	if d.Stored.Parent != nil {
+		parent = *d.Stored.Parent
+	}
+	err := p.x.Store(h, GPU, parent, d.Stored.Parent != nil, handles, locals)
+	if err != nil && !errors.Is(err, ErrUnknownParent) && !errors.Is(err, ErrOwnParent) {
+		t.Fatal(err)
+	}
+}
+
+func (p *replayer) find(hashes []uint64) [][3]uint64 {
+	var m Matches
+	p.x.Match(hashes, &m)
+	out := [][3]uint64{}
+	for k, h := range p.holders {
+		for _, r := range m.Holders {
+			if r.Holder == h {
+				out = append(out, [3]uint64{k[0], k[1], uint64(r.Blocks)})
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b [3]uint64) int { return slices.Compare(a[:], b[:]) })
+	return out
+}
+
+// run compares every lookup and counts those in which Dynamo's own tree is wrong, and those in which its default
+// concurrent tree is.
+func (r *replay) run(t *testing.T) (finds, wrong, wrongDefault int) {
+	p := replayer{New(Options{}), map[[2]uint64]Holder{}}
+	for i, op := range r.Ops {
+		switch op.Op {
+		case "event":
+			p.apply(t, op.Worker, op.Event)
+		case "remove_worker", "clear_all_blocks":
+			for k, h := range p.holders {
+				if k[0] != op.Worker {
+					continue
+				}
+				if op.Op == "clear_all_blocks" {
+					p.x.Clear(h)
+				} else {
+					p.x.Leave(h)
+					delete(p.holders, k)
+				}
+			}
+		case "find":
+			want := op.Scores
+			if op.Exact != nil {
+				want = *op.Exact
+			}
+			got := p.find(op.Hashes)
+			if op.EarlyExit {
+				continue // Dynamo stops when one worker is left: the scores are no full answer
+			}
+			finds++
+			if op.Exact != nil {
+				wrong++
+			}
+			if d := op.Default; d != nil && !slices.Equal(*d, want) || d == nil && op.Exact != nil {
+				wrongDefault++
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%s %s op %d: lookup gives %v, want %v", r.ID, r.Class, i, got, want)
+			}
+		default:
+			t.Fatalf("unknown op %q", op.Op)
+		}
+	}
+	return finds, wrong, wrongDefault
+}
+
+func readReplays(t *testing.T, r io.Reader) (all []replay) {
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, 64<<20)
+	for lines.Scan() {
+		var one replay
+		if err := json.Unmarshal(lines.Bytes(), &one); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, one)
+	}
+	if err := lines.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func storedReplays(t *testing.T) []replay {
+	packed, err := os.ReadFile("testdata/index_replay.jsonl.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	z, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return readReplays(t, z)
+}
+
+func TestDynamoReplay(t *testing.T) {
+	finds, runs := 0, storedReplays(t)
+	for i := range runs {
+		n, _, _ := runs[i].run(t)
+		finds += n
+	}
+	if len(runs) != 158 || finds != 2404 {
+		t.Errorf("%d lookups in %d runs, want 2404 in 158", finds, len(runs))
+	}
+}
+
+// TestRightWhereDynamoIsWrong names the ways in which Dynamo's index loses count, and sees that runs of each were played
+// and answered as plain bookkeeping has it.
+func TestRightWhereDynamoIsWrong(t *testing.T) {
+	kinds := map[string][]string{
+		"a removal in the middle forgets the blocks behind it": {"remove-middle", "remove-first", "remove-front-to-back"},
+		"two engine hashes for one content are never cleaned":  {"different-engine-hashes", "engine-per-worker-hashes"},
+		"the default tree credits blocks never stored":         {"concurrent-tree-overcredit"},
+	}
+	for name, classes := range kinds {
+		t.Run(name, func(t *testing.T) {
+			total := 0
+			for _, r := range storedReplays(t) {
+				if !slices.ContainsFunc(classes, func(c string) bool { return strings.HasPrefix(r.Class, c) }) {
+					continue
+				}
+				_, wrong, wrongDefault := r.run(t)
+				total += max(wrong, wrongDefault)
+			}
+			if total == 0 {
+				t.Error("no lookup in which Dynamo is wrong")
+			}
+			t.Logf("%d lookups", total)
+		})
+	}
+}
+
+// TestConformanceDynamoReplay plays all replays of a golden directory.
+func TestConformanceDynamoReplay(t *testing.T) {
+	dir := os.Getenv("SIGHTLINE_GOLDEN")
+	if dir == "" {
+		t.Skip("SIGHTLINE_GOLDEN is not set (want a directory with dynamo/index_replay*.jsonl)")
+	}
+	files, _ := filepath.Glob(filepath.Join(dir, "dynamo", "index_replay*.jsonl"))
+	if len(files) == 0 {
+		t.Fatalf("no dynamo/index_replay*.jsonl in %s", dir)
+	}
+	for _, name := range files {
+		f, err := os.Open(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		runs := readReplays(t, f)
+		f.Close()
+		for i := range runs {
+			runs[i].run(t)
+		}
+	}
+}
