@@ -28,6 +28,12 @@ type bpe struct {
 	long  map[string]uint32 // the longer ones
 }
 
+// finish builds the tables once vocabulary and merges are there.
+func (m *bpe) finish() {
+	m.setAlphabet()
+	m.setWhole(new(scratch))
+}
+
 // symbolTable maps characters to symbols by pages of 256.
 type symbolTable struct {
 	page [pageCount]*[pageSize]uint32

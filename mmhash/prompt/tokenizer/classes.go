@@ -59,6 +59,8 @@ const (
 	clOldMn                             // the same crate: Mn
 	clOldOther                          // the same crate: C*
 	clOldMark                           // crate unicode-normalization-alignments: is_combining_mark
+	clOldNoScript                       // in no script of the pre-tokenizer UnicodeScripts
+	clOldNorm                           // crate unicode-normalization-alignments: decomposes or has a combining class
 )
 
 const (

@@ -1,5 +1,271 @@
 package tokenizer
 
-type decoder interface {
-	decode(tokens []string) []string
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// Decode gives the text of ids as the reference does with clean_up_tokenization_spaces=false. Ids that no token has are
+// passed over; with skipSpecial so are special tokens. It allocates a string per token.
+func (t *Tokenizer) Decode(ids []uint32, skipSpecial bool) string {
+	tokens := make([]string, 0, len(ids))
+	for _, id := range ids {
+		text, ok := t.decodeText(id)
+		if !ok || skipSpecial && t.special[text] {
+			continue
+		}
+		tokens = append(tokens, text)
+	}
+	if t.decoders == nil {
+		return strings.Join(tokens, " ")
+	}
+	for _, d := range t.decoders {
+		tokens = d(tokens)
+	}
+	return strings.Join(tokens, "")
+}
+
+// decodeText gives the text that an id is decoded from: an added token that is matched in normalised text in that form.
+func (t *Tokenizer) decodeText(id uint32) (string, bool) {
+	if a, ok := t.byID[id]; ok {
+		if a.Normalized && t.normalize != nil {
+			return string(t.normalize.apply(new(scratch), []byte(a.Content))), true
+		}
+		return a.Content, true
+	}
+	return t.Token(id)
+}
+
+// decoder changes the list of tokens' texts on its way to one text.
+type decoder func(tokens []string) []string
+
+// newDecoders builds the decoder section of a tokenizer.json; nil if there is none.
+func newDecoders(raw []byte) ([]decoder, error) {
+	var c struct {
+		Type           string
+		Decoders       []json.RawMessage
+		Pattern        patternSpec
+		Content        string
+		Start, Stop    int
+		Prefix         string
+		Cleanup        bool
+		Suffix         string
+		PadToken       string `json:"pad_token"`
+		Delimiter      string `json:"word_delimiter_token"`
+		Replacement    string
+		PrependScheme  string `json:"prepend_scheme"`
+		AddPrefixSpace *bool  `json:"add_prefix_space"`
+	}
+	if len(raw) == 0 || string(raw) == "null" {
+		return nil, nil
+	}
+	if err := json.Unmarshal(raw, &c); err != nil {
+		return nil, err
+	}
+	each := func(fn func(i int, token string) string) []decoder {
+		return []decoder{func(tokens []string) []string {
+			for i, token := range tokens {
+				tokens[i] = fn(i, token)
+			}
+			return tokens
+		}}
+	}
+	switch c.Type {
+	case "Sequence":
+		all := []decoder{}
+		for i, r := range c.Decoders {
+			d, err := newDecoders(r)
+			if err != nil {
+				return nil, fmt.Errorf("decoders[%d]: %w", i, err)
+			}
+			all = append(all, d...)
+		}
+		return all, nil
+	case "ByteLevel":
+		return []decoder{decodeByteLevel}, nil
+	case "ByteFallback":
+		return []decoder{decodeByteFallback}, nil
+	case "Fuse":
+		return []decoder{func(tokens []string) []string { return []string{strings.Join(tokens, "")} }}, nil
+	case "Replace":
+		p, err := c.Pattern.compile()
+		if err != nil {
+			return nil, err
+		}
+		r := replace{p, []byte(c.Content)}
+		return each(func(_ int, token string) string { return string(r.apply(new(scratch), []byte(token))) }), nil
+	case "Strip":
+		return each(func(_ int, token string) string {
+			for i := 0; i < c.Start && strings.HasPrefix(token, c.Content); i++ {
+				token = token[len(c.Content):]
+			}
+			for i := 0; i < c.Stop && strings.HasSuffix(token, c.Content); i++ {
+				token = token[:len(token)-len(c.Content)]
+			}
+			return token
+		}), nil
+	case "Metaspace":
+		scheme := c.PrependScheme
+		if c.AddPrefixSpace != nil && !*c.AddPrefixSpace {
+			scheme = "never"
+		}
+		return each(func(i int, token string) string {
+			with := " "
+			if i == 0 && scheme != "never" {
+				with = ""
+			}
+			return strings.ReplaceAll(token, c.Replacement, with)
+		}), nil
+	case "WordPiece":
+		return each(func(i int, token string) string {
+			if i > 0 {
+				if inside, ok := strings.CutPrefix(token, c.Prefix); ok {
+					token = inside
+				} else {
+					token = " " + token
+				}
+			}
+			if c.Cleanup {
+				token = cleanUp(token)
+			}
+			return token
+		}), nil
+	case "BPEDecoder":
+		return []decoder{func(tokens []string) []string {
+			for i, token := range tokens {
+				with := " "
+				if i == len(tokens)-1 {
+					with = ""
+				}
+				tokens[i] = strings.ReplaceAll(token, c.Suffix, with)
+			}
+			return tokens
+		}}, nil
+	case "CTC":
+		return []decoder{func(tokens []string) []string {
+			var out []string
+			for _, token := range slices.Compact(tokens) {
+				token = strings.ReplaceAll(token, c.PadToken, "")
+				if c.Cleanup {
+					token = strings.ReplaceAll(cleanUp(token), c.Delimiter, " ")
+				}
+				if token != "" {
+					out = append(out, token)
+				}
+			}
+			return out
+		}}, nil
+	}
+	return nil, fmt.Errorf("type %q: not known", c.Type)
+}
+
+// cleanUp is the reference's clean-up of spaces, rule by rule.
+func cleanUp(s string) string {
+	for _, r := range [][2]string{{" .", "."}, {" ?", "?"}, {" !", "!"}, {" ,", ","}, {" ' ", "'"}, {" n't", "n't"}, {" 'm", "'m"},
+		{" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}} {
+		s = strings.ReplaceAll(s, r[0], r[1])
+	}
+	return s
+}
+
+// decodeByteLevel joins the bytes of all tokens; a token with another character in it stands for its own text.
+func decodeByteLevel(tokens []string) []string {
+	var out []byte
+	for _, token := range tokens {
+		from, whole := len(out), true
+		for _, r := range token {
+			b, ok := runeToByte(r)
+			if !ok {
+				whole = false
+				break
+			}
+			out = append(out, b)
+		}
+		if !whole {
+			out = append(out[:from], token...)
+		}
+	}
+	return []string{lossy(out)}
+}
+
+// lossy gives bytes as text with one U+FFFD for each maximal part that is no UTF-8, as Rust's from_utf8_lossy.
+func lossy(b []byte) string {
+	if utf8.Valid(b) {
+		return string(b)
+	}
+	var out bytes.Buffer
+	for len(b) > 0 {
+		r, n := utf8.DecodeRune(b)
+		if r != utf8.RuneError || n != 1 {
+			out.Write(b[:n])
+			b = b[n:]
+			continue
+		}
+		out.WriteString("\uFFFD")
+		b = b[invalidPrefix(b):]
+	}
+	return out.String()
+}
+
+// invalidPrefix gives the length of the maximal part at the start of b that could begin a character but does not finish one.
+func invalidPrefix(b []byte) int {
+	need, low, high := 0, byte(0x80), byte(0xBF)
+	switch c := b[0]; {
+	case 0xC2 <= c && c <= 0xDF:
+		need = 1
+	case 0xE0 <= c && c <= 0xEF:
+		need = 2
+		if c == 0xE0 {
+			low = 0xA0
+		} else if c == 0xED {
+			high = 0x9F
+		}
+	case 0xF0 <= c && c <= 0xF4:
+		need = 3
+		if c == 0xF0 {
+			low = 0x90
+		} else if c == 0xF4 {
+			high = 0x8F
+		}
+	}
+	n := 1
+	for ; n <= need && n < len(b) && low <= b[n] && b[n] <= high; n++ {
+		low, high = 0x80, 0xBF
+	}
+	return n
+}
+
+// decodeByteFallback turns runs of <0xXX> tokens into the text of their bytes, or into one U+FFFD each.
+func decodeByteFallback(tokens []string) []string {
+	var out []string
+	var pending []byte
+	flush := func() {
+		if utf8.Valid(pending) {
+			if len(pending) > 0 {
+				out = append(out, string(pending))
+			}
+		} else {
+			for range pending {
+				out = append(out, "\uFFFD")
+			}
+		}
+		pending = pending[:0]
+	}
+	for _, token := range tokens {
+		if len(token) == 6 && strings.HasPrefix(token, "<0x") && token[5] == '>' {
+			if v, err := strconv.ParseUint(token[3:5], 16, 8); err == nil {
+				pending = append(pending, byte(v))
+				continue
+			}
+		}
+		flush()
+		out = append(out, token)
+	}
+	flush()
+	return out
 }

@@ -6,183 +6,181 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-
-	"golang.org/x/text/unicode/norm"
+	"path"
+	"slices"
+	"strings"
 )
 
-// Load reads the tokenizer of a model directory.
-func Load(dir string) (*Tokenizer, error) { return LoadFS(os.DirFS(dir)) }
+// Load reads the tokenizer of a model directory. The kind follows from the files that are there, in this order:
+// tokenizer.json, tekken.json, tokenizer.model (SentencePiece, or a tiktoken file), vocab.json with merges.txt, *.tiktoken. The error names the
+// file and what is wrong with it.
+func Load(dir string) (*Tokenizer, error) {
+	t, err := LoadFS(os.DirFS(dir))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	return t, nil
+}
 
 // LoadFS is Load for a file system whose root is the model directory.
 func LoadFS(dir fs.FS) (*Tokenizer, error) {
-	b, err := fs.ReadFile(dir, "tokenizer.json")
-	if err != nil {
+	d := &directory{dir: dir}
+	if err := d.readConfig(); err != nil {
 		return nil, err
 	}
-	t, err := LoadJSON(b)
-	if err != nil {
-		return nil, fmt.Errorf("tokenizer.json: %w", err)
+	kinds := []struct {
+		file string
+		load func(d *directory, b []byte) (*Tokenizer, error)
+	}{
+		{"tokenizer.json", loadTokenizerJSON},
+		{"tekken.json", func(_ *directory, b []byte) (*Tokenizer, error) { return LoadTekken(b) }},
+		{"tokenizer.model", loadTokenizerModel},
+		{"vocab.json", loadVocabMerges},
 	}
-	return t, nil
+	for _, kind := range kinds {
+		b, err := fs.ReadFile(dir, kind.file)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		t, err := kind.load(d, b)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", kind.file, err)
+		}
+		return t, nil
+	}
+	for _, pattern := range []string{"*.tiktoken", "tiktoken.model", "tokenizer.model.v*", "tekken*.json"} {
+		names, err := fs.Glob(dir, pattern)
+		if err != nil || len(names) == 0 {
+			continue
+		}
+		slices.Sort(names)
+		name := names[len(names)-1]
+		b, err := fs.ReadFile(dir, name)
+		if err != nil {
+			return nil, err
+		}
+		var t *Tokenizer
+		switch {
+		case strings.HasPrefix(path.Base(name), "tekken"):
+			t, err = LoadTekken(b)
+		case strings.HasPrefix(name, "tokenizer.model.v"):
+			t, err = LoadSentencePiece(b)
+		default:
+			t, err = loadTiktokenDir(d, b)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		return t, nil
+	}
+	return nil, errors.New("no tokenizer here: want tokenizer.json, tekken.json, tokenizer.model, vocab.json with merges.txt, or a *.tiktoken file")
 }
 
-// LoadJSON reads the text of a tokenizer.json.
-func LoadJSON(b []byte) (*Tokenizer, error) {
-	t := &Tokenizer{byID: map[uint32]*AddedToken{}, byText: map[string]uint32{}, special: map[string]bool{}}
-	parts := map[string][]byte{}
-	r := &jsonReader{b: b}
-	err := r.object(func(key []byte) (err error) {
-		parts[string(key)], err = r.raw()
+// directory is a model directory with what its tokenizer_config.json and added_tokens.json say.
+type directory struct {
+	dir    fs.FS
+	config tokenizerConfig
+	added  []AddedToken // of both files, by id
+}
+
+type tokenizerConfig struct {
+	Class          string                `json:"tokenizer_class"`
+	AddedTokens    map[string]AddedToken `json:"added_tokens_decoder"`
+	AddPrefixSpace bool                  `json:"add_prefix_space"`
+	AddBOS         *bool                 `json:"add_bos_token"`
+	AddEOS         *bool                 `json:"add_eos_token"`
+	BOS            tokenName             `json:"bos_token"`
+	EOS            tokenName             `json:"eos_token"`
+	Unknown        tokenName             `json:"unk_token"`
+	Pattern        string                `json:"pretokenize_regex"`
+}
+
+// tokenName is a token given as text or as an object with its content.
+type tokenName string
+
+func (n *tokenName) UnmarshalJSON(b []byte) error {
+	var o struct{ Content string }
+	if len(b) > 0 && b[0] == '{' {
+		err := json.Unmarshal(b, &o)
+		*n = tokenName(o.Content)
 		return err
-	})
+	}
+	var s *string
+	err := json.Unmarshal(b, &s)
+	if s != nil {
+		*n = tokenName(*s)
+	}
+	return err
+}
+
+// readJSON reads a file of the directory into v; a missing file is no error.
+func (d *directory) readJSON(name string, v any) error {
+	b, err := fs.ReadFile(d.dir, name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = json.Unmarshal(b, v)
+	}
 	if err != nil {
-		return nil, err
+		return fmt.Errorf("%s: %w", name, err)
 	}
-	var pre pipeline
-	for key, into := range map[string]any{"pre_tokenizer": &pre} {
-		if raw := parts[key]; raw != nil {
-			if err := json.Unmarshal(raw, into); err != nil {
-				return nil, fmt.Errorf("%s: %w", key, err)
-			}
-		}
-	}
-	var normal struct{ Type string }
-	if raw := parts["normalizer"]; raw != nil {
-		if err := json.Unmarshal(raw, &normal); err != nil {
-			return nil, fmt.Errorf("normalizer: %w", err)
-		}
-		if normal.Type == "NFC" {
-			t.normalize = unicodeForm{norm.NFC}
-		} else if normal.Type != "" {
-			return nil, fmt.Errorf("normalizer %q: not known", normal.Type)
-		}
-	}
-	pattern := ""
-	if len(pre.Pretokenizers) == 2 && pre.Pretokenizers[0].Type == "Split" {
-		pattern = pre.Pretokenizers[0].Pattern.Regex
-	}
-	scan := newScanner(pattern)
-	if scan == nil {
-		return nil, fmt.Errorf("pre_tokenizer: pattern %q is not known", pattern)
-	}
-	t.words = scanWords{scan}
-	m, err := readBPE(parts["model"], true)
-	if err != nil {
-		return nil, fmt.Errorf("model: %w", err)
-	}
-	t.vocab, t.model = m.vocab, m
-	var added []AddedToken
-	if raw := parts["added_tokens"]; raw != nil {
-		if err := json.Unmarshal(raw, &added); err != nil {
-			return nil, fmt.Errorf("added_tokens: %w", err)
-		}
-	}
-	t.add(added)
-	t.finish()
-	return t, nil
-}
-
-type pipeline struct {
-	Type          string
-	Pattern       struct{ String, Regex string }
-	Pretokenizers []pipeline
-}
-
-// readBPE reads the model part of a tokenizer.json.
-func readBPE(b []byte, raw bool) (*bpe, error) {
-	m := &bpe{unk: noID, raw: raw}
-	r := &jsonReader{b: b}
-	parts := map[string][]byte{}
-	err := r.object(func(key []byte) (err error) {
-		parts[string(key)], err = r.raw()
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	if m.vocab, err = readVocab(parts["vocab"]); err != nil {
-		return nil, fmt.Errorf("vocab: %w", err)
-	}
-	m.ignoreMerges = string(parts["ignore_merges"]) == "true"
-	m.setAlphabet()
-	if err := m.readMerges(parts["merges"]); err != nil {
-		return nil, fmt.Errorf("merges: %w", err)
-	}
-	m.setWhole(new(scratch))
-	return m, nil
-}
-
-// readVocab reads a JSON object of texts and ids.
-func readVocab(b []byte) (*vocab, error) {
-	if b == nil {
-		return nil, errors.New("missing")
-	}
-	v := newVocab(len(b) / 28)
-	r := &jsonReader{b: b}
-	err := r.object(func(key []byte) error {
-		id, err := r.id()
-		if err == nil {
-			v.add(key, id)
-		}
-		return err
-	})
-	return v, err
-}
-
-// readMerges reads a list of "a b" or ["a", "b"], the lowest rank first.
-func (m *bpe) readMerges(b []byte) error {
-	if b == nil {
-		return errors.New("missing")
-	}
-	m.pairs = newPairTable(len(b) / 14)
-	r := &jsonReader{b: b}
-	rank := uint32(0)
-	var left []byte
-	return r.list(func() error {
-		var a, c []byte
-		if r.peek() == '[' {
-			n := 0
-			err := r.list(func() error {
-				text, err := r.str()
-				if n++; n == 1 {
-					left = append(left[:0], text...)
-				} else {
-					c = text
-				}
-				return err
-			})
-			if err != nil {
-				return err
-			}
-			if n != 2 {
-				return fmt.Errorf("merge %d: want two texts, got %d", rank, n)
-			}
-			a = left
-		} else {
-			text, err := r.str()
-			if err != nil {
-				return err
-			}
-			space := indexByteFrom(text, 0, ' ')
-			if space < 0 {
-				return fmt.Errorf("merge %d: want two texts with a space between, got %q", rank, text)
-			}
-			left = append(left[:0], text[:space]...)
-			a, c = left, text[space+1:]
-		}
-		err := m.addMerge(a, c, rank)
-		rank++
-		return err
-	})
-}
-
-// addMerge stores a merge of two texts. a may have room behind it and is written over there.
-func (m *bpe) addMerge(a, b []byte, rank uint32) error {
-	left, right := m.vocab.id(a), m.vocab.id(b)
-	product := m.vocab.id(append(a, b[len(m.prefix):]...))
-	if left == noID || right == noID || product == noID {
-		return fmt.Errorf("merge %d (%q, %q): not in the vocabulary, or their sum is not", rank, a, b)
-	}
-	m.pairs.put(left, right, rank, product)
 	return nil
+}
+
+func (d *directory) readConfig() error {
+	if err := d.readJSON("tokenizer_config.json", &d.config); err != nil {
+		return err
+	}
+	byID := map[uint32]AddedToken{}
+	var extra map[string]uint32
+	if err := d.readJSON("added_tokens.json", &extra); err != nil {
+		return err
+	}
+	for text, id := range extra {
+		byID[id] = AddedToken{ID: id, Content: text}
+	}
+	for key, a := range d.config.AddedTokens {
+		var id uint32
+		if _, err := fmt.Sscanf(key, "%d", &id); err != nil || id > maxID {
+			return fmt.Errorf("tokenizer_config.json: added_tokens_decoder: %q is not a token id up to %d", key, maxID)
+		}
+		a.ID = id
+		byID[id] = a
+	}
+	for _, a := range byID {
+		d.added = append(d.added, a)
+	}
+	slices.SortFunc(d.added, func(a, b AddedToken) int { return int(a.ID) - int(b.ID) })
+	return nil
+}
+
+// loadTokenizerJSON reads a tokenizer.json and adds what transformers adds to it from tokenizer_config.json: the added
+// tokens that differ from those of the file, in the order of their ids.
+func loadTokenizerJSON(d *directory, b []byte) (*Tokenizer, error) {
+	t, err := readTokenizerJSON(b)
+	if err != nil {
+		return nil, err
+	}
+	var more []AddedToken
+	for _, a := range d.added {
+		if _, configured := d.config.AddedTokens[fmt.Sprint(a.ID)]; configured && !t.hasAdded(a) {
+			more = append(more, a)
+		}
+	}
+	t.add(more)
+	return t, t.finish()
+}
+
+// hasAdded tells whether the same token was added already, whatever its id.
+func (t *Tokenizer) hasAdded(a AddedToken) bool {
+	old, ok := t.byID[t.byText[a.Content]]
+	if _, known := t.byText[a.Content]; !ok || !known {
+		return false
+	}
+	a.ID = old.ID
+	return *old == a
 }

@@ -1,12 +1,157 @@
 package tokenizer
 
-import "golang.org/x/text/unicode/norm"
+import (
+	"sort"
+	"sync"
+	"unicode/utf8"
 
+	"golang.org/x/text/unicode/norm"
+)
+
+// unicodeForm is NFC, NFD, NFKC or NFKD with the tables that the reference's crate carries, of about Unicode 9. Of the
+// characters of x/text's newer tables, those without clOldNorm neither decompose nor have a combining class there.
+// x/text answers the common question, whether a text is normal already; what it calls normal the older tables leave
+// alone too. The rest is done here, also because x/text puts a joiner into runs of more than 30 marks.
 type unicodeForm struct{ form norm.Form }
 
 func (n unicodeForm) apply(s *scratch, in []byte) []byte {
 	if n.form.IsNormal(in) {
 		return in
 	}
-	return s.keep(n.form.Append(s.buffer(), in...))
+	compose := n.form == norm.NFC || n.form == norm.NFKC
+	full := norm.NFD
+	if n.form == norm.NFKC || n.form == norm.NFKD {
+		full = norm.NFKD
+	}
+	cl := classes()
+	out, chars := s.buffer(), s.marks[:0]
+	flush := func() {
+		sort.SliceStable(chars, func(i, j int) bool { return chars[i].class < chars[j].class })
+		for _, c := range chars {
+			out = utf8.AppendRune(out, c.r)
+		}
+		chars = chars[:0]
+	}
+	put := func(r rune, class uint8) {
+		if class == 0 {
+			flush()
+			out = utf8.AppendRune(out, r)
+			return
+		}
+		chars = append(chars, markChar{r, class})
+	}
+	for i := 0; i < len(in); {
+		r, size := utf8.DecodeRune(in[i:])
+		switch {
+		case r < 0xC0:
+			put(r, 0)
+			if r >= 0xA0 && full == norm.NFKD {
+				out = out[:len(out)-2]
+				out = append(out, full.Bytes(in[i:i+size])...)
+			}
+		case 0xAC00 <= r && r <= 0xD7A3:
+			l := (r - 0xAC00) / (hangulV * hangulT)
+			v := (r - 0xAC00) / hangulT % hangulV
+			put(0x1100+l, 0)
+			put(0x1161+v, 0)
+			if t := (r - 0xAC00) % hangulT; t > 0 {
+				put(0x11A7+t, 0)
+			}
+		case cl.at(r)&clOldNorm == 0:
+			put(r, 0)
+		default:
+			p := full.Properties(in[i : i+size])
+			if d := p.Decomposition(); d != nil {
+				for len(d) > 0 {
+					c, n := utf8.DecodeRune(d)
+					put(c, full.Properties(d[:n]).CCC())
+					d = d[n:]
+				}
+			} else {
+				put(r, p.CCC())
+			}
+		}
+		i += size
+	}
+	flush()
+	s.marks = chars
+	out = s.keep(out)
+	if compose {
+		return composed(out)
+	}
+	return out
+}
+
+type markChar struct {
+	r     rune
+	class uint8
+}
+
+const (
+	hangulV = 21
+	hangulT = 28
+)
+
+// pairs of characters and what they compose to, of the older tables; Hangul is computed.
+var compositions = sync.OnceValue(func() map[[2]rune]rune {
+	out := map[[2]rune]rune{}
+	cl := classes()
+	for r := rune(0xC0); r <= maxRune; r++ {
+		if cl.at(r)&clOldNorm == 0 || 0xAC00 <= r && r <= 0xD7A3 {
+			continue
+		}
+		text := string(r)
+		d := []rune(norm.NFD.String(text))
+		if len(d) < 2 || !norm.NFC.IsNormalString(text) {
+			continue
+		}
+		first := []rune(norm.NFC.String(string(d[:len(d)-1])))
+		if len(first) == 1 {
+			out[[2]rune{first[0], d[len(d)-1]}] = r
+		}
+	}
+	return out
+})
+
+// composed puts decomposed, ordered text together in place.
+func composed(b []byte) []byte {
+	table, cl := compositions(), classes()
+	out := b[:0]
+	starter, last := -1, uint8(0) // where the last starter lies in out; class of the last character kept after it
+	for i := 0; i < len(b); {
+		r, size := utf8.DecodeRune(b[i:])
+		class := uint8(0)
+		if cl.at(r)&clOldNorm != 0 {
+			class = norm.NFD.Properties(b[i : i+size]).CCC()
+		}
+		i += size
+		if starter >= 0 {
+			s, n := utf8.DecodeRune(out[starter:])
+			adjacent := starter+n == len(out)
+			if adjacent || class > last && last != 0 {
+				if c, ok := composePair(table, s, r); ok {
+					rest := append([]byte(nil), out[starter+n:]...)
+					out = append(utf8.AppendRune(out[:starter], c), rest...)
+					continue
+				}
+			}
+		}
+		if class == 0 {
+			starter = len(out)
+		}
+		last = class
+		out = utf8.AppendRune(out, r)
+	}
+	return out
+}
+
+func composePair(table map[[2]rune]rune, a, b rune) (rune, bool) {
+	if 0x1100 <= a && a < 0x1113 && 0x1161 <= b && b < 0x1161+hangulV {
+		return 0xAC00 + ((a-0x1100)*hangulV+(b-0x1161))*hangulT, true
+	}
+	if 0xAC00 <= a && a <= 0xD7A3 && (a-0xAC00)%hangulT == 0 && 0x11A7 < b && b < 0x11A7+hangulT {
+		return a + (b - 0x11A7), true
+	}
+	c, ok := table[[2]rune{a, b}]
+	return c, ok
 }

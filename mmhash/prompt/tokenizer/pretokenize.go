@@ -1,6 +1,13 @@
 package tokenizer
 
-// wordCutter cuts normalised text into words and hands them to the model.
+import (
+	"encoding/json"
+	"fmt"
+	"unicode/utf8"
+)
+
+// wordCutter cuts normalised text into words and hands them to the model. first tells that the text begins where the whole
+// input began.
 type wordCutter interface {
 	encode(dst []uint32, s *scratch, m model, b []byte, first bool) []uint32
 }
@@ -8,14 +15,369 @@ type wordCutter interface {
 // scanWords is the hot way: words of a known pattern, bytes as symbols.
 type scanWords struct {
 	scan *scanner
+	bpe  *bpe
 }
 
-func (w scanWords) encode(dst []uint32, s *scratch, m model, b []byte, _ bool) []uint32 {
-	bpe := m.(*bpe)
+func (w scanWords) encode(dst []uint32, s *scratch, _ model, b []byte, _ bool) []uint32 {
 	for i := 0; i < len(b); {
 		end := w.scan.next(b, i)
-		dst = bpe.encode(dst, s, b, i, end)
+		dst = w.bpe.encode(dst, s, b, i, end)
 		i = end
 	}
 	return dst
+}
+
+// stages is the general way: each stage refines the list of words, and may write them anew.
+type stages []stage
+
+// words is a text and the words in it. A word keeps whether it stands where the whole input began.
+type words struct {
+	b    []byte
+	list []word
+}
+
+type word struct {
+	start, end int32
+	first      bool
+}
+
+// stage reads in and fills out, which is empty. Empty words are dropped between stages.
+type stage interface {
+	cut(s *scratch, in, out *words)
+}
+
+func (st stages) encode(dst []uint32, s *scratch, m model, b []byte, first bool) []uint32 {
+	if len(b) == 0 {
+		return dst
+	}
+	in, out := &s.in, &s.out
+	in.b, in.list = b, append(in.list[:0], word{0, int32(len(b)), first})
+	for _, one := range st {
+		out.b, out.list = nil, out.list[:0]
+		one.cut(s, in, out)
+		in, out = out, in
+	}
+	for _, w := range in.list {
+		dst = m.encode(dst, s, in.b, int(w.start), int(w.end))
+	}
+	in.b, out.b = nil, nil
+	return dst
+}
+
+func (w *words) add(start, end int, first bool) {
+	if start < end {
+		w.list = append(w.list, word{int32(start), int32(end), first})
+	}
+}
+
+// behavior says what becomes of the matches of a Split.
+type behavior uint8
+
+const (
+	isolated behavior = iota
+	removed
+	contiguous
+	mergedWithPrevious
+	mergedWithNext
+)
+
+var behaviors = map[string]behavior{
+	"Isolated": isolated, "Removed": removed, "Contiguous": contiguous,
+	"MergedWithPrevious": mergedWithPrevious, "MergedWithNext": mergedWithNext,
+}
+
+// split cuts every word at the matches of a pattern.
+type split struct {
+	pattern pattern
+	how     behavior
+	invert  bool
+}
+
+type stretch struct {
+	start, end int
+	match      bool
+}
+
+func (p split) cut(s *scratch, in, out *words) {
+	out.b = in.b
+	for _, w := range in.list {
+		p.cutWord(s, in.b, w, out)
+	}
+}
+
+// cutWord cuts b[w.start:w.end] and adds the parts to out, whose text it is.
+func (p split) cutWord(s *scratch, b []byte, w word, out *words) {
+	text := b[w.start:w.end]
+	list, done := s.stretches[:0], 0
+	p.pattern.each(s, text, func(start, end int) {
+		if done < start {
+			list = append(list, stretch{done, start, p.invert})
+		}
+		list = append(list, stretch{start, end, !p.invert})
+		done = end
+	})
+	if done < len(text) {
+		list = append(list, stretch{done, len(text), p.invert})
+	}
+	s.stretches = list
+	emit := func(start, end int) {
+		out.add(int(w.start)+start, int(w.start)+end, w.first && start == 0)
+	}
+	switch p.how {
+	case isolated, removed:
+		for _, x := range list {
+			if p.how == isolated || !x.match {
+				emit(x.start, x.end)
+			}
+		}
+		return
+	}
+	// The other three join neighbours; what is joined grows from one end.
+	before := false
+	if p.how == mergedWithNext {
+		from := len(out.list)
+		have := stretch{}
+		open := false
+		for i := len(list) - 1; i >= 0; i-- {
+			x := list[i]
+			if x.match && !before && open {
+				have.start = x.start
+			} else {
+				if open {
+					emit(have.start, have.end)
+				}
+				have, open = x, true
+			}
+			before = x.match
+		}
+		if open {
+			emit(have.start, have.end)
+		}
+		for i, j := from, len(out.list)-1; i < j; i, j = i+1, j-1 {
+			out.list[i], out.list[j] = out.list[j], out.list[i]
+		}
+		return
+	}
+	have := stretch{}
+	open := false
+	for _, x := range list {
+		join := x.match && !before
+		if p.how == contiguous {
+			join = x.match == before
+		}
+		if join && open {
+			have.end = x.end
+		} else {
+			if open {
+				emit(have.start, have.end)
+			}
+			have, open = x, true
+		}
+		before = x.match
+	}
+	if open {
+		emit(have.start, have.end)
+	}
+}
+
+// byteLevel writes every word in the byte-level alphabet.
+type byteLevel struct {
+	prefixSpace bool
+	scan        *scanner // nil: use_regex false
+	raw         bool     // leave the bytes as they are: the model knows them so
+}
+
+func (p byteLevel) cut(s *scratch, in, out *words) {
+	if p.raw && !p.prefixSpace && p.scan == nil {
+		out.b, out.list = in.b, append(out.list, in.list...)
+		return
+	}
+	text := s.buffer()
+	for _, w := range in.list {
+		word := in.b[w.start:w.end]
+		from := len(text)
+		if p.prefixSpace && word[0] != ' ' {
+			text = append(text, ' ')
+		}
+		text = append(text, word...)
+		if p.scan == nil {
+			out.add(from, len(text), w.first)
+			continue
+		}
+		for i, piece := 0, text[from:]; i < len(piece); {
+			end := p.scan.next(piece, i)
+			out.add(from+i, from+end, w.first && i == 0)
+			i = end
+		}
+	}
+	out.b = s.keep(text)
+	if !p.raw {
+		mapped := s.buffer()
+		for i, w := range out.list {
+			from := len(mapped)
+			for _, c := range text[w.start:w.end] {
+				mapped = utf8.AppendRune(mapped, byteToRune[c])
+			}
+			out.list[i].start, out.list[i].end = int32(from), int32(len(mapped))
+		}
+		out.b = s.keep(mapped)
+	}
+}
+
+// metaspace writes spaces as another character, puts one in front where its scheme says so, and cuts before each.
+type metaspace struct {
+	with   string
+	scheme string // "first", "always", "never"
+	split  bool
+}
+
+func (p metaspace) cut(s *scratch, in, out *words) {
+	text := s.buffer()
+	r, _ := utf8.DecodeRuneInString(p.with)
+	for _, w := range in.list {
+		word := in.b[w.start:w.end]
+		from := len(text)
+		lead, _ := utf8.DecodeRune(word)
+		if (p.scheme == "always" || p.scheme == "first" && w.first) && lead != r && lead != ' ' {
+			text = append(text, p.with...)
+		}
+		for _, c := range word {
+			if c == ' ' {
+				text = append(text, p.with...)
+			} else {
+				text = append(text, c)
+			}
+		}
+		out.add(from, len(text), w.first)
+	}
+	out.b = s.keep(text)
+	if !p.split {
+		return
+	}
+	list := append(in.list[:0], out.list...)
+	in.list, out.list = list, out.list[:0]
+	cut := split{pattern: literalPattern(p.with), how: mergedWithNext}
+	for _, w := range list {
+		cut.cutWord(s, out.b, w, out)
+	}
+}
+
+// fixedLength cuts words of a number of characters.
+type fixedLength int
+
+func (p fixedLength) cut(_ *scratch, in, out *words) {
+	out.b = in.b
+	for _, w := range in.list {
+		start, count := int(w.start), 0
+		for i := start; i < int(w.end); {
+			_, n := utf8.DecodeRune(in.b[i:])
+			i += n
+			if count++; count == int(p) || i == int(w.end) {
+				out.add(start, i, w.first && start == int(w.start))
+				start, count = i, 0
+			}
+		}
+	}
+}
+
+// preSpec is a pre_tokenizer section of a tokenizer.json.
+type preSpec struct {
+	Type             string
+	Pretokenizers    []preSpec
+	Pattern          patternSpec
+	Behavior         string
+	Invert           bool
+	AddPrefixSpace   *bool `json:"add_prefix_space"`
+	UseRegex         *bool `json:"use_regex"`
+	Replacement      string
+	PrependScheme    string `json:"prepend_scheme"`
+	Split            *bool
+	IndividualDigits bool `json:"individual_digits"`
+	Delimiter        string
+	Length           *int
+}
+
+func (c preSpec) MarshalJSON() ([]byte, error) { return json.Marshal(c.Type) }
+
+// flat gives the pre-tokenizers in order, sequences opened.
+func (c preSpec) flat(out []preSpec) []preSpec {
+	if c.Type != "Sequence" {
+		if c.Type != "" {
+			out = append(out, c)
+		}
+		return out
+	}
+	for _, sub := range c.Pretokenizers {
+		out = sub.flat(out)
+	}
+	return out
+}
+
+// stage builds one pre-tokenizer; raw: the model takes bytes where the byte-level alphabet would stand.
+func (c preSpec) stage(raw bool) ([]stage, error) {
+	class := func(flags uint16) pattern {
+		cl := classes()
+		return runePattern(func(r rune) bool { return cl.at(r)&flags != 0 })
+	}
+	how, known := behaviors[c.Behavior]
+	if c.Behavior == "" {
+		how, known = isolated, true
+	}
+	if !known {
+		return nil, fmt.Errorf("behavior %q: not known", c.Behavior)
+	}
+	switch c.Type {
+	case "Split":
+		p, err := c.Pattern.compile()
+		return []stage{split{p, how, c.Invert}}, err
+	case "ByteLevel":
+		b := byteLevel{prefixSpace: c.AddPrefixSpace == nil || *c.AddPrefixSpace, raw: raw}
+		if c.UseRegex == nil || *c.UseRegex {
+			b.scan = newScanner(patternGPT2)
+		}
+		return []stage{b}, nil
+	case "Metaspace":
+		m := metaspace{with: c.Replacement, scheme: c.PrependScheme, split: c.Split == nil || *c.Split}
+		if m.scheme == "" {
+			m.scheme = "always"
+		}
+		if c.AddPrefixSpace != nil && !*c.AddPrefixSpace {
+			m.scheme = "never"
+		}
+		if utf8.RuneCountInString(m.with) != 1 {
+			return nil, fmt.Errorf("replacement %q: want one character", m.with)
+		}
+		return []stage{m}, nil
+	case "Whitespace":
+		p, err := compilePattern(`\w+|[^\w\s]+`)
+		return []stage{split{p, removed, true}}, err
+	case "WhitespaceSplit":
+		return []stage{split{class(clRustSpace), removed, false}}, nil
+	case "Punctuation":
+		return []stage{split{class(clOldPunct), how, false}}, nil
+	case "Digits":
+		if c.IndividualDigits {
+			return []stage{split{class(clRustNumeric), isolated, false}}, nil
+		}
+		return []stage{split{class(clRustNumeric), contiguous, false}}, nil
+	case "BertPreTokenizer":
+		return []stage{split{class(clRustSpace), removed, false}, split{class(clOldPunct), isolated, false}}, nil
+	case "CharDelimiterSplit":
+		if utf8.RuneCountInString(c.Delimiter) != 1 {
+			return nil, fmt.Errorf("delimiter %q: want one character", c.Delimiter)
+		}
+		return []stage{split{literalPattern(c.Delimiter), removed, false}}, nil
+	case "FixedLength":
+		n := 5
+		if c.Length != nil {
+			n = *c.Length
+		}
+		if n < 1 {
+			return nil, fmt.Errorf("length %d: want at least 1", n)
+		}
+		return []stage{fixedLength(n)}, nil
+	case "UnicodeScripts":
+		return []stage{scripts{}}, nil
+	}
+	return nil, fmt.Errorf("type %q: not known", c.Type)
 }

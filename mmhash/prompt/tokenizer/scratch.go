@@ -5,12 +5,17 @@ import "sync"
 // scratch is the memory that one Encode works in. It is pooled, so that a running program allocates nothing here; the word
 // cache in it belongs to one goroutine at a time and needs no lock.
 type scratch struct {
-	syms  []uint32
-	links []link
-	heap  candidates
-	text  [2][]byte // a normalizer reads one and writes the other
-	turn  int
-	words [1 << wordCacheBits]cachedWord
+	syms      []uint32
+	links     []link
+	heap      candidates
+	text      [2][]byte // a normalizer reads one and writes the other
+	turn      int
+	in, out   words
+	stretches []stretch
+	regex     regexState
+	lattice   lattice
+	marks     []markChar
+	words     [1 << wordCacheBits]cachedWord
 }
 
 const wordCacheBits = 12

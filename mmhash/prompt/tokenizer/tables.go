@@ -61,6 +61,17 @@ func (t *pairTable) put(a, b, rank, id uint32) {
 	}
 }
 
+// grow doubles the table.
+func (t *pairTable) grow() {
+	bigger := newPairTable(len(t.slots))
+	for _, s := range t.slots {
+		if s.a != noID {
+			bigger.put(s.a, s.b, s.rank, s.id)
+		}
+	}
+	*t = *bigger
+}
+
 // get gives the merge of a and b; rank noRank if there is none.
 func (t *pairTable) get(a, b uint32) (rank, id uint32) {
 	mask := len(t.slots) - 1

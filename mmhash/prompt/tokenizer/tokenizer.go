@@ -4,7 +4,7 @@
 // A text passes five steps, each in its own file: added tokens are cut out (added.go), what lies between is normalised
 // (normalize.go), cut into words (pretokenize.go; scan.go for the hot patterns), each word becomes ids (bpe.go, unigram.go,
 // wordpiece.go), and the template's tokens are put around (post.go). Decode goes back (decode.go). The rules are those of
-// Hugging Face's tokenizers 0.23.3, which vLLM, SGLang and TensorRT-LLM load; formats.go picks the reader for a directory.
+// Hugging Face's tokenizers 0.23.3, which vLLM, SGLang and TensorRT-LLM load; load.go picks the reader for a directory.
 //
 // A Tokenizer is immutable after loading and safe for concurrent use. Texts are expected to be valid UTF-8, as a JSON body
 // is after decoding; bytes that are not become U+FFFD, one for each maximal invalid part.
@@ -132,7 +132,7 @@ func (t *Tokenizer) IsSpecial(id uint32) bool {
 }
 
 // finish sets what every kind of tokenizer needs once its parts are there.
-func (t *Tokenizer) finish() {
+func (t *Tokenizer) finish() error {
 	var raw, normed []*AddedToken
 	for _, a := range t.added {
 		if t.byID[a.ID] != a {
@@ -153,6 +153,7 @@ func (t *Tokenizer) finish() {
 		return string(t.normalize.apply(s, []byte(a.Content)))
 	})
 	t.pool.keep = 2 * runtime.GOMAXPROCS(0)
+	return nil
 }
 
 // add adds tokens as the reference does: a text that the vocabulary has keeps its id there, others get the next free id,

@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"bytes"
+	"fmt"
 
 	"github.com/zeebo/xxh3"
 )
@@ -40,8 +41,12 @@ func (v *vocab) grow(n int) {
 	}
 }
 
-// add stores a token. A text that is already there gets the new id, as a JSON object's later key replaces an earlier one.
-func (v *vocab) add(text []byte, id uint32) {
+// add stores a token. A text that is already there gets the new id, as a JSON object's later key replaces an earlier one;
+// an id that another text has is an error.
+func (v *vocab) add(text []byte, id uint32) error {
+	if v.has(id) && !bytes.Equal(v.bytes(id), text) {
+		return fmt.Errorf("%q and %q both have id %d", v.bytes(id), text, id)
+	}
 	for uint32(len(v.start)) <= id {
 		v.start = append(v.start, noID)
 		v.end = append(v.end, 0)
@@ -59,6 +64,7 @@ func (v *vocab) add(text []byte, id uint32) {
 	v.blob = append(v.blob, text...)
 	v.end[id] = uint32(len(v.blob))
 	v.index[slot] = id
+	return nil
 }
 
 // slot gives the place of text in the index: where it is, or where it would go.

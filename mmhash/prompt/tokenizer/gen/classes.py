@@ -12,7 +12,8 @@ import os
 from tokenizers import Regex, normalizers, pre_tokenizers as pre
 
 GC = "Cn Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Co".split()
-FLAGS = ["onig_space", "onig_word", "rust_space", "rust_numeric", "rust_word", "old_punct", "old_mn", "old_other", "old_mark"]
+FLAGS = ["onig_space", "onig_word", "rust_space", "rust_numeric", "rust_word", "old_punct", "old_mn", "old_other", "old_mark",
+         "old_no_script", "old_norm"]
 CPS = [c for c in range(0x110000) if not 0xD800 <= c <= 0xDFFF]
 
 
@@ -39,6 +40,12 @@ def per_char(fn):
     return {c for c in CPS if fn(chr(c))}
 
 
+def moves(nfd, ch):
+    """Whether ch changes places with a mark of another combining class, so has one itself."""
+    return any(nfd.normalize_str("a" + ch + m) == "a" + m + ch != "a" + ch + m
+               or nfd.normalize_str("a" + m + ch) == "a" + ch + m != "a" + m + ch for m in "\u0334\u0316\u0301\u0345")
+
+
 def main():
     record = [0] * 0x110000
     for number, name in enumerate(GC):
@@ -51,6 +58,8 @@ def main():
     words = pre.Whitespace()
     bert = normalizers.BertNormalizer(clean_text=False, handle_chinese_chars=False, strip_accents=True, lowercase=False)
     clean = normalizers.BertNormalizer(clean_text=True, handle_chinese_chars=False, strip_accents=False, lowercase=False)
+    scripts = pre.UnicodeScripts()
+    nfd, nfkd = normalizers.NFD(), normalizers.NFKD()
     accents = normalizers.StripAccents()
     flags = {
         "onig_space": regex(r"\s"),
@@ -63,6 +72,8 @@ def main():
         "old_punct": matched(punct),
         "old_mn": per_char(lambda ch: bert.normalize_str(ch) == ""),
         "old_other": per_char(lambda ch: clean.normalize_str(ch) == "" and ch not in "\0\ufffd"),
+        "old_no_script": {c for c in CPS if all(len(scripts.pre_tokenize_str(a + chr(c))) == 1 for a in "a\u0431")},
+        "old_norm": per_char(lambda ch: moves(nfd, ch) or nfkd.normalize_str(ch) != ch),
         "old_mark": per_char(lambda ch: accents.normalize_str(ch) == ""),
     }
     for bit, name in enumerate(FLAGS):

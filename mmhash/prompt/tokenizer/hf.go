@@ -1,0 +1,338 @@
+package tokenizer
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+)
+
+// LoadJSON reads the text of a tokenizer.json alone, as tokenizers.Tokenizer.from_str does.
+func LoadJSON(b []byte) (*Tokenizer, error) {
+	t, err := readTokenizerJSON(b)
+	if err != nil {
+		return nil, err
+	}
+	return t, t.finish()
+}
+
+func newTokenizer() *Tokenizer {
+	return &Tokenizer{byID: map[uint32]*AddedToken{}, byText: map[string]uint32{}, special: map[string]bool{}}
+}
+
+// readTokenizerJSON reads a tokenizer.json; more tokens may be added before finish.
+func readTokenizerJSON(b []byte) (*Tokenizer, error) {
+	t := newTokenizer()
+	parts, err := sections(b)
+	if err != nil {
+		return nil, err
+	}
+	if t.normalize, err = newNormalizer(parts["normalizer"]); err != nil {
+		return nil, fmt.Errorf("normalizer: %w", err)
+	}
+	if t.decoders, err = newDecoders(parts["decoder"]); err != nil {
+		return nil, fmt.Errorf("decoder: %w", err)
+	}
+	if t.post, err = newTemplate(parts["post_processor"]); err != nil {
+		return nil, fmt.Errorf("post_processor: %w", err)
+	}
+	var pre preSpec
+	if raw := parts["pre_tokenizer"]; raw != nil {
+		if err := json.Unmarshal(raw, &pre); err != nil {
+			return nil, fmt.Errorf("pre_tokenizer: %w", err)
+		}
+	}
+	var added []addedEntry
+	if raw := parts["added_tokens"]; raw != nil {
+		if err := json.Unmarshal(raw, &added); err != nil {
+			return nil, fmt.Errorf("added_tokens: %w", err)
+		}
+	}
+	steps := pre.flat(nil)
+	// The model can take bytes where nothing but its last pre-tokenizer writes the byte-level alphabet.
+	raw := len(steps) > 0 && steps[len(steps)-1].Type == "ByteLevel"
+	for _, step := range steps[:max(0, len(steps)-1)] {
+		raw = raw && step.Type != "ByteLevel"
+	}
+	if parts["model"] == nil {
+		return nil, errors.New("model: missing")
+	}
+	if err := t.readModel(parts["model"], &raw); err != nil {
+		return nil, fmt.Errorf("model: %w", err)
+	}
+	if err := t.setWords(steps, raw); err != nil {
+		return nil, fmt.Errorf("pre_tokenizer: %w", err)
+	}
+	tokens := make([]AddedToken, len(added))
+	for i, a := range added {
+		tokens[i] = AddedToken(a)
+	}
+	t.add(tokens)
+	return t, nil
+}
+
+type addedEntry AddedToken
+
+// sections gives the values of an object's keys as raw text.
+func sections(b []byte) (map[string][]byte, error) {
+	parts := map[string][]byte{}
+	r := &jsonReader{b: b}
+	err := r.object(func(key []byte) (err error) {
+		name := string(key)
+		parts[name], err = r.raw()
+		return err
+	})
+	for name, raw := range parts {
+		if string(raw) == "null" {
+			delete(parts, name)
+		}
+	}
+	return parts, err
+}
+
+// setWords picks the fastest way to cut words that does what the steps say.
+func (t *Tokenizer) setWords(steps []preSpec, raw bool) error {
+	var all stages
+	for i, step := range steps {
+		st, err := step.stage(raw)
+		if err != nil {
+			return fmt.Errorf("step %d: %w", i, err)
+		}
+		all = append(all, st...)
+	}
+	t.words = all
+	m, ok := t.model.(*bpe)
+	if !ok || !raw {
+		return nil
+	}
+	last := all[len(all)-1].(byteLevel)
+	switch {
+	case last.prefixSpace:
+	case len(all) == 1 && last.scan != nil:
+		t.words = scanWords{last.scan, m}
+	case len(all) == 2 && last.scan == nil:
+		if s, ok := all[0].(split); ok {
+			if scan, ok := s.pattern.(*scanner); ok && (s.how == isolated || s.how == removed && s.invert) {
+				t.words = scanWords{scan, m}
+			}
+		}
+	}
+	return nil
+}
+
+// readModel reads the model section. raw says that a BPE model could take bytes; it is cleared for any other.
+func (t *Tokenizer) readModel(b []byte, raw *bool) error {
+	parts, err := sections(b)
+	if err != nil {
+		return err
+	}
+	var c modelSpec
+	for name, into := range map[string]any{
+		"type": &c.Type, "unk_token": &c.UnkToken, "continuing_subword_prefix": &c.Prefix, "end_of_word_suffix": &c.Suffix,
+		"fuse_unk": &c.FuseUnk, "byte_fallback": &c.ByteFallback, "ignore_merges": &c.IgnoreMerges, "dropout": &c.Dropout,
+		"unk_id": &c.UnkID, "max_input_chars_per_word": &c.MaxChars,
+	} {
+		if part := parts[name]; part != nil {
+			if err := json.Unmarshal(part, into); err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+		}
+	}
+	if c.Type == "" {
+		// Older files do not say; the reference tries the models in this order.
+		switch {
+		case parts["merges"] != nil:
+			c.Type = "BPE"
+		case parts["max_input_chars_per_word"] != nil:
+			c.Type = "WordPiece"
+		case len(parts["vocab"]) > 0 && parts["vocab"][0] == '[':
+			c.Type = "Unigram"
+		default:
+			c.Type = "WordLevel"
+		}
+	}
+	if c.Type == "Unigram" {
+		*raw = false
+		v, scores, err := readScores(parts["vocab"])
+		if err != nil {
+			return fmt.Errorf("vocab: %w", err)
+		}
+		unk := noID
+		if c.UnkID != nil {
+			unk = *c.UnkID
+		}
+		t.vocab = v
+		t.model, err = newUnigram(v, scores, unk, c.ByteFallback)
+		return err
+	}
+	v, err := readVocab(parts["vocab"])
+	if err != nil {
+		return fmt.Errorf("vocab: %w", err)
+	}
+	t.vocab = v
+	unk := noID
+	if c.UnkToken != nil {
+		unk = v.id([]byte(*c.UnkToken))
+	}
+	switch c.Type {
+	case "BPE":
+		if c.Dropout != nil && *c.Dropout != 0 {
+			return fmt.Errorf("dropout %v: merges left out by chance cannot be foretold", *c.Dropout)
+		}
+		if c.UnkToken != nil && unk == noID && *c.UnkToken != "" {
+			// The reference fails at the first unknown character; it drops it here.
+			unk = noID
+		}
+		m := &bpe{vocab: v, raw: *raw && c.Prefix == "" && c.Suffix == "", unk: unk, fuseUnk: c.FuseUnk, byteFallback: c.ByteFallback,
+			ignoreMerges: c.IgnoreMerges, prefix: c.Prefix, suffix: c.Suffix}
+		*raw = m.raw
+		if err := m.readMerges(parts["merges"]); err != nil {
+			return fmt.Errorf("merges: %w", err)
+		}
+		m.finish()
+		t.model = m
+	case "WordPiece", "WordLevel":
+		*raw = false
+		if c.Type == "WordLevel" {
+			t.model = &wordLevel{v, unk}
+			break
+		}
+		if parts["continuing_subword_prefix"] == nil {
+			c.Prefix = "##"
+		}
+		if c.MaxChars == 0 {
+			c.MaxChars = 100
+		}
+		t.model = newWordPiece(v, c.Prefix, unk, c.MaxChars)
+	default:
+		return fmt.Errorf("type %q: not known", c.Type)
+	}
+	return nil
+}
+
+type modelSpec struct {
+	Type         string
+	UnkToken     *string
+	UnkID        *uint32
+	Prefix       string
+	Suffix       string
+	FuseUnk      bool
+	ByteFallback bool
+	IgnoreMerges bool
+	Dropout      *float64
+	MaxChars     int
+}
+
+// readVocab reads a JSON object of texts and ids.
+func readVocab(b []byte) (*vocab, error) {
+	if b == nil {
+		return nil, errors.New("missing")
+	}
+	v := newVocab(len(b) / 28)
+	r := &jsonReader{b: b}
+	err := r.object(func(key []byte) error {
+		id, err := r.id()
+		if err == nil {
+			err = v.add(key, id)
+		}
+		return err
+	})
+	return v, err
+}
+
+// readScores reads a JSON list of texts and scores; the place in the list is the id.
+func readScores(b []byte) (*vocab, []float64, error) {
+	if b == nil {
+		return nil, nil, errors.New("missing")
+	}
+	v := newVocab(len(b) / 30)
+	var scores []float64
+	r := &jsonReader{b: b}
+	err := r.list(func() error {
+		n := 0
+		return r.list(func() (err error) {
+			var text []byte
+			var score float64
+			switch n++; n {
+			case 1:
+				if text, err = r.str(); err == nil {
+					err = v.add(text, uint32(len(scores)))
+				}
+			case 2:
+				if score, err = r.number(); err == nil {
+					scores = append(scores, score)
+				}
+			default:
+				err = fmt.Errorf("entry %d: want a text and a score", len(scores))
+			}
+			return err
+		})
+	})
+	if err == nil && len(scores) != int(v.span()) {
+		err = errors.New("an entry has no score")
+	}
+	return v, scores, err
+}
+
+// readMerges reads a list of "a b" or ["a", "b"], the lowest rank first.
+func (m *bpe) readMerges(b []byte) error {
+	if b == nil {
+		return errors.New("missing")
+	}
+	m.pairs = newPairTable(len(b) / 14)
+	r := &jsonReader{b: b}
+	rank := uint32(0)
+	var left []byte
+	return r.list(func() error {
+		var a, c []byte
+		if r.peek() == '[' {
+			n := 0
+			err := r.list(func() error {
+				text, err := r.str()
+				if n++; n == 1 {
+					left = append(left[:0], text...)
+				} else {
+					c = text
+				}
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			if n != 2 {
+				return fmt.Errorf("merge %d: want two texts, got %d", rank, n)
+			}
+			a = left
+		} else {
+			text, err := r.str()
+			if err != nil {
+				return err
+			}
+			space := indexByteFrom(text, 0, ' ')
+			if space < 0 || indexByteFrom(text, space+1, ' ') >= 0 {
+				return fmt.Errorf("merge %d: want two texts with a space between, got %q", rank, text)
+			}
+			left = append(left[:0], text[:space]...)
+			a, c = left, text[space+1:]
+		}
+		err := m.addMerge(a, c, rank)
+		rank++
+		return err
+	})
+}
+
+// addMerge stores a merge of two texts. a may have room behind it and is written over there.
+func (m *bpe) addMerge(a, b []byte, rank uint32) error {
+	left, right := m.vocab.id(a), m.vocab.id(b)
+	if left == noID || right == noID || len(b) < len(m.prefix) {
+		return fmt.Errorf("merge %d (%q, %q): not in the vocabulary", rank, a, b)
+	}
+	product := m.vocab.id(append(a, b[len(m.prefix):]...))
+	if product == noID {
+		return fmt.Errorf("merge %d (%q, %q): their sum is not in the vocabulary", rank, a, b)
+	}
+	if m.pairs.count*3 > len(m.pairs.slots)*2 {
+		m.pairs.grow()
+	}
+	m.pairs.put(left, right, rank, product)
+	return nil
+}

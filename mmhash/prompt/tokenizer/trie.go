@@ -1,0 +1,83 @@
+package tokenizer
+
+import "math/bits"
+
+// trie finds the tokens that a text begins with. Its edges lie in one open-addressed table, a node and a byte to the next
+// node, eight bytes an edge; that is half the speed of a double array and can be built in a tenth of the time.
+type trie struct {
+	edges []uint64 // node<<8|byte in the high half, next node in the low half; 0: free
+	shift uint8
+	token []uint32 // by node: id, or noID
+	count int
+}
+
+func newTrie(tokens int) *trie {
+	t := &trie{token: []uint32{noID}}
+	t.resize(tableSize(tokens * 2))
+	return t
+}
+
+func (t *trie) resize(size int) {
+	old := t.edges
+	t.edges = make([]uint64, size)
+	t.shift = uint8(64 - bits.TrailingZeros(uint(size)))
+	for _, e := range old {
+		if e != 0 {
+			t.edges[t.slot(uint32(e>>32))] = e
+		}
+	}
+}
+
+// slot gives the place of an edge: where it is, or the free place where it would go.
+func (t *trie) slot(key uint32) int {
+	mask := len(t.edges) - 1
+	for i := int(uint64(key) * 0x9E3779B97F4A7C15 >> (t.shift & 63)); ; i = (i + 1) & mask {
+		if e := t.edges[i]; e == 0 || uint32(e>>32) == key {
+			return i
+		}
+	}
+}
+
+// next steps from a node along a byte; 0 if there is no such edge.
+func (t *trie) next(node uint32, c byte) uint32 {
+	return uint32(t.edges[t.slot(node<<8|uint32(c))])
+}
+
+// maxNodes keeps node<<8|byte within 32 bits.
+const maxNodes = 1<<24 - 1
+
+// add stores a token's text; false if the trie is full.
+func (t *trie) add(text []byte, id uint32) bool {
+	node := uint32(0)
+	for _, c := range text {
+		i := t.slot(node<<8 | uint32(c))
+		if t.edges[i] == 0 {
+			if len(t.token) >= maxNodes {
+				return false
+			}
+			if t.count++; t.count*3 > len(t.edges)*2 {
+				t.resize(len(t.edges) * 2)
+				i = t.slot(node<<8 | uint32(c))
+			}
+			t.edges[i] = uint64(node<<8|uint32(c))<<32 | uint64(len(t.token))
+			t.token = append(t.token, noID)
+		}
+		node = uint32(t.edges[i])
+	}
+	t.token[node] = id
+	return true
+}
+
+// longest gives the longest token that b begins with; noID if there is none.
+func (t *trie) longest(b []byte) uint32 {
+	node, best := uint32(0), noID
+	for _, c := range b {
+		if node = t.next(node, c); node == 0 {
+			break
+		}
+		if id := t.token[node]; id != noID {
+			best = id
+		}
+	}
+	return best
+}
