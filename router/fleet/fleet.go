@@ -1,0 +1,158 @@
+// Package fleet knows who the workers are and how loaded they are.
+//
+// A worker has one Slot for each data-parallel rank; a slot is what a request is sent to. Load is counted, not asked
+// for: a request books its slot when it is decided, Envoy's access log moves the booking to the worker really used and
+// ends it. Booked prefill work drains at the rate that the slot has shown; a booking that nobody ends expires.
+package fleet
+
+import (
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sightline-router/sightline/indexer"
+)
+
+// Worker is one engine server.
+type Worker struct {
+	Name  string // the configured name
+	Addr  string // ip:port, what Envoy dials
+	Model string // the configured model's name
+	Slots []*Slot
+}
+
+// Slot is a worker or one of its data-parallel ranks.
+type Slot struct {
+	Worker *Worker
+	Rank   int            // -1: the worker has no ranks
+	Holder indexer.Holder // what this slot holds, in the index
+
+	mu       sync.Mutex
+	inflight int
+	backlog  float64   // tokens still to prefill, at the time since
+	rate     float64   // tokens a second, learned
+	since    time.Time // of backlog
+}
+
+// firstRate is the prefill rate (tokens a second) that a slot is taken to have until its answers tell.
+const firstRate = 10000
+
+// Load is a slot's state at one moment.
+type Load struct {
+	Inflight int     // requests
+	Backlog  float64 // tokens booked and not yet prefilled
+}
+
+// Load tells how loaded the slot is.
+func (s *Slot) Load(now time.Time) Load {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drain(now)
+	return Load{Inflight: s.inflight, Backlog: s.backlog}
+}
+
+func (s *Slot) drain(now time.Time) {
+	if d := now.Sub(s.since); d > 0 {
+		s.backlog = max(0, s.backlog-s.rate*d.Seconds())
+		s.since = now
+	}
+}
+
+func (s *Slot) book(tokens int, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drain(now)
+	s.inflight++
+	s.backlog += float64(tokens)
+}
+
+func (s *Slot) release() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.inflight = max(0, s.inflight-1)
+}
+
+// learn takes the time to first byte of an answer that had the slot's attention alone or not: it only ever raises the
+// rate quickly and lowers it slowly, because a queue in the engine looks like slowness.
+func (s *Slot) learn(tokens int, took time.Duration) {
+	if tokens < 256 || took <= 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	seen := float64(tokens) / took.Seconds()
+	weight := 0.05
+	if seen > s.rate {
+		weight = 0.3
+	}
+	s.rate += weight * (seen - s.rate)
+}
+
+// Fleet is the set of workers. Safe for concurrent use; the set itself is replaced whole when it changes.
+type Fleet struct {
+	now   func() time.Time
+	state atomic.Pointer[state]
+	setMu sync.Mutex
+
+	bookings bookings
+}
+
+type state struct {
+	workers []*Worker
+	byAddr  map[string]*Worker
+	byModel map[string][]*Slot
+	slots   []*Slot
+}
+
+// New makes an empty fleet. now is the clock, time.Now if nil.
+func New(now func() time.Time) *Fleet {
+	if now == nil {
+		now = time.Now
+	}
+	f := &Fleet{now: now}
+	f.state.Store(&state{})
+	f.bookings.init()
+	return f
+}
+
+// NewWorker describes a worker with ranks data-parallel ranks (0: none); join gives each slot its holder in the index.
+func NewWorker(name string, addr netip.AddrPort, model string, ranks int, join func(rank int) indexer.Holder) *Worker {
+	w := &Worker{Name: name, Addr: addr.String(), Model: model}
+	for r := range max(1, ranks) {
+		s := &Slot{Worker: w, Rank: r, Holder: join(r), rate: firstRate}
+		if ranks == 0 {
+			s.Rank = -1
+		}
+		w.Slots = append(w.Slots, s)
+	}
+	return w
+}
+
+// Set replaces the workers.
+func (f *Fleet) Set(workers []*Worker) {
+	f.setMu.Lock()
+	defer f.setMu.Unlock()
+	st := &state{workers: workers, byAddr: make(map[string]*Worker), byModel: make(map[string][]*Slot)}
+	for _, w := range workers {
+		st.byAddr[w.Addr] = w
+		st.byModel[w.Model] = append(st.byModel[w.Model], w.Slots...)
+		st.slots = append(st.slots, w.Slots...)
+	}
+	f.state.Store(st)
+}
+
+// Workers lists the workers. The caller must not change the list.
+func (f *Fleet) Workers() []*Worker { return f.state.Load().workers }
+
+// Slots lists a model's slots; all slots for "". The caller must not change the list.
+func (f *Fleet) Slots(model string) []*Slot {
+	st := f.state.Load()
+	if model == "" {
+		return st.slots
+	}
+	return st.byModel[model]
+}
+
+// ByAddr finds the worker behind an ip:port, nil if there is none.
+func (f *Fleet) ByAddr(addr string) *Worker { return f.state.Load().byAddr[addr] }

@@ -1,0 +1,139 @@
+package fleet
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/sightline-router/sightline/indexer"
+)
+
+type clock struct{ t time.Time }
+
+func (c *clock) now() time.Time { return c.t }
+
+func twoWorkers(c *clock) (*Fleet, *Worker, *Worker) {
+	f := New(c.now)
+	a := NewWorker("a", netip.MustParseAddrPort("10.0.0.1:8000"), "m", 0, func(int) indexer.Holder { return 0 })
+	b := NewWorker("b", netip.MustParseAddrPort("10.0.0.2:8000"), "m", 2, func(r int) indexer.Holder { return indexer.Holder(1 + r) })
+	f.Set([]*Worker{a, b})
+	return f, a, b
+}
+
+func TestSlots(t *testing.T) {
+	f, a, b := twoWorkers(&clock{})
+	if len(f.Slots("m")) != 3 || len(f.Slots("")) != 3 || len(f.Slots("other")) != 0 {
+		t.Error("slots")
+	}
+	if a.Slots[0].Rank != -1 || b.Slots[1].Rank != 1 || f.ByAddr("10.0.0.2:8000") != b {
+		t.Error("ranks or addresses")
+	}
+}
+
+func TestBookingsCountAndDrain(t *testing.T) {
+	c := &clock{time.Unix(1000, 0)}
+	f, a, _ := twoWorkers(c)
+	s := a.Slots[0]
+	f.Book("1", Booking{Slot: s, Tokens: 20000})
+	f.Book("2", Booking{Slot: s, Tokens: 0})
+	if l := s.Load(c.t); l.Inflight != 2 || l.Backlog != 20000 {
+		t.Errorf("%+v", l)
+	}
+	c.t = c.t.Add(time.Second)
+	if l := s.Load(c.t); l.Backlog != 20000-firstRate {
+		t.Errorf("backlog %v after a second", l.Backlog)
+	}
+	if _, ok := f.End("1", time.Second); !ok {
+		t.Error("end of 1")
+	}
+	if _, ok := f.End("1", time.Second); ok {
+		t.Error("1 ended twice")
+	}
+	if l := s.Load(c.t); l.Inflight != 1 {
+		t.Errorf("%+v", l)
+	}
+}
+
+// What Envoy reports counts: a request that went to another worker loads that one.
+func TestConfirmMoves(t *testing.T) {
+	c := &clock{time.Unix(1000, 0)}
+	f, a, b := twoWorkers(c)
+	f.Book("x", Booking{Slot: a.Slots[0], Tokens: 100, Note: "n"})
+	b.Slots[0].book(0, c.t)
+	now, moved, ok := f.Confirm("x", "10.0.0.2:8000")
+	if !ok || moved == nil || moved.Slot != a.Slots[0] || now.Slot != b.Slots[1] || now.Note != "n" {
+		t.Fatalf("%+v %+v %v: want the less loaded rank of b", now, moved, ok)
+	}
+	if a.Slots[0].Load(c.t).Inflight != 0 || b.Slots[1].Load(c.t).Inflight != 1 {
+		t.Error("load did not move")
+	}
+	if _, moved, ok := f.Confirm("x", "10.0.0.2:8000"); !ok || moved != nil {
+		t.Error("a second report moved it again")
+	}
+	for _, bad := range [][2]string{{"x", "10.9.9.9:1"}, {"unknown", "10.0.0.2:8000"}} {
+		if _, _, ok := f.Confirm(bad[0], bad[1]); ok {
+			t.Errorf("%v accepted", bad)
+		}
+	}
+}
+
+// Lost reports cost nothing for long: an unconfirmed booking ends after 30 s, a running one after 30 min.
+func TestLostReportsExpire(t *testing.T) {
+	c := &clock{time.Unix(1000, 0)}
+	f, a, b := twoWorkers(c)
+	for i := range 64 {
+		f.Book(fmt.Sprint("lost", i), Booking{Slot: a.Slots[0]})
+	}
+	for i := range 64 {
+		f.Book(fmt.Sprint("long", i), Booking{Slot: a.Slots[0]})
+		f.Confirm(fmt.Sprint("long", i), "10.0.0.1:8000")
+	}
+	tick := func(d time.Duration) {
+		c.t = c.t.Add(d)
+		for i := range 2000 { // all shards
+			id := fmt.Sprint("tick", c.t.Unix(), i)
+			f.Book(id, Booking{Slot: b.Slots[0]})
+			f.End(id, 0)
+		}
+	}
+	tick(31 * time.Second)
+	if l := a.Slots[0].Load(c.t); l.Inflight != 64 {
+		t.Errorf("%d in flight after 31 s, want the 64 confirmed ones", l.Inflight)
+	}
+	tick(31 * time.Minute)
+	if l := a.Slots[0].Load(c.t); l.Inflight != 0 {
+		t.Errorf("%d in flight after 31 min", l.Inflight)
+	}
+	if f.Expired() != 128 || f.Open() != 0 {
+		t.Errorf("expired %d, open %d", f.Expired(), f.Open())
+	}
+}
+
+func TestBookingsBounded(t *testing.T) {
+	c := &clock{time.Unix(1000, 0)}
+	f, a, _ := twoWorkers(c)
+	for i := range shards*perShard + 50000 {
+		f.Book(fmt.Sprint(i), Booking{Slot: a.Slots[0]})
+	}
+	if n := f.Open(); n > shards*perShard {
+		t.Errorf("%d open", n)
+	}
+}
+
+func TestRateIsLearned(t *testing.T) {
+	c := &clock{time.Unix(1000, 0)}
+	_, a, _ := twoWorkers(c)
+	s := a.Slots[0]
+	for range 50 {
+		s.learn(40000, time.Second)
+	}
+	if s.rate < 39000 {
+		t.Errorf("rate %v, want about 40000", s.rate)
+	}
+	s.learn(100, time.Millisecond) // too short to tell anything
+	s.learn(40000, 0)
+	if s.rate > 41000 {
+		t.Errorf("rate %v", s.rate)
+	}
+}
