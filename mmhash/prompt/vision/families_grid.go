@@ -23,9 +23,8 @@ var qwenFamilies = []family{
 		names:      qwenNames,
 		image: &entry{target: "{image}", id: "{image}", count: qwenResize,
 			put: "<|vision_start|>{image}<|vision_end|>"},
-		video: &entry{target: "{video}", id: "{video}", count: qwenResize,
-			put:         "<|vision_start|>{video}<|vision_end|>",
-			undecidable: "the engine's frame sampling and video pixel budget are not in the request"},
+		video: &entry{target: "{video}", id: "{video}", put: "<|vision_start|>{video}<|vision_end|>",
+			undecidable: noFrames},
 		trtOutOfVocab: true,
 	},
 	{
@@ -39,7 +38,7 @@ var qwenFamilies = []family{
 			put: "<|vision_start|>{image}<|vision_end|>"},
 		video: &entry{target: "<|vision_start|>{video}<|vision_end|>", id: "{video}",
 			put:         "<|vision_start|>{video}<|vision_end|>",
-			undecidable: "each frame pair carries its time, which needs the sampled frames"},
+			undecidable: noTimes},
 		trtOutOfVocab: true,
 	},
 	{
@@ -54,9 +53,9 @@ var qwenFamilies = []family{
 		},
 		image: &entry{target: "{image}", id: "{image}", count: qwenResize, put: "<|vision_bos|>{image}<|vision_eos|>"},
 		video: &entry{target: "{video}", id: "{video}", put: "<|vision_bos|>{video}<|vision_eos|>",
-			undecidable: "the engine's frame sampling is not in the request"},
+			undecidable: noFrames},
 		audio: &entry{target: "{audio}", id: "{audio}", put: "<|audio_bos|>{audio}<|audio_eos|>",
-			undecidable: "the clip's length after resampling is not in the request"},
+			undecidable: noLength},
 	},
 	{
 		name: "qwen3_omni", title: "Qwen3-Omni",
@@ -70,9 +69,9 @@ var qwenFamilies = []family{
 		},
 		image: &entry{target: "{image}", id: "{image}", count: qwenResize, put: "<|vision_start|>{image}<|vision_end|>"},
 		video: &entry{target: "{video}", id: "{video}", put: "<|vision_start|>{video}<|vision_end|>",
-			undecidable: "the engine's frame sampling is not in the request"},
+			undecidable: noFrames},
 		audio: &entry{target: "{audio}", id: "{audio}", put: "<|audio_start|>{audio}<|audio_end|>",
-			undecidable: "the clip's length after resampling is not in the request"},
+			undecidable: noLength},
 	},
 }
 
@@ -93,7 +92,7 @@ var gridFamilies = []family{
 		},
 		image: &entry{target: "{image}", id: "{image}", count: glmResize, put: "<|begin_of_image|>{image}<|end_of_image|>"},
 		video: &entry{target: "<|begin_of_video|><|video|><|end_of_video|>", put: "<|begin_of_video|><|video|><|end_of_video|>",
-			undecidable: "each frame carries its time, which needs the sampled frames"},
+			undecidable: noTimes},
 	},
 	{
 		name: "glm4v_9b", title: "GLM-4V-9B, CogAgent-9B",
@@ -121,7 +120,7 @@ var gridFamilies = []family{
 				min: value{"=3136"}, max: value{"=4842768"}},
 			put: "<|IMAGE_START|><|image@placeholder|><|IMAGE_END|>"},
 		video: &entry{target: "<|video@placeholder|>", put: "<|VIDEO_START|><|video@placeholder|><|VIDEO_END|>",
-			undecidable: "the engine's frame sampling is not in the request"},
+			undecidable: noFrames},
 	},
 	{
 		name: "paddleocr_vl", title: "PaddleOCR-VL",
@@ -146,7 +145,7 @@ var gridFamilies = []family{
 				min: value{"=3136"}, max: value{"=1003520"}, grow: growEach, unclamped: true},
 			put: "<|vision_start|>{image}<|vision_end|>"},
 		video: &entry{target: "<|video_pad|>", put: "<|vision_start|><|video_pad|><|vision_end|>",
-			undecidable: "the engine's frame sampling is not in the request"},
+			undecidable: noFrames},
 		note: "processor code lives in the model's repository; the rule follows vLLM",
 	},
 	{
@@ -156,7 +155,7 @@ var gridFamilies = []family{
 		names: qwenNames,
 		image: &entry{target: "{image}", id: "{image}", count: qwenResize, put: "<vision>{image}</vision>"},
 		video: &entry{target: "{video}", id: "{video}", put: "<vision>{video}</vision>",
-			undecidable: "the engine's frame sampling is not in the request"},
+			undecidable: noFrames},
 	},
 	{
 		name: "dots_ocr", title: "dots.ocr",
@@ -218,7 +217,7 @@ var gridFamilies = []family{
 				fixed: value{"image.media_proc_cfg.fixed_output_tokens"}},
 			put: "<|media_begin|>image<|media_content|>{image}<|media_end|>"},
 		video: &entry{target: "<|kimi_k25_video_placeholder|>", put: "<|kimi_k25_video_placeholder|>",
-			undecidable: "each chunk carries its time, which needs the sampled frames"},
+			undecidable: noTimes},
 	},
 	{
 		name: "pixtral", title: "Pixtral and Mistral Small 3.1 on, Hugging Face files",
@@ -280,8 +279,8 @@ var gridFamilies = []family{
 				budget: value{"kw.max_soft_tokens", "image.max_soft_tokens", "config.vision_config.default_output_length", "=280"}},
 			layout: layout{begin: "{boi}", end: "{eoi}"}, put: "<image_soft_token>"},
 		video: &entry{target: "<|video|>", put: "<|video|>",
-			undecidable: "each frame carries its time, which needs the sampled frames"},
+			undecidable: noTimes},
 		audio: &entry{target: "<|audio|>", put: "<audio_soft_token>",
-			undecidable: "the clip's length after resampling is not in the request"},
+			undecidable: noLength},
 	},
 }

@@ -43,7 +43,7 @@ var llavaFamilies = []family{
 				extra:    value{"=0"}},
 				pinpoints: value{"image.image_grid_pinpoints", "config.image_grid_pinpoints"},
 				aspect:    value{"processor.vision_aspect_ratio", "config.vision_aspect_ratio", "=anyres_max_9"}}},
-		video: &entry{target: "<video>", undecidable: "the engine's frame sampling is not in the request"},
+		video: &entry{target: "<video>", undecidable: noFrames},
 	},
 	{
 		name: "gemma3", title: "Gemma 3, MedGemma",

@@ -30,7 +30,7 @@ var otherFamilies = []family{
 		},
 		image: &entry{target: "<|image_{k}|>", id: "{image}",
 			count: phi4{size: value{"=448"}, patch: value{"=14"}, crops: value{"image.dynamic_hd", "=36"}}},
-		audio: &entry{target: "<|audio_{k}|>", id: "{audio}", undecidable: "the clip's length after resampling is not in the request"},
+		audio: &entry{target: "<|audio_{k}|>", id: "{audio}", undecidable: noLength},
 	},
 	{
 		name: "phi4_multimodal", title: "Phi-4-multimodal (transformers)",
@@ -39,7 +39,7 @@ var otherFamilies = []family{
 		names:      map[string]name{"image": {attr: "image_token", text: "<|image|>", id: "vision_config.image_token_id image_token_id"}},
 		image: &entry{target: "{image}", id: "{image}",
 			count: phi4{size: value{"image.size.height", "=448"}, patch: value{"image.patch_size", "=14"}, crops: value{"image.dynamic_hd", "=36"}}},
-		audio: &entry{target: "<|audio|>", undecidable: "the clip's length after resampling is not in the request"},
+		audio: &entry{target: "<|audio|>", undecidable: noLength},
 	},
 	{
 		name: "deepseek_vl_v2", title: "DeepSeek-VL2",
@@ -80,7 +80,7 @@ var otherFamilies = []family{
 			count: perceptionLM{tile: value{"image.tile_size", "=448"}, max: value{"image.max_num_tiles", "=36"},
 				patch: value{"processor.patch_size", "config.vision_config.patch_size"}, pool: value{"processor.pooling_ratio", "=2"},
 				mode: value{"image.vision_input_type", "=thumb+tile"}}},
-		video: &entry{target: "<|video|>", undecidable: "the engine's frame sampling is not in the request"},
+		video: &entry{target: "<|video|>", undecidable: noFrames},
 	},
 	{
 		name: "molmo", title: "Molmo",
@@ -103,7 +103,7 @@ var otherFamilies = []family{
 				margins: value{"image.overlap_margins"}, max: value{"image.max_crops", "=8"}, version2: true},
 			layout:  layout{need: []string{"<im_start>", "<im_end>", "<im_col>", "<low_res_im_start>"}},
 			arrange: molmo2Rows},
-		video: &entry{target: "<|video|>", undecidable: "each frame carries its time, which needs the sampled frames"},
+		video: &entry{target: "<|video|>", undecidable: noTimes},
 		prepareIDs: func(m *Model, ids []uint32) []uint32 {
 			bos, ok := m.bos()
 			if !ok || len(ids) > 0 && ids[0] == bos {

@@ -9,7 +9,7 @@ func internTiles(perTile perTile) tiles {
 		min:     value{"kw.min_dynamic_patch", "config.min_dynamic_patch", "=1"},
 		max:     value{"kw.max_dynamic_patch", "config.max_dynamic_patch", "=12"},
 		dynamic: value{"kw.dynamic_image_size", "config.dynamic_image_size", "=true"},
-		thumb:   value{"config.use_thumbnail"},
+		thumb:   value{"kw.use_thumbnail", "config.use_thumbnail"},
 		perTile: perTile,
 	}
 }
@@ -40,7 +40,8 @@ var tileFamilies = []family{
 		names: map[string]name{"image": {text: "<IMG_CONTEXT>"}},
 		image: &entry{target: "<image>", id: "{image}", count: internTiles(internPerTile),
 			layout: layout{begin: "<img>", end: "</img>", need: []string{"<img>", "</img>"}}},
-		video: &entry{target: "<video>", undecidable: "the engine's frame sampling is not in the request"},
+		video:   &entry{target: "<video>", undecidable: noFrames},
+		accepts: internAccepts,
 	},
 	{
 		name: "internvl", title: "InternVL 3 (…-hf), InternS1",
@@ -54,7 +55,7 @@ var tileFamilies = []family{
 		},
 		image: &entry{target: "{image}", id: "{image}", count: gotTiles,
 			layout: layout{begin: "{start}", end: "{end}"}},
-		video: &entry{target: "<video>", undecidable: "the engine's frame sampling is not in the request"},
+		video: &entry{target: "<video>", undecidable: noFrames},
 	},
 	{
 		name: "h2ovl", title: "H2OVL-Mississippi",
@@ -84,14 +85,14 @@ var tileFamilies = []family{
 				thumb:   value{"image.use_thumbnail", "config.use_thumbnail", "=true"},
 				perTile: perTile{patch: value{"config.patch_size", "config.vision_config.patch_size", "=16"}, ratio: value{"config.downsample_ratio", "=0.5"}}},
 			layout: layout{begin: "<img>", end: "</img>", need: []string{"<img>", "</img>"}}},
-		video: &entry{target: "<video>", undecidable: "the engine's frame sampling is not in the request"},
+		video: &entry{target: "<video>", undecidable: noFrames},
 	},
 	{
 		name: "nemotron_dynamic", title: "Nemotron Nano Omni (dynamic resolution)",
 		archs: []string{"NemotronH_Nano_VL_V2", "NemotronH_Nano_Omni_Reasoning_V3"}, types: []string{"NemotronH_Nano_VL_V2"},
 		when:  func(s *settings) bool { return dig(s.config, "vision_config.args.min_num_patches") != nil },
 		image: &entry{target: "<image>", undecidable: "the budget of a picture depends on the server's max_model_len and the other pictures"},
-		video: &entry{target: "<video>", undecidable: "the engine's frame sampling is not in the request"},
+		video: &entry{target: "<video>", undecidable: noFrames},
 	},
 	{
 		name: "nemotron_vl_v1", title: "Llama Nemotron Nano VL v1, Eagle 2.5",
@@ -175,7 +176,7 @@ var tileFamilies = []family{
 			count: splitLongest{edge: value{"image.size.longest_edge", "=1456"}, tile: value{"image.max_image_size.longest_edge", "=364"},
 				seqLen: value{"processor.image_seq_len", "=169"}, split: value{"image.do_image_splitting", "=true"}},
 			layout: idefics3Layout},
-		video: &entry{target: "<video>", undecidable: "the engine's frame sampling is not in the request"},
+		video: &entry{target: "<video>", undecidable: noFrames},
 	},
 	{
 		name: "granite_docling", title: "Granite-Docling (own class)",
@@ -223,8 +224,8 @@ var tileFamilies = []family{
 		archs: []string{"MiniCPMV", "MiniCPMO"}, types: []string{"minicpmv", "minicpmo"},
 		names:     minicpmNames,
 		image:     minicpmEntry("<image_id>{k}</image_id>"),
-		video:     &entry{target: "(<video>./</video>)", undecidable: "the engine's frame sampling is not in the request"},
-		audio:     &entry{target: "(<audio>./</audio>)", undecidable: "the clip's length after resampling is not in the request"},
+		video:     &entry{target: "(<video>./</video>)", undecidable: noFrames},
+		audio:     &entry{target: "(<audio>./</audio>)", undecidable: noLength},
 		viaPieces: true,
 		note:      "processor code lives in the model's repository; no engine run backs the rule",
 	},
@@ -256,7 +257,7 @@ var tileFamilies = []family{
 				patch: value{"image.patch_size", "=14"}, sliced: value{"image.slice_mode", "=true"}, mode: value{"image.downsample_mode", "=16x"}},
 			layout: layout{begin: "{id_on}{k}{id_off}", mainFirst: true, mainBegin: "{begin}", mainEnd: "{end}",
 				tileBegin: "{slice}", tileEnd: "{slice_no}", rowSep: "\n"}},
-		video:     &entry{target: "<|video_pad|>", undecidable: "the engine's frame sampling is not in the request"},
+		video:     &entry{target: "<|video_pad|>", undecidable: noFrames},
 		viaPieces: true,
 	},
 	{
@@ -280,4 +281,24 @@ func minicpmEntry(begin string) *entry {
 			tokens: value{"image.image_feature_size", "config.query_num"}},
 		layout: layout{begin: begin, mainFirst: true, mainBegin: "<image>", mainEnd: "</image>",
 			tileBegin: "<slice>", tileEnd: "</slice>", rowSep: "\n", need: []string{"<image>", "</image>", "<slice>", "</slice>"}}}
+}
+
+// internAccepts: vLLM 0.32 hands a request's settings to the picture's and
+// the video's processor alike, and those know few names.
+func internAccepts(m *Model, kw Kwargs) error {
+	llm, _ := dig(m.settings.config, "llm_config.model_type").(string)
+	video := map[string]string{"qwen2": "<|video_pad|>", "qwen3": "<|video_pad|>", "qwen3_moe": "<|video_pad|>", "gpt_oss": "<|reserved_200000|>"}[llm]
+	_, hasVideo := m.tok.ID(video)
+	for k := range kw {
+		switch k {
+		case "image_size":
+			continue
+		case "min_dynamic_patch", "max_dynamic_patch", "dynamic_image_size", "use_thumbnail":
+			if !hasVideo {
+				continue
+			}
+		}
+		return refused(400, "mm_processor_kwargs: the processor does not know %q", k)
+	}
+	return nil
 }

@@ -25,6 +25,8 @@ type family struct {
 	trtOutOfVocab bool
 	// newlineMerge is Gemma's pass over the expanded ids (vLLM).
 	newlineMerge bool
+	// accepts checks a request's kwargs where vLLM is stricter than the rule.
+	accepts func(*Model, Kwargs) error
 	// prepareIDs changes the prompt before vLLM looks for placeholders.
 	prepareIDs func(*Model, []uint32) []uint32
 	// prepareText is what the Hugging Face processor does to the text before,
@@ -68,6 +70,13 @@ type entry struct {
 
 	undecidable string // why the tokens cannot be computed, if so
 }
+
+// Why video and audio cannot be counted from a request.
+const (
+	noFrames = "the engine's frame sampling is not in the request"
+	noTimes  = "each frame carries its time, which needs the sampled frames"
+	noLength = "the clip's length after resampling is not in the request"
+)
 
 // kind is a count rule before its settings are known.
 type kind interface {

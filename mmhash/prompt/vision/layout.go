@@ -122,6 +122,11 @@ func (m *Model) builder(kw Kwargs, items int) (*builder, error) {
 		}
 		return b, nil
 	}
+	if m.fam != nil && m.fam.accepts != nil && m.engine == VLLM {
+		if err := m.fam.accepts(m, kw); err != nil {
+			return nil, err
+		}
+	}
 	b.rules = make([]bound, len(m.rules))
 	for i, r := range m.rules {
 		if r.entry.count == nil {
@@ -188,16 +193,6 @@ func (b *builder) measure(media Media, count counter) (grid, error) {
 	g, err := count(w, h, b.items)
 	if err != nil {
 		return grid{}, err
-	}
-	if media.Modality == "video" {
-		if media.Frames <= 0 {
-			return grid{}, undecidable("video", "the number of sampled frames is not known")
-		}
-		steps := (media.Frames + 1) / 2
-		if media.Frames > 1<<20 || g.main > MaxTokens/steps {
-			return grid{}, refused(400, "video of %d frames gives more than %d tokens", media.Frames, MaxTokens)
-		}
-		g.main *= steps
 	}
 	if total := float64(g.main) + float64(g.rows)*float64(g.cols)*float64(g.tile); total > MaxTokens || g.main < 0 || g.tile < 0 {
 		return grid{}, undecidable("image", "%d x %d pixels give %.0f tokens, more than %d", w, h, total, MaxTokens)

@@ -60,12 +60,10 @@ func (s *settings) with(kw Kwargs) *settings {
 	for k, v := range kw {
 		c.kw[k] = v
 	}
-	// images_kwargs is the processors' own grouping of the same settings.
+	// images_kwargs is the processors' own grouping; it beats a bare setting.
 	if nested, ok := c.kw["images_kwargs"].(map[string]any); ok {
 		for k, v := range nested {
-			if _, flat := c.kw[k]; !flat {
-				c.kw[k] = v
-			}
+			c.kw[k] = v
 		}
 	}
 	return &c

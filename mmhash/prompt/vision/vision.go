@@ -60,7 +60,6 @@ type Media struct {
 	// Width and Height in pixels, as the engine sees them: swapped for EXIF
 	// orientations 5 to 8 where Model.RotatesEXIF says so.
 	Width, Height int
-	Frames        int // video: frames after the engine's sampling; 0 = unknown
 }
 
 // Span is where one medium's replacement lies in the expanded prompt. The
