@@ -1,0 +1,37 @@
+// Command benchpeers measures the index on the traces A, B and P, in the lines of Dynamo's index benchmark; and with
+// DYNAMO_BENCH (a directory with the crate dynamo-index-bench, built or to be built by cargo) Dynamo's default index in
+// turn with it, then the ratios, ours over theirs, one a line.
+//
+//	go run ./internal/benchpeers [-traces A,B,P] [-rounds 3] [-sequences 0] [-lookups 100000]
+//
+// Rates are in CPU time of the one thread that works; percentiles are wall time. Each measurement runs in a process of
+// its own, from an empty heap. An own process ingests twice: cold, and again into its used memory; Dynamo's tool only
+// cold, unless it is told to (see peers.go).
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+)
+
+func main() {
+	traces := flag.String("traces", "A,B,P", "which traces")
+	rounds := flag.Int("rounds", 3, "how often, in turns with the peer")
+	sequences := flag.Uint64("sequences", 0, "sequences of a trace; 0 is the reported number")
+	lookups := flag.Uint64("lookups", 100_000, "lookups")
+	one := flag.String("one", "", "measure this trace in this process and print, nothing else")
+	hint := flag.Bool("hint", false, "with -one: tell the index how many blocks each worker will hold")
+	flag.Parse()
+	var err error
+	if *one != "" {
+		err = measure(*one, *sequences, *lookups, *hint)
+	} else {
+		err = compare(strings.Split(*traces, ","), *rounds, *sequences, *lookups, os.Getenv("DYNAMO_BENCH"))
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "benchpeers:", err)
+		os.Exit(1)
+	}
+}
