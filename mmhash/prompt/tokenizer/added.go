@@ -93,21 +93,36 @@ func (m *matcher) find(b []byte, i int) (start, end int, n int32) {
 				continue
 			}
 		}
-		node, n, end := uint32(0), int32(-1), 0
-		for j := i; j < len(b); j++ {
-			next, ok := m.edges[uint64(node)<<8|uint64(b[j])]
-			if !ok {
-				break
-			}
-			if node = next; m.token[node] >= 0 {
-				n, end = m.token[node], j+1
-			}
-		}
-		if n >= 0 {
+		if n, end := m.at(b, i); n >= 0 {
 			return i, end, n
 		}
 	}
 	return 0, 0, -1
+}
+
+// at gives the longest token that starts at b[i] and its end; n < 0 if there is none.
+func (m *matcher) at(b []byte, i int) (n int32, end int) {
+	n = -1
+	node := uint32(0)
+	for j := i; j < len(b); j++ {
+		next, ok := m.edges[uint64(node)<<8|uint64(b[j])]
+		if !ok {
+			break
+		}
+		if node = next; m.token[node] >= 0 {
+			n, end = m.token[node], j+1
+		}
+	}
+	return n, end
+}
+
+// prefix gives the length of the longest token that b begins with, 0 if there is none.
+func (m *matcher) prefix(b []byte) int {
+	if len(b) == 0 || !m.first[b[0]] {
+		return 0
+	}
+	_, end := m.at(b, 0)
+	return end
 }
 
 // cutting walks over a text: stretches between tokens, and tokens, in order.

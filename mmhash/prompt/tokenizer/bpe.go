@@ -24,6 +24,10 @@ type bpe struct {
 	unk                                 uint32 // noID: none
 	prefix, suffix                      string // continuing_subword_prefix, end_of_word_suffix
 
+	plainBytes   bool              // with raw: the vocabulary's texts are the bytes themselves
+	borrowed     map[string]uint32 // SentencePiece: characters that are no token but part of one, with ids behind the vocabulary
+	borrowedText []string
+
 	whole *wordTable        // words of up to 16 bytes that are one token
 	long  map[string]uint32 // the longer ones
 }
@@ -61,7 +65,11 @@ func (t *symbolTable) get(r rune) uint32 {
 // setAlphabet fills the symbol tables from the vocabulary.
 func (m *bpe) setAlphabet() {
 	for b := range m.byteSym {
-		m.byteSym[b] = m.vocab.id(utf8.AppendRune(nil, byteToRune[b]))
+		if m.plainBytes {
+			m.byteSym[b] = m.vocab.id([]byte{byte(b)})
+		} else {
+			m.byteSym[b] = m.vocab.id(utf8.AppendRune(nil, byteToRune[b]))
+		}
 		m.fallback[b] = m.vocab.id(fmt.Appendf(nil, "<0x%02X>", b))
 	}
 	if m.raw {
@@ -73,6 +81,10 @@ func (m *bpe) setAlphabet() {
 		if r, n := utf8.DecodeRune(text); n == len(text) && n > 0 && (r != utf8.RuneError || n == 3) {
 			m.runeSym.put(r, id)
 		}
+	}
+	for text, id := range m.borrowed {
+		r, _ := utf8.DecodeRuneInString(text)
+		m.runeSym.put(r, id)
 	}
 }
 
@@ -109,7 +121,7 @@ func (m *bpe) setWhole(s *scratch) {
 // textOf appends the text whose merging could give id, in the model's own alphabet; false if no text could.
 func (m *bpe) textOf(dst []byte, id uint32) ([]byte, bool) {
 	text := m.vocab.bytes(id)
-	if !m.raw {
+	if !m.raw || m.plainBytes {
 		return append(dst, text...), true
 	}
 	for len(text) > 0 {
@@ -168,7 +180,34 @@ func (m *bpe) encodeCached(dst []uint32, s *scratch, k wordKey, h uint64, word [
 // encodeWord appends the ids of a word by merging.
 func (m *bpe) encodeWord(dst []uint32, s *scratch, word []byte) []uint32 {
 	s.syms = m.symbols(s.syms[:0], word)
-	return append(dst, s.syms[:m.merge(s, s.syms)]...)
+	syms := s.syms[:m.merge(s, s.syms)]
+	if m.borrowed == nil {
+		return append(dst, syms...)
+	}
+	return m.giveBack(dst, syms)
+}
+
+// giveBack appends symbols, borrowed ones as the bytes or the unknown token that their characters are; unknown tokens in
+// a row are one.
+func (m *bpe) giveBack(dst []uint32, syms []uint32) []uint32 {
+	start := len(dst)
+	for _, id := range syms {
+		if id >= m.vocab.span() {
+			char := []byte(m.borrowedText[id-m.vocab.span()])
+			if m.byteFallback {
+				if with, ok := m.fallbackOf(dst, char, true, true); ok {
+					dst = with
+					continue
+				}
+			}
+			id = m.unk
+		}
+		if id == m.unk && len(dst) > start && dst[len(dst)-1] == m.unk {
+			continue
+		}
+		dst = append(dst, id)
+	}
+	return dst
 }
 
 // symbols appends the symbols that a word starts as. A character without a symbol becomes its bytes' fallback tokens,

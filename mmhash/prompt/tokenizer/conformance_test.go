@@ -83,3 +83,38 @@ func TestConformanceTokenizer(t *testing.T) {
 		})
 	}
 }
+
+func TestConformanceTokenizerKinds(t *testing.T) {
+	dir := filepath.Join(outside(t, "SIGHTLINE_GOLDEN"), "tokenizer_kinds")
+	models := outside(t, "SIGHTLINE_MODELS")
+	texts := golden[[]goldenText](t, filepath.Join(dir, "texts.json"))
+	fromFile := func(load func([]byte) (*Tokenizer, error), file string) func(testing.TB) (*Tokenizer, error) {
+		return func(t testing.TB) (*Tokenizer, error) { return load(readMaybeGzip(t, filepath.Join(models, file))) }
+	}
+	fromMistral := func(load func([]byte) (*Tokenizer, error), file string) func(testing.TB) (*Tokenizer, error) {
+		return func(t testing.TB) (*Tokenizer, error) {
+			return load(readMaybeGzip(t, filepath.Join(outside(t, "SIGHTLINE_MISTRAL_COMMON"), file)))
+		}
+	}
+	for name, load := range map[string]func(testing.TB) (*Tokenizer, error){
+		"llava15_llama2_bpe_tokenizer_json": fromFile(LoadJSON, "llava-1.5-7b-hf/tokenizer.json"),
+		"mistral_nemo_tokenizer_json":       fromFile(LoadJSON, "mistral-nemo-vocab/tokenizer.json"),
+		"minicpm_v_4_5_tokenizer_json":      fromFile(LoadJSON, "minicpm-v-4.5/tokenizer.json"),
+		"qwen3_tokenizer_json":              fromFile(LoadJSON, "qwen3-vl/tokenizer.json"),
+		"gemma3_tokenizer_json":             fromFile(LoadJSON, "gemma3/tokenizer.json"),
+		"granite_docling_auto":              func(testing.TB) (*Tokenizer, error) { return Load(filepath.Join(models, "granite-docling-258m")) },
+		"llava15_sentencepiece_model":       fromFile(LoadSentencePiece, "llava-1.5-7b-hf/tokenizer.model"),
+		"mistral_spm_v1":                    fromMistral(LoadSentencePiece, "tokenizer.model.v1"),
+		"mistral_spm_v3":                    fromMistral(LoadSentencePiece, "mistral_instruct_tokenizer_240323.model.v3"),
+		"tekken_240718":                     fromMistral(LoadTekken, "tekken_240718.json"),
+		"tekken_240911":                     fromMistral(LoadTekken, "tekken_240911.json"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			tok, err := load(t)
+			if err != nil {
+				t.Fatal(err)
+			}
+			conform(t, tok, texts, golden[[][]uint32](t, filepath.Join(dir, name+".ids.json")), Options{})
+		})
+	}
+}

@@ -13,6 +13,9 @@ import (
 // Decode gives the text of ids as the reference does with clean_up_tokenization_spaces=false. Ids that no token has are
 // passed over; with skipSpecial so are special tokens. It allocates a string per token.
 func (t *Tokenizer) Decode(ids []uint32, skipSpecial bool) string {
+	if t.ranked {
+		return t.decodeRanked(ids, skipSpecial)
+	}
 	tokens := make([]string, 0, len(ids))
 	for _, id := range ids {
 		text, ok := t.decodeText(id)

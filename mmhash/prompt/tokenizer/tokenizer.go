@@ -33,6 +33,7 @@ type Tokenizer struct {
 	words     wordCutter
 	post      template
 	decoders  []decoder
+	ranked    bool // tokens are bytes: decoding joins them
 	pool      pool
 }
 

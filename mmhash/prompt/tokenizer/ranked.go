@@ -1,0 +1,339 @@
+package tokenizer
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Tekken and tiktoken files list byte sequences by rank and nothing else: two neighbours merge where their bytes together
+// are in the list, the lowest rank first, and a whole word that is in the list is that token at once. So every way to cut
+// a listed sequence in two listed ones is a merge.
+
+// LoadTekken reads a tekken.json (mistral-common 1.13: special tokens first, then the sequences by rank). Special tokens' strings in a text stay
+// text, as Tekkenizer.encode leaves them; AddSpecial puts <s> in front.
+func LoadTekken(b []byte) (*Tokenizer, error) {
+	parts, err := sections(b)
+	if err != nil {
+		return nil, err
+	}
+	var config struct {
+		Pattern     string
+		Vocabulary  uint32 `json:"default_vocab_size"`
+		SpecialsLen uint32 `json:"default_num_special_tokens"`
+		Version     string
+	}
+	if err := json.Unmarshal(parts["config"], &config); err != nil {
+		return nil, fmt.Errorf("config: %w", err)
+	}
+	n, total := config.SpecialsLen, config.Vocabulary
+	if n >= total || total > maxID {
+		return nil, fmt.Errorf("config: default_vocab_size %d and default_num_special_tokens %d do not fit", total, n)
+	}
+	var listed []struct {
+		Rank uint32
+		Text string `json:"token_str"`
+	}
+	if raw := parts["special_tokens"]; raw != nil {
+		if err := json.Unmarshal(raw, &listed); err != nil {
+			return nil, fmt.Errorf("special_tokens: %w", err)
+		}
+	} else if i := strings.Index("v1 v2 v3 v7", config.Version); i < 0 {
+		return nil, fmt.Errorf("special_tokens: missing, and version %q has no usual ones", config.Version)
+	}
+	specials := map[uint32]string{}
+	for i := range n {
+		specials[i] = fmt.Sprintf("<SPECIAL_%d>", i)
+	}
+	if listed == nil {
+		for i, text := range oldTekkenSpecials {
+			specials[uint32(i)] = text
+		}
+	}
+	for _, s := range listed {
+		if s.Rank >= n {
+			return nil, fmt.Errorf("special_tokens: rank %d is not below %d", s.Rank, n)
+		}
+		specials[s.Rank] = s.Text
+	}
+	v := newVocab(int(total - n))
+	var text []byte
+	r := &jsonReader{b: parts["vocab"]}
+	err = r.list(func() error {
+		rank, seen := noID, false
+		text = text[:0]
+		err := r.object(func(key []byte) (err error) {
+			switch string(key) {
+			case "rank":
+				rank, err = r.id()
+			case "token_bytes":
+				var encoded []byte
+				if encoded, err = r.str(); err == nil {
+					text, err = base64.StdEncoding.AppendDecode(text, encoded)
+					seen = true
+				}
+			default:
+				_, err = r.raw()
+			}
+			return err
+		})
+		if err == nil && (rank == noID || !seen) {
+			err = errors.New("an entry without rank or token_bytes")
+		}
+		if err == nil && rank < total-n {
+			err = v.add(text, rank+n)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("vocab: %w", err)
+	}
+	t, err := newRanked(v, n, config.Pattern)
+	if err != nil {
+		return nil, err
+	}
+	if uint32(v.count) != total-n {
+		return nil, fmt.Errorf("vocab: want the ranks 0 to %d, got %d of them", total-n-1, v.count)
+	}
+	for id, text := range specials {
+		t.setSpecial(id, text)
+		if text == "<s>" {
+			t.post.before = []uint32{id}
+		}
+	}
+	return t, t.finish()
+}
+
+var oldTekkenSpecials = strings.Fields("<unk> <s> </s> [INST] [/INST] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS] " +
+	"[/TOOL_RESULTS] [TOOL_CALLS] [IMG] <pad> [IMG_BREAK] [IMG_END] [PREFIX] [MIDDLE] [SUFFIX] [SYSTEM_PROMPT] [/SYSTEM_PROMPT] [TOOL_CONTENT]")
+
+// setSpecial names a token that texts never contain.
+func (t *Tokenizer) setSpecial(id uint32, text string) {
+	t.byID[id] = &AddedToken{ID: id, Content: text, Special: true}
+	t.byText[text] = id
+	t.special[text] = true
+}
+
+// LoadTiktoken reads a tiktoken file, a line for each token with its bytes in base64 and its rank, which is its id. The
+// file says nothing of the pattern that cuts words, nor of special tokens, which are matched in the text.
+func LoadTiktoken(b []byte, pattern string, specials map[string]uint32) (*Tokenizer, error) {
+	v := newVocab(len(b) / 16)
+	var text []byte
+	for number, line := range bytes.Split(b, []byte("\n")) {
+		if line = bytes.TrimSpace(line); len(line) == 0 {
+			continue
+		}
+		encoded, rank, ok := bytes.Cut(line, []byte(" "))
+		id, err := strconv.ParseUint(string(rank), 10, 32)
+		if !ok || err != nil || id > maxID {
+			return nil, fmt.Errorf("line %d: want base64 and a rank, got %.60q", number+1, line)
+		}
+		if text, err = base64.StdEncoding.AppendDecode(text[:0], encoded); err == nil {
+			err = v.add(text, uint32(id))
+		}
+		if err != nil {
+			return nil, fmt.Errorf("line %d: %w", number+1, err)
+		}
+	}
+	t, err := newRanked(v, 0, pattern)
+	if err != nil {
+		return nil, err
+	}
+	for text, id := range specials {
+		t.setSpecial(id, text)
+		t.added = append(t.added, t.byID[id])
+	}
+	return t, t.finish()
+}
+
+// newRanked builds a tokenizer of byte sequences whose rank is their id less first.
+func newRanked(v *vocab, first uint32, expr string) (*Tokenizer, error) {
+	for b := range 256 {
+		if v.id([]byte{byte(b)}) == noID {
+			return nil, fmt.Errorf("vocab: the byte %#02x is missing", b)
+		}
+	}
+	p, err := compilePattern(expr)
+	if err != nil {
+		return nil, err
+	}
+	m := &bpe{vocab: v, raw: true, plainBytes: true, ignoreMerges: true, unk: noID, pairs: newPairTable(v.count * 2)}
+	m.allSplits(func(id uint32) uint32 { return id - first }, v.has)
+	m.finish()
+	t := newTokenizer()
+	t.vocab, t.model = v, m
+	if scan, ok := p.(*scanner); ok {
+		t.words = scanWords{scan, m}
+	} else {
+		t.words = stages{split{p, removed, true}}
+	}
+	t.ranked = true
+	return t, nil
+}
+
+// allSplits makes every way to cut a token into two tokens a merge; in says which ids take part.
+func (m *bpe) allSplits(rank func(id uint32) uint32, in func(id uint32) bool) {
+	v := m.vocab
+	for id := range v.span() {
+		if !in(id) {
+			continue
+		}
+		text := v.bytes(id)
+		for i := 1; i < len(text); i++ {
+			if !m.plainBytes && text[i]&0xC0 == 0x80 {
+				continue
+			}
+			if left := m.part(text[:i], in); left != noID {
+				if right := m.part(text[i:], in); right != noID {
+					if m.pairs.count*3 > len(m.pairs.slots)*2 {
+						m.pairs.grow()
+					}
+					m.pairs.put(left, right, rank(id), id)
+				}
+			}
+		}
+	}
+}
+
+// part gives the symbol of a token's part: a token that takes part, or a character that is none and may still merge.
+func (m *bpe) part(text []byte, in func(id uint32) bool) uint32 {
+	if id := m.vocab.id(text); id != noID && in(id) {
+		return id
+	}
+	if id, ok := m.borrowed[string(text)]; ok {
+		return id
+	}
+	return noID
+}
+
+// loadTiktokenDir reads a tiktoken file whose pattern the tokenizer's class names.
+func loadTiktokenDir(d *directory, b []byte) (*Tokenizer, error) {
+	specials := map[string]uint32{}
+	for _, a := range d.added {
+		specials[a.Content] = a.ID
+	}
+	pattern := d.config.Pattern
+	if pattern == "" {
+		switch d.config.Class {
+		case "QWenTokenizer", "Qwen2Tokenizer":
+			pattern = patternQwen
+		case "TikTokenTokenizer": // Kimi
+			pattern = patternKimi
+		case "LlamaTokenizer", "PreTrainedTokenizerFast", "Llama3Tokenizer":
+			pattern = patternLlama3
+		default:
+			return nil, fmt.Errorf("tokenizer_config.json: the pattern of tokenizer_class %q is not known (known: QWenTokenizer, TikTokenTokenizer, LlamaTokenizer)", d.config.Class)
+		}
+	}
+	t, err := LoadTiktoken(b, pattern, specials)
+	if err != nil || d.config.Class != "TikTokenTokenizer" {
+		return t, err
+	}
+	// Kimi reserves 256 ids behind the ranks and names those that the configuration leaves out.
+	for id := t.vocab.span(); id < t.vocab.span()+256; id++ {
+		if _, ok := t.byID[id]; !ok {
+			specials[fmt.Sprintf("<|reserved_token_%d|>", id)] = id
+		}
+	}
+	return LoadTiktoken(b, pattern, specials)
+}
+
+const (
+	patternQwen   = altFold + "|" + altWord + `|\p{N}|` + altSign + `|\s*[\r\n]+` + altSpaces
+	patternLlama3 = altFold + "|" + altWord + `|\p{N}{1,3}|` + altSign + `|\s*[\r\n]+` + altSpaces
+	patternKimi   = `[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+` + altFold + `?|` +
+		`[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*` + altFold + `?|` +
+		`\p{N}{1,3}|` + altSign + `|\s*[\r\n]+` + altSpaces
+)
+
+// decodeRanked joins the bytes of ordinary tokens; a special token ends a run of them.
+func (t *Tokenizer) decodeRanked(ids []uint32, skipSpecial bool) string {
+	var out strings.Builder
+	var run []byte
+	for _, id := range ids {
+		if a, ok := t.byID[id]; ok {
+			if skipSpecial {
+				continue
+			}
+			out.WriteString(lossy(run))
+			run = run[:0]
+			out.WriteString(a.Content)
+			continue
+		}
+		run = append(run, t.vocab.bytes(id)...)
+	}
+	out.WriteString(lossy(run))
+	return out.String()
+}
+
+// loadVocabMerges reads vocab.json and merges.txt as transformers 5 builds a fast tokenizer from them.
+func loadVocabMerges(d *directory, b []byte) (*Tokenizer, error) {
+	v, err := readVocab(b)
+	if err != nil {
+		return nil, err
+	}
+	var merges []byte
+	if err := d.readFile("merges.txt", &merges); err != nil {
+		return nil, err
+	}
+	m := &bpe{vocab: v, raw: true, unk: noID, pairs: newPairTable(v.count)}
+	rank := uint32(0)
+	var left []byte
+	for number, line := range bytes.Split(merges, []byte("\n")) {
+		line = bytes.TrimRight(line, "\r")
+		if len(line) == 0 || bytes.HasPrefix(line, []byte("#version")) {
+			continue
+		}
+		a, c, ok := bytes.Cut(line, []byte(" "))
+		if !ok || len(a) == 0 || len(c) == 0 || bytes.IndexByte(c, ' ') >= 0 {
+			return nil, fmt.Errorf("merges.txt: line %d: want two texts with a space between, got %.60q", number+1, line)
+		}
+		left = append(left[:0], a...)
+		if err := m.addMerge(left, c, rank); err != nil {
+			return nil, fmt.Errorf("merges.txt: line %d: %w", number+1, err)
+		}
+		rank++
+	}
+	m.finish()
+	t := newTokenizer()
+	t.vocab, t.model = v, m
+	t.decoders = []decoder{decodeByteLevel}
+	prefix := d.config.AddPrefixSpace
+	class := strings.TrimSuffix(d.config.Class, "Fast")
+	steps := []preSpec{{Type: "ByteLevel", AddPrefixSpace: &prefix}}
+	switch class {
+	case "Qwen2Tokenizer", "Qwen3Tokenizer", "Qwen2_5Tokenizer":
+		if t.normalize, err = newNormalizer([]byte(`{"type":"NFC"}`)); err != nil {
+			return nil, err
+		}
+		pattern, no := d.config.Pattern, false
+		if pattern == "" {
+			pattern = patternQwen
+		}
+		steps = []preSpec{{Type: "Split", Pattern: patternSpec{Regex: &pattern}}, {Type: "ByteLevel", AddPrefixSpace: &prefix, UseRegex: &no}}
+	case "", "GPT2Tokenizer", "PreTrainedTokenizer", "RobertaTokenizer", "BartTokenizer", "LongformerTokenizer":
+	default:
+		return nil, fmt.Errorf("tokenizer_config.json: how tokenizer_class %q cuts words is not known (known with vocab.json: Qwen2Tokenizer, GPT2Tokenizer)", d.config.Class)
+	}
+	if err := t.setWords(steps, true); err != nil {
+		return nil, err
+	}
+	t.add(slices.Clone(d.added))
+	t.addEnds(d)
+	return t, t.finish()
+}
+
+// addEnds sets BOS and EOS as the configuration asks for them.
+func (t *Tokenizer) addEnds(d *directory) {
+	if id, ok := t.ID(string(d.config.BOS)); ok && d.config.AddBOS != nil && *d.config.AddBOS {
+		t.post.before = []uint32{id}
+	}
+	if id, ok := t.ID(string(d.config.EOS)); ok && d.config.AddEOS != nil && *d.config.AddEOS {
+		t.post.after = []uint32{id}
+	}
+}

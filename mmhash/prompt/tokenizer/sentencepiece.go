@@ -1,0 +1,434 @@
+package tokenizer
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"slices"
+	"sort"
+	"unicode/utf8"
+)
+
+// A SentencePiece model file is a protocol buffer: pieces with scores and types, and how texts are normalised. The rules are
+// those of sentencepiece 0.2.3. Its BPE merges any two neighbours whose text together is a piece, greatest score first.
+
+// Piece types of sentencepiece_model.proto.
+const (
+	pieceNormal  = 1
+	pieceUnknown = 2
+	pieceControl = 3
+	pieceUser    = 4
+	pieceUnused  = 5
+	pieceByte    = 6
+)
+
+type sentencePiece struct {
+	text  []byte
+	score float32
+	kind  uint64
+}
+
+type sentencePieceModel struct {
+	pieces       []sentencePiece
+	kind         uint64 // 1 unigram, 2 BPE, 3 word, 4 characters
+	byteFallback bool
+	suffix       bool // treat_whitespace_as_suffix
+	charsMap     []byte
+	dummyPrefix  bool
+	trim         bool // remove_extra_whitespaces
+	escape       bool // spaces become ▁
+}
+
+// LoadSentencePiece reads a tokenizer.model alone. Control symbols' strings in a text stay text, as
+// SentencePieceProcessor.encode leaves them; AddSpecial puts <s> in front.
+func LoadSentencePiece(b []byte) (*Tokenizer, error) {
+	t, err := readSentencePiece(b)
+	if err != nil {
+		return nil, err
+	}
+	return t, t.finish()
+}
+
+// loadTokenizerModel reads tokenizer.model of a directory, whose added tokens are matched in the text.
+func loadTokenizerModel(d *directory, b []byte) (*Tokenizer, error) {
+	if len(b) > 0 && b[0] != 0x0A {
+		return loadTiktokenDir(d, b)
+	}
+	t, err := readSentencePiece(b)
+	if err != nil {
+		return nil, err
+	}
+	tokens := slices.Clone(d.added)
+	for i := range tokens {
+		a := &tokens[i]
+		a.Normalized = false
+		if old := t.vocab.id([]byte(a.Content)); old != noID {
+			a.ID = old
+		}
+		t.byID[a.ID], t.byText[a.Content] = a, a.ID
+		if a.Special {
+			t.special[a.Content] = true
+		}
+		t.added = append(t.added, a)
+	}
+	if d.config.BOS != "" {
+		t.post = template{}
+		if d.config.AddBOS == nil {
+			yes := true
+			d.config.AddBOS = &yes
+		}
+		t.addEnds(d)
+	}
+	return t, t.finish()
+}
+
+func readSentencePiece(b []byte) (*Tokenizer, error) {
+	p, err := parseSentencePiece(b)
+	if err != nil {
+		return nil, err
+	}
+	v := newVocab(len(p.pieces))
+	unk := noID
+	t := newTokenizer()
+	t.vocab = v
+	var users []*AddedToken
+	for i, piece := range p.pieces {
+		id := uint32(i)
+		if v.id(piece.text) != noID {
+			return nil, fmt.Errorf("piece %d: %q is there twice", i, piece.text)
+		}
+		if err := v.add(piece.text, id); err != nil {
+			return nil, err
+		}
+		switch piece.kind {
+		case pieceUnknown:
+			unk = id
+		case pieceControl:
+			t.setSpecial(id, string(piece.text))
+			if string(piece.text) == "<s>" {
+				t.post.before = []uint32{id}
+			}
+		case pieceUser:
+			users = append(users, &AddedToken{ID: id, Content: string(piece.text)})
+		}
+	}
+	if unk == noID {
+		return nil, errors.New("no piece of type unknown")
+	}
+	own := newMatcher(users, func(a *AddedToken) string { return a.Content })
+	n := &pieceNormalizer{dummy: p.dummyPrefix, trim: p.trim, escape: p.escape, suffix: p.suffix, own: own}
+	if len(p.charsMap) > 0 {
+		if n.table, err = parseCharsMap(p.charsMap); err != nil {
+			return nil, err
+		}
+	}
+	t.normalize = n
+	switch p.kind {
+	case 1:
+		m, err := p.unigram(v, unk)
+		if err != nil {
+			return nil, err
+		}
+		t.model, t.words = m, stages{}
+	case 2:
+		m, err := p.bpe(v, unk)
+		if err != nil {
+			return nil, err
+		}
+		t.model, t.words = m, ownSymbols{own}
+	default:
+		return nil, fmt.Errorf("model_type %d: only unigram (1) and BPE (2) are known", p.kind)
+	}
+	t.decoders = []decoder{func(tokens []string) []string {
+		for i, token := range tokens {
+			tokens[i] = string(bytes.ReplaceAll([]byte(token), []byte("▁"), []byte(" ")))
+		}
+		return tokens
+	}, decodeByteFallback}
+	if p.dummyPrefix {
+		t.decoders = append(t.decoders, func(tokens []string) []string {
+			if len(tokens) > 0 && len(tokens[0]) > 0 && tokens[0][0] == ' ' {
+				tokens[0] = tokens[0][1:]
+			}
+			return tokens
+		})
+	}
+	return t, nil
+}
+
+// bpe builds the model of a BPE file. Equal scores are equal ranks: then the leftmost pair merges first.
+func (p *sentencePieceModel) bpe(v *vocab, unk uint32) (*bpe, error) {
+	m := &bpe{vocab: v, unk: unk, fuseUnk: true, byteFallback: p.byteFallback, pairs: newPairTable(v.count * 2), borrowed: map[string]uint32{}}
+	merging := func(id uint32) bool {
+		return id < uint32(len(p.pieces)) && (p.pieces[id].kind == pieceNormal || p.pieces[id].kind == pieceUser)
+	}
+	order := make([]uint32, 0, len(p.pieces))
+	next := v.span()
+	for id, piece := range p.pieces {
+		if piece.kind == pieceUnused {
+			return nil, fmt.Errorf("piece %d %q: unused pieces are not supported", id, piece.text)
+		}
+		if piece.kind != pieceNormal {
+			continue
+		}
+		order = append(order, uint32(id))
+		// A character that is no piece itself can still be part of one: it gets a symbol of its own.
+		for i := 0; i < len(piece.text); {
+			_, size := utf8.DecodeRune(piece.text[i:])
+			char := piece.text[i : i+size]
+			i += size
+			if c := v.id(char); c != noID && merging(c) {
+				continue
+			}
+			if _, ok := m.borrowed[string(char)]; !ok {
+				m.borrowed[string(char)] = next
+				m.borrowedText = append(m.borrowedText, string(char))
+				next++
+			}
+		}
+	}
+	sort.SliceStable(order, func(i, j int) bool { return p.pieces[order[i]].score > p.pieces[order[j]].score })
+	ranks := make([]uint32, len(p.pieces))
+	for i, id := range order {
+		ranks[id] = uint32(i)
+		if i > 0 && p.pieces[order[i-1]].score == p.pieces[id].score {
+			ranks[id] = ranks[order[i-1]]
+		}
+	}
+	m.allSplits(func(id uint32) uint32 { return ranks[id] }, func(id uint32) bool { return merging(id) && p.pieces[id].kind == pieceNormal })
+	m.finish()
+	return m, nil
+}
+
+// unigram builds the model of a Unigram file; control, unknown, byte and unused pieces are in no text.
+func (p *sentencePieceModel) unigram(v *vocab, unk uint32) (*unigram, error) {
+	lowest, highest := float32(math.MaxFloat32), float32(-math.MaxFloat32)
+	for _, piece := range p.pieces {
+		if piece.kind == pieceNormal {
+			lowest, highest = min(lowest, piece.score), max(highest, piece.score)
+		}
+	}
+	m := &unigram{vocab: v, unk: unk, byteFallback: p.byteFallback, single: true, trie: newTrie(len(p.pieces)),
+		scores: make([]float64, len(p.pieces)), unkScore: float64(lowest - unknownPenalty)}
+	for id, piece := range p.pieces {
+		m.scores[id] = float64(piece.score)
+		if piece.kind == pieceUser {
+			m.scores[id] = float64(float32(len(piece.text))*highest) - 0.1
+		}
+		if piece.kind == pieceNormal || piece.kind == pieceUser {
+			if !m.trie.add(piece.text, uint32(id)) {
+				return nil, errors.New("too many characters")
+			}
+		}
+	}
+	for b := range m.fallback {
+		m.fallback[b] = v.id(fmt.Appendf(nil, "<0x%02X>", b))
+	}
+	return m, nil
+}
+
+// ownSymbols cuts a text at the symbols that the model's user defined; they never merge.
+type ownSymbols struct{ own *matcher }
+
+func (w ownSymbols) encode(dst []uint32, s *scratch, m model, b []byte, _ bool) []uint32 {
+	c := cutting{m: w.own, b: b}
+	for c.next() {
+		if c.token != nil {
+			dst = append(dst, c.token.ID)
+		} else {
+			dst = m.encode(dst, s, b, c.start, c.start+len(c.part))
+		}
+	}
+	return dst
+}
+
+// pieceNormalizer is SentencePiece's normalizer.
+type pieceNormalizer struct {
+	table                       *charsMap // nil: identity
+	own                         *matcher  // the user's symbols stay as they are
+	dummy, trim, escape, suffix bool
+}
+
+const lowerBar = "▁"
+
+// prefix normalises the start of b: what stands for it and how much of b it was.
+func (n *pieceNormalizer) prefix(b []byte) ([]byte, int) {
+	if n.own != nil {
+		if size := n.own.prefix(b); size > 0 {
+			return b[:size], size
+		}
+	}
+	if n.table != nil {
+		if with, size := n.table.match(b, true); size > 0 {
+			return with, size
+		}
+	}
+	_, size := utf8.DecodeRune(b)
+	return b[:size], size
+}
+
+func (n *pieceNormalizer) apply(s *scratch, in []byte) []byte {
+	if n.trim {
+		for len(in) > 0 {
+			with, size := n.prefix(in)
+			if len(with) != 1 || with[0] != ' ' {
+				break
+			}
+			in = in[size:]
+		}
+	}
+	if len(in) == 0 {
+		return in
+	}
+	space := " "
+	if n.escape {
+		space = lowerBar
+	}
+	out := s.buffer()
+	if n.dummy && !n.suffix {
+		out = append(out, space...)
+	}
+	for wasSpace := n.trim; len(in) > 0; {
+		with, size := in[:1], 1
+		if n.table != nil || n.own != nil || in[0] >= utf8.RuneSelf {
+			with, size = n.prefix(in)
+		}
+		in = in[size:]
+		for wasSpace && len(with) > 0 && with[0] == ' ' {
+			with = with[1:]
+		}
+		if len(with) > 0 {
+			for _, c := range with {
+				if c == ' ' {
+					out = append(out, space...)
+				} else {
+					out = append(out, c)
+				}
+			}
+			wasSpace = with[len(with)-1] == ' '
+		}
+		if !n.trim {
+			wasSpace = false
+		}
+	}
+	if n.trim {
+		for bytes.HasSuffix(out, []byte(space)) {
+			out = out[:len(out)-len(space)]
+		}
+	}
+	if n.dummy && n.suffix {
+		out = append(out, space...)
+	}
+	return s.keep(out)
+}
+
+// protoFields calls fn for each field of a protocol buffer message: varint and fixed32 values in v, byte fields in b.
+func protoFields(msg []byte, fn func(field int, v uint64, b []byte) error) error {
+	for len(msg) > 0 {
+		tag, n := binary.Uvarint(msg)
+		if n <= 0 {
+			return errShort
+		}
+		msg = msg[n:]
+		var v uint64
+		var b []byte
+		switch tag & 7 {
+		case 0:
+			if v, n = binary.Uvarint(msg); n <= 0 {
+				return errShort
+			}
+			msg = msg[n:]
+		case 1:
+			if len(msg) < 8 {
+				return errShort
+			}
+			v, msg = binary.LittleEndian.Uint64(msg), msg[8:]
+		case 2:
+			size, n := binary.Uvarint(msg)
+			if n <= 0 || size > uint64(len(msg)-n) {
+				return errShort
+			}
+			b, msg = msg[n:n+int(size)], msg[n+int(size):]
+		case 5:
+			if len(msg) < 4 {
+				return errShort
+			}
+			v, msg = uint64(binary.LittleEndian.Uint32(msg)), msg[4:]
+		default:
+			return fmt.Errorf("wire type %d: not a SentencePiece model", tag&7)
+		}
+		if err := fn(int(tag>>3), v, b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func parseSentencePiece(b []byte) (*sentencePieceModel, error) {
+	p := &sentencePieceModel{kind: 1, dummyPrefix: true, trim: true, escape: true}
+	err := protoFields(b, func(field int, _ uint64, msg []byte) error {
+		switch field {
+		case 1:
+			piece := sentencePiece{kind: pieceNormal}
+			err := protoFields(msg, func(field int, v uint64, b []byte) error {
+				switch field {
+				case 1:
+					piece.text = b
+				case 2:
+					piece.score = math.Float32frombits(uint32(v))
+				case 3:
+					piece.kind = v
+				}
+				return nil
+			})
+			if err == nil && (len(piece.text) == 0 || !utf8.Valid(piece.text)) {
+				err = fmt.Errorf("piece %d: its text %q is empty or not UTF-8", len(p.pieces), piece.text)
+			}
+			if len(p.pieces) >= maxID {
+				err = fmt.Errorf("more than %d pieces", maxID)
+			}
+			p.pieces = append(p.pieces, piece)
+			return err
+		case 2:
+			return protoFields(msg, func(field int, v uint64, _ []byte) error {
+				switch field {
+				case 3:
+					p.kind = v
+				case 24:
+					p.suffix = v != 0
+				case 35:
+					p.byteFallback = v != 0
+				}
+				return nil
+			})
+		case 3:
+			return protoFields(msg, func(field int, v uint64, b []byte) error {
+				switch field {
+				case 2:
+					p.charsMap = b
+				case 3:
+					p.dummyPrefix = v != 0
+				case 4:
+					p.trim = v != 0
+				case 5:
+					p.escape = v != 0
+				}
+				return nil
+			})
+		}
+		return nil
+	})
+	if err == nil && len(p.pieces) == 0 {
+		err = errors.New("no pieces: not a SentencePiece model")
+	}
+	return p, err
+}
+
+// readFile reads a file that must be there.
+func (d *directory) readFile(name string, into *[]byte) (err error) {
+	*into, err = fs.ReadFile(d.dir, name)
+	return err
+}
