@@ -1,0 +1,537 @@
+package fetch
+
+import (
+	"compress/gzip"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/zeebo/blake3"
+
+	"github.com/sightline-router/sightline/mmhash/media"
+)
+
+var (
+	red, _  = base64.StdEncoding.DecodeString("iVBORw0KGgoAAAANSUhEUgAAAAIAAAACCAIAAAD91JpzAAAAEklEQVR42mP4z8DAAMIM/4EAAB/uBfvxq7p3AAAAAElFTkSuQmCC")
+	rgba, _ = base64.StdEncoding.DecodeString("iVBORw0KGgoAAAANSUhEUgAAAAIAAAACCAYAAABytg0kAAAAFElEQVR42mP4z8DwHwgbGMA0EAAAP9cIeV/HbbEAAAAASUVORK5CYII=")
+)
+
+// clock is a time that only the test moves.
+type clock struct {
+	mu sync.Mutex
+	t  time.Time
+}
+
+func (c *clock) now() time.Time { c.mu.Lock(); defer c.mu.Unlock(); return c.t }
+func (c *clock) add(d time.Duration) {
+	c.mu.Lock()
+	c.t = c.t.Add(d)
+	c.mu.Unlock()
+}
+
+var loopback = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+
+func open(t *testing.T, cfg Config) *Fetcher {
+	t.Helper()
+	if cfg.Budget == 0 {
+		cfg.Budget = 10 * time.Second // tests of the budget set their own
+	}
+	if cfg.Proxy == nil {
+		cfg.Proxy = func(*url.URL) (*url.URL, error) { return nil, nil }
+	}
+	f, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(f.Close)
+	return f
+}
+
+// serve runs a loopback server that counts requests.
+func serve(t *testing.T, h http.HandlerFunc) (base string, requests *atomic.Int32) {
+	t.Helper()
+	requests = new(atomic.Int32)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		requests.Add(1)
+		h(w, r)
+	}))
+	t.Cleanup(s.Close)
+	return s.URL, requests
+}
+
+func picture(b []byte, header ...string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		for i := 0; i < len(header); i += 2 {
+			w.Header().Set(header[i], header[i+1])
+		}
+		w.Write(b)
+	}
+}
+
+func want(t *testing.T, f *Fetcher, url string, b []byte) {
+	t.Helper()
+	facts, err := f.Get(t.Context(), url)
+	if err != nil || facts.ID != blake3.Sum256(b) || facts.Width != 2 {
+		t.Fatalf("%+v, %v", facts, err)
+	}
+}
+
+func wantKind(t *testing.T, f *Fetcher, url string, k Kind) error {
+	t.Helper()
+	facts, err := f.Get(t.Context(), url)
+	if got, ok := KindOf(err); !ok || got != k {
+		t.Fatalf("%+v, %v, want %v", facts, err, k)
+	}
+	return err
+}
+
+// until waits for a condition that other goroutines bring about.
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+func TestOnceForAll(t *testing.T) {
+	gate := make(chan struct{})
+	base, n := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		<-gate
+		picture(red, "Cache-Control", "max-age=60")(w, r)
+	})
+	var seen atomic.Int32
+	f := open(t, Config{Allow: loopback, Seen: func(f media.Facts, b []byte) { seen.Add(int32(len(b))) }})
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() { want(t, f, base+"/a.png", red) })
+	}
+	until(t, "a request", func() bool { return n.Load() > 0 })
+	close(gate)
+	wg.Wait()
+	want(t, f, base+"/a.png#fragment", red)
+	if n.Load() != 1 || seen.Load() != int32(len(red)) {
+		t.Errorf("%d requests, seen %d bytes", n.Load(), seen.Load())
+	}
+	if b, ok := f.Bytes(blake3.Sum256(red)); !ok || string(b) != string(red) {
+		t.Error("bytes are not kept")
+	}
+	want(t, f, base+"/b.png", red) // another URL, the same identity
+	if n.Load() != 2 {
+		t.Errorf("%d requests", n.Load())
+	}
+}
+
+func TestBudget(t *testing.T) {
+	gate := make(chan struct{})
+	base, n := serve(t, func(w http.ResponseWriter, r *http.Request) { <-gate; picture(red)(w, r) })
+	f := open(t, Config{Allow: loopback, Budget: time.Millisecond})
+	wantKind(t, f, base+"/a", Budget)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := f.Get(ctx, base+"/a"); func() Kind { k, _ := KindOf(err); return k }() != Budget {
+		t.Error(err)
+	}
+	if _, ok := f.Last(base + "/a"); ok {
+		t.Error("an identity before the first answer")
+	}
+	close(gate)
+	until(t, "the download that went on", func() bool { _, ok := f.Last(base + "/a"); return ok })
+	want(t, f, base+"/a", red)
+	if n.Load() != 1 || f.Counts()[Budget] != 2 {
+		t.Errorf("%d requests, counts %v", n.Load(), f.Counts())
+	}
+}
+
+func TestFreshness(t *testing.T) {
+	var body atomic.Pointer[[]byte]
+	body.Store(&red)
+	var asked atomic.Pointer[string]
+	serveIt := func(cc string) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			inm := r.Header.Get("If-None-Match")
+			asked.Store(&inm)
+			b := *body.Load()
+			tag := fmt.Sprintf(`"%x"`, blake3.Sum256(b))
+			w.Header().Set("ETag", tag)
+			w.Header().Set("Cache-Control", cc)
+			if inm == tag {
+				w.WriteHeader(304)
+				return
+			}
+			w.Write(b)
+		}
+	}
+	c := &clock{t: time.Now()}
+	t.Run("stale while it is checked", func(t *testing.T) {
+		base, n := serve(t, serveIt("max-age=60"))
+		f := open(t, Config{Allow: loopback, now: c.now})
+		want(t, f, base, red)
+		c.add(61 * time.Second)
+		want(t, f, base, red) // at once
+		until(t, "a check", func() bool { return n.Load() == 2 })
+		if *asked.Load() == "" {
+			t.Error("no If-None-Match")
+		}
+		until(t, "fresh again", func() bool { want(t, f, base, red); return len(f.flights()) == 0 })
+		body.Store(&rgba)
+		defer body.Store(&red)
+		c.add(61 * time.Second)
+		want(t, f, base, red) // what was last known, now being checked
+		until(t, "the new picture", func() bool { facts, _ := f.Get(t.Context(), base); return facts.ID == blake3.Sum256(rgba) })
+		c.add(2 * time.Hour) // too old to be believed unchecked
+		body.Store(&red)
+		want(t, f, base, red)
+	})
+	t.Run("no-cache is checked before it is believed", func(t *testing.T) {
+		base, n := serve(t, serveIt("no-cache"))
+		f := open(t, Config{Allow: loopback, now: c.now})
+		want(t, f, base, red)
+		want(t, f, base, red)
+		if n.Load() != 2 {
+			t.Errorf("%d requests", n.Load())
+		}
+		body.Store(&rgba)
+		defer body.Store(&red)
+		want(t, f, base, rgba)
+	})
+	t.Run("no-store keeps no bytes", func(t *testing.T) {
+		base, _ := serve(t, picture(red, "Cache-Control", "no-store"))
+		f := open(t, Config{Allow: loopback})
+		want(t, f, base, red)
+		if _, ok := f.Bytes(blake3.Sum256(red)); ok {
+			t.Error("bytes are kept")
+		}
+	})
+	t.Run("a host in trouble", func(t *testing.T) {
+		var down atomic.Bool
+		base, n := serve(t, func(w http.ResponseWriter, r *http.Request) {
+			if down.Load() {
+				w.WriteHeader(503)
+				return
+			}
+			picture(red, "Cache-Control", "max-age=60")(w, r)
+		})
+		f := open(t, Config{Allow: loopback, now: c.now})
+		want(t, f, base, red)
+		down.Store(true)
+		c.add(61 * time.Second)
+		want(t, f, base, red)
+		until(t, "a check", func() bool { return n.Load() == 2 && len(f.flights()) == 0 })
+		want(t, f, base, red)
+		if n.Load() != 2 {
+			t.Error("asked again at once")
+		}
+	})
+	t.Run("missing", func(t *testing.T) {
+		base, n := serve(t, func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(404) })
+		f := open(t, Config{Allow: loopback, now: c.now})
+		wantKind(t, f, base, Status)
+		wantKind(t, f, base, Status)
+		if n.Load() != 1 {
+			t.Errorf("%d requests", n.Load())
+		}
+		c.add(31 * time.Second)
+		wantKind(t, f, base, Status)
+		if n.Load() != 2 {
+			t.Errorf("%d requests", n.Load())
+		}
+	})
+}
+
+// flights lists running downloads.
+func (f *Fetcher) flights() (keys []key) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for k := range f.flight {
+		keys = append(keys, k)
+	}
+	return keys
+}
+
+// TestPresigned: another signature finds the picture only if the host would serve it.
+func TestPresigned(t *testing.T) {
+	for _, validators := range [][]string{{"ETag", `"e1"`}, {"Last-Modified", "Mon, 02 Jan 2006 15:04:05 GMT"}} {
+		var read atomic.Int32
+		base, n := serve(t, func(w http.ResponseWriter, r *http.Request) {
+			if !strings.HasPrefix(r.FormValue("X-Amz-Signature"), "good") {
+				w.WriteHeader(403)
+				return
+			}
+			w.Header().Set(validators[0], validators[1])
+			w.Header().Set("Cache-Control", "max-age=600")
+			if r.Header.Get("If-None-Match") == `"e1"` {
+				w.WriteHeader(304)
+				return
+			}
+			read.Add(1)
+			w.Write(red)
+		})
+		f := open(t, Config{Allow: loopback, Signing: map[string][]string{"127.0.0.1": {"x-amz-*"}}})
+		u := base + "/bucket/a.png?version=1&X-Amz-Date=1&X-Amz-Signature="
+		want(t, f, u+"good1", red)
+		want(t, f, u+"good1", red)
+		if n.Load() != 1 {
+			t.Errorf("%d requests", n.Load())
+		}
+		wantKind(t, f, u+"stolen", Status)
+		want(t, f, u+"good2", red)
+		if n.Load() != 3 {
+			t.Errorf("%s: %d requests, want 3", validators[0], n.Load())
+		}
+		wantKind(t, f, base+"/bucket/a.png?version=2&X-Amz-Signature=bad", Status)
+		if last, ok := f.Last(u + "anything"); !ok || last.ID != blake3.Sum256(red) {
+			t.Error("the last identity is not found under another signature")
+		}
+	}
+}
+
+func TestBadBodies(t *testing.T) {
+	big := func(w http.ResponseWriter, r *http.Request) {
+		w.Write(red)
+		junk := make([]byte, 8192)
+		for {
+			if _, err := w.Write(junk); err != nil {
+				return
+			}
+		}
+	}
+	raw := func(answer string) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			c, _, err := w.(http.Hijacker).Hijack()
+			if err == nil {
+				io.WriteString(c, answer)
+				c.Close()
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		h    http.HandlerFunc
+		want Kind
+	}{
+		"nothing":            {picture(nil), NotAnImage},
+		"html":               {picture([]byte("<html>no</html>"), "Content-Type", "image/png"), NotAnImage},
+		"cut picture":        {picture(red[:20]), NotAnImage},
+		"endless":            {big, TooLarge},
+		"announced too long": {raw("HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\nx"), TooLarge},
+		"shorter than said":  {raw("HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nabc"), Unreachable},
+		"no HTTP":            {raw("hello\r\n\r\n"), Unreachable},
+		"closed":             {raw(""), Unreachable},
+		"endless header":     {raw("HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 1<<20)), Unreachable},
+		"500":                {func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(500) }, Status},
+		"gzip bomb": {func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Content-Encoding", "gzip")
+			z := gzip.NewWriter(w)
+			z.Write(make([]byte, 4<<20))
+			z.Close()
+		}, TooLarge},
+		"slow drip": {func(w http.ResponseWriter, r *http.Request) {
+			for range 10000 {
+				if _, err := w.Write([]byte{0x89}); err != nil || r.Context().Err() != nil {
+					return
+				}
+				w.(http.Flusher).Flush()
+				select {
+				case <-r.Context().Done():
+				case <-time.After(10 * time.Millisecond):
+				}
+			}
+		}, Timeout},
+		"silent": {func(w http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, Timeout},
+	} {
+		t.Run(name, func(t *testing.T) {
+			base, _ := serve(t, c.h)
+			timeout := 5 * time.Second
+			if c.want == Timeout {
+				timeout = 200 * time.Millisecond
+			}
+			f := open(t, Config{Allow: loopback, MaxBytes: 100_000, Timeout: timeout})
+			wantKind(t, f, base, c.want)
+			if n := f.inFlight.Load(); n != 0 {
+				t.Errorf("%d bytes stay counted", n)
+			}
+		})
+	}
+	base, _ := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Encoding", "gzip")
+		z := gzip.NewWriter(w)
+		z.Write(red)
+		z.Close()
+	})
+	want(t, open(t, Config{Allow: loopback}), base, red)
+}
+
+func TestRedirects(t *testing.T) {
+	var referer atomic.Bool
+	base, n := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Referer") != "" {
+			referer.Store(true)
+		}
+		switch r.URL.Path {
+		case "/loop":
+			http.Redirect(w, r, "/loop", 302)
+		case "/once":
+			http.Redirect(w, r, "/a.png", 307)
+		case "/file":
+			http.Redirect(w, r, "file:///etc/passwd", 302)
+		case "/away":
+			http.Redirect(w, r, "http://other.example/a.png", 302)
+		default:
+			picture(red)(w, r)
+		}
+	})
+	f := open(t, Config{Allow: loopback, AllowedDomains: []string{"127.0.0.1"}})
+	want(t, f, base+"/once?secret=1", red)
+	n.Store(0)
+	wantKind(t, f, base+"/loop", Refused)
+	if n.Load() != 6 {
+		t.Errorf("%d requests in a loop", n.Load())
+	}
+	wantKind(t, f, base+"/file", Refused)
+	wantKind(t, f, base+"/away", Refused)
+	wantKind(t, f, "http://other.example/a.png", Refused)
+	wantKind(t, open(t, Config{Allow: loopback, MaxRedirects: -1}), base+"/once", Refused)
+	if referer.Load() {
+		t.Error("a Referer was sent")
+	}
+}
+
+func TestCircuit(t *testing.T) {
+	var up atomic.Bool
+	base, n := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if !up.Load() {
+			w.WriteHeader(502)
+			return
+		}
+		picture(red)(w, r)
+	})
+	c := &clock{t: time.Now()}
+	f := open(t, Config{Allow: loopback, now: c.now})
+	for i := range openAfter {
+		wantKind(t, f, fmt.Sprintf("%s/%d", base, i), Status)
+	}
+	wantKind(t, f, base+"/x", Open)
+	if n.Load() != openAfter {
+		t.Errorf("%d requests", n.Load())
+	}
+	if h := f.Hosts(); len(h) != 1 || !h[0].Open || h[0].Failures != openAfter || h[0].Host != "127.0.0.1" {
+		t.Errorf("%+v", h)
+	}
+	c.add(openFirst + time.Second)
+	wantKind(t, f, base+"/y", Status) // one try, and it is open for longer
+	wantKind(t, f, base+"/z", Open)
+	up.Store(true)
+	c.add(2*openFirst + time.Second)
+	want(t, f, base+"/1", red)
+	want(t, f, base+"/2", red)
+	if h := f.Hosts(); h[0].Open || h[0].InARow != 0 {
+		t.Errorf("%+v", h)
+	}
+}
+
+func TestLimits(t *testing.T) {
+	gate := make(chan struct{})
+	var now, most atomic.Int32
+	base, _ := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		most.Store(max(most.Load(), now.Add(1)))
+		defer now.Add(-1)
+		<-gate
+		picture(red)(w, r)
+	})
+	f := open(t, Config{Allow: loopback, PerHost: 2, Total: 3})
+	var wg sync.WaitGroup
+	var busy atomic.Int32
+	for i := range 60 {
+		wg.Go(func() {
+			if _, err := f.Get(t.Context(), fmt.Sprintf("%s/%d", base, i)); err != nil {
+				busy.Add(1)
+			}
+		})
+	}
+	until(t, "51 downloads", func() bool { return len(f.flights()) == 51 && busy.Load() == 9 })
+	close(gate)
+	wg.Wait()
+	if most.Load() > 2 || f.Counts()[Busy] != 9 {
+		t.Errorf("%d at once, counts %v", most.Load(), f.Counts())
+	}
+	small := open(t, Config{Allow: loopback, InFlightBytes: 10})
+	wantKind(t, small, base+"/x", Busy)
+}
+
+// TestErrorsKeepSecrets: no error quotes more of a URL than its host.
+func TestErrorsKeepSecrets(t *testing.T) {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead := l.Addr().String()
+	l.Close()
+	base, _ := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "http://secret:hunter2@"+dead+"/secret?secret=1", 302)
+	})
+	live := strings.TrimPrefix(base, "http://")
+	f := open(t, Config{Allow: loopback, resolver: deadResolver(t)})
+	for _, u := range []string{
+		"http://secret:hunter2@" + dead + "/secret?secret=1", "http://secret:hunter2@" + live + "/secret?secret", "https://secret:hunter2@" + live + "/secret",
+		"http://secret:hunter2@nowhere.example/secret", "http://secret:hunter2@10.0.0.1/secret", "gopher://secret:hunter2@x/", "http://secret:hunter2@h:99999/secret", "http://secret%zz:hunter2@h/secret",
+	} {
+		_, err := f.Get(t.Context(), u)
+		var e *Error
+		if !errors.As(err, &e) {
+			t.Fatalf("untyped %v", err)
+		}
+		if s := fmt.Sprintf("%v %+v %#v", err, e.Err, errors.Unwrap(err)); strings.Contains(s, "secret") || strings.Contains(s, "hunter2") {
+			t.Errorf("%s", s)
+		}
+	}
+}
+
+// TestClose: no goroutine outlives Close, whatever was under way.
+func TestClose(t *testing.T) {
+	base, n := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/ok" {
+			picture(red)(w, r)
+			return
+		}
+		w.Write(red[:10])
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	})
+	before := runtime.NumGoroutine()
+	f, err := New(Config{Allow: loopback, Budget: 5 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Get(t.Context(), base+"/ok")
+	for i := range 20 {
+		f.Get(t.Context(), fmt.Sprintf("%s/%d", base, i))
+	}
+	until(t, "requests", func() bool { return n.Load() > 5 })
+	f.Close()
+	if _, err := f.Get(t.Context(), base+"/new"); func() Kind { k, _ := KindOf(err); return k }() != Closed {
+		t.Error(err)
+	}
+	until(t, "goroutines gone", func() bool { return runtime.NumGoroutine() <= before })
+}
+
+func TestConfig(t *testing.T) {
+	for _, c := range []Config{{Budget: -1}, {MaxBytes: -5}, {AllowedDomains: []string{"http://x"}}, {AllowedDomains: []string{"*.x"}}, {Total: -1}} {
+		if _, err := New(c); err == nil {
+			t.Errorf("%+v: no error", c)
+		}
+	}
+}

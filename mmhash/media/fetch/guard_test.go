@@ -1,0 +1,206 @@
+package fetch
+
+import (
+	"context"
+	"encoding/binary"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// dns answers A queries on loopback with what the test says; everything else with "no such name".
+type dns struct {
+	mu    sync.Mutex
+	addrs map[string][]netip.Addr // one answer per query, the last one stays
+}
+
+func (d *dns) resolver(t *testing.T) *net.Resolver {
+	t.Helper()
+	pc, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { pc.Close() })
+	go func() {
+		buf := make([]byte, 512)
+		for {
+			n, from, err := pc.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			pc.WriteTo(d.answer(buf[:n]), from)
+		}
+	}()
+	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "udp4", pc.LocalAddr().String())
+	}}
+}
+
+func (d *dns) answer(q []byte) []byte {
+	var name strings.Builder
+	i := 12
+	for i < len(q) && q[i] != 0 {
+		name.Write(q[i+1 : i+1+int(q[i])])
+		name.WriteByte('.')
+		i += 1 + int(q[i])
+	}
+	end := i + 5
+	a := append([]byte(nil), q[:end]...)
+	a[2], a[3] = 0x81, 0x80
+	binary.BigEndian.PutUint16(a[6:], 0)
+	binary.BigEndian.PutUint16(a[8:], 0)
+	binary.BigEndian.PutUint16(a[10:], 0)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	key := strings.TrimSuffix(name.String(), ".")
+	list := d.addrs[key]
+	if len(list) == 0 {
+		a[3] |= 3
+		return a
+	}
+	if binary.BigEndian.Uint16(q[i+1:]) != 1 {
+		return a
+	}
+	if len(list) > 1 {
+		d.addrs[key] = list[1:]
+	}
+	binary.BigEndian.PutUint16(a[6:], 1)
+	a = append(a, 0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4)
+	ip := list[0].As4()
+	return append(a, ip[:]...)
+}
+
+func deadResolver(t *testing.T) *net.Resolver { return (&dns{}).resolver(t) }
+
+// trap is a listener that counts connections: none must ever come.
+func trap(t *testing.T, addr string) (port string, hits *atomic.Int32) {
+	t.Helper()
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		t.Skipf("no listener on %s here: %v", addr, err)
+	}
+	t.Cleanup(func() { l.Close() })
+	hits = new(atomic.Int32)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			hits.Add(1)
+			c.Close()
+		}
+	}()
+	_, port, _ = net.SplitHostPort(l.Addr().String())
+	return port, hits
+}
+
+// TestNoPacketOut: private addresses in every notation are refused at the dialler; nothing arrives.
+func TestNoPacketOut(t *testing.T) {
+	port, hits := trap(t, "127.0.0.1:0")
+	d := &dns{addrs: map[string][]netip.Addr{"inside.example": {netip.MustParseAddr("127.0.0.1")}, "ten.example": {netip.MustParseAddr("10.1.2.3")}}}
+	f := open(t, Config{resolver: d.resolver(t), Ports: []uint16{80, 443, mustPort(port)}})
+	for _, host := range []string{
+		"127.0.0.1", "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "0.0.0.0", "0", "localhost", "LOCALHOST.", "[::1]", "[::]", "[::ffff:127.0.0.1]",
+		"[::ffff:7f00:1]", "[64:ff9b::7f00:1]", "[2002:7f00:1::]", "[fe80::1%25lo]", "127.0.0.1.", "user@127.0.0.1", "inside.example", "ten.example",
+		"10.0.0.1", "172.16.0.1", "192.168.0.1", "169.254.169.254", "168.63.129.16", "100.64.0.1", "224.0.0.1", "255.255.255.255", "[fc00::1]", "[ff02::1]",
+	} {
+		_, err := f.Get(t.Context(), "http://"+host+":"+port+"/secret")
+		if k, _ := KindOf(err); k != Refused && k != Unreachable {
+			t.Errorf("%s: %v", host, err)
+		}
+	}
+	if n := hits.Load(); n != 0 {
+		t.Errorf("%d connections arrived", n)
+	}
+	if f.Counts()[Refused] < 20 {
+		t.Errorf("counts %v", f.Counts())
+	}
+}
+
+func mustPort(s string) uint16 {
+	n, _ := net.LookupPort("tcp", s)
+	return uint16(n)
+}
+
+// TestRedirectAndRebinding: a host that may be dialled sends us to one that may not, by redirect and by DNS.
+func TestRedirectAndRebinding(t *testing.T) {
+	port, hits := trap(t, "127.0.0.1:0")
+	l, err := net.Listen("tcp4", "127.0.0.2:"+port)
+	if err != nil {
+		t.Skipf("no second loopback address here: %v", err)
+	}
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/redirect" {
+			http.Redirect(w, r, "http://127.0.0.1:"+port+"/", 302)
+			return
+		}
+		w.Header().Set("Connection", "close") // so that the next request dials again
+		picture(red, "Cache-Control", "no-cache")(w, r)
+	}))
+	s.Listener.Close()
+	s.Listener = l
+	s.Start()
+	t.Cleanup(s.Close)
+	d := &dns{addrs: map[string][]netip.Addr{"rebind.example": {netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr("127.0.0.1")}}}
+	f := open(t, Config{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.2/32")}, resolver: d.resolver(t)})
+	want(t, f, "http://127.0.0.2:"+port+"/a", red)
+	wantKind(t, f, "http://127.0.0.2:"+port+"/redirect", Refused)
+	want(t, f, "http://rebind.example:"+port+"/a", red)
+	wantKind(t, f, "http://rebind.example:"+port+"/b", Refused)
+	if hits.Load() != 0 {
+		t.Errorf("%d connections arrived", hits.Load())
+	}
+}
+
+// TestGuard: the rules on addresses and ports, without a network.
+func TestGuard(t *testing.T) {
+	closed := newGuard(&Config{Ports: []uint16{80, 443}})
+	wide := newGuard(&Config{Ports: []uint16{80, 443}, Allow: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}})
+	private := newGuard(&Config{Ports: []uint16{80, 443}, Allow: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
+	for _, c := range []struct {
+		g    *guard
+		net  string
+		addr string
+		ok   bool
+	}{
+		{closed, "tcp4", "93.184.216.34:443", true}, {closed, "tcp6", "[2606:2800:220:1::1]:80", true}, {closed, "tcp4", "93.184.216.34:22", false},
+		{closed, "udp4", "93.184.216.34:443", false}, {closed, "tcp4", "10.1.2.3:80", false}, {closed, "tcp4", "168.63.129.16:80", false}, {closed, "tcp4", "192.0.2.1:80", false},
+		{closed, "tcp6", "[::ffff:10.1.2.3]:80", false}, {closed, "tcp6", "[::ffff:93.184.216.34]:80", true}, {closed, "tcp6", "[fe80::1%eth0]:80", false}, {closed, "tcp4", "nonsense", false},
+		{private, "tcp4", "10.1.2.3:9000", true}, {private, "tcp6", "[::ffff:10.1.2.3]:9000", true}, {private, "tcp4", "192.168.1.1:80", false},
+		{wide, "tcp4", "127.0.0.1:1", true}, {wide, "tcp4", "169.254.169.254:80", false}, {wide, "tcp6", "[::ffff:169.254.169.254]:80", false}, {wide, "tcp4", "168.63.129.16:32526", false},
+		{wide, "tcp6", "[fd00:ec2::254]:80", false}, {wide, "tcp4", "100.100.100.200:80", false},
+	} {
+		if err := c.g.control(c.net, c.addr, nil); (err == nil) != c.ok {
+			t.Errorf("%s %s: %v", c.net, c.addr, err)
+		}
+	}
+}
+
+// TestProxy: requests go through the proxy, which may stand on a private address; private targets are still refused.
+func TestProxy(t *testing.T) {
+	var saw atomic.Pointer[string]
+	proxy, n := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		u := r.URL.String()
+		saw.Store(&u)
+		picture(red)(w, r)
+	})
+	p, _ := url.Parse(proxy)
+	f := open(t, Config{Proxy: func(*url.URL) (*url.URL, error) { return p, nil }, resolver: deadResolver(t)})
+	want(t, f, "http://images.example/a.png", red)
+	if *saw.Load() != "http://images.example/a.png" {
+		t.Errorf("the proxy saw %s", *saw.Load())
+	}
+	for _, u := range []string{"http://10.0.0.1/", "http://[::1]/", "http://localhost/", "http://169.254.169.254/latest", "http://93.184.216.34:22/"} {
+		wantKind(t, f, u, Refused)
+	}
+	if n.Load() != 1 {
+		t.Errorf("%d requests reached the proxy", n.Load())
+	}
+}

@@ -1,0 +1,126 @@
+package fetch
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/maypok86/otter/v2"
+)
+
+// hosts holds a limit, a failure counter and a circuit breaker per host. At most 4096 hosts are remembered.
+type hosts struct {
+	perHost int
+	now     func() time.Time
+	all     *otter.Cache[string, *host]
+}
+
+const (
+	maxHosts    = 4096
+	openAfter   = 5                // failures in a row
+	openFirst   = 2 * time.Second  // how long the circuit is open then
+	openLongest = 60 * time.Second // doubled with every further failure up to this
+)
+
+type host struct {
+	slots chan struct{}
+
+	mu       sync.Mutex
+	row      int // failures in a row
+	failures uint64
+	until    time.Time // the circuit is open
+	probing  bool      // one request tries whether the host is back
+}
+
+// HostState is a host's record.
+type HostState struct {
+	Host     string
+	Failures uint64 // since it was first seen: no connection, timeout, 5xx, 408, 429
+	InARow   int
+	Open     bool // nothing is sent to it for now
+}
+
+func newHosts(perHost int, now func() time.Time) *hosts {
+	return &hosts{perHost, now, otter.Must(&otter.Options[string, *host]{MaximumSize: maxHosts})}
+}
+
+func (h *hosts) close() { h.all.StopAllGoroutines() }
+
+// enter waits for one of the host's slots. The caller must leave with what came of it.
+func (h *hosts) enter(ctx context.Context, name string) (*host, error) {
+	s, ok := h.all.GetIfPresent(name)
+	if !ok {
+		s, _ = h.all.SetIfAbsent(name, &host{slots: make(chan struct{}, h.perHost)})
+	}
+	if !s.admit(h.now()) {
+		return nil, &Error{Kind: Open, Host: name}
+	}
+	select {
+	case s.slots <- struct{}{}:
+		return s, nil
+	case <-ctx.Done():
+		s.mu.Lock()
+		s.probing = false
+		s.mu.Unlock()
+		return nil, waited(ctx, name)
+	}
+}
+
+// waited says why a download never began: Close, or no slot in time.
+func waited(ctx context.Context, host string) *Error {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return &Error{Kind: Closed, Host: host}
+	}
+	return &Error{Kind: Busy, Host: host}
+}
+
+// admit lets requests through while the circuit is closed, and one at a time while it is half open.
+func (s *host) admit(now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.row < openAfter:
+		return true
+	case now.Before(s.until) || s.probing:
+		return false
+	}
+	s.probing = true
+	return true
+}
+
+// leave gives the slot back and keeps the score.
+func (s *host) leave(now time.Time, err error) {
+	<-s.slots
+	var e *Error
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.probing = false
+	switch {
+	case !errors.As(err, &e) || e.lasting():
+		s.row = 0
+	case e.Kind == Closed || e.Kind == Busy: // not the host's doing
+	default:
+		s.failures++
+		if s.row++; s.row >= openAfter {
+			s.until = now.Add(min(openFirst<<min(s.row-openAfter, 5), openLongest))
+		}
+	}
+}
+
+func (h *hosts) list() (out []HostState) {
+	now := h.now()
+	for name, s := range h.all.All() {
+		s.mu.Lock()
+		if s.failures > 0 {
+			out = append(out, HostState{name, s.failures, s.row, s.row >= openAfter && now.Before(s.until)})
+		}
+		s.mu.Unlock()
+	}
+	slices.SortFunc(out, func(a, b HostState) int {
+		return cmp.Or(cmp.Compare(b.Failures, a.Failures), cmp.Compare(a.Host, b.Host))
+	})
+	return out
+}

@@ -1,0 +1,125 @@
+package fetch
+
+import (
+	"net"
+	"net/url"
+	"strings"
+
+	"github.com/zeebo/blake3"
+)
+
+// key names a URL. It is a digest, so that neither credentials nor long URLs stay in memory.
+type key [16]byte
+
+func keyOf(s string) (k key) {
+	sum := blake3.Sum256([]byte(s))
+	copy(k[:], sum[:])
+	return k
+}
+
+// target is a URL that may be fetched.
+type target struct {
+	url    *url.URL
+	host   string // as written, lower case, no port
+	key    key    // without fragment and signing parameters
+	full   key    // without fragment only
+	signed bool   // signing parameters were left out
+}
+
+// DefaultSigning knows the query signatures of the large object stores.
+var DefaultSigning = map[string][]string{
+	"*.amazonaws.com":            {"X-Amz-*", "AWSAccessKeyId", "Signature", "Expires", "x-amz-security-token"},
+	"*.cloudfront.net":           {"Expires", "Signature", "Key-Pair-Id", "Policy"},
+	"storage.googleapis.com":     {"X-Goog-*", "GoogleAccessId", "Signature", "Expires"},
+	"*.storage.googleapis.com":   {"X-Goog-*", "GoogleAccessId", "Signature", "Expires"},
+	"*.blob.core.windows.net":    {"sv", "st", "se", "sr", "sp", "sip", "spr", "sig", "skoid", "sktid", "skt", "ske", "sks", "skv"},
+	"*.r2.cloudflarestorage.com": {"X-Amz-*"},
+}
+
+// hostname is a host as it is compared: lower case, no final dot.
+func hostname(s string) string { return strings.TrimSuffix(strings.ToLower(s), ".") }
+
+// parse checks a URL against the rules that need no network, and names it.
+func (f *Fetcher) parse(raw string) (target, error) {
+	u, err := url.Parse(raw)
+	if err != nil || u.Opaque != "" || u.Host == "" || len(raw) > 16<<10 {
+		return target{}, &Error{Kind: Refused, Err: errScheme}
+	}
+	u.Scheme = strings.ToLower(u.Scheme)
+	t := target{url: u, host: hostname(u.Hostname())}
+	if err := f.cfg.permits(u); err != nil {
+		return target{}, &Error{Kind: Refused, Host: t.host, Err: err}
+	}
+	u.Fragment, u.RawFragment = "", ""
+	query := u.RawQuery
+	if drop := f.cfg.signing(t.host); drop != nil {
+		query = dropParams(query, drop)
+		t.signed = len(query) != len(u.RawQuery)
+	}
+	port := u.Port()
+	if port == "80" && u.Scheme == "http" || port == "443" && u.Scheme == "https" {
+		port = ""
+	}
+	base := u.Scheme + "://" + u.User.String() + "@" + net.JoinHostPort(t.host, port) + u.EscapedPath() + "?"
+	t.key, t.full = keyOf(base+query), keyOf(base+u.RawQuery)
+	return t, nil
+}
+
+// permits applies scheme and domain rules; redirects come through here too.
+func (c *Config) permits(u *url.URL) error {
+	if s := strings.ToLower(u.Scheme); s != "http" && s != "https" {
+		return errScheme
+	}
+	if len(c.AllowedDomains) == 0 {
+		return nil
+	}
+	h := hostname(u.Hostname())
+	for _, d := range c.AllowedDomains {
+		if d == h {
+			return nil
+		}
+	}
+	return errDomain
+}
+
+// signing finds the signing parameters of a host: its own entry, else that of the nearest parent domain.
+func (c *Config) signing(host string) []string {
+	if p, ok := c.Signing[host]; ok {
+		return p
+	}
+	for rest := host; ; {
+		_, parent, ok := strings.Cut(rest, ".")
+		if !ok {
+			return nil
+		}
+		if p, ok := c.Signing["*."+parent]; ok {
+			return p
+		}
+		rest = parent
+	}
+}
+
+// dropParams removes parameters from a raw query; order and spelling of the others stay.
+func dropParams(query string, drop []string) string {
+	var out strings.Builder
+	for part := range strings.SplitSeq(query, "&") {
+		name, _, _ := strings.Cut(part, "=")
+		if n, err := url.QueryUnescape(name); err == nil && matches(n, drop) {
+			continue
+		}
+		if out.Len() > 0 {
+			out.WriteByte('&')
+		}
+		out.WriteString(part)
+	}
+	return out.String()
+}
+
+func matches(name string, patterns []string) bool {
+	for _, p := range patterns {
+		if prefix, ok := strings.CutSuffix(p, "*"); ok && len(name) >= len(prefix) && strings.EqualFold(name[:len(prefix)], prefix) || strings.EqualFold(p, name) {
+			return true
+		}
+	}
+	return false
+}
