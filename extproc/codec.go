@@ -16,8 +16,9 @@ import (
 // frames into one buffer, and protobuf copies the body out of that.
 //
 // codec walks the protobuf tags of a ProcessingRequest over the frame buffers, keeps the body as a list of references
-// into them, and hands the rest (a few hundred bytes) to protobuf as usual. Measured on a 3.7 MB body against the stock
-// codec: 0.73x the time, 0.07 MB instead of 4 MB allocated. Every other message takes the stock codec.
+// into them, and hands the rest (a few hundred bytes) to protobuf as usual. Measured against the stock codec, a whole
+// decision over a unix socket (BenchmarkDecision): 3.7 MB 0.57x the time, 0.05 MB instead of 3.9 MB allocated; 15 MB
+// 0.57x; 4 KB 0.94x. Every other message takes the stock codec.
 type codec struct{}
 
 // Field numbers of envoy.service.ext_proc.v3 that the walk knows.
@@ -138,7 +139,7 @@ func (w *walker) request(in *inbound) (rest []byte, ok bool) {
 			return nil, false
 		}
 		if num != fieldRequestBody || typ != protowire.BytesType {
-			if num >= fieldFirstOneof && num <= fieldLastOneof {
+			if num >= fieldFirstOneof && num <= fieldLastOneof && typ == protowire.BytesType {
 				in.free() // another member of the oneof replaces the body
 			}
 			if rest, n, ok = w.copyField(rest, num, typ, left); !ok {

@@ -1,0 +1,134 @@
+package extproc
+
+import (
+	"fmt"
+	"reflect"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	accessv3 "github.com/envoyproxy/go-control-plane/envoy/data/accesslog/v3"
+	aiv3 "github.com/envoyproxy/go-control-plane/envoy/data/ai/v3"
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/sightline-router/sightline/router"
+)
+
+const (
+	start  = accessv3.AccessLogType_DownstreamStart
+	ready  = accessv3.AccessLogType_UpstreamPoolReady
+	upEnd  = accessv3.AccessLogType_UpstreamEnd
+	ended  = accessv3.AccessLogType_DownstreamEnd
+	worker = "10.0.0.1"
+)
+
+func entry(kind accessv3.AccessLogType, id, ip string, code uint32) *accessv3.HTTPAccessLogEntry {
+	e := &accessv3.HTTPAccessLogEntry{
+		CommonProperties: &accessv3.AccessLogCommon{AccessLogType: kind},
+		Request:          &accessv3.HTTPRequestProperties{RequestHeaders: map[string]string{HeaderID: id}},
+	}
+	if ip != "" {
+		e.CommonProperties.UpstreamRemoteAddress = &corev3.Address{Address: &corev3.Address_SocketAddress{
+			SocketAddress: &corev3.SocketAddress{Address: ip, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 8000}}}}
+	}
+	if kind == ended {
+		e.CommonProperties.TimeToFirstUpstreamRxByte = durationpb.New(1500 * time.Microsecond)
+		e.Response = &accessv3.HTTPResponseProperties{ResponseCode: wrapperspb.UInt32(code)}
+	}
+	return e
+}
+
+func usage(t *testing.T, e *accessv3.HTTPAccessLogEntry, m proto.Message) *accessv3.HTTPAccessLogEntry {
+	t.Helper()
+	packed, err := anypb.New(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.CommonProperties.Metadata = &corev3.Metadata{TypedFilterMetadata: map[string]*anypb.Any{tokenUsageKey: packed}}
+	return e
+}
+
+func TestAccessLog(t *testing.T) {
+	started := func(addr string) router.Outcome {
+		return router.Outcome{ID: "A", Phase: router.Started, Addr: addr, CachedTokens: -1, PromptTokens: -1}
+	}
+	over := func(addr string, code, cached, prompt int) router.Outcome {
+		return router.Outcome{ID: "A", Phase: router.Ended, Addr: addr, Code: code, FirstByte: 1500 * time.Microsecond, CachedTokens: cached, PromptTokens: prompt}
+	}
+	const one, two = "10.0.0.1:8000", "10.0.0.2:8000"
+	for _, c := range []struct {
+		name    string
+		entries []*accessv3.HTTPAccessLogEntry
+		want    []router.Outcome
+	}{
+		{"as usual", []*accessv3.HTTPAccessLogEntry{entry(start, "A", "", 0), entry(ready, "A", worker, 0), entry(upEnd, "A", worker, 0), entry(ended, "A", worker, 200)},
+			[]router.Outcome{started(one), over(one, 200, -1, -1)}},
+		{"twice", []*accessv3.HTTPAccessLogEntry{entry(ready, "A", worker, 0), entry(ready, "A", worker, 0), entry(ended, "A", worker, 200), entry(ended, "A", worker, 200)},
+			[]router.Outcome{started(one), over(one, 200, -1, -1)}},
+		{"end before start", []*accessv3.HTTPAccessLogEntry{entry(ended, "A", worker, 200), entry(ready, "A", worker, 0)},
+			[]router.Outcome{over(one, 200, -1, -1)}},
+		{"retry", []*accessv3.HTTPAccessLogEntry{entry(ready, "A", worker, 0), entry(ready, "A", "10.0.0.2", 0), entry(ended, "A", "10.0.0.2", 200)},
+			[]router.Outcome{started(one), started(two), over(two, 200, -1, -1)}},
+		{"never sent on", []*accessv3.HTTPAccessLogEntry{entry(ended, "A", "", 0)}, []router.Outcome{over("", 0, -1, -1)}},
+		{"no id", []*accessv3.HTTPAccessLogEntry{entry(ready, "", worker, 0), entry(ended, "", worker, 200)}, nil},
+		{"long id", []*accessv3.HTTPAccessLogEntry{entry(ended, fmt.Sprintf("%065d", 1), worker, 200)}, nil},
+		{"empty entry", []*accessv3.HTTPAccessLogEntry{{}}, nil},
+		{"usage", []*accessv3.HTTPAccessLogEntry{usage(t, entry(ended, "A", worker, 200), &aiv3.TokenUsage{
+			InputTokens: wrapperspb.UInt64(130), InputTokenDetails: &aiv3.InputTokenDetails{CachedTokens: wrapperspb.UInt64(0)}})},
+			[]router.Outcome{over(one, 200, 0, 130)}},
+		{"usage without details", []*accessv3.HTTPAccessLogEntry{usage(t, entry(ended, "A", worker, 200), &aiv3.TokenUsage{InputTokens: wrapperspb.UInt64(130)})},
+			[]router.Outcome{over(one, 200, -1, 130)}},
+		{"usage of another type", []*accessv3.HTTPAccessLogEntry{usage(t, entry(ended, "A", worker, 200), &corev3.Address{})},
+			[]router.Outcome{over(one, 200, -1, -1)}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRig(t, always(pick), Options{})
+			stream, err := accesslogv3.NewAccessLogServiceClient(r.conn).StreamAccessLogs(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range append(c.entries, entry(ended, "LAST", worker, 200)) {
+				if err := stream.Send(&accesslogv3.StreamAccessLogsMessage{LogEntries: &accesslogv3.StreamAccessLogsMessage_HttpLogs{
+					HttpLogs: &accesslogv3.StreamAccessLogsMessage_HTTPAccessLogEntries{LogEntry: []*accessv3.HTTPAccessLogEntry{e}}}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var got []router.Outcome
+			eventually(t, "the last entry arrives", func() bool {
+				_, got = r.seen()
+				return len(got) > 0 && got[len(got)-1].ID == "LAST"
+			})
+			if got = got[:len(got)-1]; len(got) != len(c.want) || len(got) > 0 && !reflect.DeepEqual(got, c.want) {
+				t.Errorf("\n got %+v\nwant %+v", got, c.want)
+			}
+		})
+	}
+}
+
+func TestJoinerIsBounded(t *testing.T) {
+	j := newJoiner(100)
+	for i := range 1000 {
+		if !j.admit(router.Outcome{ID: fmt.Sprint(i), Phase: router.Started}) {
+			t.Fatalf("%d: not admitted", i)
+		}
+	}
+	if len(j.state) != 100 {
+		t.Errorf("%d remembered, want 100", len(j.state))
+	}
+	if j.admit(router.Outcome{ID: "999", Phase: router.Started}) || !j.admit(router.Outcome{ID: "999", Phase: router.Ended}) || j.admit(router.Outcome{ID: "999", Phase: router.Ended}) {
+		t.Error("the last one is not remembered")
+	}
+}
+
+// An observer that panics costs one outcome.
+func TestPanicInObserve(t *testing.T) {
+	s, err := New(always(pick), func(router.Outcome) { panic("x") }, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.logEntry(entry(ended, "A", worker, 200))
+}

@@ -1,0 +1,118 @@
+package extproc
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	"github.com/sightline-router/sightline/router"
+)
+
+func TestHealth(t *testing.T) {
+	r := newRig(t, always(pick), Options{})
+	for name, want := range map[string]codes.Code{"": codes.OK, "envoy.service.ext_proc.v3.ExternalProcessor": codes.OK, "other": codes.NotFound} {
+		res, err := healthpb.NewHealthClient(r.conn).Check(t.Context(), &healthpb.HealthCheckRequest{Service: name})
+		if status.Code(err) != want || err == nil && res.GetStatus() != healthpb.HealthCheckResponse_SERVING {
+			t.Errorf("%q: %v, %v", name, res, err)
+		}
+	}
+}
+
+// A stop waits for requests in progress, not for access log streams, which never end.
+func TestGracefulStop(t *testing.T) {
+	inside, release := make(chan struct{}), make(chan struct{})
+	r := newRig(t, func(context.Context, *router.Request) router.Decision {
+		close(inside)
+		<-release
+		return pick
+	}, Options{})
+	logs, err := accesslogv3.NewAccessLogServiceClient(r.conn).StreamAccessLogs(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := logs.Send(&accesslogv3.StreamAccessLogsMessage{}); err != nil {
+		t.Fatal(err)
+	}
+	answers := make(chan []*extprocv3.ProcessingResponse, 1)
+	go func() { answers <- r.talk(t, headersMsg(nil, false, chat()...), bodyMsg("{}", true)) }()
+	<-inside
+	r.stop()
+	eventually(t, "health says so", func() bool {
+		res, err := healthpb.NewHealthClient(r.conn).Check(t.Context(), &healthpb.HealthCheckRequest{})
+		return err != nil || res.GetStatus() == healthpb.HealthCheckResponse_NOT_SERVING
+	})
+	begin := time.Now()
+	close(release)
+	if got := <-answers; len(got) != 2 {
+		t.Errorf("%d answers, want the request in progress to be answered", len(got))
+	}
+	if err := <-r.gone; err != nil {
+		t.Errorf("Serve: %v", err)
+	}
+	if d := time.Since(begin); d > graceOnStop/2 {
+		t.Errorf("stop took %v after the last answer", d)
+	}
+}
+
+func TestListen(t *testing.T) {
+	dir := t.TempDir()
+	stale, live, file := filepath.Join(dir, "stale"), filepath.Join(dir, "live"), filepath.Join(dir, "file")
+	old, err := net.Listen("unix", stale)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old.(*net.UnixListener).SetUnlinkOnClose(false) // as after SIGKILL
+	_ = old.Close()
+	busy, err := net.Listen("unix", live)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer busy.Close()
+	if err := os.WriteFile(file, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for addr, want := range map[string]string{
+		"unix:" + stale:             "",
+		"unix:" + dir + "/new":      "",
+		"127.0.0.1:0":               "",
+		"unix:" + live:              "another process answers there",
+		"unix:" + file:              "no socket",
+		"unix:" + dir + "/no/where": "listen address",
+		"9002":                      "want host:port",
+	} {
+		lis, err := Listen(addr)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v, want %q", addr, err, want)
+		}
+		if err == nil {
+			_ = lis.Close()
+		}
+	}
+	if b, _ := os.ReadFile(file); string(b) != "precious" {
+		t.Error("a file that is no socket was removed")
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	if _, err := New(always(pick), nil, Options{MaxBody: 1 << 31}); err == nil {
+		t.Error("a 2 GiB body: no error")
+	}
+	reg := prometheus.NewRegistry()
+	if _, err := New(always(pick), nil, Options{Metrics: reg}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := New(always(pick), nil, Options{Metrics: reg}); err == nil || !strings.Contains(err.Error(), "registry") {
+		t.Errorf("same registry twice: %v", err)
+	}
+}
