@@ -47,7 +47,6 @@ func (w *Worker) generate(rw http.ResponseWriter, r *http.Request) {
 		refuse(rw, err)
 		return
 	}
-	defer context.AfterFunc(ctx, e.nudge)() // an idle engine must hear of a disconnect too
 	e.submit(j.seqs...)
 	write := w.writeWhole
 	if body.Get("stream").Bool() {

@@ -1,6 +1,10 @@
 package sim
 
-import "github.com/sightline-router/sightline/internal/vllmid"
+import (
+	"slices"
+
+	"github.com/sightline-router/sightline/internal/vllmid"
+)
 
 // pool is the prefix cache of one data-parallel rank, with the semantics of vLLM's BlockPool (v1/core/block_pool.py):
 //
@@ -122,12 +126,7 @@ func (p *pool) take(ids []int32, n int) []int32 {
 		if c := b.content; c != nil {
 			b.content = nil
 			p.events = append(p.events, event{kind: removed, hashes: []vllmid.Digest{c.hash}})
-			for k, id := range c.copies {
-				if id == i {
-					c.copies = append(c.copies[:k], c.copies[k+1:]...)
-					break
-				}
-			}
+			c.copies = slices.DeleteFunc(c.copies, func(id int32) bool { return id == i })
 			if len(c.copies) == 0 {
 				delete(p.held, c.hash)
 			}
@@ -152,7 +151,7 @@ func (p *pool) store(s *sequence, from, to int) {
 	if from >= to {
 		return
 	}
-	e := event{kind: stored, hashes: s.chain[from:to], tokens: s.tokens[from*s.size : to*s.size], adapter: s.adapter, session: s.session}
+	e := event{kind: stored, hashes: s.chain[from:to], tokens: s.tokens[from*s.size : to*s.size], keys: s.keys[from:to], adapter: s.adapter, session: s.session}
 	if from > 0 {
 		e.parent = s.chain[from-1]
 	}
@@ -160,7 +159,7 @@ func (p *pool) store(s *sequence, from, to int) {
 		hash := s.chain[i]
 		c := p.held[hash]
 		if c == nil {
-			c = &content{hash: hash, tokens: s.tokens[i*s.size : (i+1)*s.size : (i+1)*s.size], keys: s.keys[i]}
+			c = &content{hash: hash, tokens: slices.Clone(s.tokens[i*s.size : (i+1)*s.size]), keys: s.keys[i]}
 			if i > 0 {
 				c.parent = s.chain[i-1]
 			}
@@ -168,7 +167,6 @@ func (p *pool) store(s *sequence, from, to int) {
 		}
 		c.copies = append(c.copies, s.blocks[i])
 		p.blocks[s.blocks[i]].content = c
-		e.keys = append(e.keys, s.keys[i])
 	}
 	p.events = append(p.events, e)
 }

@@ -87,17 +87,13 @@ func (e *engine) submit(seqs ...*sequence) {
 	e.waiting = append(e.waiting, seqs...)
 	e.counters.Requests += len(seqs)
 	e.mu.Unlock()
-	e.nudge()
-}
-
-func (e *engine) nudge() {
 	select {
 	case e.wake <- struct{}{}:
 	default:
 	}
 }
 
-// run steps until ctx ends.
+// run steps until ctx ends. It never idles while a sequence waits: with nothing running, every block is free.
 func (e *engine) run(ctx context.Context) {
 	for {
 		tokens, cost := e.schedule()

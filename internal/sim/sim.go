@@ -218,7 +218,8 @@ func New(cfg Config) (*Worker, error) {
 			wake: make(chan struct{}, 1), pool: newPool(cfg.Blocks), encoder: newLRU(cfg.EncoderTokens),
 		})
 	}
-	w.server = &http.Server{Handler: w.routes(), ReadHeaderTimeout: 10 * time.Second}
+	// Idle connections end after uvicorn's five seconds, so that a proxy in front must cope with it here too.
+	w.server = &http.Server{Handler: w.routes(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 5 * time.Second}
 	return w, nil
 }
 

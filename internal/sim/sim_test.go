@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -49,7 +50,7 @@ func wordPrompt(_ context.Context, _ string, body []byte) ([]Prompt, error) {
 			case "text":
 				text(part.Get("text").Str)
 			case "image_url":
-				n := int(part.Get("tokens").Int())
+				n := int(min(max(part.Get("tokens").Int(), 0), 1000))
 				p.Media = append(p.Media, Media{Offset: len(p.Tokens), Length: n})
 				for range n {
 					p.Tokens = append(p.Tokens, 151655)
@@ -409,4 +410,56 @@ func TestConfigErrors(t *testing.T) {
 			t.Errorf("%s was accepted", name)
 		}
 	}
+}
+
+// FuzzRequest sends any body: the worker answers, refuses, and goes on.
+func FuzzRequest(f *testing.F) {
+	for _, seed := range []string{
+		chat("a b c", `,"max_tokens":2,"return_token_ids":true,"prompt_logprobs":1`),
+		image("data:image/png;base64,AAAA", `,"uuid":7`), image("http://127.0.0.1:1/x", ""), image("", `,"uuid":null`),
+		`{"prompt":["a","b c"],"stream":true,"stream_options":{"include_usage":true},"max_tokens":1}`,
+		`{"messages":[{"content":[{"type":"video_url","video_url":{"url":"data:;base64,AA=="}}]}],"mm_processor_kwargs":{"a":[1.5,null,{"b":true}]}}`,
+		`{"messages":5,"max_tokens":-1e99,"cache_salt":{},"model":[]}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	w, err := New(Config{Model: "test-vl", Prompt: wordPrompt, BlockSize: 4, Blocks: 64})
+	if err != nil {
+		f.Fatal(err)
+	}
+	w.Start()
+	f.Cleanup(w.Close)
+	f.Fuzz(func(t *testing.T, body []byte) {
+		for _, path := range []string{"/v1/chat/completions", "/v1/completions"} {
+			rec := httptest.NewRecorder()
+			w.server.Handler.ServeHTTP(rec, httptest.NewRequest("POST", path, bytes.NewReader(body)))
+			if rec.Code >= 500 && rec.Code != 501 {
+				t.Fatalf("%d %s", rec.Code, rec.Body)
+			}
+		}
+	})
+}
+
+func BenchmarkRequest8k(b *testing.B) {
+	tokens := make([]uint32, 8192)
+	n := uint32(0)
+	w, err := New(Config{Model: "m", Prompt: func(context.Context, string, []byte) ([]Prompt, error) {
+		p := Prompt{Tokens: append([]uint32(nil), tokens...)}
+		n++
+		p.Tokens[0] = n // every prompt is new, so all blocks are stored, and old ones removed
+		return []Prompt{p}, nil
+	}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	w.Start()
+	defer w.Close()
+	for b.Loop() {
+		rec := httptest.NewRecorder()
+		w.server.Handler.ServeHTTP(rec, httptest.NewRequest("POST", "/v1/completions", strings.NewReader(`{"max_tokens":1}`)))
+		if rec.Code != 200 {
+			b.Fatal(rec.Body)
+		}
+	}
+	b.ReportMetric(512*float64(b.N)/b.Elapsed().Seconds(), "blocks/s")
 }

@@ -1,9 +1,14 @@
 package sim
 
 import (
+	"bufio"
+	"bytes"
 	"encoding/binary"
 	"encoding/hex"
+	"io"
 	"net"
+	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -354,4 +359,91 @@ func TestHeartbeatAndBadPeers(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the peer is dropped", func() bool { return !w.Stats().Subscribed })
+}
+
+// libzmq and msgspec, which vLLM's consumers in Python use, read live batches, heartbeats on, and the replay.
+func TestConformancePyzmq(t *testing.T) {
+	python := os.Getenv("SIGHTLINE_PYTHON")
+	if python == "" {
+		t.Skip("SIGHTLINE_PYTHON is not set: want a Python that has the packages pyzmq and msgspec")
+	}
+	const script = `
+import sys, zmq, msgspec
+ctx = zmq.Context()
+sub = ctx.socket(zmq.SUB)
+sub.setsockopt(zmq.HEARTBEAT_IVL, 20); sub.setsockopt(zmq.HEARTBEAT_TIMEOUT, 200); sub.setsockopt(zmq.RCVTIMEO, 10000)
+monitor = sub.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+sub.subscribe("kv@"); sub.connect(sys.argv[1])
+print("connected", flush=True)
+def show(kind, seq, payload):
+    ts, events, rank = msgspec.msgpack.decode(payload)
+    print(kind, int.from_bytes(seq, "big"), rank, *[e["type"] + ":%d" % len(e["token_ids"]) for e in events], flush=True)
+topic, seq, payload = sub.recv_multipart()
+show(topic.decode(), seq, payload)
+sys.stdin.readline() # 30 heartbeats later
+topic, seq, payload = sub.recv_multipart()
+show(topic.decode(), seq, payload)
+print("disconnects", monitor.poll(0), flush=True)
+dealer = ctx.socket(zmq.DEALER); dealer.setsockopt(zmq.RCVTIMEO, 10000); dealer.connect(sys.argv[2])
+dealer.send_multipart([b"", (0).to_bytes(8, "big")])
+while True:
+    *_, seq, payload = dealer.recv_multipart()
+    if not payload: break
+    show("replay", seq, payload)
+ctx.destroy(linger=0)
+`
+	w := start(t, Config{BlockSize: 4, Blocks: 64, Topic: "kv@py"})
+	cmd := exec.Command(python, "-c", script, w.EventsAddr(), w.ReplayAddr())
+	cmd.Stderr = os.Stderr
+	in, _ := cmd.StdinPipe()
+	out, _ := cmd.StdoutPipe()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	expect := func(want string) {
+		t.Helper()
+		if !lines.Scan() || lines.Text() != want {
+			t.Fatalf("%q, want %q", lines.Text(), want)
+		}
+	}
+	expect("connected")
+	eventually(t, "subscribed", func() bool { return w.Stats().Subscribed })
+	call(t, w, "POST", "/v1/chat/completions", chat(words(9, "a"), `,"max_tokens":1`))
+	expect("kv@py 0 0 BlockStored:8")
+	time.Sleep(600 * time.Millisecond) // what is tested: a connection that lives through heartbeats
+	_, _ = in.Write([]byte("\n"))
+	call(t, w, "POST", "/v1/chat/completions", chat(words(13, "a"), `,"max_tokens":1`))
+	expect("kv@py 1 0 BlockStored:4")
+	expect("disconnects 0")
+	expect("replay 0 0 BlockStored:8")
+	expect("replay 1 0 BlockStored:4")
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+// FuzzReceive reads what a peer may send; whatever it is, reading ends.
+func FuzzReceive(f *testing.F) {
+	f.Add([]byte("\x00\x04\x01kv@\x04\x09\x04PING\x00\x0aab\x01\x00\x00\x08\x00\x00\x00\x00\x00\x00\x00\x00"))
+	f.Add([]byte("\x04\x0a\x09SUBSCRIBE\x04\x07\x06CANCEL"))
+	f.Add([]byte("\x02\xff\xff\xff\xff\xff\xff\xff\xff"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		ours, theirs := net.Pipe()
+		go func() { _, _ = io.Copy(io.Discard, theirs) }()
+		defer theirs.Close()
+		p := &peer{conn: ours, in: bufio.NewReader(bytes.NewReader(b)), topics: map[string]bool{}}
+		defer ours.Close()
+		for {
+			frames, err := p.receive()
+			if err != nil {
+				return
+			}
+			for _, frame := range frames {
+				if len(frame) > maxFrame {
+					t.Fatalf("frame of %d bytes", len(frame))
+				}
+			}
+		}
+	})
 }
