@@ -87,7 +87,7 @@ func (w *Worker) job(ctx context.Context, r *http.Request, raw []byte, body gjso
 		}
 	}
 	if limit < 1 || limit > w.cfg.MaxModelLen {
-		return nil, fmt.Errorf("max_tokens must be at least 1 and at most %d, got %d.", w.cfg.MaxModelLen, limit) //nolint:staticcheck // vLLM's full stop
+		return nil, &Refusal{Message: fmt.Sprintf("max_tokens must be at least 1 and at most %d, got %d.", w.cfg.MaxModelLen, limit)}
 	}
 	scope := vllmid.Scope{Salt: body.Get("cache_salt").Str}
 	if adapter > 0 {
@@ -100,7 +100,7 @@ func (w *Worker) job(ctx context.Context, r *http.Request, raw []byte, body gjso
 			return nil, errNoPrompt
 		}
 		if len(p.Tokens)+limit > w.cfg.MaxModelLen {
-			return nil, fmt.Errorf("Input length (%d) exceeds model's maximum context length (%d).", len(p.Tokens), w.cfg.MaxModelLen) //nolint:staticcheck // vLLM's words
+			return nil, &Refusal{Message: fmt.Sprintf("Input length (%d) exceeds model's maximum context length (%d).", len(p.Tokens), w.cfg.MaxModelLen)}
 		}
 		s := &sequence{
 			ctx: ctx, index: i, size: w.cfg.BlockSize, scope: scope, adapter: adapter,
