@@ -428,6 +428,7 @@ func FuzzReceive(f *testing.F) {
 	f.Add([]byte("\x00\x04\x01kv@\x04\x09\x04PING\x00\x0aab\x01\x00\x00\x08\x00\x00\x00\x00\x00\x00\x00\x00"))
 	f.Add([]byte("\x04\x0a\x09SUBSCRIBE\x04\x07\x06CANCEL"))
 	f.Add([]byte("\x02\xff\xff\xff\xff\xff\xff\xff\xff"))
+	f.Add(append([]byte("\x06\x00\x00\x00\x00\x00\x00\x01\x00"), bytes.Repeat([]byte{0xff}, 256)...)) // a name of 255 bytes
 	f.Fuzz(func(t *testing.T, b []byte) {
 		ours, theirs := net.Pipe()
 		go func() { _, _ = io.Copy(io.Discard, theirs) }()

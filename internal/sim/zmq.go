@@ -190,7 +190,8 @@ func (p *peer) command(body []byte) {
 	if len(body) == 0 || len(body) < 1+int(body[0]) {
 		return
 	}
-	name, rest := string(body[1:1+body[0]]), body[1+body[0]:]
+	end := 1 + int(body[0]) // as an int: a name may have 255 bytes
+	name, rest := string(body[1:end]), body[end:]
 	switch name {
 	case "PING": // two bytes of TTL, then a context that goes back
 		if len(rest) >= 2 {
