@@ -380,3 +380,61 @@ func replayOne(t *testing.T, m *Model, tok Tokens, c recordedCase, media []Media
 	}
 	return len(spans)
 }
+
+// Rendered chats of real model directories: ids, expanded ids and ranges.
+func TestConformanceChat(t *testing.T) {
+	_, models := conformanceDirs(t)
+	var rows []struct {
+		Model, Case, Text string
+		Images            [][2]int
+		IDs               []uint32
+		RLE               [][2]int `json:"expanded_rle"`
+		Ranges            [][2]int
+	}
+	if err := json.Unmarshal(readMaybeGzip(t, filepath.Join(models, "golden_chat.json")), &rows); err != nil {
+		t.Fatal(err)
+	}
+	loaded := map[string]*Model{}
+	n := 0
+	for _, r := range rows {
+		m := loaded[r.Model]
+		if m == nil {
+			d := fstest.MapFS{}
+			entries, err := os.ReadDir(filepath.Join(models, r.Model))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range entries {
+				d[strings.TrimSuffix(e.Name(), ".gz")] = &fstest.MapFile{Data: readMaybeGzip(t, filepath.Join(models, r.Model, e.Name()))}
+			}
+			if m, err = Load(d, loadTokens(t, d["tokenizer.json"].Data), Options{}); err != nil {
+				t.Fatalf("%s: %v", r.Model, err)
+			}
+			loaded[r.Model] = m
+		}
+		if r.IDs == nil {
+			continue // the template refuses these messages
+		}
+		n++
+		var media []Media
+		for _, im := range r.Images {
+			media = append(media, Media{Width: im[0], Height: im[1]})
+		}
+		ids, spans, err := m.Expand(nil, r.IDs, media, nil)
+		if err != nil {
+			t.Errorf("%s %s: %v", r.Model, r.Case, err)
+			continue
+		}
+		if want := unroll(r.RLE); !slices.Equal(ids, want) {
+			t.Errorf("%s %s: %s", r.Model, r.Case, firstDifference(want, ids))
+		}
+		var have [][2]int
+		for _, s := range spans {
+			have = append(have, [2]int{s.Offset, s.Length})
+		}
+		if !slices.Equal(have, r.Ranges) {
+			t.Errorf("%s %s: want ranges %v, have %v", r.Model, r.Case, r.Ranges, have)
+		}
+	}
+	t.Logf("%d chats of %d models", n, len(loaded))
+}

@@ -1,6 +1,7 @@
 package vision
 
 import (
+	"errors"
 	"slices"
 	"sort"
 	"strings"
@@ -13,8 +14,10 @@ import (
 // order, offsets count from the first appended id.
 //
 // Fewer placeholders than media is a *RefusedError: the engine answers 500.
-// Errors of Count are passed on. Costs one pass over ids plus the output; it
-// allocates per request and replacement, not per token. ids is not changed.
+// Errors of Count are passed on; with an *UndecidableError, out still holds
+// the tokens before that medium, which are exact (vLLM). Costs one pass over
+// ids plus the output; it allocates per request and replacement, not per
+// token. ids is not changed.
 func (m *Model) Expand(dst, ids []uint32, media []Media, kw Kwargs) (out []uint32, spans []Span, err error) {
 	switch {
 	case m.fam == nil && len(media) > 0:
@@ -22,11 +25,11 @@ func (m *Model) Expand(dst, ids []uint32, media []Media, kw Kwargs) (out []uint3
 	case m.ReadsText() && m.fam != nil:
 		return m.ExpandText(dst, m.tok.DecodeText(ids), media, kw)
 	}
-	if m.fam != nil && m.fam.prepareIDs != nil {
-		ids = m.fam.prepareIDs(m, ids)
-	}
 	if len(media) == 0 {
 		return append(dst, ids...), nil, nil
+	}
+	if m.fam.prepareIDs != nil {
+		ids = m.fam.prepareIDs(m, ids)
 	}
 	b, err := m.builder(kw, len(media))
 	if err != nil {
@@ -63,7 +66,11 @@ func (m *Model) Expand(dst, ids []uint32, media []Media, kw Kwargs) (out []uint3
 		b.out = append(b.out, ids[from:at.start]...)
 		start := len(b.out)
 		if err := b.item(media[it.index], it.k); err != nil {
-			return dst, nil, err
+			var unknown *UndecidableError
+			if !errors.As(err, &unknown) {
+				return dst, nil, err
+			}
+			return m.exactPrefix(b.out[:start], base, spans), spans, err
 		}
 		spans = append(spans, Span{it.index, start - base, len(b.out) - start})
 		from = at.end
@@ -73,6 +80,19 @@ func (m *Model) Expand(dst, ids []uint32, media []Media, kw Kwargs) (out []uint3
 		b.out = m.mergeNewlines(b.out, base, spans)
 	}
 	return b.out, spans, nil
+}
+
+// exactPrefix finishes a prompt that breaks off at a medium that cannot be
+// counted.
+func (m *Model) exactPrefix(out []uint32, base int, spans []Span) []uint32 {
+	if !m.fam.newlineMerge {
+		return out
+	}
+	out = m.mergeNewlines(out, base, spans)
+	for len(out) > base && slices.Contains(m.newlines[:], out[len(out)-1]) {
+		out = out[:len(out)-1] // may merge with what follows
+	}
+	return out
 }
 
 // item is one medium that waits for its placeholder.
@@ -373,7 +393,8 @@ func (m *Model) ExpandText(dst []uint32, text string, media []Media, kw Kwargs) 
 	if m.fam == nil || !m.ReadsText() {
 		return m.Expand(dst, m.tok.EncodeText(nil, text), media, kw)
 	}
-	if m.fam.prepareText != nil {
+	// SGLang and TensorRT-LLM call the processor for requests with media only.
+	if m.fam.prepareText != nil && (len(media) > 0 || m.engine == Transformers) {
 		text = m.fam.prepareText(m, text)
 	}
 	if len(media) == 0 {

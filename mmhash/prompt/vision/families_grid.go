@@ -51,10 +51,10 @@ var qwenFamilies = []family{
 			"video": {attr: "video_token", text: "<|VIDEO|>", id: "video_token_id video_token_index"},
 			"audio": {attr: "audio_token", text: "<|AUDIO|>", id: "audio_token_id audio_token_index"},
 		},
-		image: &entry{target: "{image}", id: "{image}", count: qwenResize, put: "<|vision_bos|>{image}<|vision_eos|>"},
-		video: &entry{target: "{video}", id: "{video}", put: "<|vision_bos|>{video}<|vision_eos|>",
+		image: &entry{target: "{image}", id: "{image}", count: qwenResize, put: "<|vision_start|>{image}<|vision_end|>"},
+		video: &entry{target: "{video}", id: "{video}", put: "<|vision_start|>{video}<|vision_end|>",
 			undecidable: noFrames},
-		audio: &entry{target: "{audio}", id: "{audio}", put: "<|audio_bos|>{audio}<|audio_eos|>",
+		audio: &entry{target: "{audio}", id: "{audio}", put: "Audio {k}: <|audio_bos|>{audio}<|audio_eos|>",
 			undecidable: noLength},
 	},
 	{
@@ -204,18 +204,20 @@ var gridFamilies = []family{
 			put: "<|media_start|>image<|media_content|>{image}<|media_end|>"},
 	},
 	{
-		name: "kimi_k25", title: "Kimi-K2.5, Kimi-K2.6, Kimi-K3",
-		archs:      []string{"KimiK25ForConditionalGeneration", "KimiK3ForConditionalGeneration", "Kimi_K25ForConditionalGeneration"},
-		types:      []string{"kimi_k25", "kimi_k3"},
-		processors: []string{"Kimi_K25Processor", "Kimi_K25ImageProcessor", "KimiK25Processor", "KimiK3Processor"},
-		names:      map[string]name{"image": {text: "<|media_pad|>", id: "media_placeholder_token_id image_token_id", loose: true}},
-		image: &entry{target: "{image}", id: "{image}",
-			count: kimiK25{patch: value{"image.patch_size", "image.media_proc_cfg.patch_size", "=14"},
-				merge: value{"image.merge_size", "image.merge_kernel_size", "image.media_proc_cfg.merge_kernel_size", "=2"},
-				limit: value{"image.max_patches", "image.media_proc_cfg.in_patch_limit", "=16384"},
-				side:  value{"image.size.max_height", "image.media_proc_cfg.patch_limit_on_one_side", "=512"},
-				fixed: value{"image.media_proc_cfg.fixed_output_tokens"}},
-			put: "<|media_begin|>image<|media_content|>{image}<|media_end|>"},
+		name: "kimi_k25", title: "Kimi-K2.5, Kimi-K2.6",
+		archs:      []string{"KimiK25ForConditionalGeneration", "Kimi_K25ForConditionalGeneration"},
+		types:      []string{"kimi_k25"},
+		processors: []string{"Kimi_K25Processor", "Kimi_K25ImageProcessor", "KimiK25Processor"},
+		names:      kimiNames,
+		image:      kimiEntry("=16384", "=512"),
+		video: &entry{target: "<|kimi_k25_video_placeholder|>", put: "<|kimi_k25_video_placeholder|>",
+			undecidable: noTimes},
+	},
+	{
+		name: "kimi_k3", title: "Kimi-K3",
+		archs: []string{"KimiK3ForConditionalGeneration"}, types: []string{"kimi_k3"}, processors: []string{"KimiK3Processor"},
+		names: kimiNames,
+		image: kimiEntry(), // no defaults: the limits must be in the files
 		video: &entry{target: "<|kimi_k25_video_placeholder|>", put: "<|kimi_k25_video_placeholder|>",
 			undecidable: noTimes},
 	},
@@ -283,4 +285,20 @@ var gridFamilies = []family{
 		audio: &entry{target: "<|audio|>", put: "<audio_soft_token>",
 			undecidable: noLength},
 	},
+}
+
+var kimiNames = map[string]name{"image": {text: "<|media_pad|>", id: "media_placeholder_token_id image_token_id", loose: true}}
+
+// kimiEntry takes the class defaults for the patch limits.
+func kimiEntry(defaults ...string) *entry {
+	k := kimiK25{patch: value{"image.patch_size", "image.media_proc_cfg.patch_size", "=14"},
+		merge: value{"image.merge_size", "image.merge_kernel_size", "image.media_proc_cfg.merge_kernel_size", "=2"},
+		limit: value{"image.max_patches", "image.media_proc_cfg.in_patch_limit"},
+		side:  value{"image.size.max_height", "image.media_proc_cfg.patch_limit_on_one_side"},
+		fixed: value{"image.media_proc_cfg.fixed_output_tokens"}}
+	if len(defaults) == 2 {
+		k.limit, k.side = append(k.limit, defaults[0]), append(k.side, defaults[1])
+	}
+	return &entry{target: "{image}", id: "{image}", count: k,
+		put: "<|media_begin|>image<|media_content|>{image}<|media_end|>"}
 }

@@ -226,8 +226,8 @@ var tileFamilies = []family{
 		image:     minicpmEntry("<image_id>{k}</image_id>"),
 		video:     &entry{target: "(<video>./</video>)", undecidable: noFrames},
 		audio:     &entry{target: "(<audio>./</audio>)", undecidable: noLength},
-		viaPieces: true,
-		note:      "processor code lives in the model's repository; no engine run backs the rule",
+		viaPieces: true, trtOutOfVocab: true,
+		note: "processor code lives in the model's repository; no engine run backs the rule",
 	},
 	{
 		name: "minicpmv2_5", title: "MiniCPM-Llama3-V 2.5",
@@ -236,7 +236,7 @@ var tileFamilies = []family{
 			v := s.text(value{"config.version", "image.version"})
 			return v == "2.5" || v == "2.0" || v == "2" || v == "" && s.config["hidden_size"] != nil
 		},
-		names: minicpmNames, image: minicpmEntry(""), viaPieces: true,
+		names: minicpmNames, image: minicpm25Entry(), viaPieces: true, trtOutOfVocab: true,
 		note: "processor code lives in the model's repository; no engine run backs the rule",
 	},
 	{
@@ -258,7 +258,7 @@ var tileFamilies = []family{
 			layout: layout{begin: "{id_on}{k}{id_off}", mainFirst: true, mainBegin: "{begin}", mainEnd: "{end}",
 				tileBegin: "{slice}", tileEnd: "{slice_no}", rowSep: "\n"}},
 		video:     &entry{target: "<|video_pad|>", undecidable: noFrames},
-		viaPieces: true,
+		viaPieces: true, trtOutOfVocab: true,
 	},
 	{
 		name: "step3", title: "Step3",
@@ -281,6 +281,13 @@ func minicpmEntry(begin string) *entry {
 			tokens: value{"image.image_feature_size", "config.query_num"}},
 		layout: layout{begin: begin, mainFirst: true, mainBegin: "<image>", mainEnd: "</image>",
 			tileBegin: "<slice>", tileEnd: "</slice>", rowSep: "\n", need: []string{"<image>", "</image>", "<slice>", "</slice>"}}}
+}
+
+// minicpm25Entry: 2.5 puts all slices between one pair of slice tokens.
+func minicpm25Entry() *entry {
+	e := minicpmEntry("")
+	e.layout.between, e.layout.tileBegin, e.layout.tileEnd, e.layout.rowsEnd = "<slice>", "<image>", "</image>", "</slice>"
+	return e
 }
 
 // internAccepts: vLLM 0.32 hands a request's settings to the picture's and

@@ -11,7 +11,7 @@ import (
 //	main, if mainFirst
 //	tiles: for each row, for each tile: tileBegin run tileEnd,
 //	       tileSep between the tiles of a row, rowEnd behind each row,
-//	       rowSep between rows
+//	       rowSep between rows, rowsEnd behind the last
 //	between, if there were tiles and a main run follows
 //	main, if not mainFirst
 //	end
@@ -27,7 +27,7 @@ type layout struct {
 	tiledBegin                  string // ahead of everything but begin, if there are tiles
 	between                     string
 	tileBegin, tileEnd, tileSep string
-	rowEnd, rowSep              string
+	rowEnd, rowSep, rowsEnd     string
 	need                        []string // tokens that must exist in the vocabulary
 }
 
@@ -68,6 +68,9 @@ func (l *layout) arrange(b *builder, g grid) {
 		if b.err != nil {
 			return
 		}
+	}
+	if tiled {
+		b.text(l.rowsEnd)
 	}
 	if !l.mainFirst {
 		if tiled && g.main > 0 {

@@ -14,8 +14,9 @@ const maxFile = 16 << 20
 
 // Load reads the model directory dir (os.DirFS of it) and builds the
 // placeholder rules for one engine. A text model gives a Model whose Family
-// is "". The error is an *UnknownModelError or a *MissingError where the
-// model's prompts cannot be predicted, else a read error.
+// is "". A *MissingError says that the model's prompts cannot be predicted; an
+// *UnknownModelError comes with a Model that is good for prompts without media.
+// Other errors are read errors.
 func Load(dir fs.FS, tok Tokens, opts Options) (*Model, error) {
 	if opts.Engine == "" {
 		opts.Engine = VLLM
@@ -36,7 +37,7 @@ func Load(dir fs.FS, tok Tokens, opts Options) (*Model, error) {
 		if len(arch) > 0 {
 			e.Architecture = arch[0]
 		}
-		return nil, e
+		return m, e
 	}
 	m.fam = f
 	if err := m.resolveNames(); err != nil {
@@ -197,6 +198,8 @@ func (m *Model) resolveNames() error {
 		cfgID, hasCfg := m.configID(n.id)
 		id, ok := m.tok.ID(text)
 		switch {
+		case !m.fam.requires(key):
+			// A token of a modality that cannot be counted anyway.
 		case !ok && hasCfg:
 			// A derived vocabulary may call the token otherwise.
 			text = m.tok.DecodeText([]uint32{cfgID})
@@ -214,6 +217,30 @@ func (m *Model) resolveNames() error {
 		m.names[key] = text
 	}
 	return nil
+}
+
+// requires reports whether a modality that can be counted uses a name.
+func (f *family) requires(key string) bool {
+	ref := "{" + key + "}"
+	for _, e := range []*entry{f.image, f.video, f.audio} {
+		if e == nil || e.undecidable != "" {
+			continue
+		}
+		if strings.Contains(e.target+e.targetHF+e.prefix+e.id, ref) {
+			return true
+		}
+		found := false
+		for _, l := range []*layout{&e.layout, e.layoutHF} {
+			if l != nil {
+				c := *l
+				c.each(func(s string) string { found = found || strings.Contains(s, ref); return s })
+			}
+		}
+		if found || e.arrange != nil {
+			return true
+		}
+	}
+	return f.finishText != nil
 }
 
 func tokenText(v any) string {
@@ -271,10 +298,10 @@ func (m *Model) compile(modality string, e *entry) (*rule, error) {
 	if e.id != "" {
 		r.idText = m.fill(e.id)
 		id, ok := m.tok.ID(r.idText)
-		if !ok {
+		if !ok && e.undecidable == "" {
 			return nil, m.lacks("token %s of the %s placeholder is not in the tokenizer", r.idText, modality)
 		}
-		r.id, r.hasID = id, true
+		r.id, r.hasID = id, ok
 	}
 	for _, need := range r.layout.need {
 		if _, ok := m.tok.ID(m.fill(need)); !ok {
@@ -303,7 +330,7 @@ func (m *Model) fill(s string) string {
 
 func (l *layout) each(f func(string) string) {
 	for _, p := range []*string{&l.begin, &l.end, &l.mainBegin, &l.mainEnd, &l.tiledBegin, &l.between,
-		&l.tileBegin, &l.tileEnd, &l.tileSep, &l.rowEnd, &l.rowSep} {
+		&l.tileBegin, &l.tileEnd, &l.tileSep, &l.rowEnd, &l.rowSep, &l.rowsEnd} {
 		*p = f(*p)
 	}
 }

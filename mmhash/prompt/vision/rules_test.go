@@ -97,7 +97,11 @@ func loadRule(t testing.TB, rule string, engine string) (*Model, Kwargs) {
 	if !ok {
 		t.Fatalf("no directory for rule %s", rule)
 	}
-	files := obj{"config.json": d.config, "preprocessor_config.json": nil}
+	config := obj{"vocab_size": 1 << 17}
+	for k, v := range d.config {
+		config[k] = v
+	}
+	files := obj{"config.json": config, "preprocessor_config.json": nil}
 	if d.mistral {
 		files = obj{"params.json": d.config}
 	}

@@ -132,3 +132,11 @@ func familyNamed(t testing.TB, name string) *family {
 	t.Fatalf("no family %s", name)
 	return nil
 }
+
+func marshal(v any) []byte {
+	data, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return data
+}
