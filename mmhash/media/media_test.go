@@ -8,12 +8,15 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/tidwall/gjson"
 	"github.com/zeebo/blake3"
 
 	"github.com/sightline-router/sightline/mmhash/media/header"
+	"github.com/sightline-router/sightline/mmhash/media/name"
 )
 
 const tinyPNG = "iVBORw0KGgoAAAANSUhEUgAAAAIAAAACCAIAAAD91JpzAAAAEklEQVR42mP4z8DAAMIM/4EAAB/uBfvxq7p3AAAAAElFTkSuQmCC"
@@ -173,6 +176,67 @@ func TestConformanceIdentify(t *testing.T) {
 		}
 	}
 	t.Logf("%d files", n)
+}
+
+// TestDynamoName: the URL as text, however it is cut and escaped.
+func TestDynamoName(t *testing.T) {
+	url := "data:image/png;base64," + tinyPNG
+	rng := rand.New(rand.NewPCG(9, 9))
+	for range 20 {
+		lit := []byte(strings.NewReplacer("/", `\/`, "=", `\u003D`).Replace(url))
+		if got, want := DynamoName(cut(lit, rng)), name.Dynamo(url); got != want {
+			t.Fatalf("%s, want %s", got, want)
+		}
+	}
+}
+
+// TestConformanceDataURLs: every data URL of the recorded vLLM requests, as the JSON had it: what vLLM answered is read,
+// what it refused for the URL's sake is refused with the same status.
+func TestConformanceDataURLs(t *testing.T) {
+	root := os.Getenv("SIGHTLINE_GOLDEN")
+	if root == "" {
+		t.Skip("SIGHTLINE_GOLDEN is not set: recordings are outside the repository")
+	}
+	marker := regexp.MustCompile(`@@([^@]+)@@`)
+	literal := regexp.MustCompile(`(?i)"(data:[^"]*)"`)
+	good, bad := 0, 0
+	files, _ := filepath.Glob(filepath.Join(root, "vllm", "cases", "*.jsonl"))
+	for _, path := range files {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range bytes.Lines(b) {
+			c := gjson.ParseBytes(line)
+			id, status := c.Get("id").String(), int(c.Get("status").Int())
+			for _, m := range literal.FindAllStringSubmatch(c.Get("request").Raw, -1) {
+				if strings.Contains(m[1], "video") {
+					continue
+				}
+				lit := marker.ReplaceAllStringFunc(m[1], func(s string) string {
+					f, err := os.ReadFile(filepath.Join(root, "vllm", "images", strings.Trim(s, "@")))
+					if err != nil {
+						t.Fatal(err)
+					}
+					return base64.StdEncoding.EncodeToString(f)
+				})
+				f, err := Identify(DataURL([][]byte{[]byte(lit)}))
+				switch {
+				case status == 200:
+					good++
+					if err != nil || f.Width == 0 {
+						t.Errorf("%s: %v", id, err)
+					}
+				case strings.HasSuffix(id, "/e-upper"), strings.HasSuffix(id, "/e-newline"), strings.HasSuffix(id, "/e-bad64"):
+					bad++
+					if Status(err) != status {
+						t.Errorf("%s: %v (status %d), vLLM %d", id, err, Status(err), status)
+					}
+				}
+			}
+		}
+	}
+	t.Logf("%d read, %d refused", good, bad)
 }
 
 func FuzzDataURL(f *testing.F) {

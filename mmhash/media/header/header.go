@@ -22,8 +22,10 @@ import (
 const MaxPixels = 178956970
 
 const (
-	maxSteps = 1 << 18 // windows of one file: a file cut into millions of tiny segments is given up
-	maxMeta  = 1 << 20 // bytes of one EXIF or XMP block that are looked at
+	maxSteps = 1 << 18  // windows of one file: a file cut into millions of tiny segments is given up
+	maxMeta  = 1 << 20  // bytes of one EXIF or XMP block that are looked at
+	maxText  = 4 << 20  // bytes of compressed PNG text unpacked in one file
+	keep     = 64 << 10 // a Reader's buffers beyond this are not kept for the next file
 )
 
 // Info is what the head of an image file says.
@@ -120,9 +122,15 @@ type Reader struct {
 // New gives a Reader for one file.
 func New() *Reader { r := new(Reader); r.Reset(); return r }
 
-// Reset makes the Reader ready for another file. Its buffers are kept.
+// Reset makes the Reader ready for another file. Small buffers are kept.
 func (r *Reader) Reset() {
-	*r = Reader{buf: r.buf[:0], exif: r.exif[:0], xmp: r.xmp[:0], tiff: tiffState{want: r.tiff.want[:0]}}
+	kept := func(b []byte) []byte {
+		if cap(b) > keep {
+			return nil
+		}
+		return b[:0]
+	}
+	*r = Reader{buf: kept(r.buf), exif: kept(r.exif), xmp: kept(r.xmp)}
 	r.next(len(r.magic), sniff)
 }
 

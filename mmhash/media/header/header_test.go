@@ -3,6 +3,7 @@ package header
 import (
 	"bytes"
 	"compress/gzip"
+	"compress/zlib"
 	"encoding/binary"
 	"encoding/json"
 	"hash/crc32"
@@ -174,10 +175,9 @@ func TestConformanceImages(t *testing.T) {
 // TestBounds: sizes that would be a decompression bomb, and files that never end a header.
 func TestBounds(t *testing.T) {
 	png := func(w, h uint32) []byte {
-		b := binary.BigEndian.AppendUint32([]byte("\x89PNG\r\n\x1a\n\x00\x00\x00\x0dIHDR"), w)
-		b = append(binary.BigEndian.AppendUint32(b, h), 8, 2, 0, 0, 0)
-		b = binary.BigEndian.AppendUint32(b, crc32.ChecksumIEEE(b[12:]))
-		return append(b, "\x00\x00\x00\x00IDATcrc."...)
+		size := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, w), h)
+		b := append([]byte("\x89PNG\r\n\x1a\n"), chunk("IHDR", string(size)+"\x08\x02\x00\x00\x00")...)
+		return append(b, chunk("IDAT", "")...)
 	}
 	for _, c := range []struct {
 		name string
@@ -190,6 +190,7 @@ func TestBounds(t *testing.T) {
 		{"no size", png(0, 5), Malformed},
 		{"FF without end", append([]byte("\xff\xd8"), bytes.Repeat([]byte{0xFF}, 1<<20)...), Malformed},
 		{"junk without end", append([]byte("\xff\xd8\xff\xd0"), make([]byte, 1<<20)...), Truncated},
+		{"text that unpacks to much", textBomb(), Malformed},
 		{"empty", nil, NotAnImage},
 		{"text", []byte("<html><body>not found</body></html>"), NotAnImage},
 	} {
@@ -197,6 +198,24 @@ func TestBounds(t *testing.T) {
 			t.Errorf("%s: %v, want kind %v", c.name, err, c.want)
 		}
 	}
+}
+
+// textBomb is a PNG of many small chunks that unpack to a megabyte each.
+func textBomb() []byte {
+	var z bytes.Buffer
+	w := zlib.NewWriter(&z)
+	w.Write(make([]byte, 1<<20))
+	w.Close()
+	b := append([]byte("\x89PNG\r\n\x1a\n"), chunk("IHDR", "\x00\x00\x00\x02\x00\x00\x00\x02\x08\x02\x00\x00\x00")...)
+	for range 100 {
+		b = append(b, chunk("zTXt", "Raw profile type exif\x00\x00"+z.String())...)
+	}
+	return append(b, chunk("IDAT", "")...)
+}
+
+func chunk(id, body string) []byte {
+	b := append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), id+body...)
+	return binary.BigEndian.AppendUint32(b, crc32.ChecksumIEEE(b[4:]))
 }
 
 func TestSteadyStateAllocs(t *testing.T) {

@@ -13,15 +13,16 @@ import (
 // text, before or behind the pixels: Pillow reads to the end before it answers, so the chain is followed to IEND.
 
 type pngState struct {
-	length  uint32
-	id      [4]byte
-	data    bool // IDAT (or fdAT) was seen: Pillow has opened the file
-	summing bool // what is passed over counts for the checksum
-	sum     uint32
-	frames  int64 // acTL; 0 = none
-	actl    bool
-	fctl    bool   // a frame control before the pixels: the default image is the first frame
-	rawExif []byte // "Raw profile type exif", decoded
+	length   uint32
+	id       [4]byte
+	data     bool // IDAT (or fdAT) was seen: Pillow has opened the file
+	summing  bool // what is passed over counts for the checksum
+	sum      uint32
+	frames   int64 // acTL; 0 = none
+	actl     bool
+	fctl     bool   // a frame control before the pixels: the default image is the first frame
+	rawExif  []byte // "Raw profile type exif", decoded
+	unpacked int    // bytes of text that were compressed
 }
 
 // pngModes is Pillow's mode by colour type and bit depth.
@@ -163,7 +164,7 @@ func pngText(r *Reader, b []byte) {
 				r.fail(Malformed, "unknown compression of zTXt")
 				return
 			}
-			v = inflate(v[1:])
+			v = r.inflate(v[1:])
 		}
 		r.png.rawExif = unhexProfile(v)
 	case k == "XML:com.adobe.xmp" && kind == "iTXt":
@@ -177,7 +178,7 @@ func pngText(r *Reader, b []byte) {
 			return
 		}
 		if packed != 0 {
-			v = inflate(v)
+			v = r.inflate(v)
 		}
 		r.xmp = append(r.xmp[:0], v...)
 	case k == "XML:com.adobe.xmp":
@@ -185,13 +186,16 @@ func pngText(r *Reader, b []byte) {
 	}
 }
 
-// inflate unpacks at most maxMeta bytes; nil for bad data, as Pillow has it.
-func inflate(b []byte) []byte {
+// inflate unpacks at most maxMeta bytes, and maxText in one file; nil for bad data, as Pillow has it.
+func (r *Reader) inflate(b []byte) []byte {
 	z, err := zlib.NewReader(bytes.NewReader(b))
 	if err != nil {
 		return nil
 	}
 	v, err := io.ReadAll(io.LimitReader(z, maxMeta))
+	if r.png.unpacked += len(v); r.png.unpacked > maxText {
+		r.fail(Malformed, "too much text")
+	}
 	if err != nil {
 		return nil
 	}

@@ -164,8 +164,8 @@ func TestConformanceVLLM(t *testing.T) {
 		for i, p := range parts {
 			var it Item
 			var file []byte
+			var err error
 			if f := fileOf(p); f != "" {
-				var err error
 				if file, err = os.ReadFile(filepath.Join(root, "vllm", "images", f)); err != nil {
 					t.Fatal(err)
 				}
@@ -180,8 +180,8 @@ func TestConformanceVLLM(t *testing.T) {
 				}
 				it.Mode, it.Bytes = info.Mode, int64(len(file))
 			}
-			if u := p.Get("uuid"); u.Exists() && u.Type != gjson.Null {
-				it.UUID, it.HasUUID = u.String(), true
+			if it.UUID, it.HasUUID, err = UUID([]byte(p.Get("uuid").Raw)); err != nil {
+				t.Fatal(err)
 			}
 			it.ProcessorKwargs, _ = ParseFields([]byte(req.Get("mm_processor_kwargs").Raw))
 			it.MediaIO, _ = ParseFields([]byte(req.Get("media_io_kwargs").Raw))

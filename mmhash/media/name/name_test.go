@@ -141,6 +141,26 @@ func TestGenerationOf(t *testing.T) {
 	}
 }
 
+// TestUUID: Python's str() of JSON values (CPython 3.11).
+func TestUUID(t *testing.T) {
+	for raw, want := range map[string]string{
+		`"a"`: "a", `""`: "", `12345`: "12345", `-0`: "0", `123456789012345678901234567890`: "123456789012345678901234567890", `true`: "True", `false`: "False",
+		`1.0`: "1.0", `1e3`: "1000.0", `1e16`: "1e+16", `123456789.125`: "123456789.125", `1e-5`: "1e-05", `0.0001`: "0.0001", `1e999`: "inf", `-2.5e-7`: "-2.5e-07", `1E22`: "1e+22",
+	} {
+		if got, present, err := UUID([]byte(raw)); got != want || !present || err != nil {
+			t.Errorf("%s: %q %v %v, want %q", raw, got, present, err, want)
+		}
+	}
+	for _, raw := range []string{"", "null"} {
+		if _, present, err := UUID([]byte(raw)); present || err != nil {
+			t.Errorf("%q: %v %v", raw, present, err)
+		}
+	}
+	if _, _, err := UUID([]byte(`["a"]`)); !errors.Is(err, ErrNotComputable) {
+		t.Error(err)
+	}
+}
+
 func TestRecipeKey(t *testing.T) {
 	v := &VLLM{Generation: H6, Model: "m"}
 	seen := map[[32]byte]string{}

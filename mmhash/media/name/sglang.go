@@ -96,6 +96,7 @@ type SGLangProcessor struct {
 	Backend           string // --image-processor-backend, "" = auto
 	SlowImages        bool   // --disable-fast-image-processor
 	CPUDecode         bool   // images not decoded on the GPU
+	Config            Fields // --mm-process-config; its image, video and audio members
 }
 
 // Fingerprint gives "sha256:" and 64 hex digits (SGLang 0.5.23).
@@ -110,21 +111,21 @@ func (p SGLangProcessor) Fingerprint() string {
 	for i, a := range p.Architectures {
 		architectures[i] = a
 	}
-	empty := map[string]any{}
+	part := func(key string) any { return object(p.Config.object(key)).any() }
 	sum := sha256.Sum256(canonical(map[string]any{
 		"architectures":                architectures,
 		"disable_fast_image_processor": p.SlowImages,
-		"extra":                        empty,
-		"mm_process_config":            empty,
+		"extra":                        map[string]any{},
+		"mm_process_config":            object(p.Config).any(),
 		"model_revision":               orNone(p.Revision),
 		"model_type":                   p.ModelType,
 		"processor": map[string]any{
-			"audio_config":            empty,
+			"audio_config":            part("audio"),
 			"feature_transport":       p.Transport,
 			"gpu_image_decode":        !p.CPUDecode,
-			"image_config":            empty,
+			"image_config":            part("image"),
 			"image_processor_backend": cmp.Or(p.Backend, "auto"),
-			"video_config":            empty,
+			"video_config":            part("video"),
 			"wrapped_processor":       nil,
 			"wrapper_class":           "transformers.models.qwen3_vl.processing_qwen3_vl.Qwen3VLProcessor",
 		},

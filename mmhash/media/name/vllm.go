@@ -19,7 +19,7 @@ type VLLM struct {
 
 // Item is one picture of one request.
 type Item struct {
-	Modality string // "image" if empty
+	Modality string // "image" if empty; others only with a uuid (and vision_chunk, of Kimi-K2.5, is pixels too)
 	Mode     string // Pillow's mode; "RGB" gives the plain form
 	Bytes    int64  // size of the file
 
@@ -54,6 +54,8 @@ func (v *VLLM) Recipe(it Item) (Recipe, error) {
 	case v.Rust:
 		r.alg = BLAKE3
 		return r, nil
+	case it.Modality != "image":
+		return Recipe{}, fmt.Errorf("%w: vLLM hashes decoded %s", ErrNotComputable, it.Modality)
 	case v.Generation < H2:
 		return Recipe{}, fmt.Errorf("%w: vLLM before 0.13 hashes pixels", ErrNotComputable)
 	case v.Generation == H2 && kwargs.hasNull():
