@@ -1,7 +1,9 @@
 package tokenizer
 
 import (
+	"bytes"
 	"fmt"
+	"sync"
 	"unicode/utf8"
 )
 
@@ -28,14 +30,15 @@ type bpe struct {
 	borrowed     map[string]uint32 // SentencePiece: characters that are no token but part of one, with ids behind the vocabulary
 	borrowedText []string
 
+	spaced     bool   // texts come with a space where tokens have ▁
+	cutSpaces  bool   // with spaced: each space begins a word
+	regular    bool   // see setRegular
+	joins      *joins // of a regular model of characters
+	searchOnce sync.Once
+	search     *searchTable
+
 	whole *wordTable        // words of up to 16 bytes that are one token
 	long  map[string]uint32 // the longer ones
-}
-
-// finish builds the tables once vocabulary and merges are there.
-func (m *bpe) finish() {
-	m.setAlphabet()
-	m.setWhole(new(scratch))
 }
 
 // symbolTable maps characters to symbols by pages of 256.
@@ -121,6 +124,17 @@ func (m *bpe) setWhole(s *scratch) {
 // textOf appends the text whose merging could give id, in the model's own alphabet; false if no text could.
 func (m *bpe) textOf(dst []byte, id uint32) ([]byte, bool) {
 	text := m.vocab.bytes(id)
+	if m.spaced && (bytes.IndexByte(text, ' ') >= 0 || bytes.Contains(text, []byte(lowerBar))) {
+		if bytes.IndexByte(text, ' ') >= 0 {
+			return dst, false
+		}
+		for len(text) > 0 {
+			r, n := utf8.DecodeRune(text)
+			dst = utf8.AppendRune(dst, m.asSpace(r))
+			text = text[n:]
+		}
+		return dst, true
+	}
 	if !m.raw || m.plainBytes {
 		return append(dst, text...), true
 	}
@@ -156,7 +170,42 @@ func (m *bpe) encode(dst []uint32, s *scratch, b []byte, i, end int) []uint32 {
 	if id, ok := m.long[string(b[i:end])]; ok {
 		return append(dst, id)
 	}
-	return m.encodeWord(dst, s, b[i:end])
+	if m.joins != nil {
+		return m.encodePieces(dst, s, b, i, end)
+	}
+	return m.encodeUnlisted(dst, s, b[i:end])
+}
+
+// encodePieces appends the ids of b[i:end], cut where no merge reaches. Only for models with joins.
+func (m *bpe) encodePieces(dst []uint32, s *scratch, b []byte, i, end int) []uint32 {
+	for i < end {
+		stop := m.piece(b, i, end)
+		if stop-i <= shortWord {
+			k := keyOf(b, i, stop)
+			h := k.hash()
+			if id, ok := m.whole.get(k, h); ok {
+				dst = append(dst, id)
+			} else {
+				dst = m.encodeCached(dst, s, k, h, b[i:stop])
+			}
+		} else if id, ok := m.long[string(b[i:stop])]; ok {
+			dst = append(dst, id)
+		} else {
+			dst = m.encodeUnlisted(dst, s, b[i:stop])
+		}
+		i = stop
+	}
+	return dst
+}
+
+// encodeUnlisted appends the ids of a word that is not one token.
+func (m *bpe) encodeUnlisted(dst []uint32, s *scratch, word []byte) []uint32 {
+	if m.regular && len(word) >= longWord {
+		if with, ok := m.encodeLong(dst, s, word); ok {
+			return with
+		}
+	}
+	return m.encodeWord(dst, s, word)
 }
 
 // encodeCached encodes a word of up to 16 bytes that is not one token, remembering the result.

@@ -188,7 +188,6 @@ func (t *Tokenizer) readModel(b []byte, raw *bool) error {
 		if err := m.readMerges(parts["merges"]); err != nil {
 			return fmt.Errorf("merges: %w", err)
 		}
-		m.finish()
 		t.model = m
 	case "WordPiece", "WordLevel":
 		*raw = false

@@ -164,7 +164,6 @@ func newRanked(v *vocab, first uint32, expr string) (*Tokenizer, error) {
 	}
 	m := &bpe{vocab: v, raw: true, plainBytes: true, ignoreMerges: true, unk: noID, pairs: newPairTable(v.count * 2)}
 	m.allSplits(func(id uint32) uint32 { return id - first }, v.has)
-	m.finish()
 	t := newTokenizer()
 	t.vocab, t.model = v, m
 	if scan, ok := p.(*scanner); ok {
@@ -299,7 +298,6 @@ func loadVocabMerges(d *directory, b []byte) (*Tokenizer, error) {
 		}
 		rank++
 	}
-	m.finish()
 	t := newTokenizer()
 	t.vocab, t.model = v, m
 	t.decoders = []decoder{decodeByteLevel}

@@ -15,6 +15,9 @@ type scratch struct {
 	regex     regexState
 	lattice   lattice
 	marks     []markChar
+	dead      []uint64
+	pairs     *[1 << pairCacheBits]cachedPair
+	pairText  []byte
 	words     [1 << wordCacheBits]cachedWord
 }
 

@@ -199,7 +199,6 @@ func (p *sentencePieceModel) bpe(v *vocab, unk uint32) (*bpe, error) {
 		}
 	}
 	m.allSplits(func(id uint32) uint32 { return ranks[id] }, func(id uint32) bool { return merging(id) && p.pieces[id].kind == pieceNormal })
-	m.finish()
 	return m, nil
 }
 

@@ -146,6 +146,13 @@ func (t *Tokenizer) finish() error {
 		}
 	}
 	s := new(scratch)
+	if m, ok := t.model.(*bpe); ok {
+		m.setAlphabet()
+		m.setRegular()
+		t.spacedPlan(m)
+		m.setJoins()
+		m.setWhole(s)
+	}
 	t.raw = newMatcher(raw, func(a *AddedToken) string { return a.Content })
 	t.normed = newMatcher(normed, func(a *AddedToken) string {
 		if t.normalize == nil {

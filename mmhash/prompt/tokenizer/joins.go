@@ -1,0 +1,175 @@
+package tokenizer
+
+import (
+	"math/bits"
+	"unicode/utf8"
+)
+
+// joins says between which two characters any merge of a model can ever reach: those where some merge's left part ends in
+// the one and its right part begins with the other. Everywhere else a text falls into pieces that merge independently.
+// A model without a pre-tokenizer merges a whole prompt as one word; so cut, its pieces are words again (Gemma 3: 33,695
+// pairs of characters).
+type joins struct {
+	ascii [128][2]uint64
+	slots []uint64 // first<<21|second, plus one; 0: free
+	shift uint8
+	count int
+}
+
+func newJoins() *joins {
+	j := &joins{}
+	j.resize(1 << 10)
+	return j
+}
+
+func (j *joins) resize(size int) {
+	old := j.slots
+	j.slots, j.shift = make([]uint64, size), uint8(64-bits.TrailingZeros(uint(size)))
+	for _, e := range old {
+		if e != 0 {
+			j.slots[j.slot(e)] = e
+		}
+	}
+}
+
+func (j *joins) slot(key uint64) int {
+	mask := len(j.slots) - 1
+	for i := int(key * 0x9E3779B97F4A7C15 >> (j.shift & 63)); ; i = (i + 1) & mask {
+		if e := j.slots[i]; e == 0 || e == key {
+			return i
+		}
+	}
+}
+
+func (j *joins) put(a, b rune) {
+	if a < 128 && b < 128 {
+		j.ascii[a][b/64] |= 1 << (b % 64)
+		return
+	}
+	key := uint64(a)<<21 | uint64(b) + 1
+	i := j.slot(key)
+	if j.slots[i] == key {
+		return
+	}
+	j.slots[i] = key
+	if j.count++; j.count*2 > len(j.slots) {
+		j.resize(len(j.slots) * 2)
+	}
+}
+
+func (j *joins) has(a, b rune) bool {
+	if a < 128 && b < 128 {
+		return j.ascii[a][b/64]>>(b%64)&1 != 0
+	}
+	key := uint64(a)<<21 | uint64(b) + 1
+	return j.slots[j.slot(key)] == key
+}
+
+// setRegular finds out whether the model's words may be cut and searched at all: if a symbol sequence can be read off a
+// token's text. Then no byte or unknown token takes part in a merge, and no affix is in play.
+func (m *bpe) setRegular() {
+	m.regular = m.prefix == "" && m.suffix == ""
+	special := map[uint32]bool{}
+	if m.unk != noID {
+		special[m.unk] = true
+	}
+	if m.raw {
+		for _, id := range m.byteSym {
+			m.regular = m.regular && id != noID
+		}
+	} else {
+		for _, id := range m.fallback {
+			if id != noID {
+				special[id] = true
+			} else if m.byteFallback {
+				m.regular = false
+			}
+		}
+	}
+	for _, s := range m.pairs.slots {
+		if s.a != noID && len(special) > 0 && (special[s.a] || special[s.b] || special[s.id]) {
+			m.regular = false
+		}
+	}
+}
+
+// setJoins fills joins for a regular model of characters.
+func (m *bpe) setJoins() {
+	if !m.regular || m.raw || m.ignoreMerges {
+		return
+	}
+	m.joins = newJoins()
+	for _, s := range m.pairs.slots {
+		if s.a == noID {
+			continue
+		}
+		a, _ := utf8.DecodeLastRune(m.symbolText(s.a))
+		b, _ := utf8.DecodeRune(m.symbolText(s.b))
+		if b = m.asSpace(b); b != ' ' || !m.cutSpaces {
+			m.joins.put(m.asSpace(a), b)
+		}
+	}
+}
+
+// symbolText gives the text of a token or of a borrowed character.
+func (m *bpe) symbolText(id uint32) []byte {
+	if id >= m.vocab.span() {
+		return []byte(m.borrowedText[id-m.vocab.span()])
+	}
+	return m.vocab.bytes(id)
+}
+
+const lowerBarRune = '▁'
+
+func (m *bpe) asSpace(r rune) rune {
+	if m.spaced && r == lowerBarRune {
+		return ' '
+	}
+	return r
+}
+
+// unknown tells whether a character has no token.
+func (m *bpe) unknown(r rune) bool {
+	id := m.runeSym.get(r)
+	return id == noID || id >= m.vocab.span()
+}
+
+// piece gives the end of the piece that begins at b[i]: no merge reaches across it.
+func (m *bpe) piece(b []byte, i, end int) int {
+	j := m.joins
+	for i < end {
+		c := b[i]
+		if c < utf8.RuneSelf {
+			for i++; i < end; i++ {
+				d := b[i]
+				if d >= utf8.RuneSelf {
+					break
+				}
+				if j.ascii[c&127][d/64]>>(d%64)&1 == 0 {
+					return i
+				}
+				c = d
+			}
+			if i == end || !m.joined(rune(c), b[i:]) {
+				return i
+			}
+			continue
+		}
+		r, n := utf8.DecodeRune(b[i:])
+		i += n
+		if i == end || !m.joined(r, b[i:]) {
+			return i
+		}
+	}
+	return end
+}
+
+// joined tells whether a merge can reach from r to the character that rest begins with. Unknown characters in a row become
+// one token unless they become bytes, so they stay together.
+func (m *bpe) joined(r rune, rest []byte) bool {
+	next, _ := utf8.DecodeRune(rest)
+	if m.joins.has(m.asSpace(r), m.asSpace(next)) {
+		return true
+	}
+	return !(m.cutSpaces && m.asSpace(next) == ' ') && !m.byteFallback && m.unk != noID && m.unknown(r) && m.unknown(next)
+}

@@ -1,0 +1,96 @@
+package tokenizer
+
+import "unicode/utf8"
+
+// spacedWords is the hot way of models without a pre-tokenizer whose tokens write a space as ▁: the text is taken with
+// its spaces as they are, and cut where no merge reaches.
+type spacedWords struct {
+	bpe    *bpe
+	scheme string // where a space is put in front: "always", "unless" there is one, "first" (at the very start, unless there is one), "never"
+}
+
+func (w spacedWords) encode(dst []uint32, s *scratch, _ model, b []byte, first bool) []uint32 {
+	if len(b) == 0 {
+		return dst
+	}
+	lead, _ := utf8.DecodeRune(b)
+	has := lead == ' ' || lead == lowerBarRune
+	if w.scheme == "always" || w.scheme == "unless" && !has || w.scheme == "first" && first && !has {
+		b = s.keep(append(append(s.buffer(), ' '), b...))
+	}
+	return w.bpe.encodePieces(dst, s, b, 0, len(b))
+}
+
+// spacedPlan recognises a pipeline that does nothing but write spaces as ▁, put one in front and, perhaps, cut before
+// each; it then sets the model up for texts with plain spaces. Called once, before the model's tables are built.
+func (t *Tokenizer) spacedPlan(m *bpe) {
+	if !m.regular || m.raw || m.ignoreMerges || m.vocab.id([]byte(lowerBar)) == noID {
+		return
+	}
+	for _, a := range t.added {
+		if a.Normalized {
+			return
+		}
+	}
+	scheme, bars := "never", false
+	steps, isList := t.normalize.(normalizers)
+	if !isList && t.normalize != nil {
+		steps = normalizers{t.normalize}
+	}
+	for i, step := range steps {
+		switch n := step.(type) {
+		case prepend:
+			if n != lowerBar && n != " " || i != 0 || len(steps) < 2 {
+				return
+			}
+			scheme = "always"
+		case replace:
+			if p, ok := n.pattern.(literalPattern); !ok || p != " " || string(n.with) != lowerBar {
+				return
+			}
+			bars = true
+		case *pieceNormalizer:
+			if n.table != nil || n.own != nil || n.trim || !n.escape || n.suffix {
+				return
+			}
+			if n.dummy {
+				scheme = "always"
+			}
+			bars = true
+		default:
+			return
+		}
+	}
+	cut := false
+	switch words := t.words.(type) {
+	case ownSymbols:
+		if words.own != nil {
+			return
+		}
+	case stages:
+		for _, st := range words {
+			switch st := st.(type) {
+			case metaspace:
+				if st.with != lowerBar || scheme != "never" || cut {
+					return
+				}
+				scheme, cut, bars = map[string]string{"always": "unless", "first": "first", "never": "never"}[st.scheme], st.split, true
+			case split:
+				// Once spaces are written as ▁ there is nothing to split at.
+				if p, ok := st.pattern.(literalPattern); !ok || p != " " || !bars || st.invert {
+					return
+				}
+			default:
+				return
+			}
+		}
+	default:
+		return
+	}
+	if !bars {
+		return
+	}
+	m.spaced, m.cutSpaces = true, cut
+	m.runeSym.put(' ', m.runeSym.get(lowerBarRune))
+	t.normalize, t.words = nil, spacedWords{m, scheme}
+}
