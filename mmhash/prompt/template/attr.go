@@ -1,0 +1,328 @@
+package template
+
+import (
+	"math"
+	"math/big"
+	"strings"
+)
+
+// Attributes and items as the immutable sandbox gives them. "a.b" asks the object for an attribute (a method) first and
+// for the item "b" then; "a['b']" the other way round. What neither has is Undefined; private names and methods that
+// change their object are Undefined too, of the kind that raises SecurityError when used.
+
+// methodsOf gives the methods of a value's type; they are in the methods_*.go files.
+func methodsOf(v Value) map[string]*method {
+	switch v.kind {
+	case KindString, KindMarkup:
+		return strMethods
+	case KindDict:
+		return dictMethods
+	case KindList:
+		return listMethods
+	case KindTuple:
+		return tupleMethods
+	case KindBool, KindInt, KindBig:
+		return intMethods
+	case KindFloat:
+		return floatMethods
+	case KindRange:
+		return rangeMethods
+	case KindBytes:
+		return bytesMethods
+	}
+	return nil
+}
+
+// findMethod gives the method or plain attribute of a value, or nil.
+func findMethod(v Value, name string) *method {
+	m := methodsOf(v)[name]
+	switch {
+	case m == nil && v.kind == KindMarkup && markupMethods[name] != nil:
+		m = markupMethods[name]
+	case m == nil && v.IsString():
+		m = formatMethods(name)
+	}
+	return m
+}
+
+// methodOf gives the method that a call v.name(...) reaches at once, or nil.
+func methodOf(v Value, name string) *method {
+	m := findMethod(v, name)
+	if m == nil || m.mutates || m.attr != nil {
+		return nil
+	}
+	return m
+}
+
+// dictAttr reports whether a dict has an attribute of this name, so that "d.name" is not its item.
+func dictAttr(name string) bool {
+	_, ok := dictMethods[name]
+	return ok || isDunder(name)
+}
+
+func isDunder(name string) bool {
+	return len(name) > 4 && strings.HasPrefix(name, "__") && strings.HasSuffix(name, "__")
+}
+
+// attribute is Python's getattr under the sandbox; ok is false for AttributeError.
+func attribute(v Value, name string) (Value, bool) {
+	switch v.kind {
+	case KindUndefined:
+		if isDunder(name) {
+			return unsafeUndefined(v, name), true
+		}
+		failUndefined(v)
+	case KindObject:
+		switch o := v.ref.(type) {
+		case *namespace:
+			return o.get(name)
+		case interface{ attr(string) (Value, bool) }:
+			if a, ok := o.attr(name); ok {
+				return a, true
+			}
+		}
+	default:
+		if v.kind == KindTuple && v.ref.(*List).group {
+			switch name {
+			case "grouper":
+				return v.Items()[0], true
+			case "list":
+				return v.Items()[1], true
+			}
+		}
+		if m := findMethod(v, name); m != nil {
+			switch {
+			case m.mutates:
+				return unsafeUndefined(v, name), true
+			case m.attr != nil:
+				return m.attr(v), true
+			}
+			return object(&boundMethod{m, v}), true
+		}
+	}
+	if isDunder(name) {
+		return unsafeUndefined(v, name), true
+	}
+	return Value{}, false
+}
+
+// subscript is v[key]; ok is false for TypeError and LookupError.
+func subscript(s *state, v, key Value) (Value, bool) {
+	switch v.kind {
+	case KindDict:
+		if hashable(key) {
+			return v.ref.(*Dict).lookup(key)
+		}
+	case KindList, KindTuple, KindString, KindMarkup, KindRange, KindBytes:
+		if !key.isInteger() {
+			return Value{}, false
+		}
+		n, _ := length(v)
+		if !key.isSmallInt() {
+			return Value{}, false
+		}
+		i := key.int()
+		if i < 0 {
+			i += int64(n)
+		}
+		if i < 0 || i >= int64(n) {
+			return Value{}, false
+		}
+		switch v.kind {
+		case KindRange:
+			return v.ref.(*pyRange).at(int(i)), true
+		case KindBytes:
+			return Int(int64(v.str[i])), true
+		case KindString, KindMarkup:
+			s.step(len(v.str) / 64)
+			return Value{kind: v.kind, str: runeSlice(v.str, int(i), int(i)+1)}, true
+		}
+		return v.Items()[i], true
+	case KindUndefined:
+		failUndefined(v)
+	case KindObject:
+		if t, ok := v.ref.(*templateReference); ok {
+			return t.block(key)
+		}
+	}
+	return Value{}, false
+}
+
+func hashable(v Value) bool {
+	switch v.kind {
+	case KindList, KindDict:
+		return false
+	case KindTuple:
+		for _, item := range v.Items() {
+			if !hashable(item) {
+				return false
+			}
+		}
+	case KindObject:
+		switch v.ref.(type) {
+		case *dictView, *pySlice:
+			return false
+		}
+	}
+	return true
+}
+
+// getattr is the template's "v.name".
+func getattr(s *state, v Value, name string) Value {
+	if a, ok := attribute(v, name); ok {
+		return private(v, name, a)
+	}
+	if a, ok := subscript(s, v, String(name)); ok {
+		return a
+	}
+	return undefinedOf(v, name)
+}
+
+// getitem is the template's "v[key]".
+func getitem(s *state, v, key Value) Value {
+	if a, ok := subscript(s, v, key); ok {
+		return a
+	}
+	if key.IsString() {
+		if a, ok := attribute(v, key.str); ok {
+			return private(v, key.str, a)
+		}
+		return undefinedOf(v, key.str)
+	}
+	return undefinedMessage(v.typeName() + " object has no element " + toStr(s, key))
+}
+
+// private hides attributes whose name starts with an underscore.
+func private(v Value, name string, a Value) Value {
+	if strings.HasPrefix(name, "_") {
+		return unsafeUndefined(v, name)
+	}
+	return a
+}
+
+// pySlice is a slice as a value (x[1:2, 3]); the plain x[1:2] does not make one.
+type pySlice struct{ start, stop, step Value }
+
+func (*pySlice) typeName() string { return "slice" }
+
+// slice is v[start:stop:step].
+func slice(s *state, v, start, stop, step Value) Value {
+	n, ok := length(v)
+	switch v.kind {
+	case KindString, KindMarkup, KindList, KindTuple, KindRange, KindBytes:
+	case KindUndefined:
+		failUndefined(v)
+	default:
+		ok = false
+	}
+	if !ok {
+		if v.kind == KindDict {
+			raise(typeError, "unhashable type: 'slice'")
+		}
+		raise(typeError, "'%s' object is not subscriptable", v.typeName())
+	}
+	stride := sliceIndex(step, 1)
+	if stride == 0 {
+		raise(valueError, "slice step cannot be zero")
+	}
+	var from, to int
+	if stride > 0 {
+		from, to = clampIndex(start, 0, n, 0, n), clampIndex(stop, n, n, 0, n)
+	} else {
+		from, to = clampIndex(start, n-1, n, -1, n-1), clampIndex(stop, -1, n, -1, n-1)
+	}
+	count := 0
+	switch {
+	case stride > 0 && from < to:
+		count = (to-from-1)/stride + 1
+	case stride < 0 && from > to:
+		count = (from-to-1)/-stride + 1
+	}
+	switch v.kind {
+	case KindString, KindMarkup:
+		return Value{kind: v.kind, str: sliceText(s, v.str, from, to, stride, count)}
+	case KindBytes:
+		b := make([]byte, 0, count)
+		for i, at := 0, from; i < count; i, at = i+1, at+stride {
+			b = append(b, v.str[at])
+		}
+		return Value{kind: KindBytes, str: string(b)}
+	case KindRange:
+		r := v.ref.(*pyRange)
+		return Value{kind: KindRange, ref: &pyRange{r.start + int64(from)*r.step, r.start + int64(to)*r.step, r.step * int64(stride)}}
+	}
+	items := v.Items()
+	if stride == 1 {
+		s.step(1)
+		return Value{kind: v.kind, ref: &List{items: items[from : from+count : from+count]}}
+	}
+	s.step(count)
+	out := make([]Value, 0, count)
+	for i, at := 0, from; i < count; i, at = i+1, at+stride {
+		out = append(out, items[at])
+	}
+	return Value{kind: v.kind, ref: &List{items: out}}
+}
+
+func sliceText(s *state, text string, from, to, stride, count int) string {
+	if count == 0 {
+		return ""
+	}
+	s.step(len(text) / 64)
+	if stride == 1 {
+		return runeSlice(text, from, to)
+	}
+	s.grow(4 * count)
+	var b strings.Builder
+	if isASCII(text) {
+		for i, at := 0, from; i < count; i, at = i+1, at+stride {
+			b.WriteByte(text[at])
+		}
+		return b.String()
+	}
+	s.grow(4 * len(text))
+	runes := []rune(text)
+	for i, at := 0, from; i < count; i, at = i+1, at+stride {
+		b.WriteRune(runes[at])
+	}
+	return b.String()
+}
+
+// sliceIndex gives the integer of a slice part, or def for None.
+func sliceIndex(v Value, def int) int {
+	switch {
+	case v.IsNone():
+		return def
+	case v.kind == KindBig:
+		if v.ref.(*big.Int).Sign() < 0 {
+			return -math.MaxInt32
+		}
+		return math.MaxInt32
+	case v.isInteger():
+		return int(max(-math.MaxInt32, min(math.MaxInt32, v.int())))
+	}
+	raise(typeError, "slice indices must be integers or None or have an __index__ method")
+	return 0
+}
+
+func clampIndex(v Value, def, n, low, high int) int {
+	if v.IsNone() {
+		return def
+	}
+	i := sliceIndex(v, def)
+	if i < 0 {
+		i += n
+	}
+	return max(low, min(high, i))
+}
+
+// integer gives an argument as a machine integer (clamped); what is no integer raises TypeError.
+func integer(v Value) int {
+	if !v.isInteger() {
+		if v.kind == KindUndefined {
+			failUndefined(v)
+		}
+		raise(typeError, "'%s' object cannot be interpreted as an integer", v.typeName())
+	}
+	return sliceIndex(v, 0)
+}

@@ -1,0 +1,193 @@
+package template
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Chat is a call of transformers' apply_chat_template (render_jinja_template in 5.23): the conversation and what
+// transformers puts around it.
+type Chat struct {
+	Messages            Value // a list of dicts
+	Tools, Documents    Value // lists, or the zero Value for None
+	AddGenerationPrompt bool
+	Vars                Vars // special tokens and chat_template_kwargs; these may override the above
+
+	// ContinueFinal names the field of the last message that the model is to continue ("content" for True), "" for none:
+	// the text is cut right after it.
+	ContinueFinal string
+
+	// AliasReasoning offers a message's reasoning as reasoning_content and thinking, whichever of reasoning_content,
+	// thinking and reasoning it has. transformers does so from 5.20 on.
+	AliasReasoning bool
+}
+
+// continueTag marks the end of the message to continue; a template that prints the content twice shows it once.
+const continueTag = "CONTINUE_FINAL_MESSAGE_TAG "
+
+var reasoningFields = []string{"reasoning_content", "thinking", "reasoning"}
+
+// Apply renders a conversation, appending to dst. Errors are those of Render, or say why the last message cannot be
+// continued.
+func (t *Template) Apply(dst []byte, chat *Chat) ([]byte, error) {
+	vars, final, err := t.prepare(chat)
+	if err != nil {
+		return dst, err
+	}
+	out, err := t.Render(dst, vars)
+	if err != nil || chat.ContinueFinal == "" {
+		return out, err
+	}
+	cut, err := cutFinal(out[len(dst):], final)
+	if err != nil {
+		return dst, err
+	}
+	return out[:len(dst)+len(cut)], nil
+}
+
+// ApplySpans is Apply that also gives the spans of {% generation %} blocks (return_assistant_tokens_mask).
+func (t *Template) ApplySpans(dst []byte, chat *Chat) ([]byte, []Span, error) {
+	vars, _, err := t.prepare(chat)
+	if err != nil {
+		return dst, nil, err
+	}
+	return t.RenderSpans(dst, vars)
+}
+
+// prepare gives the variables of a rendering, and the text of the message to continue.
+func (t *Template) prepare(chat *Chat) (vars Vars, final string, err error) {
+	messages := chat.Messages
+	if chat.AliasReasoning {
+		messages = aliasReasoning(messages)
+	}
+	if chat.ContinueFinal != "" {
+		if messages, final, err = t.tagFinal(messages, chat.ContinueFinal); err != nil {
+			return nil, "", err
+		}
+	}
+	orNone := func(v Value) Value {
+		if !v.valid() {
+			return None
+		}
+		return v
+	}
+	vars = make(Vars, 0, 4+len(chat.Vars))
+	vars.Set("messages", messages)
+	vars.Set("tools", orNone(chat.Tools))
+	vars.Set("documents", orNone(chat.Documents))
+	vars.Set("add_generation_prompt", Bool(chat.AddGenerationPrompt))
+	return append(vars, chat.Vars...), final, nil
+}
+
+// aliasReasoning gives the messages with their reasoning under every name that templates read.
+func aliasReasoning(messages Value) Value {
+	var out []Value
+	for i, m := range messages.Items() {
+		reasoning := None
+		for _, field := range reasoningFields {
+			if v, ok := m.Get(field); ok && !v.IsNone() {
+				reasoning = v
+				break
+			}
+		}
+		if reasoning.IsNone() {
+			if out != nil {
+				out = append(out, m)
+			}
+			continue
+		}
+		if out == nil {
+			out = append(make([]Value, 0, len(messages.Items())), messages.Items()[:i]...)
+		}
+		d := NewDict(m.Dict().Len() + 2)
+		d.Set("thinking", reasoning)
+		for _, e := range m.Dict().Entries() {
+			d.set(e.Key, e.Value)
+		}
+		d.Set("reasoning_content", reasoning)
+		out = append(out, d.Value())
+	}
+	if out == nil {
+		return messages
+	}
+	return NewList(out...)
+}
+
+// tagFinal appends continueTag to the field of the last message and gives the text that was there.
+func (t *Template) tagFinal(messages Value, field string) (Value, string, error) {
+	items := messages.Items()
+	if len(items) == 0 {
+		return messages, "", errors.New("continue_final_message is set but the conversation is empty")
+	}
+	last := items[len(items)-1]
+	final, ok := last.Get(field)
+	if !ok || final.IsNone() {
+		return messages, "", fmt.Errorf("continue_final_message is set but the final message has no %q to continue", field)
+	}
+	fields := []string{field}
+	if indexOf(reasoningFields, field) >= 0 { // reasoning may stand under several names: tag each copy
+		fields = nil
+		for _, f := range reasoningFields {
+			if v, ok := last.Get(f); ok && v.IsString() && v.str == final.str {
+				fields = append(fields, f)
+			}
+		}
+	}
+	known := false
+	for _, f := range fields {
+		known = known || t.Mentions(f)
+	}
+	if !known {
+		return messages, "", fmt.Errorf("continue_final_message is set to %q but this is not an accepted field in the chat template", field)
+	}
+	tagged := NewDict(last.Dict().Len())
+	for _, e := range last.Dict().Entries() {
+		tagged.add(e.Key, e.Value)
+	}
+	text := final.Text()
+	switch {
+	case final.IsString():
+		for _, f := range fields {
+			tagged.Set(f, String(text+continueTag))
+		}
+	case final.isSeq():
+		parts := append([]Value(nil), final.Items()...)
+		at := len(parts) - 1
+		for ; at >= 0; at-- {
+			if v, ok := parts[at].Get("text"); ok && v.IsString() {
+				text = v.str
+				break
+			}
+		}
+		if at < 0 {
+			return messages, "", errors.New("continue_final_message is set but we could not find any text to continue in the final message")
+		}
+		part := NewDict(2)
+		for _, e := range parts[at].Dict().Entries() {
+			part.add(e.Key, e.Value)
+		}
+		part.Set("text", String(text+continueTag))
+		parts[at] = part.Value()
+		tagged.Set(field, NewList(parts...))
+	default:
+		return messages, "", fmt.Errorf("continue_final_message is set but the final message's %q is a %s", field, final.typeName())
+	}
+	out := append([]Value(nil), items...)
+	out[len(out)-1] = tagged.Value()
+	return NewList(out...), text, nil
+}
+
+// cutFinal cuts the text at the last tag. White space before it stays only where the template kept the tag's own blank.
+func cutFinal(out []byte, final string) ([]byte, error) {
+	text := string(out)
+	tag := strings.TrimSuffix(continueTag, " ")
+	at := strings.LastIndex(text, tag)
+	if at < 0 || !strings.Contains(text, strings.TrimFunc(final, isPySpace)) {
+		return nil, errors.New("continue_final_message is set but the final message does not appear in the chat after applying the chat template")
+	}
+	if strings.HasPrefix(text[at:], continueTag) {
+		return out[:at], nil
+	}
+	return out[:len(trimRightSpace(text[:at]))], nil
+}

@@ -1,0 +1,548 @@
+package template
+
+// Expressions. cond compiles one for its truth alone, which spares the common tests of templates
+// (role == 'user', content is string, 'text' in part) their way through a Value.
+
+func (c *compiler) exprs(ns []node, sc scope) []expr {
+	out := make([]expr, len(ns))
+	for i, n := range ns {
+		out[i] = c.expr(n, sc)
+	}
+	return out
+}
+
+func (c *compiler) expr(n node, sc scope) expr {
+	switch n := n.(type) {
+	case *constNode:
+		v := n.val
+		return func(*state) Value { return v }
+	case *nameNode:
+		return c.name(n, n.name, sc)
+	case *tupleNode:
+		items := c.exprs(n.items, sc)
+		return func(s *state) Value { return newTuple(evalAll(s, items)...) }
+	case *listNode:
+		items := c.exprs(n.items, sc)
+		return func(s *state) Value { return NewList(evalAll(s, items)...) }
+	case *dictNode:
+		keys, vals := c.exprs(n.keys, sc), c.exprs(n.values, sc)
+		return func(s *state) Value {
+			d := NewDict(len(keys))
+			for i := range keys {
+				k := keys[i](s)
+				d.set(k, vals[i](s))
+			}
+			s.step(len(keys))
+			return d.Value()
+		}
+	case *condNode:
+		sc.soft = true
+		test, then := c.cond(n.test, sc), c.expr(n.then, sc)
+		otherwise := func(*state) Value {
+			return undefinedMessage("the inline if-expression evaluated to false and no else section was defined.")
+		}
+		if n.otherwise != nil {
+			otherwise = c.expr(n.otherwise, sc)
+		}
+		return func(s *state) Value {
+			if test(s) {
+				return then(s)
+			}
+			return otherwise(s)
+		}
+	case *binaryNode:
+		return c.binary(n, sc)
+	case *unaryNode:
+		if n.op == "not" {
+			cond := c.cond(n.expr, sc)
+			return func(s *state) Value { return Bool(!cond(s)) }
+		}
+		e, neg := c.expr(n.expr, sc), n.op == "-"
+		return func(s *state) Value { return sign(e(s), neg) }
+	case *compareNode:
+		cond := c.cond(n, sc)
+		return func(s *state) Value { return Bool(cond(s)) }
+	case *concatNode:
+		items := c.exprs(n.items, sc)
+		escape := sc.escape == escapeOn
+		return func(s *state) Value { return concat(s, items, escape) }
+	case *filterNode:
+		return c.filter(n, sc, c.expr(n.expr, sc))
+	case *testNode:
+		if c.hasPlainTest(n.name) {
+			cond := c.cond(n, sc)
+			return func(s *state) Value { return Bool(cond(s)) }
+		}
+		return c.test(n, sc)
+	case *callNode:
+		return c.call(n, sc, nil)
+	case *attrNode:
+		return c.attr(n, sc)
+	case *itemNode:
+		return c.item(n, sc)
+	case *sliceNode:
+		start, stop, step := c.sliceParts(n, sc)
+		return func(s *state) Value {
+			return object(&pySlice{start(s), stop(s), step(s)})
+		}
+	}
+	c.fail(n, "expression of unknown kind %T", n)
+	return nil
+}
+
+func (c *compiler) sliceParts(n *sliceNode, sc scope) (start, stop, step expr) {
+	part := func(p node) expr {
+		if p == nil {
+			return func(*state) Value { return None }
+		}
+		return c.expr(p, sc)
+	}
+	return part(n.start), part(n.stop), part(n.step)
+}
+
+func evalAll(s *state, es []expr) []Value {
+	s.step(len(es))
+	if len(es) == 0 {
+		return nil
+	}
+	out := make([]Value, len(es))
+	for i, e := range es {
+		out[i] = e(s)
+	}
+	return out
+}
+
+// name compiles the reading of a variable.
+func (c *compiler) name(n node, name string, sc scope) expr {
+	id := sc.sym.findRef(name)
+	if id == nil {
+		c.fail(n, "Tried to resolve a name to a reference that was unknown to the frame (%s)", quotePython(name))
+	}
+	empty := undefined(name)
+	l, owner := sc.sym.findLoad(id)
+	if l.action == loadResolve && !owner.stores[name] {
+		g := c.global(name)
+		if len(c.t.blocks) > 0 {
+			return func(s *state) Value {
+				if v := s.resolve(g); !v.isMissing() {
+					return v
+				}
+				return empty
+			}
+		}
+		return func(s *state) Value {
+			if v := &s.resolved[g]; !v.isMissing() {
+				return *v
+			}
+			return empty
+		}
+	}
+	r := c.ref(id)
+	return func(s *state) Value {
+		v := s.at(r)
+		switch v.kind {
+		case KindInvalid:
+			raise(nameError, "cannot access variable %s where it is not associated with a value", quotePython(name))
+		case KindUndefined:
+			if v.isMissing() {
+				return empty
+			}
+		}
+		return *v
+	}
+}
+
+func (c *compiler) binary(n *binaryNode, sc scope) expr {
+	l, r := c.expr(n.left, sc), c.expr(n.right, sc)
+	switch n.op {
+	case "and":
+		return func(s *state) Value {
+			if v := l(s); !truth(v) {
+				return v
+			}
+			return r(s)
+		}
+	case "or":
+		return func(s *state) Value {
+			if v := l(s); truth(v) {
+				return v
+			}
+			return r(s)
+		}
+	case "+":
+		return func(s *state) Value {
+			a := l(s)
+			return add(s, a, r(s))
+		}
+	}
+	op := arithmetic[n.op]
+	return func(s *state) Value {
+		a := l(s)
+		return op(s, a, r(s))
+	}
+}
+
+// constString gives the value of a string literal.
+func constString(n node) (string, bool) {
+	if k, ok := n.(*constNode); ok && k.val.kind == KindString {
+		return k.val.str, true
+	}
+	return "", false
+}
+
+func (c *compiler) cond(n node, sc scope) func(*state) bool {
+	switch n := n.(type) {
+	case *unaryNode:
+		if n.op == "not" {
+			inner := c.cond(n.expr, sc)
+			return func(s *state) bool { return !inner(s) }
+		}
+	case *binaryNode:
+		switch n.op {
+		case "and":
+			l, r := c.cond(n.left, sc), c.cond(n.right, sc)
+			return func(s *state) bool { return l(s) && r(s) }
+		case "or":
+			l, r := c.cond(n.left, sc), c.cond(n.right, sc)
+			return func(s *state) bool { return l(s) || r(s) }
+		}
+	case *compareNode:
+		return c.compare(n, sc)
+	case *testNode:
+		if c.hasPlainTest(n.name) {
+			fn, e := tests[n.name].fn, c.expr(n.expr, sc)
+			if len(n.args.pos)+len(n.args.kw) == 0 && n.args.dyn == nil && n.args.dynKw == nil && len(tests[n.name].params) == 0 {
+				return func(s *state) bool { return fn(s, e(s), nil) }
+			}
+			bind := c.args(&n.args, tests[n.name].signatureOf, n.name, sc)
+			return func(s *state) bool {
+				v := e(s)
+				base := len(s.args)
+				ok := fn(s, v, bind(s))
+				s.args = s.args[:base]
+				return ok
+			}
+		}
+	}
+	e := c.expr(n, sc)
+	return func(s *state) bool { return truth(e(s)) }
+}
+
+func (c *compiler) compare(n *compareNode, sc scope) func(*state) bool {
+	l := c.expr(n.expr, sc)
+	if len(n.ops) == 1 {
+		op := n.ops[0].op
+		if text, ok := constString(n.ops[0].expr); ok && (op == "==" || op == "!=") {
+			want := op == "=="
+			return func(s *state) bool {
+				v := l(s)
+				return (v.str == text && v.IsString()) == want
+			}
+		}
+		r := c.expr(n.ops[0].expr, sc)
+		if text, ok := constString(n.expr); ok && (op == "in" || op == "notin") {
+			want := op == "in"
+			return func(s *state) bool {
+				box := r(s)
+				if box.kind == KindDict {
+					return (box.ref.(*Dict).find(text) >= 0) == want
+				}
+				return contains(s, box, String(text)) == want
+			}
+		}
+		f := comparisons[op]
+		return func(s *state) bool {
+			a := l(s)
+			return f(s, a, r(s))
+		}
+	}
+	fs := make([]func(*state, Value, Value) bool, len(n.ops))
+	rs := make([]expr, len(n.ops))
+	for i, op := range n.ops {
+		fs[i], rs[i] = comparisons[op.op], c.expr(op.expr, sc)
+	}
+	return func(s *state) bool {
+		a := l(s)
+		for i, f := range fs {
+			b := rs[i](s)
+			if !f(s, a, b) {
+				return false
+			}
+			a = b
+		}
+		return true
+	}
+}
+
+// hasPlainTest reports whether a test is one of the built-in ones (an unknown one may be an error only when it runs).
+func (c *compiler) hasPlainTest(name string) bool {
+	_, ok := tests[name]
+	return ok
+}
+
+func (c *compiler) test(n *testNode, sc scope) expr {
+	if !sc.soft {
+		c.fail(n, "No test named '%s'.", n.name)
+	}
+	return func(*state) Value {
+		raise(runtimeError, "No test named '%s' found.", n.name)
+		return Value{}
+	}
+}
+
+// filter compiles a filter over the value that in gives.
+func (c *compiler) filter(n *filterNode, sc scope, in expr) expr {
+	apply := c.filterApply(n, sc)
+	return func(s *state) Value { return apply(s, in(s)) }
+}
+
+// filterText compiles the filter chain of a filter or set block, whose first filter has no operand of its own.
+func (c *compiler) filterText(n *filterNode, sc scope) func(*state, string) Value {
+	apply := c.filterApply(n, sc)
+	if n.expr == nil {
+		escape := sc.escape
+		return func(s *state, text string) Value {
+			v := String(text)
+			if escape == escapeOn || escape == escapeDynamic && s.autoescape {
+				v = markup(text)
+			}
+			return apply(s, v)
+		}
+	}
+	inner := c.filterText(n.expr.(*filterNode), sc)
+	return func(s *state, text string) Value { return apply(s, inner(s, text)) }
+}
+
+func (c *compiler) filterApply(n *filterNode, sc scope) func(*state, Value) Value {
+	f, ok := filters[n.name]
+	if !ok {
+		if !sc.soft {
+			c.fail(n, "No filter named '%s'.", n.name)
+		}
+		return func(*state, Value) Value {
+			raise(runtimeError, "No filter named '%s' found.", n.name)
+			return Value{}
+		}
+	}
+	if f.variadic != nil {
+		args := c.callArgs(&n.args, sc, nil)
+		return func(s *state, v Value) Value {
+			var a callArgs
+			base := len(s.args)
+			args(s, &a)
+			v = f.variadic(s, v, &a)
+			s.args = s.args[:base]
+			return v
+		}
+	}
+	fn := f.fn
+	if len(f.params) == 0 && len(n.args.pos) == 0 && len(n.args.kw) == 0 && n.args.dyn == nil && n.args.dynKw == nil {
+		return func(s *state, v Value) Value {
+			s.step(1)
+			return fn(s, v, nil)
+		}
+	}
+	bind := c.args(&n.args, f.signatureOf, n.name, sc)
+	return func(s *state, v Value) Value {
+		s.step(1)
+		base := len(s.args)
+		v = fn(s, v, bind(s))
+		s.args = s.args[:base]
+		return v
+	}
+}
+
+// args compiles arguments for a built-in with fixed parameters. The result pushes one Value a parameter (the zero
+// Value where none was given) on s.args and returns them; the caller pops them.
+func (c *compiler) args(n *argNodes, sig signatureOf, name string, sc scope) func(*state) []Value {
+	p := sig.params
+	if n.dyn != nil || n.dynKw != nil || len(n.pos) > len(p) {
+		args := c.callArgs(n, sc, nil)
+		return func(s *state) []Value {
+			var a callArgs
+			args(s, &a)
+			return bindArgs(s, &a, &sig, name)
+		}
+	}
+	es := c.exprs(n.pos, sc)
+	at := make([]int, len(es), len(es)+len(n.kw))
+	for i := range at {
+		at[i] = i
+	}
+	for _, k := range n.kw {
+		i := indexOf(p, k.name)
+		if i < len(es) || i < sig.posOnly {
+			// Wrong: let the general binding say why.
+			args := c.callArgs(n, sc, nil)
+			return func(s *state) []Value {
+				var a callArgs
+				args(s, &a)
+				return bindArgs(s, &a, &sig, name)
+			}
+		}
+		es = append(es, c.expr(k.val, sc))
+		at = append(at, i)
+	}
+	width := len(p)
+	given := map[int]bool{}
+	for _, i := range at {
+		given[i] = true
+	}
+	lacks := -1
+	for i := 0; i < sig.required; i++ {
+		if !given[i] {
+			lacks = i
+			break
+		}
+	}
+	return func(s *state) []Value {
+		base := len(s.args)
+		for range width {
+			s.args = append(s.args, Value{})
+		}
+		for i, e := range es {
+			v := e(s)
+			s.args[base+at[i]] = v
+		}
+		if lacks >= 0 {
+			raise(typeError, "%s() missing required argument: '%s'", name, p[lacks])
+		}
+		return s.args[base : base+width]
+	}
+}
+
+// callArgs compiles the arguments of a call of unknown target. The positional ones lie on s.args; the caller pops them.
+func (c *compiler) callArgs(n *argNodes, sc scope, callerArg expr) func(*state, *callArgs) {
+	pos := c.exprs(n.pos, sc)
+	kw := make([]expr, len(n.kw))
+	for i, k := range n.kw {
+		kw[i] = c.expr(k.val, sc)
+	}
+	names := n.kw
+	var dyn, dynKw expr
+	if n.dyn != nil {
+		dyn = c.expr(n.dyn, sc)
+	}
+	if n.dynKw != nil {
+		dynKw = c.expr(n.dynKw, sc)
+	}
+	return func(s *state, a *callArgs) {
+		base := len(s.args)
+		for _, e := range pos {
+			v := e(s)
+			s.args = append(s.args, v)
+		}
+		count := len(pos)
+		if dyn != nil {
+			it := iterate(s, dyn(s))
+			for {
+				v, ok := it.next(s)
+				if !ok {
+					break
+				}
+				s.step(1)
+				s.args = append(s.args, v)
+				count++
+			}
+		}
+		if len(kw) > 0 || callerArg != nil || dynKw != nil {
+			a.kw = make([]kwArg, 0, len(kw)+1)
+			for i, e := range kw {
+				a.kw = append(a.kw, kwArg{names[i].name, e(s)})
+			}
+			if callerArg != nil {
+				a.kw = append(a.kw, kwArg{"caller", callerArg(s)})
+			}
+			if dynKw != nil {
+				a.spread(dynKw(s))
+			}
+		}
+		a.pos = s.args[base : base+count]
+	}
+}
+
+// call compiles a call. A method call on a value goes straight to the method, without a bound method in between.
+func (c *compiler) call(n *callNode, sc scope, callerArg expr) expr {
+	args := c.callArgs(&n.args, sc, callerArg)
+	if attr, ok := n.expr.(*attrNode); ok {
+		obj, name := c.expr(attr.expr, sc), attr.name
+		return func(s *state) Value {
+			recv := obj(s)
+			m := methodOf(recv, name)
+			var fn Value
+			if m == nil {
+				fn = getattr(s, recv, name)
+			}
+			var a callArgs
+			base := len(s.args)
+			args(s, &a)
+			s.step(1)
+			var v Value
+			if m != nil {
+				v = m.invoke(s, recv, &a)
+			} else {
+				v = call(s, fn, &a)
+			}
+			s.args = s.args[:base]
+			return v
+		}
+	}
+	callee := c.expr(n.expr, sc)
+	return func(s *state) Value {
+		fn := callee(s)
+		var a callArgs
+		base := len(s.args)
+		args(s, &a)
+		s.step(1)
+		v := call(s, fn, &a)
+		s.args = s.args[:base]
+		return v
+	}
+}
+
+func (c *compiler) attr(n *attrNode, sc scope) expr {
+	e, name := c.expr(n.expr, sc), n.name
+	if dictAttr(name) {
+		return func(s *state) Value { return getattr(s, e(s), name) }
+	}
+	return func(s *state) Value {
+		v := e(s)
+		if v.kind == KindDict {
+			if v, ok := v.ref.(*Dict).Get(name); ok {
+				return v
+			}
+			return undefinedOf(v, name)
+		}
+		return getattr(s, v, name)
+	}
+}
+
+func (c *compiler) item(n *itemNode, sc scope) expr {
+	e := c.expr(n.expr, sc)
+	if sl, ok := n.arg.(*sliceNode); ok {
+		start, stop, step := c.sliceParts(sl, sc)
+		return func(s *state) Value {
+			v := e(s)
+			from := start(s)
+			to := stop(s)
+			return slice(s, v, from, to, step(s))
+		}
+	}
+	if key, ok := constString(n.arg); ok && !dictAttr(key) {
+		return func(s *state) Value {
+			v := e(s)
+			if v.kind == KindDict {
+				if v, ok := v.ref.(*Dict).Get(key); ok {
+					return v
+				}
+				return undefinedOf(v, key)
+			}
+			return getitem(s, v, String(key))
+		}
+	}
+	arg := c.expr(n.arg, sc)
+	return func(s *state) Value {
+		v := e(s)
+		return getitem(s, v, arg(s))
+	}
+}

@@ -1,0 +1,167 @@
+package template
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sort"
+	"testing"
+	"time"
+)
+
+// goldenDir gives the directory of golden results, which is no part of the repository.
+func goldenDir(t *testing.T) string {
+	t.Helper()
+	dir := os.Getenv("SIGHTLINE_GOLDEN")
+	if dir == "" {
+		t.Skip("SIGHTLINE_GOLDEN is not set: the golden chat templates of other projects are not in this repository")
+	}
+	return dir
+}
+
+func readJSON(t testing.TB, path string, into any) {
+	t.Helper()
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(raw, into); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// mustJSON reads JSON into a Value.
+func mustJSON(t testing.TB, raw []byte) Value {
+	t.Helper()
+	v, err := FromJSON(string(raw))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func varsOf(v Value) Vars {
+	var vars Vars
+	for _, e := range v.Dict().Entries() {
+		vars.Set(e.Key.Text(), e.Value)
+	}
+	return vars
+}
+
+// The clocks under which the golden results were made.
+func fixedClock() time.Time { return time.Date(2025, 7, 10, 9, 5, 3, 0, time.UTC) }
+func noon() time.Time       { return time.Date(2025, 7, 10, 12, 0, 0, 0, time.UTC) }
+
+// TestConformanceChatTemplates renders real models' templates over contexts; Jinja2 made the expected texts.
+func TestConformanceChatTemplates(t *testing.T) {
+	dir := filepath.Join(goldenDir(t), "chat_templates")
+	var golden struct {
+		Contexts map[string]json.RawMessage
+		Expected map[string]map[string]struct {
+			OK    *string
+			Error *string
+		}
+	}
+	readJSON(t, filepath.Join(dir, "cases.json"), &golden)
+	contexts := map[string]Vars{}
+	for name, raw := range golden.Contexts {
+		contexts[name] = varsOf(mustJSON(t, raw))
+	}
+	var names []string
+	for name := range golden.Expected {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	cases, wrong := 0, 0
+	for _, name := range names {
+		src, err := os.ReadFile(filepath.Join(dir, "templates", name+".jinja"))
+		if err != nil {
+			src, err = os.ReadFile(filepath.Join(dir, "templates", name))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		tmpl, compileErr := Compile(string(src), Options{Now: noon})
+		for context, want := range golden.Expected[name] {
+			cases++
+			var got []byte
+			err := compileErr
+			if err == nil {
+				got, err = tmpl.Render(nil, contexts[context])
+			}
+			switch {
+			case want.OK == nil && err == nil:
+				t.Errorf("%s/%s: got %q, want the error %s", name, context, got, *want.Error)
+			case want.OK != nil && err != nil:
+				t.Errorf("%s/%s: %v", name, context, err)
+			case want.OK != nil && string(got) != *want.OK:
+				t.Errorf("%s/%s:\n got %q\nwant %q", name, context, got, *want.OK)
+			default:
+				continue
+			}
+			wrong++
+		}
+	}
+	t.Logf("%d templates, %d cases, %d wrong", len(names), cases, wrong)
+}
+
+// TestConformanceChatHF renders through Apply what the real transformers rendered.
+func TestConformanceChatHF(t *testing.T) {
+	var rows []struct {
+		ID, Template string
+		Messages     json.RawMessage
+		Kwargs       json.RawMessage
+		OK, Err      *string
+		Spans        [][2]int `json:"generation_spans"`
+	}
+	readJSON(t, filepath.Join(goldenDir(t), "chat_hf", "cases.json"), &rows)
+	for _, row := range rows {
+		chat := Chat{Messages: mustJSON(t, row.Messages), AliasReasoning: true}
+		mask := false
+		for _, e := range mustJSON(t, row.Kwargs).Dict().Entries() {
+			switch v := e.Value; e.Key.Text() {
+			case "tools":
+				chat.Tools = v
+			case "documents":
+				chat.Documents = v
+			case "add_generation_prompt":
+				chat.AddGenerationPrompt = truth(v)
+			case "return_assistant_tokens_mask":
+				mask = truth(v)
+			case "continue_final_message":
+				if chat.ContinueFinal = v.Text(); v.Kind() == KindBool && truth(v) {
+					chat.ContinueFinal = "content"
+				}
+			default:
+				chat.Vars.Set(e.Key.Text(), v)
+			}
+		}
+		var got []byte
+		var spans []Span
+		tmpl, err := Compile(row.Template, Options{Now: fixedClock})
+		if err == nil && mask {
+			got, spans, err = tmpl.ApplySpans(nil, &chat)
+		} else if err == nil {
+			got, err = tmpl.Apply(nil, &chat)
+		}
+		switch {
+		case row.OK == nil && err == nil:
+			t.Errorf("%s: got %q, want the error %s", row.ID, got, *row.Err)
+		case row.OK != nil && err != nil:
+			t.Errorf("%s: %v", row.ID, err)
+		case row.OK != nil && string(got) != *row.OK:
+			t.Errorf("%s:\n got %q\nwant %q", row.ID, got, *row.OK)
+		}
+		if mask {
+			var want []Span
+			for _, s := range row.Spans {
+				want = append(want, Span{s[0], s[1]})
+			}
+			if fmt.Sprint(spans) != fmt.Sprint(want) {
+				t.Errorf("%s: spans %v, want %v", row.ID, spans, want)
+			}
+		}
+	}
+	t.Logf("%d cases", len(rows))
+}

@@ -1,0 +1,176 @@
+package template
+
+import "strings"
+
+// What the engines read off a template's tree before they render it: whether message content goes in as text or as a
+// list of parts, and which variables the template knows.
+
+// Format says how a template wants a message's content.
+type Format uint8
+
+const (
+	FormatString Format = iota // one str
+	FormatOpenAI               // a list of {"type": …} parts
+)
+
+func (f Format) String() string {
+	if f == FormatOpenAI {
+		return "openai"
+	}
+	return "string"
+}
+
+// ContentFormat is vLLM's detection (renderers/hf.py, v0.31): openai if a for statement goes over the content of a
+// loop variable over messages (or of what messages was assigned to), or over a variable named content. Filters, tests
+// and slices around it do not matter. Like vLLM, it gives up ("string") on a tuple target in such a place.
+func (t *Template) ContentFormat() Format {
+	var loops []*forNode
+	var sets []*setNode
+	walk(t.tree, func(n node) bool {
+		switch n := n.(type) {
+		case *forNode:
+			loops = append(loops, n)
+		case *setNode:
+			sets = append(sets, n)
+		}
+		return true
+	})
+	lists := []string{"messages"}
+	for queue := lists; len(queue) > 0; queue = queue[1:] {
+		for _, set := range sets {
+			if !accesses(set.expr, queue[0], "") {
+				continue
+			}
+			name, ok := set.target.(*nameNode)
+			if !ok {
+				return FormatString
+			}
+			if indexOf(lists, name.name) < 0 {
+				lists = append(lists, name.name)
+				queue = append(queue, name.name)
+			}
+		}
+	}
+	var items []string
+	for _, loop := range loops {
+		if !accessesAny(loop.iter, lists, "") {
+			continue
+		}
+		name, ok := loop.target.(*nameNode)
+		if !ok {
+			return FormatString
+		}
+		items = append(items, name.name)
+	}
+	for _, loop := range loops {
+		bare, ok := loop.iter.(*nameNode)
+		if accessesAny(loop.iter, items, "content") || ok && bare.name == "content" {
+			if _, ok := loop.target.(*nameNode); !ok {
+				return FormatString
+			}
+			return FormatOpenAI
+		}
+	}
+	return FormatString
+}
+
+// SGLangFormat is SGLang's detection (parser/jinja_template_utils.py, v0.5): openai if the source mentions a medium
+// at all, or if a for statement goes over the content of message, msg or m.
+func (t *Template) SGLangFormat() Format {
+	for _, word := range []string{"image", "audio", "video", "vision"} {
+		if strings.Contains(t.source, word) {
+			return FormatOpenAI
+		}
+	}
+	return t.anyLoop(func(loop *forNode) bool {
+		return accessesAny(loop.iter, []string{"message", "msg", "m"}, "content")
+	})
+}
+
+// TensorRTFormat is TensorRT-LLM's detection (inputs/content_format.py, 1.x): openai if a for statement goes over
+// something's content and looks at the type of its loop variable.
+func (t *Template) TensorRTFormat() Format {
+	return t.anyLoop(func(loop *forNode) bool {
+		name, ok := loop.target.(*nameNode)
+		if !ok || memberOf(loop.iter, "content") == nil {
+			return false
+		}
+		found := false
+		walkNode(loop, func(n node) bool {
+			owner, ok := memberOf(n, "type").(*nameNode)
+			found = found || ok && owner.name == name.name
+			return !found
+		})
+		return found
+	})
+}
+
+func (t *Template) anyLoop(is func(*forNode) bool) Format {
+	f := FormatString
+	walk(t.tree, func(n node) bool {
+		if loop, ok := n.(*forNode); ok && is(loop) {
+			f = FormatOpenAI
+		}
+		return f == FormatString
+	})
+	return f
+}
+
+// memberOf gives x for x.key and x['key'], and nil otherwise.
+func memberOf(n node, key string) node {
+	switch n := n.(type) {
+	case *attrNode:
+		if n.name == key {
+			return n.expr
+		}
+	case *itemNode:
+		if k, ok := constString(n.arg); ok && k == key {
+			return n.expr
+		}
+	}
+	return nil
+}
+
+// accesses reports whether n is the variable (or with a key, that member of it) with any filters, tests and slices on it.
+func accesses(n node, variable, key string) bool {
+	for {
+		switch x := n.(type) {
+		case *filterNode:
+			if x.expr == nil {
+				return false
+			}
+			n = x.expr
+			continue
+		case *testNode:
+			n = x.expr
+			continue
+		case *itemNode:
+			if _, ok := x.arg.(*sliceNode); ok {
+				n = x.expr
+				continue
+			}
+		}
+		break
+	}
+	if key != "" {
+		n = memberOf(n, key)
+	}
+	name, ok := n.(*nameNode)
+	return ok && name.ctx == ctxLoad && name.name == variable
+}
+
+func accessesAny(n node, variables []string, key string) bool {
+	for _, v := range variables {
+		if accesses(n, v, key) {
+			return true
+		}
+	}
+	return false
+}
+
+// Uses reports whether the template reads a variable that it does not set itself (jinja2.meta.find_undeclared_variables).
+// vLLM and transformers hand only such names of chat_template_kwargs on.
+func (t *Template) Uses(name string) bool { return t.resolved[name] && !environmentGlobals[name] }
+
+// Mentions reports whether the source contains text. vLLM asks it about the developer role, in quotes.
+func (t *Template) Mentions(text string) bool { return strings.Contains(t.source, text) }

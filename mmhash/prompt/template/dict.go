@@ -1,0 +1,193 @@
+package template
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// Dict is a Python dict: keys in the order of their first setting, found by Python's equality (1 == 1.0 == True).
+// Small dicts are searched in a line, which beats hashing for the few keys of a message; larger ones keep an index.
+// A Dict may be read from many goroutines once it is filled.
+type Dict struct {
+	entries []Entry
+	index   map[dictKey]int32
+}
+
+// Entry is one pair of a Dict.
+type Entry struct{ Key, Value Value }
+
+// indexFrom is the size from which a Dict keeps a hash index.
+const indexFrom = 12
+
+// dictKey identifies keys that are equal in Python.
+type dictKey struct {
+	class byte
+	num   uint64
+	str   string
+	ptr   any
+}
+
+// NewDict makes an empty Dict with room for n pairs.
+func NewDict(n int) *Dict { return &Dict{entries: make([]Entry, 0, n)} }
+
+// Value gives the dict as a Value. The Dict must not be changed afterwards while a rendering uses it.
+func (d *Dict) Value() Value { return Value{kind: KindDict, ref: d} }
+
+// Len is the number of pairs.
+func (d *Dict) Len() int { return len(d.entries) }
+
+// Entries gives the pairs in order. The caller must not change them.
+func (d *Dict) Entries() []Entry { return d.entries }
+
+// Set sets a string key: a new key goes to the end, a known one keeps its place.
+func (d *Dict) Set(key string, v Value) { d.set(String(key), v) }
+
+// Get gives the value of a string key.
+func (d *Dict) Get(key string) (Value, bool) {
+	if i := d.find(key); i >= 0 {
+		return d.entries[i].Value, true
+	}
+	return Value{}, false
+}
+
+func (d *Dict) find(key string) int {
+	if d.index != nil {
+		if i, ok := d.index[dictKey{class: 's', str: key}]; ok {
+			return int(i)
+		}
+		return -1
+	}
+	for i := range d.entries {
+		if k := &d.entries[i].Key; k.str == key && k.IsString() {
+			return i
+		}
+	}
+	return -1
+}
+
+// lookup finds any key; an unhashable key raises TypeError.
+func (d *Dict) lookup(key Value) (Value, bool) {
+	if i := d.findKey(key); i >= 0 {
+		return d.entries[i].Value, true
+	}
+	return Value{}, false
+}
+
+func (d *Dict) findKey(key Value) int {
+	if key.IsString() {
+		return d.find(key.str)
+	}
+	k := keyOf(key)
+	if d.index != nil {
+		if i, ok := d.index[k]; ok {
+			return int(i)
+		}
+		return -1
+	}
+	for i := range d.entries {
+		if keyOf(d.entries[i].Key) == k {
+			return i
+		}
+	}
+	return -1
+}
+
+func (d *Dict) set(key, v Value) {
+	if i := d.findKey(key); i >= 0 {
+		d.entries[i].Value = v
+		return
+	}
+	d.add(key, v)
+}
+
+// add appends a pair whose key is known to be new.
+func (d *Dict) add(key, v Value) {
+	d.entries = append(d.entries, Entry{key, v})
+	switch {
+	case d.index != nil:
+		d.index[keyOf(key)] = int32(len(d.entries) - 1)
+	case len(d.entries) == indexFrom:
+		d.reindex()
+	}
+}
+
+func (d *Dict) reindex() {
+	d.index = make(map[dictKey]int32, 2*len(d.entries))
+	for i := range d.entries {
+		d.index[keyOf(d.entries[i].Key)] = int32(i)
+	}
+}
+
+// keyOf gives the identity of a hashable value. Unhashable values raise TypeError.
+func keyOf(v Value) dictKey {
+	switch v.kind {
+	case KindString, KindMarkup:
+		return dictKey{class: 's', str: v.str}
+	case KindBytes:
+		return dictKey{class: 'b', str: v.str}
+	case KindBool, KindInt:
+		return dictKey{class: 'i', num: v.num}
+	case KindBig:
+		return dictKey{class: 'I', str: v.bigInt().String()}
+	case KindFloat:
+		f := v.float()
+		if f == math.Trunc(f) && !math.IsInf(f, 0) {
+			return keyOf(floatToInt(f))
+		}
+		if f != f { // NaN is equal to nothing, itself included, but two NaN here are rare enough to be one
+			return dictKey{class: 'f', num: 1}
+		}
+		return dictKey{class: 'f', num: v.num}
+	case KindNone:
+		return dictKey{class: 'n'}
+	case KindUndefined:
+		return dictKey{class: 'u'}
+	case KindTuple:
+		var b strings.Builder
+		for _, item := range v.Items() {
+			k := keyOf(item)
+			b.WriteByte(k.class)
+			b.WriteString(strconv.FormatUint(k.num, 36))
+			b.WriteByte(',')
+			b.WriteString(strconv.Itoa(len(k.str)))
+			b.WriteByte(':')
+			b.WriteString(k.str)
+			if k.ptr != nil {
+				fmt.Fprintf(&b, "%p", k.ptr)
+			}
+		}
+		return dictKey{class: 't', str: b.String()}
+	case KindRange:
+		r := v.ref.(*pyRange)
+		return dictKey{class: 'r', str: fmt.Sprint(r.len(), r.start, r.step)}
+	case KindObject:
+		if _, ok := v.ref.(*dictView); !ok {
+			return dictKey{class: 'o', ptr: v.ref}
+		}
+	}
+	raise(typeError, "unhashable type: '%s'", v.typeName())
+	return dictKey{}
+}
+
+// dictView is what dict.keys(), .values() and .items() give.
+type dictView struct {
+	d    *Dict
+	kind byte // 'k', 'v' or 'i'
+}
+
+func (w *dictView) typeName() string {
+	return map[byte]string{'k': "dict_keys", 'v': "dict_values", 'i': "dict_items"}[w.kind]
+}
+
+func (w *dictView) at(i int) Value {
+	e := w.d.entries[i]
+	switch w.kind {
+	case 'k':
+		return e.Key
+	case 'v':
+		return e.Value
+	}
+	return newTuple(e.Key, e.Value)
+}

@@ -1,0 +1,200 @@
+package template
+
+import (
+	"fmt"
+	"math"
+	"math/big"
+	"strconv"
+)
+
+// Filters over numbers.
+
+func absFilter(_ *state, v Value, _ []Value) Value {
+	switch {
+	case v.kind == KindFloat:
+		return Float(math.Abs(v.float()))
+	case v.isInteger():
+		if v.bigInt().Sign() < 0 {
+			return sign(v, true)
+		}
+		return asInt(v)
+	}
+	raise(typeError, "bad operand type for abs(): '%s'", v.typeName())
+	return Value{}
+}
+
+// intFilter is the int filter: what cannot be read as an int goes through float, and then to the default.
+func intFilter(s *state, v Value, a []Value) Value {
+	def := a[0]
+	if !def.valid() {
+		def = Int(0)
+	}
+	switch {
+	case v.isInteger():
+		return asInt(v)
+	case v.kind == KindFloat:
+		if math.IsNaN(v.float()) {
+			return def
+		}
+		return floatToInt(v.float())
+	case v.IsString():
+		if base := a[1]; !base.valid() || base.isInteger() {
+			if n, ok := parseInt(v.str, optInt(base, 10)); ok {
+				return n
+			}
+		}
+		f, ok := parseFloat(v.str)
+		if !ok || math.IsNaN(f) || math.IsInf(f, 0) {
+			return def
+		}
+		return floatToInt(f)
+	case v.kind == KindUndefined:
+		failUndefined(v)
+	}
+	return def
+}
+
+func floatFilter(_ *state, v Value, a []Value) Value {
+	switch {
+	case v.isNumber():
+		return Float(toFloat(v))
+	case v.IsString():
+		if f, ok := parseFloat(v.str); ok {
+			return Float(f)
+		}
+	case v.kind == KindUndefined:
+		failUndefined(v)
+	}
+	if a[0].valid() {
+		return a[0]
+	}
+	return Float(0)
+}
+
+// roundFilter rounds half to even on the exact binary value ("common"), or up or down.
+func roundFilter(s *state, v Value, a []Value) Value {
+	precision, method := a[0], "common"
+	if !precision.valid() {
+		precision = Int(0)
+	}
+	if a[1].valid() {
+		method = a[1].Text()
+	}
+	switch method {
+	case "common":
+		return round(v, precision)
+	case "ceil", "floor":
+		scale := pow(s, Int(10), precision)
+		scaled := mul(s, v, scale)
+		switch {
+		case scaled.kind == KindFloat && method == "ceil":
+			scaled = floatToInt(math.Ceil(scaled.float()))
+		case scaled.kind == KindFloat:
+			scaled = floatToInt(math.Floor(scaled.float()))
+		case !scaled.isInteger():
+			raise(typeError, "must be real number, not %s", scaled.typeName())
+		}
+		return trueDiv(s, scaled, scale)
+	}
+	raise(filterArgError, "method must be common, ceil or floor")
+	return Value{}
+}
+
+// round is Python's round(v, n).
+func round(v, n Value) Value {
+	if v.kind == KindUndefined {
+		failUndefined(v)
+	}
+	if !v.isNumber() {
+		raise(typeError, "type %s doesn't define __round__ method", v.typeName())
+	}
+	if n.IsNone() {
+		if v.kind == KindFloat {
+			return floatToInt(math.RoundToEven(v.float()))
+		}
+		return asInt(v)
+	}
+	digits := integer(n)
+	if v.isInteger() {
+		if digits >= 0 {
+			return asInt(v)
+		}
+		if -digits > maxIntDigits {
+			return Int(0)
+		}
+		unit := new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(-digits)), nil)
+		return bigValue(roundBig(v.bigInt(), unit))
+	}
+	f := v.float()
+	switch {
+	case f == 0 || math.IsNaN(f) || math.IsInf(f, 0) || digits > 323:
+		return v
+	case digits < -308:
+		return Float(math.Copysign(0, f))
+	case digits >= 0:
+		out, _ := strconv.ParseFloat(strconv.FormatFloat(f, 'f', digits, 64), 64)
+		return Float(out)
+	}
+	unit := new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(-digits)), nil)
+	r := new(big.Rat).SetFloat64(f)
+	q := new(big.Rat).Quo(r, new(big.Rat).SetInt(unit))
+	whole := roundBig(q.Num(), q.Denom())
+	whole.Quo(whole, q.Denom()).Mul(whole, unit)
+	out, _ := new(big.Float).SetInt(whole).Float64()
+	if math.IsInf(out, 0) {
+		raise(overflowError, "rounded value too large to represent")
+	}
+	if out == 0 {
+		out = math.Copysign(0, f)
+	}
+	return Float(out)
+}
+
+// roundBig gives the multiple of unit next to n, the even one of two.
+func roundBig(n, unit *big.Int) *big.Int {
+	q, r := new(big.Int).DivMod(n, unit, new(big.Int))
+	switch c := new(big.Int).Lsh(r, 1).Cmp(unit); {
+	case c > 0, c == 0 && q.Bit(0) == 1:
+		q.Add(q, big.NewInt(1))
+	}
+	return q.Mul(q, unit)
+}
+
+// fileSizeFilter writes a byte count as people do: "13 kB", "4.1 MiB".
+func fileSizeFilter(_ *state, v Value, a []Value) Value {
+	var x float64
+	switch {
+	case v.isNumber():
+		x = toFloat(v)
+	case v.IsString():
+		f, ok := parseFloat(v.str)
+		if !ok {
+			raise(valueError, "could not convert string to float: %s", quotePython(v.str))
+		}
+		x = f
+	case v.kind == KindUndefined:
+		failUndefined(v)
+	default:
+		raise(typeError, "float() argument must be a string or a real number, not '%s'", v.typeName())
+	}
+	base, suffix := 1000.0, "B"
+	prefixes := []string{"k", "M", "G", "T", "P", "E", "Z", "Y"}
+	if flag(a[0], false) {
+		base, suffix = 1024, "iB"
+		prefixes[0] = "K"
+	}
+	switch {
+	case x == 1:
+		return String("1 Byte")
+	case x < base:
+		return String(bigText(floatToInt(x).bigInt()) + " Bytes")
+	}
+	unit := base
+	for i, p := range prefixes {
+		unit *= base
+		if x < unit || i == len(prefixes)-1 {
+			return String(fmt.Sprintf("%.1f %s%s", base*x/unit, p, suffix))
+		}
+	}
+	return Value{}
+}

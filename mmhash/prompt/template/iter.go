@@ -1,0 +1,307 @@
+package template
+
+import (
+	"math"
+	"unicode/utf8"
+)
+
+// Iteration: cursors over everything that Python can iterate, generators (lazy, used up by one pass, always true),
+// and the loop object.
+
+// cursor walks over an iterable.
+type cursor struct {
+	kind  Kind
+	i     int
+	items []Value
+	dict  *Dict
+	view  *dictView
+	rng   *pyRange
+	str   string
+	gen   *generator
+	loop  *loopContext
+}
+
+// iterate is iter(v); it raises TypeError for what cannot be iterated.
+func iterate(s *state, v Value) cursor {
+	var c cursor
+	c.init(s, v)
+	return c
+}
+
+func (c *cursor) init(_ *state, v Value) {
+	c.kind = v.kind
+	switch v.kind {
+	case KindUndefined:
+	case KindList, KindTuple:
+		c.items = v.ref.(*List).items
+	case KindDict:
+		c.dict = v.ref.(*Dict)
+	case KindString, KindMarkup, KindBytes:
+		c.str = v.str
+	case KindRange:
+		c.rng = v.ref.(*pyRange)
+	default:
+		switch o := v.ref.(type) {
+		case *dictView:
+			c.view = o
+			return
+		case *generator:
+			c.gen = o
+			return
+		case *loopContext:
+			c.loop = o
+			return
+		}
+		raise(typeError, "'%s' object is not iterable", v.typeName())
+	}
+}
+
+// iterable reports whether iter(v) works.
+func iterable(v Value) bool {
+	switch v.kind {
+	case KindUndefined, KindList, KindTuple, KindDict, KindString, KindMarkup, KindBytes, KindRange:
+		return true
+	case KindObject:
+		switch v.ref.(type) {
+		case *dictView, *generator, *loopContext:
+			return true
+		}
+	}
+	return false
+}
+
+func (c *cursor) next(s *state) (Value, bool) {
+	i := c.i
+	c.i++
+	switch c.kind {
+	case KindList, KindTuple:
+		if i < len(c.items) {
+			return c.items[i], true
+		}
+	case KindDict:
+		if i < len(c.dict.entries) {
+			return c.dict.entries[i].Key, true
+		}
+	case KindString, KindMarkup:
+		if c.str != "" {
+			_, n := utf8.DecodeRuneInString(c.str)
+			ch := c.str[:n]
+			c.str = c.str[n:]
+			return String(ch), true // also of a Markup: only indexing keeps the class
+		}
+	case KindBytes:
+		if i < len(c.str) {
+			return Int(int64(c.str[i])), true
+		}
+	case KindRange:
+		if i < c.rng.len() {
+			return c.rng.at(i), true
+		}
+	case KindObject:
+		switch {
+		case c.view != nil:
+			if i < len(c.view.d.entries) {
+				return c.view.at(i), true
+			}
+		case c.gen != nil:
+			return c.gen.pull(s)
+		case c.loop != nil:
+			if v, ok := c.loop.advance(); ok {
+				return newTuple(v, object(c.loop)), true
+			}
+		}
+	}
+	c.i = i
+	return Value{}, false
+}
+
+// collect is list(v): a new slice with its elements.
+func collect(s *state, v Value) []Value {
+	if v.isSeq() {
+		items := v.Items()
+		s.step(len(items))
+		return append(make([]Value, 0, len(items)), items...)
+	}
+	var out []Value
+	for it := iterate(s, v); ; {
+		e, ok := it.next(s)
+		if !ok {
+			return out
+		}
+		s.step(1)
+		out = append(out, e)
+	}
+}
+
+// generator is a lazy sequence.
+type generator struct {
+	next func(*state) (Value, bool)
+	name string // its type name, "generator" if empty
+	done bool
+}
+
+func (g *generator) typeName() string {
+	if g.name == "" {
+		return "generator"
+	}
+	return g.name
+}
+
+func (g *generator) pull(s *state) (Value, bool) {
+	if g.done {
+		return Value{}, false
+	}
+	s.step(1)
+	v, ok := g.next(s)
+	g.done = !ok
+	return v, ok
+}
+
+// loopContext is the loop variable of an extended loop.
+type loopContext struct {
+	s       *state
+	code    *loopCode
+	outer   *frame
+	over    Value
+	it      cursor
+	index0  int
+	depth0  int
+	size    int // -1: not known yet
+	current Value
+	before  Value
+	after   Value // looked ahead; the zero Value if not
+	changed Value // last arguments of changed()
+}
+
+func (l *loopContext) typeName() string { return "LoopContext" }
+
+func (l *loopContext) init(s *state, v Value, code *loopCode, outer *frame, depth int) {
+	*l = loopContext{s: s, code: code, outer: outer, over: v, index0: -1, depth0: depth, size: -1}
+	l.it.init(s, v)
+}
+
+func (l *loopContext) advance() (Value, bool) {
+	v := l.after
+	if v.valid() {
+		l.after = Value{}
+	} else {
+		var ok bool
+		if v, ok = l.it.next(l.s); !ok {
+			return Value{}, false
+		}
+	}
+	l.index0++
+	l.before, l.current = l.current, v
+	return v, true
+}
+
+// length counts the elements. A generator is read to its end for that, as Jinja2 does.
+func (l *loopContext) length() int {
+	if l.size >= 0 {
+		return l.size
+	}
+	n, ok := length(l.over)
+	if !ok {
+		var rest []Value
+		for {
+			v, ok := l.it.next(l.s)
+			if !ok {
+				break
+			}
+			rest = append(rest, v)
+		}
+		l.it = iterate(l.s, NewList(rest...))
+		n = len(rest) + l.index0 + 1
+		if l.after.valid() {
+			n++
+		}
+	}
+	l.size = n
+	return n
+}
+
+func (l *loopContext) peek() (Value, bool) {
+	if !l.after.valid() {
+		v, ok := l.it.next(l.s)
+		if !ok {
+			return Value{}, false
+		}
+		l.after = v
+	}
+	return l.after, true
+}
+
+func (l *loopContext) attr(name string) (Value, bool) {
+	switch name {
+	case "first":
+		return Bool(l.index0 == 0), true
+	case "last":
+		_, more := l.peek()
+		return Bool(!more), true
+	case "index":
+		return Int(int64(l.index0 + 1)), true
+	case "index0":
+		return Int(int64(l.index0)), true
+	case "length":
+		return Int(int64(l.length())), true
+	case "revindex":
+		return Int(int64(l.length() - l.index0)), true
+	case "revindex0":
+		return Int(int64(l.length() - l.index0 - 1)), true
+	case "depth":
+		return Int(int64(l.depth0 + 1)), true
+	case "depth0":
+		return Int(int64(l.depth0)), true
+	case "previtem":
+		if l.index0 == 0 {
+			return undefinedMessage("there is no previous item"), true
+		}
+		return l.before, true
+	case "nextitem":
+		if v, ok := l.peek(); ok {
+			return v, true
+		}
+		return undefinedMessage("there is no next item"), true
+	case "cycle":
+		return object(&function{"cycle", func(s *state, a *callArgs) Value {
+			a.only("cycle", 0, math.MaxInt)
+			if len(a.pos) == 0 {
+				raise(typeError, "no items for cycling given")
+			}
+			return a.pos[l.index0%len(a.pos)]
+		}}), true
+	case "changed":
+		return object(&function{"changed", func(s *state, a *callArgs) Value {
+			a.only("changed", 0, math.MaxInt)
+			now := newTuple(append([]Value(nil), a.pos...)...)
+			if l.changed.valid() && equal(s, l.changed, now) {
+				return pyFalse
+			}
+			l.changed = now
+			return pyTrue
+		}}), true
+	}
+	return Value{}, false
+}
+
+// call renders a recursive loop's body over another iterable.
+func (l *loopContext) call(s *state, a *callArgs) Value {
+	v := bind1(s, a, "iterable", "loop")
+	if l.code.fn == nil {
+		raise(typeError, "The loop must have the 'recursive' marker to be called recursively.")
+	}
+	text := l.code.recurse(s, l.outer, v, l.depth0+1)
+	if s.autoescape {
+		return markup(text)
+	}
+	return String(text)
+}
+
+// bind1 gives the one argument of a function.
+func bind1(s *state, a *callArgs, param, name string) Value {
+	sig := takes(param)
+	base := len(s.args)
+	v := bindArgs(s, a, &sig, name)[0]
+	s.args = s.args[:base]
+	return v
+}

@@ -1,0 +1,441 @@
+package template
+
+import "strings"
+
+// The parser builds the tree from tokens: statements here, expressions in parser_expr.go.
+// It accepts what Jinja2 3.1 accepts with the loopcontrols extension and transformers' {% generation %} tag.
+
+// maxNesting bounds blocks in blocks and brackets in brackets: a hostile source cannot exhaust the Go stack.
+const maxNesting = 100
+
+type parser struct {
+	toks  []token
+	i     int
+	depth int
+}
+
+// parse gives the tree of a template source. It fails (by panic) with a *SyntaxError.
+func parse(src string) []node {
+	p := &parser{toks: lex(src)}
+	body := p.subparse(nil)
+	if p.cur().kind != tokEOF {
+		p.fail("unexpected %s", p.cur().describe())
+	}
+	return body
+}
+
+func (p *parser) cur() token { return p.toks[p.i] }
+
+func (p *parser) look() token {
+	if p.i+1 < len(p.toks) {
+		return p.toks[p.i+1]
+	}
+	return p.toks[len(p.toks)-1]
+}
+
+func (p *parser) next() token {
+	t := p.toks[p.i]
+	if p.i+1 < len(p.toks) {
+		p.i++
+	}
+	return t
+}
+
+func (p *parser) fail(format string, args ...any) {
+	panic(syntaxErrorf(p.cur().line, format, args...))
+}
+
+func (p *parser) enter() {
+	if p.depth++; p.depth > maxNesting {
+		p.fail("nested deeper than %d levels", maxNesting)
+	}
+}
+
+func (p *parser) leave() { p.depth-- }
+
+func (p *parser) isName(name string) bool { return p.cur().kind == tokName && p.cur().text == name }
+func (p *parser) isOp(op string) bool     { return p.cur().kind == tokOperator && p.cur().text == op }
+
+func (p *parser) isAnyName(names []string) bool {
+	for _, n := range names {
+		if p.isName(n) {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *parser) skipName(name string) bool {
+	if p.isName(name) {
+		p.next()
+		return true
+	}
+	return false
+}
+
+func (p *parser) skipOp(op string) bool {
+	if p.isOp(op) {
+		p.next()
+		return true
+	}
+	return false
+}
+
+func (p *parser) expectOp(op string) {
+	if !p.skipOp(op) {
+		p.fail("expected token '%s', got '%s'", op, p.cur().describe())
+	}
+}
+
+func (p *parser) expectName(name string) {
+	if !p.skipName(name) {
+		p.fail("expected token '%s', got '%s'", name, p.cur().describe())
+	}
+}
+
+func (p *parser) ident() token {
+	if p.cur().kind != tokName {
+		p.fail("expected token 'name', got '%s'", p.cur().describe())
+	}
+	return p.next()
+}
+
+func (p *parser) expectKind(k tokenKind) {
+	if p.cur().kind != k {
+		p.fail("expected token '%s', got '%s'", token{kind: k}.describe(), p.cur().describe())
+	}
+	p.next()
+}
+
+// subparse reads text, prints and statements up to a tag named by one of ends, which becomes the current token.
+func (p *parser) subparse(ends []string) []node {
+	var body, data []node
+	flush := func() {
+		if len(data) > 0 {
+			body = append(body, &outputNode{pos(data[0].at()), data})
+			data = nil
+		}
+	}
+	for {
+		t := p.cur()
+		switch t.kind {
+		case tokData:
+			data = append(data, &dataNode{pos(t.line), t.text})
+			p.next()
+		case tokVarBegin:
+			p.next()
+			data = append(data, p.tupleExpr(tupleRules{condExpr: true}))
+			p.expectKind(tokVarEnd)
+		case tokBlockBegin:
+			flush()
+			p.next()
+			if p.isAnyName(ends) {
+				return body
+			}
+			body = append(body, p.statement())
+			p.expectKind(tokBlockEnd)
+		case tokEOF:
+			flush()
+			return body
+		default:
+			p.fail("unexpected %s", t.describe())
+		}
+	}
+}
+
+// statements reads a tag's body up to one of the end tags. The tag may end in a colon.
+func (p *parser) statements(ends ...string) []node {
+	p.enter()
+	defer p.leave()
+	p.skipOp(":")
+	p.expectKind(tokBlockEnd)
+	body := p.subparse(ends)
+	if p.cur().kind == tokEOF {
+		p.fail("Unexpected end of template. Jinja was looking for the following tags: '%s'.", strings.Join(ends, "' or '"))
+	}
+	return body
+}
+
+func (p *parser) statement() node {
+	t := p.cur()
+	if t.kind != tokName {
+		p.fail("tag name expected")
+	}
+	line := pos(t.line)
+	switch t.text {
+	case "for":
+		return p.forStatement()
+	case "if":
+		return p.ifStatement()
+	case "set":
+		return p.setStatement()
+	case "macro":
+		p.next()
+		n := &macroNode{pos: line, name: p.storeName().name}
+		p.signature(&n.signature)
+		n.body = p.statements("endmacro")
+		p.next()
+		return n
+	case "call":
+		p.next()
+		n := &callBlockNode{pos: line}
+		if p.isOp("(") {
+			p.signature(&n.signature)
+		}
+		call, ok := p.expr(true).(*callNode)
+		if !ok {
+			p.fail("expected call")
+		}
+		n.call = call
+		n.body = p.statements("endcall")
+		p.next()
+		return n
+	case "generation":
+		p.next()
+		n := &callBlockNode{pos: line, body: p.statements("endgeneration")}
+		p.next()
+		return n
+	case "filter":
+		p.next()
+		n := &filterBlockNode{pos: line, filter: p.filterChain(nil, true).(*filterNode)}
+		n.body = p.statements("endfilter")
+		p.next()
+		return n
+	case "with":
+		return p.withStatement()
+	case "print":
+		p.next()
+		n := &outputNode{pos: line}
+		for p.cur().kind != tokBlockEnd {
+			if len(n.items) > 0 {
+				p.expectOp(",")
+			}
+			n.items = append(n.items, p.expr(true))
+		}
+		return n
+	case "autoescape":
+		p.next()
+		n := &autoescapeNode{pos: line, on: p.expr(true)}
+		n.body = p.statements("endautoescape")
+		p.next()
+		return n
+	case "block":
+		return p.blockStatement()
+	case "break", "continue":
+		p.next()
+		return &loopControlNode{line, t.text == "break"}
+	case "include", "import", "from", "extends":
+		return p.loaderStatement()
+	}
+	p.fail("Encountered unknown tag '%s'.", t.text)
+	return nil
+}
+
+func (p *parser) forStatement() node {
+	n := &forNode{pos: pos(p.next().line)}
+	n.target = p.assignTarget(tupleRules{simple: true, endName: "in"})
+	p.expectName("in")
+	n.iter = p.tupleExpr(tupleRules{endName: "recursive"})
+	if p.skipName("if") {
+		n.test = p.expr(true)
+	}
+	n.recursive = p.skipName("recursive")
+	n.body = p.statements("endfor", "else")
+	if p.next().text == "else" {
+		n.orElse = p.statements("endfor")
+		p.next()
+	}
+	return n
+}
+
+func (p *parser) ifStatement() node {
+	root := &ifNode{pos: pos(p.next().line)}
+	for n := root; ; {
+		n.test = p.tupleExpr(tupleRules{})
+		n.body = p.statements("elif", "else", "endif")
+		switch p.next().text {
+		case "elif":
+			n = &ifNode{pos: pos(p.cur().line)}
+			root.elifs = append(root.elifs, n)
+			continue
+		case "else":
+			root.orElse = p.statements("endif")
+			p.next()
+		}
+		return root
+	}
+}
+
+func (p *parser) setStatement() node {
+	line := pos(p.next().line)
+	target := p.assignTarget(tupleRules{simple: true, namespace: true})
+	if p.skipOp("=") {
+		return &setNode{line, target, p.tupleExpr(tupleRules{condExpr: true})}
+	}
+	n := &setBlockNode{pos: line, target: target}
+	if f := p.filterChain(nil, false); f != nil {
+		n.filter = f.(*filterNode)
+	}
+	n.body = p.statements("endset")
+	p.next()
+	return n
+}
+
+func (p *parser) withStatement() node {
+	n := &withNode{pos: pos(p.next().line)}
+	for p.cur().kind != tokBlockEnd {
+		if len(n.targets) > 0 {
+			p.expectOp(",")
+		}
+		target := p.assignTarget(tupleRules{simple: true})
+		setCtx(target, ctxParam)
+		n.targets = append(n.targets, target)
+		p.expectOp("=")
+		n.values = append(n.values, p.expr(true))
+	}
+	n.body = p.statements("endwith")
+	p.next()
+	return n
+}
+
+func (p *parser) blockStatement() node {
+	n := &blockNode{pos: pos(p.next().line), name: p.ident().text}
+	n.scoped = p.skipName("scoped")
+	n.required = p.skipName("required")
+	if p.isOp("-") {
+		p.fail("Block names in Jinja have to be valid Python identifiers and may not contain hyphens, use an underscore instead.")
+	}
+	n.body = p.statements("endblock")
+	p.next()
+	if n.required {
+		for _, c := range n.body {
+			out, ok := c.(*outputNode)
+			for i := 0; ok && i < len(out.items); i++ {
+				var d *dataNode
+				d, ok = out.items[i].(*dataNode)
+				ok = ok && trimRightSpace(d.text) == ""
+			}
+			if !ok {
+				p.fail("Required blocks can only contain comments or whitespace")
+			}
+		}
+	}
+	p.skipName(n.name)
+	return n
+}
+
+// loaderStatement reads the tags that need other templates. They parse, and fail when they run.
+func (p *parser) loaderStatement() node {
+	tag := p.next()
+	n := &loaderNode{pos: pos(tag.line), tag: tag.text, template: p.expr(true)}
+	context := func() bool {
+		if (p.isName("with") || p.isName("without")) && p.look().kind == tokName && p.look().text == "context" {
+			p.next()
+			p.next()
+			return true
+		}
+		return false
+	}
+	switch tag.text {
+	case "include":
+		if p.isName("ignore") && p.look().text == "missing" {
+			p.next()
+			p.next()
+		}
+		context()
+	case "import":
+		p.expectName("as")
+		n.targets = append(n.targets, p.storeName().name)
+		context()
+	case "from":
+		p.expectName("import")
+		for !context() {
+			name := p.storeName().name
+			if strings.HasPrefix(name, "_") {
+				p.fail("names starting with an underline can not be imported")
+			}
+			if p.skipName("as") {
+				name = p.storeName().name
+			}
+			n.targets = append(n.targets, name)
+			if context() || !p.skipOp(",") {
+				break
+			}
+		}
+	}
+	return n
+}
+
+func (p *parser) signature(s *signature) {
+	p.expectOp("(")
+	for !p.isOp(")") {
+		if len(s.params) > 0 {
+			p.expectOp(",")
+		}
+		param := p.storeName()
+		param.ctx = ctxParam
+		if p.skipOp("=") {
+			s.defaults = append(s.defaults, p.expr(true))
+		} else if len(s.defaults) > 0 {
+			p.fail("non-default argument follows default argument")
+		}
+		s.params = append(s.params, param)
+	}
+	p.next()
+}
+
+// storeName reads one name to assign to.
+func (p *parser) storeName() *nameNode {
+	t := p.ident()
+	if isConstName(t.text) {
+		p.fail("can't assign to '%s'", t.text)
+	}
+	return &nameNode{pos(t.line), t.text, ctxStore}
+}
+
+func isConstName(s string) bool {
+	switch s {
+	case "true", "false", "none", "True", "False", "None":
+		return true
+	}
+	return false
+}
+
+// assignTarget reads a name, a tuple of targets, or (for set) a namespace attribute.
+func (p *parser) assignTarget(rules tupleRules) node {
+	line := p.cur().line
+	target := p.tupleExpr(rules)
+	if !assignable(target) {
+		panic(syntaxErrorf(line, "can't assign to this expression"))
+	}
+	setCtx(target, ctxStore)
+	return target
+}
+
+func assignable(n node) bool {
+	switch n := n.(type) {
+	case *nameNode:
+		return !isConstName(n.name)
+	case *nsRefNode:
+		return true
+	case *tupleNode:
+		for _, c := range n.items {
+			if !assignable(c) {
+				return false
+			}
+		}
+		return true
+	}
+	return false
+}
+
+func setCtx(n node, ctx nameCtx) {
+	switch n := n.(type) {
+	case *nameNode:
+		n.ctx = ctx
+	case *tupleNode:
+		for _, c := range n.items {
+			setCtx(c, ctx)
+		}
+	}
+}

@@ -1,0 +1,293 @@
+package template
+
+import (
+	"math"
+	"math/big"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// str() and repr() as Python writes them.
+
+// appendStr appends str(v).
+func (s *state) appendStr(dst []byte, v Value) []byte {
+	switch v.kind {
+	case KindString, KindMarkup:
+		return append(dst, v.str...)
+	case KindUndefined:
+		return dst
+	}
+	return s.appendRepr(dst, v)
+}
+
+// toStr is str(v).
+func toStr(s *state, v Value) string {
+	switch v.kind {
+	case KindString, KindMarkup:
+		return v.str
+	case KindUndefined:
+		return ""
+	}
+	text := string(s.appendRepr(nil, v))
+	s.grow(len(text))
+	return text
+}
+
+// appendRepr appends repr(v).
+func (s *state) appendRepr(dst []byte, v Value) []byte {
+	switch v.kind {
+	case KindUndefined:
+		return append(dst, "Undefined"...)
+	case KindNone:
+		return append(dst, "None"...)
+	case KindBool:
+		if v.bool() {
+			return append(dst, "True"...)
+		}
+		return append(dst, "False"...)
+	case KindInt:
+		return strconv.AppendInt(dst, v.int(), 10)
+	case KindBig:
+		return append(dst, bigText(v.bigInt())...)
+	case KindFloat:
+		return appendFloat(dst, v.float())
+	case KindString:
+		return appendQuoted(dst, v.str)
+	case KindMarkup:
+		return append(appendQuoted(append(dst, "Markup("...), v.str), ')')
+	case KindBytes:
+		return appendBytesRepr(dst, v.str)
+	case KindList:
+		return append(s.appendItems(append(dst, '['), v.Items()), ']')
+	case KindTuple:
+		items := v.Items()
+		dst = s.appendItems(append(dst, '('), items)
+		if len(items) == 1 {
+			dst = append(dst, ',')
+		}
+		return append(dst, ')')
+	case KindDict:
+		s.deeper()
+		dst = append(dst, '{')
+		for i, e := range v.ref.(*Dict).entries {
+			if i > 0 {
+				dst = append(dst, ", "...)
+			}
+			dst = append(s.appendRepr(dst, e.Key), ": "...)
+			dst = s.appendRepr(dst, e.Value)
+			s.bound(dst)
+		}
+		s.depth--
+		return append(dst, '}')
+	case KindRange:
+		r := v.ref.(*pyRange)
+		dst = strconv.AppendInt(append(dst, "range("...), r.start, 10)
+		dst = strconv.AppendInt(append(dst, ", "...), r.stop, 10)
+		if r.step != 1 {
+			dst = strconv.AppendInt(append(dst, ", "...), r.step, 10)
+		}
+		return append(dst, ')')
+	case KindObject:
+		return s.appendObject(dst, v)
+	}
+	return append(dst, "<invalid>"...)
+}
+
+// bound stops a text that grows past the output limit while it is written.
+func (s *state) bound(dst []byte) {
+	s.step(1)
+	if len(dst) > s.maxOut {
+		limit("output of more than %d bytes", s.t.opts.Limits.OutputBytes)
+	}
+}
+
+func (s *state) appendItems(dst []byte, items []Value) []byte {
+	s.deeper()
+	for i, item := range items {
+		if i > 0 {
+			dst = append(dst, ", "...)
+		}
+		dst = s.appendRepr(dst, item)
+		s.bound(dst)
+	}
+	s.depth--
+	return dst
+}
+
+func (s *state) appendObject(dst []byte, v Value) []byte {
+	switch o := v.ref.(type) {
+	case *macro:
+		if o.code.name == "" {
+			return append(dst, "<Macro None>"...)
+		}
+		return append(appendQuoted(append(dst, "<Macro "...), o.code.name), '>')
+	case *namespace:
+		return append(s.appendRepr(append(dst, "<Namespace "...), o.attrs.Value()), '>')
+	case *loopContext:
+		dst = strconv.AppendInt(append(dst, "<LoopContext "...), int64(o.index0+1), 10)
+		dst = strconv.AppendInt(append(dst, '/'), int64(o.length()), 10)
+		return append(dst, '>')
+	case *dictView:
+		dst = append(append(dst, o.typeName()...), "(["...)
+		s.deeper()
+		for i := range o.d.entries {
+			if i > 0 {
+				dst = append(dst, ", "...)
+			}
+			dst = s.appendRepr(dst, o.at(i))
+			s.bound(dst)
+		}
+		s.depth--
+		return append(dst, "])"...)
+	case *templateReference:
+		return append(dst, "<TemplateReference None>"...)
+	}
+	// Python prints an address here; no template can depend on it.
+	dst = append(append(dst, '<'), v.typeName()...)
+	return append(dst, " object>"...)
+}
+
+func bigText(n *big.Int) string {
+	text := n.String()
+	if len(strings.TrimPrefix(text, "-")) > maxIntDigits {
+		raise(valueError, "Exceeds the limit (%d digits) for integer string conversion", maxIntDigits)
+	}
+	return text
+}
+
+// appendFloat appends repr(f): the shortest text that reads back as f, in exponent form below 1e-4 and from 1e16.
+func appendFloat(dst []byte, f float64) []byte {
+	switch {
+	case math.IsNaN(f):
+		return append(dst, "nan"...)
+	case math.IsInf(f, 0):
+		if f < 0 {
+			dst = append(dst, '-')
+		}
+		return append(dst, "inf"...)
+	}
+	if a := math.Abs(f); a != 0 && (a < 1e-4 || a >= 1e16) {
+		return strconv.AppendFloat(dst, f, 'e', -1, 64) // Go writes at least two exponent digits as well
+	}
+	from := len(dst)
+	dst = strconv.AppendFloat(dst, f, 'f', -1, 64)
+	for _, c := range dst[from:] {
+		if c == '.' {
+			return dst
+		}
+	}
+	return append(dst, ".0"...)
+}
+
+// quotePython is repr of a str.
+func quotePython(s string) string { return string(appendQuoted(nil, s)) }
+
+// appendQuoted appends repr of a str: single quotes unless only they occur in it.
+func appendQuoted(dst []byte, s string) []byte {
+	quote := byte('\'')
+	if strings.IndexByte(s, '\'') >= 0 && strings.IndexByte(s, '"') < 0 {
+		quote = '"'
+	}
+	dst = append(dst, quote)
+	for i := 0; i < len(s); {
+		c := s[i]
+		if c < utf8.RuneSelf {
+			i++
+			switch {
+			case c == quote || c == '\\':
+				dst = append(dst, '\\', c)
+			case c == '\n':
+				dst = append(dst, `\n`...)
+			case c == '\r':
+				dst = append(dst, `\r`...)
+			case c == '\t':
+				dst = append(dst, `\t`...)
+			case c < ' ' || c == 0x7f:
+				dst = append(dst, pyHexEscape(rune(c))...)
+			default:
+				dst = append(dst, c)
+			}
+			continue
+		}
+		r, n := utf8.DecodeRuneInString(s[i:])
+		if isPyPrintable(r) {
+			dst = append(dst, s[i:i+n]...)
+		} else {
+			dst = append(dst, pyHexEscape(r)...)
+		}
+		i += n
+	}
+	return append(dst, quote)
+}
+
+// pyHexEscape is the escape of a character in Python's backslashreplace: \xhh, \uhhhh or \Uhhhhhhhh.
+func pyHexEscape(r rune) string {
+	digits, letter := 2, "x"
+	switch {
+	case r > 0xffff:
+		digits, letter = 8, "U"
+	case r > 0xff:
+		digits, letter = 4, "u"
+	}
+	hex := strconv.FormatInt(int64(r), 16)
+	return `\` + letter + strings.Repeat("0", digits-len(hex)) + hex
+}
+
+func isPyPrintable(r rune) bool { return r == ' ' || unicode.IsPrint(r) }
+
+func appendBytesRepr(dst []byte, s string) []byte {
+	quote := byte('\'')
+	if strings.IndexByte(s, '\'') >= 0 && strings.IndexByte(s, '"') < 0 {
+		quote = '"'
+	}
+	dst = append(dst, 'b', quote)
+	for i := 0; i < len(s); i++ {
+		switch c := s[i]; {
+		case c == quote || c == '\\':
+			dst = append(dst, '\\', c)
+		case c == '\n':
+			dst = append(dst, `\n`...)
+		case c == '\r':
+			dst = append(dst, `\r`...)
+		case c == '\t':
+			dst = append(dst, `\t`...)
+		case c < ' ' || c >= 0x7f:
+			dst = append(dst, pyHexEscape(rune(c))...)
+		default:
+			dst = append(dst, c)
+		}
+	}
+	return append(dst, quote)
+}
+
+// escapeValue is markupsafe.escape(v): Markup passes, everything else is turned into a str and escaped.
+func escapeValue(s *state, v Value) Value {
+	if v.kind == KindMarkup {
+		return v
+	}
+	text := escapeHTML(toStr(s, v))
+	s.grow(len(text))
+	return markup(text)
+}
+
+var htmlEscaper = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "'", "&#39;", `"`, "&#34;")
+
+func escapeHTML(text string) string {
+	if strings.IndexAny(text, `&<>'"`) < 0 {
+		return text
+	}
+	return htmlEscaper.Replace(text)
+}
+
+// toMarkup is Markup(v).
+func toMarkup(s *state, v Value) Value { return markup(toStr(s, v)) }
+
+// softStr is markupsafe.soft_str: str(v), but Markup stays.
+func softStr(s *state, v Value) Value {
+	if v.IsString() {
+		return v
+	}
+	return String(toStr(s, v))
+}

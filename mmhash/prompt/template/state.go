@@ -1,0 +1,285 @@
+package template
+
+import (
+	"time"
+	"unicode/utf8"
+)
+
+// state is one rendering in progress: the output, the current frame and what has been spent of the limits.
+// States are pooled per template, so a rendering in the steady state allocates only what its values need.
+type state struct {
+	t        *Template
+	out      []byte
+	base     int    // where this rendering's text starts in out
+	fr       *frame // the frame of the function that runs
+	resolved []Value
+	vars     Vars
+	blockVar *Dict // variables that blocks can see: the top level's own (nil without blocks)
+
+	steps, made, depth int
+	maxOut             int
+	line               int
+	autoescape         bool
+
+	args   []Value  // evaluated call arguments, as a stack
+	slots  []Value  // slots of frames, as a stack
+	frames []*frame // frames to use again
+	loops  []*loopContext
+	nloops int
+
+	tracking bool
+	captures int // captures in progress
+	rootEnd  int // len(out) when the outermost capture began
+	spans    []Span
+	now      time.Time
+}
+
+// frame holds the local variables of one function call; outer is the frame of the function around it.
+type frame struct {
+	slots []Value
+	outer *frame
+}
+
+func newState(t *Template) *state { return &state{t: t} }
+
+func (s *state) run(dst []byte, vars Vars) (out []byte, err error) {
+	s.out, s.base, s.vars = dst, len(dst), vars
+	s.maxOut = len(dst) + s.t.opts.Limits.OutputBytes
+	if s.resolved == nil {
+		s.resolved = make([]Value, len(s.t.globals))
+	}
+	for i, name := range s.t.globals {
+		v, ok := vars.get(name)
+		if !ok {
+			if v, ok = globals[name]; !ok {
+				v = missing
+			}
+		}
+		s.resolved[i] = v
+	}
+	if len(s.t.blocks) > 0 {
+		s.blockVar = NewDict(8)
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			out, err = dst, recovered(r, s.line)
+		}
+	}()
+	fr := s.enter(s.t.root, nil)
+	s.fr = fr
+	s.load(s.t.loads)
+	s.block(s.t.body)
+	return s.out, nil
+}
+
+// release cleans the state, so that it holds no request memory, and gives it back.
+func (s *state) release() {
+	clear(s.resolved)
+	clear(s.args[:cap(s.args)])
+	clear(s.slots[:cap(s.slots)])
+	for _, l := range s.loops {
+		*l = loopContext{}
+	}
+	const keep = 1 << 12 // a rare huge rendering must not stay resident
+	if cap(s.args) > keep || cap(s.slots) > keep || len(s.loops) > keep || len(s.frames) > keep {
+		return
+	}
+	*s = state{t: s.t, resolved: s.resolved, args: s.args[:0], slots: s.slots[:0], frames: s.frames, loops: s.loops, spans: s.spans[:0]}
+	s.t.states.Put(s)
+}
+
+// step spends n steps.
+func (s *state) step(n int) {
+	if s.steps += n; s.steps > s.t.opts.Limits.Steps {
+		limit("more than %d steps", s.t.opts.Limits.Steps)
+	}
+}
+
+// grow accounts for n bytes of strings made.
+func (s *state) grow(n int) {
+	if s.made += n; s.made > 4*s.t.opts.Limits.OutputBytes || n > s.t.opts.Limits.OutputBytes {
+		limit("strings of more than %d bytes", s.t.opts.Limits.OutputBytes)
+	}
+}
+
+// str makes a str of s's own, accounted for.
+func (s *state) str(text string) Value {
+	s.grow(len(text))
+	return String(text)
+}
+
+// list makes a list of s's own, accounted for.
+func (s *state) list(items []Value) Value {
+	s.step(len(items))
+	return NewList(items...)
+}
+
+func (s *state) deeper() {
+	if s.depth++; s.depth > s.t.opts.Limits.Depth {
+		limit("nested deeper than %d", s.t.opts.Limits.Depth)
+	}
+}
+
+// enter makes a frame for a call of fn. leave must follow for the frame to be used again.
+func (s *state) enter(fn *funcScope, outer *frame) *frame {
+	var fr *frame
+	if n := len(s.frames); n > 0 {
+		fr, s.frames = s.frames[n-1], s.frames[:n-1]
+	} else {
+		fr = new(frame)
+	}
+	from := len(s.slots)
+	if from+fn.slots > cap(s.slots) {
+		// Older frames keep their part of the old array.
+		s.slots = make([]Value, 0, max(64, 2*cap(s.slots), fn.slots))
+		from = 0
+	}
+	s.slots = s.slots[:from+fn.slots]
+	fr.slots = s.slots[from : from+fn.slots : from+fn.slots]
+	fr.outer = outer
+	return fr
+}
+
+// leave gives a frame back, unless inner functions may still see it.
+func (s *state) leave(fn *funcScope, fr *frame) {
+	if fn.captured {
+		return
+	}
+	clear(fr.slots)
+	if n := len(s.slots); len(fr.slots) > 0 && n >= len(fr.slots) && &s.slots[n-1] == &fr.slots[len(fr.slots)-1] {
+		s.slots = s.slots[:n-len(fr.slots)]
+	}
+	fr.slots, fr.outer = nil, nil
+	s.frames = append(s.frames, fr)
+}
+
+// loop makes a loop object; it lives until the rendering ends, because a template may keep it.
+func (s *state) loop() *loopContext {
+	if s.nloops == len(s.loops) {
+		s.loops = append(s.loops, new(loopContext))
+	}
+	l := s.loops[s.nloops]
+	s.nloops++
+	return l
+}
+
+// write appends text to the output.
+func (s *state) write(text string) {
+	s.out = append(s.out, text...)
+	if len(s.out) > s.maxOut {
+		limit("output of more than %d bytes", s.t.opts.Limits.OutputBytes)
+	}
+}
+
+// print appends str(v), escaped where autoescape is on.
+func (s *state) print(v Value, escape bool) {
+	switch {
+	case escape:
+		s.write(escapeValue(s, v).str)
+	case v.kind == KindString || v.kind == KindMarkup:
+		s.write(v.str)
+	case v.kind == KindUndefined:
+	default:
+		s.out = s.appendStr(s.out, v)
+		s.write("")
+	}
+}
+
+// capture runs f and gives what it wrote, which does not reach the output.
+func (s *state) capture(f func() ctl) (string, ctl) {
+	from := s.beginCapture()
+	c := f()
+	return s.endCapture(from), c
+}
+
+func (s *state) beginCapture() int {
+	if s.captures++; s.captures == 1 {
+		s.rootEnd = len(s.out)
+	}
+	return len(s.out)
+}
+
+func (s *state) endCapture(from int) string {
+	text := string(s.out[from:])
+	s.out = s.out[:from]
+	s.captures--
+	s.grow(len(text))
+	return text
+}
+
+// generated notes the span of a generation block whose text is text.
+func (s *state) generated(text string) {
+	end := len(s.out)
+	if s.captures > 0 {
+		end = s.rootEnd
+	}
+	start := utf8.RuneCount(s.out[s.base:end])
+	s.spans = append(s.spans, Span{start, start + utf8.RuneCountInString(text)})
+}
+
+// ctl is how a statement ended.
+type ctl uint8
+
+const (
+	ctlNext ctl = iota
+	ctlBreak
+	ctlContinue
+)
+
+type (
+	stmt func(*state) ctl
+	expr func(*state) Value
+)
+
+// block runs statements until one of them breaks out.
+func (s *state) block(body []stmt) ctl {
+	for _, st := range body {
+		if c := st(s); c != ctlNext {
+			return c
+		}
+	}
+	return ctlNext
+}
+
+// slotLoad fills one slot on entry to a scope.
+type slotLoad struct {
+	slot   int
+	action loadAction
+	global int // index into resolved
+	from   varRef
+}
+
+// varRef is a variable seen from a function: hops frames out, then the slot.
+type varRef struct{ hops, slot int }
+
+func (s *state) at(r varRef) *Value {
+	fr := s.fr
+	for i := r.hops; i > 0; i-- {
+		fr = fr.outer
+	}
+	return &fr.slots[r.slot]
+}
+
+func (s *state) load(loads []slotLoad) {
+	for i := range loads {
+		l := &loads[i]
+		switch l.action {
+		case loadResolve:
+			s.fr.slots[l.slot] = s.resolve(l.global)
+		case loadAlias:
+			s.fr.slots[l.slot] = *s.at(l.from)
+		case loadUndefined:
+			s.fr.slots[l.slot] = missing
+		}
+	}
+}
+
+// resolve gives a top-level variable, or missing. In a block the template's own top-level variables come first.
+func (s *state) resolve(global int) Value {
+	if s.blockVar != nil && s.blockVar.Len() > 0 {
+		if v, ok := s.blockVar.Get(s.t.globals[global]); ok {
+			return v
+		}
+	}
+	return s.resolved[global]
+}

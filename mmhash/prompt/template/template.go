@@ -1,0 +1,148 @@
+// Package template renders chat templates exactly as Hugging Face transformers does: Jinja2 3.1 in its immutable
+// sandbox with trim_blocks, lstrip_blocks, loop controls, transformers' tojson, raise_exception, strftime_now,
+// namespace and dict, and the {% generation %} tag. Values follow Python: ordered dicts, big integers, float repr,
+// str(dict), Markup. Source of the rules: jinja2 3.1.6, markupsafe 3.0, transformers 5.23 (utils/chat_template_utils.py).
+//
+// A template is compiled once per model into a tree of closures and rendered from many goroutines at once.
+// The way through the files: lexer, parser and scope read the source; compile makes closures; state runs them;
+// value, dict, ops, attr and format are Python's data model; filters, tests and methods are the library.
+package template
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"time"
+)
+
+// Options are the surroundings of a template. The zero value is the default.
+type Options struct {
+	Now      func() time.Time // the clock of strftime_now; time.Now if nil
+	Location *time.Location   // the worker's time zone; UTC if nil
+	Limits   Limits
+}
+
+// Limits bound one rendering, because templates come from files that others wrote. A zero field takes its default.
+type Limits struct {
+	Steps       int // statements, loop rounds and calls, and 1 for each element produced; default 5 million
+	Depth       int // macros, recursive loops and value nesting inside each other; default 200
+	OutputBytes int // bytes of output; strings made on the way may take four times as much together; default 64 MiB
+}
+
+// Var is one top-level variable of a rendering.
+type Var struct {
+	Name  string
+	Value Value
+}
+
+// Vars are the top-level variables of a rendering; of equal names the last counts. transformers always defines
+// messages, tools, documents and add_generation_prompt (None, None and False when not given): see Chat.
+type Vars []Var
+
+// Set appends a variable.
+func (v *Vars) Set(name string, value Value) { *v = append(*v, Var{name, value}) }
+
+func (v Vars) get(name string) (Value, bool) {
+	for i := len(v) - 1; i >= 0; i-- {
+		if v[i].Name == name {
+			return v[i].Value, true
+		}
+	}
+	return Value{}, false
+}
+
+// Template is a compiled template, safe for concurrent use.
+type Template struct {
+	opts     Options
+	source   string
+	tree     []node
+	root     *funcScope
+	loads    []slotLoad
+	body     []stmt
+	globals  []string // names that the template looks up in its variables, in slot order
+	blocks   map[string]*blockCode
+	resolved map[string]bool // names that Uses knows
+	filters  map[string]*filter
+	tests    map[string]*test
+	states   sync.Pool
+}
+
+// Span is the character range (code points, as Python counts) of one {% generation %} block in the rendered text.
+type Span struct{ Start, End int }
+
+// Compile parses a template and makes it ready to render. The error is a *SyntaxError.
+func Compile(src string, opts Options) (t *Template, err error) {
+	if opts.Now == nil {
+		opts.Now = time.Now
+	}
+	if opts.Location == nil {
+		opts.Location = time.UTC
+	}
+	opts.Limits = opts.Limits.withDefaults()
+	defer func() {
+		if r := recover(); r != nil {
+			t, err = nil, recovered(r, 0)
+		}
+	}()
+	t = &Template{opts: opts, source: src, filters: filters, tests: tests}
+	t.tree = parse(src)
+	newCompiler(t).template()
+	t.states.New = func() any { return newState(t) }
+	return t, nil
+}
+
+func (l Limits) withDefaults() Limits {
+	if l.Steps <= 0 {
+		l.Steps = 5_000_000
+	}
+	if l.Depth <= 0 {
+		l.Depth = 200
+	}
+	if l.OutputBytes <= 0 {
+		l.OutputBytes = 64 << 20
+	}
+	return l
+}
+
+// Render appends the rendered text to dst and returns the extended slice. The error is a *RaisedError where the
+// template refused the conversation, wraps ErrLimit where a bound was reached, and is an *Error where Python would
+// have raised; dst comes back unchanged then.
+func (t *Template) Render(dst []byte, vars Vars) ([]byte, error) {
+	s := t.states.Get().(*state)
+	out, err := s.run(dst, vars)
+	s.release()
+	return out, err
+}
+
+// RenderSpans is Render that also gives the spans of {% generation %} blocks, relative to the text appended.
+func (t *Template) RenderSpans(dst []byte, vars Vars) ([]byte, []Span, error) {
+	s := t.states.Get().(*state)
+	s.tracking = true
+	out, err := s.run(dst, vars)
+	spans := append([]Span(nil), s.spans...)
+	s.release()
+	return out, spans, err
+}
+
+// recovered turns a panic of this package into the error it carries. A panic of the Go runtime becomes an error as
+// well: a template must not take the process down.
+func recovered(r any, line int) error {
+	switch e := r.(type) {
+	case *SyntaxError:
+		return e
+	case *RaisedError:
+		e.Line = line
+		return e
+	case *Error:
+		e.Line = line
+		return e
+	case runtime.Error:
+		return &Error{Line: line, Class: "InternalError", Msg: e.Error()}
+	case error:
+		if errors.Is(e, ErrLimit) {
+			return fmt.Errorf("template: line %d: %w", line, e)
+		}
+	}
+	panic(r)
+}

@@ -1,0 +1,289 @@
+package template
+
+import (
+	"math"
+	"math/big"
+	"unicode/utf8"
+)
+
+// Kind is the Python type of a Value, as far as templates can tell types apart.
+type Kind uint8
+
+const (
+	KindInvalid   Kind = iota // the zero Value: no value at all (an unbound local, an argument not given)
+	KindUndefined             // jinja2.Undefined
+	KindNone
+	KindBool
+	KindInt // fits int64
+	KindBig // an int beyond int64
+	KindFloat
+	KindString
+	KindMarkup // markupsafe.Markup: a str that escapes what is joined to it
+	KindBytes
+	KindList
+	KindTuple
+	KindDict
+	KindRange
+	KindObject // macros, namespaces, generators, bound methods, loop and the like
+)
+
+// Value is one Python value: immutable, safe to share between renderings, 48 bytes, passed by value.
+// String leaves are Go strings and may point into request memory, which then lives as long as the Value.
+// The zero Value is "no value"; use None for Python's None.
+type Value struct {
+	kind Kind
+	num  uint64 // bool, int64, float64 bits; for Undefined an undefinedReason
+	str  string // string, markup, bytes; for Undefined its name or message
+	ref  any    // *List, *Dict, *big.Int, *pyRange or an object
+}
+
+// None is Python's None.
+var None = Value{kind: KindNone}
+
+var (
+	pyTrue  = Value{kind: KindBool, num: 1}
+	pyFalse = Value{kind: KindBool}
+	// missing marks a template variable that holds nothing yet; reading one gives Undefined.
+	missing = Value{kind: KindUndefined, num: undefinedMissing}
+)
+
+// Bool, Int, Float and String make Python's bool, int, float and str.
+func Bool(b bool) Value {
+	if b {
+		return pyTrue
+	}
+	return pyFalse
+}
+
+func Int(i int64) Value     { return Value{kind: KindInt, num: uint64(i)} }
+func Float(f float64) Value { return Value{kind: KindFloat, num: math.Float64bits(f)} }
+
+// String makes a str. s must be valid UTF-8.
+func String(s string) Value { return Value{kind: KindString, str: s} }
+
+func markup(s string) Value { return Value{kind: KindMarkup, str: s} }
+
+// List is the storage of a Python list or tuple.
+type List struct {
+	items []Value
+	group bool // a tuple made by groupby: it has the attributes grouper and list
+}
+
+// NewList makes a list that owns items.
+func NewList(items ...Value) Value { return Value{kind: KindList, ref: &List{items: items}} }
+
+func newTuple(items ...Value) Value { return Value{kind: KindTuple, ref: &List{items: items}} }
+
+func bigValue(n *big.Int) Value {
+	if n.IsInt64() {
+		return Int(n.Int64())
+	}
+	return Value{kind: KindBig, ref: n}
+}
+
+func object(o any) Value { return Value{kind: KindObject, ref: o} }
+
+// Kind gives the value's type.
+func (v Value) Kind() Kind { return v.kind }
+
+// IsNone reports whether v is None; IsUndefined, whether it is Undefined.
+func (v Value) IsNone() bool      { return v.kind == KindNone }
+func (v Value) IsUndefined() bool { return v.kind == KindUndefined }
+
+// IsString reports whether v is a str (Markup is one too).
+func (v Value) IsString() bool { return v.kind == KindString || v.kind == KindMarkup }
+
+// Text gives the text of a str, and "" for anything else.
+func (v Value) Text() string {
+	if v.IsString() {
+		return v.str
+	}
+	return ""
+}
+
+// Items gives the elements of a list or tuple, and nil for anything else. The caller must not change them.
+func (v Value) Items() []Value {
+	if v.kind == KindList || v.kind == KindTuple {
+		return v.ref.(*List).items
+	}
+	return nil
+}
+
+// Dict gives the storage of a dict, and nil for anything else.
+func (v Value) Dict() *Dict {
+	if v.kind == KindDict {
+		return v.ref.(*Dict)
+	}
+	return nil
+}
+
+// Get gives the value of a dict's string key.
+func (v Value) Get(key string) (Value, bool) {
+	if d := v.Dict(); d != nil {
+		return d.Get(key)
+	}
+	return Value{}, false
+}
+
+func (v Value) bool() bool       { return v.num != 0 }
+func (v Value) int() int64       { return int64(v.num) }
+func (v Value) float() float64   { return math.Float64frombits(v.num) }
+func (v Value) valid() bool      { return v.kind != KindInvalid }
+func (v Value) isSeq() bool      { return v.kind == KindList || v.kind == KindTuple }
+func (v Value) isNumber() bool   { return v.kind >= KindBool && v.kind <= KindFloat }
+func (v Value) isInteger() bool  { return v.kind >= KindBool && v.kind <= KindBig }
+func (v Value) isSmallInt() bool { return v.kind == KindInt || v.kind == KindBool }
+
+// bigInt gives a bool, int or big int as *big.Int. The result must not be changed.
+func (v Value) bigInt() *big.Int {
+	if v.kind == KindBig {
+		return v.ref.(*big.Int)
+	}
+	return big.NewInt(v.int())
+}
+
+// typeName is type(v).__name__.
+func (v Value) typeName() string {
+	switch v.kind {
+	case KindUndefined:
+		return "Undefined"
+	case KindNone:
+		return "NoneType"
+	case KindBool:
+		return "bool"
+	case KindInt, KindBig:
+		return "int"
+	case KindFloat:
+		return "float"
+	case KindString:
+		return "str"
+	case KindMarkup:
+		return "Markup"
+	case KindBytes:
+		return "bytes"
+	case KindList:
+		return "list"
+	case KindTuple:
+		return "tuple"
+	case KindDict:
+		return "dict"
+	case KindRange:
+		return "range"
+	case KindObject:
+		if t, ok := v.ref.(interface{ typeName() string }); ok {
+			return t.typeName()
+		}
+	}
+	return "object"
+}
+
+// truth is bool(v).
+func truth(v Value) bool {
+	switch v.kind {
+	case KindBool, KindInt:
+		return v.num != 0
+	case KindFloat:
+		return v.float() != 0
+	case KindString, KindMarkup, KindBytes:
+		return v.str != ""
+	case KindList, KindTuple:
+		return len(v.ref.(*List).items) != 0
+	case KindDict:
+		return v.ref.(*Dict).Len() != 0
+	case KindRange:
+		return v.ref.(*pyRange).len() != 0
+	case KindBig:
+		return true
+	case KindObject:
+		switch o := v.ref.(type) {
+		case *dictView:
+			return o.d.Len() != 0
+		case *loopContext:
+			return o.length() != 0
+		}
+		return true
+	}
+	return false
+}
+
+// length is len(v); ok is false where Python raises TypeError.
+func length(v Value) (n int, ok bool) {
+	switch v.kind {
+	case KindUndefined:
+		return 0, true
+	case KindString, KindMarkup:
+		return utf8.RuneCountInString(v.str), true
+	case KindBytes:
+		return len(v.str), true
+	case KindList, KindTuple:
+		return len(v.ref.(*List).items), true
+	case KindDict:
+		return v.ref.(*Dict).Len(), true
+	case KindRange:
+		return v.ref.(*pyRange).len(), true
+	case KindObject:
+		switch o := v.ref.(type) {
+		case *dictView:
+			return o.d.Len(), true
+		case *loopContext:
+			return o.length(), true
+		}
+	}
+	return 0, false
+}
+
+// pyRange is Python's range over machine integers.
+type pyRange struct{ start, stop, step int64 }
+
+func (r *pyRange) len() int {
+	switch {
+	case r.step > 0 && r.start < r.stop:
+		return int((uint64(r.stop)-uint64(r.start)-1)/uint64(r.step)) + 1
+	case r.step < 0 && r.start > r.stop:
+		return int((uint64(r.start)-uint64(r.stop)-1)/-uint64(r.step)) + 1
+	}
+	return 0
+}
+
+func (r *pyRange) at(i int) Value { return Int(r.start + int64(i)*r.step) }
+
+// undefinedReason (in Value.num) says how an Undefined came about, for its message.
+const (
+	undefinedName    = iota // str is the variable's name
+	undefinedAttr           // str is the attribute, ref the owner's type name
+	undefinedHint           // str is the message
+	undefinedUnsafe         // str is the message; using it raises SecurityError
+	undefinedMissing        // an empty template variable
+)
+
+func undefined(name string) Value { return Value{kind: KindUndefined, num: undefinedName, str: name} }
+
+func undefinedOf(owner Value, attr string) Value {
+	return Value{kind: KindUndefined, num: undefinedAttr | uint64(owner.kind)<<8, str: attr}
+}
+
+func undefinedMessage(msg string) Value {
+	return Value{kind: KindUndefined, num: undefinedHint, str: msg}
+}
+
+func unsafeUndefined(owner Value, attr string) Value {
+	return Value{kind: KindUndefined, num: undefinedUnsafe | uint64(owner.kind)<<8, str: attr}
+}
+
+// failUndefined raises what using an Undefined raises.
+func failUndefined(v Value) {
+	owner := Value{kind: Kind(v.num >> 8)}.typeName()
+	switch v.num & 0xff {
+	case undefinedName:
+		raise(undefinedError, "%s is undefined", quotePython(v.str))
+	case undefinedAttr:
+		raise(undefinedError, "'%s object' has no attribute %s", owner, quotePython(v.str))
+	case undefinedUnsafe:
+		raise(securityError, "access to attribute %s of '%s' object is unsafe.", quotePython(v.str), owner)
+	case undefinedMissing:
+		raise(undefinedError, "the variable is undefined")
+	}
+	raise(undefinedError, "%s", v.str)
+}
+
+func (v Value) isMissing() bool { return v.kind == KindUndefined && v.num == undefinedMissing }
