@@ -129,9 +129,11 @@ type Mention struct {
 
 // Batch is what one message holds: the events of one scheduler step, in order.
 type Batch struct {
-	Time   float64 // the publisher's clock, seconds since 1970; 0 if not told
-	Rank   int     // data-parallel rank, -1 if not told
-	Events []Event
+	Time float64 // the publisher's clock, seconds since 1970; 0 if not told
+	Rank int     // data-parallel rank, -1 if not told
+	// Partial: the publisher itself does not know all that the worker holds (the bus, behind a gap).
+	Partial bool
+	Events  []Event
 }
 
 // Digest folds a block hash sent as bytes to a handle: its last 8 bytes, big endian, as vLLM itself does it for the

@@ -42,6 +42,7 @@ type Block struct {
 // Prompt is one sequence that the engine computed.
 type Prompt struct {
 	Tokens []uint32 // prompt and generated ids, without the last generated one, which is never cached
+	Asked  int      // how many of them are the prompt
 	Spans  []block.Span
 	Names  []string // of the spans, as on the wire
 }
@@ -55,7 +56,7 @@ type Step struct {
 	Prompts []Prompt // empty where the recording has no token ids
 	Blocks  []Block
 	Frames  []Frame
-	Cached  int        // cached_tokens as the engine answered; -1 if not told
+	Cached  int        // cached_tokens as the engine answered; -1 if not told, or if it did not look
 	Replay  [][][]byte // Op "replay": messages as a DEALER gets them
 }
 
@@ -113,9 +114,13 @@ func FromDir(dir string) (*Set, error) {
 }
 
 type rawStep struct {
-	ID, Op, Worker  string
-	Status          int
-	Request         struct{ Model, Cache_salt string }
+	ID, Op, Worker string
+	Status         int
+	Request        struct {
+		Model    string
+		Salt     string `json:"cache_salt"`
+		LogProbs *int   `json:"prompt_logprobs"`
+	}
 	Prompt          []json.RawMessage   `json:"prompt_token_rle"`
 	PerChoice       [][]json.RawMessage `json:"prompt_token_rle_per_choice"`
 	Output          json.RawMessage     `json:"output_token_ids"`
@@ -197,8 +202,8 @@ func lines(open func(string) (io.ReadCloser, error), name string, each func(rawS
 }
 
 func (r rawStep) step() (Step, error) {
-	s := Step{Op: r.Op, Model: r.Request.Model, Salt: r.Request.Cache_salt, Cached: -1}
-	if r.Usage.Details.Cached != nil {
+	s := Step{Op: r.Op, Model: r.Request.Model, Salt: r.Request.Salt, Cached: -1}
+	if r.Usage.Details.Cached != nil && r.Request.LogProbs == nil { // prompt_logprobs: the cache is not read
 		s.Cached = *r.Usage.Details.Cached
 	}
 	for _, f := range r.Frames {
@@ -271,6 +276,7 @@ func (r rawStep) prompts(s *Step) error {
 				p.Tokens = append(p.Tokens, run[0])
 			}
 		}
+		p.Asked = len(p.Tokens)
 		if i < len(outputs) && len(outputs[i]) > 1 {
 			p.Tokens = append(p.Tokens, outputs[i][:len(outputs[i])-1]...)
 		}

@@ -1,0 +1,96 @@
+package feed
+
+import (
+	"errors"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/indexer/event"
+)
+
+// apply decodes m and hands its events to the sink. Messages missing before it are taken as lost: everything is cleared
+// first, and the rank is partial until the publisher clears. An error means that nothing was done.
+func (f *Feed) apply(m Message) error {
+	batch, err := f.o.Decoder.Decode(m.Payload)
+	if err != nil {
+		f.note(func(s *Stats) { s.DecodeErrors++; s.LastError = err.Error() })
+		return err
+	}
+	whole := m.Seq == 0
+	if f.settled {
+		whole = m.Seq == f.next
+	} else {
+		f.partial = !whole
+	}
+	if f.settled && !whole {
+		f.forget()
+	}
+	f.settled, f.next = true, m.Seq+1
+	*f.at(m.Seq) = seen{m.Seq + 1, xxh3.Hash(m.Payload)}
+
+	blocks, unknownParents, unknownBlocks, otherSize, unresolved := 0, 0, 0, 0, 0
+	media, size := false, f.o.BlockSize
+	for i := range batch.Events {
+		e := &batch.Events[i]
+		switch e.Kind {
+		case event.Stored:
+			if f.o.Stored != nil {
+				f.o.Stored(e)
+			}
+			if size == 0 {
+				size, f.o.BlockSize = e.BlockSize, e.BlockSize
+			}
+			if e.BlockSize != size {
+				otherSize += len(e.Handles)
+				continue
+			}
+			media = media || e.MediaUnknown && e.Tier == event.GPU
+			if e.Tier != event.GPU && e.MediaUnknown {
+				unresolved += f.copied(e)
+				continue
+			}
+			if err := f.o.Sink.Store(e); err == nil {
+				f.offload.stored(e)
+				blocks += len(e.Handles)
+			} else if errors.Is(err, indexer.ErrUnknownParent) {
+				unknownParents++
+			} else {
+				f.note(func(s *Stats) { s.Refused++; s.LastError = err.Error() })
+			}
+		case event.Copied:
+			unresolved += f.copied(e)
+		case event.Removed:
+			unknownBlocks += f.o.Sink.Remove(e.Tier, e.Handles)
+			f.offload.removed(e)
+		case event.Cleared:
+			f.o.Sink.Clear()
+			f.offload.clear()
+			f.partial = false
+		}
+	}
+	if batch.Partial {
+		f.partial = true
+	}
+	f.o.Sink.Done(f.partial)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := &f.stats
+	s.Batches++
+	s.Events += uint64(len(batch.Events))
+	s.Blocks += uint64(blocks)
+	s.UnknownParents += uint64(unknownParents)
+	s.UnknownBlocks += uint64(unknownBlocks)
+	s.OtherBlockSize += uint64(otherSize)
+	s.Unresolved += uint64(unresolved)
+	s.MediaUnknown = s.MediaUnknown || media
+	s.BlockSize, s.Rank = size, batch.Rank
+	s.LastSeq, s.Epoch, s.Partial = m.Seq, m.Epoch, f.partial
+	return nil
+}
+
+// done tells the sink and the stats of a change outside a batch.
+func (f *Feed) done() {
+	f.o.Sink.Done(f.partial)
+	f.note(func(s *Stats) { s.Partial = f.partial })
+}

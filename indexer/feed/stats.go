@@ -1,0 +1,51 @@
+package feed
+
+import "time"
+
+// Stats is what a feed has seen since it started.
+type Stats struct {
+	Batches, Events, Blocks uint64 // applied; Blocks: stored, copies included
+
+	Gaps       uint64 // messages were missing
+	Restarts   uint64 // the publisher started anew
+	Duplicates uint64 // messages seen twice
+	Drops      uint64 // messages that found the queue full
+	Stale      uint64 // messages of a publisher that a newer one has replaced
+	Replays    uint64 // answered
+
+	DecodeErrors   uint64 // messages that could not be read
+	ReplayErrors   uint64
+	UnknownParents uint64 // stored events behind a block that is not held
+	UnknownBlocks  uint64 // removals of blocks that are not held
+	Refused        uint64 // stored events that the index would not have for another reason
+	Unresolved     uint64 // blocks told by handle alone whose content is not known
+	OtherBlockSize uint64 // blocks of another size than BlockSize; left out
+
+	// Partial: the worker may hold more than it was seen to store; what the index says is a lower bound.
+	Partial bool
+	// MediaUnknown: this engine's events do not tell media and salts apart (vLLM before 0.17). No credit for requests
+	// that have any.
+	MediaUnknown bool
+
+	BlockSize   int // tokens; 0: not known yet
+	Rank        int // as the publisher says; -1: it does not
+	Epoch       uint64
+	LastSeq     uint64
+	Connected   bool
+	Connects    uint64
+	LastMessage time.Time // received
+	LastError   string
+}
+
+// Stats returns a copy.
+func (f *Feed) Stats() Stats {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.stats
+}
+
+func (f *Feed) note(change func(*Stats)) {
+	f.mu.Lock()
+	change(&f.stats)
+	f.mu.Unlock()
+}
