@@ -58,7 +58,7 @@ func (k llama4) bind(s *settings) counter {
 	}
 }
 
-func (k llama4) rule() string { return "best fitting canvas, up to " + k.max.String() + " tiles" }
+func (k llama4) rule() string { return "best fitting canvas, up to " + k.max.key() + " tiles" }
 
 // factorGrids lists (rows, columns) for n = most..1, grouped by the first
 // appearance of their ratio, as Llama 4 and Perception LM do.
@@ -123,7 +123,7 @@ func (k cohere2) bind(s *settings) counter {
 	}
 }
 
-func (k cohere2) rule() string { return "least upscaled grid of " + k.tile.String() + " px tiles" }
+func (k cohere2) rule() string { return "least upscaled grid of " + k.tile.key() + " px tiles" }
 
 // molmo tiles with overlapping crops; the margins are taken off the picture
 // before the canvas is chosen, in float32. Overview and tiles are both laid
@@ -176,7 +176,7 @@ func (k molmo) bind(s *settings) counter {
 	}
 }
 
-func (k molmo) rule() string { return "overview and up to " + k.max.String() + " overlapping crops" }
+func (k molmo) rule() string { return "overview and up to " + k.max.key() + " overlapping crops" }
 
 // tilings lists (rows, columns); ties by product only in Molmo, by rows too in
 // Molmo 2: the same order.
@@ -243,7 +243,7 @@ func (k perceptionLM) bind(s *settings) counter {
 	}
 }
 
-func (k perceptionLM) rule() string { return "covering canvas, up to " + k.max.String() + " tiles" }
+func (k perceptionLM) rule() string { return "covering canvas, up to " + k.max.key() + " tiles" }
 
 func coveringCanvas(canvases [][2]int, w, h, tile int) (best [2]int, ok bool) {
 	scale := float64(w) / float64(h)

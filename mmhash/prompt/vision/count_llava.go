@@ -17,15 +17,15 @@ func (k fixed) bind(s *settings) counter {
 	return func(_, _, _ int) (grid, error) { return grid{main: n}, nil }
 }
 
-func (k fixed) rule() string { return "always " + k.n.String() }
+func (k fixed) rule() string { return "always " + k.n.key() }
 
 // square is (size/patch)² for every picture, after a square resize or crop,
 // divided by pool², plus what the encoder's strategy keeps.
 type square struct {
 	size, patch value
 	pool        value // nil = 1
-	// strategy and extra: "default" drops the class token, "full" keeps it.
-	// nil where the encoder has none.
+	// strategy and extra: "default" drops one token, the class token where the
+	// encoder has one, "full" keeps all. nil: neither.
 	strategy, extra value
 }
 
@@ -48,14 +48,19 @@ func (k square) class(s *settings) int {
 	if k.strategy == nil {
 		return 0
 	}
-	extra := s.natural(k.extra)
+	extra := 1
+	if v, _ := s.find(k.extra); v != nil {
+		extra = s.small(k.extra, 0, 16)
+	} else if t, _ := dig(s.config, "vision_config.model_type").(string); strings.HasPrefix(t, "siglip") {
+		extra = 0
+	}
 	if s.text(k.strategy) == "default" {
 		extra--
 	}
-	return max(extra, 0)
+	return extra
 }
 
-func (k square) rule() string { return "square of " + k.size.String() }
+func (k square) rule() string { return "square of " + k.size.key() }
 
 // anyres adds the unpadded canvas, with one newline token per row.
 type anyres struct {
@@ -119,7 +124,7 @@ func (k anyres) bind(s *settings) counter {
 	}
 }
 
-func (k anyres) rule() string { return "overview and unpadded canvas of " + k.pinpoints.String() }
+func (k anyres) rule() string { return "overview and unpadded canvas of " + k.pinpoints.key() }
 
 // round7 is Python's round(x, 7), which rounds the exact decimal value.
 func round7(x float64) float64 {
@@ -167,5 +172,5 @@ func (k panScan) bind(s *settings) counter {
 }
 
 func (k panScan) rule() string {
-	return "always " + k.tokens.String() + "; pan and scan by " + k.on.String()
+	return "always " + k.tokens.key() + "; pan and scan by " + k.on.key()
 }

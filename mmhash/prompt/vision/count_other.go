@@ -31,7 +31,7 @@ func (k phi3) bind(s *settings) counter {
 	}
 }
 
-func (k phi3) rule() string { return "up to " + k.crops.String() + " crops of 336 px" }
+func (k phi3) rule() string { return "up to " + k.crops.key() + " crops of 336 px" }
 
 // phi4 pads to a grid of 448 px crops and leaves out the padding (Phi-4
 // multimodal).
@@ -63,7 +63,7 @@ func (k phi4) bind(s *settings) counter {
 	}
 }
 
-func (k phi4) rule() string { return "up to " + k.crops.String() + " crops, padding left out" }
+func (k phi4) rule() string { return "up to " + k.crops.key() + " crops, padding left out" }
 
 // splitLongest scales the longer side and cuts tiles (Idefics 3, SmolVLM).
 type splitLongest struct{ edge, tile, seqLen, split value }
@@ -102,7 +102,7 @@ func (k splitLongest) bind(s *settings) counter {
 func even(n int) int { return n + n%2 }
 
 func (k splitLongest) rule() string {
-	return "longest edge " + k.edge.String() + " cut by " + k.tile.String()
+	return "longest edge " + k.edge.key() + " cut by " + k.tile.key()
 }
 
 // slicesLog cuts by area and log aspect ratio (MiniCPM-V).
@@ -117,7 +117,7 @@ func (k slicesLog) bind(s *settings) counter {
 	}
 }
 
-func (k slicesLog) rule() string { return "slices of " + k.res.String() + ", up to " + k.max.String() }
+func (k slicesLog) rule() string { return "slices of " + k.res.key() + ", up to " + k.max.key() }
 
 // slice gives the grid, 0, 0 for none. Among equal errors the first number of
 // columns wins, or with tall the most rows.
@@ -186,7 +186,7 @@ func (k minicpm46) bind(s *settings) counter {
 	}
 }
 
-func (k minicpm46) rule() string { return "slices of " + k.res.String() + ", each at its own size" }
+func (k minicpm46) rule() string { return "slices of " + k.res.key() + ", each at its own size" }
 
 // step3 slides a window over large pictures (Step 3).
 type step3 struct{ overview, tile, patches value }

@@ -145,7 +145,7 @@ func fitLongSide(w, h, f, limit int) (cols, rows int, err error) {
 }
 
 func (k smartResize) rule() string {
-	return "smart_resize, unit " + k.patch.String() + " x " + k.merge.String()
+	return "smart_resize, unit " + k.patch.key() + " x " + k.merge.key()
 }
 
 // fitLongest shrinks to a longest edge and counts patches, the last one of a
@@ -179,7 +179,7 @@ func (k fitLongest) bind(s *settings) counter {
 	}
 }
 
-func (k fitLongest) rule() string { return "longest edge " + k.edge.String() }
+func (k fitLongest) rule() string { return "longest edge " + k.edge.key() }
 
 // kimiVL shrinks by the number of patches, then pads up (Kimi-VL).
 type kimiVL struct{ patch, merge, limit value }
@@ -196,7 +196,7 @@ func (k kimiVL) bind(s *settings) counter {
 	}
 }
 
-func (k kimiVL) rule() string { return "patch limit " + k.limit.String() + ", padded up" }
+func (k kimiVL) rule() string { return "patch limit " + k.limit.key() + ", padded up" }
 
 // kimiK25 bounds the patches in all and on each side, then pads up.
 type kimiK25 struct{ patch, merge, limit, side, fixed value }
@@ -219,7 +219,7 @@ func (k kimiK25) bind(s *settings) counter {
 	}
 }
 
-func (k kimiK25) rule() string { return "patch limits " + k.limit.String() + " and " + k.side.String() }
+func (k kimiK25) rule() string { return "patch limits " + k.limit.key() + " and " + k.side.key() }
 
 // softBudget fills a token budget while keeping the aspect ratio (Gemma 4).
 type softBudget struct{ patch, pool, budget value }
@@ -257,4 +257,4 @@ func (k softBudget) bind(s *settings) counter {
 	}
 }
 
-func (k softBudget) rule() string { return "token budget " + k.budget.String() }
+func (k softBudget) rule() string { return "token budget " + k.budget.key() }

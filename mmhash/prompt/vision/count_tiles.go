@@ -121,7 +121,7 @@ func (k tiles) bind(s *settings) counter {
 }
 
 func (k tiles) rule() string {
-	return "closest grid of " + k.size.String() + " px tiles, " + k.min.String() + " to " + k.max.String()
+	return "closest grid of " + k.size.key() + " px tiles, " + k.min.key() + " to " + k.max.key()
 }
 
 // msac is H2OVL's two-scale cropping: a second tiling whose grid shares no
@@ -214,7 +214,7 @@ func (k deepseekVL2) bind(s *settings) counter {
 	}
 }
 
-func (k deepseekVL2) rule() string { return "canvas of " + k.candidates.String() }
+func (k deepseekVL2) rule() string { return "canvas of " + k.candidates.key() }
 
 // bestCanvas is LLaVA-NeXT's choice: most pixels kept, then least waste, then
 // first. Pairs are (width, height).
@@ -283,7 +283,7 @@ func (k lfm2) bind(s *settings) counter {
 }
 
 func (k lfm2) rule() string {
-	return "whole up to " + k.maxTokens.String() + " tokens, else closest grid of " + k.tile.String() + " px tiles"
+	return "whole up to " + k.maxTokens.key() + " tokens, else closest grid of " + k.tile.key() + " px tiles"
 }
 
 // graniteDocling always shows tiles, one at least.
@@ -343,4 +343,4 @@ func narrow(all [][2]int) [][2]int {
 	return keep
 }
 
-func (k graniteDocling) rule() string { return "closest grid of " + k.size.String() + " px tiles" }
+func (k graniteDocling) rule() string { return "closest grid of " + k.size.key() + " px tiles" }

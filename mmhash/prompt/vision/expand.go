@@ -59,11 +59,11 @@ func (m *Model) Expand(dst, ids []uint32, media []Media, kw Kwargs) (out []uint3
 		}
 	}
 	for items.left > 0 {
-		it, at := items.next(func(it *item) (int, int) { return indexIDs(ids, it.targetIDs(m), from) })
+		it, at, end := items.next(from, func(it *item, from int) (int, int) { return indexIDs(ids, it.targetIDs(m), from) })
 		if it == nil {
 			return m.expandDecoded(dst, ids, media, kw)
 		}
-		b.out = append(b.out, ids[from:at.start]...)
+		b.out = append(b.out, ids[from:at]...)
 		start := len(b.out)
 		if err := b.item(media[it.index], it.k); err != nil {
 			var unknown *UndecidableError
@@ -73,7 +73,7 @@ func (m *Model) Expand(dst, ids []uint32, media []Media, kw Kwargs) (out []uint3
 			return m.exactPrefix(b.out[:start], base, spans), spans, err
 		}
 		spans = append(spans, Span{it.index, start - base, len(b.out) - start})
-		from = at.end
+		from = end
 	}
 	b.out = append(b.out, ids[from:]...)
 	if m.fam.newlineMerge {
@@ -119,10 +119,17 @@ func (it *item) targetText() string {
 // queues hold the media that wait, one queue for each placeholder that can be
 // told apart.
 type queues struct {
-	waiting   [][]*item
+	waiting   []queue
 	left      int
 	inserting *rule // family that inserts instead of replacing
 	inserted  []int
+}
+
+type queue struct {
+	items []*item
+	// Where the placeholder comes next, from searched on; start < 0: nowhere.
+	start, end int
+	searched   bool
 }
 
 func (m *Model) queue(media []Media) (*queues, error) {
@@ -149,35 +156,40 @@ func (m *Model) queue(media []Media) (*queues, error) {
 		if !ok {
 			at = len(q.waiting)
 			byKey[text] = at
-			q.waiting = append(q.waiting, nil)
+			q.waiting = append(q.waiting, queue{})
 		}
-		q.waiting[at] = append(q.waiting[at], it)
+		q.waiting[at].items = append(q.waiting[at].items, it)
 		q.left++
 	}
 	return q, nil
 }
 
-type hit struct{ start, end int }
-
-// next takes the waiting item whose placeholder comes first.
-func (q *queues) next(find func(*item) (start, end int)) (*item, hit) {
-	best, at := -1, hit{}
-	for i, w := range q.waiting {
-		if len(w) == 0 {
+// next takes the waiting item whose placeholder comes first at or behind
+// from. Every queue remembers its next placeholder, so all searches together
+// read the prompt once for each queue.
+func (q *queues) next(from int, find func(it *item, from int) (start, end int)) (it *item, start, end int) {
+	best := -1
+	for i := range q.waiting {
+		w := &q.waiting[i]
+		if len(w.items) == 0 {
 			continue
 		}
-		start, end := find(w[0])
-		if start >= 0 && (best < 0 || start < at.start) {
-			best, at = i, hit{start, end}
+		if !w.searched || w.start >= 0 && w.start < from {
+			w.start, w.end = find(w.items[0], from)
+			w.searched = true
+		}
+		if w.start >= 0 && (best < 0 || w.start < q.waiting[best].start) {
+			best = i
 		}
 	}
 	if best < 0 {
-		return nil, at
+		return nil, 0, 0
 	}
-	it := q.waiting[best][0]
-	q.waiting[best] = q.waiting[best][1:]
+	w := &q.waiting[best]
+	it = w.items[0]
+	w.items = w.items[1:]
 	q.left--
-	return it, at
+	return it, w.start, w.end
 }
 
 func indexIDs(ids, target []uint32, from int) (start, end int) {
@@ -215,7 +227,7 @@ func (m *Model) expandDecoded(dst, ids []uint32, media []Media, kw Kwargs) ([]ui
 	var c condensedText
 	from := 0
 	for q.left > 0 {
-		it, at := q.next(func(it *item) (int, int) {
+		it, at, end := q.next(from, func(it *item, from int) (int, int) {
 			target := m.tok.DecodeText(it.targetIDs(m))
 			if i := strings.Index(text[from:], target); i >= 0 && target != "" {
 				return from + i, from + i + len(target)
@@ -225,11 +237,11 @@ func (m *Model) expandDecoded(dst, ids []uint32, media []Media, kw Kwargs) ([]ui
 		if it == nil {
 			return dst, nil, refused(500, "fewer placeholders in the prompt than media (%d are left over)", q.left)
 		}
-		c.plain(text[from:at.start])
+		c.plain(text[from:at])
 		if err := c.item(b, media[it.index], it); err != nil {
 			return dst, nil, err
 		}
-		from = at.end
+		from = end
 	}
 	c.plain(text[from:])
 	return c.encode(m, dst, m.fam.viaPieces)
@@ -417,7 +429,7 @@ func (m *Model) ExpandText(dst []uint32, text string, media []Media, kw Kwargs) 
 	}
 	from := 0
 	for q.left > 0 {
-		it, at := q.next(func(it *item) (int, int) {
+		it, at, end := q.next(from, func(it *item, from int) (int, int) {
 			target := it.targetText()
 			if i := strings.Index(text[from:], target); i >= 0 {
 				return from + i, from + i + len(target)
@@ -427,11 +439,11 @@ func (m *Model) ExpandText(dst []uint32, text string, media []Media, kw Kwargs) 
 		if it == nil {
 			return dst, nil, refused(400, "fewer placeholders in the prompt than media (%d are left over)", q.left)
 		}
-		c.plain(text[from:at.start])
+		c.plain(text[from:at])
 		if err := c.item(b, media[it.index], it); err != nil {
 			return dst, nil, err
 		}
-		from = at.end
+		from = end
 	}
 	c.plain(text[from:])
 	if m.fam.finishText != nil {

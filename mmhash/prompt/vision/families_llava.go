@@ -11,7 +11,7 @@ var llavaSquare = square{
 	// Encoders with a class token say so in num_additional_image_tokens; the
 	// files of older checkpoints leave it to the encoder's type.
 	strategy: value{"processor.vision_feature_select_strategy", "config.vision_feature_select_strategy", "=default"},
-	extra:    value{"processor.num_additional_image_tokens", "=1"},
+	extra:    value{"processor.num_additional_image_tokens"},
 }
 
 var llavaFamilies = []family{

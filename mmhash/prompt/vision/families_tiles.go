@@ -220,7 +220,7 @@ var tileFamilies = []family{
 			layout: layout{begin: "{start}", tileBegin: "<|img_row_{r}_col_{c}|>", between: "{thumb}", end: "{end}"}},
 	},
 	{
-		name: "minicpmv", title: "MiniCPM-V 2.5 to 4.5, MiniCPM-o",
+		name: "minicpmv", title: "MiniCPM-V 2.6 to 4.5, MiniCPM-o",
 		archs: []string{"MiniCPMV", "MiniCPMO"}, types: []string{"minicpmv", "minicpmo"},
 		names:     minicpmNames,
 		image:     minicpmEntry("<image_id>{k}</image_id>"),

@@ -88,6 +88,8 @@ type builder struct {
 	rules []bound // by m.rules
 	items int     // media in the request
 
+	written int // embedding tokens of the request so far
+
 	mode  buildMode
 	out   []uint32 // ids: everything written so far
 	n     int      // counting: tokens so far
@@ -171,6 +173,9 @@ func (b *builder) item(media Media, k int) error {
 	if err != nil {
 		return err
 	}
+	if b.written += g.main + g.rows*g.cols*g.tile; b.written > maxPrompt {
+		return undecidable(modality, "the media of one request give more than %d tokens", maxPrompt)
+	}
 	b.rule, b.k, b.err, b.afterRun = r, k, nil, false
 	b.pending = b.pending[:0]
 	if r.entry.arrange != nil {
@@ -209,6 +214,9 @@ const (
 	maxSide   = 1 << 31
 	maxPixels = 1 << 40
 )
+
+// maxPrompt bounds the embedding tokens of one request.
+const maxPrompt = 1 << 24
 
 // run writes n embedding tokens.
 func (b *builder) run(n int) {
