@@ -129,6 +129,7 @@ func (s *sightline) all() []router.Outcome {
 
 // With the token usage filter on, the engine's own counts come back, from JSON answers and from streams.
 func TestTokenUsageComesBack(t *testing.T) {
+	needs140(t)
 	w := start(t, 1, func(o *envoy.Options) { o.TokenUsage = true })
 	s := w.runSightline(extproc.Options{})
 	for _, more := range []string{`"n":1`, `"stream":true`} {

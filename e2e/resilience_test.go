@@ -11,34 +11,54 @@ import (
 	"github.com/sightline-router/sightline/extproc"
 )
 
-// load sends requests at a steady rate, whether or not answers come, until the result is called; that returns the replies.
-func (w *world) load(perSecond int, request func(i int) reply) (stop func() []reply) {
-	var mu sync.Mutex
-	var replies []reply
-	var wg sync.WaitGroup
-	quit := make(chan struct{})
-	wg.Go(func() {
+// load sends requests at a steady rate, whether or not answers come.
+type load struct {
+	t       *testing.T
+	quit    chan struct{}
+	running sync.WaitGroup
+	mu      sync.Mutex
+	sent    int
+	replies []reply
+}
+
+func startLoad(t *testing.T, perSecond int, request func(i int) reply) *load {
+	l := &load{t: t, quit: make(chan struct{})}
+	l.running.Go(func() {
 		tick := time.NewTicker(time.Second / time.Duration(perSecond))
 		defer tick.Stop()
 		for i := 0; ; i++ {
 			select {
-			case <-quit:
+			case <-l.quit:
 				return
 			case <-tick.C:
 			}
-			wg.Go(func() {
+			l.mu.Lock()
+			l.sent++
+			l.mu.Unlock()
+			l.running.Go(func() {
 				r := request(i)
-				mu.Lock()
-				defer mu.Unlock()
-				replies = append(replies, r)
+				l.mu.Lock()
+				defer l.mu.Unlock()
+				l.replies = append(l.replies, r)
 			})
 		}
 	})
-	return func() []reply {
-		close(quit)
-		wg.Wait()
-		return replies
-	}
+	return l
+}
+
+// more waits until n more requests were sent.
+func (l *load) more(n int) {
+	l.t.Helper()
+	sent := func() int { l.mu.Lock(); defer l.mu.Unlock(); return l.sent }
+	begin := sent()
+	eventually(l.t, fmt.Sprintf("%d more requests", n), func() bool { return sent() >= begin+n })
+}
+
+// stop ends the load and returns all replies.
+func (l *load) stop() []reply {
+	close(l.quit)
+	l.running.Wait()
+	return l.replies
 }
 
 // failures lists what was not answered 200.
@@ -68,24 +88,28 @@ func TestSightlineDiesUnderLoad(t *testing.T) {
 	kill := w.forkSightline()
 	w.waitDecided()
 	addrs := w.addrs()
-	stop := w.load(100, func(i int) reply {
+	l := startLoad(t, 100, func(i int) reply {
 		return w.post(chat(script{Targets: []string{addrs[i%3], addrs[(i+1)%3]}}, `"pad":"`+strings.Repeat("x", 4000)+`"`), nil)
 	})
 	undecided := func() bool { r := w.post(chat(script{}), nil); return r.status == 200 && r.id() == "" }
 	for range 2 {
+		l.more(60)
 		kill()
 		eventually(t, "requests pass without a decision", undecided)
-		time.Sleep(300 * time.Millisecond) // some traffic without Sightline
+		l.more(40)
 		kill = w.forkSightline()
 		w.waitDecided()
 	}
 	kill()
 	s := w.runSightline(extproc.Options{})
+	l.more(60)
 	s.stop()
 	eventually(t, "requests pass without a decision", undecided)
+	l.more(20)
 	w.forkSightline()
 	w.waitDecided()
-	replies := stop()
+	l.more(20)
+	replies := l.stop()
 	if bad := failures(replies); len(bad) > 0 {
 		t.Errorf("%d of %d requests failed, such as: %s", len(bad), len(replies), bad[0])
 	}
@@ -102,7 +126,7 @@ func TestWorkerDiesUnderLoad(t *testing.T) {
 	w.runSightline(extproc.Options{})
 	addrs := w.addrs()
 	// A third of the requests has its first choice at the victim, a third has no decision; each takes a while there.
-	stop := w.load(100, func(i int) reply {
+	l := startLoad(t, 100, func(i int) reply {
 		s := script{Targets: []string{addrs[i%3], addrs[(i+1)%3]}}
 		if i%3 == 2 {
 			s = script{}
@@ -118,10 +142,10 @@ func TestWorkerDiesUnderLoad(t *testing.T) {
 	}
 	release(w.workers[1])
 	release(w.workers[2])
-	time.Sleep(300 * time.Millisecond) // requests gather at the victim, without a first byte
+	l.more(60) // of which a third gathers at the victim, without a first byte
 	w.workers[0].kill()
-	time.Sleep(700 * time.Millisecond) // and go on arriving for it
-	replies := stop()
+	l.more(200) // and go on arriving for it
+	replies := l.stop()
 	if bad := failures(replies); len(bad) > 0 {
 		t.Errorf("%d of %d requests failed, such as: %s", len(bad), len(replies), bad[0])
 	}
@@ -195,5 +219,27 @@ func TestPanicInADecision(t *testing.T) {
 	}
 	if r := w.post(chat(script{Targets: w.addrs()}), nil); r.id() == "" || r.Worker != w.addrs()[0] {
 		t.Errorf("the request after: decision %q", r.id())
+	}
+}
+
+// Envoy closes an idle connection to a worker before the engine's server would (uvicorn: after 5 s), so that no request
+// runs into a connection that is being closed.
+func TestIdleConnectionsCloseInTime(t *testing.T) {
+	t.Parallel()
+	w := start(t, 2, nil)
+	w.runSightline(extproc.Options{})
+	x := w.workers[1]
+	r := w.post(chat(script{Targets: []string{x.addr}}), nil)
+	if r.Worker != x.addr {
+		t.Fatalf("%v, status %d from %q", r.err, r.status, r.Worker)
+	}
+	name := "cluster.workers_picked.upstream_cx_active"
+	if n := w.stat(name); n == 0 {
+		t.Fatal("no connection was kept")
+	}
+	begin := time.Now()
+	eventually(t, "idle connections are closed", func() bool { return w.stat(name) == 0 })
+	if d := time.Since(begin); d > 4800*time.Millisecond {
+		t.Errorf("idle connections were closed after %v, want less than 4.8 s", d)
 	}
 }

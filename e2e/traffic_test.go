@@ -24,7 +24,7 @@ func TestBodiesArriveWhole(t *testing.T) {
 		body := chat(script{Targets: []string{target}}, `"pad":"`+strings.Repeat("é", size/2)+`"`)
 		sum := sha256.Sum256([]byte(body))
 		for name, c := range map[string]*http.Client{"HTTP/1": w.client, "HTTP/2": w.h2} {
-			r := w.send(c, "POST", "/v1/chat/completions", body, nil)
+			r := decided(func() reply { return w.send(c, "POST", "/v1/chat/completions", body, nil) })
 			if r.err != nil || r.Worker != target || r.SHA256 != hex.EncodeToString(sum[:]) {
 				t.Errorf("%d bytes, %s: %v, status %d, %d of %d bytes at %s", size, name, r.err, r.status, r.Length, len(body), r.Worker)
 			}
@@ -182,7 +182,7 @@ func TestEditedBody(t *testing.T) {
 				"HTTP/1 chunked": func() reply { return w.upload(w.client, body, nil, nil) },
 				"HTTP/2 chunked": func() reply { return w.upload(w.h2, body, nil, nil) },
 			} {
-				r := send()
+				r := decided(send)
 				if r.err != nil || r.Worker != target || r.SHA256 != hex.EncodeToString(sum[:]) {
 					t.Errorf("%s, %d bytes, %q: %v, status %d, %d bytes at %q, want %d", name, len(body), text[:1], r.err, r.status, r.Length, r.Worker, len(want))
 				}
