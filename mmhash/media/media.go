@@ -4,7 +4,7 @@
 // one identity. Beside it stand the facts that prompt layout and engine names need (Facts), read from the file's header.
 //
 // How often a picture's bytes are touched: Identify makes one pass over the body's own pieces (base64, digest and header
-// together, 48 KB at a time, no decoded copy). The names that engines use (package name) have the bytes in the middle of
+// together, 24 KB at a time, no decoded copy). The names that engines use (package name) have the bytes in the middle of
 // a longer pre-image, so the first sight of a picture in a class costs a second pass, for all classes at once
 // (Store.Names); from then on the content id finds them, and a known picture costs one pass.
 //
@@ -70,7 +70,7 @@ func Status(err error) int {
 	return 0
 }
 
-// scratch is what one pass needs: 48 KB of decoded bytes and the hashers' state, reused between requests.
+// scratch is what one pass needs: 24 KB of decoded bytes and the hashers' state, reused between requests.
 type scratch struct {
 	dec  decoder
 	hash *blake3.Hasher

@@ -165,7 +165,7 @@ func (e *escape) next(c byte) (out byte, ok, bad bool) {
 }
 
 // outSize is a decoded piece: a multiple of 3 (base64) and of 8192 (BLAKE3's widest step), and inside the L1/L2 caches.
-const outSize = 48 << 10
+const outSize = 24 << 10
 
 // decoder turns base64 text in pieces into bytes in pieces. Between pieces it carries at most three characters. Text is
 // strict as in vLLM (pybase64, validate): standard alphabet, padding, nothing else.

@@ -57,11 +57,13 @@ func (f *Fetcher) exchange(ctx context.Context, t target, old *entry) (e *entry,
 		if e.modified == "" {
 			e.modified = old.modified
 		}
+		f.stats.unchanged.Add(1)
 		return e, nil
 	case resp.StatusCode != http.StatusOK:
 		return nil, &Error{Kind: Status, Host: t.host, Status: resp.StatusCode}
 	case old != nil && unchanged(old, e, resp):
 		e.facts = old.facts
+		f.stats.unchanged.Add(1)
 		return e, nil
 	case resp.ContentLength > f.cfg.MaxBytes:
 		return nil, &Error{Kind: TooLarge, Host: t.host}
@@ -74,12 +76,20 @@ func (f *Fetcher) exchange(ctx context.Context, t target, old *entry) (e *entry,
 	if cap(body)-len(body) > len(body)/4 {
 		body = bytes.Clone(body) // it may stay for long
 	}
-	facts, err := media.Identify(media.File(body))
-	if err != nil {
-		return nil, unreadable(t.host, err)
-	}
+	f.stats.downloads.Add(1)
+	f.stats.bytes.Add(uint64(len(body)))
+	facts, bad := media.Identify(media.File(body))
 	e.facts = facts
-	if f.cfg.Seen != nil {
+	switch {
+	case bad != nil && t.signed: // it may be the page that says what is wrong with the signature
+		return nil, unreadable(t.host, bad)
+	case bad != nil:
+		e.err = unreadable(t.host, bad)
+		if least := f.cfg.now().Add(missingFor); e.fresh.Before(least) {
+			e.fresh = least
+		}
+		return e, nil
+	case f.cfg.Seen != nil:
 		f.cfg.Seen(facts, body)
 	}
 	if !cacheControl(resp.Header.Values("Cache-Control")).noStore {

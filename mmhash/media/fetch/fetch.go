@@ -124,7 +124,7 @@ type Fetcher struct {
 	total  chan struct{}
 
 	inFlight atomic.Int64 // bytes of unfinished downloads
-	counts   [kinds]atomic.Uint64
+	stats    counters
 
 	base   context.Context // ends with Close
 	stop   context.CancelFunc
@@ -174,7 +174,8 @@ func (f *Fetcher) Close() {
 }
 
 // Get gives the identity of the picture behind rawURL, within the budget and ctx. Errors are *Error: Budget means that
-// the download goes on and a later request may find it; Last may know what the URL showed before.
+// the download goes on and a later request may find it; Last may know what the URL showed before. With NotAnImage the
+// bytes came, so ID and Bytes are set; the engine may still know a format that package header does not read.
 func (f *Fetcher) Get(ctx context.Context, rawURL string) (media.Facts, error) {
 	t, err := f.parse(rawURL)
 	if err != nil {
@@ -183,9 +184,12 @@ func (f *Fetcher) Get(ctx context.Context, rawURL string) (media.Facts, error) {
 	e, known := f.urls.GetIfPresent(t.key)
 	if known {
 		switch now := f.cfg.now(); {
+		case e.err != nil && now.Before(e.fresh) && e.err.Kind == NotAnImage:
+			return e.facts, f.count(e.err)
 		case e.err != nil && now.Before(e.fresh):
 			return media.Facts{}, f.count(e.err)
 		case e.err == nil && e.usable(now, t):
+			f.stats.hits.Add(1)
 			if !now.Before(e.fresh) {
 				f.start(t, e) // revalidated behind this request's back
 			}
@@ -223,27 +227,8 @@ func (f *Fetcher) Last(rawURL string) (media.Facts, bool) {
 // Bytes gives a picture's bytes while they are kept. They must not be changed.
 func (f *Fetcher) Bytes(id media.ContentID) ([]byte, bool) { return f.bytes.GetIfPresent(id) }
 
-// Counts gives how many Gets ended in each kind of error.
-func (f *Fetcher) Counts() map[Kind]uint64 {
-	m := map[Kind]uint64{}
-	for k := range f.counts {
-		if n := f.counts[k].Load(); n > 0 {
-			m[Kind(k)] = n
-		}
-	}
-	return m
-}
-
 // Hosts lists the hosts that failed lately, with their counters.
 func (f *Fetcher) Hosts() []HostState { return f.hosts.list() }
-
-func (f *Fetcher) count(err error) error {
-	var e *Error
-	if errors.As(err, &e) {
-		f.counts[e.Kind].Add(1)
-	}
-	return err
-}
 
 // start joins the download of this very URL, or begins it.
 func (f *Fetcher) start(t target, old *entry) (*flight, error) {
@@ -277,8 +262,12 @@ func (f *Fetcher) fly(t target, old *entry, fl *flight) {
 	if e != nil {
 		f.urls.Set(t.key, e)
 	}
-	fl.err = err
-	if err == nil {
+	switch {
+	case err != nil:
+		fl.err = err
+	case e.err != nil:
+		fl.facts, fl.err = e.facts, e.err
+	default:
 		fl.facts = e.facts
 	}
 	f.mu.Lock()
@@ -287,6 +276,11 @@ func (f *Fetcher) fly(t target, old *entry, fl *flight) {
 	close(fl.done)
 }
 
+const (
+	missingFor = 30 * time.Second // how long a refusal, a missing picture or a non-picture is remembered
+	troubleFor = 3 * time.Second  // how long a host is not asked again for one URL after it failed
+)
+
 // failed says what is remembered of a failure: a refusal or a missing picture for a while, a host in trouble for a moment.
 // What was known before stays known (Last), and after trouble stays in force a little longer.
 func (f *Fetcher) failed(t target, old *entry, err error) *entry {
@@ -294,7 +288,7 @@ func (f *Fetcher) failed(t target, old *entry, err error) *entry {
 	if !errors.As(err, &e) || e.Kind == Closed || e.Kind == Busy {
 		return nil
 	}
-	n := &entry{err: e, fresh: f.cfg.now().Add(2 * time.Second)}
+	n := &entry{err: e, fresh: f.cfg.now().Add(troubleFor)}
 	if old != nil {
 		n.facts = old.facts
 	}
@@ -302,10 +296,9 @@ func (f *Fetcher) failed(t target, old *entry, err error) *entry {
 	case e.lasting() && t.signed:
 		return nil // another signature may do better, and the entry is not this URL's alone
 	case e.lasting():
-		n.fresh = f.cfg.now().Add(30 * time.Second)
+		n.fresh = f.cfg.now().Add(missingFor)
 	case old != nil && old.err == nil:
-		*n = *old
-		n.fresh = f.cfg.now().Add(5 * time.Second)
+		n.err, n.etag, n.modified, n.full, n.stale = nil, old.etag, old.modified, old.full, old.stale
 	}
 	return n
 }

@@ -127,6 +127,9 @@ func TestOnceForAll(t *testing.T) {
 	if n.Load() != 1 || seen.Load() != int32(len(red)) {
 		t.Errorf("%d requests, seen %d bytes", n.Load(), seen.Load())
 	}
+	if s := f.Stats(); s.Downloads != 1 || s.Hits < 1 || s.Bytes != uint64(len(red)) || s.InFlight != 0 {
+		t.Errorf("%+v", s)
+	}
 	if b, ok := f.Bytes(blake3.Sum256(red)); !ok || string(b) != string(red) {
 		t.Error("bytes are not kept")
 	}
@@ -152,8 +155,8 @@ func TestBudget(t *testing.T) {
 	close(gate)
 	until(t, "the download that went on", func() bool { _, ok := f.Last(base + "/a"); return ok })
 	want(t, f, base+"/a", red)
-	if n.Load() != 1 || f.Counts()[Budget] != 2 {
-		t.Errorf("%d requests, counts %v", n.Load(), f.Counts())
+	if n.Load() != 1 || f.Stats().Failed[Budget] != 2 {
+		t.Errorf("%d requests, counts %v", n.Load(), f.Stats())
 	}
 }
 
@@ -373,6 +376,20 @@ func TestBadBodies(t *testing.T) {
 		z.Close()
 	})
 	want(t, open(t, Config{Allow: loopback}), base, red)
+
+	// Bytes of a format that is not read have an identity all the same, also from memory.
+	avif := []byte("\x00\x00\x00\x20ftypavif and so on")
+	base, n := serve(t, picture(avif))
+	f := open(t, Config{Allow: loopback})
+	for range 2 {
+		facts, err := f.Get(t.Context(), base)
+		if k, _ := KindOf(err); k != NotAnImage || facts.ID != blake3.Sum256(avif) || facts.Width != 0 {
+			t.Errorf("%+v %v", facts, err)
+		}
+	}
+	if n.Load() != 1 {
+		t.Errorf("%d requests", n.Load())
+	}
 }
 
 func TestRedirects(t *testing.T) {
@@ -465,8 +482,8 @@ func TestLimits(t *testing.T) {
 	until(t, "51 downloads", func() bool { return len(f.flights()) == 51 && busy.Load() == 9 })
 	close(gate)
 	wg.Wait()
-	if most.Load() > 2 || f.Counts()[Busy] != 9 {
-		t.Errorf("%d at once, counts %v", most.Load(), f.Counts())
+	if most.Load() > 2 || f.Stats().Failed[Busy] != 9 {
+		t.Errorf("%d at once, counts %v", most.Load(), f.Stats())
 	}
 	small := open(t, Config{Allow: loopback, InFlightBytes: 10})
 	wantKind(t, small, base+"/x", Busy)

@@ -119,8 +119,8 @@ func TestNoPacketOut(t *testing.T) {
 	if n := hits.Load(); n != 0 {
 		t.Errorf("%d connections arrived", n)
 	}
-	if f.Counts()[Refused] < 20 {
-		t.Errorf("counts %v", f.Counts())
+	if f.Stats().Failed[Refused] < 20 {
+		t.Errorf("counts %v", f.Stats())
 	}
 }
 

@@ -115,7 +115,7 @@ func TestVLLMRules(t *testing.T) {
 	if a, b := name(VLLM{Generation: H4, Model: "m", MediaIO: noConversion}, Item{}), name(VLLM{Generation: H4, Model: "m"}, Item{Mode: "RGB"}); a != b {
 		t.Errorf("image_mode null: %s, want the plain form %s", a, b)
 	}
-	for _, v := range []VLLM{{Generation: H0}, {Generation: H1}} {
+	for _, v := range []VLLM{{Generation: H0}, {Generation: H1}, {Generation: H4}, {Generation: H6}} {
 		if _, err := v.Recipe(Item{}); !errors.Is(err, ErrNotComputable) {
 			t.Errorf("%v: %v", v.Generation, err)
 		}

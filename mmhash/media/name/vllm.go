@@ -20,7 +20,7 @@ type VLLM struct {
 // Item is one picture of one request.
 type Item struct {
 	Modality string // "image" if empty; others only with a uuid (and vision_chunk, of Kimi-K2.5, is pixels too)
-	Mode     string // Pillow's mode; "RGB" gives the plain form
+	Mode     string // Pillow's mode; "RGB" gives the plain form; needed since 0.27
 	Bytes    int64  // size of the file
 
 	UUID    string // as vLLM reads it: str() of the part's uuid
@@ -56,6 +56,8 @@ func (v *VLLM) Recipe(it Item) (Recipe, error) {
 		return r, nil
 	case it.Modality != "image":
 		return Recipe{}, fmt.Errorf("%w: vLLM hashes decoded %s", ErrNotComputable, it.Modality)
+	case v.Generation >= H4 && it.Mode == "" && !it.HasUUID:
+		return Recipe{}, fmt.Errorf("%w: Pillow's mode of the file is not known", ErrNotComputable)
 	case v.Generation < H2:
 		return Recipe{}, fmt.Errorf("%w: vLLM before 0.13 hashes pixels", ErrNotComputable)
 	case v.Generation == H2 && kwargs.hasNull():
