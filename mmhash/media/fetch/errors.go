@@ -76,7 +76,7 @@ func KindOf(err error) (k Kind, ok bool) {
 var (
 	errRedirects = errors.New("too many redirects")
 	errDomain    = errors.New("host is not in allowed_domains")
-	errScheme    = errors.New("scheme is neither http nor https")
+	errScheme    = errors.New("not an http or https URL")
 	errAddress   = errors.New("address is not public and not allowed")
 	errShort     = errors.New("the body ends before its announced length")
 )

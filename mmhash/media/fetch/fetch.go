@@ -43,7 +43,7 @@ type Config struct {
 	MaxRedirects int           // (5); negative = none
 
 	PerHost       int   // downloads at once from one host (8)
-	Total         int   // and in all (64); sixteen times as many may wait
+	Total         int   // and in all (64); sixteen times as many may wait, eight times PerHost for one host
 	InFlightBytes int64 // bytes of unfinished downloads (512 MiB)
 
 	URLs      int   // URLs remembered (100 000)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/maypok86/otter/v2"
@@ -23,10 +24,12 @@ const (
 	openAfter   = 5                // failures in a row
 	openFirst   = 2 * time.Second  // how long the circuit is open then
 	openLongest = 60 * time.Second // doubled with every further failure up to this
+	waitPerSlot = 8                // downloads that may wait for one slot of a host: a slow one cannot fill all queues
 )
 
 type host struct {
-	slots chan struct{}
+	slots   chan struct{}
+	waiting atomic.Int32
 
 	mu       sync.Mutex
 	row      int // failures in a row
@@ -58,15 +61,18 @@ func (h *hosts) enter(ctx context.Context, name string) (*host, error) {
 	if !s.admit(h.now()) {
 		return nil, &Error{Kind: Open, Host: name}
 	}
-	select {
-	case s.slots <- struct{}{}:
-		return s, nil
-	case <-ctx.Done():
-		s.mu.Lock()
-		s.probing = false
-		s.mu.Unlock()
-		return nil, waited(ctx, name)
+	defer s.waiting.Add(-1)
+	if int(s.waiting.Add(1)) <= waitPerSlot*h.perHost {
+		select {
+		case s.slots <- struct{}{}:
+			return s, nil
+		case <-ctx.Done():
+		}
 	}
+	s.mu.Lock()
+	s.probing = false
+	s.mu.Unlock()
+	return nil, waited(ctx, name)
 }
 
 // waited says why a download never began: Close, or no slot in time.
