@@ -178,15 +178,15 @@ func TestCounters(t *testing.T) {
 	w := start(t, 1, nil)
 	reg := prometheus.NewRegistry()
 	s := w.runSightline(extproc.Options{Metrics: reg})
-	exact := counter(t, reg, "sightline_decisions_total", "exact")
+	exact := counter(t, reg, "sightline_extproc_answers_total", "exact")
 	for range 4 {
 		w.post(chat(script{Targets: w.addrs(), Reason: "exact"}), nil)
 	}
-	if got := counter(t, reg, "sightline_decisions_total", "exact") - exact; got != 4 {
+	if got := counter(t, reg, "sightline_extproc_answers_total", "exact") - exact; got != 4 {
 		t.Errorf("%v exact decisions counted, want 4", got)
 	}
 	w.send(w.client, "POST", "/v1/embeddings", "{}", nil)
-	if counter(t, reg, "sightline_gate_total", "not ours") == 0 {
+	if counter(t, reg, "sightline_extproc_gate_total", "not ours") == 0 {
 		t.Error("no request counted as not ours")
 	}
 	eventually(t, "ends are counted", func() bool {

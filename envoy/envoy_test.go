@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -131,41 +129,6 @@ func validatePacked(t *testing.T, m protoreflect.Message, path string) (n int) {
 		return true
 	})
 	return n
-}
-
-func TestAgainstTheBinary(t *testing.T) {
-	binary, err := Binary(t.Context(), "../.cache", t.Logf)
-	if err != nil {
-		t.Fatal(err)
-	}
-	version, err := exec.Command(binary, "--version").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, o := range variants() {
-		t.Run(name, func(t *testing.T) {
-			if o.TokenUsage && !strings.Contains(string(version), "/1.4") {
-				t.Skipf("needs Envoy 1.40 or later, not %s", version)
-			}
-			text, err := Generate(o)
-			if err != nil {
-				t.Fatal(err)
-			}
-			file := filepath.Join(t.TempDir(), "envoy.yaml")
-			if err := os.WriteFile(file, text, 0o600); err != nil {
-				t.Fatal(err)
-			}
-			out, err := exec.Command(binary, "--mode", "validate", "-l", "warn", "-c", file).CombinedOutput()
-			if err != nil {
-				t.Fatalf("%v\n%s", err, out)
-			}
-			for line := range strings.Lines(string(out)) {
-				if strings.Contains(line, "][warning]") && !(o.TokenUsage && strings.Contains(line, "ai_protocol_manager")) {
-					t.Errorf("Envoy warns: %s", line)
-				}
-			}
-		})
-	}
 }
 
 func TestWrongOptions(t *testing.T) {

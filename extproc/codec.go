@@ -39,7 +39,7 @@ type inbound struct {
 	body                        mem.BufferSlice
 }
 
-// pieces lists the body's parts in order. They are valid until free.
+// pieces lists the body's parts in order, never nil: a body of no bytes is still a body. They are valid until free.
 func (in *inbound) pieces() [][]byte {
 	p := make([][]byte, len(in.body))
 	for i, b := range in.body {

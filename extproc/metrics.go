@@ -13,8 +13,7 @@ import (
 type metrics struct {
 	streams   prometheus.Counter
 	gates     *prometheus.CounterVec
-	decisions *prometheus.CounterVec
-	refused   prometheus.Counter
+	answers   *prometheus.CounterVec
 	bodyBytes prometheus.Counter
 	errors    *prometheus.CounterVec
 	latency   prometheus.Histogram
@@ -26,14 +25,12 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: name, Help: help}, labels)
 	}
 	streams := counter("extproc_streams_total", "ext_proc streams that Envoy opened, one per request.")
-	refused := counter("refused_total", "Requests that were answered by Sightline instead of a worker.")
 	bodyBytes := counter("extproc_body_bytes_total", "Request body bytes read.")
 	m := &metrics{
-		gates: counter("gate_total", "Requests by what the headers said: readable; unreadable (routed by load); not ours (passed); and why.",
+		gates: counter("extproc_gate_total", "Requests by what the headers said: readable; unreadable (routed by load); not ours (passed); and why.",
 			"verdict", "why"),
-		decisions: counter("decisions_total", "Decisions by the ladder step they were taken on and what kept them from the step above.",
-			"reason", "why"),
-		errors: counter("extproc_errors_total", "Streams that ended without a decision, by what happened.", "what"),
+		answers: counter("extproc_answers_total", "Answers given to Envoy by the decision's reason; refused: the client was answered at once.", "reason"),
+		errors:  counter("extproc_errors_total", "Streams that ended without a decision, by what happened.", "what"),
 		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: "sightline", Name: "extproc_decision_seconds",
 			Help:    "Time from the whole body being here to the answer being on its way.",
@@ -41,12 +38,12 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		}),
 		entries: counter("access_log_entries_total", "Entries of Envoy's access log by what became of them.", "kind"),
 	}
-	m.streams, m.refused, m.bodyBytes = streams.WithLabelValues(), refused.WithLabelValues(), bodyBytes.WithLabelValues()
+	m.streams, m.bodyBytes = streams.WithLabelValues(), bodyBytes.WithLabelValues()
 	if reg == nil {
 		return m, nil
 	}
 	var errs []error
-	for _, c := range []prometheus.Collector{streams, m.gates, m.decisions, refused, bodyBytes, m.errors, m.latency, m.entries} {
+	for _, c := range []prometheus.Collector{streams, m.gates, m.answers, bodyBytes, m.errors, m.latency, m.entries} {
 		errs = append(errs, reg.Register(c))
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -60,10 +57,10 @@ func (m *metrics) gate(g gate, why string) {
 	m.gates.WithLabelValues(verdict, why).Inc()
 }
 
-func (m *metrics) decision(d router.Decision) {
+func (m *metrics) answered(d router.Decision) {
+	reason := string(d.Reason)
 	if d.Refuse != nil {
-		m.refused.Inc()
-		return
+		reason = "refused"
 	}
-	m.decisions.WithLabelValues(string(d.Reason), d.Why).Inc()
+	m.answers.WithLabelValues(reason).Inc()
 }

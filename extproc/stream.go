@@ -43,10 +43,11 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 	headers := in.GetRequestHeaders()
 	h := readHead(headers.GetHeaders().GetHeaders(), headers.GetEndOfStream())
 	verdict, reason := h.judge(s.maxBody)
+	var booked int64 // of this body against the bytes in flight
+	defer func() { s.inFlight.Add(-booked) }()
 	if verdict == readable {
-		size := s.reserve(h.contentLength)
-		defer func() { s.inFlight.Add(-size) }()
-		if s.inFlight.Load() > s.maxInFlight {
+		booked = h.expected(s.maxBody)
+		if s.inFlight.Add(booked) > s.maxInFlight {
 			verdict, reason = unreadable, "busy"
 		}
 	}
@@ -77,10 +78,12 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 		return nil
 	}
 	arrived := time.Now()
-	body := in.pieces()
-	s.metrics.bodyBytes.Add(float64(in.body.Len()))
+	size := int64(in.body.Len())
+	s.inFlight.Add(size - booked)
+	booked = size
+	s.metrics.bodyBytes.Add(float64(size))
 	d := s.safely(stream.Context(), &router.Request{
-		ID: newID(), Path: h.path, Session: h.session, Body: body, Arrived: arrived,
+		ID: newID(), Path: h.path, Session: h.session, Body: in.pieces(), Arrived: arrived,
 	})
 	if len(d.Edits) > 0 && d.Refuse == nil {
 		s.answerEdited(stream, d, &in)
@@ -109,16 +112,6 @@ func (s *Server) canServe(first *extprocv3.ProcessingRequest) bool {
 	return true
 }
 
-// reserve books a body of the announced length against the bytes in flight; an unannounced one as a megabyte.
-func (s *Server) reserve(contentLength int64) (booked int64) {
-	booked = contentLength
-	if booked < 0 {
-		booked = min(1<<20, int64(s.maxBody))
-	}
-	s.inFlight.Add(booked)
-	return booked
-}
-
 // decideUnread routes a request whose body is not here.
 func (s *Server) decideUnread(ctx context.Context, h *head, why string) router.Decision {
 	d := s.safely(ctx, &router.Request{ID: newID(), Path: h.path, Session: h.session, Arrived: time.Now()})
@@ -142,7 +135,7 @@ func (s *Server) safely(ctx context.Context, req *router.Request) (d router.Deci
 // answer sends a decision, in the form made for the phase, and takes it back if Envoy is gone: then no access log
 // entry will ever tell how it ended.
 func (s *Server) answer(stream extprocv3.ExternalProcessor_ProcessServer, d router.Decision, form *extprocv3.ProcessingResponse) {
-	s.metrics.decision(d)
+	s.metrics.answered(d)
 	if d.Refuse != nil {
 		s.send(stream, refusal(d.Refuse))
 		return
@@ -161,7 +154,7 @@ func (s *Server) answerEdited(stream extprocv3.ExternalProcessor_ProcessServer, 
 		s.answer(stream, d, form)
 		return
 	}
-	s.metrics.decision(d)
+	s.metrics.answered(d)
 	setContentLength(form, body.Len())
 	if !s.send(stream, &edited{answer: form, body: body}) || stream.Context().Err() != nil {
 		s.observeSafely(router.Outcome{ID: d.ID, Phase: router.Ended, CachedTokens: -1, PromptTokens: -1})
