@@ -399,17 +399,7 @@ func TestConformanceChat(t *testing.T) {
 	for _, r := range rows {
 		m := loaded[r.Model]
 		if m == nil {
-			d := fstest.MapFS{}
-			entries, err := os.ReadDir(filepath.Join(models, r.Model))
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, e := range entries {
-				d[strings.TrimSuffix(e.Name(), ".gz")] = &fstest.MapFile{Data: readMaybeGzip(t, filepath.Join(models, r.Model, e.Name()))}
-			}
-			if m, err = Load(d, loadTokens(t, d["tokenizer.json"].Data), Options{}); err != nil {
-				t.Fatalf("%s: %v", r.Model, err)
-			}
+			m = loadModelDir(t, filepath.Join(models, r.Model), Options{})
 			loaded[r.Model] = m
 		}
 		if r.IDs == nil {
@@ -437,4 +427,86 @@ func TestConformanceChat(t *testing.T) {
 		}
 	}
 	t.Logf("%d chats of %d models", n, len(loaded))
+}
+
+// Prompts of SGLang's own processor; the ids before it writes its pads.
+func TestConformanceSGLang(t *testing.T) {
+	golden, models := conformanceDirs(t)
+	sizes := map[string][2]int{}
+	for _, kind := range []string{"jpg", "png", "gif", "webp"} {
+		var v map[string]struct{ Size [2]int }
+		if err := json.Unmarshal(readMaybeGzip(t, filepath.Join(golden, "images", kind, "variants.json")), &v); err != nil {
+			t.Fatal(err)
+		}
+		for name, im := range v {
+			sizes[kind+"/"+name] = im.Size
+		}
+	}
+	for _, name := range []string{"qwen2.5-vl-7b-instruct", "qwen3-vl"} {
+		var rec struct {
+			Rows []struct {
+				Case, Prompt string
+				Images       []string
+				RLE          [][2]int `json:"input_ids_rle"`
+				Items        []struct{ Offsets [][2]int }
+			}
+		}
+		if err := json.Unmarshal(readMaybeGzip(t, filepath.Join(golden, "sglang", "image_items_"+name+".json")), &rec); err != nil {
+			t.Fatal(err)
+		}
+		m := loadModelDir(t, filepath.Join(models, name), Options{Engine: SGLang})
+		n := 0
+		for _, r := range rec.Rows {
+			var media []Media
+			for _, im := range r.Images {
+				size, ok := sizes[im]
+				if !ok {
+					continue
+				}
+				md := Media{Width: size[0], Height: size[1]}
+				media = append(media, md)
+			}
+			if len(media) != len(r.Images) {
+				continue // a picture whose size is not listed
+			}
+			n++
+			ids, spans, err := m.ExpandText(nil, r.Prompt, media, nil)
+			if err != nil {
+				t.Errorf("%s %s: %v", name, r.Case, err)
+				continue
+			}
+			if want := unroll(r.RLE); !slices.Equal(ids, want) {
+				t.Errorf("%s %s: %s", name, r.Case, firstDifference(want, ids))
+				continue
+			}
+			var want [][2]int
+			for _, it := range r.Items {
+				want = append(want, it.Offsets...)
+			}
+			for i, s := range spans {
+				if want[i] != [2]int{s.Offset, s.Offset + s.Length - 1} {
+					t.Errorf("%s %s: want offsets %v, have %v", name, r.Case, want[i], s)
+				}
+			}
+		}
+		t.Logf("%s: %d of %d prompts", name, n, len(rec.Rows))
+	}
+}
+
+// loadModelDir loads a directory whose tokenizer may be gzipped.
+func loadModelDir(t *testing.T, path string, opts Options) *Model {
+	t.Helper()
+	d := fstest.MapFS{}
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		d[strings.TrimSuffix(e.Name(), ".gz")] = &fstest.MapFile{Data: readMaybeGzip(t, filepath.Join(path, e.Name()))}
+	}
+	m, err := Load(d, loadTokens(t, d["tokenizer.json"].Data), opts)
+	if err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+	return m
 }

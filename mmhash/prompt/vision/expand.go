@@ -410,6 +410,9 @@ func (m *Model) ExpandText(dst []uint32, text string, media []Media, kw Kwargs) 
 		text = m.fam.prepareText(m, text)
 	}
 	if len(media) == 0 {
+		if m.engine == Transformers && m.placeholderIn(text, "") {
+			return dst, nil, refused(400, "a placeholder in the text, but no media")
+		}
 		return m.embedIDs(m.tok.EncodeText(dst, text), len(dst)), nil, nil
 	}
 	q, err := m.queue(media)
@@ -446,6 +449,11 @@ func (m *Model) ExpandText(dst []uint32, text string, media []Media, kw Kwargs) 
 		from = end
 	}
 	c.plain(text[from:])
+	for _, p := range c.pieces {
+		if p.item != nil && m.placeholderIn(text[from:], p.item.rule.modality) {
+			return dst, nil, refused(400, "more placeholders in the text than media")
+		}
+	}
 	if m.fam.finishText != nil {
 		// The family edits text across the seams; spans are those of the runs.
 		c = c.edited(m)
@@ -456,6 +464,17 @@ func (m *Model) ExpandText(dst []uint32, text string, media []Media, kw Kwargs) 
 		return dst, nil, err
 	}
 	return m.embedIDs(out, base), spans, nil
+}
+
+// placeholderIn reports whether a text holds a placeholder of a modality, of
+// any for "". The processors count them and refuse a mismatch; vLLM does not.
+func (m *Model) placeholderIn(text, modality string) bool {
+	for _, r := range m.rules {
+		if (modality == "" || r.modality == modality) && len(r.targets) > 0 && strings.Contains(text, r.target) {
+			return true
+		}
+	}
+	return false
 }
 
 // edited applies the family's finishText to the whole text and cuts it into

@@ -292,7 +292,7 @@ func (m *Model) compile(modality string, e *entry) (*rule, error) {
 	if r.target != "" && !strings.Contains(r.target, "{k}") {
 		r.targets = m.tok.EncodeText(nil, r.target)
 	}
-	if e.prefix != "" {
+	if addsBOS, said := m.settings.tokenizer["add_bos_token"].(bool); e.prefix != "" && (e.prefix != "{bos}" || addsBOS || !said) {
 		r.prefix = m.tok.EncodeText(nil, m.fill(e.prefix))
 	}
 	if e.id != "" {

@@ -185,6 +185,19 @@ func TestTensorRTIDs(t *testing.T) {
 	}
 }
 
+// The Hugging Face processors count placeholders, vLLM takes the first ones.
+func TestLeftOverPlaceholders(t *testing.T) {
+	text := "<|image_pad|><|image_pad|>"
+	for engine, want := range map[string]bool{VLLM: true, SGLang: false, TRTLLM: false, Transformers: false} {
+		m, _ := qwen(t, Options{Engine: engine})
+		_, _, err := m.ExpandText(nil, text, []Media{{Width: 56, Height: 56}}, nil)
+		var refusal *RefusedError
+		if want != (err == nil) || err != nil && !errors.As(err, &refusal) {
+			t.Errorf("%s: %v", engine, err)
+		}
+	}
+}
+
 func TestPlaceholder(t *testing.T) {
 	for _, c := range []struct {
 		rule, modality string
