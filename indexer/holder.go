@@ -20,7 +20,7 @@ type holder struct {
 	mu     sync.Mutex // the budget may drop another holder's blocks
 	gone   bool
 	table  table
-	keyOf  func(uint32) uint64
+	keysOf func([]uint32, []uint64)
 	sheets []uint32 // free sheets; not shared while a call runs, so that what it frees stays recognisable
 
 	lastHandle uint64 // the block stored last: most often the next event's parent
@@ -52,8 +52,15 @@ func mix(v, seed uint64) uint64 {
 	return hi ^ lo
 }
 
-func (h *holder) keyOfRef(ref uint32) uint64 {
-	return mix(h.x.mem.sheet(ref / sheetBlocks).handles[ref%sheetBlocks], h.x.seed)
+func (h *holder) keysOfRefs(refs []uint32, keys []uint64) {
+	mem, seed := h.x.mem, h.x.seed
+	keys = keys[:len(refs)]
+	for i, ref := range refs {
+		keys[i] = mem.sheet(ref / sheetBlocks).handles[ref%sheetBlocks]
+	}
+	for i, handle := range keys {
+		keys[i] = mix(handle, seed)
+	}
 }
 
 func (h *holder) layOut() {

@@ -120,7 +120,7 @@ func (x *Index) Join(o HolderOptions) Holder {
 	}
 	h := &holder{x: x, id: id, counting: o.CountCopies, hint: o.BlocksHint}
 	h.table.mem = x.mem
-	h.keyOf = h.keyOfRef
+	h.keysOf = h.keysOfRefs
 	h.layOut()
 	list := make([]*holder, max(len(old), int(id)+1))
 	copy(list, old)

@@ -95,7 +95,7 @@ func (h *holder) store(at uint32, tier Tier, handles, locals []uint64) int {
 				*slot = ref
 			}
 			h.forget(old)
-		} else if h.table.insert(h.keys[i], ref, h.keyOf) {
+		} else if h.table.insert(h.keys[i], ref, h.keysOf) {
 			added++
 		} else {
 			h.forget(ref)

@@ -31,16 +31,17 @@ func (x *Index) Match(locals []uint64, m *Matches) {
 	t.lock.RLock()
 	parent, place, at := uint32(root), 0, 0
 	for at < len(locals) {
-		id := t.child(parent, place, locals[at])
+		id, run := t.child(parent, place, locals[at])
 		if id == 0 {
 			break
 		}
-		if x.tidy.limited {
-			if used, now := &t.stub(id).used, x.epoch.Load(); atomic.LoadUint32(used) != now {
-				atomic.StoreUint32(used, now)
-			}
+		head := x.mem.head(run)
+		mark := atomic.LoadUint32(&head.mark)
+		if now := x.epoch.Load(); mark>>lengthBits != now {
+			mark = mark&(1<<lengthBits-1) | now<<lengthBits
+			atomic.StoreUint32(&head.mark, mark)
 		}
-		n := common(t.hashes(id), locals[at:])
+		n := common(x.mem.run(run, int(1+mark&(1<<lengthBits-1)))[1:], locals[at:])
 		if !m.take(t, t.stem(id), at, n) {
 			break
 		}

@@ -11,14 +11,14 @@ import (
 // time: hash runs, stem records, sheets, or table segments. Memory given up goes back to the purpose's free list, and a
 // slab of hash runs that is all free goes back to the common stock; the operating system gets nothing back.
 const (
-	unitWords  = 16                       // a unit is 128 bytes, the grain of a hash run
+	unitWords  = 8                        // a unit is 64 bytes, the grain of a hash run
 	slabWords  = 4096                     // 32 KiB
-	slabUnits  = slabWords / unitWords    // 256
+	slabUnits  = slabWords / unitWords    // 512
 	chunkSlabs = 64                       // 2 MiB
 	chunkWords = chunkSlabs * slabWords   //
 	maxChunks  = 1 << 14                  // 32 GiB, the reach of a 28-bit sheet number
 	chunkBytes = chunkWords * 8           //
-	unitsShift = 14                       // a unit's address >> unitsShift is its chunk
+	unitsShift = 15                       // a unit's address >> unitsShift is its chunk
 	unitsMask  = chunkSlabs*slabUnits - 1 //
 )
 
@@ -35,6 +35,7 @@ type memory struct {
 	slabs    []uint32 // slabs free for any purpose
 	sheets   []uint32 // sheets free for any holder
 	segments []*segment
+	scratch  []*scratch
 }
 
 func newMemory(maxBytes int64) *memory {
@@ -123,6 +124,24 @@ func (m *memory) segment() *segment {
 func (m *memory) freeSegment(s *segment) {
 	m.mu.Lock()
 	m.segments = append(m.segments, s)
+	m.mu.Unlock()
+}
+
+func (m *memory) takeScratch() *scratch {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := len(m.scratch)
+	if n == 0 {
+		return new(scratch)
+	}
+	s := m.scratch[n-1]
+	m.scratch = m.scratch[:n-1]
+	return s
+}
+
+func (m *memory) giveScratch(s *scratch) {
+	m.mu.Lock()
+	m.scratch = append(m.scratch, s)
 	m.mu.Unlock()
 }
 

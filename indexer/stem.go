@@ -1,39 +1,51 @@
 package indexer
 
-import "unsafe"
+import (
+	"sync/atomic"
+	"unsafe"
+)
 
 // stem is a run of local hashes that somebody stored one after the other. It grows at its end. A prompt that departs in
 // the middle does not split it: the other continuation is a new stem that hangs at that place of the old one. So (stem,
 // place) names a block for as long as it is held, no reference ever goes stale, and a lookup compares a whole run with
 // one memory comparison instead of hashing block by block: 512 blocks in about 60 ns.
 //
-// It costs 64 bytes, 8 bytes a block in multiples of 16 blocks, and some 8 bytes each in the children table and for the
-// stub. Up to three seats lie in the record; more move to a list in runs of the same shard. Bad at: prompts that branch
-// every block or two (260 bytes a stem), and finding one seat among thousands, which is a scan.
+// It costs 64 bytes, 8 bytes a block and 8 more in multiples of 64, and 8 bytes in the children table. Up to three seats lie in the record; more move to a list in runs of the same shard. Bad at: prompts that branch
+// every block or two (some 140 bytes a stem), and finding one seat among thousands, which is a scan.
 type stem struct {
 	seats     [3]seat
 	heads     [3]uint32 // of each seat, the first sheet
 	list      uint32    // where the seats lie when there are more than three; else 0
 	sitting   uint32    // number of seats
+	run       uint32    // where the hashes lie, behind a runHead
 	parent    uint32    // 0: hangs at the root
 	children  uint32
 	parentAt  uint16 // place in the parent at which it hangs: the number of blocks before it there
-	length    uint16
-	capacity  uint16 // in units of 16 blocks
 	lastChild uint16 // no child hangs behind this place (it may be less when the furthest child is gone)
+	capacity  uint16 // of the run, in units
 }
 
-// stub is the part of a stem that a lookup needs first, kept apart so that the record and the hashes are fetched side
-// by side: where the hashes are, and when a lookup last came by.
-type stub struct {
-	run  uint32
-	used uint32 // the index's epoch; atomic
+// runHead stands in front of a stem's hashes and holds what a lookup needs to go on with at once: the record and the
+// hashes are then fetched side by side.
+type runHead struct {
+	stem uint32
+	mark uint32 // atomic: when a lookup last came by (the index's epoch) << lengthBits | number of blocks
 }
+
+const lengthBits = 12
+
+func (m *memory) head(run uint32) *runHead { return (*runHead)(unsafe.Pointer(&m.run(run, 1)[0])) }
+
+func (m *memory) length(run uint32) int {
+	return int(atomic.LoadUint32(&m.head(run).mark) & (1<<lengthBits - 1))
+}
+
+// hashes is the local hashes of a run.
+func (m *memory) hashes(run uint32) []uint64 { return m.run(run, 1+m.length(run))[1:] }
 
 const (
 	maxStem      = 2048 // blocks; a longer prompt goes on in a child at the end
 	stemsPerSlab = slabWords / 8
-	stubsPerSlab = slabWords
 	stemBits     = 26 // of a stem's full number; the shard stands above
 	root         = 0
 	seatsInStem  = 3
@@ -46,7 +58,7 @@ type seatList struct {
 	units uint16
 }
 
-const maxListUnits = 32 // 340 seats; more hang behind in further runs
+const maxListUnits = 64 // 340 seats; more hang behind in further runs
 
 func (l *seatList) room() int { return (int(l.units)*unitWords - 1) * 2 / 3 }
 

@@ -8,7 +8,7 @@ import (
 )
 
 // table is a hash table of 32-bit references without their keys: a holder's handles (handle → sheet slot) and a shard's
-// children (place and local hash → stem). What a reference points to holds the key anyway, so an entry costs 4 bytes and
+// children (place and local hash → run). What a reference points to holds the key anyway, so an entry costs 4 bytes and
 // a tag of 8 bits that lets 255 of 256 wrong candidates be passed over unread. Twelve entries share a cache line: a probe
 // costs one cache miss, and one more to confirm.
 //
@@ -98,9 +98,10 @@ func (t *table) touch(h uint64) uint32 {
 	return uint32(t.segmentOf(h)[homeOf(h)].over)
 }
 
-// insert adds a reference; the caller knows that it is not there. keyOf gives the hash behind a reference, for splits.
+// insert adds a reference; the caller knows that it is not there. keysOf gives the hashes behind references, for splits: all at
+// once, so that the cache misses overlap.
 // It is false when there is no memory left.
-func (t *table) insert(h uint64, ref uint32, keyOf func(uint32) uint64) bool {
+func (t *table) insert(h uint64, ref uint32, keysOf func(refs []uint32, keys []uint64)) bool {
 	if t.dir == nil {
 		seg := t.mem.segment()
 		if seg == nil {
@@ -114,7 +115,7 @@ func (t *table) insert(h uint64, ref uint32, keyOf func(uint32) uint64) bool {
 		if seg.put(h, ref, reach) {
 			return true
 		}
-		if seg.count() > segmentLines*12/2 && seg.depth() < maxDepth && t.split(h, keyOf) {
+		if seg.count() > segmentLines*12/2 && seg.depth() < maxDepth && t.split(h, keysOf) {
 			continue
 		}
 		return seg.put(h, ref, segmentLines)
@@ -171,6 +172,18 @@ func (t *table) remove(h uint64, ref uint32) bool {
 	return false
 }
 
+// replace puts a reference in another's place.
+func (t *table) replace(h uint64, old, ref uint32) {
+	seg, home, tag := t.segmentOf(h), homeOf(h), tagOf(h)
+	for d := uint32(0); d < segmentLines; d++ {
+		l := &seg[(home+d)%segmentLines]
+		if k := l.slot(tag, old); k >= 0 {
+			l.refs[k] = ref
+			return
+		}
+	}
+}
+
 func (l *line) slot(tag uint8, ref uint32) int {
 	lo, hi := l.match(tag)
 	for ; lo != 0; lo &= lo - 1 {
@@ -186,8 +199,14 @@ func (l *line) slot(tag uint8, ref uint32) int {
 	return -1
 }
 
+// scratch is a split's working space, kept from one to the next.
+type scratch struct {
+	refs [segmentLines * 12]uint32
+	keys [segmentLines * 12]uint64
+}
+
 // split divides the segment of h in two, doubling the directory where it must.
-func (t *table) split(h uint64, keyOf func(uint32) uint64) bool {
+func (t *table) split(h uint64, keysOf func(refs []uint32, keys []uint64)) bool {
 	seg, fresh := t.segmentOf(h), t.mem.segment()
 	if fresh == nil {
 		return false
@@ -206,8 +225,9 @@ func (t *table) split(h uint64, keyOf func(uint32) uint64) bool {
 		t.dir[i] = fresh
 	}
 
-	var refs [segmentLines * 12]uint32
-	var keys [segmentLines * 12]uint64
+	work := t.mem.takeScratch()
+	defer t.mem.giveScratch(work)
+	refs, keys := &work.refs, &work.keys
 	n := 0
 	for i := range seg {
 		for k, tag := range seg[i].tags {
@@ -217,9 +237,7 @@ func (t *table) split(h uint64, keyOf func(uint32) uint64) bool {
 			}
 		}
 	}
-	for i, ref := range refs[:n] { // a loop of its own, so that the misses overlap
-		keys[i] = keyOf(ref)
-	}
+	keysOf(refs[:n], keys[:n])
 	*seg = segment{}
 	seg[0].meta, fresh[0].meta = uint16(d+1), uint16(d+1)
 	for i, ref := range refs[:n] {

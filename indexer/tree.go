@@ -18,37 +18,37 @@ type tree struct {
 	seed  uint64
 	id    uint32
 	runs  runs
-	kids  table // (parent, place, first local hash) → stem
+	kids  table // (parent, place, first local hash) → run
 	stems []*[stemsPerSlab]stem
-	stubs []*[stubsPerSlab]stub
 	spare []uint32 // stems free for reuse
 	count uint32   // stems ever used, the root counted
 	epoch *atomic.Uint32
 }
 
 func (t *tree) stem(id uint32) *stem { return &t.stems[id/stemsPerSlab][id%stemsPerSlab] }
-func (t *tree) stub(id uint32) *stub { return &t.stubs[id/stubsPerSlab][id%stubsPerSlab] }
-
-// hashes is the local hashes of a stem.
-func (t *tree) hashes(id uint32) []uint64 {
-	return t.mem.run(t.stub(id).run, int(t.stem(id).length))
-}
-
 func (t *tree) kidKey(parent uint32, place int, local uint64) uint64 {
 	hi, lo := bits.Mul64(local^t.seed, (uint64(parent)<<12|uint64(place))*0x9E3779B97F4A7C15|1)
 	return mix(hi^lo, t.seed)
 }
 
-// keyOfStem is the key under which a stem stands in kids.
-func (t *tree) keyOfStem(id uint32) uint64 {
-	st := t.stem(id)
-	return t.kidKey(st.parent, int(st.parentAt), t.mem.run(t.stub(id).run, 1)[0])
+// keyOf is the key under which a run stands in kids.
+func (t *tree) keyOf(run uint32) uint64 {
+	w := t.mem.run(run, 2)
+	st := t.stem(t.mem.head(run).stem)
+	return t.kidKey(st.parent, int(st.parentAt), w[1])
 }
 
-// child finds the stem that hangs at a place of a parent and begins with a local hash; 0 where there is none.
-func (t *tree) child(parent uint32, place int, local uint64) uint32 {
+func (t *tree) keysOf(runs []uint32, keys []uint64) {
+	for i, run := range runs {
+		keys[i] = t.keyOf(run)
+	}
+}
+
+// child finds the stem that hangs at a place of a parent and begins with a local hash, and its run; 0 where there is
+// none.
+func (t *tree) child(parent uint32, place int, local uint64) (id, run uint32) {
 	if t.kids.dir == nil {
-		return 0
+		return 0, 0
 	}
 	key := t.kidKey(parent, place, local)
 	seg, home, tag := t.kids.segmentOf(key), homeOf(key), tagOf(key)
@@ -56,19 +56,20 @@ func (t *tree) child(parent uint32, place int, local uint64) uint32 {
 		l := &seg[(home+d)%segmentLines]
 		lo, hi := l.match(tag)
 		for ; lo|hi != 0; lo, hi = dropLow(lo, hi) {
-			id := l.refs[lowSlot(lo, hi)]
-			if t.mem.run(t.stub(id).run, 1)[0] != local {
+			run = l.refs[lowSlot(lo, hi)]
+			if t.mem.run(run, 2)[1] != local {
 				continue
 			}
+			id = t.mem.head(run).stem
 			if st := t.stem(id); st.parent == parent && int(st.parentAt) == place {
-				return id
+				return id, run
 			}
 		}
 		if l.over == 0 {
-			return 0
+			break
 		}
 	}
-	return 0
+	return 0, 0
 }
 
 // lowSlot and dropLow walk the slots that match gave.
@@ -117,19 +118,18 @@ func (t *tree) newStem(parent uint32, place int, locals []uint64) uint32 {
 	if id == 0 {
 		return 0
 	}
-	n := units(len(locals))
+	n := units(1 + len(locals))
 	run := t.runs.alloc(n)
 	if run == 0 {
 		t.spare = append(t.spare, id)
 		return 0
 	}
-	copy(t.mem.run(run, len(locals)), locals)
+	copy(t.mem.run(run, 1+len(locals))[1:], locals)
 	st := t.stem(id)
-	*st = stem{parent: parent, parentAt: uint16(place), length: uint16(len(locals)), capacity: uint16(n)}
-	sb := t.stub(id)
-	sb.run = run
-	atomic.StoreUint32(&sb.used, t.epoch.Load())
-	if !t.kids.insert(t.kidKey(parent, place, locals[0]), id, t.keyOfStem) {
+	*st = stem{parent: parent, parentAt: uint16(place), run: run, capacity: uint16(n)}
+	t.mem.head(run).stem = id
+	t.setLength(run, len(locals))
+	if !t.kids.insert(t.kidKey(parent, place, locals[0]), run, t.keysOf) {
 		t.runs.free(run, n)
 		t.spare = append(t.spare, id)
 		return 0
@@ -138,6 +138,11 @@ func (t *tree) newStem(parent uint32, place int, locals []uint64) uint32 {
 	p.children++
 	p.lastChild = max(p.lastChild, uint16(place))
 	return id
+}
+
+// setLength notes a stem's length, and that it was used now.
+func (t *tree) setLength(run uint32, blocks int) {
+	atomic.StoreUint32(&t.mem.head(run).mark, t.epoch.Load()<<lengthBits|uint32(blocks))
 }
 
 func (t *tree) takeStem() uint32 {
@@ -152,70 +157,61 @@ func (t *tree) takeStem() uint32 {
 	if t.count == root {
 		*t.stem(root) = stem{}
 		t.count++
-		if !t.roomForStem() {
-			return 0
-		}
 	}
 	t.count++
 	return t.count - 1
 }
 
 func (t *tree) roomForStem() bool {
-	if int(t.count) == len(t.stems)*stemsPerSlab {
-		slab, ok := t.mem.slab()
-		if !ok {
-			return false
-		}
+	if int(t.count) < len(t.stems)*stemsPerSlab {
+		return true
+	}
+	slab, ok := t.mem.slab()
+	if ok {
 		t.stems = append(t.stems, (*[stemsPerSlab]stem)(t.mem.slabWords(slab)))
 	}
-	if int(t.count) == len(t.stubs)*stubsPerSlab {
-		slab, ok := t.mem.slab()
-		if !ok {
-			return false
-		}
-		t.stubs = append(t.stubs, (*[stubsPerSlab]stub)(t.mem.slabWords(slab)))
-	}
-	return true
+	return ok
 }
 
 // append adds blocks at the end of a stem and gives how many found room.
-func (t *tree) append(id uint32, locals []uint64) int {
-	st := t.stem(id)
-	have := int(st.length)
+func (t *tree) append(st *stem, locals []uint64) int {
+	have := t.mem.length(st.run)
 	n := min(len(locals), maxStem-have)
 	if n == 0 {
 		return 0
 	}
-	if !t.widen(id, st, have+n) {
-		if n = min(n, int(st.capacity)*unitWords-have); n == 0 {
+	if !t.widen(st, 1+have+n) {
+		if n = min(n, int(st.capacity)*unitWords-1-have); n == 0 {
 			return 0
 		}
 	}
-	copy(t.mem.run(t.stub(id).run, have+n)[have:], locals[:n])
-	st.length += uint16(n)
+	copy(t.mem.run(st.run, 1+have+n)[1+have:], locals[:n])
+	t.setLength(st.run, have+n)
 	return n
 }
 
-func (t *tree) widen(id uint32, st *stem, blocks int) bool {
-	want, have := units(blocks), int(st.capacity)
+// widen makes room for so many words in a stem's run.
+func (t *tree) widen(st *stem, words int) bool {
+	want, have := units(words), int(st.capacity)
 	if want <= have {
 		return true
 	}
-	sb := t.stub(id)
-	if t.runs.extend(sb.run, have, want) {
+	if t.runs.extend(st.run, have, want) {
 		st.capacity = uint16(want)
 		return true
 	}
-	if want > 8 { // longer runs take an eighth more than asked, so that growing stays linear
-		want = min(want+want/8, maxStem/unitWords)
+	if want > 16 { // longer runs take an eighth more than asked, so that growing stays linear
+		want = min(want+want/8, units(1+maxStem))
 	}
 	run := t.runs.alloc(want)
 	if run == 0 {
 		return false
 	}
-	copy(t.mem.run(run, int(st.length)), t.mem.run(sb.run, int(st.length)))
-	t.runs.free(sb.run, have)
-	sb.run, st.capacity = run, uint16(want)
+	used := 1 + t.mem.length(st.run)
+	copy(t.mem.run(run, used), t.mem.run(st.run, used))
+	t.kids.replace(t.keyOf(st.run), st.run, run)
+	t.runs.free(st.run, have)
+	st.run, st.capacity = run, uint16(want)
 	return true
 }
 
@@ -224,8 +220,8 @@ func (t *tree) widen(id uint32, st *stem, blocks int) bool {
 func (t *tree) trim(id uint32) {
 	for id != root {
 		st := t.stem(id)
-		top := int(st.lastChild)
-		for at := uint32(0); top < int(st.length); {
+		top, length := int(st.lastChild), t.mem.length(st.run)
+		for at := uint32(0); top < length; {
 			seats, heads, next := t.mem.seatsOf(st, at)
 			for i, s := range seats {
 				end := s.all()
@@ -238,20 +234,20 @@ func (t *tree) trim(id uint32) {
 				break
 			}
 		}
-		if top >= int(st.length) {
+		if top >= length {
 			return
 		}
 		if top > 0 {
-			st.length = uint16(top)
-			if keep := units(top); keep*2 <= int(st.capacity) {
-				t.runs.free(t.stub(id).run+uint32(keep), int(st.capacity)-keep)
+			t.setLength(st.run, top)
+			if keep := units(1 + top); keep*2 <= int(st.capacity) {
+				t.runs.free(st.run+uint32(keep), int(st.capacity)-keep)
 				st.capacity = uint16(keep)
 			}
 			return
 		}
 		parent := st.parent
-		t.kids.remove(t.keyOfStem(id), id)
-		t.runs.free(t.stub(id).run, int(st.capacity))
+		t.kids.remove(t.keyOf(st.run), st.run)
+		t.runs.free(st.run, int(st.capacity))
 		t.runs.freeSeats(st)
 		t.spare = append(t.spare, id)
 		p := t.stem(parent)

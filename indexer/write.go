@@ -25,15 +25,15 @@ func (w *writer) place(at uint32, handles, locals []uint64) int {
 		n := 0
 		if stem != root {
 			st := t.stem(stem)
-			end := int(st.length)
+			end := t.mem.length(st.run)
 			if off < end {
-				n = common(t.hashes(stem)[off:], rest)
+				n = common(t.mem.hashes(st.run)[off:], rest)
 			} else if st.children == 0 || int(st.lastChild) < end {
-				n = t.append(stem, rest) // nothing hangs at the end
+				n = t.append(st, rest) // nothing hangs at the end
 			}
 		}
 		if n == 0 {
-			next := t.child(stem, off, rest[0])
+			next, _ := t.child(stem, off, rest[0])
 			if next == 0 {
 				next = t.newStem(stem, off, rest[:min(len(rest), maxStem)])
 			}
@@ -263,7 +263,7 @@ func (t *tree) release(h *holder, refs []uint32, tiers uint8) (unknown int) {
 	case low < all:
 		*seat = seat.cut(low, front)
 	}
-	if top+1 == int(st.length) {
+	if top+1 == mem.length(st.run) {
 		t.trim(id)
 	}
 	return unknown

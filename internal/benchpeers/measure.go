@@ -64,9 +64,6 @@ func measure(name string, sequences, lookups uint64, hint bool) error {
 	b.lookups(lookups)
 	blocks, secs = b.remove()
 	fmt.Printf("%s removal %.0f blocks/s\n", name, float64(blocks)/secs)
-	for _, h := range b.holders {
-		b.x.Clear(h) // P keeps its shared fronts
-	}
 	blocks, _, secs = b.ingest()
 	fmt.Printf("%s warm %.0f blocks/s\n", name, float64(blocks)/secs)
 	start := cpuTime()
