@@ -1,0 +1,257 @@
+package bus
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/sightline-router/sightline/indexer/feed"
+)
+
+// Listener follows all workers' subjects with one ordered consumer and hands each message to the feed of its
+// worker-rank. Set the fields, then Run it once.
+type Listener struct {
+	NATS *nats.Conn
+	// Found is called, in the listener's goroutine, for a worker-rank that no feed follows, at each of its messages (every
+	// 5 s at least) until one does: start a feed with Source, or ignore it.
+	Found func(worker string, rank int)
+
+	mu    sync.Mutex
+	feeds map[string]*feed.Feed // by subject
+
+	malformed, unfollowed atomic.Uint64
+}
+
+// Malformed counts messages that are none of ours.
+func (l *Listener) Malformed() uint64 { return l.malformed.Load() }
+
+// Unfollowed counts messages of worker-ranks without a feed.
+func (l *Listener) Unfollowed() uint64 { return l.unfollowed.Load() }
+
+// Run listens until ctx ends. It begins with the last message of every worker-rank, so that all are found at once, and
+// tries again while the server or the stream is away.
+func (l *Listener) Run(ctx context.Context) error {
+	js, err := jetstream.New(l.NATS)
+	if err != nil {
+		return err
+	}
+	for ctx.Err() == nil {
+		if err = l.once(ctx, js); err != nil {
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Second):
+			}
+		}
+	}
+	return ctx.Err()
+}
+
+func (l *Listener) once(ctx context.Context, js jetstream.JetStream) error {
+	c, err := js.OrderedConsumer(ctx, Stream, jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{eventSubjects + ">"}, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy})
+	if err != nil {
+		return err
+	}
+	broken := make(chan error, 1)
+	consuming, err := c.Consume(func(m jetstream.Msg) { l.message(m.Subject(), m.Data()) },
+		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
+			// What the consumer gets over by itself (missed heartbeats, a reconnect) is no reason to begin again.
+			if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, jetstream.ErrOrderedConsumerReset) {
+				select {
+				case broken <- err:
+				default:
+				}
+			}
+		}))
+	if err != nil {
+		return err
+	}
+	defer consuming.Stop()
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-broken:
+		return err
+	case <-consuming.Closed():
+		return errors.New("the consumer was closed")
+	}
+}
+
+func (l *Listener) message(subject string, data []byte) {
+	epoch, seq, err := numbers(data)
+	if err != nil {
+		l.malformed.Add(1)
+		return
+	}
+	l.mu.Lock()
+	f := l.feeds[subject]
+	l.mu.Unlock()
+	if f == nil {
+		worker, rank, ok := placed(subject)
+		if !ok {
+			l.malformed.Add(1)
+			return
+		}
+		l.unfollowed.Add(1)
+		if l.Found != nil {
+			l.Found(worker, rank)
+		}
+		return
+	}
+	f.Offer(feed.Message{Epoch: epoch, Seq: seq, Payload: data})
+}
+
+// Source is one worker-rank, for a feed with a Decoder of this package.
+func (l *Listener) Source(worker string, rank int) feed.Source {
+	return &source{l, place(worker, rank)}
+}
+
+type source struct {
+	l     *Listener
+	place string
+}
+
+// Run implements feed.Source.
+func (s *source) Run(ctx context.Context, f *feed.Feed) error {
+	subject := eventSubjects + s.place
+	s.l.mu.Lock()
+	if s.l.feeds == nil {
+		s.l.feeds = map[string]*feed.Feed{}
+	}
+	if s.l.feeds[subject] != nil {
+		s.l.mu.Unlock()
+		return fmt.Errorf("%s is followed by another feed", subject)
+	}
+	s.l.feeds[subject] = f
+	s.l.mu.Unlock()
+	f.Up()
+	<-ctx.Done()
+	s.l.mu.Lock()
+	delete(s.l.feeds, subject)
+	s.l.mu.Unlock()
+	return ctx.Err()
+}
+
+// Replay implements feed.Source: the agent tells everything, whatever from is. If it is away, what the stream still has
+// of its last life must do.
+func (s *source) Replay(ctx context.Context, from uint64, each func(feed.Message) error) error {
+	b, err := s.ask(ctx)
+	if err == nil {
+		epoch, seq, err := numbers(b)
+		if err != nil {
+			return err
+		}
+		return each(feed.Message{Epoch: epoch, Seq: seq, Payload: b})
+	}
+	if !errors.Is(err, nats.ErrNoResponders) {
+		return fmt.Errorf("asking the agent: %w", err)
+	}
+	return s.history(ctx, from, each)
+}
+
+// others is how long an answer waits for that of a younger agent.
+const others = 50 * time.Millisecond
+
+// ask gets a snapshot from the youngest agent that answers.
+func (s *source) ask(ctx context.Context) ([]byte, error) {
+	inbox := s.l.NATS.NewRespInbox()
+	sub, err := s.l.NATS.SubscribeSync(inbox)
+	if err != nil {
+		return nil, err
+	}
+	defer sub.Unsubscribe()
+	if err := s.l.NATS.PublishRequest(askSubjects+s.place, inbox, nil); err != nil {
+		return nil, err
+	}
+	got := map[uint64][]byte{} // by epoch
+	next := map[uint64]uint32{}
+	var whole []byte
+	var youngest uint64
+	for {
+		m, err := sub.NextMsgWithContext(ctx)
+		switch {
+		case err != nil && whole != nil:
+			return whole, nil
+		case err != nil:
+			return nil, err
+		case len(m.Data) == 0 && m.Header.Get("Status") == "503":
+			return nil, nats.ErrNoResponders
+		case len(m.Data) < partHead:
+			return nil, fmt.Errorf("a part of %d bytes", len(m.Data))
+		}
+		epoch := binary.LittleEndian.Uint64(m.Data)
+		i, n := binary.LittleEndian.Uint32(m.Data[8:]), binary.LittleEndian.Uint32(m.Data[12:])
+		if i != next[epoch] || i >= n || len(got) > 8 {
+			return nil, fmt.Errorf("part %d of %d, want part %d", i, n, next[epoch])
+		}
+		next[epoch] = i + 1
+		if got[epoch] = append(got[epoch], m.Data[partHead:]...); len(got[epoch]) > maxSnapshot {
+			return nil, fmt.Errorf("snapshot over %d bytes", maxSnapshot)
+		}
+		if i+1 == n && epoch > youngest {
+			whole, youngest = got[epoch], epoch
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, others)
+			defer cancel()
+		}
+	}
+}
+
+// history reads what the stream has of a worker-rank, up to its last message now, of that message's epoch.
+func (s *source) history(ctx context.Context, from uint64, each func(feed.Message) error) error {
+	js, err := jetstream.New(s.l.NATS)
+	if err != nil {
+		return err
+	}
+	stream, err := js.Stream(ctx, Stream)
+	if err != nil {
+		return err
+	}
+	last, err := stream.GetLastMsgForSubject(ctx, eventSubjects+s.place)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return errors.New("no agent answers and the stream has nothing of it")
+	} else if err != nil {
+		return err
+	}
+	life, _, err := numbers(last.Data)
+	if err != nil {
+		return err
+	}
+	c, err := js.OrderedConsumer(ctx, Stream, jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{eventSubjects + s.place}, DeliverPolicy: jetstream.DeliverAllPolicy})
+	if err != nil {
+		return err
+	}
+	messages, err := c.Messages()
+	if err != nil {
+		return err
+	}
+	defer messages.Stop()
+	defer context.AfterFunc(ctx, messages.Stop)()
+	for {
+		m, err := messages.Next()
+		if err != nil {
+			return err
+		}
+		meta, err := m.Metadata()
+		if err != nil {
+			return err
+		}
+		epoch, seq, err := numbers(m.Data())
+		if err == nil && epoch == life && seq >= from {
+			if err := each(feed.Message{Epoch: epoch, Seq: seq, Payload: m.Data()}); err != nil {
+				return err
+			}
+		}
+		if meta.Sequence.Stream >= last.Sequence {
+			return nil
+		}
+	}
+}

@@ -1,0 +1,265 @@
+package bus
+
+import (
+	"context"
+	"encoding/binary"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/sightline-router/sightline/indexer/event"
+)
+
+const (
+	bufferMessages = 8192
+	bufferBytes    = 64 << 20
+	// heartbeat is the longest silence of a publisher: a router that missed the last message sees it by the next.
+	heartbeat   = 5 * time.Second
+	publishTime = 2 * time.Second // for one attempt
+	retryPause  = 250 * time.Millisecond
+	partBytes   = 512 << 10
+	partHead    = 16 // epoch, index, count
+	maxSnapshot = 256 << 20
+)
+
+// PublisherOptions sets up a Publisher.
+type PublisherOptions struct {
+	NATS   *nats.Conn
+	Worker string
+	Rank   int // -1: the worker has no ranks
+	// Tokens publishes token ids, media names and sessions too, for audits. The decoder in front must keep them.
+	Tokens bool
+}
+
+// Publisher is the sink of an agent's feed: it publishes what it is told, one message a batch, and tells routers that ask
+// all that the worker holds. While NATS is away it buffers 64 MB at most; after that the oldest are dropped, counted,
+// and missed in the numbers, which makes routers ask.
+type Publisher struct {
+	o       PublisherOptions
+	js      jetstream.JetStream
+	subject string
+	epoch   uint64
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+	ask     *nats.Subscription
+
+	// mu is held from a batch's first event to its Done, so that a snapshot never sees half a batch.
+	mu      sync.Mutex
+	open    bool
+	mirror  mirror
+	seq     uint64 // of the next message
+	events  []byte // of the batch
+	partial bool
+
+	out struct {
+		sync.Mutex
+		queue [][]byte
+		bytes int
+		wake  chan struct{}
+	}
+	published, dropped, failed, asked atomic.Uint64
+}
+
+// PublisherStats counts what a publisher did.
+type PublisherStats struct {
+	Epoch     uint64
+	Published uint64 // messages the server has confirmed
+	Dropped   uint64 // messages that found the buffer full
+	Failed    uint64 // attempts that failed; they are repeated
+	Asked     uint64 // snapshots told
+	Buffered  int    // messages waiting
+	Blocks    int    // the worker holds
+}
+
+// NewPublisher publishes until Leave. The stream must be there (EnsureStream). Its epoch is the time, so of two agents
+// for one worker routers follow the younger.
+func NewPublisher(o PublisherOptions) (*Publisher, error) {
+	js, err := jetstream.New(o.NATS)
+	if err != nil {
+		return nil, err
+	}
+	p := &Publisher{o: o, js: js, subject: eventSubjects + place(o.Worker, o.Rank), epoch: uint64(time.Now().UnixNano()), partial: true}
+	p.mirror.blocks = map[uint64]known{}
+	p.out.wake = make(chan struct{}, 1)
+	p.ask, err = o.NATS.Subscribe(askSubjects+place(o.Worker, o.Rank), p.tell)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	p.cancel = cancel
+	p.running.Go(func() { p.send(ctx) })
+	return p, nil
+}
+
+// Stats returns the counts.
+func (p *Publisher) Stats() PublisherStats {
+	p.mu.Lock()
+	blocks := len(p.mirror.blocks)
+	p.mu.Unlock()
+	p.out.Lock()
+	defer p.out.Unlock()
+	return PublisherStats{Epoch: p.epoch, Published: p.published.Load(), Dropped: p.dropped.Load(), Failed: p.failed.Load(), Asked: p.asked.Load(),
+		Buffered: len(p.out.queue), Blocks: blocks}
+}
+
+func (p *Publisher) begin() {
+	if !p.open {
+		p.mu.Lock()
+		p.open = true
+	}
+}
+
+// Store implements feed.Sink.
+func (p *Publisher) Store(e *event.Event) error {
+	p.begin()
+	if err := p.mirror.store(e); err != nil {
+		return err
+	}
+	p.events = appendEvent(p.events, e, p.o.Tokens)
+	return nil
+}
+
+// Remove implements feed.Sink. Blocks that the worker was not seen to store are not passed on.
+func (p *Publisher) Remove(tier event.Tier, handles []uint64) (unknown int) {
+	p.begin()
+	gone := make([]uint64, 0, len(handles))
+	for _, h := range handles {
+		if p.mirror.remove(tier, h) {
+			gone = append(gone, h)
+		} else {
+			unknown++
+		}
+	}
+	if len(gone) > 0 {
+		p.events = appendEvent(p.events, &event.Event{Kind: event.Removed, Tier: tier, Handles: gone}, false)
+	}
+	return unknown
+}
+
+// Clear implements feed.Sink.
+func (p *Publisher) Clear() {
+	p.begin()
+	clear(p.mirror.blocks)
+	p.events = appendEvent(p.events[:0], &event.Event{Kind: event.Cleared}, false)
+}
+
+// Done implements feed.Sink: the batch goes out, if it says anything.
+func (p *Publisher) Done(partial bool) {
+	p.begin()
+	if len(p.events) > 0 || partial != p.partial {
+		p.partial = partial
+		p.enqueue()
+	}
+	p.open = false
+	p.mu.Unlock()
+}
+
+// Leave implements feed.Sink: nothing more is published.
+func (p *Publisher) Leave() {
+	_ = p.ask.Unsubscribe()
+	p.cancel()
+	p.running.Wait()
+}
+
+// enqueue makes a message of the batch and puts it into the buffer. The caller holds mu.
+func (p *Publisher) enqueue() {
+	b := make([]byte, 0, headBytes+2+len(p.events))
+	b = appendHead(b, p.partial, p.epoch, p.seq, float64(time.Now().UnixNano())/1e9, p.o.Rank)
+	b = append(b, p.events...)
+	p.seq++
+	if p.events = p.events[:0]; cap(p.events) > 4<<20 {
+		p.events = nil
+	}
+	p.out.Lock()
+	for len(p.out.queue) > 0 && (len(p.out.queue) >= bufferMessages || p.out.bytes+len(b) > bufferBytes) {
+		p.out.bytes -= len(p.out.queue[0])
+		p.out.queue = p.out.queue[1:]
+		p.dropped.Add(1)
+	}
+	p.out.queue = append(p.out.queue, b)
+	p.out.bytes += len(b)
+	p.out.Unlock()
+	select {
+	case p.out.wake <- struct{}{}:
+	default:
+	}
+}
+
+// send publishes the buffer in order, each message until the server has it, and keeps the subject from falling silent.
+func (p *Publisher) send(ctx context.Context) {
+	beat := time.NewTicker(heartbeat)
+	defer beat.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-beat.C:
+			p.mu.Lock()
+			p.enqueue()
+			p.mu.Unlock()
+		case <-p.out.wake:
+		}
+		for ctx.Err() == nil {
+			p.out.Lock()
+			if len(p.out.queue) == 0 {
+				p.out.Unlock()
+				break
+			}
+			b := p.out.queue[0]
+			p.out.Unlock()
+			if p.publish(ctx, b) {
+				p.published.Add(1)
+				beat.Reset(heartbeat)
+				p.out.Lock()
+				if len(p.out.queue) > 0 && &p.out.queue[0][0] == &b[0] { // not dropped meanwhile
+					p.out.bytes -= len(b)
+					p.out.queue = p.out.queue[1:]
+				}
+				p.out.Unlock()
+				continue
+			}
+			p.failed.Add(1)
+			select {
+			case <-ctx.Done():
+			case <-time.After(retryPause):
+			}
+		}
+	}
+}
+
+// publish tries once. A message may get there although the answer does not: routers drop it the second time by its
+// number. One that is too big for the server is given up: the gap makes routers ask.
+func (p *Publisher) publish(ctx context.Context, b []byte) bool {
+	if int64(len(b)) > p.o.NATS.MaxPayload() && p.o.NATS.IsConnected() {
+		p.dropped.Add(1)
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, publishTime)
+	defer cancel()
+	_, err := p.js.PublishMsg(ctx, &nats.Msg{Subject: p.subject, Data: b})
+	return err == nil
+}
+
+// tell answers a router that asks for everything: the state after the last message, in parts.
+func (p *Publisher) tell(m *nats.Msg) {
+	p.mu.Lock()
+	if p.seq == 0 { // nothing was learnt yet; a message with number 0 must say what the snapshot says
+		p.enqueue()
+	}
+	b := appendHead(nil, p.partial, p.epoch, p.seq-1, float64(time.Now().UnixNano())/1e9, p.o.Rank)
+	b = p.mirror.snapshot(b)
+	p.mu.Unlock()
+	p.asked.Add(1)
+	parts := (len(b) + partBytes - 1) / partBytes
+	for i := range parts {
+		part := binary.LittleEndian.AppendUint64(nil, p.epoch)
+		part = binary.LittleEndian.AppendUint32(part, uint32(i))
+		part = binary.LittleEndian.AppendUint32(part, uint32(parts))
+		if m.Respond(append(part, b[i*partBytes:min((i+1)*partBytes, len(b))]...)) != nil {
+			return
+		}
+	}
+}
