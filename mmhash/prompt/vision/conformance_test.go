@@ -111,12 +111,13 @@ func TestConformanceProcessorPrompts(t *testing.T) {
 		"onevis": func() []byte {
 			return rename(in("qwen2.5-vl-7b-instruct", "tokenizer.json"), "<|object_ref_start|>", "<image>")
 		},
-		"intern": func() []byte { return recordedDir(t, golden, models, "internvl")["tokenizer.json"].Data },
+		"intern":  func() []byte { return recordedDir(t, golden, models, "internvl")["tokenizer.json"].Data },
+		"granite": nil, // vocab.json and merges.txt, read below
 		"pixtral": func() []byte {
 			return rename(in("mistral-nemo-vocab", "tokenizer.json.gz"), `"<pad>"`, `"[IMG]"`, "[MIDDLE]", "[IMG_BREAK]", "[SUFFIX]", "[IMG_END]", "<SPECIAL_17>", "[SYSTEM_PROMPT]", "<SPECIAL_18>", "[/SYSTEM_PROMPT]")
 		},
 	}
-	use := map[string]string{"gemma3": "gemma3", "gemma3_pan_scan": "gemma3", "internvl_12": "intern", "internvl_6": "intern", "llava15": "llava",
+	use := map[string]string{"gemma3": "gemma3", "gemma3_pan_scan": "gemma3", "granite_docling_dir": "granite", "internvl_12": "intern", "internvl_6": "intern", "llava15": "llava",
 		"llava_next": "llava", "llava_onevision": "onevis", "mistral_small_31_hf": "pixtral", "pixtral_hf": "pixtral", "qwen2_5_vl": "qwen2", "qwen2_vl": "qwen2",
 		"qwen2_vl_classdefault": "qwen2", "qwen2_vl_tuned": "qwen2", "qwen3_vl": "qwen3", "qwen3_vl_embedding_dir": "qwen3"}
 	loaded := map[string]realTokens{}
@@ -139,7 +140,16 @@ func TestConformanceProcessorPrompts(t *testing.T) {
 		}
 		tok, ok := loaded[use[f.Family]]
 		if !ok {
-			tok = loadTokens(t, vocab[use[f.Family]]())
+			if make := vocab[use[f.Family]]; make != nil {
+				tok = loadTokens(t, make())
+			} else {
+				plain, err := tokenizer.Load(filepath.Join(models, "granite-docling-258m"))
+				if err != nil {
+					t.Error(err)
+					continue
+				}
+				tok = realTokens{plain}
+			}
 			loaded[use[f.Family]] = tok
 		}
 		d := processorDirs[f.Family]
@@ -509,4 +519,73 @@ func loadModelDir(t *testing.T, path string, opts Options) *Model {
 		t.Fatalf("%s: %v", path, err)
 	}
 	return m
+}
+
+// Every model directory at hand loads as the family that it is, and counts.
+func TestConformanceModelDirs(t *testing.T) {
+	_, models := conformanceDirs(t)
+	for _, c := range []struct {
+		dir, family  string
+		embed, total int // of 1280 x 720
+	}{
+		{"qwen2.5-vl-7b-instruct", "qwen2_vl", 1196, 1196},
+		{"qwen3-vl", "qwen3_vl", 880, 880},
+		{"llava-1.5-7b-hf", "llava", 576, 576},
+		{"internvl2-2b", "internvl_chat", 2304, 2306},
+		{"granite-docling-258m", "idefics3", 832, 862},
+		{"molmo-7b-d", "molmo", 1152, 1196},
+		{"llama3.1", "", 0, 0},
+	} {
+		d := fstest.MapFS{}
+		entries, err := os.ReadDir(filepath.Join(models, c.dir))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			d[strings.TrimSuffix(e.Name(), ".gz")] = &fstest.MapFile{Data: readMaybeGzip(t, filepath.Join(models, c.dir, e.Name()))}
+		}
+		tok, err := tokenizer.LoadFS(d)
+		if err != nil {
+			t.Errorf("%s: tokenizer: %v", c.dir, err)
+			continue
+		}
+		m, err := Load(d, realTokens{tok}, Options{})
+		if err != nil || m.Family() != c.family {
+			t.Errorf("%s: want %s, have %q, %v", c.dir, c.family, m.Family(), err)
+			continue
+		}
+		if c.family == "" {
+			continue
+		}
+		if embed, total, err := m.Count(Media{Width: 1280, Height: 720}, nil); embed != c.embed || total != c.total || err != nil {
+			t.Errorf("%s: want %d of %d tokens, have %d of %d, %v", c.dir, c.embed, c.total, embed, total, err)
+		}
+	}
+}
+
+// MiniCPM-V's placeholder is text that merges with the newline behind it, so
+// vLLM goes through text and encodes the pieces one by one.
+func TestConformanceMiniCPM(t *testing.T) {
+	_, models := conformanceDirs(t)
+	d := dir(obj{"config.json": obj{"model_type": "minicpmv", "version": 4.5, "query_num": 64},
+		"preprocessor_config.json": obj{"max_slice_nums": 9, "scale_resolution": 448, "image_feature_size": 64}})
+	tok := loadTokens(t, readMaybeGzip(t, filepath.Join(models, "minicpm-v-4.5", "tokenizer.json.gz")))
+	m, err := Load(d, tok, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := "<|im_start|>user\n(<image>./</image>)\nWhat? (<image>./</image>)\n<|im_end|>\n"
+	ids, spans, err := m.Expand(nil, tok.EncodeText(nil, text), []Media{{Width: 640, Height: 480}, {Width: 200, Height: 200}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []Span{{0, 3, 201}, {1, 208, 69}}; !slices.Equal(spans, want) {
+		t.Errorf("want %v, have %v", want, spans)
+	}
+	unk := strings.Repeat("<unk>", 64)
+	slice := "<slice>" + unk + "</slice>"
+	want := "<|im_start|>user\n<image_id>0</image_id><image>" + unk + "</image>" + slice + slice + "\nWhat? <image_id>1</image_id><image>" + unk + "</image>\n<|im_end|>\n"
+	if have := tok.DecodeText(ids); have != want {
+		t.Errorf("want %q\nhave %q", want, have)
+	}
 }

@@ -130,7 +130,7 @@ func (k cohere2) rule() string { return "least upscaled grid of " + k.tile.key()
 // out row by row.
 type molmo struct {
 	base, patch, pool, margins, max value
-	version2                        bool
+	whole                           bool // Molmo 2 pools the whole canvas, Molmo each crop's share
 }
 
 func (k molmo) bind(s *settings) counter {
@@ -154,10 +154,10 @@ func (k molmo) bind(s *settings) counter {
 		s.fail("%s: margins %d and %d leave nothing of %d patches", k.margins, left, right, crop)
 		window = 1
 	}
-	candidates := tilings(limit, k.version2)
+	candidates := tilings(limit)
 	up := func(n int) int { return (n + pool - 1) / pool }
 	axis := func(n int) int {
-		if k.version2 {
+		if k.whole {
 			return up(n*window + left + right)
 		}
 		if n == 1 {
@@ -178,9 +178,8 @@ func (k molmo) bind(s *settings) counter {
 
 func (k molmo) rule() string { return "overview and up to " + k.max.key() + " overlapping crops" }
 
-// tilings lists (rows, columns); ties by product only in Molmo, by rows too in
-// Molmo 2: the same order.
-func tilings(limit int, _ bool) [][2]int {
+// tilings lists (rows, columns) by product, then rows.
+func tilings(limit int) [][2]int {
 	var out [][2]int
 	for rows := 1; rows <= limit; rows++ {
 		for cols := 1; rows*cols <= limit; cols++ {

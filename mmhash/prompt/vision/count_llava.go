@@ -1,6 +1,7 @@
 package vision
 
 import (
+	"cmp"
 	"math"
 	"strconv"
 	"strings"
@@ -24,6 +25,7 @@ func (k fixed) rule() string { return "always " + k.n.key() }
 type square struct {
 	size, patch value
 	pool        value // nil = 1
+	rate        value // nil = 1; a fraction such as "4/8"
 	// strategy and extra: "default" drops one token, the class token where the
 	// encoder has one, "full" keeps all. nil: neither.
 	strategy, extra value
@@ -39,6 +41,17 @@ func (k square) side(s *settings) int {
 	side := s.small(k.size, 1, 1<<16) / s.small(k.patch, 1, 1<<16)
 	if k.pool != nil {
 		side /= s.small(k.pool, 1, 64)
+	}
+	if k.rate != nil {
+		text := s.text(k.rate)
+		over, under, _ := strings.Cut(text, "/")
+		a, err := strconv.ParseFloat(over, 64)
+		b, err2 := strconv.ParseFloat(cmp.Or(under, "1"), 64)
+		if err != nil || err2 != nil || !(a > 0 && a <= b && b <= 1<<20) {
+			s.fail("%s: want a fraction up to 1, have %q", k.rate, text)
+			return side
+		}
+		side = int(float64(side) * a / b)
 	}
 	return side
 }

@@ -69,22 +69,37 @@ type tiles struct {
 }
 
 // perTile is the number of tokens of a tile: a setting, or computed from the
-// encoder's patch size and its pixel shuffle.
+// encoder's patches and what is merged of them.
 type perTile struct {
 	n     value
-	patch value
-	ratio value // downsample_ratio, a fraction of a side
+	size  value // pixels of a side, nil = the tile's
+	patch value // pixels of a patch
+	times value // patches merged on each side, nil = 1
+	ratio value // downsample_ratio, a fraction of a side; nil = 1
 }
 
 func (p perTile) read(s *settings, size int) int {
 	if p.n != nil {
-		if v, _ := s.find(p.n); v != nil || p.patch == nil {
-			return s.small(p.n, 1, 1<<20)
-		}
+		return s.small(p.n, 1, 1<<20)
 	}
-	side := size / s.small(p.patch, 1, 1<<16)
-	r := s.float(p.ratio)
-	return int(float64(side*side) * float64(r*r))
+	if p.size != nil {
+		size = s.small(p.size, 1, 1<<16)
+	}
+	patch := s.small(p.patch, 1, 1<<16)
+	if p.times != nil {
+		patch *= s.small(p.times, 1, 64)
+	}
+	side := size / patch
+	r := 1.0
+	if p.ratio != nil {
+		r = s.float(p.ratio)
+	}
+	n := float64(side*side) * float64(r*r)
+	if !(n >= 0 && n <= MaxTokens) {
+		s.fail("%s: a tile would have %v tokens", p.ratio, n)
+		return 1
+	}
+	return int(n)
 }
 
 func (k tiles) bind(s *settings) counter {

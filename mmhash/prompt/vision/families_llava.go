@@ -46,6 +46,15 @@ var llavaFamilies = []family{
 		video: &entry{target: "<video>", undecidable: noFrames},
 	},
 	{
+		name: "granite4_vision", title: "Granite 4 Vision",
+		archs: []string{"Granite4VisionForConditionalGeneration"}, types: []string{"granite4_vision"},
+		names: llavaNames,
+		image: &entry{target: "{image}", id: "{image}",
+			count: anyres{square: square{size: value{"config.vision_config.image_size"}, patch: value{"config.vision_config.patch_size"}, rate: value{"config.downsample_rate"}},
+				pinpoints: value{"config.image_grid_pinpoints", "image.image_grid_pinpoints"}}},
+		note: "rule read in vLLM, not run",
+	},
+	{
 		name: "gemma3", title: "Gemma 3, MedGemma",
 		archs: []string{"Gemma3ForConditionalGeneration"}, types: []string{"gemma3"},
 		processors: []string{"Gemma3Processor", "Gemma3ImageProcessor"},

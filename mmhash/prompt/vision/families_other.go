@@ -100,7 +100,7 @@ var otherFamilies = []family{
 		names: map[string]name{"image": {attr: "image_token", text: "<|image|>"}, "patch": {text: "<im_patch>", id: "image_patch_id"}},
 		image: &entry{target: "{image}", id: "{patch}",
 			count: molmo{base: value{"image.size.height", "=378"}, patch: value{"image.patch_size", "=14"}, pool: value{"image.pooling_size", "=2"},
-				margins: value{"image.overlap_margins"}, max: value{"image.max_crops", "=8"}, version2: true},
+				margins: value{"image.overlap_margins"}, max: value{"image.max_crops", "=8"}, whole: true},
 			layout:  layout{need: []string{"<im_start>", "<im_end>", "<im_col>", "<low_res_im_start>"}},
 			arrange: molmo2Rows},
 		video: &entry{target: "<|video|>", undecidable: noTimes},
@@ -139,7 +139,7 @@ func molmoRows(b *builder, g grid, overview, overviewCol, col string) {
 }
 
 func molmo2Rows(b *builder, g grid) {
-	s := b.m.settings
+	s := *b.m.settings // a copy: reading may note an error
 	use := func(key string, def bool) bool {
 		if v, _ := s.find(value{"processor." + key}); v == nil {
 			return def

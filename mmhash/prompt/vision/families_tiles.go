@@ -118,7 +118,7 @@ var tileFamilies = []family{
 		image: &entry{target: "{image}", id: "{patch}",
 			count: tiles{size: value{"image.size.height", "=384"}, min: value{"image.min_patches", "=1"}, max: value{"image.max_patches", "=12"},
 				dynamic: value{"image.crop_to_patches", "=false"}, grid: true,
-				perTile: perTile{n: value{"kw.-"}, patch: value{"processor.patch_size", "=28"}, ratio: value{"=1"}}},
+				perTile: perTile{size: value{"processor.img_size", "=364"}, patch: value{"processor.patch_size", "=28"}, times: value{"processor.downsample_factor", "=1"}}},
 			layout: layout{begin: "{start}", tileBegin: "TILE_{i}", mainBegin: "TILE_GLOBAL", end: "{end}"}},
 		note: "vLLM up to 0.24",
 	},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"regexp"
 	"strings"
 )
@@ -105,15 +106,9 @@ func readSettings(dir fs.FS, opts Options) (*settings, error) {
 	}
 	if thinker, ok := s.config["thinker_config"].(map[string]any); ok {
 		// Omni models keep the part that reads the prompt one level down.
-		if thinker["model_type"] == nil || s.config["architectures"] != nil {
-			merged := map[string]any{"architectures": s.config["architectures"], "model_type": s.config["model_type"]}
-			for k, v := range thinker {
-				if k != "architectures" && k != "model_type" {
-					merged[k] = v
-				}
-			}
-			s.config = merged
-		}
+		merged := maps.Clone(thinker)
+		merged["architectures"], merged["model_type"] = s.config["architectures"], s.config["model_type"]
+		s.config = merged
 	}
 	s.processor, s.image = proc, pre
 	if nested, ok := proc["image_processor"].(map[string]any); ok {
