@@ -185,7 +185,7 @@ func TestCounters(t *testing.T) {
 	if got := counter(t, reg, "sightline_extproc_answers_total", "exact") - exact; got != 4 {
 		t.Errorf("%v exact decisions counted, want 4", got)
 	}
-	w.send(w.client, "POST", "/v1/embeddings", "{}", nil)
+	w.post("{}", http.Header{"Content-Type": {"text/plain"}})
 	if counter(t, reg, "sightline_extproc_gate_total", "not ours") == 0 {
 		t.Error("no request counted as not ours")
 	}

@@ -119,12 +119,30 @@ func TestOtherPathsAreNotBuffered(t *testing.T) {
 	if r := w.send(w.client, "GET", "/v1/models", "", nil); r.status != 200 || r.Path != "/v1/models" {
 		t.Errorf("GET: %v, status %d", r.err, r.status)
 	}
-	// Over the limit: announced, it is routed by load, unread; not announced, Envoy refuses it once it is too much.
-	if r := w.post(chat(script{}, `"pad":"`+big+`"`), nil); r.status != 200 || r.id() == "" {
-		t.Errorf("announced 40 MB: %v, status %d, decision %q; want a decision by load", r.err, r.status, r.id())
+	// Over the limit: announced, it goes on unread; not announced, Envoy refuses it once it is too much.
+	if r := w.post(chat(script{}, `"pad":"`+big+`"`), nil); r.status != 200 || r.Length < len(big) || r.id() != "" {
+		t.Errorf("announced 40 MB: %v, status %d, %d bytes, decision %q; want it passed", r.err, r.status, r.Length, r.id())
+	}
+	if n := w.stat("vhost.llm.route.too_large.upstream_rq_total"); n == 0 {
+		t.Error("nothing counted as too large")
 	}
 	if r := w.upload(w.client, chat(script{}, `"pad":"`+big+`"`), nil, nil); r.err == nil && r.status != 413 {
 		t.Errorf("40 MB of unknown length: status %d, want 413", r.status)
+	}
+}
+
+// Envoy's routes and Sightline's gate know the same endpoints.
+func TestEndpointsThatAreDecided(t *testing.T) {
+	w := start(t, 1, nil)
+	w.runSightline(extproc.Options{})
+	for path, want := range map[string]bool{
+		"/v1/chat/completions": true, "/v1/completions": true, "/v1/completions?a=b": true, "/v1/./chat/../chat/completions": true,
+		"/v1/embeddings": false, "/v1/chat/completions/": false, "/v1/completionsx": false, "/x/v1/completions": false, "/": false,
+	} {
+		r := w.send(w.client, "POST", path, chat(script{Targets: w.addrs()}), nil)
+		if r.err != nil || r.status != 200 || (r.id() != "") != want {
+			t.Errorf("%s: %v, status %d, decision %q, want one: %v", path, r.err, r.status, r.id(), want)
+		}
 	}
 }
 

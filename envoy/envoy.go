@@ -29,7 +29,8 @@ type Options struct {
 	Workers []string
 	// Allow limits what Envoy dials for a decision. Empty: exactly the Workers, which must be IP addresses then.
 	Allow []Range
-	// BodyLimit is the largest request body in bytes; larger ones are answered 413. Keep it equal to Sightline's.
+	// BodyLimit is the largest request body in bytes that Sightline is shown; keep it equal to Sightline's. Larger ones
+	// go on to any worker, or are answered 413 if their length was not announced.
 	BodyLimit int
 	// HeapLimit is Envoy's own memory in bytes; requests are refused before it is reached.
 	HeapLimit int64
@@ -43,6 +44,9 @@ type Range struct {
 	Prefix              netip.Prefix
 	FirstPort, LastPort int
 }
+
+// inferencePaths are the endpoints whose requests Sightline is asked about; its own gate knows them too.
+var inferencePaths = []string{"/v1/chat/completions", "/v1/completions"}
 
 // Default is the configuration of the quick start: all on loopback, three workers.
 func Default() Options {
@@ -64,13 +68,17 @@ func Generate(o Options) ([]byte, error) {
 		Listen, Admin, Sightline hostPort // hide the strings of Options
 		Socket                   string
 		Workers                  []hostPort
-		Names                    bool // some worker is a name, not an address
+		Names                    bool   // some worker is a name, not an address
+		TooLarge                 int    // the first length above BodyLimit
+		Paths                    string // regular expression
 		Reasons                  []string
 		Picks                    []pick
 	}{
-		Options: o,
-		Reasons: []string{"exact", "predicted", "affinity", "load"},
-		Picks:   []pick{{"workers_picked", "x-target-worker"}, {"workers_second", "x-target-worker-2"}},
+		Options:  o,
+		TooLarge: o.BodyLimit + 1,
+		Paths:    strings.Join(inferencePaths, "|"),
+		Reasons:  []string{"exact", "predicted", "affinity", "load"},
+		Picks:    []pick{{"workers_picked", "x-target-worker"}, {"workers_second", "x-target-worker-2"}},
 	}
 	var errs []error
 	read := func(key, addr string, needIP bool) hostPort {

@@ -21,7 +21,8 @@ const (
 	readable
 )
 
-// inferencePaths are the endpoints whose body names a prompt. All take a POST of one JSON object.
+// inferencePaths are the endpoints whose body names a prompt. All take a POST of one JSON object. The route "inference"
+// of our envoy.yaml (package envoy) lists them too, so that Envoy asks about nothing else.
 var inferencePaths = map[string]bool{
 	"/v1/chat/completions": true,
 	"/v1/completions":      true,
