@@ -1,12 +1,15 @@
 package mmhash
 
 import (
-	"encoding/json"
+	"bytes"
 	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/tidwall/gjson"
 )
 
 // Server says how a model's engine servers were started, as far as prompts, image names and blocks depend on it. Keys
@@ -17,32 +20,36 @@ type Server struct {
 	EngineModel   string `yaml:"engine_model"`   // the engine's --model argument, part of vLLM's image names; default: the model's name
 	BlockSize     int    `yaml:"block_size"`     // tokens a KV block
 
-	ChatTemplate        string         `yaml:"chat_template"`                // a file; default: the directory's
-	ContentFormat       string         `yaml:"chat_template_content_format"` // auto, string or openai
-	InterleaveMM        bool           `yaml:"interleave_mm_strings"`
-	ProcessorKwargs     map[string]any `yaml:"mm_processor_kwargs"`
-	MediaIOKwargs       map[string]any `yaml:"media_io_kwargs"`
-	TemplateKwargs      map[string]any `yaml:"default_chat_template_kwargs"`
-	MMHasher            string         `yaml:"mm_hasher_algorithm"` // blake3, sha256 or sha512
-	TrustMMKwargs       bool           `yaml:"trust_request_mm_kwargs"`
-	TrustChatTemplate   bool           `yaml:"trust_request_chat_template"`
-	AutoToolChoice      bool           `yaml:"enable_auto_tool_choice"`
-	ExcludeToolsOnNone  bool           `yaml:"exclude_tools_when_tool_choice_none"`
-	TowerLoRA           bool           `yaml:"enable_tower_connector_lora"`
-	MaxModelLen         int            `yaml:"max_model_len"` // 0: not checked
-	AllowedMediaDomains []string       `yaml:"allowed_media_domains"`
-	TokenizerMode       string         `yaml:"tokenizer_mode"` // auto or mistral
+	ChatTemplate        string   `yaml:"chat_template"`                // a file; default: the directory's
+	ContentFormat       string   `yaml:"chat_template_content_format"` // auto, string or openai
+	InterleaveMM        bool     `yaml:"interleave_mm_strings"`
+	ProcessorKwargs     Kwargs   `yaml:"mm_processor_kwargs"`
+	MediaIOKwargs       Kwargs   `yaml:"media_io_kwargs"`
+	TemplateKwargs      Kwargs   `yaml:"default_chat_template_kwargs"`
+	MMHasher            string   `yaml:"mm_hasher_algorithm"` // blake3, sha256 or sha512
+	TrustMMKwargs       bool     `yaml:"trust_request_mm_kwargs"`
+	TrustChatTemplate   bool     `yaml:"trust_request_chat_template"`
+	AutoToolChoice      bool     `yaml:"enable_auto_tool_choice"`
+	ExcludeToolsOnNone  bool     `yaml:"exclude_tools_when_tool_choice_none"`
+	TowerLoRA           bool     `yaml:"enable_tower_connector_lora"`
+	MMProcessorCacheGB  float64  `yaml:"mm_processor_cache_gb"` // 0: the engine keeps no processed media
+	MaxModelLen         int      `yaml:"max_model_len"`         // 0: not checked
+	AllowedMediaDomains []string `yaml:"allowed_media_domains"`
+	TokenizerMode       string   `yaml:"tokenizer_mode"` // auto or mistral
 
 	// TimeZone is the workers' zone, for templates that print a date.
 	TimeZone string `yaml:"time_zone"`
 	// ClientUUID says what becomes of a uuid that a client gives an image: strip (it never reaches a worker) or trust.
 	ClientUUID string `yaml:"client_uuid"`
+
+	// Clock is what templates that print a date see; nil: time.Now.
+	Clock func() time.Time `yaml:"-"`
 }
 
 // DefaultServer is a vLLM with its defaults.
 func DefaultServer() Server {
 	return Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: 16, ContentFormat: "auto", MMHasher: "blake3",
-		TokenizerMode: "auto", TimeZone: "UTC", ClientUUID: "strip", TrustMMKwargs: false, AutoToolChoice: true}
+		TokenizerMode: "auto", MMProcessorCacheGB: 4, TimeZone: "UTC", ClientUUID: "strip", TrustMMKwargs: false, AutoToolChoice: true}
 }
 
 // Check names every value that cannot be, by its key.
@@ -74,12 +81,36 @@ func (s *Server) Check() error {
 	if _, err := time.LoadLocation(s.TimeZone); err != nil {
 		bad("time_zone", "%q is not known here (want a name such as UTC or Europe/Berlin)", s.TimeZone)
 	}
-	for key, m := range map[string]map[string]any{"mm_processor_kwargs": s.ProcessorKwargs, "media_io_kwargs": s.MediaIOKwargs, "default_chat_template_kwargs": s.TemplateKwargs} {
-		if _, err := json.Marshal(m); err != nil {
-			bad(key, "cannot be written as JSON: %v", err)
-		}
-	}
 	return errors.Join(errs...)
+}
+
+// Kwargs is a JSON object, "" for none. Its keys keep the order of the file: it counts in vLLM's image names.
+type Kwargs string
+
+// UnmarshalYAML reads a YAML (or JSON) object.
+func (k *Kwargs) UnmarshalYAML(b []byte) error {
+	text, err := yaml.YAMLToJSON(b)
+	if err != nil {
+		return err
+	}
+	j := gjson.ParseBytes(bytes.TrimSpace(text))
+	switch {
+	case j.Type == gjson.Null, j.Type == gjson.String && j.Str == "", j.Raw == "{}":
+		*k = ""
+	case j.IsObject():
+		*k = Kwargs(j.Raw)
+	default:
+		return errors.New("want an object, such as {max_pixels: 1003520}")
+	}
+	return nil
+}
+
+// MarshalYAML writes the object.
+func (k Kwargs) MarshalYAML() ([]byte, error) {
+	if k == "" {
+		return []byte("{}"), nil
+	}
+	return []byte(k), nil
 }
 
 // Version is an engine release, major to patch.

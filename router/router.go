@@ -1,19 +1,345 @@
 // Package router takes the decision: which worker gets a request.
 //
-//	body ─ mmhash ─▶ block hashes ─ indexer ─▶ overlap per candidate ─ pick ─▶ ranked targets and a reason
+//	body ─ mmhash ─▶ block hashes ─ indexer ─▶ overlap per slot ─ pick ─▶ ranked targets and a reason
 //
-// A candidate is a worker or, where it has them, one of its data-parallel ranks.
+// A candidate is a slot: a worker or, where it has them, one of its data-parallel ranks. The pipeline stands in Decide,
+// top to bottom; each step that cannot be taken costs a rung of the ladder (exact, predicted, affinity, load), never the
+// request. Observe closes the loop: what Envoy reports moves load and predictions to the worker really used.
 package router
 
-import "context"
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
 
-// Router decides. Safe for concurrent use.
-type Router struct{}
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
 
-// Decide ranks the workers for one request. It never fails: what cannot be read is routed by load, and says why.
-func (r *Router) Decide(ctx context.Context, req *Request) Decision {
-	return Decision{ID: req.ID, Reason: Load, Why: "no worker known"}
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/mmhash"
+	"github.com/sightline-router/sightline/mmhash/block"
+	"github.com/sightline-router/sightline/mmhash/chat"
+	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/router/pick"
+)
+
+// Model is one model that requests may name.
+type Model struct {
+	Name     string
+	Aliases  []string // other names for it
+	Adapters []string // LoRA adapters: names that requests use in place of the model's
+	Prompts  *mmhash.Model
 }
 
-// Observe takes what Envoy reported of a decided request: in-flight load, the worker really used, the status.
-func (r *Router) Observe(o Outcome) {}
+// Options are what a Router stands on.
+type Options struct {
+	Models       []Model
+	Fleet        *fleet.Fleet
+	Index        *indexer.Index
+	PredictedTTL time.Duration         // how long a routed prompt counts as held before events confirm it
+	Log          *zap.Logger           // nil: silent
+	Metrics      prometheus.Registerer // nil: none
+	Now          func() time.Time      // nil: time.Now
+}
+
+// Router decides. Safe for concurrent use.
+type Router struct {
+	opt       Options
+	names     map[string]named
+	predicted *predictions
+	seen      *sightings
+	recent    *recent
+	turn      atomic.Uint64
+	metrics   *metrics
+	scratch   sync.Pool
+}
+
+type named struct {
+	model *Model
+	lora  string
+}
+
+// New makes a router. Names of models must be distinct (the configuration checks it).
+func New(opt Options) *Router {
+	if opt.Now == nil {
+		opt.Now = time.Now
+	}
+	if opt.Log == nil {
+		opt.Log = zap.NewNop()
+	}
+	r := &Router{opt: opt, names: make(map[string]named), predicted: newPredictions(opt.PredictedTTL), seen: newSightings(), recent: newRecent()}
+	r.metrics = newMetrics(opt.Metrics, r)
+	r.scratch.New = func() any { return new(scratch) }
+	for i := range opt.Models {
+		m := &opt.Models[i]
+		r.names[m.Name] = named{model: m}
+		for _, n := range m.Aliases {
+			r.names[n] = named{model: m}
+		}
+		for _, n := range m.Adapters {
+			r.names[n] = named{model: m, lora: n}
+		}
+	}
+	return r
+}
+
+// scratch is one decision's memory, reused.
+type scratch struct {
+	body       chat.Skeleton
+	req        chat.Request
+	locals     []uint64
+	chain      []uint64
+	matches    indexer.Matches
+	candidates []pick.Candidate
+	held       []int32 // by holder: leading blocks, zeroed after use
+}
+
+// Decide ranks the workers for one request. It never fails: what cannot be read is routed by load, and Why says so.
+func (r *Router) Decide(ctx context.Context, req *Request) Decision {
+	start := r.opt.Now()
+	s := r.scratch.Get().(*scratch)
+	d := r.decide(ctx, req, s, start)
+	s.body.Release()
+	s.req = chat.Request{}
+	r.scratch.Put(s)
+	took := r.opt.Now().Sub(start)
+	r.metrics.decided(&d, took)
+	r.recent.add(&d, start, took)
+	return d
+}
+
+func (r *Router) decide(ctx context.Context, req *Request, s *scratch, now time.Time) Decision {
+	d := Decision{ID: req.ID, Reason: Load}
+	if req.Body == nil {
+		return r.byLoad(d, "body not read", "", now)
+	}
+	if err := s.body.Scan(req.Body); err != nil {
+		return r.byLoad(d, err.Error(), "", now)
+	}
+	if err := chat.Parse(&s.body, &s.req); err != nil {
+		return r.byLoad(d, err.Error(), "", now)
+	}
+	n, ok := r.names[s.req.Model]
+	if !ok {
+		return r.byLoad(d, "model unknown", "", now)
+	}
+	d.Model = n.model.Name
+	prompts, err := n.model.Prompts.Read(ctx, req.Path, n.lora, &s.req)
+	if prompts != nil {
+		d.Edits = edits(prompts.Edits)
+	}
+	var refused *mmhash.Refused
+	if errors.As(err, &refused) && refused.ByUs {
+		d.Refuse = &Refusal{Status: refused.Status, Message: refused.Reason}
+		d.Why = refused.Reason
+		return d
+	}
+	if refused != nil {
+		return r.byLoad(d, "the engine will answer with an error", d.Model, now)
+	}
+	if err != nil {
+		return r.byLoad(d, err.Error(), d.Model, now)
+	}
+	// Several prompts of one request share a worker: the longest one decides.
+	p := &prompts.List[0]
+	for i := range prompts.List {
+		if len(prompts.List[i].IDs) > len(p.IDs) {
+			p = &prompts.List[i]
+		}
+	}
+	return r.place(d, n, p, s, now)
+}
+
+// place picks the slot for a prompt and books it.
+func (r *Router) place(d Decision, n named, p *mmhash.Prompt, s *scratch, now time.Time) Decision {
+	slots := r.opt.Fleet.Slots(n.model.Name)
+	if len(slots) == 0 {
+		d.Why = "no worker known"
+		return d
+	}
+	m := n.model.Prompts
+	size := m.Server.BlockSize
+	s.locals = m.Locals(s.locals[:0], p, n.lora)
+	s.chain = block.Chain(s.chain[:0], s.locals, 0, false)
+	r.opt.Index.Match(s.locals, &s.matches)
+	for _, h := range s.matches.Holders {
+		for int(h.Holder) >= len(s.held) {
+			s.held = append(s.held, 0)
+		}
+		s.held[h.Holder] = int32(h.Blocks)
+	}
+	s.candidates = s.candidates[:0]
+	for i, slot := range slots {
+		c := pick.Candidate{Slot: i}
+		exact := 0
+		if int(slot.Holder) < len(s.held) {
+			exact = int(s.held[slot.Holder])
+		}
+		c.Exact = exact * size
+		c.Predicted = c.Exact
+		if len(s.chain) > 0 {
+			c.Predicted = r.predicted.leading(uint32(slot.Holder), s.chain, exact, now) * size
+		}
+		load := slot.Load(now)
+		c.Inflight, c.Backlog = load.Inflight, load.Backlog
+		s.candidates = append(s.candidates, c)
+	}
+	for _, h := range s.matches.Holders {
+		s.held[h.Holder] = 0
+	}
+	r.encoding(p, slots, s.candidates)
+	tokens := len(p.IDs)
+	ranked := pick.Rank(s.candidates, tokens, 8, r.turn.Add(1))
+	best := ranked[0]
+	d.PromptTokens = tokens
+	d.CachedTokens = min(tokens, max(best.Exact, best.Predicted))
+	d.MatchedBlocks = d.CachedTokens / size
+	d.Targets = targets(slots, ranked)
+	switch {
+	case best.Predicted > best.Exact:
+		d.Reason, d.Why = Predicted, "not confirmed by events yet"
+	case best.Exact > 0:
+		d.Reason = Exact
+	case best.Seen > 0:
+		d.Reason, d.Why = Affinity, "no block held, media seen"
+	default:
+		d.Reason, d.Why = Load, "no block held"
+	}
+	if !p.Exact {
+		d.Why = p.Why
+	}
+	r.book(d, slots[best.Slot], best, p, s.chain, best.Exact/size, now)
+	return d
+}
+
+// mostMedia bounds the media that weigh in a choice.
+const mostMedia = 64
+
+// encoding fills in, per candidate, the picture tokens behind its cached prefix: to encode, or in its encoder cache.
+func (r *Router) encoding(p *mmhash.Prompt, slots []*fleet.Slot, cands []pick.Candidate) {
+	for i := range p.Media[:min(len(p.Media), mostMedia)] {
+		md := &p.Media[i]
+		by := r.seen.by(md.Key)
+		if md.Alias != 0 {
+			if other := r.seen.by(md.Alias); by == ([4]uint32{}) {
+				by = other
+			}
+		}
+		for j := range cands {
+			c := &cands[j]
+			left := md.Offset + md.Length - max(c.Exact, c.Predicted, md.Offset)
+			switch {
+			case left <= 0 && md.Length > 0:
+			case holds(by, uint32(slots[c.Slot].Holder)):
+				c.Seen += max(left, 1)
+			default:
+				c.Encode += max(left, 0)
+			}
+		}
+	}
+}
+
+// targets lists up to three different workers, in the order of the ranking.
+func targets(slots []*fleet.Slot, ranked []pick.Candidate) []Target {
+	out := make([]Target, 0, 3)
+next:
+	for _, c := range ranked {
+		slot := slots[c.Slot]
+		for _, t := range out {
+			if t.Addr == slot.Worker.Addr {
+				continue next
+			}
+		}
+		if out = append(out, Target{Worker: slot.Worker.Name, Addr: slot.Worker.Addr, Rank: slot.Rank}); len(out) == cap(out) {
+			break
+		}
+	}
+	return out
+}
+
+// note is what a booking remembers of its decision.
+type note struct {
+	model  string
+	worker string
+	reason Reason
+	chain  []uint64 // the prompt's blocks
+	from   int      // blocks that events proved at the decision
+	cached int      // tokens predicted to be cached
+	tokens int
+}
+
+func (r *Router) book(d Decision, slot *fleet.Slot, best pick.Candidate, p *mmhash.Prompt, chain []uint64, held int, now time.Time) {
+	nt := &note{model: d.Model, worker: slot.Worker.Name, reason: d.Reason, chain: slices.Clone(chain), from: held, cached: d.CachedTokens, tokens: d.PromptTokens}
+	r.predicted.add(uint32(slot.Holder), nt.chain, nt.from, now)
+	for i := range p.Media[:min(len(p.Media), mostMedia)] {
+		r.seen.add(p.Media[i].Key, uint32(slot.Holder))
+		if a := p.Media[i].Alias; a != 0 {
+			r.seen.add(a, uint32(slot.Holder))
+		}
+	}
+	r.opt.Fleet.Book(d.ID, fleet.Booking{Slot: slot, Tokens: d.PromptTokens - d.CachedTokens + best.Encode, Note: nt})
+}
+
+// byLoad places a request of which nothing is known but, perhaps, its model.
+func (r *Router) byLoad(d Decision, why, model string, now time.Time) Decision {
+	d.Reason, d.Why = Load, why
+	slots := r.opt.Fleet.Slots(model)
+	if len(slots) == 0 {
+		d.Why = "no worker known"
+		return d
+	}
+	cands := make([]pick.Candidate, len(slots))
+	for i, slot := range slots {
+		load := slot.Load(now)
+		cands[i] = pick.Candidate{Slot: i, Inflight: load.Inflight, Backlog: load.Backlog}
+	}
+	ranked := pick.Rank(cands, 0, 8, r.turn.Add(1))
+	d.Targets = targets(slots, ranked)
+	slot := slots[ranked[0].Slot]
+	r.opt.Fleet.Book(d.ID, fleet.Booking{Slot: slot, Note: &note{model: d.Model, worker: slot.Worker.Name, reason: Load}})
+	return d
+}
+
+// Observe takes what Envoy reported of a decided request: the worker really used, the end, the status.
+func (r *Router) Observe(o Outcome) {
+	r.recent.observe(o)
+	switch o.Phase {
+	case Started:
+		now, moved, ok := r.opt.Fleet.Confirm(o.ID, o.Addr)
+		if !ok {
+			r.metrics.unmatched.Inc()
+			return
+		}
+		if moved != nil {
+			r.metrics.moved.Inc()
+			nt := now.Note.(*note)
+			r.predicted.drop(uint32(moved.Slot.Holder), nt.chain, nt.from)
+			r.predicted.add(uint32(now.Slot.Holder), nt.chain, 0, r.opt.Now())
+		}
+	case Ended:
+		b, ok := r.opt.Fleet.End(o.ID, o.FirstByte)
+		if !ok {
+			r.metrics.unmatched.Inc()
+			return
+		}
+		nt := b.Note.(*note)
+		if o.Code < 200 || o.Code >= 400 { // refused or broken: it stored nothing that we could count on
+			r.predicted.drop(uint32(b.Slot.Holder), nt.chain, nt.from)
+		}
+		r.metrics.ended(nt, o)
+	}
+}
+
+func edits(in []mmhash.Edit) []Edit {
+	if len(in) == 0 {
+		return nil
+	}
+	out := make([]Edit, len(in))
+	for i, e := range in {
+		out[i] = Edit(e)
+	}
+	return out
+}

@@ -301,7 +301,7 @@ func fieldsOf(t reflect.Type) map[string]reflect.Type {
 			for k, v := range fieldsOf(f.Type) {
 				out[k] = v
 			}
-		} else if name != "" {
+		} else if name != "" && name != "-" {
 			out[name] = f.Type
 		}
 	}

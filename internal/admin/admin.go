@@ -1,0 +1,141 @@
+// Package admin serves what an operator looks at: a page, metrics, and the same facts as JSON.
+//
+//	/            a page: workers, decisions, what kept them from being exact
+//	/metrics     Prometheus
+//	/healthz     200 while the process lives; /readyz: 200 once it can decide
+//	/decisions   the last decisions as JSON (?n=20, ?id=…)
+//	/workers     the workers as JSON
+//
+// Nothing here shows a prompt, an image or a key. Bind it to loopback or a private network: it has no login.
+package admin
+
+import (
+	_ "embed"
+	"encoding/json"
+	"html/template"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/sightline-router/sightline/router"
+)
+
+//go:embed page.html
+var page string
+
+// Worker is one worker's row.
+type Worker struct {
+	Name      string  `json:"name"`
+	Addr      string  `json:"addr"`
+	Model     string  `json:"model"`
+	Rank      int     `json:"rank"` // -1: none
+	Blocks    int     `json:"blocks_held"`
+	Partial   bool    `json:"partial"` // some of its blocks are not known here
+	Inflight  int     `json:"in_flight"`
+	Backlog   float64 `json:"backlog_tokens"`
+	Events    string  `json:"events"` // live, waiting, none
+	Batches   uint64  `json:"event_batches"`
+	LastEvent string  `json:"last_event,omitempty"`
+}
+
+// State is where the page gets its facts from.
+type State struct {
+	Version  string
+	Ready    func() error // nil once decisions can be taken
+	Router   *router.Router
+	Workers  func() []Worker
+	Gatherer prometheus.Gatherer
+}
+
+// Handler serves the pages.
+func Handler(s State) http.Handler {
+	mux := http.NewServeMux()
+	t := template.Must(template.New("page").Parse(page))
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
+		_ = t.Execute(w, newView(s))
+	})
+	mux.Handle("GET /metrics", promhttp.HandlerFor(s.Gatherer, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {})
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
+		if err := s.Ready(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		}
+	})
+	mux.HandleFunc("GET /decisions", func(w http.ResponseWriter, r *http.Request) {
+		if id := r.FormValue("id"); id != "" {
+			d, ok := s.Router.Decision(id)
+			if !ok {
+				http.Error(w, "no such decision among the last 1024", http.StatusNotFound)
+				return
+			}
+			answer(w, d)
+			return
+		}
+		n, err := strconv.Atoi(r.FormValue("n"))
+		if err != nil {
+			n = 20
+		}
+		answer(w, s.Router.Recent(n))
+	})
+	mux.HandleFunc("GET /workers", func(w http.ResponseWriter, r *http.Request) { answer(w, s.Workers()) })
+	return mux
+}
+
+func answer(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(v)
+}
+
+// view is the page's data.
+type view struct {
+	Version   string
+	NotReady  string
+	Workers   []Worker
+	Decisions []decision
+	Reasons   []share
+	Prompt    int // tokens of the decisions shown
+	Cached    int
+}
+
+type decision struct {
+	router.Recent
+	Ago, Took, First string
+}
+
+type share struct {
+	Name    string
+	Count   int
+	Percent int
+}
+
+func newView(s State) view {
+	v := view{Version: s.Version, Workers: s.Workers()}
+	if err := s.Ready(); err != nil {
+		v.NotReady = err.Error()
+	}
+	all := s.Router.Recent(1024)
+	count := map[router.Reason]int{}
+	for i, d := range all {
+		count[d.Reason]++
+		v.Prompt += d.PromptTokens
+		v.Cached += d.CachedTokens
+		if i < 25 {
+			row := decision{Recent: d, Ago: time.Since(d.At).Round(time.Second).String(), Took: d.Took.Round(10 * time.Microsecond).String()}
+			if d.FirstByte > 0 {
+				row.First = d.FirstByte.Round(time.Millisecond).String()
+			}
+			v.Decisions = append(v.Decisions, row)
+		}
+	}
+	for _, r := range []router.Reason{router.Exact, router.Predicted, router.Affinity, router.Load} {
+		if len(all) > 0 {
+			v.Reasons = append(v.Reasons, share{string(r), count[r], 100 * count[r] / len(all)})
+		}
+	}
+	return v
+}

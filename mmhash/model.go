@@ -1,0 +1,177 @@
+// Package mmhash turns a chat request into the block hashes that a worker's KV cache is keyed by.
+//
+//	body ─ chat ─▶ request ─ prompt ─▶ draft ─ media ─▶ sizes, names ─ prompt ─▶ token ids, spans ─ block ─▶ hashes
+//
+// A Model is one model directory read for one way of starting its engine (Server). Everything in a request is hostile;
+// nothing here waits on the network longer than the caller's context allows.
+package mmhash
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sightline-router/sightline/mmhash/block"
+	"github.com/sightline-router/sightline/mmhash/chat"
+	"github.com/sightline-router/sightline/mmhash/prompt"
+)
+
+// Model reads requests for one model. Safe for concurrent use.
+type Model struct {
+	Name   string
+	Server Server
+	Media  *Media
+
+	prompt  *prompt.Model
+	version Version
+	names   namer
+	first   firstSeen
+}
+
+// Load reads a model directory. s must have passed Check. The error names the file and what is wrong with it.
+func Load(name, dir string, s Server, media *Media) (*Model, error) {
+	m := &Model{Name: name, Server: s, Media: media}
+	var err error
+	if m.version, err = ParseVersion(s.EngineVersion); err != nil {
+		return nil, err
+	}
+	zone, err := time.LoadLocation(s.TimeZone)
+	if err != nil {
+		return nil, err
+	}
+	m.prompt, err = prompt.Load(dir, prompt.Options{
+		Engine: s.Engine, TemplateFile: s.ChatTemplate, ContentFormat: s.ContentFormat, Interleave: s.InterleaveMM,
+		ProcessorKwargs: string(s.ProcessorKwargs), TemplateKwargs: string(s.TemplateKwargs),
+		RefuseMMKwargs:    s.Engine == "vllm" && m.version.AtLeast(0, 31, 0) && !s.TrustMMKwargs,
+		TrustChatTemplate: s.TrustChatTemplate, AutoToolChoice: s.AutoToolChoice, ExcludeToolsOnNone: s.ExcludeToolsOnNone,
+		MaxModelLen: s.MaxModelLen, MistralMode: s.TokenizerMode == "mistral", Location: zone, Now: s.Clock,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("model %s: %w", name, err)
+	}
+	if m.names, err = media.namer(s); err != nil {
+		return nil, fmt.Errorf("model %s: %w", name, err)
+	}
+	return m, nil
+}
+
+// Warnings name what keeps some requests of this model from being exact, one line each.
+func (m *Model) Warnings() []string { return m.prompt.Warnings() }
+
+// Family is the vision family, "" for a text model.
+func (m *Model) Family() string { return m.prompt.Family() }
+
+// Refused says that a request gets an error: from the engine, which then stores nothing, or, with ByUs, from us, because
+// it would let a client steer what it must not.
+type Refused struct {
+	Status int
+	Reason string // our words, never the client's
+	ByUs   bool
+}
+
+func (e *Refused) Error() string {
+	if e.ByUs {
+		return fmt.Sprintf("refused (%d): %s", e.Status, e.Reason)
+	}
+	return fmt.Sprintf("the engine will answer %d: %s", e.Status, e.Reason)
+}
+
+// Prompts is what a request comes to: one prompt, or several for a batch.
+type Prompts struct {
+	List  []Prompt
+	Edits []Edit // what must change in the body before a worker sees it
+}
+
+// Prompt is one prompt as the engine prefills it.
+type Prompt struct {
+	Rendered string   // the template's text; empty where the client gave ids
+	IDs      []uint32 // media expanded; up to the first medium whose size is not known
+	Media    []Medium // in prompt order, those within IDs
+	Sure     int      // leading ids that can be hashed: the names of all media before are known
+	Salt     string
+	Exact    bool   // all of the prompt is known and can be hashed
+	Why      string // what kept the prompt from being exact, in words of ours
+}
+
+// Edit replaces body bytes [From, To) by Text.
+type Edit struct {
+	From, To int
+	Text     []byte
+}
+
+// Read reads one request to an endpoint such as /v1/chat/completions; lora is the adapter that it names, or "". Errors: a *Refused, or one whose text is ours alone.
+// Edits are given with an error too.
+func (m *Model) Read(ctx context.Context, endpoint, lora string, req *chat.Request) (*Prompts, error) {
+	out := new(Prompts)
+	draft, err := m.prompt.Read(endpoint, req)
+	if m.Server.ClientUUID == "strip" {
+		var e error
+		if out.Edits, e = stripUUIDs(req); e != nil {
+			return out, e
+		}
+	}
+	if err != nil {
+		return out, fromPrompt(err)
+	}
+	for i := range draft.Prompts {
+		p, err := m.expand(ctx, lora, req, draft, &draft.Prompts[i])
+		if err != nil {
+			return out, err
+		}
+		out.List = append(out.List, p)
+	}
+	return out, nil
+}
+
+func (m *Model) expand(ctx context.Context, lora string, req *chat.Request, d *prompt.Draft, dp *prompt.DraftPrompt) (Prompt, error) {
+	p := Prompt{Rendered: dp.Text, Salt: d.Salt}
+	found, why, err := m.resolve(ctx, lora, req.Body, d, dp.Media)
+	if err != nil {
+		return p, err
+	}
+	e, err := m.prompt.Expand(d, dp, sizes(found, m.prompt.RotatesEXIF()))
+	if err != nil {
+		return p, fromPrompt(err)
+	}
+	p.IDs, p.Exact, p.Why = e.IDs, e.Exact, e.Why
+	for _, s := range e.Spans {
+		md := found[s.Index]
+		if !md.Known { // the prompt is only known up to here
+			p.IDs, p.Exact, p.Why = p.IDs[:s.Offset], false, why
+			break
+		}
+		md.Offset, md.Length = s.Offset, s.Length
+		p.Media = append(p.Media, md)
+	}
+	p.Sure = len(p.IDs)
+	for _, md := range p.Media { // a medium whose name is not known ends what can be matched
+		if !md.Named {
+			p.Sure = md.Offset
+			if p.Exact {
+				p.Exact, p.Why = false, "media name not computable"
+			}
+			break
+		}
+	}
+	return p, nil
+}
+
+// fromPrompt turns a refusal of the prompt stage into ours.
+func fromPrompt(err error) error {
+	var r *prompt.Refused
+	if errors.As(err, &r) {
+		return &Refused{Status: r.Status, Reason: r.Reason}
+	}
+	return err
+}
+
+// Locals appends the local block hashes of a prompt, for an adapter's name or "".
+func (m *Model) Locals(dst []uint64, p *Prompt, lora string) []uint64 {
+	var few [16]block.Span
+	spans := few[:0]
+	for i := range p.Media {
+		spans = append(spans, block.Span{Offset: p.Media[i].Offset, Length: p.Media[i].Length, Name: p.Media[i].Key})
+	}
+	return block.Locals(dst, p.IDs[:p.Sure], m.Server.BlockSize, spans, block.SeedFor(lora), block.SaltHash(p.Salt))
+}

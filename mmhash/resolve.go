@@ -1,0 +1,321 @@
+package mmhash
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/tidwall/gjson"
+	"github.com/zeebo/xxh3"
+
+	"github.com/sightline-router/sightline/mmhash/block"
+	"github.com/sightline-router/sightline/mmhash/chat"
+	"github.com/sightline-router/sightline/mmhash/media"
+	"github.com/sightline-router/sightline/mmhash/media/fetch"
+	"github.com/sightline-router/sightline/mmhash/media/name"
+	"github.com/sightline-router/sightline/mmhash/prompt"
+	"github.com/sightline-router/sightline/mmhash/prompt/vision"
+)
+
+// Media is what all models share: the names of pictures that were seen, and the way to fetch others. Safe for concurrent
+// use.
+type Media struct {
+	store *media.Store
+	fetch *fetch.Fetcher // nil: URLs are never fetched
+	mu    sync.Mutex
+	rules []*name.VLLM // of the models, to name a picture while its bytes are at hand
+}
+
+// knownNames bounds the names that are remembered: about 300 bytes each.
+const knownNames = 1 << 18
+
+// NewMedia makes the shared part. With a nil c nothing is ever fetched. Close it.
+func NewMedia(c *fetch.Config) (*Media, error) {
+	m := new(Media)
+	var err error
+	if m.store, err = media.NewStore(knownNames); err != nil || c == nil {
+		return m, err
+	}
+	own := *c
+	own.Seen = m.named
+	m.fetch, err = fetch.New(own)
+	return m, err
+}
+
+// Close ends downloads.
+func (x *Media) Close() {
+	if x.fetch != nil {
+		x.fetch.Close()
+	}
+	x.store.Close()
+}
+
+// Fetched is what the fetcher did; zero if nothing is fetched.
+func (x *Media) Fetched() fetch.Stats {
+	if x.fetch == nil {
+		return fetch.Stats{}
+	}
+	return x.fetch.Stats()
+}
+
+// named computes what a downloaded picture is called in every model, in one pass over its bytes.
+func (x *Media) named(f media.Facts, file []byte) {
+	x.mu.Lock()
+	rules := slices.Clone(x.rules)
+	x.mu.Unlock()
+	var recipes []name.Recipe
+	for _, v := range rules {
+		if r, err := v.Recipe(name.Item{Modality: "image", Mode: f.Mode, Bytes: f.Bytes}); err == nil && !r.Ready() {
+			recipes = append(recipes, r)
+		}
+	}
+	_, _ = x.store.Names(media.File(file), f.ID, recipes...)
+}
+
+// Medium is one picture, video or audio clip of a prompt.
+type Medium struct {
+	Modality       string
+	Offset, Length int // tokens
+	Facts          media.Facts
+	Known          bool   // Facts could be had
+	Name           string // by which the engine's events call it
+	Named          bool   // the name could be computed (vLLM takes even "" as a uuid)
+	Key            uint64 // Name as it enters block hashes; without a name, an identity of ours
+	Alias          uint64 // of the URL it came by; 0: none
+}
+
+// namer computes the engine's names.
+type namer struct {
+	vllm *name.VLLM
+}
+
+func (x *Media) namer(s Server) (n namer, err error) {
+	if s.Engine != "vllm" {
+		return n, nil // SGLang's and TensorRT-LLM's names are learned from events
+	}
+	v := &name.VLLM{Model: s.EngineModel}
+	if v.Generation, err = name.GenerationOf(s.EngineVersion); err != nil {
+		return n, err
+	}
+	if v.Algorithm, err = name.ParseAlgorithm(s.MMHasher); err != nil {
+		return n, err
+	}
+	if v.MediaIO, err = name.ParseFields([]byte(s.MediaIOKwargs)); err != nil {
+		return n, err
+	}
+	x.mu.Lock()
+	x.rules = append(x.rules, v)
+	x.mu.Unlock()
+	return namer{vllm: v}, nil
+}
+
+// Words of ours for what kept a medium from being known; they are counted.
+const (
+	whyNoFetch     = "image URL, and fetching is off"
+	whyBudget      = "image not here within the time budget"
+	whyFetchFailed = "image could not be fetched"
+	whyForbidden   = "image URL points where we do not fetch"
+	whyFormat      = "image format is not read"
+)
+
+// resolve finds size, identity and name of each medium. A medium that cannot be known now ends what is exact: it and
+// those behind it stay unknown, why says the reason. The error is a *Refused.
+func (m *Model) resolve(ctx context.Context, lora string, body *chat.Skeleton, d *prompt.Draft, list []prompt.Medium) (found []Medium, why string, err error) {
+	if len(list) == 0 {
+		return nil, "", nil
+	}
+	item := name.Item{}
+	if item.ProcessorKwargs, err = name.ParseFields([]byte(d.MMKwargs)); err != nil {
+		return nil, "", &Refused{Status: 400, Reason: "mm_processor_kwargs cannot be read"}
+	}
+	if item.MediaIO, err = name.ParseFields([]byte(d.MediaIOKwargs)); err != nil {
+		return nil, "", &Refused{Status: 400, Reason: "media_io_kwargs cannot be read"}
+	}
+	found = make([]Medium, len(list))
+	whys, errs := make([]string, len(list)), make([]error, len(list))
+	var remote sync.WaitGroup // URLs wait for the network side by side
+	for i := range list {
+		one := func() { found[i], whys[i], errs[i] = m.one(ctx, lora, body, &list[i], item) }
+		if len(list) > 1 && schemeOf(body.Raw(list[i].Source)) == "http" {
+			remote.Go(one)
+		} else {
+			one()
+		}
+	}
+	remote.Wait()
+	for i := range list {
+		if errs[i] != nil {
+			return nil, "", errs[i]
+		}
+		if why == "" {
+			why = whys[i]
+		}
+	}
+	return found, why, nil
+}
+
+func (m *Model) one(ctx context.Context, lora string, body *chat.Skeleton, in *prompt.Medium, item name.Item) (md Medium, why string, err error) {
+	md.Modality = in.Modality
+	if in.HasUUID && m.Server.ClientUUID == "trust" {
+		item.UUID, item.HasUUID = in.UUID, true
+	}
+	if in.Source.Type != gjson.String { // a uuid alone: the engine has the picture, or answers with an error
+		var ok bool
+		if md.Name, md.Named = m.nameOf(&md, media.Source{}, item); item.HasUUID && md.Named {
+			md.Facts, ok = m.first.get(md.Name)
+		}
+		if !ok || m.Server.MMProcessorCacheGB == 0 {
+			return md, "", &Refused{Status: 400, Reason: "media without data, under a uuid that the engine has not seen"}
+		}
+		md.Known, md.Key = true, m.key(md.Name, lora)
+		return md, "", nil
+	}
+	pieces := body.Raw(in.Source)
+	var src media.Source
+	switch scheme := schemeOf(pieces); {
+	case scheme == "data":
+		src = media.DataURL(pieces)
+		md.Facts, err = media.Identify(src)
+	case scheme == "http":
+		text, ok := body.String(in.Source)
+		if !ok {
+			return md, "", &Refused{Status: 400, Reason: "media URL is no valid text"}
+		}
+		md.Alias = xxh3.HashString(text)
+		if src, why, err = m.get(ctx, text, &md); why != "" || err != nil {
+			md.Key = md.Alias
+			return md, why, err
+		}
+	case in.Modality == "audio":
+		src = media.Base64(pieces)
+		md.Facts, err = media.Identify(src)
+	default:
+		return md, "", &Refused{Status: 400, Reason: "media is neither a data URL nor an http URL"}
+	}
+	if err != nil && (in.Modality == "image" || errors.As(err, new(*media.Refusal))) {
+		if status := media.Status(err); status != 0 {
+			return md, "", &Refused{Status: status, Reason: "media that the engine cannot read"}
+		}
+		md.Key = block.NameHash(md.Facts.ID.String())
+		return md, whyFormat, nil
+	}
+	md.Known = true
+	md.Key = block.NameHash(md.Facts.ID.String())
+	if md.Name, md.Named = m.nameOf(&md, src, item); md.Named {
+		md.Key = m.key(md.Name, lora)
+	}
+	if m.Server.TowerLoRA && lora == "" && md.Named && md.Name == "" {
+		return md, "", &Refused{Status: 500, Reason: "an empty uuid, with --enable-tower-connector-lora"}
+	}
+	if item.HasUUID && m.Server.MMProcessorCacheGB > 0 { // the engine keeps the features of the first picture under a name
+		md.Facts = m.first.put(md.Name, md.Facts)
+	}
+	return md, "", nil
+}
+
+// key is a name as it enters block hashes. Where adapters change the vision tower vLLM puts the adapter's name before it
+// there, though not in what its API shows.
+func (m *Model) key(name, lora string) uint64 {
+	if m.Server.TowerLoRA && lora != "" {
+		name = lora + ":" + name
+	}
+	return block.NameHash(name)
+}
+
+// nameOf is the engine's name of a medium, if it can be computed.
+func (m *Model) nameOf(md *Medium, src media.Source, item name.Item) (string, bool) {
+	if m.names.vllm == nil {
+		return "", false
+	}
+	item.Modality, item.Mode, item.Bytes = md.Modality, md.Facts.Mode, md.Facts.Bytes
+	r, err := m.names.vllm.Recipe(item)
+	switch {
+	case err != nil:
+		return "", false
+	case r.Ready():
+		return r.Known, true
+	case md.Modality != "image": // hashed as decoded samples or frames
+		return "", false
+	}
+	names, err := m.Media.store.Names(src, md.Facts.ID, r)
+	if err != nil {
+		return "", false
+	}
+	return names[0], true
+}
+
+// schemeOf tells data and http URLs from all else by their first characters.
+func schemeOf(pieces [][]byte) string {
+	var head [8]byte
+	n := 0
+	for _, p := range pieces {
+		n += copy(head[n:], p)
+	}
+	text := strings.ToLower(string(head[:n]))
+	switch {
+	case strings.HasPrefix(text, "data:"):
+		return "data"
+	case strings.HasPrefix(text, "http:"), strings.HasPrefix(text, "https:"):
+		return "http"
+	}
+	return ""
+}
+
+// get learns of a picture by its URL, within the caller's budget. why says what kept it from being known.
+func (m *Model) get(ctx context.Context, rawURL string, md *Medium) (src media.Source, why string, err error) {
+	if len(m.Server.AllowedMediaDomains) > 0 {
+		u, err := url.Parse(rawURL)
+		if err != nil || !slices.Contains(m.Server.AllowedMediaDomains, u.Hostname()) {
+			return src, "", &Refused{Status: 400, Reason: "media URL outside of allowed_media_domains"}
+		}
+	}
+	if m.Media.fetch == nil {
+		return src, whyNoFetch, nil
+	}
+	md.Facts, err = m.Media.fetch.Get(ctx, rawURL)
+	if err == nil {
+		if file, ok := m.Media.fetch.Bytes(md.Facts.ID); ok {
+			src = media.File(file)
+		}
+		return src, "", nil
+	}
+	var e *fetch.Error
+	if !errors.As(err, &e) {
+		return src, whyFetchFailed, nil
+	}
+	switch {
+	case e.Kind == fetch.Budget:
+		if last, ok := m.Media.fetch.Last(rawURL); ok { // good for affinity
+			md.Alias = block.NameHash(last.ID.String())
+		}
+		return src, whyBudget, nil
+	case e.Kind == fetch.Refused:
+		return src, whyForbidden, nil
+	case e.Kind == fetch.NotAnImage && md.Modality == "image":
+		return src, "", &Refused{Status: 400, Reason: "media URL without a readable picture"}
+	case e.Kind == fetch.Status && e.Status >= 400 && e.Status < 500:
+		return src, "", &Refused{Status: 422, Reason: "media URL that its host refuses"}
+	}
+	return src, whyFetchFailed, nil
+}
+
+// sizes gives the media as the placeholder rules read them.
+func sizes(found []Medium, turn bool) []vision.Media {
+	out := make([]vision.Media, len(found))
+	for i := range found {
+		md := &found[i]
+		out[i].Modality = md.Modality
+		if !md.Known { // any size: the prompt is cut before it
+			out[i].Width, out[i].Height = 448, 448
+			continue
+		}
+		out[i].Width, out[i].Height = md.Facts.Width, md.Facts.Height
+		if turn {
+			out[i].Width, out[i].Height = md.Facts.Turned()
+		}
+	}
+	return out
+}

@@ -1,0 +1,74 @@
+package router
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics are the router's own counters. Labels hold configured names and words of ours, never client text.
+type metrics struct {
+	decisions *prometheus.CounterVec // model, reason
+	down      *prometheus.CounterVec // why a rung was lost
+	seconds   prometheus.Histogram
+	prompt    *prometheus.CounterVec // tokens by model
+	cached    *prometheus.CounterVec // tokens predicted as cached, by model and reason
+	outcomes  *prometheus.CounterVec // worker, code class
+	told      *prometheus.CounterVec // the engine's own cached tokens against ours: equal, fewer, more
+	moved     prometheus.Counter
+	unmatched prometheus.Counter
+}
+
+func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
+	vec := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: name, Help: help}, labels)
+	}
+	m := &metrics{
+		decisions: vec("decisions_total", "Decisions by the ladder step that they were taken on.", "model", "reason"),
+		down:      vec("steps_down_total", "What kept decisions from being exact.", "why"),
+		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "sightline", Name: "decision_seconds", Help: "Time to decide, body in hand.",
+			Buckets: prometheus.ExponentialBuckets(50e-6, 2, 14)}),
+		prompt:    vec("prompt_tokens_total", "Prompt tokens of decided requests.", "model"),
+		cached:    vec("predicted_cached_tokens_total", "Prompt tokens predicted to be cached on the chosen worker.", "model", "reason"),
+		outcomes:  vec("outcomes_total", "Ended requests by worker and status class.", "worker", "code"),
+		told:      vec("cached_tokens_reported_total", "Answers that carried the engine's own count of cached tokens, against the prediction.", "model", "verdict"),
+		moved:     prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "moved_total", Help: "Requests that Envoy sent to another worker than the first choice."}),
+		unmatched: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "outcomes_unmatched_total", Help: "Access log entries without an open decision."}),
+	}
+	if reg == nil {
+		return m
+	}
+	gauge := func(name, help string, get func() float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "sightline", Name: name, Help: help}, get)
+	}
+	reg.MustRegister(m.decisions, m.down, m.seconds, m.prompt, m.cached, m.outcomes, m.told, m.moved, m.unmatched,
+		gauge("requests_open", "Decided requests that have not ended.", func() float64 { return float64(r.opt.Fleet.Open()) }),
+		gauge("bookings_expired", "Requests that ended without a report from Envoy.", func() float64 { return float64(r.opt.Fleet.Expired()) }),
+		gauge("predictions_dropped", "Predicted blocks that ended early because the table was full.", func() float64 { return float64(r.predicted.dropped.Load()) }),
+		gauge("workers", "Workers known.", func() float64 { return float64(len(r.opt.Fleet.Workers())) }))
+	return m
+}
+
+func (m *metrics) decided(d *Decision, took time.Duration) {
+	m.seconds.Observe(took.Seconds())
+	m.decisions.WithLabelValues(d.Model, string(d.Reason)).Inc()
+	if d.Why != "" {
+		m.down.WithLabelValues(d.Why).Inc()
+	}
+	m.prompt.WithLabelValues(d.Model).Add(float64(d.PromptTokens))
+	m.cached.WithLabelValues(d.Model, string(d.Reason)).Add(float64(d.CachedTokens))
+}
+
+func (m *metrics) ended(n *note, o Outcome) {
+	m.outcomes.WithLabelValues(n.worker, strconv.Itoa(o.Code/100)+"xx").Inc()
+	if o.CachedTokens >= 0 && o.Code == 200 {
+		verdict := "equal"
+		if o.CachedTokens < n.cached {
+			verdict = "fewer"
+		} else if o.CachedTokens > n.cached {
+			verdict = "more"
+		}
+		m.told.WithLabelValues(n.model, verdict).Inc()
+	}
+}
