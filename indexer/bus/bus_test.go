@@ -383,3 +383,30 @@ func block100k() (events []event.Event) {
 	}
 	return events
 }
+
+// BenchmarkLatency takes the time from an agent's feed to a router's changed index: a publisher's batch, JetStream on
+// disk, an ordered consumer.
+func BenchmarkLatency(b *testing.B) {
+	payloads, _ := recording(b)
+	s := runServer(b, b.TempDir(), -1)
+	defer s.Shutdown()
+	ensure(b, connect(b, s.ClientURL()), 64<<20)
+	h, _ := agent(b, connect(b, s.ClientURL()), "w")
+	r := listen(b, connect(b, s.ClientURL()))
+	h.give(payloads[0])
+	r.await("w")
+	f := r.feeds["w"]
+	until(b, "the first batch", func() bool { return f.Stats().Batches > 0 })
+	var took []time.Duration
+	for b.Loop() {
+		start, before := time.Now(), f.Stats().Batches
+		h.give(payloads[len(took)%len(payloads)])
+		for f.Stats().Batches == before {
+			time.Sleep(20 * time.Microsecond)
+		}
+		took = append(took, time.Since(start))
+	}
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
+	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
+}

@@ -5,11 +5,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -251,6 +254,63 @@ func TestReplayForms(t *testing.T) {
 		})
 		if err != nil || strings.Join(got, " ") != "5a 6b" {
 			t.Errorf("%s: %v, %v", name, got, err)
+		}
+	}
+}
+
+// Replies recorded from running vLLM 0.23.0 (three frames), 0.30.0 and 0.32.0 (four), as a DEALER got them.
+func TestConformanceReplies(t *testing.T) {
+	dir := os.Getenv("SIGHTLINE_GOLDEN")
+	if dir == "" {
+		t.Skip("SIGHTLINE_GOLDEN is not set: no recordings")
+	}
+	files, _ := filepath.Glob(filepath.Join(dir, "vllm", "sequences", "*.replay.json"))
+	if len(files) == 0 {
+		t.Fatalf("no replays under %s", dir)
+	}
+	for _, name := range files {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var recorded struct {
+			Replays []struct {
+				Start       uint64 `json:"start_seq"`
+				Replies     int
+				First, Last [][]string
+			}
+		}
+		if err := json.Unmarshal(b, &recorded); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range recorded.Replays {
+			messages := append(r.First, r.Last...)
+			if r.Replies == 1 {
+				messages = r.Last // the end alone
+			}
+			endpoint := listen(t, "ROUTER", func(p peer) {
+				p.read()
+				p.read()
+				for _, m := range messages {
+					var frames []string
+					for _, f := range m {
+						raw, _ := hex.DecodeString(f)
+						frames = append(frames, string(raw))
+					}
+					p.message(frames...)
+				}
+				p.read()
+			})
+			var seqs []uint64
+			if err := Replay(deadline(t), endpoint, r.Start, func(m Message) error {
+				seqs = append(seqs, m.Seq)
+				return nil
+			}); err != nil {
+				t.Errorf("%s from %d: %v", name, r.Start, err)
+			}
+			if len(seqs) != len(messages)-1 || len(seqs) > 0 && seqs[0] != r.Start {
+				t.Errorf("%s from %d: %d messages read of %d, numbers %v", name, r.Start, len(seqs), len(messages)-1, seqs)
+			}
 		}
 	}
 }
