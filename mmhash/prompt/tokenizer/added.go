@@ -163,6 +163,10 @@ func (c *cutting) next() bool {
 		if t.RStrip {
 			end += leadingSpace(c.b[end:])
 		}
+		if start >= end { // all of it was taken by the token before
+			c.done = end
+			continue
+		}
 		if c.done < start {
 			c.part, c.start = c.b[c.done:start], c.done
 			c.pending, c.end = t, end

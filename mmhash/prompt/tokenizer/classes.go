@@ -61,6 +61,9 @@ const (
 	clOldMark                           // crate unicode-normalization-alignments: is_combining_mark
 	clOldNoScript                       // in no script of the pre-tokenizer UnicodeScripts
 	clOldNorm                           // crate unicode-normalization-alignments: decomposes or has a combining class
+	clOnigAlpha                         // Alphabetic of the regex engine
+	clOnigUpper
+	clOnigLower
 )
 
 const (
@@ -70,7 +73,7 @@ const (
 	pageCount = (maxRune + 1) / pageSize
 )
 
-// runeTable maps every code point to a small value in two steps; equal pages are stored once (about 60 KB for uint16).
+// runeTable maps every code point to a small value in two steps; equal pages are stored once (about 120 KB for class records).
 type runeTable[T comparable] struct {
 	page   [pageCount]uint16
 	values []T
@@ -102,13 +105,13 @@ func newRuneTable[T comparable](f func(r rune) T) *runeTable[T] {
 }
 
 // classes is the table of class records, unpacked at first use (about 10 ms).
-var classes = sync.OnceValue(func() *runeTable[uint16] {
-	runs, record, left := classRuns, uint16(0), uint64(0)
-	return newRuneTable(func(rune) uint16 {
+var classes = sync.OnceValue(func() *runeTable[uint32] {
+	runs, record, left := classRuns, uint32(0), uint64(0)
+	return newRuneTable(func(rune) uint32 {
 		if left == 0 {
 			n, w := binary.Uvarint(runs)
 			v, w2 := binary.Uvarint(runs[w:])
-			left, record, runs = n, uint16(v), runs[w+w2:]
+			left, record, runs = n, uint32(v), runs[w+w2:]
 		}
 		left--
 		return record
@@ -116,4 +119,4 @@ var classes = sync.OnceValue(func() *runeTable[uint16] {
 })
 
 // isClass tells whether r has one of the given flags.
-func isClass(r rune, flags uint16) bool { return classes().at(r)&flags != 0 }
+func isClass(r rune, flags uint32) bool { return classes().at(r)&flags != 0 }

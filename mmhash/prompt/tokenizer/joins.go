@@ -109,6 +109,13 @@ func (m *bpe) setJoins() {
 			m.joins.put(m.asSpace(a), b)
 		}
 	}
+	for a := rune(0); a < 128 && !m.byteFallback; a++ {
+		for b := rune(0); b < 128; b++ {
+			if m.joinedUnknown(a, b) {
+				m.joins.put(a, b)
+			}
+		}
+	}
 }
 
 // symbolText gives the text of a token or of a borrowed character.
@@ -164,12 +171,20 @@ func (m *bpe) piece(b []byte, i, end int) int {
 	return end
 }
 
-// joined tells whether a merge can reach from r to the character that rest begins with. Unknown characters in a row become
-// one token unless they become bytes, so they stay together.
+// joined tells whether r and the character that rest begins with must stay in one piece.
 func (m *bpe) joined(r rune, rest []byte) bool {
 	next, _ := utf8.DecodeRune(rest)
-	if m.joins.has(m.asSpace(r), m.asSpace(next)) {
-		return true
+	return m.joins.has(m.asSpace(r), m.asSpace(next)) || !m.byteFallback && m.joinedUnknown(r, next)
+}
+
+// joinedUnknown is joined for the sake of characters without a token: in a row they become one unknown token, and where there
+// is none they vanish, so that their neighbours meet.
+func (m *bpe) joinedUnknown(r, next rune) bool {
+	if m.cutSpaces && m.asSpace(next) == ' ' {
+		return false
 	}
-	return !(m.cutSpaces && m.asSpace(next) == ' ') && !m.byteFallback && m.unk != noID && m.unknown(r) && m.unknown(next)
+	if m.unk == noID {
+		return m.unknown(r) || m.unknown(next)
+	}
+	return m.unknown(r) && m.unknown(next)
 }

@@ -315,7 +315,7 @@ func (c preSpec) flat(out []preSpec) []preSpec {
 
 // stage builds one pre-tokenizer; raw: the model takes bytes where the byte-level alphabet would stand.
 func (c preSpec) stage(raw bool) ([]stage, error) {
-	class := func(flags uint16) pattern {
+	class := func(flags uint32) pattern {
 		cl := classes()
 		return runePattern(func(r rune) bool { return cl.at(r)&flags != 0 })
 	}
@@ -349,8 +349,7 @@ func (c preSpec) stage(raw bool) ([]stage, error) {
 		}
 		return []stage{m}, nil
 	case "Whitespace":
-		p, err := compilePattern(`\w+|[^\w\s]+`)
-		return []stage{split{p, removed, true}}, err
+		return []stage{split{rustWords{classes()}, removed, true}}, nil
 	case "WhitespaceSplit":
 		return []stage{split{class(clRustSpace), removed, false}}, nil
 	case "Punctuation":

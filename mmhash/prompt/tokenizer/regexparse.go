@@ -304,8 +304,8 @@ func (p *regexParser) escape(inClass bool) (*runeSet, error) {
 	if !p.more() {
 		return nil, fmt.Errorf("\\ at the end")
 	}
-	flag := func(f uint16, not bool) (*runeSet, error) {
-		return classSet(func(c uint16) bool { return c&f != 0 != not }), nil
+	flag := func(f uint32, not bool) (*runeSet, error) {
+		return classSet(func(c uint32) bool { return c&f != 0 != not }), nil
 	}
 	switch r := p.rune(); r {
 	case 's', 'S':
@@ -313,7 +313,7 @@ func (p *regexParser) escape(inClass bool) (*runeSet, error) {
 	case 'w', 'W':
 		return flag(clOnigWord, r == 'W')
 	case 'd', 'D':
-		return classSet(func(c uint16) bool { return (c&clCategory == gcNd) != (r == 'D') }), nil
+		return classSet(func(c uint32) bool { return (c&clCategory == gcNd) != (r == 'D') }), nil
 	case 'h', 'H':
 		set, _ := propertySet("xdigit")
 		if r == 'H' {

@@ -86,7 +86,7 @@ func (s *runeSet) folded() *runeSet {
 }
 
 // classSet gives the code points whose class record satisfies f.
-func classSet(f func(record uint16) bool) *runeSet {
+func classSet(f func(record uint32) bool) *runeSet {
 	cl := classes()
 	var out []runeRange
 	for c := rune(0); c <= maxRune; c++ {
@@ -124,29 +124,36 @@ func propertySet(name string) (*runeSet, bool) {
 		}
 	}
 	if found {
-		return classSet(func(c uint16) bool { return in[c&clCategory] }), true
+		return classSet(func(c uint32) bool { return in[c&clCategory] }), true
+	}
+	flag := func(with uint32) *runeSet {
+		return classSet(func(c uint32) bool { return c&with != 0 })
 	}
 	switch key {
 	case "space", "whitespace":
-		return classSet(func(c uint16) bool { return c&clOnigSpace != 0 }), true
+		return flag(clOnigSpace), true
 	case "word":
-		return classSet(func(c uint16) bool { return c&clOnigWord != 0 }), true
+		return flag(clOnigWord), true
 	case "digit":
-		return classSet(func(c uint16) bool { return c&clCategory == gcNd }), true
+		return classSet(func(c uint32) bool { return c&clCategory == gcNd }), true
 	case "cntrl":
-		return classSet(func(c uint16) bool { return c&clCategory == gcCc }), true
+		return classSet(func(c uint32) bool { return c&clCategory == gcCc }), true
 	case "upper", "uppercase":
-		return tableSet(unicode.Upper, unicode.Other_Uppercase), true
+		return flag(clOnigUpper), true
 	case "lower", "lowercase":
-		return tableSet(unicode.Lower, unicode.Other_Lowercase), true
+		return flag(clOnigLower), true
 	case "alpha", "alphabetic":
-		return tableSet(unicode.L, unicode.Nl, unicode.Other_Alphabetic), true
+		return flag(clOnigAlpha), true
 	case "alnum":
-		return tableSet(unicode.L, unicode.Nl, unicode.Other_Alphabetic, unicode.Nd), true
+		return classSet(func(c uint32) bool { return c&clOnigAlpha != 0 || c&clCategory == gcNd }), true
 	case "punct":
-		in := func(c uint16) bool { return c&clCategory >= gcPc && c&clCategory <= gcPo }
-		ascii := newRuneSet([]runeRange{{'$', '$'}, {'+', '+'}, {'<', '>'}, {'^', '^'}, {'`', '`'}, {'|', '|'}, {'~', '~'}})
-		return newRuneSet(append(classSet(in).ranges, ascii.ranges...)), true
+		return classSet(func(c uint32) bool { return c&clCategory >= gcPc && c&clCategory <= gcSo }), true
+	case "graph":
+		return classSet(func(c uint32) bool { return c&clOnigSpace == 0 && c&clCategory != gcCc && c&clCategory != gcCn }), true
+	case "print":
+		return classSet(func(c uint32) bool {
+			return (c&clOnigSpace == 0 || c&clCategory == gcZs) && c&clCategory != gcCc && c&clCategory != gcCn
+		}), true
 	case "ascii":
 		return newRuneSet([]runeRange{{0, 127}}), true
 	case "any":
@@ -154,14 +161,22 @@ func propertySet(name string) (*runeSet, bool) {
 	case "xdigit":
 		return newRuneSet([]runeRange{{'0', '9'}, {'a', 'f'}, {'A', 'F'}}), true
 	case "blank":
-		return newRuneSet(append(classSet(func(c uint16) bool { return c&clCategory == gcZs }).ranges, runeRange{'\t', '\t'})), true
+		return newRuneSet(append(classSet(func(c uint32) bool { return c&clCategory == gcZs }).ranges, runeRange{'\t', '\t'})), true
 	}
 	for script, table := range unicode.Scripts {
 		if strings.ReplaceAll(strings.ToLower(script), "_", "") == key {
-			return tableSet(table), true
+			return newRuneSet(append(tableSet(table).ranges, newerScripts[key]...)), true
 		}
 	}
 	return nil, false
+}
+
+// newerScripts is what Unicode 15.1 and 16 added to scripts that Go's tables know.
+var newerScripts = map[string][]runeRange{
+	"han":      {{0x2EBF0, 0x2EE5D}},
+	"latin":    {{0xA7CB, 0xA7CD}, {0xA7DA, 0xA7DC}},
+	"cyrillic": {{0x1C89, 0x1C8A}},
+	"arabic":   {{0x897, 0x897}, {0x10EC2, 0x10EC4}, {0x10EFC, 0x10EFC}},
 }
 
 func tableSet(tables ...*unicode.RangeTable) *runeSet {

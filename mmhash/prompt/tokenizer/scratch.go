@@ -8,7 +8,8 @@ type scratch struct {
 	syms      []uint32
 	links     []link
 	heap      candidates
-	text      [2][]byte // a normalizer reads one and writes the other
+	text      [3][]byte // a step reads one and writes another
+	pinned    int       // one more than the buffer that holds the normalised text; 0: none
 	turn      int
 	in, out   words
 	stretches []stretch
@@ -73,9 +74,12 @@ func (p *pool) put(s *scratch) {
 	}
 }
 
-// buffer gives an empty text buffer that is not the one given before.
+// buffer gives an empty text buffer that is neither the one given before nor the pinned one.
 func (s *scratch) buffer() []byte {
-	s.turn ^= 1
+	s.turn = (s.turn + 1) % len(s.text)
+	if s.turn+1 == s.pinned {
+		s.turn = (s.turn + 1) % len(s.text)
+	}
 	return s.text[s.turn][:0]
 }
 

@@ -12,6 +12,7 @@ package tokenizer
 
 import (
 	"bytes"
+	"fmt"
 	"runtime"
 	"strings"
 	"unicode/utf8"
@@ -86,6 +87,7 @@ func (t *Tokenizer) encodePart(dst []uint32, s *scratch, part []byte, first, pla
 	if t.normed == nil {
 		return t.words.encode(dst, s, t.model, part, first)
 	}
+	s.pinned = s.turn + 1
 	c := cutting{m: t.normed, b: part, plain: plain}
 	for c.next() {
 		if c.token != nil {
@@ -94,6 +96,7 @@ func (t *Tokenizer) encodePart(dst []uint32, s *scratch, part []byte, first, pla
 			dst = t.words.encode(dst, s, t.model, c.part, first && c.start == 0)
 		}
 	}
+	s.pinned = 0
 	return dst
 }
 
@@ -160,6 +163,16 @@ func (t *Tokenizer) finish() error {
 		}
 		return string(t.normalize.apply(s, []byte(a.Content)))
 	})
+	if t.normalize != nil {
+		seen := map[string]string{}
+		for _, a := range normed {
+			text := string(t.normalize.apply(s, []byte(a.Content)))
+			if other, ok := seen[text]; ok || text == "" {
+				return fmt.Errorf("added tokens: %q becomes %q once normalised, as %q does: what the reference then finds is not determined", a.Content, text, other)
+			}
+			seen[text] = a.Content
+		}
+	}
 	t.pool.keep = 2 * runtime.GOMAXPROCS(0)
 	return nil
 }

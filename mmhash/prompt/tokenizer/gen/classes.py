@@ -13,7 +13,8 @@ from tokenizers import Regex, normalizers, pre_tokenizers as pre
 
 GC = "Cn Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Co".split()
 FLAGS = ["onig_space", "onig_word", "rust_space", "rust_numeric", "rust_word", "old_punct", "old_mn", "old_other", "old_mark",
-         "old_no_script", "old_norm"]
+         "old_no_script", "old_norm",
+         "onig_alpha", "onig_upper", "onig_lower"]
 CPS = [c for c in range(0x110000) if not 0xD800 <= c <= 0xDFFF]
 
 
@@ -64,6 +65,9 @@ def main():
     flags = {
         "onig_space": regex(r"\s"),
         "onig_word": regex(r"\w"),
+        "onig_alpha": regex("[[:alpha:]]"),
+        "onig_upper": regex("[[:upper:]]"),
+        "onig_lower": regex("[[:lower:]]"),
         "rust_space": matched(white),
         # Digits cuts "a?a" in three where ? is numeric.
         "rust_numeric": per_char(lambda ch: len(digits.pre_tokenize_str("a" + ch + "a")) == 3),
