@@ -87,7 +87,7 @@ const shards = 64
 // New gives an empty index.
 func New(o Options) *Index {
 	x := &Index{mem: newMemory(o.MaxBytes), seed: rand.Uint64()}
-	x.tidy.limited = o.MaxBytes > 0
+	x.tidy.limited, x.tidy.age = o.MaxBytes > 0, oldest
 	for i := range x.trees {
 		t := &x.trees[i]
 		t.id, t.mem, t.seed, t.epoch = uint32(i), x.mem, x.seed, &x.epoch

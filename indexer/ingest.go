@@ -39,19 +39,21 @@ func (x *Index) Store(id Holder, tier Tier, parent uint64, hasParent bool, handl
 			return fmt.Errorf("stored: %w: handle %#x of holder %d (want it stored before; else ask the worker again for all)", ErrUnknownParent, parent, id)
 		}
 	}
+	all, lacking := len(handles), false
 	for len(handles) > 0 {
 		n := min(len(handles), slice)
 		got := h.store(at, tier, handles[:n], locals[:n])
 		if got < n {
 			x.tidy.dropped.Add(int64(len(handles) - got))
 			h.partial.Store(true)
+			lacking = true
 			break
 		}
 		at, handles, locals = h.lastRef, handles[n:], locals[n:]
 	}
 	h.mu.Unlock()
 	if x.tidy.limited {
-		x.keepBudget(len(handles))
+		x.keepBudget(all, lacking)
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package indexer
 
 import (
 	"sync"
+	"sync/atomic"
 	"unsafe"
 )
 
@@ -36,6 +37,8 @@ type memory struct {
 	sheets   []uint32 // sheets free for any holder
 	segments []*segment
 	scratch  []*scratch
+
+	idle atomic.Int64 // units of free runs
 }
 
 func newMemory(maxBytes int64) *memory {
@@ -174,11 +177,12 @@ func (m *memory) sheet(id uint32) *sheet {
 	return (*sheet)(unsafe.Pointer(&m.chunks[id>>(sheetBits+6)][at]))
 }
 
-// usage gives the bytes taken from the heap, and of them the bytes on no free list (hash runs counted by slab).
+// usage gives the bytes taken from the heap, and of them the bytes on no free list (of a slab of hash runs not yet cut up, all is in
+// use).
 func (m *memory) usage() (resident, used int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	resident = int64(m.count) * chunkBytes
-	used = resident - int64(len(m.slabs))*slabWords*8 - int64(len(m.sheets))*sheetWords*8 - int64(len(m.segments)*segmentBytes)
+	used = resident - int64(len(m.slabs))*slabWords*8 - int64(len(m.sheets))*sheetWords*8 - int64(len(m.segments)*segmentBytes) - m.idle.Load()*unitWords*8
 	return resident, used
 }

@@ -114,12 +114,14 @@ func (r *runs) link(at uint32, n int) {
 		nw[0] = nw[0]&0xFFFFFFFF | uint64(at)<<32
 	}
 	r.heads[n] = at
+	r.mem.idle.Add(int64(n))
 	r.some[n/64] |= 1 << (n % 64)
 }
 
 func (r *runs) unlink(at uint32) {
 	w := r.mem.run(at, 2)
 	next, prev, n := uint32(w[0]), uint32(w[0]>>32), int(w[1])
+	r.mem.idle.Add(-int64(n))
 	if next != 0 {
 		nw := r.mem.run(next, 1)
 		nw[0] = nw[0]&0xFFFFFFFF | uint64(prev)<<32

@@ -36,9 +36,9 @@ const lengthBits = 12
 
 func (m *memory) head(run uint32) *runHead { return (*runHead)(unsafe.Pointer(&m.run(run, 1)[0])) }
 
-func (m *memory) length(run uint32) int {
-	return int(atomic.LoadUint32(&m.head(run).mark) & (1<<lengthBits - 1))
-}
+func (m *memory) mark(run uint32) uint32 { return atomic.LoadUint32(&m.head(run).mark) }
+
+func (m *memory) length(run uint32) int { return int(m.mark(run) & (1<<lengthBits - 1)) }
 
 // hashes is the local hashes of a run.
 func (m *memory) hashes(run uint32) []uint64 { return m.run(run, 1+m.length(run))[1:] }

@@ -1,0 +1,82 @@
+package indexer
+
+import (
+	"math/rand/v2"
+	"testing"
+)
+
+// TestBudget fills a small index many times over: it must stay in its limit, keep what is looked up, never claim a block
+// that was not stored, and say whose blocks it dropped.
+func TestBudget(t *testing.T) {
+	const limit, holders, length = 16 << 20, 4, 96
+	x := New(Options{MaxBytes: limit})
+	var hs []Holder
+	for range holders {
+		hs = append(hs, x.Join(HolderOptions{}))
+	}
+	rng := rand.New(rand.NewPCG(1, 2))
+	prompt := func(seed uint64) []uint64 {
+		p := make([]uint64, length)
+		for i := range p {
+			p[i] = pathOf(seed, uint64(i))
+		}
+		return p
+	}
+	hot := prompt(7)
+	if err := x.Store(hs[0], GPU, 0, false, hot, hot); err != nil {
+		t.Fatal(err)
+	}
+	var m Matches
+	total := 0
+	for round := uint64(0); total < 4_000_000; round++ {
+		h := hs[rng.IntN(holders)]
+		p := prompt(1000 + round)
+		for at := 0; at < length; at += 16 {
+			var parent uint64
+			if at > 0 {
+				parent = p[at-1]
+			}
+			if err := x.Store(h, GPU, parent, at > 0, p[at:at+16], p[at:at+16]); err != nil {
+				t.Fatalf("round %d: %v (partial %v)", round, err, x.Partial(h))
+			}
+		}
+		total += length
+		if x.Match(hot, &m); m.Longest != length {
+			t.Fatalf("round %d: the prompt in use has %d of %d blocks left", round, m.Longest, length)
+		}
+		if x.Match(prompt(1000+round/2), &m); len(m.Holders) > 1 || m.Longest > length {
+			t.Fatalf("round %d: %+v", round, m.Holders)
+		}
+		if round%1000 == 0 {
+			if s := x.Stats(); s.Resident > limit {
+				t.Fatalf("round %d: %d bytes, limit %d", round, s.Resident, limit)
+			}
+		}
+	}
+	s := x.Stats()
+	t.Logf("%+v", s)
+	if s.Evicted < int64(total)*3/4 || s.Partial != holders {
+		t.Errorf("of %d blocks %d evicted, %d holders partial", total, s.Evicted, s.Partial)
+	}
+	if s.Dropped > int64(total)/50 {
+		t.Errorf("%d blocks found no memory", s.Dropped)
+	}
+	if s.Blocks*60 < limit {
+		t.Errorf("%d blocks held in %d bytes", s.Blocks, limit)
+	}
+	sum := 0
+	for _, h := range hs {
+		sum += x.HeldBlocks(h)
+	}
+	if int64(sum) != s.Blocks {
+		t.Errorf("%d blocks by holder, %d in all", sum, s.Blocks)
+	}
+	for _, h := range hs {
+		if err := x.Clear(h); err != nil || x.Partial(h) || x.HeldBlocks(h) != 0 {
+			t.Errorf("holder %d after Clear: %v, partial %v", h, err, x.Partial(h))
+		}
+	}
+	if s := x.Stats(); s.Stems != 0 || s.Blocks != 0 {
+		t.Errorf("left behind: %+v", s)
+	}
+}

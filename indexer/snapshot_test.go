@@ -1,0 +1,145 @@
+package indexer
+
+import (
+	"encoding/binary"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/zeebo/xxh3"
+)
+
+// TestSnapshot loads every holder of a random index into another index: both must then agree with the model, now and
+// after the same further calls.
+func TestSnapshot(t *testing.T) {
+	for seed := range uint64(12) {
+		s := newScript(t, 5000+seed)
+		for range 300 {
+			s.step()
+		}
+		other := New(Options{})
+		for _, h := range s.live {
+			n := s.model.holders[h]
+			data, err := s.x.AppendSnapshot([]byte("xx"), h)
+			if err != nil {
+				t.Fatal(err)
+			}
+			to := other.Join(HolderOptions{CountCopies: n.counting})
+			if err := other.Load(to, data[2:]); err != nil {
+				t.Fatal(err)
+			}
+			if got, want := other.HeldBlocks(to), len(n.names); got != want {
+				t.Fatalf("seed %d: %d blocks loaded, %d dumped", seed, got, want)
+			}
+			held := 0
+			var parents []Block
+			if err := s.x.Dump(h, func(b Block) bool {
+				if b.Parent >= len(parents) {
+					t.Fatalf("block %d before its parent %d", len(parents), b.Parent)
+				}
+				if parents = append(parents, b); b.Tiers != 0 {
+					held++
+				}
+				return true
+			}); err != nil || held != len(n.names) {
+				t.Fatalf("%d blocks listed, %d held, %v", held, len(n.names), err)
+			}
+			for _, b := range parents { // the listing's paths are the model's
+				if b.Tiers == 0 {
+					continue
+				}
+				var chain []uint64
+				for at := b; ; at = parents[at.Parent] {
+					chain = append(chain, at.Local)
+					if at.Parent < 0 {
+						break
+					}
+				}
+				path := uint64(frontPath)
+				for _, l := range slices.Backward(chain) {
+					path = pathOf(path, l)
+				}
+				if n.names[b.Handle] == nil || n.names[b.Handle].path != path {
+					t.Fatalf("seed %d: handle %x listed at the wrong place", seed, b.Handle)
+				}
+			}
+			for range 40 { // and goes on as the original does
+				doc := s.docs[s.IntN(len(s.docs))]
+				handles := s.names(doc, 0, len(doc), s.kind())
+				handles = handles[s.IntN(len(handles)):]
+				tier := Tier(s.IntN(s.tiers))
+				got, _ := other.Remove(to, tier, handles)
+				want, _ := s.x.Remove(h, tier, handles)
+				if model := n.remove(tier, handles); got != want || got != model {
+					t.Fatalf("seed %d: %d unknown, original %d, model %d", seed, got, want, model)
+				}
+				var m Matches
+				other.Match(doc, &m)
+				got1 := Match{Holder: to}
+				if i := slices.IndexFunc(m.Holders, func(r Match) bool { return r.Holder == to }); i >= 0 {
+					got1 = m.Holders[i]
+				}
+				want1 := n.match(doc)
+				if want1.Holder = to; got1 != want1 {
+					t.Fatalf("seed %d: loaded %+v, model %+v", seed, got1, want1)
+				}
+			}
+		}
+	}
+}
+
+func TestSnapshotDamaged(t *testing.T) {
+	x := New(Options{})
+	h := x.Join(HolderOptions{})
+	locals := []uint64{1, 2, 3, 4, 5}
+	if err := x.Store(h, GPU, 0, false, locals, locals); err != nil {
+		t.Fatal(err)
+	}
+	good, _ := x.AppendSnapshot(nil, h)
+	for i := range good {
+		bad := slices.Clone(good)
+		bad[i] ^= 4
+		if err := x.Load(h, bad); !errors.Is(err, ErrSnapshot) || x.HeldBlocks(h) != 0 {
+			t.Fatalf("byte %d: %v, %d blocks", i, err, x.HeldBlocks(h))
+		}
+		if err := x.Load(h, good[:i]); !errors.Is(err, ErrSnapshot) {
+			t.Fatalf("%d bytes: %v", i, err)
+		}
+	}
+	if err := x.Load(h, good); err != nil || x.HeldBlocks(h) != len(locals) {
+		t.Fatal(err)
+	}
+}
+
+func FuzzLoad(f *testing.F) {
+	x := New(Options{})
+	h := x.Join(HolderOptions{CountCopies: true})
+	locals := []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18}
+	x.Store(h, GPU, 0, false, locals, locals)
+	x.Store(h, CPU, 3, true, []uint64{40, 41}, []uint64{4, 70})
+	x.Store(h, GPU, 0, false, locals, locals)
+	x.Remove(h, GPU, []uint64{2})
+	good, _ := x.AppendSnapshot(nil, h)
+	f.Add(good[:len(good)-8])
+	f.Fuzz(func(t *testing.T, body []byte) {
+		x := New(Options{MaxBytes: 16 << 20})
+		h := x.Join(HolderOptions{CountCopies: true})
+		if err := x.Load(h, binary.LittleEndian.AppendUint64(body, xxh3.Hash(body))); err != nil {
+			if x.HeldBlocks(h) != 0 {
+				t.Fatalf("%v, but %d blocks", err, x.HeldBlocks(h))
+			}
+			return
+		}
+		again, err := x.AppendSnapshot(nil, h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		held := x.HeldBlocks(h)
+		if err := x.Load(h, again); err != nil || x.HeldBlocks(h) != held {
+			t.Fatalf("own snapshot: %v, %d blocks of %d", err, x.HeldBlocks(h), held)
+		}
+		if err := x.Leave(h); err != nil || x.Stats().Stems != 0 {
+			t.Fatalf("left behind %+v", x.Stats())
+		}
+	})
+}
