@@ -1,12 +1,16 @@
 package feed
 
 import (
+	"context"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/indexer/event"
 	"github.com/sightline-router/sightline/indexer/vllm"
 	"github.com/sightline-router/sightline/indexer/vllm/recorded"
 	"github.com/sightline-router/sightline/mmhash/block"
@@ -32,6 +36,80 @@ func TestConformanceSequences(t *testing.T) {
 		t.Fatal(err)
 	}
 	checkSequences(t, set)
+}
+
+// growing passes over the resets that the recorder made between requests, so that the cache grows.
+type growing struct{ vllm.Decoder }
+
+func (g *growing) Decode(b []byte) (event.Batch, error) {
+	batch, err := g.Decoder.Decode(b)
+	batch.Events = slices.DeleteFunc(batch.Events, func(e event.Event) bool { return e.Kind == event.Cleared })
+	return batch, err
+}
+
+// Every recorded request finds, in an index fed with its worker's frames, every full block that it stored.
+func TestRecordedCasesAreFound(t *testing.T) {
+	set, err := recorded.Selection()
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkFound(t, set)
+}
+
+func TestConformanceCasesAreFound(t *testing.T) {
+	dir := os.Getenv("SIGHTLINE_GOLDEN")
+	if dir == "" {
+		t.Skip("SIGHTLINE_GOLDEN is not set: no recordings")
+	}
+	set, err := recorded.FromDir(filepath.Join(dir, "vllm"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkFound(t, set)
+}
+
+func checkFound(t *testing.T, set *recorded.Set) {
+	prompts, found := 0, 0
+	for worker, steps := range set.Cases {
+		index := indexer.New(indexer.Options{})
+		f := &Feed{o: Options{Source: newWorker(0, false), Decoder: &growing{}, Sink: Join(index, true, 0)}}
+		seq := uint64(0)
+		for _, s := range steps {
+			for _, frame := range s.Frames { // numbered anew: the recorder missed a few
+				f.message(context.Background(), Message{Seq: seq, Payload: frame.Payload})
+				seq++
+			}
+		}
+		var missed []string
+		for _, s := range steps {
+			for _, p := range s.Prompts {
+				locals := s.Locals(worker, p)
+				var m indexer.Matches
+				index.Match(locals, &m)
+				if prompts++; m.Longest == len(locals) {
+					found++
+				} else {
+					missed = append(missed, fmt.Sprintf("%s: %d of %d blocks", s.ID, m.Longest, len(locals)))
+				}
+			}
+		}
+		frames, first, last := 0, uint64(0), uint64(0)
+		for _, s := range steps {
+			for _, frame := range s.Frames {
+				if frames == 0 {
+					first = frame.Seq
+				}
+				frames, last = frames+1, frame.Seq
+			}
+		}
+		if lost := int(last-first) + 1 - frames; len(missed) > lost {
+			t.Errorf("%s: %d messages missed by the recorder, but %q", worker, lost, missed)
+		}
+		if s := f.Stats(); s.Gaps+s.Restarts+s.DecodeErrors+s.UnknownParents+s.Refused+s.OtherBlockSize > 0 {
+			t.Errorf("%s: %+v", worker, s)
+		}
+	}
+	t.Logf("%d of %d prompts found whole, the rest in messages that the recorder missed", found, prompts)
 }
 
 func checkSequences(t *testing.T, set *recorded.Set) {

@@ -4,12 +4,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/sightline-router/sightline/indexer/event"
 	"github.com/sightline-router/sightline/indexer/vllm/recorded"
-	"github.com/sightline-router/sightline/mmhash/block"
 )
 
 // What a real vLLM sent, decoded, is what package block makes of the same request: every case of the selection here, every
@@ -146,18 +144,10 @@ func (w *worked) needed(s recorded.Step) (blocks int, missing string) {
 	for h, n := range w.held {
 		children[n] = h
 	}
-	seed, size := block.Seed, recorded.BlockSize(w.worker)
-	if s.Model == "sql-lora" { // the adapter's name in the recordings
-		seed = block.SeedFor(s.Model)
-	}
+	size := recorded.BlockSize(w.worker)
 	for _, p := range s.Prompts {
-		if s.Model == "sql-lora" && strings.Contains(w.worker, "towerlora") {
-			for i, name := range p.Names { // --enable-tower-connector-lora: events name media by adapter
-				p.Spans[i].Name = block.NameHash(s.Model + ":" + name)
-			}
-		}
 		var at uint64
-		for i, local := range block.Locals(nil, p.Tokens, size, p.Spans, seed, block.SaltHash(s.Salt)) {
+		for i, local := range s.Locals(w.worker, p) {
 			h, ok := children[node{parent: at, hasParent: i > 0, local: local}]
 			if !ok {
 				missing = fmt.Sprintf("block %d of %d tokens: nobody stored local %x under %x\n tokens %v\n media %v %q", i, len(p.Tokens),

@@ -85,6 +85,21 @@ func BlockSize(worker string) int {
 	return size
 }
 
+// Locals hashes a prompt of s from the request's side: its tokens, media, adapter and salt, by package block.
+func (s Step) Locals(worker string, p Prompt) []uint64 {
+	seed, spans := block.Seed, p.Spans
+	if s.Model == "sql-lora" { // the adapter's name in the recordings
+		seed = block.SeedFor(s.Model)
+		if strings.Contains(worker, "towerlora") { // --enable-tower-connector-lora: events name media by adapter
+			spans = nil
+			for i, name := range p.Names {
+				spans = append(spans, block.Span{Offset: p.Spans[i].Offset, Length: p.Spans[i].Length, Name: block.NameHash(s.Model + ":" + name)})
+			}
+		}
+	}
+	return block.Locals(nil, p.Tokens, BlockSize(worker), spans, seed, block.SaltHash(s.Salt))
+}
+
 // Selection is the set in testdata.
 func Selection() (*Set, error) {
 	return load(func(name string) (io.ReadCloser, error) {
