@@ -122,7 +122,7 @@ func (k slicesLog) rule() string { return "slices of " + k.res.key() + ", up to 
 // slice gives the grid, 0, 0 for none. Among equal errors the first number of
 // columns wins, or with tall the most rows.
 func slice(w, h, res, most int, tall bool) (rows, cols int) {
-	log := math.Log(float64(w) / float64(h))
+	ratio := log(float64(w) / float64(h))
 	n := int(min(math.Ceil(float64(w)*float64(h)/float64(res*res)), float64(most)))
 	if n <= 1 {
 		return 0, 0
@@ -141,7 +141,7 @@ func slice(w, h, res, most int, tall bool) (rows, cols int) {
 			if tall {
 				r, c = a, m/a
 			}
-			e := math.Abs(log - math.Log(float64(c)/float64(r)))
+			e := math.Abs(ratio - log(float64(c)/float64(r)))
 			if e < least || tall && e == least && r > rows {
 				rows, cols, least = r, c, e
 			}

@@ -2,7 +2,6 @@ package vision
 
 import (
 	"slices"
-	"sort"
 	"strings"
 )
 
@@ -13,124 +12,118 @@ import (
 // single one, so that it is tokenised as fast as a prompt without pictures.
 // Added tokens never merge with their neighbours, so the ids are those of the
 // full text with each run stretched afterwards.
-type condensedText struct {
-	str    []byte
-	pieces []piece
-}
+type condensedText []piece
 
+// piece is a part of the prompt's own text or one replacement.
 type piece struct {
-	end  int   // in str
+	text string
 	item *item // nil: the prompt's own text
-	runs []int
-	rule *rule
+	runs []int // of a replacement
+	// Where the runs lie in the expanded prompt.
+	first, last int
 }
 
-func (c *condensedText) plain(s string) {
-	c.str = append(c.str, s...)
-	c.pieces = append(c.pieces, piece{end: len(c.str)})
-}
+func (c *condensedText) plain(s string) { *c = append(*c, piece{text: s}) }
 
 func (c *condensedText) item(b *builder, md Media, it *item) error {
 	b.str, b.runs = b.str[:0], b.runs[:0]
 	if err := b.item(md, it.k); err != nil {
 		return err
 	}
-	c.str = append(c.str, b.str...)
-	c.pieces = append(c.pieces, piece{end: len(c.str), item: it, runs: slices.Clone(b.runs), rule: it.rule})
+	*c = append(*c, piece{text: string(b.str), item: it, runs: slices.Clone(b.runs), first: -1})
 	return nil
 }
 
-// encode tokenises the text and stretches the runs.
-func (c *condensedText) encode(m *Model, dst []uint32, separately bool) ([]uint32, []Span, error) {
+func (c condensedText) String() string {
+	var b strings.Builder
+	for i := range c {
+		b.WriteString(c[i].text)
+	}
+	return b.String()
+}
+
+// encode tokenises the text, all at once or piece by piece, stretches the
+// runs and appends the result to dst.
+func (c condensedText) encode(m *Model, dst []uint32, separately bool) ([]uint32, []Span, error) {
 	var ids []uint32
-	var ends []int // of the pieces in ids, when encoded separately
 	if separately {
-		from := 0
-		for _, p := range c.pieces {
-			ids = m.tok.EncodeText(ids, string(c.str[from:p.end]))
-			ends = append(ends, len(ids))
-			from = p.end
+		for i := range c {
+			ids = m.tok.EncodeText(ids, c[i].text)
 		}
 	} else {
-		ids = m.tok.EncodeText(nil, string(c.str))
+		ids = m.tok.EncodeText(nil, c.String())
 	}
-	// The runs in the order in which their tokens appear, tokens that the
-	// prompt itself contains among them.
-	type run struct {
-		n     int
-		piece int
-	}
-	var runs []run
-	embeds := map[uint32]bool{}
-	from := 0
-	for i, p := range c.pieces {
-		if p.item != nil {
-			for _, n := range p.runs {
-				runs = append(runs, run{n, i})
-			}
-			if p.rule.hasID {
-				embeds[p.rule.id] = true
-			}
-		} else {
-			text := string(c.str[from:p.end])
-			for n := m.countEmbeds(text); n > 0; n-- {
-				runs = append(runs, run{1, -1})
-			}
-		}
-		from = p.end
-	}
-	base, next := len(dst), 0
-	spans := make([]Span, 0, len(c.pieces)/2)
-	first := make(map[int]int) // piece -> offset of its first run
-	last := make(map[int]int)
+	runs := c.allRuns(m)
+	base := len(dst)
 	for i, id := range ids {
 		if !m.isEmbed(id) {
 			dst = append(dst, id)
 			continue
 		}
-		if next == len(runs) {
+		if len(runs) == 0 {
 			return dst[:base], nil, undecidable("image", "the tokenizer reads a placeholder where the text has none (token %d)", i)
 		}
-		r := runs[next]
-		next++
-		if r.piece >= 0 {
-			if _, seen := first[r.piece]; !seen {
-				first[r.piece] = len(dst) - base
-			}
+		r := runs[0]
+		runs = runs[1:]
+		if r.of != nil && r.of.first < 0 {
+			r.of.first = len(dst) - base
 		}
 		dst = appendRun(dst, id, r.n)
-		if r.piece >= 0 {
-			last[r.piece] = len(dst) - base
+		if r.of != nil {
+			r.of.last = len(dst) - base
 		}
 	}
-	if next != len(runs) {
-		return dst[:base], nil, undecidable("image", "%d placeholder tokens of the text were not tokenised as such", len(runs)-next)
+	if len(runs) > 0 {
+		return dst[:base], nil, undecidable("image", "%d placeholder tokens of the text were not tokenised as such", len(runs))
 	}
-	for i, p := range c.pieces {
+	var spans []Span
+	for i := range c {
+		if c[i].item != nil {
+			spans = append(spans, c[i].span(m, len(dst)-base))
+		}
+	}
+	slices.SortStableFunc(spans, func(a, b Span) int { return a.Offset - b.Offset })
+	return dst, spans, nil
+}
+
+// textRun is one embedding token of the condensed text, n in the full one.
+type textRun struct {
+	n  int
+	of *piece // nil: a token that the prompt itself spells out
+}
+
+// allRuns lists the runs in the order of their tokens.
+func (c condensedText) allRuns(m *Model) []textRun {
+	var runs []textRun
+	for i := range c {
+		p := &c[i]
 		if p.item == nil {
-			continue
-		}
-		text := ""
-		if i > 0 {
-			text = string(c.str[c.pieces[i-1].end:p.end])
-		} else {
-			text = string(c.str[:p.end])
-		}
-		lead, trail := text, ""
-		if p.rule.hasID {
-			if at := strings.Index(text, p.rule.idText); at >= 0 {
-				lead = text[:at]
-				trail = text[strings.LastIndex(text, p.rule.idText)+len(p.rule.idText):]
+			for range m.countEmbeds(p.text) {
+				runs = append(runs, textRun{1, nil})
 			}
 		}
-		start, end := first[i]-len(m.tok.EncodeText(nil, lead)), last[i]
-		if trail != "" {
-			end += len(m.literal([]byte(trail), true, p.rule))
+		for _, n := range p.runs {
+			runs = append(runs, textRun{n, p})
 		}
-		spans = append(spans, Span{p.item.index, max(start, 0), min(end, len(dst)-base) - max(start, 0)})
 	}
-	sort.SliceStable(spans, func(i, j int) bool { return spans[i].Offset < spans[j].Offset })
-	return dst, spans, nil
+	return runs
+}
+
+// span is the replacement's place: its runs and what the layout puts around
+// them. Text at its ends may merge with the neighbours' (newlines in Gemma 3);
+// then the shared token counts, as in vLLM.
+func (p *piece) span(m *Model, total int) Span {
+	r := p.item.rule
+	lead, trail := p.text, ""
+	if i := strings.Index(p.text, r.idText); r.hasID && i >= 0 {
+		lead, trail = p.text[:i], p.text[strings.LastIndex(p.text, r.idText)+len(r.idText):]
+	}
+	start := max(p.first-len(m.tok.EncodeText(nil, lead)), 0)
+	end := p.last
+	if trail != "" {
+		end = min(end+len(m.literal([]byte(trail), true, r)), total)
+	}
+	return Span{p.item.index, start, max(end-start, 0)}
 }
 
 func (m *Model) isEmbed(id uint32) bool {
@@ -211,7 +204,7 @@ func (m *Model) ExpandText(dst []uint32, text string, media []Media, kw Kwargs) 
 		from = end
 	}
 	c.plain(text[from:])
-	for _, p := range c.pieces {
+	for _, p := range c {
 		if p.item != nil && m.placeholderIn(text[from:], p.item.rule.modality) {
 			return dst, nil, refused(400, "more placeholders in the text than media")
 		}
@@ -240,34 +233,30 @@ func (m *Model) placeholderIn(text, modality string) bool {
 }
 
 // edited applies the family's finishText to the whole text and cuts it into
-// pieces again, at the embedding tokens.
+// pieces again; a picture's piece is then its runs only.
 func (c condensedText) edited(m *Model) condensedText {
-	whole := m.fam.finishText(m, string(c.str))
+	rest := m.fam.finishText(m, c.String())
 	var out condensedText
-	from := 0
-	for _, p := range c.pieces {
+	for _, p := range c {
 		if p.item == nil {
 			continue
 		}
-		id := p.rule.idText
-		// Every picture's runs follow in order; a piece is its runs only.
-		at := strings.Index(whole[from:], id)
-		if at < 0 {
+		id := p.item.rule.idText
+		start := strings.Index(rest, id)
+		if start < 0 {
 			break
 		}
-		start := from + at
 		end := start
 		for range p.runs {
-			if i := strings.Index(whole[end:], id); i >= 0 {
+			if i := strings.Index(rest[end:], id); i >= 0 {
 				end += i + len(id)
 			}
 		}
-		out.plain(whole[from:start])
-		out.str = append(out.str, whole[start:end]...)
-		out.pieces = append(out.pieces, piece{end: len(out.str), item: p.item, runs: p.runs, rule: p.rule})
-		from = end
+		out.plain(rest[:start])
+		out = append(out, piece{text: rest[start:end], item: p.item, runs: p.runs, first: -1})
+		rest = rest[end:]
 	}
-	out.plain(whole[from:])
+	out.plain(rest)
 	return out
 }
 

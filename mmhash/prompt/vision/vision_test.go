@@ -261,6 +261,30 @@ func TestExpandDecoded(t *testing.T) {
 	}
 }
 
+// A Model is shared by all requests.
+func TestParallel(t *testing.T) {
+	m, _ := loadRule(t, "idefics3_8b", VLLM)
+	prompt := m.tok.EncodeText(nil, "a<image>b")
+	want, _, _ := m.Expand(nil, prompt, []Media{{Width: 1280, Height: 720}}, nil)
+	done := make(chan bool)
+	for i := range 8 {
+		go func() {
+			for j := range 50 {
+				_, _, err := m.Expand(nil, prompt, []Media{{Width: 100 + 37*i, Height: 1000 - 11*j}}, Kwargs{"max_image_size": obj{"longest_edge": float64(200 + i)}})
+				have, _, err2 := m.Expand(nil, prompt, []Media{{Width: 1280, Height: 720}}, nil)
+				if err != nil || err2 != nil || !slices.Equal(have, want) {
+					t.Error(err, err2, "or another result than alone")
+					break
+				}
+			}
+			done <- true
+		}()
+	}
+	for range 8 {
+		<-done
+	}
+}
+
 func FuzzExpand(f *testing.F) {
 	rules := make([]string, 0, len(ruleDirs))
 	for r := range ruleDirs {
