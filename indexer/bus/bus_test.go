@@ -93,7 +93,7 @@ func (g *growing) Decode(b []byte) (event.Batch, error) {
 // agent is a feed whose sink publishes.
 func agent(t testing.TB, nc *nats.Conn, worker string) (*hand, *Publisher) {
 	t.Helper()
-	p, err := NewPublisher(PublisherOptions{NATS: nc, Worker: worker, Rank: 0})
+	p, err := NewPublisher(PublisherOptions{NATS: nc, Worker: worker, Rank: 0, CountCopies: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/event"
 )
 
@@ -30,6 +31,8 @@ type PublisherOptions struct {
 	NATS   *nats.Conn
 	Worker string
 	Rank   int // -1: the worker has no ranks
+	// CountCopies as for feed.Join.
+	CountCopies bool
 	// Tokens publishes token ids, media names and sessions too, for audits. The decoder in front must keep them.
 	Tokens bool
 }
@@ -49,7 +52,8 @@ type Publisher struct {
 	// mu is held from a batch's first event to its Done, so that a snapshot never sees half a batch.
 	mu      sync.Mutex
 	open    bool
-	mirror  mirror
+	index   *indexer.Index // what the worker holds, for routers that ask: some 24 bytes a block
+	holder  indexer.Holder
 	seq     uint64 // of the next message
 	events  []byte // of the batch
 	partial bool
@@ -82,7 +86,8 @@ func NewPublisher(o PublisherOptions) (*Publisher, error) {
 		return nil, err
 	}
 	p := &Publisher{o: o, js: js, subject: eventSubjects + place(o.Worker, o.Rank), epoch: uint64(time.Now().UnixNano()), partial: true}
-	p.mirror.blocks = map[uint64]known{}
+	p.index = indexer.New(indexer.Options{})
+	p.holder = p.index.Join(indexer.HolderOptions{CountCopies: o.CountCopies})
 	p.out.wake = make(chan struct{}, 1)
 	p.ask, err = o.NATS.Subscribe(askSubjects+place(o.Worker, o.Rank), p.tell)
 	if err != nil {
@@ -96,13 +101,10 @@ func NewPublisher(o PublisherOptions) (*Publisher, error) {
 
 // Stats returns the counts.
 func (p *Publisher) Stats() PublisherStats {
-	p.mu.Lock()
-	blocks := len(p.mirror.blocks)
-	p.mu.Unlock()
 	p.out.Lock()
 	defer p.out.Unlock()
 	return PublisherStats{Epoch: p.epoch, Published: p.published.Load(), Dropped: p.dropped.Load(), Failed: p.failed.Load(), Asked: p.asked.Load(),
-		Buffered: len(p.out.queue), Blocks: blocks}
+		Buffered: len(p.out.queue), Blocks: p.index.HeldBlocks(p.holder)}
 }
 
 func (p *Publisher) begin() {
@@ -115,26 +117,19 @@ func (p *Publisher) begin() {
 // Store implements feed.Sink.
 func (p *Publisher) Store(e *event.Event) error {
 	p.begin()
-	if err := p.mirror.store(e); err != nil {
+	if err := p.index.Store(p.holder, indexer.Tier(e.Tier), e.Parent, e.HasParent, e.Handles, e.Locals); err != nil {
 		return err
 	}
 	p.events = appendEvent(p.events, e, p.o.Tokens)
 	return nil
 }
 
-// Remove implements feed.Sink. Blocks that the worker was not seen to store are not passed on.
+// Remove implements feed.Sink.
 func (p *Publisher) Remove(tier event.Tier, handles []uint64) (unknown int) {
 	p.begin()
-	gone := make([]uint64, 0, len(handles))
-	for _, h := range handles {
-		if p.mirror.remove(tier, h) {
-			gone = append(gone, h)
-		} else {
-			unknown++
-		}
-	}
-	if len(gone) > 0 {
-		p.events = appendEvent(p.events, &event.Event{Kind: event.Removed, Tier: tier, Handles: gone}, false)
+	unknown, _ = p.index.Remove(p.holder, indexer.Tier(tier), handles)
+	if unknown < len(handles) {
+		p.events = appendEvent(p.events, &event.Event{Kind: event.Removed, Tier: tier, Handles: handles}, false)
 	}
 	return unknown
 }
@@ -142,8 +137,16 @@ func (p *Publisher) Remove(tier event.Tier, handles []uint64) (unknown int) {
 // Clear implements feed.Sink.
 func (p *Publisher) Clear() {
 	p.begin()
-	clear(p.mirror.blocks)
+	_ = p.index.Clear(p.holder)
 	p.events = appendEvent(p.events[:0], &event.Event{Kind: event.Cleared}, false)
+}
+
+// Load implements feed.Sink. What was published before is void: a number is left out, and routers ask.
+func (p *Publisher) Load(snapshot []byte) error {
+	p.begin()
+	p.events = p.events[:0]
+	p.seq++
+	return p.index.Load(p.holder, snapshot)
 }
 
 // Done implements feed.Sink: the batch goes out, if it says anything.
@@ -250,8 +253,12 @@ func (p *Publisher) tell(m *nats.Msg) {
 		p.enqueue()
 	}
 	b := appendHead(nil, p.partial, p.epoch, p.seq-1, float64(time.Now().UnixNano())/1e9, p.o.Rank)
-	b = p.mirror.snapshot(b)
+	snapshot, err := p.index.AppendSnapshot(nil, p.holder)
 	p.mu.Unlock()
+	if err != nil {
+		return
+	}
+	b = appendEvent(b, &event.Event{Kind: event.Snapshot, Snapshot: snapshot}, false)
 	p.asked.Add(1)
 	parts := (len(b) + partBytes - 1) / partBytes
 	for i := range parts {

@@ -6,7 +6,6 @@
 //
 //	wire.go      the message's bytes
 //	publisher.go the agent's side: a feed's Sink that publishes
-//	mirror.go    what the worker holds, for those who ask
 //	listener.go  the router's side: subjects → feeds, and the source of each
 //	stream.go    names and limits of stream and subjects
 //
@@ -28,7 +27,8 @@ import (
 //	'S' version flags | epoch u64 | seq u64 | time f64 | rank+1 varint | event …
 //
 // An event: kind, tier and what follows (1 byte) | group varint | blocks varint | handles u64 …, and of a stored one
-// block size varint | parent u64, if any | locals u64 … | in mode Tokens: tokens u32 … | adapter | session | media
+// block size varint | parent u64, if any | locals u64 … | in mode Tokens: tokens u32 … | adapter | session | media.
+// A snapshot: kind (1 byte) | length varint | package indexer's bytes
 const (
 	magic     = 'S'
 	version   = 1
@@ -36,11 +36,11 @@ const (
 
 	flagPartial = 1
 
-	eventKind   = 0x03
-	eventTier   = 0x0c // shifted by 2
-	eventParent = 0x10
-	eventMedia  = 0x20 // MediaUnknown
-	eventTokens = 0x40
+	eventKind   = 0x07
+	eventTier   = 0x18 // shifted by 3
+	eventParent = 0x20
+	eventMedia  = 0x40 // MediaUnknown
+	eventTokens = 0x80
 )
 
 var errShort = errors.New("message ends in the middle of a value")
@@ -71,7 +71,7 @@ func numbers(b []byte) (epoch, seq uint64, err error) {
 // appendEvent writes one event, with its tokens and names if tokens is set.
 func appendEvent(b []byte, e *event.Event, tokens bool) []byte {
 	tokens = tokens && e.Kind == event.Stored && len(e.Tokens) == e.BlockSize*len(e.Handles)
-	what := byte(e.Kind) | byte(e.Tier)<<2&eventTier
+	what := byte(e.Kind) | byte(e.Tier)<<3&eventTier
 	if e.HasParent {
 		what |= eventParent
 	}
@@ -82,6 +82,9 @@ func appendEvent(b []byte, e *event.Event, tokens bool) []byte {
 		what |= eventTokens
 	}
 	b = append(b, what)
+	if e.Kind == event.Snapshot {
+		return appendText(b, e.Snapshot)
+	}
 	b = binary.AppendUvarint(b, uint64(max(e.Group, 0)))
 	b = binary.AppendUvarint(b, uint64(len(e.Handles)))
 	b = appendWords(b, e.Handles)
@@ -134,7 +137,7 @@ type Decoder struct {
 	media  []event.Mention
 }
 
-// Decode reads one message. The batch is good until the next call. Nothing is allocated once the arenas have grown, but
+// Decode reads one message. The batch is good until the next call, a snapshot and names as long as b. Nothing is allocated once the arenas have grown, but
 // for the names of mode Tokens.
 func (d *Decoder) Decode(b []byte) (event.Batch, error) {
 	if cap(d.words) > 1<<22 { // a snapshot must not stay for ever
@@ -159,8 +162,17 @@ func (d *Decoder) Decode(b []byte) (event.Batch, error) {
 
 func (d *Decoder) event(r *reader) {
 	what := r.byte()
-	e := event.Event{Kind: event.Kind(what & eventKind), Tier: event.Tier(what & eventTier >> 2), HasParent: what&eventParent != 0,
+	e := event.Event{Kind: event.Kind(what & eventKind), Tier: event.Tier(what & eventTier >> 3), HasParent: what&eventParent != 0,
 		MediaUnknown: what&eventMedia != 0}
+	switch {
+	case e.Kind > event.Snapshot:
+		r.err = fmt.Errorf("kind %d", e.Kind)
+		return
+	case e.Kind == event.Snapshot:
+		e.Snapshot = r.text()
+		d.events = append(d.events, e)
+		return
+	}
 	e.Group = int(min(r.varint(), math.MaxInt32))
 	n := r.count(8)
 	e.Handles = d.takeWords(r, n)

@@ -27,6 +27,8 @@ const (
 	Removed
 	// Cleared: nothing is left, in any tier.
 	Cleared
+	// Snapshot: what is held is exactly what Event.Snapshot lists (package indexer's form), sent by the bus to who asks.
+	Snapshot
 )
 
 // String names the kind for counters and messages.
@@ -40,6 +42,8 @@ func (k Kind) String() string {
 		return "removed"
 	case Cleared:
 		return "cleared"
+	case Snapshot:
+		return "snapshot"
 	}
 	return "unknown"
 }
@@ -112,6 +116,7 @@ type Event struct {
 	Handles   []uint64
 	Locals    []uint64 // Stored only: one a handle
 	LoRA      string   // the adapter's name, "" for the base model (Stored)
+	Snapshot  []byte   // Snapshot only
 
 	// For audit and learning, only where the decoder was told to keep them.
 	Tokens  []uint32  // BlockSize a handle

@@ -36,8 +36,8 @@ type Message struct {
 type Source interface {
 	// Run hands live messages to the feed until ctx ends: Up after each (re)connection, Offer for each message.
 	Run(ctx context.Context, f *Feed) error
-	// Replay calls each, in order, for the buffered messages from seq on, or for one message that begins with a clear
-	// event and tells everything. errors.ErrUnsupported: there is nothing to ask.
+	// Replay calls each, in order, for the buffered messages from seq on, or for one message that begins with a clear or
+	// a snapshot and tells everything. errors.ErrUnsupported: there is nothing to ask.
 	Replay(ctx context.Context, from uint64, each func(Message) error) error
 }
 
@@ -54,6 +54,8 @@ type Sink interface {
 	Remove(tier event.Tier, handles []uint64) (unknown int)
 	// Clear takes away everything.
 	Clear()
+	// Load replaces everything by a snapshot of package indexer; on an error nothing is left.
+	Load(snapshot []byte) error
 	// Done ends a batch; partial says that the worker may hold more than was told.
 	Done(partial bool)
 	// Leave ends it all.

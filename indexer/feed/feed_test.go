@@ -77,6 +77,8 @@ func (r *recorder) Clear() {
 	r.clears++
 }
 
+func (r *recorder) Load([]byte) error { return errors.ErrUnsupported }
+
 func (r *recorder) Done(partial bool) {
 	r.mu.Lock()
 	r.partial = partial

@@ -34,6 +34,9 @@ func (s *IndexSink) Remove(tier event.Tier, handles []uint64) int {
 // Clear implements Sink.
 func (s *IndexSink) Clear() { _ = s.index.Clear(s.holder) }
 
+// Load implements Sink.
+func (s *IndexSink) Load(snapshot []byte) error { return s.index.Load(s.holder, snapshot) }
+
 // Done implements Sink; the index needs no batches.
 func (s *IndexSink) Done(bool) {}
 
