@@ -28,7 +28,7 @@ func TestBudget(t *testing.T) {
 	}
 	var m Matches
 	total := 0
-	for round := uint64(0); total < 4_000_000; round++ {
+	for round := uint64(0); total < 1_500_000; round++ {
 		h := hs[rng.IntN(holders)]
 		p := prompt(1000 + round)
 		for at := 0; at < length; at += 16 {
