@@ -110,7 +110,7 @@ func attribute(v Value, name string) (Value, bool) {
 func subscript(s *state, v, key Value) (Value, bool) {
 	switch v.kind {
 	case KindDict:
-		if hashable(key) {
+		if hashable(key, 0) {
 			return v.ref.(*Dict).lookup(key)
 		}
 	case KindList, KindTuple, KindString, KindMarkup, KindRange, KindBytes:
@@ -148,13 +148,13 @@ func subscript(s *state, v, key Value) (Value, bool) {
 	return Value{}, false
 }
 
-func hashable(v Value) bool {
+func hashable(v Value, depth int) bool {
 	switch v.kind {
 	case KindList, KindDict:
 		return false
 	case KindTuple:
 		for _, item := range v.Items() {
-			if !hashable(item) {
+			if depth < maxKeyDepth && !hashable(item, depth+1) {
 				return false
 			}
 		}

@@ -13,6 +13,12 @@ type kwArg struct {
 	val  Value
 }
 
+// clear empties a for its next use.
+func (a *callArgs) clear() {
+	clear(a.kw[:cap(a.kw)])
+	a.pos, a.kw = nil, a.kw[:0]
+}
+
 // spread adds the pairs of a ** argument.
 func (a *callArgs) spread(v Value) {
 	d := v.Dict()

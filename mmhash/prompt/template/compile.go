@@ -127,7 +127,11 @@ func (c *compiler) loads(sym *symbols) []slotLoad {
 				continue
 			}
 		case loadAlias:
-			sl.from = c.ref(l.from)
+			if outer, owner := sym.parent.findLoad(l.from); outer.action == loadResolve && !owner.stores[id.name] {
+				sl.action, sl.global = loadResolve, c.global(id.name) // the outer slot stays empty, see above
+			} else {
+				sl.from = c.ref(l.from)
+			}
 		}
 		out = append(out, sl)
 	}
@@ -244,7 +248,15 @@ func (c *compiler) output(n *outputNode, sc scope) stmt {
 	for i := 0; i < len(n.items); i++ {
 		d, ok := n.items[i].(*dataNode)
 		if !ok {
-			emits = append(emits, c.emit(n.items[i], sc))
+			emit, at := c.emit(n.items[i], sc), n.items[i].at()
+			if at != line {
+				inner := emit
+				emit = func(s *state) {
+					s.line = at
+					inner(s)
+				}
+			}
+			emits = append(emits, emit)
 			continue
 		}
 		text := d.text

@@ -72,6 +72,11 @@ func (c *compiler) loopFilter(n *forNode, sc scope) *filterCode {
 	f := &filterCode{fn: c.fn}
 	f.loads = c.loads(in.sym)
 	f.set = c.target(n.target, in)
+	if t, ok := n.target.(*tupleNode); ok {
+		setCtx(t, ctxLoad)
+		f.tuple = c.expr(t, in)
+		setCtx(t, ctxStore)
+	}
 	f.test = c.cond(n.test, in)
 	c.fn = outer
 	return f
@@ -81,6 +86,7 @@ type filterCode struct {
 	fn    *funcScope
 	loads []slotLoad
 	set   func(*state, Value)
+	tuple expr // the targets as a tuple again, if there are several
 	test  func(*state) bool
 }
 
@@ -103,6 +109,9 @@ func (f *filterCode) over(s *state, v Value) Value {
 			s.fr = fr
 			f.set(s, e)
 			pass := f.test(s)
+			if pass && f.tuple != nil {
+				e = f.tuple(s)
+			}
 			s.fr = caller
 			if pass {
 				return e, true
@@ -142,7 +151,7 @@ func (l *loopCode) run(s *state, v Value, outer *frame, depth int) ctl {
 	var plain cursor
 	it := &plain
 	if l.loopSlot >= 0 {
-		lc = s.loop()
+		lc = s.loopArena.next() // lives until the rendering ends: a template may keep it
 		lc.init(s, v, l, outer, depth)
 	} else {
 		plain.init(s, v)

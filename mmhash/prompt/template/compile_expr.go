@@ -114,6 +114,11 @@ func evalAll(s *state, es []expr) []Value {
 
 // name compiles the reading of a variable.
 func (c *compiler) name(n node, name string, sc scope) expr {
+	at := c.namePlace(n, name, sc)
+	return func(s *state) Value { return *at(s) }
+}
+
+func (c *compiler) namePlace(n node, name string, sc scope) place {
 	id := sc.sym.findRef(name)
 	if id == nil {
 		c.fail(n, "Tried to resolve a name to a reference that was unknown to the frame (%s)", quotePython(name))
@@ -123,32 +128,35 @@ func (c *compiler) name(n node, name string, sc scope) expr {
 	if l.action == loadResolve && !owner.stores[name] {
 		g := c.global(name)
 		if len(c.t.blocks) > 0 {
-			return func(s *state) Value {
-				if v := s.resolve(g); !v.isMissing() {
-					return v
+			return func(s *state) *Value {
+				if s.scrap = s.resolve(g); s.scrap.isMissing() {
+					s.scrap = empty
 				}
-				return empty
+				return &s.scrap
 			}
 		}
-		return func(s *state) Value {
-			if v := &s.resolved[g]; !v.isMissing() {
-				return *v
+		return func(s *state) *Value {
+			v := &s.resolved[g]
+			if v.isMissing() {
+				s.scrap = empty
+				return &s.scrap
 			}
-			return empty
+			return v
 		}
 	}
 	r := c.ref(id)
-	return func(s *state) Value {
+	return func(s *state) *Value {
 		v := s.at(r)
 		switch v.kind {
 		case KindInvalid:
 			raise(nameError, "cannot access variable %s where it is not associated with a value", quotePython(name))
 		case KindUndefined:
 			if v.isMissing() {
-				return empty
+				s.scrap = empty
+				return &s.scrap
 			}
 		}
-		return *v
+		return v
 	}
 }
 
@@ -229,33 +237,33 @@ func (c *compiler) cond(n node, sc scope) func(*state) bool {
 }
 
 func (c *compiler) compare(n *compareNode, sc scope) func(*state) bool {
-	l := c.expr(n.expr, sc)
 	if len(n.ops) == 1 {
 		op := n.ops[0].op
 		if text, ok := constString(n.ops[0].expr); ok && (op == "==" || op == "!=") {
-			want := op == "=="
+			at, want := c.place(n.expr, sc), op == "=="
 			return func(s *state) bool {
-				v := l(s)
+				v := at(s)
 				return (v.str == text && v.IsString()) == want
 			}
 		}
-		r := c.expr(n.ops[0].expr, sc)
 		if text, ok := constString(n.expr); ok && (op == "in" || op == "notin") {
-			want := op == "in"
+			at, want := c.place(n.ops[0].expr, sc), op == "in"
 			return func(s *state) bool {
-				box := r(s)
+				box := at(s)
 				if box.kind == KindDict {
 					return (box.ref.(*Dict).find(text) >= 0) == want
 				}
-				return contains(s, box, String(text)) == want
+				return contains(s, *box, String(text)) == want
 			}
 		}
+		l, r := c.expr(n.expr, sc), c.expr(n.ops[0].expr, sc)
 		f := comparisons[op]
 		return func(s *state) bool {
 			a := l(s)
 			return f(s, a, r(s))
 		}
 	}
+	l := c.expr(n.expr, sc)
 	fs := make([]func(*state, Value, Value) bool, len(n.ops))
 	rs := make([]expr, len(n.ops))
 	for i, op := range n.ops {
@@ -327,11 +335,10 @@ func (c *compiler) filterApply(n *filterNode, sc scope) func(*state, Value) Valu
 	if f.variadic != nil {
 		args := c.callArgs(&n.args, sc, nil)
 		return func(s *state, v Value) Value {
-			var a callArgs
-			base := len(s.args)
-			args(s, &a)
-			v = f.variadic(s, v, &a)
-			s.args = s.args[:base]
+			a, base := s.calls.next(), len(s.args)
+			args(s, a)
+			v = f.variadic(s, v, a)
+			s.endCall(a, base)
 			return v
 		}
 	}
@@ -446,7 +453,6 @@ func (c *compiler) callArgs(n *argNodes, sc scope, callerArg expr) func(*state, 
 			}
 		}
 		if len(kw) > 0 || callerArg != nil || dynKw != nil {
-			a.kw = make([]kwArg, 0, len(kw)+1)
 			for i, e := range kw {
 				a.kw = append(a.kw, kwArg{names[i].name, e(s)})
 			}
@@ -461,6 +467,13 @@ func (c *compiler) callArgs(n *argNodes, sc scope, callerArg expr) func(*state, 
 	}
 }
 
+// endCall gives an argument list back and pops the arguments.
+func (s *state) endCall(a *callArgs, base int) {
+	s.args = s.args[:base]
+	a.clear()
+	s.calls.used--
+}
+
 // call compiles a call. A method call on a value goes straight to the method, without a bound method in between.
 func (c *compiler) call(n *callNode, sc scope, callerArg expr) expr {
 	args := c.callArgs(&n.args, sc, callerArg)
@@ -473,48 +486,80 @@ func (c *compiler) call(n *callNode, sc scope, callerArg expr) expr {
 			if m == nil {
 				fn = getattr(s, recv, name)
 			}
-			var a callArgs
-			base := len(s.args)
-			args(s, &a)
+			a, base := s.calls.next(), len(s.args)
+			args(s, a)
 			s.step(1)
 			var v Value
 			if m != nil {
-				v = m.invoke(s, recv, &a)
+				v = m.invoke(s, recv, a)
 			} else {
-				v = call(s, fn, &a)
+				v = call(s, fn, a)
 			}
-			s.args = s.args[:base]
+			s.endCall(a, base)
 			return v
 		}
 	}
 	callee := c.expr(n.expr, sc)
 	return func(s *state) Value {
 		fn := callee(s)
-		var a callArgs
-		base := len(s.args)
-		args(s, &a)
+		a, base := s.calls.next(), len(s.args)
+		args(s, a)
 		s.step(1)
-		v := call(s, fn, &a)
-		s.args = s.args[:base]
+		v := call(s, fn, a)
+		s.endCall(a, base)
 		return v
 	}
 }
 
+// place is an expression that gives where its value lies, valid until the next place is evaluated.
+// Chains of members (message.content) go through places, which spares copies.
+type place func(*state) *Value
+
+func (c *compiler) place(n node, sc scope) place {
+	switch n := n.(type) {
+	case *nameNode:
+		return c.namePlace(n, n.name, sc)
+	case *attrNode:
+		if !dictAttr(n.name) {
+			return c.member(n.expr, n.name, sc, getattr)
+		}
+	case *itemNode:
+		if key, ok := constString(n.arg); ok && !dictAttr(key) {
+			return c.member(n.expr, key, sc, func(s *state, v Value, name string) Value { return getitem(s, v, String(name)) })
+		}
+	}
+	e := c.expr(n, sc)
+	return func(s *state) *Value {
+		s.scrap = e(s)
+		return &s.scrap
+	}
+}
+
+// member compiles owner.name and owner['name'] for a name that no dict method has; other is the way for what is no dict.
+func (c *compiler) member(owner node, name string, sc scope, other func(*state, Value, string) Value) place {
+	of := c.place(owner, sc)
+	return func(s *state) *Value {
+		v := of(s)
+		if v.kind != KindDict {
+			s.scrap = other(s, *v, name)
+			return &s.scrap
+		}
+		d := v.ref.(*Dict)
+		if i := d.find(name); i >= 0 {
+			return &d.entries[i].Value
+		}
+		s.scrap = undefinedOf(*v, name)
+		return &s.scrap
+	}
+}
+
 func (c *compiler) attr(n *attrNode, sc scope) expr {
-	e, name := c.expr(n.expr, sc), n.name
-	if dictAttr(name) {
+	if dictAttr(n.name) {
+		e, name := c.expr(n.expr, sc), n.name
 		return func(s *state) Value { return getattr(s, e(s), name) }
 	}
-	return func(s *state) Value {
-		v := e(s)
-		if v.kind == KindDict {
-			if v, ok := v.ref.(*Dict).Get(name); ok {
-				return v
-			}
-			return undefinedOf(v, name)
-		}
-		return getattr(s, v, name)
-	}
+	at := c.place(n, sc)
+	return func(s *state) Value { return *at(s) }
 }
 
 func (c *compiler) item(n *itemNode, sc scope) expr {
@@ -529,16 +574,8 @@ func (c *compiler) item(n *itemNode, sc scope) expr {
 		}
 	}
 	if key, ok := constString(n.arg); ok && !dictAttr(key) {
-		return func(s *state) Value {
-			v := e(s)
-			if v.kind == KindDict {
-				if v, ok := v.ref.(*Dict).Get(key); ok {
-					return v
-				}
-				return undefinedOf(v, key)
-			}
-			return getitem(s, v, String(key))
-		}
+		at := c.place(n, sc)
+		return func(s *state) Value { return *at(s) }
 	}
 	arg := c.expr(n.arg, sc)
 	return func(s *state) Value {

@@ -121,7 +121,15 @@ func (d *Dict) reindex() {
 }
 
 // keyOf gives the identity of a hashable value. Unhashable values raise TypeError.
-func keyOf(v Value) dictKey {
+func keyOf(v Value) dictKey { return keyAt(v, 0) }
+
+// maxKeyDepth bounds tuples in tuples as keys.
+const maxKeyDepth = 50
+
+func keyAt(v Value, depth int) dictKey {
+	if depth > maxKeyDepth {
+		limit("a key nested deeper than %d", maxKeyDepth)
+	}
 	switch v.kind {
 	case KindString, KindMarkup:
 		return dictKey{class: 's', str: v.str}
@@ -147,7 +155,7 @@ func keyOf(v Value) dictKey {
 	case KindTuple:
 		var b strings.Builder
 		for _, item := range v.Items() {
-			k := keyOf(item)
+			k := keyAt(item, depth+1)
 			b.WriteByte(k.class)
 			b.WriteString(strconv.FormatUint(k.num, 36))
 			b.WriteByte(',')

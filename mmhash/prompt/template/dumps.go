@@ -42,8 +42,8 @@ func AppendJSON(dst []byte, v Value) (out []byte, err error) {
 
 func toJSON(s *state, v Value, a []Value) Value {
 	d := dumper{s: s, item: ", ", key: ": "}
-	d.ascii = a[0].valid() && truth(a[0])
-	if a[1].valid() && !a[1].IsNone() {
+	d.ascii = flag(a[0], false)
+	if given(a[1]) && !v.IsString() {
 		d.indented, d.item = true, ","
 		if a[1].IsString() {
 			d.indent = a[1].str
@@ -53,11 +53,11 @@ func toJSON(s *state, v Value, a []Value) Value {
 			d.indent = strings.Repeat(" ", n)
 		}
 	}
-	if a[2].valid() && !a[2].IsNone() {
+	if given(a[2]) {
 		seps := unpack(s, a[2], 2)
 		d.item, d.key = text(seps[0]), text(seps[1])
 	}
-	d.sorted = a[3].valid() && truth(a[3])
+	d.sorted = flag(a[3], false)
 	d.value(v)
 	s.grow(len(d.dst))
 	return String(string(d.dst))

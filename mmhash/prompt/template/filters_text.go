@@ -47,7 +47,7 @@ func formatFilter(s *state, v Value, a *callArgs) Value {
 		raise(filterArgError, "can't handle positional and keyword arguments at the same time")
 	}
 	if len(a.kw) > 0 {
-		return percentFormat(s, softStr(s, v), dictFrom(s, a).Value())
+		return percentFormat(s, softStr(s, v), dictFrom(s, a))
 	}
 	return percentFormat(s, softStr(s, v), newTuple(a.pos...))
 }

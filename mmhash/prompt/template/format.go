@@ -525,6 +525,9 @@ func formatFloat(s *state, x float64, f formatSpec) string {
 	default:
 		raise(valueError, "Unknown format code '%c' for object of type 'float'", verb)
 	}
+	if f.group != 0 && f.verb == 'n' {
+		raise(valueError, "Cannot specify '%c' with 'n'.", f.group)
+	}
 	if f.precision > maxPrecision {
 		raise(valueError, "precision too big")
 	}

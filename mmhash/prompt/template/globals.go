@@ -51,14 +51,16 @@ func makeRange(_ *state, a *callArgs) Value {
 	return Value{kind: KindRange, ref: r}
 }
 
-// dictFrom is dict(*args, **kwargs).
-func dictFrom(s *state, a *callArgs) *Dict {
+// fillDict is d = dict(*args, **kwargs).
+func fillDict(s *state, d *Dict, a *callArgs) {
 	if len(a.pos) > 1 {
 		raise(typeError, "dict expected at most 1 argument, got %d", len(a.pos))
 	}
-	d := NewDict(len(a.kw))
+	d.entries = make([]Entry, 0, len(a.kw))
 	if len(a.pos) == 1 {
 		switch v := a.pos[0]; {
+		case v.kind == KindUndefined:
+			failUndefined(v)
 		case v.kind == KindDict:
 			for _, e := range v.ref.(*Dict).entries {
 				s.step(1)
@@ -82,7 +84,12 @@ func dictFrom(s *state, a *callArgs) *Dict {
 	for _, k := range a.kw {
 		d.Set(k.name, k.val)
 	}
-	return d
+}
+
+func dictFrom(s *state, a *callArgs) Value {
+	d := new(Dict)
+	fillDict(s, d, a)
+	return d.Value()
 }
 
 // templateDict is transformers' stand-in for the dict type: it can be called and has fromkeys, nothing else.
@@ -90,7 +97,7 @@ type templateDict struct{}
 
 func (templateDict) typeName() string { return "TemplateDict" }
 
-func (templateDict) call(s *state, a *callArgs) Value { return dictFrom(s, a).Value() }
+func (templateDict) call(s *state, a *callArgs) Value { return dictFrom(s, a) }
 
 func (templateDict) attr(name string) (Value, bool) {
 	if name == "fromkeys" {
@@ -115,18 +122,19 @@ func fromKeys(s *state, args []Value) Value {
 }
 
 // namespace is the one thing that a template can change: {% set ns.x = 1 %}.
-type namespace struct{ attrs *Dict }
+type namespace struct{ attrs Dict }
 
 func (*namespace) typeName() string { return "TemplateNamespace" }
 
 func makeNamespace(s *state, a *callArgs) Value {
-	d := dictFrom(s, a)
-	for _, e := range d.entries {
-		if e.Key.IsString() {
-			checkNamespaceName(e.Key.str)
+	n := &namespace{}
+	fillDict(s, &n.attrs, a)
+	for i := range n.attrs.entries {
+		if k := &n.attrs.entries[i].Key; k.IsString() {
+			checkNamespaceName(k.str)
 		}
 	}
-	return object(&namespace{d})
+	return object(n)
 }
 
 func checkNamespaceName(name string) {

@@ -133,9 +133,11 @@ func mul(s *state, a, b Value) Value {
 func repeats(v Value, size int) int {
 	n := v.bigInt()
 	switch {
+	case !n.IsInt64():
+		raise(overflowError, "cannot fit 'int' into an index-sized integer")
 	case n.Sign() <= 0 || size == 0:
 		return 0
-	case !n.IsInt64() || n.Int64() > int64(math.MaxInt32/size):
+	case n.Int64() > int64(math.MaxInt32/size):
 		limit("a repetition of %s times %d", n, size)
 	}
 	return int(n.Int64())
@@ -282,11 +284,34 @@ func pow(s *state, a, b Value) Value {
 	if x < 0 && !math.IsInf(x, 0) && !math.IsInf(y, 0) && y != math.Trunc(y) {
 		raise(typeError, "complex numbers are not supported")
 	}
-	f := math.Pow(x, y)
+	f := floatPow(x, y)
 	if math.IsInf(f, 0) && !math.IsInf(x, 0) && !math.IsInf(y, 0) {
 		raise(overflowError, "(34, 'Numerical result out of range')")
 	}
 	return Float(f)
+}
+
+// floatPow is C's pow, which rounds correctly where math.Pow may be one bit off.
+func floatPow(x, y float64) float64 {
+	f := math.Pow(x, y)
+	switch {
+	case y == 0.5 && x > 0:
+		return math.Sqrt(x)
+	case y != math.Trunc(y) || math.Abs(y) > 1024 || f == 0 || math.IsInf(f, 0) || math.IsNaN(f):
+		return f
+	}
+	base, out := new(big.Float).SetPrec(512).SetFloat64(x), new(big.Float).SetPrec(512).SetInt64(1)
+	for n := int(math.Abs(y)); n > 0; n >>= 1 {
+		if n&1 != 0 {
+			out.Mul(out, base)
+		}
+		base.Mul(base, base)
+	}
+	if y < 0 {
+		out.Quo(big.NewFloat(1).SetPrec(512), out)
+	}
+	f, _ = out.Float64()
+	return f
 }
 
 // sign is +v or -v.

@@ -62,7 +62,7 @@ func (p *parser) expr(withCond bool) node {
 	}
 	line := pos(p.cur().line)
 	e := p.or()
-	for p.skipName("if") {
+	for links := 0; p.skipName("if"); p.chain(&links) {
 		test := p.or()
 		var otherwise node
 		if p.skipName("else") {
@@ -77,7 +77,7 @@ func (p *parser) expr(withCond bool) node {
 func (p *parser) or() node {
 	line := pos(p.cur().line)
 	left := p.and()
-	for p.skipName("or") {
+	for links := 0; p.skipName("or"); p.chain(&links) {
 		left = &binaryNode{line, "or", left, p.and()}
 		line = pos(p.cur().line)
 	}
@@ -87,7 +87,7 @@ func (p *parser) or() node {
 func (p *parser) and() node {
 	line := pos(p.cur().line)
 	left := p.not()
-	for p.skipName("and") {
+	for links := 0; p.skipName("and"); p.chain(&links) {
 		left = &binaryNode{line, "and", left, p.not()}
 		line = pos(p.cur().line)
 	}
@@ -134,7 +134,7 @@ func (p *parser) compare() node {
 func (p *parser) sum() node {
 	line := pos(p.cur().line)
 	left := p.concat()
-	for p.isOp("+") || p.isOp("-") {
+	for links := 0; p.isOp("+") || p.isOp("-"); p.chain(&links) {
 		op := p.next().text
 		left = &binaryNode{line, op, left, p.concat()}
 		line = pos(p.cur().line)
@@ -157,7 +157,7 @@ func (p *parser) concat() node {
 func (p *parser) product() node {
 	line := pos(p.cur().line)
 	left := p.power()
-	for p.isOp("*") || p.isOp("/") || p.isOp("//") || p.isOp("%") {
+	for links := 0; p.isOp("*") || p.isOp("/") || p.isOp("//") || p.isOp("%"); p.chain(&links) {
 		op := p.next().text
 		left = &binaryNode{line, op, left, p.power()}
 		line = pos(p.cur().line)
@@ -168,7 +168,7 @@ func (p *parser) product() node {
 func (p *parser) power() node {
 	line := pos(p.cur().line)
 	left := p.unary(true)
-	for p.skipOp("**") {
+	for links := 0; p.skipOp("**"); p.chain(&links) {
 		left = &binaryNode{line, "**", left, p.unary(true)}
 		line = pos(p.cur().line)
 	}
@@ -270,7 +270,7 @@ func (p *parser) dict() node {
 	return n
 }
 
-// chain bounds the length of a postfix or filter chain: each link nests the tree one deeper.
+// chain bounds the length of a chain of operators or filters: each link nests the tree one deeper.
 func (p *parser) chain(links *int) {
 	if *links++; *links > 10*maxNesting {
 		p.fail("more than %d operators in one chain", 10*maxNesting)

@@ -23,9 +23,12 @@ type state struct {
 
 	args   []Value  // evaluated call arguments, as a stack
 	slots  []Value  // slots of frames, as a stack
-	frames []*frame // frames to use again
-	loops  []*loopContext
-	nloops int
+	frames []*frame // frames given back
+	scrap  Value    // what a place that is no variable evaluates to
+
+	frameArena arena[frame]
+	loopArena  arena[loopContext]
+	calls      arena[callArgs] // argument lists of calls in progress
 
 	tracking bool
 	captures int // captures in progress
@@ -38,6 +41,29 @@ type state struct {
 type frame struct {
 	slots []Value
 	outer *frame
+}
+
+// arena keeps objects for use in one rendering after the other.
+type arena[T any] struct {
+	all  []*T
+	used int
+}
+
+func (a *arena[T]) next() *T {
+	if a.used == len(a.all) {
+		a.all = append(a.all, new(T))
+	}
+	a.used++
+	return a.all[a.used-1]
+}
+
+// reset empties the objects that were used.
+func (a *arena[T]) reset() {
+	var zero T
+	for _, o := range a.all[:a.used] {
+		*o = zero
+	}
+	a.used = 0
 }
 
 func newState(t *Template) *state { return &state{t: t} }
@@ -74,17 +100,21 @@ func (s *state) run(dst []byte, vars Vars) (out []byte, err error) {
 
 // release cleans the state, so that it holds no request memory, and gives it back.
 func (s *state) release() {
-	clear(s.resolved)
-	clear(s.args[:cap(s.args)])
-	clear(s.slots[:cap(s.slots)])
-	for _, l := range s.loops {
-		*l = loopContext{}
-	}
 	const keep = 1 << 12 // a rare huge rendering must not stay resident
-	if cap(s.args) > keep || cap(s.slots) > keep || len(s.loops) > keep || len(s.frames) > keep {
+	if cap(s.args) > keep || cap(s.slots) > keep || len(s.loopArena.all) > keep || len(s.frameArena.all) > keep {
 		return
 	}
-	*s = state{t: s.t, resolved: s.resolved, args: s.args[:0], slots: s.slots[:0], frames: s.frames, loops: s.loops, spans: s.spans[:0]}
+	clear(s.resolved)
+	clear(s.args[:cap(s.args)])
+	clear(s.slots) // those of frames given back are empty already
+	s.frameArena.reset()
+	s.loopArena.reset()
+	for _, a := range s.calls.all {
+		a.clear()
+	}
+	s.calls.used = 0
+	*s = state{t: s.t, resolved: s.resolved, args: s.args[:0], slots: s.slots[:0], frames: s.frames[:0], spans: s.spans[:0],
+		frameArena: s.frameArena, loopArena: s.loopArena, calls: s.calls}
 	s.t.states.Put(s)
 }
 
@@ -126,7 +156,7 @@ func (s *state) enter(fn *funcScope, outer *frame) *frame {
 	if n := len(s.frames); n > 0 {
 		fr, s.frames = s.frames[n-1], s.frames[:n-1]
 	} else {
-		fr = new(frame)
+		fr = s.frameArena.next()
 	}
 	from := len(s.slots)
 	if from+fn.slots > cap(s.slots) {
@@ -151,16 +181,6 @@ func (s *state) leave(fn *funcScope, fr *frame) {
 	}
 	fr.slots, fr.outer = nil, nil
 	s.frames = append(s.frames, fr)
-}
-
-// loop makes a loop object; it lives until the rendering ends, because a template may keep it.
-func (s *state) loop() *loopContext {
-	if s.nloops == len(s.loops) {
-		s.loops = append(s.loops, new(loopContext))
-	}
-	l := s.loops[s.nloops]
-	s.nloops++
-	return l
 }
 
 // write appends text to the output.

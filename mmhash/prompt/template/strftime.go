@@ -51,16 +51,21 @@ func strftime(t time.Time, format string) string {
 		}
 		text, ok := timeField(t, format[i], flag, width)
 		switch {
+		case format[i] == 'f' && i == start+1: // Python's own, without flags
+			text = fmt.Sprintf("%06d", t.Nanosecond()/1000)
+		case !ok && upper:
+			text = strings.ToUpper(format[start : i+1])
 		case !ok:
 			text = format[start : i+1]
+		case format[i] == 'P': // always in lower case
 		case upper:
 			text = strings.ToUpper(text)
 		case swap && format[i] == 'p':
 			text = strings.ToLower(text)
-		case swap:
+		case swap && strings.IndexByte("aAbBh", format[i]) >= 0:
 			text = strings.ToUpper(text)
 		}
-		if n := width - len(text); ok && n > 0 {
+		if n := width - len(text); n > 0 && format[i] != 'z' {
 			fill := " "
 			if flag == '0' {
 				fill = "0"
@@ -110,8 +115,6 @@ func timeField(t time.Time, c, flag byte, width int) (text string, ok bool) {
 		return strftime(t, "%m/%d/%y"), true
 	case 'e':
 		return num(t.Day(), 2, ' ')
-	case 'f':
-		return fmt.Sprintf("%06d", t.Nanosecond()/1000), true
 	case 'F':
 		return strftime(t, "%Y-%m-%d"), true
 	case 'g':

@@ -49,7 +49,7 @@ var tests = map[string]*test{
 	"number":  ask(Value.isNumber),
 	"sequence": ask(func(v Value) bool {
 		switch v.kind {
-		case KindString, KindMarkup, KindBytes, KindList, KindTuple, KindDict, KindRange:
+		case KindUndefined, KindString, KindMarkup, KindBytes, KindList, KindTuple, KindDict, KindRange:
 			return true
 		}
 		return false

@@ -1,0 +1,321 @@
+package template
+
+import (
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestFacts renders generated templates and compares with what the real Jinja2 gave for them; see testdata/README.md.
+func TestFacts(t *testing.T) {
+	f, err := os.Open("testdata/facts.json.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var facts []struct {
+		T   string          `json:"t"`
+		Res referenceResult `json:"r"`
+	}
+	if err := json.NewDecoder(z).Decode(&facts); err != nil {
+		t.Fatal(err)
+	}
+	vars := varsOf(mustJSON(t, []byte(makerVars)))
+	for _, fact := range facts {
+		if err := compare(fact.T, vars, fact.Res); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(facts) < 1000 {
+		t.Errorf("%d facts, want the thousands of the file", len(facts))
+	}
+}
+
+// TestRules are the rules of chat templates by hand, each with the reason that it is easy to get wrong.
+func TestRules(t *testing.T) {
+	for _, c := range []struct{ why, src, want string }{
+		{"set in a loop does not leak", `{% set x = 1 %}{% for i in [1] %}{% set x = 2 %}{% endfor %}{{ x }}`, "1"},
+		{"a namespace does", `{% set ns = namespace(x=1) %}{% for i in [1] %}{% set ns.x = 2 %}{% endfor %}{{ ns.x }}`, "2"},
+		{"set in an if leaks", `{% if true %}{% set x = 2 %}{% endif %}{{ x }}`, "2"},
+		{"dict methods win over keys", `{{ {'items': 1}.items is callable }}{{ {'items': 1}['items'] }}`, "True1"},
+		{"Markup escapes what it meets", `{{ 'a' | safe + '<' }}{{ '<' + ('a' | safe) }}`, "a&lt;&lt;a"},
+		{"tojson is no Markup", `{{ {'a': '<'} | tojson + '<' }}`, `{"a": "<"}<`},
+		{"else runs when every round was cut short", `{% for i in [1] %}{% continue %}{% else %}e{% endfor %}`, "e"},
+		{"a minus sign binds closer than **", `{{ -2 ** 2 }}`, "4"},
+		{"private attributes print nothing", `{{ ''.__class__ }}{{ {}.update }}`, ""},
+		{"blank lines around tags go", "a\n  {% if true %}\n b\n  {% endif %}\nc\n", "a\n b\nc"},
+		{"a filtered loop counts what passes", `{% for i in [1,2,3] if i != 2 %}{{ loop.index }}{{ loop.last }}{% endfor %}`, "1False2True"},
+		{"generation is a scope", `{% set x = 1 %}{% generation %}{% set x = 2 %}{% endgeneration %}{{ x }}`, "1"},
+		{"a generator is true and used up once", `{% set g = [1,2]|map('string') %}{{ g is sequence }}{{ g|join }}{{ g|join }}{{ 'y' if g }}`, "False12y"},
+		{"1, 1.0 and true are one key", `{{ {1: 'a', 1.0: 'b', true: 'c'} }}`, "{1: 'c'}"},
+		{"recursive loops", `{% for x in [[1,[2]]] recursive %}{% if x is iterable %}({{ loop(x) }}){% else %}{{ x }}{% endif %}{% endfor %}`, "(1(2))"},
+		{"call blocks have parameters", `{% macro m() %}{{ caller(1, b=2) }}{% endmacro %}{% call(a, b) m() %}{{ a }}{{ b }}{% endcall %}`, "12"},
+	} {
+		tmpl, err := Compile(c.src, Options{})
+		if err != nil {
+			t.Errorf("%s: %v", c.why, err)
+			continue
+		}
+		if got, err := tmpl.Render(nil, nil); err != nil || string(got) != c.want {
+			t.Errorf("%s: %s gives %q, %v; want %q", c.why, c.src, got, err, c.want)
+		}
+	}
+}
+
+// TestErrors checks the sort, the line and the message of errors.
+func TestErrors(t *testing.T) {
+	for _, c := range []struct{ src, want string }{
+		{"{{ raise_exception('no ' ~ 1) }}", "template: line 1: raised: no 1"},
+		{"a\n\n{{ x.y }}", "template: line 3: UndefinedError: 'x' is undefined"},
+		{"\n{{ 'a' + 1 }}", `template: line 2: TypeError: can only concatenate str (not "int") to str`},
+		{"{{ {}.update({}) }}", "template: line 1: SecurityError: access to attribute 'update' of 'dict' object is unsafe."},
+		{"a\n{% frob %}", "template: line 2: Encountered unknown tag 'frob'."},
+		{"{{ 1 | frob }}", "template: line 1: No filter named 'frob'."},
+		{"{% if x", "template: line 1: expected token 'end of statement block', got 'end of template'"},
+		{"{{ 'a\n}}", `template: line 1: unexpected char "'" at 3`},
+		{"{% for x in y %}", "template: line 1: Unexpected end of template. Jinja was looking for the following tags: 'endfor' or 'else'."},
+		{"{% include 'x' %}", "template: line 1: TypeError: no loader for this environment specified: {% include %} cannot work in a chat template"},
+		{"{% break %}", "template: line 1: break and continue need a loop around them"},
+	} {
+		tmpl, err := Compile(c.src, Options{})
+		if err == nil {
+			_, err = tmpl.Render(nil, nil)
+		}
+		if err == nil || err.Error() != c.want {
+			t.Errorf("%q: error %q, want %q", c.src, err, c.want)
+		}
+	}
+	tmpl, _ := Compile("{{ raise_exception('m') }}", Options{})
+	_, err := tmpl.Render(nil, nil)
+	var raised *RaisedError
+	if !errors.As(err, &raised) || raised.Message != "m" {
+		t.Errorf("raise_exception gave %#v, want a *RaisedError with the message", err)
+	}
+}
+
+// TestLimits renders what would run for ever or fill the memory.
+func TestLimits(t *testing.T) {
+	for _, src := range []string{
+		"{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+		"{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+		"{% for a in range(99999) %}{% for b in range(99999) %}x{% endfor %}{% endfor %}",
+		"{{ 'abc' * 1000000000 }}",
+		"{{ [1] * 1000000000 }}",
+		"{{ 10 ** 100000000 }}",
+		"{{ 'x'.center(100000000000) }}",
+		"{{ '%0999999999d' % 1 }}",
+		"{{ '{:999999999}'.format(1) }}",
+		"{% set ns = namespace(s='xxxxxxxxxxxxxxxx') %}{% for i in range(1000) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+		"{% set ns = namespace(s=[1]) %}{% for i in range(1000) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+		"{% set ns = namespace(s=[1]) %}{% for i in range(1000) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s }}",
+		"{% set ns = namespace(s=[1]) %}{% for i in range(190) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s }}",
+		"{% set ns = namespace(s=[1]) %}{% for i in range(190) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s|tojson }}",
+		"{% set ns = namespace(s=[1]) %}{% for i in range(190) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s == ns.s[:] }}",
+		"{% for x in [[1]] recursive %}{{ loop([[1]]) }}{% endfor %}",
+		"{% block a %}{{ self.a() }}{% endblock %}",
+		"{{ 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'.replace('', 'b' * 60000000) }}",
+		"{{ ('a' * 1000000)|list|map('upper')|batch(2)|list|length }}{% for i in range(100000) %}{{ ('a' * 1000)|list|length }}{% endfor %}",
+	} {
+		tmpl, err := Compile(src, Options{Limits: Limits{OutputBytes: 16 << 20}})
+		if err != nil {
+			t.Errorf("%s: %v", src, err)
+			continue
+		}
+		start := time.Now()
+		if _, err := tmpl.Render(nil, nil); !errors.Is(err, ErrLimit) {
+			t.Errorf("%s: %v, want ErrLimit", src, err)
+		}
+		if d := time.Since(start); d > 20*time.Second {
+			t.Errorf("%s took %v to reach its limit", src, d)
+		}
+	}
+}
+
+// TestNesting compiles sources that nest or chain without end.
+func TestNesting(t *testing.T) {
+	for _, part := range []string{"(", "[", "{1:", "-", "not ", "1 if ", "{% if 1 %}", "{% for x in y %}"} {
+		src := strings.Repeat(part, 100_000)
+		if !strings.HasPrefix(part, "{%") {
+			src = "{{ " + src + " }}"
+		}
+		if _, err := Compile(src, Options{}); err == nil {
+			t.Errorf("%q repeated compiles", part)
+		}
+	}
+	for _, part := range []string{"+ 1 ", "and 1 ", "if 1 ", "| string ", "[0]", ".x", "* 1 ", "** 1 ", "(1)", "is string "} {
+		if _, err := Compile("{{ 1 "+strings.Repeat(part, 100_000)+" }}", Options{}); err == nil {
+			t.Errorf("%q repeated 100000 times compiles: the tree would be as deep", part)
+		}
+	}
+}
+
+// TestConcurrent renders one template from several goroutines.
+func TestConcurrent(t *testing.T) {
+	tmpl, err := Compile(benchTemplate, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	chat := Chat{Messages: mustJSON(t, []byte(benchChat)), Vars: Vars{{"add_vision_id", pyTrue}}}
+	want, err := tmpl.Apply(nil, &chat)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for range 50 {
+				if got, err := tmpl.Apply(nil, &chat); err != nil || string(got) != string(want) {
+					t.Errorf("got %q, %v; want %q", got, err, want)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestStrftimeZone(t *testing.T) {
+	zone := time.FixedZone("far", 14*3600)
+	tmpl, err := Compile("{{ strftime_now('%d %b %Y') }}", Options{Now: noon, Location: zone})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := tmpl.Render(nil, nil); string(got) != "11 Jul 2025" {
+		t.Errorf("got %q, want the worker's date, 11 Jul 2025", got)
+	}
+}
+
+func TestFromJSON(t *testing.T) {
+	for _, c := range []struct{ raw, want string }{
+		{`{"a":1,"b":2,"a":3}`, `{"a": 3, "b": 2}`},
+		{` [1, 1.0, 1e2, -0, -0.0, 12345678901234567890, 1e999] `, `[1, 1.0, 100.0, 0, -0.0, 12345678901234567890, Infinity]`},
+		{`"\u00e9\ud83d\ude42\n\/"`, `"é🙂\n/"`},
+		{`{"":{},"x":[],"y":null}`, `{"": {}, "x": [], "y": null}`},
+	} {
+		v, err := FromJSON(c.raw)
+		if err != nil {
+			t.Errorf("%s: %v", c.raw, err)
+			continue
+		}
+		if got, err := AppendJSON(nil, v); err != nil || string(got) != c.want {
+			t.Errorf("%s: got %s, %v; want %s", c.raw, got, err, c.want)
+		}
+	}
+	for _, raw := range []string{"", "{", "[1,]", `{"a":1,}`, "01", "1.", ".5", "+1", "NaN", "Infinity", "tru", `"\ud800"`, `"\ud800\u0041"`, "\"\xff\"", "\"\n\"", `"\x"`,
+		"1 2", `{1:2}`, "'a'", strings.Repeat("[", 100_000)} {
+		if v, err := FromJSON(raw); err == nil {
+			t.Errorf("%.20q gives %v, want an error", raw, v)
+		}
+	}
+}
+
+// TestFormats covers the engines' content format detection and the list of variables that a template knows.
+func TestFormats(t *testing.T) {
+	loop := func(iter string) string {
+		return "{% for message in messages %}{% for part in " + iter + " %}{{ part.text }}{% endfor %}{% endfor %}"
+	}
+	for _, c := range []struct {
+		src               string
+		vllm, sglang, trt Format
+	}{
+		{"{% for m in messages %}{{ m.content }}{% endfor %}", FormatString, FormatString, FormatString},
+		{loop("message.content"), FormatOpenAI, FormatOpenAI, FormatString},
+		{loop("message['content'] | list"), FormatOpenAI, FormatOpenAI, FormatString},
+		{loop("other.content"), FormatString, FormatString, FormatString},
+		{loop("content"), FormatOpenAI, FormatString, FormatString},
+		{"{% set rest = messages[1:] %}{% for x in rest|list %}{% for p in x.content if p.type == 'text' %}{% endfor %}{% endfor %}", FormatOpenAI, FormatString, FormatOpenAI},
+		{"{% set a, b = messages, 1 %}" + loop("message.content"), FormatOpenAI, FormatOpenAI, FormatString},
+		{"{% set ns.x = messages %}" + loop("message.content"), FormatString, FormatOpenAI, FormatString},
+		{"{# an image #}", FormatString, FormatOpenAI, FormatString},
+		{loop("messages[0].content"), FormatString, FormatString, FormatString},
+	} {
+		tmpl, err := Compile(c.src, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v, s, r := tmpl.ContentFormat(), tmpl.SGLangFormat(), tmpl.TensorRTFormat(); v != c.vllm || s != c.sglang || r != c.trt {
+			t.Errorf("%s: vLLM %v, SGLang %v, TensorRT-LLM %v; want %v, %v, %v", c.src, v, s, r, c.vllm, c.sglang, c.trt)
+		}
+	}
+	tmpl, err := Compile("{% set own = 1 %}{{ own }}{% if enable_thinking is defined %}{% for m in messages %}{{ m.x }}{{ flag }}{% endfor %}{% endif %}{{ range(2) }}", Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]bool{"enable_thinking": true, "messages": true, "flag": true, "own": false, "m": false, "range": false, "x": false} {
+		if tmpl.Uses(name) != want {
+			t.Errorf("Uses(%q) = %v, want %v", name, !want, want)
+		}
+	}
+}
+
+// FuzzRender compiles and renders any source: it must end, within its limits, without a panic of the Go runtime.
+func FuzzRender(f *testing.F) {
+	f.Add(benchTemplate)
+	for i := range 40 {
+		g := newMaker(uint64(i))
+		f.Add(g.template(2))
+		f.Add("{{ " + g.expr(2) + " }}")
+		f.Add("{{ " + g.detail() + " }}")
+	}
+	v, err := FromJSON(makerVars)
+	if err != nil {
+		f.Fatal(err)
+	}
+	vars := varsOf(v)
+	f.Fuzz(func(t *testing.T, src string) {
+		tmpl, err := Compile(src, Options{Now: fixedClock, Limits: Limits{Steps: 20_000, OutputBytes: 1 << 18}})
+		if err != nil {
+			return
+		}
+		out, err := tmpl.Render([]byte("x"), vars)
+		var bug *Error
+		if errors.As(err, &bug) && bug.Class == "InternalError" {
+			t.Fatalf("%q: %v", src, err)
+		}
+		if len(out) == 0 || out[0] != 'x' {
+			t.Fatalf("%q: dst was not kept: %q", src, out)
+		}
+		again, err2 := tmpl.Render([]byte("x"), vars)
+		if string(again) != string(out) || (err == nil) != (err2 == nil) {
+			t.Fatalf("%q: the second rendering differs: %q, %v; first %q, %v", src, again, err2, out, err)
+		}
+		tmpl.ContentFormat()
+		tmpl.TensorRTFormat()
+	})
+}
+
+// FuzzFromJSON compares with encoding/json on what is JSON, and writes and reads back what it read.
+func FuzzFromJSON(f *testing.F) {
+	f.Add(makerVars)
+	f.Add(benchChat)
+	f.Add(`"\ud83d\ude42"`)
+	f.Fuzz(func(t *testing.T, raw string) {
+		v, err := FromJSON(raw)
+		if err != nil {
+			return
+		}
+		if !json.Valid([]byte(raw)) {
+			t.Fatalf("%q is no JSON", raw)
+		}
+		out, err := AppendJSON(nil, v)
+		if err != nil || strings.Contains(string(out), "Infinity") {
+			return
+		}
+		again, err := FromJSON(string(out))
+		if err != nil {
+			t.Fatalf("%q was written as %q, which does not read: %v", raw, out, err)
+		}
+		if second, _ := AppendJSON(nil, again); string(second) != string(out) {
+			t.Fatalf("%q: %q, then %q", raw, out, second)
+		}
+	})
+}
