@@ -184,7 +184,7 @@ func (r *Router) place(d Decision, n named, p *mmhash.Prompt, s *scratch, now ti
 			c.Predicted = r.predicted.leading(uint32(slot.Holder), s.chain, exact, now) * size
 		}
 		load := slot.Load(now)
-		c.Inflight, c.Backlog = load.Inflight, load.Backlog
+		c.Inflight, c.Backlog, c.Recent = load.Inflight, load.Backlog, load.Recent
 		s.candidates = append(s.candidates, c)
 	}
 	for _, h := range s.matches.Holders {
@@ -294,7 +294,7 @@ func (r *Router) byLoad(d Decision, why, model string, now time.Time) Decision {
 	cands := make([]pick.Candidate, len(slots))
 	for i, slot := range slots {
 		load := slot.Load(now)
-		cands[i] = pick.Candidate{Slot: i, Inflight: load.Inflight, Backlog: load.Backlog}
+		cands[i] = pick.Candidate{Slot: i, Inflight: load.Inflight, Backlog: load.Backlog, Recent: load.Recent}
 	}
 	ranked := pick.Rank(cands, 0, 8, r.turn.Add(1))
 	d.Targets = targets(slots, ranked)

@@ -1,4 +1,63 @@
 // Command sightline routes multimodal chat requests, behind Envoy, to the worker that holds most of their KV cache.
+//
+// Each subcommand has a file of its own; here are only the flags that the program knows and where they lead.
 package main
 
-func main() {}
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"runtime/debug"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+)
+
+// version is set by the Makefile.
+var version = "unknown"
+
+type cli struct {
+	Serve   serveCmd   `cmd:"" help:"Run the router: ext_proc, access log and health service for Envoy."`
+	Agent   agentCmd   `cmd:"" help:"Run beside one worker: listen to its KV events and publish them to NATS."`
+	Explain explainCmd `cmd:"" help:"Show what each stage makes of requests: text, tokens, image names, block hashes."`
+	Envoy   envoyCmd   `cmd:"" help:"Print the envoy.yaml that fits a configuration, or find an Envoy binary."`
+	Sim     simCmd     `cmd:"" help:"Run a simulated worker: an OpenAI-style server with vLLM's cache and KV events."`
+	Demo    demoCmd    `cmd:"" help:"Show it all on this machine: a real Envoy, three simulated workers, a mixed load."`
+	Version versionCmd `cmd:"" help:"Print the version."`
+}
+
+type versionCmd struct{}
+
+func (versionCmd) Run() error {
+	fmt.Printf("sightline %s (%s", version, runtime.Version())
+	if b, ok := debug.ReadBuildInfo(); ok {
+		for _, d := range b.Deps {
+			if d.Path == "github.com/envoyproxy/go-control-plane/envoy" {
+				fmt.Printf(", Envoy API %s", d.Version)
+			}
+		}
+	}
+	fmt.Println(")")
+	return nil
+}
+
+// quiet is an error that was already shown.
+var errQuiet = errors.New("failed")
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	var c cli
+	k := kong.Parse(&c, kong.Name("sightline"), kong.UsageOnError(), kong.BindTo(ctx, (*context.Context)(nil)),
+		kong.Description("Sends each chat request, text and images, to the worker that already holds most of its KV cache. Behind Envoy, as an external processor."),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 110}))
+	if err := k.Run(); err != nil {
+		if !errors.Is(err, errQuiet) {
+			fmt.Fprintf(os.Stderr, "sightline: %v\n", err)
+		}
+		os.Exit(1)
+	}
+}

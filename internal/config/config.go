@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"sort"
+	"strconv"
 	"strings"
 	"time"
 
@@ -87,7 +88,35 @@ type Events struct {
 type Envoy struct {
 	Listen  string   `yaml:"listen"` // host:port for clients
 	Admin   string   `yaml:"admin"`
-	Workers []string `yaml:"worker_networks"` // CIDR:port-port that may be dialled; default: the workers' own addresses
+	Workers []string `yaml:"worker_networks"` // what may be dialled, as 10.0.0.0/8:8000-8010; default: the workers' own addresses
+	// TokenUsage has Envoy read the engine's token counts from answers, so that predictions are checked against them. 1.40.
+	TokenUsage bool `yaml:"token_usage"`
+}
+
+// Range is a network and the ports in it, both ends included.
+type Range struct {
+	Prefix      netip.Prefix
+	First, Last int
+}
+
+// ParseRange reads 10.0.0.0/8:8000-8010, or with one port.
+func ParseRange(text string) (r Range, err error) {
+	at := strings.LastIndexByte(text, ':')
+	if at < 0 {
+		return r, fmt.Errorf("%q has no ports (want one such as 10.0.0.0/8:8000-8010)", text)
+	}
+	first, last, two := strings.Cut(text[at+1:], "-")
+	if !two {
+		last = first
+	}
+	var errs [3]error
+	r.Prefix, errs[0] = netip.ParsePrefix(strings.Trim(text[:at], "[]"))
+	r.First, errs[1] = strconv.Atoi(first)
+	r.Last, errs[2] = strconv.Atoi(last)
+	if errors.Join(errs[:]...) != nil || r.First < 1 || r.Last < r.First || r.Last > 65535 {
+		return r, fmt.Errorf("%q is no network with ports (want one such as 10.0.0.0/8:8000-8010)", text)
+	}
+	return r, nil
 }
 
 // Size is a number of bytes: 1048576, 64MiB, 2GiB.
@@ -358,6 +387,11 @@ func (c *Config) check() error {
 	for i, a := range c.Media.Allow {
 		if _, err := netip.ParsePrefix(a); err != nil {
 			bad(fmt.Sprintf("media.allow[%d]", i), "%q is no network (want one such as 10.0.0.0/8)", a)
+		}
+	}
+	for i, text := range c.Envoy.Workers {
+		if _, err := ParseRange(text); err != nil {
+			bad(fmt.Sprintf("envoy.worker_networks[%d]", i), "%v", err)
 		}
 	}
 	names := map[string]string{}

@@ -70,6 +70,7 @@ func TestMistakes(t *testing.T) {
 		{"body_limit: lots", "is no size"},
 		{"log_level: loud", "log_level:"},
 		{"nats: {url: a, listen: b}", "nats: url and listen are both given"},
+		{"envoy: {worker_networks: [10.0.0.0/8]}", "envoy.worker_networks[0]:"},
 		{"a: [", ""},
 	} {
 		_, err := Parse([]byte(c.yaml))
@@ -87,7 +88,7 @@ func TestSet(t *testing.T) {
 			t.Fatal(s, err)
 		}
 	}
-	if m.BlockSize != 64 || m.ContentFormat != "string" || !m.InterleaveMM || len(m.ProcessorKwargs) != 1 || m.Engine != "vllm" {
+	if m.BlockSize != 64 || m.ContentFormat != "string" || !m.InterleaveMM || m.ProcessorKwargs != `{"max_pixels": 50176}` || m.Engine != "vllm" {
 		t.Errorf("%+v", m)
 	}
 	if err := m.Set("blok_size=3"); err == nil || !strings.Contains(err.Error(), "blok_size: unknown key") {

@@ -6,6 +6,7 @@
 package fleet
 
 import (
+	"math"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -32,8 +33,12 @@ type Slot struct {
 	inflight int
 	backlog  float64   // tokens still to prefill, at the time since
 	rate     float64   // tokens a second, learned
-	since    time.Time // of backlog
+	recent   float64   // tokens booked lately, at the time since
+	since    time.Time // of backlog and recent
 }
+
+// recently is the time in which booked work loses half its weight in Load.Recent.
+const recently = time.Minute
 
 // firstRate is the prefill rate (tokens a second) that a slot is taken to have until its answers tell.
 const firstRate = 10000
@@ -42,6 +47,7 @@ const firstRate = 10000
 type Load struct {
 	Inflight int     // requests
 	Backlog  float64 // tokens booked and not yet prefilled
+	Recent   float64 // tokens booked, each half as heavy after each minute
 }
 
 // Load tells how loaded the slot is.
@@ -49,12 +55,13 @@ func (s *Slot) Load(now time.Time) Load {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drain(now)
-	return Load{Inflight: s.inflight, Backlog: s.backlog}
+	return Load{Inflight: s.inflight, Backlog: s.backlog, Recent: s.recent}
 }
 
 func (s *Slot) drain(now time.Time) {
 	if d := now.Sub(s.since); d > 0 {
 		s.backlog = max(0, s.backlog-s.rate*d.Seconds())
+		s.recent *= math.Exp2(-d.Seconds() / recently.Seconds())
 		s.since = now
 	}
 }
@@ -65,6 +72,7 @@ func (s *Slot) book(tokens int, now time.Time) {
 	s.drain(now)
 	s.inflight++
 	s.backlog += float64(tokens)
+	s.recent += float64(tokens)
 }
 
 func (s *Slot) release() {

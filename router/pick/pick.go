@@ -3,11 +3,17 @@
 //	cost = tokens left to prefill + picture tokens left to encode + tokens queued there + requests in flight × PerRequest
 //
 // All in tokens: a prefix that a worker holds is worth what it saves, and loses to an idle worker as soon as the queue
-// before it is longer than that. Equal costs go round by a turn counter, so that cold traffic spreads.
+// before it is longer than that. Costs within Slack of the cheapest count as equal; there the slot wins that was given the
+// least work lately, then the one whose turn it is. So a short common prefix, which every conversation shares, does not
+// draw all new work to the first worker that has seen it.
 package pick
 
 // PerRequest is what one request in flight costs the next one, in tokens: its share of each decode step.
 const PerRequest = 128
+
+// Slack is how far apart costs may be and still count as equal, in tokens: four blocks of 16, a few milliseconds of
+// prefill.
+const Slack = 64
 
 // Candidate is one slot as the decision sees it.
 type Candidate struct {
@@ -18,6 +24,7 @@ type Candidate struct {
 	Seen      int // picture tokens behind the cached prefix that its encoder cache should have
 	Inflight  int
 	Backlog   float64 // tokens
+	Recent    float64 // tokens given to it lately
 }
 
 // Cost is the candidate's cost for a prompt of tokens.
@@ -25,17 +32,22 @@ func (c Candidate) Cost(tokens int) float64 {
 	return float64(tokens-min(tokens, max(c.Exact, c.Predicted))) + float64(c.Encode) + c.Backlog + float64(c.Inflight*PerRequest)
 }
 
-// Rank sorts the best n candidates to the front, cheapest first, and returns them. turn breaks ties: give a number that
-// grows with each decision. Time is linear in len(c) for small n; nothing is allocated.
+// Rank sorts the best n candidates to the front, best first, and returns them. turn breaks ties: give a number that grows
+// with each decision. Time is linear in len(c) for small n; nothing is allocated.
 func Rank(c []Candidate, tokens int, n int, turn uint64) []Candidate {
 	n = min(n, len(c))
 	for i := range n {
-		best := i
-		bestCost, bestTurn := c[i].Cost(tokens), order(c[i].Slot, turn, len(c))
-		for j := i + 1; j < len(c); j++ {
-			cost, at := c[j].Cost(tokens), order(c[j].Slot, turn, len(c))
-			if cost < bestCost || (cost == bestCost && at < bestTurn) {
-				best, bestCost, bestTurn = j, cost, at
+		cheapest := c[i].Cost(tokens)
+		for _, other := range c[i+1:] {
+			cheapest = min(cheapest, other.Cost(tokens))
+		}
+		best := -1
+		for j := i; j < len(c); j++ {
+			if c[j].Cost(tokens) > cheapest+Slack {
+				continue
+			}
+			if best < 0 || c[j].Recent < c[best].Recent || c[j].Recent == c[best].Recent && order(c[j].Slot, turn, len(c)) < order(c[best].Slot, turn, len(c)) {
+				best = j
 			}
 		}
 		c[i], c[best] = c[best], c[i]

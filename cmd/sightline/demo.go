@@ -1,0 +1,29 @@
+package main
+
+import (
+	"context"
+	"os"
+
+	"github.com/sightline-router/sightline/internal/demo"
+)
+
+type demoCmd struct {
+	ModelDir string `type:"existingdir" default:"examples/models/qwen2.5-vl" help:"Model directory (without weights)."`
+	Stay     bool   `help:"Leave everything running and print a request to try."`
+}
+
+func (c *demoCmd) Run(ctx context.Context) error {
+	bin, err := envoyBinary(ctx)
+	if err != nil {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	prompts, err := simPrompts(c.ModelDir, demo.ModelName, 16)
+	if err != nil {
+		return err
+	}
+	return demo.Run(ctx, demo.Options{Self: self, Envoy: bin, ModelDir: c.ModelDir, Prompts: prompts, Stay: c.Stay, Out: os.Stdout})
+}

@@ -1,0 +1,17 @@
+package main
+
+import (
+	"time"
+
+	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/mmhash"
+	"github.com/sightline-router/sightline/mmhash/media/fetch"
+)
+
+// fetchPatience is how long the tools wait for an image; the router has its own, much smaller budget.
+const fetchPatience = 10 * time.Second
+
+// newMedia makes what all models share of pictures.
+func newMedia(c config.Media) (*mmhash.Media, error) {
+	return mmhash.NewMedia(&fetch.Config{AllowedDomains: c.Domains, Allow: parsePrefixes(c.Allow), Budget: c.Budget, MaxBytes: int64(c.MaxBytes)})
+}

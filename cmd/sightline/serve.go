@@ -1,0 +1,166 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/sightline-router/sightline/extproc"
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/internal/admin"
+	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/mmhash"
+	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/fleet"
+)
+
+type serveCmd struct {
+	Config      string `short:"c" type:"existingfile" required:"" help:"Configuration file (YAML)."`
+	PrintConfig bool   `help:"Print the effective configuration and exit."`
+	Check       bool   `help:"Load everything, say what is wrong, and exit."`
+}
+
+func (c *serveCmd) Run(ctx context.Context) error {
+	cfg, err := config.Load(c.Config)
+	if err != nil {
+		return err
+	}
+	if c.PrintConfig {
+		text, err := cfg.YAML()
+		if err == nil {
+			_, err = os.Stdout.Write(text)
+		}
+		return err
+	}
+	log, err := newLog(cfg.LogLevel)
+	if err != nil {
+		return err
+	}
+	defer log.Sync()
+	media, err := newMedia(cfg.Media)
+	if err != nil {
+		return err
+	}
+	models, err := loadModels(cfg, media, log)
+	if err != nil {
+		return err
+	}
+	if c.Check {
+		fmt.Printf("%s: %d models, %d workers: good\n", c.Config, len(models), len(cfg.Workers))
+		return nil
+	}
+	return serve(ctx, cfg, models, log)
+}
+
+func newLog(level string) (*zap.Logger, error) {
+	l, err := zapcore.ParseLevel(level)
+	if err != nil {
+		return nil, err
+	}
+	zc := zap.NewProductionConfig()
+	zc.Level = zap.NewAtomicLevelAt(l)
+	zc.EncoderConfig.EncodeTime = zapcore.RFC3339TimeEncoder
+	zc.DisableStacktrace = true
+	return zc.Build()
+}
+
+// loadModels reads the model directories. One that cannot be read stops the start; what only keeps it from being exact is
+// said once.
+func loadModels(cfg config.Config, media *mmhash.Media, log *zap.Logger) ([]router.Model, error) {
+	var out []router.Model
+	for i, mc := range cfg.Models {
+		start := time.Now()
+		m, err := mmhash.Load(mc.Name, mc.Dir, mc.Server, media)
+		if err != nil {
+			return nil, fmt.Errorf("models[%d].dir: %w", i, err)
+		}
+		for _, w := range m.Warnings() {
+			log.Warn("not every request of this model can be exact", zap.String("model", mc.Name), zap.String("why", w))
+		}
+		log.Info("model loaded", zap.String("model", mc.Name), zap.String("family", m.Family()), zap.Duration("took", time.Since(start)))
+		out = append(out, router.Model{Name: mc.Name, Aliases: mc.Aliases, Adapters: mc.Adapters, Prompts: m})
+	}
+	return out, nil
+}
+
+// serve runs the router until ctx ends.
+func serve(ctx context.Context, cfg config.Config, models []router.Model, log *zap.Logger) error {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	ix := indexer.New(indexer.Options{MaxBytes: int64(cfg.Index.MaxBytes)})
+	fl := fleet.New(nil)
+	sources, err := startSources(ctx, cfg, ix, log)
+	if err != nil {
+		return err
+	}
+	defer sources.close()
+	fl.Set(sources.workers)
+	sources.register(reg)
+	r := router.New(router.Options{Models: models, Fleet: fl, Index: ix, PredictedTTL: cfg.Index.PredictedTTL, Log: log, Metrics: reg})
+	srv, err := extproc.New(r.Decide, r.Observe, extproc.Options{MaxBody: int(cfg.BodyLimit), Log: log, Metrics: reg})
+	if err != nil {
+		return err
+	}
+	lis, err := extproc.Listen(cfg.Listen)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	done := make(chan error, 2)
+	serving, stop := context.WithCancel(ctx)
+	defer stop()
+	go func() { done <- srv.Serve(serving, lis) }()
+	if cfg.Admin != "" {
+		web := &http.Server{ReadHeaderTimeout: 5 * time.Second, Handler: admin.Handler(admin.State{
+			Version: version, Router: r, Gatherer: reg, Workers: func() []admin.Worker { return sources.rows(ix) },
+			Ready: func() error {
+				if len(cfg.Workers) == 0 {
+					return errors.New("no workers are configured")
+				}
+				return nil
+			},
+		})}
+		alis, err := net.Listen("tcp", cfg.Admin)
+		if err != nil {
+			return fmt.Errorf("admin: %w", err)
+		}
+		go func() {
+			if err := web.Serve(alis); !errors.Is(err, http.ErrServerClosed) {
+				done <- fmt.Errorf("admin: %w", err)
+			}
+		}()
+		defer web.Close()
+	}
+	log.Info("serving", zap.String("listen", cfg.Listen), zap.String("admin", cfg.Admin), zap.Int("models", len(models)), zap.Int("workers", len(cfg.Workers)), zap.String("version", version))
+	err = <-done // a failure, or the end of a graceful stop
+	log.Info("stopped")
+	return err
+}
+
+// parsePrefixes reads networks that config has checked.
+func parsePrefixes(list []string) (out []netip.Prefix) {
+	for _, s := range list {
+		if p, err := netip.ParsePrefix(s); err == nil {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// stateDir is where an embedded NATS server keeps its streams if no place is configured.
+func stateDir(cfg config.Config) string {
+	if cfg.NATS.Dir != "" {
+		return cfg.NATS.Dir
+	}
+	return filepath.Join(os.TempDir(), fmt.Sprintf("sightline-nats-%d", os.Getuid()))
+}
