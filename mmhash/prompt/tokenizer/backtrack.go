@@ -12,6 +12,22 @@ type searchTable struct {
 	trie    *trie
 	shorter []uint32 // by token: the longest token that it begins with and is not, or noID
 	length  []int32  // by token: bytes of its text
+	origin  []origin // by token
+	likely  []uint64 // a bit for each pair that merges, by hash: most pairs asked for do not
+}
+
+// origin is the merge that makes a token. When every merge in it comes after those of its parts, rank is time: the token's
+// merges happen in the order of their ranks, whatever stands beside it.
+type origin struct {
+	left, right uint32
+	born        uint32 // rank plus one; 0 for a symbol that a word starts as
+	timed       bool   // rank is time
+}
+
+const likelyBits = 21
+
+func likelyBit(a, b uint32) uint64 {
+	return (uint64(a)<<32 | uint64(b)) * 0x9E3779B97F4A7C15 >> (64 - likelyBits)
 }
 
 // longWord is the number of bytes from which a word is searched and not merged.
@@ -20,18 +36,52 @@ const longWord = 24
 func (m *bpe) table() *searchTable {
 	m.searchOnce.Do(func() {
 		s := new(scratch)
-		t := &searchTable{trie: newTrie(m.vocab.count), length: make([]int32, m.vocab.span()), shorter: make([]uint32, m.vocab.span())}
+		n := m.vocab.span()
+		t := &searchTable{trie: newTrie(m.vocab.count), length: make([]int32, n), shorter: make([]uint32, n), origin: make([]origin, n),
+			likely: make([]uint64, 1<<likelyBits/64)}
 		var text []byte
-		for id := range m.vocab.span() {
+		for id := range n {
 			var ok bool
-			if text, ok = m.textOf(text[:0], id); !ok || len(text) == 0 || !m.mergesTo(s, text, id) {
+			if text, ok = m.textOf(text[:0], id); !ok || len(text) == 0 {
+				continue
+			}
+			s.syms = m.symbols(s.syms[:0], text)
+			symbols := len(s.syms)
+			if m.merge(s, s.syms) != 1 || s.syms[0] != id {
 				continue
 			}
 			if !t.trie.add(text, id) {
 				return
 			}
 			t.length[id] = int32(len(text))
+			switch {
+			case symbols == 1:
+				t.origin[id].timed = true
+			case symbols <= smallMerge:
+				rank, _ := m.pairs.get(s.last[0], s.last[1])
+				t.origin[id] = origin{left: s.last[0], right: s.last[1], born: rank + 1}
+			}
 		}
+		for changed := true; changed; {
+			changed = false
+			for id := range t.origin {
+				o := &t.origin[id]
+				if o.timed || o.born == 0 || o.left >= n || o.right >= n {
+					continue
+				}
+				l, r := t.origin[o.left], t.origin[o.right]
+				if l.timed && r.timed && l.born < o.born && r.born < o.born {
+					o.timed, changed = true, true
+				}
+			}
+		}
+		for _, slot := range m.pairs.slots {
+			if slot.a != noID {
+				bit := likelyBit(slot.a, slot.b)
+				t.likely[bit/64] |= 1 << (bit % 64)
+			}
+		}
+		t.trie.indexWide()
 		for id, n := range t.length {
 			t.shorter[id] = noID
 			if n == 0 {
@@ -108,7 +158,9 @@ func (m *bpe) holds(s *scratch, a, b uint32) bool {
 		return e.holds
 	}
 	holds := false
-	if rank, _ := m.pairs.get(a, b); rank == noRank {
+	if o := m.search.origin; o[a].timed && o[b].timed {
+		holds = m.holdsTimed(a, b)
+	} else if rank, _ := m.pairs.get(a, b); rank == noRank {
 		s.pairText, _ = m.textOf(s.pairText[:0], a)
 		s.pairText, _ = m.textOf(s.pairText, b)
 		s.syms = m.symbols(s.syms[:0], s.pairText)
@@ -117,4 +169,28 @@ func (m *bpe) holds(s *scratch, a, b uint32) bool {
 	}
 	e.key, e.holds = key, holds
 	return holds
+}
+
+// holdsTimed is holds for two tokens whose ranks are times: it goes back in time from the two tokens along their touching
+// edges, and asks whether the symbols that touch at some time merge before one of them is merged away. Of equal ranks
+// the left one is first.
+func (m *bpe) holdsTimed(a, b uint32) bool {
+	t := m.search
+	goneA, goneB := noRank, noRank // when a and b, as they are now, are merged away
+	for {
+		if bit := likelyBit(a, b); t.likely[bit/64]>>(bit%64)&1 != 0 {
+			if rank, _ := m.pairs.get(a, b); rank != noRank && rank+1 < goneA && rank+1 <= goneB {
+				return false
+			}
+		}
+		oa, ob := &t.origin[a], &t.origin[b]
+		switch {
+		case oa.born > ob.born:
+			goneA, a = oa.born, oa.right
+		case ob.born > 0:
+			goneB, b = ob.born, ob.left
+		default:
+			return true
+		}
+	}
 }

@@ -366,6 +366,9 @@ func (m *bpe) merge(s *scratch, syms []uint32) int {
 		if best == noRank {
 			break
 		}
+		if n == 2 {
+			s.last = [2]uint32{syms[0], syms[1]}
+		}
 		syms[at] = ids[at]
 		if at+2 < n {
 			copy(syms[at+1:n-1], syms[at+2:n])

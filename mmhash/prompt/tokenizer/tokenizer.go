@@ -14,7 +14,6 @@ import (
 	"bytes"
 	"fmt"
 	"runtime"
-	"strings"
 	"unicode/utf8"
 	"unsafe"
 )
@@ -35,6 +34,7 @@ type Tokenizer struct {
 	post      template
 	decoders  []decoder
 	ranked    bool // tokens are bytes: decoding joins them
+	asksFirst bool // words depends on whether a text begins where the input begins
 	pool      pool
 }
 
@@ -52,29 +52,31 @@ type model interface {
 // Encode appends the ids of text to dst. It allocates nothing once dst is large enough and the pool is warm, and its time
 // is linear in the length of text, whatever it says.
 func (t *Tokenizer) Encode(dst []uint32, text string, opt Options) []uint32 {
+	return t.encodeText(dst, text, opt, nil)
+}
+
+func (t *Tokenizer) encodeText(dst []uint32, text string, opt Options, cache *Cache) []uint32 {
 	if !utf8.ValidString(text) {
-		text = strings.ToValidUTF8(text, "\uFFFD")
+		text = lossy([]byte(text))
 	}
 	s := t.pool.get()
 	defer t.pool.put(s)
 	if opt.AddSpecial {
 		dst = append(dst, t.post.before...)
 	}
-	dst = t.encode(dst, s, unsafe.Slice(unsafe.StringData(text), len(text)), opt.PlainSpecials)
+	c := cutting{m: t.raw, b: unsafe.Slice(unsafe.StringData(text), len(text)), plain: opt.PlainSpecials}
+	for c.next() {
+		switch {
+		case c.token != nil:
+			dst = append(dst, c.token.ID)
+		case cache != nil:
+			dst = cache.encodePart(dst, s, c.part, c.start == 0, opt.PlainSpecials)
+		default:
+			dst = t.encodePart(dst, s, c.part, c.start == 0, opt.PlainSpecials)
+		}
+	}
 	if opt.AddSpecial {
 		dst = append(dst, t.post.after...)
-	}
-	return dst
-}
-
-func (t *Tokenizer) encode(dst []uint32, s *scratch, b []byte, plain bool) []uint32 {
-	c := cutting{m: t.raw, b: b, plain: plain}
-	for c.next() {
-		if c.token != nil {
-			dst = append(dst, c.token.ID)
-		} else {
-			dst = t.encodePart(dst, s, c.part, c.start == 0, plain)
-		}
 	}
 	return dst
 }
@@ -82,6 +84,11 @@ func (t *Tokenizer) encode(dst []uint32, s *scratch, b []byte, plain bool) []uin
 // encodePart encodes text between two tokens of the first pass.
 func (t *Tokenizer) encodePart(dst []uint32, s *scratch, part []byte, first, plain bool) []uint32 {
 	if t.normalize != nil {
+		if first && t.asksFirst && len(part) > 0 {
+			// Metaspace asks where in the original a text begins; it begins later if its first character vanished.
+			_, n := utf8.DecodeRune(part)
+			first = len(t.normalize.apply(s, part[:n])) > 0
+		}
 		part = t.normalize.apply(s, part)
 	}
 	if t.normed == nil {
@@ -155,6 +162,12 @@ func (t *Tokenizer) finish() error {
 		t.spacedPlan(m)
 		m.setJoins()
 		m.setWhole(s)
+	}
+	if st, ok := t.words.(stages); ok {
+		for _, one := range st {
+			m, ok := one.(metaspace)
+			t.asksFirst = t.asksFirst || ok && m.scheme == "first"
+		}
 	}
 	t.raw = newMatcher(raw, func(a *AddedToken) string { return a.Content })
 	t.normed = newMatcher(normed, func(a *AddedToken) string {

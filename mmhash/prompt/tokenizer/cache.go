@@ -1,0 +1,173 @@
+package tokenizer
+
+import (
+	"sync"
+	"sync/atomic"
+	"unicode/utf8"
+
+	"github.com/zeebo/xxh3"
+)
+
+// Cache remembers what the stretches of text between added tokens were encoded to, so that a growing conversation pays
+// only for its last turn. That is exact, not a guess: added tokens are cut out of the raw text first, and what lies between
+// two of them is normalised, cut and encoded with no sight of its surroundings (of its place it matters only whether it
+// stands at the very start, for tokenizers that put a space there; that is part of the key).
+//
+// A stretch is known by 128 bits of XXH3; two different texts under one key would need a collision made on purpose, and
+// would cost a wrong prediction, never memory. Safe for concurrent use; a hit allocates nothing.
+type Cache struct {
+	t            *Tokenizer
+	seed         uint64
+	shards       [cacheShards]cacheShard
+	hits, misses atomic.Uint64
+}
+
+const (
+	cacheShards = 16
+	minCached   = 64  // bytes; shorter stretches are encoded faster than they are looked up
+	entryCost   = 160 // bytes of an entry beside its ids: map slot, list links, headers
+)
+
+type cacheShard struct {
+	mu      sync.Mutex
+	entries map[xxh3.Uint128]*cacheEntry
+	newest  cacheEntry // head of a ring in order of use
+	size    int        // bytes
+	room    int        // bytes left
+}
+
+type cacheEntry struct {
+	key        xxh3.Uint128
+	ids        []uint32
+	prev, next *cacheEntry
+}
+
+// NewCache makes a cache of about maxBytes for texts of t. seed should be a random number that clients do not know.
+func (t *Tokenizer) NewCache(maxBytes int, seed uint64) *Cache {
+	c := &Cache{t: t, seed: seed}
+	for i := range c.shards {
+		s := &c.shards[i]
+		s.entries, s.size, s.room = map[xxh3.Uint128]*cacheEntry{}, maxBytes/cacheShards, maxBytes/cacheShards
+		s.newest.prev, s.newest.next = &s.newest, &s.newest
+	}
+	return c
+}
+
+// Encode is Tokenizer.Encode with the cache before it.
+func (c *Cache) Encode(dst []uint32, text string, opt Options) []uint32 {
+	return c.t.encodeText(dst, text, opt, c)
+}
+
+// Stats gives how many stretches were found and how many had to be encoded.
+func (c *Cache) Stats() (hits, misses uint64) { return c.hits.Load(), c.misses.Load() }
+
+// encodePart is Tokenizer.encodePart with the cache before it.
+func (c *Cache) encodePart(dst []uint32, s *scratch, part []byte, first, plain bool) []uint32 {
+	if len(part) < minCached {
+		return c.t.encodePart(dst, s, part, first, plain)
+	}
+	seed := c.seed
+	if first {
+		seed++
+	}
+	if plain {
+		seed += 2
+	}
+	key := xxh3.Hash128Seed(part, seed)
+	shard := &c.shards[key.Lo%cacheShards]
+	if ids, ok := shard.get(key); ok {
+		c.hits.Add(1)
+		return append(dst, ids...)
+	}
+	c.misses.Add(1)
+	start := len(dst)
+	dst = c.t.encodePart(dst, s, part, first, plain)
+	shard.put(key, dst[start:])
+	return dst
+}
+
+// get gives the ids under key. They are never written again, so they may be read without the lock.
+func (s *cacheShard) get(key xxh3.Uint128) ([]uint32, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e, ok := s.entries[key]
+	if !ok {
+		return nil, false
+	}
+	s.unlink(e)
+	s.link(e)
+	return e.ids, true
+}
+
+func (s *cacheShard) put(key xxh3.Uint128, ids []uint32) {
+	cost := entryCost + 4*len(ids)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.entries[key]; ok || cost > s.size {
+		return
+	}
+	for cost > s.room {
+		oldest := s.newest.prev
+		s.unlink(oldest)
+		delete(s.entries, oldest.key)
+		s.room += entryCost + 4*len(oldest.ids)
+	}
+	e := &cacheEntry{key: key, ids: append(make([]uint32, 0, len(ids)), ids...)}
+	s.entries[key] = e
+	s.link(e)
+	s.room -= cost
+}
+
+func (s *cacheShard) link(e *cacheEntry) {
+	e.prev, e.next = &s.newest, s.newest.next
+	e.next.prev, s.newest.next = e, e
+}
+
+func (s *cacheShard) unlink(e *cacheEntry) { e.prev.next, e.next.prev = e.next, e.prev }
+
+// CutsAt tells whether a text may be cut before and behind every occurrence of the token's string, and its parts encoded
+// one by one, with the same result: the string is always matched whole, and neither strips its surroundings nor asks
+// what stands beside it, nor can a token beside it reach into it. Chat templates' turn markers are such.
+func (t *Tokenizer) CutsAt(id uint32) bool {
+	a, ok := t.byID[id]
+	if !ok || t.raw == nil || a.Normalized || a.LStrip || a.RStrip || a.SingleWord {
+		return false
+	}
+	for _, other := range t.raw.tokens {
+		if other != a && (overlaps(other.Content, a.Content) || overlaps(a.Content, other.Content)) {
+			return false
+		}
+	}
+	first, _ := utf8.DecodeRuneInString(a.Content)
+	last, _ := utf8.DecodeLastRuneInString(a.Content)
+	return t.matched(a) && !isClass(first, clRustWord|clRustSpace) && !isClass(last, clRustWord|clRustSpace)
+}
+
+// matched tells whether the raw pass looks for a.
+func (t *Tokenizer) matched(a *AddedToken) bool {
+	n, end := t.raw.at([]byte(a.Content), 0)
+	return n >= 0 && end == len(a.Content) && t.raw.tokens[n] == a
+}
+
+// overlaps tells whether b is inside a, or a's end is b's beginning.
+func overlaps(a, b string) bool {
+	for i := range len(a) {
+		if n := min(len(a)-i, len(b)); a[i:i+n] == b[:n] {
+			return true
+		}
+	}
+	return false
+}
+
+// Split calls fn for each stretch of text between added tokens and for each added token that is matched in the raw text, in
+// order; token is nil for text. Stretches are encoded without sight of each other.
+func (t *Tokenizer) Split(text string, fn func(part string, token *AddedToken)) {
+	c := cutting{m: t.raw, b: []byte(text)}
+	for c.next() {
+		if c.token != nil {
+			fn(c.token.Content, c.token)
+		} else {
+			fn(string(c.part), nil)
+		}
+	}
+}

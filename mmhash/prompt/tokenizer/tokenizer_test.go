@@ -1,0 +1,403 @@
+package tokenizer
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// pipelineCase is a random tokenizer and what tokenizers==0.23.3 made of texts with it (testdata/differential.py).
+type pipelineCase struct {
+	Tokenizer string
+	Rows      []struct {
+		Text                        string
+		IDs, Special, Plain, Decode []uint32
+		Decoded, Skipped            string
+	}
+}
+
+// pipelines reads testdata/pipelines.jsonl.gz: python differential.py 11 90.
+func pipelines(t testing.TB) (out []pipelineCase) {
+	t.Helper()
+	b, err := os.ReadFile("testdata/pipelines.jsonl.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	z, err := gzip.NewReader(bytes.NewReader(b))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(z)
+	lines.Buffer(nil, 16<<20)
+	for lines.Scan() {
+		var c pipelineCase
+		if err := json.Unmarshal(lines.Bytes(), &c); err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, c)
+	}
+	if lines.Err() != nil {
+		t.Fatal(lines.Err())
+	}
+	return out
+}
+
+// compare gives the first difference from the reference, "" if there is none.
+func (c *pipelineCase) compare(tok *Tokenizer) string {
+	for _, r := range c.Rows {
+		for _, x := range []struct {
+			what      string
+			got, want any
+		}{
+			{"ids", tok.Encode(nil, r.Text, Options{}), r.IDs},
+			{"ids with special tokens", tok.Encode(nil, r.Text, Options{AddSpecial: true}), r.Special},
+			{"ids with plain special tokens", tok.Encode(nil, r.Text, Options{PlainSpecials: true}), r.Plain},
+			{"text", tok.Decode(r.Decode, false), r.Decoded},
+			{"text without special tokens", tok.Decode(r.Decode, true), r.Skipped},
+		} {
+			if got, want := fmt.Sprint(x.got), fmt.Sprint(x.want); got != want {
+				return fmt.Sprintf("%s of %q %v:\n got %.400q\nwant %.400q", x.what, r.Text, r.Decode, got, want)
+			}
+		}
+	}
+	return ""
+}
+
+func TestPipelines(t *testing.T) {
+	loaded, texts := 0, 0
+	for i, c := range pipelines(t) {
+		tok, err := LoadJSON([]byte(c.Tokenizer))
+		if err != nil {
+			if strings.Contains(err.Error(), "not determined") {
+				continue
+			}
+			t.Errorf("tokenizer %d: %v", i, err)
+			continue
+		}
+		if diff := c.compare(tok); diff != "" {
+			t.Errorf("tokenizer %d: %s\n%s", i, diff, summary(c.Tokenizer))
+		}
+		loaded, texts = loaded+1, texts+len(c.Rows)
+	}
+	if loaded < 80 {
+		t.Errorf("only %d tokenizers loaded", loaded)
+	}
+	t.Logf("%d tokenizers, %d texts", loaded, texts)
+}
+
+// summary is a tokenizer.json without its lists.
+func summary(spec string) string {
+	var v map[string]any
+	if json.Unmarshal([]byte(spec), &v) != nil {
+		return spec
+	}
+	m := v["model"].(map[string]any)
+	delete(m, "vocab")
+	delete(m, "merges")
+	b, _ := json.Marshal(v)
+	return strings.ReplaceAll(string(b), `\u003c`, "<")
+}
+
+// chatTokenizer is a small byte-level tokenizer with turn markers, its merges drawn by chance.
+func chatTokenizer(t testing.TB, merges int) *Tokenizer {
+	t.Helper()
+	r := rand.New(rand.NewPCG(1, uint64(merges)))
+	vocab := map[string]int{}
+	var list [][2]string
+	texts := []string{}
+	for _, c := range byteToRune {
+		vocab[string(c)] = len(vocab)
+		texts = append(texts, string(c))
+	}
+	common := []string{"a", "b", "e", "t", "h", "n", "Ġ", "o", "Ċ"}
+	for _, c := range "中文字" {
+		for _, b := range []byte(string(c)) {
+			common = append(common, string(byteToRune[b]))
+		}
+	}
+	for len(list) < merges {
+		pick := func() string {
+			if r.IntN(3) > 0 {
+				return common[r.IntN(len(common))]
+			}
+			return texts[r.IntN(len(texts))]
+		}
+		a, b := pick(), pick()
+		if _, ok := vocab[a+b]; ok && r.IntN(4) > 0 || len(a+b) > 40 {
+			continue
+		}
+		if _, ok := vocab[a+b]; !ok {
+			vocab[a+b] = len(vocab)
+			texts, common = append(texts, a+b), append(common, a+b)
+		}
+		if pair := [2]string{a, b}; !slices.Contains(list, pair) {
+			list = append(list, pair)
+		}
+	}
+	spec := map[string]any{
+		"added_tokens": []map[string]any{
+			{"id": len(vocab), "content": "<|im_start|>", "special": true}, {"id": len(vocab) + 1, "content": "<|im_end|>", "special": true},
+			{"id": len(vocab) + 2, "content": "<tool>", "special": false},
+		},
+		"pre_tokenizer": map[string]any{"type": "Sequence", "pretokenizers": []map[string]any{
+			{"type": "Split", "pattern": map[string]string{"Regex": patternQwen}, "behavior": "Isolated", "invert": false},
+			{"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}}},
+		"decoder": map[string]any{"type": "ByteLevel"},
+		"model":   map[string]any{"type": "BPE", "vocab": vocab, "merges": list},
+	}
+	b, err := json.Marshal(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tok, err := LoadJSON(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tok
+}
+
+// TestSearchEqualsMerging holds the search for long words against merging with a heap, and that against merging pair by pair.
+func TestSearchEqualsMerging(t *testing.T) {
+	for _, merges := range []int{5, 30, 100, 400} {
+		m := chatTokenizer(t, merges).model.(*bpe)
+		s := new(scratch)
+		r := rand.New(rand.NewPCG(2, 3))
+		for range 400 {
+			var word []byte
+			for n := 1 + r.IntN(120); len(word) < n; {
+				word = append(word, []string{"a", "b", "e", "t", "h", "n", "o", " ", "中", "文", "字", "aaa", "the", "\xff", "\n"}[r.IntN(15)]...)
+			}
+			heap := m.symbols(nil, word)
+			heap = heap[:m.mergeHeap(s, heap)]
+			naive := mergeNaively(m, m.symbols(nil, word))
+			if !slices.Equal(heap, naive) {
+				t.Fatalf("%d merges, %q: heap %v, pair by pair %v", merges, word, heap, naive)
+			}
+			if got, ok := m.encodeLong(nil, s, word); !ok || !slices.Equal(got, naive) {
+				t.Fatalf("%d merges, %q: search %v (%v), pair by pair %v", merges, word, got, ok, naive)
+			}
+			if got := m.encode(nil, s, word, 0, len(word)); !slices.Equal(got, naive) {
+				t.Fatalf("%d merges, %q: encode %v, pair by pair %v", merges, word, got, naive)
+			}
+		}
+	}
+}
+
+func mergeNaively(m *bpe, syms []uint32) []uint32 {
+	for {
+		best, at, id := noRank, -1, uint32(0)
+		for i := 0; i+1 < len(syms); i++ {
+			if rank, product := m.pairs.get(syms[i], syms[i+1]); rank < best {
+				best, at, id = rank, i, product
+			}
+		}
+		if at < 0 {
+			return syms
+		}
+		syms[at] = id
+		syms = slices.Delete(syms, at+1, at+2)
+	}
+}
+
+func TestScannersEqualTheEngine(t *testing.T) {
+	texts := []string{}
+	for _, c := range pipelines(t)[:40] {
+		for _, r := range c.Rows {
+			texts = append(texts, r.Text)
+		}
+	}
+	for _, pattern := range []string{
+		patternGPT2, patternQwen, patternLlama3,
+		altFold + "|" + altWordMark + `|\p{N}|` + altSignMark + `|\s*[\r\n]+` + altSpaces,
+		altCased1 + altFold + "?|" + altCased2 + altFold + `?|\p{N}{1,3}|` + altSlash + `|\s*[\r\n]+` + altSpaces,
+		altCased1 + "|" + altCased2 + `|\p{N}|` + altSlash + `|\s*[\r\n]+` + altSpaces,
+		altFold2 + "|" + altWordPoss + `|\p{N}{1,2}|` + altSign + `|\s*[\r\n]` + altSpaces,
+		altPlain + "|" + altWord + `|\p{N}+|` + altSign + `|\s*[\r\n]+` + altSpaces,
+	} {
+		scan := newScanner(pattern)
+		if scan == nil {
+			t.Errorf("%s: no scanner", pattern)
+			continue
+		}
+		re, err := compileRegex(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := new(scratch)
+		for _, text := range texts {
+			var got, want []int
+			scan.each(s, []byte(text), func(_, end int) { got = append(got, end) })
+			re.each(s, []byte(text), func(_, end int) { want = append(want, end) })
+			if !slices.Equal(got, want) {
+				t.Fatalf("%s\n%q: scanner %v, engine %v", pattern, text, got, want)
+			}
+		}
+	}
+}
+
+func TestCache(t *testing.T) {
+	tok := chatTokenizer(t, 200)
+	cache := tok.NewCache(1<<20, 7)
+	var conversation strings.Builder
+	for turn := range 30 {
+		fmt.Fprintf(&conversation, "<|im_start|>user\n%s turn %d<|im_end|>\n", strings.Repeat("the boat on the note ", 20), turn)
+		text := conversation.String()
+		for _, opt := range []Options{{}, {PlainSpecials: true}, {AddSpecial: true}} {
+			if got, want := cache.Encode(nil, text, opt), tok.Encode(nil, text, opt); !slices.Equal(got, want) {
+				t.Fatalf("turn %d, %+v: %v, without cache %v", turn, opt, got, want)
+			}
+		}
+	}
+	if hits, misses := cache.Stats(); hits < 4*misses {
+		t.Errorf("%d hits, %d misses", hits, misses)
+	}
+	small := tok.NewCache(16*2000, 7)
+	for i := range 2000 {
+		small.Encode(nil, strings.Repeat(fmt.Sprint("text ", i, " "), 20), Options{})
+	}
+	for i := range small.shards {
+		s := &small.shards[i]
+		held := 0
+		for _, e := range s.entries {
+			held += entryCost + 4*len(e.ids)
+		}
+		if held > s.size || held+s.room != s.size {
+			t.Errorf("shard %d holds %d bytes and has room for %d of %d", i, held, s.room, s.size)
+		}
+	}
+}
+
+func TestSplitAndCutsAt(t *testing.T) {
+	tok := chatTokenizer(t, 50)
+	var parts []string
+	tok.Split("a<|im_start|>b<tool>c", func(part string, token *AddedToken) { parts = append(parts, fmt.Sprint(part, token != nil)) })
+	if want := []string{"afalse", "<|im_start|>true", "bfalse", "<tool>true", "cfalse"}; !slices.Equal(parts, want) {
+		t.Errorf("parts %v, want %v", parts, want)
+	}
+	for _, text := range []string{"<|im_start|>", "<|im_end|>", "<tool>"} {
+		if id, ok := tok.ID(text); !ok || !tok.CutsAt(id) {
+			t.Errorf("%s (%d, %v) does not cut", text, id, ok)
+		}
+	}
+	if tok.CutsAt(5) {
+		t.Error("an ordinary token cuts")
+	}
+}
+
+func TestConcurrentEncode(t *testing.T) {
+	tok := chatTokenizer(t, 300)
+	text := strings.Repeat("<|im_start|>the note on a boat 中文字 aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", 20)
+	want := tok.Encode(nil, text, Options{})
+	if got := tok.Decode(want, false); got != text {
+		t.Errorf("decoded %q", got)
+	}
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 50 {
+				if got := tok.Encode(nil, text, Options{}); !slices.Equal(got, want) {
+					t.Error("ids differ between goroutines")
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestEncodeAllocatesNothing(t *testing.T) {
+	tok := chatTokenizer(t, 300)
+	text := strings.Repeat("<|im_start|>the note on a boat 中文字 aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", 20)
+	ids := tok.Encode(nil, text, Options{})
+	if n := testing.AllocsPerRun(20, func() { ids = tok.Encode(ids[:0], text, Options{}) }); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func TestInvalidUTF8(t *testing.T) {
+	tok := chatTokenizer(t, 10)
+	for in, same := range map[string]string{"a\xffb": "a\uFFFDb", "\xe4\xb8": "\uFFFD", "\xf0\x9f\x98x": "\uFFFDx", "\xed\xa0\x80": "\uFFFD\uFFFD\uFFFD"} {
+		if got, want := tok.Encode(nil, in, Options{}), tok.Encode(nil, same, Options{}); !slices.Equal(got, want) {
+			t.Errorf("%q: %v, want %v as %q", in, got, want, same)
+		}
+	}
+}
+
+func TestBadFiles(t *testing.T) {
+	for in, want := range map[string]string{
+		``:                                  "end of JSON",
+		`[]`:                                "want '{'",
+		`{"model":null}`:                    "model: missing",
+		`{"model":{"type":"X"}}`:            "vocab: missing",
+		`{"model":{"type":"X","vocab":{}}}`: `type "X": not known`,
+		`{"model":{"type":"BPE","vocab":{"a":0},"merges":["a b"]}}`:                                                                     "not in the vocabulary",
+		`{"model":{"type":"BPE","vocab":{"a":0,"b":1},"merges":[["a","b"]]}}`:                                                           "sum is not in the vocabulary",
+		`{"model":{"type":"BPE","vocab":{"a":0,"b":0},"merges":[]}}`:                                                                    "both have id 0",
+		`{"model":{"type":"BPE","vocab":{"a":99999999},"merges":[]}}`:                                                                   "token id above",
+		`{"model":{"type":"BPE","vocab":{"a":0},"merges":[],"dropout":0.1}}`:                                                            "dropout",
+		`{"model":{"type":"Unigram","vocab":[["a",0],["a",1]]}}`:                                                                        "no token has id",
+		`{"normalizer":{"type":"Nope"},"model":{}}`:                                                                                     `normalizer: type "Nope"`,
+		`{"pre_tokenizer":{"type":"Nope"},"model":{"type":"WordLevel","vocab":{}}}`:                                                     `type "Nope"`,
+		`{"pre_tokenizer":{"type":"Split","pattern":{"Regex":"(a"},"behavior":"Isolated"},"model":{"type":"WordLevel","vocab":{}}}`:     "want )",
+		`{"pre_tokenizer":{"type":"Split","pattern":{"Regex":"(a)\\1"},"behavior":"Isolated"},"model":{"type":"WordLevel","vocab":{}}}`: "not supported",
+	} {
+		_, err := LoadJSON([]byte(in))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v, want %q in it", in, err, want)
+		}
+	}
+}
+
+func FuzzLoadJSON(f *testing.F) {
+	for i, c := range pipelines(f) {
+		if i < 12 {
+			f.Add([]byte(c.Tokenizer), c.Rows[0].Text)
+		}
+	}
+	f.Fuzz(func(t *testing.T, file []byte, text string) {
+		tok, err := LoadJSON(file)
+		if err != nil {
+			return
+		}
+		ids := tok.Encode(nil, text, Options{AddSpecial: true})
+		tok.Decode(ids, true)
+	})
+}
+
+func FuzzLoadSentencePiece(f *testing.F) {
+	f.Add([]byte("\x0a\x0e\x0a\x05<unk>\x15\x00\x00\x00\x00\x18\x02\x0a\x08\x0a\x01a\x15\x00\x00\x80\xbf\x0a\x09\x0a\x02aa\x15\x00\x00\x00\xc0\x12\x02\x18\x02"), "aaa b")
+	f.Fuzz(func(t *testing.T, file []byte, text string) {
+		if tok, err := LoadSentencePiece(file); err == nil {
+			tok.Decode(tok.Encode(nil, text, Options{}), false)
+		}
+	})
+}
+
+func FuzzRegex(f *testing.F) {
+	f.Add(patternQwen, "Hello 12 worlds\n")
+	f.Add(`(?<=a)[^b-d&&\w]{2,3}?|\b(?:x|(?>yz))+`, "axxyz")
+	f.Fuzz(func(t *testing.T, pattern, text string) {
+		if len(pattern) > 60 || len(text) > 40 {
+			return
+		}
+		re, err := compileRegex(pattern)
+		if err != nil || len(re.prog) > 60 {
+			return
+		}
+		end := 0
+		re.each(new(scratch), []byte(text), func(start, stop int) {
+			if start < end || stop < start || stop > len(text) {
+				t.Fatalf("match %d:%d behind %d", start, stop, end)
+			}
+			end = stop
+		})
+	})
+}
