@@ -176,7 +176,9 @@ func (f *Feed) work(ctx context.Context) {
 			return
 		case <-check.C:
 			f.catchUp(ctx)
-			check.Reset(f.o.Idle)
+			if next := f.nextCheck(f.o.Idle); next > 0 {
+				check.Reset(next)
+			}
 		case <-f.wake:
 			for more := true; more && ctx.Err() == nil; {
 				f.mu.Lock()
@@ -189,20 +191,31 @@ func (f *Feed) work(ctx context.Context) {
 					next = min(next, settleTime)
 				case m != nil:
 					f.message(ctx, *m)
+					if f.owed && time.Now().After(f.not) { // a stream that never pauses must not put it off
+						f.catchUp(ctx)
+					}
 					f.mu.Lock()
 					f.queue.recycle(m)
 					f.mu.Unlock()
 				case lost:
 					f.lost(ctx)
 				default:
-					more, next = false, 0
+					more = false
 				}
-				if next > 0 {
+				if next = f.nextCheck(next); more && next > 0 {
 					check.Reset(next)
 				}
 			}
 		}
 	}
+}
+
+// nextCheck is when to look again: sooner than idle if a replay is owed; 0 is never.
+func (f *Feed) nextCheck(idle time.Duration) time.Duration {
+	if f.owed && (idle == 0 || f.wait < idle) {
+		return f.wait
+	}
+	return idle
 }
 
 // queue is bounded in messages and bytes; its buffers are used again. A nil item marks a new connection.

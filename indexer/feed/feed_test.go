@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -103,6 +104,7 @@ type worker struct {
 	sent    []Message // of this life
 	keep    int       // replay buffer, messages
 	noClear bool
+	failing atomic.Bool // replays
 	replays bool
 	epoch   uint64
 	feed    *Feed // set by Run
@@ -123,6 +125,9 @@ func (w *worker) Run(ctx context.Context, f *Feed) error {
 func (w *worker) Replay(ctx context.Context, from uint64, each func(Message) error) error {
 	if !w.replays {
 		return errors.ErrUnsupported
+	}
+	if w.failing.Load() {
+		return errors.New("nobody answers")
 	}
 	w.mu.Lock()
 	list := append([]Message(nil), w.sent[max(0, len(w.sent)-w.keep):]...)
@@ -429,6 +434,37 @@ func TestReplayTooShort(t *testing.T) {
 		_, partial = r.state()
 	}
 	settle(t, w, r, f)
+}
+
+// A replay that fails is tried again, and then brings what was missing, be it before the first message or in a gap.
+func TestReplayFailsAtFirst(t *testing.T) {
+	for name, before := range map[string]int{"at the join": 0, "in a gap": 5} {
+		w := newWorker(3, true)
+		w.noClear = true
+		f, r := start(t, w, Options{})
+		if before > 0 {
+			f.Up()
+			for range before {
+				f.Offer(w.step())
+			}
+			settle(t, w, r, f)
+		}
+		w.failing.Store(true)
+		for range 20 {
+			w.step()
+		}
+		f.Up()
+		f.Offer(w.step())
+		applied(t, f, "the live message", func(s Stats) bool { return s.LastSeq == uint64(before)+20 && s.ReplayErrors > 0 })
+		if _, partial := r.state(); !partial {
+			t.Errorf("%s: not partial", name)
+		}
+		w.failing.Store(false)
+		for n := f.Stats().Replays; f.Stats().Replays == n; time.Sleep(time.Millisecond) { // the stream never pauses
+			f.Offer(w.step())
+		}
+		settle(t, w, r, f)
+	}
 }
 
 // A queue that overflows is counted and made good by a replay, also when nothing comes after it.

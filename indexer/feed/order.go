@@ -27,13 +27,19 @@ type order struct {
 	heard   time.Time // the last message of that epoch
 	recent  [512]seen // by seq
 	partial bool
-	replays time.Time // none before: the last one failed just now
+	// owed: a replay failed, and what it would have brought is missing still.
+	owed bool
+	wait time.Duration // until a failed replay is tried again
+	not  time.Time     // no replay before
 }
 
 type seen struct{ number, sum uint64 } // number is seq + 1: 0 is an empty place
 
-// retryReplay is how long a failed replay is not tried again.
-const retryReplay = 2 * time.Second
+// A failed replay is tried again after firstRetry, then after ever twice as long, up to lastRetry.
+const (
+	firstRetry = 500 * time.Millisecond
+	lastRetry  = time.Minute
+)
 
 var errOtherLife = errors.New("the publisher has restarted")
 
@@ -125,7 +131,7 @@ func (f *Feed) forget() {
 // catchUp asks the publisher for everything from the last message applied on, and finds out whether it is the one that
 // we knew. It reports whether an answer came.
 func (f *Feed) catchUp(ctx context.Context) bool {
-	if time.Now().Before(f.replays) {
+	if time.Now().Before(f.not) {
 		return false
 	}
 	for range 2 { // a second time after a restart, from the start
@@ -138,10 +144,12 @@ func (f *Feed) catchUp(ctx context.Context) bool {
 			return false
 		}
 		if err != nil {
-			f.replays = time.Now().Add(retryReplay)
+			f.owed, f.wait = true, min(max(2*f.wait, firstRetry), lastRetry)
+			f.not = time.Now().Add(f.wait)
 			f.note(func(s *Stats) { s.ReplayErrors++; s.LastError = err.Error() })
 			return false
 		}
+		f.owed, f.wait = false, 0
 		return true
 	}
 	return false
@@ -150,9 +158,10 @@ func (f *Feed) catchUp(ctx context.Context) bool {
 func (f *Feed) replay(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, replayTime)
 	defer cancel()
-	from, check := uint64(0), false
-	if f.settled && f.next > 0 {
-		from, check = f.next-1, true
+	from, check := uint64(0), f.settled && f.next > 0
+	again := check && f.owed && f.partial // from the start: what is held is a part, and what follows it does not help
+	if check && !again {
+		from = f.next - 1
 	}
 	answered, stale := false, false
 	err := f.o.Source.Replay(ctx, from, func(m Message) error {
@@ -170,7 +179,10 @@ func (f *Feed) replay(ctx context.Context) error {
 		if !answered {
 			answered = true
 			f.note(func(s *Stats) { s.Replays++ })
-			if check && m.Seq == from && !f.same(m) {
+			if again {
+				f.forget()
+				f.settled, f.next = false, 0
+			} else if check && m.Seq == from && !f.same(m) {
 				return errOtherLife
 			}
 		}
