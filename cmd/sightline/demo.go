@@ -21,9 +21,10 @@ func (c *demoCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	prompts, err := simPrompts(c.ModelDir, demo.ModelName, 16)
+	prompts, err := demo.NewPrompts(c.ModelDir, demo.ModelName, 16)
 	if err != nil {
 		return err
 	}
-	return demo.Run(ctx, demo.Options{Self: self, Envoy: bin, ModelDir: c.ModelDir, Prompts: prompts, Stay: c.Stay, Out: os.Stdout})
+	return demo.Run(ctx, demo.Options{Stay: c.Stay, Out: os.Stdout,
+		LabOptions: demo.LabOptions{Self: self, Envoy: bin, ModelDir: c.ModelDir, Prompts: prompts, Speed: 2, Blocks: 2048}})
 }

@@ -1,0 +1,273 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/envoy"
+	"github.com/sightline-router/sightline/internal/sim"
+)
+
+// LabOptions say what stands in a Lab.
+type LabOptions struct {
+	Self     string // path of the sightline binary
+	Envoy    string // path of the Envoy binary
+	ModelDir string
+	Prompts  Prompts // how the simulated workers read requests
+	Workers  int     // how many; 0: three
+	Ranks    int     // data-parallel ranks a worker; 0: none
+	Speed    float64 // of the simulated workers; 0: no delay
+	Blocks   int     // of a worker's cache; 0: the simulator's default
+	// Without leaves Sightline away: Envoy then spreads requests round robin.
+	Without bool
+	Log     io.Writer // Sightline's and the agents' own output; nil: standard error
+}
+
+// Lab is the whole on one machine: simulated workers in this process; Sightline, its agents and Envoy in processes of
+// their own. The first worker's events go to Sightline by ZeroMQ, the others' through an agent and NATS.
+type Lab struct {
+	Sims       []*sim.Worker
+	URL        string // of Envoy
+	Admin      string // host:port of Sightline's admin page; "" without it
+	EnvoyAdmin string
+
+	o      LabOptions
+	dir    string
+	client *http.Client
+	served sync.Map // a request's user → worker
+	config string   // Sightline's file
+	nats   string
+	main   *exec.Cmd
+	agents []*exec.Cmd
+	envoy  *envoy.Process
+	once   sync.Once
+}
+
+// readyWait bounds the wait for anything to come up.
+const readyWait = 30 * time.Second
+
+// StartLab starts everything and waits until it is ready. Stop it, also after an error.
+func StartLab(ctx context.Context, o LabOptions) (*Lab, error) {
+	l := &Lab{o: o, client: &http.Client{Timeout: readyWait}}
+	var err error
+	if l.dir, err = os.MkdirTemp("", "sightline-lab-"); err != nil {
+		return l, err
+	}
+	if l.o.Workers == 0 {
+		l.o.Workers = 3
+	}
+	var addrs []string
+	for i := range l.o.Workers {
+		w, err := sim.New(sim.Config{Model: ModelName, Speed: o.Speed, Blocks: o.Blocks, Ranks: max(1, o.Ranks), Prompt: func(ctx context.Context, path string, body []byte) ([]sim.Prompt, error) {
+			l.served.Store(gjson.GetBytes(body, "user").Str, i)
+			return o.Prompts(ctx, path, body)
+		}})
+		if err != nil {
+			return l, err
+		}
+		w.Start()
+		l.Sims = append(l.Sims, w)
+		addrs = append(addrs, w.Addr())
+	}
+	ports, err := freePorts(5)
+	if err != nil {
+		return l, err
+	}
+	at := func(i int) string { return fmt.Sprintf("127.0.0.1:%d", ports[i]) }
+	l.URL, l.EnvoyAdmin = "http://"+at(0), at(1)
+	if !o.Without {
+		l.Admin, l.nats = at(3), at(4)
+		if err := l.configure(at(2)); err != nil {
+			return l, err
+		}
+		if err := l.StartSightline(); err != nil {
+			return l, err
+		}
+		for i, w := range l.Sims[1:] {
+			args := []string{"agent", "--worker", workerName(i + 1), "--zmq", w.EventsAddr(), "--replay", w.ReplayAddr(), "--nats", "nats://" + l.nats,
+				"--ranks", fmt.Sprint(o.Ranks), "--log-level", "error"}
+			c, err := l.run(args...)
+			if err != nil {
+				return l, err
+			}
+			l.agents = append(l.agents, c)
+		}
+	}
+	eo := envoy.Default()
+	eo.Listen, eo.Admin, eo.Sightline, eo.Workers, eo.TokenUsage = at(0), at(1), at(2), addrs, true
+	log, err := os.Create(filepath.Join(l.dir, "envoy.log"))
+	if err != nil {
+		return l, err
+	}
+	if l.envoy, err = envoy.Start(ctx, o.Envoy, eo, log, "--concurrency", "2"); err != nil {
+		text, _ := os.ReadFile(log.Name())
+		return l, fmt.Errorf("%w\n%s", err, text[max(0, len(text)-2000):])
+	}
+	if o.Without {
+		return l, nil
+	}
+	return l, l.WaitReady(ctx)
+}
+
+func workerName(i int) string { return fmt.Sprint("worker-", i+1) }
+
+// configure writes Sightline's file.
+func (l *Lab) configure(listen string) error {
+	var list []any
+	for i, w := range l.Sims {
+		events := map[string]any{"nats": true}
+		if i == 0 {
+			events = map[string]any{"zmq": w.EventsAddr(), "replay": w.ReplayAddr()}
+		}
+		list = append(list, map[string]any{"name": workerName(i), "addr": w.Addr(), "ranks": l.o.Ranks, "events": events})
+	}
+	dir, err := filepath.Abs(l.o.ModelDir)
+	if err != nil {
+		return err
+	}
+	text, err := yaml.Marshal(map[string]any{
+		"listen": listen, "admin": l.Admin, "log_level": "error",
+		"nats":    map[string]any{"listen": l.nats, "dir": filepath.Join(l.dir, "nats")},
+		"media":   map[string]any{"allow": []string{"127.0.0.0/8"}},
+		"models":  []any{map[string]any{"name": ModelName, "dir": dir}},
+		"workers": list,
+	})
+	if err != nil {
+		return err
+	}
+	l.config = filepath.Join(l.dir, "sightline.yaml")
+	return os.WriteFile(l.config, text, 0o600)
+}
+
+// StartSightline runs `sightline serve`; after KillSightline, once more.
+func (l *Lab) StartSightline() (err error) {
+	l.main, err = l.run("serve", "--config", l.config)
+	return err
+}
+
+// KillSightline ends it without a chance to say good-bye.
+func (l *Lab) KillSightline() {
+	_ = l.main.Process.Kill()
+	_ = l.main.Wait()
+	l.main = nil
+}
+
+// WaitReady waits until Sightline hears all workers and Envoy has found it healthy.
+func (l *Lab) WaitReady(ctx context.Context) error {
+	slots := len(l.Sims) * max(1, l.o.Ranks)
+	if err := WaitFor(ctx, "the workers' KV events", func() bool {
+		rows, err := l.Get("http://" + l.Admin + "/workers")
+		return err == nil && len(gjson.ParseBytes(rows).Array()) == slots && !strings.Contains(string(rows), `"waiting"`)
+	}); err != nil {
+		return err
+	}
+	return WaitFor(ctx, "Envoy's health check of Sightline", func() bool {
+		stats, err := l.Get("http://" + l.EnvoyAdmin + "/stats?filter=cluster.sightline.membership_healthy")
+		return err == nil && strings.Contains(string(stats), ": 1")
+	})
+}
+
+// run starts a subcommand of the binary as a process of its own.
+func (l *Lab) run(args ...string) (*exec.Cmd, error) {
+	c := exec.Command(l.o.Self, args...)
+	c.Stdout, c.Stderr = os.Stderr, os.Stderr
+	if l.o.Log != nil {
+		c.Stdout, c.Stderr = l.o.Log, l.o.Log
+	}
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is ours to handle
+	return c, c.Start()
+}
+
+// Stop ends everything.
+func (l *Lab) Stop() {
+	l.once.Do(func() {
+		if l.envoy != nil {
+			l.envoy.Stop()
+		}
+		procs := slices.Clone(l.agents) // before the NATS server that they talk to
+		if l.main != nil {
+			procs = append(procs, l.main)
+		}
+		for _, c := range procs {
+			_ = c.Process.Signal(syscall.SIGTERM)
+			_ = c.Wait()
+		}
+		for _, w := range l.Sims {
+			w.Close()
+		}
+		os.RemoveAll(l.dir)
+	})
+}
+
+// Served tells which worker took the request whose user field was given, -1 if none did.
+func (l *Lab) Served(user string) int {
+	if w, ok := l.served.Load(user); ok {
+		return w.(int)
+	}
+	return -1
+}
+
+// Encoded counts the pictures that the workers' encoders saw.
+func (l *Lab) Encoded() (n int) {
+	for _, w := range l.Sims {
+		n += w.Stats().ImagesEncoded
+	}
+	return n
+}
+
+// Get reads a page of Sightline's or Envoy's.
+func (l *Lab) Get(url string) ([]byte, error) {
+	resp, err := l.client.Get(url)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: status %d", url, resp.StatusCode)
+	}
+	return body, err
+}
+
+// WaitFor asks until a condition holds, for half a minute at most.
+func WaitFor(ctx context.Context, what string, cond func() bool) error {
+	ctx, cancel := context.WithTimeout(ctx, readyWait)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for !cond() {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s: not within %v", what, readyWait)
+		case <-tick.C:
+		}
+	}
+	return nil
+}
+
+// freePorts gives ports that are free now.
+func freePorts(n int) (ports []int, err error) {
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		defer l.Close() // not before all are chosen
+		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+	}
+	return ports, nil
+}

@@ -1,0 +1,67 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/sightline-router/sightline/internal/sim"
+	"github.com/sightline-router/sightline/mmhash"
+	"github.com/sightline-router/sightline/mmhash/chat"
+	"github.com/sightline-router/sightline/mmhash/media/fetch"
+)
+
+// Prompts is how simulated workers read requests.
+type Prompts func(ctx context.Context, path string, body []byte) ([]sim.Prompt, error)
+
+// patience is how long a simulated worker waits for an image.
+const patience = 10 * time.Second
+
+// NewPrompts reads requests with the product's own prompt stage. What a worker calls an image it computes by itself
+// (package vllmid), so that a mistake in our names would show.
+func NewPrompts(dir, engineModel string, blockSize int) (Prompts, error) {
+	s := mmhash.DefaultServer()
+	s.EngineModel, s.BlockSize, s.TrustMMKwargs, s.ClientUUID = engineModel, blockSize, true, "trust"
+	media, err := mmhash.NewMedia(&fetch.Config{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}, Budget: patience})
+	if err != nil {
+		return nil, err
+	}
+	m, err := mmhash.Load(engineModel, dir, s, media)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, path string, body []byte) ([]sim.Prompt, error) {
+		var sk chat.Skeleton
+		if err := sk.Scan([][]byte{body}); err != nil {
+			return nil, err
+		}
+		var req chat.Request
+		if err := chat.Parse(&sk, &req); err != nil {
+			return nil, err
+		}
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		ps, err := m.Read(ctx, path, "", &req)
+		var refused *mmhash.Refused
+		if errors.As(err, &refused) {
+			return nil, &sim.Refusal{Status: refused.Status, Type: "BadRequestError", Message: refused.Reason}
+		}
+		if err != nil {
+			return nil, err
+		}
+		out := make([]sim.Prompt, 0, len(ps.List))
+		for _, p := range ps.List {
+			if !p.Exact {
+				return nil, fmt.Errorf("not exact: %s", p.Why)
+			}
+			sp := sim.Prompt{Tokens: p.IDs}
+			for _, md := range p.Media {
+				sp.Media = append(sp.Media, sim.Media{Modality: md.Modality, Offset: md.Offset, Length: md.Length})
+			}
+			out = append(out, sp)
+		}
+		return out, nil
+	}, nil
+}
