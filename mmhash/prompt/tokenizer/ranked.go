@@ -43,7 +43,7 @@ func LoadTekken(b []byte) (*Tokenizer, error) {
 		if err := json.Unmarshal(raw, &listed); err != nil {
 			return nil, fmt.Errorf("special_tokens: %w", err)
 		}
-	} else if i := strings.Index("v1 v2 v3 v7", config.Version); i < 0 {
+	} else if !slices.Contains([]string{"v1", "v2", "v3", "v7"}, config.Version) {
 		return nil, fmt.Errorf("special_tokens: missing, and version %q has no usual ones", config.Version)
 	}
 	specials := map[uint32]string{}
