@@ -140,7 +140,7 @@ func (m *bpe) encodeLong(dst []uint32, s *scratch, word []byte) ([]uint32, bool)
 }
 
 // pairCacheBits is the size of the cache of pairs that hold.
-const pairCacheBits = 13
+const pairCacheBits = 14
 
 type cachedPair struct {
 	key   uint64

@@ -131,7 +131,8 @@ func graphemeLen(b []byte) int {
 		next, size := utf8.DecodeRune(b[n:])
 		joins := false
 		switch c := cl.at(next) & clCategory; {
-		case c == gcMn, c == gcMe, c == gcMc, next == 0x200C, next == 0x200D, next == 0xE33, next == 0xEB3:
+		case c == gcMn, c == gcMe, c == gcMc && !ownMark(next), next == 0x200C, next == 0x200D, next == 0xE33, next == 0xEB3,
+			next == 0xFF9E, next == 0xFF9F, 0x1F3FB <= next && next <= 0x1F3FF, 0xE0020 <= next && next <= 0xE007F:
 			joins = true
 		default:
 			joins = prepend && !control(next)
@@ -149,6 +150,16 @@ func graphemeLen(b []byte) int {
 func prependRune(r rune) bool {
 	switch {
 	case 0x600 <= r && r <= 0x605, r == 0x6DD, r == 0x70F, 0x890 <= r && r <= 0x891, r == 0x8E2, r == 0x110BD, r == 0x110CD:
+		return true
+	}
+	return false
+}
+
+// ownMark tells the spacing marks that do not join what stands before them (Myanmar, Tai Tham, Ahom).
+func ownMark(r rune) bool {
+	switch {
+	case r == 0x102B, r == 0x102C, r == 0x1038, 0x1062 <= r && r <= 0x1064, 0x1067 <= r && r <= 0x106D, r == 0x1083, 0x1087 <= r && r <= 0x108C,
+		r == 0x108F, 0x109A <= r && r <= 0x109C, r == 0x1A61, r == 0x1A63, r == 0x1A64, r == 0xAA7B, r == 0xAA7D, r == 0x11720, r == 0x11721:
 		return true
 	}
 	return false

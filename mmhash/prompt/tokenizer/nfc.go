@@ -15,7 +15,7 @@ import (
 type unicodeForm struct{ form norm.Form }
 
 func (n unicodeForm) apply(s *scratch, in []byte) []byte {
-	if n.form.IsNormal(in) {
+	if n.normal(in) {
 		return in
 	}
 	compose := n.form == norm.NFC || n.form == norm.NFKC
@@ -80,6 +80,29 @@ func (n unicodeForm) apply(s *scratch, in []byte) []byte {
 		return composed(out)
 	}
 	return out
+}
+
+// normal tells whether in is normal already. Common scripts are passed over first: their characters below never change
+// in NFC, and nothing before one of them matters for what comes behind it.
+func (n unicodeForm) normal(in []byte) bool {
+	last := 0
+	for i := 0; i < len(in) && n.form == norm.NFC; {
+		if in[i] < utf8.RuneSelf {
+			last = i
+			i++
+			continue
+		}
+		r, size := utf8.DecodeRune(in[i:])
+		switch {
+		case r < 0x300, 0x4E00 <= r && r <= 0x9FFF, 0x3001 <= r && r <= 0x3029, 0x3040 <= r && r <= 0x3098, 0x309B <= r && r <= 0x30FF,
+			0xAC00 <= r && r <= 0xD7A3, 0xFF01 <= r && r <= 0xFFEF, 0x2010 <= r && r <= 0x205F, 0x400 <= r && r <= 0x482:
+		default:
+			return n.form.IsNormal(in[last:])
+		}
+		last = i
+		i += size
+	}
+	return n.form == norm.NFC || n.form.IsNormal(in)
 }
 
 type markChar struct {

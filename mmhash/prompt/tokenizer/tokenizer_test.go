@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"golang.org/x/text/unicode/norm"
 )
 
 // pipelineCase is a random tokenizer and what tokenizers==0.23.3 made of texts with it (testdata/differential.py).
@@ -400,4 +402,15 @@ func FuzzRegex(f *testing.F) {
 			end = stop
 		})
 	})
+}
+
+func TestNormalShortCut(t *testing.T) {
+	n := unicodeForm{norm.NFC}
+	for r := rune(0); r <= maxRune; r++ {
+		for _, text := range []string{string(r), "e" + string(r), string(r) + "\u0301", "\uAC00" + string(r)} {
+			if got, want := n.normal([]byte(text)), norm.NFC.IsNormalString(text); got != want {
+				t.Fatalf("%q (%U): %v, want %v", text, r, got, want)
+			}
+		}
+	}
 }

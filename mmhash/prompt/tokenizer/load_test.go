@@ -1,0 +1,94 @@
+package tokenizer
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/fstest"
+)
+
+func byteVocab(more ...string) string {
+	vocab := map[string]int{}
+	for _, r := range byteToRune {
+		vocab[string(r)] = len(vocab)
+	}
+	for _, text := range more {
+		vocab[text] = len(vocab)
+	}
+	b, _ := json.Marshal(vocab)
+	return string(b)
+}
+
+func files(pairs ...string) fstest.MapFS {
+	dir := fstest.MapFS{}
+	for i := 0; i < len(pairs); i += 2 {
+		dir[pairs[i]] = &fstest.MapFile{Data: []byte(pairs[i+1])}
+	}
+	return dir
+}
+
+func TestLoadDirectories(t *testing.T) {
+	vocab := byteVocab("th", "the", "Ġthe")
+	merges := "#version: 0.2\nt h\nth e\nĠ the\n"
+	added := `"added_tokens_decoder":{"259":{"content":"<|end|>","special":true,"normalized":false,"lstrip":false,"rstrip":false,"single_word":false}}`
+	for _, c := range []struct {
+		name string
+		dir  fstest.MapFS
+		text string
+		opt  Options
+		want string
+	}{
+		{"GPT-2", files("vocab.json", vocab, "merges.txt", merges, "tokenizer_config.json", `{"tokenizer_class":"GPT2Tokenizer",`+added+`}`),
+			"the the<|end|>", Options{}, "[257 258 259]"},
+		{"prefix space", files("vocab.json", vocab, "merges.txt", merges, "tokenizer_config.json", `{"add_prefix_space":true}`), "the", Options{}, "[258]"},
+		{"Qwen2 with bos", files("vocab.json", vocab, "merges.txt", merges, "tokenizer_config.json", `{"tokenizer_class":"Qwen2Tokenizer","add_bos_token":true,"bos_token":{"content":"<|end|>"},`+added+`}`),
+			"the the", Options{AddSpecial: true}, "[259 257 258]"},
+		{"tokenizer.json and its configuration", files("tokenizer.json", `{"model":{"type":"WordLevel","vocab":{"a":0,"b":1},"unk_token":"b"},"pre_tokenizer":{"type":"Whitespace"}}`,
+			"tokenizer_config.json", strings.Replace(`{`+added+`}`, "259", "2", 1)), "a<|end|>x", Options{}, "[0 2 1]"},
+		{"Tekken", files("tekken.json", string(tekkenFile(t, nil))), "the", Options{AddSpecial: true}, "[1 278]"},
+	} {
+		tok, err := LoadFS(c.dir)
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		if got := fmt.Sprint(tok.Encode(nil, c.text, c.opt)); got != c.want {
+			t.Errorf("%s: %q gives %s, want %s", c.name, c.text, got, c.want)
+		}
+	}
+	for _, c := range []struct {
+		dir  fstest.MapFS
+		want string
+	}{
+		{files(), "no tokenizer here"},
+		{files("vocab.json", vocab), "merges.txt"},
+		{files("vocab.json", vocab, "merges.txt", "x"), "merges.txt: line 1"},
+		{files("vocab.json", vocab, "merges.txt", merges, "tokenizer_config.json", `{"tokenizer_class":"CLIPTokenizer"}`), "CLIPTokenizer"},
+		{files("tokenizer.json", "{", "tokenizer_config.json", "{}"), "tokenizer.json: "},
+		{files("tokenizer_config.json", `{"added_tokens_decoder":{"x":{}}}`), "not a token id"},
+		{files("qwen.tiktoken", "IQ== 0\n"), "tokenizer_class"},
+	} {
+		if _, err := LoadFS(c.dir); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("error %v, want %q in it", err, c.want)
+		}
+	}
+}
+
+func TestTiktoken(t *testing.T) {
+	var b strings.Builder
+	for i := range 256 {
+		text, _ := json.Marshal([]byte{byte(i)})
+		fmt.Fprintf(&b, "%s %d\n", strings.Trim(string(text), `"`), i)
+	}
+	b.WriteString("dGg= 256\ndGhl 257\n") // th, the
+	tok, err := LoadTiktoken([]byte(b.String()), patternKimi, map[string]uint32{"<|end|>": 300})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for text, want := range map[string]string{"the<|end|>th": "[257 300 256]", "athe": "[97 257]", "中the": "[228 184 173 257]"} {
+		if got := fmt.Sprint(tok.Encode(nil, text, Options{})); got != want {
+			t.Errorf("%q: %s, want %s", text, got, want)
+		}
+	}
+}
