@@ -403,7 +403,13 @@ func (c *compiler) target(n node, sc scope) func(*state, Value) {
 	case *nsRefNode:
 		ns := c.name(n, n.name, sc)
 		attr := n.attr
-		return func(s *state, v Value) { ns(s).ref.(*namespace).set(attr, v) }
+		return func(s *state, v Value) {
+			o, ok := ns(s).ref.(*namespace)
+			if !ok {
+				raise(runtimeError, "cannot assign attribute on non-namespace object")
+			}
+			o.set(attr, v)
+		}
 	case *tupleNode:
 		var sets []func(*state, Value)
 		for _, item := range n.items {

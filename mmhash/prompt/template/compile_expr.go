@@ -345,13 +345,13 @@ func (c *compiler) filterApply(n *filterNode, sc scope) func(*state, Value) Valu
 	fn := f.fn
 	if len(f.params) == 0 && len(n.args.pos) == 0 && len(n.args.kw) == 0 && n.args.dyn == nil && n.args.dynKw == nil {
 		return func(s *state, v Value) Value {
-			s.step(1)
+			s.step(1 + len(v.str)>>8)
 			return fn(s, v, nil)
 		}
 	}
 	bind := c.args(&n.args, f.signatureOf, n.name, sc)
 	return func(s *state, v Value) Value {
-		s.step(1)
+		s.step(1 + len(v.str)>>8) // long texts cost more
 		base := len(s.args)
 		v = fn(s, v, bind(s))
 		s.args = s.args[:base]
@@ -488,7 +488,7 @@ func (c *compiler) call(n *callNode, sc scope, callerArg expr) expr {
 			}
 			a, base := s.calls.next(), len(s.args)
 			args(s, a)
-			s.step(1)
+			s.step(1 + len(recv.str)>>8)
 			var v Value
 			if m != nil {
 				v = m.invoke(s, recv, a)

@@ -514,6 +514,7 @@ func contains(s *state, box, item Value) bool {
 		if !item.IsString() {
 			raise(typeError, "'in <string>' requires string as left operand, not %s", item.typeName())
 		}
+		s.step(len(box.str) >> 8)
 		return strings.Contains(box.str, item.str)
 	case KindDict:
 		return box.ref.(*Dict).findKey(item) >= 0

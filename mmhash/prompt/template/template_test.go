@@ -122,6 +122,7 @@ func TestLimits(t *testing.T) {
 		"{% set ns = namespace(s=[1]) %}{% for i in range(190) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s == ns.s[:] }}",
 		"{% for x in [[1]] recursive %}{{ loop([[1]]) }}{% endfor %}",
 		"{% block a %}{{ self.a() }}{% endblock %}",
+		"{% set t = 'ab' * 4000000 %}{% for i in range(99999) %}{{ 'c' in t }}{{ t.count('c') }}{{ t|length }}{% endfor %}",
 		"{{ 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'.replace('', 'b' * 60000000) }}",
 		"{{ ('a' * 1000000)|list|map('upper')|batch(2)|list|length }}{% for i in range(100000) %}{{ ('a' * 1000)|list|length }}{% endfor %}",
 	} {
