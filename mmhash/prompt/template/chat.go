@@ -19,7 +19,7 @@ type Chat struct {
 	ContinueFinal string
 
 	// AliasReasoning offers a message's reasoning as reasoning_content and thinking, whichever of reasoning_content,
-	// thinking and reasoning it has. transformers does so from 5.20 on.
+	// thinking and reasoning it has. transformers 5.23 does so; older releases may not.
 	AliasReasoning bool
 }
 

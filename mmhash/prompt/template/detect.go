@@ -20,7 +20,7 @@ func (f Format) String() string {
 	return "string"
 }
 
-// ContentFormat is vLLM's detection (renderers/hf.py, v0.31): openai if a for statement goes over the content of a
+// ContentFormat is vLLM's detection (renderers/hf.py): openai if a for statement goes over the content of a
 // loop variable over messages (or of what messages was assigned to), or over a variable named content. Filters, tests
 // and slices around it do not matter. Like vLLM, it gives up ("string") on a tuple target in such a place.
 func (t *Template) ContentFormat() Format {
@@ -74,7 +74,7 @@ func (t *Template) ContentFormat() Format {
 	return FormatString
 }
 
-// SGLangFormat is SGLang's detection (parser/jinja_template_utils.py, v0.5): openai if the source mentions a medium
+// SGLangFormat is SGLang's detection (srt/parser/jinja_template_utils.py): openai if the source mentions a medium
 // at all, or if a for statement goes over the content of message, msg or m.
 func (t *Template) SGLangFormat() Format {
 	for _, word := range []string{"image", "audio", "video", "vision"} {
@@ -87,7 +87,7 @@ func (t *Template) SGLangFormat() Format {
 	})
 }
 
-// TensorRTFormat is TensorRT-LLM's detection (inputs/content_format.py, 1.x): openai if a for statement goes over
+// TensorRTFormat is TensorRT-LLM's detection (inputs/content_format.py): openai if a for statement goes over
 // something's content and looks at the type of its loop variable.
 func (t *Template) TensorRTFormat() Format {
 	return t.anyLoop(func(loop *forNode) bool {
