@@ -183,6 +183,7 @@ func (r *Router) place(d Decision, n named, p *mmhash.Prompt, s *scratch, now ti
 		if len(s.chain) > 0 {
 			c.Predicted = r.predicted.leading(uint32(slot.Holder), s.chain, exact, now) * size
 		}
+		c.Shared = c.Predicted - c.Exact
 		load := slot.Load(now)
 		c.Inflight, c.Backlog, c.Recent = load.Inflight, load.Backlog, load.Recent
 		s.candidates = append(s.candidates, c)
@@ -230,7 +231,8 @@ func (r *Router) encoding(p *mmhash.Prompt, slots []*fleet.Slot, cands []pick.Ca
 		}
 		for j := range cands {
 			c := &cands[j]
-			left := md.Offset + md.Length - max(c.Exact, c.Predicted, md.Offset)
+			left := md.Offset + md.Length - max(c.Predicted, md.Offset)
+			c.Shared += max(0, min(c.Predicted, md.Offset+md.Length)-max(c.Exact, md.Offset)) // booked for its encoding too
 			switch {
 			case left <= 0 && md.Length > 0:
 			case holds(by, uint32(slots[c.Slot].Holder)):

@@ -57,7 +57,7 @@ func (c *agentCmd) Run(ctx context.Context) error {
 		if c.Ranks == 0 {
 			rank = -1
 		}
-		pub, err := bus.NewPublisher(bus.PublisherOptions{NATS: conn, Worker: c.Worker, Rank: rank, Tokens: c.Publish == "tokens"})
+		pub, err := bus.NewPublisher(bus.PublisherOptions{NATS: conn, Worker: c.Worker, Rank: rank, CountCopies: true, Tokens: c.Publish == "tokens"})
 		if err != nil {
 			return err
 		}

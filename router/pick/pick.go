@@ -25,11 +25,13 @@ type Candidate struct {
 	Inflight  int
 	Backlog   float64 // tokens
 	Recent    float64 // tokens given to it lately
+	Shared    int     // of Backlog: work on this very prompt's front, booked by requests that are on their way
 }
 
-// Cost is the candidate's cost for a prompt of tokens.
+// Cost is the candidate's cost for a prompt of tokens. Waiting for work that is being done on the prompt's own front is no
+// cost: elsewhere the same work would have to be done again.
 func (c Candidate) Cost(tokens int) float64 {
-	return float64(tokens-min(tokens, max(c.Exact, c.Predicted))) + float64(c.Encode) + c.Backlog + float64(c.Inflight*PerRequest)
+	return float64(tokens-min(tokens, max(c.Exact, c.Predicted))) + float64(c.Encode) + max(0, c.Backlog-float64(c.Shared)) + float64(c.Inflight*PerRequest)
 }
 
 // Rank sorts the best n candidates to the front, best first, and returns them. turn breaks ties: give a number that grows
