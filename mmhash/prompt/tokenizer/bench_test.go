@@ -72,3 +72,28 @@ func BenchmarkLoad(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkConversation is the last of 30 turns of a growing conversation, with and without the cache of turns.
+func BenchmarkConversation(b *testing.B) {
+	models := outside(b, "SIGHTLINE_MODELS")
+	prose := benchTexts(b, filepath.Join(outside(b, "SIGHTLINE_GOLDEN"), "tokenizer"))[0].Text
+	tok, err := LoadJSON(readMaybeGzip(b, filepath.Join(models, "qwen2.5-vl-7b-instruct", "tokenizer.json")))
+	if err != nil {
+		b.Fatal(err)
+	}
+	var text strings.Builder
+	for i := range 30 {
+		text.WriteString("<|im_start|>user\n" + prose[i*1000:i*1000+1000] + "<|im_end|>\n")
+	}
+	cache := tok.NewCache(8<<20, 1)
+	for name, encode := range map[string]func([]uint32, string, Options) []uint32{"cached": cache.Encode, "plain": tok.Encode} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			ids := encode(nil, text.String(), Options{})
+			for b.Loop() {
+				ids = encode(ids[:0], text.String(), Options{})
+			}
+			b.ReportMetric(float64(len(ids)), "tokens")
+		})
+	}
+}

@@ -1,7 +1,6 @@
 package tokenizer
 
 import (
-	"encoding/json"
 	"fmt"
 	"unicode/utf8"
 )
@@ -296,8 +295,6 @@ type preSpec struct {
 	Delimiter        string
 	Length           *int
 }
-
-func (c preSpec) MarshalJSON() ([]byte, error) { return json.Marshal(c.Type) }
 
 // flat gives the pre-tokenizers in order, sequences opened.
 func (c preSpec) flat(out []preSpec) []preSpec {

@@ -240,6 +240,7 @@ func (re *regex) finalLoops() {
 // regexState is the memory of one search; it lies in the scratch.
 type regexState struct {
 	stack []backtrack
+	steps int // left for the search under way
 	marks []int
 }
 
@@ -252,8 +253,13 @@ type backtrack struct {
 	mark    int
 }
 
+// maxSteps bounds how often one search may step back. A pattern that needs more runs for exponential time; Oniguruma gives up
+// after ten million as well, and the reference then fails, so what is returned for such a text does not matter.
+const maxSteps = 10_000_000
+
 // find gives the leftmost match in b at or behind i; ok false if there is none.
 func (re *regex) find(st *regexState, b []byte, i int) (start, end int, ok bool) {
+	st.steps = maxSteps
 	for {
 		if end := re.match(st, b, 0, i); end >= 0 {
 			return i, end, true
@@ -269,7 +275,12 @@ func (re *regex) find(st *regexState, b []byte, i int) (start, end int, ok bool)
 // match gives the end of a match of the program from pc at pos, or -1.
 func (re *regex) match(st *regexState, b []byte, pc, pos int) int {
 	base := len(st.stack)
-	defer func() { st.stack = st.stack[:base] }()
+	end := re.run(st, b, base, pc, pos)
+	st.stack = st.stack[:base]
+	return end
+}
+
+func (re *regex) run(st *regexState, b []byte, base, pc, pos int) int {
 	for {
 		in := &re.prog[pc]
 		ok := true
@@ -348,6 +359,9 @@ func (re *regex) match(st *regexState, b []byte, pc, pos int) int {
 
 // back goes to the latest choice.
 func (re *regex) back(st *regexState, b []byte, base int) (pc, pos int, ok bool) {
+	if st.steps--; st.steps < 0 {
+		return 0, 0, false
+	}
 	for len(st.stack) > base {
 		t := &st.stack[len(st.stack)-1]
 		switch t.kind {

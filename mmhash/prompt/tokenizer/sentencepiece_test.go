@@ -121,9 +121,9 @@ func TestTekken(t *testing.T) {
 	}
 	// By rank: "th" before "he", " t" before " the" can form; a whole word that is listed needs no merges.
 	for text, want := range map[string]string{
-		"the": "[278]", " the": "[280]", "athe": "[117 278]", "[IMG]中": "[111 93 97 91 113 282]", "the the": "[278 280]", "他": "[248 211 170]",
+		"the": "[278]", " the": "[280]", "athe": "[117 278]", "the the": "[278 280]", "[IMG]": "[111 93 97 91 113]", "中": "[282]",
 	} {
-		if got := fmt.Sprint(tok.Encode(nil, text, Options{})); text != "[IMG]中" && text != "他" && got != want {
+		if got := fmt.Sprint(tok.Encode(nil, text, Options{})); got != want {
 			t.Errorf("%q: %s, want %s", text, got, want)
 		}
 		if back := tok.Decode(tok.Encode(nil, text, Options{AddSpecial: true}), true); back != text {
