@@ -161,7 +161,7 @@ func (t *Tokenizer) finish() error {
 		m.setRegular()
 		t.spacedPlan(m)
 		m.setJoins()
-		m.setWhole(s)
+		m.setWhole()
 	}
 	if st, ok := t.words.(stages); ok {
 		for _, one := range st {
