@@ -30,7 +30,6 @@ type budget struct {
 const (
 	oldest     = 16 // epochs in which the index takes in as much as it can hold
 	blockBytes = 25 // about what a held block costs
-	epochMask  = 1<<(32-lengthBits) - 1
 	topPlace   = 1 << 30
 )
 
@@ -121,7 +120,7 @@ func (x *Index) sweep() (dropped int) {
 func (h *holder) giveUp(t *tree, id uint32, age int) (dropped int) {
 	t.lock.RLock()
 	st := t.stem(id)
-	unused := int((t.epoch.Load() - t.mem.mark(st.run)>>lengthBits) & epochMask)
+	unused := int((t.epoch.Load() - st.epoch()) & epochMask)
 	old := unused >= age && (st.children == 0 || age < 0)
 	_, head := t.mem.seatOf(st, h.id)
 	first := *head

@@ -1,7 +1,5 @@
 package indexer
 
-import "sync/atomic"
-
 // Matches is the answer to a lookup. It belongs to the caller, who hands it in again: after the first few lookups
 // nothing is allocated. Not for use by two goroutines at once.
 type Matches struct {
@@ -31,24 +29,20 @@ func (x *Index) Match(locals []uint64, m *Matches) {
 	t.lock.RLock()
 	parent, place, at := uint32(root), 0, 0
 	for at < len(locals) {
-		id, run := t.child(parent, place, locals[at])
-		if id == 0 {
+		run := t.child(parent, place, locals[at])
+		if run == 0 {
 			break
 		}
-		head := x.mem.head(run)
-		mark := atomic.LoadUint32(&head.mark)
-		if now := x.epoch.Load(); mark>>lengthBits != now {
-			mark = mark&(1<<lengthBits-1) | now<<lengthBits
-			atomic.StoreUint32(&head.mark, mark)
-		}
-		n := common(x.mem.run(run, int(1+mark&(1<<lengthBits-1)))[1:], locals[at:])
-		if !m.take(t, t.stem(id), at, n) {
+		st := x.mem.record(run)
+		st.use(x.epoch.Load())
+		n := common(x.mem.hashes(run, st.length()), locals[at:])
+		if !m.take(t, st, at, n) {
 			break
 		}
 		if at == 0 && len(m.Holders) > fewHolders {
 			m.number()
 		}
-		parent, place, at = id, n, at+n
+		parent, place, at = st.id, n, at+n
 	}
 	t.lock.RUnlock()
 }

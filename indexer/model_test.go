@@ -175,21 +175,6 @@ func (s *script) note(format string, args ...any) {
 	s.log = append(s.log, fmt.Sprintf(format, args...))
 }
 
-// handle names a block: mostly by its content, sometimes by a second name, sometimes by one of few names that wander.
-func (s *script) handle(doc []uint64, i int, kind int) uint64 {
-	path := uint64(frontPath)
-	for _, l := range doc[:i+1] {
-		path = pathOf(path, l)
-	}
-	switch kind {
-	case 0:
-		return path
-	case 1:
-		return path ^ 0xABCDEF
-	}
-	return 1000 + (path+uint64(kind))%50
-}
-
 func (s *script) kind() int {
 	switch k := s.IntN(20); {
 	case k < 15:
@@ -200,7 +185,8 @@ func (s *script) kind() int {
 	return 2 + s.IntN(3)
 }
 
-// names gives the handles of a range of blocks; only the last few may be wanderers, and none comes twice.
+// names gives the handles of a range of blocks: by content, by a second name (kind 1), or by one of few that wander from
+// content to content. None comes twice.
 func (s *script) names(doc []uint64, from, to, kind int) []uint64 {
 	path := uint64(frontPath)
 	out, seen := []uint64{}, map[uint64]bool{}
@@ -339,6 +325,7 @@ func (s *script) check(doc []uint64) {
 
 // finish empties the index and looks for anything left behind.
 func (s *script) finish() {
+	audit(s.t, s.x)
 	for _, h := range s.live {
 		n := s.model.holders[h]
 		if s.IntN(2) == 0 {
@@ -368,16 +355,7 @@ func (s *script) finish() {
 	if st.Stems != 0 || st.Blocks != 0 {
 		s.fail("left behind: %+v", st)
 	}
-	for i := range s.x.trees {
-		t := &s.x.trees[i]
-		for n, at := range t.runs.heads {
-			for ; at != 0; at = uint32(t.mem.run(at, 1)[0]) {
-				if int(t.mem.run(at, 2)[1]) != n {
-					s.fail("free run of %d units on the list of %d", t.mem.run(at, 2)[1], n)
-				}
-			}
-		}
-	}
+	audit(s.t, s.x)
 }
 
 // TestModel runs some thousand random calls; with SIGHTLINE_LONG=1, millions.

@@ -118,8 +118,7 @@ func (h *holder) branches() (list []*branch) {
 		b.order = i
 		t := h.x.treeOf(b.id)
 		t.lock.RLock()
-		st := t.stem(b.id & (1<<stemBits - 1))
-		b.locals = append(b.locals, mem.hashes(st.run)[:b.need]...)
+		b.locals = append(b.locals, mem.hashes(*t.at(b.id & (1<<stemBits - 1)), b.need)...)
 		t.lock.RUnlock()
 		b.readNames(mem)
 	}

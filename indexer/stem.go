@@ -10,45 +10,64 @@ import (
 // place) names a block for as long as it is held, no reference ever goes stale, and a lookup compares a whole run with
 // one memory comparison instead of hashing block by block: 512 blocks in about 60 ns.
 //
-// It costs 64 bytes, 8 bytes a block and 8 more in multiples of 64, and 8 bytes in the children table. Up to three seats lie in the record; more move to a list in runs of the same shard. Bad at: prompts that branch
-// every block or two (some 140 bytes a stem), and finding one seat among thousands, which is a scan.
+// It costs 64 bytes and 8 bytes a block, in multiples of 64, and some 8 bytes in the children table. The record stands in
+// front of its hashes in one run, so that a lookup fetches both at once. Up to three seats lie in the record; more move
+// to a list in runs of the same shard. Bad at: prompts that branch every block or two (some 140 bytes a stem), and
+// finding one seat among thousands, which is a scan.
 type stem struct {
 	seats     [3]seat
 	heads     [3]uint32 // of each seat, the first sheet
 	list      uint32    // where the seats lie when there are more than three; else 0
 	sitting   uint32    // number of seats
-	run       uint32    // where the hashes lie, behind a runHead
-	parent    uint32    // 0: hangs at the root
+	id        uint32    // its number in the shard: the run may move, the number stays
+	parent    uint32    // root: hangs at the front of all prompts
 	children  uint32
+	mark      uint32 // atomic: epoch in which a lookup or store last came by, units of the run, blocks
 	parentAt  uint16 // place in the parent at which it hangs: the number of blocks before it there
 	lastChild uint16 // no child hangs behind this place (it may be less when the furthest child is gone)
-	capacity  uint16 // of the run, in units
 }
-
-// runHead stands in front of a stem's hashes and holds what a lookup needs to go on with at once: the record and the
-// hashes are then fetched side by side.
-type runHead struct {
-	stem uint32
-	mark uint32 // atomic: when a lookup last came by (the index's epoch) << lengthBits | number of blocks
-}
-
-const lengthBits = 12
-
-func (m *memory) head(run uint32) *runHead { return (*runHead)(unsafe.Pointer(&m.run(run, 1)[0])) }
-
-func (m *memory) mark(run uint32) uint32 { return atomic.LoadUint32(&m.head(run).mark) }
-
-func (m *memory) length(run uint32) int { return int(m.mark(run) & (1<<lengthBits - 1)) }
-
-// hashes is the local hashes of a run.
-func (m *memory) hashes(run uint32) []uint64 { return m.run(run, 1+m.length(run))[1:] }
 
 const (
-	maxStem      = 2048 // blocks; a longer prompt goes on in a child at the end
-	stemsPerSlab = slabWords / 8
-	stemBits     = 26 // of a stem's full number; the shard stands above
-	root         = 0
-	seatsInStem  = 3
+	lengthBits   = 12
+	capacityBits = 9
+	epochShift   = lengthBits + capacityBits
+	epochMask    = 1<<(32-epochShift) - 1
+	recordWords  = 8
+)
+
+func (st *stem) length() int { return int(atomic.LoadUint32(&st.mark) & (1<<lengthBits - 1)) }
+func (st *stem) capacity() int {
+	return int(atomic.LoadUint32(&st.mark)>>lengthBits) & (1<<capacityBits - 1)
+}
+func (st *stem) epoch() uint32 { return atomic.LoadUint32(&st.mark) >> epochShift }
+
+func (st *stem) set(length, capacity int, epoch uint32) {
+	atomic.StoreUint32(&st.mark, epoch<<epochShift|uint32(capacity)<<lengthBits|uint32(length))
+}
+
+// use notes that a lookup came by. Lookups at the same time write the same.
+func (st *stem) use(epoch uint32) {
+	if mark := atomic.LoadUint32(&st.mark); mark>>epochShift != epoch {
+		atomic.StoreUint32(&st.mark, mark&(1<<epochShift-1)|epoch<<epochShift)
+	}
+}
+
+// record is the stem of a run.
+func (m *memory) record(run uint32) *stem {
+	return (*stem)(unsafe.Pointer(&m.run(run, recordWords)[0]))
+}
+
+// hashes is the local hashes of a run of so many blocks.
+func (m *memory) hashes(run uint32, blocks int) []uint64 {
+	return m.run(run, recordWords+blocks)[recordWords:]
+}
+
+const (
+	maxStem        = 2048 // blocks; a longer prompt goes on in a child at the end
+	numbersPerSlab = slabWords * 2
+	stemBits       = 26 // of a stem's full number; the shard stands above
+	root           = 0
+	seatsInStem    = 3
 )
 
 // seatList is the head of a run that holds further seats: seats first, then their first sheets.

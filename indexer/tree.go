@@ -18,24 +18,32 @@ type tree struct {
 	seed  uint64
 	id    uint32
 	runs  runs
-	kids  table // (parent, place, first local hash) → run
-	stems []*[stemsPerSlab]stem
-	spare []uint32 // stems free for reuse
-	count uint32   // stems ever used, the root counted
+	kids  table                     // (parent, place, first local hash) → run
+	root  stem                      // holds no blocks
+	runOf []*[numbersPerSlab]uint32 // where each stem lies, by its number
+	spare []uint32                  // numbers free for reuse
+	count uint32                    // numbers ever used, the root's counted
 	epoch *atomic.Uint32
 }
 
-func (t *tree) stem(id uint32) *stem { return &t.stems[id/stemsPerSlab][id%stemsPerSlab] }
+// at is the run of a stem; it changes when the stem grows.
+func (t *tree) at(id uint32) *uint32 { return &t.runOf[id/numbersPerSlab][id%numbersPerSlab] }
+
+func (t *tree) stem(id uint32) *stem {
+	if id == root {
+		return &t.root
+	}
+	return t.mem.record(*t.at(id))
+}
+
 func (t *tree) kidKey(parent uint32, place int, local uint64) uint64 {
-	hi, lo := bits.Mul64(local^t.seed, (uint64(parent)<<12|uint64(place))*0x9E3779B97F4A7C15|1)
-	return mix(hi^lo, t.seed)
+	return mix(local^(uint64(parent)<<lengthBits|uint64(place))*0x9E3779B97F4A7C15, t.seed)
 }
 
 // keyOf is the key under which a run stands in kids.
 func (t *tree) keyOf(run uint32) uint64 {
-	w := t.mem.run(run, 2)
-	st := t.stem(t.mem.head(run).stem)
-	return t.kidKey(st.parent, int(st.parentAt), w[1])
+	st := t.mem.record(run)
+	return t.kidKey(st.parent, int(st.parentAt), t.mem.hashes(run, 1)[0])
 }
 
 func (t *tree) keysOf(runs []uint32, keys []uint64) {
@@ -44,11 +52,10 @@ func (t *tree) keysOf(runs []uint32, keys []uint64) {
 	}
 }
 
-// child finds the stem that hangs at a place of a parent and begins with a local hash, and its run; 0 where there is
-// none.
-func (t *tree) child(parent uint32, place int, local uint64) (id, run uint32) {
+// child finds the run of the stem that hangs at a place of a parent and begins with a local hash; 0 where there is none.
+func (t *tree) child(parent uint32, place int, local uint64) uint32 {
 	if t.kids.dir == nil {
-		return 0, 0
+		return 0
 	}
 	key := t.kidKey(parent, place, local)
 	seg, home, tag := t.kids.segmentOf(key), homeOf(key), tagOf(key)
@@ -56,20 +63,20 @@ func (t *tree) child(parent uint32, place int, local uint64) (id, run uint32) {
 		l := &seg[(home+d)%segmentLines]
 		lo, hi := l.match(tag)
 		for ; lo|hi != 0; lo, hi = dropLow(lo, hi) {
-			run = l.refs[lowSlot(lo, hi)]
-			if t.mem.run(run, 2)[1] != local {
-				continue
+			k := lowSlot(lo, hi)
+			if l.tags[k] != tag {
+				continue // a wrong mark; the slot may be free, and its reference stale
 			}
-			id = t.mem.head(run).stem
-			if st := t.stem(id); st.parent == parent && int(st.parentAt) == place {
-				return id, run
+			run := l.refs[k]
+			if st := t.mem.record(run); t.mem.hashes(run, 1)[0] == local && st.parent == parent && int(st.parentAt) == place {
+				return run
 			}
 		}
 		if l.over == 0 {
 			break
 		}
 	}
-	return 0, 0
+	return 0
 }
 
 // lowSlot and dropLow walk the slots that match gave.
@@ -112,106 +119,101 @@ func bytesOf(a []uint64) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(a))), len(a)*8)
 }
 
-// newStem hangs a stem of one or more blocks at a place of a parent; 0 when there is no memory left.
+// newStem hangs a stem of one or more blocks at a place of a parent; it gives the stem's number, root when there is no
+// memory left.
 func (t *tree) newStem(parent uint32, place int, locals []uint64) uint32 {
-	id := t.takeStem()
-	if id == 0 {
-		return 0
+	id := t.takeNumber()
+	if id == root {
+		return root
 	}
-	n := units(1 + len(locals))
+	n := units(recordWords + len(locals))
 	run := t.runs.alloc(n)
 	if run == 0 {
 		t.spare = append(t.spare, id)
-		return 0
+		return root
 	}
-	copy(t.mem.run(run, 1+len(locals))[1:], locals)
-	st := t.stem(id)
-	*st = stem{parent: parent, parentAt: uint16(place), run: run, capacity: uint16(n)}
-	t.mem.head(run).stem = id
-	t.setLength(run, len(locals))
+	st := t.mem.record(run)
+	*st = stem{id: id, parent: parent, parentAt: uint16(place)}
+	st.set(len(locals), n, t.epoch.Load())
+	copy(t.mem.hashes(run, len(locals)), locals)
 	if !t.kids.insert(t.kidKey(parent, place, locals[0]), run, t.keysOf) {
 		t.runs.free(run, n)
 		t.spare = append(t.spare, id)
-		return 0
+		return root
 	}
+	*t.at(id) = run
 	p := t.stem(parent)
 	p.children++
 	p.lastChild = max(p.lastChild, uint16(place))
 	return id
 }
 
-// setLength notes a stem's length, and that it was used now.
-func (t *tree) setLength(run uint32, blocks int) {
-	atomic.StoreUint32(&t.mem.head(run).mark, t.epoch.Load()<<lengthBits|uint32(blocks))
-}
-
-func (t *tree) takeStem() uint32 {
+func (t *tree) takeNumber() uint32 {
 	if n := len(t.spare); n > 0 {
 		id := t.spare[n-1]
 		t.spare = t.spare[:n-1]
 		return id
 	}
-	if t.count == 1<<stemBits || !t.roomForStem() {
-		return 0
+	t.count = max(t.count, root+1)
+	if t.count == 1<<stemBits {
+		return root
 	}
-	if t.count == root {
-		*t.stem(root) = stem{}
-		t.count++
+	if int(t.count) >= len(t.runOf)*numbersPerSlab {
+		slab, ok := t.mem.slab()
+		if !ok {
+			return root
+		}
+		t.runOf = append(t.runOf, (*[numbersPerSlab]uint32)(t.mem.slabWords(slab)))
 	}
 	t.count++
 	return t.count - 1
 }
 
-func (t *tree) roomForStem() bool {
-	if int(t.count) < len(t.stems)*stemsPerSlab {
-		return true
-	}
-	slab, ok := t.mem.slab()
-	if ok {
-		t.stems = append(t.stems, (*[stemsPerSlab]stem)(t.mem.slabWords(slab)))
-	}
-	return ok
-}
-
-// append adds blocks at the end of a stem and gives how many found room.
-func (t *tree) append(st *stem, locals []uint64) int {
-	have := t.mem.length(st.run)
+// append adds blocks at the end of a stem and gives how many found room. The stem may move.
+func (t *tree) append(id uint32, locals []uint64) int {
+	have := t.stem(id).length()
 	n := min(len(locals), maxStem-have)
 	if n == 0 {
 		return 0
 	}
-	if !t.widen(st, 1+have+n) {
-		if n = min(n, int(st.capacity)*unitWords-1-have); n == 0 {
+	if !t.widen(id, recordWords+have+n) {
+		if n = min(n, t.stem(id).capacity()*unitWords-recordWords-have); n == 0 {
 			return 0
 		}
 	}
-	copy(t.mem.run(st.run, 1+have+n)[1+have:], locals[:n])
-	t.setLength(st.run, have+n)
+	run := *t.at(id)
+	copy(t.mem.hashes(run, have+n)[have:], locals[:n])
+	st := t.mem.record(run)
+	st.set(have+n, st.capacity(), t.epoch.Load())
 	return n
 }
 
-// widen makes room for so many words in a stem's run.
-func (t *tree) widen(st *stem, words int) bool {
-	want, have := units(words), int(st.capacity)
+// widen makes room for so many words in a stem's run, and moves it where it must.
+func (t *tree) widen(id uint32, words int) bool {
+	run := *t.at(id)
+	st := t.mem.record(run)
+	want, have := units(words), st.capacity()
 	if want <= have {
 		return true
 	}
-	if t.runs.extend(st.run, have, want) {
-		st.capacity = uint16(want)
+	if t.runs.extend(run, have, want) {
+		st.set(st.length(), want, st.epoch())
 		return true
 	}
 	if want > 16 { // longer runs take an eighth more than asked, so that growing stays linear
-		want = min(want+want/8, units(1+maxStem))
+		want = min(want+want/8, units(recordWords+maxStem))
 	}
-	run := t.runs.alloc(want)
-	if run == 0 {
+	to := t.runs.alloc(want)
+	if to == 0 {
 		return false
 	}
-	used := 1 + t.mem.length(st.run)
-	copy(t.mem.run(run, used), t.mem.run(st.run, used))
-	t.kids.replace(t.keyOf(st.run), st.run, run)
-	t.runs.free(st.run, have)
-	st.run, st.capacity = run, uint16(want)
+	used := recordWords + st.length()
+	copy(t.mem.run(to, used), t.mem.run(run, used))
+	t.kids.replace(t.keyOf(run), run, to)
+	t.runs.free(run, have)
+	*t.at(id) = to
+	st = t.mem.record(to)
+	st.set(st.length(), want, st.epoch())
 	return true
 }
 
@@ -219,8 +221,9 @@ func (t *tree) widen(st *stem, words int) bool {
 // its parent's turn comes.
 func (t *tree) trim(id uint32) {
 	for id != root {
-		st := t.stem(id)
-		top, length := int(st.lastChild), t.mem.length(st.run)
+		run := *t.at(id)
+		st := t.mem.record(run)
+		top, length := int(st.lastChild), st.length()
 		for at := uint32(0); top < length; {
 			seats, heads, next := t.mem.seatsOf(st, at)
 			for i, s := range seats {
@@ -237,18 +240,19 @@ func (t *tree) trim(id uint32) {
 		if top >= length {
 			return
 		}
+		capacity := st.capacity()
 		if top > 0 {
-			t.setLength(st.run, top)
-			if keep := units(1 + top); keep*2 <= int(st.capacity) {
-				t.runs.free(st.run+uint32(keep), int(st.capacity)-keep)
-				st.capacity = uint16(keep)
+			if keep := units(recordWords + top); keep*2 <= capacity {
+				t.runs.free(run+uint32(keep), capacity-keep)
+				capacity = keep
 			}
+			st.set(top, capacity, st.epoch())
 			return
 		}
 		parent := st.parent
-		t.kids.remove(t.keyOf(st.run), st.run)
-		t.runs.free(st.run, int(st.capacity))
+		t.kids.remove(t.keyOf(run), run)
 		t.runs.freeSeats(st)
+		t.runs.free(run, capacity)
 		t.spare = append(t.spare, id)
 		p := t.stem(parent)
 		if p.children--; p.children == 0 {

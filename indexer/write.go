@@ -24,20 +24,23 @@ func (w *writer) place(at uint32, handles, locals []uint64) int {
 		rest := locals[done:]
 		n := 0
 		if stem != root {
-			st := t.stem(stem)
-			end := t.mem.length(st.run)
+			run := *t.at(stem)
+			st := t.mem.record(run)
+			end := st.length()
 			if off < end {
-				n = common(t.mem.hashes(st.run)[off:], rest)
+				n = common(t.mem.hashes(run, end)[off:], rest)
 			} else if st.children == 0 || int(st.lastChild) < end {
-				n = t.append(st, rest) // nothing hangs at the end
+				n = t.append(stem, rest) // nothing hangs at the end
 			}
 		}
 		if n == 0 {
-			next, _ := t.child(stem, off, rest[0])
-			if next == 0 {
+			next := uint32(root)
+			if run := t.child(stem, off, rest[0]); run != 0 {
+				next = t.mem.record(run).id
+			} else {
 				next = t.newStem(stem, off, rest[:min(len(rest), maxStem)])
 			}
-			if next == 0 {
+			if next == root {
 				break
 			}
 			stem, off, near = next, 0, noSheet
@@ -263,7 +266,7 @@ func (t *tree) release(h *holder, refs []uint32, tiers uint8) (unknown int) {
 	case low < all:
 		*seat = seat.cut(low, front)
 	}
-	if top+1 == mem.length(st.run) {
+	if top+1 == st.length() {
 		t.trim(id)
 	}
 	return unknown
