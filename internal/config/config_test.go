@@ -3,6 +3,7 @@ package config
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 )
@@ -93,5 +94,34 @@ func TestSet(t *testing.T) {
 	}
 	if err := m.Set("blok_size=3"); err == nil || !strings.Contains(err.Error(), "blok_size: unknown key") {
 		t.Error(err)
+	}
+}
+
+// The page for users names every key.
+func TestDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../docs/configuration.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var walk func(t reflect.Type, path string) []string
+	walk = func(rt reflect.Type, path string) (keys []string) {
+		for rt.Kind() == reflect.Slice {
+			rt = rt.Elem()
+		}
+		if rt.Kind() != reflect.Struct {
+			return []string{path}
+		}
+		for k, ft := range fieldsOf(rt) {
+			if path == "events" {
+				k = "events." + k
+			}
+			keys = append(keys, walk(ft, k)...)
+		}
+		return keys
+	}
+	for _, k := range walk(reflect.TypeFor[Config](), "") {
+		if !strings.Contains(string(page), "`"+k+"`") {
+			t.Errorf("docs/configuration.md does not name %s", k)
+		}
 	}
 }
