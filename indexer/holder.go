@@ -87,7 +87,7 @@ func (h *holder) locate(handle, key uint64) (uint32, *uint32) {
 		lo, hi := l.match(tag)
 		for ; lo|hi != 0; lo, hi = dropLow(lo, hi) {
 			k := lowSlot(lo, hi)
-			if ref := l.refs[k]; l.tags[k] == tag && mem.sheet(ref / sheetBlocks).handles[ref%sheetBlocks] == handle {
+			if ref := l.refs[k]; mem.sheet(ref / sheetBlocks).handles[ref%sheetBlocks] == handle {
 				return ref, &l.refs[k]
 			}
 		}

@@ -148,7 +148,9 @@ func TestOneShard(t *testing.T) {
 	for i := range system {
 		system[i] = pathOf(5, uint64(i))
 	}
+	const live = 3000
 	prompt := func(i uint64) []uint64 {
+		i %= live + live/3 // what went comes back
 		p := append([]uint64{}, system...)
 		for k := range i%40 + 1 {
 			p = append(p, pathOf(i, k))
@@ -156,8 +158,7 @@ func TestOneShard(t *testing.T) {
 		return p
 	}
 	var m Matches
-	const live = 3000
-	for i := range uint64(4 * live) {
+	for i := range uint64(8 * live) {
 		p := prompt(i)
 		if err := x.Store(h, GPU, 0, false, trace.Handles(nil, p), p); err != nil {
 			t.Fatal(err)

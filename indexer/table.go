@@ -66,15 +66,16 @@ func homeOf(h uint64) uint32 { return uint32(h>>8) % segmentLines }
 
 func (t *table) segmentOf(h uint64) *segment { return t.dir[spread(h)>>(30-t.depth)] }
 
-const bytesOfOne, bytesOfTop = 0x0101010101010101, 0x8080808080808080
+const bytesOfOne, bytesOfLow = 0x0101010101010101, 0x7F7F7F7F7F7F7F7F
 
-// same marks the bytes of x that equal the byte repeated in pattern; a wrong mark can stand above a right one.
+// same marks the top bit of the bytes of x that equal the byte repeated in pattern, and of no others. (The shorter form
+// with one subtraction can mark a free slot above a right one, whose reference is stale.)
 func same(x, pattern uint64) uint64 {
 	x ^= pattern
-	return (x - bytesOfOne) & ^x & bytesOfTop
+	return ^(x&bytesOfLow + bytesOfLow | x | bytesOfLow)
 }
 
-// match gives a bit per slot whose tag may be the tag: slot k at bit 8k+7 of lo (k < 8) or bit 8(k-8)+7 of hi.
+// match gives a bit per slot with the tag: slot k at bit 8k+7 of lo (k < 8) or bit 8(k-8)+7 of hi.
 func (l *line) match(tag uint8) (lo, hi uint64) {
 	p := uint64(tag) * bytesOfOne
 	return same(binary.LittleEndian.Uint64(l.tags[:8]), p),
@@ -187,12 +188,12 @@ func (t *table) replace(h uint64, old, ref uint32) {
 func (l *line) slot(tag uint8, ref uint32) int {
 	lo, hi := l.match(tag)
 	for ; lo != 0; lo &= lo - 1 {
-		if k := bits.TrailingZeros64(lo) >> 3; l.refs[k] == ref && l.tags[k] == tag {
+		if k := bits.TrailingZeros64(lo) >> 3; l.refs[k] == ref {
 			return k
 		}
 	}
 	for ; hi != 0; hi &= hi - 1 {
-		if k := 8 + bits.TrailingZeros64(hi)>>3; l.refs[k] == ref && l.tags[k] == tag {
+		if k := 8 + bits.TrailingZeros64(hi)>>3; l.refs[k] == ref {
 			return k
 		}
 	}

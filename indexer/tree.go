@@ -63,11 +63,7 @@ func (t *tree) child(parent uint32, place int, local uint64) uint32 {
 		l := &seg[(home+d)%segmentLines]
 		lo, hi := l.match(tag)
 		for ; lo|hi != 0; lo, hi = dropLow(lo, hi) {
-			k := lowSlot(lo, hi)
-			if l.tags[k] != tag {
-				continue // a wrong mark; the slot may be free, and its reference stale
-			}
-			run := l.refs[k]
+			run := l.refs[lowSlot(lo, hi)]
 			if st := t.mem.record(run); t.mem.hashes(run, 1)[0] == local && st.parent == parent && int(st.parentAt) == place {
 				return run
 			}

@@ -1,0 +1,86 @@
+package indexer
+
+import (
+	"math/rand/v2"
+	"testing"
+)
+
+// TestMatch holds a line's marks against a plain loop, neighbours one apart included.
+func TestMatch(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 1))
+	for range 100_000 {
+		var l line
+		for k := range l.tags {
+			l.tags[k] = uint8(rng.IntN(3)) << rng.IntN(7)
+		}
+		l.over, l.meta = uint16(rng.Uint32()), uint16(rng.Uint32())
+		tag := l.tags[rng.IntN(12)] ^ uint8(rng.IntN(2))
+		lo, hi := l.match(tag)
+		for k := range l.tags {
+			mark := lo
+			if k >= 8 {
+				mark = hi
+			}
+			if got, want := mark>>(8*(k%8)+7)&1 == 1, l.tags[k] == tag; got != want {
+				t.Fatalf("tags %v, tag %d: slot %d marked %v", l.tags, tag, k, got)
+			}
+		}
+		if extra := lo&^0x8080808080808080 | hi&^0x80808080; extra != 0 {
+			t.Fatalf("marks %x %x", lo, hi)
+		}
+	}
+}
+
+// TestTable fills and empties a table at random: every reference is found, each once, and none that has gone.
+func TestTable(t *testing.T) {
+	mem := newMemory(0)
+	rng := rand.New(rand.NewPCG(2, 2))
+	for _, hint := range []int{0, 100, 60_000} {
+		tab := table{mem: mem}
+		tab.presize(hint)
+		key := func(ref uint32) uint64 {
+			if ref%10 == 0 { // many of one key
+				ref = ref % 100
+			}
+			return mix(uint64(ref)<<40, 77)
+		}
+		keysOf := func(refs []uint32, keys []uint64) {
+			for i, r := range refs {
+				keys[i] = key(r)
+			}
+		}
+		live := map[uint32]bool{}
+		for i := uint32(0); i < 80_000; i++ {
+			ref := rng.Uint32N(30_000) + i/2
+			if ref%10 == 0 && rng.IntN(20) > 0 {
+				continue
+			}
+			if live[ref] {
+				if !tab.remove(key(ref), ref) {
+					t.Fatalf("reference %d not found", ref)
+				}
+				delete(live, ref)
+			} else if live[ref] = true; !tab.insert(key(ref), ref, keysOf) {
+				t.Fatal("no memory")
+			}
+		}
+		n := 0
+		tab.each(func(s *segment) { n += s.count() })
+		if n != len(live) {
+			t.Fatalf("%d references in the table, %d live", n, len(live))
+		}
+		for ref := range live {
+			if !tab.remove(key(ref), ref) || tab.remove(key(ref), ref) {
+				t.Fatalf("reference %d is not there exactly once", ref)
+			}
+		}
+		tab.each(func(s *segment) {
+			for i := range s {
+				if s[i].over != 0 {
+					t.Fatalf("%d entries behind an empty line", s[i].over)
+				}
+			}
+		})
+		tab.reset()
+	}
+}
