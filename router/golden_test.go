@@ -32,6 +32,7 @@ import (
 	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/chat"
 	"github.com/sightline-router/sightline/mmhash/media/fetch"
+	"github.com/sightline-router/sightline/mmhash/prompt"
 )
 
 // The judge is a real vLLM: its token ids, media spans and image names for each recorded request, and its KV events byte
@@ -99,6 +100,10 @@ type goldenStep struct {
 	MMSource string          `json:"mm_source"`
 	Frames   [][3]string     `json:"frames"`
 	Usage    struct {
+		Prompt  int `json:"prompt_tokens"`
+		Input   int `json:"input_tokens"` // of /v1/messages: less those of the cache, which stand beside
+		Created int `json:"cache_creation_input_tokens"`
+		Read    int `json:"cache_read_input_tokens"`
 		Details struct {
 			Cached int `json:"cached_tokens"`
 		} `json:"prompt_tokens_details"`
@@ -369,6 +374,16 @@ func (r *reading) one(c *goldenStep) string {
 				return fmt.Sprintf("prompt %d: %s", i, d)
 			}
 		}
+	} else if len(c.TokenRLE) == 0 { // recorded by its events alone: all full blocks must be found by them
+		prompts := 0
+		for i := range ps.List {
+			if prompts += len(ps.List[i].IDs); !ps.List[i].Exact {
+				return "not exact: " + ps.List[i].Why
+			}
+		}
+		if want := c.Usage.Prompt + c.Usage.Input + c.Usage.Created + c.Usage.Read; prompts != want {
+			return fmt.Sprintf("%d tokens, the engine had %d", prompts, want)
+		}
 	} else if d := compare(r.t, &ps.List[0], c.TokenRLE, c.MM, c.MMSource); d != "" {
 		return d
 	}
@@ -474,9 +489,7 @@ func TestVLLMRequests(t *testing.T) {
 }
 
 // served are the endpoints whose prompts are read.
-func served(endpoint string) bool {
-	return endpoint == "/v1/chat/completions" || endpoint == "/v1/completions"
-}
+func served(endpoint string) bool { return prompt.Reads(endpoint) }
 
 // The engine's own count of cached tokens in a row of requests against one cache is what the index says, but for the
 // first request after a reset: vLLM tells a reset only with the next batch.

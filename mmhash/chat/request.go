@@ -27,6 +27,7 @@ type Request struct {
 	Model    string
 	HasModel bool
 	Messages []Message
+	Batch    [][]Message             // where messages is a list of conversations: windows of Messages; else nil
 	Fields   map[string]gjson.Result // all other top-level keys
 }
 
@@ -82,22 +83,69 @@ func Parse(s *Skeleton, req *Request) error {
 	if !messages.IsArray() {
 		return ErrMessages
 	}
+	if messages.Get("0").IsArray() {
+		return req.batch(messages)
+	}
 	var err error
-	parts := 0
-	messages.ForEach(func(_, v gjson.Result) bool {
-		if len(req.Messages) == maxMessages {
+	req.Messages, err = s.Messages(messages)
+	return err
+}
+
+// batch reads a list of conversations (vLLM's /v1/chat/completions/batch).
+func (req *Request) batch(list gjson.Result) (err error) {
+	r := messageReader{s: req.Body}
+	var ends []int
+	list.ForEach(func(_, v gjson.Result) bool {
+		if err = r.list(v); len(ends) == maxMessages {
+			err = ErrMany
+		}
+		ends = append(ends, len(r.out))
+		return err == nil
+	})
+	if err != nil {
+		return err
+	}
+	from := 0
+	for _, end := range ends {
+		req.Batch = append(req.Batch, r.out[from:end:end])
+		from = end
+	}
+	req.Messages = r.out
+	return nil
+}
+
+// Messages reads a list of message-like objects. Errors: ErrMessages, ErrMany.
+func (s *Skeleton) Messages(list gjson.Result) ([]Message, error) {
+	r := messageReader{s: s}
+	err := r.list(list)
+	return r.out, err
+}
+
+// messageReader bounds messages and parts over all lists that it reads.
+type messageReader struct {
+	s     *Skeleton
+	out   []Message
+	parts int
+}
+
+func (r *messageReader) list(v gjson.Result) (err error) {
+	if !v.IsArray() {
+		return ErrMessages
+	}
+	v.ForEach(func(_, v gjson.Result) bool {
+		if len(r.out) == maxMessages {
 			err = ErrMany
 			return false
 		}
 		var m Message
-		if m, err = s.message(v); err != nil {
+		if m, err = r.s.message(v); err != nil {
 			return false
 		}
-		if parts += len(m.Parts); parts > maxParts {
+		if r.parts += len(m.Parts); r.parts > maxParts {
 			err = ErrMany
 			return false
 		}
-		req.Messages = append(req.Messages, m)
+		r.out = append(r.out, m)
 		return true
 	})
 	return err
@@ -128,18 +176,24 @@ func (s *Skeleton) message(v gjson.Result) (m Message, err error) {
 		m.Kind = Text
 	case m.Content.IsArray():
 		m.Kind = List
-		m.Content.ForEach(func(_, v gjson.Result) bool {
-			if len(m.Parts) > maxParts {
-				err = ErrMany
-				return false
-			}
-			m.Parts = append(m.Parts, s.part(v))
-			return true
-		})
+		m.Parts, err = s.Parts(m.Content)
 	default:
 		m.Kind = Other
 	}
 	return m, err
+}
+
+// Parts reads a list of content parts. The error is ErrMany.
+func (s *Skeleton) Parts(list gjson.Result) (parts []Part, err error) {
+	list.ForEach(func(_, v gjson.Result) bool {
+		if len(parts) > maxParts {
+			err = ErrMany
+			return false
+		}
+		parts = append(parts, s.part(v))
+		return true
+	})
+	return parts, err
 }
 
 func (s *Skeleton) part(v gjson.Result) Part {

@@ -47,11 +47,18 @@ type Skeleton struct {
 	json   string // views text
 	lits   []Literal
 	pieces [][]byte
+	made   []made
+}
+
+// made is a string that is not in the body as such, see Prefixed.
+type made struct {
+	raw string // its address is its identity
+	lit Literal
 }
 
 // Scan cuts the long literals out of a body. Reuse s to save allocations. Errors: ErrJSON, ErrDepth, ErrLarge.
 func (s *Skeleton) Scan(body [][]byte) error {
-	s.text, s.lits, s.pieces, s.json = s.text[:0], s.lits[:0], s.pieces[:0], ""
+	s.text, s.lits, s.pieces, s.json, s.made = s.text[:0], s.lits[:0], s.pieces[:0], "", nil
 	var (
 		inString bool
 		odd      bool // an odd run of backslashes ends at the previous piece's end
@@ -183,11 +190,37 @@ func (s *Skeleton) Literal(v gjson.Result) (Literal, bool) {
 		return Literal{}, false
 	}
 	at := s.offset(v.Raw)
+	if at < 0 {
+		for i := range s.made {
+			if unsafe.StringData(s.made[i].raw) == unsafe.StringData(v.Raw) {
+				return s.made[i].lit, true
+			}
+		}
+		return Literal{}, false
+	}
 	i := s.firstAt(at)
 	if i < len(s.lits) && s.lits[i].at == at {
 		return s.lits[i], true
 	}
 	return Literal{}, false
+}
+
+// Prefixed makes a string value: prefix, raw JSON text, before the text of v. The bytes of v are not copied. It is good
+// for Raw, String and Literal; it has no place in the body. Other APIs give an image's base64 without its data URL.
+func (s *Skeleton) Prefixed(prefix string, v gjson.Result) gjson.Result {
+	l := Literal{lo: len(s.pieces), Len: len(prefix)}
+	tail := s.Raw(v)
+	s.pieces = append(append(s.pieces, []byte(prefix)), tail...)
+	l.hi = len(s.pieces)
+	for _, p := range s.pieces[l.lo:l.hi] {
+		l.Escaped = l.Escaped || bytes.IndexByte(p, '\\') >= 0
+	}
+	for _, p := range tail {
+		l.Len += len(p)
+	}
+	raw := string([]byte{'"', '"'})
+	s.made = append(s.made, made{raw: raw, lit: l})
+	return gjson.Result{Type: gjson.String, Raw: raw}
 }
 
 // firstAt is the first literal at or behind a skeleton offset.
@@ -207,6 +240,9 @@ func (s *Skeleton) Raw(v gjson.Result) [][]byte {
 		return nil
 	}
 	at := s.offset(v.Raw)
+	if at < 0 {
+		return [][]byte{[]byte(v.Raw[1 : len(v.Raw)-1])}
+	}
 	return [][]byte{s.text[at+1 : at+len(v.Raw)-1]}
 }
 
@@ -336,6 +372,7 @@ func (s *Skeleton) bodyOffset(at int) int {
 // Release drops what the skeleton holds of the body; it can then be pooled.
 func (s *Skeleton) Release() {
 	clear(s.pieces[:cap(s.pieces)])
+	s.made = nil
 	s.pieces, s.lits, s.json, s.text = s.pieces[:0], s.lits[:0], "", s.text[:0]
 	if cap(s.text) > 1<<20 {
 		s.text = nil

@@ -2,7 +2,6 @@ package prompt
 
 import (
 	"errors"
-	"strings"
 
 	"github.com/tidwall/gjson"
 
@@ -10,186 +9,254 @@ import (
 	"github.com/sightline-router/sightline/mmhash/prompt/template"
 )
 
-// continueTag marks the end of the message to be continued while the template renders (transformers 5,
-// utils/chat_template_utils.py). Its blank tells whether the template trims.
-const continueTag = "CONTINUE_FINAL_MESSAGE_TAG "
+// settings are what of a request, beside its messages, decides how the template is rendered.
+type settings struct {
+	tools      template.Value // as templates see them; None where there are none
+	documents  template.Value
+	kwargs     *template.Dict // chat_template_kwargs; nil: none
+	effort     template.Value // reasoning_effort; None: not given
+	source     string         // a template of the request's own; "": the server's
+	generate   bool           // add_generation_prompt
+	goOn       bool           // continue_final_message
+	addSpecial bool           // put the tokenizer's own BOS and EOS around
+}
 
-// chat renders a conversation as one prompt of the draft.
-func (m *Model) chat(req *chat.Request, messages []chat.Message, d *Draft) error {
-	if len(messages) == 0 {
+// chat reads /v1/chat/completions.
+func (m *Model) chat(req *chat.Request, d *Draft) error {
+	if req.Batch != nil {
+		return refuse(400, "messages is a list of lists")
+	}
+	if len(req.Messages) == 0 {
 		return refuse(400, "messages is empty")
 	}
-	if v := req.Fields["chat_template"]; v.Type == gjson.String && !m.opt.TrustChatTemplate {
-		return refuse(400, "chat_template in a request, without --trust-request-chat-template")
-	}
-	tools, err := m.toolList(req)
+	s, err := m.settings(req)
 	if err != nil {
 		return err
 	}
-	t := m.plain
-	if !tools.IsNone() {
+	return m.converse(req, req.Messages, s, d)
+}
+
+// batch reads vLLM's /v1/chat/completions/batch: one prompt for each conversation, without tools.
+func (m *Model) batch(req *chat.Request, d *Draft) error {
+	if len(req.Batch) == 0 {
+		return refuse(400, "messages is no list of conversations")
+	}
+	if n := req.Fields["n"]; n.Type == gjson.Number && n.Num != 1 {
+		return refuse(400, "a batch with n other than 1")
+	}
+	if choice := req.Fields["tool_choice"]; choice.Type != gjson.Null && choice.String() != "none" {
+		return refuse(400, "a batch with a tool_choice")
+	}
+	own := *req
+	own.Fields = make(map[string]gjson.Result, len(req.Fields))
+	for key, v := range req.Fields {
+		switch key {
+		case "tools", "tool_choice", "documents", "reasoning_effort", "truncate_prompt_tokens", "add_special_tokens": // not of this API
+		default:
+			own.Fields[key] = v
+		}
+	}
+	d.truncate = 0
+	s, err := m.settings(&own)
+	if err != nil {
+		return err
+	}
+	for _, messages := range req.Batch {
+		if len(messages) == 0 {
+			return refuse(400, "messages is empty")
+		}
+		if err := m.converse(req, messages, s, d); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// settings reads the fields of a chat request.
+func (m *Model) settings(req *chat.Request) (s settings, err error) {
+	s.documents, s.effort = template.None, template.None
+	if s.tools, err = m.toolList(req); err != nil {
+		return s, err
+	}
+	if v := req.Fields["chat_template"]; v.Type == gjson.String && m.opt.Engine == "vllm" {
+		if !m.opt.TrustChatTemplate {
+			return s, refuse(400, "chat_template in a request, without --trust-request-chat-template")
+		}
+		var ok bool
+		if s.source, ok = req.Body.String(v); !ok {
+			return s, refuse(400, "chat_template is no valid text")
+		}
+	}
+	if s.kwargs, err = m.templateKwargs(req); err != nil {
+		return s, err
+	}
+	if v, ok := req.Fields["documents"]; ok && v.Type != gjson.Null && m.opt.Engine != "sglang" {
+		if s.documents, err = template.FromJSON(req.Body.Full(v)); err != nil {
+			return s, refuse(400, "documents cannot be read")
+		}
+	}
+	if v := req.Fields["reasoning_effort"]; v.Type != gjson.Null {
+		if s.effort, err = template.FromJSON(req.Body.Full(v)); err != nil {
+			return s, refuse(400, "reasoning_effort cannot be read")
+		}
+	}
+	s.goOn = boolField(req, "continue_final_message", false)
+	s.generate = boolField(req, "add_generation_prompt", true)
+	if m.opt.Engine == "sglang" {
+		s.generate = true // the API has no such field
+		return s, nil
+	}
+	s.addSpecial = boolField(req, "add_special_tokens", false)
+	if s.generate && s.goOn {
+		return s, refuse(400, "continue_final_message together with add_generation_prompt")
+	}
+	return s, nil
+}
+
+// templateKwargs reads chat_template_kwargs.
+func (m *Model) templateKwargs(req *chat.Request) (*template.Dict, error) {
+	v, ok := req.Fields["chat_template_kwargs"]
+	if !ok || v.Type == gjson.Null {
+		return nil, nil
+	}
+	kw, err := template.FromJSON(req.Body.Full(v))
+	if err != nil || kw.Dict() == nil {
+		return nil, refuse(400, "chat_template_kwargs is no object")
+	}
+	if _, ok := kw.Get("chat_template"); ok && !m.opt.TrustChatTemplate {
+		return nil, refuse(400, "chat_template in a request, without --trust-request-chat-template")
+	}
+	return kw.Dict(), nil
+}
+
+// converse renders chat messages as one prompt of the draft.
+func (m *Model) converse(req *chat.Request, messages []chat.Message, s settings, d *Draft) error {
+	r := reader{m: m, body: req.Body}
+	t, err := m.templateFor(s)
+	if err != nil {
+		return err
+	}
+	r.openai = t.openai
+	turns, err := r.turns(messages)
+	if err != nil {
+		return err
+	}
+	return r.render(turns, t, s, d)
+}
+
+// templateFor picks the template: the request's own, or one of the model's.
+func (m *Model) templateFor(s settings) (t *chatTemplate, err error) {
+	if m.opaque != nil {
+		return nil, m.opaque
+	}
+	t = m.plain
+	if !s.tools.IsNone() {
 		t = m.tools
 	}
-	if v := req.Fields["chat_template"]; v.Type == gjson.String {
-		text, ok := req.Body.String(v)
-		if !ok {
-			return refuse(400, "chat_template is no valid text")
-		}
-		if t, err = m.compile(text); err != nil {
-			return refuse(400, "chat_template of the request does not compile")
+	if s.source != "" {
+		if t, err = m.compile(s.source); err != nil {
+			return nil, refuse(400, "chat_template of the request does not compile")
 		}
 	}
 	if t == nil {
-		return ErrNoTemplate
+		return nil, ErrNoTemplate
 	}
-	generate := boolField(req, "add_generation_prompt", true)
-	goOn := boolField(req, "continue_final_message", false)
-	if generate && goOn {
-		return refuse(400, "continue_final_message together with add_generation_prompt")
+	return t, nil
+}
+
+// render lays the turns out as the engine does and renders them as one prompt of the draft.
+func (r *reader) render(turns []turn, t *chatTemplate, s settings, d *Draft) (err error) {
+	m := r.m
+	var c conversation
+	var tail string // goes behind the rendered text, tokenised alone
+	switch m.opt.Engine {
+	case "sglang":
+		if turns, tail, err = lastTurnSGLang(turns, s.goOn); err == nil {
+			c, err = r.sglang(turns)
+		}
+		s.goOn = false
+	case "trtllm":
+		c, err = r.trtllm(turns)
+	default:
+		c, err = r.vllm(turns, t)
 	}
-	r := reader{m: m, body: req.Body, openai: t.openai}
-	if goOn {
-		r.tag = continueTag
-	}
-	c, err := r.conversation(messages, t.source)
-	if err != nil {
-		return err
-	}
-	vars, err := m.variables(req, c, tools, generate)
 	if err != nil {
 		return err
 	}
 	size := 256
-	for i := range messages {
-		size += len(messages[i].Content.Raw) + 64
+	for i := range turns {
+		size += 64
+		for _, it := range turns[i].items {
+			size += len(it.text) + 32
+		}
 	}
-	text, err := t.Render(make([]byte, 0, size), vars)
+	call := template.Chat{Messages: template.NewList(c.messages...), Tools: s.tools, Documents: s.documents,
+		AddGenerationPrompt: s.generate, Vars: m.variables(t, &s)}
+	if s.goOn {
+		call.ContinueFinal = "content"
+	}
+	text, err := t.Apply(make([]byte, 0, size), &call)
+	if err != nil && m.opt.Engine == "sglang" && !s.tools.IsNone() { // tried again with the bare functions
+		call.Tools = bareFunctions(s.tools)
+		text, err = t.Apply(text[:0], &call)
+	}
 	if err != nil {
-		var raised *template.RaisedError
-		if errors.As(err, &raised) {
-			return refuse(400, "the chat template refuses the conversation")
-		}
-		if errors.Is(err, template.ErrLimit) {
-			return err
-		}
-		return refuse(400, "the chat template fails on the conversation")
+		return renderError(err)
 	}
-	rendered := string(text)
-	if goOn {
-		if rendered, err = cutAtTag(rendered); err != nil {
-			return err
-		}
-	}
-	d.Prompts = append(d.Prompts, DraftPrompt{Text: rendered, Media: c.media, addSpecial: boolField(req, "add_special_tokens", false)})
+	d.Prompts = append(d.Prompts, DraftPrompt{Text: string(text), Media: c.media, addSpecial: s.addSpecial, tail: tail})
 	return nil
 }
 
-// cutAtTag ends a rendered conversation where its last message's text ends.
-func cutAtTag(text string) (string, error) {
-	bare := strings.TrimSpace(continueTag)
-	at := strings.LastIndex(text, bare)
-	if at < 0 {
-		return "", refuse(400, "the chat template drops the message that is to be continued")
+// renderError says what an error of a template means to the request; its own text may quote the client's.
+func renderError(err error) error {
+	var raised *template.RaisedError
+	switch {
+	case errors.As(err, &raised):
+		return refuse(400, "the chat template refuses the conversation")
+	case errors.Is(err, template.ErrLimit):
+		return ErrTemplateLimit
 	}
-	if strings.HasPrefix(text[at:], continueTag) {
-		return text[:at], nil
-	}
-	return strings.TrimRight(text[:at], " \t\n\v\f\r\x1c\x1d\x1e\x1f\u0085\u00a0"), nil
+	return refuse(400, "the chat template fails on the conversation")
 }
 
-// variables are what the template sees; of equal names the last counts.
-func (m *Model) variables(req *chat.Request, c conversation, tools template.Value, generate bool) (template.Vars, error) {
-	vars := append(make(template.Vars, 0, len(m.vars)+12), m.vars...)
-	vars.Set("documents", template.None)
-	thinking := false
-	if v, ok := req.Fields["chat_template_kwargs"]; ok && v.Type != gjson.Null {
-		kw, err := template.FromJSON(req.Body.Full(v))
-		if err != nil || kw.Dict() == nil {
-			return nil, refuse(400, "chat_template_kwargs is no object")
+// variables are what the template sees beside messages and tools. Of equal names the last counts: special tokens, the
+// server's default_chat_template_kwargs, the request's, and what the API makes of its own fields.
+func (m *Model) variables(t *chatTemplate, s *settings) template.Vars {
+	vars := append(make(template.Vars, 0, len(m.vars)+8), m.vars...)
+	vllm := m.opt.Engine == "vllm"
+	effort := func() {
+		if !s.effort.IsNone() {
+			vars.Set("reasoning_effort", s.effort)
 		}
-		for _, e := range kw.Dict().Entries() {
-			switch name := e.Key.Text(); name {
-			case "chat_template", "tokenize", "conversation":
-			case "enable_thinking":
-				thinking = true
-				fallthrough
-			default:
+	}
+	if !vllm {
+		effort() // kwargs override it
+	}
+	thinking := false
+	if s.kwargs != nil {
+		for _, e := range s.kwargs.Entries() {
+			name := e.Key.Text()
+			thinking = thinking || name == "enable_thinking"
+			switch {
+			case apiVariable[name]:
+			case vllm && (e.Value.IsNone() || e.Value.IsString() && e.Value.Text() == "auto"): // counts as not given
+			case t.Uses(name):
 				vars.Set(name, e.Value)
 			}
 		}
 	}
-	if v, ok := req.Fields["documents"]; ok && v.Type != gjson.Null {
-		documents, err := template.FromJSON(req.Body.Full(v))
-		if err != nil {
-			return nil, refuse(400, "documents cannot be read")
-		}
-		vars.Set("documents", documents)
-	}
-	if effort, ok := req.Body.String(req.Fields["reasoning_effort"]); ok {
-		vars.Set("reasoning_effort", template.String(effort))
+	if vllm && !s.effort.IsNone() {
+		effort()
 		if !thinking {
-			vars.Set("enable_thinking", template.Bool(effort != "none"))
+			vars.Set("enable_thinking", template.Bool(s.effort.Text() != "none"))
 		}
 	}
-	vars.Set("messages", template.NewList(c.messages...))
-	vars.Set("tools", tools)
-	vars.Set("add_generation_prompt", template.Bool(generate))
-	return vars, nil
+	return vars
 }
 
-// toolList gives the tools as templates see them: type and function, with name, description and parameters in this
-// order, null where absent, and what else the client sent behind them (pydantic's model_dump in vLLM).
-func (m *Model) toolList(req *chat.Request) (template.Value, error) {
-	raw, ok := req.Fields["tools"]
-	if !ok || raw.Type == gjson.Null {
-		return template.None, nil
-	}
-	list, err := template.FromJSON(req.Body.Full(raw))
-	if err != nil || list.Kind() != template.KindList {
-		return template.None, refuse(400, "tools is no list")
-	}
-	if len(list.Items()) == 0 {
-		return template.None, nil
-	}
-	choice := req.Fields["tool_choice"]
-	if choice.Type == gjson.Null && !m.opt.AutoToolChoice && m.opt.Engine == "vllm" {
-		return template.None, refuse(400, "tools without tool_choice, without --enable-auto-tool-choice")
-	}
-	if choice.String() == "none" && m.opt.ExcludeToolsOnNone {
-		return template.None, nil
-	}
-	out := make([]template.Value, 0, len(list.Items()))
-	for _, tool := range list.Items() {
-		fn, _ := tool.Get("function")
-		name, _ := fn.Get("name")
-		if tool.Dict() == nil || fn.Dict() == nil || !name.IsString() {
-			return template.None, refuse(400, "tool without a function that has a name")
-		}
-		f := template.NewDict(4)
-		for _, key := range []string{"name", "description", "parameters"} {
-			v, ok := fn.Get(key)
-			if !ok {
-				v = template.None
-			}
-			f.Set(key, v)
-		}
-		for _, e := range fn.Dict().Entries() {
-			if key := e.Key.Text(); key != "strict" || !e.Value.IsNone() {
-				f.Set(key, e.Value)
-			}
-		}
-		t := template.NewDict(2)
-		t.Set("type", template.String("function"))
-		for _, e := range tool.Dict().Entries() {
-			if e.Key.Text() == "function" {
-				e.Value = f.Value()
-			}
-			t.Set(e.Key.Text(), e.Value)
-		}
-		out = append(out, t.Value())
-	}
-	return template.NewList(out...), nil
-}
+// apiVariable are names that a client's kwargs cannot set: parameters of apply_chat_template.
+var apiVariable = map[string]bool{"messages": true, "conversation": true, "chat_template": true, "tokenize": true, "tools": true, "documents": true,
+	"add_generation_prompt": true, "continue_final_message": true, "return_dict": true}
 
 func boolField(req *chat.Request, key string, otherwise bool) bool {
 	switch req.Fields[key].Type {

@@ -1,10 +1,27 @@
 package prompt
 
 import (
+	"strconv"
+	"strings"
+
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/mmhash/chat"
+	"github.com/sightline-router/sightline/mmhash/prompt/template"
 )
+
+// Medium is one image, video or audio clip as a request gives it, in prompt order.
+type Medium struct {
+	Modality string       // image, video or audio; what has no rule of its own: "other"
+	Source   gjson.Result // a string: URL, data URL or base64; null where only a uuid is given
+	HasUUID  bool
+	UUID     string       // as vLLM takes it: str(value)
+	UUIDPair gjson.Result // the uuid's value in the body, for the edit that strips it
+	Part     gjson.Result // the whole content part
+}
+
+// kind is what templates call the medium: embeddings are taken for what they embed.
+func (md *Medium) kind() string { return strings.TrimSuffix(md.Modality, "_embeds") }
 
 // media keys of a content part in the order in which vLLM looks for them when the part carries a uuid.
 var mediaKeys = []struct{ key, modality string }{
@@ -12,26 +29,48 @@ var mediaKeys = []struct{ key, modality string }{
 	{"prompt_embeds", "prompt_embeds"}, {"audio_url", "audio"}, {"input_audio", "audio"}, {"video_url", "video"},
 }
 
-// part reads one content part: a text, or a medium. What vLLM answers with an error is a *Refused
-// (vLLM 0.32, entrypoints/chat_utils.py and the OpenAI request types).
-func (r *reader) part(p *chat.Part) (text string, md *Medium, err error) {
+// partVLLM reads one content part: a text, or a medium. What vLLM answers with an error is a *Refused
+// (vLLM 0.32, renderers/chat_utils.py and the OpenAI request types).
+func (r *reader) partVLLM(p *chat.Part) (it item, skip bool, err error) {
 	if p.Raw.Type == gjson.String { // a bare text in the list
-		text, ok := r.body.String(p.Raw)
-		if !ok {
-			return "", nil, refuse(400, "content part is no valid text")
+		if it.text, skip = r.body.String(p.Raw); !skip {
+			return it, false, refuse(400, "content part is no valid text")
 		}
-		return text, nil, nil
+		return it, false, nil
 	}
 	if p.Fields == nil {
-		return "", nil, refuse(400, "content part is neither text nor an object")
+		return it, false, refuse(400, "content part is neither text nor an object")
 	}
+	if p.Type == "tool_reference" {
+		name, ok := r.body.String(p.Fields["name"])
+		if !ok {
+			return it, false, refuse(400, "tool_reference without a name")
+		}
+		if !r.openai {
+			return item{text: name}, false, nil
+		}
+		return item{part: toolReference(name)}, false, nil
+	}
+	it.text, it.medium, err = r.part(p)
+	return it, false, err
+}
+
+func toolReference(name string) template.Value {
+	d := template.NewDict(2)
+	d.Set("type", template.String("tool_reference"))
+	d.Set("name", template.String(name))
+	return d.Value()
+}
+
+// part gives a part's text or its medium.
+func (r *reader) part(p *chat.Part) (text string, md *Medium, err error) {
 	uuid, has := p.Fields["uuid"]
 	has = has && uuid.Type != gjson.Null
 	switch p.Type {
 	case "text", "input_text", "output_text", "refusal", "thinking":
-		key := map[string]string{"refusal": "refusal", "thinking": "thinking"}[p.Type]
-		if key == "" {
-			key = "text"
+		key := "text"
+		if p.Type == "refusal" || p.Type == "thinking" {
+			key = p.Type
 		}
 		text, ok := r.body.String(p.Fields[key])
 		if !ok {
@@ -101,4 +140,79 @@ func (r *reader) medium(p *chat.Part, modality string, source, uuid gjson.Result
 		}
 	}
 	return md
+}
+
+// pyStr is Python's str() of a JSON value, for the uuids that clients send as numbers.
+func pyStr(v gjson.Result) string {
+	switch v.Type {
+	case gjson.String:
+		return v.String()
+	case gjson.True:
+		return "True"
+	case gjson.False:
+		return "False"
+	case gjson.Null:
+		return "None"
+	case gjson.Number:
+		if !strings.ContainsAny(v.Raw, ".eE") {
+			return v.Raw
+		}
+		return strconv.FormatFloat(v.Num, 'g', -1, 64)
+	}
+	return v.Raw
+}
+
+// partPlain reads one content part as SGLang (0.5.23) and TensorRT-LLM (1.x) do: the OpenAI forms and nothing else.
+func (r *reader) partPlain(p *chat.Part) (it item, skip bool, err error) {
+	trt := r.m.opt.Engine == "trtllm"
+	if p.Raw.Type == gjson.String && trt {
+		var ok bool
+		if it.text, ok = r.body.String(p.Raw); !ok {
+			return it, false, refuse(400, "content part is no valid text")
+		}
+		return it, false, nil
+	}
+	if p.Fields == nil {
+		return it, false, refuse(400, "content part is neither text nor an object")
+	}
+	key, modality, inner := p.Type, "", "url"
+	switch p.Type {
+	case "text":
+		text, ok := r.body.String(p.Fields["text"])
+		if !ok {
+			return it, false, refuse(400, "text part without valid text")
+		}
+		return item{text: text}, false, nil
+	case "thinking", "reasoning":
+		if trt {
+			return it, false, refuse(400, "content part of an unknown type")
+		}
+		return it, true, nil // SGLang gives templates no such part
+	case "tool_reference":
+		name, ok := r.body.String(p.Fields["name"])
+		if !ok || trt {
+			return it, false, refuse(400, "content part of an unknown type")
+		}
+		return item{part: toolReference(name)}, false, nil
+	case "image_url":
+		modality = "image"
+	case "video_url":
+		modality = "video"
+	case "audio_url":
+		modality = "audio"
+	case "input_audio":
+		modality, inner = "audio", "data"
+	case "image_embeds":
+		if !trt {
+			return it, false, refuse(400, "content part of an unknown type")
+		}
+		return item{medium: &Medium{Modality: "image_embeds", Source: chat.Last(p.Fields[key], "data"), Part: p.Raw}}, false, nil
+	default:
+		return it, false, refuse(400, "content part of an unknown type")
+	}
+	v := chat.Last(p.Fields[key], inner)
+	if v.Type != gjson.String {
+		return it, false, refuse(400, "media part without a URL")
+	}
+	return item{medium: &Medium{Modality: modality, Source: v, Part: p.Raw}}, false, nil
 }

@@ -13,14 +13,11 @@ package prompt
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/tidwall/gjson"
-
-	"github.com/sightline-router/sightline/mmhash/chat"
 	"github.com/sightline-router/sightline/mmhash/prompt/template"
 	"github.com/sightline-router/sightline/mmhash/prompt/tokenizer"
 	"github.com/sightline-router/sightline/mmhash/prompt/vision"
@@ -34,7 +31,7 @@ type Options struct {
 	Interleave         bool   // --interleave-mm-strings
 	ProcessorKwargs    string // --mm-processor-kwargs, JSON
 	TemplateKwargs     string // --default-chat-template-kwargs, JSON
-	RefuseMMKwargs     bool // request kwargs are answered with 400 (vLLM ≥ 0.31 without --trust-request-mm-kwargs)
+	RefuseMMKwargs     bool   // request kwargs are answered with 400 (vLLM ≥ 0.31 without --trust-request-mm-kwargs)
 	TrustChatTemplate  bool
 	AutoToolChoice     bool
 	ExcludeToolsOnNone bool
@@ -47,7 +44,8 @@ type Options struct {
 // Refused says that the engine will answer the request with an error status.
 type Refused struct {
 	Status int
-	Reason string // our words, never the client's
+	Reason string // one of a fixed set of texts, good for a metric's label
+	Detail string // for people, with numbers; "" for none
 }
 
 func (e *Refused) Error() string {
@@ -56,23 +54,41 @@ func (e *Refused) Error() string {
 
 func refuse(status int, reason string) error { return &Refused{Status: status, Reason: reason} }
 
-// ErrNoTemplate says that the model directory has no chat template, so chat requests cannot be read exactly.
-var ErrNoTemplate = errors.New("the model directory has no chat template (expected chat_template.jinja, chat_template.json or tokenizer_config.json with chat_template; or give one with chat_template)")
+// Unpredicted says that the prompt of a request cannot be known from it. Its text is one of a fixed set.
+type Unpredicted struct{ Reason string }
+
+func (e *Unpredicted) Error() string { return e.Reason }
+
+// What keeps a request from being exact.
+var (
+	ErrNoTemplate    = &Unpredicted{"the model directory has no chat template (expected chat_template.jinja, chat_template.json or tokenizer_config.json with chat_template; or give one with chat_template)"}
+	ErrTemplateLimit = &Unpredicted{"the chat template goes beyond its limits on this conversation"}
+	ErrEndpoint      = &Unpredicted{"endpoint whose prompts are not read"}
+	ErrStored        = &Unpredicted{"request that goes on from a response stored in the server"}
+	ErrPart          = &Unpredicted{"request with an item whose place in the prompt is not known"}
+	ErrManyPrompts   = &Unpredicted{"more than 1024 prompts in a request"}
+	ErrConversation  = &Unpredicted{"SGLang writes this model's prompts without its chat template, by a rule that is not known here"}
+	ErrHarmony       = &Unpredicted{"model whose prompts the engine writes in the Harmony format"}
+)
 
 // Model reads requests for one model. Immutable after Load, safe for concurrent use.
 type Model struct {
-	opt     Options
-	tok     *tokenizer.Tokenizer
-	vision  *vision.Model
-	visErr  error // why media cannot be expanded; nil: they can
-	plain   *chatTemplate
-	tools   *chatTemplate
-	vars    template.Vars // special tokens and the server's default kwargs
+	opt       Options
+	tok       *tokenizer.Tokenizer
+	vision    *vision.Model
+	visErr    error // why media cannot be expanded; nil: they can
+	plain     *chatTemplate
+	tools     *chatTemplate
+	opaque    error         // why chat requests cannot be read whatever the template says; nil: they can
+	vars      template.Vars // special tokens and the server's default kwargs
+	modelType string        // of config.json
+	cache     *tokenizer.Cache
+	disabled  func() string // the effort that /v1/messages asks for where thinking is disabled
+	merges    [2]func() bool
 }
 
 type chatTemplate struct {
 	*template.Template
-	source string
 	openai bool
 }
 
@@ -88,6 +104,15 @@ func Load(dir string, opt Options) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
+	if m.opt.Engine == "" {
+		m.opt.Engine = "vllm"
+	}
+	m.modelType = d.modelType
+	if m.opt.Engine == "vllm" && d.templates.missing() {
+		fallback := fallbackTemplate(d.modelType, dir)
+		d.templates = templates{plain: fallback, tools: fallback}
+	}
+	m.cache = m.tok.NewCache(cacheBytes, rand.Uint64())
 	if opt.TemplateFile != "" {
 		text, err := os.ReadFile(opt.TemplateFile)
 		if err != nil {
@@ -104,6 +129,8 @@ func Load(dir string, opt Options) (*Model, error) {
 			return nil, err
 		}
 	}
+	m.opaque = opaque(m.opt, d.modelType)
+	m.messagesRules()
 	names := make([]string, 0, len(d.special))
 	for k := range d.special {
 		names = append(names, k)
@@ -139,6 +166,17 @@ func (t tokens) EncodeText(dst []uint32, text string) []uint32 {
 }
 func (t tokens) DecodeText(ids []uint32) string { return t.Decode(ids, false) }
 
+// opaque tells of chats that the engine does not render by a template.
+func opaque(opt Options, modelType string) error {
+	switch {
+	case modelType == "gpt_oss":
+		return ErrHarmony
+	case opt.Engine == "sglang" && opt.TemplateFile == "" && conversational[modelType]:
+		return ErrConversation
+	}
+	return nil
+}
+
 func (m *Model) compile(source string) (*chatTemplate, error) {
 	if source == "" {
 		return nil, nil
@@ -147,11 +185,14 @@ func (m *Model) compile(source string) (*chatTemplate, error) {
 	if err != nil {
 		return nil, fmt.Errorf("chat template: %w", err)
 	}
-	c := &chatTemplate{Template: t, source: source}
-	switch m.opt.ContentFormat {
-	case "openai":
-		c.openai = true
-	case "string":
+	c := &chatTemplate{Template: t}
+	switch {
+	case m.opt.Engine == "sglang":
+		c.openai = t.SGLangFormat() == template.FormatOpenAI
+	case m.opt.Engine == "trtllm":
+		c.openai = t.TensorRTFormat() == template.FormatOpenAI
+	case m.opt.ContentFormat == "openai" || m.opt.ContentFormat == "string":
+		c.openai = m.opt.ContentFormat == "openai"
 	default:
 		c.openai = t.ContentFormat() == template.FormatOpenAI
 	}
@@ -160,7 +201,10 @@ func (m *Model) compile(source string) (*chatTemplate, error) {
 
 // Warnings name what keeps some requests of this model from being exact, one line each.
 func (m *Model) Warnings() (w []string) {
-	if m.plain == nil {
+	switch {
+	case m.opaque != nil:
+		w = append(w, m.opaque.Error())
+	case m.plain == nil:
 		w = append(w, ErrNoTemplate.Error())
 	}
 	if m.visErr != nil {
@@ -190,168 +234,34 @@ func (m *Model) placeholder(modality string, k int) (string, bool) {
 	return m.vision.Placeholder(modality, k)
 }
 
-// Draft is a request that was read: one or several prompts, each text or ids, and their media.
-type Draft struct {
-	Prompts []DraftPrompt
-	Salt    string // cache_salt
-	// MMKwargs and MediaIOKwargs are the request's own, as JSON; "" for none.
-	MMKwargs, MediaIOKwargs string
-	kwargs                  vision.Kwargs
-	truncate                int // keep the last n ids; 0: all
-}
-
-// DraftPrompt is one prompt before its media are expanded.
-type DraftPrompt struct {
-	Text       string
-	IDs        []uint32 // given as ids by the client
-	Media      []Medium
-	addSpecial bool
-}
-
-// Read makes the draft of a request to one of the endpoints that Reads knows. Errors: a *Refused, ErrNoTemplate, an error
-// of the template, or one that says what of the request is not understood.
-func (m *Model) Read(endpoint string, req *chat.Request) (*Draft, error) {
-	d := new(Draft)
-	if err := m.common(req, d); err != nil {
-		return nil, err
-	}
-	var err error
-	switch endpoint {
-	case "/v1/completions":
-		err = m.completions(req, d)
-	case "/v1/chat/completions":
-		err = m.chat(req, req.Messages, d)
-	default:
-		err = fmt.Errorf("endpoint is not one of the known ones")
-	}
-	if err != nil {
-		return nil, err
-	}
-	return d, nil
-}
-
-// common reads the fields that all endpoints share.
-func (m *Model) common(req *chat.Request, d *Draft) error {
-	if v, ok := req.Fields["cache_salt"]; ok && v.Type != gjson.Null {
-		salt, isText := req.Body.String(v)
-		if !isText || salt == "" || len([]rune(salt)) > 128 || strings.ContainsAny(salt, "@/\\\x00") {
-			return refuse(400, "cache_salt is not allowed")
-		}
-		d.Salt = salt
-	}
-	for key, dst := range map[string]*string{"mm_processor_kwargs": &d.MMKwargs, "media_io_kwargs": &d.MediaIOKwargs} {
-		v, ok := req.Fields[key]
-		if !ok || v.Type == gjson.Null {
-			continue
-		}
-		if !v.IsObject() {
-			return refuse(400, key+" is no object")
-		}
-		if m.opt.RefuseMMKwargs {
-			return refuse(400, key+" in a request, without --trust-request-mm-kwargs")
-		}
-		if v.Raw != "{}" {
-			*dst = req.Body.Full(v)
-		}
-	}
-	if d.MMKwargs != "" {
-		kw, err := vision.ParseKwargs([]byte(d.MMKwargs))
-		if err != nil {
-			return refuse(400, "mm_processor_kwargs cannot be read")
-		}
-		d.kwargs = kw
-	}
-	if v, ok := req.Fields["truncate_prompt_tokens"]; ok && v.Type == gjson.Number {
-		n := v.Int()
-		switch {
-		case n == -1:
-			n = int64(m.opt.MaxModelLen)
-		case n < -1 || n == 0:
-			return refuse(400, "truncate_prompt_tokens is out of range")
-		}
-		d.truncate = int(min(n, 1<<30))
-	}
-	return nil
-}
-
-// completions reads /v1/completions: no template; a text, ids, several texts or several lists of ids.
-func (m *Model) completions(req *chat.Request, d *Draft) error {
-	add := true
-	if v, ok := req.Fields["add_special_tokens"]; ok && v.Type == gjson.False {
-		add = false
-	}
-	p := req.Fields["prompt"]
-	one := func(v gjson.Result) error {
-		if v.IsArray() {
-			ids, ok := tokenIDs(v)
-			if !ok {
-				return refuse(400, "prompt is no list of token ids")
-			}
-			d.Prompts = append(d.Prompts, DraftPrompt{IDs: ids})
-			return nil
-		}
-		text, ok := req.Body.String(v)
-		if !ok {
-			return refuse(400, "prompt is neither text nor token ids")
-		}
-		d.Prompts = append(d.Prompts, DraftPrompt{Text: text, addSpecial: add})
-		return nil
-	}
-	if !p.IsArray() {
-		return one(p)
-	}
-	first := p.Get("0")
-	if first.Type == gjson.Number {
-		return one(p)
-	}
-	var err error
-	p.ForEach(func(_, v gjson.Result) bool {
-		if len(d.Prompts) == 1024 {
-			err = fmt.Errorf("more than 1024 prompts in a request")
-		} else {
-			err = one(v)
-		}
-		return err == nil
-	})
-	if err == nil && len(d.Prompts) == 0 {
-		err = refuse(400, "prompt is empty")
-	}
-	return err
-}
-
-func tokenIDs(v gjson.Result) (ids []uint32, ok bool) {
-	ok = true
-	v.ForEach(func(_, id gjson.Result) bool {
-		ok = id.Type == gjson.Number && id.Num >= 0 && id.Num < 1<<31 && id.Num == float64(uint32(id.Num))
-		ids = append(ids, uint32(id.Num))
-		return ok
-	})
-	return ids, ok && len(ids) > 0
-}
-
 // Expanded is one prompt as the engine prefills it.
 type Expanded struct {
 	IDs   []uint32
 	Spans []vision.Span // in prompt order; Index is the medium's
 	// Exact is false where the prompt is only known up to a medium; IDs and Spans end there, and Why says what stopped it.
-	Exact bool
-	Why   string
+	Exact  bool
+	Why    string // one of a fixed set of texts
+	Detail string // for people; "" for none
 }
 
 // Expand tokenises a prompt and puts the media in; sizes[i] belongs to the i-th medium of the prompt. Errors: a *Refused.
 func (m *Model) Expand(d *Draft, p *DraftPrompt, sizes []vision.Media) (e Expanded, err error) {
-	ids := p.IDs
-	if ids == nil {
-		ids = m.encode(p.Text, p.addSpecial)
-	}
-	if d.truncate > 0 && len(ids) > d.truncate {
-		ids = ids[len(ids)-d.truncate:]
-	}
-	e = Expanded{IDs: ids, Exact: true}
-	if len(p.Media) > 0 {
-		if e, err = m.expandMedia(d, ids, sizes); err != nil {
-			return e, err
+	if len(p.Media) > 0 && m.visErr == nil && m.vision.ReadsText() {
+		e, err = m.expandText(d, p, sizes)
+	} else {
+		e = Expanded{IDs: p.IDs, Exact: true}
+		if p.IDs == nil {
+			e.IDs = m.encode(p)
 		}
+		if d.truncate > 0 && len(e.IDs) > d.truncate { // the engine cuts before it expands
+			e.IDs = e.IDs[len(e.IDs)-d.truncate:]
+		}
+		if len(p.Media) > 0 {
+			e, err = m.expandMedia(d, e.IDs, sizes)
+		}
+	}
+	if err != nil {
+		return e, err
 	}
 	if m.opt.MaxModelLen > 0 && len(e.IDs) > m.opt.MaxModelLen {
 		return e, refuse(400, "prompt is longer than max_model_len")
@@ -359,16 +269,39 @@ func (m *Model) Expand(d *Draft, p *DraftPrompt, sizes []vision.Media) (e Expand
 	return e, nil
 }
 
-func (m *Model) encode(text string, addSpecial bool) []uint32 {
-	dst := make([]uint32, 0, len(text)/3+16)
-	return m.tok.Encode(dst, text, tokenizer.Options{AddSpecial: addSpecial})
+// cacheBytes bounds what is remembered of turns that were tokenised: about 4 million tokens.
+const cacheBytes = 16 << 20
+
+func (m *Model) encode(p *DraftPrompt) []uint32 {
+	dst := make([]uint32, 0, (len(p.Text)+len(p.tail))/3+16)
+	dst = m.cache.Encode(dst, p.Text, tokenizer.Options{AddSpecial: p.addSpecial})
+	if p.tail != "" {
+		dst = m.cache.Encode(dst, p.tail, tokenizer.Options{})
+	}
+	return dst
+}
+
+// expandText is for engines that expand placeholders in the text (SGLang, TensorRT-LLM). SGLang gives its processor the
+// prompt's ids decoded.
+func (m *Model) expandText(d *Draft, p *DraftPrompt, sizes []vision.Media) (Expanded, error) {
+	text := p.Text
+	if m.opt.Engine == "sglang" {
+		text = m.tok.Decode(m.encode(p), false)
+	}
+	out, spans, err := m.vision.ExpandText(make([]uint32, 0, len(text)/3+1300*len(sizes)), text, sizes, d.kwargs)
+	return expanded(out, spans, err)
 }
 
 func (m *Model) expandMedia(d *Draft, ids []uint32, sizes []vision.Media) (e Expanded, err error) {
 	if m.visErr != nil {
-		return Expanded{Why: "media of a model whose vision rule is not known"}, nil
+		return Expanded{Why: "media of a model whose vision rule is not known", Detail: m.visErr.Error()}, nil
 	}
 	out, spans, err := m.vision.Expand(make([]uint32, 0, len(ids)+1300*len(sizes)), ids, sizes, d.kwargs)
+	return expanded(out, spans, err)
+}
+
+// expanded turns package vision's errors into fixed texts.
+func expanded(out []uint32, spans []vision.Span, err error) (Expanded, error) {
 	if err == nil {
 		return Expanded{IDs: out, Spans: spans, Exact: true}, nil
 	}
@@ -376,9 +309,9 @@ func (m *Model) expandMedia(d *Draft, ids []uint32, sizes []vision.Media) (e Exp
 	var open *vision.UndecidableError
 	switch {
 	case errors.As(err, &refused):
-		return e, refuse(refused.Status, refused.Reason)
+		return Expanded{}, &Refused{Status: refused.Status, Reason: "media that the engine refuses for their sizes, number or place", Detail: refused.Reason}
 	case errors.As(err, &open):
-		return Expanded{IDs: out, Spans: spans, Why: open.Reason}, nil
+		return Expanded{IDs: out, Spans: spans, Why: "media whose tokens a request does not tell", Detail: open.Reason}, nil
 	}
-	return e, err
+	return Expanded{}, err
 }

@@ -1,0 +1,187 @@
+package prompt
+
+import (
+	"strings"
+	"unicode/utf8"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/mmhash/chat"
+	"github.com/sightline-router/sightline/mmhash/prompt/vision"
+)
+
+// Draft is a request that was read: one or several prompts, each text or ids, and their media.
+type Draft struct {
+	Prompts []DraftPrompt
+	Salt    string // cache_salt
+	// MMKwargs and MediaIOKwargs are the request's own, as JSON; "" for none.
+	MMKwargs, MediaIOKwargs string
+	kwargs                  vision.Kwargs
+	truncate                int // keep the last n ids; 0: all
+}
+
+// DraftPrompt is one prompt before its media are expanded.
+type DraftPrompt struct {
+	Text       string
+	IDs        []uint32 // given as ids by the client
+	Media      []Medium
+	addSpecial bool
+	tail       string // tokenised alone and put behind
+}
+
+// Endpoints that are read for some engine.
+const (
+	chatEndpoint        = "/v1/chat/completions"
+	completionsEndpoint = "/v1/completions"
+	batchEndpoint       = "/v1/chat/completions/batch"
+	responsesEndpoint   = "/v1/responses"
+	messagesEndpoint    = "/v1/messages"
+)
+
+// Reads reports whether requests to an endpoint are read. vLLM's are all read; of other engines /v1/chat/completions and
+// /v1/completions.
+func Reads(endpoint string) bool {
+	switch endpoint {
+	case chatEndpoint, completionsEndpoint, batchEndpoint, responsesEndpoint, messagesEndpoint:
+		return true
+	}
+	return false
+}
+
+// Read makes the draft of a request to one of the endpoints that Reads knows. Errors: a *Refused or an *Unpredicted.
+func (m *Model) Read(endpoint string, req *chat.Request) (*Draft, error) {
+	d := new(Draft)
+	if m.opt.Engine != "vllm" && endpoint != chatEndpoint && endpoint != completionsEndpoint {
+		return nil, ErrEndpoint
+	}
+	if err := m.common(endpoint, req, d); err != nil {
+		return nil, err
+	}
+	var err error
+	switch endpoint {
+	case completionsEndpoint:
+		err = m.completions(req, d)
+	case chatEndpoint:
+		err = m.chat(req, d)
+	case batchEndpoint:
+		err = m.batch(req, d)
+	case responsesEndpoint:
+		err = m.responses(req, d)
+	case messagesEndpoint:
+		err = m.messages(req, d)
+	default:
+		err = ErrEndpoint
+	}
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// common reads the fields that all endpoints share.
+func (m *Model) common(endpoint string, req *chat.Request, d *Draft) error {
+	if v, ok := req.Fields["cache_salt"]; ok && v.Type != gjson.Null {
+		salt, isText := req.Body.String(v)
+		if !isText || m.opt.Engine == "vllm" && (salt == "" || utf8.RuneCountInString(salt) > 128 || strings.ContainsAny(salt, "@/\\\x00")) {
+			return refuse(400, "cache_salt is not allowed")
+		}
+		d.Salt = salt
+	}
+	if m.opt.Engine != "vllm" || endpoint == messagesEndpoint { // APIs without the fields below
+		return nil
+	}
+	for key, dst := range map[string]*string{"mm_processor_kwargs": &d.MMKwargs, "media_io_kwargs": &d.MediaIOKwargs} {
+		v, ok := req.Fields[key]
+		if !ok || v.Type == gjson.Null {
+			continue
+		}
+		if !v.IsObject() {
+			return refuse(400, key+" is no object")
+		}
+		if m.opt.RefuseMMKwargs {
+			return refuse(400, key+" in a request, without --trust-request-mm-kwargs")
+		}
+		if v.Raw != "{}" {
+			*dst = req.Body.Full(v)
+		}
+	}
+	if d.MMKwargs != "" {
+		kw, err := vision.ParseKwargs([]byte(d.MMKwargs))
+		if err != nil {
+			return refuse(400, "mm_processor_kwargs cannot be read")
+		}
+		d.kwargs = kw
+	}
+	if endpoint == responsesEndpoint {
+		if v, given := req.Fields["truncation"]; given && v.String() != "disabled" {
+			d.truncate = m.opt.MaxModelLen
+		}
+		return nil
+	}
+	if v, ok := req.Fields["truncate_prompt_tokens"]; ok && v.Type == gjson.Number {
+		n := v.Int()
+		switch {
+		case n == -1:
+			n = int64(m.opt.MaxModelLen)
+		case n < -1 || n == 0:
+			return refuse(400, "truncate_prompt_tokens is out of range")
+		}
+		d.truncate = int(min(n, 1<<30))
+	}
+	return nil
+}
+
+// completions reads /v1/completions: no template; a text, ids, several texts or several lists of ids.
+func (m *Model) completions(req *chat.Request, d *Draft) error {
+	add := true
+	if v, ok := req.Fields["add_special_tokens"]; ok && v.Type == gjson.False {
+		add = false
+	}
+	p := req.Fields["prompt"]
+	one := func(v gjson.Result) error {
+		if v.IsArray() {
+			ids, ok := tokenIDs(v)
+			if !ok {
+				return refuse(400, "prompt is no list of token ids")
+			}
+			d.Prompts = append(d.Prompts, DraftPrompt{IDs: ids})
+			return nil
+		}
+		text, ok := req.Body.String(v)
+		if !ok {
+			return refuse(400, "prompt is neither text nor token ids")
+		}
+		d.Prompts = append(d.Prompts, DraftPrompt{Text: text, addSpecial: add})
+		return nil
+	}
+	if !p.IsArray() {
+		return one(p)
+	}
+	first := p.Get("0")
+	if first.Type == gjson.Number {
+		return one(p)
+	}
+	var err error
+	p.ForEach(func(_, v gjson.Result) bool {
+		if len(d.Prompts) == 1024 {
+			err = ErrManyPrompts
+		} else {
+			err = one(v)
+		}
+		return err == nil
+	})
+	if err == nil && len(d.Prompts) == 0 {
+		err = refuse(400, "prompt is empty")
+	}
+	return err
+}
+
+func tokenIDs(v gjson.Result) (ids []uint32, ok bool) {
+	ok = true
+	v.ForEach(func(_, id gjson.Result) bool {
+		ok = id.Type == gjson.Number && id.Num >= 0 && id.Num < 1<<31 && id.Num == float64(uint32(id.Num))
+		ids = append(ids, uint32(id.Num))
+		return ok
+	})
+	return ids, ok && len(ids) > 0
+}

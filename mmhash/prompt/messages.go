@@ -1,0 +1,408 @@
+package prompt
+
+import (
+	"strings"
+	"sync"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/mmhash/chat"
+	"github.com/sightline-router/sightline/mmhash/prompt/template"
+)
+
+// Anthropic's /v1/messages, made a chat as vLLM 0.32 does (entrypoints/anthropic/serving.py): system texts in front, tool
+// results as messages of their own before the user's, thinking as reasoning.
+
+func (m *Model) messages(req *chat.Request, d *Draft) error {
+	if n := req.Fields["max_tokens"]; n.Type != gjson.Number || n.Num < 1 {
+		return refuse(400, "max_tokens is missing or not positive")
+	}
+	if req.Batch != nil {
+		return refuse(400, "messages is a list of lists")
+	}
+	s, err := m.settingsMessages(req)
+	if err != nil {
+		return err
+	}
+	t, err := m.templateFor(s)
+	if err != nil {
+		return err
+	}
+	r := reader{m: m, body: req.Body, openai: t.openai}
+	var system []string
+	switch v := req.Fields["system"]; {
+	case v.Type == gjson.Null:
+	case v.IsArray():
+		parts, err := req.Body.Parts(v)
+		if err != nil {
+			return ErrPart
+		}
+		text, err := r.systemText(parts)
+		if err != nil {
+			return err
+		}
+		system = append(system, text)
+	default:
+		text, ok := req.Body.String(v)
+		if !ok {
+			return refuse(400, "system is neither text nor a list")
+		}
+		system = append(system, text)
+	}
+	merge := m.merges[0]() || m.merges[1]()
+	var turns []turn
+	for i := range req.Messages {
+		msg := &req.Messages[i]
+		if msg.Role != "system" {
+			if turns, err = r.messageTurns(turns, msg); err != nil {
+				return err
+			}
+			continue
+		}
+		text, err := r.inlineSystem(msg)
+		switch {
+		case err != nil:
+			return err
+		case text == "":
+		case merge:
+			system = append(system, text)
+		default:
+			turns = append(turns, textTurn("system", text))
+		}
+	}
+	if text := strings.Join(system, ""); text != "" {
+		turns = append([]turn{textTurn("system", text)}, turns...)
+	}
+	if len(turns) == 0 {
+		return refuse(400, "messages is empty")
+	}
+	return r.render(turns, t, s, d)
+}
+
+// systemText joins text blocks, less a coding client's attribution.
+func (r *reader) systemText(parts []chat.Part) (string, error) {
+	var b strings.Builder
+	for i := range parts {
+		switch p := &parts[i]; {
+		case p.Type == "tool_addition" || p.Type == "tool_removal":
+			return "", ErrPart
+		case p.Fields == nil || p.Type == "":
+			return "", refuse(400, "content block without a type")
+		case p.Type == "text":
+			text, ok := r.body.String(p.Fields["text"])
+			if !ok && p.Fields["text"].Type != gjson.Null {
+				return "", refuse(400, "text block without valid text")
+			}
+			if !strings.HasPrefix(text, "x-anthropic-billing-header") {
+				b.WriteString(text)
+			}
+		}
+	}
+	return b.String(), nil
+}
+
+func (r *reader) inlineSystem(m *chat.Message) (string, error) {
+	switch m.Kind {
+	case chat.Text:
+		text, ok := r.body.String(m.Content)
+		if !ok {
+			return "", refuse(400, "content is no valid text")
+		}
+		if strings.HasPrefix(text, "x-anthropic-billing-header") {
+			return "", nil
+		}
+		return text, nil
+	case chat.List:
+		return r.systemText(m.Parts)
+	}
+	return "", refuse(400, "content is neither text nor a list")
+}
+
+// messageTurns appends a user's or assistant's message, with the tool results in it as turns before it.
+func (r *reader) messageTurns(turns []turn, m *chat.Message) ([]turn, error) {
+	if m.Role != "user" && m.Role != "assistant" {
+		return nil, refuse(400, "message of an unknown role")
+	}
+	if m.Kind == chat.Text {
+		text, ok := r.body.String(m.Content)
+		if !ok {
+			return nil, refuse(400, "content is no valid text")
+		}
+		return append(turns, textTurn(m.Role, text)), nil
+	}
+	if m.Kind != chat.List {
+		return nil, refuse(400, "content is neither text nor a list")
+	}
+	t := turn{role: m.Role, kind: chat.List}
+	reasoning, thinks := "", false
+	for i := range m.Parts {
+		p := &m.Parts[i]
+		switch p.Type {
+		case "text":
+			text, ok := r.body.String(p.Fields["text"])
+			if !ok && p.Fields["text"].Type != gjson.Null {
+				return nil, refuse(400, "text block without valid text")
+			}
+			if text != "" {
+				t.items = append(t.items, item{text: text})
+			}
+		case "image":
+			if source := p.Fields["source"]; source.IsObject() && source.Raw != "{}" {
+				t.items = append(t.items, item{medium: r.imageSource(source, p.Raw)})
+			} else if source.Type != gjson.Null {
+				return nil, refuse(400, "image block without a source")
+			}
+		case "thinking":
+			if text, ok := r.body.String(p.Fields["thinking"]); ok {
+				reasoning, thinks = reasoning+text, true
+			}
+		case "redacted_thinking", "tool_reference":
+		case "tool_use":
+			t.calls = append(t.calls, r.toolUse(p))
+		case "tool_result":
+			if m.Role != "user" {
+				return nil, ErrPart
+			}
+			var err error
+			if turns, err = r.toolResult(turns, p); err != nil {
+				return nil, err
+			}
+		default:
+			return nil, refuse(400, "content block of an unknown type")
+		}
+	}
+	if thinks {
+		d := template.NewDict(2)
+		setReasoning(d, reasoning)
+		for _, e := range d.Entries() {
+			t.fields = append(t.fields, field{e.Key.Text(), e.Value})
+		}
+		if t.role != "assistant" { // templates get reasoning of the assistant only
+			t.fields = nil
+		}
+	}
+	if t.role != "assistant" {
+		t.calls = nil
+	}
+	switch {
+	case len(t.items) == 1 && t.items[0].medium == nil:
+		t.kind = chat.Text
+	case len(t.items) == 0 && t.role == "user":
+		return turns, nil
+	case len(t.items) == 0:
+		t.kind = chat.None
+	}
+	return append(turns, t), nil
+}
+
+// imageSource makes a medium of Anthropic's base64 or url source.
+func (r *reader) imageSource(source, part gjson.Result) *Medium {
+	md := &Medium{Modality: "image", Part: part}
+	if kind, _ := r.body.String(chat.Last(source, "type")); kind == "url" {
+		md.Source = chat.Last(source, "url")
+		return md
+	}
+	kind := "image/jpeg"
+	if v := chat.Last(source, "media_type"); v.Type == gjson.String {
+		kind = v.Raw[1 : len(v.Raw)-1]
+	}
+	md.Source = r.body.Prefixed("data:"+kind+";base64,", chat.Last(source, "data"))
+	return md
+}
+
+// toolUse is a tool call in the chat's form.
+func (r *reader) toolUse(p *chat.Part) template.Value {
+	get := func(key string) template.Value {
+		text, _ := r.body.String(p.Fields[key])
+		return template.String(text)
+	}
+	input := template.NewDict(0).Value()
+	if v := p.Fields["input"]; v.IsObject() {
+		if obj, err := template.FromJSON(r.body.Full(v)); err == nil {
+			input = obj
+		}
+	}
+	return call(get("id"), get("name"), input)
+}
+
+func call(id, name, arguments template.Value) template.Value {
+	f := template.NewDict(2)
+	f.Set("name", name)
+	f.Set("arguments", arguments)
+	d := template.NewDict(3)
+	d.Set("id", id)
+	d.Set("type", template.String("function"))
+	d.Set("function", f.Value())
+	return d.Value()
+}
+
+// toolResult appends a tool's message, and its pictures as a user's.
+func (r *reader) toolResult(turns []turn, p *chat.Part) ([]turn, error) {
+	var texts []string
+	var images, references []item
+	switch v := p.Fields["content"]; {
+	case v.Type == gjson.Null:
+	case v.Type == gjson.String:
+		text, ok := r.body.String(v)
+		if !ok {
+			return nil, refuse(400, "tool result without valid text")
+		}
+		texts = []string{text}
+	case v.IsArray():
+		parts, err := r.body.Parts(v)
+		if err != nil {
+			return nil, ErrPart
+		}
+		for i := range parts {
+			switch q := &parts[i]; q.Type {
+			case "text":
+				text, _ := r.body.String(q.Fields["text"])
+				texts = append(texts, text)
+			case "image":
+				images = append(images, item{medium: r.imageSource(q.Fields["source"], q.Raw)})
+			case "tool_reference":
+				name, _ := r.body.String(q.Fields["tool_name"])
+				if name == "" {
+					name, _ = r.body.String(q.Fields["name"])
+				}
+				if name != "" && r.openai {
+					references = append(references, item{part: toolReference(name)})
+				} else if name != "" {
+					references = append(references, item{text: name})
+				}
+			}
+		}
+	default:
+		return nil, refuse(400, "tool result of an unknown form")
+	}
+	id, _ := r.body.String(p.Fields["tool_use_id"])
+	fields := []field{{"tool_call_id", template.String(id)}}
+	result := textTurn("tool", strings.Join(texts, "\n"))
+	result.fields = fields
+	turns = append(turns, result)
+	if len(images) > 0 {
+		turns = append(turns, turn{role: "user", kind: chat.List, items: images})
+	}
+	if len(references) > 0 {
+		turns = append(turns, turn{role: "tool", kind: chat.List, items: references, fields: fields})
+	}
+	return turns, nil
+}
+
+func (m *Model) settingsMessages(req *chat.Request) (s settings, err error) {
+	s = settings{tools: template.None, documents: template.None, effort: template.None, generate: true}
+	if s.kwargs, err = m.templateKwargs(req); err != nil {
+		return s, err
+	}
+	if effort := chat.Last(req.Fields["output_config"], "effort"); effort.Type != gjson.Null {
+		switch effort.String() {
+		case "low", "medium", "high", "xhigh", "max":
+			s.effort = template.String(effort.String())
+		default:
+			return s, refuse(400, "output_config with an unknown effort")
+		}
+	}
+	if v := req.Fields["thinking"]; v.Type != gjson.Null {
+		switch chat.Last(v, "type").String() {
+		case "disabled":
+			s.effort = template.String(m.disabled())
+		case "enabled":
+			if chat.Last(v, "budget_tokens").Num < 1024 {
+				return s, refuse(400, "thinking with a budget below 1024")
+			}
+		case "adaptive":
+		default:
+			return s, refuse(400, "thinking of an unknown type")
+		}
+	}
+	choice := chat.Last(req.Fields["tool_choice"], "type").String()
+	raw := req.Fields["tools"]
+	if raw.Type == gjson.Null {
+		if choice != "" && choice != "none" && !m.opt.AutoToolChoice {
+			return s, refuse(400, "tools without --enable-auto-tool-choice")
+		}
+		return s, nil
+	}
+	if choice != "none" && !m.opt.AutoToolChoice {
+		return s, refuse(400, "tools without --enable-auto-tool-choice")
+	}
+	list, err := template.FromJSON(req.Body.Full(raw))
+	if err != nil || list.Kind() != template.KindList {
+		return s, refuse(400, "tools is no list")
+	}
+	if choice == "none" && m.opt.ExcludeToolsOnNone {
+		return s, nil
+	}
+	out := make([]template.Value, 0, len(list.Items()))
+	for _, tool := range list.Items() {
+		schema, _ := tool.Get("input_schema")
+		if tool.Dict() == nil || schema.Dict() == nil {
+			return s, refuse(400, "tool without an input_schema")
+		}
+		if _, ok := schema.Get("type"); !ok {
+			schema = with(schema, "type", template.String("object"))
+		}
+		fn, err := functionVLLM(with(tool, "parameters", schema), template.None)
+		if err != nil {
+			return s, err
+		}
+		d := template.NewDict(2)
+		d.Set("type", template.String("function"))
+		d.Set("function", fn)
+		out = append(out, d.Value())
+	}
+	s.tools = template.NewList(out...)
+	return s, nil
+}
+
+// messagesRules prepares what vLLM finds out about a template before it serves /v1/messages.
+func (m *Model) messagesRules() {
+	for i, t := range []*chatTemplate{m.plain, m.tools} {
+		m.merges[i] = sync.OnceValue(func() bool { return t == nil || t.wantsSystemFirst() })
+	}
+	m.disabled = sync.OnceValue(m.disabledEffort)
+}
+
+// wantsSystemFirst tells that a template fails on a second system message: then all are merged in front.
+func (t *chatTemplate) wantsSystemFirst() bool {
+	var list []template.Value
+	for _, role := range []string{"system", "user", "system", "user"} {
+		d := template.NewDict(2)
+		d.Set("role", template.String(role))
+		d.Set("content", template.String("t"))
+		list = append(list, d.Value())
+	}
+	var vars template.Vars
+	vars.Set("messages", template.NewList(list...))
+	vars.Set("add_generation_prompt", template.Bool(false))
+	_, err := t.Render(nil, vars)
+	return err != nil
+}
+
+// disabledEffort is the reasoning_effort that stands for disabled thinking: low where the template refuses none, or takes
+// it for another one.
+func (m *Model) disabledEffort() string {
+	probe := func(effort string) (string, bool) {
+		t, err := m.templateFor(settings{tools: template.None})
+		if err != nil {
+			return "", false
+		}
+		var d Draft
+		r := reader{m: m, openai: t.openai}
+		s := settings{tools: template.None, documents: template.None, effort: template.String(effort), generate: true}
+		if err := r.render([]turn{textTurn("user", "Hi")}, t, s, &d); err != nil {
+			return "", false
+		}
+		return d.Prompts[0].Text, true
+	}
+	none, ok := probe("none")
+	if !ok {
+		return "low"
+	}
+	for _, effort := range []string{"low", "medium", "high", "xhigh", "max"} {
+		if text, ok := probe(effort); ok && text == none {
+			return "low"
+		}
+	}
+	return "none"
+}

@@ -1,0 +1,167 @@
+package prompt
+
+import (
+	"strings"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/mmhash/chat"
+	"github.com/sightline-router/sightline/mmhash/prompt/template"
+)
+
+// The message forms of SGLang (0.5.23, entrypoints/openai/serving_chat.py and parser/jinja_template_utils.py).
+
+// conversational are model types whose prompts SGLang writes itself, past the chat template (parser/conversation.py).
+var conversational = map[string]bool{"internvl_chat": true, "deepseek_vl_v2": true, "multi_modality": true, "phi4mm": true, "minicpmv": true,
+	"minicpmo": true, "moss_vl": true, "deepseek-ocr": true, "unlimited-ocr": true, "paddleocr_vl": true, "whisper": true}
+
+// lastTurnSGLang treats an assistant message at the end: continued, its text goes behind the rendered prompt; else it
+// becomes a user message.
+func lastTurnSGLang(turns []turn, goOn bool) ([]turn, string, error) {
+	last := &turns[len(turns)-1]
+	text, ok := last.prose()
+	if last.kind == chat.None {
+		text, ok = "", true
+	}
+	if last.role != "assistant" || !ok {
+		return turns, "", nil
+	}
+	if goOn {
+		return turns[:len(turns)-1], text, nil
+	}
+	*last = textTurn("user", text)
+	return turns, "", nil
+}
+
+func (r *reader) sglang(turns []turn) (c conversation, err error) {
+	for i := range turns {
+		v, err := r.messageSGLang(&turns[i])
+		if err != nil {
+			return c, err
+		}
+		c.messages = append(c.messages, v)
+	}
+	c.media = r.media
+	return c, nil
+}
+
+func (r *reader) messageSGLang(t *turn) (template.Value, error) {
+	d := template.NewDict(4)
+	role := t.role
+	if role != "user" {
+		role = strings.ToLower(role)
+	}
+	switch role {
+	case "user":
+		if t.kind == chat.None {
+			return template.None, refuse(400, "user message without content")
+		}
+	case "system", "assistant", "tool", "function", "developer", "latest_reminder", "root":
+	default:
+		return template.None, refuse(400, "message of an unknown role")
+	}
+	content := template.String("")
+	if text, ok := t.prose(); ok {
+		content = template.String(text)
+	} else if t.kind == chat.List {
+		if !r.openai || role == "tool" && onlyText(t.items) { // media are dropped here
+			content = template.String(spaced(t.items))
+		} else {
+			content = r.parts(t.items)
+		}
+	}
+	d.Set("role", template.String(role))
+	if t.kind != chat.List || !r.openai { // else the message is put together anew, content last
+		d.Set("content", content)
+	}
+	if err := r.fieldsSGLang(d, t, role); err != nil {
+		return template.None, err
+	}
+	d.Set("content", content)
+	return d.Value(), nil
+}
+
+// spaced joins texts by blanks, empty ones too.
+func spaced(items []item) string {
+	var texts []string
+	for _, it := range items {
+		if it.medium == nil && it.part.Kind() == template.KindInvalid {
+			texts = append(texts, it.text)
+		}
+	}
+	return strings.Join(texts, " ")
+}
+
+func (r *reader) fieldsSGLang(d *template.Dict, t *turn, role string) error {
+	m := t.message
+	if m == nil || role == "user" {
+		return nil
+	}
+	for _, key := range []string{"tool_call_id", "name", "phase", "reasoning_content"} {
+		if text, ok := r.text(m, key); ok {
+			d.Set(key, template.String(text))
+		}
+	}
+	if raw := m.Fields["tool_calls"]; raw.Type != gjson.Null {
+		v, err := template.FromJSON(r.body.Full(raw))
+		if err != nil || v.Kind() != template.KindList {
+			return refuse(400, "tool_calls is no list")
+		}
+		calls := make([]template.Value, 0, len(v.Items()))
+		for _, call := range v.Items() {
+			if call, err = callSGLang(call); err != nil {
+				return err
+			}
+			calls = append(calls, call)
+		}
+		d.Set("tool_calls", template.NewList(calls...))
+	}
+	if raw := m.Fields["tools"]; raw.Type != gjson.Null {
+		list, err := template.FromJSON(r.body.Full(raw))
+		if err != nil || list.Kind() != template.KindList {
+			return refuse(400, "tools of a message is no list")
+		}
+		tools, err := toolsSGLang(list, gjson.Result{})
+		if err != nil {
+			return err
+		}
+		if tools.IsNone() {
+			tools = template.NewList()
+		}
+		d.Set("tools", tools)
+	}
+	if v := m.Fields["prefix"]; v.IsBool() {
+		d.Set("prefix", template.Bool(v.Bool()))
+	}
+	return nil
+}
+
+// callSGLang is a tool call as the request type dumps it, with its arguments as an object.
+func callSGLang(call template.Value) (template.Value, error) {
+	fn, _ := call.Get("function")
+	if call.Dict() == nil || fn.Dict() == nil {
+		return template.None, refuse(400, "tool call without a function")
+	}
+	get := func(v template.Value, key string) template.Value {
+		if v, ok := v.Get(key); ok {
+			return v
+		}
+		return template.None
+	}
+	args := get(fn, "arguments")
+	if args.IsString() {
+		var err error
+		if args, err = template.FromJSON(args.Text()); err != nil || args.Dict() == nil {
+			return template.None, refuse(400, "a tool call's arguments are no JSON object")
+		}
+	}
+	f := template.NewDict(2)
+	f.Set("name", get(fn, "name"))
+	f.Set("arguments", args)
+	d := template.NewDict(4)
+	d.Set("id", get(call, "id"))
+	d.Set("index", get(call, "index"))
+	d.Set("type", template.String("function"))
+	d.Set("function", f.Value())
+	return d.Value(), nil
+}

@@ -1,0 +1,188 @@
+package prompt
+
+import (
+	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/mmhash/chat"
+	"github.com/sightline-router/sightline/mmhash/prompt/template"
+)
+
+// toolList gives a chat request's tools as templates see them, None where there are none.
+func (m *Model) toolList(req *chat.Request) (template.Value, error) {
+	vllm := m.opt.Engine == "vllm"
+	choice := req.Fields["tool_choice"]
+	raw, ok := req.Fields["tools"]
+	if !ok || raw.Type == gjson.Null {
+		if vllm && choice.Type != gjson.Null && choice.String() != "none" {
+			return template.None, refuse(400, "tool_choice without tools")
+		}
+		return template.None, nil
+	}
+	list, err := template.FromJSON(req.Body.Full(raw))
+	if err != nil || list.Kind() != template.KindList {
+		return template.None, refuse(400, "tools is no list")
+	}
+	if len(list.Items()) == 0 {
+		if vllm {
+			return template.None, refuse(400, "tools is empty")
+		}
+		return template.None, nil
+	}
+	if vllm {
+		if err := m.toolChoice(req, list); err != nil {
+			return template.None, err
+		}
+		if choice.String() == "none" && m.opt.ExcludeToolsOnNone {
+			return template.None, nil
+		}
+		return toolsVLLM(list)
+	}
+	if m.opt.Engine == "sglang" {
+		return toolsSGLang(list, choice)
+	}
+	return toolsVLLM(list)
+}
+
+// toolChoice is what vLLM 0.32 demands of tool_choice. Without --enable-auto-tool-choice the server has no tool parser.
+func (m *Model) toolChoice(req *chat.Request, list template.Value) error {
+	choice, given := req.Fields["tool_choice"]
+	switch {
+	case given && (choice.Type == gjson.Null || choice.Type == gjson.String && choice.String() == "none"):
+		return nil
+	case choice.IsObject():
+		name, _ := req.Body.String(chat.Last(chat.Last(choice, "function"), "name"))
+		known := false
+		for _, tool := range list.Items() {
+			fn, _ := tool.Get("function")
+			n, _ := fn.Get("name")
+			known = known || name != "" && n.Text() == name
+		}
+		if !known {
+			return refuse(400, "tool_choice names no tool of the request")
+		}
+	case given && choice.String() != "auto" && choice.String() != "required":
+		return refuse(400, "tool_choice of an unknown form")
+	}
+	if !m.opt.AutoToolChoice {
+		return refuse(400, "tools without --enable-auto-tool-choice")
+	}
+	return nil
+}
+
+// toolsVLLM gives tools as vLLM 0.32 dumps them: type and function, and in it name, description, parameters in this order,
+// null where absent; strict and defer_loading only if given; nothing else of what the client sent.
+func toolsVLLM(list template.Value) (template.Value, error) {
+	out := make([]template.Value, 0, len(list.Items()))
+	for _, tool := range list.Items() {
+		fn, _ := tool.Get("function")
+		if tool.Dict() == nil || fn.Dict() == nil {
+			return template.None, refuse(400, "tool without a function")
+		}
+		deferred, _ := tool.Get("defer_loading")
+		f, err := functionVLLM(fn, deferred)
+		if err != nil {
+			return template.None, err
+		}
+		t := template.NewDict(3)
+		t.Set("type", template.String("function"))
+		t.Set("function", f)
+		if deferred.Kind() == template.KindBool {
+			t.Set("defer_loading", deferred)
+		}
+		out = append(out, t.Value())
+	}
+	return template.NewList(out...), nil
+}
+
+func functionVLLM(fn, deferred template.Value) (template.Value, error) {
+	if name, _ := fn.Get("name"); !name.IsString() {
+		return template.None, refuse(400, "tool without a name")
+	}
+	f := template.NewDict(5)
+	for _, key := range []string{"name", "description", "parameters"} {
+		v, ok := fn.Get(key)
+		if !ok {
+			v = template.None
+		}
+		f.Set(key, v)
+	}
+	if p, _ := f.Get("parameters"); !p.IsNone() && p.Dict() == nil {
+		return template.None, refuse(400, "tool whose parameters are no object")
+	}
+	if v, ok := fn.Get("strict"); ok && !v.IsNone() {
+		f.Set("strict", v)
+	}
+	if v, ok := fn.Get("defer_loading"); ok && !v.IsNone() {
+		deferred = v
+	}
+	if deferred.Kind() == template.KindBool {
+		f.Set("defer_loading", deferred)
+	}
+	return f.Value(), nil
+}
+
+// toolsSGLang gives tools as SGLang 0.5.23 dumps them: a function's keys as the client ordered them, what it left out
+// behind them as null, and defer_loading beside.
+func toolsSGLang(list template.Value, choice gjson.Result) (template.Value, error) {
+	if choice.Type == gjson.String && choice.String() == "none" {
+		return template.None, nil
+	}
+	var out []template.Value
+	for _, tool := range list.Items() {
+		fn, _ := tool.Get("function")
+		name, _ := fn.Get("name")
+		if tool.Dict() == nil || !name.IsString() {
+			return template.None, refuse(400, "tool without a function that has a name")
+		}
+		if choice.IsObject() && chat.Last(chat.Last(choice, "function"), "name").String() != name.Text() {
+			continue
+		}
+		f := template.NewDict(5)
+		for _, e := range fn.Dict().Entries() {
+			switch e.Key.Text() {
+			case "strict", "defer_loading":
+				if !e.Value.IsNone() {
+					f.Set(e.Key.Text(), e.Value)
+				}
+			case "description", "name", "parameters":
+				f.Set(e.Key.Text(), e.Value)
+			}
+		}
+		for _, key := range []string{"description", "parameters"} {
+			if _, ok := f.Get(key); !ok {
+				f.Set(key, template.None)
+			}
+		}
+		kind, ok := tool.Get("type")
+		if !ok {
+			kind = template.String("function")
+		}
+		t := template.NewDict(3)
+		t.Set("type", kind)
+		deferred, ok := tool.Get("defer_loading")
+		if !ok {
+			deferred = template.None
+		} else if _, has := f.Get("defer_loading"); !has && !deferred.IsNone() {
+			f.Set("defer_loading", deferred)
+		}
+		t.Set("function", f.Value())
+		t.Set("defer_loading", deferred)
+		out = append(out, t.Value())
+	}
+	if len(out) == 0 {
+		return template.None, nil
+	}
+	return template.NewList(out...), nil
+}
+
+// bareFunctions takes the functions out of their wrapping.
+func bareFunctions(tools template.Value) template.Value {
+	out := make([]template.Value, 0, len(tools.Items()))
+	for _, tool := range tools.Items() {
+		if fn, ok := tool.Get("function"); ok {
+			tool = fn
+		}
+		out = append(out, tool)
+	}
+	return template.NewList(out...)
+}

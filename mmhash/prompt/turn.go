@@ -1,0 +1,167 @@
+package prompt
+
+import (
+	"strings"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/mmhash/chat"
+	"github.com/sightline-router/sightline/mmhash/prompt/template"
+)
+
+// turn is one message, whichever API it came by, before an engine lays it out for the template.
+type turn struct {
+	role    string
+	kind    chat.ContentKind // None, Text (one item) or List
+	items   []item
+	calls   []template.Value // tool calls as the client gave them
+	fields  []field          // what else the template may read, in its order
+	message *chat.Message    // of a chat request
+}
+
+// item is one text or one medium of a turn.
+type item struct {
+	text   string
+	medium *Medium        // nil: a text
+	part   template.Value // neither: handed to the template as it is
+}
+
+type field struct {
+	name  string
+	value template.Value
+}
+
+func textTurn(role, text string) turn {
+	return turn{role: role, kind: chat.Text, items: []item{{text: text}}}
+}
+
+// prose is the turn's one text; ok is false where the content is a list or null.
+func (t *turn) prose() (text string, ok bool) {
+	if t.kind != chat.Text {
+		return "", false
+	}
+	return t.items[0].text, true
+}
+
+// conversation is what a template gets, and the media that it will place, in order.
+type conversation struct {
+	messages []template.Value
+	media    []Medium
+}
+
+// reader turns requests into conversations by the engine's rules.
+type reader struct {
+	m      *Model
+	body   *chat.Skeleton
+	openai bool // content as a list of parts; else one string with placeholders in it
+	media  []Medium
+}
+
+// turns reads chat messages as the engine's request types do.
+func (r *reader) turns(messages []chat.Message) ([]turn, error) {
+	out := make([]turn, len(messages))
+	for i := range messages {
+		m := &messages[i]
+		if m.Role == "" {
+			return nil, refuse(400, "message without a role")
+		}
+		t := &out[i]
+		t.role, t.kind, t.message = m.Role, m.Kind, m
+		switch m.Kind {
+		case chat.None:
+		case chat.Text:
+			text, ok := r.body.String(m.Content)
+			if !ok {
+				return nil, refuse(400, "content is no valid text")
+			}
+			t.items = []item{{text: text}}
+		case chat.List:
+			t.items = make([]item, 0, len(m.Parts))
+			for j := range m.Parts {
+				it, skip, err := r.item(&m.Parts[j])
+				if err != nil {
+					return nil, err
+				}
+				if !skip {
+					t.items = append(t.items, it)
+				}
+			}
+		default:
+			return nil, refuse(400, "content is neither text nor a list")
+		}
+		if calls, ok := m.Fields["tool_calls"]; ok && calls.Type != gjson.Null && m.Role == "assistant" {
+			v, err := template.FromJSON(r.body.Full(calls))
+			if err != nil || v.Kind() != template.KindList {
+				return nil, refuse(400, "tool_calls is no list")
+			}
+			t.calls = v.Items()
+		}
+	}
+	return out, nil
+}
+
+func (r *reader) item(p *chat.Part) (it item, skip bool, err error) {
+	if r.m.opt.Engine == "vllm" {
+		return r.partVLLM(p)
+	}
+	return r.partPlain(p)
+}
+
+// text reads a message's field; ok is false where it is missing or no string.
+func (r *reader) text(m *chat.Message, key string) (string, bool) {
+	return r.body.String(m.Fields[key])
+}
+
+// take notes a medium of the request.
+func (r *reader) take(it item) {
+	if it.medium != nil {
+		r.media = append(r.media, *it.medium)
+	}
+}
+
+// parts are a turn's items as the list that a template of the openai format reads.
+func (r *reader) parts(items []item) template.Value {
+	list := make([]template.Value, 0, len(items))
+	for _, it := range items {
+		switch {
+		case it.medium != nil:
+			r.take(it)
+			d := template.NewDict(1)
+			d.Set("type", template.String(it.medium.kind()))
+			list = append(list, d.Value())
+		case it.part.Kind() != template.KindInvalid:
+			list = append(list, it.part)
+		default:
+			list = append(list, textPart(it.text))
+		}
+	}
+	return template.NewList(list...)
+}
+
+func textPart(text string) template.Value {
+	d := template.NewDict(2)
+	d.Set("type", template.String("text"))
+	d.Set("text", template.String(text))
+	return d.Value()
+}
+
+// with is a dict with one key replaced, in its old place, or behind the others.
+func with(dict template.Value, key string, v template.Value) template.Value {
+	d := template.NewDict(dict.Dict().Len() + 1)
+	for _, e := range dict.Dict().Entries() {
+		d.Set(e.Key.Text(), e.Value)
+	}
+	d.Set(key, v)
+	return d.Value()
+}
+
+// joined puts texts together, the empty ones left out.
+func joined(items []item, sep string) string {
+	texts := make([]string, 0, len(items))
+	for _, it := range items {
+		if it.medium == nil && it.text != "" {
+			texts = append(texts, it.text)
+		}
+	}
+	return strings.Join(texts, sep)
+}
