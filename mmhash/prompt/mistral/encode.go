@@ -1,0 +1,342 @@
+package mistral
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/sightline-router/sightline/mmhash/chat"
+	"github.com/sightline-router/sightline/mmhash/prompt/template"
+	"github.com/sightline-router/sightline/mmhash/prompt/tokenizer"
+)
+
+// Prompt is an encoded request. Each picture stands in IDs as one [IMG]; Images are their parts in the order of the
+// prompt.
+type Prompt struct {
+	IDs    []uint32
+	Images []*chat.Part
+}
+
+// Encode makes the prompt of a request. Errors: a *RefusedError, or one that says what is not read (audio).
+func (t *Tokenizer) Encode(r *Request) (Prompt, error) {
+	list, err := t.read(r)
+	if err != nil {
+		return Prompt{}, err
+	}
+	tools, err := readTools(r.Tools)
+	if err != nil {
+		return Prompt{}, err
+	}
+	if err := t.validate(list); err != nil {
+		return Prompt{}, err
+	}
+	effort, err := t.reasoningEffort(r.Effort)
+	if err != nil {
+		return Prompt{}, err
+	}
+	size := 64
+	for i := range r.Messages {
+		size += len(r.Messages[i].Content.Raw)/3 + 16
+	}
+	e := encoder{t: t, ids: make([]uint32, 0, size), tools: tools, effort: effort}
+	list, e.system = t.normalize(list)
+	if err := e.messages(list); err != nil {
+		return Prompt{}, err
+	}
+	return Prompt{IDs: e.ids, Images: e.images}, nil
+}
+
+var efforts = []string{"none", "minimal", "low", "medium", "high", "xhigh", "max"}
+
+// reasoningEffort checks what a request asks for; only version 15 puts it into the prompt.
+func (t *Tokenizer) reasoningEffort(asked string) (string, error) {
+	if asked != "" && !slices.Contains(efforts, asked) {
+		return "", refuse("reasoning_effort that mistral-common does not know")
+	}
+	if t.effort == nil {
+		return "", nil
+	}
+	if asked == "" {
+		return t.effort.Default, nil
+	}
+	if !slices.Contains(t.effort.Values, asked) {
+		return "", refuse("reasoning_effort that this model does not take")
+	}
+	return asked, nil
+}
+
+// encoder writes one prompt.
+type encoder struct {
+	t      *Tokenizer
+	ids    []uint32
+	images []*chat.Part
+	tools  []template.Value
+	system string // up to version 3
+	effort string // version 15
+}
+
+func (e *encoder) control(ids ...uint32) { e.ids = append(e.ids, ids...) }
+
+func (e *encoder) text(text string) {
+	e.ids = e.t.text.Encode(e.ids, text, tokenizer.Options{PlainSpecials: true})
+}
+
+// json writes a value as json.dumps(v, ensure_ascii=False) does.
+func (e *encoder) json(v template.Value) error {
+	text, err := template.AppendJSON(nil, v)
+	if err != nil {
+		return err
+	}
+	e.text(string(text))
+	return nil
+}
+
+func (e *encoder) messages(list []message) (err error) {
+	firstUser, lastUser := -1, -1
+	for i := range list {
+		if list[i].role == "user" {
+			if lastUser = i; firstUser < 0 {
+				firstUser = i
+			}
+		}
+	}
+	if e.t.version == 2 && severalResults(list, lastUser) {
+		return refuse("several tool results for one turn, which version 2 has no form for")
+	}
+	e.control(e.t.id.bos)
+	for i := range list {
+		m := &list[i]
+		switch m.role {
+		case "user":
+			err = e.user(m, i == firstUser, i == lastUser)
+		case "assistant":
+			err = e.assistant(m, i < lastUser)
+		case "tool":
+			err = e.result(m, i < lastUser)
+		case "system":
+			e.control(e.t.id.system)
+			if m.kind == chat.Text {
+				e.text(m.text)
+			} else {
+				err = e.chunks(m.chunks)
+			}
+			e.control(e.t.id.systemEnd)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// severalResults tells whether a turn behind the last user message has more than one tool result.
+func severalResults(list []message, lastUser int) bool {
+	calling, n := false, 0
+	for i := max(lastUser, 0); i < len(list); i++ {
+		switch m := &list[i]; {
+		case m.role == "assistant":
+			calling, n = len(m.calls) > 0, 0
+		case m.role != "tool":
+			calling, n = false, 0
+		case calling:
+			if n++; n > 1 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (e *encoder) user(m *message, first, last bool) error {
+	id, v := &e.t.id, e.t.version
+	if v == 1 {
+		text := m.text
+		if first && e.system != "" {
+			text = e.system + "\n\n" + text
+		}
+		e.text("[INST] " + text + " [/INST]")
+		return nil
+	}
+	if v >= 13 && first || v < 13 && last {
+		if len(e.tools) > 0 {
+			e.control(id.tools)
+			if err := e.json(template.NewList(e.tools...)); err != nil {
+				return err
+			}
+			e.control(id.toolsEnd)
+		}
+		if e.effort != "" {
+			e.control(id.settings)
+			e.text(`{"reasoning_effort": "` + e.effort + `"}`)
+			e.control(id.settingsEnd)
+		}
+	}
+	e.control(id.inst)
+	system := ""
+	if last && e.system != "" {
+		system = e.system + "\n\n"
+	}
+	if m.kind == chat.Text {
+		e.text(system + m.text)
+	} else {
+		if system != "" {
+			e.text(system)
+		}
+		if err := e.chunks(imageFirst(m.chunks)); err != nil {
+			return err
+		}
+	}
+	e.control(id.instEnd)
+	return nil
+}
+
+// imageFirst moves a picture behind nothing but text to the front.
+func imageFirst(list []chunk) []chunk {
+	n := len(list) - 1
+	if n < 1 || list[n].kind != imageChunk || slices.ContainsFunc(list[:n], func(c chunk) bool { return c.kind != textChunk }) {
+		return list
+	}
+	return append([]chunk{list[n]}, list[:n]...)
+}
+
+func (e *encoder) chunks(list []chunk) error {
+	id := &e.t.id
+	for _, c := range list {
+		switch c.kind {
+		case textChunk:
+			e.text(c.text)
+		case imageChunk:
+			if !e.t.images {
+				return refuse("image for a tokenizer without an image encoder")
+			}
+			e.control(id.img)
+			e.images = append(e.images, c.part)
+		case thinkChunk:
+			if !id.canThink {
+				return refuse("reasoning for a tokenizer without tokens for it")
+			}
+			e.control(id.think)
+			e.text(c.text)
+			if !c.open {
+				e.control(id.thinkEnd)
+			}
+		}
+	}
+	return nil
+}
+
+func (e *encoder) assistant(m *message, beforeLastUser bool) error {
+	v := e.t.version
+	calling := len(m.calls) > 0
+	switch {
+	case v == 1 && calling:
+		return refuse("tool calls, which version 1 has no form for")
+	case m.empty() && !calling, v < 7 && !m.empty() && calling:
+		return refuse("message of the assistant with content and tool calls, or with none of them")
+	case v == 2 && calling && beforeLastUser:
+		return nil // version 2 forgets calls of earlier turns
+	}
+	switch {
+	case m.kind == chat.List:
+		if err := e.chunks(m.chunks); err != nil {
+			return err
+		}
+	case v == 1:
+		e.text(m.text)
+	case m.text != "":
+		e.text(strings.TrimRight(m.text, " "))
+	}
+	if calling {
+		if err := e.calls(m.calls); err != nil {
+			return err
+		}
+	}
+	if !m.prefix {
+		e.control(e.t.id.eos)
+	}
+	return nil
+}
+
+func (e *encoder) calls(calls []call) error {
+	id, v := &e.t.id, e.t.version
+	if v < 11 { // a JSON list
+		list := make([]template.Value, 0, len(calls))
+		for _, c := range calls {
+			d := template.NewDict(3)
+			d.Set("name", template.String(c.name))
+			d.Set("arguments", c.arguments)
+			if v >= 3 && c.id != "" && c.id != "null" {
+				d.Set("id", template.String(c.id))
+			}
+			list = append(list, d.Value())
+		}
+		e.control(id.calls)
+		return e.json(template.NewList(list...))
+	}
+	for _, c := range calls {
+		e.control(id.calls)
+		e.text(c.name)
+		if v == 11 {
+			e.control(id.callID)
+			e.text(c.id)
+		}
+		e.control(id.args)
+		if err := e.json(c.arguments); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// result writes the result of a tool.
+func (e *encoder) result(m *message, beforeLastUser bool) error {
+	id, v := &e.t.id, e.t.version
+	if v == 1 {
+		return refuse("tool results, which version 1 has no form for")
+	}
+	if v == 2 && beforeLastUser {
+		return nil
+	}
+	e.control(id.results)
+	switch {
+	case v < 7:
+		if err := e.jsonResult(m); err != nil {
+			return err
+		}
+	case v < 13:
+		e.text(m.callID)
+		e.control(id.toolContent)
+		e.text(m.text)
+	case m.kind == chat.Text:
+		e.text(m.text)
+	default:
+		if err := e.chunks(m.chunks); err != nil {
+			return err
+		}
+	}
+	e.control(id.resultsEnd)
+	return nil
+}
+
+// jsonResult writes a result as JSON, with a content that is JSON itself as such.
+func (e *encoder) jsonResult(m *message) error {
+	content := template.NewDict(0).Value()
+	if m.text != "" {
+		var ok bool
+		if content, ok = parseJSON(m.text); !ok {
+			content = template.String(m.text)
+		}
+	}
+	d := template.NewDict(2)
+	if e.t.version >= 3 {
+		d.Set("content", content)
+		d.Set("call_id", template.String(m.callID))
+		return e.json(d.Value())
+	}
+	name := template.None
+	if m.name != nil {
+		name = template.String(*m.name)
+	}
+	d.Set("name", name)
+	d.Set("content", content)
+	return e.json(template.NewList(d.Value()))
+}
