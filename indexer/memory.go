@@ -38,6 +38,9 @@ type memory struct {
 	segments []*segment
 	scratch  []*scratch
 
+	ahead     []chunk // an arena made ready
+	preparing bool    // or being made ready
+
 	idle atomic.Int64 // units of free runs
 }
 
@@ -72,8 +75,8 @@ func (m *memory) grow() bool {
 	if m.count >= m.limit {
 		return false
 	}
-	n := min(m.limit-m.count, chunksPerArena(m.count))
-	arena := newArena(n)
+	arena := m.takeArena()
+	n := len(arena)
 	for k := n - 1; k >= 0; k-- {
 		c := m.count + k
 		m.chunks[c] = &arena[k]
@@ -182,7 +185,7 @@ func (m *memory) sheet(id uint32) *sheet {
 func (m *memory) usage() (resident, used int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	resident = int64(m.count) * chunkBytes
-	used = resident - int64(len(m.slabs))*slabWords*8 - int64(len(m.sheets))*sheetWords*8 - int64(len(m.segments)*segmentBytes) - m.idle.Load()*unitWords*8
+	resident = int64(m.count+len(m.ahead)) * chunkBytes
+	used = int64(m.count)*chunkBytes - int64(len(m.slabs))*slabWords*8 - int64(len(m.sheets))*sheetWords*8 - int64(len(m.segments)*segmentBytes) - m.idle.Load()*unitWords*8
 	return resident, used
 }
