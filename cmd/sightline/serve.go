@@ -60,7 +60,7 @@ func (c *serveCmd) Run(ctx context.Context) error {
 		fmt.Printf("%s: %d models, %d workers: good\n", c.Config, len(models), len(cfg.Workers))
 		return nil
 	}
-	return serve(ctx, cfg, models, log)
+	return serve(ctx, cfg, models, media, log)
 }
 
 func newLog(level string) (*zap.Logger, error) {
@@ -95,7 +95,7 @@ func loadModels(cfg config.Config, media *mmhash.Media, log *zap.Logger) ([]rout
 }
 
 // serve runs the router until ctx ends.
-func serve(ctx context.Context, cfg config.Config, models []router.Model, log *zap.Logger) error {
+func serve(ctx context.Context, cfg config.Config, models []router.Model, media *mmhash.Media, log *zap.Logger) error {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	ix := indexer.New(indexer.Options{MaxBytes: int64(cfg.Index.MaxBytes)})
@@ -107,6 +107,7 @@ func serve(ctx context.Context, cfg config.Config, models []router.Model, log *z
 	defer sources.close()
 	fl.Set(sources.workers)
 	sources.register(reg)
+	reg.MustRegister(stateMetrics{ix, media})
 	r := router.New(router.Options{Models: models, Fleet: fl, Index: ix, PredictedTTL: cfg.Index.PredictedTTL, Log: log, Metrics: reg})
 	srv, err := extproc.New(r.Decide, r.Observe, extproc.Options{MaxBody: int(cfg.BodyLimit), Log: log, Metrics: reg})
 	if err != nil {
