@@ -42,7 +42,7 @@ func (m *Model) batch(req *chat.Request, d *Draft) error {
 		return refuse(400, "messages is no list of conversations")
 	}
 	if n := req.Fields["n"]; n.Type == gjson.Number && n.Num != 1 {
-		return refuse(400, "a batch with n other than 1")
+		return refuse(400, "a batch that asks for several choices")
 	}
 	if choice := req.Fields["tool_choice"]; choice.Type != gjson.Null && choice.String() != "none" {
 		return refuse(400, "a batch with a tool_choice")

@@ -308,7 +308,7 @@ func (m *Model) settingsMessages(req *chat.Request) (s settings, err error) {
 			s.effort = template.String(m.disabled())
 		case "enabled":
 			if chat.Last(v, "budget_tokens").Num < 1024 {
-				return s, refuse(400, "thinking with a budget below 1024")
+				return s, refuse(400, "thinking with too small a budget")
 			}
 		case "adaptive":
 		default:
