@@ -105,12 +105,6 @@ type Edit struct {
 func (m *Model) Read(ctx context.Context, endpoint, lora string, req *chat.Request) (*Prompts, error) {
 	out := new(Prompts)
 	draft, err := m.prompt.Read(endpoint, req)
-	if m.Server.ClientUUID == "strip" {
-		var e error
-		if out.Edits, e = stripUUIDs(req); e != nil {
-			return out, e
-		}
-	}
 	if err != nil {
 		return out, fromPrompt(err)
 	}

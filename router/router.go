@@ -8,8 +8,10 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"net/http"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -117,25 +119,32 @@ func (r *Router) decide(ctx context.Context, req *Request, s *scratch, now time.
 		return r.byLoad(d, "body not read", "", now)
 	}
 	if err := s.body.Scan(req.Body); err != nil {
+		if refused := mmhash.Unread(req.Body, err); refused != nil {
+			return refuse(d, refused)
+		}
 		return r.byLoad(d, err.Error(), "", now)
 	}
-	if err := chat.Parse(&s.body, &s.req); err != nil {
-		return r.byLoad(d, err.Error(), "", now)
+	unread := chat.Parse(&s.body, &s.req)
+	n, known := r.names[s.req.Model]
+	clean, err := mmhash.Clean(&s.body, known && n.model.Prompts.Server.ClientUUID == "trust")
+	if err != nil {
+		return refuse(d, err)
 	}
-	n, ok := r.names[s.req.Model]
-	if !ok {
+	d.Edits = edits(clean)
+	if unread != nil {
+		return r.byLoad(d, unread.Error(), "", now)
+	}
+	if !known {
 		return r.byLoad(d, "model unknown", "", now)
 	}
 	d.Model = n.model.Name
 	prompts, err := n.model.Prompts.Read(ctx, req.Path, n.lora, &s.req)
 	if prompts != nil {
-		d.Edits = edits(prompts.Edits)
+		d.Edits = edits(clean, prompts.Edits)
 	}
 	var refused *mmhash.Refused
 	if errors.As(err, &refused) && refused.ByUs {
-		d.Refuse = &Refusal{Status: refused.Status, Message: refused.Reason}
-		d.Why = refused.Reason
-		return d
+		return refuse(d, refused)
 	}
 	if refused != nil {
 		return r.byLoad(d, "the engine will answer with an error", d.Model, now)
@@ -335,13 +344,25 @@ func (r *Router) Observe(o Outcome) {
 	}
 }
 
-func edits(in []mmhash.Edit) []Edit {
-	if len(in) == 0 {
-		return nil
+// refuse answers the client in the workers' stead.
+func refuse(d Decision, err error) Decision {
+	d.Edits, d.Why = nil, err.Error()
+	d.Refuse = &Refusal{Status: http.StatusBadRequest, Message: d.Why}
+	var refused *mmhash.Refused
+	if errors.As(err, &refused) {
+		d.Why = refused.Reason
+		d.Refuse = &Refusal{Status: refused.Status, Message: refused.Reason}
 	}
-	out := make([]Edit, len(in))
-	for i, e := range in {
-		out[i] = Edit(e)
+	return d
+}
+
+// edits puts what is taken out of a body and what is put in into one list, in the body's order.
+func edits(lists ...[]mmhash.Edit) (out []Edit) {
+	for _, list := range lists {
+		for _, e := range list {
+			out = append(out, Edit(e))
+		}
 	}
+	slices.SortStableFunc(out, func(a, b Edit) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To)) })
 	return out
 }

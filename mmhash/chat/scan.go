@@ -39,6 +39,7 @@ type Literal struct {
 	lo, hi  int // its pieces
 	Len     int // raw bytes
 	Escaped bool
+	before  int // raw bytes of the long literals in front of it
 }
 
 // Skeleton is a scanned body. It refers to the body's memory and must not outlive it.
@@ -163,6 +164,9 @@ func (s *Skeleton) close(lit Literal) {
 				lit.Escaped = true
 				break
 			}
+		}
+		if n := len(s.lits); n > 0 {
+			lit.before = s.lits[n-1].before + s.lits[n-1].Len
 		}
 		s.lits = append(s.lits, lit)
 	}
@@ -351,22 +355,23 @@ func (s *Skeleton) Full(v gjson.Result) string {
 	return unsafe.String(unsafe.SliceData(out), len(out))
 }
 
-// BodyRange is where a value's raw text, quotes included, stands in the body.
+// BodyRange is where a value's raw text, quotes included, stands in the body; -1, -1 for a value that is not of the body.
 func (s *Skeleton) BodyRange(v gjson.Result) (from, to int) {
 	at := s.offset(v.Raw)
-	return s.bodyOffset(at), s.bodyOffset(at + len(v.Raw))
+	if at < 0 {
+		return -1, -1
+	}
+	return s.BodyOffset(at), s.BodyOffset(at + len(v.Raw))
 }
 
-// bodyOffset maps a skeleton offset to the body's: every literal cut out before it adds its length.
-func (s *Skeleton) bodyOffset(at int) int {
-	off := at
-	for _, l := range s.lits {
-		if l.at >= at {
-			break
-		}
-		off += l.Len
+// BodyOffset maps an offset of JSON to the body's: every literal cut out before it adds its length.
+func (s *Skeleton) BodyOffset(at int) int {
+	i := s.firstAt(at)
+	if i == 0 {
+		return at
 	}
-	return off
+	last := &s.lits[i-1]
+	return at + last.before + last.Len
 }
 
 // Release drops what the skeleton holds of the body; it can then be pooled.

@@ -1,0 +1,324 @@
+package mmhash
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/sightline-router/sightline/mmhash/chat"
+)
+
+// A place where a pair can be put into a body: ‹x at the front of an object, x› at its end.
+var places = map[string]scope{"B": inBody, "A": inArgs, "P": inPart, "M": inMedia}
+
+var longURL = "data:image/png;base64," + strings.Repeat("QUJD", 700)
+
+// shapes are the bodies of the APIs that engines serve.
+var shapes = map[string]string{
+	"chat": `{‹B"model":"m","vllm_xargs":{‹A"top":1A›},"messages":[{"role":"system","content":"be kind"},{"role":"user","content":` +
+		`[{‹P"type":"image_url","image_url":{‹M"url":"` + longURL + `"M›}P›},{"type":"text","text":"what?"}]}]B›}`,
+	"one part": `{"model":"m","messages":[{"role":"user","content":{‹P"type":"image_url","image_url":{‹M"url":"` + longURL + `"M›}P›}}]}`,
+	"tools": `{"model":"m","tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{"uuid":{"type":"string"},"kv_transfer_params":{}}}}}],` +
+		`"messages":[{"role":"assistant","content":null,"uuid":"of the client","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":{"uuid":"x","mm_hashes":1}}}]},` +
+		`{"role":"tool","content":[{‹P"type":"image_url","image_url":{‹M"url":"` + longURL + `"M›}P›}]}]B›}`,
+	"completions": `{‹B"model":"m","prompt":["` + strings.Repeat("long ", 400) + `",[1,2,3]],"extra_args":{‹A"top":1A›}B›}`,
+	"responses": `{‹B"model":"m","input":[{"type":"message","role":"user","content":[{‹P"type":"input_image","detail":"auto","image_url":"` + longURL + `"P›}]},` +
+		`{"type":"function_call_output","call_id":"1","output":[{‹P"type":"input_image","detail":"auto","image_url":"` + longURL + `"P›}]}]B›}`,
+	"messages": `{‹B"model":"m","max_tokens":1,"system":[{‹P"type":"text","text":"be kind"P›}],"messages":[{"role":"user","content":[{‹P"type":"image","source":` +
+		`{‹M"type":"base64","media_type":"image/png","data":"` + longURL[22:] + `"M›}P›},{"type":"tool_result","tool_use_id":"1","content":[{‹P"type":"image","source":{‹M"type":"url","url":"http://x/y"M›}P›}]}]}]B›}`,
+	"batch": `{‹B"model":"m","messages":[[{"role":"user","content":[{‹P"type":"image_url","image_url":{‹M"url":"` + longURL + `"M›}P›}]}],` +
+		`[{"role":"user","content":[{‹P"image_url":"` + longURL + `"P›},"text"]}]]B›}`,
+}
+
+// fill puts pair at the places named, and takes the other marks out.
+func fill(shape, place, pair string) string {
+	for p := range places {
+		front, back := "", ""
+		if strings.TrimSuffix(place, "›") == p && strings.HasSuffix(place, "›") && pair != "" {
+			back = "," + pair
+		} else if strings.TrimPrefix(place, "‹") == p && strings.HasPrefix(place, "‹") && pair != "" {
+			front = pair + ","
+		}
+		shape = strings.ReplaceAll(strings.ReplaceAll(shape, "‹"+p, front), p+"›", back)
+	}
+	return shape
+}
+
+func clean(t testing.TB, text string, keepUUID bool) (string, error) {
+	t.Helper()
+	var s chat.Skeleton
+	half := len(text) / 2
+	if err := s.Scan([][]byte{[]byte(text[:half]), []byte(text[half:])}); err != nil {
+		t.Fatal(err)
+	}
+	list, err := Clean(&s, keepUUID)
+	return apply(t, text, list), err
+}
+
+func apply(t testing.TB, text string, list []Edit) string {
+	t.Helper()
+	var out strings.Builder
+	at := 0
+	for _, e := range list {
+		if e.From < at || e.To < e.From || e.To > len(text) {
+			t.Fatalf("edit [%d, %d) after %d in %d bytes", e.From, e.To, at, len(text))
+		}
+		out.WriteString(text[at:e.From])
+		out.Write(e.Text)
+		at = e.To
+	}
+	return out.String() + text[at:]
+}
+
+// Each field of the table, in each shape and place, once and twice, first and last, plain and escaped: what is left is the
+// body without it, byte for byte.
+func TestClean(t *testing.T) {
+	fields := map[string]scope{}
+	for k, in := range steering {
+		fields[k] = in
+	}
+	for _, k := range []string{"bootstrap_host", "bootstrap_port", "bootstrap_room", "bootstrap_pair_key"} {
+		fields[k] = inBody | inArgs
+	}
+	for field, in := range fields {
+		t.Run(field, func(t *testing.T) {
+			ran := 0
+			for name, shape := range shapes {
+				want := fill(shape, "", "")
+				if got, err := clean(t, want, false); err != nil || got != want {
+					t.Fatalf("%s: a body without such fields is changed: %v", name, err)
+				}
+				for place, at := range places {
+					if at&in == 0 || !strings.Contains(shape, "‹"+place) && !strings.Contains(shape, place+"›") {
+						continue
+					}
+					var escaped strings.Builder
+					for _, c := range field {
+						fmt.Fprintf(&escaped, `\u%04X`, c)
+					}
+					for _, pair := range []string{
+						`"` + field + `":"x"`, `"` + field + `":{"` + field + `":[1,{"a":"}\\\""}]}`, `"` + field + `":null`,
+						`"` + escaped.String() + `":""`, `"` + field[:1] + fmt.Sprintf(`\u%04x`, field[1]) + field[2:] + `":1`,
+						`"` + field + `":"first","` + field + `":"` + longURL + `"`,
+					} {
+						for _, end := range []string{"‹" + place, place + "›"} {
+							body := fill(shape, end, pair)
+							if body == want {
+								continue
+							}
+							got, err := clean(t, body, false)
+							if err != nil || got != want {
+								t.Errorf("%s, %s at %s: %v\n%.300s", name, pair[:min(len(pair), 60)], end, err, got)
+							}
+							ran++
+						}
+					}
+				}
+			}
+			if ran < 20 {
+				t.Errorf("only %d bodies", ran)
+			}
+		})
+	}
+}
+
+// What stands around a pair does not matter, nor what else is in the object.
+func TestCleanForms(t *testing.T) {
+	part := func(inside string) string { return `{"model":"m","messages":[{"role":"user","content":[` + inside + `]}]}` }
+	const img = `"type":"image_url","image_url":{"url":"http://x/y"}`
+	for _, c := range []struct{ name, body, want string }{
+		{"spaces", "{ \"a\" : 1 ,\n \"kv_transfer_params\" : { } , \"b\" : 2 }", "{ \"a\" : 1 , \"b\" : 2 }"},
+		{"first, spaces", "{ \"kv_transfer_params\" : { } , \"b\" : 2 }", "{ \"b\" : 2 }"},
+		{"alone", `{"kv_transfer_params":1}`, `{}`},
+		{"alone, spaces", `{ "kv_transfer_params" : 1 }`, `{  }`},
+		{"nothing else", `{"bootstrap_host":1,"bootstrap_room":[2],"mm_hashes":"a"}`, `{}`},
+		{"two, then one", `{"bootstrap_host":1,"mm_hashes":"a","x":1}`, `{"x":1}`},
+		{"around one", `{"bootstrap_host":1,"x":1,"mm_hashes":"a"}`, `{"x":1}`},
+		{"arguments emptied", `{"vllm_xargs":{"kv_cache_report_mode":"full"}}`, `{"vllm_xargs":{}}`},
+		{"transfer in arguments", `{"vllm_xargs":{"kv_transfer_params":["x"],"n":1}}`, `{"vllm_xargs":{"n":1}}`},
+		{"messages twice", `{"messages":[{"content":[{` + img + `,"uuid":"a"}]}],"messages":[{"content":[{` + img + `,"uuid":"b"}]}]}`,
+			`{"messages":[{"content":[{` + img + `}]}],"messages":[{"content":[{` + img + `}]}]}`},
+		{"content twice", `{"messages":[{"content":[{` + img + `,"uuid":"a"}],"content":[{"uuid":0,` + img + `}]}]}`,
+			`{"messages":[{"content":[{` + img + `}],"content":[{` + img + `}]}]}`},
+		{"no uuid of a medium", part(`{"type":"text","text":"x","uuid":"y"}`), part(`{"type":"text","text":"x"}`)},
+		{"mode elsewhere", `{"kv_cache_report_mode":"full"}`, `{"kv_cache_report_mode":"full"}`},
+		{"in metadata", `{"metadata":{"uuid":"x","mm_hashes":"y"},"messages":[]}`, `{"metadata":{"uuid":"x","mm_hashes":"y"},"messages":[]}`},
+		{"in a schema", `{"response_format":{"json_schema":{"properties":{"uuid":{}}}}}`, `{"response_format":{"json_schema":{"properties":{"uuid":{}}}}}`},
+		{"a text that names them", part(`{"type":"text","text":"\"uuid\":\"x\""}`), part(`{"type":"text","text":"\"uuid\":\"x\""}`)},
+		{"no object", `[{"uuid":"x"}]`, `[{"uuid":"x"}]`},
+		{"bare", ` 12 `, ` 12 `},
+	} {
+		got, err := clean(t, c.body, false)
+		if err != nil || got != c.want {
+			t.Errorf("%s: %v\ngot  %s\nwant %s", c.name, err, got, c.want)
+		}
+	}
+	trusted := part(`{` + img + `,"uuid":"x","content_hash":"y"}`)
+	if got, err := clean(t, trusted, true); err != nil || got != part(`{`+img+`,"uuid":"x"}`) {
+		t.Errorf("client_uuid: trust: %v %s", err, got)
+	}
+}
+
+// A name without a picture asks for what somebody else sent.
+func TestCleanRefuses(t *testing.T) {
+	wrap := func(p string) string { return `{"messages":[{"content":[` + p + `]}]}` }
+	for _, c := range []struct {
+		part string
+		want bool
+	}{
+		{`{"type":"image_url","image_url":null,"uuid":"x"}`, true},
+		{`{"uuid":"x","type":"image_url"}`, true},
+		{`{"type":"image_url","image_url":null,"uu\u0069d":"x"}`, true},
+		{`{"type":"image_url","image_url":null,"audio_url":{"url":"http://x"},"uuid":"x"}`, true}, // vLLM takes image_url
+		{`{"type":"image_url","image_url":{"url":"a"},"image_url":null,"uuid":"x"}`, true},        // the last one counts
+		{`{"type":"image_url","image_url":null,"uuid":null,"uuid":7}`, true},
+		{`{"type":"image_url","image_url":null,"uuid":7,"uuid":null}`, true}, // the first might count somewhere
+		{`{"type":"input_image","file_id":null,"uuid":"x"}`, true},
+		{`{"type":"image_url","image_url":null,"uuid":null}`, false}, // the engine refuses it
+		{`{"type":"image_url","image_url":null}`, false},
+		{`{"type":"video_url","video_url":{"url":"http://x"},"uuid":"x"}`, false},
+	} {
+		_, err := clean(t, wrap(c.part), false)
+		var refused *Refused
+		if got := errors.As(err, &refused) && refused.ByUs && refused.Status == 400; got != c.want {
+			t.Errorf("%s: %v", c.part, err)
+		}
+	}
+	many := wrap(strings.Repeat(`{"text":"","uuid":1},`, maxSteering+1) + "1")
+	if _, err := clean(t, many, false); err == nil {
+		t.Error("thousands of fields are taken out")
+	}
+}
+
+// Bodies that we cannot read but an engine might.
+func TestUnread(t *testing.T) {
+	utf16 := func(s string) (out []byte) {
+		for _, c := range []byte(s) {
+			out = append(out, c, 0)
+		}
+		return out
+	}
+	for _, c := range []struct {
+		name string
+		body []byte
+		want bool
+	}{
+		{"cut", []byte(`{"messages":[{"uuid":`), false},
+		{"empty", nil, false},
+		{"NaN", []byte(`{"x":NaN,"kv_transfer_params":1}`), true},
+		{"Infinity", []byte(`{"x":-Infinity}`), true},
+		{"byte order mark", []byte("\xef\xbb\xbf{}"), true},
+		{"UTF-16", utf16(`{"mm_hashes":1}`), true},
+		{"UTF-16 with mark", append([]byte{0xff, 0xfe}, utf16(`{}`)...), true},
+		{"encoded surrogate", []byte("{\"x\":\"\xed\xa0\x80\",\"mm_hashes\":1}"), true},
+		{"not closed, with é", []byte(`{"x":"é`), false},
+		{"deep", []byte(strings.Repeat("[", 300) + strings.Repeat("]", 300)), false},
+		{"deep, with a field", []byte(`{"mm_hashes":1,"x":` + strings.Repeat("[", 300) + strings.Repeat("]", 300) + "}"), true},
+		{"deep, escaped", []byte(`{"mm_hash\u0065s":1,"x":` + strings.Repeat("[", 300) + strings.Repeat("]", 300) + "}"), true},
+		{"large", []byte(`{"x":[` + strings.Repeat("1,", 5<<20) + `1]}`), false},
+		{"large, with a field", []byte(`{"x":[` + strings.Repeat("1,", 5<<20) + `1],"bootstrap_host":"a"}`), true},
+	} {
+		for _, step := range []int{1, 3, 16384} {
+			if len(c.body) > 1<<20 && step < 16384 {
+				continue
+			}
+			var pieces [][]byte
+			for rest := c.body; len(rest) > 0; rest = rest[min(step, len(rest)):] {
+				pieces = append(pieces, rest[:min(step, len(rest))])
+			}
+			var s chat.Skeleton
+			err := s.Scan(pieces)
+			if err == nil {
+				t.Fatalf("%s: is read", c.name)
+			}
+			var refused *Refused
+			if got := errors.As(Unread(pieces, err), &refused) && refused.ByUs; got != c.want {
+				t.Errorf("%s in steps of %d: refused %v", c.name, step, got)
+			}
+		}
+	}
+}
+
+// Whatever the body: the edits fit, what is left is JSON, and nothing of the table is in it any more.
+func FuzzClean(f *testing.F) {
+	for _, shape := range shapes {
+		f.Add([]byte(strings.ReplaceAll(fill(shape, "‹P", `"uuid":"x"`), longURL, "data:,")))
+		f.Add([]byte(strings.ReplaceAll(fill(shape, "B›", `"bootstrap_port":[1],"mm_hashes":{}`), longURL, "data:,")))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		var s chat.Skeleton
+		if s.Scan([][]byte{body}) != nil {
+			return
+		}
+		list, err := Clean(&s, false)
+		if err != nil {
+			return
+		}
+		out := apply(t, string(body), list)
+		if !json.Valid([]byte(out)) && json.Valid(body) {
+			t.Fatalf("%q became %q", body, out)
+		}
+		var again chat.Skeleton
+		if err := again.Scan([][]byte{[]byte(out)}); err != nil {
+			t.Fatal(err)
+		}
+		if more, err := Clean(&again, false); err != nil || len(more) > 0 {
+			t.Fatalf("%q still has %v (%v)", out, more, err)
+		}
+		var tree any
+		if json.NewDecoder(bytes.NewReader([]byte(out))).Decode(&tree) == nil {
+			look(t, tree, inBody)
+		}
+	})
+}
+
+// look is Clean's rule once more, over a parsed body.
+func look(t *testing.T, v any, in scope) {
+	switch v := v.(type) {
+	case []any:
+		for _, e := range v {
+			if in == inList || in == inContent {
+				look(t, e, in)
+			}
+		}
+	case map[string]any:
+		if in == inList {
+			in = inMessage
+		} else if in == inContent {
+			in = inPart
+		}
+		for k, e := range v {
+			if in != nowhere && (steering[k]&in != 0 || in&(inBody|inArgs) != 0 && strings.HasPrefix(k, steeringPrefix)) {
+				t.Fatalf("%q is still there", k)
+			}
+			look(t, e, within[in][k])
+		}
+	}
+}
+
+// BenchmarkClean: a conversation of 100 KB text, and one with a large image.
+func BenchmarkClean(b *testing.B) {
+	turn := `{"role":"user","content":[{"type":"text","text":"` + strings.Repeat("some words ", 80) + `"}]},`
+	for name, body := range map[string]string{
+		"text100KB": `{"model":"m","messages":[` + strings.Repeat(turn, 100) + `{"role":"user","content":"?"}]}`,
+		"image3.7MB": `{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,` +
+			strings.Repeat("QUJD", 925000) + `"}},{"type":"text","text":"what?"}]}]}`,
+	} {
+		b.Run(name, func(b *testing.B) {
+			var s chat.Skeleton
+			if err := s.Scan([][]byte{[]byte(body)}); err != nil {
+				b.Fatal(err)
+			}
+			b.SetBytes(int64(len(s.JSON())))
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := Clean(&s, false); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
