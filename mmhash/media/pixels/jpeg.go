@@ -1,0 +1,518 @@
+package pixels
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/sightline-router/sightline/mmhash/media/header"
+)
+
+// JPEG as libjpeg-turbo 3.2 decodes it with its defaults: 8-bit Huffman-coded files, sequential and progressive, any
+// sampling factors that divide. A file whose data ends early, holds bits that are no code, or lacks a restart marker is
+// refused, though libjpeg would guess on with a warning: engines then show a picture that differs from build to build.
+// Not read: arithmetic coding, lossless, 12 bits, and progressive files without their low frequencies, which libjpeg
+// smooths.
+
+const (
+	maxScans = 100 // of one file; encoders write about ten
+	spec     = "JPEG"
+)
+
+// colours is how three or four components make a pixel.
+type colours uint8
+
+const (
+	grey colours = iota
+	ycc
+	rgb
+	cmyk
+	ycck
+)
+
+// component is one of a frame's planes.
+type component struct {
+	id            byte
+	h, v          int // sampling factors
+	tq            byte
+	width, height int // samples of the picture, without what fills up blocks
+	stride        int // samples of a row, with it
+	q             *quantTable
+	pred          int32
+	coefs         [][64]int16
+	known         [64]int8 // progressive: lowest bit seen of each coefficient, -1 = none
+	ring          []byte   // two rows of MCUs, decoded
+}
+
+// row gives one decoded row; only the last two rows of MCUs are kept. Rows beyond the edge repeat it.
+func (c *component) row(y int) []byte {
+	y = min(max(y, 0), c.height-1) % (16 * c.v)
+	return c.ring[y*c.stride : (y+1)*c.stride]
+}
+
+// jpeg is one file being decoded.
+type jpeg struct {
+	file []byte
+	pos  int
+	r    bitReader
+
+	width, height  int
+	hMax, vMax     int
+	mcuW, mcuH     int
+	comps          []component
+	progressive    bool
+	colours        colours
+	jfif, adobe    bool
+	adobeTransform byte
+	restart        int
+	quant          [4]*quantTable
+	dct, act       [4]*huffTable
+
+	out     *RGB
+	next    int // row of the picture to be written next
+	painter painter
+}
+
+func bad(kind header.Kind, format string, detail ...any) error {
+	return &header.Error{Kind: kind, Format: spec, Detail: fmt.Sprintf(format, detail...)}
+}
+
+func decodeJPEG(file []byte, lim Limits) (*RGB, error) {
+	d := &jpeg{file: file, pos: 2}
+	for scans := 0; ; {
+		marker, seg, err := d.segment()
+		if err != nil {
+			return nil, err
+		}
+		switch {
+		case marker == 0xD9:
+			if scans == 0 {
+				return nil, bad(header.Malformed, "no scan")
+			}
+			return d.finish()
+		case marker == 0xC4:
+			err = d.huffman(seg)
+		case marker == 0xDB:
+			err = d.quantization(seg)
+		case marker == 0xDD:
+			if len(seg) != 2 {
+				return nil, bad(header.Malformed, "restart interval of %d bytes", len(seg))
+			}
+			d.restart = int(binary.BigEndian.Uint16(seg))
+		case marker == 0xE0:
+			d.jfif = d.jfif || len(seg) >= 12 && string(seg[:5]) == "JFIF\x00"
+		case marker == 0xEE:
+			if len(seg) >= 12 && string(seg[:5]) == "Adobe" {
+				d.adobe, d.adobeTransform = true, seg[11]
+			}
+		case marker >= 0xC0 && marker <= 0xC2:
+			err = d.frame(seg, marker == 0xC2, lim)
+		case marker >= 0xC3 && marker <= 0xCF && marker != 0xC8 && marker != 0xCC:
+			err = bad(header.Unsupported, "coding process SOF%d", marker-0xC0)
+		case marker == 0xDA:
+			if scans++; scans > maxScans {
+				return nil, bad(header.Unsupported, "more than %d scans", maxScans)
+			}
+			var s *scan
+			if s, err = d.scan(seg); err != nil {
+				return nil, err
+			}
+			if !d.progressive && len(s.comps) == len(d.comps) {
+				if err = d.direct(s); err != nil {
+					return nil, err
+				}
+				return d.out, nil // libjpeg looks at nothing behind it
+			}
+			if err = d.keep(s, lim); err == nil {
+				err = d.coefficients(s)
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// segment finds the next marker and the bytes of its segment. Junk before a marker is passed over, as libjpeg does.
+func (d *jpeg) segment() (marker byte, seg []byte, err error) {
+	for {
+		for d.pos < len(d.file) && d.file[d.pos] != 0xFF {
+			d.pos++
+		}
+		for d.pos < len(d.file) && d.file[d.pos] == 0xFF {
+			d.pos++
+		}
+		if d.pos >= len(d.file) {
+			return 0, nil, bad(header.Truncated, "ends before the end marker")
+		}
+		marker = d.file[d.pos]
+		d.pos++
+		switch {
+		case marker == 0, marker == 1, marker >= 0xD0 && marker <= 0xD7:
+			continue
+		case marker == 0xD8:
+			return 0, nil, bad(header.Malformed, "second start of image")
+		case marker == 0xD9:
+			return marker, nil, nil
+		}
+		if d.pos+2 > len(d.file) {
+			return 0, nil, bad(header.Truncated, "ends in a segment")
+		}
+		n := int(binary.BigEndian.Uint16(d.file[d.pos:]))
+		if n < 2 {
+			return 0, nil, bad(header.Malformed, "segment of length %d", n)
+		}
+		if d.pos+n > len(d.file) {
+			return 0, nil, bad(header.Truncated, "ends in a segment")
+		}
+		seg = d.file[d.pos+2 : d.pos+n]
+		d.pos += n
+		return marker, seg, nil
+	}
+}
+
+func (d *jpeg) quantization(seg []byte) error {
+	for len(seg) > 0 {
+		wide, id := seg[0]>>4, seg[0]&15
+		size := 64
+		if wide != 0 {
+			size = 128
+		}
+		if id > 3 || len(seg) < 1+size {
+			return bad(header.Malformed, "quantization table")
+		}
+		t := new(quantTable)
+		for k, n := range natural {
+			v := int64(seg[1+k*size/64])
+			if wide != 0 {
+				v = v<<8 | int64(seg[2+2*k])
+			}
+			t[k] = v << (32 * (n & 1))
+		}
+		d.quant[id] = t // never changed: components keep the one of their first scan
+		seg = seg[1+size:]
+	}
+	return nil
+}
+
+func (d *jpeg) huffman(seg []byte) error {
+	for len(seg) > 0 {
+		if len(seg) < 17 || seg[0]&^0x13 != 0 {
+			return bad(header.Malformed, "Huffman table")
+		}
+		n := 0
+		for _, c := range seg[1:17] {
+			n += int(c)
+		}
+		if n > 256 || len(seg) < 17+n {
+			return bad(header.Malformed, "Huffman table of %d codes", n)
+		}
+		t, isDC := new(huffTable), seg[0] < 16
+		if !t.build(seg[1:17], seg[17:17+n], isDC) {
+			return bad(header.Malformed, "Huffman table does not add up")
+		}
+		if isDC {
+			d.dct[seg[0]&3] = t
+		} else {
+			d.act[seg[0]&3] = t
+		}
+		seg = seg[17+n:]
+	}
+	return nil
+}
+
+// frame reads SOFn and checks what the picture will cost before anything is allocated.
+func (d *jpeg) frame(seg []byte, progressive bool, lim Limits) error {
+	if d.comps != nil {
+		return bad(header.Malformed, "second frame header")
+	}
+	if len(seg) < 6 || len(seg) != 6+3*int(seg[5]) {
+		return bad(header.Malformed, "frame header of %d bytes", len(seg))
+	}
+	if seg[0] != 8 {
+		return bad(header.Unsupported, "%d bits a sample", seg[0])
+	}
+	d.height, d.width = int(binary.BigEndian.Uint16(seg[1:])), int(binary.BigEndian.Uint16(seg[3:]))
+	n := int(seg[5])
+	if d.width == 0 || d.height == 0 || n != 1 && n != 3 && n != 4 {
+		return bad(header.Malformed, "%d×%d, %d components", d.width, d.height, n)
+	}
+	d.progressive, d.comps = progressive, make([]component, n)
+	for i := range d.comps {
+		p := seg[6+3*i:]
+		c := &d.comps[i]
+		c.id, c.h, c.v, c.tq = p[0], int(p[1]>>4), int(p[1]&15), p[2]
+		if c.h < 1 || c.h > 4 || c.v < 1 || c.v > 4 || c.tq > 3 {
+			return bad(header.Malformed, "sampling %d×%d, quantization table %d", c.h, c.v, c.tq)
+		}
+		for k := range d.comps[:i] {
+			if d.comps[k].id == c.id {
+				return bad(header.Unsupported, "two components of one name")
+			}
+		}
+		if n == 1 {
+			c.h, c.v = 1, 1
+		}
+		d.hMax, d.vMax = max(d.hMax, c.h), max(d.vMax, c.v)
+		for k := range c.known {
+			c.known[k] = -1
+		}
+	}
+	d.mcuW, d.mcuH = ceil(d.width, 8*d.hMax), ceil(d.height, 8*d.vMax)
+	blocks := 0
+	for i := range d.comps {
+		c := &d.comps[i]
+		if d.hMax%c.h != 0 || d.vMax%c.v != 0 {
+			return bad(header.Malformed, "sampling factors %d×%d of %d×%d do not divide", c.h, c.v, d.hMax, d.vMax)
+		}
+		c.width, c.height = ceil(d.width*c.h, d.hMax), ceil(d.height*c.v, d.vMax)
+		c.stride = d.mcuW * c.h * 8
+		blocks += ceil(c.width, 8) * ceil(c.height, 8)
+	}
+	if blocks > 8*len(d.file) { // every block takes a bit at least
+		return bad(header.Truncated, "%d×%d pixels in %d bytes", d.width, d.height, len(d.file))
+	}
+	if need := d.outBytes(); need > lim.Memory {
+		return tooMuch(spec, need, lim)
+	}
+	d.colours = d.colourSpace()
+	return nil
+}
+
+func (d *jpeg) outBytes() int64 { return 3 * int64(d.width) * int64(d.height) }
+
+func ceil(a, b int) int { return (a + b - 1) / b }
+
+// colourSpace is libjpeg's guess (default_decompress_parms).
+func (d *jpeg) colourSpace() colours {
+	switch len(d.comps) {
+	case 1:
+		return grey
+	case 4:
+		if !d.adobe || d.adobeTransform == 0 {
+			return cmyk
+		}
+		return ycck
+	}
+	switch {
+	case d.jfif:
+		return ycc
+	case d.adobe:
+		if d.adobeTransform == 0 {
+			return rgb
+		}
+		return ycc
+	case d.comps[0].id == 'R' && d.comps[1].id == 'G' && d.comps[2].id == 'B':
+		return rgb
+	}
+	return ycc
+}
+
+// scan reads SOS and gathers the tables that it needs.
+func (d *jpeg) scan(seg []byte) (*scan, error) {
+	if d.comps == nil {
+		return nil, bad(header.Malformed, "scan before the frame header")
+	}
+	if len(seg) < 1 || seg[0] < 1 || seg[0] > 4 || len(seg) != 4+2*int(seg[0]) {
+		return nil, bad(header.Malformed, "scan header of %d bytes", len(seg))
+	}
+	n := int(seg[0])
+	p := seg[1+2*n:]
+	s := &scan{start: int(p[0]), end: int(p[1]), high: uint(p[2] >> 4), low: uint(p[2] & 15), restart: d.restart}
+	units := 0
+	for i := range n {
+		var c *component
+		for k := range d.comps {
+			if d.comps[k].id == seg[1+2*i] {
+				c = &d.comps[k]
+			}
+		}
+		for _, o := range s.comps {
+			if o == c {
+				c = nil
+			}
+		}
+		if c == nil {
+			return nil, bad(header.Malformed, "scan of unknown component %d", seg[1+2*i])
+		}
+		units += c.h * c.v
+		s.comps = append(s.comps, c)
+		td, ta := seg[2+2*i]>>4, seg[2+2*i]&15
+		if td > 3 || ta > 3 {
+			return nil, bad(header.Malformed, "scan with Huffman table %d, %d", td, ta)
+		}
+		s.dct[i], s.act[i] = d.dct[td], d.act[ta]
+		if needDC, needAC := !d.progressive || s.start == 0 && s.high == 0, !d.progressive || s.start > 0; needDC && s.dct[i] == nil || needAC && s.act[i] == nil {
+			return nil, bad(header.Malformed, "scan without its Huffman table")
+		}
+		if c.q == nil {
+			if c.q = d.quant[c.tq]; c.q == nil {
+				return nil, bad(header.Malformed, "no quantization table %d", c.tq)
+			}
+		}
+	}
+	if n > 1 && units > 10 {
+		return nil, bad(header.Malformed, "%d blocks in an MCU", units)
+	}
+	if !d.progressive {
+		return s, nil
+	}
+	if s.start > s.end || s.end > 63 || s.start == 0 && s.end > 0 || s.start > 0 && n > 1 ||
+		s.low > 13 || s.high > 0 && s.high != s.low+1 {
+		return nil, bad(header.Malformed, "progressive scan %d to %d, bits %d to %d", s.start, s.end, s.high, s.low)
+	}
+	for _, c := range s.comps {
+		for k := s.start; k <= s.end; k++ {
+			c.known[k] = int8(s.low)
+		}
+	}
+	return s, nil
+}
+
+// keep makes the coefficient arrays before the first of several scans.
+func (d *jpeg) keep(s *scan, lim Limits) error {
+	if d.comps[0].coefs != nil {
+		return nil
+	}
+	need := d.outBytes()
+	for i := range d.comps {
+		c := &d.comps[i]
+		need += 128 * int64(d.mcuW*c.h) * int64(d.mcuH*c.v)
+	}
+	if need > lim.Memory {
+		return tooMuch(spec, need, lim)
+	}
+	for i := range d.comps {
+		c := &d.comps[i]
+		c.coefs = make([][64]int16, d.mcuW*c.h*d.mcuH*c.v)
+	}
+	return nil
+}
+
+// units walks the MCUs of a scan and its restart markers. row, if given, is called after each row.
+func (d *jpeg) units(s *scan, w, h int, unit func(x, y int) bool, row ...func(y int)) error {
+	fresh := func() (marker byte) {
+		marker, used := d.r.reset(d.file[d.pos:])
+		d.pos += used
+		s.eobRun = 0
+		for _, c := range s.comps {
+			c.pred = 0
+		}
+		return marker
+	}
+	marker := fresh()
+	left, number := s.restart, byte(0)
+	for y := range h {
+		for x := range w {
+			if s.restart > 0 {
+				if left == 0 {
+					if marker != 0xD0+number || d.r.over() {
+						return d.broken(marker)
+					}
+					marker, left, number = fresh(), s.restart, (number+1)&7
+				}
+				left--
+			}
+			if !unit(x, y) {
+				return d.broken(marker)
+			}
+		}
+		if d.r.over() {
+			return d.broken(marker)
+		}
+		for _, f := range row {
+			f(y)
+		}
+	}
+	if marker == 0 {
+		return bad(header.Truncated, "ends before the end marker")
+	}
+	d.pos -= 2 // the marker behind the scan
+	return nil
+}
+
+func (d *jpeg) broken(marker byte) error {
+	if marker == 0 {
+		return bad(header.Truncated, "ends in its data")
+	}
+	return bad(header.Malformed, "damaged data before marker %#x", marker)
+}
+
+// direct decodes the one scan of an ordinary sequential file straight into rows.
+func (d *jpeg) direct(s *scan) error {
+	d.open()
+	var b block
+	return d.units(s, d.mcuW, d.mcuH, func(x, y int) bool {
+		for i, c := range s.comps {
+			for v := range c.v {
+				at := ((y&1*c.v+v)*c.stride + x*c.h) * 8
+				for h := range c.h {
+					last := d.r.sequential(&b, s.dct[i], s.act[i], c.q, &c.pred)
+					if last < 0 {
+						return false
+					}
+					idct(&b, last, c.ring[at+8*h:], c.stride)
+					if last > 0 {
+						b = block{}
+					}
+				}
+			}
+		}
+		return true
+	}, d.paint)
+}
+
+// finish turns the coefficients of several scans into pixels.
+func (d *jpeg) finish() (*RGB, error) {
+	for i := range d.comps {
+		c := &d.comps[i]
+		if c.coefs == nil || c.q == nil {
+			return nil, bad(header.Malformed, "no scan of component %d", c.id)
+		}
+		if d.progressive && c.known[0] < 0 {
+			return nil, bad(header.Malformed, "component %d has no DC scan", c.id)
+		}
+		for k := 1; k < 10 && d.progressive; k++ { // libjpeg-turbo's SAVED_COEFS
+			if c.known[k] != 0 {
+				return nil, bad(header.Unsupported, "coefficient %d of component %d is not sent in full: libjpeg smooths", k, c.id)
+			}
+		}
+	}
+	d.open()
+	var b block
+	for y := range d.mcuH {
+		for i := range d.comps {
+			c := &d.comps[i]
+			for v := range c.v {
+				at := (y&1*c.v + v) * c.stride * 8
+				line := c.coefs[(y*c.v+v)*c.stride/8:][:c.stride/8]
+				for x := range line {
+					idct(&b, b.spread(&line[x], c.q), c.ring[at+8*x:], c.stride)
+				}
+			}
+		}
+		d.paint(y)
+	}
+	return d.out, nil
+}
+
+// open makes the picture and the rings.
+func (d *jpeg) open() {
+	d.out = newRGB(d.width, d.height)
+	for i := range d.comps {
+		c := &d.comps[i]
+		c.ring = make([]byte, 16*c.v*c.stride)
+	}
+	d.painter.open(d)
+}
+
+// paint writes the rows of the picture that are complete after MCU row y: all but the last group of rows, which may
+// need the chroma row below.
+func (d *jpeg) paint(y int) {
+	to := d.height
+	if y < d.mcuH-1 {
+		to = min(to, (y+1)*8*d.vMax-d.vMax)
+	}
+	for ; d.next < to; d.next++ {
+		d.painter.row(d, d.next, d.out.Pix[d.next*3*d.width:][:3*d.width])
+	}
+}

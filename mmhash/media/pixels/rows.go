@@ -1,0 +1,233 @@
+package pixels
+
+// From decoded samples to rows of RGB: libjpeg's "fancy" (triangle) upsampling and its fixed-point colour conversion,
+// and Pillow's conversion from CMYK. The usual layouts (luma full, both chroma planes alike) take one fused path that
+// carries Cb and Cr in two 16-bit lanes; all others upsample each plane by itself first.
+
+// painter holds the rows in between.
+type painter struct {
+	fused  bool
+	hx, vx int       // chroma: pixels a sample, across and down
+	sum    []uint32  // fused: Cb and Cr, vertically weighted
+	wide   [4][]byte // otherwise: upsampled planes
+	column []uint16  // and one vertically weighted row
+}
+
+func (p *painter) open(d *jpeg) {
+	if d.colours == ycc {
+		y, cb, cr := &d.comps[0], &d.comps[1], &d.comps[2]
+		p.hx, p.vx = d.hMax/cb.h, d.vMax/cb.v
+		p.fused = y.h == d.hMax && y.v == d.vMax && cb.h == cr.h && cb.v == cr.v && p.hx <= 2 && p.vx <= 2 && (p.hx == 1 || cb.width > 2)
+	}
+	if p.sum = make([]uint32, d.width+1); p.fused {
+		return
+	}
+	for i := range d.comps {
+		p.wide[i] = make([]byte, d.width+4)
+	}
+	p.column = make([]uint16, d.width+1)
+}
+
+// row writes row y of the picture.
+func (p *painter) row(d *jpeg, y int, dst []byte) {
+	if p.fused {
+		p.chroma(&d.comps[1], &d.comps[2], y)
+		luma := d.comps[0].row(y)
+		switch sum := p.sum[:d.comps[1].width]; {
+		case p.hx == 1 && p.vx == 1:
+			yccRow(dst, luma, sum)
+		case p.hx == 1:
+			for i, s := range sum {
+				sum[i] = (s + lane2*uint32(1+y&1)) >> 2 & 0x00FF00FF
+			}
+			yccRow(dst, luma, sum)
+		case p.vx == 1:
+			yccPairs(dst, luma, sum, lane2*1, lane2*2, 2)
+		default:
+			yccPairs(dst, luma, sum, lane2*8, lane2*7, 4)
+		}
+		return
+	}
+	n := d.width
+	for i := range d.comps {
+		p.upsample(d, &d.comps[i], y, p.wide[i])
+	}
+	a, b, c, k := p.wide[0], p.wide[1], p.wide[2], p.wide[3]
+	switch d.colours {
+	case grey:
+		for x, v := range a[:n] {
+			dst[3*x], dst[3*x+1], dst[3*x+2] = v, v, v
+		}
+	case rgb:
+		for x := range n {
+			dst[3*x], dst[3*x+1], dst[3*x+2] = a[x], b[x], c[x]
+		}
+	case ycc, ycck:
+		sum := p.sum[:n]
+		for x := range sum {
+			sum[x] = uint32(b[x]) | uint32(c[x])<<16
+		}
+		yccRow(dst, a, sum)
+		if d.colours == ycck { // YCC is the complement of CMY
+			for x := range n {
+				paper(dst[3*x:], 255-dst[3*x], 255-dst[3*x+1], 255-dst[3*x+2], k[x])
+			}
+		}
+	case cmyk:
+		for x := range n {
+			paper(dst[3*x:], a[x], b[x], c[x], k[x])
+		}
+	}
+}
+
+// paper is Pillow's CMYK → RGB of libjpeg's values, which Pillow takes for inverted.
+func paper(dst []byte, c, m, y, k byte) {
+	_ = dst[2]
+	dst[0], dst[1], dst[2] = k-div255(uint32(255-c)*uint32(k)), k-div255(uint32(255-m)*uint32(k)), k-div255(uint32(255-y)*uint32(k))
+}
+
+// div255 is v/255 rounded, v up to 255².
+func div255(v uint32) byte {
+	v += 128
+	return byte((v>>8 + v) >> 8)
+}
+
+// chroma weights Cb and Cr vertically, three parts near and one part far, for both lanes at once.
+func (p *painter) chroma(cb, cr *component, y int) {
+	sum := p.sum[:cb.width]
+	if p.vx == 1 {
+		b, r := cb.row(y)[:len(sum)], cr.row(y)[:len(sum)]
+		for i := range sum {
+			sum[i] = uint32(b[i]) | uint32(r[i])<<16
+		}
+		return
+	}
+	near, far := y/2, y/2-1+y&1*2
+	b, r, b1, r1 := cb.row(near)[:len(sum)], cr.row(near)[:len(sum)], cb.row(far)[:len(sum)], cr.row(far)[:len(sum)]
+	for i := range sum {
+		sum[i] = 3*(uint32(b[i])|uint32(r[i])<<16) + (uint32(b1[i]) | uint32(r1[i])<<16)
+	}
+}
+
+const lane2 = 1<<16 | 1 // a number in both lanes
+
+// upsample writes one row of one plane at full width.
+func (p *painter) upsample(d *jpeg, c *component, y int, out []byte) {
+	hx, vx := d.hMax/c.h, d.vMax/c.v
+	fancy := hx == 1 || hx == 2 && c.width > 2
+	near := c.row(y / vx)[:c.width]
+	switch {
+	case hx == 1 && vx == 1:
+		copy(out, near)
+	case hx == 2 && vx == 1 && fancy:
+		column := p.column[:c.width]
+		for i, v := range near {
+			column[i] = uint16(v)
+		}
+		triangle(out, column, 1, 2, 2)
+	case vx == 2 && fancy:
+		far := c.row(y/2 - 1 + y&1*2)[:c.width]
+		if hx == 1 {
+			for i, v := range near {
+				out[i] = byte((3*uint16(v) + uint16(far[i]) + 1 + uint16(y&1)) >> 2)
+			}
+			return
+		}
+		column := p.column[:c.width]
+		for i, v := range near {
+			column[i] = 3*uint16(v) + uint16(far[i])
+		}
+		triangle(out, column, 8, 7, 4)
+	default:
+		for x := range d.width {
+			out[x] = near[x/hx]
+		}
+	}
+}
+
+// triangle doubles a row: three parts of the sample, one of the neighbour.
+func triangle(out []byte, in []uint16, even, odd uint16, shift uint) {
+	for i, v := range in {
+		prev, next := in[max(i-1, 0)], in[min(i+1, len(in)-1)]
+		out[2*i] = byte((3*v + prev + even) >> shift)
+		out[2*i+1] = byte((3*v + next + odd) >> shift)
+	}
+}
+
+// YCbCr → RGB, all three in one sum: from bit 16 green (with 16 fractional bits below), from 28 red, from 40 blue, ten
+// bits each and 256 too large. Where bit 8 of a field is set and bit 9 is not, it needs no saturation.
+const (
+	greenAt = 16
+	redAt   = 28
+	blueAt  = 40
+	inAll   = 1<<greenAt | 1<<redAt | 1<<blueAt
+	inRange = 256 * inAll
+	outside = 768 * inAll
+)
+
+// yccTables hold the parts of Cb and Cr.
+type yccTables struct{ cb, cr [256]uint64 }
+
+var colour = makeYCC()
+
+func makeYCC() (t yccTables) {
+	const one = 1 << 16
+	fix := func(v float64) int64 { return int64(v*one + 0.5) }
+	for i := range t.cb {
+		x := int64(i) - 128
+		blue := (fix(1.77200)*x + one/2) >> 16
+		red := (fix(1.40200)*x + one/2) >> 16
+		t.cb[i] = uint64((blue+256)<<blueAt + -fix(0.34414)*x + one/2 + 256<<greenAt)
+		t.cr[i] = uint64((red+256)<<redAt + -fix(0.71414)*x)
+	}
+	return t
+}
+
+// yccRow converts pixels that have a Cb and Cr of their own.
+func yccRow(dst, luma []byte, sum []uint32) {
+	luma = luma[:len(sum)]
+	for i, s := range sum {
+		if len(dst) < 3 {
+			return
+		}
+		put(dst, uint64(luma[i])*inAll+colour.cb[uint8(s)]+colour.cr[uint8(s>>16)])
+		dst = dst[3:]
+	}
+}
+
+// yccPairs converts pixels of which two share a chroma sample: three parts of it and one of the neighbour's.
+func yccPairs(dst, luma []byte, sum []uint32, even, odd uint32, shift uint) {
+	t := &colour
+	last := sum[0]
+	for i, s := range sum {
+		next := s
+		if i+1 < len(sum) {
+			next = sum[i+1]
+		}
+		e, o := (3*s+last+even)>>(shift&31), (3*s+next+odd)>>(shift&31)
+		last = s
+		if len(dst) < 6 || len(luma) < 2 {
+			if len(dst) >= 3 && len(luma) >= 1 {
+				put(dst, uint64(luma[0])*inAll+t.cb[uint8(e)]+t.cr[uint8(e>>16)])
+			}
+			return
+		}
+		put(dst, uint64(luma[0])*inAll+t.cb[uint8(e)]+t.cr[uint8(e>>16)])
+		put(dst[3:], uint64(luma[1])*inAll+t.cb[uint8(o)]+t.cr[uint8(o>>16)])
+		dst, luma = dst[6:], luma[2:]
+	}
+}
+
+// put writes one pixel.
+func put(dst []byte, v uint64) {
+	if v&outside != inRange {
+		v = saturate(v)
+	}
+	_ = dst[2]
+	dst[0], dst[1], dst[2] = byte(v>>redAt), byte(v>>greenAt), byte(v>>blueAt)
+}
+
+func saturate(v uint64) uint64 {
+	r, g, b := int32(v>>redAt&1023)-256, int32(v>>greenAt&1023)-256, int32(v>>blueAt&1023)-256
+	return uint64(clamp(r))<<redAt | uint64(clamp(g))<<greenAt | uint64(clamp(b))<<blueAt
+}
