@@ -315,6 +315,7 @@ func sizes(found []Medium, turn bool) []vision.Media {
 		out[i].Width, out[i].Height = md.Facts.Width, md.Facts.Height
 		if turn {
 			out[i].Width, out[i].Height = md.Facts.Turned()
+			out[i].Turned = md.Facts.Orientation >= 5 && md.Facts.Orientation <= 8
 		}
 	}
 	return out

@@ -132,6 +132,9 @@ func (m *Model) templateKwargs(req *chat.Request) (*template.Dict, error) {
 // converse renders chat messages as one prompt of the draft.
 func (m *Model) converse(req *chat.Request, messages []chat.Message, s settings, d *Draft) error {
 	r := reader{m: m, body: req.Body}
+	if m.mistral != nil {
+		return r.converseMistral(messages, s, d)
+	}
 	t, err := m.templateFor(s)
 	if err != nil {
 		return err

@@ -18,6 +18,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sightline-router/sightline/mmhash/prompt/mistral"
 	"github.com/sightline-router/sightline/mmhash/prompt/template"
 	"github.com/sightline-router/sightline/mmhash/prompt/tokenizer"
 	"github.com/sightline-router/sightline/mmhash/prompt/vision"
@@ -35,8 +36,8 @@ type Options struct {
 	TrustChatTemplate  bool
 	AutoToolChoice     bool
 	ExcludeToolsOnNone bool
-	MaxModelLen        int // 0: not checked
-	MistralMode        bool
+	MaxModelLen        int  // 0: not checked
+	MistralMode        bool // --tokenizer-mode mistral; directories that only it can read are read so anyway
 	Location           *time.Location
 	Now                func() time.Time
 }
@@ -68,6 +69,7 @@ var (
 	ErrPart          = &Unpredicted{"request with an item whose place in the prompt is not known"}
 	ErrManyPrompts   = &Unpredicted{"more than 1024 prompts in a request"}
 	ErrConversation  = &Unpredicted{"SGLang writes this model's prompts without its chat template, by a rule that is not known here"}
+	ErrMistral       = &Unpredicted{"API other than chat completions and completions, in mistral mode"}
 	ErrHarmony       = &Unpredicted{"model whose prompts the engine writes in the Harmony format"}
 )
 
@@ -75,6 +77,7 @@ var (
 type Model struct {
 	opt       Options
 	tok       *tokenizer.Tokenizer
+	mistral   *mistral.Tokenizer // nil: not in mistral mode
 	vision    *vision.Model
 	visErr    error // why media cannot be expanded; nil: they can
 	plain     *chatTemplate
@@ -96,16 +99,16 @@ type chatTemplate struct {
 // unknown vision family, loads and says so in Warnings: texts are still exact there.
 func Load(dir string, opt Options) (*Model, error) {
 	m := &Model{opt: opt}
-	var err error
-	if m.tok, err = tokenizer.Load(dir); err != nil {
+	if m.opt.Engine == "" {
+		m.opt.Engine = "vllm"
+	}
+	err := m.loadTokenizer(dir)
+	if err != nil {
 		return nil, err
 	}
 	d, err := readDirectory(dir)
 	if err != nil {
 		return nil, err
-	}
-	if m.opt.Engine == "" {
-		m.opt.Engine = "vllm"
 	}
 	m.modelType = d.modelType
 	if m.opt.Engine == "vllm" && d.templates.missing() {
@@ -120,6 +123,9 @@ func Load(dir string, opt Options) (*Model, error) {
 		}
 		d.templates = templates{plain: string(text), tools: string(text)}
 	}
+	if m.mistral != nil {
+		d.templates = templates{}
+	}
 	if m.plain, err = m.compile(d.templates.plain); err != nil {
 		return nil, err
 	}
@@ -129,7 +135,9 @@ func Load(dir string, opt Options) (*Model, error) {
 			return nil, err
 		}
 	}
-	m.opaque = opaque(m.opt, d.modelType)
+	if m.opaque = opaque(m.opt, d.modelType); m.mistral != nil {
+		m.opaque = ErrMistral
+	}
 	m.messagesRules()
 	names := make([]string, 0, len(d.special))
 	for k := range d.special {
@@ -154,8 +162,26 @@ func Load(dir string, opt Options) (*Model, error) {
 			return nil, fmt.Errorf("mm_processor_kwargs: %w", err)
 		}
 	}
-	m.vision, m.visErr = vision.Load(os.DirFS(dir), tokens{m.tok}, vision.Options{Engine: opt.Engine, ProcessorKwargs: server, MistralFormat: opt.MistralMode})
+	var toks vision.Tokens = tokens{m.tok}
+	if m.mistral != nil {
+		toks = controlTokens{tokens{m.tok}}
+	}
+	m.vision, m.visErr = vision.Load(os.DirFS(dir), toks, vision.Options{Engine: opt.Engine, ProcessorKwargs: server, MistralFormat: m.mistral != nil})
 	return m, nil
+}
+
+// loadTokenizer reads the tokenizer as the server does.
+func (m *Model) loadTokenizer(dir string) (err error) {
+	files := os.DirFS(dir)
+	if m.opt.Engine != "vllm" || !m.opt.MistralMode && !mistral.Detect(files) {
+		m.tok, err = tokenizer.Load(dir)
+		return err
+	}
+	if m.mistral, err = mistral.Load(files); err != nil {
+		return fmt.Errorf("%s: %w", dir, err)
+	}
+	m.tok = m.mistral.Text()
+	return nil
 }
 
 // tokens shows the tokenizer as package vision needs it.
@@ -246,9 +272,12 @@ type Expanded struct {
 
 // Expand tokenises a prompt and puts the media in; sizes[i] belongs to the i-th medium of the prompt. Errors: a *Refused.
 func (m *Model) Expand(d *Draft, p *DraftPrompt, sizes []vision.Media) (e Expanded, err error) {
-	if len(p.Media) > 0 && m.visErr == nil && m.vision.ReadsText() {
+	switch {
+	case m.mistral != nil:
+		e, err = m.expandMistral(d, p, sizes)
+	case len(p.Media) > 0 && m.visErr == nil && m.vision.ReadsText():
 		e, err = m.expandText(d, p, sizes)
-	} else {
+	default:
 		e = Expanded{IDs: p.IDs, Exact: true}
 		if p.IDs == nil {
 			e.IDs = m.encode(p)

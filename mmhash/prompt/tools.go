@@ -63,7 +63,7 @@ func (m *Model) toolChoice(req *chat.Request, list template.Value) error {
 	case given && choice.String() != "auto" && choice.String() != "required":
 		return refuse(400, "tool_choice of an unknown form")
 	}
-	if !m.opt.AutoToolChoice {
+	if !m.opt.AutoToolChoice && m.mistral == nil {
 		return refuse(400, "tools without --enable-auto-tool-choice")
 	}
 	return nil

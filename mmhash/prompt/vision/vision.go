@@ -60,6 +60,7 @@ type Media struct {
 	// Width and Height in pixels, as the engine sees them: swapped for EXIF
 	// orientations 5 to 8 where Model.RotatesEXIF says so.
 	Width, Height int
+	Turned        bool // EXIF swapped the two
 }
 
 // Span is where one medium's replacement lies in the expanded prompt. The
