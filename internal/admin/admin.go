@@ -134,7 +134,7 @@ func newView(s State) view {
 	}
 	for _, r := range []router.Reason{router.Exact, router.Predicted, router.Affinity, router.Load} {
 		if len(all) > 0 {
-			v.Reasons = append(v.Reasons, share{string(r), count[r], 100 * count[r] / len(all)})
+			v.Reasons = append(v.Reasons, share{string(r), count[r], (100*count[r] + len(all)/2) / len(all)})
 		}
 	}
 	return v

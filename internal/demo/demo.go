@@ -77,7 +77,7 @@ Left running (Ctrl-C ends it). Try:
       {"type": "image_url", "image_url": {"url": "%s/a/1.jpg"}}]}]}'
 
   Sightline's page  http://%s/
-  Envoy's counters  curl -s 'http://%s/stats?filter=sightline'
+  Envoy's counters  curl -s 'http://%s/stats?filter=^sightline'
 `, lab.URL, ModelName, host.URL, lab.Admin, lab.EnvoyAdmin)
 		<-ctx.Done()
 	}

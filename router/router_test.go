@@ -1,0 +1,328 @@
+package router
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/mmhash"
+	"github.com/sightline-router/sightline/mmhash/block"
+	"github.com/sightline-router/sightline/mmhash/chat"
+	"github.com/sightline-router/sightline/router/fleet"
+)
+
+// testModel is the shipped model directory, loaded once.
+var testModel = sync.OnceValues(func() (*mmhash.Model, error) {
+	media, err := mmhash.NewMedia(nil)
+	if err != nil {
+		return nil, err
+	}
+	s := mmhash.DefaultServer()
+	s.EngineModel = "m"
+	return mmhash.Load("m", shippedModel, s, media)
+})
+
+type world struct {
+	*Router
+	t     testing.TB
+	now   time.Time
+	index *indexer.Index
+	slots []*fleet.Slot
+	ids   int
+}
+
+// newWorld is a router before n workers w0, w1, … at 10.0.0.1:8000, 10.0.0.2:8000, …
+func newWorld(t testing.TB, n int) *world {
+	t.Helper()
+	m, err := testModel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{t: t, now: time.Unix(1_800_000_000, 0), index: indexer.New(indexer.Options{})}
+	clock := func() time.Time { return w.now }
+	f := fleet.New(clock)
+	var workers []*fleet.Worker
+	for i := range n {
+		fw := fleet.NewWorker(fmt.Sprint("w", i), netip.MustParseAddrPort(fmt.Sprintf("10.0.0.%d:8000", i+1)), "m", 0, func(int) indexer.Holder {
+			return w.index.Join(indexer.HolderOptions{CountCopies: true})
+		})
+		workers = append(workers, fw)
+		w.slots = append(w.slots, fw.Slots...)
+	}
+	f.Set(workers)
+	w.Router = New(Options{Models: []Model{{Name: "m", Aliases: []string{"other-name"}, Adapters: []string{"lora"}, Prompts: m}}, Fleet: f, Index: w.index,
+		PredictedTTL: 20 * time.Second, Now: clock})
+	return w
+}
+
+func (w *world) decide(body string) Decision {
+	w.ids++
+	return w.Decide(w.t.Context(), &Request{ID: fmt.Sprint("d", w.ids), Path: "/v1/chat/completions", Body: [][]byte{[]byte(body)}})
+}
+
+// stores plays the events of a worker that has prefilled a body.
+func (w *world) stores(worker int, body string) {
+	var s chat.Skeleton
+	var req chat.Request
+	if err := s.Scan([][]byte{[]byte(body)}); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := chat.Parse(&s, &req); err != nil {
+		w.t.Fatal(err)
+	}
+	m, _ := testModel()
+	ps, err := m.Read(w.t.Context(), "/v1/chat/completions", "", &req)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	locals := m.Locals(nil, &ps.List[0], "")
+	if err := w.index.Store(w.slots[worker].Holder, indexer.GPU, 0, false, block.Chain(nil, locals, 0, false), locals); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func text(words int, seed uint64) string {
+	r := rand.New(rand.NewPCG(seed, 1))
+	var b strings.Builder
+	for range words {
+		fmt.Fprintf(&b, "%c%d ", 'a'+r.IntN(26), r.IntN(1000))
+	}
+	return b.String()
+}
+
+func chatBody(model, content string) string {
+	return fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":%s}]}`, model, content)
+}
+
+func picture(seed uint64, w, h int) string {
+	return fmt.Sprintf(`[{"type":"image_url","image_url":{"url":"data:image/png;base64,%s"}},{"type":"text","text":"What is it?"}]`, base64.StdEncoding.EncodeToString(png(seed, w, h)))
+}
+
+// png is a file whose header says w×h and whose pixels are noise; nothing here decodes pixels.
+func png(seed uint64, w, h int) []byte {
+	b := []byte("\x89PNG\r\n\x1a\n\x00\x00\x00\x0dIHDR")
+	b = append(b, byte(w>>24), byte(w>>16), byte(w>>8), byte(w), byte(h>>24), byte(h>>16), byte(h>>8), byte(h), 8, 2, 0, 0, 0)
+	b = withCRC(b, 12)
+	at := len(b)
+	noise := make([]byte, 2000)
+	r := rand.New(rand.NewPCG(seed, 9))
+	for i := range noise {
+		noise[i] = byte(r.IntN(256))
+	}
+	b = append(b, byte(len(noise)>>24), byte(len(noise)>>16), byte(len(noise)>>8), byte(len(noise)))
+	b = append(append(b, "IDAT"...), noise...)
+	b = withCRC(b, at+4)
+	at = len(b)
+	b = append(b, 0, 0, 0, 0)
+	b = append(b, "IEND"...)
+	return withCRC(b, at+4)
+}
+
+// withCRC ends a PNG chunk that begins with its type at from.
+func withCRC(b []byte, from int) []byte {
+	return binary.BigEndian.AppendUint32(b, crc32.ChecksumIEEE(b[from:]))
+}
+
+// The ladder, step by step, for one prompt.
+func TestLadder(t *testing.T) {
+	w := newWorld(t, 3)
+	body := chatBody("m", fmt.Sprintf("%q", text(300, 1)))
+	first := w.decide(body)
+	if first.Reason != Load || len(first.Targets) != 3 || first.PromptTokens < 500 || first.Targets[0].Rank != -1 {
+		t.Fatalf("%+v", first)
+	}
+	second := w.decide(body)
+	if second.Reason != Predicted || second.Targets[0] != first.Targets[0] || second.CachedTokens < first.PromptTokens-16 {
+		t.Errorf("a second later: %+v", second)
+	}
+	w.now = w.now.Add(21 * time.Second)
+	if third := w.decide(body); third.Reason != Load {
+		t.Errorf("after the prediction's end: %+v", third)
+	}
+	w.stores(2, body)
+	exact := w.decide(body)
+	if exact.Reason != Exact || exact.Targets[0].Worker != "w2" || exact.MatchedBlocks*16 != exact.CachedTokens || exact.Why != "" {
+		t.Errorf("after events: %+v", exact)
+	}
+	img := chatBody("m", picture(1, 640, 480))
+	seen := w.decide(img)
+	w.now = w.now.Add(time.Minute)
+	if again := w.decide(img); again.Reason != Affinity || again.Targets[0] != seen.Targets[0] {
+		t.Errorf("a picture seen a minute ago: %+v, first %+v", again, seen.Targets[0])
+	}
+}
+
+// What cannot be read is routed by load, counted under a fixed word, and never kept.
+func TestUnreadable(t *testing.T) {
+	w := newWorld(t, 2)
+	for body, why := range map[string]string{
+		`{`:                   "body is not valid JSON",
+		`[]`:                  "body is not a JSON object",
+		chatBody("x", `"hi"`): "model unknown",
+		chatBody("m", `3`):    "the engine will answer with an error",
+		`{"model":"m"}`:       "the engine will answer with an error",
+		chatBody("m", `[{"type":"image_url","image_url":{"url":"http://10.0.0.1/x.png"}}]`): whyNoFetchText,
+	} {
+		d := w.decide(body)
+		if d.Reason != Load || d.Why != why || len(d.Targets) != 2 || d.Refuse != nil {
+			t.Errorf("%.60s: reason %s, why %q (want %q), %d targets", body, d.Reason, d.Why, why, len(d.Targets))
+		}
+	}
+	if d := w.Decide(t.Context(), &Request{ID: "x"}); d.Why != "body not read" || len(d.Targets) != 2 {
+		t.Errorf("%+v", d)
+	}
+	if d := newWorld(t, 0).decide(chatBody("m", `"hi"`)); len(d.Targets) != 0 || d.Why != "no worker known" {
+		t.Errorf("without workers: %+v", d)
+	}
+}
+
+const whyNoFetchText = "image URL, and fetching is off"
+
+// Envoy's reports count: load goes to the worker really used, and so does the prediction; a refusal takes it back.
+func TestObserve(t *testing.T) {
+	w := newWorld(t, 2)
+	body := chatBody("m", fmt.Sprintf("%q", text(300, 2)))
+	d := w.decide(body)
+	other := 0
+	if d.Targets[0].Worker == "w0" {
+		other = 1
+	}
+	w.Observe(Outcome{ID: d.ID, Phase: Started, Addr: w.slots[other].Worker.Addr})
+	if n := w.slots[other].Load(w.now).Inflight; n != 1 {
+		t.Errorf("%d in flight on the worker that took it", n)
+	}
+	again := w.decide(body)
+	if again.Reason != Predicted || again.Targets[0].Worker != w.slots[other].Worker.Name {
+		t.Errorf("the prediction did not move: %+v", again)
+	}
+	w.Observe(Outcome{ID: again.ID, Phase: Ended, Code: 400})
+	w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 400})
+	if last := w.decide(body); last.Reason != Load {
+		t.Errorf("after refusals: %+v", last)
+	}
+	w.Observe(Outcome{ID: "nonsense", Phase: Ended, Code: 200})
+	w.Observe(Outcome{ID: "nonsense", Phase: Started, Addr: "1.2.3.4:5"})
+}
+
+func TestNames(t *testing.T) {
+	w := newWorld(t, 2)
+	body := fmt.Sprintf("%q", text(200, 3))
+	w.stores(1, chatBody("m", body))
+	if d := w.decide(chatBody("other-name", body)); d.Reason != Exact || d.Model != "m" {
+		t.Errorf("an alias: %+v", d)
+	}
+	if d := w.decide(chatBody("lora", body)); d.Reason != Load || d.Model != "m" {
+		t.Errorf("an adapter shares no blocks with its base model: %+v", d)
+	}
+}
+
+// A uuid on a picture with data is cut out of the body; one without data is refused by us.
+func TestUUIDs(t *testing.T) {
+	w := newWorld(t, 1)
+	img := picture(5, 64, 64)
+	body := chatBody("m", strings.Replace(img, `"type":"image_url"`, `"type":"image_url","uuid":"someone-else's"`, 1))
+	d := w.decide(body)
+	if d.Refuse != nil || len(d.Edits) == 0 {
+		t.Fatalf("%+v", d)
+	}
+	edited := body
+	for i := len(d.Edits) - 1; i >= 0; i-- {
+		edited = edited[:d.Edits[i].From] + string(d.Edits[i].Text) + edited[d.Edits[i].To:]
+	}
+	if strings.Contains(edited, "someone") {
+		t.Errorf("the uuid is still there: %.200s", edited)
+	}
+	if plain := w.decide(edited); plain.PromptTokens != d.PromptTokens || plain.CachedTokens < 16 {
+		t.Errorf("the edited body is another prompt: %+v", plain)
+	}
+	alone := w.decide(chatBody("m", `[{"type":"image_url","image_url":null,"uuid":"someone-else's"}]`))
+	if alone.Refuse == nil || alone.Refuse.Status != 400 || len(alone.Targets) != 0 {
+		t.Errorf("a uuid without data: %+v", alone)
+	}
+}
+
+// Decisions from many goroutines, with events and reports in between.
+func TestConcurrentDecisions(t *testing.T) {
+	w := newWorld(t, 4)
+	bodies := make([]string, 8)
+	for i := range bodies {
+		bodies[i] = chatBody("m", fmt.Sprintf("%q", text(100, uint64(i))))
+	}
+	w.stores(0, bodies[0])
+	var all sync.WaitGroup
+	for g := range 8 {
+		all.Go(func() {
+			for i := range 50 {
+				id := fmt.Sprint(g, "-", i)
+				d := w.Decide(t.Context(), &Request{ID: id, Path: "/v1/chat/completions", Body: [][]byte{[]byte(bodies[(g+i)%8])}})
+				if len(d.Targets) == 0 {
+					t.Error("no target")
+				}
+				w.Observe(Outcome{ID: id, Phase: Started, Addr: d.Targets[0].Addr})
+				w.Observe(Outcome{ID: id, Phase: Ended, Addr: d.Targets[0].Addr, Code: 200, FirstByte: time.Millisecond, CachedTokens: -1})
+			}
+		})
+	}
+	all.Wait()
+	for _, s := range w.slots {
+		if n := s.Load(w.now).Inflight; n != 0 {
+			t.Errorf("%s: %d in flight at the end", s.Worker.Name, n)
+		}
+	}
+	if got := w.Recent(1000); len(got) != 400 || got[0].Code != 200 {
+		t.Errorf("%d decisions remembered", len(got))
+	}
+}
+
+func benchDecide(b *testing.B, body string) {
+	w := newWorld(b, 8)
+	w.stores(3, body)
+	pieces := make([][]byte, 0, len(body)/16384+1)
+	for rest := []byte(body); len(rest) > 0; rest = rest[min(16384, len(rest)):] {
+		pieces = append(pieces, rest[:min(16384, len(rest))])
+	}
+	b.SetBytes(int64(len(body)))
+	b.ReportAllocs()
+	n := 0
+	var d Decision
+	for b.Loop() {
+		n++
+		w.now = w.now.Add(10 * time.Millisecond)
+		id := fmt.Sprint(n)
+		d = w.Decide(b.Context(), &Request{ID: id, Path: "/v1/chat/completions", Body: pieces})
+		w.Observe(Outcome{ID: id, Phase: Ended, Code: 200, CachedTokens: -1})
+	}
+	if d.Reason != Exact {
+		b.Fatalf("%+v", d)
+	}
+	b.ReportMetric(float64(d.PromptTokens), "tokens")
+}
+
+func BenchmarkDecideText32KB(b *testing.B) {
+	benchDecide(b, chatBody("m", fmt.Sprintf("%q", prose(32<<10))))
+}
+
+func BenchmarkDecide720pDataURL(b *testing.B) {
+	file := append(png(1, 1280, 720), make([]byte, 2_760_000)...)
+	benchDecide(b, chatBody("m", fmt.Sprintf(`[{"type":"image_url","image_url":{"url":"data:image/png;base64,%s"}},{"type":"text","text":"What is it?"}]`, base64.StdEncoding.EncodeToString(file))))
+}
+
+// prose is English of about n bytes.
+func prose(n int) string {
+	words := strings.Fields("the of and to in a is that for it as was with be by on not he his but at are this have from which or had they you were all their one there would when who will more no if out so said what up its about into than them can only other new some could time these two may then do first any my now such like our over man me even most made after also did many before must through back years where much your way well down should because each just those people")
+	r := rand.New(rand.NewPCG(4, 4))
+	var b strings.Builder
+	for b.Len() < n {
+		b.WriteString(words[r.IntN(len(words))])
+		b.WriteByte(" \n"[max(0, r.IntN(12)-10)])
+	}
+	return b.String()
+}
