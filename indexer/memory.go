@@ -9,18 +9,18 @@ import (
 // The index keeps everything that grows with the number of blocks in slabs of 32 KiB, cut from chunks of 2 MiB without
 // a single pointer inside. The garbage collector sees one object per chunk, so 20 M held blocks cost it as much as 250
 // objects, and since nothing in a slab ever becomes garbage, the heap needs no slack. A slab serves one purpose at a
-// time: hash runs, stem records, sheets, or table segments. Memory given up goes back to the purpose's free list, and a
-// slab of hash runs that is all free goes back to the common stock; the operating system gets nothing back.
+// time: runs (a stem's record and hashes), stem numbers, sheets, or table segments. Memory given up goes back to the purpose's free list, and a
+// slab of runs that is all free goes back to the common stock; the operating system gets nothing back.
 const (
-	unitWords  = 8                        // a unit is 64 bytes, the grain of a hash run
-	slabWords  = 4096                     // 32 KiB
-	slabUnits  = slabWords / unitWords    // 512
-	chunkSlabs = 64                       // 2 MiB
-	chunkWords = chunkSlabs * slabWords   //
-	maxChunks  = 1 << 14                  // 32 GiB, the reach of a 28-bit sheet number
-	chunkBytes = chunkWords * 8           //
-	unitsShift = 15                       // a unit's address >> unitsShift is its chunk
-	unitsMask  = chunkSlabs*slabUnits - 1 //
+	unitWords  = 8                     // a unit is 64 bytes, the grain of a run
+	slabWords  = 4096                  // 32 KiB
+	slabUnits  = slabWords / unitWords // 512
+	chunkSlabs = 64                    // 2 MiB
+	chunkWords = chunkSlabs * slabWords
+	chunkBytes = chunkWords * 8
+	maxChunks  = 1 << 14 // 32 GiB, the reach of a 28-bit sheet number
+	unitsShift = 15      // a unit's address >> unitsShift is its chunk
+	unitsMask  = chunkSlabs*slabUnits - 1
 )
 
 type chunk [chunkWords]uint64
@@ -52,7 +52,7 @@ func newMemory(maxBytes int64) *memory {
 	return m
 }
 
-// minChunks is what 64 shards need to exist at all: a slab each of stems, stubs and hashes, and something beside them.
+// minChunks is what 64 shards need to exist at all: a slab each of stem numbers and runs, a table segment, and something beside them.
 const minChunks = 8
 
 // slab gives a free slab's number, never 0, or false when the budget is spent. Its content is not cleared.

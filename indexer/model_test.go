@@ -92,6 +92,23 @@ func (n *naiveHolder) remove(tier Tier, handles []uint64) (unknown int) {
 	return unknown
 }
 
+func (n *naiveHolder) drop(locals []uint64, from int) (dropped int) {
+	path := uint64(frontPath)
+	paths := map[uint64]bool{}
+	for i, l := range locals {
+		if path = pathOf(path, l); i >= from {
+			paths[path] = true
+		}
+	}
+	for h, name := range n.names {
+		if paths[name.path] {
+			n.forget(h)
+			dropped++
+		}
+	}
+	return dropped
+}
+
 func (n *naiveHolder) clearTier(tier Tier) {
 	for h, name := range n.names {
 		if name.held[tier] > 0 {
@@ -246,6 +263,13 @@ func (s *script) step() {
 			s.fail("%v", err)
 		}
 		n.clearTier(tier)
+	case op < 20:
+		from := s.IntN(len(doc) + 1)
+		s.note("drop %d doc %d from %d", h, len(doc), from)
+		got, err := s.x.Drop(h, doc, from)
+		if want := n.drop(doc, from); got != want || err != nil {
+			s.fail("drop: %d blocks, model %d, %v", got, want, err)
+		}
 	case op < 600:
 		from := 0
 		if s.IntN(3) > 0 {

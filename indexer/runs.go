@@ -2,8 +2,8 @@ package indexer
 
 import "math/bits"
 
-// runs hands out contiguous runs of 8·n words to the stems of one shard: their local hashes, and their holder lists
-// once these outgrow the stem record. A run must be contiguous because a lookup compares it in one stroke.
+// runs hands out contiguous runs of 8·n words to the stems of one shard: record and local hashes, and the list of
+// seats once it outgrows the record. A run must be contiguous because a lookup compares it in one stroke.
 //
 // Runs come in any multiple of 64 bytes; a free one waits on the list of its size; a missing size is cut from a larger
 // one. Neighbours are not joined, but a slab whose runs are all free goes back whole. The newest run of a slab grows in

@@ -3,6 +3,7 @@
 //
 //	A  64 sequences of 512 blocks, 8 workers; worker w holds the first 64·(w+1) blocks of each
 //	B  100 000 sequences of 128 blocks, 16 workers; one holds all, a second one a part: 19.2 M held blocks
+//	L  as B, with 260 000 sequences and 64 workers: 50 M held blocks; not in Dynamo's tool
 //	P  as B, with the first 32 blocks shared by each 100 sequences
 //
 // Events carry at most 16 blocks. One lookup in ten asks for a sequence that nobody holds.
@@ -36,10 +37,12 @@ func Named(name string, n uint64) (Shape, error) {
 	case "A":
 		s.N, s.Len, s.Workers, s.stairs = 64, 512, 8, true
 	case "B":
+	case "L":
+		s.N, s.Workers = 260_000, 64
 	case "P":
 		s.shared, s.group = 32, 100
 	default:
-		return s, fmt.Errorf("no trace %q (want A, B or P)", name)
+		return s, fmt.Errorf("no trace %q (want A, B, P or L)", name)
 	}
 	if n > 0 {
 		s.N = n
