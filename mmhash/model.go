@@ -23,16 +23,29 @@ type Model struct {
 	Server Server
 	Media  *Media
 
-	prompt  *prompt.Model
-	version Version
-	names   namer
-	first   firstSeen
+	prompt   *prompt.Model
+	version  Version
+	names    namer
+	first    *firstSeen
+	warnings []string
 }
 
-// Load reads a model directory. s must have passed Check. The error names the file and what is wrong with it.
+// Load reads a model directory: a plain one, or a Hugging Face cache. s must have passed Check. The error names the file
+// and what is wrong with it. To follow changes of the files, use LoadLive.
 func Load(name, dir string, s Server, media *Media) (*Model, error) {
-	m := &Model{Name: name, Server: s, Media: media}
-	var err error
+	st := inspect(dir, s)
+	return load(name, &st, s, media, new(firstSeen))
+}
+
+func load(name string, st *state, s Server, media *Media, first *firstSeen) (*Model, error) {
+	err := st.check()
+	if err != nil {
+		return nil, fmt.Errorf("model %s: %w", name, err)
+	}
+	m := &Model{Name: name, Server: s, Media: media, first: first}
+	if !st.has("config.json", "params.json") {
+		m.warnings = append(m.warnings, st.dir+" has no config.json: taken as a model for text alone")
+	}
 	if m.version, err = ParseVersion(s.EngineVersion); err != nil {
 		return nil, err
 	}
@@ -40,7 +53,7 @@ func Load(name, dir string, s Server, media *Media) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.prompt, err = prompt.Load(dir, prompt.Options{
+	m.prompt, err = prompt.Load(st.dir, prompt.Options{
 		Engine: s.Engine, TemplateFile: s.ChatTemplate, ContentFormat: s.ContentFormat, Interleave: s.InterleaveMM,
 		ProcessorKwargs: string(s.ProcessorKwargs), TemplateKwargs: string(s.TemplateKwargs),
 		RefuseMMKwargs:    s.Engine == "vllm" && m.version.AtLeast(0, 31, 0) && !s.TrustMMKwargs,
@@ -57,7 +70,9 @@ func Load(name, dir string, s Server, media *Media) (*Model, error) {
 }
 
 // Warnings name what keeps some requests of this model from being exact, one line each.
-func (m *Model) Warnings() []string { return m.prompt.Warnings() }
+func (m *Model) Warnings() []string {
+	return append(m.warnings[:len(m.warnings):len(m.warnings)], m.prompt.Warnings()...)
+}
 
 // Family is the vision family, "" for a text model.
 func (m *Model) Family() string { return m.prompt.Family() }

@@ -3,6 +3,7 @@ package mmhash
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -26,7 +27,13 @@ type Media struct {
 	store *media.Store
 	fetch *fetch.Fetcher // nil: URLs are never fetched
 	mu    sync.Mutex
-	rules []*name.VLLM // of the models, to name a picture while its bytes are at hand
+	rules map[rule]*name.VLLM // of the models, to name a picture while its bytes are at hand
+}
+
+// rule is what of a Server decides names of pictures. Models that agree in it, and a model read again, share one.
+type rule struct {
+	version, model, hasher string
+	mediaIO                Kwargs
 }
 
 // knownNames bounds the names that are remembered: about 300 bytes each.
@@ -64,7 +71,7 @@ func (x *Media) Fetched() fetch.Stats {
 // named computes what a downloaded picture is called in every model, in one pass over its bytes.
 func (x *Media) named(f media.Facts, file []byte) {
 	x.mu.Lock()
-	rules := slices.Clone(x.rules)
+	rules := slices.Collect(maps.Values(x.rules))
 	x.mu.Unlock()
 	var recipes []name.Recipe
 	for _, v := range rules {
@@ -96,6 +103,12 @@ func (x *Media) namer(s Server) (n namer, err error) {
 	if s.Engine != "vllm" {
 		return n, nil // SGLang's and TensorRT-LLM's names are learned from events
 	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	key := rule{s.EngineVersion, s.EngineModel, s.MMHasher, s.MediaIOKwargs}
+	if v := x.rules[key]; v != nil {
+		return namer{vllm: v}, nil
+	}
 	v := &name.VLLM{Model: s.EngineModel}
 	if v.Generation, err = name.GenerationOf(s.EngineVersion); err != nil {
 		return n, err
@@ -106,9 +119,10 @@ func (x *Media) namer(s Server) (n namer, err error) {
 	if v.MediaIO, err = name.ParseFields([]byte(s.MediaIOKwargs)); err != nil {
 		return n, err
 	}
-	x.mu.Lock()
-	x.rules = append(x.rules, v)
-	x.mu.Unlock()
+	if x.rules == nil {
+		x.rules = make(map[rule]*name.VLLM)
+	}
+	x.rules[key] = v
 	return namer{vllm: v}, nil
 }
 

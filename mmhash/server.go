@@ -18,6 +18,7 @@ type Server struct {
 	Engine        string `yaml:"engine"`         // vllm, sglang or trtllm
 	EngineVersion string `yaml:"engine_version"` // such as 0.32.0: prompt rules and image names change by release
 	EngineModel   string `yaml:"engine_model"`   // the engine's --model argument, part of vLLM's image names; default: the model's name
+	Revision      string `yaml:"revision"`       // of a Hugging Face cache: a branch, a tag or a commit; default: main
 	BlockSize     int    `yaml:"block_size"`     // tokens a KV block
 
 	ChatTemplate        string   `yaml:"chat_template"`                // a file; default: the directory's
