@@ -21,6 +21,22 @@ type RGB struct {
 	Pix         []byte
 	Mode        string // Pillow's mode of the opened file, before conversion
 	Orientation uint8  // EXIF's, not yet obeyed
+
+	// Key is the colour that Pillow makes transparent when this RGB picture becomes RGBA, nil for none: tRNS outlives
+	// convert("RGB"). Engines that hash RGBA bytes see it.
+	Key *[3]byte
+}
+
+// RGBA appends n pixels from pixel i on as Pillow's convert("RGBA") has them.
+func (p *RGB) RGBA(dst []byte, i, n int) []byte {
+	for in := p.Pix[3*i : 3*(i+n)]; len(in) >= 3; in = in[3:] {
+		alpha := byte(255)
+		if p.Key != nil && [3]byte(in) == *p.Key {
+			alpha = 0
+		}
+		dst = append(dst, in[0], in[1], in[2], alpha)
+	}
+	return dst
 }
 
 func newRGB(w, h int) *RGB { return &RGB{W: w, H: h, Pix: make([]byte, 3*w*h)} }

@@ -39,17 +39,30 @@ func decodePNG(file []byte, info header.Info, rule Rule, lim Limits) (*RGB, erro
 	if !samples(p, img) {
 		return nil, &header.Error{Kind: header.Unsupported, Format: "PNG", Detail: fmt.Sprintf("pixels of type %T", img)}
 	}
-	switch {
-	case rule == Convert:
-	case info.Mode == "RGBA", info.Mode == "LA" && rule == WhiteAll:
-		onWhite(p, img)
-	case rule == WhiteAll:
-		t, ok := transparent(file)
-		if img, pal := img.(*image.Paletted); pal && ok {
-			onWhitePalette(p, img, t)
-		} else if ok {
-			p.keyWhite(t, info.Mode)
+	switch info.Mode {
+	case "RGBA", "LA":
+		if rule == WhiteAll || rule == White && info.Mode == "RGBA" {
+			onWhite(p, img)
 		}
+		return p, nil
+	}
+	t, ok := transparent(file)
+	if !ok {
+		return p, nil
+	}
+	m, palette := img.(*image.Paletted)
+	switch {
+	case palette && rule == WhiteAll:
+		onWhitePalette(p, m, t)
+	case palette:
+		if i := single(t); i >= 0 {
+			c := colours256(m)[i]
+			p.Key = (*[3]byte)(c[:3])
+		}
+	case rule == WhiteAll:
+		p.keyWhite(key(t, info.Mode, true))
+	default:
+		p.Key = key(t, info.Mode, false)
 	}
 	return p, nil
 }
@@ -165,11 +178,10 @@ func onWhite(p *RGB, img image.Image) {
 	}
 }
 
-// onWhitePalette pastes a picture whose palette has alphas. Pillow takes a list with one 0 among 255s for an index; its
-// test for that lets one byte 10 follow, which then counts as opaque.
+// onWhitePalette pastes a picture whose palette has alphas.
 func onWhitePalette(p *RGB, m *image.Paletted, alphas []byte) {
 	pal := colours256(m)
-	if n := len(alphas) - 1; n > 0 && alphas[n] == '\n' && bytes.Count(alphas[:n], []byte{0}) == 1 && bytes.Count(alphas[:n], []byte{255}) == n-1 {
+	if n := len(alphas) - 1; single(alphas) >= 0 && alphas[n] == '\n' {
 		pal[n][3] = 255
 	}
 	for i := range pal {
@@ -182,19 +194,41 @@ func onWhitePalette(p *RGB, m *image.Paletted, alphas []byte) {
 	}
 }
 
-// keyWhite makes the pixels of the transparent colour white.
-func (p *RGB) keyWhite(t []byte, mode string) {
-	var key [3]byte // of each value the low byte
-	switch {
-	case mode == "RGB" && len(t) >= 6:
-		key = [3]byte{t[1], t[3], t[5]}
-	case mode == "1" && len(t) >= 2 && t[0]|t[1] != 0:
-		key = [3]byte{255, 255, 255}
-	case mode != "1" && len(t) >= 2:
-		key = [3]byte{t[1], t[1], t[1]}
+// single gives the index of the one 0 among 255s, or -1: Pillow then takes tRNS of a palette for that index. Its test
+// lets one byte 10 follow.
+func single(alphas []byte) int {
+	alphas = bytes.TrimSuffix(alphas, []byte{'\n'})
+	if bytes.Count(alphas, []byte{0}) != 1 || bytes.Count(alphas, []byte{255}) != len(alphas)-1 {
+		return -1
 	}
-	for out := p.Pix; len(out) >= 3; out = out[3:] {
-		if [3]byte(out) == key {
+	return bytes.IndexByte(alphas, 0)
+}
+
+// key is the transparent colour of a picture without palette, as Pillow has it when the picture becomes RGBA: at once,
+// or from the RGB picture, where grey keys are saturated and those of modes 1 and I;16 count for red alone.
+func key(t []byte, mode string, atOnce bool) *[3]byte {
+	if len(t) < 2 || mode == "RGB" && len(t) < 6 {
+		return nil
+	}
+	low := t[1]
+	switch {
+	case mode == "RGB":
+		return &[3]byte{t[1], t[3], t[5]}
+	case mode == "1" && t[0]|t[1] != 0:
+		low = 255
+	case mode == "L" && t[0] != 0 && !atOnce:
+		low = 255
+	}
+	if atOnce || mode == "L" {
+		return &[3]byte{low, low, low}
+	}
+	return &[3]byte{low, 0, 0}
+}
+
+// keyWhite makes the pixels of the transparent colour white.
+func (p *RGB) keyWhite(key *[3]byte) {
+	for out := p.Pix; len(out) >= 3 && key != nil; out = out[3:] {
+		if [3]byte(out) == *key {
 			out[0], out[1], out[2] = 255, 255, 255
 		}
 	}

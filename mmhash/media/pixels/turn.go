@@ -7,7 +7,7 @@ func (p *RGB) Turn() *RGB {
 	if orientation < 2 || orientation > 8 {
 		return p
 	}
-	out := &RGB{W: p.W, H: p.H, Mode: p.Mode, Orientation: 1, Pix: make([]byte, len(p.Pix))}
+	out := &RGB{W: p.W, H: p.H, Mode: p.Mode, Orientation: 1, Key: p.Key, Pix: make([]byte, len(p.Pix))}
 	// Where pixel 0 of the result comes from, and how far one step right and one step down lead in the source.
 	right, down := 3, 3*p.W
 	lastCol, lastRow := 3*(p.W-1), 3*p.W*(p.H-1)
