@@ -110,6 +110,10 @@ type (
 	}
 )
 
+func (a *argNodes) empty() bool {
+	return len(a.pos)+len(a.kw) == 0 && a.dyn == nil && a.dynKw == nil
+}
+
 type nameCtx uint8
 
 const (
@@ -175,162 +179,119 @@ type (
 		filter *filterNode // may be nil
 		body   []node
 	}
-	autoescapeNode struct {
-		pos
-		on   node
-		body []node
-	}
-	blockNode struct {
-		pos
-		name             string
-		body             []node
-		scoped, required bool
-	}
-	loaderNode struct { // include, import, from, extends: there is no loader, so running one is an error
-		pos
-		tag      string
-		template node
-		targets  []string
-	}
 	loopControlNode struct {
 		pos
 		brk bool
 	}
 )
 
-// each calls f on the children of n, in Jinja2's field order.
-func each(n node, f func(node)) {
-	list := func(ns []node) {
+// children gives the nodes right below n, in Jinja2's field order.
+func children(n node) []node {
+	var out []node
+	add := func(ns ...node) {
 		for _, c := range ns {
-			f(c)
-		}
-	}
-	one := func(c node) {
-		if c != nil {
-			f(c)
+			if c != nil {
+				out = append(out, c)
+			}
 		}
 	}
 	args := func(a *argNodes) {
-		list(a.pos)
+		add(a.pos...)
 		for _, k := range a.kw {
-			f(k.val)
+			add(k.val)
 		}
-		one(a.dyn)
-		one(a.dynKw)
+		add(a.dyn, a.dynKw)
 	}
-	sig := func(s *signature) {
+	params := func(s *signature) {
 		for _, p := range s.params {
-			f(p)
+			add(p)
 		}
-		list(s.defaults)
+		add(s.defaults...)
 	}
 	switch n := n.(type) {
 	case *tupleNode:
-		list(n.items)
+		return n.items
 	case *listNode:
-		list(n.items)
+		return n.items
+	case *concatNode:
+		return n.items
+	case *outputNode:
+		return n.items
 	case *dictNode:
 		for i := range n.keys {
-			f(n.keys[i])
-			f(n.values[i])
+			add(n.keys[i], n.values[i])
 		}
 	case *condNode:
-		f(n.test)
-		f(n.then)
-		one(n.otherwise)
+		add(n.test, n.then, n.otherwise)
 	case *binaryNode:
-		f(n.left)
-		f(n.right)
+		add(n.left, n.right)
 	case *unaryNode:
-		f(n.expr)
+		add(n.expr)
 	case *compareNode:
-		f(n.expr)
+		add(n.expr)
 		for _, op := range n.ops {
-			f(op.expr)
+			add(op.expr)
 		}
-	case *concatNode:
-		list(n.items)
 	case *filterNode:
-		one(n.expr)
+		add(n.expr)
 		args(&n.args)
 	case *testNode:
-		f(n.expr)
+		add(n.expr)
 		args(&n.args)
 	case *callNode:
-		f(n.expr)
+		add(n.expr)
 		args(&n.args)
 	case *attrNode:
-		f(n.expr)
+		add(n.expr)
 	case *itemNode:
-		f(n.expr)
-		f(n.arg)
+		add(n.expr, n.arg)
 	case *sliceNode:
-		one(n.start)
-		one(n.stop)
-		one(n.step)
-	case *outputNode:
-		list(n.items)
+		add(n.start, n.stop, n.step)
 	case *forNode:
-		f(n.target)
-		f(n.iter)
-		list(n.body)
-		list(n.orElse)
-		one(n.test)
+		add(n.target, n.iter)
+		add(n.body...)
+		add(n.orElse...)
+		add(n.test)
 	case *ifNode:
-		f(n.test)
-		list(n.body)
+		add(n.test)
+		add(n.body...)
 		for _, e := range n.elifs {
-			f(e)
+			add(e)
 		}
-		list(n.orElse)
+		add(n.orElse...)
 	case *macroNode:
-		sig(&n.signature)
-		list(n.body)
+		params(&n.signature)
+		add(n.body...)
 	case *callBlockNode:
-		one(n.call)
-		sig(&n.signature)
-		list(n.body)
+		add(n.call)
+		params(&n.signature)
+		add(n.body...)
 	case *filterBlockNode:
-		list(n.body)
-		f(n.filter)
+		add(n.body...)
+		add(n.filter)
 	case *withNode:
-		list(n.targets)
-		list(n.values)
-		list(n.body)
+		add(n.targets...)
+		add(n.values...)
+		add(n.body...)
 	case *setNode:
-		f(n.target)
-		f(n.expr)
+		add(n.target, n.expr)
 	case *setBlockNode:
-		f(n.target)
+		add(n.target)
 		if n.filter != nil {
-			f(n.filter)
+			add(n.filter)
 		}
-		list(n.body)
-	case *autoescapeNode:
-		f(n.on)
-		list(n.body)
-	case *blockNode:
-		list(n.body)
-	case *loaderNode:
-		f(n.template)
+		add(n.body...)
 	}
+	return out
 }
 
-// walk calls f on every node below the given ones, parents first, in source order; it stops when f returns false.
-func walk(ns []node, f func(node) bool) bool {
+// walk calls f on the nodes and on all below them, parents first, in source order; it stops, and gives false, when f
+// does.
+func walk(f func(node) bool, ns ...node) bool {
 	for _, n := range ns {
-		if !walkNode(n, f) {
+		if !f(n) || !walk(f, children(n)...) {
 			return false
 		}
 	}
 	return true
-}
-
-func walkNode(n node, f func(node) bool) bool {
-	if !f(n) {
-		return false
-	}
-	ok := true
-	each(n, func(c node) { ok = ok && walkNode(c, f) })
-	return ok
 }

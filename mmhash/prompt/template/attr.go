@@ -10,45 +10,10 @@ import (
 // for the item "b" then; "a['b']" the other way round. What neither has is Undefined; private names and methods that
 // change their object are Undefined too, of the kind that raises SecurityError when used.
 
-// methodsOf gives the methods of a value's type; they are in the methods_*.go files.
-func methodsOf(v Value) map[string]*method {
-	switch v.kind {
-	case KindString, KindMarkup:
-		return strMethods
-	case KindDict:
-		return dictMethods
-	case KindList:
-		return listMethods
-	case KindTuple:
-		return tupleMethods
-	case KindBool, KindInt, KindBig:
-		return intMethods
-	case KindFloat:
-		return floatMethods
-	case KindRange:
-		return rangeMethods
-	case KindBytes:
-		return bytesMethods
-	}
-	return nil
-}
-
-// findMethod gives the method or plain attribute of a value, or nil.
-func findMethod(v Value, name string) *method {
-	m := methodsOf(v)[name]
-	switch {
-	case m == nil && v.kind == KindMarkup && markupMethods[name] != nil:
-		m = markupMethods[name]
-	case m == nil && v.IsString():
-		m = formatMethods(name)
-	}
-	return m
-}
-
 // methodOf gives the method that a call v.name(...) reaches at once, or nil.
-func methodOf(v Value, name string) *method {
+func methodOf(v Value, name string) *builtin {
 	m := findMethod(v, name)
-	if m == nil || m.mutates || m.attr != nil {
+	if m == nil || m.mutates || m.absent() {
 		return nil
 	}
 	return m
@@ -73,10 +38,7 @@ func attribute(v Value, name string) (Value, bool) {
 		}
 		failUndefined(v)
 	case KindObject:
-		switch o := v.ref.(type) {
-		case *namespace:
-			return o.get(name)
-		case interface{ attr(string) (Value, bool) }:
+		if o, ok := v.ref.(interface{ attr(string) (Value, bool) }); ok {
 			if a, ok := o.attr(name); ok {
 				return a, true
 			}
@@ -94,10 +56,10 @@ func attribute(v Value, name string) (Value, bool) {
 			switch {
 			case m.mutates:
 				return unsafeUndefined(v, name), true
-			case m.attr != nil:
-				return m.attr(v), true
+			case m.absent():
+				raise(notSupported, "%s.%s is not supported in chat templates", v.typeName(), name)
 			}
-			return object(&boundMethod{m, v}), true
+			return object(&bound{m, v}), true
 		}
 	}
 	if isDunder(name) {
@@ -113,14 +75,11 @@ func subscript(s *state, v, key Value) (Value, bool) {
 		if hashable(key, 0) {
 			return v.ref.(*Dict).lookup(key)
 		}
-	case KindList, KindTuple, KindString, KindMarkup, KindRange, KindBytes:
-		if !key.isInteger() {
-			return Value{}, false
-		}
-		n, _ := length(v)
+	case KindList, KindTuple, KindString, KindMarkup, KindRange:
 		if !key.isSmallInt() {
 			return Value{}, false
 		}
+		n, _ := length(v)
 		i := key.int()
 		if i < 0 {
 			i += int64(n)
@@ -131,8 +90,6 @@ func subscript(s *state, v, key Value) (Value, bool) {
 		switch v.kind {
 		case KindRange:
 			return v.ref.(*pyRange).at(int(i)), true
-		case KindBytes:
-			return Int(int64(v.str[i])), true
 		case KindString, KindMarkup:
 			s.step(len(v.str) / 64)
 			return Value{kind: v.kind, str: runeSlice(v.str, int(i), int(i)+1)}, true
@@ -140,10 +97,6 @@ func subscript(s *state, v, key Value) (Value, bool) {
 		return v.Items()[i], true
 	case KindUndefined:
 		failUndefined(v)
-	case KindObject:
-		if t, ok := v.ref.(*templateReference); ok {
-			return t.block(key)
-		}
 	}
 	return Value{}, false
 }
@@ -209,7 +162,7 @@ func (*pySlice) typeName() string { return "slice" }
 func slice(s *state, v, start, stop, step Value) Value {
 	n, ok := length(v)
 	switch v.kind {
-	case KindString, KindMarkup, KindList, KindTuple, KindRange, KindBytes:
+	case KindString, KindMarkup, KindList, KindTuple, KindRange:
 	case KindUndefined:
 		failUndefined(v)
 	default:
@@ -241,12 +194,6 @@ func slice(s *state, v, start, stop, step Value) Value {
 	switch v.kind {
 	case KindString, KindMarkup:
 		return Value{kind: v.kind, str: sliceText(s, v.str, from, to, stride, count)}
-	case KindBytes:
-		b := make([]byte, 0, count)
-		for i, at := 0, from; i < count; i, at = i+1, at+stride {
-			b = append(b, v.str[at])
-		}
-		return Value{kind: KindBytes, str: string(b)}
 	case KindRange:
 		r := v.ref.(*pyRange)
 		return Value{kind: KindRange, ref: &pyRange{r.start + int64(from)*r.step, r.start + int64(to)*r.step, r.step * int64(stride)}}
@@ -272,15 +219,8 @@ func sliceText(s *state, text string, from, to, stride, count int) string {
 	if stride == 1 {
 		return runeSlice(text, from, to)
 	}
-	s.grow(4 * count)
-	var b strings.Builder
-	if isASCII(text) {
-		for i, at := 0, from; i < count; i, at = i+1, at+stride {
-			b.WriteByte(text[at])
-		}
-		return b.String()
-	}
 	s.grow(4 * len(text))
+	var b strings.Builder
 	runes := []rune(text)
 	for i, at := 0, from; i < count; i, at = i+1, at+stride {
 		b.WriteRune(runes[at])

@@ -1,6 +1,11 @@
 package template
 
-// Calling: argument binding for built-ins, and what can be called.
+import (
+	"slices"
+	"strings"
+)
+
+// Calling: how arguments reach the built-in filters, tests, methods and functions, and what a template can call.
 
 // callArgs are evaluated arguments. They are valid during the call only: who keeps them copies them.
 type callArgs struct {
@@ -17,6 +22,11 @@ type kwArg struct {
 func (a *callArgs) clear() {
 	clear(a.kw[:cap(a.kw)])
 	a.pos, a.kw = nil, a.kw[:0]
+}
+
+// keep copies arguments for use after the call.
+func (a *callArgs) keep() *callArgs {
+	return &callArgs{append([]Value(nil), a.pos...), append([]kwArg(nil), a.kw...)}
 }
 
 // spread adds the pairs of a ** argument.
@@ -38,75 +48,128 @@ func (a *callArgs) spread(v Value) {
 	}
 }
 
-// only makes sure that there are between low and high positional arguments and no others.
-func (a *callArgs) only(name string, low, high int) {
-	if len(a.kw) > 0 {
-		raise(typeError, "%s() takes no keyword arguments", name)
-	}
-	if len(a.pos) < low || len(a.pos) > high {
-		raise(typeError, "%s() takes from %d to %d arguments (%d given)", name, low, high, len(a.pos))
-	}
-}
-
-// signatureOf is the parameter list of a built-in filter, test or method: the names (of which the first required
-// ones must be given and the first posOnly ones take no keyword).
-type signatureOf struct {
+// builtin is a filter, test, method or global function of the library.
+type builtin struct {
+	name     string
 	params   []string
-	required int
-	posOnly  int
+	required int  // so many of params must be given
+	posOnly  bool // params take no keywords
+	fn       func(s *state, v Value, a []Value) Value
+	raw      func(s *state, v Value, a *callArgs) Value // instead of fn: takes the arguments as they come
+	is       func(v Value) bool                         // fn of a simple test
+	mutates  bool                                       // the immutable sandbox hides it
 }
 
-// takes makes a signature from names; "?" after a name makes it and the rest optional, "/" stands after the
-// positional-only ones.
-func takes(names ...string) signatureOf {
-	sig := signatureOf{required: -1}
-	for _, n := range names {
-		if n == "/" {
-			sig.posOnly = len(sig.params)
+// def declares a built-in. params are its parameters without the value that it works on; "name?" may be left out (its
+// argument is the zero Value then), and "/" in front makes all of them positional only.
+func def(name, params string, fn func(s *state, v Value, a []Value) Value) *builtin {
+	b := &builtin{name: name, fn: fn}
+	for _, p := range strings.Fields(params) {
+		if p == "/" {
+			b.posOnly = true
 			continue
 		}
-		if n[len(n)-1] == '?' {
-			if sig.required < 0 {
-				sig.required = len(sig.params)
-			}
-			n = n[:len(n)-1]
+		plain, optional := strings.CutSuffix(p, "?")
+		if !optional {
+			b.required++
 		}
-		sig.params = append(sig.params, n)
+		b.params = append(b.params, plain)
 	}
-	if sig.required < 0 {
-		sig.required = len(sig.params)
-	}
-	return sig
+	return b
 }
 
-// bindArgs lays arguments out by parameter, on s.args; parameters without one get the zero Value.
-func bindArgs(s *state, a *callArgs, sig *signatureOf, name string) []Value {
-	if len(a.pos) > len(sig.params) {
-		raise(typeError, "%s() takes at most %d arguments (%d given)", name, len(sig.params), len(a.pos))
+// raw declares a built-in of any number of arguments.
+func raw(name string, fn func(s *state, v Value, a *callArgs) Value) *builtin {
+	return &builtin{name: name, raw: fn}
+}
+
+// table gives built-ins by name. mutating methods exist but are hidden by the sandbox; absent ones exist in Python but
+// not here: asking for one is an error, where an unknown name would quietly be Undefined.
+func table(mutating, absent string, bs ...*builtin) map[string]*builtin {
+	t := make(map[string]*builtin, len(bs))
+	for _, b := range bs {
+		t[b.name] = b
+	}
+	for _, name := range strings.Fields(mutating) {
+		t[name] = &builtin{name: name, mutates: true}
+	}
+	for _, name := range strings.Fields(absent) {
+		t[name] = &builtin{name: name}
+	}
+	return t
+}
+
+// absent reports a built-in of Python that this package lacks.
+func (b *builtin) absent() bool { return b.fn == nil && b.raw == nil && !b.mutates }
+
+// invoke calls b on v.
+func (b *builtin) invoke(s *state, v Value, a *callArgs) Value {
+	if b.raw != nil {
+		return b.raw(s, v, a)
+	}
+	base := len(s.args)
+	v = b.fn(s, v, b.bind(s, a))
+	s.args = s.args[:base]
+	return v
+}
+
+// bind lays arguments out by parameter, on s.args; parameters without one get the zero Value.
+func (b *builtin) bind(s *state, a *callArgs) []Value {
+	if b.absent() {
+		raise(notSupported, "%s is not supported in chat templates", b.name)
+	}
+	if len(a.pos) > len(b.params) {
+		raise(typeError, "%s() takes at most %d arguments (%d given)", b.name, len(b.params), len(a.pos))
 	}
 	base := len(s.args)
 	s.args = append(s.args, a.pos...)
-	for range len(sig.params) - len(a.pos) {
+	for range len(b.params) - len(a.pos) {
 		s.args = append(s.args, Value{})
 	}
-	out := s.args[base : base+len(sig.params)]
+	out := s.args[base:]
 	for _, k := range a.kw {
-		i := indexOf(sig.params, k.name)
+		i := slices.Index(b.params, k.name)
 		switch {
-		case i < sig.posOnly:
-			raise(typeError, "%s() got an unexpected keyword argument %s", name, quotePython(k.name))
+		case i < 0 || b.posOnly:
+			raise(typeError, "%s() got an unexpected keyword argument %s", b.name, quotePython(k.name))
 		case out[i].valid():
-			raise(typeError, "%s() got multiple values for argument %s", name, quotePython(k.name))
+			raise(typeError, "%s() got multiple values for argument %s", b.name, quotePython(k.name))
 		}
 		out[i] = k.val
 	}
-	for i := 0; i < sig.required; i++ {
+	for i := range b.required {
 		if !out[i].valid() {
-			raise(typeError, "%s() missing required argument: '%s'", name, sig.params[i])
+			raise(typeError, "%s() missing required argument: '%s'", b.name, b.params[i])
 		}
 	}
 	return out
 }
+
+// given reports whether an argument was passed and is not None.
+func given(v Value) bool { return v.valid() && !v.IsNone() }
+
+// or gives an argument, or def if it was not passed.
+func (v Value) or(def Value) Value {
+	if v.valid() {
+		return v
+	}
+	return def
+}
+
+// flag and optInt give the truth and the integer of an argument, or def if it was not passed.
+func flag(v Value, def bool) bool { return truth(v.or(Bool(def))) }
+func optInt(v Value, def int) int { return integer(v.or(Int(int64(def)))) }
+
+// bound is a built-in as a value: a method taken from its receiver without a call ("x.strip"), or a global function.
+type bound struct {
+	fn   *builtin
+	recv Value
+}
+
+func function(b *builtin) Value { return object(&bound{b, Value{}}) }
+
+func (b *bound) typeName() string                 { return "builtin_function_or_method" }
+func (b *bound) call(s *state, a *callArgs) Value { return b.fn.invoke(s, b.recv, a) }
 
 // callable is an object that a template can call.
 type callable interface {
@@ -124,41 +187,3 @@ func call(s *state, fn Value, a *callArgs) Value {
 	}
 	return f.call(s, a)
 }
-
-// method is a built-in method of a Python type.
-type method struct {
-	name string
-	signatureOf
-	fn       func(s *state, recv Value, a []Value) Value
-	variadic func(s *state, recv Value, a *callArgs) Value
-	attr     func(recv Value) Value // not a method but a plain attribute (int.real)
-	mutates  bool                   // the immutable sandbox hides it
-}
-
-func (m *method) invoke(s *state, recv Value, a *callArgs) Value {
-	if m.variadic != nil {
-		return m.variadic(s, recv, a)
-	}
-	base := len(s.args)
-	v := m.fn(s, recv, bindArgs(s, a, &m.signatureOf, m.name))
-	s.args = s.args[:base]
-	return v
-}
-
-// boundMethod is a method taken from its value without a call ("x.strip").
-type boundMethod struct {
-	m    *method
-	recv Value
-}
-
-func (b *boundMethod) typeName() string                 { return "builtin_function_or_method" }
-func (b *boundMethod) call(s *state, a *callArgs) Value { return b.m.invoke(s, b.recv, a) }
-
-// function is a global function.
-type function struct {
-	name string
-	fn   func(s *state, a *callArgs) Value
-}
-
-func (f *function) typeName() string                 { return "function" }
-func (f *function) call(s *state, a *callArgs) Value { return f.fn(s, a) }

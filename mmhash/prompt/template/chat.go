@@ -3,6 +3,7 @@ package template
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -126,7 +127,7 @@ func (t *Template) tagFinal(messages Value, field string) (Value, string, error)
 		return messages, "", fmt.Errorf("continue_final_message is set but the final message has no %q to continue", field)
 	}
 	fields := []string{field}
-	if indexOf(reasoningFields, field) >= 0 { // reasoning may stand under several names: tag each copy
+	if slices.Contains(reasoningFields, field) { // reasoning may stand under several names: tag each copy
 		fields = nil
 		for _, f := range reasoningFields {
 			if v, ok := last.Get(f); ok && v.IsString() && v.str == final.str {

@@ -13,91 +13,28 @@ type compiler struct {
 
 // scope is what the statements of one scope share at compile time.
 type scope struct {
-	sym      *symbols
-	topLevel bool // names set here are visible to blocks
-	soft     bool // inside an if: unknown filters fail only when they run
-	inLoop   bool // break and continue are allowed
-	escape   escaping
+	sym    *symbols
+	soft   bool // inside an if: unknown filters fail only when they run
+	inLoop bool // break and continue are allowed
 }
 
-type escaping uint8
-
-const (
-	escapeOff     escaping = iota
-	escapeOn               // {% autoescape true %}
-	escapeDynamic          // {% autoescape expr %}
-)
-
-// blockCode is a {% block %}.
-type blockCode struct {
-	fn    *funcScope
-	loads []slotLoad
-	body  []stmt
-	self  int // slot of self, or -1
-	super int // slot of super, or -1
-}
-
-func newCompiler(t *Template) *compiler {
-	t.blocks = map[string]*blockCode{}
-	t.resolved = map[string]bool{}
-	return &compiler{t: t, globals: map[string]int{}}
+// compile fills in what t needs to render its tree.
+func compile(t *Template) {
+	c := &compiler{t: t, globals: map[string]int{}, fn: newFunc(nil)}
+	walk(func(n node) bool {
+		call, ok := n.(*callBlockNode)
+		c.generation = ok && call.call == nil
+		return !c.generation
+	}, t.tree...)
+	t.root = c.fn
+	sc := scope{sym: newSymbols(nil, c.fn)}
+	sc.sym.visitAll(t.tree)
+	t.loads = c.loads(sc.sym)
+	t.body = c.stmts(t.tree, sc)
 }
 
 func (c *compiler) fail(n node, format string, args ...any) {
 	panic(syntaxErrorf(n.at(), format, args...))
-}
-
-func (c *compiler) template() {
-	var blocks []*blockNode
-	walk(c.t.tree, func(n node) bool {
-		switch n := n.(type) {
-		case *blockNode:
-			if c.t.blocks[n.name] != nil {
-				c.fail(n, "block '%s' defined twice", n.name)
-			}
-			c.t.blocks[n.name] = &blockCode{self: -1, super: -1}
-			blocks = append(blocks, n)
-		case *callBlockNode:
-			c.generation = c.generation || n.call == nil
-		}
-		return true
-	})
-	c.fn = newFunc(nil)
-	c.t.root = c.fn
-	sc := scope{sym: newSymbols(nil, c.fn), topLevel: true}
-	self := -1
-	if undeclared(c.t.tree, "self")["self"] {
-		self = sc.sym.param("self").slot
-	}
-	sc.sym.visitAll(c.t.tree)
-	c.t.loads = c.loads(sc.sym)
-	c.t.body = c.stmts(c.t.tree, sc)
-	if self >= 0 {
-		c.t.body = append([]stmt{func(s *state) ctl {
-			s.fr.slots[self] = object(&templateReference{s})
-			return ctlNext
-		}}, c.t.body...)
-	}
-	for _, b := range blocks {
-		c.block(b)
-	}
-}
-
-func (c *compiler) block(n *blockNode) {
-	code := c.t.blocks[n.name]
-	code.fn = newFunc(nil)
-	c.fn = code.fn
-	sc := scope{sym: newSymbols(nil, c.fn)}
-	free := undeclared(n.body, "self", "super")
-	if free["self"] {
-		code.self = sc.sym.param("self").slot
-	}
-	if free["super"] {
-		code.super = sc.sym.param("super").slot
-	}
-	sc.sym.visitAll(n.body)
-	code.loads = c.loads(sc.sym)
-	code.body = c.stmts(n.body, sc)
 }
 
 // global gives the slot of a name among the variables of a rendering.
@@ -107,7 +44,6 @@ func (c *compiler) global(name string) int {
 		g = len(c.t.globals)
 		c.globals[name] = g
 		c.t.globals = append(c.t.globals, name)
-		c.t.resolved[name] = true
 	}
 	return g
 }
@@ -157,7 +93,7 @@ func (c *compiler) ref(id *ident) varRef {
 
 // inner is a scope inside sc, in the same function.
 func (c *compiler) inner(sc scope) scope {
-	return scope{sym: newSymbols(sc.sym, c.fn), inLoop: sc.inLoop, escape: sc.escape}
+	return scope{sym: newSymbols(sc.sym, c.fn), inLoop: sc.inLoop}
 }
 
 func (c *compiler) stmts(ns []node, sc scope) []stmt {
@@ -206,21 +142,6 @@ func (c *compiler) stmt(n node, sc scope) stmt {
 			}
 			return s.block(body)
 		}
-	case *autoescapeNode:
-		return c.autoescape(n, sc)
-	case *blockNode:
-		return c.blockStmt(n, sc)
-	case *loaderNode:
-		if n.tag == "extends" && !sc.topLevel {
-			c.fail(n, "cannot use extend from a non top-level scope")
-		}
-		name := c.expr(n.template, sc)
-		return func(s *state) ctl {
-			s.begin(line)
-			name(s)
-			raise(typeError, "no loader for this environment specified: {%% %s %%} cannot work in a chat template", n.tag)
-			return ctlNext
-		}
 	case *loopControlNode:
 		if !sc.inLoop {
 			c.fail(n, "break and continue need a loop around them")
@@ -249,14 +170,10 @@ func (c *compiler) output(n *outputNode, sc scope) stmt {
 		d, ok := n.items[i].(*dataNode)
 		if !ok {
 			emit, at := c.emit(n.items[i], sc), n.items[i].at()
-			if at != line {
-				inner := emit
-				emit = func(s *state) {
-					s.line = at
-					inner(s)
-				}
-			}
-			emits = append(emits, emit)
+			emits = append(emits, func(s *state) {
+				s.line = at
+				emit(s)
+			})
 			continue
 		}
 		text := d.text
@@ -270,14 +187,6 @@ func (c *compiler) output(n *outputNode, sc scope) stmt {
 		}
 		emits = append(emits, func(s *state) { s.write(text) })
 	}
-	if len(emits) == 1 {
-		only := emits[0]
-		return func(s *state) ctl {
-			s.begin(line)
-			only(s)
-			return ctlNext
-		}
-	}
 	return func(s *state) ctl {
 		s.begin(line)
 		for _, e := range emits {
@@ -287,31 +196,13 @@ func (c *compiler) output(n *outputNode, sc scope) stmt {
 	}
 }
 
-// emit compiles the printing of an expression. Sums and concatenations of strings go straight to the output.
+// emit compiles the printing of an expression. Sums of strings go straight to the output.
 func (c *compiler) emit(n node, sc scope) func(*state) {
-	if sc.escape == escapeOff && !c.generation {
-		switch n := n.(type) {
-		case *binaryNode:
-			if n.op == "+" {
-				return c.emitSum(n, sc)
-			}
-		case *concatNode:
-			items := c.exprs(n.items, sc)
-			return func(s *state) {
-				for _, e := range items {
-					s.print(e(s), false)
-				}
-			}
-		}
+	if b, ok := n.(*binaryNode); ok && b.op == "+" && !c.generation {
+		return c.emitSum(b, sc)
 	}
 	e := c.expr(n, sc)
-	switch sc.escape {
-	case escapeOn:
-		return func(s *state) { s.print(e(s), true) }
-	case escapeDynamic:
-		return func(s *state) { s.print(e(s), s.autoescape) }
-	}
-	return func(s *state) { s.print(e(s), false) }
+	return func(s *state) { s.print(e(s)) }
 }
 
 func (c *compiler) emitSum(n *binaryNode, sc scope) func(*state) {
@@ -350,7 +241,7 @@ func (c *compiler) emitSum(n *binaryNode, sc scope) func(*state) {
 		for ; i < len(es); i++ {
 			v = add(s, v, es[i](s))
 		}
-		s.print(v, false)
+		s.print(v)
 	}
 }
 
@@ -361,16 +252,6 @@ func (c *compiler) ifStmt(n *ifNode, sc scope) stmt {
 	soft.soft = true
 	test := c.cond(n.test, soft)
 	body := c.stmts(n.body, soft)
-	if len(n.elifs) == 0 {
-		orElse := c.stmts(n.orElse, soft)
-		return func(s *state) ctl {
-			s.begin(line)
-			if test(s) {
-				return s.block(body)
-			}
-			return s.block(orElse)
-		}
-	}
 	type branch struct {
 		line int
 		test func(*state) bool
@@ -430,67 +311,29 @@ func (c *compiler) target(n node, sc scope) func(*state, Value) {
 func unpack(s *state, v Value, n int) []Value {
 	items := v.Items()
 	if !v.isSeq() {
-		items = nil
-		it := iterate(s, v)
-		for {
+		for it := iterate(s, v); len(items) <= n; {
 			e, ok := it.next(s)
 			if !ok {
 				break
 			}
-			if items = append(items, e); len(items) > n {
-				raise(valueError, "too many values to unpack (expected %d)", n)
-			}
+			items = append(items, e)
 		}
 	}
-	if len(items) > n {
-		raise(valueError, "too many values to unpack (expected %d)", n)
-	}
-	if len(items) < n {
-		raise(valueError, "not enough values to unpack (expected %d, got %d)", n, len(items))
+	if len(items) != n {
+		raise(valueError, "%d values expected to unpack, not %d", n, len(items))
 	}
 	return items
-}
-
-// targetNames lists the names that a target assigns.
-func targetNames(n node) []*nameNode {
-	switch n := n.(type) {
-	case *nameNode:
-		return []*nameNode{n}
-	case *tupleNode:
-		var out []*nameNode
-		for _, item := range n.items {
-			out = append(out, targetNames(item)...)
-		}
-		return out
-	}
-	return nil
-}
-
-// publish makes names assigned at the top level visible to blocks.
-func (c *compiler) publish(names []string, sc scope) func(*state) {
-	if !sc.topLevel || len(c.t.blocks) == 0 || len(names) == 0 {
-		return func(*state) {}
-	}
-	var slots []int
-	for _, name := range names {
-		slots = append(slots, sc.sym.findRef(name).slot)
-	}
-	return func(s *state) {
-		for i, name := range names {
-			s.blockVar.Set(name, s.fr.slots[slots[i]])
-		}
-	}
 }
 
 // nsCheck makes sure that every name.attr target of an assignment is a namespace, before the value is computed.
 func (c *compiler) nsCheck(target node, sc scope) func(*state) {
 	var refs []expr
-	walkNode(target, func(n node) bool {
+	walk(func(n node) bool {
 		if ns, ok := n.(*nsRefNode); ok {
 			refs = append(refs, c.name(n, ns.name, sc))
 		}
 		return true
-	})
+	}, target)
 	return func(s *state) {
 		for _, r := range refs {
 			if _, ok := r(s).ref.(*namespace); !ok {
@@ -502,61 +345,52 @@ func (c *compiler) nsCheck(target node, sc scope) func(*state) {
 
 func (c *compiler) set(n *setNode, sc scope) stmt {
 	line := n.at()
-	check, set, val := c.nsCheck(n.target, sc), c.target(n.target, sc), c.expr(n.expr, sc)
-	if name, ok := n.target.(*nameNode); ok && (!sc.topLevel || len(c.t.blocks) == 0) {
-		slot := sc.sym.findRef(name.name).slot
+	set, val := c.target(n.target, sc), c.expr(n.expr, sc)
+	if _, ok := n.target.(*nameNode); ok {
 		return func(s *state) ctl {
 			s.begin(line)
-			s.fr.slots[slot] = val(s)
+			set(s, val(s))
 			return ctlNext
 		}
 	}
-	publish := c.publishTarget(n.target, sc)
+	check := c.nsCheck(n.target, sc)
 	return func(s *state) ctl {
 		s.begin(line)
 		check(s)
 		set(s, val(s))
-		publish(s)
 		return ctlNext
 	}
 }
 
-func (c *compiler) publishTarget(target node, sc scope) func(*state) {
-	var names []string
-	for _, n := range targetNames(target) {
-		names = append(names, n.name)
+// captured compiles a body whose text goes through a filter chain, which may be missing.
+func (c *compiler) captured(body []node, filter *filterNode, in scope) func(*state) (Value, ctl) {
+	loads, stmts := c.loads(in.sym), c.stmts(body, in)
+	finish := func(_ *state, v Value) Value { return v }
+	if filter != nil {
+		finish = c.filterChain(filter, in)
 	}
-	return c.publish(names, sc)
+	return func(s *state) (Value, ctl) {
+		s.load(loads)
+		text, end := s.capture(func() ctl { return s.block(stmts) })
+		if end != ctlNext {
+			return Value{}, end
+		}
+		return finish(s, String(text)), end
+	}
 }
 
 func (c *compiler) setBlock(n *setBlockNode, sc scope) stmt {
 	line := n.at()
 	in := c.inner(sc)
 	in.sym.visitAll(n.body)
-	loads := c.loads(in.sym)
-	body := c.stmts(n.body, in)
-	set, publish := c.target(n.target, sc), c.publishTarget(n.target, sc)
-	var filter func(*state, string) Value
-	if n.filter != nil {
-		filter = c.filterText(n.filter, in)
-	}
+	body, set := c.captured(n.body, n.filter, in), c.target(n.target, sc)
 	return func(s *state) ctl {
 		s.begin(line)
-		s.load(loads)
-		text, ctl := s.capture(func() ctl { return s.block(body) })
-		if ctl != ctlNext {
-			return ctl
+		v, end := body(s)
+		if end == ctlNext {
+			set(s, v)
 		}
-		v := String(text)
-		if filter != nil {
-			v = filter(s, text)
-		}
-		if s.autoescape {
-			v = toMarkup(s, v)
-		}
-		set(s, v)
-		publish(s)
-		return ctlNext
+		return end
 	}
 }
 
@@ -565,18 +399,14 @@ func (c *compiler) filterBlock(n *filterBlockNode, sc scope) stmt {
 	in := c.inner(sc)
 	in.sym.visitAll(n.body)
 	in.sym.visit(n.filter)
-	loads := c.loads(in.sym)
-	body := c.stmts(n.body, in)
-	filter := c.filterText(n.filter, in)
+	body := c.captured(n.body, n.filter, in)
 	return func(s *state) ctl {
 		s.begin(line)
-		s.load(loads)
-		text, ctl := s.capture(func() ctl { return s.block(body) })
-		if ctl != ctlNext {
-			return ctl
+		v, end := body(s)
+		if end == ctlNext {
+			s.writeRaw(v)
 		}
-		s.writeRaw(filter(s, text))
-		return ctlNext
+		return end
 	}
 }
 
@@ -586,90 +416,4 @@ func (s *state) writeRaw(v Value) {
 		raise(typeError, "sequence item: expected str instance, %s found", v.typeName())
 	}
 	s.write(v.str)
-}
-
-func (c *compiler) autoescape(n *autoescapeNode, sc scope) stmt {
-	line := n.at()
-	in := c.inner(sc)
-	in.sym.visit(n.on)
-	in.sym.visitAll(n.body)
-	loads := c.loads(in.sym)
-	on := c.expr(n.on, in)
-	if k, ok := n.on.(*constNode); ok {
-		in.escape = escapeOff
-		if truth(k.val) {
-			in.escape = escapeOn
-		}
-	} else {
-		in.escape = escapeDynamic
-	}
-	body := c.stmts(n.body, in)
-	return func(s *state) ctl {
-		s.begin(line)
-		s.load(loads)
-		old := s.autoescape
-		s.autoescape = truth(on(s))
-		ctl := s.block(body)
-		s.autoescape = old
-		return ctl
-	}
-}
-
-func (c *compiler) blockStmt(n *blockNode, sc scope) stmt {
-	line := n.at()
-	code := c.t.blocks[n.name]
-	type local struct {
-		name string
-		ref  varRef
-	}
-	var locals []local
-	if n.scoped {
-		seen := map[string]bool{}
-		for sym := sc.sym; sym != nil; sym = sym.parent {
-			for _, id := range sym.order {
-				if sym.stores[id.name] && !seen[id.name] {
-					seen[id.name] = true
-					locals = append(locals, local{id.name, c.ref(sc.sym.findRef(id.name))})
-				}
-			}
-		}
-	}
-	return func(s *state) ctl {
-		s.begin(line)
-		if n.required {
-			raise(runtimeError, "Required block '%s' not found", n.name)
-		}
-		old := s.blockVar
-		if n.scoped {
-			s.blockVar = NewDict(old.Len() + len(locals))
-			for _, e := range old.entries {
-				s.blockVar.set(e.Key, e.Value)
-			}
-			for _, l := range locals {
-				if v := *s.at(l.ref); !v.isMissing() && v.valid() {
-					s.blockVar.Set(l.name, v)
-				}
-			}
-		}
-		s.runBlock(n.name, code)
-		s.blockVar = old
-		return ctlNext
-	}
-}
-
-func (s *state) runBlock(name string, code *blockCode) {
-	s.deeper()
-	caller := s.fr
-	s.fr = s.enter(code.fn, nil)
-	if code.self >= 0 {
-		s.fr.slots[code.self] = object(&templateReference{s})
-	}
-	if code.super >= 0 {
-		s.fr.slots[code.super] = undefinedMessage("there is no parent block called " + quotePython(name) + ".")
-	}
-	s.load(code.loads)
-	s.block(code.body)
-	s.leave(code.fn, s.fr)
-	s.fr = caller
-	s.depth--
 }

@@ -1,21 +1,18 @@
 package template
 
+import "slices"
+
 // Loops, macros and call blocks: everything whose body is entered more than once.
 
 func (c *compiler) forStmt(n *forNode, sc scope) stmt {
 	line := n.at()
-	walkNode(n, func(x node) bool {
+	walk(func(x node) bool {
 		if name, ok := x.(*nameNode); ok && name.ctx == ctxStore && name.name == "loop" {
 			c.fail(x, "Can't assign to special loop variable in for-loop target")
 		}
 		return true
-	})
+	}, n)
 	extended := n.recursive || undeclared(n.body, "loop")["loop"]
-	walk(n.body, func(x node) bool {
-		b, ok := x.(*blockNode)
-		extended = extended || ok && b.scoped
-		return !extended
-	})
 	iter := c.expr(n.iter, sc)
 	code := &loopCode{line: line, loopSlot: -1}
 	if n.test != nil {
@@ -66,7 +63,7 @@ func (c *compiler) forStmt(n *forNode, sc scope) stmt {
 func (c *compiler) loopFilter(n *forNode, sc scope) *filterCode {
 	outer := c.fn
 	c.fn = newFunc(outer)
-	in := scope{sym: newSymbols(sc.sym, c.fn), escape: sc.escape}
+	in := scope{sym: newSymbols(sc.sym, c.fn)}
 	in.sym.params(n.target)
 	in.sym.visit(n.test)
 	f := &filterCode{fn: c.fn}
@@ -229,7 +226,7 @@ func (c *compiler) macro(n node, name string, sig *signature, body []node, sc sc
 	outer := c.fn
 	c.fn = newFunc(outer)
 	defer func() { c.fn = outer }()
-	in := scope{sym: newSymbols(sc.sym, c.fn), escape: sc.escape}
+	in := scope{sym: newSymbols(sc.sym, c.fn)}
 	m := &macroCode{name: name, fn: c.fn, caller: -1, kwargs: -1, extra: -1}
 	analyze := func() {
 		for _, p := range sig.params {
@@ -285,11 +282,9 @@ func (c *compiler) macroStmt(n *macroNode, sc scope) stmt {
 	line := n.at()
 	code := c.macro(n, n.name, &n.signature, n.body, sc)
 	slot := sc.sym.findRef(n.name).slot
-	publish := c.publish([]string{n.name}, sc)
 	return func(s *state) ctl {
 		s.begin(line)
-		s.fr.slots[slot] = object(&macro{code, s.fr, s.autoescape})
-		publish(s)
+		s.fr.slots[slot] = object(&macro{code, s.fr})
 		return ctlNext
 	}
 }
@@ -306,7 +301,7 @@ func (c *compiler) callBlock(n *callBlockNode, sc scope) stmt {
 			c.fail(n, "keyword argument repeated: caller")
 		}
 	}
-	invoke := c.call(call, sc, func(s *state) Value { return object(&macro{code, s.fr, s.autoescape}) })
+	invoke := c.call(call, sc, func(s *state) Value { return object(&macro{code, s.fr}) })
 	return func(s *state) ctl {
 		s.begin(line)
 		s.writeRaw(invoke(s))
@@ -318,7 +313,7 @@ func (c *compiler) callBlock(n *callBlockNode, sc scope) stmt {
 func generationStmt(line int, code *macroCode) stmt {
 	return func(s *state) ctl {
 		s.begin(line)
-		m := macro{code, s.fr, s.autoescape}
+		m := macro{code, s.fr}
 		if s.tracking {
 			text := m.call(s, &callArgs{}).str
 			s.generated(text)
@@ -339,9 +334,8 @@ func generationStmt(line int, code *macroCode) stmt {
 
 // macro is a macro as a value: its code and the frame that it was defined in.
 type macro struct {
-	code       *macroCode
-	outer      *frame
-	autoescape bool
+	code  *macroCode
+	outer *frame
 }
 
 func (m *macro) typeName() string { return "Macro" }
@@ -366,7 +360,7 @@ func (m *macro) call(s *state, a *callArgs) Value {
 	}
 	caller := Value{}
 	for _, k := range a.kw {
-		if i := indexOf(code.params, k.name); i >= n {
+		if i := slices.Index(code.params, k.name); i >= n {
 			fr.slots[code.slots[i]] = k.val
 			continue
 		}
@@ -415,17 +409,15 @@ func (m *macro) call(s *state, a *callArgs) Value {
 	s.fr, s.line = back, line
 	s.leave(code.fn, fr)
 	s.depth--
-	if s.autoescape {
-		return markup(text)
-	}
 	return String(text)
 }
 
-func indexOf(list []string, s string) int {
-	for i, e := range list {
-		if e == s {
-			return i
-		}
+func (m *macro) attr(name string) (Value, bool) {
+	switch name {
+	case "name":
+		return String(m.code.name), m.code.name != ""
+	case "arguments", "catch_kwargs", "catch_varargs", "caller", "explicit_caller":
+		raise(notSupported, "Macro.%s is not supported in chat templates", name)
 	}
-	return -1
+	return Value{}, false
 }

@@ -64,16 +64,13 @@ func (c *compiler) expr(n node, sc scope) expr {
 		return func(s *state) Value { return Bool(cond(s)) }
 	case *concatNode:
 		items := c.exprs(n.items, sc)
-		escape := sc.escape == escapeOn
-		return func(s *state) Value { return concat(s, items, escape) }
+		return func(s *state) Value { return concat(s, items) }
 	case *filterNode:
-		return c.filter(n, sc, c.expr(n.expr, sc))
+		e, apply := c.expr(n.expr, sc), c.apply(n, "filter", filters[n.name], n.name, &n.args, sc)
+		return func(s *state) Value { return apply(s, e(s)) }
 	case *testNode:
-		if c.hasPlainTest(n.name) {
-			cond := c.cond(n, sc)
-			return func(s *state) Value { return Bool(cond(s)) }
-		}
-		return c.test(n, sc)
+		e, apply := c.expr(n.expr, sc), c.apply(n, "test", tests[n.name], n.name, &n.args, sc)
+		return func(s *state) Value { return apply(s, e(s)) }
 	case *callNode:
 		return c.call(n, sc, nil)
 	case *attrNode:
@@ -127,14 +124,6 @@ func (c *compiler) namePlace(n node, name string, sc scope) place {
 	l, owner := sc.sym.findLoad(id)
 	if l.action == loadResolve && !owner.stores[name] {
 		g := c.global(name)
-		if len(c.t.blocks) > 0 {
-			return func(s *state) *Value {
-				if s.scrap = s.resolve(g); s.scrap.isMissing() {
-					s.scrap = empty
-				}
-				return &s.scrap
-			}
-		}
 		return func(s *state) *Value {
 			v := &s.resolved[g]
 			if v.isMissing() {
@@ -217,19 +206,9 @@ func (c *compiler) cond(n node, sc scope) func(*state) bool {
 	case *compareNode:
 		return c.compare(n, sc)
 	case *testNode:
-		if c.hasPlainTest(n.name) {
-			fn, e := tests[n.name].fn, c.expr(n.expr, sc)
-			if len(n.args.pos)+len(n.args.kw) == 0 && n.args.dyn == nil && n.args.dynKw == nil && len(tests[n.name].params) == 0 {
-				return func(s *state) bool { return fn(s, e(s), nil) }
-			}
-			bind := c.args(&n.args, tests[n.name].signatureOf, n.name, sc)
-			return func(s *state) bool {
-				v := e(s)
-				base := len(s.args)
-				ok := fn(s, v, bind(s))
-				s.args = s.args[:base]
-				return ok
-			}
+		if b := tests[n.name]; b != nil && b.is != nil && n.args.empty() {
+			e := c.expr(n.expr, sc)
+			return func(s *state) bool { return b.is(e(s)) }
 		}
 	}
 	e := c.expr(n, sc)
@@ -282,140 +261,42 @@ func (c *compiler) compare(n *compareNode, sc scope) func(*state) bool {
 	}
 }
 
-// hasPlainTest reports whether a test is one of the built-in ones (an unknown one may be an error only when it runs).
-func (c *compiler) hasPlainTest(name string) bool {
-	_, ok := tests[name]
-	return ok
-}
-
-func (c *compiler) test(n *testNode, sc scope) expr {
-	if !sc.soft {
-		c.fail(n, "No test named '%s'.", n.name)
-	}
-	return func(*state) Value {
-		raise(runtimeError, "No test named '%s' found.", n.name)
-		return Value{}
-	}
-}
-
-// filter compiles a filter over the value that in gives.
-func (c *compiler) filter(n *filterNode, sc scope, in expr) expr {
-	apply := c.filterApply(n, sc)
-	return func(s *state) Value { return apply(s, in(s)) }
-}
-
-// filterText compiles the filter chain of a filter or set block, whose first filter has no operand of its own.
-func (c *compiler) filterText(n *filterNode, sc scope) func(*state, string) Value {
-	apply := c.filterApply(n, sc)
-	if n.expr == nil {
-		escape := sc.escape
-		return func(s *state, text string) Value {
-			v := String(text)
-			if escape == escapeOn || escape == escapeDynamic && s.autoescape {
-				v = markup(text)
-			}
-			return apply(s, v)
-		}
-	}
-	inner := c.filterText(n.expr.(*filterNode), sc)
-	return func(s *state, text string) Value { return apply(s, inner(s, text)) }
-}
-
-func (c *compiler) filterApply(n *filterNode, sc scope) func(*state, Value) Value {
-	f, ok := filters[n.name]
-	if !ok {
+// apply compiles the call of a filter or test. An unknown one inside an if is an error only when it runs.
+func (c *compiler) apply(n node, what string, b *builtin, name string, args *argNodes, sc scope) func(*state, Value) Value {
+	if b == nil || b.absent() {
 		if !sc.soft {
-			c.fail(n, "No filter named '%s'.", n.name)
+			c.fail(n, "No %s named '%s'.", what, name)
 		}
 		return func(*state, Value) Value {
-			raise(runtimeError, "No filter named '%s' found.", n.name)
+			raise(runtimeError, "No %s named '%s' found.", what, name)
 			return Value{}
 		}
 	}
-	if f.variadic != nil {
-		args := c.callArgs(&n.args, sc, nil)
+	if b.fn != nil && len(b.params) == 0 && args.empty() {
 		return func(s *state, v Value) Value {
-			a, base := s.calls.next(), len(s.args)
-			args(s, a)
-			v = f.variadic(s, v, a)
-			s.endCall(a, base)
-			return v
+			s.step(1 + len(v.str)>>8) // long texts cost more
+			return b.fn(s, v, nil)
 		}
 	}
-	fn := f.fn
-	if len(f.params) == 0 && len(n.args.pos) == 0 && len(n.args.kw) == 0 && n.args.dyn == nil && n.args.dynKw == nil {
-		return func(s *state, v Value) Value {
-			s.step(1 + len(v.str)>>8)
-			return fn(s, v, nil)
-		}
-	}
-	bind := c.args(&n.args, f.signatureOf, n.name, sc)
+	eval := c.callArgs(args, sc, nil)
 	return func(s *state, v Value) Value {
-		s.step(1 + len(v.str)>>8) // long texts cost more
-		base := len(s.args)
-		v = fn(s, v, bind(s))
-		s.args = s.args[:base]
+		s.step(1 + len(v.str)>>8)
+		a, base := s.calls.next(), len(s.args)
+		eval(s, a)
+		v = b.invoke(s, v, a)
+		s.endCall(a, base)
 		return v
 	}
 }
 
-// args compiles arguments for a built-in with fixed parameters. The result pushes one Value a parameter (the zero
-// Value where none was given) on s.args and returns them; the caller pops them.
-func (c *compiler) args(n *argNodes, sig signatureOf, name string, sc scope) func(*state) []Value {
-	p := sig.params
-	if n.dyn != nil || n.dynKw != nil || len(n.pos) > len(p) {
-		args := c.callArgs(n, sc, nil)
-		return func(s *state) []Value {
-			var a callArgs
-			args(s, &a)
-			return bindArgs(s, &a, &sig, name)
-		}
+// filterChain compiles the filters of a filter or set block, the first of which has no operand of its own.
+func (c *compiler) filterChain(n *filterNode, sc scope) func(*state, Value) Value {
+	apply := c.apply(n, "filter", filters[n.name], n.name, &n.args, sc)
+	if n.expr == nil {
+		return apply
 	}
-	es := c.exprs(n.pos, sc)
-	at := make([]int, len(es), len(es)+len(n.kw))
-	for i := range at {
-		at[i] = i
-	}
-	for _, k := range n.kw {
-		i := indexOf(p, k.name)
-		if i < len(es) || i < sig.posOnly {
-			// Wrong: let the general binding say why.
-			args := c.callArgs(n, sc, nil)
-			return func(s *state) []Value {
-				var a callArgs
-				args(s, &a)
-				return bindArgs(s, &a, &sig, name)
-			}
-		}
-		es = append(es, c.expr(k.val, sc))
-		at = append(at, i)
-	}
-	width := len(p)
-	given := map[int]bool{}
-	for _, i := range at {
-		given[i] = true
-	}
-	lacks := -1
-	for i := 0; i < sig.required; i++ {
-		if !given[i] {
-			lacks = i
-			break
-		}
-	}
-	return func(s *state) []Value {
-		base := len(s.args)
-		for range width {
-			s.args = append(s.args, Value{})
-		}
-		for i, e := range es {
-			v := e(s)
-			s.args[base+at[i]] = v
-		}
-		if lacks >= 0 {
-			raise(typeError, "%s() missing required argument: '%s'", name, p[lacks])
-		}
-		return s.args[base : base+width]
-	}
+	inner := c.filterChain(n.expr.(*filterNode), sc)
+	return func(s *state, v Value) Value { return apply(s, inner(s, v)) }
 }
 
 // callArgs compiles the arguments of a call of unknown target. The positional ones lie on s.args; the caller pops them.

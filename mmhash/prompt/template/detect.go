@@ -1,6 +1,9 @@
 package template
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // What the engines read off a template's tree before they render it: whether message content goes in as text or as a
 // list of parts, and which variables the template knows.
@@ -26,7 +29,7 @@ func (f Format) String() string {
 func (t *Template) ContentFormat() Format {
 	var loops []*forNode
 	var sets []*setNode
-	walk(t.tree, func(n node) bool {
+	walk(func(n node) bool {
 		switch n := n.(type) {
 		case *forNode:
 			loops = append(loops, n)
@@ -34,7 +37,7 @@ func (t *Template) ContentFormat() Format {
 			sets = append(sets, n)
 		}
 		return true
-	})
+	}, t.tree...)
 	lists := []string{"messages"}
 	for queue := lists; len(queue) > 0; queue = queue[1:] {
 		for _, set := range sets {
@@ -45,7 +48,7 @@ func (t *Template) ContentFormat() Format {
 			if !ok {
 				return FormatString
 			}
-			if indexOf(lists, name.name) < 0 {
+			if !slices.Contains(lists, name.name) {
 				lists = append(lists, name.name)
 				queue = append(queue, name.name)
 			}
@@ -96,23 +99,23 @@ func (t *Template) TensorRTFormat() Format {
 			return false
 		}
 		found := false
-		walkNode(loop, func(n node) bool {
+		walk(func(n node) bool {
 			owner, ok := memberOf(n, "type").(*nameNode)
 			found = found || ok && owner.name == name.name
 			return !found
-		})
+		}, loop)
 		return found
 	})
 }
 
 func (t *Template) anyLoop(is func(*forNode) bool) Format {
 	f := FormatString
-	walk(t.tree, func(n node) bool {
+	walk(func(n node) bool {
 		if loop, ok := n.(*forNode); ok && is(loop) {
 			f = FormatOpenAI
 		}
 		return f == FormatString
-	})
+	}, t.tree...)
 	return f
 }
 
@@ -160,17 +163,14 @@ func accesses(n node, variable, key string) bool {
 }
 
 func accessesAny(n node, variables []string, key string) bool {
-	for _, v := range variables {
-		if accesses(n, v, key) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(variables, func(v string) bool { return accesses(n, v, key) })
 }
 
 // Uses reports whether the template reads a variable that it does not set itself (jinja2.meta.find_undeclared_variables).
 // vLLM and transformers hand only such names of chat_template_kwargs on.
-func (t *Template) Uses(name string) bool { return t.resolved[name] && !environmentGlobals[name] }
+func (t *Template) Uses(name string) bool {
+	return slices.Contains(t.globals, name) && !slices.Contains(environmentGlobals, name)
+}
 
 // Mentions reports whether the source contains text. vLLM asks it about the developer role, in quotes.
 func (t *Template) Mentions(text string) bool { return strings.Contains(t.source, text) }

@@ -133,8 +133,6 @@ func keyAt(v Value, depth int) dictKey {
 	switch v.kind {
 	case KindString, KindMarkup:
 		return dictKey{class: 's', str: v.str}
-	case KindBytes:
-		return dictKey{class: 'b', str: v.str}
 	case KindBool, KindInt:
 		return dictKey{class: 'i', num: v.num}
 	case KindBig:

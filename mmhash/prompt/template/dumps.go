@@ -3,6 +3,7 @@ package template
 import (
 	"errors"
 	"math"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 )
@@ -68,11 +69,7 @@ func (d *dumper) value(v Value) {
 	case KindNone:
 		d.dst = append(d.dst, "null"...)
 	case KindBool:
-		if v.bool() {
-			d.dst = append(d.dst, "true"...)
-		} else {
-			d.dst = append(d.dst, "false"...)
-		}
+		d.dst = strconv.AppendBool(d.dst, v.bool())
 	case KindInt, KindBig:
 		d.dst = d.s.appendRepr(d.dst, v)
 	case KindFloat:
@@ -175,30 +172,13 @@ func (d *dumper) text(s string) {
 			continue
 		}
 		d.dst = append(d.dst, s[from:i]...)
-		if c >= utf8.RuneSelf {
-			r, n := utf8.DecodeRuneInString(s[i:])
+		r, n := utf8.DecodeRuneInString(s[i:])
+		if short := strings.IndexByte("\"\\\n\r\t\b\f", c); short >= 0 {
+			d.dst = append(d.dst, '\\', `"\nrtbf`[short])
+		} else {
 			d.dst = appendJSONEscape(d.dst, r)
-			i += n
-			from = i
-			continue
 		}
-		switch c {
-		case '"', '\\':
-			d.dst = append(d.dst, '\\', c)
-		case '\n':
-			d.dst = append(d.dst, `\n`...)
-		case '\r':
-			d.dst = append(d.dst, `\r`...)
-		case '\t':
-			d.dst = append(d.dst, `\t`...)
-		case '\b':
-			d.dst = append(d.dst, `\b`...)
-		case '\f':
-			d.dst = append(d.dst, `\f`...)
-		default:
-			d.dst = appendJSONEscape(d.dst, rune(c))
-		}
-		i++
+		i += n
 		from = i
 	}
 	d.dst = append(append(d.dst, s[from:]...), '"')

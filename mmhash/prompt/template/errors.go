@@ -57,6 +57,7 @@ const (
 	securityError  = "SecurityError"
 	runtimeError   = "TemplateRuntimeError"
 	filterArgError = "FilterArgumentError"
+	notSupported   = "NotSupportedError" // Jinja2 could, this package cannot
 	nameError      = "NameError"
 	attributeError = "AttributeError"
 	assertionError = "AssertionError"

@@ -1,7 +1,6 @@
 package template
 
 import (
-	"fmt"
 	"math"
 	"math/big"
 	"strconv"
@@ -25,10 +24,7 @@ func absFilter(_ *state, v Value, _ []Value) Value {
 
 // intFilter is the int filter: what cannot be read as an int goes through float, and then to the default.
 func intFilter(s *state, v Value, a []Value) Value {
-	def := a[0]
-	if !def.valid() {
-		def = Int(0)
-	}
+	def := a[0].or(Int(0))
 	switch {
 	case v.isInteger():
 		return asInt(v)
@@ -65,22 +61,13 @@ func floatFilter(_ *state, v Value, a []Value) Value {
 	case v.kind == KindUndefined:
 		failUndefined(v)
 	}
-	if a[0].valid() {
-		return a[0]
-	}
-	return Float(0)
+	return a[0].or(Float(0))
 }
 
 // roundFilter rounds half to even on the exact binary value ("common"), or up or down.
 func roundFilter(s *state, v Value, a []Value) Value {
-	precision, method := a[0], "common"
-	if !precision.valid() {
-		precision = Int(0)
-	}
-	if a[1].valid() {
-		method = a[1].Text()
-	}
-	switch method {
+	precision := a[0].or(Int(0))
+	switch method := a[1].or(String("common")).Text(); method {
 	case "common":
 		return round(v, precision)
 	case "ceil", "floor":
@@ -160,41 +147,10 @@ func roundBig(n, unit *big.Int) *big.Int {
 	return q.Mul(q, unit)
 }
 
-// fileSizeFilter writes a byte count as people do: "13 kB", "4.1 MiB".
-func fileSizeFilter(_ *state, v Value, a []Value) Value {
-	var x float64
-	switch {
-	case v.isNumber():
-		x = toFloat(v)
-	case v.IsString():
-		f, ok := parseFloat(v.str)
-		if !ok {
-			raise(valueError, "could not convert string to float: %s", quotePython(v.str))
-		}
-		x = f
-	case v.kind == KindUndefined:
-		failUndefined(v)
-	default:
-		raise(typeError, "float() argument must be a string or a real number, not '%s'", v.typeName())
+// asInt gives an int for a bool.
+func asInt(v Value) Value {
+	if v.kind == KindBool {
+		return Int(v.int())
 	}
-	base, suffix := 1000.0, "B"
-	prefixes := []string{"k", "M", "G", "T", "P", "E", "Z", "Y"}
-	if flag(a[0], false) {
-		base, suffix = 1024, "iB"
-		prefixes[0] = "K"
-	}
-	switch {
-	case x == 1:
-		return String("1 Byte")
-	case x < base:
-		return String(bigText(floatToInt(x).bigInt()) + " Bytes")
-	}
-	unit := base
-	for i, p := range prefixes {
-		unit *= base
-		if x < unit || i == len(prefixes)-1 {
-			return String(fmt.Sprintf("%.1f %s%s", base*x/unit, p, suffix))
-		}
-	}
-	return Value{}
+	return v
 }

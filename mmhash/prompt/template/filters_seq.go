@@ -1,6 +1,7 @@
 package template
 
 import (
+	"slices"
 	"sort"
 	"strings"
 )
@@ -18,25 +19,18 @@ type getter struct {
 func newGetter(attribute Value, ignoreCase bool) getter {
 	g := getter{ignoreCase: ignoreCase}
 	switch {
-	case !given(attribute):
 	case attribute.IsString():
-		g.parts = attributeParts(attribute.str)
-	default:
+		for _, p := range strings.Split(attribute.str, ".") {
+			if n, ok := parseInt(p, 10); ok && all(p, isDigitRune) {
+				g.parts = append(g.parts, n)
+			} else {
+				g.parts = append(g.parts, String(p))
+			}
+		}
+	case given(attribute):
 		g.parts = []Value{attribute}
 	}
 	return g
-}
-
-func attributeParts(path string) []Value {
-	var parts []Value
-	for _, p := range strings.Split(path, ".") {
-		if n, ok := parseInt(p, 10); ok && all(p, isDigitRune) {
-			parts = append(parts, n)
-		} else {
-			parts = append(parts, String(p))
-		}
-	}
-	return parts
 }
 
 func (g getter) get(s *state, v Value) Value {
@@ -73,13 +67,16 @@ func sortValues(s *state, items []Value, key func(Value) Value, reverse bool) {
 }
 
 func sortFilter(s *state, v Value, a []Value) Value {
-	ignoreCase := !flag(a[1], false)
-	getters := []getter{newGetter(a[2], ignoreCase)}
+	paths := []Value{a[2]}
 	if a[2].IsString() {
-		getters = nil
+		paths = nil
 		for _, path := range strings.Split(a[2].str, ",") {
-			getters = append(getters, newGetter(String(path), ignoreCase))
+			paths = append(paths, String(path))
 		}
+	}
+	getters := make([]getter, len(paths))
+	for i, path := range paths {
+		getters[i] = newGetter(path, !flag(a[1], false))
 	}
 	items := collect(s, v)
 	sortValues(s, items, func(v Value) Value {
@@ -93,25 +90,25 @@ func sortFilter(s *state, v Value, a []Value) Value {
 }
 
 func dictSortFilter(s *state, v Value, a []Value) Value {
-	at := 0
-	switch {
-	case !a[1].valid() || a[1].Text() == "key":
-	case a[1].Text() == "value":
-		at = 1
-	default:
+	at := slices.Index([]string{"key", "value"}, a[1].or(String("key")).Text())
+	if at < 0 {
 		raise(filterArgError, `You can only sort by either "key" or "value"`)
 	}
-	d := v.Dict()
-	if d == nil {
-		if v.kind == KindUndefined {
-			failUndefined(v)
-		}
-		raise(attributeError, "'%s' object has no attribute 'items'", v.typeName())
-	}
-	items := collect(s, object(&dictView{d, 'i'}))
+	items := collect(s, object(&dictView{mustDict(v), 'i'}))
 	g := getter{ignoreCase: !flag(a[0], false)}
 	sortValues(s, items, func(v Value) Value { return g.get(s, v.Items()[at]) }, flag(a[2], false))
 	return NewList(items...)
+}
+
+// mustDict gives the storage of a dict; anything else has no attribute items.
+func mustDict(v Value) *Dict {
+	if v.kind == KindUndefined {
+		failUndefined(v)
+	}
+	if v.kind != KindDict {
+		raise(attributeError, "'%s' object has no attribute 'items'", v.typeName())
+	}
+	return v.ref.(*Dict)
 }
 
 func groupByFilter(s *state, v Value, a []Value) Value {
@@ -158,35 +155,26 @@ func uniqueFilter(s *state, v Value, a []Value) Value {
 	}})
 }
 
-func minFilter(s *state, v Value, a []Value) Value { return extreme(s, v, a, "<", -1) }
-func maxFilter(s *state, v Value, a []Value) Value { return extreme(s, v, a, ">", 1) }
-
-// extreme gives the first element whose key compares as want against the best so far.
-func extreme(s *state, v Value, a []Value, op string, want int) Value {
-	it := iterate(s, v)
-	best, ok := it.next(s)
-	if !ok {
-		return undefinedMessage("No aggregated item, sequence was empty.")
-	}
-	g := newGetter(a[1], !flag(a[0], false))
-	bestKey := g.get(s, best)
-	for {
-		e, ok := it.next(s)
-		if !ok {
-			return best
-		}
-		s.step(1)
-		if key := g.get(s, e); ordered(s, op, key, bestKey) == want {
-			best, bestKey = e, key
+// extremeFilter makes min and max: the first element whose key compares as want against the best so far.
+func extremeFilter(op string, want int) func(*state, Value, []Value) Value {
+	return func(s *state, v Value, a []Value) Value {
+		g := newGetter(a[1], !flag(a[0], false))
+		best := undefinedMessage("No aggregated item, sequence was empty.")
+		var bestKey Value
+		for it := iterate(s, v); ; {
+			e, ok := it.next(s)
+			if !ok {
+				return best
+			}
+			if key := g.get(s, e); !bestKey.valid() || ordered(s, op, key, bestKey) == want {
+				best, bestKey = e, key
+			}
 		}
 	}
 }
 
 func sumFilter(s *state, v Value, a []Value) Value {
-	total := a[1]
-	if !total.valid() {
-		total = Int(0)
-	}
+	total := a[1].or(Int(0))
 	if total.IsString() {
 		raise(typeError, "sum() can't sum strings [use ''.join(seq) instead]")
 	}
@@ -196,20 +184,11 @@ func sumFilter(s *state, v Value, a []Value) Value {
 		if !ok {
 			return total
 		}
-		s.step(1)
 		total = add(s, total, g.get(s, e))
 	}
 }
 
-func lengthFilter(_ *state, v Value, _ []Value) Value {
-	n, ok := length(v)
-	if !ok {
-		raise(typeError, "object of type '%s' has no len()", v.typeName())
-	}
-	return Int(int64(n))
-}
-
-func listFilter(s *state, v Value, _ []Value) Value { return NewList(collect(s, v)...) }
+func lengthFilter(_ *state, v Value, _ []Value) Value { return Int(int64(mustLength(v))) }
 
 func firstFilter(s *state, v Value, _ []Value) Value {
 	it := iterate(s, v)
@@ -232,18 +211,10 @@ func lastFilter(s *state, v Value, _ []Value) Value {
 
 // reversed is Python's reversed(v), or nil for TypeError.
 func reversed(s *state, v Value) *generator {
-	var items []Value
-	switch v.kind {
-	case KindUndefined, KindList, KindTuple, KindString, KindMarkup, KindRange, KindDict, KindBytes:
-		items = collect(s, v)
-	case KindObject:
-		if _, ok := v.ref.(*dictView); !ok {
-			return nil
-		}
-		items = collect(s, v)
-	default:
+	if _, isView := v.ref.(*dictView); !iterable(v) || v.kind == KindObject && !isView {
 		return nil
 	}
+	items := collect(s, v)
 	i := len(items)
 	return &generator{name: v.typeName() + "_reverseiterator", next: func(*state) (Value, bool) {
 		if i--; i < 0 {
@@ -264,43 +235,34 @@ func reverseFilter(s *state, v Value, _ []Value) Value {
 		raise(filterArgError, "argument must be iterable")
 	}
 	items := collect(s, v)
-	for i, j := 0, len(items)-1; i < j; i, j = i+1, j-1 {
-		items[i], items[j] = items[j], items[i]
-	}
+	slices.Reverse(items)
 	return NewList(items...)
 }
 
-func randomFilter(s *state, v Value, _ []Value) Value {
-	n, ok := length(v)
-	switch {
-	case !ok:
-		raise(typeError, "object of type '%s' has no len()", v.typeName())
-	case n == 0:
-		return undefinedMessage("No random item, sequence was empty.")
-	case n == 1:
-		return getitem(s, v, Int(0))
-	}
-	raise(runtimeError, "the random filter cannot be predicted")
-	return Value{}
+// lazy gives a generator that is set up when its first element is asked for, as a Python generator function is.
+func lazy(start func(s *state) func(s *state) (Value, bool)) Value {
+	var next func(s *state) (Value, bool)
+	return object(&generator{next: func(s *state) (Value, bool) {
+		if next == nil {
+			next = start(s)
+		}
+		return next(s)
+	}})
 }
 
+func nothing(*state) (Value, bool) { return Value{}, false }
+
 func itemsFilter(_ *state, v Value, _ []Value) Value {
-	var view cursor
-	started := false
-	return object(&generator{next: func(s *state) (Value, bool) {
-		if !started {
-			started = true
-			switch d := v.Dict(); {
-			case v.kind == KindUndefined:
-				return Value{}, false
-			case d == nil:
-				raise(typeError, "Can only get item pairs from a mapping.")
-			default:
-				view = iterate(s, object(&dictView{d, 'i'}))
-			}
+	return lazy(func(s *state) func(s *state) (Value, bool) {
+		if v.kind == KindUndefined {
+			return nothing
 		}
-		return view.next(s)
-	}})
+		if v.kind != KindDict {
+			raise(typeError, "Can only get item pairs from a mapping.")
+		}
+		view := iterate(s, object(&dictView{v.Dict(), 'i'}))
+		return view.next
+	})
 }
 
 func batchFilter(s *state, v Value, a []Value) Value {
@@ -335,63 +297,55 @@ func batchFilter(s *state, v Value, a []Value) Value {
 	}})
 }
 
-func sliceFilter(s *state, v Value, a []Value) Value {
+func sliceFilter(_ *state, v Value, a []Value) Value {
 	slices, fill := a[0], a[1]
-	var items []Value
-	number, offset := -1, 0
-	return object(&generator{next: func(s *state) (Value, bool) {
-		if number < 0 {
-			items = collect(s, v)
-			if !truth(slices) && slices.isNumber() {
-				raise(zeroDivision, "integer division or modulo by zero")
+	return lazy(func(s *state) func(s *state) (Value, bool) {
+		items, n := collect(s, v), integer(slices)
+		if n == 0 {
+			raise(zeroDivision, "integer division or modulo by zero")
+		}
+		number, from := 0, 0
+		return func(s *state) (Value, bool) {
+			if number >= n {
+				return Value{}, false
 			}
-			number = 0
+			to := from + len(items)/n
+			if number < len(items)%n {
+				to++
+			}
+			part := append([]Value(nil), items[from:to]...)
+			if given(fill) && number >= len(items)%n {
+				part = append(part, fill)
+			}
+			number, from = number+1, to
+			return s.list(part), true
 		}
-		n := integer(slices)
-		if number >= n {
-			return Value{}, false
-		}
-		each, extra := len(items)/n, len(items)%n
-		from := offset + number*each
-		if number < extra {
-			offset++
-		}
-		to := offset + (number+1)*each
-		part := append([]Value(nil), items[from:to]...)
-		if given(fill) && number >= extra {
-			part = append(part, fill)
-		}
-		number++
-		return s.list(part), true
-	}})
-}
-
-// keep copies arguments for use after the call.
-func (a *callArgs) keep() *callArgs {
-	return &callArgs{append([]Value(nil), a.pos...), append([]kwArg(nil), a.kw...)}
+	})
 }
 
 func mapFilter(_ *state, v Value, a *callArgs) Value {
 	a = a.keep()
-	var src cursor
-	var apply func(s *state, v Value) Value
-	return object(&generator{next: func(s *state) (Value, bool) {
-		if apply == nil {
-			if !truth(v) {
-				return Value{}, false
+	return lazy(func(s *state) func(s *state) (Value, bool) {
+		if !truth(v) {
+			return nothing
+		}
+		f, src := mapFunc(a), iterate(s, v)
+		return func(s *state) (Value, bool) {
+			e, ok := src.next(s)
+			if ok {
+				e = f(s, e)
 			}
-			apply = mapFunc(a)
-			src = iterate(s, v)
+			return e, ok
 		}
-		e, ok := src.next(s)
-		if !ok {
-			return Value{}, false
-		}
-		return apply(s, e), true
-	}})
+	})
 }
 
+// mapFunc gives what map does to each element: get an attribute, or call a filter.
 func mapFunc(a *callArgs) func(s *state, v Value) Value {
+	if len(a.pos) > 0 {
+		rest := &callArgs{a.pos[1:], a.kw}
+		return func(s *state, v Value) Value { return apply(s, "filter", s.t.filters, a.pos[0], v, rest) }
+	}
 	var attribute, def Value
 	for _, k := range a.kw {
 		switch k.name {
@@ -399,66 +353,53 @@ func mapFunc(a *callArgs) func(s *state, v Value) Value {
 			attribute = k.val
 		case "default":
 			def = k.val
+		default:
+			raise(filterArgError, "Unexpected keyword argument %s", quotePython(k.name))
 		}
 	}
-	if len(a.pos) == 0 && attribute.valid() {
-		for _, k := range a.kw {
-			if k.name != "attribute" && k.name != "default" {
-				raise(filterArgError, "Unexpected keyword argument %s", quotePython(k.name))
-			}
-		}
-		g := newGetter(attribute, false)
-		g.def = def
-		return g.get
-	}
-	if len(a.pos) == 0 {
+	if !attribute.valid() {
 		raise(filterArgError, "map requires a filter argument")
 	}
-	rest := &callArgs{a.pos[1:], a.kw}
-	return func(s *state, v Value) Value { return applyFilter(s, a.pos[0], v, rest) }
+	g := newGetter(attribute, false)
+	g.def = def
+	return g.get
 }
 
 // selectFilter makes select, reject and their attr forms.
 func selectFilter(want, byAttr bool) func(*state, Value, *callArgs) Value {
 	return func(_ *state, v Value, a *callArgs) Value {
 		a = a.keep()
-		var src cursor
-		var test func(s *state, v Value) bool
-		return object(&generator{next: func(s *state) (Value, bool) {
-			if test == nil {
-				if !truth(v) {
-					return Value{}, false
-				}
-				test = selectFunc(a, byAttr)
-				src = iterate(s, v)
+		return lazy(func(s *state) func(s *state) (Value, bool) {
+			if !truth(v) {
+				return nothing
 			}
-			for {
-				e, ok := src.next(s)
-				if !ok {
-					return Value{}, false
-				}
-				s.step(1)
-				if test(s, e) == want {
-					return e, true
+			test, src := selectFunc(a, byAttr), iterate(s, v)
+			return func(s *state) (Value, bool) {
+				for {
+					e, ok := src.next(s)
+					if !ok || truth(test(s, e)) == want {
+						return e, ok
+					}
+					s.step(1)
 				}
 			}
-		}})
+		})
 	}
 }
 
-func selectFunc(a *callArgs, byAttr bool) func(s *state, v Value) bool {
+// selectFunc gives what select asks of each element: its truth or a test, of itself or of an attribute.
+func selectFunc(a *callArgs, byAttr bool) func(s *state, v Value) Value {
 	args := a.pos
 	var g getter
 	if byAttr {
 		if len(args) == 0 {
 			raise(filterArgError, "Missing parameter for attribute name")
 		}
-		g = newGetter(args[0], false)
-		args = args[1:]
+		g, args = newGetter(args[0], false), args[1:]
 	}
 	if len(args) == 0 {
-		return func(s *state, v Value) bool { return truth(g.get(s, v)) }
+		return g.get
 	}
 	rest := &callArgs{args[1:], a.kw}
-	return func(s *state, v Value) bool { return applyTest(s, args[0], g.get(s, v), rest) }
+	return func(s *state, v Value) Value { return apply(s, "test", s.t.tests, args[0], g.get(s, v), rest) }
 }

@@ -8,55 +8,20 @@ import (
 	"unicode/utf8"
 )
 
-// str.format and the format specification mini-language ("{:>8.3f}"), with the field rules of string.Formatter,
-// through which the sandbox sends every format call.
-
-// formatMethods gives format and format_map. They are no part of strMethods, because fields can reach all methods.
-func formatMethods(name string) *method {
-	switch name {
-	case "format":
-		return &method{name: name, variadic: formatMethod}
-	case "format_map":
-		return &method{name: name, variadic: func(s *state, v Value, a *callArgs) Value {
-			a.only(name, 1, 1)
-			return formatText(s, v, nil, func(key string) (Value, bool) { return subscript(s, a.pos[0], String(key)) })
-		}}
-	}
-	return nil
-}
-
-func formatMethod(s *state, v Value, a *callArgs) Value {
-	return formatText(s, v, a.pos, func(name string) (Value, bool) {
-		for _, k := range a.kw {
-			if k.name == name {
-				return k.val, true
-			}
-		}
-		return Value{}, false
-	})
-}
+// str.format and the % operator, with the number formats that prompts use. Left out (an error): format specifications
+// inside specifications, the flags # and z, the conversions a, c and n, and * widths.
 
 // formatter is one str.format in progress.
 type formatter struct {
-	s      *state
-	pos    []Value
-	named  func(string) (Value, bool)
-	escape bool // the format is Markup: values are escaped
-	next   int  // next automatic field number; -1 after a manual one
+	s    *state
+	args *callArgs
+	next int // next automatic field number; -1 after a manual one
 }
 
-func formatText(s *state, v Value, pos []Value, named func(string) (Value, bool)) Value {
-	f := &formatter{s: s, pos: pos, named: named, escape: v.kind == KindMarkup}
-	return made(s, v, f.expand(v.str, 2))
-}
-
-// expand replaces the fields of a format; depth is how deep fields may nest inside format specifications.
-func (f *formatter) expand(text string, depth int) string {
-	if depth == 0 {
-		raise(valueError, "Max string recursion exceeded")
-	}
+func formatMethod(s *state, v Value, a *callArgs) Value {
+	f := &formatter{s: s, args: a}
 	var out strings.Builder
-	for text != "" {
+	for text := v.str; text != ""; {
 		i := strings.IndexAny(text, "{}")
 		if i < 0 {
 			out.WriteString(text)
@@ -70,111 +35,43 @@ func (f *formatter) expand(text string, depth int) string {
 			text = text[1:]
 			continue
 		}
-		if c == '}' {
-			raise(valueError, "Single '}' encountered in format string")
+		end := strings.IndexAny(text, "{}")
+		if c == '}' || end < 0 {
+			raise(valueError, "Single '%c' encountered in format string", c)
 		}
-		end := fieldEnd(text)
-		field := text[:end]
+		if text[end] == '{' {
+			raise(notSupported, "'{' inside a field of a format string")
+		}
+		part := f.field(text[:end], v.kind == KindMarkup)
 		text = text[end+1:]
-		part := f.field(field, depth)
-		f.s.grow(len(part))
+		s.grow(len(part))
 		out.WriteString(part)
 	}
-	return out.String()
-}
-
-// fieldEnd finds the "}" that closes a field; braces nest, and "[...]" before the specification hides them.
-func fieldEnd(text string) int {
-	depth, bracket := 1, false
-	inSpec := false
-	for i := 0; i < len(text); i++ {
-		switch c := text[i]; {
-		case c == '[' && !inSpec && depth == 1:
-			bracket = true
-		case c == ']' && bracket:
-			bracket = false
-		case bracket:
-		case c == ':' || c == '!':
-			inSpec = true
-		case c == '{':
-			depth++
-		case c == '}':
-			if depth--; depth == 0 {
-				return i
-			}
-		}
-	}
-	if text == "" {
-		raise(valueError, "Single '{' encountered in format string")
-	}
-	raise(valueError, "expected '}' before end of string")
-	return 0
+	return made(s, v, out.String())
 }
 
 // field formats one field: name, conversion and specification.
-func (f *formatter) field(field string, depth int) string {
-	name, rest := field, ""
-	bracket := false
-	for i := 0; i < len(field); i++ {
-		c := field[i]
-		if c == '[' {
-			bracket = true
-		} else if c == ']' {
-			bracket = false
-		}
-		if !bracket && (c == '!' || c == ':') {
-			name, rest = field[:i], field[i:]
-			break
-		}
-		if c == '{' {
-			raise(valueError, "unexpected '{' in field name")
-		}
-	}
-	conv, spec := "", ""
-	if strings.HasPrefix(rest, "!") {
-		r, n := utf8.DecodeRuneInString(rest[1:])
-		if n == 0 {
-			raise(valueError, "end of string while looking for conversion specifier")
-		}
-		conv = string(r)
-		rest = rest[1+n:]
-		if rest != "" && rest[0] != ':' {
-			raise(valueError, "expected ':' after conversion specifier")
-		}
-	}
-	if rest != "" {
-		spec = rest[1:]
-	}
+func (f *formatter) field(field string, escape bool) string {
+	name, spec, _ := strings.Cut(field, ":")
+	name, conv, converted := strings.Cut(name, "!")
 	v := f.lookup(name)
-	switch conv {
-	case "":
-	case "s":
+	switch {
+	case conv == "s":
 		v = String(toStr(f.s, v))
-	case "r":
+	case conv == "r":
 		v = String(string(f.s.appendRepr(nil, v)))
-	case "a":
-		v = String(asciiRepr(f.s, v))
-	default:
-		raise(valueError, "Unknown conversion specifier %s", conv)
+	case converted:
+		raise(valueError, "Unknown conversion specifier %s (want s or r)", quotePython(conv))
 	}
-	spec = f.expandSpec(spec, depth)
-	if !f.escape {
+	switch {
+	case !escape:
 		return formatValue(f.s, v, spec)
+	case v.kind != KindMarkup:
+		return escapeHTML(formatValue(f.s, v, spec))
+	case spec != "":
+		raise(valueError, "Unsupported format specification for Markup.")
 	}
-	if v.kind == KindMarkup {
-		if spec != "" {
-			raise(valueError, "Unsupported format specification for Markup.")
-		}
-		return v.str
-	}
-	return escapeHTML(formatValue(f.s, v, spec))
-}
-
-func (f *formatter) expandSpec(spec string, depth int) string {
-	if spec == "" {
-		return ""
-	}
-	return f.expand(spec, depth-1)
+	return v.str
 }
 
 // lookup finds the value of a field name such as "0", "user.name" or "items[3]".
@@ -192,93 +89,70 @@ func (f *formatter) lookup(field string) Value {
 		}
 		f.next = -1
 	}
-	first := field
-	if i := strings.IndexAny(field, ".["); i >= 0 {
-		first = field[:i]
-	}
-	rest := field[len(first):]
-	var v Value
-	if i, ok := fieldNumber(first); ok {
-		if i >= len(f.pos) {
-			raise(indexError, "Replacement index %d out of range for positional args tuple", i)
+	cut := func(text string) (name, rest string) {
+		if i := strings.IndexAny(text, ".["); i >= 0 {
+			return text[:i], text[i:]
 		}
-		v = f.pos[i]
-	} else {
-		if v, ok = f.named(first); !ok {
-			raise(keyError, "%s", quotePython(first))
-		}
+		return text, ""
 	}
+	first, rest := cut(field)
+	v := f.argument(first)
 	for rest != "" {
 		f.s.step(1)
-		if rest[0] == '.' {
-			rest = rest[1:]
-			name := rest
-			if i := strings.IndexAny(rest, ".["); i >= 0 {
-				name = rest[:i]
+		var name string
+		dot := rest[0] == '.'
+		if dot {
+			name, rest = cut(rest[1:])
+		} else {
+			end := strings.IndexByte(rest, ']')
+			if rest[0] != '[' || end < 0 {
+				raise(valueError, "Only '.' or '[' may follow ']' in format field specifier")
 			}
-			if name == "" {
-				raise(valueError, "Empty attribute in format string")
-			}
-			rest = rest[len(name):]
-			v = getattr(f.s, v, name)
-			continue
+			name, rest = rest[1:end], rest[end+1:]
 		}
-		end := strings.IndexByte(rest, ']')
-		if rest[0] != '[' || end < 0 {
-			raise(valueError, "Only '.' or '[' may follow ']' in format field specifier")
-		}
-		key := rest[1:end]
-		rest = rest[end+1:]
-		if key == "" {
+		if name == "" {
 			raise(valueError, "Empty attribute in format string")
 		}
-		if i, ok := fieldNumber(key); ok {
+		i, isNumber := fieldNumber(name)
+		switch {
+		case dot:
+			v = getattr(f.s, v, name)
+		case isNumber:
 			v = getitem(f.s, v, Int(int64(i)))
-		} else {
-			v = getitem(f.s, v, String(key))
+		default:
+			v = getitem(f.s, v, String(name))
 		}
 	}
 	return v
 }
 
+// argument gives an argument of format by number or name.
+func (f *formatter) argument(name string) Value {
+	if i, ok := fieldNumber(name); ok {
+		if i >= len(f.args.pos) {
+			raise(indexError, "Replacement index %d out of range for positional args tuple", i)
+		}
+		return f.args.pos[i]
+	}
+	for _, k := range f.args.kw {
+		if k.name == name {
+			return k.val
+		}
+	}
+	raise(keyError, "%s", quotePython(name))
+	return Value{}
+}
+
 func fieldNumber(text string) (int, bool) {
-	n := 0
-	for _, r := range text {
-		d, ok := decimalDigit(r)
-		if !ok {
-			return 0, false
-		}
-		if n = n*10 + d; n > math.MaxInt32 {
-			raise(valueError, "Too many decimal digits in format string")
-		}
-	}
-	return n, text != ""
+	n, err := strconv.Atoi(text)
+	return n, err == nil && all(text, isDecimalRune)
 }
 
-// asciiRepr is ascii(v).
-func asciiRepr(s *state, v Value) string {
-	text := string(s.appendRepr(nil, v))
-	if isASCII(text) {
-		return text
-	}
-	var b strings.Builder
-	for _, r := range text {
-		if r < utf8.RuneSelf {
-			b.WriteRune(r)
-		} else {
-			b.WriteString(pyHexEscape(r))
-		}
-	}
-	return b.String()
-}
-
-// formatSpec is [[fill]align][sign][z][#][0][width][grouping][.precision][type].
+// formatSpec is [[fill]align][sign][0][width][grouping][.precision][type].
 type formatSpec struct {
 	fill      string
 	align     byte // '<' '>' '=' '^', 0 for none
 	sign      byte
-	noNegZero bool
-	alt       bool
 	zero      bool
 	width     int
 	group     byte // ',' or '_'
@@ -286,89 +160,85 @@ type formatSpec struct {
 	verb      byte // 0 for none
 }
 
+// specReader reads a format specification from the left.
+type specReader string
+
+// any takes one byte if it is in set, and gives 0 otherwise.
+func (r *specReader) any(set string) byte {
+	if *r != "" && strings.IndexByte(set, (*r)[0]) >= 0 {
+		c := (*r)[0]
+		*r = (*r)[1:]
+		return c
+	}
+	return 0
+}
+
+// number takes a number, and gives -1 where there is none.
+func (r *specReader) number() int {
+	rest := strings.TrimLeft(string(*r), "0123456789")
+	digits := string(*r)[:len(*r)-len(rest)]
+	*r = specReader(rest)
+	if digits == "" {
+		return -1
+	}
+	n, err := strconv.ParseInt(digits, 10, 32)
+	if err != nil {
+		raise(valueError, "Too many decimal digits in format string")
+	}
+	return int(n)
+}
+
 func parseSpec(spec string) formatSpec {
-	f := formatSpec{fill: " ", precision: -1}
-	isAlign := func(c byte) bool { return c == '<' || c == '>' || c == '=' || c == '^' }
-	_, n := utf8.DecodeRuneInString(spec)
-	if len(spec) > n && n > 0 && isAlign(spec[n]) {
-		f.fill, f.align, spec = spec[:n], spec[n], spec[n+1:]
-	} else if spec != "" && isAlign(spec[0]) {
-		f.align, spec = spec[0], spec[1:]
+	f := formatSpec{fill: " "}
+	const aligns = "<>=^"
+	r := specReader(spec)
+	if _, n := utf8.DecodeRuneInString(spec); len(spec) > n && strings.IndexByte(aligns, spec[n]) >= 0 {
+		f.fill, r = spec[:n], r[n:]
 	}
-	next := func(set string) byte {
-		if spec != "" && strings.IndexByte(set, spec[0]) >= 0 {
-			c := spec[0]
-			spec = spec[1:]
-			return c
-		}
-		return 0
-	}
-	number := func() int {
-		n, some := 0, false
-		for spec != "" && isDecDigit(spec[0]) {
-			if n = n*10 + int(spec[0]-'0'); n > math.MaxInt32 {
-				raise(valueError, "Too many decimal digits in format string")
-			}
-			spec, some = spec[1:], true
-		}
-		if !some {
-			return -1
-		}
-		return n
-	}
-	f.sign = next("+- ")
-	f.noNegZero = next("z") != 0
-	f.alt = next("#") != 0
-	if next("0") != 0 {
+	f.align = r.any(aligns)
+	f.sign = r.any("+- ")
+	if r.any("0") != 0 {
 		f.zero = true
 		if f.align == 0 {
 			f.fill, f.align = "0", '='
 		}
 	}
-	f.width = number()
-	f.group = next(",_")
-	if f.group != 0 && next(",_") != 0 {
-		raise(valueError, "Cannot specify both ',' and '_'.")
+	f.width = r.number()
+	f.group = r.any(",_")
+	dot := r.any(".") != 0
+	if f.precision = r.number(); dot != (f.precision >= 0) {
+		raise(valueError, "Format specifier missing precision")
 	}
-	if next(".") != 0 {
-		if f.precision = number(); f.precision < 0 {
-			raise(valueError, "Format specifier missing precision")
-		}
+	if len(r) > 1 || r != "" && strings.IndexByte("sdboxXeEfFgG%", r[0]) < 0 {
+		raise(notSupported, "format specification %s", quotePython(spec))
 	}
-	if len(spec) > 1 {
-		raise(valueError, "Invalid format specifier")
-	}
-	if spec != "" {
-		f.verb = spec[0]
+	if r != "" {
+		f.verb = r[0]
 	}
 	return f
 }
 
 // formatValue is format(v, spec).
 func formatValue(s *state, v Value, spec string) string {
-	if spec == "" {
-		return toStr(s, v)
-	}
 	switch {
+	case spec == "":
+		return toStr(s, v)
 	case v.IsString():
-		if v.kind == KindMarkup {
-			v.kind = KindString
-		}
-		return formatString(s, v.str, parseSpec(spec))
+		return parseSpec(spec).text(s, v.str)
 	case v.isInteger():
-		return formatInt(s, v, parseSpec(spec))
+		return parseSpec(spec).int(s, v)
 	case v.kind == KindFloat:
-		return formatFloat(s, v.float(), parseSpec(spec))
+		return parseSpec(spec).float(s, v.float())
 	}
 	raise(typeError, "unsupported format string passed to %s.__format__", v.typeName())
 	return ""
 }
 
-// pad fills text up to the width. prefix (a sign, "0x") stays in front of the filling of "=" alignment.
-func (f formatSpec) pad(s *state, prefix, text string, def byte) string {
-	missing := f.width - utf8.RuneCountInString(prefix) - utf8.RuneCountInString(text)
+// pad fills text up to the width. head (a sign) stays in front of the filling of "=" alignment.
+func (f formatSpec) pad(s *state, head, text string, def byte) string {
+	missing := f.width - utf8.RuneCountInString(head) - utf8.RuneCountInString(text)
 	if missing <= 0 {
-		return prefix + text
+		return head + text
 	}
 	s.grow(missing * len(f.fill))
 	align := f.align
@@ -378,36 +248,31 @@ func (f formatSpec) pad(s *state, prefix, text string, def byte) string {
 	fill := func(n int) string { return strings.Repeat(f.fill, n) }
 	switch align {
 	case '<':
-		return prefix + text + fill(missing)
+		return head + text + fill(missing)
 	case '^':
-		return fill(missing/2) + prefix + text + fill(missing-missing/2)
+		return fill(missing/2) + head + text + fill(missing-missing/2)
 	case '=':
-		return prefix + fill(missing) + text
+		return head + fill(missing) + text
 	}
-	return fill(missing) + prefix + text
+	return fill(missing) + head + text
 }
 
-func formatString(s *state, text string, f formatSpec) string {
+func (f formatSpec) text(s *state, text string) string {
 	switch {
-	case f.verb != 0 && f.verb != 's':
-		raise(valueError, "Unknown format code '%c' for object of type 'str'", f.verb)
-	case f.sign != 0:
-		raise(valueError, "Sign not allowed in string format specifier")
-	case f.noNegZero:
-		raise(valueError, "Negative zero coercion (z) not allowed in string format specifier")
-	case f.alt:
-		raise(valueError, "Alternate form (#) not allowed in string format specifier")
-	case f.group != 0:
-		raise(valueError, "Cannot specify '%c' with 's'.", f.group)
-	case f.align == '=' && !f.zero:
-		raise(valueError, "'=' alignment not allowed in string format specifier")
+	case f.verb != 0 && f.verb != 's' || f.sign != 0 || f.group != 0 || f.align == '=' && !f.zero:
+		raise(valueError, "format specification does not fit a str")
 	case f.align == '=': // from a leading zero: fills at the end, as CPython does for str
 		f.align = '<'
 	}
-	if f.precision >= 0 {
-		text = runeSlice(text, 0, min(f.precision, utf8.RuneCountInString(text)))
+	return f.pad(s, "", f.cut(text), '<')
+}
+
+// cut shortens text to the precision.
+func (f formatSpec) cut(text string) string {
+	if f.precision < 0 {
+		return text
 	}
-	return f.pad(s, "", text, '<')
+	return runeSlice(text, 0, min(f.precision, utf8.RuneCountInString(text)))
 }
 
 func (f formatSpec) signOf(negative bool) string {
@@ -420,65 +285,34 @@ func (f formatSpec) signOf(negative bool) string {
 	return ""
 }
 
-func formatInt(s *state, v Value, f formatSpec) string {
-	base, prefix := 10, ""
-	switch f.verb {
-	case 0, 'd', 'n':
-	case 'b':
-		base, prefix = 2, "0b"
-	case 'o':
-		base, prefix = 8, "0o"
-	case 'x', 'X':
-		base, prefix = 16, "0"+string(f.verb)
-	case 'c':
-		if f.sign != 0 {
-			raise(valueError, "Sign not allowed with integer format specifier 'c'")
-		}
-		if f.alt {
-			raise(valueError, "Alternate form (#) not allowed with integer format specifier 'c'")
-		}
-		if f.group != 0 {
-			raise(valueError, "Cannot specify '%c' with 'c'.", f.group)
-		}
-		if f.precision >= 0 {
-			raise(valueError, "Precision not allowed in integer format specifier")
-		}
-		if f.align == '=' {
-			f.align = '>'
-		}
-		if !v.isSmallInt() || v.int() < 0 || v.int() > utf8.MaxRune {
-			raise(overflowError, "%%c arg not in range(0x110000)")
-		}
-		return f.pad(s, "", string(rune(v.int())), '>')
-	case 'e', 'E', 'f', 'F', 'g', 'G', '%':
-		return formatFloat(s, toFloat(v), f)
+var bases = map[byte]int{0: 10, 'd': 10, 'b': 2, 'o': 8, 'x': 16, 'X': 16}
+
+// digits writes the absolute value of an integer.
+func (f formatSpec) digits(v Value) string {
+	n := new(big.Int).Abs(v.bigInt())
+	switch base := bases[f.verb]; {
+	case base == 10:
+		return bigText(n)
+	case f.verb == 'X':
+		return strings.ToUpper(n.Text(base))
 	default:
-		raise(valueError, "Unknown format code '%c' for object of type 'int'", f.verb)
+		return n.Text(base)
 	}
-	if f.precision >= 0 {
+}
+
+func (f formatSpec) int(s *state, v Value) string {
+	base := bases[f.verb]
+	switch {
+	case f.verb == 's':
+		raise(valueError, "Unknown format code 's' for object of type 'int'")
+	case base == 0:
+		return f.float(s, toFloat(v))
+	case f.precision >= 0:
 		raise(valueError, "Precision not allowed in integer format specifier")
+	case f.group == ',' && base != 10:
+		raise(valueError, "Cannot specify ',' with '%c'.", f.verb)
 	}
-	if f.noNegZero {
-		raise(valueError, "Negative zero coercion (z) not allowed in format specifier with integer presentation type")
-	}
-	if f.group == ',' && base != 10 || f.group != 0 && f.verb == 'n' {
-		raise(valueError, "Cannot specify '%c' with '%c'.", f.group, f.verb)
-	}
-	n := v.bigInt()
-	var digits string
-	if base == 10 {
-		digits = bigText(new(big.Int).Abs(n))
-	} else {
-		digits = new(big.Int).Abs(n).Text(base)
-	}
-	if f.verb == 'X' {
-		digits = strings.ToUpper(digits)
-	}
-	head := f.signOf(n.Sign() < 0)
-	if f.alt {
-		head += prefix
-	}
-	return f.number(s, head, digits, "", base)
+	return f.number(s, f.signOf(v.bigInt().Sign() < 0), f.digits(v), "", base)
 }
 
 // number groups the digits and pads; rest is what follows the integer digits.
@@ -496,134 +330,81 @@ func (f formatSpec) number(s *state, head, digits, rest string, base int) string
 				s.grow(len(digits))
 			}
 		}
-		digits = groupDigits(digits, size, f.group)
+		for i := len(digits) - size; i > 0; i -= size {
+			digits = digits[:i] + string(f.group) + digits[i:]
+		}
 	}
 	return f.pad(s, head, digits+rest, '>')
 }
 
-func groupDigits(digits string, size int, sep byte) string {
-	var b strings.Builder
-	for i := range len(digits) {
-		if i > 0 && (len(digits)-i)%size == 0 {
-			b.WriteByte(sep)
-		}
-		b.WriteByte(digits[i])
-	}
-	return b.String()
-}
-
-func formatFloat(s *state, x float64, f formatSpec) string {
-	verb := f.verb
-	percent := ""
+func (f formatSpec) float(s *state, x float64) string {
+	verb, percent := f.verb, ""
 	switch verb {
-	case 0, 'e', 'E', 'f', 'F', 'g', 'G':
-	case 'n':
-		verb = 'g'
 	case '%':
 		verb, percent = 'f', "%"
 		x *= 100
-	default:
+	case 'd', 'b', 'o', 'x', 'X', 's':
 		raise(valueError, "Unknown format code '%c' for object of type 'float'", verb)
 	}
-	if f.group != 0 && f.verb == 'n' {
-		raise(valueError, "Cannot specify '%c' with 'n'.", f.group)
-	}
-	if f.precision > maxPrecision {
-		raise(valueError, "precision too big")
-	}
-	text := floatText(math.Abs(x), verb, f.precision, f.alt)
-	s.grow(len(text))
+	text := floatText(s, math.Abs(x), verb, f.precision) + percent
 	negative := math.Signbit(x) && !math.IsNaN(x)
-	if f.noNegZero && strings.Trim(text, "0.e+-") == "" {
-		negative = false
-	}
-	text += percent
-	digits := 0
-	for digits < len(text) && isDecDigit(text[digits]) {
-		digits++
-	}
-	if digits == 0 && f.group != 0 { // inf and nan
+	whole := len(text) - len(strings.TrimLeft(text, "0123456789"))
+	if whole == 0 { // inf and nan
 		return f.pad(s, f.signOf(negative), text, '>')
 	}
-	return f.number(s, f.signOf(negative), text[:digits], text[digits:], 10)
+	return f.number(s, f.signOf(negative), text[:whole], text[whole:], 10)
 }
 
 // maxPrecision bounds float precision far above what any prompt needs.
 const maxPrecision = 100_000
 
 // floatText writes a non-negative float as Python's format codes do. verb 0 is the one of an empty type.
-func floatText(x float64, verb byte, precision int, alt bool) string {
-	upper := verb == 'E' || verb == 'F' || verb == 'G'
-	verb |= 0x20
+func floatText(s *state, x float64, verb byte, precision int) string {
+	if precision > maxPrecision {
+		raise(valueError, "precision too big")
+	}
+	s.grow(max(precision, 0))
 	var text string
-	switch {
+	switch lower := verb | 0x20; {
 	case math.IsInf(x, 0):
 		text = "inf"
 	case math.IsNaN(x):
 		text = "nan"
-	case verb == 0x20 && precision < 0:
+	case verb == 0 && precision < 0:
 		text = string(appendFloat(nil, x))
-	case verb == 'e' || verb == 'f':
+	case lower == 'e' || lower == 'f':
 		if precision < 0 {
 			precision = 6
 		}
-		text = strconv.FormatFloat(x, verb, precision, 64)
-		if alt && precision == 0 {
-			if i := strings.IndexByte(text, 'e'); i >= 0 {
-				text = text[:i] + "." + text[i:]
-			} else {
-				text += "."
-			}
-		}
+		text = strconv.FormatFloat(x, lower, precision, 64)
 	default:
-		text = generalText(x, verb == 0x20, precision, alt)
+		text = generalText(x, verb == 0, precision)
 	}
-	if upper {
+	if verb != 0 && verb < 'a' {
 		text = strings.ToUpper(text)
 	}
 	return text
 }
 
-// generalText is the g format: precision significant digits, trailing zeros dropped unless alt.
-// bare is the empty type: at least one digit after the point, exponent form one digit earlier.
-func generalText(x float64, bare bool, precision int, alt bool) string {
-	switch {
-	case precision < 0:
+// generalText is the g format: precision significant digits, trailing zeros dropped. bare is the empty type: at least
+// one digit after the point, exponent form one digit earlier.
+func generalText(x float64, bare bool, precision int) string {
+	if precision < 0 {
 		precision = 6
-	case precision == 0:
-		precision = 1
 	}
-	e := strconv.FormatFloat(x, 'e', precision-1, 64)
-	mant, expText, _ := strings.Cut(e, "e")
-	exp, _ := strconv.Atoi(expText)
+	precision = max(precision, 1)
 	top := precision
 	if bare {
 		top--
 	}
+	mant, expText, _ := strings.Cut(strconv.FormatFloat(x, 'e', precision-1, 64), "e")
+	exp, _ := strconv.Atoi(expText)
 	if exp < -4 || exp >= top {
-		if !alt {
-			mant = trimZeros(mant)
-		} else if !strings.Contains(mant, ".") {
-			mant += "."
-		}
-		sign := "+"
-		if exp < 0 {
-			sign, exp = "-", -exp
-		}
-		digits := strconv.Itoa(exp)
-		if len(digits) < 2 {
-			digits = "0" + digits
-		}
-		return mant + "e" + sign + digits
+		return trimZeros(mant) + "e" + expText
 	}
-	text := strconv.FormatFloat(x, 'f', max(precision-1-exp, 0), 64)
-	if !alt {
-		text = trimZeros(text)
-		if bare && !strings.Contains(text, ".") {
-			text += ".0"
-		}
-	} else if !strings.Contains(text, ".") {
-		text += "."
+	text := trimZeros(strconv.FormatFloat(x, 'f', max(precision-1-exp, 0), 64))
+	if bare && !strings.Contains(text, ".") {
+		text += ".0"
 	}
 	return text
 }

@@ -1,6 +1,9 @@
 package template
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // The global functions of transformers' environment, and the objects that they make.
 
@@ -8,43 +11,47 @@ import "strings"
 const maxRange = 100_000
 
 var globals = map[string]Value{
-	"range":           object(&function{"range", makeRange}),
-	"dict":            object(templateDict{}),
-	"namespace":       object(&function{"namespace", makeNamespace}),
-	"cycler":          object(&function{"cycler", makeCycler}),
-	"joiner":          object(&function{"joiner", makeJoiner}),
-	"raise_exception": object(&function{"raise_exception", raiseException}),
-	"strftime_now":    object(&function{"strftime_now", strftimeNow}),
-	"lipsum": object(&function{"lipsum", func(*state, *callArgs) Value {
-		raise(runtimeError, "lipsum() makes random text, which cannot be predicted")
-		return Value{}
-	}}),
+	"range": function(def("range", "/ start stop? step?", makeRange)),
+	"dict":  object(templateDict{}),
+	"namespace": function(raw("namespace", func(s *state, _ Value, a *callArgs) Value {
+		n := &namespace{}
+		fillDict(s, &n.attrs, a)
+		for _, e := range n.attrs.entries {
+			checkNamespaceName(e.Key.Text())
+		}
+		return object(n)
+	})),
+	"cycler":          function(raw("cycler", makeCycler)),
+	"joiner":          function(def("joiner", "sep?", makeJoiner)),
+	"raise_exception": function(def("raise_exception", "message", raiseException)),
+	"strftime_now":    function(def("strftime_now", "format", strftimeNow)),
+	"lipsum":          function(&builtin{name: "lipsum"}),
 }
 
 // environmentGlobals are the names that jinja2 itself defines: they never count as undeclared variables.
-var environmentGlobals = map[string]bool{"range": true, "dict": true, "lipsum": true, "cycler": true, "joiner": true, "namespace": true}
+var environmentGlobals = []string{"range", "dict", "lipsum", "cycler", "joiner", "namespace"}
 
-func raiseException(s *state, a *callArgs) Value {
-	panic(&RaisedError{Message: toStr(s, bind1(s, a, "message", "raise_exception"))})
+func raiseException(s *state, _ Value, a []Value) Value {
+	panic(&RaisedError{Message: toStr(s, a[0])})
 }
 
-func makeRange(_ *state, a *callArgs) Value {
-	a.only("range", 1, 3)
-	part := [3]int64{0, 0, 1}
-	for i, v := range a.pos {
-		if v.kind == KindBig {
-			raise(overflowError, "Range too big. The sandbox blocks ranges larger than MAX_RANGE (%d).", maxRange)
-		}
-		integer(v)
-		if len(a.pos) == 1 {
-			i = 1
-		}
-		part[i] = v.int()
+func makeRange(_ *state, _ Value, a []Value) Value {
+	r := &pyRange{step: 1}
+	if !a[1].valid() {
+		a[0], a[1] = Int(0), a[0]
 	}
-	if part[2] == 0 {
+	for i, part := range []*int64{&r.start, &r.stop, &r.step} {
+		if v := a[i].or(Int(1)); v.kind != KindBig {
+			integer(v)
+			*part = v.int()
+			continue
+		}
+		r.start, r.stop, r.step = 0, maxRange+1, 1
+		break
+	}
+	if r.step == 0 {
 		raise(valueError, "range() arg 3 must not be zero")
 	}
-	r := &pyRange{part[0], part[1], part[2]}
 	if n := r.len(); n > maxRange || n < 0 {
 		raise(overflowError, "Range too big. The sandbox blocks ranges larger than MAX_RANGE (%d).", maxRange)
 	}
@@ -58,27 +65,16 @@ func fillDict(s *state, d *Dict, a *callArgs) {
 	}
 	d.entries = make([]Entry, 0, len(a.kw))
 	if len(a.pos) == 1 {
-		switch v := a.pos[0]; {
-		case v.kind == KindUndefined:
+		v := a.pos[0]
+		if v.kind == KindUndefined {
 			failUndefined(v)
-		case v.kind == KindDict:
-			for _, e := range v.ref.(*Dict).entries {
-				s.step(1)
-				d.set(e.Key, e.Value)
-			}
-		default:
-			for it := iterate(s, v); ; {
-				pair, ok := it.next(s)
-				if !ok {
-					break
-				}
-				s.step(1)
-				if !iterable(pair) {
-					raise(typeError, "cannot convert dictionary update sequence element to a sequence")
-				}
-				kv := unpack(s, pair, 2)
-				d.set(kv[0], kv[1])
-			}
+		}
+		if from := v.Dict(); from != nil {
+			v = object(&dictView{from, 'i'})
+		}
+		for _, pair := range collect(s, v) {
+			kv := unpack(s, pair, 2)
+			d.set(kv[0], kv[1])
 		}
 	}
 	for _, k := range a.kw {
@@ -95,28 +91,19 @@ func dictFrom(s *state, a *callArgs) Value {
 // templateDict is transformers' stand-in for the dict type: it can be called and has fromkeys, nothing else.
 type templateDict struct{}
 
-func (templateDict) typeName() string { return "TemplateDict" }
-
+func (templateDict) typeName() string                 { return "TemplateDict" }
 func (templateDict) call(s *state, a *callArgs) Value { return dictFrom(s, a) }
-
-func (templateDict) attr(name string) (Value, bool) {
+func (templateDict) attr(name string) (v Value, ok bool) {
 	if name == "fromkeys" {
-		return object(&function{"fromkeys", func(s *state, a *callArgs) Value {
-			a.only("fromkeys", 1, 2)
-			return fromKeys(s, a.pos)
-		}}), true
+		return function(def(name, "/ iterable value?", fromKeys)), true
 	}
-	return Value{}, false
+	return v, false
 }
 
-func fromKeys(s *state, args []Value) Value {
-	v := None
-	if len(args) > 1 && args[1].valid() {
-		v = args[1]
-	}
+func fromKeys(s *state, _ Value, a []Value) Value {
 	d := NewDict(0)
-	for _, k := range collect(s, args[0]) {
-		d.set(k, v)
+	for _, k := range collect(s, a[0]) {
+		d.set(k, a[1].or(None))
 	}
 	return d.Value()
 }
@@ -126,24 +113,13 @@ type namespace struct{ attrs Dict }
 
 func (*namespace) typeName() string { return "TemplateNamespace" }
 
-func makeNamespace(s *state, a *callArgs) Value {
-	n := &namespace{}
-	fillDict(s, &n.attrs, a)
-	for i := range n.attrs.entries {
-		if k := &n.attrs.entries[i].Key; k.IsString() {
-			checkNamespaceName(k.str)
-		}
-	}
-	return object(n)
-}
-
 func checkNamespaceName(name string) {
 	if strings.HasPrefix(name, "_") {
 		raise(securityError, "Chat templates cannot store underscore-prefixed attributes on a namespace, but got %s. Please rename the attribute.", quotePython(name))
 	}
 }
 
-func (n *namespace) get(name string) (Value, bool) {
+func (n *namespace) attr(name string) (Value, bool) {
 	if name == "__class__" {
 		return None, true // hidden by its underscore
 	}
@@ -163,123 +139,38 @@ type cycler struct {
 
 func (*cycler) typeName() string { return "Cycler" }
 
-func makeCycler(_ *state, a *callArgs) Value {
-	if len(a.kw) > 0 {
-		raise(typeError, "cycler() got an unexpected keyword argument")
+func makeCycler(_ *state, _ Value, a *callArgs) Value {
+	if len(a.pos) == 0 || len(a.kw) > 0 {
+		raise(typeError, "cycler() wants at least one item and no keywords")
 	}
-	if len(a.pos) == 0 {
-		raise("RuntimeError", "at least one item has to be provided")
-	}
-	return object(&cycler{items: append([]Value(nil), a.pos...)})
+	return object(&cycler{items: slices.Clone(a.pos)})
 }
 
 func (c *cycler) attr(name string) (Value, bool) {
 	switch name {
 	case "current":
 		return c.items[c.at], true
-	case "items":
-		return newTuple(c.items...), true
-	case "pos":
-		return Int(int64(c.at)), true
-	case "next", "reset":
-		return object(&function{name, func(_ *state, a *callArgs) Value {
-			a.only(name, 0, 0)
-			if name == "reset" {
-				c.at = 0
-				return None
-			}
+	case "next":
+		return function(def(name, "", func(*state, Value, []Value) Value {
 			v := c.items[c.at]
 			c.at = (c.at + 1) % len(c.items)
 			return v
-		}}), true
+		})), true
+	case "reset":
+		return function(def(name, "", func(*state, Value, []Value) Value {
+			c.at = 0
+			return None
+		})), true
 	}
 	return Value{}, false
 }
 
-// joiner gives nothing at its first call and the separator from then on.
-type joiner struct {
-	sep  Value
-	used bool
-}
-
-func (*joiner) typeName() string { return "Joiner" }
-
-func makeJoiner(s *state, a *callArgs) Value {
-	sig := takes("sep?")
-	base := len(s.args)
-	sep := bindArgs(s, a, &sig, "joiner")[0]
-	s.args = s.args[:base]
-	if !sep.valid() {
-		sep = String(", ")
-	}
-	return object(&joiner{sep: sep})
-}
-
-func (j *joiner) call(_ *state, a *callArgs) Value {
-	a.only("joiner", 0, 0)
-	if !j.used {
-		j.used = true
-		return String("")
-	}
-	return j.sep
-}
-
-func (j *joiner) attr(name string) (Value, bool) {
-	switch name {
-	case "sep":
-		return j.sep, true
-	case "used":
-		return Bool(j.used), true
-	}
-	return Value{}, false
-}
-
-// templateReference is self: its items and attributes are the template's blocks.
-type templateReference struct{ s *state }
-
-func (*templateReference) typeName() string { return "TemplateReference" }
-
-func (t *templateReference) block(key Value) (Value, bool) {
-	code := t.s.t.blocks[key.Text()]
-	if code == nil {
-		return Value{}, false
-	}
-	name := key.str
-	return object(&function{name, func(s *state, a *callArgs) Value {
-		a.only(name, 0, 0)
-		text, _ := s.capture(func() ctl {
-			s.runBlock(name, code)
-			return ctlNext
-		})
-		if s.autoescape {
-			return markup(text)
-		}
-		return String(text)
-	}}), true
-}
-
-// attr gives the attributes of a macro.
-func (m *macro) attr(name string) (Value, bool) {
-	switch name {
-	case "name":
-		if m.code.name == "" {
-			return None, true
-		}
-		return String(m.code.name), true
-	case "arguments":
-		var names []Value
-		for _, p := range m.code.params {
-			names = append(names, String(p))
-		}
-		return newTuple(names...), true
-	case "catch_kwargs":
-		return Bool(m.code.kwargs >= 0), true
-	case "catch_varargs":
-		return Bool(m.code.extra >= 0), true
-	case "caller":
-		return Bool(m.code.usesCaller), true
-	case "explicit_caller":
-		return Bool(m.code.explicitCaller), true
-	}
-	return Value{}, false
+// makeJoiner makes a function that gives nothing at its first call and the separator from then on.
+func makeJoiner(_ *state, _ Value, a []Value) Value {
+	now, sep := String(""), a[0].or(String(", "))
+	return function(def("joiner", "", func(*state, Value, []Value) Value {
+		v := now
+		now = sep
+		return v
+	}))
 }

@@ -1,9 +1,6 @@
 package template
 
-import (
-	"math"
-	"unicode/utf8"
-)
+import "unicode/utf8"
 
 // Iteration: cursors over everything that Python can iterate, generators (lazy, used up by one pass, always true),
 // and the loop object.
@@ -36,7 +33,7 @@ func (c *cursor) init(_ *state, v Value) {
 		c.items = v.ref.(*List).items
 	case KindDict:
 		c.dict = v.ref.(*Dict)
-	case KindString, KindMarkup, KindBytes:
+	case KindString, KindMarkup:
 		c.str = v.str
 	case KindRange:
 		c.rng = v.ref.(*pyRange)
@@ -59,7 +56,7 @@ func (c *cursor) init(_ *state, v Value) {
 // iterable reports whether iter(v) works.
 func iterable(v Value) bool {
 	switch v.kind {
-	case KindUndefined, KindList, KindTuple, KindDict, KindString, KindMarkup, KindBytes, KindRange:
+	case KindUndefined, KindList, KindTuple, KindDict, KindString, KindMarkup, KindRange:
 		return true
 	case KindObject:
 		switch v.ref.(type) {
@@ -88,10 +85,6 @@ func (c *cursor) next(s *state) (Value, bool) {
 			ch := c.str[:n]
 			c.str = c.str[n:]
 			return String(ch), true // also of a Markup: only indexing keeps the class
-		}
-	case KindBytes:
-		if i < len(c.str) {
-			return Int(int64(c.str[i])), true
 		}
 	case KindRange:
 		if i < c.rng.len() {
@@ -263,45 +256,29 @@ func (l *loopContext) attr(name string) (Value, bool) {
 		}
 		return undefinedMessage("there is no next item"), true
 	case "cycle":
-		return object(&function{"cycle", func(s *state, a *callArgs) Value {
-			a.only("cycle", 0, math.MaxInt)
-			if len(a.pos) == 0 {
+		return function(raw(name, func(_ *state, _ Value, a *callArgs) Value {
+			if len(a.pos) == 0 || len(a.kw) > 0 {
 				raise(typeError, "no items for cycling given")
 			}
 			return a.pos[l.index0%len(a.pos)]
-		}}), true
+		})), true
 	case "changed":
-		return object(&function{"changed", func(s *state, a *callArgs) Value {
-			a.only("changed", 0, math.MaxInt)
-			now := newTuple(append([]Value(nil), a.pos...)...)
-			if l.changed.valid() && equal(s, l.changed, now) {
-				return pyFalse
-			}
+		return function(raw(name, func(s *state, _ Value, a *callArgs) Value {
+			now := newTuple(a.keep().pos...)
+			same := l.changed.valid() && equal(s, l.changed, now)
 			l.changed = now
-			return pyTrue
-		}}), true
+			return Bool(!same)
+		})), true
 	}
 	return Value{}, false
 }
 
 // call renders a recursive loop's body over another iterable.
 func (l *loopContext) call(s *state, a *callArgs) Value {
-	v := bind1(s, a, "iterable", "loop")
 	if l.code.fn == nil {
 		raise(typeError, "The loop must have the 'recursive' marker to be called recursively.")
 	}
-	text := l.code.recurse(s, l.outer, v, l.depth0+1)
-	if s.autoescape {
-		return markup(text)
-	}
-	return String(text)
-}
-
-// bind1 gives the one argument of a function.
-func bind1(s *state, a *callArgs, param, name string) Value {
-	sig := takes(param)
-	base := len(s.args)
-	v := bindArgs(s, a, &sig, name)[0]
-	s.args = s.args[:base]
-	return v
+	return def("loop", "iterable", func(s *state, _ Value, a []Value) Value {
+		return String(l.code.recurse(s, l.outer, a[0], l.depth0+1))
+	}).invoke(s, Value{}, a)
 }

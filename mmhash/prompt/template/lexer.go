@@ -1,7 +1,9 @@
 package template
 
 import (
+	"cmp"
 	"math/big"
+	"regexp"
 	"strconv"
 	"strings"
 	"unicode"
@@ -36,29 +38,12 @@ type token struct {
 	num  Value // integers and floats
 }
 
-func (t token) describe() string {
-	switch t.kind {
-	case tokEOF:
-		return "end of template"
-	case tokData:
-		return "template data / text"
-	case tokVarBegin:
-		return "begin of print statement"
-	case tokVarEnd:
-		return "end of print statement"
-	case tokBlockBegin:
-		return "begin of statement block"
-	case tokBlockEnd:
-		return "end of statement block"
-	case tokString:
-		return "string"
-	case tokInteger:
-		return "integer"
-	case tokFloat:
-		return "float"
-	}
-	return t.text
-}
+// kindNames are the names of tokens in error messages.
+var kindNames = map[tokenKind]string{tokEOF: "end of template", tokData: "template data / text", tokVarBegin: "begin of print statement",
+	tokVarEnd: "end of print statement", tokBlockBegin: "begin of statement block", tokBlockEnd: "end of statement block",
+	tokString: "string", tokInteger: "integer", tokFloat: "float"}
+
+func (t token) describe() string { return cmp.Or(kindNames[t.kind], t.text) }
 
 type lexer struct {
 	src    string
@@ -323,11 +308,7 @@ func (l *lexer) expression(variable bool) {
 			continue
 		}
 		if end := l.wordEnd(); end > l.pos {
-			name := l.src[l.pos:end]
-			if !isIdentifier(name) {
-				l.fail("Invalid character in identifier")
-			}
-			l.emit(tokName, name)
+			l.emit(tokName, l.src[l.pos:end])
 			l.consume(end)
 			continue
 		}
@@ -363,15 +344,12 @@ func (l *lexer) expression(variable bool) {
 	}
 }
 
-func isWordRune(r rune) bool {
-	return r == '_' || unicode.IsLetter(r) || unicode.IsNumber(r)
-}
-
+// wordEnd matches a name.
 func (l *lexer) wordEnd() int {
 	i := l.pos
 	for i < len(l.src) {
 		r, n := utf8.DecodeRuneInString(l.src[i:])
-		if !isWordRune(r) && !(r >= 0x80 && (unicode.Is(unicode.Mn, r) || unicode.Is(unicode.Mc, r) || unicode.Is(unicode.Pc, r))) {
+		if r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r) && !unicode.IsMark(r) {
 			break
 		}
 		i += n
@@ -379,94 +357,33 @@ func (l *lexer) wordEnd() int {
 	return i
 }
 
-// digitsEnd matches digits with single underscores between them, from i.
-func (l *lexer) digitsEnd(i int, digit func(byte) bool) int {
-	end := i
-	for i < len(l.src) {
-		switch {
-		case digit(l.src[i]):
-			i++
-			end = i
-		case l.src[i] == '_' && i > 0 && end == i && i+1 < len(l.src) && digit(l.src[i+1]):
-			i++
-		default:
-			return end
-		}
-	}
-	return end
-}
-
 func isDecDigit(c byte) bool { return c >= '0' && c <= '9' }
 
-// number reads an integer (decimal, 0b, 0o, 0x) or a float. As in Jinja2, "1." is an integer and a dot.
-func (l *lexer) number() {
-	start := l.pos
-	if end := l.floatEnd(start); end > 0 {
-		f, err := strconv.ParseFloat(strings.ReplaceAll(l.src[start:end], "_", ""), 64)
-		if err != nil && f == 0 {
-			l.fail("bad number %q", l.src[start:end])
-		}
-		l.toks = append(l.toks, token{kind: tokFloat, line: l.line, text: l.src[start:end], num: Float(f)})
-		l.consume(end)
-		return
-	}
-	end := 0
-	if l.src[start] == '0' && start+2 < len(l.src) {
-		var digit func(byte) bool
-		switch l.src[start+1] {
-		case 'b', 'B':
-			digit = func(c byte) bool { return c == '0' || c == '1' }
-		case 'o', 'O':
-			digit = func(c byte) bool { return c >= '0' && c <= '7' }
-		case 'x', 'X':
-			digit = func(c byte) bool { return isDecDigit(c) || c|0x20 >= 'a' && c|0x20 <= 'f' }
-		}
-		if digit != nil {
-			from := start + 2
-			if l.src[from] == '_' {
-				from++
-			}
-			if e := l.digitsEnd(from, digit); e > from {
-				end = e
-			}
-		}
-	}
-	if end == 0 {
-		if l.src[start] == '0' {
-			end = l.digitsEnd(start, func(c byte) bool { return c == '0' })
-		} else {
-			end = l.digitsEnd(start, isDecDigit)
-		}
-	}
-	n, ok := new(big.Int).SetString(strings.ReplaceAll(l.src[start:end], "_", ""), 0)
-	if !ok || end-start > maxIntDigits {
-		l.fail("bad number %q", l.src[start:end])
-	}
-	l.toks = append(l.toks, token{kind: tokInteger, line: l.line, text: l.src[start:end], num: bigValue(n)})
-	l.consume(end)
-}
+// The numbers of Jinja2's lexer: digits may have single underscores between them, and "1." is an integer and a dot.
+var (
+	floatPattern   = regexp.MustCompile(`^\d+(_\d+)*((\.\d+(_\d+)*)?[eE][+-]?\d+(_\d+)*|\.\d+(_\d+)*)`)
+	integerPattern = regexp.MustCompile(`^(0[bB](_?[01])+|0[oO](_?[0-7])+|0[xX](_?[0-9a-fA-F])+|[1-9](_?\d)*|0(_?0)*)`)
+)
 
-// floatEnd gives the end of a float at start, or 0. A number after a dot is never a float (x.1.2).
-func (l *lexer) floatEnd(start int) int {
-	if start > 0 && l.src[start-1] == '.' {
-		return 0
-	}
-	i := l.digitsEnd(start, isDecDigit)
-	end := 0
-	if i+1 < len(l.src) && l.src[i] == '.' && isDecDigit(l.src[i+1]) {
-		i = l.digitsEnd(i+1, isDecDigit)
-		end = i
-	}
-	if i < len(l.src) && l.src[i]|0x20 == 'e' {
-		j := i + 1
-		if j < len(l.src) && (l.src[j] == '+' || l.src[j] == '-') {
-			j++
+func (l *lexer) number() {
+	rest := l.src[l.pos:]
+	tok := token{kind: tokFloat, line: l.line, text: floatPattern.FindString(rest)}
+	if tok.text != "" && (l.pos == 0 || l.src[l.pos-1] != '.') { // a number after a dot is never a float (x.1.2)
+		f, err := strconv.ParseFloat(strings.ReplaceAll(tok.text, "_", ""), 64)
+		if err != nil && f == 0 {
+			l.fail("bad number %q", tok.text)
 		}
-		if j < len(l.src) && isDecDigit(l.src[j]) {
-			end = l.digitsEnd(j, isDecDigit)
+		tok.num = Float(f)
+	} else {
+		tok.kind, tok.text = tokInteger, integerPattern.FindString(rest)
+		n, ok := new(big.Int).SetString(strings.ReplaceAll(tok.text, "_", ""), 0)
+		if !ok || len(tok.text) > maxIntDigits {
+			l.fail("bad number %.20q", tok.text)
 		}
+		tok.num = bigValue(n)
 	}
-	return end
+	l.toks = append(l.toks, tok)
+	l.consume(l.pos + len(tok.text))
 }
 
 func (l *lexer) stringToken() {
@@ -507,20 +424,8 @@ func (l *lexer) unescape(s string) string {
 		case '\n':
 		case '\\', '\'', '"':
 			b.WriteByte(c)
-		case 'a':
-			b.WriteByte('\a')
-		case 'b':
-			b.WriteByte('\b')
-		case 'f':
-			b.WriteByte('\f')
-		case 'n':
-			b.WriteByte('\n')
-		case 'r':
-			b.WriteByte('\r')
-		case 't':
-			b.WriteByte('\t')
-		case 'v':
-			b.WriteByte('\v')
+		case 'a', 'b', 'f', 'n', 'r', 't', 'v':
+			b.WriteByte("\a\b\f\n\r\t\v"[strings.IndexByte("abfnrtv", c)])
 		case '0', '1', '2', '3', '4', '5', '6', '7':
 			n := rune(c - '0')
 			for k := 0; k < 2 && i < len(s) && s[i] >= '0' && s[i] <= '7'; k++ {

@@ -9,29 +9,21 @@ import (
 
 // Reading numbers from text as int() and float() do.
 
-// plainDigits turns decimal digits of any script into ASCII and strips white space; ok is false for
-// misplaced underscores.
-func plainDigits(text string) (string, bool) {
-	text = strings.TrimFunc(text, isPySpace)
+// plainDigits turns decimal digits of any script into ASCII and takes out white space around and underscores between
+// digits; ok is false where an underscore stands elsewhere.
+func plainDigits(text string, isDigit func(rune) bool) (string, bool) {
 	var b strings.Builder
 	last := rune(0)
-	for _, r := range text {
+	for _, r := range strings.TrimFunc(text, isPySpace) {
 		if d, ok := decimalDigit(r); ok {
 			r = rune('0' + d)
-		} else if r >= utf8.RuneSelf {
+		}
+		if r >= utf8.RuneSelf || r == '_' && !isDigit(last) || last == '_' && !isDigit(r) {
 			return "", false
 		}
-		if r == '_' {
-			if !isAlnumASCII(last) {
-				return "", false
-			}
-			last = r
-			continue
+		if r != '_' {
+			b.WriteRune(r)
 		}
-		if last == '_' && !isAlnumASCII(r) {
-			return "", false
-		}
-		b.WriteRune(r)
 		last = r
 	}
 	return b.String(), last != '_' && last != 0
@@ -43,11 +35,8 @@ func isAlnumASCII(r rune) bool {
 
 // parseInt is int(text, base); ok is false for ValueError.
 func parseInt(text string, base int) (Value, bool) {
-	if base != 0 && (base < 2 || base > 36) {
-		return Value{}, false
-	}
-	t, ok := plainDigits(text)
-	if !ok {
+	t, ok := plainDigits(text, isAlnumASCII)
+	if !ok || base < 0 || base == 1 || base > 36 {
 		return Value{}, false
 	}
 	sign := ""
@@ -83,7 +72,7 @@ func parseInt(text string, base int) (Value, bool) {
 
 // parseFloat is float(text); ok is false for ValueError.
 func parseFloat(text string) (float64, bool) {
-	t, ok := plainDigits(text)
+	t, ok := plainDigits(text, isDecimalRune)
 	if !ok {
 		return 0, false
 	}

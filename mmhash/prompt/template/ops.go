@@ -1,6 +1,7 @@
 package template
 
 import (
+	"cmp"
 	"math"
 	"math/big"
 	"strings"
@@ -53,12 +54,8 @@ func add(s *state, a, b Value) Value {
 	case a.IsString() && b.IsString(): // one is Markup: the other is escaped
 		s.grow(len(a.str) + len(b.str))
 		return markup(escapeValue(s, a).str + escapeValue(s, b).str)
-	case a.isSmallInt() && b.isSmallInt():
-		x, y := a.int(), b.int()
-		if z := x + y; (z > x) == (y > 0) {
-			return Int(z)
-		}
-		return checkBig(new(big.Int).Add(a.bigInt(), b.bigInt()))
+	case a.isSmallInt() && b.isSmallInt() && (a.int()+b.int() > a.int()) == (b.int() > 0):
+		return Int(a.int() + b.int())
 	case a.isInteger() && b.isInteger():
 		return checkBig(new(big.Int).Add(a.bigInt(), b.bigInt()))
 	case a.isNumber() && b.isNumber():
@@ -69,9 +66,6 @@ func add(s *state, a, b Value) Value {
 		items := make([]Value, 0, len(x)+len(y))
 		items = append(append(items, x...), y...)
 		return Value{kind: a.kind, ref: &List{items: items}}
-	case a.kind == KindBytes && b.kind == KindBytes:
-		s.grow(len(a.str) + len(b.str))
-		return Value{kind: KindBytes, str: a.str + b.str}
 	}
 	if a.kind == KindString && b.kind != KindUndefined {
 		raise(typeError, `can only concatenate str (not "%s") to str`, b.typeName())
@@ -81,12 +75,6 @@ func add(s *state, a, b Value) Value {
 
 func sub(s *state, a, b Value) Value {
 	switch {
-	case a.isSmallInt() && b.isSmallInt():
-		x, y := a.int(), b.int()
-		if z := x - y; (z < x) == (y > 0) {
-			return Int(z)
-		}
-		return checkBig(new(big.Int).Sub(a.bigInt(), b.bigInt()))
 	case a.isInteger() && b.isInteger():
 		return checkBig(new(big.Int).Sub(a.bigInt(), b.bigInt()))
 	case a.isNumber() && b.isNumber():
@@ -112,7 +100,7 @@ func mul(s *state, a, b Value) Value {
 		return badOperands("*", a, b)
 	}
 	switch a.kind {
-	case KindString, KindMarkup, KindBytes:
+	case KindString, KindMarkup:
 		n := repeats(b, len(a.str))
 		s.grow(n * len(a.str))
 		return Value{kind: a.kind, str: strings.Repeat(a.str, n)}
@@ -185,17 +173,8 @@ func trueDiv(s *state, a, b Value) Value {
 	return Float(f)
 }
 
-func floorDiv(s *state, a, b Value) Value {
-	switch {
-	case !a.isNumber() || !b.isNumber():
-		return badOperands("//", a, b)
-	case !truth(b):
-		raise(zeroDivision, "integer division or modulo by zero")
-	case a.kind == KindFloat || b.kind == KindFloat:
-		q, _ := floatDivmod(toFloat(a), toFloat(b))
-		return Float(q)
-	}
-	q, _ := bigDivmod(a, b)
+func floorDiv(_ *state, a, b Value) Value {
+	q, _ := divmod("//", a, b)
 	return q
 }
 
@@ -203,17 +182,21 @@ func mod(s *state, a, b Value) Value {
 	if a.IsString() {
 		return percentFormat(s, a, b)
 	}
+	_, r := divmod("%", a, b)
+	return r
+}
+
+func divmod(op string, a, b Value) (q, r Value) {
 	switch {
 	case !a.isNumber() || !b.isNumber():
-		return badOperands("%", a, b)
+		badOperands(op, a, b)
 	case !truth(b):
 		raise(zeroDivision, "integer division or modulo by zero")
 	case a.kind == KindFloat || b.kind == KindFloat:
-		_, r := floatDivmod(toFloat(a), toFloat(b))
-		return Float(r)
+		x, y := floatDivmod(toFloat(a), toFloat(b))
+		return Float(x), Float(y)
 	}
-	_, r := bigDivmod(a, b)
-	return r
+	return bigDivmod(a, b)
 }
 
 func floatDivmod(x, y float64) (q, r float64) {
@@ -355,29 +338,23 @@ func floatToInt(f float64) Value {
 }
 
 // concat is the ~ operator: the str of each operand, joined.
-func concat(s *state, items []expr, escape bool) Value {
+func concat(s *state, items []expr) Value {
 	from := s.beginCapture()
 	vals := make([]Value, len(items))
-	isMarkup := false
 	for i, e := range items {
 		vals[i] = e(s)
-		isMarkup = isMarkup || vals[i].kind == KindMarkup
 	}
 	for _, v := range vals {
-		s.print(v, escape && isMarkup)
+		s.print(v)
 	}
-	text := s.endCapture(from)
-	if escape && isMarkup {
-		return markup(text)
-	}
-	return String(text)
+	return String(s.endCapture(from))
 }
 
 var comparisons = map[string]func(s *state, a, b Value) bool{
 	"==":    equal,
 	"!=":    func(s *state, a, b Value) bool { return !equal(s, a, b) },
 	"<":     func(s *state, a, b Value) bool { return ordered(s, "<", a, b) < 0 },
-	"<=":    func(s *state, a, b Value) bool { return atMost(ordered(s, "<=", a, b)) },
+	"<=":    func(s *state, a, b Value) bool { return ordered(s, "<=", a, b) <= 0 },
 	">":     func(s *state, a, b Value) bool { c := ordered(s, ">", a, b); return c > 0 && c != unordered },
 	">=":    func(s *state, a, b Value) bool { c := ordered(s, ">=", a, b); return c >= 0 && c != unordered },
 	"in":    func(s *state, a, b Value) bool { return contains(s, b, a) },
@@ -386,8 +363,6 @@ var comparisons = map[string]func(s *state, a, b Value) bool{
 
 // unordered is the result of comparing with NaN.
 const unordered = 2
-
-func atMost(c int) bool { return c <= 0 }
 
 // equal is a == b.
 func equal(s *state, a, b Value) bool {
@@ -402,8 +377,6 @@ func equal(s *state, a, b Value) bool {
 	switch a.kind {
 	case KindNone, KindUndefined:
 		return true
-	case KindBytes:
-		return a.str == b.str
 	case KindList, KindTuple:
 		x, y := a.Items(), b.Items()
 		if len(x) != len(y) {
@@ -444,7 +417,7 @@ func equal(s *state, a, b Value) bool {
 func compareNumbers(a, b Value) int {
 	switch {
 	case a.isSmallInt() && b.isSmallInt():
-		return cmpOrdered(a.int(), b.int())
+		return cmp.Compare(a.int(), b.int())
 	case a.isInteger() && b.isInteger():
 		return a.bigInt().Cmp(b.bigInt())
 	case a.kind == KindFloat && b.kind == KindFloat:
@@ -452,7 +425,7 @@ func compareNumbers(a, b Value) int {
 		if x != x || y != y {
 			return unordered
 		}
-		return cmpOrdered(x, y)
+		return cmp.Compare(x, y)
 	case a.kind == KindFloat:
 		c := compareNumbers(b, a)
 		if c == unordered {
@@ -465,19 +438,9 @@ func compareNumbers(a, b Value) int {
 	case f != f:
 		return unordered
 	case math.IsInf(f, 0):
-		return cmpOrdered(0, f)
+		return cmp.Compare(0, f)
 	}
 	return new(big.Float).SetInt(a.bigInt()).Cmp(big.NewFloat(f))
-}
-
-func cmpOrdered[T int64 | float64 | int](a, b T) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }
 
 // ordered compares for < <= > >=; types without an order raise TypeError.
@@ -485,7 +448,7 @@ func ordered(s *state, op string, a, b Value) int {
 	switch {
 	case a.isNumber() && b.isNumber():
 		return compareNumbers(a, b)
-	case a.IsString() && b.IsString(), a.kind == KindBytes && b.kind == KindBytes:
+	case a.IsString() && b.IsString():
 		return strings.Compare(a.str, b.str) // UTF-8 keeps the order of code points
 	case a.isSeq() && a.kind == b.kind:
 		x, y := a.Items(), b.Items()
@@ -497,7 +460,7 @@ func ordered(s *state, op string, a, b Value) int {
 				return ordered(s, op, x[i], y[i])
 			}
 		}
-		return cmpOrdered(len(x), len(y))
+		return cmp.Compare(len(x), len(y))
 	case a.kind == KindUndefined:
 		failUndefined(a)
 	case b.kind == KindUndefined:
@@ -530,16 +493,9 @@ func contains(s *state, box, item Value) bool {
 			}
 			return i <= r.start && i > r.stop && (r.start-i)%-r.step == 0
 		}
-	case KindBytes:
-		if item.kind == KindBytes {
-			return strings.Contains(box.str, item.str)
-		}
 	case KindObject:
 		if v, ok := box.ref.(*dictView); ok && v.kind == 'k' {
 			return v.d.findKey(item) >= 0
-		}
-		if !iterable(box) {
-			raise(typeError, "argument of type '%s' is not iterable", box.typeName())
 		}
 	}
 	if !iterable(box) {
@@ -567,7 +523,7 @@ func identical(a, b Value) bool {
 		return true
 	case KindBool, KindInt, KindFloat:
 		return a.num == b.num
-	case KindString, KindMarkup, KindBytes:
+	case KindString, KindMarkup:
 		return a.str == b.str
 	}
 	return a.ref == b.ref

@@ -1,6 +1,9 @@
 package template
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // The parser builds the tree from tokens: statements here, expressions in parser_expr.go.
 // It accepts what Jinja2 3.1 accepts with the loopcontrols extension and transformers' {% generation %} tag.
@@ -55,15 +58,6 @@ func (p *parser) leave() { p.depth-- }
 
 func (p *parser) isName(name string) bool { return p.cur().kind == tokName && p.cur().text == name }
 func (p *parser) isOp(op string) bool     { return p.cur().kind == tokOperator && p.cur().text == op }
-
-func (p *parser) isAnyName(names []string) bool {
-	for _, n := range names {
-		if p.isName(n) {
-			return true
-		}
-	}
-	return false
-}
 
 func (p *parser) skipName(name string) bool {
 	if p.isName(name) {
@@ -129,7 +123,7 @@ func (p *parser) subparse(ends []string) []node {
 		case tokBlockBegin:
 			flush()
 			p.next()
-			if p.isAnyName(ends) {
+			if t := p.cur(); t.kind == tokName && slices.Contains(ends, t.text) {
 				return body
 			}
 			body = append(body, p.statement())
@@ -213,19 +207,11 @@ func (p *parser) statement() node {
 			n.items = append(n.items, p.expr(true))
 		}
 		return n
-	case "autoescape":
-		p.next()
-		n := &autoescapeNode{pos: line, on: p.expr(true)}
-		n.body = p.statements("endautoescape")
-		p.next()
-		return n
-	case "block":
-		return p.blockStatement()
 	case "break", "continue":
 		p.next()
 		return &loopControlNode{line, t.text == "break"}
-	case "include", "import", "from", "extends":
-		return p.loaderStatement()
+	case "include", "import", "from", "extends", "block", "autoescape":
+		p.fail("{%% %s %%} is not supported in chat templates", t.text)
 	}
 	p.fail("Encountered unknown tag '%s'.", t.text)
 	return nil
@@ -298,74 +284,6 @@ func (p *parser) withStatement() node {
 	return n
 }
 
-func (p *parser) blockStatement() node {
-	n := &blockNode{pos: pos(p.next().line), name: p.ident().text}
-	n.scoped = p.skipName("scoped")
-	n.required = p.skipName("required")
-	if p.isOp("-") {
-		p.fail("Block names in Jinja have to be valid Python identifiers and may not contain hyphens, use an underscore instead.")
-	}
-	n.body = p.statements("endblock")
-	p.next()
-	if n.required {
-		for _, c := range n.body {
-			out, ok := c.(*outputNode)
-			for i := 0; ok && i < len(out.items); i++ {
-				var d *dataNode
-				d, ok = out.items[i].(*dataNode)
-				ok = ok && trimRightSpace(d.text) == ""
-			}
-			if !ok {
-				p.fail("Required blocks can only contain comments or whitespace")
-			}
-		}
-	}
-	p.skipName(n.name)
-	return n
-}
-
-// loaderStatement reads the tags that need other templates. They parse, and fail when they run.
-func (p *parser) loaderStatement() node {
-	tag := p.next()
-	n := &loaderNode{pos: pos(tag.line), tag: tag.text, template: p.expr(true)}
-	context := func() bool {
-		if (p.isName("with") || p.isName("without")) && p.look().kind == tokName && p.look().text == "context" {
-			p.next()
-			p.next()
-			return true
-		}
-		return false
-	}
-	switch tag.text {
-	case "include":
-		if p.isName("ignore") && p.look().text == "missing" {
-			p.next()
-			p.next()
-		}
-		context()
-	case "import":
-		p.expectName("as")
-		n.targets = append(n.targets, p.storeName().name)
-		context()
-	case "from":
-		p.expectName("import")
-		for !context() {
-			name := p.storeName().name
-			if strings.HasPrefix(name, "_") {
-				p.fail("names starting with an underline can not be imported")
-			}
-			if p.skipName("as") {
-				name = p.storeName().name
-			}
-			n.targets = append(n.targets, name)
-			if context() || !p.skipOp(",") {
-				break
-			}
-		}
-	}
-	return n
-}
-
 func (p *parser) signature(s *signature) {
 	p.expectOp("(")
 	for !p.isOp(")") {
@@ -387,19 +305,14 @@ func (p *parser) signature(s *signature) {
 // storeName reads one name to assign to.
 func (p *parser) storeName() *nameNode {
 	t := p.ident()
-	if isConstName(t.text) {
+	if constants[t.text].valid() {
 		p.fail("can't assign to '%s'", t.text)
 	}
 	return &nameNode{pos(t.line), t.text, ctxStore}
 }
 
-func isConstName(s string) bool {
-	switch s {
-	case "true", "false", "none", "True", "False", "None":
-		return true
-	}
-	return false
-}
+// constants are the names that stand for values.
+var constants = map[string]Value{"true": pyTrue, "True": pyTrue, "false": pyFalse, "False": pyFalse, "none": None, "None": None}
 
 // assignTarget reads a name, a tuple of targets, or (for set) a namespace attribute.
 func (p *parser) assignTarget(rules tupleRules) node {
@@ -415,16 +328,11 @@ func (p *parser) assignTarget(rules tupleRules) node {
 func assignable(n node) bool {
 	switch n := n.(type) {
 	case *nameNode:
-		return !isConstName(n.name)
+		return !constants[n.name].valid()
 	case *nsRefNode:
 		return true
 	case *tupleNode:
-		for _, c := range n.items {
-			if !assignable(c) {
-				return false
-			}
-		}
-		return true
+		return !slices.ContainsFunc(n.items, func(c node) bool { return !assignable(c) })
 	}
 	return false
 }

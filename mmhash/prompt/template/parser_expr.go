@@ -1,5 +1,7 @@
 package template
 
+import "slices"
+
 // Expression grammar of Jinja2 3.1, lowest precedence first:
 // inline if, or, and, not, comparisons, + -, ~, * / // %, **, unary signs, postfix, filters and tests.
 // Two oddities to know: ** is left associative, and a sign binds closer than ** ("-1 ** 2" is 1).
@@ -74,25 +76,23 @@ func (p *parser) expr(withCond bool) node {
 	return e
 }
 
-func (p *parser) or() node {
+// chained reads a chain of left associative operators, whose operands are read by operand.
+func (p *parser) chained(operand func() node, ops ...string) node {
 	line := pos(p.cur().line)
-	left := p.and()
-	for links := 0; p.skipName("or"); p.chain(&links) {
-		left = &binaryNode{line, "or", left, p.and()}
+	left := operand()
+	for links := 0; (p.cur().kind == tokOperator || p.cur().kind == tokName) && slices.Contains(ops, p.cur().text); p.chain(&links) {
+		op := p.next().text
+		left = &binaryNode{line, op, left, operand()}
 		line = pos(p.cur().line)
 	}
 	return left
 }
 
-func (p *parser) and() node {
-	line := pos(p.cur().line)
-	left := p.not()
-	for links := 0; p.skipName("and"); p.chain(&links) {
-		left = &binaryNode{line, "and", left, p.not()}
-		line = pos(p.cur().line)
-	}
-	return left
-}
+func (p *parser) or() node      { return p.chained(p.and, "or") }
+func (p *parser) and() node     { return p.chained(p.not, "and") }
+func (p *parser) sum() node     { return p.chained(p.concat, "+", "-") }
+func (p *parser) product() node { return p.chained(p.power, "*", "/", "//", "%") }
+func (p *parser) power() node   { return p.chained(func() node { return p.unary(true) }, "**") }
 
 func (p *parser) not() node {
 	if p.isName("not") {
@@ -110,36 +110,21 @@ func (p *parser) compare() node {
 	var ops []compareOp
 	for {
 		t := p.cur()
+		op := ""
 		switch {
-		case t.kind == tokOperator && (t.text == "==" || t.text == "!=" || t.text == "<" || t.text == "<=" || t.text == ">" || t.text == ">="):
-			p.next()
-			ops = append(ops, compareOp{t.text, p.sum()})
-			continue
-		case p.skipName("in"):
-			ops = append(ops, compareOp{"in", p.sum()})
-			continue
+		case t.kind == tokOperator && comparisons[t.text] != nil, p.isName("in"):
+			op = p.next().text
 		case p.isName("not") && p.look().kind == tokName && p.look().text == "in":
 			p.next()
 			p.next()
-			ops = append(ops, compareOp{"notin", p.sum()})
-			continue
-		}
-		if ops == nil {
+			op = "notin"
+		case ops == nil:
 			return left
+		default:
+			return &compareNode{line, left, ops}
 		}
-		return &compareNode{line, left, ops}
+		ops = append(ops, compareOp{op, p.sum()})
 	}
-}
-
-func (p *parser) sum() node {
-	line := pos(p.cur().line)
-	left := p.concat()
-	for links := 0; p.isOp("+") || p.isOp("-"); p.chain(&links) {
-		op := p.next().text
-		left = &binaryNode{line, op, left, p.concat()}
-		line = pos(p.cur().line)
-	}
-	return left
 }
 
 func (p *parser) concat() node {
@@ -152,27 +137,6 @@ func (p *parser) concat() node {
 		return items[0]
 	}
 	return &concatNode{line, items}
-}
-
-func (p *parser) product() node {
-	line := pos(p.cur().line)
-	left := p.power()
-	for links := 0; p.isOp("*") || p.isOp("/") || p.isOp("//") || p.isOp("%"); p.chain(&links) {
-		op := p.next().text
-		left = &binaryNode{line, op, left, p.power()}
-		line = pos(p.cur().line)
-	}
-	return left
-}
-
-func (p *parser) power() node {
-	line := pos(p.cur().line)
-	left := p.unary(true)
-	for links := 0; p.skipOp("**"); p.chain(&links) {
-		left = &binaryNode{line, "**", left, p.unary(true)}
-		line = pos(p.cur().line)
-	}
-	return left
 }
 
 func (p *parser) unary(withFilter bool) node {
@@ -198,13 +162,8 @@ func (p *parser) primary(namespace bool) node {
 	switch t.kind {
 	case tokName:
 		p.next()
-		switch t.text {
-		case "true", "True":
-			return &constNode{line, pyTrue}
-		case "false", "False":
-			return &constNode{line, pyFalse}
-		case "none", "None":
-			return &constNode{line, None}
+		if v := constants[t.text]; v.valid() {
+			return &constNode{line, v}
 		}
 		if namespace && p.skipOp(".") {
 			return &nsRefNode{line, t.text, p.ident().text}

@@ -146,28 +146,6 @@ func titleText(s string) string {
 	return b.String()
 }
 
-func swapCase(s string) string {
-	var b strings.Builder
-	for i, r := range s {
-		switch {
-		case isUpperRune(r):
-			lowerRune(&b, s, i, r)
-		case isLowerRune(r):
-			b.WriteString(upperText(string(r)))
-		default:
-			b.WriteRune(r)
-		}
-	}
-	return b.String()
-}
-
-func foldCase(s string) string {
-	if isASCII(s) {
-		return strings.ToLower(s)
-	}
-	return cases.Fold().String(s)
-}
-
 // digitRunes are the characters with Numeric_Type=Digit that are no decimal digits.
 var digitRunes = &unicode.RangeTable{
 	R16: []unicode.Range16{{0xb2, 0xb3, 1}, {0xb9, 0xb9, 1}, {0x1369, 0x1371, 1}, {0x19da, 0x19da, 1}, {0x2070, 0x2070, 1},
@@ -208,17 +186,6 @@ func decimalDigit(r rune) (int, bool) {
 func all(s string, is func(rune) bool) bool {
 	for _, r := range s {
 		if !is(r) {
-			return false
-		}
-	}
-	return s != ""
-}
-
-// isIdentifier is str.isidentifier.
-func isIdentifier(s string) bool {
-	for i, r := range s {
-		start := r == '_' || unicode.IsLetter(r) || unicode.Is(unicode.Nl, r) || unicode.Is(unicode.Other_ID_Start, r)
-		if !start && (i == 0 || !unicode.In(r, unicode.Mn, unicode.Mc, unicode.Nd, unicode.Pc, unicode.Other_ID_Continue)) {
 			return false
 		}
 	}

@@ -57,8 +57,6 @@ func (s *state) appendRepr(dst []byte, v Value) []byte {
 		return appendQuoted(dst, v.str)
 	case KindMarkup:
 		return append(appendQuoted(append(dst, "Markup("...), v.str), ')')
-	case KindBytes:
-		return appendBytesRepr(dst, v.str)
 	case KindList:
 		return append(s.appendItems(append(dst, '['), v.Items()), ']')
 	case KindTuple:
@@ -141,8 +139,6 @@ func (s *state) appendObject(dst []byte, v Value) []byte {
 		}
 		s.depth--
 		return append(dst, "])"...)
-	case *templateReference:
-		return append(dst, "<TemplateReference None>"...)
 	}
 	// Python prints an address here; no template can depend on it.
 	dst = append(append(dst, '<'), v.typeName()...)
@@ -237,31 +233,6 @@ func pyHexEscape(r rune) string {
 
 func isPyPrintable(r rune) bool { return r == ' ' || unicode.IsPrint(r) }
 
-func appendBytesRepr(dst []byte, s string) []byte {
-	quote := byte('\'')
-	if strings.IndexByte(s, '\'') >= 0 && strings.IndexByte(s, '"') < 0 {
-		quote = '"'
-	}
-	dst = append(dst, 'b', quote)
-	for i := 0; i < len(s); i++ {
-		switch c := s[i]; {
-		case c == quote || c == '\\':
-			dst = append(dst, '\\', c)
-		case c == '\n':
-			dst = append(dst, `\n`...)
-		case c == '\r':
-			dst = append(dst, `\r`...)
-		case c == '\t':
-			dst = append(dst, `\t`...)
-		case c < ' ' || c >= 0x7f:
-			dst = append(dst, pyHexEscape(rune(c))...)
-		default:
-			dst = append(dst, c)
-		}
-	}
-	return append(dst, quote)
-}
-
 // escapeValue is markupsafe.escape(v): Markup passes, everything else is turned into a str and escaped.
 func escapeValue(s *state, v Value) Value {
 	if v.kind == KindMarkup {
@@ -280,9 +251,6 @@ func escapeHTML(text string) string {
 	}
 	return htmlEscaper.Replace(text)
 }
-
-// toMarkup is Markup(v).
-func toMarkup(s *state, v Value) Value { return markup(toStr(s, v)) }
 
 // softStr is markupsafe.soft_str: str(v), but Markup stays.
 func softStr(s *state, v Value) Value {

@@ -1,11 +1,16 @@
 package template
 
+import (
+	"maps"
+	"slices"
+)
+
 // Name resolution. Jinja2 compiles a template to Python functions whose local variables are named by scope level and
 // template name ("l_1_item"), and templates can see the consequences: which set leaks out of what, what a macro sees
 // of its surroundings. So we resolve names by the rules of jinja2/idtracking.py, to slots of function frames.
 
 // funcScope is one Python function of the compiled template: the root, a macro, a call block, a recursive loop,
-// a loop filter or a block.
+// or a loop filter.
 type funcScope struct {
 	outer    *funcScope
 	idents   map[identKey]*ident
@@ -106,17 +111,7 @@ func (s *symbols) findLoad(id *ident) (load, *symbols) {
 
 func (s *symbols) copy() *symbols {
 	c := *s
-	c.refs, c.loads, c.stores = map[string]*ident{}, map[*ident]load{}, map[string]bool{}
-	c.order = append([]*ident(nil), s.order...)
-	for k, v := range s.refs {
-		c.refs[k] = v
-	}
-	for k, v := range s.loads {
-		c.loads[k] = v
-	}
-	for k := range s.stores {
-		c.stores[k] = true
-	}
+	c.refs, c.loads, c.stores, c.order = maps.Clone(s.refs), maps.Clone(s.loads), maps.Clone(s.stores), slices.Clone(s.order)
 	return &c
 }
 
@@ -157,14 +152,10 @@ func (s *symbols) branchUpdate(branches ...*symbols) {
 		}
 	}
 	for _, b := range branches {
-		for name, id := range b.refs {
-			s.refs[name] = id
-		}
+		maps.Copy(s.refs, b.refs)
+		maps.Copy(s.stores, b.stores)
 		for _, id := range b.order {
 			s.setLoad(id, b.loads[id])
-		}
-		for name := range b.stores {
-			s.stores[name] = true
 		}
 	}
 	for _, name := range order {
@@ -208,11 +199,6 @@ func (s *symbols) visit(n node) {
 		s.branchUpdate(body, elifs, orElse)
 	case *macroNode:
 		s.store(n.name)
-	case *loaderNode:
-		s.visit(n.template)
-		for _, t := range n.targets {
-			s.store(t)
-		}
 	case *setNode:
 		s.visit(n.expr)
 		s.visit(n.target)
@@ -228,9 +214,8 @@ func (s *symbols) visit(n node) {
 		s.visit(n.filter)
 	case *withNode:
 		s.visitAll(n.values)
-	case *autoescapeNode, *blockNode:
 	default:
-		each(n, s.visit)
+		s.visitAll(children(n))
 	}
 }
 
@@ -254,22 +239,15 @@ func undeclared(ns []node, names ...string) map[string]bool {
 	for _, n := range names {
 		open[n] = true
 	}
-	var visit func(n node)
-	visit = func(n node) {
-		switch n := n.(type) {
-		case *nameNode:
-			if n.ctx == ctxLoad && open[n.name] {
-				found[n.name] = true
+	walk(func(n node) bool {
+		if name, ok := n.(*nameNode); ok {
+			if name.ctx == ctxLoad && open[name.name] {
+				found[name.name] = true
 			} else {
-				delete(open, n.name)
+				delete(open, name.name)
 			}
-		case *blockNode:
-		default:
-			each(n, visit)
 		}
-	}
-	for _, n := range ns {
-		visit(n)
-	}
+		return true
+	}, ns...)
 	return found
 }

@@ -14,12 +14,10 @@ type state struct {
 	fr       *frame // the frame of the function that runs
 	resolved []Value
 	vars     Vars
-	blockVar *Dict // variables that blocks can see: the top level's own (nil without blocks)
 
 	steps, made, depth int
 	maxOut             int
 	line               int
-	autoescape         bool
 
 	args   []Value  // evaluated call arguments, as a stack
 	slots  []Value  // slots of frames, as a stack
@@ -82,9 +80,6 @@ func (s *state) run(dst []byte, vars Vars) (out []byte, err error) {
 			}
 		}
 		s.resolved[i] = v
-	}
-	if len(s.t.blocks) > 0 {
-		s.blockVar = NewDict(8)
 	}
 	defer func() {
 		if r := recover(); r != nil {
@@ -191,18 +186,14 @@ func (s *state) write(text string) {
 	}
 }
 
-// print appends str(v), escaped where autoescape is on.
-func (s *state) print(v Value, escape bool) {
-	switch {
-	case escape:
-		s.write(escapeValue(s, v).str)
-	case v.kind == KindString || v.kind == KindMarkup:
+// print appends str(v).
+func (s *state) print(v Value) {
+	if v.IsString() {
 		s.write(v.str)
-	case v.kind == KindUndefined:
-	default:
-		s.out = s.appendStr(s.out, v)
-		s.write("")
+		return
 	}
+	s.out = s.appendStr(s.out, v)
+	s.write("")
 }
 
 // capture runs f and gives what it wrote, which does not reach the output.
@@ -285,21 +276,11 @@ func (s *state) load(loads []slotLoad) {
 		l := &loads[i]
 		switch l.action {
 		case loadResolve:
-			s.fr.slots[l.slot] = s.resolve(l.global)
+			s.fr.slots[l.slot] = s.resolved[l.global]
 		case loadAlias:
 			s.fr.slots[l.slot] = *s.at(l.from)
 		case loadUndefined:
 			s.fr.slots[l.slot] = missing
 		}
 	}
-}
-
-// resolve gives a top-level variable, or missing. In a block the template's own top-level variables come first.
-func (s *state) resolve(global int) Value {
-	if s.blockVar != nil && s.blockVar.Len() > 0 {
-		if v, ok := s.blockVar.Get(s.t.globals[global]); ok {
-			return v
-		}
-	}
-	return s.resolved[global]
 }

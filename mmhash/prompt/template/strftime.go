@@ -7,170 +7,105 @@ import (
 )
 
 // strftimeNow is transformers' datetime.now().strftime(format): C's strftime of glibc in the C locale, over a naive local time.
-func strftimeNow(s *state, a *callArgs) Value {
-	format := text(bind1(s, a, "format", "strftime_now"))
+func strftimeNow(s *state, _ Value, a []Value) Value {
 	if s.now.IsZero() {
 		s.now = s.t.opts.Now().In(s.t.opts.Location)
 	}
-	return s.str(strftime(s.now, format))
+	return s.str(strftime(s.now, text(a[0])))
 }
 
-// strftime formats t. Flags (- no padding, _ blanks, 0 zeros, ^ upper case, # other case) and widths are glibc's.
+// goLayouts are the conversions that package time has as well; composed those that stand for several others.
+var (
+	goLayouts = map[byte]string{'a': "Mon", 'A': "Monday", 'b': "Jan", 'h': "Jan", 'B': "January", 'p': "PM", 'P': "pm"}
+	composed  = map[byte]string{'c': "%a %b %e %H:%M:%S %Y", 'D': "%m/%d/%y", 'x': "%m/%d/%y", 'F': "%Y-%m-%d", 'r': "%I:%M:%S %p", 'R': "%H:%M",
+		'T': "%H:%M:%S", 'X': "%H:%M:%S", 'n': "\n", 't': "\t", 'z': "", 'Z': "", '%': "%%"} // a naive datetime has no zone
+)
+
+// strftime formats t. The flags are glibc's: - (no padding), _ (blanks) and 0 (zeros); its other flags and its widths
+// are not supported. An unknown conversion stays as it is.
 func strftime(t time.Time, format string) string {
 	var b strings.Builder
 	for i := 0; i < len(format); i++ {
+		start := i
 		if format[i] != '%' || i+1 == len(format) {
 			b.WriteByte(format[i])
 			continue
 		}
-		start := i
 		i++
-		flag, upper, swap := byte(0), false, false
-		for i < len(format) && strings.IndexByte("-_0^#", format[i]) >= 0 {
-			switch format[i] {
-			case '^':
-				upper = true
-			case '#':
-				swap = true
-			default:
-				flag = format[i]
-			}
+		flag := byte(0)
+		if strings.IndexByte("-_0", format[i]) >= 0 && i+1 < len(format) {
+			flag = format[i]
 			i++
 		}
-		width := 0
-		for i < len(format) && isDecDigit(format[i]) {
-			width = min(width*10+int(format[i]-'0'), 1024)
-			i++
+		c := format[i]
+		if strings.IndexByte("-_0^#EO123456789", c) >= 0 {
+			raise(notSupported, "strftime_now(%s)", quotePython(format))
 		}
-		if i < len(format) && (format[i] == 'E' || format[i] == 'O') && i+1 < len(format) {
-			i++
+		layout, plain := goLayouts[c]
+		whole, isComposed := composed[c]
+		switch n, width, blank := timeNumber(t, c); {
+		case plain:
+			b.WriteString(t.Format(layout))
+		case c == '%':
+			b.WriteByte('%')
+		case isComposed:
+			b.WriteString(strftime(t, whole))
+		case c == 'f' && flag == 0: // Python's own
+			fmt.Fprintf(&b, "%06d", t.Nanosecond()/1000)
+		case width == 0:
+			b.WriteString(format[start : i+1])
+		case flag == '-':
+			fmt.Fprint(&b, n)
+		case flag == '_' || blank && flag == 0:
+			fmt.Fprintf(&b, "%*d", width, n)
+		default:
+			fmt.Fprintf(&b, "%0*d", width, n)
 		}
-		if i == len(format) {
-			b.WriteString(format[start:])
-			break
-		}
-		text, ok := timeField(t, format[i], flag, width)
-		switch {
-		case format[i] == 'f' && i == start+1: // Python's own, without flags
-			text = fmt.Sprintf("%06d", t.Nanosecond()/1000)
-		case !ok && upper:
-			text = strings.ToUpper(format[start : i+1])
-		case !ok:
-			text = format[start : i+1]
-		case format[i] == 'P': // always in lower case
-		case upper:
-			text = strings.ToUpper(text)
-		case swap && format[i] == 'p':
-			text = strings.ToLower(text)
-		case swap && strings.IndexByte("aAbBh", format[i]) >= 0:
-			text = strings.ToUpper(text)
-		}
-		if n := width - len(text); n > 0 && format[i] != 'z' {
-			fill := " "
-			if flag == '0' {
-				fill = "0"
-			}
-			text = strings.Repeat(fill, n) + text
-		}
-		b.WriteString(text)
 	}
 	return b.String()
 }
 
-// timeField gives one conversion of strftime; ok is false for an unknown one.
-func timeField(t time.Time, c, flag byte, width int) (text string, ok bool) {
-	num := func(n, digits int, pad byte) (string, bool) {
-		if flag == '-' {
-			return fmt.Sprint(n), true
-		}
-		if flag == '_' {
-			pad = ' '
-		} else if flag == '0' {
-			pad = '0'
-		}
-		digits = max(digits, width)
-		if pad == ' ' {
-			return fmt.Sprintf("%*d", digits, n), true
-		}
-		return fmt.Sprintf("%0*d", digits, n), true
-	}
-	hour12 := (t.Hour()+11)%12 + 1
+// timeNumber gives the number of a conversion, its width (0 for an unknown conversion) and whether blanks pad it.
+func timeNumber(t time.Time, c byte) (n, width int, blank bool) {
+	hour12, weekday := (t.Hour()+11)%12+1, int(t.Weekday())
 	isoYear, isoWeek := t.ISOWeek()
 	switch c {
-	case 'a':
-		return t.Weekday().String()[:3], true
-	case 'A':
-		return t.Weekday().String(), true
-	case 'b', 'h':
-		return t.Month().String()[:3], true
-	case 'B':
-		return t.Month().String(), true
-	case 'c':
-		return strftime(t, "%a %b %e %H:%M:%S %Y"), true
 	case 'C':
-		return num(t.Year()/100, 2, '0')
-	case 'd':
-		return num(t.Day(), 2, '0')
-	case 'D', 'x':
-		return strftime(t, "%m/%d/%y"), true
-	case 'e':
-		return num(t.Day(), 2, ' ')
-	case 'F':
-		return strftime(t, "%Y-%m-%d"), true
+		return t.Year() / 100, 2, false
+	case 'd', 'e':
+		return t.Day(), 2, c == 'e'
 	case 'g':
-		return num(isoYear%100, 2, '0')
+		return isoYear % 100, 2, false
 	case 'G':
-		return num(isoYear, 1, '0')
-	case 'H':
-		return num(t.Hour(), 2, '0')
-	case 'I':
-		return num(hour12, 2, '0')
+		return isoYear, 1, false
+	case 'H', 'k':
+		return t.Hour(), 2, c == 'k'
+	case 'I', 'l':
+		return hour12, 2, c == 'l'
 	case 'j':
-		return num(t.YearDay(), 3, '0')
-	case 'k':
-		return num(t.Hour(), 2, ' ')
-	case 'l':
-		return num(hour12, 2, ' ')
+		return t.YearDay(), 3, false
 	case 'm':
-		return num(int(t.Month()), 2, '0')
+		return int(t.Month()), 2, false
 	case 'M':
-		return num(t.Minute(), 2, '0')
-	case 'n':
-		return "\n", true
-	case 'p':
-		return t.Format("PM"), true
-	case 'P':
-		return t.Format("pm"), true
-	case 'r':
-		return strftime(t, "%I:%M:%S %p"), true
-	case 'R':
-		return strftime(t, "%H:%M"), true
+		return t.Minute(), 2, false
 	case 's':
-		return fmt.Sprint(t.Unix()), true
+		return int(t.Unix()), 1, false
 	case 'S':
-		return num(t.Second(), 2, '0')
-	case 't':
-		return "\t", true
-	case 'T', 'X':
-		return strftime(t, "%H:%M:%S"), true
+		return t.Second(), 2, false
 	case 'u':
-		return num((int(t.Weekday())+6)%7+1, 1, '0')
+		return (weekday+6)%7 + 1, 1, false
 	case 'U':
-		return num((t.YearDay()+6-int(t.Weekday()))/7, 2, '0')
+		return (t.YearDay() + 6 - weekday) / 7, 2, false
 	case 'V':
-		return num(isoWeek, 2, '0')
+		return isoWeek, 2, false
 	case 'w':
-		return num(int(t.Weekday()), 1, '0')
+		return weekday, 1, false
 	case 'W':
-		return num((t.YearDay()+6-(int(t.Weekday())+6)%7)/7, 2, '0')
+		return (t.YearDay() + 6 - (weekday+6)%7) / 7, 2, false
 	case 'y':
-		return num(t.Year()%100, 2, '0')
+		return t.Year() % 100, 2, false
 	case 'Y':
-		return num(t.Year(), 1, '0')
-	case 'z', 'Z':
-		return "", true // a naive datetime has no zone
-	case '%':
-		return "%", true
+		return t.Year(), 1, false
 	}
-	return "", false
+	return 0, 0, false
 }

@@ -54,18 +54,16 @@ func (v Vars) get(name string) (Value, bool) {
 
 // Template is a compiled template, safe for concurrent use.
 type Template struct {
-	opts     Options
-	source   string
-	tree     []node
-	root     *funcScope
-	loads    []slotLoad
-	body     []stmt
-	globals  []string // names that the template looks up in its variables, in slot order
-	blocks   map[string]*blockCode
-	resolved map[string]bool // names that Uses knows
-	filters  map[string]*filter
-	tests    map[string]*test
-	states   sync.Pool
+	opts    Options
+	source  string
+	tree    []node
+	root    *funcScope
+	loads   []slotLoad
+	body    []stmt
+	globals []string // names that the template looks up in its variables, in slot order
+	filters map[string]*builtin
+	tests   map[string]*builtin
+	states  sync.Pool
 }
 
 // Span is the character range (code points, as Python counts) of one {% generation %} block in the rendered text.
@@ -87,7 +85,7 @@ func Compile(src string, opts Options) (t *Template, err error) {
 	}()
 	t = &Template{opts: opts, source: src, filters: filters, tests: tests}
 	t.tree = parse(src)
-	newCompiler(t).template()
+	compile(t)
 	t.states.New = func() any { return newState(t) }
 	return t, nil
 }

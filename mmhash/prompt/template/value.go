@@ -19,7 +19,6 @@ const (
 	KindFloat
 	KindString
 	KindMarkup // markupsafe.Markup: a str that escapes what is joined to it
-	KindBytes
 	KindList
 	KindTuple
 	KindDict
@@ -33,7 +32,7 @@ const (
 type Value struct {
 	kind Kind
 	num  uint64 // bool, int64, float64 bits; for Undefined an undefinedReason
-	str  string // string, markup, bytes; for Undefined its name or message
+	str  string // string, markup; for Undefined its name or message
 	ref  any    // *List, *Dict, *big.Int, *pyRange or an object
 }
 
@@ -159,8 +158,6 @@ func (v Value) typeName() string {
 		return "str"
 	case KindMarkup:
 		return "Markup"
-	case KindBytes:
-		return "bytes"
 	case KindList:
 		return "list"
 	case KindTuple:
@@ -184,7 +181,7 @@ func truth(v Value) bool {
 		return v.num != 0
 	case KindFloat:
 		return v.float() != 0
-	case KindString, KindMarkup, KindBytes:
+	case KindString, KindMarkup:
 		return v.str != ""
 	case KindList, KindTuple:
 		return len(v.ref.(*List).items) != 0
@@ -213,8 +210,6 @@ func length(v Value) (n int, ok bool) {
 		return 0, true
 	case KindString, KindMarkup:
 		return utf8.RuneCountInString(v.str), true
-	case KindBytes:
-		return len(v.str), true
 	case KindList, KindTuple:
 		return len(v.ref.(*List).items), true
 	case KindDict:
@@ -230,6 +225,15 @@ func length(v Value) (n int, ok bool) {
 		}
 	}
 	return 0, false
+}
+
+// mustLength is len(v).
+func mustLength(v Value) int {
+	n, ok := length(v)
+	if !ok {
+		raise(typeError, "object of type '%s' has no len()", v.typeName())
+	}
+	return n
 }
 
 // pyRange is Python's range over machine integers.
