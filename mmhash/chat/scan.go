@@ -10,6 +10,7 @@ package chat
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"sort"
@@ -267,12 +268,7 @@ func (s *Skeleton) String(v gjson.Result) (text string, ok bool) {
 	for _, p := range s.Pieces(l) {
 		buf = append(buf, p...)
 	}
-	for _, c := range buf {
-		if c < ' ' {
-			return "", false
-		}
-	}
-	if !utf8.Valid(buf) {
+	if hasControl(buf) || !utf8.Valid(buf) {
 		return "", false
 	}
 	if !l.Escaped {
@@ -284,6 +280,23 @@ func (s *Skeleton) String(v gjson.Result) (text string, ok bool) {
 		return "", false
 	}
 	return gjson.Parse(raw).String(), true
+}
+
+// hasControl reports a byte below blank, eight at a time.
+func hasControl(b []byte) bool {
+	const ones = 0x0101010101010101
+	for ; len(b) >= 8; b = b[8:] {
+		x := binary.LittleEndian.Uint64(b)
+		if (x-' '*ones)&^x&(0x80*ones) != 0 {
+			return true
+		}
+	}
+	for _, c := range b {
+		if c < ' ' {
+			return true
+		}
+	}
+	return false
 }
 
 // hasLoneSurrogate reports \ud800-style escapes without their other half: no engine takes them

@@ -219,3 +219,15 @@ func TestBatch(t *testing.T) {
 		t.Errorf("a conversation that is no list: %v", err)
 	}
 }
+
+func TestHasControl(t *testing.T) {
+	for c := range 256 {
+		for at := range 20 {
+			b := bytes.Repeat([]byte{0xC3, 0x7F, ' '}, 7)
+			b[at] = byte(c)
+			if hasControl(b) != (c < ' ') {
+				t.Fatalf("byte %#x at %d", c, at)
+			}
+		}
+	}
+}

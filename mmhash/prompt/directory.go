@@ -13,8 +13,9 @@ import (
 // tokenization_utils_base): chat_template.jinja, then chat_template.json for a processor, then tokenizer_config.json.
 // vLLM takes the processor's template, but the tokenizer's for a request with tools.
 type templates struct {
-	plain string // for requests without tools
-	tools string // for requests with tools
+	plain     string // for requests without tools
+	tools     string // for requests with tools
+	tokenizer string // the tokenizer's own: SGLang and TensorRT-LLM render by it
 }
 
 // directory is what of a model directory concerns the conversation.
@@ -50,6 +51,7 @@ func readDirectory(dir string) (d directory, err error) {
 		return d, err
 	}
 	plain, tools := named(cfg["chat_template"])
+	tokenizer := plain
 	var proc struct {
 		Template json.RawMessage `json:"chat_template"`
 	}
@@ -66,32 +68,33 @@ func readDirectory(dir string) (d directory, err error) {
 		}
 	}
 	if text, err := os.ReadFile(filepath.Join(dir, "chat_template.jinja")); err == nil {
-		plain, tools = string(text), string(text)
+		plain, tools, tokenizer = string(text), string(text), string(text)
 		if text, err := os.ReadFile(filepath.Join(dir, "additional_chat_templates", "tool_use.jinja")); err == nil {
 			tools = string(text)
 		}
 	}
-	d.templates = templates{plain: plain, tools: tools}
+	if tokenizer == "" {
+		tokenizer = plain
+	}
+	d.templates = templates{plain: plain, tools: tools, tokenizer: tokenizer}
 	return d, nil
 }
 
-// named reads a chat_template value: one text, or a list of named ones of which default and tool_use matter.
+// named reads a chat_template value: one text, or named ones, as a list or an object, of which default and tool_use matter.
 func named(raw json.RawMessage) (plain, tools string) {
 	if json.Unmarshal(raw, &plain) == nil {
 		return plain, plain
 	}
+	byName := make(map[string]string)
 	var list []struct{ Name, Template string }
-	if json.Unmarshal(raw, &list) != nil {
+	if json.Unmarshal(raw, &list) == nil {
+		for _, t := range list {
+			byName[t.Name] = t.Template
+		}
+	} else if json.Unmarshal(raw, &byName) != nil {
 		return "", ""
 	}
-	for _, t := range list {
-		switch t.Name {
-		case "default":
-			plain = t.Template
-		case "tool_use":
-			tools = t.Template
-		}
-	}
+	plain, tools = byName["default"], byName["tool_use"]
 	if tools == "" {
 		tools = plain
 	}

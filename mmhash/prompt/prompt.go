@@ -16,6 +16,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sightline-router/sightline/mmhash/prompt/mistral"
@@ -27,7 +28,7 @@ import (
 // Options mirror the server's flags, as far as the prompt depends on them. Empty values are the engine's defaults.
 type Options struct {
 	Engine             string // vllm, sglang or trtllm
-	TemplateFile       string // --chat-template
+	TemplateFile       string // --chat-template: a file, or the template itself
 	ContentFormat      string // auto, string or openai
 	Interleave         bool   // --interleave-mm-strings
 	ProcessorKwargs    string // --mm-processor-kwargs, JSON
@@ -118,10 +119,15 @@ func Load(dir string, opt Options) (*Model, error) {
 	m.cache = m.tok.NewCache(cacheBytes, rand.Uint64())
 	if opt.TemplateFile != "" {
 		text, err := os.ReadFile(opt.TemplateFile)
+		if err != nil && strings.ContainsAny(opt.TemplateFile, "{}\n") { // as the engines: no such file, but a template
+			text, err = []byte(opt.TemplateFile), nil
+		}
 		if err != nil {
 			return nil, fmt.Errorf("chat_template: %w", err)
 		}
 		d.templates = templates{plain: string(text), tools: string(text)}
+	} else if m.opt.Engine != "vllm" {
+		d.templates.plain = d.templates.tokenizer
 	}
 	if m.mistral != nil {
 		d.templates = templates{}
@@ -135,7 +141,7 @@ func Load(dir string, opt Options) (*Model, error) {
 			return nil, err
 		}
 	}
-	if m.opaque = opaque(m.opt, d.modelType); m.mistral != nil {
+	if m.opaque = opaque(m.opt, d.modelType, dir); m.mistral != nil {
 		m.opaque = ErrMistral
 	}
 	m.messagesRules()
@@ -193,11 +199,11 @@ func (t tokens) EncodeText(dst []uint32, text string) []uint32 {
 func (t tokens) DecodeText(ids []uint32) string { return t.Decode(ids, false) }
 
 // opaque tells of chats that the engine does not render by a template.
-func opaque(opt Options, modelType string) error {
+func opaque(opt Options, modelType, dir string) error {
 	switch {
-	case modelType == "gpt_oss":
+	case modelType == "gpt_oss" && opt.Engine != "sglang":
 		return ErrHarmony
-	case opt.Engine == "sglang" && opt.TemplateFile == "" && conversational[modelType]:
+	case opt.Engine == "sglang" && opt.TemplateFile == "" && conversational(modelType, dir):
 		return ErrConversation
 	}
 	return nil

@@ -202,6 +202,7 @@ func TestEngineForms(t *testing.T) {
 	if err := os.WriteFile(dump, []byte("{{ messages | tojson }}{{ tools | tojson }}{{ x is defined }}"), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	models := map[string]*Model{}
 	for _, c := range []struct{ name, engine, body, want string }{
 		{"vllm: a tool's keys", "vllm dump", `{"messages":[{"role":"user","content":"a"}],"tools":[{"function":{"z":1,"parameters":{},"name":"f"}}],"tool_choice":"none"}`,
 			`[{"type": "function", "function": {"name": "f", "description": null, "parameters": {}}}]`},
@@ -222,11 +223,15 @@ func TestEngineForms(t *testing.T) {
 		{"sglang: no generation prompt to switch off", "sglang", `{"messages":[{"role":"user","content":"a"}],"add_generation_prompt":false}`, "<|im_start|>assistant\n"},
 		{"trtllm: texts joined by newlines", "trtllm", `{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":""},{"type":"text","text":"b"}]}]}`, "user\na\nb<|im_end|>"},
 	} {
-		opt := Options{}
-		if opt.Engine, _, _ = strings.Cut(c.engine, " "); opt.Engine != c.engine {
-			opt.TemplateFile = dump
+		m := models[c.engine]
+		if m == nil {
+			opt := Options{}
+			if opt.Engine, _, _ = strings.Cut(c.engine, " "); opt.Engine != c.engine {
+				opt.TemplateFile = dump
+			}
+			m = load(t, shipped, opt)
+			models[c.engine] = m
 		}
-		m := load(t, shipped, opt)
 		p := draft(t, m, chatEndpoint, c.body).Prompts[0]
 		if text := m.Tokenizer().Decode(m.encode(&p), false); !strings.Contains(text, c.want) {
 			t.Errorf("%s:\n%q\nlacks %q", c.name, text, c.want)
@@ -270,10 +275,11 @@ func expandAll(tb testing.TB, m *Model, req *chat.Request) (ids []uint32) {
 
 // Cached turns give what a fresh model gives, while a conversation grows.
 func TestGrowingConversation(t *testing.T) {
-	warm := load(t, shipped, Options{})
+	warm, fresh := load(t, shipped, Options{}), load(t, shipped, Options{})
 	for turns := 1; turns < 12; turns += 2 {
 		body := conversationBody(turns, 60, 3)
-		if got, want := expandAll(t, warm, request(t, body)), expandAll(t, load(t, shipped, Options{}), request(t, body)); !slices.Equal(got, want) {
+		fresh.cache = fresh.tok.NewCache(0, 0)
+		if got, want := expandAll(t, warm, request(t, body)), expandAll(t, fresh, request(t, body)); !slices.Equal(got, want) {
 			t.Fatalf("%d turns: %d ids, %d without a past", turns, len(got), len(want))
 		}
 	}

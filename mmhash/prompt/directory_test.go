@@ -1,0 +1,113 @@
+package prompt
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Which template counts, by the files of a directory (transformers 5; vLLM 0.32 and SGLang 0.5.23 around it).
+func TestTemplatesOfDirectories(t *testing.T) {
+	const (
+		config    = "tokenizer_config.json"
+		processor = "chat_template.json"
+		jinja     = "chat_template.jinja"
+		extra     = "additional_chat_templates/tool_use.jinja"
+	)
+	for _, c := range []struct {
+		name                    string
+		files                   map[string]string
+		plain, tools, tokenizer string
+	}{
+		{"none", nil, "", "", ""},
+		{"tokenizer", map[string]string{config: `{"chat_template":"t"}`}, "t", "t", "t"},
+		{"named", map[string]string{config: `{"chat_template":[{"name":"default","template":"d"},{"name":"tool_use","template":"u"}]}`}, "d", "u", "d"},
+		{"named by an object", map[string]string{config: `{"chat_template":{"default":"d","rag":"r"}}`}, "d", "d", "d"},
+		{"only tool_use", map[string]string{config: `{"chat_template":[{"name":"tool_use","template":"u"}]}`}, "", "u", ""},
+		{"processor alone", map[string]string{processor: `{"chat_template":"p"}`}, "p", "p", "p"},
+		{"processor before tokenizer, but not with tools", map[string]string{config: `{"chat_template":"t"}`, processor: `{"chat_template":"p"}`}, "p", "t", "t"},
+		{"one file for both", map[string]string{config: `{"chat_template":"t"}`, processor: `{"chat_template":"p"}`, jinja: "j"}, "j", "j", "j"},
+		{"one file and one for tools", map[string]string{jinja: "j", extra: "u"}, "j", "u", "j"},
+		{"in processor_config.json", map[string]string{"processor_config.json": `{"chat_template":"p"}`}, "p", "p", "p"},
+	} {
+		dir := t.TempDir()
+		for name, text := range c.files {
+			path := filepath.Join(dir, name)
+			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		d, err := readDirectory(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := d.templates, (templates{c.plain, c.tools, c.tokenizer}); got != want {
+			t.Errorf("%s: %+v, want %+v", c.name, got, want)
+		}
+	}
+}
+
+// copyShipped gives the shipped directory without a file and with others.
+func copyShipped(t *testing.T, without string, with map[string]string) string {
+	dir := t.TempDir()
+	entries, err := os.ReadDir(shipped)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if e.Name() == without {
+			continue
+		}
+		data, err := os.ReadFile(filepath.Join(shipped, e.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if with[e.Name()] != "" {
+			data = []byte(with[e.Name()])
+		}
+		if err := os.WriteFile(filepath.Join(dir, e.Name()), data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// A model without a template says so at start and on each chat; texts are still exact.
+func TestNoTemplate(t *testing.T) {
+	m := load(t, copyShipped(t, "chat_template.jinja", map[string]string{"tokenizer_config.json": "{}"}), Options{})
+	if w := m.Warnings(); len(w) == 0 || !strings.Contains(w[0], "no chat template") {
+		t.Errorf("warnings: %q", w)
+	}
+	if _, err := m.Read(chatEndpoint, request(t, `{"messages":[{"role":"user","content":"a"}]}`)); err != ErrNoTemplate {
+		t.Errorf("chat: %v", err)
+	}
+	if d := draft(t, m, completionsEndpoint, `{"prompt":"a"}`); d.Prompts[0].Text != "a" {
+		t.Error("completion is not read")
+	}
+	m = load(t, copyShipped(t, "chat_template.jinja", map[string]string{"tokenizer_config.json": "{}"}), Options{TemplateFile: "{{ messages[0].content }}"})
+	if d := draft(t, m, chatEndpoint, `{"messages":[{"role":"user","content":"a"}]}`); d.Prompts[0].Text != "a" {
+		t.Errorf("a template given as text: %q", d.Prompts[0].Text)
+	}
+}
+
+// Prompts that an engine writes past the template are never called exact.
+func TestOpaqueModels(t *testing.T) {
+	for _, c := range []struct {
+		engine, modelType, dir string
+		want                   error
+	}{
+		{"vllm", "gpt_oss", "/m", ErrHarmony}, {"trtllm", "gpt_oss", "/m", ErrHarmony}, {"sglang", "gpt_oss", "/m", nil},
+		{"sglang", "internvl_chat", "/m", ErrConversation}, {"vllm", "internvl_chat", "/m", nil},
+		{"sglang", "internvl", "/hub/models--OpenGVLab--InternVL3-8B-hf/snapshots/abc", ErrConversation},
+		{"sglang", "llava", "/m/llava-1.5-7b-hf", nil}, {"sglang", "minicpmv4_6", "/m/MiniCPM-V-4.6", nil},
+		{"sglang", "x", "/m/deepseek-ai/deepseek-vl2-tiny", ErrConversation}, {"sglang", "qwen2_5_vl", "/m/qwen", nil},
+	} {
+		if err := opaque(Options{Engine: c.engine}, c.modelType, c.dir); err != c.want {
+			t.Errorf("%s %s %s: %v, want %v", c.engine, c.modelType, c.dir, err, c.want)
+		}
+	}
+}
