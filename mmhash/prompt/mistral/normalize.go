@@ -79,45 +79,53 @@ func (t *Tokenizer) merge(group []message) message {
 		betweenChunks = ""
 	}
 	m := message{role: group[0].role, kind: chat.Text}
-	var text []byte
+	var pieces []string // of the text that is being joined
+	flush := func() (text string) {
+		if len(pieces) == 1 {
+			text = pieces[0]
+		} else {
+			text = strings.Join(pieces, "")
+		}
+		pieces = pieces[:0]
+		return text
+	}
 	for i := range group {
 		sep := betweenMessages
-		add := func(s string) {
-			if s == "" {
+		if len(pieces) == 0 {
+			sep = betweenChunks
+		}
+		add := func(text string) {
+			if text == "" {
 				return
 			}
-			if len(text) > 0 {
-				text = append(text, sep...)
+			if len(pieces) > 0 {
+				pieces = append(pieces, sep)
 			}
-			text = append(text, s...)
+			pieces = append(pieces, text)
 			sep = betweenChunks
 		}
 		if group[i].kind == chat.Text {
 			add(group[i].text)
 			continue
 		}
-		if len(text) == 0 {
-			sep = betweenChunks
-		}
 		for _, c := range group[i].chunks {
 			if c.kind == textChunk {
 				add(c.text)
 				continue
 			}
-			if len(text) > 0 {
-				m.chunks = append(m.chunks, chunk{text: string(text)})
-				text = text[:0]
+			if len(pieces) > 0 {
+				m.chunks = append(m.chunks, chunk{text: flush()})
 			}
 			m.chunks = append(m.chunks, c)
 		}
 	}
 	if m.chunks == nil {
-		m.text = string(text)
+		m.text = flush()
 		return m
 	}
 	m.kind = chat.List
-	if len(text) > 0 {
-		m.chunks = append(m.chunks, chunk{text: string(text)})
+	if len(pieces) > 0 {
+		m.chunks = append(m.chunks, chunk{text: flush()})
 	}
 	return m
 }
