@@ -89,6 +89,10 @@ func Decode(file []byte, rule Rule, lim Limits) (*RGB, error) {
 		p, err = decodeJPEG(file, lim)
 	case "PNG":
 		p, err = decodePNG(file, info, rule, lim)
+	case "GIF":
+		p, err = decodeGIF(file, info, rule, lim)
+	case "WEBP":
+		p, err = decodeWebP(file, info, rule, lim)
 	default:
 		err = &header.Error{Kind: header.Unsupported, Format: info.Format, Detail: "no exact decoder"}
 	}

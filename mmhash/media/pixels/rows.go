@@ -190,7 +190,7 @@ func yccRow(dst, luma []byte, sum []uint32) {
 		if len(dst) < 3 {
 			return
 		}
-		put(dst, uint64(luma[i])*inAll+colour.cb[uint8(s)]+colour.cr[uint8(s>>16)])
+		put(dst, fit(uint64(luma[i])*inAll+colour.cb[uint8(s)]+colour.cr[uint8(s>>16)]))
 		dst = dst[3:]
 	}
 }
@@ -208,23 +208,27 @@ func yccPairs(dst, luma []byte, sum []uint32, even, odd uint32, shift uint) {
 		last = s
 		if len(dst) < 6 || len(luma) < 2 {
 			if len(dst) >= 3 && len(luma) >= 1 {
-				put(dst, uint64(luma[0])*inAll+t.cb[uint8(e)]+t.cr[uint8(e>>16)])
+				put(dst, fit(uint64(luma[0])*inAll+t.cb[uint8(e)]+t.cr[uint8(e>>16)]))
 			}
 			return
 		}
-		put(dst, uint64(luma[0])*inAll+t.cb[uint8(e)]+t.cr[uint8(e>>16)])
-		put(dst[3:], uint64(luma[1])*inAll+t.cb[uint8(o)]+t.cr[uint8(o>>16)])
+		put(dst, fit(uint64(luma[0])*inAll+t.cb[uint8(e)]+t.cr[uint8(e>>16)]))
+		put(dst[3:], fit(uint64(luma[1])*inAll+t.cb[uint8(o)]+t.cr[uint8(o>>16)]))
 		dst, luma = dst[6:], luma[2:]
 	}
 }
 
-// put writes one pixel.
+// put writes one pixel. It and fit are apart so that both are inlined.
 func put(dst []byte, v uint64) {
-	if v&outside != inRange {
-		v = saturate(v)
-	}
 	_ = dst[2]
 	dst[0], dst[1], dst[2] = byte(v>>redAt), byte(v>>greenAt), byte(v>>blueAt)
+}
+
+func fit(v uint64) uint64 {
+	if v&outside != inRange {
+		return saturate(v)
+	}
+	return v
 }
 
 func saturate(v uint64) uint64 {
