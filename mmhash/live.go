@@ -30,6 +30,9 @@ func LoadLive(name, dir string, s Server, media *Media) (*Live, error) {
 // Model is the model as it was last read. One request should ask once.
 func (l *Live) Model() *Model { return l.now.Load() }
 
+// Server says how the model's engine servers were started: the same for every reading.
+func (l *Live) Server() *Server { return &l.server }
+
 // retryAfter is how many looks a directory that did not load is left alone, unless it changes.
 const retryAfter = 12
 

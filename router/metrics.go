@@ -16,6 +16,7 @@ type metrics struct {
 	cached    *prometheus.CounterVec // tokens predicted as cached, by model and reason
 	outcomes  *prometheus.CounterVec // worker, code class
 	told      *prometheus.CounterVec // the engine's own cached tokens against ours: equal, fewer, more
+	promised  *prometheus.CounterVec // the engine's own prompt tokens against ours: equal, differs
 	moved     prometheus.Counter
 	unmatched prometheus.Counter
 }
@@ -33,6 +34,7 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 		cached:    vec("predicted_cached_tokens_total", "Prompt tokens predicted to be cached on the chosen worker.", "model", "reason"),
 		outcomes:  vec("outcomes_total", "Ended requests by worker and status class.", "worker", "code"),
 		told:      vec("cached_tokens_reported_total", "Answers that carried the engine's own count of cached tokens, against the prediction.", "model", "verdict"),
+		promised:  vec("prompt_tokens_reported_total", "Answers that carried the engine's own count of prompt tokens, against ours where that was exact.", "model", "verdict"),
 		moved:     prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "moved_total", Help: "Requests that Envoy sent to another worker than the first choice."}),
 		unmatched: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "outcomes_unmatched_total", Help: "Access log entries without an open decision."}),
 	}
@@ -42,7 +44,7 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 	gauge := func(name, help string, get func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "sightline", Name: name, Help: help}, get)
 	}
-	reg.MustRegister(m.decisions, m.down, m.seconds, m.prompt, m.cached, m.outcomes, m.told, m.moved, m.unmatched,
+	reg.MustRegister(m.decisions, m.down, m.seconds, m.prompt, m.cached, m.outcomes, m.told, m.promised, m.moved, m.unmatched,
 		gauge("requests_open", "Decided requests that have not ended.", func() float64 { return float64(r.opt.Fleet.Open()) }),
 		gauge("bookings_expired", "Requests that ended without a report from Envoy.", func() float64 { return float64(r.opt.Fleet.Expired()) }),
 		gauge("predictions_dropped", "Predicted blocks that ended early because the table was full.", func() float64 { return float64(r.predicted.dropped.Load()) }),
@@ -70,5 +72,12 @@ func (m *metrics) ended(n *note, o Outcome) {
 			verdict = "more"
 		}
 		m.told.WithLabelValues(n.model, verdict).Inc()
+	}
+	if o.PromptTokens > 0 && o.Code == 200 && n.usage > 0 {
+		verdict := "equal"
+		if o.PromptTokens != n.usage {
+			verdict = "differs"
+		}
+		m.promised.WithLabelValues(n.model, verdict).Inc()
 	}
 }

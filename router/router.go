@@ -33,7 +33,7 @@ type Model struct {
 	Name     string
 	Aliases  []string // other names for it
 	Adapters []string // LoRA adapters: names that requests use in place of the model's
-	Prompts  *mmhash.Model
+	Prompts  *mmhash.Live
 }
 
 // Options are what a Router stands on.
@@ -97,6 +97,7 @@ type scratch struct {
 	matches    indexer.Matches
 	candidates []pick.Candidate
 	held       []int32 // by holder: leading blocks, zeroed after use
+	usage      int     // prompt tokens that the engine will report; 0: not known
 }
 
 // Decide ranks the workers for one request. It never fails: what cannot be read is routed by load, and Why says so.
@@ -126,7 +127,7 @@ func (r *Router) decide(ctx context.Context, req *Request, s *scratch, now time.
 	}
 	unread := chat.Parse(&s.body, &s.req)
 	n, known := r.names[s.req.Model]
-	clean, err := mmhash.Clean(&s.body, known && n.model.Prompts.Server.ClientUUID == "trust")
+	clean, err := mmhash.Clean(&s.body, known && n.model.Prompts.Server().ClientUUID == "trust")
 	if err != nil {
 		return refuse(d, err)
 	}
@@ -138,7 +139,8 @@ func (r *Router) decide(ctx context.Context, req *Request, s *scratch, now time.
 		return r.byLoad(d, "model unknown", "", now)
 	}
 	d.Model = n.model.Name
-	prompts, err := n.model.Prompts.Read(ctx, req.Path, n.lora, &s.req)
+	m := n.model.Prompts.Model()
+	prompts, err := m.Read(ctx, req.Path, n.lora, &s.req)
 	if prompts != nil {
 		d.Edits = edits(clean, prompts.Edits)
 	}
@@ -153,23 +155,29 @@ func (r *Router) decide(ctx context.Context, req *Request, s *scratch, now time.
 		return r.byLoad(d, err.Error(), d.Model, now)
 	}
 	// Several prompts of one request share a worker: the longest one decides.
-	p := &prompts.List[0]
+	p, exact := &prompts.List[0], true
+	s.usage = 0
 	for i := range prompts.List {
-		if len(prompts.List[i].IDs) > len(p.IDs) {
-			p = &prompts.List[i]
+		one := &prompts.List[i]
+		if len(one.IDs) > len(p.IDs) {
+			p = one
 		}
+		s.usage += len(one.IDs)
+		exact = exact && one.Exact
 	}
-	return r.place(d, n, p, s, now)
+	if !exact {
+		s.usage = 0
+	}
+	return r.place(d, n, m, p, s, now)
 }
 
 // place picks the slot for a prompt and books it.
-func (r *Router) place(d Decision, n named, p *mmhash.Prompt, s *scratch, now time.Time) Decision {
+func (r *Router) place(d Decision, n named, m *mmhash.Model, p *mmhash.Prompt, s *scratch, now time.Time) Decision {
 	slots := r.opt.Fleet.Slots(n.model.Name)
 	if len(slots) == 0 {
 		d.Why = "no worker known"
 		return d
 	}
-	m := n.model.Prompts
 	size := m.Server.BlockSize
 	s.locals = m.Locals(s.locals[:0], p, n.lora)
 	s.chain = block.Chain(s.chain[:0], s.locals, 0, false)
@@ -221,7 +229,7 @@ func (r *Router) place(d Decision, n named, p *mmhash.Prompt, s *scratch, now ti
 	if !p.Exact {
 		d.Why = p.Why
 	}
-	r.book(d, slots[best.Slot], best, p, s.chain, best.Exact/size, now)
+	r.book(d, slots[best.Slot], best, p, s, best.Exact/size, now)
 	return d
 }
 
@@ -279,11 +287,11 @@ type note struct {
 	chain  []uint64 // the prompt's blocks
 	from   int      // blocks that events proved at the decision
 	cached int      // tokens predicted to be cached
-	tokens int
+	usage  int      // prompt tokens that the engine will report; 0: not known
 }
 
-func (r *Router) book(d Decision, slot *fleet.Slot, best pick.Candidate, p *mmhash.Prompt, chain []uint64, held int, now time.Time) {
-	nt := &note{model: d.Model, worker: slot.Worker.Name, reason: d.Reason, chain: slices.Clone(chain), from: held, cached: d.CachedTokens, tokens: d.PromptTokens}
+func (r *Router) book(d Decision, slot *fleet.Slot, best pick.Candidate, p *mmhash.Prompt, s *scratch, held int, now time.Time) {
+	nt := &note{model: d.Model, worker: slot.Worker.Name, reason: d.Reason, chain: slices.Clone(s.chain), from: held, cached: d.CachedTokens, usage: s.usage}
 	r.predicted.add(uint32(slot.Holder), nt.chain, nt.from, now)
 	for i := range p.Media[:min(len(p.Media), mostMedia)] {
 		r.seen.add(p.Media[i].Key, uint32(slot.Holder))

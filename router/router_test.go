@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/block"
@@ -20,23 +22,24 @@ import (
 )
 
 // testModel is the shipped model directory, loaded once.
-var testModel = sync.OnceValues(func() (*mmhash.Model, error) {
+var testModel = sync.OnceValues(func() (*mmhash.Live, error) {
 	media, err := mmhash.NewMedia(nil)
 	if err != nil {
 		return nil, err
 	}
 	s := mmhash.DefaultServer()
 	s.EngineModel = "m"
-	return mmhash.Load("m", shippedModel, s, media)
+	return mmhash.LoadLive("m", shippedModel, s, media)
 })
 
 type world struct {
 	*Router
-	t     testing.TB
-	now   time.Time
-	index *indexer.Index
-	slots []*fleet.Slot
-	ids   int
+	t       testing.TB
+	now     time.Time
+	index   *indexer.Index
+	metrics *prometheus.Registry
+	slots   []*fleet.Slot
+	ids     int
 }
 
 // newWorld is a router before n workers w0, w1, … at 10.0.0.1:8000, 10.0.0.2:8000, …
@@ -46,7 +49,7 @@ func newWorld(t testing.TB, n int) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, now: time.Unix(1_800_000_000, 0), index: indexer.New(indexer.Options{})}
+	w := &world{t: t, now: time.Unix(1_800_000_000, 0), metrics: prometheus.NewRegistry(), index: indexer.New(indexer.Options{})}
 	clock := func() time.Time { return w.now }
 	f := fleet.New(clock)
 	var workers []*fleet.Worker
@@ -59,7 +62,7 @@ func newWorld(t testing.TB, n int) *world {
 	}
 	f.Set(workers)
 	w.Router = New(Options{Models: []Model{{Name: "m", Aliases: []string{"other-name"}, Adapters: []string{"lora"}, Prompts: m}}, Fleet: f, Index: w.index,
-		PredictedTTL: 20 * time.Second, Now: clock})
+		PredictedTTL: 20 * time.Second, Now: clock, Metrics: w.metrics})
 	return w
 }
 
@@ -78,7 +81,8 @@ func (w *world) stores(worker int, body string) {
 	if err := chat.Parse(&s, &req); err != nil {
 		w.t.Fatal(err)
 	}
-	m, _ := testModel()
+	live, _ := testModel()
+	m := live.Model()
 	ps, err := m.Read(w.t.Context(), "/v1/chat/completions", "", &req)
 	if err != nil {
 		w.t.Fatal(err)
@@ -210,6 +214,46 @@ func TestObserve(t *testing.T) {
 	}
 	w.Observe(Outcome{ID: "nonsense", Phase: Ended, Code: 200})
 	w.Observe(Outcome{ID: "nonsense", Phase: Started, Addr: "1.2.3.4:5"})
+}
+
+// The engine's own count of prompt tokens is compared where ours is exact.
+func TestReportedPromptTokens(t *testing.T) {
+	w := newWorld(t, 1)
+	count := func(body string, more, code int) string {
+		d := w.decide(body)
+		w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: code, CachedTokens: -1, PromptTokens: d.PromptTokens + more})
+		all, err := w.metrics.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := ""
+		for _, f := range all {
+			if f.GetName() == "sightline_prompt_tokens_reported_total" {
+				for _, m := range f.GetMetric() {
+					out += fmt.Sprint(m.GetLabel()[1].GetValue(), " ", m.GetCounter().GetValue(), " ")
+				}
+			}
+		}
+		return out
+	}
+	words := chatBody("m", `"some words"`)
+	for _, c := range []struct {
+		body       string
+		more, code int
+		want       string
+	}{
+		{words, 0, 200, "equal 1 "},
+		{words, 1, 200, "differs 1 equal 1 "},
+		{words, 1, 400, "differs 1 equal 1 "},
+		{words, -1 << 20, 200, "differs 1 equal 1 "}, // not reported
+		{chatBody("nobody", `"some words"`), 5, 200, "differs 1 equal 1 "},
+		{chatBody("m", `[{"type":"image_url","image_url":{"url":"http://127.0.0.1:9/x.png"}}]`), 5, 200, "differs 1 equal 1 "},
+		{chatBody("m", picture(7, 640, 480)), 0, 200, "differs 1 equal 2 "},
+	} {
+		if got := count(c.body, c.more, c.code); got != c.want {
+			t.Errorf("%.60s: %+d, status %d: counted %q, want %q", c.body, c.more, c.code, got, c.want)
+		}
+	}
 }
 
 func TestNames(t *testing.T) {

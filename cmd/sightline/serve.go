@@ -75,25 +75,6 @@ func newLog(level string) (*zap.Logger, error) {
 	return zc.Build()
 }
 
-// loadModels reads the model directories. One that cannot be read stops the start; what only keeps it from being exact is
-// said once.
-func loadModels(cfg config.Config, media *mmhash.Media, log *zap.Logger) ([]router.Model, error) {
-	var out []router.Model
-	for i, mc := range cfg.Models {
-		start := time.Now()
-		m, err := mmhash.Load(mc.Name, mc.Dir, mc.Server, media)
-		if err != nil {
-			return nil, fmt.Errorf("models[%d].dir: %w", i, err)
-		}
-		for _, w := range m.Warnings() {
-			log.Warn("not every request of this model can be exact", zap.String("model", mc.Name), zap.String("why", w))
-		}
-		log.Info("model loaded", zap.String("model", mc.Name), zap.String("family", m.Family()), zap.Duration("took", time.Since(start)))
-		out = append(out, router.Model{Name: mc.Name, Aliases: mc.Aliases, Adapters: mc.Adapters, Prompts: m})
-	}
-	return out, nil
-}
-
 // serve runs the router until ctx ends.
 func serve(ctx context.Context, cfg config.Config, models []router.Model, media *mmhash.Media, log *zap.Logger) error {
 	reg := prometheus.NewRegistry()
@@ -108,6 +89,7 @@ func serve(ctx context.Context, cfg config.Config, models []router.Model, media 
 	fl.Set(sources.workers)
 	sources.register(reg)
 	reg.MustRegister(stateMetrics{ix, media})
+	watchModels(ctx, models, reg, log, func() {})
 	r := router.New(router.Options{Models: models, Fleet: fl, Index: ix, PredictedTTL: cfg.Index.PredictedTTL, Log: log, Metrics: reg})
 	srv, err := extproc.New(r.Decide, r.Observe, extproc.Options{MaxBody: int(cfg.BodyLimit), Log: log, Metrics: reg})
 	if err != nil {

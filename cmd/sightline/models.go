@@ -1,0 +1,62 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/mmhash"
+	"github.com/sightline-router/sightline/router"
+)
+
+// lookEvery is how often model directories are looked at.
+const lookEvery = 3 * time.Second
+
+// loadModels reads the model directories. One that cannot be read stops the start; what only keeps it from being exact is
+// said once.
+func loadModels(cfg config.Config, media *mmhash.Media, log *zap.Logger) ([]router.Model, error) {
+	var out []router.Model
+	for i, mc := range cfg.Models {
+		start := time.Now()
+		live, err := mmhash.LoadLive(mc.Name, mc.Dir, mc.Server, media)
+		if err != nil {
+			return nil, fmt.Errorf("models[%d].dir: %w", i, err)
+		}
+		logModel(log, live.Model())
+		log.Debug("model directory read", zap.String("model", mc.Name), zap.Duration("took", time.Since(start)))
+		out = append(out, router.Model{Name: mc.Name, Aliases: mc.Aliases, Adapters: mc.Adapters, Prompts: live})
+	}
+	return out, nil
+}
+
+func logModel(log *zap.Logger, m *mmhash.Model) {
+	for _, w := range m.Warnings() {
+		log.Warn("not every request of this model can be exact", zap.String("model", m.Name), zap.String("why", w))
+	}
+	log.Info("model loaded", zap.String("model", m.Name), zap.String("family", m.Family()))
+}
+
+// watchModels reads model directories again when their files change, until ctx ends. changed is called after each new
+// model.
+func watchModels(ctx context.Context, models []router.Model, reg prometheus.Registerer, log *zap.Logger, changed func()) {
+	reloads := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "model_reloads_total",
+		Help: "Model directories that changed while running: loaded, or failed and the old one kept."}, []string{"model", "verdict"})
+	reg.MustRegister(reloads)
+	for _, m := range models {
+		loaded, failed := reloads.WithLabelValues(m.Name, "loaded"), reloads.WithLabelValues(m.Name, "failed")
+		go m.Prompts.Watch(ctx, lookEvery, func(now *mmhash.Model, err error) {
+			if err != nil {
+				failed.Inc()
+				log.Error("a changed model directory does not load; the old model stays", zap.String("model", m.Name), zap.Error(err))
+				return
+			}
+			loaded.Inc()
+			logModel(log, now)
+			changed()
+		})
+	}
+}
