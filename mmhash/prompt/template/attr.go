@@ -112,10 +112,8 @@ func hashable(v Value, depth int) bool {
 			}
 		}
 	case KindObject:
-		switch v.ref.(type) {
-		case *dictView, *pySlice:
-			return false
-		}
+		_, isView := v.ref.(*dictView)
+		return !isView
 	}
 	return true
 }
@@ -152,11 +150,6 @@ func private(v Value, name string, a Value) Value {
 	}
 	return a
 }
-
-// pySlice is a slice as a value (x[1:2, 3]); the plain x[1:2] does not make one.
-type pySlice struct{ start, stop, step Value }
-
-func (*pySlice) typeName() string { return "slice" }
 
 // slice is v[start:stop:step].
 func slice(s *state, v, start, stop, step Value) Value {

@@ -77,13 +77,8 @@ func (c *compiler) expr(n node, sc scope) expr {
 		return c.attr(n, sc)
 	case *itemNode:
 		return c.item(n, sc)
-	case *sliceNode:
-		start, stop, step := c.sliceParts(n, sc)
-		return func(s *state) Value {
-			return object(&pySlice{start(s), stop(s), step(s)})
-		}
 	}
-	c.fail(n, "expression of unknown kind %T", n)
+	c.fail(n, "a slice among several subscripts is not supported") // x[1:2, 3]
 	return nil
 }
 

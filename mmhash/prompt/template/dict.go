@@ -3,6 +3,7 @@ package template
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -86,12 +87,7 @@ func (d *Dict) findKey(key Value) int {
 		}
 		return -1
 	}
-	for i := range d.entries {
-		if keyOf(d.entries[i].Key) == k {
-			return i
-		}
-	}
-	return -1
+	return slices.IndexFunc(d.entries, func(e Entry) bool { return keyOf(e.Key) == k })
 }
 
 func (d *Dict) set(key, v Value) {
@@ -109,14 +105,10 @@ func (d *Dict) add(key, v Value) {
 	case d.index != nil:
 		d.index[keyOf(key)] = int32(len(d.entries) - 1)
 	case len(d.entries) == indexFrom:
-		d.reindex()
-	}
-}
-
-func (d *Dict) reindex() {
-	d.index = make(map[dictKey]int32, 2*len(d.entries))
-	for i := range d.entries {
-		d.index[keyOf(d.entries[i].Key)] = int32(i)
+		d.index = make(map[dictKey]int32, 2*len(d.entries))
+		for i := range d.entries {
+			d.index[keyOf(d.entries[i].Key)] = int32(i)
+		}
 	}
 }
 

@@ -109,35 +109,45 @@ func (r *jsonReader) value(depth int) Value {
 	return r.fail("a value")
 }
 
-func (r *jsonReader) object(depth int) Value {
+// elements reads what stands between brackets, from the opening one on.
+func (r *jsonReader) elements(end byte, element func()) {
 	r.pos++
-	from := len(r.entries)
 	r.space()
-	if !r.take('}') {
-		for {
-			r.space()
-			if r.pos >= len(r.src) || r.src[r.pos] != '"' {
-				return r.fail("a key in quotes")
-			}
-			key := r.text()
-			r.space()
-			if !r.take(':') {
-				return r.fail("':'")
-			}
-			r.space()
-			v := r.value(depth + 1)
-			if r.err != nil {
-				return Value{}
-			}
-			r.entries = append(r.entries, Entry{String(key), v})
-			r.space()
-			if r.take('}') {
-				break
-			}
-			if !r.take(',') {
-				return r.fail("',' or '}'")
-			}
+	if r.take(end) {
+		return
+	}
+	for r.err == nil {
+		r.space()
+		element()
+		r.space()
+		if r.err == nil && r.take(end) {
+			return
 		}
+		if r.err == nil && !r.take(',') {
+			r.fail("',' or '" + string(end) + "'")
+		}
+	}
+}
+
+func (r *jsonReader) object(depth int) Value {
+	from := len(r.entries)
+	r.elements('}', func() {
+		if r.pos >= len(r.src) || r.src[r.pos] != '"' {
+			r.fail("a key in quotes")
+			return
+		}
+		key := r.text()
+		r.space()
+		if !r.take(':') {
+			r.fail("':'")
+			return
+		}
+		r.space()
+		v := r.value(depth + 1)
+		r.entries = append(r.entries, Entry{String(key), v})
+	})
+	if r.err != nil {
+		return Value{}
 	}
 	if len(r.dictAt) == 0 {
 		r.dictAt = make([]Dict, 16)
@@ -160,25 +170,13 @@ func (r *jsonReader) object(depth int) Value {
 }
 
 func (r *jsonReader) array(depth int) Value {
-	r.pos++
 	from := len(r.items)
-	r.space()
-	if !r.take(']') {
-		for {
-			r.space()
-			v := r.value(depth + 1)
-			if r.err != nil {
-				return Value{}
-			}
-			r.items = append(r.items, v)
-			r.space()
-			if r.take(']') {
-				break
-			}
-			if !r.take(',') {
-				return r.fail("',' or ']'")
-			}
-		}
+	r.elements(']', func() {
+		v := r.value(depth + 1)
+		r.items = append(r.items, v)
+	})
+	if r.err != nil {
+		return Value{}
 	}
 	if len(r.listAt) == 0 {
 		r.listAt = make([]List, 8)

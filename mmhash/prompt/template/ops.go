@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"math/big"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -300,23 +301,14 @@ func floatPow(x, y float64) float64 {
 // sign is +v or -v.
 func sign(v Value, neg bool) Value {
 	switch {
-	case v.kind == KindFloat:
-		if neg {
-			return Float(-v.float())
-		}
-		return v
-	case v.isSmallInt() && v.int() != math.MinInt64:
-		if neg {
-			return Int(-v.int())
-		}
-		return Int(v.int())
-	case v.isInteger():
-		if neg {
-			return bigValue(new(big.Int).Neg(v.bigInt()))
-		}
-		return v
 	case v.kind == KindUndefined:
 		failUndefined(v)
+	case v.kind == KindFloat && neg:
+		return Float(-v.float())
+	case v.isInteger() && neg:
+		return bigValue(new(big.Int).Neg(v.bigInt()))
+	case v.isNumber():
+		return asInt(v)
 	}
 	raise(typeError, "bad operand type for unary sign: '%s'", v.typeName())
 	return Value{}
@@ -379,18 +371,10 @@ func equal(s *state, a, b Value) bool {
 		return true
 	case KindList, KindTuple:
 		x, y := a.Items(), b.Items()
-		if len(x) != len(y) {
-			return false
-		}
 		s.step(len(x))
 		s.deeper()
 		defer func() { s.depth-- }()
-		for i := range x {
-			if !equal(s, x[i], y[i]) {
-				return false
-			}
-		}
-		return true
+		return slices.EqualFunc(x, y, func(a, b Value) bool { return equal(s, a, b) })
 	case KindDict:
 		x, y := a.ref.(*Dict), b.ref.(*Dict)
 		if x.Len() != y.Len() {
@@ -481,18 +465,6 @@ func contains(s *state, box, item Value) bool {
 		return strings.Contains(box.str, item.str)
 	case KindDict:
 		return box.ref.(*Dict).findKey(item) >= 0
-	case KindRange:
-		if item.isInteger() {
-			r := box.ref.(*pyRange)
-			if !item.isSmallInt() || r.len() == 0 {
-				return false
-			}
-			i := item.int()
-			if r.step > 0 {
-				return i >= r.start && i < r.stop && (i-r.start)%r.step == 0
-			}
-			return i <= r.start && i > r.stop && (r.start-i)%-r.step == 0
-		}
 	case KindObject:
 		if v, ok := box.ref.(*dictView); ok && v.kind == 'k' {
 			return v.d.findKey(item) >= 0
@@ -539,10 +511,10 @@ func runeSlice(text string, from, to int) string {
 	}
 	start, i := len(text), 0
 	for at := range text {
-		if i == from {
+		switch i {
+		case from:
 			start = at
-		}
-		if i == to {
+		case to:
 			return text[start:at]
 		}
 		i++

@@ -62,48 +62,7 @@ func lowerText(s string) string {
 	if isASCII(s) {
 		return strings.ToLower(s)
 	}
-	var b strings.Builder
-	for i, r := range s {
-		lowerRune(&b, s, i, r)
-	}
-	return b.String()
-}
-
-// lowerRune writes the lower case of r, which stands at byte i of s.
-func lowerRune(b *strings.Builder, s string, i int, r rune) {
-	switch r {
-	case 'İ':
-		b.WriteString("i̇")
-	case 'Σ':
-		if finalSigma(s, i) {
-			b.WriteRune('ς')
-		} else {
-			b.WriteRune('σ')
-		}
-	default:
-		b.WriteRune(unicode.ToLower(r))
-	}
-}
-
-// finalSigma reports whether the sigma at byte i ends a word: a cased letter before it and none after it,
-// looking past characters that case ignores.
-func finalSigma(s string, i int) bool {
-	before := strings.TrimRightFunc(s[:i], caseIgnorable)
-	r, _ := utf8.DecodeLastRuneInString(before)
-	if before == "" || !isCased(r) {
-		return false
-	}
-	after := strings.TrimLeftFunc(s[i+len("Σ"):], caseIgnorable)
-	r, _ = utf8.DecodeRuneInString(after)
-	return after == "" || !isCased(r)
-}
-
-func caseIgnorable(r rune) bool {
-	switch r {
-	case '\'', '.', ':', '^', '`', 0xa8, 0xad, 0xaf, 0xb4, 0xb7, 0xb8, 0x2018, 0x2019, 0x2024, 0x2027:
-		return true
-	}
-	return unicode.In(r, unicode.Mn, unicode.Me, unicode.Cf, unicode.Lm, unicode.Sk)
+	return cases.Lower(language.Und).String(s)
 }
 
 func isLowerRune(r rune) bool { return unicode.IsLower(r) || unicode.Is(unicode.Other_Lowercase, r) }
@@ -120,28 +79,37 @@ func titleRune(b *strings.Builder, r rune) {
 
 // capitalizeText is str.capitalize: the first character in title case, the rest in lower case.
 func capitalizeText(s string) string {
-	var b strings.Builder
-	for i, r := range s {
-		if i == 0 {
-			titleRune(&b, r)
-		} else {
-			lowerRune(&b, s, i, r)
-		}
-	}
-	return b.String()
+	first := true
+	return titleWhere(s, func(rune) bool {
+		defer func() { first = false }()
+		return first
+	})
 }
 
 // titleText is str.title: a letter after a letter in lower case, any other in title case.
 func titleText(s string) string {
-	var b strings.Builder
 	inWord := false
-	for i, r := range s {
-		if inWord {
-			lowerRune(&b, s, i, r)
-		} else {
-			titleRune(&b, r)
+	return titleWhere(s, func(r rune) bool {
+		defer func() { inWord = isCased(r) }()
+		return !inWord
+	})
+}
+
+// titleWhere puts the characters that starts picks in title case and the others in lower case.
+func titleWhere(s string, starts func(rune) bool) string {
+	var b strings.Builder
+	lower := lowerText(s) // as a whole: the form of a sigma depends on its neighbours, but not its length
+	for _, r := range s {
+		n := utf8.RuneLen(unicode.ToLower(r))
+		if r == 'İ' {
+			n = len("i̇")
 		}
-		inWord = isCased(r)
+		if starts(r) {
+			titleRune(&b, r)
+		} else {
+			b.WriteString(lower[:n])
+		}
+		lower = lower[n:]
 	}
 	return b.String()
 }

@@ -141,37 +141,16 @@ func (v Value) bigInt() *big.Int {
 	return big.NewInt(v.int())
 }
 
+var typeNames = [...]string{KindInvalid: "object", KindUndefined: "Undefined", KindNone: "NoneType", KindBool: "bool", KindInt: "int", KindBig: "int",
+	KindFloat: "float", KindString: "str", KindMarkup: "Markup", KindList: "list", KindTuple: "tuple", KindDict: "dict", KindRange: "range",
+	KindObject: "object"}
+
 // typeName is type(v).__name__.
 func (v Value) typeName() string {
-	switch v.kind {
-	case KindUndefined:
-		return "Undefined"
-	case KindNone:
-		return "NoneType"
-	case KindBool:
-		return "bool"
-	case KindInt, KindBig:
-		return "int"
-	case KindFloat:
-		return "float"
-	case KindString:
-		return "str"
-	case KindMarkup:
-		return "Markup"
-	case KindList:
-		return "list"
-	case KindTuple:
-		return "tuple"
-	case KindDict:
-		return "dict"
-	case KindRange:
-		return "range"
-	case KindObject:
-		if t, ok := v.ref.(interface{ typeName() string }); ok {
-			return t.typeName()
-		}
+	if t, ok := v.ref.(interface{ typeName() string }); ok {
+		return t.typeName()
 	}
-	return "object"
+	return typeNames[v.kind]
 }
 
 // truth is bool(v).
@@ -192,13 +171,8 @@ func truth(v Value) bool {
 	case KindBig:
 		return true
 	case KindObject:
-		switch o := v.ref.(type) {
-		case *dictView:
-			return o.d.Len() != 0
-		case *loopContext:
-			return o.length() != 0
-		}
-		return true
+		n, sized := length(v)
+		return !sized || n != 0
 	}
 	return false
 }
