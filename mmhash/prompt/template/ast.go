@@ -1,14 +1,20 @@
 package template
 
+import "slices"
+
 // The syntax tree, with the node kinds of Jinja2 (jinja2/nodes.py), because the engines' content format
 // detection is defined over that tree.
 
-type node interface{ at() int }
+type node interface {
+	at() int      // the line that it starts on
+	kids() []node // the nodes right below, in Jinja2's field order; nil stands for one that was left out
+}
 
-// pos is embedded in every node: the line that it starts on.
+// pos is embedded in every node.
 type pos int
 
-func (p pos) at() int { return int(p) }
+func (p pos) at() int    { return int(p) }
+func (pos) kids() []node { return nil }
 
 // Expressions.
 type (
@@ -176,7 +182,7 @@ type (
 	setBlockNode struct {
 		pos
 		target node
-		filter *filterNode // may be nil
+		filter node // a filterNode, or nil
 		body   []node
 	}
 	loopControlNode struct {
@@ -185,111 +191,69 @@ type (
 	}
 )
 
-// children gives the nodes right below n, in Jinja2's field order.
-func children(n node) []node {
-	var out []node
-	add := func(ns ...node) {
-		for _, c := range ns {
-			if c != nil {
-				out = append(out, c)
-			}
-		}
-	}
-	args := func(a *argNodes) {
-		add(a.pos...)
-		for _, k := range a.kw {
-			add(k.val)
-		}
-		add(a.dyn, a.dynKw)
-	}
-	params := func(s *signature) {
-		for _, p := range s.params {
-			add(p)
-		}
-		add(s.defaults...)
-	}
-	switch n := n.(type) {
-	case *tupleNode:
-		return n.items
-	case *listNode:
-		return n.items
-	case *concatNode:
-		return n.items
-	case *outputNode:
-		return n.items
-	case *dictNode:
-		for i := range n.keys {
-			add(n.keys[i], n.values[i])
-		}
-	case *condNode:
-		add(n.test, n.then, n.otherwise)
-	case *binaryNode:
-		add(n.left, n.right)
-	case *unaryNode:
-		add(n.expr)
-	case *compareNode:
-		add(n.expr)
-		for _, op := range n.ops {
-			add(op.expr)
-		}
-	case *filterNode:
-		add(n.expr)
-		args(&n.args)
-	case *testNode:
-		add(n.expr)
-		args(&n.args)
-	case *callNode:
-		add(n.expr)
-		args(&n.args)
-	case *attrNode:
-		add(n.expr)
-	case *itemNode:
-		add(n.expr, n.arg)
-	case *sliceNode:
-		add(n.start, n.stop, n.step)
-	case *forNode:
-		add(n.target, n.iter)
-		add(n.body...)
-		add(n.orElse...)
-		add(n.test)
-	case *ifNode:
-		add(n.test)
-		add(n.body...)
-		for _, e := range n.elifs {
-			add(e)
-		}
-		add(n.orElse...)
-	case *macroNode:
-		params(&n.signature)
-		add(n.body...)
-	case *callBlockNode:
-		add(n.call)
-		params(&n.signature)
-		add(n.body...)
-	case *filterBlockNode:
-		add(n.body...)
-		add(n.filter)
-	case *withNode:
-		add(n.targets...)
-		add(n.values...)
-		add(n.body...)
-	case *setNode:
-		add(n.target, n.expr)
-	case *setBlockNode:
-		add(n.target)
-		if n.filter != nil {
-			add(n.filter)
-		}
-		add(n.body...)
+func (n *tupleNode) kids() []node  { return n.items }
+func (n *listNode) kids() []node   { return n.items }
+func (n *concatNode) kids() []node { return n.items }
+func (n *outputNode) kids() []node { return n.items }
+func (n *dictNode) kids() []node   { return slices.Concat(n.keys, n.values) }
+func (n *condNode) kids() []node   { return []node{n.test, n.then, n.otherwise} }
+func (n *binaryNode) kids() []node { return []node{n.left, n.right} }
+func (n *unaryNode) kids() []node  { return []node{n.expr} }
+func (n *filterNode) kids() []node { return append([]node{n.expr}, n.args.kids()...) }
+func (n *testNode) kids() []node   { return append([]node{n.expr}, n.args.kids()...) }
+func (n *callNode) kids() []node   { return append([]node{n.expr}, n.args.kids()...) }
+func (n *attrNode) kids() []node   { return []node{n.expr} }
+func (n *itemNode) kids() []node   { return []node{n.expr, n.arg} }
+func (n *sliceNode) kids() []node  { return []node{n.start, n.stop, n.step} }
+func (n *forNode) kids() []node {
+	return slices.Concat([]node{n.target, n.iter}, n.body, n.orElse, []node{n.test})
+}
+func (n *macroNode) kids() []node { return append(n.signature.kids(), n.body...) }
+func (n *callBlockNode) kids() []node {
+	return slices.Concat([]node{n.call}, n.signature.kids(), n.body)
+}
+func (n *filterBlockNode) kids() []node { return append(slices.Clone(n.body), n.filter) }
+func (n *withNode) kids() []node        { return slices.Concat(n.targets, n.values, n.body) }
+func (n *setNode) kids() []node         { return []node{n.target, n.expr} }
+func (n *setBlockNode) kids() []node    { return append([]node{n.target, n.filter}, n.body...) }
+
+func (n *compareNode) kids() []node {
+	out := []node{n.expr}
+	for _, op := range n.ops {
+		out = append(out, op.expr)
 	}
 	return out
+}
+
+func (n *ifNode) kids() []node {
+	out := append([]node{n.test}, n.body...)
+	for _, e := range n.elifs {
+		out = append(out, e)
+	}
+	return append(out, n.orElse...)
+}
+
+func (a *argNodes) kids() []node {
+	out := slices.Clone(a.pos)
+	for _, k := range a.kw {
+		out = append(out, k.val)
+	}
+	return append(out, a.dyn, a.dynKw)
+}
+
+func (s *signature) kids() []node {
+	var out []node
+	for _, p := range s.params {
+		out = append(out, p)
+	}
+	return append(out, s.defaults...)
 }
 
 // walk calls f on the nodes and on all below them, parents first, in source order; it stops, and gives false, when f
 // does.
 func walk(f func(node) bool, ns ...node) bool {
 	for _, n := range ns {
-		if !f(n) || !walk(f, children(n)...) {
+		if n != nil && (!f(n) || !walk(f, n.kids()...)) {
 			return false
 		}
 	}

@@ -99,13 +99,12 @@ func (c *compiler) inner(sc scope) scope {
 func (c *compiler) stmts(ns []node, sc scope) []stmt {
 	out := make([]stmt, 0, len(ns))
 	for _, n := range ns {
-		out = append(out, c.stmt(n, sc))
+		out = append(out, stmt{n.at(), c.stmt(n, sc)})
 	}
 	return out
 }
 
-func (c *compiler) stmt(n node, sc scope) stmt {
-	line := n.at()
+func (c *compiler) stmt(n node, sc scope) func(*state) ctl {
 	switch n := n.(type) {
 	case *outputNode:
 		return c.output(n, sc)
@@ -135,7 +134,6 @@ func (c *compiler) stmt(n node, sc scope) stmt {
 		}
 		body := c.stmts(n.body, in)
 		return func(s *state) ctl {
-			s.begin(line)
 			s.load(loads)
 			for _, f := range assigns {
 				f(s)
@@ -156,15 +154,8 @@ func (c *compiler) stmt(n node, sc scope) stmt {
 	return nil
 }
 
-// begin notes the line of a statement and spends a step.
-func (s *state) begin(line int) {
-	s.line = line
-	s.step(1)
-}
-
 // output compiles a run of text and prints.
-func (c *compiler) output(n *outputNode, sc scope) stmt {
-	line := n.at()
+func (c *compiler) output(n *outputNode, sc scope) func(*state) ctl {
 	var emits []func(*state)
 	for i := 0; i < len(n.items); i++ {
 		d, ok := n.items[i].(*dataNode)
@@ -188,7 +179,6 @@ func (c *compiler) output(n *outputNode, sc scope) stmt {
 		emits = append(emits, func(s *state) { s.write(text) })
 	}
 	return func(s *state) ctl {
-		s.begin(line)
 		for _, e := range emits {
 			e(s)
 		}
@@ -245,8 +235,7 @@ func (c *compiler) emitSum(n *binaryNode, sc scope) func(*state) {
 	}
 }
 
-func (c *compiler) ifStmt(n *ifNode, sc scope) stmt {
-	line := n.at()
+func (c *compiler) ifStmt(n *ifNode, sc scope) func(*state) ctl {
 	soft := sc
 	soft.sym = sc.sym.copy()
 	soft.soft = true
@@ -257,13 +246,12 @@ func (c *compiler) ifStmt(n *ifNode, sc scope) stmt {
 		test func(*state) bool
 		body []stmt
 	}
-	branches := []branch{{line, test, body}}
+	branches := []branch{{n.at(), test, body}}
 	for _, e := range n.elifs {
 		branches = append(branches, branch{e.at(), c.cond(e.test, soft), c.stmts(e.body, soft)})
 	}
 	orElse := c.stmts(n.orElse, soft)
 	return func(s *state) ctl {
-		s.step(1)
 		for i := range branches {
 			b := &branches[i]
 			s.line = b.line
@@ -343,19 +331,16 @@ func (c *compiler) nsCheck(target node, sc scope) func(*state) {
 	}
 }
 
-func (c *compiler) set(n *setNode, sc scope) stmt {
-	line := n.at()
+func (c *compiler) set(n *setNode, sc scope) func(*state) ctl {
 	set, val := c.target(n.target, sc), c.expr(n.expr, sc)
 	if _, ok := n.target.(*nameNode); ok {
 		return func(s *state) ctl {
-			s.begin(line)
 			set(s, val(s))
 			return ctlNext
 		}
 	}
 	check := c.nsCheck(n.target, sc)
 	return func(s *state) ctl {
-		s.begin(line)
 		check(s)
 		set(s, val(s))
 		return ctlNext
@@ -379,13 +364,12 @@ func (c *compiler) captured(body []node, filter *filterNode, in scope) func(*sta
 	}
 }
 
-func (c *compiler) setBlock(n *setBlockNode, sc scope) stmt {
-	line := n.at()
+func (c *compiler) setBlock(n *setBlockNode, sc scope) func(*state) ctl {
 	in := c.inner(sc)
 	in.sym.visitAll(n.body)
-	body, set := c.captured(n.body, n.filter, in), c.target(n.target, sc)
+	filter, _ := n.filter.(*filterNode)
+	body, set := c.captured(n.body, filter, in), c.target(n.target, sc)
 	return func(s *state) ctl {
-		s.begin(line)
 		v, end := body(s)
 		if end == ctlNext {
 			set(s, v)
@@ -394,14 +378,12 @@ func (c *compiler) setBlock(n *setBlockNode, sc scope) stmt {
 	}
 }
 
-func (c *compiler) filterBlock(n *filterBlockNode, sc scope) stmt {
-	line := n.at()
+func (c *compiler) filterBlock(n *filterBlockNode, sc scope) func(*state) ctl {
 	in := c.inner(sc)
 	in.sym.visitAll(n.body)
 	in.sym.visit(n.filter)
 	body := c.captured(n.body, n.filter, in)
 	return func(s *state) ctl {
-		s.begin(line)
 		v, end := body(s)
 		if end == ctlNext {
 			s.writeRaw(v)

@@ -4,8 +4,7 @@ import "slices"
 
 // Loops, macros and call blocks: everything whose body is entered more than once.
 
-func (c *compiler) forStmt(n *forNode, sc scope) stmt {
-	line := n.at()
+func (c *compiler) forStmt(n *forNode, sc scope) func(*state) ctl {
 	walk(func(x node) bool {
 		if name, ok := x.(*nameNode); ok && name.ctx == ctxStore && name.name == "loop" {
 			c.fail(x, "Can't assign to special loop variable in for-loop target")
@@ -14,7 +13,7 @@ func (c *compiler) forStmt(n *forNode, sc scope) stmt {
 	}, n)
 	extended := n.recursive || undeclared(n.body, "loop")["loop"]
 	iter := c.expr(n.iter, sc)
-	code := &loopCode{line: line, loopSlot: -1}
+	code := &loopCode{loopSlot: -1}
 	if n.test != nil {
 		code.filter = c.loopFilter(n, sc)
 	}
@@ -47,14 +46,12 @@ func (c *compiler) forStmt(n *forNode, sc scope) stmt {
 	c.fn = outer
 	if n.recursive {
 		return func(s *state) ctl {
-			s.begin(line)
 			v := iter(s)
 			s.write(code.recurse(s, s.fr, v, 0))
 			return ctlNext
 		}
 	}
 	return func(s *state) ctl {
-		s.begin(line)
 		return code.run(s, iter(s), s.fr, 0)
 	}
 }
@@ -119,7 +116,6 @@ func (f *filterCode) over(s *state, v Value) Value {
 
 // loopCode is a compiled for statement.
 type loopCode struct {
-	line      int
 	fn        *funcScope // of a recursive loop
 	filter    *filterCode
 	loopSlot  int                 // slot of the loop object, or -1
@@ -278,22 +274,19 @@ func (c *compiler) macro(n node, name string, sig *signature, body []node, sc sc
 	return m
 }
 
-func (c *compiler) macroStmt(n *macroNode, sc scope) stmt {
-	line := n.at()
+func (c *compiler) macroStmt(n *macroNode, sc scope) func(*state) ctl {
 	code := c.macro(n, n.name, &n.signature, n.body, sc)
 	slot := sc.sym.findRef(n.name).slot
 	return func(s *state) ctl {
-		s.begin(line)
 		s.fr.slots[slot] = object(&macro{code, s.fr})
 		return ctlNext
 	}
 }
 
-func (c *compiler) callBlock(n *callBlockNode, sc scope) stmt {
-	line := n.at()
+func (c *compiler) callBlock(n *callBlockNode, sc scope) func(*state) ctl {
 	code := c.macro(n, "", &n.signature, n.body, sc)
 	if n.call == nil {
-		return generationStmt(line, code)
+		return generationStmt(code)
 	}
 	call := n.call.(*callNode)
 	for _, k := range call.args.kw {
@@ -303,16 +296,14 @@ func (c *compiler) callBlock(n *callBlockNode, sc scope) stmt {
 	}
 	invoke := c.call(call, sc, func(s *state) Value { return object(&macro{code, s.fr}) })
 	return func(s *state) ctl {
-		s.begin(line)
 		s.writeRaw(invoke(s))
 		return ctlNext
 	}
 }
 
 // generationStmt runs a {% generation %} body: a macro call in all but name, so what it sets does not leak.
-func generationStmt(line int, code *macroCode) stmt {
+func generationStmt(code *macroCode) func(*state) ctl {
 	return func(s *state) ctl {
-		s.begin(line)
 		m := macro{code, s.fr}
 		if s.tracking {
 			text := m.call(s, &callArgs{}).str

@@ -150,6 +150,13 @@ func (p *parser) statements(ends ...string) []node {
 	return body
 }
 
+// block reads a tag's body up to its only end tag, and that tag.
+func (p *parser) block(end string) []node {
+	body := p.statements(end)
+	p.next()
+	return body
+}
+
 func (p *parser) statement() node {
 	t := p.cur()
 	if t.kind != tokName {
@@ -167,8 +174,7 @@ func (p *parser) statement() node {
 		p.next()
 		n := &macroNode{pos: line, name: p.storeName().name}
 		p.signature(&n.signature)
-		n.body = p.statements("endmacro")
-		p.next()
+		n.body = p.block("endmacro")
 		return n
 	case "call":
 		p.next()
@@ -181,19 +187,16 @@ func (p *parser) statement() node {
 			p.fail("expected call")
 		}
 		n.call = call
-		n.body = p.statements("endcall")
-		p.next()
+		n.body = p.block("endcall")
 		return n
 	case "generation":
 		p.next()
-		n := &callBlockNode{pos: line, body: p.statements("endgeneration")}
-		p.next()
+		n := &callBlockNode{pos: line, body: p.block("endgeneration")}
 		return n
 	case "filter":
 		p.next()
 		n := &filterBlockNode{pos: line, filter: p.filterChain(nil, true).(*filterNode)}
-		n.body = p.statements("endfilter")
-		p.next()
+		n.body = p.block("endfilter")
 		return n
 	case "with":
 		return p.withStatement()
@@ -228,8 +231,7 @@ func (p *parser) forStatement() node {
 	n.recursive = p.skipName("recursive")
 	n.body = p.statements("endfor", "else")
 	if p.next().text == "else" {
-		n.orElse = p.statements("endfor")
-		p.next()
+		n.orElse = p.block("endfor")
 	}
 	return n
 }
@@ -245,8 +247,7 @@ func (p *parser) ifStatement() node {
 			root.elifs = append(root.elifs, n)
 			continue
 		case "else":
-			root.orElse = p.statements("endif")
-			p.next()
+			root.orElse = p.block("endif")
 		}
 		return root
 	}
@@ -258,12 +259,8 @@ func (p *parser) setStatement() node {
 	if p.skipOp("=") {
 		return &setNode{line, target, p.tupleExpr(tupleRules{condExpr: true})}
 	}
-	n := &setBlockNode{pos: line, target: target}
-	if f := p.filterChain(nil, false); f != nil {
-		n.filter = f.(*filterNode)
-	}
-	n.body = p.statements("endset")
-	p.next()
+	n := &setBlockNode{pos: line, target: target, filter: p.filterChain(nil, false)}
+	n.body = p.block("endset")
 	return n
 }
 
@@ -279,8 +276,7 @@ func (p *parser) withStatement() node {
 		p.expectOp("=")
 		n.values = append(n.values, p.expr(true))
 	}
-	n.body = p.statements("endwith")
-	p.next()
+	n.body = p.block("endwith")
 	return n
 }
 

@@ -79,32 +79,29 @@ func titleRune(b *strings.Builder, r rune) {
 
 // capitalizeText is str.capitalize: the first character in title case, the rest in lower case.
 func capitalizeText(s string) string {
-	first := true
-	return titleWhere(s, func(rune) bool {
-		defer func() { first = false }()
-		return first
-	})
+	return titleWhere(s, func(i int, _ rune) bool { return i == 0 })
 }
 
 // titleText is str.title: a letter after a letter in lower case, any other in title case.
 func titleText(s string) string {
 	inWord := false
-	return titleWhere(s, func(r rune) bool {
-		defer func() { inWord = isCased(r) }()
-		return !inWord
+	return titleWhere(s, func(_ int, r rune) bool {
+		start := !inWord
+		inWord = isCased(r)
+		return start
 	})
 }
 
 // titleWhere puts the characters that starts picks in title case and the others in lower case.
-func titleWhere(s string, starts func(rune) bool) string {
+func titleWhere(s string, starts func(i int, r rune) bool) string {
 	var b strings.Builder
 	lower := lowerText(s) // as a whole: the form of a sigma depends on its neighbours, but not its length
-	for _, r := range s {
+	for i, r := range s {
 		n := utf8.RuneLen(unicode.ToLower(r))
 		if r == 'İ' {
 			n = len("i̇")
 		}
-		if starts(r) {
+		if starts(i, r) {
 			titleRune(&b, r)
 		} else {
 			b.WriteString(lower[:n])

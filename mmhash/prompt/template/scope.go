@@ -171,7 +171,9 @@ func (s *symbols) branchUpdate(branches ...*symbols) {
 // visitAll records the names that the nodes define and use in this scope. Inner scopes are left out.
 func (s *symbols) visitAll(ns []node) {
 	for _, n := range ns {
-		s.visit(n)
+		if n != nil {
+			s.visit(n)
+		}
 	}
 }
 
@@ -215,7 +217,7 @@ func (s *symbols) visit(n node) {
 	case *withNode:
 		s.visitAll(n.values)
 	default:
-		s.visitAll(children(n))
+		s.visitAll(n.kids())
 	}
 }
 

@@ -238,14 +238,19 @@ const (
 )
 
 type (
-	stmt func(*state) ctl
 	expr func(*state) Value
+	stmt struct {
+		line int
+		run  func(*state) ctl
+	}
 )
 
 // block runs statements until one of them breaks out.
 func (s *state) block(body []stmt) ctl {
-	for _, st := range body {
-		if c := st(s); c != ctlNext {
+	for i := range body {
+		s.line = body[i].line
+		s.step(1)
+		if c := body[i].run(s); c != ctlNext {
 			return c
 		}
 	}
