@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/sightline-router/sightline/mmhash/prompt/vision"
@@ -126,12 +125,13 @@ func TestConformanceMistralPrompts(t *testing.T) {
 		Case     string
 		Messages json.RawMessage
 		Images   [][2]int
+		Kwargs   map[string]json.RawMessage
 		IDs      [][2]int `json:"ids_rle"`
 		Ranges   [][2]int
 	}
 	readAs(t, filepath.Join(golden, "processor", "prompts", "pixtral_mistral.json.gz"), &rows)
 	for _, row := range rows {
-		body := `{"messages":` + strings.ReplaceAll(string(row.Messages), `{"type":"image"}`, `{"type":"image_url","image_url":{"url":"`+png+`"}}`) + `}`
+		body := asBody(t, row.Messages, row.Kwargs)
 		d := draft(t, m, chatEndpoint, body)
 		var sizes []vision.Media
 		for _, wh := range row.Images {
