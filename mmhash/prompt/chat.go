@@ -29,11 +29,41 @@ func (m *Model) chat(req *chat.Request, d *Draft) error {
 	if len(req.Messages) == 0 {
 		return refuse(400, "messages is empty")
 	}
+	if ids := m.givenIDs(req); ids.Type != gjson.Null {
+		return readyPrompt(req, ids, d)
+	}
 	s, err := m.settings(req)
 	if err != nil {
 		return err
 	}
 	return m.converse(req, req.Messages, s, d)
+}
+
+// givenIDs is the field by which a chat can bring its prompt ready tokenised, to the engines that have one.
+func (m *Model) givenIDs(req *chat.Request) gjson.Result {
+	switch m.opt.Engine {
+	case "sglang":
+		return req.Fields["input_ids"]
+	case "trtllm":
+		return req.Fields["prompt_token_ids"]
+	}
+	return gjson.Result{}
+}
+
+func readyPrompt(req *chat.Request, v gjson.Result, d *Draft) error {
+	for i := range req.Messages {
+		for j := range req.Messages[i].Parts {
+			if req.Messages[i].Parts[j].Type != "text" { // where its placeholders stand among the ids is not ours to say
+				return ErrPart
+			}
+		}
+	}
+	ids, ok := tokenIDs(v)
+	if !v.IsArray() || !ok {
+		return refuse(400, "prompt is no list of token ids")
+	}
+	d.Prompts = append(d.Prompts, DraftPrompt{IDs: ids})
+	return nil
 }
 
 // batch reads vLLM's /v1/chat/completions/batch: one prompt for each conversation, without tools.
@@ -185,6 +215,9 @@ func (r *reader) render(turns []turn, t *chatTemplate, s settings, d *Draft) (er
 	}
 	if err != nil {
 		return err
+	}
+	if len(c.media) > 0 && m.visErr == nil && !m.vision.Multimodal() {
+		return refuse(400, "media for a model that takes text alone")
 	}
 	size := 256
 	for i := range turns {

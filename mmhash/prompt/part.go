@@ -111,7 +111,9 @@ func (r *reader) part(p *chat.Part) (text string, md *Medium, err error) {
 			return "", nil, refuse(400, "input_image without detail")
 		}
 		modality, inner, v = "image", "", p.Fields["image_url"]
-	case "image_embeds", "audio_embeds", "prompt_embeds", "image_pil":
+	case "image_embeds", "audio_embeds", "video_embeds", "prompt_embeds":
+		return "", nil, refuse(400, "embeddings as input, without --enable-mm-embeds")
+	case "image_pil":
 		return "", r.medium(p, key, v, uuid, has), nil
 	default:
 		return "", nil, refuse(400, "content part of an unknown type")

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/tidwall/gjson"
+
 	"github.com/sightline-router/sightline/mmhash/chat"
 	"github.com/sightline-router/sightline/mmhash/prompt/vision"
 )
@@ -118,6 +120,7 @@ var refusals = []struct{ name, endpoint, body string }{
 	{"image_url a string", chatEndpoint, `{"messages":[{"role":"user","content":[{"type":"image_url","image_url":"x"}]}]}`},
 	{"image_url without url", chatEndpoint, `{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{}}]}]}`},
 	{"input_image without detail", chatEndpoint, `{"messages":[{"role":"user","content":[{"type":"input_image","image_url":"x"}]}]}`},
+	{"embeddings", chatEndpoint, `{"messages":[{"role":"user","content":[{"type":"image_embeds","image_embeds":"QUJD"}]}]}`},
 	{"tool_calls no list", chatEndpoint, `{"messages":[{"role":"assistant","tool_calls":3}]}`},
 	{"tool call without function", chatEndpoint, `{"messages":[{"role":"assistant","tool_calls":[{}]}]}`},
 	{"salt empty", chatEndpoint, `{"messages":[{"role":"user","content":"a"}],"cache_salt":""}`},
@@ -235,6 +238,49 @@ func TestEngineForms(t *testing.T) {
 		p := draft(t, m, chatEndpoint, c.body).Prompts[0]
 		if text := m.Tokenizer().Decode(m.encode(&p), false); !strings.Contains(text, c.want) {
 			t.Errorf("%s:\n%q\nlacks %q", c.name, text, c.want)
+		}
+	}
+}
+
+// TensorRT-LLM writes an id beyond the vocabulary where a picture's features go; SGLang's pads come after us.
+func TestEmbeddingIDs(t *testing.T) {
+	config, err := os.ReadFile(filepath.Join(shipped, "config.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	vocab := uint32(gjson.GetBytes(config, "vocab_size").Uint())
+	for engine, want := range map[string]uint32{"vllm": 151655, "sglang": 151655, "trtllm": vocab + 1} {
+		m := load(t, shipped, Options{Engine: engine})
+		d := draft(t, m, chatEndpoint, `{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"x"}}]}]}`)
+		e, err := m.Expand(d, &d.Prompts[0], []vision.Media{{Width: 56, Height: 56}})
+		if err != nil || len(e.Spans) != 1 || e.IDs[e.Spans[0].Offset] != want || e.Spans[0].Length != 4 {
+			t.Errorf("%s: %v %v (%v), want id %d", engine, e.IDs, e.Spans, err, want)
+		}
+	}
+}
+
+// A prompt that comes as ids needs no template.
+func TestGivenIDs(t *testing.T) {
+	for engine, body := range map[string]string{
+		"sglang": `{"messages":[{"role":"user","content":"a"}],"input_ids":[1,2,3]}`,
+		"trtllm": `{"messages":[{"role":"user","content":"a"}],"prompt_token_ids":[1,2,3]}`,
+	} {
+		m := load(t, shipped, Options{Engine: engine})
+		d := draft(t, m, chatEndpoint, body)
+		if e, err := m.Expand(d, &d.Prompts[0], nil); err != nil || !slices.Equal(e.IDs, []uint32{1, 2, 3}) {
+			t.Errorf("%s: %v %v", engine, e.IDs, err)
+		}
+	}
+}
+
+// A text model's server refuses pictures.
+func TestTextModel(t *testing.T) {
+	dir := copyShipped(t, "preprocessor_config.json", map[string]string{"config.json": `{"model_type":"qwen2","architectures":["Qwen2ForCausalLM"]}`})
+	for _, engine := range []string{"vllm", "sglang"} {
+		m := load(t, dir, Options{Engine: engine})
+		_, err := m.Read(chatEndpoint, request(t, `{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]}`))
+		if r, ok := err.(*Refused); !ok || r.Status != 400 {
+			t.Errorf("%s: %v", engine, err)
 		}
 	}
 }
