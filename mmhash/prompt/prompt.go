@@ -76,19 +76,20 @@ var (
 
 // Model reads requests for one model. Immutable after Load, safe for concurrent use.
 type Model struct {
-	opt       Options
-	tok       *tokenizer.Tokenizer
-	mistral   *mistral.Tokenizer // nil: not in mistral mode
-	vision    *vision.Model
-	visErr    error // why media cannot be expanded; nil: they can
-	plain     *chatTemplate
-	tools     *chatTemplate
-	opaque    error         // why chat requests cannot be read whatever the template says; nil: they can
-	vars      template.Vars // special tokens and the server's default kwargs
-	modelType string        // of config.json
-	cache     *tokenizer.Cache
-	disabled  func() string // the effort that /v1/messages asks for where thinking is disabled
-	merges    [2]func() bool
+	opt          Options
+	tok          *tokenizer.Tokenizer
+	mistral      *mistral.Tokenizer // nil: not in mistral mode
+	maybeMistral bool               // the server may be in it all the same
+	vision       *vision.Model
+	visErr       error // why media cannot be expanded; nil: they can
+	plain        *chatTemplate
+	tools        *chatTemplate
+	opaque       error         // why chat requests cannot be read whatever the template says; nil: they can
+	vars         template.Vars // special tokens and the server's default kwargs
+	modelType    string        // of config.json
+	cache        *tokenizer.Cache
+	disabled     func() string // the effort that /v1/messages asks for where thinking is disabled
+	merges       [2]func() bool
 }
 
 type chatTemplate struct {
@@ -180,6 +181,7 @@ func Load(dir string, opt Options) (*Model, error) {
 func (m *Model) loadTokenizer(dir string) (err error) {
 	files := os.DirFS(dir)
 	if m.opt.Engine != "vllm" || !m.opt.MistralMode && !mistral.Detect(files) {
+		m.maybeMistral = m.opt.Engine == "vllm" && mistral.Possible(files)
 		m.tok, err = tokenizer.Load(dir)
 		return err
 	}
@@ -238,6 +240,9 @@ func (m *Model) Warnings() (w []string) {
 		w = append(w, m.opaque.Error())
 	case m.plain == nil:
 		w = append(w, ErrNoTemplate.Error())
+	}
+	if m.maybeMistral {
+		w = append(w, "the directory has a Mistral tokenizer too: vLLM takes it by itself where the weights are consolidated*.safetensors, and then tokenizer_mode must be mistral here")
 	}
 	if m.visErr != nil {
 		return append(w, m.visErr.Error())

@@ -61,9 +61,11 @@ type tekkenHead struct {
 // Detect reports whether vLLM reads a directory in mistral mode of its own accord: there is a Mistral tokenizer file of a
 // known version, and weights of Mistral's own format, or no file at all that another reader could use.
 func Detect(dir fs.FS) bool {
-	return (has(dir, "tekken.json") || has(dir, "tokenizer.model.v*")) &&
-		(has(dir, "consolidated*.safetensors") || has(dir, "params.json") && !has(dir, "config.json") && !has(dir, "tokenizer.json"))
+	return Possible(dir) && (has(dir, "consolidated*.safetensors") || has(dir, "params.json") && !has(dir, "config.json") && !has(dir, "tokenizer.json"))
 }
+
+// Possible reports whether a directory can be read in mistral mode by its tokenizer file.
+func Possible(dir fs.FS) bool { return has(dir, tekkenFile) || has(dir, "tokenizer.model.v*") }
 
 func has(dir fs.FS, pattern string) bool {
 	names, err := fs.Glob(dir, pattern)
