@@ -124,7 +124,7 @@ func (m *Model) Read(ctx context.Context, endpoint, lora string, req *chat.Reque
 		return out, fromPrompt(err)
 	}
 	for i := range draft.Prompts {
-		p, err := m.expand(ctx, lora, req, draft, &draft.Prompts[i])
+		p, err := m.expand(ctx, endpoint, lora, req, draft, &draft.Prompts[i], out)
 		if err != nil {
 			return out, err
 		}
@@ -133,11 +133,14 @@ func (m *Model) Read(ctx context.Context, endpoint, lora string, req *chat.Reque
 	return out, nil
 }
 
-func (m *Model) expand(ctx context.Context, lora string, req *chat.Request, d *prompt.Draft, dp *prompt.DraftPrompt) (Prompt, error) {
+func (m *Model) expand(ctx context.Context, endpoint, lora string, req *chat.Request, d *prompt.Draft, dp *prompt.DraftPrompt, out *Prompts) (Prompt, error) {
 	p := Prompt{Rendered: dp.Text, Salt: d.Salt}
-	found, why, err := m.resolve(ctx, lora, req.Body, d, dp.Media)
+	found, why, err := m.resolve(ctx, endpoint, lora, req.Body, d, dp.Media)
 	if err != nil {
 		return p, err
+	}
+	for i := range found {
+		out.Edits = append(out.Edits, found[i].edits...)
 	}
 	e, err := m.prompt.Expand(d, dp, sizes(found, m.prompt.RotatesEXIF()))
 	if err != nil {

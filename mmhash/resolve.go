@@ -17,6 +17,7 @@ import (
 	"github.com/sightline-router/sightline/mmhash/media"
 	"github.com/sightline-router/sightline/mmhash/media/fetch"
 	"github.com/sightline-router/sightline/mmhash/media/name"
+	"github.com/sightline-router/sightline/mmhash/media/relay"
 	"github.com/sightline-router/sightline/mmhash/prompt"
 	"github.com/sightline-router/sightline/mmhash/prompt/vision"
 )
@@ -28,6 +29,11 @@ type Media struct {
 	fetch *fetch.Fetcher // nil: URLs are never fetched
 	mu    sync.Mutex
 	rules map[rule]*name.VLLM // of the models, to name a picture while its bytes are at hand
+
+	// Relay, if set before requests come, serves fetched pictures to the workers; with RelayDataURLs also those that came
+	// in a body.
+	Relay         *relay.Relay
+	RelayDataURLs bool
 }
 
 // rule is what of a Server decides names of pictures. Models that agree in it, and a model read again, share one.
@@ -92,6 +98,7 @@ type Medium struct {
 	Named          bool   // the name could be computed (vLLM takes even "" as a uuid)
 	Key            uint64 // Name as it enters block hashes; without a name, an identity of ours
 	Alias          uint64 // of the URL it came by; 0: none
+	edits          []Edit // that hand it over
 }
 
 // namer computes the engine's names.
@@ -137,7 +144,7 @@ const (
 
 // resolve finds size, identity and name of each medium. A medium that cannot be known now ends what is exact: it and
 // those behind it stay unknown, why says the reason. The error is a *Refused.
-func (m *Model) resolve(ctx context.Context, lora string, body *chat.Skeleton, d *prompt.Draft, list []prompt.Medium) (found []Medium, why string, err error) {
+func (m *Model) resolve(ctx context.Context, endpoint, lora string, body *chat.Skeleton, d *prompt.Draft, list []prompt.Medium) (found []Medium, why string, err error) {
 	if len(list) == 0 {
 		return nil, "", nil
 	}
@@ -152,7 +159,7 @@ func (m *Model) resolve(ctx context.Context, lora string, body *chat.Skeleton, d
 	whys, errs := make([]string, len(list)), make([]error, len(list))
 	var remote sync.WaitGroup // URLs wait for the network side by side
 	for i := range list {
-		one := func() { found[i], whys[i], errs[i] = m.one(ctx, lora, body, &list[i], item) }
+		one := func() { found[i], whys[i], errs[i] = m.one(ctx, endpoint, lora, body, &list[i], item) }
 		if len(list) > 1 && schemeOf(body.Raw(list[i].Source)) == "http" {
 			remote.Go(one)
 		} else {
@@ -171,7 +178,7 @@ func (m *Model) resolve(ctx context.Context, lora string, body *chat.Skeleton, d
 	return found, why, nil
 }
 
-func (m *Model) one(ctx context.Context, lora string, body *chat.Skeleton, in *prompt.Medium, item name.Item) (md Medium, why string, err error) {
+func (m *Model) one(ctx context.Context, endpoint, lora string, body *chat.Skeleton, in *prompt.Medium, item name.Item) (md Medium, why string, err error) {
 	md.Modality = in.Modality
 	if in.HasUUID && m.Server.ClientUUID == "trust" {
 		item.UUID, item.HasUUID = in.UUID, true
@@ -218,13 +225,15 @@ func (m *Model) one(ctx context.Context, lora string, body *chat.Skeleton, in *p
 	}
 	md.Known = true
 	md.Key = block.NameHash(md.Facts.ID.String())
+	named := item.HasUUID
+	m.handOver(&md, endpoint, body, in, src, &item)
 	if md.Name, md.Named = m.nameOf(&md, src, item); md.Named {
 		md.Key = m.key(md.Name, lora)
 	}
 	if m.Server.TowerLoRA && lora == "" && md.Named && md.Name == "" {
 		return md, "", &Refused{Status: 500, Reason: "an empty uuid, with --enable-tower-connector-lora"}
 	}
-	if item.HasUUID && m.Server.MMProcessorCacheGB > 0 { // the engine keeps the features of the first picture under a name
+	if named && m.Server.MMProcessorCacheGB > 0 { // by the client: the engine keeps the features of the first picture under a name
 		md.Facts = m.first.put(md.Name, md.Facts)
 	}
 	return md, "", nil

@@ -43,6 +43,14 @@ type Server struct {
 	// ClientUUID says what becomes of a uuid that a client gives an image: strip (it never reaches a worker) or trust.
 	ClientUUID string `yaml:"client_uuid"`
 
+	// MediaNames says by which name vLLM's caches call a picture: computed, the name that the engine finds by itself, so
+	// that bodies stay untouched; or injected, our content id, put into the request as the part's uuid. Injected names
+	// spare the engine its own hash and need no knowledge of its rules. They cost that every such body is sent back to
+	// Envoy whole, and that traffic which passes without us has other names, so nothing of it is shared. Only a picture
+	// whose very bytes the worker gets from us is named (a data URL, or one that the relay serves): behind any other URL
+	// the worker may find something else than we did, and would store it under the name.
+	MediaNames string `yaml:"media_names"`
+
 	// Clock is what templates that print a date see; nil: time.Now.
 	Clock func() time.Time `yaml:"-"`
 }
@@ -50,7 +58,7 @@ type Server struct {
 // DefaultServer is a vLLM with its defaults.
 func DefaultServer() Server {
 	return Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: 16, ContentFormat: "auto", MMHasher: "blake3",
-		TokenizerMode: "auto", MMProcessorCacheGB: 4, TimeZone: "UTC", ClientUUID: "strip", TrustMMKwargs: false, AutoToolChoice: true}
+		TokenizerMode: "auto", MMProcessorCacheGB: 4, TimeZone: "UTC", ClientUUID: "strip", MediaNames: "computed", TrustMMKwargs: false, AutoToolChoice: true}
 }
 
 // Check names every value that cannot be, by its key.
@@ -70,6 +78,13 @@ func (s *Server) Check() error {
 	oneOf("mm_hasher_algorithm", s.MMHasher, "blake3", "sha256", "sha512")
 	oneOf("tokenizer_mode", s.TokenizerMode, "auto", "mistral")
 	oneOf("client_uuid", s.ClientUUID, "strip", "trust")
+	oneOf("media_names", s.MediaNames, "computed", "injected")
+	if s.MediaNames == "injected" {
+		v, err := ParseVersion(s.EngineVersion)
+		if s.Engine != "vllm" || err == nil && !v.AtLeast(0, 11, 0) {
+			bad("media_names", "injected needs vLLM 0.11 or later, which takes a uuid with a content part (want computed for %s %s)", s.Engine, s.EngineVersion)
+		}
+	}
 	if s.BlockSize < 1 || s.BlockSize > 1<<16 {
 		bad("block_size", "%d is out of range (want 1 to 65536, such as 16)", s.BlockSize)
 	}

@@ -127,7 +127,9 @@ func TestClean(t *testing.T) {
 
 // What stands around a pair does not matter, nor what else is in the object.
 func TestCleanForms(t *testing.T) {
-	part := func(inside string) string { return `{"model":"m","messages":[{"role":"user","content":[` + inside + `]}]}` }
+	part := func(inside string) string {
+		return `{"model":"m","messages":[{"role":"user","content":[` + inside + `]}]}`
+	}
 	const img = `"type":"image_url","image_url":{"url":"http://x/y"}`
 	for _, c := range []struct{ name, body, want string }{
 		{"spaces", "{ \"a\" : 1 ,\n \"kv_transfer_params\" : { } , \"b\" : 2 }", "{ \"a\" : 1 , \"b\" : 2 }"},

@@ -89,6 +89,12 @@ func serve(ctx context.Context, cfg config.Config, models []router.Model, media 
 	fl.Set(sources.workers)
 	sources.register(reg)
 	reg.MustRegister(stateMetrics{ix, media})
+	done := make(chan error, 3)
+	relayed, err := startRelay(cfg.Media.Relay, media, done)
+	if err != nil {
+		return err
+	}
+	defer relayed.Close()
 	watchModels(ctx, models, reg, log, func() {})
 	r := router.New(router.Options{Models: models, Fleet: fl, Index: ix, PredictedTTL: cfg.Index.PredictedTTL, Log: log, Metrics: reg})
 	srv, err := extproc.New(r.Decide, r.Observe, extproc.Options{MaxBody: int(cfg.BodyLimit), Log: log, Metrics: reg})
@@ -99,7 +105,6 @@ func serve(ctx context.Context, cfg config.Config, models []router.Model, media 
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
-	done := make(chan error, 2)
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
 	go func() { done <- srv.Serve(serving, lis) }()

@@ -8,9 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -56,6 +58,17 @@ type Media struct {
 	Allow    []string      `yaml:"allow"`     // private networks that image URLs may point to, as CIDR; all others are refused
 	Domains  []string      `yaml:"domains"`   // if any: the only hosts that images are fetched from
 	MaxBytes Size          `yaml:"max_bytes"` // of one image
+	Relay    Relay         `yaml:"relay"`
+}
+
+// Relay has Sightline serve the images that it holds to the workers, and image URLs in requests rewritten to it. Off
+// without Listen.
+type Relay struct {
+	Listen   string        `yaml:"listen"`    // plain HTTP for workers: host:port; "" for no relay
+	URL      string        `yaml:"url"`       // where workers reach it, such as http://10.0.0.2:9904: this very process, no balancer
+	TTL      time.Duration `yaml:"ttl"`       // how long a rewritten URL opens its image
+	MaxBytes Size          `yaml:"max_bytes"` // of the images held for workers
+	DataURLs bool          `yaml:"data_urls"` // also images that came as data URLs
 }
 
 // Model is one model that workers serve.
@@ -157,7 +170,7 @@ func Default() Config {
 	return Config{
 		Listen: "127.0.0.1:9002", Admin: "127.0.0.1:9903", LogLevel: "info", BodyLimit: 64 << 20,
 		Index: Index{MaxBytes: 2 << 30, PredictedTTL: 20 * time.Second},
-		Media: Media{Budget: 150 * time.Millisecond, MaxBytes: 64 << 20},
+		Media: Media{Budget: 150 * time.Millisecond, MaxBytes: 64 << 20, Relay: Relay{TTL: 2 * time.Minute, MaxBytes: 256 << 20}},
 		Envoy: Envoy{Listen: "127.0.0.1:10000", Admin: "127.0.0.1:9901"},
 	}
 }
@@ -389,6 +402,7 @@ func (c *Config) check() error {
 			bad(fmt.Sprintf("media.allow[%d]", i), "%q is no network (want one such as 10.0.0.0/8)", a)
 		}
 	}
+	c.checkRelay(bad)
 	for i, text := range c.Envoy.Workers {
 		if _, err := ParseRange(text); err != nil {
 			bad(fmt.Sprintf("envoy.worker_networks[%d]", i), "%v", err)
@@ -449,6 +463,30 @@ func (c *Config) check() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// checkRelay also sees to it that workers may fetch from the relay.
+func (c *Config) checkRelay(bad func(path, format string, args ...any)) {
+	r := c.Media.Relay
+	if r.Listen == "" {
+		if r.URL != "" || r.DataURLs {
+			bad("media.relay.listen", "missing (want host:port, such as 0.0.0.0:9904)")
+		}
+		return
+	}
+	u, err := url.Parse(r.URL)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" || strings.ContainsAny(r.URL, "\"\\ ") {
+		bad("media.relay.url", "%q is not where workers could ask (want one such as http://10.0.0.2:9904)", r.URL)
+		return
+	}
+	if r.TTL < time.Second {
+		bad("media.relay.ttl", "%v is too short (want 1s or more, such as 2m)", r.TTL)
+	}
+	for i := range c.Models {
+		if d := c.Models[i].AllowedMediaDomains; len(d) > 0 && !slices.Contains(d, u.Hostname()) {
+			bad(fmt.Sprintf("models[%d].allowed_media_domains", i), "lacks %q, the host of media.relay.url: the engine would refuse every relayed image (add it here and to the engine's flag)", u.Hostname())
+		}
+	}
 }
 
 // YAML is the effective configuration as a file that Load reads.

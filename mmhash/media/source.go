@@ -47,6 +47,23 @@ var (
 	errEnough = errors.New("the sink wants no more") // never leaves this file
 )
 
+// Decode gives the file's bytes, a copy unless the Source is one piece of a file. size is what Identify counted.
+func (s Source) Decode(size int64) ([]byte, error) {
+	if s.form == formFile && len(s.pieces) == 1 {
+		return s.pieces[0], nil
+	}
+	c := copier(make([]byte, 0, size))
+	w := scratches.Get().(*scratch)
+	defer scratches.Put(w)
+	err := s.stream(&w.dec, &c)
+	return c, err
+}
+
+// copier is a sink that keeps all.
+type copier []byte
+
+func (c *copier) take(p []byte) bool { *c = append(*c, p...); return true }
+
 // stream writes the file's bytes to w in pieces of at most outSize bytes.
 func (s Source) stream(d *decoder, w sink) error {
 	if s.form == formFile {

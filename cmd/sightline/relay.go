@@ -1,0 +1,37 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/mmhash"
+	"github.com/sightline-router/sightline/mmhash/media/relay"
+)
+
+// startRelay serves pictures to the workers, if configured. A failure later goes to done. Close what it gives.
+func startRelay(c config.Relay, media *mmhash.Media, done chan<- error) (*http.Server, error) {
+	// A worker that reads too slowly gives its place up; the largest picture at 10 Mbit/s fits.
+	web := &http.Server{ReadHeaderTimeout: 5 * time.Second, WriteTimeout: time.Minute, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
+	if c.Listen == "" {
+		return web, nil
+	}
+	r, err := relay.New(relay.Config{URL: c.URL, TTL: c.TTL, MaxBytes: int64(c.MaxBytes)})
+	if err != nil {
+		return nil, err
+	}
+	lis, err := net.Listen("tcp", c.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("media.relay.listen: %w", err)
+	}
+	media.Relay, media.RelayDataURLs, web.Handler = r, c.DataURLs, r
+	go func() {
+		if err := web.Serve(lis); !errors.Is(err, http.ErrServerClosed) {
+			done <- fmt.Errorf("media.relay: %w", err)
+		}
+	}()
+	return web, nil
+}
