@@ -67,50 +67,30 @@ func (t *Template) prepare(chat *Chat) (vars Vars, final string, err error) {
 			return nil, "", err
 		}
 	}
-	orNone := func(v Value) Value {
-		if !v.valid() {
-			return None
-		}
-		return v
-	}
 	vars = make(Vars, 0, 4+len(chat.Vars))
 	vars.Set("messages", messages)
-	vars.Set("tools", orNone(chat.Tools))
-	vars.Set("documents", orNone(chat.Documents))
+	vars.Set("tools", chat.Tools.or(None))
+	vars.Set("documents", chat.Documents.or(None))
 	vars.Set("add_generation_prompt", Bool(chat.AddGenerationPrompt))
 	return append(vars, chat.Vars...), final, nil
 }
 
 // aliasReasoning gives the messages with their reasoning under every name that templates read.
 func aliasReasoning(messages Value) Value {
-	var out []Value
-	for i, m := range messages.Items() {
-		reasoning := None
+	out := slices.Clone(messages.Items())
+	for i, m := range out {
 		for _, field := range reasoningFields {
-			if v, ok := m.Get(field); ok && !v.IsNone() {
-				reasoning = v
-				break
+			reasoning, ok := m.Get(field)
+			if !ok || reasoning.IsNone() {
+				continue
 			}
+			d := NewDict(m.Dict().Len() + 2)
+			d.Set("thinking", reasoning)
+			d.update(m.Dict())
+			d.Set("reasoning_content", reasoning)
+			out[i] = d.Value()
+			break
 		}
-		if reasoning.IsNone() {
-			if out != nil {
-				out = append(out, m)
-			}
-			continue
-		}
-		if out == nil {
-			out = append(make([]Value, 0, len(messages.Items())), messages.Items()[:i]...)
-		}
-		d := NewDict(m.Dict().Len() + 2)
-		d.Set("thinking", reasoning)
-		for _, e := range m.Dict().Entries() {
-			d.set(e.Key, e.Value)
-		}
-		d.Set("reasoning_content", reasoning)
-		out = append(out, d.Value())
-	}
-	if out == nil {
-		return messages
 	}
 	return NewList(out...)
 }
@@ -135,17 +115,11 @@ func (t *Template) tagFinal(messages Value, field string) (Value, string, error)
 			}
 		}
 	}
-	known := false
-	for _, f := range fields {
-		known = known || t.Mentions(f)
-	}
-	if !known {
+	if !slices.ContainsFunc(fields, t.Mentions) {
 		return messages, "", fmt.Errorf("continue_final_message is set to %q but this is not an accepted field in the chat template", field)
 	}
 	tagged := NewDict(last.Dict().Len())
-	for _, e := range last.Dict().Entries() {
-		tagged.add(e.Key, e.Value)
-	}
+	tagged.update(last.Dict())
 	text := final.Text()
 	switch {
 	case final.IsString():
@@ -153,7 +127,7 @@ func (t *Template) tagFinal(messages Value, field string) (Value, string, error)
 			tagged.Set(f, String(text+continueTag))
 		}
 	case final.isSeq():
-		parts := append([]Value(nil), final.Items()...)
+		parts := slices.Clone(final.Items())
 		at := len(parts) - 1
 		for ; at >= 0; at-- {
 			if v, ok := parts[at].Get("text"); ok && v.IsString() {
@@ -165,16 +139,14 @@ func (t *Template) tagFinal(messages Value, field string) (Value, string, error)
 			return messages, "", errors.New("continue_final_message is set but we could not find any text to continue in the final message")
 		}
 		part := NewDict(2)
-		for _, e := range parts[at].Dict().Entries() {
-			part.add(e.Key, e.Value)
-		}
+		part.update(parts[at].Dict())
 		part.Set("text", String(text+continueTag))
 		parts[at] = part.Value()
 		tagged.Set(field, NewList(parts...))
 	default:
 		return messages, "", fmt.Errorf("continue_final_message is set but the final message's %q is a %s", field, final.typeName())
 	}
-	out := append([]Value(nil), items...)
+	out := slices.Clone(items)
 	out[len(out)-1] = tagged.Value()
 	return NewList(out...), text, nil
 }

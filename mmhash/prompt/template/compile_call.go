@@ -33,11 +33,7 @@ func (c *compiler) forStmt(n *forNode, sc scope) func(*state) ctl {
 	in.sym.params(n.target)
 	in.sym.visitAll(n.body)
 	orElse.sym.visitAll(n.orElse)
-	if name, ok := n.target.(*nameNode); ok {
-		code.slot = in.sym.findRef(name.name).slot
-	} else {
-		code.set = c.target(n.target, in)
-	}
+	code.set = c.target(n.target, in)
 	code.loads = c.loads(in.sym)
 	code.body = c.stmts(n.body, in)
 	code.cleared = slotsOf(in.sym)
@@ -85,8 +81,8 @@ type filterCode struct {
 }
 
 // over gives the elements of v that pass the filter, one by one as they are asked for.
-func (f *filterCode) over(s *state, v Value) Value {
-	fr := s.enter(f.fn, s.fr)
+func (f *filterCode) over(s *state, v Value, outer *frame) Value {
+	fr := s.enter(f.fn, outer)
 	caller := s.fr
 	s.fr = fr
 	s.load(f.loads)
@@ -119,8 +115,7 @@ type loopCode struct {
 	fn        *funcScope // of a recursive loop
 	filter    *filterCode
 	loopSlot  int                 // slot of the loop object, or -1
-	slot      int                 // slot of a single target
-	set       func(*state, Value) // any other target
+	set       func(*state, Value) // assigns the target
 	loads     []slotLoad
 	body      []stmt
 	cleared   []int
@@ -131,14 +126,7 @@ type loopCode struct {
 // run loops over v. outer is the frame around a recursive loop's function.
 func (l *loopCode) run(s *state, v Value, outer *frame, depth int) ctl {
 	if l.filter != nil {
-		if l.fn != nil { // the filter was compiled in the function around the recursive one
-			caller := s.fr
-			s.fr = outer
-			v = l.filter.over(s, v)
-			s.fr = caller
-		} else {
-			v = l.filter.over(s, v)
-		}
+		v = l.filter.over(s, v, outer)
 	}
 	var lc *loopContext
 	var plain cursor
@@ -166,14 +154,8 @@ func (l *loopCode) run(s *state, v Value, outer *frame, depth int) ctl {
 		if lc != nil {
 			slots[l.loopSlot] = object(lc)
 		}
-		if l.set == nil {
-			slots[l.slot] = e
-		} else {
-			l.set(s, e)
-		}
-		if len(l.loads) > 0 {
-			s.load(l.loads)
-		}
+		l.set(s, e)
+		s.load(l.loads)
 		switch s.block(l.body) {
 		case ctlBreak:
 			goto done
@@ -212,8 +194,6 @@ type macroCode struct {
 	slots                 []int  // of params
 	defaults              []expr // one a parameter, nil for none
 	caller, kwargs, extra int    // slots of caller, kwargs and varargs, or -1
-	usesCaller            bool
-	explicitCaller        bool
 	loads                 []slotLoad
 	body                  []stmt
 }
@@ -233,7 +213,7 @@ func (c *compiler) macro(n node, name string, sig *signature, body []node, sc sc
 	}
 	analyze()
 	named := map[string]bool{}
-	for i, p := range sig.params {
+	for _, p := range sig.params {
 		if named[p.name] {
 			c.fail(n, "duplicate argument '%s' in function definition", p.name)
 		}
@@ -241,18 +221,12 @@ func (c *compiler) macro(n node, name string, sig *signature, body []node, sc sc
 		m.params = append(m.params, p.name)
 		m.slots = append(m.slots, in.sym.findRef(p.name).slot)
 		if p.name == "caller" {
-			m.explicitCaller = true
-			if i < len(sig.params)-len(sig.defaults) && undeclared(body, "caller")["caller"] {
-				c.fail(n, `When defining macros or call blocks the special "caller" argument must be omitted or be given a default.`)
-			}
+			c.fail(n, "a parameter named caller is not supported")
 		}
 	}
 	free := undeclared(body, "caller", "kwargs", "varargs")
 	if free["caller"] {
-		m.usesCaller = true
-		if !m.explicitCaller {
-			m.caller = in.sym.param("caller").slot
-		}
+		m.caller = in.sym.param("caller").slot
 	}
 	if free["kwargs"] && !named["kwargs"] {
 		m.kwargs = in.sym.param("kwargs").slot
@@ -305,20 +279,11 @@ func (c *compiler) callBlock(n *callBlockNode, sc scope) func(*state) ctl {
 func generationStmt(code *macroCode) func(*state) ctl {
 	return func(s *state) ctl {
 		m := macro{code, s.fr}
+		text := m.call(s, &callArgs{}).str
 		if s.tracking {
-			text := m.call(s, &callArgs{}).str
 			s.generated(text)
-			s.write(text)
-			return ctlNext
 		}
-		caller := s.fr
-		s.deeper()
-		s.fr = s.enter(code.fn, caller)
-		s.load(code.loads)
-		s.block(code.body)
-		s.leave(code.fn, s.fr)
-		s.fr = caller
-		s.depth--
+		s.write(text)
 		return ctlNext
 	}
 }
@@ -344,7 +309,6 @@ func (m *macro) call(s *state, a *callArgs) Value {
 			fr.slots[code.slots[i]] = a.pos[i]
 		}
 	}
-	foundCaller := n == len(code.params) && code.explicitCaller
 	var kwargs *Dict
 	if code.kwargs >= 0 {
 		kwargs = NewDict(len(a.kw))
@@ -356,12 +320,10 @@ func (m *macro) call(s *state, a *callArgs) Value {
 			continue
 		}
 		switch {
-		case k.name == "caller" && code.usesCaller && !foundCaller && !code.explicitCaller:
+		case k.name == "caller" && code.caller >= 0:
 			caller = k.val
 		case kwargs != nil:
 			kwargs.Set(k.name, k.val)
-		case k.name == "caller":
-			raise(typeError, "macro %s was invoked with two values for the special caller argument. This is most likely a bug.", quotePython(code.name))
 		default:
 			raise(typeError, "macro %s takes no keyword argument %s", quotePython(code.name), quotePython(k.name))
 		}

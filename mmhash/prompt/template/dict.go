@@ -98,6 +98,13 @@ func (d *Dict) set(key, v Value) {
 	d.add(key, v)
 }
 
+// update sets all pairs of other.
+func (d *Dict) update(other *Dict) {
+	for _, e := range other.entries {
+		d.set(e.Key, e.Value)
+	}
+}
+
 // add appends a pair whose key is known to be new.
 func (d *Dict) add(key, v Value) {
 	d.entries = append(d.entries, Entry{key, v})

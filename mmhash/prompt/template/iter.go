@@ -225,6 +225,7 @@ func (l *loopContext) peek() (Value, bool) {
 }
 
 func (l *loopContext) attr(name string) (Value, bool) {
+	number := func(n int) (Value, bool) { return Int(int64(n)), true }
 	switch name {
 	case "first":
 		return Bool(l.index0 == 0), true
@@ -232,19 +233,19 @@ func (l *loopContext) attr(name string) (Value, bool) {
 		_, more := l.peek()
 		return Bool(!more), true
 	case "index":
-		return Int(int64(l.index0 + 1)), true
+		return number(l.index0 + 1)
 	case "index0":
-		return Int(int64(l.index0)), true
+		return number(l.index0)
 	case "length":
-		return Int(int64(l.length())), true
+		return number(l.length())
 	case "revindex":
-		return Int(int64(l.length() - l.index0)), true
+		return number(l.length() - l.index0)
 	case "revindex0":
-		return Int(int64(l.length() - l.index0 - 1)), true
+		return number(l.length() - l.index0 - 1)
 	case "depth":
-		return Int(int64(l.depth0 + 1)), true
+		return number(l.depth0 + 1)
 	case "depth0":
-		return Int(int64(l.depth0)), true
+		return number(l.depth0)
 	case "previtem":
 		if l.index0 == 0 {
 			return undefinedMessage("there is no previous item"), true

@@ -1,6 +1,7 @@
 package template
 
 import (
+	"fmt"
 	"math"
 	"math/big"
 	"strconv"
@@ -67,18 +68,11 @@ func (s *state) appendRepr(dst []byte, v Value) []byte {
 		}
 		return append(dst, ')')
 	case KindDict:
-		s.deeper()
-		dst = append(dst, '{')
-		for i, e := range v.ref.(*Dict).entries {
-			if i > 0 {
-				dst = append(dst, ", "...)
-			}
-			dst = append(s.appendRepr(dst, e.Key), ": "...)
-			dst = s.appendRepr(dst, e.Value)
-			s.bound(dst)
-		}
-		s.depth--
-		return append(dst, '}')
+		d := v.ref.(*Dict)
+		return append(s.appendEach(append(dst, '{'), d.Len(), func(dst []byte, i int) []byte {
+			dst = append(s.appendRepr(dst, d.entries[i].Key), ": "...)
+			return s.appendRepr(dst, d.entries[i].Value)
+		}), '}')
 	case KindRange:
 		r := v.ref.(*pyRange)
 		dst = strconv.AppendInt(append(dst, "range("...), r.start, 10)
@@ -101,17 +95,22 @@ func (s *state) bound(dst []byte) {
 	}
 }
 
-func (s *state) appendItems(dst []byte, items []Value) []byte {
+// appendEach writes n elements with commas between them.
+func (s *state) appendEach(dst []byte, n int, element func(dst []byte, i int) []byte) []byte {
 	s.deeper()
-	for i, item := range items {
+	for i := range n {
 		if i > 0 {
 			dst = append(dst, ", "...)
 		}
-		dst = s.appendRepr(dst, item)
+		dst = element(dst, i)
 		s.bound(dst)
 	}
 	s.depth--
 	return dst
+}
+
+func (s *state) appendItems(dst []byte, items []Value) []byte {
+	return s.appendEach(dst, len(items), func(dst []byte, i int) []byte { return s.appendRepr(dst, items[i]) })
 }
 
 func (s *state) appendObject(dst []byte, v Value) []byte {
@@ -129,15 +128,7 @@ func (s *state) appendObject(dst []byte, v Value) []byte {
 		return append(dst, '>')
 	case *dictView:
 		dst = append(append(dst, o.typeName()...), "(["...)
-		s.deeper()
-		for i := range o.d.entries {
-			if i > 0 {
-				dst = append(dst, ", "...)
-			}
-			dst = s.appendRepr(dst, o.at(i))
-			s.bound(dst)
-		}
-		s.depth--
+		dst = s.appendEach(dst, o.d.Len(), func(dst []byte, i int) []byte { return s.appendRepr(dst, o.at(i)) })
 		return append(dst, "])"...)
 	}
 	// Python prints an address here; no template can depend on it.
@@ -191,15 +182,11 @@ func appendQuoted(dst []byte, s string) []byte {
 		c := s[i]
 		if c < utf8.RuneSelf {
 			i++
-			switch {
+			switch short := strings.IndexByte("\n\r\t", c); {
 			case c == quote || c == '\\':
 				dst = append(dst, '\\', c)
-			case c == '\n':
-				dst = append(dst, `\n`...)
-			case c == '\r':
-				dst = append(dst, `\r`...)
-			case c == '\t':
-				dst = append(dst, `\t`...)
+			case short >= 0:
+				dst = append(dst, '\\', "nrt"[short])
 			case c < ' ' || c == 0x7f:
 				dst = append(dst, pyHexEscape(rune(c))...)
 			default:
@@ -220,15 +207,13 @@ func appendQuoted(dst []byte, s string) []byte {
 
 // pyHexEscape is the escape of a character in Python's backslashreplace: \xhh, \uhhhh or \Uhhhhhhhh.
 func pyHexEscape(r rune) string {
-	digits, letter := 2, "x"
 	switch {
 	case r > 0xffff:
-		digits, letter = 8, "U"
+		return fmt.Sprintf(`\U%08x`, r)
 	case r > 0xff:
-		digits, letter = 4, "u"
+		return fmt.Sprintf(`\u%04x`, r)
 	}
-	hex := strconv.FormatInt(int64(r), 16)
-	return `\` + letter + strings.Repeat("0", digits-len(hex)) + hex
+	return fmt.Sprintf(`\x%02x`, r)
 }
 
 func isPyPrintable(r rune) bool { return r == ' ' || unicode.IsPrint(r) }
