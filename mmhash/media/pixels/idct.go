@@ -6,8 +6,8 @@ import "encoding/binary"
 // rows. Up to the two roundings it is linear, so one int64 carries two int32 lanes (low + high·2³²) through the same
 // additions and multiplications: two columns in the first pass, two rows in the second.
 //
-// Lanes are apart again after each pass. Coefficients of real pictures stay far inside them; a forged file can make
-// lanes overflow into each other, which gives wrong pixels and nothing worse.
+// Values beyond 15 bits, which no encoder makes of 8-bit samples, are refused: there libjpeg-turbo's vector code wraps
+// and its C code does not. Within that range no lane can overflow either.
 
 const (
 	fix0298 = 2446
@@ -27,6 +27,8 @@ const (
 	half    = 1 << 31               // added before the high lane is cut out: takes back the low lane's borrow
 	roundV  = lanes << 10           // first pass: >> 11
 	roundH  = lanes * (128<<5 + 16) // second pass, on the DC term: >> 18 after << 13, and the level shift
+	bias    = lanes << 14           // brings a lane that is in range to 0 … 2¹⁵-1
+	beyond  = -1<<47 | 0xFFFF8000
 	colBits = 11
 	rowBits = 18
 )
@@ -66,19 +68,25 @@ func lift4(x0, x1, x2, x3 int64) (y0, y1, y2, y3, y4, y5, y6, y7 int64) {
 	return a0 + o3, a1 + o2, a2 + o1, a3 + o0, a3 - o0, a2 - o1, a1 - o2, a0 - o3
 }
 
-// idct writes 8×8 samples at dst. last is the zigzag index of the last coefficient that may differ from zero.
-func idct(b *block, last int, dst []byte, stride int) {
+// idct writes 8×8 samples at dst. last is the zigzag index of the last coefficient that may differ from zero. It
+// reports whether all values were in range.
+func idct(b *block, last int, dst []byte, stride int) bool {
 	if last == 0 {
+		if (b[0]+bias)&beyond != 0 {
+			return false
+		}
 		v := (int32(b[0]) + 4) >> 3 // = ((dc << 2) + 16) >> 5
 		fill := uint64(clamp(v+128)) * 0x0101010101010101
 		for y := 0; y < 8; y++ {
 			binary.LittleEndian.PutUint64(dst[y*stride:], fill)
 		}
-		return
+		return true
 	}
+	seen := int64(0)
 	var w block    // rows 2p and 2p+1 of column c in the lanes of [8p+c]
 	if last < 10 { // the upper left 4×4
 		for c := 0; c < 2; c++ {
+			seen |= (b[c] + bias) | (b[4+c] + bias) | (b[8+c] + bias) | (b[12+c] + bias)
 			y0, y1, y2, y3, y4, y5, y6, y7 := lift4(b[c], b[4+c], b[8+c], b[12+c])
 			cross(&w, 2*c, y0, y1)
 			cross(&w, 8+2*c, y2, y3)
@@ -86,10 +94,14 @@ func idct(b *block, last int, dst []byte, stride int) {
 			cross(&w, 24+2*c, y6, y7)
 		}
 		for p := 0; p < 32; p += 8 {
+			seen |= (w[p] + bias) | (w[p+1] + bias) | (w[p+2] + bias) | (w[p+3] + bias)
 			y0, y1, y2, y3, y4, y5, y6, y7 := lift4(w[p]+roundH, w[p+1], w[p+2], w[p+3])
 			twoRows(dst[p/4*stride:], stride, y0, y1, y2, y3, y4, y5, y6, y7)
 		}
-		return
+		return seen&beyond == 0
+	}
+	for _, v := range b {
+		seen |= v + bias
 	}
 	for c := 0; c < 4; c++ {
 		y0, y1, y2, y3, y4, y5, y6, y7 := lift(b[c], b[4+c], b[8+c], b[12+c], b[16+c], b[20+c], b[24+c], b[28+c])
@@ -99,9 +111,12 @@ func idct(b *block, last int, dst []byte, stride int) {
 		cross(&w, 24+2*c, y6, y7)
 	}
 	for p := 0; p < 32; p += 8 {
+		seen |= (w[p] + bias) | (w[p+1] + bias) | (w[p+2] + bias) | (w[p+3] + bias)
+		seen |= (w[p+4] + bias) | (w[p+5] + bias) | (w[p+6] + bias) | (w[p+7] + bias)
 		y0, y1, y2, y3, y4, y5, y6, y7 := lift(w[p]+roundH, w[p+1], w[p+2], w[p+3], w[p+4], w[p+5], w[p+6], w[p+7])
 		twoRows(dst[p/4*stride:], stride, y0, y1, y2, y3, y4, y5, y6, y7)
 	}
+	return seen&beyond == 0
 }
 
 // cross rounds rows r and r+1 of two columns and turns the lanes: from two columns of a row to two rows of a column.

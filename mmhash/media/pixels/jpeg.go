@@ -80,10 +80,11 @@ func decodeJPEG(file []byte, lim Limits) (*RGB, error) {
 	d := &jpeg{file: file, pos: 2}
 	for scans := 0; ; {
 		marker, seg, err := d.segment()
-		if err != nil {
-			return nil, err
-		}
 		switch {
+		case d.out != nil && (marker == 0xD9 || header.KindOf(err) == header.Truncated):
+			return d.out, nil
+		case err != nil:
+			return nil, err
 		case marker == 0xD9:
 			if scans == 0 {
 				return nil, bad(header.Malformed, "no scan")
@@ -109,6 +110,9 @@ func decodeJPEG(file []byte, lim Limits) (*RGB, error) {
 		case marker >= 0xC3 && marker <= 0xCF && marker != 0xC8 && marker != 0xCC:
 			err = bad(header.Unsupported, "coding process SOF%d", marker-0xC0)
 		case marker == 0xDA:
+			if d.out != nil {
+				return nil, bad(header.Unsupported, "scan behind the whole picture")
+			}
 			if scans++; scans > maxScans {
 				return nil, bad(header.Unsupported, "more than %d scans", maxScans)
 			}
@@ -117,14 +121,12 @@ func decodeJPEG(file []byte, lim Limits) (*RGB, error) {
 				return nil, err
 			}
 			if !d.progressive && len(s.comps) == len(d.comps) {
-				if err = d.direct(s); err != nil {
-					return nil, err
-				}
-				return d.out, nil // libjpeg looks at nothing behind it
-			}
-			if err = d.keep(s, lim); err == nil {
+				err = d.direct(s)
+			} else if err = d.keep(s, lim); err == nil {
 				err = d.coefficients(s)
 			}
+		case marker < 0xC0, marker == 0xDE, marker == 0xDF, marker == 0xC8, marker >= 0xF0 && marker < 0xFE:
+			err = bad(header.Malformed, "marker %#x", marker)
 		}
 		if err != nil {
 			return nil, err
@@ -342,7 +344,7 @@ func (d *jpeg) scan(seg []byte) (*scan, error) {
 		}
 		s.dct[i], s.act[i] = d.dct[td], d.act[ta]
 		if needDC, needAC := !d.progressive || s.start == 0 && s.high == 0, !d.progressive || s.start > 0; needDC && s.dct[i] == nil || needAC && s.act[i] == nil {
-			return nil, bad(header.Malformed, "scan without its Huffman table")
+			return nil, bad(header.Unsupported, "no Huffman table: the standard's own are meant")
 		}
 		if c.q == nil {
 			if c.q = d.quant[c.tq]; c.q == nil {
@@ -450,7 +452,9 @@ func (d *jpeg) direct(s *scan) error {
 					if last < 0 {
 						return false
 					}
-					idct(&b, last, c.ring[at+8*h:], c.stride)
+					if !idct(&b, last, c.ring[at+8*h:], c.stride) {
+						return false
+					}
 					if last > 0 {
 						b = block{}
 					}
@@ -486,7 +490,9 @@ func (d *jpeg) finish() (*RGB, error) {
 				at := (y&1*c.v + v) * c.stride * 8
 				line := c.coefs[(y*c.v+v)*c.stride/8:][:c.stride/8]
 				for x := range line {
-					idct(&b, b.spread(&line[x], c.q), c.ring[at+8*x:], c.stride)
+					if !idct(&b, b.spread(&line[x], c.q), c.ring[at+8*x:], c.stride) {
+						return nil, bad(header.Malformed, "coefficients out of range")
+					}
 				}
 			}
 		}
