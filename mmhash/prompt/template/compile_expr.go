@@ -263,8 +263,7 @@ func (c *compiler) apply(n node, what string, b *builtin, name string, args *arg
 			c.fail(n, "No %s named '%s'.", what, name)
 		}
 		return func(*state, Value) Value {
-			raise(runtimeError, "No %s named '%s' found.", what, name)
-			return Value{}
+			return raise(runtimeError, "No %s named '%s' found.", what, name)
 		}
 	}
 	if b.fn != nil && len(b.params) == 0 && args.empty() {

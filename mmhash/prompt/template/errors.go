@@ -63,8 +63,8 @@ const (
 	assertionError = "AssertionError"
 )
 
-// raise ends the rendering with an *Error; Render fills in the line.
-func raise(class, format string, args ...any) {
+// raise ends the rendering with an *Error; Render fills in the line. It gives a Value for functions that must.
+func raise(class, format string, args ...any) Value {
 	panic(&Error{Class: class, Msg: fmt.Sprintf(format, args...)})
 }
 

@@ -18,8 +18,7 @@ func absFilter(_ *state, v Value, _ []Value) Value {
 		}
 		return asInt(v)
 	}
-	raise(typeError, "bad operand type for abs(): '%s'", v.typeName())
-	return Value{}
+	return raise(typeError, "bad operand type for abs(): '%s'", v.typeName())
 }
 
 // intFilter is the int filter: what cannot be read as an int goes through float, and then to the default.
@@ -83,8 +82,7 @@ func roundFilter(s *state, v Value, a []Value) Value {
 		}
 		return trueDiv(s, scaled, scale)
 	}
-	raise(filterArgError, "method must be common, ceil or floor")
-	return Value{}
+	return raise(filterArgError, "method must be common, ceil or floor")
 }
 
 // round is Python's round(v, n).

@@ -139,8 +139,7 @@ func (f *formatter) argument(name string) Value {
 			return k.val
 		}
 	}
-	raise(keyError, "%s", quotePython(name))
-	return Value{}
+	return raise(keyError, "%s", quotePython(name))
 }
 
 func fieldNumber(text string) (int, bool) {

@@ -101,21 +101,14 @@ func (l *lexer) root() {
 			return
 		}
 		opener := l.src[at : at+2]
-		sign := byte(0)
-		if at+2 < len(l.src) && (l.src[at+2] == '-' || l.src[at+2] == '+') {
-			sign = l.src[at+2]
-		}
+		sign, inside := l.sign(at + 2)
 		l.data(l.src[l.pos:at], sign, opener == "{{")
-		switch {
-		case raw:
+		if raw {
 			l.consume(rawEnd)
 			l.raw()
 			continue
-		case sign != 0:
-			l.consume(at + 3)
-		default:
-			l.consume(at + 2)
 		}
+		l.consume(inside)
 		switch opener {
 		case "{#":
 			l.comment()
@@ -127,6 +120,14 @@ func (l *lexer) root() {
 			l.expression(false)
 		}
 	}
+}
+
+// sign reads a white space sign, if there is one at i, and gives the position after it.
+func (l *lexer) sign(i int) (byte, int) {
+	if i < len(l.src) && (l.src[i] == '-' || l.src[i] == '+') {
+		return l.src[i], i + 1
+	}
+	return 0, i
 }
 
 // data emits the text before a tag after the white space control of that tag's opener.
@@ -174,22 +175,14 @@ func (l *lexer) nextTag() (at int, raw bool, rawEnd int) {
 
 // matchTag matches "{%", a sign, the word and "%}" (with a sign "-" before it, or "+" for endraw), giving the end of "%}".
 func (l *lexer) matchTag(i int, word string) (int, bool) {
-	i += 2
-	if i < len(l.src) && (l.src[i] == '-' || l.src[i] == '+') {
-		i++
-	}
+	_, i = l.sign(i + 2)
 	i = l.skipSpace(i)
 	if !strings.HasPrefix(l.src[i:], word) {
 		return 0, false
 	}
 	i = l.skipSpace(i + len(word))
-	if i < len(l.src) && (l.src[i] == '-' || l.src[i] == '+' && word == "endraw") {
-		i++
-	}
-	if !strings.HasPrefix(l.src[i:], "%}") {
-		return 0, false
-	}
-	return i + 2, true
+	sign, i := l.sign(i)
+	return i + 2, strings.HasPrefix(l.src[i:], "%}") && (sign != '+' || word == "endraw")
 }
 
 func (l *lexer) raw() {
@@ -203,10 +196,7 @@ func (l *lexer) raw() {
 		if !ok {
 			continue
 		}
-		sign := byte(0)
-		if c := l.src[i+2]; c == '-' || c == '+' {
-			sign = c
-		}
+		sign, _ := l.sign(i + 2)
 		l.data(l.src[l.pos:i], sign, false)
 		l.consume(l.afterClose(end, l.src[end-3]))
 		return
@@ -251,25 +241,16 @@ func (l *lexer) skipSpace(i int) int {
 
 // tagEnd reports whether the tag closes here, and the position after its close.
 func (l *lexer) tagEnd(variable bool) (int, bool) {
-	rest := l.src[l.pos:]
-	if variable {
-		switch {
-		case strings.HasPrefix(rest, "}}"):
-			return l.pos + 2, true
-		case strings.HasPrefix(rest, "-}}"):
-			return l.skipSpace(l.pos + 3), true
+	sign, end := l.sign(l.pos)
+	switch {
+	case variable && strings.HasPrefix(l.src[end:], "}}") && sign != '+':
+		if sign == 0 {
+			sign = '+' // trim_blocks is for statements
 		}
+	case variable || !strings.HasPrefix(l.src[end:], "%}"):
 		return 0, false
 	}
-	switch {
-	case strings.HasPrefix(rest, "%}"):
-		return l.afterClose(l.pos+2, 0), true
-	case strings.HasPrefix(rest, "-%}"):
-		return l.afterClose(l.pos+3, '-'), true
-	case strings.HasPrefix(rest, "+%}"):
-		return l.pos + 3, true
-	}
-	return 0, false
+	return l.afterClose(end+2, sign), true
 }
 
 // operators, longest first.

@@ -403,6 +403,5 @@ var indexMethod = def("index", "/ value start? stop?", func(s *state, v Value, a
 			return Int(int64(i))
 		}
 	}
-	raise(valueError, "%s is not in list", toStr(s, a[0]))
-	return Value{}
+	return raise(valueError, "%s is not in list", toStr(s, a[0]))
 })

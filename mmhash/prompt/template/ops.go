@@ -30,8 +30,7 @@ func badOperands(op string, a, b Value) Value {
 	if b.kind == KindUndefined {
 		failUndefined(b)
 	}
-	raise(typeError, "unsupported operand type(s) for %s: '%s' and '%s'", op, a.typeName(), b.typeName())
-	return Value{}
+	return raise(typeError, "unsupported operand type(s) for %s: '%s' and '%s'", op, a.typeName(), b.typeName())
 }
 
 func checkBig(n *big.Int) Value {
@@ -251,13 +250,8 @@ func pow(s *state, a, b Value) Value {
 		if x.BitLen() > 1 && (!y.IsInt64() || y.Int64() > maxIntBits/int64(x.BitLen()-1)) {
 			limit("an integer of more than %d bits", maxIntBits)
 		}
-		if x.BitLen() <= 1 { // 0, 1 and -1 to any power
-			if x.Sign() < 0 && y.Bit(0) == 0 {
-				x = big.NewInt(1)
-			} else if y.Sign() == 0 {
-				x = big.NewInt(1)
-			}
-			return bigValue(x)
+		if x.BitLen() <= 1 { // 0, 1 and -1: the power matters by its parity and by being 0
+			y = big.NewInt(int64(min(y.BitLen(), 1)*2) + int64(y.Bit(0)))
 		}
 		return checkBig(new(big.Int).Exp(x, y, nil))
 	}
@@ -310,8 +304,7 @@ func sign(v Value, neg bool) Value {
 	case v.isNumber():
 		return asInt(v)
 	}
-	raise(typeError, "bad operand type for unary sign: '%s'", v.typeName())
-	return Value{}
+	return raise(typeError, "bad operand type for unary sign: '%s'", v.typeName())
 }
 
 // floatToInt is int(f).

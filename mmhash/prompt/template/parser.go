@@ -44,7 +44,7 @@ func (p *parser) next() token {
 	return t
 }
 
-func (p *parser) fail(format string, args ...any) {
+func (p *parser) fail(format string, args ...any) node {
 	panic(syntaxErrorf(p.cur().line, format, args...))
 }
 
@@ -216,8 +216,7 @@ func (p *parser) statement() node {
 	case "include", "import", "from", "extends", "block", "autoescape":
 		p.fail("{%% %s %%} is not supported in chat templates", t.text)
 	}
-	p.fail("Encountered unknown tag '%s'.", t.text)
-	return nil
+	return p.fail("Encountered unknown tag '%s'.", t.text)
 }
 
 func (p *parser) forStatement() node {

@@ -193,8 +193,7 @@ func (p *parser) primary(namespace bool) node {
 			return p.dict()
 		}
 	}
-	p.fail("unexpected '%s'", t.describe())
-	return nil
+	return p.fail("unexpected '%s'", t.describe())
 }
 
 func (p *parser) list() node {
