@@ -166,6 +166,14 @@ func (m *Model) expand(ctx context.Context, endpoint, lora string, req *chat.Req
 			break
 		}
 	}
+	if m.Server.Engine == "vllm" && !m.version.AtLeast(0, 17, 0) && (len(p.Media) > 0 || p.Salt != "") {
+		// Its events carry no extra keys: equal token ids with other pictures or salts look the same.
+		p.Sure = 0
+		if p.Salt == "" {
+			p.Sure = p.Media[0].Offset
+		}
+		p.Exact, p.Why = false, "this release's events do not tell media and salts apart"
+	}
 	return p, nil
 }
 

@@ -213,7 +213,8 @@ func (r *Router) place(d Decision, n named, m *mmhash.Model, p *mmhash.Prompt, s
 	ranked := pick.Rank(s.candidates, tokens, 8, r.turn.Add(1))
 	best := ranked[0]
 	d.PromptTokens = tokens
-	d.CachedTokens = min(tokens, max(best.Exact, best.Predicted))
+	// An engine always computes the last token, so a prompt that is held whole loses its last block (vLLM).
+	d.CachedTokens = min(max(best.Exact, best.Predicted), max(0, tokens-1)/size*size)
 	d.MatchedBlocks = d.CachedTokens / size
 	d.Targets = targets(slots, ranked)
 	switch {
@@ -229,7 +230,7 @@ func (r *Router) place(d Decision, n named, m *mmhash.Model, p *mmhash.Prompt, s
 	if !p.Exact {
 		d.Why = p.Why
 	}
-	r.book(d, slots[best.Slot], best, p, s, best.Exact/size, now)
+	r.book(d, slots[best.Slot], best, p, s, size, now)
 	return d
 }
 
@@ -284,14 +285,19 @@ type note struct {
 	model  string
 	worker string
 	reason Reason
-	chain  []uint64 // the prompt's blocks
+	locals []uint64 // the prompt's blocks
+	chain  []uint64 // the same, chained
 	from   int      // blocks that events proved at the decision
-	cached int      // tokens predicted to be cached
+	cached int      // tokens predicted to be cached; -1: it went to another worker
+	size   int      // tokens a block
 	usage  int      // prompt tokens that the engine will report; 0: not known
 }
 
-func (r *Router) book(d Decision, slot *fleet.Slot, best pick.Candidate, p *mmhash.Prompt, s *scratch, held int, now time.Time) {
-	nt := &note{model: d.Model, worker: slot.Worker.Name, reason: d.Reason, chain: slices.Clone(s.chain), from: held, cached: d.CachedTokens, usage: s.usage}
+func (r *Router) book(d Decision, slot *fleet.Slot, best pick.Candidate, p *mmhash.Prompt, s *scratch, size int, now time.Time) {
+	held := best.Exact / size
+	nt := &note{model: d.Model, worker: slot.Worker.Name, reason: d.Reason, from: held, cached: d.CachedTokens, usage: s.usage}
+	both := slices.Concat(s.locals, s.chain)
+	nt.locals, nt.chain, nt.size = both[:len(s.locals)], both[len(s.locals):], size
 	r.predicted.add(uint32(slot.Holder), nt.chain, nt.from, now)
 	for i := range p.Media[:min(len(p.Media), mostMedia)] {
 		r.seen.add(p.Media[i].Key, uint32(slot.Holder))
@@ -337,6 +343,7 @@ func (r *Router) Observe(o Outcome) {
 			nt := now.Note.(*note)
 			r.predicted.drop(uint32(moved.Slot.Holder), nt.chain, nt.from)
 			r.predicted.add(uint32(now.Slot.Holder), nt.chain, 0, r.opt.Now())
+			nt.cached = -1
 		}
 	case Ended:
 		b, ok := r.opt.Fleet.End(o.ID, o.FirstByte)
@@ -347,6 +354,11 @@ func (r *Router) Observe(o Outcome) {
 		nt := b.Note.(*note)
 		if o.Code < 200 || o.Code >= 400 { // refused or broken: it stored nothing that we could count on
 			r.predicted.drop(uint32(b.Slot.Holder), nt.chain, nt.from)
+		}
+		if nt.reason == Exact && o.Code == 200 && o.CachedTokens >= 0 && o.CachedTokens < nt.cached {
+			// The engine found less than its events promised (a reset that it has not told yet): what it did not find goes.
+			n, _ := r.opt.Index.Drop(b.Slot.Holder, nt.locals, o.CachedTokens/nt.size)
+			r.metrics.corrected.Add(float64(n))
 		}
 		r.metrics.ended(nt, o)
 	}

@@ -256,6 +256,28 @@ func TestReportedPromptTokens(t *testing.T) {
 	}
 }
 
+// An engine that finds less than its events promised is believed.
+func TestEngineFindsLess(t *testing.T) {
+	w := newWorld(t, 2)
+	body := chatBody("m", fmt.Sprintf("%q", text(300, 7)))
+	w.stores(1, body)
+	d := w.decide(body)
+	if d.Reason != Exact || d.Targets[0].Worker != "w1" {
+		t.Fatalf("%+v", d)
+	}
+	w.Observe(Outcome{ID: d.ID, Phase: Started, Addr: d.Targets[0].Addr})
+	w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: d.Targets[0].Addr, Code: 200, CachedTokens: d.CachedTokens})
+	if again := w.decide(body); again.CachedTokens != d.CachedTokens {
+		t.Errorf("after a report that agrees: %+v", again)
+	}
+	e := w.decide(body)
+	w.Observe(Outcome{ID: e.ID, Phase: Ended, Code: 200, CachedTokens: 160})
+	w.now = w.now.Add(time.Minute)
+	if f := w.decide(body); f.CachedTokens != 160 {
+		t.Errorf("after a report of 160 cached tokens %d are predicted", f.CachedTokens)
+	}
+}
+
 func TestNames(t *testing.T) {
 	w := newWorld(t, 2)
 	body := fmt.Sprintf("%q", text(200, 3))

@@ -1,0 +1,189 @@
+package probe
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"image"
+	"image/color"
+	"image/png"
+	"slices"
+
+	"github.com/sightline-router/sightline/mmhash"
+	"github.com/sightline-router/sightline/mmhash/chat"
+)
+
+// hard is text that tokenizers and templates part on: joined letters, wide and right-to-left scripts, emoji of several
+// code points, numbers, white space, code, and what looks like a special token.
+const hard = "Zürich naïve 東京タワー مرحبا 👩‍👩‍👧 1234567.89\t \r\n\n   don't {\"a\": [1, 2]} <b>&amp;</b> ﬁ <|im_end|></s>[INST] "
+
+// one is one probe: a path that we read and the body for both sides.
+type one struct {
+	what string
+	path string
+	body map[string]any
+}
+
+// cases are the conversations for a model. vLLM's /tokenize takes messages, and expands pictures since 0.17 (#34560);
+// SGLang's takes text alone.
+func cases(m *mmhash.Model) []one {
+	list := []one{{"text", "/v1/completions", map[string]any{"prompt": hard}}}
+	say := func(role string, content any) map[string]any { return map[string]any{"role": role, "content": content} }
+	converse := func(what string, messages ...map[string]any) {
+		body := map[string]any{"messages": messages}
+		if m.Server.TemplateKwargs != "" { // not every release applies the server's own here
+			body["chat_template_kwargs"] = json.RawMessage(m.Server.TemplateKwargs)
+		}
+		list = append(list, one{what, "/v1/chat/completions", body})
+	}
+	converse("one turn", say("user", hard))
+	converse("system and user", say("system", "Answer in one word."), say("user", " What is this? "))
+	converse("several turns", say("user", "Hello"), say("assistant", "Hi, "+hard), say("user", "And now?\n"))
+	if m.Family() != "" && m.Server.Engine == "vllm" && atLeast(m.Server.EngineVersion, 0, 17) {
+		converse("a picture", say("user", []any{
+			map[string]any{"type": "image_url", "image_url": map[string]any{"url": picture()}}, map[string]any{"type": "text", "text": "What is this?"}}))
+	}
+	return list
+}
+
+func atLeast(version string, major, minor int) bool {
+	v, err := mmhash.ParseVersion(version)
+	return err == nil && v.AtLeast(major, minor, 0)
+}
+
+// picture is a small PNG as a data URL.
+func picture() string {
+	img := image.NewRGBA(image.Rect(0, 0, 320, 200))
+	for y := range 200 {
+		for x := range 320 {
+			img.SetRGBA(x, y, color.RGBA{uint8(x), uint8(y), 99, 255})
+		}
+	}
+	var b bytes.Buffer
+	_ = png.Encode(&b, img)
+	return "data:image/png;base64," + base64.StdEncoding.EncodeToString(b.Bytes())
+}
+
+// one probes a worker. It stops at the first thing that says that the worker does not answer.
+func (p *Prober) one(ctx context.Context, w *Worker) (found []Finding) {
+	m := w.Ours.Model()
+	if found = p.settings(ctx, w, m); slices.ContainsFunc(found, func(f Finding) bool { return f.Verdict == Unreachable }) {
+		return found
+	}
+	if m.Server.Engine == "trtllm" { // no such endpoint
+		return append(found, Finding{What: "tokens", Verdict: Absent, Detail: "TensorRT-LLM has no /tokenize"})
+	}
+	for _, c := range cases(m) {
+		f := p.compare(ctx, w, m, c)
+		if found = append(found, f); f.Verdict == Unreachable || f.Verdict == Absent {
+			break
+		}
+	}
+	return found
+}
+
+// compare runs one conversation on both sides.
+func (p *Prober) compare(ctx context.Context, w *Worker, m *mmhash.Model, c one) Finding {
+	f := Finding{What: c.what, Verdict: Equal}
+	text, ours, err := read(ctx, m, c)
+	var refused *mmhash.Refused
+	if err != nil && (!errors.As(err, &refused) || refused.ByUs) {
+		f.Verdict, f.Detail = Inexact, err.Error()
+		return f
+	}
+	ask := c.body
+	if m.Server.Engine == "sglang" && c.path != "/v1/completions" {
+		if refused != nil {
+			f.Verdict, f.Detail = Inexact, refused.Error()
+			return f
+		}
+		ask = map[string]any{"prompt": text, "add_special_tokens": false} // the template is not compared
+	}
+	body, err := json.Marshal(ask)
+	if err != nil {
+		f.Verdict, f.Detail = Inexact, err.Error()
+		return f
+	}
+	var answer struct {
+		Tokens []uint32 `json:"tokens"`
+	}
+	err = p.asker.ask(ctx, w.Addr, "/tokenize", body, &answer)
+	verdict := verdictOf(err)
+	switch {
+	case err == nil && refused != nil:
+		f.Verdict, f.Detail = Refused, "the worker takes what we take for refused: "+refused.Error()
+	case err == nil && answer.Tokens == nil:
+		f.Verdict, f.Detail = Unreachable, "/tokenize: "+errAnswer.Error()
+	case err == nil:
+		if f.Difference = differ(ours, answer.Tokens); f.Difference != nil {
+			f.Verdict, f.Detail = Differs, f.Difference.String()
+		}
+	case verdict == Refused && refused != nil: // both
+	default:
+		f.Verdict, f.Detail = verdict, "/tokenize: "+err.Error()
+	}
+	return f
+}
+
+// errUnsure says that a prompt is one of those that we do not claim to know.
+type errUnsure string
+
+func (e errUnsure) Error() string { return string(e) }
+
+// read is our side of a conversation.
+func read(ctx context.Context, m *mmhash.Model, c one) (text string, ids []uint32, err error) {
+	body, err := json.Marshal(c.body)
+	if err != nil {
+		return "", nil, err
+	}
+	var s chat.Skeleton
+	defer s.Release()
+	if err := s.Scan([][]byte{body}); err != nil {
+		return "", nil, err
+	}
+	var req chat.Request
+	if err := chat.Parse(&s, &req); err != nil {
+		return "", nil, err
+	}
+	ps, err := m.Read(ctx, c.path, "", &req)
+	if err != nil {
+		return "", nil, err
+	}
+	one := &ps.List[0]
+	if !one.Exact {
+		return "", nil, errUnsure(one.Why)
+	}
+	return one.Rendered, one.IDs, nil
+}
+
+// differ finds the first difference; nil: none.
+func differ(ours, theirs []uint32) *Difference {
+	n := 0
+	for n < len(ours) && n < len(theirs) && ours[n] == theirs[n] {
+		n++
+	}
+	if n == len(ours) && n == len(theirs) {
+		return nil
+	}
+	d := &Difference{Position: n, Ours: -1, Theirs: -1, OurLen: len(ours), TheirsLen: len(theirs)}
+	if n < len(ours) {
+		d.Ours = int64(ours[n])
+	}
+	if n < len(theirs) {
+		d.Theirs = int64(theirs[n])
+	}
+	return d
+}
+
+func (d *Difference) String() string {
+	id := func(v int64) string {
+		if v < 0 {
+			return "the end"
+		}
+		return fmt.Sprint(v)
+	}
+	return fmt.Sprintf("at token %d: ours %s, the worker's %s; %d and %d tokens", d.Position, id(d.Ours), id(d.Theirs), d.OurLen, d.TheirsLen)
+}

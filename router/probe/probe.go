@@ -1,0 +1,208 @@
+// Package probe asks workers whether they see prompts as we do.
+//
+//	/v1/models, /version ─▶ is the server the one that the configuration describes?
+//	POST /tokenize       ─▶ a few conversations (cases.go): their token ids against ours, the first difference named
+//
+// vLLM and SGLang offer these; a worker that does not is left alone. A probe runs in the background at start, again until
+// each worker has answered once, and on demand. It changes nothing: what it finds is for people, as a log line, a metric
+// and a row of the admin page.
+package probe
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/sightline-router/sightline/mmhash"
+)
+
+// Worker is one server to ask.
+type Worker struct {
+	Name  string
+	Addr  string   // ip:port
+	Model string   // the configured name
+	Names []string // all that requests may call the model, Model too
+	Ours  *mmhash.Live
+}
+
+// Verdict is what one comparison came to, in one word. The worst of a worker's is the worker's.
+type Verdict string
+
+// The verdicts, best first.
+const (
+	Equal         Verdict = "equal"
+	Absent        Verdict = "absent"        // the worker does not offer the endpoint, or not without a key
+	Inexact       Verdict = "inexact"       // we do not claim to know this prompt
+	Refused       Verdict = "refused"       // one side takes the conversation, the other does not
+	Unreachable   Verdict = "unreachable"   // no answer in time, or not a usable one
+	Configuration Verdict = "configuration" // the server is not as configured
+	Differs       Verdict = "differs"       // other tokens: no block behind the difference will ever match
+)
+
+var order = []Verdict{Equal, Absent, Inexact, Refused, Unreachable, Configuration, Differs}
+
+// Finding is one comparison.
+type Finding struct {
+	What       string      `json:"what"` // the conversation or the setting
+	Verdict    Verdict     `json:"verdict"`
+	Detail     string      `json:"detail,omitempty"`
+	Difference *Difference `json:"difference,omitempty"` // of Differs
+}
+
+// Difference is where two token lists part.
+type Difference struct {
+	Position  int   `json:"position"` // of the first token that differs
+	Ours      int64 `json:"ours"`     // its id; -1: the list has ended
+	Theirs    int64 `json:"theirs"`
+	OurLen    int   `json:"our_length"`
+	TheirsLen int   `json:"their_length"`
+}
+
+// Result is what is known of one worker.
+type Result struct {
+	Worker   string    `json:"worker"`
+	Model    string    `json:"model"`
+	At       time.Time `json:"at"`
+	Verdict  Verdict   `json:"verdict"` // the worst finding's
+	Findings []Finding `json:"findings"`
+}
+
+// Options are what a Prober stands on.
+type Options struct {
+	Workers []Worker
+	Budget  time.Duration         // for one worker's whole probe; 0: 20 s
+	Retry   time.Duration         // first wait for a worker that did not answer, doubled up to 64 times; 0: 5 s
+	Log     *zap.Logger           // nil: silent
+	Metrics prometheus.Registerer // nil: none
+}
+
+// Prober probes. Safe for concurrent use.
+type Prober struct {
+	opt     Options
+	asker   *asker
+	again   chan struct{}
+	total   *prometheus.CounterVec
+	mu      sync.Mutex
+	results []Result // by worker; a zero At: not probed yet
+}
+
+// New makes a prober; Run starts it.
+func New(opt Options) *Prober {
+	if opt.Budget <= 0 {
+		opt.Budget = 20 * time.Second
+	}
+	if opt.Retry <= 0 {
+		opt.Retry = 5 * time.Second
+	}
+	if opt.Log == nil {
+		opt.Log = zap.NewNop()
+	}
+	p := &Prober{opt: opt, asker: newAsker(), again: make(chan struct{}, 1), results: make([]Result, len(opt.Workers))}
+	p.total = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "probe_total",
+		Help: "Comparisons of a worker's tokens and settings with ours."}, []string{"worker", "verdict"})
+	if opt.Metrics != nil {
+		opt.Metrics.MustRegister(p.total)
+	}
+	for i, w := range opt.Workers {
+		p.results[i] = Result{Worker: w.Name, Model: w.Model, Verdict: Unreachable}
+	}
+	return p
+}
+
+// sideBySide bounds the workers that are asked at once.
+const sideBySide = 4
+
+// Run probes all workers, then those that did not answer, at growing distances, and all once more after each Again. It
+// returns when ctx ends.
+func (p *Prober) Run(ctx context.Context) {
+	defer p.asker.close()
+	all, wait := true, p.opt.Retry
+	for {
+		open := p.round(ctx, all)
+		var retry <-chan time.Time
+		if open {
+			retry = time.After(wait)
+			wait = min(2*wait, 64*p.opt.Retry)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.again:
+			all, wait = true, p.opt.Retry
+		case <-retry:
+			all = false
+		}
+	}
+}
+
+// Again asks for a probe of all workers. It does not wait; several calls before the probe count as one.
+func (p *Prober) Again() {
+	select {
+	case p.again <- struct{}{}:
+	default:
+	}
+}
+
+// Results gives what is known of each worker, in their order.
+func (p *Prober) Results() []Result {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.results)
+}
+
+// round probes all workers or those without an answer, and reports whether some are left without one.
+func (p *Prober) round(ctx context.Context, all bool) (open bool) {
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, sideBySide)
+	for i, old := range p.Results() {
+		if !all && old.Verdict != Unreachable {
+			continue
+		}
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			within, cancel := context.WithTimeout(ctx, p.opt.Budget)
+			defer cancel()
+			p.note(ctx, i, p.one(within, &p.opt.Workers[i]))
+		})
+	}
+	wg.Wait()
+	return slices.ContainsFunc(p.Results(), func(r Result) bool { return r.Verdict == Unreachable })
+}
+
+// note keeps a result and says what is new in it.
+func (p *Prober) note(ctx context.Context, i int, found []Finding) {
+	if ctx.Err() != nil {
+		return // we stop: what failed says nothing of the worker
+	}
+	w := &p.opt.Workers[i]
+	r := Result{Worker: w.Name, Model: w.Model, At: time.Now(), Verdict: Equal, Findings: found}
+	for _, f := range found {
+		p.total.WithLabelValues(w.Name, string(f.Verdict)).Inc()
+		if slices.Index(order, f.Verdict) > slices.Index(order, r.Verdict) {
+			r.Verdict = f.Verdict
+		}
+	}
+	p.mu.Lock()
+	old := p.results[i]
+	p.results[i] = r
+	p.mu.Unlock()
+	if old.Verdict != r.Verdict {
+		p.opt.Log.Info("worker probed", zap.String("worker", w.Name), zap.String("model", w.Model), zap.String("verdict", string(r.Verdict)))
+	}
+	for _, f := range found {
+		said := slices.ContainsFunc(old.Findings, func(o Finding) bool { return o.What == f.What && o.Verdict == f.Verdict && o.Detail == f.Detail })
+		if said || f.Verdict != Differs && f.Verdict != Configuration && f.Verdict != Refused {
+			continue
+		}
+		fields := []zap.Field{zap.String("worker", w.Name), zap.String("model", w.Model), zap.String("what", f.What), zap.String("verdict", string(f.Verdict)), zap.String("detail", f.Detail)}
+		if d := f.Difference; d != nil {
+			fields = append(fields, zap.Int("position", d.Position), zap.Int64("ours", d.Ours), zap.Int64("theirs", d.Theirs), zap.Int("our_length", d.OurLen), zap.Int("their_length", d.TheirsLen))
+		}
+		p.opt.Log.Warn("a worker does not see prompts as we do", fields...)
+	}
+}

@@ -1,0 +1,296 @@
+package probe
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sightline-router/sightline/internal/demo"
+	"github.com/sightline-router/sightline/internal/sim"
+	"github.com/sightline-router/sightline/mmhash"
+)
+
+const modelDir = "../../examples/models/qwen2.5-vl"
+
+// prompts is how simulated workers read requests, loaded once.
+var prompts = sync.OnceValues(func() (demo.Prompts, error) { return demo.NewPrompts(modelDir, "m", 16) })
+
+func load(t testing.TB, change func(*mmhash.Server)) *mmhash.Live {
+	t.Helper()
+	media, err := mmhash.NewMedia(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(media.Close)
+	s := mmhash.DefaultServer()
+	s.EngineModel = "m"
+	if change != nil {
+		change(&s)
+	}
+	m, err := mmhash.LoadLive("m", modelDir, s, media)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// worker starts a simulated one.
+func worker(t testing.TB, c sim.Config, edit func([]uint32) []uint32) *sim.Worker {
+	t.Helper()
+	read, err := prompts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Prompt = func(ctx context.Context, path string, body []byte) ([]sim.Prompt, error) {
+		ps, err := read(ctx, path, body)
+		if err == nil && edit != nil {
+			ps[0].Tokens = edit(ps[0].Tokens)
+		}
+		return ps, err
+	}
+	if c.Model == "" {
+		c.Model = "m"
+	}
+	w, err := sim.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Start()
+	t.Cleanup(w.Close)
+	return w
+}
+
+// probed is one round with one worker.
+func probed(t testing.TB, addr string, m *mmhash.Live, names ...string) Result {
+	t.Helper()
+	p := New(Options{Workers: []Worker{{Name: "w", Addr: addr, Model: "m", Names: append(names, "m"), Ours: m}}, Budget: 10 * time.Second})
+	p.round(t.Context(), true)
+	return p.Results()[0]
+}
+
+// brief is what a result says: "verdict: what=verdict …", without the equal ones.
+func brief(r Result) string {
+	out := string(r.Verdict) + ":"
+	for _, f := range r.Findings {
+		if f.Verdict != Equal {
+			out += " " + f.What + "=" + string(f.Verdict)
+		}
+	}
+	return out
+}
+
+func TestEqual(t *testing.T) {
+	r := probed(t, worker(t, sim.Config{}, nil).Addr(), load(t, nil))
+	if len(r.Findings) != 5 || brief(r) != "equal:" || r.Findings[4].What != "a picture" {
+		t.Errorf("%+v", r)
+	}
+}
+
+// Each difference is named by its place, and by what both sides have there.
+func TestDifferences(t *testing.T) {
+	m := load(t, nil)
+	for _, c := range []struct {
+		what string
+		edit func([]uint32) []uint32
+		want func(ours int) Difference
+	}{
+		{"another token", func(ids []uint32) []uint32 { ids[3] = 7; return ids }, func(n int) Difference { return Difference{3, 0, 7, n, n} }},
+		{"one more", func(ids []uint32) []uint32 { return append(ids, 9) }, func(n int) Difference { return Difference{n, -1, 9, n, n + 1} }},
+		{"one less", func(ids []uint32) []uint32 { return ids[:len(ids)-1] }, func(n int) Difference { return Difference{n - 1, 0, -1, n, n - 1} }},
+	} {
+		r := probed(t, worker(t, sim.Config{}, c.edit).Addr(), m)
+		if r.Verdict != Differs || len(r.Findings) != 5 {
+			t.Errorf("%s: %s", c.what, brief(r))
+			continue
+		}
+		for i, f := range r.Findings {
+			_, ours, err := read(t.Context(), m.Model(), cases(m.Model())[i])
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := c.want(len(ours))
+			if want.Ours == 0 {
+				want.Ours = int64(ours[want.Position])
+			}
+			if f.Difference == nil || *f.Difference != want || f.Detail == "" {
+				t.Errorf("%s, %s: %+v, want %+v", c.what, f.What, f.Difference, want)
+			}
+		}
+	}
+}
+
+func TestSettings(t *testing.T) {
+	m := load(t, func(s *mmhash.Server) { s.MaxModelLen = 5000 })
+	for _, c := range []struct {
+		sim   sim.Config
+		names []string
+		want  string
+	}{
+		{sim.Config{MaxModelLen: 5000}, nil, "equal:"},
+		{sim.Config{MaxModelLen: 5000, Version: "0.30.1"}, nil, "configuration: engine_version=configuration"},
+		{sim.Config{MaxModelLen: 4096}, nil, "configuration: max_model_len=configuration"},
+		{sim.Config{MaxModelLen: 5000, Model: "/models/other", ServedName: "m"}, nil, "configuration: engine_model=configuration"},
+		{sim.Config{MaxModelLen: 5000}, []string{"alias"}, "configuration: name=configuration"},
+		{sim.Config{MaxModelLen: 5000, Adapters: []sim.Adapter{{Name: "l", Path: "/l"}}}, nil, "equal:"},
+	} {
+		if r := probed(t, worker(t, c.sim, nil).Addr(), m, c.names...); brief(r) != c.want {
+			t.Errorf("%s, want %s: %+v", brief(r), c.want, r.Findings)
+		}
+	}
+}
+
+// What listens on the address may be anything.
+func TestHostileWorkers(t *testing.T) {
+	var elsewhere atomic.Int32
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
+	defer other.Close()
+	m := load(t, nil)
+	tokenize := func(answer string) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/tokenize" {
+				http.NotFound(w, r)
+				return
+			}
+			_, _ = io.WriteString(w, answer)
+		}
+	}
+	for _, c := range []struct {
+		what string
+		do   http.HandlerFunc
+		want string
+	}{
+		{"nothing there", http.NotFound, "absent: text=absent"},
+		{"a key is needed", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(401) }, "absent: text=absent"},
+		{"redirects", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other.URL, http.StatusTemporaryRedirect) }, "absent: text=absent"},
+		{"is loading", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }, "unreachable: /v1/models=unreachable"},
+		{"refuses", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(400) },
+			"refused: text=refused one turn=refused system and user=refused several turns=refused a picture=refused"},
+		{"no JSON", tokenize("<html>"), "unreachable: text=unreachable"},
+		{"other JSON", tokenize("{}"), "unreachable: text=unreachable"},
+		{"tokens are no numbers", tokenize(`{"tokens":["a",-1]}`), "unreachable: text=unreachable"},
+		{"without end", func(w http.ResponseWriter, r *http.Request) {
+			line := []byte(strings.Repeat("[", 1<<16))
+			for r.Context().Err() == nil {
+				if _, err := w.Write(line); err != nil {
+					return
+				}
+			}
+		}, "unreachable: /v1/models=unreachable"},
+		{"hangs up", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, "unreachable: /v1/models=unreachable"},
+		{"no tokens", tokenize(`{"tokens":[]}`), "differs: text=differs one turn=differs system and user=differs several turns=differs a picture=differs"},
+	} {
+		s := httptest.NewServer(c.do)
+		if r := probed(t, s.Listener.Addr().String(), m); brief(r) != c.want {
+			t.Errorf("%s: %s, want %s", c.what, brief(r), c.want)
+		}
+		s.Close()
+	}
+	if elsewhere.Load() != 0 {
+		t.Error("a redirect was followed")
+	}
+}
+
+// A worker that never answers costs the budget, not more.
+func TestBudget(t *testing.T) {
+	hung := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	defer hung.Close()
+	p := New(Options{Workers: []Worker{{Name: "w", Addr: hung.Listener.Addr().String(), Model: "m", Ours: load(t, nil)}}, Budget: 50 * time.Millisecond})
+	if open := p.round(t.Context(), true); !open || p.Results()[0].Verdict != Unreachable {
+		t.Errorf("%+v", p.Results()[0])
+	}
+}
+
+// SGLang's endpoint takes text: our rendered conversation goes there, without special tokens added.
+func TestSGLang(t *testing.T) {
+	m := load(t, func(s *mmhash.Server) { s.Engine, s.EngineVersion = "sglang", "0.5.23" })
+	var bodies []map[string]any
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/models" {
+			_, _ = io.WriteString(w, `{"data":[{"id":"m","root":"whatever","max_model_len":32768}]}`)
+			return
+		}
+		if r.URL.Path != "/tokenize" {
+			t.Errorf("asked for %s", r.URL.Path)
+		}
+		var body map[string]any
+		if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
+			t.Error(err)
+		}
+		bodies = append(bodies, body)
+		_, ids, err := read(r.Context(), m.Model(), one{path: "/v1/completions", body: body})
+		if err != nil {
+			t.Error(err)
+		}
+		_ = json.NewEncoder(w).Encode(map[string]any{"tokens": ids})
+	}))
+	defer s.Close()
+	r := probed(t, s.Listener.Addr().String(), m)
+	if brief(r) != "equal:" || len(r.Findings) != 4 {
+		t.Errorf("%+v", r)
+	}
+	for i, b := range bodies {
+		if _, text := b["prompt"].(string); !text || (b["add_special_tokens"] == false) != (i > 0) {
+			t.Errorf("body %d: %v", i, b)
+		}
+	}
+}
+
+// In the background: what does not answer is asked again, the rest is left alone until Again.
+func TestRun(t *testing.T) {
+	var ready atomic.Bool
+	good := worker(t, sim.Config{}, nil)
+	late := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !ready.Load() {
+			w.WriteHeader(503)
+			return
+		}
+		http.NotFound(w, r)
+	}))
+	defer late.Close()
+	m := load(t, nil)
+	reg := prometheus.NewRegistry()
+	p := New(Options{Workers: []Worker{{Name: "good", Addr: good.Addr(), Model: "m", Ours: m}, {Name: "late", Addr: late.Listener.Addr().String(), Model: "m", Ours: m}},
+		Retry: time.Millisecond, Metrics: reg})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { p.Run(ctx); close(done) }()
+	defer func() { cancel(); <-done }()
+	counted := func(worker string, v Verdict) (n int) {
+		all, err := reg.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range all {
+			for _, m := range f.GetMetric() {
+				if m.GetLabel()[0].GetValue() == string(v) && m.GetLabel()[1].GetValue() == worker || m.GetLabel()[0].GetValue() == worker && m.GetLabel()[1].GetValue() == string(v) {
+					n = int(m.GetCounter().GetValue())
+				}
+			}
+		}
+		return n
+	}
+	until := func(what string, cond func() bool) {
+		t.Helper()
+		if err := demo.WaitFor(t.Context(), what, cond); err != nil {
+			t.Fatal(err, fmt.Sprintf("%+v", p.Results()))
+		}
+	}
+	until("three tries", func() bool { return counted("late", Unreachable) >= 3 })
+	ready.Store(true)
+	until("an answer", func() bool { return p.Results()[1].Verdict == Absent })
+	if n := counted("good", Equal); n != 5 {
+		t.Errorf("%d comparisons of a worker that answered at once", n)
+	}
+	p.Again()
+	until("a second probe", func() bool { return counted("good", Equal) == 10 })
+}

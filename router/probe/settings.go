@@ -1,0 +1,64 @@
+package probe
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/sightline-router/sightline/mmhash"
+)
+
+// served is one model of /v1/models; the first is the base model, adapters follow.
+type served struct {
+	ID     string `json:"id"`
+	Root   string `json:"root"`
+	MaxLen int    `json:"max_model_len"`
+}
+
+// settings compares what a server says of itself with the configuration: /v1/models gives its names, max_model_len and,
+// in vLLM, --model as root; vLLM's /version gives the release. /server_info of SGLang is never asked: it shows keys.
+func (p *Prober) settings(ctx context.Context, w *Worker, m *mmhash.Model) (found []Finding) {
+	s := &m.Server
+	wrong := func(key, format string, args ...any) {
+		found = append(found, Finding{What: key, Verdict: Configuration, Detail: fmt.Sprintf(format, args...)})
+	}
+	// missing keeps an endpoint that is not there from being news, and one that does not answer from being silent.
+	missing := func(path string, err error) bool {
+		if err != nil && verdictOf(err) == Unreachable {
+			found = append(found, Finding{What: path, Verdict: Unreachable, Detail: err.Error()})
+		}
+		return err != nil
+	}
+	var models struct {
+		Data []served `json:"data"`
+	}
+	if err := p.asker.ask(ctx, w.Addr, "/v1/models", nil, &models); !missing("/v1/models", err) && len(models.Data) > 0 {
+		for _, name := range w.Names {
+			if !slices.ContainsFunc(models.Data, func(one served) bool { return one.ID == name }) {
+				wrong("name", "the worker serves no model called %q", name)
+			}
+		}
+		base := models.Data[0]
+		if s.Engine == "vllm" && base.Root != "" && base.Root != s.EngineModel {
+			wrong("engine_model", "configured %q, the worker says %.200q: its names of pictures differ from ours", s.EngineModel, base.Root)
+		}
+		if s.MaxModelLen > 0 && base.MaxLen > 0 && base.MaxLen != s.MaxModelLen {
+			wrong("max_model_len", "configured %d, the worker says %d", s.MaxModelLen, base.MaxLen)
+		}
+	} else if len(found) > 0 {
+		return found
+	}
+	if s.Engine != "vllm" {
+		return found
+	}
+	var release struct {
+		Version string `json:"version"`
+	}
+	if err := p.asker.ask(ctx, w.Addr, "/version", nil, &release); !missing("/version", err) && release.Version != "" {
+		ours, _ := mmhash.ParseVersion(s.EngineVersion)
+		if theirs, err := mmhash.ParseVersion(release.Version); err != nil || theirs != ours {
+			wrong("engine_version", "configured %s, the worker says %.100q", s.EngineVersion, release.Version)
+		}
+	}
+	return found
+}
