@@ -125,6 +125,14 @@ func (m *Model) settings(req *chat.Request) (s settings, err error) {
 			return s, refuse(400, "documents cannot be read")
 		}
 	}
+	if s.kwargs != nil && m.opt.Engine == "vllm" { // these two count as if they stood in the request
+		if v, ok := s.kwargs.Get("tools"); ok && v.Kind() == template.KindList {
+			s.tools = v
+		}
+		if v, ok := s.kwargs.Get("documents"); ok && s.documents.IsNone() {
+			s.documents = v
+		}
+	}
 	if v := req.Fields["reasoning_effort"]; v.Type != gjson.Null {
 		if s.effort, err = template.FromJSON(req.Body.Full(v)); err != nil {
 			return s, refuse(400, "reasoning_effort cannot be read")

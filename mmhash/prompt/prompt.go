@@ -113,55 +113,12 @@ func Load(dir string, opt Options) (*Model, error) {
 		return nil, err
 	}
 	m.modelType = d.modelType
-	if m.opt.Engine == "vllm" && d.templates.missing() {
-		fallback := fallbackTemplate(d.modelType, dir)
-		d.templates = templates{plain: fallback, tools: fallback}
-	}
 	m.cache = m.tok.NewCache(cacheBytes, rand.Uint64())
-	if opt.TemplateFile != "" {
-		text, err := os.ReadFile(opt.TemplateFile)
-		if err != nil && strings.ContainsAny(opt.TemplateFile, "{}\n") { // as the engines: no such file, but a template
-			text, err = []byte(opt.TemplateFile), nil
-		}
-		if err != nil {
-			return nil, fmt.Errorf("chat_template: %w", err)
-		}
-		d.templates = templates{plain: string(text), tools: string(text)}
-	} else if m.opt.Engine != "vllm" {
-		d.templates.plain = d.templates.tokenizer
-	}
-	if m.mistral != nil {
-		d.templates = templates{}
-	}
-	if m.plain, err = m.compile(d.templates.plain); err != nil {
+	if err := m.loadTemplates(d.templates, dir); err != nil {
 		return nil, err
 	}
-	m.tools = m.plain
-	if d.templates.tools != d.templates.plain {
-		if m.tools, err = m.compile(d.templates.tools); err != nil {
-			return nil, err
-		}
-	}
-	if m.opaque = opaque(m.opt, d.modelType, dir); m.mistral != nil {
-		m.opaque = ErrMistral
-	}
-	m.messagesRules()
-	names := make([]string, 0, len(d.special))
-	for k := range d.special {
-		names = append(names, k)
-	}
-	slices.Sort(names)
-	for _, k := range names {
-		m.vars.Set(k, template.String(d.special[k]))
-	}
-	if opt.TemplateKwargs != "" {
-		kw, err := template.FromJSON(opt.TemplateKwargs)
-		if err != nil {
-			return nil, fmt.Errorf("default_chat_template_kwargs: %w", err)
-		}
-		for _, e := range kw.Dict().Entries() {
-			m.vars.Set(e.Key.Text(), e.Value)
-		}
+	if err := m.loadVariables(d.special); err != nil {
+		return nil, err
 	}
 	var server vision.Kwargs
 	if opt.ProcessorKwargs != "" {
@@ -175,6 +132,69 @@ func Load(dir string, opt Options) (*Model, error) {
 	}
 	m.vision, m.visErr = vision.Load(os.DirFS(dir), toks, vision.Options{Engine: opt.Engine, ProcessorKwargs: server, MistralFormat: m.mistral != nil})
 	return m, nil
+}
+
+// loadTemplates picks the templates that the server will use, and compiles them.
+func (m *Model) loadTemplates(own templates, dir string) (err error) {
+	switch file := m.opt.TemplateFile; {
+	case m.mistral != nil:
+		m.opaque = ErrMistral
+		own = templates{}
+	case file != "":
+		text, err := os.ReadFile(file)
+		if err != nil && strings.ContainsAny(file, "{}\n") { // as the engines: no such file, but a template
+			text, err = []byte(file), nil
+		}
+		if err != nil {
+			return fmt.Errorf("chat_template: %w", err)
+		}
+		own = templates{plain: string(text), tools: string(text)}
+	case m.opt.Engine != "vllm":
+		own.plain = own.tokenizer
+	case own.missing():
+		fallback := fallbackTemplate(m.modelType, dir)
+		own = templates{plain: fallback, tools: fallback}
+	}
+	if m.opaque == nil {
+		m.opaque = opaque(m.opt, m.modelType, dir)
+	}
+	if m.plain, err = m.compile(own.plain); err != nil {
+		return err
+	}
+	m.tools = m.plain
+	if own.tools != own.plain {
+		if m.tools, err = m.compile(own.tools); err != nil {
+			return err
+		}
+	}
+	m.messagesRules()
+	return nil
+}
+
+// loadVariables sets what templates see in every request: special tokens and the server's default kwargs.
+func (m *Model) loadVariables(special map[string]string) error {
+	names := make([]string, 0, len(special))
+	for k := range special {
+		names = append(names, k)
+	}
+	slices.Sort(names)
+	for _, k := range names {
+		m.vars.Set(k, template.String(special[k]))
+	}
+	if m.opt.TemplateKwargs == "" {
+		return nil
+	}
+	kw, err := template.FromJSON(m.opt.TemplateKwargs)
+	if err != nil {
+		return fmt.Errorf("default_chat_template_kwargs: %w", err)
+	}
+	if kw.Dict() == nil {
+		return errors.New("default_chat_template_kwargs: want a JSON object, such as {\"enable_thinking\": false}")
+	}
+	for _, e := range kw.Dict().Entries() {
+		m.vars.Set(e.Key.Text(), e.Value)
+	}
+	return nil
 }
 
 // loadTokenizer reads the tokenizer as the server does.

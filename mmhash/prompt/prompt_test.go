@@ -202,7 +202,7 @@ func TestUnpredicted(t *testing.T) {
 // Which form an engine gives to the same messages.
 func TestEngineForms(t *testing.T) {
 	dump := filepath.Join(t.TempDir(), "dump.jinja")
-	if err := os.WriteFile(dump, []byte("{{ messages | tojson }}{{ tools | tojson }}{{ x is defined }}"), 0o644); err != nil {
+	if err := os.WriteFile(dump, []byte("{{ messages | tojson }}{{ tools | tojson }}{{ x is defined }}{{ documents | tojson }}"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	models := map[string]*Model{}
@@ -212,6 +212,8 @@ func TestEngineForms(t *testing.T) {
 		{"sglang: a tool's keys", "sglang dump", `{"messages":[{"role":"user","content":"a"}],"tools":[{"function":{"z":1,"parameters":{},"name":"f"}}]}`,
 			`[{"type": "function", "function": {"parameters": {}, "name": "f", "description": null}, "defer_loading": null}]`},
 		{"vllm: a null among the kwargs is not given", "vllm dump", `{"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":{"x":null}}`, "nullFalse"},
+		{"vllm: documents among the kwargs", "vllm dump", `{"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":{"documents":[1]}}`, "nullFalse[1]"},
+		{"vllm: documents of the request go before", "vllm dump", `{"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":{"documents":[1]},"documents":[2]}`, "nullFalse[2]"},
 		{"sglang: a null is", "sglang dump", `{"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":{"x":null}}`, "nullTrue"},
 		{"sglang: texts joined by blanks", "sglang dump", `{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}]}`, `"content": "a b"`},
 		{"vllm: texts joined by newlines", "vllm dump", `{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}]}`, `"content": "a\nb"`},
