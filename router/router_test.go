@@ -271,10 +271,10 @@ func TestEngineFindsLess(t *testing.T) {
 		t.Errorf("after a report that agrees: %+v", again)
 	}
 	e := w.decide(body)
-	w.Observe(Outcome{ID: e.ID, Phase: Ended, Code: 200, CachedTokens: 160})
+	w.Observe(Outcome{ID: e.ID, Phase: Ended, Code: 200, CachedTokens: 480})
 	w.now = w.now.Add(time.Minute)
-	if f := w.decide(body); f.CachedTokens != 160 {
-		t.Errorf("after a report of 160 cached tokens %d are predicted", f.CachedTokens)
+	if f := w.decide(body); f.CachedTokens != 480 {
+		t.Errorf("after a report of 480 cached tokens: %+v", f)
 	}
 }
 
