@@ -120,7 +120,10 @@ var userNumber atomic.Int64
 
 func post(t testing.TB, l *demo.Lab, body map[string]any, header http.Header) result {
 	t.Helper()
-	user := fmt.Sprint("e2e-", userNumber.Add(1))
+	user, own := body["user"].(string)
+	if !own {
+		user = fmt.Sprint("e2e-", userNumber.Add(1))
+	}
 	for k, v := range map[string]any{"model": demo.ModelName, "max_tokens": 2, "user": user} {
 		if _, set := body[k]; !set {
 			body[k] = v

@@ -34,7 +34,9 @@ type LabOptions struct {
 	Blocks   int     // of a worker's cache; 0: the simulator's default
 	// Without leaves Sightline away: Envoy then spreads requests round robin.
 	Without bool
-	Log     io.Writer // Sightline's and the agents' own output; nil: standard error
+	// Config, if set, may change Sightline's configuration, as the YAML file's keys, before it is written.
+	Config func(keys map[string]any)
+	Log    io.Writer // Sightline's and the agents' own output; nil: standard error
 }
 
 // Lab is the whole on one machine: simulated workers in this process; Sightline, its agents and Envoy in processes of
@@ -139,13 +141,17 @@ func (l *Lab) configure(listen string) error {
 	if err != nil {
 		return err
 	}
-	text, err := yaml.Marshal(map[string]any{
+	keys := map[string]any{
 		"listen": listen, "admin": l.Admin, "log_level": "error",
 		"nats":    map[string]any{"listen": l.nats, "dir": filepath.Join(l.dir, "nats")},
 		"media":   map[string]any{"allow": []string{"127.0.0.0/8"}},
 		"models":  []any{map[string]any{"name": ModelName, "dir": dir}},
 		"workers": list,
-	})
+	}
+	if l.o.Config != nil {
+		l.o.Config(keys)
+	}
+	text, err := yaml.Marshal(keys)
 	if err != nil {
 		return err
 	}

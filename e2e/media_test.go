@@ -1,0 +1,286 @@
+package e2e
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/internal/demo"
+	"github.com/sightline-router/sightline/internal/sim"
+	"github.com/sightline-router/sightline/mmhash/media"
+)
+
+// What reaches the workers of a request's media, and of what clients must not say: bodies as workers see them, through a
+// real Envoy.
+
+// received are the bodies that workers read, by the request's user field.
+type received struct{ byUser sync.Map }
+
+// watch has a lab's workers keep what they read.
+func (r *received) watch(o *demo.LabOptions) {
+	inner := o.Prompts
+	o.Prompts = func(ctx context.Context, path string, body []byte) ([]sim.Prompt, error) {
+		r.byUser.Store(gjson.GetBytes(body, "user").Str, string(body))
+		return inner(ctx, path, body)
+	}
+}
+
+func (r *received) body(user string) string {
+	b, _ := r.byUser.Load(user)
+	s, _ := b.(string)
+	return s
+}
+
+func contentID(t *testing.T, file []byte) string {
+	t.Helper()
+	f, err := media.Identify(media.File(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f.ID.String()
+}
+
+// countingHost serves pictures and counts, by file name.
+func countingHost(t *testing.T, files map[string][]byte) (url string, count func(name string) int) {
+	t.Helper()
+	var mu sync.Mutex
+	n := map[string]int{}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name := filepath.Base(r.URL.Path)
+		mu.Lock()
+		n[name]++
+		mu.Unlock()
+		w.Header().Set("Content-Type", "image/jpeg")
+		w.Header().Set("Cache-Control", "max-age=600")
+		_, _ = w.Write(files[name])
+	}))
+	t.Cleanup(s.Close)
+	return s.URL, func(name string) int {
+		mu.Lock()
+		defer mu.Unlock()
+		return n[name]
+	}
+}
+
+func picturePart(url string, more map[string]any) map[string]any {
+	p := map[string]any{"type": "image_url", "image_url": map[string]any{"url": url}}
+	maps.Copy(p, more)
+	return p
+}
+
+func request(user, question string, parts ...any) map[string]any {
+	return map[string]any{"user": user, "messages": []any{map[string]any{"role": "user", "content": append(parts, map[string]any{"type": "text", "text": question})}}}
+}
+
+// names are the identifiers under which a worker holds blocks.
+func names(w *sim.Worker) map[string]bool {
+	out := map[string]bool{}
+	for _, b := range w.Blocks() {
+		for _, k := range b.ExtraKeys {
+			if pair, ok := k.([]any); ok && len(pair) == 2 {
+				out[fmt.Sprint(pair[0])] = true
+			}
+		}
+	}
+	return out
+}
+
+// No field of the table reaches a worker, whether Sightline knows the model or not; all else does, byte for byte.
+func TestSteeringFieldsNeverArrive(t *testing.T) {
+	for name, config := range map[string]func(map[string]any){
+		"known model":   nil,
+		"unknown model": func(keys map[string]any) { keys["models"].([]any)[0].(map[string]any)["name"] = "another" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got received
+			l := startLab(t, func(o *demo.LabOptions) { o.Config = config; got.watch(o) })
+			url := dataURL(photo(20))
+			clean := `{"model":"` + demo.ModelName + `","max_tokens":1,"user":%q,"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"` + url + `"}}]}]}`
+			for i, c := range []struct{ old, new string }{
+				{`"max_tokens"`, `"routed_dp_rank":1,"max_tokens"`},
+				{`"max_tokens"`, `"data_parallel_rank":1,"max_tokens"`},
+				{`"max_tokens"`, `"bootstrap_host":"10.0.0.1","bootstrap_port":1,"bootstrap_room":2,"max_tokens"`},
+				{`"max_tokens"`, `"kv_transfer_params":{"do_remote_prefill":true,"remote_host":"10.0.0.1"},"max_tokens"`},
+				{`"max_tokens"`, `"kv_transfer_params":1,"kv_trans\u0066er_params":{"remote_host":"10.0.0.1"},"max_tokens"`},
+				{`"max_tokens"`, `"ec_transfer_params":{},"max_tokens"`},
+				{`"max_tokens"`, `"disaggregated_params":{"request_type":"generation_only"},"max_tokens"`},
+				{`"max_tokens"`, `"mm_hashes":["00"],"mm_content_hashes":["00"],"max_tokens"`},
+				{`{"url"`, `{"content_hash":"sha256:00","url"`},
+				{`"type":"image_url"`, `"uuid":"theirs","type":"image_url"`},
+				{`}]}]}`, `,"uuid":"a","u\u0075id":"b"}]}]}`},
+			} {
+				user := fmt.Sprint(name, "-", i)
+				want := fmt.Sprintf(clean, user)
+				sent := strings.Replace(want, c.old, c.new, 1)
+				r := raws(t, l, []byte(sent), nil)
+				if body := got.body(user); r.status != 200 || body != want {
+					t.Errorf("%s: status %d, the worker got %.300s", c.new, r.status, body)
+				}
+			}
+			user := name + "-args"
+			want := strings.Replace(fmt.Sprintf(clean, user), `"max_tokens"`, `"vllm_xargs":{"n":1},"max_tokens"`, 1)
+			r := raws(t, l, []byte(strings.Replace(want, `"n":1`, `"kv_cache_report_mode":"full","n":1`, 1)), nil)
+			if body := got.body(user); r.status != 200 || body != want {
+				t.Errorf("kv_cache_report_mode: status %d, the worker got %.300s", r.status, body)
+			}
+			lax := raws(t, l, []byte(strings.Replace(fmt.Sprintf(clean, name+"-nan"), `"max_tokens"`, `"x":NaN,"kv_transfer_params":{},"max_tokens"`, 1)), nil)
+			if lax.status != 400 || got.body(name+"-nan") != "" {
+				t.Errorf("NaN: status %d, the worker got %.300s", lax.status, got.body(name+"-nan"))
+			}
+		})
+	}
+}
+
+// Injected: workers hold a picture under its content id, and we predict what they report.
+func TestInjectedNames(t *testing.T) {
+	var got received
+	l := startLab(t, func(o *demo.LabOptions) {
+		got.watch(o)
+		o.Config = func(keys map[string]any) { keys["models"].([]any)[0].(map[string]any)["media_names"] = "injected" }
+	})
+	file := photo(21)
+	id := contentID(t, file)
+	host, _ := countingHost(t, map[string][]byte{"a.jpg": file})
+	first := post(t, l, request("inject-1", "What is this?", picturePart(dataURL(file), nil)), nil)
+	awaitExact(t, l, first.worker, first.prompt)
+	if held := names(l.Sims[first.worker]); len(held) != 1 || !held[id] {
+		t.Errorf("the worker holds blocks under %v, want %s", held, id)
+	}
+	second := post(t, l, request("inject-2", "And how old is it?", picturePart(dataURL(file), map[string]any{"uuid": "of a client"})), nil)
+	if d := lastDecision(t, l); second.worker != first.worker || second.cached < 380 || int(d.Get("cached_tokens").Int()) != second.cached || d.Get("reason").Str != "exact" {
+		t.Errorf("again: worker %d (first %d), %d cached, decision %s", second.worker, first.worker, second.cached, d.Raw)
+	}
+	for user, url := range map[string]string{"inject-1": dataURL(file), "inject-2": dataURL(file)} {
+		part := gjson.Get(got.body(user), "messages.0.content.0")
+		if part.Get("uuid").Str != id || part.Get("image_url.url").Str != url {
+			t.Errorf("%s: the worker got %.200s … %s", user, got.body(user), part.Get("uuid").Raw)
+		}
+	}
+	// By URL the worker fetches for itself: no name of ours, since its bytes may be others.
+	third := post(t, l, request("inject-3", "What is this?", picturePart(host+"/a.jpg", nil)), nil)
+	d := lastDecision(t, l)
+	if uuid := gjson.Get(got.body("inject-3"), "messages.0.content.0.uuid"); third.status != 200 || uuid.Exists() || int(d.Get("cached_tokens").Int()) != third.cached {
+		t.Errorf("by URL: status %d, uuid %s, %d cached, decision %s", third.status, uuid.Raw, third.cached, d.Raw)
+	}
+}
+
+// With the relay the image host sees one download, whoever asks and as often as they ask; workers load from Sightline.
+func TestRelay(t *testing.T) {
+	for _, inject := range []bool{false, true} {
+		t.Run(fmt.Sprint("injected ", inject), func(t *testing.T) {
+			var got received
+			at := "http://" + freeAddr(t)
+			l := startLab(t, func(o *demo.LabOptions) {
+				got.watch(o)
+				o.Config = func(keys map[string]any) {
+					m := keys["media"].(map[string]any)
+					m["budget"] = "5s" // the machine may be busy: what is late keeps its URL
+					m["relay"] = map[string]any{"listen": strings.TrimPrefix(at, "http://"), "url": at + "/pictures", "data_urls": true}
+					if inject {
+						keys["models"].([]any)[0].(map[string]any)["media_names"] = "injected"
+					}
+				}
+			})
+			a, b := photo(22), photo(23)
+			host, downloads := countingHost(t, map[string][]byte{"a.jpg": a, "b.jpg": b})
+			id := contentID(t, a)
+			first := post(t, l, request("relay-0", "What is this?", picturePart(host+"/a.jpg", nil)), nil)
+			awaitExact(t, l, first.worker, first.prompt)
+			for i, url := range []string{host + "/a.jpg", host + "/a.jpg", dataURL(a)} {
+				r := post(t, l, request(fmt.Sprint("relay-", i+1), fmt.Sprintf("Question %d?", i), picturePart(url, nil)), nil)
+				if d := lastDecision(t, l); r.status != 200 || r.worker != first.worker || r.cached < 380 || int(d.Get("cached_tokens").Int()) != r.cached || d.Get("reason").Str != "exact" {
+					t.Errorf("%.40s: worker %d (first %d), %d cached, decision %s", url, r.worker, first.worker, r.cached, d.Raw)
+				}
+			}
+			var link string
+			for i := range 4 {
+				part := gjson.Get(got.body(fmt.Sprint("relay-", i)), "messages.0.content.0")
+				link = part.Get("image_url.url").Str
+				if !strings.HasPrefix(link, at+"/pictures/"+id+"?") || (part.Get("uuid").Str == id) != inject {
+					t.Errorf("request %d: the worker got %.300s", i, part.Raw)
+				}
+			}
+			if held := names(l.Sims[first.worker]); len(held) != 1 || held[id] != inject {
+				t.Errorf("the worker holds blocks under %v; the content id is %s", held, id)
+			}
+			two := post(t, l, request("relay-two", "Which is nicer?", picturePart(host+"/a.jpg", nil), picturePart(host+"/b.jpg", nil)), nil)
+			if d := lastDecision(t, l); two.status != 200 || int(d.Get("cached_tokens").Int()) != two.cached {
+				t.Errorf("two pictures: status %d, %d cached, decision %s", two.status, two.cached, d.Raw)
+			}
+			if downloads("a.jpg") != 1 || downloads("b.jpg") != 1 {
+				t.Errorf("the image host saw %d and %d downloads, want 1 each", downloads("a.jpg"), downloads("b.jpg"))
+			}
+			for name, c := range map[string]struct {
+				url  string
+				code int
+			}{"as it is": {link, 200}, "longer": {strings.Replace(link, "e=", "e=1", 1), 403}, "unsigned": {link[:strings.Index(link, "?")], 403}} {
+				resp, err := http.Get(c.url)
+				if err != nil {
+					t.Fatal(err)
+				}
+				body, _ := io.ReadAll(resp.Body)
+				resp.Body.Close()
+				if resp.StatusCode != c.code || (c.code == 200) != (string(body) == string(a)) {
+					t.Errorf("%s: status %d, want %d", name, resp.StatusCode, c.code)
+				}
+			}
+			if metric(t, l, "sightline_relay", "served") < 3 || metric(t, l, "sightline_relay", "pictures") != 2 {
+				t.Errorf("served %v, pictures %v", metric(t, l, "sightline_relay", "served"), metric(t, l, "sightline_relay", "pictures"))
+			}
+		})
+	}
+}
+
+// BenchmarkBodyEdit: four pictures of 3.7 MB through Envoy, with the body as it is and sent back.
+func BenchmarkBodyEdit(b *testing.B) {
+	big := make([]byte, 2_775_000)
+	copy(big, "\xff\xd8\xff\xe0")
+	body := func(uuid string) []byte {
+		var parts []any
+		for range 4 {
+			parts = append(parts, picturePart("data:image/jpeg;base64,"+base64.StdEncoding.EncodeToString(big), nil))
+		}
+		m := request("bench", "?", parts...)
+		m["model"], m["max_tokens"] = "unknown", 1
+		if uuid != "" {
+			m["kv_transfer_params"] = uuid
+		}
+		raw, err := json.Marshal(m)
+		if err != nil {
+			b.Fatal(err)
+		}
+		return raw
+	}
+	bin, err := product()
+	if err != nil {
+		b.Fatal(err)
+	}
+	p, err := prompts()
+	if err != nil {
+		b.Fatal(err)
+	}
+	l, err := demo.StartLab(b.Context(), demo.LabOptions{Self: bin, Envoy: binary(b), ModelDir: modelDir, Prompts: p, Log: new(lockedBuffer)})
+	defer l.Stop()
+	if err != nil {
+		b.Fatal(err)
+	}
+	for name, raw := range map[string][]byte{"untouched": body(""), "edited": body("x")} {
+		b.Run(name, func(b *testing.B) {
+			b.SetBytes(int64(len(raw)))
+			for b.Loop() {
+				raws(b, l, raw, nil) // the worker answers that it has no such model
+			}
+		})
+	}
+}
