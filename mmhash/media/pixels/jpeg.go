@@ -107,7 +107,7 @@ func decodeJPEG(file []byte, lim Limits) (*RGB, error) {
 			}
 		case marker >= 0xC0 && marker <= 0xC2:
 			err = d.frame(seg, marker == 0xC2, lim)
-		case marker >= 0xC3 && marker <= 0xCF && marker != 0xC8 && marker != 0xCC:
+		case marker >= 0xC3 && marker <= 0xCF && marker != 0xCC:
 			err = bad(header.Unsupported, "coding process SOF%d", marker-0xC0)
 		case marker == 0xDA:
 			if d.out != nil {
@@ -125,8 +125,6 @@ func decodeJPEG(file []byte, lim Limits) (*RGB, error) {
 			} else if err = d.keep(s, lim); err == nil {
 				err = d.coefficients(s)
 			}
-		case marker < 0xC0, marker == 0xDE, marker == 0xDF, marker == 0xC8, marker >= 0xF0 && marker < 0xFE:
-			err = bad(header.Malformed, "marker %#x", marker)
 		}
 		if err != nil {
 			return nil, err
@@ -153,6 +151,8 @@ func (d *jpeg) segment() (marker byte, seg []byte, err error) {
 			continue
 		case marker == 0xD8:
 			return 0, nil, bad(header.Malformed, "second start of image")
+		case marker < 0xC0, marker == 0xC8, marker == 0xDE, marker == 0xDF, marker >= 0xF0 && marker < 0xFE:
+			return 0, nil, bad(header.Malformed, "marker %#x", marker)
 		case marker == 0xD9:
 			return marker, nil, nil
 		}
