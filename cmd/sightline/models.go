@@ -11,6 +11,7 @@ import (
 	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/probe"
 )
 
 // lookEvery is how often model directories are looked at.
@@ -59,4 +60,22 @@ func watchModels(ctx context.Context, models []router.Model, reg prometheus.Regi
 			changed()
 		})
 	}
+}
+
+// startProbe compares the workers' tokens with ours in the background, until ctx ends; nil if that is switched off.
+func startProbe(ctx context.Context, cfg config.Config, models []router.Model, reg prometheus.Registerer, log *zap.Logger) *probe.Prober {
+	if !cfg.Probe {
+		return nil
+	}
+	o := probe.Options{Log: log, Metrics: reg}
+	for _, w := range cfg.Workers {
+		for _, m := range models {
+			if m.Name == w.Model {
+				o.Workers = append(o.Workers, probe.Worker{Name: w.Name, Addr: w.Addr, Model: m.Name, Names: append([]string{m.Name}, m.Aliases...), Ours: m.Prompts})
+			}
+		}
+	}
+	p := probe.New(o)
+	go p.Run(ctx)
+	return p
 }

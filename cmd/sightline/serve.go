@@ -95,7 +95,8 @@ func serve(ctx context.Context, cfg config.Config, models []router.Model, media 
 		return err
 	}
 	defer relayed.Close()
-	watchModels(ctx, models, reg, log, func() {})
+	prober := startProbe(ctx, cfg, models, reg, log)
+	watchModels(ctx, models, reg, log, prober.Again)
 	r := router.New(router.Options{Models: models, Fleet: fl, Index: ix, PredictedTTL: cfg.Index.PredictedTTL, Log: log, Metrics: reg})
 	srv, err := extproc.New(r.Decide, r.Observe, extproc.Options{MaxBody: int(cfg.BodyLimit), Log: log, Metrics: reg})
 	if err != nil {
@@ -110,7 +111,7 @@ func serve(ctx context.Context, cfg config.Config, models []router.Model, media 
 	go func() { done <- srv.Serve(serving, lis) }()
 	if cfg.Admin != "" {
 		web := &http.Server{ReadHeaderTimeout: 5 * time.Second, Handler: admin.Handler(admin.State{
-			Version: version, Router: r, Gatherer: reg, Workers: func() []admin.Worker { return sources.rows(ix) },
+			Version: version, Router: r, Gatherer: reg, Workers: func() []admin.Worker { return sources.rows(ix) }, Probe: prober,
 			Ready: func() error {
 				if len(cfg.Workers) == 0 {
 					return errors.New("no workers are configured")

@@ -5,6 +5,7 @@
 //	/healthz     200 while the process lives; /readyz: 200 once it can decide
 //	/decisions   the last decisions as JSON (?n=20, ?id=…)
 //	/workers     the workers as JSON
+//	/probes      what workers answered when asked for their tokens and settings, as JSON; POST asks them again
 //
 // Nothing here shows a prompt, an image or a key. Bind it to loopback or a private network: it has no login.
 package admin
@@ -21,6 +22,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/probe"
 )
 
 //go:embed page.html
@@ -48,6 +50,7 @@ type State struct {
 	Router   *router.Router
 	Workers  func() []Worker
 	Gatherer prometheus.Gatherer
+	Probe    *probe.Prober // nil: none
 }
 
 // Handler serves the pages.
@@ -83,6 +86,13 @@ func Handler(s State) http.Handler {
 		answer(w, s.Router.Recent(n))
 	})
 	mux.HandleFunc("GET /workers", func(w http.ResponseWriter, r *http.Request) { answer(w, s.Workers()) })
+	if s.Probe != nil {
+		mux.HandleFunc("GET /probes", func(w http.ResponseWriter, r *http.Request) { answer(w, s.Probe.Results()) })
+		mux.HandleFunc("POST /probes", func(w http.ResponseWriter, r *http.Request) {
+			s.Probe.Again()
+			w.WriteHeader(http.StatusAccepted)
+		})
+	}
 	return mux
 }
 
@@ -96,6 +106,7 @@ type view struct {
 	Version   string
 	NotReady  string
 	Workers   []Worker
+	Probes    []probed
 	Decisions []decision
 	Reasons   []share
 	Prompt    int // tokens of the decisions shown
@@ -105,6 +116,13 @@ type view struct {
 type decision struct {
 	router.Recent
 	Ago, Took, First string
+}
+
+// probed is one worker's row: its verdict, and what is not equal.
+type probed struct {
+	probe.Result
+	Ago  string
+	News []probe.Finding
 }
 
 type share struct {
@@ -117,6 +135,20 @@ func newView(s State) view {
 	v := view{Version: s.Version, Workers: s.Workers()}
 	if err := s.Ready(); err != nil {
 		v.NotReady = err.Error()
+	}
+	if s.Probe != nil {
+		for _, r := range s.Probe.Results() {
+			row := probed{Result: r}
+			if !r.At.IsZero() {
+				row.Ago = time.Since(r.At).Round(time.Second).String()
+			}
+			for _, f := range r.Findings {
+				if f.Verdict != probe.Equal {
+					row.News = append(row.News, f)
+				}
+			}
+			v.Probes = append(v.Probes, row)
+		}
 	}
 	all := s.Router.Recent(1024)
 	count := map[router.Reason]int{}

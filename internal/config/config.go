@@ -32,6 +32,7 @@ type Config struct {
 	LogLevel  string   `yaml:"log_level"`  // debug, info, warn or error
 	BodyLimit Size     `yaml:"body_limit"` // the largest request body, such as 64MiB
 	NATS      NATS     `yaml:"nats"`
+	Probe     bool     `yaml:"probe"` // ask workers at start how they tokenise a few conversations, and compare
 	Index     Index    `yaml:"index"`
 	Media     Media    `yaml:"media"`
 	Models    []Model  `yaml:"models"`
@@ -168,7 +169,7 @@ func (s Size) MarshalYAML() (any, error) {
 // Default is the configuration of an empty file.
 func Default() Config {
 	return Config{
-		Listen: "127.0.0.1:9002", Admin: "127.0.0.1:9903", LogLevel: "info", BodyLimit: 64 << 20,
+		Listen: "127.0.0.1:9002", Admin: "127.0.0.1:9903", LogLevel: "info", BodyLimit: 64 << 20, Probe: true,
 		Index: Index{MaxBytes: 2 << 30, PredictedTTL: 20 * time.Second},
 		Media: Media{Budget: 150 * time.Millisecond, MaxBytes: 64 << 20, Relay: Relay{TTL: 2 * time.Minute, MaxBytes: 256 << 20}},
 		Envoy: Envoy{Listen: "127.0.0.1:10000", Admin: "127.0.0.1:9901"},

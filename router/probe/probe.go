@@ -139,8 +139,12 @@ func (p *Prober) Run(ctx context.Context) {
 	}
 }
 
-// Again asks for a probe of all workers. It does not wait; several calls before the probe count as one.
+// Again asks for a probe of all workers. It does not wait; several calls before the probe count as one. A nil prober does
+// nothing.
 func (p *Prober) Again() {
+	if p == nil {
+		return
+	}
 	select {
 	case p.again <- struct{}{}:
 	default:

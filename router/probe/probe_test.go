@@ -171,7 +171,9 @@ func TestHostileWorkers(t *testing.T) {
 	}{
 		{"nothing there", http.NotFound, "absent: text=absent"},
 		{"a key is needed", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(401) }, "absent: text=absent"},
-		{"redirects", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other.URL, http.StatusTemporaryRedirect) }, "absent: text=absent"},
+		{"redirects", func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, other.URL, http.StatusTemporaryRedirect)
+		}, "absent: text=absent"},
 		{"is loading", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) }, "unreachable: /v1/models=unreachable"},
 		{"refuses", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(400) },
 			"refused: text=refused one turn=refused system and user=refused several turns=refused a picture=refused"},
@@ -272,7 +274,7 @@ func TestRun(t *testing.T) {
 		}
 		for _, f := range all {
 			for _, m := range f.GetMetric() {
-				if m.GetLabel()[0].GetValue() == string(v) && m.GetLabel()[1].GetValue() == worker || m.GetLabel()[0].GetValue() == worker && m.GetLabel()[1].GetValue() == string(v) {
+				if l := m.GetLabel(); l[0].GetValue() == string(v) && l[1].GetValue() == worker { // by the labels' names
 					n = int(m.GetCounter().GetValue())
 				}
 			}
