@@ -19,6 +19,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/mmhash"
@@ -72,6 +73,8 @@ func New(opt Options) *Router {
 	if opt.Log == nil {
 		opt.Log = zap.NewNop()
 	}
+	// Each message once a minute: what is wrong with requests is counted, and logged once in a while.
+	opt.Log = opt.Log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core { return zapcore.NewSamplerWithOptions(c, time.Minute, 1, 0) }))
 	r := &Router{opt: opt, names: make(map[string]named), predicted: newPredictions(opt.PredictedTTL), seen: newSightings(), recent: newRecent()}
 	r.metrics = newMetrics(opt.Metrics, r)
 	r.scratch.New = func() any { return new(scratch) }
@@ -311,6 +314,7 @@ func (r *Router) book(d Decision, slot *fleet.Slot, best pick.Candidate, p *mmha
 // byLoad places a request of which nothing is known but, perhaps, its model.
 func (r *Router) byLoad(d Decision, why, model string, now time.Time) Decision {
 	d.Reason, d.Why = Load, why
+	r.opt.Log.Warn("request routed by load: "+why, zap.String("id", d.ID), zap.String("model", model))
 	slots := r.opt.Fleet.Slots(model)
 	if len(slots) == 0 {
 		d.Why = "no worker known"

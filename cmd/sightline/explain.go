@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -85,8 +86,16 @@ func (c *explainCmd) Run(ctx context.Context) error {
 	out := bufio.NewWriterSize(os.Stdout, 1<<16)
 	defer out.Flush()
 	lines := bufio.NewReaderSize(in, 1<<20)
-	for {
+	for first := true; ; first = false {
 		line, err := lines.ReadBytes('\n')
+		if first && err == nil && !json.Valid(line) { // perhaps one request, written over several lines
+			rest, e := io.ReadAll(lines)
+			if whole := slices.Concat(line, rest); e == nil && json.Valid(whole) {
+				line, err = whole, io.EOF
+			} else {
+				lines = bufio.NewReader(bytes.NewReader(rest))
+			}
+		}
 		if line = bytes.TrimSpace(line); len(line) > 0 {
 			c.show(out, c.explain(ctx, m, line))
 			out.Flush()
