@@ -136,7 +136,8 @@ func TestEndpointsThatAreDecided(t *testing.T) {
 	w := start(t, 1, nil)
 	w.runSightline(extproc.Options{})
 	for path, want := range map[string]bool{
-		"/v1/chat/completions": true, "/v1/completions": true, "/v1/completions?a=b": true, "/v1/./chat/../chat/completions": true,
+		"/v1/chat/completions": true, "/v1/completions": true, "/v1/responses": true, "/v1/messages": true, "/v1/chat/completions/batch": true,
+		"/v1/completions?a=b": true, "/v1/./chat/../chat/completions": true,
 		"/v1/embeddings": false, "/v1/chat/completions/": false, "/v1/completionsx": false, "/x/v1/completions": false, "/": false,
 	} {
 		r := w.send(w.client, "POST", path, chat(script{Targets: w.addrs()}), nil)

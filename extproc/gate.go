@@ -24,8 +24,11 @@ const (
 // inferencePaths are the endpoints whose body names a prompt. All take a POST of one JSON object. The route "inference"
 // of our envoy.yaml (package envoy) lists them too, so that Envoy asks about nothing else.
 var inferencePaths = map[string]bool{
-	"/v1/chat/completions": true,
-	"/v1/completions":      true,
+	"/v1/chat/completions":       true,
+	"/v1/chat/completions/batch": true,
+	"/v1/completions":            true,
+	"/v1/responses":              true,
+	"/v1/messages":               true,
 }
 
 // maxSession bounds what is kept of a client's session id, in bytes.
