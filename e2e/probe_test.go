@@ -1,6 +1,9 @@
 package e2e
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -33,5 +36,51 @@ func TestWorkersAreProbed(t *testing.T) {
 		return err == nil && strings.Contains(string(text), `sightline_prompt_tokens_reported_total{model="`+demo.ModelName+`",verdict="equal"} 1`)
 	}); err != nil {
 		t.Error(err)
+	}
+}
+
+// A model directory that changes is read while running, and what then differs from the workers is named at once. One that
+// does not load changes nothing.
+func TestModelDirectoryChanges(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS(modelDir)); err != nil {
+		t.Fatal(err)
+	}
+	l := startLab(t, func(o *demo.LabOptions) { o.ModelDir = dir; o.Workers = 1 })
+	template := filepath.Join(dir, "chat_template.jinja")
+	change := func(text, verdict string) {
+		t.Helper()
+		if err := os.WriteFile(template, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := demo.WaitFor(t.Context(), "a model directory "+verdict, func() bool {
+			text, err := l.Get("http://" + l.Admin + "/metrics")
+			return err == nil && strings.Contains(string(text), fmt.Sprintf("sightline_model_reloads_total{model=%q,verdict=%q} 1", demo.ModelName, verdict))
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	old, err := os.ReadFile(template)
+	if err != nil {
+		t.Fatal(err)
+	}
+	change("Changed. "+string(old), "loaded")
+	change("{% if", "failed")
+	var row gjson.Result
+	if err := demo.WaitFor(t.Context(), "the difference", func() bool {
+		text, err := l.Get("http://" + l.Admin + "/probes")
+		row = gjson.GetBytes(text, "0")
+		return err == nil && row.Get("verdict").Str == "differs"
+	}); err != nil {
+		t.Fatal(err, row.Raw)
+	}
+	if at := row.Get(`findings.#(what=="one turn").difference.position`); !at.Exists() || at.Int() != 0 || row.Get(`findings.#(what=="text").verdict`).Str != "equal" {
+		t.Errorf("%s", row.Raw)
+	}
+	if page, err := l.Get("http://" + l.Admin + "/"); err != nil || !strings.Contains(string(page), "one turn: differs, at token 0") {
+		t.Errorf("the page does not name the difference: %v", err)
+	}
+	if got := ask(t, l, "Still there?"); got.status != 200 {
+		t.Errorf("%+v", got)
 	}
 }
