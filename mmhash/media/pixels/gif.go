@@ -20,11 +20,11 @@ func decodeGIF(file []byte, info header.Info, rule Rule, lim Limits) (*RGB, erro
 		return nil, &header.Error{Kind: header.Truncated, Format: "GIF", Detail: "no frame"}
 	}
 	img, err := gif.Decode(bytes.NewReader(file))
-	m, ok := img.(*image.Paletted)
-	if err != nil || !ok {
+	if err != nil { // the library refuses more than Pillow does
 		return nil, &header.Error{Kind: header.Unsupported, Format: "GIF", Detail: err.Error()}
 	}
-	if !m.Rect.In(image.Rect(0, 0, info.Width, info.Height)) {
+	m, ok := img.(*image.Paletted)
+	if !ok || !m.Rect.In(image.Rect(0, 0, info.Width, info.Height)) {
 		return nil, &header.Error{Kind: header.Unsupported, Format: "GIF", Detail: "frame beyond the canvas"}
 	}
 	var pal [256][3]byte

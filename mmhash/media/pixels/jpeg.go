@@ -14,8 +14,8 @@ import (
 // smooths.
 
 const (
-	maxScans = 100 // of one file; encoders write about ten
-	spec     = "JPEG"
+	maxScans  = 100  // of one file; encoders write about ten
+	maxTables = 1000 // of one file; encoders write one per scan
 )
 
 // colours is how three or four components make a pixel.
@@ -64,6 +64,7 @@ type jpeg struct {
 	jfif, adobe    bool
 	adobeTransform byte
 	restart        int
+	tables         int // read so far
 	quant          [4]*quantTable
 	dct, act       [4]*huffTable
 
@@ -73,7 +74,7 @@ type jpeg struct {
 }
 
 func bad(kind header.Kind, format string, detail ...any) error {
-	return &header.Error{Kind: kind, Format: spec, Detail: fmt.Sprintf(format, detail...)}
+	return &header.Error{Kind: kind, Format: "JPEG", Detail: fmt.Sprintf(format, detail...)}
 }
 
 func decodeJPEG(file []byte, lim Limits) (*RGB, error) {
@@ -122,7 +123,7 @@ func decodeJPEG(file []byte, lim Limits) (*RGB, error) {
 			}
 			if !d.progressive && len(s.comps) == len(d.comps) {
 				err = d.direct(s)
-			} else if err = d.keep(s, lim); err == nil {
+			} else if err = d.keep(lim); err == nil {
 				err = d.coefficients(s)
 			}
 		}
@@ -173,13 +174,13 @@ func (d *jpeg) segment() (marker byte, seg []byte, err error) {
 }
 
 func (d *jpeg) quantization(seg []byte) error {
-	for len(seg) > 0 {
+	for ; len(seg) > 0; d.tables++ {
 		wide, id := seg[0]>>4, seg[0]&15
 		size := 64
 		if wide != 0 {
 			size = 128
 		}
-		if id > 3 || len(seg) < 1+size {
+		if id > 3 || len(seg) < 1+size || d.tables > maxTables {
 			return bad(header.Malformed, "quantization table")
 		}
 		t := new(quantTable)
@@ -197,8 +198,8 @@ func (d *jpeg) quantization(seg []byte) error {
 }
 
 func (d *jpeg) huffman(seg []byte) error {
-	for len(seg) > 0 {
-		if len(seg) < 17 || seg[0]&^0x13 != 0 {
+	for ; len(seg) > 0; d.tables++ {
+		if len(seg) < 17 || seg[0]&^0x13 != 0 || d.tables > maxTables {
 			return bad(header.Malformed, "Huffman table")
 		}
 		n := 0
@@ -274,7 +275,7 @@ func (d *jpeg) frame(seg []byte, progressive bool, lim Limits) error {
 		return bad(header.Truncated, "%d×%d pixels in %d bytes", d.width, d.height, len(d.file))
 	}
 	if need := d.outBytes(); need > lim.Memory {
-		return tooMuch(spec, need, lim)
+		return tooMuch("JPEG", need, lim)
 	}
 	d.colours = d.colourSpace()
 	return nil
@@ -371,7 +372,7 @@ func (d *jpeg) scan(seg []byte) (*scan, error) {
 }
 
 // keep makes the coefficient arrays before the first of several scans.
-func (d *jpeg) keep(s *scan, lim Limits) error {
+func (d *jpeg) keep(lim Limits) error {
 	if d.comps[0].coefs != nil {
 		return nil
 	}
@@ -381,7 +382,7 @@ func (d *jpeg) keep(s *scan, lim Limits) error {
 		need += 128 * int64(d.mcuW*c.h) * int64(d.mcuH*c.v)
 	}
 	if need > lim.Memory {
-		return tooMuch(spec, need, lim)
+		return tooMuch("JPEG", need, lim)
 	}
 	for i := range d.comps {
 		c := &d.comps[i]
@@ -390,8 +391,8 @@ func (d *jpeg) keep(s *scan, lim Limits) error {
 	return nil
 }
 
-// units walks the MCUs of a scan and its restart markers. row, if given, is called after each row.
-func (d *jpeg) units(s *scan, w, h int, unit func(x, y int) bool, row ...func(y int)) error {
+// units walks the MCUs of a scan and its restart markers. row, if any, is called after each row.
+func (d *jpeg) units(s *scan, w, h int, unit func(x, y int) bool, row func(y int)) error {
 	fresh := func() (marker byte) {
 		marker, used := d.r.reset(d.file[d.pos:])
 		d.pos += used
@@ -421,8 +422,8 @@ func (d *jpeg) units(s *scan, w, h int, unit func(x, y int) bool, row ...func(y 
 		if d.r.over() {
 			return d.broken(marker)
 		}
-		for _, f := range row {
-			f(y)
+		if row != nil {
+			row(y)
 		}
 	}
 	if marker == 0 {

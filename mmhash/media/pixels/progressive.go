@@ -27,12 +27,12 @@ func (d *jpeg) coefficients(s *scan) error {
 				}
 			}
 			return true
-		})
+		}, nil)
 	}
 	c := s.comps[0] // a scan of one component leaves out the blocks that only fill up MCUs
 	return d.units(s, (c.width+7)/8, (c.height+7)/8, func(x, y int) bool {
 		return d.one(s, 0, c, y*c.stride/8+x)
-	})
+	}, nil)
 }
 
 // one reads a scan's part of one block.

@@ -12,7 +12,12 @@ import (
 // WebP, still pictures: the planes of golang.org/x/image, with libwebp's own upsampling and colour conversion for lossy
 // files. Animations are not read.
 
-func decodeWebP(file []byte, info header.Info, rule Rule, lim Limits) (*RGB, error) {
+func decodeWebP(file []byte, info header.Info, rule Rule, lim Limits) (p *RGB, err error) {
+	defer func() { // a parser of others, not fuzzed here beyond this package's own runs
+		if r := recover(); r != nil {
+			p, err = nil, &header.Error{Kind: header.Malformed, Format: "WEBP", Detail: "the decoder gave up"}
+		}
+	}()
 	if need := 12 * int64(info.Width) * int64(info.Height); need > lim.Memory {
 		return nil, tooMuch("WEBP", need, lim)
 	}
@@ -21,7 +26,7 @@ func decodeWebP(file []byte, info header.Info, rule Rule, lim Limits) (*RGB, err
 		return nil, &header.Error{Kind: header.Unsupported, Format: "WEBP", Detail: err.Error()}
 	}
 	b := img.Bounds()
-	p := newRGB(b.Dx(), b.Dy())
+	p = newRGB(b.Dx(), b.Dy())
 	white := rule != Convert && info.Mode == "RGBA"
 	switch m := img.(type) {
 	case *image.NRGBA:
