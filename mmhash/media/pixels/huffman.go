@@ -22,14 +22,13 @@ type huffTable struct {
 	max    [17]int32             // largest code of each length, -1 if none
 	offset [17]int32             // of the symbol index from the code
 	syms   [256]uint8
-	set    bool
 }
 
 const endOfBlock = 127 // a skip out of the block
 
 // build makes the table from a DHT's counts and symbols. dc tables give plain sizes, 0 to 15.
 func (t *huffTable) build(counts, symbols []byte, dc bool) bool {
-	*t = huffTable{set: true}
+	*t = huffTable{}
 	copy(t.syms[:], symbols)
 	code, k := int32(0), int32(0)
 	for n := 1; n <= 16; n++ {
