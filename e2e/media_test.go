@@ -243,19 +243,19 @@ func TestRelay(t *testing.T) {
 	}
 }
 
-// BenchmarkBodyEdit: four pictures of 3.7 MB through Envoy, with the body as it is and sent back.
+// BenchmarkBodyEdit: one and four pictures of 3.7 MB through Envoy, with the body as it is and sent back.
 func BenchmarkBodyEdit(b *testing.B) {
 	big := make([]byte, 2_775_000)
 	copy(big, "\xff\xd8\xff\xe0")
-	body := func(uuid string) []byte {
+	body := func(pictures int, field bool) []byte {
 		var parts []any
-		for range 4 {
+		for range pictures {
 			parts = append(parts, picturePart("data:image/jpeg;base64,"+base64.StdEncoding.EncodeToString(big), nil))
 		}
 		m := request("bench", "?", parts...)
 		m["model"], m["max_tokens"] = "unknown", 1
-		if uuid != "" {
-			m["kv_transfer_params"] = uuid
+		if field {
+			m["kv_transfer_params"] = "x"
 		}
 		raw, err := json.Marshal(m)
 		if err != nil {
@@ -276,12 +276,67 @@ func BenchmarkBodyEdit(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	for name, raw := range map[string][]byte{"untouched": body(""), "edited": body("x")} {
-		b.Run(name, func(b *testing.B) {
+	for _, c := range []struct {
+		name     string
+		pictures int
+		field    bool
+	}{{"1/untouched", 1, false}, {"1/edited", 1, true}, {"4/untouched", 4, false}, {"4/edited", 4, true}} {
+		raw := body(c.pictures, c.field)
+		b.Run(c.name, func(b *testing.B) {
 			b.SetBytes(int64(len(raw)))
 			for b.Loop() {
 				raws(b, l, raw, nil) // the worker answers that it has no such model
 			}
+		})
+	}
+}
+
+// BenchmarkResident: eight clients with four pictures of 3.7 MB each at once; what Sightline's process then holds, with
+// bodies as they are and with every body sent back.
+func BenchmarkResident(b *testing.B) {
+	file := append(photo(30), make([]byte, 2_600_000)...)
+	var parts []any
+	for range 4 {
+		parts = append(parts, picturePart(dataURL(file), nil))
+	}
+	body := request("bench", "?", parts...)
+	body["model"], body["max_tokens"] = demo.ModelName, 1
+	raw, err := json.Marshal(body)
+	if err != nil {
+		b.Fatal(err)
+	}
+	bin, err := product()
+	if err != nil {
+		b.Fatal(err)
+	}
+	p, err := prompts()
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, how := range []string{"computed", "injected"} {
+		b.Run(how, func(b *testing.B) {
+			l, err := demo.StartLab(b.Context(), demo.LabOptions{Self: bin, Envoy: binary(b), ModelDir: modelDir, Prompts: p, Log: new(lockedBuffer),
+				Config: func(keys map[string]any) { keys["models"].([]any)[0].(map[string]any)["media_names"] = how }})
+			defer l.Stop()
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.SetBytes(8 * int64(len(raw)))
+			most := 0.0
+			for b.Loop() {
+				var all sync.WaitGroup
+				for range 8 {
+					all.Go(func() {
+						if r := raws(b, l, raw, nil); r.status != 200 {
+							b.Errorf("status %d: %.200s", r.status, r.body)
+						}
+					})
+				}
+				all.Wait()
+				most = max(most, metric(b, l, "process_resident_memory_bytes", ""))
+			}
+			b.ReportMetric(most/(1<<20), "MiB-resident")
+			b.ReportMetric(1000*metric(b, l, "sightline_decision_seconds_sum", "")/metric(b, l, "sightline_decision_seconds_count", ""), "ms/decision")
 		})
 	}
 }
