@@ -207,4 +207,3 @@ func (d *jpeg) scan(seg []byte) (*scan, error) {
 	}
 	return s, nil
 }
-

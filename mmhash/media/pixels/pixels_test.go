@@ -9,9 +9,12 @@ import (
 	"encoding/json"
 	"hash/crc32"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"testing"
+	"time"
 
 	"github.com/sightline-router/sightline/mmhash/media/header"
 )
@@ -133,6 +136,29 @@ func TestConformanceImages(t *testing.T) {
 		}
 		t.Logf("%s: %d of %d read and compared", dir, good, len(plain))
 	}
+}
+
+// TestConformancePillow: random pictures of every kind, decoded here and by Pillow in the same run.
+func TestConformancePillow(t *testing.T) {
+	python := os.Getenv("SIGHTLINE_PYTHON")
+	if python == "" {
+		t.Skip("SIGHTLINE_PYTHON is not set: it names a Python that has Pillow 13.0.0")
+	}
+	seed := strconv.FormatInt(time.Now().UnixNano(), 10)
+	text, err := exec.Command(python, "-B", "testdata/random_pictures.py", seed, "600").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ps []picture
+	if err := json.Unmarshal(text, &ps); err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range ps {
+		if !w.check(t) {
+			t.Errorf("%s of seed %s is not read", w.Name, seed)
+		}
+	}
+	t.Logf("%d pictures of seed %s", len(ps), seed)
 }
 
 // TestRefusals: what cannot be decoded exactly is refused with its kind, before memory is spent on it.

@@ -18,8 +18,7 @@ def digest(im):
     return hashlib.sha256(im.tobytes()).hexdigest()
 
 
-def row(path):
-    data = open(path, "rb").read()
+def row(name, data):
 
     def load():
         im = Image.open(io.BytesIO(data))
@@ -30,7 +29,7 @@ def row(path):
     one = white(load()) if im.mode == "RGBA" else load().convert("RGB")
     every = white(load().convert("RGBA")) if im.has_transparency_data else one
     return dict(
-        name="/".join(path.split("/")[-2:]), mode=im.mode, size=im.size,
+        name=name, mode=im.mode, size=im.size,
         rgb=digest(load().convert("RGB")), white=digest(one), all=digest(every),
         rgba=digest(one.convert("RGBA")),
         turned=digest(ImageOps.exif_transpose(load()).convert("RGB")),
@@ -38,8 +37,9 @@ def row(path):
     )
 
 
-rows = [row(p) for p in sys.argv[1:]]
-here = os.path.dirname(os.path.abspath(__file__))
-with open(os.path.join(here, "pictures.json.gz"), "wb") as f:
-    with gzip.GzipFile(fileobj=f, mode="wb", mtime=0, filename="") as z:
-        z.write(json.dumps(rows, indent=0).encode())
+if __name__ == "__main__":
+    rows = [row("/".join(p.split("/")[-2:]), open(p, "rb").read()) for p in sys.argv[1:]]
+    here = os.path.dirname(os.path.abspath(__file__))
+    with open(os.path.join(here, "pictures.json.gz"), "wb") as f:
+        with gzip.GzipFile(fileobj=f, mode="wb", mtime=0, filename="") as z:
+            z.write(json.dumps(rows, indent=0).encode())
