@@ -124,7 +124,9 @@ func inspect(dir string, s Server) (st state) {
 		err = st.list()
 	}
 	if err == nil && s.ChatTemplate != "" {
-		err = st.add(s.ChatTemplate, s.ChatTemplate)
+		if err = st.add(s.ChatTemplate, s.ChatTemplate); err != nil {
+			err = fmt.Errorf("chat_template: %w", err)
+		}
 	}
 	if err != nil {
 		st.err = err.Error()

@@ -72,6 +72,7 @@ func TestDirectories(t *testing.T) {
 		dir      string
 		revision string
 		model    string
+		template string
 		at       string // where the model is found
 		err      string
 	}{
@@ -79,6 +80,8 @@ func TestDirectories(t *testing.T) {
 		{what: "plain, a pointer", files: map[string]string{"m/config.json": "{}", "m/tokenizer.json": lfs}, dir: "m", err: "m/tokenizer.json: it is a Git LFS pointer"},
 		{what: "plain, empty", files: map[string]string{"m/README.md": ""}, dir: "m", err: "has no file of a model"},
 		{what: "plain, no tokenizer", files: map[string]string{"m/config.json": "{}"}, dir: "m", err: "no tokenizer here"},
+		{what: "a template of the server's, missing", files: modelFiles("m/", "", map[string]string{}), dir: "m", template: "m/none.jinja", err: "chat_template: "},
+		{what: "a template of the server's, a pointer", files: modelFiles("m/", "", map[string]string{"t.jinja": lfs}), dir: "m", template: "t.jinja", err: "t.jinja: it is a Git LFS pointer"},
 		{what: "missing", dir: "m", err: "no such file"},
 		{what: "a file", files: map[string]string{"m": ""}, dir: "m", err: "is a file"},
 		{what: "snapshot", files: cached(nil), dir: repo + "snapshots/" + first, at: repo + "snapshots/" + first},
@@ -107,6 +110,9 @@ func TestDirectories(t *testing.T) {
 			defer media.Close()
 			s := DefaultServer()
 			s.EngineModel, s.Revision = c.model, c.revision
+			if c.template != "" {
+				s.ChatTemplate = filepath.Join(root, c.template)
+			}
 			_, err = Load("m", filepath.Join(root, c.dir), s, media)
 			if c.err != "" {
 				if err == nil || !strings.Contains(err.Error(), c.err) {

@@ -7,7 +7,7 @@ import (
 )
 
 // Live is a model that follows its directory: when files change, the model is read anew beside the old one and takes its
-// place at once. What was learned of pictures survives. Safe for concurrent use.
+// place at once; for that moment both are in memory. What was learned of pictures survives. Safe for concurrent use.
 type Live struct {
 	name, dir string
 	server    Server

@@ -75,7 +75,7 @@ type Result struct {
 type Options struct {
 	Workers []Worker
 	Budget  time.Duration         // for one worker's whole probe; 0: 20 s
-	Retry   time.Duration         // first wait for a worker that did not answer, doubled up to 64 times; 0: 5 s
+	Retry   time.Duration         // first wait for a worker that did not answer; it grows to 64 times that; 0: 5 s
 	Log     *zap.Logger           // nil: silent
 	Metrics prometheus.Registerer // nil: none
 }
