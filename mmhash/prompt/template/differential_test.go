@@ -46,6 +46,11 @@ func startReference(t *testing.T) *reference {
 	}
 	t.Cleanup(func() {
 		in.Close()
+		if t.Failed() { // it may still be writing what nobody reads
+			cmd.Process.Kill()
+			cmd.Wait()
+			return
+		}
 		if err := cmd.Wait(); err != nil {
 			t.Errorf("%s: %v", python, err)
 		}

@@ -97,9 +97,9 @@ func titleWhere(s string, starts func(i int, r rune) bool) string {
 	var b strings.Builder
 	lower := lowerText(s) // as a whole: the form of a sigma depends on its neighbours, but not its length
 	for i, r := range s {
-		n := utf8.RuneLen(unicode.ToLower(r))
-		if r == 'İ' {
-			n = len("i̇")
+		_, n := utf8.DecodeRuneInString(lower)
+		if r == 'İ' { // the one that becomes two
+			n = min(len("i̇"), len(lower))
 		}
 		if starts(i, r) {
 			titleRune(&b, r)

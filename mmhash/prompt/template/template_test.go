@@ -263,6 +263,7 @@ func TestFormats(t *testing.T) {
 // FuzzRender compiles and renders any source: it must end, within its limits, without a panic of the Go runtime.
 func FuzzRender(f *testing.F) {
 	f.Add(benchTemplate)
+	f.Add("{{'\xb3'|capitalize}}") // no UTF-8
 	for i := range 40 {
 		g := newMaker(uint64(i))
 		f.Add(g.template(2))

@@ -70,6 +70,8 @@ for row in sys.stdin:
     try:
         out = {"ok": env.from_string(case["template"]).render(**case["vars"])}
         out["ok"].encode()
+        if len(out["ok"]) > 1 << 20:
+            out = {"ok": "<too long at 0x0>"}  # passed over, like other texts that nothing can predict
     except BaseException as e:
         out = {"err": type(e).__name__ + ": " + str(e)[:200]}
     print(json.dumps(out), flush=True)
