@@ -1,0 +1,66 @@
+package router
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/mmhash"
+	"github.com/sightline-router/sightline/router/fleet"
+)
+
+// A body is cleaned whatever becomes of the request: model unknown, prompt not readable, engine's refusal, or all well.
+func TestCleanedInAnyCase(t *testing.T) {
+	media, err := mmhash.NewMedia(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer media.Close()
+	var models []Model
+	for _, uuids := range []string{"strip", "trust"} {
+		s := mmhash.DefaultServer()
+		s.ClientUUID = uuids
+		m, err := mmhash.LoadLive(uuids, shippedModel, s, media)
+		if err != nil {
+			t.Fatal(err)
+		}
+		models = append(models, Model{Name: uuids, Prompts: m})
+	}
+	r := New(Options{Models: models, Fleet: fleet.New(nil), Index: indexer.New(indexer.Options{})})
+	const data = `"type":"image_url","image_url":{"url":"http://x/y.png"}`
+	parts := func(model, part string) string {
+		return `{"kv_transfer_params":{},"model":"` + model + `","messages":[{"role":"user","content":[` + part + `]}]}`
+	}
+	for _, c := range []struct {
+		name, path, body string
+		edits, refuse    int
+	}{
+		{"read", "/v1/chat/completions", parts("strip", `{`+data+`,"uuid":"x"}`), 2, 0},
+		{"trusted", "/v1/chat/completions", parts("trust", `{`+data+`,"uuid":"x"}`), 1, 0},
+		{"model unknown", "/v1/chat/completions", parts("other", `{`+data+`,"uuid":"x"}`), 2, 0},
+		{"no model", "/v1/chat/completions", `{"mm_hashes":[],"messages":[{"content":[{` + data + `,"uuid":"x"}]}]}`, 2, 0},
+		{"unknown part", "/v1/chat/completions", parts("strip", `{"type":"hologram"},{`+data+`,"uuid":"x"}`), 2, 0},
+		{"messages no list", "/v1/chat/completions", `{"model":"strip","bootstrap_room":1,"messages":7}`, 1, 0},
+		{"no messages", "/v1/chat/completions", `{"model":"strip","bootstrap_room":1}`, 1, 0},
+		{"completions", "/v1/completions", `{"model":"strip","prompt":"x","routed_dp_rank":1}`, 1, 0},
+		{"responses", "/v1/responses", `{"model":"strip","input":[{"role":"user","content":[{"type":"input_image","image_url":"http://x/y","uuid":1}]}],"routed_dp_rank":1}`, 2, 0},
+		{"messages", "/v1/messages", `{"model":"strip","max_tokens":1,"messages":[{"role":"user","content":[{"type":"image","source":{"type":"url","url":"http://x"},"uuid":1}]}]}`, 1, 0},
+		{"batch", "/v1/chat/completions/batch", `{"model":"strip","messages":[[{"role":"user","content":[{` + data + `,"uuid":1}]}],[{"role":"user","content":[{` + data + `,"uuid":2}]}]]}`, 2, 0},
+		{"another path", "/v1/other", parts("strip", `{`+data+`,"uuid":"x"}`), 2, 0},
+		{"uuid alone", "/v1/chat/completions", parts("strip", `{"type":"image_url","image_url":null,"uuid":"x"}`), 0, 400},
+		{"uuid alone, model unknown", "/v1/chat/completions", parts("other", `{"type":"image_url","image_url":null,"uuid":"x"}`), 0, 400},
+		{"not JSON", "/v1/chat/completions", `{"kv_transfer_params":1`, 0, 0},
+		{"JSON for Python", "/v1/chat/completions", `{"kv_transfer_params":1,"x":NaN}`, 0, 400},
+		{"nothing to do", "/v1/chat/completions", strings.Replace(parts("strip", `{`+data+`}`), `"kv_transfer_params":{},`, "", 1), 0, 0},
+	} {
+		d := r.Decide(context.Background(), &Request{ID: c.name, Path: c.path, Body: [][]byte{[]byte(c.body)}})
+		status := 0
+		if d.Refuse != nil {
+			status = d.Refuse.Status
+		}
+		if len(d.Edits) != c.edits || status != c.refuse {
+			t.Errorf("%s: %d edits, want %d; status %d, want %d (%s)", c.name, len(d.Edits), c.edits, status, c.refuse, d.Why)
+		}
+	}
+}
