@@ -140,6 +140,7 @@ const (
 	whyFetchFailed = "image could not be fetched"
 	whyForbidden   = "image URL points where we do not fetch"
 	whyFormat      = "image format is not read"
+	whyUUID        = "a uuid that is a list or an object"
 )
 
 // resolve finds size, identity and name of each medium. A medium that cannot be known now ends what is exact: it and
@@ -181,6 +182,9 @@ func (m *Model) resolve(ctx context.Context, endpoint, lora string, body *chat.S
 func (m *Model) one(ctx context.Context, endpoint, lora string, body *chat.Skeleton, in *prompt.Medium, item name.Item) (md Medium, why string, err error) {
 	md.Modality = in.Modality
 	if in.HasUUID && m.Server.ClientUUID == "trust" {
+		if in.OpaqueUUID {
+			return md, whyUUID, nil
+		}
 		item.UUID, item.HasUUID = in.UUID, true
 	}
 	if in.Source.Type != gjson.String { // a uuid alone: the engine has the picture, or answers with an error

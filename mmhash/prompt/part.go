@@ -1,12 +1,12 @@
 package prompt
 
 import (
-	"strconv"
 	"strings"
 
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/mmhash/chat"
+	"github.com/sightline-router/sightline/mmhash/media/name"
 	"github.com/sightline-router/sightline/mmhash/prompt/template"
 )
 
@@ -15,9 +15,10 @@ type Medium struct {
 	Modality string       // image, video or audio; what has no rule of its own: "other"
 	Source   gjson.Result // a string: URL, data URL or base64; null where only a uuid is given
 	HasUUID  bool
-	UUID     string       // as vLLM takes it: str(value)
-	UUIDPair gjson.Result // the uuid's value in the body, for the edit that strips it
-	Part     gjson.Result // the whole content part
+	UUID     string // as vLLM takes it: str(value)
+	// OpaqueUUID: the uuid is a list or an object, of which vLLM takes Python's repr; it is not known here.
+	OpaqueUUID bool
+	Part       gjson.Result // the whole content part
 }
 
 // kind is what templates call the medium: embeddings are taken for what they embed.
@@ -135,33 +136,15 @@ func (r *reader) part(p *chat.Part) (text string, md *Medium, err error) {
 func (r *reader) medium(p *chat.Part, modality string, source, uuid gjson.Result, has bool) *Medium {
 	md := &Medium{Modality: modality, Source: source, HasUUID: has, Part: p.Raw}
 	if has {
-		md.UUIDPair = uuid
-		md.UUID = pyStr(uuid)
 		if text, ok := r.body.String(uuid); ok {
 			md.UUID = text
+		} else if text, _, err := name.UUID([]byte(uuid.Raw)); err == nil {
+			md.UUID = text
+		} else {
+			md.OpaqueUUID = true
 		}
 	}
 	return md
-}
-
-// pyStr is Python's str() of a JSON value, for the uuids that clients send as numbers.
-func pyStr(v gjson.Result) string {
-	switch v.Type {
-	case gjson.String:
-		return v.String()
-	case gjson.True:
-		return "True"
-	case gjson.False:
-		return "False"
-	case gjson.Null:
-		return "None"
-	case gjson.Number:
-		if !strings.ContainsAny(v.Raw, ".eE") {
-			return v.Raw
-		}
-		return strconv.FormatFloat(v.Num, 'g', -1, 64)
-	}
-	return v.Raw
 }
 
 // partPlain reads one content part as SGLang (0.5.23) and TensorRT-LLM (1.x) do: the OpenAI forms and nothing else.
