@@ -125,3 +125,24 @@ func TestDocumented(t *testing.T) {
 		}
 	}
 }
+
+// The example of the README is a good configuration.
+func TestReadmeExample(t *testing.T) {
+	page, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, ok := strings.Cut(string(page), "```yaml\n")
+	example, _, end := strings.Cut(rest, "```")
+	if !ok || !end {
+		t.Fatal("README.md has no YAML example")
+	}
+	var lines []string
+	for _, l := range strings.Split(example, "\n") {
+		lines = append(lines, strings.TrimPrefix(l, "   "))
+	}
+	c, err := Parse([]byte(strings.Join(lines, "\n")))
+	if err != nil || len(c.Workers) != 2 || len(c.Models) != 1 {
+		t.Errorf("%v: %d workers, %d models", err, len(c.Workers), len(c.Models))
+	}
+}
