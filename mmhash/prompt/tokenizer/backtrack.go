@@ -14,6 +14,7 @@ type searchTable struct {
 	length  []int32  // by token: bytes of its text
 	origin  []origin // by token
 	likely  []uint64 // a bit for each pair that merges, by hash: most pairs asked for do not
+	borders *borders // of a byte-level model
 }
 
 // origin is the merge that makes a token. When every merge in it comes after those of its parts, rank is time: the token's
@@ -81,6 +82,9 @@ func (m *bpe) table() *searchTable {
 				t.likely[bit/64] |= 1 << (bit % 64)
 			}
 		}
+		if m.raw {
+			t.borders = m.newBorders()
+		}
 		t.trie.indexWide()
 		for id, n := range t.length {
 			t.shorter[id] = noID
@@ -101,6 +105,52 @@ func (m *bpe) encodeLong(dst []uint32, s *scratch, word []byte) ([]uint32, bool)
 	if t == nil {
 		return dst, false
 	}
+	if t.borders == nil {
+		return m.encodeSearch(dst, s, word)
+	}
+	start := len(dst)
+	for i := 0; i < len(word); {
+		stop := t.borders.piece(word, i)
+		var ok bool
+		if dst, ok = m.encodePiece(dst, s, word, i, stop); !ok {
+			return dst[:start], false
+		}
+		i = stop
+	}
+	return dst, true
+}
+
+// encodePiece appends the ids of word[i:stop], a piece cut at borders; it remembers short ones.
+func (m *bpe) encodePiece(dst []uint32, s *scratch, word []byte, i, stop int) ([]uint32, bool) {
+	t, piece := m.search, word[i:stop]
+	if len(piece) == 3 {
+		if token := t.trie.longest(piece); token != noID && t.length[token] == 3 {
+			return append(dst, token), true
+		}
+	}
+	if len(piece) > shortWord {
+		return m.encodeSearch(dst, s, piece)
+	}
+	if s.pieces == nil {
+		s.pieces = new([1 << pieceCacheBits]cachedWord)
+	}
+	k := keyOf(word, i, stop)
+	e := &s.pieces[k.hash()>>(64-pieceCacheBits)]
+	if e.key == k {
+		return append(dst, e.ids[:e.count]...), true
+	}
+	start := len(dst)
+	dst, ok := m.encodeSearch(dst, s, piece)
+	if n := len(dst) - start; ok && n <= len(e.ids) {
+		e.key, e.count = k, uint8(n)
+		copy(e.ids[:], dst[start:])
+	}
+	return dst, ok
+}
+
+// encodeSearch appends the ids of a word by the search; false, and nothing appended, if a character has no token.
+func (m *bpe) encodeSearch(dst []uint32, s *scratch, word []byte) ([]uint32, bool) {
+	t := m.search
 	start, pos := len(dst), 0
 	if n := len(word)/64 + 1; cap(s.dead) < n {
 		s.dead = make([]uint64, n)

@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -49,12 +50,19 @@ func benchTexts(b testing.TB, dir string) []goldenText {
 		}
 	}
 	hanText := han.String()
+	var shuffled strings.Builder
+	runes, r := []rune(hanText), rand.New(rand.NewPCG(1, 2))
+	for shuffled.Len() < 1<<20 {
+		i := r.IntN(len(runes) - 4)
+		shuffled.WriteString(string(runes[i : i+2+r.IntN(3)]))
+	}
 	return []goldenText{
 		{"prose", prose.String()},
 		{"mixed", mixed.String()},
 		{"1MB-letter", strings.Repeat("a", 1<<20)},
 		{"1MB-spaces", strings.Repeat(" ", 1<<20)},
 		{"1MB-han", strings.Repeat(hanText, 1+(1<<20)/(len(hanText)+1))[:1<<20/3*3]},
+		{"1MB-han-shuffled", shuffled.String()},
 		{"1MB-one-han", strings.Repeat("中", 1<<20/3)},
 	}
 }

@@ -20,6 +20,7 @@ type scratch struct {
 	dead      []uint64
 	pairs     *[1 << pairCacheBits]cachedPair
 	pairText  []byte
+	pieces    *[1 << pieceCacheBits]cachedWord // of long words
 	words     [1 << wordCacheBits]cachedWord
 }
 

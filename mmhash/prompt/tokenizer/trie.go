@@ -111,7 +111,7 @@ func (t *trie) add(text []byte, id uint32) bool {
 // longest gives the longest token that b begins with; noID if there is none.
 func (t *trie) longest(b []byte) uint32 {
 	node, best := uint32(0), noID
-	if t.wide != nil && len(b) >= 3 && b[0] >= 0xE3 && b[0] <= 0xEF {
+	if t.wide != nil && len(b) >= 3 && wideLead(b[0]) && continues(b[1]) && continues(b[2]) {
 		r := rune(b[0]&0xF)<<12 | rune(b[1]&0x3F)<<6 | rune(b[2]&0x3F)
 		w := t.wide[r-wideFirst]
 		if node, best = w.node, w.token; node == 0 {

@@ -1,0 +1,83 @@
+package tokenizer
+
+import (
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+// TestBordersEqualMerging holds long words of three-byte characters, whole and broken, against merging pair by pair. The merges are
+// drawn by chance, so that many reach from one character into a part of the next.
+func TestBordersEqualMerging(t *testing.T) {
+	parts := []string{"中", "文", "字", "中文", "文字中", "語", "々", "\xe4", "\xb8\xad", "\xad", "é", "a"}
+	cuts, joined, refused := 0, 0, 0
+	for _, merges := range []int{10, 60, 200, 800} {
+		m := chatTokenizer(t, merges).model.(*bpe)
+		s := new(scratch)
+		r := rand.New(rand.NewPCG(4, uint64(merges)))
+		for range 600 {
+			var word []byte
+			for n := 1 + r.IntN(90); len(word) < n; {
+				word = append(word, parts[min(r.IntN(len(parts)), r.IntN(len(parts)))]...)
+			}
+			want := mergeNaively(m, m.symbols(nil, word))
+			got, ok := m.encodeLong(nil, s, word)
+			if !ok { // merges by chance can make a token in two ways, and the search of a word then gives up
+				refused++
+				continue
+			}
+			if !slices.Equal(got, want) {
+				t.Fatalf("%d merges, %q: %v, pair by pair %v", merges, word, got, want)
+			}
+			for i := 0; i < len(word); {
+				if stop := m.search.borders.piece(word, i); stop-i == 3 {
+					cuts, i = cuts+1, stop
+				} else {
+					joined, i = joined+1, stop
+				}
+			}
+		}
+	}
+	if cuts < 1000 || joined < 1000 || refused > 500 {
+		t.Errorf("%d pieces of one character, %d others: both should be many; %d of 2400 words refused", cuts, joined, refused)
+	}
+}
+
+// TestConformanceBorders does the same with real vocabularies, against merging with a heap: any wide characters, and the
+// tokens of the vocabulary itself in any order.
+func TestConformanceBorders(t *testing.T) {
+	models := outside(t, "SIGHTLINE_MODELS")
+	for _, model := range []string{"qwen2.5-vl-7b-instruct", "llama3.1"} {
+		tok, err := LoadJSON(readMaybeGzip(t, filepath.Join(models, model, "tokenizer.json")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, s := tok.model.(*bpe), new(scratch)
+		r := rand.New(rand.NewPCG(5, 6))
+		var wide [][]byte // tokens with a byte that begins a wide character, or continues one
+		for id := range m.vocab.span() {
+			if text, ok := m.textOf(nil, id); ok && slices.ContainsFunc(text, func(c byte) bool { return wideLead(c) || continues(c) }) {
+				wide = append(wide, text)
+			}
+		}
+		for range 3000 {
+			var word []byte
+			for n := 30 + r.IntN(400); len(word) < n; {
+				switch r.IntN(4) {
+				case 0:
+					word = append(word, string(rune(0x3000+r.IntN(0xD000)))...)
+				case 1:
+					word = append(word, string(rune(0x4E00+r.IntN(0x1000)))...)
+				default:
+					word = append(word, wide[r.IntN(len(wide))]...)
+				}
+			}
+			want := m.symbols(nil, word)
+			want = want[:m.mergeHeap(s, want)]
+			if got, ok := m.encodeLong(nil, s, word); !ok || !slices.Equal(got, want) {
+				t.Fatalf("%s, %q: %v (%v), merging %v", model, word, head(got), ok, head(want))
+			}
+		}
+	}
+}
