@@ -33,7 +33,7 @@ lint:
 unit: ## tests of all rooms, no Envoy needed
 	$(GO) test $$($(GO) list ./... | grep -v /e2e)
 
-e2e: build ## the whole, with a real Envoy, real NATS, real sockets
+e2e: ## the whole, with a real Envoy, real NATS, real sockets
 	$(GO) test -count=1 -timeout 10m ./e2e/...
 
 race: ## the concurrent rooms under the race detector (needs a C compiler)

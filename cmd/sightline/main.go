@@ -5,7 +5,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -44,9 +43,6 @@ func (versionCmd) Run() error {
 	return nil
 }
 
-// quiet is an error that was already shown.
-var errQuiet = errors.New("failed")
-
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -55,9 +51,7 @@ func main() {
 		kong.Description("Sends each chat request, text and images, to the worker that already holds most of its KV cache. Behind Envoy, as an external processor."),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 110}))
 	if err := k.Run(); err != nil {
-		if !errors.Is(err, errQuiet) {
-			fmt.Fprintf(os.Stderr, "sightline: %v\n", err)
-		}
+		fmt.Fprintf(os.Stderr, "sightline: %v\n", err)
 		os.Exit(1)
 	}
 }
