@@ -151,6 +151,8 @@ func (m *Model) expand(ctx context.Context, endpoint, lora string, req *chat.Req
 		md := found[s.Index]
 		if !md.Known { // the prompt is only known up to here
 			p.IDs, p.Exact, p.Why = p.IDs[:s.Offset], false, why
+			md.Offset = s.Offset // of no length: good for affinity by where it came from
+			p.Media = append(p.Media, md)
 			break
 		}
 		md.Offset, md.Length = s.Offset, s.Length

@@ -315,9 +315,6 @@ func (m *Model) get(ctx context.Context, rawURL string, md *Medium) (src media.S
 	}
 	switch {
 	case e.Kind == fetch.Budget:
-		if last, ok := m.Media.fetch.Last(rawURL); ok { // good for affinity
-			md.Alias = block.NameHash(last.ID.String())
-		}
 		return src, whyBudget, nil
 	case e.Kind == fetch.Refused:
 		return src, whyForbidden, nil

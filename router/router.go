@@ -240,21 +240,24 @@ func (r *Router) place(d Decision, n named, m *mmhash.Model, p *mmhash.Prompt, s
 // mostMedia bounds the media that weigh in a choice.
 const mostMedia = 64
 
+// unknownPicture is what a picture of unknown size counts for, in tokens: about 1280×720 for most families.
+const unknownPicture = 1000
+
 // encoding fills in, per candidate, the picture tokens behind its cached prefix: to encode, or in its encoder cache.
 func (r *Router) encoding(p *mmhash.Prompt, slots []*fleet.Slot, cands []pick.Candidate) {
 	for i := range p.Media[:min(len(p.Media), mostMedia)] {
 		md := &p.Media[i]
 		by := r.seen.by(md.Key)
-		if md.Alias != 0 {
-			if other := r.seen.by(md.Alias); by == ([4]uint32{}) {
-				by = other
-			}
+		if by == ([4]uint32{}) && md.Alias != 0 {
+			by = r.seen.by(md.Alias)
 		}
 		for j := range cands {
 			c := &cands[j]
 			left := md.Offset + md.Length - max(c.Predicted, md.Offset)
 			c.Shared += max(0, min(c.Predicted, md.Offset+md.Length)-max(c.Exact, md.Offset)) // booked for its encoding too
 			switch {
+			case md.Length == 0 && !holds(by, uint32(slots[c.Slot].Holder)):
+				c.Encode += unknownPicture
 			case left <= 0 && md.Length > 0:
 			case holds(by, uint32(slots[c.Slot].Holder)):
 				c.Seen += max(left, 1)

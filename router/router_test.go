@@ -164,6 +164,18 @@ func TestLadder(t *testing.T) {
 	}
 }
 
+// A picture whose bytes are not at hand goes where its URL went before.
+func TestAffinityByURL(t *testing.T) {
+	w := newWorld(t, 3)
+	body := chatBody("m", `[{"type":"image_url","image_url":{"url":"http://10.0.0.1/a.png"}}]`)
+	first := w.decide(body)
+	w.now = w.now.Add(time.Minute)
+	second := w.decide(body)
+	if first.Reason != Load || second.Reason != Affinity || second.Targets[0] != first.Targets[0] || second.Why != whyNoFetchText {
+		t.Errorf("first %+v\nthen %+v", first, second)
+	}
+}
+
 // What cannot be read is routed by load, counted under a fixed word, and never kept.
 func TestUnreadable(t *testing.T) {
 	w := newWorld(t, 2)

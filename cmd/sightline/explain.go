@@ -260,6 +260,9 @@ func ids(p *mmhash.Prompt) []uint32 {
 func items(p *mmhash.Prompt) []mmItem {
 	out := []mmItem{}
 	for _, md := range p.Media {
+		if md.Length == 0 { // not known: the prompt ends before it
+			continue
+		}
 		it := mmItem{Modality: md.Modality, Offset: md.Offset, Length: md.Length, Width: md.Facts.Width, Height: md.Facts.Height, Name: md.Name}
 		if md.Known {
 			it.ContentID = md.Facts.ID.String()
