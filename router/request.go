@@ -8,8 +8,10 @@ type Request struct {
 	ID string
 	// Path is the request path without its query, such as /v1/chat/completions.
 	Path string
-	// Pool limits the choice to one pool's workers; empty: by the model that the body names.
+	// Pool limits the choice to the workers of the model of this name; empty: by the model that the body names.
 	Pool string
+	// Only limits the choice to these addresses, each an ip:port or an ip for all its ports. nil: no limit; empty: none.
+	Only []string
 	// Session is the client's X-Session-ID, if any.
 	Session string
 	// Body is the whole request body in pieces, in order. The router reads it during Decide and keeps nothing of it.

@@ -120,13 +120,13 @@ func (r *Router) Decide(ctx context.Context, req *Request) Decision {
 func (r *Router) decide(ctx context.Context, req *Request, s *scratch, now time.Time) Decision {
 	d := Decision{ID: req.ID, Reason: Load}
 	if req.Body == nil {
-		return r.byLoad(d, "body not read", "", now)
+		return r.byLoad(d, "body not read", "", req, now)
 	}
 	if err := s.body.Scan(req.Body); err != nil {
 		if refused := mmhash.Unread(req.Body, err); refused != nil {
 			return refuse(d, refused)
 		}
-		return r.byLoad(d, err.Error(), "", now)
+		return r.byLoad(d, err.Error(), "", req, now)
 	}
 	unread := chat.Parse(&s.body, &s.req)
 	n, known := r.names[s.req.Model]
@@ -136,10 +136,13 @@ func (r *Router) decide(ctx context.Context, req *Request, s *scratch, now time.
 	}
 	d.Edits = edits(clean)
 	if unread != nil {
-		return r.byLoad(d, unread.Error(), "", now)
+		return r.byLoad(d, unread.Error(), "", req, now)
 	}
 	if !known {
-		return r.byLoad(d, "model unknown", "", now)
+		return r.byLoad(d, "model unknown", "", req, now)
+	}
+	if req.Pool != "" && req.Pool != n.model.Name {
+		return r.byLoad(d, "model of another pool", "", req, now) // its own engines answer that they have no such model
 	}
 	d.Model = n.model.Name
 	m := n.model.Prompts.Model()
@@ -152,10 +155,10 @@ func (r *Router) decide(ctx context.Context, req *Request, s *scratch, now time.
 		return refuse(d, refused)
 	}
 	if refused != nil {
-		return r.byLoad(d, "the engine will answer with an error", d.Model, now)
+		return r.byLoad(d, "the engine will answer with an error", d.Model, req, now)
 	}
 	if err != nil {
-		return r.byLoad(d, err.Error(), d.Model, now)
+		return r.byLoad(d, err.Error(), d.Model, req, now)
 	}
 	// Several prompts of one request share a worker: the longest one decides.
 	p, exact := &prompts.List[0], true
@@ -171,12 +174,12 @@ func (r *Router) decide(ctx context.Context, req *Request, s *scratch, now time.
 	if !exact {
 		s.usage = 0
 	}
-	return r.place(d, n, m, p, s, now)
+	return r.place(d, n, m, p, s, req, now)
 }
 
 // place picks the slot for a prompt and books it.
-func (r *Router) place(d Decision, n named, m *mmhash.Model, p *mmhash.Prompt, s *scratch, now time.Time) Decision {
-	slots := r.opt.Fleet.Slots(n.model.Name)
+func (r *Router) place(d Decision, n named, m *mmhash.Model, p *mmhash.Prompt, s *scratch, req *Request, now time.Time) Decision {
+	slots := r.allowed(req, n.model.Name)
 	if len(slots) == 0 {
 		d.Why = "no worker known"
 		return d
@@ -315,10 +318,10 @@ func (r *Router) book(d Decision, slot *fleet.Slot, best pick.Candidate, p *mmha
 }
 
 // byLoad places a request of which nothing is known but, perhaps, its model.
-func (r *Router) byLoad(d Decision, why, model string, now time.Time) Decision {
+func (r *Router) byLoad(d Decision, why, model string, req *Request, now time.Time) Decision {
 	d.Reason, d.Why = Load, why
 	r.opt.Log.Warn("request routed by load: "+why, zap.String("id", d.ID), zap.String("model", model))
-	slots := r.opt.Fleet.Slots(model)
+	slots := r.allowed(req, model)
 	if len(slots) == 0 {
 		d.Why = "no worker known"
 		return d
