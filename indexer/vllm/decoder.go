@@ -18,6 +18,7 @@ import (
 	"github.com/tinylib/msgp/msgp"
 
 	"github.com/sightline-router/sightline/indexer/event"
+	"github.com/sightline-router/sightline/indexer/wire"
 )
 
 // Stats counts what a Decoder met since it was made.
@@ -78,44 +79,9 @@ func (d *Decoder) Decode(payload []byte) (event.Batch, error) {
 	d.events, d.media = reuse(d.events), reuse(d.media)
 	d.handles, d.locals, d.tokens = reuse(d.handles), reuse(d.locals), reuse(d.tokens)
 
-	batch := event.Batch{Rank: -1}
-	n, b, err := msgp.ReadArrayHeaderBytes(payload)
+	batch, err := wire.Batch(payload, d.oneEvent)
 	if err != nil {
-		return batch, fmt.Errorf("vllm: batch: want an array [time, events, rank]: %w", err)
-	}
-	if n < 2 {
-		return batch, fmt.Errorf("vllm: batch: want an array of 2 or 3, got %d", n)
-	}
-	if batch.Time, b, err = readTime(b); err != nil {
-		return batch, fmt.Errorf("vllm: batch time: %w", err)
-	}
-	count, b, err := arrayHeader(b)
-	if err != nil {
-		return batch, fmt.Errorf("vllm: events: %w", err)
-	}
-	for i := range count {
-		handles, locals, tokens, media, events := len(d.handles), len(d.locals), len(d.tokens), len(d.media), len(d.events)
-		rest, err := d.event(b)
-		if err != nil {
-			// Not readable as an event; if it is one whole value all the same, only it is lost.
-			d.handles, d.locals, d.tokens = d.handles[:handles], d.locals[:locals], d.tokens[:tokens]
-			d.media, d.events = d.media[:media], d.events[:events]
-			var cut error
-			if rest, cut = msgp.Skip(b); cut != nil {
-				return event.Batch{Rank: -1}, fmt.Errorf("vllm: event %d of %d: %w", i+1, count, err)
-			}
-			d.stats.Bad++
-		}
-		b = rest
-	}
-	if n > 2 {
-		rank, ok, _, err := readInt(b)
-		if err != nil {
-			return event.Batch{Rank: -1}, fmt.Errorf("vllm: batch rank: %w", err)
-		}
-		if ok && rank >= 0 {
-			batch.Rank = rank
-		}
+		return batch, fmt.Errorf("vllm: %w", err)
 	}
 	batch.Events = d.events
 	return batch, nil
@@ -129,16 +95,16 @@ func reuse[T any](arena []T) []T {
 	return arena[:0]
 }
 
-func readTime(b []byte) (float64, []byte, error) {
-	switch msgp.NextType(b) {
-	case msgp.Float64Type:
-		return msgp.ReadFloat64Bytes(b)
-	case msgp.Float32Type:
-		f, rest, err := msgp.ReadFloat32Bytes(b)
-		return float64(f), rest, err
+// oneEvent reads one event, and leaves nothing of one that cannot be read.
+func (d *Decoder) oneEvent(b []byte) ([]byte, error) {
+	handles, locals, tokens, media, events := len(d.handles), len(d.locals), len(d.tokens), len(d.media), len(d.events)
+	rest, err := d.event(b)
+	if err != nil {
+		d.handles, d.locals, d.tokens = d.handles[:handles], d.locals[:locals], d.tokens[:tokens]
+		d.media, d.events = d.media[:media], d.events[:events]
+		d.stats.Bad++
 	}
-	v, _, rest, err := readInt(b)
-	return float64(v), rest, err
+	return rest, err
 }
 
 // event reads one event, in either form, and appends what it says to d.events.
@@ -193,7 +159,7 @@ func (d *Decoder) mapEvent(b []byte) ([]byte, error) {
 			return b, err
 		}
 		if string(key) == "type" {
-			if d.f.tag, b, err = readText(b); err != nil {
+			if d.f.tag, b, err = wire.ReadText(b); err != nil {
 				return b, fmt.Errorf("type: %w", err)
 			}
 			if !known(d.f.tag) {
@@ -221,7 +187,7 @@ func (d *Decoder) arrayEvent(b []byte) ([]byte, error) {
 	if n == 0 {
 		return b, fmt.Errorf("empty array")
 	}
-	if d.f.tag, b, err = readText(b); err != nil {
+	if d.f.tag, b, err = wire.ReadText(b); err != nil {
 		return b, fmt.Errorf("tag: %w", err)
 	}
 	var order []field
@@ -307,38 +273,38 @@ func (d *Decoder) field(at field, b []byte) (rest []byte, err error) {
 	var ok bool
 	switch at {
 	case blockHashes:
-		d.handles, rest, err = appendHashes(d.handles[:f.firstHandle], b)
+		d.handles, rest, err = wire.AppendHashes(d.handles[:f.firstHandle], b)
 	case parentHash:
-		if len(b) > 0 && b[0] == nilByte {
+		if len(b) > 0 && b[0] == wire.Nil {
 			return b[1:], nil
 		}
-		f.parent, rest, err = readHash(b)
+		f.parent, rest, err = wire.ReadHash(b)
 		f.hasParent = err == nil
 	case tokenIDs:
-		d.tokens, rest, err = appendTokens(d.tokens[:f.firstToken], b)
+		d.tokens, rest, err = wire.AppendTokens(d.tokens[:f.firstToken], b)
 	case blockSize:
-		f.blockSize, _, rest, err = readInt(b)
+		f.blockSize, _, rest, err = wire.ReadInt(b)
 	case loraID:
-		f.loraID, f.hasLoRAID, rest, err = readInt(b)
+		f.loraID, f.hasLoRAID, rest, err = wire.ReadInt(b)
 	case medium:
-		f.medium, rest, err = readText(b)
+		f.medium, rest, err = wire.ReadText(b)
 	case loraName:
-		f.lora, rest, err = readText(b)
+		f.lora, rest, err = wire.ReadText(b)
 	case extraKeys:
-		if len(b) > 0 && b[0] == nilByte {
+		if len(b) > 0 && b[0] == wire.Nil {
 			return b[1:], nil
 		}
-		f.extra, rest, err = raw(b)
+		f.extra, rest, err = wire.Raw(b)
 	case groupIdx:
-		if f.group, ok, rest, err = readInt(b); !ok {
+		if f.group, ok, rest, err = wire.ReadInt(b); !ok {
 			f.group = -1
 		}
 	case specKind:
-		f.kind, rest, err = readText(b)
+		f.kind, rest, err = wire.ReadText(b)
 	case locality:
-		f.locality, rest, err = readTextIfAny(b)
+		f.locality, rest, err = wire.ReadTextIfAny(b)
 	case sessionID:
-		f.session, rest, err = readTextIfAny(b)
+		f.session, rest, err = wire.ReadTextIfAny(b)
 	default:
 		rest, err = msgp.Skip(b)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/sightline-router/sightline/indexer/event"
+	"github.com/sightline-router/sightline/indexer/wire"
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
@@ -37,7 +38,7 @@ func (h *hasher) nameHash(name []byte) uint64 {
 		return h.lastHash
 	}
 	h.lastName = append(h.lastName[:0], name...)
-	h.lastHash = block.NameHash(view(name))
+	h.lastHash = block.NameHash(wire.View(name))
 	return h.lastHash
 }
 
@@ -50,7 +51,7 @@ func (d *Decoder) hash(tokens []uint32) error {
 	size := f.blockSize
 	keys, blocks := f.extra, len(tokens)/size
 	if keys != nil {
-		n, rest, err := arrayHeader(keys)
+		n, rest, err := wire.ArrayHeader(keys)
 		if err != nil {
 			return fmt.Errorf("extra_keys: %w", err)
 		}
@@ -65,7 +66,7 @@ func (d *Decoder) hash(tokens []uint32) error {
 	for i := range blocks {
 		names := h.names[:0]
 		if len(keys) > 0 {
-			if keys[0] == nilByte {
+			if keys[0] == wire.Nil {
 				keys = keys[1:]
 			} else {
 				var err error
@@ -84,7 +85,7 @@ func (d *Decoder) hash(tokens []uint32) error {
 func (d *Decoder) blockKeys(index int, b []byte) (rest []byte, err error) {
 	f, h := &d.f, &d.h
 	h.names = h.names[:0]
-	n, b, err := arrayHeader(b)
+	n, b, err := wire.ArrayHeader(b)
 	if err != nil {
 		return b, err
 	}
@@ -102,7 +103,7 @@ func (d *Decoder) blockKeys(index int, b []byte) (rest []byte, err error) {
 			case i == 0 && len(f.lora) > 0 && string(text) == string(f.lora):
 				// in the seed already
 			case sequenceStart && !d.isBareName(text, i == n-1):
-				salt = block.SaltHash(view(text))
+				salt = block.SaltHash(wire.View(text))
 			default:
 				h.names = append(h.names, h.nameHash(text))
 				d.mention(event.Mention{Block: index, Name: text})
@@ -157,7 +158,7 @@ func (d *Decoder) isBareName(text []byte, last bool) bool {
 // pair reads ["identifier", offset].
 func (d *Decoder) pair(index int, b []byte) ([]byte, error) {
 	start := b
-	n, b, err := arrayHeader(b)
+	n, b, err := wire.ArrayHeader(b)
 	if err != nil {
 		return b, err
 	}
@@ -168,7 +169,7 @@ func (d *Decoder) pair(index int, b []byte) ([]byte, error) {
 	if err != nil {
 		return b, err
 	}
-	offset, ok, b, err := readInt(b)
+	offset, ok, b, err := wire.ReadInt(b)
 	if err != nil {
 		return d.unknownKey(start)
 	}
@@ -180,7 +181,7 @@ func (d *Decoder) pair(index int, b []byte) ([]byte, error) {
 // unknownKey takes a key of a form that no release up to 0.33 sends: its bytes enter the hash, so that the block cannot
 // be taken for one without it.
 func (d *Decoder) unknownKey(b []byte) ([]byte, error) {
-	key, rest, err := raw(b)
+	key, rest, err := wire.Raw(b)
 	if err != nil {
 		return b, err
 	}

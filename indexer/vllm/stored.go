@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/sightline-router/sightline/indexer/event"
+	"github.com/sightline-router/sightline/indexer/wire"
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
@@ -43,10 +44,10 @@ func (f *fields) indexable() bool {
 }
 
 func (f *fields) tier() event.Tier {
-	if len(f.locality) > 0 && !strings.EqualFold(view(f.locality), "LOCAL") {
+	if len(f.locality) > 0 && !strings.EqualFold(wire.View(f.locality), "LOCAL") {
 		return event.Remote
 	}
-	return event.TierOf(view(f.medium))
+	return event.TierOf(wire.View(f.medium))
 }
 
 // emit appends an event with the handles read, group folded in.
