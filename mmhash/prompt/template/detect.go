@@ -23,18 +23,27 @@ func (f Format) String() string {
 	return "string"
 }
 
-// ContentFormat is vLLM's detection (renderers/hf.py): openai if a for statement goes over the content of a
-// loop variable over messages (or of what messages was assigned to), or over a variable named content. Filters, tests
-// and slices around it do not matter. Like vLLM, it gives up ("string") on a tuple target in such a place.
+// ContentFormat is vLLM 0.32's detection (renderers/hf.py): openai if a for statement goes over the content of a loop
+// variable over messages (or of what messages was assigned to), over a macro's parameter that some call passes such
+// content to, or, outside macros, over a variable named content. Filters, tests and slices around it do not matter. Like
+// vLLM, it gives up ("string") on a tuple target in such a place.
 func (t *Template) ContentFormat() Format {
 	var loops []*forNode
 	var sets []*setNode
+	var macros []*macroNode
+	calls := map[string][]*callNode{}
 	walk(func(n node) bool {
 		switch n := n.(type) {
 		case *forNode:
 			loops = append(loops, n)
 		case *setNode:
 			sets = append(sets, n)
+		case *macroNode:
+			macros = append(macros, n)
+		case *callNode:
+			if callee, ok := n.expr.(*nameNode); ok {
+				calls[callee.name] = append(calls[callee.name], n)
+			}
 		}
 		return true
 	}, t.tree...)
@@ -65,9 +74,23 @@ func (t *Template) ContentFormat() Format {
 		}
 		items = append(items, name.name)
 	}
+	passed := map[*forNode][]string{} // by loop in a macro: the parameters that get content
+	for _, m := range macros {
+		params := m.contentParams(calls[m.name], items)
+		walk(func(n node) bool {
+			if loop, ok := n.(*forNode); ok && (params != nil || passed[loop] == nil) {
+				passed[loop] = params
+			}
+			return true
+		}, m.body...)
+	}
 	for _, loop := range loops {
-		bare, ok := loop.iter.(*nameNode)
-		if accessesAny(loop.iter, items, "content") || ok && bare.name == "content" {
+		found := accessesAny(loop.iter, items, "content")
+		if bare, ok := loop.iter.(*nameNode); ok && !found {
+			params, inMacro := passed[loop]
+			found = slices.Contains(params, bare.name) || !inMacro && bare.name == "content"
+		}
+		if found {
 			if _, ok := loop.target.(*nameNode); !ok {
 				return FormatString
 			}
@@ -75,6 +98,23 @@ func (t *Template) ContentFormat() Format {
 		}
 	}
 	return FormatString
+}
+
+// contentParams gives the parameters that one of the calls passes the content of one of items to.
+func (m *macroNode) contentParams(calls []*callNode, items []string) (names []string) {
+	for _, call := range calls {
+		for i, arg := range call.args.pos {
+			if i < len(m.params) && accessesAny(arg, items, "content") {
+				names = append(names, m.params[i].name)
+			}
+		}
+		for _, kw := range call.args.kw {
+			if accessesAny(kw.val, items, "content") && slices.ContainsFunc(m.params, func(p *nameNode) bool { return p.name == kw.name }) {
+				names = append(names, kw.name)
+			}
+		}
+	}
+	return names
 }
 
 // SGLangFormat is SGLang's detection (srt/parser/jinja_template_utils.py): openai if the source mentions a medium

@@ -226,6 +226,10 @@ func TestFormats(t *testing.T) {
 	loop := func(iter string) string {
 		return "{% for message in messages %}{% for part in " + iter + " %}{{ part.text }}{% endfor %}{% endfor %}"
 	}
+	macro := func(params, args string) string {
+		over := params[strings.LastIndexByte(params, ' ')+1:]
+		return "{% macro show(" + params + ") %}{% for p in " + over + " %}{{ p.text }}{% endfor %}{% endmacro %}{% for m in messages %}{{ show(" + args + ") }}{% endfor %}"
+	}
 	for _, c := range []struct {
 		src               string
 		vllm, sglang, trt Format
@@ -240,6 +244,13 @@ func TestFormats(t *testing.T) {
 		{"{% set ns.x = messages %}" + loop("message.content"), FormatString, FormatOpenAI, FormatString},
 		{"{# an image #}", FormatString, FormatOpenAI, FormatString},
 		{loop("messages[0].content"), FormatString, FormatString, FormatString},
+		{macro("content", "m.content"), FormatOpenAI, FormatString, FormatString},
+		{macro("content", "'text'"), FormatString, FormatString, FormatString},
+		{macro("c", "m.content | list"), FormatOpenAI, FormatString, FormatString},
+		{macro("c", "c=m['content']"), FormatOpenAI, FormatString, FormatString},
+		{macro("c", "d=m.content"), FormatString, FormatString, FormatString},
+		{macro("a, c", "m.content"), FormatString, FormatString, FormatString},
+		{strings.Replace(macro("c", "m.content"), "p in c", "p, q in c", 1), FormatString, FormatString, FormatString},
 	} {
 		tmpl, err := Compile(c.src, Options{})
 		if err != nil {
