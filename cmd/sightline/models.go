@@ -11,6 +11,7 @@ import (
 	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/probe"
 )
 
@@ -63,19 +64,23 @@ func watchModels(ctx context.Context, models []router.Model, reg prometheus.Regi
 }
 
 // startProbe compares the workers' tokens with ours in the background, until ctx ends; nil if that is switched off.
-func startProbe(ctx context.Context, cfg config.Config, models []router.Model, reg prometheus.Registerer, log *zap.Logger) *probe.Prober {
+func startProbe(ctx context.Context, cfg config.Config, reg prometheus.Registerer, log *zap.Logger) *probe.Prober {
 	if !cfg.Probe {
 		return nil
 	}
-	o := probe.Options{Log: log, Metrics: reg}
-	for _, w := range cfg.Workers {
+	p := probe.New(probe.Options{Log: log, Metrics: reg})
+	go p.Run(ctx)
+	return p
+}
+
+// probed are workers as the prober wants them.
+func probed(models []router.Model, workers []*fleet.Worker) (list []probe.Worker) {
+	for _, w := range workers {
 		for _, m := range models {
 			if m.Name == w.Model {
-				o.Workers = append(o.Workers, probe.Worker{Name: w.Name, Addr: w.Addr, Model: m.Name, Names: append([]string{m.Name}, m.Aliases...), Ours: m.Prompts})
+				list = append(list, probe.Worker{Name: w.Name, Addr: w.Addr, Model: m.Name, Names: append([]string{m.Name}, m.Aliases...), Ours: m.Prompts})
 			}
 		}
 	}
-	p := probe.New(o)
-	go p.Run(ctx)
-	return p
+	return list
 }

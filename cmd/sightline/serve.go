@@ -81,12 +81,12 @@ func serve(ctx context.Context, cfg config.Config, models []router.Model, media 
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	ix := indexer.New(indexer.Options{MaxBytes: int64(cfg.Index.MaxBytes)})
 	fl := fleet.New(nil)
-	sources, err := startSources(ctx, cfg, ix, log)
+	prober := startProbe(ctx, cfg, reg, log)
+	sources, err := startSources(ctx, cfg, ix, fl, log, func(now []*fleet.Worker) { prober.Set(probed(models, now)) })
 	if err != nil {
 		return err
 	}
 	defer sources.close()
-	fl.Set(sources.workers)
 	sources.register(reg)
 	reg.MustRegister(stateMetrics{ix, media})
 	done := make(chan error, 3)
@@ -95,7 +95,6 @@ func serve(ctx context.Context, cfg config.Config, models []router.Model, media 
 		return err
 	}
 	defer relayed.Close()
-	prober := startProbe(ctx, cfg, models, reg, log)
 	watchModels(ctx, models, reg, log, prober.Again)
 	r := router.New(router.Options{Models: models, Fleet: fl, Index: ix, PredictedTTL: cfg.Index.PredictedTTL, Log: log, Metrics: reg})
 	srv, err := extproc.New(r.Decide, r.Observe, extproc.Options{MaxBody: int(cfg.BodyLimit), Log: log, Metrics: reg})
@@ -112,12 +111,7 @@ func serve(ctx context.Context, cfg config.Config, models []router.Model, media 
 	if cfg.Admin != "" {
 		web := &http.Server{ReadHeaderTimeout: 5 * time.Second, Handler: admin.Handler(admin.State{
 			Version: version, Router: r, Gatherer: reg, Workers: func() []admin.Worker { return sources.rows(ix) }, Probe: prober,
-			Ready: func() error {
-				if len(cfg.Workers) == 0 {
-					return errors.New("no workers are configured")
-				}
-				return nil
-			},
+			Ready: sources.ready,
 		})}
 		alis, err := net.Listen("tcp", cfg.Admin)
 		if err != nil {

@@ -1,13 +1,10 @@
 package main
 
 import (
-	"context"
 	"fmt"
-	"net/netip"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"go.uber.org/zap"
 
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/feed"
@@ -18,58 +15,25 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// sources are the workers and, for each slot, the feed that keeps the index true to it.
-type sources struct {
-	workers []*fleet.Worker
-	slots   []slotFeed
-	nats    *natsLink // nil: none is used
-}
-
-type slotFeed struct {
-	slot *fleet.Slot
-	feed *feed.Feed // nil: the worker tells nothing
-}
-
-// startSources makes the workers of a configuration and starts listening to them. Close it.
-func startSources(ctx context.Context, cfg config.Config, ix *indexer.Index, log *zap.Logger) (*sources, error) {
-	s := new(sources)
-	var err error
-	if s.nats, err = startNATS(cfg, log); err != nil {
-		return nil, err
+// listen starts the feed of one slot; nil if the worker tells nothing.
+func (s *sources) listen(wc *config.Worker, slot *fleet.Slot, rank int, sink feed.Sink) (*feed.Feed, error) {
+	size := 0
+	for _, m := range s.cfg.Models {
+		if m.Name == wc.Model {
+			size = m.BlockSize
+		}
 	}
-	for i, wc := range cfg.Workers {
-		addr, err := netip.ParseAddrPort(wc.Addr)
+	switch {
+	case wc.Events.ZMQ != "":
+		src, err := zmqSource(wc.Events, rank)
 		if err != nil {
-			return nil, fmt.Errorf("workers[%d].addr: %w", i, err)
+			return nil, err
 		}
-		size := 0
-		for _, m := range cfg.Models {
-			if m.Name == wc.Model {
-				size = m.BlockSize
-			}
-		}
-		var sinks []*feed.IndexSink
-		w := fleet.NewWorker(wc.Name, addr, wc.Model, wc.Ranks, func(int) indexer.Holder {
-			sinks = append(sinks, feed.Join(ix, true, 0))
-			return sinks[len(sinks)-1].Holder()
-		})
-		s.workers = append(s.workers, w)
-		for r, slot := range w.Slots {
-			sf := slotFeed{slot: slot}
-			switch {
-			case wc.Events.ZMQ != "":
-				src, err := zmqSource(wc.Events, r)
-				if err != nil {
-					return nil, fmt.Errorf("workers[%d].events: %w", i, err)
-				}
-				sf.feed = feed.Start(feed.Options{Source: src, Decoder: new(vllm.Decoder), Sink: sinks[r], BlockSize: size, Idle: idleProbe(src)})
-			case wc.Events.NATS:
-				sf.feed = s.nats.listen(wc.Name, r, sinks[r], size)
-			}
-			s.slots = append(s.slots, sf)
-		}
+		return feed.Start(feed.Options{Source: src, Decoder: new(vllm.Decoder), Sink: sink, BlockSize: size, Idle: idleProbe(src)}), nil
+	case wc.Events.NATS:
+		return s.nats.listen(wc.Name, rank, sink, size), nil
 	}
-	return s, nil
+	return nil, nil
 }
 
 // zmqSource is a worker-rank's pair of sockets.
@@ -95,19 +59,10 @@ func idleProbe(z feed.ZMQ) time.Duration {
 	return 10 * time.Second
 }
 
-func (s *sources) close() {
-	for _, f := range s.slots {
-		if f.feed != nil {
-			f.feed.Close()
-		}
-	}
-	s.nats.close()
-}
-
 // rows are the workers as the admin page shows them.
 func (s *sources) rows(ix *indexer.Index) (rows []admin.Worker) {
 	now := time.Now()
-	for _, f := range s.slots {
+	for _, f := range s.slotFeeds() {
 		load := f.slot.Load(now)
 		r := admin.Worker{Name: f.slot.Worker.Name, Addr: f.slot.Worker.Addr, Model: f.slot.Worker.Model, Rank: f.slot.Rank,
 			Blocks: ix.HeldBlocks(f.slot.Holder), Inflight: load.Inflight, Backlog: load.Backlog, Events: "none"}
@@ -120,6 +75,9 @@ func (s *sources) rows(ix *indexer.Index) (rows []admin.Worker) {
 			if !st.LastMessage.IsZero() {
 				r.LastEvent = time.Since(st.LastMessage).Round(time.Second).String() + " ago"
 			}
+		}
+		if !f.ready {
+			r.Events = "not ready"
 		}
 		rows = append(rows, r)
 	}
@@ -139,7 +97,7 @@ var feedDesc = prometheus.NewDesc("sightline_events_total", "What became of each
 func (m feedMetrics) Describe(ch chan<- *prometheus.Desc) { ch <- feedDesc }
 
 func (m feedMetrics) Collect(ch chan<- prometheus.Metric) {
-	for _, f := range m.slots {
+	for _, f := range m.slotFeeds() {
 		if f.feed == nil {
 			continue
 		}

@@ -5,6 +5,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -37,7 +38,9 @@ type Config struct {
 	Media     Media    `yaml:"media"`
 	Models    []Model  `yaml:"models"`
 	Workers   []Worker `yaml:"workers"`
-	Envoy     Envoy    `yaml:"envoy"`
+	// Kubernetes lists further workers, which come and go.
+	Kubernetes Kubernetes `yaml:"kubernetes"`
+	Envoy      Envoy      `yaml:"envoy"`
 }
 
 // NATS says where KV events of agents come from. With neither URL nor Listen there is no NATS at all.
@@ -84,7 +87,7 @@ type Model struct {
 // Worker is one engine server.
 type Worker struct {
 	Name   string `yaml:"name"`   // for people and metrics; default: its address
-	Addr   string `yaml:"addr"`   // ip:port, what Envoy dials
+	Addr   string `yaml:"addr"`   // ip:port, what Envoy dials; or name:port, all whose addresses are followed
 	Model  string `yaml:"model"`  // may be left out where there is one model
 	Ranks  int    `yaml:"ranks"`  // data-parallel ranks behind this address; 0: none
 	Events Events `yaml:"events"` // KV events
@@ -431,20 +434,7 @@ func (c *Config) check() error {
 			}
 		}
 	}
-	seen := map[string]int{}
-	for i := range c.Workers {
-		w := &c.Workers[i]
-		path := fmt.Sprintf("workers[%d]", i)
-		if a, err := netip.ParseAddrPort(w.Addr); err != nil || a.Port() == 0 || a.Addr().Zone() != "" {
-			bad(path+".addr", "%q is not what Envoy can dial (want ip:port, such as 10.0.0.5:8000)", w.Addr)
-		}
-		if j, twice := seen[w.Addr]; twice {
-			bad(path+".addr", "%q is also the address of workers[%d]", w.Addr, j)
-		}
-		seen[w.Addr] = i
-		if w.Name == "" {
-			w.Name = w.Addr
-		}
+	worker := func(w *Worker, path string) { // what does not concern its address
 		if w.Model == "" && len(c.Models) == 1 {
 			w.Model = c.Models[0].Name
 		}
@@ -463,6 +453,24 @@ func (c *Config) check() error {
 			bad(path+".events.nats", "true, but nats.url and nats.listen are both empty")
 		}
 	}
+	seen := map[string]int{}
+	for i := range c.Workers {
+		w := &c.Workers[i]
+		path := fmt.Sprintf("workers[%d]", i)
+		_, host, _, err := SplitAddr(w.Addr)
+		if err != nil {
+			bad(path+".addr", "%v", err)
+		}
+		if j, twice := seen[w.Addr]; twice {
+			bad(path+".addr", "%q is also the address of workers[%d]", w.Addr, j)
+		}
+		seen[w.Addr] = i
+		if w.Name == "" {
+			w.Name = cmp.Or(host, w.Addr)
+		}
+		worker(w, path)
+	}
+	c.checkKubernetes(worker, bad)
 	return errors.Join(errs...)
 }
 

@@ -73,7 +73,7 @@ type Result struct {
 
 // Options are what a Prober stands on.
 type Options struct {
-	Workers []Worker
+	Workers []Worker              // to begin with; Set changes them
 	Budget  time.Duration         // for one worker's whole probe; 0: 20 s
 	Retry   time.Duration         // first wait for a worker that did not answer; it grows to 64 times that; 0: 5 s
 	Log     *zap.Logger           // nil: silent
@@ -82,12 +82,19 @@ type Options struct {
 
 // Prober probes. Safe for concurrent use.
 type Prober struct {
-	opt     Options
-	asker   *asker
-	again   chan struct{}
-	total   *prometheus.CounterVec
-	mu      sync.Mutex
-	results []Result // by worker; a zero At: not probed yet
+	opt    Options
+	asker  *asker
+	again  chan struct{}
+	joined chan struct{}
+	total  *prometheus.CounterVec
+	mu     sync.Mutex
+	known  []*subject
+}
+
+// subject is a worker and what is known of it; a zero At: not probed yet.
+type subject struct {
+	Worker
+	result Result
 }
 
 // New makes a prober; Run starts it.
@@ -101,16 +108,42 @@ func New(opt Options) *Prober {
 	if opt.Log == nil {
 		opt.Log = zap.NewNop()
 	}
-	p := &Prober{opt: opt, asker: newAsker(), again: make(chan struct{}, 1), results: make([]Result, len(opt.Workers))}
+	p := &Prober{opt: opt, asker: newAsker(), again: make(chan struct{}, 1), joined: make(chan struct{}, 1)}
 	p.total = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "probe_total",
 		Help: "Comparisons of a worker's tokens and settings with ours."}, []string{"worker", "verdict"})
 	if opt.Metrics != nil {
 		opt.Metrics.MustRegister(p.total)
 	}
-	for i, w := range opt.Workers {
-		p.results[i] = Result{Worker: w.Name, Model: w.Model, Verdict: Unreachable}
-	}
+	p.Set(opt.Workers)
 	return p
+}
+
+// Set changes the workers. Those that are new are probed soon, those that stay keep their results. A nil prober does
+// nothing.
+func (p *Prober) Set(workers []Worker) {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	old := p.known
+	p.known = nil
+	for _, w := range workers {
+		i := slices.IndexFunc(old, func(s *subject) bool { return s.Name == w.Name && s.Addr == w.Addr && s.Ours == w.Ours })
+		if i >= 0 {
+			p.known = append(p.known, old[i])
+			old = slices.Delete(old, i, i+1)
+			continue
+		}
+		p.known = append(p.known, &subject{w, Result{Worker: w.Name, Model: w.Model, Verdict: Unreachable}})
+		select {
+		case p.joined <- struct{}{}:
+		default:
+		}
+	}
+	for _, gone := range old {
+		p.total.DeletePartialMatch(prometheus.Labels{"worker": gone.Name})
+	}
 }
 
 // sideBySide bounds the workers that are asked at once.
@@ -133,6 +166,8 @@ func (p *Prober) Run(ctx context.Context) {
 			return
 		case <-p.again:
 			all, wait = true, p.opt.Retry
+		case <-p.joined:
+			all, wait = false, p.opt.Retry
 		case <-retry:
 			all = false
 		}
@@ -152,26 +187,32 @@ func (p *Prober) Again() {
 }
 
 // Results gives what is known of each worker, in their order.
-func (p *Prober) Results() []Result {
+func (p *Prober) Results() (list []Result) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return slices.Clone(p.results)
+	for _, s := range p.known {
+		list = append(list, s.result)
+	}
+	return list
 }
 
 // round probes all workers or those without an answer, and reports whether some are left without one.
 func (p *Prober) round(ctx context.Context, all bool) (open bool) {
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, sideBySide)
-	for i, old := range p.Results() {
-		if !all && old.Verdict != Unreachable {
-			continue
-		}
+	p.mu.Lock()
+	asked := slices.Clone(p.known)
+	if !all {
+		asked = slices.DeleteFunc(asked, func(s *subject) bool { return s.result.Verdict != Unreachable })
+	}
+	p.mu.Unlock()
+	for _, s := range asked {
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
 			within, cancel := context.WithTimeout(ctx, p.opt.Budget)
 			defer cancel()
-			p.note(ctx, i, p.one(within, &p.opt.Workers[i]))
+			p.note(ctx, s, p.one(within, &s.Worker))
 		})
 	}
 	wg.Wait()
@@ -179,11 +220,10 @@ func (p *Prober) round(ctx context.Context, all bool) (open bool) {
 }
 
 // note keeps a result and says what is new in it.
-func (p *Prober) note(ctx context.Context, i int, found []Finding) {
+func (p *Prober) note(ctx context.Context, w *subject, found []Finding) {
 	if ctx.Err() != nil {
 		return // we stop: what failed says nothing of the worker
 	}
-	w := &p.opt.Workers[i]
 	r := Result{Worker: w.Name, Model: w.Model, At: time.Now(), Verdict: Equal, Findings: found}
 	for _, f := range found {
 		p.total.WithLabelValues(w.Name, string(f.Verdict)).Inc()
@@ -192,8 +232,8 @@ func (p *Prober) note(ctx context.Context, i int, found []Finding) {
 		}
 	}
 	p.mu.Lock()
-	old := p.results[i]
-	p.results[i] = r
+	old := w.result
+	w.result = r
 	p.mu.Unlock()
 	if old.Verdict != r.Verdict {
 		p.opt.Log.Info("worker probed", zap.String("worker", w.Name), zap.String("model", w.Model), zap.String("verdict", string(r.Verdict)))

@@ -296,3 +296,55 @@ func TestRun(t *testing.T) {
 	p.Again()
 	until("a second probe", func() bool { return counted("good", Equal) == 10 })
 }
+
+// Workers come and go: new ones are probed, those that stay keep what was found, those that left leave no series.
+func TestSet(t *testing.T) {
+	m := load(t, nil)
+	a := Worker{Name: "a", Addr: worker(t, sim.Config{}, nil).Addr(), Model: "m", Names: []string{"m"}, Ours: m}
+	b := Worker{Name: "b", Addr: worker(t, sim.Config{}, nil).Addr(), Model: "m", Names: []string{"m"}, Ours: m}
+	reg := prometheus.NewRegistry()
+	p := New(Options{Metrics: reg})
+	done := make(chan struct{})
+	ctx, stop := context.WithCancel(t.Context())
+	go func() { defer close(done); p.Run(ctx) }()
+	defer func() { stop(); <-done }()
+	equal := func(names ...string) func() bool {
+		return func() bool {
+			list := p.Results()
+			for i, r := range list {
+				if i >= len(names) || r.Worker != names[i] || r.Verdict != Equal {
+					return false
+				}
+			}
+			return len(list) == len(names)
+		}
+	}
+	wait := func(what string, ok func() bool) {
+		for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%s: %+v", what, p.Results())
+			}
+		}
+	}
+	p.Set([]Worker{a})
+	wait("a is probed", equal("a"))
+	at := p.Results()[0].At
+	p.Set([]Worker{a, b})
+	wait("b is probed", equal("a", "b"))
+	if p.Results()[0].At != at {
+		t.Error("a was probed again")
+	}
+	p.Set([]Worker{b})
+	wait("a has left", equal("b"))
+	all, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range all {
+		for _, metric := range f.Metric {
+			if strings.Contains(metric.String(), `"a"`) {
+				t.Errorf("a series of a worker that left: %v", metric)
+			}
+		}
+	}
+}

@@ -1,0 +1,75 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+// Kubernetes says which EndpointSlices list workers. The keys of the server itself are only needed outside a pod.
+type Kubernetes struct {
+	API       string            `yaml:"api"`        // such as https://10.96.0.1:443; default: the pod's own
+	CAFile    string            `yaml:"ca_file"`    // of the server's certificate authority
+	TokenFile string            `yaml:"token_file"` // who we are; read again for each request
+	Workers   []KubernetesGroup `yaml:"workers"`
+}
+
+// KubernetesGroup is one set of alike workers: where their addresses are listed, and what each of them is.
+type KubernetesGroup struct {
+	Namespace string `yaml:"namespace"` // default: the pod's own
+	Service   string `yaml:"service"`   // the Service that selects the workers
+	Selector  string `yaml:"selector"`  // or: a label selector of EndpointSlices
+	Port      string `yaml:"port"`      // name or number; may be left out where the Service has one port
+	Worker    `yaml:",inline"`
+}
+
+// LabelSelector is what selects the group's EndpointSlices.
+func (g *KubernetesGroup) LabelSelector() string {
+	if g.Service != "" {
+		return "kubernetes.io/service-name=" + g.Service
+	}
+	return g.Selector
+}
+
+// SplitAddr reads a worker's address. Where its host is a name, not an IP, name is set and addr is not.
+func SplitAddr(text string) (addr netip.AddrPort, name string, port uint16, err error) {
+	wrong := fmt.Errorf("%q is not what Envoy can dial (want ip:port, such as 10.0.0.5:8000, or name:port)", text)
+	host, p, err := net.SplitHostPort(text)
+	n, perr := strconv.ParseUint(p, 10, 16)
+	if err != nil || perr != nil || n == 0 || host == "" {
+		return addr, "", 0, wrong
+	}
+	ip, err := netip.ParseAddr(host)
+	switch {
+	case err == nil && ip.Zone() == "":
+		return netip.AddrPortFrom(ip, uint16(n)), "", uint16(n), nil
+	case err == nil || len(host) > 253 || strings.Trim(host, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") != "" || strings.Trim(host, "0123456789.") == "":
+		return addr, "", 0, wrong
+	}
+	return addr, host, uint16(n), nil
+}
+
+// checkKubernetes also sees to the defaults.
+func (c *Config) checkKubernetes(worker func(w *Worker, path string), bad func(path, format string, args ...any)) {
+	k := &c.Kubernetes
+	if u, err := url.Parse(k.API); k.API != "" && (err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.RawQuery != "") {
+		bad("kubernetes.api", "%q is no API server (want one such as https://10.96.0.1:443)", k.API)
+	}
+	for i := range k.Workers {
+		g := &k.Workers[i]
+		path := fmt.Sprintf("kubernetes.workers[%d]", i)
+		if (g.Service == "") == (g.Selector == "") {
+			bad(path+".service", "give either service, a Service's name, or selector, a label selector of EndpointSlices")
+		}
+		if n, err := strconv.Atoi(g.Port); err == nil && (n < 1 || n > 65535) {
+			bad(path+".port", "%q is no port (want a port's name, or 1 to 65535)", g.Port)
+		}
+		if g.Addr != "" || g.Name != "" {
+			bad(path, "addr and name are found, not given: a worker is named after its pod")
+		}
+		worker(&g.Worker, path)
+	}
+}

@@ -1,0 +1,106 @@
+package discover
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// DNS follows the addresses behind a name, as a compose service or a headless Service has them. Where a name has IPv4
+// and IPv6 addresses the IPv4 ones are used: both families mostly lead to the same servers.
+type DNS struct {
+	Host   string
+	Port   uint16
+	Every  time.Duration                                                // between look-ups; 0: 5 s
+	Lookup func(ctx context.Context, host string) ([]netip.Addr, error) // nil: the system's resolver
+	Log    *zap.Logger
+}
+
+// missing is how many answers in a row must lack an address before it is gone: a balancing server gives a part each time.
+const missing = 3
+
+const lookupTime = 5 * time.Second
+
+// Follow calls found with the whole set after each change, until ctx ends. A look-up that fails changes nothing; a name
+// that does not exist is an answer without addresses.
+func (d *DNS) Follow(ctx context.Context, found func([]Endpoint)) {
+	every, lookup := d.Every, d.Lookup
+	if every <= 0 {
+		every = 5 * time.Second
+	}
+	if lookup == nil {
+		lookup = func(ctx context.Context, host string) ([]netip.Addr, error) {
+			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+		}
+	}
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	absent := make(map[netip.Addr]int) // answers since an address was last seen
+	said := ""
+	for {
+		within, cancel := context.WithTimeout(ctx, lookupTime)
+		addrs, err := lookup(within, d.Host)
+		cancel()
+		var not *net.DNSError
+		if none := errors.As(err, &not) && not.IsNotFound; err != nil && ctx.Err() == nil && err.Error() != said {
+			said = err.Error()
+			d.Log.Warn("a worker's name does not resolve", zap.String("host", d.Host), zap.Bool("exists", !none), zap.Error(err))
+		}
+		if err == nil || not != nil && not.IsNotFound {
+			if err == nil {
+				said = ""
+			}
+			if step(absent, ofOneFamily(addrs)) {
+				found(d.endpoints(absent))
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// step takes one answer and reports whether the set of addresses changed.
+func step(absent map[netip.Addr]int, answer []netip.Addr) (changed bool) {
+	for a := range absent {
+		if absent[a]++; absent[a] >= missing && !slices.Contains(answer, a) {
+			delete(absent, a)
+			changed = true
+		}
+	}
+	for _, a := range answer {
+		if _, known := absent[a]; !known {
+			if len(absent) >= maxEndpoints {
+				break
+			}
+			changed = true
+		}
+		absent[a] = 0
+	}
+	return changed
+}
+
+func ofOneFamily(addrs []netip.Addr) (out []netip.Addr) {
+	for _, a := range addrs {
+		out = append(out, a.Unmap().WithZone(""))
+	}
+	if slices.ContainsFunc(out, netip.Addr.Is4) {
+		out = slices.DeleteFunc(out, netip.Addr.Is6)
+	}
+	return out
+}
+
+func (d *DNS) endpoints(absent map[netip.Addr]int) (out []Endpoint) {
+	for a := range absent {
+		out = append(out, Endpoint{Addr: netip.AddrPortFrom(a, d.Port), Ready: true})
+	}
+	slices.SortFunc(out, func(a, b Endpoint) int { return a.Addr.Compare(b.Addr) })
+	return out
+}

@@ -1,0 +1,94 @@
+package discover
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+)
+
+// endpointSlice is what we read of a discovery.k8s.io/v1 EndpointSlice.
+type endpointSlice struct {
+	Metadata struct {
+		Name            string
+		ResourceVersion string
+	}
+	AddressType string // IPv4, IPv6; FQDN is left out
+	Endpoints   []struct {
+		Addresses  []string // interchangeable; consumers take the first
+		Conditions struct{ Ready, Terminating *bool }
+		TargetRef  *struct{ Kind, Name string }
+	}
+	Ports []struct {
+		Name *string
+		Port *int
+	}
+}
+
+// endpointsOf merges slices into one set, by address. port is a number, taken as it is; or the name of a port of the
+// slices; or "", if they have only one. An address may stand in several slices for a while, when the control plane moves
+// it: ready in one is ready. A pod with an IPv4 and an IPv6 address is one worker, by IPv4.
+//
+// "Ready" is true or not given, and not terminating: with publishNotReadyAddresses a terminating pod still says ready.
+func endpointsOf(list map[string]*endpointSlice, port string) ([]Endpoint, error) {
+	byAddr := make(map[netip.AddrPort]Endpoint)
+	family4 := make(map[string]bool) // pods known by an IPv4 address
+	var wrong error
+	for _, s := range list {
+		if s.AddressType == "FQDN" || len(s.Endpoints) == 0 {
+			continue
+		}
+		p, err := s.port(port)
+		if err != nil {
+			wrong = err
+			continue
+		}
+		for _, e := range s.Endpoints {
+			if len(e.Addresses) == 0 {
+				continue
+			}
+			ip, err := netip.ParseAddr(e.Addresses[0])
+			if err != nil || ip.Zone() != "" {
+				wrong = fmt.Errorf("EndpointSlice %s: %q is no address", s.Metadata.Name, e.Addresses[0])
+				continue
+			}
+			ep := Endpoint{Addr: netip.AddrPortFrom(ip.Unmap(), p)}
+			ep.Ready = (e.Conditions.Ready == nil || *e.Conditions.Ready) && (e.Conditions.Terminating == nil || !*e.Conditions.Terminating)
+			if e.TargetRef != nil && e.TargetRef.Kind == "Pod" {
+				ep.Name = e.TargetRef.Name
+				family4[ep.Name] = family4[ep.Name] || ip.Unmap().Is4()
+			}
+			ep.Ready = ep.Ready || byAddr[ep.Addr].Ready
+			byAddr[ep.Addr] = ep
+		}
+	}
+	out := make([]Endpoint, 0, len(byAddr))
+	for _, ep := range byAddr {
+		if ep.Name == "" || ep.Addr.Addr().Is4() || !family4[ep.Name] {
+			out = append(out, ep)
+		}
+	}
+	slices.SortFunc(out, func(a, b Endpoint) int { return cmp.Or(cmp.Compare(a.Name, b.Name), a.Addr.Compare(b.Addr)) })
+	if len(out) > maxEndpoints {
+		wrong = fmt.Errorf("%d endpoints, only %d are used (narrow the selector)", len(out), maxEndpoints)
+		out = out[:maxEndpoints]
+	}
+	return out, wrong
+}
+
+func (s *endpointSlice) port(want string) (uint16, error) {
+	if n, err := strconv.ParseUint(want, 10, 16); err == nil && n > 0 {
+		return uint16(n), nil
+	}
+	var found []int
+	for _, p := range s.Ports {
+		if p.Port != nil && (want == "" || p.Name != nil && *p.Name == want) {
+			found = append(found, *p.Port)
+		}
+	}
+	if len(found) != 1 || found[0] < 1 || found[0] > 65535 {
+		return 0, fmt.Errorf("EndpointSlice %s: %d ports fit %q (want one: give a port's name or number)", s.Metadata.Name, len(found), want)
+	}
+	return uint16(found[0]), nil
+}
