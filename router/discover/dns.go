@@ -42,7 +42,7 @@ func (d *DNS) Follow(ctx context.Context, found func([]Endpoint)) {
 	defer tick.Stop()
 	absent := make(map[netip.Addr]int) // answers since an address was last seen
 	said := ""
-	for {
+	for ctx.Err() == nil {
 		within, cancel := context.WithTimeout(ctx, lookupTime)
 		addrs, err := lookup(within, d.Host)
 		cancel()
@@ -61,7 +61,6 @@ func (d *DNS) Follow(ctx context.Context, found func([]Endpoint)) {
 		}
 		select {
 		case <-ctx.Done():
-			return
 		case <-tick.C:
 		}
 	}
