@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	modev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
@@ -31,20 +32,44 @@ const (
 // noBody is the mode override that keeps the body from us. Body modes are taken literally, so NONE is all it says.
 var noBody = &modev3.ProcessingMode{RequestBodyMode: modev3.ProcessingMode_NONE, ResponseBodyMode: modev3.ProcessingMode_NONE}
 
-// Two answers that never change, in wire form.
+// Two answers that hardly ever change, in wire form.
 var (
 	sendBody = encode(&extprocv3.ProcessingResponse{
 		Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{}},
 	})
-	passUnread = encode(&extprocv3.ProcessingResponse{
+	passUnread = encode(pass(terms{Route: Route{Header: HeaderWorker}}))
+)
+
+// pass is "not ours": what a client may have smuggled in is removed, and the body is not asked for.
+func (t *terms) pass() any {
+	if t.Header == HeaderWorker && !t.duplex {
+		return passUnread
+	}
+	return pass(*t)
+}
+
+func pass(t terms) *extprocv3.ProcessingResponse {
+	return &extprocv3.ProcessingResponse{
 		Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{
 			Response: &extprocv3.CommonResponse{HeaderMutation: &extprocv3.HeaderMutation{
-				RemoveHeaders: []string{HeaderWorker, HeaderSecond, HeaderReason, HeaderRank, HeaderID},
+				RemoveHeaders: []string{t.Header, t.second(), HeaderReason, HeaderRank, HeaderID, HeaderEndpoint, HeaderSubset},
 			}},
 		}},
-		ModeOverride: noBody,
-	})
-)
+		ModeOverride: t.noBody(),
+	}
+}
+
+// second is the header of the second choice.
+func (t *terms) second() string { return t.Header + "-2" }
+
+// noBody keeps the body from us where Envoy may do that: a full-duplex body must pass through here, and a gateway that
+// follows the endpoint-picker protocol does not allow an override.
+func (t *terms) noBody() *modev3.ProcessingMode {
+	if t.duplex || t.strict {
+		return nil
+	}
+	return noBody
+}
 
 // encode is for messages made of constants, which always encode.
 func encode(m proto.Message) encoded {
@@ -53,48 +78,70 @@ func encode(m proto.Message) encoded {
 }
 
 // atBody is a decision as the answer to the body.
-func atBody(d router.Decision) *extprocv3.ProcessingResponse {
+func (t *terms) atBody(d router.Decision) *extprocv3.ProcessingResponse {
 	return &extprocv3.ProcessingResponse{
 		Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: &extprocv3.BodyResponse{
-			Response: &extprocv3.CommonResponse{HeaderMutation: steer(d)},
+			Response: &extprocv3.CommonResponse{HeaderMutation: t.steer(d)},
 		}},
-		DynamicMetadata: metadata(d),
+		DynamicMetadata: t.metadata(d),
 	}
 }
 
 // atHeaders is a decision as the answer to the headers; the body will not come here.
-func atHeaders(d router.Decision) *extprocv3.ProcessingResponse {
+func (t *terms) atHeaders(d router.Decision) *extprocv3.ProcessingResponse {
 	return &extprocv3.ProcessingResponse{
 		Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{
-			Response: &extprocv3.CommonResponse{HeaderMutation: steer(d)},
+			Response: &extprocv3.CommonResponse{HeaderMutation: t.steer(d)},
 		}},
-		DynamicMetadata: metadata(d),
-		ModeOverride:    noBody,
+		DynamicMetadata: t.metadata(d),
+		ModeOverride:    t.noBody(),
 	}
 }
 
 // steer writes the decision into request headers. The second choice is always there: Envoy 1.39 answers 503 on a retry
 // whose header is missing (1.40 moves on); with one worker it is that worker again, and the attempt after that goes
 // to any. Without a target, whatever a client may have smuggled in is removed and Envoy's fallback takes the request.
-func steer(d router.Decision) *extprocv3.HeaderMutation {
+func (t *terms) steer(d router.Decision) *extprocv3.HeaderMutation {
 	m := &extprocv3.HeaderMutation{SetHeaders: []*corev3.HeaderValueOption{
 		header(HeaderID, d.ID), header(HeaderReason, string(d.Reason)),
 	}}
+	if t.Mode != Sightline {
+		m.RemoveHeaders = append(m.RemoveHeaders, HeaderSubset)
+	}
 	if len(d.Targets) == 0 {
-		m.RemoveHeaders = []string{HeaderWorker, HeaderSecond, HeaderRank}
+		m.RemoveHeaders = append(m.RemoveHeaders, t.Header, t.second(), HeaderRank, HeaderEndpoint)
 		return m
 	}
 	first, second := d.Targets[0], d.Targets[0]
 	if len(d.Targets) > 1 {
 		second = d.Targets[1]
 	}
-	m.SetHeaders = append(m.SetHeaders, header(HeaderWorker, first.Addr), header(HeaderSecond, second.Addr))
+	if t.strict {
+		m.RemoveHeaders = append(m.RemoveHeaders, t.Header, t.second())
+	} else {
+		m.SetHeaders = append(m.SetHeaders, header(t.Header, first.Addr), header(t.second(), second.Addr))
+	}
+	if t.Mode != Sightline {
+		m.SetHeaders = append(m.SetHeaders, header(HeaderEndpoint, ranked(d)))
+	}
 	if first.Rank >= 0 {
 		m.SetHeaders = append(m.SetHeaders, header(HeaderRank, strconv.Itoa(first.Rank)))
 	} else {
-		m.RemoveHeaders = []string{HeaderRank}
+		m.RemoveHeaders = append(m.RemoveHeaders, HeaderRank)
 	}
 	return m
+}
+
+// ranked lists the targets as load balancers with fallbacks read them: ip:port,ip:port, best first.
+func ranked(d router.Decision) string {
+	var b strings.Builder
+	for i, t := range d.Targets {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(t.Addr)
+	}
+	return b.String()
 }
 
 // header sets one header, replacing what is there. Only raw_value works: Envoy ignores value and would set it empty.
@@ -110,8 +157,9 @@ func setContentLength(answer *extprocv3.ProcessingResponse, n int) {
 	m.SetHeaders = append(m.SetHeaders, header("content-length", strconv.Itoa(n)))
 }
 
-// metadata is what access logs and the stats logger can read of the decision, as %DYNAMIC_METADATA(sightline:reason)%.
-func metadata(d router.Decision) *structpb.Struct {
+// metadata is what access logs and the stats logger can read of the decision, as %DYNAMIC_METADATA(sightline:reason)%,
+// and the endpoints for load balancers that read them here: Istio's looks nowhere else.
+func (t *terms) metadata(d router.Decision) *structpb.Struct {
 	fields := map[string]*structpb.Value{
 		"id":             structpb.NewStringValue(d.ID),
 		"reason":         structpb.NewStringValue(string(d.Reason)),
@@ -127,11 +175,14 @@ func metadata(d router.Decision) *structpb.Struct {
 	}
 	if len(d.Targets) > 0 {
 		fields["endpoint"] = structpb.NewStringValue(d.Targets[0].Addr)
+		fields["endpoints"] = structpb.NewStringValue(ranked(d))
 		fields["worker"] = structpb.NewStringValue(d.Targets[0].Worker)
 	}
-	return &structpb.Struct{Fields: map[string]*structpb.Value{
-		MetadataSpace: structpb.NewStructValue(&structpb.Struct{Fields: fields}),
-	}}
+	spaces := map[string]*structpb.Value{MetadataSpace: structpb.NewStructValue(&structpb.Struct{Fields: fields})}
+	if t.Mode != Sightline && len(d.Targets) > 0 {
+		spaces[spaceLB] = structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{HeaderEndpoint: fields["endpoints"]}})
+	}
+	return &structpb.Struct{Fields: spaces}
 }
 
 // refusal answers the client in our stead, with an error body in OpenAI's form.

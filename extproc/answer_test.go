@@ -24,6 +24,9 @@ func told(m *extprocv3.HeaderMutation) map[string]string {
 	return out
 }
 
+// ours are the terms of a route of our own envoy.yaml.
+var ours = &terms{Route: Route{Mode: Sightline, Header: HeaderWorker}}
+
 func TestSteer(t *testing.T) {
 	a := router.Target{Worker: "a", Addr: "10.0.0.1:8000", Rank: -1}
 	b := router.Target{Worker: "b", Addr: "10.0.0.2:8000", Rank: 3}
@@ -32,13 +35,13 @@ func TestSteer(t *testing.T) {
 		targets []router.Target
 		want    map[string]string
 	}{
-		{"no worker known", nil, map[string]string{HeaderWorker: "-", HeaderSecond: "-", HeaderRank: "-"}},
+		{"no worker known", nil, map[string]string{HeaderWorker: "-", HeaderSecond: "-", HeaderRank: "-", HeaderEndpoint: "-"}},
 		{"one worker", []router.Target{a}, map[string]string{HeaderWorker: a.Addr, HeaderSecond: a.Addr, HeaderRank: "-"}},
 		{"two workers", []router.Target{a, b}, map[string]string{HeaderWorker: a.Addr, HeaderSecond: b.Addr, HeaderRank: "-"}},
 		{"a rank", []router.Target{b, a}, map[string]string{HeaderWorker: b.Addr, HeaderSecond: a.Addr, HeaderRank: "3"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got := told(steer(router.Decision{ID: "ID1", Reason: router.Exact, Targets: c.targets}))
+			got := told(ours.steer(router.Decision{ID: "ID1", Reason: router.Exact, Targets: c.targets}))
 			c.want[HeaderID], c.want[HeaderReason] = "ID1", "exact"
 			for name, v := range c.want {
 				if got[name] != v {
@@ -111,7 +114,7 @@ func TestEditedAnswerOnTheWire(t *testing.T) {
 	d := router.Decision{ID: "ID1", Reason: router.Load, Targets: []router.Target{{Addr: "10.0.0.1:1", Rank: -1}}}
 	for _, n := range []int{0, 1, 127, 128, 300_000} {
 		body := bytes.Repeat([]byte("z"), n)
-		form := atBody(d)
+		form := ours.atBody(d)
 		setContentLength(form, n)
 		wire, err := codec{}.Marshal(&edited{answer: form, body: cut(body, 16384)})
 		if err != nil {

@@ -115,7 +115,7 @@ func (stockServer) Process(stream extprocv3.ExternalProcessor_ProcessServer) err
 			return err
 		}
 		if in.GetRequestBody() != nil {
-			return stream.Send(atBody(pick))
+			return stream.Send(ours.atBody(pick))
 		}
 		if err := stream.Send(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{}}}); err != nil {
 			return err

@@ -31,6 +31,9 @@ const (
 	fieldCommon        = 1 // BodyResponse.response, a CommonResponse
 	fieldBodyMutation  = 3 // CommonResponse.body_mutation, a BodyMutation
 	fieldMutationsBody = 1 // BodyMutation.body
+	fieldStreamed      = 3 // BodyMutation.streamed_response, a StreamedBodyResponse
+	fieldStreamedBody  = 1 // StreamedBodyResponse.body
+	fieldStreamedEnd   = 2 // StreamedBodyResponse.end_of_stream
 )
 
 // inbound is a ProcessingRequest whose request body stands aside.
@@ -63,6 +66,12 @@ type edited struct {
 	body   mem.BufferSlice               // the new body; gRPC frees it after sending
 }
 
+// piece is an answer that gives a part of a full-duplex request body back.
+type piece struct {
+	body mem.BufferSlice // gRPC frees it after sending
+	last bool
+}
+
 // Name is gRPC's content-subtype: on the wire this is plain protobuf.
 func (codec) Name() string { return grpcproto.Name }
 
@@ -75,6 +84,8 @@ func (codec) Marshal(v any) (mem.BufferSlice, error) {
 		return mem.BufferSlice{mem.SliceBuffer(v)}, nil
 	case *edited:
 		return v.marshal()
+	case *piece:
+		return v.marshal(), nil
 	}
 	return stock().Marshal(v)
 }
@@ -86,9 +97,21 @@ func (e *edited) marshal() (mem.BufferSlice, error) {
 	if err != nil {
 		return nil, fmt.Errorf("answer with an edited body: %w", err)
 	}
-	path := [...]protowire.Number{fieldBodyResponse, fieldCommon, fieldBodyMutation, fieldMutationsBody}
-	var size [len(path)]int // size[i]: bytes inside the field path[i]
-	n := e.body.Len()
+	head = nested(head, e.body.Len(), fieldBodyResponse, fieldCommon, fieldBodyMutation, fieldMutationsBody)
+	return append(mem.BufferSlice{mem.SliceBuffer(head)}, e.body...), nil
+}
+
+func (p *piece) marshal() mem.BufferSlice {
+	end := protowire.AppendVarint(protowire.AppendTag(nil, fieldStreamedEnd, protowire.VarintType), protowire.EncodeBool(p.last))
+	n := p.body.Len()
+	inner := protowire.AppendVarint(protowire.AppendTag(end, fieldStreamedBody, protowire.BytesType), uint64(n))
+	head := nested(nil, len(inner)+n, fieldBodyResponse, fieldCommon, fieldBodyMutation, fieldStreamed)
+	return append(mem.BufferSlice{mem.SliceBuffer(append(head, inner...))}, p.body...)
+}
+
+// nested appends the tags and lengths of fields inside each other, of which the innermost has n bytes.
+func nested(head []byte, n int, path ...protowire.Number) []byte {
+	size := make([]int, len(path)) // size[i]: bytes inside the field path[i]
 	for i := len(path) - 1; i >= 0; i-- {
 		size[i] = n
 		n = protowire.SizeTag(path[i]) + protowire.SizeBytes(n)
@@ -97,7 +120,7 @@ func (e *edited) marshal() (mem.BufferSlice, error) {
 		head = protowire.AppendTag(head, f, protowire.BytesType)
 		head = protowire.AppendVarint(head, uint64(size[i]))
 	}
-	return append(mem.BufferSlice{mem.SliceBuffer(head)}, e.body...), nil
+	return head
 }
 
 // Unmarshal decodes one message; data is freed by gRPC afterwards, so an inbound body takes its own references.

@@ -44,15 +44,20 @@ type head struct {
 	noBody          bool // Envoy said that no body follows
 }
 
-// readHead collects the headers that matter. Envoy sends names in lower case and values as raw_value (value is empty
-// since 1.27); tools that fill value instead are understood.
+// value is a header's value. Envoy sends it as raw_value (value is empty since 1.27); tools that fill value instead are
+// understood.
+func value(kv *corev3.HeaderValue) string {
+	if raw := kv.GetRawValue(); len(raw) > 0 {
+		return string(raw)
+	}
+	return kv.GetValue()
+}
+
+// readHead collects the headers that matter. Envoy sends names in lower case.
 func readHead(hs []*corev3.HeaderValue, endOfStream bool) head {
 	h := head{contentLength: -1, noBody: endOfStream}
 	for _, kv := range hs {
-		v := kv.GetValue()
-		if raw := kv.GetRawValue(); len(raw) > 0 {
-			v = string(raw)
-		}
+		v := value(kv)
 		switch kv.GetKey() {
 		case ":method":
 			h.method = v

@@ -5,14 +5,19 @@
 //	Envoy ── body ─────▶ decide ─ x-target-worker, … ────▶ Envoy     stream ends here, not with the generation
 //	Envoy ── access log entries ─▶ observe: started on worker X, ended with status Y
 //
-// The files, in the order of a request's life: gate.go (is it ours?), codec.go (how the body is received), stream.go
-// (the state machine), answer.go (what Envoy is told), accesslog.go (how it ended).
+// The files, in the order of a request's life: route.go (what its route asks for), gate.go (is it ours?), codec.go (how
+// the body is received), stream.go and duplex.go (the state machine), answer.go (what Envoy is told), follow.go and
+// accesslog.go (how it ended).
+//
+// Two tongues are spoken: Sightline's own, for the envoy.yaml that it prints, and the endpoint-picker protocol of
+// Gateway API's Inference Extension, for gateways that know it.
 //
 // A request never fails because of this package: whatever goes wrong here, Envoy is told to go on without a choice.
 package extproc
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"math"
@@ -29,6 +34,8 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
@@ -52,6 +59,8 @@ type Options struct {
 	// MaxBody is the largest body in bytes; larger ones are routed by load. 0: DefaultMaxBody. Keep Envoy's
 	// request_body_buffer_limit equal.
 	MaxBody int
+	Route   Route                 // what a stream's metadata leaves open
+	TLS     *tls.Config           // nil: plain text
 	Log     *zap.Logger           // nil: silent
 	Metrics prometheus.Registerer // nil: none
 }
@@ -61,6 +70,7 @@ type Server struct {
 	decide  Decide
 	observe Observe
 	maxBody int
+	route   Route
 	log     *zap.Logger // sampled: each message once a minute
 	metrics *metrics
 	ended   *joiner
@@ -112,6 +122,7 @@ func New(decide Decide, observe Observe, opt Options) (*Server, error) {
 		decide:      decide,
 		observe:     observe,
 		maxBody:     opt.MaxBody,
+		route:       opt.Route,
 		maxInFlight: bodiesAtOnce * int64(opt.MaxBody),
 		log: opt.Log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
 			return zapcore.NewSamplerWithOptions(c, sampledPeriod, 1, 0)
@@ -121,7 +132,12 @@ func New(decide Decide, observe Observe, opt Options) (*Server, error) {
 		health:   health.NewServer(),
 		stopping: make(chan struct{}),
 	}
+	creds := insecure.NewCredentials()
+	if opt.TLS != nil {
+		creds = credentials.NewTLS(opt.TLS)
+	}
 	s.grpc = grpc.NewServer(
+		grpc.Creds(creds),
 		grpc.ForceServerCodecV2(codec{}),
 		grpc.MaxRecvMsgSize(opt.MaxBody+headroom),
 		grpc.MaxSendMsgSize(math.MaxInt32),
@@ -137,6 +153,9 @@ func New(decide Decide, observe Observe, opt Options) (*Server, error) {
 	accesslogv3.RegisterAccessLogServiceServer(s.grpc, s)
 	healthpb.RegisterHealthServer(s.grpc, s.health)
 	// "" is set by the health package; Envoy's check in our envoy.yaml asks for the service by name.
+	for _, probe := range []string{"liveness", "readiness"} { // what the endpoint-picker protocol's deployments ask for
+		s.health.SetServingStatus(probe, healthpb.HealthCheckResponse_SERVING)
+	}
 	s.health.SetServingStatus(extprocv3.ExternalProcessor_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
 	return s, nil
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"io"
+	"net/http"
 	"runtime"
 	"runtime/debug"
 	"time"
@@ -17,81 +19,121 @@ import (
 	"github.com/sightline-router/sightline/router"
 )
 
-// Process serves one request of Envoy's, in BUFFERED mode:
+// Process serves one request of Envoy's. In BUFFERED mode:
 //
 //	wait for headers ─┬─ not ours ────────▶ "no body, please" ─────────────────▶ end
 //	                  ├─ unreadable ──────▶ decision by load, "no body, please" ▶ end
 //	                  └─ readable ────────▶ "go on" ─ wait for the body ─▶ decision ▶ end
 //
+// duplex.go has the same for FULL_DUPLEX_STREAMED.
+//
 // The server ends the stream itself, always with status OK: right after the decision, because Envoy would keep it open
 // for the whole generation (and its circuit breaker counts it), and without an answer where there is none, which Envoy
 // takes as "go on unchanged". What Envoy sends after the decision (trailers) is not waited for, and end_of_stream is
-// not asked about: it is false for a body with trailers or one that a decompressor touched.
+// not asked about: it is false for a body with trailers or one that a decompressor touched. Only the endpoint-picker
+// protocol goes on, to the response (follow.go).
 func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error {
 	s.metrics.streams.Inc()
 	defer s.survive("stream")
 
-	var in inbound
-	defer in.free()
-	if err := stream.RecvMsg(&in); err != nil {
-		s.failed("receive", err)
+	c := call{Server: s, stream: stream, id: newID(), opened: time.Now()}
+	defer c.close()
+	if !c.receive() || !s.canServe(&c.in.ProcessingRequest) {
 		return nil
 	}
-	if !s.canServe(&in.ProcessingRequest) {
-		return nil
-	}
-	headers := in.GetRequestHeaders()
-	h := readHead(headers.GetHeaders().GetHeaders(), headers.GetEndOfStream())
-	verdict, reason := h.judge(s.maxBody)
-	var booked int64 // of this body against the bytes in flight
-	defer func() { s.inFlight.Add(-booked) }()
-	if verdict == readable {
-		booked = h.expected(s.maxBody)
-		if s.inFlight.Add(booked) > s.maxInFlight {
-			verdict, reason = unreadable, "busy"
-		}
+	c.terms = s.termsOf(stream.Context(), &c.in.ProcessingRequest)
+	headers := c.in.GetRequestHeaders()
+	c.head = readHead(headers.GetHeaders().GetHeaders(), headers.GetEndOfStream())
+	verdict, reason := c.head.judge(s.maxBody)
+	if verdict == readable && !c.book(c.head.expected(s.maxBody)) {
+		verdict, reason = unreadable, "busy"
 	}
 	s.metrics.gate(verdict, reason)
 
-	switch verdict {
-	case notOurs:
-		s.send(stream, passUnread)
-		return nil
-	case unreadable:
-		d := s.decideUnread(stream.Context(), &h, reason)
-		s.answer(stream, d, atHeaders(d))
-		return nil
+	goOn := false
+	switch {
+	case verdict == notOurs && !c.strict:
+		goOn = c.send(c.pass())
+	case verdict != readable:
+		d := c.decideUnread(reason)
+		goOn = c.answer(d, c.atHeaders(d))
+	case c.duplex:
+		goOn = c.fullDuplex()
+	default:
+		goOn = c.buffered()
 	}
+	if goOn && (c.strict || c.duplex && !c.requestEnded) {
+		c.follow()
+	}
+	return nil
+}
 
-	if !s.send(stream, sendBody) {
-		return nil
-	}
-	if err := stream.RecvMsg(&in); err != nil {
+// call is one stream: one request of a client's.
+type call struct {
+	*Server
+	terms
+	stream extprocv3.ExternalProcessor_ProcessServer
+	in     inbound // the message received last
+	head   head
+	id     string // the decision's
+	opened time.Time
+	booked int64 // of this body against the bytes in flight
+
+	requestEnded bool // Envoy has sent all of the request
+	code         int  // status of the response, once it has begun
+	decided      bool // a decision was sent
+	firstByte    time.Duration
+}
+
+// close gives back what the call holds.
+func (c *call) close() {
+	c.in.free()
+	c.inFlight.Add(-c.booked)
+}
+
+// receive waits for Envoy's next message; false if there is none.
+func (c *call) receive() bool {
+	err := c.stream.RecvMsg(&c.in)
+	if err != nil && err != io.EOF {
 		// A body over the limit that no content-length had announced ends here too: gRPC has refused it by itself, and
 		// Envoy goes on unrouted. With request_body_buffer_limit set as advised, Envoy has answered 413 before.
-		s.failed("receive", err)
-		return nil
+		c.failed("receive", err)
 	}
-	if in.GetRequestBody() == nil {
-		s.complain("unexpected message", "Envoy sent something else than the request body after the headers; "+
+	return err == nil
+}
+
+// book counts the call's body as n bytes in flight; false if that is more than there may be.
+func (c *call) book(n int64) bool {
+	n, c.booked = n-c.booked, n
+	return c.inFlight.Add(n) <= c.maxInFlight
+}
+
+// buffered asks for the body, which comes in one message, and answers that.
+func (c *call) buffered() bool {
+	if !c.send(sendBody) || !c.receive() {
+		return false
+	}
+	if c.in.GetRequestBody() == nil {
+		c.complain("unexpected message", "Envoy sent something else than the request body after the headers; "+
 			"set processing_mode {request_header_mode: SEND, request_body_mode: BUFFERED, response_header_mode: SKIP}")
-		return nil
+		return false
 	}
 	arrived := time.Now()
-	size := int64(in.body.Len())
-	s.inFlight.Add(size - booked)
-	booked = size
-	s.metrics.bodyBytes.Add(float64(size))
-	d := s.safely(stream.Context(), &router.Request{
-		ID: newID(), Path: h.path, Session: h.session, Body: in.pieces(), Arrived: arrived,
-	})
-	if len(d.Edits) > 0 && d.Refuse == nil {
-		s.answerEdited(stream, d, &in)
-	} else {
-		s.answer(stream, d, atBody(d))
+	c.requestEnded = c.in.GetRequestBody().GetEndOfStream()
+	c.book(int64(c.in.body.Len()))
+	d := c.decideBody(c.in.pieces(), arrived)
+	defer func() { c.metrics.latency.Observe(time.Since(arrived).Seconds()) }()
+	if len(d.Edits) == 0 || d.Refuse != nil {
+		return c.answer(d, c.atBody(d))
 	}
-	s.metrics.latency.Observe(time.Since(arrived).Seconds())
-	return nil
+	body, err := splice(c.in.body, d.Edits)
+	form := c.atBody(d)
+	if err != nil {
+		c.failed("edit", err)
+		return c.answer(d, form)
+	}
+	setContentLength(form, body.Len())
+	return c.answer(d, &edited{answer: form, body: body})
 }
 
 // canServe tells whether the first message is one that this state machine knows how to go on from, and says once a
@@ -104,22 +146,40 @@ func (s *Server) canServe(first *extprocv3.ProcessingRequest) bool {
 	}
 	// Envoy older than 1.33 and test tools send no protocol_config; they are taken to be configured as we advise.
 	mode := first.GetProtocolConfig().GetRequestBodyMode()
-	if first.GetProtocolConfig() != nil && mode != modev3.ProcessingMode_BUFFERED {
-		s.complain("body mode", fmt.Sprintf("Envoy's request_body_mode is %s, which is not served; set processing_mode."+
-			"request_body_mode: BUFFERED in the ext_proc filter (\"sightline envoy\" prints a filter that works)", mode))
+	if first.GetProtocolConfig() != nil && mode != modev3.ProcessingMode_BUFFERED && mode != modev3.ProcessingMode_FULL_DUPLEX_STREAMED {
+		s.complain("body mode", fmt.Sprintf("Envoy's request_body_mode is %s, which is not served: a decision needs the whole body; "+
+			"set processing_mode.request_body_mode to BUFFERED or FULL_DUPLEX_STREAMED in the ext_proc filter (\"sightline envoy\" prints "+
+			"a filter that works)", mode))
 		return false
 	}
 	return true
 }
 
 // decideUnread routes a request whose body is not here.
-func (s *Server) decideUnread(ctx context.Context, h *head, why string) router.Decision {
-	d := s.safely(ctx, &router.Request{ID: newID(), Path: h.path, Session: h.session, Arrived: time.Now()})
-	d.Why, d.Edits = why, nil
+func (c *call) decideUnread(why string) router.Decision {
+	d := c.decideBody(nil, time.Now())
+	d.Edits = nil
+	if d.Refuse == nil {
+		d.Why = why
+	}
 	return d
 }
 
-// safely decides; a panic costs the request its choice, nothing else.
+// decideBody decides with a body, nil for none; a panic costs the request its choice, nothing else. Where the protocol
+// wants an endpoint for every request, none is a refusal.
+func (c *call) decideBody(body [][]byte, arrived time.Time) router.Decision {
+	if body != nil {
+		c.metrics.bodyBytes.Add(float64(c.booked))
+	}
+	d := c.safely(c.stream.Context(), &router.Request{
+		ID: c.id, Path: c.head.path, Pool: c.Pool, Only: c.only, Session: c.head.session, Body: body, Arrived: arrived,
+	})
+	if c.strict && len(d.Targets) == 0 && d.Refuse == nil {
+		d.Refuse = &router.Refusal{Status: http.StatusServiceUnavailable, Message: "no endpoint is eligible for this request"}
+	}
+	return d
+}
+
 func (s *Server) safely(ctx context.Context, req *router.Request) (d router.Decision) {
 	defer func() {
 		if d.ID == "" {
@@ -133,38 +193,25 @@ func (s *Server) safely(ctx context.Context, req *router.Request) (d router.Deci
 }
 
 // answer sends a decision, in the form made for the phase, and takes it back if Envoy is gone: then no access log
-// entry will ever tell how it ended.
-func (s *Server) answer(stream extprocv3.ExternalProcessor_ProcessServer, d router.Decision, form *extprocv3.ProcessingResponse) {
-	s.metrics.answered(d)
+// entry will ever tell how it ended. False: nothing more is to be said on this stream.
+func (c *call) answer(d router.Decision, form any) bool {
+	c.metrics.answered(d)
 	if d.Refuse != nil {
-		s.send(stream, refusal(d.Refuse))
-		return
+		c.send(refusal(d.Refuse))
+		return false
 	}
-	if !s.send(stream, form) || stream.Context().Err() != nil {
-		s.observeSafely(router.Outcome{ID: d.ID, Phase: router.Ended, CachedTokens: -1, PromptTokens: -1})
+	c.decided = true
+	if !c.send(form) || c.stream.Context().Err() != nil {
+		c.observeSafely(router.Outcome{ID: d.ID, Phase: router.Ended, CachedTokens: -1, PromptTokens: -1})
+		return false
 	}
-}
-
-// answerEdited sends a decision together with the edited body.
-func (s *Server) answerEdited(stream extprocv3.ExternalProcessor_ProcessServer, d router.Decision, in *inbound) {
-	body, err := splice(in.body, d.Edits)
-	form := atBody(d)
-	if err != nil {
-		s.failed("edit", err)
-		s.answer(stream, d, form)
-		return
-	}
-	s.metrics.answered(d)
-	setContentLength(form, body.Len())
-	if !s.send(stream, &edited{answer: form, body: body}) || stream.Context().Err() != nil {
-		s.observeSafely(router.Outcome{ID: d.ID, Phase: router.Ended, CachedTokens: -1, PromptTokens: -1})
-	}
+	return true
 }
 
 // send writes one answer; false if Envoy no longer listens.
-func (s *Server) send(stream extprocv3.ExternalProcessor_ProcessServer, msg any) bool {
-	if err := stream.SendMsg(msg); err != nil {
-		s.failed("send", err)
+func (c *call) send(msg any) bool {
+	if err := c.stream.SendMsg(msg); err != nil {
+		c.failed("send", err)
 		return false
 	}
 	return true

@@ -309,8 +309,7 @@ func TestPanicCostsOnlyTheChoice(t *testing.T) {
 }
 
 func TestModesThatCannotBeServed(t *testing.T) {
-	for _, mode := range []modev3.ProcessingMode_BodySendMode{modev3.ProcessingMode_NONE, modev3.ProcessingMode_STREAMED,
-		modev3.ProcessingMode_BUFFERED_PARTIAL, modev3.ProcessingMode_FULL_DUPLEX_STREAMED} {
+	for _, mode := range []modev3.ProcessingMode_BodySendMode{modev3.ProcessingMode_NONE, modev3.ProcessingMode_STREAMED, modev3.ProcessingMode_BUFFERED_PARTIAL} {
 		r := newRig(t, always(pick), Options{})
 		for range 3 {
 			if answers := r.talk(t, headersMsg(&mode, false, chat()...)); len(answers) != 0 {

@@ -97,7 +97,12 @@ func serve(ctx context.Context, cfg config.Config, models []router.Model, media 
 	defer relayed.Close()
 	watchModels(ctx, models, reg, log, prober.Again)
 	r := router.New(router.Options{Models: models, Fleet: fl, Index: ix, PredictedTTL: cfg.Index.PredictedTTL, Log: log, Metrics: reg})
-	srv, err := extproc.New(r.Decide, r.Observe, extproc.Options{MaxBody: int(cfg.BodyLimit), Log: log, Metrics: reg})
+	secure, err := cfg.TLS.Server()
+	if err != nil {
+		return err
+	}
+	srv, err := extproc.New(r.Decide, r.Observe, extproc.Options{MaxBody: int(cfg.BodyLimit), TLS: secure, Log: log, Metrics: reg,
+		Route: extproc.Route{Mode: extproc.Mode(cfg.Route.Mode), Pool: cfg.Route.Pool, Header: cfg.Route.Header}})
 	if err != nil {
 		return err
 	}

@@ -32,6 +32,8 @@ type Config struct {
 	Admin     string   `yaml:"admin"`      // metrics and state over HTTP: host:port; "" for none
 	LogLevel  string   `yaml:"log_level"`  // debug, info, warn or error
 	BodyLimit Size     `yaml:"body_limit"` // the largest request body, such as 64MiB
+	Route     Route    `yaml:"route"`
+	TLS       TLS      `yaml:"tls"`
 	NATS      NATS     `yaml:"nats"`
 	Probe     bool     `yaml:"probe"` // ask workers at start how they tokenise a few conversations, and compare
 	Index     Index    `yaml:"index"`
@@ -407,6 +409,7 @@ func (c *Config) check() error {
 		}
 	}
 	c.checkRelay(bad)
+	c.checkGateway(bad)
 	for i, text := range c.Envoy.Workers {
 		if _, err := ParseRange(text); err != nil {
 			bad(fmt.Sprintf("envoy.worker_networks[%d]", i), "%v", err)

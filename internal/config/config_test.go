@@ -72,6 +72,9 @@ func TestMistakes(t *testing.T) {
 		{"log_level: loud", "log_level:"},
 		{"nats: {url: a, listen: b}", "nats: url and listen are both given"},
 		{"envoy: {worker_networks: [10.0.0.0/8]}", "envoy.worker_networks[0]:"},
+		{"route: {mode: eep}", `route.mode: "eep" is not known (want sightline or epp`},
+		{"tls: {cert: c.pem}", "tls: cert and key must both be given"},
+		{"tls: {client_ca: c.pem}", "tls: cert and key must both be given"},
 		{"a: [", ""},
 	} {
 		_, err := Parse([]byte(c.yaml))

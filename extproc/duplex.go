@@ -1,0 +1,109 @@
+package extproc
+
+import (
+	"time"
+
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/grpc/mem"
+
+	"github.com/sightline-router/sightline/router"
+)
+
+// In FULL_DUPLEX_STREAMED mode Envoy sends the body as it comes and forwards only what it is given back. The answer to
+// the headers may wait: with it the request goes on, so it carries the decision and comes after the last of the body.
+//
+//	headers, chunk, chunk, chunk(end) ─▶ decision ─▶ H(decision) B B B(end)
+//	headers, chunk, trailers          ─▶ decision ─▶ H(decision) B T
+//
+// A body that turns out too large is given up on: decided by load, and given back as it comes (follow.go).
+
+// pieceSize bounds one part of a body given back, in bytes: messages of more than 64 KiB are not for Envoy.
+const pieceSize = 62000
+
+// fullDuplex collects the body, decides, and gives the body back. False: nothing more is to be said on this stream.
+func (c *call) fullDuplex() bool {
+	var body mem.BufferSlice
+	defer func() { body.Free() }()
+	trailers, tooLarge := false, false
+	for !c.requestEnded && !tooLarge {
+		if !c.receive() {
+			return false
+		}
+		switch {
+		case c.in.GetRequestBody() != nil:
+			body, c.in.body = append(body, c.in.body...), nil
+			c.requestEnded = c.in.GetRequestBody().GetEndOfStream()
+			n := body.Len()
+			room := c.book(max(c.booked, int64(n)))
+			tooLarge = !c.requestEnded && !room || n > c.maxBody
+		case c.in.GetRequestTrailers() != nil:
+			trailers, c.requestEnded = true, true
+		default:
+			c.complain("unexpected message", "Envoy sent something else than the request's body or trailers after its headers; set "+
+				"request_trailer_mode: SEND with request_body_mode: FULL_DUPLEX_STREAMED")
+			return false
+		}
+	}
+	arrived := time.Now()
+	defer func() { c.metrics.latency.Observe(time.Since(arrived).Seconds()) }()
+	var d router.Decision
+	if tooLarge {
+		d = c.decideUnread("too large")
+	} else {
+		c.book(int64(body.Len()))
+		pieces := make([][]byte, len(body)) // never nil: a body of no bytes is still a body
+		for i, b := range body {
+			pieces[i] = b.ReadOnlyData()
+		}
+		d = c.decideBody(pieces, arrived)
+	}
+	if !c.answer(d, c.atHeaders(d)) {
+		return false
+	}
+	back, err := splice(body, d.Edits)
+	if err != nil {
+		c.failed("edit", err)
+		back, _ = splice(body, nil)
+	}
+	if !c.giveBack(back, c.requestEnded && !trailers) {
+		return false
+	}
+	return !trailers || c.send(requestTrailers)
+}
+
+// giveBack sends a body, or a part of one, in pieces, and frees it. last: the request ends with it.
+func (c *call) giveBack(body mem.BufferSlice, last bool) bool {
+	defer func() { body.Free() }()
+	for {
+		p := &piece{}
+		room := pieceSize
+		for len(body) > 0 && room > 0 {
+			b := body[0]
+			if b.Len() <= room {
+				p.body, body = append(p.body, b), body[1:]
+				room -= b.Len()
+				continue
+			}
+			p.body = append(p.body, b.Slice(0, room))
+			body[0] = b.Slice(room, b.Len())
+			b.Free()
+			room = 0
+		}
+		p.last = last && len(body) == 0
+		if !c.send(p) {
+			return false
+		}
+		if len(body) == 0 {
+			return true
+		}
+	}
+}
+
+// Answers to what needs no decision, in wire form.
+var (
+	requestTrailers  = encode(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestTrailers{RequestTrailers: &extprocv3.TrailersResponse{}}})
+	requestBody      = encode(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: &extprocv3.BodyResponse{}}})
+	responseHeaders  = encode(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseHeaders{ResponseHeaders: &extprocv3.HeadersResponse{}}})
+	responseBody     = encode(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseBody{ResponseBody: &extprocv3.BodyResponse{}}})
+	responseTrailers = encode(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseTrailers{ResponseTrailers: &extprocv3.TrailersResponse{}}})
+)

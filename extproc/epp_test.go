@@ -1,0 +1,285 @@
+package extproc
+
+import (
+	"context"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	modev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/sightline-router/sightline/internal/eppcheck"
+	"github.com/sightline-router/sightline/router"
+)
+
+// within picks among two endpoints as the router does: of those that the request allows, best first.
+func within(_ context.Context, req *router.Request) router.Decision {
+	d := router.Decision{Reason: router.Load, Model: "m"}
+	for _, t := range []router.Target{{Worker: "a", Addr: "10.0.0.1:8000", Rank: -1}, {Worker: "b", Addr: "10.0.0.2:8000", Rank: -1}} {
+		host, _, _ := strings.Cut(t.Addr, ":")
+		if req.Only == nil || slices.Contains(req.Only, t.Addr) || slices.Contains(req.Only, host) {
+			d.Targets = append(d.Targets, t)
+		}
+	}
+	return d
+}
+
+// Every case of the kit passes, and each fails against a server that leaves out what it checks (below).
+func TestEndpointPickerConformance(t *testing.T) {
+	r := newRig(t, within, Options{Route: Route{Mode: EndpointPicker}})
+	results, err := eppcheck.Run(t.Context(), eppcheck.Options{Addr: r.conn.Target(), Model: "m", Timeout: 5 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range results {
+		if c.Err != nil {
+			t.Errorf("%s: %v", c.Name, c.Err)
+		}
+	}
+	if len(results) != 23 {
+		t.Errorf("%d cases, want 23", len(results))
+	}
+	// Nobody is told of the protocol by configuration: a full-duplex body or a hint is enough.
+	r = newRig(t, within, Options{})
+	results, _ = eppcheck.Run(t.Context(), eppcheck.Options{Addr: r.conn.Target(), Model: "m", Timeout: 5 * time.Second})
+	for _, c := range results {
+		if c.Err != nil {
+			t.Errorf("without configuration: %s: %v", c.Name, c.Err)
+		}
+	}
+	// A route that speaks our own tongue fails all but the ones about gRPC health and order.
+	r = newRig(t, within, Options{Route: Route{Mode: Sightline}})
+	results, _ = eppcheck.Run(t.Context(), eppcheck.Options{Addr: r.conn.Target(), Model: "m", Timeout: time.Second})
+	passed := 0
+	for _, c := range results {
+		if c.Err == nil {
+			passed++
+		}
+	}
+	if passed != 3 {
+		t.Errorf("a server that names no endpoint passes %d cases, want the 3 of gRPC health", passed)
+	}
+}
+
+// line is one stream in Envoy's place, message by message.
+type line struct {
+	t *testing.T
+	extprocv3.ExternalProcessor_ProcessClient
+}
+
+func (r *rig) open(t *testing.T, md ...string) line {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(context.Background(), md...), 10*time.Second)
+	t.Cleanup(cancel)
+	s, err := extprocv3.NewExternalProcessorClient(r.conn).Process(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return line{t, s}
+}
+
+func (l line) ask(msg *extprocv3.ProcessingRequest) *extprocv3.ProcessingResponse {
+	l.t.Helper()
+	if err := l.Send(msg); err != nil {
+		l.t.Fatal(err)
+	}
+	return l.next()
+}
+
+func (l line) next() *extprocv3.ProcessingResponse {
+	l.t.Helper()
+	a, err := l.Recv()
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return a
+}
+
+var (
+	duplexed = modev3.ProcessingMode_FULL_DUPLEX_STREAMED
+	buffered = modev3.ProcessingMode_BUFFERED
+)
+
+// A route's metadata decides what is spoken, whatever the server's default.
+func TestRouteSettings(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		server Route
+		md     []string
+		want   map[string]string
+		pool   string
+	}{
+		{"nothing said: both", Route{}, nil, map[string]string{HeaderWorker: "10.0.0.1:8000", HeaderSecond: "10.0.0.2:8000", HeaderEndpoint: "10.0.0.1:8000,10.0.0.2:8000"}, ""},
+		{"sightline", Route{}, []string{keyMode, "sightline"}, map[string]string{HeaderWorker: "10.0.0.1:8000", HeaderEndpoint: ""}, ""},
+		{"epp", Route{Mode: Sightline}, []string{keyMode, "epp", keyPool, "p"}, map[string]string{HeaderWorker: "-", HeaderEndpoint: "10.0.0.1:8000,10.0.0.2:8000"}, "p"},
+		{"another header", Route{}, []string{keyHeader, "x-to", keyMode, "sightline"}, map[string]string{"x-to": "10.0.0.1:8000", "x-to-2": "10.0.0.2:8000", HeaderWorker: ""}, ""},
+		{"wrong mode", Route{Mode: Sightline}, []string{keyMode, "eep"}, map[string]string{HeaderWorker: "10.0.0.1:8000", HeaderEndpoint: ""}, ""},
+		{"the server's pool", Route{Pool: "q"}, nil, map[string]string{HeaderWorker: "10.0.0.1:8000"}, "q"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRig(t, within, Options{Route: c.server})
+			l := r.open(t, c.md...)
+			if h := l.ask(headersMsg(&buffered, false, chat()...)); h.GetRequestHeaders() == nil {
+				t.Fatalf("first answer %v", h)
+			}
+			got := told(l.ask(bodyMsg(`{}`, true)).GetRequestBody().GetResponse().GetHeaderMutation())
+			for name, v := range c.want {
+				if got[name] != v {
+					t.Errorf("%s: %q, want %q", name, got[name], v)
+				}
+			}
+			if reqs, _ := r.seen(); reqs[0].Pool != c.pool {
+				t.Errorf("pool %q, want %q", reqs[0].Pool, c.pool)
+			}
+			if n := r.logs.FilterMessageSnippet("x-sightline-mode").Len(); (n > 0) != (c.name == "wrong mode") {
+				t.Errorf("%d complaints about the mode", n)
+			}
+		})
+	}
+}
+
+// The hint is believed from the gateway's metadata on any route, from a header only where the route is a gateway's, and
+// nowhere on a route of ours.
+func TestSubsetHint(t *testing.T) {
+	header := chat(HeaderSubset, "10.0.0.2:8000,", HeaderSubset, "[fd00::1]:9, 10.0.0.9")
+	for _, c := range []struct {
+		name string
+		mode Mode
+		kv   []string
+		meta *structpb.Value
+		want []string
+	}{
+		{"header, epp", EndpointPicker, header, nil, []string{"10.0.0.2:8000", "[fd00::1]:9", "10.0.0.9"}},
+		{"header, nothing said", Auto, header, nil, nil},
+		{"header, sightline", Sightline, header, nil, nil},
+		{"metadata, nothing said", Auto, chat(), structpb.NewStringValue("10.0.0.1:8000"), []string{"10.0.0.1:8000"}},
+		{"metadata, sightline", Sightline, chat(), structpb.NewStringValue("10.0.0.1:8000"), nil},
+		{"both: the metadata", EndpointPicker, header, structpb.NewStringValue("[::ffff:10.0.0.1]:8000"), []string{"10.0.0.1:8000"}},
+		{"no list", EndpointPicker, chat(), structpb.NewNumberValue(3), []string{}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRig(t, always(pick), Options{Route: Route{Mode: c.mode}})
+			msg := headersMsg(&buffered, false, c.kv...)
+			if c.meta != nil {
+				msg.MetadataContext = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{spaceSubset: {Fields: map[string]*structpb.Value{HeaderSubset: c.meta}}}}
+			}
+			l := r.open(t)
+			l.ask(msg)
+			l.ask(bodyMsg(`{}`, true))
+			if reqs, _ := r.seen(); !slices.Equal(reqs[0].Only, c.want) || (reqs[0].Only == nil) != (c.want == nil) {
+				t.Errorf("%q, want %q", reqs[0].Only, c.want)
+			}
+		})
+	}
+}
+
+// The response tells who served the request, by either way, and the stream's end that it is over; an access log that
+// says the same again is not counted twice.
+func TestServedEndpoint(t *testing.T) {
+	lb := func(m *extprocv3.ProcessingRequest) {
+		m.MetadataContext = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{spaceLB: {Fields: map[string]*structpb.Value{keyServed: structpb.NewStringValue("10.0.0.2:8000")}}}}
+	}
+	attribute := func(m *extprocv3.ProcessingRequest) {
+		m.Attributes = map[string]*structpb.Struct{"envoy.filters.http.ext_proc": {Fields: map[string]*structpb.Value{"upstream.address": structpb.NewStringValue("10.0.0.2:8000")}}}
+	}
+	for name, say := range map[string]func(*extprocv3.ProcessingRequest){"metadata": lb, "attribute": attribute} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, within, Options{Route: Route{Mode: EndpointPicker}})
+			l := r.open(t)
+			l.ask(headersMsg(&buffered, false, chat()...))
+			l.ask(bodyMsg(`{}`, true))
+			back := &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseHeaders{
+				ResponseHeaders: &extprocv3.HttpHeaders{Headers: &corev3.HeaderMap{Headers: []*corev3.HeaderValue{{Key: ":status", RawValue: []byte("200")}}}}}}
+			say(back)
+			if a := l.ask(back); a.GetResponseHeaders() == nil {
+				t.Errorf("answer %v, want one to the response headers", a)
+			}
+			_ = l.CloseSend()
+			if _, err := l.Recv(); err != io.EOF {
+				t.Errorf("the stream ended with %v, want OK", err)
+			}
+			var outcomes []router.Outcome
+			eventually(t, "both outcomes", func() bool { _, outcomes = r.seen(); return len(outcomes) == 2 })
+			if o := outcomes[0]; o.Phase != router.Started || o.Addr != "10.0.0.2:8000" {
+				t.Errorf("first %+v", o)
+			}
+			if o := outcomes[1]; o.Phase != router.Ended || o.Code != 200 || o.FirstByte <= 0 || o.ID != outcomes[0].ID {
+				t.Errorf("second %+v", o)
+			}
+		})
+	}
+}
+
+// A full-duplex body in our own tongue: edits are in the body that comes back, and the stream ends with the request.
+func TestFullDuplex(t *testing.T) {
+	d := pick
+	d.Edits = []router.Edit{{From: 2, To: 4, Text: []byte("XYZ")}}
+	r := newRig(t, always(d), Options{MaxBody: 100_000, Route: Route{Mode: Sightline}})
+	l := r.open(t)
+	send := func(m *extprocv3.ProcessingRequest) {
+		if err := l.Send(m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send(headersMsg(&duplexed, false, chat()...))
+	long := strings.Repeat("x", 70_000)
+	send(bodyMsg("{01", false))
+	send(bodyMsg("2"+long+"}", true))
+	h := l.next()
+	if got := told(h.GetRequestHeaders().GetResponse().GetHeaderMutation()); got[HeaderWorker] != "10.0.0.1:8000" || h.ModeOverride != nil {
+		t.Fatalf("first answer %v", h)
+	}
+	back := func() (text string) {
+		for {
+			a := l.next()
+			s := a.GetRequestBody().GetResponse().GetBodyMutation().GetStreamedResponse()
+			if s == nil || len(s.Body) > 64<<10 {
+				t.Fatalf("answer %.100v, want a part of the body", a)
+			}
+			if text += string(s.Body); s.EndOfStream {
+				return text
+			}
+		}
+	}
+	if got := back(); got != "{0XYZ"+long+"}" {
+		t.Errorf("%d bytes came back, want the body with its edit", len(got))
+	}
+	if _, err := l.Recv(); err != io.EOF {
+		t.Errorf("after the request: %v, want the end of the stream", err)
+	}
+	// Not ours: passed on unread.
+	l.ExternalProcessor_ProcessClient = r.open(t).ExternalProcessor_ProcessClient
+	send(headersMsg(&duplexed, false, ":method", "POST", ":path", "/v1/embeddings"))
+	if a := l.next(); a.GetRequestHeaders() == nil {
+		t.Fatalf("answer %v", a)
+	}
+	send(bodyMsg("abc", false))
+	if s := l.next().GetRequestBody().GetResponse().GetBodyMutation().GetStreamedResponse(); string(s.GetBody()) != "abc" || s.GetEndOfStream() {
+		t.Errorf("%v came back", s)
+	}
+	send(bodyMsg("", true))
+	if got := back(); got != "" {
+		t.Errorf("%q came back", got)
+	}
+	// Too large, found out on the way: routed by load, and given back as it comes.
+	l.ExternalProcessor_ProcessClient = r.open(t).ExternalProcessor_ProcessClient
+	send(headersMsg(&duplexed, false, chat()...))
+	send(bodyMsg(long, false))
+	send(bodyMsg(long, false))
+	l.next()
+	send(bodyMsg("end", true))
+	if got := back(); got != long+long+"end" {
+		t.Errorf("%d bytes came back of a body too large, want %d", len(got), 2*len(long)+3)
+	}
+	reqs, _ := r.seen()
+	if last := reqs[len(reqs)-1]; len(last.Body[0]) != 0 {
+		t.Errorf("a body too large was read: %d bytes", len(last.Body[0]))
+	}
+	eventually(t, "no bytes are booked", func() bool { return r.inFlight.Load() == 0 })
+}

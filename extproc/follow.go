@@ -1,0 +1,102 @@
+package extproc
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+
+	"github.com/sightline-router/sightline/router"
+)
+
+// follow answers whatever Envoy sends after the decision, unchanged, until there is no more: what is left of a
+// full-duplex request, and in the endpoint-picker protocol the response. There the response's headers tell the endpoint
+// that served the request, and the end of the stream is the end of the request, so that no access log is needed; where
+// one comes all the same, each fact counts once.
+func (c *call) follow() {
+	defer func() {
+		if c.decided && c.code != 0 {
+			c.report(router.Outcome{ID: c.id, Phase: router.Ended, Code: c.code, FirstByte: c.firstByte, CachedTokens: -1, PromptTokens: -1})
+		}
+	}()
+	for c.receive() {
+		ok := true
+		switch m := c.in.GetRequest().(type) {
+		case *extprocv3.ProcessingRequest_RequestBody:
+			body := c.in.body
+			c.in.body = nil
+			c.requestEnded = m.RequestBody.GetEndOfStream()
+			if c.duplex {
+				ok = c.giveBack(body, c.requestEnded)
+			} else {
+				body.Free()
+				ok = c.send(requestBody)
+			}
+		case *extprocv3.ProcessingRequest_RequestTrailers:
+			c.requestEnded = true
+			ok = c.send(requestTrailers)
+		case *extprocv3.ProcessingRequest_ResponseHeaders:
+			c.responded(m.ResponseHeaders)
+			ok = c.send(responseHeaders)
+		case *extprocv3.ProcessingRequest_ResponseBody:
+			ok = c.sendResponseBody(m.ResponseBody)
+		case *extprocv3.ProcessingRequest_ResponseTrailers:
+			ok = c.send(responseTrailers)
+		default:
+			c.complain("unexpected message", "Envoy sent a second set of request headers on one stream")
+			return
+		}
+		if !ok || !c.strict && c.requestEnded {
+			return
+		}
+	}
+}
+
+// responded notes the response's status, and which endpoint gives it.
+func (c *call) responded(h *extprocv3.HttpHeaders) {
+	c.firstByte = time.Since(c.opened)
+	for _, kv := range h.GetHeaders().GetHeaders() {
+		if kv.GetKey() == ":status" {
+			c.code, _ = strconv.Atoi(value(kv))
+		}
+	}
+	// What the load balancer says (selected_host_key) or, from gateways that cannot be told to have it say so, Envoy's
+	// attribute. Both name one address; a test tool may send a list, whose first counts.
+	served := c.in.GetMetadataContext().GetFilterMetadata()[spaceLB].GetFields()[keyServed].GetStringValue()
+	for _, space := range c.in.GetAttributes() {
+		if v := space.GetFields()["upstream.address"].GetStringValue(); served == "" {
+			served = v
+		}
+	}
+	if served, _, _ = strings.Cut(served, ","); served != "" && c.decided {
+		c.report(router.Outcome{ID: c.id, Phase: router.Started, Addr: canonical(served), CachedTokens: -1, PromptTokens: -1})
+	}
+}
+
+// report observes an outcome, unless the access log was faster.
+func (c *call) report(o router.Outcome) {
+	if c.ended.admit(o) {
+		c.observeSafely(o)
+	}
+}
+
+func (c *call) sendResponseBody(b *extprocv3.HttpBody) bool {
+	if !c.duplexResponse {
+		return c.send(responseBody)
+	}
+	for rest := b.GetBody(); ; {
+		part := rest[:min(len(rest), pieceSize)]
+		rest = rest[len(part):]
+		if !c.send(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseBody{ResponseBody: &extprocv3.BodyResponse{
+			Response: &extprocv3.CommonResponse{BodyMutation: &extprocv3.BodyMutation{Mutation: &extprocv3.BodyMutation_StreamedResponse{
+				StreamedResponse: &extprocv3.StreamedBodyResponse{Body: part, EndOfStream: b.GetEndOfStream() && len(rest) == 0},
+			}}},
+		}}}) {
+			return false
+		}
+		if len(rest) == 0 {
+			return true
+		}
+	}
+}

@@ -1,0 +1,107 @@
+package extproc
+
+import (
+	"context"
+	"fmt"
+
+	modev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+// Mode says in which terms Envoy is told where a request goes.
+type Mode string
+
+const (
+	// Auto speaks both. A stream with a full-duplex body or with a subset hint is taken for one of a gateway that follows
+	// the endpoint-picker protocol to the letter.
+	Auto Mode = ""
+	// Sightline: x-target-worker and its like, for our own envoy.yaml. Without a choice the request goes on unchanged.
+	Sightline Mode = "sightline"
+	// EndpointPicker: the protocol of Gateway API's Inference Extension, version 1.0.0. Every request gets an endpoint
+	// or a 503; the stream stays open for the response, which tells the endpoint that served it.
+	EndpointPicker Mode = "epp"
+)
+
+// ParseMode reads a mode's name.
+func ParseMode(s string) (Mode, error) {
+	switch m := Mode(s); m {
+	case Auto, Sightline, EndpointPicker:
+		return m, nil
+	}
+	return Auto, fmt.Errorf("mode %q is not known (want sightline or epp, or leave it out)", s)
+}
+
+// Route is how the requests of one Envoy route are treated. Envoy names its parts in the initial metadata of a stream
+// (grpc_initial_metadata of ExtProcPerRoute, or grpc_service.initial_metadata for all routes); what it leaves out is
+// taken from Options.Route.
+type Route struct {
+	Mode Mode   // metadata key x-sightline-mode
+	Pool string // x-sightline-pool: only workers of this model; "": of the model that the body names
+	// Header is the request header with the first choice's ip:port (x-sightline-header); the second choice is under the
+	// same name with -2. "": x-target-worker. Not used in the endpoint-picker protocol, whose names are fixed.
+	Header string
+}
+
+// Names of a route's settings in gRPC metadata.
+const (
+	keyMode   = "x-sightline-mode"
+	keyPool   = "x-sightline-pool"
+	keyHeader = "x-sightline-header"
+)
+
+// The endpoint-picker protocol's names. The hint restricts the choice; it is believed from the metadata, and from a
+// header only where the route is known to be a gateway's.
+const (
+	HeaderEndpoint = "x-gateway-destination-endpoint"
+	HeaderSubset   = "x-gateway-destination-endpoint-subset"
+	keyServed      = "x-gateway-destination-endpoint-served"
+	spaceLB        = "envoy.lb"
+	spaceSubset    = "envoy.lb.subset_hint"
+)
+
+// terms are what holds for one stream: its route, and what its first message says.
+type terms struct {
+	Route
+	strict         bool     // the endpoint-picker protocol, to the letter
+	only           []string // the subset hint: ip:port or ip; nil: none
+	duplex         bool     // request bodies are streamed through us and must be given back
+	duplexResponse bool     // response bodies likewise
+}
+
+// termsOf reads a stream's terms. A setting that cannot be read is complained about and left at its default.
+func (s *Server) termsOf(ctx context.Context, first *extprocv3.ProcessingRequest) terms {
+	t := terms{Route: s.route}
+	if md, ok := metadata.FromIncomingContext(ctx); ok {
+		read := func(key, or string) string {
+			if v := md.Get(key); len(v) > 0 {
+				return v[0]
+			}
+			return or
+		}
+		mode, err := ParseMode(read(keyMode, string(t.Mode)))
+		if err != nil {
+			s.complain("route mode", "grpc_initial_metadata "+keyMode+": "+err.Error())
+			mode = t.Mode
+		}
+		t.Mode, t.Pool, t.Header = mode, read(keyPool, t.Pool), read(keyHeader, t.Header)
+	}
+	if t.Header == "" {
+		t.Header = HeaderWorker
+	}
+	pc := first.GetProtocolConfig()
+	t.duplex = pc.GetRequestBodyMode() == modev3.ProcessingMode_FULL_DUPLEX_STREAMED
+	t.duplexResponse = pc.GetResponseBodyMode() == modev3.ProcessingMode_FULL_DUPLEX_STREAMED
+	if t.Mode == Sightline {
+		return t
+	}
+	hint := first.GetMetadataContext().GetFilterMetadata()[spaceSubset].GetFields()[HeaderSubset]
+	t.strict = t.Mode == EndpointPicker || t.duplex || hint != nil
+	if hint != nil {
+		t.only = subset(hint)
+	} else if v, given := subsetHeader(first.GetRequestHeaders()); t.strict && given {
+		t.only = subset(structpb.NewStringValue(v))
+	}
+	return t
+}

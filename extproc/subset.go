@@ -1,0 +1,52 @@
+package extproc
+
+import (
+	"net/netip"
+	"strings"
+
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+// maxSubset bounds how many endpoints of a hint are read; a gateway's pool is smaller.
+const maxSubset = 4096
+
+// subset reads a hint: a list of strings, a string with commas, or a list of those. Each element is ip:port, or an ip
+// for every port of it; blanks and empty elements do not count. The result is never nil: a hint that names nothing
+// allows nothing.
+func subset(hint *structpb.Value) []string {
+	out := []string{}
+	add := func(text string) {
+		for e := range strings.SplitSeq(text, ",") {
+			if e = strings.TrimSpace(e); e != "" && len(out) < maxSubset {
+				out = append(out, canonical(e))
+			}
+		}
+	}
+	add(hint.GetStringValue())
+	for _, v := range hint.GetListValue().GetValues() {
+		add(v.GetStringValue())
+	}
+	return out
+}
+
+// canonical writes an endpoint as workers' addresses are written; what is no address stays, and fits no worker.
+func canonical(endpoint string) string {
+	if ap, err := netip.ParseAddrPort(endpoint); err == nil {
+		return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()).String()
+	}
+	if a, err := netip.ParseAddr(strings.Trim(endpoint, "[]")); err == nil {
+		return a.Unmap().String()
+	}
+	return endpoint
+}
+
+// subsetHeader finds the hint among the request headers; several of it are one list.
+func subsetHeader(h *extprocv3.HttpHeaders) (v string, given bool) {
+	for _, kv := range h.GetHeaders().GetHeaders() {
+		if kv.GetKey() == HeaderSubset {
+			v, given = v+","+value(kv), true
+		}
+	}
+	return v, given
+}

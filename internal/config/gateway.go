@@ -1,0 +1,61 @@
+package config
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"os"
+)
+
+// Route is what holds for requests of Envoy routes that do not say otherwise in their gRPC metadata.
+type Route struct {
+	Mode   string `yaml:"mode"`   // sightline or epp; "": both
+	Pool   string `yaml:"pool"`   // only workers of this model; "": of the model that the body names
+	Header string `yaml:"header"` // the header that carries the choice; "": x-target-worker
+}
+
+// TLS protects the listener for Envoy. Off without Cert.
+type TLS struct {
+	Cert     string `yaml:"cert"`      // PEM files; relative to the working directory
+	Key      string `yaml:"key"`       //
+	ClientCA string `yaml:"client_ca"` // if given: only clients with a certificate that it signed
+}
+
+// checkGateway checks what Envoy's side is told.
+func (c *Config) checkGateway(bad func(path, format string, args ...any)) {
+	switch c.Route.Mode {
+	case "", "sightline", "epp":
+	default:
+		bad("route.mode", "%q is not known (want sightline or epp, or leave it out)", c.Route.Mode)
+	}
+	if (c.TLS.Cert == "") != (c.TLS.Key == "") || c.TLS.ClientCA != "" && c.TLS.Cert == "" {
+		bad("tls", "cert and key must both be given (client_ca may be, with them)")
+	}
+}
+
+// Server loads the files; nil without a certificate. A file that changes on disk, as cert-manager's do, is read again
+// with the next connection.
+func (t TLS) Server() (*tls.Config, error) {
+	if t.Cert == "" {
+		return nil, nil
+	}
+	if _, err := tls.LoadX509KeyPair(t.Cert, t.Key); err != nil {
+		return nil, fmt.Errorf("tls.cert and tls.key: %w", err)
+	}
+	out := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"}}
+	out.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+		pair, err := tls.LoadX509KeyPair(t.Cert, t.Key)
+		return &pair, err
+	}
+	if t.ClientCA != "" {
+		pem, err := os.ReadFile(t.ClientCA)
+		if err != nil {
+			return nil, fmt.Errorf("tls.client_ca: %w", err)
+		}
+		out.ClientCAs, out.ClientAuth = x509.NewCertPool(), tls.RequireAndVerifyClientCert
+		if !out.ClientCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("tls.client_ca: %s holds no certificate (want PEM)", t.ClientCA)
+		}
+	}
+	return out, nil
+}
