@@ -80,6 +80,9 @@ func (x *Media) named(f media.Facts, file []byte) {
 	rules := slices.Collect(maps.Values(x.rules))
 	x.mu.Unlock()
 	var recipes []name.Recipe
+	if f.IsVideo() {
+		return // its names depend on the frames that a request takes
+	}
 	for _, v := range rules {
 		if r, err := v.Recipe(name.Item{Modality: "image", Mode: f.Mode, Bytes: f.Bytes}); err == nil && !r.Ready() {
 			recipes = append(recipes, r)
@@ -99,6 +102,8 @@ type Medium struct {
 	Key            uint64 // Name as it enters block hashes; without a name, an identity of ours
 	Alias          uint64 // of the URL it came by; 0: none
 	edits          []Edit // that hand it over
+
+	clip *vision.Clip // what the engine takes of a video, if that is known
 }
 
 // namer computes the engine's names.
@@ -202,8 +207,13 @@ func (m *Model) one(ctx context.Context, endpoint, lora string, body *chat.Skele
 	var src media.Source
 	switch scheme := schemeOf(pieces); {
 	case scheme == "data":
-		src = media.DataURL(pieces)
-		md.Facts, err = media.Identify(src)
+		if in.Modality == "video" {
+			src = media.VideoURL(pieces)
+			md.Facts, err = media.IdentifyVideo(src)
+		} else {
+			src = media.DataURL(pieces)
+			md.Facts, err = media.Identify(src)
+		}
 	case scheme == "http":
 		text, ok := body.String(in.Source)
 		if !ok {
@@ -229,6 +239,9 @@ func (m *Model) one(ctx context.Context, endpoint, lora string, body *chat.Skele
 	}
 	md.Known = true
 	md.Key = block.NameHash(md.Facts.ID.String())
+	if err := m.sample(&md, &item); err != nil {
+		return md, "", err
+	}
 	named := item.HasUUID
 	m.handOver(&md, endpoint, body, in, src, &item)
 	if md.Name, md.Named = m.nameOf(&md, src, item); md.Named {
@@ -264,8 +277,6 @@ func (m *Model) nameOf(md *Medium, src media.Source, item name.Item) (string, bo
 		return "", false
 	case r.Ready():
 		return r.Known, true
-	case md.Modality != "image": // hashed as decoded samples or frames
-		return "", false
 	}
 	names, err := m.Media.store.Names(src, md.Facts.ID, r)
 	if err != nil {
@@ -303,6 +314,9 @@ func (m *Model) get(ctx context.Context, rawURL string, md *Medium) (src media.S
 		return src, whyNoFetch, nil
 	}
 	md.Facts, err = m.Media.fetch.Get(ctx, rawURL)
+	if err == nil && md.Modality == "image" && md.Facts.IsVideo() {
+		return src, "", &Refused{Status: 400, Reason: "media URL without a readable picture"}
+	}
 	if err == nil {
 		if file, ok := m.Media.fetch.Bytes(md.Facts.ID); ok {
 			src = media.File(file)
@@ -336,7 +350,7 @@ func sizes(found []Medium, turn bool) []vision.Media {
 			out[i].Width, out[i].Height = 448, 448
 			continue
 		}
-		out[i].Width, out[i].Height = md.Facts.Width, md.Facts.Height
+		out[i].Width, out[i].Height, out[i].Clip = md.Facts.Width, md.Facts.Height, md.clip
 		if turn {
 			out[i].Width, out[i].Height = md.Facts.Turned()
 			out[i].Turned = md.Facts.Orientation >= 5 && md.Facts.Orientation <= 8

@@ -37,8 +37,15 @@ type Facts struct {
 	Mode          string
 	Orientation   uint8 // EXIF 1 to 8; 5 to 8 swap width and height in engines that obey it
 	Format        string
-	Frames        int // 0 = not counted
+	Frames        int     // 0 = not counted
+	FPS           float64 // of a video file; 0 for all else
 }
+
+// FrameList is the Format of a video that came as JPEG pictures, one behind the other.
+const FrameList = "jpeg_sequence"
+
+// IsVideo reports whether the facts are a video's, its frames counted.
+func (f Facts) IsVideo() bool { return f.FPS > 0 || f.Format == FrameList }
 
 // Turned gives width and height after EXIF rotation: what vLLM sees. SGLang's Qwen-VL path and TensorRT-LLM do not rotate.
 func (f Facts) Turned() (w, h int) {

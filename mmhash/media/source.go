@@ -20,6 +20,7 @@ const (
 	formFile form = iota
 	formBase64
 	formDataURL
+	formText // of a data URL, as it stands behind the comma
 )
 
 // DataURL is a JSON string literal's content (between the quotes, escapes and all) that begins with data:.
@@ -78,14 +79,17 @@ func (s Source) stream(d *decoder, w sink) error {
 		}
 		return nil
 	}
-	d.reset()
 	i, from := 0, 0
-	if s.form == formDataURL {
+	if s.form != formBase64 {
 		var err error
 		if i, from, err = dataPrefix(s.pieces); err != nil {
 			return err
 		}
 	}
+	if s.form == formText {
+		return s.text(i, from, w)
+	}
+	d.reset()
 	for ; i < len(s.pieces); i++ {
 		if err := d.feed(s.pieces[i][from:], w); err == errEnough {
 			return nil
@@ -95,6 +99,39 @@ func (s Source) stream(d *decoder, w sink) error {
 		from = 0
 	}
 	return d.finish(w)
+}
+
+// text writes what stands behind the comma, without JSON's escapes.
+func (s Source) text(i, from int, w sink) error {
+	var esc escape
+	one := make([]byte, 1)
+	for ; i < len(s.pieces); i++ {
+		for p := s.pieces[i][from:]; len(p) > 0; {
+			if esc.in == 0 && p[0] != '\\' {
+				k := min(len(p), outSize)
+				if j := bytes.IndexByte(p[:k], '\\'); j >= 0 {
+					k = j
+				}
+				if !w.take(p[:k]) {
+					return nil
+				}
+				p = p[k:]
+				continue
+			}
+			c, ok, bad := esc.next(p[0])
+			if p = p[1:]; bad {
+				return errEscape
+			}
+			if one[0] = c; ok && !w.take(one) {
+				return nil
+			}
+		}
+		from = 0
+	}
+	if esc.in > 0 {
+		return errEscape
+	}
+	return nil
 }
 
 // dataPrefix reads up to the first comma as vLLM does: "data:" in any case, and ";base64" in lower case at the end. It

@@ -281,6 +281,15 @@ func (m *Model) Family() string {
 // RotatesEXIF reports whether the engine turns pictures by their EXIF orientation before it counts tokens.
 func (m *Model) RotatesEXIF() bool { return vision.RotatesEXIF(m.opt.Engine) }
 
+// Sample says which frames of a video the engine takes, nil where that is not known.
+func (m *Model) Sample(f vision.File, options map[string]float64) *vision.Clip {
+	if m.visErr != nil || m.vision == nil {
+		return nil
+	}
+	c, _ := m.vision.Sample(f, options) // Expand says what is missing
+	return c
+}
+
 // Tokenizer is the model's tokenizer.
 func (m *Model) Tokenizer() *tokenizer.Tokenizer { return m.tok }
 

@@ -79,6 +79,11 @@ func (f *Fetcher) exchange(ctx context.Context, t target, old *entry) (e *entry,
 	f.stats.downloads.Add(1)
 	f.stats.bytes.Add(uint64(len(body)))
 	facts, bad := media.Identify(media.File(body))
+	if bad != nil {
+		if video, err := media.IdentifyVideo(media.File(body)); err == nil {
+			facts, bad = video, nil
+		}
+	}
 	e.facts = facts
 	switch {
 	case bad != nil && t.signed: // it may be the page that says what is wrong with the signature

@@ -17,11 +17,13 @@ type VLLM struct {
 	Rust       bool   // VLLM_USE_RUST_FRONTEND=1: the digest of the bytes alone
 }
 
-// Item is one picture of one request.
+// Item is one picture, or video, of one request.
 type Item struct {
-	Modality string // "image" if empty; others only with a uuid (and vision_chunk, of Kimi-K2.5, is pixels too)
+	Modality string // "image" if empty; audio only with a uuid (and vision_chunk, of Kimi-K2.5, is pixels too)
 	Mode     string // Pillow's mode; "RGB" gives the plain form; needed since 0.27
 	Bytes    int64  // size of the file
+
+	Video *Video // of a video whose frames are known
 
 	UUID    string // as vLLM reads it: str() of the part's uuid
 	HasUUID bool
@@ -54,9 +56,11 @@ func (v *VLLM) Recipe(it Item) (Recipe, error) {
 	case v.Rust:
 		r.alg = BLAKE3
 		return r, nil
-	case it.Modality != "image":
+	case it.Modality == "video" && !it.HasUUID && !v.readsVideo(&it):
+		return Recipe{}, fmt.Errorf("%w: vLLM hashes decoded frames", ErrNotComputable)
+	case it.Modality != "image" && it.Modality != "video":
 		return Recipe{}, fmt.Errorf("%w: vLLM hashes decoded %s", ErrNotComputable, it.Modality)
-	case v.Generation >= H4 && it.Mode == "" && !it.HasUUID:
+	case v.Generation >= H4 && it.Modality == "image" && it.Mode == "" && !it.HasUUID:
 		return Recipe{}, fmt.Errorf("%w: Pillow's mode of the file is not known", ErrNotComputable)
 	case v.Generation < H2:
 		return Recipe{}, fmt.Errorf("%w: vLLM before 0.13 hashes pixels", ErrNotComputable)
@@ -70,6 +74,8 @@ func (v *VLLM) Recipe(it Item) (Recipe, error) {
 			w.field(f.Key, f.Value)
 		case it.HasUUID:
 			w.field(f.Key, text(it.UUID))
+		case it.Modality == "video":
+			w.video(f.Key, it)
 		default:
 			w.item(f.Key, it, v.ioConfig(it, media))
 		}
@@ -109,8 +115,12 @@ func (v *VLLM) order(modality string, media, kwargs Fields) Fields {
 // mediaIO is the options in force for the item's modality: the server's, overwritten by the request's.
 func (v *VLLM) mediaIO(it Item) Fields {
 	out := slices.Clone(v.MediaIO.object(it.Modality))
-	for _, f := range it.MediaIO.object(it.Modality) {
+	own := it.MediaIO.object(it.Modality)
+	for _, f := range own {
 		out = out.set(f)
+	}
+	if it.Modality == "video" {
+		out = videoIO(out, own)
 	}
 	return out
 }

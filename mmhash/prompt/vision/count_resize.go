@@ -52,7 +52,7 @@ func (k smartResize) bind(s *settings) counter {
 		if long > 0 {
 			cols, rows, err = fitLongSide(w, h, f, long)
 		} else {
-			cols, rows, err = k.resize(w, h, f, lo, hi, frames)
+			cols, rows, err = k.resize(w, h, f, lo, hi, frames, frames)
 		}
 		if err != nil {
 			return grid{}, err
@@ -87,7 +87,8 @@ func bounds(s *settings, edge, pixels string, fallback value) int {
 	return s.int(append(value{"image." + pixels, "image.size." + edge, "image.size." + pixels}, fallback...))
 }
 
-func (k smartResize) resize(w, h, f, lo, hi, frames int) (cols, rows int, err error) {
+// resize is for frames together; counted is their number as the area's bound takes it.
+func (k smartResize) resize(w, h, f, lo, hi, frames, counted int) (cols, rows int, err error) {
 	W, H, F := float64(w), float64(h), float64(f)
 	switch k.grow {
 	case growBoth:
@@ -108,7 +109,7 @@ func (k smartResize) resize(w, h, f, lo, hi, frames int) (cols, rows int, err er
 	}
 	T := float64(frames)
 	hb, wb := math.RoundToEven(H/F)*F, math.RoundToEven(W/F)*F
-	switch area := float64(T*hb) * wb; {
+	switch area := float64(float64(counted)*hb) * wb; {
 	case area > float64(hi):
 		beta := math.Sqrt(float64(T*H) * W / float64(hi))
 		hb, wb = math.Floor(H/beta/F)*F, math.Floor(W/beta/F)*F

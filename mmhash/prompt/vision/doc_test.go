@@ -81,7 +81,8 @@ the ids and ranges of six families with a running vLLM 0.32.0 (see ` + "`mmhash/
 (phi3_v, glm4v_9b, minicpmv, minicpmv2_5, kimi_vl, molmo, keye) follow the published rules; no engine run backs them.
 
 ## What is not exact, and why
-- Video and most audio: the engine samples frames or resamples sound with settings and metadata that are not in the request.
+- Video beyond qwen2_vl, qwen3_vl, llava_onevision and internvl_chat, and most audio: the engine samples frames or resamples sound by rules that are
+  not followed here. Those four are exact for vLLM from 0.31 on, for files that say how many frames they have (docs/fidelity.md).
 - nemotron_dynamic: the budget of a picture depends on the server's max_model_len and the other pictures.
 - idefics2, mllama, granite_docling, aya_vision and paligemma's trailing newline follow the Hugging Face processor; vLLM does not serve the first ones or no longer.
 - A reused uuid makes vLLM serve the older picture's features: the ids then differ from what the new picture says.

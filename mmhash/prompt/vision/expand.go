@@ -143,8 +143,8 @@ func (m *Model) queue(media []Media) (*queues, error) {
 		it := &item{rule: r, index: i, k: counts[r]}
 		counts[r]++
 		if r.target == "" {
-			if r.entry.undecidable != "" {
-				return nil, undecidable(r.modality, "%s", r.entry.undecidable)
+			if r.undecidable != "" {
+				return nil, undecidable(r.modality, "%s", r.undecidable)
 			}
 			q.inserting = r
 			q.inserted = append(q.inserted, i)

@@ -24,7 +24,7 @@ var qwenFamilies = []family{
 		image: &entry{target: "{image}", id: "{image}", count: qwenResize,
 			put: "<|vision_start|>{image}<|vision_end|>"},
 		video: &entry{target: "{video}", id: "{video}", put: "<|vision_start|>{video}<|vision_end|>",
-			undecidable: noFrames},
+			frames: pairFrames{patch: "=14"}, loader: "Qwen2VLVideoProcessor"},
 		trtOutOfVocab: true,
 	},
 	{
@@ -36,9 +36,8 @@ var qwenFamilies = []family{
 		names:      qwenNames,
 		image: &entry{target: "{image}", id: "{image}", count: qwenResize,
 			put: "<|vision_start|>{image}<|vision_end|>"},
-		video: &entry{target: "<|vision_start|>{video}<|vision_end|>", id: "{video}",
-			put:         "<|vision_start|>{video}<|vision_end|>",
-			undecidable: noTimes},
+		video: &entry{target: "{video}", id: "{video}", put: "<|vision_start|>{video}<|vision_end|>",
+			frames: pairFrames{timed: true, patch: "=16"}, loader: "Qwen3VLVideoProcessor", arrange: timedPairs},
 		trtOutOfVocab: true,
 	},
 	{

@@ -34,7 +34,8 @@ var llavaFamilies = []family{
 		name: "llava_onevision", title: "LLaVA-OneVision",
 		archs: []string{"LlavaOnevisionForConditionalGeneration"}, types: []string{"llava_onevision"},
 		processors: []string{"LlavaOnevisionProcessor", "LlavaOnevisionImageProcessor"},
-		names:      llavaNames,
+		names: map[string]name{"image": llavaNames["image"],
+			"video": {attr: "video_token", text: "<video>", id: "video_token_index video_token_id"}},
 		image: &entry{target: "{image}", id: "{image}",
 			count: anyres{square: square{
 				size:     value{"image.size.height", "config.vision_config.image_size", "=384"},
@@ -43,7 +44,9 @@ var llavaFamilies = []family{
 				extra:    value{"=0"}},
 				pinpoints: value{"image.image_grid_pinpoints", "config.image_grid_pinpoints"},
 				aspect:    value{"processor.vision_aspect_ratio", "config.vision_aspect_ratio", "=anyres_max_9"}}},
-		video: &entry{target: "<video>", undecidable: noFrames},
+		video: &entry{target: "{video}", id: "{video}", put: "<video>", loader: "LlavaOnevisionVideoProcessor",
+			frames: pooledFrames{size: value{"config.vision_config.image_size"}, patch: value{"config.vision_config.patch_size"},
+				stride: value{"config.spatial_pool_stride", "=2"}}},
 	},
 	{
 		name: "granite4_vision", title: "Granite 4 Vision",

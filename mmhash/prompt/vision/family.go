@@ -68,6 +68,9 @@ type entry struct {
 	// that nothing is inserted.
 	put string
 
+	frames clipKind // counts a video's frames, instead of count
+	loader string   // transformers' video processor for the type, where the directory names none
+
 	undecidable string // why the tokens cannot be computed, if so
 }
 
@@ -97,6 +100,8 @@ type grid struct {
 	tile       int // tokens of one tile
 	mainCols   int // for layouts that break the main run into rows
 	tileCols   int // the same for the tile area (Molmo)
+
+	frames []int // of a video, as shown to the model
 }
 
 // families is the table, in the order of docs/families.md.

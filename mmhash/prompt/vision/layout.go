@@ -97,6 +97,7 @@ type builder struct {
 	str   []byte   // condensed: the text
 	runs  []int    // condensed: length of each run
 	rule  *rule    // of the item being written
+	clip  *Clip    // of it, if it is a video
 
 	pending             []byte // text not yet tokenised
 	afterRun            bool   // pending follows a run
@@ -113,8 +114,9 @@ const (
 )
 
 type bound struct {
-	count counter
-	err   error
+	count  counter
+	frames clipCounter
+	err    error
 }
 
 // builder prepares for one request: the counts with its kwargs.
@@ -123,7 +125,7 @@ func (m *Model) builder(kw Kwargs, items int) (*builder, error) {
 	if len(kw) == 0 {
 		b.rules = make([]bound, len(m.rules))
 		for i, r := range m.rules {
-			b.rules[i].count = r.count
+			b.rules[i] = bound{count: r.count, frames: r.frames}
 		}
 		return b, nil
 	}
@@ -134,11 +136,17 @@ func (m *Model) builder(kw Kwargs, items int) (*builder, error) {
 	}
 	b.rules = make([]bound, len(m.rules))
 	for i, r := range m.rules {
-		if r.entry.count == nil {
-			continue
-		}
 		s := m.settings.with(kw)
 		s.err = nil
+		switch {
+		case r.frames != nil:
+			if b.rules[i].frames = r.entry.frames.bindClip(s); s.err != nil {
+				b.rules[i].err = undecidable(r.modality, "%v", s.err)
+			}
+			continue
+		case r.entry.count == nil:
+			continue
+		}
 		b.rules[i].count = r.entry.count.bind(s)
 		if s.err != nil {
 			// The server's own settings were read at load, so this is the
@@ -163,20 +171,20 @@ func (b *builder) item(media Media, k int) error {
 		return refused(400, "the model takes no %s", modality)
 	}
 	r := b.m.rules[i]
-	if r.entry.undecidable != "" {
-		return undecidable(modality, "%s", r.entry.undecidable)
+	if r.undecidable != "" {
+		return undecidable(modality, "%s", r.undecidable)
 	}
 	if b.rules[i].err != nil {
 		return b.rules[i].err
 	}
-	g, err := b.measure(media, b.rules[i].count)
+	g, err := b.measure(media, b.rules[i])
 	if err != nil {
 		return err
 	}
 	if b.written += g.main + g.rows*g.cols*g.tile; b.written > maxPrompt {
 		return undecidable(modality, "the media of one request give more than %d tokens", maxPrompt)
 	}
-	b.rule, b.k, b.err, b.afterRun = r, k, nil, false
+	b.rule, b.clip, b.k, b.err, b.afterRun = r, media.Clip, k, nil, false
 	b.pending = b.pending[:0]
 	if r.entry.arrange != nil {
 		r.entry.arrange(b, g)
@@ -188,17 +196,23 @@ func (b *builder) item(media Media, k int) error {
 }
 
 // measure counts one medium and checks the bounds that hold for all.
-func (b *builder) measure(media Media, count counter) (grid, error) {
+func (b *builder) measure(media Media, r bound) (g grid, err error) {
 	w, h := media.Width, media.Height
 	switch {
 	case media.Modality == "audio":
-		return count(0, 0, b.items)
+		return r.count(0, 0, b.items)
+	case r.frames != nil && media.Clip == nil:
+		return grid{}, undecidable("video", "the file does not tell its frames")
 	case w <= 0 || h <= 0:
 		return grid{}, refused(400, "picture of %d x %d pixels", w, h)
 	case w > maxSide || h > maxSide || float64(w)*float64(h) > maxPixels:
 		return grid{}, refused(400, "picture of %d x %d pixels is larger than an engine decodes", w, h)
 	}
-	g, err := count(w, h, b.items)
+	if r.frames != nil {
+		g, err = r.frames(w, h, media.Clip)
+	} else {
+		g, err = r.count(w, h, b.items)
+	}
 	if err != nil {
 		return grid{}, err
 	}
@@ -276,6 +290,22 @@ func (b *builder) text(s string) {
 		b.pending = strconv.AppendInt(b.pending, int64(n), 10)
 		s = s[i+3:]
 	}
+}
+
+// seconds writes the time of a pair of frames, as Python's .1f does, and the bracket that opens it. Times are not worth
+// remembering.
+func (b *builder) seconds(t float64) {
+	b.flush()
+	text := append(strconv.AppendFloat([]byte{'<'}, t, 'f', 1, 64), " seconds>"...)
+	if b.mode == ids {
+		b.out = b.m.tok.EncodeText(b.out, string(text))
+	} else if b.mode == counting {
+		b.n += len(b.m.tok.EncodeText(nil, string(text)))
+	} else {
+		b.str = append(b.str, text...)
+	}
+	b.afterRun = false
+	b.text("<|vision_start|>")
 }
 
 // maxLiterals bounds what is remembered of the layouts' texts.

@@ -82,13 +82,13 @@ func (m *Model) lacks(format string, a ...any) error {
 
 func readSettings(dir fs.FS, opts Options) (*settings, error) {
 	s := &settings{engine: opts.Engine}
-	var pre, proc map[string]any
+	var pre, proc, video map[string]any
 	for _, f := range []struct {
 		name string
 		into *map[string]any
 	}{
 		{"config.json", &s.config}, {"preprocessor_config.json", &pre},
-		{"processor_config.json", &proc}, {"tokenizer_config.json", &s.tokenizer},
+		{"processor_config.json", &proc}, {"tokenizer_config.json", &s.tokenizer}, {"video_preprocessor_config.json", &video},
 	} {
 		if err := readJSON(dir, f.name, f.into); err != nil {
 			return nil, err
@@ -115,6 +115,12 @@ func readSettings(dir fs.FS, opts Options) (*settings, error) {
 		// transformers 5: this replaces preprocessor_config.json whole; what it
 		// lacks takes class defaults.
 		s.image = nested
+	}
+	s.ownVideo, s.video = video, video
+	if nested, ok := proc["video_processor"].(map[string]any); ok {
+		s.video = nested
+	} else if video == nil {
+		s.video = pre
 	}
 	s.hasFile = s.image != nil
 	s.kw = map[string]any{}
@@ -217,7 +223,7 @@ func (m *Model) resolveNames() error {
 // requires reports whether a modality that can be counted uses a name.
 func (f *family) requires(key string) bool {
 	ref := "{" + key + "}"
-	for _, e := range []*entry{f.image, f.video, f.audio} {
+	for _, e := range []*entry{f.image, f.audio} { // without a token for videos there are no videos
 		if e == nil || e.undecidable != "" {
 			continue
 		}
@@ -270,10 +276,14 @@ type rule struct {
 	id       uint32
 	idText   string
 	count    counter
+
+	frames      clipCounter // videos
+	sample      sampler
+	undecidable string // why the modality cannot be counted with this directory, if so
 }
 
 func (m *Model) compile(modality string, e *entry) (*rule, error) {
-	r := &rule{modality: modality, entry: e, layout: e.layout, target: e.target}
+	r := &rule{modality: modality, entry: e, layout: e.layout, target: e.target, undecidable: e.undecidable}
 	if m.engine != VLLM {
 		if e.layoutHF != nil {
 			r.layout = *e.layoutHF
@@ -293,7 +303,9 @@ func (m *Model) compile(modality string, e *entry) (*rule, error) {
 	if e.id != "" {
 		r.idText = m.fill(e.id)
 		id, ok := m.tok.ID(r.idText)
-		if !ok && e.undecidable == "" {
+		if !ok && e.frames != nil {
+			r.undecidable = "the tokenizer has no token for videos"
+		} else if !ok && e.undecidable == "" {
 			return nil, m.lacks("token %s of the %s placeholder is not in the tokenizer", r.idText, modality)
 		}
 		r.id, r.hasID = id, ok
@@ -303,6 +315,9 @@ func (m *Model) compile(modality string, e *entry) (*rule, error) {
 			return nil, m.lacks("token %s of the %s layout is not in the tokenizer", m.fill(need), modality)
 		}
 	}
+	if e.frames != nil && r.undecidable == "" {
+		m.bindVideo(r)
+	}
 	if e.count == nil {
 		return r, nil
 	}
@@ -311,6 +326,24 @@ func (m *Model) compile(modality string, e *entry) (*rule, error) {
 		return nil, m.lacks("%v", err)
 	}
 	return r, nil
+}
+
+// bindVideo reads the settings of a video rule. What is missing makes videos undecidable, not the model.
+func (m *Model) bindVideo(r *rule) {
+	var ok bool
+	if m.engine != VLLM {
+		r.undecidable = noFrames
+		return
+	}
+	if r.sample, ok = m.settings.sampler(r.entry.loader); !ok {
+		r.undecidable = notSampled
+		return
+	}
+	s := *m.settings
+	s.err = nil
+	if r.frames = r.entry.frames.bindClip(&s); s.err != nil {
+		r.undecidable, r.frames = s.err.Error(), nil
+	}
 }
 
 var nameRef = regexp.MustCompile(`\{[a-z_]{2,}\}`)

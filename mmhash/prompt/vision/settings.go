@@ -3,6 +3,7 @@ package vision
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"strconv"
 	"strings"
@@ -31,6 +32,7 @@ func ParseKwargs(raw []byte) (Kwargs, error) {
 //	processor.KEY  kwargs, then the top level of processor_config.json
 //	config.KEY     config.json (thinker_config's for omni models)
 //	kw.KEY         kwargs only
+//	video.KEY      the video processor's own file; kwVideo.KEY: kwargs, videos_kwargs laid over
 //	=LITERAL       the engine's class default
 //
 // KEY may be dotted. A JSON null counts as absent. A class default of the
@@ -42,7 +44,10 @@ type value []string
 type settings struct {
 	engine    string
 	kw        map[string]any
+	kwVideo   map[string]any
 	image     map[string]any
+	video     map[string]any
+	ownVideo  map[string]any // video_preprocessor_config.json
 	processor map[string]any
 	config    map[string]any
 	tokenizer map[string]any
@@ -59,6 +64,10 @@ func (s *settings) with(kw Kwargs) *settings {
 	}
 	for k, v := range kw {
 		c.kw[k] = v
+	}
+	c.kwVideo = maps.Clone(c.kw)
+	if nested, ok := c.kw["videos_kwargs"].(map[string]any); ok {
+		maps.Copy(c.kwVideo, nested)
 	}
 	// images_kwargs is the processors' own grouping; it beats a bare setting.
 	if nested, ok := c.kw["images_kwargs"].(map[string]any); ok {
@@ -110,6 +119,10 @@ func (s *settings) find(v value) (any, string) {
 		switch scope {
 		case "kw":
 			found = dig(s.kw, key)
+		case "kwVideo":
+			found = dig(s.kwVideo, key)
+		case "video":
+			found = dig(s.video, key)
 		case "image":
 			if found = dig(s.kw, key); found == nil {
 				found = dig(s.image, key)

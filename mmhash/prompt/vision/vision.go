@@ -61,6 +61,8 @@ type Media struct {
 	// orientations 5 to 8 where Model.RotatesEXIF says so.
 	Width, Height int
 	Turned        bool // EXIF swapped the two
+
+	Clip *Clip // of a video, see Model.Sample; nil where its frames are not known
 }
 
 // Span is where one medium's replacement lies in the expanded prompt. The
@@ -124,10 +126,7 @@ func (m *Model) Exact(modality string) (ok bool, reason string) {
 	if r == nil {
 		return false, "the model has no " + orImage(modality) + " placeholder"
 	}
-	if r.entry.undecidable != "" {
-		return false, r.entry.undecidable
-	}
-	return true, ""
+	return r.undecidable == "", r.undecidable
 }
 
 // Warnings are oddities of the directory that do not change a count, such as

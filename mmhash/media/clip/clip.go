@@ -1,0 +1,170 @@
+// Package clip reads from a video file what an engine decides on before it decodes a frame: size, number of frames,
+// frame rate.
+//
+// The bytes come as a stream (Reader is an io.Writer) and nothing is decoded. Of MP4 and MOV the movie box is kept, of
+// Matroska and WebM what stands before the first cluster; sound and pictures pass by. vLLM opens videos with OpenCV on
+// FFmpeg, so their reading of a container is the rule (OpenCV 5.0 in testdata). Their guesses are not followed: where
+// FFmpeg would have to look at the frames (a variable rate, a file in fragments, an edit list that hides frames), the
+// answer is an *Error and the video is taken as one whose frames are not known.
+package clip
+
+import (
+	"encoding/binary"
+	"errors"
+)
+
+// Info is what the head of a video file says.
+type Info struct {
+	Format        string  // mp4 (MOV too) or matroska (WebM too)
+	Width, Height int     // pixels, after the rotation that the container asks for
+	Frames        int     // pictures that a player shows
+	FPS           float64 // pictures a second
+}
+
+// Error says why a file's facts are not known: in words of ours, one of a few.
+type Error string
+
+func (e Error) Error() string { return "video: " + string(e) }
+
+// Why a file's facts are not known.
+const (
+	ErrFormat    Error = "no container that is read here (want MP4, MOV, Matroska or WebM)"
+	ErrTruncated Error = "the file ends before its description"
+	ErrBroken    Error = "the description contradicts itself"
+	ErrTooLong   Error = "the description is longer than 16 MiB"
+	ErrNoVideo   Error = "no video track, or several"
+	ErrRate      Error = "the frame rate varies or is not written down"
+	ErrFragments Error = "the file comes in fragments"
+	ErrEdited    Error = "an edit list hides frames"
+)
+
+const (
+	maxKept = 16 << 20 // bytes of a description
+	maxBox  = 1 << 12  // boxes or elements beside each other
+	keep    = 64 << 10 // buffers beyond this are not kept for the next file
+)
+
+// Reader is fed a file's bytes in pieces of any size and then asked with Finish. The zero value is ready; Reset makes it
+// so again. Not for concurrent use.
+type Reader struct {
+	buf   []byte // a head that is not complete, or what is kept
+	skip  uint64 // bytes to pass over
+	want  int    // bytes that buf must have before step looks at it
+	state state
+	err   error
+}
+
+type state uint8
+
+const (
+	atMagic state = iota
+	atBox         // MP4: the head of a box
+	inMovie       // MP4: inside moov
+	inHead        // Matroska: before the first cluster
+	done
+)
+
+// Reset makes the Reader ready for another file.
+func (r *Reader) Reset() {
+	buf := r.buf[:0]
+	if cap(buf) > keep {
+		buf = nil
+	}
+	*r = Reader{buf: buf, want: 12}
+}
+
+// Write takes the next bytes of the file. It never fails.
+func (r *Reader) Write(p []byte) (int, error) {
+	n := len(p)
+	if r.want == 0 {
+		r.want = 12
+	}
+	for len(p) > 0 && r.state != done {
+		if r.skip > 0 {
+			k := min(uint64(len(p)), r.skip)
+			r.skip -= k
+			p = p[k:]
+			continue
+		}
+		k := min(r.want-len(r.buf), len(p))
+		r.buf = append(r.buf, p[:k]...)
+		p = p[k:]
+		if len(r.buf) == r.want {
+			r.step()
+		}
+	}
+	return n, nil
+}
+
+func (r *Reader) stop(err error) { r.state, r.err = done, err }
+
+// step looks at a buffer that has what was wanted.
+func (r *Reader) step() {
+	b := r.buf
+	switch r.state {
+	case atMagic:
+		switch {
+		case string(b[:4]) == "\x1a\x45\xdf\xa3":
+			r.state, r.want = inHead, 1<<16
+		case knownFirst[string(b[4:8])]:
+			r.state = atBox
+			r.step()
+		default:
+			r.stop(ErrFormat)
+		}
+	case atBox: // 12 bytes: size, kind, and the first half of a long size
+		if size := binary.BigEndian.Uint32(b); size == 1 && len(b) < 16 {
+			r.want = 16
+			return
+		}
+		size, head := boxSize(b)
+		if size < head {
+			r.stop(ErrBroken)
+			return
+		}
+		if string(b[4:8]) != "moov" {
+			over := uint64(len(b)) // already read of the box, or beyond a box of 8 bytes
+			if size < over {
+				r.buf = append(r.buf[:0], b[size:]...)
+				r.want = 12
+				return
+			}
+			r.buf, r.skip, r.want = r.buf[:0], size-over, 12
+			return
+		}
+		if size > maxKept {
+			r.stop(ErrTooLong)
+			return
+		}
+		r.state, r.want = inMovie, int(size)
+		if len(b) >= r.want {
+			r.stop(nil)
+		}
+	case inMovie:
+		r.stop(nil)
+	case inHead: // enough if the first cluster has begun, else twice as much
+		if full, _ := matroskaEnds(b); full {
+			r.stop(nil)
+		} else if r.want *= 2; r.want > maxKept {
+			r.stop(ErrTooLong)
+		}
+	}
+}
+
+// Finish says what the file is. The error is an Error.
+func (r *Reader) Finish() (Info, error) {
+	switch {
+	case r.err != nil:
+		return Info{}, r.err
+	case len(r.buf) >= 4 && string(r.buf[:4]) == "\x1a\x45\xdf\xa3":
+		return matroska(r.buf)
+	case r.state == done:
+		return movie(r.buf)
+	case r.state == atMagic:
+		return Info{}, ErrFormat
+	}
+	return Info{}, ErrTruncated
+}
+
+// Unknown reports that the file is none that this package knows, as against one that it knows and cannot count.
+func Unknown(err error) bool { return errors.Is(err, ErrFormat) }

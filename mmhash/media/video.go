@@ -1,0 +1,126 @@
+package media
+
+import (
+	"bytes"
+	"sync"
+
+	"github.com/zeebo/blake3"
+
+	"github.com/sightline-router/sightline/mmhash/media/clip"
+	"github.com/sightline-router/sightline/mmhash/media/header"
+)
+
+// VideoURL is DataURL for a video. data:video/jpeg is vLLM's form for frames that a client has cut out itself: base64 of
+// JPEG files with commas between them. Its identity, and its name, is that of the text.
+func VideoURL(pieces [][]byte) Source {
+	src := Source{pieces, formDataURL}
+	if isFrameList(pieces) {
+		src.form = formText
+	}
+	return src
+}
+
+// isFrameList compares the media type, without regard to case.
+func isFrameList(pieces [][]byte) bool {
+	const want = "data:video/jpeg;"
+	var head [len(want)]byte
+	n := 0
+	var esc escape
+	for _, p := range pieces {
+		for _, c := range p {
+			if c, ok, bad := esc.next(c); bad || n == len(want) {
+				return !bad && bytes.EqualFold(head[:], []byte(want))
+			} else if ok {
+				head[n] = c
+				n++
+			}
+		}
+	}
+	return false
+}
+
+// videoScratch is what one pass over a video needs.
+type videoScratch struct {
+	dec  decoder
+	hash *blake3.Hasher
+	clip clip.Reader
+	sum  [32]byte
+	n    int64
+}
+
+var videoScratches = sync.Pool{New: func() any { return &videoScratch{hash: blake3.New()} }}
+
+func (s *videoScratch) take(p []byte) bool {
+	s.n += int64(len(p))
+	s.hash.Write(p)
+	s.clip.Write(p)
+	return true
+}
+
+// IdentifyVideo reads a video once. A *Refusal means that the bytes could not be had; a clip.Error or *header.Error that
+// its frames are not known, and then ID and Bytes are set all the same.
+func IdentifyVideo(src Source) (f Facts, err error) {
+	if src.form == formText {
+		return identifyFrames(src)
+	}
+	s := videoScratches.Get().(*videoScratch)
+	defer videoScratches.Put(s)
+	s.hash.Reset()
+	s.clip.Reset()
+	s.n = 0
+	if err := src.stream(&s.dec, s); err != nil {
+		return f, err
+	}
+	s.hash.Sum(s.sum[:0])
+	f.ID, f.Bytes = s.sum, s.n
+	info, err := s.clip.Finish()
+	f.Format, f.Width, f.Height, f.Frames, f.FPS = info.Format, info.Width, info.Height, info.Frames, info.FPS
+	return f, err
+}
+
+// frameList digests the text and reads the first picture's header: the engine refuses pictures of several sizes.
+type frameList struct {
+	*scratch
+	commas int
+	err    error // of the first picture's base64
+}
+
+func (l *frameList) take(p []byte) bool {
+	l.n += int64(len(p))
+	l.hash.Write(p)
+	if l.commas == 0 && l.err == nil {
+		first, _, ended := bytes.Cut(p, []byte(","))
+		if l.err = l.dec.feed(first, (*headOnly)(l.scratch)); l.err == nil && ended {
+			l.err = l.dec.finish((*headOnly)(l.scratch))
+		}
+	}
+	l.commas += bytes.Count(p, []byte(","))
+	return true
+}
+
+func identifyFrames(src Source) (f Facts, err error) {
+	l := frameList{scratch: scratches.Get().(*scratch)}
+	defer scratches.Put(l.scratch)
+	l.hash.Reset()
+	l.head.Reset()
+	l.dec.reset()
+	l.n = 0
+	if err := src.stream(nil, &l); err != nil {
+		return f, err
+	}
+	if l.commas == 0 && l.err == nil {
+		l.err = l.dec.finish((*headOnly)(l.scratch))
+	}
+	l.hash.Sum(l.sum[:0])
+	f.ID, f.Bytes = l.sum, l.n
+	if l.err != nil && l.err != errEnough {
+		return f, l.err
+	}
+	info, err := l.head.Finish()
+	if err != nil {
+		return f, err
+	}
+	f.Width, f.Height = header.Info.Turned(info)
+	f.Format, f.Frames = FrameList, l.commas+1
+	return f, nil
+}
