@@ -34,10 +34,11 @@ type Model struct {
 // and what is wrong with it. To follow changes of the files, use LoadLive.
 func Load(name, dir string, s Server, media *Media) (*Model, error) {
 	st := inspect(dir, s)
-	return load(name, &st, s, media, new(firstSeen))
+	return load(name, &st, s, media, new(firstSeen), nil)
 }
 
-func load(name string, st *state, s Server, media *Media, first *firstSeen) (*Model, error) {
+// load reads the directory; with like, a reading of the same files, its tokenizer is used again.
+func load(name string, st *state, s Server, media *Media, first *firstSeen, like *prompt.Model) (*Model, error) {
 	err := st.check()
 	if err != nil {
 		return nil, fmt.Errorf("model %s: %w", name, err)
@@ -58,7 +59,7 @@ func load(name string, st *state, s Server, media *Media, first *firstSeen) (*Mo
 		ProcessorKwargs: string(s.ProcessorKwargs), TemplateKwargs: string(s.TemplateKwargs),
 		RefuseMMKwargs:    s.Engine == "vllm" && m.version.AtLeast(0, 31, 0) && !s.TrustMMKwargs,
 		TrustChatTemplate: s.TrustChatTemplate, AutoToolChoice: s.AutoToolChoice, ExcludeToolsOnNone: s.ExcludeToolsOnNone,
-		MaxModelLen: s.MaxModelLen, MistralMode: s.TokenizerMode == "mistral", Location: zone, Now: s.Clock,
+		MaxModelLen: s.MaxModelLen, MistralMode: s.TokenizerMode == "mistral", Location: zone, Now: s.Clock, Like: like,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("model %s: %w", name, err)
@@ -190,10 +191,15 @@ func fromPrompt(err error) error {
 
 // Locals appends the local block hashes of a prompt, for an adapter's name or "".
 func (m *Model) Locals(dst []uint64, p *Prompt, lora string) []uint64 {
+	return m.LocalsOf(dst, m.Server.BlockSize, p, lora)
+}
+
+// LocalsOf is Locals for servers that differ from the model's in the block size alone.
+func (m *Model) LocalsOf(dst []uint64, blockSize int, p *Prompt, lora string) []uint64 {
 	var few [16]block.Span
 	spans := few[:0]
 	for i := range p.Media {
 		spans = append(spans, block.Span{Offset: p.Media[i].Offset, Length: p.Media[i].Length, Name: p.Media[i].Key})
 	}
-	return block.Locals(dst, p.IDs[:p.Sure], m.Server.BlockSize, spans, block.SeedFor(lora), block.SaltHash(p.Salt))
+	return block.Locals(dst, p.IDs[:p.Sure], blockSize, spans, block.SeedFor(lora), block.SaltHash(p.Salt))
 }

@@ -84,6 +84,7 @@ type Model struct {
 	Adapters      []string `yaml:"adapters"` // LoRA adapters' names
 	Dir           string   `yaml:"dir"`      // model directory without weights; relative to this file
 	mmhash.Server `yaml:",inline"`
+	Classes       []Class `yaml:"classes"` // workers that were started otherwise
 }
 
 // Worker is one engine server.
@@ -91,6 +92,7 @@ type Worker struct {
 	Name   string `yaml:"name"`   // for people and metrics; default: its address
 	Addr   string `yaml:"addr"`   // ip:port, what Envoy dials; or name:port, all whose addresses are followed
 	Model  string `yaml:"model"`  // may be left out where there is one model
+	Class  string `yaml:"class"`  // one of the model's classes; "": as the model's own keys say
 	Ranks  int    `yaml:"ranks"`  // data-parallel ranks behind this address; 0: none
 	Events Events `yaml:"events"` // KV events
 }
@@ -193,7 +195,11 @@ func Load(path string) (Config, error) {
 	}
 	for i := range c.Models {
 		m := &c.Models[i]
-		for _, p := range []*string{&m.Dir, &m.ChatTemplate} {
+		files := []*string{&m.Dir, &m.ChatTemplate}
+		for j := range m.Classes {
+			files = append(files, &m.Classes[j].Dir, &m.Classes[j].ChatTemplate)
+		}
+		for _, p := range files {
 			if *p != "" && !filepath.IsAbs(*p) {
 				*p = filepath.Join(filepath.Dir(path), *p)
 			}
@@ -231,7 +237,10 @@ func model(raw yaml.MapSlice, path string) (Model, error) {
 	if err != nil {
 		return m, err
 	}
-	return m, unmarshal(data, &m, path)
+	if err := unmarshal(data, &m, path); err != nil {
+		return m, err
+	}
+	return m, m.parseClasses(data, path)
 }
 
 // Set gives one key of a model a value written as YAML, as `--set key=value` does. Dashes in the key count as
@@ -431,11 +440,8 @@ func (c *Config) check() error {
 			}
 			names[n] = path
 		}
-		if err := m.Server.Check(); err != nil {
-			for _, line := range strings.Split(err.Error(), "\n") {
-				bad(path+"."+line[:strings.Index(line, ":")], "%s", strings.TrimSpace(line[strings.Index(line, ":")+1:]))
-			}
-		}
+		checkServer(&m.Server, path, bad)
+		m.checkClasses(path, bad)
 	}
 	worker := func(w *Worker, path string) { // what does not concern its address
 		if w.Model == "" && len(c.Models) == 1 {
@@ -443,6 +449,8 @@ func (c *Config) check() error {
 		}
 		if names[w.Model] == "" {
 			bad(path+".model", "%q is no name of models (give the name of one of them)", w.Model)
+		} else if _, ok := c.ClassOf(w); !ok {
+			bad(path+".class", "%q is no class of the model %q (give the name of one of its classes, or none)", w.Class, w.Model)
 		}
 		if w.Ranks < 0 || w.Ranks > 1024 {
 			bad(path+".ranks", "%d is out of range (want 0 to 1024)", w.Ranks)

@@ -41,6 +41,8 @@ type Options struct {
 	MistralMode        bool // --tokenizer-mode mistral; directories that only it can read are read so anyway
 	Location           *time.Location
 	Now                func() time.Time
+	// Like is another reading of the same directory, nil for none: its tokenizer and what that has cached are shared.
+	Like *Model
 }
 
 // Refused says that the engine will answer the request with an error status.
@@ -101,10 +103,11 @@ type chatTemplate struct {
 // unknown vision family, loads and says so in Warnings: texts are still exact there.
 func Load(dir string, opt Options) (*Model, error) {
 	m := &Model{opt: opt}
+	m.opt.Like = nil
 	if m.opt.Engine == "" {
 		m.opt.Engine = "vllm"
 	}
-	err := m.loadTokenizer(dir)
+	err := m.loadTokenizer(dir, opt.Like)
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +116,9 @@ func Load(dir string, opt Options) (*Model, error) {
 		return nil, err
 	}
 	m.modelType = d.modelType
-	m.cache = m.tok.NewCache(cacheBytes, rand.Uint64())
+	if m.cache == nil {
+		m.cache = m.tok.NewCache(cacheBytes, rand.Uint64())
+	}
 	if err := m.loadTemplates(d.templates, dir); err != nil {
 		return nil, err
 	}
@@ -198,10 +203,15 @@ func (m *Model) loadVariables(special map[string]string) error {
 }
 
 // loadTokenizer reads the tokenizer as the server does.
-func (m *Model) loadTokenizer(dir string) (err error) {
+func (m *Model) loadTokenizer(dir string, like *Model) (err error) {
 	files := os.DirFS(dir)
-	if m.opt.Engine != "vllm" || !m.opt.MistralMode && !mistral.Detect(files) {
-		m.maybeMistral = m.opt.Engine == "vllm" && mistral.Possible(files)
+	mistralMode := m.opt.Engine == "vllm" && (m.opt.MistralMode || mistral.Detect(files))
+	m.maybeMistral = !mistralMode && m.opt.Engine == "vllm" && mistral.Possible(files)
+	if like != nil && mistralMode == (like.mistral != nil) {
+		m.tok, m.mistral, m.cache = like.tok, like.mistral, like.cache
+		return nil
+	}
+	if !mistralMode {
 		m.tok, err = tokenizer.Load(dir)
 		return err
 	}

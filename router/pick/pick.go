@@ -18,6 +18,7 @@ const Slack = 64
 // Candidate is one slot as the decision sees it.
 type Candidate struct {
 	Slot      int // the caller's index
+	Tokens    int // the prompt's length; workers of another class may read it otherwise
 	Exact     int // leading tokens that its own events prove
 	Predicted int // leading tokens with what was routed there and not confirmed; ≥ Exact
 	Encode    int // picture tokens behind the cached prefix that it would have to encode
@@ -28,24 +29,24 @@ type Candidate struct {
 	Shared    int     // of Backlog: work on this very prompt's front, booked by requests that are on their way
 }
 
-// Cost is the candidate's cost for a prompt of tokens. Waiting for work that is being done on the prompt's own front is no
+// Cost is the candidate's cost. Waiting for work that is being done on the prompt's own front is no
 // cost: elsewhere the same work would have to be done again.
-func (c Candidate) Cost(tokens int) float64 {
-	return float64(tokens-min(tokens, max(c.Exact, c.Predicted))) + float64(c.Encode) + max(0, c.Backlog-float64(c.Shared)) + float64(c.Inflight*PerRequest)
+func (c Candidate) Cost() float64 {
+	return float64(c.Tokens-min(c.Tokens, max(c.Exact, c.Predicted))) + float64(c.Encode) + max(0, c.Backlog-float64(c.Shared)) + float64(c.Inflight*PerRequest)
 }
 
 // Rank sorts the best n candidates to the front, best first, and returns them. turn breaks ties: give a number that grows
 // with each decision. Time is linear in len(c) for small n; nothing is allocated.
-func Rank(c []Candidate, tokens int, n int, turn uint64) []Candidate {
+func Rank(c []Candidate, n int, turn uint64) []Candidate {
 	n = min(n, len(c))
 	for i := range n {
-		cheapest := c[i].Cost(tokens)
+		cheapest := c[i].Cost()
 		for _, other := range c[i+1:] {
-			cheapest = min(cheapest, other.Cost(tokens))
+			cheapest = min(cheapest, other.Cost())
 		}
 		best := -1
 		for j := i; j < len(c); j++ {
-			if c[j].Cost(tokens) > cheapest+Slack {
+			if c[j].Cost() > cheapest+Slack {
 				continue
 			}
 			if best < 0 || c[j].Recent < c[best].Recent || c[j].Recent == c[best].Recent && order(c[j].Slot, turn, len(c)) < order(c[best].Slot, turn, len(c)) {

@@ -19,7 +19,10 @@ func TestRank(t *testing.T) {
 		{"work on the same prompt is no queue", []Candidate{{Slot: 0, Predicted: 400, Backlog: 800, Shared: 800, Inflight: 1}, {Slot: 1, Encode: 391}}, 410, []int{0, 1}},
 		{"credit never exceeds the prompt", []Candidate{{Slot: 0, Exact: 99, Predicted: 99, Inflight: 1}, {Slot: 1, Exact: 10, Predicted: 10}}, 10, []int{1, 0}},
 	} {
-		got := Rank(c.cands, c.tokens, 3, 0)
+		for i := range c.cands {
+			c.cands[i].Tokens = c.tokens
+		}
+		got := Rank(c.cands, 3, 0)
 		for i, want := range c.want {
 			if got[i].Slot != want {
 				t.Errorf("%s: place %d is %d, want %d", c.name, i, got[i].Slot, want)
@@ -28,12 +31,20 @@ func TestRank(t *testing.T) {
 	}
 }
 
+// Workers of two classes: each is charged for the prompt as it reads it.
+func TestOwnLengths(t *testing.T) {
+	c := []Candidate{{Slot: 0, Tokens: 1000, Exact: 500, Predicted: 500}, {Slot: 1, Tokens: 400}}
+	if got := Rank(c, 2, 0); got[0].Slot != 1 {
+		t.Errorf("500 tokens to prefill go before 400: %+v", got)
+	}
+}
+
 // Equal candidates take turns, each once a round.
 func TestTiesGoRound(t *testing.T) {
 	var first [4]int
 	for turn := range uint64(40) {
 		c := []Candidate{{Slot: 0}, {Slot: 1}, {Slot: 2}, {Slot: 3}}
-		first[Rank(c, 100, 3, turn)[0].Slot]++
+		first[Rank(c, 3, turn)[0].Slot]++
 	}
 	for slot, n := range first {
 		if n != 10 {
@@ -44,7 +55,7 @@ func TestTiesGoRound(t *testing.T) {
 
 func TestRankAllocatesNothing(t *testing.T) {
 	c := make([]Candidate, 64)
-	if n := testing.AllocsPerRun(10, func() { Rank(c, 1000, 3, 7) }); n != 0 {
+	if n := testing.AllocsPerRun(10, func() { Rank(c, 3, 7) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }

@@ -1,0 +1,107 @@
+package config
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/sightline-router/sightline/mmhash"
+)
+
+// Class is some of a model's workers that were started otherwise: another block size, another release during a rolling
+// upgrade, other flags, another engine. It begins with the model's own keys; what it gives itself takes their place.
+//
+//	models:
+//	- name: qwen2.5-vl
+//	  engine_version: 0.32.0
+//	  classes:
+//	  - {name: old, engine_version: 0.30.0}
+//	  - {name: big-blocks, block_size: 32}
+//	workers:
+//	- {addr: 10.0.0.5:8000}
+//	- {addr: 10.0.0.6:8000, class: old}
+type Class struct {
+	Name          string `yaml:"name"` // as workers name it
+	Dir           string `yaml:"dir"`
+	mmhash.Server `yaml:",inline"`
+}
+
+// Class finds a class of the model; "" is the one of the model's own keys.
+func (m *Model) Class(name string) (Class, bool) {
+	if name == "" {
+		return Class{Dir: m.Dir, Server: m.Server}, true
+	}
+	for _, c := range m.Classes {
+		if c.Name == name {
+			return c, true
+		}
+	}
+	return Class{}, false
+}
+
+// ClassOf finds a worker's class.
+func (c *Config) ClassOf(w *Worker) (Class, bool) {
+	for i := range c.Models {
+		if c.Models[i].Name == w.Model {
+			return c.Models[i].Class(w.Class)
+		}
+	}
+	return Class{}, false
+}
+
+// parseClasses reads a model's classes once more, each on top of the model's own keys.
+func (m *Model) parseClasses(data []byte, path string) error {
+	var raw struct {
+		Classes []yaml.MapSlice `yaml:"classes"`
+	}
+	if err := yaml.Unmarshal(data, &raw); err != nil {
+		return err
+	}
+	for i := range raw.Classes {
+		text, err := yaml.Marshal(raw.Classes[i])
+		if err != nil {
+			return err
+		}
+		c := Class{Dir: m.Dir, Server: m.Server}
+		if err := unmarshal(text, &c, fmt.Sprintf("%sclasses[%d].", path, i)); err != nil {
+			return err
+		}
+		m.Classes[i] = c
+	}
+	return nil
+}
+
+func (m *Model) checkClasses(path string, bad func(path, format string, args ...any)) {
+	names := map[string]int{}
+	for i := range m.Classes {
+		c := &m.Classes[i]
+		at := fmt.Sprintf("%s.classes[%d]", path, i)
+		if c.Name == "" {
+			bad(at+".name", "missing")
+		}
+		if j, twice := names[c.Name]; twice {
+			bad(at+".name", "%q is also the name of classes[%d]", c.Name, j)
+		}
+		names[c.Name] = i
+		if c.EngineModel == "" {
+			c.EngineModel = m.EngineModel
+		}
+		if c.ClientUUID != m.ClientUUID {
+			bad(at+".client_uuid", "%q, but the model has %q (want one for all: a request is cleaned before its worker is known)", c.ClientUUID, m.ClientUUID)
+		}
+		checkServer(&c.Server, at, bad)
+	}
+}
+
+// checkServer names what cannot be by the path of its key.
+func checkServer(s *mmhash.Server, path string, bad func(path, format string, args ...any)) {
+	err := s.Check()
+	if err == nil {
+		return
+	}
+	for _, line := range strings.Split(err.Error(), "\n") {
+		key, what, _ := strings.Cut(line, ":")
+		bad(path+"."+key, "%s", strings.TrimSpace(what))
+	}
+}

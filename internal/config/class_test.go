@@ -1,0 +1,74 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const classes = `
+models:
+- name: m
+  dir: models/m
+  engine_version: 0.32.0
+  mm_processor_kwargs: {max_pixels: 50176}
+  classes:
+  - {name: old, engine_version: 0.30.0}
+  - {name: wide, block_size: 32, chat_template: t.jinja, engine_model: org/m}
+workers:
+- addr: 10.0.0.5:8000
+- {addr: 10.0.0.6:8000, class: wide}
+`
+
+// A class has the model's keys, and its own in their place.
+func TestClasses(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "sightline.yaml")
+	if err := os.WriteFile(path, []byte(classes), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := Load(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, _ := c.ClassOf(&c.Workers[0])
+	if own.BlockSize != 16 || own.EngineVersion != "0.32.0" || own.Dir != c.Models[0].Dir {
+		t.Errorf("default class: %+v", own)
+	}
+	wide, _ := c.ClassOf(&c.Workers[1])
+	if wide.BlockSize != 32 || wide.EngineVersion != "0.32.0" || wide.EngineModel != "org/m" || wide.ProcessorKwargs != own.ProcessorKwargs ||
+		wide.Dir != own.Dir || wide.ChatTemplate != filepath.Join(filepath.Dir(path), "t.jinja") {
+		t.Errorf("wide: %+v", wide)
+	}
+	if old, _ := c.Models[0].Class("old"); old.EngineVersion != "0.30.0" || old.BlockSize != 16 || old.EngineModel != "m" {
+		t.Errorf("old: %+v", old)
+	}
+	text, err := c.YAML()
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := Parse(text)
+	if err != nil {
+		t.Fatalf("what --print-config shows cannot be read back: %v\n%s", err, text)
+	}
+	if second, _ := again.YAML(); string(second) != string(text) {
+		t.Errorf("not the same twice:\n%s\n%s", text, second)
+	}
+}
+
+func TestClassMistakes(t *testing.T) {
+	for _, c := range []struct{ from, to, want string }{
+		{"engine_version: 0.30.0", "engine_version: new", `models[0].classes[0].engine_version: "new" is no release number`},
+		{"block_size: 32", "blok_size: 32", "models[0].classes[1].blok_size: unknown key (did you mean block_size?)"},
+		{"block_size: 32", "block_size: many", "models[0].classes[1].block_size: "},
+		{"name: wide", "name: old", `models[0].classes[1].name: "old" is also the name of classes[0]`},
+		{"name: old, ", "", "models[0].classes[0].name: missing"},
+		{"block_size: 32", "client_uuid: trust", `models[0].classes[1].client_uuid: "trust", but the model has "strip"`},
+		{"class: wide", "class: wider", `workers[1].class: "wider" is no class of the model "m"`},
+	} {
+		_, err := Parse([]byte(strings.Replace(classes, c.from, c.to, 1)))
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s\n got %v\nwant %s", c.to, err, c.want)
+		}
+	}
+}
