@@ -191,11 +191,11 @@ func fromPrompt(err error) error {
 
 // Locals appends the local block hashes of a prompt, for an adapter's name or "".
 func (m *Model) Locals(dst []uint64, p *Prompt, lora string) []uint64 {
-	return m.LocalsOf(dst, m.Server.BlockSize, p, lora)
+	return p.Locals(dst, m.Server.BlockSize, lora)
 }
 
-// LocalsOf is Locals for servers that differ from the model's in the block size alone.
-func (m *Model) LocalsOf(dst []uint64, blockSize int, p *Prompt, lora string) []uint64 {
+// Locals appends the prompt's local hashes of blocks of so many tokens, for an adapter's name or "".
+func (p *Prompt) Locals(dst []uint64, blockSize int, lora string) []uint64 {
 	var few [16]block.Span
 	spans := few[:0]
 	for i := range p.Media {

@@ -1,14 +1,15 @@
 package router
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"slices"
 	"sync"
+	"time"
 
 	"go.uber.org/zap"
 
-	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/mmhash/chat"
@@ -20,32 +21,38 @@ import (
 // model in the middle of a rolling upgrade has two. All classes lie in one index; a request is looked up there once for
 // each class that has workers, with that class's own keys, and the candidates of all are ranked together, in tokens.
 //
-//	body ─▶ a reading for each different Prompts ─▶ block hashes for each class ─▶ overlap of the class's slots
+//	body ─▶ a view for each different Prompts ─▶ block hashes for each class ─▶ overlap of the class's slots
 //
-// Classes that differ in block size alone share a reading. An engine that will refuse the request leaves the choice, with
+// Classes that differ in block size alone share a view. An engine that will refuse the request leaves the choice, with
 // its class; the others stay.
 
 // Class is a class of a model's workers, beside the one of the model's own Prompts.
 type Class struct {
 	Name      string       // as fleet.Worker.Class names it
 	Prompts   *mmhash.Live // may be the model's, or another class's
-	BlockSize int          // 0: as Prompts says
+	BlockSize int          // may differ from that of Prompts
+}
+
+// Class is the class of a name; one that the model has not counts as its own, "".
+func (m *Model) Class(name string) Class {
+	for _, c := range m.Classes {
+		if c.Name == name {
+			return c
+		}
+	}
+	return Class{Prompts: m.Prompts, BlockSize: m.Prompts.Server().BlockSize}
 }
 
 // classes are a model's, as decisions use them; the first is the model's own, for workers that name none.
 type classes struct {
 	list    []Class
-	reads   []int          // by class: the number of its reading
-	prompts []*mmhash.Live // by reading
+	reads   []int          // by class: the number of its view
+	prompts []*mmhash.Live // by view
 }
 
 func classesOf(m *Model) (cs classes) {
-	cs.list = append([]Class{{Prompts: m.Prompts}}, m.Classes...)
-	for i := range cs.list {
-		c := &cs.list[i]
-		if c.BlockSize == 0 {
-			c.BlockSize = c.Prompts.Server().BlockSize
-		}
+	cs.list = append([]Class{m.Class("")}, m.Classes...)
+	for _, c := range cs.list {
 		at := slices.Index(cs.prompts, c.Prompts)
 		if at < 0 {
 			at, cs.prompts = len(cs.prompts), append(cs.prompts, c.Prompts)
@@ -65,47 +72,192 @@ func (cs *classes) of(w *fleet.Worker) int {
 	return 0
 }
 
-// reading is a request as one kind of engine reads it.
-type reading struct {
-	used  bool // workers of its classes are there
-	model *mmhash.Model
-	edits []mmhash.Edit
-	p     *mmhash.Prompt // the longest of its prompts: they share a worker; nil: err
-	usage int            // prompt tokens that the engine will report; 0: not known
-	err   error
+// view is a request as one kind of engine reads it.
+type view struct {
+	used     bool // workers of its classes are there
+	edits    []mmhash.Edit
+	p        *mmhash.Prompt // the longest of its prompts: they share a worker; nil: err
+	usage    int            // prompt tokens that the engine will report; 0: not known
+	err      error
+	panicked any
+}
+
+// look is what one class looks up.
+type look struct {
+	used   bool // the class has workers
+	locals []uint64
+	chain  []uint64
 }
 
 // refused is the engine's refusal, or ours; nil: there is none.
-func (r *reading) refused() *mmhash.Refused {
-	var refused *mmhash.Refused
-	errors.As(r.err, &refused)
+func (rd *view) refused() (refused *mmhash.Refused) {
+	if rd.err != nil {
+		errors.As(rd.err, &refused)
+	}
 	return refused
 }
 
-// read makes the readings that the slots need, side by side: they wait for the same pictures.
+// read makes the views that the slots need, side by side: they wait for the same pictures.
 func (s *scratch) read(ctx context.Context, path string, n named, slots []*fleet.Slot) {
 	cs := &n.model.classes
-	s.readings = slices.Grow(s.readings[:0], len(cs.prompts))[:len(cs.prompts)]
-	clear(s.readings)
-	s.readings[0].used = len(slots) == 0
-	for _, slot := range slots {
-		s.readings[cs.reads[cs.of(slot.Worker)]].used = true
+	s.views = slices.Grow(s.views[:0], len(cs.prompts))[:len(cs.prompts)]
+	clear(s.views)
+	s.looks = slices.Grow(s.looks[:0], len(cs.list))[:len(cs.list)]
+	for i := range s.looks {
+		s.looks[i].used = false
 	}
-	var rest sync.WaitGroup
-	first := true
-	for i := len(s.readings) - 1; i >= 0; i-- {
-		rd := &s.readings[i]
+	s.views[0].used = len(slots) == 0
+	for _, slot := range slots {
+		class := cs.of(slot.Worker)
+		s.looks[class].used, s.views[cs.reads[class]].used = true, true
+	}
+	own := slices.IndexFunc(s.views, func(rd view) bool { return rd.used })
+	var others sync.WaitGroup
+	for i := own + 1; i < len(s.views); i++ {
+		if rd := &s.views[i]; rd.used {
+			others.Go(func() {
+				defer func() { rd.panicked = recover() }() // it is this request's, and goes on in its goroutine
+				rd.read(ctx, cs.prompts[i].Model(), path, n.lora, &s.req)
+			})
+		}
+	}
+	s.views[own].read(ctx, cs.prompts[own].Model(), path, n.lora, &s.req)
+	others.Wait()
+	s.longest = 0
+	for i := range s.views {
+		rd := &s.views[i]
+		if rd.panicked != nil {
+			panic(rd.panicked)
+		}
+		if rd.p != nil {
+			s.longest = max(s.longest, len(rd.p.IDs))
+		}
+	}
+}
+
+func (rd *view) read(ctx context.Context, m *mmhash.Model, path, lora string, req *chat.Request) {
+	prompts, err := m.Read(ctx, path, lora, req)
+	if prompts != nil {
+		rd.edits = prompts.Edits
+	}
+	if rd.err = err; err != nil {
+		return
+	}
+	// Several prompts of one request share a worker: the longest one decides.
+	exact := true
+	rd.p = &prompts.List[0]
+	for i := range prompts.List {
+		one := &prompts.List[i]
+		if len(one.IDs) > len(rd.p.IDs) {
+			rd.p = one
+		}
+		rd.usage += len(one.IDs)
+		exact = exact && one.Exact
+	}
+	if !exact {
+		rd.usage = 0
+	}
+}
+
+// failed is the view that speaks for all if none has a prompt or one of them is a refusal of ours; else nil.
+func (s *scratch) failed() (first *view) {
+	good := false
+	for i := range s.views {
+		rd := &s.views[i]
 		if !rd.used {
 			continue
 		}
-		one := func() { rd.read(ctx, cs.prompts[i].Model(), path, n.lora, &s.req) }
-		if last := !slices.ContainsFunc(s.readings[:i], func(r reading) bool { return r.used }); last {
-			one()
-		} else {
-			rest.Go(one)
+		if refused := rd.refused(); refused != nil && refused.ByUs {
+			return rd
 		}
-		first = false
+		good = good || rd.err == nil
+		if first == nil {
+			first = rd
+		}
 	}
-	_ = first
-	rest.Wait()
+	if good {
+		return nil
+	}
+	return first
+}
+
+// editsForAny are the changes that every engine wants: whoever gets the request can read it.
+func (s *scratch) editsForAny() (common []mmhash.Edit) {
+	for i, first := 0, true; i < len(s.views); i++ {
+		rd := &s.views[i]
+		switch {
+		case !rd.used:
+		case first:
+			common, first = rd.edits, false
+		case !sameEdits(common, rd.edits):
+			return nil
+		}
+	}
+	return common
+}
+
+func sameEdits(a, b []mmhash.Edit) bool {
+	return slices.EqualFunc(a, b, func(a, b mmhash.Edit) bool { return a.From == b.From && a.To == b.To && bytes.Equal(a.Text, b.Text) })
+}
+
+// candidates looks a class's prompt up and adds its slots. An engine that will refuse it has no candidates; one whose
+// prompt is not known has some of which nothing is known.
+func (r *Router) candidates(s *scratch, cs *classes, class int, slots []*fleet.Slot, lora string, now time.Time) {
+	rd, l, size := &s.views[cs.reads[class]], &s.looks[class], cs.list[class].BlockSize
+	if !l.used || rd.refused() != nil {
+		return
+	}
+	l.locals, l.chain, s.matches.Holders = l.locals[:0], l.chain[:0], s.matches.Holders[:0]
+	tokens := s.longest
+	if rd.p != nil {
+		tokens = len(rd.p.IDs)
+		l.locals = rd.p.Locals(l.locals, size, lora)
+		l.chain = block.Chain(l.chain, l.locals, 0, false)
+		r.opt.Index.Match(l.locals, &s.matches)
+	}
+	for _, h := range s.matches.Holders {
+		for int(h.Holder) >= len(s.held) {
+			s.held = append(s.held, 0)
+		}
+		s.held[h.Holder] = int32(h.Blocks)
+	}
+	from := len(s.candidates)
+	for i, slot := range slots {
+		if len(cs.list) > 1 && cs.of(slot.Worker) != class {
+			continue
+		}
+		c := pick.Candidate{Slot: i, Tokens: tokens}
+		exact := 0
+		if int(slot.Holder) < len(s.held) {
+			exact = int(s.held[slot.Holder])
+		}
+		c.Exact = exact * size
+		c.Predicted = c.Exact
+		if len(l.chain) > 0 {
+			c.Predicted = r.predicted.leading(uint32(slot.Holder), l.chain, exact, now) * size
+		}
+		c.Shared = c.Predicted - c.Exact
+		load := slot.Load(now)
+		c.Inflight, c.Backlog, c.Recent = load.Inflight, load.Backlog, load.Recent
+		s.candidates = append(s.candidates, c)
+	}
+	for _, h := range s.matches.Holders {
+		s.held[h.Holder] = 0
+	}
+	if rd.p != nil {
+		r.encoding(rd.p, slots, s.candidates[from:])
+	}
+}
+
+// alike keeps of the ranked candidates those that take the body as the best one does: Envoy changes it once.
+func (r *Router) alike(ranked []pick.Candidate, slots []*fleet.Slot, s *scratch, cs *classes, model string) []pick.Candidate {
+	if len(cs.prompts) == 1 {
+		return ranked
+	}
+	editsOf := func(c pick.Candidate) []mmhash.Edit { return s.views[cs.reads[cs.of(slots[c.Slot].Worker)]].edits }
+	kept := slices.DeleteFunc(ranked[1:], func(c pick.Candidate) bool { return !sameEdits(editsOf(c), editsOf(ranked[0])) })
+	if len(kept) < len(ranked)-1 {
+		r.opt.Log.Info("classes of a model need different changes of a body: only workers of one kind are offered", zap.String("model", model))
+	}
+	return ranked[:1+len(kept)]
 }

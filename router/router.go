@@ -23,7 +23,6 @@ import (
 
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/mmhash"
-	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/mmhash/chat"
 	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/pick"
@@ -35,6 +34,7 @@ type Model struct {
 	Aliases  []string // other names for it
 	Adapters []string // LoRA adapters: names that requests use in place of the model's
 	Prompts  *mmhash.Live
+	Classes  []Class // of workers that read it, or cache it, otherwise
 }
 
 // Options are what a Router stands on.
@@ -61,8 +61,14 @@ type Router struct {
 }
 
 type named struct {
-	model *Model
+	model *offered
 	lora  string
+}
+
+// offered is a Model with its classes.
+type offered struct {
+	*Model
+	classes classes
 }
 
 // New makes a router. Names of models must be distinct (the configuration checks it).
@@ -79,7 +85,7 @@ func New(opt Options) *Router {
 	r.metrics = newMetrics(opt.Metrics, r)
 	r.scratch.New = func() any { return new(scratch) }
 	for i := range opt.Models {
-		m := &opt.Models[i]
+		m := &offered{Model: &opt.Models[i], classes: classesOf(&opt.Models[i])}
 		r.names[m.Name] = named{model: m}
 		for _, n := range m.Aliases {
 			r.names[n] = named{model: m}
@@ -95,12 +101,16 @@ func New(opt Options) *Router {
 type scratch struct {
 	body       chat.Skeleton
 	req        chat.Request
-	locals     []uint64
-	chain      []uint64
+	views      []view // as the kinds of engines read it
+	looks      []look // by class
+	longest    int    // tokens of the longest prompt of all views
 	matches    indexer.Matches
 	candidates []pick.Candidate
 	held       []int32 // by holder: leading blocks, zeroed after use
-	usage      int     // prompt tokens that the engine will report; 0: not known
+	// Of the chosen class:
+	locals []uint64
+	chain  []uint64
+	usage  int // prompt tokens that the engine will report; 0: not known
 }
 
 // Decide ranks the workers for one request. It never fails: what cannot be read is routed by load, and Why says so.
@@ -110,6 +120,7 @@ func (r *Router) Decide(ctx context.Context, req *Request) Decision {
 	d := r.decide(ctx, req, s, start)
 	s.body.Release()
 	s.req = chat.Request{}
+	clear(s.views)
 	r.scratch.Put(s)
 	took := r.opt.Now().Sub(start)
 	r.metrics.decided(&d, took)
@@ -145,79 +156,44 @@ func (r *Router) decide(ctx context.Context, req *Request, s *scratch, now time.
 		return r.byLoad(d, "model of another pool", "", req, now) // its own engines answer that they have no such model
 	}
 	d.Model = n.model.Name
-	m := n.model.Prompts.Model()
-	prompts, err := m.Read(ctx, req.Path, n.lora, &s.req)
-	if prompts != nil {
-		d.Edits = edits(clean, prompts.Edits)
-	}
-	var refused *mmhash.Refused
-	if errors.As(err, &refused) && refused.ByUs {
-		return refuse(d, refused)
-	}
-	if refused != nil {
-		return r.byLoad(d, "the engine will answer with an error", d.Model, req, now)
-	}
-	if err != nil {
-		return r.byLoad(d, err.Error(), d.Model, req, now)
-	}
-	// Several prompts of one request share a worker: the longest one decides.
-	p, exact := &prompts.List[0], true
-	s.usage = 0
-	for i := range prompts.List {
-		one := &prompts.List[i]
-		if len(one.IDs) > len(p.IDs) {
-			p = one
+	slots := r.allowed(req, n.model.Name)
+	s.read(ctx, req.Path, n, slots)
+	if bad := s.failed(); bad != nil {
+		d.Edits = edits(clean, s.editsForAny())
+		switch refused := bad.refused(); {
+		case refused != nil && refused.ByUs:
+			return refuse(d, refused)
+		case refused != nil:
+			return r.byLoad(d, "the engine will answer with an error", d.Model, req, now)
+		default:
+			return r.byLoad(d, bad.err.Error(), d.Model, req, now)
 		}
-		s.usage += len(one.IDs)
-		exact = exact && one.Exact
 	}
-	if !exact {
-		s.usage = 0
-	}
-	return r.place(d, n, m, p, s, req, now)
+	return r.place(d, n, clean, slots, s, now)
 }
 
 // place picks the slot for a prompt and books it.
-func (r *Router) place(d Decision, n named, m *mmhash.Model, p *mmhash.Prompt, s *scratch, req *Request, now time.Time) Decision {
-	slots := r.allowed(req, n.model.Name)
+func (r *Router) place(d Decision, n named, clean []mmhash.Edit, slots []*fleet.Slot, s *scratch, now time.Time) Decision {
 	if len(slots) == 0 {
-		d.Why = "no worker known"
+		d.Edits, d.Why = edits(clean, s.views[0].edits), "no worker known"
 		return d
 	}
-	size := m.Server.BlockSize
-	s.locals = m.Locals(s.locals[:0], p, n.lora)
-	s.chain = block.Chain(s.chain[:0], s.locals, 0, false)
-	r.opt.Index.Match(s.locals, &s.matches)
-	for _, h := range s.matches.Holders {
-		for int(h.Holder) >= len(s.held) {
-			s.held = append(s.held, 0)
-		}
-		s.held[h.Holder] = int32(h.Blocks)
-	}
+	cs := &n.model.classes
 	s.candidates = s.candidates[:0]
-	for i, slot := range slots {
-		c := pick.Candidate{Slot: i}
-		exact := 0
-		if int(slot.Holder) < len(s.held) {
-			exact = int(s.held[slot.Holder])
-		}
-		c.Exact = exact * size
-		c.Predicted = c.Exact
-		if len(s.chain) > 0 {
-			c.Predicted = r.predicted.leading(uint32(slot.Holder), s.chain, exact, now) * size
-		}
-		c.Shared = c.Predicted - c.Exact
-		load := slot.Load(now)
-		c.Inflight, c.Backlog, c.Recent = load.Inflight, load.Backlog, load.Recent
-		s.candidates = append(s.candidates, c)
+	for class := range cs.list {
+		r.candidates(s, cs, class, slots, n.lora, now)
 	}
-	for _, h := range s.matches.Holders {
-		s.held[h.Holder] = 0
-	}
-	r.encoding(p, slots, s.candidates)
-	tokens := len(p.IDs)
-	ranked := pick.Rank(s.candidates, tokens, 8, r.turn.Add(1))
+	ranked := r.alike(pick.Rank(s.candidates, 8, r.turn.Add(1)), slots, s, cs, d.Model)
 	best := ranked[0]
+	class := cs.of(slots[best.Slot].Worker)
+	rd, size := &s.views[cs.reads[class]], cs.list[class].BlockSize
+	s.locals, s.chain, s.usage = s.looks[class].locals, s.looks[class].chain, rd.usage
+	d.Edits = edits(clean, rd.edits)
+	p := rd.p
+	if p == nil {
+		p = &mmhash.Prompt{Why: rd.err.Error()}
+	}
+	tokens := len(p.IDs)
 	d.PromptTokens = tokens
 	// An engine always computes the last token, so a prompt that is held whole loses its last block (vLLM).
 	d.CachedTokens = min(max(best.Exact, best.Predicted), max(0, tokens-1)/size*size)
@@ -331,7 +307,7 @@ func (r *Router) byLoad(d Decision, why, model string, req *Request, now time.Ti
 		load := slot.Load(now)
 		cands[i] = pick.Candidate{Slot: i, Inflight: load.Inflight, Backlog: load.Backlog, Recent: load.Recent}
 	}
-	ranked := pick.Rank(cands, 0, 8, r.turn.Add(1))
+	ranked := pick.Rank(cands, 8, r.turn.Add(1))
 	d.Targets = targets(slots, ranked)
 	slot := slots[ranked[0].Slot]
 	r.opt.Fleet.Book(d.ID, fleet.Booking{Slot: slot, Note: &note{model: d.Model, worker: slot.Worker.Name, reason: Load}})
@@ -352,7 +328,9 @@ func (r *Router) Observe(o Outcome) {
 			r.metrics.moved.Inc()
 			nt := now.Note.(*note)
 			r.predicted.drop(uint32(moved.Slot.Holder), nt.chain, nt.from)
-			r.predicted.add(uint32(now.Slot.Holder), nt.chain, 0, r.opt.Now())
+			if now.Slot.Worker.Class == moved.Slot.Worker.Class { // else its blocks have other hashes
+				r.predicted.add(uint32(now.Slot.Holder), nt.chain, 0, r.opt.Now())
+			}
 			nt.cached = -1
 		}
 	case Ended:

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"reflect"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -30,9 +32,58 @@ func loadModels(cfg config.Config, media *mmhash.Media, log *zap.Logger) ([]rout
 		}
 		logModel(log, live.Model())
 		log.Debug("model directory read", zap.String("model", mc.Name), zap.Duration("took", time.Since(start)))
-		out = append(out, router.Model{Name: mc.Name, Aliases: mc.Aliases, Adapters: mc.Adapters, Prompts: live})
+		m := router.Model{Name: mc.Name, Aliases: mc.Aliases, Adapters: mc.Adapters, Prompts: live}
+		if err := loadClasses(&m, mc, media); err != nil {
+			return nil, fmt.Errorf("models[%d].%w", i, err)
+		}
+		out = append(out, m)
 	}
 	return out, nil
+}
+
+// loadClasses adds the model's classes. Those that differ from another in the block size alone share its Live, those of
+// one directory its tokenizer.
+func loadClasses(m *router.Model, mc config.Model, media *mmhash.Media) error {
+	type loaded struct {
+		dir string
+		mmhash.Server
+		live *mmhash.Live
+	}
+	have := []loaded{{mc.Dir, mc.Server, m.Prompts}}
+	for i, c := range mc.Classes {
+		var live *mmhash.Live
+		var err error
+		for _, h := range have {
+			h.Server.BlockSize = c.BlockSize
+			if h.dir == c.Dir && reflect.DeepEqual(h.Server, c.Server) {
+				live = h.live
+			}
+		}
+		if live == nil {
+			if c.Dir == mc.Dir {
+				live, err = m.Prompts.Beside(c.Server)
+			} else {
+				live, err = mmhash.LoadLive(mc.Name, c.Dir, c.Server, media)
+			}
+			if err != nil {
+				return fmt.Errorf("classes[%d]: %w", i, err)
+			}
+			have = append(have, loaded{c.Dir, c.Server, live})
+		}
+		m.Classes = append(m.Classes, router.Class{Name: c.Name, Prompts: live, BlockSize: c.BlockSize})
+	}
+	return nil
+}
+
+// livesOf lists a model's different readings.
+func livesOf(m router.Model) []*mmhash.Live {
+	out := []*mmhash.Live{m.Prompts}
+	for _, c := range m.Classes {
+		if !slices.Contains(out, c.Prompts) {
+			out = append(out, c.Prompts)
+		}
+	}
+	return out
 }
 
 func logModel(log *zap.Logger, m *mmhash.Model) {
@@ -50,7 +101,7 @@ func watchModels(ctx context.Context, models []router.Model, reg prometheus.Regi
 	reg.MustRegister(reloads)
 	for _, m := range models {
 		loaded, failed := reloads.WithLabelValues(m.Name, "loaded"), reloads.WithLabelValues(m.Name, "failed")
-		go m.Prompts.Watch(ctx, lookEvery, func(now *mmhash.Model, err error) {
+		report := func(now *mmhash.Model, err error) {
 			if err != nil {
 				failed.Inc()
 				log.Error("a changed model directory does not load; the old model stays", zap.String("model", m.Name), zap.Error(err))
@@ -59,7 +110,10 @@ func watchModels(ctx context.Context, models []router.Model, reg prometheus.Regi
 			loaded.Inc()
 			logModel(log, now)
 			changed()
-		})
+		}
+		for _, live := range livesOf(m) {
+			go live.Watch(ctx, lookEvery, report)
+		}
 	}
 }
 
@@ -78,7 +132,8 @@ func probed(models []router.Model, workers []*fleet.Worker) (list []probe.Worker
 	for _, w := range workers {
 		for _, m := range models {
 			if m.Name == w.Model {
-				list = append(list, probe.Worker{Name: w.Name, Addr: w.Addr, Model: m.Name, Names: append([]string{m.Name}, m.Aliases...), Ours: m.Prompts})
+				c := m.Class(w.Class)
+				list = append(list, probe.Worker{Name: w.Name, Addr: w.Addr, Model: m.Name, Names: append([]string{m.Name}, m.Aliases...), Ours: c.Prompts})
 			}
 		}
 	}

@@ -17,12 +17,8 @@ import (
 
 // listen starts the feed of one slot; nil if the worker tells nothing.
 func (s *sources) listen(wc *config.Worker, slot *fleet.Slot, rank int, sink feed.Sink) (*feed.Feed, error) {
-	size := 0
-	for _, m := range s.cfg.Models {
-		if m.Name == wc.Model {
-			size = m.BlockSize
-		}
-	}
+	class, _ := s.cfg.ClassOf(wc)
+	size := class.BlockSize
 	switch {
 	case wc.Events.ZMQ != "":
 		src, err := zmqSource(wc.Events, rank)

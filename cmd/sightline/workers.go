@@ -173,6 +173,7 @@ func (s *sources) join(origin int, like *config.Worker, e discover.Endpoint) err
 		m.sinks = append(m.sinks, leaving{sink, s.cfg.Index.PredictedTTL})
 		return sink.Holder()
 	})
+	m.worker.Class = wc.Class
 	for r, slot := range m.worker.Slots {
 		f, err := s.listen(&wc, slot, r, m.sinks[r])
 		if err != nil {

@@ -20,6 +20,7 @@ type Worker struct {
 	Name  string // the configured name
 	Addr  string // ip:port, what Envoy dials
 	Model string // the configured model's name
+	Class string // one of the model's classes; "": the model's own
 	Slots []*Slot
 }
 

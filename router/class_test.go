@@ -1,0 +1,196 @@
+package router
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/mmhash"
+	"github.com/sightline-router/sightline/mmhash/block"
+	"github.com/sightline-router/sightline/mmhash/chat"
+	"github.com/sightline-router/sightline/router/fleet"
+)
+
+// classWorld is a router before one worker of each class, named after it; "" is the model's own, vLLM 0.32 with blocks
+// of 16.
+type classWorld struct {
+	*world
+	model Model
+	slot  map[string]*fleet.Slot
+}
+
+func newClassWorld(t *testing.T, classes map[string]func(*mmhash.Server)) *classWorld {
+	t.Helper()
+	own, err := testModel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := Model{Name: "m", Prompts: own}
+	names := []string{""}
+	for name, change := range classes {
+		s := *own.Server()
+		change(&s)
+		live := own
+		if size := s.BlockSize; size == own.Server().BlockSize {
+			if live, err = own.Beside(s); err != nil {
+				t.Fatal(err)
+			}
+		}
+		m.Classes = append(m.Classes, Class{Name: name, Prompts: live, BlockSize: s.BlockSize})
+		names = append(names, name)
+	}
+	w := &classWorld{world: &world{t: t, now: time.Unix(1_800_000_000, 0), index: indexer.New(indexer.Options{})}, model: m, slot: map[string]*fleet.Slot{}}
+	clock := func() time.Time { return w.now }
+	f := fleet.New(clock)
+	var workers []*fleet.Worker
+	for i, name := range names {
+		fw := fleet.NewWorker("w-"+name, netip.MustParseAddrPort(fmt.Sprintf("10.0.0.%d:8000", i+1)), "m", 0, func(int) indexer.Holder {
+			return w.index.Join(indexer.HolderOptions{CountCopies: true})
+		})
+		fw.Class = name
+		workers = append(workers, fw)
+		w.slot[name] = fw.Slots[0]
+	}
+	f.Set(workers)
+	w.Router = New(Options{Models: []Model{m}, Fleet: f, Index: w.index, PredictedTTL: 20 * time.Second, Now: clock})
+	return w
+}
+
+// stores plays the events of the class's worker when it has prefilled the first tokens of a body; it gives what the
+// engine will find of it next time.
+func (w *classWorld) stores(class, body string, tokens int) (cached int) {
+	w.t.Helper()
+	var s chat.Skeleton
+	var req chat.Request
+	if err := s.Scan([][]byte{[]byte(body)}); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := chat.Parse(&s, &req); err != nil {
+		w.t.Fatal(err)
+	}
+	live, size := w.model.Prompts, w.model.Prompts.Server().BlockSize
+	for _, c := range w.model.Classes {
+		if c.Name == class {
+			live, size = c.Prompts, c.BlockSize
+		}
+	}
+	ps, err := live.Model().Read(w.t.Context(), "/v1/chat/completions", "", &req)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	p := &ps.List[0]
+	locals := p.Locals(nil, size, "")
+	locals = locals[:min(len(locals), tokens/size)]
+	if err := w.index.Store(w.slot[class].Holder, indexer.GPU, 0, false, block.Chain(nil, locals, 0, false), locals); err != nil {
+		w.t.Fatal(err)
+	}
+	return min(len(locals)*size, (len(p.IDs)-1)/size*size)
+}
+
+func wide(s *mmhash.Server) { s.BlockSize = 32 }
+
+// Each worker is found by its own class's keys, whatever the others hold, and the longest prefix in tokens wins.
+func TestClassesAreRankedTogether(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		body string
+	}{
+		{"text", chatBody("m", fmt.Sprintf("%q", text(300, 1)))},
+		{"a picture", chatBody("m", picture(1, 640, 480))},
+	} {
+		for _, best := range []string{"", "wide", "other"} {
+			w := newClassWorld(t, map[string]func(*mmhash.Server){"wide": wide, "other": func(s *mmhash.Server) { s.EngineVersion = "0.30.0" }})
+			want := 0
+			for class := range w.slot {
+				if class == best {
+					want = w.stores(class, c.body, 1<<20)
+				} else {
+					w.stores(class, c.body, 64)
+				}
+			}
+			d := w.decide(c.body)
+			if d.Reason != Exact || len(d.Targets) != 3 || d.Targets[0].Worker != "w-"+best || d.CachedTokens != want {
+				t.Errorf("%s on %q: %+v, want %d tokens", c.name, best, d, want)
+			}
+			size := 16
+			if best == "wide" {
+				size = 32
+			}
+			if d.MatchedBlocks != want/size {
+				t.Errorf("%s on %q: %d blocks of %d tokens for %d", c.name, best, d.MatchedBlocks, size, want)
+			}
+			w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: want, PromptTokens: d.PromptTokens})
+		}
+	}
+}
+
+// What was routed to a class is predicted there by its own keys.
+func TestClassPredictions(t *testing.T) {
+	w := newClassWorld(t, map[string]func(*mmhash.Server){"wide": wide})
+	seen := map[string]bool{}
+	for seed := range uint64(8) {
+		body := chatBody("m", fmt.Sprintf("%q", text(200, seed)))
+		first := w.decide(body)
+		second := w.decide(body)
+		if second.Reason != Predicted || second.Targets[0] != first.Targets[0] || second.CachedTokens < second.PromptTokens-32 {
+			t.Errorf("first %+v\nthen %+v", first, second)
+		}
+		seen[first.Targets[0].Worker] = true
+	}
+	if len(seen) != 2 {
+		t.Errorf("only %v took new work", seen)
+	}
+	// Envoy took it elsewhere: nothing is predicted under another class's keys.
+	body := chatBody("m", fmt.Sprintf("%q", text(200, 99)))
+	d := w.decide(body)
+	other := w.slot[""]
+	if d.Targets[0].Addr == other.Worker.Addr {
+		other = w.slot["wide"]
+	}
+	w.Observe(Outcome{ID: d.ID, Phase: Started, Addr: other.Worker.Addr})
+	if again := w.decide(body); again.Reason != Load {
+		t.Errorf("moved to another class: %+v", again)
+	}
+}
+
+// An engine that will refuse a request leaves the choice; the other class's workers stay. (vLLM 0.31 and later answer
+// request kwargs with 400, unless told to trust them.)
+func TestOneClassRefuses(t *testing.T) {
+	w := newClassWorld(t, map[string]func(*mmhash.Server){"old": func(s *mmhash.Server) { s.EngineVersion = "0.30.0" }})
+	body := `{"model":"m","mm_processor_kwargs":{"max_pixels":50176},"messages":[{"role":"user","content":` + picture(3, 640, 480) + `}]}`
+	for range 3 {
+		d := w.decide(body)
+		if len(d.Targets) != 1 || d.Targets[0].Worker != "w-old" || d.PromptTokens == 0 {
+			t.Fatalf("%+v", d)
+		}
+	}
+	both := w.decide(chatBody("m", "3")) // every engine refuses it
+	if both.Why != "the engine will answer with an error" || len(both.Targets) != 2 {
+		t.Errorf("%+v", both)
+	}
+}
+
+// A body is changed once: candidates that need other changes are not offered beside the chosen one.
+func TestEditsAreForAllTargets(t *testing.T) {
+	w := newClassWorld(t, map[string]func(*mmhash.Server){"named": func(s *mmhash.Server) { s.MediaNames = "injected" }, "wide": wide})
+	body := chatBody("m", picture(4, 640, 480))
+	for _, c := range []struct {
+		class   string
+		targets int
+		edits   int
+	}{{"named", 1, 1}, {"", 2, 0}, {"wide", 2, 0}} {
+		w.index.Clear(w.slot["named"].Holder)
+		w.index.Clear(w.slot[""].Holder)
+		w.index.Clear(w.slot["wide"].Holder)
+		w.now = w.now.Add(time.Hour)
+		w.stores(c.class, body, 1<<20)
+		if d := w.decide(body); d.Reason != Exact || d.Targets[0].Worker != "w-"+c.class || len(d.Targets) != c.targets || len(d.Edits) != c.edits {
+			t.Errorf("held by %q: %+v", c.class, d)
+		}
+	}
+	if d := w.decide(chatBody("m", `"no picture"`)); len(d.Targets) != 3 {
+		t.Errorf("nothing to change: %+v", d)
+	}
+}
