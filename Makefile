@@ -7,7 +7,7 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 export CGO_ENABLED ?= 0
 export SIGHTLINE_CACHE ?= $(CACHE)
 
-.PHONY: help build demo test unit race e2e bench conformance fuzz differential bench-peers soak envoy lint clean
+.PHONY: help build demo test unit race e2e e2e-compose generated bench conformance fuzz differential bench-peers soak envoy lint clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -35,6 +35,12 @@ unit: ## tests of all rooms, no Envoy needed
 
 e2e: ## the whole, with a real Envoy, real NATS, real sockets
 	$(GO) test -count=1 -timeout 10m ./e2e/...
+
+e2e-compose: ## examples/compose on a Docker engine, images built here; fails where no engine can be had
+	@e2e/compose/run.sh
+
+generated: build ## print again what is committed as printed: the envoy.yaml of the examples
+	$(BIN) envoy -c examples/compose/sightline.yaml > examples/compose/envoy.yaml
 
 race: ## the concurrent rooms under the race detector (needs a C compiler)
 	CGO_ENABLED=1 $(GO) test -race -timeout 20m ./indexer/... ./router/... ./extproc/... ./mmhash/media/... ./mmhash/prompt/tokenizer/...
