@@ -34,6 +34,8 @@ type LabOptions struct {
 	Blocks   int     // of a worker's cache; 0: the simulator's default
 	// Without leaves Sightline away: Envoy then spreads requests round robin.
 	Without bool
+	// Sim, if set, may change what the i-th simulated worker is.
+	Sim func(i int, c *sim.Config)
 	// Config, if set, may change Sightline's configuration, as the YAML file's keys, before it is written.
 	Config func(keys map[string]any)
 	Log    io.Writer // Sightline's and the agents' own output; nil: standard error
@@ -74,10 +76,14 @@ func StartLab(ctx context.Context, o LabOptions) (*Lab, error) {
 	}
 	var addrs []string
 	for i := range l.o.Workers {
-		w, err := sim.New(sim.Config{Model: ModelName, Speed: o.Speed, Blocks: o.Blocks, Ranks: max(1, o.Ranks), Prompt: func(ctx context.Context, path string, body []byte) ([]sim.Prompt, error) {
+		c := sim.Config{Model: ModelName, Speed: o.Speed, Blocks: o.Blocks, Ranks: max(1, o.Ranks), Prompt: func(ctx context.Context, path string, body []byte) ([]sim.Prompt, error) {
 			l.served.Store(gjson.GetBytes(body, "user").Str, i)
 			return o.Prompts(ctx, path, body)
-		}})
+		}}
+		if o.Sim != nil {
+			o.Sim(i, &c)
+		}
+		w, err := sim.New(c)
 		if err != nil {
 			return l, err
 		}

@@ -1,0 +1,85 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/internal/demo"
+	"github.com/sightline-router/sightline/internal/sim"
+)
+
+// In the middle of a rolling upgrade, with servers of two block sizes: four workers of one model, each of its own class,
+// each with its own names for a picture or its own blocks. Every prediction is what the worker then reports.
+func TestWorkerClasses(t *testing.T) {
+	kinds := []struct {
+		class, version string
+		block          int
+	}{{"", "0.32.0", 16}, {"wide", "0.32.0", 32}, {"old", "0.30.0", 16}, {"old-wide", "0.23.0", 32}}
+	l := startLab(t, func(o *demo.LabOptions) {
+		o.Workers = len(kinds)
+		o.Sim = func(i int, c *sim.Config) { c.Version, c.BlockSize = kinds[i].version, kinds[i].block }
+		o.Config = func(keys map[string]any) {
+			model := keys["models"].([]any)[0].(map[string]any)
+			var classes []any
+			for i, k := range kinds {
+				if k.class != "" {
+					classes = append(classes, map[string]any{"name": k.class, "engine_version": k.version, "block_size": k.block})
+					keys["workers"].([]any)[i].(map[string]any)["class"] = k.class
+				}
+			}
+			model["classes"] = classes
+		}
+	})
+	settled := func() {
+		t.Helper()
+		eventually(t, "the index to hold what the workers hold", func() bool {
+			rows, err := l.Get("http://" + l.Admin + "/workers")
+			for i, w := range l.Sims {
+				if err != nil || int(gjson.GetBytes(rows, fmt.Sprint(i, ".blocks_held")).Int()) != len(w.Blocks()) || len(w.Blocks()) == 0 {
+					return false
+				}
+			}
+			return true
+		})
+	}
+	const pictures = 8
+	home := make([]int, pictures)
+	for i := range home {
+		home[i] = ask(t, l, "What is this?", dataURL(photo(uint64(100+i)))).worker
+	}
+	settled()
+	equal := map[string]int{}
+	for i, want := range home {
+		r := ask(t, l, fmt.Sprintf("And what is picture %d?", i), dataURL(photo(uint64(100+i))))
+		d := lastDecision(t, l)
+		if predicted := int(d.Get("cached_tokens").Int()); r.worker != want || r.cached != predicted || r.cached < 380 || d.Get("reason").Str != "exact" {
+			t.Errorf("picture %d: worker %d (first %d), %d cached, decision %s", i, r.worker, want, r.cached, d.Raw)
+			continue
+		}
+		if r.cached%kinds[want].block != 0 {
+			t.Errorf("%d tokens are no blocks of %d", r.cached, kinds[want].block)
+		}
+		equal[kinds[want].class]++
+	}
+	if len(equal) != len(kinds) {
+		t.Errorf("predicted = reported by class: %v, want some of each of %d", equal, len(kinds))
+	}
+	// Texts too, whose tokens all classes read alike: a conversation grows on each worker.
+	text := strings.Repeat("A long story about routers and their caches, told once more. ", 30)
+	for turn := range 4 {
+		settled()
+		r := ask(t, l, text[:len(text)*(turn+1)/4])
+		if d := lastDecision(t, l); int(d.Get("cached_tokens").Int()) != r.cached || turn > 0 && r.cached == 0 {
+			t.Errorf("turn %d: %d cached, decision %s", turn, r.cached, d.Raw)
+		}
+	}
+	if n := metric(t, l, "sightline_cached_tokens_reported_total", `verdict="equal"`); n < pictures {
+		t.Errorf("Envoy told of %v equal counts, want %d or more", n, pictures)
+	}
+	if n := metric(t, l, "sightline_events_total", `what="other_block_size"`); n != 0 {
+		t.Errorf("%v blocks of a size that their class has not", n)
+	}
+}
