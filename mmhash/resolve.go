@@ -224,11 +224,25 @@ func (m *Model) one(ctx context.Context, endpoint, lora string, body *chat.Skele
 			md.Key = md.Alias
 			return md, why, err
 		}
+	case scheme == "file":
+		text, ok := body.String(in.Source)
+		if !ok {
+			return md, "", &Refused{Status: 400, Reason: "media URL is no valid text"}
+		}
+		if src, why, err = m.local(text, &md); why != "" || err != nil {
+			md.Key = md.Alias
+			return md, why, err
+		}
+		if in.Modality == "video" {
+			md.Facts, err = media.IdentifyVideo(src)
+		} else {
+			md.Facts, err = media.Identify(src)
+		}
 	case in.Modality == "audio":
 		src = media.Base64(pieces)
 		md.Facts, err = media.Identify(src)
 	default:
-		return md, "", &Refused{Status: 400, Reason: "media is neither a data URL nor an http URL"}
+		return md, "", &Refused{Status: 400, Reason: "media is neither a data URL nor an http or file URL"}
 	}
 	if err != nil && (in.Modality == "image" || errors.As(err, new(*media.Refusal))) {
 		if status := media.Status(err); status != 0 {
@@ -285,7 +299,7 @@ func (m *Model) nameOf(md *Medium, src media.Source, item name.Item) (string, bo
 	return names[0], true
 }
 
-// schemeOf tells data and http URLs from all else by their first characters.
+// schemeOf tells data, http and file URLs from all else by their first characters.
 func schemeOf(pieces [][]byte) string {
 	var head [8]byte
 	n := 0
@@ -298,6 +312,8 @@ func schemeOf(pieces [][]byte) string {
 		return "data"
 	case strings.HasPrefix(text, "http:"), strings.HasPrefix(text, "https:"):
 		return "http"
+	case strings.HasPrefix(text, "file:"):
+		return "file"
 	}
 	return ""
 }

@@ -36,7 +36,13 @@ type Server struct {
 	MMProcessorCacheGB  float64  `yaml:"mm_processor_cache_gb"` // 0: the engine keeps no processed media
 	MaxModelLen         int      `yaml:"max_model_len"`         // 0: not checked
 	AllowedMediaDomains []string `yaml:"allowed_media_domains"`
-	TokenizerMode       string   `yaml:"tokenizer_mode"` // auto or mistral
+
+	// AllowedLocalMediaPath is the directory whose files a request may name by file:// URLs, "" for none, and MaxFileSizeMB
+	// how large one may be that is read here (MiB).
+	AllowedLocalMediaPath string `yaml:"allowed_local_media_path"`
+	MaxFileSizeMB         int    `yaml:"max_file_size_mb"`
+
+	TokenizerMode string `yaml:"tokenizer_mode"` // auto or mistral
 
 	// TimeZone is the workers' zone, for templates that print a date.
 	TimeZone string `yaml:"time_zone"`
@@ -58,7 +64,7 @@ type Server struct {
 // DefaultServer is a vLLM with its defaults.
 func DefaultServer() Server {
 	return Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: 16, ContentFormat: "auto", MMHasher: "blake3",
-		TokenizerMode: "auto", MMProcessorCacheGB: 4, TimeZone: "UTC", ClientUUID: "strip", MediaNames: "computed", TrustMMKwargs: false, AutoToolChoice: true}
+		TokenizerMode: "auto", MMProcessorCacheGB: 4, MaxFileSizeMB: 50, TimeZone: "UTC", ClientUUID: "strip", MediaNames: "computed", TrustMMKwargs: false, AutoToolChoice: true}
 }
 
 // Check names every value that cannot be, by its key.
@@ -87,6 +93,12 @@ func (s *Server) Check() error {
 	}
 	if s.BlockSize < 1 || s.BlockSize > 1<<16 {
 		bad("block_size", "%d is out of range (want 1 to 65536, such as 16)", s.BlockSize)
+	}
+	if s.AllowedLocalMediaPath != "" && !strings.HasPrefix(s.AllowedLocalMediaPath, "/") {
+		bad("allowed_local_media_path", "%q is relative (want the engine's --allowed-local-media-path, such as /srv/media)", s.AllowedLocalMediaPath)
+	}
+	if s.MaxFileSizeMB < 1 || s.MaxFileSizeMB > 4096 {
+		bad("max_file_size_mb", "%d is out of range (want 1 to 4096, such as 50)", s.MaxFileSizeMB)
 	}
 	if s.MaxModelLen < 0 {
 		bad("max_model_len", "%d is negative", s.MaxModelLen)

@@ -69,9 +69,10 @@ const maxSteering = 4096 // fields taken out of one body
 
 // Clean gives the edits that take the table's fields out of a scanned body: each a pair with its comma, every duplicate,
 // escaped keys too, so that the body stays valid JSON. keepUUID leaves uuids where they are. The error is a *Refused by
-// us: a content part with a uuid and no data, or more fields than anybody needs. One pass over the skeleton.
-func Clean(body *chat.Skeleton, keepUUID bool) ([]Edit, error) {
-	c := cleaner{body: body, text: body.JSON(), keepUUID: keepUUID}
+// us: a content part with a uuid and no data, or more fields than anybody needs. removed, if set, is told each field by
+// the table's name (bootstrap_* for that family), never by the client's. One pass over the skeleton.
+func Clean(body *chat.Skeleton, keepUUID bool, removed func(field string)) ([]Edit, error) {
+	c := cleaner{body: body, text: body.JSON(), keepUUID: keepUUID, removed: removed}
 	if at := c.space(0); at < len(c.text) {
 		c.value(at, inBody)
 	}
@@ -86,6 +87,7 @@ type cleaner struct {
 	body     *chat.Skeleton
 	text     string
 	keepUUID bool
+	removed  func(field string)
 	edits    []Edit
 	refused  error
 }
@@ -149,6 +151,9 @@ func (c *cleaner) object(i int, in scope) int {
 		i = c.space(c.space(i) + 1) // the colon
 		if c.steers(key, in) {
 			p.uuid = p.uuid || key == "uuid" && c.text[i] != 'n'
+			if c.removed != nil {
+				c.removed(tableName(key))
+			}
 			to := c.value(i, nowhere)
 			if kept {
 				c.remove(last, to)
@@ -186,6 +191,13 @@ func (c *cleaner) steers(key string, in scope) bool {
 		return false
 	}
 	return steering[key]&in != 0 || in&(inBody|inArgs) != 0 && strings.HasPrefix(key, steeringPrefix)
+}
+
+func tableName(key string) string {
+	if steering[key] == nowhere {
+		return steeringPrefix + "*"
+	}
+	return strings.Clone(key) // it lies in the body's memory, which is used again
 }
 
 func (c *cleaner) remove(from, to int) {

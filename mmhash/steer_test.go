@@ -54,7 +54,7 @@ func clean(t testing.TB, text string, keepUUID bool) (string, error) {
 	if err := s.Scan([][]byte{[]byte(text[:half]), []byte(text[half:])}); err != nil {
 		t.Fatal(err)
 	}
-	list, err := Clean(&s, keepUUID)
+	list, err := Clean(&s, keepUUID, nil)
 	return apply(t, text, list), err
 }
 
@@ -255,7 +255,7 @@ func FuzzClean(f *testing.F) {
 		if s.Scan([][]byte{body}) != nil {
 			return
 		}
-		list, err := Clean(&s, false)
+		list, err := Clean(&s, false, nil)
 		if err != nil {
 			return
 		}
@@ -267,7 +267,7 @@ func FuzzClean(f *testing.F) {
 		if err := again.Scan([][]byte{[]byte(out)}); err != nil {
 			t.Fatal(err)
 		}
-		if more, err := Clean(&again, false); err != nil || len(more) > 0 {
+		if more, err := Clean(&again, false, nil); err != nil || len(more) > 0 {
 			t.Fatalf("%q still has %v (%v)", out, more, err)
 		}
 		var tree any
@@ -317,7 +317,7 @@ func BenchmarkClean(b *testing.B) {
 			b.SetBytes(int64(len(s.JSON())))
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := Clean(&s, false); err != nil {
+				if _, err := Clean(&s, false, nil); err != nil {
 					b.Fatal(err)
 				}
 			}

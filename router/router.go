@@ -141,7 +141,7 @@ func (r *Router) decide(ctx context.Context, req *Request, s *scratch, now time.
 	}
 	unread := chat.Parse(&s.body, &s.req)
 	n, known := r.names[s.req.Model]
-	clean, err := mmhash.Clean(&s.body, known && n.model.Prompts.Server().ClientUUID == "trust")
+	clean, err := mmhash.Clean(&s.body, known && n.model.Prompts.Server().ClientUUID == "trust", r.metrics.fieldRemoved)
 	if err != nil {
 		return refuse(d, err)
 	}

@@ -2,8 +2,11 @@ package router
 
 import (
 	"context"
+	"maps"
 	"strings"
 	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/mmhash"
@@ -27,7 +30,8 @@ func TestCleanedInAnyCase(t *testing.T) {
 		}
 		models = append(models, Model{Name: uuids, Prompts: m})
 	}
-	r := New(Options{Models: models, Fleet: fleet.New(nil), Index: indexer.New(indexer.Options{})})
+	counters := prometheus.NewRegistry()
+	r := New(Options{Models: models, Fleet: fleet.New(nil), Index: indexer.New(indexer.Options{}), Metrics: counters})
 	const data = `"type":"image_url","image_url":{"url":"http://x/y.png"}`
 	parts := func(model, part string) string {
 		return `{"kv_transfer_params":{},"model":"` + model + `","messages":[{"role":"user","content":[` + part + `]}]}`
@@ -62,5 +66,21 @@ func TestCleanedInAnyCase(t *testing.T) {
 		if len(d.Edits) != c.edits || status != c.refuse {
 			t.Errorf("%s: %d edits, want %d; status %d, want %d (%s)", c.name, len(d.Edits), c.edits, status, c.refuse, d.Why)
 		}
+	}
+	// Counted by the table's names, never the client's.
+	got := map[string]float64{}
+	families, err := counters.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.Metric {
+			if f.GetName() == "sightline_removed_fields_total" {
+				got[m.Label[0].GetValue()] = m.Counter.GetValue()
+			}
+		}
+	}
+	if want := map[string]float64{"kv_transfer_params": 7, "uuid": 11, "mm_hashes": 1, "bootstrap_*": 2, "routed_dp_rank": 2}; !maps.Equal(got, want) {
+		t.Errorf("counted %v, want %v", got, want)
 	}
 }
