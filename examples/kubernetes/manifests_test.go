@@ -1,0 +1,280 @@
+// Package kubernetes holds manifests; its tests read each of them strictly and follow what one says of another.
+package kubernetes
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/http/early_header_mutation/header_mutation/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/least_request/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/override_host/v3"
+	"github.com/goccy/go-yaml"
+	"github.com/tidwall/gjson"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/sightline-router/sightline/internal/config"
+)
+
+// object is one manifest as JSON.
+type object struct {
+	file string
+	gjson.Result
+}
+
+func (o object) String() string {
+	return fmt.Sprintf("%s: %s %s", o.file, o.Get("kind").Str, o.Get("metadata.name").Str)
+}
+
+// read gives all manifests of the folders, by folder; duplicate keys and broken YAML fail the test.
+func read(t *testing.T) map[string][]object {
+	t.Helper()
+	files, err := filepath.Glob("*/*.yaml")
+	if err != nil || len(files) < 10 {
+		t.Fatalf("%v: %d files", err, len(files))
+	}
+	out := map[string][]object{}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dec := yaml.NewDecoder(bytes.NewReader(data))
+		for {
+			var doc map[string]any
+			if err := dec.Decode(&doc); errors.Is(err, io.EOF) {
+				break
+			} else if err != nil {
+				t.Fatalf("%s: %v", file, err)
+			}
+			text, err := json.Marshal(doc)
+			if err != nil {
+				t.Fatalf("%s: %v", file, err)
+			}
+			out[filepath.Dir(file)] = append(out[filepath.Dir(file)], object{file, gjson.ParseBytes(text)})
+		}
+	}
+	return out
+}
+
+func find(list []object, kind, name string) (object, bool) {
+	i := slices.IndexFunc(list, func(o object) bool { return o.Get("kind").Str == kind && o.Get("metadata.name").Str == name })
+	if i < 0 {
+		return object{}, false
+	}
+	return list[i], true
+}
+
+// known is the version of each kind that we write.
+var known = map[string]string{
+	"Kustomization": "kustomize.config.k8s.io/v1beta1", "Namespace": "v1", "ServiceAccount": "v1", "Service": "v1", "Deployment": "apps/v1",
+	"Role": "rbac.authorization.k8s.io/v1", "RoleBinding": "rbac.authorization.k8s.io/v1", "PodDisruptionBudget": "policy/v1",
+	"HorizontalPodAutoscaler": "autoscaling/v2", "NetworkPolicy": "networking.k8s.io/v1",
+	"GatewayClass": "gateway.networking.k8s.io/v1", "HTTPRoute": "gateway.networking.k8s.io/v1", "InferencePool": "inference.networking.k8s.io/v1",
+	"EnvoyProxy": "gateway.envoyproxy.io/v1alpha1", "EnvoyExtensionPolicy": "gateway.envoyproxy.io/v1alpha1",
+	"ClientTrafficPolicy": "gateway.envoyproxy.io/v1alpha1", "BackendTrafficPolicy": "gateway.envoyproxy.io/v1alpha1",
+	"VirtualService": "networking.istio.io/v1", "DestinationRule": "networking.istio.io/v1", "EnvoyFilter": "networking.istio.io/v1alpha3",
+}
+
+func TestEveryManifestIsUsed(t *testing.T) {
+	for folder, list := range read(t) {
+		k, ok := find(list, "Kustomization", "")
+		if !ok {
+			t.Fatalf("%s has no kustomization", folder)
+		}
+		named := []string{"kustomization.yaml"}
+		for _, r := range append(k.Get("resources").Array(), k.Get("configMapGenerator.#.files|@flatten").Array()...) {
+			if _, err := os.Stat(filepath.Join(folder, r.Str)); err != nil {
+				t.Errorf("%s: %v", k.file, err)
+			}
+			named = append(named, r.Str)
+		}
+		for _, o := range list {
+			if !slices.Contains(named, filepath.Base(o.file)) {
+				t.Errorf("%s is not in its kustomization", o.file)
+			}
+			kind := o.Get("kind").Str
+			if filepath.Base(o.file) == "sightline.yaml" || kind == "Kustomization" {
+				continue
+			}
+			want := known[kind]
+			if kind == "Gateway" {
+				want = map[string]string{"istio": "networking.istio.io/v1"}[folder]
+				if want == "" {
+					want = "gateway.networking.k8s.io/v1"
+				}
+			}
+			if o.Get("apiVersion").Str != want || o.Get("metadata.name").Str == "" {
+				t.Errorf("%v: apiVersion %q, want %q", o, o.Get("apiVersion").Str, want)
+			}
+			clusterWide := kind == "Namespace" || kind == "GatewayClass"
+			if ns := o.Get("metadata.namespace").Str; clusterWide != (ns == "") || !clusterWide && ns != "llm" {
+				t.Errorf("%v: namespace %q", o, ns)
+			}
+		}
+	}
+}
+
+// labels tells whether a selector fits a set of labels.
+func selects(selector, labels gjson.Result) bool {
+	want := selector.Map()
+	have := labels.Map()
+	for k, v := range want {
+		if have[k].Str != v.Str {
+			return false
+		}
+	}
+	return len(want) > 0
+}
+
+// What selects, names or asks for something else finds it.
+func TestReferences(t *testing.T) {
+	all := read(t)
+	base, workers := all["base"], all["workers"]
+	deployment, _ := find(base, "Deployment", "sightline")
+	service, _ := find(base, "Service", "sightline")
+	role, _ := find(base, "Role", "sightline")
+	binding, _ := find(base, "RoleBinding", "sightline")
+	pods := deployment.Get("spec.template.metadata.labels")
+	vllm, _ := find(workers, "Deployment", "vllm")
+	vllmService, _ := find(workers, "Service", "vllm")
+	vllmPods := vllm.Get("spec.template.metadata.labels")
+
+	pdb, _ := find(base, "PodDisruptionBudget", "sightline")
+	hpa, _ := find(base, "HorizontalPodAutoscaler", "sightline")
+	policy, _ := find(base, "NetworkPolicy", "sightline")
+	workersPolicy, _ := find(base, "NetworkPolicy", "vllm")
+	for what, ok := range map[string]bool{
+		"Deployment":           selects(deployment.Get("spec.selector.matchLabels"), pods),
+		"Service":              selects(service.Get("spec.selector"), pods),
+		"PodDisruptionBudget":  selects(pdb.Get("spec.selector.matchLabels"), pods),
+		"NetworkPolicy":        selects(policy.Get("spec.podSelector.matchLabels"), pods),
+		"workers' Deployment":  selects(vllm.Get("spec.selector.matchLabels"), vllmPods),
+		"workers' Service":     selects(vllmService.Get("spec.selector"), vllmPods),
+		"workers' policy":      selects(workersPolicy.Get("spec.podSelector.matchLabels"), vllmPods),
+		"HPA's target":         hpa.Get("spec.scaleTargetRef.name").Str == "sightline" && hpa.Get("spec.minReplicas").Int() == deployment.Get("spec.replicas").Int(),
+		"PDB below replicas":   pdb.Get("spec.minAvailable").Int() < deployment.Get("spec.replicas").Int(),
+		"role binding":         binding.Get("roleRef.name").Str == "sightline" && binding.Get("subjects.0.name").Str == deployment.Get("spec.template.spec.serviceAccountName").Str && binding.Get("subjects.0.namespace").Str == "llm",
+		"rights, and no other": role.Get("rules").Raw != "" && role.Get("rules.#").Int() == 1 && role.Get("rules.0.verbs").Raw == `["list","watch"]` && role.Get("rules.0.resources").Raw == `["endpointslices"]`,
+	} {
+		if !ok {
+			t.Errorf("%s does not fit", what)
+		}
+	}
+
+	// Sightline's own configuration says the same.
+	cfg, err := config.Load("base/sightline.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	container := deployment.Get("spec.template.spec.containers.0")
+	port := func(name string) string { return ":" + container.Get(`ports.#(name=="`+name+`").containerPort`).Raw }
+	if !strings.HasSuffix(cfg.Listen, port("grpc")) || !strings.HasSuffix(cfg.Admin, port("admin")) {
+		t.Errorf("listen %s, admin %s do not fit the container's ports", cfg.Listen, cfg.Admin)
+	}
+	for _, probe := range []string{"startupProbe", "readinessProbe", "livenessProbe"} {
+		if container.Get(probe+".httpGet.port").Str != "admin" {
+			t.Errorf("%s asks another port", probe)
+		}
+	}
+	group := cfg.Kubernetes.Workers[0]
+	if group.Service != vllmService.Get("metadata.name").Str || !vllmService.Get(`spec.ports.#(name=="`+group.Port+`")`).Exists() {
+		t.Errorf("the group %+v finds no Service", group)
+	}
+	flags := vllm.Get("spec.template.spec.containers.0.args").String()
+	m := cfg.Models[0]
+	for _, want := range []string{"--model=" + m.Name, fmt.Sprintf("--block-size=%d", m.BlockSize), fmt.Sprintf("--max-model-len=%d", m.MaxModelLen), "tcp://*:5557", "tcp://*:5558"} {
+		if !strings.Contains(flags, want) {
+			t.Errorf("the workers' flags %s lack %s", flags, want)
+		}
+	}
+	if image := vllm.Get("spec.template.spec.containers.0.image").Str; !strings.HasSuffix(image, ":v"+m.EngineVersion) {
+		t.Errorf("the workers run %s, the configuration says %s", image, m.EngineVersion)
+	}
+
+	// Gateways name Services and ports that there are.
+	for _, folder := range []string{"envoy-gateway", "inference-pool"} {
+		for _, o := range all[folder] {
+			for _, path := range []string{"spec.extProc.0.backendRefs.0", "spec.rules.0.backendRefs.0", "spec.telemetry.accessLog.settings.0.sinks.0.als.backendRefs.0"} {
+				ref := o.Get(path)
+				if !ref.Exists() || ref.Get("kind").Str == "InferencePool" {
+					continue
+				}
+				_, a := find(base, "Service", ref.Get("name").Str)
+				s, b := find(workers, "Service", ref.Get("name").Str)
+				if a {
+					s, _ = find(base, "Service", ref.Get("name").Str)
+				}
+				if !a && !b || !s.Get("spec.ports.#(port=="+ref.Get("port").Raw+")").Exists() {
+					t.Errorf("%v: %s finds no Service and port", o, ref.Raw)
+				}
+			}
+			for _, ref := range o.Get("spec.targetRefs").Array() {
+				if _, ok := find(all[folder], ref.Get("kind").Str, ref.Get("name").Str); !ok {
+					t.Errorf("%v: no target %s", o, ref.Raw)
+				}
+			}
+		}
+	}
+	pool, _ := find(all["inference-pool"], "InferencePool", "vllm")
+	if !selects(pool.Get("spec.selector.matchLabels"), vllmPods) || pool.Get("spec.endpointPickerRef.name").Str != "sightline" {
+		t.Errorf("%v does not fit", pool)
+	}
+}
+
+// steering are the headers that a client must not say; every gateway removes them before anything reads them.
+var steering = []string{"x-target-worker", "x-target-worker-2", "x-route-reason", "x-sightline-id", "x-gateway-destination-endpoint",
+	"x-gateway-destination-endpoint-subset", "x-data-parallel-rank", "x-prefiller-host-port"}
+
+// The parts of EnvoyFilter that its schema leaves open are Envoy's own messages, read strictly.
+func TestEnvoyFilter(t *testing.T) {
+	filter, ok := find(read(t)["istio"], "EnvoyFilter", "sightline")
+	if !ok {
+		t.Fatal("not there")
+	}
+	seen := map[string]bool{}
+	for _, p := range filter.Get("spec.configPatches").Array() {
+		value := p.Get("patch.value").Raw
+		into := map[string]proto.Message{"HTTP_FILTER": &hcmv3.HttpFilter{}, "NETWORK_FILTER": &listenerv3.Filter{}, "LISTENER": &listenerv3.Listener{},
+			"VIRTUAL_HOST": &routev3.VirtualHost{}, "CLUSTER": &clusterv3.Cluster{}}[p.Get("applyTo").Str]
+		if into == nil {
+			t.Errorf("applyTo %s", p.Get("applyTo").Str)
+			continue
+		}
+		seen[p.Get("applyTo").Str] = true
+		if err := protojson.Unmarshal([]byte(value), into); err != nil {
+			t.Errorf("%s: %v", p.Get("applyTo").Str, err)
+		}
+	}
+	if len(seen) != 5 {
+		t.Errorf("patches of %v", slices.Sorted(maps.Keys(seen)))
+	}
+	for _, h := range steering {
+		if !strings.Contains(filter.Raw, `{"remove":"`+h+`"}`) {
+			t.Errorf("a client may say %s", h)
+		}
+	}
+}
+
+func TestEnvoyGatewayRemovesSteering(t *testing.T) {
+	policy, _ := find(read(t)["envoy-gateway"], "ClientTrafficPolicy", "llm")
+	for _, h := range steering {
+		if !slices.ContainsFunc(policy.Get("spec.headers.earlyRequestHeaders.remove").Array(), func(r gjson.Result) bool { return r.Str == h }) {
+			t.Errorf("a client may say %s", h)
+		}
+	}
+}
