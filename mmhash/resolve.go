@@ -30,6 +30,8 @@ type Media struct {
 	mu    sync.Mutex
 	rules map[rule]*name.VLLM // of the models, to name a picture while its bytes are at hand
 
+	learned learned
+
 	// Relay, if set before requests come, serves fetched pictures to the workers; with RelayDataURLs also those that came
 	// in a body.
 	Relay         *relay.Relay
@@ -102,6 +104,8 @@ type Medium struct {
 	Key            uint64 // Name as it enters block hashes; without a name, an identity of ours
 	Alias          uint64 // of the URL it came by; 0: none
 	edits          []Edit // that hand it over
+	ident          uint64 // by which its name is learned; 0: cannot be
+	learned        bool   // Name was
 
 	clip *vision.Clip // what the engine takes of a video, if that is known
 }
@@ -165,7 +169,7 @@ func (m *Model) resolve(ctx context.Context, endpoint, lora string, body *chat.S
 	whys, errs := make([]string, len(list)), make([]error, len(list))
 	var remote sync.WaitGroup // URLs wait for the network side by side
 	for i := range list {
-		one := func() { found[i], whys[i], errs[i] = m.one(ctx, endpoint, lora, body, &list[i], item) }
+		one := func() { found[i], whys[i], errs[i] = m.one(ctx, endpoint, lora, body, d, &list[i], item) }
 		if len(list) > 1 && schemeOf(body.Raw(list[i].Source)) == "http" {
 			remote.Go(one)
 		} else {
@@ -184,7 +188,7 @@ func (m *Model) resolve(ctx context.Context, endpoint, lora string, body *chat.S
 	return found, why, nil
 }
 
-func (m *Model) one(ctx context.Context, endpoint, lora string, body *chat.Skeleton, in *prompt.Medium, item name.Item) (md Medium, why string, err error) {
+func (m *Model) one(ctx context.Context, endpoint, lora string, body *chat.Skeleton, d *prompt.Draft, in *prompt.Medium, item name.Item) (md Medium, why string, err error) {
 	md.Modality = in.Modality
 	if in.HasUUID && m.Server.ClientUUID == "trust" {
 		if in.OpaqueUUID {
@@ -258,7 +262,13 @@ func (m *Model) one(ctx context.Context, endpoint, lora string, body *chat.Skele
 	}
 	named := item.HasUUID
 	m.handOver(&md, endpoint, body, in, src, &item)
-	if md.Name, md.Named = m.nameOf(&md, src, item); md.Named {
+	md.Name, md.Named = m.nameOf(&md, src, item)
+	if !md.Named && !item.HasUUID {
+		md.ident = m.ident(&md, d.MMKwargs, d.MediaIOKwargs)
+		md.Name, md.Named = m.Media.learned.name(md.ident)
+		md.learned = md.Named
+	}
+	if md.Named {
 		md.Key = m.key(md.Name, lora)
 	}
 	if m.Server.TowerLoRA && lora == "" && md.Named && md.Name == "" {

@@ -24,6 +24,7 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/chat"
+	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/pick"
 )
@@ -42,6 +43,7 @@ type Options struct {
 	Models       []Model
 	Fleet        *fleet.Fleet
 	Index        *indexer.Index
+	Audit        *audit.Auditor        // nil: predictions are not compared with what workers store
 	PredictedTTL time.Duration         // how long a routed prompt counts as held before events confirm it
 	Log          *zap.Logger           // nil: silent
 	Metrics      prometheus.Registerer // nil: none
@@ -169,11 +171,11 @@ func (r *Router) decide(ctx context.Context, req *Request, s *scratch, now time.
 			return r.byLoad(d, bad.err.Error(), d.Model, req, now)
 		}
 	}
-	return r.place(d, n, clean, slots, s, now)
+	return r.place(d, n, clean, req.Session, slots, s, now)
 }
 
 // place picks the slot for a prompt and books it.
-func (r *Router) place(d Decision, n named, clean []mmhash.Edit, slots []*fleet.Slot, s *scratch, now time.Time) Decision {
+func (r *Router) place(d Decision, n named, clean []mmhash.Edit, session string, slots []*fleet.Slot, s *scratch, now time.Time) Decision {
 	if len(slots) == 0 {
 		d.Edits, d.Why = edits(clean, s.views[0].edits), "no worker known"
 		return d
@@ -212,7 +214,11 @@ func (r *Router) place(d Decision, n named, clean []mmhash.Edit, slots []*fleet.
 	if !p.Exact {
 		d.Why = p.Why
 	}
-	r.book(d, slots[best.Slot], best, p, s, size, now)
+	nt := r.book(d, slots[best.Slot], best, p, s, size, now)
+	if rd.p != nil {
+		r.opt.Audit.Expect(audit.Expectation{ID: d.ID, Holder: slots[best.Slot].Holder, Worker: nt.worker, Model: d.Model, Session: session,
+			Locals: nt.locals, From: nt.from, Size: size, Prompts: cs.prompts[cs.reads[class]].Model(), Prompt: p})
+	}
 	return d
 }
 
@@ -278,7 +284,7 @@ type note struct {
 	usage  int      // prompt tokens that the engine will report; 0: not known
 }
 
-func (r *Router) book(d Decision, slot *fleet.Slot, best pick.Candidate, p *mmhash.Prompt, s *scratch, size int, now time.Time) {
+func (r *Router) book(d Decision, slot *fleet.Slot, best pick.Candidate, p *mmhash.Prompt, s *scratch, size int, now time.Time) *note {
 	held := best.Exact / size
 	nt := &note{model: d.Model, worker: slot.Worker.Name, reason: d.Reason, from: held, cached: d.CachedTokens, usage: s.usage}
 	both := slices.Concat(s.locals, s.chain)
@@ -291,6 +297,7 @@ func (r *Router) book(d Decision, slot *fleet.Slot, best pick.Candidate, p *mmha
 		}
 	}
 	r.opt.Fleet.Book(d.ID, fleet.Booking{Slot: slot, Tokens: d.PromptTokens - d.CachedTokens + best.Encode, Note: nt})
+	return nt
 }
 
 // byLoad places a request of which nothing is known but, perhaps, its model.
@@ -332,6 +339,7 @@ func (r *Router) Observe(o Outcome) {
 				r.predicted.add(uint32(now.Slot.Holder), nt.chain, 0, r.opt.Now())
 			}
 			nt.cached = -1
+			r.opt.Audit.Move(o.ID, now.Slot.Holder, now.Slot.Worker.Name)
 		}
 	case Ended:
 		b, ok := r.opt.Fleet.End(o.ID, o.FirstByte)
@@ -348,6 +356,7 @@ func (r *Router) Observe(o Outcome) {
 			n, _ := r.opt.Index.Drop(b.Slot.Holder, nt.locals, o.CachedTokens/nt.size)
 			r.metrics.corrected.Add(float64(n))
 		}
+		r.opt.Audit.End(o.ID, o.Code == http.StatusOK)
 		r.metrics.ended(nt, o)
 	}
 }

@@ -103,8 +103,9 @@ func ensureStream(c *nats.Conn) error {
 }
 
 // listen follows one worker-rank that an agent tells of.
-func (l *natsLink) listen(worker string, rank int, sink feed.Sink, blockSize int) *feed.Feed {
-	return feed.Start(feed.Options{Source: l.listener.Source(worker, rank), Decoder: new(bus.Decoder), Sink: sink, BlockSize: blockSize})
+func (l *natsLink) listen(worker string, rank int, o feed.Options) *feed.Feed {
+	o.Source, o.Decoder = l.listener.Source(worker, rank), new(bus.Decoder)
+	return feed.Start(o)
 }
 
 func (l *natsLink) close() {

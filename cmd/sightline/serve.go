@@ -22,6 +22,7 @@ import (
 	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
@@ -81,8 +82,13 @@ func serve(ctx context.Context, cfg config.Config, models []router.Model, media 
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	ix := indexer.New(indexer.Options{MaxBytes: int64(cfg.Index.MaxBytes)})
 	fl := fleet.New(nil)
+	var au *audit.Auditor
+	if cfg.Audit {
+		au = audit.New(audit.Options{Index: ix, Log: log, Metrics: reg})
+		go au.Run(ctx)
+	}
 	prober := startProbe(ctx, cfg, reg, log)
-	sources, err := startSources(ctx, cfg, ix, fl, log, func(now []*fleet.Worker) { prober.Set(probed(models, now)) })
+	sources, err := startSources(ctx, cfg, ix, fl, au, log, func(now []*fleet.Worker) { prober.Set(probed(models, now)) })
 	if err != nil {
 		return err
 	}
@@ -96,7 +102,7 @@ func serve(ctx context.Context, cfg config.Config, models []router.Model, media 
 	}
 	defer relayed.Close()
 	watchModels(ctx, models, reg, log, prober.Again)
-	r := router.New(router.Options{Models: models, Fleet: fl, Index: ix, PredictedTTL: cfg.Index.PredictedTTL, Log: log, Metrics: reg})
+	r := router.New(router.Options{Models: models, Fleet: fl, Index: ix, Audit: au, PredictedTTL: cfg.Index.PredictedTTL, Log: log, Metrics: reg})
 	secure, err := cfg.TLS.Server()
 	if err != nil {
 		return err
@@ -115,7 +121,7 @@ func serve(ctx context.Context, cfg config.Config, models []router.Model, media 
 	go func() { done <- srv.Serve(serving, lis) }()
 	if cfg.Admin != "" {
 		web := &http.Server{ReadHeaderTimeout: 5 * time.Second, Handler: admin.Handler(admin.State{
-			Version: version, Router: r, Gatherer: reg, Workers: func() []admin.Worker { return sources.rows(ix) }, Probe: prober,
+			Version: version, Router: r, Gatherer: reg, Workers: func() []admin.Worker { return sources.rows(ix) }, Probe: prober, Audit: au,
 			Ready: sources.ready,
 		})}
 		alis, err := net.Listen("tcp", cfg.Admin)

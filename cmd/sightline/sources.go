@@ -7,11 +7,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/indexer/event"
 	"github.com/sightline-router/sightline/indexer/feed"
 	"github.com/sightline-router/sightline/indexer/vllm"
 	"github.com/sightline-router/sightline/indexer/zmq"
 	"github.com/sightline-router/sightline/internal/admin"
 	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
@@ -25,11 +27,20 @@ func (s *sources) listen(wc *config.Worker, slot *fleet.Slot, rank int, sink fee
 		if err != nil {
 			return nil, err
 		}
-		return feed.Start(feed.Options{Source: src, Decoder: new(vllm.Decoder), Sink: sink, BlockSize: size, Idle: idleProbe(src)}), nil
+		return feed.Start(feed.Options{Source: src, Decoder: &vllm.Decoder{Keep: s.audit != nil}, Sink: sink, BlockSize: size, Idle: idleProbe(src),
+			Stored: audited(s.audit, slot.Holder)}), nil
 	case wc.Events.NATS:
-		return s.nats.listen(wc.Name, rank, sink, size), nil
+		return s.nats.listen(wc.Name, rank, feed.Options{Sink: sink, BlockSize: size, Stored: audited(s.audit, slot.Holder)}), nil
 	}
 	return nil, nil
+}
+
+// audited shows a slot's stored events to the audit.
+func audited(au *audit.Auditor, h indexer.Holder) func(*event.Event) {
+	if au == nil {
+		return nil
+	}
+	return func(e *event.Event) { au.Stored(h, e) }
 }
 
 // zmqSource is a worker-rank's pair of sockets.

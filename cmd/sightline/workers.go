@@ -16,6 +16,7 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/feed"
 	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/discover"
 	"github.com/sightline-router/sightline/router/fleet"
 )
@@ -32,6 +33,7 @@ type sources struct {
 	fleet   *fleet.Fleet
 	log     *zap.Logger
 	changed func([]*fleet.Worker) // told of every worker set that the fleet gets
+	audit   *audit.Auditor        // nil: none
 	nats    *natsLink             // nil: none is used
 
 	stop    context.CancelFunc
@@ -62,8 +64,8 @@ type finder interface {
 }
 
 // startSources takes up the workers of a configuration and starts the finders of the others. Close it.
-func startSources(ctx context.Context, cfg config.Config, ix *indexer.Index, fl *fleet.Fleet, log *zap.Logger, changed func([]*fleet.Worker)) (*sources, error) {
-	s := &sources{cfg: cfg, index: ix, fleet: fl, log: log, changed: changed}
+func startSources(ctx context.Context, cfg config.Config, ix *indexer.Index, fl *fleet.Fleet, au *audit.Auditor, log *zap.Logger, changed func([]*fleet.Worker)) (*sources, error) {
+	s := &sources{cfg: cfg, index: ix, fleet: fl, audit: au, log: log, changed: changed}
 	ctx, s.stop = context.WithCancel(ctx)
 	var err error
 	if s.nats, err = startNATS(cfg, log); err != nil {
@@ -145,6 +147,9 @@ func (s *sources) update(origin int, wc *config.Worker, found []discover.Endpoin
 	s.mu.Unlock()
 	for _, m := range left {
 		m.close()
+		for _, f := range m.slots {
+			s.audit.Leave(f.slot.Holder)
+		}
 		s.log.Info("worker left", zap.String("worker", m.worker.Name), zap.String("addr", m.worker.Addr))
 	}
 }

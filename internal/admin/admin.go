@@ -5,6 +5,7 @@
 //	/healthz     200 while the process lives; /readyz: 200 once it can decide
 //	/decisions   the last decisions as JSON (?n=20, ?id=…)
 //	/workers     the workers as JSON
+//	/audit       the last requests that were not stored as predicted, as JSON
 //	/probes      what workers answered when asked for their tokens and settings, as JSON; POST asks them again
 //
 // Nothing here shows a prompt, an image or a key. Bind it to loopback or a private network: it has no login.
@@ -22,6 +23,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/probe"
 )
 
@@ -50,7 +52,8 @@ type State struct {
 	Router   *router.Router
 	Workers  func() []Worker
 	Gatherer prometheus.Gatherer
-	Probe    *probe.Prober // nil: none
+	Probe    *probe.Prober  // nil: none
+	Audit    *audit.Auditor // nil: none
 }
 
 // Handler serves the pages.
@@ -86,6 +89,7 @@ func Handler(s State) http.Handler {
 		answer(w, s.Router.Recent(n))
 	})
 	mux.HandleFunc("GET /workers", func(w http.ResponseWriter, r *http.Request) { answer(w, s.Workers()) })
+	mux.HandleFunc("GET /audit", func(w http.ResponseWriter, r *http.Request) { answer(w, s.Audit.Findings()) })
 	if s.Probe != nil {
 		mux.HandleFunc("GET /probes", func(w http.ResponseWriter, r *http.Request) { answer(w, s.Probe.Results()) })
 		mux.HandleFunc("POST /probes", func(w http.ResponseWriter, r *http.Request) {
@@ -107,6 +111,7 @@ type view struct {
 	NotReady  string
 	Workers   []Worker
 	Probes    []probed
+	Findings  []audit.Finding
 	Decisions []decision
 	Reasons   []share
 	Prompt    int // tokens of the decisions shown
@@ -150,6 +155,8 @@ func newView(s State) view {
 			v.Probes = append(v.Probes, row)
 		}
 	}
+	v.Findings = s.Audit.Findings()
+	v.Findings = v.Findings[:min(len(v.Findings), 10)]
 	all := s.Router.Recent(1024)
 	count := map[router.Reason]int{}
 	for i, d := range all {

@@ -36,6 +36,7 @@ type Config struct {
 	TLS       TLS      `yaml:"tls"`
 	NATS      NATS     `yaml:"nats"`
 	Probe     bool     `yaml:"probe"` // ask workers at start how they tokenise a few conversations, and compare
+	Audit     bool     `yaml:"audit"` // compare what workers store with what was predicted
 	Index     Index    `yaml:"index"`
 	Media     Media    `yaml:"media"`
 	Models    []Model  `yaml:"models"`
@@ -176,7 +177,7 @@ func (s Size) MarshalYAML() (any, error) {
 // Default is the configuration of an empty file.
 func Default() Config {
 	return Config{
-		Listen: "127.0.0.1:9002", Admin: "127.0.0.1:9903", LogLevel: "info", BodyLimit: 64 << 20, Probe: true,
+		Listen: "127.0.0.1:9002", Admin: "127.0.0.1:9903", LogLevel: "info", BodyLimit: 64 << 20, Probe: true, Audit: true,
 		Index: Index{MaxBytes: 2 << 30, PredictedTTL: 20 * time.Second},
 		Media: Media{Budget: 150 * time.Millisecond, MaxBytes: 64 << 20, Relay: Relay{TTL: 2 * time.Minute, MaxBytes: 256 << 20}},
 		Envoy: Envoy{Listen: "127.0.0.1:10000", Admin: "127.0.0.1:9901"},

@@ -1,0 +1,286 @@
+// Package audit compares what a routed request was predicted to store with what its worker says it stored.
+//
+//	Decide ─▶ Expect(prompt, slot)      the worker's feed ─▶ Stored(slot, event)      access log ─▶ End(id)
+//	                 └──────────── compared ────────────┘                               │ + grace
+//	                                                                       one verdict a request
+//
+// A stored event does not name its request. It is taken for a request's only where that is beyond doubt: its blocks are
+// the request's own, or it departs from exactly one open request after a common beginning. And a difference counts only
+// if the worker still lacks the request's blocks when all is over, so that traffic which passed us by cannot look like
+// an error of ours. What cannot be attributed is counted so, and is never a verdict.
+//
+//	audit.go    Auditor: open requests and their end
+//	compare.go  one request against one event
+//	finding.go  what people read of it
+package audit
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/indexer/event"
+	"github.com/sightline-router/sightline/mmhash"
+)
+
+const (
+	openPerSlot = 128              // requests watched at once on a slot; the oldest end unattributed
+	openTokens  = 4 << 20          // token ids kept for all of them; beyond, the comparison is by block
+	grace       = time.Second      // from a request's end to its verdict: events are sent once a scheduler step
+	patience    = 10 * time.Minute // for a request whose end is never told
+)
+
+// Options are what an Auditor stands on.
+type Options struct {
+	Index   *indexer.Index
+	Log     *zap.Logger           // nil: silent
+	Metrics prometheus.Registerer // nil: none
+	Now     func() time.Time      // nil: time.Now
+}
+
+// Auditor compares. Safe for concurrent use; a nil one does nothing.
+type Auditor struct {
+	o       Options
+	mu      sync.Mutex
+	slots   map[indexer.Holder]*slot
+	byID    map[string]*request
+	tokens  int // kept, of all open requests
+	matches indexer.Matches
+	recent  []Finding // the last ones, oldest first
+
+	verdicts *prometheus.CounterVec
+	strays   prometheus.Counter
+	learned  prometheus.Counter
+}
+
+type slot struct {
+	open   []*request // by age
+	events uint64     // stored events seen
+}
+
+// Expectation is a routed request: what its worker should store.
+type Expectation struct {
+	ID            string
+	Holder        indexer.Holder
+	Worker, Model string
+	Session       string   // the client's session id; "" for none
+	Locals        []uint64 // the prompt's blocks, as far as they can be hashed
+	From          int      // of them, how many the worker's events had told before
+	Size          int      // tokens a block
+	Prompts       *mmhash.Model
+	Prompt        *mmhash.Prompt
+}
+
+// New makes an Auditor. Run gives the verdicts.
+func New(o Options) *Auditor {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Log == nil {
+		o.Log = zap.NewNop()
+	}
+	o.Log = o.Log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core { return zapcore.NewSamplerWithOptions(c, time.Minute, 3, 0) }))
+	a := &Auditor{o: o, slots: make(map[indexer.Holder]*slot), byID: make(map[string]*request)}
+	a.verdicts = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "audit_total",
+		Help: "Ended requests by what their worker stored, against the prediction."}, []string{"model", "worker", "verdict"})
+	a.strays = prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "audit_unattributed_events_total",
+		Help: "Stored events that several open requests could have caused."})
+	a.learned = prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "audit_media_names_seen_total",
+		Help: "Names of media that were read from events because they cannot be computed."})
+	if o.Metrics != nil {
+		o.Metrics.MustRegister(a.verdicts, a.strays, a.learned)
+	}
+	return a
+}
+
+// Expect begins to watch a routed request. The prompt is kept until the verdict and must not change.
+func (a *Auditor) Expect(e Expectation) {
+	if a == nil || len(e.Locals) <= e.From && e.Prompt.Exact {
+		return // nothing to store
+	}
+	x := &request{Expectation: e, since: a.o.Now(), nextPos: -1}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if n := len(e.Prompt.IDs); a.tokens+n <= openTokens {
+		x.ids = e.Prompt.IDs
+		a.tokens += n
+	}
+	a.byID[e.ID] = x
+	a.put(x, e.Holder)
+}
+
+// put hands a request to a slot.
+func (a *Auditor) put(x *request, h indexer.Holder) {
+	s := a.slots[h]
+	if s == nil {
+		s = new(slot)
+		a.slots[h] = s
+	}
+	if len(s.open) == openPerSlot {
+		a.verdict(s.open[0], Unattributed)
+		a.remove(s.open[0])
+	}
+	x.Holder, x.before = h, s.events
+	s.open = append(s.open, x)
+}
+
+func (a *Auditor) remove(x *request) {
+	s := a.slots[x.Holder]
+	for i := range s.open {
+		if s.open[i] == x {
+			s.open = append(s.open[:i], s.open[i+1:]...)
+			break
+		}
+	}
+	a.tokens -= len(x.ids)
+	delete(a.byID, x.ID)
+}
+
+// Move says that a request went to another slot than was expected.
+func (a *Auditor) Move(id string, h indexer.Holder, worker string) {
+	if a == nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if x := a.byID[id]; x != nil {
+		a.remove(x)
+		x.Worker, x.From, x.nextPos, x.finding = worker, 0, -1, nil
+		a.byID[id] = x
+		a.tokens += len(x.ids)
+		a.put(x, h)
+	}
+}
+
+// Leave says that a slot is gone; its requests end without a verdict.
+func (a *Auditor) Leave(h indexer.Holder) {
+	if a == nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if s := a.slots[h]; s != nil {
+		for len(s.open) > 0 {
+			a.remove(s.open[0])
+		}
+		delete(a.slots, h)
+	}
+}
+
+// End says that a request is over. One that was not served well stored nothing that counts.
+func (a *Auditor) End(id string, served bool) {
+	if a == nil {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	x := a.byID[id]
+	switch {
+	case x == nil:
+	case served:
+		x.ended = a.o.Now()
+	default:
+		a.remove(x)
+	}
+}
+
+// Stored takes what a worker says it stored, before the index has it. For the goroutine of the slot's feed; e is only
+// read, and only now.
+func (a *Auditor) Stored(h indexer.Holder, e *event.Event) {
+	if a == nil || e.Tier != event.GPU || len(e.Locals) == 0 || len(e.Handles) != len(e.Locals) {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := a.slots[h]
+	if s == nil {
+		return
+	}
+	s.events++
+	var departs []*request
+	own := false
+	for _, x := range s.open {
+		switch x.compare(e) {
+		case same:
+			own = true
+			a.learned.Add(float64(x.learn(e)))
+		case departed:
+			if e.Session == "" || x.Session == e.Session {
+				departs = append(departs, x)
+			}
+		}
+	}
+	switch {
+	case own || len(departs) == 0:
+	case len(departs) > 1:
+		a.strays.Inc()
+	case departs[0].finding != nil:
+		departs[0].rivals++
+	default:
+		departs[0].finding = departs[0].explain(e, departs[0].at)
+	}
+}
+
+// Run gives verdicts until ctx ends.
+func (a *Auditor) Run(ctx context.Context) {
+	tick := time.NewTicker(grace / 4)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			a.judge(a.o.Now())
+		}
+	}
+}
+
+// judge ends the requests whose time has come.
+func (a *Auditor) judge(now time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for id, x := range a.byID {
+		switch {
+		case !x.ended.IsZero() && now.Sub(x.ended) >= grace:
+			a.verdict(x, a.weigh(x))
+		case now.Sub(x.since) < patience:
+			continue
+		}
+		a.remove(a.byID[id])
+	}
+}
+
+// weigh finds a request's verdict: what the index now says of its worker comes first.
+func (a *Auditor) weigh(x *request) Verdict {
+	if x.held || a.holds(x) {
+		return Equal
+	}
+	switch s := a.slots[x.Holder]; {
+	case x.otherSize != 0:
+		x.finding = &Finding{Verdict: BlockSize, Ours: x.Size, Theirs: x.otherSize}
+		return BlockSize
+	case x.finding != nil && x.rivals == 0:
+		return x.finding.Verdict
+	case s.events == x.before:
+		return Nothing
+	}
+	return Unattributed
+}
+
+func (a *Auditor) holds(x *request) bool {
+	if len(x.Locals) == 0 {
+		return false
+	}
+	a.o.Index.Match(x.Locals, &a.matches)
+	for _, h := range a.matches.Holders {
+		if h.Holder == x.Holder {
+			return int(h.Blocks) == len(x.Locals)
+		}
+	}
+	return false
+}

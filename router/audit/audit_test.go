@@ -1,0 +1,231 @@
+package audit
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/indexer/event"
+	"github.com/sightline-router/sightline/mmhash"
+	"github.com/sightline-router/sightline/mmhash/block"
+)
+
+const size = 16
+
+// bench is an index with one worker, and an auditor whose clock is ours.
+type bench struct {
+	t      *testing.T
+	now    time.Time
+	ix     *indexer.Index
+	holder indexer.Holder
+	a      *Auditor
+	handle uint64
+}
+
+func newBench(t *testing.T) *bench {
+	b := &bench{t: t, now: time.Unix(1000, 0), ix: indexer.New(indexer.Options{})}
+	b.holder = b.ix.Join(indexer.HolderOptions{})
+	b.a = New(Options{Index: b.ix, Now: func() time.Time { return b.now }})
+	return b
+}
+
+func ids(n int, first uint32) (out []uint32) {
+	for i := range n {
+		out = append(out, first+uint32(i))
+	}
+	return out
+}
+
+func locals(tokens []uint32, media []mmhash.Medium) []uint64 {
+	var spans []block.Span
+	for _, m := range media {
+		spans = append(spans, block.Span{Offset: m.Offset, Length: m.Length, Name: block.NameHash(m.Name)})
+	}
+	return block.Locals(nil, tokens, size, spans, block.Seed, 0)
+}
+
+// expect watches a request of these tokens.
+func (b *bench) expect(id string, tokens []uint32, media ...mmhash.Medium) {
+	b.a.Expect(Expectation{ID: id, Holder: b.holder, Worker: "w", Model: "m", Locals: locals(tokens, media), Size: size,
+		Prompts: &mmhash.Model{}, Prompt: &mmhash.Prompt{IDs: tokens, Media: media, Exact: true}})
+}
+
+// store has the worker tell of blocks behind a parent (0: none), as a feed does: the audit first, then the index.
+func (b *bench) store(parent uint64, tokens []uint32, media ...mmhash.Medium) (last uint64) {
+	e := event.Event{Kind: event.Stored, BlockSize: size, HasParent: parent != 0, Parent: parent, Tokens: tokens, Locals: locals(tokens, media)}
+	for range e.Locals {
+		b.handle++
+		e.Handles = append(e.Handles, b.handle)
+	}
+	for i := range media {
+		for k := media[i].Offset / size; k*size < media[i].Offset+media[i].Length; k++ {
+			e.Media = append(e.Media, event.Mention{Block: k, Offset: media[i].Offset - k*size, Paired: true, Name: []byte(media[i].Name)})
+		}
+	}
+	b.a.Stored(b.holder, &e)
+	if err := b.ix.Store(b.holder, indexer.GPU, parent, parent != 0, e.Handles, e.Locals); err != nil {
+		b.t.Fatal(err)
+	}
+	return b.handle
+}
+
+// verdict ends a request and gives what became of it.
+func (b *bench) verdict(id string) Verdict {
+	b.t.Helper()
+	x := b.a.byID[id]
+	if x == nil {
+		b.t.Fatalf("%s is not watched", id)
+	}
+	b.a.End(id, true)
+	b.now = b.now.Add(grace)
+	v := b.a.weigh(x)
+	b.a.judge(b.now)
+	if b.a.byID[id] != nil {
+		b.t.Fatalf("%s is still watched after its verdict", id)
+	}
+	return v
+}
+
+func picture(offset, length int, name string) mmhash.Medium {
+	return mmhash.Medium{Modality: "image", Offset: offset, Length: length, Name: name, Named: true, Known: true}
+}
+
+func TestVerdicts(t *testing.T) {
+	prompt := ids(64, 100)
+	pads := slices.Concat(ids(20, 1), slices.Repeat([]uint32{9}, 30), ids(14, 500))
+	other := slices.Clone(prompt)
+	other[40] = 7
+	longer := slices.Concat(ids(20, 1), slices.Repeat([]uint32{9}, 40), ids(4, 500))
+	shorter := slices.Concat(ids(20, 1), slices.Repeat([]uint32{9}, 25), ids(19, 500))
+	for name, c := range map[string]struct {
+		do   func(b *bench)
+		want Verdict
+		f    Finding // what it says, where it says something
+	}{
+		"all stored": {func(b *bench) { b.expect("r", prompt); b.store(0, prompt) }, Equal, Finding{}},
+		"stored in two steps, with what was generated": {func(b *bench) {
+			b.expect("r", prompt)
+			last := b.store(0, prompt[:32])
+			b.store(last, slices.Concat(prompt[32:], ids(32, 7000)))
+		}, Equal, Finding{}},
+		"nothing came":    {func(b *bench) { b.expect("r", prompt) }, Nothing, Finding{}},
+		"a token differs": {func(b *bench) { b.expect("r", prompt); b.store(0, other) }, Token, Finding{Position: 40, Ours: 140, Theirs: 7}},
+		"a token differs in the second event": {func(b *bench) {
+			b.expect("r", prompt)
+			last := b.store(0, prompt[:32])
+			b.store(last, other[32:])
+		}, Token, Finding{Position: 40, Ours: 140, Theirs: 7}},
+		"the picture is longer there": {func(b *bench) { b.expect("r", pads, picture(20, 30, "n")); b.store(0, longer, picture(20, 40, "n")) }, Span,
+			Finding{Position: 20, Ours: 30, Theirs: 40}},
+		"the picture is shorter there": {func(b *bench) { b.expect("r", pads, picture(20, 30, "n")); b.store(0, shorter, picture(20, 25, "n")) }, Span,
+			Finding{Position: 20, Ours: 30, Theirs: 25}},
+		"the picture's name differs": {func(b *bench) { b.expect("r", pads, picture(20, 30, "n")); b.store(0, pads, picture(20, 30, "x")) }, MediaName, Finding{Position: 20}},
+		"a name where we have none":  {func(b *bench) { b.expect("r", pads); b.store(0, pads, picture(20, 30, "x")) }, Keys, Finding{Position: 16}},
+		"another's traffic alone":    {func(b *bench) { b.expect("r", prompt); b.store(0, ids(64, 9000)) }, Unattributed, Finding{}},
+		"another's, then its own":    {func(b *bench) { b.expect("r", prompt); b.store(0, other); b.store(0, prompt) }, Equal, Finding{}},
+		"two that could be its own": {func(b *bench) {
+			b.expect("r", prompt)
+			b.store(0, other)
+			again := slices.Clone(other)
+			again[50] = 8
+			b.store(0, again)
+		}, Unattributed, Finding{}},
+		"two requests, one departs from both": {func(b *bench) {
+			b.expect("r", prompt)
+			twin := slices.Clone(prompt)
+			twin[60] = 3
+			b.expect("twin", twin)
+			b.store(0, other)
+		}, Unattributed, Finding{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			c.do(b)
+			if got := b.verdict("r"); got != c.want {
+				t.Fatalf("verdict %s, want %s", got, c.want)
+			}
+			found := b.a.Findings()
+			if c.want == Equal || c.want == Unattributed {
+				if len(found) != 0 {
+					t.Fatalf("a finding without a difference: %+v", found)
+				}
+				return
+			}
+			if len(found) != 1 || found[0].Says == "" {
+				t.Fatalf("findings %+v, want one", found)
+			}
+			if f := found[0]; f.Position != c.f.Position || f.Ours != c.f.Ours || f.Theirs != c.f.Theirs {
+				t.Errorf("finding at %d, ours %d, theirs %d; want %d, %d, %d", f.Position, f.Ours, f.Theirs, c.f.Position, c.f.Ours, c.f.Theirs)
+			}
+		})
+	}
+}
+
+func TestBlockSizeIsNamed(t *testing.T) {
+	b := newBench(t)
+	b.expect("r", ids(64, 100))
+	b.a.Stored(b.holder, &event.Event{Kind: event.Stored, BlockSize: 32, Handles: []uint64{1, 2}, Locals: []uint64{1, 2}})
+	if got := b.verdict("r"); got != BlockSize {
+		t.Fatalf("verdict %s, want %s", got, BlockSize)
+	}
+	if f := b.a.Findings()[0]; f.Ours != size || f.Theirs != 32 {
+		t.Errorf("finding %+v, want ours 16, theirs 32", f)
+	}
+}
+
+// By block, as over NATS without tokens: the block is named, not the token.
+func TestWithoutTokens(t *testing.T) {
+	b := newBench(t)
+	prompt := ids(64, 100)
+	b.expect("r", prompt)
+	want := locals(prompt, nil)
+	b.a.Stored(b.holder, &event.Event{Kind: event.Stored, BlockSize: size, Handles: []uint64{1, 2, 3}, Locals: []uint64{want[0], want[1], 5}})
+	if got := b.verdict("r"); got != Block {
+		t.Fatalf("verdict %s, want %s", got, Block)
+	}
+	if f := b.a.Findings()[0]; f.Position != 32 {
+		t.Errorf("difference at %d, want 32", f.Position)
+	}
+}
+
+// A request that was moved is judged by the slot that took it; one that failed is not judged.
+func TestMoveAndFailure(t *testing.T) {
+	b := newBench(t)
+	first, prompt := b.holder, ids(64, 100)
+	b.expect("r", prompt)
+	b.holder = b.ix.Join(indexer.HolderOptions{})
+	b.a.Move("r", b.holder, "other")
+	b.store(0, prompt)
+	if got := b.verdict("r"); got != Equal {
+		t.Errorf("moved: verdict %s, want %s", got, Equal)
+	}
+	b.a.Leave(b.holder)
+	b.holder = first
+	b.expect("gone", prompt)
+	b.a.Leave(first)
+	if len(b.a.byID) != 0 || len(b.a.slots) != 0 {
+		t.Error("a worker that left is still watched")
+	}
+	b.expect("f", prompt)
+	b.a.End("f", false)
+	if b.a.byID["f"] != nil || len(b.a.slots[first].open) != 0 || b.a.tokens != 0 {
+		t.Error("a failed request is still watched")
+	}
+}
+
+// What is kept is bounded, whatever never ends.
+func TestBounds(t *testing.T) {
+	b := newBench(t)
+	for i := range 3 * openPerSlot {
+		b.expect(string(rune('a'+i)), ids(64, uint32(i)))
+	}
+	if n := len(b.a.byID); n != openPerSlot {
+		t.Errorf("%d requests watched, want %d", n, openPerSlot)
+	}
+	b.now = b.now.Add(patience)
+	b.a.judge(b.now)
+	if len(b.a.byID) != 0 || b.a.tokens != 0 {
+		t.Errorf("%d requests and %d tokens kept for good", len(b.a.byID), b.a.tokens)
+	}
+}

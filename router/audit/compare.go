@@ -1,0 +1,180 @@
+package audit
+
+import (
+	"slices"
+	"time"
+
+	"github.com/sightline-router/sightline/indexer/event"
+	"github.com/sightline-router/sightline/mmhash"
+)
+
+// request is an open one.
+type request struct {
+	Expectation
+	since, ended time.Time
+	before       uint64   // the slot's events when it came
+	ids          []uint32 // nil where there was no room: compared by block
+
+	next      uint64 // handle of the last block that was told and is ours
+	nextPos   int    // number of the block behind it; -1: none was told yet
+	at        int    // block where the last event compared begins
+	held      bool   // all its blocks were told, if only for a moment
+	otherSize int    // tokens a block of an event that cannot be compared
+	finding   *Finding
+	rivals    int // further events that departed from it: which one is its own is not known
+}
+
+type likeness uint8
+
+const (
+	foreign  likeness = iota // says nothing of the request
+	same                     // its blocks are the request's
+	departed                 // begins as the request does, and goes on otherwise
+)
+
+// evidence is how many tokens must agree before a difference is taken for one of the same request: a shorter beginning
+// is common to all requests of a template.
+const evidence = 16
+
+// compare tells what an event is to a request, and follows the request's blocks.
+func (x *request) compare(e *event.Event) likeness {
+	if e.BlockSize != x.Size {
+		x.otherSize = e.BlockSize
+		return foreign
+	}
+	p, child := x.place(e)
+	if x.at = p; p < 0 {
+		return foreign
+	}
+	n := x.blocks(e, p)
+	if n > 0 {
+		x.next, x.nextPos = e.Handles[n-1], p+n
+	}
+	switch {
+	case p+n == len(x.Locals):
+		x.held = true
+		if n == len(e.Locals) || x.Prompt.Exact {
+			return same // what stands behind is what was generated
+		}
+		x.next, x.nextPos = e.Handles[len(e.Handles)-1], p+len(e.Handles)
+		if x.agree(e, p) >= min(len(e.Tokens), len(x.ids)-p*x.Size) {
+			return same
+		}
+		return departed
+	case n == len(e.Locals):
+		return same
+	case n > 0, child, x.agree(e, p) >= evidence:
+		return departed
+	}
+	return foreign
+}
+
+// place is the number of the request's block that an event's first block stands for, -1: none; child says that the
+// event goes on behind a block of the request's own.
+func (x *request) place(e *event.Event) (at int, child bool) {
+	switch {
+	case !e.HasParent:
+		return 0, false
+	case x.nextPos >= 0 && e.Parent == x.next:
+		return x.nextPos, true
+	}
+	if at := slices.Index(x.Locals, e.Locals[0]); at > 0 {
+		return at, false
+	}
+	if x.nextPos < 0 && x.From > 0 {
+		return x.From, false // its parent may be the prefix that was there
+	}
+	return -1, false
+}
+
+// blocks counts the leading blocks of an event that are the request's own.
+func (x *request) blocks(e *event.Event, p int) (n int) {
+	for n < len(e.Locals) && p+n < len(x.Locals) && e.Locals[n] == x.Locals[p+n] {
+		n++
+	}
+	return n
+}
+
+// agree counts the leading tokens of an event that are the request's own.
+func (x *request) agree(e *event.Event, p int) (n int) {
+	for n < len(e.Tokens) && p*x.Size+n < len(x.ids) && e.Tokens[n] == x.ids[p*x.Size+n] {
+		n++
+	}
+	return n
+}
+
+// explain names the first difference between an event that begins at block p and the request.
+func (x *request) explain(e *event.Event, p int) *Finding {
+	if len(e.Tokens) == 0 || x.ids == nil {
+		return &Finding{Verdict: Block, Position: (p + x.blocks(e, p)) * x.Size}
+	}
+	n := x.agree(e, p)
+	at := p*x.Size + n
+	if n == len(e.Tokens) || at == len(x.ids) { // the tokens are equal: a name, a salt or an adapter is not
+		return x.explainKeys(e, p)
+	}
+	for i := range x.Prompt.Media {
+		md := &x.Prompt.Media[i]
+		end := md.Offset + md.Length
+		switch {
+		case at > md.Offset && at < end:
+			return &Finding{Verdict: Span, Position: md.Offset, Ours: md.Length, Theirs: at - md.Offset}
+		case at == end && n > 0 && e.Tokens[n] == e.Tokens[n-1]:
+			more := n
+			for more < len(e.Tokens) && e.Tokens[more] == e.Tokens[n] {
+				more++
+			}
+			return &Finding{Verdict: Span, Position: md.Offset, Ours: md.Length, Theirs: md.Length + more - n}
+		}
+	}
+	return &Finding{Verdict: Token, Position: at, Ours: int(x.ids[at]), Theirs: int(e.Tokens[n])}
+}
+
+// explainKeys tells which of the things beside tokens is different.
+func (x *request) explainKeys(e *event.Event, p int) *Finding {
+	for i := range e.Media {
+		m := &e.Media[i]
+		if md := x.mediumAt(m, p); md != nil && md.Named && md.Name != string(m.Name) {
+			return &Finding{Verdict: MediaName, Position: md.Offset}
+		}
+	}
+	return &Finding{Verdict: Keys, Position: (p + x.blocks(e, p)) * x.Size}
+}
+
+// mediumAt is the request's medium that an event's mention stands for.
+func (x *request) mediumAt(m *event.Mention, p int) (found *mmhash.Medium) {
+	from := (p + m.Block) * x.Size
+	for i := range x.Prompt.Media {
+		md := &x.Prompt.Media[i]
+		switch {
+		case m.Paired && md.Offset == from+m.Offset:
+			return md
+		case !m.Paired && md.Offset < from+x.Size && md.Offset+md.Length > from:
+			if found != nil {
+				return nil // two of them touch the block
+			}
+			found = md
+		}
+	}
+	return found
+}
+
+// learn reads the names that could not be computed from an event that is the request's own, and gives how many.
+func (x *request) learn(e *event.Event) (n int) {
+	if len(e.Media) == 0 || x.ids == nil {
+		return 0
+	}
+	p := x.at
+	var last *mmhash.Medium
+	for i := range e.Media {
+		md := x.mediumAt(&e.Media[i], p)
+		if md == nil || md == last || x.agree(e, p) < min(len(e.Tokens), len(x.ids)-p*x.Size) {
+			continue
+		}
+		last = md
+		if x.Prompts.Learn(md, string(e.Media[i].Name)) {
+			n++
+		}
+	}
+	return n
+}

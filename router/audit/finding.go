@@ -1,0 +1,92 @@
+package audit
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// Verdict is what became of a request's prediction, in one word.
+type Verdict string
+
+// The verdicts. All but Equal and Unattributed have a Finding that says more.
+const (
+	Equal        Verdict = "equal"        // the worker stored what was predicted
+	BlockSize    Verdict = "block_size"   // its blocks have another size than is configured
+	Token        Verdict = "token"        // a token differs
+	Span         Verdict = "span"         // a medium has another number of tokens
+	MediaName    Verdict = "media_name"   // tokens are equal, a medium's name is not
+	Keys         Verdict = "keys"         // tokens and names are equal, salt or adapter are not
+	Block        Verdict = "block"        // a block differs; the source tells no tokens
+	Nothing      Verdict = "nothing"      // the worker told of no block at all: are its KV events on?
+	Unattributed Verdict = "unattributed" // not all blocks came, and no event can be said to be this request's
+)
+
+// Finding is one request that was not stored as predicted. It holds numbers only: no text, no picture, no name of one.
+type Finding struct {
+	At       time.Time `json:"at"`
+	ID       string    `json:"id"` // of the decision
+	Model    string    `json:"model"`
+	Worker   string    `json:"worker"`
+	Verdict  Verdict   `json:"verdict"`
+	Position int       `json:"position"` // in the prompt, tokens
+	Ours     int       `json:"ours"`     // token id, or tokens of a medium or block
+	Theirs   int       `json:"theirs"`
+	Says     string    `json:"says"`
+}
+
+const keepFindings = 64
+
+// verdict counts a request's end and, if something is wrong, keeps it for people.
+func (a *Auditor) verdict(x *request, v Verdict) {
+	a.verdicts.WithLabelValues(x.Model, x.Worker, string(v)).Inc()
+	if v == Equal || v == Unattributed {
+		return
+	}
+	f := x.finding
+	if f == nil || f.Verdict != v {
+		f = &Finding{Verdict: v}
+	}
+	f.At, f.ID, f.Model, f.Worker = a.o.Now(), x.ID, x.Model, x.Worker
+	f.Says = f.text()
+	if len(a.recent) == keepFindings {
+		a.recent = slices.Delete(a.recent, 0, 1)
+	}
+	a.recent = append(a.recent, *f)
+	a.o.Log.Warn("a worker stored something else than was predicted: "+string(v), zap.String("model", f.Model), zap.String("worker", f.Worker),
+		zap.String("id", f.ID), zap.String("what", f.Says))
+}
+
+func (f *Finding) text() string {
+	switch f.Verdict {
+	case BlockSize:
+		return fmt.Sprintf("blocks have %d tokens, configured are %d: set block_size: %d for this worker", f.Theirs, f.Ours, f.Theirs)
+	case Token:
+		return fmt.Sprintf("first difference at token %d: ours %d, the worker's %d: is the model directory the worker's own?", f.Position, f.Ours, f.Theirs)
+	case Span:
+		return fmt.Sprintf("the medium at token %d has %d tokens here and %d there: check mm_processor_kwargs and engine_version", f.Position, f.Ours, f.Theirs)
+	case MediaName:
+		return fmt.Sprintf("the medium at token %d has another name there: check engine_version, mm_hasher_algorithm and engine_model", f.Position)
+	case Keys:
+		return fmt.Sprintf("tokens and media are equal from token %d on, the rest of the key is not: salt or adapter", f.Position)
+	case Block:
+		return fmt.Sprintf("first difference in the block at token %d; with tokens (a direct source, or agent --publish tokens) it could be named", f.Position)
+	case Nothing:
+		return "the worker told of no block since the request came: are its KV events on, and is this its socket?"
+	}
+	return ""
+}
+
+// Findings lists the last requests that were not stored as predicted, the newest first.
+func (a *Auditor) Findings() []Finding {
+	if a == nil {
+		return nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	out := slices.Clone(a.recent)
+	slices.Reverse(out)
+	return out
+}
