@@ -48,7 +48,7 @@ func TestAuditNamesTheDifference(t *testing.T) {
 			keys["models"].([]any)[0].(map[string]any)["mm_processor_kwargs"] = map[string]any{"max_pixels": 64 * 28 * 28}
 		}
 	})
-	if got := ask(t, l, "What is it?", dataURL(photo(801))); got.status != 200 {
+	if got := ask(t, l, strings.Repeat("What is it, and what stands behind it? ", 8), dataURL(photo(801))); got.status != 200 {
 		t.Fatalf("%+v", got)
 	}
 	var f gjson.Result
