@@ -13,8 +13,7 @@ type searchTable struct {
 	shorter []uint32 // by token: the longest token that it begins with and is not, or noID
 	length  []int32  // by token: bytes of its text
 	origin  []origin // by token
-	likely  []uint64 // a bit for each pair that merges, by hash: most pairs asked for do not
-	borders *borders // of a byte-level model
+	likely  pairSet  // the pairs that merge: most pairs asked for do not
 }
 
 // origin is the merge that makes a token. When every merge in it comes after those of its parts, rank is time: the token's
@@ -25,12 +24,6 @@ type origin struct {
 	timed       bool   // rank is time
 }
 
-const likelyBits = 21
-
-func likelyBit(a, b uint32) uint64 {
-	return (uint64(a)<<32 | uint64(b)) * 0x9E3779B97F4A7C15 >> (64 - likelyBits)
-}
-
 // longWord is the number of bytes from which a word is searched and not merged.
 const longWord = 24
 
@@ -38,8 +31,7 @@ func (m *bpe) table() *searchTable {
 	m.searchOnce.Do(func() {
 		s := new(scratch)
 		n := m.vocab.span()
-		t := &searchTable{trie: newTrie(m.vocab.count), length: make([]int32, n), shorter: make([]uint32, n), origin: make([]origin, n),
-			likely: make([]uint64, 1<<likelyBits/64)}
+		t := &searchTable{trie: newTrie(m.vocab.count), length: make([]int32, n), shorter: make([]uint32, n), origin: make([]origin, n)}
 		var text []byte
 		for id := range n {
 			var ok bool
@@ -78,14 +70,9 @@ func (m *bpe) table() *searchTable {
 		}
 		for _, slot := range m.pairs.slots {
 			if slot.a != noID {
-				bit := likelyBit(slot.a, slot.b)
-				t.likely[bit/64] |= 1 << (bit % 64)
+				t.likely.put(slot.a, slot.b)
 			}
 		}
-		if m.raw {
-			t.borders = m.newBorders()
-		}
-		t.trie.indexWide()
 		for id, n := range t.length {
 			t.shorter[id] = noID
 			if n == 0 {
@@ -99,58 +86,12 @@ func (m *bpe) table() *searchTable {
 	return m.search
 }
 
-// encodeLong appends the ids of a long word; false if the search cannot take it: a character without a token.
-func (m *bpe) encodeLong(dst []uint32, s *scratch, word []byte) ([]uint32, bool) {
+// encodeSearch appends the ids of a word by the search; false, and nothing appended, if a character has no token.
+func (m *bpe) encodeSearch(dst []uint32, s *scratch, word []byte) ([]uint32, bool) {
 	t := m.table()
 	if t == nil {
 		return dst, false
 	}
-	if t.borders == nil {
-		return m.encodeSearch(dst, s, word)
-	}
-	start := len(dst)
-	for i := 0; i < len(word); {
-		stop := t.borders.piece(word, i)
-		var ok bool
-		if dst, ok = m.encodePiece(dst, s, word, i, stop); !ok {
-			return dst[:start], false
-		}
-		i = stop
-	}
-	return dst, true
-}
-
-// encodePiece appends the ids of word[i:stop], a piece cut at borders; it remembers short ones.
-func (m *bpe) encodePiece(dst []uint32, s *scratch, word []byte, i, stop int) ([]uint32, bool) {
-	t, piece := m.search, word[i:stop]
-	if len(piece) == 3 {
-		if token := t.trie.longest(piece); token != noID && t.length[token] == 3 {
-			return append(dst, token), true
-		}
-	}
-	if len(piece) > shortWord {
-		return m.encodeSearch(dst, s, piece)
-	}
-	if s.pieces == nil {
-		s.pieces = new([1 << pieceCacheBits]cachedWord)
-	}
-	k := keyOf(word, i, stop)
-	e := &s.pieces[k.hash()>>(64-pieceCacheBits)]
-	if e.key == k {
-		return append(dst, e.ids[:e.count]...), true
-	}
-	start := len(dst)
-	dst, ok := m.encodeSearch(dst, s, piece)
-	if n := len(dst) - start; ok && n <= len(e.ids) {
-		e.key, e.count = k, uint8(n)
-		copy(e.ids[:], dst[start:])
-	}
-	return dst, ok
-}
-
-// encodeSearch appends the ids of a word by the search; false, and nothing appended, if a character has no token.
-func (m *bpe) encodeSearch(dst []uint32, s *scratch, word []byte) ([]uint32, bool) {
-	t := m.search
 	start, pos := len(dst), 0
 	if n := len(word)/64 + 1; cap(s.dead) < n {
 		s.dead = make([]uint64, n)
@@ -228,7 +169,7 @@ func (m *bpe) holdsTimed(a, b uint32) bool {
 	t := m.search
 	goneA, goneB := noRank, noRank // when a and b, as they are now, are merged away
 	for {
-		if bit := likelyBit(a, b); t.likely[bit/64]>>(bit%64)&1 != 0 {
+		if t.likely.has(a, b) {
 			if rank, _ := m.pairs.get(a, b); rank != noRank && rank+1 < goneA && rank+1 <= goneB {
 				return false
 			}

@@ -56,6 +56,13 @@ func benchTexts(b testing.TB, dir string) []goldenText {
 		i := r.IntN(len(runes) - 4)
 		shuffled.WriteString(string(runes[i : i+2+r.IntN(3)]))
 	}
+	random := func(first, count int) string {
+		var b strings.Builder
+		for b.Len() < 1<<20 {
+			b.WriteRune(rune(first + r.IntN(count)))
+		}
+		return b.String()
+	}
 	return []goldenText{
 		{"prose", prose.String()},
 		{"mixed", mixed.String()},
@@ -63,6 +70,9 @@ func benchTexts(b testing.TB, dir string) []goldenText {
 		{"1MB-spaces", strings.Repeat(" ", 1<<20)},
 		{"1MB-han", strings.Repeat(hanText, 1+(1<<20)/(len(hanText)+1))[:1<<20/3*3]},
 		{"1MB-han-shuffled", shuffled.String()},
+		{"1MB-han-random", random(0x4E00, 0x5200)},
+		{"1MB-hangul-random", random(0xAC00, 0x2BA0)},
+		{"1MB-kana-random", random(0x3041, 0x56)},
 		{"1MB-one-han", strings.Repeat("中", 1<<20/3)},
 	}
 }

@@ -35,8 +35,10 @@ type bpe struct {
 	cutSpaces  bool   // with spaced: each space begins a word
 	regular    bool   // see setRegular
 	joins      *joins // of a regular model of characters
+	wideOnce   sync.Once
+	wide       *wideTable // see wideChars
 	searchOnce sync.Once
-	search     *searchTable
+	search     *searchTable // see table
 
 	whole *wordTable        // words of up to 16 bytes that are one token
 	long  map[string]uint32 // the longer ones
@@ -178,13 +180,17 @@ func (m *bpe) encode(dst []uint32, s *scratch, b []byte, i, end int) []uint32 {
 		if id, ok := m.whole.get(k, h); ok {
 			return append(dst, id)
 		}
-		return m.encodeCached(dst, s, k, h, b[i:end])
-	}
-	if id, ok := m.long[string(b[i:end])]; ok {
+		if !m.raw || !m.regular || end-i <= 3 || b[end-3] < 0xE0 {
+			return m.encodeCached(dst, s, k, h, b[i:end])
+		}
+	} else if id, ok := m.long[string(b[i:end])]; ok {
 		return append(dst, id)
 	}
-	if m.joins != nil {
+	switch {
+	case m.joins != nil:
 		return m.encodePieces(dst, s, b, i, end)
+	case m.raw && m.regular:
+		return m.encodeWide(dst, s, b, i, end)
 	}
 	return m.encodeUnlisted(dst, s, b[i:end])
 }
@@ -193,7 +199,9 @@ func (m *bpe) encode(dst []uint32, s *scratch, b []byte, i, end int) []uint32 {
 func (m *bpe) encodePieces(dst []uint32, s *scratch, b []byte, i, end int) []uint32 {
 	for i < end {
 		stop := m.piece(b, i, end)
-		if stop-i <= shortWord {
+		if b[i] >= utf8.RuneSelf && m.borrowed == nil && oneChar(b[i:stop]) {
+			dst = m.symbols(dst, b[i:stop])
+		} else if stop-i <= shortWord {
 			k := keyOf(b, i, stop)
 			h := k.hash()
 			if id, ok := m.whole.get(k, h); ok {
@@ -211,10 +219,30 @@ func (m *bpe) encodePieces(dst []uint32, s *scratch, b []byte, i, end int) []uin
 	return dst
 }
 
+func oneChar(b []byte) bool {
+	_, n := utf8.DecodeRune(b)
+	return n == len(b)
+}
+
+// encodePiece appends the ids of b[i:end], a part of a word.
+func (m *bpe) encodePiece(dst []uint32, s *scratch, b []byte, i, end int) []uint32 {
+	if end-i > shortWord {
+		return m.encodeUnlisted(dst, s, b[i:end])
+	}
+	k := keyOf(b, i, end)
+	h := k.hash()
+	if !m.ignoreMerges {
+		if id, ok := m.whole.get(k, h); ok {
+			return append(dst, id)
+		}
+	}
+	return m.encodeCached(dst, s, k, h, b[i:end])
+}
+
 // encodeUnlisted appends the ids of a word that is not one token.
 func (m *bpe) encodeUnlisted(dst []uint32, s *scratch, word []byte) []uint32 {
 	if m.regular && len(word) >= longWord {
-		if with, ok := m.encodeLong(dst, s, word); ok {
+		if with, ok := m.encodeSearch(dst, s, word); ok {
 			return with
 		}
 	}
@@ -227,13 +255,13 @@ func (m *bpe) encodeCached(dst []uint32, s *scratch, k wordKey, h uint64, word [
 		return dst
 	}
 	e := &s.words[h>>(64-wordCacheBits)]
-	if e.key == k {
+	if e.lo == k.lo && e.hi == k.hi && uint32(e.n) == k.n {
 		return append(dst, e.ids[:e.count]...)
 	}
 	start := len(dst)
 	dst = m.encodeWord(dst, s, word)
 	if n := len(dst) - start; n <= len(e.ids) {
-		e.key, e.count = k, uint8(n)
+		e.lo, e.hi, e.n, e.count = k.lo, k.hi, uint8(k.n), uint8(n)
 		copy(e.ids[:], dst[start:])
 	}
 	return dst

@@ -1,9 +1,6 @@
 package tokenizer
 
-import (
-	"math/bits"
-	"unicode/utf8"
-)
+import "unicode/utf8"
 
 // joins says between which two characters any merge of a model can ever reach: those where some merge's left part ends in
 // the one and its right part begins with the other. Everywhere else a text falls into pieces that merge independently.
@@ -11,49 +8,14 @@ import (
 // pairs of characters).
 type joins struct {
 	ascii [128][2]uint64
-	slots []uint64 // first<<21|second, plus one; 0: free
-	shift uint8
-	count int
-}
-
-func newJoins() *joins {
-	j := &joins{}
-	j.resize(1 << 10)
-	return j
-}
-
-func (j *joins) resize(size int) {
-	old := j.slots
-	j.slots, j.shift = make([]uint64, size), uint8(64-bits.TrailingZeros(uint(size)))
-	for _, e := range old {
-		if e != 0 {
-			j.slots[j.slot(e)] = e
-		}
-	}
-}
-
-func (j *joins) slot(key uint64) int {
-	mask := len(j.slots) - 1
-	for i := int(key * 0x9E3779B97F4A7C15 >> (j.shift & 63)); ; i = (i + 1) & mask {
-		if e := j.slots[i]; e == 0 || e == key {
-			return i
-		}
-	}
+	wide  pairSet // pairs of which one is not ASCII
 }
 
 func (j *joins) put(a, b rune) {
 	if a < 128 && b < 128 {
 		j.ascii[a][b/64] |= 1 << (b % 64)
-		return
-	}
-	key := uint64(a)<<21 | uint64(b) + 1
-	i := j.slot(key)
-	if j.slots[i] == key {
-		return
-	}
-	j.slots[i] = key
-	if j.count++; j.count*2 > len(j.slots) {
-		j.resize(len(j.slots) * 2)
+	} else {
+		j.wide.put(uint32(a), uint32(b))
 	}
 }
 
@@ -61,8 +23,26 @@ func (j *joins) has(a, b rune) bool {
 	if a < 128 && b < 128 {
 		return j.ascii[a][b/64]>>(b%64)&1 != 0
 	}
-	key := uint64(a)<<21 | uint64(b) + 1
-	return j.slots[j.slot(key)] == key
+	return j.wide.has(uint32(a), uint32(b))
+}
+
+// pairSet is a set of pairs of numbers of up to 24 bits, a bit for each by its hash: it may seem to have some that it has not.
+type pairSet [1 << (pairSetBits - 6)]uint64
+
+const pairSetBits = 21
+
+func pairBit(a, b uint32) uint64 {
+	return (uint64(a)<<32 | uint64(b)) * 0x9E3779B97F4A7C15 >> (64 - pairSetBits)
+}
+
+func (s *pairSet) put(a, b uint32) {
+	bit := pairBit(a, b)
+	s[bit/64] |= 1 << (bit % 64)
+}
+
+func (s *pairSet) has(a, b uint32) bool {
+	bit := pairBit(a, b)
+	return s[bit/64]>>(bit%64)&1 != 0
 }
 
 // setRegular finds out whether the model's words may be cut and searched at all: if a symbol sequence can be read off a
@@ -98,7 +78,7 @@ func (m *bpe) setJoins() {
 	if !m.regular || m.raw || m.ignoreMerges {
 		return
 	}
-	m.joins = newJoins()
+	m.joins = &joins{}
 	for _, s := range m.pairs.slots {
 		if s.a == noID {
 			continue
@@ -174,15 +154,15 @@ func (m *bpe) piece(b []byte, i, end int) int {
 // joined tells whether r and the character that rest begins with must stay in one piece.
 func (m *bpe) joined(r rune, rest []byte) bool {
 	next, _ := utf8.DecodeRune(rest)
-	return m.joins.has(m.asSpace(r), m.asSpace(next)) || !m.byteFallback && m.joinedUnknown(r, next)
+	if next = m.asSpace(next); next == ' ' && m.cutSpaces {
+		return false
+	}
+	return m.joins.has(m.asSpace(r), next) || !m.byteFallback && m.joinedUnknown(r, next)
 }
 
 // joinedUnknown is joined for the sake of characters without a token: in a row they become one unknown token, and where there
 // is none they vanish, so that their neighbours meet.
 func (m *bpe) joinedUnknown(r, next rune) bool {
-	if m.cutSpaces && m.asSpace(next) == ' ' {
-		return false
-	}
 	if m.unk == noID {
 		return m.unknown(r) || m.unknown(next)
 	}

@@ -20,17 +20,16 @@ type scratch struct {
 	dead      []uint64
 	pairs     *[1 << pairCacheBits]cachedPair
 	pairText  []byte
-	pieces    *[1 << pieceCacheBits]cachedWord // of long words
 	words     [1 << wordCacheBits]cachedWord
 }
 
-const wordCacheBits = 12
+const wordCacheBits = 14
 
 // cachedWord is what a word of up to 16 bytes, which is not one token, was cut into.
 type cachedWord struct {
-	key   wordKey
-	count uint8
-	ids   [7]uint32
+	lo, hi   uint64 // of its wordKey
+	ids      [5]uint32
+	n, count uint8
 }
 
 // maxKept bounds the buffers that a scratch keeps for the next text; a larger one is left to the collector.

@@ -40,17 +40,54 @@ func TestConformanceSpeed(t *testing.T) {
 			t.Fatal(err)
 		}
 		load := time.Since(start)
-		ids := tok.Encode(nil, prose, Options{})
-		ours := time.Hour
-		for range 50 {
-			start := time.Now()
-			ids = tok.Encode(ids[:0], prose, Options{})
-			ours = min(ours, time.Since(start))
-		}
+		ours, ids := fastest(tok, prose, 50)
 		ratio := theirs / ours.Seconds()
-		t.Logf("%s: load %v; %d tokens: %v, reference %.2f ms: %.0f times", model, load.Round(time.Millisecond), len(ids), ours, theirs*1e3, ratio)
+		t.Logf("%s: load %v; %d tokens: %v, reference %.2f ms: %.0f times", model, load.Round(time.Millisecond), ids, ours, theirs*1e3, ratio)
 		if ratio < 10 {
 			t.Errorf("%s: only %.1f times faster", model, ratio)
+		}
+	}
+}
+
+// fastest gives the shortest time of n encodings of text, and its tokens.
+func fastest(tok *Tokenizer, text string, n int) (best time.Duration, tokens int) {
+	ids := tok.Encode(nil, text, Options{})
+	best = time.Hour
+	for range n {
+		start := time.Now()
+		ids = tok.Encode(ids[:0], text, Options{})
+		best = min(best, time.Since(start))
+	}
+	return best, len(ids)
+}
+
+// TestConformanceWorstCase prints what a byte of long runs costs in bytes of prose. The goal on a quiet machine is three; it
+// fails at six.
+func TestConformanceWorstCase(t *testing.T) {
+	models := outside(t, "SIGHTLINE_MODELS")
+	texts := benchTexts(t, filepath.Join(outside(t, "SIGHTLINE_GOLDEN"), "tokenizer"))
+	prose := texts[0].Text
+	for _, model := range []string{"qwen2.5-vl-7b-instruct", "llama3.1", "gemma3"} {
+		tok, err := LoadJSON(readMaybeGzip(t, filepath.Join(models, model, "tokenizer.json")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[0] = goldenText{"prose", strings.Repeat(prose, 1+(1<<20)/len(prose))}
+		best := make([]float64, len(texts)) // per byte
+		for range 8 {
+			for i, text := range texts {
+				took, _ := fastest(tok, text.Text, 1)
+				if perByte := float64(took) / float64(len(text.Text)); best[i] == 0 || perByte < best[i] {
+					best[i] = perByte
+				}
+			}
+		}
+		for i, text := range texts[1:] {
+			ratio := best[i+1] / best[0]
+			t.Logf("%s, %s: %.1f times prose", model, text.Category, ratio)
+			if ratio > 6 {
+				t.Errorf("%s, %s: a byte costs as much as %.1f of prose", model, text.Category, ratio)
+			}
 		}
 	}
 }

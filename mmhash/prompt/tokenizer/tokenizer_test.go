@@ -183,7 +183,7 @@ func TestSearchEqualsMerging(t *testing.T) {
 			if !slices.Equal(heap, naive) {
 				t.Fatalf("%d merges, %q: heap %v, pair by pair %v", merges, word, heap, naive)
 			}
-			if got, ok := m.encodeLong(nil, s, word); !ok || !slices.Equal(got, naive) {
+			if got, ok := m.encodeSearch(nil, s, word); !ok || !slices.Equal(got, naive) {
 				t.Fatalf("%d merges, %q: search %v (%v), pair by pair %v", merges, word, got, ok, naive)
 			}
 			if got := m.encode(nil, s, word, 0, len(word)); !slices.Equal(got, naive) {

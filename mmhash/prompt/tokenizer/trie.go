@@ -1,9 +1,6 @@
 package tokenizer
 
-import (
-	"math/bits"
-	"unicode/utf8"
-)
+import "math/bits"
 
 // trie finds the tokens that a text begins with. Its edges lie in one open-addressed table, a node and a byte to the next
 // node, eight bytes an edge; that is half the speed of a double array and can be built in a tenth of the time.
@@ -12,43 +9,6 @@ type trie struct {
 	shift uint8
 	token []uint32 // by node: id, or noID
 	count int
-	wide  []wideStart // after indexWide: for characters from wideFirst on
-}
-
-// wideStart is where three steps along the bytes of one character lead: a node, 0 if nothing follows there, and the longest token met.
-type wideStart struct{ node, token uint32 }
-
-const (
-	wideFirst = 0x3000 // Han, kana, Hangul: all of three bytes
-	wideLast  = 0xFFFF
-)
-
-// indexWide makes longest take the first character of Chinese, Japanese and Korean text in one step.
-func (t *trie) indexWide() {
-	inner := make([]bool, len(t.token))
-	for _, e := range t.edges {
-		if e != 0 {
-			inner[e>>40] = true
-		}
-	}
-	wide := make([]wideStart, wideLast-wideFirst+1)
-	for i := range wide {
-		w := wideStart{token: noID}
-		var char [4]byte
-		for _, c := range char[:utf8.EncodeRune(char[:], rune(wideFirst+i))] {
-			if w.node = t.next(w.node, c); w.node == 0 {
-				break
-			}
-			if id := t.token[w.node]; id != noID {
-				w.token = id
-			}
-		}
-		if !inner[w.node] {
-			w.node = 0
-		}
-		wide[i] = w
-	}
-	t.wide = wide
 }
 
 func newTrie(tokens int) *trie {
@@ -111,14 +71,6 @@ func (t *trie) add(text []byte, id uint32) bool {
 // longest gives the longest token that b begins with; noID if there is none.
 func (t *trie) longest(b []byte) uint32 {
 	node, best := uint32(0), noID
-	if t.wide != nil && len(b) >= 3 && wideLead(b[0]) && continues(b[1]) && continues(b[2]) {
-		r := rune(b[0]&0xF)<<12 | rune(b[1]&0x3F)<<6 | rune(b[2]&0x3F)
-		w := t.wide[r-wideFirst]
-		if node, best = w.node, w.token; node == 0 {
-			return best
-		}
-		b = b[3:]
-	}
 	for _, c := range b {
 		if node = t.next(node, c); node == 0 {
 			break

@@ -1,0 +1,159 @@
+package tokenizer
+
+// Chinese, Japanese, Korean and Thai text comes without spaces, so that a pre-tokenizer leaves whole paragraphs as one word. Few
+// pairs of its characters, three bytes each, ever stand in one token, though: a merge reaches across a border only where its
+// left part ends and its right part begins with the bytes that stand there. At every other border a word of a byte-level model
+// is cut. Most pieces are one character, whose tokens are listed; the others are merged and remembered.
+
+// wideTable is what a byte-level model knows of characters of three bytes. It is built when the first one comes (some 10 ms).
+type wideTable struct {
+	chars [1 << 16]wideChar // by the character's 16 bits
+	pairs pairSet           // left and right character of a merge; of a left part that is only the rest of one, its last byte
+	open  [64]uint16        // merges whose right part is one byte: by the last byte of the left part, a bit for each first byte
+}
+
+// wideChar is up to three tokens of 20 bits, and above them their number (0: not listed) and the flags.
+type wideChar uint64
+
+const (
+	wideCount           = 60      // where the number of tokens stands
+	wideRight  wideChar = 1 << 62 // some merge's right part begins as this character, behind a whole one
+	wideBehind wideChar = 1 << 63 // behind a byte alone, or its right part is but one byte
+	wideID              = 1<<20 - 1
+)
+
+// isWide tells whether b begins with three bytes that are written as a character.
+func isWide(b []byte) bool {
+	return len(b) >= 3 && b[0]&0xF0 == 0xE0 && b[1]&0xC0 == 0x80 && b[2]&0xC0 == 0x80
+}
+
+func charBits(b []byte) uint16 { return uint16(b[0])<<12 | uint16(b[1]&0x3F)<<6 | uint16(b[2]&0x3F) }
+
+func charBytes(c uint16) [3]byte {
+	return [3]byte{0xE0 | byte(c>>12), 0x80 | byte(c>>6)&0x3F, 0x80 | byte(c)&0x3F}
+}
+
+// wholeChar marks a left part in wideTable.pairs that is a character and not a byte.
+const wholeChar = 1 << 16
+
+// wideChars gives the table of a regular byte-level model.
+func (m *bpe) wideChars() *wideTable {
+	m.wideOnce.Do(func() {
+		t := &wideTable{}
+		var left, right []byte
+		for _, p := range m.pairs.slots {
+			if p.a == noID {
+				continue
+			}
+			// A token that no text could give never merges.
+			var ok bool
+			if right, ok = m.textOf(right[:0], p.b); !ok || len(right) == 0 || right[0]&0xF0 != 0xE0 {
+				continue
+			}
+			if left, ok = m.textOf(left[:0], p.a); ok && len(left) > 0 && left[len(left)-1]&0xC0 == 0x80 {
+				t.addMerge(left, right)
+			}
+		}
+		leads := uint16(0)
+		for _, bits := range t.open {
+			leads |= bits
+		}
+		s := new(scratch)
+		for c := range t.chars {
+			char := charBytes(uint16(c))
+			t.chars[c] |= m.wideTokens(s, char[:])
+			if leads>>(c>>12)&1 != 0 {
+				t.chars[c] |= wideBehind
+			}
+		}
+		m.wide = t
+	})
+	return m.wide
+}
+
+// addMerge notes which characters a merge of left, which ends within or with one, and right reaches across.
+func (t *wideTable) addMerge(left, right []byte) {
+	last, flag := uint32(left[len(left)-1]), wideBehind
+	if n := len(left); n >= 3 && isWide(left[n-3:]) {
+		last, flag = wholeChar|uint32(charBits(left[n-3:])), wideRight
+	}
+	switch {
+	case len(right) == 1:
+		t.open[last&63] |= 1 << (right[0] & 15)
+	case len(right) == 2:
+		for c := range uint16(64) {
+			c |= charBits([]byte{right[0], right[1], 0})
+			t.pairs.put(last, uint32(c))
+			t.chars[c] |= flag
+		}
+	default:
+		t.pairs.put(last, uint32(charBits(right)))
+		t.chars[charBits(right)] |= flag
+	}
+}
+
+// wideTokens gives the tokens of one character.
+func (m *bpe) wideTokens(s *scratch, char []byte) (c wideChar) {
+	s.syms = m.symbols(s.syms[:0], char)
+	n := m.merge(s, s.syms)
+	for i, id := range s.syms[:n] {
+		if id >= 1<<20 {
+			return 0
+		}
+		c |= wideChar(id) << (20 * i)
+	}
+	return c | wideChar(n)<<wideCount
+}
+
+// joined tells whether some merge could reach from character a into b, which stands behind it. It may say so where none does:
+// then the word is not cut there, which costs time and changes nothing.
+func (t *wideTable) joined(a, b uint16) bool {
+	switch flags := t.chars[b]; {
+	case flags&(wideRight|wideBehind) == 0:
+		return false
+	case flags&wideRight != 0 && t.pairs.has(wholeChar|uint32(a), uint32(b)):
+		return true
+	default:
+		return flags&wideBehind != 0 && (t.open[a&63]>>(b>>12)&1 != 0 || t.pairs.has(uint32(0x80|a&0x3F), uint32(b)))
+	}
+}
+
+// piece gives the end of the piece that begins at b[i]: the next border of two wide characters that no merge reaches
+// across, or end.
+func (t *wideTable) piece(b []byte, i, end int) int {
+	for i < end {
+		if !isWide(b[i:end]) {
+			i++
+			continue
+		}
+		c := charBits(b[i:])
+		if i += 3; isWide(b[i:end]) && !t.joined(c, charBits(b[i:])) {
+			return i
+		}
+	}
+	return end
+}
+
+// encodeWide appends the ids of word b[i:end] of a regular byte-level model, cut at borders that no merge reaches across.
+func (m *bpe) encodeWide(dst []uint32, s *scratch, b []byte, i, end int) []uint32 {
+	t := m.wideChars()
+	for stop := i; i < end; i = stop {
+		stop = t.piece(b, i, end)
+		if stop-i == 3 && isWide(b[i:]) {
+			c := t.chars[charBits(b[i:])]
+			switch c >> wideCount & 3 {
+			case 1:
+				dst = append(dst, uint32(c&wideID))
+				continue
+			case 2:
+				dst = append(dst, uint32(c&wideID), uint32(c>>20&wideID))
+				continue
+			case 3:
+				dst = append(dst, uint32(c&wideID), uint32(c>>20&wideID), uint32(c>>40&wideID))
+				continue
+			}
+		}
+		dst = m.encodePiece(dst, s, b, i, stop)
+	}
+	return dst
+}
