@@ -111,7 +111,7 @@ func (m feedMetrics) Collect(ch chan<- prometheus.Metric) {
 		st := f.feed.Stats()
 		rank := fmt.Sprint(max(f.slot.Rank, 0))
 		for what, n := range map[string]uint64{
-			"batches": st.Batches, "events": st.Events, "blocks": st.Blocks, "gaps": st.Gaps, "restarts": st.Restarts,
+			"batches": st.Batches, "events": st.Events, "blocks": st.Blocks, "unknown": st.Unknown, "unreadable": st.Bad, "gaps": st.Gaps, "restarts": st.Restarts,
 			"duplicates": st.Duplicates, "dropped": st.Drops, "stale": st.Stale, "replays": st.Replays, "decode_errors": st.DecodeErrors,
 			"replay_errors": st.ReplayErrors, "unknown_parents": st.UnknownParents, "unknown_blocks": st.UnknownBlocks,
 			"refused": st.Refused, "unresolved": st.Unresolved, "other_block_size": st.OtherBlockSize,

@@ -21,7 +21,7 @@ const (
 	// Parent, lie in Tier.
 	Stored Kind = iota
 	// Copied: the blocks Handles, known from an earlier event, lie in Tier too. Nothing but the handle is told
-	// (vLLM's placeholder events of KV connectors).
+	// (vLLM's placeholder events of KV connectors). Without handles it says that blocks will be told so.
 	Copied
 	// Removed: one copy of each block in Handles left Tier.
 	Removed
@@ -139,6 +139,9 @@ type Batch struct {
 	// Partial: the publisher itself does not know all that the worker holds (the bus, behind a gap).
 	Partial bool
 	Events  []Event
+	// What the decoder passed over: events of unknown type, events that could not be read, and holes in the engine's own
+	// numbering of events (TensorRT-LLM), behind which a Cleared event and Partial stand.
+	Unknown, Bad, Gaps uint64
 }
 
 // Digest folds a block hash sent as bytes to a handle: its last 8 bytes, big endian, as vLLM itself does it for the

@@ -85,6 +85,9 @@ func (f *Feed) apply(m Message) error {
 	s.Batches++
 	s.Events += uint64(len(batch.Events))
 	s.Blocks += uint64(blocks)
+	s.Unknown += batch.Unknown
+	s.Bad += batch.Bad
+	s.Gaps += batch.Gaps
 	s.UnknownParents += uint64(unknownParents)
 	s.UnknownBlocks += uint64(unknownBlocks)
 	s.OtherBlockSize += uint64(otherSize)

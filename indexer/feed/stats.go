@@ -6,7 +6,9 @@ import "time"
 type Stats struct {
 	Batches, Events, Blocks uint64 // applied; Blocks: stored, copies included
 
-	Gaps       uint64 // messages were missing
+	Unknown, Bad uint64 // events of unknown type; events that could not be read. The rest of their batch was used
+
+	Gaps       uint64 // messages, or events by the engine's own numbers, were missing
 	Restarts   uint64 // the publisher started anew
 	Duplicates uint64 // messages seen twice
 	Drops      uint64 // messages that found the queue full

@@ -79,11 +79,13 @@ func (d *Decoder) Decode(payload []byte) (event.Batch, error) {
 	d.events, d.media = reuse(d.events), reuse(d.media)
 	d.handles, d.locals, d.tokens = reuse(d.handles), reuse(d.locals), reuse(d.tokens)
 
+	before := d.stats
 	batch, err := wire.Batch(payload, d.oneEvent)
 	if err != nil {
 		return batch, fmt.Errorf("vllm: %w", err)
 	}
 	batch.Events = d.events
+	batch.Unknown, batch.Bad = d.stats.Unknown-before.Unknown, d.stats.Bad-before.Bad
 	return batch, nil
 }
 

@@ -103,7 +103,10 @@ type Events struct {
 	ZMQ    string `yaml:"zmq"`    // the engine's PUB socket, such as tcp://10.0.0.5:5557; rank r is at port + r
 	Replay string `yaml:"replay"` // its replay socket, such as tcp://10.0.0.5:5558
 	Topic  string `yaml:"topic"`
-	NATS   bool   `yaml:"nats"` // an agent beside the worker publishes them
+	// HTTP is the server whose events are drained, such as http://10.0.0.5:8000 (TensorRT-LLM). Draining takes them away
+	// from everybody else, so it is for one router replica; with more, an agent drains and publishes.
+	HTTP string `yaml:"http"`
+	NATS bool   `yaml:"nats"` // an agent beside the worker publishes them
 }
 
 // Envoy is what `sightline envoy` needs to know beyond the above.
@@ -461,6 +464,9 @@ func (c *Config) check() error {
 				bad(path+".events."+key, "%q is no ZeroMQ address (want one such as tcp://10.0.0.5:5557)", u)
 			}
 		}
+		if w.Events.HTTP != "" {
+			c.checkDrain(bad, path+".events.http", w)
+		}
 		if w.Events.NATS && c.NATS.URL == "" && c.NATS.Listen == "" {
 			bad(path+".events.nats", "true, but nats.url and nats.listen are both empty")
 		}
@@ -484,6 +490,28 @@ func (c *Config) check() error {
 	}
 	c.checkKubernetes(worker, bad)
 	return errors.Join(errs...)
+}
+
+// engine is the engine of a model, by any of its names.
+func (c *Config) engine(model string) string {
+	for i := range c.Models {
+		if m := &c.Models[i]; m.Name == model || slices.Contains(m.Aliases, model) || slices.Contains(m.Adapters, model) {
+			return m.Engine
+		}
+	}
+	return ""
+}
+
+func (c *Config) checkDrain(bad func(path, format string, args ...any), path string, w *Worker) {
+	u, err := url.Parse(w.Events.HTTP)
+	switch {
+	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "":
+		bad(path, "%q is no server (want one such as http://10.0.0.5:8000)", w.Events.HTTP)
+	case w.Events.ZMQ != "" || w.Events.NATS:
+		bad(path, "given beside zmq or nats (want one source of a worker's events)")
+	case c.engine(w.Model) != "trtllm":
+		bad(path, "only engine trtllm offers its events over HTTP, and model %q has engine %q", w.Model, c.engine(w.Model))
+	}
 }
 
 // checkRelay also sees to it that workers may fetch from the relay.
