@@ -9,13 +9,15 @@ import (
 
 	"github.com/sightline-router/sightline/indexer/bus"
 	"github.com/sightline-router/sightline/indexer/feed"
-	"github.com/sightline-router/sightline/indexer/vllm"
+	"github.com/sightline-router/sightline/indexer/trtllm"
 	"github.com/sightline-router/sightline/internal/config"
 )
 
 type agentCmd struct {
 	Worker    string `required:"" help:"The worker's name in the router's configuration."`
-	ZMQ       string `name:"zmq" required:"" help:"The engine's PUB socket, such as tcp://127.0.0.1:5557; rank r is at port + r."`
+	Engine    string `enum:"vllm,trtllm" default:"vllm" help:"vllm or trtllm: whose events these are."`
+	ZMQ       string `name:"zmq" xor:"from" required:"" help:"The engine's PUB socket, such as tcp://127.0.0.1:5557; rank r is at port + r."`
+	HTTP      string `name:"http" xor:"from" required:"" help:"TensorRT-LLM's server, such as http://127.0.0.1:8000, whose /kv_cache_events is drained: nobody else may."`
 	Replay    string `help:"The engine's replay socket, such as tcp://127.0.0.1:5558."`
 	Topic     string `help:"Only messages whose topic begins so."`
 	Ranks     int    `help:"Data-parallel ranks; 0: none."`
@@ -48,23 +50,46 @@ func (c *agentCmd) Run(ctx context.Context) error {
 		case <-time.After(time.Second):
 		}
 	}
-	for r := range max(1, c.Ranks) {
-		src, err := zmqSource(config.Events{ZMQ: c.ZMQ, Replay: c.Replay, Topic: c.Topic}, r)
-		if err != nil {
-			return err
-		}
+	if c.HTTP != "" {
+		c.Engine = "trtllm"
+	}
+	feeds, err := c.feeds()
+	if err != nil {
+		return err
+	}
+	for r, o := range feeds {
 		rank := r
 		if c.Ranks == 0 {
 			rank = -1
 		}
-		pub, err := bus.NewPublisher(bus.PublisherOptions{NATS: conn, Worker: c.Worker, Rank: rank, CountCopies: true, Tokens: c.Publish == "tokens"})
+		o.Sink, err = bus.NewPublisher(bus.PublisherOptions{NATS: conn, Worker: c.Worker, Rank: rank, CountCopies: countsCopies(c.Engine), Tokens: c.Publish == "tokens"})
 		if err != nil {
 			return err
 		}
-		f := feed.Start(feed.Options{Source: src, Decoder: &vllm.Decoder{Keep: c.Publish == "tokens"}, Sink: pub, BlockSize: c.BlockSize, Idle: idleProbe(src)})
-		defer f.Close()
+		defer feed.Start(o).Close()
 	}
 	log.Info("publishing", zap.String("worker", c.Worker), zap.String("nats", conn.ConnectedUrlRedacted()))
 	<-ctx.Done()
 	return nil
+}
+
+// feeds are the ranks' feeds but for their sinks.
+func (c *agentCmd) feeds() ([]feed.Options, error) {
+	keep := c.Publish == "tokens"
+	var out []feed.Options
+	if c.HTTP != "" {
+		drain := trtllm.NewDrain(c.HTTP, c.Ranks)
+		for r := range max(1, c.Ranks) {
+			out = append(out, drainOptions(drain, r, c.BlockSize, keep))
+		}
+		return out, nil
+	}
+	for r := range max(1, c.Ranks) {
+		src, err := zmqSource(config.Events{ZMQ: c.ZMQ, Replay: c.Replay, Topic: c.Topic}, r)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, feed.Options{Source: src, Decoder: decoderOf(c.Engine, keep), BlockSize: c.BlockSize, Idle: idleProbe(src)})
+	}
+	return out, nil
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/event"
 	"github.com/sightline-router/sightline/indexer/feed"
-	"github.com/sightline-router/sightline/indexer/vllm"
+	"github.com/sightline-router/sightline/indexer/trtllm"
 	"github.com/sightline-router/sightline/indexer/zmq"
 	"github.com/sightline-router/sightline/internal/admin"
 	"github.com/sightline-router/sightline/internal/config"
@@ -17,17 +17,21 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// listen starts the feed of one slot; nil if the worker tells nothing.
-func (s *sources) listen(wc *config.Worker, slot *fleet.Slot, rank int, sink feed.Sink) (*feed.Feed, error) {
+// listen starts the feed of one slot; nil if the worker tells nothing. drain is the one of all its ranks.
+func (s *sources) listen(wc *config.Worker, drain *trtllm.Drain, slot *fleet.Slot, rank int, sink feed.Sink) (*feed.Feed, error) {
 	class, _ := s.cfg.ClassOf(wc)
 	size := class.BlockSize
 	switch {
+	case wc.Events.HTTP != "":
+		o := drainOptions(drain, rank, size, s.audit != nil)
+		o.Sink, o.Stored = sink, audited(s.audit, slot.Holder)
+		return feed.Start(o), nil
 	case wc.Events.ZMQ != "":
 		src, err := zmqSource(wc.Events, rank)
 		if err != nil {
 			return nil, err
 		}
-		return feed.Start(feed.Options{Source: src, Decoder: &vllm.Decoder{Keep: s.audit != nil}, Sink: sink, BlockSize: size, Idle: idleProbe(src),
+		return feed.Start(feed.Options{Source: src, Decoder: decoderOf(class.Engine, s.audit != nil), Sink: sink, BlockSize: size, Idle: idleProbe(src),
 			Stored: audited(s.audit, slot.Holder)}), nil
 	case wc.Events.NATS:
 		return s.nats.listen(wc.Name, rank, feed.Options{Sink: sink, BlockSize: size, Stored: audited(s.audit, slot.Holder)}), nil

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/feed"
+	"github.com/sightline-router/sightline/indexer/trtllm"
 	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/discover"
@@ -160,7 +161,7 @@ func (s *sources) join(origin int, like *config.Worker, e discover.Endpoint) err
 	if e.Addr.Addr().Is6() {
 		host = "[" + host + "]"
 	}
-	for _, u := range []*string{&wc.Events.ZMQ, &wc.Events.Replay} {
+	for _, u := range []*string{&wc.Events.ZMQ, &wc.Events.Replay, &wc.Events.HTTP} {
 		*u = strings.ReplaceAll(*u, "{ip}", host)
 	}
 	wc.Addr, wc.Name = e.Addr.String(), cmp.Or(e.Name, wc.Name)
@@ -173,14 +174,16 @@ func (s *sources) join(origin int, like *config.Worker, e discover.Endpoint) err
 		}
 	}
 	m := &member{origin: origin, at: e}
+	class, _ := s.cfg.ClassOf(&wc)
 	m.worker = fleet.NewWorker(wc.Name, e.Addr, wc.Model, wc.Ranks, func(int) indexer.Holder {
-		sink := feed.Join(s.index, true, 0)
+		sink := feed.Join(s.index, countsCopies(class.Engine), 0)
 		m.sinks = append(m.sinks, leaving{sink, s.cfg.Index.PredictedTTL})
 		return sink.Holder()
 	})
 	m.worker.Class = wc.Class
+	drain := trtllm.NewDrain(wc.Events.HTTP, wc.Ranks)
 	for r, slot := range m.worker.Slots {
-		f, err := s.listen(&wc, slot, r, m.sinks[r])
+		f, err := s.listen(&wc, drain, slot, r, m.sinks[r])
 		if err != nil {
 			m.close()
 			return fmt.Errorf("events: %w", err)

@@ -492,25 +492,16 @@ func (c *Config) check() error {
 	return errors.Join(errs...)
 }
 
-// engine is the engine of a model, by any of its names.
-func (c *Config) engine(model string) string {
-	for i := range c.Models {
-		if m := &c.Models[i]; m.Name == model || slices.Contains(m.Aliases, model) || slices.Contains(m.Adapters, model) {
-			return m.Engine
-		}
-	}
-	return ""
-}
-
 func (c *Config) checkDrain(bad func(path, format string, args ...any), path string, w *Worker) {
+	class, _ := c.ClassOf(w)
 	u, err := url.Parse(w.Events.HTTP)
 	switch {
 	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "":
 		bad(path, "%q is no server (want one such as http://10.0.0.5:8000)", w.Events.HTTP)
 	case w.Events.ZMQ != "" || w.Events.NATS:
 		bad(path, "given beside zmq or nats (want one source of a worker's events)")
-	case c.engine(w.Model) != "trtllm":
-		bad(path, "only engine trtllm offers its events over HTTP, and model %q has engine %q", w.Model, c.engine(w.Model))
+	case class.Engine != "trtllm":
+		bad(path, "only engine trtllm offers its events over HTTP, and these workers have engine %q", class.Engine)
 	}
 }
 

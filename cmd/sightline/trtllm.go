@@ -1,0 +1,23 @@
+package main
+
+import (
+	"github.com/sightline-router/sightline/indexer/feed"
+	"github.com/sightline-router/sightline/indexer/trtllm"
+	"github.com/sightline-router/sightline/indexer/vllm"
+)
+
+// decoderOf reads an engine's events as they come over ZeroMQ; keep for audit and learning.
+func decoderOf(engine string, keep bool) feed.Decoder {
+	if engine == "trtllm" {
+		return &trtllm.Decoder{Keep: keep}
+	}
+	return &vllm.Decoder{Keep: keep}
+}
+
+// countsCopies tells whether an engine reports each physical copy of a block.
+func countsCopies(engine string) bool { return engine != "trtllm" }
+
+// drainOptions is the feed, but for its sink, of one rank of a server that is drained.
+func drainOptions(d *trtllm.Drain, rank, blockSize int, keep bool) feed.Options {
+	return feed.Options{Source: d.Source(), Decoder: &trtllm.Decoder{Rank: rank, BlockSize: blockSize, Keep: keep}, BlockSize: blockSize}
+}
