@@ -494,7 +494,7 @@ func (c *Config) check() error {
 
 func (c *Config) checkDrain(bad func(path, format string, args ...any), path string, w *Worker) {
 	class, _ := c.ClassOf(w)
-	u, err := url.Parse(w.Events.HTTP)
+	u, err := url.Parse(strings.ReplaceAll(w.Events.HTTP, "{ip}", "10.0.0.5"))
 	switch {
 	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "":
 		bad(path, "%q is no server (want one such as http://10.0.0.5:8000)", w.Events.HTTP)
