@@ -1,0 +1,86 @@
+// Package examples holds what people run first; its tests keep the pages and files true.
+package examples
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/sightline-router/sightline/internal/config"
+)
+
+// theirs is every flag, variable and page of the examples that ours replace.
+var theirs = map[string]string{
+	"dynamo-trtllm-mm-router": "MODEL MODEL_TYPE NUM_WORKERS BLOCK_SIZE GPU_ID NAMESPACE COMPONENT ENDPOINT --downstream-component --downstream-endpoint API_PORT DYNAMO_HOME /health /v1/models",
+	"standalone-zmq":          "--model --model-type --num-workers --block-size --base-kv-events-port --base-metrics-port --router-port --http-port LOGLEVEL DYNAMO_DEBUG ping.sh",
+	"vllm-mm-routing":         "MODEL NUM_WORKERS BLOCK_SIZE DYNAMO_MM_TRANSFER DYNAMO_DISABLE_NIXL_MM",
+	"trtllm-multimodal":       "--allowed-local-media-path --max-file-size-mb --modality --publish-events-and-metrics",
+}
+
+var row = regexp.MustCompile("^\\| `([^`]+)` \\| (.+) \\|$")
+
+// Each of theirs has a key of ours, or a reason why it needs none.
+func TestMigrating(t *testing.T) {
+	page, err := os.ReadFile("../docs/migrating.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, err := os.ReadFile("../docs/configuration.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := func(name string) bool { // models[].block_size and media.max_bytes end in documented keys
+		last := name[strings.LastIndexByte(name, '.')+1:]
+		return strings.Contains(string(keys), "`"+last+"`") || strings.Contains(string(keys), "`"+name+"`") || strings.Contains(string(keys), "`"+name+"` (")
+	}
+	for example, list := range theirs {
+		_, section, ok := strings.Cut(string(page), "## `examples/"+example+"`\n")
+		if !ok {
+			t.Errorf("no section for %s", example)
+			continue
+		}
+		section, _, _ = strings.Cut(section, "\n## ")
+		said := map[string]string{}
+		for line := range strings.Lines(section) {
+			if m := row.FindStringSubmatch(strings.TrimSpace(line)); m != nil {
+				said[m[1]] = m[2]
+			}
+		}
+		for _, flag := range strings.Fields(list) {
+			if said[flag] == "" {
+				t.Errorf("%s: nothing is said of %s", example, flag)
+			}
+		}
+		for flag, here := range said {
+			if strings.HasPrefix(here, "no meaning, because ") || strings.HasPrefix(flag, "/") || flag == "ping.sh" || strings.HasPrefix(here, "the worker's own") {
+				continue
+			}
+			m := regexp.MustCompile("`([a-z_.\\[\\]]+)`").FindStringSubmatch(here)
+			if m == nil || !known(m[1]) {
+				t.Errorf("%s: %s: %q names no key of docs/configuration.md", example, flag, here)
+			}
+		}
+	}
+}
+
+// Every configuration of an example is a good one.
+func TestConfigurations(t *testing.T) {
+	files, err := filepath.Glob("*/sightline.yaml")
+	if err != nil || len(files) < 5 {
+		t.Fatalf("%v: %v", err, files)
+	}
+	for _, f := range files {
+		if _, err := config.Load(f); err != nil {
+			t.Error(err)
+		}
+	}
+	for example := range theirs {
+		for _, f := range []string{"README.md", "run.sh", "sightline.yaml"} {
+			if _, err := os.Stat(filepath.Join(example, f)); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}

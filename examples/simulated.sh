@@ -1,0 +1,63 @@
+# Sourced by the run.sh of the examples: simulated workers, Sightline and Envoy on loopback, as many and at the ports that
+# the example's own variables say. Sends one conversation with a picture twice and fails unless the second time finds it
+# cached. STAY=1 keeps everything running until Ctrl-C.
+#
+#   WORKERS BLOCK_SIZE HTTP_PORT WORKER_PORT EVENTS_PORT  how many; tokens a block; clients come in; first of n ports each
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+: "${SIGHTLINE:=$here/../bin/sightline}"
+[ -x "$SIGHTLINE" ] || { echo "no $SIGHTLINE (make build, or SIGHTLINE=path of the binary)" >&2; exit 2; }
+work=$(mktemp -d)
+pids=()
+cleanup() {
+  [ ${#pids[@]} = 0 ] || { kill "${pids[@]}" 2>/dev/null || true; wait 2>/dev/null || true; }
+  rm -rf "$work"
+}
+trap cleanup EXIT
+start() { "$@" >>"$work/log" 2>&1 & pids+=($!); }
+fail() { echo "$1" >&2; tail -n 20 "$work/log" >&2; exit 1; }
+model=$here/models/qwen2.5-vl
+admin=127.0.0.1:$((HTTP_PORT + 1))
+
+{
+  echo "listen: unix:$work/s"
+  echo "admin: $admin"
+  echo "models: [{name: sim-vl, dir: $model, block_size: $BLOCK_SIZE}]"
+  echo "envoy: {listen: \"127.0.0.1:$HTTP_PORT\", admin: \"127.0.0.1:$((HTTP_PORT + 2))\"}"
+  echo "workers:"
+} >"$work/sightline.yaml"
+for ((i = 0; i < WORKERS; i++)); do
+  addr=127.0.0.1:$((WORKER_PORT + i)) events=127.0.0.1:$((EVENTS_PORT + i)) replay=127.0.0.1:$((EVENTS_PORT + WORKERS + i))
+  start "$SIGHTLINE" sim --model-dir "$model" --listen "$addr" --events "$events" --replay "$replay" --block-size "$BLOCK_SIZE"
+  echo "  - {name: worker-$i, addr: \"$addr\", events: {zmq: \"tcp://$events\", replay: \"tcp://$replay\"}}" >>"$work/sightline.yaml"
+done
+start "$SIGHTLINE" serve --config "$work/sightline.yaml"
+"$SIGHTLINE" envoy --config "$work/sightline.yaml" >"$work/envoy.yaml"
+envoy=$("$SIGHTLINE" envoy --which) || fail "no Envoy"
+start "$envoy" -c "$work/envoy.yaml" --disable-hot-restart --concurrency 2
+
+# Live workers, and an Envoy that has found Sightline healthy.
+ready() {
+  [ "$(curl -sf "http://$admin/workers" | grep -o '"live"' | wc -l)" = "$WORKERS" ] &&
+    curl -sf "http://127.0.0.1:$((HTTP_PORT + 2))/stats?filter=cluster.sightline.membership_healthy" | grep -q ': 1'
+}
+for ((i = 0; ; i++)); do
+  ready && break
+  [ $i -lt 300 ] || fail "not ready after 30 s"
+  sleep 0.1
+done
+
+picture=$(base64 <"$here/picture.png" | tr -d "\n")
+ask() {
+  curl -sf "http://127.0.0.1:$HTTP_PORT/v1/chat/completions" -H 'content-type: application/json' -d '{"model":"sim-vl","max_tokens":4,"messages":[
+    {"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,'"$picture"'"}},{"type":"text","text":"What is this?"}]}]}' ||
+    fail "a request failed"
+}
+cached() { grep -o '"cached_tokens":[0-9]*' | head -n 1 | cut -d: -f2; }
+first=$(ask | cached) second=$(ask | cached)
+echo "the same picture twice: $first tokens cached, then $second"
+[ "$second" -ge 64 ] || fail "the second request did not find the picture"
+if [ -n "${STAY:-}" ]; then
+  echo "clients: http://127.0.0.1:$HTTP_PORT  Sightline's page: http://$admin  (Ctrl-C ends it)"
+  wait "${pids[0]}"
+fi
