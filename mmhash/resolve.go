@@ -82,8 +82,8 @@ func (x *Media) named(f media.Facts, file []byte) {
 	rules := slices.Collect(maps.Values(x.rules))
 	x.mu.Unlock()
 	var recipes []name.Recipe
-	if f.IsVideo() {
-		return // its names depend on the frames that a request takes
+	if f.IsVideo() || f.Tokens > 0 {
+		return // the names of a video depend on the frames that a request takes; those of embeddings are learned
 	}
 	for _, v := range rules {
 		if r, err := v.Recipe(name.Item{Modality: "image", Mode: f.Mode, Bytes: f.Bytes}); err == nil && !r.Ready() {
@@ -149,6 +149,7 @@ const (
 	whyFetchFailed = "image could not be fetched"
 	whyForbidden   = "image URL points where we do not fetch"
 	whyFormat      = "image format is not read"
+	whyEmbeds      = "embeddings in a form that is not read"
 	whyUUID        = "a uuid that is a list or an object"
 )
 
@@ -211,13 +212,10 @@ func (m *Model) one(ctx context.Context, endpoint, lora string, body *chat.Skele
 	var src media.Source
 	switch scheme := schemeOf(pieces); {
 	case scheme == "data":
-		if in.Modality == "video" {
+		if src = media.DataURL(pieces); in.Modality == "video" {
 			src = media.VideoURL(pieces)
-			md.Facts, err = media.IdentifyVideo(src)
-		} else {
-			src = media.DataURL(pieces)
-			md.Facts, err = media.Identify(src)
 		}
+		md.Facts, err = m.identify(src, in.Modality)
 	case scheme == "http":
 		text, ok := body.String(in.Source)
 		if !ok {
@@ -237,14 +235,10 @@ func (m *Model) one(ctx context.Context, endpoint, lora string, body *chat.Skele
 			md.Key = md.Alias
 			return md, why, err
 		}
-		if in.Modality == "video" {
-			md.Facts, err = media.IdentifyVideo(src)
-		} else {
-			md.Facts, err = media.Identify(src)
-		}
-	case in.Modality == "audio":
+		md.Facts, err = m.identify(src, in.Modality)
+	case in.Modality == "audio", in.Modality == "image_embeds", in.Modality == "audio_embeds":
 		src = media.Base64(pieces)
-		md.Facts, err = media.Identify(src)
+		md.Facts, err = m.identify(src, in.Modality)
 	default:
 		return md, "", &Refused{Status: 400, Reason: "media is neither a data URL nor an http or file URL"}
 	}
@@ -255,8 +249,11 @@ func (m *Model) one(ctx context.Context, endpoint, lora string, body *chat.Skele
 		md.Key = block.NameHash(md.Facts.ID.String())
 		return md, whyFormat, nil
 	}
-	md.Known = true
 	md.Key = block.NameHash(md.Facts.ID.String())
+	if strings.HasSuffix(in.Modality, "_embeds") && md.Facts.Tokens == 0 {
+		return md, whyEmbeds, nil
+	}
+	md.Known = true
 	if err := m.sample(&md, &item); err != nil {
 		return md, "", err
 	}
@@ -309,6 +306,23 @@ func (m *Model) nameOf(md *Medium, src media.Source, item name.Item) (string, bo
 	return names[0], true
 }
 
+// identify reads a medium's bytes. TensorRT-LLM takes files of embeddings where it takes pictures.
+func (m *Model) identify(src media.Source, modality string) (media.Facts, error) {
+	switch modality {
+	case "video":
+		return media.IdentifyVideo(src)
+	case "image_embeds":
+		return media.IdentifyEmbeddings(src)
+	}
+	f, err := media.Identify(src)
+	if err != nil && modality == "image" && m.Server.Engine == "trtllm" {
+		if embeds, bad := media.IdentifyEmbeddings(src); bad == nil {
+			return embeds, nil
+		}
+	}
+	return f, err
+}
+
 // schemeOf tells data, http and file URLs from all else by their first characters.
 func schemeOf(pieces [][]byte) string {
 	var head [8]byte
@@ -340,7 +354,7 @@ func (m *Model) get(ctx context.Context, rawURL string, md *Medium) (src media.S
 		return src, whyNoFetch, nil
 	}
 	md.Facts, err = m.Media.fetch.Get(ctx, rawURL)
-	if err == nil && md.Modality == "image" && md.Facts.IsVideo() {
+	if err == nil && md.Modality == "image" && (md.Facts.IsVideo() || md.Facts.Tokens > 0 && m.Server.Engine != "trtllm") {
 		return src, "", &Refused{Status: 400, Reason: "media URL without a readable picture"}
 	}
 	if err == nil {
@@ -371,12 +385,13 @@ func sizes(found []Medium, turn bool) []vision.Media {
 	out := make([]vision.Media, len(found))
 	for i := range found {
 		md := &found[i]
-		out[i].Modality = md.Modality
+		out[i].Modality = strings.TrimSuffix(md.Modality, "_embeds")
 		if !md.Known { // any size: the prompt is cut before it
 			out[i].Width, out[i].Height = 448, 448
 			continue
 		}
 		out[i].Width, out[i].Height, out[i].Clip = md.Facts.Width, md.Facts.Height, md.clip
+		out[i].Tokens = md.Facts.Tokens
 		if turn {
 			out[i].Width, out[i].Height = md.Facts.Turned()
 			out[i].Turned = md.Facts.Orientation >= 5 && md.Facts.Orientation <= 8

@@ -39,6 +39,7 @@ type Facts struct {
 	Format        string
 	Frames        int     // 0 = not counted
 	FPS           float64 // of a video file; 0 for all else
+	Tokens        int     // of a file of embeddings; 0 for all else
 }
 
 // FrameList is the Format of a video that came as JPEG pictures, one behind the other.

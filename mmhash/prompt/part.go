@@ -112,7 +112,14 @@ func (r *reader) part(p *chat.Part) (text string, md *Medium, err error) {
 			return "", nil, refuse(400, "input_image without detail")
 		}
 		modality, inner, v = "image", "", p.Fields["image_url"]
-	case "image_embeds", "audio_embeds", "video_embeds", "prompt_embeds":
+	case "image_embeds", "audio_embeds":
+		if !r.m.opt.MMEmbeds {
+			return "", nil, refuse(400, "embeddings as input, without --enable-mm-embeds")
+		}
+		if modality, inner = key, ""; v.IsObject() { // several tensors by their names
+			v = chat.Last(v, key)
+		}
+	case "video_embeds", "prompt_embeds":
 		return "", nil, refuse(400, "embeddings as input, without --enable-mm-embeds")
 	case "image_pil":
 		return "", r.medium(p, key, v, uuid, has), nil

@@ -33,6 +33,7 @@ type Options struct {
 	Interleave         bool   // --interleave-mm-strings
 	ProcessorKwargs    string // --mm-processor-kwargs, JSON
 	TemplateKwargs     string // --default-chat-template-kwargs, JSON
+	MMEmbeds           bool   // vLLM's --enable-mm-embeds
 	RefuseMMKwargs     bool   // request kwargs are answered with 400 (vLLM ≥ 0.31 without --trust-request-mm-kwargs)
 	TrustChatTemplate  bool
 	AutoToolChoice     bool

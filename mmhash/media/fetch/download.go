@@ -82,6 +82,8 @@ func (f *Fetcher) exchange(ctx context.Context, t target, old *entry) (e *entry,
 	if bad != nil {
 		if video, err := media.IdentifyVideo(media.File(body)); err == nil {
 			facts, bad = video, nil
+		} else if embeds, err := media.IdentifyEmbeddings(media.File(body)); err == nil {
+			facts, bad = embeds, nil
 		}
 	}
 	e.facts = facts

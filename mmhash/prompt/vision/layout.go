@@ -31,6 +31,11 @@ type layout struct {
 	need                        []string // tokens that must exist in the vocabulary
 }
 
+// cuts reports that the layout shows more than one run.
+func (l *layout) cuts() bool {
+	return l.mainBegin+l.mainEnd+l.tiledBegin+l.between+l.tileBegin+l.tileEnd+l.tileSep+l.rowEnd+l.rowSep+l.rowsEnd != ""
+}
+
 // arrange writes one replacement.
 func (l *layout) arrange(b *builder, g grid) {
 	b.text(l.begin)
@@ -177,6 +182,9 @@ func (b *builder) item(media Media, k int) error {
 	if b.rules[i].err != nil {
 		return b.rules[i].err
 	}
+	if media.Tokens > 0 && (r.entry.arrange != nil || r.layout.cuts()) {
+		return undecidable(modality, "embeddings in a layout of rows or tiles")
+	}
 	g, err := b.measure(media, b.rules[i])
 	if err != nil {
 		return err
@@ -201,6 +209,10 @@ func (b *builder) measure(media Media, r bound) (g grid, err error) {
 	switch {
 	case media.Modality == "audio":
 		return r.count(0, 0, b.items)
+	case media.Tokens > MaxTokens:
+		return grid{}, undecidable("image", "%d embeddings, more than %d", media.Tokens, MaxTokens)
+	case media.Tokens > 0:
+		return grid{main: media.Tokens}, nil
 	case r.frames != nil && media.Clip == nil:
 		return grid{}, undecidable("video", "the file does not tell its frames")
 	case w <= 0 || h <= 0:

@@ -62,7 +62,8 @@ type Media struct {
 	Width, Height int
 	Turned        bool // EXIF swapped the two
 
-	Clip *Clip // of a video, see Model.Sample; nil where its frames are not known
+	Tokens int   // of embeddings that take a picture's place: their number
+	Clip   *Clip // of a video, see Model.Sample; nil where its frames are not known
 }
 
 // Span is where one medium's replacement lies in the expanded prompt. The
