@@ -19,12 +19,12 @@ type AddedToken struct {
 	Special    bool   `json:"special"`
 }
 
-// matcher finds added tokens: a trie over their bytes, with a filter on the first two.
+// matcher finds added tokens: a trie, with a filter on the first two bytes.
 type matcher struct {
 	first  [256]bool
 	pair   [1 << 16 / 64]uint64 // first two bytes of a token, any second byte after a token of one byte
-	edges  map[uint64]uint32    // node<<8|byte → node
-	token  []int32              // by node: index in tokens, or -1
+	trie   *trie                // to the index in tokens
+	length []int                // by that index, in bytes
 	tokens []*AddedToken
 	only   int // the one first byte, or -1
 }
@@ -33,24 +33,13 @@ func newMatcher(tokens []*AddedToken, text func(*AddedToken) string) *matcher {
 	if len(tokens) == 0 {
 		return nil
 	}
-	m := &matcher{edges: map[uint64]uint32{}, token: []int32{-1}, tokens: tokens, only: -1}
+	m := &matcher{trie: newTrie(len(tokens)), length: make([]int, len(tokens)), tokens: tokens, only: -1}
 	for n, t := range tokens {
 		content := text(t)
-		if content == "" {
+		if content == "" || !m.trie.add([]byte(content), uint32(n)) {
 			continue
 		}
-		node := uint32(0)
-		for i := range len(content) {
-			key := uint64(node)<<8 | uint64(content[i])
-			next, ok := m.edges[key]
-			if !ok {
-				next = uint32(len(m.token))
-				m.token = append(m.token, -1)
-				m.edges[key] = next
-			}
-			node = next
-		}
-		m.token[node] = int32(n)
+		m.length[n] = len(content)
 		c := content[0]
 		m.first[c] = true
 		if len(content) == 1 {
@@ -102,18 +91,11 @@ func (m *matcher) find(b []byte, i int) (start, end int, n int32) {
 
 // at gives the longest token that starts at b[i] and its end; n < 0 if there is none.
 func (m *matcher) at(b []byte, i int) (n int32, end int) {
-	n = -1
-	node := uint32(0)
-	for j := i; j < len(b); j++ {
-		next, ok := m.edges[uint64(node)<<8|uint64(b[j])]
-		if !ok {
-			break
-		}
-		if node = next; m.token[node] >= 0 {
-			n, end = m.token[node], j+1
-		}
+	id := m.trie.longest(b[i:])
+	if id == noID {
+		return -1, i
 	}
-	return n, end
+	return int32(id), i + m.length[id]
 }
 
 // prefix gives the length of the longest token that b begins with, 0 if there is none.

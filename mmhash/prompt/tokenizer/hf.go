@@ -277,7 +277,7 @@ func (m *bpe) readMerges(b []byte) error {
 	if b == nil {
 		return errors.New("missing")
 	}
-	m.pairs = newPairTable(len(b) / 14)
+	m.pairs = newPairTable(m.vocab.count)
 	r := &jsonReader{b: b}
 	rank := uint32(0)
 	var left []byte

@@ -3,9 +3,12 @@ package tokenizer
 import (
 	"encoding/json"
 	"fmt"
+	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/fstest"
+	"time"
 )
 
 func byteVocab(more ...string) string {
@@ -90,5 +93,39 @@ func TestTiktoken(t *testing.T) {
 		if got := fmt.Sprint(tok.Encode(nil, text, Options{})); got != want {
 			t.Errorf("%q: %s, want %s", text, got, want)
 		}
+	}
+}
+
+// TestConformanceLoad prints what a tokenizer.json takes to load and to hold, and fails where one of 7 MB holds more than 40 MB
+// with all its tables built, or takes three seconds: the goal on a quiet machine is 150 ms.
+func TestConformanceLoad(t *testing.T) {
+	models := outside(t, "SIGHTLINE_MODELS")
+	heap := func() float64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return float64(m.HeapAlloc) / 1e6
+	}
+	for _, model := range []string{"qwen2.5-vl-7b-instruct", "llama3.1", "gemma3"} {
+		file := readMaybeGzip(t, filepath.Join(models, model, "tokenizer.json"))
+		before, best := heap(), time.Hour
+		var tok *Tokenizer
+		var err error
+		for range 3 {
+			start := time.Now()
+			if tok, err = LoadJSON(file); err != nil {
+				t.Fatal(err)
+			}
+			best = min(best, time.Since(start))
+		}
+		ready := heap() - before
+		tok.Encode(nil, strings.Repeat("a", 100)+strings.Repeat("中文", 50), Options{})
+		full := heap() - before
+		t.Logf("%s: %.1f MB of file; %v, %.1f MB when ready, %.1f MB with the tables for long words", model, float64(len(file))/1e6, best.Round(time.Millisecond), ready, full)
+		if len(file) < 8e6 && (full > 40 || best > 3*time.Second) {
+			t.Error("too much")
+		}
+		runtime.KeepAlive(tok)
+		runtime.KeepAlive(file)
 	}
 }

@@ -162,7 +162,7 @@ func newRanked(v *vocab, first uint32, expr string) (*Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &bpe{vocab: v, raw: true, plainBytes: true, ignoreMerges: true, unk: noID, pairs: newPairTable(v.count * 2)}
+	m := &bpe{vocab: v, raw: true, plainBytes: true, ignoreMerges: true, unk: noID, pairs: newPairTable(v.count)}
 	m.allSplits(func(id uint32) uint32 { return id - first }, v.has)
 	t := newTokenizer()
 	t.vocab, t.model = v, m

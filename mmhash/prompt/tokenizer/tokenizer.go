@@ -145,7 +145,11 @@ func (t *Tokenizer) IsSpecial(id uint32) bool {
 // finish sets what every kind of tokenizer needs once its parts are there.
 func (t *Tokenizer) finish() error {
 	var raw, normed []*AddedToken
+	size := 0
 	for _, a := range t.added {
+		if size += len(a.Content); size > maxNodes/32 { // normalised they may be longer, and a trie must hold them
+			return fmt.Errorf("added tokens: more than %d bytes", maxNodes/32)
+		}
 		if t.byID[a.ID] != a {
 			continue
 		}
