@@ -61,6 +61,7 @@ type Options struct {
 	MaxBody int
 	Route   Route                 // what a stream's metadata leaves open
 	TLS     *tls.Config           // nil: plain text
+	Models  []string              // if any: what GET /v1/models is answered with
 	Log     *zap.Logger           // nil: silent
 	Metrics prometheus.Registerer // nil: none
 }
@@ -71,7 +72,8 @@ type Server struct {
 	observe Observe
 	maxBody int
 	route   Route
-	log     *zap.Logger // sampled: each message once a minute
+	models  *extprocv3.ProcessingResponse // nil: workers answer for themselves
+	log     *zap.Logger                   // sampled: each message once a minute
 	metrics *metrics
 	ended   *joiner
 
@@ -123,6 +125,7 @@ func New(decide Decide, observe Observe, opt Options) (*Server, error) {
 		observe:     observe,
 		maxBody:     opt.MaxBody,
 		route:       opt.Route,
+		models:      modelList(opt.Models, time.Now().Unix()),
 		maxInFlight: bodiesAtOnce * int64(opt.MaxBody),
 		log: opt.Log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
 			return zapcore.NewSamplerWithOptions(c, sampledPeriod, 1, 0)

@@ -44,6 +44,11 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 	c.terms = s.termsOf(stream.Context(), &c.in.ProcessingRequest)
 	headers := c.in.GetRequestHeaders()
 	c.head = readHead(headers.GetHeaders().GetHeaders(), headers.GetEndOfStream())
+	if c.asksModels() {
+		s.metrics.gate(notOurs, "models")
+		c.send(s.models)
+		return nil
+	}
 	verdict, reason := c.head.judge(s.maxBody)
 	if verdict == readable && !c.book(c.head.expected(s.maxBody)) {
 		verdict, reason = unreadable, "busy"

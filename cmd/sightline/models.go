@@ -139,3 +139,14 @@ func probed(models []router.Model, workers []*fleet.Worker) (list []probe.Worker
 	}
 	return list
 }
+
+// modelNames is what Sightline answers GET /v1/models with: nothing for one model, whose workers know all of its names.
+func modelNames(cfg config.Config) (names []string) {
+	if len(cfg.Models) < 2 {
+		return nil
+	}
+	for _, m := range cfg.Models {
+		names = append(append(append(names, m.Name), m.Aliases...), m.Adapters...)
+	}
+	return names
+}

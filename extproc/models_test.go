@@ -1,0 +1,29 @@
+package extproc
+
+import (
+	"testing"
+
+	"github.com/tidwall/gjson"
+)
+
+// With several models the list of them is ours; with none given, and for anything but a GET of it, the request passes.
+func TestModels(t *testing.T) {
+	get := []string{":method", "GET", ":path", "/v1/models?x=1"}
+	r := newRig(t, always(pick), Options{Models: []string{"a", "b", "a-lora"}})
+	got := r.talk(t, headersMsg(nil, true, get...))
+	if len(got) != 1 || got[0].GetImmediateResponse().GetStatus().GetCode() != 200 {
+		t.Fatalf("%v", got)
+	}
+	body := got[0].GetImmediateResponse().GetBody()
+	if ids := gjson.GetBytes(body, "data.#.id").Raw; ids != `["a","b","a-lora"]` || gjson.GetBytes(body, "object").Str != "list" {
+		t.Errorf("%s", body)
+	}
+	for _, other := range [][]string{{":method", "POST", ":path", "/v1/models"}, {":method", "GET", ":path", "/v1/models/a"}} {
+		if got := r.talk(t, headersMsg(nil, true, other...)); len(got) != 1 || got[0].GetImmediateResponse() != nil {
+			t.Errorf("%v: %v", other, got)
+		}
+	}
+	if got := newRig(t, always(pick), Options{}).talk(t, headersMsg(nil, true, get...)); len(got) != 1 || got[0].GetImmediateResponse() != nil {
+		t.Errorf("without names: %v", got)
+	}
+}
