@@ -165,12 +165,12 @@ func (m *Model) expand(ctx context.Context, endpoint, lora string, req *chat.Req
 		if !md.Named {
 			p.Sure = md.Offset
 			if p.Exact {
-				p.Exact, p.Why = false, "media name not computable"
+				p.Exact, p.Why = false, md.unnamed()
 			}
 			break
 		}
 	}
-	if m.Server.Engine == "vllm" && !m.version.AtLeast(0, 17, 0) && (len(p.Media) > 0 || p.Salt != "") {
+	if (m.Server.Engine == "vllm" && !m.version.AtLeast(0, 17, 0) || m.Server.Engine == "trtllm" && !m.version.AtLeast(1, 2, 0)) && (len(p.Media) > 0 || p.Salt != "") {
 		// Its events carry no extra keys: equal token ids with other pictures or salts look the same.
 		p.Sure = 0
 		if p.Salt == "" {

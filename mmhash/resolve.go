@@ -32,6 +32,12 @@ type Media struct {
 
 	learned learned
 
+	pixels *media.PixelNames    // nil: no model needs them
+	trt    map[name.TRTLLM]bool // the models' rules, to name a picture while its bytes are at hand
+
+	// Patient has names that take decoding computed at once: for tools. A request would wait for it.
+	Patient bool
+
 	// Relay, if set before requests come, serves fetched pictures to the workers; with RelayDataURLs also those that came
 	// in a body.
 	Relay         *relay.Relay
@@ -65,6 +71,9 @@ func (x *Media) Close() {
 	if x.fetch != nil {
 		x.fetch.Close()
 	}
+	if x.pixels != nil {
+		x.pixels.Close()
+	}
 	x.store.Close()
 }
 
@@ -91,6 +100,7 @@ func (x *Media) named(f media.Facts, file []byte) {
 		}
 	}
 	_, _ = x.store.Names(media.File(file), f.ID, recipes...)
+	x.wantTRTLLM(f, file)
 }
 
 // Medium is one picture, video or audio clip of a prompt.
@@ -104,6 +114,7 @@ type Medium struct {
 	Key            uint64 // Name as it enters block hashes; without a name, an identity of ours
 	Alias          uint64 // of the URL it came by; 0: none
 	edits          []Edit // that hand it over
+	waits          bool   // its name is being computed
 	ident          uint64 // by which its name is learned; 0: cannot be
 	learned        bool   // Name was
 
@@ -113,11 +124,16 @@ type Medium struct {
 // namer computes the engine's names.
 type namer struct {
 	vllm *name.VLLM
+	trt  *name.TRTLLM
 }
 
 func (x *Media) namer(s Server) (n namer, err error) {
-	if s.Engine != "vllm" {
-		return n, nil // SGLang's and TensorRT-LLM's names are learned from events
+	switch s.Engine {
+	case "vllm":
+	case "trtllm":
+		return x.namerTRTLLM(s)
+	default:
+		return n, nil // SGLang's names are learned from events
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -288,6 +304,9 @@ func (m *Model) key(name, lora string) uint64 {
 
 // nameOf is the engine's name of a medium, if it can be computed.
 func (m *Model) nameOf(md *Medium, src media.Source, item name.Item) (string, bool) {
+	if m.names.trt != nil {
+		return m.nameTRTLLM(md, src, item)
+	}
 	if m.names.vllm == nil {
 		return "", false
 	}

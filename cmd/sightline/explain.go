@@ -169,6 +169,7 @@ func (c *explainCmd) model() (*explainModel, error) {
 	if err != nil {
 		return nil, err
 	}
+	media.Patient = true
 	m, err := mmhash.Load(mc.Name, mc.Dir, mc.Server, media)
 	if err != nil {
 		return nil, err

@@ -87,6 +87,9 @@ func (m *Model) common(endpoint string, req *chat.Request, d *Draft) error {
 		}
 		d.Salt = salt
 	}
+	if v := req.Fields["media_io_kwargs"]; m.opt.Engine == "trtllm" && v.IsObject() {
+		d.MediaIOKwargs = req.Body.Full(v)
+	}
 	if m.opt.Engine != "vllm" || endpoint == messagesEndpoint { // APIs without the fields below
 		return nil
 	}

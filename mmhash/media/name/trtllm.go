@@ -27,6 +27,37 @@ type TRTLLM struct {
 	PIL bool
 }
 
+// TRTLLMOf is what a release does with a server's media_io_kwargs. Generation 2 came in the candidates of 1.3; in which of
+// them is not known, so all of 1.3 counts as such; for an earlier one the configuration says 1.2.
+func TRTLLMOf(major, minor int, mediaIO Fields) TRTLLM {
+	t := TRTLLM{Generation: 1}
+	if major > 1 || major == 1 && minor >= 3 {
+		t.Generation = 2
+	}
+	t, _ = t.With(mediaIO)
+	return t
+}
+
+// With takes a request's media_io_kwargs; false if they ask for what is not modelled.
+func (t TRTLLM) With(mediaIO Fields) (TRTLLM, bool) {
+	v, ok := mediaIO.object("image").get("format")
+	if !ok {
+		return t, true
+	}
+	t.PIL = string(v.raw) == "pil"
+	return t, v.kind == kindString && (t.PIL || string(v.raw) == "pt")
+}
+
+// Key tells rules apart, and from every Recipe's Key.
+func (t TRTLLM) Key() (key [32]byte) {
+	copy(key[:], "TensorRT-LLM")
+	key[30] = t.Generation
+	if t.PIL {
+		key[31] = 1
+	}
+	return key
+}
+
 // Name gives the hash in KV events' mm_keys, 64 hex digits. uuid is multi_modal_uuids' (no HTTP field reaches it), ""
 // for none; generation 0 knows none.
 func (t TRTLLM) Name(p *pixels.RGB, uuid string) string {

@@ -55,6 +55,13 @@ func (w *Worker) Submit(key [32]byte, do func()) bool {
 	}
 }
 
+// Takes reports whether Submit would take a job under the key now: for callers whose jobs cost something to make.
+func (w *Worker) Takes(key [32]byte) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return !w.closed && !w.known[key] && len(w.jobs) < cap(w.jobs)
+}
+
 // Close drops what waits and returns when the running job is over.
 func (w *Worker) Close() {
 	w.mu.Lock()
