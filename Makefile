@@ -7,7 +7,7 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 export CGO_ENABLED ?= 0
 export SIGHTLINE_CACHE ?= $(CACHE)
 
-.PHONY: help build demo test unit race e2e e2e-compose generated bench conformance fuzz differential bench-peers soak envoy lint clean
+.PHONY: help build demo test unit race e2e e2e-compose e2e-vllm generated bench conformance fuzz differential bench-peers soak envoy lint clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -38,6 +38,14 @@ e2e: ## the whole, with a real Envoy, real NATS, real sockets
 
 e2e-compose: ## examples/compose on a Docker engine, images built here; fails where no engine can be had
 	@e2e/compose/run.sh
+
+VLLM     ?= 0.32.0
+VLLM_OLD ?=
+e2e-vllm: ## real vLLM workers, CPU build (5 GB, some minutes): VLLM=0.32.0, VLLM_OLD=0.30.0 for two releases side by side
+	@e2e/vllm/setup.sh $(CACHE)/vllm-$(VLLM) $(VLLM)
+	@test -z "$(VLLM_OLD)" || e2e/vllm/setup.sh $(CACHE)/vllm-$(VLLM_OLD) $(VLLM_OLD)
+	SIGHTLINE_VLLM=$(CACHE)/vllm-$(VLLM) SIGHTLINE_VLLM_OLD=$(if $(VLLM_OLD),$(CACHE)/vllm-$(VLLM_OLD)) \
+	  $(GO) test -count=1 -timeout 40m -v -run 'TestRealVLLM' ./e2e
 
 generated: build ## print again what is committed as printed: the envoy.yaml of the examples
 	$(BIN) envoy -c examples/compose/sightline.yaml > examples/compose/envoy.yaml
