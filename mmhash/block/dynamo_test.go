@@ -1,0 +1,155 @@
+package block
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	_ "embed"
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+// A selection of what ai-dynamo-runtime 1.6.1 (compute_block_hash_for_seq) and the crate dynamo-kv-router 1.6.1 answered.
+//
+//go:embed testdata/dynamo_block_hashes.jsonl.gz
+var dynamoVectors []byte
+
+type dynamoVector struct {
+	ID        string   `json:"id"`
+	Size      int      `json:"block_size"`
+	Tokens    []uint32 `json:"tokens"`
+	Infos     []*infos `json:"block_mm_infos"`
+	Requests  *infos   `json:"request_mm"`
+	LoRA      string   `json:"lora_name"`
+	Namespace string   `json:"cache_namespace"`
+	Eagle     bool     `json:"is_eagle"`
+	Locals    []uint64 `json:"local_hashes"`
+	Seqs      []uint64 `json:"seq_hashes"`
+}
+
+type infos struct {
+	Objects []struct {
+		Name    uint64   `json:"mm_hash"`
+		Offsets [][2]int `json:"offsets"`
+	} `json:"mm_objects"`
+}
+
+func TestDynamoVectors(t *testing.T) {
+	z, err := gzip.NewReader(bytes.NewReader(dynamoVectors))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := checkDynamo(t, z); n < 80 {
+		t.Errorf("only %d vectors", n)
+	}
+}
+
+func TestConformanceDynamoBlocks(t *testing.T) {
+	dir := os.Getenv("SIGHTLINE_GOLDEN")
+	if dir == "" {
+		t.Skip("SIGHTLINE_GOLDEN is not set: no vectors")
+	}
+	f, err := os.Open(filepath.Join(dir, "dynamo", "block_hashes.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	t.Logf("conformance: Dynamo 1.6.1 block hashes: %d vectors equal", checkDynamo(t, f))
+}
+
+func checkDynamo(t *testing.T, r io.Reader) (n int) {
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, 1<<24)
+	for lines.Scan() {
+		var v dynamoVector
+		if err := json.Unmarshal(lines.Bytes(), &v); err != nil {
+			t.Fatal(err)
+		}
+		d := Dynamo{Size: v.Size, Seed: DynamoSeed(v.LoRA, v.Namespace), Eagle: v.Eagle}
+		got := d.Locals(nil, v.Tokens, v.blockSpans())
+		if !slices.Equal(got, v.Locals) {
+			t.Errorf("%s: locals %d, want %d", v.ID, got, v.Locals)
+		}
+		if spans, ok := v.requestSpans(); ok {
+			if got := d.Locals(nil, v.Tokens, spans); !slices.Equal(got, v.Locals) {
+				t.Errorf("%s: locals %d of the request's spans, want %d", v.ID, got, v.Locals)
+			}
+		}
+		if chain := Chain(nil, got, 0, false); !slices.Equal(chain, v.Seqs) {
+			t.Errorf("%s: chain %d, want %d", v.ID, chain, v.Seqs)
+		}
+		n++
+	}
+	if err := lines.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// requestSpans are the media as a request has them. ok is false where one object is in one block twice, which Dynamo's
+// request form names once; our spans are one a picture, as the engines' events have them.
+func (v *dynamoVector) requestSpans() (spans []Span, ok bool) {
+	if v.Requests == nil {
+		return nil, false
+	}
+	for _, o := range v.Requests.Objects {
+		for i, r := range o.Offsets {
+			if i > 0 && o.Offsets[i-1][1] > r[0]/v.Size*v.Size {
+				return nil, false
+			}
+			spans = append(spans, Span{Offset: r[0], Length: r[1] - r[0], Name: o.Name})
+		}
+	}
+	slices.SortStableFunc(spans, func(a, b Span) int { return a.Offset - b.Offset })
+	return spans, true
+}
+
+// blockSpans puts each object of a block onto the whole block: which blocks an object touches is all that counts.
+func (v *dynamoVector) blockSpans() (spans []Span) {
+	for i, in := range v.Infos {
+		if in == nil {
+			continue
+		}
+		for _, o := range in.Objects {
+			spans = append(spans, Span{Offset: i * v.Size, Length: v.Size, Name: o.Name})
+		}
+	}
+	return spans
+}
+
+// The runs of a picture's token become pads: the k-th run the k-th name's, what runs there are too many the last one's;
+// a block with a name but without the token has the name behind it.
+func TestDynamoPads(t *testing.T) {
+	const img = 151655
+	a, b := uint64(0x844ceec942de2dd2), uint64(7)
+	if Pad(a) != 49115154 || Pad(0) != 1_000_000 || Pad(1<<64-1) != 1074741823 {
+		t.Errorf("pads %d %d %d", Pad(a), Pad(0), Pad(1<<64-1))
+	}
+	d := Dynamo{Size: 4, Seed: Seed, Pads: true, ImageToken: img}
+	for name, c := range map[string]struct {
+		tokens []uint32
+		spans  []Span
+		want   []uint32
+		names  []uint64
+	}{
+		"one run":           {[]uint32{10, 20, img, img}, []Span{{2, 2, a}}, []uint32{10, 20, Pad(a), Pad(a)}, nil},
+		"two runs":          {[]uint32{img, 5, img, img}, []Span{{0, 1, a}, {2, 2, b}}, []uint32{Pad(a), 5, Pad(b), Pad(b)}, nil},
+		"touching pictures": {[]uint32{img, img, img, img}, []Span{{0, 2, a}, {2, 2, b}}, []uint32{Pad(a), Pad(a), Pad(a), Pad(a)}, nil},
+		"row breaks":        {[]uint32{img, 6, img, 6}, []Span{{0, 4, a}}, []uint32{Pad(a), 6, Pad(a), 6}, nil},
+		"no such token":     {[]uint32{1, 2, 3, 4}, []Span{{0, 4, b}, {3, 1, a}}, []uint32{1, 2, 3, 4}, []uint64{b, a}},
+	} {
+		if got, want := d.Locals(nil, c.tokens, c.spans)[0], Local(nil, c.want, c.names, Seed); got != want {
+			t.Errorf("%s: %d, want %d", name, got, want)
+		}
+	}
+	if got := d.Locals(nil, []uint32{10, 20, img, img}, []Span{{2, 2, a}})[0]; got != 71881790567603244 {
+		t.Errorf("pad form: %d", got)
+	}
+	if got := (Dynamo{Size: 4, Seed: Seed}).Locals(nil, []uint32{10, 20, img, img}, []Span{{2, 2, a}})[0]; got != 16596569145532104744 {
+		t.Errorf("names behind: %d", got)
+	}
+}
