@@ -56,6 +56,9 @@ func TestClientCannotSteer(t *testing.T) {
 		"rank":             {"X-Data-Parallel-Rank": {"7"}},
 		"rank, odd case":   {"x-DATA-parallel-rank": {"7", "8"}},
 		"prefiller":        {"X-Prefiller-Host-Port": {bait.addr}},
+		"Dynamo's worker":  {"X-Dynamo-Worker-Instance-Id": {"7"}, "X-Dynamo-Dp-Rank": {"1"}},
+		"Dynamo's prefill": {"x-dynamo-prefill-instance-id": {"7"}, "X-Dynamo-Prefill-Dp-Rank": {"1"}},
+		"Dynamo's old":     {"X-Worker-Instance-Id": {"7"}},
 		"decision id":      {"X-Sightline-Id": {"FORGED"}},
 		"ours, unknown":    {"X-Sightline-Anything": {"1"}},
 		"reason":           {"X-Route-Reason": {"exact"}},
@@ -85,7 +88,7 @@ func TestClientCannotSteer(t *testing.T) {
 					}
 					for k, v := range r.Headers {
 						k = strings.ToLower(k)
-						steers := strings.HasPrefix(k, "x-target-worker") || k == "x-data-parallel-rank" || k == "x-prefiller-host-port" ||
+						steers := strings.HasPrefix(k, "x-target-worker") || k == "x-data-parallel-rank" || k == "x-prefiller-host-port" || strings.HasPrefix(k, "x-dynamo-") || k == "x-worker-instance-id" ||
 							strings.HasPrefix(k, "x-sightline-") || k == "x-route-reason"
 						ours := picked && (k == "x-target-worker-2" && v[0] == target || k == "x-route-reason" && v[0] == "load" || k == "x-sightline-id")
 						if steers && !(ours && len(v) == 1) {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -21,13 +22,20 @@ import (
 // The headers that steer a request. Envoy must drop them from what clients send (early header mutation in our
 // envoy.yaml); where it does not, the answers below still replace or remove every one of them.
 const (
-	HeaderWorker  = "x-target-worker"      // ip:port that Envoy dials
-	HeaderSecond  = "x-target-worker-2"    // where a retry goes
-	HeaderReason  = "x-route-reason"       // exact, predicted, affinity or load
-	HeaderRank    = "x-data-parallel-rank" // read by vLLM's and SGLang's front ends
-	HeaderID      = "x-sightline-id"       // joins decision and access log
-	MetadataSpace = "sightline"            // namespace of the dynamic metadata
+	HeaderWorker = "x-target-worker"      // ip:port that Envoy dials
+	HeaderSecond = "x-target-worker-2"    // where a retry goes
+	HeaderReason = "x-route-reason"       // exact, predicted, affinity or load
+	HeaderRank   = "x-data-parallel-rank" // read by vLLM's and SGLang's front ends
+	// Read by NVIDIA Dynamo's front ends in direct mode.
+	HeaderInstance     = "x-dynamo-worker-instance-id"
+	HeaderInstanceRank = "x-dynamo-dp-rank"
+	HeaderID           = "x-sightline-id" // joins decision and access log
+	MetadataSpace      = "sightline"      // namespace of the dynamic metadata
 )
+
+// never are headers that we never set and that would steer all the same: Dynamo's choice of a prefill worker, and the
+// name that its releases before 1.6 read.
+var never = []string{"x-dynamo-prefill-instance-id", "x-dynamo-prefill-dp-rank", "x-dynamo-routing-mode", "x-worker-instance-id"}
 
 // noBody is the mode override that keeps the body from us. Body modes are taken literally, so NONE is all it says.
 var noBody = &modev3.ProcessingMode{RequestBodyMode: modev3.ProcessingMode_NONE, ResponseBodyMode: modev3.ProcessingMode_NONE}
@@ -52,7 +60,7 @@ func pass(t terms) *extprocv3.ProcessingResponse {
 	return &extprocv3.ProcessingResponse{
 		Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{
 			Response: &extprocv3.CommonResponse{HeaderMutation: &extprocv3.HeaderMutation{
-				RemoveHeaders: []string{t.Header, t.second(), HeaderReason, HeaderRank, HeaderID, HeaderEndpoint, HeaderSubset},
+				RemoveHeaders: append([]string{t.Header, t.second(), HeaderReason, HeaderRank, HeaderID, HeaderEndpoint, HeaderSubset, HeaderInstance, HeaderInstanceRank}, never...),
 			}},
 		}},
 		ModeOverride: t.noBody(),
@@ -104,12 +112,12 @@ func (t *terms) atHeaders(d router.Decision) *extprocv3.ProcessingResponse {
 func (t *terms) steer(d router.Decision) *extprocv3.HeaderMutation {
 	m := &extprocv3.HeaderMutation{SetHeaders: []*corev3.HeaderValueOption{
 		header(HeaderID, d.ID), header(HeaderReason, string(d.Reason)),
-	}}
+	}, RemoveHeaders: slices.Clone(never)}
 	if t.Mode != Sightline {
 		m.RemoveHeaders = append(m.RemoveHeaders, HeaderSubset)
 	}
 	if len(d.Targets) == 0 {
-		m.RemoveHeaders = append(m.RemoveHeaders, t.Header, t.second(), HeaderRank, HeaderEndpoint)
+		m.RemoveHeaders = append(m.RemoveHeaders, t.Header, t.second(), HeaderRank, HeaderEndpoint, HeaderInstance, HeaderInstanceRank)
 		return m
 	}
 	first, second := d.Targets[0], d.Targets[0]
@@ -124,11 +132,17 @@ func (t *terms) steer(d router.Decision) *extprocv3.HeaderMutation {
 	if t.Mode != Sightline {
 		m.SetHeaders = append(m.SetHeaders, header(HeaderEndpoint, ranked(d)))
 	}
-	if first.Rank >= 0 {
-		m.SetHeaders = append(m.SetHeaders, header(HeaderRank, strconv.Itoa(first.Rank)))
-	} else {
-		m.RemoveHeaders = append(m.RemoveHeaders, HeaderRank)
+	rank, none := HeaderRank, []string{HeaderInstance, HeaderInstanceRank}
+	if first.Instance != "" {
+		rank, none = HeaderInstanceRank, []string{HeaderRank}
+		m.SetHeaders = append(m.SetHeaders, header(HeaderInstance, first.Instance))
 	}
+	if first.Rank >= 0 {
+		m.SetHeaders = append(m.SetHeaders, header(rank, strconv.Itoa(first.Rank)))
+	} else {
+		none = append(none, rank)
+	}
+	m.RemoveHeaders = append(m.RemoveHeaders, none...)
 	return m
 }
 

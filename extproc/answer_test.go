@@ -30,11 +30,14 @@ var ours = &terms{Route: Route{Mode: Sightline, Header: HeaderWorker}}
 func TestSteer(t *testing.T) {
 	a := router.Target{Worker: "a", Addr: "10.0.0.1:8000", Rank: -1}
 	b := router.Target{Worker: "b", Addr: "10.0.0.2:8000", Rank: 3}
+	d := router.Target{Worker: "d", Addr: "10.0.0.7:8000", Rank: 1, Instance: "18446744073709551615"}
+	d2 := router.Target{Worker: "d", Addr: "10.0.0.8:8000", Rank: 1, Instance: "18446744073709551615"}
 	for _, c := range []struct {
 		name    string
 		targets []router.Target
 		want    map[string]string
 	}{
+		{"behind front ends", []router.Target{d, d2}, map[string]string{HeaderWorker: d.Addr, HeaderSecond: d2.Addr, HeaderRank: "-", HeaderInstance: d.Instance, HeaderInstanceRank: "1"}},
 		{"no worker known", nil, map[string]string{HeaderWorker: "-", HeaderSecond: "-", HeaderRank: "-", HeaderEndpoint: "-"}},
 		{"one worker", []router.Target{a}, map[string]string{HeaderWorker: a.Addr, HeaderSecond: a.Addr, HeaderRank: "-"}},
 		{"two workers", []router.Target{a, b}, map[string]string{HeaderWorker: a.Addr, HeaderSecond: b.Addr, HeaderRank: "-"}},
@@ -43,6 +46,11 @@ func TestSteer(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			got := told(ours.steer(router.Decision{ID: "ID1", Reason: router.Exact, Targets: c.targets}))
 			c.want[HeaderID], c.want[HeaderReason] = "ID1", "exact"
+			for _, name := range append([]string{HeaderInstance, HeaderInstanceRank}, never...) {
+				if c.want[name] == "" {
+					c.want[name] = "-"
+				}
+			}
 			for name, v := range c.want {
 				if got[name] != v {
 					t.Errorf("%s: %q, want %q", name, got[name], v)

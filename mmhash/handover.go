@@ -31,6 +31,9 @@ func (m *Model) handOver(md *Medium, endpoint string, body *chat.Skeleton, in *p
 	// At the end of the part, where it counts whatever stands before.
 	if _, to := body.BodyRange(in.Part); to > 0 {
 		item.UUID, item.HasUUID = md.Facts.ID.String(), true
+		if m.Server.Dynamo() {
+			item.UUID = dynamoUUID(md.Facts.ID)
+		}
 		md.edits = append(md.edits, Edit{From: to - 1, To: to - 1, Text: []byte(`,"uuid":` + strconv.Quote(item.UUID))})
 	}
 }

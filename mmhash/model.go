@@ -27,6 +27,7 @@ type Model struct {
 	version  Version
 	names    namer
 	first    *firstSeen
+	dynamo   *block.Dynamo // how blocks are hashed by Dynamo's rule, but for size and seed; nil: by ours
 	warnings []string
 }
 
@@ -65,6 +66,7 @@ func load(name string, st *state, s Server, media *Media, first *firstSeen, like
 	if err != nil {
 		return nil, fmt.Errorf("model %s: %w", name, err)
 	}
+	m.dynamo = dynamoRule(s, m.prompt)
 	if m.names, err = media.namer(s); err != nil {
 		return nil, fmt.Errorf("model %s: %w", name, err)
 	}
@@ -109,6 +111,8 @@ type Prompt struct {
 	Salt     string
 	Exact    bool   // all of the prompt is known and can be hashed
 	Why      string // what kept the prompt from being exact, in words of ours
+
+	dynamo *block.Dynamo // see Model
 }
 
 // Edit replaces body bytes [From, To) by Text.
@@ -136,7 +140,7 @@ func (m *Model) Read(ctx context.Context, endpoint, lora string, req *chat.Reque
 }
 
 func (m *Model) expand(ctx context.Context, endpoint, lora string, req *chat.Request, d *prompt.Draft, dp *prompt.DraftPrompt, out *Prompts) (Prompt, error) {
-	p := Prompt{Rendered: dp.Text, Salt: d.Salt}
+	p := Prompt{Rendered: dp.Text, Salt: d.Salt, dynamo: m.dynamo}
 	found, why, err := m.resolve(ctx, endpoint, lora, req.Body, d, dp.Media)
 	if err != nil {
 		return p, err
@@ -201,6 +205,11 @@ func (p *Prompt) Locals(dst []uint64, blockSize int, lora string) []uint64 {
 	spans := few[:0]
 	for i := range p.Media {
 		spans = append(spans, block.Span{Offset: p.Media[i].Offset, Length: p.Media[i].Length, Name: p.Media[i].Key})
+	}
+	if p.dynamo != nil {
+		d := *p.dynamo
+		d.Size, d.Seed = blockSize, block.DynamoSeed(lora, p.Salt) // a cache salt is its cache namespace
+		return d.Locals(dst, p.IDs[:p.Sure], spans)
 	}
 	return block.Locals(dst, p.IDs[:p.Sure], blockSize, spans, block.SeedFor(lora), block.SaltHash(p.Salt))
 }

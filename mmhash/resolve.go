@@ -275,13 +275,14 @@ func (m *Model) one(ctx context.Context, endpoint, lora string, body *chat.Skele
 	}
 	named := item.HasUUID
 	m.handOver(&md, endpoint, body, in, src, &item)
-	md.Name, md.Named = m.nameOf(&md, src, item)
-	if !md.Named && !item.HasUUID {
+	if m.Server.Dynamo() {
+		m.dynamoName(&md, body, in, item)
+	} else if md.Name, md.Named = m.nameOf(&md, src, item); !md.Named && !item.HasUUID {
 		md.ident = m.ident(&md, d.MMKwargs, d.MediaIOKwargs)
 		md.Name, md.Named = m.Media.learned.name(md.ident)
 		md.learned = md.Named
 	}
-	if md.Named {
+	if md.Named && !m.Server.Dynamo() {
 		md.Key = m.key(md.Name, lora)
 	}
 	if m.Server.TowerLoRA && lora == "" && md.Named && md.Name == "" {

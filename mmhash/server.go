@@ -58,6 +58,12 @@ type Server struct {
 	// the worker may find something else than we did, and would store it under the name.
 	MediaNames string `yaml:"media_names"`
 
+	// BlockHash is the rule of the workers' blocks: sightline, ours, for events that carry tokens; or, for workers whose
+	// events come through NVIDIA Dynamo and carry its hashes ready, dynamo, or dynamo_suffix where its publisher was not
+	// told the picture's token id (TensorRT-LLM's in 1.6). Pictures then have the names that Dynamo knows.
+	BlockHash   string `yaml:"block_hash"`
+	EnableEagle bool   `yaml:"enable_eagle"` // with Dynamo's hashes: the workers draft with EAGLE
+
 	// Clock is what templates that print a date see; nil: time.Now.
 	Clock func() time.Time `yaml:"-"`
 }
@@ -65,7 +71,7 @@ type Server struct {
 // DefaultServer is a vLLM with its defaults.
 func DefaultServer() Server {
 	return Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: 16, ContentFormat: "auto", MMHasher: "blake3",
-		TokenizerMode: "auto", MMProcessorCacheGB: 4, MaxFileSizeMB: 50, TimeZone: "UTC", ClientUUID: "strip", MediaNames: "computed", TrustMMKwargs: false, AutoToolChoice: true}
+		TokenizerMode: "auto", MMProcessorCacheGB: 4, MaxFileSizeMB: 50, TimeZone: "UTC", ClientUUID: "strip", MediaNames: "computed", BlockHash: "sightline", TrustMMKwargs: false, AutoToolChoice: true}
 }
 
 // Check names every value that cannot be, by its key.
@@ -86,6 +92,10 @@ func (s *Server) Check() error {
 	oneOf("tokenizer_mode", s.TokenizerMode, "auto", "mistral")
 	oneOf("client_uuid", s.ClientUUID, "strip", "trust")
 	oneOf("media_names", s.MediaNames, "computed", "injected")
+	oneOf("block_hash", s.BlockHash, "sightline", "dynamo", "dynamo_suffix")
+	if s.EnableEagle && !s.Dynamo() {
+		bad("enable_eagle", "true, but only Dynamo's hashes depend on it (want block_hash: dynamo, or leave it out)")
+	}
 	if s.MediaNames == "injected" {
 		v, err := ParseVersion(s.EngineVersion)
 		if s.Engine != "vllm" || err == nil && !v.AtLeast(0, 11, 0) {
@@ -112,6 +122,9 @@ func (s *Server) Check() error {
 	}
 	return errors.Join(errs...)
 }
+
+// Dynamo tells whether blocks and pictures go by NVIDIA Dynamo's rules.
+func (s *Server) Dynamo() bool { return s.BlockHash == "dynamo" || s.BlockHash == "dynamo_suffix" }
 
 // Kwargs is a JSON object, "" for none. Its keys keep the order of the file: it counts in vLLM's image names.
 type Kwargs string

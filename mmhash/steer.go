@@ -32,6 +32,7 @@ const (
 	inContent                   // a list of content parts
 	inPart                      // one content part
 	inMedia                     // the object that holds a medium's URL or data
+	inNvext                     // NVIDIA Dynamo's extensions
 	nowhere   scope = 0
 )
 
@@ -51,6 +52,15 @@ var steering = map[string]scope{
 	"ec_transfer_params":   inBody | inArgs, // vLLM: the same for encoder outputs
 	"disaggregated_params": inBody | inArgs, // TensorRT-LLM: the same, with an opaque state
 
+	"backend_instance_id": inNvext, // Dynamo's front ends (1.6): the worker
+	"decode_worker_id":    inNvext,
+	"prefill_worker_id":   inNvext,
+	"dp_rank":             inNvext,
+	"prefill_dp_rank":     inNvext,
+	"token_data":          inNvext, // the prompt's tokens, in place of the messages that the blocks are computed from
+	"routing_constraints": inNvext,
+	"router":              inNvext,
+
 	"kv_cache_report_mode": inArgs, // vLLM: "full" tells a request's cached blocks to every event subscriber
 }
 
@@ -59,7 +69,7 @@ const steeringPrefix = "bootstrap_"
 
 // within says which scope the value of a key opens.
 var within = map[scope]map[string]scope{
-	inBody:    {"messages": inList, "input": inList, "system": inContent, "vllm_xargs": inArgs, "extra_args": inArgs},
+	inBody:    {"messages": inList, "input": inList, "system": inContent, "vllm_xargs": inArgs, "extra_args": inArgs, "nvext": inNvext},
 	inMessage: {"content": inContent, "output": inContent},
 	inPart: {"content": inContent, "output": inContent, "image_url": inMedia, "audio_url": inMedia, "input_audio": inMedia,
 		"video_url": inMedia, "image_embeds": inMedia, "audio_embeds": inMedia, "source": inMedia, "file": inMedia},

@@ -12,19 +12,19 @@ import (
 )
 
 // A place where a pair can be put into a body: ‹x at the front of an object, x› at its end.
-var places = map[string]scope{"B": inBody, "A": inArgs, "P": inPart, "M": inMedia}
+var places = map[string]scope{"B": inBody, "A": inArgs, "P": inPart, "M": inMedia, "N": inNvext}
 
 var longURL = "data:image/png;base64," + strings.Repeat("QUJD", 700)
 
 // shapes are the bodies of the APIs that engines serve.
 var shapes = map[string]string{
-	"chat": `{‹B"model":"m","vllm_xargs":{‹A"top":1A›},"messages":[{"role":"system","content":"be kind"},{"role":"user","content":` +
+	"chat": `{‹B"model":"m","vllm_xargs":{‹A"top":1A›},"nvext":{‹N"annotations":[]N›},"messages":[{"role":"system","content":"be kind"},{"role":"user","content":` +
 		`[{‹P"type":"image_url","image_url":{‹M"url":"` + longURL + `"M›}P›},{"type":"text","text":"what?"}]}]B›}`,
 	"one part": `{"model":"m","messages":[{"role":"user","content":{‹P"type":"image_url","image_url":{‹M"url":"` + longURL + `"M›}P›}}]}`,
 	"tools": `{"model":"m","tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{"uuid":{"type":"string"},"kv_transfer_params":{}}}}}],` +
 		`"messages":[{"role":"assistant","content":null,"uuid":"of the client","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":{"uuid":"x","mm_hashes":1}}}]},` +
 		`{"role":"tool","content":[{‹P"type":"image_url","image_url":{‹M"url":"` + longURL + `"M›}P›}]}]B›}`,
-	"completions": `{‹B"model":"m","prompt":["` + strings.Repeat("long ", 400) + `",[1,2,3]],"extra_args":{‹A"top":1A›}B›}`,
+	"completions": `{‹B"model":"m","prompt":["` + strings.Repeat("long ", 400) + `",[1,2,3]],"nvext":{‹N"a":1N›},"extra_args":{‹A"top":1A›}B›}`,
 	"responses": `{‹B"model":"m","input":[{"type":"message","role":"user","content":[{‹P"type":"input_image","detail":"auto","image_url":"` + longURL + `"P›}]},` +
 		`{"type":"function_call_output","call_id":"1","output":[{‹P"type":"input_image","detail":"auto","image_url":"` + longURL + `"P›}]}]B›}`,
 	"messages": `{‹B"model":"m","max_tokens":1,"system":[{‹P"type":"text","text":"be kind"P›}],"messages":[{"role":"user","content":[{‹P"type":"image","source":` +

@@ -36,6 +36,9 @@ type Target struct {
 	Worker string // the configured name, for people and metrics
 	Addr   string // ip:port, what Envoy dials
 	Rank   int    // data-parallel rank; -1: the worker has no ranks
+	// Instance is what the front end at Addr picks the worker by (NVIDIA Dynamo); "": Addr is the worker's own. Then all
+	// targets of a decision have the same: a request can name one.
+	Instance string
 }
 
 // Decision is the router's answer. Targets is empty only if no worker is known (Envoy's fallback then takes the

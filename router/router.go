@@ -200,7 +200,7 @@ func (r *Router) place(d Decision, n named, clean []mmhash.Edit, session string,
 	// An engine always computes the last token, so a prompt that is held whole loses its last block (vLLM).
 	d.CachedTokens = min(max(best.Exact, best.Predicted), max(0, tokens-1)/size*size)
 	d.MatchedBlocks = d.CachedTokens / size
-	d.Targets = targets(slots, ranked)
+	d.Targets = targets(slots, ranked, r.turn.Load())
 	switch {
 	case best.Predicted > best.Exact:
 		d.Reason, d.Why = Predicted, "not confirmed by events yet"
@@ -253,12 +253,24 @@ func (r *Router) encoding(p *mmhash.Prompt, slots []*fleet.Slot, cands []pick.Ca
 	}
 }
 
-// targets lists up to three different workers, in the order of the ranking.
-func targets(slots []*fleet.Slot, ranked []pick.Candidate) []Target {
+// targets lists up to three different places, in the order of the ranking. A worker behind front ends is named in the
+// request, for retries too: then they are the front ends, one after another from turn on, and no worker of another kind.
+func targets(slots []*fleet.Slot, ranked []pick.Candidate, turn uint64) []Target {
 	out := make([]Target, 0, 3)
+	best := slots[ranked[0].Slot]
+	if w := best.Worker; w.Instance != "" {
+		for i := range min(len(w.Frontends), cap(out)) {
+			addr := w.Frontends[(turn+uint64(i))%uint64(len(w.Frontends))]
+			out = append(out, Target{Worker: w.Name, Addr: addr, Rank: best.Rank, Instance: w.Instance})
+		}
+		return out
+	}
 next:
 	for _, c := range ranked {
 		slot := slots[c.Slot]
+		if slot.Worker.Instance != "" {
+			continue
+		}
 		for _, t := range out {
 			if t.Addr == slot.Worker.Addr {
 				continue next
@@ -315,7 +327,7 @@ func (r *Router) byLoad(d Decision, why, model string, req *Request, now time.Ti
 		cands[i] = pick.Candidate{Slot: i, Inflight: load.Inflight, Backlog: load.Backlog, Recent: load.Recent}
 	}
 	ranked := pick.Rank(cands, 8, r.turn.Add(1))
-	d.Targets = targets(slots, ranked)
+	d.Targets = targets(slots, ranked, r.turn.Load())
 	slot := slots[ranked[0].Slot]
 	r.opt.Fleet.Book(d.ID, fleet.Booking{Slot: slot, Note: &note{model: d.Model, worker: slot.Worker.Name, reason: Load}})
 	return d

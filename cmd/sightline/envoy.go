@@ -57,8 +57,8 @@ func envoyYAML(cfg config.Config) ([]byte, error) {
 	o := envoy.Default()
 	o.Listen, o.Admin, o.Sightline, o.BodyLimit = cfg.Envoy.Listen, cfg.Envoy.Admin, cfg.Listen, int(cfg.BodyLimit)
 	o.TokenUsage = cfg.Envoy.TokenUsage
-	if len(cfg.Workers) > 0 {
-		o.Workers = nil
+	if len(cfg.Workers)+len(cfg.Dynamo.Frontends) > 0 {
+		o.Workers = append([]string(nil), cfg.Dynamo.Frontends...)
 		for _, w := range cfg.Workers {
 			o.Workers = append(o.Workers, w.Addr)
 		}

@@ -131,7 +131,7 @@ func startProbe(ctx context.Context, cfg config.Config, reg prometheus.Registere
 func probed(models []router.Model, workers []*fleet.Worker) (list []probe.Worker) {
 	for _, w := range workers {
 		for _, m := range models {
-			if m.Name == w.Model {
+			if m.Name == w.Model && w.Instance == "" { // a front end's answers are not the worker's
 				c := m.Class(w.Class)
 				list = append(list, probe.Worker{Name: w.Name, Addr: w.Addr, Model: m.Name, Names: append([]string{m.Name}, m.Aliases...), Ours: c.Prompts})
 			}

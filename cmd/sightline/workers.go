@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/indexer/dynamo"
 	"github.com/sightline-router/sightline/indexer/feed"
 	"github.com/sightline-router/sightline/indexer/trtllm"
 	"github.com/sightline-router/sightline/internal/config"
@@ -46,7 +47,8 @@ type sources struct {
 }
 
 type member struct {
-	origin int // which finder's; 0: the configuration's own
+	origin int // which finder's; 0: the configuration's own; dynamoOrigin
+	dynamo dynamo.Worker
 	at     discover.Endpoint
 	worker *fleet.Worker
 	slots  []slotFeed
@@ -103,6 +105,10 @@ func startSources(ctx context.Context, cfg config.Config, ix *indexer.Index, fl 
 	s.mu.Lock()
 	s.publish()
 	s.mu.Unlock()
+	if err := s.startDynamo(ctx); err != nil {
+		s.close()
+		return nil, err
+	}
 	for i, f := range finders {
 		first := true
 		s.running.Go(func() {
@@ -230,7 +236,7 @@ func (s *sources) ready() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case len(s.cfg.Workers)+len(s.cfg.Kubernetes.Workers) == 0:
+	case len(s.cfg.Workers)+len(s.cfg.Kubernetes.Workers) == 0 && s.cfg.Dynamo.Plane == "":
 		return errors.New("no workers are configured")
 	case len(s.members) == 0 && s.silent > 0:
 		return errors.New("no worker has been found yet")

@@ -43,6 +43,7 @@ type Config struct {
 	Workers   []Worker `yaml:"workers"`
 	// Kubernetes lists further workers, which come and go.
 	Kubernetes Kubernetes `yaml:"kubernetes"`
+	Dynamo     Dynamo     `yaml:"dynamo"`
 	Envoy      Envoy      `yaml:"envoy"`
 }
 
@@ -181,9 +182,10 @@ func (s Size) MarshalYAML() (any, error) {
 func Default() Config {
 	return Config{
 		Listen: "127.0.0.1:9002", Admin: "127.0.0.1:9903", LogLevel: "info", BodyLimit: 64 << 20, Probe: true, Audit: true,
-		Index: Index{MaxBytes: 2 << 30, PredictedTTL: 20 * time.Second},
-		Media: Media{Budget: 150 * time.Millisecond, MaxBytes: 64 << 20, Relay: Relay{TTL: 2 * time.Minute, MaxBytes: 256 << 20}},
-		Envoy: Envoy{Listen: "127.0.0.1:10000", Admin: "127.0.0.1:9901"},
+		Index:  Index{MaxBytes: 2 << 30, PredictedTTL: 20 * time.Second},
+		Media:  Media{Budget: 150 * time.Millisecond, MaxBytes: 64 << 20, Relay: Relay{TTL: 2 * time.Minute, MaxBytes: 256 << 20}},
+		Dynamo: Dynamo{Namespace: "dynamo", Component: "backend", Endpoint: "generate"},
+		Envoy:  Envoy{Listen: "127.0.0.1:10000", Admin: "127.0.0.1:9901"},
 	}
 }
 
@@ -489,6 +491,7 @@ func (c *Config) check() error {
 		worker(w, path)
 	}
 	c.checkKubernetes(worker, bad)
+	c.checkDynamo(worker, bad)
 	return errors.Join(errs...)
 }
 

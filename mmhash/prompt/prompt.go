@@ -301,6 +301,14 @@ func (m *Model) Sample(f vision.File, options map[string]float64) *vision.Clip {
 	return c
 }
 
+// ImageToken is the id at a picture's positions in the engine's token stream; false where the model has none.
+func (m *Model) ImageToken() (uint32, bool) {
+	if m.vision == nil {
+		return 0, false
+	}
+	return m.vision.EmbedID("image")
+}
+
 // Tokenizer is the model's tokenizer.
 func (m *Model) Tokenizer() *tokenizer.Tokenizer { return m.tok }
 

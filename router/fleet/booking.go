@@ -93,11 +93,11 @@ func (f *Fleet) Confirm(id, addr string) (now, moved *Booking, ok bool) {
 	defer s.Unlock()
 	b := s.open[id]
 	w := f.ByAddr(addr)
-	if b == nil || w == nil {
+	if b == nil || w == nil && !b.Slot.Worker.at(addr) {
 		return nil, nil, false
 	}
 	b.known = true
-	if b.Slot.Worker == w {
+	if b.Slot.Worker == w || b.Slot.Worker.at(addr) {
 		return b, nil, true
 	}
 	was := *b

@@ -8,6 +8,7 @@ package fleet
 import (
 	"math"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,6 +23,15 @@ type Worker struct {
 	Model string // the configured model's name
 	Class string // one of the model's classes; "": the model's own
 	Slots []*Slot
+	// Instance is the worker's id where it has no address of its own but is asked for at one of Frontends (NVIDIA Dynamo:
+	// a pool of its front ends in direct mode). Addr is the first of them then; other workers have it too.
+	Instance  string
+	Frontends []string
+}
+
+// at tells whether a request that went to addr may have gone to this worker.
+func (w *Worker) at(addr string) bool {
+	return w.Instance != "" && slices.Contains(w.Frontends, addr)
 }
 
 // Slot is a worker or one of its data-parallel ranks.
@@ -144,7 +154,9 @@ func (f *Fleet) Set(workers []*Worker) {
 	defer f.setMu.Unlock()
 	st := &state{workers: workers, byAddr: make(map[string]*Worker), byModel: make(map[string][]*Slot)}
 	for _, w := range workers {
-		st.byAddr[w.Addr] = w
+		if w.Instance == "" {
+			st.byAddr[w.Addr] = w
+		}
 		st.byModel[w.Model] = append(st.byModel[w.Model], w.Slots...)
 		st.slots = append(st.slots, w.Slots...)
 	}

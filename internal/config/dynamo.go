@@ -1,0 +1,72 @@
+package config
+
+import (
+	"net/netip"
+	"strings"
+)
+
+// Dynamo finds the workers of an NVIDIA Dynamo deployment, and hears their KV events on its event plane. Off without
+// Plane.
+type Dynamo struct {
+	Plane     string `yaml:"plane"`     // zmq or nats (1.6), or jetstream (before 1.6: workers are shown, not routed)
+	Discovery string `yaml:"discovery"` // the folder of its file discovery (DYN_FILE_KV)
+	NATS      string `yaml:"nats"`      // the server of a NATS plane, such as nats://10.0.0.4:4222
+	Namespace string `yaml:"namespace"`
+	Component string `yaml:"component"`
+	Endpoint  string `yaml:"endpoint"`
+	Model     string `yaml:"model"` // name of one of models; may be left out where there is one
+	Class     string `yaml:"class"`
+	// Frontends are dynamo.frontend --router-mode direct as ip:port, each of them good for every worker.
+	Frontends []string `yaml:"frontends"`
+	// EnginePort: or, where each worker's engine has an HTTP server of its own, its port on the worker's host.
+	EnginePort int `yaml:"engine_port"`
+}
+
+// Worker is what all its workers have in common.
+func (d *Dynamo) Worker() *Worker { return &Worker{Model: d.Model, Class: d.Class} }
+
+func (c *Config) checkDynamo(worker func(w *Worker, path string), bad func(path, format string, args ...any)) {
+	d := &c.Dynamo
+	if d.Plane == "" {
+		if d.Discovery != "" || len(d.Frontends) > 0 || d.NATS != "" {
+			bad("dynamo.plane", "missing (want zmq, nats or jetstream)")
+		}
+		return
+	}
+	switch {
+	case d.Plane != "zmq" && d.Plane != "nats" && d.Plane != "jetstream":
+		bad("dynamo.plane", "%q is not known (want zmq, nats or jetstream)", d.Plane)
+	case d.Plane != "zmq" && d.NATS == "":
+		bad("dynamo.nats", "missing (want the server of the %s plane, such as nats://10.0.0.4:4222)", d.Plane)
+	case d.Plane != "jetstream" && d.Discovery == "":
+		bad("dynamo.discovery", "missing (want the folder of --discovery-backend file, DYN_FILE_KV)")
+	}
+	for key, name := range map[string]string{"namespace": d.Namespace, "component": d.Component, "endpoint": d.Endpoint} {
+		if name == "" || len(name) > 255 || strings.ContainsAny(name, "/ ") {
+			bad("dynamo."+key, "%q is no name", name)
+		}
+	}
+	for i, f := range d.Frontends {
+		if a, err := netip.ParseAddrPort(f); err != nil || a.Port() == 0 || a.Addr().Zone() != "" {
+			bad("dynamo.frontends", "[%d] %q is not what Envoy can dial (want ip:port, such as 10.0.0.7:8000)", i, f)
+		}
+	}
+	if d.EnginePort < 0 || d.EnginePort > 65535 || d.EnginePort > 0 && len(d.Frontends) > 0 {
+		bad("dynamo.engine_port", "%d: want a port up to 65535, and no frontends beside it", d.EnginePort)
+	}
+	w := d.Worker()
+	worker(w, "dynamo")
+	d.Model = w.Model
+	s, ok := c.ClassOf(w)
+	if !ok {
+		return
+	}
+	switch {
+	case !s.Dynamo():
+		bad("dynamo", "the events of its workers carry Dynamo's own hashes: want block_hash: dynamo for the model %q", d.Model)
+	case s.MediaNames == "computed" && d.EnginePort > 0:
+		bad("dynamo.engine_port", "without Dynamo's front end its events know no image by a name that can be computed (want media_names: injected)")
+	case s.MediaNames == "computed" && c.Media.Relay.Listen != "":
+		bad("media.relay", "Dynamo names an image by its URL, and the relay's are new each time (want media_names: injected)")
+	}
+}

@@ -1,0 +1,67 @@
+package mmhash
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/sightline-router/sightline/mmhash/block"
+	"github.com/sightline-router/sightline/mmhash/chat"
+	"github.com/sightline-router/sightline/mmhash/media"
+	"github.com/sightline-router/sightline/mmhash/media/name"
+	"github.com/sightline-router/sightline/mmhash/prompt"
+)
+
+// What a worker behind NVIDIA Dynamo (1.6) calls a picture. Its frontend names pictures by their URLs, XXH3-64 of the exact
+// text, or of the whole data URL, and marks the name for its own events by 48 zeros; only names with that mark enter block
+// hashes. So one picture behind two URLs has two names, unless it travels under a uuid of that form, which the frontend
+// hands on to vLLM: with media_names: injected that is the content id's first 16 digits.
+
+const dynamoMark = "000000000000000000000000000000000000000000000000"
+
+// dynamoUUID is a content id in the form that Dynamo counts.
+func dynamoUUID(id media.ContentID) string { return id.String()[:16] + dynamoMark }
+
+// dynamoName gives md the name that Dynamo's events know it by, if they know it. The content id becomes the alias, so that
+// what was seen behind another URL still counts for affinity.
+func (m *Model) dynamoName(md *Medium, body *chat.Skeleton, in *prompt.Medium, item name.Item) {
+	switch {
+	case item.HasUUID:
+		if len(item.UUID) != 64 || !strings.HasSuffix(item.UUID, dynamoMark) {
+			return // such a name does not count, and the picture leaves no mark in the hashes
+		}
+		n, err := strconv.ParseUint(item.UUID[:16], 16, 64)
+		if err != nil {
+			return
+		}
+		md.Name, md.Named, md.Key = item.UUID, true, n
+		return
+	case len(md.edits) > 0:
+		return // the relay's URL: new with each request
+	case schemeOf(body.Raw(in.Source)) == "data":
+		md.Name = media.DynamoName(body.Raw(in.Source))
+	default:
+		text, ok := body.String(in.Source)
+		if !ok {
+			return
+		}
+		md.Name = name.Dynamo(text)
+	}
+	n, err := strconv.ParseUint(md.Name, 16, 64)
+	if err != nil {
+		return
+	}
+	md.Alias = md.Key // of the content
+	md.Named, md.Key = true, n
+}
+
+// dynamoRule is how a model's blocks are hashed by Dynamo's rule; nil where they go by ours.
+func dynamoRule(s Server, p *prompt.Model) *block.Dynamo {
+	if !s.Dynamo() {
+		return nil
+	}
+	d := &block.Dynamo{Eagle: s.EnableEagle}
+	if s.BlockHash == "dynamo" {
+		d.ImageToken, d.Pads = p.ImageToken()
+	}
+	return d
+}
