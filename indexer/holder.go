@@ -15,7 +15,8 @@ type holder struct {
 	counting bool
 	hint     int
 	held     atomic.Int64
-	partial  atomic.Bool
+	partial  atomic.Bool // blocks were dropped for lack of memory
+	untold   atomic.Bool // MarkPartial
 
 	mu     sync.Mutex // the budget may drop another holder's blocks
 	gone   bool

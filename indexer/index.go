@@ -179,14 +179,25 @@ func (x *Index) HeldBlocks(id Holder) int {
 	return 0
 }
 
-// Partial says whether blocks of a holder were dropped for lack of memory since it joined or was last cleared. What the
-// index says of it is then a lower bound, and unknown parents and removals are to be expected.
+// Partial says whether a holder may hold more than the index knows: blocks were dropped for lack of memory since it joined
+// or was last cleared, or MarkPartial said so. What the index says of it is then a lower bound, and unknown parents and
+// removals are to be expected.
 func (x *Index) Partial(id Holder) bool {
 	if list := *x.holders.Load(); int(id) < len(list) && list[id] != nil {
-		return list[id].partial.Load()
+		return list[id].lowerBound()
 	}
 	return false
 }
+
+// MarkPartial notes whether a holder may hold blocks of which the index was not told: events were lost, or it joined
+// late. Clear does not change it.
+func (x *Index) MarkPartial(id Holder, partial bool) {
+	if list := *x.holders.Load(); int(id) < len(list) && list[id] != nil {
+		list[id].untold.Store(partial)
+	}
+}
+
+func (h *holder) lowerBound() bool { return h.partial.Load() || h.untold.Load() }
 
 // Stats is the index's size and what it had to drop.
 type Stats struct {
@@ -209,7 +220,7 @@ func (x *Index) Stats() Stats {
 		}
 		s.Holders++
 		s.Blocks += h.held.Load()
-		if h.partial.Load() {
+		if h.lowerBound() {
 			s.Partial++
 		}
 	}

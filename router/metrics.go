@@ -15,7 +15,7 @@ type metrics struct {
 	prompt    *prometheus.CounterVec // tokens by model
 	cached    *prometheus.CounterVec // tokens predicted as cached, by model and reason
 	outcomes  *prometheus.CounterVec // worker, code class
-	told      *prometheus.CounterVec // the engine's own cached tokens against ours: equal, fewer, more
+	told      *prometheus.CounterVec // the engine's own cached tokens against ours: equal, fewer, more, more_than_bound
 	promised  *prometheus.CounterVec // the engine's own prompt tokens against ours: equal, differs
 	removed   *prometheus.CounterVec // fields taken out of bodies, by the table's name
 	moved     prometheus.Counter
@@ -76,6 +76,9 @@ func (m *metrics) ended(n *note, o Outcome) {
 			verdict = "fewer"
 		} else if o.CachedTokens > n.cached {
 			verdict = "more"
+			if n.bound {
+				verdict = "more_than_bound" // as was to be expected
+			}
 		}
 		m.told.WithLabelValues(n.model, verdict).Inc()
 	}

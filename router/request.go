@@ -48,14 +48,17 @@ type Decision struct {
 	Model   string   // the pool's model name, never client text
 	Targets []Target // ranked, best first, at most three
 	Reason  Reason
-	// Why names what kept the decision from the step above, such as "model unknown"; empty for Exact. Never holds
+	// Why names what kept the decision from the step above, such as "model unknown"; for Exact only what keeps it from being
+	// certain. Never holds
 	// client text.
 	Why           string
 	PromptTokens  int // 0: not known
 	CachedTokens  int // predicted to be cached on Targets[0]
 	MatchedBlocks int
-	Refuse        *Refusal
-	Edits         []Edit
+	// Partial: the index does not know all that Targets[0] holds. CachedTokens is a lower bound.
+	Partial bool
+	Refuse  *Refusal
+	Edits   []Edit
 }
 
 // Refusal answers the client at once instead of routing.

@@ -48,6 +48,9 @@ type Options struct {
 	Log          *zap.Logger           // nil: silent
 	Metrics      prometheus.Registerer // nil: none
 	Now          func() time.Time      // nil: time.Now
+	// Resync, if set, is called when a slot has found less than its events promised again and again: what the index has of
+	// it is in doubt. It must not block.
+	Resync func(*fleet.Slot)
 }
 
 // Router decides. Safe for concurrent use.
@@ -56,6 +59,7 @@ type Router struct {
 	names     map[string]named
 	predicted *predictions
 	seen      *sightings
+	suspects  suspects
 	recent    *recent
 	turn      atomic.Uint64
 	metrics   *metrics
@@ -211,6 +215,9 @@ func (r *Router) place(d Decision, n named, clean []mmhash.Edit, session string,
 	default:
 		d.Reason, d.Why = Load, "no block held"
 	}
+	if d.Partial = r.opt.Index.Partial(slots[best.Slot].Holder); d.Partial && d.Why == "" {
+		d.Why = "a lower bound: the worker is known in part"
+	}
 	if !p.Exact {
 		d.Why = p.Why
 	}
@@ -292,13 +299,14 @@ type note struct {
 	chain  []uint64 // the same, chained
 	from   int      // blocks that events proved at the decision
 	cached int      // tokens predicted to be cached; -1: it went to another worker
+	bound  bool     // cached is a lower bound
 	size   int      // tokens a block
 	usage  int      // prompt tokens that the engine will report; 0: not known
 }
 
 func (r *Router) book(d Decision, slot *fleet.Slot, best pick.Candidate, p *mmhash.Prompt, s *scratch, size int, now time.Time) *note {
 	held := best.Exact / size
-	nt := &note{model: d.Model, worker: slot.Worker.Name, reason: d.Reason, from: held, cached: d.CachedTokens, usage: s.usage}
+	nt := &note{model: d.Model, worker: slot.Worker.Name, reason: d.Reason, from: held, cached: d.CachedTokens, bound: d.Partial, usage: s.usage}
 	both := slices.Concat(s.locals, s.chain)
 	nt.locals, nt.chain, nt.size = both[:len(s.locals)], both[len(s.locals):], size
 	r.predicted.add(uint32(slot.Holder), nt.chain, nt.from, now)
@@ -367,6 +375,9 @@ func (r *Router) Observe(o Outcome) {
 			// The engine found less than its events promised (a reset that it has not told yet): what it did not find goes.
 			n, _ := r.opt.Index.Drop(b.Slot.Holder, nt.locals, o.CachedTokens/nt.size)
 			r.metrics.corrected.Add(float64(n))
+			if r.suspects.note(b.Slot.Holder, r.opt.Now()) && r.opt.Resync != nil {
+				r.opt.Resync(b.Slot)
+			}
 		}
 		r.opt.Audit.End(o.ID, o.Code == http.StatusOK)
 		r.metrics.ended(nt, o)

@@ -37,6 +37,11 @@ type explainCmd struct {
 	Set           []string  `sep:"none" help:"key=value for any other key of a model's configuration. Repeatable."`
 	Now           time.Time `help:"Date that templates print, such as 2026-11-21T00:00:00Z; default: now."`
 	JSONL         bool      `name:"jsonl" help:"One JSON object a line."`
+
+	Class  string `help:"One of the model's classes in the configuration; default: the model's own keys."`
+	Index  string `xor:"from" help:"Instead of requests, print what is held by a worker: a running Sightline's admin address such as http://127.0.0.1:9903, or a file with what its /index gave."`
+	Worker string `help:"With --index: the worker's name."`
+	Rank   int    `help:"With --index: the worker's data-parallel rank."`
 }
 
 // explained is one line of --jsonl. Checkers read it: keep the names.
@@ -70,6 +75,11 @@ type mmItem struct {
 }
 
 func (c *explainCmd) Run(ctx context.Context) error {
+	if c.Index != "" {
+		out := bufio.NewWriterSize(os.Stdout, 1<<16)
+		defer out.Flush()
+		return c.showIndex(ctx, out)
+	}
 	m, err := c.model()
 	if err != nil {
 		return err
@@ -129,6 +139,11 @@ func (c *explainCmd) model() (*explainModel, error) {
 		if !found {
 			return nil, fmt.Errorf("--model %q is none of the %d models in %s", c.Model, len(cfg.Models), c.Config)
 		}
+		class, ok := mc.Class(c.Class)
+		if !ok {
+			return nil, fmt.Errorf("--class %q is no class of model %q", c.Class, mc.Name)
+		}
+		mc.Dir, mc.Server = class.Dir, class.Server
 	case c.ModelDir != "":
 		mc.Dir, mc.Name = c.ModelDir, filepath.Base(c.ModelDir)
 	default:

@@ -88,7 +88,7 @@ func serve(ctx context.Context, cfg config.Config, models []router.Model, media 
 		go au.Run(ctx)
 	}
 	prober := startProbe(ctx, cfg, reg, log)
-	sources, err := startSources(ctx, cfg, ix, fl, au, log, func(now []*fleet.Worker) { prober.Set(probed(models, now)) })
+	sources, err := startSources(ctx, cfg, ix, fl, au, reg, log, func(now []*fleet.Worker) { prober.Set(probed(models, now)) })
 	if err != nil {
 		return err
 	}
@@ -102,7 +102,8 @@ func serve(ctx context.Context, cfg config.Config, models []router.Model, media 
 	}
 	defer relayed.Close()
 	watchModels(ctx, models, reg, log, prober.Again)
-	r := router.New(router.Options{Models: models, Fleet: fl, Index: ix, Audit: au, PredictedTTL: cfg.Index.PredictedTTL, Log: log, Metrics: reg})
+	r := router.New(router.Options{Models: models, Fleet: fl, Index: ix, Audit: au, PredictedTTL: cfg.Index.PredictedTTL, Log: log, Metrics: reg,
+		Resync: func(slot *fleet.Slot) { sources.resync(func(s *fleet.Slot) bool { return s == slot }, fewerCached) }})
 	secure, err := cfg.TLS.Server()
 	if err != nil {
 		return err
@@ -122,7 +123,10 @@ func serve(ctx context.Context, cfg config.Config, models []router.Model, media 
 	if cfg.Admin != "" {
 		web := &http.Server{ReadHeaderTimeout: 5 * time.Second, Handler: admin.Handler(admin.State{
 			Version: version, Router: r, Gatherer: reg, Workers: func() []admin.Worker { return sources.rows(ix) }, Probe: prober, Audit: au,
-			Ready: sources.ready,
+			Ready: sources.ready, Snapshot: sources.snapshot,
+			Resync: func(worker string) int {
+				return sources.resync(func(s *fleet.Slot) bool { return s.Worker.Name == worker }, byHand)
+			},
 		})}
 		alis, err := net.Listen("tcp", cfg.Admin)
 		if err != nil {

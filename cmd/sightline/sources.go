@@ -31,10 +31,10 @@ func (s *sources) listen(wc *config.Worker, drain *trtllm.Drain, slot *fleet.Slo
 		if err != nil {
 			return nil, err
 		}
-		return feed.Start(feed.Options{Source: src, Decoder: decoderOf(class.Engine, s.audit != nil), Sink: sink, BlockSize: size, Idle: idleProbe(src),
+		return feed.Start(feed.Options{Source: src, Decoder: decoderOf(class.Engine, s.audit != nil), Sink: sink, BlockSize: size, OtherSize: s.otherSize(wc, size), Idle: idleProbe(src),
 			Stored: audited(s.audit, slot.Holder)}), nil
 	case wc.Events.NATS:
-		return s.nats.listen(wc.Name, rank, feed.Options{Sink: sink, BlockSize: size, Stored: audited(s.audit, slot.Holder)}), nil
+		return s.nats.listen(wc.Name, rank, feed.Options{Sink: sink, BlockSize: size, OtherSize: s.otherSize(wc, size), Stored: audited(s.audit, slot.Holder)}), nil
 	}
 	return nil, nil
 }
@@ -75,11 +75,11 @@ func (s *sources) rows(ix *indexer.Index) (rows []admin.Worker) {
 	now := time.Now()
 	for _, f := range s.slotFeeds() {
 		load := f.slot.Load(now)
-		r := admin.Worker{Name: f.slot.Worker.Name, Addr: f.slot.Worker.Addr, Model: f.slot.Worker.Model, Rank: f.slot.Rank,
+		r := admin.Worker{Name: f.slot.Worker.Name, Addr: f.slot.Worker.Addr, Model: f.slot.Worker.Model, Class: f.slot.Worker.Class, Rank: f.slot.Rank,
 			Blocks: ix.HeldBlocks(f.slot.Holder), Inflight: load.Inflight, Backlog: load.Backlog, Events: "none"}
 		if f.feed != nil {
 			st := f.feed.Stats()
-			r.Events, r.Batches, r.Partial = "waiting", st.Batches, st.Partial
+			r.Events, r.Batches, r.Partial, r.OtherSize = "waiting", st.Batches, st.Partial || ix.Partial(f.slot.Holder), st.OtherSize
 			if st.Connected {
 				r.Events = "live"
 			}

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
 	"github.com/sightline-router/sightline/indexer"
@@ -37,6 +38,7 @@ type sources struct {
 	changed func([]*fleet.Worker) // told of every worker set that the fleet gets
 	audit   *audit.Auditor        // nil: none
 	nats    *natsLink             // nil: none is used
+	resyncs *prometheus.CounterVec
 
 	stop    context.CancelFunc
 	running sync.WaitGroup
@@ -67,8 +69,8 @@ type finder interface {
 }
 
 // startSources takes up the workers of a configuration and starts the finders of the others. Close it.
-func startSources(ctx context.Context, cfg config.Config, ix *indexer.Index, fl *fleet.Fleet, au *audit.Auditor, log *zap.Logger, changed func([]*fleet.Worker)) (*sources, error) {
-	s := &sources{cfg: cfg, index: ix, fleet: fl, audit: au, log: log, changed: changed}
+func startSources(ctx context.Context, cfg config.Config, ix *indexer.Index, fl *fleet.Fleet, au *audit.Auditor, reg prometheus.Registerer, log *zap.Logger, changed func([]*fleet.Worker)) (*sources, error) {
+	s := &sources{cfg: cfg, index: ix, fleet: fl, audit: au, log: log, changed: changed, resyncs: newResyncs(reg)}
 	ctx, s.stop = context.WithCancel(ctx)
 	var err error
 	if s.nats, err = startNATS(cfg, log); err != nil {

@@ -43,6 +43,7 @@ func (f *Feed) apply(m Message) error {
 			}
 			if e.BlockSize != size {
 				otherSize += len(e.Handles)
+				f.otherSize(e.BlockSize)
 				continue
 			}
 			media = media || e.MediaUnknown && e.Tier == event.GPU
@@ -96,6 +97,15 @@ func (f *Feed) apply(m Message) error {
 	s.BlockSize, s.Rank = size, batch.Rank
 	s.LastSeq, s.Epoch, s.Partial = m.Seq, m.Epoch, f.partial
 	return nil
+}
+
+// otherSize notes a block size that this rank should not have, and tells of it once.
+func (f *Feed) otherSize(tokens int) {
+	news := false
+	f.note(func(s *Stats) { news, s.OtherSize = s.OtherSize != tokens, tokens })
+	if news && f.o.OtherSize != nil {
+		f.o.OtherSize(tokens)
+	}
 }
 
 // done tells the sink and the stats of a change outside a batch.

@@ -73,6 +73,9 @@ type Options struct {
 	// Stored, if set, sees every stored event before it is applied, in the feed's goroutine: for audit and learning. The
 	// event is good until it returns.
 	Stored func(*event.Event)
+	// OtherSize, if set, is told of each block size but BlockSize that events carry, when it changes, in the feed's
+	// goroutine.
+	OtherSize func(tokens int)
 	// Idle is how long a silent publisher is believed to be unchanged; then its last message is asked for again, which
 	// shows a restart or a lost message. 0: never. Only for sources whose Replay is cheap.
 	Idle time.Duration
@@ -99,6 +102,7 @@ type Feed struct {
 	mu    sync.Mutex
 	queue queue
 	stats Stats
+	doubt bool // Resync was called
 
 	order
 	offload offload
@@ -134,6 +138,16 @@ func (f *Feed) Offer(m Message) {
 	if !f.queue.push(m) {
 		f.stats.Drops++
 	}
+	f.mu.Unlock()
+	f.signal()
+}
+
+// Resync says that what is known of the worker has turned out wrong: it is asked for everything anew, and what is known
+// goes when the answer comes, or at once where there is nothing to ask. It does not wait.
+func (f *Feed) Resync() {
+	f.mu.Lock()
+	f.doubt = true
+	f.stats.Resyncs++
 	f.mu.Unlock()
 	f.signal()
 }
@@ -180,6 +194,16 @@ func (f *Feed) work(ctx context.Context) {
 				check.Reset(next)
 			}
 		case <-f.wake:
+			f.mu.Lock()
+			doubt := f.doubt
+			f.doubt = false
+			f.mu.Unlock()
+			if doubt {
+				f.resync(ctx)
+				if next := f.nextCheck(f.o.Idle); next > 0 {
+					check.Reset(next)
+				}
+			}
 			for more := true; more && ctx.Err() == nil; {
 				f.mu.Lock()
 				m, up, lost := f.queue.pop()

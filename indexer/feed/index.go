@@ -37,8 +37,8 @@ func (s *IndexSink) Clear() { _ = s.index.Clear(s.holder) }
 // Load implements Sink.
 func (s *IndexSink) Load(snapshot []byte) error { return s.index.Load(s.holder, snapshot) }
 
-// Done implements Sink; the index needs no batches.
-func (s *IndexSink) Done(bool) {}
+// Done implements Sink: the index knows of a worker that may hold more than it told.
+func (s *IndexSink) Done(partial bool) { s.index.MarkPartial(s.holder, partial) }
 
 // Leave implements Sink.
 func (s *IndexSink) Leave() { _ = s.index.Leave(s.holder) }

@@ -128,6 +128,20 @@ func (f *Feed) forget() {
 	f.done()
 }
 
+// resync replaces what is known by what the publisher tells from its start. What it no longer has of that makes the rank
+// partial.
+func (f *Feed) resync(ctx context.Context) {
+	if !f.settled || f.next == 0 {
+		return // nothing is known
+	}
+	f.partial, f.owed, f.wait, f.not = true, true, 0, time.Time{}
+	f.done()
+	if !f.catchUp(ctx) && f.wait == 0 { // nobody to ask, or it would be tried again
+		f.owed = false
+		f.forget()
+	}
+}
+
 // catchUp asks the publisher for everything from the last message applied on, and finds out whether it is the one that
 // we knew. It reports whether an answer came.
 func (f *Feed) catchUp(ctx context.Context) bool {

@@ -14,6 +14,7 @@ type Stats struct {
 	Drops      uint64 // messages that found the queue full
 	Stale      uint64 // messages of a publisher that a newer one has replaced
 	Replays    uint64 // answered
+	Resyncs    uint64 // asked for, because what was known turned out wrong
 
 	DecodeErrors   uint64 // messages that could not be read
 	ReplayErrors   uint64
@@ -30,6 +31,7 @@ type Stats struct {
 	MediaUnknown bool
 
 	BlockSize   int // tokens; 0: not known yet
+	OtherSize   int // the last other one that events carried; 0: none did
 	Rank        int // as the publisher says; -1: it does not
 	Epoch       uint64
 	LastSeq     uint64

@@ -4,14 +4,16 @@
 //	/metrics     Prometheus
 //	/healthz     200 while the process lives; /readyz: 200 once it can decide
 //	/decisions   the last decisions as JSON (?n=20, ?id=…)
-//	/workers     the workers as JSON
 //	/audit       the last requests that were not stored as predicted, as JSON
+//	/workers     the workers as JSON; POST /workers/resync?worker=… has one tell everything anew
+//	/index       what the index has of a worker-rank, as a snapshot of package indexer: ?worker=…&rank=0
 //	/probes      what workers answered when asked for their tokens and settings, as JSON; POST asks them again
 //
 // Nothing here shows a prompt, an image or a key. Bind it to loopback or a private network: it has no login.
 package admin
 
 import (
+	"cmp"
 	_ "embed"
 	"encoding/json"
 	"html/template"
@@ -35,6 +37,7 @@ type Worker struct {
 	Name      string  `json:"name"`
 	Addr      string  `json:"addr"`
 	Model     string  `json:"model"`
+	Class     string  `json:"class,omitempty"`
 	Rank      int     `json:"rank"` // -1: none
 	Blocks    int     `json:"blocks_held"`
 	Partial   bool    `json:"partial"` // some of its blocks are not known here
@@ -43,6 +46,7 @@ type Worker struct {
 	Events    string  `json:"events"` // live, waiting, none
 	Batches   uint64  `json:"event_batches"`
 	LastEvent string  `json:"last_event,omitempty"`
+	OtherSize int     `json:"other_block_size,omitempty"` // its events carry blocks of this size, not of the configured one
 }
 
 // State is where the page gets its facts from.
@@ -51,6 +55,8 @@ type State struct {
 	Ready    func() error // nil once decisions can be taken
 	Router   *router.Router
 	Workers  func() []Worker
+	Resync   func(worker string) int                                    // starts a worker's feeds anew, and says how many
+	Snapshot func(worker string, rank int) (snapshot []byte, err error) // rank 0 where it has none
 	Gatherer prometheus.Gatherer
 	Probe    *probe.Prober  // nil: none
 	Audit    *audit.Auditor // nil: none
@@ -90,6 +96,27 @@ func Handler(s State) http.Handler {
 	})
 	mux.HandleFunc("GET /workers", func(w http.ResponseWriter, r *http.Request) { answer(w, s.Workers()) })
 	mux.HandleFunc("GET /audit", func(w http.ResponseWriter, r *http.Request) { answer(w, s.Audit.Findings()) })
+	mux.HandleFunc("POST /workers/resync", func(w http.ResponseWriter, r *http.Request) {
+		if s.Resync(r.FormValue("worker")) == 0 {
+			http.Error(w, "no such worker with KV events (want ?worker=NAME)", http.StatusNotFound)
+			return
+		}
+		w.WriteHeader(http.StatusAccepted)
+	})
+	mux.HandleFunc("GET /index", func(w http.ResponseWriter, r *http.Request) {
+		rank, err := strconv.Atoi(cmp.Or(r.FormValue("rank"), "0"))
+		if err != nil {
+			http.Error(w, "rank is no number", http.StatusBadRequest)
+			return
+		}
+		snapshot, err := s.Snapshot(r.FormValue("worker"), rank)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusNotFound)
+			return
+		}
+		w.Header().Set("Content-Type", "application/octet-stream")
+		_, _ = w.Write(snapshot)
+	})
 	if s.Probe != nil {
 		mux.HandleFunc("GET /probes", func(w http.ResponseWriter, r *http.Request) { answer(w, s.Probe.Results()) })
 		mux.HandleFunc("POST /probes", func(w http.ResponseWriter, r *http.Request) {

@@ -1,0 +1,49 @@
+package router
+
+import (
+	"sync"
+	"time"
+
+	"github.com/sightline-router/sightline/indexer"
+)
+
+// An engine that finds less than its own events promised has lost something that it has not told. One such answer may be
+// an eviction between the decision and the prefill, and only its chain is dropped. When it happens again and again on one
+// slot, the index is wrong about it, and the slot's feed starts anew.
+const (
+	doubts      = 3                // answers
+	doubtWindow = time.Minute      // within which they must fall
+	doubtRest   = 10 * time.Minute // the shortest time between two resyncs of a slot
+)
+
+// suspects counts those answers by slot.
+type suspects struct {
+	mu sync.Mutex
+	by map[indexer.Holder]*suspect
+}
+
+type suspect struct {
+	at   [doubts]time.Time // the last ones, oldest first
+	rest time.Time         // no resync before
+}
+
+// note takes one such answer down and reports whether it is time for a resync.
+func (s *suspects) note(slot indexer.Holder, now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.by == nil {
+		s.by = make(map[indexer.Holder]*suspect)
+	}
+	one := s.by[slot]
+	if one == nil {
+		one = new(suspect)
+		s.by[slot] = one
+	}
+	copy(one.at[:], one.at[1:])
+	one.at[doubts-1] = now
+	if one.at[0].IsZero() || now.Sub(one.at[0]) > doubtWindow || now.Before(one.rest) {
+		return false
+	}
+	one.at, one.rest = [doubts]time.Time{}, now.Add(doubtRest)
+	return true
+}

@@ -1,0 +1,82 @@
+package router
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/sightline-router/sightline/router/fleet"
+)
+
+// A worker that finds less than it told again and again is asked anew, and not again for a while.
+func TestDoubtedWorkerIsAskedAnew(t *testing.T) {
+	w := newWorld(t, 2)
+	var asked []string
+	w.opt.Resync = func(s *fleet.Slot) { asked = append(asked, s.Worker.Name) }
+	seed := uint64(0)
+	less := func(worker, times int, apart time.Duration) {
+		t.Helper()
+		for range times {
+			seed++
+			body := chatBody("m", fmt.Sprintf("%q", text(100, 1000+seed)))
+			w.stores(worker, body)
+			d := w.decide(body)
+			if d.Reason != Exact || d.Targets[0].Worker != fmt.Sprint("w", worker) {
+				t.Fatalf("%+v", d)
+			}
+			w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: 0})
+			w.now = w.now.Add(apart)
+		}
+	}
+	less(0, 2, time.Second)
+	less(1, 2, time.Second)
+	if len(asked) > 0 {
+		t.Errorf("%v asked after two answers each", asked)
+	}
+	less(1, 1, time.Second)
+	if fmt.Sprint(asked) != "[w1]" {
+		t.Errorf("%v asked, want w1", asked)
+	}
+	less(1, 9, time.Second)
+	if len(asked) != 1 {
+		t.Errorf("%v asked: the second time within ten minutes", asked)
+	}
+	w.now = w.now.Add(doubtRest)
+	less(0, 6, 31*time.Second)
+	if len(asked) != 1 {
+		t.Errorf("%v asked: three answers within a minute never came", asked)
+	}
+	less(1, 3, time.Second)
+	if fmt.Sprint(asked) != "[w1 w1]" {
+		t.Errorf("%v asked, want w1 once more after ten minutes", asked)
+	}
+}
+
+// What is known of a worker in part is a lower bound, and a better answer than predicted is no surprise.
+func TestPartialWorkerIsALowerBound(t *testing.T) {
+	w := newWorld(t, 1)
+	body := chatBody("m", fmt.Sprintf("%q", text(300, 8)))
+	w.stores(0, body)
+	w.index.MarkPartial(w.slots[0].Holder, true)
+	d := w.decide(body)
+	if d.Reason != Exact || !d.Partial || d.Why != "a lower bound: the worker is known in part" {
+		t.Errorf("%+v", d)
+	}
+	if r, _ := w.Decision(d.ID); !r.Partial {
+		t.Errorf("%+v", r)
+	}
+	w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: d.CachedTokens + 16})
+	all, err := w.metrics.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range all {
+		if f.GetName() == "sightline_cached_tokens_reported_total" {
+			if got := f.GetMetric()[0].GetLabel()[1].GetValue(); len(f.GetMetric()) != 1 || got != "more_than_bound" {
+				t.Errorf("counted as %s", got)
+			}
+			return
+		}
+	}
+	t.Error("not counted")
+}
