@@ -1,0 +1,97 @@
+package block
+
+import (
+	"slices"
+	"testing"
+)
+
+var pads = [4]uint64{23533869762612420, 1115227388442326932, 406705440234023321, 2100304651902599146}
+
+// ids is a prompt as SGLang sends it: the slow way that Wides is judged by.
+func ids(tokens []uint32, runs []Run) (out []uint64) {
+	for i, t := range tokens {
+		id := uint64(t)
+		for _, r := range runs {
+			if i >= r.Offset && i < r.Offset+r.Length {
+				id = r.Pads[(i-r.Offset)%4]
+			}
+		}
+		out = append(out, id)
+	}
+	return out
+}
+
+// A request's blocks are those of an event that carries the same ids, at every page size, salted or not, in pairs or not.
+func TestWidesAreBlocksOfIDs(t *testing.T) {
+	tokens := make([]uint32, 300)
+	for i := range tokens {
+		tokens[i] = uint32(i * 7919 % 150000)
+	}
+	low := [4]uint64{163254319, 163254319, 163254319, 163254319}
+	runs := []Run{{3, 21, pads}, {24, 5, low}, {90, 133, pads}}
+	sent := ids(tokens, runs)
+	for _, size := range []int{1, 2, 16, 64, 100} {
+		for _, salt := range []uint64{0, SaltHash("tenant-a")} {
+			for _, width := range []int{size, size + 1} {
+				var want []uint64
+				for at := 0; at+width <= len(sent); at += size {
+					first := uint64(0)
+					if at == 0 {
+						first = salt
+					}
+					want = append(want, Wide(nil, sent[at:at+width], Seed, first))
+				}
+				if got := Wides(nil, tokens, size, runs, Seed, salt, width > size); !slices.Equal(got, want) {
+					t.Errorf("page size %d, width %d, salt %d: not the blocks of the ids", size, width, salt)
+				}
+			}
+		}
+	}
+}
+
+// Text has one hash whatever the engine; a picture, its place and its pads' order change it.
+func TestWide(t *testing.T) {
+	tokens := make([]uint32, 64)
+	for _, salt := range []uint64{0, SaltHash("tenant-a")} {
+		if !slices.Equal(Wides(nil, tokens, 16, nil, Seed, salt, false), Locals(nil, tokens, 16, nil, Seed, salt)) {
+			t.Error("text differs from the rule of the other engines")
+		}
+	}
+	plain := Wides(nil, tokens, 16, nil, Seed, 0, false)
+	one := Wides(nil, tokens, 16, []Run{{17, 4, pads}}, Seed, 0, false)
+	two := Wides(nil, tokens, 16, []Run{{18, 4, pads}}, Seed, 0, false)
+	for i, changed := range []bool{false, true, false, false} {
+		if (plain[i] != one[i]) != changed || (one[i] != two[i]) != changed {
+			t.Errorf("block %d", i)
+		}
+	}
+	if Wide(nil, []uint64{5, 1 << 40}, Seed, 0) == Wide(nil, []uint64{5, 0, 0, 1 << 8}, Seed, 0) {
+		t.Error("two wide ids have the hash of four narrow ones")
+	}
+}
+
+func TestWidesAllocateNothing(t *testing.T) {
+	tokens := make([]uint32, 8192)
+	dst := make([]uint64, 0, 8192)
+	runs := []Run{{100, 1196, pads}, {2000, 1196, pads}}
+	for _, size := range []int{1, 16, 64} {
+		if n := testing.AllocsPerRun(20, func() { dst = Wides(dst[:0], tokens, size, runs, Seed, 0, false) }); n != 0 {
+			t.Errorf("page size %d: %v allocations", size, n)
+		}
+	}
+}
+
+// BenchmarkWides8k hashes 8k tokens with two pictures, at SGLang's default page size and at the advised one.
+func BenchmarkWides8k(b *testing.B) {
+	tokens := make([]uint32, 8192)
+	dst := make([]uint64, 0, 8192)
+	runs := []Run{{100, 1196, pads}, {2000, 1196, pads}}
+	for name, size := range map[string]int{"page1": 1, "page16": 16} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				dst = Wides(dst[:0], tokens, size, runs, Seed, 0, false)
+			}
+		})
+	}
+}
