@@ -70,6 +70,9 @@ func load(name string, st *state, s Server, media *Media, first *firstSeen, like
 	if m.names, err = media.namer(s); err != nil {
 		return nil, fmt.Errorf("model %s: %w", name, err)
 	}
+	if s.Engine == "sglang" {
+		m.names.sglang = media.sglang(name, st.dir, s, m.version)
+	}
 	return m, nil
 }
 
@@ -182,6 +185,11 @@ func (m *Model) expand(ctx context.Context, endpoint, lora string, req *chat.Req
 		}
 		p.Exact, p.Why = false, "this release's events do not tell media and salts apart"
 	}
+	if m.Server.Engine == "sglang" {
+		if why := m.untold(lora, p.Salt, req); why != "" {
+			p.Sure, p.Exact, p.Why = 0, false, why
+		}
+	}
 	return p, nil
 }
 
@@ -196,6 +204,9 @@ func fromPrompt(err error) error {
 
 // Locals appends the local block hashes of a prompt, for an adapter's name or "".
 func (m *Model) Locals(dst []uint64, p *Prompt, lora string) []uint64 {
+	if m.Server.Engine == "sglang" {
+		return m.wides(dst, p, lora)
+	}
 	return p.Locals(dst, m.Server.BlockSize, lora)
 }
 

@@ -29,6 +29,11 @@ type Media struct {
 	fetch *fetch.Fetcher // nil: URLs are never fetched
 	mu    sync.Mutex
 	rules map[rule]*name.VLLM // of the models, to name a picture while its bytes are at hand
+	pads  map[string]*pads    // of SGLang's models, likewise
+
+	// Pinned, if set before models are loaded, is told when events show by which fingerprint a model's SGLang workers name
+	// pictures. It must return at once.
+	Pinned func(model, fingerprint string)
 
 	learned learned
 
@@ -89,8 +94,11 @@ func (x *Media) Fetched() fetch.Stats {
 func (x *Media) named(f media.Facts, file []byte) {
 	x.mu.Lock()
 	rules := slices.Collect(maps.Values(x.rules))
-	x.mu.Unlock()
 	var recipes []name.Recipe
+	if len(x.pads) > 0 {
+		recipes = append(recipes, name.FileDigest())
+	}
+	x.mu.Unlock()
 	if f.IsVideo() || f.Tokens > 0 {
 		return // the names of a video depend on the frames that a request takes; those of embeddings are learned
 	}
@@ -123,8 +131,9 @@ type Medium struct {
 
 // namer computes the engine's names.
 type namer struct {
-	vllm *name.VLLM
-	trt  *name.TRTLLM
+	vllm   *name.VLLM
+	trt    *name.TRTLLM
+	sglang *pads // nil: another engine, or a family that it names by pixels
 }
 
 func (x *Media) namer(s Server) (n namer, err error) {
@@ -277,6 +286,8 @@ func (m *Model) one(ctx context.Context, endpoint, lora string, body *chat.Skele
 	m.handOver(&md, endpoint, body, in, src, &item)
 	if m.Server.Dynamo() {
 		m.dynamoName(&md, body, in, item)
+	} else if m.Server.Engine == "sglang" {
+		md.Name, md.Named = m.nameSGLang(&md, src, body, in)
 	} else if md.Name, md.Named = m.nameOf(&md, src, item); !md.Named && !item.HasUUID {
 		md.ident = m.ident(&md, d.MMKwargs, d.MediaIOKwargs)
 		md.Name, md.Named = m.Media.learned.name(md.ident)

@@ -45,6 +45,10 @@ type Server struct {
 
 	TokenizerMode string `yaml:"tokenizer_mode"` // auto or mistral
 
+	// Fingerprint names an SGLang worker's image processor ("sha256:" and 64 hex digits); "": found out from events.
+	Fingerprint string `yaml:"processor_fingerprint"`
+	Speculative string `yaml:"speculative_algorithm"` // SGLang: EAGLE or EAGLE3, whose blocks are keyed by pairs of tokens
+
 	// TimeZone is the workers' zone, for templates that print a date.
 	TimeZone string `yaml:"time_zone"`
 	// ClientUUID says what becomes of a uuid that a client gives an image: strip (it never reaches a worker) or trust.
@@ -95,6 +99,15 @@ func (s *Server) Check() error {
 	oneOf("block_hash", s.BlockHash, "sightline", "dynamo", "dynamo_suffix")
 	if s.EnableEagle && !s.Dynamo() {
 		bad("enable_eagle", "true, but only Dynamo's hashes depend on it (want block_hash: dynamo, or leave it out)")
+	}
+	oneOf("speculative_algorithm", s.Speculative, "", "EAGLE", "EAGLE3")
+	if h := strings.TrimPrefix(s.Fingerprint, "sha256:"); s.Fingerprint != "" && (len(h) != 64 || len(h) == len(s.Fingerprint) || strings.Trim(h, "0123456789abcdef") != "") {
+		bad("processor_fingerprint", "%q is none (want sha256: and 64 hex digits, as Sightline logs it)", s.Fingerprint)
+	}
+	for key, v := range map[string]string{"processor_fingerprint": s.Fingerprint, "speculative_algorithm": s.Speculative} {
+		if v != "" && s.Engine != "sglang" {
+			bad(key, "only SGLang has one (want engine: sglang)")
+		}
 	}
 	if s.MediaNames == "injected" {
 		v, err := ParseVersion(s.EngineVersion)

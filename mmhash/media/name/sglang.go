@@ -32,6 +32,16 @@ func (s SGLang) Recipe(detail string, kwargs Fields) Recipe {
 	return Recipe{alg: SHA256, artifact: []byte(tail)}
 }
 
+// FileDigest is the recipe of SGLang's content digest: SHA-256 of the file, in hex. It is the only pass over the bytes that
+// item hashes need, whatever the fingerprint.
+func FileDigest() Recipe { return Recipe{alg: SHA256} }
+
+// Item gives the item hash of a picture by its content digest. About 1 µs.
+func (s SGLang) Item(content []byte, detail string) uint64 {
+	h, _ := ParseItem(sglangItem(content, s.Recipe(detail, nil).artifact)) // 16 digits of our own
+	return h
+}
+
 // sglangItem turns a content digest into the item hash: canonical JSON → artifact key → feature hash.
 func sglangItem(content, tail []byte) string {
 	doc := append([]byte(`{"items":[[{"type":"str","value":"content_digest"},{"type":"str","value":"sha256:`), hex.EncodeToString(content)...)
