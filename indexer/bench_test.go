@@ -1,6 +1,7 @@
 package indexer
 
 import (
+	"fmt"
 	"runtime"
 	"slices"
 	"sync/atomic"
@@ -129,4 +130,30 @@ func BenchmarkDecode(b *testing.B) {
 		}
 	}
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds()/1e6, "Mblocks/s")
+}
+
+// BenchmarkMatchPages looks an 8k-token prompt up that two of four workers hold whole, at SGLang's default page size and at
+// the usual block size.
+func BenchmarkMatchPages(b *testing.B) {
+	for _, size := range []int{1, 16} {
+		b.Run(fmt.Sprintf("page%d", size), func(b *testing.B) {
+			x := New(Options{})
+			locals, handles := make([]uint64, 8192/size), make([]uint64, 8192/size)
+			for i := range locals {
+				locals[i] = uint64(i+1) * 0x9E3779B97F4A7C15
+				handles[i] = locals[i] + 1
+			}
+			for w := range 4 {
+				n := len(locals) / (1 + w%2)
+				if err := x.Store(x.Join(HolderOptions{}), GPU, 0, false, handles[:n], locals[:n]); err != nil {
+					b.Fatal(err)
+				}
+			}
+			var m Matches
+			b.ReportAllocs()
+			for b.Loop() {
+				x.Match(locals, &m)
+			}
+		})
+	}
 }

@@ -116,6 +116,7 @@ type Prompt struct {
 	Why      string // what kept the prompt from being exact, in words of ours
 
 	dynamo *block.Dynamo // see Model
+	wide   *wideRule     // SGLang
 }
 
 // Edit replaces body bytes [From, To) by Text.
@@ -185,7 +186,8 @@ func (m *Model) expand(ctx context.Context, endpoint, lora string, req *chat.Req
 		}
 		p.Exact, p.Why = false, "this release's events do not tell media and salts apart"
 	}
-	if m.Server.Engine == "sglang" {
+	if m.Server.Engine == "sglang" && !m.Server.Dynamo() {
+		p.wide = &wideRule{padRule(m.version), m.Server.Speculative != ""}
 		if why := m.untold(lora, p.Salt, req); why != "" {
 			p.Sure, p.Exact, p.Why = 0, false, why
 		}
@@ -204,14 +206,14 @@ func fromPrompt(err error) error {
 
 // Locals appends the local block hashes of a prompt, for an adapter's name or "".
 func (m *Model) Locals(dst []uint64, p *Prompt, lora string) []uint64 {
-	if m.Server.Engine == "sglang" {
-		return m.wides(dst, p, lora)
-	}
 	return p.Locals(dst, m.Server.BlockSize, lora)
 }
 
 // Locals appends the prompt's local hashes of blocks of so many tokens, for an adapter's name or "".
 func (p *Prompt) Locals(dst []uint64, blockSize int, lora string) []uint64 {
+	if p.wide != nil {
+		return p.wides(dst, blockSize, lora)
+	}
 	var few [16]block.Span
 	spans := few[:0]
 	for i := range p.Media {

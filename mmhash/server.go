@@ -78,6 +78,20 @@ func DefaultServer() Server {
 		TokenizerMode: "auto", MMProcessorCacheGB: 4, MaxFileSizeMB: 50, TimeZone: "UTC", ClientUUID: "strip", MediaNames: "computed", BlockHash: "sightline", TrustMMKwargs: false, AutoToolChoice: true}
 }
 
+// DefaultsOf sets what differs by engine and was not given: the release, and the tokens a block (SGLang's page size is 1
+// unless its attention backend forces another).
+func (s *Server) DefaultsOf(given func(key string) bool) {
+	if s.Engine != "sglang" {
+		return
+	}
+	if !given("engine_version") {
+		s.EngineVersion = "0.5.23"
+	}
+	if !given("block_size") {
+		s.BlockSize = 1
+	}
+}
+
 // Check names every value that cannot be, by its key.
 func (s *Server) Check() error {
 	var errs []error

@@ -248,8 +248,14 @@ func (m *Model) untold(lora, salt string, req *chat.Request) string {
 	return ""
 }
 
+// wideRule is how a prompt's ids become SGLang's.
+type wideRule struct {
+	pads  name.PadRule
+	pairs bool // EAGLE
+}
+
 // wides are the local hashes of a prompt for SGLang. An adapter is named model:adapter in requests and adapter in events.
-func (m *Model) wides(dst []uint64, p *Prompt, lora string) []uint64 {
+func (p *Prompt) wides(dst []uint64, blockSize int, lora string) []uint64 {
 	var few [16]block.Run
 	runs := few[:0]
 	for i := range p.Media {
@@ -261,10 +267,10 @@ func (m *Model) wides(dst []uint64, p *Prompt, lora string) []uint64 {
 		if err != nil {
 			return dst
 		}
-		runs = append(runs, block.Run{Offset: md.Offset, Length: md.Length, Pads: name.Pads(item, padRule(m.version))})
+		runs = append(runs, block.Run{Offset: md.Offset, Length: md.Length, Pads: name.Pads(item, p.wide.pads)})
 	}
 	if _, adapter, ok := strings.Cut(lora, ":"); ok {
 		lora = adapter
 	}
-	return block.Wides(dst, p.IDs[:p.Sure], m.Server.BlockSize, runs, block.SeedFor(lora), block.SaltHash(p.Salt), m.Server.Speculative != "")
+	return block.Wides(dst, p.IDs[:p.Sure], blockSize, runs, block.SeedFor(lora), block.SaltHash(p.Salt), p.wide.pairs)
 }

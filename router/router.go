@@ -123,7 +123,7 @@ type scratch struct {
 func (r *Router) Decide(ctx context.Context, req *Request) Decision {
 	start := r.opt.Now()
 	s := r.scratch.Get().(*scratch)
-	d := r.decide(ctx, req, s, start)
+	d := r.rankInBody(r.decide(ctx, req, s, start), req.Body)
 	s.body.Release()
 	s.req = chat.Request{}
 	clear(s.views)
@@ -302,11 +302,12 @@ type note struct {
 	bound  bool     // cached is a lower bound
 	size   int      // tokens a block
 	usage  int      // prompt tokens that the engine will report; 0: not known
+	mute   bool     // the engine reports 0 cached tokens where it says nothing (SGLang without --enable-cache-report)
 }
 
 func (r *Router) book(d Decision, slot *fleet.Slot, best pick.Candidate, p *mmhash.Prompt, s *scratch, size int, now time.Time) *note {
 	held := best.Exact / size
-	nt := &note{model: d.Model, worker: slot.Worker.Name, reason: d.Reason, from: held, cached: d.CachedTokens, bound: d.Partial, usage: s.usage}
+	nt := &note{model: d.Model, worker: slot.Worker.Name, reason: d.Reason, from: held, cached: d.CachedTokens, bound: d.Partial, usage: s.usage, mute: r.onSGLang(d.Model, slot.Worker)}
 	both := slices.Concat(s.locals, s.chain)
 	nt.locals, nt.chain, nt.size = both[:len(s.locals)], both[len(s.locals):], size
 	r.predicted.add(uint32(slot.Holder), nt.chain, nt.from, now)
@@ -368,6 +369,9 @@ func (r *Router) Observe(o Outcome) {
 			return
 		}
 		nt := b.Note.(*note)
+		if nt.mute && o.CachedTokens == 0 {
+			o.CachedTokens = -1
+		}
 		if o.Code < 200 || o.Code >= 400 { // refused or broken: it stored nothing that we could count on
 			r.predicted.drop(uint32(b.Slot.Holder), nt.chain, nt.from)
 		}

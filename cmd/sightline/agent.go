@@ -15,7 +15,7 @@ import (
 
 type agentCmd struct {
 	Worker    string `required:"" help:"The worker's name in the router's configuration."`
-	Engine    string `enum:"vllm,trtllm" default:"vllm" help:"vllm or trtllm: whose events these are."`
+	Engine    string `enum:"vllm,sglang,trtllm" default:"vllm" help:"vllm, sglang or trtllm: whose events these are."`
 	ZMQ       string `name:"zmq" xor:"from" required:"" help:"The engine's PUB socket, such as tcp://127.0.0.1:5557; rank r is at port + r."`
 	HTTP      string `name:"http" xor:"from" required:"" help:"TensorRT-LLM's server, such as http://127.0.0.1:8000, whose /kv_cache_events is drained: nobody else may."`
 	Replay    string `help:"The engine's replay socket, such as tcp://127.0.0.1:5558."`

@@ -53,6 +53,7 @@ func (c *serveCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	logPinned(media, log)
 	models, err := loadModels(cfg, media, log)
 	if err != nil {
 		return err
@@ -88,7 +89,7 @@ func serve(ctx context.Context, cfg config.Config, models []router.Model, media 
 		go au.Run(ctx)
 	}
 	prober := startProbe(ctx, cfg, reg, log)
-	sources, err := startSources(ctx, cfg, ix, fl, au, reg, log, func(now []*fleet.Worker) { prober.Set(probed(models, now)) })
+	sources, err := startSources(ctx, cfg, models, ix, fl, au, reg, log, func(now []*fleet.Worker) { prober.Set(probed(models, now)) })
 	if err != nil {
 		return err
 	}

@@ -31,7 +31,11 @@ func (s *sources) listen(wc *config.Worker, drain *trtllm.Drain, slot *fleet.Slo
 		if err != nil {
 			return nil, err
 		}
-		return feed.Start(feed.Options{Source: src, Decoder: decoderOf(class.Engine, s.audit != nil), Sink: sink, BlockSize: size, OtherSize: s.otherSize(wc, size), Idle: idleProbe(src),
+		return feed.Start(feed.Options{Source: src, Decoder: s.decoder(wc), Sink: sink, BlockSize: size, OtherSize: s.otherSize(wc, size), Idle: idleProbe(src),
+			Stored: audited(s.audit, slot.Holder)}), nil
+	case wc.Events.Auto:
+		src := &sglangSource{addr: slot.Worker.Addr, rank: rank, ranks: wc.Ranks, blockSize: size, log: s.log}
+		return feed.Start(feed.Options{Source: src, Decoder: s.decoder(wc), Sink: sink, BlockSize: size, OtherSize: s.otherSize(wc, size), Idle: idleTime,
 			Stored: audited(s.audit, slot.Holder)}), nil
 	case wc.Events.NATS:
 		return s.nats.listen(wc.Name, rank, feed.Options{Sink: sink, BlockSize: size, OtherSize: s.otherSize(wc, size), Stored: audited(s.audit, slot.Holder)}), nil
@@ -67,8 +71,10 @@ func idleProbe(z feed.ZMQ) time.Duration {
 	if z.Replayed == "" {
 		return 0
 	}
-	return 10 * time.Second
+	return idleTime
 }
+
+const idleTime = 10 * time.Second
 
 // rows are the workers as the admin page shows them.
 func (s *sources) rows(ix *indexer.Index) (rows []admin.Worker) {

@@ -2,14 +2,18 @@ package main
 
 import (
 	"github.com/sightline-router/sightline/indexer/feed"
+	"github.com/sightline-router/sightline/indexer/sglang"
 	"github.com/sightline-router/sightline/indexer/trtllm"
 	"github.com/sightline-router/sightline/indexer/vllm"
 )
 
 // decoderOf reads an engine's events as they come over ZeroMQ; keep for audit and learning.
 func decoderOf(engine string, keep bool) feed.Decoder {
-	if engine == "trtllm" {
+	switch engine {
+	case "trtllm":
 		return &trtllm.Decoder{Keep: keep}
+	case "sglang":
+		return &sglang.Decoder{Keep: keep}
 	}
 	return &vllm.Decoder{Keep: keep}
 }

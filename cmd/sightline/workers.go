@@ -19,6 +19,7 @@ import (
 	"github.com/sightline-router/sightline/indexer/feed"
 	"github.com/sightline-router/sightline/indexer/trtllm"
 	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/discover"
 	"github.com/sightline-router/sightline/router/fleet"
@@ -32,6 +33,7 @@ import (
 //	no longer found   ─ its feed ends, and the index forgets it
 type sources struct {
 	cfg     config.Config
+	models  []router.Model
 	index   *indexer.Index
 	fleet   *fleet.Fleet
 	log     *zap.Logger
@@ -69,8 +71,8 @@ type finder interface {
 }
 
 // startSources takes up the workers of a configuration and starts the finders of the others. Close it.
-func startSources(ctx context.Context, cfg config.Config, ix *indexer.Index, fl *fleet.Fleet, au *audit.Auditor, reg prometheus.Registerer, log *zap.Logger, changed func([]*fleet.Worker)) (*sources, error) {
-	s := &sources{cfg: cfg, index: ix, fleet: fl, audit: au, log: log, changed: changed, resyncs: newResyncs(reg)}
+func startSources(ctx context.Context, cfg config.Config, models []router.Model, ix *indexer.Index, fl *fleet.Fleet, au *audit.Auditor, reg prometheus.Registerer, log *zap.Logger, changed func([]*fleet.Worker)) (*sources, error) {
+	s := &sources{cfg: cfg, models: models, index: ix, fleet: fl, audit: au, log: log, changed: changed, resyncs: newResyncs(reg)}
 	ctx, s.stop = context.WithCancel(ctx)
 	var err error
 	if s.nats, err = startNATS(cfg, log); err != nil {

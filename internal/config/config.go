@@ -108,6 +108,7 @@ type Events struct {
 	// from everybody else, so it is for one router replica; with more, an agent drains and publishes.
 	HTTP string `yaml:"http"`
 	NATS bool   `yaml:"nats"` // an agent beside the worker publishes them
+	Auto bool   `yaml:"auto"` // SGLang: the worker itself says where, by GET /server_info
 }
 
 // Envoy is what `sightline envoy` needs to know beyond the above.
@@ -246,6 +247,9 @@ func model(raw yaml.MapSlice, path string) (Model, error) {
 	if err := unmarshal(data, &m, path); err != nil {
 		return m, err
 	}
+	m.DefaultsOf(func(key string) bool {
+		return slices.ContainsFunc(raw, func(e yaml.MapItem) bool { return e.Key == key })
+	})
 	return m, m.parseClasses(data, path)
 }
 
@@ -468,6 +472,9 @@ func (c *Config) check() error {
 		}
 		if w.Events.HTTP != "" {
 			c.checkDrain(bad, path+".events.http", w)
+		}
+		if w.Events.Auto && (w.Events.ZMQ != "" || w.Events.NATS || w.Events.HTTP != "" || !slices.ContainsFunc(c.Models, func(m Model) bool { return m.Name == w.Model && m.Engine == "sglang" })) {
+			bad(path+".events.auto", "true, but not alone, or not for a model of engine sglang (want zmq or nats there)")
 		}
 		if w.Events.NATS && c.NATS.URL == "" && c.NATS.Listen == "" {
 			bad(path+".events.nats", "true, but nats.url and nats.listen are both empty")

@@ -1,0 +1,170 @@
+package router
+
+import (
+	"compress/gzip"
+	"encoding/base64"
+	"encoding/json"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/indexer/feed"
+	"github.com/sightline-router/sightline/indexer/sglang"
+	"github.com/sightline-router/sightline/mmhash"
+	"github.com/sightline-router/sightline/router/fleet"
+)
+
+// unzipped copies a model directory with its packed files unpacked.
+func unzipped(t *testing.T, from string) string {
+	t.Helper()
+	dir := t.TempDir()
+	files, err := os.ReadDir(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		in, err := os.Open(filepath.Join(from, f.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer in.Close()
+		r := io.Reader(in)
+		if strings.HasSuffix(f.Name(), ".gz") {
+			if r, err = gzip.NewReader(in); err != nil {
+				t.Fatal(err)
+			}
+		}
+		data, err := io.ReadAll(r)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, strings.TrimSuffix(f.Name(), ".gz")), data, 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// TestConformanceSGLangDecisions: a real SGLang server's chats with pictures and its events, through the whole router. The
+// first events with a picture tell the worker's fingerprint; from then on every request's prediction is what the server
+// had: the full pages of its prompt less those that it stored.
+func TestConformanceSGLangDecisions(t *testing.T) {
+	golden, models := os.Getenv("SIGHTLINE_GOLDEN"), os.Getenv("SIGHTLINE_MODELS")
+	if golden == "" || models == "" {
+		t.Skip("SIGHTLINE_GOLDEN or SIGHTLINE_MODELS is not set: no recordings")
+	}
+	var rec struct {
+		Steps []struct {
+			Step     string
+			Messages json.RawMessage
+			Extra    map[string]json.RawMessage
+			HTTP     *int
+			Usage    *struct {
+				Prompt int `json:"prompt_tokens"`
+			}
+			Events []struct{ Payload []byte }
+		}
+	}
+	f, err := os.Open(filepath.Join(golden, "sglang", "server_qwen3vl.json.gz"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err == nil {
+		err = json.NewDecoder(z).Decode(&rec)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pinned []string
+	media, err := mmhash.NewMedia(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer media.Close()
+	media.Pinned = func(_, f string) { pinned = append(pinned, f) }
+	s := mmhash.DefaultServer()
+	s.Engine, s.EngineVersion, s.BlockSize = "sglang", "0.5.23", 16
+	live, err := mmhash.LoadLive("tiny", unzipped(t, filepath.Join(models, "qwen3-vl")), s, media)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ix := indexer.New(indexer.Options{})
+	var sink *feed.IndexSink
+	fl := fleet.New(nil)
+	fl.Set([]*fleet.Worker{fleet.NewWorker("w", netip.MustParseAddrPort("127.0.0.1:8000"), "tiny", 0, func(int) indexer.Holder {
+		sink = feed.Join(ix, true, 0)
+		return sink.Holder()
+	})})
+	r := New(Options{Models: []Model{{Name: "tiny", Prompts: live}}, Fleet: fl, Index: ix, PredictedTTL: time.Nanosecond})
+	d := sglang.Decoder{Pad: live.SawPad}
+	compared, pictures := 0, 0
+	for _, st := range rec.Steps {
+		if st.Usage == nil || st.HTTP != nil && *st.HTTP != 200 {
+			continue
+		}
+		body := map[string]any{"model": "tiny", "messages": json.RawMessage(withFiles(t, golden, string(st.Messages)))}
+		for k, v := range st.Extra {
+			body[k] = v
+		}
+		text, err := json.Marshal(body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		known := live.Model().Fingerprint() != ""
+		hasPicture := strings.Contains(string(st.Messages), "image_url")
+		got := r.Decide(t.Context(), &Request{ID: st.Step, Path: "/v1/chat/completions", Body: [][]byte{text}})
+		before := ix.HeldBlocks(sink.Holder())
+		for _, e := range st.Events {
+			b, err := d.Decode(e.Payload)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range b.Events {
+				if err := sink.Store(&b.Events[i]); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if hasPicture && !known {
+			continue
+		}
+		stored := ix.HeldBlocks(sink.Holder()) - before
+		want := min(st.Usage.Prompt/16-stored, (st.Usage.Prompt-1)/16) * 16
+		if got.CachedTokens != want || got.PromptTokens != st.Usage.Prompt {
+			t.Errorf("%s: %d of %d tokens predicted, the server had %d of %d (%s)", st.Step, got.CachedTokens, got.PromptTokens, want, st.Usage.Prompt, got.Why)
+		}
+		compared++
+		if hasPicture {
+			pictures++
+		}
+	}
+	if len(pinned) != 1 || pictures < 20 {
+		t.Errorf("%d fingerprints found, %d requests with pictures compared", len(pinned), pictures)
+	}
+	t.Logf("conformance: sglang: %d requests, %d with pictures, predictions equal; %s", compared, pictures, pinned)
+}
+
+// withFiles puts data URLs in place of the recordings' file names.
+func withFiles(t *testing.T, golden, messages string) string {
+	t.Helper()
+	for {
+		before, after, ok := strings.Cut(messages, `"file"`)
+		if !ok {
+			return messages
+		}
+		name := strings.Split(after, `"`)[1]
+		data, err := os.ReadFile(filepath.Join(golden, "images", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		url := "data:image/" + strings.TrimPrefix(filepath.Ext(name), ".") + ";base64," + base64.StdEncoding.EncodeToString(data)
+		messages = before + `"url"` + strings.Replace(after, name, url, 1)
+	}
+}
