@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"fmt"
+	"net/http"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -75,6 +77,27 @@ func TestWorkerClasses(t *testing.T) {
 		if d := lastDecision(t, l); int(d.Get("cached_tokens").Int()) != r.cached || turn > 0 && r.cached == 0 {
 			t.Errorf("turn %d: %d cached, decision %s", turn, r.cached, d.Raw)
 		}
+	}
+	// What the index has of a worker can be listed, and told anew.
+	held := func() int {
+		out, err := exec.Command(l.Self(), "explain", "--index", "http://"+l.Admin, "--worker", "worker-2", "--jsonl").Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Count(string(out), `"tiers":["gpu"]`)
+	}
+	settled()
+	if n, want := held(), len(l.Sims[1].Blocks()); n != want {
+		t.Errorf("explain --index lists %d blocks of worker-2, it holds %d", n, want)
+	}
+	resp, err := http.Post("http://"+l.Admin+"/workers/resync?worker=worker-2", "", nil)
+	if err != nil || resp.StatusCode != http.StatusAccepted {
+		t.Fatalf("resync: %v %v", resp, err)
+	}
+	resp.Body.Close()
+	settled()
+	if n := metric(t, l, "sightline_resyncs_total", `why="asked"`); n != 1 {
+		t.Errorf("%v resyncs counted", n)
 	}
 	if n := metric(t, l, "sightline_cached_tokens_reported_total", `verdict="equal"`); n < pictures {
 		t.Errorf("Envoy told of %v equal counts, want %d or more", n, pictures)

@@ -133,7 +133,7 @@ func probed(models []router.Model, workers []*fleet.Worker) (list []probe.Worker
 		for _, m := range models {
 			if m.Name == w.Model && w.Instance == "" { // a front end's answers are not the worker's
 				c := m.Class(w.Class)
-				list = append(list, probe.Worker{Name: w.Name, Addr: w.Addr, Model: m.Name, Names: append([]string{m.Name}, m.Aliases...), Ours: c.Prompts})
+				list = append(list, probe.Worker{Name: w.Name, Addr: w.Addr, Model: m.Name, Names: append([]string{m.Name}, m.Aliases...), Ours: c.Prompts, BlockSize: c.BlockSize, Adapters: m.Adapters})
 			}
 		}
 	}

@@ -225,6 +225,9 @@ func (l *Lab) Stop() {
 	})
 }
 
+// Self is the path of the sightline binary that runs here.
+func (l *Lab) Self() string { return l.o.Self }
+
 // Served tells which worker took the request whose user field was given, -1 if none did.
 func (l *Lab) Served(user string) int {
 	if w, ok := l.served.Load(user); ok {

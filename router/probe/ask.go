@@ -50,6 +50,9 @@ func (e statusError) absent() bool {
 // errAnswer is an answer that is not what the endpoint gives. It does not quote it.
 var errAnswer = errors.New("an answer that is not as the engine writes it")
 
+// text is an answer that is no JSON.
+type text string
+
 // ask sends a GET, or a POST with body, and decodes the answer into v.
 func (a *asker) ask(ctx context.Context, addr, path string, body []byte, v any) error {
 	method := http.MethodGet
@@ -72,7 +75,15 @@ func (a *asker) ask(ctx context.Context, addr, path string, body []byte, v any) 
 		return err
 	case resp.StatusCode != http.StatusOK:
 		return statusError(resp.StatusCode)
-	case len(data) > maxAnswer || json.Unmarshal(data, v) != nil:
+	case len(data) > maxAnswer:
+		return errAnswer
+	}
+	if page, ok := v.(*text); ok {
+		*page = text(data)
+		return nil
+	}
+	switch {
+	case json.Unmarshal(data, v) != nil:
 		return errAnswer
 	}
 	return nil

@@ -27,6 +27,9 @@ type Worker struct {
 	Model string   // the configured name
 	Names []string // all that requests may call the model, Model too
 	Ours  *mmhash.Live
+	// BlockSize is the tokens a KV block that its class has; 0: not checked. Adapters are the configured LoRA adapters.
+	BlockSize int
+	Adapters  []string
 }
 
 // Verdict is what one comparison came to, in one word. The worst of a worker's is the worker's.

@@ -141,7 +141,7 @@ func TestSettings(t *testing.T) {
 		{sim.Config{MaxModelLen: 4096}, nil, "configuration: max_model_len=configuration"},
 		{sim.Config{MaxModelLen: 5000, Model: "/models/other", ServedName: "m"}, nil, "configuration: engine_model=configuration"},
 		{sim.Config{MaxModelLen: 5000}, []string{"alias"}, "configuration: name=configuration"},
-		{sim.Config{MaxModelLen: 5000, Adapters: []sim.Adapter{{Name: "l", Path: "/l"}}}, nil, "equal:"},
+		{sim.Config{MaxModelLen: 5000, Adapters: []sim.Adapter{{Name: "l", Path: "/l"}}}, nil, "configuration: adapters=configuration"},
 	} {
 		if r := probed(t, worker(t, c.sim, nil).Addr(), m, c.names...); brief(r) != c.want {
 			t.Errorf("%s, want %s: %+v", brief(r), c.want, r.Findings)

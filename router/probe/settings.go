@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/sightline-router/sightline/mmhash"
 )
@@ -13,6 +15,7 @@ type served struct {
 	ID     string `json:"id"`
 	Root   string `json:"root"`
 	MaxLen int    `json:"max_model_len"`
+	Parent string `json:"parent"` // of a LoRA adapter: the base model
 }
 
 // settings compares what a server says of itself with the configuration: /v1/models gives its names, max_model_len and,
@@ -38,6 +41,16 @@ func (p *Prober) settings(ctx context.Context, w *Worker, m *mmhash.Model) (foun
 				wrong("name", "the worker serves no model called %q", name)
 			}
 		}
+		for _, one := range models.Data {
+			if one.Parent != "" && !slices.Contains(w.Adapters, one.ID) {
+				wrong("adapters", "the worker serves the adapter %.200q, which adapters does not name: requests for it are routed by load", one.ID)
+			}
+		}
+		for _, name := range w.Adapters {
+			if !slices.ContainsFunc(models.Data, func(one served) bool { return one.ID == name }) {
+				wrong("adapters", "the worker serves no adapter called %q", name)
+			}
+		}
 		base := models.Data[0]
 		if s.Engine == "vllm" && base.Root != "" && base.Root != s.EngineModel {
 			wrong("engine_model", "configured %q, the worker says %.200q: its names of pictures differ from ours", s.EngineModel, base.Root)
@@ -57,8 +70,32 @@ func (p *Prober) settings(ctx context.Context, w *Worker, m *mmhash.Model) (foun
 	if err := p.asker.ask(ctx, w.Addr, "/version", nil, &release); !missing("/version", err) && release.Version != "" {
 		ours, _ := mmhash.ParseVersion(s.EngineVersion)
 		if theirs, err := mmhash.ParseVersion(release.Version); err != nil || theirs != ours {
-			wrong("engine_version", "configured %s, the worker says %.100q", s.EngineVersion, release.Version)
+			wrong("engine_version", "configured %s, the worker says %.100q (give it a class with its engine_version)", s.EngineVersion, release.Version)
+		}
+	}
+	var page text
+	if err := p.asker.ask(ctx, w.Addr, "/metrics", nil, &page); !missing("/metrics", err) && w.BlockSize > 0 {
+		if size := cacheBlockSize(string(page)); size > 0 && size != w.BlockSize {
+			wrong("block_size", "configured %d, the worker says %d: nothing it holds would be found (give it a class with its block_size)", w.BlockSize, size)
 		}
 	}
 	return found
+}
+
+// cacheBlockSize reads block_size of vLLM's vllm:cache_config_info, a gauge whose labels are the cache's settings; 0 if it
+// is not there.
+func cacheBlockSize(page string) int {
+	for line := range strings.Lines(page) {
+		if !strings.HasPrefix(line, "vllm:cache_config_info{") {
+			continue
+		}
+		for _, before := range []string{`{block_size="`, `,block_size="`} {
+			if _, rest, ok := strings.Cut(line, before); ok {
+				value, _, _ := strings.Cut(rest, `"`)
+				size, _ := strconv.Atoi(value)
+				return size
+			}
+		}
+	}
+	return 0
 }
