@@ -59,6 +59,9 @@ func TestClientCannotSteer(t *testing.T) {
 		"Dynamo's worker":  {"X-Dynamo-Worker-Instance-Id": {"7"}, "X-Dynamo-Dp-Rank": {"1"}},
 		"Dynamo's prefill": {"x-dynamo-prefill-instance-id": {"7"}, "X-Dynamo-Prefill-Dp-Rank": {"1"}},
 		"Dynamo's old":     {"X-Worker-Instance-Id": {"7"}},
+		"prefiller, lower": {"x-prefiller-anything": {bait.addr, bait.addr}},
+		"encoder":          {"X-Encoder-Hosts-Ports": {bait.addr}},
+		"subset":           {"X-Gateway-Destination-Endpoint-Subset": {bait.addr}, "x-gateway-destination-endpoint-served": {bait.addr}},
 		"decision id":      {"X-Sightline-Id": {"FORGED"}},
 		"ours, unknown":    {"X-Sightline-Anything": {"1"}},
 		"reason":           {"X-Route-Reason": {"exact"}},
@@ -88,7 +91,9 @@ func TestClientCannotSteer(t *testing.T) {
 					}
 					for k, v := range r.Headers {
 						k = strings.ToLower(k)
-						steers := strings.HasPrefix(k, "x-target-worker") || k == "x-data-parallel-rank" || k == "x-prefiller-host-port" || strings.HasPrefix(k, "x-dynamo-") || k == "x-worker-instance-id" ||
+						steers := strings.HasPrefix(k, "x-target-worker") || k == "x-data-parallel-rank" || strings.HasPrefix(k, "x-prefiller-") ||
+							strings.HasPrefix(k, "x-encoder-") || strings.HasPrefix(k, "x-dynamo-") || k == "x-worker-instance-id" ||
+							strings.HasPrefix(k, "x-gateway-destination-endpoint") ||
 							strings.HasPrefix(k, "x-sightline-") || k == "x-route-reason"
 						ours := picked && (k == "x-target-worker-2" && v[0] == target || k == "x-route-reason" && v[0] == "load" || k == "x-sightline-id")
 						if steers && !(ours && len(v) == 1) {

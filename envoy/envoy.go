@@ -7,7 +7,6 @@ package envoy
 import (
 	"bytes"
 	_ "embed"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -34,8 +33,43 @@ type Options struct {
 	BodyLimit int
 	// HeapLimit is Envoy's own memory in bytes; requests are refused before it is reached.
 	HeapLimit int64
+	// Pools are several models, each with workers of its own; Workers is not used then. Every route names its pool, so
+	// that a request reaches a worker of its model with Sightline down too.
+	Pools []Pool
+	// OverrideHost has a load balancer follow the ranked choice in place of dialling addresses: only what the cluster
+	// knows as its endpoints can be reached, each retry takes the next of the ranking, and no data-parallel rank is taken
+	// back on a retry.
+	OverrideHost bool
+	// EDS has Sightline tell Envoy the workers (its gRPC listener serves them), so that the fallback follows the fleet.
+	// Needs Allow, unless OverrideHost.
+	EDS bool
+	// FullDuplex streams bodies through Sightline instead of buffering them in Envoy.
+	FullDuplex bool
+	// InFlight counts the requests on each worker as a gauge. Needs 1.38.
+	InFlight bool
+	// Version is the oldest Envoy that must take the configuration, such as 1.39; "": the release tested.
+	Version string
+	// Command is how the text was made, for its first line; "": sightline envoy.
+	Command string
+	// WorkerTLS is used towards workers, SightlineTLS towards Sightline; nil: plain text.
+	WorkerTLS, SightlineTLS *TLS
 	// TokenUsage has Envoy read the engine's token counts from answers and report them to Sightline. Needs 1.40.
 	TokenUsage bool
+}
+
+// Pool is one model of several. A request belongs to the first pool whose conditions it meets; one of them must be given.
+type Pool struct {
+	Name    string   // the model, as Sightline's configuration names it
+	Workers []string // host:port; none: 503
+	Path    string   // prefix such as /qwen, taken off before the worker sees it
+	Host    string   // host name, any port
+	Header  string   // name=value
+}
+
+// TLS names files as Envoy sees them.
+type TLS struct {
+	CA, Cert, Key string   // PEM; Cert and Key only where the peer asks for a certificate
+	Names         []string // IP addresses or host names that the peer's certificate must bear one of; none: its address
 }
 
 // Range is a block of addresses and a range of ports, both ends included: that is how Envoy 1.40 reads them, though its
@@ -62,67 +96,9 @@ func Default() Options {
 
 // Generate prints envoy.yaml. An error names the option, what it should be, and what came.
 func Generate(o Options) ([]byte, error) {
-	type pick struct{ Cluster, Header string }
-	v := struct {
-		Options
-		Listen, Admin, Sightline hostPort // hide the strings of Options
-		Socket                   string
-		Workers                  []hostPort
-		Names                    bool   // some worker is a name, not an address
-		TooLarge                 int    // the first length above BodyLimit
-		Paths                    string // regular expression
-		Reasons                  []string
-		Picks                    []pick
-	}{
-		Options:  o,
-		TooLarge: o.BodyLimit + 1,
-		Paths:    strings.Join(inferencePaths, "|"),
-		Reasons:  []string{"exact", "predicted", "affinity", "load"},
-		Picks:    []pick{{"workers_picked", "x-target-worker"}, {"workers_second", "x-target-worker-2"}},
-	}
-	var errs []error
-	read := func(key, addr string, needIP bool) hostPort {
-		h, err := split(key, addr, needIP)
-		errs = append(errs, err)
-		return h
-	}
-	v.Listen = read("listen", o.Listen, true)
-	v.Admin = read("admin", o.Admin, true)
-	if path, isUnix := strings.CutPrefix(o.Sightline, "unix:"); isUnix {
-		v.Socket = path
-		if !strings.HasPrefix(path, "/") || strings.ContainsAny(path, "{},#\n\"' ") {
-			errs = append(errs, fmt.Errorf("sightline %q: want unix: and an absolute path without blanks, such as unix:/run/sightline.sock", o.Sightline))
-		}
-	} else {
-		v.Sightline = read("sightline", o.Sightline, true)
-	}
-	if len(o.Workers) == 0 {
-		errs = append(errs, errors.New("workers: none given; Envoy needs all of them for requests without a decision"))
-	}
-	for i, w := range o.Workers {
-		h := read(fmt.Sprintf("workers[%d]", i), w, false)
-		v.Workers = append(v.Workers, h)
-		v.Names = v.Names || !h.isIP()
-	}
-	if len(o.Allow) == 0 && v.Names {
-		errs = append(errs, errors.New("allow: empty, and some workers are names; give the ranges that their addresses are in, such as 10.0.0.0/8, ports 8000 to 8010"))
-	}
-	for i, r := range o.Allow {
-		if !r.Prefix.IsValid() || r.FirstPort < 1 || r.LastPort < r.FirstPort || r.LastPort > 65535 {
-			errs = append(errs, fmt.Errorf("allow[%d]: %v, ports %d to %d: want a CIDR and ports from 1 to 65535, the first not above the last", i, r.Prefix, r.FirstPort, r.LastPort))
-		}
-	}
-	if o.BodyLimit < 1<<20 || o.BodyLimit > 1<<31-1 {
-		errs = append(errs, fmt.Errorf("body limit: %d bytes, want 1 MiB to 2 GiB", o.BodyLimit))
-	}
-	if o.HeapLimit < 4*int64(o.BodyLimit) {
-		errs = append(errs, fmt.Errorf("heap limit: %d bytes, want at least four times the body limit of %d", o.HeapLimit, o.BodyLimit))
-	}
-	if err := errors.Join(errs...); err != nil {
+	v, err := viewOf(o)
+	if err != nil {
 		return nil, err
-	}
-	if len(o.Allow) == 0 {
-		v.Allow = exactly(v.Workers)
 	}
 	t, err := template.New("envoy.yaml").Option("missingkey=error").Parse(source)
 	if err != nil {
@@ -139,7 +115,8 @@ type hostPort struct {
 	Port int
 }
 
-func (h hostPort) isIP() bool { _, err := netip.ParseAddr(h.Host); return err == nil }
+// IsIP tells an address from a name.
+func (h hostPort) IsIP() bool { _, err := netip.ParseAddr(h.Host); return err == nil }
 
 func split(key, addr string, needIP bool) (hostPort, error) {
 	host, port, err := net.SplitHostPort(addr)
@@ -148,9 +125,9 @@ func split(key, addr string, needIP bool) (hostPort, error) {
 	switch {
 	case err != nil || numErr != nil || n < 1 || n > 65535:
 		return h, fmt.Errorf("%s %q: want host:port, such as 10.0.0.5:8000", key, addr)
-	case needIP && !h.isIP():
+	case needIP && !h.IsIP():
 		return h, fmt.Errorf("%s %q: want an IP address before the port; Envoy resolves no name here", key, addr)
-	case !h.isIP() && strings.Trim(strings.ToLower(host), "abcdefghijklmnopqrstuvwxyz0123456789-._") != "" || host == "":
+	case !h.IsIP() && strings.Trim(strings.ToLower(host), "abcdefghijklmnopqrstuvwxyz0123456789-._") != "" || host == "":
 		return h, fmt.Errorf("%s %q: %q is neither an IP address nor a host name", key, addr, host)
 	}
 	return h, nil

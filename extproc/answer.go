@@ -45,12 +45,12 @@ var (
 	sendBody = encode(&extprocv3.ProcessingResponse{
 		Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{}},
 	})
-	passUnread = encode(pass(terms{Route: Route{Header: HeaderWorker}}))
+	passUnread = encode(pass(terms{Route: Route{Mode: Sightline, Header: HeaderWorker}}))
 )
 
 // pass is "not ours": what a client may have smuggled in is removed, and the body is not asked for.
 func (t *terms) pass() any {
-	if t.Header == HeaderWorker && !t.duplex {
+	if t.Mode == Sightline && t.Header == HeaderWorker && !t.duplex {
 		return passUnread
 	}
 	return pass(*t)
@@ -60,11 +60,20 @@ func pass(t terms) *extprocv3.ProcessingResponse {
 	return &extprocv3.ProcessingResponse{
 		Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{
 			Response: &extprocv3.CommonResponse{HeaderMutation: &extprocv3.HeaderMutation{
-				RemoveHeaders: append([]string{t.Header, t.second(), HeaderReason, HeaderRank, HeaderID, HeaderEndpoint, HeaderSubset, HeaderInstance, HeaderInstanceRank}, never...),
+				RemoveHeaders: slices.Concat(t.smuggled(), []string{HeaderReason, HeaderID}, never),
 			}},
 		}},
 		ModeOverride: t.noBody(),
 	}
+}
+
+// smuggled lists the headers that must not stay if we set none of them.
+func (t *terms) smuggled() []string {
+	names := []string{t.Header, t.second(), HeaderRank, HeaderInstance, HeaderInstanceRank}
+	if t.Mode != Sightline {
+		names = append(names, HeaderEndpoint, HeaderSubset)
+	}
+	return names
 }
 
 // second is the header of the second choice.
@@ -113,12 +122,12 @@ func (t *terms) steer(d router.Decision) *extprocv3.HeaderMutation {
 	m := &extprocv3.HeaderMutation{SetHeaders: []*corev3.HeaderValueOption{
 		header(HeaderID, d.ID), header(HeaderReason, string(d.Reason)),
 	}, RemoveHeaders: slices.Clone(never)}
+	if len(d.Targets) == 0 {
+		m.RemoveHeaders = append(m.RemoveHeaders, t.smuggled()...)
+		return m
+	}
 	if t.Mode != Sightline {
 		m.RemoveHeaders = append(m.RemoveHeaders, HeaderSubset)
-	}
-	if len(d.Targets) == 0 {
-		m.RemoveHeaders = append(m.RemoveHeaders, t.Header, t.second(), HeaderRank, HeaderEndpoint, HeaderInstance, HeaderInstanceRank)
-		return m
 	}
 	first, second := d.Targets[0], d.Targets[0]
 	if len(d.Targets) > 1 {

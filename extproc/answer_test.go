@@ -38,7 +38,7 @@ func TestSteer(t *testing.T) {
 		want    map[string]string
 	}{
 		{"behind front ends", []router.Target{d, d2}, map[string]string{HeaderWorker: d.Addr, HeaderSecond: d2.Addr, HeaderRank: "-", HeaderInstance: d.Instance, HeaderInstanceRank: "1"}},
-		{"no worker known", nil, map[string]string{HeaderWorker: "-", HeaderSecond: "-", HeaderRank: "-", HeaderEndpoint: "-"}},
+		{"no worker known", nil, map[string]string{HeaderWorker: "-", HeaderSecond: "-", HeaderRank: "-"}},
 		{"one worker", []router.Target{a}, map[string]string{HeaderWorker: a.Addr, HeaderSecond: a.Addr, HeaderRank: "-"}},
 		{"two workers", []router.Target{a, b}, map[string]string{HeaderWorker: a.Addr, HeaderSecond: b.Addr, HeaderRank: "-"}},
 		{"a rank", []router.Target{b, a}, map[string]string{HeaderWorker: b.Addr, HeaderSecond: a.Addr, HeaderRank: "3"}},

@@ -42,6 +42,8 @@ type Route struct {
 	// Header is the request header with the first choice's ip:port (x-sightline-header); the second choice is under the
 	// same name with -2. "": x-target-worker. Not used in the endpoint-picker protocol, whose names are fixed.
 	Header string
+	// Path is a prefix that the route takes off before a worker sees the request (x-sightline-path), such as /qwen.
+	Path string
 }
 
 // Names of a route's settings in gRPC metadata.
@@ -49,6 +51,7 @@ const (
 	keyMode   = "x-sightline-mode"
 	keyPool   = "x-sightline-pool"
 	keyHeader = "x-sightline-header"
+	keyPath   = "x-sightline-path"
 )
 
 // The endpoint-picker protocol's names. The hint restricts the choice; it is believed from the metadata, and from a
@@ -85,7 +88,7 @@ func (s *Server) termsOf(ctx context.Context, first *extprocv3.ProcessingRequest
 			s.complain("route mode", "grpc_initial_metadata "+keyMode+": "+err.Error())
 			mode = t.Mode
 		}
-		t.Mode, t.Pool, t.Header = mode, read(keyPool, t.Pool), read(keyHeader, t.Header)
+		t.Mode, t.Pool, t.Header, t.Path = mode, read(keyPool, t.Pool), read(keyHeader, t.Header), read(keyPath, t.Path)
 	}
 	if t.Header == "" {
 		t.Header = HeaderWorker

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	modev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
@@ -44,7 +45,8 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 	c.terms = s.termsOf(stream.Context(), &c.in.ProcessingRequest)
 	headers := c.in.GetRequestHeaders()
 	c.head = readHead(headers.GetHeaders().GetHeaders(), headers.GetEndOfStream())
-	if c.asksModels() {
+	c.head.path = strings.TrimPrefix(c.head.path, c.Path)
+	if c.asksModels() && !c.strict { // there every request gets an endpoint
 		s.metrics.gate(notOurs, "models")
 		c.send(s.models)
 		return nil

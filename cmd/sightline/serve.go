@@ -89,7 +89,11 @@ func serve(ctx context.Context, cfg config.Config, models []router.Model, media 
 		go au.Run(ctx)
 	}
 	prober := startProbe(ctx, cfg, reg, log)
-	sources, err := startSources(ctx, cfg, models, ix, fl, au, reg, log, func(now []*fleet.Worker) { prober.Set(probed(models, now)) })
+	roster := extproc.NewRoster()
+	sources, err := startSources(ctx, cfg, models, ix, fl, au, reg, log, func(now []*fleet.Worker) {
+		prober.Set(probed(models, now))
+		roster.Set(endpoints(now))
+	})
 	if err != nil {
 		return err
 	}
@@ -109,7 +113,7 @@ func serve(ctx context.Context, cfg config.Config, models []router.Model, media 
 	if err != nil {
 		return err
 	}
-	srv, err := extproc.New(r.Decide, r.Observe, extproc.Options{MaxBody: int(cfg.BodyLimit), Models: modelNames(cfg), TLS: secure, Log: log, Metrics: reg,
+	srv, err := extproc.New(r.Decide, r.Observe, extproc.Options{MaxBody: int(cfg.BodyLimit), Models: modelNames(cfg), TLS: secure, Roster: roster, Log: log, Metrics: reg,
 		Route: extproc.Route{Mode: extproc.Mode(cfg.Route.Mode), Pool: cfg.Route.Pool, Header: cfg.Route.Header}})
 	if err != nil {
 		return err
@@ -144,6 +148,15 @@ func serve(ctx context.Context, cfg config.Config, models []router.Model, media 
 	err = <-done // a failure, or the end of a graceful stop
 	log.Info("stopped")
 	return err
+}
+
+// endpoints are the workers as Envoy's fallback clusters are told of them.
+func endpoints(now []*fleet.Worker) []extproc.Endpoint {
+	var out []extproc.Endpoint
+	for _, w := range now {
+		out = append(out, extproc.Endpoint{Addr: w.Addr, Model: w.Model})
+	}
+	return out
 }
 
 // parsePrefixes reads networks that config has checked.

@@ -118,6 +118,10 @@ type Envoy struct {
 	Workers []string `yaml:"worker_networks"` // what may be dialled, as 10.0.0.0/8:8000-8010; default: the workers' own addresses
 	// TokenUsage has Envoy read the engine's token counts from answers, so that predictions are checked against them. 1.40.
 	TokenUsage bool `yaml:"token_usage"`
+	// Pools tell which model a request is for by its route; without them all workers are one pool.
+	Pools        []Pool  `yaml:"pools"`
+	WorkerTLS    PeerTLS `yaml:"worker_tls"`    // Envoy to workers
+	SightlineTLS PeerTLS `yaml:"sightline_tls"` // Envoy to Sightline
 }
 
 // Range is a network and the ports in it, both ends included.

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"os"
+	"slices"
 )
 
 // Route is what holds for requests of Envoy routes that do not say otherwise in their gRPC metadata.
@@ -21,12 +22,36 @@ type TLS struct {
 	ClientCA string `yaml:"client_ca"` // if given: only clients with a certificate that it signed
 }
 
+// Pool ties a model to Envoy routes; at least one condition must be given.
+type Pool struct {
+	Model  string `yaml:"model"`
+	Path   string `yaml:"path"`   // prefix such as /qwen, taken off before the worker sees it
+	Host   string `yaml:"host"`   // host name, any port
+	Header string `yaml:"header"` // name=value
+}
+
+// PeerTLS is what Envoy needs for TLS towards a peer: PEM files, as Envoy sees them. Off without CA.
+type PeerTLS struct {
+	CA    string   `yaml:"ca"`
+	Cert  string   `yaml:"cert"` // Envoy's own, where the peer asks for one
+	Key   string   `yaml:"key"`
+	Names []string `yaml:"names"` // IP addresses or names that the peer's certificate may bear; default: its addresses
+}
+
 // checkGateway checks what Envoy's side is told.
 func (c *Config) checkGateway(bad func(path, format string, args ...any)) {
 	switch c.Route.Mode {
 	case "", "sightline", "epp":
 	default:
 		bad("route.mode", "%q is not known (want sightline or epp, or leave it out)", c.Route.Mode)
+	}
+	for i, p := range c.Envoy.Pools {
+		if !slices.ContainsFunc(c.Models, func(m Model) bool { return m.Name == p.Model }) {
+			bad(fmt.Sprintf("envoy.pools[%d].model", i), "%q is no name of models (give the name of one of them)", p.Model)
+		}
+	}
+	if c.Route.Pool != "" && !slices.ContainsFunc(c.Models, func(m Model) bool { return m.Name == c.Route.Pool }) {
+		bad("route.pool", "%q is no name of models (give the name of one of them)", c.Route.Pool)
 	}
 	if (c.TLS.Cert == "") != (c.TLS.Key == "") || c.TLS.ClientCA != "" && c.TLS.Cert == "" {
 		bad("tls", "cert and key must both be given (client_ca may be, with them)")

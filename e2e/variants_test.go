@@ -1,0 +1,268 @@
+package e2e
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sightline-router/sightline/envoy"
+	"github.com/sightline-router/sightline/extproc"
+	"github.com/sightline-router/sightline/router"
+)
+
+// Every variant obeys the choice, goes on to the second one when the first is dead, and serves without Sightline.
+func TestVariantsServe(t *testing.T) {
+	for _, name := range envoy.VariantNames() {
+		t.Run(name, func(t *testing.T) {
+			if name == "models" || name == "tls" || name == "ipv6" || name == "eds" {
+				t.Skip("has a test of its own below")
+			}
+			if name == "token_usage" {
+				needs140(t)
+			}
+			w := start(t, 3, func(o *envoy.Options) {
+				if err := o.Apply(name); err != nil {
+					t.Fatal(err)
+				}
+			})
+			if r := w.post(chat(script{}), nil); r.err != nil || r.status != 200 && name != "full_duplex" {
+				t.Fatalf("without Sightline: %v, status %d", r.err, r.status)
+			}
+			s := w.runSightline(extproc.Options{})
+			long := strings.Repeat("x", 300_000)
+			for _, addr := range w.addrs() {
+				for _, c := range []*http.Client{w.client, w.h2} {
+					body := chat(script{Targets: []string{addr}, Edit: "edited"}, `"user":"`+long+`EDITME"`)
+					r := w.send(c, "POST", "/v1/chat/completions", body, nil)
+					if r.err != nil || r.status != 200 || r.Worker != addr || r.Length != len(body) {
+						t.Errorf("%v, status %d, worker %s got %d bytes; want %s, %d", r.err, r.status, r.Worker, r.Length, addr, len(body))
+					}
+				}
+			}
+			if name == "inflight" {
+				eventually(t, "a gauge for each worker", func() bool {
+					page, err := w.envoy.Get(t.Context(), "/stats?filter=sightline.inflight")
+					return err == nil && strings.Count(page, "inflight") >= 3 && strings.Count(page, ": 0") >= 3
+				})
+			}
+			w.workers[0].kill()
+			targets := []string{w.workers[0].addr, w.workers[1].addr}
+			if r := decided(func() reply { return w.post(chat(script{Targets: targets}), nil) }); r.err != nil || r.Worker != targets[1] {
+				t.Errorf("first choice dead: %v, status %d from %s, want %s", r.err, r.status, r.Worker, targets[1])
+			}
+			s.stop()
+			eventually(t, "requests pass without Sightline", func() bool {
+				r := w.post(chat(script{}), nil)
+				return r.err == nil && r.status == 200 && r.id() == ""
+			})
+		})
+	}
+}
+
+// The form for an old release: the choice is obeyed, and a request without one goes anywhere.
+func TestOldRelease(t *testing.T) {
+	w := start(t, 2, func(o *envoy.Options) { o.Version = "1.36" })
+	s := w.runSightline(extproc.Options{})
+	for _, addr := range w.addrs() {
+		if r := w.post(chat(script{Targets: []string{addr}}), nil); r.err != nil || r.Worker != addr {
+			t.Errorf("%v, status %d from %s, want %s", r.err, r.status, r.Worker, addr)
+		}
+	}
+	s.stop()
+	if r := w.post(chat(script{}), nil); r.err != nil || r.status != 200 {
+		t.Errorf("without Sightline: %v, status %d", r.err, r.status)
+	}
+}
+
+// Several models: the route alone keeps a request with its model, with Sightline up and down; no worker, no answer.
+func TestModelsStayApart(t *testing.T) {
+	w := start(t, 3, func(o *envoy.Options) {
+		o.Pools = []envoy.Pool{
+			{Name: "a", Workers: o.Workers[:1], Path: "/a"},
+			{Name: "b", Workers: o.Workers[1:2], Host: "b.example.com"},
+			{Name: "c", Workers: o.Workers[2:], Header: "X-Model=c"},
+			{Name: "none", Path: "/none"},
+		}
+	})
+	routes := []struct {
+		path, host string
+		header     http.Header
+	}{{path: "/a/v1/chat/completions"}, {path: "/v1/chat/completions", host: "b.example.com"}, {path: "/v1/chat/completions", header: http.Header{"X-Model": {"c"}}}}
+	ask := func(i int, body string) reply {
+		req, err := http.NewRequest("POST", w.url+routes[i].path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("content-type", "application/json")
+		for k, v := range routes[i].header {
+			req.Header[k] = v
+		}
+		if routes[i].host != "" {
+			req.Host = routes[i].host + ":10000"
+		}
+		return do(w.client, req)
+	}
+	check := func(up bool) {
+		t.Helper()
+		for i := range routes {
+			addr := w.workers[i].addr
+			var r reply
+			eventually(t, "the route's worker answers", func() bool {
+				r = ask(i, chat(script{Targets: []string{addr}}))
+				return r.err == nil && (r.id() != "") == up
+			})
+			if r.status != 200 || r.Worker != addr || r.Path != "/v1/chat/completions" {
+				t.Errorf("route %d, Sightline up %t: status %d from %s %s, want %s", i, up, r.status, r.Worker, r.Path, addr)
+			}
+		}
+		for path, want := range map[string]int{"/none/v1/chat/completions": 503, "/v1/chat/completions": 404} {
+			if r := w.send(w.client, "POST", path, chat(script{}), nil); r.status != want {
+				t.Errorf("%s, Sightline up %t: status %d, want %d", path, up, r.status, want)
+			}
+		}
+	}
+	check(false)
+	server, err := extproc.New(decideAsTold, func(router.Outcome) {}, extproc.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lis, err := extproc.Listen(w.sightline)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = server.Serve(t.Context(), lis) }()
+	check(true)
+	w.workers[1].kill() // its requests go to nobody else
+	eventually(t, "503 for a model whose worker is dead", func() bool { return ask(1, chat(script{})).status == 503 })
+}
+
+// Sightline tells Envoy the workers; the list outlives it, and a change arrives.
+func TestWorkersByEDS(t *testing.T) {
+	w := start(t, 2, func(o *envoy.Options) {
+		o.EDS = true
+		o.Allow = []envoy.Range{{Prefix: netip.MustParsePrefix("127.0.0.1/32"), FirstPort: 1, LastPort: 65535}}
+	})
+	all := w.addrs()
+	roster := extproc.NewRoster()
+	roster.Set([]extproc.Endpoint{{Addr: all[0], Model: "m"}})
+	s := w.runSightline(extproc.Options{Roster: roster})
+	from := func() reply { return w.send(w.client, "GET", "/v1/models", "", nil) }
+	eventually(t, "the first worker is known", func() bool { return from().Worker == all[0] })
+	roster.Set([]extproc.Endpoint{{Addr: all[1], Model: "m"}})
+	eventually(t, "the other worker is known", func() bool { return from().Worker == all[1] })
+	s.stop()
+	if r := from(); r.Worker != all[1] {
+		t.Errorf("Sightline away: status %d from %q, want %s", r.status, r.Worker, all[1])
+	}
+}
+
+// Mutual TLS: Envoy and Sightline know each other by certificate; a Sightline that another CA signed is not asked.
+func TestMutualTLS(t *testing.T) {
+	dir := t.TempDir()
+	good, other := newCA(t, dir, "good"), newCA(t, dir, "other")
+	mine := good.sign(t, dir, "envoy")
+	for name, server := range map[string]tls.Certificate{"known": good.sign(t, dir, "sightline").pair, "of another CA": other.sign(t, dir, "stranger").pair} {
+		t.Run(name, func(t *testing.T) {
+			w := start(t, 1, func(o *envoy.Options) {
+				o.Sightline = freeAddr(t)
+				o.SightlineTLS = &envoy.TLS{CA: good.file, Cert: mine.cert, Key: mine.key}
+			})
+			pool := x509.NewCertPool()
+			pool.AddCert(good.cert)
+			s, err := extproc.New(decideAsTold, func(router.Outcome) {}, extproc.Options{TLS: &tls.Config{Certificates: []tls.Certificate{server}, ClientCAs: pool,
+				ClientAuth: tls.RequireAndVerifyClientCert, NextProtos: []string{"h2"}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			lis, err := extproc.Listen(w.sightline)
+			if err != nil {
+				t.Fatal(err)
+			}
+			go func() { _ = s.Serve(t.Context(), lis) }()
+			if name == "known" {
+				w.waitDecided()
+				return
+			}
+			eventually(t, "Envoy refuses the certificate", func() bool { return w.stat("cluster.sightline.ssl.fail_verify_error") > 0 })
+			if r := w.post(chat(script{Targets: w.addrs()}), nil); r.status != 200 || r.id() != "" {
+				t.Errorf("status %d, decision %q; want 200 without one", r.status, r.id())
+			}
+		})
+	}
+}
+
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	file string
+}
+
+type signed struct {
+	pair      tls.Certificate
+	cert, key string // files
+}
+
+func newCA(t *testing.T, dir, name string) authority {
+	t.Helper()
+	a := authority{file: filepath.Join(dir, name+"-ca.pem")}
+	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
+	var der []byte
+	der, a.key = create(t, tmpl, nil, nil)
+	a.cert, _ = x509.ParseCertificate(der)
+	writePEM(t, a.file, "CERTIFICATE", der)
+	return a
+}
+
+func (a authority) sign(t *testing.T, dir, name string) signed {
+	t.Helper()
+	tmpl := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
+	der, key := create(t, tmpl, a.cert, a.key)
+	raw, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := signed{cert: filepath.Join(dir, name+".pem"), key: filepath.Join(dir, name+"-key.pem")}
+	writePEM(t, s.cert, "CERTIFICATE", der)
+	writePEM(t, s.key, "PRIVATE KEY", raw)
+	if s.pair, err = tls.LoadX509KeyPair(s.cert, s.key); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func create(t *testing.T, tmpl, parent *x509.Certificate, by *ecdsa.PrivateKey) ([]byte, *ecdsa.PrivateKey) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if parent == nil {
+		parent, by = tmpl, key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, parent, &key.PublicKey, by)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return der, key
+}
+
+func writePEM(t *testing.T, file, kind string, der []byte) {
+	t.Helper()
+	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,243 @@
+package envoy
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// view is what the template sees: the options, read and completed.
+type view struct {
+	Options
+	Listen, Admin, Sightline hostPort // hide the strings of Options
+	Socket                   string
+	Pools                    []poolView
+	Picks                    []pick
+	Composite                bool
+	Stats                    bool   // Envoy can count by tags from its access log
+	TooLarge                 int    // the first length above BodyLimit
+	Paths                    string // regular expression
+	Reasons                  []string
+	WorkerTLS, SightlineTLS  *tlsView
+	LeftOut                  []string // what the release cannot do
+	Releases                 string
+}
+
+type pick struct{ Cluster, Header string }
+
+// poolView is one pool: with a single one, no suffix, no name and no conditions.
+type poolView struct {
+	Name, Suffix string
+	Path         string // prefix, "" for none
+	PathRegex    string // the same, quoted
+	Also         string // further header matches, ", " first
+	Workers      []hostPort
+	Names        bool // some worker is a name, not an address
+	Allow        []Range
+}
+
+type tlsView struct {
+	CA, Cert, Key, ALPN string
+	Names               []hostPort
+}
+
+// reader collects what is wrong with options.
+type reader struct{ errs []error }
+
+func (r *reader) bad(format string, args ...any) {
+	r.errs = append(r.errs, fmt.Errorf(format, args...))
+}
+
+func (r *reader) addr(key, addr string, needIP bool) hostPort {
+	h, err := split(key, addr, needIP)
+	if err != nil {
+		r.errs = append(r.errs, err)
+	}
+	return h
+}
+
+func viewOf(o Options) (*view, error) {
+	v := &view{Options: o, TooLarge: o.BodyLimit + 1, Paths: strings.Join(inferencePaths, "|"), Reasons: []string{"exact", "predicted", "affinity", "load"}}
+	r := &reader{}
+	if v.Command == "" {
+		v.Command = "sightline envoy"
+	}
+	v.Listen = r.addr("listen", o.Listen, true)
+	v.Admin = r.addr("admin", o.Admin, true)
+	if path, isUnix := strings.CutPrefix(o.Sightline, "unix:"); isUnix {
+		v.Socket = path
+		if !isFile(path) {
+			r.bad("sightline %q: want unix: and an absolute path without blanks, such as unix:/run/sightline.sock", o.Sightline)
+		}
+	} else {
+		v.Sightline = r.addr("sightline", o.Sightline, true)
+	}
+	v.release(r)
+	v.pools(r)
+	if o.BodyLimit < 1<<20 || o.BodyLimit > 1<<31-1 {
+		r.bad("body limit: %d bytes, want 1 MiB to 2 GiB", o.BodyLimit)
+	}
+	if o.HeapLimit < 4*int64(o.BodyLimit) {
+		r.bad("heap limit: %d bytes, want at least four times the body limit of %d", o.HeapLimit, o.BodyLimit)
+	}
+	var workers []hostPort
+	for _, p := range v.Pools {
+		workers = append(workers, p.Workers...)
+	}
+	v.WorkerTLS = r.tls("worker tls", o.WorkerTLS, "http/1.1", workers)
+	v.SightlineTLS = r.tls("sightline tls", o.SightlineTLS, "h2", []hostPort{v.Sightline})
+	return v, errors.Join(r.errs...)
+}
+
+// release leaves out what the oldest Envoy in question cannot do.
+func (v *view) release(r *reader) {
+	if v.Version == "" {
+		v.Version = strings.TrimSuffix(Version, ".0")
+	}
+	major, rest, _ := strings.Cut(v.Version, ".")
+	minor, err := strconv.Atoi(strings.SplitN(rest, ".", 2)[0])
+	if major != "1" || err != nil || minor < 36 {
+		r.bad("envoy version %q: want 1.36 or later, such as 1.39", v.Version)
+		return
+	}
+	v.Composite = !v.OverrideHost && minor >= 39
+	leave := func(what string) { v.LeftOut = append(v.LeftOut, what) }
+	switch {
+	case v.OverrideHost:
+	case v.Composite:
+		v.Picks = []pick{{"workers_picked", "x-target-worker"}, {"workers_second", "x-target-worker-2"}}
+	default:
+		v.Picks = []pick{{"workers_picked", "x-target-worker"}}
+		leave("a composite cluster (1.37), so a retry dials the same worker again and not the second choice;")
+		leave("  an upstream filter that checks the address dialled (1.39), so only the removal of clients' headers guards it.")
+		leave("  --variant override_host has neither gap on this release.")
+	}
+	if v.Stats = minor >= 38; !v.Stats {
+		leave("counters by reason and worker in /stats (1.38); those by route and reason (vhost.llm.vcluster) are there.")
+	}
+	if v.InFlight && !v.Stats {
+		v.InFlight = false
+		leave("a gauge of requests in flight (1.38).")
+	}
+	if v.TokenUsage && minor < 40 {
+		v.TokenUsage = false
+		leave("token counts read from answers (1.40).")
+	}
+	v.Releases = "1." + strconv.Itoa(minor)
+	if minor == 40 && !v.TokenUsage {
+		v.Releases = "1.39 and 1.40"
+	}
+}
+
+func (v *view) pools(r *reader) {
+	pools := v.Options.Pools
+	if len(pools) == 0 {
+		pools = []Pool{{Workers: v.Options.Workers}}
+		if len(v.Options.Workers) == 0 && !v.EDS {
+			r.bad("workers: none given; Envoy needs all of them for requests without a decision")
+		}
+	}
+	for i, b := range v.Allow {
+		if !b.Prefix.IsValid() || b.FirstPort < 1 || b.LastPort < b.FirstPort || b.LastPort > 65535 {
+			r.bad("allow[%d]: %v, ports %d to %d: want a CIDR and ports from 1 to 65535, the first not above the last", i, b.Prefix, b.FirstPort, b.LastPort)
+		}
+	}
+	suffixes := map[string]string{}
+	for i, in := range pools {
+		key := ""
+		p := poolView{Name: in.Name, Path: strings.TrimSuffix(in.Path, "/")}
+		if len(v.Options.Pools) > 0 {
+			key = fmt.Sprintf("pools[%d].", i)
+			p.Suffix = "_" + plain.ReplaceAllString(in.Name, "_")
+			p.conditions(r, key, in)
+			if other, twice := suffixes[p.Suffix]; twice {
+				r.bad("%sname %q: too like the name %q of another pool", key, in.Name, other)
+			}
+			suffixes[p.Suffix] = in.Name
+		}
+		for j, w := range in.Workers {
+			h := r.addr(fmt.Sprintf("%sworkers[%d]", key, j), w, false)
+			p.Workers = append(p.Workers, h)
+			p.Names = p.Names || !h.IsIP()
+		}
+		if p.Allow = v.Allow; len(p.Allow) == 0 && v.Composite {
+			if p.Names || v.EDS {
+				r.bad("allow: empty, and the workers' addresses are not known here; give the ranges that they are in, such as 10.0.0.0/8, ports 8000 to 8010")
+			} else if p.Allow = exactly(p.Workers); len(p.Allow) == 0 {
+				p.Allow = nowhere
+			}
+		}
+		v.Pools = append(v.Pools, p)
+	}
+}
+
+var (
+	plain    = regexp.MustCompile(`[^A-Za-z0-9]+`)
+	segment  = regexp.MustCompile(`^(/[A-Za-z0-9._-]+)+$`)
+	hostName = regexp.MustCompile(`^[A-Za-z0-9.-]+$`)
+	token    = regexp.MustCompile(`^[A-Za-z0-9._/:@+-]+$`)
+	// nowhere is what a pool without workers may dial.
+	nowhere = []Range{{Prefix: netip.MustParsePrefix("192.0.2.1/32"), FirstPort: 1, LastPort: 1}}
+)
+
+// conditions reads what makes a request this pool's.
+func (p *poolView) conditions(r *reader, key string, in Pool) {
+	if !token.MatchString(in.Name) {
+		r.bad("%sname %q: want a model's name without blanks or quotes", key, in.Name)
+	}
+	if in.Path == "" && in.Host == "" && in.Header == "" {
+		r.bad("%spath, host, header: none given; a request must show which model it is for without its body being read", key)
+	}
+	if in.Path != "" && !segment.MatchString(p.Path) {
+		r.bad("%spath %q: want a prefix such as /qwen", key, in.Path)
+	}
+	p.PathRegex = regexp.QuoteMeta(p.Path)
+	p.PathRegex = strings.ReplaceAll(p.PathRegex, `\`, `\\`) // inside a quoted YAML string
+	if in.Host != "" {
+		if !hostName.MatchString(in.Host) {
+			r.bad("%shost %q: want a host name without a port", key, in.Host)
+		}
+		p.Also += `, { name: ":authority", string_match: { safe_regex: { regex: "(?i)` + strings.ReplaceAll(regexp.QuoteMeta(in.Host), `\`, `\\`) + `(:[0-9]+)?" } } }`
+	}
+	if in.Header != "" {
+		name, value, ok := strings.Cut(in.Header, "=")
+		if !ok || !token.MatchString(name) || !token.MatchString(value) {
+			r.bad("%sheader %q: want name=value", key, in.Header)
+		}
+		p.Also += fmt.Sprintf(`, { name: %q, string_match: { exact: %q } }`, strings.ToLower(name), value)
+	}
+}
+
+func (r *reader) tls(key string, t *TLS, alpn string, peers []hostPort) *tlsView {
+	if t == nil {
+		return nil
+	}
+	out := &tlsView{CA: t.CA, Cert: t.Cert, Key: t.Key, ALPN: alpn}
+	if !isFile(t.CA) || t.Cert != "" && !isFile(t.Cert) || (t.Cert == "") != (t.Key == "") || t.Key != "" && !isFile(t.Key) {
+		r.bad("%s: ca %q, cert %q, key %q: want absolute paths of PEM files, cert and key both or neither", key, t.CA, t.Cert, t.Key)
+	}
+	for _, n := range t.Names {
+		if !hostName.MatchString(n) && !(hostPort{Host: n}).IsIP() {
+			r.bad("%s: name %q is neither an IP address nor a host name", key, n)
+		}
+		out.Names = append(out.Names, hostPort{Host: n})
+	}
+	seen := map[string]bool{}
+	for _, p := range peers {
+		if len(t.Names) == 0 && p.Host != "" && !seen[p.Host] {
+			out.Names = append(out.Names, p)
+			seen[p.Host] = true
+		}
+	}
+	if len(out.Names) == 0 {
+		r.bad("%s: names: none given, and the peer's address is not known here", key)
+	}
+	return out
+}
+
+func isFile(path string) bool {
+	return strings.HasPrefix(path, "/") && !strings.ContainsAny(path, "{},#\n\"' ")
+}

@@ -1,0 +1,135 @@
+package extproc
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+	"strconv"
+	"sync"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	endpointsvc "github.com/envoyproxy/go-control-plane/envoy/service/endpoint/v3"
+	"go.uber.org/zap"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+// Envoy's fallback clusters ask here which workers there are (endpoint discovery, state of the world): "all" of them, or
+// "model/NAME" for those of one model. A stream gets an answer at once and another with each change. Envoy keeps what it
+// was told while we are away.
+
+const (
+	typeEndpoints = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
+	allEndpoints  = "all"
+	modelPrefix   = "model/"
+	maxResources  = 1024 // names that one stream may ask for
+)
+
+// Endpoint is a worker as Envoy's load balancers see it.
+type Endpoint struct {
+	Addr  string // ip:port
+	Model string
+}
+
+// Roster is the list of workers that Envoy is told. Safe for concurrent use.
+type Roster struct {
+	mu      sync.Mutex
+	workers []Endpoint
+	version uint64
+	changed chan struct{} // closed with the next change
+}
+
+// NewRoster makes a list that nothing is told of until it is Set.
+func NewRoster() *Roster { return &Roster{changed: make(chan struct{})} }
+
+// Set replaces the list. The same again is no change.
+func (r *Roster) Set(workers []Endpoint) {
+	workers = slices.Clone(workers)
+	slices.SortFunc(workers, func(a, b Endpoint) int { return cmp.Or(cmp.Compare(a.Model, b.Model), cmp.Compare(a.Addr, b.Addr)) })
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.version > 0 && slices.Equal(r.workers, workers) {
+		return
+	}
+	r.workers = workers
+	r.version++
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+func (r *Roster) now() ([]Endpoint, uint64, <-chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.workers, r.version, r.changed
+}
+
+// StreamEndpoints serves one Envoy, or one cluster of it.
+func (s *Server) StreamEndpoints(stream endpointsvc.EndpointDiscoveryService_StreamEndpointsServer) error {
+	asked := make(chan *discoveryv3.DiscoveryRequest)
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		for {
+			req, err := stream.Recv()
+			if err != nil {
+				return
+			}
+			select {
+			case asked <- req:
+			case <-stream.Context().Done():
+				return
+			}
+		}
+	}()
+	var names []string // what this stream has asked for last
+	var sent uint64    // version
+	for {
+		workers, version, changed := s.roster.now()
+		if len(names) > 0 && version > 0 && sent != version {
+			out := &discoveryv3.DiscoveryResponse{TypeUrl: typeEndpoints, VersionInfo: strconv.FormatUint(version, 10), Nonce: strconv.FormatUint(version, 10)}
+			for _, name := range names {
+				packed, err := anypb.New(assignment(name, workers))
+				if err != nil {
+					return err
+				}
+				out.Resources = append(out.Resources, packed)
+			}
+			if err := stream.Send(out); err != nil {
+				return nil
+			}
+			sent = version
+		}
+		select {
+		case req := <-asked:
+			if e := req.GetErrorDetail(); e != nil {
+				s.log.Error("Envoy refuses the list of workers", zap.String("message", e.GetMessage()))
+			}
+			if n := req.GetResourceNames(); len(n) <= maxResources && !slices.Equal(n, names) {
+				names, sent = n, 0
+			}
+		case <-changed:
+		case <-gone:
+			return nil
+		case <-s.stopping:
+			return nil
+		}
+	}
+}
+
+// assignment lists one cluster's endpoints; a name that means nothing has none.
+func assignment(name string, workers []Endpoint) *endpointv3.ClusterLoadAssignment {
+	var list []*endpointv3.LbEndpoint
+	for _, w := range workers {
+		ap, err := netip.ParseAddrPort(w.Addr)
+		if err != nil || name != allEndpoints && name != modelPrefix+w.Model {
+			continue
+		}
+		list = append(list, &endpointv3.LbEndpoint{HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{
+			Address: &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+				Address: ap.Addr().String(), PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: uint32(ap.Port())},
+			}}},
+		}}})
+	}
+	return &endpointv3.ClusterLoadAssignment{ClusterName: name, Endpoints: []*endpointv3.LocalityLbEndpoints{{LbEndpoints: list}}}
+}
