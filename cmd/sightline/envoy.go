@@ -34,18 +34,21 @@ func (c *envoyCmd) Run(ctx context.Context) error {
 			return err
 		}
 	}
-	o, err := envoyOptions(cfg)
-	if err != nil {
-		return err
-	}
-	for v := range strings.SplitSeq(c.Variant, ",") {
-		if err := o.Apply(v); err != nil {
-			return err
+	text, err := envoyYAML(cfg, func(o *envoy.Options) error {
+		for v := range strings.SplitSeq(c.Variant, ",") {
+			if err := o.Apply(v); err != nil {
+				return err
+			}
 		}
-	}
-	o.Version = c.EnvoyVersion
-	o.Command = strings.Join(append([]string{"sightline"}, os.Args[1:]...), " ")
-	text, err := envoy.Generate(o)
+		o.Version, o.Command = c.EnvoyVersion, "sightline envoy"
+		if c.Variant != envoy.VariantNames()[0] {
+			o.Command += " --variant " + c.Variant
+		}
+		if o.Version != "" {
+			o.Command += " --envoy-version " + o.Version
+		}
+		return nil
+	})
 	if err != nil {
 		return err
 	}
@@ -69,6 +72,20 @@ func envoyBinary(ctx context.Context) (string, error) {
 		dir = filepath.Join(base, "sightline")
 	}
 	return envoy.Binary(ctx, dir, func(format string, args ...any) { fmt.Fprintf(os.Stderr, "envoy: "+format+"\n", args...) })
+}
+
+// envoyYAML is the envoy.yaml for a configuration, with changes.
+func envoyYAML(cfg config.Config, changes ...func(*envoy.Options) error) ([]byte, error) {
+	o, err := envoyOptions(cfg)
+	for _, change := range changes {
+		if err == nil {
+			err = change(&o)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return envoy.Generate(o)
 }
 
 // envoyOptions are what a configuration says; the shipped example's workers where it names none.
