@@ -53,7 +53,7 @@ func (e *engine) start(t *testing.T) {
 	e.cmd = exec.Command(filepath.Join(e.bin, "bin", "vllm"), "serve", tinyName, "--host", "127.0.0.1", "--port", fmt.Sprint(e.port),
 		"--load-format", "dummy", "--enforce-eager", "--dtype", "bfloat16", "--skip-mm-profiling", "--block-size", "16",
 		"--max-model-len", "20000", "--max-num-batched-tokens", "20000", "--max-num-seqs", "8", "--enable-prompt-tokens-details",
-		"--kv-events-config", fmt.Sprintf(`{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://127.0.0.1:%d","replay_endpoint":"tcp://127.0.0.1:%d"}`, e.events, e.replays))
+		"--kv-events-config", fmt.Sprintf(`{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:%d","replay_endpoint":"tcp://*:%d"}`, e.events, e.replays))
 	e.cmd.Dir, e.cmd.Stdout, e.cmd.Stderr = e.dir, e.log, e.log
 	e.cmd.Env = append(os.Environ(), "PATH="+filepath.Join(e.bin, "bin")+":"+os.Getenv("PATH"), "HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1",
 		"VLLM_CPU_KVCACHE_SPACE=1", "VLLM_CPU_OMP_THREADS_BIND=nobind", "OMP_NUM_THREADS=1", "VLLM_HOST_IP=127.0.0.1")
