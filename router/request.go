@@ -49,8 +49,7 @@ type Decision struct {
 	Targets []Target // ranked, best first, at most three
 	Reason  Reason
 	// Why names what kept the decision from the step above, such as "model unknown"; for Exact only what keeps it from being
-	// certain. Never holds
-	// client text.
+	// certain. Never holds client text.
 	Why           string
 	PromptTokens  int // 0: not known
 	CachedTokens  int // predicted to be cached on Targets[0]

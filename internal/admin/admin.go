@@ -141,8 +141,10 @@ type view struct {
 	Findings  []audit.Finding
 	Decisions []decision
 	Reasons   []share
-	Prompt    int // tokens of the decisions shown
+	Prompt    int // tokens of the decisions kept
 	Cached    int
+	Told      int // decisions whose worker has reported its cached tokens
+	AsTold    int // of them, those predicted so
 }
 
 type decision struct {
@@ -190,6 +192,12 @@ func newView(s State) view {
 		count[d.Reason]++
 		v.Prompt += d.PromptTokens
 		v.Cached += d.CachedTokens
+		if d.Code == http.StatusOK && d.Reported >= 0 && d.Used == d.Addr {
+			v.Told++
+			if d.Reported == d.CachedTokens || d.Partial && d.Reported > d.CachedTokens {
+				v.AsTold++
+			}
+		}
 		if i < 25 {
 			row := decision{Recent: d, Ago: time.Since(d.At).Round(time.Second).String(), Took: d.Took.Round(10 * time.Microsecond).String()}
 			if d.FirstByte > 0 {

@@ -1,0 +1,104 @@
+package admin
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/fleet"
+)
+
+// The pages of a router that has taken two decisions, of which the worker reported one otherwise than predicted.
+func TestPages(t *testing.T) {
+	fl := fleet.New(nil)
+	fl.Set([]*fleet.Worker{fleet.NewWorker("gpu-a", netip.MustParseAddrPort("10.0.0.5:8000"), "m", 0, func(int) indexer.Holder { return 0 })})
+	rt := router.New(router.Options{Fleet: fl, Index: indexer.New(indexer.Options{})})
+	for i, id := range []string{"first", "second"} {
+		d := rt.Decide(t.Context(), &router.Request{ID: id, Path: "/v1/chat/completions", Body: [][]byte{[]byte(`{"model":"<b>none</b>"}`)}})
+		if len(d.Targets) != 1 || d.Reason != router.Load {
+			t.Fatalf("decision %q: %+v", id, d)
+		}
+		rt.Observe(router.Outcome{ID: id, Phase: router.Ended, Addr: "10.0.0.5:8000", Code: 200, CachedTokens: 16 * i, PromptTokens: 64})
+	}
+	var ready error
+	asked := ""
+	srv := httptest.NewServer(Handler(State{
+		Version: "v0 <i>", Router: rt, Gatherer: prometheus.NewRegistry(), Ready: func() error { return ready },
+		Workers: func() []Worker {
+			return []Worker{{Name: "gpu-a", Addr: "10.0.0.5:8000", Rank: -1, Blocks: 7, Events: "live"}}
+		},
+		Resync: func(worker string) int { asked = worker; return strings.Count(worker, "gpu-a") },
+		Snapshot: func(worker string, rank int) ([]byte, error) {
+			if worker != "gpu-a" || rank != 1 {
+				return nil, errors.New("no such worker")
+			}
+			return []byte("blocks"), nil
+		},
+	}))
+	defer srv.Close()
+	get := func(method, path string, want int) string {
+		t.Helper()
+		req, err := http.NewRequest(method, srv.URL+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := srv.Client().Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		if err != nil || resp.StatusCode != want {
+			t.Errorf("%s %s: status %d, want %d (%v)", method, path, resp.StatusCode, want, err)
+		}
+		return string(text)
+	}
+
+	page := get("GET", "/", 200)
+	for _, want := range []string{"gpu-a", "10.0.0.5:8000", `<b class="warn">1</b>predicted as the workers report <small>of 2</small>`, "100 %</b>load", "model unknown", "v0 &lt;i&gt;"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page lacks %q", want)
+		}
+	}
+	if strings.Contains(page, "none</b>") {
+		t.Error("the page shows what a client wrote")
+	}
+	var last []router.Recent
+	if err := json.Unmarshal([]byte(get("GET", "/decisions?n=1", 200)), &last); err != nil || len(last) != 1 || last[0].ID != "second" || last[0].Reported != 16 {
+		t.Errorf("/decisions?n=1: %+v (%v)", last, err)
+	}
+	var one router.Recent
+	if err := json.Unmarshal([]byte(get("GET", "/decisions?id=first", 200)), &one); err != nil || one.Reported != 0 || one.Used != "10.0.0.5:8000" {
+		t.Errorf("/decisions?id=first: %+v (%v)", one, err)
+	}
+	get("GET", "/decisions?id=third", 404)
+
+	get("GET", "/healthz", 200)
+	get("GET", "/readyz", 200)
+	ready = errors.New("no workers yet")
+	if s := get("GET", "/readyz", 503); !strings.Contains(s, "no workers yet") {
+		t.Errorf("/readyz says %q", s)
+	}
+	get("POST", "/workers/resync?worker=gpu-a", 202)
+	if asked != "gpu-a" {
+		t.Errorf("resync asked of %q", asked)
+	}
+	get("POST", "/workers/resync?worker=gpu-z", 404)
+	get("GET", "/workers/resync?worker=gpu-a", 405)
+	if s := get("GET", "/index?worker=gpu-a&rank=1", 200); s != "blocks" {
+		t.Errorf("/index: %q", s)
+	}
+	get("GET", "/index?worker=gpu-a&rank=x", 400)
+	get("GET", "/index?worker=gpu-z", 404)
+	get("GET", "/probes", 404) // none are made
+	get("GET", "/elsewhere", 404)
+}
