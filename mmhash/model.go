@@ -125,8 +125,8 @@ type Edit struct {
 	Text     []byte
 }
 
-// Read reads one request to an endpoint such as /v1/chat/completions; lora is the adapter that it names, or "". Errors: a *Refused, or one whose text is ours alone.
-// Edits are given with an error too.
+// Read reads one request to an endpoint such as /v1/chat/completions; lora is the adapter that it names, or "". Errors: a
+// *Refused, or one whose text is ours alone. Edits are given with an error too.
 func (m *Model) Read(ctx context.Context, endpoint, lora string, req *chat.Request) (*Prompts, error) {
 	out := new(Prompts)
 	draft, err := m.prompt.Read(endpoint, req)

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"syscall"
+	_ "time/tzdata" // time_zone, in images without a zone database
 
 	"github.com/alecthomas/kong"
 )
