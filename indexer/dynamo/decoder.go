@@ -56,7 +56,7 @@ type routerEvent struct {
 // the next call. An error means that the payload is cut or none at all; one event that cannot be read is only counted
 // (Dynamo's own router drops the whole batch).
 func (d *Decoder) Decode(payload []byte) (event.Batch, error) {
-	d.events, d.handles, d.locals = d.events[:0], reuse(d.handles), reuse(d.locals)
+	d.events, d.handles, d.locals = d.events[:0], event.Reuse(d.handles), event.Reuse(d.locals)
 	batch := event.Batch{Rank: int(d.Key.Rank)}
 	err := eachEvent(payload, d.one, func() { d.stats.Bad++ })
 	if err != nil {
@@ -283,14 +283,6 @@ func text(b []byte) ([]byte, []byte, error) {
 		return nil, rest, err
 	}
 	return msgp.ReadStringZC(b)
-}
-
-// reuse empties an arena, and lets go of one that a single huge batch has blown up.
-func reuse(arena []uint64) []uint64 {
-	if cap(arena) > 1<<20 {
-		return nil
-	}
-	return arena[:0]
 }
 
 // head reads who an event is of, and its number.

@@ -6,43 +6,34 @@ package sglang
 import (
 	"fmt"
 	"math"
-	"strconv"
 
 	"github.com/sightline-router/sightline/indexer/event"
 	"github.com/sightline-router/sightline/indexer/wire"
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
-// emit appends what d.f says to d.events.
+// emit appends what d.f says to the batch.
 func (d *Decoder) emit() error {
-	f := &d.f
-	handles := d.handles[f.firstHandle:len(d.handles):len(d.handles)]
-	e := event.Event{Tier: event.TierOf(wire.View(f.medium)), Handles: handles}
-	switch string(f.tag) {
-	case "AllBlocksCleared":
+	e := event.Event{Kind: d.f.Kind, Tier: d.f.Tier(), Handles: d.f.Handles}
+	switch {
+	case e.Kind == event.Cleared:
 		e = event.Event{Kind: event.Cleared}
-	case "BlockRemoved":
-		e.Kind = event.Removed
-	case "BlockStored":
+	case e.Kind == event.Stored:
 		if err := d.stored(&e); err != nil {
 			return err
 		}
-	default:
-		d.stats.Unknown++
+	case len(e.Handles) == 0:
 		return nil
 	}
-	d.stats.Events++
-	if e.Kind == event.Cleared || len(handles) > 0 {
-		d.events = append(d.events, e)
-	}
+	d.a.Events = append(d.a.Events, e)
 	return nil
 }
 
 // stored hashes the event's blocks.
 func (d *Decoder) stored(e *event.Event) error {
-	f, ids, size := &d.f, d.ids[d.f.firstID:], d.f.blockSize
+	f, ids, size := &d.f, d.ids, d.f.BlockSize
 	width, tokens := size, len(ids)
-	if f.pairs {
+	if d.pairs {
 		width, tokens = size+1, len(ids)-1
 		d.stats.Pairs++
 	}
@@ -52,20 +43,23 @@ func (d *Decoder) stored(e *event.Event) error {
 	if need := 8*width + 8; cap(d.scratch) < need {
 		d.scratch = make([]byte, 0, need)
 	}
-	d.adapter()
-	var salt uint64
-	if !f.hasParent {
-		salt = block.SaltHash(wire.View(f.salt))
+	name, seed, unnamed := f.Adapter(d.loraName)
+	if d.loraName = name; unnamed {
+		d.stats.UnnamedLoRA++
 	}
-	first := len(d.locals)
+	var salt uint64
+	if !f.HasParent {
+		salt = block.SaltHash(wire.View(f.Salt))
+	}
+	first := len(d.a.Locals)
 	for at := 0; at+width <= len(ids); at += size {
-		d.locals = append(d.locals, block.Wide(d.scratch, ids[at:at+width], d.loraSeed, salt))
+		d.a.Locals = append(d.a.Locals, block.Wide(d.scratch, ids[at:at+width], seed, salt))
 		salt = 0
 	}
-	e.Kind, e.BlockSize, e.Parent, e.HasParent, e.LoRA = event.Stored, size, f.parent, f.hasParent, d.loraName
-	e.Locals = d.locals[first:len(d.locals):len(d.locals)]
+	e.Kind, e.BlockSize, e.Parent, e.HasParent, e.LoRA = event.Stored, size, f.Parent, f.HasParent, name
+	e.Locals = d.a.Locals[first:len(d.a.Locals):len(d.a.Locals)]
 	if d.Keep {
-		e.Tokens, e.Session = d.keep(ids[:tokens]), string(f.session)
+		e.Tokens, e.Session = d.keep(ids[:tokens]), string(f.Session)
 	}
 	if d.Pad != nil {
 		d.pads(ids)
@@ -74,30 +68,12 @@ func (d *Decoder) stored(e *event.Event) error {
 	return nil
 }
 
-// adapter finds the seed of the event's adapter. One that is told by number alone gets a seed of its own, so that its
-// blocks are never taken for the base model's.
-func (d *Decoder) adapter() {
-	f := &d.f
-	switch {
-	case len(f.lora) > 0:
-		if string(f.lora) != d.loraName {
-			d.loraName = string(f.lora)
-		}
-	case f.hasLoRAID:
-		d.stats.UnnamedLoRA++
-		d.loraName = "lora_id " + strconv.Itoa(f.loraID)
-	default:
-		d.loraName = ""
-	}
-	d.loraSeed = block.SeedFor(d.loraName)
-}
-
 func (d *Decoder) keep(ids []uint64) []uint32 {
-	first := len(d.tokens)
+	first := len(d.a.Tokens)
 	for _, id := range ids {
-		d.tokens = append(d.tokens, uint32(min(id, math.MaxUint32)))
+		d.a.Tokens = append(d.a.Tokens, uint32(min(id, math.MaxUint32)))
 	}
-	return d.tokens[first:len(d.tokens):len(d.tokens)]
+	return d.a.Tokens[first:len(d.a.Tokens):len(d.a.Tokens)]
 }
 
 // pads tells of the pads among ids: all that differ from the four ids before.

@@ -19,15 +19,14 @@
 package trtllm
 
 import (
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
 
 	"github.com/tidwall/gjson"
-	"github.com/zeebo/xxh3"
 
 	"github.com/sightline-router/sightline/indexer/event"
+	"github.com/sightline-router/sightline/indexer/wire"
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
@@ -60,12 +59,9 @@ type Decoder struct {
 
 	stats   Stats
 	out     event.Batch
-	events  []event.Event
-	handles []uint64
-	locals  []uint64
-	tokens  []uint32
-	media   []event.Mention
-	next    uint64 // the event number to come
+	a       event.Arena
+	f       wire.Fields // of the event being read, in the ZeroMQ form
+	next    uint64      // the event number to come
 	begun   bool
 	scope   scope
 	held    bool                  // something was stored since the last clear
@@ -99,8 +95,7 @@ func (d *Decoder) Stats() Stats { return d.stats }
 //
 // A missing event number makes all before it worthless: a Cleared event comes first, and the batch is Partial.
 func (d *Decoder) Decode(payload []byte) (event.Batch, error) {
-	d.events, d.media = reuse(d.events), reuse(d.media)
-	d.handles, d.locals, d.tokens = reuse(d.handles), reuse(d.locals), reuse(d.tokens)
+	d.a.Reset()
 	before := d.stats
 	d.out = event.Batch{Rank: -1}
 	var err error
@@ -112,18 +107,10 @@ func (d *Decoder) Decode(payload []byte) (event.Batch, error) {
 	if err != nil {
 		return event.Batch{Rank: -1}, fmt.Errorf("trtllm: %w", err)
 	}
-	d.out.Events = d.events
+	d.out.Events = d.a.Events
 	d.out.Unknown, d.out.Bad = d.stats.Unknown-before.Unknown, d.stats.Bad-before.Bad
 	d.out.Gaps = d.stats.Gaps - before.Gaps
 	return d.out, nil
-}
-
-// reuse empties an arena, and lets go of one that a single huge batch has blown up.
-func reuse[T any](arena []T) []T {
-	if cap(arena) > 1<<20 {
-		return nil
-	}
-	return arena[:0]
 }
 
 func (d *Decoder) json(payload []byte) error {
@@ -136,10 +123,9 @@ func (d *Decoder) json(payload []byte) error {
 	}
 	for c.more() {
 		raw := c.raw()
-		handles, locals, tokens, media, events := len(d.handles), len(d.locals), len(d.tokens), len(d.media), len(d.events)
+		before := d.a
 		if err := d.envelope(raw); err != nil {
-			d.handles, d.locals, d.tokens = d.handles[:handles], d.locals[:locals], d.tokens[:tokens]
-			d.media, d.events = d.media[:media], d.events[:events]
+			d.a.Back(before)
 			d.stats.Bad++
 		}
 	}
@@ -213,7 +199,7 @@ func (d *Decoder) number(id uint64) {
 
 // clear forgets what was held.
 func (d *Decoder) clear() {
-	d.events = append(d.events, event.Event{Kind: event.Cleared})
+	d.a.Events = append(d.a.Events, event.Event{Kind: event.Cleared})
 	d.forget()
 }
 
@@ -281,7 +267,7 @@ func (d *Decoder) data(raw []byte, at scope) error {
 	switch string(kind) {
 	case "created":
 		if offloads {
-			d.events = append(d.events, event.Event{Kind: event.Copied, Tier: event.CPU})
+			d.a.Events = append(d.a.Events, event.Event{Kind: event.Copied, Tier: event.CPU})
 		}
 	case "stored":
 		return d.stored(blocks, parent, hasParent)
@@ -315,12 +301,12 @@ func (d *Decoder) removed(raw []byte) error {
 	if len(raw) == 0 || !c.enter('[') {
 		return errors.New("removed: no block_hashes")
 	}
-	first, tier := len(d.handles), event.GPU
+	first, tier := len(d.a.Handles), event.GPU
 	flush := func() {
-		if len(d.handles) > first {
-			d.events = append(d.events, event.Event{Kind: event.Removed, Tier: tier, Handles: d.handles[first:len(d.handles):len(d.handles)]})
+		if len(d.a.Handles) > first {
+			d.a.Events = append(d.a.Events, event.Event{Kind: event.Removed, Tier: tier, Handles: d.a.Handles[first:len(d.a.Handles):len(d.a.Handles)]})
 		}
-		first = len(d.handles)
+		first = len(d.a.Handles)
 	}
 	for c.more() {
 		h, ok := c.hash()
@@ -334,7 +320,7 @@ func (d *Decoder) removed(raw []byte) error {
 		}
 		delete(d.off, h)
 		delete(d.marks.open, h)
-		d.handles = append(d.handles, h)
+		d.a.Handles = append(d.a.Handles, h)
 	}
 	flush()
 	return nil
@@ -364,17 +350,17 @@ func (d *Decoder) updated(handle uint64, level []byte) {
 	if from < 0 || to < 0 || from == to {
 		return
 	}
-	d.handles = append(d.handles, handle)
-	n := len(d.handles)
-	one := d.handles[n-1 : n : n]
+	d.a.Handles = append(d.a.Handles, handle)
+	n := len(d.a.Handles)
+	one := d.a.Handles[n-1 : n : n]
 	was, now := tierOf(from), tierOf(to)
 	if now == event.GPU {
 		delete(d.off, handle)
 	} else if !d.away(handle, now) {
-		d.events = append(d.events, event.Event{Kind: event.Removed, Tier: was, Handles: one})
+		d.a.Events = append(d.a.Events, event.Event{Kind: event.Removed, Tier: was, Handles: one})
 		return
 	}
-	d.events = append(d.events, event.Event{Kind: event.Copied, Tier: now, Handles: one}, event.Event{Kind: event.Removed, Tier: was, Handles: one})
+	d.a.Events = append(d.a.Events, event.Event{Kind: event.Copied, Tier: now, Handles: one}, event.Event{Kind: event.Removed, Tier: was, Handles: one})
 }
 
 // away remembers that a block lies outside the GPU; false if there is no room.
@@ -399,15 +385,5 @@ func (c *cursor) hash() (h uint64, ok bool) {
 		return c.number()
 	}
 	s, ok := c.text()
-	return textHash(s), ok && len(s) > 0
-}
-
-func textHash(s []byte) uint64 {
-	var b [32]byte
-	if len(s) == 64 {
-		if _, err := hex.Decode(b[:], s); err == nil {
-			return block.NameHash(string(s))
-		}
-	}
-	return xxh3.Hash(s)
+	return block.NameHash(wire.View(s)), ok && len(s) > 0
 }

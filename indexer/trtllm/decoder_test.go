@@ -10,6 +10,7 @@ import (
 	"github.com/tinylib/msgp/msgp"
 
 	"github.com/sightline-router/sightline/indexer/event"
+	"github.com/sightline-router/sightline/indexer/event/eventtest"
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
@@ -239,7 +240,6 @@ func TestMsgpack(t *testing.T) {
 	}
 }
 
-// Whatever comes in: no panic, and what comes out holds together.
 func FuzzDecode(f *testing.F) {
 	f.Add(numbered(0, data("created", "num_blocks_per_cache_level", []int{1, 2}), stores(nil, aBlock(1, []key{{"a", 0}}, 5, "aa", 9, 10), aBlock("ff", nil, 1, 2, 3, 4))))
 	f.Add(numbered(3, data("updated", "block_hash", 4, "cache_level", map[string]any{"old_value": 0, "new_value": 1}), data("removed", "block_hashes", []int{4, 2})))
@@ -247,20 +247,5 @@ func FuzzDecode(f *testing.F) {
 	b, _ := msgp.AppendIntf(nil, []any{1.5, []any{map[string]any{"type": "BlockStored", "block_hashes": []any{1}, "token_ids": []any{5, "a"}, "block_size": 2, "mm_keys": []any{[]any{}}}}})
 	f.Add(b)
 	d := Decoder{Keep: true}
-	f.Fuzz(func(t *testing.T, b []byte) {
-		batch, err := d.Decode(b)
-		if err != nil && len(batch.Events) > 0 {
-			t.Fatal("events beside an error")
-		}
-		for _, e := range batch.Events {
-			if e.Kind == event.Stored && (len(e.Handles) == 0 || len(e.Locals) != len(e.Handles) || len(e.Tokens) != e.BlockSize*len(e.Handles)) {
-				t.Fatalf("%d handles, %d locals, %d tokens", len(e.Handles), len(e.Locals), len(e.Tokens))
-			}
-			for _, m := range e.Media {
-				if m.Block < 0 || m.Block >= len(e.Handles) {
-					t.Fatalf("mention of block %d of %d", m.Block, len(e.Handles))
-				}
-			}
-		}
-	})
+	eventtest.Fuzz(f, true, d.Decode)
 }

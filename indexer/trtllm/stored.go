@@ -4,9 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"unsafe"
 
 	"github.com/sightline-router/sightline/indexer/event"
+	"github.com/sightline-router/sightline/indexer/wire"
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
@@ -50,12 +50,12 @@ func (d *Decoder) stored(raw []byte, parent uint64, hasParent bool) error {
 
 // begin empties what the last event left.
 func (d *Decoder) begin() {
-	d.s = stored{blocks: d.s.blocks[:0], names: d.s.names[:0], media: len(d.media), seed: block.Seed, group: -1}
+	d.s = stored{blocks: d.s.blocks[:0], names: d.s.names[:0], media: len(d.a.Media), seed: block.Seed, group: -1}
 	d.marks.slots = d.marks.slots[:0]
 }
 
 func (d *Decoder) storedBlock(c cursor) error {
-	b := storedBlock{token: len(d.tokens), name: len(d.s.names)}
+	b := storedBlock{token: len(d.a.Tokens), name: len(d.s.names)}
 	if !c.enter('{') {
 		return errors.New("want an object")
 	}
@@ -97,7 +97,7 @@ func (d *Decoder) storedBlock(c cursor) error {
 		d.s.names = append(d.s.names, extra)
 	}
 	b.salt = salt
-	b.tokens, b.names = len(d.tokens)-b.token, len(d.s.names)-b.name
+	b.tokens, b.names = len(d.a.Tokens)-b.token, len(d.s.names)-b.name
 	d.s.blocks = append(d.s.blocks, b)
 	return nil
 }
@@ -128,7 +128,7 @@ func (d *Decoder) readTokens(c *cursor) (extra uint64, err error) {
 				if !ok || id > math.MaxUint32 {
 					return 0, errors.New("token_id: want a number of 32 bits or a digest")
 				}
-				d.tokens = append(d.tokens, uint32(id))
+				d.a.Tokens = append(d.a.Tokens, uint32(id))
 			case "token_extra_id":
 				if n, ok := c.number(); ok && n != 0 {
 					extra = extra*31 + n
@@ -177,11 +177,11 @@ func (d *Decoder) readKeys(c *cursor) error {
 
 // key takes one mm_key unless it is another run of the item before it.
 func (d *Decoder) key(name []byte, start int, last uint64, lastStart int) (uint64, int) {
-	h := block.NameHash(view(name))
+	h := block.NameHash(wire.View(name))
 	if lastStart < 0 || h != last || start <= lastStart {
 		d.s.names = append(d.s.names, h)
 		if d.Keep {
-			d.media = append(d.media, event.Mention{Block: len(d.s.blocks), Offset: -start, Paired: start > 0, Name: name})
+			d.a.Media = append(d.a.Media, event.Mention{Block: len(d.s.blocks), Offset: -start, Paired: start > 0, Name: name})
 		}
 	}
 	return h, start
@@ -225,41 +225,38 @@ func (d *Decoder) emit(from, to int, parent uint64, hasParent bool) {
 	blocks, size := d.s.blocks[from:to], d.BlockSize
 	e := event.Event{Kind: event.Stored, Tier: tierOf(blocks[0].level), HasParent: hasParent, Parent: parent, BlockSize: size,
 		MediaUnknown: !blocks[0].keyed, LoRA: d.s.lora, Group: max(d.s.group, 0)}
-	hs, ls := len(d.handles), len(d.locals)
+	hs, ls := len(d.a.Handles), len(d.a.Locals)
 	for i := range blocks {
 		b := &blocks[i]
 		names := d.s.names[b.name : b.name+b.names : b.name+b.names]
 		if b.salt != 0 && i == 0 && !hasParent {
 			names = append(names, b.salt)
 		}
-		d.handles = append(d.handles, b.handle)
-		d.locals = append(d.locals, block.Local(d.scratch[:0], d.tokens[b.token:b.token+size], names, d.s.seed))
+		d.a.Handles = append(d.a.Handles, b.handle)
+		d.a.Locals = append(d.a.Locals, block.Local(d.scratch[:0], d.a.Tokens[b.token:b.token+size], names, d.s.seed))
 		if e.Tier == event.GPU {
 			delete(d.off, b.handle)
 		} else {
 			d.away(b.handle, e.Tier)
 		}
 	}
-	e.Handles, e.Locals = d.handles[hs:len(d.handles):len(d.handles)], d.locals[ls:len(d.locals):len(d.locals)]
+	e.Handles, e.Locals = d.a.Handles[hs:len(d.a.Handles):len(d.a.Handles)], d.a.Locals[ls:len(d.a.Locals):len(d.a.Locals)]
 	if d.Keep {
 		first := blocks[0].token
-		e.Tokens = d.tokens[first : first+len(blocks)*size : first+len(blocks)*size]
-		base := len(d.media)
-		for _, m := range d.media[d.s.media:base:base] {
+		e.Tokens = d.a.Tokens[first : first+len(blocks)*size : first+len(blocks)*size]
+		base := len(d.a.Media)
+		for _, m := range d.a.Media[d.s.media:base:base] {
 			if m.Block >= from && m.Block < to {
 				m.Block -= from
-				d.media = append(d.media, m)
+				d.a.Media = append(d.a.Media, m)
 			}
 		}
-		e.Media = d.media[base:len(d.media):len(d.media)]
+		e.Media = d.a.Media[base:len(d.a.Media):len(d.a.Media)]
 	}
 	d.held = true
 	d.stats.Blocks += uint64(len(blocks))
 	if e.MediaUnknown {
 		d.stats.MediaUnknown += uint64(len(blocks))
 	}
-	d.events = append(d.events, e)
+	d.a.Events = append(d.a.Events, e)
 }
-
-// view is b as a string without a copy, for calls that keep nothing of it.
-func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }

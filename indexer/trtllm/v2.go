@@ -2,6 +2,7 @@ package trtllm
 
 import (
 	"github.com/sightline-router/sightline/indexer/event"
+	"github.com/sightline-router/sightline/indexer/wire"
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
@@ -29,8 +30,8 @@ const maxOpen = 1 << 20
 
 // slot notes a digest that stands in a token's place.
 func (d *Decoder) slot(name []byte) {
-	d.marks.slots = append(d.marks.slots, slot{len(d.tokens), name})
-	d.tokens = append(d.tokens, 0)
+	d.marks.slots = append(d.marks.slots, slot{len(d.a.Tokens), name})
+	d.a.Tokens = append(d.a.Tokens, 0)
 }
 
 // learn finds vocab_size behind a digest: two tokens of the item, one more than the other.
@@ -54,7 +55,7 @@ func (d *Decoder) unmark(blocks []storedBlock, parent uint64, hasParent bool) in
 		if len(m.slots) == 0 {
 			return len(blocks)
 		}
-		m.learn(d.tokens)
+		m.learn(d.a.Tokens)
 	}
 	slots := m.slots
 	var open uint64
@@ -71,9 +72,9 @@ func (d *Decoder) unmark(blocks []storedBlock, parent uint64, hasParent bool) in
 		for p := b.token; p < b.token+b.tokens; p++ {
 			switch {
 			case len(slots) > 0 && slots[0].token == p:
-				open, openName, named = block.NameHash(view(slots[0].name)), slots[0].name, false
+				open, openName, named = block.NameHash(wire.View(slots[0].name)), slots[0].name, false
 				slots = slots[1:]
-			case m.marker != 0 && d.tokens[p] >= m.marker:
+			case m.marker != 0 && d.a.Tokens[p] >= m.marker:
 			default: // text; an item may go on behind it
 				continue
 			}
@@ -81,13 +82,13 @@ func (d *Decoder) unmark(blocks []storedBlock, parent uint64, hasParent bool) in
 				d.stats.Unnamed += uint64(len(blocks) - i)
 				return i
 			}
-			d.tokens[p] = m.marker
+			d.a.Tokens[p] = m.marker
 			if derive && !named {
 				named = true
 				d.s.names = append(d.s.names, open)
 				b.names++
 				if d.Keep && openName != nil {
-					d.media = append(d.media, event.Mention{Block: i, Offset: p - b.token, Paired: p > b.token, Name: openName})
+					d.a.Media = append(d.a.Media, event.Mention{Block: i, Offset: p - b.token, Paired: p > b.token, Name: openName})
 				}
 			}
 		}

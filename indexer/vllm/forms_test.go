@@ -245,7 +245,7 @@ func TestBadEvents(t *testing.T) {
 		mapStored(list{uint64(1)}, nil, list{1, 2}, "extra_keys", list{nil, nil}), // keys for two blocks
 		mapStored(list{uint64(1)}, nil, list{1, "x"}, "extra_keys", list{nil}),    // a token that is text
 		mapStored(list{uint64(1)}, nil, list{1, uint64(1 << 40)}),                 // a token over 32 bits
-		mapStored(list{"text"}, nil, list{1, 2}),                                  // a hash that is text
+		mapStored(list{1.5}, nil, list{1, 2}),                                     // a hash that is a fraction
 		mapStored(list{[]byte("short")}, nil, list{1, 2}),                         // a digest too short
 		mapStored(list{uint64(1)}, nil, list{1, 2}, "block_size", -1),             //
 		mapStored(list{uint64(1)}, nil, list{1, 2}, "extra_keys", "not an array"), //

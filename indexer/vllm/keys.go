@@ -24,13 +24,12 @@ import (
 
 // hasher keeps what hashing one event's blocks needs from block to block.
 type hasher struct {
-	loraName     string
-	loraSeed     uint64
-	firstMention int
-	names        []uint64
-	scratch      []byte
-	lastName     []byte // media names repeat from block to block
-	lastHash     uint64
+	loraName string
+	loraSeed uint64
+	names    []uint64
+	scratch  []byte
+	lastName []byte // media names repeat from block to block
+	lastHash uint64
 }
 
 func (h *hasher) nameHash(name []byte) uint64 {
@@ -42,14 +41,16 @@ func (h *hasher) nameHash(name []byte) uint64 {
 	return h.lastHash
 }
 
-// hash appends the local hashes of the event's blocks to d.locals: the rule of block.Locals, with the names from the
+// hash appends the local hashes of the event's blocks to d.a.Locals: the rule of block.Locals, with the names from the
 // event instead of the spans from a request.
 func (d *Decoder) hash(tokens []uint32) error {
 	f, h := &d.f, &d.h
-	d.setAdapter()
-	h.firstMention = len(d.media)
-	size := f.blockSize
-	keys, blocks := f.extra, len(tokens)/size
+	var unnamed bool
+	if h.loraName, h.loraSeed, unnamed = f.Adapter(h.loraName); unnamed {
+		d.stats.UnnamedLoRA++
+	}
+	size := f.BlockSize
+	keys, blocks := f.ExtraKeys, len(tokens)/size
 	if keys != nil {
 		n, rest, err := wire.ArrayHeader(keys)
 		if err != nil {
@@ -76,7 +77,7 @@ func (d *Decoder) hash(tokens []uint32) error {
 				names = h.names
 			}
 		}
-		d.locals = append(d.locals, block.Local(h.scratch, tokens[i*size:(i+1)*size], names, h.loraSeed))
+		d.a.Locals = append(d.a.Locals, block.Local(h.scratch, tokens[i*size:(i+1)*size], names, h.loraSeed))
 	}
 	return nil
 }
@@ -90,7 +91,7 @@ func (d *Decoder) blockKeys(index int, b []byte) (rest []byte, err error) {
 		return b, err
 	}
 	var salt uint64
-	sequenceStart := index == 0 && !f.hasParent
+	sequenceStart := index == 0 && !f.HasParent
 	for i := range n {
 		switch msgp.NextType(b) {
 		case msgp.StrType:
@@ -100,7 +101,7 @@ func (d *Decoder) blockKeys(index int, b []byte) (rest []byte, err error) {
 			}
 			b = after
 			switch {
-			case i == 0 && len(f.lora) > 0 && string(text) == string(f.lora):
+			case i == 0 && len(f.LoRA) > 0 && string(text) == string(f.LoRA):
 				// in the seed already
 			case sequenceStart && !d.isBareName(text, i == n-1):
 				salt = block.SaltHash(wire.View(text))
@@ -138,7 +139,7 @@ func (d *Decoder) blockKeys(index int, b []byte) (rest []byte, err error) {
 // isBareName tells a medium's bare name from a salt in a sequence's first block. Only releases that send bare names need
 // it (0.17 and 0.18; the array of 0.19 looks the same): a salt stands last, and is not a digest in hex.
 func (d *Decoder) isBareName(text []byte, last bool) bool {
-	if !d.f.bareNames {
+	if !d.bareNames {
 		return false
 	}
 	if !last {
@@ -192,6 +193,6 @@ func (d *Decoder) unknownKey(b []byte) ([]byte, error) {
 
 func (d *Decoder) mention(m event.Mention) {
 	if d.Keep {
-		d.media = append(d.media, m)
+		d.a.Media = append(d.a.Media, m)
 	}
 }

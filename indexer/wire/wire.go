@@ -1,8 +1,8 @@
 // Package wire reads the msgpack that engines' KV events are made of, straight from a byte slice and without allocating.
 //
-// vLLM and SGLang publish the same frame: an array [time, [event, …], rank], each event an array with its tag first or a
-// map with a "type". Batch takes the frame apart; the other functions read the pieces: every integer width, block hashes
-// as integers of either sign or as bytes, strings that may be null. What an event means is the engine's decoder's.
+// vLLM, SGLang and TensorRT-LLM publish the same frame: an array [time, [event, …], rank]. Batch takes the frame apart,
+// Fields an event (fields.go); the other functions read the pieces: every integer width, block hashes as integers of
+// either sign, bytes or text, strings that may be null. What an event means is the engine's decoder's.
 package wire
 
 import (
@@ -16,6 +16,7 @@ import (
 	"github.com/tinylib/msgp/msgp"
 
 	"github.com/sightline-router/sightline/indexer/event"
+	"github.com/sightline-router/sightline/mmhash/block"
 )
 
 // Nil is msgpack's null.
@@ -145,7 +146,8 @@ func ReadWide(b []byte) (uint64, []byte, error) {
 	return v, rest, nil
 }
 
-// ReadHash reads one block hash: an unsigned or a negative integer of any width, or a digest.
+// ReadHash reads one block hash: an unsigned or a negative integer of any width, a digest, or a text
+// (TensorRT-LLM), of which the first 16 of 64 hex digits count.
 func ReadHash(b []byte) (uint64, []byte, error) {
 	if len(b) > 8 && b[0] == 0xcf {
 		return binary.BigEndian.Uint64(b[1:]), b[9:], nil
@@ -162,6 +164,9 @@ func ReadHash(b []byte) (uint64, []byte, error) {
 			err = fmt.Errorf("block hash of %d bytes, want 8 or more", len(d))
 		}
 		return event.Digest(d), rest, err
+	case msgp.StrType:
+		s, rest, err := msgp.ReadStringZC(b)
+		return block.NameHash(View(s)), rest, err
 	}
 	return 0, b, fmt.Errorf("block hash: want an integer or bytes, got %s", msgp.NextType(b))
 }

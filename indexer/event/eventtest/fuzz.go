@@ -1,0 +1,32 @@
+// Package eventtest checks decoders of KV events in tests.
+package eventtest
+
+import (
+	"testing"
+
+	"github.com/sightline-router/sightline/indexer/event"
+)
+
+// Fuzz feeds a decoder whatever comes: it must not panic, and what it gives must hold together. tokens: it keeps them.
+func Fuzz(f *testing.F, tokens bool, decode func(payload []byte) (event.Batch, error)) {
+	f.Add([]byte{0x93, 0, 0xdd, 0xff, 0xff, 0xff, 0xff})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		batch, err := decode(b)
+		if err != nil && len(batch.Events) > 0 {
+			t.Fatal("events beside an error")
+		}
+		for _, e := range batch.Events {
+			if e.Kind == event.Stored && (len(e.Locals) != len(e.Handles) || tokens && len(e.Tokens) != e.BlockSize*len(e.Handles)) {
+				t.Fatalf("%d handles, %d locals, %d tokens", len(e.Handles), len(e.Locals), len(e.Tokens))
+			}
+			if (e.Kind == event.Stored || e.Kind == event.Removed) && len(e.Handles) == 0 {
+				t.Fatalf("%s without blocks", e.Kind)
+			}
+			for _, m := range e.Media {
+				if m.Block < 0 || m.Block >= len(e.Handles) {
+					t.Fatalf("mention of block %d of %d", m.Block, len(e.Handles))
+				}
+			}
+		}
+	})
+}
