@@ -7,7 +7,7 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 export CGO_ENABLED ?= 0
 export SIGHTLINE_CACHE ?= $(CACHE)
 
-.PHONY: help build demo test unit race e2e e2e-compose e2e-vllm generated bench conformance fuzz differential bench-peers soak envoy lint clean
+.PHONY: help build demo test unit manifests race e2e e2e-compose e2e-vllm generated bench conformance fuzz differential bench-peers soak envoy lint clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -24,7 +24,7 @@ demo: ## the main job on a real Envoy with simulated workers; STAY=1 leaves it r
 	@$(MAKE) --no-print-directory build
 	@$(BIN) demo $(if $(STAY),--stay)
 
-test: lint unit e2e ## everything that must pass, with a real Envoy
+test: lint unit manifests e2e ## everything that must pass, with a real Envoy
 
 lint:
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "not gofmt-formatted:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
@@ -32,6 +32,9 @@ lint:
 
 unit: ## tests of all rooms, no Envoy needed
 	$(GO) test $$($(GO) list ./... | grep -v /e2e)
+
+manifests: ## examples/kubernetes by the CRD schemas, CEL rules and types of an API server (a module of its own)
+	cd e2e/manifests && $(GO) test -count=1 ./...
 
 e2e: ## the whole, with a real Envoy, real NATS, real sockets
 	$(GO) test -count=1 -timeout 10m ./e2e/...
