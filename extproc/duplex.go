@@ -14,6 +14,7 @@ import (
 //
 //	headers, chunk, chunk, chunk(end) ─▶ decision ─▶ H(decision) B B B(end)
 //	headers, chunk, trailers          ─▶ decision ─▶ H(decision) B T
+//	headers, trailers                 ─▶ decision ─▶ H(decision) T
 //
 // A body that turns out too large is given up on: decided by load, and given back as it comes (follow.go).
 
@@ -64,6 +65,10 @@ func (c *call) fullDuplex() bool {
 	if err != nil {
 		c.failed("edit", err)
 		back, _ = splice(body, nil)
+	}
+	if trailers && back.Len() == 0 { // there was no body, so none is given back
+		back.Free()
+		return c.send(requestTrailers)
 	}
 	if !c.giveBack(back, c.requestEnded && !trailers) {
 		return false

@@ -42,8 +42,8 @@ func TestEndpointPickerConformance(t *testing.T) {
 			t.Errorf("%s: %v", c.Name, c.Err)
 		}
 	}
-	if len(results) != 23 {
-		t.Errorf("%d cases, want 23", len(results))
+	if len(results) != 25 {
+		t.Errorf("%d cases, want 25", len(results))
 	}
 	// Nobody is told of the protocol by configuration: a full-duplex body or a hint is enough.
 	r = newRig(t, within, Options{})

@@ -44,7 +44,7 @@ func canonical(endpoint string) string {
 // subsetHeader finds the hint among the request headers; several of it are one list.
 func subsetHeader(h *extprocv3.HttpHeaders) (v string, given bool) {
 	for _, kv := range h.GetHeaders().GetHeaders() {
-		if kv.GetKey() == HeaderSubset {
+		if strings.EqualFold(kv.GetKey(), HeaderSubset) {
 			v, given = v+","+value(kv), true
 		}
 	}

@@ -37,7 +37,9 @@ func cases() []testCase {
 		{"full duplex, a chunk and an empty last one", duplex(100, 1<<30)},
 		{"full duplex, many chunks", duplex(73_000, 5, 3000, 70_000)},
 		{"full duplex, 200 kB in one chunk comes back in parts of 64 KiB at most", duplex(200_000)},
-		{"full duplex, body ended by trailers", withTrailers},
+		{"full duplex, an empty chunk first", duplex(100, 0)},
+		{"full duplex, body ended by trailers", withTrailers(true)},
+		{"full duplex, trailers and no body", withTrailers(false)},
 		{"buffered: an answer to the headers at once, endpoint with the body", buffered(&bufferedMode)},
 		{"without protocol_config: as buffered", buffered(nil)},
 	}
@@ -166,32 +168,39 @@ func duplex(n int, cuts ...int) func(context.Context, *kit) error {
 	}
 }
 
-func withTrailers(ctx context.Context, k *kit) error {
-	x, err := k.open(ctx, &duplexMode, nil)
-	if err != nil {
+// withTrailers ends a request by trailers, behind one chunk of body or none.
+func withTrailers(chunk bool) func(context.Context, *kit) error {
+	return func(ctx context.Context, k *kit) error {
+		x, err := k.open(ctx, &duplexMode, nil)
+		if err != nil {
+			return err
+		}
+		defer x.cancel()
+		body := ""
+		if err = x.headers(false); chunk {
+			body = k.body(100)
+			err = errors.Join(err, x.chunk(body, false))
+		}
+		err = errors.Join(err, x.send(&extprocv3.ProcessingRequest{
+			Request: &extprocv3.ProcessingRequest_RequestTrailers{RequestTrailers: &extprocv3.HttpTrailers{Trailers: headerMap("x-check", "1")}}}))
+		if err != nil {
+			return err
+		}
+		a, err := x.recv()
+		if err != nil {
+			return err
+		}
+		if _, err := k.pick(a, a.GetRequestHeaders().GetResponse().GetHeaderMutation()); err != nil {
+			return err
+		}
+		if err := x.bodyBack(body, false); err != nil {
+			return err
+		}
+		if a, err = x.recv(); err == nil && a.GetRequestTrailers() == nil {
+			err = fmt.Errorf("answer %s, want request trailers", kind(a))
+		}
 		return err
 	}
-	defer x.cancel()
-	body := k.body(100)
-	err = errors.Join(x.headers(false), x.chunk(body, false), x.send(&extprocv3.ProcessingRequest{
-		Request: &extprocv3.ProcessingRequest_RequestTrailers{RequestTrailers: &extprocv3.HttpTrailers{Trailers: headerMap("x-check", "1")}}}))
-	if err != nil {
-		return err
-	}
-	a, err := x.recv()
-	if err != nil {
-		return err
-	}
-	if _, err := k.pick(a, a.GetRequestHeaders().GetResponse().GetHeaderMutation()); err != nil {
-		return err
-	}
-	if err := x.bodyBack(body, false); err != nil {
-		return err
-	}
-	if a, err = x.recv(); err == nil && a.GetRequestTrailers() == nil {
-		err = fmt.Errorf("answer %s, want request trailers", kind(a))
-	}
-	return err
 }
 
 func buffered(mode *modev3.ProcessingMode_BodySendMode) func(context.Context, *kit) error {

@@ -170,6 +170,8 @@ func (k *kit) pick(r *extprocv3.ProcessingResponse, m *extprocv3.HeaderMutation)
 		return nil, fmt.Errorf("header %s is set %d times", endpoint, n)
 	case header == "":
 		return nil, fmt.Errorf("header %s is empty (raw_value must be used)", endpoint)
+	case r.GetModeOverride() != nil:
+		return nil, errors.New("mode_override is set; gateways of the protocol do not allow one")
 	case meta != header:
 		return nil, fmt.Errorf("metadata %s/%s is %q, want the header's %q", spaceLB, endpoint, meta, header)
 	}
