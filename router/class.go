@@ -238,7 +238,7 @@ func (r *Router) candidates(s *scratch, cs *classes, class int, slots []*fleet.S
 		}
 		c.Shared = c.Predicted - c.Exact
 		load := slot.Load(now)
-		c.Inflight, c.Backlog, c.Recent = load.Inflight, load.Backlog, load.Recent
+		c.Inflight, c.Backlog, c.Recent, c.Usage = load.Inflight, load.Backlog, load.Recent, load.Usage
 		s.candidates = append(s.candidates, c)
 	}
 	for _, h := range s.matches.Holders {

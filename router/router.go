@@ -333,7 +333,7 @@ func (r *Router) byLoad(d Decision, why, model string, req *Request, now time.Ti
 	cands := make([]pick.Candidate, len(slots))
 	for i, slot := range slots {
 		load := slot.Load(now)
-		cands[i] = pick.Candidate{Slot: i, Inflight: load.Inflight, Backlog: load.Backlog, Recent: load.Recent}
+		cands[i] = pick.Candidate{Slot: i, Inflight: load.Inflight, Backlog: load.Backlog, Recent: load.Recent, Usage: load.Usage}
 	}
 	ranked := pick.Rank(cands, 8, r.turn.Add(1))
 	d.Targets = targets(slots, ranked, r.turn.Load())

@@ -19,6 +19,7 @@ type agentCmd struct {
 	ZMQ       string `name:"zmq" xor:"from" required:"" help:"The engine's PUB socket, such as tcp://127.0.0.1:5557; rank r is at port + r."`
 	HTTP      string `name:"http" xor:"from" required:"" help:"TensorRT-LLM's server, such as http://127.0.0.1:8000, whose /kv_cache_events is drained: nobody else may."`
 	Replay    string `help:"The engine's replay socket, such as tcp://127.0.0.1:5558."`
+	Bind      bool   `help:"Listen at --zmq for an engine whose publisher connects."`
 	Topic     string `help:"Only messages whose topic begins so."`
 	Ranks     int    `help:"Data-parallel ranks; 0: none."`
 	BlockSize int    `help:"Tokens a block; 0: as the engine says."`
@@ -85,7 +86,7 @@ func (c *agentCmd) feeds() ([]feed.Options, error) {
 		return out, nil
 	}
 	for r := range max(1, c.Ranks) {
-		src, err := zmqSource(config.Events{ZMQ: c.ZMQ, Replay: c.Replay, Topic: c.Topic}, r)
+		src, err := zmqSource(config.Events{ZMQ: c.ZMQ, Replay: c.Replay, Topic: c.Topic, Bind: c.Bind}, r)
 		if err != nil {
 			return nil, err
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sightline-router/sightline/indexer/feed"
 	"github.com/sightline-router/sightline/indexer/sglang"
+	"github.com/sightline-router/sightline/indexer/trtllm"
 	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/mmhash"
 )
@@ -21,6 +22,9 @@ import (
 func (s *sources) decoder(wc *config.Worker) feed.Decoder {
 	class, _ := s.cfg.ClassOf(wc)
 	d := decoderOf(class.Engine, s.audit != nil)
+	if trt, ok := d.(*trtllm.Decoder); ok {
+		trt.Standalone = wc.Events.Load != ""
+	}
 	if sg, ok := d.(*sglang.Decoder); ok {
 		for i := range s.models {
 			if m := &s.models[i]; m.Name == wc.Model {

@@ -53,11 +53,15 @@ func audited(au *audit.Auditor, h indexer.Holder) func(*event.Event) {
 
 // zmqSource is a worker-rank's pair of sockets.
 func zmqSource(e config.Events, rank int) (feed.ZMQ, error) {
-	pub, err := zmq.Address(e.ZMQ, "", rank)
+	host := ""
+	if e.Bind {
+		host = "0.0.0.0"
+	}
+	pub, err := zmq.Address(e.ZMQ, host, rank)
 	if err != nil {
 		return feed.ZMQ{}, fmt.Errorf("zmq: %w", err)
 	}
-	z := feed.ZMQ{Endpoint: pub, Topic: e.Topic}
+	z := feed.ZMQ{Endpoint: pub, Topic: e.Topic, Bind: e.Bind}
 	if e.Replay != "" {
 		if z.Replayed, err = zmq.Address(e.Replay, "", rank); err != nil {
 			return z, fmt.Errorf("replay: %w", err)

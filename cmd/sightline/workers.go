@@ -56,6 +56,7 @@ type member struct {
 	at     discover.Endpoint
 	worker *fleet.Worker
 	slots  []slotFeed
+	quiet  context.CancelFunc // ends what hears its load; nil: nothing does
 	sinks  []feed.Sink
 }
 
@@ -200,6 +201,11 @@ func (s *sources) join(origin int, like *config.Worker, e discover.Endpoint) err
 		}
 		m.slots = append(m.slots, slotFeed{slot, f, e.Ready})
 	}
+	if wc.Events.Load != "" {
+		var ctx context.Context
+		ctx, m.quiet = context.WithCancel(context.Background())
+		go hearLoad(ctx, wc.Events.Load, m.worker.Slots[0], s.log)
+	}
 	s.members = append(s.members, m)
 	if origin > 0 {
 		s.log.Info("worker joined", zap.String("worker", wc.Name), zap.String("addr", wc.Addr), zap.Bool("ready", e.Ready))
@@ -258,6 +264,9 @@ func (s *sources) close() {
 }
 
 func (m *member) close() {
+	if m.quiet != nil {
+		m.quiet()
+	}
 	for i, sink := range m.sinks {
 		if i < len(m.slots) && m.slots[i].feed != nil {
 			m.slots[i].feed.Close() // the sink leaves with it

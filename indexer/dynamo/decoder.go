@@ -9,6 +9,7 @@ import (
 	"github.com/tinylib/msgp/msgp"
 
 	"github.com/sightline-router/sightline/indexer/event"
+	"github.com/sightline-router/sightline/indexer/wire"
 )
 
 // Key is what events and routes of Dynamo share: a worker's instance id, and its data-parallel rank.
@@ -139,26 +140,8 @@ func (d *Decoder) emit(e *routerEvent) {
 	d.events = append(d.events, out)
 }
 
-// fields calls each with every key of a map; each gives what is left behind the value.
-func fields(b []byte, each func(key, b []byte) ([]byte, error)) ([]byte, error) {
-	n, b, err := msgp.ReadMapHeaderBytes(b)
-	if err != nil {
-		return b, err
-	}
-	for range n {
-		var key []byte
-		if key, b, err = msgp.ReadMapKeyZC(b); err != nil {
-			return b, err
-		}
-		if b, err = each(key, b); err != nil {
-			return b, fmt.Errorf("%.40q: %w", key, err)
-		}
-	}
-	return b, nil
-}
-
 func (d *Decoder) readMap(b []byte, e *routerEvent) error {
-	_, err := fields(b, func(key, b []byte) ([]byte, error) {
+	_, err := wire.Map(b, func(key, b []byte) ([]byte, error) {
 		var err error
 		switch string(key) {
 		case "worker_id":
@@ -169,7 +152,7 @@ func (d *Decoder) readMap(b []byte, e *routerEvent) error {
 		case "residency_domain":
 			e.domain, b, err = text(b)
 		case "event":
-			return fields(b, func(key, b []byte) ([]byte, error) {
+			return wire.Map(b, func(key, b []byte) ([]byte, error) {
 				switch string(key) {
 				case "dp_rank":
 					rank, rest, err := msgp.ReadUint64Bytes(b)
@@ -199,7 +182,7 @@ func (d *Decoder) data(b []byte, e *routerEvent) ([]byte, error) {
 		e.kind, e.known = event.Cleared, string(name) == "cleared"
 		return rest, err
 	}
-	return fields(b, func(kind, b []byte) ([]byte, error) {
+	return wire.Map(b, func(kind, b []byte) ([]byte, error) {
 		switch string(kind) {
 		case "stored":
 			e.kind, e.known = event.Stored, true
@@ -211,7 +194,7 @@ func (d *Decoder) data(b []byte, e *routerEvent) ([]byte, error) {
 		default:
 			return msgp.Skip(b)
 		}
-		return fields(b, func(key, b []byte) ([]byte, error) {
+		return wire.Map(b, func(key, b []byte) ([]byte, error) {
 			switch string(key) {
 			case "parent_hash":
 				if msgp.NextType(b) == msgp.NilType {
@@ -239,7 +222,7 @@ func (d *Decoder) data(b []byte, e *routerEvent) ([]byte, error) {
 func (d *Decoder) block(b []byte) ([]byte, error) {
 	var handle, local uint64
 	has := 0
-	b, err := fields(b, func(key, b []byte) (_ []byte, err error) {
+	b, err := wire.Map(b, func(key, b []byte) (_ []byte, err error) {
 		switch string(key) {
 		case "block_hash":
 			handle, b, err = hash(b)
@@ -300,13 +283,13 @@ func head(b []byte, isJSON bool) (k Key, id uint64, err error) {
 			k, id, has = Key{*j.Worker, j.Event.Rank}, j.Event.ID, true
 		}
 	} else {
-		_, err = fields(b, func(key, b []byte) (_ []byte, err error) {
+		_, err = wire.Map(b, func(key, b []byte) (_ []byte, err error) {
 			switch string(key) {
 			case "worker_id":
 				k.Worker, b, err = msgp.ReadUint64Bytes(b)
 				has = true
 			case "event":
-				b, err = fields(b, func(key, b []byte) ([]byte, error) {
+				b, err = wire.Map(b, func(key, b []byte) ([]byte, error) {
 					var err error
 					switch string(key) {
 					case "event_id":

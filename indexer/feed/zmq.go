@@ -12,11 +12,12 @@ type ZMQ struct {
 	Endpoint string
 	Replayed string // the replay endpoint; "" if the worker has none
 	Topic    string // prefix; "" takes all
+	Bind     bool   // Endpoint is where to listen for the worker
 }
 
 // Run implements Source.
 func (z ZMQ) Run(ctx context.Context, f *Feed) error {
-	sub := zmq.Sub{Endpoint: z.Endpoint, Topic: z.Topic, Up: f.Up, Down: f.Down}
+	sub := zmq.Sub{Endpoint: z.Endpoint, Topic: z.Topic, Bind: z.Bind, Up: f.Up, Down: f.Down}
 	return sub.Run(ctx, func(m zmq.Message) { f.Offer(Message{Seq: m.Seq, Payload: m.Payload}) })
 }
 

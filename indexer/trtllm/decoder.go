@@ -54,6 +54,8 @@ type Decoder struct {
 	BlockSize int
 	// Rank is the attention data-parallel rank to read; events without one belong to rank 0.
 	Rank int
+	// Standalone: the events are those of NVIDIA's standalone router example, which names pictures wherever there are any.
+	Standalone bool
 	// Keep makes stored events carry tokens and media names, for audit and learning.
 	Keep bool
 

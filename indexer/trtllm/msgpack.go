@@ -14,6 +14,10 @@ import (
 // The ZeroMQ form (1.3.0rc27, V2 manager): [time, [event, …], rank] as vLLM sends it, events as maps with a "type".
 // Blocks are always full; a token id may be a digest; mm_keys holds one list a block. It has no event numbers: the
 // transport's count.
+//
+// The standalone router example of NVIDIA Dynamo sends the same maps, one event a message, with block_mm_infos in place of
+// mm_keys: null or {"mm_objects": [{"mm_hash": first 64 bits of the key's hash, "offsets": [[start, end], …]}]} for each
+// block, and nothing at all where there are no pictures.
 
 // maxGroups bounds the KV-cache groups that are told apart.
 const maxGroups = 64
@@ -95,7 +99,7 @@ func (d *Decoder) packedStored(ids []byte) error {
 		}
 	}
 	for _, handle := range f.Handles {
-		one := storedBlock{handle: handle, token: len(d.a.Tokens), tokens: size, name: len(d.s.names), level: int(f.Tier()), keyed: k != nil}
+		one := storedBlock{handle: handle, token: len(d.a.Tokens), tokens: size, name: len(d.s.names), level: int(f.Tier()), keyed: k != nil || d.Standalone}
 		for range size {
 			if msgp.NextType(t) == msgp.StrType {
 				var digest []byte
@@ -111,7 +115,7 @@ func (d *Decoder) packedStored(ids []byte) error {
 			}
 			d.a.Tokens = append(d.a.Tokens, id)
 		}
-		if one.keyed {
+		if k != nil {
 			if k, err = d.packedKeys(k); err != nil {
 				return fmt.Errorf("mm_keys: %w", err)
 			}
@@ -127,6 +131,9 @@ func (d *Decoder) packedStored(ids []byte) error {
 }
 
 func (d *Decoder) packedKeys(b []byte) (rest []byte, err error) {
+	if msgp.NextType(b) == msgp.MapType {
+		return d.packedInfo(b)
+	}
 	n, b, err := wire.ArrayHeader(b)
 	if err != nil {
 		return b, err
@@ -164,4 +171,29 @@ func (d *Decoder) packedKeys(b []byte) (rest []byte, err error) {
 		last, lastStart = d.key(name, start, last, lastStart)
 	}
 	return b, nil
+}
+
+// packedInfo reads one block's entry of block_mm_infos.
+func (d *Decoder) packedInfo(b []byte) ([]byte, error) {
+	return wire.Map(b, func(key, b []byte) ([]byte, error) {
+		if string(key) != "mm_objects" {
+			return msgp.Skip(b)
+		}
+		n, b, err := wire.ArrayHeader(b)
+		for i := 0; i < n && err == nil; i++ {
+			named := false
+			b, err = wire.Map(b, func(key, b []byte) ([]byte, error) {
+				if string(key) != "mm_hash" {
+					return msgp.Skip(b)
+				}
+				name, rest, err := msgp.ReadUint64Bytes(b)
+				d.s.names, named = append(d.s.names, name), true
+				return rest, err
+			})
+			if err == nil && !named {
+				err = errors.New("want an mm_hash")
+			}
+		}
+		return b, err
+	})
 }

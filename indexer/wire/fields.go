@@ -34,7 +34,7 @@ type Fields struct {
 	LoRAID    int
 	HasLoRAID bool
 	Group     int    // of a hybrid model; -1: not told
-	ExtraKeys []byte // vLLM's extra_keys or TensorRT-LLM's mm_keys, the whole value; nil if the event has none
+	ExtraKeys []byte // vLLM's extra_keys, TensorRT-LLM's mm_keys or block_mm_infos, the whole value; nil if the event has none
 
 	LoRA, Medium, Locality, SpecKind, Salt, Session []byte
 }
@@ -176,7 +176,7 @@ func fieldOf(key []byte) field {
 		return medium
 	case "lora_name":
 		return loraName
-	case "extra_keys", "mm_keys":
+	case "extra_keys", "mm_keys", "block_mm_infos":
 		return extraKeys
 	case "group_idx":
 		return groupIdx

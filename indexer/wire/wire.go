@@ -214,6 +214,24 @@ func ReadTextIfAny(b []byte) (v, rest []byte, err error) {
 	return nil, rest, err
 }
 
+// Map calls each with every key of a map; each gives what is left behind the value.
+func Map(b []byte, each func(key, b []byte) (rest []byte, err error)) ([]byte, error) {
+	n, b, err := msgp.ReadMapHeaderBytes(b)
+	if err != nil {
+		return b, err
+	}
+	for range n {
+		var key []byte
+		if key, b, err = msgp.ReadMapKeyZC(b); err != nil {
+			return b, err
+		}
+		if b, err = each(key, b); err != nil {
+			return b, fmt.Errorf("%.40q: %w", key, err)
+		}
+	}
+	return b, nil
+}
+
 // Raw cuts one whole value off b.
 func Raw(b []byte) (v, rest []byte, err error) {
 	rest, err = msgp.Skip(b)

@@ -37,11 +37,11 @@ func Address(endpoint, host string, rank int) (string, error) {
 	return "tcp://" + net.JoinHostPort(bound, strconv.Itoa(port+rank)), nil
 }
 
-// dialable splits an endpoint into what net.Dial wants.
-func dialable(endpoint string) (network, address string, err error) {
+// dialable splits an endpoint into what net.Dial and net.Listen want; host stands for a wildcard.
+func dialable(endpoint, host string) (network, address string, err error) {
 	if path, ok := strings.CutPrefix(endpoint, "ipc://"); ok && path != "" {
 		return "unix", path, nil
 	}
-	endpoint, err = Address(endpoint, "", 0)
+	endpoint, err = Address(endpoint, host, 0)
 	return "tcp", strings.TrimPrefix(endpoint, "tcp://"), err
 }

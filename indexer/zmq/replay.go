@@ -26,7 +26,7 @@ var ErrBudget = errors.New("replay is longer than allowed")
 // Forms of a reply, seen by a DEALER: "" seq payload (vLLM to 0.25, SGLang to 0.5.21), "" topic seq payload (later); the
 // end has an empty payload and the number 2^64-1. Nothing at or after from: only the end comes.
 func Replay(ctx context.Context, endpoint string, from uint64, each func(Message) error) error {
-	network, address, err := dialable(endpoint)
+	network, address, err := dialable(endpoint, "")
 	if err != nil {
 		return err
 	}

@@ -22,6 +22,10 @@ type Sub struct {
 	Endpoint string // tcp://host:port, or ipc:///path
 	// Topic is what the first frame must begin with; "" takes everything.
 	Topic string
+	// Bind listens at Endpoint, for a publisher that connects (bind.go).
+	Bind bool
+	// Bare takes messages without a sequence number: the last frame is the payload.
+	Bare bool
 	// Up is called after every (re)connection and before the connection's first message: what was published in between
 	// is lost, and the publisher may be another process. Optional.
 	Up func()
@@ -52,14 +56,18 @@ const (
 // Run calls each for every message until ctx ends; the payload is good until each returns. It never gives up: between
 // attempts it waits 50 ms, then longer, up to 5 s. The error is ctx's, or tells of an endpoint that cannot be dialled.
 func (s *Sub) Run(ctx context.Context, each func(Message)) error {
-	network, address, err := dialable(s.Endpoint)
+	once, host := s.dialled, ""
+	if s.Bind {
+		once, host = s.bound, "0.0.0.0"
+	}
+	network, address, err := dialable(s.Endpoint, host)
 	if err != nil {
 		return err
 	}
 	wait := firstWait
 	for {
 		began := time.Now()
-		err := s.once(ctx, network, address, each)
+		err := once(ctx, network, address, each)
 		s.connected.Store(false)
 		if ctx.Err() != nil {
 			return ctx.Err()
@@ -79,11 +87,16 @@ func (s *Sub) Run(ctx context.Context, each func(Message)) error {
 	}
 }
 
-func (s *Sub) once(ctx context.Context, network, address string, each func(Message)) error {
+func (s *Sub) dialled(ctx context.Context, network, address string, each func(Message)) error {
 	c, err := dial(ctx, network, address, "SUB", "PUB", "XPUB")
 	if err != nil {
 		return err
 	}
+	return s.read(ctx, c, each)
+}
+
+// read takes what one connection brings until it breaks.
+func (s *Sub) read(ctx context.Context, c *conn, each func(Message)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { c.Close() })()
@@ -107,6 +120,9 @@ func (s *Sub) once(ctx context.Context, network, address string, each func(Messa
 			return fmt.Errorf("%s: %w", s.Endpoint, err)
 		}
 		m, ok := parse(parts)
+		if s.Bare {
+			m, ok = Message{Payload: parts[len(parts)-1]}, true
+		}
 		if !ok {
 			s.malformed.Add(1)
 			continue

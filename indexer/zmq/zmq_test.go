@@ -76,18 +76,22 @@ func listen(t testing.TB, socket string, serve func(p peer)) (endpoint string) {
 			if err != nil {
 				return
 			}
-			p := peer{c, bufio.NewReader(c)}
-			greeting := [64]byte{0: 0xff, 9: 0x7f, 10: 3, 11: 1}
-			copy(greeting[12:], "NULL")
-			c.Write(greeting[:])
-			io.ReadFull(p.r, greeting[:])
-			p.frame(flagCommand, "\x05READY\x0bSocket-Type\x00\x00\x00"+string(rune(len(socket)))+socket)
-			p.read() // their READY
-			serve(p)
+			serve(greet(c, socket))
 			c.Close()
 		}
 	}()
 	return "tcp://" + l.Addr().String()
+}
+
+func greet(c net.Conn, socket string) peer {
+	p := peer{c, bufio.NewReader(c)}
+	greeting := [64]byte{0: 0xff, 9: 0x7f, 10: 3, 11: 1}
+	copy(greeting[12:], "NULL")
+	c.Write(greeting[:])
+	io.ReadFull(p.r, greeting[:])
+	p.frame(flagCommand, "\x05READY\x0bSocket-Type\x00\x00\x00"+string(rune(len(socket)))+socket)
+	p.read() // their READY
+	return p
 }
 
 // collect runs a Sub in the background until the test ends.

@@ -58,6 +58,11 @@ func dial(ctx context.Context, network, address, socket string, peerTypes ...str
 	if err != nil {
 		return nil, err
 	}
+	return open(ctx, nc, socket, peerTypes...)
+}
+
+// open greets the peer of a new connection, whoever made it, within ctx.
+func open(ctx context.Context, nc net.Conn, socket string, peerTypes ...string) (*conn, error) {
 	stop := context.AfterFunc(ctx, func() { nc.Close() })
 	c := &conn{Conn: nc}
 	c.r = bufio.NewReaderSize(readTimes{nc, &c.lastRead}, 64<<10)
@@ -66,7 +71,7 @@ func dial(ctx context.Context, network, address, socket string, peerTypes ...str
 		if ctx.Err() != nil {
 			err = fmt.Errorf("no ZMTP handshake within %s (is it a ZeroMQ port?)", handshakeTime)
 		}
-		return nil, fmt.Errorf("%s: %w", address, err)
+		return nil, fmt.Errorf("%s: %w", nc.RemoteAddr(), err)
 	}
 	if !stop() {
 		nc.Close()

@@ -44,6 +44,7 @@ type Config struct {
 	// Kubernetes lists further workers, which come and go.
 	Kubernetes Kubernetes `yaml:"kubernetes"`
 	Dynamo     Dynamo     `yaml:"dynamo"`
+	Standalone Standalone `yaml:"standalone"`
 	Envoy      Envoy      `yaml:"envoy"`
 }
 
@@ -108,6 +109,10 @@ type Events struct {
 	// from everybody else, so it is for one router replica; with more, an agent drains and publishes.
 	HTTP string `yaml:"http"`
 	NATS bool   `yaml:"nats"` // an agent beside the worker publishes them
+	// Bind listens at ZMQ for an engine whose publisher connects.
+	Bind bool `yaml:"bind"`
+	// Load is where a worker of NVIDIA's standalone router example publishes its load; its events are then of that form.
+	Load string `yaml:"load"`
 	Auto bool   `yaml:"auto"` // SGLang: the worker itself says where, by GET /server_info
 }
 
@@ -187,10 +192,11 @@ func (s Size) MarshalYAML() (any, error) {
 func Default() Config {
 	return Config{
 		Listen: "127.0.0.1:9002", Admin: "127.0.0.1:9903", LogLevel: "info", BodyLimit: 64 << 20, Probe: true, Audit: true,
-		Index:  Index{MaxBytes: 2 << 30, PredictedTTL: 20 * time.Second},
-		Media:  Media{Budget: 150 * time.Millisecond, MaxBytes: 64 << 20, Relay: Relay{TTL: 2 * time.Minute, MaxBytes: 256 << 20}},
-		Dynamo: Dynamo{Namespace: "dynamo", Component: "backend", Endpoint: "generate"},
-		Envoy:  Envoy{Listen: "127.0.0.1:10000", Admin: "127.0.0.1:9901"},
+		Index:      Index{MaxBytes: 2 << 30, PredictedTTL: 20 * time.Second},
+		Media:      Media{Budget: 150 * time.Millisecond, MaxBytes: 64 << 20, Relay: Relay{TTL: 2 * time.Minute, MaxBytes: 256 << 20}},
+		Dynamo:     Dynamo{Namespace: "dynamo", Component: "backend", Endpoint: "generate"},
+		Standalone: Standalone{HTTP: 8001, Events: 5557, Metrics: 5657},
+		Envoy:      Envoy{Listen: "127.0.0.1:10000", Admin: "127.0.0.1:9901"},
 	}
 }
 
@@ -438,6 +444,7 @@ func (c *Config) check() error {
 			bad(fmt.Sprintf("envoy.worker_networks[%d]", i), "%v", err)
 		}
 	}
+	c.expandStandalone(bad)
 	names := map[string]string{}
 	for i := range c.Models {
 		m := &c.Models[i]
@@ -469,10 +476,16 @@ func (c *Config) check() error {
 		if w.Ranks < 0 || w.Ranks > 1024 {
 			bad(path+".ranks", "%d is out of range (want 0 to 1024)", w.Ranks)
 		}
-		for key, u := range map[string]string{"zmq": w.Events.ZMQ, "replay": w.Events.Replay} {
+		for key, u := range map[string]string{"zmq": w.Events.ZMQ, "replay": w.Events.Replay, "load": w.Events.Load} {
 			if u != "" && !strings.HasPrefix(u, "tcp://") && !strings.HasPrefix(u, "ipc://") {
 				bad(path+".events."+key, "%q is no ZeroMQ address (want one such as tcp://10.0.0.5:5557)", u)
 			}
+		}
+		if s, _ := c.ClassOf(w); w.Events.Load != "" && (w.Events.ZMQ == "" || w.Ranks > 0 || s.Engine != "trtllm") {
+			bad(path+".events.load", "given without zmq, with ranks, or for another engine than trtllm (only NVIDIA's standalone example tells its load so)")
+		}
+		if w.Events.Bind && (w.Events.ZMQ == "" || strings.Contains(w.Events.ZMQ, "{ip}")) {
+			bad(path+".events.bind", "true, but zmq is not where to listen (want one such as tcp://*:5557, another for each worker)")
 		}
 		if w.Events.HTTP != "" {
 			c.checkDrain(bad, path+".events.http", w)

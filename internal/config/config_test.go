@@ -50,6 +50,25 @@ func TestDefaultsAndFile(t *testing.T) {
 	}
 }
 
+// NVIDIA's standalone example in one line is so many workers.
+func TestStandalone(t *testing.T) {
+	c, err := Parse([]byte("models: [{name: m, dir: d, engine: trtllm, block_size: 32}]\nstandalone: {host: 10.0.0.5, workers: 2}\n"))
+	if err != nil || len(c.Workers) != 2 {
+		t.Fatalf("%v %+v", err, c.Workers)
+	}
+	want := Worker{Name: "worker-1", Addr: "10.0.0.5:8002", Model: "m", Events: Events{ZMQ: "tcp://10.0.0.5:5558", Load: "tcp://10.0.0.5:5658"}}
+	if c.Workers[1] != want {
+		t.Errorf("%+v", c.Workers[1])
+	}
+	text, err := c.YAML()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := Parse(text); err != nil || len(again.Workers) != 2 {
+		t.Errorf("what is printed cannot be read back: %v\n%s", err, text)
+	}
+}
+
 // Every mistake stops the start with the path of its key.
 func TestMistakes(t *testing.T) {
 	for _, c := range []struct{ yaml, want string }{
@@ -68,6 +87,11 @@ func TestMistakes(t *testing.T) {
 		{small + "- {addr: 10.0.0.6:8000, events: {zmq: \"10.0.0.6:5557\"}}", "workers[1].events.zmq:"},
 		{small + "- {addr: 10.0.0.6:8000, events: {nats: true}}", "workers[1].events.nats: true, but"},
 		{"media: {allow: [10.0.0.0]}", "media.allow[0]:"},
+		{small + "standalone: {workers: 2}", "standalone.host: missing"},
+		{small + "standalone: {host: w, workers: 2}", `standalone.host: "w" is not what Envoy can dial`},
+		{small + "standalone: {host: 10.0.0.9, workers: 2, metrics: 65535}", "standalone.metrics: 65535 is no first of 2 ports"},
+		{small + "standalone: {host: 10.0.0.9, workers: 1}", "workers[1].events.load: given without zmq, with ranks, or for another engine than trtllm"},
+		{small + "- {addr: 10.0.0.6:8000, events: {bind: true}}", "workers[1].events.bind: true, but zmq is not where to listen"},
 		{"body_limit: lots", "is no size"},
 		{"log_level: loud", "log_level:"},
 		{"nats: {url: a, listen: b}", "nats: url and listen are both given"},

@@ -46,6 +46,8 @@ type Slot struct {
 	rate     float64   // tokens a second, learned
 	recent   float64   // tokens booked lately, at the time since
 	since    time.Time // of backlog and recent
+	others   int       // requests that the worker told of and that were not booked here
+	usage    float64   // of its KV cache, as told
 }
 
 // recently is the time in which booked work loses half its weight in Load.Recent.
@@ -56,9 +58,10 @@ const firstRate = 10000
 
 // Load is a slot's state at one moment.
 type Load struct {
-	Inflight int     // requests
+	Inflight int     // requests: ours, and others' where the worker tells
 	Backlog  float64 // tokens booked and not yet prefilled
 	Recent   float64 // tokens booked, each half as heavy after each minute
+	Usage    float64 // share of the KV cache in use, 0 to 1; 0 where the worker does not tell
 }
 
 // Load tells how loaded the slot is.
@@ -66,7 +69,7 @@ func (s *Slot) Load(now time.Time) Load {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drain(now)
-	return Load{Inflight: s.inflight, Backlog: s.backlog, Recent: s.recent}
+	return Load{Inflight: s.inflight + s.others, Backlog: s.backlog, Recent: s.recent, Usage: s.usage}
 }
 
 func (s *Slot) drain(now time.Time) {

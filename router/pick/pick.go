@@ -1,6 +1,6 @@
 // Package pick turns what is known of each candidate into a ranking.
 //
-//	cost = tokens left to prefill + picture tokens left to encode + tokens queued there + requests in flight × PerRequest
+//	cost = tokens left to prefill + picture tokens left to encode + tokens queued there + requests in flight × PerRequest + KV cache in use × Full
 //
 // All in tokens: a prefix that a worker holds is worth what it saves, and loses to an idle worker as soon as the queue
 // before it is longer than that. Costs within Slack of the cheapest count as equal; there the slot wins that was given the
@@ -10,6 +10,10 @@ package pick
 
 // PerRequest is what one request in flight costs the next one, in tokens: its share of each decode step.
 const PerRequest = 128
+
+// Full is what a KV cache costs that is all in use, where a worker tells (NVIDIA's standalone example), in tokens: new
+// requests wait there for others to end.
+const Full = 1024
 
 // Slack is how far apart costs may be and still count as equal, in tokens: four blocks of 16, a few milliseconds of
 // prefill.
@@ -26,13 +30,14 @@ type Candidate struct {
 	Inflight  int
 	Backlog   float64 // tokens
 	Recent    float64 // tokens given to it lately
+	Usage     float64 // share of its KV cache in use, 0 to 1
 	Shared    int     // of Backlog: work on this very prompt's front, booked by requests that are on their way
 }
 
 // Cost is the candidate's cost. Waiting for work that is being done on the prompt's own front is no
 // cost: elsewhere the same work would have to be done again.
 func (c Candidate) Cost() float64 {
-	return float64(c.Tokens-min(c.Tokens, max(c.Exact, c.Predicted))) + float64(c.Encode) + max(0, c.Backlog-float64(c.Shared)) + float64(c.Inflight*PerRequest)
+	return float64(c.Tokens-min(c.Tokens, max(c.Exact, c.Predicted))) + float64(c.Encode) + max(0, c.Backlog-float64(c.Shared)) + float64(c.Inflight*PerRequest) + c.Usage*Full
 }
 
 // Rank sorts the best n candidates to the front, best first, and returns them. turn breaks ties: give a number that grows

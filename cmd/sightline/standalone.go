@@ -1,0 +1,28 @@
+package main
+
+import (
+	"context"
+	"errors"
+
+	"go.uber.org/zap"
+
+	"github.com/sightline-router/sightline/indexer/zmq"
+	"github.com/sightline-router/sightline/router/fleet"
+)
+
+// hearLoad follows what a worker of NVIDIA's standalone example tells of its load, until ctx ends. While it is not heard
+// only our own requests there are counted.
+func hearLoad(ctx context.Context, endpoint string, slot *fleet.Slot, log *zap.Logger) {
+	sub := zmq.Sub{Endpoint: endpoint, Bare: true, Down: func(error) { slot.Tell(fleet.Told{}) }}
+	err := sub.Run(ctx, func(m zmq.Message) {
+		told, err := fleet.ParseTold(m.Payload)
+		if err != nil {
+			log.Warn("a worker's load message cannot be read", zap.String("worker", slot.Worker.Name), zap.Error(err))
+			return
+		}
+		slot.Tell(told)
+	})
+	if err != nil && !errors.Is(err, context.Canceled) {
+		log.Error("a worker's load is not heard", zap.String("worker", slot.Worker.Name), zap.Error(err))
+	}
+}

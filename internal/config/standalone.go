@@ -1,0 +1,51 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+)
+
+// Standalone is NVIDIA's standalone router example for TensorRT-LLM in one line: worker n of a host serves HTTP at port
+// HTTP + n, publishes KV events at Events + n and its load at Metrics + n. Off without Host.
+type Standalone struct {
+	Host    string `yaml:"host"`    // ip
+	Workers int    `yaml:"workers"` // --num-workers
+	HTTP    int    `yaml:"http"`    // of the workers' own servers
+	Events  int    `yaml:"events"`  // --base-kv-events-port
+	Metrics int    `yaml:"metrics"` // --base-metrics-port
+	Model   string `yaml:"model"`   // name of one of models; may be left out where there is one
+	Class   string `yaml:"class"`
+}
+
+// expandStandalone turns the line into the workers that it stands for.
+func (c *Config) expandStandalone(bad func(path, format string, args ...any)) {
+	s := c.Standalone
+	c.Standalone = Default().Standalone
+	if s.Host == "" {
+		if s.Workers != 0 {
+			bad("standalone.host", "missing (want the workers' ip, such as 127.0.0.1)")
+		}
+		return
+	}
+	if a, err := netip.ParseAddr(s.Host); err != nil || a.Zone() != "" || a.IsUnspecified() {
+		bad("standalone.host", "%q is not what Envoy can dial (want an ip, such as 127.0.0.1)", s.Host)
+		return
+	}
+	if s.Workers < 1 || s.Workers > 1024 {
+		bad("standalone.workers", "%d is out of range (want 1 to 1024)", s.Workers)
+		return
+	}
+	for key, port := range map[string]int{"http": s.HTTP, "events": s.Events, "metrics": s.Metrics} {
+		if port < 1 || port+s.Workers-1 > 65535 {
+			bad("standalone."+key, "%d is no first of %d ports", port, s.Workers)
+			return
+		}
+	}
+	for n := range s.Workers {
+		at := func(base int) string { return net.JoinHostPort(s.Host, strconv.Itoa(base+n)) }
+		c.Workers = append(c.Workers, Worker{Name: fmt.Sprint("worker-", n), Addr: at(s.HTTP), Model: s.Model, Class: s.Class,
+			Events: Events{ZMQ: "tcp://" + at(s.Events), Load: "tcp://" + at(s.Metrics)}})
+	}
+}
