@@ -10,6 +10,7 @@ import (
 	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/mmhash/chat"
+	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
@@ -152,6 +153,32 @@ func TestClassPredictions(t *testing.T) {
 	w.Observe(Outcome{ID: d.ID, Phase: Started, Addr: other.Worker.Addr})
 	if again := w.decide(body); again.Reason != Load {
 		t.Errorf("moved to another class: %+v", again)
+	}
+}
+
+// Envoy took it to a worker of another class: what that one stores has other hashes, so no verdict is given.
+func TestMovedToAnotherClassIsNotJudged(t *testing.T) {
+	w := newClassWorld(t, map[string]func(*mmhash.Server){"wide": wide})
+	au := audit.New(audit.Options{Index: w.index})
+	w.opt.Audit = au
+	go au.Run(t.Context())
+	var last Decision
+	for i, move := range []bool{true, false} {
+		last = w.decide(chatBody("m", fmt.Sprintf("%q", text(200, uint64(i)))))
+		to := last.Targets[0].Addr
+		if move {
+			to = last.Targets[1].Addr
+		}
+		w.Observe(Outcome{ID: last.ID, Phase: Started, Addr: to})
+		w.Observe(Outcome{ID: last.ID, Phase: Ended, Code: 200})
+	}
+	for end := time.Now().Add(20 * time.Second); len(au.Findings()) == 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("no verdict at all")
+		}
+	}
+	if f := au.Findings(); len(f) != 1 || f[0].ID != last.ID || f[0].Verdict != audit.Nothing {
+		t.Errorf("%+v, want one: that nothing came for %s", f, last.ID)
 	}
 }
 

@@ -356,11 +356,13 @@ func (r *Router) Observe(o Outcome) {
 			r.metrics.moved.Inc()
 			nt := now.Note.(*note)
 			r.predicted.drop(uint32(moved.Slot.Holder), nt.chain, nt.from)
-			if now.Slot.Worker.Class == moved.Slot.Worker.Class { // else its blocks have other hashes
+			if now.Slot.Worker.Class == moved.Slot.Worker.Class {
 				r.predicted.add(uint32(now.Slot.Holder), nt.chain, 0, r.opt.Now())
+				r.opt.Audit.Move(o.ID, now.Slot.Holder, now.Slot.Worker.Name)
+			} else { // its blocks have other hashes: nothing to predict, nothing to compare
+				r.opt.Audit.End(o.ID, false)
 			}
 			nt.cached = -1
-			r.opt.Audit.Move(o.ID, now.Slot.Holder, now.Slot.Worker.Name)
 		}
 	case Ended:
 		b, ok := r.opt.Fleet.End(o.ID, o.FirstByte)

@@ -13,7 +13,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sightline-router/sightline/indexer/bus"
-	"github.com/sightline-router/sightline/indexer/feed"
 	"github.com/sightline-router/sightline/internal/config"
 )
 
@@ -100,12 +99,6 @@ func ensureStream(c *nats.Conn) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	return bus.EnsureStream(ctx, js, keptEvents)
-}
-
-// listen follows one worker-rank that an agent tells of.
-func (l *natsLink) listen(worker string, rank int, o feed.Options) *feed.Feed {
-	o.Source, o.Decoder = l.listener.Source(worker, rank), new(bus.Decoder)
-	return feed.Start(o)
 }
 
 func (l *natsLink) close() {

@@ -98,7 +98,6 @@ func serve(ctx context.Context, cfg config.Config, models []router.Model, media 
 		return err
 	}
 	defer sources.close()
-	sources.register(reg)
 	reg.MustRegister(stateMetrics{ix, media})
 	done := make(chan error, 3)
 	relayed, err := startRelay(cfg.Media.Relay, media, done)
@@ -108,7 +107,9 @@ func serve(ctx context.Context, cfg config.Config, models []router.Model, media 
 	defer relayed.Close()
 	watchModels(ctx, models, reg, log, prober.Again)
 	r := router.New(router.Options{Models: models, Fleet: fl, Index: ix, Audit: au, PredictedTTL: cfg.Index.PredictedTTL, Log: log, Metrics: reg,
-		Resync: func(slot *fleet.Slot) { sources.resync(func(s *fleet.Slot) bool { return s == slot }, fewerCached) }})
+		Resync: func(slot *fleet.Slot) {
+			sources.set.Resync(func(s *fleet.Slot) bool { return s == slot }, "fewer_cached")
+		}})
 	secure, err := cfg.TLS.Server()
 	if err != nil {
 		return err
@@ -128,9 +129,9 @@ func serve(ctx context.Context, cfg config.Config, models []router.Model, media 
 	if cfg.Admin != "" {
 		web := &http.Server{ReadHeaderTimeout: 5 * time.Second, Handler: admin.Handler(admin.State{
 			Version: version, Router: r, Gatherer: reg, Workers: func() []admin.Worker { return sources.rows(ix) }, Probe: prober, Audit: au,
-			Ready: sources.ready, Snapshot: sources.snapshot,
+			Ready: sources.ready, Snapshot: sources.set.Snapshot,
 			Resync: func(worker string) int {
-				return sources.resync(func(s *fleet.Slot) bool { return s.Worker.Name == worker }, byHand)
+				return sources.set.Resync(func(s *fleet.Slot) bool { return s.Worker.Name == worker }, "asked")
 			},
 		})}
 		alis, err := net.Listen("tcp", cfg.Admin)

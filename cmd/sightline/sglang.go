@@ -21,7 +21,7 @@ import (
 // pictures are named.
 func (s *sources) decoder(wc *config.Worker) feed.Decoder {
 	class, _ := s.cfg.ClassOf(wc)
-	d := decoderOf(class.Engine, s.audit != nil)
+	d := decoderOf(class.Engine, s.keep)
 	if trt, ok := d.(*trtllm.Decoder); ok {
 		trt.Standalone = wc.Events.Load != ""
 	}

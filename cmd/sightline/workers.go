@@ -6,16 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
 	"github.com/sightline-router/sightline/indexer"
-	"github.com/sightline-router/sightline/indexer/dynamo"
 	"github.com/sightline-router/sightline/indexer/feed"
 	"github.com/sightline-router/sightline/indexer/trtllm"
 	"github.com/sightline-router/sightline/internal/config"
@@ -23,47 +20,21 @@ import (
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/discover"
 	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/router/members"
 )
 
-// sources are the workers that are known and, for each slot, the feed that keeps the index true to it. The set changes
-// while we run: a finder (package discover) tells its workers, and update brings members, feeds and fleet in line.
-//
-//	found, ready      ─ in the fleet, its events heard
-//	found, not ready  ─ out of the fleet at once; its events are still heard, so that it comes back with what it holds
-//	no longer found   ─ its feed ends, and the index forgets it
+// sources say who the workers are, and for each slot how its events come: what the configuration names, and what finders
+// (package discover, a Dynamo deployment) find while we run. The set keeps feeds, index, fleet and audit in line.
 type sources struct {
-	cfg     config.Config
-	models  []router.Model
-	index   *indexer.Index
-	fleet   *fleet.Fleet
-	log     *zap.Logger
-	changed func([]*fleet.Worker) // told of every worker set that the fleet gets
-	audit   *audit.Auditor        // nil: none
-	nats    *natsLink             // nil: none is used
-	resyncs *prometheus.CounterVec
+	cfg    config.Config
+	models []router.Model
+	log    *zap.Logger
+	keep   bool      // events keep what audit and learning read of them
+	nats   *natsLink // nil: none is used
+	set    *members.Set
 
 	stop    context.CancelFunc
 	running sync.WaitGroup
-
-	mu      sync.Mutex
-	members []*member // in the order of their joining
-	silent  int       // finders that have not told anything yet
-}
-
-type member struct {
-	origin int // which finder's; 0: the configuration's own; dynamoOrigin
-	dynamo dynamo.Worker
-	at     discover.Endpoint
-	worker *fleet.Worker
-	slots  []slotFeed
-	quiet  context.CancelFunc // ends what hears its load; nil: nothing does
-	sinks  []feed.Sink
-}
-
-type slotFeed struct {
-	slot  *fleet.Slot
-	feed  *feed.Feed // nil: the worker tells nothing
-	ready bool
 }
 
 // finder is package discover's: it tells the whole set of endpoints after each change.
@@ -72,102 +43,74 @@ type finder interface {
 }
 
 // startSources takes up the workers of a configuration and starts the finders of the others. Close it.
-func startSources(ctx context.Context, cfg config.Config, models []router.Model, ix *indexer.Index, fl *fleet.Fleet, au *audit.Auditor, reg prometheus.Registerer, log *zap.Logger, changed func([]*fleet.Worker)) (*sources, error) {
-	s := &sources{cfg: cfg, models: models, index: ix, fleet: fl, audit: au, log: log, changed: changed, resyncs: newResyncs(reg)}
+func startSources(ctx context.Context, cfg config.Config, models []router.Model, ix *indexer.Index, fl *fleet.Fleet, au *audit.Auditor, reg prometheus.Registerer, log *zap.Logger, changed func([]*fleet.Worker)) (s *sources, err error) {
+	s = &sources{cfg: cfg, models: models, log: log, keep: au != nil}
 	ctx, s.stop = context.WithCancel(ctx)
-	var err error
 	if s.nats, err = startNATS(cfg, log); err != nil {
 		return nil, err
 	}
-	var finders []finder
-	var like []config.Worker // what each finder's workers are
-	for i := range cfg.Workers {
-		wc := &cfg.Workers[i]
-		addr, host, port, err := config.SplitAddr(wc.Addr)
-		if err == nil && host == "" {
-			err = s.join(0, wc, discover.Endpoint{Name: wc.Name, Addr: addr, Ready: true})
-		}
+	finders, like, err := s.finders()
+	s.set = members.New(members.Options{Index: ix, Fleet: fl, Audit: au, Log: log, Metrics: reg, Finders: len(finders), Linger: cfg.Index.PredictedTTL, Changed: changed})
+	defer func() {
 		if err != nil {
 			s.close()
-			return nil, fmt.Errorf("workers[%d]: %w", i, err)
 		}
-		if host != "" {
-			finders, like = append(finders, &discover.DNS{Host: host, Port: port, Log: log}), append(like, *wc)
+	}()
+	for i := 0; i < len(cfg.Workers) && err == nil; i++ {
+		wc := &cfg.Workers[i]
+		if addr, host, _, _ := config.SplitAddr(wc.Addr); host == "" {
+			if err = s.set.Add(0, s.spec(wc, discover.Endpoint{Name: wc.Name, Addr: addr, Ready: true})); err != nil {
+				err = fmt.Errorf("workers[%d]: %w", i, err)
+			}
 		}
 	}
-	api, namespace := discover.InCluster()
-	for i := range cfg.Kubernetes.Workers {
-		g, k := &cfg.Kubernetes.Workers[i], &cfg.Kubernetes
-		f := &discover.Kubernetes{API: cmp.Or(k.API, api), CAFile: cmp.Or(k.CAFile, discover.DefaultCAFile), TokenFile: cmp.Or(k.TokenFile, discover.DefaultTokenFile),
-			Namespace: cmp.Or(g.Namespace, namespace), Selector: g.LabelSelector(), Port: g.Port, Log: log}
-		if f.API == "" || f.Namespace == "" {
-			s.close()
-			return nil, fmt.Errorf("kubernetes.workers[%d]: this is no pod with a ServiceAccount's token (give kubernetes.api, ca_file, token_file and the group's namespace)", i)
-		}
-		finders, like = append(finders, f), append(like, g.Worker)
+	if err == nil && cfg.Dynamo.Plane != "" {
+		err = s.startDynamo(ctx, len(finders)+1)
 	}
-	s.silent = len(finders)
-	s.mu.Lock()
-	s.publish()
-	s.mu.Unlock()
-	if err := s.startDynamo(ctx); err != nil {
-		s.close()
+	if err != nil {
 		return nil, err
 	}
 	for i, f := range finders {
-		first := true
 		s.running.Go(func() {
 			f.Follow(ctx, func(now []discover.Endpoint) {
-				s.update(i+1, &like[i], now, first)
-				first = false
+				specs := make([]members.Spec, len(now))
+				for j, e := range now {
+					specs[j] = s.spec(&like[i], e)
+				}
+				s.set.Update(i+1, specs)
 			})
 		})
 	}
 	return s, nil
 }
 
-// update brings the workers of one finder in line with what it found.
-func (s *sources) update(origin int, wc *config.Worker, found []discover.Endpoint, first bool) {
-	s.mu.Lock()
-	if first {
-		s.silent--
-	}
-	var left []*member
-	stay := make(map[netip.AddrPort]bool, len(found))
-	s.members = slices.DeleteFunc(s.members, func(m *member) bool {
-		if m.origin != origin {
-			return false
+// finders are those that the configuration asks for, each with what its workers are like.
+func (s *sources) finders() (list []finder, like []config.Worker, err error) {
+	for i := range s.cfg.Workers {
+		wc := &s.cfg.Workers[i]
+		_, host, port, err := config.SplitAddr(wc.Addr)
+		if err != nil {
+			return list, like, fmt.Errorf("workers[%d]: %w", i, err)
 		}
-		// Another pod at an address that was given out again is another worker.
-		at := slices.IndexFunc(found, func(e discover.Endpoint) bool { return e.Addr == m.at.Addr && e.Name == m.at.Name })
-		if at < 0 {
-			left = append(left, m)
-			return true
-		}
-		m.at, stay[m.at.Addr] = found[at], true
-		return false
-	})
-	for _, e := range found {
-		if stay[e.Addr] {
-			continue
-		}
-		if err := s.join(origin, wc, e); err != nil {
-			s.log.Warn("a worker that was found is left out", zap.Stringer("addr", e.Addr), zap.Error(err))
+		if host != "" {
+			list, like = append(list, &discover.DNS{Host: host, Port: port, Log: s.log}), append(like, *wc)
 		}
 	}
-	s.publish()
-	s.mu.Unlock()
-	for _, m := range left {
-		m.close()
-		for _, f := range m.slots {
-			s.audit.Leave(f.slot.Holder)
+	api, namespace := discover.InCluster()
+	for i := range s.cfg.Kubernetes.Workers {
+		g, k := &s.cfg.Kubernetes.Workers[i], &s.cfg.Kubernetes
+		f := &discover.Kubernetes{API: cmp.Or(k.API, api), CAFile: cmp.Or(k.CAFile, discover.DefaultCAFile), TokenFile: cmp.Or(k.TokenFile, discover.DefaultTokenFile),
+			Namespace: cmp.Or(g.Namespace, namespace), Selector: g.LabelSelector(), Port: g.Port, Log: s.log}
+		if f.API == "" || f.Namespace == "" {
+			return list, like, fmt.Errorf("kubernetes.workers[%d]: this is no pod with a ServiceAccount's token (give kubernetes.api, ca_file, token_file and the group's namespace)", i)
 		}
-		s.log.Info("worker left", zap.String("worker", m.worker.Name), zap.String("addr", m.worker.Addr))
+		list, like = append(list, f), append(like, g.Worker)
 	}
+	return list, like, nil
 }
 
-// join takes a worker up and starts listening to it; publish puts it into the fleet.
-func (s *sources) join(origin int, like *config.Worker, e discover.Endpoint) error {
+// spec is the worker at an endpoint, as it is configured.
+func (s *sources) spec(like *config.Worker, e discover.Endpoint) members.Spec {
 	wc, host := *like, e.Addr.Addr().String()
 	if e.Addr.Addr().Is6() {
 		host = "[" + host + "]"
@@ -176,79 +119,28 @@ func (s *sources) join(origin int, like *config.Worker, e discover.Endpoint) err
 		*u = strings.ReplaceAll(*u, "{ip}", host)
 	}
 	wc.Addr, wc.Name = e.Addr.String(), cmp.Or(e.Name, wc.Name)
-	for _, m := range s.members {
-		if m.worker.Addr == wc.Addr {
-			return fmt.Errorf("%s is already known as worker %q (name each address once)", wc.Addr, m.worker.Name)
-		}
-		if m.worker.Name == wc.Name { // several addresses behind one name, or pods of two namespaces
-			wc.Name += "/" + wc.Addr
-		}
-	}
-	m := &member{origin: origin, at: e}
 	class, _ := s.cfg.ClassOf(&wc)
-	m.worker = fleet.NewWorker(wc.Name, e.Addr, wc.Model, wc.Ranks, func(int) indexer.Holder {
-		sink := feed.Join(s.index, countsCopies(class.Engine), 0)
-		m.sinks = append(m.sinks, leaving{sink, s.cfg.Index.PredictedTTL})
-		return sink.Holder()
-	})
-	m.worker.Class = wc.Class
 	drain := trtllm.NewDrain(wc.Events.HTTP, wc.Ranks)
-	for r, slot := range m.worker.Slots {
-		f, err := s.listen(&wc, drain, slot, r, m.sinks[r])
-		if err != nil {
-			m.close()
-			return fmt.Errorf("events: %w", err)
-		}
-		m.slots = append(m.slots, slotFeed{slot, f, e.Ready})
+	type place struct { // another pod at an address that was given out again is another worker
+		addr netip.AddrPort
+		pod  string
 	}
+	spec := members.Spec{ID: place{e.Addr, e.Name}, Name: wc.Name, Addr: e.Addr, Ready: e.Ready, Model: wc.Model, Class: wc.Class, Ranks: wc.Ranks, Copies: countsCopies(class.Engine),
+		Listen: func(slot *fleet.Slot, rank int, o *feed.Options) (bool, error) {
+			return s.listen(&wc, drain, slot, rank, o)
+		}}
 	if wc.Events.Load != "" {
-		var ctx context.Context
-		ctx, m.quiet = context.WithCancel(context.Background())
-		go hearLoad(ctx, wc.Events.Load, m.worker.Slots[0], s.log)
+		spec.Beside = func(ctx context.Context, w *fleet.Worker) { hearLoad(ctx, wc.Events.Load, w.Slots[0], s.log) }
 	}
-	s.members = append(s.members, m)
-	if origin > 0 {
-		s.log.Info("worker joined", zap.String("worker", wc.Name), zap.String("addr", wc.Addr), zap.Bool("ready", e.Ready))
-	}
-	return nil
-}
-
-// publish gives the fleet the workers that are ready.
-func (s *sources) publish() {
-	var now []*fleet.Worker
-	for _, m := range s.members {
-		for i := range m.slots {
-			m.slots[i].ready = m.at.Ready
-		}
-		if m.at.Ready {
-			now = append(now, m.worker)
-		}
-	}
-	if slices.Equal(now, s.fleet.Workers()) {
-		return
-	}
-	s.fleet.Set(now)
-	s.changed(now)
-}
-
-// slotFeeds lists the slots of all members, as they are now.
-func (s *sources) slotFeeds() (list []slotFeed) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, m := range s.members {
-		list = append(list, m.slots...)
-	}
-	return list
+	return spec
 }
 
 // ready says why requests cannot be decided yet. Once the finders have told, an empty fleet is their word, not our fault.
 func (s *sources) ready() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	switch {
 	case len(s.cfg.Workers)+len(s.cfg.Kubernetes.Workers) == 0 && s.cfg.Dynamo.Plane == "":
 		return errors.New("no workers are configured")
-	case len(s.members) == 0 && s.silent > 0:
+	case s.set.Waiting():
 		return errors.New("no worker has been found yet")
 	}
 	return nil
@@ -257,34 +149,6 @@ func (s *sources) ready() error {
 func (s *sources) close() {
 	s.stop()
 	s.running.Wait()
-	for _, m := range s.members {
-		m.close()
-	}
+	s.set.Close()
 	s.nats.close()
-}
-
-func (m *member) close() {
-	if m.quiet != nil {
-		m.quiet()
-	}
-	for i, sink := range m.sinks {
-		if i < len(m.slots) && m.slots[i].feed != nil {
-			m.slots[i].feed.Close() // the sink leaves with it
-		} else {
-			sink.Leave()
-		}
-	}
-}
-
-// leaving is a sink that is emptied at once when it leaves, but keeps its number in the index for a while: what the
-// router predicted under it must not count for the worker that gets the number next.
-type leaving struct {
-	*feed.IndexSink
-	after time.Duration
-}
-
-// Leave implements feed.Sink.
-func (l leaving) Leave() {
-	l.Clear()
-	time.AfterFunc(l.after, l.IndexSink.Leave)
 }

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -25,9 +26,24 @@ func TestPlaneToIndex(t *testing.T) {
 }
 
 func planeToIndex(t *testing.T, list []captured, late bool) {
+	toIndex(t, list, late, false, func(p *Plane, _ func() bool) {
+		for _, c := range list {
+			b := c.Payload
+			if len(c.Frames) > 0 {
+				b, _ = Unframe(c.Frames[len(c.Frames)-1])
+			}
+			p.Envelope(b)
+		}
+	})
+}
+
+// toIndex plays captured traffic by tell and compares each worker-rank's blocks with plain bookkeeping of its events. done
+// tells whether every message has come. late: feeds start when their first message is there. partial: their
+// numbers do not begin at 0.
+func toIndex(t *testing.T, list []captured, late bool, partial bool, tell func(p *Plane, done func() bool)) {
+	t.Helper()
 	ix := indexer.New(indexer.Options{})
-	p, held, feeds := new(Plane), map[Key]map[uint64]bool{}, map[Key]*feed.Feed{}
-	holders, messages := map[Key]indexer.Holder{}, map[Key]uint64{}
+	p, held, events := new(Plane), map[Key]map[uint64]bool{}, map[Key]uint64{}
 	for _, e := range kvPayloads(t, list) {
 		k, _, _ := Peek(e.Payload)
 		if held[k] == nil {
@@ -38,8 +54,8 @@ func planeToIndex(t *testing.T, list []captured, late bool) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		messages[k]++
 		for _, ev := range b.Events {
+			events[k]++
 			for _, h := range ev.Handles {
 				if held[k][h] = true; ev.Kind == event.Removed {
 					delete(held[k], h)
@@ -47,34 +63,37 @@ func planeToIndex(t *testing.T, list []captured, late bool) {
 			}
 		}
 	}
-	start := func() {
-		for k := range held {
-			sink := feed.Join(ix, false, 0)
-			holders[k] = sink.Holder()
-			feeds[k] = feed.Start(feed.Options{Source: p.Source(k), Decoder: &Decoder{Key: k, BlockSize: 16}, Sink: sink, BlockSize: 16})
-			t.Cleanup(feeds[k].Close)
-		}
-	}
-	if !late {
-		start()
-	}
-	for _, c := range list {
-		b := c.Payload
-		if len(c.Frames) > 0 {
-			b, _ = Unframe(c.Frames[len(c.Frames)-1])
-		}
-		p.Envelope(b)
+	var mu sync.Mutex
+	holders, feeds := map[Key]indexer.Holder{}, map[Key]*feed.Feed{}
+	start := func(k Key) {
+		mu.Lock()
+		defer mu.Unlock()
+		sink := feed.Join(ix, false, 0)
+		holders[k] = sink.Holder()
+		feeds[k] = feed.Start(feed.Options{Source: p.Source(k), Decoder: &Decoder{Key: k, BlockSize: 16}, Sink: sink, BlockSize: 16})
+		t.Cleanup(feeds[k].Close)
 	}
 	if late {
-		start()
+		p.Unknown = start
+	} else {
+		for k := range held {
+			start(k)
+		}
 	}
-	for k, f := range feeds {
-		for deadline := time.Now().Add(5 * time.Second); f.Stats().Batches < messages[k]; time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("%v: %+v after %d messages", k, f.Stats(), messages[k])
+	done := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		for k := range held {
+			if feeds[k] == nil || feeds[k].Stats().Events < events[k] {
+				return false
 			}
 		}
-		if s := f.Stats(); s.Partial || s.Gaps+s.UnknownParents+s.UnknownBlocks+s.OtherBlockSize > 0 || ix.HeldBlocks(holders[k]) != len(held[k]) {
+		return true
+	}
+	tell(p, done)
+	wait(t, done)
+	for k, f := range feeds {
+		if s := f.Stats(); s.Partial != partial || s.Gaps+s.UnknownParents+s.UnknownBlocks+s.OtherBlockSize > 0 || ix.HeldBlocks(holders[k]) != len(held[k]) {
 			t.Errorf("%v: holds %d, want %d; %+v", k, ix.HeldBlocks(holders[k]), len(held[k]), s)
 		}
 	}

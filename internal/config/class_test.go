@@ -43,17 +43,7 @@ func TestClasses(t *testing.T) {
 	if old, _ := c.Models[0].Class("old"); old.EngineVersion != "0.30.0" || old.BlockSize != 16 || old.EngineModel != "m" {
 		t.Errorf("old: %+v", old)
 	}
-	text, err := c.YAML()
-	if err != nil {
-		t.Fatal(err)
-	}
-	again, err := Parse(text)
-	if err != nil {
-		t.Fatalf("what --print-config shows cannot be read back: %v\n%s", err, text)
-	}
-	if second, _ := again.YAML(); string(second) != string(text) {
-		t.Errorf("not the same twice:\n%s\n%s", text, second)
-	}
+	readsBack(t, c)
 }
 
 func TestClassMistakes(t *testing.T) {
@@ -66,9 +56,6 @@ func TestClassMistakes(t *testing.T) {
 		{"block_size: 32", "client_uuid: trust", `models[0].classes[1].client_uuid: "trust", but the model has "strip"`},
 		{"class: wide", "class: wider", `workers[1].class: "wider" is no class of the model "m"`},
 	} {
-		_, err := Parse([]byte(strings.Replace(classes, c.from, c.to, 1)))
-		if err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s\n got %v\nwant %s", c.to, err, c.want)
-		}
+		mistake(t, strings.Replace(classes, c.from, c.to, 1), c.want)
 	}
 }

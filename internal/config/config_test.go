@@ -18,6 +18,30 @@ workers:
   events: {zmq: "tcp://10.0.0.5:5557"}
 `
 
+// mistake: this configuration is not taken, and that is said of it.
+func mistake(t *testing.T, text, want string) {
+	t.Helper()
+	if _, err := Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%q\n got %v\nwant %s", text, err, want)
+	}
+}
+
+// readsBack: what --print-config shows is the same configuration.
+func readsBack(t *testing.T, c Config) {
+	t.Helper()
+	text, err := c.YAML()
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := Parse(text)
+	if err != nil {
+		t.Fatalf("what --print-config shows cannot be read back: %v\n%s", err, text)
+	}
+	if second, _ := again.YAML(); string(second) != string(text) {
+		t.Errorf("not the same twice:\n%s\n%s", text, second)
+	}
+}
+
 func TestDefaultsAndFile(t *testing.T) {
 	c, err := Parse([]byte(small))
 	if err != nil {
@@ -30,17 +54,7 @@ func TestDefaultsAndFile(t *testing.T) {
 	if w.Name != "10.0.0.5:8000" || w.Model != "m" {
 		t.Errorf("%+v", w)
 	}
-	text, err := c.YAML()
-	if err != nil {
-		t.Fatal(err)
-	}
-	again, err := Parse(text)
-	if err != nil {
-		t.Fatalf("what --print-config shows cannot be read back: %v\n%s", err, text)
-	}
-	if second, _ := again.YAML(); string(second) != string(text) {
-		t.Errorf("not the same twice:\n%s\n%s", text, second)
-	}
+	readsBack(t, c)
 	path := filepath.Join(t.TempDir(), "sightline.yaml")
 	if err := os.WriteFile(path, []byte(small), 0o600); err != nil {
 		t.Fatal(err)
@@ -60,13 +74,7 @@ func TestStandalone(t *testing.T) {
 	if c.Workers[1] != want {
 		t.Errorf("%+v", c.Workers[1])
 	}
-	text, err := c.YAML()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if again, err := Parse(text); err != nil || len(again.Workers) != 2 {
-		t.Errorf("what is printed cannot be read back: %v\n%s", err, text)
-	}
+	readsBack(t, c)
 }
 
 // Every mistake stops the start with the path of its key.
@@ -101,10 +109,7 @@ func TestMistakes(t *testing.T) {
 		{"tls: {client_ca: c.pem}", "tls: cert and key must both be given"},
 		{"a: [", ""},
 	} {
-		_, err := Parse([]byte(c.yaml))
-		if err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%q\n got %v\nwant %s", c.yaml, err, c.want)
-		}
+		mistake(t, c.yaml, c.want)
 	}
 }
 

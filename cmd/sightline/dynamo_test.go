@@ -1,0 +1,103 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/router/fleet"
+)
+
+// A deployment's workers as Sightline comes to have them: found in the folder, heard over the plane, asked for at a front
+// end; gone when their record is.
+func TestDynamoDeployment(t *testing.T) {
+	ns, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns.Start()
+	defer ns.Shutdown()
+	if !ns.ReadyForConnections(20 * time.Second) {
+		t.Fatal("the NATS server does not start")
+	}
+	root := t.TempDir()
+	record := func(bucket, name, text string) {
+		t.Helper()
+		at := filepath.Join(root, "v1", bucket, "dynamo%2Fbackend%2Fgenerate%2F"+name)
+		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(at+".part", []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(at+".part", at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	record("mdc", "7", `{"instance_id":7,"card_json":{"display_name":"m","kv_cache_block_size":16,"runtime_config":{"data_parallel_size":2}}}`)
+	record("instances", "7", `{"instance_id":7,"transport":{"tcp":"127.0.0.1:40001/generate"}}`)
+	cfg, err := config.Parse(fmt.Appendf(nil, `
+models: [{name: m, dir: models/m, block_hash: dynamo, media_names: injected}]
+dynamo: {plane: nats, nats: %q, discovery: %q, frontends: ["127.0.0.1:40002", "127.0.0.1:40003"]}`, ns.ClientURL(), root))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ix, fl := indexer.New(indexer.Options{}), fleet.New(nil)
+	s, err := startSources(t.Context(), cfg, nil, ix, fl, nil, prometheus.NewRegistry(), zap.NewNop(), func([]*fleet.Worker) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	wait := func(what string, cond func() bool) {
+		t.Helper()
+		for end := time.Now().Add(20 * time.Second); !cond(); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal(what)
+			}
+		}
+	}
+	wait("worker 7", func() bool { return len(fl.Workers()) == 1 })
+	w := fl.Workers()[0]
+	if w.Name != "dynamo-7" || w.Instance != "7" || w.Addr != "127.0.0.1:40002" || len(w.Frontends) != 2 || len(w.Slots) != 2 || w.Slots[1].Rank != 1 || s.ready() != nil {
+		t.Errorf("%+v, %v", w, s.ready())
+	}
+	nc, err := nats.Connect(ns.ClientURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	wait("an event", func() bool { // what is published while nobody listens is gone: again until it is heard
+		event := `{"topic":"kv-events","publisher_id":3,"sequence":0,"published_at":1,"payload":` + numbers(`[{"worker_id":7,"event":{"event_id":1,"dp_rank":1,`+
+			`"data":{"stored":{"parent_hash":null,"blocks":[{"block_hash":5,"tokens_hash":6}]}}}}]`) + `}`
+		if err := nc.Publish("namespace.dynamo.component.backend.endpoint.generate.kv-events", []byte(event)); err != nil {
+			t.Fatal(err)
+		}
+		return ix.HeldBlocks(w.Slots[1].Holder) == 1
+	})
+	if n := ix.HeldBlocks(w.Slots[0].Holder); n != 0 {
+		t.Errorf("the other rank has %d of its blocks", n)
+	}
+	if rows := s.rows(ix); len(rows) != 2 || rows[1].Blocks != 1 || rows[1].Events != "live" {
+		t.Errorf("%+v", rows)
+	}
+	record("instances", "8", `{"instance_id":8,"transport":{"tcp":"127.0.0.1:40004/generate"}}`)
+	wait("worker 8", func() bool { return len(fl.Workers()) == 2 })
+	if err := os.Remove(filepath.Join(root, "v1", "instances", "dynamo%2Fbackend%2Fgenerate%2F7")); err != nil {
+		t.Fatal(err)
+	}
+	wait("worker 7 gone", func() bool { return len(fl.Workers()) == 1 && fl.Workers()[0].Name == "dynamo-8" })
+	wait("its blocks gone", func() bool { return ix.HeldBlocks(w.Slots[1].Holder) == 0 })
+}
+
+// numbers is a text as the array of its bytes, as the JSON envelope carries a payload.
+func numbers(text string) string { return strings.ReplaceAll(fmt.Sprint([]byte(text)), " ", ",") }

@@ -1,0 +1,190 @@
+package dynamo
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// connect starts a real NATS server and gives a connection to it.
+func connect(t *testing.T) *nats.Conn {
+	t.Helper()
+	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+	if !s.ReadyForConnections(20 * time.Second) {
+		t.Fatal("the server does not start")
+	}
+	c, err := nats.Connect(s.ClientURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+var scope = Scope{"dynamo", "backend", "generate"}
+
+// The NATS plane as captured, every message on its own subject, over a real server: the index ends as after the messages
+// alone. Messages of other topics, and of another endpoint, change nothing.
+func TestNATSCore(t *testing.T) {
+	list := load(t, "plane_nats.jsonl.gz")
+	toIndex(t, list, false, false, func(p *Plane, done func() bool) {
+		c := connect(t)
+		if err := p.SubscribeNATS(c, scope); err != nil {
+			t.Fatal(err)
+		}
+		subjects := map[string]bool{}
+		for _, m := range list {
+			if err := c.Publish(m.Subject, m.Payload); err != nil {
+				t.Fatal(err)
+			}
+			subjects[m.Subject] = true
+		}
+		other := kvPayloads(t, list)[0]
+		if err := c.Publish("namespace.dynamo.component.backend.endpoint.other.kv-events", other.Payload); err != nil {
+			t.Fatal(err)
+		}
+		if !subjects["namespace.dynamo.component.backend.endpoint.generate.kv-events"] || len(subjects) < 2 {
+			t.Errorf("captured subjects %v", subjects)
+		}
+		wait(t, done)
+	})
+}
+
+// Builds before 1.6: one RouterEvent a message, on the component's JetStream stream. What the stream had before we came is
+// read too; a stream that is not there yet is waited for.
+func TestJetStream(t *testing.T) {
+	for _, there := range []bool{true, false} {
+		list := load(t, "plane_nats.jsonl.gz")
+		toIndex(t, list, true, true, func(p *Plane, done func() bool) {
+			c := connect(t)
+			js, err := jetstream.New(c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ended := make(chan error, 1)
+			ctx, stop := context.WithCancel(t.Context())
+			consume := func() { ended <- p.ConsumeJetStream(ctx, c, scope) }
+			if !there {
+				go consume()
+			}
+			if _, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: Stream(scope), Subjects: []string{"namespace.dynamo.component.backend.kv-events"}}); err != nil {
+				t.Fatal(err)
+			}
+			for _, e := range kvPayloads(t, list) {
+				for _, one := range single(t, e.Payload) {
+					if _, err := js.Publish(ctx, "namespace.dynamo.component.backend.kv-events", one); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if there {
+				go consume()
+			}
+			wait(t, done)
+			stop()
+			if err := <-ended; !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// single are the events of a list, each alone, as before 1.6.
+func single(t *testing.T, payload []byte) (out [][]byte) {
+	t.Helper()
+	if err := eachEvent(payload, func(b []byte, _ bool) error { out = append(out, bytes.Clone(b)); return nil }, func() { t.Error("unreadable") }); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func wait(t *testing.T, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !cond(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("not within 20 s")
+		}
+	}
+}
+
+// A folder that changes: workers are told at once and after each change, what fails is said once, and nothing is said twice.
+func TestFollow(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "kv")
+	found, failed := make(chan []Worker, 8), make(chan error, 8)
+	f := Follower{Root: root, Scope: scope, Plane: new(Plane), Found: func(w []Worker) { found <- w }, Failed: func(err error) { failed <- err }}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { f.Run(ctx); close(ended) }()
+	next := func() []Worker {
+		t.Helper()
+		select {
+		case w := <-found:
+			return w
+		case err := <-failed:
+			t.Fatal(err)
+		case <-time.After(20 * time.Second):
+			t.Fatal("nothing was told")
+		}
+		return nil
+	}
+	if w := next(); len(w) != 0 {
+		t.Fatalf("no folder: %v", w)
+	}
+	var files []string
+	for _, c := range load(t, "discovery.jsonl.gz") {
+		if c.Case != "discovery_file_zmq.jsonl" {
+			continue
+		}
+		at := filepath.Join(root, c.File)
+		if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(at+".part", c.Value, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(at+".part", at); err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, at)
+	}
+	seen := next()
+	for len(seen) != 2 || seen[0].Ranks != 2 || seen[1].Ranks != 2 || seen[0].BlockSize != 16 || seen[1].BlockSize != 16 { // record by record
+		seen = next()
+	}
+	for _, at := range files {
+		if err := os.Remove(at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for len(next()) != 0 {
+	}
+	if err := os.RemoveAll(filepath.Join(root, "v1", "instances")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(root, "v1", "instances"), nil, 0o644); err != nil { // no folder any more
+		t.Fatal(err)
+	}
+	select {
+	case <-failed:
+	case <-time.After(20 * time.Second):
+		t.Fatal("a folder that cannot be read is not told of")
+	}
+	stop()
+	<-ended
+	if len(found)+len(failed) > 0 {
+		t.Errorf("told twice: %d findings, %d failures", len(found), len(failed))
+	}
+}

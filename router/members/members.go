@@ -1,0 +1,275 @@
+// Package members is the life of the workers, from the first word of one to its last: it joins the index, its feeds keep
+// the index true to it, the fleet has it while it is ready, and index, fleet and audit forget it together.
+//
+//	found, ready      ─ in the fleet, its events heard
+//	found, not ready  ─ out of the fleet at once; its events are still heard, so that it comes back with what it holds
+//	no longer found   ─ its feeds end, the audit lets go of its requests, the index forgets it
+//
+// Who finds workers, and how their events come, is the caller's: a finder tells its whole set of Specs after each change,
+// and a Spec says where its events are heard. What every feed has in common is set here, once.
+//
+//	members.go  Set: who is there
+//	show.go     what the feeds see: metrics, snapshots, resyncs
+package members
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/indexer/event"
+	"github.com/sightline-router/sightline/indexer/feed"
+	"github.com/sightline-router/sightline/router/audit"
+	"github.com/sightline-router/sightline/router/fleet"
+)
+
+// Spec is a worker as its finder tells of it.
+type Spec struct {
+	// ID, comparable, tells workers of one finder apart: of another ID is another worker, whatever its name or address.
+	ID           any
+	Name         string // the address is added where another worker has it already
+	Addr         netip.AddrPort
+	Ready        bool // requests may go to it
+	Model, Class string
+	Ranks        int  // data-parallel ranks; 0: it has none
+	Copies       bool // its events tell of each physical copy of a block
+	// Instance and Frontends as in fleet.Worker; then Addr is not its own.
+	Instance  string
+	Frontends []string
+	// Listen says how the events of one rank (from 0) come, by setting Source, Decoder and what else o needs; false: it
+	// tells nothing. Called once a rank, when the worker joins.
+	Listen func(slot *fleet.Slot, rank int, o *feed.Options) (bool, error)
+	// Beside, if set, runs while the worker is a member.
+	Beside func(ctx context.Context, w *fleet.Worker)
+}
+
+// Options are what a Set keeps in line.
+type Options struct {
+	Index   *indexer.Index
+	Fleet   *fleet.Fleet
+	Audit   *audit.Auditor // nil: none
+	Log     *zap.Logger
+	Metrics prometheus.Registerer
+	Finders int                   // that will call Update, each with a number of its own from 1
+	Linger  time.Duration         // the index gives the number of a worker that left to no other for so long
+	Changed func([]*fleet.Worker) // told of every worker set that the fleet gets
+}
+
+// Set are the workers that are known. Safe for concurrent use.
+type Set struct {
+	o       Options
+	resyncs *prometheus.CounterVec
+
+	mu      sync.Mutex
+	members []*member // in the order of their joining
+	told    map[int]bool
+}
+
+type member struct {
+	finder int
+	spec   Spec
+	worker *fleet.Worker
+	slots  []Slot
+	sinks  []feed.Sink
+	end    context.CancelFunc // of beside
+	beside sync.WaitGroup
+}
+
+// Slot is a worker-rank and its feed.
+type Slot struct {
+	*fleet.Slot
+	Feed  *feed.Feed // nil: the worker tells nothing
+	Ready bool
+}
+
+// New makes an empty Set. Close it.
+func New(o Options) *Set {
+	s := &Set{o: o, told: map[int]bool{}}
+	s.register()
+	return s
+}
+
+// Add takes up a worker beside those of a finder that are known; 0 is no finder's: such workers stay until Close.
+func (s *Set) Add(finder int, spec Spec) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.join(finder, spec); err != nil {
+		return err
+	}
+	s.publish()
+	return nil
+}
+
+// Known tells whether a finder has a worker of this ID.
+func (s *Set) Known(finder int, id any) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.ContainsFunc(s.members, func(m *member) bool { return m.finder == finder && m.spec.ID == id })
+}
+
+// Update brings the workers of one finder in line with what it found.
+func (s *Set) Update(finder int, found []Spec) {
+	s.mu.Lock()
+	s.told[finder] = true
+	var left []*member
+	stay := make(map[any]bool, len(found))
+	s.members = slices.DeleteFunc(s.members, func(m *member) bool {
+		if m.finder != finder {
+			return false
+		}
+		at := slices.IndexFunc(found, func(f Spec) bool { return f.ID == m.spec.ID })
+		if at < 0 {
+			left = append(left, m)
+			return true
+		}
+		m.spec.Ready, stay[m.spec.ID] = found[at].Ready, true
+		return false
+	})
+	for _, f := range found {
+		if stay[f.ID] {
+			continue
+		}
+		if err := s.join(finder, f); err != nil {
+			s.o.Log.Warn("a worker that was found is left out", zap.String("worker", f.Name), zap.Stringer("addr", f.Addr), zap.Error(err))
+		}
+		stay[f.ID] = true
+	}
+	s.publish()
+	s.mu.Unlock()
+	for _, m := range left {
+		s.leave(m)
+		s.o.Log.Info("worker left", zap.String("worker", m.worker.Name), zap.String("addr", m.worker.Addr))
+	}
+}
+
+// join takes a worker up and starts listening to it; publish puts it into the fleet. The caller holds mu.
+func (s *Set) join(finder int, spec Spec) error {
+	addr := ""
+	if spec.Addr.IsValid() {
+		addr = spec.Addr.String()
+	}
+	for _, m := range s.members {
+		if addr != "" && m.worker.Addr == addr && m.worker.Instance == "" && spec.Instance == "" {
+			return fmt.Errorf("%s is already known as worker %q (name each address once)", addr, m.worker.Name)
+		}
+		if m.worker.Name == spec.Name { // several addresses behind one name, or pods of two namespaces
+			spec.Name += "/" + addr
+		}
+	}
+	ctx, end := context.WithCancel(context.Background())
+	m := &member{finder: finder, spec: spec, end: end}
+	m.worker = fleet.NewWorker(spec.Name, spec.Addr, spec.Model, spec.Ranks, func(int) indexer.Holder {
+		sink := feed.Join(s.o.Index, spec.Copies, 0)
+		m.sinks = append(m.sinks, leaving{sink, s.o.Linger})
+		return sink.Holder()
+	})
+	m.worker.Addr, m.worker.Class, m.worker.Instance, m.worker.Frontends = addr, spec.Class, spec.Instance, spec.Frontends
+	for r, slot := range m.worker.Slots {
+		o := feed.Options{Sink: m.sinks[r], Stored: s.audited(slot.Holder)}
+		tells, err := spec.Listen(slot, r, &o)
+		if err != nil {
+			s.leave(m)
+			return fmt.Errorf("events: %w", err)
+		}
+		known := Slot{Slot: slot, Ready: spec.Ready}
+		if tells {
+			known.Feed = feed.Start(o)
+		}
+		m.slots = append(m.slots, known)
+	}
+	if spec.Beside != nil {
+		m.beside.Go(func() { spec.Beside(ctx, m.worker) })
+	}
+	s.members = append(s.members, m)
+	if finder > 0 {
+		s.o.Log.Info("worker joined", zap.String("worker", spec.Name), zap.String("addr", addr), zap.Int("ranks", len(m.slots)), zap.Bool("ready", spec.Ready))
+	}
+	return nil
+}
+
+// audited shows a slot's stored events to the audit.
+func (s *Set) audited(h indexer.Holder) func(*event.Event) {
+	if s.o.Audit == nil {
+		return nil
+	}
+	return func(e *event.Event) { s.o.Audit.Stored(h, e) }
+}
+
+// publish gives the fleet the workers that are ready. The caller holds mu.
+func (s *Set) publish() {
+	var now []*fleet.Worker
+	for _, m := range s.members {
+		for i := range m.slots {
+			m.slots[i].Ready = m.spec.Ready
+		}
+		if m.spec.Ready {
+			now = append(now, m.worker)
+		}
+	}
+	if slices.Equal(now, s.o.Fleet.Workers()) {
+		return
+	}
+	s.o.Fleet.Set(now)
+	s.o.Changed(now)
+}
+
+// leave ends a member's feeds; nothing of it is known afterwards.
+func (s *Set) leave(m *member) {
+	m.end()
+	m.beside.Wait()
+	for i, sink := range m.sinks {
+		if i < len(m.slots) && m.slots[i].Feed != nil {
+			m.slots[i].Feed.Close() // the sink leaves with it
+		} else {
+			sink.Leave()
+		}
+		s.o.Audit.Leave(m.worker.Slots[i].Holder)
+	}
+}
+
+// Slots lists the slots of all members, as they are now.
+func (s *Set) Slots() (list []Slot) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range s.members {
+		list = append(list, m.slots...)
+	}
+	return list
+}
+
+// Waiting tells whether no worker is known because a finder has not told anything yet.
+func (s *Set) Waiting() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.members) == 0 && len(s.told) < s.o.Finders
+}
+
+// Close ends all feeds. Nothing may be told of the Set afterwards.
+func (s *Set) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range s.members {
+		s.leave(m)
+	}
+	s.members = nil
+}
+
+// leaving is a sink that is emptied at once when it leaves, but keeps its number in the index for a while: what the
+// router predicted under it must not count for the worker that gets the number next.
+type leaving struct {
+	*feed.IndexSink
+	after time.Duration
+}
+
+// Leave implements feed.Sink.
+func (l leaving) Leave() {
+	l.Clear()
+	time.AfterFunc(l.after, l.IndexSink.Leave)
+}

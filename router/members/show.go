@@ -1,0 +1,64 @@
+package members
+
+import (
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/sightline-router/sightline/router/fleet"
+)
+
+func (s *Set) register() {
+	s.resyncs = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "resyncs_total",
+		Help: "Times that a worker was asked to tell everything anew, by why: fewer_cached (it found less than it told), asked (by hand)."}, []string{"worker", "why"})
+	s.o.Metrics.MustRegister(s.resyncs, s)
+}
+
+// Resync starts the feeds anew that match, and reports how many those are. why is counted with them.
+func (s *Set) Resync(match func(*fleet.Slot) bool, why string) (n int) {
+	for _, f := range s.Slots() {
+		if f.Feed == nil || !match(f.Slot) {
+			continue
+		}
+		n++
+		f.Feed.Resync()
+		s.resyncs.WithLabelValues(f.Worker.Name, why).Inc()
+		s.o.Log.Warn("a worker is asked to tell its blocks anew", zap.String("worker", f.Worker.Name), zap.Int("rank", f.Rank), zap.String("why", why))
+	}
+	return n
+}
+
+// Snapshot is what the index has of a worker-rank.
+func (s *Set) Snapshot(worker string, rank int) ([]byte, error) {
+	for _, f := range s.Slots() {
+		if f.Worker.Name == worker && max(f.Rank, 0) == rank {
+			return s.o.Index.AppendSnapshot(nil, f.Holder)
+		}
+	}
+	return nil, fmt.Errorf("no worker %q with rank %d", worker, rank)
+}
+
+var eventsDesc = prometheus.NewDesc("sightline_events_total", "What became of each worker's KV events.", []string{"worker", "rank", "what"}, nil)
+
+// Describe implements prometheus.Collector.
+func (s *Set) Describe(ch chan<- *prometheus.Desc) { ch <- eventsDesc }
+
+// Collect implements prometheus.Collector: every feed's counters, when asked.
+func (s *Set) Collect(ch chan<- prometheus.Metric) {
+	for _, f := range s.Slots() {
+		if f.Feed == nil {
+			continue
+		}
+		st := f.Feed.Stats()
+		rank := fmt.Sprint(max(f.Rank, 0))
+		for what, n := range map[string]uint64{
+			"batches": st.Batches, "events": st.Events, "blocks": st.Blocks, "unknown": st.Unknown, "unreadable": st.Bad, "gaps": st.Gaps, "restarts": st.Restarts,
+			"duplicates": st.Duplicates, "dropped": st.Drops, "stale": st.Stale, "replays": st.Replays, "decode_errors": st.DecodeErrors,
+			"replay_errors": st.ReplayErrors, "unknown_parents": st.UnknownParents, "unknown_blocks": st.UnknownBlocks,
+			"refused": st.Refused, "unresolved": st.Unresolved, "other_block_size": st.OtherBlockSize,
+		} {
+			ch <- prometheus.MustNewConstMetric(eventsDesc, prometheus.CounterValue, float64(n), f.Worker.Name, rank, what)
+		}
+	}
+}
