@@ -1,5 +1,7 @@
 package tokenizer
 
+import "math"
+
 // A long word is not merged but searched. Merging treats every stretch of a word as if it stood alone, as long as no
 // merge crosses its ends; so a row of tokens is what merging the word gives exactly if merging any two neighbours of the
 // row alone gives these two back. (If a merge ever crossed a border between two of them, the first such merge would
@@ -7,21 +9,11 @@ package tokenizer
 // the next pair does not hold; a position from which nothing led on is never tried again. What merging gives for the
 // text up to a position is unique, so that each position has one token before it, and time is linear in the length.
 
-// searchTable is what the search needs; it is built when the first long word comes (some 50 ms for 150,000 tokens).
+// searchTable is what the search needs; it is built when the first long word comes (some 30 ms for 150,000 tokens).
 type searchTable struct {
 	trie    *trie
 	shorter []uint32 // by token: the longest token that it begins with and is not, or noID
-	length  []int32  // by token: bytes of its text
-	origin  []origin // by token
-	likely  pairSet  // the pairs that merge: most pairs asked for do not
-}
-
-// origin is the merge that makes a token. When every merge in it comes after those of its parts, rank is time: the token's
-// merges happen in the order of their ranks, whatever stands beside it.
-type origin struct {
-	left, right uint32
-	born        uint32 // rank plus one; 0 for a symbol that a word starts as
-	timed       bool   // rank is time
+	length  []uint16 // by token: bytes of its text
 }
 
 // longWord is the number of bytes from which a word is searched and not merged.
@@ -29,57 +21,26 @@ const longWord = 24
 
 func (m *bpe) table() *searchTable {
 	m.searchOnce.Do(func() {
-		s := new(scratch)
 		n := m.vocab.span()
-		t := &searchTable{trie: newTrie(m.vocab.count), length: make([]int32, n), shorter: make([]uint32, n), origin: make([]origin, n)}
+		t := &searchTable{trie: newTrie(m.vocab.count), length: make([]uint16, n), shorter: make([]uint32, n)}
 		var text []byte
 		for id := range n {
-			var ok bool
-			if text, ok = m.textOf(text[:0], id); !ok || len(text) == 0 {
+			if !m.origin[id].exists() {
 				continue
 			}
-			s.syms = m.symbols(s.syms[:0], text)
-			symbols := len(s.syms)
-			if m.merge(s, s.syms) != 1 || s.syms[0] != id {
-				continue
-			}
-			if !t.trie.add(text, id) {
+			text, _ = m.textOf(text[:0], id)
+			if len(text) > math.MaxUint16 || !t.trie.add(text, id) {
 				return
 			}
-			t.length[id] = int32(len(text))
-			switch {
-			case symbols == 1:
-				t.origin[id].timed = true
-			case symbols <= smallMerge:
-				rank, _ := m.pairs.get(s.last[0], s.last[1])
-				t.origin[id] = origin{left: s.last[0], right: s.last[1], born: rank + 1}
-			}
+			t.length[id] = uint16(len(text))
 		}
-		for changed := true; changed; {
-			changed = false
-			for id := range t.origin {
-				o := &t.origin[id]
-				if o.timed || o.born == 0 || o.left >= n || o.right >= n {
-					continue
-				}
-				l, r := t.origin[o.left], t.origin[o.right]
-				if l.timed && r.timed && l.born < o.born && r.born < o.born {
-					o.timed, changed = true, true
-				}
-			}
-		}
-		for _, slot := range m.pairs.slots {
-			if slot.a != noID {
-				t.likely.put(slot.a, slot.b)
-			}
-		}
+		t.trie.fit()
 		for id, n := range t.length {
 			t.shorter[id] = noID
-			if n == 0 {
-				continue
+			if n > 1 {
+				text, _ = m.textOf(text[:0], uint32(id))
+				t.shorter[id] = t.trie.longest(text[:n-1])
 			}
-			text, _ = m.textOf(text[:0], uint32(id))
-			t.shorter[id] = t.trie.longest(text[:n-1])
 		}
 		m.search = t
 	})
@@ -149,8 +110,8 @@ func (m *bpe) holds(s *scratch, a, b uint32) bool {
 		return e.holds
 	}
 	holds := false
-	if o := m.search.origin; o[a].timed && o[b].timed {
-		holds = m.holdsTimed(a, b)
+	if m.origin[a].timed() && m.origin[b].timed() {
+		holds = m.holdsTimed(a, b, noRank)
 	} else if rank, _ := m.pairs.get(a, b); rank == noRank {
 		s.pairText, _ = m.textOf(s.pairText[:0], a)
 		s.pairText, _ = m.textOf(s.pairText, b)
@@ -160,28 +121,4 @@ func (m *bpe) holds(s *scratch, a, b uint32) bool {
 	}
 	e.key, e.holds = key, holds
 	return holds
-}
-
-// holdsTimed is holds for two tokens whose ranks are times: it goes back in time from the two tokens along their touching
-// edges, and asks whether the symbols that touch at some time merge before one of them is merged away. Of equal ranks
-// the left one is first.
-func (m *bpe) holdsTimed(a, b uint32) bool {
-	t := m.search
-	goneA, goneB := noRank, noRank // when a and b, as they are now, are merged away
-	for {
-		if t.likely.has(a, b) {
-			if rank, _ := m.pairs.get(a, b); rank != noRank && rank+1 < goneA && rank+1 <= goneB {
-				return false
-			}
-		}
-		oa, ob := &t.origin[a], &t.origin[b]
-		switch {
-		case oa.born > ob.born:
-			goneA, a = oa.born, oa.right
-		case ob.born > 0:
-			goneB, b = ob.born, ob.left
-		default:
-			return true
-		}
-	}
 }

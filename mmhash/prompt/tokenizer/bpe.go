@@ -3,7 +3,6 @@ package tokenizer
 import (
 	"bytes"
 	"fmt"
-	"runtime"
 	"sync"
 	"unicode/utf8"
 )
@@ -16,9 +15,11 @@ import (
 //
 // A word that is a token needs no merging at all if merging would end there: that is true for every entry of whole.
 type bpe struct {
-	vocab *vocab
-	raw   bool
-	pairs *pairTable
+	vocab  *vocab
+	raw    bool
+	merges []merge // while loading, by rank
+	pairs  *pairTable
+	origin []origin // by symbol
 
 	byteSym                             [256]uint32  // raw: symbol of a byte, noID: none
 	runeSym                             *symbolTable // else: symbol of a character
@@ -68,6 +69,20 @@ func (t *symbolTable) get(r rune) uint32 {
 	return noID
 }
 
+// each calls fn for every symbol.
+func (t *symbolTable) each(fn func(id uint32)) {
+	for _, p := range t.page {
+		if p == nil {
+			continue
+		}
+		for _, id := range p {
+			if id != noID {
+				fn(id)
+			}
+		}
+	}
+}
+
 // setAlphabet fills the symbol tables from the vocabulary.
 func (m *bpe) setAlphabet() {
 	for b := range m.byteSym {
@@ -94,44 +109,47 @@ func (m *bpe) setAlphabet() {
 	}
 }
 
-// setWhole fills the table of words that are one token. Without ignore_merges that needs a proof for each entry: merging
-// its text must end in it. All processors share that work, half of the time that loading takes.
+// setWhole fills the table of words that are one token: all tokens, until dropUnmade.
 func (m *bpe) setWhole() {
-	n := int(m.vocab.span())
-	is := make([]bool, n)
-	parts := min(runtime.GOMAXPROCS(0), 8, n/1024+1)
-	var wg sync.WaitGroup
-	for part := range parts {
-		wg.Go(func() {
-			s := new(scratch)
-			var text []byte
-			for id := n * part / parts; id < n*(part+1)/parts; id++ {
-				if !m.vocab.has(uint32(id)) {
-					continue
-				}
-				var ok bool
-				text, ok = m.textOf(text[:0], uint32(id))
-				is[id] = ok && len(text) > 0 && (m.ignoreMerges || m.mergesTo(s, text, uint32(id)))
-			}
-		})
-	}
-	wg.Wait()
-	count := 0
-	for _, ok := range is {
-		if ok {
-			count++
+	m.whole, m.long = &wordTable{make([]wordSlot, slotsFor(m.vocab.count))}, map[string]uint32{}
+	m.eachText(func(id uint32, text []byte) {
+		if len(text) > shortWord {
+			m.long[string(text)] = id
+		} else {
+			k := keyOf(text, 0, len(text))
+			*m.whole.find(k, k.hash()) = wordSlot{k.lo, k.hi, k.n, id}
 		}
+	})
+}
+
+// dropUnmade takes the tokens that merging never gives out of whole; with ignore_merges they stay.
+func (m *bpe) dropUnmade() {
+	if m.ignoreMerges {
+		return
 	}
-	m.whole, m.long = newWordTable(count), map[string]uint32{}
+	m.eachText(func(id uint32, text []byte) {
+		if m.origin[id].exists() {
+			return
+		}
+		if len(text) > shortWord {
+			delete(m.long, string(text))
+		} else {
+			k := keyOf(text, 0, len(text))
+			m.whole.find(k, k.hash()).n = goneWord
+		}
+	})
+}
+
+// eachText calls fn for each token that some text could give.
+func (m *bpe) eachText(fn func(id uint32, text []byte)) {
 	var text []byte
-	for id, ok := range is {
-		if !ok {
+	for id := range m.vocab.span() {
+		if !m.vocab.has(id) {
 			continue
 		}
-		if text, _ = m.textOf(text[:0], uint32(id)); len(text) > shortWord {
-			m.long[string(text)] = uint32(id)
-		} else {
-			m.whole.put(keyOf(text, 0, len(text)), uint32(id))
+		var ok bool
+		if text, ok = m.textOf(text[:0], id); ok && len(text) > 0 {
+			fn(id, text)
 		}
 	}
 }
@@ -163,13 +181,6 @@ func (m *bpe) textOf(dst []byte, id uint32) ([]byte, bool) {
 		text = text[n:]
 	}
 	return dst, true
-}
-
-// mergesTo tells whether merging text ends in the one symbol id.
-func (m *bpe) mergesTo(s *scratch, text []byte, id uint32) bool {
-	s.syms = m.symbols(s.syms[:0], text)
-	n := m.merge(s, s.syms)
-	return n == 1 && s.syms[0] == id
 }
 
 // encode appends the ids of word b[i:end].
@@ -407,9 +418,7 @@ func (m *bpe) merge(s *scratch, syms []uint32) int {
 		if best == noRank {
 			break
 		}
-		if n == 2 {
-			s.last = [2]uint32{syms[0], syms[1]}
-		}
+		s.last = [2]uint32{syms[at], syms[at+1]}
 		syms[at] = ids[at]
 		if at+2 < n {
 			copy(syms[at+1:n-1], syms[at+2:n])

@@ -1,9 +1,11 @@
 package tokenizer
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
 )
 
 // LoadJSON reads the text of a tokenizer.json alone, as tokenizers.Tokenizer.from_str does.
@@ -164,7 +166,14 @@ func (t *Tokenizer) readModel(b []byte, raw *bool) error {
 		t.model, err = newUnigram(v, scores, unk, c.ByteFallback)
 		return err
 	}
+	var texts *mergeTexts
+	var badMerges error
+	var wg sync.WaitGroup
+	if c.Type == "BPE" {
+		wg.Go(func() { texts, badMerges = readMergeTexts(parts["merges"]) })
+	}
 	v, err := readVocab(parts["vocab"])
+	wg.Wait()
 	if err != nil {
 		return fmt.Errorf("vocab: %w", err)
 	}
@@ -185,8 +194,11 @@ func (t *Tokenizer) readModel(b []byte, raw *bool) error {
 		m := &bpe{vocab: v, raw: *raw && c.Prefix == "" && c.Suffix == "", unk: unk, fuseUnk: c.FuseUnk, byteFallback: c.ByteFallback,
 			ignoreMerges: c.IgnoreMerges, prefix: c.Prefix, suffix: c.Suffix}
 		*raw = m.raw
-		if err := m.readMerges(parts["merges"]); err != nil {
-			return fmt.Errorf("merges: %w", err)
+		if badMerges == nil {
+			badMerges = m.resolve(texts)
+		}
+		if badMerges != nil {
+			return fmt.Errorf("merges: %w", badMerges)
 		}
 		t.model = m
 	case "WordPiece", "WordLevel":
@@ -226,7 +238,7 @@ func readVocab(b []byte) (*vocab, error) {
 	if b == nil {
 		return nil, errors.New("missing")
 	}
-	v := newVocab(len(b) / 28)
+	v := newVocab(min(bytes.Count(b, []byte(",")), len(b)/6) + 1) // `"a":1,` is the shortest entry
 	r := &jsonReader{b: b}
 	err := r.object(func(key []byte) error {
 		id, err := r.id()
@@ -270,68 +282,4 @@ func readScores(b []byte) (*vocab, []float64, error) {
 		err = errors.New("an entry has no score")
 	}
 	return v, scores, err
-}
-
-// readMerges reads a list of "a b" or ["a", "b"], the lowest rank first.
-func (m *bpe) readMerges(b []byte) error {
-	if b == nil {
-		return errors.New("missing")
-	}
-	m.pairs = newPairTable(m.vocab.count)
-	r := &jsonReader{b: b}
-	rank := uint32(0)
-	var left []byte
-	return r.list(func() error {
-		var a, c []byte
-		if r.peek() == '[' {
-			n := 0
-			err := r.list(func() error {
-				text, err := r.str()
-				if n++; n == 1 {
-					left = append(left[:0], text...)
-				} else {
-					c = text
-				}
-				return err
-			})
-			if err != nil {
-				return err
-			}
-			if n != 2 {
-				return fmt.Errorf("merge %d: want two texts, got %d", rank, n)
-			}
-			a = left
-		} else {
-			text, err := r.str()
-			if err != nil {
-				return err
-			}
-			space := indexByteFrom(text, 0, ' ')
-			if space < 0 || indexByteFrom(text, space+1, ' ') >= 0 {
-				return fmt.Errorf("merge %d: want two texts with a space between, got %q", rank, text)
-			}
-			left = append(left[:0], text[:space]...)
-			a, c = left, text[space+1:]
-		}
-		err := m.addMerge(a, c, rank)
-		rank++
-		return err
-	})
-}
-
-// addMerge stores a merge of two texts. a may have room behind it and is written over there.
-func (m *bpe) addMerge(a, b []byte, rank uint32) error {
-	left, right := m.vocab.id(a), m.vocab.id(b)
-	if left == noID || right == noID || len(b) < len(m.prefix) {
-		return fmt.Errorf("merge %d (%q, %q): not in the vocabulary", rank, a, b)
-	}
-	product := m.vocab.id(append(a, b[len(m.prefix):]...))
-	if product == noID {
-		return fmt.Errorf("merge %d (%q, %q): their sum is not in the vocabulary", rank, a, b)
-	}
-	if m.pairs.count*3 > len(m.pairs.slots)*2 {
-		m.pairs.grow()
-	}
-	m.pairs.put(left, right, rank, product)
-	return nil
 }

@@ -66,8 +66,8 @@ func (m *bpe) setRegular() {
 			}
 		}
 	}
-	for _, s := range m.pairs.slots {
-		if s.a != noID && len(special) > 0 && (special[s.a] || special[s.b] || special[s.id]) {
+	for _, s := range m.merges {
+		if len(special) > 0 && (special[s.a] || special[s.b] || special[s.id]) {
 			m.regular = false
 		}
 	}

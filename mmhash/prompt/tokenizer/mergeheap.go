@@ -32,6 +32,7 @@ func (m *bpe) mergeHeap(s *scratch, syms []uint32) int {
 		if next >= n || syms[at] != c.left || syms[next] != c.right {
 			continue
 		}
+		s.last = [2]uint32{c.left, c.right}
 		syms[at], syms[next] = c.id, noID
 		after := links[next].next
 		links[at].next = after

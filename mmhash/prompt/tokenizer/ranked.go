@@ -162,7 +162,7 @@ func newRanked(v *vocab, first uint32, expr string) (*Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &bpe{vocab: v, raw: true, plainBytes: true, ignoreMerges: true, unk: noID, pairs: newPairTable(v.count)}
+	m := &bpe{vocab: v, raw: true, plainBytes: true, ignoreMerges: true, unk: noID}
 	m.allSplits(func(id uint32) uint32 { return id - first }, v.has)
 	t := newTokenizer()
 	t.vocab, t.model = v, m
@@ -173,41 +173,6 @@ func newRanked(v *vocab, first uint32, expr string) (*Tokenizer, error) {
 	}
 	t.ranked = true
 	return t, nil
-}
-
-// allSplits makes every way to cut a token into two tokens a merge; in says which ids take part.
-func (m *bpe) allSplits(rank func(id uint32) uint32, in func(id uint32) bool) {
-	v := m.vocab
-	for id := range v.span() {
-		if !in(id) {
-			continue
-		}
-		text := v.bytes(id)
-		for i := 1; i < len(text); i++ {
-			if !m.plainBytes && text[i]&0xC0 == 0x80 {
-				continue
-			}
-			if left := m.part(text[:i], in); left != noID {
-				if right := m.part(text[i:], in); right != noID {
-					if m.pairs.count*3 > len(m.pairs.slots)*2 {
-						m.pairs.grow()
-					}
-					m.pairs.put(left, right, rank(id), id)
-				}
-			}
-		}
-	}
-}
-
-// part gives the symbol of a token's part: a token that takes part, or a character that is none and may still merge.
-func (m *bpe) part(text []byte, in func(id uint32) bool) uint32 {
-	if id := m.vocab.id(text); id != noID && in(id) {
-		return id
-	}
-	if id, ok := m.borrowed[string(text)]; ok {
-		return id
-	}
-	return noID
 }
 
 // loadTiktokenDir reads a tiktoken file whose pattern the tokenizer's class names.
@@ -280,23 +245,13 @@ func loadVocabMerges(d *directory, b []byte) (*Tokenizer, error) {
 	if err := d.readFile("merges.txt", &merges); err != nil {
 		return nil, err
 	}
-	m := &bpe{vocab: v, raw: true, unk: noID, pairs: newPairTable(v.count)}
-	rank := uint32(0)
-	var left []byte
-	for number, line := range bytes.Split(merges, []byte("\n")) {
-		line = bytes.TrimRight(line, "\r")
-		if len(line) == 0 || bytes.HasPrefix(line, []byte("#version")) {
-			continue
-		}
-		a, c, ok := bytes.Cut(line, []byte(" "))
-		if !ok || len(a) == 0 || len(c) == 0 || bytes.IndexByte(c, ' ') >= 0 {
-			return nil, fmt.Errorf("merges.txt: line %d: want two texts with a space between, got %.60q", number+1, line)
-		}
-		left = append(left[:0], a...)
-		if err := m.addMerge(left, c, rank); err != nil {
-			return nil, fmt.Errorf("merges.txt: line %d: %w", number+1, err)
-		}
-		rank++
+	m := &bpe{vocab: v, raw: true, unk: noID}
+	texts, err := readMergesTxt(merges)
+	if err == nil {
+		err = m.resolve(texts)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("merges.txt: %w", err)
 	}
 	t := newTokenizer()
 	t.vocab, t.model = v, m

@@ -16,7 +16,7 @@ type scratch struct {
 	regex     regexState
 	lattice   lattice
 	marks     []markChar
-	last      [2]uint32 // the two symbols that a short word's last merge joined
+	last      [2]uint32 // the two symbols that the last merge joined
 	dead      []uint64
 	pairs     *[1 << pairCacheBits]cachedPair
 	pairText  []byte

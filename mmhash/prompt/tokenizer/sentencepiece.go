@@ -161,7 +161,7 @@ func readSentencePiece(b []byte) (*Tokenizer, error) {
 
 // bpe builds the model of a BPE file. Equal scores are equal ranks: then the leftmost pair merges first.
 func (p *sentencePieceModel) bpe(v *vocab, unk uint32) (*bpe, error) {
-	m := &bpe{vocab: v, unk: unk, fuseUnk: true, byteFallback: p.byteFallback, pairs: newPairTable(v.count * 2), borrowed: map[string]uint32{}}
+	m := &bpe{vocab: v, unk: unk, fuseUnk: true, byteFallback: p.byteFallback, borrowed: map[string]uint32{}}
 	merging := func(id uint32) bool {
 		return id < uint32(len(p.pieces)) && (p.pieces[id].kind == pieceNormal || p.pieces[id].kind == pieceUser)
 	}

@@ -10,78 +10,59 @@ import (
 
 const noRank = ^uint32(0)
 
+// place gives the slot of a hash in a table of n slots: any n, so that a table is as large as its entries need.
+func place(hash uint64, n int) int {
+	at, _ := bits.Mul64(hash, uint64(n))
+	return int(at)
+}
+
+// slotsFor is how many slots n entries get: they fill two thirds.
+func slotsFor(n int) int { return n + n/2 + 16 }
+
 // pairTable maps two neighbouring symbols to the rank of their merge and its product.
 type pairTable struct {
-	slots []pairSlot
-	shift uint8
-	count int
+	slots  []merge // a noID: free
+	likely pairSet // the pairs that merge: most pairs asked for do not
 }
 
-type pairSlot struct {
-	a, b     uint32 // a noID: free
-	rank, id uint32
-}
-
-func newPairTable(n int) *pairTable {
-	t := &pairTable{}
-	size := tableSize(n)
-	t.slots = make([]pairSlot, size)
+// newPairTable makes the table of merges; of a pair that comes twice the later one counts, as in the reference.
+func newPairTable(merges []merge) *pairTable {
+	t := &pairTable{slots: make([]merge, slotsFor(len(merges)))}
 	for i := range t.slots {
 		t.slots[i].a = noID
 	}
-	t.shift = uint8(64 - bits.TrailingZeros(uint(size)))
+	for _, c := range merges {
+		t.likely.put(c.a, c.b)
+		i := t.place(c.a, c.b)
+		for t.slots[i].a != noID && (t.slots[i].a != c.a || t.slots[i].b != c.b) {
+			if i++; i == len(t.slots) {
+				i = 0
+			}
+		}
+		t.slots[i] = c
+	}
 	return t
 }
 
-// tableSize gives a power of two that n entries fill to two thirds at most.
-func tableSize(n int) int {
-	size := 16
-	for size*2 < n*3 {
-		size *= 2
-	}
-	return size
-}
-
-func (t *pairTable) hash(a, b uint32) int {
-	return int((uint64(a)<<32 | uint64(b)) * 0x9E3779B97F4A7C15 >> (t.shift & 63))
-}
-
-// put stores a merge; a pair that comes twice keeps the later one, as in the reference.
-func (t *pairTable) put(a, b, rank, id uint32) {
-	mask := len(t.slots) - 1
-	for i := t.hash(a, b); ; i = (i + 1) & mask {
-		s := &t.slots[i]
-		if s.a == noID {
-			t.count++
-		} else if s.a != a || s.b != b {
-			continue
-		}
-		*s = pairSlot{a, b, rank, id}
-		return
-	}
-}
-
-// grow doubles the table.
-func (t *pairTable) grow() {
-	bigger := newPairTable(len(t.slots))
-	for _, s := range t.slots {
-		if s.a != noID {
-			bigger.put(s.a, s.b, s.rank, s.id)
-		}
-	}
-	*t = *bigger
+func (t *pairTable) place(a, b uint32) int {
+	return place((uint64(a)<<32|uint64(b))*0x9E3779B97F4A7C15, len(t.slots))
 }
 
 // get gives the merge of a and b; rank noRank if there is none.
 func (t *pairTable) get(a, b uint32) (rank, id uint32) {
-	mask := len(t.slots) - 1
-	for i := t.hash(a, b); ; i = (i + 1) & mask {
+	if !t.likely.has(a, b) {
+		return noRank, noID
+	}
+	for i := t.place(a, b); ; {
 		s := &t.slots[i]
 		if s.a == a && s.b == b {
 			return s.rank, s.id
 		}
 		if s.a == noID {
 			return noRank, noID
+		}
+		if i++; i == len(t.slots) {
+			i = 0
 		}
 	}
 }
@@ -121,41 +102,30 @@ func (k wordKey) hash() uint64 {
 }
 
 // wordTable maps words of up to 16 bytes to token ids.
-type wordTable struct {
-	slots []wordSlot
-	shift uint8
-}
+type wordTable struct{ slots []wordSlot }
 
 type wordSlot struct {
 	lo, hi uint64
 	n, id  uint32 // n 0: free
 }
 
-func newWordTable(n int) *wordTable {
-	size := tableSize(n)
-	return &wordTable{slots: make([]wordSlot, size), shift: uint8(64 - bits.TrailingZeros(uint(size)))}
-}
+const goneWord = 255 // in wordSlot.n: taken out
 
-func (t *wordTable) put(k wordKey, id uint32) {
-	mask := len(t.slots) - 1
-	for i := int(k.hash() >> (t.shift & 63)); ; i = (i + 1) & mask {
-		if s := &t.slots[i]; s.n == 0 || s.n == k.n && s.lo == k.lo && s.hi == k.hi {
-			*s = wordSlot{k.lo, k.hi, k.n, id}
-			return
+// find gives the slot of a word whose hash is h: where it is, or the free one where it would go.
+func (t *wordTable) find(k wordKey, h uint64) *wordSlot {
+	for i := place(h, len(t.slots)); ; {
+		s := &t.slots[i]
+		if s.lo == k.lo && s.hi == k.hi && s.n == k.n || s.n == 0 {
+			return s
+		}
+		if i++; i == len(t.slots) {
+			i = 0
 		}
 	}
 }
 
 // get gives the id of a word whose hash is h.
 func (t *wordTable) get(k wordKey, h uint64) (uint32, bool) {
-	mask := len(t.slots) - 1
-	for i := int(h >> (t.shift & 63)); ; i = (i + 1) & mask {
-		s := &t.slots[i]
-		if s.lo == k.lo && s.hi == k.hi && s.n == k.n {
-			return s.id, true
-		}
-		if s.n == 0 {
-			return 0, false
-		}
-	}
+	s := t.find(k, h)
+	return s.id, s.n != 0
 }

@@ -14,6 +14,7 @@ import (
 	"bytes"
 	"fmt"
 	"runtime"
+	"sync"
 	"unicode/utf8"
 	"unsafe"
 )
@@ -164,8 +165,13 @@ func (t *Tokenizer) finish() error {
 		m.setAlphabet()
 		m.setRegular()
 		t.spacedPlan(m)
+		var wg sync.WaitGroup
+		wg.Go(m.setWhole)
+		m.setPairs()
 		m.setJoins()
-		m.setWhole()
+		wg.Wait()
+		m.dropUnmade()
+		m.merges = nil
 	}
 	if st, ok := t.words.(stages); ok {
 		for _, one := range st {

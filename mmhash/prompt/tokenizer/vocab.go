@@ -14,29 +14,26 @@ const noID = ^uint32(0)
 type vocab struct {
 	blob       []byte
 	start, end []uint32 // by id; start noID: no such id
-	index      []uint32 // ids, noID: free
+	index      []uint32 // an id and, in the high byte, eight bits of the text's hash; noID: free
 	count      int
 }
 
 func newVocab(sizeHint int) *vocab {
-	v := &vocab{blob: make([]byte, 0, sizeHint*8)}
+	v := &vocab{blob: make([]byte, 0, sizeHint*8), start: make([]uint32, 0, sizeHint), end: make([]uint32, 0, sizeHint)}
 	v.grow(sizeHint)
 	return v
 }
 
 func (v *vocab) grow(n int) {
-	size := 16
-	for size < n*2 {
-		size *= 2
-	}
 	old := v.index
-	v.index = make([]uint32, size)
+	v.index = make([]uint32, slotsFor(n))
 	for i := range v.index {
 		v.index[i] = noID
 	}
-	for _, id := range old {
-		if id != noID {
-			v.index[v.slot(v.bytes(id))] = id
+	for _, e := range old {
+		if e != noID {
+			slot, entry := v.find(v.bytes(e & idBits))
+			v.index[slot] = entry | e&idBits
 		}
 	}
 }
@@ -51,34 +48,46 @@ func (v *vocab) add(text []byte, id uint32) error {
 		v.start = append(v.start, noID)
 		v.end = append(v.end, 0)
 	}
-	if v.count*2 >= len(v.index) {
-		v.grow(len(v.index))
+	if v.count*3 >= len(v.index)*2 {
+		v.grow(v.count * 2)
 	}
-	slot := v.slot(text)
-	if old := v.index[slot]; old != noID && old != id {
-		v.start[old] = noID
-	} else if old == noID {
+	slot, entry := v.find(text)
+	if old := v.index[slot]; old == noID {
 		v.count++
+	} else if old &= idBits; old != id {
+		v.start[old] = noID
 	}
 	v.start[id] = uint32(len(v.blob))
 	v.blob = append(v.blob, text...)
 	v.end[id] = uint32(len(v.blob))
-	v.index[slot] = id
+	v.index[slot] = entry | id
 	return nil
 }
 
-// slot gives the place of text in the index: where it is, or where it would go.
-func (v *vocab) slot(text []byte) int {
-	mask := len(v.index) - 1
-	for i := int(xxh3.Hash(text)) & mask; ; i = (i + 1) & mask {
-		if id := v.index[i]; id == noID || bytes.Equal(v.bytes(id), text) {
-			return i
+const idBits = 1<<24 - 1 // ids are at most maxID
+
+// find gives the place of text in the index, where it is, or where it would go, and the hash bits of its entry.
+func (v *vocab) find(text []byte) (slot int, entry uint32) {
+	hash := xxh3.Hash(text)
+	entry = uint32(hash) << 24
+	for i := place(hash, len(v.index)); ; {
+		if e := v.index[i]; e == noID || e&^idBits == entry && bytes.Equal(v.bytes(e&idBits), text) {
+			return i, entry
+		}
+		if i++; i == len(v.index) {
+			i = 0
 		}
 	}
 }
 
 // id gives the id of a text, noID if there is none.
-func (v *vocab) id(text []byte) uint32 { return v.index[v.slot(text)] }
+func (v *vocab) id(text []byte) uint32 {
+	slot, _ := v.find(text)
+	if e := v.index[slot]; e != noID {
+		return e & idBits
+	}
+	return noID
+}
 
 // has tells whether the vocabulary has the id.
 func (v *vocab) has(id uint32) bool { return id < uint32(len(v.start)) && v.start[id] != noID }

@@ -1,0 +1,161 @@
+package tokenizer
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+)
+
+// The merges of a BPE model come as texts, as a list in a tokenizer.json or merges.txt, or follow from the vocabulary alone.
+// They are resolved to ids by all processors; origin.go says which of them can ever happen.
+
+// merge is two symbols that become one.
+type merge struct{ a, b, rank, id uint32 }
+
+// mergeTexts are the two texts of each merge, the lowest rank first.
+type mergeTexts struct {
+	text []byte
+	cut  []uint32 // two for each merge: where its left and where its right text ends
+}
+
+func (t *mergeTexts) add(left, right []byte) {
+	t.text = append(t.text, left...)
+	t.cut = append(t.cut, uint32(len(t.text)))
+	t.text = append(t.text, right...)
+	t.cut = append(t.cut, uint32(len(t.text)))
+}
+
+// readMergeTexts reads a JSON list of "a b" or ["a", "b"].
+func readMergeTexts(b []byte) (*mergeTexts, error) {
+	if b == nil {
+		return nil, errors.New("missing")
+	}
+	n := bytes.Count(b, []byte(","))
+	t := &mergeTexts{text: make([]byte, 0, len(b)/2), cut: make([]uint32, 0, 2*n+2)}
+	r := &jsonReader{b: b}
+	return t, r.list(func() error {
+		if r.peek() == '[' {
+			n := 0
+			err := r.list(func() error {
+				text, err := r.str()
+				t.text = append(t.text, text...)
+				t.cut = append(t.cut, uint32(len(t.text)))
+				n++
+				return err
+			})
+			if err == nil && n != 2 {
+				err = fmt.Errorf("merge %d: want two texts, got %d", len(t.cut)/2, n)
+			}
+			return err
+		}
+		text, err := r.str()
+		if err != nil {
+			return err
+		}
+		left, right, ok := bytes.Cut(text, []byte(" "))
+		if !ok || bytes.IndexByte(right, ' ') >= 0 {
+			return fmt.Errorf("merge %d: want two texts with a space between, got %q", len(t.cut)/2, text)
+		}
+		t.add(left, right)
+		return nil
+	})
+}
+
+// readMergesTxt reads a merges.txt.
+func readMergesTxt(b []byte) (*mergeTexts, error) {
+	t := &mergeTexts{}
+	for number, line := range bytes.Split(b, []byte("\n")) {
+		line = bytes.TrimRight(line, "\r")
+		if len(line) == 0 || bytes.HasPrefix(line, []byte("#version")) {
+			continue
+		}
+		left, right, ok := bytes.Cut(line, []byte(" "))
+		if !ok || len(left) == 0 || len(right) == 0 || bytes.IndexByte(right, ' ') >= 0 {
+			return nil, fmt.Errorf("line %d: want two texts with a space between, got %.60q", number+1, line)
+		}
+		t.add(left, right)
+	}
+	return t, nil
+}
+
+// resolve finds the ids of the merges' texts.
+func (m *bpe) resolve(t *mergeTexts) error {
+	m.merges = make([]merge, len(t.cut)/2)
+	return inParts(len(m.merges), func(from, to int) error {
+		start := uint32(0)
+		if from > 0 {
+			start = t.cut[2*from-1]
+		}
+		for rank := from; rank < to; rank++ {
+			mid, end := t.cut[2*rank], t.cut[2*rank+1]
+			whole, a, b := t.text[start:end], t.text[start:mid], t.text[mid:end]
+			start = end
+			left, right := m.vocab.id(a), m.vocab.id(b)
+			if left == noID || right == noID || len(b) < len(m.prefix) {
+				return fmt.Errorf("merge %d (%q, %q): not in the vocabulary", rank, a, b)
+			}
+			if m.prefix != "" {
+				whole = append(slices.Clone(a), b[len(m.prefix):]...)
+			}
+			product := m.vocab.id(whole)
+			if product == noID {
+				return fmt.Errorf("merge %d (%q, %q): their sum is not in the vocabulary", rank, a, b)
+			}
+			m.merges[rank] = merge{left, right, uint32(rank), product}
+		}
+		return nil
+	})
+}
+
+// inParts calls fn for parts of 0 … n, one for each processor, and gives the first part's error.
+func inParts(n int, fn func(from, to int) error) error {
+	parts := min(runtime.GOMAXPROCS(0), 8, n/1024+1)
+	errs := make([]error, parts)
+	var wg sync.WaitGroup
+	for part := range parts {
+		wg.Go(func() { errs[part] = fn(n*part/parts, n*(part+1)/parts) })
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// allSplits makes every way to cut a token into two tokens a merge; in says which ids take part.
+func (m *bpe) allSplits(rank func(id uint32) uint32, in func(id uint32) bool) {
+	v := m.vocab
+	for id := range v.span() {
+		if !in(id) {
+			continue
+		}
+		text := v.bytes(id)
+		for i := 1; i < len(text); i++ {
+			if !m.plainBytes && text[i]&0xC0 == 0x80 {
+				continue
+			}
+			if left := m.part(text[:i], in); left != noID {
+				if right := m.part(text[i:], in); right != noID {
+					m.merges = append(m.merges, merge{left, right, rank(id), id})
+				}
+			}
+		}
+	}
+	slices.SortStableFunc(m.merges, func(a, b merge) int { return int(a.rank) - int(b.rank) })
+}
+
+// part gives the symbol of a token's part: a token that takes part, or a character that is none and may still merge.
+func (m *bpe) part(text []byte, in func(id uint32) bool) uint32 {
+	if id := m.vocab.id(text); id != noID && in(id) {
+		return id
+	}
+	if id, ok := m.borrowed[string(text)]; ok {
+		return id
+	}
+	return noID
+}
