@@ -181,6 +181,15 @@ func (p *regexParser) literal(s *runeSet) *node {
 	return &node{kind: nodeSet, set: s}
 }
 
+// wordSet is \w. Oniguruma asks a Latin-1 table about it, but Unicode's inside a class: ² ³ ¹ ¼ ½ ¾ are in the first only.
+func wordSet(inClass bool) *runeSet {
+	set, _ := propertySet("word")
+	if inClass {
+		set = set.and(newRuneSet([]runeRange{{0xB2, 0xB3}, {0xB9, 0xB9}, {0xBC, 0xBE}}).not())
+	}
+	return set
+}
+
 func oneRune(r rune) *runeSet { return newRuneSet([]runeRange{{r, r}}) }
 
 func (p *regexParser) atom() (*node, error) {
@@ -218,10 +227,10 @@ func (p *regexParser) atom() (*node, error) {
 			return &node{kind: nodeAtomic, subs: []*node{{kind: nodeAlternate, subs: []*node{crlf, one}}}}, nil
 		}
 		set, err := p.escape(false)
-		if err != nil {
-			return nil, err
+		if err == nil && len(set.ranges) == 1 && set.ranges[0].lo == set.ranges[0].hi {
+			return p.literal(set), nil
 		}
-		return p.literal(set), nil
+		return &node{kind: nodeSet, set: set}, err // (?i) does not reach \p{Lu} outside a class
 	case '*', '+', '?':
 		return nil, fmt.Errorf("nothing to repeat")
 	}
@@ -311,7 +320,11 @@ func (p *regexParser) escape(inClass bool) (*runeSet, error) {
 	case 's', 'S':
 		return flag(clOnigSpace, r == 'S')
 	case 'w', 'W':
-		return flag(clOnigWord, r == 'W')
+		set := wordSet(inClass)
+		if r == 'W' {
+			set = set.not()
+		}
+		return set, nil
 	case 'd', 'D':
 		return classSet(func(c uint32) bool { return (c&clCategory == gcNd) != (r == 'D') }), nil
 	case 'h', 'H':
@@ -337,6 +350,12 @@ func (p *regexParser) escape(inClass bool) (*runeSet, error) {
 			not, name = !not, name[1:]
 		}
 		set, ok := propertySet(name)
+		switch key := strings.ToLower(name); {
+		case key == "word":
+			set = wordSet(inClass)
+		case key == "punct": // [[:punct:]] has the symbols too
+			set, _ = propertySet("p")
+		}
 		if !ok {
 			return nil, fmt.Errorf("unknown property %q", name)
 		}
@@ -438,6 +457,9 @@ func (p *regexParser) class() (*runeSet, error) {
 			name := p.s[p.i : p.i+end]
 			p.i += end + 2
 			set, ok := propertySet(strings.TrimPrefix(name, "^"))
+			if strings.TrimPrefix(name, "^") == "word" {
+				set = wordSet(true)
+			}
 			if !ok {
 				return nil, fmt.Errorf("unknown class [:%s:]", name)
 			}
