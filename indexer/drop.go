@@ -17,7 +17,7 @@ func (x *Index) Drop(id Holder, locals []uint64, from int) (dropped int, err err
 	t := x.treeFor(locals[0])
 	t.lock.RLock()
 	for parent, place, at := uint32(root), 0, 0; at < len(locals); {
-		run := t.child(parent, place, locals[at])
+		run := t.child(parent, place, locals[at:])
 		if run == 0 {
 			break
 		}

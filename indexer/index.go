@@ -16,7 +16,7 @@
 //	memory.go   slabs without pointers; runs.go contiguous runs in them; arena.go huge pages
 //	budget.go   what goes first when memory is limited
 //	snapshot.go one holder's blocks as a listing and as bytes
-//	lock.go     the spinning reader-writer lock of a shard
+//	lock.go     the spinning reader-writer lock of a shard; prefetch_asm.go fetching ahead
 //
 // The answers are exact: a block counts for a holder if and only if it holds that block and all before it now. The same
 // content under two handles, handles that move to other content, gaps from removals in the middle and one block in two

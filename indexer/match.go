@@ -1,5 +1,10 @@
 package indexer
 
+import (
+	"slices"
+	"unsafe"
+)
+
 // Matches is the answer to a lookup. It belongs to the caller, who hands it in again: after the first few lookups
 // nothing is allocated. Not for use by two goroutines at once.
 type Matches struct {
@@ -18,39 +23,53 @@ type Match struct {
 }
 
 // Match finds for every holder how many leading blocks of a prompt it holds: locals are the prompt's local block hashes
-// from the front. It stops where nobody holds more. Cost: 0.2 to 0.3 µs for each stem on the way (three
-// dependent cache misses, far less when they hit), plus 10 ns a holder; no allocation.
+// from the front. It stops where nobody holds more. Cost: 0.1 to 0.2 µs for each stem on the way (two dependent cache
+// misses, far less when they hit), plus 5 ns a holder; no allocation.
 func (x *Index) Match(locals []uint64, m *Matches) {
 	m.Holders, m.Longest = m.Holders[:0], 0
 	if len(locals) == 0 {
 		return
 	}
+	prefetch(unsafe.Pointer(&locals[0]), lines(locals))
 	t := x.treeFor(locals[0])
 	t.lock.RLock()
+	defer t.lock.RUnlock()
 	parent, place, at := uint32(root), 0, 0
-	for at < len(locals) {
-		run := t.child(parent, place, locals[at])
+	for {
+		run := t.child(parent, place, locals[at:])
 		if run == 0 {
-			break
+			return
 		}
 		st := x.mem.record(run)
 		st.use(x.epoch.Load())
-		n := common(x.mem.hashes(run, st.length()), locals[at:])
-		if !m.take(t, st, at, n) {
-			break
+		if st.list != 0 {
+			prefetch(unsafe.Pointer(x.mem.seatList(st.list)), 1+int(st.sitting)/5)
 		}
-		if at == 0 && len(m.Holders) > fewHolders {
-			m.number()
+		n := common(x.mem.hashes(run, st.length()), locals[at:])
+		// The stem behind is on its way while the seats of this one are counted.
+		rest := locals[at+n:]
+		if len(rest) > 0 && st.children > 0 {
+			t.fetch(st.id, n, rest)
+		}
+		if at == 0 {
+			if !m.begin(t, st, n) {
+				return
+			}
+		} else if !m.take(t, st, at, n) {
+			return
+		}
+		if len(rest) == 0 || st.children == 0 {
+			return
 		}
 		parent, place, at = st.id, n, at+n
 	}
-	t.lock.RUnlock()
 }
 
-// take adds what the seats of a stem hold of its first n blocks, for holders that hold all of the prompt's blocks before.
-// It is false when nobody holds all n.
-func (m *Matches) take(t *tree, st *stem, at, n int) (alive bool) {
-	first := at == 0
+// begin makes a row for each seat of the first stem, of which the prompt has the first n blocks. It is false when nobody
+// holds all n.
+func (m *Matches) begin(t *tree, st *stem, n int) (alive bool) {
+	rows := slices.Grow(m.Holders, int(st.sitting))[:st.sitting]
+	k := 0
 	for list := uint32(0); ; {
 		seats, heads, next := t.mem.seatsOf(st, list)
 		for i, s := range seats {
@@ -58,29 +77,59 @@ func (m *Matches) take(t *tree, st *stem, at, n int) (alive bool) {
 			if all == 0 {
 				continue
 			}
-			var r *Match
-			if first {
-				m.Holders = append(m.Holders, Match{Holder: s.holder()})
-				r = &m.Holders[len(m.Holders)-1]
-			} else if r = m.find(s.holder()); r == nil || int(r.Blocks) != at {
+			r := &rows[k]
+			k++
+			*r = Match{Holder: s.holder(), Blocks: uint32(all)}
+			t.mem.tiers(s, heads[i], all, &r.InTier)
+			m.Longest = max(m.Longest, all)
+		}
+		if list = next; list == 0 {
+			break
+		}
+	}
+	if m.Holders = rows[:k]; k > fewHolders {
+		m.number()
+	}
+	return m.Longest == n
+}
+
+// take adds what the seats of a further stem hold of its first n blocks, for holders that hold all of the prompt's blocks
+// before. It is false when nobody holds all n.
+func (m *Matches) take(t *tree, st *stem, at, n int) (alive bool) {
+	for list := uint32(0); ; {
+		seats, heads, next := t.mem.seatsOf(st, list)
+		for i, s := range seats {
+			all := min(s.all(), n)
+			r := m.find(s.holder())
+			if all == 0 || r == nil || int(r.Blocks) != at {
 				continue
 			}
 			r.Blocks += uint32(all)
-			if s&seatMixed == 0 || all <= s.first() {
-				one := min(s.first(), all)
-				r.InTier[s.one()] += uint32(one)
-				r.InTier[s.two()] += uint32(all - one)
-			} else {
-				t.mem.tally(heads[i], all, &r.InTier)
-			}
+			t.mem.tiers(s, heads[i], all, &r.InTier)
 			m.Longest = max(m.Longest, int(r.Blocks))
-			alive = alive || all == n
 		}
 		if list = next; list == 0 {
-			return alive
+			return m.Longest == at+n
 		}
 	}
 }
+
+// tiers adds the first blocks of a seat to the counts by tier.
+func (m *memory) tiers(s seat, head uint32, blocks int, in *[Tiers]uint32) {
+	switch first := s.first(); {
+	case blocks <= first:
+		in[s.one()] += uint32(blocks)
+	case s&seatMixed == 0:
+		in[s.one()] += uint32(first)
+		in[s.two()] += uint32(blocks - first)
+	default:
+		m.tally(head, blocks, in)
+	}
+}
+
+// lines is how many cache lines of a prompt, and of a stem compared with it, are worth fetching ahead: behind them the
+// processor has seen where it goes.
+func lines(locals []uint64) int { return min(len(locals)/8+2, 64) }
 
 const fewHolders = 12
 

@@ -30,7 +30,7 @@ func (t *tree) audit() error {
 		if children[st.parent]++; st.parent != root && (free[st.parent] || int(st.parentAt) > t.stem(st.parent).length()) {
 			return fmt.Errorf("stem %d hangs at %d of stem %d", id, st.parentAt, st.parent)
 		}
-		if got := t.child(st.parent, int(st.parentAt), t.mem.hashes(run, 1)[0]); got != run {
+		if got := t.child(st.parent, int(st.parentAt), t.mem.hashes(run, 1)); got != run {
 			return fmt.Errorf("stem %d in run %#x is found in %#x", id, run, got)
 		}
 		if st.list != 0 {

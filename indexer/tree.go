@@ -52,11 +52,13 @@ func (t *tree) keysOf(runs []uint32, keys []uint64) {
 	}
 }
 
-// child finds the run of the stem that hangs at a place of a parent and begins with a local hash; 0 where there is none.
-func (t *tree) child(parent uint32, place int, local uint64) uint32 {
+// child finds the run of the stem that hangs at a place of a parent and begins with the first of the local hashes; 0 where
+// there is none.
+func (t *tree) child(parent uint32, place int, locals []uint64) uint32 {
 	if t.kids.dir == nil {
 		return 0
 	}
+	local := locals[0]
 	key := t.kidKey(parent, place, local)
 	seg, home, tag := t.kids.segmentOf(key), homeOf(key), tagOf(key)
 	for d := uint32(0); d < segmentLines; d++ {
@@ -64,6 +66,7 @@ func (t *tree) child(parent uint32, place int, local uint64) uint32 {
 		lo, hi := l.match(tag)
 		for ; lo|hi != 0; lo, hi = dropLow(lo, hi) {
 			run := l.refs[lowSlot(lo, hi)]
+			prefetch(unsafe.Pointer(t.mem.record(run)), lines(locals))
 			if st := t.mem.record(run); t.mem.hashes(run, 1)[0] == local && st.parent == parent && int(st.parentAt) == place {
 				return run
 			}
@@ -73,6 +76,15 @@ func (t *tree) child(parent uint32, place int, local uint64) uint32 {
 		}
 	}
 	return 0
+}
+
+// fetch brings the stem that child will most likely find on its way into the cache.
+func (t *tree) fetch(parent uint32, place int, locals []uint64) {
+	key := t.kidKey(parent, place, locals[0])
+	l := &t.kids.segmentOf(key)[homeOf(key)]
+	if lo, hi := l.match(tagOf(key)); lo|hi != 0 {
+		prefetch(unsafe.Pointer(t.mem.record(l.refs[lowSlot(lo, hi)])), lines(locals))
+	}
 }
 
 // lowSlot and dropLow walk the slots that match gave.

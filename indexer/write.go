@@ -35,7 +35,7 @@ func (w *writer) place(at uint32, handles, locals []uint64) int {
 		}
 		if n == 0 {
 			next := uint32(root)
-			if run := t.child(stem, off, rest[0]); run != 0 {
+			if run := t.child(stem, off, rest); run != 0 {
 				next = t.mem.record(run).id
 			} else {
 				next = t.newStem(stem, off, rest[:min(len(rest), maxStem)])
