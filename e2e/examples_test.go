@@ -31,6 +31,22 @@ func TestExamples(t *testing.T) {
 	}
 }
 
+// A BLOCK_SIZE that is not the engine's is named, with both sizes, by the example and in Sightline's log.
+func TestExampleNamesWrongBlockSize(t *testing.T) {
+	bin, err := product()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("bash", filepath.Join("..", "examples", "vllm-mm-routing", "run.sh"))
+	cmd.Env = append(os.Environ(), "SIGHTLINE="+bin, "ENVOY="+binary(t), "ENGINE_BLOCK_SIZE=32", "MODEL=org/of-mine")
+	out, err := cmd.CombinedOutput()
+	for _, want := range []string{"BLOCK_SIZE is 16, but the workers' events carry blocks of 32 tokens", "configured 16, the worker says 32", `"events_block_size":32`} {
+		if err == nil || !strings.Contains(string(out), want) {
+			t.Errorf("%v, without %q:\n%s", err, want, out)
+		}
+	}
+}
+
 // The scenarios that the standalone router and the router worker try by name, with what must come out: each request's
 // cached tokens. A picture of 640 by 480 is 391 tokens of the prompt; what comes before it is under 32.
 func TestScenariosByName(t *testing.T) {

@@ -3,7 +3,10 @@
 # cached. STAY=1 keeps everything running until Ctrl-C.
 #
 #   WORKERS BLOCK_SIZE HTTP_PORT WORKER_PORT EVENTS_PORT  how many; tokens a block; clients come in; first of n ports each
+#   MODEL                                                 what clients call the model: sim-vl
+#   ENGINE_BLOCK_SIZE                                     what the workers have, to see what a wrong BLOCK_SIZE does
 set -euo pipefail
+: "${MODEL:=sim-vl}" "${ENGINE_BLOCK_SIZE:=$BLOCK_SIZE}"
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 : "${SIGHTLINE:=$here/../bin/sightline}"
 [ -x "$SIGHTLINE" ] || { echo "no $SIGHTLINE (make build, or SIGHTLINE=path of the binary)" >&2; exit 2; }
@@ -22,13 +25,13 @@ admin=127.0.0.1:$((HTTP_PORT + 1))
 {
   echo "listen: unix:$work/s"
   echo "admin: $admin"
-  echo "models: [{name: sim-vl, dir: $model, block_size: $BLOCK_SIZE}]"
+  echo "models: [{name: \"$MODEL\", dir: $model, block_size: $BLOCK_SIZE}]"
   echo "envoy: {listen: \"127.0.0.1:$HTTP_PORT\", admin: \"127.0.0.1:$((HTTP_PORT + 2))\"}"
   echo "workers:"
 } >"$work/sightline.yaml"
 for ((i = 0; i < WORKERS; i++)); do
   addr=127.0.0.1:$((WORKER_PORT + i)) events=127.0.0.1:$((EVENTS_PORT + i)) replay=127.0.0.1:$((EVENTS_PORT + WORKERS + i))
-  start "$SIGHTLINE" sim --model-dir "$model" --listen "$addr" --events "$events" --replay "$replay" --block-size "$BLOCK_SIZE"
+  start "$SIGHTLINE" sim --model-dir "$model" --served-name "$MODEL" --listen "$addr" --events "$events" --replay "$replay" --block-size "$ENGINE_BLOCK_SIZE"
   echo "  - {name: worker-$i, addr: \"$addr\", events: {zmq: \"tcp://$events\", replay: \"tcp://$replay\"}}" >>"$work/sightline.yaml"
 done
 start "$SIGHTLINE" serve --config "$work/sightline.yaml"
@@ -49,13 +52,17 @@ done
 
 picture=$(base64 <"$here/picture.png" | tr -d "\n")
 ask() {
-  curl -sf "http://127.0.0.1:$HTTP_PORT/v1/chat/completions" -H 'content-type: application/json' -d '{"model":"sim-vl","max_tokens":4,"messages":[
+  curl -sf "http://127.0.0.1:$HTTP_PORT/v1/chat/completions" -H 'content-type: application/json' -d '{"model":"'"$MODEL"'","max_tokens":4,"messages":[
     {"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,'"$picture"'"}},{"type":"text","text":"What is this?"}]}]}' ||
     fail "a request failed"
 }
 cached() { grep -o '"cached_tokens":[0-9]*' | head -n 1 | cut -d: -f2; }
+curl -sf "http://127.0.0.1:$HTTP_PORT/health" >/dev/null || fail "/health is not answered"
+curl -sf "http://127.0.0.1:$HTTP_PORT/v1/models" | grep -qF "\"$MODEL\"" || fail "/v1/models does not name $MODEL"
 first=$(ask | cached) second=$(ask | cached)
 echo "the same picture twice: $first tokens cached, then $second"
+other=$(curl -sf "http://$admin/workers" | grep -o '"other_block_size":[0-9]*' | head -n 1 | cut -d: -f2 || true)
+[ -z "$other" ] || fail "BLOCK_SIZE is $BLOCK_SIZE, but the workers' events carry blocks of $other tokens"
 [ "$second" -ge 64 ] || fail "the second request did not find the picture"
 if [ -n "${STAY:-}" ]; then
   echo "clients: http://127.0.0.1:$HTTP_PORT  Sightline's page: http://$admin  (Ctrl-C ends it)"
