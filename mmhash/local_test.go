@@ -1,11 +1,15 @@
 package mmhash
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
+
+	"github.com/sightline-router/sightline/mmhash/media"
 )
 
 // TestLocal: only what lies below the directory, whatever the way there looks like.
@@ -33,7 +37,12 @@ func TestLocal(t *testing.T) {
 	if err := syscall.Mkfifo(filepath.Join(root, "pipe"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	m := &Model{Server: Server{AllowedLocalMediaPath: root, MaxFileSizeMB: 1}}
+	shared, err := NewMedia(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer shared.Close()
+	m := &Model{Server: Server{AllowedLocalMediaPath: root, MaxFileSizeMB: 1}, Media: shared}
 	for _, c := range []struct {
 		url, why string
 		refused  bool
@@ -54,7 +63,7 @@ func TestLocal(t *testing.T) {
 		{url: "file:///etc/passwd", refused: true},
 		{url: "file://%zz", refused: true},
 	} {
-		src, why, err := m.local(c.url, new(Medium))
+		src, why, err := m.local(t.Context(), c.url, &Medium{Modality: "image"})
 		var refused *Refused
 		if errors.As(err, &refused) != c.refused || why != c.why {
 			t.Errorf("%s: %q %v, want %q, refused %v", c.url, why, err, c.why, c.refused)
@@ -66,7 +75,65 @@ func TestLocal(t *testing.T) {
 		}
 	}
 	m.Server.AllowedLocalMediaPath = ""
-	if _, _, err := m.local("file://"+root+"/in", new(Medium)); !errors.As(err, new(*Refused)) {
+	if _, _, err := m.local(t.Context(), "file://"+root+"/in", new(Medium)); !errors.As(err, new(*Refused)) {
 		t.Errorf("without a directory: %v", err)
+	}
+}
+
+// TestLocalOnce: a file is read once while it stays as it is, and nothing waits for it longer than the request may.
+func TestLocalOnce(t *testing.T) {
+	root := t.TempDir()
+	path, long := filepath.Join(root, "a.png"), time.Now().Add(-time.Hour)
+	write := func(text string, changed time.Time) {
+		t.Helper()
+		if err := errors.Join(os.WriteFile(path, []byte(text), 0o600), os.Chtimes(path, changed, changed)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	shared, err := NewMedia(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer shared.Close()
+	m := &Model{Server: Server{AllowedLocalMediaPath: root, MaxFileSizeMB: 1}, Media: shared}
+	id := func() (media.ContentID, media.Source) {
+		t.Helper()
+		var md Medium
+		src, why, _ := m.local(t.Context(), "file://"+path, &md)
+		if why != "" {
+			t.Fatal(why)
+		}
+		return md.Facts.ID, src
+	}
+	write("one", long)
+	first, src := id()
+	if b, err := src.Decode(3); err != nil || string(b) != "one" {
+		t.Errorf("bytes of a known file: %q %v", b, err)
+	}
+	write("two", long) // the same to every look: it was not read again
+	if again, _ := id(); again != first {
+		t.Error("a known file was read again")
+	}
+	write("six", long.Add(time.Second))
+	if b, err := src.Decode(3); err == nil && len(b) != 0 {
+		t.Errorf("bytes of a file that changed, under the old identity: %q", b)
+	}
+	changed, _ := id()
+	if changed == first {
+		t.Error("a changed file keeps its identity")
+	}
+	write("new", time.Now()) // too young to be remembered
+	young, _ := id()
+	write("now", time.Now())
+	if now, _ := id(); now == young {
+		t.Error("a file that was just written was remembered")
+	}
+	for range localsAtOnce {
+		shared.locals.slots <- struct{}{}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if _, why, err := m.local(ctx, "file://"+path, new(Medium)); why != whySlowFile || err != nil {
+		t.Errorf("with all hands full: %q %v", why, err)
 	}
 }

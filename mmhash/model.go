@@ -133,6 +133,8 @@ func (m *Model) Read(ctx context.Context, endpoint, lora string, req *chat.Reque
 	if err != nil {
 		return out, fromPrompt(err)
 	}
+	ctx, cancel := m.Media.patience(ctx, req, draft)
+	defer cancel()
 	for i := range draft.Prompts {
 		p, err := m.expand(ctx, endpoint, lora, req, draft, &draft.Prompts[i], out)
 		if err != nil {
@@ -141,6 +143,18 @@ func (m *Model) Read(ctx context.Context, endpoint, lora string, req *chat.Reque
 		out.List = append(out.List, p)
 	}
 	return out, nil
+}
+
+// patience limits the wait of a request whose pictures are not all in its body.
+func (x *Media) patience(ctx context.Context, req *chat.Request, d *prompt.Draft) (context.Context, context.CancelFunc) {
+	for i := range d.Prompts {
+		for j := range d.Prompts[i].Media {
+			if x.budget > 0 && elsewhere(req.Body, &d.Prompts[i].Media[j]) {
+				return context.WithTimeout(ctx, x.budget)
+			}
+		}
+	}
+	return ctx, func() {}
 }
 
 func (m *Model) expand(ctx context.Context, endpoint, lora string, req *chat.Request, d *prompt.Draft, dp *prompt.DraftPrompt, out *Prompts) (Prompt, error) {

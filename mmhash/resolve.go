@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/tidwall/gjson"
 	"github.com/zeebo/xxh3"
@@ -27,9 +28,12 @@ import (
 type Media struct {
 	store *media.Store
 	fetch *fetch.Fetcher // nil: URLs are never fetched
-	mu    sync.Mutex
-	rules map[rule]*name.VLLM // of the models, to name a picture while its bytes are at hand
-	pads  map[string]*pads    // of SGLang's models, likewise
+	// budget is how long a request waits for pictures that are not in its body, in all; 0: as long as it takes.
+	budget time.Duration
+	locals locals
+	mu     sync.Mutex
+	rules  map[rule]*name.VLLM // of the models, to name a picture while its bytes are at hand
+	pads   map[string]*pads    // of SGLang's models, likewise
 
 	// Pinned, if set before models are loaded, is told when events show by which fingerprint a model's SGLang workers name
 	// pictures. It must return at once.
@@ -60,11 +64,12 @@ const knownNames = 1 << 18
 
 // NewMedia makes the shared part. With a nil c nothing is ever fetched. Close it.
 func NewMedia(c *fetch.Config) (*Media, error) {
-	m := new(Media)
+	m := &Media{locals: newLocals()}
 	var err error
 	if m.store, err = media.NewStore(knownNames); err != nil || c == nil {
 		return m, err
 	}
+	m.budget = c.Budget
 	own := *c
 	own.Seen = m.named
 	m.fetch, err = fetch.New(own)
@@ -79,6 +84,7 @@ func (x *Media) Close() {
 	if x.pixels != nil {
 		x.pixels.Close()
 	}
+	x.locals.known.StopAllGoroutines()
 	x.store.Close()
 }
 
@@ -107,7 +113,7 @@ func (x *Media) named(f media.Facts, file []byte) {
 			recipes = append(recipes, r)
 		}
 	}
-	_, _ = x.store.Names(media.File(file), f.ID, recipes...)
+	_, _ = x.store.Names(media.File(file), f.ID, f.Bytes, recipes...)
 	x.wantTRTLLM(f, file)
 }
 
@@ -193,10 +199,10 @@ func (m *Model) resolve(ctx context.Context, endpoint, lora string, body *chat.S
 	}
 	found = make([]Medium, len(list))
 	whys, errs := make([]string, len(list)), make([]error, len(list))
-	var remote sync.WaitGroup // URLs wait for the network side by side
+	var remote sync.WaitGroup // they wait side by side
 	for i := range list {
 		one := func() { found[i], whys[i], errs[i] = m.one(ctx, endpoint, lora, body, d, &list[i], item) }
-		if len(list) > 1 && schemeOf(body.Raw(list[i].Source)) == "http" {
+		if len(list) > 1 && elsewhere(body, &list[i]) {
 			remote.Go(one)
 		} else {
 			one()
@@ -256,11 +262,10 @@ func (m *Model) one(ctx context.Context, endpoint, lora string, body *chat.Skele
 		if !ok {
 			return md, "", &Refused{Status: 400, Reason: "media URL is no valid text"}
 		}
-		if src, why, err = m.local(text, &md); why != "" || err != nil {
+		if src, why, err = m.local(ctx, text, &md); why != "" || errors.As(err, new(*Refused)) {
 			md.Key = md.Alias
 			return md, why, err
 		}
-		md.Facts, err = m.identify(src, in.Modality)
 	case in.Modality == "audio", in.Modality == "image_embeds", in.Modality == "audio_embeds":
 		src = media.Base64(pieces)
 		md.Facts, err = m.identify(src, in.Modality)
@@ -330,7 +335,7 @@ func (m *Model) nameOf(md *Medium, src media.Source, item name.Item) (string, bo
 	case r.Ready():
 		return r.Known, true
 	}
-	names, err := m.Media.store.Names(src, md.Facts.ID, r)
+	names, err := m.Media.store.Names(src, md.Facts.ID, md.Facts.Bytes, r)
 	if err != nil {
 		return "", false
 	}
@@ -352,6 +357,12 @@ func (m *Model) identify(src media.Source, modality string) (media.Facts, error)
 		}
 	}
 	return f, err
+}
+
+// elsewhere: a medium's bytes are not in the body.
+func elsewhere(body *chat.Skeleton, in *prompt.Medium) bool {
+	scheme := schemeOf(body.Raw(in.Source))
+	return scheme == "http" || scheme == "file"
 }
 
 // schemeOf tells data, http and file URLs from all else by their first characters.

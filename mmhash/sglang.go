@@ -224,7 +224,7 @@ func (m *Model) nameSGLang(md *Medium, src media.Source, body *chat.Skeleton, in
 	if !known || !in.Part.Get("image_url").Exists() {
 		return "", false
 	}
-	names, err := m.Media.store.Names(src, md.Facts.ID, name.FileDigest())
+	names, err := m.Media.store.Names(src, md.Facts.ID, md.Facts.Bytes, name.FileDigest())
 	if err != nil || hex.DecodedLen(len(names[0])) != len(pic.content) {
 		return "", false
 	}

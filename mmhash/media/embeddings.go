@@ -9,6 +9,7 @@ import (
 // IdentifyEmbeddings reads a file of embeddings, whose table of contents stands at its end: text is decoded into a copy. A
 // *Refusal means that the bytes could not be had; with a tensor.ErrFormat ID and Bytes are set all the same.
 func IdentifyEmbeddings(src Source) (f Facts, err error) {
+	src = src.here()
 	size := 0
 	for _, p := range src.pieces {
 		size += len(p)

@@ -12,6 +12,7 @@ import (
 type Source struct {
 	pieces [][]byte
 	form   form
+	load   func() []byte // of a file that is not in memory; nil result: it cannot be had
 }
 
 type form uint8
@@ -24,13 +25,24 @@ const (
 )
 
 // DataURL is a JSON string literal's content (between the quotes, escapes and all) that begins with data:.
-func DataURL(pieces [][]byte) Source { return Source{pieces, formDataURL} }
+func DataURL(pieces [][]byte) Source { return Source{pieces: pieces, form: formDataURL} }
 
 // Base64 is a JSON string literal's content that is base64 and nothing else (input_audio, Anthropic's source.data).
-func Base64(pieces [][]byte) Source { return Source{pieces, formBase64} }
+func Base64(pieces [][]byte) Source { return Source{pieces: pieces, form: formBase64} }
 
 // File is the bytes themselves.
-func File(pieces ...[]byte) Source { return Source{pieces, formFile} }
+func File(pieces ...[]byte) Source { return Source{pieces: pieces, form: formFile} }
+
+// Stored is a file that load brings if its bytes are asked for; nil: it no longer can.
+func Stored(load func() []byte) Source { return Source{form: formFile, load: load} }
+
+// here is the source with its bytes in memory.
+func (s Source) here() Source {
+	if s.load == nil {
+		return s
+	}
+	return File(s.load())
+}
 
 // sink takes decoded bytes in pieces; false = enough.
 type sink interface{ take(p []byte) bool }
@@ -50,6 +62,7 @@ var (
 
 // Decode gives the file's bytes, a copy unless the Source is one piece of a file. size is what Identify counted.
 func (s Source) Decode(size int64) ([]byte, error) {
+	s = s.here()
 	if s.form == formFile && len(s.pieces) == 1 {
 		return s.pieces[0], nil
 	}
@@ -68,7 +81,7 @@ func (c *copier) take(p []byte) bool { *c = append(*c, p...); return true }
 // stream writes the file's bytes to w in pieces of at most outSize bytes.
 func (s Source) stream(d *decoder, w sink) error {
 	if s.form == formFile {
-		for _, p := range s.pieces {
+		for _, p := range s.here().pieces {
 			for len(p) > 0 {
 				k := min(len(p), outSize)
 				if !w.take(p[:k]) {

@@ -1,6 +1,7 @@
 package media
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/maypok86/otter/v2"
@@ -43,8 +44,9 @@ func (s *Store) Name(id ContentID, r name.Recipe) (string, bool) {
 func (s *Store) Put(id ContentID, r name.Recipe, n string) { s.names.Set(nameKey{id, r.Key()}, n) }
 
 // Names gives the names of one picture, in the recipes' order. Those not remembered are computed in one pass over the
-// source, all together, and remembered. id must be the source's (Identify).
-func (s *Store) Names(src Source, id ContentID, recipes ...name.Recipe) ([]string, error) {
+// source, all together, and remembered. id and size must be the source's (Identify); a source that no longer has the
+// bytes, because a cache let them go, is an error.
+func (s *Store) Names(src Source, id ContentID, size int64, recipes ...name.Recipe) ([]string, error) {
 	names := make([]string, len(recipes))
 	var todo namers
 	var at []int
@@ -54,18 +56,21 @@ func (s *Store) Names(src Source, id ContentID, recipes ...name.Recipe) ([]strin
 			continue
 		}
 		at = append(at, i)
-		todo = append(todo, r.Start())
+		todo.digests = append(todo.digests, r.Start())
 	}
-	if len(todo) == 0 {
+	if len(at) == 0 {
 		return names, nil
 	}
 	d := scratches.Get().(*scratch)
 	defer scratches.Put(d)
-	if err := src.stream(&d.dec, todo); err != nil {
+	if err := src.stream(&d.dec, &todo); err != nil {
 		return nil, err
 	}
+	if todo.n != size {
+		return nil, errGone
+	}
 	for k, i := range at {
-		names[i] = todo[k].Name()
+		names[i] = todo.digests[k].Name()
 		s.Put(id, recipes[i], names[i])
 	}
 	return names, nil
@@ -74,11 +79,18 @@ func (s *Store) Names(src Source, id ContentID, recipes ...name.Recipe) ([]strin
 // Close stops the cache's own goroutines.
 func (s *Store) Close() { s.names.StopAllGoroutines() }
 
-// namers lets several digests read one pass.
-type namers []*name.Digest
+// errGone says that a picture's bytes are no longer at hand.
+var errGone = errors.New("the picture's bytes are not here any more")
 
-func (d namers) take(p []byte) bool {
-	for _, n := range d {
+// namers lets several digests read one pass.
+type namers struct {
+	digests []*name.Digest
+	n       int64
+}
+
+func (d *namers) take(p []byte) bool {
+	d.n += int64(len(p))
+	for _, n := range d.digests {
 		n.Write(p)
 	}
 	return true

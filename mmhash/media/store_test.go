@@ -27,15 +27,23 @@ func TestStore(t *testing.T) {
 		recipes = append(recipes, r)
 	}
 	want := []string{"4c83171ba3c124d2b02f97bcb3381cede24a3906d6590b187deeeb9c9285ca43", "37284b8b0ad11582315bc3873e9aa62ee57a1e4548f3cdff3c024349b6068b5b", "f531b9e47004fccda30d996ca0bf046cd4f94241ab04843cb055cbc72bec0810"}
-	if got, err := s.Names(src, f.ID, recipes[:2]...); err != nil || !slices.Equal(got, want[:2]) {
+	if got, err := s.Names(src, f.ID, f.Bytes, recipes[:2]...); err != nil || !slices.Equal(got, want[:2]) {
 		t.Fatal(got, err)
 	}
 	// The second time no bytes are needed for what is known.
-	if got, err := s.Names(File(), f.ID, recipes[0], recipes[1]); err != nil || !slices.Equal(got, want[:2]) {
+	if got, err := s.Names(File(), f.ID, f.Bytes, recipes[0], recipes[1]); err != nil || !slices.Equal(got, want[:2]) {
 		t.Fatal(got, err)
 	}
-	if got, err := s.Names(src, f.ID, recipes...); err != nil || !slices.Equal(got, want) {
+	if got, err := s.Names(src, f.ID, f.Bytes, recipes...); err != nil || !slices.Equal(got, want) {
 		t.Fatal(got, err)
+	}
+	// What must still be computed is not computed from bytes that are gone.
+	s.names.InvalidateAll()
+	if got, err := s.Names(File(), f.ID, f.Bytes, recipes[0]); err == nil {
+		t.Errorf("a name without bytes: %v", got)
+	}
+	if _, ok := s.Name(f.ID, recipes[0]); ok {
+		t.Error("and it is remembered")
 	}
 	if _, ok := s.Name(ContentID{1}, recipes[0]); ok {
 		t.Error("another picture has the name")
@@ -54,13 +62,13 @@ func BenchmarkNames(b *testing.B) {
 		b.ReportAllocs()
 		for i := byte(0); b.Loop(); i++ {
 			s.names.InvalidateAll()
-			s.Names(DataURL(pieces), f.ID, r)
+			s.Names(DataURL(pieces), f.ID, f.Bytes, r)
 		}
 	})
 	b.Run("known", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			s.Names(DataURL(pieces), f.ID, r)
+			s.Names(DataURL(pieces), f.ID, f.Bytes, r)
 		}
 	})
 }

@@ -13,7 +13,7 @@ import (
 // VideoURL is DataURL for a video. data:video/jpeg is vLLM's form for frames that a client has cut out itself: base64 of
 // JPEG files with commas between them. Its identity, and its name, is that of the text.
 func VideoURL(pieces [][]byte) Source {
-	src := Source{pieces, formDataURL}
+	src := DataURL(pieces)
 	if isFrameList(pieces) {
 		src.form = formText
 	}
