@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tidwall/gjson"
 
@@ -39,7 +40,8 @@ func picture(t testing.TB) (file []byte, id string) {
 
 func loadShipped(t testing.TB, change func(*Server, *Media)) *Model {
 	t.Helper()
-	x, err := NewMedia(&fetch.Config{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}})
+	x, err := NewMedia(&fetch.Config{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Budget: 20 * time.Second,
+		Signing: map[string][]string{"127.0.0.1": {"sig"}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 )
 
 func clipFile(t *testing.T, name string) []byte {
@@ -64,6 +65,38 @@ func TestOneMediumManyWays(t *testing.T) {
 	}
 	if p, _ := read(t, m, "/v1/chat/completions", one(`{"type":"video_url","video_url":{"url":"file://`+dir+`/image"}}`)); p.Exact || p.Sure == 0 || p.Why == "" {
 		t.Errorf("a picture as a video: exact %v, %d ids sure, %q", p.Exact, p.Sure, p.Why)
+	}
+}
+
+// TestLastIdentity: when the budget is spent, a URL stands for what it showed last, whatever its signature.
+func TestLastIdentity(t *testing.T) {
+	file, _ := picture(t)
+	host := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.FormValue("sig") != "1" {
+			<-r.Context().Done() // until nobody waits any more
+		}
+		w.Header().Set("Cache-Control", "no-store")
+		_, _ = w.Write(file)
+	}))
+	defer host.Close()
+	defer host.CloseClientConnections()
+	m := loadShipped(t, func(*Server, *Media) {})
+	first, _ := read(t, m, chatPath, ask(host.URL+"/a?sig=1", ""))
+	if !first.Exact || first.Media[0].Alias == 0 {
+		t.Fatalf("the first time: %+v", first)
+	}
+	m.Media.budget = time.Millisecond
+	again, _ := read(t, m, chatPath, ask(host.URL+"/a?sig=2", ""))
+	if again.Exact || again.Why != whyBudget || len(again.Media) != 1 || again.Media[0].Key != first.Media[0].Key || again.Media[0].Alias != first.Media[0].Alias {
+		t.Errorf("late: %q, %+v, want key %x", again.Why, again.Media, first.Media[0].Key)
+	}
+	if other, _ := read(t, m, chatPath, ask(host.URL+"/b?sig=2", "")); other.Media[0].Key == first.Media[0].Key || other.Media[0].Key == 0 {
+		t.Errorf("another URL stands for the same: %+v", other.Media)
+	}
+	// The bytes were not kept: a name that only this request needs is not computed from nothing.
+	m.Media.budget = 0
+	if p, _ := read(t, m, chatPath, ask(host.URL+"/a?sig=1", `,"mm_processor_kwargs":{"max_pixels":1003520}`)); p.Exact && p.Media[0].Name == "" {
+		t.Errorf("%+v", p.Media)
 	}
 }
 

@@ -88,6 +88,14 @@ func (x *Media) Close() {
 	x.store.Close()
 }
 
+// Hosts lists the hosts of picture URLs that failed lately.
+func (x *Media) Hosts() []fetch.HostState {
+	if x.fetch == nil {
+		return nil
+	}
+	return x.fetch.Hosts()
+}
+
 // Fetched is what the fetcher did; zero if nothing is fetched.
 func (x *Media) Fetched() fetch.Stats {
 	if x.fetch == nil {
@@ -252,9 +260,13 @@ func (m *Model) one(ctx context.Context, endpoint, lora string, body *chat.Skele
 		if !ok {
 			return md, "", &Refused{Status: 400, Reason: "media URL is no valid text"}
 		}
-		md.Alias = xxh3.HashString(text)
 		if src, why, err = m.get(ctx, text, &md); why != "" || err != nil {
-			md.Key = md.Alias
+			if md.Key = md.Alias; md.Facts.Bytes > 0 { // what it showed last may lie with a worker
+				md.Key = block.NameHash(md.Facts.ID.String())
+				if n, ok := m.nameOf(&md, media.Source{}, item); ok {
+					md.Key = m.key(n, lora)
+				}
+			}
 			return md, why, err
 		}
 	case scheme == "file":
@@ -384,7 +396,8 @@ func schemeOf(pieces [][]byte) string {
 	return ""
 }
 
-// get learns of a picture by its URL, within the caller's budget. why says what kept it from being known.
+// get learns of a picture by its URL, within the caller's budget. why says what kept it from being known; then md.Facts
+// are those of the picture that the URL showed last, if there are any.
 func (m *Model) get(ctx context.Context, rawURL string, md *Medium) (src media.Source, why string, err error) {
 	if len(m.Server.AllowedMediaDomains) > 0 {
 		u, err := url.Parse(rawURL)
@@ -392,19 +405,21 @@ func (m *Model) get(ctx context.Context, rawURL string, md *Medium) (src media.S
 			return src, "", &Refused{Status: 400, Reason: "media URL outside of allowed_media_domains"}
 		}
 	}
+	md.Alias = xxh3.HashString(rawURL)
 	if m.Media.fetch == nil {
 		return src, whyNoFetch, nil
+	}
+	if alias, ok := m.Media.fetch.Alias(rawURL); ok {
+		md.Alias = alias
 	}
 	md.Facts, err = m.Media.fetch.Get(ctx, rawURL)
 	if err == nil && md.Modality == "image" && (md.Facts.IsVideo() || md.Facts.Tokens > 0 && m.Server.Engine != "trtllm") {
 		return src, "", &Refused{Status: 400, Reason: "media URL without a readable picture"}
 	}
 	if err == nil {
-		if file, ok := m.Media.fetch.Bytes(md.Facts.ID); ok {
-			src = media.File(file)
-		}
-		return src, "", nil
+		return media.Stored(func() []byte { file, _ := m.Media.fetch.Bytes(md.Facts.ID); return file }), "", nil
 	}
+	md.Facts, _ = m.Media.fetch.Last(rawURL)
 	var e *fetch.Error
 	if !errors.As(err, &e) {
 		return src, whyFetchFailed, nil

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"maps"
 	"time"
 
 	"github.com/sightline-router/sightline/internal/config"
@@ -13,5 +14,7 @@ const fetchPatience = 10 * time.Second
 
 // newMedia makes what all models share of pictures.
 func newMedia(c config.Media) (*mmhash.Media, error) {
-	return mmhash.NewMedia(&fetch.Config{AllowedDomains: c.Domains, Allow: parsePrefixes(c.Allow), Budget: c.Budget, MaxBytes: int64(c.MaxBytes)})
+	signing := maps.Clone(fetch.DefaultSigning)
+	maps.Copy(signing, c.Signing)
+	return mmhash.NewMedia(&fetch.Config{AllowedDomains: c.Domains, Allow: parsePrefixes(c.Allow), Budget: c.Budget, MaxBytes: int64(c.MaxBytes), Signing: signing})
 }

@@ -128,7 +128,7 @@ func serve(ctx context.Context, cfg config.Config, models []router.Model, media 
 	go func() { done <- srv.Serve(serving, lis) }()
 	if cfg.Admin != "" {
 		web := &http.Server{ReadHeaderTimeout: 5 * time.Second, Handler: admin.Handler(admin.State{
-			Version: version, Router: r, Gatherer: reg, Workers: func() []admin.Worker { return sources.rows(ix) }, Probe: prober, Audit: au,
+			Version: version, Router: r, Gatherer: reg, Hosts: media.Hosts, Workers: func() []admin.Worker { return sources.rows(ix) }, Probe: prober, Audit: au,
 			Ready: sources.ready, Snapshot: sources.set.Snapshot,
 			Resync: func(worker string) int {
 				return sources.set.Resync(func(s *fleet.Slot) bool { return s.Worker.Name == worker }, "asked")

@@ -6,6 +6,7 @@
 //	/decisions   the last decisions as JSON (?n=20, ?id=…)
 //	/audit       the last requests that were not stored as predicted, as JSON
 //	/workers     the workers as JSON; POST /workers/resync?worker=… has one tell everything anew
+//	/hosts       hosts of image URLs that failed lately, and whether they are left alone for now
 //	/index       what the index has of a worker-rank, as a snapshot of package indexer: ?worker=…&rank=0
 //	/probes      what workers answered when asked for their tokens and settings, as JSON; POST asks them again
 //
@@ -24,6 +25,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/sightline-router/sightline/mmhash/media/fetch"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/probe"
@@ -57,6 +59,7 @@ type State struct {
 	Workers  func() []Worker
 	Resync   func(worker string) int                                    // starts a worker's feeds anew, and says how many
 	Snapshot func(worker string, rank int) (snapshot []byte, err error) // rank 0 where it has none
+	Hosts    func() []fetch.HostState
 	Gatherer prometheus.Gatherer
 	Probe    *probe.Prober  // nil: none
 	Audit    *audit.Auditor // nil: none
@@ -95,6 +98,7 @@ func Handler(s State) http.Handler {
 		answer(w, s.Router.Recent(n))
 	})
 	mux.HandleFunc("GET /workers", func(w http.ResponseWriter, r *http.Request) { answer(w, s.Workers()) })
+	mux.HandleFunc("GET /hosts", func(w http.ResponseWriter, r *http.Request) { answer(w, s.Hosts()) })
 	mux.HandleFunc("GET /audit", func(w http.ResponseWriter, r *http.Request) { answer(w, s.Audit.Findings()) })
 	mux.HandleFunc("POST /workers/resync", func(w http.ResponseWriter, r *http.Request) {
 		if s.Resync(r.FormValue("worker")) == 0 {

@@ -67,7 +67,10 @@ type Media struct {
 	Allow    []string      `yaml:"allow"`     // private networks that image URLs may point to, as CIDR; all others are refused
 	Domains  []string      `yaml:"domains"`   // if any: the only hosts that images are fetched from
 	MaxBytes Size          `yaml:"max_bytes"` // of one image
-	Relay    Relay         `yaml:"relay"`
+	// Signing lists, per host, query parameters that sign a URL and do not say what it shows; added to those of the large
+	// object stores.
+	Signing map[string][]string `yaml:"signing"`
+	Relay   Relay               `yaml:"relay"`
 }
 
 // Relay has Sightline serve the images that it holds to the workers, and image URLs in requests rewritten to it. Off
@@ -435,6 +438,11 @@ func (c *Config) check() error {
 	for i, a := range c.Media.Allow {
 		if _, err := netip.ParsePrefix(a); err != nil {
 			bad(fmt.Sprintf("media.allow[%d]", i), "%q is no network (want one such as 10.0.0.0/8)", a)
+		}
+	}
+	for host, list := range c.Media.Signing {
+		if host == "" || strings.ContainsAny(strings.TrimPrefix(host, "*."), "/:*@ ") || len(list) == 0 {
+			bad("media.signing", "%q: %d parameters (want a host such as cdn.example.com or *.example.com, and a list such as [sig, X-Amz-*])", host, len(list))
 		}
 	}
 	c.checkRelay(bad)

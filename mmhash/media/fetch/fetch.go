@@ -13,6 +13,7 @@ package fetch
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -222,6 +223,13 @@ func (f *Fetcher) Last(rawURL string) (media.Facts, bool) {
 		return media.Facts{}, false
 	}
 	return e.facts, true
+}
+
+// Alias is a number for what a URL shows, the same for all signatures that it may carry; ok is false for a URL that is
+// never fetched.
+func (f *Fetcher) Alias(rawURL string) (alias uint64, ok bool) {
+	t, err := f.parse(rawURL)
+	return binary.LittleEndian.Uint64(t.key[:]), err == nil
 }
 
 // Bytes gives a picture's bytes while they are kept. They must not be changed.

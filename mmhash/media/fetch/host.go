@@ -40,10 +40,10 @@ type host struct {
 
 // HostState is a host's record.
 type HostState struct {
-	Host     string
-	Failures uint64 // since it was first seen: no connection, timeout, 5xx, 408, 429
-	InARow   int
-	Open     bool // nothing is sent to it for now
+	Host     string `json:"host"`
+	Failures uint64 `json:"failures"` // since it was first seen: no connection, timeout, 5xx, 408, 429
+	InARow   int    `json:"in_a_row"`
+	Open     bool   `json:"open"` // nothing is sent to it for now
 }
 
 func newHosts(perHost int, now func() time.Time) *hosts {
