@@ -7,7 +7,7 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 export CGO_ENABLED ?= 0
 export SIGHTLINE_CACHE ?= $(CACHE)
 
-.PHONY: help build demo test unit manifests race e2e e2e-compose e2e-vllm generated bench conformance fuzz differential bench-peers soak envoy lint clean
+.PHONY: help build demo test unit manifests race e2e e2e-compose e2e-vllm generated bench bench-envoy conformance fuzz differential bench-peers soak envoy lint clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -58,6 +58,9 @@ race: ## the concurrent rooms under the race detector (needs a C compiler)
 
 bench: ## the numbers of the README, each beside its code
 	$(GO) test -run '^$$' -bench . -benchmem ./mmhash/... ./indexer/... ./router/... ./extproc/...
+
+bench-envoy: ## what Sightline costs in a real Envoy, beside a server that does nothing: three minutes
+	SIGHTLINE_YARDSTICK=60s $(GO) test -count=1 -timeout 10m -v -run '^TestYardstick$$' ./e2e
 
 MISTRAL := $(CACHE)/mistral-common-1.13.1
 

@@ -37,6 +37,10 @@ import (
 const childVar = "SIGHTLINE_E2E_LISTEN"
 
 func TestMain(m *testing.M) {
+	if addr := os.Getenv(nothingVar); addr != "" {
+		fmt.Fprintln(os.Stderr, serveNothing(addr))
+		os.Exit(1)
+	}
 	if addr := os.Getenv(childVar); addr != "" {
 		s, err := extproc.New(decideAsTold, func(router.Outcome) {}, extproc.Options{})
 		if err == nil {
