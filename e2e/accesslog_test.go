@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -145,31 +144,6 @@ func TestTokenUsageComesBack(t *testing.T) {
 			}
 			return false
 		})
-	}
-}
-
-func TestStatsShowDecisions(t *testing.T) {
-	w := start(t, 2, nil)
-	w.runSightline(extproc.Options{})
-	for reason, n := range map[string]int{"exact": 3, "predicted": 2, "affinity": 1} {
-		before := w.stat("vhost.llm.vcluster." + reason + ".upstream_rq_total")
-		for range n {
-			w.post(chat(script{Targets: []string{w.workers[1].addr}, Reason: reason, Blocks: 5}), nil)
-		}
-		if got := w.stat("vhost.llm.vcluster."+reason+".upstream_rq_total") - before; got != n {
-			t.Errorf("virtual cluster %s: %d requests, want %d", reason, got, n)
-		}
-		name := "sightline.decisions.reason." + reason + ".worker." + w.workers[1].addr
-		eventually(t, fmt.Sprintf("%s is %d", name, n), func() bool { return w.stat(name) == n })
-	}
-	eventually(t, "30 matched blocks", func() bool { return w.stat("sightline.matched_blocks") == 30 })
-	page, err := w.envoy.Get(t.Context(), "/stats/prometheus")
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := `envoy_sightline_decisions\{reason="exact",worker="` + regexp.QuoteMeta(w.workers[1].addr) + `"\} 3`
-	if !regexp.MustCompile(want).MatchString(page) {
-		t.Errorf("no %s in /stats/prometheus", want)
 	}
 }
 

@@ -45,8 +45,6 @@ type Options struct {
 	EDS bool
 	// FullDuplex streams bodies through Sightline instead of buffering them in Envoy.
 	FullDuplex bool
-	// InFlight counts the requests on each worker as a gauge. Needs 1.38.
-	InFlight bool
 	// Version is the oldest Envoy that must take the configuration, such as 1.39; "": the release tested.
 	Version string
 	// Command is how the text was made, for its first line; "": sightline envoy.

@@ -42,7 +42,6 @@ var variants = []struct {
 		}
 	}},
 	{"token_usage", func(o *Options) { o.TokenUsage = true }},
-	{"inflight", func(o *Options) { o.InFlight = true }},
 	{"full_duplex", func(o *Options) { o.FullDuplex = true }},
 	{"eds", func(o *Options) {
 		o.EDS = true

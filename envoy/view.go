@@ -21,6 +21,7 @@ type view struct {
 	TooLarge                 int    // the first length above BodyLimit
 	Paths                    string // regular expression
 	Reasons                  []string
+	Sums                     []string // numbers of a decision that are added up, by model and worker
 	WorkerTLS, SightlineTLS  *tlsView
 	LeftOut                  []string // what the release cannot do
 	Releases                 string
@@ -60,7 +61,8 @@ func (r *reader) addr(key, addr string, needIP bool) hostPort {
 }
 
 func viewOf(o Options) (*view, error) {
-	v := &view{Options: o, TooLarge: o.BodyLimit + 1, Paths: strings.Join(inferencePaths, "|"), Reasons: []string{"exact", "predicted", "affinity", "load"}}
+	v := &view{Options: o, TooLarge: o.BodyLimit + 1, Paths: strings.Join(inferencePaths, "|"), Reasons: []string{"exact", "predicted", "affinity", "load"},
+		Sums: []string{"matched_blocks", "prompt_tokens", "cached_tokens"}}
 	r := &reader{}
 	if v.Command == "" {
 		v.Command = "sightline envoy"
@@ -116,11 +118,7 @@ func (v *view) release(r *reader) {
 		leave("  --variant override_host has neither gap on this release.")
 	}
 	if v.Stats = minor >= 38; !v.Stats {
-		leave("counters by reason and worker in /stats (1.38); those by route and reason (vhost.llm.vcluster) are there.")
-	}
-	if v.InFlight && !v.Stats {
-		v.InFlight = false
-		leave("a gauge of requests in flight (1.38).")
+		leave("counters by model, reason and worker and requests in flight in /stats (1.38); those by route and reason (vhost.llm.vcluster) are there.")
 	}
 	if v.TokenUsage && minor < 40 {
 		v.TokenUsage = false

@@ -33,6 +33,9 @@ const (
 	MetadataSpace      = "sightline"      // namespace of the dynamic metadata
 )
 
+// refused stands where a reason is counted, for requests that got an answer of ours and no worker.
+const refused = "refused"
+
 // never are headers that we never set and that would steer all the same: Dynamo's choice of a prefill worker, and the
 // name that its releases before 1.6 read.
 var never = []string{"x-dynamo-prefill-instance-id", "x-dynamo-prefill-dp-rank", "x-dynamo-routing-mode", "x-worker-instance-id"}
@@ -208,9 +211,11 @@ func (t *terms) metadata(d router.Decision) *structpb.Struct {
 	return &structpb.Struct{Fields: spaces}
 }
 
-// refusal answers the client in our stead, with an error body in OpenAI's form.
-func refusal(r *router.Refusal) *extprocv3.ProcessingResponse {
-	code := r.Status
+// refusal answers the client in the workers' stead, with an error body in OpenAI's form. In the metadata its reason is
+// refused.
+func (t *terms) refusal(d router.Decision) *extprocv3.ProcessingResponse {
+	d.Reason = refused
+	code, r := d.Refuse.Status, d.Refuse
 	if code < 400 || code > 599 { // Envoy turns anything below 200 into a 200
 		code = http.StatusServiceUnavailable
 	}
@@ -239,6 +244,7 @@ func refusal(r *router.Refusal) *extprocv3.ProcessingResponse {
 			Body:    text,
 			Details: "sightline_refused",
 		}},
+		DynamicMetadata: t.metadata(d),
 	}
 }
 

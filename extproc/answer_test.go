@@ -73,7 +73,7 @@ func TestRefusal(t *testing.T) {
 		{429, 429, "rate_limit_error", true}, {503, 503, "server_error", true}, {500, 500, "server_error", false},
 		{0, 503, "server_error", true}, {200, 503, "server_error", true},
 	} {
-		r := refusal(&router.Refusal{Status: c.status, Message: `model "x" is not here`}).GetImmediateResponse()
+		r := ours.refusal(router.Decision{Refuse: &router.Refusal{Status: c.status, Message: `model "x" is not here`}}).GetImmediateResponse()
 		if int(r.GetStatus().GetCode()) != c.want {
 			t.Errorf("%d: status %d, want %d", c.status, r.GetStatus().GetCode(), c.want)
 		}

@@ -60,7 +60,7 @@ func (m *metrics) gate(g gate, why string) {
 func (m *metrics) answered(d router.Decision) {
 	reason := string(d.Reason)
 	if d.Refuse != nil {
-		reason = "refused"
+		reason = refused
 	}
 	m.answers.WithLabelValues(reason).Inc()
 }

