@@ -26,6 +26,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/internal/demo"
+	"github.com/sightline-router/sightline/internal/sim"
 )
 
 // Here the product runs as users run it: `sightline serve` and `sightline agent` as processes, NATS embedded, a real
@@ -47,7 +48,7 @@ var product = sync.OnceValues(func() (string, error) {
 	return bin, nil
 })
 
-var prompts = sync.OnceValues(func() (demo.Prompts, error) { return demo.NewPrompts(modelDir, demo.ModelName, 16) })
+var prompts = sync.OnceValues(func() (demo.Prompts, error) { return demo.NewPrompts(modelDir, sim.VLLM, demo.ModelName, 16) })
 
 func startLab(t *testing.T, change func(*demo.LabOptions)) *demo.Lab {
 	t.Helper()

@@ -5,6 +5,7 @@ import (
 	"os"
 
 	"github.com/sightline-router/sightline/internal/demo"
+	"github.com/sightline-router/sightline/internal/sim"
 )
 
 type demoCmd struct {
@@ -21,7 +22,7 @@ func (c *demoCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	prompts, err := demo.NewPrompts(c.ModelDir, demo.ModelName, 16)
+	prompts, err := demo.NewPrompts(c.ModelDir, sim.VLLM, demo.ModelName, 16)
 	if err != nil {
 		return err
 	}

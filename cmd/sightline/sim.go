@@ -9,12 +9,15 @@ import (
 )
 
 type simCmd struct {
+	Engine        string  `enum:"vllm,sglang,trtllm,trtllm-zmq,standalone" default:"vllm" help:"vllm, sglang, trtllm (events drained over HTTP), trtllm-zmq, or standalone (a worker of NVIDIA's standalone router example)."`
 	ModelDir      string  `type:"existingdir" required:"" help:"Model directory (without weights)."`
 	ServedName    string  `default:"sim-vl" help:"What requests call the model."`
 	EngineModel   string  `help:"The --model argument to act as; default: the served name."`
 	EngineVersion string  `default:"0.32.0" help:"The vLLM release to act as, 0.22 to 0.33."`
 	Listen        string  `default:"127.0.0.1:8001" help:"HTTP address."`
 	Events        string  `default:"127.0.0.1:5557" help:"ZeroMQ PUB address of rank 0; rank r is at port + r."`
+	Load          string  `default:"127.0.0.1:5757" help:"Where a standalone worker publishes its load."`
+	Fingerprint   string  `name:"processor-fingerprint" help:"SGLang: of its image processor, sha256: and 64 hex digits."`
 	Replay        string  `default:"127.0.0.1:5657" help:"ZeroMQ replay address of rank 0."`
 	BlockSize     int     `default:"16" help:"Tokens a KV block."`
 	Blocks        int     `default:"4096" help:"Blocks in the cache."`
@@ -27,18 +30,18 @@ func (c *simCmd) Run(ctx context.Context) error {
 	if name == "" {
 		name = c.ServedName
 	}
-	prompts, err := demo.NewPrompts(c.ModelDir, name, c.BlockSize)
+	prompts, err := demo.NewPrompts(c.ModelDir, sim.Engine(c.Engine), name, c.BlockSize)
 	if err != nil {
 		return err
 	}
-	w, err := sim.New(sim.Config{Model: name, ServedName: c.ServedName, Version: c.EngineVersion, Listen: c.Listen, Events: c.Events, Replay: c.Replay,
+	w, err := sim.New(sim.Config{Model: name, ServedName: c.ServedName, Version: c.EngineVersion, Listen: c.Listen, Events: c.Events, Replay: c.Replay, Engine: sim.Engine(c.Engine), Load: c.Load, Fingerprint: c.Fingerprint,
 		BlockSize: c.BlockSize, Blocks: c.Blocks, Ranks: c.Ranks, Speed: c.Speed, Prompt: prompts})
 	if err != nil {
 		return err
 	}
 	w.Start()
 	defer w.Close()
-	fmt.Printf("simulated worker %s on http://%s, events %s, replay %s\n", c.ServedName, w.Addr(), w.EventsAddr(), w.ReplayAddr())
+	fmt.Printf("simulated %s worker %s on http://%s, events %s, replay %s\n", c.Engine, c.ServedName, w.Addr(), w.EventsAddr(), w.ReplayAddr())
 	<-ctx.Done()
 	return nil
 }

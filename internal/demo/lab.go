@@ -27,11 +27,12 @@ type LabOptions struct {
 	Self     string // path of the sightline binary
 	Envoy    string // path of the Envoy binary
 	ModelDir string
-	Prompts  Prompts // how the simulated workers read requests
-	Workers  int     // how many; 0: three
-	Ranks    int     // data-parallel ranks a worker; 0: none
-	Speed    float64 // of the simulated workers; 0: no delay
-	Blocks   int     // of a worker's cache; 0: the simulator's default
+	Prompts  Prompts    // how the simulated workers read requests
+	Workers  int        // how many; 0: three
+	Engine   sim.Engine // of the workers; "": vLLM
+	Ranks    int        // data-parallel ranks a worker; 0: none
+	Speed    float64    // of the simulated workers; 0: no delay
+	Blocks   int        // of a worker's cache; 0: the simulator's default
 	// Without leaves Sightline away: Envoy then spreads requests round robin.
 	Without bool
 	// Sim, if set, may change what the i-th simulated worker is.
@@ -76,7 +77,7 @@ func StartLab(ctx context.Context, o LabOptions) (*Lab, error) {
 	}
 	var addrs []string
 	for i := range l.o.Workers {
-		c := sim.Config{Model: ModelName, Speed: o.Speed, Blocks: o.Blocks, Ranks: max(1, o.Ranks), Prompt: func(ctx context.Context, path string, body []byte) ([]sim.Prompt, error) {
+		c := sim.Config{Engine: o.Engine, Model: ModelName, Speed: o.Speed, Blocks: o.Blocks, Ranks: max(1, o.Ranks), Prompt: func(ctx context.Context, path string, body []byte) ([]sim.Prompt, error) {
 			l.served.Store(gjson.GetBytes(body, "user").Str, i)
 			return o.Prompts(ctx, path, body)
 		}}
@@ -106,8 +107,18 @@ func StartLab(ctx context.Context, o LabOptions) (*Lab, error) {
 			return l, err
 		}
 		for i, w := range l.Sims[1:] {
-			args := []string{"agent", "--worker", workerName(i + 1), "--zmq", w.EventsAddr(), "--replay", w.ReplayAddr(), "--nats", "nats://" + l.nats,
-				"--ranks", fmt.Sprint(o.Ranks), "--log-level", "error"}
+			if w.Engine() == sim.Standalone {
+				break // all of them are heard directly
+			}
+			args := []string{"agent", "--worker", workerName(i + 1), "--nats", "nats://" + l.nats, "--ranks", fmt.Sprint(o.Ranks), "--log-level", "error"}
+			switch w.Engine() {
+			case sim.TRTLLM:
+				args = append(args, "--http", "http://"+w.Addr())
+			case sim.TRTLLMZMQ:
+				args = append(args, "--engine", "trtllm", "--zmq", w.EventsAddr(), "--replay", w.ReplayAddr())
+			default:
+				args = append(args, "--engine", string(w.Engine()), "--zmq", w.EventsAddr(), "--replay", w.ReplayAddr())
+			}
 			c, err := l.run(args...)
 			if err != nil {
 				return l, err
@@ -138,7 +149,15 @@ func (l *Lab) configure(listen string) error {
 	var list []any
 	for i, w := range l.Sims {
 		events := map[string]any{"nats": true}
-		if i == 0 {
+		switch {
+		case w.Engine() == sim.Standalone:
+			events = map[string]any{"zmq": w.EventsAddr(), "load": w.LoadAddr()}
+		case i > 0:
+		case w.Engine() == sim.SGLang:
+			events = map[string]any{"auto": true}
+		case w.Engine() == sim.TRTLLM:
+			events = map[string]any{"http": "http://" + w.Addr()}
+		default:
 			events = map[string]any{"zmq": w.EventsAddr(), "replay": w.ReplayAddr()}
 		}
 		list = append(list, map[string]any{"name": workerName(i), "addr": w.Addr(), "ranks": l.o.Ranks, "events": events})

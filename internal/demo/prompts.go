@@ -20,10 +20,16 @@ type Prompts func(ctx context.Context, path string, body []byte) ([]sim.Prompt, 
 const patience = 10 * time.Second
 
 // NewPrompts reads requests with the product's own prompt stage. What a worker calls an image it computes by itself
-// (package vllmid), so that a mistake in our names would show.
-func NewPrompts(dir, engineModel string, blockSize int) (Prompts, error) {
+// (package sim), so that a mistake in our names would show.
+func NewPrompts(dir string, engine sim.Engine, engineModel string, blockSize int) (Prompts, error) {
 	s := mmhash.DefaultServer()
 	s.EngineModel, s.BlockSize, s.TrustMMKwargs, s.ClientUUID = engineModel, blockSize, true, "trust"
+	switch engine {
+	case sim.SGLang:
+		s.Engine, s.EngineVersion = "sglang", "0.5.23"
+	case sim.TRTLLM, sim.TRTLLMZMQ, sim.Standalone:
+		s.Engine, s.EngineVersion = "trtllm", "1.3.0"
+	}
 	media, err := mmhash.NewMedia(&fetch.Config{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}, Budget: patience})
 	if err != nil {
 		return nil, err
@@ -53,7 +59,7 @@ func NewPrompts(dir, engineModel string, blockSize int) (Prompts, error) {
 		}
 		out := make([]sim.Prompt, 0, len(ps.List))
 		for _, p := range ps.List {
-			if !p.Exact {
+			if !p.Exact && p.Sure == len(p.IDs) { // more is missing than names
 				return nil, fmt.Errorf("not exact: %s", p.Why)
 			}
 			sp := sim.Prompt{Tokens: p.IDs}

@@ -37,7 +37,11 @@ func (w *Worker) generate(rw http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel() // whatever ends the answer early ends the work
-	e, err := w.pick(r.Header.Get("X-Data-Parallel-Rank"))
+	rank := r.Header.Get("X-Data-Parallel-Rank")
+	if w.cfg.Engine != VLLM {
+		rank = body.Get("routed_dp_rank").Raw // SGLang's
+	}
+	e, err := w.pick(rank)
 	if err != nil {
 		refuse(rw, err)
 		return
@@ -175,10 +179,10 @@ type (
 		Content string `json:"content"`
 	}
 	usage struct {
-		PromptTokens     int          `json:"prompt_tokens"`
-		TotalTokens      int          `json:"total_tokens"`
-		CompletionTokens int          `json:"completion_tokens"`
-		Details          usageDetails `json:"prompt_tokens_details"`
+		PromptTokens     int           `json:"prompt_tokens"`
+		TotalTokens      int           `json:"total_tokens"`
+		CompletionTokens int           `json:"completion_tokens"`
+		Details          *usageDetails `json:"prompt_tokens_details"`
 	}
 	usageDetails struct {
 		CachedTokens       int            `json:"cached_tokens"`
@@ -189,7 +193,7 @@ type (
 
 // usageOf sums up what the sequences used; cached and generated are by sequence.
 func (w *Worker) usageOf(j *job, cached, generated []int) *usage {
-	u, created := &usage{}, 0
+	u, created := &usage{Details: new(usageDetails)}, 0
 	if j.chat {
 		u.Details.CreatedCacheTokens = &created
 	}
@@ -204,6 +208,9 @@ func (w *Worker) usageOf(j *job, cached, generated []int) *usage {
 			}
 			u.Details.MultimodalTokens[m.Modality] += m.Length
 		}
+	}
+	if w.cfg.Engine == SGLang && u.Details.CachedTokens == 0 { // --enable-cache-report says nothing of nothing
+		u.Details = nil
 	}
 	u.TotalTokens = u.PromptTokens + u.CompletionTokens
 	return u

@@ -19,6 +19,8 @@ type pool struct {
 	free       int // length of the free list
 	head, tail int32
 	held       map[vllmid.Digest]*content
+	once       bool    // of several copies of a block only the first is told, and its removal when the last has gone
+	noClear    bool    // a reset is told block by block
 	events     []event // not yet published
 }
 
@@ -125,10 +127,12 @@ func (p *pool) take(ids []int32, n int) []int32 {
 		b.users = 1
 		if c := b.content; c != nil {
 			b.content = nil
-			p.events = append(p.events, event{kind: removed, hashes: []vllmid.Digest{c.hash}})
 			c.copies = slices.DeleteFunc(c.copies, func(id int32) bool { return id == i })
 			if len(c.copies) == 0 {
 				delete(p.held, c.hash)
+			}
+			if len(c.copies) == 0 || !p.once {
+				p.events = append(p.events, event{kind: removed, hashes: []vllmid.Digest{c.hash}})
 			}
 		}
 		ids = append(ids, i)
@@ -146,18 +150,15 @@ func (p *pool) release(ids []int32) {
 	}
 }
 
-// store makes the full blocks [from, to) of a sequence findable and announces them as one event.
+// store makes the full blocks [from, to) of a sequence findable and announces them, as one event where all are news.
 func (p *pool) store(s *sequence, from, to int) {
-	if from >= to {
-		return
-	}
-	e := event{kind: stored, hashes: s.chain[from:to], tokens: s.tokens[from*s.size : to*s.size], keys: s.keys[from:to], adapter: s.adapter, session: s.session}
-	if from > 0 {
-		e.parent = s.chain[from-1]
-	}
 	for i := from; i < to; i++ {
 		hash := s.chain[i]
 		c := p.held[hash]
+		if c != nil && p.once {
+			p.tell(s, from, i)
+			from = i + 1
+		}
 		if c == nil {
 			c = &content{hash: hash, tokens: slices.Clone(s.tokens[i*s.size : (i+1)*s.size]), keys: s.keys[i]}
 			if i > 0 {
@@ -168,14 +169,22 @@ func (p *pool) store(s *sequence, from, to int) {
 		c.copies = append(c.copies, s.blocks[i])
 		p.blocks[s.blocks[i]].content = c
 	}
-	p.events = append(p.events, e)
+	p.tell(s, from, to)
 }
 
-// report announces blocks [0, to) again, though they are held already (vllm_xargs.kv_cache_report_mode "full").
-func (p *pool) report(s *sequence, to int) {
-	if to > 0 {
-		p.events = append(p.events, event{kind: stored, hashes: s.chain[:to], tokens: s.tokens[:to*s.size], keys: s.keys[:to], adapter: s.adapter, session: s.session})
+// tell announces blocks [from, to).
+func (p *pool) tell(s *sequence, from, to int) {
+	if from >= to {
+		return
 	}
+	e := event{kind: stored, hashes: s.chain[from:to], tokens: s.tokens[from*s.size : to*s.size], keys: s.keys[from:to], adapter: s.adapter, session: s.session,
+		items: s.items, at: from * s.size}
+	if from > 0 {
+		e.parent = s.chain[from-1]
+	} else {
+		e.salt = s.scope.Salt
+	}
+	p.events = append(p.events, e)
 }
 
 // reset forgets everything; false if a request is running. The event waits for the next batch, as in vLLM.
@@ -186,8 +195,15 @@ func (p *pool) reset() bool {
 	for i := range p.blocks {
 		p.blocks[i].content = nil
 	}
+	for h := range p.held {
+		if p.noClear {
+			p.events = append(p.events, event{kind: removed, hashes: []vllmid.Digest{h}})
+		}
+	}
 	clear(p.held)
-	p.events = append(p.events, event{kind: cleared})
+	if !p.noClear {
+		p.events = append(p.events, event{kind: cleared})
+	}
 	return true
 }
 

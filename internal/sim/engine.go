@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -21,7 +22,8 @@ type engine struct {
 	size   int // tokens a block
 	seats  int
 	hasher *vllmid.BlockHasher
-	pub    *publisher
+	pub    teller
+	load   *publisher // nil: its load is not told
 	wake   chan struct{}
 
 	mu       sync.Mutex
@@ -31,6 +33,14 @@ type engine struct {
 	running  []*sequence
 	counters Counters
 	ttft     histogram
+}
+
+// teller is where a rank's events go: a publisher or a drain.
+type teller interface {
+	start()
+	publish([]event)
+	told() (batches uint64, heard bool)
+	stop()
 }
 
 // sequence is one prompt on its way through the engine. The engine owns it once it was submitted.
@@ -198,7 +208,7 @@ func (e *engine) admit(s *sequence) (cost time.Duration, ok bool) {
 	s.blocks = e.pool.take(hits, need)
 	cached := len(hits) * e.size
 	if s.report {
-		e.pool.report(s, len(hits))
+		e.pool.tell(s, 0, len(hits)) // vllm_xargs.kv_cache_report_mode "full": again, though they are held
 	}
 	e.pool.store(s, len(hits), len(s.chain))
 	if !s.admitted { // a preempted sequence counts once
@@ -226,6 +236,7 @@ func (e *engine) finish(step []*sequence) {
 		e.pub.publish(e.pool.events)
 		e.pool.events = nil
 	}
+	e.tellLoad()
 	for _, s := range step {
 		n := len(s.tokens) - s.prompt + 1
 		if n == 1 {
@@ -240,6 +251,17 @@ func (e *engine) finish(step []*sequence) {
 			e.counters.GeneratedTokens += n
 		}
 	}
+}
+
+// tellLoad publishes what waits and how full the cache is, as NVIDIA's standalone example does. e.mu is held.
+func (e *engine) tellLoad() {
+	if e.load == nil {
+		return
+	}
+	msg := fmt.Appendf(nil, `{"num_waiting_reqs": %d, "kv_cache_usage": %g}`, len(e.waiting), e.pool.usage())
+	e.load.mu.Lock()
+	defer e.load.mu.Unlock()
+	e.load.send(zmtpMessage(msg))
 }
 
 // reset empties the prefix cache; false if requests are running.

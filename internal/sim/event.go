@@ -1,8 +1,6 @@
 package sim
 
 import (
-	"time"
-
 	"github.com/tinylib/msgp/msgp"
 
 	"github.com/sightline-router/sightline/internal/vllmid"
@@ -25,6 +23,9 @@ type event struct {
 	keys    [][]vllmid.Key // one per hash
 	adapter int            // 0: none
 	session string
+	salt    string        // of the first block, where it begins a prompt
+	items   []vllmid.Item // the prompt's media
+	at      int           // the first token's place in the prompt
 }
 
 // wire says how a release writes its events: as maps (0.24 on) or arrays, hashes as numbers or as whole digests
@@ -40,18 +41,6 @@ const (
 	medium   = "GPU"
 	specKind = "full_attention"
 )
-
-// batch encodes what one step published: [timestamp, events, rank].
-func (w *wire) batch(events []event, rank int, now time.Time) []byte {
-	b := make([]byte, 0, 256)
-	b = msgp.AppendArrayHeader(b, 3)
-	b = msgp.AppendFloat64(b, float64(now.UnixNano())/1e9)
-	b = msgp.AppendArrayHeader(b, uint32(len(events)))
-	for i := range events {
-		b = w.event(b, &events[i])
-	}
-	return msgp.AppendUint64(b, uint64(rank))
-}
 
 func (w *wire) event(b []byte, e *event) []byte {
 	field := func(name string) { b = msgp.AppendString(b, name) }

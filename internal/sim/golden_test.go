@@ -102,7 +102,7 @@ func play(t *testing.T, recorded gjson.Result) *player {
 
 // batches gives what a rank published since its batch from.
 func (p *player) batches(rank int, from uint64) []batch {
-	pub := p.worker.engines[rank].pub
+	pub := p.worker.engines[rank].pub.(*publisher)
 	pub.mu.Lock()
 	defer pub.mu.Unlock()
 	return slices.Clone(pub.recent[from-(pub.next-uint64(len(pub.recent))):])
@@ -111,9 +111,8 @@ func (p *player) batches(rank int, from uint64) []batch {
 func (p *player) published() []uint64 {
 	var next []uint64
 	for _, e := range p.worker.engines {
-		e.pub.mu.Lock()
-		next = append(next, e.pub.next)
-		e.pub.mu.Unlock()
+		n, _ := e.pub.told()
+		next = append(next, n)
 	}
 	return next
 }
@@ -218,7 +217,7 @@ func (p *player) request(t *testing.T, s *step) (how string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if topic := p.worker.engines[rank].pub.topic; f[0] != topic {
+		if topic := p.worker.engines[rank].pub.(*publisher).topic; f[0] != topic {
 			return fmt.Sprintf("topic %q, recorded %q", topic, f[0])
 		}
 		if !sameBatch(published[i].payload, payload) {

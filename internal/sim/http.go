@@ -32,15 +32,24 @@ func (w *Worker) routes() http.Handler {
 	mux.HandleFunc("POST /tokenize", w.tokenize)
 	mux.HandleFunc("GET /v1/models", w.models)
 	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
-	mux.HandleFunc("GET /version", func(rw http.ResponseWriter, _ *http.Request) {
-		answerJSON(rw, map[string]string{"version": w.cfg.Version})
-	})
-	mux.HandleFunc("GET /metrics", w.metrics)
-	mux.HandleFunc("POST /reset_prefix_cache", func(rw http.ResponseWriter, _ *http.Request) {
-		answerJSON(rw, map[string]bool{"success": w.ResetPrefixCache()})
-	})
-	if w.rules.EventSources {
-		mux.HandleFunc("GET /kv_event_sources", w.eventSources)
+	if w.cfg.Engine != SGLang { // which has none
+		mux.HandleFunc("GET /version", func(rw http.ResponseWriter, _ *http.Request) {
+			answerJSON(rw, map[string]string{"version": w.cfg.Version})
+		})
+	}
+	switch w.cfg.Engine {
+	case VLLM:
+		mux.HandleFunc("GET /metrics", w.metrics)
+		mux.HandleFunc("POST /reset_prefix_cache", func(rw http.ResponseWriter, _ *http.Request) {
+			answerJSON(rw, map[string]bool{"success": w.ResetPrefixCache()})
+		})
+		if w.rules.EventSources {
+			mux.HandleFunc("GET /kv_event_sources", w.eventSources)
+		}
+	case SGLang:
+		mux.HandleFunc("GET /server_info", w.serverInfo)
+	case TRTLLM:
+		mux.HandleFunc("POST /kv_cache_events", w.drained)
 	}
 	mux.HandleFunc("GET /sim/blocks", func(rw http.ResponseWriter, _ *http.Request) { answerJSON(rw, w.Blocks()) })
 	mux.HandleFunc("GET /sim/stats", func(rw http.ResponseWriter, _ *http.Request) { answerJSON(rw, w.Stats()) })
@@ -160,13 +169,23 @@ func (w *Worker) models(rw http.ResponseWriter, _ *http.Request) {
 	answerJSON(rw, map[string]any{"object": "list", "data": list})
 }
 
+// serverInfo is SGLang's, as far as it concerns events.
+func (w *Worker) serverInfo(rw http.ResponseWriter, _ *http.Request) {
+	p := w.engines[0].pub.(*publisher)
+	answerJSON(rw, map[string]any{"page_size": w.cfg.BlockSize, "kv_events": map[string]any{
+		"publisher": "zmq", "topic": w.cfg.Topic, "endpoint_port_base": p.pub.port(), "replay_endpoint_port_base": p.back.port(),
+		"block_size": w.cfg.BlockSize, "dp_size": w.cfg.Ranks,
+	}})
+}
+
 func (w *Worker) eventSources(rw http.ResponseWriter, _ *http.Request) {
 	sources := map[string]any{}
 	for _, e := range w.engines {
+		p := e.pub.(*publisher)
 		sources[strconv.Itoa(e.rank)] = map[string]any{
 			"enable_kv_cache_events": true, "publisher": "zmq", "topic": w.cfg.Topic,
-			"endpoint":        fmt.Sprintf("tcp://*:%d", e.pub.pub.port()),
-			"replay_endpoint": fmt.Sprintf("tcp://*:%d", e.pub.back.port()),
+			"endpoint":        fmt.Sprintf("tcp://*:%d", p.pub.port()),
+			"replay_endpoint": fmt.Sprintf("tcp://*:%d", p.back.port()),
 			"buffer_steps":    w.cfg.BufferSteps, "hwm": highWater, "max_queue_size": highWater,
 		}
 	}

@@ -102,6 +102,18 @@ func mediaPart(part gjson.Result) (modality string, source gjson.Result) {
 }
 
 func (w *Worker) name(ctx context.Context, modality string, source, uuid gjson.Result, kw vllmid.Kwargs, index int) (string, error) {
+	if w.cfg.Engine != VLLM {
+		raw, err := w.load(ctx, source.Str)
+		switch {
+		case err != nil:
+			return "", err
+		case modality != "image":
+			return "", &Refusal{Message: "only images are simulated for " + string(w.cfg.Engine)}
+		case w.cfg.Engine == SGLang:
+			return sglangItem(raw, w.cfg.Fingerprint), nil
+		}
+		return trtllmName(raw)
+	}
 	if uuid.Exists() && uuid.Type != gjson.Null {
 		name := w.namer.UUID(modality, uuid.String(), kw)
 		if source.Str == "" {

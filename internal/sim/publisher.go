@@ -11,12 +11,15 @@ import (
 // publisher sends one rank's batches on a PUB socket, as topic | sequence number | payload, and keeps the last ones for
 // the replay ROUTER socket. Sequence numbers start at 0 with every publisher: that is all a consumer sees of a restart.
 type publisher struct {
-	wire  *wire
-	rank  int
-	topic string
-	steps int // batches kept
-	pub   *listener
-	back  *listener
+	form   form
+	alone  bool // one event a message
+	clear  bool // begins by saying that nothing is held (SGLang)
+	topics bool // replies to DEALERs carry the topic
+	rank   int
+	topic  string
+	steps  int // batches kept
+	pub    *listener
+	back   *listener // nil: no replay
 
 	mu     sync.Mutex
 	next   uint64
@@ -35,17 +38,28 @@ const highWater = 8192
 func (p *publisher) start() {
 	p.queues = map[*peer]chan []byte{}
 	p.pub.run(p.subscriber)
-	p.back.run(p.replay)
+	if p.back != nil {
+		p.back.run(p.replay)
+	}
+	if p.clear {
+		p.publish([]event{{kind: cleared}})
+	}
 }
 
 func (p *publisher) stop() {
 	p.pub.stop()
-	p.back.stop()
+	if p.back != nil {
+		p.back.stop()
+	}
 }
 
 // publish sends one batch and never blocks.
 func (p *publisher) publish(events []event) {
-	payload := p.wire.batch(events, p.rank, time.Now())
+	for p.alone && len(events) > 1 {
+		p.publish(events[:1])
+		events = events[1:]
+	}
+	payload := batchOf(p.form, events, p.rank, time.Now())
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	seq := p.next
@@ -53,7 +67,11 @@ func (p *publisher) publish(events []event) {
 	if p.recent = append(p.recent, batch{seq, payload}); len(p.recent) > p.steps {
 		p.recent = p.recent[1:]
 	}
-	msg := zmtpMessage([]byte(p.topic), binary.BigEndian.AppendUint64(nil, seq), payload)
+	p.send(zmtpMessage([]byte(p.topic), binary.BigEndian.AppendUint64(nil, seq), payload))
+}
+
+// send gives a message to all subscribers. p.mu is held.
+func (p *publisher) send(msg []byte) {
 	for s, queue := range p.queues {
 		if s.wants(p.topic) {
 			select {
@@ -64,16 +82,14 @@ func (p *publisher) publish(events []event) {
 	}
 }
 
-// subscribed reports whether a subscriber would get the next batch.
-func (p *publisher) subscribed() bool {
+// told counts the batches so far, and reports whether a subscriber would get the next one.
+func (p *publisher) told() (batches uint64, subscribed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for s := range p.queues {
-		if s.wants(p.topic) {
-			return true
-		}
+		subscribed = subscribed || s.wants(p.topic)
 	}
-	return false
+	return p.next, subscribed
 }
 
 // subscriber serves one SUB peer.
@@ -140,17 +156,21 @@ func (p *publisher) replay(s *peer) {
 // answer sends one replay message: with the topic since 0.26.
 func (p *publisher) answer(s *peer, topic, seq, payload []byte) error {
 	frames := [][]byte{nil, topic, seq, payload}
-	if !p.wire.rules.ReplayTopic {
+	if !p.topics {
 		frames = [][]byte{nil, seq, payload}
 	}
 	_, err := s.conn.Write(zmtpMessage(frames...))
 	return err
 }
 
-// listenRanks binds an event and a replay port for every rank: rank r has the first one's port plus r.
+// listenRanks binds an event and a replay port for every rank: rank r has the first one's port plus r. Without replay
+// there are only events.
 func listenRanks(events, replay string, ranks int) (pubs, backs []*listener, err error) {
 	for range 32 { // with port 0, the ports behind the first may be taken
 		if pubs, err = listenRun(events, ranks, zmq4.Pub); err == nil {
+			if replay == "" {
+				return pubs, make([]*listener, ranks), nil
+			}
 			if backs, err = listenRun(replay, ranks, zmq4.Router); err == nil {
 				return pubs, backs, nil
 			}

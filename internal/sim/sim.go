@@ -1,4 +1,4 @@
-// Package sim is a simulated vLLM worker: the OpenAI-compatible server, the prefix cache, the encoder cache, the
+// Package sim is a simulated worker, of vLLM unless told otherwise (form.go): the OpenAI-compatible server, the prefix cache, the encoder cache, the
 // scheduler's timing and the KV events of one engine process, without a model.
 //
 // What a router can see of a worker is faithful, and recordings of real workers judge it: block hashes and image names
@@ -22,11 +22,17 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-zeromq/zmq4"
+
 	"github.com/sightline-router/sightline/internal/vllmid"
 )
 
 // Config describes one worker. Model and Prompt are required, everything else has a default.
 type Config struct {
+	// Engine is whose worker this is. Default: VLLM. What is said of vLLM below holds for it alone.
+	Engine Engine
+	// Fingerprint is that of SGLang's image processor ("sha256:" and hex digits): part of its images' names.
+	Fingerprint string
 	// Model is vLLM's --model argument: the root in /v1/models, and part of every image's name.
 	Model string
 	// ServedName is what requests call the model. Default: Model.
@@ -40,7 +46,7 @@ type Config struct {
 	Words []Word
 
 	// Version is the vLLM release to act as, 0.22 to 0.33: it decides hashes, image names and wire forms.
-	// Default: 0.32.0.
+	// Default: 0.32.0; the other engines have one release each.
 	Version string
 	// BlockSize in tokens (16), Blocks in the cache (4096, one of them reserved as in vLLM).
 	BlockSize, Blocks int
@@ -68,6 +74,8 @@ type Config struct {
 
 	// Listen is the HTTP address (127.0.0.1:0). Events and Replay are those of rank 0 (same default).
 	Listen, Events, Replay string
+	// Load is where a Standalone worker publishes its load (127.0.0.1:0).
+	Load string
 	// Topic is the first frame of every batch (empty, as in vLLM).
 	Topic string
 	// BufferSteps is how many batches replay can give back (10000).
@@ -163,7 +171,15 @@ func New(cfg Config) (*Worker, error) {
 		return nil, errors.New("simulated worker: Model and Prompt are required")
 	}
 	setDefault(&cfg.ServedName, cfg.Model)
-	setDefault(&cfg.Version, "0.32.0")
+	setDefault(&cfg.Engine, VLLM)
+	release, ok := map[Engine]string{VLLM: "0.32.0", SGLang: "0.5.23", TRTLLM: "1.3.0", TRTLLMZMQ: "1.3.0", Standalone: "1.3.0"}[cfg.Engine]
+	if !ok {
+		return nil, fmt.Errorf("simulated worker: %q is no engine (want vllm, sglang, trtllm, trtllm-zmq or standalone)", cfg.Engine)
+	}
+	if cfg.Engine != VLLM {
+		cfg.Version = release
+	}
+	setDefault(&cfg.Version, release)
 	setDefault(&cfg.BlockSize, 16)
 	setDefault(&cfg.Blocks, 4096)
 	setDefault(&cfg.HashAlgo, vllmid.SHA256CBOR)
@@ -174,7 +190,12 @@ func New(cfg Config) (*Worker, error) {
 	setDefault(&cfg.Ranks, 1)
 	setDefault(&cfg.Listen, "127.0.0.1:0")
 	setDefault(&cfg.Events, "127.0.0.1:0")
-	setDefault(&cfg.Replay, "127.0.0.1:0")
+	setDefault(&cfg.Load, "127.0.0.1:0")
+	if cfg.Engine == Standalone {
+		cfg.Replay = ""
+	} else {
+		setDefault(&cfg.Replay, "127.0.0.1:0")
+	}
 	setDefault(&cfg.BufferSteps, 10000)
 	if cfg.BlockSize < 1 || cfg.Blocks < 2 || cfg.MaxSeqs < 1 || cfg.Ranks < 1 || cfg.BufferSteps < 1 {
 		return nil, fmt.Errorf("simulated worker: want at least 1 token a block, 2 blocks, 1 sequence, 1 rank, 1 step, have %d, %d, %d, %d, %d",
@@ -186,7 +207,11 @@ func New(cfg Config) (*Worker, error) {
 	if len(cfg.Words) == 0 {
 		cfg.Words = defaultWords()
 	}
-	rules, err := vllmid.RulesOf(cfg.Version)
+	like := cfg.Version
+	if cfg.Engine != VLLM { // whose hashes are handles: any rule will do
+		like = "0.32.0"
+	}
+	rules, err := vllmid.RulesOf(like)
 	if err != nil {
 		return nil, fmt.Errorf("simulated worker: %w", err)
 	}
@@ -205,22 +230,48 @@ func New(cfg Config) (*Worker, error) {
 	if w.http, err = net.Listen("tcp", cfg.Listen); err != nil {
 		return nil, fmt.Errorf("simulated worker: %w", err)
 	}
-	pubs, backs, err := listenRanks(cfg.Events, cfg.Replay, cfg.Ranks)
-	if err != nil {
+	for r := range cfg.Ranks {
+		e := &engine{
+			rank: r, time: cfg.Time.scaled(cfg.Speed), size: cfg.BlockSize, seats: cfg.MaxSeqs, hasher: hasher,
+			pub:  &drain{rank: r, ranks: cfg.Ranks, blockSize: cfg.BlockSize, blocks: cfg.Blocks},
+			wake: make(chan struct{}, 1), pool: newPool(cfg.Blocks), encoder: newLRU(cfg.EncoderTokens),
+		}
+		e.pool.once, e.pool.noClear = cfg.Engine != VLLM, cfg.Engine == TRTLLM || cfg.Engine == Standalone
+		w.engines = append(w.engines, e)
+	}
+	if err := w.listenEvents(); err != nil {
 		_ = w.http.Close()
 		return nil, fmt.Errorf("simulated worker: %w", err)
-	}
-	form := &wire{rules: rules, blockSize: cfg.BlockSize, wholeDigests: cfg.WholeDigests, adapters: cfg.Adapters}
-	for r := range cfg.Ranks {
-		w.engines = append(w.engines, &engine{
-			rank: r, time: cfg.Time.scaled(cfg.Speed), size: cfg.BlockSize, seats: cfg.MaxSeqs, hasher: hasher,
-			pub:  &publisher{wire: form, rank: r, topic: cfg.Topic, steps: cfg.BufferSteps, pub: pubs[r], back: backs[r]},
-			wake: make(chan struct{}, 1), pool: newPool(cfg.Blocks), encoder: newLRU(cfg.EncoderTokens),
-		})
 	}
 	// Idle connections end after uvicorn's five seconds, so that a proxy in front must cope with it here too.
 	w.server = &http.Server{Handler: w.routes(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 5 * time.Second}
 	return w, nil
+}
+
+// listenEvents binds the sockets of those engines that publish.
+func (w *Worker) listenEvents() error {
+	if w.cfg.Engine == TRTLLM {
+		return nil
+	}
+	pubs, backs, err := listenRanks(w.cfg.Events, w.cfg.Replay, w.cfg.Ranks)
+	if err != nil {
+		return err
+	}
+	var loads []*listener
+	if w.cfg.Engine == Standalone {
+		if loads, err = listenRun(w.cfg.Load, w.cfg.Ranks, zmq4.Pub); err != nil {
+			closeAll(pubs)
+			return err
+		}
+	}
+	for r, e := range w.engines {
+		e.pub = &publisher{form: w.form(), alone: w.cfg.Engine == Standalone, clear: w.cfg.Engine == SGLang, topics: w.cfg.Engine != VLLM || w.rules.ReplayTopic,
+			rank: r, topic: w.cfg.Topic, steps: w.cfg.BufferSteps, pub: pubs[r], back: backs[r]}
+		if loads != nil {
+			e.load = &publisher{pub: loads[r]}
+		}
+	}
+	return nil
 }
 
 func setDefault[T comparable](v *T, def T) {
@@ -236,6 +287,9 @@ func (w *Worker) Start() {
 	w.stop = stop
 	for _, e := range w.engines {
 		e.pub.start()
+		if e.load != nil {
+			e.load.start()
+		}
 		w.running.Go(func() { e.run(ctx) })
 	}
 	w.running.Go(func() { _ = w.server.Serve(w.http) })
@@ -252,6 +306,9 @@ func (w *Worker) Close() {
 	w.running.Wait()
 	for _, e := range w.engines {
 		e.pub.stop()
+		if e.load != nil {
+			e.load.stop()
+		}
 	}
 }
 
@@ -259,10 +316,27 @@ func (w *Worker) Close() {
 func (w *Worker) Addr() string { return w.http.Addr().String() }
 
 // EventsAddr is where rank 0 publishes, such as tcp://127.0.0.1:5557; rank r does so on the port plus r.
-func (w *Worker) EventsAddr() string { return "tcp://" + w.engines[0].pub.pub.Addr().String() }
+// "" if events are drained over HTTP.
+func (w *Worker) EventsAddr() string {
+	if p, ok := w.engines[0].pub.(*publisher); ok {
+		return "tcp://" + p.pub.Addr().String()
+	}
+	return ""
+}
 
-// ReplayAddr is rank 0's replay socket; rank r has the port plus r.
-func (w *Worker) ReplayAddr() string { return "tcp://" + w.engines[0].pub.back.Addr().String() }
+// ReplayAddr is rank 0's replay socket, rank r has the port plus r; "" if there is none.
+func (w *Worker) ReplayAddr() string {
+	if p, ok := w.engines[0].pub.(*publisher); ok && p.back != nil {
+		return "tcp://" + p.back.Addr().String()
+	}
+	return ""
+}
+
+// LoadAddr is where a Standalone worker publishes its load.
+func (w *Worker) LoadAddr() string { return "tcp://" + w.engines[0].load.pub.Addr().String() }
+
+// Engine is whose worker is simulated.
+func (w *Worker) Engine() Engine { return w.cfg.Engine }
 
 // SetFault makes the worker fail from now on, or heal.
 func (w *Worker) SetFault(f Fault) { w.fault.Store(int32(f)) }

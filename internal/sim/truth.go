@@ -53,10 +53,9 @@ func (w *Worker) Stats() Stats {
 		s.PrefilledTokens += c.PrefilledTokens
 		s.GeneratedTokens += c.GeneratedTokens
 		s.ImagesEncoded += c.ImagesEncoded
-		e.pub.mu.Lock()
-		s.Batches += int(e.pub.next)
-		e.pub.mu.Unlock()
-		s.Subscribed = s.Subscribed && e.pub.subscribed()
+		batches, heard := e.pub.told()
+		s.Batches += int(batches)
+		s.Subscribed = s.Subscribed && heard
 	}
 	return s
 }

@@ -285,18 +285,18 @@ func TestRanksAndRestart(t *testing.T) {
 	}
 	_, port, _ := net.SplitHostPort(strings.TrimPrefix(w.EventsAddr(), "tcp://"))
 	_, sources := call(t, w, "GET", "/kv_event_sources", "")
-	second := w.engines[1].pub.pub.Addr().String()
+	second := w.engines[1].pub.(*publisher).pub.Addr().String()
 	if !strings.Contains(sources, `"endpoint":"tcp://*:`+port+`"`) || !strings.Contains(sources, second[strings.LastIndex(second, ":")+1:]) {
 		t.Errorf("sources %s lack port %s or %s", sources, port, second)
 	}
-	if got := replay(t, "tcp://"+w.engines[1].pub.back.Addr().String(), 0); len(got) != 3 {
+	if got := replay(t, "tcp://"+w.engines[1].pub.(*publisher).back.Addr().String(), 0); len(got) != 3 {
 		t.Errorf("rank 1: %d replies", len(got))
 	}
 	cfg.Listen, cfg.Events, cfg.Replay = w.Addr(), strings.TrimPrefix(w.EventsAddr(), "tcp://"), strings.TrimPrefix(w.ReplayAddr(), "tcp://")
 	w.Close()
 	w = start(t, cfg)
 	sub := subscribe(t, w, w.EventsAddr())
-	eventually(t, "subscribed", func() bool { return w.engines[0].pub.subscribed() })
+	eventually(t, "subscribed", func() bool { _, heard := w.engines[0].pub.told(); return heard })
 	call(t, w, "POST", "/v1/chat/completions", body, "X-data-parallel-rank", "0")
 	if _, seq, _ := sub.next(); seq != 0 || w.Stats().CachedTokens != 0 {
 		t.Errorf("after a restart: sequence %d, %d tokens cached", seq, w.Stats().CachedTokens)

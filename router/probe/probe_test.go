@@ -23,7 +23,7 @@ import (
 const modelDir = "../../examples/models/qwen2.5-vl"
 
 // prompts is how simulated workers read requests, loaded once.
-var prompts = sync.OnceValues(func() (demo.Prompts, error) { return demo.NewPrompts(modelDir, "m", 16) })
+var prompts = sync.OnceValues(func() (demo.Prompts, error) { return demo.NewPrompts(modelDir, sim.VLLM, "m", 16) })
 
 func load(t testing.TB, change func(*mmhash.Server)) *mmhash.Live {
 	t.Helper()

@@ -1,0 +1,160 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/base64"
+	"fmt"
+	"image"
+	"image/jpeg"
+	"image/png"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/internal/demo"
+	"github.com/sightline-router/sightline/internal/sim"
+	"github.com/sightline-router/sightline/mmhash/media/name"
+)
+
+// The other engines' workers, each as it tells its cache: the first worker is heard directly, the second through an agent
+// and NATS. A repeated picture goes to its holder, what is predicted is what the worker reports, and the audit finds every
+// prompt stored as predicted.
+func TestOtherEngines(t *testing.T) {
+	processor := name.SGLangProcessor{ModelType: "qwen3_vl", Architectures: []string{"Qwen3VLForConditionalGeneration"}}
+	fingerprint := processor.Candidates([]string{"5.19.0"})[0]
+	for _, c := range []struct {
+		engine sim.Engine
+		block  int
+		ranks  int
+	}{
+		{sim.SGLang, 1, 0},
+		{sim.SGLang, 16, 2},
+		{sim.TRTLLM, 32, 0},
+		{sim.TRTLLMZMQ, 32, 0},
+		{sim.Standalone, 32, 0},
+	} {
+		t.Run(fmt.Sprint(c.engine, " ", c.block), func(t *testing.T) {
+			l := startEngines(t, c.engine, c.block, func(o *demo.LabOptions) {
+				o.Workers, o.Ranks = 2, c.ranks
+				o.Sim = func(i int, s *sim.Config) { s.BlockSize, s.Blocks, s.Fingerprint = c.block, 1<<16/c.block, fingerprint }
+			})
+			const pictures = 4
+			url := func(i int) string { return pngURL(uint64(60 + i)) }
+			ask(t, l, "The first picture shows how pictures are named", url(100))
+			settled(t, l)
+			ask(t, l, "The first picture, again", url(100))
+			home, ranks := make([]int, pictures), map[string]bool{}
+			for i := range home {
+				ask(t, l, "Seen before it was asked for", url(i)) // TensorRT-LLM's pixels are decoded beside the requests
+				settled(t, l)
+				r := ask(t, l, fmt.Sprintf("%d? A question of its own, long enough for a block of thirty-two tokens in every engine that is tried here", i), url(i))
+				settled(t, l)
+				if home[i] = r.worker; r.status != 200 {
+					t.Fatalf("%+v", r)
+				}
+			}
+			for i, want := range home {
+				r := ask(t, l, fmt.Sprintf("And what is picture %d?", i), url(i))
+				d := lastDecision(t, l)
+				ranks[d.Get("addr").Str+"#"+d.Get("rank").Raw] = true
+				if predicted := int(d.Get("cached_tokens").Int()); r.worker != want || r.cached != predicted || r.cached < 250 || d.Get("reason").Str != "exact" {
+					t.Errorf("picture %d: worker %d (held by %d), %d cached, decision %s", i, r.worker, want, r.cached, d.Raw)
+				}
+				settled(t, l)
+			}
+			if len(ranks) < max(2, c.ranks) {
+				t.Errorf("pictures on %v alone", ranks)
+			}
+			other := ask(t, l, "And what is picture 0?", url(9)) // the same ids, another picture
+			if d := lastDecision(t, l); other.cached > 64 || other.cached != int(d.Get("cached_tokens").Int()) {
+				t.Errorf("another picture: %d cached, decision %s", other.cached, d.Raw)
+			}
+			eventually(t, "the audit's verdicts", func() bool { return metric(t, l, "sightline_audit_total", `verdict="equal"`) >= pictures })
+			if all, equal := metric(t, l, "sightline_audit_total", ""), metric(t, l, "sightline_audit_total", `verdict="equal"`); all != equal {
+				findings, _ := l.Get("http://" + l.Admin + "/audit")
+				t.Errorf("%v of %v verdicts are equal: %s", equal, all, findings)
+			}
+		})
+	}
+}
+
+// startEngines is startLab with workers of another engine.
+func startEngines(t *testing.T, engine sim.Engine, block int, change func(*demo.LabOptions)) *demo.Lab {
+	t.Helper()
+	dir, model := modelDir, map[string]any{"engine": "trtllm", "engine_version": "1.3.0", "block_size": block}
+	if engine == sim.SGLang {
+		dir, model = qwen3(t), map[string]any{"engine": "sglang", "block_size": block}
+	}
+	read, err := demo.NewPrompts(dir, engine, demo.ModelName, block)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return startLab(t, func(o *demo.LabOptions) {
+		o.Engine, o.ModelDir, o.Prompts = engine, dir, read
+		o.Config = func(keys map[string]any) {
+			for k, v := range model {
+				keys["models"].([]any)[0].(map[string]any)[k] = v
+			}
+		}
+		change(o)
+	})
+}
+
+// settled waits until the index holds what the workers hold.
+func settled(t *testing.T, l *demo.Lab) {
+	t.Helper()
+	eventually(t, "the index to hold what the workers hold", func() bool {
+		rows, err := l.Get("http://" + l.Admin + "/workers")
+		held := map[string]int{}
+		for _, r := range gjson.ParseBytes(rows).Array() {
+			held[r.Get("addr").Str] += int(r.Get("blocks_held").Int())
+		}
+		for _, w := range l.Sims {
+			if err != nil || held[w.Addr()] != len(w.Blocks()) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// qwen3 is a model directory as that of the examples, but of the family whose pictures SGLang names by their bytes.
+func qwen3(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	from, err := filepath.Abs(modelDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range []string{"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"} {
+		if err := os.Symlink(filepath.Join(from, f), filepath.Join(dir, f)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	config, err := os.ReadFile(filepath.Join(from, "config.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.NewReplacer("qwen2_5_vl", "qwen3_vl", "Qwen2_5_VL", "Qwen3VL", `"patch_size": 14`, `"patch_size": 16`).Replace(string(config))
+	processor := `{"processor_class": "Qwen3VLProcessor", "image_processor_type": "Qwen2VLImageProcessorFast", "size": {"shortest_edge": 65536, "longest_edge": 16777216}, "patch_size": 16, "merge_size": 2, "temporal_patch_size": 2}`
+	for f, text := range map[string]string{"config.json": text, "preprocessor_config.json": processor} {
+		if err := os.WriteFile(filepath.Join(dir, f), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// pngURL is a photo without losses.
+func pngURL(seed uint64) string {
+	img, err := jpeg.Decode(bytes.NewReader(photo(seed)))
+	if err != nil {
+		return ""
+	}
+	var b bytes.Buffer
+	_ = png.Encode(&b, img.(image.Image))
+	return "data:image/png;base64," + base64.StdEncoding.EncodeToString(b.Bytes())
+}
