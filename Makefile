@@ -7,7 +7,7 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 export CGO_ENABLED ?= 0
 export SIGHTLINE_CACHE ?= $(CACHE)
 
-.PHONY: help build demo test unit manifests race e2e e2e-compose e2e-vllm generated bench bench-envoy conformance fuzz differential bench-peers soak envoy lint clean
+.PHONY: help build demo test unit manifests race e2e e2e-compose e2e-vllm generated bench bench-envoy conformance fuzz differential differential-vllm bench-peers soak envoy lint clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -83,6 +83,10 @@ fuzz: ## every fuzz target for FUZZTIME each
 differential: ## tokenizer and templates against pip's tokenizers and jinja2, random inputs
 	@test -x $(CACHE)/python/bin/python || { python3 -m venv $(CACHE)/python && $(CACHE)/python/bin/pip -q install jinja2==3.1.6 tokenizers==0.23.3; }
 	SIGHTLINE_PYTHON=$(CACHE)/python/bin/python $(GO) test -count=1 -timeout 30m -v -run 'TestDifferential' ./mmhash/...
+
+differential-vllm: ## random requests of four APIs against vLLM's own rendering (CPU build): VLLM=0.32.0
+	@e2e/vllm/setup.sh $(CACHE)/vllm-$(VLLM) $(VLLM)
+	SIGHTLINE_VLLM=$(CACHE)/vllm-$(VLLM) $(GO) test -count=1 -timeout 30m -v -run 'TestDifferentialVLLM' ./mmhash
 
 bench-peers: ## our index beside Dynamo's crate: make bench-peers DYNAMO_BENCH=DIR
 	@test -n "$(DYNAMO_BENCH)" || { echo "usage: make bench-peers DYNAMO_BENCH=DIR (the crate's benchmark)"; exit 2; }

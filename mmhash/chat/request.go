@@ -34,6 +34,7 @@ type Request struct {
 // Message is one chat message. Content is a string (Text set, Parts nil), null, or a list of parts.
 type Message struct {
 	Role    string
+	HasRole bool // it is a text, if an empty one
 	Kind    ContentKind
 	Content gjson.Result
 	Parts   []Part
@@ -158,7 +159,7 @@ func (s *Skeleton) message(v gjson.Result) (m Message, err error) {
 	v.ForEach(func(k, v gjson.Result) bool {
 		switch key := k.String(); key {
 		case "role":
-			m.Role, _ = s.String(v)
+			m.Role, m.HasRole = s.String(v)
 		case "content":
 			m.Content = v
 		default:

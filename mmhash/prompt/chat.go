@@ -124,6 +124,9 @@ func (m *Model) settings(req *chat.Request) (s settings, err error) {
 		if s.documents, err = template.FromJSON(req.Body.Full(v)); err != nil {
 			return s, refuse(400, "documents cannot be read")
 		}
+		if m.opt.Engine == "vllm" && !areDocuments(v) {
+			return s, refuse(400, "documents is no list of objects with texts")
+		}
 	}
 	if s.kwargs != nil && m.opt.Engine == "vllm" { // these two count as if they stood in the request
 		if v, ok := s.kwargs.Get("tools"); ok && v.Kind() == template.KindList {
@@ -131,11 +134,22 @@ func (m *Model) settings(req *chat.Request) (s settings, err error) {
 		}
 		if v, ok := s.kwargs.Get("documents"); ok && s.documents.IsNone() {
 			s.documents = v
+			for _, doc := range v.Items() {
+				if doc.Dict() == nil {
+					return s, refuse(400, "documents is no list of objects")
+				}
+			}
+			if v.IsString() && v.Text() != "" && v.Text() != "auto" || v.Kind() == template.KindInt || v.Kind() == template.KindFloat || v.Kind() == template.KindBool {
+				return s, refuse(400, "documents is no list of objects")
+			}
 		}
 	}
 	if v := req.Fields["reasoning_effort"]; v.Type != gjson.Null {
 		if s.effort, err = template.FromJSON(req.Body.Full(v)); err != nil {
 			return s, refuse(400, "reasoning_effort cannot be read")
+		}
+		if m.opt.Engine == "vllm" && !oneOf(v, "none", "minimal", "low", "medium", "high", "xhigh", "max") {
+			return s, refuse(400, "reasoning_effort of an unknown kind")
 		}
 	}
 	s.goOn = boolField(req, "continue_final_message", false)
@@ -151,6 +165,16 @@ func (m *Model) settings(req *chat.Request) (s settings, err error) {
 	return s, nil
 }
 
+func areDocuments(v gjson.Result) bool {
+	ok := v.IsArray()
+	v.ForEach(func(_, doc gjson.Result) bool {
+		ok = ok && doc.IsObject()
+		doc.ForEach(func(_, v gjson.Result) bool { ok = ok && isText(v); return ok })
+		return ok
+	})
+	return ok
+}
+
 // templateKwargs reads chat_template_kwargs.
 func (m *Model) templateKwargs(req *chat.Request) (*template.Dict, error) {
 	v, ok := req.Fields["chat_template_kwargs"]
@@ -163,6 +187,11 @@ func (m *Model) templateKwargs(req *chat.Request) (*template.Dict, error) {
 	}
 	if _, ok := kw.Get("chat_template"); ok && !m.opt.TrustChatTemplate {
 		return nil, refuse(400, "chat_template in a request, without --trust-request-chat-template")
+	}
+	for _, name := range []string{"messages", "conversation"} {
+		if v, ok := kw.Get(name); ok && !v.IsNone() && m.opt.Engine == "vllm" && (!v.IsString() || v.Text() != "auto") {
+			return nil, refuse(400, "chat_template_kwargs with the name of an argument")
+		}
 	}
 	return kw.Dict(), nil
 }

@@ -64,16 +64,25 @@ func (r *reader) messageVLLM(t *turn) (template.Value, error) {
 	if m := t.message; m != nil {
 		switch t.role {
 		case "assistant":
-			text, ok := r.text(m, "reasoning")
-			if !ok {
-				text, ok = r.text(m, "reasoning_content")
+			v := m.Fields["reasoning"]
+			if v.Type == gjson.Null {
+				v = m.Fields["reasoning_content"]
 			}
-			if ok {
-				setReasoning(d, text)
+			if v.Type != gjson.Null {
+				reasoning, err := template.FromJSON(r.body.Full(v))
+				if err != nil {
+					return template.None, refuse(400, "reasoning cannot be read")
+				}
+				d.Set("reasoning", reasoning)
+				d.Set("reasoning_content", reasoning)
 			}
 		case "tool":
-			if id, ok := r.text(m, "tool_call_id"); ok {
-				d.Set("tool_call_id", template.String(id))
+			if v, ok := m.Fields["tool_call_id"]; ok {
+				id, err := template.FromJSON(r.body.Full(v))
+				if err != nil {
+					return template.None, refuse(400, "tool_call_id cannot be read")
+				}
+				d.Set("tool_call_id", id)
 			}
 		}
 		for _, key := range []string{"name", "task"} {
@@ -87,6 +96,11 @@ func (r *reader) messageVLLM(t *turn) (template.Value, error) {
 				var err error
 				if tools, err = template.FromJSON(r.body.Full(raw)); err != nil {
 					return template.None, refuse(400, "tools of a message cannot be read")
+				}
+				if lenientFields(m) > 0 {
+					tools = eachOf(tools, func(v template.Value) template.Value {
+						return ordered(v, "function", []string{"name", "description", "parameters", "strict"}, "function", "type")
+					})
 				}
 			}
 			d.Set("tools", tools)
@@ -208,6 +222,41 @@ func callsVLLM(calls []template.Value) (template.Value, error) {
 		out = append(out, with(call, "function", with(fn, "arguments", args)))
 	}
 	return template.NewList(out...), nil
+}
+
+// orderedCall is a tool call as vLLM's request types give it out.
+func orderedCall(call template.Value) template.Value {
+	return ordered(call, "function", []string{"arguments", "name"}, "id", "function", "type")
+}
+
+// ordered is a dict with the keys that its type has in front, in the type's order; so is the dict in it under the key inner.
+func ordered(v template.Value, inner string, innerKeys []string, keys ...string) template.Value {
+	if v.Dict() == nil {
+		return v
+	}
+	d := template.NewDict(v.Dict().Len())
+	for _, key := range keys {
+		if e, ok := v.Get(key); ok {
+			if key == inner {
+				e = ordered(e, "", nil, innerKeys...)
+			}
+			d.Set(key, e)
+		}
+	}
+	for _, e := range v.Dict().Entries() {
+		if key := e.Key.Text(); !slices.Contains(keys, key) {
+			d.Set(key, e.Value)
+		}
+	}
+	return d.Value()
+}
+
+func eachOf(list template.Value, f func(template.Value) template.Value) template.Value {
+	out := make([]template.Value, 0, len(list.Items()))
+	for _, v := range list.Items() {
+		out = append(out, f(v))
+	}
+	return template.NewList(out...)
 }
 
 // systemFirst makes developer messages system ones, for a template that does not know that role; where a system message

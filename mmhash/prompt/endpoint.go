@@ -17,7 +17,8 @@ type Draft struct {
 	// MMKwargs and MediaIOKwargs are the request's own, as JSON; "" for none.
 	MMKwargs, MediaIOKwargs string
 	kwargs                  vision.Kwargs
-	truncate                int // keep the last n ids; 0: all
+	truncate                int  // keep n ids, the last ones; 0: all
+	keepsHead               bool // the first ones
 }
 
 // DraftPrompt is one prompt before its media are expanded.
@@ -90,8 +91,11 @@ func (m *Model) common(endpoint string, req *chat.Request, d *Draft) error {
 	if v := req.Fields["media_io_kwargs"]; m.opt.Engine == "trtllm" && v.IsObject() {
 		d.MediaIOKwargs = req.Body.Full(v)
 	}
-	if m.opt.Engine != "vllm" || endpoint == messagesEndpoint { // APIs without the fields below
+	if m.opt.Engine != "vllm" {
 		return nil
+	}
+	if err := m.limits(endpoint, req); err != nil || endpoint == messagesEndpoint { // an API without the fields below
+		return err
 	}
 	for key, dst := range map[string]*string{"mm_processor_kwargs": &d.MMKwargs, "media_io_kwargs": &d.MediaIOKwargs} {
 		v, ok := req.Fields[key]
@@ -121,24 +125,14 @@ func (m *Model) common(endpoint string, req *chat.Request, d *Draft) error {
 		}
 		return nil
 	}
-	if v, ok := req.Fields["truncate_prompt_tokens"]; ok && v.Type == gjson.Number {
-		n := v.Int()
-		switch {
-		case n == -1:
-			n = int64(m.opt.MaxModelLen)
-		case n < -1 || n == 0:
-			return refuse(400, "truncate_prompt_tokens is out of range")
-		}
-		d.truncate = int(min(n, 1<<30))
-	}
-	return nil
+	return m.truncation(req, d)
 }
 
 // completions reads /v1/completions: no template; a text, ids, several texts or several lists of ids.
 func (m *Model) completions(req *chat.Request, d *Draft) error {
-	add := true
-	if v, ok := req.Fields["add_special_tokens"]; ok && v.Type == gjson.False {
-		add = false
+	add, vllm := boolField(req, "add_special_tokens", true), m.opt.Engine == "vllm"
+	if vllm && req.Fields["suffix"].Type != gjson.Null {
+		return refuse(400, "suffix for a model that does not fill in the middle")
 	}
 	p := req.Fields["prompt"]
 	one := func(v gjson.Result) error {
@@ -166,7 +160,9 @@ func (m *Model) completions(req *chat.Request, d *Draft) error {
 	}
 	var err error
 	p.ForEach(func(_, v gjson.Result) bool {
-		if len(d.Prompts) == 1024 {
+		if vllm && v.Type != first.Type {
+			err = refuse(400, "prompt is a list of texts and token ids")
+		} else if len(d.Prompts) == 1024 {
 			err = ErrManyPrompts
 		} else {
 			err = one(v)

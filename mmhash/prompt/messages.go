@@ -84,6 +84,8 @@ func (r *reader) systemText(parts []chat.Part) (string, error) {
 	var b strings.Builder
 	for i := range parts {
 		switch p := &parts[i]; {
+		case !isBlock(p):
+			return "", refuse(400, "content block with a field of another type than it has")
 		case p.Type == "tool_addition" || p.Type == "tool_removal":
 			return "", ErrPart
 		case p.Fields == nil || p.Type == "":
@@ -137,6 +139,9 @@ func (r *reader) messageTurns(turns []turn, m *chat.Message) ([]turn, error) {
 	reasoning, thinks := "", false
 	for i := range m.Parts {
 		p := &m.Parts[i]
+		if !isBlock(p) {
+			return nil, refuse(400, "content block with a field of another type than it has")
+		}
 		switch p.Type {
 		case "text":
 			text, ok := r.body.String(p.Fields["text"])
@@ -161,7 +166,15 @@ func (r *reader) messageTurns(turns []turn, m *chat.Message) ([]turn, error) {
 			t.calls = append(t.calls, r.toolUse(p))
 		case "tool_result":
 			if m.Role != "user" {
-				return nil, ErrPart
+				text := "Tool result: "
+				if v := p.Fields["content"]; isText(v) {
+					result, _ := r.body.String(v)
+					text += result
+				} else if v.IsArray() && v.Get("0").Exists() {
+					return nil, ErrPart // Python's print of it
+				}
+				t.items = append(t.items, item{text: text})
+				continue
 			}
 			var err error
 			if turns, err = r.toolResult(turns, p); err != nil {
@@ -195,6 +208,30 @@ func (r *reader) messageTurns(turns []turn, m *chat.Message) ([]turn, error) {
 	return append(turns, t), nil
 }
 
+// isBlock tells that the fields of a content block have their types.
+func isBlock(p *chat.Part) bool {
+	for key, v := range p.Fields {
+		ok := true
+		switch key {
+		case "text", "id", "tool_use_id", "name", "tool_name", "thinking", "signature", "data":
+			ok = isText(v)
+		case "source", "input":
+			ok = v.IsObject()
+		case "content":
+			ok = isText(v) || v.IsArray()
+			if v.IsArray() {
+				v.ForEach(func(_, e gjson.Result) bool { ok = e.IsObject(); return ok })
+			}
+		case "is_error":
+			ok = v.IsBool()
+		}
+		if !ok && v.Type != gjson.Null {
+			return false
+		}
+	}
+	return true
+}
+
 // imageSource makes a medium of Anthropic's base64 or url source.
 func (r *reader) imageSource(source, part gjson.Result) *Medium {
 	md := &Medium{Modality: "image", Part: part}
@@ -222,7 +259,7 @@ func (r *reader) toolUse(p *chat.Part) template.Value {
 			input = obj
 		}
 	}
-	return call(get("id"), get("name"), input)
+	return orderedCall(call(get("id"), get("name"), input))
 }
 
 func call(id, name, arguments template.Value) template.Value {
@@ -231,8 +268,8 @@ func call(id, name, arguments template.Value) template.Value {
 	f.Set("arguments", arguments)
 	d := template.NewDict(3)
 	d.Set("id", id)
-	d.Set("type", template.String("function"))
 	d.Set("function", f.Value())
+	d.Set("type", template.String("function"))
 	return d.Value()
 }
 
@@ -307,8 +344,8 @@ func (m *Model) settingsMessages(req *chat.Request) (s settings, err error) {
 		case "disabled":
 			s.effort = template.String(m.disabled())
 		case "enabled":
-			if chat.Last(v, "budget_tokens").Num < 1024 {
-				return s, refuse(400, "thinking with too small a budget")
+			if n := chat.Last(v, "budget_tokens").Num; n < 1024 || n >= req.Fields["max_tokens"].Num {
+				return s, refuse(400, "thinking with too small a budget, or one as large as max_tokens")
 			}
 		case "adaptive":
 		default:
@@ -316,6 +353,9 @@ func (m *Model) settingsMessages(req *chat.Request) (s settings, err error) {
 		}
 	}
 	choice := chat.Last(req.Fields["tool_choice"], "type").String()
+	if name := chat.Last(req.Fields["tool_choice"], "name"); choice == "tool" && (!isText(name) || name.Raw == `""`) {
+		return s, refuse(400, "tool_choice without a name")
+	}
 	raw := req.Fields["tools"]
 	if raw.Type == gjson.Null {
 		if choice != "" && choice != "none" && !m.opt.AutoToolChoice {

@@ -1,6 +1,7 @@
 package prompt
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/tidwall/gjson"
@@ -24,14 +25,15 @@ type Medium struct {
 // kind is what templates call the medium: embeddings are taken for what they embed.
 func (md *Medium) kind() string { return strings.TrimSuffix(md.Modality, "_embeds") }
 
-// media keys of a content part in the order in which vLLM looks for them when the part carries a uuid.
-var mediaKeys = []struct{ key, modality string }{
-	{"image_url", "image"}, {"image_pil", "image"}, {"image_embeds", "image_embeds"}, {"audio_embeds", "audio_embeds"},
-	{"prompt_embeds", "prompt_embeds"}, {"audio_url", "audio"}, {"input_audio", "audio"}, {"video_url", "video"},
-}
+// mediaKeys of a content part in the order in which vLLM looks for them where the part has a uuid or no type.
+var mediaKeys = []string{"image_url", "image_pil", "image_embeds", "audio_embeds", "video_embeds", "prompt_embeds", "audio_url", "input_audio", "video_url"}
+
+// partFields are the fields that vLLM 0.32's types of parts have; templates get the others as they are.
+var partFields = []string{"audio_embeds", "audio_url", "closed", "data", "file", "image_embeds", "image_pil", "image_url", "input_audio", "name",
+	"prompt_cache_breakpoint", "refusal", "text", "thinking", "type", "uuid", "video_embeds", "video_url"}
 
 // partVLLM reads one content part: a text, or a medium. What vLLM answers with an error is a *Refused
-// (vLLM 0.32, renderers/chat_utils.py and the OpenAI request types).
+// (vLLM 0.32, renderers/chat_utils.py).
 func (r *reader) partVLLM(p *chat.Part) (it item, skip bool, err error) {
 	if p.Raw.Type == gjson.String { // a bare text in the list
 		if it.text, skip = r.body.String(p.Raw); !skip {
@@ -42,18 +44,74 @@ func (r *reader) partVLLM(p *chat.Part) (it item, skip bool, err error) {
 	if p.Fields == nil {
 		return it, false, refuse(400, "content part is neither text nor an object")
 	}
-	if p.Type == "tool_reference" {
-		name, ok := r.body.String(p.Fields["name"])
-		if !ok {
-			return it, false, refuse(400, "tool_reference without a name")
+	if r.openai {
+		if it.extras, err = r.extras(p); err != nil {
+			return it, false, err
 		}
-		if !r.openai {
-			return item{text: name}, false, nil
-		}
-		return item{part: toolReference(name)}, false, nil
 	}
-	it.text, it.medium, err = r.part(p)
+	uuid, marked := p.Fields["uuid"]
+	if marked = marked && uuid.Type != gjson.Null; !marked {
+		switch p.Type {
+		case "text", "input_text", "output_text":
+			return r.textPart(it, p.Fields["text"], p.Type == "text")
+		case "refusal", "thinking":
+			return r.textPart(it, p.Fields[p.Type], p.Type == "refusal")
+		case "tool_reference":
+			name, ok := r.body.String(p.Fields["name"])
+			if !ok {
+				return it, false, refuse(400, "tool_reference without a name")
+			}
+			if !r.openai {
+				return item{text: name}, false, nil
+			}
+			return item{part: toolReference(name)}, false, nil
+		}
+	}
+	it.medium, err = r.mediumVLLM(p, uuid, marked)
 	return it, false, err
+}
+
+// textPart reads a part's text. One that is no text is left to the template; null is no part where skips says so.
+func (r *reader) textPart(it item, v gjson.Result, skips bool) (_ item, skip bool, err error) {
+	text, ok := r.body.String(v)
+	switch {
+	case ok:
+		it.text = text
+	case v.Type == gjson.Null && (skips || !r.openai):
+		return it, true, nil
+	case v.Type == gjson.String || !r.openai:
+		return it, false, refuse(400, "text part without valid text")
+	default:
+		value, err := template.FromJSON(r.body.Full(v))
+		if err != nil {
+			return it, false, refuse(400, "text part without valid text")
+		}
+		it.part = with(textPart(""), "text", value)
+	}
+	return it, false, nil
+}
+
+// extras are a part's fields that no type of part has, in their order.
+func (r *reader) extras(p *chat.Part) (list []field, err error) {
+	known := 0
+	for key := range p.Fields {
+		if slices.Contains(partFields, key) {
+			known++
+		}
+	}
+	if known == len(p.Fields) {
+		return nil, nil
+	}
+	all, err := template.FromJSON(r.body.Full(p.Raw))
+	if err != nil {
+		return nil, refuse(400, "content part cannot be read")
+	}
+	for _, e := range all.Dict().Entries() {
+		if !slices.Contains(partFields, e.Key.Text()) {
+			list = append(list, field{e.Key.Text(), e.Value})
+		}
+	}
+	return list, nil
 }
 
 func toolReference(name string) template.Value {
@@ -63,37 +121,17 @@ func toolReference(name string) template.Value {
 	return d.Value()
 }
 
-// part gives a part's text or its medium.
-func (r *reader) part(p *chat.Part) (text string, md *Medium, err error) {
-	uuid, has := p.Fields["uuid"]
-	has = has && uuid.Type != gjson.Null
-	switch p.Type {
-	case "text", "input_text", "output_text", "refusal", "thinking":
-		key := "text"
-		if p.Type == "refusal" || p.Type == "thinking" {
-			key = p.Type
-		}
-		text, ok := r.body.String(p.Fields[key])
-		if !ok {
-			return "", nil, refuse(400, "text part without valid text")
-		}
-		return text, nil, nil
-	case "": // the simple forms, {"image_url": "…"}; anything else fails validation
-		for _, k := range mediaKeys {
-			if v, ok := p.Fields[k.key]; ok && (v.Type == gjson.String || v.Type == gjson.Null && has) {
-				return "", r.medium(p, k.modality, v, uuid, has), nil
-			}
-		}
-		return "", nil, refuse(400, "content part without a type")
-	}
+// mediumVLLM reads a part that is no text: by its type, or by the first media key where it has a uuid or no type.
+func (r *reader) mediumVLLM(p *chat.Part, uuid gjson.Result, marked bool) (*Medium, error) {
 	key := p.Type
-	if has { // with a uuid the first media key counts, whatever the type says
-		for _, k := range mediaKeys {
-			if _, ok := p.Fields[k.key]; ok {
-				key = k.key
-				break
-			}
+	if bare := key == "" && !chat.Last(p.Raw, "type").Exists(); bare || marked {
+		if i := slices.IndexFunc(mediaKeys, func(k string) bool { _, ok := p.Fields[k]; return ok }); i >= 0 {
+			key = mediaKeys[i]
+		} else {
+			return nil, refuse(400, "content part without a type")
 		}
+	} else if key == "image_url" && p.Fields[key].Type == gjson.String {
+		return nil, refuse(400, "media part without an object that holds its url")
 	}
 	v := p.Fields[key]
 	inner := "url"
@@ -108,36 +146,36 @@ func (r *reader) part(p *chat.Part) (text string, md *Medium, err error) {
 	case "input_audio":
 		modality, inner = "audio", "data"
 	case "input_image":
-		if _, ok := p.Fields["detail"]; !ok {
-			return "", nil, refuse(400, "input_image without detail")
+		if !oneOf(p.Fields["detail"], "low", "high", "auto", "original") {
+			return nil, refuse(400, "input_image without detail")
 		}
 		modality, inner, v = "image", "", p.Fields["image_url"]
 	case "image_embeds", "audio_embeds":
 		if !r.m.opt.MMEmbeds {
-			return "", nil, refuse(400, "embeddings as input, without --enable-mm-embeds")
+			return nil, refuse(400, "embeddings as input, without --enable-mm-embeds")
 		}
 		if modality, inner = key, ""; v.IsObject() { // several tensors by their names
 			v = chat.Last(v, key)
 		}
 	case "video_embeds", "prompt_embeds":
-		return "", nil, refuse(400, "embeddings as input, without --enable-mm-embeds")
+		return nil, refuse(400, "embeddings as input, without --enable-mm-embeds")
 	case "image_pil":
-		return "", r.medium(p, key, v, uuid, has), nil
+		return r.medium(p, key, v, uuid, marked), nil
 	default:
-		return "", nil, refuse(400, "content part of an unknown type")
+		return nil, refuse(400, "content part of an unknown type")
 	}
 	switch {
-	case v.Type == gjson.Null && has:
-		return "", r.medium(p, modality, v, uuid, has), nil
+	case v.Type == gjson.Null && marked:
+		return r.medium(p, modality, v, uuid, marked), nil
 	case inner != "" && v.IsObject():
 		v = chat.Last(v, inner)
-	case inner != "":
-		return "", nil, refuse(400, "media part without an object that holds its "+inner)
+	case inner != "" && (p.Type != "" || key == "input_audio"):
+		return nil, refuse(400, "media part without an object that holds its "+inner)
 	}
 	if v.Type != gjson.String {
-		return "", nil, refuse(400, "media part without a URL")
+		return nil, refuse(400, "media part without a URL")
 	}
-	return "", r.medium(p, modality, v, uuid, has), nil
+	return r.medium(p, modality, v, uuid, marked), nil
 }
 
 func (r *reader) medium(p *chat.Part, modality string, source, uuid gjson.Result, has bool) *Medium {

@@ -341,11 +341,11 @@ func (m *Model) Expand(d *Draft, p *DraftPrompt, sizes []vision.Media) (e Expand
 		if p.IDs == nil {
 			e.IDs = m.encode(p)
 		}
-		if d.truncate > 0 && len(e.IDs) > d.truncate { // the engine cuts before it expands
-			e.IDs = e.IDs[len(e.IDs)-d.truncate:]
-		}
+		_ = e.truncate(d) // no media yet
 		if len(p.Media) > 0 {
-			e, err = m.expandMedia(d, e.IDs, sizes)
+			if e, err = m.expandMedia(d, e.IDs, sizes); err == nil { // it may be too long again
+				err = e.truncate(d)
+			}
 		}
 	}
 	if err != nil {
@@ -354,7 +354,33 @@ func (m *Model) Expand(d *Draft, p *DraftPrompt, sizes []vision.Media) (e Expand
 	if m.opt.MaxModelLen > 0 && len(e.IDs) > m.opt.MaxModelLen {
 		return e, refuse(400, "prompt is longer than max_model_len")
 	}
+	if len(e.IDs) == 0 && e.Exact && m.opt.Engine == "vllm" {
+		return e, refuse(400, "prompt is empty")
+	}
 	return e, nil
+}
+
+// truncate keeps the part of the prompt that the request asks for. vLLM refuses to cut media, or them off.
+func (e *Expanded) truncate(d *Draft) error {
+	if d.truncate == 0 || len(e.IDs) <= d.truncate && e.Exact {
+		return nil
+	}
+	if !e.Exact { // where the part begins depends on what is not known
+		e.IDs, e.Spans = nil, nil
+		return nil
+	}
+	start, end := len(e.IDs)-d.truncate, len(e.IDs)
+	if d.keepsHead {
+		start, end = 0, d.truncate
+	}
+	for i, s := range e.Spans {
+		if s.Offset < start || s.Offset+s.Length > end {
+			return refuse(400, "truncate_prompt_tokens would cut media")
+		}
+		e.Spans[i].Offset -= start
+	}
+	e.IDs = e.IDs[start:end]
+	return nil
 }
 
 // cacheBytes bounds what is remembered of turns that were tokenised: about 4 million tokens.

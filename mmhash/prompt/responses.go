@@ -85,10 +85,12 @@ func (r *reader) inputItem(turns []turn, first int, it *chat.Message) ([]turn, e
 		if it.Fields["namespace"].Type != gjson.Null {
 			return nil, ErrPart
 		}
-		name, args := text("name"), text("arguments")
-		if name.Text() == "" {
-			return nil, refuse(400, "function call without a name")
+		for _, key := range []string{"call_id", "name", "arguments"} {
+			if !isText(it.Fields[key]) {
+				return nil, refuse(400, "function call without a call_id, a name and arguments")
+			}
 		}
+		name, args := text("name"), text("arguments")
 		c := call(text("call_id"), name, args)
 		if before == nil {
 			turns = append(turns, turn{role: "assistant"})
@@ -201,7 +203,11 @@ func (r *reader) inputParts(parts []chat.Part) ([]item, error) {
 			if v.Type != gjson.String || p.Fields["uuid"].Type != gjson.Null {
 				return nil, ErrPart // file_id
 			}
-			out = append(out, item{medium: &Medium{Modality: "image", Source: v, Part: p.Raw}})
+			detail := "auto"
+			if text, ok := r.body.String(p.Fields["detail"]); ok {
+				detail = text
+			}
+			out = append(out, item{medium: &Medium{Modality: "image", Source: v, Part: p.Raw}, extras: []field{{"detail", template.String(detail)}}})
 		default:
 			return nil, ErrPart
 		}

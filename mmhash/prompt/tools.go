@@ -78,6 +78,9 @@ func toolsVLLM(list template.Value) (template.Value, error) {
 		if tool.Dict() == nil || fn.Dict() == nil {
 			return template.None, refuse(400, "tool without a function")
 		}
+		if kind, ok := tool.Get("type"); ok && kind.Text() != "function" {
+			return template.None, refuse(400, "tool that is no function")
+		}
 		deferred, _ := tool.Get("defer_loading")
 		f, err := functionVLLM(fn, deferred)
 		if err != nil {

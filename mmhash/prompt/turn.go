@@ -24,6 +24,7 @@ type item struct {
 	text   string
 	medium *Medium        // nil: a text
 	part   template.Value // neither: handed to the template as it is
+	extras []field        // what a template reads beside the text or the medium
 }
 
 type field struct {
@@ -62,8 +63,13 @@ func (r *reader) turns(messages []chat.Message) ([]turn, error) {
 	out := make([]turn, len(messages))
 	for i := range messages {
 		m := &messages[i]
-		if m.Role == "" {
+		if m.Role == "" && (!m.HasRole || r.m.opt.Engine != "vllm") {
 			return nil, refuse(400, "message without a role")
+		}
+		if r.m.opt.Engine == "vllm" {
+			if err := r.accept(m); err != nil {
+				return nil, err
+			}
 		}
 		t := &out[i]
 		t.role, t.kind, t.message = m.Role, m.Kind, m
@@ -86,15 +92,20 @@ func (r *reader) turns(messages []chat.Message) ([]turn, error) {
 					t.items = append(t.items, it)
 				}
 			}
-		default:
-			return nil, refuse(400, "content is neither text nor a list")
+		case chat.Other:
+			if r.m.opt.Engine != "vllm" { // it takes {} for an empty list
+				return nil, refuse(400, "content is neither text nor a list")
+			}
 		}
 		if calls, ok := m.Fields["tool_calls"]; ok && calls.Type != gjson.Null && m.Role == "assistant" {
 			v, err := template.FromJSON(r.body.Full(calls))
-			if err != nil || v.Kind() != template.KindList {
+			if err != nil || v.Kind() != template.KindList && r.m.opt.Engine != "vllm" {
 				return nil, refuse(400, "tool_calls is no list")
 			}
 			t.calls = v.Items()
+			if r.m.opt.Engine != "sglang" {
+				t.calls = eachOf(v, orderedCall).Items()
+			}
 		}
 	}
 	return out, nil
@@ -123,17 +134,22 @@ func (r *reader) take(it item) {
 func (r *reader) parts(items []item) template.Value {
 	list := make([]template.Value, 0, len(items))
 	for _, it := range items {
+		var v template.Value
 		switch {
 		case it.medium != nil:
 			r.take(it)
 			d := template.NewDict(1)
 			d.Set("type", template.String(it.medium.kind()))
-			list = append(list, d.Value())
+			v = d.Value()
 		case it.part.Kind() != template.KindInvalid:
-			list = append(list, it.part)
+			v = it.part
 		default:
-			list = append(list, textPart(it.text))
+			v = textPart(it.text)
 		}
+		for _, e := range it.extras {
+			v = with(v, e.name, e.value)
+		}
+		list = append(list, v)
 	}
 	return template.NewList(list...)
 }

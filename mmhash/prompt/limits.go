@@ -1,0 +1,87 @@
+package prompt
+
+import (
+	"math"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/mmhash/chat"
+)
+
+// What vLLM (0.32) demands of the fields that do not change the prompt (sampling_params.py and the request types): a
+// request that breaks it is answered with 400, so it will store nothing.
+
+// ranges are the limits of sampling fields, both ends included.
+var ranges = []struct {
+	key      string
+	min, max float64
+}{
+	{"temperature", 0, 2}, {"top_p", math.SmallestNonzeroFloat64, 1}, {"min_p", 0, 1}, {"top_k", -1, math.Inf(1)},
+	{"presence_penalty", -2, 2}, {"frequency_penalty", -2, 2}, {"repetition_penalty", math.SmallestNonzeroFloat64, math.Inf(1)},
+	{"n", 1, math.Inf(1)}, {"min_tokens", 0, math.Inf(1)},
+}
+
+// limits refuses a request whose sampling fields vLLM refuses.
+func (m *Model) limits(endpoint string, req *chat.Request) error {
+	for _, r := range ranges {
+		v := req.Fields[r.key]
+		if v.Type == gjson.Number && (v.Num < r.min || v.Num > r.max) || v.IsObject() || v.IsArray() {
+			return refuse(400, "a sampling parameter is out of its range")
+		}
+	}
+	most := req.Fields["max_tokens"]
+	switch endpoint {
+	case responsesEndpoint:
+		most = req.Fields["max_output_tokens"]
+	case chatEndpoint, batchEndpoint:
+		if v := req.Fields["max_completion_tokens"]; v.Type != gjson.Null {
+			most = v
+		}
+	}
+	if most.Type == gjson.Number && (m.opt.MaxModelLen > 0 && most.Num > float64(m.opt.MaxModelLen) || most.Num < 1) {
+		return refuse(400, "max_tokens is out of range")
+	}
+	if endpoint != chatEndpoint && endpoint != completionsEndpoint {
+		return nil
+	}
+	if stop := req.Fields["stop"]; stop.IsArray() {
+		empty := false
+		stop.ForEach(func(_, v gjson.Result) bool { empty = !isText(v) || v.Raw == `""`; return !empty })
+		if empty {
+			return refuse(400, "stop with an empty text")
+		}
+	} else if stop.Type != gjson.Null && (!isText(stop) || stop.Raw == `""`) {
+		return refuse(400, "stop is no text")
+	}
+	if v := req.Fields["stream_options"]; v.IsObject() && v.Raw != "{}" && req.Fields["stream"].Type != gjson.True {
+		return refuse(400, "stream_options without stream")
+	}
+	if f := req.Fields["response_format"]; chat.Last(f, "type").String() == "json_schema" && chat.Last(f, "json_schema").Type == gjson.Null {
+		return refuse(400, "response_format without its json_schema")
+	}
+	return nil
+}
+
+// truncation reads truncate_prompt_tokens and truncation_side.
+func (m *Model) truncation(req *chat.Request, d *Draft) error {
+	side, given := req.Fields["truncation_side"]
+	if given && side.Type != gjson.Null && !oneOf(side, "left", "right") {
+		return refuse(400, "truncation_side is neither left nor right")
+	}
+	v := req.Fields["truncate_prompt_tokens"]
+	if v.Type != gjson.Number {
+		return nil
+	}
+	n := v.Int()
+	switch {
+	case n == -1:
+		n = int64(m.opt.MaxModelLen)
+		if most := req.Fields["max_completion_tokens"]; n > 0 && (most.Num > 0 || most.Type == gjson.Null && req.Fields["max_tokens"].Num > 0) {
+			n-- // room for one token of the answer
+		}
+	case n < -1 || n == 0 || m.opt.MaxModelLen > 0 && n > int64(m.opt.MaxModelLen):
+		return refuse(400, "truncate_prompt_tokens is out of range")
+	}
+	d.truncate, d.keepsHead = int(min(n, 1<<30)), side.String() == "right"
+	return nil
+}
