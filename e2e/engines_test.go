@@ -103,13 +103,16 @@ func startEngines(t *testing.T, engine sim.Engine, block int, change func(*demo.
 	})
 }
 
-// settled waits until the index holds what the workers hold.
+// settled waits until the index holds what the workers hold, and no work is counted there.
 func settled(t *testing.T, l *demo.Lab) {
 	t.Helper()
 	eventually(t, "the index to hold what the workers hold", func() bool {
 		rows, err := l.Get("http://" + l.Admin + "/workers")
 		held := map[string]int{}
 		for _, r := range gjson.ParseBytes(rows).Array() {
+			if r.Get("in_flight").Int() > 0 || r.Get("backlog_tokens").Float() > 0 {
+				return false
+			}
 			held[r.Get("addr").Str] += int(r.Get("blocks_held").Int())
 		}
 		for _, w := range l.Sims {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/sightline-router/sightline/internal/demo"
+	"github.com/sightline-router/sightline/internal/sim"
 )
 
 // The examples that replace others run as their users run them.
@@ -18,7 +19,7 @@ func TestExamples(t *testing.T) {
 	}
 	for _, c := range [][]string{
 		{"dynamo-trtllm-mm-router"},
-		{"standalone-zmq", "--model", "any", "--num-workers", "3", "--block-size", "16", "--base-metrics-port", "5657"},
+		{"standalone-zmq", "--model", "any", "--num-workers", "3", "--block-size", "16", "--base-metrics-port", "24190"},
 		{"vllm-mm-routing"},
 		{"trtllm-multimodal"},
 	} {
@@ -47,62 +48,81 @@ func TestExampleNamesWrongBlockSize(t *testing.T) {
 	}
 }
 
-// The scenarios that the standalone router and the router worker try by name, with what must come out: each request's
-// cached tokens. A picture of 640 by 480 is 391 tokens of the prompt; what comes before it is under 32.
+// The scenarios that the standalone router and the router worker try by name, on the standalone example's workers, with
+// what must come out: each request's cached tokens. A picture of 640 by 480 is 391 tokens; what comes before it is less than
+// a block.
 func TestScenariosByName(t *testing.T) {
-	lab := startLab(t, func(o *demo.LabOptions) { o.Workers = 2 })
+	const block = 32
+	lab := startEngines(t, sim.Standalone, block, func(o *demo.LabOptions) {
+		o.Workers = 2
+		o.Sim = func(_ int, c *sim.Config) { c.BlockSize = block }
+	})
 	serial := uint64(5000)
-	fresh := func() string { serial++; return dataURL(photo(serial)) }
+	fresh := func() string { serial++; return pngURL(serial) }
 	const (
-		none  = iota // less than one picture
-		one          // the first picture, and not what follows
-		whole        // all full blocks
+		none   = iota // less than one picture
+		one           // the first picture, and not what follows
+		shared        // all of the request before but its end
+		whole         // all full blocks
 	)
+	const turnEnd = 5 // tokens behind a user's text: its end, and the answer's beginning
 	type turn struct {
 		pictures string // letters, each a picture of the scenario
 		text     string
 		want     int
 	}
+	text := func(word string, times int) string {
+		return word + strings.Repeat(" lighthouse "+word+" harbour", times)
+	}
 	for _, s := range []struct {
 		name  string
 		turns []turn
 	}{
-		{"same image twice (MM-S1)", []turn{{"a", "q", none}, {"a", "q", whole}}},
-		{"different image (MM-S2)", []turn{{"a", "q", none}, {"b", "q", none}}},
-		{"two images, the same twice", []turn{{"ab", "q", none}, {"ab", "q", whole}}},
-		{"two images swapped", []turn{{"ab", "q", none}, {"ba", "q", none}}},
+		{"full match", []turn{{"", text("full", 90), none}, {"", text("full", 90), whole}}},
+		{"partial match", []turn{{"", text("partial", 80), none}, {"", text("partial", 95), shared}}},
+		{"no match", []turn{{"", text("some", 90), none}, {"", text("other", 90), none}}},
+		{"MM-S1 same image twice", []turn{{"a", "q", none}, {"a", "q", whole}}},
+		{"MM-S2 different images", []turn{{"a", "q", none}, {"b", "q", none}}},
+		{"MM-S3 text overlap", []turn{{"", text("overlap", 80), none}, {"", text("overlap", 95), shared}}},
+		{"same image twice", []turn{{"a", "once more", none}, {"a", "once more", whole}}},
+		{"different image", []turn{{"a", "other", none}, {"b", "other", none}}},
+		{"two images same twice", []turn{{"ab", "q", none}, {"ab", "q", whole}}},
+		{"swapped", []turn{{"ab", "q", none}, {"ba", "q", none}}},
 		{"subset", []turn{{"ab", "q", none}, {"a", "q", one}}},
 		{"superset", []turn{{"a", "q", none}, {"ab", "q", one}}},
 		{"completely different", []turn{{"ab", "q", none}, {"cd", "q", none}}},
-		{"same image, other text", []turn{{"a", "q", none}, {"a", strings.Repeat("another question ", 20), one}}},
+		{"same image with different text", []turn{{"a", "q", none}, {"a", text("another", 20), one}}},
 		{"three images twice", []turn{{"abc", "q", none}, {"abc", "q", whole}}},
-		{"full match", []turn{{"", strings.Repeat("full ", 64), none}, {"", strings.Repeat("full ", 64), whole}}},
-		{"no match", []turn{{"", strings.Repeat("some ", 64), none}, {"", strings.Repeat("other ", 64), none}}},
 	} {
-		named := map[rune]string{}
-		worker := -1
-		for i, turn := range s.turns {
-			var urls []string
-			for _, letter := range turn.pictures {
-				if named[letter] == "" {
-					named[letter] = fresh()
+		t.Run(s.name, func(t *testing.T) {
+			named := map[rune]string{}
+			before := result{worker: -1}
+			for i, turn := range s.turns {
+				var urls []string
+				for _, letter := range turn.pictures {
+					if named[letter] == "" {
+						named[letter] = fresh()
+					}
+					urls = append(urls, named[letter])
 				}
-				urls = append(urls, named[letter])
+				r := ask(t, lab, turn.text, urls...)
+				ok := r.status == 200
+				switch turn.want {
+				case none:
+					ok = ok && r.cached < 2*block
+				case one:
+					ok = ok && r.cached >= 391-block && r.cached < 391+2*block && r.worker == before.worker
+				case shared:
+					ok = ok && r.cached == (before.prompt-turnEnd)/block*block && r.cached > 0 && r.worker == before.worker
+				case whole:
+					ok = ok && r.cached == (r.prompt-1)/block*block && r.worker == before.worker
+				}
+				if !ok {
+					t.Errorf("request %d: status %d, worker %d after %d, %d of %d tokens cached, %d before; %s", i+1, r.status, r.worker, before.worker, r.cached, r.prompt, before.prompt, lastDecision(t, lab).Raw)
+				}
+				before = r
+				settled(t, lab)
 			}
-			r := ask(t, lab, turn.text, urls...)
-			ok := r.status == 200
-			switch turn.want {
-			case none:
-				ok = ok && r.cached < 48
-			case one:
-				ok = ok && r.cached >= 391-16 && r.cached < 391+64 && r.worker == worker
-			case whole:
-				ok = ok && r.cached >= (r.prompt-1)/16*16 && r.worker == worker
-			}
-			if !ok {
-				t.Errorf("%s, request %d: status %d, worker %d after %d, %d of %d tokens cached", s.name, i+1, r.status, r.worker, worker, r.cached, r.prompt)
-			}
-			worker = r.worker
-		}
+		})
 	}
 }

@@ -4,9 +4,10 @@
 #
 #   WORKERS BLOCK_SIZE HTTP_PORT WORKER_PORT EVENTS_PORT  how many; tokens a block; clients come in; first of n ports each
 #   MODEL                                                 what clients call the model: sim-vl
+#   ENGINE METRICS_PORT                                   vllm, trtllm, or standalone with its first port of load
 #   ENGINE_BLOCK_SIZE                                     what the workers have, to see what a wrong BLOCK_SIZE does
 set -euo pipefail
-: "${MODEL:=sim-vl}" "${ENGINE_BLOCK_SIZE:=$BLOCK_SIZE}"
+: "${MODEL:=sim-vl}" "${ENGINE:=vllm}" "${METRICS_PORT:=0}" "${ENGINE_BLOCK_SIZE:=$BLOCK_SIZE}"
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 : "${SIGHTLINE:=$here/../bin/sightline}"
 [ -x "$SIGHTLINE" ] || { echo "no $SIGHTLINE (make build, or SIGHTLINE=path of the binary)" >&2; exit 2; }
@@ -25,14 +26,21 @@ admin=127.0.0.1:$((HTTP_PORT + 1))
 {
   echo "listen: unix:$work/s"
   echo "admin: $admin"
-  echo "models: [{name: \"$MODEL\", dir: $model, block_size: $BLOCK_SIZE}]"
+  echo "models: [{name: \"$MODEL\", dir: $model, block_size: $BLOCK_SIZE$([ $ENGINE = vllm ] || echo ", engine: trtllm, engine_version: 1.3.0")}]"
   echo "envoy: {listen: \"127.0.0.1:$HTTP_PORT\", admin: \"127.0.0.1:$((HTTP_PORT + 2))\"}"
-  echo "workers:"
+  if [ $ENGINE = standalone ]; then
+    echo "standalone: {host: 127.0.0.1, workers: $WORKERS, http: $WORKER_PORT, events: $EVENTS_PORT, metrics: $METRICS_PORT}"
+  else
+    echo "workers:"
+  fi
 } >"$work/sightline.yaml"
 for ((i = 0; i < WORKERS; i++)); do
   addr=127.0.0.1:$((WORKER_PORT + i)) events=127.0.0.1:$((EVENTS_PORT + i)) replay=127.0.0.1:$((EVENTS_PORT + WORKERS + i))
-  start "$SIGHTLINE" sim --model-dir "$model" --served-name "$MODEL" --listen "$addr" --events "$events" --replay "$replay" --block-size "$ENGINE_BLOCK_SIZE"
-  echo "  - {name: worker-$i, addr: \"$addr\", events: {zmq: \"tcp://$events\", replay: \"tcp://$replay\"}}" >>"$work/sightline.yaml"
+  start "$SIGHTLINE" sim --model-dir "$model" --served-name "$MODEL" --listen "$addr" --events "$events" --replay "$replay" --block-size "$ENGINE_BLOCK_SIZE" --engine $ENGINE --load 127.0.0.1:$((METRICS_PORT + i))
+  case $ENGINE in
+    vllm) echo "  - {name: worker-$i, addr: \"$addr\", events: {zmq: \"tcp://$events\", replay: \"tcp://$replay\"}}" ;;
+    trtllm) echo "  - {name: worker-$i, addr: \"$addr\", events: {http: \"http://$addr\"}}" ;;
+  esac >>"$work/sightline.yaml"
 done
 start "$SIGHTLINE" serve --config "$work/sightline.yaml"
 "$SIGHTLINE" envoy --config "$work/sightline.yaml" >"$work/envoy.yaml"
