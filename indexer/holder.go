@@ -33,7 +33,6 @@ type holder struct {
 	refs  [slice]uint32
 	keys  [slice]uint64
 	fresh [slice]uint16
-	sink  uint32
 }
 
 // copyOf names a block of which there is more than one copy in a tier.

@@ -60,6 +60,7 @@ func (x *Index) Store(id Holder, tier Tier, parent uint64, hasParent bool, handl
 
 // store takes in up to one slice behind a block, or at the front, and gives how many found room.
 func (h *holder) store(at uint32, tier Tier, handles, locals []uint64) int {
+	h.keysFor(handles)
 	h.stock(len(handles)/sheetBlocks + 2)
 	var t *tree
 	if at == noRef {
@@ -72,24 +73,10 @@ func (h *holder) store(at uint32, tier Tier, handles, locals []uint64) int {
 	n := w.place(at, handles, locals)
 	t.lock.Unlock()
 
-	// The table's lines first, in a tight loop, so that their cache misses overlap.
-	fresh, sink := h.fresh[:w.fresh], uint32(0)
-	if h.table.dir != nil {
-		for i, f := range fresh {
-			key := mix(handles[f], h.x.seed)
-			h.keys[i] = key
-			sink += h.table.touch(key)
-		}
-	} else {
-		for i, f := range fresh {
-			h.keys[i] = mix(handles[f], h.x.seed)
-		}
-	}
-	h.sink = sink
 	added := 0
-	for i, f := range fresh {
-		ref := h.refs[f]
-		if old, slot := h.locate(handles[f], h.keys[i]); old != noRef {
+	for _, f := range h.fresh[:w.fresh] {
+		ref, key := h.refs[f], h.keys[f]
+		if old, slot := h.locate(handles[f], key); old != noRef {
 			// The handle has come back for other content. Twice in one list, its last place counts.
 			if last := lastIndex(handles[:n], handles[f]); h.refs[last] == old {
 				old = ref
@@ -97,7 +84,7 @@ func (h *holder) store(at uint32, tier Tier, handles, locals []uint64) int {
 				*slot = ref
 			}
 			h.forget(old)
-		} else if h.table.insert(h.keys[i], ref, h.keysOf) {
+		} else if h.table.insert(key, ref, h.keysOf) {
 			added++
 		} else {
 			h.forget(ref)
@@ -111,6 +98,17 @@ func (h *holder) store(at uint32, tier Tier, handles, locals []uint64) int {
 		h.lastHandle, h.lastRef = handles[n-1], h.refs[n-1]
 	}
 	return n
+}
+
+// keysFor fills h.keys and fetches the table's lines, so that their cache misses overlap with each other and with the
+// tree's.
+func (h *holder) keysFor(handles []uint64) {
+	for i, handle := range handles {
+		key := mix(handle, h.x.seed)
+		if h.keys[i] = key; h.table.dir != nil {
+			prefetch(h.table.lineOf(key), 1)
+		}
+	}
 }
 
 func lastIndex(list []uint64, v uint64) int {
@@ -158,14 +156,8 @@ func (h *holder) remove(tier Tier, handles []uint64) (unknown int) {
 	if h.table.dir == nil {
 		return len(handles)
 	}
-	sink, mem := uint32(0), h.x.mem
-	for i, handle := range handles {
-		key := mix(handle, h.x.seed)
-		h.keys[i] = key
-		sink += h.table.touch(key)
-	}
-	h.sink = sink
-	n := 0
+	h.keysFor(handles)
+	mem, n := h.x.mem, 0
 	for i, handle := range handles {
 		ref := h.find(handle, h.keys[i])
 		if ref == noRef {

@@ -94,10 +94,8 @@ func (l *line) room() int {
 	return -1
 }
 
-// touch brings the entry's line into the cache and returns something to keep the compiler from dropping the load.
-func (t *table) touch(h uint64) uint32 {
-	return uint32(t.segmentOf(h)[homeOf(h)].over)
-}
+// lineOf is where the search for a hash begins.
+func (t *table) lineOf(h uint64) unsafe.Pointer { return unsafe.Pointer(&t.segmentOf(h)[homeOf(h)]) }
 
 // insert adds a reference; the caller knows that it is not there. keysOf gives the hashes behind references, for splits: all at
 // once, so that the cache misses overlap.
