@@ -1,44 +1,34 @@
 package indexer
 
-// Memory comes from the heap in arenas: single chunks while the index is small (8 MiB), then 16 MiB at once, so that
-// most of an arena can lie on huge pages. Where memory is fresh, its first touch is what costs most: the kernel must find
-// and clear the page, in the middle of somebody's store. So one arena is always made ready ahead, by a goroutine that
-// touches every page and ends. Price: up to 16 MiB more than is in use.
+// Memory comes from the heap in arenas: one of 8 MiB that New makes, then 16 MiB at once, so that most of an arena can lie
+// on huge pages. Where memory is fresh, its first touch is what costs most: the kernel must find and clear the page, in
+// the middle of somebody's store (half the time of a small index's first fill). So an arena is made ready ahead, by a
+// goroutine that touches every page and ends: at New, and whenever little is left. Price: up to 16 MiB more than is in use.
 const (
-	smallIndex  = 4 // chunks
+	firstChunks = 4
 	arenaChunks = 8
+	fewSlabs    = chunkSlabs // time to make the next arena ready
 )
-
-func newArena(n int) []chunk {
-	a := make([]chunk, n)
-	if n > 1 {
-		adviseHuge(a)
-	}
-	return a
-}
 
 // takeArena gives the next arena; m.mu is held.
 func (m *memory) takeArena() []chunk {
-	n := 1
-	if m.count >= smallIndex {
-		n = arenaChunks
-	}
-	n = min(n, m.limit-m.count)
 	arena := m.ahead
-	m.ahead = nil
-	if len(arena) != n {
-		arena = newArena(n)
-	}
-	if left := m.limit - m.count - n; n == arenaChunks && left >= n && !m.preparing {
-		m.preparing = true
-		go m.prepare()
+	if m.ahead = nil; len(arena) == 0 {
+		arena = newArena(min(max(1, min(m.count, arenaChunks)), m.limit-m.count))
 	}
 	return arena
 }
 
-// prepare makes an arena ready to be used.
-func (m *memory) prepare() {
-	a := newArena(arenaChunks)
+// getReady has an arena of n chunks prepared, if there is none and the limit allows one; m.mu is held.
+func (m *memory) getReady(n int) {
+	if n = min(n, m.limit-m.count); n > 0 && len(m.ahead) == 0 && !m.preparing {
+		m.preparing = true
+		go m.prepare(n)
+	}
+}
+
+func (m *memory) prepare(n int) {
+	a := newArena(n)
 	const page = 4096 / 8
 	for i := range a {
 		for at := 0; at < chunkWords; at += page {
@@ -46,6 +36,14 @@ func (m *memory) prepare() {
 		}
 	}
 	m.mu.Lock()
-	m.ahead, m.preparing = a, false
-	m.mu.Unlock()
+	defer m.mu.Unlock()
+	if m.preparing = false; n <= m.limit-m.count { // else the stores could not wait for it
+		m.ahead = a
+	}
+}
+
+func newArena(n int) []chunk {
+	a := make([]chunk, n)
+	adviseHuge(a)
+	return a
 }

@@ -49,6 +49,8 @@ func newMemory(maxBytes int64) *memory {
 	if maxBytes > 0 {
 		m.limit = int(min(max(maxBytes/chunkBytes, minChunks), maxChunks))
 	}
+	m.preparing = true
+	go m.prepare(firstChunks)
 	return m
 }
 
@@ -67,7 +69,9 @@ func (m *memory) slabLocked() (uint32, bool) {
 		return 0, false
 	}
 	s := m.slabs[len(m.slabs)-1]
-	m.slabs = m.slabs[:len(m.slabs)-1]
+	if m.slabs = m.slabs[:len(m.slabs)-1]; len(m.slabs) < fewSlabs {
+		m.getReady(arenaChunks)
+	}
 	return s, true
 }
 

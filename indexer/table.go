@@ -200,8 +200,10 @@ func (l *line) slot(tag uint8, ref uint32) int {
 
 // scratch is a split's working space, kept from one to the next.
 type scratch struct {
-	refs [segmentLines * 12]uint32
-	keys [segmentLines * 12]uint64
+	refs  [segmentLines * 12]uint32
+	keys  [segmentLines * 12]uint64
+	slots [segmentLines * 12]uint16 // line × 16 + slot
+	moves [segmentLines * 12]uint16
 }
 
 // split divides the segment of h in two, doubling the directory where it must.
@@ -225,28 +227,43 @@ func (t *table) split(h uint64, keysOf func(refs []uint32, keys []uint64)) bool 
 	}
 
 	work := t.mem.takeScratch()
-	defer t.mem.giveScratch(work)
-	refs, keys := &work.refs, &work.keys
 	n := 0
 	for i := range seg {
 		for k, tag := range seg[i].tags {
-			if tag != 0 {
-				refs[n] = seg[i].refs[k]
-				n++
-			}
+			work.refs[n], work.slots[n] = seg[i].refs[k], uint16(i*16+k)
+			n += one(tag != 0)
 		}
 	}
-	keysOf(refs[:n], keys[:n])
-	*seg = segment{}
+	keysOf(work.refs[:n], work.keys[:n])
+	m := 0 // half of them move: a branch on it would be guessed wrong every other time
+	for i, key := range work.keys[:n] {
+		work.moves[m] = uint16(i)
+		m += int(spread(key) >> (29 - d) & 1)
+	}
 	seg[0].meta, fresh[0].meta = uint16(d+1), uint16(d+1)
-	for i, ref := range refs[:n] {
-		if spread(keys[i])>>(29-d)&1 == 0 {
-			seg.put(keys[i], ref, segmentLines)
-		} else {
-			fresh.put(keys[i], ref, segmentLines)
+	var filled [segmentLines]uint8
+	for _, i := range work.moves[:m] {
+		at, slot := uint32(work.slots[i]>>4), work.slots[i]&15
+		home := homeOf(work.keys[i])
+		to := home
+		for ; filled[to] == 12; to = (to + 1) % segmentLines {
+			fresh[to].over++
+		}
+		fresh[to].tags[filled[to]], fresh[to].refs[filled[to]] = seg[at].tags[slot], work.refs[i]
+		filled[to]++
+		for seg[at].tags[slot] = 0; home != at; home = (home + 1) % segmentLines {
+			seg[home].over--
 		}
 	}
+	t.mem.giveScratch(work)
 	return true
+}
+
+func one(yes bool) (n int) {
+	if yes {
+		n = 1
+	}
+	return n
 }
 
 // each calls f for every segment once.
