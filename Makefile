@@ -7,7 +7,7 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 export CGO_ENABLED ?= 0
 export SIGHTLINE_CACHE ?= $(CACHE)
 
-.PHONY: help build demo test unit manifests race e2e e2e-compose e2e-vllm generated bench bench-envoy conformance fuzz differential differential-vllm bench-peers soak envoy lint clean
+.PHONY: help build demo test unit manifests race e2e e2e-compose e2e-vllm generated bench bench-envoy conformance fuzz differential differential-vllm bench-peers bench-large soak envoy lint clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -91,6 +91,9 @@ differential-vllm: ## random requests of four APIs against vLLM's own rendering 
 bench-peers: ## our index beside Dynamo's crate: make bench-peers DYNAMO_BENCH=DIR
 	@test -n "$(DYNAMO_BENCH)" || { echo "usage: make bench-peers DYNAMO_BENCH=DIR (the crate's benchmark)"; exit 2; }
 	$(GO) run ./internal/benchpeers -crate $(abspath $(DYNAMO_BENCH))
+
+bench-large: ## 50 M blocks of 64 workers: memory, and lookups beside a small index's (5 GB, two minutes)
+	$(GO) run ./internal/benchpeers -large
 
 soak: ## millions of steps of the index's model checker under the race detector
 	CGO_ENABLED=1 SIGHTLINE_LONG=1 $(GO) test -race -count=1 -timeout 60m -run 'Model|Replay' ./indexer

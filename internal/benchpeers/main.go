@@ -8,9 +8,9 @@
 // its own, from an empty heap. Ours ingests twice: cold, and again into its used memory; Dynamo's tool only cold, unless it
 // is taught to (see peers.go). Memory is cleared ahead of use by a goroutine of the index, which is not in our ingest time.
 //
-//	go run ./internal/benchpeers -one L
+//	go run ./internal/benchpeers -large
 //
-// is the large index: 50 M held blocks of 64 workers.
+// measures the large index, 50 M held blocks of 64 workers, beside a small one.
 package main
 
 import (
@@ -27,12 +27,16 @@ func main() {
 	lookups := flag.Uint64("lookups", 100_000, "lookups")
 	crate := flag.String("crate", os.Getenv("DYNAMO_BENCH"), "a copy of dynamo-index-bench; none: only our own lines")
 	one := flag.String("one", "", "measure this trace in this process and print, nothing else")
+	big := flag.Bool("large", false, "the large index beside a small one; fails where a bound is missed")
 	hint := flag.Bool("hint", false, "with -one: tell the index how many blocks each worker will hold")
 	flag.Parse()
 	var err error
-	if *one != "" {
+	switch {
+	case *one != "":
 		err = measure(*one, *sequences, *lookups, *hint)
-	} else {
+	case *big:
+		err = large(*lookups)
+	default:
 		err = compare(strings.Split(*traces, ","), *rounds, *sequences, *lookups, *crate)
 	}
 	if err != nil {

@@ -36,7 +36,7 @@ func measure(name string, sequences, lookups uint64, hint bool) error {
 		return err
 	}
 	runtime.LockOSThread()
-	b := &bench{shape: shape, x: indexer.New(indexer.Options{})}
+	b := &bench{shape: shape}
 	b.prepare(0) // the generator's own memory, before the first look at the resident set
 	perWorker := 0
 	if hint {
@@ -47,6 +47,7 @@ func measure(name string, sequences, lookups uint64, hint bool) error {
 	}
 	debug.FreeOSMemory()
 	before := resident()
+	b.x = indexer.New(indexer.Options{})
 	for range shape.Workers {
 		b.holders = append(b.holders, b.x.Join(indexer.HolderOptions{BlocksHint: perWorker}))
 	}
@@ -54,8 +55,8 @@ func measure(name string, sequences, lookups uint64, hint bool) error {
 	grown := resident() - before
 	st := b.x.Stats()
 	fmt.Printf("%s ingest %.0f blocks/s cold, %d events, %d stored, %d held\n", name, float64(blocks)/secs, events, blocks, st.Blocks)
-	fmt.Printf("%s memory %.2f B/block stored, %.2f B/block held, slabs in use %.2f, %d stems\n", name, float64(grown)/float64(blocks),
-		float64(grown)/float64(st.Blocks), float64(st.Used)/float64(blocks), st.Stems)
+	fmt.Printf("%s memory %.2f B/block stored, %.2f B/block held, slabs in use %.2f, resident %d B, %d stems\n", name, float64(grown)/float64(blocks),
+		float64(grown)/float64(st.Blocks), float64(st.Used)/float64(blocks), grown, st.Stems)
 	sum := b.checksum(min(1000, lookups))
 	fmt.Printf("%s checksum %016x\n", name, sum)
 	if want, ok := trace.Sums[fmt.Sprintf("%s %d", name, shape.N)]; ok && want != sum {

@@ -34,6 +34,7 @@ var works = []struct {
 	{"ingest cold", `ingest (\d+) blocks/s`, `ingest: .* (\d+) blocks/s`, true, map[string]float64{"A": 1, "B": 1, "P": 1}},
 	{"ingest warm", `warm (\d+) blocks/s`, `warm: .*?(\d+) blocks/s`, true, map[string]float64{"A": 1, "B": 1, "P": 1}},
 	{"removals", `removal (\d+) blocks/s`, `remove: .* (\d+) blocks/s`, true, map[string]float64{"A": 1.3, "B": 1.3, "P": 1.3}},
+	{"resident", `resident (\d+) B`, `no such line`, false, nil},
 	{"bytes/block", `memory ([\d.]+) B/block stored`, `([\d.]+) B per held block`, false, nil},
 }
 
