@@ -56,7 +56,7 @@ type builtin struct {
 	posOnly  bool // params take no keywords
 	fn       func(s *state, v Value, a []Value) Value
 	raw      func(s *state, v Value, a *callArgs) Value // instead of fn: takes the arguments as they come
-	is       func(v Value) bool                         // fn of a simple test
+	kinds    kinds                                      // what a test of kinds asks for
 	mutates  bool                                       // the immutable sandbox hides it
 }
 

@@ -32,7 +32,8 @@ var reasoningFields = []string{"reasoning_content", "thinking", "reasoning"}
 // Apply renders a conversation, appending to dst. Errors are those of Render, or say why the last message cannot be
 // continued.
 func (t *Template) Apply(dst []byte, chat *Chat) ([]byte, error) {
-	vars, final, err := t.prepare(chat)
+	var few [8]Var
+	vars, final, err := t.prepare(few[:0], chat)
 	if err != nil {
 		return dst, err
 	}
@@ -49,15 +50,15 @@ func (t *Template) Apply(dst []byte, chat *Chat) ([]byte, error) {
 
 // ApplySpans is Apply that also gives the spans of {% generation %} blocks (return_assistant_tokens_mask).
 func (t *Template) ApplySpans(dst []byte, chat *Chat) ([]byte, []Span, error) {
-	vars, _, err := t.prepare(chat)
+	vars, _, err := t.prepare(nil, chat)
 	if err != nil {
 		return dst, nil, err
 	}
 	return t.RenderSpans(dst, vars)
 }
 
-// prepare gives the variables of a rendering, and the text of the message to continue.
-func (t *Template) prepare(chat *Chat) (vars Vars, final string, err error) {
+// prepare appends the variables of a rendering to vars, and gives the text of the message to continue.
+func (t *Template) prepare(vars Vars, chat *Chat) (_ Vars, final string, err error) {
 	messages := chat.Messages
 	if chat.AliasReasoning {
 		messages = aliasReasoning(messages)
@@ -67,11 +68,8 @@ func (t *Template) prepare(chat *Chat) (vars Vars, final string, err error) {
 			return nil, "", err
 		}
 	}
-	vars = make(Vars, 0, 4+len(chat.Vars))
-	vars.Set("messages", messages)
-	vars.Set("tools", chat.Tools.or(None))
-	vars.Set("documents", chat.Documents.or(None))
-	vars.Set("add_generation_prompt", Bool(chat.AddGenerationPrompt))
+	vars = append(vars, Var{"messages", messages}, Var{"tools", chat.Tools.or(None)}, Var{"documents", chat.Documents.or(None)},
+		Var{"add_generation_prompt", Bool(chat.AddGenerationPrompt)})
 	return append(vars, chat.Vars...), final, nil
 }
 

@@ -191,8 +191,8 @@ func (c *compiler) emit(n node, sc scope) func(*state) {
 	if b, ok := n.(*binaryNode); ok && b.op == "+" && !c.generation {
 		return c.emitSum(b, sc)
 	}
-	e := c.expr(n, sc)
-	return func(s *state) { s.print(e(s)) }
+	at := c.place(n, sc)
+	return func(s *state) { s.print(at(s)) }
 }
 
 func (c *compiler) emitSum(n *binaryNode, sc scope) func(*state) {
@@ -207,31 +207,30 @@ func (c *compiler) emitSum(n *binaryNode, sc scope) func(*state) {
 		terms = append(terms, n)
 	}
 	flatten(n)
-	es := c.exprs(terms, sc)
+	places := make([]place, len(terms))
+	for i, t := range terms {
+		places[i] = c.place(t, sc)
+	}
 	return func(s *state) {
 		from := len(s.out)
-		v := es[0](s)
-		i := 1
-		if v.kind == KindString {
-			s.write(v.str)
-			for ; i < len(es); i++ {
-				if v = es[i](s); v.kind != KindString {
-					break
-				}
+		for i, at := range places {
+			v := at(s)
+			if v.kind == KindString {
 				s.write(v.str)
+				continue
 			}
-			if i == len(es) {
-				return
+			sum := *v
+			if i > 0 {
+				text := String(string(s.out[from:]))
+				s.out = s.out[:from]
+				sum = add(s, text, sum)
 			}
-			sum := String(string(s.out[from:]))
-			s.out = s.out[:from]
-			v = add(s, sum, v)
-			i++
+			for _, at := range places[i+1:] {
+				sum = add(s, sum, *at(s))
+			}
+			s.print(&sum)
+			return
 		}
-		for ; i < len(es); i++ {
-			v = add(s, v, es[i](s))
-		}
-		s.print(v)
 	}
 }
 

@@ -1,5 +1,7 @@
 package template
 
+import "strings"
+
 // Expressions. cond compiles one for its truth alone, which spares the common tests of templates
 // (role == 'user', content is string, 'text' in part) their way through a Value.
 
@@ -201,13 +203,13 @@ func (c *compiler) cond(n node, sc scope) func(*state) bool {
 	case *compareNode:
 		return c.compare(n, sc)
 	case *testNode:
-		if b := tests[n.name]; b != nil && b.is != nil && n.args.empty() {
-			e := c.expr(n.expr, sc)
-			return func(s *state) bool { return b.is(e(s)) }
+		if b := tests[n.name]; b != nil && b.kinds != 0 && n.args.empty() {
+			at, set := c.place(n.expr, sc), b.kinds
+			return func(s *state) bool { return set.has(at(s).kind) }
 		}
 	}
-	e := c.expr(n, sc)
-	return func(s *state) bool { return truth(e(s)) }
+	at := c.place(n, sc)
+	return func(s *state) bool { return truth(*at(s)) }
 }
 
 func (c *compiler) compare(n *compareNode, sc scope) func(*state) bool {
@@ -392,6 +394,9 @@ type place func(*state) *Value
 
 func (c *compiler) place(n node, sc scope) place {
 	switch n := n.(type) {
+	case *constNode:
+		v := n.val
+		return func(*state) *Value { return &v }
 	case *nameNode:
 		return c.namePlace(n, n.name, sc)
 	case *attrNode:
@@ -401,6 +406,17 @@ func (c *compiler) place(n node, sc scope) place {
 	case *itemNode:
 		if key, ok := constString(n.arg); ok && !dictAttr(key) {
 			return c.member(n.expr, key, sc, func(s *state, v Value, name string) Value { return getitem(s, v, String(name)) })
+		}
+		if k, ok := n.arg.(*constNode); ok && k.val.kind == KindInt && k.val.int() >= 0 {
+			of, key := c.place(n.expr, sc), k.val
+			return func(s *state) *Value {
+				v := of(s)
+				if items := v.Items(); key.num < uint64(len(items)) {
+					return &items[key.num]
+				}
+				s.scrap = getitem(s, *v, key)
+				return &s.scrap
+			}
 		}
 	}
 	e := c.expr(n, sc)
@@ -412,18 +428,25 @@ func (c *compiler) place(n node, sc scope) place {
 
 // member compiles owner.name and owner['name'] for a name that no dict method has; other is the way for what is no dict.
 func (c *compiler) member(owner node, name string, sc scope, other func(*state, Value, string) Value) place {
-	of := c.place(owner, sc)
+	of, open := c.place(owner, sc), !strings.HasPrefix(name, "_")
 	return func(s *state) *Value {
 		v := of(s)
-		if v.kind != KindDict {
+		var d *Dict
+		switch v.kind {
+		case KindDict:
+			d = v.ref.(*Dict)
+		case KindObject:
+			if ns, ok := v.ref.(*namespace); ok && open {
+				d = &ns.attrs
+			}
+		}
+		if d == nil {
 			s.scrap = other(s, *v, name)
-			return &s.scrap
-		}
-		d := v.ref.(*Dict)
-		if i := d.find(name); i >= 0 {
+		} else if i := d.find(name); i >= 0 {
 			return &d.entries[i].Value
+		} else {
+			s.scrap = undefinedOf(*v, name)
 		}
-		s.scrap = undefinedOf(*v, name)
 		return &s.scrap
 	}
 }

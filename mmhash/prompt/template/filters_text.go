@@ -131,7 +131,8 @@ func joinFilter(s *state, v Value, a []Value) Value {
 		if i > 0 {
 			s.write(sep)
 		}
-		s.print(g.get(s, e))
+		item := g.get(s, e)
+		s.print(&item)
 	}
 	return String(s.endCapture(from))
 }

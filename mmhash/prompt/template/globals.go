@@ -15,6 +15,7 @@ var globals = map[string]Value{
 	"dict":  object(templateDict{}),
 	"namespace": function(raw("namespace", func(s *state, _ Value, a *callArgs) Value {
 		n := &namespace{}
+		n.attrs.entries = n.few[:0]
 		fillDict(s, &n.attrs, a)
 		for _, e := range n.attrs.entries {
 			checkNamespaceName(e.Key.Text())
@@ -63,7 +64,9 @@ func fillDict(s *state, d *Dict, a *callArgs) {
 	if len(a.pos) > 1 {
 		raise(typeError, "dict expected at most 1 argument, got %d", len(a.pos))
 	}
-	d.entries = make([]Entry, 0, len(a.kw))
+	if d.entries == nil {
+		d.entries = make([]Entry, 0, len(a.kw))
+	}
 	if len(a.pos) == 1 {
 		v := a.pos[0]
 		if v.kind == KindUndefined {
@@ -109,7 +112,10 @@ func fromKeys(s *state, _ Value, a []Value) Value {
 }
 
 // namespace is the one thing that a template can change: {% set ns.x = 1 %}.
-type namespace struct{ attrs Dict }
+type namespace struct {
+	attrs Dict
+	few   [1]Entry // where attrs begin: most namespaces have one
+}
 
 func (*namespace) typeName() string { return "TemplateNamespace" }
 

@@ -329,8 +329,8 @@ func concat(s *state, items []expr) Value {
 	for i, e := range items {
 		vals[i] = e(s)
 	}
-	for _, v := range vals {
-		s.print(v)
+	for i := range vals {
+		s.print(&vals[i])
 	}
 	return String(s.endCapture(from))
 }

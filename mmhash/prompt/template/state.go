@@ -13,7 +13,6 @@ type state struct {
 	base     int    // where this rendering's text starts in out
 	fr       *frame // the frame of the function that runs
 	resolved []Value
-	vars     Vars
 
 	steps, made, depth int
 	maxOut             int
@@ -67,7 +66,7 @@ func (a *arena[T]) reset() {
 func newState(t *Template) *state { return &state{t: t} }
 
 func (s *state) run(dst []byte, vars Vars) (out []byte, err error) {
-	s.out, s.base, s.vars = dst, len(dst), vars
+	s.out, s.base = dst, len(dst)
 	s.maxOut = len(dst) + s.t.opts.Limits.OutputBytes
 	if s.resolved == nil {
 		s.resolved = make([]Value, len(s.t.globals))
@@ -187,12 +186,12 @@ func (s *state) write(text string) {
 }
 
 // print appends str(v).
-func (s *state) print(v Value) {
+func (s *state) print(v *Value) {
 	if v.IsString() {
 		s.write(v.str)
 		return
 	}
-	s.out = s.appendStr(s.out, v)
+	s.out = s.appendStr(s.out, *v)
 	s.write("")
 }
 
