@@ -191,16 +191,15 @@ func parseSpec(spec string) formatSpec {
 	f := formatSpec{fill: " "}
 	const aligns = "<>=^"
 	r := specReader(spec)
-	if _, n := utf8.DecodeRuneInString(spec); len(spec) > n && strings.IndexByte(aligns, spec[n]) >= 0 {
+	_, n := utf8.DecodeRuneInString(spec)
+	filled := len(spec) > n && strings.IndexByte(aligns, spec[n]) >= 0
+	if filled {
 		f.fill, r = spec[:n], r[n:]
 	}
 	f.align = r.any(aligns)
 	f.sign = r.any("+- ")
-	if r.any("0") != 0 {
-		f.zero = true
-		if f.align == 0 {
-			f.fill, f.align = "0", '='
-		}
+	if !filled && r.any("0") != 0 {
+		f.zero, f.fill = true, "0"
 	}
 	f.width = r.number()
 	f.group = r.any(",_")
@@ -225,12 +224,20 @@ func formatValue(s *state, v Value, spec string) string {
 	case v.IsString():
 		return parseSpec(spec).text(s, v.str)
 	case v.isInteger():
-		return parseSpec(spec).int(s, v)
+		return parseSpec(spec).ofNumber().int(s, v)
 	case v.kind == KindFloat:
-		return parseSpec(spec).float(s, v.float())
+		return parseSpec(spec).ofNumber().float(s, v.float())
 	}
 	raise(typeError, "unsupported format string passed to %s.__format__", v.typeName())
 	return ""
+}
+
+// ofNumber puts the filling of a leading zero between sign and digits.
+func (f formatSpec) ofNumber() formatSpec {
+	if f.zero && f.align == 0 {
+		f.align = '='
+	}
+	return f
 }
 
 // pad fills text up to the width. head (a sign) stays in front of the filling of "=" alignment.
@@ -257,11 +264,8 @@ func (f formatSpec) pad(s *state, head, text string, def byte) string {
 }
 
 func (f formatSpec) text(s *state, text string) string {
-	switch {
-	case f.verb != 0 && f.verb != 's' || f.sign != 0 || f.group != 0 || f.align == '=' && !f.zero:
+	if f.verb != 0 && f.verb != 's' || f.sign != 0 || f.group != 0 || f.align == '=' {
 		raise(valueError, "format specification does not fit a str")
-	case f.align == '=': // from a leading zero: fills at the end, as CPython does for str
-		f.align = '<'
 	}
 	return f.pad(s, "", f.cut(text), '<')
 }

@@ -58,6 +58,7 @@ func TestRules(t *testing.T) {
 		{"a generator is true and used up once", `{% set g = [1,2]|map('string') %}{{ g is sequence }}{{ g|join }}{{ g|join }}{{ 'y' if g }}`, "False12y"},
 		{"1, 1.0 and true are one key", `{{ {1: 'a', 1.0: 'b', true: 'c'} }}`, "{1: 'c'}"},
 		{"recursive loops", `{% for x in [[1,[2]]] recursive %}{% if x is iterable %}({{ loop(x) }}){% else %}{{ x }}{% endif %}{% endfor %}`, "(1(2))"},
+		{"a leading zero fills at any alignment, unless a fill is named", `{{ '{:<05}|{:05}|{:x<05}|{:=08,}'.format('a', 3, 'a', 3000) }}`, "a0000|00003|axxxx|0,003,000"},
 		{"call blocks have parameters", `{% macro m() %}{{ caller(1, b=2) }}{% endmacro %}{% call(a, b) m() %}{{ a }}{{ b }}{% endcall %}`, "12"},
 	} {
 		tmpl, err := Compile(c.src, Options{})

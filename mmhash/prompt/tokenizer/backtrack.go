@@ -1,12 +1,15 @@
 package tokenizer
 
-import "math"
+import (
+	"bytes"
+	"math"
+)
 
 // A long word is not merged but searched. Merging treats every stretch of a word as if it stood alone, as long as no
 // merge crosses its ends; so a row of tokens is what merging the word gives exactly if merging any two neighbours of the
 // row alone gives these two back. (If a merge ever crossed a border between two of them, the first such merge would
-// also happen in merging these two alone.) The search goes from the left with the longest token first and steps back where
-// the next pair does not hold; a position from which nothing led on is never tried again. What merging gives for the
+// also happen in merging these two alone.) The search goes from the left with the longest token first (but where the text
+// repeats, with the token before once more) and steps back where the next pair does not hold; a position from which nothing led on is never tried again. What merging gives for the
 // text up to a position is unique, so that each position has one token before it, and time is linear in the length.
 
 // searchTable is what the search needs; it is built when the first long word comes (some 30 ms for 150,000 tokens).
@@ -62,6 +65,7 @@ func (m *bpe) encodeSearch(dst []uint32, s *scratch, word []byte) ([]uint32, boo
 	}
 	dead := s.dead
 	token := t.trie.longest(word)
+	again := false // token is the one before once more, tried first because the text repeats; the longest follows
 	for pos < len(word) {
 		if token == noID && pos == 0 {
 			return dst[:start], false
@@ -73,20 +77,28 @@ func (m *bpe) encodeSearch(dst []uint32, s *scratch, word []byte) ([]uint32, boo
 				dst, pos, found = append(dst, token), end, true
 				break
 			}
-			token = t.shorter[token]
+			if again {
+				token, again = t.trie.longest(word[pos:]), false
+			} else {
+				token = t.shorter[token]
+			}
 		}
 		if found {
-			token = t.trie.longest(word[pos:])
+			n := int(t.length[token])
+			if again = pos+n <= len(word) && bytes.Equal(word[pos-n:pos], word[pos:pos+n]); !again {
+				token = t.trie.longest(word[pos:])
+			}
 			continue
 		}
 		if len(dst) == start {
 			return dst, false
 		}
-		// The token before leads nowhere: mark where it ends, and try the next shorter in its place.
+		// The token before leads nowhere: mark where it ends, and try the next in its place.
 		dead[pos/64] |= 1 << (pos % 64)
 		token = dst[len(dst)-1]
 		dst = dst[:len(dst)-1]
 		pos -= int(t.length[token])
+		again = len(dst) > start && dst[len(dst)-1] == token
 	}
 	return dst, true
 }

@@ -74,6 +74,9 @@ func benchTexts(b testing.TB, dir string) []goldenText {
 		{"1MB-hangul-random", random(0xAC00, 0x2BA0)},
 		{"1MB-kana-random", random(0x3041, 0x56)},
 		{"1MB-one-han", strings.Repeat("中", 1<<20/3)},
+		{"1MB-one-sign", strings.Repeat("=", 1<<20)},
+		{"1MB-one-mark", strings.Repeat("\u0301", 1<<19)},
+		{"1MB-one-bar", strings.Repeat("▁", 1<<20/3)},
 	}
 }
 

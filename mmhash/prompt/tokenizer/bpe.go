@@ -253,6 +253,14 @@ func (m *bpe) encodePiece(dst []uint32, s *scratch, b []byte, i, end int) []uint
 // encodeUnlisted appends the ids of a word that is not one token.
 func (m *bpe) encodeUnlisted(dst []uint32, s *scratch, word []byte) []uint32 {
 	if m.regular && len(word) >= longWord {
+		if m.spaced && bytes.Contains(word, []byte(lowerBar)) { // a bar that a user typed means what a space means
+			out := s.spaced[:0]
+			for i := bytes.Index(word, []byte(lowerBar)); i >= 0; i = bytes.Index(word, []byte(lowerBar)) {
+				out, word = append(append(out, word[:i]...), ' '), word[i+len(lowerBar):]
+			}
+			s.spaced = append(out, word...)
+			word = s.spaced
+		}
 		if with, ok := m.encodeSearch(dst, s, word); ok {
 			return with
 		}

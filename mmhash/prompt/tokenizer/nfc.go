@@ -23,7 +23,7 @@ func (n unicodeForm) apply(s *scratch, in []byte) []byte {
 	if n.form == norm.NFKC || n.form == norm.NFKD {
 		full = norm.NFKD
 	}
-	cl := classes()
+	cl, marks := classes(), markClasses()
 	out, chars := s.buffer(), s.marks[:0]
 	flush := func() {
 		sort.SliceStable(chars, func(i, j int) bool { return chars[i].class < chars[j].class })
@@ -60,15 +60,20 @@ func (n unicodeForm) apply(s *scratch, in []byte) []byte {
 		case cl.at(r)&clOldNorm == 0:
 			put(r, 0)
 		default:
+			class := marks.at(r)
+			if class != decomposes {
+				put(r, class)
+				break
+			}
 			p := full.Properties(in[i : i+size])
-			if d := p.Decomposition(); d != nil {
-				for len(d) > 0 {
-					c, n := utf8.DecodeRune(d)
-					put(c, full.Properties(d[:n]).CCC())
-					d = d[n:]
-				}
-			} else {
+			d := p.Decomposition()
+			if d == nil {
 				put(r, p.CCC())
+			}
+			for len(d) > 0 {
+				c, n := utf8.DecodeRune(d)
+				put(c, full.Properties(d[:n]).CCC())
+				d = d[n:]
 			}
 		}
 		i += size
@@ -105,6 +110,23 @@ func (n unicodeForm) normal(in []byte) bool {
 	return n.form == norm.NFC || n.form.IsNormal(in)
 }
 
+// markClasses are the combining classes in the older tables, or decomposes.
+var markClasses = sync.OnceValue(func() *runeTable[uint8] {
+	cl := classes()
+	return newRuneTable(func(r rune) uint8 {
+		if cl.at(r)&clOldNorm == 0 || 0xD800 <= r && r < 0xE000 {
+			return 0
+		}
+		p := norm.NFKD.PropertiesString(string(r))
+		if p.Decomposition() != nil {
+			return decomposes
+		}
+		return p.CCC()
+	})
+})
+
+const decomposes = 255
+
 type markChar struct {
 	r     rune
 	class uint8
@@ -138,13 +160,13 @@ var compositions = sync.OnceValue(func() map[[2]rune]rune {
 
 // composed puts decomposed, ordered text together in place.
 func composed(b []byte) []byte {
-	table, cl := compositions(), classes()
+	table, marks := compositions(), markClasses()
 	out := b[:0]
 	starter, last := -1, uint8(0) // where the last starter lies in out; class of the last character kept after it
 	for i := 0; i < len(b); {
 		r, size := utf8.DecodeRune(b[i:])
-		class := uint8(0)
-		if cl.at(r)&clOldNorm != 0 {
+		class := marks.at(r)
+		if class == decomposes {
 			class = norm.NFD.Properties(b[i : i+size]).CCC()
 		}
 		i += size

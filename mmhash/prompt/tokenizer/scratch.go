@@ -20,6 +20,7 @@ type scratch struct {
 	dead      []uint64
 	pairs     *[1 << pairCacheBits]cachedPair
 	pairText  []byte
+	spaced    []byte // a word with its bars as spaces
 	words     [1 << wordCacheBits]cachedWord
 }
 
@@ -67,6 +68,9 @@ func (p *pool) put(s *scratch) {
 		if cap(s.text[i]) > maxKept {
 			s.text[i] = nil
 		}
+	}
+	if cap(s.spaced) > maxKept {
+		s.spaced = nil
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
