@@ -1,16 +1,11 @@
 package e2e
 
 import (
-	"bytes"
 	"fmt"
-	"io"
 	"net/http"
 	"net/netip"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/tidwall/gjson"
@@ -53,12 +48,7 @@ func startPod(t *testing.T, n int, ports [3]string) *pod {
 
 // Sightline as it runs in a cluster: pods found by the API server, a fleet that grows and shrinks while requests run.
 func TestKubernetesWorkers(t *testing.T) {
-	bin, err := product()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	api, err := fakekube.Start(dir, "llm")
+	api, err := fakekube.Start(t.TempDir(), "llm")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,100 +70,35 @@ func TestKubernetesWorkers(t *testing.T) {
 	first, second := startPod(t, 1, ports), startPod(t, 2, ports)
 	list(nil, first)
 
-	o := envoy.Default()
-	o.Listen, o.Admin, o.Sightline = freeAddr(t), freeAddr(t), freeAddr(t)
-	o.Workers = []string{first.Addr()}
-	o.Allow = []envoy.Range{{Prefix: netip.MustParsePrefix("127.0.1.0/24"), FirstPort: httpPort, LastPort: httpPort}}
-	admin := freeAddr(t)
 	model, err := filepath.Abs(modelDir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	file := filepath.Join(dir, "sightline.yaml")
-	text := fmt.Sprintf(`
-listen: %s
-admin: %s
-models: [{name: sim-vl, dir: %s}]
-kubernetes:
-  api: %s
-  ca_file: %s
-  token_file: %s
-  workers:
-    - {namespace: llm, service: vllm, port: http, events: {zmq: "tcp://{ip}:%s", replay: "tcp://{ip}:%s"}}
-`, o.Sightline, admin, model, api.URL, api.CAFile, api.TokenFile, ports[1], ports[2])
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	var log lockedBuffer
-	serve := exec.Command(bin, "serve", "-c", file)
-	serve.Stdout, serve.Stderr = &log, &log
-	if err := serve.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = serve.Process.Signal(syscall.SIGTERM)
-		if err := serve.Wait(); err != nil {
-			t.Errorf("serve: %v", err)
-		}
-		if t.Failed() {
-			t.Logf("Sightline's log:\n%s", &log)
-		}
+	g := startGateway(t, map[string]any{
+		"models": []any{map[string]any{"name": "sim-vl", "dir": model}},
+		"kubernetes": map[string]any{"api": api.URL, "ca_file": api.CAFile, "token_file": api.TokenFile, "workers": []any{
+			map[string]any{"namespace": "llm", "service": "vllm", "port": "http", "events": map[string]any{"zmq": "tcp://{ip}:" + ports[1], "replay": "tcp://{ip}:" + ports[2]}},
+		}},
+	}, func(o *envoy.Options) {
+		o.Workers = []string{first.Addr()}
+		o.Allow = []envoy.Range{{Prefix: netip.MustParsePrefix("127.0.1.0/24"), FirstPort: httpPort, LastPort: httpPort}}
 	})
-	gateway, err := envoy.Start(t.Context(), binary(t), o, &log, "--concurrency", "2")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(gateway.Stop)
-
-	get := func(url string) string { // "" unless the status is 200
-		resp, err := http.Get(url)
-		if err != nil {
-			return ""
-		}
-		defer resp.Body.Close()
-		if resp.StatusCode != http.StatusOK {
-			return ""
-		}
-		page, _ := io.ReadAll(resp.Body)
-		return string(page)
-	}
-	// fleet is who is there and how: "vllm-1:live vllm-2:not ready".
-	fleet := func() (out string) {
-		for _, w := range gjson.Parse(get("http://" + admin + "/workers")).Array() {
-			out += " " + w.Get("name").Str + ":" + w.Get("events").Str
-		}
-		return strings.TrimSpace(out)
-	}
 	wantFleet := func(want string) {
 		t.Helper()
-		eventually(t, want, func() bool { return fleet() == want })
+		eventually(t, want, func() bool { return g.fleet() == want })
 	}
 	// ask sends a conversation of some blocks and gives the tokens that the worker found in its cache.
 	ask := func(topic string) int64 {
 		t.Helper()
-		body := fmt.Sprintf(`{"model":"sim-vl","max_tokens":1,"messages":[{"role":"user","content":%q}]}`, strings.Repeat(topic+" ", 200))
-		resp, err := http.Post("http://"+o.Listen+"/v1/chat/completions", "application/json", bytes.NewReader([]byte(body)))
-		if err != nil {
-			t.Fatal(err)
+		status, page := g.ask([]any{user(strings.Repeat(topic+" ", 200))}, map[string]any{"model": "sim-vl"}, nil)
+		if status != http.StatusOK {
+			t.Fatalf("status %d: %s", status, page)
 		}
-		defer resp.Body.Close()
-		page, _ := io.ReadAll(resp.Body)
-		if resp.StatusCode != 200 {
-			t.Fatalf("status %d: %s", resp.StatusCode, page)
-		}
-		return gjson.GetBytes(page, "usage.prompt_tokens_details.cached_tokens").Int()
+		return gjson.Get(page, "usage.prompt_tokens_details.cached_tokens").Int()
 	}
-	eventually(t, "readiness", func() bool {
-		resp, err := http.Get("http://" + admin + "/readyz")
-		if err == nil {
-			resp.Body.Close()
-		}
-		return err == nil && resp.StatusCode == http.StatusOK
-	})
+	eventually(t, "readiness", func() bool { return g.page("/readyz") != "" })
+	g.ready(1)
 	wantFleet("vllm-1:live")
-	eventually(t, "Envoy's health check", func() bool {
-		return strings.Contains(get("http://"+o.Admin+"/stats?filter=cluster.sightline.membership_healthy"), ": 1")
-	})
 	ask("alpha")
 
 	// One more: it gets what is new, the first keeps what it holds.

@@ -1,11 +1,7 @@
 package e2e
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -15,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/goccy/go-yaml"
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/envoy"
@@ -24,7 +19,8 @@ import (
 
 // The same with real engines: `make e2e-vllm` installs the CPU build of vLLM and sets SIGHTLINE_VLLM to where it is. Two
 // workers with one layer of random weights stand behind a real Envoy. Their answers are noise; tokens, image names, cache
-// and KV events are the engine's own. SIGHTLINE_VLLM_OLD, if set, is an older release for the second worker.
+// and KV events are the engine's own. SIGHTLINE_VLLM_OLD, if set, is an older release for the second worker, which is then
+// of another class.
 
 const tinyName = "qwen2.5-vl" // vLLM's --model argument is part of its image names
 
@@ -38,22 +34,43 @@ const tinyConfig = `{"architectures":["Qwen2_5_VLForConditionalGeneration"],"mod
 "intermediate_size":64,"num_heads":1,"in_chans":3,"out_hidden_size":128,"patch_size":14,"spatial_merge_size":2,
 "spatial_patch_size":14,"window_size":112,"fullatt_block_indexes":[0],"tokens_per_second":2,"temporal_patch_size":2}}`
 
-// engineStart bounds an engine's start: 70 s on two idle cores.
-const engineStart = 6 * time.Minute
+// engineStart bounds an engine's start: 70 s on two idle cores, some minutes where it was just installed.
+const engineStart = 12 * time.Minute
 
+// engine is a vLLM server.
 type engine struct {
-	bin, version, dir     string
-	port, events, replays int
-	cmd                   *exec.Cmd
-	log                   *os.File
+	bin, version, dir, name string
+	addr, events, replays   string // ip:port
+	cmd                     *exec.Cmd
+	done                    chan struct{} // closed when it has ended
+	log                     *os.File
+}
+
+// newEngine starts a worker with an installed vLLM; healthy waits for it.
+func newEngine(t *testing.T, bin, dir, name string) *engine {
+	t.Helper()
+	e := &engine{bin: bin, version: versionOf(t, bin), dir: dir, name: name, addr: freeAddr(t), events: freeAddr(t), replays: freeAddr(t)}
+	var err error
+	if e.log, err = os.Create(filepath.Join(dir, name+".log")); err != nil {
+		t.Fatal(err)
+	}
+	e.start(t)
+	t.Cleanup(func() {
+		e.stop()
+		if text, _ := os.ReadFile(e.log.Name()); t.Failed() {
+			t.Logf("%s, vLLM %s:\n%s", name, e.version, text[max(0, len(text)-3000):])
+		}
+	})
+	return e
 }
 
 func (e *engine) start(t *testing.T) {
 	t.Helper()
-	e.cmd = exec.Command(filepath.Join(e.bin, "bin", "vllm"), "serve", tinyName, "--host", "127.0.0.1", "--port", fmt.Sprint(e.port),
+	port := func(addr string) string { return addr[strings.LastIndexByte(addr, ':')+1:] }
+	e.cmd = exec.Command(filepath.Join(e.bin, "bin", "vllm"), "serve", tinyName, "--host", "127.0.0.1", "--port", port(e.addr),
 		"--load-format", "dummy", "--enforce-eager", "--dtype", "bfloat16", "--skip-mm-profiling", "--block-size", "16",
 		"--max-model-len", "20000", "--max-num-batched-tokens", "20000", "--max-num-seqs", "8", "--enable-prompt-tokens-details",
-		"--kv-events-config", fmt.Sprintf(`{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:%d","replay_endpoint":"tcp://*:%d"}`, e.events, e.replays))
+		"--kv-events-config", fmt.Sprintf(`{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:%s","replay_endpoint":"tcp://*:%s"}`, port(e.events), port(e.replays)))
 	e.cmd.Dir, e.cmd.Stdout, e.cmd.Stderr = e.dir, e.log, e.log
 	e.cmd.Env = append(os.Environ(), "PATH="+filepath.Join(e.bin, "bin")+":"+os.Getenv("PATH"), "HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1",
 		"VLLM_CPU_KVCACHE_SPACE=1", "VLLM_CPU_OMP_THREADS_BIND=nobind", "OMP_NUM_THREADS=1", "VLLM_HOST_IP=127.0.0.1")
@@ -61,52 +78,37 @@ func (e *engine) start(t *testing.T) {
 	if err := e.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	done, cmd := make(chan struct{}), e.cmd
+	e.done = done
+	go func() {
+		_ = cmd.Wait()
+		close(done)
+	}()
 }
 
 func (e *engine) stop() {
-	if e.cmd != nil {
-		_ = syscall.Kill(-e.cmd.Process.Pid, syscall.SIGKILL)
-		_ = e.cmd.Wait()
-		e.cmd = nil
-	}
+	_ = syscall.Kill(-e.cmd.Process.Pid, syscall.SIGKILL)
+	<-e.done
 }
 
 func (e *engine) healthy(t *testing.T) {
 	t.Helper()
-	waitLong(t, "vLLM "+e.version, func() bool {
-		resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/health", e.port))
-		if err != nil {
-			return false
+	end := time.After(engineStart)
+	for {
+		if _, err := demo.Get("http://" + e.addr + "/health"); err == nil {
+			return
 		}
-		resp.Body.Close()
-		return resp.StatusCode == http.StatusOK
-	})
-}
-
-func waitLong(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	for end := time.Now().Add(engineStart); !cond(); time.Sleep(500 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not within %v", what, engineStart)
+		select {
+		case <-e.done:
+			t.Fatalf("%s, vLLM %s: has ended", e.name, e.version)
+		case <-end:
+			t.Fatalf("%s, vLLM %s: not up within %v", e.name, e.version, engineStart)
+		case <-time.After(500 * time.Millisecond):
 		}
 	}
 }
 
-// freePorts gives ports that are free now.
-func freePorts(t *testing.T, n int) (ports []int) {
-	t.Helper()
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close() // not before all are chosen
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
-	}
-	return ports
-}
-
-// versionOf asks an installed vLLM for its release.
+// versionOf tells the release of an installed vLLM.
 func versionOf(t *testing.T, dir string) string {
 	t.Helper()
 	found, _ := filepath.Glob(filepath.Join(dir, "lib", "python*", "site-packages", "vllm-*.dist-info"))
@@ -117,13 +119,9 @@ func versionOf(t *testing.T, dir string) string {
 }
 
 func TestRealVLLM(t *testing.T) {
-	venv := os.Getenv("SIGHTLINE_VLLM")
-	if venv == "" {
+	bin := os.Getenv("SIGHTLINE_VLLM")
+	if bin == "" {
 		t.Skip("needs a real vLLM: make e2e-vllm")
-	}
-	bin, err := product()
-	if err != nil {
-		t.Fatal(err)
 	}
 	dir := t.TempDir()
 	model := filepath.Join(dir, tinyName)
@@ -135,160 +133,116 @@ func TestRealVLLM(t *testing.T) {
 	}
 	old := os.Getenv("SIGHTLINE_VLLM_OLD")
 	if old == "" {
-		old = venv
+		old = bin
 	}
-	ports := freePorts(t, 9)
-	var engines []*engine
-	for i, at := range []string{venv, old} {
-		e := &engine{bin: at, version: versionOf(t, at), dir: dir, port: ports[3*i], events: ports[3*i+1], replays: ports[3*i+2]}
-		if e.log, err = os.Create(filepath.Join(dir, fmt.Sprint("vllm-", i+1, ".log"))); err != nil {
-			t.Fatal(err)
+	engines := []*engine{newEngine(t, bin, dir, "worker-1"), newEngine(t, old, dir, "worker-2")}
+	for _, e := range engines {
+		e.healthy(t)
+	}
+	r := &realRun{t: t, served: map[string]int{}}
+	r.gateway = startGateway(t, realConfig(model, engines, "computed"), func(o *envoy.Options) {
+		o.TokenUsage = true
+		for _, e := range engines {
+			o.Workers = append(o.Workers, e.addr)
 		}
-		e.start(t)
-		t.Cleanup(func() {
-			e.stop()
-			if text, _ := os.ReadFile(e.log.Name()); t.Failed() {
-				t.Logf("%s:\n%s", e.log.Name(), text[max(0, len(text)-3000):])
-			}
-		})
-		e.healthy(t) // one after the other: two cores
-		engines = append(engines, e)
-	}
-	r := realRun{t: t, url: fmt.Sprint("http://127.0.0.1:", ports[6]), admin: fmt.Sprint("127.0.0.1:", ports[8]), l: new(demo.Lab)}
-	r.begin(bin, dir, model, engines, ports)
-	r.conversations(0)
-	first := r.equal
-	if engines[0].version == engines[1].version { // a worker that starts anew holds nothing, and nothing is expected of it
-		engines[0].stop()
-		engines[0].start(t)
-		engines[0].healthy(t)
-		r.fresh = "worker-1"
-		r.conversations(100)
-		if r.equal == first {
-			t.Error("no request was predicted after the restart")
-		}
-	}
+	})
+	r.ready(len(engines))
+	r.conversations("computed names", 0)
+	r.refusals(engines)
+
+	// A worker that starts anew holds nothing, and nothing is expected of it.
+	engines[0].stop()
+	engines[0].start(t)
+	engines[0].healthy(t)
+	r.fresh = "worker-1"
+	r.conversations("a restarted worker", 100)
 	r.audited()
-	fmt.Printf("e2e-vllm: %s and %s: cached tokens equal %d, unequal %d, first of a worker %d; audit equal %.0f, other %.0f\n",
-		engines[0].version, engines[1].version, r.equal, r.unequal, r.first, r.auditEqual, r.auditOther)
-	if r.unequal > 0 || r.auditOther > 0 {
+
+	equal, other := r.auditEqual, r.auditOther
+	r.end()
+	r.run(realConfig(model, engines, "injected"))
+	r.ready(len(engines))
+	r.conversations("uuids injected", 200)
+	r.audited()
+	equal, other = equal+r.auditEqual, other+r.auditOther
+
+	for _, e := range engines {
+		if r.served[e.name] == 0 {
+			t.Errorf("%s, vLLM %s, got no request", e.name, e.version)
+		}
+	}
+	fmt.Printf("e2e-vllm: %s and %s: cached tokens equal %d, unequal %d, first of a restarted worker %d; refused alike %d, otherwise %d; audit equal %.0f, other %.0f\n",
+		engines[0].version, engines[1].version, r.equal, r.unequal, r.first, r.refused, r.notRefused, equal, other)
+	if r.unequal+r.notRefused > 0 || other > 0 {
 		t.Error("the engines and the predictions do not agree")
 	}
 }
 
-// realRun sends conversations and counts.
-type realRun struct {
-	t                      *testing.T
-	url, admin             string
-	l                      *demo.Lab
-	equal, unequal, first  int
-	hits                   int
-	fresh                  string // a worker that has begun anew and told nothing since
-	auditEqual, auditOther float64
-}
-
-func (r *realRun) begin(bin, dir, model string, engines []*engine, ports []int) {
-	t := r.t
+// realConfig is Sightline's configuration for engines, the first of which is of the model's own release.
+func realConfig(model string, engines []*engine, mediaNames string) map[string]any {
 	var workers []any
-	var addrs []string
 	classes := []any{}
-	for i, e := range engines {
-		addrs = append(addrs, fmt.Sprint("127.0.0.1:", e.port))
-		w := map[string]any{"name": fmt.Sprint("worker-", i+1), "addr": addrs[i],
-			"events": map[string]any{"zmq": fmt.Sprint("tcp://127.0.0.1:", e.events), "replay": fmt.Sprint("tcp://127.0.0.1:", e.replays)}}
+	for _, e := range engines {
+		w := map[string]any{"name": e.name, "addr": e.addr, "events": map[string]any{"zmq": "tcp://" + e.events, "replay": "tcp://" + e.replays}}
 		if e.version != engines[0].version {
 			classes = append(classes, map[string]any{"name": "old", "engine_version": e.version})
 			w["class"] = "old"
 		}
 		workers = append(workers, w)
 	}
-	text, err := yaml.Marshal(map[string]any{"listen": fmt.Sprint("127.0.0.1:", ports[7]), "admin": r.admin, "log_level": "warn",
-		"models": []any{map[string]any{"name": tinyName, "dir": model, "engine_version": engines[0].version, "engine_model": tinyName,
-			"block_size": 16, "max_model_len": 20000, "classes": classes}}, "workers": workers})
-	if err != nil {
-		t.Fatal(err)
-	}
-	config := filepath.Join(dir, "sightline.yaml")
-	if err := os.WriteFile(config, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	var log lockedBuffer
-	serve := exec.Command(bin, "serve", "-c", config)
-	serve.Stdout, serve.Stderr = &log, &log
-	if err := serve.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = serve.Process.Signal(syscall.SIGTERM)
-		_ = serve.Wait()
-		t.Logf("Sightline:\n%s", log.String())
-	})
-	o := envoy.Default()
-	adminPort := freePorts(t, 1)[0]
-	o.Listen, o.Admin, o.Sightline, o.Workers, o.TokenUsage = strings.TrimPrefix(r.url, "http://"), fmt.Sprint("127.0.0.1:", adminPort), fmt.Sprint("127.0.0.1:", ports[7]), addrs, true
-	proxy, err := envoy.Start(t.Context(), binary(t), o, io.Discard, "--concurrency", "1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(proxy.Stop)
-	waitLong(t, "both workers' events and Envoy's health check", func() bool {
-		rows, err := r.get("http://" + r.admin + "/workers")
-		stats, err2 := r.get(fmt.Sprintf("http://127.0.0.1:%d/stats?filter=cluster.sightline.membership_healthy", adminPort))
-		return err == nil && err2 == nil && strings.Count(rows, `"live"`) == len(engines) && strings.Contains(stats, ": 1")
-	})
+	return map[string]any{"log_level": "warn", "workers": workers, "models": []any{map[string]any{"name": tinyName, "dir": model,
+		"engine_version": engines[0].version, "engine_model": tinyName, "block_size": 16, "max_model_len": 20000, "media_names": mediaNames, "classes": classes}}}
 }
 
-func (r *realRun) get(url string) (string, error) {
-	resp, err := http.Get(url)
-	if err != nil {
-		return "", err
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	return string(text), err
+// realRun sends conversations and counts.
+type realRun struct {
+	*gateway
+	t                      *testing.T
+	equal, unequal, first  int
+	hits                   int // requests with cached tokens, in this phase
+	refused, notRefused    int // requests that vLLM answers with an error: alike here, and otherwise
+	served                 map[string]int
+	fresh                  string // a worker that has begun anew and told nothing since
+	auditEqual, auditOther float64
 }
 
 // conversations sends four conversations of four turns, a picture in the first and the third, turn by turn in turns, and
 // each request twice.
-func (r *realRun) conversations(seed int) {
+func (r *realRun) conversations(what string, seed int) {
+	r.t.Helper()
+	before := r.equal
+	r.hits = 0
 	var talks [4][]any
 	for turn := range 4 {
 		for i := range talks {
-			content := []any{map[string]any{"type": "text", "text": fmt.Sprintf("Turn %d of conversation %d: what is to be seen, and what is not? Say it at some length.", turn, seed+i)}}
+			text := fmt.Sprintf("Turn %d of conversation %d: what is to be seen, and what is not? Say it at some length.", turn, seed+i)
 			if turn%2 == 0 {
-				content = append([]any{map[string]any{"type": "image_url", "image_url": map[string]any{"url": dataURL(photo(uint64(900 + seed + 10*i + turn)))}}}, content...)
+				talks[i] = append(talks[i], user(text, dataURL(photo(uint64(900+seed+10*i+turn)))))
+			} else {
+				talks[i] = append(talks[i], user(text))
 			}
-			talks[i] = append(talks[i], map[string]any{"role": "user", "content": content})
-			answer := r.ask(talks[i])
-			r.ask(talks[i])
+			answer := r.compare(talks[i])
+			r.compare(talks[i])
 			talks[i] = append(talks[i], map[string]any{"role": "assistant", "content": answer})
 		}
 	}
+	r.t.Logf("%s: %d equal", what, r.equal-before)
+	if r.hits == 0 || r.equal == before {
+		r.t.Errorf("%s: nothing was predicted or nothing was cached", what)
+	}
 }
 
-// ask sends one request and compares.
-func (r *realRun) ask(messages []any) (answer string) {
+// compare sends one request and compares.
+func (r *realRun) compare(messages []any) (answer string) {
 	t := r.t
 	t.Helper()
-	raw, err := json.Marshal(map[string]any{"model": tinyName, "messages": messages, "max_tokens": 24, "temperature": 0})
-	if err != nil {
-		t.Fatal(err)
+	status, text := r.ask(messages, map[string]any{"model": tinyName, "max_tokens": 24, "temperature": 0}, nil)
+	if status != http.StatusOK {
+		t.Fatalf("status %d: %.300s", status, text)
 	}
-	resp, err := http.Post(r.url+"/v1/chat/completions", "application/json", bytes.NewReader(raw))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode != http.StatusOK {
-		t.Fatalf("status %d, %v: %.300s", resp.StatusCode, err, text)
-	}
-	row, err := r.get("http://" + r.admin + "/decisions?n=1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	d, u := gjson.Get(row, "0"), gjson.GetBytes(text, "usage")
+	d, u := gjson.Get(r.page("/decisions?n=1"), "0"), gjson.Get(text, "usage")
 	worker := d.Get("worker").Str
+	r.served[worker]++
 	predicted, cached := d.Get("cached_tokens").Int(), u.Get("prompt_tokens_details.cached_tokens").Int()
 	fresh := worker == r.fresh
 	if fresh {
@@ -309,36 +263,73 @@ func (r *realRun) ask(messages []any) (answer string) {
 	if cached > 0 {
 		r.hits++
 	}
-	return gjson.GetBytes(text, "choices.0.message.content").Str
+	return gjson.Get(text, "choices.0.message.content").Str
 }
 
-// audited waits for the last verdicts and counts them.
-func (r *realRun) audited() {
-	before := -1.0
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Second) {
-		text, err := r.get("http://" + r.admin + "/metrics")
-		if err != nil {
-			r.t.Fatal(err)
+// refusals sends what vLLM answers with an error: through the gateway it is answered with the same status, and nothing is
+// stored, predicted or judged for it.
+func (r *realRun) refusals(engines []*engine) {
+	t := r.t
+	t.Helper()
+	r.audited()
+	held := func() (sums string) { return gjson.Get(r.page("/workers"), "#.blocks").Raw }
+	before, verdicts := held(), r.auditEqual
+	long := strings.Repeat("a long text that no engine will take ", 4000)
+	for name, body := range map[string]map[string]any{
+		"too long":            {"messages": []any{user(long)}},
+		"no picture":          {"messages": []any{user(strings.Repeat("what is it? ", 40), "data:image/png;base64,AAAA")}},
+		"cut base64":          {"messages": []any{user(strings.Repeat("what is it? ", 40), dataURL(photo(1))[:2000])}},
+		"temperature":         {"messages": []any{user(strings.Repeat("what is it? ", 40))}, "temperature": -3},
+		"no tokens":           {"messages": []any{user(strings.Repeat("what is it? ", 40))}, "max_tokens": -1},
+		"unknown role's part": {"messages": []any{map[string]any{"role": "user", "content": []any{map[string]any{"type": "smell"}}}}},
+		"messages missing":    {"messages": nil},
+		"unknown model":       {"messages": []any{user(strings.Repeat("what is it? ", 40))}, "model": "another"},
+	} {
+		more := map[string]any{"model": tinyName, "max_tokens": 8}
+		for k, v := range body {
+			more[k] = v
 		}
-		r.auditEqual, r.auditOther = 0, 0
-		for _, line := range strings.Split(text, "\n") {
-			if v := 0.0; strings.HasPrefix(line, "sightline_audit_total{") {
-				fmt.Sscan(line[strings.LastIndexByte(line, ' ')+1:], &v)
-				if strings.Contains(line, `verdict="equal"`) {
-					r.auditEqual += v
-				} else {
-					r.auditOther += v
-					r.t.Log(line)
-				}
-			}
-		}
-		if sum := r.auditEqual + r.auditOther; sum == before {
-			break
+		got, text := r.ask(nil, more, nil)
+		direct := &gateway{t: t, url: "http://" + engines[0].addr}
+		want, _ := direct.ask(nil, more, nil)
+		if got == want && want >= 400 && want < 500 {
+			r.refused++
 		} else {
-			before = sum
+			r.notRefused++
+			t.Logf("%s: status %d, vLLM's %d: %.200s", name, got, want, text)
 		}
 	}
-	if r.hits == 0 || r.auditEqual == 0 {
-		r.t.Error("nothing was cached, or nothing was audited")
+	r.audited()
+	if after := held(); after != before || r.auditEqual != verdicts {
+		r.notRefused++
+		t.Logf("refused requests: blocks held %s, then %s; verdicts %.0f, then %.0f", before, after, verdicts, r.auditEqual)
+	}
+	// What was routed is not believed to be there: the same text as a good request finds what is there.
+	r.compare([]any{user(strings.Repeat("what is it? ", 40))})
+	r.compare([]any{user(strings.Repeat("what is it? ", 40))})
+}
+
+// audited waits for the last verdicts and counts them, of this Sightline's life.
+func (r *realRun) audited() {
+	before := ""
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Second) {
+		verdicts := r.counted("sightline_audit_total", "verdict")
+		r.auditEqual, r.auditOther = verdicts["equal"], 0
+		for v, n := range verdicts {
+			if v != "equal" {
+				r.auditOther += n
+			}
+		}
+		if now := fmt.Sprint(verdicts); now != before {
+			before = now
+			continue
+		}
+		if r.auditOther > 0 {
+			r.t.Log(before, r.page("/audit"))
+		}
+		if r.auditEqual == 0 {
+			r.t.Error("nothing was audited")
+		}
+		return
 	}
 }

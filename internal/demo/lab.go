@@ -199,15 +199,20 @@ func (l *Lab) KillSightline() {
 
 // WaitReady waits until Sightline hears all workers and Envoy has found it healthy.
 func (l *Lab) WaitReady(ctx context.Context) error {
-	slots := len(l.Sims) * max(1, l.o.Ranks)
+	return WaitReady(ctx, l.Admin, l.EnvoyAdmin, len(l.Sims)*max(1, l.o.Ranks))
+}
+
+// WaitReady waits until a Sightline and the Envoy before it, told by their admin addresses, can serve: so many
+// worker-ranks are heard, and Envoy has found Sightline healthy.
+func WaitReady(ctx context.Context, sightline, envoy string, slots int) error {
 	if err := WaitFor(ctx, "the workers' KV events", func() bool {
-		rows, err := l.Get("http://" + l.Admin + "/workers")
+		rows, err := Get("http://" + sightline + "/workers")
 		return err == nil && len(gjson.ParseBytes(rows).Array()) == slots && !strings.Contains(string(rows), `"waiting"`)
 	}); err != nil {
 		return err
 	}
 	return WaitFor(ctx, "Envoy's health check of Sightline", func() bool {
-		stats, err := l.Get("http://" + l.EnvoyAdmin + "/stats?filter=cluster.sightline.membership_healthy")
+		stats, err := Get("http://" + envoy + "/stats?filter=cluster.sightline.membership_healthy")
 		return err == nil && strings.Contains(string(stats), ": 1")
 	})
 }
@@ -264,8 +269,12 @@ func (l *Lab) Encoded() (n int) {
 }
 
 // Get reads a page of Sightline's or Envoy's.
-func (l *Lab) Get(url string) ([]byte, error) {
-	resp, err := l.client.Get(url)
+func (l *Lab) Get(url string) ([]byte, error) { return Get(url) }
+
+// Get reads a page; another status than 200 is an error.
+func Get(url string) ([]byte, error) {
+	client := http.Client{Timeout: readyWait}
+	resp, err := client.Get(url)
 	if err != nil {
 		return nil, err
 	}
