@@ -29,6 +29,8 @@ const (
 	// Read by NVIDIA Dynamo's front ends in direct mode.
 	HeaderInstance     = "x-dynamo-worker-instance-id"
 	HeaderInstanceRank = "x-dynamo-dp-rank"
+	HeaderPrefill      = "x-dynamo-prefill-instance-id"
+	HeaderPrefillRank  = "x-dynamo-prefill-dp-rank"
 	HeaderID           = "x-sightline-id" // joins decision and access log
 	MetadataSpace      = "sightline"      // namespace of the dynamic metadata
 )
@@ -36,9 +38,12 @@ const (
 // refused stands where a reason is counted, for requests that got an answer of ours and no worker.
 const refused = "refused"
 
-// never are headers that we never set and that would steer all the same: Dynamo's choice of a prefill worker, and the
-// name that its releases before 1.6 read.
-var never = []string{"x-dynamo-prefill-instance-id", "x-dynamo-prefill-dp-rank", "x-dynamo-routing-mode", "x-worker-instance-id"}
+// never are headers of Dynamo's front ends that we never set and that would steer all the same: its own gateway's mode,
+// the order to go past the prefill worker that was chosen, and the name that its releases before 1.6 read.
+var never = []string{"x-dynamo-routing-mode", "x-bypass-remote-prefill", "x-worker-instance-id"}
+
+// choice are headers by which a server at the target picks a worker or a rank behind it: each is set or removed.
+var choice = []string{HeaderRank, HeaderInstance, HeaderInstanceRank, HeaderPrefill, HeaderPrefillRank}
 
 // noBody is the mode override that keeps the body from us. Body modes are taken literally, so NONE is all it says.
 var noBody = &modev3.ProcessingMode{RequestBodyMode: modev3.ProcessingMode_NONE, ResponseBodyMode: modev3.ProcessingMode_NONE}
@@ -72,7 +77,7 @@ func pass(t terms) *extprocv3.ProcessingResponse {
 
 // smuggled lists the headers that must not stay if we set none of them.
 func (t *terms) smuggled() []string {
-	names := []string{t.Header, t.second(), HeaderRank, HeaderInstance, HeaderInstanceRank}
+	names := append([]string{t.Header, t.second()}, choice...)
 	if t.Mode != Sightline {
 		names = append(names, HeaderEndpoint, HeaderSubset)
 	}
@@ -144,17 +149,24 @@ func (t *terms) steer(d router.Decision) *extprocv3.HeaderMutation {
 	if t.Mode != Sightline {
 		m.SetHeaders = append(m.SetHeaders, header(HeaderEndpoint, ranked(d)))
 	}
-	rank, none := HeaderRank, []string{HeaderInstance, HeaderInstanceRank}
+	rank := HeaderRank
 	if first.Instance != "" {
-		rank, none = HeaderInstanceRank, []string{HeaderRank}
-		m.SetHeaders = append(m.SetHeaders, header(HeaderInstance, first.Instance))
+		rank = HeaderInstanceRank
 	}
+	says := map[string]string{HeaderInstance: first.Instance, HeaderPrefill: first.Prefill}
 	if first.Rank >= 0 {
-		m.SetHeaders = append(m.SetHeaders, header(rank, strconv.Itoa(first.Rank)))
-	} else {
-		none = append(none, rank)
+		says[rank] = strconv.Itoa(first.Rank)
 	}
-	m.RemoveHeaders = append(m.RemoveHeaders, none...)
+	if first.Prefill != "" && first.PrefillRank >= 0 {
+		says[HeaderPrefillRank] = strconv.Itoa(first.PrefillRank)
+	}
+	for _, name := range choice {
+		if says[name] != "" {
+			m.SetHeaders = append(m.SetHeaders, header(name, says[name]))
+		} else {
+			m.RemoveHeaders = append(m.RemoveHeaders, name)
+		}
+	}
 	return m
 }
 

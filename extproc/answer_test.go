@@ -3,6 +3,7 @@ package extproc
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 
@@ -32,12 +33,14 @@ func TestSteer(t *testing.T) {
 	b := router.Target{Worker: "b", Addr: "10.0.0.2:8000", Rank: 3}
 	d := router.Target{Worker: "d", Addr: "10.0.0.7:8000", Rank: 1, Instance: "18446744073709551615"}
 	d2 := router.Target{Worker: "d", Addr: "10.0.0.8:8000", Rank: 1, Instance: "18446744073709551615"}
+	e := router.Target{Worker: "d", Addr: d.Addr, Rank: -1, Instance: "8", Prefill: "7", PrefillRank: 2}
 	for _, c := range []struct {
 		name    string
 		targets []router.Target
 		want    map[string]string
 	}{
 		{"behind front ends", []router.Target{d, d2}, map[string]string{HeaderWorker: d.Addr, HeaderSecond: d2.Addr, HeaderRank: "-", HeaderInstance: d.Instance, HeaderInstanceRank: "1"}},
+		{"prefill and decode apart", []router.Target{e}, map[string]string{HeaderWorker: d.Addr, HeaderSecond: d.Addr, HeaderInstance: "8", HeaderInstanceRank: "-", HeaderPrefill: "7", HeaderPrefillRank: "2"}},
 		{"no worker known", nil, map[string]string{HeaderWorker: "-", HeaderSecond: "-", HeaderRank: "-"}},
 		{"one worker", []router.Target{a}, map[string]string{HeaderWorker: a.Addr, HeaderSecond: a.Addr, HeaderRank: "-"}},
 		{"two workers", []router.Target{a, b}, map[string]string{HeaderWorker: a.Addr, HeaderSecond: b.Addr, HeaderRank: "-"}},
@@ -46,7 +49,7 @@ func TestSteer(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			got := told(ours.steer(router.Decision{ID: "ID1", Reason: router.Exact, Targets: c.targets}))
 			c.want[HeaderID], c.want[HeaderReason] = "ID1", "exact"
-			for _, name := range append([]string{HeaderInstance, HeaderInstanceRank}, never...) {
+			for _, name := range slices.Concat(choice, never) {
 				if c.want[name] == "" {
 					c.want[name] = "-"
 				}

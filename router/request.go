@@ -39,6 +39,10 @@ type Target struct {
 	// Instance is what the front end at Addr picks the worker by (NVIDIA Dynamo); "": Addr is the worker's own. Then all
 	// targets of a decision have the same: a request can name one.
 	Instance string
+	// Prefill and PrefillRank name in the same way who prefills, where that is another worker than Instance, which then
+	// decodes; Worker is the one that prefills.
+	Prefill     string
+	PrefillRank int
 }
 
 // Decision is the router's answer. Targets is empty only if no worker is known (Envoy's fallback then takes the

@@ -204,7 +204,8 @@ func (r *Router) place(d Decision, n named, clean []mmhash.Edit, session string,
 	// An engine always computes the last token, so a prompt that is held whole loses its last block (vLLM).
 	d.CachedTokens = min(max(best.Exact, best.Predicted), max(0, tokens-1)/size*size)
 	d.MatchedBlocks = d.CachedTokens / size
-	d.Targets = targets(slots, ranked, r.turn.Load())
+	decode := r.opt.Fleet.Decode(slots[best.Slot], r.turn.Load())
+	d.Targets = targets(slots, ranked, decode, r.turn.Load())
 	switch {
 	case best.Predicted > best.Exact:
 		d.Reason, d.Why = Predicted, "not confirmed by events yet"
@@ -221,7 +222,7 @@ func (r *Router) place(d Decision, n named, clean []mmhash.Edit, session string,
 	if !p.Exact {
 		d.Why = p.Why
 	}
-	nt := r.book(d, slots[best.Slot], best, p, s, size, now)
+	nt := r.book(d, slots[best.Slot], decode, best, p, s, size, now)
 	if rd.p != nil {
 		r.opt.Audit.Expect(audit.Expectation{ID: d.ID, Holder: slots[best.Slot].Holder, Worker: nt.worker, Model: d.Model, Session: session,
 			Locals: nt.locals, From: nt.from, Size: size, Prompts: cs.prompts[cs.reads[class]].Model(), Prompt: p})
@@ -262,13 +263,19 @@ func (r *Router) encoding(p *mmhash.Prompt, slots []*fleet.Slot, cands []pick.Ca
 
 // targets lists up to three different places, in the order of the ranking. A worker behind front ends is named in the
 // request, for retries too: then they are the front ends, one after another from turn on, and no worker of another kind.
-func targets(slots []*fleet.Slot, ranked []pick.Candidate, turn uint64) []Target {
+// decode is who decodes, where another does.
+func targets(slots []*fleet.Slot, ranked []pick.Candidate, decode *fleet.Slot, turn uint64) []Target {
 	out := make([]Target, 0, 3)
 	best := slots[ranked[0].Slot]
 	if w := best.Worker; w.Instance != "" {
 		for i := range min(len(w.Frontends), cap(out)) {
 			addr := w.Frontends[(turn+uint64(i))%uint64(len(w.Frontends))]
-			out = append(out, Target{Worker: w.Name, Addr: addr, Rank: best.Rank, Instance: w.Instance})
+			t := Target{Worker: w.Name, Addr: addr, Rank: best.Rank, Instance: w.Instance}
+			if decode != nil {
+				t.Prefill, t.PrefillRank = t.Instance, t.Rank
+				t.Instance, t.Rank = decode.Worker.Instance, decode.Rank
+			}
+			out = append(out, t)
 		}
 		return out
 	}
@@ -305,10 +312,13 @@ type note struct {
 	mute   bool     // the engine reports 0 cached tokens where it says nothing (SGLang without --enable-cache-report)
 }
 
-func (r *Router) book(d Decision, slot *fleet.Slot, best pick.Candidate, p *mmhash.Prompt, s *scratch, size int, now time.Time) *note {
+func (r *Router) book(d Decision, slot, decode *fleet.Slot, best pick.Candidate, p *mmhash.Prompt, s *scratch, size int, now time.Time) *note {
 	held := best.Exact / size
 	nt := &note{model: d.Model, worker: slot.Worker.Name, reason: d.Reason, from: held, cached: d.CachedTokens, bound: d.Partial, usage: s.usage, mute: r.onSGLang(d.Model, slot.Worker)}
 	both := slices.Concat(s.locals, s.chain)
+	if decode != nil {
+		nt.cached = -1 // what is reported is of another worker's cache
+	}
 	nt.locals, nt.chain, nt.size = both[:len(s.locals)], both[len(s.locals):], size
 	r.predicted.add(uint32(slot.Holder), nt.chain, nt.from, now)
 	for i := range p.Media[:min(len(p.Media), mostMedia)] {
@@ -317,7 +327,7 @@ func (r *Router) book(d Decision, slot *fleet.Slot, best pick.Candidate, p *mmha
 			r.seen.add(a, uint32(slot.Holder))
 		}
 	}
-	r.opt.Fleet.Book(d.ID, fleet.Booking{Slot: slot, Tokens: d.PromptTokens - d.CachedTokens + best.Encode, Note: nt})
+	r.opt.Fleet.Book(d.ID, fleet.Booking{Slot: slot, Decode: decode, Tokens: d.PromptTokens - d.CachedTokens + best.Encode, Note: nt})
 	return nt
 }
 
@@ -336,9 +346,10 @@ func (r *Router) byLoad(d Decision, why, model string, req *Request, now time.Ti
 		cands[i] = pick.Candidate{Slot: i, Inflight: load.Inflight, Backlog: load.Backlog, Recent: load.Recent, Usage: load.Usage}
 	}
 	ranked := pick.Rank(cands, 8, r.turn.Add(1))
-	d.Targets = targets(slots, ranked, r.turn.Load())
 	slot := slots[ranked[0].Slot]
-	r.opt.Fleet.Book(d.ID, fleet.Booking{Slot: slot, Note: &note{model: d.Model, worker: slot.Worker.Name, reason: Load}})
+	decode := r.opt.Fleet.Decode(slot, r.turn.Load())
+	d.Targets = targets(slots, ranked, decode, r.turn.Load())
+	r.opt.Fleet.Book(d.ID, fleet.Booking{Slot: slot, Decode: decode, Note: &note{model: d.Model, worker: slot.Worker.Name, reason: Load}})
 	return d
 }
 

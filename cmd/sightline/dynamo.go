@@ -15,19 +15,32 @@ import (
 	"github.com/sightline-router/sightline/router/members"
 )
 
-// dynamoLink ties the members to an NVIDIA Dynamo deployment. A worker is known by its instance id, which its events
-// carry and its front ends take as a header; a new id, or another shape (ranks, model card), is a new worker.
+// dynamoLink ties the members to one component of an NVIDIA Dynamo deployment. A worker is known by its instance id, which
+// its events carry and its front ends take as a header; a new id, or another shape (ranks, model card), is a new worker.
 type dynamoLink struct {
 	*sources
-	plane  *dynamo.Plane
-	finder int
+	plane   *dynamo.Plane
+	finder  int
+	prefill bool
 }
 
-// startDynamo begins to follow the deployment; it ends with ctx, when running is done.
-func (s *sources) startDynamo(ctx context.Context, finder int) error {
+// dynamoComponents are those whose workers are followed: of the first, and of the one that prefills for it.
+func dynamoComponents(c *config.Dynamo) (list []string) {
+	switch {
+	case c.Plane == "":
+	case c.Plane == "jetstream" || c.PrefillComponent == "":
+		list = []string{c.Component}
+	default:
+		list = []string{c.Component, c.PrefillComponent}
+	}
+	return list
+}
+
+// startDynamo begins to follow one of dynamoComponents; it ends with ctx, when running is done.
+func (s *sources) startDynamo(ctx context.Context, finder int, component string) error {
 	c := &s.cfg.Dynamo
-	l := &dynamoLink{sources: s, plane: new(dynamo.Plane), finder: finder}
-	scope := dynamo.Scope{Namespace: c.Namespace, Component: c.Component, Endpoint: c.Endpoint}
+	l := &dynamoLink{sources: s, plane: new(dynamo.Plane), finder: finder, prefill: component != c.Component}
+	scope := dynamo.Scope{Namespace: c.Namespace, Component: component, Endpoint: c.Endpoint}
 	follow := dynamo.Follower{Root: c.Discovery, Scope: scope, Plane: l.plane, Found: l.found,
 		Failed: func(err error) {
 			l.log.Warn("Dynamo's deployment cannot be followed; what is known stays", zap.Error(err))
@@ -87,7 +100,7 @@ func (l *dynamoLink) spec(w dynamo.Worker) members.Spec {
 	switch ip, err := netip.ParseAddr(w.Host); {
 	case len(c.Frontends) > 0:
 		spec.Addr, _ = netip.ParseAddrPort(c.Frontends[0]) // the configuration checks it
-		spec.Instance, spec.Frontends = id, c.Frontends
+		spec.Instance, spec.Frontends, spec.Prefill = id, c.Frontends, l.prefill
 	case c.EnginePort > 0 && err == nil:
 		spec.Addr = netip.AddrPortFrom(ip, uint16(c.EnginePort))
 	}

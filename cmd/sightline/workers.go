@@ -50,7 +50,8 @@ func startSources(ctx context.Context, cfg config.Config, models []router.Model,
 		return nil, err
 	}
 	finders, like, err := s.finders()
-	s.set = members.New(members.Options{Index: ix, Fleet: fl, Audit: au, Log: log, Metrics: reg, Finders: len(finders), Linger: cfg.Index.PredictedTTL, Changed: changed})
+	components := dynamoComponents(&cfg.Dynamo)
+	s.set = members.New(members.Options{Index: ix, Fleet: fl, Audit: au, Log: log, Metrics: reg, Finders: len(finders) + len(components), Linger: cfg.Index.PredictedTTL, Changed: changed})
 	defer func() {
 		if err != nil {
 			s.close()
@@ -64,8 +65,8 @@ func startSources(ctx context.Context, cfg config.Config, models []router.Model,
 			}
 		}
 	}
-	if err == nil && cfg.Dynamo.Plane != "" {
-		err = s.startDynamo(ctx, len(finders)+1)
+	for i := 0; i < len(components) && err == nil; i++ {
+		err = s.startDynamo(ctx, len(finders)+1+i, components[i])
 	}
 	if err != nil {
 		return nil, err

@@ -197,7 +197,7 @@ func Default() Config {
 		Listen: "127.0.0.1:9002", Admin: "127.0.0.1:9903", LogLevel: "info", BodyLimit: 64 << 20, Probe: true, Audit: true,
 		Index:      Index{MaxBytes: 2 << 30, PredictedTTL: 20 * time.Second},
 		Media:      Media{Budget: 150 * time.Millisecond, MaxBytes: 64 << 20, Relay: Relay{TTL: 2 * time.Minute, MaxBytes: 256 << 20}},
-		Dynamo:     Dynamo{Namespace: "dynamo", Component: "backend", Endpoint: "generate"},
+		Dynamo:     Dynamo{Namespace: "dynamo", Component: "backend", PrefillComponent: "prefill", Endpoint: "generate"},
 		Standalone: Standalone{HTTP: 8001, Events: 5557, Metrics: 5657},
 		Envoy:      Envoy{Listen: "127.0.0.1:10000", Admin: "127.0.0.1:9901"},
 	}

@@ -14,8 +14,10 @@ type Dynamo struct {
 	Namespace string `yaml:"namespace"`
 	Component string `yaml:"component"`
 	Endpoint  string `yaml:"endpoint"`
-	Model     string `yaml:"model"` // name of one of models; may be left out where there is one
-	Class     string `yaml:"class"`
+	// PrefillComponent has the workers that prefill for those of Component, where the deployment has such; "": never.
+	PrefillComponent string `yaml:"prefill_component"`
+	Model            string `yaml:"model"` // name of one of models; may be left out where there is one
+	Class            string `yaml:"class"`
 	// Frontends are dynamo.frontend --router-mode direct as ip:port, each of them good for every worker.
 	Frontends []string `yaml:"frontends"`
 	// EnginePort: or, where each worker's engine has an HTTP server of its own, its port on the worker's host.
@@ -53,6 +55,9 @@ func (c *Config) checkDynamo(worker func(w *Worker, path string), bad func(path,
 	}
 	if d.EnginePort < 0 || d.EnginePort > 65535 || d.EnginePort > 0 && len(d.Frontends) > 0 {
 		bad("dynamo.engine_port", "%d: want a port up to 65535, and no frontends beside it", d.EnginePort)
+	}
+	if d.PrefillComponent == d.Component || len(d.PrefillComponent) > 255 || strings.ContainsAny(d.PrefillComponent, "/ ") {
+		bad("dynamo.prefill_component", "%q is no name beside component", d.PrefillComponent)
 	}
 	w := d.Worker()
 	worker(w, "dynamo")

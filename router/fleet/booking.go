@@ -20,8 +20,9 @@ const (
 // Booking is one request's hold on a slot.
 type Booking struct {
 	Slot   *Slot
-	Tokens int // to prefill there
-	Note   any // the router's own, given back at the end
+	Tokens int   // to prefill there
+	Decode *Slot // who decodes, where another does
+	Note   any   // the router's own, given back at the end
 	at     time.Time
 	known  bool // Envoy reported an upstream
 }
@@ -48,6 +49,9 @@ func (b *bookings) init() {
 func (f *Fleet) Book(id string, b Booking) {
 	b.at = f.now()
 	b.Slot.book(b.Tokens, b.at)
+	if b.Decode != nil {
+		b.Decode.book(0, b.at)
+	}
 	s := &f.bookings.shard[maphash.String(f.bookings.seed, id)%shards]
 	s.Lock()
 	defer s.Unlock()
@@ -62,7 +66,7 @@ func (f *Fleet) Book(id string, b Booking) {
 		if old != nil && old.known && len(s.open) <= perShard {
 			s.long = append(s.long, s.fresh[0])
 		} else if old != nil {
-			old.Slot.release()
+			old.release()
 			delete(s.open, s.fresh[0])
 			f.bookings.expired.Add(1)
 		}
@@ -74,11 +78,18 @@ func (f *Fleet) Book(id string, b Booking) {
 			if b.at.Sub(old.at) < longest {
 				break
 			}
-			old.Slot.release()
+			old.release()
 			delete(s.open, s.long[0])
 			f.bookings.expired.Add(1)
 		}
 		s.long = s.long[1:]
+	}
+}
+
+func (b *Booking) release() {
+	b.Slot.release()
+	if b.Decode != nil {
+		b.Decode.release()
 	}
 }
 
@@ -123,7 +134,7 @@ func (f *Fleet) End(id string, firstByte time.Duration) (*Booking, bool) {
 	if !ok {
 		return nil, false
 	}
-	b.Slot.release()
+	b.release()
 	b.Slot.learn(b.Tokens, firstByte)
 	return b, true
 }

@@ -27,6 +27,7 @@ type Worker struct {
 	// a pool of its front ends in direct mode). Addr is the first of them then; other workers have it too.
 	Instance  string
 	Frontends []string
+	Prefill   bool // it only prefills: another of the model's workers decodes
 }
 
 // at tells whether a request that went to addr may have gone to this worker.
@@ -123,8 +124,9 @@ type Fleet struct {
 type state struct {
 	workers []*Worker
 	byAddr  map[string]*Worker
-	byModel map[string][]*Slot
-	slots   []*Slot
+	byModel map[string][]*Slot // to choose among
+	decode  map[string][]*Slot // where other workers decode
+	slots   []*Slot            // to choose among, of all models
 }
 
 // New makes an empty fleet. now is the clock, time.Now if nil.
@@ -155,13 +157,19 @@ func NewWorker(name string, addr netip.AddrPort, model string, ranks int, join f
 func (f *Fleet) Set(workers []*Worker) {
 	f.setMu.Lock()
 	defer f.setMu.Unlock()
-	st := &state{workers: workers, byAddr: make(map[string]*Worker), byModel: make(map[string][]*Slot)}
+	st := &state{workers: workers, byAddr: make(map[string]*Worker), byModel: make(map[string][]*Slot), decode: make(map[string][]*Slot)}
+	models := make(map[string][]*Worker)
 	for _, w := range workers {
 		if w.Instance == "" {
 			st.byAddr[w.Addr] = w
 		}
-		st.byModel[w.Model] = append(st.byModel[w.Model], w.Slots...)
-		st.slots = append(st.slots, w.Slots...)
+		models[w.Model] = append(models[w.Model], w)
+	}
+	for _, w := range workers {
+		if all := models[w.Model]; all[0] == w {
+			st.byModel[w.Model], st.decode[w.Model] = divide(all)
+			st.slots = append(st.slots, st.byModel[w.Model]...)
+		}
 	}
 	f.state.Store(st)
 }
@@ -169,7 +177,7 @@ func (f *Fleet) Set(workers []*Worker) {
 // Workers lists the workers. The caller must not change the list.
 func (f *Fleet) Workers() []*Worker { return f.state.Load().workers }
 
-// Slots lists a model's slots; all slots for "". The caller must not change the list.
+// Slots lists a model's slots to choose among; those of all models for "". The caller must not change the list.
 func (f *Fleet) Slots(model string) []*Slot {
 	st := f.state.Load()
 	if model == "" {

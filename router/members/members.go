@@ -40,9 +40,10 @@ type Spec struct {
 	Model, Class string
 	Ranks        int  // data-parallel ranks; 0: it has none
 	Copies       bool // its events tell of each physical copy of a block
-	// Instance and Frontends as in fleet.Worker; then Addr is not its own.
+	// Instance, Frontends and Prefill as in fleet.Worker; with an Instance, Addr is not its own.
 	Instance  string
 	Frontends []string
+	Prefill   bool
 	// Listen says how the events of one rank (from 0) come, by setting Source, Decoder and what else o needs; false: it
 	// tells nothing. Called once a rank, when the worker joins.
 	Listen func(slot *fleet.Slot, rank int, o *feed.Options) (bool, error)
@@ -170,7 +171,7 @@ func (s *Set) join(finder int, spec Spec) error {
 		m.sinks = append(m.sinks, leaving{sink, s.o.Linger})
 		return sink.Holder()
 	})
-	m.worker.Addr, m.worker.Class, m.worker.Instance, m.worker.Frontends = addr, spec.Class, spec.Instance, spec.Frontends
+	m.worker.Addr, m.worker.Class, m.worker.Instance, m.worker.Frontends, m.worker.Prefill = addr, spec.Class, spec.Instance, spec.Frontends, spec.Prefill
 	for r, slot := range m.worker.Slots {
 		o := feed.Options{Sink: m.sinks[r], Stored: s.audited(slot.Holder)}
 		tells, err := spec.Listen(slot, r, &o)
