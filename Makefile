@@ -43,12 +43,18 @@ e2e-compose: ## examples/compose on a Docker engine, images built here; fails wh
 	@e2e/compose/run.sh
 
 VLLM     ?= 0.32.0
-VLLM_OLD ?=
-e2e-vllm: ## real vLLM workers, CPU build (5 GB, some minutes): VLLM=0.32.0, VLLM_OLD=0.30.0 for two releases side by side
+VLLM_OLD ?= 0.30.0
+e2e-vllm: ## real vLLM workers of two releases, CPU build (10 GB, ten minutes): VLLM=0.32.0 VLLM_OLD=0.30.0, or VLLM_OLD= for one
 	@e2e/vllm/setup.sh $(CACHE)/vllm-$(VLLM) $(VLLM)
 	@test -z "$(VLLM_OLD)" || e2e/vllm/setup.sh $(CACHE)/vllm-$(VLLM_OLD) $(VLLM_OLD)
 	SIGHTLINE_VLLM=$(CACHE)/vllm-$(VLLM) SIGHTLINE_VLLM_OLD=$(if $(VLLM_OLD),$(CACHE)/vllm-$(VLLM_OLD)) \
 	  $(GO) test -count=1 -timeout 40m -v -run 'TestRealVLLM' ./e2e
+
+DYNAMO := 1.6.1
+.PHONY: e2e-dynamo
+e2e-dynamo: ## real processes of NVIDIA Dynamo behind a real Envoy (0.7 GB, two minutes), no GPU, etcd or NATS needed
+	@e2e/dynamo/setup.sh $(CACHE)/dynamo-$(DYNAMO) $(DYNAMO)
+	SIGHTLINE_DYNAMO=$(CACHE)/dynamo-$(DYNAMO) $(GO) test -count=1 -timeout 20m -v -run 'TestRealDynamo' ./e2e
 
 generated: build ## print again what is committed as printed: the envoy.yaml of the examples
 	$(BIN) envoy -c examples/compose/sightline.yaml > examples/compose/envoy.yaml

@@ -272,7 +272,7 @@ func (r *realRun) refusals(engines []*engine) {
 	t := r.t
 	t.Helper()
 	r.audited()
-	held := func() (sums string) { return gjson.Get(r.page("/workers"), "#.blocks").Raw }
+	held := func() (sums string) { return gjson.Get(r.page("/workers"), "#.blocks_held").Raw }
 	before, verdicts := held(), r.auditEqual
 	long := strings.Repeat("a long text that no engine will take ", 4000)
 	for name, body := range map[string]map[string]any{
