@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -9,6 +10,8 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -175,20 +178,62 @@ func TestInjectedNames(t *testing.T) {
 	}
 }
 
-// With the relay the image host sees one download, whoever asks and as often as they ask; workers load from Sightline.
+// replica runs one more Sightline, whose relay listens at addr and shares the key.
+func replica(t *testing.T, addr, keyFile string) {
+	t.Helper()
+	dir, err := filepath.Abs(modelDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, bin := filepath.Join(t.TempDir(), "replica.yaml"), ""
+	text := fmt.Sprintf("listen: %s\nadmin: ''\nprobe: false\nlog_level: error\nmodels: [{name: m, dir: %s}]\nworkers: [{addr: '127.0.0.1:1'}]\nmedia: {relay: {listen: %s, url: 'http://%s/pictures', key_file: %s}}\n",
+		freeAddr(t), dir, addr, addr, keyFile)
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if bin, err = product(); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(bin, "serve", "--config", config)
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	eventually(t, "a second replica's relay answers", func() bool {
+		resp, err := http.Get("http://" + addr)
+		if err == nil {
+			resp.Body.Close()
+		}
+		return err == nil
+	})
+}
+
+// With the relay the image host sees one download, whoever asks and as often as they ask; workers load from Sightline,
+// from the process that holds the picture ("injected false") or through another replica ("injected true").
 func TestRelay(t *testing.T) {
 	for _, inject := range []bool{false, true} {
 		t.Run(fmt.Sprint("injected ", inject), func(t *testing.T) {
 			var got received
-			at := "http://" + freeAddr(t)
+			listen := freeAddr(t)
+			at, keyFile := "http://"+listen, filepath.Join(t.TempDir(), "key")
+			if inject {
+				other := freeAddr(t)
+				if err := os.WriteFile(keyFile, []byte(rand.Text()+rand.Text()), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				replica(t, other, keyFile)
+				at = "http://" + other
+			}
 			l := startLab(t, func(o *demo.LabOptions) {
 				got.watch(o)
 				o.Config = func(keys map[string]any) {
 					keys["probe"] = false // its picture would be counted too
 					m := keys["media"].(map[string]any)
 					m["budget"] = "5s" // the machine may be busy: what is late keeps its URL
-					m["relay"] = map[string]any{"listen": strings.TrimPrefix(at, "http://"), "url": at + "/pictures", "data_urls": true}
+					m["relay"] = map[string]any{"listen": listen, "url": at + "/pictures", "data_urls": true}
 					if inject {
+						m["relay"].(map[string]any)["key_file"] = keyFile
 						keys["models"].([]any)[0].(map[string]any)["media_names"] = "injected"
 					}
 				}

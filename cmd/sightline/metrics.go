@@ -33,7 +33,7 @@ func (m stateMetrics) Collect(ch chan<- prometheus.Metric) {
 	}
 	if m.media.Relay != nil {
 		r := m.media.Relay.Stats()
-		for what, n := range map[string]uint64{"offered": r.Offered, "full": r.Full, "served": r.Served, "expired": r.Expired, "gone": r.Gone,
+		for what, n := range map[string]uint64{"offered": r.Offered, "full": r.Full, "served": r.Served, "passed": r.Passed, "expired": r.Expired, "gone": r.Gone,
 			"forbidden": r.Forbidden, "bytes": uint64(r.Bytes), "pictures": uint64(r.Pictures)} {
 			ch <- prometheus.MustNewConstMetric(relayDesc, prometheus.GaugeValue, float64(n), what)
 		}

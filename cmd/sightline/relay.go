@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"time"
 
 	"github.com/sightline-router/sightline/internal/config"
@@ -19,13 +20,20 @@ func startRelay(c config.Relay, media *mmhash.Media, done chan<- error) (*http.S
 	if c.Listen == "" {
 		return web, nil
 	}
-	r, err := relay.New(relay.Config{URL: c.URL, TTL: c.TTL, MaxBytes: int64(c.MaxBytes)})
-	if err != nil {
-		return nil, err
-	}
 	lis, err := net.Listen("tcp", c.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("media.relay.listen: %w", err)
+	}
+	rc := relay.Config{URL: c.URL, TTL: c.TTL, MaxBytes: int64(c.MaxBytes)}
+	if c.KeyFile != "" {
+		if rc.Key, err = os.ReadFile(c.KeyFile); err != nil {
+			return nil, errors.Join(fmt.Errorf("media.relay.key_file: %w", err), lis.Close())
+		}
+		rc.Self = relay.Address(lis.Addr())
+	}
+	r, err := relay.New(rc)
+	if err != nil {
+		return nil, errors.Join(err, lis.Close())
 	}
 	media.Relay, media.RelayDataURLs, web.Handler = r, c.DataURLs, r
 	go func() {

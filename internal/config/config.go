@@ -77,7 +77,8 @@ type Media struct {
 // without Listen.
 type Relay struct {
 	Listen   string        `yaml:"listen"`    // plain HTTP for workers: host:port; "" for no relay
-	URL      string        `yaml:"url"`       // where workers reach it, such as http://10.0.0.2:9904: this very process, no balancer
+	URL      string        `yaml:"url"`       // where workers reach it, such as http://10.0.0.2:9904: this very process, unless KeyFile is given
+	KeyFile  string        `yaml:"key_file"`  // a secret of 32 bytes or more that all replicas share; then URL may lead to any of them
 	TTL      time.Duration `yaml:"ttl"`       // how long a rewritten URL opens its image
 	MaxBytes Size          `yaml:"max_bytes"` // of the images held for workers
 	DataURLs bool          `yaml:"data_urls"` // also images that came as data URLs
@@ -544,7 +545,7 @@ func (c *Config) checkDrain(bad func(path, format string, args ...any), path str
 func (c *Config) checkRelay(bad func(path, format string, args ...any)) {
 	r := c.Media.Relay
 	if r.Listen == "" {
-		if r.URL != "" || r.DataURLs {
+		if r.URL != "" || r.DataURLs || r.KeyFile != "" {
 			bad("media.relay.listen", "missing (want host:port, such as 0.0.0.0:9904)")
 		}
 		return

@@ -1,12 +1,13 @@
 // Package relay serves pictures that are already here to the workers, so that a worker does not download them again, and
 // so that a worker that reads no data URLs (TensorRT-LLM, some configurations of others) gets them all the same.
 //
-//	router ─ Offer(content id) ─▶ http://this-host:port/<content id>?e=<expiry>&s=<signature> ─ in the body ─▶ worker ─ GET ─▶ Relay
+//	router ─ Offer(content id) ─▶ http://host:port/<content id>?e=<expiry>&s=<signature> ─ in the body ─▶ worker ─ GET ─▶ Relay
 //
 // It spares the second download, not the preprocessing: the worker still decodes the file, resizes and encodes it.
 //
 // A URL opens one picture, for a short time, to whoever holds it: the signature is an HMAC by a key that lives in this
-// process only, so URLs end with it. The bytes are shared with the caller, not copied. What is offered is kept until a
+// process only, so URLs end with it. With a key that several replicas share, a URL may lead to any of them: it names, under
+// the signature, the replica that holds the picture, and another one fetches it there (peer.go). The bytes are shared with the caller, not copied. What is offered is kept until a
 // worker has fetched it as often as it was offered, or until it expires; only then it may make room. When there is no
 // room, Offer says no and the part keeps its own URL. A worker that comes too late gets 410; one that comes once more
 // after its picture made room for another (a retry on a second worker, say) gets 404, and its client an error.
@@ -21,7 +22,9 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"path"
 	"strconv"
@@ -37,6 +40,8 @@ type Config struct {
 	URL      string        // where workers reach the relay, such as http://10.0.0.2:9904; a path is kept
 	TTL      time.Duration // how long a URL opens its picture (2 minutes)
 	MaxBytes int64         // of the pictures held (256 MiB)
+	Key      []byte        // what replicas share, 32 bytes or more; nil: a key of this process
+	Self     string        // with Key: where the other replicas reach this one, ip:port
 
 	now func() time.Time
 }
@@ -45,7 +50,8 @@ type Config struct {
 type Relay struct {
 	cfg  Config
 	base string
-	key  [32]byte
+	key  []byte
+	peer http.Client
 
 	mu    sync.Mutex
 	held  map[media.ContentID]*list.Element
@@ -57,6 +63,7 @@ type Relay struct {
 type Stats struct {
 	Offered, Full            uint64 // URLs made; offers that found no room
 	Served                   uint64
+	Passed                   uint64 // to the replica that holds it
 	Expired, Gone, Forbidden uint64 // 410; 404; 403: no or another signature
 	Bytes                    int64  // held now
 	Pictures                 int
@@ -87,9 +94,18 @@ func New(c Config) (*Relay, error) {
 	if c.now == nil {
 		c.now = time.Now
 	}
-	r := &Relay{cfg: c, base: strings.TrimRight(c.URL, "/"), held: make(map[media.ContentID]*list.Element)}
-	_, err = rand.Read(r.key[:])
-	return r, err
+	r := &Relay{cfg: c, base: strings.TrimRight(c.URL, "/"), held: make(map[media.ContentID]*list.Element), key: c.Key, peer: newPeer()}
+	switch _, err := netip.ParseAddrPort(c.Self); {
+	case c.Key == nil && c.Self == "":
+		r.key = make([]byte, 32)
+		_, err := rand.Read(r.key)
+		return r, err
+	case len(c.Key) < 32:
+		return nil, fmt.Errorf("relay: a key of %d bytes (want 32 or more, the same in all replicas)", len(c.Key))
+	case err != nil:
+		return nil, fmt.Errorf("relay: %q is not where replicas could ask (want ip:port)", c.Self)
+	}
+	return r, nil
 }
 
 // Offer gives the URL of a picture. file is asked for its bytes if they are not held yet; they must not be changed later.
@@ -102,13 +118,18 @@ func (r *Relay) Offer(id media.ContentID, file func() ([]byte, bool)) (link stri
 		}
 	}
 	expiry := r.cfg.now().Add(r.cfg.TTL).Unix()
-	return r.base + "/" + id.String() + "?e=" + strconv.FormatInt(expiry, 10) + "&s=" + base64.RawURLEncoding.EncodeToString(r.sign(id, expiry)), true
+	link = r.base + "/" + id.String() + "?e=" + strconv.FormatInt(expiry, 10)
+	if r.cfg.Self != "" {
+		link += "&h=" + r.cfg.Self
+	}
+	return link + "&s=" + base64.RawURLEncoding.EncodeToString(r.sign(id, expiry, r.cfg.Self)), true
 }
 
-func (r *Relay) sign(id media.ContentID, expiry int64) []byte {
-	h := hmac.New(sha256.New, r.key[:])
+func (r *Relay) sign(id media.ContentID, expiry int64, home string) []byte {
+	h := hmac.New(sha256.New, r.key)
 	h.Write(id[:])
 	h.Write(binary.BigEndian.AppendUint64(nil, uint64(expiry)))
+	h.Write([]byte(home))
 	return h.Sum(nil)
 }
 
@@ -173,7 +194,7 @@ func (r *Relay) sweep(now time.Time, room int64) {
 }
 
 // ServeHTTP answers a worker: 200 with the picture, 403 without a right signature, 410 after the URL's time, 404 where
-// the picture has made room for others.
+// the picture has made room for others, 502 where the replica that holds it does not answer.
 func (r *Relay) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	if q.Method != http.MethodGet && q.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
@@ -181,6 +202,10 @@ func (r *Relay) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		return
 	}
 	file, id, code := r.open(q)
+	if code == passOn {
+		r.pass(w, q)
+		return
+	}
 	h := w.Header()
 	h.Set("X-Content-Type-Options", "nosniff")
 	if code != http.StatusOK {
@@ -202,7 +227,8 @@ func (r *Relay) open(q *http.Request) (file []byte, id media.ContentID, code int
 	expiry, err1 := strconv.ParseInt(form.Get("e"), 10, 64)
 	sig, err2 := base64.RawURLEncoding.Strict().DecodeString(form.Get("s"))
 	name, err3 := hex.DecodeString(path.Base(q.URL.Path))
-	ok := errors.Join(err1, err2, err3) == nil && copy(id[:], name) == len(id) && len(name) == len(id) && hmac.Equal(sig, r.sign(id, expiry))
+	home := form.Get("h")
+	ok := errors.Join(err1, err2, err3) == nil && copy(id[:], name) == len(id) && len(name) == len(id) && hmac.Equal(sig, r.sign(id, expiry, home))
 	now := r.cfg.now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -215,6 +241,10 @@ func (r *Relay) open(q *http.Request) (file []byte, id media.ContentID, code int
 		return nil, id, http.StatusGone
 	}
 	e, held := r.held[id]
+	if home != r.cfg.Self { // held here or not: there the picture waits for its worker
+		r.stats.Passed++
+		return nil, id, passOn
+	}
 	if !held {
 		r.stats.Gone++
 		return nil, id, http.StatusNotFound

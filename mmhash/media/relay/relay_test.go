@@ -3,6 +3,7 @@ package relay
 import (
 	"bytes"
 	"encoding/hex"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -179,6 +180,62 @@ func BenchmarkOffer(b *testing.B) {
 	for b.Loop() {
 		if _, ok := r.Offer(id(1), give(png)); !ok {
 			b.Fatal("no room")
+		}
+	}
+}
+
+// TestReplicas: a URL of one replica opens its picture at each of them, and at none with another key.
+func TestReplicas(t *testing.T) {
+	key := bytes.Repeat([]byte{7}, 32)
+	start := func(key []byte) (*Relay, string) {
+		t.Helper()
+		web := httptest.NewUnstartedServer(nil)
+		r, err := New(Config{URL: "http://all-replicas:9904", Key: key, Self: Address(web.Listener.Addr())})
+		if err != nil {
+			t.Fatal(err)
+		}
+		web.Config.Handler = r
+		web.Start()
+		t.Cleanup(web.Close)
+		return r, web.URL
+	}
+	a, atA := start(key)
+	b, atB := start(key)
+	_, atC := start(bytes.Repeat([]byte{8}, 32))
+	link, ok := a.Offer(id(1), give(png))
+	if !ok || !strings.HasPrefix(link, "http://all-replicas:9904/"+id(1).String()) {
+		t.Fatal(link)
+	}
+	link = link[strings.Index(link, "9904")+4:]
+	for at, want := range map[string]int{atA + link: 200, atB + link: 200, atC + link: 403,
+		atB + strings.Replace(link, "&h=", "&h=127.0.0.1:1#", 1):       403,
+		atB + strings.Replace(link, id(1).String(), id(2).String(), 1): 403} {
+		resp, err := http.Get(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode != want || (want == 200) != bytes.Equal(body, png) {
+			t.Errorf("%s: status %d with %d bytes, want %d", at, resp.StatusCode, len(body), want)
+		}
+		if want == 200 && (resp.Header.Get("Content-Type") != "image/png" || resp.ContentLength != int64(len(png))) {
+			t.Errorf("%s: %v", at, resp.Header)
+		}
+	}
+	if a.Stats().Served != 2 || b.Stats().Passed != 1 || b.Stats().Served != 0 {
+		t.Errorf("a %+v, b %+v", a.Stats(), b.Stats())
+	}
+	// A replica that is gone takes its pictures along.
+	dead, _ := New(Config{URL: "http://all-replicas:9904", Key: key, Self: "127.0.0.1:1"})
+	link, _ = dead.Offer(id(3), give(png))
+	if w := get(b, "GET", link); w.Code != 502 {
+		t.Errorf("a replica that is gone: %d", w.Code)
+	}
+	for _, c := range []Config{{Key: key[:31], Self: "10.0.0.1:1"}, {Key: key}, {Self: "10.0.0.1:1"}, {Key: key, Self: "host:1"}} {
+		c.URL = "http://h:1"
+		if _, err := New(c); err == nil {
+			t.Errorf("%+v is taken", c)
 		}
 	}
 }

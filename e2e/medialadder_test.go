@@ -1,0 +1,174 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/internal/demo"
+	"github.com/sightline-router/sightline/internal/sim"
+)
+
+// TestMediaLadder: what media come to that are not simply there, behind one Envoy: each is decided on the rung that it
+// can be, and the decision and a counter say why.
+func TestMediaLadder(t *testing.T) {
+	dir := t.TempDir()
+	l := startLab(t, func(o *demo.LabOptions) {
+		inner := o.Prompts
+		o.Prompts = func(ctx context.Context, path string, body []byte) ([]sim.Prompt, error) {
+			if strings.HasPrefix(gjson.GetBytes(body, "user").Str, "blind") { // the worker does not look at its media
+				return []sim.Prompt{{Tokens: []uint32{1, 2, 3}}}, nil
+			}
+			return inner(ctx, path, body)
+		}
+		o.Config = func(keys map[string]any) {
+			m := keys["models"].([]any)[0].(map[string]any)
+			m["allowed_local_media_path"], m["enable_mm_embeds"] = dir, true
+			keys["media"] = map[string]any{"allow": []string{"127.0.0.1/32"}, "budget": "20s", "signing": map[string]any{"127.0.0.1": []string{"sig"}}}
+			keys["probe"] = false
+		}
+	})
+	file := photo(40)
+	if err := os.WriteFile(filepath.Join(dir, "a.jpg"), file, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	forbidden, knocks := secret(t)
+	host := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch name := filepath.Base(r.URL.Path); name {
+		case "away":
+			http.Redirect(w, r, "http://"+forbidden+"/x.jpg", http.StatusFound)
+		case "broken":
+			http.Error(w, "broken", http.StatusServiceUnavailable)
+		default:
+			w.Header().Set("ETag", `"1"`)
+			http.ServeContent(w, r, name, time.Time{}, bytes.NewReader(file))
+		}
+	}))
+	t.Cleanup(host.Close)
+	_, port, _ := net.SplitHostPort(host.Listener.Addr().String())
+	_, secretPort, _ := net.SplitHostPort(forbidden)
+
+	n := 0
+	blind := func(parts ...any) (result, gjson.Result) {
+		n++
+		r := post(t, l, request(fmt.Sprint("blind-", n), fmt.Sprintf("Question %d?", n), parts...), nil)
+		return r, lastDecision(t, l)
+	}
+	first := post(t, l, request("first", "What is this?", picturePart(host.URL+"/a.jpg?sig=1", nil)), nil)
+	awaitExact(t, l, first.worker, first.prompt)
+	for what, url := range map[string]string{"another signature": host.URL + "/a.jpg?sig=2", "a local file": "file://" + dir + "/a.jpg", "a data URL": dataURL(file)} {
+		if r, d := blind(picturePart(url, nil)); r.worker != first.worker || d.Get("cached_tokens").Int() < 380 {
+			t.Errorf("%s: status %d, worker %d (first %d), decision %s", what, r.status, r.worker, first.worker, d.Raw)
+		}
+	}
+	down := func(why string) float64 { return metric(t, l, "sightline_steps_down_total", why) }
+	for _, url := range []string{"http://" + forbidden + "/x.jpg", "http://2130706434:" + secretPort + "/x.jpg", "http://0x7f.2:" + secretPort + "/x.jpg",
+		"http://[::ffff:127.0.0.2]:" + secretPort + "/x.jpg", host.URL + "/away", "http://169.254.169.254/latest", "http://168.63.129.16/x"} {
+		const why = "image URL points where we do not fetch"
+		before := down(why)
+		if _, d := blind(picturePart(url, nil)); d.Get("why").Str != why && !strings.Contains(url, "//0x") && !strings.Contains(url, "//21") || d.Get("reason").Str == "exact" && d.Get("cached_tokens").Int() > 300 {
+			t.Errorf("%s: %s", url, d.Raw)
+		} else if d.Get("why").Str == why && down(why) != before+1 {
+			t.Errorf("%s: not counted", url)
+		}
+	}
+	if k := knocks.Load(); k != 0 {
+		t.Errorf("%d connections to an address that nobody allowed", k)
+	}
+	for i := range 6 { // by another name, so that the host of the other cases stays in favour
+		blind(picturePart(fmt.Sprintf("http://localhost:%s/%d/broken", port, i), nil))
+	}
+	hosts, err := l.Get("http://" + l.Admin + "/hosts")
+	if h := gjson.GetBytes(hosts, `#(host=="localhost")`); err != nil || !h.Get("open").Bool() || h.Get("failures").Int() != 5 || metric(t, l, "sightline_fetch_total", "circuit open") != 1 {
+		t.Errorf("a host that failed five times: %s, %v", hosts, err)
+	}
+	npy := append([]byte("\x93NUMPY\x01\x00\x3b\x00{'descr': '<f4', 'fortran_order': False, 'shape': (21, 2), }\n"), make([]byte, 21*2*4)...)
+	embeds := map[string]any{"type": "image_embeds", "image_embeds": base64.StdEncoding.EncodeToString(npy)}
+	one, _ := blind(embeds)
+	if two, d := blind(embeds); two.worker != one.worker || d.Get("why").Str != "media name not computable" || d.Get("reason").Str == "load" {
+		t.Errorf("embeddings: workers %d and %d, %s", one.worker, two.worker, d.Raw)
+	}
+	for what, part := range map[string]any{
+		"a uuid and no data": map[string]any{"type": "image_url", "image_url": nil, "uuid": "theirs"},
+		"an empty one":       map[string]any{"type": "image_url", "uuid": ""},
+	} {
+		if r, _ := blind(part); r.status != 400 || r.worker >= 0 || !strings.Contains(r.body, "uuid and no data") {
+			t.Errorf("%s: status %d, worker %d: %s", what, r.status, r.worker, r.body)
+		}
+	}
+	if _, d := blind(map[string]any{"type": "file", "file": map[string]any{"file_data": dataURL(file)}}); d.Get("why").Str != "the engine will answer with an error" {
+		t.Errorf("a file part: %s", d.Raw)
+	}
+	for field := range map[string]bool{"uuid": true, "kv_transfer_params": true} {
+		before := metric(t, l, "sightline_removed_fields_total", field)
+		if r := post(t, l, map[string]any{"user": "blind-" + field, "kv_transfer_params": map[string]any{}, "messages": []any{map[string]any{"role": "user",
+			"content": []any{picturePart(dataURL(file), map[string]any{"uuid": "theirs"})}}}}, nil); r.status != 200 || metric(t, l, "sightline_removed_fields_total", field) != before+1 {
+			t.Errorf("%s: status %d, not counted", field, r.status)
+		}
+	}
+}
+
+// TestMediaBudget: a picture that does not come in time costs its request a rung, and the next request finds it.
+func TestMediaBudget(t *testing.T) {
+	l := startLab(t, func(o *demo.LabOptions) {
+		o.Config = func(keys map[string]any) {
+			keys["media"] = map[string]any{"allow": []string{"127.0.0.1/32"}, "budget": "50ms"}
+			keys["probe"] = false
+		}
+	})
+	file, late := photo(41), make(chan struct{})
+	var asked atomic.Int64
+	host := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if asked.Add(1) == 1 { // Sightline, ahead of the worker
+			<-late
+		}
+		w.Header().Set("Cache-Control", "max-age=600")
+		_, _ = w.Write(file)
+	}))
+	t.Cleanup(host.Close)
+	first := post(t, l, request("late-1", "What is this?", picturePart(host.URL+"/a.jpg", nil)), nil)
+	if d := lastDecision(t, l); d.Get("why").Str != "image not here within the time budget" || metric(t, l, "sightline_steps_down_total", "time budget") != 1 {
+		t.Errorf("late: %s", d.Raw)
+	}
+	close(late)
+	awaitExact(t, l, first.worker, first.prompt)
+	eventually(t, "the download that went on", func() bool { return metric(t, l, "sightline_fetch_total", `"downloads"`) == 1 })
+	again := post(t, l, request("late-2", "And now?", picturePart(host.URL+"/a.jpg", nil)), nil)
+	if d := lastDecision(t, l); again.worker != first.worker || int(d.Get("cached_tokens").Int()) != again.cached || again.cached < 380 {
+		t.Errorf("again: worker %d (first %d), %d cached, %s", again.worker, first.worker, again.cached, d.Raw)
+	}
+}
+
+// secret listens where nobody may be sent, and counts who comes.
+func secret(t *testing.T) (addr string, knocks *atomic.Int64) {
+	t.Helper()
+	lis, err := net.Listen("tcp", "127.0.0.2:0")
+	if err != nil {
+		t.Skip("127.0.0.2 cannot be listened on here")
+	}
+	t.Cleanup(func() { lis.Close() })
+	knocks = new(atomic.Int64)
+	go func() {
+		for {
+			c, err := lis.Accept()
+			if err != nil {
+				return
+			}
+			knocks.Add(1)
+			c.Close()
+		}
+	}()
+	return lis.Addr().String(), knocks
+}

@@ -1,0 +1,59 @@
+package relay
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"path"
+	"time"
+)
+
+// passOn is open's answer for a picture that another replica holds.
+const passOn = 0
+
+// newPeer asks other replicas: straight, and never twice.
+func newPeer() http.Client {
+	return http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{
+		DialContext: (&net.Dialer{Timeout: 2 * time.Second}).DialContext, MaxIdleConnsPerHost: 8, IdleConnTimeout: time.Minute, ResponseHeaderTimeout: 5 * time.Second,
+	}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+}
+
+// pass asks the replica that a URL names. Its name is part of what was signed, so nobody but a replica chose it; it holds
+// the picture or says 404, and passes nothing on.
+func (r *Relay) pass(w http.ResponseWriter, q *http.Request) {
+	ask, err := http.NewRequestWithContext(q.Context(), q.Method, "http://"+q.URL.Query().Get("h")+"/"+path.Base(q.URL.Path)+"?"+q.URL.RawQuery, nil)
+	if err != nil {
+		http.Error(w, http.StatusText(http.StatusBadGateway), http.StatusBadGateway)
+		return
+	}
+	resp, err := r.peer.Do(ask)
+	if err != nil {
+		http.Error(w, http.StatusText(http.StatusBadGateway), http.StatusBadGateway)
+		return
+	}
+	defer resp.Body.Close()
+	for _, key := range []string{"Content-Type", "Content-Length", "ETag", "Cache-Control", "X-Content-Type-Options"} {
+		if v := resp.Header.Get(key); v != "" {
+			w.Header().Set(key, v)
+		}
+	}
+	w.WriteHeader(resp.StatusCode)
+	_, _ = io.Copy(w, resp.Body) // whoever hangs up asks again
+}
+
+// Address is where others reach a listener of this process: its own address, or, where it listens on all of them, the
+// machine's first one that is not loopback.
+func Address(listen net.Addr) string {
+	at, ok := listen.(*net.TCPAddr)
+	if !ok || !at.IP.IsUnspecified() {
+		return listen.String()
+	}
+	own := *at
+	addrs, _ := net.InterfaceAddrs()
+	for _, a := range addrs {
+		if n, ok := a.(*net.IPNet); ok && n.IP.IsGlobalUnicast() && (own.IP.IsUnspecified() || own.IP.To4() == nil && n.IP.To4() != nil) {
+			own.IP = n.IP // an IPv4 address where there is one
+		}
+	}
+	return own.String()
+}
