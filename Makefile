@@ -7,7 +7,7 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 export CGO_ENABLED ?= 0
 export SIGHTLINE_CACHE ?= $(CACHE)
 
-.PHONY: help build demo test unit manifests race e2e e2e-compose e2e-vllm generated bench bench-envoy conformance fuzz differential differential-vllm bench-peers bench-large soak envoy lint clean
+.PHONY: help build demo test unit manifests race e2e e2e-compose e2e-vllm generated bench bench-envoy conformance fuzz differential differential-vllm bench-peers bench-large bench-events soak envoy lint clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -100,6 +100,10 @@ bench-peers: ## our index beside Dynamo's crate: make bench-peers DYNAMO_BENCH=D
 
 bench-large: ## 50 M blocks of 64 workers: memory, and lookups beside a small index's (5 GB, two minutes)
 	$(GO) run ./internal/benchpeers -large
+
+bench-events: ## 256 workers' events at 100 k blocks/s, event to index, resync of 100 k blocks
+	$(GO) test -run '^$$' -bench 'BenchmarkFleetEvents' -benchtime 1x ./internal/sim
+	$(GO) test -run '^$$' -bench 'BenchmarkLatency|BenchmarkJoin|BenchmarkResync' -benchtime 2s ./internal/sim ./indexer/feed ./indexer/bus
 
 soak: ## millions of steps of the index's model checker under the race detector
 	CGO_ENABLED=1 SIGHTLINE_LONG=1 $(GO) test -race -count=1 -timeout 60m -run 'Model|Replay' ./indexer
