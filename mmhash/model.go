@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/sightline-router/sightline/mmhash/block"
@@ -239,4 +240,11 @@ func (p *Prompt) Locals(dst []uint64, blockSize int, lora string) []uint64 {
 		return d.Locals(dst, p.IDs[:p.Sure], spans)
 	}
 	return block.Locals(dst, p.IDs[:p.Sure], blockSize, spans, block.SeedFor(lora), block.SaltHash(p.Salt))
+}
+
+// SameBlocks tells whether q has the blocks of p, of any size and for any adapter: the same ids and media under the same
+// rule.
+func (p *Prompt) SameBlocks(q *Prompt) bool {
+	return p.Salt == q.Salt && p.dynamo == nil && q.dynamo == nil && p.wide == nil && q.wide == nil && slices.Equal(p.IDs[:p.Sure], q.IDs[:q.Sure]) &&
+		slices.EqualFunc(p.Media, q.Media, func(a, b Medium) bool { return a.Offset == b.Offset && a.Length == b.Length && a.Key == b.Key })
 }

@@ -211,8 +211,12 @@ func (r *Router) candidates(s *scratch, cs *classes, class int, slots []*fleet.S
 	tokens := s.longest
 	if rd.p != nil {
 		tokens = len(rd.p.IDs)
-		l.locals = rd.p.Locals(l.locals, size, lora)
-		l.chain = block.Chain(l.chain, l.locals, 0, false)
+		if like := s.twin(cs, class); like != nil {
+			l.locals, l.chain = append(l.locals, like.locals...), append(l.chain, like.chain...)
+		} else {
+			l.locals = rd.p.Locals(l.locals, size, lora)
+			l.chain = block.Chain(l.chain, l.locals, 0, false)
+		}
 		r.opt.Index.Match(l.locals, &s.matches)
 	}
 	for _, h := range s.matches.Holders {
@@ -247,6 +251,17 @@ func (r *Router) candidates(s *scratch, cs *classes, class int, slots []*fleet.S
 	if rd.p != nil {
 		r.encoding(rd.p, slots, s.candidates[from:])
 	}
+}
+
+// twin is what an earlier class looked up, if this one has the same blocks: two releases read most requests alike.
+func (s *scratch) twin(cs *classes, class int) *look {
+	p := s.views[cs.reads[class]].p
+	for i := range class {
+		if q := s.views[cs.reads[i]].p; s.looks[i].used && q != nil && cs.list[i].BlockSize == cs.list[class].BlockSize && p.SameBlocks(q) {
+			return &s.looks[i]
+		}
+	}
+	return nil
 }
 
 // alike keeps of the ranked candidates those that take the body as the best one does: Envoy changes it once.

@@ -221,3 +221,41 @@ func TestEditsAreForAllTargets(t *testing.T) {
 		t.Errorf("nothing to change: %+v", d)
 	}
 }
+
+// Two releases that read a request alike share its hashes; one with other blocks, or that knows less of it, has its own.
+func TestClassesShareHashes(t *testing.T) {
+	w := newClassWorld(t, map[string]func(*mmhash.Server){
+		"wide": wide,
+		"like": func(s *mmhash.Server) { s.EngineVersion = "0.31.0" },
+		"name": func(s *mmhash.Server) { s.EngineVersion = "0.30.0" }, // names pictures otherwise
+		"old":  func(s *mmhash.Server) { s.EngineVersion = "0.16.0" }, // its events do not name pictures
+	})
+	cs := classesOf(&w.model)
+	body := chatBody("m", picture(1, 640, 480))
+	var sk chat.Skeleton
+	s := &scratch{views: make([]view, len(cs.prompts)), looks: make([]look, len(cs.list))}
+	if err := sk.Scan([][]byte{[]byte(body)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := chat.Parse(&sk, &s.req); err != nil {
+		t.Fatal(err)
+	}
+	for i := range s.views {
+		if s.views[i].read(t.Context(), cs.prompts[i].Model(), "/v1/chat/completions", "", &s.req); s.views[i].err != nil {
+			t.Fatal(s.views[i].err)
+		}
+	}
+	for i, c := range cs.list {
+		s.looks[i].used = true
+		shares := s.twin(&cs, i)
+		if want := c.Name == "like"; (shares != nil) != want || want && shares == &s.looks[i] {
+			t.Errorf("class %q: shares hashes: %v", c.Name, shares != nil)
+		}
+	}
+	s.looks[0].used = false
+	for i, c := range cs.list {
+		if c.Name == "like" && s.twin(&cs, i) != nil {
+			t.Error("shares with a class that was not looked up")
+		}
+	}
+}

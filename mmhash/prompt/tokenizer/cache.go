@@ -14,7 +14,8 @@ import (
 // stands at the very start, for tokenizers that put a space there; that is part of the key).
 //
 // A stretch is known by 128 bits of XXH3; two different texts under one key would need a collision made on purpose, and
-// would cost a wrong prediction, never memory. Safe for concurrent use; a hit allocates nothing.
+// would cost a wrong prediction, never memory. Safe for concurrent use; a hit allocates nothing. Who asks for a stretch that
+// somebody is at work on waits for it: the classes of one model read a request at the same time.
 type Cache struct {
 	t            *Tokenizer
 	seed         uint64
@@ -31,9 +32,10 @@ const (
 type cacheShard struct {
 	mu      sync.Mutex
 	entries map[xxh3.Uint128]*cacheEntry
-	newest  cacheEntry // head of a ring in order of use
-	size    int        // bytes
-	room    int        // bytes left
+	pending map[xxh3.Uint128]chan struct{} // being encoded; closed when done
+	newest  cacheEntry                     // head of a ring in order of use
+	size    int                            // bytes
+	room    int                            // bytes left
 }
 
 type cacheEntry struct {
@@ -47,6 +49,7 @@ func (t *Tokenizer) NewCache(maxBytes int, seed uint64) *Cache {
 	c := &Cache{t: t, seed: seed}
 	for i := range c.shards {
 		s := &c.shards[i]
+		s.pending = map[xxh3.Uint128]chan struct{}{}
 		s.entries, s.size, s.room = map[xxh3.Uint128]*cacheEntry{}, maxBytes/cacheShards, maxBytes/cacheShards
 		s.newest.prev, s.newest.next = &s.newest, &s.newest
 	}
@@ -75,10 +78,18 @@ func (c *Cache) encodePart(dst []uint32, s *scratch, part []byte, first, plain b
 	}
 	key := xxh3.Hash128Seed(part, seed)
 	shard := &c.shards[key.Lo%cacheShards]
-	if ids, ok := shard.get(key); ok {
-		c.hits.Add(1)
-		return append(dst, ids...)
+	for {
+		ids, busy, ok := shard.get(key)
+		if ok {
+			c.hits.Add(1)
+			return append(dst, ids...)
+		}
+		if busy == nil || entryCost+4*len(part) > shard.size { // one that may be too long to keep is not waited for
+			break
+		}
+		<-busy
 	}
+	defer shard.done(key)
 	c.misses.Add(1)
 	start := len(dst)
 	dst = c.t.encodePart(dst, s, part, first, plain)
@@ -86,17 +97,30 @@ func (c *Cache) encodePart(dst []uint32, s *scratch, part []byte, first, plain b
 	return dst
 }
 
-// get gives the ids under key. They are never written again, so they may be read without the lock.
-func (s *cacheShard) get(key xxh3.Uint128) ([]uint32, bool) {
+// get gives the ids under key; they are never written again, so they may be read without the lock. Where there are none,
+// busy is what closes when somebody has encoded them; nil: the caller is to do it, and to call done.
+func (s *cacheShard) get(key xxh3.Uint128) (ids []uint32, busy chan struct{}, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e, ok := s.entries[key]
 	if !ok {
-		return nil, false
+		if busy = s.pending[key]; busy == nil {
+			s.pending[key] = make(chan struct{})
+		}
+		return nil, busy, false
 	}
 	s.unlink(e)
 	s.link(e)
-	return e.ids, true
+	return e.ids, nil, true
+}
+
+func (s *cacheShard) done(key xxh3.Uint128) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if busy := s.pending[key]; busy != nil {
+		close(busy)
+		delete(s.pending, key)
+	}
 }
 
 func (s *cacheShard) put(key xxh3.Uint128, ids []uint32) {

@@ -277,6 +277,33 @@ func TestCache(t *testing.T) {
 	}
 }
 
+// Who asks for what is being encoded waits for it, and nothing is left pending.
+func TestCacheEncodesOnce(t *testing.T) {
+	tok := chatTokenizer(t, 200)
+	text := strings.Repeat("the boat on the note ", 2000)
+	want := tok.Encode(nil, text, Options{})
+	for range 20 {
+		cache := tok.NewCache(64<<20, 7)
+		var readers sync.WaitGroup
+		for range 4 {
+			readers.Go(func() {
+				if got := cache.Encode(nil, text, Options{}); !slices.Equal(got, want) {
+					t.Errorf("%d ids, want %d", len(got), len(want))
+				}
+			})
+		}
+		readers.Wait()
+		if hits, misses := cache.Stats(); hits != 3 || misses != 1 {
+			t.Errorf("%d hits, %d misses", hits, misses)
+		}
+		for i := range cache.shards {
+			if n := len(cache.shards[i].pending); n > 0 {
+				t.Errorf("%d stretches pending", n)
+			}
+		}
+	}
+}
+
 func TestSplitAndCutsAt(t *testing.T) {
 	tok := chatTokenizer(t, 50)
 	var parts []string
