@@ -15,6 +15,7 @@ type naive struct {
 
 type naiveHolder struct {
 	counting bool
+	partial  bool // may hold more than the index was told: neither a clear nor a resync's blocks change that
 	names    map[uint64]*naiveName
 	paths    map[uint64]*[Tiers]int // names that hold a path, by tier
 }
@@ -270,6 +271,26 @@ func (s *script) step() {
 		if want := n.drop(doc, from); got != want || err != nil {
 			s.fail("drop: %d blocks, model %d, %v", got, want, err)
 		}
+	case op < 24: // another replica, or the worker after a resync: the same blocks under a new number
+		s.note("rejoin %d", h)
+		snapshot, err := s.x.AppendSnapshot(nil, h)
+		if err == nil && s.IntN(2) == 0 {
+			err = s.x.Leave(h)
+			delete(s.model.holders, h)
+			h = s.x.Join(HolderOptions{CountCopies: n.counting})
+			s.model.holders[h], s.live[k] = n, h
+			n.partial = false
+		}
+		if err == nil {
+			err = s.x.Load(h, snapshot)
+		}
+		if err != nil {
+			s.fail("%v", err)
+		}
+	case op < 28:
+		n.partial = s.IntN(2) == 0
+		s.note("partial %d %v", h, n.partial)
+		s.x.MarkPartial(h, n.partial)
 	case op < 600:
 		from := 0
 		if s.IntN(3) > 0 {
@@ -315,8 +336,8 @@ func (s *script) step() {
 			s.fail("remove: %d unknown, model %d, %v", got, want, err)
 		}
 	}
-	if n := s.model.holders[h]; n != nil && s.x.HeldBlocks(h) != len(n.names) {
-		s.fail("holder %d has %d blocks, model %d", h, s.x.HeldBlocks(h), len(n.names))
+	if n := s.model.holders[h]; n != nil && (s.x.HeldBlocks(h) != len(n.names) || s.x.Partial(h) != n.partial) {
+		s.fail("holder %d has %d blocks, partial %v; model %d, %v", h, s.x.HeldBlocks(h), s.x.Partial(h), len(n.names), n.partial)
 	}
 }
 

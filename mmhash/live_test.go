@@ -16,6 +16,7 @@ import (
 type follower struct {
 	*testing.T
 	live   *Live
+	beside []*Live
 	tick   chan time.Time
 	loaded int
 	errs   []error
@@ -36,21 +37,24 @@ func (f *follower) want(loaded, errs int) {
 	}
 }
 
-func (f *follower) render(text string) string {
+func (f *follower) render(text string) string { return f.renderBy(f.live, text) }
+
+func (f *follower) renderBy(l *Live, text string) string {
 	f.Helper()
 	var s chat.Skeleton
 	var req chat.Request
 	if err := errors.Join(s.Scan([][]byte{[]byte(`{"model":"m","messages":[{"role":"user","content":"` + text + `"}]}`)}), chat.Parse(&s, &req)); err != nil {
 		f.Fatal(err)
 	}
-	ps, err := f.live.Model().Read(f.Context(), "/v1/chat/completions", "", &req)
+	ps, err := l.Model().Read(f.Context(), "/v1/chat/completions", "", &req)
 	if err != nil {
 		f.Fatal(err)
 	}
 	return ps.List[0].Rendered
 }
 
-func follow(t *testing.T, dir string) *follower {
+// follow loads a directory, for servers beside it too, and watches it.
+func follow(t *testing.T, dir string, beside ...Server) *follower {
 	media, err := NewMedia(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -59,6 +63,13 @@ func follow(t *testing.T, dir string) *follower {
 	f := &follower{T: t, tick: make(chan time.Time)}
 	if f.live, err = LoadLive("m", dir, DefaultServer(), media); err != nil {
 		t.Fatal(err)
+	}
+	for _, s := range beside {
+		b, err := f.live.Beside(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.beside = append(f.beside, b)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -128,6 +139,47 @@ func TestReload(t *testing.T) {
 	if got := f.render("x"); got != "again x" {
 		t.Errorf("rendered %q without a directory", got)
 	}
+}
+
+// Classes of one model are read again with it, all or none, and stay what they are: one that shares its files, and one
+// with a template of its own, which follows its directory by itself.
+func TestReloadBeside(t *testing.T) {
+	dir := t.TempDir()
+	write(t, dir, modelFiles("", "", map[string]string{}))
+	template := filepath.Join(dir, "chat_template.jinja")
+	if err := os.WriteFile(template, []byte("one {{ messages[0].content }}"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	old, own := DefaultServer(), DefaultServer()
+	old.EngineVersion, old.BlockSize = "0.30.0", 32
+	own.ChatTemplate = filepath.Join(t.TempDir(), "own.jinja")
+	if err := os.WriteFile(own.ChatTemplate, []byte("own {{ messages[0].content }}"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	f := follow(t, dir, old, own)
+	want := func(first, second, third string) {
+		t.Helper()
+		if a, b, c := f.render("x"), f.renderBy(f.beside[0], "x"), f.renderBy(f.beside[1], "x"); a != first || b != second || c != third {
+			t.Errorf("rendered %q, %q, %q; want %q, %q, %q", a, b, c, first, second, third)
+		}
+	}
+	want("one x", "one x", "own x")
+	f.beside[0].Watch(t.Context(), time.Hour, nil) // returns at once: it follows
+	if err := os.WriteFile(template, []byte("two {{ messages[0].content }}"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	f.ticks(2)
+	f.want(1, 0)
+	want("two x", "two x", "own x")
+	if b := f.beside[0].Model(); b.Server.EngineVersion != "0.30.0" || b.Server.BlockSize != 32 || b.first != f.live.Model().first {
+		t.Error("the class beside is no longer what it was")
+	}
+	if err := os.WriteFile(template, []byte("{% broken"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	f.ticks(2)
+	f.want(1, 1)
+	want("two x", "two x", "own x")
 }
 
 // A file that is still being written is not read.
