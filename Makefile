@@ -7,7 +7,7 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 export CGO_ENABLED ?= 0
 export SIGHTLINE_CACHE ?= $(CACHE)
 
-.PHONY: help build demo test unit manifests race e2e e2e-compose e2e-vllm generated bench bench-envoy conformance fuzz differential differential-vllm bench-peers bench-large bench-events soak envoy lint clean
+.PHONY: help build demo test unit manifests race e2e e2e-compose e2e-gateway e2e-vllm generated bench bench-envoy conformance fuzz differential differential-vllm bench-peers bench-large bench-events soak envoy lint clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -41,6 +41,9 @@ e2e: ## the whole, with a real Envoy, real NATS, real sockets
 
 e2e-compose: ## examples/compose on a Docker engine, images built here; fails where no engine can be had
 	@e2e/compose/run.sh
+
+e2e-gateway: ## the manifests before a real kube-apiserver, built once into .cache (7 minutes); Linux, root; ONLY=regexp
+	@e2e/gateway/run.sh
 
 VLLM     ?= 0.32.0
 VLLM_OLD ?= 0.30.0

@@ -110,19 +110,29 @@ func TestKubernetesWorkers(t *testing.T) {
 		t.Errorf("the first pod's conversation: %d tokens cached, want some and the same pod", got)
 	}
 
-	// Not ready: nothing goes there, but what it holds is not forgotten.
-	list(func(name string, p *fakekube.Pod) { p.Ready = name != "vllm-1" }, first, second)
-	wantFleet("vllm-1:not ready vllm-2:live")
+	// Not ready, or terminating and still called ready: nothing goes there, but what it holds is not forgotten.
 	at := first.Stats().Requests
-	for i := range 6 {
-		ask(fmt.Sprint("gamma", i%2))
+	for what, change := range map[string]func(*fakekube.Pod){
+		"not ready":   func(p *fakekube.Pod) { p.Ready = false },
+		"terminating": func(p *fakekube.Pod) { p.Terminating = true },
+	} {
+		list(func(name string, p *fakekube.Pod) {
+			if name == "vllm-1" {
+				change(p)
+			}
+		}, first, second)
+		wantFleet("vllm-1:not ready vllm-2:live")
+		at = first.Stats().Requests
+		for i := range 6 {
+			ask(fmt.Sprint(what, i%2))
+		}
+		ask("alpha")
+		if first.Stats().Requests != at {
+			t.Errorf("a pod that is %s got a request", what)
+		}
+		list(nil, first, second)
+		wantFleet("vllm-1:live vllm-2:live")
 	}
-	ask("alpha")
-	if first.Stats().Requests != at {
-		t.Error("a pod that is not ready got a request")
-	}
-	list(nil, first, second)
-	wantFleet("vllm-1:live vllm-2:live")
 
 	// The API server goes away and comes back; a version expires; a pod leaves for good.
 	api.Cut()

@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# Runs the tests of this folder (make e2e-gateway) against a real kube-apiserver with etcd. It is built once from the Go
+# module proxy into SIGHTLINE_CACHE/gateway, which takes some 7 minutes on two cores; etcd is Debian's, or the one in PATH.
+#
+# Everything runs in a network and a mount namespace of its own, as root: manifests keep their ports, pods have addresses
+# of 10.0.0.0/24, the ServiceAccount's files lie where a pod has them, and nothing can leave it. ONLY=regexp chooses tests.
+set -euo pipefail
+cd "$(dirname "$0")"
+root=$(cd ../.. && pwd)
+tools=${SIGHTLINE_CACHE:-$root/.cache}/gateway
+[ "$(uname -s)" = Linux ] && [ "$(id -u)" = 0 ] || { echo "e2e-gateway: wants Linux and root (namespaces)"; exit 1; }
+for command in unshare ip mount; do
+  command -v $command >/dev/null || { echo "e2e-gateway: $command is missing (packages util-linux, iproute2)"; exit 1; }
+done
+export CGO_ENABLED=0
+mkdir -p "$tools"
+
+if ! command -v etcd >/dev/null && [ ! -x "$tools/etcd/usr/bin/etcd" ]; then
+  echo "e2e-gateway: unpacking Debian's etcd"
+  mkdir -p "$tools/etcd"
+  (cd "$tools/etcd" && { apt-get download -qq etcd-server || { apt-get update -qq && apt-get download -qq etcd-server; }; } && dpkg -x etcd-server_*.deb .)
+fi
+PATH=$PATH:$tools/etcd/usr/bin
+
+kubernetes=$(cd kubernetes && go list -m -f '{{.Version}}' k8s.io/kubernetes)
+bin=$tools/kubernetes-$kubernetes
+if [ ! -x "$bin/kubectl" ]; then
+  echo "e2e-gateway: building Kubernetes $kubernetes (some minutes)"
+  minor=${kubernetes#v1.}
+  (cd kubernetes && go build -trimpath -o "$bin/" -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$kubernetes \
+    -X k8s.io/component-base/version.gitMajor=1 -X k8s.io/component-base/version.gitMinor=${minor%%.*}" \
+    k8s.io/kubernetes/cmd/kube-apiserver k8s.io/kubernetes/cmd/kubectl)
+fi
+PATH=$bin:$PATH
+
+# The CRDs are those that e2e/manifests validates with.
+crds() { (cd ../manifests && go mod download "$1" && go list -m -f '{{.Dir}}' "$1"); }
+GATEWAY_CRDS=$(crds github.com/envoyproxy/gateway)/charts/gateway-helm/charts/crds/crds
+ISTIO_CRDS=$(crds istio.io/api)/kubernetes/customresourcedefinitions.gen.yaml
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+(cd "$root" && go build -trimpath -o "$work/sightline" ./cmd/sightline)
+go test -c -o "$work/gateway.test" .
+export PATH GATEWAY_CRDS ISTIO_CRDS SIGHTLINE=$work/sightline SIGHTLINE_GATEWAY=1
+unshare --net --mount --pid --fork --kill-child --mount-proc bash -c '
+  set -e
+  ip link set lo up
+  for n in 11 12 13 20; do ip addr add 10.0.0.$n/32 dev lo; done
+  mount -t tmpfs none "$(readlink -f /var/run)"
+  exec "$0" -test.v -test.timeout 15m -test.run "${ONLY:-.}"' "$work/gateway.test"
