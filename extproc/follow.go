@@ -1,6 +1,7 @@
 package extproc
 
 import (
+	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -11,12 +12,12 @@ import (
 )
 
 // follow answers whatever Envoy sends after the decision, unchanged, until there is no more: what is left of a
-// full-duplex request, and in the endpoint-picker protocol the response. There the response's headers tell the endpoint
+// full-duplex request, the beginning of an answer of /v1/responses, and in the endpoint-picker protocol the whole response. There the response's headers tell the endpoint
 // that served the request, and the end of the stream is the end of the request, so that no access log is needed; where
 // one comes all the same, each fact counts once.
 func (c *call) follow() {
 	defer func() {
-		if c.decided && c.code != 0 {
+		if c.strict && c.decided && c.code != 0 {
 			c.report(router.Outcome{ID: c.id, Phase: router.Ended, Code: c.code, FirstByte: c.firstByte, CachedTokens: -1, PromptTokens: -1})
 		}
 	}()
@@ -39,7 +40,9 @@ func (c *call) follow() {
 		case *extprocv3.ProcessingRequest_ResponseHeaders:
 			c.responded(m.ResponseHeaders)
 			ok = c.send(responseHeaders)
+			c.learns = c.learns && c.code == http.StatusOK
 		case *extprocv3.ProcessingRequest_ResponseBody:
+			c.learn(m.ResponseBody)
 			ok = c.sendResponseBody(m.ResponseBody)
 		case *extprocv3.ProcessingRequest_ResponseTrailers:
 			ok = c.send(responseTrailers)
@@ -47,7 +50,7 @@ func (c *call) follow() {
 			c.complain("unexpected message", "Envoy sent a second set of request headers on one stream")
 			return
 		}
-		if !ok || !c.strict && c.requestEnded {
+		if !ok || !c.strict && !c.learns && c.requestEnded {
 			return
 		}
 	}
@@ -70,7 +73,8 @@ func (c *call) responded(h *extprocv3.HttpHeaders) {
 		}
 	}
 	if served, _, _ = strings.Cut(served, ","); served != "" && c.decided {
-		c.report(router.Outcome{ID: c.id, Phase: router.Started, Addr: canonical(served), CachedTokens: -1, PromptTokens: -1})
+		c.served = canonical(served)
+		c.report(router.Outcome{ID: c.id, Phase: router.Started, Addr: c.served, CachedTokens: -1, PromptTokens: -1})
 	}
 }
 

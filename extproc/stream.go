@@ -57,8 +57,12 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 	}
 	s.metrics.gate(verdict, reason)
 
+	c.learns = c.head.path == responsesPath && verdict == readable
 	goOn := false
 	switch {
+	case c.head.stored() != "":
+		d := c.decideBody(nil, time.Now())
+		goOn = c.answer(d, c.atHeaders(d))
 	case verdict == notOurs && !c.strict:
 		goOn = c.send(c.pass())
 	case verdict != readable:
@@ -69,7 +73,7 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 	default:
 		goOn = c.buffered()
 	}
-	if goOn && (c.strict || c.duplex && !c.requestEnded) {
+	if goOn && (c.strict || c.learns && !c.duplex || c.duplex && !c.requestEnded) {
 		c.follow()
 	}
 	return nil
@@ -89,6 +93,9 @@ type call struct {
 	requestEnded bool // Envoy has sent all of the request
 	code         int  // status of the response, once it has begun
 	decided      bool // a decision was sent
+	learns       bool // the answer's id is still to be learned (responses.go)
+	served       string
+	answered     []byte // the beginning of the answer, while learns
 	firstByte    time.Duration
 }
 
@@ -117,7 +124,11 @@ func (c *call) book(n int64) bool {
 
 // buffered asks for the body, which comes in one message, and answers that.
 func (c *call) buffered() bool {
-	if !c.send(sendBody) || !c.receive() {
+	ask := sendBody
+	if c.learns {
+		ask = sendBodyAndAnswer
+	}
+	if !c.send(ask) || !c.receive() {
 		return false
 	}
 	if c.in.GetRequestBody() == nil {
@@ -179,7 +190,7 @@ func (c *call) decideBody(body [][]byte, arrived time.Time) router.Decision {
 		c.metrics.bodyBytes.Add(float64(c.booked))
 	}
 	d := c.safely(c.stream.Context(), &router.Request{
-		ID: c.id, Path: c.head.path, Pool: c.Pool, Only: c.only, Session: c.head.session, Body: body, Arrived: arrived,
+		ID: c.id, Path: c.head.path, Stored: c.head.stored(), Pool: c.Pool, Only: c.only, Session: c.head.session, Body: body, Arrived: arrived,
 	})
 	if c.strict && len(d.Targets) == 0 && d.Refuse == nil {
 		d.Refuse = &router.Refusal{Status: http.StatusServiceUnavailable, Message: "no endpoint is eligible for this request"}
@@ -208,6 +219,9 @@ func (c *call) answer(d router.Decision, form any) bool {
 		return false
 	}
 	c.decided = true
+	if len(d.Targets) > 0 {
+		c.served = d.Targets[0].Addr
+	}
 	if !c.send(form) || c.stream.Context().Err() != nil {
 		c.observeSafely(router.Outcome{ID: d.ID, Phase: router.Ended, CachedTokens: -1, PromptTokens: -1})
 		return false

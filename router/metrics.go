@@ -18,6 +18,7 @@ type metrics struct {
 	told      *prometheus.CounterVec // the engine's own cached tokens against ours: equal, fewer, more, more_than_bound
 	promised  *prometheus.CounterVec // the engine's own prompt tokens against ours: equal, differs
 	removed   *prometheus.CounterVec // fields taken out of bodies, by the table's name
+	stored    *prometheus.CounterVec // what: learned, found, unknown
 	moved     prometheus.Counter
 	corrected prometheus.Counter
 	unmatched prometheus.Counter
@@ -38,6 +39,7 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 		told:      vec("cached_tokens_reported_total", "Answers that carried the engine's own count of cached tokens, against the prediction.", "model", "verdict"),
 		promised:  vec("prompt_tokens_reported_total", "Answers that carried the engine's own count of prompt tokens, against ours where that was exact.", "model", "verdict"),
 		removed:   vec("removed_fields_total", "Fields that clients must not send, taken out of request bodies.", "field"),
+		stored:    vec("stored_answers_total", "Answers of /v1/responses whose worker was learned; requests for one, found or unknown.", "what"),
 		moved:     prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "moved_total", Help: "Requests that Envoy sent to another worker than the first choice."}),
 		corrected: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "blocks_corrected_total", Help: "Blocks taken out of the index because an engine did not find them cached."}),
 		unmatched: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "outcomes_unmatched_total", Help: "Access log entries without an open decision."}),
@@ -48,7 +50,7 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 	gauge := func(name, help string, get func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "sightline", Name: name, Help: help}, get)
 	}
-	reg.MustRegister(m.decisions, m.down, m.seconds, m.prompt, m.cached, m.outcomes, m.told, m.promised, m.removed, m.moved, m.corrected, m.unmatched,
+	reg.MustRegister(m.decisions, m.down, m.seconds, m.prompt, m.cached, m.outcomes, m.told, m.promised, m.removed, m.stored, m.moved, m.corrected, m.unmatched,
 		gauge("requests_open", "Decided requests that have not ended.", func() float64 { return float64(r.opt.Fleet.Open()) }),
 		gauge("bookings_expired", "Requests that ended without a report from Envoy.", func() float64 { return float64(r.opt.Fleet.Expired()) }),
 		gauge("predictions_dropped", "Predicted blocks that ended early because the table was full.", func() float64 { return float64(r.predicted.dropped.Load()) }),

@@ -12,6 +12,8 @@ type Request struct {
 	Pool string
 	// Only limits the choice to these addresses, each an ip:port or an ip for all its ports. nil: no limit; empty: none.
 	Only []string
+	// Stored is the id of the answer that a request without a prompt is about (GET /v1/responses/ID); empty: none.
+	Stored string
 	// Session is the client's X-Session-ID, if any.
 	Session string
 	// Body is the whole request body in pieces, in order. The router reads it during Decide and keeps nothing of it.
@@ -91,6 +93,8 @@ type Outcome struct {
 	Phase Phase
 	Addr  string // ip:port really dialled; empty if none was
 	Code  int    // HTTP status, Ended only; 0: none sent
+	// Answer is the id of an answer of /v1/responses, which the worker at Addr may keep; Started only, mostly empty.
+	Answer string
 	// FirstByte is the time from the request's arrival to the upstream's first byte; 0: none came.
 	FirstByte time.Duration
 	// CachedTokens is the engine's own count where Envoy reports it (ai_protocol_manager, 1.40), else -1.

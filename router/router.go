@@ -60,6 +60,7 @@ type Router struct {
 	predicted *predictions
 	seen      *sightings
 	suspects  suspects
+	stored    stored
 	recent    *recent
 	turn      atomic.Uint64
 	metrics   *metrics
@@ -136,6 +137,12 @@ func (r *Router) Decide(ctx context.Context, req *Request) Decision {
 
 func (r *Router) decide(ctx context.Context, req *Request, s *scratch, now time.Time) Decision {
 	d := Decision{ID: req.ID, Reason: Load}
+	if req.Stored != "" {
+		if narrowed, ok := r.holding(req, req.Stored, ""); ok {
+			return r.byLoad(d, "the worker that keeps the answer", "", narrowed, now)
+		}
+		return r.byLoad(d, "whose answer it is is not known", "", req, now)
+	}
 	if req.Body == nil {
 		return r.byLoad(d, "body not read", "", req, now)
 	}
@@ -162,6 +169,9 @@ func (r *Router) decide(ctx context.Context, req *Request, s *scratch, now time.
 		return r.byLoad(d, "model of another pool", "", req, now) // its own engines answer that they have no such model
 	}
 	d.Model = n.model.Name
+	if before, _ := s.body.String(s.req.Fields["previous_response_id"]); before != "" {
+		req, _ = r.holding(req, before, d.Model)
+	}
 	slots := r.allowed(req, n.model.Name)
 	s.read(ctx, req.Path, n, slots)
 	if bad := s.failed(); bad != nil {
@@ -362,6 +372,10 @@ func (r *Router) Observe(o Outcome) {
 		if !ok {
 			r.metrics.unmatched.Inc()
 			return
+		}
+		if o.Answer != "" {
+			r.stored.add(o.Answer, o.Addr)
+			r.metrics.stored.WithLabelValues("learned").Inc()
 		}
 		if moved != nil {
 			r.metrics.moved.Inc()
