@@ -25,6 +25,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goccy/go-yaml"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
@@ -285,16 +286,7 @@ func (s *sightline) of(id string) []router.Outcome {
 // forkSightline serves at the world's address from a process of its own; the result kills it with SIGKILL.
 func (w *world) forkSightline() (kill func()) {
 	w.t.Helper()
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childVar+"="+w.sightline)
-	cmd.Stderr = w.log
-	if err := cmd.Start(); err != nil {
-		w.t.Fatal(err)
-	}
-	var once sync.Once
-	kill = func() { once.Do(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }) }
-	w.t.Cleanup(kill)
-	return kill
+	return w.fork(exec.Command(os.Args[0]), childVar+"="+w.sightline)
 }
 
 // waitDecided waits until Envoy's requests get decisions: the picked worker is the one that is told, ten times running.
@@ -486,4 +478,51 @@ func (b *lockedBuffer) String() string {
 	defer b.mu.Unlock()
 	const shown = 4000
 	return string(b.buf.Bytes()[max(0, b.buf.Len()-shown):])
+}
+
+// runProduct runs `sightline serve` at the world's address, with further keys of its configuration, until the test ends or
+// stop is called.
+func (w *world) runProduct(keys map[string]any) (stop func()) {
+	w.t.Helper()
+	bin, err := product()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for k, v := range map[string]any{"listen": w.sightline, "admin": "", "log_level": "error", "probe": false} {
+		keys[k] = v
+	}
+	text, err := yaml.Marshal(keys)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	file := filepath.Join(w.t.TempDir(), "sightline.yaml")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+	stop = w.fork(exec.Command(bin, "serve", "-c", file))
+	eventually(w.t, "Envoy finds Sightline", func() bool { return w.stat("cluster.sightline.membership_healthy") == 1 })
+	return stop
+}
+
+// fork runs a process; the result kills it, as the end of the test does.
+func (w *world) fork(cmd *exec.Cmd, env ...string) (kill func()) {
+	w.t.Helper()
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Stdout, cmd.Stderr = w.log, w.log
+	if err := cmd.Start(); err != nil {
+		w.t.Fatal(err)
+	}
+	var once sync.Once
+	kill = func() { once.Do(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }) }
+	w.t.Cleanup(kill)
+	return kill
+}
+
+func absolute(t testing.TB, path string) string {
+	t.Helper()
+	path, err := filepath.Abs(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
 }

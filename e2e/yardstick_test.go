@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -18,7 +16,6 @@ import (
 	"time"
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
-	"github.com/goccy/go-yaml"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
@@ -98,12 +95,10 @@ func TestYardstick(t *testing.T) {
 	t.Cleanup(func() { _ = srv.Close() })
 	before := func(o *envoy.Options) { o.Workers = []string{sink.Addr().String()} }
 	idle, ours := start(t, 0, before), start(t, 0, before)
-	fork(t, idle, exec.Command(os.Args[0]), nothingVar+"="+idle.sightline)
-	bin, err := product()
-	if err != nil {
-		t.Fatal(err)
-	}
-	fork(t, ours, exec.Command(bin, "serve", "-c", yardstickConfig(t, ours.sightline, sink)))
+	idle.fork(exec.Command(os.Args[0]), nothingVar+"="+idle.sightline)
+	ours.runProduct(map[string]any{"models": []any{map[string]any{"name": demo.ModelName, "dir": absolute(t, modelDir)}},
+		"workers": []any{map[string]any{"addr": sink.Addr().String()}}})
+	eventually(t, "Envoy finds the server that does nothing", func() bool { return idle.stat("cluster.sightline.membership_healthy") == 1 })
 	y := &yardstick{t: t, ours: ours, ways: []way{
 		{name: "plain", url: ours.url + "/v1/unasked"}, {name: "nothing", url: idle.url + "/v1/chat/completions"}, {name: "ours", url: ours.url + "/v1/chat/completions"},
 	}}
@@ -218,39 +213,6 @@ func (y *yardstick) send(url, body string) error {
 		err = fmt.Errorf("status %d", res.StatusCode)
 	}
 	return err
-}
-
-// fork runs a server at the world's address and waits until Envoy asks it.
-func fork(t *testing.T, w *world, cmd *exec.Cmd, env ...string) {
-	t.Helper()
-	cmd.Env = append(os.Environ(), env...)
-	cmd.Stdout, cmd.Stderr = w.log, w.log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	eventually(t, "Envoy asks "+cmd.Path, func() bool {
-		asked, unasked := w.stat("http.ingress.ext_proc.stream_msgs_received"), w.stat("http.ingress.ext_proc.failure_mode_allowed")
-		return w.post(chatOf(100, 0), nil).status == 200 && w.stat("http.ingress.ext_proc.stream_msgs_received") > asked &&
-			w.stat("http.ingress.ext_proc.failure_mode_allowed") == unasked
-	})
-}
-
-func yardstickConfig(t *testing.T, listen string, worker net.Listener) string {
-	dir, err := filepath.Abs(modelDir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := yaml.Marshal(map[string]any{"listen": listen, "admin": "", "log_level": "error", "probe": false,
-		"models": []any{map[string]any{"name": demo.ModelName, "dir": dir}}, "workers": []any{map[string]any{"addr": worker.Addr().String()}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(t.TempDir(), "sightline.yaml")
-	if err := os.WriteFile(file, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return file
 }
 
 // chatOf is a chat of about n bytes of prose, another for each seed.

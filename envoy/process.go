@@ -25,13 +25,18 @@ type Process struct {
 // startWait bounds the time to readiness: 0.1 to 0.6 s, up to 2.3 s while health checks make their first round.
 const startWait = 20 * time.Second
 
-// Start runs Envoy with a configuration that Generate made for o and waits until it serves. What it prints goes to log:
-// its own warnings, and access log lines, at most 50 ms late. args are further flags, such as "--concurrency", "2".
+// Start runs Envoy with a configuration that Generate made for o; see Run.
 func Start(ctx context.Context, binary string, o Options, log io.Writer, args ...string) (*Process, error) {
 	config, err := Generate(o)
 	if err != nil {
 		return nil, err
 	}
+	return Run(ctx, binary, config, o.Admin, log, args...)
+}
+
+// Run runs Envoy with a configuration whose admin page is at admin, and waits until it serves. What it prints goes to log:
+// its own warnings, and access log lines, at most 50 ms late. args are further flags, such as "--concurrency", "2".
+func Run(ctx context.Context, binary string, config []byte, admin string, log io.Writer, args ...string) (*Process, error) {
 	dir, err := os.MkdirTemp("", "sightline-envoy-")
 	if err != nil {
 		return nil, err
@@ -40,7 +45,7 @@ func Start(ctx context.Context, binary string, o Options, log io.Writer, args ..
 	if err := os.WriteFile(file, config, 0o644); err != nil {
 		return nil, err
 	}
-	p := &Process{Admin: o.Admin, dir: dir, gone: make(chan struct{})}
+	p := &Process{Admin: admin, dir: dir, gone: make(chan struct{})}
 	p.cmd = exec.Command(binary, append([]string{"-c", file, "--disable-hot-restart", "-l", "warn", "--file-flush-interval-msec", "50"}, args...)...)
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	if err := p.cmd.Start(); err != nil {

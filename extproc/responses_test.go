@@ -1,0 +1,53 @@
+package extproc
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/tidwall/gjson"
+)
+
+func TestAnswerID(t *testing.T) {
+	const created = `event: response.created` + "\n" + `data: {"type":"response.created","sequence_number":0,"response":{"id":"resp_1","object":"response"}}` + "\n\n"
+	for text, want := range map[string]string{
+		`{"id":"resp_1","object":"response"}`:                            "resp_1",
+		` {"object":"response","output":[{"id":"msg_1"}],"id":"resp_1"}`: "resp_1",
+		`{"id":"resp_1`:                 "", // not whole yet
+		`{"output":[{"id":"msg_1"}],"i`: "",
+		created:                         "resp_1",
+		"data: {\"type\":\"ping\"}\n\n" + created: "resp_1",
+		created[:60]: "",
+		`{"id":7}`:   "",
+		`{"id":""}`:  "",
+		`{"id":"` + strings.Repeat("x", maxResponseID+1) + `"}`: "",
+		`data: [DONE]`: "",
+		"":             "",
+		"data:{\"response\":{\"id\":\"resp_2\"}}\r\n": "resp_2",
+	} {
+		if got := answerID([]byte(text)); got != want {
+			t.Errorf("%.80q: %q, want %q", text, got, want)
+		}
+	}
+}
+
+// What comes in pieces is read as what comes at once, and nothing but a whole id is ever read.
+func FuzzAnswerID(f *testing.F) {
+	f.Add([]byte(`{"id":"resp_1","object":"response"}`))
+	f.Add([]byte("data: {\"response\":{\"id\":\"resp_1\"}}\n\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if id := answerID(b); len(id) > maxResponseID {
+			t.Errorf("%d bytes", len(id))
+		} else if id != "" && gjson.ValidBytes(b) && b[0] == '{' && gjson.GetBytes(b, "id").Str != id {
+			t.Errorf("%q of %q", id, b)
+		}
+	})
+}
+
+func TestStoredPath(t *testing.T) {
+	for path, want := range map[string]string{"/v1/responses/resp_1": "resp_1", "/v1/responses/resp_1/cancel": "resp_1", "/v1/responses": "",
+		"/v1/responses/": "", "/v1/responsesx/resp_1": "", "/v1/responses/" + strings.Repeat("x", maxResponseID+1): ""} {
+		if got := (&head{path: path}).stored(); got != want {
+			t.Errorf("%.40s: %q, want %q", path, got, want)
+		}
+	}
+}
