@@ -113,6 +113,9 @@ bench-events: ## 256 workers' events at 100 k blocks/s, event to index, resync o
 	$(GO) test -run '^$$' -bench 'BenchmarkFleetEvents' -benchtime 1x ./internal/sim
 	$(GO) test -run '^$$' -bench 'BenchmarkLatency|BenchmarkJoin|BenchmarkResync' -benchtime 2s ./internal/sim ./indexer/feed ./indexer/bus
 
+soak-media: ## a minute of requests with four 720p images each, through a real Envoy
+	SIGHTLINE_SOAK=60s $(GO) test -count=1 -timeout 10m -v -run 'TestMediaSoak' ./e2e
+
 soak: ## millions of steps of the index's model checker under the race detector
 	CGO_ENABLED=1 SIGHTLINE_LONG=1 $(GO) test -race -count=1 -timeout 60m -run 'Model|Replay' ./indexer
 
