@@ -48,15 +48,6 @@ func (t *Template) Apply(dst []byte, chat *Chat) ([]byte, error) {
 	return out[:len(dst)+len(cut)], nil
 }
 
-// ApplySpans is Apply that also gives the spans of {% generation %} blocks (return_assistant_tokens_mask).
-func (t *Template) ApplySpans(dst []byte, chat *Chat) ([]byte, []Span, error) {
-	vars, _, err := t.prepare(nil, chat)
-	if err != nil {
-		return dst, nil, err
-	}
-	return t.RenderSpans(dst, vars)
-}
-
 // prepare appends the variables of a rendering to vars, and gives the text of the message to continue.
 func (t *Template) prepare(vars Vars, chat *Chat) (_ Vars, final string, err error) {
 	messages := chat.Messages

@@ -5,10 +5,9 @@ package template
 // Statements are here, loops and macros in compile_call.go, expressions in compile_expr.go.
 
 type compiler struct {
-	t          *Template
-	fn         *funcScope
-	globals    map[string]int
-	generation bool // the template has {% generation %}: text must not reach the output early
+	t       *Template
+	fn      *funcScope
+	globals map[string]int
 }
 
 // scope is what the statements of one scope share at compile time.
@@ -21,11 +20,6 @@ type scope struct {
 // compile fills in what t needs to render its tree.
 func compile(t *Template) {
 	c := &compiler{t: t, globals: map[string]int{}, fn: newFunc(nil)}
-	walk(func(n node) bool {
-		call, ok := n.(*callBlockNode)
-		c.generation = ok && call.call == nil
-		return !c.generation
-	}, t.tree...)
 	t.root = c.fn
 	sc := scope{sym: newSymbols(nil, c.fn)}
 	sc.sym.visitAll(t.tree)
@@ -188,7 +182,7 @@ func (c *compiler) output(n *outputNode, sc scope) func(*state) ctl {
 
 // emit compiles the printing of an expression. Sums of strings go straight to the output.
 func (c *compiler) emit(n node, sc scope) func(*state) {
-	if b, ok := n.(*binaryNode); ok && b.op == "+" && !c.generation {
+	if b, ok := n.(*binaryNode); ok && b.op == "+" {
 		return c.emitSum(b, sc)
 	}
 	at := c.place(n, sc)

@@ -279,11 +279,7 @@ func (c *compiler) callBlock(n *callBlockNode, sc scope) func(*state) ctl {
 func generationStmt(code *macroCode) func(*state) ctl {
 	return func(s *state) ctl {
 		m := macro{code, s.fr}
-		text := m.call(s, &callArgs{}).str
-		if s.tracking {
-			s.generated(text)
-		}
-		s.write(text)
+		s.write(m.call(s, &callArgs{}).str)
 		return ctlNext
 	}
 }

@@ -1,16 +1,12 @@
 package template
 
-import (
-	"time"
-	"unicode/utf8"
-)
+import "time"
 
 // state is one rendering in progress: the output, the current frame and what has been spent of the limits.
 // States are pooled per template, so a rendering in the steady state allocates only what its values need.
 type state struct {
 	t        *Template
 	out      []byte
-	base     int    // where this rendering's text starts in out
 	fr       *frame // the frame of the function that runs
 	resolved []Value
 
@@ -27,11 +23,7 @@ type state struct {
 	loopArena  arena[loopContext]
 	calls      arena[callArgs] // argument lists of calls in progress
 
-	tracking bool
-	captures int // captures in progress
-	rootEnd  int // len(out) when the outermost capture began
-	spans    []Span
-	now      time.Time
+	now time.Time
 }
 
 // frame holds the local variables of one function call; outer is the frame of the function around it.
@@ -66,7 +58,7 @@ func (a *arena[T]) reset() {
 func newState(t *Template) *state { return &state{t: t} }
 
 func (s *state) run(dst []byte, vars Vars) (out []byte, err error) {
-	s.out, s.base = dst, len(dst)
+	s.out = dst
 	s.maxOut = len(dst) + s.t.opts.Limits.OutputBytes
 	if s.resolved == nil {
 		s.resolved = make([]Value, len(s.t.globals))
@@ -107,7 +99,7 @@ func (s *state) release() {
 		a.clear()
 	}
 	s.calls.used = 0
-	*s = state{t: s.t, resolved: s.resolved, args: s.args[:0], slots: s.slots[:0], frames: s.frames[:0], spans: s.spans[:0],
+	*s = state{t: s.t, resolved: s.resolved, args: s.args[:0], slots: s.slots[:0], frames: s.frames[:0],
 		frameArena: s.frameArena, loopArena: s.loopArena, calls: s.calls}
 	s.t.states.Put(s)
 }
@@ -202,29 +194,13 @@ func (s *state) capture(f func() ctl) (string, ctl) {
 	return s.endCapture(from), c
 }
 
-func (s *state) beginCapture() int {
-	if s.captures++; s.captures == 1 {
-		s.rootEnd = len(s.out)
-	}
-	return len(s.out)
-}
+func (s *state) beginCapture() int { return len(s.out) }
 
 func (s *state) endCapture(from int) string {
 	text := string(s.out[from:])
 	s.out = s.out[:from]
-	s.captures--
 	s.grow(len(text))
 	return text
-}
-
-// generated notes the span of a generation block whose text is text.
-func (s *state) generated(text string) {
-	end := len(s.out)
-	if s.captures > 0 {
-		end = s.rootEnd
-	}
-	start := utf8.RuneCount(s.out[s.base:end])
-	s.spans = append(s.spans, Span{start, start + utf8.RuneCountInString(text)})
 }
 
 // ctl is how a statement ended.

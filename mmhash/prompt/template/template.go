@@ -66,9 +66,6 @@ type Template struct {
 	states  sync.Pool
 }
 
-// Span is the character range (code points, as Python counts) of one {% generation %} block in the rendered text.
-type Span struct{ Start, End int }
-
 // Compile parses a template and makes it ready to render. The error is a *SyntaxError.
 func Compile(src string, opts Options) (t *Template, err error) {
 	if opts.Now == nil {
@@ -111,16 +108,6 @@ func (t *Template) Render(dst []byte, vars Vars) ([]byte, error) {
 	out, err := s.run(dst, vars)
 	s.release()
 	return out, err
-}
-
-// RenderSpans is Render that also gives the spans of {% generation %} blocks, relative to the text appended.
-func (t *Template) RenderSpans(dst []byte, vars Vars) ([]byte, []Span, error) {
-	s := t.states.Get().(*state)
-	s.tracking = true
-	out, err := s.run(dst, vars)
-	spans := append([]Span(nil), s.spans...)
-	s.release()
-	return out, spans, err
 }
 
 // recovered turns a panic of this package into the error it carries. A panic of the Go runtime becomes an error as

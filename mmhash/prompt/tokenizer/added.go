@@ -1,8 +1,6 @@
 package tokenizer
 
-import (
-	"unicode/utf8"
-)
+import "unicode/utf8"
 
 // Added tokens are found in the text before anything else is done to it, in two passes as Hugging Face's tokenizers do
 // it: first those that are matched in the text as it came, then, in what lies between and after normalising it, those

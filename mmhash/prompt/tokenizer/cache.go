@@ -3,7 +3,6 @@ package tokenizer
 import (
 	"sync"
 	"sync/atomic"
-	"unicode/utf8"
 
 	"github.com/zeebo/xxh3"
 )
@@ -148,50 +147,3 @@ func (s *cacheShard) link(e *cacheEntry) {
 }
 
 func (s *cacheShard) unlink(e *cacheEntry) { e.prev.next, e.next.prev = e.next, e.prev }
-
-// CutsAt tells whether a text may be cut before and behind every occurrence of the token's string, and its parts encoded
-// one by one, with the same result: the string is always matched whole, and neither strips its surroundings nor asks
-// what stands beside it, nor can a token beside it reach into it. Chat templates' turn markers are such.
-func (t *Tokenizer) CutsAt(id uint32) bool {
-	a, ok := t.byID[id]
-	if !ok || t.raw == nil || a.Normalized || a.LStrip || a.RStrip || a.SingleWord {
-		return false
-	}
-	for _, other := range t.raw.tokens {
-		if other != a && (overlaps(other.Content, a.Content) || overlaps(a.Content, other.Content)) {
-			return false
-		}
-	}
-	first, _ := utf8.DecodeRuneInString(a.Content)
-	last, _ := utf8.DecodeLastRuneInString(a.Content)
-	return t.matched(a) && !isClass(first, clRustWord|clRustSpace) && !isClass(last, clRustWord|clRustSpace)
-}
-
-// matched tells whether the raw pass looks for a.
-func (t *Tokenizer) matched(a *AddedToken) bool {
-	n, end := t.raw.at([]byte(a.Content), 0)
-	return n >= 0 && end == len(a.Content) && t.raw.tokens[n] == a
-}
-
-// overlaps tells whether b is inside a, or a's end is b's beginning.
-func overlaps(a, b string) bool {
-	for i := range len(a) {
-		if n := min(len(a)-i, len(b)); a[i:i+n] == b[:n] {
-			return true
-		}
-	}
-	return false
-}
-
-// Split calls fn for each stretch of text between added tokens and for each added token that is matched in the raw text, in
-// order; token is nil for text. Stretches are encoded without sight of each other.
-func (t *Tokenizer) Split(text string, fn func(part string, token *AddedToken)) {
-	c := cutting{m: t.raw, b: []byte(text)}
-	for c.next() {
-		if c.token != nil {
-			fn(c.token.Content, c.token)
-		} else {
-			fn(string(c.part), nil)
-		}
-	}
-}

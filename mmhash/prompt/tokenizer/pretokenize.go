@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"fmt"
+	"slices"
 	"unicode/utf8"
 )
 
@@ -131,51 +132,31 @@ func (p split) cutWord(s *scratch, b []byte, w word, out *words) {
 		}
 		return
 	}
-	// The other three join neighbours; what is joined grows from one end.
-	before := false
-	if p.how == mergedWithNext {
-		from := len(out.list)
-		have := stretch{}
-		open := false
-		for i := len(list) - 1; i >= 0; i-- {
-			x := list[i]
-			if x.match && !before && open {
-				have.start = x.start
-			} else {
-				if open {
-					emit(have.start, have.end)
-				}
-				have, open = x, true
-			}
-			before = x.match
-		}
-		if open {
-			emit(have.start, have.end)
-		}
-		for i, j := from, len(out.list)-1; i < j; i, j = i+1, j-1 {
-			out.list[i], out.list[j] = out.list[j], out.list[i]
-		}
-		return
+	// The other three join neighbours; what merges with the next is joined from the end.
+	backwards, from := p.how == mergedWithNext, len(out.list)
+	if backwards {
+		slices.Reverse(list)
 	}
-	have := stretch{}
-	open := false
-	for _, x := range list {
+	var have stretch
+	before := false
+	for i, x := range list {
 		join := x.match && !before
 		if p.how == contiguous {
 			join = x.match == before
 		}
-		if join && open {
-			have.end = x.end
-		} else {
-			if open {
-				emit(have.start, have.end)
-			}
-			have, open = x, true
+		switch before = x.match; {
+		case i == 0:
+			have = x
+		case join:
+			have.start, have.end = min(have.start, x.start), max(have.end, x.end)
+		default:
+			emit(have.start, have.end)
+			have = x
 		}
-		before = x.match
 	}
-	if open {
-		emit(have.start, have.end)
+	emit(have.start, have.end)
+	if backwards {
+		slices.Reverse(out.list[from:])
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strconv"
 	"strings"
@@ -241,8 +242,8 @@ func loadVocabMerges(d *directory, b []byte) (*Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
-	var merges []byte
-	if err := d.readFile("merges.txt", &merges); err != nil {
+	merges, err := fs.ReadFile(d.dir, "merges.txt")
+	if err != nil {
 		return nil, err
 	}
 	m := &bpe{vocab: v, raw: true, unk: noID}

@@ -143,10 +143,7 @@ func (c *regexCompiler) repeat(n *node) error {
 			return err
 		}
 	}
-	branch := func() int {
-		at := c.emit(inst{op: opSplit})
-		return at
-	}
+	branch := func() int { return c.emit(inst{op: opSplit}) }
 	patch := func(at, in, out int) {
 		if n.lazy {
 			in, out = out, in
@@ -399,7 +396,7 @@ func (re *regex) look(st *regexState, b []byte, in *inst, pos int) bool {
 	}
 	p := pos
 	for w := 0; w <= in.widthMax; w++ {
-		if w >= in.widthMin && re.matchTo(st, b, in.x, p, pos) {
+		if w >= in.widthMin && re.match(st, b[:pos], in.x, p) == pos {
 			return true
 		}
 		if p == 0 {
@@ -409,11 +406,6 @@ func (re *regex) look(st *regexState, b []byte, in *inst, pos int) bool {
 		p -= n
 	}
 	return false
-}
-
-// matchTo tells whether the program at pc matches b[pos:end] up to its end.
-func (re *regex) matchTo(st *regexState, b []byte, pc, pos, end int) bool {
-	return re.match(st, b[:end], pc, pos) == end
 }
 
 // size gives the length of the character at b[i] if it is in the set, else 0.

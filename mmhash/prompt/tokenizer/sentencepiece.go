@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
 	"math"
 	"slices"
 	"sort"
@@ -424,10 +423,4 @@ func parseSentencePiece(b []byte) (*sentencePieceModel, error) {
 		err = errors.New("no pieces: not a SentencePiece model")
 	}
 	return p, err
-}
-
-// readFile reads a file that must be there.
-func (d *directory) readFile(name string, into *[]byte) (err error) {
-	*into, err = fs.ReadFile(d.dir, name)
-	return err
 }

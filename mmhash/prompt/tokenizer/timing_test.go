@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -67,14 +68,15 @@ func TestConformanceWorstCase(t *testing.T) {
 	models := outside(t, "SIGHTLINE_MODELS")
 	texts := benchTexts(t, filepath.Join(outside(t, "SIGHTLINE_GOLDEN"), "tokenizer"))
 	prose := texts[0].Text
+	const limit = 6
 	for _, model := range []string{"qwen2.5-vl-7b-instruct", "llama3.1", "gemma3"} {
 		tok, err := LoadJSON(readMaybeGzip(t, filepath.Join(models, model, "tokenizer.json")))
 		if err != nil {
 			t.Fatal(err)
 		}
 		texts[0] = goldenText{"prose", strings.Repeat(prose, 1+(1<<20)/len(prose))}
-		best := make([]float64, len(texts)) // per byte
-		for range 8 {
+		best := make([]float64, len(texts))                                                    // per byte
+		for round := 0; round < 8 || round < 60 && slices.Max(best) > limit*best[0]; round++ { // more of them on a busy machine
 			for i, text := range texts {
 				took, _ := fastest(tok, text.Text, 1)
 				if perByte := float64(took) / float64(len(text.Text)); best[i] == 0 || perByte < best[i] {
@@ -85,7 +87,7 @@ func TestConformanceWorstCase(t *testing.T) {
 		for i, text := range texts[1:] {
 			ratio := best[i+1] / best[0]
 			t.Logf("%s, %s: %.1f times prose", model, text.Category, ratio)
-			if ratio > 6 {
+			if ratio > limit {
 				t.Errorf("%s, %s: a byte costs as much as %.1f of prose", model, text.Category, ratio)
 			}
 		}

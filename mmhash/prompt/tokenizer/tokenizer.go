@@ -128,15 +128,6 @@ func (t *Tokenizer) Token(id uint32) (string, bool) {
 	return string(t.vocab.bytes(id)), true
 }
 
-// Size is one more than the largest id.
-func (t *Tokenizer) Size() int {
-	size := t.vocab.span()
-	for id := range t.byID {
-		size = max(size, id+1)
-	}
-	return int(size)
-}
-
 // IsSpecial tells whether an id is a special token, which Decode can skip.
 func (t *Tokenizer) IsSpecial(id uint32) bool {
 	a, ok := t.byID[id]

@@ -304,23 +304,6 @@ func TestCacheEncodesOnce(t *testing.T) {
 	}
 }
 
-func TestSplitAndCutsAt(t *testing.T) {
-	tok := chatTokenizer(t, 50)
-	var parts []string
-	tok.Split("a<|im_start|>b<tool>c", func(part string, token *AddedToken) { parts = append(parts, fmt.Sprint(part, token != nil)) })
-	if want := []string{"afalse", "<|im_start|>true", "bfalse", "<tool>true", "cfalse"}; !slices.Equal(parts, want) {
-		t.Errorf("parts %v, want %v", parts, want)
-	}
-	for _, text := range []string{"<|im_start|>", "<|im_end|>", "<tool>"} {
-		if id, ok := tok.ID(text); !ok || !tok.CutsAt(id) {
-			t.Errorf("%s (%d, %v) does not cut", text, id, ok)
-		}
-	}
-	if tok.CutsAt(5) {
-		t.Error("an ordinary token cuts")
-	}
-}
-
 func TestConcurrentEncode(t *testing.T) {
 	tok := chatTokenizer(t, 300)
 	text := strings.Repeat("<|im_start|>the note on a boat 中文字 aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", 20)

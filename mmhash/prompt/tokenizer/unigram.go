@@ -3,6 +3,7 @@ package tokenizer
 import (
 	"fmt"
 	"math"
+	"slices"
 	"unicode/utf8"
 )
 
@@ -78,9 +79,7 @@ func (m *unigram) encode(dst []uint32, s *scratch, text []byte, i, end int) []ui
 		}
 		at = from
 	}
-	for i, j := start, len(dst)-1; i < j; i, j = i+1, j-1 {
-		dst[i], dst[j] = dst[j], dst[i]
-	}
+	slices.Reverse(dst[start:])
 	return dst
 }
 
