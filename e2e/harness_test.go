@@ -117,9 +117,12 @@ type echo struct {
 
 func startWorker(t testing.TB) *worker {
 	t.Helper()
-	w := &worker{held: map[string]chan struct{}{}}
 	lis := listen(t)
-	w.addr = lis.Addr().String()
+	return startWorkerOn(t, lis, lis.Addr().String())
+}
+
+func startWorkerOn(t testing.TB, lis net.Listener, addr string) *worker {
+	w := &worker{addr: addr, held: map[string]chan struct{}{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("/", w.serve)
@@ -239,7 +242,16 @@ type sightline struct {
 // runSightline serves at the world's address until the test ends or stop is called.
 func (w *world) runSightline(opt extproc.Options) *sightline {
 	w.t.Helper()
-	s := &sightline{}
+	s, stop := w.serveSightline(opt)
+	s.stop = stop
+	w.waitDecided()
+	return s
+}
+
+// serveSightline is runSightline that does not wait for decisions.
+func (w *world) serveSightline(opt extproc.Options) (s *sightline, stop func()) {
+	w.t.Helper()
+	s = &sightline{}
 	opt.Log = zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(zap.NewDevelopmentEncoderConfig()), zapcore.AddSync(w.log), zap.WarnLevel))
 	server, err := extproc.New(decideAsTold, func(o router.Outcome) {
 		s.mu.Lock()
@@ -257,7 +269,7 @@ func (w *world) runSightline(opt extproc.Options) *sightline {
 	gone := make(chan error, 1)
 	go func() { gone <- server.Serve(ctx, lis) }()
 	var once sync.Once
-	s.stop = func() {
+	stop = func() {
 		once.Do(func() {
 			cancel()
 			if err := <-gone; err != nil {
@@ -265,9 +277,8 @@ func (w *world) runSightline(opt extproc.Options) *sightline {
 			}
 		})
 	}
-	w.t.Cleanup(s.stop)
-	w.waitDecided()
-	return s
+	w.t.Cleanup(stop)
+	return s, stop
 }
 
 // of lists what was observed of one decision.

@@ -1,0 +1,146 @@
+package e2e
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sightline-router/sightline/envoy"
+	"github.com/sightline-router/sightline/extproc"
+)
+
+// Every file committed under envoy/ serves as it is, but for its ports and for where its certificates lie: the choice is
+// obeyed, and without Sightline requests go on. Each on the release it is made for, the default on 1.39 too.
+func TestCommittedFilesServe(t *testing.T) {
+	files, err := filepath.Glob("../envoy/*.yaml")
+	if err != nil || len(files) != len(envoy.VariantNames())+1 {
+		t.Fatalf("%v, %d files, want one for each variant and one for 1.36", err, len(files))
+	}
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) { serveCommitted(t, file, envoy.Version) })
+	}
+	t.Run("envoy.yaml on 1.39", func(t *testing.T) { serveCommitted(t, "../envoy/envoy.yaml", "1.39.3") })
+}
+
+var ports = regexp.MustCompile(`upstream_port_range: \{ start: \d+, end: \d+ \}`)
+
+func serveCommitted(t *testing.T, file, release string) {
+	name := filepath.Base(file)
+	if name == "envoy-1.36.yaml" {
+		release = "1.36.2"
+	}
+	cache := filepath.Join(filepath.Dir(absolute(t, ".")), ".cache")
+	if dir := os.Getenv("SIGHTLINE_CACHE"); dir != "" {
+		cache = dir
+	}
+	binary, err := envoy.Release(t.Context(), release, cache, t.Logf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := "127.0.0.1"
+	if name == "ipv6.yaml" {
+		host = "::1"
+	}
+	free := func() (net.Listener, string) {
+		lis, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, port, _ := net.SplitHostPort(lis.Addr().String())
+		return lis, port
+	}
+	text := ports.ReplaceAllString(string(raw), "upstream_port_range: { start: 1, end: 65535 }")
+	w := &world{t: t, log: &lockedBuffer{}, client: &http.Client{Timeout: 30 * time.Second}}
+	dir := t.TempDir()
+	opt := extproc.Options{Roster: extproc.NewRoster()}
+	var server *tls.Config
+	if name == "tls.yaml" {
+		text = strings.ReplaceAll(text, "/etc/sightline/tls/", dir+"/")
+		workers, ours := newCA(t, dir, "workers"), newCA(t, dir, "sl")
+		if err := os.Rename(ours.file, filepath.Join(dir, "ca.pem")); err != nil {
+			t.Fatal(err)
+		}
+		ours.sign(t, dir, "envoy")
+		pool := x509.NewCertPool()
+		pool.AddCert(ours.cert)
+		opt.TLS = &tls.Config{Certificates: []tls.Certificate{ours.sign(t, dir, "server").pair}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert, NextProtos: []string{"h2"}}
+		server = &tls.Config{Certificates: []tls.Certificate{workers.sign(t, dir, "worker").pair}}
+	}
+	var known []extproc.Endpoint
+	for i := range 3 {
+		lis, port := free()
+		addr := lis.Addr().String()
+		if server != nil {
+			lis = tls.NewListener(lis, server)
+		}
+		w.workers = append(w.workers, startWorkerOn(t, lis, addr))
+		known = append(known, extproc.Endpoint{Addr: addr, Model: "m"})
+		text = strings.ReplaceAll(text, fmt.Sprint("port_value: ", 8001+i, " "), "port_value: "+port+" ")
+	}
+	opt.Roster.Set(known)
+	at := map[string]string{}
+	for _, fixed := range []string{"10000", "9901", "9002"} {
+		lis, port := free()
+		_ = lis.Close()
+		at[fixed] = net.JoinHostPort(host, port)
+		text = strings.ReplaceAll(text, "port_value: "+fixed+" ", "port_value: "+port+" ")
+	}
+	w.url, w.sightline = "http://"+at["10000"], at["9002"]
+	if name == "unix.yaml" {
+		w.sightline = "unix:" + dir + "/s"
+		text = strings.ReplaceAll(text, "/run/sightline/sightline.sock", dir+"/s")
+	}
+	w.envoy, err = envoy.Run(t.Context(), binary, []byte(text), at["9901"], w.log, "--concurrency", "1")
+	if err != nil {
+		t.Fatalf("%v\n%s", err, w.log)
+	}
+	t.Cleanup(func() {
+		w.client.CloseIdleConnections()
+		w.envoy.Stop()
+		if t.Failed() {
+			t.Logf("Envoy's log, its end:\n%s", w.log)
+		}
+	})
+	ask := func(i int) reply {
+		req, err := http.NewRequest("POST", w.url+"/v1/chat/completions", strings.NewReader(chat(script{Targets: []string{w.workers[i].addr}})))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("content-type", "application/json")
+		if name == "models.yaml" { // each model is asked for in its own way
+			switch i {
+			case 0:
+				req.URL.Path = "/qwen" + req.URL.Path
+			case 1:
+				req.Host = "llava.example.com"
+			case 2:
+				req.Header.Set("x-model", "pixtral")
+			}
+		}
+		return do(w.client, req)
+	}
+	_, stop := w.serveSightline(opt)
+	for i := range w.workers {
+		eventually(t, "the choice is obeyed", func() bool {
+			r := ask(i)
+			return r.err == nil && r.status == 200 && r.id() != "" && r.Worker == w.workers[i].addr
+		})
+	}
+	if name == "eds.yaml" {
+		eventually(t, "Envoy is told the workers", func() bool { return w.stat("cluster.workers_any.membership_healthy") == 3 })
+	}
+	stop()
+	eventually(t, "requests pass without Sightline", func() bool { r := ask(0); return r.err == nil && r.status == 200 && r.id() == "" })
+}
