@@ -265,7 +265,10 @@ func (r *dynamoRun) steering() {
 			r.wrong++
 			r.t.Errorf("another tenant's request is promised %d cached tokens", salted.picked.Get("cached_tokens").Int())
 		}
-		r.sameAs(salted, r.send("another tenant again", user(text), nil, map[string]any{"cache_salt": fmt.Sprint("tenant-", i)}))
+		for _, own := range []any{nil, "no tenant"} { // Dynamo's own field for it comes first
+			r.sameAs(salted, r.send("another tenant again", user(text), nil, map[string]any{"cache_salt": own,
+				"nvext": map[string]any{"cache_salt": fmt.Sprint("tenant-", i), "extra_fields": []string{"worker_id"}}}))
+		}
 	}
 }
 

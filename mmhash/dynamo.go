@@ -54,6 +54,14 @@ func (m *Model) dynamoName(md *Medium, body *chat.Skeleton, in *prompt.Medium, i
 	md.Named, md.Key = true, n
 }
 
+// dynamoSalt is the cache salt that Dynamo's front end hands on (1.6.1): that of its own extensions before the body's.
+func dynamoSalt(salt string, req *chat.Request) string {
+	if own, ok := req.Body.String(req.Fields["nvext"].Get("cache_salt")); ok && own != "" {
+		return own
+	}
+	return salt
+}
+
 // dynamoRule is how a model's blocks are hashed by Dynamo's rule; nil where they go by ours.
 func dynamoRule(s Server, p *prompt.Model) *block.Dynamo {
 	if !s.Dynamo() {

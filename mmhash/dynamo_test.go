@@ -113,3 +113,29 @@ func TestDynamoNames(t *testing.T) {
 		}
 	}
 }
+
+// Which of a request's cache salts Dynamo's front end hands on (seen on 1.6.1).
+func TestDynamoSalt(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"messages":[]}`:                                                    "",
+		`{"messages":[],"cache_salt":"body"}`:                                "body",
+		`{"messages":[],"nvext":{"cache_salt":"own"}}`:                       "own",
+		`{"messages":[],"cache_salt":"body","nvext":{"cache_salt":"own"}}`:   "own",
+		`{"messages":[],"cache_salt":"body","nvext":{"cache_salt":""}}`:      "body",
+		`{"messages":[],"cache_salt":"body","nvext":{"cache_salt":7}}`:       "body",
+		`{"messages":[],"cache_salt":"body","nvext":"cache_salt"}`:           "body",
+		`{"messages":[],"nvext":{"cache_salt":"\u006fwn"},"cache_salt":"b"}`: "own",
+	} {
+		var body chat.Skeleton
+		var req chat.Request
+		if err := body.Scan([][]byte{[]byte(text)}); err != nil {
+			t.Fatal(err)
+		}
+		if err := chat.Parse(&body, &req); err != nil {
+			t.Fatal(err)
+		}
+		if got := dynamoSalt(gjson.Get(text, "cache_salt").Str, &req); got != want {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+	}
+}

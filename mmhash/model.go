@@ -160,6 +160,9 @@ func (x *Media) patience(ctx context.Context, req *chat.Request, d *prompt.Draft
 
 func (m *Model) expand(ctx context.Context, endpoint, lora string, req *chat.Request, d *prompt.Draft, dp *prompt.DraftPrompt, out *Prompts) (Prompt, error) {
 	p := Prompt{Rendered: dp.Text, Salt: d.Salt, dynamo: m.dynamo}
+	if m.dynamo != nil {
+		p.Salt = dynamoSalt(p.Salt, req)
+	}
 	found, why, err := m.resolve(ctx, endpoint, lora, req.Body, d, dp.Media)
 	if err != nil {
 		return p, err
