@@ -40,7 +40,7 @@ ISTIO_CRDS=$(crds istio.io/api)/kubernetes/customresourcedefinitions.gen.yaml
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-(cd "$root" && go build -trimpath -o "$work/sightline" ./cmd/sightline)
+(cd "$root" && go build -o "$work/sightline" ./cmd/sightline)
 go test -c -o "$work/gateway.test" .
 export PATH GATEWAY_CRDS ISTIO_CRDS SIGHTLINE=$work/sightline SIGHTLINE_GATEWAY=1
 unshare --net --mount --pid --fork --kill-child --mount-proc bash -c '
