@@ -81,6 +81,46 @@ func TestOtherEngines(t *testing.T) {
 	}
 }
 
+// A TensorRT-LLM whose rule for pictures' names is not the one of the release that is configured: two requests are not
+// stored as predicted, and then the name is known as the engine has it.
+func TestNamesAreLearned(t *testing.T) {
+	l := startEngines(t, sim.TRTLLM, 32, func(o *demo.LabOptions) {
+		o.Workers = 1
+		o.Sim = func(_ int, c *sim.Config) { c.BlockSize = 32 }
+		theirs := o.Config
+		o.Config = func(keys map[string]any) {
+			theirs(keys)
+			keys["models"].([]any)[0].(map[string]any)["engine_version"] = "1.2.0"
+		}
+	})
+	known := false
+	for i := range 8 { // a system message of its own each, so that all of it is told
+		question := map[string]any{"type": "text", "text": "What is this?"}
+		picture := map[string]any{"type": "image_url", "image_url": map[string]any{"url": pngURL(77)}}
+		system := strings.Repeat(fmt.Sprint("Assistant number ", i, " answers briefly. "), 8)
+		body := func(end string) map[string]any {
+			return map[string]any{"messages": []any{map[string]any{"role": "system", "content": system}, map[string]any{"role": "user", "content": []any{picture, question}},
+				map[string]any{"role": "assistant", "content": "A picture."}, map[string]any{"role": "user", "content": end}}}
+		}
+		judged := metric(t, l, "sightline_audit_total", "")
+		post(t, l, body("And this?"), nil)
+		settled(t, l)
+		eventually(t, "a verdict", func() bool { return metric(t, l, "sightline_audit_total", "") > judged })
+		r := post(t, l, body("And that?"), nil)
+		d := lastDecision(t, l)
+		if known = int(d.Get("cached_tokens").Int()) == r.cached && r.cached > 391; known {
+			if i < 1 {
+				t.Error("known at once: the rules do not differ")
+			}
+			break
+		}
+		settled(t, l)
+	}
+	if !known {
+		t.Error("the name was never learned")
+	}
+}
+
 // startEngines is startLab with workers of another engine.
 func startEngines(t *testing.T, engine sim.Engine, block int, change func(*demo.LabOptions)) *demo.Lab {
 	t.Helper()

@@ -8,7 +8,8 @@ import (
 
 // Names that cannot be computed (a processor's own hash, frames of a video) are learned: the router's audit finds the
 // medium in the events of the worker that served it. A name counts after two sightings that agree, and no longer once
-// one disagrees. What is learned is only ever looked up, never sent to a worker.
+// one disagrees. TensorRT-LLM's names are computed, but which of its rules a build has its release does not tell for sure:
+// there a learned name goes before a computed one. What is learned is only ever looked up, never sent to a worker.
 
 // learnedNames bounds what is remembered, about 200 bytes each; the oldest go first.
 const learnedNames = 1 << 16
@@ -34,9 +35,9 @@ func (m *Model) ident(md *Medium, settings ...string) uint64 {
 }
 
 // Learn takes the name that the engine gave a medium, as its events tell it. It reports false, and does nothing, for a
-// medium whose name was computed or whose content is not known.
+// medium whose name was computed and not by a rule that may be another, or whose content is not known.
 func (m *Model) Learn(md *Medium, name string) bool {
-	if md.ident == 0 || md.Named && !md.learned || len(name) > 512 {
+	if md.ident == 0 || md.Named && !md.learned && (m.names.trt == nil || md.Name == name) || len(name) > 512 {
 		return false
 	}
 	l := &m.Media.learned

@@ -1,6 +1,10 @@
 package mmhash
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/sightline-router/sightline/mmhash/media/name"
+)
 
 // A name counts after two sightings that agree, and no longer once one disagrees; a computed one is never overruled.
 func TestLearn(t *testing.T) {
@@ -20,6 +24,10 @@ func TestLearn(t *testing.T) {
 	}
 	if m.Learn(&Medium{ident: 8, Named: true}, "x") || m.Learn(&Medium{}, "x") {
 		t.Error("a name was learned for a medium that has one, or whose content is not known")
+	}
+	trt := &Model{Name: "m", Media: m.Media, names: namer{trt: new(name.TRTLLM)}}
+	if !trt.Learn(&Medium{ident: 9, Named: true, Name: "ours"}, "x") || trt.Learn(&Medium{ident: 9, Named: true, Name: "ours"}, "ours") {
+		t.Error("TensorRT-LLM: another name is not taken, or one that is known is")
 	}
 	if !m.Learn(&Medium{ident: 7, Named: true, learned: true}, "c") {
 		t.Error("what was learned cannot be unlearned")

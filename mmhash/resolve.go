@@ -305,10 +305,11 @@ func (m *Model) one(ctx context.Context, endpoint, lora string, body *chat.Skele
 		m.dynamoName(&md, body, in, item)
 	} else if m.Server.Engine == "sglang" {
 		md.Name, md.Named = m.nameSGLang(&md, src, body, in)
-	} else if md.Name, md.Named = m.nameOf(&md, src, item); !md.Named && !item.HasUUID {
+	} else if md.Name, md.Named = m.nameOf(&md, src, item); (!md.Named || m.names.trt != nil) && !item.HasUUID {
 		md.ident = m.ident(&md, d.MMKwargs, d.MediaIOKwargs)
-		md.Name, md.Named = m.Media.learned.name(md.ident)
-		md.learned = md.Named
+		if name, known := m.Media.learned.name(md.ident); known {
+			md.Name, md.Named, md.learned = name, true, true
+		}
 	}
 	if md.Named && !m.Server.Dynamo() {
 		md.Key = m.key(md.Name, lora)

@@ -208,7 +208,7 @@ func (a *Auditor) Stored(h indexer.Holder, e *event.Event) {
 		switch x.compare(e) {
 		case same:
 			own = true
-			a.learned.Add(float64(x.learn(e)))
+			a.learned.Add(float64(x.learn(x.names(e))))
 		case departed:
 			if e.Session == "" || x.Session == e.Session {
 				departs = append(departs, x)
@@ -222,7 +222,10 @@ func (a *Auditor) Stored(h indexer.Holder, e *event.Event) {
 	case departs[0].finding != nil:
 		departs[0].rivals++
 	default:
-		departs[0].finding = departs[0].explain(e, departs[0].at)
+		x := departs[0]
+		if x.finding = x.explain(e, x.at); x.finding.Verdict == MediaName {
+			x.told = x.names(e)
+		}
 	}
 }
 
@@ -265,6 +268,7 @@ func (a *Auditor) weigh(x *request) Verdict {
 		x.finding = &Finding{Verdict: BlockSize, Ours: x.Size, Theirs: x.otherSize}
 		return BlockSize
 	case x.finding != nil && x.rivals == 0:
+		a.learned.Add(float64(x.learn(x.told)))
 		return x.finding.Verdict
 	case s.events == x.before:
 		return Nothing

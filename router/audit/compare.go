@@ -21,7 +21,8 @@ type request struct {
 	held      bool   // all its blocks were told, if only for a moment
 	otherSize int    // tokens a block of an event that cannot be compared
 	finding   *Finding
-	rivals    int // further events that departed from it: which one is its own is not known
+	told      []told // what the event with the finding calls the request's media
+	rivals    int    // further events that departed from it: which one is its own is not known
 }
 
 type likeness uint8
@@ -159,10 +160,26 @@ func (x *request) mediumAt(m *event.Mention, p int) (found *mmhash.Medium) {
 	return found
 }
 
-// learn reads the names that could not be computed from an event that is the request's own, and gives how many.
-func (x *request) learn(e *event.Event) (n int) {
+// told is what an event calls a medium of a request.
+type told struct {
+	medium *mmhash.Medium
+	name   string
+}
+
+// learn takes names that could not be computed, or were computed by a rule that was in doubt, and gives how many.
+func (x *request) learn(names []told) (n int) {
+	for _, t := range names {
+		if x.Prompts.Learn(t.medium, t.name) {
+			n++
+		}
+	}
+	return n
+}
+
+// names reads what an event with the request's tokens calls the request's media.
+func (x *request) names(e *event.Event) (out []told) {
 	if len(e.Media) == 0 || x.ids == nil {
-		return 0
+		return nil
 	}
 	p := x.at
 	var last *mmhash.Medium
@@ -172,9 +189,7 @@ func (x *request) learn(e *event.Event) (n int) {
 			continue
 		}
 		last = md
-		if x.Prompts.Learn(md, string(e.Media[i].Name)) {
-			n++
-		}
+		out = append(out, told{md, string(e.Media[i].Name)})
 	}
-	return n
+	return out
 }
