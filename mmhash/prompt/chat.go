@@ -2,6 +2,8 @@ package prompt
 
 import (
 	"errors"
+	"slices"
+	"strings"
 
 	"github.com/tidwall/gjson"
 
@@ -16,6 +18,7 @@ type settings struct {
 	kwargs     *template.Dict // chat_template_kwargs; nil: none
 	effort     template.Value // reasoning_effort; None: not given
 	source     string         // a template of the request's own; "": the server's
+	likeOwn    bool           // it gets contents in the form of the model's own
 	generate   bool           // add_generation_prompt
 	goOn       bool           // continue_final_message
 	addSpecial bool           // put the tokenizer's own BOS and EOS around
@@ -128,20 +131,9 @@ func (m *Model) settings(req *chat.Request) (s settings, err error) {
 			return s, refuse(400, "documents is no list of objects with texts")
 		}
 	}
-	if s.kwargs != nil && m.opt.Engine == "vllm" { // these two count as if they stood in the request
-		if v, ok := s.kwargs.Get("tools"); ok && v.Kind() == template.KindList {
-			s.tools = v
-		}
-		if v, ok := s.kwargs.Get("documents"); ok && s.documents.IsNone() {
-			s.documents = v
-			for _, doc := range v.Items() {
-				if doc.Dict() == nil {
-					return s, refuse(400, "documents is no list of objects")
-				}
-			}
-			if v.IsString() && v.Text() != "" && v.Text() != "auto" || v.Kind() == template.KindInt || v.Kind() == template.KindFloat || v.Kind() == template.KindBool {
-				return s, refuse(400, "documents is no list of objects")
-			}
+	if m.opt.Engine == "vllm" {
+		if err := m.kwargsAsFields(&s); err != nil {
+			return s, err
 		}
 	}
 	if v := req.Fields["reasoning_effort"]; v.Type != gjson.Null {
@@ -163,6 +155,40 @@ func (m *Model) settings(req *chat.Request) (s settings, err error) {
 		return s, refuse(400, "continue_final_message together with add_generation_prompt")
 	}
 	return s, nil
+}
+
+// kwargsAsFields reads those of chat_template_kwargs that count as if they stood in the request (vLLM).
+func (m *Model) kwargsAsFields(s *settings) error {
+	if s.kwargs == nil {
+		return nil
+	}
+	given := func(key string) (template.Value, bool) {
+		v, ok := s.kwargs.Get(key)
+		return v, ok && !v.IsNone() && (!v.IsString() || v.Text() != "auto")
+	}
+	if v, ok := given("tools"); ok && v.Kind() == template.KindList {
+		if !areDicts(v) {
+			return refuse(400, "tools is no list of objects")
+		}
+		s.tools = v
+	}
+	if v, ok := given("documents"); ok && s.documents.IsNone() {
+		if v.Kind() != template.KindList && (!v.IsString() || v.Text() != "") || !areDicts(v) {
+			return refuse(400, "documents is no list of objects")
+		}
+		s.documents = v
+	}
+	if v, ok := given("chat_template"); ok && s.source == "" && m.opt.TemplateFile == "" {
+		if !v.IsString() {
+			return refuse(400, "chat_template is no valid text")
+		}
+		s.source, s.likeOwn = v.Text(), true
+	}
+	return nil
+}
+
+func areDicts(list template.Value) bool {
+	return !slices.ContainsFunc(list.Items(), func(v template.Value) bool { return v.Dict() == nil })
 }
 
 func areDocuments(v gjson.Result) bool {
@@ -202,6 +228,13 @@ func (m *Model) converse(req *chat.Request, messages []chat.Message, s settings,
 	if m.mistral != nil {
 		return r.converseMistral(messages, s, d)
 	}
+	if m.writing != nil {
+		turns, err := r.turns(messages)
+		if err != nil {
+			return err
+		}
+		return r.written(m.writing, turns, s, d)
+	}
 	t, err := m.templateFor(s)
 	if err != nil {
 		return err
@@ -226,6 +259,9 @@ func (m *Model) templateFor(s settings) (t *chatTemplate, err error) {
 	if s.source != "" {
 		if t, err = m.compile(s.source); err != nil {
 			return nil, refuse(400, "chat_template of the request does not compile")
+		}
+		if s.likeOwn && m.plain != nil {
+			t.openai = m.plain.openai
 		}
 	}
 	if t == nil {
@@ -331,11 +367,13 @@ func (m *Model) variables(t *chatTemplate, s *settings) template.Vars {
 var apiVariable = map[string]bool{"messages": true, "conversation": true, "chat_template": true, "tokenize": true, "tools": true, "documents": true,
 	"add_generation_prompt": true, "continue_final_message": true, "return_dict": true}
 
+// boolField reads a flag as pydantic does: numbers and words stand for it too.
 func boolField(req *chat.Request, key string, otherwise bool) bool {
-	switch req.Fields[key].Type {
-	case gjson.True:
+	v := req.Fields[key]
+	switch strings.ToLower(v.String()) {
+	case "true", "1", "t", "yes", "y", "on":
 		return true
-	case gjson.False:
+	case "false", "0", "f", "no", "n", "off":
 		return false
 	}
 	return otherwise

@@ -1,6 +1,7 @@
 package prompt
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 
@@ -136,7 +137,7 @@ func withoutBilling(items []item) []item {
 }
 
 func isBilling(it item) bool {
-	return it.medium == nil && strings.HasPrefix(it.text, "x-anthropic-billing-header")
+	return it.medium == nil && !it.kept && strings.HasPrefix(it.text, "x-anthropic-billing-header")
 }
 
 // oneString gives a message as one string. Placeholders are numbered over the whole request.
@@ -214,7 +215,11 @@ func callsVLLM(calls []template.Value) (template.Value, error) {
 		}
 		args, _ := fn.Get("arguments")
 		if args.IsString() {
-			args, _ = template.FromJSON(args.Text())
+			text := args.Text()
+			var err error
+			if args, err = template.FromJSON(text); err != nil && pythonOnly.MatchString(text) {
+				return template.None, ErrPart
+			}
 		}
 		if args.Dict() == nil {
 			args = template.NewDict(0).Value()
@@ -223,6 +228,9 @@ func callsVLLM(calls []template.Value) (template.Value, error) {
 	}
 	return template.NewList(out...), nil
 }
+
+// pythonOnly finds what Python reads as JSON and we do not.
+var pythonOnly = regexp.MustCompile(`NaN|Infinity|\\u[dD][89a-fA-F]`)
 
 // orderedCall is a tool call as vLLM's request types give it out.
 func orderedCall(call template.Value) template.Value {

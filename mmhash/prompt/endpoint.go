@@ -18,7 +18,7 @@ type Draft struct {
 	MMKwargs, MediaIOKwargs string
 	kwargs                  vision.Kwargs
 	truncate                int  // keep n ids, the last ones; 0: all
-	keepsHead               bool // the first ones
+	keepsHead, side         bool // the first ones; which ones was said
 }
 
 // DraftPrompt is one prompt before its media are expanded.
@@ -131,6 +131,9 @@ func (m *Model) common(endpoint string, req *chat.Request, d *Draft) error {
 // completions reads /v1/completions: no template; a text, ids, several texts or several lists of ids.
 func (m *Model) completions(req *chat.Request, d *Draft) error {
 	add, vllm := boolField(req, "add_special_tokens", true), m.opt.Engine == "vllm"
+	if vllm && req.Fields["prompt_embeds"].Type != gjson.Null {
+		return refuse(400, "embeddings as input, without --enable-prompt-embeds")
+	}
 	if vllm && req.Fields["suffix"].Type != gjson.Null {
 		return refuse(400, "suffix for a model that does not fill in the middle")
 	}
@@ -145,8 +148,8 @@ func (m *Model) completions(req *chat.Request, d *Draft) error {
 			return nil
 		}
 		text, ok := req.Body.String(v)
-		if !ok {
-			return refuse(400, "prompt is neither text nor token ids")
+		if !ok || vllm && !p.IsArray() && text == "" {
+			return refuse(400, "prompt is neither text nor token ids, or empty")
 		}
 		d.Prompts = append(d.Prompts, DraftPrompt{Text: text, addSpecial: add})
 		return nil

@@ -25,6 +25,9 @@ var ranges = []struct {
 func (m *Model) limits(endpoint string, req *chat.Request) error {
 	for _, r := range ranges {
 		v := req.Fields[r.key]
+		if r.key == "n" && (endpoint == responsesEndpoint || endpoint == messagesEndpoint) {
+			continue // these APIs have no such field
+		}
 		if v.Type == gjson.Number && (v.Num < r.min || v.Num > r.max) || v.IsObject() || v.IsArray() {
 			return refuse(400, "a sampling parameter is out of its range")
 		}
@@ -38,10 +41,10 @@ func (m *Model) limits(endpoint string, req *chat.Request) error {
 			most = v
 		}
 	}
-	if most.Type == gjson.Number && (m.opt.MaxModelLen > 0 && most.Num > float64(m.opt.MaxModelLen) || most.Num < 1) {
+	if most.Type == gjson.Number && (m.opt.MaxModelLen > 0 && most.Num > float64(m.opt.MaxModelLen) || most.Num < 1 && !boolField(req, "echo", false)) {
 		return refuse(400, "max_tokens is out of range")
 	}
-	if endpoint != chatEndpoint && endpoint != completionsEndpoint {
+	if endpoint == messagesEndpoint {
 		return nil
 	}
 	if stop := req.Fields["stop"]; stop.IsArray() {
@@ -52,6 +55,17 @@ func (m *Model) limits(endpoint string, req *chat.Request) error {
 		}
 	} else if stop.Type != gjson.Null && (!isText(stop) || stop.Raw == `""`) {
 		return refuse(400, "stop is no text")
+	}
+	if endpoint == responsesEndpoint {
+		return nil
+	}
+	if v := req.Fields["logprobs"]; endpoint == chatEndpoint && v.Type == gjson.Number && v.Raw != "0" && v.Raw != "1" {
+		return refuse(400, "logprobs is no bool")
+	}
+	for _, key := range []string{"add_generation_prompt", "continue_final_message", "add_special_tokens"} {
+		if v, given := req.Fields[key]; given && !v.IsBool() && v.Raw != "0" && v.Raw != "1" && (!isText(v) || v.Raw == `""`) {
+			return refuse(400, key+" is no bool")
+		}
 	}
 	if v := req.Fields["stream_options"]; v.IsObject() && v.Raw != "{}" && req.Fields["stream"].Type != gjson.True {
 		return refuse(400, "stream_options without stream")
@@ -82,6 +96,6 @@ func (m *Model) truncation(req *chat.Request, d *Draft) error {
 	case n < -1 || n == 0 || m.opt.MaxModelLen > 0 && n > int64(m.opt.MaxModelLen):
 		return refuse(400, "truncate_prompt_tokens is out of range")
 	}
-	d.truncate, d.keepsHead = int(min(n, 1<<30)), side.String() == "right"
+	d.truncate, d.keepsHead, d.side = int(min(n, 1<<30)), side.String() == "right", isText(side)
 	return nil
 }

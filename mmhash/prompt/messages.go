@@ -1,6 +1,7 @@
 package prompt
 
 import (
+	"math"
 	"strings"
 	"sync"
 
@@ -14,7 +15,7 @@ import (
 // results as messages of their own before the user's, thinking as reasoning.
 
 func (m *Model) messages(req *chat.Request, d *Draft) error {
-	if n := req.Fields["max_tokens"]; n.Type != gjson.Number || n.Num < 1 {
+	if n := req.Fields["max_tokens"]; n.Type != gjson.True && (n.Type != gjson.Number || n.Num < 1 || n.Num != math.Trunc(n.Num)) {
 		return refuse(400, "max_tokens is missing or not positive")
 	}
 	if req.Batch != nil {
@@ -331,6 +332,14 @@ func (m *Model) settingsMessages(req *chat.Request) (s settings, err error) {
 	if s.kwargs, err = m.templateKwargs(req); err != nil {
 		return s, err
 	}
+	defer func() {
+		if err == nil {
+			err = m.kwargsAsFields(&s)
+		}
+	}()
+	if v := req.Fields["output_config"]; v.Type != gjson.Null && !v.IsObject() {
+		return s, refuse(400, "output_config is no object")
+	}
 	if effort := chat.Last(req.Fields["output_config"], "effort"); effort.Type != gjson.Null {
 		switch effort.String() {
 		case "low", "medium", "high", "xhigh", "max":
@@ -405,6 +414,9 @@ func (m *Model) messagesRules() {
 
 // wantsSystemFirst tells that a template fails on a second system message: then all are merged in front.
 func (t *chatTemplate) wantsSystemFirst() bool {
+	if t.Mentions("endgeneration") { // a tag that vLLM's trial does not know
+		return true
+	}
 	var list []template.Value
 	for _, role := range []string{"system", "user", "system", "user"} {
 		d := template.NewDict(2)

@@ -51,6 +51,7 @@ func (r *reader) partVLLM(p *chat.Part) (it item, skip bool, err error) {
 	}
 	uuid, marked := p.Fields["uuid"]
 	if marked = marked && uuid.Type != gjson.Null; !marked {
+		it.kept = p.Type != "text"
 		switch p.Type {
 		case "text", "input_text", "output_text":
 			return r.textPart(it, p.Fields["text"], p.Type == "text")

@@ -72,7 +72,7 @@ var (
 	ErrStored        = &Unpredicted{"request that goes on from a response stored in the server"}
 	ErrPart          = &Unpredicted{"request with an item whose place in the prompt is not known"}
 	ErrManyPrompts   = &Unpredicted{"more than 1024 prompts in a request"}
-	ErrConversation  = &Unpredicted{"SGLang writes this model's prompts without its chat template, by a rule that is not known here"}
+	ErrConversation  = &Unpredicted{"SGLang writes this model's prompts without its chat template, and where it puts media then is not known here"}
 	ErrMistral       = &Unpredicted{"API other than chat completions and completions, in mistral mode"}
 	ErrHarmony       = &Unpredicted{"model whose prompts the engine writes in the Harmony format"}
 )
@@ -87,6 +87,7 @@ type Model struct {
 	visErr       error // why media cannot be expanded; nil: they can
 	plain        *chatTemplate
 	tools        *chatTemplate
+	writing      *writing      // by which SGLang writes chats, past the templates; nil: it does not
 	opaque       error         // why chat requests cannot be read whatever the template says; nil: they can
 	vars         template.Vars // special tokens and the server's default kwargs
 	modelType    string        // of config.json
@@ -142,10 +143,20 @@ func Load(dir string, opt Options) (*Model, error) {
 
 // loadTemplates picks the templates that the server will use, and compiles them.
 func (m *Model) loadTemplates(own templates, dir string) (err error) {
+	if m.opt.Engine == "sglang" {
+		name := m.opt.TemplateFile
+		if name == "" {
+			name = writingOf(m.modelType, dir)
+		}
+		m.writing = writingNamed(name)
+	}
 	switch file := m.opt.TemplateFile; {
 	case m.mistral != nil:
 		m.opaque = ErrMistral
 		own = templates{}
+	case m.writing != nil:
+	case m.opt.Engine == "sglang" && strings.HasSuffix(file, ".json"): // a form of the operator's own
+		m.opaque = ErrConversation
 	case file != "":
 		text, err := os.ReadFile(file)
 		if err != nil && strings.ContainsAny(file, "{}\n") { // as the engines: no such file, but a template
@@ -236,7 +247,7 @@ func opaque(opt Options, modelType, dir string) error {
 	switch {
 	case modelType == "gpt_oss" && opt.Engine != "sglang":
 		return ErrHarmony
-	case opt.Engine == "sglang" && opt.TemplateFile == "" && conversational(modelType, dir):
+	case opt.Engine == "sglang" && opt.TemplateFile == "" && writingOf(modelType, dir) == "whisper":
 		return ErrConversation
 	}
 	return nil
@@ -269,7 +280,7 @@ func (m *Model) Warnings() (w []string) {
 	switch {
 	case m.opaque != nil:
 		w = append(w, m.opaque.Error())
-	case m.plain == nil:
+	case m.plain == nil && m.writing == nil:
 		w = append(w, ErrNoTemplate.Error())
 	}
 	if m.maybeMistral {
@@ -341,6 +352,9 @@ func (m *Model) Expand(d *Draft, p *DraftPrompt, sizes []vision.Media) (e Expand
 		if p.IDs == nil {
 			e.IDs = m.encode(p)
 		}
+		if d.truncate > 0 && p.addSpecial && p.IDs == nil && !d.side {
+			e.IDs = m.tailOf(p, e.IDs, d.truncate)
+		}
 		_ = e.truncate(d) // no media yet
 		if len(p.Media) > 0 {
 			if e, err = m.expandMedia(d, e.IDs, sizes); err == nil { // it may be too long again
@@ -381,6 +395,16 @@ func (e *Expanded) truncate(d *Draft) error {
 	}
 	e.IDs = e.IDs[start:end]
 	return nil
+}
+
+// tailOf is the end of a prompt as Hugging Face's tokenizers cut it: tokens that they put in front stay.
+func (m *Model) tailOf(p *DraftPrompt, ids []uint32, n int) []uint32 {
+	text := m.encode(&DraftPrompt{Text: p.Text, tail: p.tail})
+	front := len(ids) - len(text)
+	if len(ids) <= n || front <= 0 || n < front || !slices.Equal(ids[front:], text) {
+		return ids
+	}
+	return append(ids[:front:front], text[len(text)-(n-front):]...)
 }
 
 // cacheBytes bounds what is remembered of turns that were tokenised: about 4 million tokens.

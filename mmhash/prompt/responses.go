@@ -31,6 +31,8 @@ func (m *Model) responses(req *chat.Request, d *Draft) error {
 	var turns []turn
 	if text, ok := req.Body.String(req.Fields["instructions"]); ok && text != "" {
 		turns = append(turns, textTurn("system", text))
+	} else if !ok && req.Fields["instructions"].Type != gjson.Null {
+		return refuse(400, "instructions is no text")
 	}
 	switch input := req.Fields["input"]; {
 	case input.Type == gjson.String:
@@ -113,6 +115,9 @@ func (r *reader) inputItem(turns []turn, first int, it *chat.Message) ([]turn, e
 		before.fields = []field{{"reasoning", template.String(reasoning)}, {"reasoning_content", template.String(reasoning)}}
 		return turns, nil
 	case kind == "function_call_output":
+		if !isText(it.Fields["call_id"]) {
+			return nil, refuse(400, "function call output without a call_id")
+		}
 		t := turn{role: "tool", fields: []field{{"tool_call_id", text("call_id")}}}
 		switch out := it.Fields["output"]; {
 		case out.Type == gjson.String:
@@ -139,23 +144,22 @@ func (r *reader) inputItem(turns []turn, first int, it *chat.Message) ([]turn, e
 	case it.Role == "":
 		return nil, refuse(400, "input item of an unknown type")
 	case it.Role == "assistant":
-		s, ok := "", false
-		if it.Kind == chat.Text {
-			s, ok = r.body.String(it.Content)
-		} else {
+		s, ok := r.body.String(it.Content)
+		if it.Kind == chat.List {
 			s, ok = r.firstText(it.Content)
 		}
-		if !ok {
-			return nil, ErrPart
-		}
-		if before != nil && before.kind == chat.None {
+		switch {
+		case ok && before != nil && before.kind == chat.None:
 			before.kind, before.items = chat.Text, []item{{text: s}}
 			return turns, nil
+		case ok:
+			return append(turns, textTurn("assistant", s)), nil
+		case kind == "message" && it.Content.Raw == "[]" && (isText(it.Fields["status"]) || !it.Fields["status"].Exists()):
+			return nil, refuse(500, "assistant message without content")
 		}
-		return append(turns, textTurn("assistant", s)), nil
 	}
 	switch it.Role {
-	case "user", "system", "developer":
+	case "user", "system", "developer", "assistant":
 	default:
 		return nil, refuse(400, "message of an unknown role")
 	}
@@ -197,7 +201,7 @@ func (r *reader) inputParts(parts []chat.Part) ([]item, error) {
 			if !ok {
 				return nil, refuse(400, "text part without valid text")
 			}
-			out = append(out, item{text: text})
+			out = append(out, item{text: text, kept: p.Type != "text"})
 		case "input_image":
 			v := p.Fields["image_url"]
 			if v.Type != gjson.String || p.Fields["uuid"].Type != gjson.Null {
@@ -220,10 +224,26 @@ func (m *Model) settingsResponses(req *chat.Request) (s settings, err error) {
 	if s.kwargs, err = m.templateKwargs(req); err != nil {
 		return s, err
 	}
+	if s.kwargs != nil {
+		if _, ok := s.kwargs.Get("tokenize"); ok { // this API hands it on to the template's renderer
+			return s, ErrPart
+		}
+	}
+	defer func() {
+		if err == nil {
+			err = m.kwargsAsFields(&s)
+		}
+	}()
+	if v := req.Fields["reasoning"]; v.Type != gjson.Null && !v.IsObject() {
+		return s, refuse(400, "reasoning is no object")
+	}
 	if effort, ok := req.Body.String(chat.Last(req.Fields["reasoning"], "effort")); ok {
 		s.effort = template.String(effort)
 	}
 	choice := req.Fields["tool_choice"]
+	if isText(choice) && !oneOf(choice, "none", "auto", "required") {
+		return s, refuse(400, "tool_choice of an unknown form")
+	}
 	raw := req.Fields["tools"]
 	none := raw.Type == gjson.Null || raw.IsArray() && !raw.Get("0").Exists()
 	if none {
@@ -239,8 +259,13 @@ func (m *Model) settingsResponses(req *chat.Request) (s settings, err error) {
 	if err != nil || list.Kind() != template.KindList {
 		return s, refuse(400, "tools is no list")
 	}
+	forced, _ := req.Body.String(chat.Last(choice, "name"))
+	named := 0
 	out := make([]template.Value, 0, len(list.Items()))
 	for _, tool := range list.Items() {
+		if name, _ := tool.Get("name"); forced != "" && name.Text() == forced {
+			named++
+		}
 		if kind, _ := tool.Get("type"); kind.Text() != "function" {
 			return s, ErrPart
 		}
@@ -252,6 +277,9 @@ func (m *Model) settingsResponses(req *chat.Request) (s settings, err error) {
 		d.Set("type", template.String("function"))
 		d.Set("function", fn)
 		out = append(out, d.Value())
+	}
+	if forced != "" && (named == 0 || named > 1 && m.opt.AutoToolChoice) {
+		return s, refuse(400, "tool_choice names no tool of the request, or two")
 	}
 	s.tools = template.NewList(out...)
 	return s, nil

@@ -1,7 +1,6 @@
 package prompt
 
 import (
-	"path/filepath"
 	"strings"
 
 	"github.com/tidwall/gjson"
@@ -11,27 +10,6 @@ import (
 )
 
 // The message forms of SGLang (0.5.23, entrypoints/openai/serving_chat.py and parser/jinja_template_utils.py).
-
-// conversational tells models whose prompts SGLang writes itself, past the chat template, by their type or their path
-// (parser/conversation.py). A Hugging Face cache has the model's name two levels above its files.
-func conversational(modelType, dir string) bool {
-	switch modelType {
-	case "internvl_chat", "deepseek_vl_v2", "multi_modality", "phi4mm", "minicpmv", "minicpmo", "moss_vl", "deepseek-ocr", "unlimited-ocr", "paddleocr_vl", "whisper":
-		return true
-	case "minicpmv4_6", "minicpmv4_7":
-		return false
-	}
-	parts := strings.Split(filepath.ToSlash(filepath.Clean(dir)), "/")
-	name := strings.ToLower(strings.Join(parts[max(0, len(parts)-3):], "/"))
-	for _, known := range []string{"internvl", "janus", "vicuna", "llava-v1.5", "llava-next-video-7b", "llava-v1.6-34b", "llava-v1.6-yi-34b",
-		"llava-next-video-34b", "llava-onevision-qwen2", "minicpm-v", "minicpm-o", "phi-4-multimodal", "deepseek-ocr", "unlimited-ocr", "paddleocr"} {
-		if strings.Contains(name, known) {
-			return true
-		}
-	}
-	vl2 := strings.Index(name, "deepseek")
-	return vl2 >= 0 && strings.Contains(name[vl2:], "vl2")
-}
 
 // lastTurnSGLang treats an assistant message at the end: continued, its text goes behind the rendered prompt; else it
 // becomes a user message.

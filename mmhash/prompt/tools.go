@@ -51,14 +51,16 @@ func (m *Model) toolChoice(req *chat.Request, list template.Value) error {
 		return nil
 	case choice.IsObject():
 		name, _ := req.Body.String(chat.Last(chat.Last(choice, "function"), "name"))
-		known := false
+		known := 0
 		for _, tool := range list.Items() {
 			fn, _ := tool.Get("function")
 			n, _ := fn.Get("name")
-			known = known || name != "" && n.Text() == name
+			if name != "" && n.Text() == name {
+				known++
+			}
 		}
-		if !known {
-			return refuse(400, "tool_choice names no tool of the request")
+		if known == 0 || known > 1 && m.opt.AutoToolChoice {
+			return refuse(400, "tool_choice names no tool of the request, or two")
 		}
 	case given && choice.String() != "auto" && choice.String() != "required":
 		return refuse(400, "tool_choice of an unknown form")
@@ -109,10 +111,16 @@ func functionVLLM(fn, deferred template.Value) (template.Value, error) {
 		}
 		f.Set(key, v)
 	}
+	if text, _ := f.Get("description"); !text.IsNone() && !text.IsString() {
+		return template.None, refuse(400, "tool whose description is no text")
+	}
 	if p, _ := f.Get("parameters"); !p.IsNone() && p.Dict() == nil {
 		return template.None, refuse(400, "tool whose parameters are no object")
 	}
 	if v, ok := fn.Get("strict"); ok && !v.IsNone() {
+		if v.Kind() != template.KindBool {
+			return template.None, refuse(400, "tool whose strict is no bool")
+		}
 		f.Set("strict", v)
 	}
 	if v, ok := fn.Get("defer_loading"); ok && !v.IsNone() {

@@ -25,6 +25,7 @@ type item struct {
 	medium *Medium        // nil: a text
 	part   template.Value // neither: handed to the template as it is
 	extras []field        // what a template reads beside the text or the medium
+	kept   bool           // a text of a type that keeps a coding client's attribution line
 }
 
 type field struct {
