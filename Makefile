@@ -106,7 +106,7 @@ bench-peers: ## our index beside Dynamo's crate: make bench-peers DYNAMO_BENCH=D
 	@test -n "$(DYNAMO_BENCH)" || { echo "usage: make bench-peers DYNAMO_BENCH=DIR (the crate's benchmark)"; exit 2; }
 	$(GO) run ./internal/benchpeers -crate $(abspath $(DYNAMO_BENCH))
 
-bench-large: ## 50 M blocks of 64 workers: memory, and lookups beside a small index's (5 GB, two minutes)
+bench-large: ## 50 M blocks of 64 workers: memory, and lookups beside a small index's (2 GB, a minute)
 	$(GO) run ./internal/benchpeers -large
 
 bench-events: ## 256 workers' events at 100 k blocks/s, event to index, resync of 100 k blocks
