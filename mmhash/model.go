@@ -85,6 +85,9 @@ func (m *Model) Warnings() []string {
 // Family is the vision family, "" for a text model.
 func (m *Model) Family() string { return m.prompt.Family() }
 
+// Text is what one token stands for; "" for an id that no token has.
+func (m *Model) Text(id uint32) string { return m.prompt.Tokenizer().Decode([]uint32{id}, false) }
+
 // Refused says that a request gets an error: from the engine, which then stores nothing, or, with ByUs, from us, because
 // it would let a client steer what it must not.
 type Refused struct {

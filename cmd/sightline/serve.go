@@ -85,7 +85,7 @@ func serve(ctx context.Context, cfg config.Config, models []router.Model, media 
 	fl := fleet.New(nil)
 	var au *audit.Auditor
 	if cfg.Audit {
-		au = audit.New(audit.Options{Index: ix, Log: log, Metrics: reg})
+		au = audit.New(audit.Options{Index: ix, Log: log, Metrics: reg, Text: cfg.AuditText})
 		go au.Run(ctx)
 	}
 	prober := startProbe(ctx, cfg, reg, log)

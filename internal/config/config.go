@@ -35,8 +35,9 @@ type Config struct {
 	Route     Route    `yaml:"route"`
 	TLS       TLS      `yaml:"tls"`
 	NATS      NATS     `yaml:"nats"`
-	Probe     bool     `yaml:"probe"` // ask workers at start how they tokenise a few conversations, and compare
-	Audit     bool     `yaml:"audit"` // compare what workers store with what was predicted
+	Probe     bool     `yaml:"probe"`      // ask workers at start how they tokenise a few conversations, and compare
+	Audit     bool     `yaml:"audit"`      // compare what workers store with what was predicted
+	AuditText bool     `yaml:"audit_text"` // show the text of a token that differs, which is a client's
 	Index     Index    `yaml:"index"`
 	Media     Media    `yaml:"media"`
 	Models    []Model  `yaml:"models"`

@@ -41,6 +41,8 @@ type Options struct {
 	Log     *zap.Logger           // nil: silent
 	Metrics prometheus.Registerer // nil: none
 	Now     func() time.Time      // nil: time.Now
+	// Text adds the text of a differing token to its finding, for /audit and the page: two tokens of a prompt. Never logged.
+	Text bool
 }
 
 // Auditor compares. Safe for concurrent use; a nil one does nothing.

@@ -2,6 +2,7 @@ package audit
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -186,6 +187,40 @@ func TestWithoutTokens(t *testing.T) {
 	}
 	if f := b.a.Findings()[0]; f.Position != 32 {
 		t.Errorf("difference at %d, want 32", f.Position)
+	}
+}
+
+// The text of a token is a client's: it is shown where the operator allows it.
+func TestTextOnlyWhereAllowed(t *testing.T) {
+	shared, err := mmhash.NewMedia(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer shared.Close()
+	m, err := mmhash.Load("m", "../../examples/models/qwen2.5-vl", mmhash.DefaultServer(), shared)
+	if err != nil {
+		t.Fatal(err)
+	}
+	prompt := ids(64, 100)
+	prompt[40] = 9707 // "Hello"
+	other := slices.Clone(prompt)
+	other[40] = 1879 // " world"
+	for _, allowed := range []bool{false, true} {
+		b := newBench(t)
+		b.a.o.Text = allowed
+		b.expect("r", prompt)
+		b.a.byID["r"].Prompts = m
+		b.store(0, other)
+		if got := b.verdict("r"); got != Token {
+			t.Fatalf("verdict %s, want %s", got, Token)
+		}
+		f, ours, theirs := b.a.Findings()[0], "", ""
+		if allowed {
+			ours, theirs = "Hello", " world"
+		}
+		if f.Ours != 9707 || f.Theirs != 1879 || f.OurText != ours || f.TheirText != theirs || strings.Contains(f.Says, "Hello") {
+			t.Errorf("allowed %t: %+v", allowed, f)
+		}
 	}
 }
 

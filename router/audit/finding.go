@@ -24,7 +24,8 @@ const (
 	Unattributed Verdict = "unattributed" // not all blocks came, and no event can be said to be this request's
 )
 
-// Finding is one request that was not stored as predicted. It holds numbers only: no text, no picture, no name of one.
+// Finding is one request that was not stored as predicted. It holds numbers: no picture, no name of one, and no text but,
+// with Options.Text, that of two tokens.
 type Finding struct {
 	At       time.Time `json:"at"`
 	ID       string    `json:"id"` // of the decision
@@ -35,6 +36,9 @@ type Finding struct {
 	Ours     int       `json:"ours"`     // token id, or tokens of a medium or block
 	Theirs   int       `json:"theirs"`
 	Says     string    `json:"says"`
+	// Of a token that differs, with Options.Text.
+	OurText   string `json:"our_text,omitempty"`
+	TheirText string `json:"their_text,omitempty"`
 }
 
 const keepFindings = 64
@@ -51,6 +55,9 @@ func (a *Auditor) verdict(x *request, v Verdict) {
 	}
 	f.At, f.ID, f.Model, f.Worker = a.o.Now(), x.ID, x.Model, x.Worker
 	f.Says = f.text()
+	if a.o.Text && v == Token {
+		f.OurText, f.TheirText = x.Prompts.Text(uint32(f.Ours)), x.Prompts.Text(uint32(f.Theirs))
+	}
 	if len(a.recent) == keepFindings {
 		a.recent = slices.Delete(a.recent, 0, 1)
 	}
