@@ -65,9 +65,10 @@ type script struct {
 	Refuse  int      `json:"refuse,omitempty"`
 	Edit    string   `json:"edit,omitempty"` // replaces the first EDITME
 	Panic   bool     `json:"panic,omitempty"`
+	Late    bool     `json:"late,omitempty"` // not before Envoy has given up
 }
 
-func decideAsTold(_ context.Context, req *router.Request) router.Decision {
+func decideAsTold(ctx context.Context, req *router.Request) router.Decision {
 	d := router.Decision{ID: req.ID, Model: "e2e", Reason: router.Load}
 	body := bytes.Join(req.Body, nil)
 	var told struct{ Script script }
@@ -77,6 +78,9 @@ func decideAsTold(_ context.Context, req *router.Request) router.Decision {
 	s := told.Script
 	if s.Panic {
 		panic("told to")
+	}
+	if s.Late {
+		<-ctx.Done()
 	}
 	for _, addr := range s.Targets {
 		d.Targets = append(d.Targets, router.Target{Worker: "w" + addr[strings.LastIndexByte(addr, ':')+1:], Addr: addr, Rank: -1})
@@ -136,6 +140,11 @@ func (w *worker) serve(rw http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		return
+	}
+	for k, v := range r.Trailer {
+		if len(v) > 0 { // else announced, and never sent
+			r.Header[k] = append(r.Header[k], v...)
+		}
 	}
 	rw.Header().Set("x-worker", w.addr)
 	if key := r.Header.Get("x-hold"); key != "" {
@@ -359,6 +368,10 @@ func do(c *http.Client, req *http.Request) reply {
 	if err != nil {
 		return reply{err: err}
 	}
+	return read(res)
+}
+
+func read(res *http.Response) reply {
 	defer res.Body.Close()
 	out := reply{status: res.StatusCode, header: res.Header}
 	out.body, out.err = io.ReadAll(res.Body)

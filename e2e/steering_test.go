@@ -1,12 +1,17 @@
 package e2e
 
 import (
+	"bufio"
+	"bytes"
 	"encoding/json"
 	"fmt"
-	"maps"
+	"net"
 	"net/http"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/sightline-router/sightline/envoy"
 	"github.com/sightline-router/sightline/extproc"
@@ -34,84 +39,159 @@ func TestPickIsObeyed(t *testing.T) {
 	}
 }
 
-// No header that a client sends has an effect on where its request goes, or reaches a worker under a name that steers,
-// whether Sightline is there or not.
+// No header or trailer that a client sends has an effect on where its request goes, or reaches a worker under a name that
+// steers, in whatever form it is written, with Sightline there, not there, too slow, and dying.
 func TestClientCannotSteer(t *testing.T) {
 	w := start(t, 2, nil)
 	target := w.workers[0].addr
-	bait := startWorker(t) // no worker of Envoy's: nothing may ever reach it
-	admin := w.envoy.Admin // nor this
-	spoofs := map[string]http.Header{
-		"plain":            {"X-Target-Worker": {bait.addr}},
-		"lower case":       {"x-target-worker": {bait.addr}},
-		"odd case":         {"X-tArGeT-wOrKeR": {bait.addr}},
-		"twice":            {"X-Target-Worker": {bait.addr, bait.addr}},
-		"list":             {"X-Target-Worker": {bait.addr + "," + bait.addr}},
-		"two spellings":    {"X-Target-Worker": {bait.addr}, "x-target-worker": {bait.addr}},
-		"admin port":       {"X-Target-Worker": {admin}},
-		"second":           {"X-Target-Worker-2": {bait.addr}},
-		"third":            {"X-Target-Worker-3": {bait.addr}},
-		"original dst":     {"X-Envoy-Original-Dst-Host": {bait.addr}},
-		"gateway endpoint": {"X-Gateway-Destination-Endpoint": {bait.addr}},
-		"rank":             {"X-Data-Parallel-Rank": {"7"}},
-		"rank, odd case":   {"x-DATA-parallel-rank": {"7", "8"}},
-		"prefiller":        {"X-Prefiller-Host-Port": {bait.addr}},
-		"Dynamo's worker":  {"X-Dynamo-Worker-Instance-Id": {"7"}, "X-Dynamo-Dp-Rank": {"1"}},
-		"Dynamo's prefill": {"x-dynamo-prefill-instance-id": {"7"}, "X-Dynamo-Prefill-Dp-Rank": {"1"}},
-		"Dynamo's old":     {"X-Worker-Instance-Id": {"7"}},
-		"prefiller, lower": {"x-prefiller-anything": {bait.addr, bait.addr}},
-		"encoder":          {"X-Encoder-Hosts-Ports": {bait.addr}},
-		"subset":           {"X-Gateway-Destination-Endpoint-Subset": {bait.addr}, "x-gateway-destination-endpoint-served": {bait.addr}},
-		"decision id":      {"X-Sightline-Id": {"FORGED"}},
-		"ours, unknown":    {"X-Sightline-Anything": {"1"}},
-		"reason":           {"X-Route-Reason": {"exact"}},
-		"retries":          {"X-Envoy-Max-Retries": {"100"}, "X-Envoy-Retry-On": {"5xx"}},
-		"timeout":          {"X-Envoy-Upstream-Rq-Timeout-Ms": {"1"}},
-		"attempts":         {"X-Envoy-Attempt-Count": {"9"}},
-		"all":              {"X-Target-Worker": {bait.addr}, "X-Target-Worker-2": {bait.addr}, "X-Route-Reason": {"exact"}, "X-Sightline-Id": {"FORGED"}},
+	bait := startWorker(t).addr // no worker of Envoy's: nothing may ever reach it
+	spoofs := []struct{ name, value string }{
+		{"X-Target-Worker", bait}, {"X-Target-Worker", w.envoy.Admin}, {"X-Target-Worker-2", bait}, {"X-Target-Worker-Anything", bait},
+		{"X-Envoy-Original-Dst-Host", bait}, {"X-Envoy-Retry-On", "5xx"}, {"X-Envoy-Upstream-Rq-Timeout-Ms", "1"}, {"X-Envoy-Attempt-Count", "9"},
+		{"X-Gateway-Destination-Endpoint", bait}, {"X-Gateway-Destination-Endpoint-Subset", bait}, {"X-Gateway-Destination-Endpoint-Served", bait},
+		{"X-Data-Parallel-Rank", "7"}, {"X-Prefiller-Host-Port", bait}, {"X-Prefiller-Anything", bait}, {"X-Encoder-Hosts-Ports", bait},
+		{"X-Dynamo-Worker-Instance-Id", "7"}, {"X-Dynamo-Prefill-Instance-Id", "7"}, {"X-Dynamo-Dp-Rank", "1"}, {"X-Dynamo-Routing-Mode", "direct"},
+		{"X-Worker-Instance-Id", "7"}, {"X-Bypass-Remote-Prefill", "true"},
+		{"X-Sightline-Id", "FORGED"}, {"X-Sightline-Mode", "gateway"}, {"X-Sightline-Anything", "1"}, {"X-Route-Reason", "exact"},
 	}
-	check := func(t *testing.T, decided bool) {
-		for name, h := range spoofs {
-			for proto, c := range map[string]*http.Client{"HTTP/1": w.client, "HTTP/2": w.h2} {
-				for _, path := range []string{"/v1/chat/completions", "/v1/embeddings"} {
-					r := w.send(c, "POST", path, chat(script{Targets: []string{target}, Reason: "load"}), maps.Clone(h))
-					where := fmt.Sprintf("%s, %s %s", name, proto, path)
-					if r.err != nil || r.status != 200 {
-						t.Fatalf("%s: %v, status %d", where, r.err, r.status)
-					}
-					if r.Worker == bait.addr {
-						t.Fatalf("%s: the request reached the address that the client named", where)
-					}
-					picked := decided && path == "/v1/chat/completions"
-					if picked && r.Worker != target {
-						t.Errorf("%s: worker %s, want the pick %s", where, r.Worker, target)
-					}
-					if picked != (r.id() != "") || r.id() == "FORGED" {
-						t.Errorf("%s: decision id %q", where, r.id())
-					}
-					for k, v := range r.Headers {
-						k = strings.ToLower(k)
-						steers := strings.HasPrefix(k, "x-target-worker") || k == "x-data-parallel-rank" || strings.HasPrefix(k, "x-prefiller-") ||
-							strings.HasPrefix(k, "x-encoder-") || strings.HasPrefix(k, "x-dynamo-") || k == "x-worker-instance-id" ||
-							strings.HasPrefix(k, "x-gateway-destination-endpoint") ||
-							strings.HasPrefix(k, "x-sightline-") || k == "x-route-reason"
-						ours := picked && (k == "x-target-worker-2" && v[0] == target || k == "x-route-reason" && v[0] == "load" || k == "x-sightline-id")
-						if steers && !(ours && len(v) == 1) {
-							t.Errorf("%s: the worker saw %s: %q", where, k, v)
-						}
-						if k == "x-envoy-attempt-count" && v[0] != "1" {
-							t.Errorf("%s: the worker saw %s: %q", where, k, v)
-						}
-					}
-				}
+	odd := func(name string) string { // x-tArGeT
+		b := []byte(strings.ToLower(name))
+		for i := 3; i < len(b); i += 2 {
+			b[i] = bytes.ToUpper(b[i : i+1])[0]
+		}
+		return string(b)
+	}
+	forms := map[string]func(name, v string) http.Header{
+		"plain":         func(name, v string) http.Header { return http.Header{name: {v}} },
+		"lower case":    func(name, v string) http.Header { return http.Header{strings.ToLower(name): {v}} },
+		"odd case":      func(name, v string) http.Header { return http.Header{odd(name): {v}} },
+		"twice":         func(name, v string) http.Header { return http.Header{name: {v, v}} },
+		"two spellings": func(name, v string) http.Header { return http.Header{name: {v}, odd(name): {v}} },
+		"list":          func(name, v string) http.Header { return http.Header{name: {v + ", " + v}} },
+		"blanks":        func(name, v string) http.Header { return http.Header{name: {" \t" + v + " \t"}} },
+		"empty":         func(name, _ string) http.Header { return http.Header{name: {""}} },
+		"trailer":       func(name, v string) http.Header { return http.Header{name: {v}} },
+	}
+	raw := map[string]string{ // lines that Go's client does not write; Envoy may refuse them
+		"blank before the colon": "%s : %s", "line that goes on": "X: 1\r\n %s: %s", "none behind it": "%s:%s", "line that begins with a blank": " %s: %s", "tabs": "%s:\t%s\t ",
+	}
+	type state string
+	const up, down, slow, restarting state = "up", "down", "slow", "restarting"
+	judge := func(t *testing.T, where string, r reply, is state, asked, mayRefuse bool) {
+		if mayRefuse && r.err == nil && r.status == http.StatusBadRequest {
+			return
+		}
+		if r.err != nil || r.status != 200 || r.Worker == bait {
+			t.Errorf("%s: %v, status %d from %q, of Envoy's workers %q", where, r.err, r.status, r.Worker, w.addrs())
+			return
+		}
+		picked := asked && r.id() != ""
+		if r.id() == "FORGED" || !asked && r.id() != "" || is == up && asked && !picked || (is == down || is == slow) && picked {
+			t.Errorf("%s: decision id %q", where, r.id())
+		}
+		if picked && r.Worker != target {
+			t.Errorf("%s: worker %s, want the pick %s", where, r.Worker, target)
+		}
+		for k, v := range r.Headers {
+			k = strings.ToLower(k)
+			steers := k == "x-route-reason" || k == "x-data-parallel-rank" || k == "x-worker-instance-id" || k == "x-bypass-remote-prefill"
+			for _, prefix := range []string{"x-target-worker", "x-sightline-", "x-gateway-destination-endpoint", "x-dynamo-", "x-prefiller-", "x-encoder-"} {
+				steers = steers || strings.HasPrefix(k, prefix)
+			}
+			ours := picked && len(v) == 1 && (k == "x-target-worker-2" && v[0] == target || k == "x-route-reason" && v[0] == "load" || k == "x-sightline-id")
+			if steers && !ours || k == "x-envoy-attempt-count" && v[0] != "1" {
+				t.Errorf("%s: the worker saw %s: %q", where, k, v)
 			}
 		}
 	}
-	t.Run("Sightline down", func(t *testing.T) { check(t, false) })
+	var sent atomic.Int64
+	check := func(t *testing.T, is state) {
+		room := make(chan struct{}, 8) // requests at once
+		if is == slow {
+			room = make(chan struct{}, 4096) // each takes message_timeout
+		}
+		var all sync.WaitGroup
+		try := func(where, path string, mayRefuse bool, send func(body string) reply) {
+			room <- struct{}{}
+			all.Go(func() {
+				defer func() { <-room }()
+				sent.Add(1)
+				asked := path != "/v1/embeddings"
+				body := chat(script{Targets: []string{target}, Reason: "load", Late: is == slow})
+				r := send(body)
+				if is == up && asked {
+					r = decided(func() reply { return send(body) })
+				}
+				judge(t, where, r, is, asked, mayRefuse)
+			})
+		}
+		for _, s := range spoofs {
+			for form, header := range forms {
+				for proto, c := range map[string]*http.Client{"HTTP/1": w.client, "HTTP/2": w.h2} {
+					for _, path := range []string{"/v1/chat/completions", "/v1/embeddings"} {
+						if path == "/v1/embeddings" && form != "plain" && form != "trailer" {
+							continue
+						}
+						try(fmt.Sprintf("%s, %s, %s %s", s.name, form, proto, path), path, false, func(body string) reply {
+							h := header(s.name, s.value)
+							if form != "trailer" {
+								return w.send(c, "POST", path, body, h)
+							}
+							req, err := http.NewRequest("POST", w.url+path, strings.NewReader(body))
+							if err != nil {
+								return reply{err: err}
+							}
+							req.ContentLength, req.Trailer = -1, h
+							return do(c, req)
+						})
+					}
+				}
+			}
+			for form, line := range raw {
+				try(s.name+", "+form, "/v1/chat/completions", true, func(body string) reply { return w.sendLine(fmt.Sprintf(line, s.name, s.value), body) })
+			}
+		}
+		all.Wait()
+	}
+	t.Run("Sightline down", func(t *testing.T) { check(t, down) })
 	s := w.runSightline(extproc.Options{})
-	t.Run("Sightline up", func(t *testing.T) { check(t, true) })
+	t.Run("Sightline up", func(t *testing.T) { check(t, up) })
+	t.Run("Sightline slow", func(t *testing.T) { check(t, slow) })
 	s.stop()
-	t.Run("Sightline stopped", func(t *testing.T) { check(t, false) })
+	t.Run("Sightline stopped", func(t *testing.T) { check(t, down) })
+	t.Run("Sightline restarting", func(t *testing.T) {
+		enough := make(chan struct{})
+		var clients sync.WaitGroup
+		clients.Go(func() {
+			for !closed(enough) {
+				check(t, restarting)
+			}
+		})
+		for range 3 {
+			kill := w.forkSightline()
+			w.waitDecided()
+			kill()
+		}
+		close(enough)
+		clients.Wait()
+	})
+	t.Logf("%d requests tried to steer, 0 did", sent.Load())
+}
+
+// sendLine posts a chat over HTTP/1 with a header line as it is given.
+func (w *world) sendLine(line, body string) reply {
+	conn, err := net.Dial("tcp", strings.TrimPrefix(w.url, "http://"))
+	if err != nil {
+		return reply{err: err}
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+	fmt.Fprintf(conn, "POST /v1/chat/completions HTTP/1.1\r\n%s\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", line, len(body), body)
+	res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		return reply{err: err}
+	}
+	return read(res)
 }
 
 // Whatever is decided, Envoy dials only the addresses that its own configuration allows.
