@@ -23,7 +23,7 @@ type writing struct {
 	open    string    // behind the role that is to answer
 	seps    [2]string // behind messages, in turn
 	trims   bool      // messages
-	image   string    // "" where the place of media is not known
+	image   string    // "" where what SGLang makes of a picture is not known (MiniCPM and POINTS: code of the model's repository)
 	counted string    // placeholder that parts may not hold more often than pictures
 	ends    []string  // cut off, one after the other, where the last message goes on
 	style   func(w *writing, system string, said []said) string
@@ -69,13 +69,13 @@ func writings() []writing {
 			w.says, w.image, w.bare, w.style, w.ends = "You are a helpful assistant.", qwenPicture+"\n", false, embedding, []string{"<|endoftext|>", line}
 		}),
 		named("minicpmv", lines, func(w *writing) {
-			w.system, w.says, w.image, w.ends = chatmlSystem+".", "You are a helpful assistant", "(<image>./</image>)\n", []string{line}
+			w.system, w.says, w.ends = chatmlSystem+".", "You are a helpful assistant", []string{line}
 		}),
 		named("minicpmo", lines, func(w *writing) {
-			w.says, w.image, w.ends = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.", "(<image>./</image>)\n", []string{line}
+			w.says, w.ends = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.", []string{line}
 		}),
 		named("moss-vl", lines, nil),
-		named("points-v15-chat", lines, func(w *writing) { w.system, w.image = "", qwenPicture+"\n" }),
+		named("points-v15-chat", lines, func(w *writing) { w.system = "" }),
 		{name: "internvl-2-5", system: chatmlSystem, says: "你是书生·万象，英文名是InternVL，是由上海人工智能实验室、清华大学及多家合作单位联合开发的多模态大语言模型。", after: line,
 			roles: headed("<|im_start|>", "\n"), seps: both(line), ends: []string{im, "<|action_end|>", line}},
 		{name: "internlm2-chat", system: chatmlSystem, after: "\n", roles: chatmlRoles(), mid: ": ", open: ":", seps: both("\n"), ends: []string{im, "<|action_end|>", "\n"}},
@@ -89,7 +89,7 @@ func writings() []writing {
 		{name: "vicuna_v1.1", system: "%s", says: "A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, detailed, and polite answers to the user's questions.",
 			after: " ", roles: [2]string{"USER", "ASSISTANT"}, mid: ": ", open: ":", seps: [2]string{" ", "</s>"}, ends: []string{" ", "</s>"}},
 		{name: "janus-pro", system: "%s.", says: janusSays, after: "\n\n", roles: [2]string{"User", "Assistant"}, mid: ": ", open: ":", seps: [2]string{"\n\n", "<｜end▁of▁sentence｜>"},
-			image: "<image_placeholder>\n", ends: []string{"<|User|>", "<｜end▁of▁sentence｜>", "\n\n", "<｜end▁of▁sentence｜>"}},
+			ends: []string{"<|User|>", "<｜end▁of▁sentence｜>", "\n\n", "<｜end▁of▁sentence｜>"}},
 		{name: "deepseek-vl2", counted: "<image>", system: "%s", bare: true, after: "\n\n", roles: [2]string{"<|User|>", "<|Assistant|>"}, mid: ": ", open: ":", seps: [2]string{"\n\n", "<｜end▁of▁sentence｜>"},
 			ends: []string{"User:", "<｜end▁of▁sentence｜>", "\n\n", "<｜end▁of▁sentence｜>"}},
 		{name: "deepseek-ocr", ends: []string{"<｜end▁of▁sentence｜>"}},

@@ -26,6 +26,9 @@ func (k llama4) bind(s *settings) counter {
 	}
 	per := (tile / patch) * (tile / patch) / down
 	largest := s.bool(k.largest)
+	if !s.bool(doResize) {
+		s.fail("do_resize: Llama 4's processor refuses false")
+	}
 	canvases := factorGrids(limit)
 	return func(w, h, _ int) (grid, error) {
 		var best [2]int

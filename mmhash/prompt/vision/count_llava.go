@@ -82,7 +82,6 @@ type anyres struct {
 	// aspect caps the canvas ("anyres_max_9": 9 times the overview). nil = no
 	// cap (LLaVA-NeXT).
 	aspect value
-	tokens value // num_image_tokens: the overview (OneVision); nil: from square
 }
 
 func (k anyres) bind(s *settings) counter {

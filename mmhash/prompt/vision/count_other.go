@@ -71,7 +71,7 @@ type splitLongest struct{ edge, tile, seqLen, split value }
 func (k splitLongest) bind(s *settings) counter {
 	const most = 4096 // upstream MAX_IMAGE_SIZE
 	edge, tile, n := s.small(k.edge, 1, 1<<20), s.small(k.tile, 1, 1<<20), s.small(k.seqLen, 1, 1<<16)
-	split := s.bool(k.split)
+	split, hf := s.bool(k.split), s.engine != VLLM
 	return func(w, h, _ int) (grid, error) {
 		g := grid{main: n, tile: n}
 		if !split {
@@ -91,6 +91,16 @@ func (k splitLongest) bind(s *settings) counter {
 			w, h = int(float64(most)*ratio), most
 		}
 		w, h = max(w, 1), max(h, 1)
+		if hf { // the picture is cut; vLLM asks the processor's own estimate, which differs where tiles do not fill the long side
+			ratio = float64(w) / float64(h)
+			if w >= h {
+				w = (w + tile - 1) / tile * tile
+				h = int(float64(w) / ratio)
+			} else {
+				h = (h + tile - 1) / tile * tile
+				w = int(float64(h) * ratio)
+			}
+		}
 		rows, cols := (h+tile-1)/tile, (w+tile-1)/tile
 		if rows > 1 || cols > 1 {
 			g.rows, g.cols = rows, cols
@@ -151,7 +161,7 @@ func slice(w, h, res, most int, tall bool) (rows, cols int) {
 }
 
 // minicpm46 sizes the overview and the slices by the picture (MiniCPM-V 4.6).
-type minicpm46 struct{ res, max, patch, sliced, mode value }
+type minicpm46 struct{ res, max, patch, sliced, mode, ids value }
 
 func (k minicpm46) bind(s *settings) counter {
 	res, most, patch := s.small(k.res, 1, 1<<16), s.small(k.max, 1, maxTiles), s.small(k.patch, 1, 1<<14)
@@ -160,6 +170,7 @@ func (k minicpm46) bind(s *settings) counter {
 	if s.text(k.mode) == "4x" {
 		merge, divisor = 2, 4
 	}
+	bare := !s.bool(k.ids)
 	unit := patch * merge
 	divide := func(x float64, by int) int { return max(round(x/float64(by))*by, by) }
 	fit := func(w, h float64, up bool) (int, int) {
@@ -171,7 +182,7 @@ func (k minicpm46) bind(s *settings) counter {
 		return divide(w, unit), divide(h, unit)
 	}
 	return func(w, h, _ int) (grid, error) {
-		var g grid
+		g := grid{bare: bare}
 		if sliced {
 			g.rows, g.cols = slice(w, h, res, most, true)
 		}

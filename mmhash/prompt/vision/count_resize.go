@@ -20,9 +20,10 @@ type smartResize struct {
 	min, max  value
 	frames    int // an image counts as this many video frames (GLM: 2), 0 = 1
 	grow      growRule
-	unclamped bool  // sides may round down to 0 when shrinking (Keye)
-	extra     int   // HunYuan: one token per row and this many at the end; 0 = none
-	longSide  value // MiniMax M3: a limit for the long side instead of an area
+	unclamped bool   // sides may round down to 0 when shrinking (Keye)
+	sizeOnly  string // image processors with this prefix know no min_pixels and max_pixels, only size; "" = none
+	extra     int    // HunYuan: one token per row and this many at the end; 0 = none
+	longSide  value  // MiniMax M3: a limit for the long side instead of an area
 }
 
 // growRule is what happens to sides shorter than one unit.
@@ -38,7 +39,10 @@ const maxRatio = 200
 
 func (k smartResize) bind(s *settings) counter {
 	f := s.small(k.patch, 1, 1<<16) * s.small(k.merge, 1, 1<<10)
-	lo, hi := bounds(s, "shortest_edge", "min_pixels", k.min), bounds(s, "longest_edge", "max_pixels", k.max)
+	class, _ := s.image["image_processor_type"].(string)
+	sizeOnly := k.sizeOnly != "" && (class == "" && s.image["auto_map"] == nil || strings.HasPrefix(class, k.sizeOnly))
+	lo, hi := bounds(s, "shortest_edge", "min_pixels", sizeOnly, k.min), bounds(s, "longest_edge", "max_pixels", sizeOnly, k.max)
+	resizes := s.bool(doResize)
 	long := 0
 	if k.longSide != nil {
 		if v, _ := s.find(k.longSide); v != nil {
@@ -49,7 +53,9 @@ func (k smartResize) bind(s *settings) counter {
 	return func(w, h, _ int) (grid, error) {
 		var cols, rows int
 		var err error
-		if long > 0 {
+		if !resizes {
+			cols, rows, err = asIs(w, h, f)
+		} else if long > 0 {
 			cols, rows, err = fitLongSide(w, h, f, long)
 		} else {
 			cols, rows, err = k.resize(w, h, f, lo, hi, frames, frames)
@@ -73,9 +79,20 @@ func (k smartResize) bind(s *settings) counter {
 
 // bounds finds a pixel bound. A request's min_pixels or max_pixels wins, then
 // its size (which must hold the key), then the file's min_pixels or
-// max_pixels, then the file's size, then the class default.
-func bounds(s *settings, edge, pixels string, fallback value) int {
-	if s.kw[pixels] == nil {
+// max_pixels, then the file's size, then the class default. With sizeOnly
+// min_pixels and max_pixels mean nothing. A null is no value, and fails.
+func bounds(s *settings, edge, pixels string, sizeOnly bool, fallback value) int {
+	from := value{"image.size." + edge, "image.size." + pixels}
+	if !sizeOnly {
+		from = append(value{"image." + pixels}, from...)
+	}
+	for _, key := range []string{pixels, "size"} {
+		if v, given := s.kw[key]; given && v == nil && !(sizeOnly && key == pixels) {
+			s.fail("%s: want a value, have null", key)
+			return 1
+		}
+	}
+	if sizeOnly || s.kw[pixels] == nil {
 		if size, ok := s.kw["size"].(map[string]any); ok {
 			if size[edge] == nil {
 				s.fail("size: want shortest_edge and longest_edge, %s is missing", edge)
@@ -84,7 +101,17 @@ func bounds(s *settings, edge, pixels string, fallback value) int {
 			return s.int(value{"kw.size." + edge})
 		}
 	}
-	return s.int(append(value{"image." + pixels, "image.size." + edge, "image.size." + pixels}, fallback...))
+	return s.int(append(from, fallback...))
+}
+
+var doResize = value{"image.do_resize", "=true"}
+
+// asIs counts a picture that the processor is told not to resize; it fails where the sides are no multiples of a unit.
+func asIs(w, h, f int) (cols, rows int, err error) {
+	if w%f != 0 || h%f != 0 {
+		return 0, 0, refused(500, "%d x %d pixels, not to be resized, are no multiple of %d", w, h, f)
+	}
+	return w / f, h / f, nil
 }
 
 // resize is for frames together; counted is their number as the area's bound takes it.
@@ -154,13 +181,15 @@ func (k smartResize) rule() string {
 type fitLongest struct {
 	edge, patch, merge value
 	nearest            bool // mistral-common rounds, the Hugging Face processor truncates
+	drops              bool // LightOnOCR's own processor drops a rest that fills no merged patch, vLLM counts it
 }
 
 func (k fitLongest) bind(s *settings) counter {
-	edge, patch := s.int(k.edge), s.int(k.patch)
-	// An image processor's own patch_size has the merge in it already.
-	if _, place := s.find(k.patch); k.merge != nil && !strings.HasPrefix(place, "image.") {
-		patch *= s.small(k.merge, 1, 1<<10)
+	edge, patch, merge, rest := s.int(k.edge), s.int(k.patch), s.small(k.merge, 1, 1<<10), 1
+	if k.drops && s.engine != VLLM {
+		rest = merge
+	} else {
+		patch *= merge
 	}
 	return func(w, h, _ int) (grid, error) {
 		W, H := float64(w), float64(h)
@@ -172,8 +201,8 @@ func (k fitLongest) bind(s *settings) counter {
 			}
 		}
 		// A side of 0 gives no patch at all: the processor fails then.
-		cols, rows := (w-1)/patch+1, (h-1)/patch+1
-		if w < 1 || h < 1 {
+		cols, rows := ((w-1)/patch+1)/rest, ((h-1)/patch+1)/rest
+		if w < 1 || h < 1 || cols*rows == 0 {
 			return grid{}, refused(400, "a side of the picture shrinks to nothing")
 		}
 		return grid{rows: rows, cols: 1, tile: cols}, nil
@@ -209,7 +238,12 @@ func (k kimiK25) bind(s *settings) counter {
 		n := s.int(k.fixed)
 		return func(_, _, _ int) (grid, error) { return grid{main: n}, nil }
 	}
+	resizes := s.bool(doResize)
 	return func(w, h, _ int) (grid, error) {
+		if !resizes {
+			cols, rows, err := asIs(w, h, patch)
+			return grid{main: cols * rows / (merge * merge)}, err
+		}
 		ph, pw := max(1, float64(h/patch)), max(1, float64(w/patch))
 		longest := float64(side * patch)
 		scale := min(1, math.Sqrt(float64(limit)/(ph*pw)), longest/float64(h), longest/float64(w))

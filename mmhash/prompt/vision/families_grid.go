@@ -76,7 +76,7 @@ var qwenFamilies = []family{
 
 var glmResize = smartResize{
 	patch: value{"image.patch_size", "=14"}, merge: value{"image.merge_size", "=2"},
-	min: value{"=12544"}, max: value{"=11760000"}, frames: 2, grow: growBoth,
+	min: value{"=12544"}, max: value{"=11760000"}, frames: 2, grow: growBoth, sizeOnly: "Glm",
 }
 
 var gridFamilies = []family{
@@ -116,7 +116,7 @@ var gridFamilies = []family{
 		names:      map[string]name{"image": {text: "<|IMAGE_PLACEHOLDER|>", id: "im_patch_id image_token_id"}},
 		image: &entry{target: "<|image@placeholder|>", targetHF: "{image}", id: "{image}",
 			count: smartResize{patch: value{"image.patch_size", "=14"}, merge: value{"image.merge_size", "image.spatial_conv_size", "=2"},
-				min: value{"=3136"}, max: value{"=4842768"}},
+				min: value{"=3136"}, max: value{"=4842768"}, sizeOnly: "Ernie4_5_VLMoe"},
 			put: "<|IMAGE_START|><|image@placeholder|><|IMAGE_END|>"},
 		video: &entry{target: "<|video@placeholder|>", put: "<|VIDEO_START|><|video@placeholder|><|VIDEO_END|>",
 			undecidable: noFrames},
@@ -236,7 +236,7 @@ var gridFamilies = []family{
 		},
 		image: &entry{target: "{image}", id: "{image}",
 			count: fitLongest{edge: value{"image.size.longest_edge", "config.vision_config.image_size", "=1024"},
-				patch: value{"processor.patch_size", "config.vision_config.patch_size", "image.patch_size", "=16"},
+				patch: value{"processor.patch_size", "config.vision_config.patch_size", "=16"},
 				merge: value{"processor.spatial_merge_size", "config.spatial_merge_size", "=1"}},
 			layout: layout{rowSep: "{break}", end: "{last}"}, put: "-"},
 	},
@@ -248,7 +248,7 @@ var gridFamilies = []family{
 		image: &entry{target: "{image}", id: "{image}",
 			count: fitLongest{edge: value{"image.size.longest_edge", "config.vision_config.image_size"},
 				patch: value{"config.vision_config.patch_size", "processor.patch_size"},
-				merge: value{"config.spatial_merge_size", "processor.spatial_merge_size", "=1"}}, put: "-"},
+				merge: value{"config.spatial_merge_size", "processor.spatial_merge_size", "=1"}, drops: true}, put: "-"},
 	},
 	{
 		name: "pixtral_native", title: "Pixtral and Mistral with vision, params.json and tekken.json",

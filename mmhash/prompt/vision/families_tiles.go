@@ -16,10 +16,11 @@ func internTiles(perTile perTile) tiles {
 
 var internPerTile = perTile{patch: value{"config.vision_config.patch_size", "=14"}, ratio: value{"config.downsample_ratio", "=0.5"}}
 
-// gotTiles is the same rule in Hugging Face's GotOcr2ImageProcessor.
+// gotTiles is the same rule in Hugging Face's GotOcr2ImageProcessor. The processor's call tells it to crop, whatever the
+// file says; only a request can stop it.
 var gotTiles = tiles{
 	size: value{"image.size.height", "=384"}, min: value{"image.min_patches", "=1"}, max: value{"image.max_patches", "=12"},
-	dynamic: value{"image.crop_to_patches", "=false"},
+	dynamic: value{"kw.crop_to_patches", "=true"},
 	perTile: perTile{n: value{"processor.image_seq_length", "=256"}},
 }
 
@@ -119,7 +120,7 @@ var tileFamilies = []family{
 		},
 		image: &entry{target: "{image}", id: "{patch}",
 			count: tiles{size: value{"image.size.height", "=384"}, min: value{"image.min_patches", "=1"}, max: value{"image.max_patches", "=12"},
-				dynamic: value{"image.crop_to_patches", "=false"}, grid: true,
+				dynamic: value{"kw.crop_to_patches", "=true"}, grid: true,
 				perTile: perTile{size: value{"processor.img_size", "=364"}, patch: value{"processor.patch_size", "=28"}, times: value{"processor.downsample_factor", "=1"}}},
 			layout: layout{begin: "{start}", tileBegin: "TILE_{i}", mainBegin: "TILE_GLOBAL", end: "{end}"}},
 		note: "vLLM up to 0.24",
@@ -256,7 +257,7 @@ var tileFamilies = []family{
 		},
 		image: &entry{target: "{image}", id: "{image}",
 			count: minicpm46{res: value{"image.scale_resolution", "=448"}, max: value{"image.max_slice_nums", "=9"},
-				patch: value{"image.patch_size", "=14"}, sliced: value{"image.slice_mode", "=true"}, mode: value{"image.downsample_mode", "=16x"}},
+				patch: value{"image.patch_size", "=14"}, sliced: value{"image.slice_mode", "=true"}, mode: value{"image.downsample_mode", "=16x"}, ids: value{"image.use_image_id", "=true"}},
 			layout: layout{begin: "{id_on}{k}{id_off}", mainFirst: true, mainBegin: "{begin}", mainEnd: "{end}",
 				tileBegin: "{slice}", tileEnd: "{slice_no}", rowSep: "\n"}},
 		video:     &entry{target: "<|video_pad|>", undecidable: noFrames},

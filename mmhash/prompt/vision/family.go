@@ -101,6 +101,7 @@ type grid struct {
 	mainCols   int // for layouts that break the main run into rows
 	tileCols   int // the same for the tile area (Molmo)
 
+	bare   bool  // without the layout's begin
 	frames []int // of a video, as shown to the model
 }
 

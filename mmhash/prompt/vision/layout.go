@@ -38,7 +38,9 @@ func (l *layout) cuts() bool {
 
 // arrange writes one replacement.
 func (l *layout) arrange(b *builder, g grid) {
-	b.text(l.begin)
+	if !g.bare {
+		b.text(l.begin)
+	}
 	tiled := g.rows > 0 && g.cols > 0
 	if tiled {
 		b.text(l.tiledBegin)
