@@ -106,9 +106,6 @@ func (k anyres) bind(s *settings) counter {
 	alone := 0
 	if s.engine != VLLM && k.aspect != nil {
 		alone = base + 1 // OneVision: several pictures are not tiled
-		if k.strategy != nil && s.text(k.strategy) == "default" {
-			alone--
-		}
 	}
 	return func(w, h, items int) (grid, error) {
 		if alone > 0 && items > 1 {

@@ -40,7 +40,7 @@ type phi4 struct{ size, patch, crops value }
 func (k phi4) bind(s *settings) counter {
 	size, patch, crops := s.small(k.size, 1, 1<<14), s.small(k.patch, 1, 1<<14), s.small(k.crops, 1, maxTiles)
 	candidates := grids(1, crops)
-	side := (size/patch + 1) / 2
+	const side = 16 // of the overview, whatever the crops' size
 	return func(w, h, _ int) (grid, error) {
 		cols, rows := (w+size-1)/size, (h+size-1)/size
 		if float64(cols)*float64(rows) > float64(crops) {

@@ -194,15 +194,12 @@ func (k deepseekOCR) bind(s *settings) counter {
 	tile := int(math.Ceil(float64(size) / patch / unit))
 	crop := k.crop == nil || s.bool(k.crop)
 	return func(w, h, _ int) (grid, error) {
-		cols, rows := 1, 1
-		if crop && (w > size || h > size) {
-			cols, rows = closestRatio(candidates, w, h, float64(size)*float64(size))
-		}
 		n, line := side*side+1, 0
 		if k.newlines {
 			n, line = side*(side+1)+1, 1
 		}
-		if cols > 1 || rows > 1 {
+		if crop && (w > size || h > size) {
+			cols, rows := closestRatio(candidates, w, h, float64(size)*float64(size))
 			n += rows * tile * (cols*tile + line)
 		}
 		return grid{main: n}, nil
