@@ -94,13 +94,14 @@ fuzz: ## every fuzz target for FUZZTIME each
 	@for pkg in $$($(GO) list ./...); do for f in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz'); do \
 	  echo "$$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) $$pkg || exit 1; done; done
 
-differential: ## tokenizer and templates against pip's tokenizers and jinja2, random inputs
-	@test -x $(CACHE)/python/bin/python || { python3 -m venv $(CACHE)/python && $(CACHE)/python/bin/pip -q install jinja2==3.1.6 tokenizers==0.23.3; }
+differential: ## tokenizer, templates and decoded pictures against pip's tokenizers, jinja2 and Pillow, random inputs
+	@$(CACHE)/python/bin/python -c 'import jinja2, tokenizers, PIL' 2> /dev/null || \
+	  { python3 -m venv $(CACHE)/python && $(CACHE)/python/bin/pip -q install jinja2==3.1.6 tokenizers==0.23.3 pillow==13.0.0; }
 	SIGHTLINE_PYTHON=$(CACHE)/python/bin/python $(GO) test -count=1 -timeout 30m -v -run 'TestDifferential' ./mmhash/...
 
-differential-vllm: ## random requests of four APIs against vLLM's own rendering (CPU build): VLLM=0.32.0
+differential-vllm: ## random requests and image files against vLLM's own rendering, loader and hasher (CPU build): VLLM=0.32.0
 	@e2e/vllm/setup.sh $(CACHE)/vllm-$(VLLM) $(VLLM)
-	SIGHTLINE_VLLM=$(CACHE)/vllm-$(VLLM) $(GO) test -count=1 -timeout 30m -v -run 'TestDifferentialVLLM' ./mmhash
+	SIGHTLINE_VLLM=$(CACHE)/vllm-$(VLLM) $(GO) test -count=1 -timeout 30m -v -run 'TestDifferentialVLLM' ./mmhash ./mmhash/media
 
 bench-peers: ## our index beside Dynamo's crate: make bench-peers DYNAMO_BENCH=DIR
 	@test -n "$(DYNAMO_BENCH)" || { echo "usage: make bench-peers DYNAMO_BENCH=DIR (the crate's benchmark)"; exit 2; }

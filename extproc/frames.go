@@ -8,10 +8,13 @@ import (
 )
 
 // frames lends gRPC the buffers that DATA frames are read into. gRPC's own pool clears each buffer that it lends, another
-// pass over every body (a tenth of the time of 15 MB), and its buffers count as heap: the collector then lets as much
-// garbage again pile up beside them, and empties the pool at each round. These are neither cleared nor collected, and lie
+// pass over every body, and the collector empties it at each round. These are neither cleared nor collected, and lie
 // outside the heap. They are mapped as they are needed, up to framesKept, and kept; beyond, and of every other size,
 // buffers come from gRPC's pool.
+//
+// Measured in pairs with and without, order swapped: CPU time per decision on 15 MB 0.83x one at a time and 0.95x eight at
+// a time (eight pairs each), on 3.7 MB 0.96x eight at a time (four pairs); the time of a 15 MB decision one at a time
+// 0.89x; peak memory the same (198 and 200 MiB).
 type frames struct {
 	free   chan *[]byte
 	mapped atomic.Int32

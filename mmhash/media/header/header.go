@@ -309,14 +309,26 @@ func otherFormat(b []byte) string {
 		{4, "ftypavif", "AVIF"}, {4, "ftypavis", "AVIF"}, {4, "ftypmif1", "AVIF"}, {4, "ftypmsf1", "AVIF"},
 		{0, "\x00\x00\x00\x0cjP  \r\n\x87\n", "JPEG2000"}, {0, "\xff\x4f\xff\x51", "JPEG2000"},
 		{0, "\x00\x00\x01\x00", "ICO"}, {0, "\x00\x00\x02\x00", "CUR"}, {0, "8BPS", "PSD"}, {0, "DDS ", "DDS"},
-		{0, "qoif", "QOI"}, {0, "icns", "ICNS"}, {0, "\x0a\x05\x01\x08", "PCX"}, {0, "\x01\xda", "SGI"},
+		{0, "qoif", "QOI"}, {0, "icns", "ICNS"}, {0, "\x01\xda", "SGI"}, {0, "BLP1", "BLP"}, {0, "BLP2", "BLP"},
+		{0, "DanM", "MSP"}, {0, "LinS", "MSP"}, {0, "#define", "XBM"}, {0, "/* XPM", "XPM"}, {0, "Image type:", "IM"},
+		{0, "SIMPLE", "FITS"}, {0, "\x59\xa6\x6a\x95", "SUN"}, {0, "\x80\xe8\x00\x00", "PIXAR"}, {0, "FTEX", "FTEX"},
+		{4, "\x11\xaf", "FLI"}, {4, "\x12\xaf", "FLI"}, {0, "\xb1\x68\xde\x3a", "DCX"},
 	} {
 		if string(b[f.at:f.at+len(f.magic)]) == f.magic {
 			return f.name
 		}
 	}
-	if b[0] == 'P' && bytes.IndexByte([]byte("123456fF"), b[1]) >= 0 && bytes.IndexByte([]byte(" \t\r\n"), b[2]) >= 0 {
+	switch {
+	case b[0] == 'P' && bytes.IndexByte([]byte("123456fFy7"), b[1]) >= 0 && bytes.IndexByte([]byte(" \t\r\n"), b[2]) >= 0:
 		return "PPM"
+	case bytes.IndexByte([]byte("\x0c\x28\x34\x38\x40\x6c\x7c"), b[0]) >= 0 && b[1]|b[2]|b[3] == 0: // the size of a BMP's header
+		return "DIB"
+	case b[0] == 10 && bytes.IndexByte([]byte{0, 2, 3, 5}, b[1]) >= 0:
+		return "PCX"
+	case b[1] <= 1 && bytes.IndexByte([]byte{1, 2, 3, 9, 10, 11}, b[2]) >= 0 && int(b[12])+int(b[13]) > 0 && int(b[14])+int(b[15]) > 0:
+		return "TGA" // which has no magic number: its type of colours and of pixels, its size
+	case string(b[:4]) == "\x00\x00\x80\x3f" || string(b[:4]) == "\x3f\x80\x00\x00":
+		return "SPIDER"
 	}
 	return ""
 }

@@ -14,6 +14,7 @@ type tiffState struct {
 	big    bool
 	want   []span
 	passes int
+	inside bool // the directory is awaited
 	seen   map[uint16]bool
 	strips bool // strip or tile offsets exist
 	colour bool // a colour map exists
@@ -85,11 +86,18 @@ func tiffGoOn(r *Reader) {
 
 // tiffAgain allows another pass while places are still wanted.
 func tiffAgain(r *Reader) bool {
-	r.tiff.passes++
-	if len(r.tiff.want) > 0 && r.tiff.passes >= tiffPasses {
+	t := &r.tiff
+	if t.passes++; !r.done && t.inside && len(r.buf) >= 12 { // the file ends in the directory: its whole entries count
+		t.want = nil
+		tiffDirectory(r, append(r.buf, make([]byte, 8)...))
+		if r.err == nil && len(t.want) == 0 {
+			tiffMode(r)
+		}
+	}
+	if len(t.want) > 0 && t.passes >= tiffPasses {
 		r.fail(Truncated, "a tag's value lies outside the file")
 	}
-	return r.err == nil && len(r.tiff.want) > 0
+	return r.err == nil && len(t.want) > 0
 }
 
 func tiffCount(r *Reader, b []byte) {
@@ -104,12 +112,14 @@ func tiffCount(r *Reader, b []byte) {
 		r.fail(Malformed, "too many tags")
 		return
 	}
+	t.inside = true
 	t.want = append(t.want, span{r.off, int(n)*entry + tail, tiffDirectory})
 }
 
 // tiffDirectory reads the entries, and asks for the longer values among those that matter.
 func tiffDirectory(r *Reader, b []byte) {
 	t := &r.tiff
+	t.inside = false
 	entry, tail := 12, 4
 	if t.big {
 		entry, tail = 20, 8
@@ -168,10 +178,10 @@ func (r *Reader) tiffTag(tag, typ uint16, d []byte) {
 		}
 		all = append(all, v)
 	}
-	first := int64(-1)
-	if len(all) > 0 {
-		first = all[0]
+	if len(all) == 0 {
+		all = []int64{-1} // of a type that Pillow does not read as a number: fits nothing
 	}
+	first := all[0]
 	switch tag {
 	case 256:
 		t.width = first

@@ -85,11 +85,11 @@ func webpBody(r *Reader, b []byte) {
 		}
 		r.webpPicture(int(le.Uint16(b[6:])&0x3fff), int(le.Uint16(b[8:])&0x3fff), w.alpha)
 	case "VP8L":
-		if b[0] != 0x2f {
-			r.fail(Malformed, "no VP8L signature")
+		bits := le.Uint32(b[1:])
+		if b[0] != 0x2f || bits>>29 != 0 {
+			r.fail(Malformed, "no VP8L of version 0")
 			return
 		}
-		bits := le.Uint32(b[1:])
 		r.webpPicture(int(bits&0x3fff)+1, int(bits>>14&0x3fff)+1, bits>>28&1 != 0)
 	case "EXIF":
 		if !r.exifSeen {

@@ -32,7 +32,25 @@ def jpeg():
         if o["subsampling"] == 0:
             o["keep_rgb"] = pick([False, True])
     o.update(pick([{}, {"restart_marker_rows": 2}, {"restart_marker_blocks": random.randint(1, 9)}]))
-    return saved(noise(random.randint(1, 120), random.randint(1, 90), mode), "JPEG", **o)
+    b = bytearray(saved(noise(random.randint(1, 120), random.randint(1, 90), mode), "JPEG", **o))
+    adobe, sof = b.find(b"Adobe\0"), b.find(b"\xff\xc0")
+    if adobe > 0 and random.random() < 0.6:  # what the components are taken for: YCCK, YCbCr, RGB
+        b[adobe + 11] = pick([0, 1, 2])
+    if mode == "RGB" and sof > 0 and not o.get("keep_rgb") and random.random() < 0.5:
+        resample(b, sof)
+    return bytes(b)
+
+
+def resample(b, sof):
+    """Gives the blocks of a baseline file other sampling factors, and the picture a size with as many MCUs."""
+    h, w = struct.unpack(">HH", b[sof + 5 : sof + 9])
+    was = b[sof + 11] >> 4, b[sof + 11] & 15
+    now = pick({(2, 2): [0x41, 0x14], (2, 1): [0x12]}.get(was, [0x11])), 0x11, 0x11
+    for i, f in enumerate(now):
+        b[sof + 11 + 3 * i] = f
+    across, down = max(f >> 4 for f in now), max(f & 15 for f in now)
+    sides = [(-(-n // (8 * a)), 8 * z) for n, a, z in ((h, was[1], down), (w, was[0], across))]
+    b[sof + 5 : sof + 9] = struct.pack(">HH", *(n * z - random.randrange(z) for n, z in sides))
 
 
 def webp():
