@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
 	"fmt"
 	"io"
@@ -15,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
@@ -23,26 +25,31 @@ import (
 	"github.com/sightline-router/sightline/envoy"
 	"github.com/sightline-router/sightline/extproc"
 	"github.com/sightline-router/sightline/internal/demo"
+	"github.com/sightline-router/sightline/router"
 )
 
-// What Sightline costs beside what asking anybody costs: `make bench-envoy`. Three ways through a real Envoy, in turn, in
+// What Sightline costs beside what asking anybody costs: `make bench-envoy`. Five ways through a real Envoy, in turn, in
 // one run:
 //
 //	plain     a route without ext_proc
 //	nothing   ext_proc in the same mode, to a server that answers every message with "go on"
+//	picks     the same server naming a worker: Envoy looks for the route again and takes it through the composite cluster
+//	tells     our server with a decision made beforehand: also metadata, statistics, access log lines and their stream
 //	ours      `sightline serve`, with a model and workers, access log and all
 //
+// The steps from one to the next are what each part costs; they are printed last.
 // Only ratios and differences of one run mean something, and on a busy machine not even those: it fails where ours is
 // over the limits, or where a request under load fails or leaves a stream open.
 
-// nothingVar turns the test binary into the server that does nothing, listening on its value.
+// nothingVar turns the test binary into a server that decides nothing: "way worker address-to-listen-on".
 const nothingVar = "SIGHTLINE_E2E_NOTHING"
 
 type nothing struct {
 	extprocv3.UnimplementedExternalProcessorServer
+	answer *extprocv3.CommonResponse // to the body
 }
 
-func (nothing) Process(stream extprocv3.ExternalProcessor_ProcessServer) error {
+func (n nothing) Process(stream extprocv3.ExternalProcessor_ProcessServer) error {
 	for {
 		in, err := stream.Recv()
 		if err != nil {
@@ -51,7 +58,7 @@ func (nothing) Process(stream extprocv3.ExternalProcessor_ProcessServer) error {
 		if in.GetRequestHeaders() != nil {
 			err = stream.Send(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{}}})
 		} else {
-			return stream.Send(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: &extprocv3.BodyResponse{}}})
+			return stream.Send(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: &extprocv3.BodyResponse{Response: n.answer}}})
 		}
 		if err != nil {
 			return nil
@@ -59,24 +66,45 @@ func (nothing) Process(stream extprocv3.ExternalProcessor_ProcessServer) error {
 	}
 }
 
-func serveNothing(addr string) error {
+func serveNothing(told string) error {
+	var way, worker, addr string
+	if _, err := fmt.Sscan(told, &way, &worker, &addr); err != nil {
+		return err
+	}
 	lis, err := extproc.Listen(addr)
 	if err != nil {
 		return err
 	}
+	n := nothing{}
+	switch way {
+	case "picks":
+		set := func(name string) *corev3.HeaderValueOption {
+			return &corev3.HeaderValueOption{Header: &corev3.HeaderValue{Key: name, RawValue: []byte(worker)}}
+		}
+		n.answer = &extprocv3.CommonResponse{HeaderMutation: &extprocv3.HeaderMutation{
+			SetHeaders: []*corev3.HeaderValueOption{set(extproc.HeaderWorker), set(extproc.HeaderSecond)}}}
+	case "tells":
+		s, err := extproc.New(func(_ context.Context, r *router.Request) router.Decision {
+			return router.Decision{ID: r.ID, Model: demo.ModelName, Reason: router.Load, Why: "no block held", PromptTokens: 1000, Targets: []router.Target{{Worker: "w", Addr: worker, Rank: -1}}}
+		}, func(router.Outcome) {}, extproc.Options{})
+		if err != nil {
+			return err
+		}
+		return s.Serve(context.Background(), lis)
+	}
 	s := grpc.NewServer(grpc.MaxRecvMsgSize(extproc.DefaultMaxBody + 1<<20))
-	extprocv3.RegisterExternalProcessorServer(s, nothing{})
+	extprocv3.RegisterExternalProcessorServer(s, n)
 	h := health.NewServer()
 	h.SetServingStatus(extprocv3.ExternalProcessor_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
 	healthpb.RegisterHealthServer(s, h)
 	return s.Serve(lis)
 }
 
-// yardstick is the three ways.
+// yardstick is the five ways.
 type yardstick struct {
 	t    *testing.T
 	ours *world
-	ways []way
+	ways []*way
 }
 
 type way struct {
@@ -94,14 +122,17 @@ func TestYardstick(t *testing.T) {
 	go func() { _ = srv.Serve(sink) }()
 	t.Cleanup(func() { _ = srv.Close() })
 	before := func(o *envoy.Options) { o.Workers = []string{sink.Addr().String()} }
-	idle, ours := start(t, 0, before), start(t, 0, before)
-	idle.fork(exec.Command(os.Args[0]), nothingVar+"="+idle.sightline)
+	ours := start(t, 0, before)
 	ours.runProduct(map[string]any{"models": []any{map[string]any{"name": demo.ModelName, "dir": absolute(t, modelDir)}},
 		"workers": []any{map[string]any{"addr": sink.Addr().String()}}})
-	eventually(t, "Envoy finds the server that does nothing", func() bool { return idle.stat("cluster.sightline.membership_healthy") == 1 })
-	y := &yardstick{t: t, ours: ours, ways: []way{
-		{name: "plain", url: ours.url + "/v1/unasked"}, {name: "nothing", url: idle.url + "/v1/chat/completions"}, {name: "ours", url: ours.url + "/v1/chat/completions"},
-	}}
+	y := &yardstick{t: t, ours: ours, ways: []*way{{name: "plain", url: ours.url + "/v1/unasked"}}}
+	for _, name := range []string{"nothing", "picks", "tells"} {
+		w := start(t, 0, before)
+		w.fork(exec.Command(os.Args[0]), fmt.Sprint(nothingVar, "=", name, " ", sink.Addr(), " ", w.sightline))
+		eventually(t, "Envoy finds its server", func() bool { return w.stat("cluster.sightline.membership_healthy") == 1 })
+		y.ways = append(y.ways, &way{name: name, url: w.url + "/v1/chat/completions"})
+	}
+	y.ways = append(y.ways, &way{name: "ours", url: ours.url + "/v1/chat/completions"})
 	var small, large []string
 	for i := range 16 {
 		small = append(small, chatOf(4<<10, i))
@@ -116,22 +147,29 @@ func TestYardstick(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("4 KB of chat, one at a time: %s", y.turns(small, 40, 100))
-	limit(t, "p50 over nothing, ms", ms(quantile(y.ways[2].took, .5)-quantile(y.ways[1].took, .5)), .15)
-	limit(t, "p99 over nothing, ms", ms(quantile(y.ways[2].took, .99)-quantile(y.ways[1].took, .99)), 1)
-	t.Logf("15 MB body, one at a time: %s", y.turns(large, 12, 6))
-	limit(t, "p50, times that of nothing", float64(quantile(y.ways[2].took, .5))/float64(quantile(y.ways[1].took, .5)), 1.25)
+	plain, nothing, picks, tells, us := y.ways[0], y.ways[1], y.ways[2], y.ways[3], y.ways[4]
+	t.Logf("4 KB of chat, one at a time: %s", y.turns(small, 40, 100, y.ways...))
+	var at []float64 // p50
+	for _, w := range []*way{plain, nothing, picks, tells, us} {
+		at = append(at, ms(quantile(w.took, .5)))
+	}
+	limit(t, "p50 over nothing, ms", at[4]-at[1], .15)
+	limit(t, "p99 over nothing, ms", ms(quantile(us.took, .99)-quantile(nothing.took, .99)), 1)
+	t.Logf("15 MB body, one at a time: %s", y.turns(large, 12, 6, plain, nothing, us))
+	limit(t, "p50, times that of nothing", float64(quantile(us.took, .5))/float64(quantile(nothing.took, .5)), 1.25)
 	y.load(64, under, small)
+	t.Logf("4 KB of chat, p50, what each part costs, in ms: to ask anybody %.3f; a worker of its own for the request, in Envoy %.3f; "+
+		"metadata, statistics and access logs, in Envoy %.3f; the decision %.3f", at[1]-at[0], at[2]-at[1], at[3]-at[2], at[4]-at[3])
 }
 
-// turns sends the bodies n times a turn, the three ways in turn, so that the machine's other work hits all alike.
-func (y *yardstick) turns(bodies []string, turns, n int) string {
-	for i := range y.ways {
-		y.ways[i].took = nil
+// turns sends the bodies n times a turn, the ways in turn, so that the machine's other work hits all alike.
+func (y *yardstick) turns(bodies []string, turns, n int, ways ...*way) string {
+	for _, w := range ways {
+		w.took = nil
 	}
 	for turn := range turns {
-		for i := range y.ways {
-			w := &y.ways[(turn+i)%len(y.ways)]
+		for i := range ways {
+			w := ways[(turn+i)%len(ways)]
 			for j := range n {
 				begin := time.Now()
 				if err := y.send(w.url, bodies[j%len(bodies)]); err != nil {
@@ -142,7 +180,7 @@ func (y *yardstick) turns(bodies []string, turns, n int) string {
 		}
 	}
 	var out []string
-	for _, w := range y.ways {
+	for _, w := range ways {
 		out = append(out, fmt.Sprintf("%s p50 %.3f p99 %.3f ms", w.name, ms(quantile(w.took, .5)), ms(quantile(w.took, .99))))
 	}
 	return strings.Join(out, "; ")
@@ -175,7 +213,7 @@ func (y *yardstick) load(c int, d time.Duration, bodies []string) {
 		wg.Go(func() {
 			for j := i; time.Now().Before(end); j++ {
 				begin := time.Now()
-				err := y.send(y.ways[2].url, bodies[j%len(bodies)])
+				err := y.send(y.ways[len(y.ways)-1].url, bodies[j%len(bodies)])
 				mu.Lock()
 				if took = append(took, time.Since(begin)); err != nil {
 					failed = append(failed, err)
