@@ -73,7 +73,7 @@ func TestOtherEngines(t *testing.T) {
 				t.Errorf("another picture: %d cached, decision %s", other.cached, d.Raw)
 			}
 			eventually(t, "the audit's verdicts", func() bool { return metric(t, l, "sightline_audit_total", `verdict="equal"`) >= pictures })
-			if all, equal := metric(t, l, "sightline_audit_total", ""), metric(t, l, "sightline_audit_total", `verdict="equal"`); all != equal {
+			if all, equal := metric(t, l, "sightline_audit_total", ""), metric(t, l, "sightline_audit_total", `verdict="equal"`); equal < all { // another may have come between the two looks
 				findings, _ := l.Get("http://" + l.Admin + "/audit")
 				t.Errorf("%v of %v verdicts are equal: %s", equal, all, findings)
 			}
