@@ -109,7 +109,7 @@ var doResize = value{"image.do_resize", "=true"}
 // asIs counts a picture that the processor is told not to resize; it fails where the sides are no multiples of a unit.
 func asIs(w, h, f int) (cols, rows int, err error) {
 	if w%f != 0 || h%f != 0 {
-		return 0, 0, refused(500, "%d x %d pixels, not to be resized, are no multiple of %d", w, h, f)
+		return 0, 0, refused(400, "%d x %d pixels, not to be resized, are no multiple of %d", w, h, f)
 	}
 	return w / f, h / f, nil
 }
