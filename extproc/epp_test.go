@@ -3,6 +3,7 @@ package extproc
 import (
 	"context"
 	"io"
+	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -18,11 +19,12 @@ import (
 	"github.com/sightline-router/sightline/router"
 )
 
-// within picks among two endpoints as the router does: of those that the request allows, best first.
+// within picks among three endpoints as the router does: of those that the request allows, best first.
 func within(_ context.Context, req *router.Request) router.Decision {
 	d := router.Decision{Reason: router.Load, Model: "m"}
-	for _, t := range []router.Target{{Worker: "a", Addr: "10.0.0.1:8000", Rank: -1}, {Worker: "b", Addr: "10.0.0.2:8000", Rank: -1}} {
-		host, _, _ := strings.Cut(t.Addr, ":")
+	for _, t := range []router.Target{{Worker: "a", Addr: "10.0.0.1:8000", Rank: -1}, {Worker: "b", Addr: "10.0.0.2:8000", Rank: -1},
+		{Worker: "c", Addr: "[2001:db8::3]:8000", Rank: -1}} {
+		host, _, _ := net.SplitHostPort(t.Addr)
 		if req.Only == nil || slices.Contains(req.Only, t.Addr) || slices.Contains(req.Only, host) {
 			d.Targets = append(d.Targets, t)
 		}
@@ -42,8 +44,8 @@ func TestEndpointPickerConformance(t *testing.T) {
 			t.Errorf("%s: %v", c.Name, c.Err)
 		}
 	}
-	if len(results) != 25 {
-		t.Errorf("%d cases, want 25", len(results))
+	if len(results) != 28 {
+		t.Errorf("%d cases, want 28", len(results))
 	}
 	// Nobody is told of the protocol by configuration: a full-duplex body or a hint is enough.
 	r = newRig(t, within, Options{})
@@ -115,9 +117,9 @@ func TestRouteSettings(t *testing.T) {
 		want   map[string]string
 		pool   string
 	}{
-		{"nothing said: both", Route{}, nil, map[string]string{HeaderWorker: "10.0.0.1:8000", HeaderSecond: "10.0.0.2:8000", HeaderEndpoint: "10.0.0.1:8000,10.0.0.2:8000"}, ""},
+		{"nothing said: both", Route{}, nil, map[string]string{HeaderWorker: "10.0.0.1:8000", HeaderSecond: "10.0.0.2:8000", HeaderEndpoint: "10.0.0.1:8000,10.0.0.2:8000,[2001:db8::3]:8000"}, ""},
 		{"sightline", Route{}, []string{keyMode, "sightline"}, map[string]string{HeaderWorker: "10.0.0.1:8000", HeaderEndpoint: ""}, ""},
-		{"epp", Route{Mode: Sightline}, []string{keyMode, "epp", keyPool, "p"}, map[string]string{HeaderWorker: "-", HeaderEndpoint: "10.0.0.1:8000,10.0.0.2:8000"}, "p"},
+		{"epp", Route{Mode: Sightline}, []string{keyMode, "epp", keyPool, "p"}, map[string]string{HeaderWorker: "-", HeaderEndpoint: "10.0.0.1:8000,10.0.0.2:8000,[2001:db8::3]:8000"}, "p"},
 		{"another header", Route{}, []string{keyHeader, "x-to", keyMode, "sightline"}, map[string]string{"x-to": "10.0.0.1:8000", "x-to-2": "10.0.0.2:8000", HeaderWorker: ""}, ""},
 		{"wrong mode", Route{Mode: Sightline}, []string{keyMode, "eep"}, map[string]string{HeaderWorker: "10.0.0.1:8000", HeaderEndpoint: ""}, ""},
 		{"the server's pool", Route{Pool: "q"}, nil, map[string]string{HeaderWorker: "10.0.0.1:8000"}, "q"},

@@ -52,11 +52,14 @@ func cases() []testCase {
 		{"blanks and empty elements", func(e string) any { return " , 203.0.113.9:1 ,, " + e + " ," }},
 		{"a string with commas in a list", func(e string) any { return []any{"203.0.113.9:1, " + e} }},
 		{"an address without a port", func(e string) any { return []any{netip.MustParseAddrPort(e).Addr().String()} }},
+		{"a list with IPv6 elements", func(e string) any { return []any{"[2001:db8::9]:1", "2001:db8::9", e} }},
+		{"a string with IPv6 elements", func(e string) any { return "[2001:db8::9]:1,2001:db8::9, " + e }},
 	} {
 		list = append(list, testCase{"subset hint as " + s.name, inSubset(s.hint)})
 	}
 	return append(list,
 		testCase{"subset hint without an eligible endpoint: 503", refused(request{bodiless: true, hint: hint([]any{"203.0.113.9:1"})})},
+		testCase{"subset hint of IPv6 endpoints that are not there: 503", refused(request{bodiless: true, hint: hint("[2001:db8::9]:1,2001:db8::9")})},
 		testCase{"empty subset hint: 503", refused(request{bodiless: true, hint: hint([]any{})})},
 		testCase{"subset hint's namespace without the key: any endpoint", func(ctx context.Context, k *kit) error {
 			_, err := k.ask(ctx, request{bodiless: true, hint: &structpb.Struct{Fields: map[string]*structpb.Value{"other": structpb.NewBoolValue(true)}}})
@@ -251,11 +254,11 @@ func inSubset(form func(string) any) func(context.Context, *kit) error {
 			return errors.New("not asked: the first case has told no endpoint")
 		}
 		for _, one := range slices.Backward(k.known) {
-			h := hint(form(one.String()))
-			_, bare := h.Fields[subset].AsInterface().([]any)
-			picked, err := k.ask(ctx, request{bodiless: true, hint: h})
+			named := form(one.String())
+			bare := !strings.Contains(fmt.Sprint(named), one.String()) // an address without a port: any of its ports
+			picked, err := k.ask(ctx, request{bodiless: true, hint: hint(named)})
 			if err == nil {
-				err = within(picked, func(e netip.AddrPort) bool { return e == one || bare && e.Addr() == one.Addr() })
+				err = within(picked, func(e netip.AddrPort) bool { return e.Addr() == one.Addr() && (bare || e == one) })
 			}
 			if err != nil {
 				return err
