@@ -47,7 +47,7 @@ e2e: $(OPENAI) ## the whole, with a real Envoy, real NATS, real sockets, the sto
 e2e-compose: ## examples/compose on a Docker engine, images built here; fails where no engine can be had
 	@e2e/compose/run.sh
 
-e2e-gateway: ## the manifests before a real kube-apiserver, built once into .cache (7 minutes); Linux, root; ONLY=regexp
+e2e-gateway: ## the manifests on a real kube-apiserver and Envoy Gateway, built once into .cache (15 minutes); Linux, root; ONLY=regexp
 	@e2e/gateway/run.sh
 
 VLLM     ?= 0.32.0

@@ -1,8 +1,12 @@
-// Package gateway runs examples/kubernetes against a real kube-apiserver with etcd. run.sh beside this file (make
-// e2e-gateway) builds them and starts these tests in a network namespace of their own.
+// Package gateway runs examples/kubernetes against a real kube-apiserver with etcd, and against what a real Envoy Gateway
+// makes of them. run.sh beside this file (make e2e-gateway) builds the programs and starts these tests in a network
+// namespace of their own.
 //
-//	discovery_test.go  EndpointSlices by the production RBAC: pods come, are not ready, terminate, go; versions expire
-//	manifests_test.go  every folder applied as it is
+//	discovery_test.go     EndpointSlices by the production RBAC: pods come, are not ready, terminate, go; versions expire
+//	manifests_test.go     every folder applied as it is
+//	envoygateway_test.go  the folder envoy-gateway served by a real Envoy Gateway
+//	translate_test.go     the same translated by egctl, in a real Envoy
+//	traffic_test.go       the requests that go through a gateway
 package gateway
 
 import (
@@ -217,18 +221,23 @@ func startPod(t *testing.T, ip string) *sim.Worker {
 	return w
 }
 
-// startSightline runs the production configuration, but for where the model lies, with the ServiceAccount's token.
-func (c *cluster) startSightline() *process {
-	c.Helper()
+// production is the configuration of the folder base, but for where the model lies.
+func production(t *testing.T) string {
+	t.Helper()
 	text, err := os.ReadFile(manifests + "base/sightline.yaml")
 	if err != nil {
-		c.Fatal(err)
+		t.Fatal(err)
 	}
 	dir, err := filepath.Abs(modelDir)
 	if err != nil {
-		c.Fatal(err)
+		t.Fatal(err)
 	}
-	config := strings.Replace(string(text), "dir: /models/hub", "dir: "+dir, 1)
+	return strings.Replace(string(text), "dir: /models/hub", "dir: "+dir, 1)
+}
+
+// startSightline runs the production configuration with the ServiceAccount's token.
+func (c *cluster) startSightline() *process {
+	c.Helper()
 	ca, err := os.ReadFile(c.dir + "/certs/apiserver.crt")
 	if err == nil {
 		err = os.MkdirAll(account, 0o755)
@@ -242,7 +251,7 @@ func (c *cluster) startSightline() *process {
 		}
 	}
 	return run(c.T, []string{"KUBERNETES_SERVICE_HOST=127.0.0.1", "KUBERNETES_SERVICE_PORT=27443"},
-		os.Getenv("SIGHTLINE"), "serve", "-c", c.write("sightline.yaml", config))
+		os.Getenv("SIGHTLINE"), "serve", "-c", c.write("sightline.yaml", production(c.T)))
 }
 
 // get is a page; "" unless its status is 200.

@@ -60,9 +60,7 @@ func TestDiscovery(t *testing.T) {
 		}
 	}
 
-	for _, ip := range []string{"10.0.0.11", "10.0.0.12", "10.0.0.13"} {
-		startPod(t, ip)
-	}
+	startPods(t)
 	c.put("vllm", "http", 8000, ready("10.0.0.11"))
 	c.startSightline()
 	wantFleet(t, "vllm-1:live")

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs the tests of this folder (make e2e-gateway) against a real kube-apiserver with etcd. It is built once from the Go
-# module proxy into SIGHTLINE_CACHE/gateway, which takes some 7 minutes on two cores; etcd is Debian's, or the one in PATH.
+# Runs the tests of this folder (make e2e-gateway) against real programs: kube-apiserver with etcd, Envoy Gateway and its
+# egctl, Envoy. They are built once from the Go module proxy into SIGHTLINE_CACHE/gateway; on two cores that takes some 7
+# minutes for Kubernetes and 10 for Envoy Gateway. etcd is Debian's, or the one in PATH.
 #
 # Everything runs in a network and a mount namespace of its own, as root: manifests keep their ports, pods have addresses
 # of 10.0.0.0/24, the ServiceAccount's files lie where a pod has them, and nothing can leave it. ONLY=regexp chooses tests.
@@ -33,19 +34,29 @@ if [ ! -x "$bin/kubectl" ]; then
 fi
 PATH=$bin:$PATH
 
-# The CRDs are those that e2e/manifests validates with.
+# The programs are of the release whose CRDs e2e/manifests validates with.
+envoygateway=$(cd ../manifests && go list -m -f '{{.Version}}' github.com/envoyproxy/gateway)
+bin=$tools/envoy-gateway-$envoygateway
+if [ ! -x "$bin/egctl" ] || [ ! -x "$bin/envoy-gateway" ]; then
+  echo "e2e-gateway: building Envoy Gateway $envoygateway (some minutes)"
+  GOBIN=$bin go install -trimpath -ldflags '-s -w' "github.com/envoyproxy/gateway/cmd/"{egctl,envoy-gateway}"@$envoygateway"
+fi
+PATH=$bin:$PATH
 crds() { (cd ../manifests && go mod download "$1" && go list -m -f '{{.Dir}}' "$1"); }
 GATEWAY_CRDS=$(crds github.com/envoyproxy/gateway)/charts/gateway-helm/charts/crds/crds
 ISTIO_CRDS=$(crds istio.io/api)/kubernetes/customresourcedefinitions.gen.yaml
 
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+trap 'rm -rf "$work"; [ -z "${certs:-}" ] || rmdir /certs' EXIT
+[ -d /certs ] || { mkdir /certs && certs=1; } # Envoy Gateway knows no other place; what is written there is gone with the namespace
 (cd "$root" && go build -o "$work/sightline" ./cmd/sightline)
 go test -c -o "$work/gateway.test" .
-export PATH GATEWAY_CRDS ISTIO_CRDS SIGHTLINE=$work/sightline SIGHTLINE_GATEWAY=1
+ENVOY=$("$work/sightline" envoy --which)
+export PATH GATEWAY_CRDS ISTIO_CRDS ENVOY SIGHTLINE=$work/sightline SIGHTLINE_GATEWAY=1
 unshare --net --mount --pid --fork --kill-child --mount-proc bash -c '
   set -e
   ip link set lo up
   for n in 11 12 13 20; do ip addr add 10.0.0.$n/32 dev lo; done
   mount -t tmpfs none "$(readlink -f /var/run)"
+  mount -t tmpfs none /certs
   exec "$0" -test.v -test.timeout 15m -test.run "${ONLY:-.}"' "$work/gateway.test"
