@@ -24,21 +24,22 @@ import (
 type gateway struct {
 	t          *testing.T
 	url        string // Envoy's
-	admin      string // Sightline's, ip:port
+	listen     string // Sightline's, for Envoy, ip:port
+	admin      string // the same, its pages
 	envoyAdmin string
 	file       string
 	log        lockedBuffer
 	serve      *exec.Cmd
 }
 
-// startGateway starts both; keys lack only the addresses. Envoy's options are as change leaves them.
+// startGateway starts both. Envoy's options are as change leaves them.
 func startGateway(t *testing.T, keys map[string]any, change func(*envoy.Options)) *gateway {
 	t.Helper()
 	g := &gateway{t: t, file: filepath.Join(t.TempDir(), "sightline.yaml"), admin: freeAddr(t), envoyAdmin: freeAddr(t)}
 	o := envoy.Default()
-	o.Listen, o.Admin, o.Sightline = freeAddr(t), g.envoyAdmin, freeAddr(t)
+	g.listen = freeAddr(t)
+	o.Listen, o.Admin, o.Sightline = freeAddr(t), g.envoyAdmin, g.listen
 	g.url = "http://" + o.Listen
-	keys["listen"], keys["admin"] = o.Sightline, g.admin
 	change(&o)
 	g.run(keys)
 	t.Cleanup(func() {
@@ -55,9 +56,10 @@ func startGateway(t *testing.T, keys map[string]any, change func(*envoy.Options)
 	return g
 }
 
-// run starts Sightline with a configuration.
+// run starts Sightline with a configuration, which lacks only the addresses.
 func (g *gateway) run(keys map[string]any) {
 	g.t.Helper()
+	keys["listen"], keys["admin"] = g.listen, g.admin
 	bin, err := product()
 	if err != nil {
 		g.t.Fatal(err)
