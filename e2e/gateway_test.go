@@ -137,6 +137,11 @@ func (g *gateway) ask(messages []any, more map[string]any, header http.Header) (
 	if err != nil {
 		g.t.Fatal(err)
 	}
+	// Envoy tells of a request's end some 20 ms later; for as long it counts as load, and a worker without any is preferred.
+	eventually(g.t, "nothing is in flight", func() bool {
+		rows := g.page("/workers")
+		return !gjson.Get(rows, "#(in_flight>0)").Exists() && !gjson.Get(rows, "#(backlog_tokens>0)").Exists()
+	})
 	return resp.StatusCode, string(text)
 }
 
