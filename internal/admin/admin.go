@@ -18,6 +18,7 @@ import (
 	_ "embed"
 	"encoding/json"
 	"html/template"
+	"io"
 	"net/http"
 	"strconv"
 	"time"
@@ -79,7 +80,9 @@ func Handler(s State) http.Handler {
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
 		if err := s.Ready(); err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
 		}
+		_, _ = io.WriteString(w, "ready\n")
 	})
 	mux.HandleFunc("GET /decisions", func(w http.ResponseWriter, r *http.Request) {
 		if id := r.FormValue("id"); id != "" {

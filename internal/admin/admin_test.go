@@ -83,7 +83,9 @@ func TestPages(t *testing.T) {
 	get("GET", "/decisions?id=third", 404)
 
 	get("GET", "/healthz", 200)
-	get("GET", "/readyz", 200)
+	if s := get("GET", "/readyz", 200); s != "ready\n" {
+		t.Errorf("/readyz says %q", s)
+	}
 	ready = errors.New("no workers yet")
 	if s := get("GET", "/readyz", 503); !strings.Contains(s, "no workers yet") {
 		t.Errorf("/readyz says %q", s)
