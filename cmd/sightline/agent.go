@@ -63,10 +63,11 @@ func (c *agentCmd) Run(ctx context.Context) error {
 		if c.Ranks == 0 {
 			rank = -1
 		}
-		o.Sink, err = bus.NewPublisher(bus.PublisherOptions{NATS: conn, Worker: c.Worker, Rank: rank, CountCopies: countsCopies(c.Engine), Tokens: c.Publish == "tokens"})
+		p, err := bus.NewPublisher(bus.PublisherOptions{NATS: conn, Worker: c.Worker, Rank: rank, CountCopies: countsCopies(c.Engine), Tokens: c.Publish == "tokens"})
 		if err != nil {
 			return err
 		}
+		o.Sink, o.Link = p, p.Link
 		defer feed.Start(o).Close()
 	}
 	log.Info("publishing", zap.String("worker", c.Worker), zap.String("nats", conn.ConnectedUrlRedacted()))

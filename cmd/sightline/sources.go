@@ -87,8 +87,10 @@ func (s *sources) rows(ix *indexer.Index) (rows []admin.Worker) {
 		if f.Feed != nil {
 			st := f.Feed.Stats()
 			r.Events, r.Batches, r.Partial, r.OtherSize = "waiting", st.Batches, st.Partial || ix.Partial(f.Holder), st.OtherSize
-			if st.Connected {
+			if st.Live() {
 				r.Events = "live"
+			} else if st.Connected && !st.Away {
+				r.Events = "catching up"
 			}
 			if !st.LastMessage.IsZero() {
 				r.LastEvent = time.Since(st.LastMessage).Round(time.Second).String() + " ago"

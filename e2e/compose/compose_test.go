@@ -86,6 +86,16 @@ func (s setup) wantDecisions() {
 	})
 }
 
+// wantDecided waits for the first request that a Sightline decides which was started again.
+func (s setup) wantDecided() {
+	s.Helper()
+	s.wantDecisions() // what Envoy says of itself may still be of the one that was killed
+	s.eventually("a decision", func() bool {
+		s.ask("anybody there?")
+		return strings.Contains(get(s.sightline+"/metrics"), "sightline_decisions_total{")
+	})
+}
+
 // ask sends a conversation about a topic, with a picture, and gives the prompt's tokens and those found cached.
 func (s setup) ask(topic string) (prompt, cached int64) {
 	s.Helper()
@@ -145,7 +155,7 @@ func TestCompose(t *testing.T) {
 	}
 	s.docker("up", "-d", "sightline")
 	s.wantWorkers(3)
-	s.wantDecisions()
+	s.wantDecided()
 	for i := range 6 {
 		if prompt, cached := s.ask(fmt.Sprint("first", i)); cached < prompt-32 {
 			t.Errorf("after the restart: first%d: %d of %d tokens were cached", i, cached, prompt)

@@ -71,4 +71,10 @@ export ENVOY_PORT=${ENVOY_PORT:-21000} ENVOY_ADMIN_PORT=${ENVOY_ADMIN_PORT:-2100
 echo "compose: starting"
 up=1
 compose up -d >>"$work/log" 2>&1 || { tail -n 20 "$work/log"; exit 1; }
-SIGHTLINE_COMPOSE=1 go test -count=1 -timeout 5m -v ./e2e/compose || { compose ps; compose logs --tail 20 --no-color; exit 1; }
+SIGHTLINE_COMPOSE=1 go test -count=1 -timeout 5m -v ./e2e/compose >"$work/test" 2>&1 || { # what failed comes last
+  compose ps
+  compose logs --tail 20 --no-color
+  cat "$work/test"
+  exit 1
+}
+cat "$work/test"

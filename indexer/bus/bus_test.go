@@ -324,6 +324,41 @@ func TestTwoAgents(t *testing.T) {
 	}
 }
 
+// A worker is live only while its agent hears the engine, and the agent is heard.
+func TestAgentAway(t *testing.T) {
+	payloads, prompts := recording(t)
+	s := runServer(t, t.TempDir(), -1)
+	defer s.Shutdown()
+	ensure(t, connect(t, s.ClientURL()), 64<<20)
+	r := listen(t, connect(t, s.ClientURL()))
+	r.listener.silence = 300 * time.Millisecond
+	live := func(want bool) func() bool {
+		return func() bool { st := r.feeds["w"].Stats(); return st.Live() == want }
+	}
+	conn := connect(t, s.ClientURL())
+	h, p := agent(t, conn, "w")
+	p.Link(true)
+	h.give(payloads...)
+	r.await("w")
+	r.same("w", payloads, prompts)
+	until(t, "live", live(true))
+	conn.Close() // the agent's machine is cut off, without a word
+	until(t, "a silent agent noticed", live(false))
+	younger, p := agent(t, connect(t, s.ClientURL()), "w")
+	younger.give(payloads...)
+	r.same("w", payloads, prompts)
+	for range 100 {
+		if live(true)() {
+			t.Fatal("live while the agent does not hear the engine")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	p.Link(true)
+	until(t, "live again", live(true))
+	p.Link(false)
+	until(t, "the engine's end", live(false))
+}
+
 // A stream that is full loses its oldest messages: a router that joins without an agent knows only a part, and says so.
 func TestStreamFull(t *testing.T) {
 	payloads, _ := recording(t)

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -22,6 +23,8 @@ type Listener struct {
 	// Found is called, in the listener's goroutine, for a worker-rank that no feed follows, at each of its messages (every
 	// 5 s at least) until one does: start a feed with Source, or ignore it.
 	Found func(worker string, rank int)
+
+	silence time.Duration // 0: the package's
 
 	mu    sync.Mutex
 	feeds map[string]*feed.Feed // by subject
@@ -132,11 +135,36 @@ func (s *source) Run(ctx context.Context, f *feed.Feed) error {
 	s.l.feeds[subject] = f
 	s.l.mu.Unlock()
 	f.Up()
-	<-ctx.Done()
+	s.watch(ctx, f)
 	s.l.mu.Lock()
 	delete(s.l.feeds, subject)
 	s.l.mu.Unlock()
 	return ctx.Err()
+}
+
+// agentSilence is how long an agent may be silent before it is taken to be down.
+const agentSilence = 3 * heartbeat
+
+// watch says that an agent is down whose heartbeats have stopped coming; the next one says that it is back.
+func (s *source) watch(ctx context.Context, f *feed.Feed) {
+	silence := cmp.Or(s.l.silence, agentSilence)
+	tick := time.NewTicker(silence / 3)
+	defer tick.Stop()
+	since := time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			st := f.Stats()
+			if st.LastMessage.After(since) {
+				since = st.LastMessage
+			}
+			if st.Connected && time.Since(since) > silence {
+				f.Down(errors.New("the agent is silent"))
+			}
+		}
+	}
 }
 
 // Replay implements feed.Source: the agent tells everything, whatever from is. If it is away, what the stream still has

@@ -57,6 +57,7 @@ type Publisher struct {
 	seq     uint64 // of the next message
 	events  []byte // of the batch
 	partial bool
+	away    bool // the engine cannot be heard
 
 	out struct {
 		sync.Mutex
@@ -85,7 +86,7 @@ func NewPublisher(o PublisherOptions) (*Publisher, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Publisher{o: o, js: js, subject: eventSubjects + place(o.Worker, o.Rank), epoch: uint64(time.Now().UnixNano()), partial: true}
+	p := &Publisher{o: o, js: js, subject: eventSubjects + place(o.Worker, o.Rank), epoch: uint64(time.Now().UnixNano()), partial: true, away: true}
 	p.index = indexer.New(indexer.Options{})
 	p.holder = p.index.Join(indexer.HolderOptions{CountCopies: o.CountCopies})
 	p.out.wake = make(chan struct{}, 1)
@@ -160,6 +161,16 @@ func (p *Publisher) Done(partial bool) {
 	p.mu.Unlock()
 }
 
+// Link tells the routers whether the engine can be heard; it is for feed.Options.
+func (p *Publisher) Link(up bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.away == up {
+		p.away = !up
+		p.enqueue()
+	}
+}
+
 // Leave implements feed.Sink: nothing more is published.
 func (p *Publisher) Leave() {
 	_ = p.ask.Unsubscribe()
@@ -170,7 +181,7 @@ func (p *Publisher) Leave() {
 // enqueue makes a message of the batch and puts it into the buffer. The caller holds mu.
 func (p *Publisher) enqueue() {
 	b := make([]byte, 0, headBytes+2+len(p.events))
-	b = appendHead(b, p.partial, p.epoch, p.seq, float64(time.Now().UnixNano())/1e9, p.o.Rank)
+	b = appendHead(b, p.partial, p.away, p.epoch, p.seq, float64(time.Now().UnixNano())/1e9, p.o.Rank)
 	b = append(b, p.events...)
 	p.seq++
 	if p.events = p.events[:0]; cap(p.events) > 4<<20 {
@@ -252,7 +263,7 @@ func (p *Publisher) tell(m *nats.Msg) {
 	if p.seq == 0 { // nothing was learnt yet; a message with number 0 must say what the snapshot says
 		p.enqueue()
 	}
-	b := appendHead(nil, p.partial, p.epoch, p.seq-1, float64(time.Now().UnixNano())/1e9, p.o.Rank)
+	b := appendHead(nil, p.partial, p.away, p.epoch, p.seq-1, float64(time.Now().UnixNano())/1e9, p.o.Rank)
 	snapshot, err := p.index.AppendSnapshot(nil, p.holder)
 	p.mu.Unlock()
 	if err != nil {

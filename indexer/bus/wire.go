@@ -35,6 +35,7 @@ const (
 	headBytes = 3 + 8 + 8 + 8
 
 	flagPartial = 1
+	flagAway    = 2 // the agent has no connection to the engine
 
 	eventKind   = 0x07
 	eventTier   = 0x18 // shifted by 3
@@ -45,10 +46,13 @@ const (
 
 var errShort = errors.New("message ends in the middle of a value")
 
-func appendHead(b []byte, partial bool, epoch, seq uint64, time float64, rank int) []byte {
+func appendHead(b []byte, partial, away bool, epoch, seq uint64, time float64, rank int) []byte {
 	flags := byte(0)
 	if partial {
 		flags |= flagPartial
+	}
+	if away {
+		flags |= flagAway
 	}
 	b = append(b, magic, version, flags)
 	b = binary.LittleEndian.AppendUint64(b, epoch)
@@ -147,7 +151,7 @@ func (d *Decoder) Decode(b []byte) (event.Batch, error) {
 	if _, _, err := numbers(b); err != nil {
 		return event.Batch{Rank: -1}, err
 	}
-	batch := event.Batch{Partial: b[2]&flagPartial != 0, Time: math.Float64frombits(binary.LittleEndian.Uint64(b[19:]))}
+	batch := event.Batch{Partial: b[2]&flagPartial != 0, Away: b[2]&flagAway != 0, Time: math.Float64frombits(binary.LittleEndian.Uint64(b[19:]))}
 	r := reader{b: b[headBytes:]}
 	batch.Rank = int(min(r.varint(), math.MaxInt32)) - 1
 	for len(r.b) > 0 && r.err == nil {

@@ -138,7 +138,9 @@ type Batch struct {
 	Rank int     // data-parallel rank, -1 if not told
 	// Partial: the publisher itself does not know all that the worker holds (the bus, behind a gap).
 	Partial bool
-	Events  []Event
+	// Away: the publisher has no connection to the engine now (an agent whose worker is down).
+	Away   bool
+	Events []Event
 	// What the decoder passed over: events of unknown type, events that could not be read, and holes in the engine's own
 	// numbering of events (TensorRT-LLM), behind which a Cleared event and Partial stand.
 	Unknown, Bad, Gaps uint64

@@ -95,7 +95,7 @@ func (f *Feed) apply(m Message) error {
 	s.Unresolved += uint64(unresolved)
 	s.MediaUnknown = s.MediaUnknown || media
 	s.BlockSize, s.Rank = size, batch.Rank
-	s.LastSeq, s.Epoch, s.Partial = m.Seq, m.Epoch, f.partial
+	s.LastSeq, s.Epoch, s.Partial, s.Away = m.Seq, m.Epoch, f.partial, batch.Away
 	return nil
 }
 

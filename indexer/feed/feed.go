@@ -76,6 +76,8 @@ type Options struct {
 	// OtherSize, if set, is told of each block size but BlockSize that events carry, when it changes, in the feed's
 	// goroutine.
 	OtherSize func(tokens int)
+	// Link, if set, is told when the source's connection comes and goes, in the source's goroutine.
+	Link func(up bool)
 	// Idle is how long a silent publisher is believed to be unchanged; then its last message is asked for again, which
 	// shows a restart or a lost message. 0: never. Only for sources whose Replay is cheap.
 	Idle time.Duration
@@ -155,11 +157,14 @@ func (f *Feed) Resync() {
 // Up says that the source is connected (again).
 func (f *Feed) Up() {
 	f.mu.Lock()
-	f.stats.Connected = true
+	f.stats.Connected, f.stats.CaughtUp = true, false
 	f.stats.Connects++
 	f.queue.mark()
 	f.mu.Unlock()
 	f.signal()
+	if f.o.Link != nil {
+		f.o.Link(true)
+	}
 }
 
 // Down says that the source has lost its connection; err tells why.
@@ -170,6 +175,9 @@ func (f *Feed) Down(err error) {
 			s.LastError = err.Error()
 		}
 	})
+	if f.o.Link != nil {
+		f.o.Link(false)
+	}
 }
 
 func (f *Feed) signal() {
@@ -190,6 +198,7 @@ func (f *Feed) work(ctx context.Context) {
 			return
 		case <-check.C:
 			f.catchUp(ctx)
+			f.caughtUp()
 			if next := f.nextCheck(f.o.Idle); next > 0 {
 				check.Reset(next)
 			}
@@ -212,6 +221,7 @@ func (f *Feed) work(ctx context.Context) {
 				switch {
 				case up:
 					f.catchUp(ctx)
+					f.caughtUp()
 					next = min(next, settleTime)
 				case m != nil:
 					f.message(ctx, *m)
@@ -231,6 +241,13 @@ func (f *Feed) work(ctx context.Context) {
 				}
 			}
 		}
+	}
+}
+
+// caughtUp notes that what was before the connection is known as far as it can be.
+func (f *Feed) caughtUp() {
+	if !f.owed {
+		f.note(func(s *Stats) { s.CaughtUp = true })
 	}
 }
 

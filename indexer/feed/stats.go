@@ -36,10 +36,15 @@ type Stats struct {
 	Epoch       uint64
 	LastSeq     uint64
 	Connected   bool
+	CaughtUp    bool // since it was connected last, all that the publisher could be asked for has been taken
+	Away        bool // the publisher itself has lost its engine
 	Connects    uint64
 	LastMessage time.Time // received
 	LastError   string
 }
+
+// Live tells whether the worker's events come as they happen, with nothing owed from before.
+func (s *Stats) Live() bool { return s.Connected && s.CaughtUp && !s.Away }
 
 // Stats returns a copy.
 func (f *Feed) Stats() Stats {

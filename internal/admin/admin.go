@@ -46,7 +46,7 @@ type Worker struct {
 	Partial   bool    `json:"partial"` // some of its blocks are not known here
 	Inflight  int     `json:"in_flight"`
 	Backlog   float64 `json:"backlog_tokens"`
-	Events    string  `json:"events"` // live, waiting, none
+	Events    string  `json:"events"` // live, catching up, waiting, not ready, none
 	Batches   uint64  `json:"event_batches"`
 	LastEvent string  `json:"last_event,omitempty"`
 	OtherSize int     `json:"other_block_size,omitempty"` // its events carry blocks of this size, not of the configured one

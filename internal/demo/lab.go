@@ -207,7 +207,7 @@ func (l *Lab) WaitReady(ctx context.Context) error {
 func WaitReady(ctx context.Context, sightline, envoy string, slots int) error {
 	if err := WaitFor(ctx, "the workers' KV events", func() bool {
 		rows, err := Get("http://" + sightline + "/workers")
-		return err == nil && len(gjson.ParseBytes(rows).Array()) == slots && !strings.Contains(string(rows), `"waiting"`)
+		return err == nil && len(gjson.GetBytes(rows, `#(events=="live")#`).Array()) == slots
 	}); err != nil {
 		return err
 	}
