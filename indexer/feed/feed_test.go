@@ -407,6 +407,29 @@ func TestRestart(t *testing.T) {
 	}
 }
 
+// The new life has just come to our number when it is heard first, and nobody could be asked before.
+func TestRestartAtTheSameNumber(t *testing.T) {
+	w := newWorker(7, true)
+	f, r := start(t, w, Options{})
+	f.Up()
+	for range 10 {
+		f.Offer(w.step())
+	}
+	settle(t, w, r, f)
+	w.restart()
+	for range 10 {
+		w.step()
+	}
+	w.failing.Store(true)
+	f.Down(errors.New("gone"))
+	f.Up()
+	applied(t, f, "the failed replay", func(s Stats) bool { return s.ReplayErrors > 0 })
+	f.Offer(w.step())
+	applied(t, f, "the message", func(s Stats) bool { return s.LastSeq == 10 })
+	w.failing.Store(false)
+	settle(t, w, r, f)
+}
+
 // A replay that does not reach back far enough leaves a lower bound, marked partial, until the worker clears.
 func TestReplayTooShort(t *testing.T) {
 	w := newWorker(3, true)

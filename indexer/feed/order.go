@@ -29,6 +29,7 @@ type order struct {
 	partial bool
 	// owed: a replay failed, and what it would have brought is missing still.
 	owed bool
+	sure uint64        // while owed: the next message when the publisher was last known to be the one we follow
 	wait time.Duration // until a failed replay is tried again
 	not  time.Time     // no replay before
 }
@@ -158,6 +159,9 @@ func (f *Feed) catchUp(ctx context.Context) bool {
 			return false
 		}
 		if err != nil {
+			if !f.owed {
+				f.sure = f.next
+			}
 			f.owed, f.wait = true, min(max(2*f.wait, firstRetry), lastRetry)
 			f.not = time.Now().Add(f.wait)
 			f.note(func(s *Stats) { s.ReplayErrors++; s.LastError = err.Error() })
@@ -176,6 +180,9 @@ func (f *Feed) replay(ctx context.Context) error {
 	again := check && f.owed && f.partial // from the start: what is held is a part, and what follows it does not help
 	if check && !again {
 		from = f.next - 1
+		if f.owed && f.sure > 0 && f.sure < f.next { // what came since may be another life's, at our number by chance
+			from = f.sure - 1
+		}
 	}
 	answered, stale := false, false
 	err := f.o.Source.Replay(ctx, from, func(m Message) error {
