@@ -83,7 +83,7 @@ func (h *holder) locate(handle, key uint64) (uint32, *uint32) {
 	mem := h.x.mem
 	seg, home, tag := h.table.segmentOf(key), homeOf(key), tagOf(key)
 	for d := uint32(0); d < segmentLines; d++ {
-		l := &seg[(home+d)%segmentLines]
+		l := seg.line(home + d)
 		lo, hi := l.match(tag)
 		for ; lo|hi != 0; lo, hi = dropLow(lo, hi) {
 			k := lowSlot(lo, hi)

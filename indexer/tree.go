@@ -62,7 +62,7 @@ func (t *tree) child(parent uint32, place int, locals []uint64) uint32 {
 	key := t.kidKey(parent, place, local)
 	seg, home, tag := t.kids.segmentOf(key), homeOf(key), tagOf(key)
 	for d := uint32(0); d < segmentLines; d++ {
-		l := &seg[(home+d)%segmentLines]
+		l := seg.line(home + d)
 		lo, hi := l.match(tag)
 		for ; lo|hi != 0; lo, hi = dropLow(lo, hi) {
 			run := l.refs[lowSlot(lo, hi)]
@@ -81,7 +81,7 @@ func (t *tree) child(parent uint32, place int, locals []uint64) uint32 {
 // fetch brings the stem that child will most likely find on its way into the cache.
 func (t *tree) fetch(parent uint32, place int, locals []uint64) {
 	key := t.kidKey(parent, place, locals[0])
-	l := &t.kids.segmentOf(key)[homeOf(key)]
+	l := t.kids.segmentOf(key).line(homeOf(key))
 	if lo, hi := l.match(tagOf(key)); lo|hi != 0 {
 		prefetch(unsafe.Pointer(t.mem.record(l.refs[lowSlot(lo, hi)])), lines(locals))
 	}
