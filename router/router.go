@@ -337,7 +337,7 @@ func (r *Router) book(d Decision, slot, decode *fleet.Slot, best pick.Candidate,
 			r.seen.add(a, uint32(slot.Holder))
 		}
 	}
-	r.opt.Fleet.Book(d.ID, fleet.Booking{Slot: slot, Decode: decode, Tokens: d.PromptTokens - d.CachedTokens + best.Encode, Note: nt})
+	r.opt.Fleet.Book(d.ID, fleet.Booking{Slot: slot, Decode: decode, Tokens: d.PromptTokens - d.CachedTokens + best.Encode, Note: nt, Bytes: 256 + 8*len(both)})
 	return nt
 }
 
@@ -359,7 +359,7 @@ func (r *Router) byLoad(d Decision, why, model string, req *Request, now time.Ti
 	slot := slots[ranked[0].Slot]
 	decode := r.opt.Fleet.Decode(slot, r.turn.Load())
 	d.Targets = targets(slots, ranked, decode, r.turn.Load())
-	r.opt.Fleet.Book(d.ID, fleet.Booking{Slot: slot, Decode: decode, Note: &note{model: d.Model, worker: slot.Worker.Name, reason: Load}})
+	r.opt.Fleet.Book(d.ID, fleet.Booking{Slot: slot, Decode: decode, Note: &note{model: d.Model, worker: slot.Worker.Name, reason: Load}, Bytes: 256})
 	return d
 }
 

@@ -1,20 +1,19 @@
 package fleet
 
 import (
-	"hash/maphash"
+	"container/list"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
-// A booking ties a decided request to the slot that it was sent to, from the decision until Envoy reports its end. Two
-// limits keep lost reports harmless: a booking that Envoy never confirmed ends after unconfirmed, any booking after
-// longest. The table is bounded; when a shard is full its oldest booking ends, counted.
+// A booking ties a decided request to the slot that it was sent to, from the decision until Envoy reports its end. Lost
+// reports are harmless: a booking that Envoy never confirmed ends after unconfirmed, any booking after longest, and when
+// there are too many, or what they keep is too much, the oldest end. All of these are counted.
 const (
 	unconfirmed = 30 * time.Second // decided, but no upstream was reported: Envoy's access log may be off
 	longest     = 30 * time.Minute // the longest generation that we believe in
-	shards      = 32
-	perShard    = 4096
+	most        = 1 << 17
+	mostBytes   = 256 << 20
 )
 
 // Booking is one request's hold on a slot.
@@ -23,67 +22,71 @@ type Booking struct {
 	Tokens int   // to prefill there
 	Decode *Slot // who decodes, where another does
 	Note   any   // the router's own, given back at the end
+	Bytes  int   // of memory that Note keeps
+	id     string
 	at     time.Time
-	known  bool // Envoy reported an upstream
+	in     *list.List // fresh or running, and its place there
+	place  *list.Element
 }
 
 type bookings struct {
-	seed  maphash.Seed
-	shard [shards]struct {
-		sync.Mutex
-		open  map[string]*Booking
-		fresh []string // not known to be running, by age; may name ended ones
-		long  []string // running, by age; may name ended ones
-	}
-	expired atomic.Uint64
-}
-
-func (b *bookings) init() {
-	b.seed = maphash.MakeSeed()
-	for i := range b.shard {
-		b.shard[i].open = make(map[string]*Booking)
-	}
+	mu      sync.Mutex
+	open    map[string]*Booking
+	fresh   list.List // not known to be running, the oldest first
+	running list.List // by the time of Envoy's report
+	bytes   int
+	expired uint64
 }
 
 // Book counts a request on a slot under its decision id.
 func (f *Fleet) Book(id string, b Booking) {
-	b.at = f.now()
+	b.id, b.at = id, f.now()
 	b.Slot.book(b.Tokens, b.at)
 	if b.Decode != nil {
 		b.Decode.book(0, b.at)
 	}
-	s := &f.bookings.shard[maphash.String(f.bookings.seed, id)%shards]
-	s.Lock()
-	defer s.Unlock()
-	s.open[id] = &b
-	s.fresh = append(s.fresh, id)
-	// Old ones end here, a few with each new one.
-	for len(s.fresh) > 0 {
-		old := s.open[s.fresh[0]]
-		if old != nil && b.at.Sub(old.at) < unconfirmed && len(s.open) <= perShard {
-			break
-		}
-		if old != nil && old.known && len(s.open) <= perShard {
-			s.long = append(s.long, s.fresh[0])
-		} else if old != nil {
-			old.release()
-			delete(s.open, s.fresh[0])
-			f.bookings.expired.Add(1)
-		}
-		s.fresh = s.fresh[1:]
+	t := &f.bookings
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.open[id] = &b
+	t.bytes += b.Bytes
+	t.queue(&b, &t.fresh)
+	for old := t.overdue(b.at); old != nil; old = t.overdue(b.at) {
+		t.close(old)
+		old.release()
+		t.expired++
 	}
-	for len(s.long) > 0 {
-		old := s.open[s.long[0]]
-		if old != nil {
-			if b.at.Sub(old.at) < longest {
-				break
-			}
-			old.release()
-			delete(s.open, s.long[0])
-			f.bookings.expired.Add(1)
-		}
-		s.long = s.long[1:]
+}
+
+func (t *bookings) queue(b *Booking, at *list.List) { b.in, b.place = at, at.PushBack(b) }
+
+func (t *bookings) close(b *Booking) {
+	delete(t.open, b.id)
+	b.in.Remove(b.place)
+	t.bytes -= b.Bytes
+}
+
+// overdue is the next booking that must end, nil when all may go on.
+func (t *bookings) overdue(now time.Time) *Booking {
+	fresh, running := oldest(&t.fresh), oldest(&t.running)
+	switch {
+	case fresh != nil && now.Sub(fresh.at) >= unconfirmed:
+		return fresh
+	case running != nil && now.Sub(running.at) >= longest:
+		return running
+	case len(t.open) <= most && t.bytes <= mostBytes:
+		return nil
+	case running == nil || fresh != nil && fresh.at.Before(running.at):
+		return fresh
 	}
+	return running
+}
+
+func oldest(l *list.List) *Booking {
+	if e := l.Front(); e != nil {
+		return e.Value.(*Booking)
+	}
+	return nil
 }
 
 func (b *Booking) release() {
@@ -94,20 +97,24 @@ func (b *Booking) release() {
 }
 
 // Expired counts the bookings that ended without a report.
-func (f *Fleet) Expired() uint64 { return f.bookings.expired.Load() }
+func (f *Fleet) Expired() uint64 {
+	f.bookings.mu.Lock()
+	defer f.bookings.mu.Unlock()
+	return f.bookings.expired
+}
 
 // Confirm takes Envoy's word that a request went to addr. Where that is not the booked worker the booking moves to the
 // other's least loaded slot; moved gives the booking as it was. ok is false if the request or worker is not known.
 func (f *Fleet) Confirm(id, addr string) (now, moved *Booking, ok bool) {
-	s := &f.bookings.shard[maphash.String(f.bookings.seed, id)%shards]
-	s.Lock()
-	defer s.Unlock()
-	b := s.open[id]
+	f.bookings.mu.Lock()
+	defer f.bookings.mu.Unlock()
+	b := f.bookings.open[id]
 	w := f.ByAddr(addr)
 	if b == nil || w == nil && !b.Slot.Worker.at(addr) {
 		return nil, nil, false
 	}
-	b.known = true
+	b.in.Remove(b.place)
+	f.bookings.queue(b, &f.bookings.running)
 	if b.Slot.Worker == w || b.Slot.Worker.at(addr) {
 		return b, nil, true
 	}
@@ -126,12 +133,14 @@ func (f *Fleet) Confirm(id, addr string) (now, moved *Booking, ok bool) {
 
 // End releases a request's slot and learns from its time to first byte (0: none came). It gives the booking, once.
 func (f *Fleet) End(id string, firstByte time.Duration) (*Booking, bool) {
-	s := &f.bookings.shard[maphash.String(f.bookings.seed, id)%shards]
-	s.Lock()
-	b, ok := s.open[id]
-	delete(s.open, id)
-	s.Unlock()
-	if !ok {
+	t := &f.bookings
+	t.mu.Lock()
+	b := t.open[id]
+	if b != nil {
+		t.close(b)
+	}
+	t.mu.Unlock()
+	if b == nil {
 		return nil, false
 	}
 	b.release()
@@ -140,12 +149,8 @@ func (f *Fleet) End(id string, firstByte time.Duration) (*Booking, bool) {
 }
 
 // Open counts the bookings that have not ended.
-func (f *Fleet) Open() (n int) {
-	for i := range f.bookings.shard {
-		s := &f.bookings.shard[i]
-		s.Lock()
-		n += len(s.open)
-		s.Unlock()
-	}
-	return n
+func (f *Fleet) Open() int {
+	f.bookings.mu.Lock()
+	defer f.bookings.mu.Unlock()
+	return len(f.bookings.open)
 }

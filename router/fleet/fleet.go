@@ -134,9 +134,8 @@ func New(now func() time.Time) *Fleet {
 	if now == nil {
 		now = time.Now
 	}
-	f := &Fleet{now: now}
+	f := &Fleet{now: now, bookings: bookings{open: make(map[string]*Booking)}}
 	f.state.Store(&state{})
-	f.bookings.init()
 	return f
 }
 

@@ -91,11 +91,8 @@ func TestLostReportsExpire(t *testing.T) {
 	}
 	tick := func(d time.Duration) {
 		c.t = c.t.Add(d)
-		for i := range 2000 { // all shards
-			id := fmt.Sprint("tick", c.t.Unix(), i)
-			f.Book(id, Booking{Slot: b.Slots[0]})
-			f.End(id, 0)
-		}
+		f.Book("tick", Booking{Slot: b.Slots[0]})
+		f.End("tick", 0)
 	}
 	tick(31 * time.Second)
 	if l := a.Slots[0].Load(c.t); l.Inflight != 64 {
@@ -110,14 +107,31 @@ func TestLostReportsExpire(t *testing.T) {
 	}
 }
 
+// Too many, or too much kept by them: the oldest end first, running ones too.
 func TestBookingsBounded(t *testing.T) {
-	c := &clock{time.Unix(1000, 0)}
-	f, a, _ := twoWorkers(c)
-	for i := range shards*perShard + 50000 {
-		f.Book(fmt.Sprint(i), Booking{Slot: a.Slots[0]})
-	}
-	if n := f.Open(); n > shards*perShard {
-		t.Errorf("%d open", n)
+	for _, bytes := range []int{0, 4 * mostBytes / most} {
+		c := &clock{time.Unix(1000, 0)}
+		f, a, _ := twoWorkers(c)
+		room := most
+		if bytes > 0 {
+			room = mostBytes / bytes
+		}
+		const running, more = 100, 150
+		for i := range room + more {
+			c.t = c.t.Add(time.Microsecond)
+			f.Book(fmt.Sprint(i), Booking{Slot: a.Slots[0], Bytes: bytes})
+			if i < running {
+				f.Confirm(fmt.Sprint(i), "10.0.0.1:8000")
+			}
+		}
+		if f.Open() != room || f.Expired() != more || a.Slots[0].Load(c.t).Inflight != room {
+			t.Errorf("%d bytes each: %d open, %d expired, want %d and %d", bytes, f.Open(), f.Expired(), room, more)
+		}
+		for i, want := range map[int]bool{0: false, running - 1: false, more - 1: false, more: true, room + more - 1: true} {
+			if _, ok := f.End(fmt.Sprint(i), 0); ok != want {
+				t.Errorf("%d bytes each: booking %d is open: %v", bytes, i, ok)
+			}
+		}
 	}
 }
 
