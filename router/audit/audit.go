@@ -31,6 +31,7 @@ import (
 const (
 	openPerSlot = 128              // requests watched at once on a slot; the oldest end unattributed
 	openTokens  = 4 << 20          // token ids kept for all of them; beyond, the comparison is by block
+	openBlocks  = 4 << 20          // blocks of all of them; beyond, requests end unattributed at once
 	grace       = time.Second      // from a request's end to its verdict: events are sent once a scheduler step
 	patience    = 10 * time.Minute // for a request whose end is never told
 )
@@ -52,6 +53,7 @@ type Auditor struct {
 	slots   map[indexer.Holder]*slot
 	byID    map[string]*request
 	tokens  int // kept, of all open requests
+	blocks  int
 	matches indexer.Matches
 	recent  []Finding // the last ones, oldest first
 
@@ -100,19 +102,22 @@ func New(o Options) *Auditor {
 	return a
 }
 
-// Expect begins to watch a routed request. The prompt is kept until the verdict and must not change.
+// Expect begins to watch a routed request. The prompt's ids and media are kept until the verdict and must not change.
 func (a *Auditor) Expect(e Expectation) {
 	if a == nil || len(e.Locals) <= e.From && e.Prompt.Exact {
 		return // nothing to store
 	}
 	x := &request{Expectation: e, since: a.o.Now(), nextPos: -1}
+	x.Prompt = &mmhash.Prompt{Media: e.Prompt.Media, Exact: e.Prompt.Exact} // not its text
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if n := len(e.Prompt.IDs); a.tokens+n <= openTokens {
-		x.ids = e.Prompt.IDs
-		a.tokens += n
+	if a.blocks+len(e.Locals) > openBlocks {
+		a.verdict(x, Unattributed)
+		return
 	}
-	a.byID[e.ID] = x
+	if a.tokens+len(e.Prompt.IDs) <= openTokens {
+		x.ids = e.Prompt.IDs
+	}
 	a.put(x, e.Holder)
 }
 
@@ -129,6 +134,9 @@ func (a *Auditor) put(x *request, h indexer.Holder) {
 	}
 	x.Holder, x.before = h, s.events
 	s.open = append(s.open, x)
+	a.byID[x.ID] = x
+	a.tokens += len(x.ids)
+	a.blocks += len(x.Locals)
 }
 
 func (a *Auditor) remove(x *request) {
@@ -140,6 +148,7 @@ func (a *Auditor) remove(x *request) {
 		}
 	}
 	a.tokens -= len(x.ids)
+	a.blocks -= len(x.Locals)
 	delete(a.byID, x.ID)
 }
 
@@ -153,8 +162,6 @@ func (a *Auditor) Move(id string, h indexer.Holder, worker string) {
 	if x := a.byID[id]; x != nil {
 		a.remove(x)
 		x.Worker, x.From, x.nextPos, x.finding = worker, 0, -1, nil
-		a.byID[id] = x
-		a.tokens += len(x.ids)
 		a.put(x, h)
 	}
 }

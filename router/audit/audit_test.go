@@ -264,3 +264,27 @@ func TestBounds(t *testing.T) {
 		t.Errorf("%d requests and %d tokens kept for good", len(b.a.byID), b.a.tokens)
 	}
 }
+
+// What open requests keep is bounded: first the token ids go, then the watching; and all of it is given back.
+func TestAuditIsBounded(t *testing.T) {
+	b := newBench(t)
+	b.expect("whole", ids(64, 1))
+	b.a.tokens += openTokens - 100
+	b.expect("no room for ids", ids(128, 1000))
+	if b.a.byID["whole"].ids == nil || b.a.byID["no room for ids"].ids != nil {
+		t.Error("ids are kept beyond the bound, or not below")
+	}
+	b.a.tokens -= openTokens - 100
+	b.a.blocks += openBlocks
+	b.expect("no room", ids(64, 2000))
+	if b.a.byID["no room"] != nil {
+		t.Error("a request is watched beyond the bound")
+	}
+	b.a.blocks -= openBlocks
+	b.a.Move("whole", b.holder, "w")
+	b.a.End("whole", false)
+	b.a.End("no room for ids", false)
+	if b.a.tokens != 0 || b.a.blocks != 0 || len(b.a.byID) != 0 {
+		t.Errorf("%d tokens, %d blocks, %d requests are kept of none", b.a.tokens, b.a.blocks, len(b.a.byID))
+	}
+}
