@@ -63,6 +63,40 @@ func TestPredictionsBounded(t *testing.T) {
 	}
 }
 
+// A prompt that is asked for again and again, or taken back and asked for, is kept once, and to its end.
+func TestPredictionsRenewed(t *testing.T) {
+	now := time.Unix(1000, 0)
+	p := newPredictions(10 * time.Second)
+	c := chainOf(1, 500)
+	kept := func() (n int) {
+		for _, b := range p.of(c).batches {
+			n += len(b.keys)
+		}
+		return n
+	}
+	for i := range 100 {
+		now = now.Add(time.Second)
+		p.add(3, c, 0, now)
+		if i%7 == 0 {
+			p.drop(3, c, 100)
+		} else if n := p.leading(3, c, 0, now.Add(9*time.Second)); n != 500 {
+			t.Fatalf("%d blocks nine seconds after use %d", n, i)
+		}
+		if n := kept(); n != 500 {
+			t.Fatalf("%d keys kept for 500 blocks", n)
+		}
+	}
+	p.add(3, []uint64{c[0] + predShards}, 0, now.Add(11*time.Second))
+	p.add(3, []uint64{c[0] + predShards}, 0, now.Add(22*time.Second))
+	if n := kept(); n != 1 {
+		t.Errorf("%d keys kept of a prompt that ended", n)
+	}
+	long := chainOf(7, predEntries+10)
+	if p.add(3, long, 0, now); len(p.of(long).until) != predEntries || p.leading(3, long, 0, now) != predEntries {
+		t.Errorf("%d entries of a prompt longer than a shard", len(p.of(long).until))
+	}
+}
+
 func TestSightings(t *testing.T) {
 	s := newSightings()
 	for _, slot := range []uint32{0, 1, 2, 3, 4, 1} {
