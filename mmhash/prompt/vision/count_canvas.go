@@ -61,8 +61,6 @@ func (k llama4) bind(s *settings) counter {
 	}
 }
 
-func (k llama4) rule() string { return "best fitting canvas, up to " + k.max.key() + " tiles" }
-
 // factorGrids lists (rows, columns) for n = most..1, grouped by the first
 // appearance of their ratio, as Llama 4 and Perception LM do.
 func factorGrids(most int) [][2]int {
@@ -126,8 +124,6 @@ func (k cohere2) bind(s *settings) counter {
 	}
 }
 
-func (k cohere2) rule() string { return "least upscaled grid of " + k.tile.key() + " px tiles" }
-
 // molmo tiles with overlapping crops; the margins are taken off the picture
 // before the canvas is chosen, in float32. Overview and tiles are both laid
 // out row by row.
@@ -178,8 +174,6 @@ func (k molmo) bind(s *settings) counter {
 			rows: axis(c[0]), cols: 1, tile: axis(c[1])}, nil
 	}
 }
-
-func (k molmo) rule() string { return "overview and up to " + k.max.key() + " overlapping crops" }
 
 // tilings lists (rows, columns) by product, then rows.
 func tilings(limit int) [][2]int {
@@ -244,8 +238,6 @@ func (k perceptionLM) bind(s *settings) counter {
 		return grid{main: n * side * side}, nil
 	}
 }
-
-func (k perceptionLM) rule() string { return "covering canvas, up to " + k.max.key() + " tiles" }
 
 func coveringCanvas(canvases [][2]int, w, h, tile int) (best [2]int, ok bool) {
 	scale := float64(w) / float64(h)

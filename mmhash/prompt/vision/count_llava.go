@@ -18,8 +18,6 @@ func (k fixed) bind(s *settings) counter {
 	return func(_, _, _ int) (grid, error) { return grid{main: n}, nil }
 }
 
-func (k fixed) rule() string { return "always " + k.n.key() }
-
 // square is (size/patch)² for every picture, after a square resize or crop,
 // divided by pool², plus what the encoder's strategy keeps.
 type square struct {
@@ -72,8 +70,6 @@ func (k square) class(s *settings) int {
 	}
 	return extra
 }
-
-func (k square) rule() string { return "square of " + k.size.key() }
 
 // anyres adds the unpadded canvas, with one newline token per row.
 type anyres struct {
@@ -133,8 +129,6 @@ func (k anyres) bind(s *settings) counter {
 	}
 }
 
-func (k anyres) rule() string { return "overview and unpadded canvas of " + k.pinpoints.key() }
-
 // round7 is Python's round(x, 7), which rounds the exact decimal value.
 func round7(x float64) float64 {
 	f, _ := strconv.ParseFloat(strconv.FormatFloat(x, 'f', 7, 64), 64)
@@ -178,8 +172,4 @@ func (k panScan) bind(s *settings) counter {
 		}
 		return g, nil
 	}
-}
-
-func (k panScan) rule() string {
-	return "always " + k.tokens.key() + "; pan and scan by " + k.on.key()
 }

@@ -31,8 +31,6 @@ func (k phi3) bind(s *settings) counter {
 	}
 }
 
-func (k phi3) rule() string { return "up to " + k.crops.key() + " crops of 336 px" }
-
 // phi4 pads to a grid of 448 px crops and leaves out the padding (Phi-4
 // multimodal).
 type phi4 struct{ size, patch, crops value }
@@ -62,8 +60,6 @@ func (k phi4) bind(s *settings) counter {
 		return grid{main: side*side + 1 + fw*fh + fh + side}, nil
 	}
 }
-
-func (k phi4) rule() string { return "up to " + k.crops.key() + " crops, padding left out" }
 
 // splitLongest scales the longer side and cuts tiles (Idefics 3, SmolVLM).
 type splitLongest struct{ edge, tile, seqLen, split value }
@@ -111,10 +107,6 @@ func (k splitLongest) bind(s *settings) counter {
 
 func even(n int) int { return n + n%2 }
 
-func (k splitLongest) rule() string {
-	return "longest edge " + k.edge.key() + " cut by " + k.tile.key()
-}
-
 // slicesLog cuts by area and log aspect ratio (MiniCPM-V).
 type slicesLog struct{ res, max, tokens value }
 
@@ -126,8 +118,6 @@ func (k slicesLog) bind(s *settings) counter {
 		return g, nil
 	}
 }
-
-func (k slicesLog) rule() string { return "slices of " + k.res.key() + ", up to " + k.max.key() }
 
 // slice gives the grid, 0, 0 for none. Among equal errors the first number of
 // columns wins, or with tall the most rows.
@@ -197,8 +187,6 @@ func (k minicpm46) bind(s *settings) counter {
 	}
 }
 
-func (k minicpm46) rule() string { return "slices of " + k.res.key() + ", each at its own size" }
-
 // step3 slides a window over large pictures (Step 3).
 type step3 struct{ overview, tile, patches value }
 
@@ -256,5 +244,3 @@ func windows(side, window int) int {
 	}
 	return n
 }
-
-func (k step3) rule() string { return "windows of 504 px" }

@@ -172,10 +172,6 @@ func fitLongSide(w, h, f, limit int) (cols, rows int, err error) {
 	return int(wb) / f, int(hb) / f, nil
 }
 
-func (k smartResize) rule() string {
-	return "smart_resize, unit " + k.patch.key() + " x " + k.merge.key()
-}
-
 // fitLongest shrinks to a longest edge and counts patches, the last one of a
 // row and column padded (Pixtral, Mistral 3).
 type fitLongest struct {
@@ -209,8 +205,6 @@ func (k fitLongest) bind(s *settings) counter {
 	}
 }
 
-func (k fitLongest) rule() string { return "longest edge " + k.edge.key() }
-
 // kimiVL shrinks by the number of patches, then pads up (Kimi-VL).
 type kimiVL struct{ patch, merge, limit value }
 
@@ -225,8 +219,6 @@ func (k kimiVL) bind(s *settings) counter {
 		return grid{main: ((w + unit - 1) / unit) * ((h + unit - 1) / unit)}, nil
 	}
 }
-
-func (k kimiVL) rule() string { return "patch limit " + k.limit.key() + ", padded up" }
 
 // kimiK25 bounds the patches in all and on each side, then pads up.
 type kimiK25 struct{ patch, merge, limit, side, fixed value }
@@ -253,8 +245,6 @@ func (k kimiK25) bind(s *settings) counter {
 		return grid{main: ((nw + unit - 1) / unit) * ((nh + unit - 1) / unit)}, nil
 	}
 }
-
-func (k kimiK25) rule() string { return "patch limits " + k.limit.key() + " and " + k.side.key() }
 
 // softBudget fills a token budget while keeping the aspect ratio (Gemma 4).
 type softBudget struct{ patch, pool, budget value }
@@ -291,5 +281,3 @@ func (k softBudget) bind(s *settings) counter {
 		return grid{main: min((th/patch)*(tw/patch)/(pool*pool), budget)}, nil
 	}
 }
-
-func (k softBudget) rule() string { return "token budget " + k.budget.key() }

@@ -135,10 +135,6 @@ func (k tiles) bind(s *settings) counter {
 	}
 }
 
-func (k tiles) rule() string {
-	return "closest grid of " + k.size.key() + " px tiles, " + k.min.key() + " to " + k.max.key()
-}
-
 // msac is H2OVL's two-scale cropping: a second tiling whose grid shares no
 // factor with the first.
 type msac struct {
@@ -206,8 +202,6 @@ func (k deepseekOCR) bind(s *settings) counter {
 	}
 }
 
-func (k deepseekOCR) rule() string { return "overview and closest grid of tiles" }
-
 // deepseekVL2 picks a canvas from the config's list; more than two pictures
 // in a request turn tiling off.
 type deepseekVL2 struct{ candidates, size, patch, ratio value }
@@ -225,8 +219,6 @@ func (k deepseekVL2) bind(s *settings) counter {
 		return grid{main: side*(side+1) + 1 + rows*side*(cols*side+1)}, nil
 	}
 }
-
-func (k deepseekVL2) rule() string { return "canvas of " + k.candidates.key() }
 
 // bestCanvas is LLaVA-NeXT's choice: most pixels kept, then least waste, then
 // first. Pairs are (width, height).
@@ -294,10 +286,6 @@ func (k lfm2) bind(s *settings) counter {
 	}
 }
 
-func (k lfm2) rule() string {
-	return "whole up to " + k.maxTokens.key() + " tokens, else closest grid of " + k.tile.key() + " px tiles"
-}
-
 // graniteDocling always shows tiles, one at least.
 type graniteDocling struct {
 	size, min, max, crop, seqLen, fine value
@@ -354,5 +342,3 @@ func narrow(all [][2]int) [][2]int {
 	}
 	return keep
 }
-
-func (k graniteDocling) rule() string { return "closest grid of " + k.size.key() + " px tiles" }

@@ -46,33 +46,39 @@ vocab_size + 1 at the media positions of the Qwen-VL and MiniCPM-V families; SGL
 |---|---|---|---|---|---|
 `)
 	cell := func(s string) string { return strings.ReplaceAll(strings.ReplaceAll(s, "|", "\\|"), "\n", "\\n") }
-	for _, f := range Families() {
-		matched := append(append([]string{}, f.ModelTypes...), f.Architectures...)
-		slices.Sort(matched[len(f.ModelTypes):])
-		if len(f.ModelTypes) > 0 && len(f.Architectures) > 0 && f.ModelTypes[0] == f.Architectures[0] {
+	for _, f := range families() {
+		matched := append(append([]string{}, f.types...), f.archs...)
+		slices.Sort(matched[len(f.types):])
+		if len(f.types) > 0 && len(f.archs) > 0 && f.types[0] == f.archs[0] {
 			matched = matched[1:]
 		}
 		for i := range matched {
 			matched[i] = "`" + matched[i] + "`"
 		}
-		placeholder := f.Placeholder
-		if !strings.HasPrefix(placeholder, "(ins") && placeholder != "" {
+		m := &Model{fam: f, names: map[string]string{}}
+		for key, n := range f.names {
+			m.names[key] = n.text
+		}
+		placeholder := m.fill(f.image.target)
+		if placeholder != "" {
 			placeholder = "`" + placeholder + "`"
+		} else if f.image.id != "" {
+			placeholder = "(inserted at the start)"
 		}
 		var open []string
-		for _, m := range []string{"image", "video", "audio"} {
-			if why := f.Unpredicted[m]; why != "" {
-				open = append(open, m+": "+why)
+		for i, e := range []*entry{f.image, f.video, f.audio} {
+			if e != nil && e.undecidable != "" {
+				open = append(open, []string{"image", "video", "audio"}[i]+": "+e.undecidable)
 			}
 		}
-		rule := f.Rule
-		if f.Note != "" {
+		rule := ruleOf(f.image.count)
+		if f.note != "" {
 			if rule != "" {
 				rule += "; "
 			}
-			rule += "*" + f.Note + "*"
+			rule += "*" + f.note + "*"
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", f.Name, cell(f.Title), cell(strings.Join(matched, ", ")), cell(placeholder), cell(rule), cell(strings.Join(open, "; ")))
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", f.name, cell(f.title), cell(strings.Join(matched, ", ")), cell(placeholder), cell(rule), cell(strings.Join(open, "; ")))
 	}
 	b.WriteString(`
 ## What is proven
@@ -88,6 +94,82 @@ the ids and ranges of six families with a running vLLM 0.32.0 (see ` + "`mmhash/
 - A reused uuid makes vLLM serve the older picture's features: the ids then differ from what the new picture says.
 `)
 	return b.String()
+}
+
+// ruleOf says how a family counts a picture, with the names of its settings.
+func ruleOf(k kind) string {
+	switch k := k.(type) {
+	case llama4:
+		return "best fitting canvas, up to " + k.max.key() + " tiles"
+	case cohere2:
+		return "least upscaled grid of " + k.tile.key() + " px tiles"
+	case molmo:
+		return "overview and up to " + k.max.key() + " overlapping crops"
+	case perceptionLM:
+		return "covering canvas, up to " + k.max.key() + " tiles"
+	case fixed:
+		return "always " + k.n.key()
+	case square:
+		return "square of " + k.size.key()
+	case anyres:
+		return "overview and unpadded canvas of " + k.pinpoints.key()
+	case panScan:
+		return "always " + k.tokens.key() + "; pan and scan by " + k.on.key()
+	case phi3:
+		return "up to " + k.crops.key() + " crops of 336 px"
+	case phi4:
+		return "up to " + k.crops.key() + " crops, padding left out"
+	case splitLongest:
+		return "longest edge " + k.edge.key() + " cut by " + k.tile.key()
+	case slicesLog:
+		return "slices of " + k.res.key() + ", up to " + k.max.key()
+	case minicpm46:
+		return "slices of " + k.res.key() + ", each at its own size"
+	case step3:
+		return "windows of 504 px"
+	case smartResize:
+		return "smart_resize, unit " + k.patch.key() + " x " + k.merge.key()
+	case fitLongest:
+		return "longest edge " + k.edge.key()
+	case kimiVL:
+		return "patch limit " + k.limit.key() + ", padded up"
+	case kimiK25:
+		return "patch limits " + k.limit.key() + " and " + k.side.key()
+	case softBudget:
+		return "token budget " + k.budget.key()
+	case tiles:
+		return "closest grid of " + k.size.key() + " px tiles, " + k.min.key() + " to " + k.max.key()
+	case deepseekOCR:
+		return "overview and closest grid of tiles"
+	case deepseekVL2:
+		return "canvas of " + k.candidates.key()
+	case lfm2:
+		return "whole up to " + k.maxTokens.key() + " tokens, else closest grid of " + k.tile.key() + " px tiles"
+	case graniteDocling:
+		return "closest grid of " + k.size.key() + " px tiles"
+	case idefics2:
+		return "always " + k.seqLen.key() + ", 5 times with splitting"
+	case largestQuery:
+		return "largest of " + k.table.key()
+	case msac:
+		return ruleOf(k.tiles)
+	case nil:
+		return ""
+	}
+	panic(fmt.Sprintf("%T: no text for docs/families.md", k))
+}
+
+// key is the setting's usual name, for people.
+func (v value) key() string {
+	if len(v) == 0 {
+		return ""
+	}
+	first := v[0]
+	if lit, ok := strings.CutPrefix(first, "="); ok {
+		return lit
+	}
+	_, key, _ := strings.Cut(first, ".")
+	return "`" + key + "`"
 }
 
 // Every entry can be matched, and describes itself.

@@ -268,8 +268,6 @@ func (k idefics2) bind(s *settings) counter {
 	}
 }
 
-func (k idefics2) rule() string { return "always " + k.seqLen.key() + ", 5 times with splitting" }
-
 // idefics2Text joins the fake tokens of neighbours and puts a space between a
 // closing one and text.
 func idefics2Text(m *Model, text string) string {
@@ -309,5 +307,3 @@ func (k largestQuery) bind(s *settings) counter {
 	}
 	return func(_, _, _ int) (grid, error) { return grid{main: n}, nil }
 }
-
-func (k largestQuery) rule() string { return "largest of " + k.table.key() }

@@ -81,13 +81,8 @@ const (
 	noLength = "the clip's length after resampling is not in the request"
 )
 
-// kind is a count rule before its settings are known.
-type kind interface {
-	// bind reads the settings; problems go to s.err.
-	bind(s *settings) counter
-	// rule describes the rule and its settings for docs/families.md.
-	rule() string
-}
+// kind is a count rule before its settings are known. bind reads them; problems go to s.err.
+type kind interface{ bind(s *settings) counter }
 
 // counter turns a picture's size into a grid. items is the number of pictures
 // in the request.

@@ -168,19 +168,6 @@ func (v value) String() string {
 	return strings.Join(v, " or ")
 }
 
-// key is the setting's usual name, for people.
-func (v value) key() string {
-	if len(v) == 0 {
-		return ""
-	}
-	first := v[0]
-	if lit, ok := strings.CutPrefix(first, "="); ok {
-		return lit
-	}
-	_, key, _ := strings.Cut(first, ".")
-	return "`" + key + "`"
-}
-
 // float reads a number; absent or not a number is an error.
 func (s *settings) float(v value) float64 {
 	found, place := s.find(v)
