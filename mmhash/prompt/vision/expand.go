@@ -3,7 +3,6 @@ package vision
 import (
 	"errors"
 	"slices"
-	"strings"
 )
 
 // Expand puts the replacements of media into the prompt ids and appends the
@@ -224,36 +223,10 @@ func indexIDs(ids, target []uint32, from int) (start, end int) {
 // as ids (its text merged with its neighbours when the prompt was tokenised):
 // decode the prompt, replace in the text, encode again.
 func (m *Model) expandDecoded(dst, ids []uint32, media []Media, kw Kwargs) ([]uint32, []Span, error) {
-	text := m.tok.DecodeText(ids)
-	q, err := m.queue(media)
+	c, _, err := m.condense(m.tok.DecodeText(ids), media, kw, func(it *item) string { return m.tok.DecodeText(it.targetIDs(m)) })
 	if err != nil {
 		return dst, nil, err
 	}
-	b, err := m.builder(kw, images(media))
-	if err != nil {
-		return dst, nil, err
-	}
-	b.mode = condensed
-	var c condensedText
-	from := 0
-	for q.left > 0 {
-		it, at, end := q.next(from, func(it *item, from int) (int, int) {
-			target := m.tok.DecodeText(it.targetIDs(m))
-			if i := strings.Index(text[from:], target); i >= 0 && target != "" {
-				return from + i, from + i + len(target)
-			}
-			return -1, -1
-		})
-		if it == nil {
-			return dst, nil, refused(500, "fewer placeholders in the prompt than media (%d are left over)", q.left)
-		}
-		c.plain(text[from:at])
-		if err := c.item(b, media[it.index], it); err != nil {
-			return dst, nil, err
-		}
-		from = end
-	}
-	c.plain(text[from:])
 	return c.encode(m, dst, m.fam.viaPieces)
 }
 

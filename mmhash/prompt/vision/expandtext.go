@@ -170,42 +170,12 @@ func (m *Model) ExpandText(dst []uint32, text string, media []Media, kw Kwargs) 
 		}
 		return m.embedIDs(m.tok.EncodeText(dst, text), len(dst)), nil, nil
 	}
-	q, err := m.queue(media)
+	c, rest, err := m.condense(text, media, kw, (*item).targetText)
 	if err != nil {
 		return dst, nil, err
 	}
-	b, err := m.builder(kw, images(media))
-	if err != nil {
-		return dst, nil, err
-	}
-	b.mode = condensed
-	var c condensedText
-	for k, i := range q.inserted {
-		if err := c.item(b, media[i], &item{rule: q.inserting, index: i, k: k}); err != nil {
-			return dst, nil, err
-		}
-	}
-	from := 0
-	for q.left > 0 {
-		it, at, end := q.next(from, func(it *item, from int) (int, int) {
-			target := it.targetText()
-			if i := strings.Index(text[from:], target); i >= 0 {
-				return from + i, from + i + len(target)
-			}
-			return -1, -1
-		})
-		if it == nil {
-			return dst, nil, refused(400, "fewer placeholders in the prompt than media (%d are left over)", q.left)
-		}
-		c.plain(text[from:at])
-		if err := c.item(b, media[it.index], it); err != nil {
-			return dst, nil, err
-		}
-		from = end
-	}
-	c.plain(text[from:])
 	for _, p := range c {
-		if p.item != nil && m.placeholderIn(text[from:], p.item.rule.modality) {
+		if p.item != nil && m.placeholderIn(rest, p.item.rule.modality) {
 			return dst, nil, refused(400, "more placeholders in the text than media")
 		}
 	}
@@ -219,6 +189,49 @@ func (m *Model) ExpandText(dst []uint32, text string, media []Media, kw Kwargs) 
 		return dst, nil, err
 	}
 	return m.embedIDs(out, base), spans, nil
+}
+
+// condense puts the replacements of media into a text; target gives the text that an item replaces. rest is the prompt's
+// own text behind the last of them.
+func (m *Model) condense(text string, media []Media, kw Kwargs, target func(*item) string) (c condensedText, rest string, err error) {
+	q, err := m.queue(media)
+	if err != nil {
+		return nil, "", err
+	}
+	b, err := m.builder(kw, images(media))
+	if err != nil {
+		return nil, "", err
+	}
+	b.mode = condensed
+	for k, i := range q.inserted {
+		if err := c.item(b, media[i], &item{rule: q.inserting, index: i, k: k}); err != nil {
+			return nil, "", err
+		}
+	}
+	from := 0
+	for q.left > 0 {
+		it, at, end := q.next(from, func(it *item, from int) (int, int) {
+			target := target(it)
+			if i := strings.Index(text[from:], target); i >= 0 && target != "" {
+				return from + i, from + i + len(target)
+			}
+			return -1, -1
+		})
+		if it == nil {
+			status := 400
+			if m.engine == VLLM {
+				status = 500
+			}
+			return nil, "", refused(status, "fewer placeholders in the prompt than media (%d are left over)", q.left)
+		}
+		c.plain(text[from:at])
+		if err := c.item(b, media[it.index], it); err != nil {
+			return nil, "", err
+		}
+		from = end
+	}
+	c.plain(text[from:])
+	return c, text[from:], nil
 }
 
 // placeholderIn reports whether a text holds a placeholder of a modality, of

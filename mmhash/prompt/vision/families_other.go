@@ -121,7 +121,7 @@ var otherFamilies = []family{
 }
 
 func deepseekOCRArch(s *settings) bool {
-	return contains(list(s.config["architectures"]), "DeepseekOCRForCausalLM")
+	return slices.Contains(list(s.config["architectures"]), "DeepseekOCRForCausalLM")
 }
 
 // molmoRows writes Molmo's overview and its crops: two grids, row by row.

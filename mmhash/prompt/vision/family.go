@@ -1,6 +1,9 @@
 package vision
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // family is one entry of the table: all checkpoints that share a processor.
 // The entries are data; what they cannot say in data is a named Go function.
@@ -94,7 +97,6 @@ type grid struct {
 	rows, cols int // tiles, 0 = none
 	tile       int // tokens of one tile
 	mainCols   int // for layouts that break the main run into rows
-	tileCols   int // the same for the tile area (Molmo)
 
 	bare   bool  // without the layout's begin
 	frames []int // of a video, as shown to the model
@@ -138,7 +140,7 @@ func match(s *settings) (f *family, by string) {
 		}
 		for _, have := range try.have {
 			for _, c := range families() {
-				if have != "" && contains(try.want(c), have) && (c.when == nil || c.when(s)) &&
+				if have != "" && slices.Contains(try.want(c), have) && (c.when == nil || c.when(s)) &&
 					(f == nil || c.priority > f.priority) {
 					f, by = c, try.by+" "+have
 				}
@@ -149,15 +151,6 @@ func match(s *settings) (f *family, by string) {
 		}
 	}
 	return nil, ""
-}
-
-func contains(all []string, s string) bool {
-	for _, a := range all {
-		if a == s {
-			return true
-		}
-	}
-	return false
 }
 
 func list(v any) []string {

@@ -130,7 +130,7 @@ func loadProcessor(t testing.TB, f processorFamily, engine string, tokens map[st
 	}
 	slices.Sort(names)
 	for _, c := range families() {
-		if contains(c.types, d.typ) && (c.when == nil || d.typ == "llava") || d.mistral && c.name == "pixtral_native" || d.typ == "mistral3" && c.name == "pixtral" {
+		if slices.Contains(c.types, d.typ) && (c.when == nil || d.typ == "llava") || d.mistral && c.name == "pixtral_native" || d.typ == "mistral3" && c.name == "pixtral" {
 			names = append(names, specialsOf(c)...)
 		}
 	}

@@ -59,21 +59,15 @@ type settings struct {
 func (s *settings) with(kw Kwargs) *settings {
 	c := *s
 	c.kw = make(map[string]any, len(s.kw)+len(kw))
-	for k, v := range s.kw {
-		c.kw[k] = v
-	}
-	for k, v := range kw {
-		c.kw[k] = v
-	}
+	maps.Copy(c.kw, s.kw)
+	maps.Copy(c.kw, kw)
 	c.kwVideo = maps.Clone(c.kw)
 	if nested, ok := c.kw["videos_kwargs"].(map[string]any); ok {
 		maps.Copy(c.kwVideo, nested)
 	}
 	// images_kwargs is the processors' own grouping; it beats a bare setting.
 	if nested, ok := c.kw["images_kwargs"].(map[string]any); ok {
-		for k, v := range nested {
-			c.kw[k] = v
-		}
+		maps.Copy(c.kw, nested)
 	}
 	return &c
 }

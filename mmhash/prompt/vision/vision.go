@@ -111,25 +111,6 @@ func (m *Model) Family() string {
 // Multimodal reports whether the model takes media at all.
 func (m *Model) Multimodal() bool { return m.fam != nil }
 
-// Modalities lists what the family has a placeholder for, "image" first.
-func (m *Model) Modalities() []string {
-	out := make([]string, len(m.rules))
-	for i, r := range m.rules {
-		out[i] = r.modality
-	}
-	return out
-}
-
-// Exact reports whether the tokens of a modality can be computed from a
-// request at all; reason says why not.
-func (m *Model) Exact(modality string) (ok bool, reason string) {
-	r := m.rule(modality)
-	if r == nil {
-		return false, "the model has no " + orImage(modality) + " placeholder"
-	}
-	return r.undecidable == "", r.undecidable
-}
-
 // Warnings are oddities of the directory that do not change a count, such as
 // a config id that the tokenizer contradicts and the engine ignores.
 func (m *Model) Warnings() []string { return m.warnings }
@@ -171,10 +152,6 @@ func (m *Model) EmbedID(modality string) (uint32, bool) {
 	}
 	return r.id, true
 }
-
-// OpaqueEmbeds reports that the engine overwrites the embedding positions
-// with ids derived from the pixels (SGLang), so they match only themselves.
-func (m *Model) OpaqueEmbeds() bool { return m.engine == SGLang }
 
 // ReadsText reports that the engine expands placeholders in the text, before
 // tokenising (SGLang, TensorRT-LLM, Transformers): prefer ExpandText there.
