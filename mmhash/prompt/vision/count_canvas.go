@@ -5,8 +5,8 @@ import (
 	"sort"
 )
 
-// Rules that choose a canvas of tiles by the scale at which the picture fits
-// it. The scales are compared in the precision that upstream uses.
+// Rules that choose a canvas of tiles by the scale at which the picture fits it. The scales are compared in the precision that
+// upstream uses.
 
 // llama4 takes the least upscaling, else the least downscaling, in float32.
 type llama4 struct {
@@ -61,8 +61,8 @@ func (k llama4) bind(s *settings) counter {
 	}
 }
 
-// factorGrids lists (rows, columns) for n = most..1, grouped by the first
-// appearance of their ratio, as Llama 4 and Perception LM do.
+// factorGrids lists (rows, columns) for n = most..1, grouped by the first appearance of their ratio, as Llama 4 and Perception
+// LM do.
 func factorGrids(most int) [][2]int {
 	order := map[float64]int{}
 	var groups [][][2]int
@@ -88,8 +88,8 @@ func factorGrids(most int) [][2]int {
 	return out
 }
 
-// leastScale picks from candidates (a, b) by the smaller of two scales: the
-// least of those >= 1, else the greatest. First wins among equals.
+// leastScale picks from candidates (a, b) by the smaller of two scales: the least of those >= 1, else the greatest. First wins
+// among equals.
 func leastScale[F float32 | float64](candidates [][2]int, sizeA, sizeB, tile F) [2]int {
 	var best [2]int
 	var scale F
@@ -124,9 +124,8 @@ func (k cohere2) bind(s *settings) counter {
 	}
 }
 
-// molmo tiles with overlapping crops; the margins are taken off the picture
-// before the canvas is chosen, in float32. Overview and tiles are both laid
-// out row by row.
+// molmo tiles with overlapping crops; the margins are taken off the picture before the canvas is chosen, in float32. Overview
+// and tiles are both laid out row by row.
 type molmo struct {
 	base, patch, pool, margins, max value
 	whole                           bool // Molmo 2 pools the whole canvas, Molmo each crop's share
@@ -166,8 +165,8 @@ func (k molmo) bind(s *settings) counter {
 	}
 	margin := (left + right) * patch
 	return func(w, h, _ int) (grid, error) {
-		// Pictures not larger than the margins give zero or negative scales;
-		// upstream does not mind, the order of comparisons decides.
+		// Pictures not larger than the margins give zero or negative scales; upstream does not mind, the order of comparisons
+		// decides.
 		c := tilingFor(candidates, float32(h-margin), float32(w-margin), window*patch)
 		side := up(crop)
 		return grid{main: side * side, mainCols: side,
@@ -187,8 +186,7 @@ func tilings(limit int) [][2]int {
 	return out
 }
 
-// tilingFor follows numpy: all below 1, the greatest; else the least of those
-// from 1 on, with smaller ones counted as 1e10.
+// tilingFor follows numpy: all below 1, the greatest; else the least of those from 1 on, with smaller ones counted as 1e10.
 func tilingFor(candidates [][2]int, h, w float32, tile int) [2]int {
 	scales := make([]float32, len(candidates))
 	all := true
@@ -217,8 +215,7 @@ func minNaN(a, b float32) float32 {
 	return min(a, b)
 }
 
-// perceptionLM fits a canvas that covers the picture with the most of it
-// used, else the closest ratio (Perception LM).
+// perceptionLM fits a canvas that covers the picture with the most of it used, else the closest ratio (Perception LM).
 type perceptionLM struct{ tile, max, patch, pool, mode value }
 
 func (k perceptionLM) bind(s *settings) counter {

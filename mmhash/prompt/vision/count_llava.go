@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// Rules of the LLaVA line: one square picture, or a square overview plus an
-// unpadded canvas chosen from a list (anyres).
+// Rules of the LLaVA line: one square picture, or a square overview plus an unpadded canvas chosen from a list (anyres).
 
 // fixed is the same number for every picture.
 type fixed struct{ n value }
@@ -18,14 +17,13 @@ func (k fixed) bind(s *settings) counter {
 	return func(_, _, _ int) (grid, error) { return grid{main: n}, nil }
 }
 
-// square is (size/patch)² for every picture, after a square resize or crop,
-// divided by pool², plus what the encoder's strategy keeps.
+// square is (size/patch)² for every picture, after a square resize or crop, divided by pool², plus what the encoder's strategy
+// keeps.
 type square struct {
 	size, patch value
 	pool        value // nil = 1
 	rate        value // nil = 1; a fraction such as "4/8"
-	// strategy and extra: "default" drops one token, the class token where the
-	// encoder has one, "full" keeps all. nil: neither.
+	// strategy and extra: "default" drops one token, the class token where the encoder has one, "full" keeps all. nil: neither.
 	strategy, extra value
 }
 
@@ -75,8 +73,7 @@ func (k square) class(s *settings) int {
 type anyres struct {
 	square
 	pinpoints value
-	// aspect caps the canvas ("anyres_max_9": 9 times the overview). nil = no
-	// cap (LLaVA-NeXT).
+	// aspect caps the canvas ("anyres_max_9": 9 times the overview). nil = no cap (LLaVA-NeXT).
 	aspect value
 }
 
@@ -146,8 +143,7 @@ func floorDiv(a, b float64) int {
 	return int(q)
 }
 
-// panScan is Gemma 3: 256 tokens, and for long pictures on request as many
-// again for each crop.
+// panScan is Gemma 3: 256 tokens, and for long pictures on request as many again for each crop.
 type panScan struct {
 	tokens                          value
 	on, minCrop, maxCrops, minRatio value

@@ -31,8 +31,7 @@ func (k phi3) bind(s *settings) counter {
 	}
 }
 
-// phi4 pads to a grid of 448 px crops and leaves out the padding (Phi-4
-// multimodal).
+// phi4 pads to a grid of 448 px crops and leaves out the padding (Phi-4 multimodal).
 type phi4 struct{ size, patch, crops value }
 
 func (k phi4) bind(s *settings) counter {
@@ -119,8 +118,7 @@ func (k slicesLog) bind(s *settings) counter {
 	}
 }
 
-// slice gives the grid, 0, 0 for none. Among equal errors the first number of
-// columns wins, or with tall the most rows.
+// slice gives the grid, 0, 0 for none. Among equal errors the first number of columns wins, or with tall the most rows.
 func slice(w, h, res, most int, tall bool) (rows, cols int) {
 	ratio := log(float64(w) / float64(h))
 	n := int(min(math.Ceil(float64(w)*float64(h)/float64(res*res)), float64(most)))
@@ -231,8 +229,7 @@ func (k step3) bind(s *settings) counter {
 	}
 }
 
-// windows counts the steps along one side: a rest of up to a fifth is
-// stretched away.
+// windows counts the steps along one side: a rest of up to a fifth is stretched away.
 func windows(side, window int) int {
 	r := float64(side) / float64(window)
 	if r < 1 {

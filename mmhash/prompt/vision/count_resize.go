@@ -5,18 +5,17 @@ import (
 	"strings"
 )
 
-// Rules that resize a picture to a multiple of a unit and make one token of
-// each unit (Qwen-VL and its many descendants, Kimi, Pixtral, Gemma 4).
+// Rules that resize a picture to a multiple of a unit and make one token of each unit (Qwen-VL and its many descendants, Kimi,
+// Pixtral, Gemma 4).
 
 // round is Python's round: half to even.
 func round(x float64) int { return int(math.RoundToEven(x)) }
 
-// smartResize keeps the aspect ratio roughly and the area between min and max
-// pixels. The order of the divisions is the upstream one and matters.
+// smartResize keeps the aspect ratio roughly and the area between min and max pixels. The order of the divisions is the
+// upstream one and matters.
 type smartResize struct {
 	patch, merge value
-	// min and max pixels: from a bare setting or from size.shortest_edge and
-	// longest_edge, see bounds.
+	// min and max pixels: from a bare setting or from size.shortest_edge and longest_edge, see bounds.
 	min, max  value
 	frames    int // an image counts as this many video frames (GLM: 2), 0 = 1
 	grow      growRule
@@ -77,10 +76,9 @@ func (k smartResize) bind(s *settings) counter {
 	}
 }
 
-// bounds finds a pixel bound. A request's min_pixels or max_pixels wins, then
-// its size (which must hold the key), then the file's min_pixels or
-// max_pixels, then the file's size, then the class default. With sizeOnly
-// min_pixels and max_pixels mean nothing. A null is no value, and fails.
+// bounds finds a pixel bound. A request's min_pixels or max_pixels wins, then its size (which must hold the key), then the
+// file's min_pixels or max_pixels, then the file's size, then the class default. With sizeOnly min_pixels and max_pixels mean
+// nothing. A null is no value, and fails.
 func bounds(s *settings, edge, pixels string, sizeOnly bool, fallback value) int {
 	from := value{"image.size." + edge, "image.size." + pixels}
 	if !sizeOnly {
@@ -172,8 +170,7 @@ func fitLongSide(w, h, f, limit int) (cols, rows int, err error) {
 	return int(wb) / f, int(hb) / f, nil
 }
 
-// fitLongest shrinks to a longest edge and counts patches, the last one of a
-// row and column padded (Pixtral, Mistral 3).
+// fitLongest shrinks to a longest edge and counts patches, the last one of a row and column padded (Pixtral, Mistral 3).
 type fitLongest struct {
 	edge, patch, merge value
 	nearest            bool // mistral-common rounds, the Hugging Face processor truncates

@@ -5,15 +5,14 @@ import (
 	"sort"
 )
 
-// Rules that cut a picture into equal tiles, chosen from a list of grids by
-// how well the grid's shape fits (InternVL and many relatives).
+// Rules that cut a picture into equal tiles, chosen from a list of grids by how well the grid's shape fits (InternVL and many
+// relatives).
 
 // maxTiles bounds tile settings: the lists of candidate grids stay short.
 const maxTiles = 4096
 
-// grids lists columns and rows with lo <= columns*rows <= hi, by product,
-// then columns. Upstream leaves the order of equal products open; no picture
-// size was found where it matters.
+// grids lists columns and rows with lo <= columns*rows <= hi, by product, then columns. Upstream leaves the order of equal
+// products open; no picture size was found where it matters.
 func grids(lo, hi int) [][2]int {
 	var out [][2]int
 	for cols := 1; cols <= hi; cols++ {
@@ -27,8 +26,8 @@ func grids(lo, hi int) [][2]int {
 	return out
 }
 
-// closestRatio picks the grid whose aspect ratio is nearest. Of equals the
-// later (larger) one wins while the picture covers half of it.
+// closestRatio picks the grid whose aspect ratio is nearest. Of equals the later (larger) one wins while the picture covers
+// half of it.
 func closestRatio(candidates [][2]int, w, h int, tileArea float64) (cols, rows int) {
 	ratio, area := float64(w)/float64(h), float64(w)*float64(h)
 	best, diff := [2]int{1, 1}, math.Inf(1)
@@ -41,8 +40,7 @@ func closestRatio(candidates [][2]int, w, h int, tileArea float64) (cols, rows i
 	return best[0], best[1]
 }
 
-// closeAndFull weighs closeness with how much of the grid the picture fills
-// (Llama Nemotron Nano VL v1, Eagle).
+// closeAndFull weighs closeness with how much of the grid the picture fills (Llama Nemotron Nano VL v1, Eagle).
 func closeAndFull(candidates [][2]int, w, h int, tileArea float64) (cols, rows int) {
 	ratio, area := float64(w)/float64(h), float64(w)*float64(h)
 	best, top := [2]int{1, 1}, math.Inf(-1)
@@ -68,8 +66,7 @@ type tiles struct {
 	grid bool
 }
 
-// perTile is the number of tokens of a tile: a setting, or computed from the
-// encoder's patches and what is merged of them.
+// perTile is the number of tokens of a tile: a setting, or computed from the encoder's patches and what is merged of them.
 type perTile struct {
 	n     value
 	size  value // pixels of a side, nil = the tile's
@@ -135,8 +132,7 @@ func (k tiles) bind(s *settings) counter {
 	}
 }
 
-// msac is H2OVL's two-scale cropping: a second tiling whose grid shares no
-// factor with the first.
+// msac is H2OVL's two-scale cropping: a second tiling whose grid shares no factor with the first.
 type msac struct {
 	tiles
 	on value
@@ -202,8 +198,7 @@ func (k deepseekOCR) bind(s *settings) counter {
 	}
 }
 
-// deepseekVL2 picks a canvas from the config's list; more than two pictures
-// in a request turn tiling off.
+// deepseekVL2 picks a canvas from the config's list; more than two pictures in a request turn tiling off.
 type deepseekVL2 struct{ candidates, size, patch, ratio value }
 
 func (k deepseekVL2) bind(s *settings) counter {
@@ -220,8 +215,7 @@ func (k deepseekVL2) bind(s *settings) counter {
 	}
 }
 
-// bestCanvas is LLaVA-NeXT's choice: most pixels kept, then least waste, then
-// first. Pairs are (width, height).
+// bestCanvas is LLaVA-NeXT's choice: most pixels kept, then least waste, then first. Pairs are (width, height).
 func bestCanvas(canvases [][2]int, w, h int) [2]int {
 	best, kept, waste := [2]int{1, 1}, -1, 0
 	for _, c := range canvases {
@@ -235,8 +229,7 @@ func bestCanvas(canvases [][2]int, w, h int) [2]int {
 	return best
 }
 
-// lfm2 keeps small pictures whole at their own resolution and tiles large
-// ones, with a thumbnail (LFM2-VL).
+// lfm2 keeps small pictures whole at their own resolution and tiles large ones, with a thumbnail (LFM2-VL).
 type lfm2 struct {
 	factor, patch, minTokens, maxTokens value
 	tile, minTiles, maxTiles            value
@@ -331,8 +324,7 @@ func (k graniteDocling) bind(s *settings) counter {
 	}
 }
 
-// narrow drops grids with more than 16 tiles on a side: the tokenizer has no
-// markers for them.
+// narrow drops grids with more than 16 tiles on a side: the tokenizer has no markers for them.
 func narrow(all [][2]int) [][2]int {
 	keep := all[:0]
 	for _, g := range all {

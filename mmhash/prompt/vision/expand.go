@@ -5,17 +5,13 @@ import (
 	"slices"
 )
 
-// Expand puts the replacements of media into the prompt ids and appends the
-// result to dst. The n-th medium of a modality goes to the n-th occurrence of
-// its placeholder, whoever wrote it: one that a user typed takes the picture,
-// and further occurrences stay as they are (vLLM 0.32). Spans come in prompt
-// order, offsets count from the first appended id.
+// Expand puts the replacements of media into the prompt ids and appends the result to dst. The n-th medium of a modality goes
+// to the n-th occurrence of its placeholder, whoever wrote it: one that a user typed takes the picture, and further occurrences
+// stay as they are (vLLM 0.32). Spans come in prompt order, offsets count from the first appended id.
 //
-// Fewer placeholders than media is a *RefusedError: the engine answers 500.
-// Errors of Count are passed on; with an *UndecidableError, out still holds
-// the tokens before that medium, which are exact (vLLM). Costs one pass over
-// ids plus the output; it allocates per request and replacement, not per
-// token. ids is not changed.
+// Fewer placeholders than media is a *RefusedError: the engine answers 500. Errors of Count are passed on; with an
+// *UndecidableError, out still holds the tokens before that medium, which are exact (vLLM). Costs one pass over ids plus the
+// output; it allocates per request and replacement, not per token. ids is not changed.
 func (m *Model) Expand(dst, ids []uint32, media []Media, kw Kwargs) (out []uint32, spans []Span, err error) {
 	switch {
 	case m.fam == nil && len(media) > 0:
@@ -80,8 +76,7 @@ func (m *Model) Expand(dst, ids []uint32, media []Media, kw Kwargs) (out []uint3
 	return b.out, spans, nil
 }
 
-// exactPrefix finishes a prompt that breaks off at a medium that cannot be
-// counted.
+// exactPrefix finishes a prompt that breaks off at a medium that cannot be counted.
 func (m *Model) exactPrefix(out []uint32, base int, spans []Span) []uint32 {
 	if !m.fam.newlineMerge {
 		return out
@@ -114,8 +109,7 @@ func (it *item) targetText() string {
 	return numbered(it.rule.target, it.k+1)
 }
 
-// queues hold the media that wait, one queue for each placeholder that can be
-// told apart.
+// queues hold the media that wait, one queue for each placeholder that can be told apart.
 type queues struct {
 	waiting   []queue
 	left      int
@@ -162,9 +156,8 @@ func (m *Model) queue(media []Media) (*queues, error) {
 	return q, nil
 }
 
-// next takes the waiting item whose placeholder comes first at or behind
-// from. Every queue remembers its next placeholder, so all searches together
-// read the prompt once for each queue.
+// next takes the waiting item whose placeholder comes first at or behind from. Every queue remembers its next placeholder, so
+// all searches together read the prompt once for each queue.
 func (q *queues) next(from int, find func(it *item, from int) (start, end int)) (it *item, start, end int) {
 	best := -1
 	for i := range q.waiting {
@@ -219,9 +212,8 @@ func indexIDs(ids, target []uint32, from int) (start, end int) {
 	return -1, -1
 }
 
-// expandDecoded is vLLM's second way, taken when a placeholder is not found
-// as ids (its text merged with its neighbours when the prompt was tokenised):
-// decode the prompt, replace in the text, encode again.
+// expandDecoded is vLLM's second way, taken when a placeholder is not found as ids (its text merged with its neighbours when
+// the prompt was tokenised): decode the prompt, replace in the text, encode again.
 func (m *Model) expandDecoded(dst, ids []uint32, media []Media, kw Kwargs) ([]uint32, []Span, error) {
 	c, _, err := m.condense(m.tok.DecodeText(ids), media, kw, func(it *item) string { return m.tok.DecodeText(it.targetIDs(m)) })
 	if err != nil {
@@ -230,8 +222,8 @@ func (m *Model) expandDecoded(dst, ids []uint32, media []Media, kw Kwargs) ([]ui
 	return c.encode(m, dst, m.fam.viaPieces)
 }
 
-// mergeNewlines is vLLM's pass over Gemma 3 prompts: the vocabulary has
-// tokens for 1 to 4 newlines, and pairs that meet at a seam become one.
+// mergeNewlines is vLLM's pass over Gemma 3 prompts: the vocabulary has tokens for 1 to 4 newlines, and pairs that meet at a
+// seam become one.
 func (m *Model) mergeNewlines(out []uint32, base int, spans []Span) []uint32 {
 	n := m.newlines
 	for _, pass := range [][3]uint32{{n[0], n[1], n[2]}, {n[1], n[0], n[2]}, {n[1], n[1], n[3]}} {

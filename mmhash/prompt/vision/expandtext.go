@@ -5,13 +5,11 @@ import (
 	"strings"
 )
 
-// Expansion in the text, as the Hugging Face processor does it (and vLLM where
-// it finds no placeholder among the ids).
+// Expansion in the text, as the Hugging Face processor does it (and vLLM where it finds no placeholder among the ids).
 
-// condensedText is a prompt in which every run of embedding tokens is a
-// single one, so that it is tokenised as fast as a prompt without pictures.
-// Added tokens never merge with their neighbours, so the ids are those of the
-// full text with each run stretched afterwards.
+// condensedText is a prompt in which every run of embedding tokens is a single one, so that it is tokenised as fast as a prompt
+// without pictures. Added tokens never merge with their neighbours, so the ids are those of the full text with each run
+// stretched afterwards.
 type condensedText []piece
 
 // piece is a part of the prompt's own text or one replacement.
@@ -42,8 +40,7 @@ func (c condensedText) String() string {
 	return b.String()
 }
 
-// encode tokenises the text, all at once or piece by piece, stretches the
-// runs and appends the result to dst.
+// encode tokenises the text, all at once or piece by piece, stretches the runs and appends the result to dst.
 func (c condensedText) encode(m *Model, dst []uint32, separately bool) ([]uint32, []Span, error) {
 	var ids []uint32
 	if separately {
@@ -109,9 +106,8 @@ func (c condensedText) allRuns(m *Model) []textRun {
 	return runs
 }
 
-// span is the replacement's place: its runs and what the layout puts around
-// them. Text at its ends may merge with the neighbours' (newlines in Gemma 3);
-// then the shared token counts, as in vLLM.
+// span is the replacement's place: its runs and what the layout puts around them. Text at its ends may merge with the
+// neighbours' (newlines in Gemma 3); then the shared token counts, as in vLLM.
 func (p *piece) span(m *Model, total int) Span {
 	r := p.item.rule
 	lead, trail := p.text, ""
@@ -153,9 +149,8 @@ func (m *Model) countEmbeds(text string) int {
 	return n
 }
 
-// ExpandText expands the placeholders of a rendered prompt and tokenises it,
-// as the engine does: in the text for engines that run the Hugging Face
-// processor (SGLang, TensorRT-LLM), on the ids for vLLM. See Expand.
+// ExpandText expands the placeholders of a rendered prompt and tokenises it, as the engine does: in the text for engines that
+// run the Hugging Face processor (SGLang, TensorRT-LLM), on the ids for vLLM. See Expand.
 func (m *Model) ExpandText(dst []uint32, text string, media []Media, kw Kwargs) ([]uint32, []Span, error) {
 	if m.fam == nil || !m.ReadsText() {
 		return m.Expand(dst, m.tok.EncodeText(nil, text), media, kw)
@@ -191,8 +186,8 @@ func (m *Model) ExpandText(dst []uint32, text string, media []Media, kw Kwargs) 
 	return m.embedIDs(out, base), spans, nil
 }
 
-// condense puts the replacements of media into a text; target gives the text that an item replaces. rest is the prompt's
-// own text behind the last of them.
+// condense puts the replacements of media into a text; target gives the text that an item replaces. rest is the prompt's own
+// text behind the last of them.
 func (m *Model) condense(text string, media []Media, kw Kwargs, target func(*item) string) (c condensedText, rest string, err error) {
 	q, err := m.queue(media)
 	if err != nil {
@@ -234,8 +229,8 @@ func (m *Model) condense(text string, media []Media, kw Kwargs, target func(*ite
 	return c, text[from:], nil
 }
 
-// placeholderIn reports whether a text holds a placeholder of a modality, of
-// any for "". The processors count them and refuse a mismatch; vLLM does not.
+// placeholderIn reports whether a text holds a placeholder of a modality, of any for "". The processors count them and refuse a
+// mismatch; vLLM does not.
 func (m *Model) placeholderIn(text, modality string) bool {
 	for _, r := range m.rules {
 		if (modality == "" || r.modality == modality) && len(r.targets) > 0 && strings.Contains(text, r.target) {
@@ -245,8 +240,8 @@ func (m *Model) placeholderIn(text, modality string) bool {
 	return false
 }
 
-// edited applies the family's finishText to the whole text and cuts it into
-// pieces again; a picture's piece is then its runs only.
+// edited applies the family's finishText to the whole text and cuts it into pieces again; a picture's piece is then its runs
+// only.
 func (c condensedText) edited(m *Model) condensedText {
 	rest := m.fam.finishText(m, c.String())
 	var out condensedText
@@ -273,8 +268,7 @@ func (c condensedText) edited(m *Model) condensedText {
 	return out
 }
 
-// embedIDs writes TensorRT-LLM's out-of-vocabulary id over every media id
-// from offset base on.
+// embedIDs writes TensorRT-LLM's out-of-vocabulary id over every media id from offset base on.
 func (m *Model) embedIDs(out []uint32, base int) []uint32 {
 	if m.trtID == 0 {
 		return out

@@ -8,8 +8,8 @@ var llavaNames = map[string]name{"image": {attr: "image_token", text: "<image>",
 var llavaSquare = square{
 	size:  value{"image.crop_size.height", "image.crop_size", "image.size.height", "config.vision_config.image_size", "=224"},
 	patch: value{"processor.patch_size", "config.vision_config.patch_size"},
-	// Encoders with a class token say so in num_additional_image_tokens; the
-	// files of older checkpoints leave it to the encoder's type.
+	// Encoders with a class token say so in num_additional_image_tokens; the files of older checkpoints leave it to the
+	// encoder's type.
 	strategy: value{"processor.vision_feature_select_strategy", "config.vision_feature_select_strategy", "=default"},
 	extra:    value{"processor.num_additional_image_tokens"},
 }

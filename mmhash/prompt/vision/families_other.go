@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Families whose prompt takes more than a placeholder and a layout: numbered
-// placeholders, prompts that are tokenised again, two token grids.
+// Families whose prompt takes more than a placeholder and a layout: numbered placeholders, prompts that are tokenised again,
+// two token grids.
 
 var phiNames = map[string]name{"image": {text: "<|image|>"}}
 
@@ -171,8 +171,7 @@ func (m *Model) bosText() string {
 
 func (m *Model) bos() (uint32, bool) { return m.tok.ID(m.bosText()) }
 
-// leadingBOS puts the BOS token in front of a text that has none, behind
-// pictures at its start (Llama 3.2 Vision).
+// leadingBOS puts the BOS token in front of a text that has none, behind pictures at its start (Llama 3.2 Vision).
 func leadingBOS(m *Model, text, image string) string {
 	bos := tokenText(m.settings.tokenizer["bos_token"])
 	if bos == "" {
@@ -188,15 +187,14 @@ func leadingBOS(m *Model, text, image string) string {
 	return text[:len(text)-len(rest)] + bos + rest
 }
 
-// molmoAgain: vLLM decodes the prompt, lets the processor encode it behind a
-// space and put the EOS token in front.
+// molmoAgain: vLLM decodes the prompt, lets the processor encode it behind a space and put the EOS token in front.
 func molmoAgain(m *Model, ids []uint32) []uint32 {
 	eos, _ := m.tok.ID(m.names["eos"])
 	return m.tok.EncodeText([]uint32{eos}, " "+m.tok.DecodeText(ids))
 }
 
-// phi3Pieces: vLLM decodes the prompt, drops a space behind each special
-// token, and encodes what stands between the placeholders piece by piece.
+// phi3Pieces: vLLM decodes the prompt, drops a space behind each special token, and encodes what stands between the
+// placeholders piece by piece.
 func phi3Pieces(m *Model, ids []uint32) []uint32 {
 	bos, hasBOS := m.tok.ID("<s>")
 	if hasBOS && len(ids) > 0 && ids[0] == bos {
@@ -268,8 +266,7 @@ func (k idefics2) bind(s *settings) counter {
 	}
 }
 
-// idefics2Text joins the fake tokens of neighbours and puts a space between a
-// closing one and text.
+// idefics2Text joins the fake tokens of neighbours and puts a space between a closing one and text.
 func idefics2Text(m *Model, text string) string {
 	fake := m.names["fake"]
 	text = strings.ReplaceAll(text, fake+fake, fake)

@@ -16,8 +16,8 @@ func internTiles(perTile perTile) tiles {
 
 var internPerTile = perTile{patch: value{"config.vision_config.patch_size", "=14"}, ratio: value{"config.downsample_ratio", "=0.5"}}
 
-// gotTiles is the same rule in Hugging Face's GotOcr2ImageProcessor. The processor's call tells it to crop, whatever the
-// file says; only a request can stop it.
+// gotTiles is the same rule in Hugging Face's GotOcr2ImageProcessor. The processor's call tells it to crop, whatever the file
+// says; only a request can stop it.
 var gotTiles = tiles{
 	size: value{"image.size.height", "=384"}, min: value{"image.min_patches", "=1"}, max: value{"image.max_patches", "=12"},
 	dynamic: value{"kw.crop_to_patches", "=true"},
@@ -293,8 +293,8 @@ func minicpm25Entry() *entry {
 	return e
 }
 
-// internAccepts: vLLM 0.32 hands a request's settings to the picture's and
-// the video's processor alike, and those know few names.
+// internAccepts: vLLM 0.32 hands a request's settings to the picture's and the video's processor alike, and those know few
+// names.
 func internAccepts(m *Model, kw Kwargs) error {
 	llm, _ := dig(m.settings.config, "llm_config.model_type").(string)
 	video := map[string]string{"qwen2": "<|video_pad|>", "qwen3": "<|video_pad|>", "qwen3_moe": "<|video_pad|>", "gpt_oss": "<|reserved_200000|>"}[llm]

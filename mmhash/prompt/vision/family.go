@@ -5,15 +5,14 @@ import (
 	"strings"
 )
 
-// family is one entry of the table: all checkpoints that share a processor.
-// The entries are data; what they cannot say in data is a named Go function.
+// family is one entry of the table: all checkpoints that share a processor. The entries are data; what they cannot say in data
+// is a named Go function.
 type family struct {
 	name  string
 	title string // models, for people
 
-	// What a directory must say to be of this family. Architectures are
-	// compared first, then model types, then the classes in the processor's
-	// files (for directories without config.json).
+	// What a directory must say to be of this family. Architectures are compared first, then model types, then the classes in
+	// the processor's files (for directories without config.json).
 	archs      []string
 	types      []string
 	processors []string
@@ -32,19 +31,16 @@ type family struct {
 	accepts func(*Model, Kwargs) error
 	// prepareIDs changes the prompt before vLLM looks for placeholders.
 	prepareIDs func(*Model, []uint32) []uint32
-	// prepareText is what the Hugging Face processor does to the text before,
-	// finishText after it put the replacements in.
+	// prepareText is what the Hugging Face processor does to the text before, finishText after it put the replacements in.
 	prepareText, finishText func(*Model, string) string
-	// viaPieces: vLLM encodes text and replacements one by one when it has to
-	// go through text, instead of all at once.
+	// viaPieces: vLLM encodes text and replacements one by one when it has to go through text, instead of all at once.
 	viaPieces bool
 
 	note string // what is known to be inexact, for docs/families.md
 }
 
-// name says how a token's string is found: an attribute of the tokenizer or
-// processor files, else a fixed string. The id in config.json must agree,
-// unless the engine ignores it.
+// name says how a token's string is found: an attribute of the tokenizer or processor files, else a fixed string. The id in
+// config.json must agree, unless the engine ignores it.
 type name struct {
 	attr string // key in processor_config.json and tokenizer_config.json
 	text string // the usual string
@@ -55,8 +51,8 @@ type name struct {
 
 // entry is one modality of a family.
 type entry struct {
-	// target is the placeholder in the prompt; {k} is the item's number from 1.
-	// "" means that the tokens are inserted behind prefix.
+	// target is the placeholder in the prompt; {k} is the item's number from 1. "" means that the tokens are inserted behind
+	// prefix.
 	target   string
 	targetHF string // where the Hugging Face processor looks for another one
 	prefix   string
@@ -67,8 +63,7 @@ type entry struct {
 	layoutHF *layout // where it differs
 	arrange  func(*builder, grid)
 
-	// put is what vLLM inserts into "string" content; {k} as above. "-" means
-	// that nothing is inserted.
+	// put is what vLLM inserts into "string" content; {k} as above. "-" means that nothing is inserted.
 	put string
 
 	frames clipKind // counts a video's frames, instead of count
@@ -87,8 +82,7 @@ const (
 // kind is a count rule before its settings are known. bind reads them; problems go to s.err.
 type kind interface{ bind(s *settings) counter }
 
-// counter turns a picture's size into a grid. items is the number of pictures
-// in the request.
+// counter turns a picture's size into a grid. items is the number of pictures in the request.
 type counter func(width, height, items int) (grid, error)
 
 // grid is what a count rule yields. Families without tiles use main only.
@@ -113,8 +107,7 @@ func families() []*family {
 	return all
 }
 
-// match finds the family of a directory, nil if there is none. By says what
-// was matched.
+// match finds the family of a directory, nil if there is none. By says what was matched.
 func match(s *settings) (f *family, by string) {
 	arch := list(s.config["architectures"])
 	typ, _ := s.config["model_type"].(string)

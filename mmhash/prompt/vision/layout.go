@@ -16,10 +16,9 @@ import (
 //	main, if not mainFirst
 //	end
 //
-// where main is mainBegin run mainEnd. A layout that is only begin, end and a
-// main run is the usual case. {r}, {c} and {i} are the tile's row, column and
-// number from 1, {k} the picture's number from 0, other {names} the family's.
-// Everything that stands side by side is tokenised as one text.
+// where main is mainBegin run mainEnd. A layout that is only begin, end and a main run is the usual case. {r}, {c} and {i} are
+// the tile's row, column and number from 1, {k} the picture's number from 0, other {names} the family's. Everything that stands
+// side by side is tokenised as one text.
 type layout struct {
 	begin, end                  string
 	mainFirst                   bool
@@ -88,8 +87,7 @@ func (l *layout) arrange(b *builder, g grid) {
 	b.text(l.end)
 }
 
-// builder writes replacements, as ids, as text with one token for each run,
-// or as a mere count.
+// builder writes replacements, as ids, as text with one token for each run, or as a mere count.
 type builder struct {
 	m     *Model
 	rules []bound // by m.rules
@@ -156,16 +154,14 @@ func (m *Model) builder(kw Kwargs, items int) (*builder, error) {
 		}
 		b.rules[i].count = r.entry.count.bind(s)
 		if s.err != nil {
-			// The server's own settings were read at load, so this is the
-			// request's doing.
+			// The server's own settings were read at load, so this is the request's doing.
 			b.rules[i].err = refused(400, "mm_processor_kwargs: %v", s.err)
 		}
 	}
 	return b, nil
 }
 
-// item writes the replacement of one medium; k is its number from 0 within
-// its modality.
+// item writes the replacement of one medium; k is its number from 0 within its modality.
 func (b *builder) item(media Media, k int) error {
 	modality := orImage(media.Modality)
 	i := -1
@@ -236,8 +232,8 @@ func (b *builder) measure(media Media, r bound) (g grid, err error) {
 	return g, nil
 }
 
-// maxSide and maxPixels bound what is counted at all. Pillow refuses above
-// 1.8e8 pixels; the bound only keeps the arithmetic inside int64.
+// maxSide and maxPixels bound what is counted at all. Pillow refuses above 1.8e8 pixels; the bound only keeps the arithmetic
+// inside int64.
 const (
 	maxSide   = 1 << 31
 	maxPixels = 1 << 40
@@ -325,9 +321,8 @@ func (b *builder) seconds(t float64) {
 // maxLiterals bounds what is remembered of the layouts' texts.
 const maxLiterals = 8192
 
-// flush tokenises the pending text. Layouts use few distinct texts, so their
-// ids are remembered. Text behind a run is tokenised behind one token of that
-// run: some tokenizers treat the start of a text specially.
+// flush tokenises the pending text. Layouts use few distinct texts, so their ids are remembered. Text behind a run is tokenised
+// behind one token of that run: some tokenizers treat the start of a text specially.
 func (b *builder) flush() {
 	if len(b.pending) == 0 || b.err != nil {
 		return

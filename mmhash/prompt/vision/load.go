@@ -13,11 +13,9 @@ import (
 // maxFile bounds the size of a configuration file.
 const maxFile = 16 << 20
 
-// Load reads the model directory dir (os.DirFS of it) and builds the
-// placeholder rules for one engine. A text model gives a Model whose Family
-// is "". A *MissingError says that the model's prompts cannot be predicted; an
-// *UnknownModelError comes with a Model that is good for prompts without media.
-// Other errors are read errors.
+// Load reads the model directory dir (os.DirFS of it) and builds the placeholder rules for one engine. A text model gives a
+// Model whose Family is "". A *MissingError says that the model's prompts cannot be predicted; an *UnknownModelError comes with
+// a Model that is good for prompts without media. Other errors are read errors.
 func Load(dir fs.FS, tok Tokens, opts Options) (*Model, error) {
 	if opts.Engine == "" {
 		opts.Engine = VLLM
@@ -112,8 +110,7 @@ func readSettings(dir fs.FS, opts Options) (*settings, error) {
 	}
 	s.processor, s.image = proc, pre
 	if nested, ok := proc["image_processor"].(map[string]any); ok {
-		// transformers 5: this replaces preprocessor_config.json whole; what it
-		// lacks takes class defaults.
+		// transformers 5: this replaces preprocessor_config.json whole; what it lacks takes class defaults.
 		s.image = nested
 	}
 	s.ownVideo, s.video = video, video
@@ -149,8 +146,7 @@ func mistralConfig(params map[string]any) map[string]any {
 	c := map[string]any{"model_type": "mistral_native_text", "vocab_size": params["vocab_size"]}
 	encoder, ok := params["vision_encoder"].(map[string]any)
 	if !ok {
-		// Newer files call it multimodal.whisper_model_args and so on; only a
-		// vision encoder brings picture placeholders.
+		// Newer files call it multimodal.whisper_model_args and so on; only a vision encoder brings picture placeholders.
 		multi, _ := params["multimodal"].(map[string]any)
 		if multi != nil {
 			c["model_type"], c["vision_config"] = "mistral_native_audio", multi
@@ -164,8 +160,7 @@ func mistralConfig(params map[string]any) map[string]any {
 	return c
 }
 
-// looksMultimodal reports whether a directory that the table does not know
-// takes anything but text.
+// looksMultimodal reports whether a directory that the table does not know takes anything but text.
 func looksMultimodal(s *settings) bool {
 	for _, k := range []string{"vision_config", "audio_config", "image_token_id", "image_token_index",
 		"mm_vision_tower", "visual", "vision_tower", "img_processor", "vision_model", "audio_token_id", "vit_config"} {
@@ -363,10 +358,8 @@ func (l *layout) each(f func(string) string) {
 	}
 }
 
-// Placeholder is the text that the engine puts into a message whose content
-// is a plain string, for the k-th item (from 1) of a modality. ok is false
-// where the engine inserts nothing (the template or the processor does) or
-// does not know the modality.
+// Placeholder is the text that the engine puts into a message whose content is a plain string, for the k-th item (from 1) of a
+// modality. ok is false where the engine inserts nothing (the template or the processor does) or does not know the modality.
 func (m *Model) Placeholder(modality string, k int) (text string, ok bool) {
 	r := m.rule(modality)
 	if r == nil || r.entry.put == "-" {

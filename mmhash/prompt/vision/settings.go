@@ -12,8 +12,7 @@ import (
 // Kwargs are mm_processor_kwargs: of a request, or of the server's flag.
 type Kwargs map[string]any
 
-// ParseKwargs reads mm_processor_kwargs from JSON. Empty input and null give
-// nil.
+// ParseKwargs reads mm_processor_kwargs from JSON. Empty input and null give nil.
 func ParseKwargs(raw []byte) (Kwargs, error) {
 	if len(raw) == 0 {
 		return nil, nil
@@ -35,9 +34,8 @@ func ParseKwargs(raw []byte) (Kwargs, error) {
 //	video.KEY      the video processor's own file; kwVideo.KEY: kwargs, videos_kwargs laid over
 //	=LITERAL       the engine's class default
 //
-// KEY may be dotted. A JSON null counts as absent. A class default of the
-// image processor holds only if there is a processor file at all: without one
-// the engine does not start either.
+// KEY may be dotted. A JSON null counts as absent. A class default of the image processor holds only if there is a processor
+// file at all: without one the engine does not start either.
 type value []string
 
 // settings are the files of a directory and the kwargs laid over them.
@@ -135,8 +133,7 @@ func (s *settings) find(v value) (any, string) {
 	return nil, ""
 }
 
-// fromImage reports whether v has a place in the image processor's file and
-// nowhere else in the directory.
+// fromImage reports whether v has a place in the image processor's file and nowhere else in the directory.
 func (v value) fromImage() bool {
 	image := false
 	for _, place := range v {
@@ -190,8 +187,8 @@ func number(v any) (float64, bool) {
 	return 0, false
 }
 
-// maxSetting bounds every integer setting, so that products of two of them
-// and of pixel counts stay inside int64 or are checked in floating point.
+// maxSetting bounds every integer setting, so that products of two of them and of pixel counts stay inside int64 or are checked
+// in floating point.
 const maxSetting = 1 << 40
 
 // int reads a positive integer.
@@ -204,8 +201,8 @@ func (s *settings) int(v value) int {
 	return n
 }
 
-// natural reads an integer that may be 0. A list of equal numbers and a
-// {"height","width"} pair of equal sides count as one number.
+// natural reads an integer that may be 0. A list of equal numbers and a {"height","width"} pair of equal sides count as one
+// number.
 func (s *settings) natural(v value) int {
 	found, place := s.find(v)
 	switch t := found.(type) {
@@ -229,8 +226,7 @@ func (s *settings) natural(v value) int {
 	return int(f)
 }
 
-// small reads an integer from lo to hi: tile counts and the like, which bound
-// loops and tables.
+// small reads an integer from lo to hi: tile counts and the like, which bound loops and tables.
 func (s *settings) small(v value, lo, hi int) int {
 	n := s.natural(v)
 	if n < lo || n > hi {

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Videos, as vLLM (0.31 on) reads them: a loader picks frames by the container's own word, and the model's processor
-// makes tokens of them. Which loader it is goes by the class of the directory's video processor (multimodal/video.py).
-// Other engines' videos are not counted.
+// Videos, as vLLM (0.31 on) reads them: a loader picks frames by the container's own word, and the model's processor makes
+// tokens of them. Which loader it is goes by the class of the directory's video processor (multimodal/video.py). Other engines'
+// videos are not counted.
 
 // File is a video as its container describes it.
 type File struct {
@@ -26,8 +26,8 @@ type Clip struct {
 	All           bool  // they are all, and the model's processor may sample again
 }
 
-// maxFrames bounds what is taken of one video; the loaders' own limits are below it, except where a server's options
-// raise them.
+// maxFrames bounds what is taken of one video; the loaders' own limits are below it, except where a server's options raise
+// them.
 const maxFrames = 1 << 14
 
 const (
@@ -46,8 +46,8 @@ var loaders = map[string]sampler{
 	"":                             sampleEvenly,
 }
 
-// Sample says which frames of a video the engine takes. options are the media_io_kwargs in force for videos. The error is
-// an *UndecidableError.
+// Sample says which frames of a video the engine takes. options are the media_io_kwargs in force for videos. The error is an
+// *UndecidableError.
 func (m *Model) Sample(f File, options map[string]float64) (*Clip, error) {
 	r := m.rule("video")
 	if r == nil || r.undecidable != "" || r.sample == nil {
@@ -147,8 +147,8 @@ func qwen3Frames(f File, fps float64, least, most int) []int {
 	return spread(f.Frames, n, math.RoundToEven)
 }
 
-// sampleQwen2 takes as many, made even, from the beginning on. Its indices come of torch.arange in float32, whose last
-// bit depends on the width of the machine's vectors; where the widths differ the choice is not known.
+// sampleQwen2 takes as many, made even, from the beginning on. Its indices come of torch.arange in float32, whose last bit
+// depends on the width of the machine's vectors; where the widths differ the choice is not known.
 func sampleQwen2(f File, options map[string]float64) []int {
 	total := float64(f.Frames)
 	most := math.Floor(min(option(options, "max_frames", mostFrames), mostFrames, total)/2) * 2

@@ -1,18 +1,13 @@
-// Package vision decides what an image becomes in the prompt: how many
-// placeholder tokens, which ids, in which layout, and where. It is the only
-// place that knows, for every vision-language family and engine.
+// Package vision decides what an image becomes in the prompt: how many placeholder tokens, which ids, in which layout, and
+// where. It is the only place that knows, for every vision-language family and engine.
 //
-// A [Model] is built once from a model directory (the JSON files beside the
-// weights, see [Load]); nothing is fetched and no image is decoded. One entry
-// of the table (families_*.go) describes one family: which files name it, the
-// placeholder that the chat template prints, the rule that turns a picture's
-// size into a count, and the layout of the tokens around it. A new checkpoint
-// of a known family works from its directory alone. Whatever a rule needs and
-// the directory lacks is an error at load: a wrong count would make every
-// block behind the picture miss, silently.
+// A [Model] is built once from a model directory (the JSON files beside the weights, see [Load]); nothing is fetched and no
+// image is decoded. One entry of the table (families_*.go) describes one family: which files name it, the placeholder that the
+// chat template prints, the rule that turns a picture's size into a count, and the layout of the tokens around it. A new
+// checkpoint of a known family works from its directory alone. Whatever a rule needs and the directory lacks is an error at
+// load: a wrong count would make every block behind the picture miss, silently.
 //
-// Sources of the rules: vLLM 0.32.0, transformers 5.19 and 5.23,
-// mistral-common 1.13.
+// Sources of the rules: vLLM 0.32.0, transformers 5.19 and 5.23, mistral-common 1.13.
 package vision
 
 import (
@@ -21,19 +16,16 @@ import (
 
 // Tokens is what this package needs from the model's tokenizer.
 type Tokens interface {
-	// ID gives the id of one vocabulary entry or added token, written as the
-	// vocabulary writes it.
+	// ID gives the id of one vocabulary entry or added token, written as the vocabulary writes it.
 	ID(token string) (uint32, bool)
-	// EncodeText appends the ids of text; added tokens in the text become their
-	// ids, no BOS or EOS is added.
+	// EncodeText appends the ids of text; added tokens in the text become their ids, no BOS or EOS is added.
 	EncodeText(dst []uint32, text string) []uint32
 	// DecodeText is the engine's decode with special tokens kept.
 	DecodeText(ids []uint32) string
 }
 
-// Engines that a model can be loaded for. Transformers is the plain Hugging
-// Face processor; SGLang and TensorRT-LLM run it and then change the ids at
-// the embedding positions.
+// Engines that a model can be loaded for. Transformers is the plain Hugging Face processor; SGLang and TensorRT-LLM run it and
+// then change the ids at the embedding positions.
 const (
 	VLLM         = "vllm"
 	SGLang       = "sglang"
@@ -45,20 +37,18 @@ const (
 type Options struct {
 	// Engine is one of the constants above; "" means VLLM.
 	Engine string
-	// ProcessorKwargs mirrors the server's --mm-processor-kwargs. A request's
-	// kwargs override it key by key.
+	// ProcessorKwargs mirrors the server's --mm-processor-kwargs. A request's kwargs override it key by key.
 	ProcessorKwargs Kwargs
-	// MistralFormat is vLLM's --tokenizer-mode mistral: params.json rules and
-	// mistral-common's rounding count, config.json is ignored. A directory with
-	// params.json and without config.json is read like this anyway.
+	// MistralFormat is vLLM's --tokenizer-mode mistral: params.json rules and mistral-common's rounding count, config.json is
+	// ignored. A directory with params.json and without config.json is read like this anyway.
 	MistralFormat bool
 }
 
 // Media is one picture, video or audio clip of a request.
 type Media struct {
 	Modality string // "image", "video" or "audio"; "" means image
-	// Width and Height in pixels, as the engine sees them: swapped for EXIF
-	// orientations 5 to 8 where Model.RotatesEXIF says so.
+	// Width and Height in pixels, as the engine sees them: swapped for EXIF orientations 5 to 8 where Model.RotatesEXIF says
+	// so.
 	Width, Height int
 	Turned        bool // EXIF swapped the two
 
@@ -66,24 +56,21 @@ type Media struct {
 	Clip   *Clip // of a video, see Model.Sample; nil where its frames are not known
 }
 
-// Span is where one medium's replacement lies in the expanded prompt. The
-// whole replacement counts (wrapper, separator and newline tokens too): it is
-// the range that the engine keys with the medium's identity.
+// Span is where one medium's replacement lies in the expanded prompt. The whole replacement counts (wrapper, separator and
+// newline tokens too): it is the range that the engine keys with the medium's identity.
 type Span struct {
 	Index  int // which entry of the media slice
 	Offset int // first token
-	// Length in tokens. Gemma 3 merges a newline token of the replacement with
-	// its neighbour; as in vLLM the length stays that of the unmerged
-	// replacement and two spans may share a token.
+	// Length in tokens. Gemma 3 merges a newline token of the replacement with its neighbour; as in vLLM the length stays that
+	// of the unmerged replacement and two spans may share a token.
 	Length int
 }
 
-// MaxTokens bounds the tokens of one picture. No served model comes near it;
-// settings or sizes that ask for more are refused instead of allocated.
+// MaxTokens bounds the tokens of one picture. No served model comes near it; settings or sizes that ask for more are refused
+// instead of allocated.
 const MaxTokens = 1 << 20
 
-// Model is the placeholder rule of one model directory for one engine. It is
-// immutable after Load and safe for concurrent use.
+// Model is the placeholder rule of one model directory for one engine. It is immutable after Load and safe for concurrent use.
 type Model struct {
 	fam      *family
 	settings *settings
@@ -111,22 +98,20 @@ func (m *Model) Family() string {
 // Multimodal reports whether the model takes media at all.
 func (m *Model) Multimodal() bool { return m.fam != nil }
 
-// Warnings are oddities of the directory that do not change a count, such as
-// a config id that the tokenizer contradicts and the engine ignores.
+// Warnings are oddities of the directory that do not change a count, such as a config id that the tokenizer contradicts and the
+// engine ignores.
 func (m *Model) Warnings() []string { return m.warnings }
 
-// RotatesEXIF reports whether the engine turns a picture by its EXIF
-// orientation before it counts: vLLM does, SGLang and TensorRT-LLM do not.
+// RotatesEXIF reports whether the engine turns a picture by its EXIF orientation before it counts: vLLM does, SGLang and
+// TensorRT-LLM do not.
 func (m *Model) RotatesEXIF() bool { return RotatesEXIF(m.engine) }
 
 // RotatesEXIF is Model.RotatesEXIF for an engine's name.
 func RotatesEXIF(engine string) bool { return engine == VLLM || engine == "" }
 
-// Count gives the tokens of one medium: embed is the number of embedding
-// positions, total the length of the whole replacement. The error is a
-// *RefusedError where the engine refuses the medium and an *UndecidableError
-// where the count cannot be known. Families whose count depends on the other
-// pictures of a request are counted as if this was the only one.
+// Count gives the tokens of one medium: embed is the number of embedding positions, total the length of the whole replacement.
+// The error is a *RefusedError where the engine refuses the medium and an *UndecidableError where the count cannot be known.
+// Families whose count depends on the other pictures of a request are counted as if this was the only one.
 func (m *Model) Count(media Media, kw Kwargs) (embed, total int, err error) {
 	b, err := m.builder(kw, 1)
 	if err != nil {
@@ -139,9 +124,8 @@ func (m *Model) Count(media Media, kw Kwargs) (embed, total int, err error) {
 	return b.embed, b.n, nil
 }
 
-// EmbedID is the id that stands at the embedding positions of a modality in
-// the engine's token stream, after Expand. For SGLang it is the id before the
-// engine overwrites it with an image-dependent one, see OpaqueEmbeds.
+// EmbedID is the id that stands at the embedding positions of a modality in the engine's token stream, after Expand. For SGLang
+// it is the id before the engine overwrites it with an image-dependent one, see OpaqueEmbeds.
 func (m *Model) EmbedID(modality string) (uint32, bool) {
 	r := m.rule(modality)
 	if r == nil || !r.hasID {
@@ -153,9 +137,8 @@ func (m *Model) EmbedID(modality string) (uint32, bool) {
 	return r.id, true
 }
 
-// ReadsText reports that the engine expands placeholders in the text, before
-// tokenising (SGLang, TensorRT-LLM, Transformers): prefer ExpandText there.
-// vLLM works on token ids.
+// ReadsText reports that the engine expands placeholders in the text, before tokenising (SGLang, TensorRT-LLM, Transformers):
+// prefer ExpandText there. vLLM works on token ids.
 func (m *Model) ReadsText() bool { return m.engine != VLLM }
 
 func (m *Model) rule(modality string) *rule {
