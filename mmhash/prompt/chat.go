@@ -273,23 +273,22 @@ func (m *Model) templateFor(s settings) (t *chatTemplate, err error) {
 // render lays the turns out as the engine does and renders them as one prompt of the draft.
 func (r *reader) render(turns []turn, t *chatTemplate, s settings, d *Draft) (err error) {
 	m := r.m
-	var c conversation
+	var messages []template.Value
 	var tail string // goes behind the rendered text, tokenised alone
 	switch m.opt.Engine {
 	case "sglang":
-		if turns, tail, err = lastTurnSGLang(turns, s.goOn); err == nil {
-			c, err = r.sglang(turns)
-		}
+		turns, tail = lastTurnSGLang(turns, s.goOn)
+		messages, err = r.layOut(turns, r.messageSGLang)
 		s.goOn = false
 	case "trtllm":
-		c, err = r.trtllm(turns)
+		messages, err = r.layOut(turns, r.messageTRTLLM)
 	default:
-		c, err = r.vllm(turns, t)
+		messages, err = r.vllm(turns, t)
 	}
 	if err != nil {
 		return err
 	}
-	if len(c.media) > 0 && m.visErr == nil && !m.vision.Multimodal() {
+	if len(r.media) > 0 && m.visErr == nil && !m.vision.Multimodal() {
 		return refuse(400, "media for a model that takes text alone")
 	}
 	size := 256
@@ -299,7 +298,7 @@ func (r *reader) render(turns []turn, t *chatTemplate, s settings, d *Draft) (er
 			size += len(it.text) + 32
 		}
 	}
-	call := template.Chat{Messages: template.NewList(c.messages...), Tools: s.tools, Documents: s.documents,
+	call := template.Chat{Messages: template.NewList(messages...), Tools: s.tools, Documents: s.documents,
 		AddGenerationPrompt: s.generate, Vars: m.variables(t, &s)}
 	if s.goOn {
 		call.ContinueFinal = "content"
@@ -312,7 +311,7 @@ func (r *reader) render(turns []turn, t *chatTemplate, s settings, d *Draft) (er
 	if err != nil {
 		return renderError(err)
 	}
-	d.Prompts = append(d.Prompts, DraftPrompt{Text: string(text), Media: c.media, addSpecial: s.addSpecial, tail: tail})
+	d.Prompts = append(d.Prompts, DraftPrompt{Text: string(text), Media: r.media, addSpecial: s.addSpecial, tail: tail})
 	return nil
 }
 

@@ -13,21 +13,13 @@ import (
 // The message forms of vLLM (0.32, renderers/chat_utils.py and renderers/hf.py).
 
 // vllm lays out turns for the template t.
-func (r *reader) vllm(turns []turn, t *chatTemplate) (c conversation, err error) {
-	list := make([]template.Value, 0, len(turns))
-	developers := false
-	for i := range turns {
-		v, err := r.messageVLLM(&turns[i])
-		if err != nil {
-			return c, err
-		}
-		list = append(list, v)
-		developers = developers || turns[i].role == "developer"
-	}
-	if developers && !t.Mentions(`"developer"`) && !t.Mentions(`'developer'`) {
+func (r *reader) vllm(turns []turn, t *chatTemplate) ([]template.Value, error) {
+	list, err := r.layOut(turns, r.messageVLLM)
+	developer := func(t turn) bool { return t.role == "developer" }
+	if err == nil && slices.ContainsFunc(turns, developer) && !t.Mentions(`"developer"`) && !t.Mentions(`'developer'`) {
 		list = systemFirst(list)
 	}
-	return conversation{messages: list, media: r.media}, nil
+	return list, err
 }
 
 func (r *reader) messageVLLM(t *turn) (template.Value, error) {
@@ -99,8 +91,8 @@ func (r *reader) messageVLLM(t *turn) (template.Value, error) {
 					return template.None, refuse(400, "tools of a message cannot be read")
 				}
 				if lenientFields(m) > 0 {
-					tools = eachOf(tools, func(v template.Value) template.Value {
-						return ordered(v, "function", []string{"name", "description", "parameters", "strict"}, "function", "type")
+					tools, _ = eachOf(tools.Items(), func(v template.Value) (template.Value, error) {
+						return ordered(v, "function", []string{"name", "description", "parameters", "strict"}, "function", "type"), nil
 					})
 				}
 			}
@@ -108,11 +100,6 @@ func (r *reader) messageVLLM(t *turn) (template.Value, error) {
 		}
 	}
 	return d.Value(), nil
-}
-
-func setReasoning(d *template.Dict, text string) {
-	d.Set("reasoning", template.String(text))
-	d.Set("reasoning_content", template.String(text))
 }
 
 func onlyText(items []item) bool {
@@ -206,14 +193,12 @@ func missing(text string, placeholders []string) (lines []string, more bool) {
 
 // callsVLLM makes objects of the calls' arguments; what is no object becomes an empty one.
 func callsVLLM(calls []template.Value) (template.Value, error) {
-	out := make([]template.Value, 0, len(calls))
-	for _, call := range calls {
-		fn, ok := call.Get("function")
-		kind, hasKind := call.Get("type")
-		if call.Dict() == nil || !ok || fn.Dict() == nil || hasKind && kind.Text() != "function" {
+	return eachOf(calls, func(call template.Value) (template.Value, error) {
+		fn := call.Field("function")
+		if kind, typed := call.Get("type"); fn.Dict() == nil || typed && kind.Text() != "function" {
 			return template.None, refuse(400, "tool call without a function")
 		}
-		args, _ := fn.Get("arguments")
+		args := fn.Field("arguments")
 		if args.IsString() {
 			text := args.Text()
 			var err error
@@ -224,9 +209,8 @@ func callsVLLM(calls []template.Value) (template.Value, error) {
 		if args.Dict() == nil {
 			args = template.NewDict(0).Value()
 		}
-		out = append(out, with(call, "function", with(fn, "arguments", args)))
-	}
-	return template.NewList(out...), nil
+		return with(call, "function", with(fn, "arguments", args)), nil
+	})
 }
 
 // pythonOnly finds what Python reads as JSON and we do not.
@@ -259,12 +243,16 @@ func ordered(v template.Value, inner string, innerKeys []string, keys ...string)
 	return d.Value()
 }
 
-func eachOf(list template.Value, f func(template.Value) template.Value) template.Value {
-	out := make([]template.Value, 0, len(list.Items()))
-	for _, v := range list.Items() {
-		out = append(out, f(v))
+// eachOf is the list of what f makes of each item.
+func eachOf(items []template.Value, f func(template.Value) (template.Value, error)) (template.Value, error) {
+	out := make([]template.Value, len(items))
+	for i, v := range items {
+		var err error
+		if out[i], err = f(v); err != nil {
+			return template.None, err
+		}
 	}
-	return template.NewList(out...)
+	return template.NewList(out...), nil
 }
 
 // systemFirst makes developer messages system ones, for a template that does not know that role; where a system message
@@ -275,7 +263,7 @@ func systemFirst(list []template.Value) []template.Value {
 	var rest []template.Value
 	merge := false
 	for i, m := range list {
-		role, _ := m.Get("role")
+		role := m.Field("role")
 		if role.Text() == "developer" {
 			d := template.NewDict(m.Dict().Len())
 			for _, e := range m.Dict().Entries() {
@@ -291,7 +279,7 @@ func systemFirst(list []template.Value) []template.Value {
 		}
 		out[i] = m
 		merge = merge || i > 0
-		content, _ := m.Get("content")
+		content := m.Field("content")
 		text := content.Text()
 		if !content.IsString() {
 			var lines []string
@@ -309,8 +297,6 @@ func systemFirst(list []template.Value) []template.Value {
 	if !merge {
 		return out
 	}
-	d := template.NewDict(2)
-	d.Set("role", template.String("system"))
-	d.Set("content", template.String(strings.Join(texts, "\n\n")))
+	d := template.NewDict(2).Set("role", template.String("system")).Set("content", template.String(strings.Join(texts, "\n\n")))
 	return append([]template.Value{d.Value()}, rest...)
 }

@@ -44,9 +44,9 @@ func (m *Model) messages(req *chat.Request, d *Draft) error {
 		}
 		system = append(system, text)
 	default:
-		text, ok := req.Body.String(v)
-		if !ok {
-			return refuse(400, "system is neither text nor a list")
+		text, err := r.string(v, "system is neither text nor a list")
+		if err != nil {
+			return err
 		}
 		system = append(system, text)
 	}
@@ -107,14 +107,11 @@ func (r *reader) systemText(parts []chat.Part) (string, error) {
 func (r *reader) inlineSystem(m *chat.Message) (string, error) {
 	switch m.Kind {
 	case chat.Text:
-		text, ok := r.body.String(m.Content)
-		if !ok {
-			return "", refuse(400, "content is no valid text")
-		}
+		text, err := r.string(m.Content, "content is no valid text")
 		if strings.HasPrefix(text, "x-anthropic-billing-header") {
 			return "", nil
 		}
-		return text, nil
+		return text, err
 	case chat.List:
 		return r.systemText(m.Parts)
 	}
@@ -127,11 +124,8 @@ func (r *reader) messageTurns(turns []turn, m *chat.Message) ([]turn, error) {
 		return nil, refuse(400, "message of an unknown role")
 	}
 	if m.Kind == chat.Text {
-		text, ok := r.body.String(m.Content)
-		if !ok {
-			return nil, refuse(400, "content is no valid text")
-		}
-		return append(turns, textTurn(m.Role, text)), nil
+		text, err := r.string(m.Content, "content is no valid text")
+		return append(turns, textTurn(m.Role, text)), err
 	}
 	if m.Kind != chat.List {
 		return nil, refuse(400, "content is neither text nor a list")
@@ -185,18 +179,11 @@ func (r *reader) messageTurns(turns []turn, m *chat.Message) ([]turn, error) {
 			return nil, refuse(400, "content block of an unknown type")
 		}
 	}
-	if thinks {
-		d := template.NewDict(2)
-		setReasoning(d, reasoning)
-		for _, e := range d.Entries() {
-			t.fields = append(t.fields, field{e.Key.Text(), e.Value})
-		}
-		if t.role != "assistant" { // templates get reasoning of the assistant only
-			t.fields = nil
-		}
+	if t.role != "assistant" { // templates get calls and reasoning of the assistant only
+		t.calls, thinks = nil, false
 	}
-	if t.role != "assistant" {
-		t.calls = nil
+	if thinks {
+		t.fields = reasoningFields(reasoning)
 	}
 	switch {
 	case len(t.items) == 1 && t.items[0].medium == nil:
@@ -207,6 +194,11 @@ func (r *reader) messageTurns(turns []turn, m *chat.Message) ([]turn, error) {
 		t.kind = chat.None
 	}
 	return append(turns, t), nil
+}
+
+// reasoningFields are what templates get of an assistant's reasoning.
+func reasoningFields(text string) []field {
+	return []field{{"reasoning", template.String(text)}, {"reasoning_content", template.String(text)}}
 }
 
 // isBlock tells that the fields of a content block have their types.
@@ -264,14 +256,8 @@ func (r *reader) toolUse(p *chat.Part) template.Value {
 }
 
 func call(id, name, arguments template.Value) template.Value {
-	f := template.NewDict(2)
-	f.Set("name", name)
-	f.Set("arguments", arguments)
-	d := template.NewDict(3)
-	d.Set("id", id)
-	d.Set("function", f.Value())
-	d.Set("type", template.String("function"))
-	return d.Value()
+	f := template.NewDict(2).Set("name", name).Set("arguments", arguments)
+	return template.NewDict(3).Set("id", id).Set("function", f.Value()).Set("type", functionType()).Value()
 }
 
 // toolResult appends a tool's message, and its pictures as a user's.
@@ -281,9 +267,9 @@ func (r *reader) toolResult(turns []turn, p *chat.Part) ([]turn, error) {
 	switch v := p.Fields["content"]; {
 	case v.Type == gjson.Null:
 	case v.Type == gjson.String:
-		text, ok := r.body.String(v)
-		if !ok {
-			return nil, refuse(400, "tool result without valid text")
+		text, err := r.string(v, "tool result without valid text")
+		if err != nil {
+			return nil, err
 		}
 		texts = []string{text}
 	case v.IsArray():
@@ -375,33 +361,21 @@ func (m *Model) settingsMessages(req *chat.Request) (s settings, err error) {
 	if choice != "none" && !m.opt.AutoToolChoice {
 		return s, refuse(400, "tools without --enable-auto-tool-choice")
 	}
-	list, err := template.FromJSON(req.Body.Full(raw))
-	if err != nil || list.Kind() != template.KindList {
-		return s, refuse(400, "tools is no list")
+	list, err := readList(req.Body, raw, "tools is no list")
+	if err != nil || choice == "none" && m.opt.ExcludeToolsOnNone {
+		return s, err
 	}
-	if choice == "none" && m.opt.ExcludeToolsOnNone {
-		return s, nil
-	}
-	out := make([]template.Value, 0, len(list.Items()))
-	for _, tool := range list.Items() {
-		schema, _ := tool.Get("input_schema")
-		if tool.Dict() == nil || schema.Dict() == nil {
-			return s, refuse(400, "tool without an input_schema")
+	s.tools, err = eachOf(list.Items(), func(tool template.Value) (template.Value, error) {
+		schema := tool.Field("input_schema")
+		if schema.Dict() == nil {
+			return schema, refuse(400, "tool without an input_schema")
 		}
 		if _, ok := schema.Get("type"); !ok {
 			schema = with(schema, "type", template.String("object"))
 		}
-		fn, err := functionVLLM(with(tool, "parameters", schema), template.None)
-		if err != nil {
-			return s, err
-		}
-		d := template.NewDict(2)
-		d.Set("type", template.String("function"))
-		d.Set("function", fn)
-		out = append(out, d.Value())
-	}
-	s.tools = template.NewList(out...)
-	return s, nil
+		return toolVLLM(with(tool, "parameters", schema), template.None)
+	})
+	return s, err
 }
 
 // messagesRules prepares what vLLM finds out about a template before it serves /v1/messages.
@@ -419,10 +393,7 @@ func (t *chatTemplate) wantsSystemFirst() bool {
 	}
 	var list []template.Value
 	for _, role := range []string{"system", "user", "system", "user"} {
-		d := template.NewDict(2)
-		d.Set("role", template.String(role))
-		d.Set("content", template.String("t"))
-		list = append(list, d.Value())
+		list = append(list, template.NewDict(2).Set("role", template.String(role)).Set("content", template.String("t")).Value())
 	}
 	var vars template.Vars
 	vars.Set("messages", template.NewList(list...))

@@ -36,10 +36,8 @@ var partFields = []string{"audio_embeds", "audio_url", "closed", "data", "file",
 // (vLLM 0.32, renderers/chat_utils.py).
 func (r *reader) partVLLM(p *chat.Part) (it item, skip bool, err error) {
 	if p.Raw.Type == gjson.String { // a bare text in the list
-		if it.text, skip = r.body.String(p.Raw); !skip {
-			return it, false, refuse(400, "content part is no valid text")
-		}
-		return it, false, nil
+		it.text, err = r.string(p.Raw, "content part is no valid text")
+		return it, false, err
 	}
 	if p.Fields == nil {
 		return it, false, refuse(400, "content part is neither text nor an object")
@@ -58,14 +56,11 @@ func (r *reader) partVLLM(p *chat.Part) (it item, skip bool, err error) {
 		case "refusal", "thinking":
 			return r.textPart(it, p.Fields[p.Type], p.Type == "refusal")
 		case "tool_reference":
-			name, ok := r.body.String(p.Fields["name"])
-			if !ok {
-				return it, false, refuse(400, "tool_reference without a name")
-			}
+			name, err := r.string(p.Fields["name"], "tool_reference without a name")
 			if !r.openai {
-				return item{text: name}, false, nil
+				return item{text: name}, false, err
 			}
-			return item{part: toolReference(name)}, false, nil
+			return item{part: toolReference(name)}, false, err
 		}
 	}
 	it.medium, err = r.mediumVLLM(p, uuid, marked)
@@ -116,10 +111,7 @@ func (r *reader) extras(p *chat.Part) (list []field, err error) {
 }
 
 func toolReference(name string) template.Value {
-	d := template.NewDict(2)
-	d.Set("type", template.String("tool_reference"))
-	d.Set("name", template.String(name))
-	return d.Value()
+	return template.NewDict(2).Set("type", template.String("tool_reference")).Set("name", template.String(name)).Value()
 }
 
 // mediumVLLM reads a part that is no text: by its type, or by the first media key where it has a uuid or no type.
@@ -197,11 +189,8 @@ func (r *reader) medium(p *chat.Part, modality string, source, uuid gjson.Result
 func (r *reader) partPlain(p *chat.Part) (it item, skip bool, err error) {
 	trt := r.m.opt.Engine == "trtllm"
 	if p.Raw.Type == gjson.String && trt {
-		var ok bool
-		if it.text, ok = r.body.String(p.Raw); !ok {
-			return it, false, refuse(400, "content part is no valid text")
-		}
-		return it, false, nil
+		it.text, err = r.string(p.Raw, "content part is no valid text")
+		return it, false, err
 	}
 	if p.Fields == nil {
 		return it, false, refuse(400, "content part is neither text nor an object")
@@ -209,11 +198,8 @@ func (r *reader) partPlain(p *chat.Part) (it item, skip bool, err error) {
 	key, modality, inner := p.Type, "", "url"
 	switch p.Type {
 	case "text":
-		text, ok := r.body.String(p.Fields["text"])
-		if !ok {
-			return it, false, refuse(400, "text part without valid text")
-		}
-		return item{text: text}, false, nil
+		it.text, err = r.string(p.Fields["text"], "text part without valid text")
+		return it, false, err
 	case "thinking", "reasoning":
 		if trt {
 			return it, false, refuse(400, "content part of an unknown type")

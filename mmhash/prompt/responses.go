@@ -36,9 +36,9 @@ func (m *Model) responses(req *chat.Request, d *Draft) error {
 	}
 	switch input := req.Fields["input"]; {
 	case input.Type == gjson.String:
-		text, ok := req.Body.String(input)
-		if !ok {
-			return refuse(400, "input is no valid text")
+		text, err := r.string(input, "input is no valid text")
+		if err != nil {
+			return err
 		}
 		turns = append(turns, textTurn("user", text))
 	case input.IsArray():
@@ -112,7 +112,7 @@ func (r *reader) inputItem(turns []turn, first int, it *chat.Message) ([]turn, e
 			turns = append(turns, turn{role: "assistant"})
 			before = &turns[len(turns)-1]
 		}
-		before.fields = []field{{"reasoning", template.String(reasoning)}, {"reasoning_content", template.String(reasoning)}}
+		before.fields = reasoningFields(reasoning)
 		return turns, nil
 	case kind == "function_call_output":
 		if !isText(it.Fields["call_id"]) {
@@ -121,9 +121,9 @@ func (r *reader) inputItem(turns []turn, first int, it *chat.Message) ([]turn, e
 		t := turn{role: "tool", fields: []field{{"tool_call_id", text("call_id")}}}
 		switch out := it.Fields["output"]; {
 		case out.Type == gjson.String:
-			s, ok := r.body.String(out)
-			if !ok {
-				return nil, refuse(400, "function call output without valid text")
+			s, err := r.string(out, "function call output without valid text")
+			if err != nil {
+				return nil, err
 			}
 			t.kind, t.items = chat.Text, []item{{text: s}}
 		case out.IsArray():
@@ -166,9 +166,9 @@ func (r *reader) inputItem(turns []turn, first int, it *chat.Message) ([]turn, e
 	t := turn{role: it.Role, kind: it.Kind}
 	switch it.Kind {
 	case chat.Text:
-		s, ok := r.body.String(it.Content)
-		if !ok {
-			return nil, refuse(400, "content is no valid text")
+		s, err := r.string(it.Content, "content is no valid text")
+		if err != nil {
+			return nil, err
 		}
 		t.items = []item{{text: s}}
 	case chat.List:
@@ -197,9 +197,9 @@ func (r *reader) inputParts(parts []chat.Part) ([]item, error) {
 		p := &parts[i]
 		switch p.Type {
 		case "input_text", "output_text", "text":
-			text, ok := r.body.String(p.Fields["text"])
-			if !ok {
-				return nil, refuse(400, "text part without valid text")
+			text, err := r.string(p.Fields["text"], "text part without valid text")
+			if err != nil {
+				return nil, err
 			}
 			out = append(out, item{text: text, kept: p.Type != "text"})
 		case "input_image":
@@ -255,32 +255,26 @@ func (m *Model) settingsResponses(req *chat.Request) (s settings, err error) {
 	if choice.String() == "none" && m.opt.ExcludeToolsOnNone {
 		return s, nil
 	}
-	list, err := template.FromJSON(req.Body.Full(raw))
-	if err != nil || list.Kind() != template.KindList {
-		return s, refuse(400, "tools is no list")
+	list, err := readList(req.Body, raw, "tools is no list")
+	if err != nil {
+		return s, err
 	}
 	forced, _ := req.Body.String(chat.Last(choice, "name"))
 	named := 0
-	out := make([]template.Value, 0, len(list.Items()))
-	for _, tool := range list.Items() {
-		if name, _ := tool.Get("name"); forced != "" && name.Text() == forced {
+	s.tools, err = eachOf(list.Items(), func(tool template.Value) (template.Value, error) {
+		if forced != "" && tool.Field("name").Text() == forced {
 			named++
 		}
-		if kind, _ := tool.Get("type"); kind.Text() != "function" {
-			return s, ErrPart
+		if tool.Field("type").Text() != "function" {
+			return template.None, ErrPart
 		}
-		fn, err := functionVLLM(tool, template.None)
-		if err != nil {
-			return s, err
-		}
-		d := template.NewDict(2)
-		d.Set("type", template.String("function"))
-		d.Set("function", fn)
-		out = append(out, d.Value())
+		return toolVLLM(tool, template.None)
+	})
+	if err != nil {
+		return s, err
 	}
 	if forced != "" && (named == 0 || named > 1 && m.opt.AutoToolChoice) {
 		return s, refuse(400, "tool_choice names no tool of the request, or two")
 	}
-	s.tools = template.NewList(out...)
 	return s, nil
 }

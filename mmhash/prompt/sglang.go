@@ -13,32 +13,20 @@ import (
 
 // lastTurnSGLang treats an assistant message at the end: continued, its text goes behind the rendered prompt; else it
 // becomes a user message.
-func lastTurnSGLang(turns []turn, goOn bool) ([]turn, string, error) {
+func lastTurnSGLang(turns []turn, goOn bool) ([]turn, string) {
 	last := &turns[len(turns)-1]
 	text, ok := last.prose()
 	if last.kind == chat.None {
 		text, ok = "", true
 	}
 	if last.role != "assistant" || !ok {
-		return turns, "", nil
+		return turns, ""
 	}
 	if goOn {
-		return turns[:len(turns)-1], text, nil
+		return turns[:len(turns)-1], text
 	}
 	*last = textTurn("user", text)
-	return turns, "", nil
-}
-
-func (r *reader) sglang(turns []turn) (c conversation, err error) {
-	for i := range turns {
-		v, err := r.messageSGLang(&turns[i])
-		if err != nil {
-			return c, err
-		}
-		c.messages = append(c.messages, v)
-	}
-	c.media = r.media
-	return c, nil
+	return turns, ""
 }
 
 func (r *reader) messageSGLang(t *turn) (template.Value, error) {
@@ -99,25 +87,20 @@ func (r *reader) fieldsSGLang(d *template.Dict, t *turn, role string) error {
 		}
 	}
 	if raw := m.Fields["tool_calls"]; raw.Type != gjson.Null {
-		v, err := template.FromJSON(r.body.Full(raw))
-		if err != nil || v.Kind() != template.KindList {
-			return refuse(400, "tool_calls is no list")
+		calls, err := readList(r.body, raw, "tool_calls is no list")
+		if err == nil {
+			calls, err = eachOf(calls.Items(), callSGLang)
 		}
-		calls := make([]template.Value, 0, len(v.Items()))
-		for _, call := range v.Items() {
-			if call, err = callSGLang(call); err != nil {
-				return err
-			}
-			calls = append(calls, call)
+		if err != nil {
+			return err
 		}
-		d.Set("tool_calls", template.NewList(calls...))
+		d.Set("tool_calls", calls)
 	}
 	if raw := m.Fields["tools"]; raw.Type != gjson.Null {
-		list, err := template.FromJSON(r.body.Full(raw))
-		if err != nil || list.Kind() != template.KindList {
-			return refuse(400, "tools of a message is no list")
+		tools, err := readList(r.body, raw, "tools of a message is no list")
+		if err == nil {
+			tools, err = toolsSGLang(tools, gjson.Result{})
 		}
-		tools, err := toolsSGLang(list, gjson.Result{})
 		if err != nil {
 			return err
 		}
@@ -134,30 +117,17 @@ func (r *reader) fieldsSGLang(d *template.Dict, t *turn, role string) error {
 
 // callSGLang is a tool call as the request type dumps it, with its arguments as an object.
 func callSGLang(call template.Value) (template.Value, error) {
-	fn, _ := call.Get("function")
+	fn := call.Field("function")
 	if call.Dict() == nil || fn.Dict() == nil {
 		return template.None, refuse(400, "tool call without a function")
 	}
-	get := func(v template.Value, key string) template.Value {
-		if v, ok := v.Get(key); ok {
-			return v
-		}
-		return template.None
-	}
-	args := get(fn, "arguments")
+	args := fn.Field("arguments")
 	if args.IsString() {
 		var err error
 		if args, err = template.FromJSON(args.Text()); err != nil || args.Dict() == nil {
 			return template.None, refuse(400, "a tool call's arguments are no JSON object")
 		}
 	}
-	f := template.NewDict(2)
-	f.Set("name", get(fn, "name"))
-	f.Set("arguments", args)
-	d := template.NewDict(4)
-	d.Set("id", get(call, "id"))
-	d.Set("index", get(call, "index"))
-	d.Set("type", template.String("function"))
-	d.Set("function", f.Value())
-	return d.Value(), nil
+	f := template.NewDict(2).Set("name", fn.Field("name")).Set("arguments", args)
+	return template.NewDict(4).Set("id", call.Field("id")).Set("index", call.Field("index")).Set("type", functionType()).Set("function", f.Value()).Value(), nil
 }

@@ -18,9 +18,9 @@ func (m *Model) toolList(req *chat.Request) (template.Value, error) {
 		}
 		return template.None, nil
 	}
-	list, err := template.FromJSON(req.Body.Full(raw))
-	if err != nil || list.Kind() != template.KindList {
-		return template.None, refuse(400, "tools is no list")
+	list, err := readList(req.Body, raw, "tools is no list")
+	if err != nil {
+		return template.None, err
 	}
 	if len(list.Items()) == 0 {
 		if vllm {
@@ -53,9 +53,7 @@ func (m *Model) toolChoice(req *chat.Request, list template.Value) error {
 		name, _ := req.Body.String(chat.Last(chat.Last(choice, "function"), "name"))
 		known := 0
 		for _, tool := range list.Items() {
-			fn, _ := tool.Get("function")
-			n, _ := fn.Get("name")
-			if name != "" && n.Text() == name {
+			if name != "" && tool.Field("function").Field("name").Text() == name {
 				known++
 			}
 		}
@@ -74,62 +72,49 @@ func (m *Model) toolChoice(req *chat.Request, list template.Value) error {
 // toolsVLLM gives tools as vLLM 0.32 dumps them: type and function, and in it name, description, parameters in this order,
 // null where absent; strict and defer_loading only if given; nothing else of what the client sent.
 func toolsVLLM(list template.Value) (template.Value, error) {
-	out := make([]template.Value, 0, len(list.Items()))
-	for _, tool := range list.Items() {
-		fn, _ := tool.Get("function")
-		if tool.Dict() == nil || fn.Dict() == nil {
+	return eachOf(list.Items(), func(tool template.Value) (template.Value, error) {
+		fn := tool.Field("function")
+		if fn.Dict() == nil {
 			return template.None, refuse(400, "tool without a function")
 		}
 		if kind, ok := tool.Get("type"); ok && kind.Text() != "function" {
 			return template.None, refuse(400, "tool that is no function")
 		}
-		deferred, _ := tool.Get("defer_loading")
-		f, err := functionVLLM(fn, deferred)
-		if err != nil {
-			return template.None, err
-		}
-		t := template.NewDict(3)
-		t.Set("type", template.String("function"))
-		t.Set("function", f)
-		if deferred.Kind() == template.KindBool {
-			t.Set("defer_loading", deferred)
-		}
-		out = append(out, t.Value())
-	}
-	return template.NewList(out...), nil
+		return toolVLLM(fn, tool.Field("defer_loading"))
+	})
 }
 
-func functionVLLM(fn, deferred template.Value) (template.Value, error) {
-	if name, _ := fn.Get("name"); !name.IsString() {
+// functionType is what stands under type in tools and tool calls.
+func functionType() template.Value { return template.String("function") }
+
+// toolVLLM is a tool of one function.
+func toolVLLM(fn, deferred template.Value) (template.Value, error) {
+	name, about, parameters, strict := fn.Field("name"), fn.Field("description"), fn.Field("parameters"), fn.Field("strict")
+	switch {
+	case !name.IsString():
 		return template.None, refuse(400, "tool without a name")
-	}
-	f := template.NewDict(5)
-	for _, key := range []string{"name", "description", "parameters"} {
-		v, ok := fn.Get(key)
-		if !ok {
-			v = template.None
-		}
-		f.Set(key, v)
-	}
-	if text, _ := f.Get("description"); !text.IsNone() && !text.IsString() {
+	case !about.IsNone() && !about.IsString():
 		return template.None, refuse(400, "tool whose description is no text")
-	}
-	if p, _ := f.Get("parameters"); !p.IsNone() && p.Dict() == nil {
+	case !parameters.IsNone() && parameters.Dict() == nil:
 		return template.None, refuse(400, "tool whose parameters are no object")
+	case !strict.IsNone() && strict.Kind() != template.KindBool:
+		return template.None, refuse(400, "tool whose strict is no bool")
 	}
-	if v, ok := fn.Get("strict"); ok && !v.IsNone() {
-		if v.Kind() != template.KindBool {
-			return template.None, refuse(400, "tool whose strict is no bool")
-		}
-		f.Set("strict", v)
+	f := template.NewDict(5).Set("name", name).Set("description", about).Set("parameters", parameters)
+	if !strict.IsNone() {
+		f.Set("strict", strict)
 	}
-	if v, ok := fn.Get("defer_loading"); ok && !v.IsNone() {
+	t := template.NewDict(3).Set("type", functionType()).Set("function", f.Value())
+	if deferred.Kind() == template.KindBool {
+		t.Set("defer_loading", deferred)
+	}
+	if v := fn.Field("defer_loading"); !v.IsNone() {
 		deferred = v
 	}
 	if deferred.Kind() == template.KindBool {
 		f.Set("defer_loading", deferred)
 	}
-	return f.Value(), nil
+	return t.Value(), nil
 }
 
 // toolsSGLang gives tools as SGLang 0.5.23 dumps them: a function's keys as the client ordered them, what it left out
@@ -140,9 +125,9 @@ func toolsSGLang(list template.Value, choice gjson.Result) (template.Value, erro
 	}
 	var out []template.Value
 	for _, tool := range list.Items() {
-		fn, _ := tool.Get("function")
-		name, _ := fn.Get("name")
-		if tool.Dict() == nil || !name.IsString() {
+		fn := tool.Field("function")
+		name := fn.Field("name")
+		if !name.IsString() {
 			return template.None, refuse(400, "tool without a function that has a name")
 		}
 		if choice.IsObject() && chat.Last(chat.Last(choice, "function"), "name").String() != name.Text() {
@@ -166,19 +151,13 @@ func toolsSGLang(list template.Value, choice gjson.Result) (template.Value, erro
 		}
 		kind, ok := tool.Get("type")
 		if !ok {
-			kind = template.String("function")
+			kind = functionType()
 		}
-		t := template.NewDict(3)
-		t.Set("type", kind)
-		deferred, ok := tool.Get("defer_loading")
-		if !ok {
-			deferred = template.None
-		} else if _, has := f.Get("defer_loading"); !has && !deferred.IsNone() {
+		deferred := tool.Field("defer_loading")
+		if _, has := f.Get("defer_loading"); !has && !deferred.IsNone() {
 			f.Set("defer_loading", deferred)
 		}
-		t.Set("function", f.Value())
-		t.Set("defer_loading", deferred)
-		out = append(out, t.Value())
+		out = append(out, template.NewDict(3).Set("type", kind).Set("function", f.Value()).Set("defer_loading", deferred).Value())
 	}
 	if len(out) == 0 {
 		return template.None, nil
@@ -188,12 +167,11 @@ func toolsSGLang(list template.Value, choice gjson.Result) (template.Value, erro
 
 // bareFunctions takes the functions out of their wrapping.
 func bareFunctions(tools template.Value) template.Value {
-	out := make([]template.Value, 0, len(tools.Items()))
-	for _, tool := range tools.Items() {
+	bare, _ := eachOf(tools.Items(), func(tool template.Value) (template.Value, error) {
 		if fn, ok := tool.Get("function"); ok {
 			tool = fn
 		}
-		out = append(out, tool)
-	}
-	return template.NewList(out...)
+		return tool, nil
+	})
+	return bare
 }

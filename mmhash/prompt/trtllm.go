@@ -17,18 +17,6 @@ var placeholdersFirst = map[string]bool{"qwen2_vl": true, "qwen2_5_vl": true, "q
 // placeholderSeparator is put between placeholders and text; "\n" for model types that are not listed.
 var placeholderSeparator = map[string]string{"qwen3_5": "", "kimi_k3": ""}
 
-func (r *reader) trtllm(turns []turn) (c conversation, err error) {
-	for i := range turns {
-		v, err := r.messageTRTLLM(&turns[i])
-		if err != nil {
-			return c, err
-		}
-		c.messages = append(c.messages, v)
-	}
-	c.media = r.media
-	return c, nil
-}
-
 func (r *reader) messageTRTLLM(t *turn) (template.Value, error) {
 	d := template.NewDict(4)
 	d.Set("role", template.String(t.role))
@@ -116,15 +104,14 @@ func (r *reader) stringTRTLLM(items []item) string {
 
 // callsTRTLLM makes objects of the calls' arguments; what is no JSON stays a text.
 func callsTRTLLM(calls []template.Value) (template.Value, error) {
-	out := make([]template.Value, 0, len(calls))
-	for _, call := range calls {
-		fn, _ := call.Get("function")
+	return eachOf(calls, func(call template.Value) (template.Value, error) {
+		fn := call.Field("function")
 		if call.Dict() == nil || fn.Dict() == nil {
 			return template.None, refuse(400, "tool call without a function")
 		}
-		args, ok := fn.Get("arguments")
+		args := fn.Field("arguments")
 		switch {
-		case !ok || args.IsNone():
+		case args.IsNone():
 			args = template.NewDict(0).Value()
 		case args.IsString():
 			v, err := template.FromJSON(args.Text())
@@ -137,7 +124,6 @@ func callsTRTLLM(calls []template.Value) (template.Value, error) {
 		case args.Dict() == nil:
 			return template.None, refuse(400, "a tool call's arguments are no JSON object")
 		}
-		out = append(out, with(call, "function", with(fn, "arguments", args)))
-	}
-	return template.NewList(out...), nil
+		return with(call, "function", with(fn, "arguments", args)), nil
+	})
 }

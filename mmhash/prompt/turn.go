@@ -1,6 +1,7 @@
 package prompt
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/tidwall/gjson"
@@ -45,12 +46,6 @@ func (t *turn) prose() (text string, ok bool) {
 	return t.items[0].text, true
 }
 
-// conversation is what a template gets, and the media that it will place, in order.
-type conversation struct {
-	messages []template.Value
-	media    []Medium
-}
-
 // reader turns requests into conversations by the engine's rules.
 type reader struct {
 	m      *Model
@@ -77,9 +72,9 @@ func (r *reader) turns(messages []chat.Message) ([]turn, error) {
 		switch m.Kind {
 		case chat.None:
 		case chat.Text:
-			text, ok := r.body.String(m.Content)
-			if !ok {
-				return nil, refuse(400, "content is no valid text")
+			text, err := r.string(m.Content, "content is no valid text")
+			if err != nil {
+				return nil, err
 			}
 			t.items = []item{{text: text}}
 		case chat.List:
@@ -103,9 +98,11 @@ func (r *reader) turns(messages []chat.Message) ([]turn, error) {
 			if err != nil || v.Kind() != template.KindList && r.m.opt.Engine != "vllm" {
 				return nil, refuse(400, "tool_calls is no list")
 			}
-			t.calls = v.Items()
-			if r.m.opt.Engine != "sglang" {
-				t.calls = eachOf(v, orderedCall).Items()
+			t.calls = slices.Clone(v.Items())
+			for i := range t.calls {
+				if r.m.opt.Engine != "sglang" {
+					t.calls[i] = orderedCall(t.calls[i])
+				}
 			}
 		}
 	}
@@ -124,6 +121,36 @@ func (r *reader) text(m *chat.Message, key string) (string, bool) {
 	return r.body.String(m.Fields[key])
 }
 
+// string reads a text; reason says what is wrong with what is none.
+func (r *reader) string(v gjson.Result, reason string) (string, error) {
+	text, ok := r.body.String(v)
+	if !ok {
+		return "", refuse(400, reason)
+	}
+	return text, nil
+}
+
+// readList reads a list; reason says what is wrong with what is none.
+func readList(body *chat.Skeleton, v gjson.Result, reason string) (template.Value, error) {
+	list, err := template.FromJSON(body.Full(v))
+	if err != nil || list.Kind() != template.KindList {
+		return template.None, refuse(400, reason)
+	}
+	return list, nil
+}
+
+// layOut gives each turn as the template's message.
+func (r *reader) layOut(turns []turn, message func(*turn) (template.Value, error)) ([]template.Value, error) {
+	list := make([]template.Value, len(turns))
+	for i := range turns {
+		var err error
+		if list[i], err = message(&turns[i]); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
 // take notes a medium of the request.
 func (r *reader) take(it item) {
 	if it.medium != nil {
@@ -139,9 +166,7 @@ func (r *reader) parts(items []item) template.Value {
 		switch {
 		case it.medium != nil:
 			r.take(it)
-			d := template.NewDict(1)
-			d.Set("type", template.String(it.medium.kind()))
-			v = d.Value()
+			v = template.NewDict(1).Set("type", template.String(it.medium.kind())).Value()
 		case it.part.Kind() != template.KindInvalid:
 			v = it.part
 		default:
@@ -156,10 +181,7 @@ func (r *reader) parts(items []item) template.Value {
 }
 
 func textPart(text string) template.Value {
-	d := template.NewDict(2)
-	d.Set("type", template.String("text"))
-	d.Set("text", template.String(text))
-	return d.Value()
+	return template.NewDict(2).Set("type", template.String("text")).Set("text", template.String(text)).Value()
 }
 
 // with is a dict with one key replaced, in its old place, or behind the others.
@@ -168,8 +190,7 @@ func with(dict template.Value, key string, v template.Value) template.Value {
 	for _, e := range dict.Dict().Entries() {
 		d.Set(e.Key.Text(), e.Value)
 	}
-	d.Set(key, v)
-	return d.Value()
+	return d.Set(key, v).Value()
 }
 
 // joined puts texts together, the empty ones left out.

@@ -226,12 +226,12 @@ func (m *message) readCalls(body *chat.Skeleton, calls gjson.Result) error {
 		return refuse("tool_calls is no list")
 	}
 	for _, v := range list.Items() {
-		fn := field(v, "function")
-		id, name := field(v, "id"), field(fn, "name")
+		fn := v.Field("function")
+		id, name := v.Field("id"), fn.Field("name")
 		if kind, typed := v.Get("type"); !id.IsString() || !name.IsString() || typed && kind.Text() != "function" {
 			return refuse("tool call without an id, or a function that has a name")
 		}
-		c := call{id: tail(id.Text()), name: name.Text(), arguments: field(fn, "arguments")}
+		c := call{id: tail(id.Text()), name: name.Text(), arguments: fn.Field("arguments")}
 		if c.arguments.IsString() {
 			if c.arguments, err = template.FromJSON(c.arguments.Text()); err != nil {
 				c.arguments = template.None
@@ -255,20 +255,12 @@ func tail(id string) string {
 	return id[from:]
 }
 
-// field is a dict's value, None where it has none.
-func field(v template.Value, key string) template.Value {
-	if v, ok := v.Get(key); ok {
-		return v
-	}
-	return template.None
-}
-
 // readTools gives the tools as they stand in the prompt: type and function, with name, description and parameters.
 func readTools(list template.Value) ([]template.Value, error) {
 	out := make([]template.Value, 0, len(list.Items()))
 	for _, tool := range list.Items() {
-		fn := field(tool, "function")
-		name, about, parameters := field(fn, "name"), field(fn, "description"), field(fn, "parameters")
+		fn := tool.Field("function")
+		name, about, parameters := fn.Field("name"), fn.Field("description"), fn.Field("parameters")
 		if about.IsNone() {
 			about = template.String("")
 		}
@@ -281,14 +273,8 @@ func readTools(list template.Value) ([]template.Value, error) {
 		if !about.IsString() || parameters.Dict() == nil || !goodSchema(parameters, 0) {
 			return nil, refuse("tool with a description or a schema that mistral-common does not take")
 		}
-		f := template.NewDict(3)
-		f.Set("name", name)
-		f.Set("description", about)
-		f.Set("parameters", parameters)
-		d := template.NewDict(2)
-		d.Set("type", template.String("function"))
-		d.Set("function", f.Value())
-		out = append(out, d.Value())
+		f := template.NewDict(3).Set("name", name).Set("description", about).Set("parameters", parameters)
+		out = append(out, template.NewDict(2).Set("type", template.String("function")).Set("function", f.Value()).Value())
 	}
 	return out, nil
 }

@@ -42,8 +42,11 @@ func (d *Dict) Len() int { return len(d.entries) }
 // Entries gives the pairs in order. The caller must not change them.
 func (d *Dict) Entries() []Entry { return d.entries }
 
-// Set sets a string key: a new key goes to the end, a known one keeps its place.
-func (d *Dict) Set(key string, v Value) { d.set(String(key), v) }
+// Set sets a string key and gives the dict: a new key goes to the end, a known one keeps its place.
+func (d *Dict) Set(key string, v Value) *Dict {
+	d.set(String(key), v)
+	return d
+}
 
 // Get gives the value of a string key.
 func (d *Dict) Get(key string) (Value, bool) {

@@ -85,9 +85,8 @@ func object(o any) Value { return Value{kind: KindObject, ref: o} }
 // Kind gives the value's type.
 func (v Value) Kind() Kind { return v.kind }
 
-// IsNone reports whether v is None; IsUndefined, whether it is Undefined.
-func (v Value) IsNone() bool      { return v.kind == KindNone }
-func (v Value) IsUndefined() bool { return v.kind == KindUndefined }
+// IsNone reports whether v is None.
+func (v Value) IsNone() bool { return v.kind == KindNone }
 
 // IsString reports whether v is a str (Markup is one too).
 func (v Value) IsString() bool { return v.kind == KindString || v.kind == KindMarkup }
@@ -122,6 +121,14 @@ func (v Value) Get(key string) (Value, bool) {
 		return d.Get(key)
 	}
 	return Value{}, false
+}
+
+// Field gives the value of a dict's string key, None where there is none.
+func (v Value) Field(key string) Value {
+	if v, ok := v.Get(key); ok {
+		return v
+	}
+	return None
 }
 
 func (v Value) bool() bool       { return v.num != 0 }
