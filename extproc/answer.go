@@ -14,7 +14,6 @@ import (
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/sightline-router/sightline/router"
 )
@@ -48,12 +47,13 @@ var choice = []string{HeaderRank, HeaderInstance, HeaderInstanceRank, HeaderPref
 // noBody is the mode override that keeps the body from us. Body modes are taken literally, so NONE is all it says.
 var noBody = &modev3.ProcessingMode{RequestBodyMode: modev3.ProcessingMode_NONE, ResponseBodyMode: modev3.ProcessingMode_NONE}
 
-// Two answers that hardly ever change, in wire form.
+// Answers that hardly ever change, and a part of some, in wire form.
 var (
 	sendBody = encode(&extprocv3.ProcessingResponse{
 		Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{}},
 	})
-	passUnread = encode(pass(terms{Route: Route{Mode: Sightline, Header: HeaderWorker}}))
+	passUnread     = encode(pass(terms{Route: Route{Mode: Sightline, Header: HeaderWorker}}))
+	overrideNoBody = encode(&extprocv3.ProcessingResponse{ModeOverride: noBody})
 )
 
 // pass is "not ours": what a client may have smuggled in is removed, and the body is not asked for.
@@ -103,71 +103,68 @@ func encode(m proto.Message) encoded {
 }
 
 // atBody is a decision as the answer to the body.
-func (t *terms) atBody(d router.Decision) *extprocv3.ProcessingResponse {
-	return &extprocv3.ProcessingResponse{
-		Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: &extprocv3.BodyResponse{
-			Response: &extprocv3.CommonResponse{HeaderMutation: t.steer(d)},
-		}},
-		DynamicMetadata: t.metadata(d),
-	}
+func (t *terms) atBody(d router.Decision) encoded {
+	return decided(fieldBodyResponse, t.steer(d), t.metadata(d))
 }
 
 // atHeaders is a decision as the answer to the headers; the body will not come here.
-func (t *terms) atHeaders(d router.Decision) *extprocv3.ProcessingResponse {
-	return &extprocv3.ProcessingResponse{
-		Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{
-			Response: &extprocv3.CommonResponse{HeaderMutation: t.steer(d)},
-		}},
-		DynamicMetadata: t.metadata(d),
-		ModeOverride:    t.noBody(),
+func (t *terms) atHeaders(d router.Decision) encoded {
+	a := decided(fieldHeadersResponse, t.steer(d), t.metadata(d))
+	if t.noBody() != nil {
+		a = append(a, overrideNoBody...)
 	}
+	return a
 }
 
 // steer writes the decision into request headers. The second choice is always there: Envoy 1.39 answers 503 on a retry
 // whose header is missing (1.40 moves on); with one worker it is that worker again, and the attempt after that goes
 // to any. Without a target, whatever a client may have smuggled in is removed and Envoy's fallback takes the request.
-func (t *terms) steer(d router.Decision) *extprocv3.HeaderMutation {
-	m := &extprocv3.HeaderMutation{SetHeaders: []*corev3.HeaderValueOption{
-		header(HeaderID, d.ID), header(HeaderReason, string(d.Reason)),
-	}, RemoveHeaders: slices.Clone(never)}
+func (t *terms) steer(d router.Decision) mutation {
+	m := make(mutation, 0, 768)
+	m.set(HeaderID, d.ID)
+	m.set(HeaderReason, string(d.Reason))
+	m.remove(never...)
 	if len(d.Targets) == 0 {
-		m.RemoveHeaders = append(m.RemoveHeaders, t.smuggled()...)
+		m.remove(t.smuggled()...)
 		return m
 	}
 	if t.Mode != Sightline {
-		m.RemoveHeaders = append(m.RemoveHeaders, HeaderSubset)
+		m.remove(HeaderSubset)
 	}
 	first, second := d.Targets[0], d.Targets[0]
 	if len(d.Targets) > 1 {
 		second = d.Targets[1]
 	}
 	if t.strict {
-		m.RemoveHeaders = append(m.RemoveHeaders, t.Header, t.second())
+		m.remove(t.Header, t.second())
 	} else {
-		m.SetHeaders = append(m.SetHeaders, header(t.Header, first.Addr), header(t.second(), second.Addr))
+		m.set(t.Header, first.Addr)
+		m.set(t.second(), second.Addr)
 	}
 	if t.Mode != Sightline {
-		m.SetHeaders = append(m.SetHeaders, header(HeaderEndpoint, ranked(d)))
+		m.set(HeaderEndpoint, ranked(d))
 	}
-	rank := HeaderRank
+	rank, behind, prefill := number(first.Rank), "", ""
 	if first.Instance != "" {
-		rank = HeaderInstanceRank
+		rank, behind = "", rank
 	}
-	says := map[string]string{HeaderInstance: first.Instance, HeaderPrefill: first.Prefill}
-	if first.Rank >= 0 {
-		says[rank] = strconv.Itoa(first.Rank)
+	if first.Prefill != "" {
+		prefill = number(first.PrefillRank)
 	}
-	if first.Prefill != "" && first.PrefillRank >= 0 {
-		says[HeaderPrefillRank] = strconv.Itoa(first.PrefillRank)
-	}
-	for _, name := range choice {
-		if says[name] != "" {
-			m.SetHeaders = append(m.SetHeaders, header(name, says[name]))
-		} else {
-			m.RemoveHeaders = append(m.RemoveHeaders, name)
-		}
-	}
+	m.setOrRemove(HeaderRank, rank)
+	m.setOrRemove(HeaderInstance, first.Instance)
+	m.setOrRemove(HeaderInstanceRank, behind)
+	m.setOrRemove(HeaderPrefill, first.Prefill)
+	m.setOrRemove(HeaderPrefillRank, prefill)
 	return m
+}
+
+// number writes a rank; "" for none.
+func number(rank int) string {
+	if rank < 0 {
+		return ""
+	}
+	return strconv.Itoa(rank)
 }
 
 // ranked lists the targets as load balancers with fallbacks read them: ip:port,ip:port, best first.
@@ -190,42 +187,40 @@ func header(name, value string) *corev3.HeaderValueOption {
 	}
 }
 
-func setContentLength(answer *extprocv3.ProcessingResponse, n int) {
-	m := answer.GetRequestBody().GetResponse().GetHeaderMutation()
-	m.SetHeaders = append(m.SetHeaders, header("content-length", strconv.Itoa(n)))
-}
-
 // metadata is what access logs and the stats logger can read of the decision, as %DYNAMIC_METADATA(sightline:reason)%,
 // and the endpoints for load balancers that read them here: Istio's looks nowhere else.
-func (t *terms) metadata(d router.Decision) *structpb.Struct {
-	fields := map[string]*structpb.Value{
-		"id":             structpb.NewStringValue(d.ID),
-		"reason":         structpb.NewStringValue(string(d.Reason)),
-		"matched_blocks": structpb.NewNumberValue(float64(d.MatchedBlocks)),
-		"cached_tokens":  structpb.NewNumberValue(float64(d.CachedTokens)),
-		"prompt_tokens":  structpb.NewNumberValue(float64(d.PromptTokens)),
-	}
+func (t *terms) metadata(d router.Decision) members {
+	m := make(members, 0, 384)
+	m.text("id", d.ID)
+	m.text("reason", string(d.Reason))
+	m.number("matched_blocks", d.MatchedBlocks)
+	m.number("cached_tokens", d.CachedTokens)
+	m.number("prompt_tokens", d.PromptTokens)
 	if d.Model != "" {
-		fields["model"] = structpb.NewStringValue(d.Model)
+		m.text("model", d.Model)
 	}
 	if d.Why != "" {
-		fields["why"] = structpb.NewStringValue(d.Why)
+		m.text("why", d.Why)
 	}
+	all := make(members, 0, 512)
 	if len(d.Targets) > 0 {
-		fields["endpoint"] = structpb.NewStringValue(d.Targets[0].Addr)
-		fields["endpoints"] = structpb.NewStringValue(ranked(d))
-		fields["worker"] = structpb.NewStringValue(d.Targets[0].Worker)
+		endpoints := ranked(d)
+		m.text("endpoint", d.Targets[0].Addr)
+		m.text("endpoints", endpoints)
+		m.text("worker", d.Targets[0].Worker)
+		if t.Mode != Sightline {
+			var lb members
+			lb.text(HeaderEndpoint, endpoints)
+			all.object(spaceLB, lb)
+		}
 	}
-	spaces := map[string]*structpb.Value{MetadataSpace: structpb.NewStructValue(&structpb.Struct{Fields: fields})}
-	if t.Mode != Sightline && len(d.Targets) > 0 {
-		spaces[spaceLB] = structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{HeaderEndpoint: fields["endpoints"]}})
-	}
-	return &structpb.Struct{Fields: spaces}
+	all.object(MetadataSpace, m)
+	return all
 }
 
 // refusal answers the client in the workers' stead, with an error body in OpenAI's form. In the metadata its reason is
 // refused.
-func (t *terms) refusal(d router.Decision) *extprocv3.ProcessingResponse {
+func (t *terms) refusal(d router.Decision) encoded {
 	d.Reason = refused
 	code, r := d.Refuse.Status, d.Refuse
 	if code < 400 || code > 599 { // Envoy turns anything below 200 into a 200
@@ -249,15 +244,14 @@ func (t *terms) refusal(d router.Decision) *extprocv3.ProcessingResponse {
 		Code    *string `json:"code"`
 	}
 	text, _ := json.Marshal(map[string]body{"error": {Message: r.Message, Type: kind}}) // strings always encode
-	return &extprocv3.ProcessingResponse{
+	return t.metadata(d).appendTo(encode(&extprocv3.ProcessingResponse{
 		Response: &extprocv3.ProcessingResponse_ImmediateResponse{ImmediateResponse: &extprocv3.ImmediateResponse{
 			Status:  &typev3.HttpStatus{Code: typev3.StatusCode(code)},
 			Headers: &extprocv3.HeaderMutation{SetHeaders: headers},
 			Body:    text,
 			Details: "sightline_refused",
 		}},
-		DynamicMetadata: t.metadata(d),
-	}
+	}))
 }
 
 // splice applies edits to a body without copying what stays: the result references the received buffers, and holds

@@ -3,7 +3,10 @@ package extproc
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
+	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -23,6 +26,43 @@ func told(m *extprocv3.HeaderMutation) map[string]string {
 		out[name] = "-"
 	}
 	return out
+}
+
+// decoded reads an answer with protobuf itself.
+func decoded(t testing.TB, wire encoded) *extprocv3.ProcessingResponse {
+	t.Helper()
+	a := new(extprocv3.ProcessingResponse)
+	if err := proto.Unmarshal(wire, a); err != nil {
+		t.Fatal(err)
+	}
+	if len(a.ProtoReflect().GetUnknown()) > 0 {
+		t.Fatalf("unknown fields in %v", a)
+	}
+	return a
+}
+
+// What is told of a decision besides headers, for Envoy's logs and for gateways' load balancers.
+func TestMetadata(t *testing.T) {
+	d := router.Decision{ID: "ID1", Reason: router.Exact, Model: strings.Repeat("m", 300), Why: "not confirmed by events yet", MatchedBlocks: 1 << 30, CachedTokens: 0, PromptTokens: 837,
+		Targets: []router.Target{{Worker: "a", Addr: "10.0.0.1:8000", Rank: -1}, {Worker: "b", Addr: "[2001:db8::3]:8000", Rank: -1}}}
+	all := "10.0.0.1:8000,[2001:db8::3]:8000"
+	own := map[string]any{"id": "ID1", "reason": "exact", "model": d.Model, "why": d.Why, "matched_blocks": float64(1 << 30), "cached_tokens": 0., "prompt_tokens": 837.,
+		"endpoint": "10.0.0.1:8000", "endpoints": all, "worker": "a"}
+	for mode, want := range map[Mode]map[string]any{
+		Sightline:      {MetadataSpace: own},
+		EndpointPicker: {MetadataSpace: own, spaceLB: map[string]any{HeaderEndpoint: all}},
+	} {
+		at := &terms{Route: Route{Mode: mode, Header: HeaderWorker}}
+		for phase, a := range map[string]encoded{"body": at.atBody(d), "headers": at.atHeaders(d), "refusal": at.refusal(router.Decision{ID: "ID1", Refuse: &router.Refusal{Status: 503}})} {
+			want := want
+			if phase == "refusal" {
+				want = map[string]any{MetadataSpace: map[string]any{"id": "ID1", "reason": "refused", "matched_blocks": 0., "cached_tokens": 0., "prompt_tokens": 0.}}
+			}
+			if got := decoded(t, a).GetDynamicMetadata().AsMap(); !reflect.DeepEqual(got, want) {
+				t.Errorf("%q, %s: %v, want %v", mode, phase, got, want)
+			}
+		}
+	}
 }
 
 // ours are the terms of a route of our own envoy.yaml.
@@ -47,7 +87,11 @@ func TestSteer(t *testing.T) {
 		{"a rank", []router.Target{b, a}, map[string]string{HeaderWorker: b.Addr, HeaderSecond: a.Addr, HeaderRank: "3"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got := told(ours.steer(router.Decision{ID: "ID1", Reason: router.Exact, Targets: c.targets}))
+			d := router.Decision{ID: "ID1", Reason: router.Exact, Targets: c.targets}
+			got := told(decoded(t, ours.atBody(d)).GetRequestBody().GetResponse().GetHeaderMutation())
+			if h := decoded(t, ours.atHeaders(d)); !maps.Equal(told(h.GetRequestHeaders().GetResponse().GetHeaderMutation()), got) || !proto.Equal(h.GetModeOverride(), noBody) {
+				t.Errorf("at the headers: %v", h)
+			}
 			c.want[HeaderID], c.want[HeaderReason] = "ID1", "exact"
 			for _, name := range slices.Concat(choice, never) {
 				if c.want[name] == "" {
@@ -76,7 +120,7 @@ func TestRefusal(t *testing.T) {
 		{429, 429, "rate_limit_error", true}, {503, 503, "server_error", true}, {500, 500, "server_error", false},
 		{0, 503, "server_error", true}, {200, 503, "server_error", true},
 	} {
-		r := ours.refusal(router.Decision{Refuse: &router.Refusal{Status: c.status, Message: `model "x" is not here`}}).GetImmediateResponse()
+		r := decoded(t, ours.refusal(router.Decision{Refuse: &router.Refusal{Status: c.status, Message: `model "x" is not here`}})).GetImmediateResponse()
 		if int(r.GetStatus().GetCode()) != c.want {
 			t.Errorf("%d: status %d, want %d", c.status, r.GetStatus().GetCode(), c.want)
 		}
@@ -125,21 +169,16 @@ func TestEditedAnswerOnTheWire(t *testing.T) {
 	d := router.Decision{ID: "ID1", Reason: router.Load, Targets: []router.Target{{Addr: "10.0.0.1:1", Rank: -1}}}
 	for _, n := range []int{0, 1, 127, 128, 300_000} {
 		body := bytes.Repeat([]byte("z"), n)
-		form := ours.atBody(d)
-		setContentLength(form, n)
-		wire, err := codec{}.Marshal(&edited{answer: form, body: cut(body, 16384)})
+		wire, err := codec{}.Marshal(&edited{answer: ours.atBody(d), body: cut(body, 16384)})
 		if err != nil {
 			t.Fatal(err)
 		}
-		var got extprocv3.ProcessingResponse
-		if err := proto.Unmarshal(wire.Materialize(), &got); err != nil {
-			t.Fatal(err)
-		}
+		got := decoded(t, wire.Materialize())
 		r := got.GetRequestBody().GetResponse()
 		if !bytes.Equal(r.GetBodyMutation().GetBody(), body) {
 			t.Errorf("%d bytes: body of %d", n, len(r.GetBodyMutation().GetBody()))
 		}
-		if h := told(r.GetHeaderMutation()); h[HeaderWorker] != "10.0.0.1:1" || h["content-length"] == "" {
+		if h := told(r.GetHeaderMutation()); h[HeaderWorker] != "10.0.0.1:1" || h["content-length"] != strconv.Itoa(n) {
 			t.Errorf("%d bytes: headers %v", n, h)
 		}
 		if got.GetDynamicMetadata() == nil {

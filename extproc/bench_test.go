@@ -49,7 +49,7 @@ func benchmarkDecision(b *testing.B, addr string, stock bool, size int) {
 	}
 	if stock {
 		g := grpc.NewServer(grpc.MaxRecvMsgSize(math.MaxInt32))
-		extprocv3.RegisterExternalProcessorServer(g, stockServer{})
+		extprocv3.RegisterExternalProcessorServer(g, stockServer{answer: decoded(b, ours.atBody(pick))})
 		go func() { _ = g.Serve(lis) }()
 		defer g.Stop()
 	} else {
@@ -106,16 +106,17 @@ func (ready2send) Unmarshal(mem.BufferSlice, any) error { return nil }
 // stockServer answers as Server does, on what gRPC's own codec gives it.
 type stockServer struct {
 	extprocv3.UnimplementedExternalProcessorServer
+	answer *extprocv3.ProcessingResponse
 }
 
-func (stockServer) Process(stream extprocv3.ExternalProcessor_ProcessServer) error {
+func (s stockServer) Process(stream extprocv3.ExternalProcessor_ProcessServer) error {
 	for {
 		in, err := stream.Recv()
 		if err != nil {
 			return err
 		}
 		if in.GetRequestBody() != nil {
-			return stream.Send(ours.atBody(pick))
+			return stream.SendMsg(s.answer)
 		}
 		if err := stream.Send(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{}}}); err != nil {
 			return err

@@ -1,7 +1,7 @@
 package extproc
 
 import (
-	"fmt"
+	"strconv"
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc/encoding"
@@ -23,17 +23,10 @@ type codec struct{}
 
 // Field numbers of envoy.service.ext_proc.v3 that the walk knows.
 const (
-	fieldRequestBody   = 4 // ProcessingRequest.request_body, an HttpBody
-	fieldFirstOneof    = 2 // ProcessingRequest.request: fields 2 to 7 exclude each other
-	fieldLastOneof     = 7
-	fieldBody          = 1 // HttpBody.body
-	fieldBodyResponse  = 3 // ProcessingResponse.request_body, a BodyResponse
-	fieldCommon        = 1 // BodyResponse.response, a CommonResponse
-	fieldBodyMutation  = 3 // CommonResponse.body_mutation, a BodyMutation
-	fieldMutationsBody = 1 // BodyMutation.body
-	fieldStreamed      = 3 // BodyMutation.streamed_response, a StreamedBodyResponse
-	fieldStreamedBody  = 1 // StreamedBodyResponse.body
-	fieldStreamedEnd   = 2 // StreamedBodyResponse.end_of_stream
+	fieldRequestBody = 4 // ProcessingRequest.request_body, an HttpBody
+	fieldFirstOneof  = 2 // ProcessingRequest.request: fields 2 to 7 exclude each other
+	fieldLastOneof   = 7
+	fieldBody        = 1 // HttpBody.body
 )
 
 // inbound is a ProcessingRequest whose request body stands aside.
@@ -62,8 +55,8 @@ type encoded []byte
 
 // edited is an answer that replaces the request body. The parts that stay are references into the received frames.
 type edited struct {
-	answer *extprocv3.ProcessingResponse // a request_body answer without a body mutation
-	body   mem.BufferSlice               // the new body; gRPC frees it after sending
+	answer encoded         // a request_body answer without a body mutation
+	body   mem.BufferSlice // the new body; gRPC frees it after sending
 }
 
 // piece is an answer that gives a part of a full-duplex request body back.
@@ -83,22 +76,21 @@ func (codec) Marshal(v any) (mem.BufferSlice, error) {
 	case encoded:
 		return mem.BufferSlice{mem.SliceBuffer(v)}, nil
 	case *edited:
-		return v.marshal()
+		return v.marshal(), nil
 	case *piece:
 		return v.marshal(), nil
 	}
 	return stock().Marshal(v)
 }
 
-// marshal leans on a rule of protobuf: a message field that occurs twice is merged. So the answer is written as usual,
-// and the body mutation follows as a second occurrence of the same field, with the body's bytes by reference.
-func (e *edited) marshal() (mem.BufferSlice, error) {
-	head, err := proto.Marshal(e.answer)
-	if err != nil {
-		return nil, fmt.Errorf("answer with an edited body: %w", err)
-	}
+// marshal leans on a rule of protobuf: a message field that occurs twice is merged. So the body's new length and its
+// mutation follow the answer as further occurrences of the same field, the body's bytes by reference.
+func (e *edited) marshal() mem.BufferSlice {
+	var length mutation
+	length.set("content-length", strconv.Itoa(e.body.Len()))
+	head := append(nested(e.answer, len(length), fieldBodyResponse, fieldCommon, fieldHeaderMutation), length...)
 	head = nested(head, e.body.Len(), fieldBodyResponse, fieldCommon, fieldBodyMutation, fieldMutationsBody)
-	return append(mem.BufferSlice{mem.SliceBuffer(head)}, e.body...), nil
+	return append(mem.BufferSlice{mem.SliceBuffer(head)}, e.body...)
 }
 
 func (p *piece) marshal() mem.BufferSlice {
@@ -107,20 +99,6 @@ func (p *piece) marshal() mem.BufferSlice {
 	inner := protowire.AppendVarint(protowire.AppendTag(end, fieldStreamedBody, protowire.BytesType), uint64(n))
 	head := nested(nil, len(inner)+n, fieldBodyResponse, fieldCommon, fieldBodyMutation, fieldStreamed)
 	return append(mem.BufferSlice{mem.SliceBuffer(append(head, inner...))}, p.body...)
-}
-
-// nested appends the tags and lengths of fields inside each other, of which the innermost has n bytes.
-func nested(head []byte, n int, path ...protowire.Number) []byte {
-	size := make([]int, len(path)) // size[i]: bytes inside the field path[i]
-	for i := len(path) - 1; i >= 0; i-- {
-		size[i] = n
-		n = protowire.SizeTag(path[i]) + protowire.SizeBytes(n)
-	}
-	for i, f := range path {
-		head = protowire.AppendTag(head, f, protowire.BytesType)
-		head = protowire.AppendVarint(head, uint64(size[i]))
-	}
-	return head
 }
 
 // Unmarshal decodes one message; data is freed by gRPC afterwards, so an inbound body takes its own references.

@@ -104,6 +104,7 @@ const (
 	connWindow    = 128 << 20 // eight of them at once on one connection
 	readBuffer    = 256 << 10 // fewer read calls; 32 KB is the default
 	maxStreams    = 65536     // the same as the circuit breaker in our envoy.yaml
+	stackedIdle   = 128       // goroutines that wait for streams; beyond, each stream starts one
 	headroom      = 64 << 10  // what a body message holds besides the body: attributes, metadata
 	bodiesAtOnce  = 16        // × MaxBody = most body bytes in flight
 	graceOnStop   = 5 * time.Second
@@ -154,6 +155,7 @@ func New(decide Decide, observe Observe, opt Options) (*Server, error) {
 		grpc.MaxRecvMsgSize(opt.MaxBody+headroom),
 		grpc.MaxSendMsgSize(math.MaxInt32),
 		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.NumStreamWorkers(stackedIdle), // a new goroutine's stack is copied four times on the way, a tenth of a decision
 		grpc.StaticStreamWindowSize(streamWindow),
 		grpc.StaticConnWindowSize(connWindow),
 		grpc.ReadBufferSize(readBuffer),
