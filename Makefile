@@ -7,7 +7,7 @@ LDFLAGS := -s -w -X main.version=$(VERSION)
 export CGO_ENABLED ?= 0
 export SIGHTLINE_CACHE ?= $(CACHE)
 
-.PHONY: help build demo test unit manifests race e2e e2e-compose e2e-gateway e2e-vllm generated bench bench-envoy conformance fuzz differential differential-vllm bench-peers bench-large bench-events soak envoy lint clean
+.PHONY: help build demo test unit manifests race e2e e2e-compose e2e-gateway e2e-vllm generated bench bench-envoy conformance fuzz differential differential-vllm bench-index bench-peers bench-large bench-events soak envoy lint clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -102,6 +102,9 @@ differential: ## tokenizer, templates and decoded pictures against pip's tokeniz
 differential-vllm: ## random requests and image files against vLLM's own rendering, loader and hasher (CPU build): VLLM=0.32.0
 	@e2e/vllm/setup.sh $(CACHE)/vllm-$(VLLM) $(VLLM)
 	SIGHTLINE_VLLM=$(CACHE)/vllm-$(VLLM) $(GO) test -count=1 -timeout 30m -v -run 'TestDifferentialVLLM' ./mmhash ./mmhash/media
+
+bench-index: ## the index alone: a lookup, lookups beside stores and removals, the whole path of a KV event (half a minute)
+	$(GO) test -run '^$$' -bench 'BenchmarkMatch|BenchmarkFeed' -benchmem ./indexer ./indexer/feed
 
 bench-peers: ## our index beside Dynamo's crate: make bench-peers DYNAMO_BENCH=DIR
 	@test -n "$(DYNAMO_BENCH)" || { echo "usage: make bench-peers DYNAMO_BENCH=DIR (the crate's benchmark)"; exit 2; }
