@@ -1,49 +1,56 @@
 package indexer
 
-// Memory comes from the heap in arenas: one of 8 MiB that New makes, then 16 MiB at once, so that most of an arena can lie
-// on huge pages. Where memory is fresh, its first touch is what costs most: the kernel must find and clear the page, in
-// the middle of somebody's store (half the time of a small index's first fill). So an arena is made ready ahead, by a
-// goroutine that touches every page and ends: at New, and whenever little is left. Price: up to 16 MiB more than is in use.
+// Memory comes from the heap in arenas of 16 MiB, so that most of it can lie on huge pages, and is used chunk by chunk.
+// Where memory is fresh, its first touch is what costs most: the kernel must find and clear the page, in the middle of
+// somebody's store (half the time of a small index's first fill). So the next chunks are touched ahead, by a goroutine
+// that ends when they are ready: firstChunks at New, aheadChunks from then on. Price: so much more than is in use.
 const (
-	firstChunks = 4
 	arenaChunks = 8
-	fewSlabs    = chunkSlabs // time to make the next arena ready
+	firstChunks = 4
+	aheadChunks = 2
 )
 
-// takeArena gives the next arena; m.mu is held.
-func (m *memory) takeArena() []chunk {
-	arena := m.ahead
-	if m.ahead = nil; len(arena) == 0 {
-		arena = newArena(min(max(1, min(m.count, arenaChunks)), m.limit-m.count))
+// takeChunk gives the next chunk, ready or not, and has those behind it made ready; m.mu is held.
+func (m *memory) takeChunk() (c *chunk) {
+	if n := len(m.ready); n > 0 {
+		c, m.ready = m.ready[n-1], m.ready[:n-1]
+	} else {
+		c = m.freshChunk()
 	}
-	return arena
-}
-
-// getReady has an arena of n chunks prepared, if there is none and the limit allows one; m.mu is held.
-func (m *memory) getReady(n int) {
-	if n = min(n, m.limit-m.count); n > 0 && len(m.ahead) == 0 && !m.preparing {
+	m.count++
+	if m.wants(aheadChunks) && !m.preparing {
 		m.preparing = true
-		go m.prepare(n)
+		go m.prepare(aheadChunks)
 	}
+	return c
 }
 
-func (m *memory) prepare(n int) {
-	a := newArena(n)
-	const page = 4096 / 8
-	for i := range a {
-		for at := 0; at < chunkWords; at += page {
-			a[i][at] = 0
-		}
+// wants says whether fewer than n chunks are ready, and the limit allows another.
+func (m *memory) wants(n int) bool { return len(m.ready) < min(n, m.limit-m.count) }
+
+func (m *memory) freshChunk() *chunk {
+	if len(m.arena) == 0 {
+		m.arena = make([]chunk, arenaChunks)
+		adviseHuge(m.arena)
 	}
+	c := &m.arena[0]
+	m.arena = m.arena[1:]
+	return c
+}
+
+// prepare makes chunks ready until there are n. Nobody else has the one that it is at.
+func (m *memory) prepare(n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.preparing = false; n <= m.limit-m.count { // else the stores could not wait for it
-		m.ahead = a
+	for m.wants(n) {
+		c := m.freshChunk()
+		m.mu.Unlock()
+		const page = 4096 / 8
+		for at := 0; at < chunkWords; at += page {
+			c[at] = 0
+		}
+		m.mu.Lock()
+		m.ready = append(m.ready, c)
 	}
-}
-
-func newArena(n int) []chunk {
-	a := make([]chunk, n)
-	adviseHuge(a)
-	return a
+	m.preparing = false
 }

@@ -38,8 +38,9 @@ type memory struct {
 	segments []*segment
 	scratch  []*scratch
 
-	ahead     []chunk // an arena made ready
-	preparing bool    // or being made ready
+	arena     []chunk  // chunks that nobody has touched
+	ready     []*chunk // touched ahead of use
+	preparing bool     // more are being made ready
 
 	idle atomic.Int64 // units of free runs
 }
@@ -69,9 +70,7 @@ func (m *memory) slabLocked() (uint32, bool) {
 		return 0, false
 	}
 	s := m.slabs[len(m.slabs)-1]
-	if m.slabs = m.slabs[:len(m.slabs)-1]; len(m.slabs) < fewSlabs {
-		m.getReady(arenaChunks)
-	}
+	m.slabs = m.slabs[:len(m.slabs)-1]
 	return s, true
 }
 
@@ -79,18 +78,13 @@ func (m *memory) grow() bool {
 	if m.count >= m.limit {
 		return false
 	}
-	arena := m.takeArena()
-	n := len(arena)
-	for k := n - 1; k >= 0; k-- {
-		c := m.count + k
-		m.chunks[c] = &arena[k]
-		for i := chunkSlabs - 1; i >= 0; i-- {
-			if s := uint32(c*chunkSlabs + i); s != 0 { // address 0 means "none"
-				m.slabs = append(m.slabs, s)
-			}
+	c := m.count
+	m.chunks[c] = m.takeChunk()
+	for i := chunkSlabs - 1; i >= 0; i-- {
+		if s := uint32(c*chunkSlabs + i); s != 0 { // address 0 means "none"
+			m.slabs = append(m.slabs, s)
 		}
 	}
-	m.count += n
 	return true
 }
 
@@ -189,7 +183,7 @@ func (m *memory) sheet(id uint32) *sheet {
 func (m *memory) usage() (resident, used int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	resident = int64(m.count+len(m.ahead)) * chunkBytes
+	resident = int64(m.count+len(m.ready)) * chunkBytes
 	used = int64(m.count)*chunkBytes - int64(len(m.slabs))*slabWords*8 - int64(len(m.sheets))*sheetWords*8 - int64(len(m.segments)*segmentBytes) - m.idle.Load()*unitWords*8
 	return resident, used
 }

@@ -101,7 +101,9 @@ func (l *line) room() int {
 }
 
 // lineOf is where the search for a hash begins.
-func (t *table) lineOf(h uint64) unsafe.Pointer { return unsafe.Pointer(t.segmentOf(h).line(homeOf(h))) }
+func (t *table) lineOf(h uint64) unsafe.Pointer {
+	return unsafe.Pointer(t.segmentOf(h).line(homeOf(h)))
+}
 
 // insert adds a reference; the caller knows that it is not there. keysOf gives the hashes behind references, for splits: all at
 // once, so that the cache misses overlap.
@@ -137,7 +139,7 @@ func (s *segment) put(h uint64, ref uint32, reach uint32) bool {
 		}
 		l.tags[k], l.refs[k] = tagOf(h), ref
 		for ; d > 0; d-- {
-			s.line(home + d - 1).over++
+			s.line(home+d-1).over++
 		}
 		return true
 	}
@@ -166,7 +168,7 @@ func (t *table) remove(h uint64, ref uint32) bool {
 		if k := l.slot(tag, ref); k >= 0 {
 			l.tags[k] = 0
 			for ; d > 0; d-- {
-				seg.line(home + d - 1).over--
+				seg.line(home+d-1).over--
 			}
 			return true
 		}
