@@ -513,7 +513,9 @@ func (w *world) runProduct(keys map[string]any) (stop func()) {
 		w.t.Fatal(err)
 	}
 	for k, v := range map[string]any{"listen": w.sightline, "admin": "", "log_level": "error", "probe": false} {
-		keys[k] = v
+		if keys[k] == nil {
+			keys[k] = v
+		}
 	}
 	text, err := yaml.Marshal(keys)
 	if err != nil {

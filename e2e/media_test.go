@@ -24,8 +24,7 @@ import (
 	"github.com/sightline-router/sightline/mmhash/media"
 )
 
-// What reaches the workers of a request's media, and of what clients must not say: bodies as workers see them, through a
-// real Envoy.
+// What reaches the workers of a request's media: bodies as workers see them, through a real Envoy.
 
 // received are the bodies that workers read, by the request's user field.
 type received struct{ byUser sync.Map }
@@ -97,52 +96,6 @@ func names(w *sim.Worker) map[string]bool {
 		}
 	}
 	return out
-}
-
-// No field of the table reaches a worker, whether Sightline knows the model or not; all else does, byte for byte.
-func TestSteeringFieldsNeverArrive(t *testing.T) {
-	for name, config := range map[string]func(map[string]any){
-		"known model":   nil,
-		"unknown model": func(keys map[string]any) { keys["models"].([]any)[0].(map[string]any)["name"] = "another" },
-	} {
-		t.Run(name, func(t *testing.T) {
-			var got received
-			l := startLab(t, func(o *demo.LabOptions) { o.Config = config; got.watch(o) })
-			url := dataURL(photo(20))
-			clean := `{"model":"` + demo.ModelName + `","max_tokens":1,"user":%q,"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"` + url + `"}}]}]}`
-			for i, c := range []struct{ old, new string }{
-				{`"max_tokens"`, `"routed_dp_rank":1,"max_tokens"`},
-				{`"max_tokens"`, `"data_parallel_rank":1,"max_tokens"`},
-				{`"max_tokens"`, `"bootstrap_host":"10.0.0.1","bootstrap_port":1,"bootstrap_room":2,"max_tokens"`},
-				{`"max_tokens"`, `"kv_transfer_params":{"do_remote_prefill":true,"remote_host":"10.0.0.1"},"max_tokens"`},
-				{`"max_tokens"`, `"kv_transfer_params":1,"kv_trans\u0066er_params":{"remote_host":"10.0.0.1"},"max_tokens"`},
-				{`"max_tokens"`, `"ec_transfer_params":{},"max_tokens"`},
-				{`"max_tokens"`, `"disaggregated_params":{"request_type":"generation_only"},"max_tokens"`},
-				{`"max_tokens"`, `"mm_hashes":["00"],"mm_content_hashes":["00"],"max_tokens"`},
-				{`{"url"`, `{"content_hash":"sha256:00","url"`},
-				{`"type":"image_url"`, `"uuid":"theirs","type":"image_url"`},
-				{`}]}]}`, `,"uuid":"a","u\u0075id":"b"}]}]}`},
-			} {
-				user := fmt.Sprint(name, "-", i)
-				want := fmt.Sprintf(clean, user)
-				sent := strings.Replace(want, c.old, c.new, 1)
-				r := raws(t, l, []byte(sent), nil)
-				if body := got.body(user); r.status != 200 || body != want {
-					t.Errorf("%s: status %d, the worker got %.300s", c.new, r.status, body)
-				}
-			}
-			user := name + "-args"
-			want := strings.Replace(fmt.Sprintf(clean, user), `"max_tokens"`, `"vllm_xargs":{"n":1},"max_tokens"`, 1)
-			r := raws(t, l, []byte(strings.Replace(want, `"n":1`, `"kv_cache_report_mode":"full","n":1`, 1)), nil)
-			if body := got.body(user); r.status != 200 || body != want {
-				t.Errorf("kv_cache_report_mode: status %d, the worker got %.300s", r.status, body)
-			}
-			lax := raws(t, l, []byte(strings.Replace(fmt.Sprintf(clean, name+"-nan"), `"max_tokens"`, `"x":NaN,"kv_transfer_params":{},"max_tokens"`, 1)), nil)
-			if lax.status != 400 || got.body(name+"-nan") != "" {
-				t.Errorf("NaN: status %d, the worker got %.300s", lax.status, got.body(name+"-nan"))
-			}
-		})
-	}
 }
 
 // Injected: workers hold a picture under its content id, and we predict what they report.
