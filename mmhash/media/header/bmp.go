@@ -3,20 +3,29 @@ package header
 import "encoding/binary"
 
 // A BMP's mode follows from its depth, its compression and masks, and, up to 8 bits, from the palette: a grey ramp is
-// "L" or "1".
+// "L" or "1". A DIB is the same without the file's own header; icons hold some (ico.go).
 
 type bmpState struct {
 	header, padding, colours int
 }
 
-func bmpFile(r *Reader, b []byte) {
-	r.bmp.header = int(binary.LittleEndian.Uint32(b[14:]))
-	switch r.bmp.header {
-	case 12, 40, 52, 56, 64, 108, 124:
-		r.next(r.bmp.header-4, bmpInfo)
-	default:
+func bmpFile(r *Reader, b []byte) { dibHead(r, b[14:]) }
+
+// dibHead reads the size of the header, which is its type.
+func dibHead(r *Reader, b []byte) {
+	if r.bmp.header = int(binary.LittleEndian.Uint32(b)); !dibType(b) {
 		r.fail(Malformed, "unknown header type")
+		return
 	}
+	r.next(r.bmp.header-4, bmpInfo)
+}
+
+func dibType(b []byte) bool {
+	switch binary.LittleEndian.Uint32(b) {
+	case 12, 40, 52, 56, 64, 108, 124:
+		return true
+	}
+	return false
 }
 
 func bmpInfo(r *Reader, b []byte) {

@@ -30,8 +30,8 @@ const (
 
 // Info is what the head of an image file says.
 type Info struct {
-	Format        string // Pillow's name: PNG, JPEG, GIF, WEBP, BMP, TIFF
-	Mode          string // Pillow's mode of the opened file: RGB, RGBA, P, L, LA, 1, CMYK, I;16, …
+	Format        string // Pillow's name: PNG, JPEG, GIF, WEBP, AVIF, BMP, DIB, TIFF, ICO, PPM, JPEG2000, QOI
+	Mode          string // Pillow's mode of the opened file: RGB, RGBA, P, L, LA, 1, CMYK, I;16, …; "" where its releases differ
 	Width, Height int    // pixels, before any EXIF rotation (TIFF: after)
 	Orientation   uint8  // EXIF 1 to 8; 1 where the file names none or nonsense
 	Frames        int    // pictures in the file; 0 = not counted
@@ -110,6 +110,10 @@ type Reader struct {
 
 	exif, xmp []byte // raw metadata blocks, used by Finish
 	exifSeen  bool   // also when the block was too large to keep
+	untold    bool   // the mode is not known, the rest is
+	icon      bool   // a picture in an icon
+
+	places places
 
 	jpeg jpegState
 	png  pngState
@@ -117,6 +121,7 @@ type Reader struct {
 	webp webpState
 	bmp  bmpState
 	tiff tiffState
+	ppm  ppmState
 }
 
 // New gives a Reader for one file.
@@ -189,17 +194,6 @@ func (r *Reader) Write(p []byte) (int, error) {
 // Done reports that no further byte of this pass can change the answer.
 func (r *Reader) Done() bool { return r.done }
 
-// Again reports that the file must be written a second time from its start: a TIFF's directory often stands behind its
-// pixels and points back at them. At most three passes are asked for. Call it after the last byte of a pass.
-func (r *Reader) Again() bool {
-	if r.err != nil || r.info.Format != "TIFF" || !tiffAgain(r) {
-		return false
-	}
-	r.done, r.skip, r.seek, r.off, r.buf = false, 0, false, 0, r.buf[:0]
-	tiffGoOn(r)
-	return !r.done
-}
-
 // Finish gives the facts, or an *Error, after the last byte.
 func (r *Reader) Finish() (Info, error) {
 	if r.err == nil && !r.done {
@@ -210,11 +204,14 @@ func (r *Reader) Finish() (Info, error) {
 		return Info{}, r.err
 	}
 	i := &r.info
-	if i.Mode == "" || i.Width <= 0 || i.Height <= 0 {
+	if i.Mode == "" && !r.untold || i.Width <= 0 || i.Height <= 0 {
 		return Info{}, &Error{Malformed, i.Format, fmt.Sprintf("size %d×%d, mode %q", i.Width, i.Height, i.Mode)}
 	}
 	if i.Width > MaxPixels || i.Height > MaxPixels || i.Width*i.Height > MaxPixels {
 		return Info{}, &Error{TooManyPixels, i.Format, fmt.Sprintf("%d×%d, at most %d pixels", i.Width, i.Height, MaxPixels)}
+	}
+	if r.icon {
+		return r.iconInfo()
 	}
 	if i.Orientation == 0 {
 		i.Orientation = r.orientation()
@@ -229,14 +226,15 @@ func (r *Reader) end() {
 		// Shorter than the longest magic number: a beginning of an image or nothing.
 		head := append(r.buf, make([]byte, len(r.magic)-len(r.buf))...)
 		r.buf = r.buf[:0]
-		if sniff(r, head); r.err == nil || r.err.Kind == Malformed {
+		sniff(r, head)
+		if small := r.done && r.info.Format == "PPM"; r.err == nil && !small || r.err != nil && r.err.Kind == Malformed {
 			r.fail(Truncated, "ends in its first bytes")
 		}
 	case "GIF":
 		gifEnd(r)
 	case "PNG":
 		pngEnd(r)
-	case "BMP":
+	case "BMP", "DIB":
 		if r.done = r.info.Mode == "P"; !r.done { // a short palette is no ramp of greys
 			r.fail(Truncated, "ends in its header")
 		}
@@ -284,6 +282,27 @@ func sniff(r *Reader, b []byte) {
 	case has("BM"):
 		r.info.Format = "BMP"
 		r.next(18, bmpFile)
+	case dibType(b):
+		r.info.Format = "DIB"
+		r.next(4, dibHead)
+	case has("\x00\x00\x01\x00"):
+		r.info.Format = "ICO"
+		r.next(6, icoHead)
+	case ppmMagic(b):
+		r.info.Format = "PPM"
+		r.next(1, ppmByte)
+	case string(b[4:8]) == "ftyp" && avifBrand(b[8:12]):
+		r.info.Format = "AVIF"
+		r.next(8, avifBox)
+	case has("\xff\x4f\xff\x51"):
+		r.info.Format = "JPEG2000"
+		r.skipTo(4, 38, j2kSize)
+	case has("\x00\x00\x00\x0cjP  \r\n\x87\n"):
+		r.info.Format = "JPEG2000"
+		r.skipTo(12, 8, jp2Box)
+	case has("qoif"):
+		r.info.Format = "QOI"
+		r.next(14, qoiHead)
 	case has("MM\x00\x2a"), has("II\x2a\x00"), has("MM\x2a\x00"), has("II\x00\x2a"), has("MM\x00\x2b"), has("II\x2b\x00"):
 		r.info.Format = "TIFF"
 		r.next(8, tiffHead)
@@ -306,10 +325,7 @@ func otherFormat(b []byte) string {
 		at          int
 		magic, name string
 	}{
-		{4, "ftypavif", "AVIF"}, {4, "ftypavis", "AVIF"}, {4, "ftypmif1", "AVIF"}, {4, "ftypmsf1", "AVIF"},
-		{0, "\x00\x00\x00\x0cjP  \r\n\x87\n", "JPEG2000"}, {0, "\xff\x4f\xff\x51", "JPEG2000"},
-		{0, "\x00\x00\x01\x00", "ICO"}, {0, "\x00\x00\x02\x00", "CUR"}, {0, "8BPS", "PSD"}, {0, "DDS ", "DDS"},
-		{0, "qoif", "QOI"}, {0, "icns", "ICNS"}, {0, "\x01\xda", "SGI"}, {0, "BLP1", "BLP"}, {0, "BLP2", "BLP"},
+		{0, "\x00\x00\x02\x00", "CUR"}, {0, "8BPS", "PSD"}, {0, "DDS ", "DDS"}, {0, "P7 332", "XVTHUMB"}, {0, "icns", "ICNS"}, {0, "\x01\xda", "SGI"}, {0, "BLP1", "BLP"}, {0, "BLP2", "BLP"},
 		{0, "DanM", "MSP"}, {0, "LinS", "MSP"}, {0, "#define", "XBM"}, {0, "/* XPM", "XPM"}, {0, "Image type:", "IM"},
 		{0, "SIMPLE", "FITS"}, {0, "\x59\xa6\x6a\x95", "SUN"}, {0, "\x80\xe8\x00\x00", "PIXAR"}, {0, "FTEX", "FTEX"},
 		{4, "\x11\xaf", "FLI"}, {4, "\x12\xaf", "FLI"}, {0, "\xb1\x68\xde\x3a", "DCX"},
@@ -319,10 +335,6 @@ func otherFormat(b []byte) string {
 		}
 	}
 	switch {
-	case b[0] == 'P' && bytes.IndexByte([]byte("123456fFy7"), b[1]) >= 0 && bytes.IndexByte([]byte(" \t\r\n"), b[2]) >= 0:
-		return "PPM"
-	case bytes.IndexByte([]byte("\x0c\x28\x34\x38\x40\x6c\x7c"), b[0]) >= 0 && b[1]|b[2]|b[3] == 0: // the size of a BMP's header
-		return "DIB"
 	case b[0] == 10 && bytes.IndexByte([]byte{0, 2, 3, 5}, b[1]) >= 0:
 		return "PCX"
 	case b[1] <= 1 && bytes.IndexByte([]byte{1, 2, 3, 9, 10, 11}, b[2]) >= 0 && int(b[12])+int(b[13]) > 0 && int(b[14])+int(b[15]) > 0:

@@ -5,15 +5,12 @@ import (
 	"slices"
 )
 
-// A TIFF's directory may stand anywhere, and its longer values anywhere else, also before it. The reader keeps a list of
-// the places that it wants; what lies behind the stream's place waits for another pass (Reader.Again). Mode follows from
+// A TIFF's directory may stand anywhere, and its longer values anywhere else, also before it (places.go). Mode follows from
 // Pillow's table of (byte order, photometric, sample format, fill order, bits, extra samples), written here as rules.
 
 type tiffState struct {
 	order  binary.ByteOrder
 	big    bool
-	want   []span
-	passes int
 	inside bool // the directory is awaited
 	seen   map[uint16]bool
 	strips bool // strip or tile offsets exist
@@ -26,78 +23,29 @@ type tiffState struct {
 	haveSamples              bool
 }
 
-// span is a place that the reader waits for: n bytes at off, then do.
-type span struct {
-	off int64
-	n   int
-	do  step
-}
-
-const tiffPasses = 3
-
 func tiffHead(r *Reader, b []byte) {
 	t := &r.tiff
 	t.order, t.big = tiffOrder(b), b[2] == 43
 	t.seen = map[uint16]bool{}
 	t.compression, t.fill, t.planar = 1, 1, 1
+	r.places.all = tiffMode
 	if t.big {
-		r.next(8, func(r *Reader, b []byte) { r.tiffWant(r.tiff.order.Uint64(b), 8, tiffCount) })
+		r.next(8, func(r *Reader, b []byte) { r.wantAt(r.tiff.order.Uint64(b), 8, tiffCount); r.goOn() })
 		return
 	}
-	r.tiffWant(uint64(t.order.Uint32(b[4:])), 2, tiffCount)
+	r.wantAt(uint64(t.order.Uint32(b[4:])), 2, tiffCount)
+	r.goOn()
 }
 
-// tiffWant adds a place and goes to the nearest one ahead.
-func (r *Reader) tiffWant(off uint64, n int, do step) {
-	if off > 1<<48 {
-		r.fail(Malformed, "offset beyond any file")
-		return
-	}
-	r.tiff.want = append(r.tiff.want, span{int64(off), n, do})
-	tiffGoOn(r)
-}
-
-// tiffGoOn sets the stream on the nearest wanted place ahead; none ahead ends the pass.
-func tiffGoOn(r *Reader) {
-	t := &r.tiff
-	best := -1
-	for i, s := range t.want {
-		if s.off >= r.off && (best < 0 || s.off < t.want[best].off) {
-			best = i
-		}
-	}
-	if best < 0 {
-		r.done = true
-		return
-	}
-	s := t.want[best]
-	r.skipTo(s.off-r.off, s.n, func(r *Reader, b []byte) {
-		r.tiff.want = slices.Delete(r.tiff.want, best, best+1)
-		s.do(r, b)
-		if r.err == nil && len(r.tiff.want) == 0 {
-			tiffMode(r)
-			return
-		}
-		if r.err == nil {
-			tiffGoOn(r)
-		}
-	})
-}
-
-// tiffAgain allows another pass while places are still wanted.
-func tiffAgain(r *Reader) bool {
-	t := &r.tiff
-	if t.passes++; !r.done && t.inside && len(r.buf) >= 12 { // the file ends in the directory: its whole entries count
-		t.want = nil
+// tiffCut takes the whole entries of a directory in which the file ends.
+func (r *Reader) tiffCut() {
+	if t := &r.tiff; !r.done && t.inside && len(r.buf) >= 12 {
+		r.places.want = nil
 		tiffDirectory(r, append(r.buf, make([]byte, 8)...))
-		if r.err == nil && len(t.want) == 0 {
+		if r.err == nil && len(r.places.want) == 0 {
 			tiffMode(r)
 		}
 	}
-	if len(t.want) > 0 && t.passes >= tiffPasses {
-		r.fail(Truncated, "a tag's value lies outside the file")
-	}
-	return r.err == nil && len(t.want) > 0
 }
 
 func tiffCount(r *Reader, b []byte) {
@@ -113,7 +61,7 @@ func tiffCount(r *Reader, b []byte) {
 		return
 	}
 	t.inside = true
-	t.want = append(t.want, span{r.off, int(n)*entry + tail, tiffDirectory})
+	r.wantAt(uint64(r.off), int(n)*entry+tail, tiffDirectory)
 }
 
 // tiffDirectory reads the entries, and asks for the longer values among those that matter.
@@ -150,15 +98,13 @@ func tiffDirectory(r *Reader, b []byte) {
 			if t.big {
 				off = t.order.Uint64(value)
 			}
-			if off > 1<<48 {
-				r.fail(Malformed, "offset beyond any file")
-				return
-			}
 			n := int(min(count, 64)) * unitSize[typ]
 			if tag == 320 { // its last byte: the map must be there
 				off, n = off+size-1, 1
 			}
-			t.want = append(t.want, span{int64(off), n, func(r *Reader, b []byte) { r.tiffTag(tag, typ, b) }})
+			if r.wantAt(off, n, func(r *Reader, b []byte) { r.tiffTag(tag, typ, b) }); r.err != nil {
+				return
+			}
 		}
 	}
 	r.info.Frames = 0
@@ -263,6 +209,8 @@ func tiffMode(r *Reader) {
 		return
 	case t.photo == 6 && t.compression != 1: // libtiff makes RGB of it
 		m = "RGB"
+	case m == "YCbCr": // RGB before Pillow 13
+		m, r.untold = "", true
 	}
 	r.info.Mode, r.info.Orientation = m, 1
 	r.info.Width, r.info.Height = clampInt(t.width), clampInt(t.height)

@@ -56,8 +56,12 @@ func webpChunk(r *Reader, b []byte) {
 
 // webpOver passes over the rest of a chunk, and ends behind the last one.
 func (r *Reader) webpOver(n int64) {
-	if r.webp.left >= 8 {
+	switch left := r.webp.left; {
+	case left >= 8:
 		r.skipTo(n, 8, webpChunk)
+		return
+	case left > 0 && r.webp.extended:
+		r.fail(Truncated, "a part of a chunk at its end")
 		return
 	}
 	r.skipTo(max(n-int64(r.webp.length&1), 0), 0, webpEnd)

@@ -5,6 +5,7 @@ orientation (what exif_transpose obeys), frames, and loads (whether the pixels c
 """
 import base64, gzip, io, json, random, struct, sys, warnings, zlib
 from PIL import Image, ImageOps, PngImagePlugin, TiffImagePlugin, __version__
+import heif
 warnings.simplefilter("ignore")
 rnd = random.Random(7)
 assert __version__ == "13.0.0"
@@ -209,7 +210,46 @@ for o in "<>":
               f"tif_{n}_nosize": tiff(o, drop=(257,)), f"tif_{n}_nobits": tiff(o, bits=(1,), photo=1, drop=(258,)), f"tif_{n}_nophoto": tiff(o, bits=(8,), drop=(262,)), f"tif_{n}_nostrips": tiff(o, drop=(273,)), f"tif_{n}_comp": tiff(o, comp=99),
               f"tif_{n}_shortsize": tiff(o, typ=3), f"tif_{n}_mixed": tiff(o, bits=(8, 8, 16)), f"tif_{n}_999": tiff(o, bits=(8,) * 4, extra=(999,)), f"tif_{n}_2bit": tiff(o, bits=(2,), photo=0), f"tif_{n}_la": tiff(o, bits=(8, 8), photo=1, extra=(2,))}
 files |= {"other_empty": b"", "other_text": b"hello, this is not an image at all", "other_ff": b"\xff\xd8", "other_gif": b"GIF8", "other_pgm": b"P5\n2 2\n255\n\1\2\3\4"}
-for f in ("ICO", "PPM", "TGA", "JPEG2000", "AVIF", "PCX", "SGI", "DDS", "ICNS"): save("fmt_" + f, Image.new("RGB", (32, 32), 7), f)
+for f in ("TGA", "PCX", "SGI", "DDS", "ICNS"): save("fmt_" + f, Image.new("RGB", (32, 32), 7), f)
+# AVIF: what Pillow saves, by hand (heif.py), and what only looks like one
+for m in ("L", "LA", "RGB", "RGBA"):
+    for sub in ("4:2:0", "4:0:0"): save(f"avif_{m}_{sub}", pic(m), "AVIF", subsampling=sub)
+for o in range(1, 9): save(f"avif_o{o}", pic("RGB"), "AVIF", exif=exif(o))
+save("avif_xmp", pic("RGB"), "AVIF", xmp=XMP % 6); save("avif_exif_xmp", pic("RGB"), "AVIF", xmp=XMP % 6, exif=exif(1))
+save("avif_sequence", pic("RGB"), "AVIF", save_all=True, append_images=[pic("RGB")])
+for k in range(50): files[f"avif_hand{k}"] = heif.avif(rnd, Image, XMP % (k % 10), exif(k % 9))
+a = files["avif_RGB_4:2:0"]
+files |= {"avif_heic": a.replace(b"ftypavif", b"ftypheic"), "avif_mif1": a.replace(b"ftypavif", b"ftypmif1"), "avif_nobrand": a.replace(b"ftypavif", b"ftypmif1").replace(b"avif", b"heic")}
+# ICO by hand: the largest, the one of fewest colours, what the picture says against the directory
+def ico(*entries):
+    out, at = b"", 6 + 16 * len(entries)
+    for w, h, colours, bits, data in entries: out += struct.pack("<BBBBHHLL", w, h, colours, 0, 1, bits, len(data), at); at += len(data)
+    return b"\0\0\1\0" + struct.pack("<H", len(entries)) + out + b"".join(e[4] for e in entries)
+def dib(mode, w, h):
+    f = io.BytesIO(); pic(mode, w, h).save(f, "DIB"); d = f.getvalue()
+    return d[:8] + struct.pack("<l", 2 * h) + d[12:] + bytes((w + 31) // 32 * 4 * h)
+P, small = lambda n: files[n], dib("RGB", 5, 4)
+files |= {"ico_png": ico((13, 9, 0, 32, P("png_RGBA"))), "ico_png_P": ico((13, 9, 0, 8, P("png_P"))), "ico_png_exif": ico((13, 9, 0, 8, png(chunk(b"eXIf", o6)))), "ico_bmp": ico((5, 4, 0, 24, small)),
+          "ico_bmp32": ico((5, 4, 0, 32, dib("RGBA", 5, 4))), "ico_bmp8": ico((5, 4, 0, 8, dib("L", 5, 4))), "ico_bmp1": ico((33, 4, 2, 0, dib("1", 33, 4))), "ico_two": ico((5, 4, 0, 24, small), (13, 9, 0, 32, P("png_L"))),
+          "ico_256": ico((0, 0, 0, 24, P("png_L")), (255, 255, 0, 24, small)), "ico_depth": ico((9, 9, 0, 32, P("png_RGB")), (9, 9, 0, 8, P("png_L")), (9, 9, 16, 0, P("png_LA"))), "ico_colours": ico((9, 9, 1, 0, P("png_RGB")), (9, 9, 200, 0, P("png_L"))),
+          "ico_lies": ico((200, 200, 0, 24, small)), "ico_none": ico(), "ico_beyond": ico((9, 9, 0, 24, small))[:6 + 16], "ico_row": ico((5, 1, 0, 24, small[:8] + struct.pack("<l", 1) + small[12:])), "dib_RGB": small}
+# PNM by hand
+def pnm(*heads): return {f"pnm_{i}": h + bytes(range(1, 200)) for i, h in enumerate(heads)}
+files |= pnm(b"P4 9 3\n", b"P4\n#x\n9 3\n", b"P5 9 3 255\n", b"P5 9 3 256\n", b"P5 9 3 65535 ", b"P5 9 3 65536 ", b"P5 9 3 0 ", b"P5 9 3 1 ", b"P6\t9\v3\f255\r", b"P6 9 3 300\n", b"P6#9 3 255\n", b"P6 9#x\r1 3 255\n",
+             b"P6 +9 03 2_55\n", b"P6 9_ 3 255\n", b"P6 _9 3 255\n", b"P6 -9 3 255\n", b"P6 9.0 3 255\n", b"P6 0 3 255\n", b"P6 12345678901 3 255\n", b"Pf 3 3 -1.0\n", b"Pf 3 3 1_0e1\n", b"Pf 3 3 nan\n", b"Pf 3 3 0x1p4\n", b"Pf 3 3 0\n",
+             b"PF 3 3 -1.0\n", b"P7\nWIDTH 3\n", b"P0CMYK 3 3 255 ", b"P0CMYK3 3 255 ", b"PyP 3 3 255 ", b"PyRGBA 3 3 255 ", b"P8 3 3 255 ", b"P63 3 255 ")
+files |= {"pnm_text1": b"P1 3 2\n101 010", "pnm_text2": b"P2 2 1 9 3 4", "pnm_text3": b"P3 1 1 255\n1 2 3", "pnm_short": b"P5 9 3", "pnm_tiny": b"P4 1 1 \x80"}
+# JPEG 2000 and QOI
+for m in ("L", "LA", "RGB", "RGBA", "I;16"):
+    save(f"jp2_{m}", pic(m, 32, 32), "JPEG2000"); save(f"j2k_{m}", pic(m, 32, 32), "JPEG2000", no_jp2=True)
+def palette(b, n, depth, colour):
+    at = b.index(b"jp2h"); (size,) = struct.unpack(">L", b[at - 4:at]); i = b.index(b"colr") + 7
+    b = b[:i] + struct.pack(">L", colour) + b[i + 4:]
+    p = struct.pack(">HB", 2, n) + bytes([depth]) * n + bytes(2 * n * (1 + (depth > 8)))
+    return b[:at - 4] + struct.pack(">L", size + len(p) + 8) + b[at:at - 4 + size] + struct.pack(">L", len(p) + 8) + b"pclr" + p + b[at - 4 + size:]
+files |= {"jp2_P": palette(P("jp2_L"), 3, 7, 16), "jp2_PA": palette(P("jp2_LA"), 4, 7, 16), "jp2_P_deep": palette(P("jp2_L"), 3, 15, 16), "jp2_P_grey": palette(P("jp2_L"), 3, 7, 17), "jp2_P_cmyk": palette(P("jp2_L"), 4, 7, 12),
+          "jp2_cmyk": P("jp2_RGBA").replace(struct.pack(">L", 16), struct.pack(">L", 12), 1), "j2k_short": P("j2k_L")[:4] + b"\0\x25" + P("j2k_L")[6:], "j2k_five": P("j2k_L")[:40] + b"\0\5" + P("j2k_L")[42:]}
+save("qoi_RGB", pic("RGB"), "QOI"); save("qoi_RGBA", pic("RGBA"), "QOI")
 
 # cuts and flips
 per = int(sys.argv[1]) if len(sys.argv) > 1 else 1

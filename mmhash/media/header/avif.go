@@ -1,0 +1,160 @@
+package header
+
+import "encoding/binary"
+
+// An AVIF is a HEIF file whose primary item is an AV1 picture, or a grid of them. All is in the meta box: the size (ispe),
+// whether it is grey (av1C) or has alpha (an auxiliary item), and how it is turned (irot, imir), which Pillow writes over
+// what EXIF says. Only where neither turns it XMP counts, if EXIF is silent.
+//
+// Pillow reads it with libavif (checked against 1.4.2). What this cannot tell for certain, sequences among it, is
+// Unsupported. A grey AVIF has no mode: it is "L" since Pillow 12.3 and was "RGB".
+
+const avifSide = 32768 // pixels: libavif's limit
+
+func avifBrand(b []byte) bool {
+	switch string(b[:4]) {
+	case "avif", "avis", "mif1", "msf1":
+		return true
+	}
+	return false
+}
+
+// avifBox reads the head of a box of the file.
+func avifBox(r *Reader, b []byte) {
+	n, kind := binary.BigEndian.Uint32(b), string(b[4:])
+	if n == 1 {
+		r.next(8, func(r *Reader, b []byte) { r.avifOver(kind, binary.BigEndian.Uint64(b), 16) })
+		return
+	}
+	r.avifOver(kind, uint64(n), 8)
+}
+
+func (r *Reader) avifOver(kind string, n, head uint64) {
+	wanted := kind == "ftyp" || kind == "meta"
+	switch {
+	case n == 0 && !wanted:
+		r.fail(Truncated, "no meta box")
+	case n < head || n > maxOffset:
+		r.fail(Malformed, "bad length of a box")
+	case wanted && n > maxMeta:
+		r.fail(Unsupported, "a box of more than 1 MiB")
+	case kind == "ftyp":
+		r.next(int(n-head), avifBrands)
+	case kind == "meta":
+		r.next(int(n-head), avifMeta)
+	default:
+		r.skipTo(int64(n-head), 8, avifBox)
+	}
+}
+
+func avifBrands(r *Reader, b []byte) {
+	still, sequence := false, false
+	for i := 0; i+4 <= len(b); i += 4 {
+		if i != 4 { // the minor version
+			still, sequence = still || string(b[i:i+4]) == "avif", sequence || string(b[i:i+4]) == "avis"
+		}
+	}
+	switch {
+	case len(b) < 8 || len(b)%4 != 0 || !still && !sequence:
+		r.fail(Malformed, "HEIF without the brand avif")
+	case sequence && string(b[:4]) != "avif":
+		r.fail(Unsupported, "a sequence of pictures")
+	default:
+		r.next(8, avifBox)
+	}
+}
+
+func avifMeta(r *Reader, b []byte) {
+	m, ok := readAVIF(b)
+	if !ok {
+		r.fail(Malformed, "broken meta box")
+		return
+	}
+	first := m.items[m.primary]
+	if first == nil || first.kind != "av01" && first.kind != "grid" || first.skipped() {
+		r.fail(Unsupported, "the primary item is no AV1 picture")
+		return
+	}
+	size, coded := first.prop("ispe"), first
+	if first.kind == "grid" {
+		if tiles := m.from("dimg", first.id); len(tiles) > 0 && m.items[tiles[0]] != nil {
+			coded = m.items[tiles[0]] // they are all alike
+		}
+	}
+	config := coded.prop("av1C")
+	if len(size) < 12 || len(config) < 4 || config[0] != 0x81 {
+		r.fail(Unsupported, "a picture without size or configuration")
+		return
+	}
+	be := binary.BigEndian
+	r.info.Width, r.info.Height, r.info.Frames = int(be.Uint32(size[4:])), int(be.Uint32(size[8:])), 1
+	if r.info.Width > avifSide || r.info.Height > avifSide {
+		r.fail(TooManyPixels, "a side of more than 32768 pixels")
+		return
+	}
+	switch {
+	case m.transparent(first):
+		r.info.Mode = "RGBA"
+	case config[2]&0x10 != 0:
+		r.untold = true
+	default:
+		r.info.Mode = "RGB"
+	}
+	r.avifTurn(m, first)
+}
+
+// avifTurn settles the orientation, and reads XMP and EXIF where they decide.
+func (r *Reader) avifTurn(m *avifFile, first *avifItem) {
+	angle, axis := 0, -1
+	if p := first.prop("irot"); len(p) > 0 {
+		angle = int(p[0] & 3)
+	}
+	if p := first.prop("imir"); len(p) > 0 {
+		axis = int(p[0] & 1)
+	}
+	// The EXIF value by angle, of 90° against the clock, for no mirror, axis 0 (top and bottom) and axis 1.
+	r.info.Orientation = [4][3]uint8{{1, 4, 2}, {8, 5, 7}, {3, 2, 4}, {6, 7, 5}}[angle][axis+1]
+	if r.done = true; r.info.Orientation != 1 {
+		return
+	}
+	var exif, xmp *avifItem
+	for _, it := range m.about(first.id) {
+		switch {
+		case it.kind == "Exif":
+			exif = it
+		case it.kind == "mime" && it.mime == "application/rdf+xml":
+			xmp = it
+		}
+	}
+	if xmp == nil {
+		return
+	}
+	r.places.all = func(r *Reader) { r.done = true }
+	r.avifData(m, xmp, func(r *Reader, b []byte) { r.xmp = append(r.xmp[:0], b...) })
+	if r.info.Orientation = 0; exif != nil {
+		r.avifData(m, exif, func(r *Reader, b []byte) {
+			if _, found := exifOrientation(b[min(4, len(b)):]); found { // behind the offset of the TIFF header
+				r.info.Orientation = 1
+			}
+		})
+	}
+	if len(r.places.want) > 0 {
+		r.done = false
+		r.goOn()
+	}
+}
+
+// avifData brings an item's data.
+func (r *Reader) avifData(m *avifFile, it *avifItem, do step) {
+	e := it.extents[0]
+	switch {
+	case len(it.extents) > 1 || e.length > maxMeta:
+		r.fail(Unsupported, "metadata in pieces, or of more than 1 MiB")
+	case !e.inside:
+		r.wantAt(e.off, int(e.length), do)
+	case e.off > uint64(len(m.idat)) || e.length > uint64(len(m.idat))-e.off:
+		r.fail(Malformed, "metadata beyond its box")
+	default:
+		do(r, m.idat[e.off:][:e.length])
+	}
+}
