@@ -15,7 +15,7 @@ import (
 // form) stays as it is. src are the picture's bytes; item then holds the name that the engine will see.
 func (m *Model) handOver(md *Medium, endpoint string, body *chat.Skeleton, in *prompt.Medium, src media.Source, item *name.Item) {
 	scheme := schemeOf(body.Raw(in.Source))
-	if md.Modality != "image" || scheme == "file" {
+	if md.Modality != "image" || scheme != "data" && scheme != "http" {
 		return
 	}
 	ours := scheme == "data" // the worker reads the bytes that we have read

@@ -138,12 +138,15 @@ func TestRelayed(t *testing.T) {
 	for _, c := range []struct {
 		name, url, names string
 		dataURLs, want   bool
+		engine, version  string
 	}{
-		{"URL", host.URL + "/a.png", "computed", false, true},
-		{"data URL", data, "computed", true, true},
-		{"data URL, not asked for", data, "computed", false, false},
-		{"URL, injected", host.URL + "/a.png", "injected", false, true},
-		{"data URL, injected", data, "injected", true, true},
+		{"URL", host.URL + "/a.png", "computed", false, true, "vllm", "0.32.0"},
+		{"data URL", data, "computed", true, true, "vllm", "0.32.0"},
+		{"data URL, not asked for", data, "computed", false, false, "vllm", "0.32.0"},
+		{"URL, injected", host.URL + "/a.png", "injected", false, true, "vllm", "0.32.0"},
+		{"data URL, injected", data, "injected", true, true, "vllm", "0.32.0"},
+		{"TensorRT-LLM, data URL", data, "computed", true, true, "trtllm", "1.2.0"},
+		{"SGLang, URL", host.URL + "/a.png", "computed", false, true, "sglang", "0.5.23"},
 	} {
 		mux := http.NewServeMux()
 		srv := httptest.NewServer(mux)
@@ -154,7 +157,7 @@ func TestRelayed(t *testing.T) {
 				t.Fatal(err)
 			}
 			mux.Handle("/r/", r)
-			s.MediaNames, x.Relay, x.RelayDataURLs = c.names, r, c.dataURLs
+			s.Engine, s.EngineVersion, s.MediaNames, x.Relay, x.RelayDataURLs = c.engine, c.version, c.names, r, c.dataURLs
 		})
 		p, body := read(t, m, chatPath, ask(c.url, ""))
 		part := gjson.Get(body, "messages.0.content.0")

@@ -4,6 +4,7 @@ import (
 	"archive/zip"
 	"bytes"
 	"encoding/base64"
+	"encoding/binary"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -141,4 +142,64 @@ func TestEmbeddings(t *testing.T) {
 	if p, _ := read(t, m, "/v1/chat/completions", one(`{"type":"image_embeds","image_embeds":"AAAA"}`)); p.Exact || p.Why != whyEmbeds || len(p.Media) != 1 {
 		t.Errorf("no tensor: %+v", p)
 	}
+	// TensorRT-LLM behind Dynamo: a file of embeddings in a picture's place, by URL, file URL or path.
+	dir := t.TempDir()
+	file := filepath.Join(dir, "x.pt")
+	if err := os.WriteFile(file, npy.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	host := httptest.NewServer(http.FileServer(http.Dir(dir)))
+	defer host.Close()
+	m = loadShipped(t, func(s *Server, _ *Media) {
+		s.Engine, s.EngineVersion, s.BlockSize, s.AllowedLocalMediaPath = "trtllm", "1.2.0", 32, dir
+	})
+	for _, url := range []string{host.URL + "/x.pt", "file://" + file, file} {
+		p, _ := read(t, m, "/v1/chat/completions", one(`{"type":"image_url","image_url":{"url":"`+url+`"}}`))
+		if len(p.Media) != 1 || p.Media[0].Length != 21 || p.Exact || p.Sure != p.Media[0].Offset || p.Media[0].Key != key {
+			t.Errorf("%s: exact %v (%s), sure %d, %+v, want key %x", url, p.Exact, p.Why, p.Sure, p.Media, key)
+		}
+	}
+}
+
+// TestUnreadFormats: pictures that the engine may open and we do not read, or whose mode depends on its Pillow, are one
+// identity by data URL and by http, and nobody's error.
+func TestUnreadFormats(t *testing.T) {
+	tga := append([]byte("\x00\x00\x02\x00\x00\x00\x00\x00\x00\x00\x00\x00\x20\x00\x20\x00\x18\x20"), make([]byte, 32*32*3)...)
+	ycc := append([]byte("II*\x00\x08\x00\x00\x00\x09\x00"), tiffTags(256, 32, 257, 32, 258, 8, 259, 1, 262, 6, 273, 200, 277, 3, 278, 32, 279, 32*32*3)...)
+	host := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = w.Write(map[string][]byte{"/tga": tga, "/ycc": ycc}[r.URL.Path])
+	}))
+	defer host.Close()
+	m := loadShipped(t, func(*Server, *Media) {})
+	for path, c := range map[string]struct {
+		file  []byte
+		why   string
+		known bool
+	}{"/tga": {tga, whyFormat, false}, "/ycc": {ycc, "", true}} {
+		var keys [2]uint64
+		for i, url := range []string{"data:;base64," + base64.StdEncoding.EncodeToString(c.file), host.URL + path} {
+			p, _ := read(t, m, chatPath, ask(url, ""))
+			if p.Exact || len(p.Media) != 1 || p.Sure != p.Media[0].Offset || p.Sure == 0 || p.Media[0].Known != c.known || p.Media[0].Named || c.why != "" && p.Why != c.why {
+				t.Fatalf("%s, way %d: exact %v (%s), %d sure, %+v", path, i, p.Exact, p.Why, p.Sure, p.Media)
+			}
+			keys[i] = p.Media[0].Key
+		}
+		if keys[0] == 0 || keys[0] != keys[1] {
+			t.Errorf("%s: keys %x", path, keys)
+		}
+	}
+}
+
+// tiffTags is a directory's entries (tags and values, of type LONG) and the end of the list.
+func tiffTags(pairs ...uint32) (out []byte) {
+	le := binary.LittleEndian
+	for i := 0; i < len(pairs); i += 2 {
+		out = le.AppendUint16(out, uint16(pairs[i]))
+		typ := uint16(4)
+		if pairs[i] > 257 {
+			typ = 3
+		}
+		out = le.AppendUint32(le.AppendUint32(le.AppendUint16(out, typ), 1), pairs[i+1])
+	}
+	return append(out, 0, 0, 0, 0)
 }

@@ -90,12 +90,22 @@ var errOutside = &Refused{Status: 400, Reason: "local media path outside of allo
 // workers' directory at the same path; a file that it does not see is not known, and no error. The error is a *Refused, or
 // what identify says.
 func (m *Model) local(ctx context.Context, rawURL string, md *Medium) (src media.Source, why string, err error) {
-	u, bad := url.Parse(rawURL)
-	if m.Server.AllowedLocalMediaPath == "" || bad != nil {
-		return src, "", errOutside
+	path := rawURL
+	if schemeOf([][]byte{[]byte(rawURL)}) == "file" {
+		u, bad := url.Parse(rawURL)
+		if bad != nil {
+			return src, "", errOutside
+		}
+		path = "/" + u.Host + u.Path
 	}
 	md.Alias = xxh3.HashString(rawURL)
-	path := filepath.Clean("/" + u.Host + u.Path)
+	switch vllm := m.Server.Engine == "vllm"; {
+	case m.Server.AllowedLocalMediaPath == "" && vllm:
+		return src, "", errOutside
+	case m.Server.AllowedLocalMediaPath == "", !filepath.IsAbs(path):
+		return src, whyNoFile, nil
+	}
+	path = filepath.Clean(path)
 	l, ok := beside(ctx, &m.Media.locals, func() local { return m.look(path, md.Modality) })
 	if !ok {
 		return src, whySlowFile, nil

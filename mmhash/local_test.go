@@ -42,7 +42,7 @@ func TestLocal(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer shared.Close()
-	m := &Model{Server: Server{AllowedLocalMediaPath: root, MaxFileSizeMB: 1}, Media: shared}
+	m := &Model{Server: Server{Engine: "vllm", AllowedLocalMediaPath: root, MaxFileSizeMB: 1}, Media: shared}
 	for _, c := range []struct {
 		url, why string
 		refused  bool
@@ -77,6 +77,18 @@ func TestLocal(t *testing.T) {
 	m.Server.AllowedLocalMediaPath = ""
 	if _, _, err := m.local(t.Context(), "file://"+root+"/in", new(Medium)); !errors.As(err, new(*Refused)) {
 		t.Errorf("without a directory: %v", err)
+	}
+	m.Server.Engine = "trtllm" // which has no such rule, and takes paths
+	if _, why, err := m.local(t.Context(), root+"/in", new(Medium)); why != whyNoFile || err != nil {
+		t.Errorf("TensorRT-LLM, without a directory: %q %v", why, err)
+	}
+	m.Server.AllowedLocalMediaPath = root
+	for path, want := range map[string]string{root + "/a b.png": "", root + "/a%20b.png": whyNoFile, "a b.png": whyNoFile} {
+		if src, why, _ := m.local(t.Context(), path, new(Medium)); why != want {
+			t.Errorf("TensorRT-LLM, %s: %q", path, why)
+		} else if file, err := src.Decode(7); want == "" && (err != nil || string(file) != "picture") {
+			t.Errorf("TensorRT-LLM, %s: %q %v", path, file, err)
+		}
 	}
 }
 

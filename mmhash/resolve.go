@@ -269,7 +269,7 @@ func (m *Model) one(ctx context.Context, endpoint, lora string, body *chat.Skele
 			}
 			return md, why, err
 		}
-	case scheme == "file":
+	case scheme == "file", scheme == "" && in.Modality == "image" && m.Server.Engine == "trtllm": // a path, to TensorRT-LLM
 		text, ok := body.String(in.Source)
 		if !ok {
 			return md, "", &Refused{Status: 400, Reason: "media URL is no valid text"}
@@ -375,7 +375,7 @@ func (m *Model) identify(src media.Source, modality string) (media.Facts, error)
 // elsewhere: a medium's bytes are not in the body.
 func elsewhere(body *chat.Skeleton, in *prompt.Medium) bool {
 	scheme := schemeOf(body.Raw(in.Source))
-	return scheme == "http" || scheme == "file"
+	return scheme == "http" || scheme == "file" || scheme == "" && in.Modality == "image"
 }
 
 // schemeOf tells data, http and file URLs from all else by their first characters.
@@ -430,6 +430,8 @@ func (m *Model) get(ctx context.Context, rawURL string, md *Medium) (src media.S
 		return src, whyBudget, nil
 	case e.Kind == fetch.Refused:
 		return src, whyForbidden, nil
+	case e.Kind == fetch.NotAnImage && md.Modality == "image" && media.Status(err) == 0:
+		return src, whyFormat, nil
 	case e.Kind == fetch.NotAnImage && md.Modality == "image":
 		return src, "", &Refused{Status: 400, Reason: "media URL without a readable picture"}
 	case e.Kind == fetch.Status && e.Status >= 400 && e.Status < 500:

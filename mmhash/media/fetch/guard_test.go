@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // dns answers A queries on loopback with what the test says; everything else with "no such name".
@@ -201,6 +202,21 @@ func TestProxy(t *testing.T) {
 		wantKind(t, f, u, Refused)
 	}
 	if n.Load() != 1 {
+		t.Errorf("%d requests reached the proxy", n.Load())
+	}
+	for _, name := range []string{"HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy", "REQUEST_METHOD"} {
+		t.Setenv(name, "")
+	}
+	t.Setenv("HTTP_PROXY", proxy) // as the environment says, where nothing else is said
+	t.Setenv("NO_PROXY", "direct.example")
+	f, err := New(Config{Budget: 10 * time.Second, resolver: deadResolver(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	want(t, f, "http://images.example/b.png", red)
+	wantKind(t, f, "http://direct.example/b.png", Unreachable)
+	if n.Load() != 2 {
 		t.Errorf("%d requests reached the proxy", n.Load())
 	}
 }
