@@ -36,11 +36,10 @@ var (
 
 // Literal is a long string literal: the raw JSON text between its quotes, in pieces of the body.
 type Literal struct {
-	at      int // of its opening quote in the skeleton
-	lo, hi  int // its pieces
-	Len     int // raw bytes
-	Escaped bool
-	before  int // raw bytes of the long literals in front of it
+	at     int // of its opening quote in the skeleton
+	lo, hi int // its pieces
+	Len    int // raw bytes
+	before int // raw bytes of the long literals in front of it
 }
 
 // Skeleton is a scanned body. It refers to the body's memory and must not outlive it.
@@ -160,12 +159,6 @@ func (s *Skeleton) close(lit Literal) {
 		}
 		s.pieces = s.pieces[:lit.lo]
 	} else {
-		for _, p := range s.pieces[lit.lo:lit.hi] {
-			if bytes.IndexByte(p, '\\') >= 0 {
-				lit.Escaped = true
-				break
-			}
-		}
 		if n := len(s.lits); n > 0 {
 			lit.before = s.lits[n-1].before + s.lits[n-1].Len
 		}
@@ -217,9 +210,6 @@ func (s *Skeleton) Prefixed(prefix string, v gjson.Result) gjson.Result {
 	tail := s.Raw(v)
 	s.pieces = append(append(s.pieces, []byte(prefix)), tail...)
 	l.hi = len(s.pieces)
-	for _, p := range s.pieces[l.lo:l.hi] {
-		l.Escaped = l.Escaped || bytes.IndexByte(p, '\\') >= 0
-	}
 	for _, p := range tail {
 		l.Len += len(p)
 	}
@@ -261,18 +251,15 @@ func (s *Skeleton) String(v gjson.Result) (text string, ok bool) {
 	if !long {
 		return v.String(), !hasLoneSurrogate(v.Raw)
 	}
-	buf := make([]byte, 0, l.Len+2)
-	if l.Escaped {
-		buf = append(buf, '"')
-	}
+	buf := append(make([]byte, 0, l.Len+2), '"')
 	for _, p := range s.Pieces(l) {
 		buf = append(buf, p...)
 	}
 	if hasControl(buf) || !utf8.Valid(buf) {
 		return "", false
 	}
-	if !l.Escaped {
-		return unsafe.String(unsafe.SliceData(buf), len(buf)), true
+	if bytes.IndexByte(buf, '\\') < 0 {
+		return unsafe.String(unsafe.SliceData(buf[1:]), l.Len), true
 	}
 	buf = append(buf, '"')
 	raw := unsafe.String(unsafe.SliceData(buf), len(buf))
