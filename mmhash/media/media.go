@@ -4,9 +4,9 @@
 // one identity. Beside it stand the facts that prompt layout and engine names need (Facts), read from the file's header.
 //
 // How often a picture's bytes are touched: Identify makes one pass over the body's own pieces (base64, digest and header
-// together, 24 KB at a time, no decoded copy). The names that engines use (package name) have the bytes in the middle of
-// a longer pre-image, so the first sight of a picture in a class costs a second pass, for all classes at once
-// (Store.Names); from then on the content id finds them, and a known picture costs one pass.
+// together, 48 KB at a time, no decoded copy; cores that idle help with the digest). The names that engines use (package
+// name) have the bytes in the middle of a longer pre-image, so the first sight of a picture in a class costs a second
+// pass, for all classes at once (Store.Names); from then on the content id finds them, and a known picture costs one pass.
 //
 // A body text is not remembered to save the decode. A digest of it that nobody can collide (keyed BLAKE3) costs more than
 // decode and digest together, since the text is a third longer; a keyed HighwayHash costs half of it, but every first
@@ -18,8 +18,7 @@ import (
 	"errors"
 	"sync"
 
-	"github.com/zeebo/blake3"
-
+	"github.com/sightline-router/sightline/mmhash/media/digest"
 	"github.com/sightline-router/sightline/mmhash/media/header"
 )
 
@@ -78,21 +77,40 @@ func Status(err error) int {
 	return 0
 }
 
-// scratch is what one pass needs: 24 KB of decoded bytes and the hashers' state, reused between requests.
-type scratch struct {
+// intake counts and digests what one pass over a file gives. It is reused between requests.
+type intake struct {
 	dec  decoder
-	hash *blake3.Hasher
-	head *header.Reader
-	sum  [32]byte
+	hash *digest.Hasher
 	n    int64
 }
 
-var scratches = sync.Pool{New: func() any { return &scratch{hash: blake3.New(), head: header.New()} }}
+// begin has the decoder write where the digest wants it.
+func (in *intake) begin() {
+	in.hash.Reset()
+	in.n, in.dec.out = 0, in.hash.Room()
+}
+
+func (in *intake) took(p []byte) {
+	in.n += int64(len(p))
+	if &p[0] == &in.dec.out[0] {
+		in.hash.Fill(len(p))
+		in.dec.out = in.hash.Room()
+	} else {
+		in.hash.Write(p)
+	}
+}
+
+// scratch is what one pass over a picture needs.
+type scratch struct {
+	intake
+	head *header.Reader
+}
+
+var scratches = sync.Pool{New: func() any { return &scratch{intake{hash: digest.New()}, header.New()} }}
 
 func (s *scratch) take(p []byte) bool {
-	s.n += int64(len(p))
-	s.hash.Write(p)
 	s.head.Write(p)
+	s.took(p)
 	return true
 }
 
@@ -106,15 +124,16 @@ func (s *headOnly) take(p []byte) bool { s.head.Write(p); return !s.head.Done() 
 func Identify(src Source) (Facts, error) {
 	s := scratches.Get().(*scratch)
 	defer scratches.Put(s)
-	s.hash.Reset()
+	return s.identify(src)
+}
+
+func (s *scratch) identify(src Source) (f Facts, err error) {
+	s.begin()
 	s.head.Reset()
-	s.n = 0
 	if err := src.stream(&s.dec, s); err != nil {
-		return Facts{}, err
+		return f, err
 	}
-	var f Facts
-	s.hash.Sum(s.sum[:0])
-	f.ID, f.Bytes = s.sum, s.n
+	f.ID, f.Bytes = s.hash.Sum256(), s.n
 	for s.head.Again() {
 		if err := src.stream(&s.dec, (*headOnly)(s)); err != nil {
 			return f, err

@@ -5,6 +5,8 @@ import (
 	"errors"
 
 	"github.com/segmentio/asm/base64"
+
+	"github.com/sightline-router/sightline/mmhash/media/digest"
 )
 
 // Source is a picture's bytes where they lie: pieces of a request body (a JSON string's raw content, base64) or of a file.
@@ -231,14 +233,14 @@ func (e *escape) next(c byte) (out byte, ok, bad bool) {
 	return byte(e.val), true, false
 }
 
-// outSize is a decoded piece: a multiple of 3 (base64) and of 8192 (BLAKE3's widest step), and inside the L1/L2 caches.
-const outSize = 24 << 10
+// outSize is a decoded piece: what the digest takes at once, and inside the L2 cache.
+const outSize = digest.RoomSize
 
 // decoder turns base64 text in pieces into bytes in pieces. Between pieces it carries at most three characters. Text is
 // strict as in vLLM (pybase64, validate): standard alphabet, padding, nothing else.
 type decoder struct {
-	out   [outSize]byte
-	n     int // bytes in out
+	out   []byte // of outSize; made if there is none
+	n     int    // bytes in out
 	quad  [4]byte
 	q     int // characters in quad
 	ended bool
@@ -247,7 +249,12 @@ type decoder struct {
 	text  [8 << 10]byte // text without its escapes
 }
 
-func (d *decoder) reset() { d.n, d.q, d.ended, d.slow, d.esc = 0, 0, false, false, escape{} }
+func (d *decoder) reset() {
+	d.n, d.q, d.ended, d.slow, d.esc = 0, 0, false, false, escape{}
+	if d.out == nil {
+		d.out = make([]byte, outSize)
+	}
+}
 
 // feed decodes one piece. Most text has no escapes and is not searched for them: plain stumbles over a backslash soon
 // enough, and from then on the text goes through unescape.

@@ -4,9 +4,8 @@ import (
 	"bytes"
 	"sync"
 
-	"github.com/zeebo/blake3"
-
 	"github.com/sightline-router/sightline/mmhash/media/clip"
+	"github.com/sightline-router/sightline/mmhash/media/digest"
 	"github.com/sightline-router/sightline/mmhash/media/header"
 )
 
@@ -41,19 +40,15 @@ func isFrameList(pieces [][]byte) bool {
 
 // videoScratch is what one pass over a video needs.
 type videoScratch struct {
-	dec  decoder
-	hash *blake3.Hasher
+	intake
 	clip clip.Reader
-	sum  [32]byte
-	n    int64
 }
 
-var videoScratches = sync.Pool{New: func() any { return &videoScratch{hash: blake3.New()} }}
+var videoScratches = sync.Pool{New: func() any { return &videoScratch{intake: intake{hash: digest.New()}} }}
 
 func (s *videoScratch) take(p []byte) bool {
-	s.n += int64(len(p))
-	s.hash.Write(p)
 	s.clip.Write(p)
+	s.took(p)
 	return true
 }
 
@@ -65,14 +60,12 @@ func IdentifyVideo(src Source) (f Facts, err error) {
 	}
 	s := videoScratches.Get().(*videoScratch)
 	defer videoScratches.Put(s)
-	s.hash.Reset()
+	s.begin()
 	s.clip.Reset()
-	s.n = 0
 	if err := src.stream(&s.dec, s); err != nil {
 		return f, err
 	}
-	s.hash.Sum(s.sum[:0])
-	f.ID, f.Bytes = s.sum, s.n
+	f.ID, f.Bytes = s.hash.Sum256(), s.n
 	info, err := s.clip.Finish()
 	f.Format, f.Width, f.Height, f.Frames, f.FPS = info.Format, info.Width, info.Height, info.Frames, info.FPS
 	return f, err
@@ -101,18 +94,16 @@ func (l *frameList) take(p []byte) bool {
 func identifyFrames(src Source) (f Facts, err error) {
 	l := frameList{scratch: scratches.Get().(*scratch)}
 	defer scratches.Put(l.scratch)
-	l.hash.Reset()
+	l.begin()
 	l.head.Reset()
 	l.dec.reset()
-	l.n = 0
 	if err := src.stream(nil, &l); err != nil {
 		return f, err
 	}
 	if l.commas == 0 && l.err == nil {
 		l.err = l.dec.finish((*headOnly)(l.scratch))
 	}
-	l.hash.Sum(l.sum[:0])
-	f.ID, f.Bytes = l.sum, l.n
+	f.ID, f.Bytes = l.hash.Sum256(), l.n
 	if l.err != nil && l.err != errEnough {
 		return f, l.err
 	}
