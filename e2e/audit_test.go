@@ -37,6 +37,9 @@ func TestAuditIsEqual(t *testing.T) {
 	}); err != nil {
 		t.Fatalf("%v: %d of %d equal", err, equal, requests)
 	}
+	if metric(t, l, "sightline_audit_named_events_total", "") == 0 {
+		t.Error("no event named its request by the session that it was given")
+	}
 }
 
 // A setting that is not the worker's is named by its effect: the picture has another number of tokens there.

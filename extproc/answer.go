@@ -31,6 +31,7 @@ const (
 	HeaderPrefill      = "x-dynamo-prefill-instance-id"
 	HeaderPrefillRank  = "x-dynamo-prefill-dp-rank"
 	HeaderID           = "x-sightline-id" // joins decision and access log
+	HeaderSession      = "x-session-id"   // read by vLLM: its events name the request by it
 	MetadataSpace      = "sightline"      // namespace of the dynamic metadata
 )
 
@@ -143,6 +144,9 @@ func (t *terms) steer(d router.Decision) mutation {
 	}
 	if t.Mode != Sightline {
 		m.set(HeaderEndpoint, ranked(d))
+	}
+	if d.Session != "" {
+		m.set(HeaderSession, d.Session)
 	}
 	rank, behind, prefill := number(first.Rank), "", ""
 	if first.Instance != "" {

@@ -84,10 +84,11 @@ func TestSteer(t *testing.T) {
 		{"no worker known", nil, map[string]string{HeaderWorker: "-", HeaderSecond: "-", HeaderRank: "-"}},
 		{"one worker", []router.Target{a}, map[string]string{HeaderWorker: a.Addr, HeaderSecond: a.Addr, HeaderRank: "-"}},
 		{"two workers", []router.Target{a, b}, map[string]string{HeaderWorker: a.Addr, HeaderSecond: b.Addr, HeaderRank: "-"}},
+		{"a session of ours", []router.Target{a}, map[string]string{HeaderWorker: a.Addr, HeaderSecond: a.Addr, HeaderSession: "ID1"}},
 		{"a rank", []router.Target{b, a}, map[string]string{HeaderWorker: b.Addr, HeaderSecond: a.Addr, HeaderRank: "3"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			d := router.Decision{ID: "ID1", Reason: router.Exact, Targets: c.targets}
+			d := router.Decision{ID: "ID1", Reason: router.Exact, Targets: c.targets, Session: c.want[HeaderSession]}
 			got := told(decoded(t, ours.atBody(d)).GetRequestBody().GetResponse().GetHeaderMutation())
 			if h := decoded(t, ours.atHeaders(d)); !maps.Equal(told(h.GetRequestHeaders().GetResponse().GetHeaderMutation()), got) || !proto.Equal(h.GetModeOverride(), noBody) {
 				t.Errorf("at the headers: %v", h)

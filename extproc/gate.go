@@ -71,9 +71,9 @@ func readHead(hs []*corev3.HeaderValue, endOfStream bool) head {
 			if n, err := strconv.ParseInt(v, 10, 64); err == nil && n >= 0 {
 				h.contentLength = n
 			}
-		case "x-session-id":
-			if h.session == "" && len(v) <= maxSession {
-				h.session = v
+		case HeaderSession:
+			if h.session == "" {
+				h.session = v[:min(len(v), maxSession)]
 			}
 		}
 	}

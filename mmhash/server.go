@@ -53,6 +53,9 @@ type Server struct {
 	TimeZone string `yaml:"time_zone"`
 	// ClientUUID says what becomes of a uuid that a client gives an image: strip (it never reaches a worker) or trust.
 	ClientUUID string `yaml:"client_uuid"`
+	// SessionIDs has requests to vLLM 0.30 and later carry the decision's id as X-Session-ID, unless they have one, so that
+	// KV events name their request.
+	SessionIDs bool `yaml:"session_ids"`
 
 	// MediaNames says by which name vLLM's caches call a picture: computed, the name that the engine finds by itself, so
 	// that bodies stay untouched; or injected, our content id, put into the request as the part's uuid. Injected names
@@ -75,7 +78,7 @@ type Server struct {
 // DefaultServer is a vLLM with its defaults.
 func DefaultServer() Server {
 	return Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: 16, ContentFormat: "auto", MMHasher: "blake3",
-		TokenizerMode: "auto", MMProcessorCacheGB: 4, MaxFileSizeMB: 50, TimeZone: "UTC", ClientUUID: "strip", MediaNames: "computed", BlockHash: "sightline", TrustMMKwargs: false, AutoToolChoice: true}
+		TokenizerMode: "auto", MMProcessorCacheGB: 4, MaxFileSizeMB: 50, TimeZone: "UTC", ClientUUID: "strip", SessionIDs: true, MediaNames: "computed", BlockHash: "sightline", TrustMMKwargs: false, AutoToolChoice: true}
 }
 
 // DefaultsOf sets what differs by engine and was not given: the release, and the tokens a block (SGLang's page size is 1

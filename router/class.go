@@ -48,6 +48,7 @@ type classes struct {
 	list    []Class
 	reads   []int          // by class: the number of its view
 	prompts []*mmhash.Live // by view
+	session []bool         // by class: its workers' events name the session that we give a request
 }
 
 func classesOf(m *Model) (cs classes) {
@@ -58,6 +59,7 @@ func classesOf(m *Model) (cs classes) {
 			at, cs.prompts = len(cs.prompts), append(cs.prompts, c.Prompts)
 		}
 		cs.reads = append(cs.reads, at)
+		cs.session = append(cs.session, namesSessions(c.Prompts.Server()))
 	}
 	return cs
 }

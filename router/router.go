@@ -185,7 +185,7 @@ func (r *Router) decide(ctx context.Context, req *Request, s *scratch, now time.
 			return r.byLoad(d, bad.err.Error(), d.Model, req, now)
 		}
 	}
-	return r.place(d, n, clean, req.Session, slots, s, now)
+	return r.place(d, n, clean, sessionOf(s.req.Fields, req.Session), slots, s, now)
 }
 
 // place picks the slot for a prompt and books it.
@@ -234,6 +234,9 @@ func (r *Router) place(d Decision, n named, clean []mmhash.Edit, session string,
 	}
 	nt := r.book(d, slots[best.Slot], decode, best, p, s, size, now)
 	if rd.p != nil {
+		if session == "" && r.opt.Audit != nil && cs.session[class] && d.Targets[0].Instance == "" {
+			session, d.Session = d.ID, d.ID
+		}
 		r.opt.Audit.Expect(audit.Expectation{ID: d.ID, Holder: slots[best.Slot].Holder, Worker: nt.worker, Model: d.Model, Session: session,
 			Locals: nt.locals, From: nt.from, Size: size, Prompts: cs.prompts[cs.reads[class]].Model(), Prompt: p})
 	}

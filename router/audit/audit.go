@@ -4,8 +4,9 @@
 //	                 └──────────── compared ────────────┘                               │ + grace
 //	                                                                       one verdict a request
 //
-// A stored event does not name its request. It is taken for a request's only where that is beyond doubt: its blocks are
-// the request's own, or it departs from exactly one open request after a common beginning. And a difference counts only
+// A stored event does not name its request, unless the engine repeats the session id that we gave it (vLLM from 0.30 on).
+// It is taken for a request's only where that is beyond doubt: its blocks are the request's own, or it departs from
+// exactly one open request, of its session, after a common beginning. And a difference counts only
 // if the worker still lacks the request's blocks when all is over, so that traffic which passed us by cannot look like
 // an error of ours. What cannot be attributed is counted so, and is never a verdict.
 //
@@ -60,11 +61,13 @@ type Auditor struct {
 	verdicts *prometheus.CounterVec
 	strays   prometheus.Counter
 	learned  prometheus.Counter
+	named    prometheus.Counter
 }
 
 type slot struct {
 	open   []*request // by age
 	events uint64     // stored events seen
+	names  bool       // events name the sessions that we gave
 }
 
 // Expectation is a routed request: what its worker should store.
@@ -72,12 +75,14 @@ type Expectation struct {
 	ID            string
 	Holder        indexer.Holder
 	Worker, Model string
-	Session       string   // the client's session id; "" for none
-	Locals        []uint64 // the prompt's blocks, as far as they can be hashed
-	From          int      // of them, how many the worker's events had told before
-	Size          int      // tokens a block
-	Prompts       *mmhash.Model
-	Prompt        *mmhash.Prompt
+	// Session is the request's session id, which events of some engines name; "" for none. If it is ID, it is of no other
+	// request.
+	Session string
+	Locals  []uint64 // the prompt's blocks, as far as they can be hashed
+	From    int      // of them, how many the worker's events had told before
+	Size    int      // tokens a block
+	Prompts *mmhash.Model
+	Prompt  *mmhash.Prompt
 }
 
 // New makes an Auditor. Run gives the verdicts.
@@ -94,10 +99,12 @@ func New(o Options) *Auditor {
 		Help: "Ended requests by what their worker stored, against the prediction."}, []string{"model", "worker", "verdict"})
 	a.strays = prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "audit_unattributed_events_total",
 		Help: "Stored events that several open requests could have caused."})
+	a.named = prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "audit_named_events_total",
+		Help: "Stored events that named an open request by the session id that we gave it."})
 	a.learned = prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "audit_media_names_seen_total",
 		Help: "Names of media that were read from events because they cannot be computed."})
 	if o.Metrics != nil {
-		o.Metrics.MustRegister(a.verdicts, a.strays, a.learned)
+		o.Metrics.MustRegister(a.verdicts, a.strays, a.named, a.learned)
 	}
 	return a
 }
@@ -211,6 +218,10 @@ func (a *Auditor) Stored(h indexer.Holder, e *event.Event) {
 		return
 	}
 	s.events++
+	if x := a.byID[e.Session]; x != nil && x.Holder == h && x.Session == x.ID {
+		s.names = true
+		a.named.Inc()
+	}
 	var departs []*request
 	own := false
 	for _, x := range s.open {
@@ -219,7 +230,7 @@ func (a *Auditor) Stored(h indexer.Holder, e *event.Event) {
 			own = true
 			a.learned.Add(float64(x.learn(x.names(e))))
 		case departed:
-			if e.Session == "" || x.Session == e.Session {
+			if x.Session == e.Session || e.Session == "" && !(s.names && x.Session == x.ID) {
 				departs = append(departs, x)
 			}
 		}

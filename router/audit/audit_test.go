@@ -52,6 +52,49 @@ func (b *bench) expect(id string, tokens []uint32, media ...mmhash.Medium) {
 		Prompts: &mmhash.Model{}, Prompt: &mmhash.Prompt{IDs: tokens, Media: media, Exact: true}})
 }
 
+// named is expect for a request that was given a session id; its worker names it in its events, with tell.
+func (b *bench) named(id string, tokens []uint32) {
+	b.a.Expect(Expectation{ID: id, Holder: b.holder, Worker: "w", Model: "m", Session: id, Locals: locals(tokens, nil), Size: size,
+		Prompts: &mmhash.Model{}, Prompt: &mmhash.Prompt{IDs: tokens, Exact: true}})
+}
+
+func (b *bench) tell(session string, tokens []uint32) {
+	b.handle += 100
+	e := event.Event{Kind: event.Stored, BlockSize: size, Session: session, Tokens: tokens, Locals: locals(tokens, nil)}
+	for i := range e.Locals {
+		e.Handles = append(e.Handles, b.handle+uint64(i))
+	}
+	b.a.Stored(b.holder, &e)
+}
+
+// Of two requests that begin alike the session tells whose an event is; and an event that names none is of neither, once
+// the worker is known to name them.
+func TestSessionsAttribute(t *testing.T) {
+	b := newBench(t)
+	prompt, twin, other := ids(64, 100), ids(64, 100), ids(64, 100)
+	twin[60], other[40] = 3, 7
+	b.named("r", prompt)
+	b.named("twin", twin)
+	b.tell("twin", twin)
+	b.tell("", other) // passed us by
+	b.tell("r", other)
+	if got := b.verdict("twin"); got != Equal {
+		t.Errorf("verdict of the twin %s, want %s", got, Equal)
+	}
+	b.tell("", other)
+	if got := b.verdict("r"); got != Token {
+		t.Errorf("verdict %s, want %s", got, Token)
+	}
+
+	// An engine that does not repeat them is judged as before.
+	b = newBench(t)
+	b.named("r", prompt)
+	b.tell("", other)
+	if got := b.verdict("r"); got != Token {
+		t.Errorf("verdict without names %s, want %s", got, Token)
+	}
+}
+
 // store has the worker tell of blocks behind a parent (0: none), as a feed does: the audit first, then the index.
 func (b *bench) store(parent uint64, tokens []uint32, media ...mmhash.Medium) (last uint64) {
 	e := event.Event{Kind: event.Stored, BlockSize: size, HasParent: parent != 0, Parent: parent, Tokens: tokens, Locals: locals(tokens, media)}
