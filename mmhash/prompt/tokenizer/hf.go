@@ -5,7 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"sync"
+	"unsafe"
+
+	"github.com/sightline-router/sightline/mmhash/prompt/jsonread"
 )
 
 // LoadJSON reads the text of a tokenizer.json alone, as tokenizers.Tokenizer.from_str does.
@@ -74,21 +78,41 @@ func readTokenizerJSON(b []byte) (*Tokenizer, error) {
 
 type addedEntry AddedToken
 
-// sections gives the values of an object's keys as raw text.
+// sections gives the values of an object's keys as raw text, nulls left out. A tokenizer.json is one small description around two
+// long lists, the vocabulary and the merges, which are read in place; the small parts are given to encoding/json.
 func sections(b []byte) (map[string][]byte, error) {
 	parts := map[string][]byte{}
-	r := &jsonReader{b: b}
-	err := r.object(func(key []byte) (err error) {
-		name := string(key)
-		parts[name], err = r.raw()
-		return err
-	})
-	for name, raw := range parts {
-		if string(raw) == "null" {
-			delete(parts, name)
+	r := readerOf(b)
+	r.Object(func(key string) {
+		if raw := r.Skip(); raw == "null" {
+			delete(parts, key)
+		} else {
+			parts[key] = unsafe.Slice(unsafe.StringData(raw), len(raw))
 		}
+	})
+	return parts, r.Err()
+}
+
+// readerOf reads b, which must not change meanwhile.
+func readerOf(b []byte) jsonread.Reader {
+	r := jsonread.New(unsafe.String(unsafe.SliceData(b), len(b)))
+	if b == nil {
+		r.Fail(errors.New("missing"))
 	}
-	return parts, err
+	return r
+}
+
+// maxID bounds token ids: a file that names a larger one is refused, because tables are as long as the largest id.
+const maxID = 1 << 23
+
+// readID reads a token id.
+func readID(r *jsonread.Reader) uint32 {
+	lit, _ := r.Number()
+	id, err := strconv.ParseUint(lit, 10, 32)
+	if err != nil || id > maxID {
+		r.Fail(fmt.Errorf("token id %.20s: want 0 to %d", lit, maxID))
+	}
+	return uint32(id)
 }
 
 // setWords picks the fastest way to cut words that does what the steps say.
@@ -235,51 +259,34 @@ type modelSpec struct {
 
 // readVocab reads a JSON object of texts and ids.
 func readVocab(b []byte) (*vocab, error) {
-	if b == nil {
-		return nil, errors.New("missing")
-	}
 	v := newVocab(min(bytes.Count(b, []byte(",")), len(b)/6) + 1) // `"a":1,` is the shortest entry
-	r := &jsonReader{b: b}
-	err := r.object(func(key []byte) error {
-		id, err := r.id()
-		if err == nil {
-			err = v.add(key, id)
-		}
-		return err
-	})
-	return v, err
+	r := readerOf(b)
+	r.Object(func(key string) { r.Fail(v.add(key, readID(&r))) })
+	return v, r.Err()
 }
 
 // readScores reads a JSON list of texts and scores; the place in the list is the id.
 func readScores(b []byte) (*vocab, []float64, error) {
-	if b == nil {
-		return nil, nil, errors.New("missing")
-	}
 	v := newVocab(len(b) / 30)
 	var scores []float64
-	r := &jsonReader{b: b}
-	err := r.list(func() error {
+	r := readerOf(b)
+	r.List(func() {
 		n := 0
-		return r.list(func() (err error) {
-			var text []byte
-			var score float64
+		r.List(func() {
 			switch n++; n {
 			case 1:
-				if text, err = r.str(); err == nil {
-					err = v.add(text, uint32(len(scores)))
-				}
+				r.Fail(v.add(r.Text(), uint32(len(scores))))
 			case 2:
-				if score, err = r.number(); err == nil {
-					scores = append(scores, score)
-				}
+				lit, _ := r.Number()
+				score, _ := strconv.ParseFloat(lit, 64)
+				scores = append(scores, score)
 			default:
-				err = fmt.Errorf("entry %d: want a text and a score", len(scores))
+				r.Want("a text and a score")
 			}
-			return err
 		})
+		if len(scores) != int(v.span()) {
+			r.Want("a text and a score")
+		}
 	})
-	if err == nil && len(scores) != int(v.span()) {
-		err = errors.New("an entry has no score")
-	}
-	return v, scores, err
+	return v, scores, r.Err()
 }

@@ -2,10 +2,10 @@ package tokenizer
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 )
 
@@ -21,7 +21,7 @@ type mergeTexts struct {
 	cut  []uint32 // two for each merge: where its left and where its right text ends
 }
 
-func (t *mergeTexts) add(left, right []byte) {
+func (t *mergeTexts) add(left, right string) {
 	t.text = append(t.text, left...)
 	t.cut = append(t.cut, uint32(len(t.text)))
 	t.text = append(t.text, right...)
@@ -30,50 +30,40 @@ func (t *mergeTexts) add(left, right []byte) {
 
 // readMergeTexts reads a JSON list of "a b" or ["a", "b"].
 func readMergeTexts(b []byte) (*mergeTexts, error) {
-	if b == nil {
-		return nil, errors.New("missing")
-	}
 	n := bytes.Count(b, []byte(","))
 	t := &mergeTexts{text: make([]byte, 0, len(b)/2), cut: make([]uint32, 0, 2*n+2)}
-	r := &jsonReader{b: b}
-	return t, r.list(func() error {
-		if r.peek() == '[' {
-			n := 0
-			err := r.list(func() error {
-				text, err := r.str()
-				t.text = append(t.text, text...)
-				t.cut = append(t.cut, uint32(len(t.text)))
-				n++
-				return err
-			})
-			if err == nil && n != 2 {
-				err = fmt.Errorf("merge %d: want two texts, got %d", len(t.cut)/2, n)
+	r := readerOf(b)
+	r.List(func() {
+		if r.Peek() != '[' {
+			left, right, ok := strings.Cut(r.Text(), " ")
+			if !ok || strings.Contains(right, " ") {
+				r.Fail(fmt.Errorf("merge %d: want two texts with a space between, got %.60q", len(t.cut)/2, left+right))
 			}
-			return err
+			t.add(left, right)
+			return
 		}
-		text, err := r.str()
-		if err != nil {
-			return err
+		rank := len(t.cut)
+		r.List(func() {
+			t.text = append(t.text, r.Text()...)
+			t.cut = append(t.cut, uint32(len(t.text)))
+		})
+		if len(t.cut) != rank+2 {
+			r.Fail(fmt.Errorf("merge %d: want two texts, got %d", rank/2, len(t.cut)-rank))
 		}
-		left, right, ok := bytes.Cut(text, []byte(" "))
-		if !ok || bytes.IndexByte(right, ' ') >= 0 {
-			return fmt.Errorf("merge %d: want two texts with a space between, got %q", len(t.cut)/2, text)
-		}
-		t.add(left, right)
-		return nil
 	})
+	return t, r.Err()
 }
 
 // readMergesTxt reads a merges.txt.
 func readMergesTxt(b []byte) (*mergeTexts, error) {
 	t := &mergeTexts{}
-	for number, line := range bytes.Split(b, []byte("\n")) {
-		line = bytes.TrimRight(line, "\r")
-		if len(line) == 0 || bytes.HasPrefix(line, []byte("#version")) {
+	for number, line := range strings.Split(string(b), "\n") {
+		line = strings.TrimRight(line, "\r")
+		if line == "" || strings.HasPrefix(line, "#version") {
 			continue
 		}
-		left, right, ok := bytes.Cut(line, []byte(" "))
-		if !ok || len(left) == 0 || len(right) == 0 || bytes.IndexByte(right, ' ') >= 0 {
+		left, right, ok := strings.Cut(line, " ")
+		if !ok || left == "" || right == "" || strings.Contains(right, " ") {
 			return nil, fmt.Errorf("line %d: want two texts with a space between, got %.60q", number+1, line)
 		}
 		t.add(left, right)

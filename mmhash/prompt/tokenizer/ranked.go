@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io/fs"
 	"slices"
@@ -64,34 +63,30 @@ func LoadTekken(b []byte) (*Tokenizer, error) {
 	}
 	v := newVocab(int(total - n))
 	var text []byte
-	r := &jsonReader{b: parts["vocab"]}
-	err = r.list(func() error {
+	r := readerOf(parts["vocab"])
+	r.List(func() {
 		rank, seen := noID, false
 		text = text[:0]
-		err := r.object(func(key []byte) (err error) {
-			switch string(key) {
+		r.Object(func(key string) {
+			switch key {
 			case "rank":
-				rank, err = r.id()
+				rank = readID(&r)
 			case "token_bytes":
-				var encoded []byte
-				if encoded, err = r.str(); err == nil {
-					text, err = base64.StdEncoding.AppendDecode(text, encoded)
-					seen = true
-				}
+				var err error
+				text, err = base64.StdEncoding.AppendDecode(text, []byte(r.Text()))
+				r.Fail(err)
+				seen = true
 			default:
-				_, err = r.raw()
+				r.Skip()
 			}
-			return err
 		})
-		if err == nil && (rank == noID || !seen) {
-			err = errors.New("an entry without rank or token_bytes")
+		if rank == noID || !seen {
+			r.Want("an entry with rank and token_bytes")
+		} else if rank < total-n {
+			r.Fail(v.add(string(text), rank+n))
 		}
-		if err == nil && rank < total-n {
-			err = v.add(text, rank+n)
-		}
-		return err
 	})
-	if err != nil {
+	if err := r.Err(); err != nil {
 		return nil, fmt.Errorf("vocab: %w", err)
 	}
 	t, err := newRanked(v, n, config.Pattern)
@@ -135,7 +130,7 @@ func LoadTiktoken(b []byte, pattern string, specials map[string]uint32) (*Tokeni
 			return nil, fmt.Errorf("line %d: want base64 and a rank, got %.60q", number+1, line)
 		}
 		if text, err = base64.StdEncoding.AppendDecode(text[:0], encoded); err == nil {
-			err = v.add(text, uint32(id))
+			err = v.add(string(text), uint32(id))
 		}
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %w", number+1, err)

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"slices"
 	"sort"
@@ -99,7 +100,7 @@ func readSentencePiece(b []byte) (*Tokenizer, error) {
 		if v.id(piece.text) != noID {
 			return nil, fmt.Errorf("piece %d: %q is there twice", i, piece.text)
 		}
-		if err := v.add(piece.text, id); err != nil {
+		if err := v.add(string(piece.text), id); err != nil {
 			return nil, err
 		}
 		switch piece.kind {
@@ -328,7 +329,7 @@ func protoFields(msg []byte, fn func(field int, v uint64, b []byte) error) error
 	for len(msg) > 0 {
 		tag, n := binary.Uvarint(msg)
 		if n <= 0 {
-			return errShort
+			return io.ErrUnexpectedEOF
 		}
 		msg = msg[n:]
 		var v uint64
@@ -336,23 +337,23 @@ func protoFields(msg []byte, fn func(field int, v uint64, b []byte) error) error
 		switch tag & 7 {
 		case 0:
 			if v, n = binary.Uvarint(msg); n <= 0 {
-				return errShort
+				return io.ErrUnexpectedEOF
 			}
 			msg = msg[n:]
 		case 1:
 			if len(msg) < 8 {
-				return errShort
+				return io.ErrUnexpectedEOF
 			}
 			v, msg = binary.LittleEndian.Uint64(msg), msg[8:]
 		case 2:
 			size, n := binary.Uvarint(msg)
 			if n <= 0 || size > uint64(len(msg)-n) {
-				return errShort
+				return io.ErrUnexpectedEOF
 			}
 			b, msg = msg[n:n+int(size)], msg[n+int(size):]
 		case 5:
 			if len(msg) < 4 {
-				return errShort
+				return io.ErrUnexpectedEOF
 			}
 			v, msg = uint64(binary.LittleEndian.Uint32(msg)), msg[4:]
 		default:

@@ -80,7 +80,7 @@ func TestDifferentialSentencePiece(t *testing.T) {
 func TestSentencePieceBadFiles(t *testing.T) {
 	for in, want := range map[string]string{
 		"":                     "no pieces",
-		"\x0a\x05":             "unexpected end",
+		"\x0a\x05":             "unexpected EOF",
 		"\x0a\x03\x0a\x01\xff": "not UTF-8",
 		"\x0a\x03\x0a\x01a":    "no piece of type unknown",
 		"\x0a\x05\x0a\x01a\x18\x02\x12\x02\x18\x03": "model_type 3",

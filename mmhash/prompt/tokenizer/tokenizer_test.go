@@ -345,15 +345,15 @@ func TestInvalidUTF8(t *testing.T) {
 
 func TestBadFiles(t *testing.T) {
 	for in, want := range map[string]string{
-		``:                                  "end of JSON",
+		``:                                  "got the end",
 		`[]`:                                "want '{'",
 		`{"model":null}`:                    "model: missing",
-		`{"model":{"type":"X"}}`:            "vocab: missing",
+		`{"model":{"type":"X"}}`:            "vocab: offset 0: missing",
 		`{"model":{"type":"X","vocab":{}}}`: `type "X": not known`,
 		`{"model":{"type":"BPE","vocab":{"a":0},"merges":["a b"]}}`:                                                                     "not in the vocabulary",
 		`{"model":{"type":"BPE","vocab":{"a":0,"b":1},"merges":[["a","b"]]}}`:                                                           "sum is not in the vocabulary",
 		`{"model":{"type":"BPE","vocab":{"a":0,"b":0},"merges":[]}}`:                                                                    "both have id 0",
-		`{"model":{"type":"BPE","vocab":{"a":99999999},"merges":[]}}`:                                                                   "token id above",
+		`{"model":{"type":"BPE","vocab":{"a":99999999},"merges":[]}}`:                                                                   "token id 99999999: want",
 		`{"model":{"type":"BPE","vocab":{"a":0},"merges":[],"dropout":0.1}}`:                                                            "dropout",
 		`{"model":{"type":"Unigram","vocab":[["a",0],["a",1]]}}`:                                                                        "no token has id",
 		`{"normalizer":{"type":"Nope"},"model":{}}`:                                                                                     `normalizer: type "Nope"`,

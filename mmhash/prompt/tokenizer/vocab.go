@@ -3,6 +3,7 @@ package tokenizer
 import (
 	"bytes"
 	"fmt"
+	"unsafe"
 
 	"github.com/zeebo/xxh3"
 )
@@ -40,8 +41,8 @@ func (v *vocab) grow(n int) {
 
 // add stores a token. A text that is already there gets the new id, as a JSON object's later key replaces an earlier one;
 // an id that another text has is an error.
-func (v *vocab) add(text []byte, id uint32) error {
-	if v.has(id) && !bytes.Equal(v.bytes(id), text) {
+func (v *vocab) add(text string, id uint32) error {
+	if v.has(id) && string(v.bytes(id)) != text {
 		return fmt.Errorf("%q and %q both have id %d", v.bytes(id), text, id)
 	}
 	for uint32(len(v.start)) <= id {
@@ -51,7 +52,7 @@ func (v *vocab) add(text []byte, id uint32) error {
 	if v.count*3 >= len(v.index)*2 {
 		v.grow(v.count * 2)
 	}
-	slot, entry := v.find(text)
+	slot, entry := v.find(unsafe.Slice(unsafe.StringData(text), len(text)))
 	if old := v.index[slot]; old == noID {
 		v.count++
 	} else if old &= idBits; old != id {

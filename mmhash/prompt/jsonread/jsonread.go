@@ -1,0 +1,304 @@
+// Package jsonread steps through a JSON text in place: objects and lists call back for each member, and strings point into the
+// text. Requests are read so (package template), and vocabularies of a hundred thousand entries (package tokenizer), for which
+// encoding/json would need many times as long and many times the file's size. Strings are as strict as Python's json.loads and
+// Rust's serde_json have them: no control characters; and no lone surrogates, which no tokenizer takes.
+package jsonread
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// Reader walks over one text, which must be valid UTF-8. Its first error ends it: what is read after that is empty.
+type Reader struct {
+	src string
+	pos int
+	err error
+}
+
+// New reads src from its start.
+func New(src string) Reader { return Reader{src: src} }
+
+// Err is the first error.
+func (r *Reader) Err() error { return r.err }
+
+// Fail ends the reading with an error, unless there was one before.
+func (r *Reader) Fail(err error) {
+	if r.err == nil && err != nil {
+		r.err = fmt.Errorf("offset %d: %w", r.pos, err)
+	}
+}
+
+// Want fails with what should stand at the current place.
+func (r *Reader) Want(what string) {
+	got := "the end"
+	if r.pos < len(r.src) {
+		got = strconv.QuoteToASCII(r.src[r.pos : r.pos+1])
+	}
+	r.Fail(fmt.Errorf("want %s, got %s", what, got))
+}
+
+// Peek skips white space and gives the next byte, 0 at the end and behind an error.
+func (r *Reader) Peek() byte {
+	for r.err == nil && r.pos < len(r.src) {
+		switch c := r.src[r.pos]; c {
+		case ' ', '\t', '\n', '\r':
+			r.pos++
+		default:
+			return c
+		}
+	}
+	return 0
+}
+
+func (r *Reader) take(c byte) bool {
+	if r.pos < len(r.src) && r.src[r.pos] == c {
+		r.pos++
+		return true
+	}
+	return false
+}
+
+// End fails unless the text ends here.
+func (r *Reader) End() {
+	if r.Peek() != 0 || r.pos < len(r.src) {
+		r.Want("the end")
+	}
+}
+
+// Object calls member for every key of an object; member must read or skip the value.
+func (r *Reader) Object(member func(key string)) {
+	r.members('{', '}', func() {
+		key := r.Text()
+		if r.Peek() != ':' {
+			r.Want("':'")
+			return
+		}
+		r.pos++
+		member(key)
+	})
+}
+
+// List calls element for every element of a list; it must read or skip it.
+func (r *Reader) List(element func()) { r.members('[', ']', element) }
+
+func (r *Reader) members(open, end byte, member func()) {
+	if r.Peek() != open {
+		r.Want("'" + string(open) + "'")
+		return
+	}
+	r.pos++
+	if r.Peek() == end {
+		r.pos++
+		return
+	}
+	for r.err == nil {
+		member()
+		switch c := r.Peek(); {
+		case r.err != nil:
+		case c == ',':
+			r.pos++
+		case c == end:
+			r.pos++
+			return
+		default:
+			r.Want("',' or '" + string(end) + "'")
+		}
+	}
+}
+
+// Text reads a string. Without escapes it points into the text.
+func (r *Reader) Text() string {
+	if r.Peek() != '"' {
+		r.Want("a string")
+		return ""
+	}
+	r.pos++
+	start := r.pos
+	for i := start; i < len(r.src); i++ {
+		switch c := r.src[i]; {
+		case c == '"':
+			r.pos = i + 1
+			return r.src[start:i]
+		case c == '\\':
+			r.pos = i
+			return r.escaped(start)
+		case c < ' ':
+			r.pos = i
+			r.Want("no control character in a string")
+			return ""
+		}
+	}
+	r.pos = len(r.src)
+	r.Want(`'"'`)
+	return ""
+}
+
+// escaped reads the rest of a string from its first escape on.
+func (r *Reader) escaped(start int) string {
+	var b strings.Builder
+	b.WriteString(r.src[start:r.pos])
+	for r.pos < len(r.src) {
+		c := r.src[r.pos]
+		switch {
+		case c == '"':
+			r.pos++
+			return b.String()
+		case c < ' ':
+			r.Want("no control character in a string")
+			return ""
+		case c != '\\':
+			b.WriteByte(c)
+			r.pos++
+			continue
+		}
+		if r.pos++; r.pos == len(r.src) {
+			break
+		}
+		if i := strings.IndexByte(`"\/bfnrt`, r.src[r.pos]); i >= 0 {
+			b.WriteByte("\"\\/\b\f\n\r\t"[i])
+			r.pos++
+			continue
+		}
+		if !r.take('u') {
+			r.Want("an escape")
+			return ""
+		}
+		u := r.hex4()
+		if utf16.IsSurrogate(u) {
+			if u = utf16.DecodeRune(u, r.low()); u == utf8.RuneError {
+				u = -1
+			}
+		}
+		if u < 0 {
+			r.Want("four hexadecimal digits and no lone surrogate")
+			return ""
+		}
+		b.WriteRune(u)
+	}
+	r.Want(`'"'`)
+	return ""
+}
+
+// hex4 reads four hexadecimal digits, -1 where there are none.
+func (r *Reader) hex4() rune {
+	if r.pos+4 > len(r.src) {
+		return -1
+	}
+	n, err := strconv.ParseUint(r.src[r.pos:r.pos+4], 16, 16)
+	if err != nil {
+		return -1
+	}
+	r.pos += 4
+	return rune(n)
+}
+
+// low reads the second half of a surrogate pair.
+func (r *Reader) low() rune {
+	if !strings.HasPrefix(r.src[r.pos:], `\u`) {
+		return -1
+	}
+	r.pos += 2
+	return r.hex4()
+}
+
+// Number gives a number as it is written, and whether it is written as an integer.
+func (r *Reader) Number() (literal string, whole bool) {
+	r.Peek()
+	start := r.pos
+	r.take('-')
+	if !r.take('0') && !r.digits() {
+		r.Want("a number")
+		return "0", true
+	}
+	whole = true
+	if r.pos+1 < len(r.src) && r.src[r.pos] == '.' && isDigit(r.src[r.pos+1]) {
+		r.pos++
+		whole = !r.digits()
+	}
+	if r.take('e') || r.take('E') {
+		if !r.take('+') {
+			r.take('-')
+		}
+		if whole = false; !r.digits() {
+			r.Want("a digit")
+		}
+	}
+	return r.src[start:r.pos], whole
+}
+
+func isDigit(c byte) bool { return c >= '0' && c <= '9' }
+
+func (r *Reader) digits() bool {
+	start := r.pos
+	for r.pos < len(r.src) && isDigit(r.src[r.pos]) {
+		r.pos++
+	}
+	return r.pos > start
+}
+
+// Word gives the letters that stand here: null, true or false, or what is no JSON.
+func (r *Reader) Word() string {
+	r.Peek()
+	start := r.pos
+	for r.pos < len(r.src) && r.src[r.pos] >= 'a' && r.src[r.pos] <= 'z' {
+		r.pos++
+	}
+	return r.src[start:r.pos]
+}
+
+// Skip passes over one value and gives its text. What stands in objects and lists is not checked.
+func (r *Reader) Skip() string {
+	c := r.Peek()
+	start := r.pos
+	switch c {
+	case '{', '[':
+		r.skipNested()
+	case '"':
+		r.skipString()
+	case 't', 'f', 'n':
+		r.Word()
+	default:
+		r.Number()
+	}
+	return r.src[start:r.pos]
+}
+
+// skipNested skips an object or list by counting brackets outside strings.
+func (r *Reader) skipNested() {
+	depth := 0
+	for r.err == nil && r.pos < len(r.src) {
+		switch r.src[r.pos] {
+		case '"':
+			r.skipString()
+			continue
+		case '{', '[':
+			depth++
+		case '}', ']':
+			depth--
+		}
+		if r.pos++; depth == 0 {
+			return
+		}
+	}
+	r.Want("a closing bracket")
+}
+
+func (r *Reader) skipString() {
+	for i := r.pos + 1; ; i++ {
+		n := strings.IndexByte(r.src[i:], '"')
+		if n < 0 {
+			r.pos = len(r.src)
+			r.Want(`'"'`)
+			return
+		}
+		i += n
+		if before := r.src[:i]; (len(before)-len(strings.TrimRight(before, `\`)))%2 == 0 {
+			r.pos = i + 1
+			return
+		}
+	}
+}
