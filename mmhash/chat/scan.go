@@ -14,10 +14,13 @@ import (
 	"errors"
 	"fmt"
 	"sort"
+	"strings"
 	"unicode/utf8"
 	"unsafe"
 
 	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/mmhash/jsonread"
 )
 
 // Bounds of a body that is read. What goes beyond them is routed by load.
@@ -242,14 +245,18 @@ func (s *Skeleton) Raw(v gjson.Result) [][]byte {
 }
 
 // String decodes a string value; a long literal is copied once. ok is false if v is no string or not valid JSON text
-// (control characters, bad escapes, bytes that are not UTF-8).
+// (control characters, bad escapes, bytes that are not UTF-8), or has half of a surrogate pair: no engine takes that, so the
+// request will be refused.
 func (s *Skeleton) String(v gjson.Result) (text string, ok bool) {
 	if v.Type != gjson.String {
 		return "", false
 	}
 	l, long := s.Literal(v)
 	if !long {
-		return v.String(), !hasLoneSurrogate(v.Raw)
+		if !strings.Contains(v.Raw, `\u`) {
+			return v.String(), true
+		}
+		return decode(v.Raw)
 	}
 	buf := append(make([]byte, 0, l.Len+2), '"')
 	for _, p := range s.Pieces(l) {
@@ -262,11 +269,15 @@ func (s *Skeleton) String(v gjson.Result) (text string, ok bool) {
 		return unsafe.String(unsafe.SliceData(buf[1:]), l.Len), true
 	}
 	buf = append(buf, '"')
-	raw := unsafe.String(unsafe.SliceData(buf), len(buf))
-	if !gjson.Valid(raw) || hasLoneSurrogate(raw) {
-		return "", false
-	}
-	return gjson.Parse(raw).String(), true
+	return decode(unsafe.String(unsafe.SliceData(buf), len(buf)))
+}
+
+// decode reads a string literal.
+func decode(raw string) (text string, ok bool) {
+	r := jsonread.New(raw)
+	text = r.Text()
+	r.End()
+	return text, r.Err() == nil
 }
 
 // hasControl reports a byte below blank, eight at a time.
@@ -284,49 +295,6 @@ func hasControl(b []byte) bool {
 		}
 	}
 	return false
-}
-
-// hasLoneSurrogate reports \ud800-style escapes without their other half: no engine takes them
-// (transformers' tokenizer raises TypeError), so the request will be refused.
-func hasLoneSurrogate(raw string) bool {
-	for i := 0; i+1 < len(raw); i++ {
-		if raw[i] != '\\' {
-			continue
-		}
-		i++
-		if raw[i] != 'u' || i+4 >= len(raw) {
-			continue
-		}
-		switch hi := hex4(raw[i+1 : i+5]); {
-		case hi >= 0xDC00 && hi < 0xE000:
-			return true
-		case hi >= 0xD800 && hi < 0xDC00:
-			if i+10 >= len(raw) || raw[i+5] != '\\' || raw[i+6] != 'u' {
-				return true
-			}
-			if lo := hex4(raw[i+7 : i+11]); lo < 0xDC00 || lo >= 0xE000 {
-				return true
-			}
-			i += 6
-		}
-		i += 4
-	}
-	return false
-}
-
-func hex4(s string) (v int) {
-	for i := 0; i < 4; i++ {
-		c := s[i]
-		switch {
-		case c >= '0' && c <= '9':
-			v = v<<4 | int(c-'0')
-		case c|0x20 >= 'a' && c|0x20 <= 'f':
-			v = v<<4 | int(c|0x20-'a'+10)
-		default:
-			return 0
-		}
-	}
-	return v
 }
 
 // Full is a value's JSON text with its long literals back in place; it shares the skeleton's memory if it has none.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/sightline-router/sightline/mmhash/prompt/jsonread"
+	"github.com/sightline-router/sightline/mmhash/jsonread"
 )
 
 // JSON to Values, with the results of Python's json.loads: order kept, the last of equal keys wins at the place of the

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"unsafe"
 
-	"github.com/sightline-router/sightline/mmhash/prompt/jsonread"
+	"github.com/sightline-router/sightline/mmhash/jsonread"
 )
 
 // LoadJSON reads the text of a tokenizer.json alone, as tokenizers.Tokenizer.from_str does.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
+	"unsafe"
 )
 
 // Reader walks over one text, which must be valid UTF-8. Its first error ends it: what is read after that is empty.
@@ -117,70 +118,55 @@ func (r *Reader) Text() string {
 		return ""
 	}
 	r.pos++
-	start := r.pos
-	for i := start; i < len(r.src); i++ {
-		switch c := r.src[i]; {
-		case c == '"':
-			r.pos = i + 1
-			return r.src[start:i]
-		case c == '\\':
-			r.pos = i
-			return r.escaped(start)
-		case c < ' ':
-			r.pos = i
-			r.Want("no control character in a string")
-			return ""
-		}
+	plain := r.plain()
+	if r.take('"') {
+		return plain
 	}
-	r.pos = len(r.src)
-	r.Want(`'"'`)
-	return ""
+	b := append(make([]byte, 0, len(plain)+32), plain...)
+	for r.take('\\') {
+		b = r.escape(b)
+		b = append(b, r.plain()...)
+	}
+	if !r.take('"') {
+		r.Want(`'"', and no control character in a string`)
+	}
+	return unsafe.String(unsafe.SliceData(b), len(b))
 }
 
-// escaped reads the rest of a string from its first escape on.
-func (r *Reader) escaped(start int) string {
-	var b strings.Builder
-	b.WriteString(r.src[start:r.pos])
-	for r.pos < len(r.src) {
-		c := r.src[r.pos]
-		switch {
-		case c == '"':
-			r.pos++
-			return b.String()
-		case c < ' ':
-			r.Want("no control character in a string")
-			return ""
-		case c != '\\':
-			b.WriteByte(c)
-			r.pos++
-			continue
-		}
-		if r.pos++; r.pos == len(r.src) {
+// plain takes a string's bytes up to its end or to an escape, or to what cannot stand in it.
+func (r *Reader) plain() string {
+	start := r.pos
+	for ; r.pos < len(r.src); r.pos++ {
+		if c := r.src[r.pos]; c == '"' || c == '\\' || c < ' ' {
 			break
 		}
-		if i := strings.IndexByte(`"\/bfnrt`, r.src[r.pos]); i >= 0 {
-			b.WriteByte("\"\\/\b\f\n\r\t"[i])
-			r.pos++
-			continue
-		}
-		if !r.take('u') {
-			r.Want("an escape")
-			return ""
-		}
-		u := r.hex4()
-		if utf16.IsSurrogate(u) {
-			if u = utf16.DecodeRune(u, r.low()); u == utf8.RuneError {
-				u = -1
-			}
-		}
-		if u < 0 {
-			r.Want("four hexadecimal digits and no lone surrogate")
-			return ""
-		}
-		b.WriteRune(u)
 	}
-	r.Want(`'"'`)
-	return ""
+	return r.src[start:r.pos]
+}
+
+// escape reads what follows a backslash.
+func (r *Reader) escape(dst []byte) []byte {
+	if r.pos < len(r.src) {
+		if i := strings.IndexByte(`"\/bfnrt`, r.src[r.pos]); i >= 0 {
+			r.pos++
+			return append(dst, "\"\\/\b\f\n\r\t"[i])
+		}
+	}
+	if !r.take('u') {
+		r.Want("an escape")
+		return dst
+	}
+	u := r.hex4()
+	if utf16.IsSurrogate(u) {
+		if u = utf16.DecodeRune(u, r.low()); u == utf8.RuneError {
+			u = -1
+		}
+	}
+	if u < 0 {
+		r.Want("four hexadecimal digits and no lone surrogate")
+		return dst
+	}
+	return utf8.AppendRune(dst, u)
 }
 
 // hex4 reads four hexadecimal digits, -1 where there are none.
