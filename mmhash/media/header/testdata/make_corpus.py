@@ -251,10 +251,35 @@ files |= {"jp2_P": palette(P("jp2_L"), 3, 7, 16), "jp2_PA": palette(P("jp2_LA"),
           "jp2_cmyk": P("jp2_RGBA").replace(struct.pack(">L", 16), struct.pack(">L", 12), 1), "j2k_short": P("j2k_L")[:4] + b"\0\x25" + P("j2k_L")[6:], "j2k_five": P("j2k_L")[:40] + b"\0\5" + P("j2k_L")[42:]}
 save("qoi_RGB", pic("RGB"), "QOI"); save("qoi_RGBA", pic("RGBA"), "QOI")
 
+# sizes at the edges: none, the largest that Pillow opens, one row more
+def sized(f, w, h):
+    le, be = struct.pack("<LL", w, h), struct.pack(">LL", w, h)
+    p = lambda n, at, v: files[n][:at] + v + files[n][at + len(v):]
+    match f:
+        case "PNG": return base["PNG"][:8] + chunk(b"IHDR", be + base["PNG"][24:29]) + base["PNG"][33:]
+        case "JPEG": return rgbnodpi.replace(b"\x08\0\x09\0\x0d\x03", b"\x08" + struct.pack(">HH", h, w) + b"\x03")
+        case "GIF": return gif(bytes(range(12)), size=(w, h))
+        case "WEBP": return riff((b"VP8 ", vp8[:6] + struct.pack("<HH", w, h) + vp8[10:]))
+        case "WEBPX": return riff(vp8x(2, w, h), (b"ANIM", bytes(6)), (b"ANMF", bytes(6) + struct.pack("<L", 12)[:3] + struct.pack("<L", 8)[:3] + bytes(4) + b"VP8 " + struct.pack("<L", len(vp8)) + vp8))
+        case "BMP": return bmp(24, w=w, h=h)
+        case "TIFF": return tiff(w=w, h=h) if w * h < 99 else tiff(w=3, h=2).replace(struct.pack("<HHLL", 256, 4, 1, 3), struct.pack("<HHLL", 256, 4, 1, w)).replace(struct.pack("<HHLL", 257, 4, 1, 2), struct.pack("<HHLL", 257, 4, 1, h))
+        case "PPM": return b"P6 %d %d 255\n" % (w, h) + bytes(99)
+        case "QOI": return p("qoi_RGB", 4, be)
+        case "JP2": return p("jp2_RGB", files["jp2_RGB"].index(b"ihdr") + 4, struct.pack(">LL", h, w))
+        case "J2K": return p("j2k_RGB", 8, be)
+        case "AVIF": return p("avif_RGB_4:2:0", files["avif_RGB_4:2:0"].index(b"ispe") + 8, be)
+        case "ICO": return ico((13, 9, 0, 24, sized("PNG", w, h)))
+        case "ICODIB": return ico((13, 9, 0, 24, bmp(24, w=w, h=h)[14:]))
+for f in ("PNG", "JPEG", "GIF", "WEBP", "WEBPX", "BMP", "TIFF", "PPM", "QOI", "JP2", "J2K", "AVIF", "ICO", "ICODIB"):
+    for n, (w, h) in {"none": (0, 9), "flat": (9, 0), "largest": (13377, 13377), "bomb": (13377, 13379), "side": (16383, 10923), "long": (40000, 2)}.items():
+        if f == "WEBPX" and n in ("largest", "bomb") or f in ("ICO", "ICODIB") and n in ("none", "flat", "bomb") or f not in ("WEBPX", "ICO", "ICODIB"):
+            try: files[f"edge_{f}_{n}"] = sized(f, w, h)
+            except struct.error: pass
+
 # cuts and flips
 per = int(sys.argv[1]) if len(sys.argv) > 1 else 1
 for name, b in sorted(files.items()):
-    if name.startswith(("other", "fmt", "jpg_icc", "jpg_big")) or len(b) > 20000: continue
+    if name.startswith(("other", "fmt", "jpg_icc", "jpg_big", "edge")) or len(b) > 20000: continue
     for k in range(per):
         files[f"{name}~cut{k}"] = b[:rnd.randrange(4, len(b))]
         c = bytearray(b); c[rnd.randrange(2, min(len(b), 120))] = rnd.choice([0, 1, 255, rnd.randrange(256)]); files[f"{name}~flip{k}"] = bytes(c)
@@ -271,6 +296,7 @@ for name, b in sorted(files.items()):
     try: row["frames"] = im.n_frames if hasattr(im, "n_frames") else 1
     except Exception: row["frames"] = 0
     im = Image.open(io.BytesIO(b)); o = 1
+    if name.startswith("edge"): rows.append(row); continue
     try:
         im.load(); row["loads"] = True
         o = im.getexif().get(274, 1) if im.format != "TIFF" else 1
