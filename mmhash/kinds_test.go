@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/binary"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -167,7 +168,7 @@ func TestUnreadFormats(t *testing.T) {
 	tga := append([]byte("\x00\x00\x02\x00\x00\x00\x00\x00\x00\x00\x00\x00\x20\x00\x20\x00\x18\x20"), make([]byte, 32*32*3)...)
 	ycc := append([]byte("II*\x00\x08\x00\x00\x00\x09\x00"), tiffTags(256, 32, 257, 32, 258, 8, 259, 1, 262, 6, 273, 200, 277, 3, 278, 32, 279, 32*32*3)...)
 	host := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = w.Write(map[string][]byte{"/tga": tga, "/ycc": ycc}[r.URL.Path])
+		_, _ = w.Write(map[string][]byte{"/tga": tga, "/ycc": ycc, "/wav": []byte("RIFF\x24\x00\x00\x00WAVEfmt ")}[r.URL.Path])
 	}))
 	defer host.Close()
 	m := loadShipped(t, func(*Server, *Media) {})
@@ -187,6 +188,13 @@ func TestUnreadFormats(t *testing.T) {
 		if keys[0] == 0 || keys[0] != keys[1] {
 			t.Errorf("%s: keys %x", path, keys)
 		}
+	}
+	sound := Medium{Modality: "audio"}
+	if _, why, err := m.get(t.Context(), host.URL+"/wav", &sound); why != "" || err != nil || sound.Facts.Bytes != 16 {
+		t.Errorf("sound: %q %v %+v", why, err, sound.Facts)
+	}
+	if _, _, err := m.get(t.Context(), host.URL+"/wav", &Medium{Modality: "image"}); !errors.As(err, new(*Refused)) {
+		t.Errorf("sound as a picture: %v", err)
 	}
 }
 

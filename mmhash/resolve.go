@@ -113,7 +113,7 @@ func (x *Media) named(f media.Facts, file []byte) {
 		recipes = append(recipes, name.FileDigest())
 	}
 	x.mu.Unlock()
-	if f.IsVideo() || f.Tokens > 0 {
+	if f.IsVideo() || f.Tokens > 0 || f.Format == media.Stream {
 		return // the names of a video depend on the frames that a request takes; those of embeddings are learned
 	}
 	for _, v := range rules {
@@ -414,7 +414,7 @@ func (m *Model) get(ctx context.Context, rawURL string, md *Medium) (src media.S
 		md.Alias = alias
 	}
 	md.Facts, err = m.Media.fetch.Get(ctx, rawURL)
-	if err == nil && md.Modality == "image" && (md.Facts.IsVideo() || md.Facts.Tokens > 0 && m.Server.Engine != "trtllm") {
+	if err == nil && md.Modality == "image" && (md.Facts.IsVideo() || md.Facts.Format == media.Stream || md.Facts.Tokens > 0 && m.Server.Engine != "trtllm") {
 		return src, "", &Refused{Status: 400, Reason: "media URL without a readable picture"}
 	}
 	if err == nil {

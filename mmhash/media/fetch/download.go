@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	"github.com/sightline-router/sightline/mmhash/media"
+	"github.com/sightline-router/sightline/mmhash/media/header"
 )
 
 // exchange asks the host once: conditionally if an answer is known, and gives the entry that now stands. Errors are *Error.
@@ -84,6 +85,8 @@ func (f *Fetcher) exchange(ctx context.Context, t target, old *entry) (e *entry,
 			facts, bad = video, nil
 		} else if embeds, err := media.IdentifyEmbeddings(media.File(body)); err == nil {
 			facts, bad = embeds, nil
+		} else if header.KindOf(bad) == header.NotAnImage && media.IsStream(body) {
+			facts.Format, bad = media.Stream, nil
 		}
 	}
 	e.facts = facts

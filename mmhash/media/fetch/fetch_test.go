@@ -256,6 +256,25 @@ func TestFreshness(t *testing.T) {
 	})
 }
 
+// TestStreams: sound and videos that nobody here counts are known by their bytes, and downloaded once like pictures.
+func TestStreams(t *testing.T) {
+	for name, file := range map[string]string{
+		"wav": "RIFF\x24\x00\x00\x00WAVEfmt ", "mp3": "\xff\xfb\x90\x64", "mp3 with a tag": "ID3\x04", "ogg": "OggS\x00", "flac": "fLaC\x00", "m4a": "\x00\x00\x00\x18ftypM4A ", "aiff": "FORM\x00\x00\x00\x00AIFF",
+		"avi": "RIFF\x00\x00\x00\x00AVI ", "matroska": "\x1aE\xdf\xa3\x42",
+	} {
+		base, n := serve(t, picture([]byte(file), "Cache-Control", "max-age=60"))
+		f := open(t, Config{Allow: loopback})
+		for range 2 {
+			if facts, err := f.Get(t.Context(), base); err != nil || facts.ID != blake3.Sum256([]byte(file)) || facts.Format != media.Stream {
+				t.Errorf("%s: %+v %v", name, facts, err)
+			}
+		}
+		if n.Load() != 1 {
+			t.Errorf("%s: %d requests", name, n.Load())
+		}
+	}
+}
+
 // flights lists running downloads.
 func (f *Fetcher) flights() (keys []key) {
 	f.mu.Lock()
@@ -378,12 +397,12 @@ func TestBadBodies(t *testing.T) {
 	want(t, open(t, Config{Allow: loopback}), base, red)
 
 	// Bytes of a format that is not read have an identity all the same, also from memory.
-	avif := []byte("\x00\x00\x00\x20ftypavif and so on")
-	base, n := serve(t, picture(avif))
+	icon := []byte("icns\x00\x00\x00\x20 and so on")
+	base, n := serve(t, picture(icon))
 	f := open(t, Config{Allow: loopback})
 	for range 2 {
 		facts, err := f.Get(t.Context(), base)
-		if k, _ := KindOf(err); k != NotAnImage || facts.ID != blake3.Sum256(avif) || facts.Width != 0 {
+		if k, _ := KindOf(err); k != NotAnImage || facts.ID != blake3.Sum256(icon) || facts.Width != 0 {
 			t.Errorf("%+v %v", facts, err)
 		}
 	}
