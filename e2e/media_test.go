@@ -241,6 +241,39 @@ func TestRelay(t *testing.T) {
 	}
 }
 
+// A worker that takes no data URLs gets their pictures by the relay, and holds them under its engine's own name.
+func TestRelayToTensorRTLLM(t *testing.T) {
+	var got received
+	listen := freeAddr(t)
+	l := startEngines(t, sim.TRTLLM, 32, func(o *demo.LabOptions) {
+		o.Workers = 2
+		o.Sim = func(_ int, s *sim.Config) { s.BlockSize, s.Blocks = 32, 1<<11 }
+		got.watch(o)
+		inner := o.Config
+		o.Config = func(keys map[string]any) {
+			if inner != nil {
+				inner(keys)
+			}
+			keys["media"].(map[string]any)["relay"] = map[string]any{"listen": listen, "url": "http://" + listen, "data_urls": true}
+		}
+	})
+	url, n := pngURL(110), 0
+	eventually(t, "the picture is found again", func() bool { // its pixels are decoded beside the requests
+		n++
+		user := fmt.Sprint("trt-", n)
+		r := post(t, l, request(user, "A question long enough for a block of thirty-two tokens behind its picture, so that it is found again", picturePart(url, nil)), nil)
+		if body := got.body(user); r.status != 200 || strings.Contains(body, "data:image") || !strings.Contains(body, "http://"+listen+"/") {
+			t.Fatalf("request %d: status %d, the worker got %.300s", n, r.status, body)
+		}
+		d := lastDecision(t, l)
+		settled(t, l)
+		return r.cached > 250 && int(d.Get("cached_tokens").Int()) == r.cached && d.Get("reason").Str == "exact"
+	})
+	if metric(t, l, "sightline_relay", "served") < 1 {
+		t.Error("no worker came to the relay")
+	}
+}
+
 // BenchmarkBodyEdit: one and four pictures of 3.7 MB through Envoy, with the body as it is and sent back.
 func BenchmarkBodyEdit(b *testing.B) {
 	big := make([]byte, 2_775_000)
