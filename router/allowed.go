@@ -2,7 +2,6 @@ package router
 
 import (
 	"net"
-	"slices"
 
 	"github.com/sightline-router/sightline/router/fleet"
 )
@@ -17,10 +16,14 @@ func (r *Router) allowed(req *Request, model string) []*fleet.Slot {
 	if req.Only == nil {
 		return slots
 	}
+	only := make(map[string]bool, len(req.Only)) // a gateway names its whole pool
+	for _, addr := range req.Only {
+		only[addr] = true
+	}
 	var out []*fleet.Slot
 	for _, s := range slots {
 		host, _, _ := net.SplitHostPort(s.Worker.Addr)
-		if slices.Contains(req.Only, s.Worker.Addr) || slices.Contains(req.Only, host) {
+		if only[s.Worker.Addr] || only[host] {
 			out = append(out, s)
 		}
 	}

@@ -70,6 +70,11 @@ func (m *metrics) decided(d *Decision, took time.Duration) {
 	m.cached.WithLabelValues(d.Model, string(d.Reason)).Add(float64(d.CachedTokens))
 }
 
+// Forget drops a worker's outcomes from the metrics.
+func (r *Router) Forget(worker string) {
+	r.metrics.outcomes.DeletePartialMatch(prometheus.Labels{"worker": worker})
+}
+
 func (m *metrics) ended(n *note, o Outcome) {
 	m.outcomes.WithLabelValues(n.worker, strconv.Itoa(o.Code/100)+"xx").Inc()
 	if o.CachedTokens >= 0 && n.cached >= 0 && o.Code == 200 {

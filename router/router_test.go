@@ -404,3 +404,27 @@ func prose(n int) string {
 	}
 	return b.String()
 }
+
+// What is counted by a worker's name goes when nobody needs it any more.
+func TestForget(t *testing.T) {
+	w := newWorld(t, 2)
+	for range 8 {
+		w.Observe(Outcome{ID: w.decide(chatBody("m", `"some words"`)).ID, Phase: Ended, Code: 200, CachedTokens: -1})
+	}
+	w.Forget("w0")
+	all, err := w.metrics.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := ""
+	for _, f := range all {
+		if f.GetName() == "sightline_outcomes_total" {
+			for _, m := range f.GetMetric() {
+				left += m.GetLabel()[1].GetValue()
+			}
+		}
+	}
+	if left != "w1" {
+		t.Errorf("outcomes are counted of %q, want those of w1 alone", left)
+	}
+}

@@ -53,7 +53,7 @@ dynamo: {plane: nats, nats: %q, discovery: %q, frontends: ["127.0.0.1:40002", "1
 		t.Fatal(err)
 	}
 	ix, fl := indexer.New(indexer.Options{}), fleet.New(nil)
-	s, err := startSources(t.Context(), cfg, nil, ix, fl, nil, prometheus.NewRegistry(), zap.NewNop(), func([]*fleet.Worker) {})
+	s, err := startSources(t.Context(), cfg, nil, ix, fl, nil, prometheus.NewRegistry(), zap.NewNop(), func([]*fleet.Worker) {}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -90,9 +90,18 @@ func serve(ctx context.Context, cfg config.Config, models []router.Model, media 
 	}
 	prober := startProbe(ctx, cfg, reg, log)
 	roster := extproc.NewRoster()
-	sources, err := startSources(ctx, cfg, models, ix, fl, au, reg, log, func(now []*fleet.Worker) {
+	var sources *sources
+	var err error
+	r := router.New(router.Options{Models: models, Fleet: fl, Index: ix, Audit: au, PredictedTTL: cfg.Index.PredictedTTL, Log: log, Metrics: reg,
+		Resync: func(slot *fleet.Slot) {
+			sources.set.Resync(func(s *fleet.Slot) bool { return s == slot }, "fewer_cached")
+		}})
+	sources, err = startSources(ctx, cfg, models, ix, fl, au, reg, log, func(now []*fleet.Worker) {
 		prober.Set(probed(models, now))
 		roster.Set(endpoints(now))
+	}, func(worker string) {
+		au.Forget(worker)
+		r.Forget(worker)
 	})
 	if err != nil {
 		return err
@@ -106,10 +115,6 @@ func serve(ctx context.Context, cfg config.Config, models []router.Model, media 
 	}
 	defer relayed.Close()
 	watchModels(ctx, models, reg, log, prober.Again)
-	r := router.New(router.Options{Models: models, Fleet: fl, Index: ix, Audit: au, PredictedTTL: cfg.Index.PredictedTTL, Log: log, Metrics: reg,
-		Resync: func(slot *fleet.Slot) {
-			sources.set.Resync(func(s *fleet.Slot) bool { return s == slot }, "fewer_cached")
-		}})
 	secure, err := cfg.TLS.Server()
 	if err != nil {
 		return err

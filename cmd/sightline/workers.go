@@ -43,7 +43,7 @@ type finder interface {
 }
 
 // startSources takes up the workers of a configuration and starts the finders of the others. Close it.
-func startSources(ctx context.Context, cfg config.Config, models []router.Model, ix *indexer.Index, fl *fleet.Fleet, au *audit.Auditor, reg prometheus.Registerer, log *zap.Logger, changed func([]*fleet.Worker)) (s *sources, err error) {
+func startSources(ctx context.Context, cfg config.Config, models []router.Model, ix *indexer.Index, fl *fleet.Fleet, au *audit.Auditor, reg prometheus.Registerer, log *zap.Logger, changed func([]*fleet.Worker), forget func(worker string)) (s *sources, err error) {
 	s = &sources{cfg: cfg, models: models, log: log, keep: au != nil}
 	ctx, s.stop = context.WithCancel(ctx)
 	if s.nats, err = startNATS(cfg, log); err != nil {
@@ -51,7 +51,7 @@ func startSources(ctx context.Context, cfg config.Config, models []router.Model,
 	}
 	finders, like, err := s.finders()
 	components := dynamoComponents(&cfg.Dynamo)
-	s.set = members.New(members.Options{Index: ix, Fleet: fl, Audit: au, Log: log, Metrics: reg, Finders: len(finders) + len(components), Linger: cfg.Index.PredictedTTL, Changed: changed})
+	s.set = members.New(members.Options{Index: ix, Fleet: fl, Audit: au, Log: log, Metrics: reg, Finders: len(finders) + len(components), Linger: cfg.Index.PredictedTTL, Changed: changed, Forget: forget})
 	defer func() {
 		if err != nil {
 			s.close()

@@ -188,6 +188,13 @@ func (a *Auditor) Leave(h indexer.Holder) {
 	}
 }
 
+// Forget drops a worker's verdicts from the metrics.
+func (a *Auditor) Forget(worker string) {
+	if a != nil {
+		a.verdicts.DeletePartialMatch(prometheus.Labels{"worker": worker})
+	}
+}
+
 // End says that a request is over. One that was not served well stored nothing that counts.
 func (a *Auditor) End(id string, served bool) {
 	if a == nil {

@@ -61,7 +61,11 @@ type Options struct {
 	Finders int                   // that will call Update, each with a number of its own from 1
 	Linger  time.Duration         // the index gives the number of a worker that left to no other for so long
 	Changed func([]*fleet.Worker) // told of every worker set that the fleet gets
+	Forget  func(worker string)   // told of a name that no worker has had for an hour: what is counted by it can go
 }
+
+// counted is how long a worker's counters outlive it: until they were scraped. Pods' names come once and never again.
+const counted = time.Hour
 
 // Set are the workers that are known. Safe for concurrent use.
 type Set struct {
@@ -146,6 +150,7 @@ func (s *Set) Update(finder int, found []Spec) {
 	s.mu.Unlock()
 	for _, m := range left {
 		s.leave(m)
+		time.AfterFunc(counted, func() { s.forget(m.worker.Name) })
 		s.o.Log.Info("worker left", zap.String("worker", m.worker.Name), zap.String("addr", m.worker.Addr))
 	}
 }
@@ -233,6 +238,17 @@ func (s *Set) leave(m *member) {
 		}
 		s.o.Audit.Leave(m.worker.Slots[i].Holder)
 	}
+}
+
+// forget drops what is counted by a name, unless a worker has it again.
+func (s *Set) forget(worker string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if slices.ContainsFunc(s.members, func(m *member) bool { return m.worker.Name == worker }) {
+		return
+	}
+	s.resyncs.DeletePartialMatch(prometheus.Labels{"worker": worker})
+	s.o.Forget(worker)
 }
 
 // Slots lists the slots of all members, as they are now.

@@ -77,12 +77,14 @@ type bench struct {
 	ix    *indexer.Index
 	fleet *fleet.Fleet
 	reg   *prometheus.Registry
-	sets  int // told of
+	sets  int      // told of
+	gone  []string // names to forget
 }
 
 func newBench(t *testing.T, au func(*indexer.Index) *audit.Auditor) *bench {
 	b := &bench{t: t, ix: indexer.New(indexer.Options{}), fleet: fleet.New(nil), reg: prometheus.NewRegistry()}
-	b.Set = New(Options{Index: b.ix, Fleet: b.fleet, Audit: au(b.ix), Log: zap.NewNop(), Metrics: b.reg, Finders: 2, Changed: func([]*fleet.Worker) { b.sets++ }})
+	b.Set = New(Options{Index: b.ix, Fleet: b.fleet, Audit: au(b.ix), Log: zap.NewNop(), Metrics: b.reg, Finders: 2, Changed: func([]*fleet.Worker) { b.sets++ },
+		Forget: func(worker string) { b.gone = append(b.gone, worker) }})
 	t.Cleanup(b.Close)
 	return b
 }
@@ -228,6 +230,12 @@ func TestPlaces(t *testing.T) {
 	if n := b.Resync(func(*fleet.Slot) bool { return true }, "asked"); n != 4 {
 		t.Errorf("%d feeds began anew, want 4", n)
 	}
+	b.Update(3, nil)
+	b.forget("dynamo-7")
+	b.forget("a") // is there still, or again
+	if n := count(t, b.reg, "sightline_resyncs_total", "why", "asked"); n != 3 || !slices.Equal(b.gone, []string{"dynamo-7"}) {
+		t.Errorf("%v resyncs counted of those that stay, %v forgotten", n, b.gone)
+	}
 }
 
 // Every member's events are audited, and the audit lets go of one that leaves: the number of its slot may be another's.
@@ -260,5 +268,9 @@ func TestAudit(t *testing.T) {
 	b.wait("the next verdict", func() bool { return len(au.Findings()) > 0 })
 	if f := au.Findings(); len(f) != 1 || f[0].ID != "r3" || f[0].Verdict != audit.Nothing {
 		t.Errorf("findings %+v, want that nothing came for r3", f)
+	}
+	au.Forget("a")
+	if n := count(t, reg, "sightline_audit_total", "worker", "a"); n != 0 {
+		t.Errorf("%v verdicts counted of a worker that is forgotten", n)
 	}
 }
