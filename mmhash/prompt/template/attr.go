@@ -36,7 +36,7 @@ func attribute(v Value, name string) (Value, bool) {
 		if isDunder(name) {
 			return unsafeUndefined(v, name), true
 		}
-		failUndefined(v)
+		mustExist(v)
 	case KindObject:
 		if o, ok := v.ref.(interface{ attr(string) (Value, bool) }); ok {
 			if a, ok := o.attr(name); ok {
@@ -96,7 +96,7 @@ func subscript(s *state, v, key Value) (Value, bool) {
 		}
 		return v.Items()[i], true
 	case KindUndefined:
-		failUndefined(v)
+		mustExist(v)
 	}
 	return Value{}, false
 }
@@ -156,16 +156,13 @@ func slice(s *state, v, start, stop, step Value) Value {
 	n, ok := length(v)
 	switch v.kind {
 	case KindString, KindMarkup, KindList, KindTuple, KindRange:
-	case KindUndefined:
-		failUndefined(v)
+	case KindDict:
+		raise(typeError, "unhashable type: 'slice'")
 	default:
 		ok = false
 	}
 	if !ok {
-		if v.kind == KindDict {
-			raise(typeError, "unhashable type: 'slice'")
-		}
-		raise(typeError, "'%s' object is not subscriptable", v.typeName())
+		wrongType(v, "'%s' object is not subscriptable")
 	}
 	stride := sliceIndex(step, 1)
 	if stride == 0 {
@@ -252,10 +249,7 @@ func clampIndex(v Value, def, n, low, high int) int {
 // integer gives an argument as a machine integer (clamped); what is no integer raises TypeError.
 func integer(v Value) int {
 	if !v.isInteger() {
-		if v.kind == KindUndefined {
-			failUndefined(v)
-		}
-		raise(typeError, "'%s' object cannot be interpreted as an integer", v.typeName())
+		wrongType(v, "'%s' object cannot be interpreted as an integer")
 	}
 	return sliceIndex(v, 0)
 }

@@ -178,12 +178,9 @@ type callable interface {
 
 // call calls fn.
 func call(s *state, fn Value, a *callArgs) Value {
-	if fn.kind == KindUndefined {
-		failUndefined(fn)
-	}
 	f, ok := fn.ref.(callable)
 	if fn.kind != KindObject || !ok {
-		raise(typeError, "'%s' object is not callable", fn.typeName())
+		wrongType(fn, "'%s' object is not callable")
 	}
 	return f.call(s, a)
 }

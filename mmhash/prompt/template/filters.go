@@ -65,9 +65,7 @@ func softMethod(name string) *builtin {
 func apply(s *state, what string, table map[string]*builtin, name, v Value, a *callArgs) Value {
 	b := table[name.Text()]
 	if b == nil {
-		if name.kind == KindUndefined {
-			failUndefined(name)
-		}
+		mustExist(name)
 		raise(runtimeError, "No %s named %s.", what, quotePython(toStr(s, name)))
 	}
 	return b.invoke(s, v, a)

@@ -43,9 +43,8 @@ func intFilter(s *state, v Value, a []Value) Value {
 			return def
 		}
 		return floatToInt(f)
-	case v.kind == KindUndefined:
-		failUndefined(v)
 	}
+	mustExist(v)
 	return def
 }
 
@@ -57,9 +56,8 @@ func floatFilter(_ *state, v Value, a []Value) Value {
 		if f, ok := parseFloat(v.str); ok {
 			return Float(f)
 		}
-	case v.kind == KindUndefined:
-		failUndefined(v)
 	}
+	mustExist(v)
 	return a[0].or(Float(0))
 }
 
@@ -87,11 +85,8 @@ func roundFilter(s *state, v Value, a []Value) Value {
 
 // round is Python's round(v, n).
 func round(v, n Value) Value {
-	if v.kind == KindUndefined {
-		failUndefined(v)
-	}
 	if !v.isNumber() {
-		raise(typeError, "type %s doesn't define __round__ method", v.typeName())
+		wrongType(v, "type %s doesn't define __round__ method")
 	}
 	if n.IsNone() {
 		if v.kind == KindFloat {

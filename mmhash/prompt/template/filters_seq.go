@@ -102,9 +102,7 @@ func dictSortFilter(s *state, v Value, a []Value) Value {
 
 // mustDict gives the storage of a dict; anything else has no attribute items.
 func mustDict(v Value) *Dict {
-	if v.kind == KindUndefined {
-		failUndefined(v)
-	}
+	mustExist(v)
 	if v.kind != KindDict {
 		raise(attributeError, "'%s' object has no attribute 'items'", v.typeName())
 	}

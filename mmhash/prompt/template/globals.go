@@ -69,9 +69,7 @@ func fillDict(s *state, d *Dict, a *callArgs) {
 	}
 	if len(a.pos) == 1 {
 		v := a.pos[0]
-		if v.kind == KindUndefined {
-			failUndefined(v)
-		}
+		mustExist(v)
 		if from := v.Dict(); from != nil {
 			v = object(&dictView{from, 'i'})
 		}

@@ -43,10 +43,7 @@ func findMethod(v Value, name string) *builtin {
 // text gives a str argument; anything else raises TypeError.
 func text(v Value) string {
 	if !v.IsString() {
-		if v.kind == KindUndefined {
-			failUndefined(v)
-		}
-		raise(typeError, "expected str, got %s", v.typeName())
+		wrongType(v, "expected str, got %s")
 	}
 	return v.str
 }

@@ -24,12 +24,8 @@ type binaryOp func(s *state, a, b Value) Value
 var arithmetic = map[string]binaryOp{"-": sub, "*": mul, "/": trueDiv, "//": floorDiv, "%": mod, "**": pow}
 
 func badOperands(op string, a, b Value) Value {
-	if a.kind == KindUndefined {
-		failUndefined(a)
-	}
-	if b.kind == KindUndefined {
-		failUndefined(b)
-	}
+	mustExist(a)
+	mustExist(b)
 	return raise(typeError, "unsupported operand type(s) for %s: '%s' and '%s'", op, a.typeName(), b.typeName())
 }
 
@@ -295,8 +291,6 @@ func floatPow(x, y float64) float64 {
 // sign is +v or -v.
 func sign(v Value, neg bool) Value {
 	switch {
-	case v.kind == KindUndefined:
-		failUndefined(v)
 	case v.kind == KindFloat && neg:
 		return Float(-v.float())
 	case v.isInteger() && neg:
@@ -304,7 +298,7 @@ func sign(v Value, neg bool) Value {
 	case v.isNumber():
 		return asInt(v)
 	}
-	return raise(typeError, "bad operand type for unary sign: '%s'", v.typeName())
+	return wrongType(v, "bad operand type for unary sign: '%s'")
 }
 
 // floatToInt is int(f).
@@ -438,11 +432,9 @@ func ordered(s *state, op string, a, b Value) int {
 			}
 		}
 		return cmp.Compare(len(x), len(y))
-	case a.kind == KindUndefined:
-		failUndefined(a)
-	case b.kind == KindUndefined:
-		failUndefined(b)
 	}
+	mustExist(a)
+	mustExist(b)
 	raise(typeError, "'%s' not supported between instances of '%s' and '%s'", op, a.typeName(), b.typeName())
 	return 0
 }

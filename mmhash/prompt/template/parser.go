@@ -1,6 +1,7 @@
 package template
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 )
@@ -75,31 +76,17 @@ func (p *parser) skipOp(op string) bool {
 	return false
 }
 
-func (p *parser) expectOp(op string) {
-	if !p.skipOp(op) {
-		p.fail("expected token '%s', got '%s'", op, p.cur().describe())
-	}
-}
-
-func (p *parser) expectName(name string) {
-	if !p.skipName(name) {
-		p.fail("expected token '%s', got '%s'", name, p.cur().describe())
-	}
-}
-
-func (p *parser) ident() token {
-	if p.cur().kind != tokName {
-		p.fail("expected token 'name', got '%s'", p.cur().describe())
+// expect takes a token of a kind, and of a text where that is not "".
+func (p *parser) expect(kind tokenKind, text string) token {
+	if t := p.cur(); t.kind != kind || text != "" && t.text != text {
+		p.fail("expected token '%s', got '%s'", cmp.Or(text, token{kind: kind}.describe(), "name"), t.describe())
 	}
 	return p.next()
 }
 
-func (p *parser) expectKind(k tokenKind) {
-	if p.cur().kind != k {
-		p.fail("expected token '%s', got '%s'", token{kind: k}.describe(), p.cur().describe())
-	}
-	p.next()
-}
+func (p *parser) expectOp(op string) { p.expect(tokOperator, op) }
+
+func (p *parser) ident() token { return p.expect(tokName, "") }
 
 // subparse reads text, prints and statements up to a tag named by one of ends, which becomes the current token.
 func (p *parser) subparse(ends []string) []node {
@@ -119,7 +106,7 @@ func (p *parser) subparse(ends []string) []node {
 		case tokVarBegin:
 			p.next()
 			data = append(data, p.tupleExpr(tupleRules{condExpr: true}))
-			p.expectKind(tokVarEnd)
+			p.expect(tokVarEnd, "")
 		case tokBlockBegin:
 			flush()
 			p.next()
@@ -127,7 +114,7 @@ func (p *parser) subparse(ends []string) []node {
 				return body
 			}
 			body = append(body, p.statement())
-			p.expectKind(tokBlockEnd)
+			p.expect(tokBlockEnd, "")
 		case tokEOF:
 			flush()
 			return body
@@ -142,7 +129,7 @@ func (p *parser) statements(ends ...string) []node {
 	p.enter()
 	defer p.leave()
 	p.skipOp(":")
-	p.expectKind(tokBlockEnd)
+	p.expect(tokBlockEnd, "")
 	body := p.subparse(ends)
 	if p.cur().kind == tokEOF {
 		p.fail("Unexpected end of template. Jinja was looking for the following tags: '%s'.", strings.Join(ends, "' or '"))
@@ -222,7 +209,7 @@ func (p *parser) statement() node {
 func (p *parser) forStatement() node {
 	n := &forNode{pos: pos(p.next().line)}
 	n.target = p.assignTarget(tupleRules{simple: true, endName: "in"})
-	p.expectName("in")
+	p.expect(tokName, "in")
 	n.iter = p.tupleExpr(tupleRules{endName: "recursive"})
 	if p.skipName("if") {
 		n.test = p.expr(true)

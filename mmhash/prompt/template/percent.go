@@ -97,9 +97,7 @@ func (f formatSpec) percent(s *state, v Value, escape bool) string {
 		}
 		return f.pad(s, "", f.cut(text), '>')
 	}
-	if v.kind == KindUndefined {
-		failUndefined(v)
-	}
+	mustExist(v)
 	if !v.isNumber() {
 		raise(typeError, "%%%c format: a number is required, not %s", f.verb, v.typeName())
 	}

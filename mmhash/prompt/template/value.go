@@ -255,8 +255,17 @@ func unsafeUndefined(owner Value, attr string) Value {
 	return Value{kind: KindUndefined, num: undefinedUnsafe | uint64(owner.kind)<<8, str: attr}
 }
 
-// failUndefined raises what using an Undefined raises.
-func failUndefined(v Value) {
+// wrongType raises TypeError with v's type in its message, or what using an Undefined raises.
+func wrongType(v Value, format string) Value {
+	mustExist(v)
+	return raise(typeError, format, v.typeName())
+}
+
+// mustExist raises what using an Undefined raises.
+func mustExist(v Value) {
+	if v.kind != KindUndefined {
+		return
+	}
 	owner := Value{kind: Kind(v.num >> 8)}.typeName()
 	switch v.num & 0xff {
 	case undefinedName:

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path"
 	"slices"
-	"strings"
 )
 
 // Load reads the tokenizer of a model directory. The kind follows from the files that are there, in this order:
@@ -28,48 +26,24 @@ func LoadFS(dir fs.FS) (*Tokenizer, error) {
 	if err := d.readConfig(); err != nil {
 		return nil, err
 	}
-	kinds := []struct {
-		file string
-		load func(d *directory, b []byte) (*Tokenizer, error)
+	tekken := func(_ *directory, b []byte) (*Tokenizer, error) { return LoadTekken(b) }
+	pieces := func(_ *directory, b []byte) (*Tokenizer, error) { return LoadSentencePiece(b) }
+	for _, kind := range []struct {
+		files string // of several the last one counts
+		load  func(d *directory, b []byte) (*Tokenizer, error)
 	}{
-		{"tokenizer.json", loadTokenizerJSON},
-		{"tekken.json", func(_ *directory, b []byte) (*Tokenizer, error) { return LoadTekken(b) }},
-		{"tokenizer.model", loadTokenizerModel},
-		{"vocab.json", loadVocabMerges},
-	}
-	for _, kind := range kinds {
-		b, err := fs.ReadFile(dir, kind.file)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		t, err := kind.load(d, b)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", kind.file, err)
-		}
-		return t, nil
-	}
-	for _, pattern := range []string{"*.tiktoken", "tiktoken.model", "tokenizer.model.v*", "tekken*.json"} {
-		names, err := fs.Glob(dir, pattern)
+		{"tokenizer.json", loadTokenizerJSON}, {"tekken.json", tekken}, {"tokenizer.model", loadTokenizerModel}, {"vocab.json", loadVocabMerges},
+		{"*.tiktoken", loadTiktokenDir}, {"tiktoken.model", loadTiktokenDir}, {"tokenizer.model.v*", pieces}, {"tekken*.json", tekken},
+	} {
+		names, err := fs.Glob(dir, kind.files)
 		if err != nil || len(names) == 0 {
 			continue
 		}
-		slices.Sort(names)
-		name := names[len(names)-1]
-		b, err := fs.ReadFile(dir, name)
-		if err != nil {
-			return nil, err
-		}
+		name := slices.Max(names)
 		var t *Tokenizer
-		switch {
-		case strings.HasPrefix(path.Base(name), "tekken"):
-			t, err = LoadTekken(b)
-		case strings.HasPrefix(name, "tokenizer.model.v"):
-			t, err = LoadSentencePiece(b)
-		default:
-			t, err = loadTiktokenDir(d, b)
+		b, err := fs.ReadFile(dir, name)
+		if err == nil {
+			t, err = kind.load(d, b)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)

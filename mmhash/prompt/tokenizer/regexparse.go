@@ -363,20 +363,8 @@ func (p *regexParser) escape(inClass bool) (*runeSet, error) {
 			set = set.not()
 		}
 		return set, nil
-	case 'n':
-		return oneRune('\n'), nil
-	case 'r':
-		return oneRune('\r'), nil
-	case 't':
-		return oneRune('\t'), nil
-	case 'f':
-		return oneRune('\f'), nil
-	case 'v':
-		return oneRune('\v'), nil
-	case 'a':
-		return oneRune('\a'), nil
-	case 'e':
-		return oneRune(0x1B), nil
+	case 'n', 'r', 't', 'f', 'v', 'a', 'e', '0':
+		return oneRune(rune("\n\r\t\f\v\a\x1B\x00"[strings.IndexRune("nrtfvae0", r)])), nil
 	case 'u', 'x':
 		digits, width := "", 4
 		if r == 'x' {
@@ -401,8 +389,6 @@ func (p *regexParser) escape(inClass bool) (*runeSet, error) {
 			return nil, fmt.Errorf("bad code point %q", digits)
 		}
 		return oneRune(rune(v)), nil
-	case '0':
-		return oneRune(0), nil
 	case 'b':
 		if inClass {
 			return oneRune('\b'), nil

@@ -133,24 +133,15 @@ func propertySet(name string) (*runeSet, bool) {
 	if found {
 		return classSet(func(c uint32) bool { return in[c&clCategory] }), true
 	}
-	flag := func(with uint32) *runeSet {
-		return classSet(func(c uint32) bool { return c&with != 0 })
+	if f, ok := map[string]uint32{"space": clOnigSpace, "whitespace": clOnigSpace, "word": clOnigWord, "upper": clOnigUpper, "uppercase": clOnigUpper,
+		"lower": clOnigLower, "lowercase": clOnigLower, "alpha": clOnigAlpha, "alphabetic": clOnigAlpha}[key]; ok {
+		return classSet(func(c uint32) bool { return c&f != 0 }), true
 	}
 	switch key {
-	case "space", "whitespace":
-		return flag(clOnigSpace), true
-	case "word":
-		return flag(clOnigWord), true
 	case "digit":
 		return classSet(func(c uint32) bool { return c&clCategory == gcNd }), true
 	case "cntrl":
 		return classSet(func(c uint32) bool { return c&clCategory == gcCc }), true
-	case "upper", "uppercase":
-		return flag(clOnigUpper), true
-	case "lower", "lowercase":
-		return flag(clOnigLower), true
-	case "alpha", "alphabetic":
-		return flag(clOnigAlpha), true
 	case "alnum":
 		return classSet(func(c uint32) bool { return c&clOnigAlpha != 0 || c&clCategory == gcNd }), true
 	case "punct":

@@ -2,14 +2,14 @@ package tokenizer
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"slices"
 	"sort"
 	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // A SentencePiece model file is a protocol buffer: pieces with scores and types, and how texts are normalised. The rules are
@@ -327,41 +327,31 @@ func (n *pieceNormalizer) apply(s *scratch, in []byte) []byte {
 // protoFields calls fn for each field of a protocol buffer message: varint and fixed32 values in v, byte fields in b.
 func protoFields(msg []byte, fn func(field int, v uint64, b []byte) error) error {
 	for len(msg) > 0 {
-		tag, n := binary.Uvarint(msg)
-		if n <= 0 {
-			return io.ErrUnexpectedEOF
+		field, kind, n := protowire.ConsumeTag(msg)
+		if n < 0 {
+			return protowire.ParseError(n)
 		}
-		msg = msg[n:]
 		var v uint64
 		var b []byte
-		switch tag & 7 {
-		case 0:
-			if v, n = binary.Uvarint(msg); n <= 0 {
-				return io.ErrUnexpectedEOF
-			}
-			msg = msg[n:]
-		case 1:
-			if len(msg) < 8 {
-				return io.ErrUnexpectedEOF
-			}
-			v, msg = binary.LittleEndian.Uint64(msg), msg[8:]
-		case 2:
-			size, n := binary.Uvarint(msg)
-			if n <= 0 || size > uint64(len(msg)-n) {
-				return io.ErrUnexpectedEOF
-			}
-			b, msg = msg[n:n+int(size)], msg[n+int(size):]
-		case 5:
-			if len(msg) < 4 {
-				return io.ErrUnexpectedEOF
-			}
-			v, msg = uint64(binary.LittleEndian.Uint32(msg)), msg[4:]
+		switch msg = msg[n:]; kind {
+		case protowire.VarintType:
+			v, n = protowire.ConsumeVarint(msg)
+		case protowire.Fixed32Type:
+			var bits uint32
+			bits, n = protowire.ConsumeFixed32(msg)
+			v = uint64(bits)
+		case protowire.BytesType:
+			b, n = protowire.ConsumeBytes(msg)
 		default:
-			return fmt.Errorf("wire type %d: not a SentencePiece model", tag&7)
+			n = protowire.ConsumeFieldValue(field, kind, msg)
 		}
-		if err := fn(int(tag>>3), v, b); err != nil {
+		if n < 0 {
+			return protowire.ParseError(n)
+		}
+		if err := fn(int(field), v, b); err != nil {
 			return err
 		}
+		msg = msg[n:]
 	}
 	return nil
 }

@@ -34,17 +34,13 @@ func (m *wordPiece) encode(dst []uint32, _ *scratch, text []byte, i, end int) []
 		return m.unknown(dst)
 	}
 	for len(b) > 0 {
-		node, id, size := uint32(0), noID, 0
-		for j, c := range b {
-			if node = from.next(node, c); node == 0 {
-				break
-			}
-			if t := from.token[node]; t != noID {
-				id, size = t, j+1
-			}
-		}
+		id := from.longest(b)
 		if id == noID {
 			return m.unknown(dst[:start])
+		}
+		size := len(m.vocab.bytes(id))
+		if from == m.inside {
+			size -= len(m.prefix)
 		}
 		dst = append(dst, id)
 		b, from = b[size:], m.inside
