@@ -199,6 +199,7 @@ type world struct {
 	envoy     *envoy.Process
 	url       string // of Envoy's listener
 	sightline string // address
+	pid       int    // of the process forked last
 	workers   []*worker
 	log       *lockedBuffer
 	client    *http.Client // HTTP/1
@@ -538,6 +539,7 @@ func (w *world) fork(cmd *exec.Cmd, env ...string) (kill func()) {
 	if err := cmd.Start(); err != nil {
 		w.t.Fatal(err)
 	}
+	w.pid = cmd.Process.Pid
 	var once sync.Once
 	kill = func() { once.Do(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }) }
 	w.t.Cleanup(kill)

@@ -5,8 +5,11 @@ import (
 	"encoding/binary"
 	"hash/crc32"
 	"math/rand/v2"
+	"os"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/minio/highwayhash"
 	"github.com/zeebo/blake3"
@@ -32,16 +35,26 @@ func body720p(escaped bool) (pieces [][]byte, size int64) {
 	return pieces, int64(len(text))
 }
 
+// BenchmarkIdentify fails with SIGHTLINE_YARDSTICK set (make bench-media) where one core reads less than 3.5 GB/s of body.
 func BenchmarkIdentify(b *testing.B) {
 	for name, esc := range map[string]bool{"plain": false, "escaped": true} {
 		b.Run(name, func(b *testing.B) {
 			pieces, size := body720p(esc)
 			b.SetBytes(size) // of body text
 			b.ReportAllocs()
+			var took []time.Duration
 			for b.Loop() {
+				begin := time.Now()
 				if f, err := Identify(DataURL(pieces)); err != nil || f.Width != 1280 {
 					b.Fatal(f, err)
 				}
+				took = append(took, time.Since(begin))
+			}
+			slices.Sort(took)
+			reached := float64(size) / float64(took[len(took)/2])
+			b.ReportMetric(reached, "p50-GB/s")
+			if b.ReportMetric(3.5, "GB/s-asked-for"); reached < 3.5 && !esc && os.Getenv("SIGHTLINE_YARDSTICK") != "" {
+				b.Errorf("%.2f GB/s of body, at least 3.5 asked for", reached)
 			}
 		})
 	}

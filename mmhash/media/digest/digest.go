@@ -71,7 +71,7 @@ type Hasher struct {
 // New makes a Hasher for many streams, one after the other. It uses at most three cores beside its caller's.
 func New() *Hasher {
 	most := min(runtime.GOMAXPROCS(0)-1, mostHelpers)
-	h := &Hasher{room: new(room), rooms: 1, most: int32(most), work: make(chan *room, 2*most), done: make(chan *room, 3*most+1)}
+	h := &Hasher{room: new(room), rooms: 1, most: int32(most), work: make(chan *room, most), done: make(chan *room, 2*most+1)}
 	h.help = func() {
 		defer h.helpers.Add(-1)
 		for {

@@ -115,6 +115,10 @@ func bench(b *testing.B, file []byte, pillow *float64) {
 	if pillow != nil {
 		b.ReportMetric(*pillow, "pillow-ms")
 		b.ReportMetric(best / *pillow, "x-pillow")
+		b.ReportMetric(2, "x-asked-for")
+		if os.Getenv("SIGHTLINE_YARDSTICK") != "" && best > 2**pillow {
+			b.Errorf("%.2f times Pillow's time, at most 2 asked for", best / *pillow)
+		}
 	}
 }
 
