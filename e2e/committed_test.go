@@ -4,9 +4,11 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
+	pathpkg "path"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -143,4 +145,59 @@ func serveCommitted(t *testing.T, file, release string) {
 	}
 	stop()
 	eventually(t, "requests pass without Sightline", func() bool { r := ask(0); return r.err == nil && r.status == 200 && r.id() == "" })
+}
+
+// users are the tests that read the committed configurations, each with the words by which it finds its files. Folders of
+// tests' own data are not listed.
+var users = []struct{ files, test, name, by string }{
+	{"envoy/*.yaml", "e2e/committed_test.go", "TestCommittedFilesServe", `"../envoy/*.yaml"`},
+	{"examples/*/sightline.yaml", "examples/examples_test.go", "TestConfigurations", `"*/sightline.yaml"`},
+	{"examples/compose/envoy.yaml", "cmd/sightline/examples_test.go", "TestExampleEnvoy", `"envoy.yaml"`},
+	{"examples/compose/docker-compose.yml", "cmd/sightline/examples_test.go", "TestComposeFile", `"docker-compose.yml"`},
+	{"examples/kubernetes/*/*.yaml", "examples/kubernetes/manifests_test.go", "TestEveryManifestIsUsed", `"*/*.yaml"`},
+	{"examples/kubernetes/base/sightline.yaml", "examples/kubernetes/manifests_test.go", "TestReferences", `config.Load("base/sightline.yaml")`},
+	{"examples/kubernetes/*/*.yaml", "e2e/manifests/manifests_test.go", "TestManifests", `"../../examples/kubernetes/*/*.yaml"`},
+	{"examples/models/*/*.json", "router/router_test.go", "TestConcurrentDecisions", `mmhash.LoadLive("m", shippedModel`},
+}
+
+// Every configuration in the repository is used by a test, and every test of the list is there and has its files.
+func TestEveryFileIsUsed(t *testing.T) {
+	used := make([]int, len(users))
+	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		path = filepath.ToSlash(strings.TrimPrefix(path, ".."+string(filepath.Separator)))
+		if d.IsDir() {
+			if base := d.Name(); path != ".." && strings.HasPrefix(base, ".") || base == "testdata" || base == "bin" {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		switch filepath.Ext(path) {
+		case ".yaml", ".yml", ".json":
+		default:
+			return nil
+		}
+		found := false
+		for i, u := range users {
+			if ok, _ := pathpkg.Match(u.files, path); ok {
+				found = true
+				used[i]++
+			}
+		}
+		if !found {
+			t.Errorf("%s: no test uses it (delete it, or name the test that does in users)", path)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, u := range users {
+		text, err := os.ReadFile("../" + u.test)
+		if err != nil || !strings.Contains(string(text), "\nfunc "+u.name+"(") || !strings.Contains(string(text), u.by) || used[i] == 0 {
+			t.Errorf("%s, used by %s in %s by %s: %v, %d files", u.files, u.name, u.test, u.by, err, used[i])
+		}
+	}
 }

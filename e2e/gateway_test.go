@@ -48,7 +48,11 @@ func startGateway(t *testing.T, keys map[string]any, change func(*envoy.Options)
 			t.Logf("Sightline and Envoy:\n%s", g.log.String())
 		}
 	})
-	proxy, err := envoy.Start(t.Context(), binary(t), o, &g.log, "--concurrency", "2")
+	text, err := envoy.Generate(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy, err := envoy.Run(t.Context(), binary(t), []byte(withPatience(t, string(text))), o.Admin, &g.log, "--concurrency", "2")
 	if err != nil {
 		t.Fatal(err)
 	}

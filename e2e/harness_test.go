@@ -22,6 +22,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -103,10 +104,12 @@ func decideAsTold(ctx context.Context, req *router.Request) router.Decision {
 
 // worker is a stub engine: it says what reached it, or streams.
 type worker struct {
-	addr string
-	srv  *http.Server
-	mu   sync.Mutex
-	held map[string]chan struct{} // requests to hold back until closed, by the header x-hold
+	addr    string
+	srv     *http.Server
+	mu      sync.Mutex
+	held    map[string]chan struct{} // requests to hold back until closed, by the header x-hold
+	served  atomic.Int32             // requests that came whole
+	waiting atomic.Int32             // of them
 }
 
 // echo is a worker's answer.
@@ -141,6 +144,7 @@ func (w *worker) serve(rw http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return
 	}
+	w.served.Add(1)
 	for k, v := range r.Trailer {
 		if len(v) > 0 { // else announced, and never sent
 			r.Header[k] = append(r.Header[k], v...)
@@ -148,6 +152,8 @@ func (w *worker) serve(rw http.ResponseWriter, r *http.Request) {
 	}
 	rw.Header().Set("x-worker", w.addr)
 	if key := r.Header.Get("x-hold"); key != "" {
+		w.waiting.Add(1)
+		defer w.waiting.Add(-1)
 		select {
 		case <-w.hold(key):
 		case <-r.Context().Done():
@@ -206,8 +212,31 @@ type world struct {
 	h2        *http.Client // HTTP/2, prior knowledge
 }
 
-// start runs Envoy before n workers, with a unix socket for Sightline unless change says otherwise.
+// patient has Envoy wait for Sightline as long as a busy machine may take. Most tests ask what is decided, not how soon.
+var patient = strings.NewReplacer("message_timeout: 2s", "message_timeout: 25s", "- timeout: 1s\n      interval: 1s\n      unhealthy_interval", "- timeout: 25s\n      interval: 1s\n      unhealthy_interval")
+
+// start runs Envoy before n workers, with a unix socket for Sightline unless change says otherwise, and with patience.
 func start(t testing.TB, n int, change func(*envoy.Options)) *world {
+	t.Helper()
+	return startEdited(t, n, change, func(printed string) string { return withPatience(t, printed) })
+}
+
+func withPatience(t testing.TB, printed string) string {
+	t.Helper()
+	text := patient.Replace(printed)
+	if strings.Count(text, ": 25s") != 2 {
+		t.Fatal("the printed configuration has other timeouts than these tests expect")
+	}
+	return text
+}
+
+// startAsPrinted is start without patience.
+func startAsPrinted(t testing.TB, n int, change func(*envoy.Options)) *world {
+	t.Helper()
+	return startEdited(t, n, change, func(printed string) string { return printed })
+}
+
+func startEdited(t testing.TB, n int, change func(*envoy.Options), edit func(string) string) *world {
 	t.Helper()
 	w := &world{t: t, log: &lockedBuffer{}}
 	o := envoy.Default()
@@ -222,8 +251,11 @@ func start(t testing.TB, n int, change func(*envoy.Options)) *world {
 		change(&o)
 	}
 	w.url, w.sightline = "http://"+o.Listen, o.Sightline
-	var err error
-	w.envoy, err = envoy.Start(t.Context(), binary(t), o, w.log, "--concurrency", "2")
+	text, err := envoy.Generate(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.envoy, err = envoy.Run(t.Context(), binary(t), []byte(edit(string(text))), o.Admin, w.log, "--concurrency", "2")
 	if err != nil {
 		t.Fatalf("%v\n%s", err, w.log)
 	}

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -12,6 +13,9 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 
 	"github.com/sightline-router/sightline/envoy"
 	"github.com/sightline-router/sightline/extproc"
@@ -42,7 +46,7 @@ func TestPickIsObeyed(t *testing.T) {
 // No header or trailer that a client sends has an effect on where its request goes, or reaches a worker under a name that
 // steers, in whatever form it is written, with Sightline there, not there, too slow, and dying.
 func TestClientCannotSteer(t *testing.T) {
-	w := start(t, 2, nil)
+	w := startAsPrinted(t, 2, nil)
 	target := w.workers[0].addr
 	bait := startWorker(t).addr // no worker of Envoy's: nothing may ever reach it
 	spoofs := []struct{ name, value string }{
@@ -176,6 +180,112 @@ func TestClientCannotSteer(t *testing.T) {
 		clients.Wait()
 	})
 	t.Logf("%d requests tried to steer, 0 did", sent.Load())
+}
+
+// Over HTTP/2 a client writes header names and values byte by byte. What no name may have (upper case, blanks, a colon) and
+// no value (ends of lines) is an error of the protocol for Envoy, among the headers or behind the body, with Sightline up
+// and down: no such request reaches a worker whole.
+func TestMalformedHTTP2SteersNothing(t *testing.T) {
+	w := start(t, 1, nil)
+	bait := w.workers[0].addr
+	names := []string{"x-target-worker", "x-target-worker-2", "x-sightline-id", "x-sightline-mode", "x-route-reason", "x-data-parallel-rank", "x-gateway-destination-endpoint",
+		"x-gateway-destination-endpoint-subset", "x-prefiller-host-port", "x-encoder-hosts-ports", "x-dynamo-worker-instance-id", "x-worker-instance-id", "x-bypass-remote-prefill"}
+	forms := map[string]func(name string) hpack.HeaderField{
+		"upper case": func(n string) hpack.HeaderField { return hpack.HeaderField{Name: strings.ToUpper(n), Value: bait} },
+		"canonical case": func(n string) hpack.HeaderField {
+			return hpack.HeaderField{Name: http.CanonicalHeaderKey(n), Value: bait}
+		},
+		"one upper letter": func(n string) hpack.HeaderField {
+			return hpack.HeaderField{Name: n[:len(n)-1] + strings.ToUpper(n[len(n)-1:]), Value: bait}
+		},
+		"blank before":    func(n string) hpack.HeaderField { return hpack.HeaderField{Name: " " + n, Value: bait} },
+		"blank behind":    func(n string) hpack.HeaderField { return hpack.HeaderField{Name: n + " ", Value: bait} },
+		"colon before":    func(n string) hpack.HeaderField { return hpack.HeaderField{Name: ":" + n, Value: bait} },
+		"colon behind":    func(n string) hpack.HeaderField { return hpack.HeaderField{Name: n + ":", Value: bait} },
+		"NUL in the name": func(n string) hpack.HeaderField { return hpack.HeaderField{Name: n + "\x00", Value: bait} },
+		"value of a line": func(n string) hpack.HeaderField {
+			return hpack.HeaderField{Name: "x-mine", Value: "1\r\n" + n + ": " + bait}
+		},
+		"value with a NUL": func(n string) hpack.HeaderField { return hpack.HeaderField{Name: n, Value: bait + "\x00"} },
+	}
+	check := func(t *testing.T) {
+		before := w.workers[0].served.Load()
+		var all sync.WaitGroup
+		for _, name := range names {
+			for form, field := range forms {
+				for _, trailer := range []bool{false, true} {
+					if form == "one upper letter" && strings.HasSuffix(name, "-2") {
+						continue
+					}
+					all.Go(func() { // at once: Envoy takes its time to break off
+						if status, err := w.sendFields(field(name), trailer); err != nil || status != "" && status != "400" {
+							t.Errorf("%s, %s, trailer %t: status %q, %v", name, form, trailer, status, err)
+						}
+					})
+				}
+			}
+		}
+		all.Wait()
+		if n := w.workers[0].served.Load() - before; n != 0 {
+			t.Errorf("%d requests reached the worker whole", n)
+		}
+		if status, err := w.sendFields(hpack.HeaderField{Name: "x-mine", Value: "1"}, true); err != nil || status != "200" || w.workers[0].served.Load() != before+1 {
+			t.Errorf("a well-formed one: status %q, %v", status, err)
+		}
+	}
+	t.Run("down", check)
+	w.runSightline(extproc.Options{})
+	t.Run("up", check)
+}
+
+// sendFields posts a chat over a new HTTP/2 connection with one more field as it is given, in the headers or behind the
+// body, and gives the status that came back; "": Envoy has broken off the request or the connection.
+func (w *world) sendFields(more hpack.HeaderField, trailer bool) (status string, err error) {
+	conn, err := net.Dial("tcp", strings.TrimPrefix(w.url, "http://"))
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+	var out, block bytes.Buffer
+	f, enc := http2.NewFramer(&out, conn), hpack.NewEncoder(&block)
+	f.AllowIllegalWrites = true
+	out.WriteString(http2.ClientPreface)
+	_ = f.WriteSettings()
+	fields := []hpack.HeaderField{{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"}, {Name: ":authority", Value: "x"},
+		{Name: ":path", Value: "/v1/chat/completions"}, {Name: "content-type", Value: "application/json"}}
+	if !trailer {
+		fields = append(fields, more)
+	}
+	for _, field := range fields {
+		_ = enc.WriteField(field)
+	}
+	_ = f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block.Bytes(), EndHeaders: true})
+	_ = f.WriteData(1, !trailer, []byte(chat(script{Targets: w.addrs()})))
+	if trailer {
+		block.Reset()
+		_ = enc.WriteField(more)
+		_ = f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block.Bytes(), EndHeaders: true, EndStream: true})
+	}
+	if _, err := conn.Write(out.Bytes()); err != nil {
+		return "", err
+	}
+	f.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	for {
+		frame, err := f.ReadFrame()
+		var timeout net.Error
+		if errors.As(err, &timeout) && timeout.Timeout() {
+			return "", err // neither an answer nor an end
+		} else if err != nil {
+			return "", nil
+		}
+		switch frame := frame.(type) {
+		case *http2.MetaHeadersFrame:
+			return frame.PseudoValue("status"), nil
+		case *http2.RSTStreamFrame, *http2.GoAwayFrame:
+			return "", nil
+		}
+	}
 }
 
 // sendLine posts a chat over HTTP/1 with a header line as it is given.

@@ -332,4 +332,5 @@ func (r *realRun) audited() {
 		}
 		return
 	}
+	r.t.Errorf("verdicts still come after 30 s: %s", before)
 }

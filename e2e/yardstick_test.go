@@ -122,12 +122,12 @@ func TestYardstick(t *testing.T) {
 	go func() { _ = srv.Serve(sink) }()
 	t.Cleanup(func() { _ = srv.Close() })
 	before := func(o *envoy.Options) { o.Workers = []string{sink.Addr().String()} }
-	ours := start(t, 0, before)
+	ours := startAsPrinted(t, 0, before)
 	ours.runProduct(map[string]any{"models": []any{map[string]any{"name": demo.ModelName, "dir": absolute(t, modelDir)}},
 		"workers": []any{map[string]any{"addr": sink.Addr().String()}}})
 	y := &yardstick{t: t, ours: ours, ways: []*way{{name: "plain", url: ours.url + "/v1/unasked"}}}
 	for _, name := range []string{"nothing", "picks", "tells"} {
-		w := start(t, 0, before)
+		w := startAsPrinted(t, 0, before)
 		w.fork(exec.Command(os.Args[0]), fmt.Sprint(nothingVar, "=", name, " ", sink.Addr(), " ", w.sightline))
 		eventually(t, "Envoy finds its server", func() bool { return w.stat("cluster.sightline.membership_healthy") == 1 })
 		y.ways = append(y.ways, &way{name: name, url: w.url + "/v1/chat/completions"})

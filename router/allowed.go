@@ -2,7 +2,10 @@ package router
 
 import (
 	"net"
+	"net/http"
+	"time"
 
+	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
@@ -28,4 +31,24 @@ func (r *Router) allowed(req *Request, model string) []*fleet.Slot {
 		}
 	}
 	return out
+}
+
+// errFull sheds a request, as the endpoint-picker protocol has it.
+var errFull = &mmhash.Refused{Status: http.StatusTooManyRequests, Reason: "all workers have as many requests as they may", ByUs: true}
+
+// below leaves the slots that have fewer requests than they may; an error if there are some and all are full.
+func (r *Router) below(slots []*fleet.Slot, now time.Time) ([]*fleet.Slot, error) {
+	if r.opt.MaxInFlight <= 0 || len(slots) == 0 {
+		return slots, nil
+	}
+	var out []*fleet.Slot
+	for _, s := range slots {
+		if s.Load(now).Inflight < r.opt.MaxInFlight {
+			out = append(out, s)
+		}
+	}
+	if len(out) == 0 {
+		return nil, errFull
+	}
+	return out, nil
 }

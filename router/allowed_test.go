@@ -2,6 +2,7 @@ package router
 
 import (
 	"fmt"
+	"net/http"
 	"testing"
 )
 
@@ -40,5 +41,44 @@ func TestAllowed(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// A worker with as many requests as it may have gets no more, whatever it holds; with all full, a request is shed.
+func TestMaxInFlight(t *testing.T) {
+	w := newWorld(t, 2)
+	w.opt.MaxInFlight = 2
+	body := chatBody("m", fmt.Sprintf("%q", text(100, 1)))
+	w.stores(0, body)
+	ask := func(id, body string, only ...string) Decision {
+		req := &Request{ID: id, Path: "/v1/chat/completions", Only: only}
+		if body != "" {
+			req.Body = [][]byte{[]byte(body)}
+		}
+		return w.Decide(t.Context(), req)
+	}
+	for i, want := range []string{"w0", "w0", "w1", "w1"} {
+		if d := ask(fmt.Sprint(i), body); len(d.Targets) != 2-i/2 || d.Targets[0].Worker != want {
+			t.Errorf("request %d: %+v, want %s", i, d.Targets, want)
+		}
+	}
+	for _, unread := range []string{body, "", `{"model":"unknown"}`} {
+		if d := ask("x", unread); d.Refuse == nil || d.Refuse.Status != http.StatusTooManyRequests || len(d.Targets) != 0 {
+			t.Errorf("all full, body %q: %+v", unread, d)
+		}
+	}
+	if d := w.Decide(t.Context(), &Request{ID: "y", Path: "/v1/responses/z", Stored: "z"}); d.Refuse != nil || len(d.Targets) == 0 {
+		t.Errorf("an answer that is there: %+v", d)
+	}
+	w.Observe(Outcome{ID: "y", Phase: Ended, Code: 200, CachedTokens: -1})
+	w.Observe(Outcome{ID: "0", Phase: Ended, Code: 200, CachedTokens: -1})
+	if d := ask("z", body, "10.0.0.2"); d.Refuse == nil {
+		t.Errorf("all of the subset full: %+v", d)
+	}
+	if d := ask("0", body); len(d.Targets) != 1 || d.Targets[0].Worker != "w0" {
+		t.Errorf("room again: %+v", d)
+	}
+	if d := ask("n", body, "10.9.9.9"); d.Refuse != nil { // nobody eligible: 503 in the protocol's mode, not 429
+		t.Errorf("nobody eligible: %+v", d.Refuse)
 	}
 }

@@ -42,6 +42,7 @@ type Model struct {
 type Options struct {
 	Models       []Model
 	Fleet        *fleet.Fleet
+	MaxInFlight  int // open requests of a slot, at which it gets no more; 0: no limit
 	Index        *indexer.Index
 	Audit        *audit.Auditor        // nil: predictions are not compared with what workers store
 	PredictedTTL time.Duration         // how long a routed prompt counts as held before events confirm it
@@ -172,7 +173,10 @@ func (r *Router) decide(ctx context.Context, req *Request, s *scratch, now time.
 	if before, _ := s.body.String(s.req.Fields["previous_response_id"]); before != "" {
 		req, _ = r.holding(req, before, d.Model)
 	}
-	slots := r.allowed(req, n.model.Name)
+	slots, err := r.below(r.allowed(req, n.model.Name), now)
+	if err != nil {
+		return refuse(d, err)
+	}
 	s.read(ctx, req.Path, n, slots)
 	if bad := s.failed(); bad != nil {
 		d.Edits = edits(clean, s.editsForAny())
@@ -349,6 +353,12 @@ func (r *Router) byLoad(d Decision, why, model string, req *Request, now time.Ti
 	d.Reason, d.Why = Load, why
 	r.opt.Log.Warn("request routed by load: "+why, zap.String("id", d.ID), zap.String("model", model))
 	slots := r.allowed(req, model)
+	if req.Stored == "" { // what asks for an answer that is there costs nothing
+		var err error
+		if slots, err = r.below(slots, now); err != nil {
+			return refuse(d, err)
+		}
+	}
 	if len(slots) == 0 {
 		d.Why = "no worker known"
 		return d

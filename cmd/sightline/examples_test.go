@@ -3,7 +3,12 @@ package main
 import (
 	"bytes"
 	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
+
+	"github.com/goccy/go-yaml"
 
 	"github.com/sightline-router/sightline/internal/config"
 )
@@ -21,5 +26,70 @@ func TestExampleEnvoy(t *testing.T) {
 	}
 	if got, err := os.ReadFile(dir + "envoy.yaml"); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("%v: envoy.yaml is not what `sightline envoy` prints (make generated writes it)", err)
+	}
+}
+
+// What docker-compose.yml mounts is there, and its services are those that Sightline's configuration beside it names.
+func TestComposeFile(t *testing.T) {
+	const dir = "../../examples/compose/"
+	text, err := os.ReadFile(dir + "docker-compose.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file struct {
+		Services map[string]struct {
+			Build struct {
+				Context, Dockerfile string
+			}
+			Command   []string
+			Volumes   []string
+			DependsOn []string `yaml:"depends_on"`
+		}
+		Volumes map[string]any
+	}
+	if err := yaml.Unmarshal(text, &file); err != nil {
+		t.Fatal(err)
+	}
+	agents := map[string]string{} // events' source by worker, through NATS
+	for name, s := range file.Services {
+		for _, v := range s.Volumes {
+			from, _, _ := strings.Cut(v, ":")
+			_, volume := file.Volumes[from]
+			if _, err := os.Stat(dir + from); err != nil && !volume {
+				t.Errorf("%s mounts %s, which is neither a file nor a volume", name, from)
+			}
+		}
+		if s.Build.Dockerfile != "" {
+			if _, err := os.Stat(filepath.Join(dir, s.Build.Context, s.Build.Dockerfile)); err != nil {
+				t.Error(name, err)
+			}
+		}
+		for _, other := range s.DependsOn {
+			if _, ok := file.Services[other]; !ok {
+				t.Errorf("%s depends on %s, which is no service", name, other)
+			}
+		}
+		if len(s.Command) > 4 && s.Command[0] == "agent" {
+			agents[s.Command[2]] = s.Command[4]
+		}
+	}
+	cfg, err := config.Load(dir + "sightline.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range cfg.Workers {
+		host, port, _ := strings.Cut(w.Addr, ":")
+		command := file.Services[host].Command
+		events := strings.Replace(w.Events.ZMQ, "{ip}", host, 1)
+		if w.Events.NATS {
+			events = agents[w.Name]
+		}
+		_, eventsPort, _ := strings.Cut(strings.TrimPrefix(events, "tcp://"), ":")
+		if len(command) == 0 || command[0] != "sim" || !slices.Contains(command, "0.0.0.0:"+port) || events != "tcp://"+host+":"+eventsPort || !slices.Contains(command, "0.0.0.0:"+eventsPort) {
+			t.Errorf("%s: service %v, events from %q", w.Name, command, events)
+		}
+	}
+	if len(cfg.Workers) != 3 {
+		t.Errorf("%d workers, want three", len(cfg.Workers))
 	}
 }

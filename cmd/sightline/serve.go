@@ -92,7 +92,7 @@ func serve(ctx context.Context, cfg config.Config, models []router.Model, media 
 	roster := extproc.NewRoster()
 	var sources *sources
 	var err error
-	r := router.New(router.Options{Models: models, Fleet: fl, Index: ix, Audit: au, PredictedTTL: cfg.Index.PredictedTTL, Log: log, Metrics: reg,
+	r := router.New(router.Options{Models: models, Fleet: fl, Index: ix, Audit: au, PredictedTTL: cfg.Index.PredictedTTL, MaxInFlight: cfg.MaxInFlight, Log: log, Metrics: reg,
 		Resync: func(slot *fleet.Slot) {
 			sources.set.Resync(func(s *fleet.Slot) bool { return s == slot }, "fewer_cached")
 		}})

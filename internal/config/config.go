@@ -42,6 +42,8 @@ type Config struct {
 	Media     Media    `yaml:"media"`
 	Models    []Model  `yaml:"models"`
 	Workers   []Worker `yaml:"workers"`
+	// MaxInFlight is how many requests a worker, or each of its ranks, may have open before it gets no more; 0: no limit.
+	MaxInFlight int `yaml:"max_in_flight"`
 	// Kubernetes lists further workers, which come and go.
 	Kubernetes Kubernetes `yaml:"kubernetes"`
 	Dynamo     Dynamo     `yaml:"dynamo"`

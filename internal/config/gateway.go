@@ -40,6 +40,9 @@ type PeerTLS struct {
 
 // checkGateway checks what Envoy's side is told.
 func (c *Config) checkGateway(bad func(path, format string, args ...any)) {
+	if c.MaxInFlight < 0 {
+		bad("max_in_flight", "%d is no number of requests (want 1 or more, or 0 for no limit)", c.MaxInFlight)
+	}
 	switch c.Route.Mode {
 	case "", "sightline", "epp":
 	default:
