@@ -65,23 +65,21 @@ func avifBrands(r *Reader, b []byte) {
 }
 
 func avifMeta(r *Reader, b []byte) {
-	m, ok := readAVIF(b)
+	m, ok := readHEIF(b)
 	if !ok {
-		r.fail(Malformed, "broken meta box")
+		r.fail(Unsupported, "a meta box that is not read")
 		return
 	}
 	first := m.items[m.primary]
-	if first == nil || first.kind != "av01" && first.kind != "grid" || first.skipped() {
+	if first == nil || first.kind != "av01" && first.kind != "grid" || first.pieces == 0 {
 		r.fail(Unsupported, "the primary item is no AV1 picture")
 		return
 	}
-	size, coded := first.prop("ispe"), first
-	if first.kind == "grid" {
-		if tiles := m.from("dimg", first.id); len(tiles) > 0 && m.items[tiles[0]] != nil {
-			coded = m.items[tiles[0]] // they are all alike
-		}
+	coded := first
+	if first.kind == "grid" && len(first.tiles) > 0 && m.items[first.tiles[0]] != nil {
+		coded = m.items[first.tiles[0]] // they are all alike
 	}
-	config := coded.prop("av1C")
+	size, config := first.size, coded.config
 	if len(size) < 12 || len(config) < 4 || config[0] != 0x81 {
 		r.fail(Unsupported, "a picture without size or configuration")
 		return
@@ -93,7 +91,7 @@ func avifMeta(r *Reader, b []byte) {
 		return
 	}
 	switch {
-	case m.transparent(first):
+	case m.transparent(m.primary):
 		r.info.Mode = "RGBA"
 	case config[2]&0x10 != 0:
 		r.untold = true
@@ -104,28 +102,20 @@ func avifMeta(r *Reader, b []byte) {
 }
 
 // avifTurn settles the orientation, and reads XMP and EXIF where they decide.
-func (r *Reader) avifTurn(m *avifFile, first *avifItem) {
+func (r *Reader) avifTurn(m *heifMeta, first *heifItem) {
 	angle, axis := 0, -1
-	if p := first.prop("irot"); len(p) > 0 {
-		angle = int(p[0] & 3)
+	if len(first.rotate) > 0 {
+		angle = int(first.rotate[0] & 3)
 	}
-	if p := first.prop("imir"); len(p) > 0 {
-		axis = int(p[0] & 1)
+	if len(first.mirror) > 0 {
+		axis = int(first.mirror[0] & 1)
 	}
 	// The EXIF value by angle, of 90° against the clock, for no mirror, axis 0 (top and bottom) and axis 1.
 	r.info.Orientation = [4][3]uint8{{1, 4, 2}, {8, 5, 7}, {3, 2, 4}, {6, 7, 5}}[angle][axis+1]
 	if r.done = true; r.info.Orientation != 1 {
 		return
 	}
-	var exif, xmp *avifItem
-	for _, it := range m.about(first.id) {
-		switch {
-		case it.kind == "Exif":
-			exif = it
-		case it.kind == "mime" && it.mime == "application/rdf+xml":
-			xmp = it
-		}
-	}
+	exif, xmp := m.about(m.primary, "Exif", ""), m.about(m.primary, "mime", "application/rdf+xml")
 	if xmp == nil {
 		return
 	}
@@ -145,16 +135,15 @@ func (r *Reader) avifTurn(m *avifFile, first *avifItem) {
 }
 
 // avifData brings an item's data.
-func (r *Reader) avifData(m *avifFile, it *avifItem, do step) {
-	e := it.extents[0]
+func (r *Reader) avifData(m *heifMeta, it *heifItem, do step) {
 	switch {
-	case len(it.extents) > 1 || e.length > maxMeta:
+	case it.pieces > 1 || it.length > maxMeta:
 		r.fail(Unsupported, "metadata in pieces, or of more than 1 MiB")
-	case !e.inside:
-		r.wantAt(e.off, int(e.length), do)
-	case e.off > uint64(len(m.idat)) || e.length > uint64(len(m.idat))-e.off:
-		r.fail(Malformed, "metadata beyond its box")
+	case !it.inside:
+		r.wantAt(it.off, int(it.length), do)
+	case it.off > uint64(len(m.idat)) || it.length > uint64(len(m.idat))-it.off:
+		r.fail(Unsupported, "metadata beyond its box")
 	default:
-		do(r, m.idat[e.off:][:e.length])
+		do(r, m.idat[it.off:][:it.length])
 	}
 }

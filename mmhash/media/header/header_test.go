@@ -276,3 +276,28 @@ func BenchmarkReader(b *testing.B) {
 		}
 	}
 }
+
+// TestHostileHEIF: tables that name more than they hold cost what they hold.
+func TestHostileHEIF(t *testing.T) {
+	box := func(kind string, body ...string) string {
+		b := strings.Join(body, "")
+		return string(binary.BigEndian.AppendUint32(nil, uint32(len(b)+8))) + kind + b
+	}
+	const full, primary, av01, grid = "\x00\x00\x00\x00", "\x00\x00\x00\x00\x00\x01", "\x02\x00\x00\x00\x00\x01\x00\x00av01\x00", "\x02\x00\x00\x00\x00\x01\x00\x00grid\x00"
+	many := func(s string, n int) string { return strings.Repeat(s, n) }
+	for name, parts := range map[string][]string{
+		"pieces of no bytes":         {box("pitm", primary), box("iinf", full, "\x00\x01", box("infe", av01)), box("iloc", "\x00\x00\x00\x00\x00\x00\xff\xff", many("\x00\x01\x00\x00\xff\xff", 65535))},
+		"tiles by the hundredweight": {box("pitm", primary), box("iinf", full, "\x00\x01", box("infe", grid)), box("iloc", "\x00\x00\x00\x00\x44\x00\x00\x01\x00\x01\x00\x00\x00\x01\x00\x00\x00\x10\x00\x00\x00\x10"), box("iref", full, many(box("dimg", "\x00\x01\xff\xff", many("\x00\x02", 65535)), 7), box("auxl", "\x00\x03\x00\x01\x00\x02"))},
+		"properties without end":     {box("pitm", primary), box("iinf", full, "\x00\x01", box("infe", av01)), box("iprp", box("ipco", box("ispe", full+full+full)), box("ipma", full, "\xff\xff\xff\xff", many("\x00\x01\xff"+many("\x01", 255), 3900)))},
+		"items without end":          {box("pitm", primary), box("iinf", full, "\xff\xff", many(box("infe", av01), 30000))},
+	} {
+		file := []byte(box("ftyp", "avif\x00\x00\x00\x00avif") + box("meta", append([]string{full}, parts...)...))
+		if n := testing.AllocsPerRun(1, func() {
+			if got, err := read(New(), file, 1<<16); err == nil {
+				t.Errorf("%s: %+v", name, got)
+			}
+		}); n > 50_000 {
+			t.Errorf("%s: %v allocations for %d bytes", name, n, len(file))
+		}
+	}
+}

@@ -6,180 +6,105 @@ import (
 	"slices"
 )
 
-// The meta box of a HEIF file (ISO 23008-12): items, what describes them, where their bytes lie, and how they refer to
-// each other.
+// The meta box of a HEIF file (ISO 23008-12): items, what is said of them, where their bytes lie, and how they refer to
+// each other. What is kept of it is no larger than a few times the box.
 
-// avifItem is one item of the meta box.
-type avifItem struct {
-	id         uint32
-	kind, mime string
-	props      []avifProp
-	extents    []avifExtent
+const maxItems = 4096
+
+// heifItem is one item; the byte slices are contents of properties, nil where it has none.
+type heifItem struct {
+	kind, mime                         string
+	size, config, rotate, mirror, role []byte // ispe, av1C, irot, imir, auxC
+	tiles                              []uint32
+	auxiliary, describes               uint32 // of which item; 0: none
+
+	off, length uint64 // of its first piece
+	pieces      int    // that are not empty; libavif passes an item without data over
+	inside      bool   // the idat box
 }
 
-type avifProp struct {
-	kind string
-	body []byte
-}
-
-type avifExtent struct {
-	off, length uint64
-	inside      bool // of the idat box
-}
-
-// avifRef is one reference between items.
-type avifRef struct {
-	kind     string
-	from, to uint32
-}
-
-// avifFile is a meta box.
-type avifFile struct {
+// heifMeta is a meta box.
+type heifMeta struct {
 	primary uint32
-	items   map[uint32]*avifItem
-	refs    []avifRef
+	items   map[uint32]*heifItem
+	alpha   map[uint32]bool // items that have an alpha plane
 	idat    []byte
 }
 
-func (it *avifItem) prop(kind string) []byte {
-	for _, p := range it.props {
-		if p.kind == kind {
-			return p.body
-		}
-	}
-	return nil
-}
-
-// skipped reports that libavif passes an item over: it has no data.
-func (it *avifItem) skipped() bool {
-	for _, e := range it.extents {
-		if e.length > 0 {
-			return false
-		}
-	}
-	return true
-}
-
-// from lists the items that one refers to.
-func (m *avifFile) from(kind string, id uint32) (to []uint32) {
-	for _, ref := range m.refs {
-		if ref.kind == kind && ref.from == id {
-			to = append(to, ref.to)
-		}
-	}
-	return to
-}
-
-// about lists the items that describe one.
-func (m *avifFile) about(id uint32) (list []*avifItem) {
-	for _, ref := range m.refs {
-		if it := m.items[ref.from]; ref.kind == "cdsc" && ref.to == id && it != nil && !it.skipped() {
-			list = append(list, it)
-		}
-	}
-	return list
-}
-
 // transparent reports whether a picture has an alpha plane: its own, or one for each tile of a grid.
-func (m *avifFile) transparent(it *avifItem) bool {
-	if m.alphaOf(it.id) || it.kind != "grid" {
-		return m.alphaOf(it.id)
-	}
-	tiles := m.from("dimg", it.id)
-	return len(tiles) > 0 && !slices.ContainsFunc(tiles, func(id uint32) bool { return !m.alphaOf(id) })
+func (m *heifMeta) transparent(id uint32) bool {
+	tiles := m.items[id].tiles
+	return m.alpha[id] || len(tiles) > 0 && !slices.ContainsFunc(tiles, func(id uint32) bool { return !m.alpha[id] })
 }
 
-func (m *avifFile) alphaOf(id uint32) bool {
-	for _, ref := range m.refs {
-		if it := m.items[ref.from]; ref.kind == "auxl" && ref.to == id && it != nil && !it.skipped() {
-			if p := it.prop("auxC"); len(p) > 4 {
-				urn, _, _ := bytes.Cut(p[4:], []byte{0})
-				if s := string(urn); s == "urn:mpeg:mpegB:cicp:systems:auxiliary:alpha" || s == "urn:mpeg:hevc:2015:auxid:1" {
-					return true
-				}
-			}
+// about gives the last item of a kind that describes another; nil: none.
+func (m *heifMeta) about(id uint32, kind, mime string) (found *heifItem) {
+	last := uint32(0)
+	for i, it := range m.items {
+		if i >= last && it.describes == id && it.kind == kind && it.mime == mime && it.pieces > 0 {
+			found, last = it, i
 		}
 	}
-	return false
+	return found
 }
 
-// readAVIF reads a meta box's content.
-func readAVIF(b []byte) (*avifFile, bool) {
-	m := &avifFile{items: map[uint32]*avifItem{}}
-	var assoc []byte
-	var props []avifProp
+// readHEIF reads a meta box's content; false where it is broken, or not as libavif takes it.
+func readHEIF(b []byte) (*heifMeta, bool) {
+	m := &heifMeta{items: map[uint32]*heifItem{}, alpha: map[uint32]bool{}}
+	parts := map[string][]byte{}
 	c := cursor{b: b}
 	c.take(4) // version and flags
 	ok := eachBox(c.b, func(kind string, body []byte) bool {
-		c := cursor{b: body}
 		switch kind {
-		case "pitm":
-			m.primary = uint32(c.uint(2 + 2*min(c.version(), 1)))
-		case "iinf":
-			c.uint(2 + 2*min(c.version(), 1))
-			return !c.short && eachBox(c.b, m.entry)
-		case "iref":
-			wide := 2 + 2*min(c.version(), 1)
-			return !c.short && eachBox(c.b, func(kind string, body []byte) bool {
-				c := cursor{b: body}
-				from := uint32(c.uint(wide))
-				for n := c.uint(2); n > 0 && !c.short; n-- {
-					m.refs = append(m.refs, avifRef{kind, from, uint32(c.uint(wide))})
-				}
-				return !c.short
-			})
-		case "iprp":
-			return eachBox(body, func(kind string, body []byte) bool {
-				switch kind {
-				case "ipco":
-					return eachBox(body, func(kind string, body []byte) bool {
-						props = append(props, avifProp{kind, body})
-						return true
-					})
-				case "ipma":
-					assoc = body
-				}
-				return true
-			})
-		case "idat":
-			m.idat = body
-		case "iloc":
-			return m.locate(c)
+		case "pitm", "iinf", "iloc", "iprp", "iref", "idat":
+			_, twice := parts[kind]
+			parts[kind] = body
+			return !twice
 		}
+		return true
+	})
+	c = cursor{b: parts["pitm"]}
+	m.primary = uint32(c.uint(c.wide()))
+	m.idat = parts["idat"]
+	ok = ok && !c.short && m.entries(cursor{b: parts["iinf"]}) && m.locate(cursor{b: parts["iloc"]}) && m.associate(parts["iprp"])
+	if refs, some := parts["iref"]; some {
+		ok = ok && m.refer(cursor{b: refs})
+	}
+	for _, it := range m.items {
+		if len(it.role) > 4 && it.auxiliary != 0 && it.pieces > 0 {
+			urn, _, _ := bytes.Cut(it.role[4:], []byte{0})
+			if s := string(urn); s == "urn:mpeg:mpegB:cicp:systems:auxiliary:alpha" || s == "urn:mpeg:hevc:2015:auxid:1" {
+				m.alpha[it.auxiliary] = true
+			}
+		}
+	}
+	return m, ok
+}
+
+// entries reads an iinf box.
+func (m *heifMeta) entries(c cursor) bool {
+	c.uint(c.wide())
+	count := 0
+	return !c.short && eachBox(c.b, func(kind string, body []byte) bool {
+		c := cursor{b: body}
+		v := c.version()
+		if count++; kind != "infe" || v != 2 && v != 3 || count > maxItems {
+			return false
+		}
+		id, it := uint32(c.uint(2*(v-1))), &heifItem{}
+		c.uint(2) // protection
+		if it.kind = string(c.take(4)); it.kind == "mime" {
+			_, rest, _ := bytes.Cut(c.b, []byte{0}) // its name
+			content, _, _ := bytes.Cut(rest, []byte{0})
+			it.mime = string(content)
+		}
+		m.items[id] = it
 		return !c.short
 	})
-	return m, ok && m.associate(cursor{b: assoc}, props)
-}
-
-func (m *avifFile) item(id uint32) *avifItem {
-	it := m.items[id]
-	if it == nil {
-		it = &avifItem{id: id}
-		m.items[id] = it
-	}
-	return it
-}
-
-// entry reads an infe box.
-func (m *avifFile) entry(kind string, body []byte) bool {
-	c := cursor{b: body}
-	v := c.version()
-	if kind != "infe" || v != 2 && v != 3 {
-		return false
-	}
-	it := m.item(uint32(c.uint(2 * (v - 1))))
-	c.uint(2) // protection
-	it.kind = string(c.take(4))
-	if it.kind == "mime" {
-		_, rest, _ := bytes.Cut(c.b, []byte{0}) // its name
-		content, _, _ := bytes.Cut(rest, []byte{0})
-		it.mime = string(content)
-	}
-	return !c.short
 }
 
 // locate reads an iloc box.
-func (m *avifFile) locate(c cursor) bool {
+func (m *heifMeta) locate(c cursor) bool {
 	v := c.version()
 	sizes := c.uint(2)
 	offset, length, base, index := int(sizes>>12), int(sizes>>8&15), int(sizes>>4&15), int(sizes&15)
@@ -191,42 +116,99 @@ func (m *avifFile) locate(c cursor) bool {
 		wide = 4
 	}
 	for n := c.uint(wide); n > 0 && !c.short; n-- {
-		it := m.item(uint32(c.uint(wide)))
-		method := uint64(0)
+		it, method := m.items[uint32(c.uint(wide))], uint64(0)
 		if v > 0 {
 			method = c.uint(2) & 15
 		}
 		c.uint(2) // data reference
 		from := c.uint(base)
-		for n := c.uint(2); n > 0 && !c.short; n-- {
-			c.uint(index)
-			off := from + c.uint(offset)
-			it.extents = append(it.extents, avifExtent{off, c.uint(length), method == 1})
+		pieces := int(c.uint(2))
+		list := cursor{b: c.take(min(pieces*(index+offset+length), len(c.b)+1))}
+		if length == 0 || it == nil {
+			continue
+		}
+		for ; pieces > 0 && len(list.b) > 0; pieces-- {
+			list.uint(index)
+			off, n := from+list.uint(offset), list.uint(length)
+			if n == 0 {
+				continue
+			}
+			if it.pieces++; it.pieces == 1 {
+				it.off, it.length, it.inside = off, n, method == 1
+			}
 		}
 	}
 	return !c.short
 }
 
-// associate reads an ipma box.
-func (m *avifFile) associate(c cursor, props []avifProp) bool {
-	wide := 2 + 2*min(c.version(), 1)
-	large := c.flags&1 != 0
+// associate reads an iprp box: the properties, and which item has which.
+func (m *heifMeta) associate(b []byte) bool {
+	var props []struct {
+		kind string
+		body []byte
+	}
+	var c cursor
+	ok := eachBox(b, func(kind string, body []byte) bool {
+		switch kind {
+		case "ipco":
+			return eachBox(body, func(kind string, body []byte) bool {
+				props = append(props, struct {
+					kind string
+					body []byte
+				}{kind, body})
+				return len(props) <= maxItems
+			})
+		case "ipma":
+			c = cursor{b: body}
+		}
+		return true
+	})
+	wide, large := c.wide(), c.flags&1 != 0
 	for n := c.uint(4); n > 0 && !c.short; n-- {
-		it := m.item(uint32(c.uint(wide)))
+		it := m.items[uint32(c.uint(wide))]
 		for n := c.uint(1); n > 0 && !c.short; n-- {
 			i := c.uint(1) & 0x7F
 			if large {
 				i = i<<8 | c.uint(1)
 			}
-			if i > uint64(len(props)) {
+			switch {
+			case i > uint64(len(props)):
 				return false
-			}
-			if i > 0 {
-				it.props = append(it.props, props[i-1])
+			case i > 0 && it != nil:
+				it.has(props[i-1].kind, props[i-1].body)
 			}
 		}
 	}
-	return !c.short
+	return ok && !c.short
+}
+
+// has keeps a property, the first of a kind.
+func (it *heifItem) has(kind string, body []byte) {
+	place := map[string]*[]byte{"ispe": &it.size, "av1C": &it.config, "irot": &it.rotate, "imir": &it.mirror, "auxC": &it.role}[kind]
+	if place != nil && *place == nil {
+		*place = body
+	}
+}
+
+// refer reads an iref box.
+func (m *heifMeta) refer(c cursor) bool {
+	wide := c.wide()
+	return !c.short && eachBox(c.b, func(kind string, body []byte) bool {
+		c := cursor{b: body}
+		it := m.items[uint32(c.uint(wide))]
+		for n := c.uint(2); n > 0 && !c.short; n-- {
+			switch to := uint32(c.uint(wide)); {
+			case it == nil:
+			case kind == "dimg":
+				it.tiles = append(it.tiles, to)
+			case kind == "auxl":
+				it.auxiliary = to
+			case kind == "cdsc":
+				it.describes = to
+			}
+		}
+		return !c.short
+	})
 }
 
 // box cuts the first box of a list (ISO 14496-12 and 15444-1): its type and its content.
@@ -278,6 +260,14 @@ func (c *cursor) uint(n int) (v uint64) {
 		v = v<<8 | uint64(d)
 	}
 	return v
+}
+
+// wide reads the head of a full box, and gives the size of item ids by its version.
+func (c *cursor) wide() int {
+	if c.version() == 0 {
+		return 2
+	}
+	return 4
 }
 
 // version reads the head of a full box.
