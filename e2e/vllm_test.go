@@ -147,6 +147,7 @@ func TestRealVLLM(t *testing.T) {
 		}
 	})
 	r.ready(len(engines))
+	r.probed(len(engines))
 	r.conversations("computed names", 0)
 	r.refusals(engines)
 
@@ -157,6 +158,9 @@ func TestRealVLLM(t *testing.T) {
 	r.fresh = "worker-1"
 	r.conversations("a restarted worker", 100)
 	r.audited()
+	if strings.Contains(r.page("/metrics"), "\nsightline_audit_named_events_total 0\n") {
+		t.Error("no event names its request by the session that it was given")
+	}
 
 	equal, other := r.auditEqual, r.auditOther
 	r.end()
@@ -171,8 +175,8 @@ func TestRealVLLM(t *testing.T) {
 			t.Errorf("%s, vLLM %s, got no request", e.name, e.version)
 		}
 	}
-	fmt.Printf("e2e-vllm: %s and %s: cached tokens equal %d, unequal %d, first of a restarted worker %d; refused alike %d, otherwise %d; audit equal %.0f, other %.0f\n",
-		engines[0].version, engines[1].version, r.equal, r.unequal, r.first, r.refused, r.notRefused, equal, other)
+	fmt.Printf("e2e-vllm: %s and %s: cached tokens equal %d, unequal %d, first of a restarted worker %d; refused alike %d, otherwise %d; probes equal %d; audit equal %.0f, other %.0f\n",
+		engines[0].version, engines[1].version, r.equal, r.unequal, r.first, r.refused, r.notRefused, r.probes, equal, other)
 	if r.unequal+r.notRefused > 0 || other > 0 {
 		t.Error("the engines and the predictions do not agree")
 	}
@@ -201,9 +205,32 @@ type realRun struct {
 	equal, unequal, first  int
 	hits                   int // requests with cached tokens, in this phase
 	refused, notRefused    int // requests that vLLM answers with an error: alike here, and otherwise
+	probes                 int // conversations whose tokens vLLM's /tokenize has as we do
 	served                 map[string]int
 	fresh                  string // a worker that has begun anew and told nothing since
 	auditEqual, auditOther float64
+}
+
+// probed waits until each engine was asked for its tokens, of texts, conversations and a picture: all as ours, and its
+// settings as configured.
+func (r *realRun) probed(engines int) {
+	t := r.t
+	t.Helper()
+	var rows []gjson.Result
+	for end := time.Now().Add(3 * time.Minute); ; time.Sleep(time.Second) { // an engine's first picture takes it long
+		text := r.page("/probes")
+		if rows = gjson.Parse(text).Array(); len(rows) == engines && !strings.Contains(text, `"unreachable"`) {
+			break
+		} else if time.Now().After(end) {
+			t.Fatalf("not all workers answer the probe: %s", text)
+		}
+	}
+	for _, row := range rows {
+		if row.Get("verdict").Str != "equal" || !row.Get(`findings.#(what=="a picture")`).Exists() {
+			t.Errorf("%s", row.Raw)
+		}
+		r.probes += len(row.Get(`findings.#(verdict=="equal")#`).Array())
+	}
 }
 
 // conversations sends four conversations of four turns, a picture in the first and the third, turn by turn in turns, and

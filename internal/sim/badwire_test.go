@@ -250,7 +250,7 @@ func (r *rig) unlike(h indexer.Holder) string {
 }
 
 // startJetStream runs a NATS server and gives a connection to it; the agents' stream is there.
-func startJetStream(t *testing.T) *nats.Conn {
+func startJetStream(t testing.TB) *nats.Conn {
 	t.Helper()
 	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true})
 	if err != nil {
@@ -273,7 +273,7 @@ func startJetStream(t *testing.T) *nats.Conn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	if err := bus.EnsureStream(ctx, js, 64<<20); err != nil {
 		t.Fatal(err)
