@@ -498,7 +498,12 @@ func TestGarbageBodies(t *testing.T) {
 
 // A worker with data-parallel ranks: the rank that holds a picture gets it again.
 func TestRanks(t *testing.T) {
-	l := startLab(t, func(o *demo.LabOptions) { o.Workers, o.Ranks = 2, 2 })
+	l := startLab(t, func(o *demo.LabOptions) {
+		o.Workers, o.Ranks = 2, 2
+		o.Config = func(keys map[string]any) { // the first says itself where its ranks publish
+			keys["workers"].([]any)[0].(map[string]any)["events"] = map[string]any{"auto": true}
+		}
+	})
 	seen := map[string]bool{}
 	for i := range 4 {
 		url := dataURL(photo(uint64(20 + i)))

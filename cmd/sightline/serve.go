@@ -53,7 +53,9 @@ func (c *serveCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	logPinned(media, log)
+	media.Pinned = func(model, fingerprint string) { // to be configured, where somebody reads it
+		log.Info("images of this model are named by its workers' rule from now on", zap.String("model", model), zap.String("processor_fingerprint", fingerprint))
+	}
 	models, err := loadModels(cfg, media, log)
 	if err != nil {
 		return err

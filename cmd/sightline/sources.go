@@ -9,6 +9,7 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/bus"
 	"github.com/sightline-router/sightline/indexer/feed"
+	"github.com/sightline-router/sightline/indexer/sglang"
 	"github.com/sightline-router/sightline/indexer/trtllm"
 	"github.com/sightline-router/sightline/indexer/zmq"
 	"github.com/sightline-router/sightline/internal/admin"
@@ -30,14 +31,35 @@ func (s *sources) listen(wc *config.Worker, drain *trtllm.Drain, slot *fleet.Slo
 		}
 		o.Source, o.Decoder, o.Idle = src, s.decoder(wc), idleProbe(src)
 	case wc.Events.Auto:
-		o.Source = &sglangSource{addr: slot.Worker.Addr, rank: rank, ranks: wc.Ranks, blockSize: class.BlockSize, log: s.log}
-		o.Decoder, o.Idle = s.decoder(wc), idleTime
+		src, err := s.asked(slot.Worker.Addr, class.Engine, rank, wc.Ranks, class.BlockSize)
+		if err != nil {
+			return false, err
+		}
+		o.Source, o.Decoder, o.Idle = src, s.decoder(wc), idleTime
 	case wc.Events.NATS:
 		o.Source, o.Decoder = s.nats.listener.Source(slot.Worker.Name, rank), new(bus.Decoder)
 	default:
 		return false, nil
 	}
 	return true, nil
+}
+
+// decoder reads what a worker publishes. The pads in SGLang's events go to the model, which finds out by them how its
+// pictures are named.
+func (s *sources) decoder(wc *config.Worker) feed.Decoder {
+	class, _ := s.cfg.ClassOf(wc)
+	d := decoderOf(class.Engine, s.keep)
+	if trt, ok := d.(*trtllm.Decoder); ok {
+		trt.Standalone = wc.Events.Load != ""
+	}
+	if sg, ok := d.(*sglang.Decoder); ok {
+		for i := range s.models {
+			if m := &s.models[i]; m.Name == wc.Model {
+				sg.Pad = m.Class(wc.Class).Prompts.SawPad
+			}
+		}
+	}
+	return d
 }
 
 // otherSize tells at once of a worker whose blocks are not as configured: nothing of what it holds can be found.

@@ -9,7 +9,8 @@
 //	apply.go    events → Sink
 //	offload.go  blocks that are told by handle alone
 //	stats.go    what happened
-//	index.go    the Sink that is an index; zmq.go the Source that is a pair of ZeroMQ sockets
+//	index.go    the Sink that is an index
+//	zmq.go      the Source that is a pair of ZeroMQ sockets; asked.go one that asks the worker where they are
 //
 // The rule behind it all: what may be wrong is thrown away. Too little in the index costs a hit, too much costs a
 // promise that the worker does not keep.

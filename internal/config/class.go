@@ -105,3 +105,9 @@ func checkServer(s *mmhash.Server, path string, bad func(path, format string, ar
 		bad(path+"."+key, "%s", strings.TrimSpace(what))
 	}
 }
+
+// tellsSockets reports whether an engine's workers say themselves where they publish events.
+func tellsSockets(s *mmhash.Server) bool {
+	v, err := mmhash.ParseVersion(s.EngineVersion)
+	return s.Engine == "sglang" || s.Engine == "vllm" && err == nil && v.AtLeast(0, 31, 0)
+}

@@ -120,7 +120,7 @@ type Events struct {
 	Bind bool `yaml:"bind"`
 	// Load is where a worker of NVIDIA's standalone router example publishes its load; its events are then of that form.
 	Load string `yaml:"load"`
-	Auto bool   `yaml:"auto"` // SGLang: the worker itself says where, by GET /server_info
+	Auto bool   `yaml:"auto"` // the worker itself says where: GET /server_info (SGLang) or /kv_event_sources (vLLM 0.31)
 }
 
 // Envoy is what `sightline envoy` needs to know beyond the above.
@@ -502,8 +502,8 @@ func (c *Config) check() error {
 		if w.Events.HTTP != "" {
 			c.checkDrain(bad, path+".events.http", w)
 		}
-		if w.Events.Auto && (w.Events.ZMQ != "" || w.Events.NATS || w.Events.HTTP != "" || !slices.ContainsFunc(c.Models, func(m Model) bool { return m.Name == w.Model && m.Engine == "sglang" })) {
-			bad(path+".events.auto", "true, but not alone, or not for a model of engine sglang (want zmq or nats there)")
+		if s, _ := c.ClassOf(w); w.Events.Auto && (w.Events.ZMQ != "" || w.Events.NATS || w.Events.HTTP != "" || !tellsSockets(&s.Server)) {
+			bad(path+".events.auto", "true, but not alone, or not for SGLang or vLLM 0.31 and later (want zmq or nats there)")
 		}
 		if w.Events.NATS && c.NATS.URL == "" && c.NATS.Listen == "" {
 			bad(path+".events.nats", "true, but nats.url and nats.listen are both empty")

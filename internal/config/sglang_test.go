@@ -19,7 +19,7 @@ func TestSGLang(t *testing.T) {
 	for text, path := range map[string]string{
 		strings.Replace(head, "%s", ", processor_fingerprint: x", 1):                                                                 "models[0].processor_fingerprint",
 		strings.Replace(head, "%s", ", speculative_algorithm: X", 1):                                                                 "models[0].speculative_algorithm",
-		"models: [{name: m, dir: d}]\nworkers: [{addr: 10.0.0.5:30000, events: {auto: true}}]\n":                                     "workers[0].events.auto",
+		"models: [{name: m, dir: d, engine_version: 0.30.0}]\nworkers: [{addr: 10.0.0.5:30000, events: {auto: true}}]\n":             "workers[0].events.auto",
 		"models: [{name: m, dir: d, engine: sglang}]\nworkers: [{addr: 10.0.0.5:30000, events: {auto: true, zmq: tcp://1.2.3.4:5}}]": "workers[0].events.auto",
 		"models: [{name: m, dir: d, speculative_algorithm: EAGLE}]\n":                                                                "models[0].speculative_algorithm",
 	} {

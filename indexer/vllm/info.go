@@ -1,0 +1,70 @@
+package vllm
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/sightline-router/sightline/indexer/zmq"
+)
+
+// EventSource is what a server tells of one rank's events (GET /kv_event_sources, from 0.31 on).
+type EventSource struct {
+	Enabled   bool   `json:"enable_kv_cache_events"`
+	Publisher string `json:"publisher"`
+	Pub       string `json:"endpoint"` // as the rank has bound it, such as tcp://*:5557; its port is the rank's own
+	Replay    string `json:"replay_endpoint"`
+	Topic     string `json:"topic"`
+}
+
+// ErrNoEvents says that a server publishes no events: it was started without --kv-events-config, or not over TCP.
+var ErrNoEvents = errors.New("the worker publishes no KV events (start it with --kv-events-config)")
+
+const maxInfo = 1 << 20
+
+// Ask asks the server at addr (host:port) where a rank publishes. The endpoints that it gives can be dialled on host; a
+// server without a replay socket gives "".
+func Ask(ctx context.Context, client *http.Client, addr, host string, rank int) (s EventSource, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/kv_event_sources", nil)
+	if err != nil {
+		return s, err
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		return s, err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return s, fmt.Errorf("GET /kv_event_sources: status %d (want 200; vLLM 0.31 or later has it)", res.StatusCode)
+	}
+	var ranks map[string]EventSource
+	if json.NewDecoder(io.LimitReader(res.Body, maxInfo)).Decode(&ranks) != nil {
+		return s, errors.New("GET /kv_event_sources: want a JSON object, by rank, of less than 1 MiB")
+	}
+	s, ok := ranks[strconv.Itoa(rank)]
+	if !ok && len(ranks) > 0 {
+		return s, fmt.Errorf("GET /kv_event_sources: %d ranks, rank %d is none of them (is ranks of the worker its data-parallel size?)", len(ranks), rank)
+	}
+	if !s.Enabled || s.Publisher != "zmq" {
+		return s, ErrNoEvents
+	}
+	if s.Pub, err = on(host, s.Pub); err == nil && s.Replay != "" {
+		s.Replay, err = on(host, s.Replay)
+	}
+	return s, err
+}
+
+// on is an endpoint's port on another host: the one that was bound is often a wildcard, and where we connect to is not for
+// an answer to say.
+func on(host, endpoint string) (string, error) {
+	at := strings.LastIndexByte(endpoint, ':')
+	if !strings.HasPrefix(endpoint, "tcp://") {
+		return "", fmt.Errorf("endpoint %.100q: want tcp://host:port", endpoint)
+	}
+	return zmq.Address("tcp://*"+endpoint[at:], host, 0)
+}
