@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"go.uber.org/zap"
 
@@ -34,22 +33,13 @@ func (c *agentCmd) Run(ctx context.Context) error {
 		return err
 	}
 	defer log.Sync()
-	conn, err := connectNATS(c.NATS, "sightline agent "+c.Worker, log)
+	conn, err := bus.Connect(c.NATS, "sightline agent "+c.Worker, log)
 	if err != nil {
 		return fmt.Errorf("nats: %w", err)
 	}
 	defer conn.Close()
-	for { // the stream must be there before anything can be published
-		err := ensureStream(conn)
-		if err == nil {
-			break
-		}
-		log.Warn("the stream cannot be made yet", zap.Error(err))
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(time.Second):
-		}
+	if bus.Ready(ctx, conn, log) != nil {
+		return nil
 	}
 	if c.HTTP != "" {
 		c.Engine = "trtllm"

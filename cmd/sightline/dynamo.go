@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/sightline-router/sightline/indexer/bus"
 	"github.com/sightline-router/sightline/indexer/dynamo"
 	"github.com/sightline-router/sightline/indexer/feed"
 	"github.com/sightline-router/sightline/internal/config"
@@ -46,7 +47,7 @@ func (s *sources) startDynamo(ctx context.Context, finder int, component string)
 			l.log.Warn("Dynamo's deployment cannot be followed; what is known stays", zap.Error(err))
 		}}
 	if c.Plane != "zmq" {
-		conn, err := connectNATS(c.NATS, "sightline", s.log)
+		conn, err := bus.Connect(c.NATS, "sightline", s.log)
 		if err != nil {
 			return fmt.Errorf("dynamo.nats: %w", err)
 		}

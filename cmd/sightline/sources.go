@@ -37,7 +37,7 @@ func (s *sources) listen(wc *config.Worker, drain *trtllm.Drain, slot *fleet.Slo
 		}
 		o.Source, o.Decoder, o.Idle = src, s.decoder(wc), idleTime
 	case wc.Events.NATS:
-		o.Source, o.Decoder = s.nats.listener.Source(slot.Worker.Name, rank), new(bus.Decoder)
+		o.Source, o.Decoder = s.nats.Source(slot.Worker.Name, rank), new(bus.Decoder)
 	default:
 		return false, nil
 	}

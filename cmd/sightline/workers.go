@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/indexer/bus"
 	"github.com/sightline-router/sightline/indexer/feed"
 	"github.com/sightline-router/sightline/indexer/trtllm"
 	"github.com/sightline-router/sightline/internal/config"
@@ -30,7 +31,7 @@ type sources struct {
 	models []router.Model
 	log    *zap.Logger
 	keep   bool      // events keep what audit and learning read of them
-	nats   *natsLink // nil: none is used
+	nats   *bus.Link // nil: none is used
 	set    *members.Set
 
 	stop    context.CancelFunc
@@ -46,8 +47,10 @@ type finder interface {
 func startSources(ctx context.Context, cfg config.Config, models []router.Model, ix *indexer.Index, fl *fleet.Fleet, au *audit.Auditor, reg prometheus.Registerer, log *zap.Logger, changed func([]*fleet.Worker), forget func(worker string)) (s *sources, err error) {
 	s = &sources{cfg: cfg, models: models, log: log, keep: au != nil}
 	ctx, s.stop = context.WithCancel(ctx)
-	if s.nats, err = startNATS(cfg, log); err != nil {
-		return nil, err
+	if cfg.NATS.URL != "" || cfg.NATS.Listen != "" {
+		if s.nats, err = bus.StartLink(bus.LinkOptions{URL: cfg.NATS.URL, Listen: cfg.NATS.Listen, Dir: stateDir(cfg), Log: log}); err != nil {
+			return nil, err
+		}
 	}
 	finders, like, err := s.finders()
 	components := dynamoComponents(&cfg.Dynamo)
@@ -151,5 +154,5 @@ func (s *sources) close() {
 	s.stop()
 	s.running.Wait()
 	s.set.Close()
-	s.nats.close()
+	s.nats.Close()
 }

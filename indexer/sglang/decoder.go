@@ -26,12 +26,8 @@ import (
 
 // Stats counts what a Decoder met since it was made.
 type Stats struct {
-	Events      uint64 // events of a known type
-	Blocks      uint64 // blocks stored, hashed
-	Unknown     uint64 // events of a type that is not known; passed over
-	Bad         uint64 // events that could not be read; passed over, the rest of the batch is used
-	Pairs       uint64 // stored events of pairs of tokens (EAGLE)
-	UnnamedLoRA uint64 // stored events with an adapter's number but not its name
+	wire.Counts
+	Pairs uint64 // stored events of pairs of tokens (EAGLE)
 }
 
 // FirstPad is where pads begin (since 0.5.9): no vocabulary that SGLang takes reaches it.
@@ -72,7 +68,7 @@ func (d *Decoder) Decode(payload []byte) (event.Batch, error) {
 		return batch, fmt.Errorf("sglang: %w", err)
 	}
 	batch.Events = d.a.Events
-	batch.Unknown, batch.Bad = d.stats.Unknown-before.Unknown, d.stats.Bad-before.Bad
+	d.stats.Since(before.Counts, &batch)
 	return batch, nil
 }
 
@@ -84,14 +80,8 @@ func (d *Decoder) oneEvent(b []byte) ([]byte, error) {
 	if err == nil && d.f.Known {
 		err = d.emit()
 	}
-	switch {
-	case err != nil:
+	if d.stats.Event(d.f.Known, err); err != nil {
 		d.a.Back(before)
-		d.stats.Bad++
-	case d.f.Known:
-		d.stats.Events++
-	default:
-		d.stats.Unknown++
 	}
 	return rest, err
 }

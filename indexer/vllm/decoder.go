@@ -21,14 +21,10 @@ import (
 
 // Stats counts what a Decoder met since it was made.
 type Stats struct {
-	Events       uint64 // events of a known type
-	Blocks       uint64 // blocks stored, hashed
-	Unknown      uint64 // events of a type that is not known; passed over
-	Bad          uint64 // events that could not be read; passed over, the rest of the batch is used
+	wire.Counts
 	Placeholders uint64 // stored events without tokens
 	OtherGroup   uint64 // events of groups that prove no full prefix (sliding window, mamba, …)
 	MediaUnknown uint64 // stored events without extra keys
-	UnnamedLoRA  uint64 // stored events with an adapter's number but not its name (before 0.14)
 	UnknownKeys  uint64 // extra keys of a form that is not known: such blocks match no request
 }
 
@@ -62,7 +58,7 @@ func (d *Decoder) Decode(payload []byte) (event.Batch, error) {
 		return batch, fmt.Errorf("vllm: %w", err)
 	}
 	batch.Events = d.a.Events
-	batch.Unknown, batch.Bad = d.stats.Unknown-before.Unknown, d.stats.Bad-before.Bad
+	d.stats.Since(before.Counts, &batch)
 	return batch, nil
 }
 
@@ -76,14 +72,8 @@ func (d *Decoder) oneEvent(b []byte) ([]byte, error) {
 	if err == nil && f.Known {
 		err = d.emit(d.a.Tokens[len(before.Tokens):len(d.a.Tokens):len(d.a.Tokens)])
 	}
-	switch {
-	case err != nil:
+	if d.stats.Event(f.Known, err); err != nil {
 		d.a.Back(before)
-		d.stats.Bad++
-	case f.Known:
-		d.stats.Events++
-	default:
-		d.stats.Unknown++
 	}
 	return rest, err
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/tinylib/msgp/msgp"
 
 	"github.com/sightline-router/sightline/indexer/event"
+	"github.com/sightline-router/sightline/indexer/wire"
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
@@ -150,7 +151,7 @@ func TestForms(t *testing.T) {
 			want: &event.Event{Handles: []uint64{0, 7}, HasParent: true, Parent: event.Digest([]byte("89abcdef")), Locals: locals(block.Seed, four)}},
 		{name: "adapter by number only (before 0.14)", event: list{"BlockStored", hashes, nil, tokens, 2, 3, "GPU"},
 			want:  &event.Event{Locals: locals(block.SeedFor("lora_id 3"), four), LoRA: "lora_id 3", MediaUnknown: true},
-			stats: Stats{MediaUnknown: 1, UnnamedLoRA: 1}},
+			stats: Stats{MediaUnknown: 1, Counts: wire.Counts{UnnamedLoRA: 1}}},
 		{name: "adapter, media and salt",
 			event: object{"type", "BlockStored", "block_hashes", hashes, "parent_block_hash", nil, "token_ids", tokens, "block_size", 2,
 				"lora_id", 1, "medium", "GPU", "lora_name", "sql", "extra_keys", list{list{"sql", list{"aa", 1}, list{"bb", 1}, "tenant-a"}, list{"sql", list{"bb", -1}}}},

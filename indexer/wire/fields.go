@@ -58,33 +58,27 @@ func (f *Fields) Read(b []byte, a *event.Arena, tokens func(b []byte) ([]byte, e
 
 // readMap takes keys in any order.
 func (f *Fields) readMap(whole []byte, a *event.Arena, first int, tokens func([]byte) ([]byte, error)) ([]byte, error) {
-	n, b, err := msgp.ReadMapHeaderBytes(whole)
-	if err != nil {
+	rest, err := Map(whole, func(key, b []byte) ([]byte, error) {
+		if string(key) != "type" {
+			return f.read(fieldOf(key), b, a, first, tokens)
+		}
+		b, err := f.readType(b)
+		if err == nil && !f.Known {
+			err = errOther
+		}
 		return b, err
+	})
+	if errors.Is(err, errOther) {
+		return msgp.Skip(whole)
 	}
-	for range n {
-		var key []byte
-		if key, b, err = msgp.ReadMapKeyZC(b); err != nil {
-			return b, err
-		}
-		if string(key) == "type" {
-			if b, err = f.readType(b); err != nil {
-				return b, fmt.Errorf("type: %w", err)
-			}
-			if !f.Known {
-				return msgp.Skip(whole)
-			}
-			continue
-		}
-		if b, err = f.read(fieldOf(key), b, a, first, tokens); err != nil {
-			return b, fmt.Errorf("%.40q: %w", key, err)
-		}
+	if err == nil && !f.Known {
+		err = errors.New("map without a type")
 	}
-	if !f.Known {
-		return b, errors.New("map without a type")
-	}
-	return b, nil
+	return rest, err
 }
+
+// errOther ends the reading of an event of a type that is not known.
+var errOther = errors.New("another type")
 
 func (f *Fields) readArray(whole []byte, a *event.Arena, first int, tokens func([]byte) ([]byte, error)) ([]byte, error) {
 	n, b, err := msgp.ReadArrayHeaderBytes(whole)
