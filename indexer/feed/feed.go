@@ -136,7 +136,10 @@ func (f *Feed) Close() {
 // counted, and the feed asks for a replay. For the source's goroutine.
 func (f *Feed) Offer(m Message) {
 	f.mu.Lock()
-	f.stats.Connected = true
+	if !f.stats.Connected { // back without a word: what came meanwhile is asked for, before anybody takes us for live
+		f.stats.Connected, f.stats.CaughtUp = true, false
+		f.queue.mark()
+	}
 	f.stats.LastMessage = time.Now()
 	if !f.queue.push(m) {
 		f.stats.Drops++
