@@ -464,6 +464,7 @@ func TestGarbageBodies(t *testing.T) {
 		{"unknown model", `{"model": "gpt-x", "messages": [{"role":"user","content":"hi"}]}`, "model unknown"},
 		{"unknown part", chat(`[{"type":"hologram","hologram":1}]`), "answer with an error"},
 		{"not an image", url("data:image/png;base64," + base64.StdEncoding.EncodeToString([]byte("not an image at all"))), "answer with an error"},
+		{"no bytes", url("data:image/png;base64,"), "answer with an error"},
 		{"truncated header", url("data:image/jpeg;base64," + img[:40]), "answer with an error"},
 		{"bad base64", url("data:image/png;base64,AAAA!!!!"), "answer with an error"},
 		{"10000 parts", chat("[" + strings.Repeat(`{"type":"text","text":"x"},`, 9999) + `{"type":"text","text":"x"}]`), "4096"},

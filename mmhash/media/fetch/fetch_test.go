@@ -101,7 +101,7 @@ func wantKind(t *testing.T, f *Fetcher, url string, k Kind) error {
 // until waits for a condition that other goroutines bring about.
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("never: %s", what)
 		}
@@ -381,11 +381,14 @@ func TestBadBodies(t *testing.T) {
 			if c.want == Timeout {
 				timeout = 200 * time.Millisecond
 			}
+			before := runtime.NumGoroutine()
 			f := open(t, Config{Allow: loopback, MaxBytes: 100_000, Timeout: timeout})
 			wantKind(t, f, base, c.want)
 			if n := f.inFlight.Load(); n != 0 {
 				t.Errorf("%d bytes stay counted", n)
 			}
+			f.Close()
+			until(t, "goroutines gone", func() bool { return runtime.NumGoroutine() <= before })
 		})
 	}
 	base, _ := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -430,6 +433,7 @@ func TestRedirects(t *testing.T) {
 			picture(red)(w, r)
 		}
 	})
+	before := runtime.NumGoroutine()
 	f := open(t, Config{Allow: loopback, AllowedDomains: []string{"127.0.0.1"}})
 	want(t, f, base+"/once?secret=1", red)
 	n.Store(0)
@@ -440,6 +444,8 @@ func TestRedirects(t *testing.T) {
 	wantKind(t, f, base+"/file", Refused)
 	wantKind(t, f, base+"/away", Refused)
 	wantKind(t, f, "http://other.example/a.png", Refused)
+	f.Close()
+	until(t, "goroutines gone", func() bool { return runtime.NumGoroutine() <= before })
 	wantKind(t, open(t, Config{Allow: loopback, MaxRedirects: -1}), base+"/once", Refused)
 	if referer.Load() {
 		t.Error("a Referer was sent")
