@@ -17,6 +17,7 @@ type holder struct {
 	held     atomic.Int64
 	partial  atomic.Bool // blocks were dropped for lack of memory
 	untold   atomic.Bool // MarkPartial
+	upper    atomic.Bool // MarkRecurrent
 
 	mu     sync.Mutex // the budget may drop another holder's blocks
 	gone   bool

@@ -197,6 +197,20 @@ func (x *Index) MarkPartial(id Holder, partial bool) {
 	}
 }
 
+// MarkRecurrent notes whether a holder's engine needs more for a hit than the blocks that it tells of: the states of layers
+// such as mamba's. What the index says of it is then an upper bound. Clear does not change it.
+func (x *Index) MarkRecurrent(id Holder, recurrent bool) {
+	if list := *x.holders.Load(); int(id) < len(list) && list[id] != nil {
+		list[id].upper.Store(recurrent)
+	}
+}
+
+// Recurrent gives what MarkRecurrent noted.
+func (x *Index) Recurrent(id Holder) bool {
+	list := *x.holders.Load()
+	return int(id) < len(list) && list[id] != nil && list[id].upper.Load()
+}
+
 func (h *holder) lowerBound() bool { return h.partial.Load() || h.untold.Load() }
 
 // Stats is the index's size and what it had to drop.

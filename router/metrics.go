@@ -15,7 +15,7 @@ type metrics struct {
 	prompt    *prometheus.CounterVec // tokens by model
 	cached    *prometheus.CounterVec // tokens predicted as cached, by model and reason
 	outcomes  *prometheus.CounterVec // worker, code class
-	told      *prometheus.CounterVec // the engine's own cached tokens against ours: equal, fewer, more, more_than_bound
+	told      *prometheus.CounterVec // the engine's own cached tokens against ours: equal, fewer, fewer_than_bound, more, more_than_bound
 	promised  *prometheus.CounterVec // the engine's own prompt tokens against ours: equal, differs
 	removed   *prometheus.CounterVec // fields taken out of bodies, by the table's name
 	stored    *prometheus.CounterVec // what: learned, found, unknown
@@ -81,6 +81,9 @@ func (m *metrics) ended(n *note, o Outcome) {
 		verdict := "equal"
 		if o.CachedTokens < n.cached {
 			verdict = "fewer"
+			if n.upper {
+				verdict = "fewer_than_bound" // as may be
+			}
 		} else if o.CachedTokens > n.cached {
 			verdict = "more"
 			if n.bound {

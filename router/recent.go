@@ -26,6 +26,7 @@ type Recent struct {
 	PromptTokens int           `json:"prompt_tokens"`
 	CachedTokens int           `json:"cached_tokens"`          // predicted
 	Partial      bool          `json:"partial,omitempty"`      // the prediction is a lower bound
+	Recurrent    bool          `json:"recurrent,omitempty"`    // it is an upper bound
 	Took         time.Duration `json:"took_ns"`                // to decide
 	Used         string        `json:"used,omitempty"`         // ip:port that Envoy reported
 	Code         int           `json:"code,omitempty"`         // HTTP status at the end
@@ -36,7 +37,7 @@ type Recent struct {
 func newRecent() *recent { return &recent{byID: make(map[string]uint64)} }
 
 func (r *recent) add(d *Decision, at time.Time, took time.Duration) {
-	e := Recent{At: at, ID: d.ID, Model: d.Model, Reason: d.Reason, Why: d.Why, Rank: -1, PromptTokens: d.PromptTokens, CachedTokens: d.CachedTokens, Partial: d.Partial, Took: took, Reported: -1}
+	e := Recent{At: at, ID: d.ID, Model: d.Model, Reason: d.Reason, Why: d.Why, Rank: -1, PromptTokens: d.PromptTokens, CachedTokens: d.CachedTokens, Partial: d.Partial, Recurrent: d.Recurrent, Took: took, Reported: -1}
 	if len(d.Targets) > 0 {
 		e.Worker, e.Addr, e.Rank = d.Targets[0].Worker, d.Targets[0].Addr, d.Targets[0].Rank
 	}

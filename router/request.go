@@ -62,6 +62,8 @@ type Decision struct {
 	MatchedBlocks int
 	// Partial: the index does not know all that Targets[0] holds. CachedTokens is a lower bound.
 	Partial bool
+	// Recurrent: Targets[0] needs states of layers beside the KV blocks for a hit. CachedTokens is an upper bound.
+	Recurrent bool
 	// Session, if not empty, is to be the request's X-Session-ID.
 	Session string
 	Refuse  *Refusal

@@ -233,6 +233,9 @@ func (r *Router) place(d Decision, n named, clean []mmhash.Edit, session string,
 	if d.Partial = r.opt.Index.Partial(slots[best.Slot].Holder); d.Partial && d.Why == "" {
 		d.Why = "a lower bound: the worker is known in part"
 	}
+	if d.Recurrent = r.opt.Index.Recurrent(slots[best.Slot].Holder); d.Recurrent && d.CachedTokens > 0 {
+		d.Why = "an upper bound: a hit needs the states of recurrent layers too"
+	}
 	if !p.Exact {
 		d.Why = p.Why
 	}
@@ -324,6 +327,7 @@ type note struct {
 	from   int      // blocks that events proved at the decision
 	cached int      // tokens predicted to be cached; -1: it went to another worker
 	bound  bool     // cached is a lower bound
+	upper  bool     // cached is an upper bound
 	size   int      // tokens a block
 	usage  int      // prompt tokens that the engine will report; 0: not known
 	mute   bool     // the engine reports 0 cached tokens where it says nothing (SGLang without --enable-cache-report)
@@ -331,7 +335,7 @@ type note struct {
 
 func (r *Router) book(d Decision, slot, decode *fleet.Slot, best pick.Candidate, p *mmhash.Prompt, s *scratch, size int, now time.Time) *note {
 	held := best.Exact / size
-	nt := &note{model: d.Model, worker: slot.Worker.Name, reason: d.Reason, from: held, cached: d.CachedTokens, bound: d.Partial, usage: s.usage, mute: r.onSGLang(d.Model, slot.Worker)}
+	nt := &note{model: d.Model, worker: slot.Worker.Name, reason: d.Reason, from: held, cached: d.CachedTokens, bound: d.Partial, upper: d.Recurrent, usage: s.usage, mute: r.onSGLang(d.Model, slot.Worker)}
 	both := slices.Concat(s.locals, s.chain)
 	if decode != nil {
 		nt.cached = -1 // what is reported is of another worker's cache
@@ -415,7 +419,7 @@ func (r *Router) Observe(o Outcome) {
 		if o.Code < 200 || o.Code >= 400 { // refused or broken: it stored nothing that we could count on
 			r.predicted.drop(uint32(b.Slot.Holder), nt.chain, nt.from)
 		}
-		if nt.reason == Exact && o.Code == 200 && o.CachedTokens >= 0 && o.CachedTokens < nt.cached {
+		if nt.reason == Exact && !nt.upper && o.Code == 200 && o.CachedTokens >= 0 && o.CachedTokens < nt.cached {
 			// The engine found less than its events promised (a reset that it has not told yet): what it did not find goes.
 			n, _ := r.opt.Index.Drop(b.Slot.Holder, nt.locals, o.CachedTokens/nt.size)
 			r.metrics.corrected.Add(float64(n))

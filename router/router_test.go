@@ -412,19 +412,23 @@ func TestForget(t *testing.T) {
 		w.Observe(Outcome{ID: w.decide(chatBody("m", `"some words"`)).ID, Phase: Ended, Code: 200, CachedTokens: -1})
 	}
 	w.Forget("w0")
+	if left := w.labels(t, "sightline_outcomes_total", 1); left != "w1" {
+		t.Errorf("outcomes are counted of %q, want those of w1 alone", left)
+	}
+}
+
+// labels joins the values of one label, by its number, of all series of a metric.
+func (w *world) labels(t *testing.T, metric string, label int) (out string) {
 	all, err := w.metrics.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
-	left := ""
 	for _, f := range all {
-		if f.GetName() == "sightline_outcomes_total" {
+		if f.GetName() == metric {
 			for _, m := range f.GetMetric() {
-				left += m.GetLabel()[1].GetValue()
+				out += m.GetLabel()[label].GetValue()
 			}
 		}
 	}
-	if left != "w1" {
-		t.Errorf("outcomes are counted of %q, want those of w1 alone", left)
-	}
+	return out
 }

@@ -66,17 +66,30 @@ func TestPartialWorkerIsALowerBound(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 	w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: d.CachedTokens + 16})
-	all, err := w.metrics.Gather()
-	if err != nil {
-		t.Fatal(err)
+	if got := w.labels(t, "sightline_cached_tokens_reported_total", 1); got != "more_than_bound" {
+		t.Errorf("counted as %s", got)
 	}
-	for _, f := range all {
-		if f.GetName() == "sightline_cached_tokens_reported_total" {
-			if got := f.GetMetric()[0].GetLabel()[1].GetValue(); len(f.GetMetric()) != 1 || got != "more_than_bound" {
-				t.Errorf("counted as %s", got)
-			}
-			return
+}
+
+// Where a hit needs states beside the blocks, finding less is no sign of a wrong index, and the decision says what it is.
+func TestRecurrentWorkerIsAnUpperBound(t *testing.T) {
+	w := newWorld(t, 1)
+	w.opt.Resync = func(*fleet.Slot) { t.Error("asked anew") }
+	w.index.MarkRecurrent(w.slots[0].Holder, true)
+	body := chatBody("m", fmt.Sprintf("%q", text(300, 8)))
+	w.stores(0, body)
+	held := w.index.HeldBlocks(w.slots[0].Holder)
+	for range 2 * doubts {
+		d := w.decide(body)
+		if d.Reason != Exact || !d.Recurrent || d.Why != "an upper bound: a hit needs the states of recurrent layers too" {
+			t.Fatalf("%+v", d)
 		}
+		w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: 0})
 	}
-	t.Error("not counted")
+	if n := w.index.HeldBlocks(w.slots[0].Holder); n != held {
+		t.Errorf("%d blocks known of %d", n, held)
+	}
+	if got := w.labels(t, "sightline_cached_tokens_reported_total", 1); got != "fewer_than_bound" {
+		t.Errorf("counted as %s", got)
+	}
 }

@@ -393,7 +393,7 @@ func BenchmarkJoin(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	p.Done(false)
+	p.Done(false, false)
 	l := &Listener{NATS: connect(b, s.ClientURL())}
 	b.ResetTimer()
 	for b.Loop() {

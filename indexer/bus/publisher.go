@@ -50,14 +50,13 @@ type Publisher struct {
 	ask     *nats.Subscription
 
 	// mu is held from a batch's first event to its Done, so that a snapshot never sees half a batch.
-	mu      sync.Mutex
-	open    bool
-	index   *indexer.Index // what the worker holds, for routers that ask: some 24 bytes a block
-	holder  indexer.Holder
-	seq     uint64 // of the next message
-	events  []byte // of the batch
-	partial bool
-	away    bool // the engine cannot be heard
+	mu     sync.Mutex
+	open   bool
+	index  *indexer.Index // what the worker holds, for routers that ask: some 24 bytes a block
+	holder indexer.Holder
+	seq    uint64 // of the next message
+	events []byte // of the batch
+	flags  byte   // of what is known now: flagPartial, flagAway (the engine cannot be heard), flagRecurrent
 
 	out struct {
 		sync.Mutex
@@ -86,7 +85,7 @@ func NewPublisher(o PublisherOptions) (*Publisher, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Publisher{o: o, js: js, subject: eventSubjects + place(o.Worker, o.Rank), epoch: uint64(time.Now().UnixNano()), partial: true, away: true}
+	p := &Publisher{o: o, js: js, subject: eventSubjects + place(o.Worker, o.Rank), epoch: uint64(time.Now().UnixNano()), flags: flagPartial | flagAway}
 	p.index = indexer.New(indexer.Options{})
 	p.holder = p.index.Join(indexer.HolderOptions{CountCopies: o.CountCopies})
 	p.out.wake = make(chan struct{}, 1)
@@ -151,10 +150,17 @@ func (p *Publisher) Load(snapshot []byte) error {
 }
 
 // Done implements feed.Sink: the batch goes out, if it says anything.
-func (p *Publisher) Done(partial bool) {
+func (p *Publisher) Done(partial, recurrent bool) {
 	p.begin()
-	if len(p.events) > 0 || partial != p.partial {
-		p.partial = partial
+	flags := p.flags & flagAway
+	if partial {
+		flags |= flagPartial
+	}
+	if recurrent {
+		flags |= flagRecurrent
+	}
+	if len(p.events) > 0 || flags != p.flags {
+		p.flags = flags
 		p.enqueue()
 	}
 	p.open = false
@@ -165,8 +171,8 @@ func (p *Publisher) Done(partial bool) {
 func (p *Publisher) Link(up bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.away == up {
-		p.away = !up
+	if away := p.flags&flagAway != 0; away == up {
+		p.flags ^= flagAway
 		p.enqueue()
 	}
 }
@@ -181,7 +187,7 @@ func (p *Publisher) Leave() {
 // enqueue makes a message of the batch and puts it into the buffer. The caller holds mu.
 func (p *Publisher) enqueue() {
 	b := make([]byte, 0, headBytes+2+len(p.events))
-	b = appendHead(b, p.partial, p.away, p.epoch, p.seq, float64(time.Now().UnixNano())/1e9, p.o.Rank)
+	b = appendHead(b, p.flags, p.epoch, p.seq, float64(time.Now().UnixNano())/1e9, p.o.Rank)
 	b = append(b, p.events...)
 	p.seq++
 	if p.events = p.events[:0]; cap(p.events) > 4<<20 {
@@ -263,7 +269,7 @@ func (p *Publisher) tell(m *nats.Msg) {
 	if p.seq == 0 { // nothing was learnt yet; a message with number 0 must say what the snapshot says
 		p.enqueue()
 	}
-	b := appendHead(nil, p.partial, p.away, p.epoch, p.seq-1, float64(time.Now().UnixNano())/1e9, p.o.Rank)
+	b := appendHead(nil, p.flags, p.epoch, p.seq-1, float64(time.Now().UnixNano())/1e9, p.o.Rank)
 	snapshot, err := p.index.AppendSnapshot(nil, p.holder)
 	p.mu.Unlock()
 	if err != nil {

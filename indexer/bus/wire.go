@@ -34,8 +34,9 @@ const (
 	version   = 1
 	headBytes = 3 + 8 + 8 + 8
 
-	flagPartial = 1
-	flagAway    = 2 // the agent has no connection to the engine
+	flagPartial   = 1
+	flagAway      = 2 // the agent has no connection to the engine
+	flagRecurrent = 4
 
 	eventKind   = 0x07
 	eventTier   = 0x18 // shifted by 3
@@ -46,14 +47,7 @@ const (
 
 var errShort = errors.New("message ends in the middle of a value")
 
-func appendHead(b []byte, partial, away bool, epoch, seq uint64, time float64, rank int) []byte {
-	flags := byte(0)
-	if partial {
-		flags |= flagPartial
-	}
-	if away {
-		flags |= flagAway
-	}
+func appendHead(b []byte, flags byte, epoch, seq uint64, time float64, rank int) []byte {
 	b = append(b, magic, version, flags)
 	b = binary.LittleEndian.AppendUint64(b, epoch)
 	b = binary.LittleEndian.AppendUint64(b, seq)
@@ -151,7 +145,8 @@ func (d *Decoder) Decode(b []byte) (event.Batch, error) {
 	if _, _, err := numbers(b); err != nil {
 		return event.Batch{Rank: -1}, err
 	}
-	batch := event.Batch{Partial: b[2]&flagPartial != 0, Away: b[2]&flagAway != 0, Time: math.Float64frombits(binary.LittleEndian.Uint64(b[19:]))}
+	batch := event.Batch{Partial: b[2]&flagPartial != 0, Away: b[2]&flagAway != 0, Recurrent: b[2]&flagRecurrent != 0,
+		Time: math.Float64frombits(binary.LittleEndian.Uint64(b[19:]))}
 	r := reader{b: b[headBytes:]}
 	batch.Rank = int(min(r.varint(), math.MaxInt32)) - 1
 	for len(r.b) > 0 && r.err == nil {

@@ -26,7 +26,11 @@ func TestWire(t *testing.T) {
 		{"blocks", false, append(events, audit), append(events, event.Event{Kind: event.Stored, BlockSize: 2, Handles: []uint64{1}, Locals: []uint64{2}})},
 		{"tokens", true, append(events, audit), append(events, audit)},
 	} {
-		b := appendHead(nil, true, c.tokens, 77, 88, 1.5, 3)
+		flags := byte(flagPartial | flagRecurrent)
+		if c.tokens {
+			flags = flagPartial | flagAway
+		}
+		b := appendHead(nil, flags, 77, 88, 1.5, 3)
 		for i := range c.in {
 			b = appendEvent(b, &c.in[i], c.tokens)
 		}
@@ -38,7 +42,7 @@ func TestWire(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", c.name, err)
 		}
-		if !batch.Partial || batch.Away != c.tokens || batch.Time != 1.5 || batch.Rank != 3 {
+		if !batch.Partial || batch.Away != c.tokens || batch.Recurrent == c.tokens || batch.Time != 1.5 || batch.Rank != 3 {
 			t.Errorf("%s: %+v", c.name, batch)
 		}
 		for i := range batch.Events {
@@ -62,7 +66,7 @@ func TestWire(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	b := appendHead(nil, false, false, 1, 2, 3, 0)
+	b := appendHead(nil, 0, 1, 2, 3, 0)
 	b = appendEvent(b, &event.Event{Kind: event.Stored, HasParent: true, Parent: 1, BlockSize: 2, Handles: []uint64{1}, Locals: []uint64{2}, Tokens: []uint32{7, 8},
 		LoRA: "a", Media: []event.Mention{{Name: []byte("n")}}}, true)
 	f.Add(appendEvent(b, &event.Event{Kind: event.Removed, Handles: []uint64{4}}, false))

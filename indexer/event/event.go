@@ -138,6 +138,9 @@ type Batch struct {
 	Rank int     // data-parallel rank, -1 if not told
 	// Partial: the publisher itself does not know all that the worker holds (the bus, behind a gap).
 	Partial bool
+	// Recurrent: the model has layers that keep a state instead of blocks (mamba, linear attention), and a hit needs both:
+	// the blocks told are an upper bound.
+	Recurrent bool
 	// Away: the publisher has no connection to the engine now (an agent whose worker is down).
 	Away   bool
 	Events []Event

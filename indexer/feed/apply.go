@@ -79,7 +79,8 @@ func (f *Feed) apply(m Message) error {
 	if batch.Partial {
 		f.partial = true
 	}
-	f.o.Sink.Done(f.partial)
+	f.recurrent = f.recurrent || batch.Recurrent
+	f.o.Sink.Done(f.partial, f.recurrent)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s := &f.stats
@@ -110,6 +111,6 @@ func (f *Feed) otherSize(tokens int) {
 
 // done tells the sink and the stats of a change outside a batch.
 func (f *Feed) done() {
-	f.o.Sink.Done(f.partial)
+	f.o.Sink.Done(f.partial, f.recurrent)
 	f.note(func(s *Stats) { s.Partial = f.partial })
 }

@@ -57,8 +57,9 @@ type Sink interface {
 	Clear()
 	// Load replaces everything by a snapshot of package indexer; on an error nothing is left.
 	Load(snapshot []byte) error
-	// Done ends a batch; partial says that the worker may hold more than was told.
-	Done(partial bool)
+	// Done ends a batch; partial says that the worker may hold more than was told, recurrent that a hit needs more than that
+	// (event.Batch).
+	Done(partial, recurrent bool)
 	// Leave ends it all.
 	Leave()
 }

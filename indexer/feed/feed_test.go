@@ -80,7 +80,7 @@ func (r *recorder) Clear() {
 
 func (r *recorder) Load([]byte) error { return errors.ErrUnsupported }
 
-func (r *recorder) Done(partial bool) {
+func (r *recorder) Done(partial, _ bool) {
 	r.mu.Lock()
 	r.partial = partial
 	r.mu.Unlock()

@@ -37,8 +37,11 @@ func (s *IndexSink) Clear() { _ = s.index.Clear(s.holder) }
 // Load implements Sink.
 func (s *IndexSink) Load(snapshot []byte) error { return s.index.Load(s.holder, snapshot) }
 
-// Done implements Sink: the index knows of a worker that may hold more than it told.
-func (s *IndexSink) Done(partial bool) { s.index.MarkPartial(s.holder, partial) }
+// Done implements Sink: the index knows which way what the worker told is a bound.
+func (s *IndexSink) Done(partial, recurrent bool) {
+	s.index.MarkPartial(s.holder, partial)
+	s.index.MarkRecurrent(s.holder, recurrent)
+}
 
 // Leave implements Sink.
 func (s *IndexSink) Leave() { _ = s.index.Leave(s.holder) }

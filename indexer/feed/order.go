@@ -21,12 +21,13 @@ import (
 
 // order is where a feed stands in its stream. Only the feed's goroutine uses it.
 type order struct {
-	settled bool   // next means something
-	next    uint64 // the sequence number to come
-	epoch   uint64
-	heard   time.Time // the last message of that epoch
-	recent  [512]seen // by seq
-	partial bool
+	settled   bool   // next means something
+	next      uint64 // the sequence number to come
+	epoch     uint64
+	heard     time.Time // the last message of that epoch
+	recent    [512]seen // by seq
+	partial   bool
+	recurrent bool // event.Batch
 	// owed: a replay failed, and what it would have brought is missing still.
 	owed bool
 	sure uint64        // while owed: the next message when the publisher was last known to be the one we follow

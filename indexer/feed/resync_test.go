@@ -61,14 +61,17 @@ func TestIndexKnowsPartial(t *testing.T) {
 	ix := indexer.New(indexer.Options{})
 	s := Join(ix, true, 0)
 	for _, partial := range []bool{true, false, true} {
-		s.Done(partial)
+		s.Done(partial, !partial)
 		s.Clear() // of the blocks, not of the mark: that comes with the batch
 		if ix.Partial(s.Holder()) != partial || (ix.Stats().Partial == 1) != partial {
 			t.Errorf("partial %v is not what the index says", partial)
 		}
+		if ix.Recurrent(s.Holder()) == partial {
+			t.Errorf("recurrent %v is not what the index says", !partial)
+		}
 	}
 	s.Leave()
-	if again := Join(ix, true, 0); ix.Partial(again.Holder()) {
+	if again := Join(ix, true, 0); ix.Partial(again.Holder()) || ix.Recurrent(again.Holder()) {
 		t.Error("a new holder is marked from its birth")
 	}
 }

@@ -9,7 +9,7 @@
 //	BlockRemoved  block_hashes | medium | group_idx
 //	AllBlocksCleared
 //
-// The tokens become local hashes at once. Only groups whose blocks prove a full prefix are let through (see indexable).
+// The tokens become local hashes at once. Only groups whose blocks prove a full prefix are let through (wire.Fields.FullPrefix).
 package vllm
 
 import (
@@ -40,6 +40,7 @@ type Decoder struct {
 	bareNames bool        // it is of a release whose extra keys may hold media as bare names
 	h         hasher
 	groups    [maxGroups]groupState
+	recurrent bool // one of them is mamba's
 }
 
 // Stats returns the counts so far.
@@ -57,7 +58,7 @@ func (d *Decoder) Decode(payload []byte) (event.Batch, error) {
 	if err != nil {
 		return batch, fmt.Errorf("vllm: %w", err)
 	}
-	batch.Events = d.a.Events
+	batch.Events, batch.Recurrent = d.a.Events, d.recurrent
 	d.stats.Since(before.Counts, &batch)
 	return batch, nil
 }

@@ -195,6 +195,9 @@ func TestForms(t *testing.T) {
 		if len(batch.Events) != len(want) || len(want) > 0 && !reflect.DeepEqual(batch.Events, want) {
 			t.Errorf("%s:\n got %+v\nwant %+v", c.name, batch.Events, want)
 		}
+		if again, _ := d.Decode(batchOf()); batch.Recurrent != (c.name == "mamba") || again.Recurrent != batch.Recurrent {
+			t.Errorf("%s: recurrent %v, and then %v", c.name, batch.Recurrent, again.Recurrent)
+		}
 		if d.Stats() != c.stats {
 			t.Errorf("%s: stats %+v, want %+v", c.name, d.Stats(), c.stats)
 		}

@@ -60,6 +60,7 @@ func (d *Decoder) stored(tokens []uint32) error {
 			d.groups[max(f.Group, 0)] = groupFull
 		}
 	}
+	d.recurrent = d.recurrent || string(f.SpecKind) == "mamba"
 	firstToken := len(d.a.Tokens) - len(tokens)
 	if !full {
 		d.stats.OtherGroup++

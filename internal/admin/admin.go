@@ -201,7 +201,7 @@ func newView(s State) view {
 		v.Cached += d.CachedTokens
 		if d.Code == http.StatusOK && d.Reported >= 0 && d.Used == d.Addr {
 			v.Told++
-			if d.Reported == d.CachedTokens || d.Partial && d.Reported > d.CachedTokens {
+			if d.Reported == d.CachedTokens || d.Partial && d.Reported > d.CachedTokens || d.Recurrent && d.Reported < d.CachedTokens {
 				v.AsTold++
 			}
 		}
