@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"net/url"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -485,15 +486,20 @@ func TestCircuit(t *testing.T) {
 	}
 }
 
-func TestLimits(t *testing.T) {
-	gate := make(chan struct{})
-	var now, most atomic.Int32
-	base, _ := serve(t, func(w http.ResponseWriter, r *http.Request) {
+// gated serves a picture once the gate is closed, and counts who waits: now, and at most.
+func gated(t *testing.T) (base string, gate chan struct{}, now, most *atomic.Int32) {
+	gate, now, most = make(chan struct{}), new(atomic.Int32), new(atomic.Int32)
+	base, _ = serve(t, func(w http.ResponseWriter, r *http.Request) {
 		most.Store(max(most.Load(), now.Add(1)))
 		defer now.Add(-1)
 		<-gate
 		picture(red)(w, r)
 	})
+	return base, gate, now, most
+}
+
+func TestLimits(t *testing.T) {
+	base, gate, _, most := gated(t)
 	f := open(t, Config{Allow: loopback, PerHost: 2, Total: 3})
 	var wg sync.WaitGroup
 	var busy atomic.Int32
@@ -512,6 +518,45 @@ func TestLimits(t *testing.T) {
 	}
 	small := open(t, Config{Allow: loopback, InFlightBytes: 10})
 	wantKind(t, small, base+"/x", Busy)
+
+	// In all, whatever the hosts.
+	base, gate, now, most := gated(t)
+	f = open(t, Config{Allow: loopback, PerHost: 3, Total: 4})
+	for i := range 8 {
+		wg.Go(func() {
+			_, _ = f.Get(t.Context(), fmt.Sprintf("%s/%d", []string{base, strings.Replace(base, "127.0.0.1", "localhost", 1)}[i%2], i))
+		})
+	}
+	until(t, "4 downloads", func() bool { return now.Load() == 4 && len(f.flights()) == 8 })
+	close(gate)
+	wg.Wait()
+	if most.Load() > 4 {
+		t.Errorf("%d at once", most.Load())
+	}
+}
+
+// TestCaches: bytes make room for others long before what is known of them.
+func TestCaches(t *testing.T) {
+	base, n := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		picture(append(slices.Clone(red), r.URL.Path...), "Cache-Control", "max-age=600")(w, r)
+	})
+	f := open(t, Config{Allow: loopback, ByteCache: 10 * int64(len(red)+128)})
+	const all = 200
+	kept := func() (kept int) {
+		for i := range all {
+			if facts, err := f.Get(t.Context(), fmt.Sprintf("%s/%d", base, i)); err != nil || facts.Width != 2 {
+				t.Fatalf("%d: %+v %v", i, facts, err)
+			} else if _, ok := f.Bytes(facts.ID); ok {
+				kept++
+			}
+		}
+		return kept
+	}
+	kept()
+	until(t, "a few pictures' bytes", func() bool { k := kept(); return k > 0 && k <= 10 })
+	if n.Load() != all {
+		t.Errorf("%d downloads", n.Load())
+	}
 }
 
 // TestErrorsKeepSecrets: no error quotes more of a URL than its host.
