@@ -14,6 +14,7 @@
 package relay
 
 import (
+	"bytes"
 	"container/list"
 	"crypto/hmac"
 	"crypto/rand"
@@ -260,8 +261,14 @@ func (r *Relay) open(q *http.Request) (file []byte, id media.ContentID, code int
 // contentType reads a file's first bytes.
 func contentType(file []byte) string {
 	head := file[:min(len(file), 512)]
-	if s := string(head[:min(len(head), 4)]); s == "II*\x00" || s == "MM\x00*" || s == "II+\x00" || s == "MM\x00+" {
-		return "image/tiff"
+	for magic, t := range map[string]string{"II*\x00": "image/tiff", "MM\x00*": "image/tiff", "II+\x00": "image/tiff", "MM\x00+": "image/tiff",
+		"\x00\x00\x00\x0cjP  ": "image/jp2", "\xff\x4f\xff\x51": "image/j2c"} {
+		if bytes.HasPrefix(head, []byte(magic)) {
+			return t
+		}
+	}
+	if len(head) > 12 && (string(head[4:12]) == "ftypavif" || string(head[4:12]) == "ftypavis") {
+		return "image/avif"
 	}
 	if t := http.DetectContentType(head); strings.HasPrefix(t, "image/") {
 		return t
