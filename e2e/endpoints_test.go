@@ -22,6 +22,11 @@ import (
 // what the handlers say: worker i of model i.
 func pooled(t *testing.T, handlers ...http.HandlerFunc) (w *world, stop func()) {
 	t.Helper()
+	return pooledIn(t, false, handlers...)
+}
+
+func pooledIn(t *testing.T, fullDuplex bool, handlers ...http.HandlerFunc) (w *world, stop func()) {
+	t.Helper()
 	var workers, models []any
 	var pools []envoy.Pool
 	for i, h := range handlers {
@@ -42,7 +47,7 @@ func pooled(t *testing.T, handlers ...http.HandlerFunc) (w *world, stop func()) 
 			pools[i%2].Workers = append(pools[i%2].Workers, addr)
 		}
 	}
-	w = start(t, 0, func(o *envoy.Options) { o.Pools = pools })
+	w = start(t, 0, func(o *envoy.Options) { o.Pools, o.FullDuplex = pools, fullDuplex })
 	return w, w.runProduct(map[string]any{"models": models, "workers": workers})
 }
 
@@ -163,6 +168,11 @@ func TestListOfModels(t *testing.T) {
 // An engine alone knows its answers: what names one goes to the worker that gave it, also where the id came as the first
 // event of a stream that has not ended.
 func TestStoredAnswersGoHome(t *testing.T) {
+	t.Run("buffered", func(t *testing.T) { storedAnswers(t, false) })
+	t.Run("full duplex", func(t *testing.T) { storedAnswers(t, true) })
+}
+
+func storedAnswers(t *testing.T, fullDuplex bool) {
 	var number atomic.Int64
 	finish := make(chan struct{})
 	engine := func(rw http.ResponseWriter, r *http.Request) {
@@ -182,7 +192,7 @@ func TestStoredAnswersGoHome(t *testing.T) {
 		rw.Header().Set("content-type", "application/json")
 		fmt.Fprintf(rw, `{"id":%q,"object":"response","output":[%q]}`, id, strings.Repeat("x", 200_000))
 	}
-	w, stop := pooled(t, engine, engine, engine, engine, engine, engine) // three of each model
+	w, stop := pooledIn(t, fullDuplex, engine, engine, engine, engine, engine, engine) // three of each model
 	ask := func(method, path, body string) reply {
 		t.Helper()
 		r := w.send(w.client, method, path, body, nil)
@@ -251,6 +261,7 @@ func TestStoredAnswersGoHome(t *testing.T) {
 	}
 	ask("GET", "/m0/v1/responses/resp_unknown", "")
 	stop()
+	eventually(t, "Envoy sees that Sightline is away", func() bool { return w.stat("cluster.sightline.membership_healthy") == 0 })
 	ask("GET", "/m0/v1/responses/resp_1", "") // anybody answers
 	ask("POST", "/m1/v1/responses", `{"model":"model-1","input":"more","previous_response_id":"resp_1"}`)
 }

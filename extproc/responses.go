@@ -13,8 +13,9 @@ import (
 
 // An engine keeps its answers of /v1/responses to itself, so whatever names one by its id must go to the worker that gave
 // it: GET, DELETE and cancel of /v1/responses/ID, and requests with a previous_response_id. The id is the engine's own and
-// stands at the beginning of the answer. There alone Envoy is asked to show answers; the stream ends once the id is read,
-// before the client has it, so that what follows is never too early. The router remembers (router/stored.go).
+// stands at the beginning of the answer. There alone Envoy is asked to show answers (with a full-duplex body it cannot be
+// asked: a route of its own says so); the stream ends once the id is read, before the client has it, so that what follows
+// is never too early. The router remembers (router/stored.go).
 
 const (
 	responsesPath = "/v1/responses"

@@ -70,7 +70,8 @@ type terms struct {
 	strict         bool     // the endpoint-picker protocol, to the letter
 	only           []string // the subset hint: ip:port or ip; nil: none
 	duplex         bool     // request bodies are streamed through us and must be given back
-	duplexResponse bool     // response bodies likewise
+	answers        bool     // Envoy shows response bodies without being asked
+	duplexResponse bool     // and wants them back
 }
 
 // termsOf reads a stream's terms. A setting that cannot be read is complained about and left at its default.
@@ -95,6 +96,7 @@ func (s *Server) termsOf(ctx context.Context, first *extprocv3.ProcessingRequest
 	}
 	pc := first.GetProtocolConfig()
 	t.duplex = pc.GetRequestBodyMode() == modev3.ProcessingMode_FULL_DUPLEX_STREAMED
+	t.answers = pc.GetResponseBodyMode() != modev3.ProcessingMode_NONE
 	t.duplexResponse = pc.GetResponseBodyMode() == modev3.ProcessingMode_FULL_DUPLEX_STREAMED
 	if t.Mode == Sightline {
 		return t

@@ -59,7 +59,7 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 	}
 	s.metrics.gate(verdict, reason)
 
-	c.learns = c.head.path == responsesPath && verdict == readable
+	c.learns = c.head.path == responsesPath && verdict == readable && (c.answers || !c.duplex)
 	goOn := false
 	switch {
 	case c.head.stored() != "":
@@ -75,7 +75,7 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 	default:
 		goOn = c.buffered()
 	}
-	if goOn && (c.strict || c.learns && !c.duplex || c.duplex && !c.requestEnded) {
+	if goOn && (c.strict || c.learns || c.duplex && !c.requestEnded) {
 		c.follow()
 	}
 	return nil

@@ -5,6 +5,7 @@
 //	discovery_test.go     EndpointSlices by the production RBAC: pods come, are not ready, terminate, go; versions expire
 //	manifests_test.go     every folder applied as it is
 //	envoygateway_test.go  the folder envoy-gateway served by a real Envoy Gateway
+//	standalone_test.go    the same without Kubernetes, from files
 //	translate_test.go     the same translated by egctl, in a real Envoy
 //	traffic_test.go       the requests that go through a gateway
 package gateway

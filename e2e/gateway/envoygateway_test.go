@@ -34,14 +34,9 @@ func (c *cluster) startEnvoyGateway(version string) {
 	if out, err := certgen.CombinedOutput(); err != nil {
 		c.Fatalf("certgen: %v\n%s", err, out)
 	}
-	// Its launcher takes a binary that lies here, and fetches nothing.
-	bin := filepath.Join(c.dir, "data/envoy-versions", version, "bin")
-	for secret, dir := range map[string]string{"envoy-gateway": "/certs", "envoy": c.dir + "/config/certs/envoy", "": bin} {
+	for secret, dir := range map[string]string{"envoy-gateway": "/certs", "envoy": c.dir + "/config/certs/envoy"} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			c.Fatal(err)
-		}
-		if secret == "" {
-			continue
 		}
 		for name, data := range gjson.Get(c.kubectl("get", "secret", secret, "-n", "envoy-gateway-system", "-o", "json"), "data").Map() {
 			text, err := base64.StdEncoding.DecodeString(data.Str)
@@ -53,13 +48,39 @@ func (c *cluster) startEnvoyGateway(version string) {
 			}
 		}
 	}
-	if out, err := exec.Command("cp", "-L", os.Getenv("ENVOY"), bin+"/envoy").CombinedOutput(); err != nil {
-		c.Fatalf("%v: %s", err, out)
+	installEnvoy(c.T, c.dir, version)
+	runEnvoyGateway(c.T, []string{kube}, config)
+}
+
+// envoyVersion is the release of $ENVOY.
+func envoyVersion(t *testing.T) string {
+	t.Helper()
+	out, err := exec.Command(os.Getenv("ENVOY"), "--version").Output()
+	if err != nil {
+		t.Fatal(err)
 	}
-	p := run(c.T, []string{kube}, "envoy-gateway", "server", "--config-path", config)
-	c.Cleanup(func() { // it ends its Envoy
+	_, of, _ := strings.Cut(string(out), "version: ") // "<commit>/1.40.0/Clean/RELEASE/BoringSSL"
+	return strings.Split(of+"/", "/")[1]
+}
+
+// installEnvoy puts $ENVOY where Envoy Gateway's launcher looks before it fetches one.
+func installEnvoy(t *testing.T, dir, version string) {
+	t.Helper()
+	bin := filepath.Join(dir, "data/envoy-versions", version, "bin")
+	if err := os.MkdirAll(bin, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("cp", "-L", os.Getenv("ENVOY"), bin+"/envoy").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+}
+
+func runEnvoyGateway(t *testing.T, env []string, config string) {
+	t.Helper()
+	p := run(t, env, "envoy-gateway", "server", "--config-path", config)
+	t.Cleanup(func() { // it ends its Envoy
 		_ = p.cmd.Process.Signal(os.Interrupt)
-		eventually(c, "Envoy Gateway ends", func() bool {
+		eventually(t, "Envoy Gateway ends", func() bool {
 			select {
 			case <-p.gone:
 				return true
@@ -76,12 +97,7 @@ func TestEnvoyGateway(t *testing.T) {
 	c.crds()
 	c.kubectl("apply", "--server-side", "-k", manifests+"envoy-gateway")
 	c.kubectl("apply", "--server-side", "-k", manifests+"workers")
-	out, err := exec.Command(os.Getenv("ENVOY"), "--version").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, of, _ := strings.Cut(string(out), "version: ") // "<commit>/1.40.0/Clean/RELEASE/BoringSSL"
-	version := strings.Split(of+"/", "/")[1]
+	version := envoyVersion(t)
 	c.kubectl("patch", "envoyproxy", "sightline", "-n", "llm", "--type", "merge",
 		"-p", fmt.Sprintf(`{"spec":{"provider":{"type":"Host","host":{"envoyVersion":%q}}}}`, version))
 	pods := startPods(t)

@@ -140,13 +140,8 @@ func TestTranslate(t *testing.T) {
 		t.Fatal(err)
 	}
 	pods := startPods(t)
-	own, _, _ := strings.Cut(production(t), "kubernetes:")
-	own += "workers:\n"
-	for _, ip := range podIPs {
-		own += fmt.Sprintf("  - {addr: \"%s:8000\", events: {zmq: \"tcp://{ip}:5557\", replay: \"tcp://{ip}:5558\"}}\n", ip)
-	}
 	ownFile := filepath.Join(dir, "sightline.yaml")
-	if err := os.WriteFile(ownFile, []byte(own), 0o600); err != nil {
+	if err := os.WriteFile(ownFile, []byte(listed(t)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	sightline := run(t, nil, os.Getenv("SIGHTLINE"), "serve", "-c", ownFile)
