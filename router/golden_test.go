@@ -32,7 +32,6 @@ import (
 	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/chat"
 	"github.com/sightline-router/sightline/mmhash/media/fetch"
-	"github.com/sightline-router/sightline/mmhash/prompt"
 )
 
 // The judge is a real vLLM: its token ids, media spans and image names for each recorded request, and its KV events byte
@@ -482,7 +481,13 @@ func TestVLLMRequests(t *testing.T) {
 }
 
 // served are the endpoints whose prompts are read.
-func served(endpoint string) bool { return prompt.Reads(endpoint) }
+func served(endpoint string) bool {
+	switch endpoint {
+	case "/v1/chat/completions", "/v1/completions", "/v1/chat/completions/batch", "/v1/responses", "/v1/messages":
+		return true
+	}
+	return false
+}
 
 // The engine's own count of cached tokens in a row of requests against one cache is what the index says, but for the
 // first request after a reset: vLLM tells a reset only with the next batch.

@@ -39,17 +39,8 @@ const (
 	messagesEndpoint    = "/v1/messages"
 )
 
-// Reads reports whether requests to an endpoint are read. vLLM's are all read; of other engines /v1/chat/completions and
-// /v1/completions.
-func Reads(endpoint string) bool {
-	switch endpoint {
-	case chatEndpoint, completionsEndpoint, batchEndpoint, responsesEndpoint, messagesEndpoint:
-		return true
-	}
-	return false
-}
-
-// Read makes the draft of a request to one of the endpoints that Reads knows. Errors: a *Refused or an *Unpredicted.
+// Read makes the draft of a request. Of engines other than vLLM /v1/chat/completions and /v1/completions are read. Errors: a
+// *Refused or an *Unpredicted.
 func (m *Model) Read(endpoint string, req *chat.Request) (*Draft, error) {
 	d := new(Draft)
 	if m.opt.Engine != "vllm" && endpoint != chatEndpoint && endpoint != completionsEndpoint {

@@ -39,8 +39,8 @@ func (t *Tokenizer) Encode(r *Request) (Prompt, error) {
 	}
 	e := encoder{t: t, ids: make([]uint32, 0, size), tools: tools, effort: effort}
 	list, e.system = t.normalize(list)
-	if err := e.messages(list); err != nil {
-		return Prompt{}, err
+	if e.messages(list); e.err != nil {
+		return Prompt{}, e.err
 	}
 	return Prompt{IDs: e.ids, Images: e.images}, nil
 }
@@ -64,7 +64,7 @@ func (t *Tokenizer) reasoningEffort(asked string) (string, error) {
 	return asked, nil
 }
 
-// encoder writes one prompt.
+// encoder writes one prompt. What comes behind its first error counts for nothing.
 type encoder struct {
 	t      *Tokenizer
 	ids    []uint32
@@ -72,6 +72,13 @@ type encoder struct {
 	tools  []template.Value
 	system string // up to version 3
 	effort string // version 15
+	err    error
+}
+
+func (e *encoder) fail(err error) {
+	if e.err == nil {
+		e.err = err
+	}
 }
 
 func (e *encoder) control(ids ...uint32) { e.ids = append(e.ids, ids...) }
@@ -81,16 +88,22 @@ func (e *encoder) text(text string) {
 }
 
 // json writes a value as json.dumps(v, ensure_ascii=False) does.
-func (e *encoder) json(v template.Value) error {
+func (e *encoder) json(v template.Value) {
 	text, err := template.AppendJSON(nil, v)
-	if err != nil {
-		return err
-	}
+	e.fail(err)
 	e.text(string(text))
-	return nil
 }
 
-func (e *encoder) messages(list []message) (err error) {
+// content writes a text or a list of chunks.
+func (e *encoder) content(m *message) {
+	if m.kind == chat.Text {
+		e.text(m.text)
+	} else {
+		e.chunks(m.chunks)
+	}
+}
+
+func (e *encoder) messages(list []message) {
 	firstUser, lastUser := -1, -1
 	for i := range list {
 		if list[i].role == "user" {
@@ -100,32 +113,27 @@ func (e *encoder) messages(list []message) (err error) {
 		}
 	}
 	if e.t.version == 2 && severalResults(list, lastUser) {
-		return refuse("several tool results for one turn, which version 2 has no form for")
+		e.fail(refuse("several tool results for one turn, which version 2 has no form for"))
 	}
 	e.control(e.t.id.bos)
 	for i := range list {
 		m := &list[i]
 		switch m.role {
 		case "user":
-			err = e.user(m, i == firstUser, i == lastUser)
+			e.user(m, i == firstUser, i == lastUser)
 		case "assistant":
-			err = e.assistant(m, i < lastUser)
+			e.assistant(m, i < lastUser)
 		case "tool":
-			err = e.result(m, i < lastUser)
+			e.result(m, i < lastUser)
 		case "system":
 			e.control(e.t.id.system)
-			if m.kind == chat.Text {
-				e.text(m.text)
-			} else {
-				err = e.chunks(m.chunks)
-			}
+			e.content(m)
 			e.control(e.t.id.systemEnd)
 		}
-		if err != nil {
-			return err
+		if e.err != nil {
+			return
 		}
 	}
-	return nil
 }
 
 // severalResults tells whether a turn behind the last user message has more than one tool result.
@@ -146,7 +154,7 @@ func severalResults(list []message, lastUser int) bool {
 	return false
 }
 
-func (e *encoder) user(m *message, first, last bool) error {
+func (e *encoder) user(m *message, first, last bool) {
 	id, v := &e.t.id, e.t.version
 	if v == 1 {
 		text := m.text
@@ -154,14 +162,12 @@ func (e *encoder) user(m *message, first, last bool) error {
 			text = e.system + "\n\n" + text
 		}
 		e.text("[INST] " + text + " [/INST]")
-		return nil
+		return
 	}
 	if v >= 13 && first || v < 13 && last {
 		if len(e.tools) > 0 {
 			e.control(id.tools)
-			if err := e.json(template.NewList(e.tools...)); err != nil {
-				return err
-			}
+			e.json(template.NewList(e.tools...))
 			e.control(id.toolsEnd)
 		}
 		if e.effort != "" {
@@ -181,12 +187,9 @@ func (e *encoder) user(m *message, first, last bool) error {
 		if system != "" {
 			e.text(system)
 		}
-		if err := e.chunks(imageFirst(m.chunks)); err != nil {
-			return err
-		}
+		e.chunks(imageFirst(m.chunks))
 	}
 	e.control(id.instEnd)
-	return nil
 }
 
 // imageFirst moves a picture behind nothing but text to the front.
@@ -198,7 +201,7 @@ func imageFirst(list []chunk) []chunk {
 	return append([]chunk{list[n]}, list[:n]...)
 }
 
-func (e *encoder) chunks(list []chunk) error {
+func (e *encoder) chunks(list []chunk) {
 	id := &e.t.id
 	for _, c := range list {
 		switch c.kind {
@@ -206,13 +209,13 @@ func (e *encoder) chunks(list []chunk) error {
 			e.text(c.text)
 		case imageChunk:
 			if !e.t.images {
-				return refuse("image for a tokenizer without an image encoder")
+				e.fail(refuse("image for a tokenizer without an image encoder"))
 			}
 			e.control(id.img)
 			e.images = append(e.images, c.part)
 		case thinkChunk:
 			if !id.canThink {
-				return refuse("reasoning for a tokenizer without tokens for it")
+				e.fail(refuse("reasoning for a tokenizer without tokens for it"))
 			}
 			e.control(id.think)
 			e.text(c.text)
@@ -221,56 +224,49 @@ func (e *encoder) chunks(list []chunk) error {
 			}
 		}
 	}
-	return nil
 }
 
-func (e *encoder) assistant(m *message, beforeLastUser bool) error {
+func (e *encoder) assistant(m *message, beforeLastUser bool) {
 	v := e.t.version
 	calling := len(m.calls) > 0
 	switch {
 	case v == 1 && calling:
-		return refuse("tool calls, which version 1 has no form for")
+		e.fail(refuse("tool calls, which version 1 has no form for"))
 	case m.empty() && !calling, v < 7 && !m.empty() && calling:
-		return refuse("message of the assistant with content and tool calls, or with none of them")
+		e.fail(refuse("message of the assistant with content and tool calls, or with none of them"))
 	case v == 2 && calling && beforeLastUser:
-		return nil // version 2 forgets calls of earlier turns
+		return // version 2 forgets calls of earlier turns
 	}
 	switch {
 	case m.kind == chat.List:
-		if err := e.chunks(m.chunks); err != nil {
-			return err
-		}
+		e.chunks(m.chunks)
 	case v == 1:
 		e.text(m.text)
 	case m.text != "":
 		e.text(strings.TrimRight(m.text, " "))
 	}
 	if calling {
-		if err := e.calls(m.calls); err != nil {
-			return err
-		}
+		e.calls(m.calls)
 	}
 	if !m.prefix {
 		e.control(e.t.id.eos)
 	}
-	return nil
 }
 
-func (e *encoder) calls(calls []call) error {
+func (e *encoder) calls(calls []call) {
 	id, v := &e.t.id, e.t.version
 	if v < 11 { // a JSON list
 		list := make([]template.Value, 0, len(calls))
 		for _, c := range calls {
-			d := template.NewDict(3)
-			d.Set("name", template.String(c.name))
-			d.Set("arguments", c.arguments)
+			d := template.NewDict(3).Set("name", template.String(c.name)).Set("arguments", c.arguments)
 			if v >= 3 && c.id != "" && c.id != "null" {
 				d.Set("id", template.String(c.id))
 			}
 			list = append(list, d.Value())
 		}
 		e.control(id.calls)
-		return e.json(template.NewList(list...))
+		e.json(template.NewList(list...))
+		return
 	}
 	for _, c := range calls {
 		e.control(id.calls)
@@ -280,45 +276,35 @@ func (e *encoder) calls(calls []call) error {
 			e.text(c.id)
 		}
 		e.control(id.args)
-		if err := e.json(c.arguments); err != nil {
-			return err
-		}
+		e.json(c.arguments)
 	}
-	return nil
 }
 
 // result writes the result of a tool.
-func (e *encoder) result(m *message, beforeLastUser bool) error {
+func (e *encoder) result(m *message, beforeLastUser bool) {
 	id, v := &e.t.id, e.t.version
 	if v == 1 {
-		return refuse("tool results, which version 1 has no form for")
+		e.fail(refuse("tool results, which version 1 has no form for"))
 	}
 	if v == 2 && beforeLastUser {
-		return nil
+		return
 	}
 	e.control(id.results)
 	switch {
 	case v < 7:
-		if err := e.jsonResult(m); err != nil {
-			return err
-		}
+		e.jsonResult(m)
 	case v < 13:
 		e.text(m.callID)
 		e.control(id.toolContent)
 		e.text(m.text)
-	case m.kind == chat.Text:
-		e.text(m.text)
 	default:
-		if err := e.chunks(m.chunks); err != nil {
-			return err
-		}
+		e.content(m)
 	}
 	e.control(id.resultsEnd)
-	return nil
 }
 
 // jsonResult writes a result as JSON, with a content that is JSON itself as such.
-func (e *encoder) jsonResult(m *message) error {
+func (e *encoder) jsonResult(m *message) {
 	content := template.NewDict(0).Value()
 	if m.text != "" {
 		var ok bool
@@ -326,17 +312,13 @@ func (e *encoder) jsonResult(m *message) error {
 			content = template.String(m.text)
 		}
 	}
-	d := template.NewDict(2)
 	if e.t.version >= 3 {
-		d.Set("content", content)
-		d.Set("call_id", template.String(m.callID))
-		return e.json(d.Value())
+		e.json(template.NewDict(2).Set("content", content).Set("call_id", template.String(m.callID)).Value())
+		return
 	}
 	name := template.None
 	if m.name != nil {
 		name = template.String(*m.name)
 	}
-	d.Set("name", name)
-	d.Set("content", content)
-	return e.json(template.NewList(d.Value()))
+	e.json(template.NewList(template.NewDict(2).Set("name", name).Set("content", content).Value()))
 }

@@ -208,9 +208,6 @@ func (t *Tokenizer) control(text string) (uint32, bool) {
 // Text is the tokenizer below, for prompts that are plain text.
 func (t *Tokenizer) Text() *tokenizer.Tokenizer { return t.text }
 
-// Version of the tokenizer file.
-func (t *Tokenizer) Version() int { return t.version }
-
 // RefusedError says that vLLM answers the request with 400.
 type RefusedError struct{ Reason string }
 

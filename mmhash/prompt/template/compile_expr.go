@@ -354,35 +354,29 @@ func (s *state) endCall(a *callArgs, base int) {
 // call compiles a call. A method call on a value goes straight to the method, without a bound method in between.
 func (c *compiler) call(n *callNode, sc scope, callerArg expr) expr {
 	args := c.callArgs(&n.args, sc, callerArg)
-	if attr, ok := n.expr.(*attrNode); ok {
-		obj, name := c.expr(attr.expr, sc), attr.name
-		return func(s *state) Value {
-			recv := obj(s)
-			m := methodOf(recv, name)
-			var fn Value
-			if m == nil {
-				fn = getattr(s, recv, name)
-			}
-			a, base := s.calls.next(), len(s.args)
-			args(s, a)
-			s.step(1 + len(recv.str)>>8)
-			var v Value
-			if m != nil {
-				v = m.invoke(s, recv, a)
-			} else {
-				v = call(s, fn, a)
-			}
-			s.endCall(a, base)
-			return v
-		}
+	of, name := n.expr, ""
+	attr, isAttr := n.expr.(*attrNode)
+	if isAttr {
+		of, name = attr.expr, attr.name
 	}
-	callee := c.expr(n.expr, sc)
+	value := c.expr(of, sc)
 	return func(s *state) Value {
-		fn := callee(s)
+		v := value(s) // the callee, or what the method is of
+		var method *builtin
+		fn := v
+		if isAttr {
+			if method = methodOf(v, name); method == nil {
+				fn = getattr(s, v, name)
+			}
+		}
 		a, base := s.calls.next(), len(s.args)
 		args(s, a)
-		s.step(1)
-		v := call(s, fn, a)
+		s.step(1 + len(v.str)>>8)
+		if method != nil {
+			v = method.invoke(s, v, a)
+		} else {
+			v = call(s, fn, a)
+		}
 		s.endCall(a, base)
 		return v
 	}

@@ -36,8 +36,8 @@ func (t *Tokenizer) Decode(ids []uint32, skipSpecial bool) string {
 // decodeText gives the text that an id is decoded from: an added token that is matched in normalised text in that form.
 func (t *Tokenizer) decodeText(id uint32) (string, bool) {
 	if a, ok := t.byID[id]; ok {
-		if a.Normalized && t.normalize != nil {
-			return string(t.normalize.apply(new(scratch), []byte(a.Content))), true
+		if a.Normalized {
+			return t.normalized(a), true
 		}
 		return a.Content, true
 	}

@@ -135,7 +135,7 @@ func (t *Tokenizer) IsSpecial(id uint32) bool {
 }
 
 // finish sets what every kind of tokenizer needs once its parts are there.
-func (t *Tokenizer) finish() error {
+func (t *Tokenizer) finish() (err error) {
 	var raw, normed []*AddedToken
 	size := 0
 	for _, a := range t.added {
@@ -151,7 +151,6 @@ func (t *Tokenizer) finish() error {
 			raw = append(raw, a)
 		}
 	}
-	s := new(scratch)
 	if m, ok := t.model.(*bpe); ok {
 		m.setAlphabet()
 		m.setRegular()
@@ -171,24 +170,25 @@ func (t *Tokenizer) finish() error {
 		}
 	}
 	t.raw = newMatcher(raw, func(a *AddedToken) string { return a.Content })
+	seen := map[string]string{}
 	t.normed = newMatcher(normed, func(a *AddedToken) string {
-		if t.normalize == nil {
-			return a.Content
+		text := t.normalized(a)
+		if other, ok := seen[text]; (ok || text == "") && t.normalize != nil && err == nil {
+			err = fmt.Errorf("added tokens: %q becomes %q once normalised, as %q does: what the reference then finds is not determined", a.Content, text, other)
 		}
-		return string(t.normalize.apply(s, []byte(a.Content)))
+		seen[text] = a.Content
+		return text
 	})
-	if t.normalize != nil {
-		seen := map[string]string{}
-		for _, a := range normed {
-			text := string(t.normalize.apply(s, []byte(a.Content)))
-			if other, ok := seen[text]; ok || text == "" {
-				return fmt.Errorf("added tokens: %q becomes %q once normalised, as %q does: what the reference then finds is not determined", a.Content, text, other)
-			}
-			seen[text] = a.Content
-		}
-	}
 	t.pool.keep = 2 * runtime.GOMAXPROCS(0)
-	return nil
+	return err
+}
+
+// normalized is the text of an added token as it is matched and decoded where it is matched in normalised text.
+func (t *Tokenizer) normalized(a *AddedToken) string {
+	if t.normalize == nil {
+		return a.Content
+	}
+	return string(t.normalize.apply(new(scratch), []byte(a.Content)))
 }
 
 // add adds tokens as the reference does: a text that the vocabulary has keeps its id there, others get the next free id,
