@@ -84,6 +84,9 @@ func decideAsTold(ctx context.Context, req *router.Request) router.Decision {
 		<-ctx.Done()
 	}
 	for _, addr := range s.Targets {
+		if req.Only != nil && !slices.Contains(req.Only, addr) {
+			continue
+		}
 		d.Targets = append(d.Targets, router.Target{Worker: "w" + addr[strings.LastIndexByte(addr, ':')+1:], Addr: addr, Rank: -1})
 	}
 	if s.Rank != nil && len(d.Targets) > 0 {
