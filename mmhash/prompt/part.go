@@ -28,6 +28,11 @@ func (md *Medium) kind() string { return strings.TrimSuffix(md.Modality, "_embed
 // mediaKeys of a content part in the order in which vLLM looks for them where the part has a uuid or no type.
 var mediaKeys = []string{"image_url", "image_pil", "image_embeds", "audio_embeds", "video_embeds", "prompt_embeds", "audio_url", "input_audio", "video_url"}
 
+// mediaForms says of a part's type what medium it holds, and under which key of its object.
+var mediaForms = map[string]struct{ modality, inner string }{
+	"image_url": {"image", "url"}, "video_url": {"video", "url"}, "audio_url": {"audio", "url"}, "input_audio": {"audio", "data"},
+}
+
 // partFields are the fields that vLLM 0.32's types of parts have; templates get the others as they are.
 var partFields = []string{"audio_embeds", "audio_url", "closed", "data", "file", "image_embeds", "image_pil", "image_url", "input_audio", "name",
 	"prompt_cache_breakpoint", "refusal", "text", "thinking", "type", "uuid", "video_embeds", "video_url"}
@@ -127,17 +132,9 @@ func (r *reader) mediumVLLM(p *chat.Part, uuid gjson.Result, marked bool) (*Medi
 		return nil, refuse(400, "media part without an object that holds its url")
 	}
 	v := p.Fields[key]
-	inner := "url"
-	modality := ""
+	form, known := mediaForms[key]
+	modality, inner := form.modality, form.inner
 	switch key {
-	case "image_url":
-		modality = "image"
-	case "video_url":
-		modality = "video"
-	case "audio_url":
-		modality = "audio"
-	case "input_audio":
-		modality, inner = "audio", "data"
 	case "input_image":
 		if !oneOf(p.Fields["detail"], "low", "high", "auto", "original") {
 			return nil, refuse(400, "input_image without detail")
@@ -155,7 +152,9 @@ func (r *reader) mediumVLLM(p *chat.Part, uuid gjson.Result, marked bool) (*Medi
 	case "image_pil":
 		return r.medium(p, key, v, uuid, marked), nil
 	default:
-		return nil, refuse(400, "content part of an unknown type")
+		if !known {
+			return nil, refuse(400, "content part of an unknown type")
+		}
 	}
 	switch {
 	case v.Type == gjson.Null && marked:
@@ -195,7 +194,7 @@ func (r *reader) partPlain(p *chat.Part) (it item, skip bool, err error) {
 	if p.Fields == nil {
 		return it, false, refuse(400, "content part is neither text nor an object")
 	}
-	key, modality, inner := p.Type, "", "url"
+	form, known := mediaForms[p.Type]
 	switch p.Type {
 	case "text":
 		it.text, err = r.string(p.Fields["text"], "text part without valid text")
@@ -211,25 +210,19 @@ func (r *reader) partPlain(p *chat.Part) (it item, skip bool, err error) {
 			return it, false, refuse(400, "content part of an unknown type")
 		}
 		return item{part: toolReference(name)}, false, nil
-	case "image_url":
-		modality = "image"
-	case "video_url":
-		modality = "video"
-	case "audio_url":
-		modality = "audio"
-	case "input_audio":
-		modality, inner = "audio", "data"
 	case "image_embeds":
 		if !trt {
 			return it, false, refuse(400, "content part of an unknown type")
 		}
-		return item{medium: &Medium{Modality: "image_embeds", Source: chat.Last(p.Fields[key], "data"), Part: p.Raw}}, false, nil
+		return item{medium: &Medium{Modality: "image_embeds", Source: chat.Last(p.Fields[p.Type], "data"), Part: p.Raw}}, false, nil
 	default:
-		return it, false, refuse(400, "content part of an unknown type")
+		if !known {
+			return it, false, refuse(400, "content part of an unknown type")
+		}
 	}
-	v := chat.Last(p.Fields[key], inner)
+	v := chat.Last(p.Fields[p.Type], form.inner)
 	if v.Type != gjson.String {
 		return it, false, refuse(400, "media part without a URL")
 	}
-	return item{medium: &Medium{Modality: modality, Source: v, Part: p.Raw}}, false, nil
+	return item{medium: &Medium{Modality: form.modality, Source: v, Part: p.Raw}}, false, nil
 }

@@ -90,12 +90,12 @@ func factorGrids(most int) [][2]int {
 
 // leastScale picks from candidates (a, b) by the smaller of two scales: the least of those >= 1, else the greatest. First wins
 // among equals.
-func leastScale[F float32 | float64](candidates [][2]int, sizeA, sizeB, tile F) [2]int {
+func leastScale(candidates [][2]int, sizeA, sizeB, tile float64) [2]int {
 	var best [2]int
-	var scale F
+	var scale float64
 	up, found := false, false
 	for _, c := range candidates {
-		sc := min(F(c[0])*tile/sizeA, F(c[1])*tile/sizeB)
+		sc := min(float64(c[0])*tile/sizeA, float64(c[1])*tile/sizeB)
 		better := !found || (sc >= 1) != up && sc >= 1 || (sc >= 1) == up && (up && sc < scale || !up && sc > scale)
 		if better {
 			best, scale, up, found = c, sc, sc >= 1, true
