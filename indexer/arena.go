@@ -45,12 +45,15 @@ func (m *memory) prepare(n int) {
 	for m.wants(n) {
 		c := m.freshChunk()
 		m.mu.Unlock()
-		const page = 4096 / 8
-		for at := 0; at < chunkWords; at += page {
+		for at := 0; at < chunkWords; at += 4096 / 8 { // page by page
 			c[at] = 0
 		}
 		m.mu.Lock()
-		m.ready = append(m.ready, c)
+		if m.wants(n) {
+			m.ready = append(m.ready, c)
+		} else { // the stores could not wait, and have taken others up to the limit
+			release(c)
+		}
 	}
 	m.preparing = false
 }

@@ -13,7 +13,7 @@
 //	seat.go     what one holder has of one stem, in one word
 //	sheet.go    sixteen blocks of one holder: handles and tiers
 //	table.go    handle → sheet slot; children → stem
-//	memory.go   slabs without pointers; runs.go contiguous runs in them; arena.go huge pages
+//	memory.go   slabs without pointers; runs.go contiguous runs in them; arena.go huge pages, made ready ahead
 //	budget.go   what goes first when memory is limited
 //	snapshot.go one holder's blocks as a listing and as bytes
 //	lock.go     the spinning reader-writer lock of a shard; prefetch_asm.go fetching ahead
@@ -70,8 +70,8 @@ type Options struct {
 // Index is the prefix index. All methods may be called at the same time; calls for one holder are taken one by one.
 //
 // Measured on a shared machine with two EPYC cores (traces of internal/benchpeers): a lookup of 128 blocks among 19 M
-// held ones 0.3 to 0.6 µs, among 50 M 0.7 µs; 5 to 9 M blocks/s stored per core from empty, 9 to 16 M into used memory;
-// 10 to 12 M/s removed; 27 bytes a held block all told. Bad at: prompts that branch every block or two, and a fleet of
+// held ones 0.3 to 0.6 µs, among 50 M 0.7 µs; 7 to 11 M blocks/s stored per core from empty, 15 to 23 M into used memory;
+// 13 to 15 M/s removed; 27 bytes a held block all told. Bad at: prompts that branch every block or two, and a fleet of
 // which all prompts begin alike, whose writers share one shard.
 type Index struct {
 	trees [shards]tree
