@@ -15,6 +15,7 @@ import (
 
 	"github.com/sightline-router/sightline/envoy"
 	"github.com/sightline-router/sightline/internal/demo"
+	"github.com/sightline-router/sightline/mmhash"
 )
 
 // The same with real engines: `make e2e-vllm` installs the CPU build of vLLM and sets SIGHTLINE_VLLM to where it is. Two
@@ -166,6 +167,10 @@ func TestRealVLLM(t *testing.T) {
 	r.end()
 	r.run(realConfig(model, engines, "injected"))
 	r.ready(len(engines))
+	eventually(t, "a decision of the new Sightline, once Envoy has seen it", func() bool {
+		r.ask([]any{user("Ready?")}, map[string]any{"model": tinyName, "max_tokens": 1}, nil)
+		return gjson.Get(r.page("/decisions?n=1"), "0.worker").Str != ""
+	})
 	r.conversations("uuids injected", 200)
 	r.audited()
 	equal, other = equal+r.auditEqual, other+r.auditOther
@@ -187,7 +192,11 @@ func realConfig(model string, engines []*engine, mediaNames string) map[string]a
 	var workers []any
 	classes := []any{}
 	for _, e := range engines {
-		w := map[string]any{"name": e.name, "addr": e.addr, "events": map[string]any{"zmq": "tcp://" + e.events, "replay": "tcp://" + e.replays}}
+		events := map[string]any{"zmq": "tcp://" + e.events, "replay": "tcp://" + e.replays}
+		if v, _ := mmhash.ParseVersion(e.version); v.AtLeast(0, 31, 0) { // which says itself where it publishes
+			events = map[string]any{"auto": true}
+		}
+		w := map[string]any{"name": e.name, "addr": e.addr, "events": events}
 		if e.version != engines[0].version {
 			classes = append(classes, map[string]any{"name": "old", "engine_version": e.version})
 			w["class"] = "old"
