@@ -36,7 +36,7 @@ func TestBadWire(t *testing.T) {
 	if os.Getenv("SIGHTLINE_LONG") != "" {
 		seeds = 60
 	}
-	for _, engine := range []Engine{VLLM, SGLang, TRTLLMZMQ} {
+	for _, engine := range []string{"vllm", "vllm 0.22.0", "sglang", "sglang 0.5.6", "trtllm-zmq"} {
 		for seed := range uint64(seeds) {
 			t.Run(fmt.Sprint(engine, "/direct/", seed), func(t *testing.T) {
 				t.Parallel()
@@ -79,9 +79,10 @@ type rig struct {
 	index *indexer.Index
 }
 
-func startRig(t *testing.T, engine Engine, seed uint64) *rig {
+func startRig(t *testing.T, engine string, seed uint64) *rig {
+	name, version, _ := strings.Cut(engine, " ")
 	r := &rig{T: t, rng: rand.New(rand.NewPCG(seed, 3)), index: indexer.New(indexer.Options{}),
-		cfg: Config{Engine: engine, Model: "test-vl", Prompt: wordPrompt, BlockSize: 4, Blocks: 48, Time: TimeModel{Decode: 100 * time.Microsecond}, Speed: 1}}
+		cfg: Config{Engine: Engine(name), Version: version, Model: "test-vl", Prompt: wordPrompt, BlockSize: 4, Blocks: 48, Time: TimeModel{Decode: 100 * time.Microsecond}, Speed: 1}}
 	r.restart()
 	t.Cleanup(func() { r.w.Close() })
 	return r

@@ -12,7 +12,7 @@ import (
 // but only vLLM tells each physical copy of a block.
 type Engine string
 
-// The engines. SGLang acts as 0.5.23, TensorRT-LLM as 1.3.
+// The engines. SGLang acts as 0.5.23, or as 0.5.6 where that is the Version; TensorRT-LLM as 1.3.
 const (
 	VLLM       Engine = "vllm"
 	SGLang     Engine = "sglang"
@@ -29,7 +29,7 @@ type form interface {
 func (w *Worker) form() form {
 	switch c := &w.cfg; c.Engine {
 	case SGLang:
-		return sglangForm{c.BlockSize, c.Adapters}
+		return sglangForm{c.BlockSize, c.Adapters, c.Version == oldSGLang}
 	case TRTLLMZMQ, Standalone:
 		return trtllmForm{c.BlockSize, c.Engine == Standalone}
 	}
@@ -79,6 +79,12 @@ func (f fields) append(b []byte) []byte {
 	return b
 }
 
+// array writes an event as a list, its tag first.
+func array(b []byte, values ...any) []byte {
+	b, _ = msgp.AppendIntf(b, values)
+	return b
+}
+
 // numbers are block hashes as signed or unsigned numbers.
 func numbers(hashes []vllmid.Digest, signed bool) (out []any) {
 	for _, h := range hashes {
@@ -97,22 +103,52 @@ func number64(h vllmid.Digest, signed bool) any {
 	return h.Uint64()
 }
 
+// oldSGLang is the release of SGLang whose events are arrays of one page each, without medium, salt or adapter's name, and
+// which offers neither /server_info's part on events nor topics in replays.
+const oldSGLang = "0.5.6"
+
 // SGLang: the ids in its cache, with a picture's pads in the place of its tokens.
 type sglangForm struct {
 	blockSize int
 	adapters  []Adapter
+	old       bool
+}
+
+// paged cuts stored events into one for each page, as SGLang did up to 0.5.17.
+func paged(events []event, size int) (out []event) {
+	for _, e := range events {
+		if e.kind != stored {
+			out = append(out, e)
+			continue
+		}
+		for i := range e.hashes {
+			page := e
+			page.hashes, page.tokens, page.keys, page.at = e.hashes[i:i+1], e.tokens[i*size:(i+1)*size], e.keys[i:i+1], e.at+i*size
+			if i > 0 {
+				page.parent, page.salt = e.hashes[i-1], ""
+			}
+			out = append(out, page)
+		}
+	}
+	return out
 }
 
 func (f sglangForm) event(b []byte, e *event) []byte {
-	switch e.kind {
-	case cleared:
+	switch {
+	case f.old && e.kind == cleared:
+		return array(b, "AllBlocksCleared")
+	case f.old && e.kind == removed:
+		return array(b, "BlockRemoved", numbers(e.hashes, true))
+	case e.kind == cleared:
 		return fields{"type", "AllBlocksCleared"}.append(b)
-	case removed:
+	case e.kind == removed:
 		return fields{"type", "BlockRemoved", "block_hashes", numbers(e.hashes, true), "medium", "GPU"}.append(b)
 	}
 	var ids []any
 	for k, t := range e.tokens {
-		if it, at := e.inMedium(k); it != nil {
+		if it, at := e.inMedium(k); it != nil && f.old {
+			ids = append(ids, hex64(it.Identifier)%(1<<30))
+		} else if it != nil {
 			ids = append(ids, sglangPads(it.Identifier)[at%4])
 		} else {
 			ids = append(ids, uint64(t))
@@ -124,6 +160,9 @@ func (f sglangForm) event(b []byte, e *event) []byte {
 	}
 	if e.salt != "" {
 		salt = e.salt
+	}
+	if f.old {
+		return array(b, "BlockStored", numbers(e.hashes, true), number64(e.parent, true), ids, f.blockSize, id)
 	}
 	return fields{"type", "BlockStored", "block_hashes", numbers(e.hashes, true), "parent_block_hash", number64(e.parent, true), "token_ids", ids,
 		"block_size", f.blockSize, "lora_id", id, "medium", "GPU", "cache_salt", salt, "lora_name", adapter}.append(b)

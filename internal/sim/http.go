@@ -47,7 +47,9 @@ func (w *Worker) routes() http.Handler {
 			mux.HandleFunc("GET /kv_event_sources", w.eventSources)
 		}
 	case SGLang:
-		mux.HandleFunc("GET /server_info", w.serverInfo)
+		if w.cfg.Version != oldSGLang {
+			mux.HandleFunc("GET /server_info", w.serverInfo)
+		}
 	case TRTLLM:
 		mux.HandleFunc("POST /kv_cache_events", w.drained)
 	}

@@ -46,7 +46,7 @@ type Config struct {
 	Words []Word
 
 	// Version is the vLLM release to act as, 0.22 to 0.33: it decides hashes, image names and wire forms.
-	// Default: 0.32.0; the other engines have one release each.
+	// Default: 0.32.0; the other engines have one release each, SGLang also 0.5.6.
 	Version string
 	// BlockSize in tokens (16), Blocks in the cache (4096, one of them reserved as in vLLM).
 	BlockSize, Blocks int
@@ -176,7 +176,7 @@ func New(cfg Config) (*Worker, error) {
 	if !ok {
 		return nil, fmt.Errorf("simulated worker: %q is no engine (want vllm, sglang, trtllm, trtllm-zmq or standalone)", cfg.Engine)
 	}
-	if cfg.Engine != VLLM {
+	if cfg.Engine != VLLM && (cfg.Engine != SGLang || cfg.Version != oldSGLang) {
 		cfg.Version = release
 	}
 	setDefault(&cfg.Version, release)
@@ -265,8 +265,9 @@ func (w *Worker) listenEvents() error {
 		}
 	}
 	for r, e := range w.engines {
-		e.pub = &publisher{form: w.form(), alone: w.cfg.Engine == Standalone, clear: w.cfg.Engine == SGLang, topics: w.cfg.Engine != VLLM || w.rules.ReplayTopic,
-			rank: r, topic: w.cfg.Topic, steps: w.cfg.BufferSteps, pub: pubs[r], back: backs[r]}
+		e.pub = &publisher{form: w.form(), alone: w.cfg.Engine == Standalone, clear: w.cfg.Engine == SGLang,
+			topics: w.cfg.Version != oldSGLang && (w.cfg.Engine != VLLM || w.rules.ReplayTopic),
+			rank:   r, topic: w.cfg.Topic, steps: w.cfg.BufferSteps, pub: pubs[r], back: backs[r]}
 		if loads != nil {
 			e.load = &publisher{pub: loads[r]}
 		}
