@@ -55,8 +55,8 @@ VLLM_OLD ?= 0.30.0
 e2e-vllm: ## real vLLM workers of two releases, CPU build (10 GB, ten minutes): VLLM=0.32.0 VLLM_OLD=0.30.0, or VLLM_OLD= for one
 	@e2e/vllm/setup.sh $(CACHE)/vllm-$(VLLM) $(VLLM)
 	@test -z "$(VLLM_OLD)" || e2e/vllm/setup.sh $(CACHE)/vllm-$(VLLM_OLD) $(VLLM_OLD)
-	SIGHTLINE_VLLM=$(CACHE)/vllm-$(VLLM) SIGHTLINE_VLLM_OLD=$(if $(VLLM_OLD),$(CACHE)/vllm-$(VLLM_OLD)) \
-	  $(GO) test -count=1 -timeout 40m -v -run 'TestRealVLLM' ./e2e
+	@log=$(CACHE)/e2e-vllm.log; { SIGHTLINE_VLLM=$(CACHE)/vllm-$(VLLM) SIGHTLINE_VLLM_OLD=$(if $(VLLM_OLD),$(CACHE)/vllm-$(VLLM_OLD)) \
+	  $(GO) test -count=1 -timeout 40m -v -run 'TestRealVLLM' ./e2e; echo $$? > $$log.code; } | tee $$log; grep '^e2e-vllm:' $$log; exit $$(cat $$log.code)
 
 DYNAMO := 1.6.1
 .PHONY: e2e-dynamo
