@@ -114,6 +114,9 @@ func (s *sources) rows(ix *indexer.Index) (rows []admin.Worker) {
 			} else if st.Connected && !st.Away {
 				r.Events = "catching up"
 			}
+			if r.Events != "live" {
+				r.EventsError = st.LastError
+			}
 			if !st.LastMessage.IsZero() {
 				r.LastEvent = time.Since(st.LastMessage).Round(time.Second).String() + " ago"
 			}

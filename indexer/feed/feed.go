@@ -185,6 +185,14 @@ func (f *Feed) Down(err error) {
 	}
 }
 
+// Malformed says that something came that is no message.
+func (f *Feed) Malformed() {
+	f.note(func(s *Stats) {
+		s.Malformed++
+		s.LastError = "a message without a sequence number (another topic's publisher?)"
+	})
+}
+
 func (f *Feed) signal() {
 	select {
 	case f.wake <- struct{}{}:

@@ -16,6 +16,7 @@ type Stats struct {
 	Replays    uint64 // answered
 	Resyncs    uint64 // asked for, because what was known turned out wrong
 
+	Malformed      uint64 // no messages at all
 	DecodeErrors   uint64 // messages that could not be read
 	ReplayErrors   uint64
 	UnknownParents uint64 // stored events behind a block that is not held

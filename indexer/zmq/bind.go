@@ -43,7 +43,6 @@ func (s *Sub) bound(ctx context.Context, network, address string, each func(Mess
 			turn.Lock()
 			defer turn.Unlock()
 			err = s.read(ctx, c, each)
-			s.connected.Store(false)
 			if s.Down != nil && ctx.Err() == nil {
 				s.Down(err)
 			}

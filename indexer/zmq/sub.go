@@ -7,7 +7,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
-	"sync/atomic"
 	"time"
 )
 
@@ -31,22 +30,11 @@ type Sub struct {
 	Up func()
 	// Down is called when a connection breaks or cannot be made. Optional.
 	Down func(error)
+	// Malformed is called for each message that does not end in a sequence number of 8 bytes and a payload. Optional.
+	Malformed func()
 
 	pingEvery time.Duration // 0: the package's
-
-	connected atomic.Bool
-	connects  atomic.Uint64
-	malformed atomic.Uint64
 }
-
-// Connected tells whether the socket is connected now.
-func (s *Sub) Connected() bool { return s.connected.Load() }
-
-// Connects counts connections made.
-func (s *Sub) Connects() uint64 { return s.connects.Load() }
-
-// Malformed counts messages that do not end in a sequence number of 8 bytes and a payload.
-func (s *Sub) Malformed() uint64 { return s.malformed.Load() }
 
 const (
 	firstWait = 50 * time.Millisecond
@@ -68,7 +56,6 @@ func (s *Sub) Run(ctx context.Context, each func(Message)) error {
 	for {
 		began := time.Now()
 		err := once(ctx, network, address, each)
-		s.connected.Store(false)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -104,8 +91,6 @@ func (s *Sub) read(ctx context.Context, c *conn, each func(Message)) error {
 	if err := c.subscribe(s.Topic); err != nil {
 		return err
 	}
-	s.connects.Add(1)
-	s.connected.Store(true)
 	if s.Up != nil {
 		s.Up()
 	}
@@ -124,7 +109,9 @@ func (s *Sub) read(ctx context.Context, c *conn, each func(Message)) error {
 			m, ok = Message{Payload: parts[len(parts)-1]}, true
 		}
 		if !ok {
-			s.malformed.Add(1)
+			if s.Malformed != nil {
+				s.Malformed()
+			}
 			continue
 		}
 		each(m)

@@ -37,19 +37,20 @@ var page string
 
 // Worker is one worker's row.
 type Worker struct {
-	Name      string  `json:"name"`
-	Addr      string  `json:"addr"`
-	Model     string  `json:"model"`
-	Class     string  `json:"class,omitempty"`
-	Rank      int     `json:"rank"` // -1: none
-	Blocks    int     `json:"blocks_held"`
-	Partial   bool    `json:"partial"` // some of its blocks are not known here
-	Inflight  int     `json:"in_flight"`
-	Backlog   float64 `json:"backlog_tokens"`
-	Events    string  `json:"events"` // live, catching up, waiting, not ready, none
-	Batches   uint64  `json:"event_batches"`
-	LastEvent string  `json:"last_event,omitempty"`
-	OtherSize int     `json:"other_block_size,omitempty"` // its events carry blocks of this size, not of the configured one
+	Name        string  `json:"name"`
+	Addr        string  `json:"addr"`
+	Model       string  `json:"model"`
+	Class       string  `json:"class,omitempty"`
+	Rank        int     `json:"rank"` // -1: none
+	Blocks      int     `json:"blocks_held"`
+	Partial     bool    `json:"partial"` // some of its blocks are not known here
+	Inflight    int     `json:"in_flight"`
+	Backlog     float64 `json:"backlog_tokens"`
+	Events      string  `json:"events"`                 // live, catching up, waiting, not ready, none
+	EventsError string  `json:"events_error,omitempty"` // while they are not live: what happened last
+	Batches     uint64  `json:"event_batches"`
+	LastEvent   string  `json:"last_event,omitempty"`
+	OtherSize   int     `json:"other_block_size,omitempty"` // its events carry blocks of this size, not of the configured one
 }
 
 // State is where the page gets its facts from.

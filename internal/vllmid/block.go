@@ -130,17 +130,3 @@ func (h *BlockHasher) Block(parent Digest, tokens []uint32, keys []Key) Digest {
 	}
 	return h.sum(pickleBlock(parent, tokens, keys, h.tagged))
 }
-
-// Chain hashes all full blocks of a prompt.
-func (h *BlockHasher) Chain(tokens []uint32, size int, items []Item, scope Scope) []Digest {
-	if size <= 0 {
-		return nil
-	}
-	chain := make([]Digest, 0, len(tokens)/size)
-	parent := h.root
-	for start := 0; start+size <= len(tokens); start += size {
-		parent = h.Block(parent, tokens[start:start+size], Keys(start, start+size, items, scope))
-		chain = append(chain, parent)
-	}
-	return chain
-}

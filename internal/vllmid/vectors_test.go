@@ -166,3 +166,17 @@ func BenchmarkChain8k(b *testing.B) {
 	}
 	b.ReportMetric(512*float64(b.N)/b.Elapsed().Seconds(), "blocks/s")
 }
+
+// Chain hashes all full blocks of a prompt.
+func (h *BlockHasher) Chain(tokens []uint32, size int, items []Item, scope Scope) []Digest {
+	if size <= 0 {
+		return nil
+	}
+	chain := make([]Digest, 0, len(tokens)/size)
+	parent := h.root
+	for start := 0; start+size <= len(tokens); start += size {
+		parent = h.Block(parent, tokens[start:start+size], Keys(start, start+size, items, scope))
+		chain = append(chain, parent)
+	}
+	return chain
+}

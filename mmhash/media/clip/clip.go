@@ -10,7 +10,6 @@ package clip
 
 import (
 	"encoding/binary"
-	"errors"
 )
 
 // Info is what the head of a video file says.
@@ -165,6 +164,3 @@ func (r *Reader) Finish() (Info, error) {
 	}
 	return Info{}, ErrTruncated
 }
-
-// Unknown reports that the file is none that this package knows, as against one that it knows and cannot count.
-func Unknown(err error) bool { return errors.Is(err, ErrFormat) }

@@ -64,15 +64,6 @@ func (e *Error) lasting() bool {
 	return e.Kind == Status && e.Status < 500 && e.Status != 408 && e.Status != 429
 }
 
-// KindOf gives the kind of a fetch error; ok is false for any other error.
-func KindOf(err error) (k Kind, ok bool) {
-	var e *Error
-	if errors.As(err, &e) {
-		return e.Kind, true
-	}
-	return 0, false
-}
-
 var (
 	errRedirects = errors.New("too many redirects")
 	errDomain    = errors.New("host is not in allowed_domains")

@@ -93,7 +93,7 @@ func want(t *testing.T, f *Fetcher, url string, b []byte) {
 func wantKind(t *testing.T, f *Fetcher, url string, k Kind) error {
 	t.Helper()
 	facts, err := f.Get(t.Context(), url)
-	if got, ok := KindOf(err); !ok || got != k {
+	if got, ok := kindOf(err); !ok || got != k {
 		t.Fatalf("%+v, %v, want %v", facts, err, k)
 	}
 	return err
@@ -147,7 +147,7 @@ func TestBudget(t *testing.T) {
 	wantKind(t, f, base+"/a", Budget)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := f.Get(ctx, base+"/a"); func() Kind { k, _ := KindOf(err); return k }() != Budget {
+	if _, err := f.Get(ctx, base+"/a"); func() Kind { k, _ := kindOf(err); return k }() != Budget {
 		t.Error(err)
 	}
 	if _, ok := f.Last(base + "/a"); ok {
@@ -406,7 +406,7 @@ func TestBadBodies(t *testing.T) {
 	f := open(t, Config{Allow: loopback})
 	for range 2 {
 		facts, err := f.Get(t.Context(), base)
-		if k, _ := KindOf(err); k != NotAnImage || facts.ID != blake3.Sum256(icon) || facts.Width != 0 {
+		if k, _ := kindOf(err); k != NotAnImage || facts.ID != blake3.Sum256(icon) || facts.Width != 0 {
 			t.Errorf("%+v %v", facts, err)
 		}
 	}
@@ -609,7 +609,7 @@ func TestClose(t *testing.T) {
 	}
 	until(t, "requests", func() bool { return n.Load() > 5 })
 	f.Close()
-	if _, err := f.Get(t.Context(), base+"/new"); func() Kind { k, _ := KindOf(err); return k }() != Closed {
+	if _, err := f.Get(t.Context(), base+"/new"); func() Kind { k, _ := kindOf(err); return k }() != Closed {
 		t.Error(err)
 	}
 	until(t, "goroutines gone", func() bool { return runtime.NumGoroutine() <= before })
@@ -621,4 +621,13 @@ func TestConfig(t *testing.T) {
 			t.Errorf("%+v: no error", c)
 		}
 	}
+}
+
+// kindOf gives the kind of a fetch error; ok is false for any other error.
+func kindOf(err error) (k Kind, ok bool) {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Kind, true
+	}
+	return 0, false
 }

@@ -7,8 +7,5 @@ import (
 )
 
 // Dynamo gives the name by which NVIDIA Dynamo's frontend (1.6) knows a picture: XXH3-64 of the exact URL or whole data
-// URL, as 16 hex digits. Its vLLM workers get it as a uuid of 64 digits, the rest zeros (DynamoUUID), and publish that.
+// URL, as 16 hex digits. Its vLLM workers get it as a uuid of 64 digits, the rest zeros, and publish that.
 func Dynamo(url string) string { return fmt.Sprintf("%016x", xxh3.HashString(url)) }
-
-// DynamoUUID is the same name as a vLLM worker behind Dynamo publishes it.
-func DynamoUUID(url string) string { return fmt.Sprintf("%016x%048x", xxh3.HashString(url), 0) }

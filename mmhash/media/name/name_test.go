@@ -184,9 +184,6 @@ func TestDynamo(t *testing.T) {
 	if got := Dynamo("https://example.com/image.jpg"); got != "6b57e9c2a91759a6" {
 		t.Error(got)
 	}
-	if got := DynamoUUID("https://example.com/image.jpg"); got != "6b57e9c2a91759a6000000000000000000000000000000000000000000000000" {
-		t.Error(got)
-	}
 }
 
 func TestSGLang(t *testing.T) {

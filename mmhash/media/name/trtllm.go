@@ -151,18 +151,6 @@ func writeRGBA(h hash.Hash, p *pixels.RGB) {
 	}
 }
 
-// TRTLLMWords gives a name as the engine carries it beside the tokens: eight numbers of 32 bits, big-endian.
-func TRTLLMWords(name string) (w [8]int32, err error) {
-	b, err := hex.DecodeString(name)
-	if err != nil || len(b) != 32 {
-		return w, fmt.Errorf("TensorRT-LLM hash %q: want 64 hex digits", name)
-	}
-	for i := range w {
-		w[i] = int32(binary.BigEndian.Uint32(b[4*i:]))
-	}
-	return w, nil
-}
-
 // PixelName gives the name of a picture in vLLM before 0.13 (H0: NumPy array of RGBA, H1: Pillow's mode and the array of
 // RGB), which Recipe cannot. p is decoded with pixels.White, not turned.
 func (v *VLLM) PixelName(p *pixels.RGB, it Item) (string, error) {

@@ -2,9 +2,11 @@ package name
 
 import (
 	"encoding/base64"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 
@@ -59,12 +61,12 @@ func TestTRTLLMWords(t *testing.T) {
 		"000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f": {66051, 67438087, 134810123, 202182159, 269554195, 336926231, 404298267, 471670303},
 		"ffffffff800000007fffffff00000001deadbeef000000000000000000000000": {-1, -2147483648, 2147483647, 1, -559038737, 0, 0, 0},
 	} {
-		if got, err := TRTLLMWords(hex); err != nil || got != want {
+		if got, err := trtllmWords(hex); err != nil || got != want {
 			t.Errorf("%s: %v %v, want %v", hex, got, err, want)
 		}
 	}
 	for _, s := range []string{"", "00", "zz0102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"} {
-		if _, err := TRTLLMWords(s); err == nil {
+		if _, err := trtllmWords(s); err == nil {
 			t.Errorf("%q taken", s)
 		}
 	}
@@ -140,7 +142,7 @@ func TestConformanceTRTLLM(t *testing.T) {
 			}
 			n++
 		}
-		words, err := TRTLLMWords(TRTLLM{2, false}.Name(p, ""))
+		words, err := trtllmWords(TRTLLM{2, false}.Name(p, ""))
 		for i, want := range r["gen2_pt_int32"].([]any) {
 			if err != nil || words[i] != int32(want.(float64)) {
 				t.Errorf("%s: words %v, want %v", f, words, r["gen2_pt_int32"])
@@ -158,7 +160,7 @@ func TestConformanceTRTLLM(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, w := range words {
-		if got, err := TRTLLMWords(w.Hex); err != nil || !slices.Equal(got[:], w.Int32) {
+		if got, err := trtllmWords(w.Hex); err != nil || !slices.Equal(got[:], w.Int32) {
 			t.Errorf("%s: %v %v, want %v", w.Hex, got, err, w.Int32)
 		}
 	}
@@ -183,4 +185,16 @@ func BenchmarkTRTLLM(b *testing.B) {
 			b.ReportMetric(1920*1080*float64(b.N)/1e6/b.Elapsed().Seconds(), "Mpixel/s")
 		})
 	}
+}
+
+// trtllmWords gives a name as the engine carries it beside the tokens: eight numbers of 32 bits, big-endian.
+func trtllmWords(name string) (w [8]int32, err error) {
+	b, err := hex.DecodeString(name)
+	if err != nil || len(b) != 32 {
+		return w, fmt.Errorf("TensorRT-LLM hash %q: want 64 hex digits", name)
+	}
+	for i := range w {
+		w[i] = int32(binary.BigEndian.Uint32(b[4*i:]))
+	}
+	return w, nil
 }
