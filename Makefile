@@ -118,7 +118,7 @@ bench-peers: ## our index beside Dynamo's crate: make bench-peers DYNAMO_BENCH=D
 	@test -n "$(DYNAMO_BENCH)" || { echo "usage: make bench-peers DYNAMO_BENCH=DIR (the crate's benchmark)"; exit 2; }
 	$(GO) run ./internal/benchpeers -crate $(abspath $(DYNAMO_BENCH))
 
-bench-large: ## 50 M blocks of 64 workers: memory, and lookups beside a small index's (2 GB, a minute)
+bench-large: ## 50 M blocks of 64 workers: memory, and lookups beside a small index's (2 GB, two minutes)
 	$(GO) run ./internal/benchpeers -large
 
 bench-events: ## 256 workers' events at 100 k blocks/s, event to index and to decision (fails beyond 5 ms, over NATS 15), resync of 100 k blocks
