@@ -2,6 +2,7 @@
 GO      ?= go
 BIN     := bin/sightline
 CACHE   := $(CURDIR)/.cache
+PYTHON  := $(CACHE)/python
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 export CGO_ENABLED ?= 0
@@ -100,7 +101,6 @@ fuzz: ## every fuzz target for FUZZTIME each
 	@for pkg in $$($(GO) list ./...); do for f in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz'); do \
 	  echo "$$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) $$pkg || exit 1; done; done
 
-PYTHON := $(CACHE)/python
 $(PYTHON):
 	@rm -rf $@.part && python3 -m venv $@.part && $@.part/bin/python -m pip -q install jinja2==3.1.6 tokenizers==0.23.3 pillow==13.0.0 && mv $@.part $@
 

@@ -84,6 +84,7 @@ func serve(ctx context.Context, cfg config.Config, models []router.Model, media 
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	ix := indexer.New(indexer.Options{MaxBytes: int64(cfg.Index.MaxBytes)})
+	go paceHeap(ctx, ix)
 	fl := fleet.New(nil)
 	var au *audit.Auditor
 	if cfg.Audit {
