@@ -102,7 +102,7 @@ fuzz: ## every fuzz target for FUZZTIME each
 	  echo "$$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) $$pkg || exit 1; done; done
 
 $(PYTHON):
-	@rm -rf $@.part && python3 -m venv $@.part && $@.part/bin/python -m pip -q install jinja2==3.1.6 tokenizers==0.23.3 pillow==13.0.0 && mv $@.part $@
+	@rm -rf $@.part && python3 -m venv $@.part && $@.part/bin/python -m pip -q install jinja2==3.1.6 tokenizers==0.23.3 pillow==13.0.0 sentencepiece==0.2.3 mistral-common==1.13.1 && mv $@.part $@
 
 differential: $(PYTHON) ## tokenizer, templates and decoded pictures against pip's tokenizers, jinja2 and Pillow, random inputs
 	SIGHTLINE_PYTHON=$(PYTHON)/bin/python $(GO) test -count=1 -timeout 30m -v -run 'TestDifferential' ./mmhash/...
