@@ -12,7 +12,6 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
-	"os/exec"
 	"strings"
 	"sync"
 	"testing"
@@ -158,25 +157,21 @@ func TestMediaYardstick(t *testing.T) {
 	if err != nil {
 		t.Skip("a measurement: make bench-media")
 	}
-	sink := listen(t)
-	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })}
-	go func() { _ = srv.Serve(sink) }()
-	t.Cleanup(func() { _ = srv.Close() })
+	sink := sinkhole(t)
 
 	place := func() *world {
-		return start(t, 0, func(o *envoy.Options) { o.Workers, o.Sightline = []string{sink.Addr().String()}, freeAddr(t) })
+		return start(t, 0, func(o *envoy.Options) { o.Workers, o.Sightline = []string{sink}, freeAddr(t) })
 	}
 	serve := func(model map[string]any) *world {
 		w := place()
 		model["name"], model["dir"] = demo.ModelName, absolute(t, modelDir)
-		w.runProduct(map[string]any{"models": []any{model}, "workers": []any{map[string]any{"addr": sink.Addr().String()}},
+		w.runProduct(map[string]any{"models": []any{model}, "workers": []any{map[string]any{"addr": sink}},
 			"media": map[string]any{"allow": []string{"127.0.0.0/8"}}})
 		return w
 	}
 	fork := func(name string) *world {
 		w := place()
-		w.fork(exec.Command(os.Args[0]), fmt.Sprint(nothingVar, "=", name, " ", sink.Addr(), " ", w.sightline))
-		eventually(t, "Envoy finds its server", func() bool { return w.stat("cluster.sightline.membership_healthy") == 1 })
+		w.forkYardstick(name, sink)
 		return w
 	}
 	ours, injects, nothing := serve(map[string]any{}), serve(map[string]any{"media_names": "injected"}), fork("nothing")

@@ -112,24 +112,35 @@ type way struct {
 	took      []time.Duration
 }
 
+// sinkhole is a worker that reads whatever it gets, and answers with nothing.
+func sinkhole(t *testing.T) (addr string) {
+	l := listen(t)
+	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })}
+	go func() { _ = srv.Serve(l) }()
+	t.Cleanup(func() { _ = srv.Close() })
+	return l.Addr().String()
+}
+
+// forkYardstick runs a server that does less than ours in its place: nothing, picks or tells.
+func (w *world) forkYardstick(name, worker string) {
+	w.fork(exec.Command(os.Args[0]), fmt.Sprint(nothingVar, "=", name, " ", worker, " ", w.sightline))
+	eventually(w.t, "Envoy finds its server", func() bool { return w.stat("cluster.sightline.membership_healthy") == 1 })
+}
+
 func TestYardstick(t *testing.T) {
 	under, err := time.ParseDuration(os.Getenv("SIGHTLINE_YARDSTICK"))
 	if err != nil {
 		t.Skip("a measurement: make bench-envoy")
 	}
-	sink := listen(t)
-	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })}
-	go func() { _ = srv.Serve(sink) }()
-	t.Cleanup(func() { _ = srv.Close() })
-	before := func(o *envoy.Options) { o.Workers = []string{sink.Addr().String()} }
+	sink := sinkhole(t)
+	before := func(o *envoy.Options) { o.Workers = []string{sink} }
 	ours := startAsPrinted(t, 0, before)
 	ours.runProduct(map[string]any{"models": []any{map[string]any{"name": demo.ModelName, "dir": absolute(t, modelDir)}},
-		"workers": []any{map[string]any{"addr": sink.Addr().String()}}})
+		"workers": []any{map[string]any{"addr": sink}}})
 	y := &yardstick{t: t, ours: ours, ways: []*way{{name: "plain", url: ours.url + "/v1/unasked"}}}
 	for _, name := range []string{"nothing", "picks", "tells"} {
 		w := startAsPrinted(t, 0, before)
-		w.fork(exec.Command(os.Args[0]), fmt.Sprint(nothingVar, "=", name, " ", sink.Addr(), " ", w.sightline))
-		eventually(t, "Envoy finds its server", func() bool { return w.stat("cluster.sightline.membership_healthy") == 1 })
+		w.forkYardstick(name, sink)
 		y.ways = append(y.ways, &way{name: name, url: w.url + "/v1/chat/completions"})
 	}
 	y.ways = append(y.ways, &way{name: "ours", url: ours.url + "/v1/chat/completions"})

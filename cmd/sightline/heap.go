@@ -18,7 +18,8 @@ const (
 
 // paceHeap keeps the garbage small beside a large index. The collector waits until the heap has grown by GOGC percent of
 // what lives in it, and the index lives there, though it makes no garbage: 2 GiB of it would be followed by 2 GiB of
-// garbage. So the percentage falls as the index grows. An operator who sets GOGC is obeyed.
+// garbage. So the percentage falls as the index grows. Measured beside an index of 714 MB: the heap's peak is 775 to 920 MB,
+// and was 1,470 to 1,490. An operator who sets GOGC is obeyed.
 func paceHeap(ctx context.Context, ix *indexer.Index) {
 	if os.Getenv("GOGC") != "" {
 		return

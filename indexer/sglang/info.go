@@ -2,13 +2,11 @@ package sglang
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"strconv"
+
+	"github.com/sightline-router/sightline/indexer/wire"
 )
 
 // ServerInfo is what a worker tells of its KV events (GET /server_info, member kv_events; SGLang 0.5.23). The answer also
@@ -22,33 +20,16 @@ type ServerInfo struct {
 	Ranks     int    `json:"dp_size"`
 }
 
-// ErrNoEvents says that a worker publishes no events: it was started without --kv-events-config, or not over TCP.
-var ErrNoEvents = errors.New("the worker publishes no KV events (start it with --kv-events-config)")
-
-const maxInfo = 4 << 20
-
-// Ask asks the worker at addr (host:port).
+// Ask asks the worker at addr (host:port). One that publishes nothing is a wire.ErrNoEvents.
 func Ask(ctx context.Context, client *http.Client, addr string) (info ServerInfo, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/server_info", nil)
-	if err != nil {
-		return info, err
-	}
-	res, err := client.Do(req)
-	if err != nil {
-		return info, err
-	}
-	defer res.Body.Close()
-	if res.StatusCode != http.StatusOK {
-		return info, fmt.Errorf("GET /server_info: status %d (want 200; SGLang 0.5.22 or later has it)", res.StatusCode)
-	}
 	var all struct {
 		Events *ServerInfo `json:"kv_events"`
 	}
-	if json.NewDecoder(io.LimitReader(res.Body, maxInfo)).Decode(&all) != nil { // its text may quote what was sent
-		return info, errors.New("GET /server_info: no JSON object of less than 4 MiB")
+	if err := wire.Ask(ctx, client, addr, "/server_info", "SGLang 0.5.22", &all); err != nil {
+		return info, err
 	}
 	if all.Events == nil || all.Events.Publisher != "zmq" || all.Events.Port < 1 || all.Events.Port > 65535 {
-		return info, ErrNoEvents
+		return info, wire.ErrNoEvents
 	}
 	return *all.Events, nil
 }

@@ -7,6 +7,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/sightline-router/sightline/indexer/wire"
 )
 
 func TestAsk(t *testing.T) {
@@ -32,7 +34,7 @@ func TestAsk(t *testing.T) {
 		}))
 		info, err := Ask(t.Context(), s.Client(), strings.TrimPrefix(s.URL, "http://"))
 		s.Close()
-		if (err != nil) != c.mustFail || errors.Is(err, ErrNoEvents) != c.noEvents || err != nil && strings.Contains(err.Error(), "secret") {
+		if (err != nil) != c.mustFail || errors.Is(err, wire.ErrNoEvents) != c.noEvents || err != nil && strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v", c.body, err)
 		}
 		if err != nil {

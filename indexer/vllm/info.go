@@ -2,14 +2,12 @@ package vllm
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strconv"
 	"strings"
 
+	"github.com/sightline-router/sightline/indexer/wire"
 	"github.com/sightline-router/sightline/indexer/zmq"
 )
 
@@ -22,36 +20,19 @@ type EventSource struct {
 	Topic     string `json:"topic"`
 }
 
-// ErrNoEvents says that a server publishes no events: it was started without --kv-events-config, or not over TCP.
-var ErrNoEvents = errors.New("the worker publishes no KV events (start it with --kv-events-config)")
-
-const maxInfo = 1 << 20
-
 // Ask asks the server at addr (host:port) where a rank publishes. The endpoints that it gives can be dialled on host; a
-// server without a replay socket gives "".
+// server without a replay socket gives "". One that publishes nothing is a wire.ErrNoEvents.
 func Ask(ctx context.Context, client *http.Client, addr, host string, rank int) (s EventSource, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/kv_event_sources", nil)
-	if err != nil {
-		return s, err
-	}
-	res, err := client.Do(req)
-	if err != nil {
-		return s, err
-	}
-	defer res.Body.Close()
-	if res.StatusCode != http.StatusOK {
-		return s, fmt.Errorf("GET /kv_event_sources: status %d (want 200; vLLM 0.31 or later has it)", res.StatusCode)
-	}
 	var ranks map[string]EventSource
-	if json.NewDecoder(io.LimitReader(res.Body, maxInfo)).Decode(&ranks) != nil {
-		return s, errors.New("GET /kv_event_sources: want a JSON object, by rank, of less than 1 MiB")
+	if err := wire.Ask(ctx, client, addr, "/kv_event_sources", "vLLM 0.31", &ranks); err != nil {
+		return s, err
 	}
 	s, ok := ranks[strconv.Itoa(rank)]
 	if !ok && len(ranks) > 0 {
 		return s, fmt.Errorf("GET /kv_event_sources: %d ranks, rank %d is none of them (is ranks of the worker its data-parallel size?)", len(ranks), rank)
 	}
 	if !s.Enabled || s.Publisher != "zmq" {
-		return s, ErrNoEvents
+		return s, wire.ErrNoEvents
 	}
 	if s.Pub, err = on(host, s.Pub); err == nil && s.Replay != "" {
 		s.Replay, err = on(host, s.Replay)

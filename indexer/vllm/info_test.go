@@ -6,6 +6,8 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/sightline-router/sightline/indexer/wire"
 )
 
 func TestAsk(t *testing.T) {
@@ -34,7 +36,7 @@ func TestAsk(t *testing.T) {
 		}))
 		got, err := Ask(t.Context(), s.Client(), strings.TrimPrefix(s.URL, "http://"), "10.0.0.5", c.rank)
 		s.Close()
-		if (err != nil) != c.mustFail || errors.Is(err, ErrNoEvents) != c.noEvents || err != nil && strings.Contains(err.Error(), "secret") {
+		if (err != nil) != c.mustFail || errors.Is(err, wire.ErrNoEvents) != c.noEvents || err != nil && strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v", name, err)
 		} else if err == nil && (got.Pub != c.pub || got.Replay != c.replay) {
 			t.Errorf("%s: %+v", name, got)

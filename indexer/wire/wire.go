@@ -2,7 +2,8 @@
 //
 // vLLM, SGLang and TensorRT-LLM publish the same frame: an array [time, [event, …], rank]. Batch takes the frame apart,
 // Fields an event (fields.go); the other functions read the pieces: every integer width, block hashes as integers of
-// either sign, bytes or text, strings that may be null. What an event means is the engine's decoder's.
+// either sign, bytes or text, strings that may be null. What an event means is the engine's decoder's. Ask (ask.go) reads
+// what a worker's server says of its events over HTTP.
 package wire
 
 import (

@@ -20,14 +20,7 @@ func avifBrand(b []byte) bool {
 }
 
 // avifBox reads the head of a box of the file.
-func avifBox(r *Reader, b []byte) {
-	n, kind := binary.BigEndian.Uint32(b), string(b[4:])
-	if n == 1 {
-		r.next(8, func(r *Reader, b []byte) { r.avifOver(kind, binary.BigEndian.Uint64(b), 16) })
-		return
-	}
-	r.avifOver(kind, uint64(n), 8)
-}
+func avifBox(r *Reader, b []byte) { r.boxHead(b, (*Reader).avifOver) }
 
 func (r *Reader) avifOver(kind string, n, head uint64) {
 	wanted := kind == "ftyp" || kind == "meta"

@@ -211,6 +211,17 @@ func (m *heifMeta) refer(c cursor) bool {
 	})
 }
 
+// boxHead reads the 8 bytes that begin a box of a file, and the length of a large one behind them: then over, with the
+// whole box's length and how much of it was read.
+func (r *Reader) boxHead(b []byte, over func(r *Reader, kind string, n, head uint64)) {
+	n, kind := binary.BigEndian.Uint32(b), string(b[4:])
+	if n != 1 {
+		over(r, kind, uint64(n), 8)
+		return
+	}
+	r.next(8, func(r *Reader, b []byte) { over(r, kind, binary.BigEndian.Uint64(b), 16) })
+}
+
 // box cuts the first box of a list (ISO 14496-12 and 15444-1): its type and its content.
 func box(b []byte) (kind string, body, rest []byte, ok bool) {
 	if len(b) < 8 {

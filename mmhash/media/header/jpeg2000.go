@@ -36,16 +36,9 @@ func (r *Reader) jpeg2000(w, h int, mode string) {
 }
 
 // jp2Box reads the head of a box of the file.
-func jp2Box(r *Reader, b []byte) {
-	n, kind := binary.BigEndian.Uint32(b), string(b[4:])
-	if n == 1 {
-		r.next(8, func(r *Reader, b []byte) { r.jp2Over(kind, binary.BigEndian.Uint64(b), 16) })
-		return
-	}
-	r.jp2Over(kind, uint64(n), 8)
-}
+func jp2Box(r *Reader, b []byte) { r.boxHead(b, (*Reader).jp2Over) }
 
-func (r *Reader) jp2Over(kind string, n uint64, head uint64) {
+func (r *Reader) jp2Over(kind string, n, head uint64) {
 	switch {
 	case n < head || n > maxOffset:
 		r.fail(Malformed, "bad length of a box")

@@ -1,0 +1,36 @@
+package wire
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+)
+
+// ErrNoEvents says that a worker publishes no events: it was started without --kv-events-config, or not over TCP.
+var ErrNoEvents = errors.New("the worker publishes no KV events (start it with --kv-events-config)")
+
+const maxAnswer = 4 << 20
+
+// Ask gets the JSON that the server at addr (host:port) tells of its events at a path; since is the release that has it.
+// Errors quote nothing of the answer: a server's settings may hold what was sent to it.
+func Ask(ctx context.Context, client *http.Client, addr, path, since string, into any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+path, nil)
+	if err != nil {
+		return err
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("GET %s: status %d (want 200; %s or later has it)", path, res.StatusCode, since)
+	}
+	if json.NewDecoder(io.LimitReader(res.Body, maxAnswer)).Decode(into) != nil {
+		return fmt.Errorf("GET %s: want a JSON object of less than 4 MiB", path)
+	}
+	return nil
+}
