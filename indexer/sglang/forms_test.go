@@ -138,6 +138,15 @@ func encode(t testing.TB, v any) []byte {
 	return b
 }
 
+// ordered is a map whose keys stand as given.
+func ordered(t testing.TB, pairs ...any) msgp.Raw {
+	b := msgp.AppendMapHeader(nil, uint32(len(pairs)/2))
+	for _, v := range pairs {
+		b = append(b, encode(t, v)...)
+	}
+	return b
+}
+
 // One bad or unknown event costs itself alone; unknown fields cost nothing.
 func TestOneBadEvent(t *testing.T) {
 	good := map[string]any{"type": "BlockStored", "block_hashes": []any{uint64(7)}, "parent_block_hash": nil, "token_ids": []any{uint64(1), uint64(1) << 62},
@@ -154,18 +163,21 @@ func TestOneBadEvent(t *testing.T) {
 		event        any
 		bad, unknown uint64
 	}{
-		"other type":      {map[string]any{"type": "BlockMoved", "block_hashes": "x"}, 0, 1},
-		"other tag":       {[]any{"BlockMoved", 1, 2}, 0, 1},
-		"no type":         {map[string]any{"block_hashes": []any{1}}, 1, 0},
-		"empty":           {[]any{}, 1, 0},
-		"a number":        {5, 1, 0},
-		"negative id":     {with("token_ids", []any{int64(1), int64(-1)}), 1, 0},
-		"too few ids":     {with("token_ids", []any{uint64(1)}), 1, 0},
-		"size zero":       {with("block_size", 0), 1, 0},
-		"pairs mixed":     {with("token_ids", []any{uint64(1), []any{uint64(1), uint64(2)}}), 1, 0},
-		"pairs no chain":  {with("token_ids", []any{[]any{uint64(1), uint64(2)}, []any{uint64(3), uint64(4)}}), 1, 0},
-		"triple":          {with("token_ids", []any{[]any{1, 2, 3}, []any{2, 3, 4}}), 1, 0},
-		"hash of a float": {with("block_hashes", []any{1.5}), 1, 0},
+		"other type":         {map[string]any{"type": "BlockMoved", "block_hashes": "x"}, 0, 1},
+		"other type, first":  {ordered(t, "type", "BlockMoved", "block_hashes", "x"), 0, 1},
+		"other type, behind": {ordered(t, "block_hashes", "x", "type", "BlockMoved"), 0, 1},
+		"our type, behind":   {ordered(t, "block_hashes", "x", "type", "BlockRemoved"), 1, 0},
+		"other tag":          {[]any{"BlockMoved", 1, 2}, 0, 1},
+		"no type":            {map[string]any{"block_hashes": []any{1}}, 1, 0},
+		"empty":              {[]any{}, 1, 0},
+		"a number":           {5, 1, 0},
+		"negative id":        {with("token_ids", []any{int64(1), int64(-1)}), 1, 0},
+		"too few ids":        {with("token_ids", []any{uint64(1)}), 1, 0},
+		"size zero":          {with("block_size", 0), 1, 0},
+		"pairs mixed":        {with("token_ids", []any{uint64(1), []any{uint64(1), uint64(2)}}), 1, 0},
+		"pairs no chain":     {with("token_ids", []any{[]any{uint64(1), uint64(2)}, []any{uint64(3), uint64(4)}}), 1, 0},
+		"triple":             {with("token_ids", []any{[]any{1, 2, 3}, []any{2, 3, 4}}), 1, 0},
+		"hash of a float":    {with("block_hashes", []any{1.5}), 1, 0},
 	} {
 		var d Decoder
 		got, err := d.Decode(batch(encode(t, good), encode(t, c.event), encode(t, good)))

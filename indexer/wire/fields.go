@@ -68,13 +68,28 @@ func (f *Fields) readMap(whole []byte, a *event.Arena, first int, tokens func([]
 		}
 		return b, err
 	})
-	if errors.Is(err, errOther) {
+	if errors.Is(err, errOther) || err != nil && !f.Known && otherType(whole) {
 		return msgp.Skip(whole)
 	}
 	if err == nil && !f.Known {
 		err = errors.New("map without a type")
 	}
 	return rest, err
+}
+
+// otherType reports whether an event is of a type that is not known, where a field before the type could not be read: in an
+// event of ours it would be a fault, in another one it may have any form.
+func otherType(whole []byte) bool {
+	var f Fields
+	found := false
+	_, err := Map(whole, func(key, b []byte) ([]byte, error) {
+		if string(key) != "type" {
+			return msgp.Skip(b)
+		}
+		found = true
+		return f.readType(b)
+	})
+	return err == nil && found && !f.Known
 }
 
 // errOther ends the reading of an event of a type that is not known.
