@@ -18,8 +18,9 @@ func decoderOf(engine string, keep bool) feed.Decoder {
 	return &vllm.Decoder{Keep: keep}
 }
 
-// countsCopies tells whether an engine reports each physical copy of a block.
-func countsCopies(engine string) bool { return engine != "trtllm" }
+// countsCopies tells whether an engine reports each physical copy of a block, stored and removed: vLLM's block pool does.
+// SGLang and TensorRT-LLM have a block once in their tree and may tell of it again.
+func countsCopies(engine string) bool { return engine == "vllm" }
 
 // drainOptions is the feed, but for its sink, of one rank of a server that is drained.
 func drainOptions(d *trtllm.Drain, rank, blockSize int, keep bool) feed.Options {

@@ -253,14 +253,19 @@ func (f *Fields) Tier() event.Tier {
 	return event.TierOf(View(f.Medium))
 }
 
-// FullPrefix tells whether a stored event's blocks prove a full prefix: those of the full-attention group by its kind, at
-// any number (Gemma 3 has it last), and without a kind (vLLM before 0.22) those of group 0. Sliding-window and state groups
-// drop blocks in the middle, and their events do not say which.
+// FullPrefix tells whether a stored event's blocks prove a full prefix: those of a group whose layers see all tokens, by its
+// kind, at any number (Gemma 3 has it last), and without a kind (vLLM before 0.22) those of group 0. Sliding-window, chunked and
+// state groups drop blocks in the middle, and their events do not say which; encoder and cross attention are not cached;
+// what vLLM itself calls unknown, or a release to come brings, proves nothing. Kinds: KVCacheSpecKind of vLLM 0.33.0
+// (v1/kv_cache_interface.py), where the three below are FullAttentionSpec and its subclasses.
 func (f *Fields) FullPrefix() bool {
-	if len(f.SpecKind) == 0 {
+	switch string(f.SpecKind) {
+	case "":
 		return f.Group <= 0
+	case "full_attention", "mla_attention", "sink_full_attention":
+		return true
 	}
-	return string(f.SpecKind) == "full_attention" || string(f.SpecKind) == "mla_attention"
+	return false
 }
 
 // Adapter is the name of the event's adapter, "" for the base model, and the seed of its blocks. An adapter that is told

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"encoding/binary"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/go-zeromq/zmq4"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/tinylib/msgp/msgp"
+	"go.uber.org/zap"
+
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/internal/admin"
+	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/router/fleet"
+)
+
+// told is what the admin page shows of a worker of an engine that publishes these batches of events, each an event's map,
+// on a ZeroMQ socket without replay.
+func told(t *testing.T, engine string, batches ...map[string]any) admin.Worker {
+	t.Helper()
+	pub := zmq4.NewPub(t.Context())
+	defer pub.Close()
+	if err := pub.Listen("tcp://127.0.0.1:0"); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := config.Parse(fmt.Appendf(nil, `
+models: [{name: m, dir: models/m, engine: %s, block_size: 4}]
+workers: [{name: w, addr: "127.0.0.1:1", events: {zmq: "tcp://%s"}}]`, engine, pub.Addr()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ix := indexer.New(indexer.Options{})
+	s, err := startSources(t.Context(), cfg, nil, ix, fleet.New(nil), nil, prometheus.NewRegistry(), zap.NewNop(), func([]*fleet.Worker) {}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	for seq, event := range batches {
+		payload, err := msgp.AppendIntf(nil, []any{1.5, []any{event}, 0})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := zmq4.NewMsgFrom([]byte("kv"), binary.BigEndian.AppendUint64(nil, uint64(seq)), payload)
+		for end := time.Now().Add(20 * time.Second); s.rows(ix)[0].Batches <= uint64(seq); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("batch %d was not applied: %+v", seq, s.rows(ix)[0])
+			}
+			_ = pub.Send(m) // what is sent before the subscription is lost; twice is once, by its number
+		}
+	}
+	return s.rows(ix)[0]
+}
+
+func storedEvent(kind string) map[string]any {
+	e := map[string]any{"type": "BlockStored", "block_hashes": []any{uint64(71)}, "parent_block_hash": nil, "token_ids": []any{1, 2, 3, 4}, "block_size": 4}
+	if kind != "" {
+		e["group_idx"], e["kv_cache_spec_kind"], e["extra_keys"] = 0, kind, []any{nil}
+	}
+	return e
+}
+
+// SGLang tells a block once more where it has it already (a node of its tree split, a page loaded back), and its removal
+// once. vLLM tells of every physical copy.
+func TestCopiesByEngine(t *testing.T) {
+	removed := map[string]any{"type": "BlockRemoved", "block_hashes": []any{uint64(71)}}
+	for engine, want := range map[string]int{"vllm": 1, "sglang": 0, "trtllm": 0} {
+		if w := told(t, engine, storedEvent(""), storedEvent(""), removed); w.Blocks != want {
+			t.Errorf("%s: %d blocks are held after stored, stored, removed, want %d", engine, w.Blocks, want)
+		}
+	}
+}
+
+// Every kind of KV group that vLLM 0.22 to 0.33 names: those whose blocks are a prompt's whole front count.
+func TestGroupKinds(t *testing.T) {
+	for kind, want := range map[string]int{"full_attention": 1, "mla_attention": 1, "sink_full_attention": 1,
+		"sliding_window": 0, "sliding_window_mla": 0, "mamba": 0, "chunked_local_attention": 0, "encoder_only_attention": 0, "cross_attention": 0, "unknown": 0} {
+		for _, engine := range []string{"vllm", "trtllm"} {
+			if w := told(t, engine, storedEvent(kind)); w.Blocks != want {
+				t.Errorf("%s, %s: %d blocks are held, want %d", engine, kind, w.Blocks, want)
+			}
+		}
+	}
+}
