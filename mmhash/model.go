@@ -131,9 +131,11 @@ type Edit struct {
 
 // Read reads one request to an endpoint such as /v1/chat/completions; lora is the adapter that it names, or "". Errors: a
 // *Refused, or one whose text is ours alone. Edits are given with an error too.
+//
+// Once ctx has ended it comes back soon, with what is known by then: prompts that are not exact, or an error.
 func (m *Model) Read(ctx context.Context, endpoint, lora string, req *chat.Request) (*Prompts, error) {
 	out := new(Prompts)
-	draft, err := m.prompt.Read(endpoint, req)
+	draft, err := m.prompt.Read(ctx, endpoint, req)
 	if err != nil {
 		return out, fromPrompt(err)
 	}
@@ -178,6 +180,9 @@ func (m *Model) expand(ctx context.Context, endpoint, lora string, req *chat.Req
 		return p, fromPrompt(err)
 	}
 	p.IDs, p.Exact, p.Why = e.IDs, e.Exact, e.Why
+	if e.Why == prompt.ErrTime.Reason { // where the media stand is not known, but who has seen them is
+		p.Media = slices.DeleteFunc(found, func(md Medium) bool { return md.Key == 0 })
+	}
 	for _, s := range e.Spans {
 		md := found[s.Index]
 		if !md.Known { // the prompt is only known up to here

@@ -190,6 +190,7 @@ const (
 	whyFormat      = "image format is not read"
 	whyEmbeds      = "embeddings in a form that is not read"
 	whyUUID        = "a uuid that is a list or an object"
+	whyTime        = "no time left to read all pictures"
 )
 
 // resolve finds size, identity and name of each medium. A medium that cannot be known now ends what is exact: it and
@@ -209,7 +210,13 @@ func (m *Model) resolve(ctx context.Context, endpoint, lora string, body *chat.S
 	whys, errs := make([]string, len(list)), make([]error, len(list))
 	var remote sync.WaitGroup // they wait side by side
 	for i := range list {
-		one := func() { found[i], whys[i], errs[i] = m.one(ctx, endpoint, lora, body, d, &list[i], item) }
+		one := func() {
+			if d.Over() {
+				found[i].Modality, whys[i] = list[i].Modality, whyTime
+				return
+			}
+			found[i], whys[i], errs[i] = m.one(ctx, endpoint, lora, body, d, &list[i], item)
+		}
 		if len(list) > 1 && elsewhere(body, &list[i]) {
 			remote.Go(one)
 		} else {

@@ -299,7 +299,7 @@ func (r *reader) render(turns []turn, t *chatTemplate, s settings, d *Draft) (er
 		}
 	}
 	call := template.Chat{Messages: template.NewList(messages...), Tools: s.tools, Documents: s.documents,
-		AddGenerationPrompt: s.generate, Vars: m.variables(t, &s)}
+		AddGenerationPrompt: s.generate, Vars: m.variables(t, &s), Done: d.done}
 	if s.goOn {
 		call.ContinueFinal = "content"
 	}

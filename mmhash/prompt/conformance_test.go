@@ -118,7 +118,7 @@ func TestConformanceGoldenChat(t *testing.T) {
 		if string(row.Tools) != "null" {
 			fields["tools"] = row.Tools
 		}
-		d, err := m.Read(chatEndpoint, request(t, asBody(t, row.Messages, fields)))
+		d, err := m.Read(t.Context(), chatEndpoint, request(t, asBody(t, row.Messages, fields)))
 		if row.Error != "" {
 			if refused := new(Refused); !errors.As(err, &refused) {
 				t.Errorf("%s %s: the template refuses it, we read it (%v)", row.Model, row.Case, err)
@@ -215,7 +215,7 @@ func TestConformanceSGLangServer(t *testing.T) {
 			media, rest = append(media, sizes[name]), after
 		}
 		req := request(t, asBody(t, json.RawMessage(strings.ReplaceAll(text, `"file"`, `"url"`)), s.Extra))
-		d, err := m.Read(chatEndpoint, req)
+		d, err := m.Read(t.Context(), chatEndpoint, req)
 		if err != nil {
 			t.Errorf("%s: %v", s.Step, err)
 			continue

@@ -82,7 +82,7 @@ func TestNoTemplate(t *testing.T) {
 	if w := m.Warnings(); len(w) == 0 || !strings.Contains(w[0], "no chat template") {
 		t.Errorf("warnings: %q", w)
 	}
-	if _, err := m.Read(chatEndpoint, request(t, `{"messages":[{"role":"user","content":"a"}]}`)); err != ErrNoTemplate {
+	if _, err := m.Read(t.Context(), chatEndpoint, request(t, `{"messages":[{"role":"user","content":"a"}]}`)); err != ErrNoTemplate {
 		t.Errorf("chat: %v", err)
 	}
 	if d := draft(t, m, completionsEndpoint, `{"prompt":"a"}`); d.Prompts[0].Text != "a" {

@@ -1,6 +1,7 @@
 package prompt
 
 import (
+	"context"
 	"strings"
 	"unicode/utf8"
 
@@ -17,8 +18,19 @@ type Draft struct {
 	// MMKwargs and MediaIOKwargs are the request's own, as JSON; "" for none.
 	MMKwargs, MediaIOKwargs string
 	kwargs                  vision.Kwargs
-	truncate                int  // keep n ids, the last ones; 0: all
-	keepsHead, side         bool // the first ones; which ones was said
+	truncate                int             // keep n ids, the last ones; 0: all
+	keepsHead, side         bool            // the first ones; which ones was said
+	done                    <-chan struct{} // closed when the request's time is over; nil: never
+}
+
+// Over tells whether the time for the request is over: what is not read by then stays unread.
+func (d *Draft) Over() bool {
+	select {
+	case <-d.done:
+		return true
+	default:
+		return false
+	}
 }
 
 // DraftPrompt is one prompt before its media are expanded.
@@ -40,9 +52,9 @@ const (
 )
 
 // Read makes the draft of a request. Of engines other than vLLM /v1/chat/completions and /v1/completions are read. Errors: a
-// *Refused or an *Unpredicted.
-func (m *Model) Read(endpoint string, req *chat.Request) (*Draft, error) {
-	d := new(Draft)
+// *Refused or an *Unpredicted; ErrTime once ctx has ended, which ends the draft's Expand too.
+func (m *Model) Read(ctx context.Context, endpoint string, req *chat.Request) (*Draft, error) {
+	d := &Draft{done: ctx.Done()}
 	if m.opt.Engine != "vllm" && endpoint != chatEndpoint && endpoint != completionsEndpoint {
 		return nil, ErrEndpoint
 	}
@@ -63,6 +75,9 @@ func (m *Model) Read(endpoint string, req *chat.Request) (*Draft, error) {
 		err = m.messages(req, d)
 	default:
 		err = ErrEndpoint
+	}
+	if d.Over() { // what was read with half of its text says nothing
+		return nil, ErrTime
 	}
 	if err != nil {
 		return nil, err

@@ -29,7 +29,7 @@ func (r *reader) converseMistral(messages []chat.Message, s settings, d *Draft) 
 		}
 	}
 	out, err := r.m.mistral.Encode(&mistral.Request{Body: r.body, Messages: messages, Tools: s.tools,
-		Generate: s.generate, Continue: s.goOn, Effort: s.effort.Text()})
+		Generate: s.generate, Continue: s.goOn, Effort: s.effort.Text(), Done: d.done})
 	var refused *mistral.RefusedError
 	switch {
 	case errors.As(err, &refused):
@@ -50,7 +50,10 @@ func (r *reader) converseMistral(messages []chat.Message, s settings, d *Draft) 
 func (m *Model) expandMistral(d *Draft, p *DraftPrompt, sizes []vision.Media) (e Expanded, err error) {
 	e = Expanded{IDs: p.IDs, Exact: true}
 	if e.IDs == nil {
-		e.IDs = m.encode(p)
+		e.IDs = m.encode(d, p)
+		if d.Over() {
+			return d.cut(p, e.IDs), nil
+		}
 		if n := d.truncate; p.addSpecial && n > 0 && len(e.IDs) > n { // BOS stays
 			e.IDs[len(e.IDs)-n] = e.IDs[0]
 		}

@@ -96,11 +96,11 @@ func TestMistralRefusals(t *testing.T) {
 		`{"messages":[{"role":"user","content":"a"}],"reasoning_effort":"strange"}`,
 		`{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}`,
 	} {
-		if _, err := m.Read(chatEndpoint, request(t, body)); statusOf(err) != 400 {
+		if _, err := m.Read(t.Context(), chatEndpoint, request(t, body)); statusOf(err) != 400 {
 			t.Errorf("%s: %v, want 400", body, err)
 		}
 	}
-	if _, err := m.Read(responsesEndpoint, request(t, `{"input":"a"}`)); !errors.Is(err, ErrMistral) {
+	if _, err := m.Read(t.Context(), responsesEndpoint, request(t, `{"input":"a"}`)); !errors.Is(err, ErrMistral) {
 		t.Errorf("responses: %v", err)
 	}
 }

@@ -74,6 +74,7 @@ var (
 	ErrManyPrompts   = &Unpredicted{"more than 1024 prompts in a request"}
 	ErrConversation  = &Unpredicted{"SGLang writes this model's prompts without its chat template, and where it puts media then is not known here"}
 	ErrMistral       = &Unpredicted{"API other than chat completions and completions, in mistral mode"}
+	ErrTime          = &Unpredicted{"no time left to read all of the prompt"}
 	ErrHarmony       = &Unpredicted{"model whose prompts the engine writes in the Harmony format"}
 )
 
@@ -133,11 +134,7 @@ func Load(dir string, opt Options) (*Model, error) {
 			return nil, fmt.Errorf("mm_processor_kwargs: %w", err)
 		}
 	}
-	var toks vision.Tokens = tokens{m.tok}
-	if m.mistral != nil {
-		toks = controlTokens{tokens{m.tok}}
-	}
-	m.vision, m.visErr = vision.Load(os.DirFS(dir), toks, vision.Options{Engine: opt.Engine, ProcessorKwargs: server, MistralFormat: m.mistral != nil})
+	m.vision, m.visErr = vision.Load(os.DirFS(dir), m.tokens(nil), vision.Options{Engine: opt.Engine, ProcessorKwargs: server, MistralFormat: m.mistral != nil})
 	return m, nil
 }
 
@@ -235,11 +232,23 @@ func (m *Model) loadTokenizer(dir string, like *Model) (err error) {
 }
 
 // tokens shows the tokenizer as package vision needs it.
-type tokens struct{ *tokenizer.Tokenizer }
+type tokens struct {
+	*tokenizer.Tokenizer
+	done <-chan struct{} // see tokenizer.Options
+}
 
 func (t tokens) EncodeText(dst []uint32, text string) []uint32 {
-	return t.Encode(dst, text, tokenizer.Options{})
+	return t.Encode(dst, text, tokenizer.Options{Done: t.done})
 }
+
+// tokens is the tokenizer for package vision, until done.
+func (m *Model) tokens(done <-chan struct{}) vision.Tokens {
+	if m.mistral != nil {
+		return controlTokens{tokens{m.tok, done}}
+	}
+	return tokens{m.tok, done}
+}
+
 func (t tokens) DecodeText(ids []uint32) string { return t.Decode(ids, false) }
 
 // opaque tells of chats that the engine does not render by a template.
@@ -350,10 +359,13 @@ func (m *Model) Expand(d *Draft, p *DraftPrompt, sizes []vision.Media) (e Expand
 	default:
 		e = Expanded{IDs: p.IDs, Exact: true}
 		if p.IDs == nil {
-			e.IDs = m.encode(p)
+			e.IDs = m.encode(d, p)
+		}
+		if d.Over() {
+			return d.cut(p, e.IDs), nil
 		}
 		if d.truncate > 0 && p.addSpecial && p.IDs == nil && !d.side {
-			e.IDs = m.tailOf(p, e.IDs, d.truncate)
+			e.IDs = m.tailOf(d, p, e.IDs)
 		}
 		_ = e.truncate(d) // no media yet
 		if len(p.Media) > 0 {
@@ -361,6 +373,9 @@ func (m *Model) Expand(d *Draft, p *DraftPrompt, sizes []vision.Media) (e Expand
 				err = e.truncate(d)
 			}
 		}
+	}
+	if d.Over() {
+		return d.cut(p, nil), nil
 	}
 	if err != nil {
 		return e, err
@@ -372,6 +387,14 @@ func (m *Model) Expand(d *Draft, p *DraftPrompt, sizes []vision.Media) (e Expand
 		return e, refuse(400, "prompt is empty")
 	}
 	return e, nil
+}
+
+// cut is a prompt whose time was over when so many of its leading ids were known, its media not put in.
+func (d *Draft) cut(p *DraftPrompt, ids []uint32) Expanded {
+	if len(p.Media) > 0 || d.truncate > 0 {
+		ids = nil
+	}
+	return Expanded{IDs: ids, Why: ErrTime.Reason}
 }
 
 // truncate keeps the part of the prompt that the request asks for. vLLM refuses to cut media, or them off.
@@ -398,8 +421,9 @@ func (e *Expanded) truncate(d *Draft) error {
 }
 
 // tailOf is the end of a prompt as Hugging Face's tokenizers cut it: tokens that they put in front stay.
-func (m *Model) tailOf(p *DraftPrompt, ids []uint32, n int) []uint32 {
-	text := m.encode(&DraftPrompt{Text: p.Text, tail: p.tail})
+func (m *Model) tailOf(d *Draft, p *DraftPrompt, ids []uint32) []uint32 {
+	n := d.truncate
+	text := m.encode(d, &DraftPrompt{Text: p.Text, tail: p.tail})
 	front := len(ids) - len(text)
 	if len(ids) <= n || front <= 0 || n < front || !slices.Equal(ids[front:], text) {
 		return ids
@@ -410,11 +434,12 @@ func (m *Model) tailOf(p *DraftPrompt, ids []uint32, n int) []uint32 {
 // cacheBytes bounds what is remembered of turns that were tokenised: about 4 million tokens.
 const cacheBytes = 16 << 20
 
-func (m *Model) encode(p *DraftPrompt) []uint32 {
+// encode gives a prompt's ids, or some leading ones: then the draft's time is over.
+func (m *Model) encode(d *Draft, p *DraftPrompt) []uint32 {
 	dst := make([]uint32, 0, (len(p.Text)+len(p.tail))/3+16)
-	dst = m.cache.Encode(dst, p.Text, tokenizer.Options{AddSpecial: p.addSpecial})
-	if p.tail != "" {
-		dst = m.cache.Encode(dst, p.tail, tokenizer.Options{})
+	dst = m.cache.Encode(dst, p.Text, tokenizer.Options{AddSpecial: p.addSpecial, Done: d.done})
+	if p.tail != "" && !d.Over() {
+		dst = m.cache.Encode(dst, p.tail, tokenizer.Options{Done: d.done})
 	}
 	return dst
 }
@@ -424,9 +449,9 @@ func (m *Model) encode(p *DraftPrompt) []uint32 {
 func (m *Model) expandText(d *Draft, p *DraftPrompt, sizes []vision.Media) (Expanded, error) {
 	text := p.Text
 	if m.opt.Engine == "sglang" {
-		text = m.tok.Decode(m.encode(p), false)
+		text = m.tok.Decode(m.encode(d, p), false)
 	}
-	out, spans, err := m.vision.ExpandText(make([]uint32, 0, len(text)/3+1300*len(sizes)), text, sizes, d.kwargs)
+	out, spans, err := m.vision.With(m.tokens(d.done)).ExpandText(make([]uint32, 0, len(text)/3+1300*len(sizes)), text, sizes, d.kwargs)
 	return expanded(out, spans, err)
 }
 
@@ -434,7 +459,7 @@ func (m *Model) expandMedia(d *Draft, ids []uint32, sizes []vision.Media) (e Exp
 	if m.visErr != nil {
 		return Expanded{Why: "media of a model whose vision rule is not known", Detail: m.visErr.Error()}, nil
 	}
-	out, spans, err := m.vision.Expand(make([]uint32, 0, len(ids)+1300*len(sizes)), ids, sizes, d.kwargs)
+	out, spans, err := m.vision.With(m.tokens(d.done)).Expand(make([]uint32, 0, len(ids)+1300*len(sizes)), ids, sizes, d.kwargs)
 	return expanded(out, spans, err)
 }
 

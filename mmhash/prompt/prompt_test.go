@@ -1,6 +1,7 @@
 package prompt
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -43,7 +44,7 @@ func request(t testing.TB, body string) *chat.Request {
 // draft reads a body that must be good.
 func draft(t testing.TB, m *Model, endpoint, body string) *Draft {
 	t.Helper()
-	d, err := m.Read(endpoint, request(t, body))
+	d, err := m.Read(t.Context(), endpoint, request(t, body))
 	if err != nil {
 		t.Fatalf("%s %.300s: %v", endpoint, body, err)
 	}
@@ -78,7 +79,7 @@ func TestAPIs(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			req := request(t, c.body)
-			got, err := m.Read(c.endpoint, req)
+			got, err := m.Read(t.Context(), c.endpoint, req)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -164,7 +165,7 @@ var refusals = []struct{ name, endpoint, body string }{
 func TestRefusals(t *testing.T) {
 	m := load(t, shipped, Options{RefuseMMKwargs: true, MaxModelLen: 4096})
 	for _, c := range refusals {
-		_, err := m.Read(c.endpoint, request(t, c.body))
+		_, err := m.Read(t.Context(), c.endpoint, request(t, c.body))
 		r, ok := err.(*Refused)
 		if !ok || r.Status != 400 || r.Reason == "" || strings.ContainsAny(r.Reason, "0123456789") {
 			t.Errorf("%s: %v", c.name, err)
@@ -193,7 +194,7 @@ func TestUnpredicted(t *testing.T) {
 		{m, messagesEndpoint, `{"max_tokens":1,"messages":[{"role":"system","content":[{"type":"tool_removal"}]}]}`, ErrPart},
 		{m, completionsEndpoint, `{"prompt":[` + strings.Repeat(`"a",`, 1024) + `"a"]}`, ErrManyPrompts},
 	} {
-		if _, err := c.m.Read(c.endpoint, request(t, c.body)); err != c.want {
+		if _, err := c.m.Read(t.Context(), c.endpoint, request(t, c.body)); err != c.want {
 			t.Errorf("%s %.80s: %v, want %v", c.endpoint, c.body, err, c.want)
 		}
 	}
@@ -238,7 +239,7 @@ func TestEngineForms(t *testing.T) {
 			models[c.engine] = m
 		}
 		p := draft(t, m, chatEndpoint, c.body).Prompts[0]
-		if text := m.Tokenizer().Decode(m.encode(&p), false); !strings.Contains(text, c.want) {
+		if text := m.Tokenizer().Decode(m.encode(new(Draft), &p), false); !strings.Contains(text, c.want) {
 			t.Errorf("%s:\n%q\nlacks %q", c.name, text, c.want)
 		}
 	}
@@ -280,7 +281,7 @@ func TestTextModel(t *testing.T) {
 	dir := copyShipped(t, "preprocessor_config.json", map[string]string{"config.json": `{"model_type":"qwen2","architectures":["Qwen2ForCausalLM"]}`})
 	for _, engine := range []string{"vllm", "sglang"} {
 		m := load(t, dir, Options{Engine: engine})
-		_, err := m.Read(chatEndpoint, request(t, `{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]}`))
+		_, err := m.Read(t.Context(), chatEndpoint, request(t, `{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]}`))
 		if r, ok := err.(*Refused); !ok || r.Status != 400 {
 			t.Errorf("%s: %v", engine, err)
 		}
@@ -309,7 +310,7 @@ func conversationBody(turns, words, pictures int) string {
 }
 
 func expandAll(tb testing.TB, m *Model, req *chat.Request) (ids []uint32) {
-	d, err := m.Read(chatEndpoint, req)
+	d, err := m.Read(context.Background(), chatEndpoint, req)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -359,7 +360,7 @@ func FuzzRead(f *testing.F) {
 		}
 		for _, m := range models {
 			for _, endpoint := range []string{chatEndpoint, completionsEndpoint, batchEndpoint, responsesEndpoint, messagesEndpoint} {
-				d, err := m.Read(endpoint, &req)
+				d, err := m.Read(t.Context(), endpoint, &req)
 				switch err.(type) {
 				case nil, *Refused, *Unpredicted:
 				default:

@@ -26,7 +26,7 @@ func TestSGLangConversations(t *testing.T) {
 			m = load(t, shipped, Options{Engine: "sglang", TemplateFile: row.Name, Like: first})
 			models[row.Name] = m
 		}
-		d, err := m.Read(chatEndpoint, request(t, string(row.Request)))
+		d, err := m.Read(t.Context(), chatEndpoint, request(t, string(row.Request)))
 		var refused *Refused
 		switch {
 		case row.Error != "" && errors.As(err, &refused):

@@ -14,10 +14,11 @@ import (
 type Request struct {
 	Body     *chat.Skeleton
 	Messages []chat.Message
-	Tools    template.Value // the list of tools; None for none
-	Generate bool           // add_generation_prompt
-	Continue bool           // continue_final_message
-	Effort   string         // reasoning_effort, "" for none
+	Tools    template.Value  // the list of tools; None for none
+	Generate bool            // add_generation_prompt
+	Continue bool            // continue_final_message
+	Effort   string          // reasoning_effort, "" for none
+	Done     <-chan struct{} // ends the tokenizing, see tokenizer.Options
 }
 
 // message is a chat message in mistral-common's form.

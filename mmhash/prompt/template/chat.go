@@ -22,6 +22,9 @@ type Chat struct {
 	// AliasReasoning offers a message's reasoning as reasoning_content and thinking, whichever of reasoning_content,
 	// thinking and reasoning it has. transformers 5.23 does so; older releases may not.
 	AliasReasoning bool
+
+	// Done, once closed, ends the rendering soon, with ErrStopped. nil: never.
+	Done <-chan struct{}
 }
 
 // continueTag marks the end of the message to continue; a template that prints the content twice shows it once.
@@ -37,7 +40,7 @@ func (t *Template) Apply(dst []byte, chat *Chat) ([]byte, error) {
 	if err != nil {
 		return dst, err
 	}
-	out, err := t.Render(dst, vars)
+	out, err := t.render(dst, vars, chat.Done)
 	if err != nil || chat.ContinueFinal == "" {
 		return out, err
 	}

@@ -12,6 +12,9 @@ import (
 // ErrLimit is wrapped by the error of a rendering that reached one of its Limits.
 var ErrLimit = errors.New("template: limit reached")
 
+// ErrStopped is wrapped by the error of a rendering whose Chat.Done was closed.
+var ErrStopped = errors.New("template: stopped")
+
 // SyntaxError says why a source does not compile.
 type SyntaxError struct {
 	Line int // 1-based line of the source

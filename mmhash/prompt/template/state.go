@@ -11,6 +11,8 @@ type state struct {
 	resolved []Value
 
 	steps, made, depth int
+	done               <-chan struct{} // Chat.Done
+	unseen             int             // work since done was looked at: bytes, and 64 a step
 	maxOut             int
 	line               int
 
@@ -109,6 +111,20 @@ func (s *state) step(n int) {
 	if s.steps += n; s.steps > s.t.opts.Limits.Steps {
 		limit("more than %d steps", s.t.opts.Limits.Steps)
 	}
+	s.work(64 * n)
+}
+
+// work counts what was done, and ends the rendering if its time is over.
+func (s *state) work(n int) {
+	if s.unseen += n; s.unseen < 1<<18 {
+		return
+	}
+	s.unseen = 0
+	select {
+	case <-s.done:
+		panic(ErrStopped)
+	default:
+	}
 }
 
 // grow accounts for n bytes of strings made.
@@ -116,6 +132,7 @@ func (s *state) grow(n int) {
 	if s.made += n; s.made > 4*s.t.opts.Limits.OutputBytes || n > s.t.opts.Limits.OutputBytes {
 		limit("strings of more than %d bytes", s.t.opts.Limits.OutputBytes)
 	}
+	s.work(n)
 }
 
 // str makes a str of s's own, accounted for.

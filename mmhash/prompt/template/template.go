@@ -103,8 +103,11 @@ func (l Limits) withDefaults() Limits {
 // Render appends the rendered text to dst and returns the extended slice. The error is a *RaisedError where the
 // template refused the conversation, wraps ErrLimit where a bound was reached, and is an *Error where Python would
 // have raised; dst comes back unchanged then.
-func (t *Template) Render(dst []byte, vars Vars) ([]byte, error) {
+func (t *Template) Render(dst []byte, vars Vars) ([]byte, error) { return t.render(dst, vars, nil) }
+
+func (t *Template) render(dst []byte, vars Vars, done <-chan struct{}) ([]byte, error) {
 	s := t.states.Get().(*state)
+	s.done = done
 	out, err := s.run(dst, vars)
 	s.release()
 	return out, err
@@ -125,7 +128,7 @@ func recovered(r any, line int) error {
 	case runtime.Error:
 		return &Error{Line: line, Class: "InternalError", Msg: e.Error()}
 	case error:
-		if errors.Is(e, ErrLimit) {
+		if errors.Is(e, ErrLimit) || e == ErrStopped {
 			return fmt.Errorf("template: line %d: %w", line, e)
 		}
 	}

@@ -19,6 +19,9 @@ type searchTable struct {
 	length  []uint16 // by token: bytes of its text
 }
 
+// backtrackStep is what a step of the search counts for, in bytes of text: it may try several tokens.
+const backtrackStep = 8
+
 // longWord is the number of bytes from which a word is searched and not merged.
 const longWord = 24
 
@@ -67,6 +70,7 @@ func (m *bpe) encodeSearch(dst []uint32, s *scratch, word []byte) ([]uint32, boo
 	token := t.trie.longest(word)
 	again := false // token is the one before once more, tried first because the text repeats; the longest follows
 	for pos < len(word) {
+		s.work(backtrackStep)
 		if token == noID && pos == 0 {
 			return dst[:start], false
 		}

@@ -210,6 +210,7 @@ func (m *bpe) encode(dst []uint32, s *scratch, b []byte, i, end int) []uint32 {
 func (m *bpe) encodePieces(dst []uint32, s *scratch, b []byte, i, end int) []uint32 {
 	for i < end {
 		stop := m.piece(b, i, end)
+		s.work(stop - i)
 		if b[i] >= utf8.RuneSelf && m.borrowed == nil && oneChar(b[i:stop]) {
 			dst = m.symbols(dst, b[i:stop])
 		} else if stop-i <= shortWord {

@@ -86,7 +86,11 @@ func (c *Cache) encodePart(dst []uint32, s *scratch, part []byte, first, plain b
 		if busy == nil || entryCost+4*len(part) > shard.size { // one that may be too long to keep is not waited for
 			break
 		}
-		<-busy
+		select {
+		case <-busy:
+		case <-s.done:
+			panic(stop{})
+		}
 	}
 	defer shard.done(key)
 	c.misses.Add(1)

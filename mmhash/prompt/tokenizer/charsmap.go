@@ -87,6 +87,7 @@ func (m precompiled) apply(s *scratch, in []byte) []byte {
 	out := s.buffer()
 	for i := 0; i < len(in); {
 		n := graphemeLen(in[i:])
+		s.work(n)
 		if n < 6 {
 			if with, found := m.match(in[i:i+n], false); found > 0 {
 				out = append(out, with...)

@@ -22,6 +22,7 @@ func (m *bpe) mergeHeap(s *scratch, syms []uint32) int {
 		h.down(i)
 	}
 	for len(h) > 0 {
+		s.work(1)
 		c := h[0]
 		last := len(h) - 1
 		h[0] = h[last]

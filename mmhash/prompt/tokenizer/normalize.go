@@ -141,6 +141,7 @@ func (f mapRunes) apply(s *scratch, in []byte) []byte {
 	out := s.buffer()
 	for i := 0; i < len(in); {
 		r, n := utf8.DecodeRune(in[i:])
+		s.work(1)
 		out = f(out, r)
 		i += n
 	}
@@ -230,6 +231,7 @@ func (r replace) apply(s *scratch, in []byte) []byte {
 	}
 	out, done := s.buffer(), 0
 	r.pattern.each(s, in, func(start, end int) {
+		s.work(end - done)
 		out = append(append(out, in[done:start]...), r.with...)
 		done = end
 	})

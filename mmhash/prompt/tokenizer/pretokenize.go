@@ -21,6 +21,7 @@ type scanWords struct {
 func (w scanWords) encode(dst []uint32, s *scratch, _ model, b []byte, _ bool) []uint32 {
 	for i := 0; i < len(b); {
 		end := w.scan.next(b, i)
+		s.work(end - i)
 		dst = w.bpe.encode(dst, s, b, i, end)
 		i = end
 	}
@@ -53,11 +54,13 @@ func (st stages) encode(dst []uint32, s *scratch, m model, b []byte, first bool)
 	in, out := &s.in, &s.out
 	in.b, in.list = b, append(in.list[:0], word{0, int32(len(b)), first})
 	for _, one := range st {
+		s.look()
 		out.b, out.list = nil, out.list[:0]
 		one.cut(s, in, out)
 		in, out = out, in
 	}
 	for _, w := range in.list {
+		s.work(int(w.end - w.start))
 		dst = m.encode(dst, s, in.b, int(w.start), int(w.end))
 	}
 	in.b, out.b = nil, nil
@@ -110,6 +113,7 @@ func (p split) cutWord(s *scratch, b []byte, w word, out *words) {
 	text := b[w.start:w.end]
 	list, done := s.stretches[:0], 0
 	p.pattern.each(s, text, func(start, end int) {
+		s.work(end - done)
 		if done < start {
 			list = append(list, stretch{done, start, p.invert})
 		}

@@ -22,6 +22,8 @@ type scratch struct {
 	pairText  []byte
 	spaced    []byte // a word with its bars as spaces
 	words     [1 << wordCacheBits]cachedWord
+	done      <-chan struct{} // Options.Done
+	unseen    int             // bytes of work since done was looked at
 }
 
 const wordCacheBits = 14
@@ -77,6 +79,41 @@ func (p *pool) put(s *scratch) {
 	if len(p.free) < p.keep {
 		p.free = append(p.free, s)
 	}
+}
+
+// lookEvery is the work, in bytes of text, after which Options.Done is looked at: about a millisecond's.
+const lookEvery = 16 << 10
+
+// stop is the panic by which an Encode whose time is over leaves its loops.
+type stop struct{}
+
+// work counts n bytes of text that are about to be worked on, and ends the Encode if its time is over.
+func (s *scratch) work(n int) {
+	if s.unseen += n; s.unseen >= lookEvery {
+		s.look()
+	}
+}
+
+func (s *scratch) look() {
+	s.unseen = 0
+	select {
+	case <-s.done:
+		panic(stop{})
+	default:
+	}
+}
+
+// stopped tells whether what recover gave is the end of an Encode's time; other panics go on. It readies s for the next text.
+func (s *scratch) stopped(p any) bool {
+	s.done = nil
+	if p == nil {
+		return false
+	}
+	s.pinned, s.in.b, s.out.b = 0, nil, nil
+	if p != (stop{}) {
+		panic(p)
+	}
+	return true
 }
 
 // buffer gives an empty text buffer that is neither the one given before nor the pinned one.

@@ -296,6 +296,7 @@ func (n *pieceNormalizer) apply(s *scratch, in []byte) []byte {
 			with, size = n.prefix(in)
 		}
 		in = in[size:]
+		s.work(size)
 		for wasSpace && len(with) > 0 && with[0] == ' ' {
 			with = with[1:]
 		}

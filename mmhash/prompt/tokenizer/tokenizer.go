@@ -43,6 +43,9 @@ type Tokenizer struct {
 type Options struct {
 	AddSpecial    bool // put the template's tokens around (BOS, EOS), as add_special_tokens=true does
 	PlainSpecials bool // special tokens' strings in the text stay text, as split_special_tokens=true does
+	// Done, once closed, has Encode come back soon with the ids of a leading part of text: whoever gives it looks at it
+	// afterwards. nil: never.
+	Done <-chan struct{}
 }
 
 // model turns one word into ids.
@@ -56,12 +59,18 @@ func (t *Tokenizer) Encode(dst []uint32, text string, opt Options) []uint32 {
 	return t.encodeText(dst, text, opt, nil)
 }
 
-func (t *Tokenizer) encodeText(dst []uint32, text string, opt Options, cache *Cache) []uint32 {
+func (t *Tokenizer) encodeText(dst []uint32, text string, opt Options, cache *Cache) (out []uint32) {
 	if !utf8.ValidString(text) {
 		text = lossy([]byte(text))
 	}
 	s := t.pool.get()
+	s.done, s.unseen = opt.Done, 0
 	defer t.pool.put(s)
+	defer func() {
+		if s.stopped(recover()) {
+			out = dst // up to the last stretch that was encoded whole
+		}
+	}()
 	if opt.AddSpecial {
 		dst = append(dst, t.post.before...)
 	}

@@ -101,6 +101,7 @@ func (m *unigram) search(s *scratch, b []byte) {
 	}
 	for at := 0; at < len(b); {
 		_, size := utf8.DecodeRune(b[at:])
+		s.work(size)
 		here, covered := best[at].score, false
 		node := uint32(0)
 		for i := at; i < len(b); i++ {

@@ -352,25 +352,26 @@ func (m *Model) literal(text []byte, afterRun bool, r *rule) []uint32 {
 		key = append(text, 0) // differs from the same text at the start
 		key = append(key, r.modality...)
 	}
-	m.litLock.RLock()
-	out, ok := m.literals[string(key)]
-	m.litLock.RUnlock()
+	l := m.literals
+	l.RLock()
+	out, ok := l.ids[string(key)]
+	l.RUnlock()
 	if ok {
 		return out
 	}
 	if afterRun && r.hasID {
-		if with := m.tok.EncodeText(nil, r.idText+string(text)); len(with) > 0 && with[0] == r.id {
+		if with := l.tok.EncodeText(nil, r.idText+string(text)); len(with) > 0 && with[0] == r.id {
 			out = with[1:]
 		} else {
-			out = m.tok.EncodeText(nil, string(text))
+			out = l.tok.EncodeText(nil, string(text))
 		}
 	} else {
-		out = m.tok.EncodeText(nil, string(text))
+		out = l.tok.EncodeText(nil, string(text))
 	}
-	m.litLock.Lock()
-	if len(m.literals) < maxLiterals {
-		m.literals[string(key)] = out
+	l.Lock()
+	if len(l.ids) < maxLiterals {
+		l.ids[string(key)] = out
 	}
-	m.litLock.Unlock()
+	l.Unlock()
 	return out
 }

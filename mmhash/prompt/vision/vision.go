@@ -83,8 +83,22 @@ type Model struct {
 	trtID    uint32 // id that TensorRT-LLM writes at embedding positions
 	newlines [4]uint32
 
-	litLock  sync.RWMutex
-	literals map[string][]uint32 // tokenised texts of the layouts, see builder.flush
+	literals *literals
+}
+
+// literals are the tokenised texts of the layouts, see builder.flush.
+type literals struct {
+	tok Tokens
+	sync.RWMutex
+	ids map[string][]uint32
+}
+
+// With is the model with another view of its tokenizer for a prompt's own texts: one that stops when a request's time is
+// over, say.
+func (m *Model) With(tok Tokens) *Model {
+	own := *m
+	own.tok = tok
+	return &own
 }
 
 // Family is the family's name in docs/families.md, or "" for a text model.

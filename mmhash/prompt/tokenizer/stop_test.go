@@ -1,0 +1,65 @@
+package tokenizer
+
+import (
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Every kind of tokenizer stops soon when its time is over, with the ids of whole leading stretches, and is as good as new
+// for the next text.
+func TestStops(t *testing.T) {
+	r := rand.New(rand.NewPCG(4, 4))
+	letters := make([]byte, 8*lookEvery)
+	for i := range letters {
+		letters[i] = 'a' + byte(r.IntN(26))
+	}
+	over := make(chan struct{})
+	close(over)
+	stopped := 0
+	for i, c := range pipelines(t) {
+		tok, err := LoadJSON([]byte(c.Tokenizer))
+		if err != nil {
+			continue
+		}
+		for name, text := range map[string]string{
+			"one word": string(letters), "words": strings.Repeat("Word, word; 17 words. ", 8*lookEvery/22), "marks": strings.Repeat("e\u0301中文 ", 8*lookEvery/10),
+		} {
+			all := tok.Encode(nil, text, Options{})
+			if len(all) < 100 { // the model has next to no tokens for it
+				continue
+			}
+			cache := tok.NewCache(1<<20, 1)
+			for way, encode := range map[string]func([]uint32, string, Options) []uint32{"plain": tok.Encode, "cached": cache.Encode} {
+				if ids := encode(nil, text, Options{Done: over}); len(ids) == len(all) || !slices.Equal(ids, all[:len(ids)]) {
+					t.Errorf("tokenizer %d, %s, %s: %d ids of %d though the time was over, or others\n%s", i, name, way, len(ids), len(all), summary(c.Tokenizer))
+				}
+				if again := encode(nil, text, Options{Done: make(chan struct{})}); !slices.Equal(again, all) {
+					t.Errorf("tokenizer %d, %s, %s: other ids after a stop\n%s", i, name, way, summary(c.Tokenizer))
+				}
+			}
+			stopped++
+		}
+	}
+	if stopped < 80 {
+		t.Errorf("only %d texts tried", stopped)
+	}
+}
+
+// What was encoded before the time was over is kept where an added token ends it.
+func TestStopKeepsWholeStretches(t *testing.T) {
+	tok := chatTokenizer(t, 100)
+	var added string
+	for _, a := range tok.added {
+		added = a.Content
+	}
+	first := "the end" + added
+	want := tok.Encode(nil, first, Options{})
+	over := make(chan struct{})
+	close(over)
+	got := tok.Encode(nil, first+strings.Repeat("the than then ", lookEvery), Options{Done: over})
+	if !slices.Equal(got, want) {
+		t.Errorf("%d ids, want the %d before the long stretch", len(got), len(want))
+	}
+}
