@@ -148,11 +148,7 @@ func TestMediaBudget(t *testing.T) {
 // secret listens where nobody may be sent, and counts who comes.
 func secret(t *testing.T) (addr string, knocks *atomic.Int64) {
 	t.Helper()
-	lis, err := net.Listen("tcp", "127.0.0.2:0")
-	if err != nil {
-		t.Skip("127.0.0.2 cannot be listened on here")
-	}
-	t.Cleanup(func() { lis.Close() })
+	lis := listenAt(t, "127.0.0.2:0")
 	knocks = new(atomic.Int64)
 	go func() {
 		for {
@@ -165,4 +161,15 @@ func secret(t *testing.T) (addr string, knocks *atomic.Int64) {
 		}
 	}()
 	return lis.Addr().String(), knocks
+}
+
+// listenAt listens on an address that not every machine has.
+func listenAt(t *testing.T, addr string) net.Listener {
+	t.Helper()
+	lis, err := net.Listen("tcp", addr)
+	if err != nil {
+		t.Skip(addr + " cannot be listened on here")
+	}
+	t.Cleanup(func() { lis.Close() })
+	return lis
 }

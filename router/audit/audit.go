@@ -168,8 +168,9 @@ func (a *Auditor) Move(id string, h indexer.Holder, worker string) {
 	defer a.mu.Unlock()
 	if x := a.byID[id]; x != nil {
 		a.remove(x)
-		x.Worker, x.From, x.nextPos, x.finding = worker, 0, -1, nil
-		a.put(x, h)
+		moved := &request{Expectation: x.Expectation, since: x.since, ids: x.ids, nextPos: -1} // what the first slot told is not the other's
+		moved.Worker, moved.From = worker, 0
+		a.put(moved, h)
 	}
 }
 
@@ -297,7 +298,7 @@ func (a *Auditor) weigh(x *request) Verdict {
 	case x.finding != nil && x.rivals == 0:
 		a.learned.Add(float64(x.learn(x.told)))
 		return x.finding.Verdict
-	case s.events == x.before:
+	case s.events == x.before && len(x.Locals) > 0:
 		return Nothing
 	}
 	return Unattributed

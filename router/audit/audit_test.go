@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -330,4 +331,131 @@ func TestAuditIsBounded(t *testing.T) {
 	if b.a.tokens != 0 || b.a.blocks != 0 || len(b.a.byID) != 0 {
 		t.Errorf("%d tokens, %d blocks, %d requests are kept of none", b.a.tokens, b.a.blocks, len(b.a.byID))
 	}
+}
+
+// A prompt that is exact only in part: its ids end at a medium that could not be read (a picture that is not here in time,
+// audio, a video), or at the first that cannot be named, or nothing of it can be hashed. Its worker's events go on far
+// behind that; what is known is compared, and nothing else.
+func TestKnownInPart(t *testing.T) {
+	whole := slices.Concat(ids(46, 1), slices.Repeat([]uint32{9}, 400), ids(30, 5000)) // the worker's prompt
+	unread := mmhash.Medium{Modality: "image", Offset: 46}
+	unnamed := mmhash.Medium{Modality: "image", Offset: 46, Length: 400, Known: true}
+	short := unread
+	short.Offset = 5
+	differs := func(at int) []uint32 {
+		other := slices.Clone(whole)
+		other[at] = 7777
+		return other
+	}
+	for name, c := range map[string]struct {
+		known  int // leading ids
+		hashed int // of them
+		media  []mmhash.Medium
+		from   int // blocks that were there
+		noRoom bool
+		tokens []uint32 // the worker's
+		want   Verdict
+		at     int
+	}{
+		"a medium that is not here":              {known: 46, hashed: 46, media: []mmhash.Medium{unread}, tokens: whole, want: Equal},
+		"at once":                                {known: 5, hashed: 5, media: []mmhash.Medium{short}, tokens: whole, want: Unattributed},
+		"a block before it that differs":         {known: 46, hashed: 46, media: []mmhash.Medium{unread}, tokens: differs(20), want: Token, at: 20},
+		"its beginning is there":                 {known: 46, hashed: 46, media: []mmhash.Medium{unread}, from: 2, tokens: whole, want: Equal},
+		"a medium without a name":                {known: 476, hashed: 46, media: []mmhash.Medium{unnamed}, tokens: whole, want: Equal},
+		"one, and then one that is not here":     {known: 446, hashed: 46, media: []mmhash.Medium{unnamed, {Modality: "audio", Offset: 446}}, tokens: whole, want: Equal},
+		"nothing can be hashed":                  {known: 476, media: []mmhash.Medium{unnamed}, tokens: whole, want: Equal},
+		"nothing can be hashed, a token differs": {known: 476, media: []mmhash.Medium{unnamed}, tokens: differs(20), want: Token, at: 20},
+		"nothing can be hashed, nor is compared": {known: 476, media: []mmhash.Medium{unnamed}, noRoom: true, tokens: whole, want: Unattributed},
+		"no room for the ids":                    {known: 46, hashed: 46, media: []mmhash.Medium{unread}, noRoom: true, tokens: whole, want: Equal},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			if c.noRoom {
+				b.a.tokens = openTokens
+			}
+			b.a.Expect(Expectation{ID: "r", Holder: b.holder, Worker: "w", Model: "m", Locals: locals(whole[:c.hashed], nil), From: c.from, Size: size,
+				Prompts: &mmhash.Model{}, Prompt: &mmhash.Prompt{IDs: whole[:c.known], Media: c.media}})
+			last := uint64(0)
+			if c.from > 0 {
+				last = b.store(0, whole[:c.from*size])
+			}
+			last = b.store(last, c.tokens[c.from*size:464], picture(46-c.from*size, 400, "n"))
+			for i := range 6 { // the prompt's end, and blocks that the answer fills
+				last = b.store(last, ids(size, uint32(9000+i*size)))
+			}
+			b.store(0, ids(320, 70000)) // another's
+			if got := b.verdict("r"); got != c.want {
+				t.Fatalf("verdict %s, want %s", got, c.want)
+			}
+			if f := b.a.Findings(); c.want == Token && (len(f) != 1 || f[0].Position != c.at) {
+				t.Errorf("findings %+v, want one at token %d", f, c.at)
+			}
+		})
+	}
+}
+
+// A request of which nothing can be hashed, on a worker that holds all of it: that no event comes says nothing.
+func TestNothingHashedNothingTold(t *testing.T) {
+	b := newBench(t)
+	b.a.Expect(Expectation{ID: "r", Holder: b.holder, Size: size, Prompts: &mmhash.Model{}, Prompt: &mmhash.Prompt{IDs: ids(64, 1)}})
+	if got := b.verdict("r"); got != Unattributed {
+		t.Errorf("verdict %s, want %s", got, Unattributed)
+	}
+}
+
+// What a first worker told of a request is forgotten when it is moved.
+func TestMoveForgets(t *testing.T) {
+	b := newBench(t)
+	prompt := ids(64, 100)
+	b.expect("r", prompt)
+	b.store(0, prompt)
+	b.holder = b.ix.Join(indexer.HolderOptions{})
+	b.a.Move("r", b.holder, "other")
+	if got := b.verdict("r"); got != Nothing {
+		t.Errorf("verdict %s, want %s: the other worker told of no block", got, Nothing)
+	}
+}
+
+// Events in any order, of any blocks, against prompts known to any length: no comparison reaches beyond what is known.
+func FuzzStored(f *testing.F) {
+	for seed := range uint64(8) {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, seed uint64) {
+		rnd := rand.New(rand.NewPCG(seed, 1))
+		b := newBench(t)
+		whole := slices.Concat(ids(46, 1), slices.Repeat([]uint32{9}, 60), ids(30, 5000))
+		for i := range 6 {
+			known := rnd.IntN(len(whole) + 1)
+			hashed := rnd.IntN(known + 1)
+			if rnd.IntN(3) == 0 {
+				b.a.tokens = openTokens
+			}
+			exact := known == len(whole) && hashed == known
+			chain := locals(whole[:hashed], nil)
+			b.a.Expect(Expectation{ID: string(rune('a' + i)), Holder: b.holder, Locals: chain, From: rnd.IntN(len(chain) + 1), Size: size, Prompts: &mmhash.Model{},
+				Prompt: &mmhash.Prompt{IDs: whole[:known], Exact: exact, Media: []mmhash.Medium{{Offset: min(46, known), Length: min(60, known-min(46, known))}}}})
+			b.a.tokens = 0
+		}
+		for range 60 {
+			tokens := whole
+			if rnd.IntN(3) == 0 {
+				tokens = slices.Clone(whole)
+				tokens[rnd.IntN(len(tokens))] = 4
+			}
+			from := rnd.IntN(len(tokens)/size) * size
+			tokens = tokens[from : from+1+rnd.IntN(len(tokens)-from)]
+			e := event.Event{Kind: event.Stored, BlockSize: size, Tokens: tokens, Locals: locals(whole[:from+len(tokens)], nil)[from/size:]}
+			if rnd.IntN(4) > 0 {
+				e.HasParent, e.Parent = true, uint64(rnd.IntN(40))
+			}
+			for range e.Locals {
+				e.Handles = append(e.Handles, uint64(1+rnd.IntN(40)))
+			}
+			e.Media = []event.Mention{{Block: rnd.IntN(9), Offset: rnd.IntN(size), Paired: rnd.IntN(2) == 0, Name: []byte("n")}}
+			b.a.Stored(b.holder, &e)
+		}
+		b.now = b.now.Add(patience)
+		b.a.judge(b.now)
+	})
 }

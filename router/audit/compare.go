@@ -37,7 +37,9 @@ const (
 // is common to all requests of a template.
 const evidence = 16
 
-// compare tells what an event is to a request, and follows the request's blocks.
+// compare tells what an event is to a request, and follows the request's blocks. It speaks of what is known of the prompt
+// alone: of one that is exact only in part the worker's events go on behind that, with media and text that cannot be
+// compared.
 func (x *request) compare(e *event.Event) likeness {
 	if e.BlockSize != x.Size {
 		x.otherSize = e.BlockSize
@@ -51,24 +53,31 @@ func (x *request) compare(e *event.Event) likeness {
 	if n > 0 {
 		x.next, x.nextPos = e.Handles[n-1], p+n
 	}
-	switch {
-	case p+n == len(x.Locals):
-		x.held = true
-		if n == len(e.Locals) || x.Prompt.Exact {
-			return same // what stands behind is what was generated
-		}
-		x.next, x.nextPos = e.Handles[len(e.Handles)-1], p+len(e.Handles)
-		if x.agree(e, p) >= min(len(e.Tokens), len(x.ids)-p*x.Size) {
+	if p+n < len(x.Locals) {
+		switch {
+		case n == len(e.Locals):
 			return same
+		case n > 0, child, x.agree(e, p) >= evidence:
+			return departed
 		}
-		return departed
-	case n == len(e.Locals):
-		return same
-	case n > 0, child, x.agree(e, p) >= evidence:
+		return foreign
+	}
+	if x.held = x.held || n > 0 || child; x.held && (x.Prompt.Exact || n == len(e.Locals) || p >= x.known()) {
+		return same // what stands behind was generated, or is not known
+	}
+	switch { // behind what can be hashed there are tokens that can still be compared
+	case n == 0 && !child && x.agree(e, p) < evidence:
+		return foreign
+	case !x.agrees(e, p):
 		return departed
 	}
-	return foreign
+	x.held = true
+	x.next, x.nextPos = e.Handles[len(e.Handles)-1], p+len(e.Handles)
+	return same
 }
+
+// known counts the request's blocks of which a token is known: behind them no event can be compared.
+func (x *request) known() int { return max(len(x.Locals), (len(x.ids)+x.Size-1)/x.Size) }
 
 // place is the number of the request's block that an event's first block stands for, -1: none; child says that the
 // event goes on behind a block of the request's own.
@@ -104,6 +113,11 @@ func (x *request) agree(e *event.Event, p int) (n int) {
 	return n
 }
 
+// agrees tells whether an event and the request have the same tokens where both are known.
+func (x *request) agrees(e *event.Event, p int) bool {
+	return x.agree(e, p) >= min(len(e.Tokens), len(x.ids)-p*x.Size)
+}
+
 // explain names the first difference between an event that begins at block p and the request.
 func (x *request) explain(e *event.Event, p int) *Finding {
 	if len(e.Tokens) == 0 || x.ids == nil {
@@ -111,7 +125,7 @@ func (x *request) explain(e *event.Event, p int) *Finding {
 	}
 	n := x.agree(e, p)
 	at := p*x.Size + n
-	if n == len(e.Tokens) || at == len(x.ids) { // the tokens are equal: a name, a salt or an adapter is not
+	if n == len(e.Tokens) || at >= len(x.ids) { // the tokens are equal: a name, a salt or an adapter is not
 		return x.explainKeys(e, p)
 	}
 	for i := range x.Prompt.Media {
@@ -178,14 +192,14 @@ func (x *request) learn(names []told) (n int) {
 
 // names reads what an event with the request's tokens calls the request's media.
 func (x *request) names(e *event.Event) (out []told) {
-	if len(e.Media) == 0 || x.ids == nil {
+	p := x.at
+	if len(e.Media) == 0 || p*x.Size >= len(x.ids) || !x.agrees(e, p) {
 		return nil
 	}
-	p := x.at
 	var last *mmhash.Medium
 	for i := range e.Media {
 		md := x.mediumAt(&e.Media[i], p)
-		if md == nil || md == last || x.agree(e, p) < min(len(e.Tokens), len(x.ids)-p*x.Size) {
+		if md == nil || md == last {
 			continue
 		}
 		last = md
