@@ -29,6 +29,7 @@ import (
 
 	"github.com/sightline-router/sightline/envoy"
 	"github.com/sightline-router/sightline/extproc"
+	"github.com/sightline-router/sightline/internal/demo"
 	"github.com/sightline-router/sightline/router"
 )
 
@@ -380,9 +381,11 @@ var taken struct {
 func freeAddr(t testing.TB) string {
 	t.Helper()
 	for {
-		lis := listen(t)
-		addr := lis.Addr().String()
-		_ = lis.Close()
+		ports, err := demo.FreePorts(1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		addr := fmt.Sprint("127.0.0.1:", ports[0])
 		taken.Lock()
 		fresh := !slices.Contains(taken.addrs, addr)
 		taken.addrs = append(taken.addrs, addr)

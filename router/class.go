@@ -237,6 +237,9 @@ func (r *Router) candidates(s *scratch, cs *classes, class int, slots []*fleet.S
 		if int(slot.Holder) < len(s.held) {
 			exact = int(s.held[slot.Holder])
 		}
+		if slot.EventAge != nil {
+			exact, c.Doubtful = believed(exact, slot.EventAge(now))
+		}
 		c.Exact = exact * size
 		c.Predicted = c.Exact
 		if len(l.chain) > 0 {

@@ -221,12 +221,16 @@ func (r *Router) place(d Decision, n named, clean []mmhash.Edit, session string,
 	decode := r.opt.Fleet.Decode(slots[best.Slot], r.turn.Load())
 	d.Targets = targets(slots, ranked, decode, r.turn.Load())
 	switch {
+	case best.Doubtful && best.Exact > 0:
+		d.Reason, d.Why = Predicted, eventsAway
 	case best.Predicted > best.Exact:
 		d.Reason, d.Why = Predicted, "not confirmed by events yet"
 	case best.Exact > 0:
 		d.Reason = Exact
 	case best.Seen > 0:
 		d.Reason, d.Why = Affinity, "no block held, media seen"
+	case best.Doubtful:
+		d.Reason, d.Why = Load, eventsAway
 	default:
 		d.Reason, d.Why = Load, "no block held"
 	}
@@ -326,6 +330,7 @@ type note struct {
 	chain  []uint64 // the same, chained
 	from   int      // blocks that events proved at the decision
 	cached int      // tokens predicted to be cached; -1: it went to another worker
+	stale  bool     // its events had not come for long: the engine's own count is all that corrects the index
 	bound  bool     // cached is a lower bound
 	upper  bool     // cached is an upper bound
 	size   int      // tokens a block
@@ -335,7 +340,10 @@ type note struct {
 
 func (r *Router) book(d Decision, slot, decode *fleet.Slot, best pick.Candidate, p *mmhash.Prompt, s *scratch, size int, now time.Time) *note {
 	held := best.Exact / size
-	nt := &note{model: d.Model, worker: slot.Worker.Name, reason: d.Reason, from: held, cached: d.CachedTokens, bound: d.Partial, upper: d.Recurrent, usage: s.usage, mute: r.onSGLang(d.Model, slot.Worker)}
+	if best.Doubtful { // of what it gets now no event will tell
+		held = 0
+	}
+	nt := &note{model: d.Model, worker: slot.Worker.Name, reason: d.Reason, from: held, cached: d.CachedTokens, stale: best.Doubtful, bound: d.Partial, upper: d.Recurrent, usage: s.usage, mute: r.onSGLang(d.Model, slot.Worker)}
 	both := slices.Concat(s.locals, s.chain)
 	if decode != nil {
 		nt.cached = -1 // what is reported is of another worker's cache
@@ -419,7 +427,7 @@ func (r *Router) Observe(o Outcome) {
 		if o.Code < 200 || o.Code >= 400 { // refused or broken: it stored nothing that we could count on
 			r.predicted.drop(uint32(b.Slot.Holder), nt.chain, nt.from)
 		}
-		if nt.reason == Exact && !nt.upper && o.Code == 200 && o.CachedTokens >= 0 && o.CachedTokens < nt.cached {
+		if (nt.reason == Exact || nt.stale) && !nt.upper && o.Code == 200 && o.CachedTokens >= 0 && o.CachedTokens < nt.cached {
 			// The engine found less than its events promised (a reset that it has not told yet): what it did not find goes.
 			n, _ := r.opt.Index.Drop(b.Slot.Holder, nt.locals, o.CachedTokens/nt.size)
 			r.metrics.corrected.Add(float64(n))

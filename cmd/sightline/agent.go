@@ -38,9 +38,6 @@ func (c *agentCmd) Run(ctx context.Context) error {
 		return fmt.Errorf("nats: %w", err)
 	}
 	defer conn.Close()
-	if bus.Ready(ctx, conn, log) != nil {
-		return nil
-	}
 	if c.HTTP != "" {
 		c.Engine = "trtllm"
 	}
@@ -53,7 +50,7 @@ func (c *agentCmd) Run(ctx context.Context) error {
 		if c.Ranks == 0 {
 			rank = -1
 		}
-		p, err := bus.NewPublisher(bus.PublisherOptions{NATS: conn, Worker: c.Worker, Rank: rank, CountCopies: countsCopies(c.Engine), Tokens: c.Publish == "tokens"})
+		p, err := bus.NewPublisher(bus.PublisherOptions{NATS: conn, Worker: c.Worker, Rank: rank, CountCopies: countsCopies(c.Engine), Tokens: c.Publish == "tokens", Log: log})
 		if err != nil {
 			return err
 		}

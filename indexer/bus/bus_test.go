@@ -44,7 +44,7 @@ func connect(t testing.TB, url string) *nats.Conn {
 	return nc
 }
 
-func ensure(t testing.TB, nc *nats.Conn, maxBytes int64) {
+func makeStream(t testing.TB, nc *nats.Conn, maxBytes int64) {
 	t.Helper()
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -121,7 +121,7 @@ func listen(t testing.TB, nc *nats.Conn) *router {
 		found: make(chan string, 100), done: make(chan struct{})}
 	ctx, cancel := context.WithCancel(context.Background())
 	r.stop = cancel
-	r.listener = &Listener{NATS: nc}
+	r.listener = &Listener{NATS: nc, watch: 50 * time.Millisecond}
 	r.listener.Found = func(worker string, rank int) {
 		if r.feeds[worker] == nil {
 			r.follow(worker)
@@ -227,7 +227,7 @@ func TestOverNATS(t *testing.T) {
 	port := s.Addr().String()
 	url := "nats://" + port
 	nc := connect(t, url)
-	ensure(t, nc, 64<<20)
+	makeStream(t, nc, 64<<20)
 
 	early := listen(t, connect(t, url))
 	h, p := agent(t, connect(t, url), "10.0.0.5:8000")
@@ -274,7 +274,7 @@ func TestBufferOverflow(t *testing.T) {
 	s := runServer(t, t.TempDir(), -1)
 	defer s.Shutdown()
 	nc := connect(t, s.ClientURL())
-	ensure(t, nc, 64<<20)
+	makeStream(t, nc, 64<<20)
 	h, p := agent(t, nc, "w")
 	h.give(payloads[:10]...)
 	r := listen(t, connect(t, s.ClientURL()))
@@ -299,7 +299,7 @@ func TestTwoAgents(t *testing.T) {
 	payloads, prompts := recording(t)
 	s := runServer(t, t.TempDir(), -1)
 	defer s.Shutdown()
-	ensure(t, connect(t, s.ClientURL()), 64<<20)
+	makeStream(t, connect(t, s.ClientURL()), 64<<20)
 	r := listen(t, connect(t, s.ClientURL()))
 	one, _ := agent(t, connect(t, s.ClientURL()), "w")
 	one.give(payloads[:20]...)
@@ -329,7 +329,7 @@ func TestAgentAway(t *testing.T) {
 	payloads, prompts := recording(t)
 	s := runServer(t, t.TempDir(), -1)
 	defer s.Shutdown()
-	ensure(t, connect(t, s.ClientURL()), 64<<20)
+	makeStream(t, connect(t, s.ClientURL()), 64<<20)
 	r := listen(t, connect(t, s.ClientURL()))
 	r.listener.silence = 300 * time.Millisecond
 	live := func(want bool) func() bool {
@@ -364,7 +364,7 @@ func TestStreamFull(t *testing.T) {
 	payloads, _ := recording(t)
 	s := runServer(t, t.TempDir(), -1)
 	defer s.Shutdown()
-	ensure(t, connect(t, s.ClientURL()), 16<<10)
+	makeStream(t, connect(t, s.ClientURL()), 16<<10)
 	h, p := agent(t, connect(t, s.ClientURL()), "w")
 	for range 40 {
 		h.give(payloads...)
@@ -385,7 +385,7 @@ func BenchmarkJoin(b *testing.B) {
 	s := runServer(b, b.TempDir(), -1)
 	defer s.Shutdown()
 	nc := connect(b, s.ClientURL())
-	ensure(b, nc, 64<<20)
+	makeStream(b, nc, 64<<20)
 	_, p := agent(b, nc, "w")
 	e := block100k()
 	for i := range e {
@@ -425,7 +425,7 @@ func BenchmarkLatency(b *testing.B) {
 	payloads, _ := recording(b)
 	s := runServer(b, b.TempDir(), -1)
 	defer s.Shutdown()
-	ensure(b, connect(b, s.ClientURL()), 64<<20)
+	makeStream(b, connect(b, s.ClientURL()), 64<<20)
 	h, _ := agent(b, connect(b, s.ClientURL()), "w")
 	r := listen(b, connect(b, s.ClientURL()))
 	h.give(payloads[0])

@@ -3,28 +3,26 @@ package bus
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"strconv"
+	"strings"
+	"syscall"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 )
 
-const (
-	serverStart = 10 * time.Second
-	ensureTime  = 5 * time.Second // for one attempt
-	ensureAgain = time.Second
-	// keptEvents bounds the agents' stream on disk; a router that joins asks agents for the rest.
-	keptEvents = 256 << 20
-)
+// serverStart bounds the start of an embedded server: its port may be another's for a moment, such as an outgoing
+// connection's where it lies among those that the system gives away.
+const serverStart = 10 * time.Second
 
 // LinkOptions say where NATS is: URL, or an embedded server at Listen.
 type LinkOptions struct {
 	URL    string // such as nats://10.0.0.4:4222
-	Listen string // host:port
+	Listen string // host:port; port 0: one that is free (Link.Addr)
 	Dir    string // where the embedded server keeps its streams
 	Log    *zap.Logger
 }
@@ -38,12 +36,12 @@ type Link struct {
 	done   chan struct{}
 }
 
-// StartLink connects, and listens in the background from when the stream is there.
+// StartLink connects and listens in the background.
 func StartLink(o LinkOptions) (*Link, error) {
-	l := &Link{done: make(chan struct{})}
+	l := &Link{done: make(chan struct{}), Listener: Listener{Log: o.Log}}
 	var err error
 	if o.Listen != "" {
-		if l.server, err = embedded(o.Listen, o.Dir); err != nil {
+		if l.server, err = embedded(o); err != nil {
 			return nil, err
 		}
 		l.NATS, err = nats.Connect("", nats.InProcessServer(l.server), nats.Name("sightline"))
@@ -60,9 +58,7 @@ func StartLink(o LinkOptions) (*Link, error) {
 	l.stop = stop
 	go func() {
 		defer close(l.done)
-		if Ready(ctx, l.NATS, o.Log) == nil {
-			_ = l.Run(ctx) // ends with ctx only
-		}
+		_ = l.Run(ctx) // ends with ctx only
 	}()
 	return l, nil
 }
@@ -81,56 +77,86 @@ func (l *Link) Close() {
 	}
 }
 
-func embedded(listen, dir string) (*server.Server, error) {
-	host, p, err := net.SplitHostPort(listen)
+// Addr is where the embedded server listens; "" if NATS is another process.
+func (l *Link) Addr() string {
+	if l.server == nil {
+		return ""
+	}
+	return l.server.Addr().String()
+}
+
+// embedded starts a server. While its port is taken it tries again, for serverStart.
+func embedded(o LinkOptions) (*server.Server, error) {
+	host, p, err := net.SplitHostPort(o.Listen)
 	if err != nil {
 		return nil, fmt.Errorf("nats.listen: %w", err)
 	}
 	port, err := strconv.Atoi(p)
-	if err != nil {
-		return nil, fmt.Errorf("nats.listen: %q: no port", listen)
+	if err != nil || port < 0 {
+		return nil, fmt.Errorf("nats.listen: %q: no port", o.Listen)
 	}
-	s, err := server.NewServer(&server.Options{ServerName: "sightline", Host: host, Port: port, JetStream: true, StoreDir: dir,
-		JetStreamMaxMemory: 64 << 20, JetStreamMaxStore: 2 * keptEvents, NoSigs: true, NoLog: true, MaxPayload: 8 << 20})
-	if err != nil {
-		return nil, fmt.Errorf("nats: %w", err)
+	if port == 0 {
+		port = server.RANDOM_PORT
 	}
-	go s.Start()
-	if !s.ReadyForConnections(serverStart) {
+	for end := time.Now().Add(serverStart); ; {
+		s, err := server.NewServer(&server.Options{ServerName: "sightline", Host: host, Port: port, JetStream: true, StoreDir: o.Dir,
+			JetStreamMaxMemory: 64 << 20, JetStreamMaxStore: 2 * keptEvents, NoSigs: true, NoLog: true, MaxPayload: 8 << 20})
+		if err != nil {
+			return nil, fmt.Errorf("nats: %w", err)
+		}
+		log := serverLog{o.Log, make(chan string, 1)}
+		s.SetLogger(log, false, false)
+		go s.Start()
+		why := ""
+		for why == "" {
+			if s.ReadyForConnections(pollReady) {
+				return s, nil
+			}
+			select {
+			case why = <-log.fatal:
+			default:
+				if time.Now().After(end) {
+					why = "not ready in time"
+				}
+			}
+		}
 		s.Shutdown()
-		return nil, fmt.Errorf("nats: the embedded server did not start on %s within %v (is the port taken?)", listen, serverStart)
+		s.WaitForShutdown()
+		if !strings.Contains(why, syscall.EADDRINUSE.Error()) || time.Now().After(end) {
+			return nil, fmt.Errorf("nats: the embedded server did not start on %s within %v: %s", o.Listen, serverStart, why)
+		}
+		time.Sleep(pollReady/2 + rand.N(pollReady))
 	}
-	return s, nil
 }
 
-// Connect connects for good: it goes on trying while the server is away.
+const pollReady = 50 * time.Millisecond
+
+// serverLog is where an embedded server's own messages go: what is wrong to our log, and why it cannot start to who
+// started it.
+type serverLog struct {
+	log   *zap.Logger
+	fatal chan string
+}
+
+func (l serverLog) Noticef(string, ...any) {}
+func (l serverLog) Debugf(string, ...any)  {}
+func (l serverLog) Tracef(string, ...any)  {}
+func (l serverLog) Warnf(format string, v ...any) {
+	l.log.Warn("NATS server: " + fmt.Sprintf(format, v...))
+}
+func (l serverLog) Errorf(format string, v ...any) {
+	l.log.Error("NATS server: " + fmt.Sprintf(format, v...))
+}
+func (l serverLog) Fatalf(format string, v ...any) {
+	select {
+	case l.fatal <- fmt.Sprintf(format, v...):
+	default:
+	}
+}
+
+// Connect connects for good: it goes on trying while the server is away, each client at times of its own.
 func Connect(url, name string, log *zap.Logger) (*nats.Conn, error) {
-	return nats.Connect(url, nats.Name(name), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.ReconnectWait(250*time.Millisecond),
+	return nats.Connect(url, nats.Name(name), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.ReconnectWait(250*time.Millisecond), nats.ReconnectJitter(time.Second, time.Second),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { log.Warn("NATS is away", zap.Error(err)) }),
 		nats.ReconnectHandler(func(*nats.Conn) { log.Info("NATS is back") }))
-}
-
-// Ready returns once the stream is there, which it makes; before, nothing can be published or heard. The error is ctx's.
-func Ready(ctx context.Context, c *nats.Conn, log *zap.Logger) error {
-	for {
-		err := makeStream(ctx, c)
-		if err == nil || ctx.Err() != nil {
-			return ctx.Err()
-		}
-		log.Warn("the agents' stream cannot be made yet", zap.Error(err))
-		select {
-		case <-ctx.Done():
-		case <-time.After(ensureAgain):
-		}
-	}
-}
-
-func makeStream(ctx context.Context, c *nats.Conn) error {
-	js, err := jetstream.New(c)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, ensureTime)
-	defer cancel()
-	return EnsureStream(ctx, js, keptEvents)
 }

@@ -15,24 +15,17 @@ import (
 // anew on the same port and directory, and the agent is heard again.
 func TestLink(t *testing.T) {
 	payloads, prompts := recording(t)
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	o := LinkOptions{Listen: free.Addr().String(), Dir: t.TempDir(), Log: zap.NewNop()}
-	_ = free.Close()
+	o := LinkOptions{Listen: "127.0.0.1:0", Dir: t.TempDir(), Log: zap.NewNop()}
 	l, err := StartLink(o)
 	if err != nil {
 		t.Fatal(err)
 	}
+	o.Listen = l.Addr()
 	conn, err := Connect("nats://"+o.Listen, "agent", o.Log)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(conn.Close)
-	if err := Ready(t.Context(), conn, o.Log); err != nil {
-		t.Fatal(err)
-	}
 	h, _ := agent(t, conn, "w")
 	h.give(payloads...)
 	hears := func(l *Link) {
@@ -55,19 +48,19 @@ func TestLink(t *testing.T) {
 func TestLinkWaits(t *testing.T) {
 	t.Parallel() // it waits for an answer that does not come
 	core, seen := observer.New(zap.WarnLevel)
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := free.Addr().(*net.TCPAddr)
-	_ = free.Close()
+	s := runServer(t, t.TempDir(), -1)
+	addr := s.Addr().(*net.TCPAddr)
+	s.Shutdown()
+	s.WaitForShutdown()
 	l, err := StartLink(LinkOptions{URL: "nats://" + addr.String(), Log: zap.New(core)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	until(t, "a warning", func() bool { return seen.FilterMessage("the agents' stream cannot be made yet").Len() > 0 })
-	s := runServer(t, t.TempDir(), addr.Port)
+	until(t, "a warning", func() bool {
+		return seen.FilterMessage("the agents' stream cannot be heard; it is tried again").Len() > 0
+	})
+	s = runServer(t, t.TempDir(), addr.Port)
 	defer s.Shutdown()
 	conn := connect(t, s.ClientURL())
 	until(t, "the stream", func() bool {

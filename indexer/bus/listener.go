@@ -6,12 +6,14 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
 
 	"github.com/sightline-router/sightline/indexer/feed"
 )
@@ -23,8 +25,10 @@ type Listener struct {
 	// Found is called, in the listener's goroutine, for a worker-rank that no feed follows, at each of its messages (every
 	// 5 s at least) until one does: start a feed with Source, or ignore it.
 	Found func(worker string, rank int)
+	// Log is told when the stream is away and when it was made again; nil: nobody.
+	Log *zap.Logger
 
-	silence time.Duration // 0: the package's
+	silence, watch time.Duration // 0: the package's
 
 	mu    sync.Mutex
 	feeds map[string]*feed.Feed // by subject
@@ -38,25 +42,41 @@ func (l *Listener) Malformed() uint64 { return l.malformed.Load() }
 // Unfollowed counts messages of worker-ranks without a feed.
 func (l *Listener) Unfollowed() uint64 { return l.unfollowed.Load() }
 
-// Run listens until ctx ends. It begins with the last message of every worker-rank, so that all are found at once, and
-// tries again while the server or the stream is away.
+const (
+	listenAgain = time.Second     // between attempts, more or less
+	watchStream = 5 * time.Second // how often it is made sure that the stream is still the one that is heard
+)
+
+// Run listens until ctx ends. It begins with the last message of every worker-rank, so that all are found at once. It makes
+// the stream where there is none, and tries again while the server is away or the stream is lost.
 func (l *Listener) Run(ctx context.Context) error {
 	js, err := jetstream.New(l.NATS)
 	if err != nil {
 		return err
 	}
 	for ctx.Err() == nil {
-		if err = l.once(ctx, js); err != nil {
-			select {
-			case <-ctx.Done():
-			case <-time.After(time.Second):
-			}
+		err := l.once(ctx, js)
+		if err == nil || ctx.Err() != nil {
+			continue
+		}
+		if l.Log != nil {
+			l.Log.Warn("the agents' stream cannot be heard; it is tried again", zap.Error(err))
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(listenAgain/2 + rand.N(listenAgain)): // not all routers at once
 		}
 	}
 	return ctx.Err()
 }
 
+// once hears the stream until it breaks. A stream made anew begins with number 1 again: a consumer of the old one would wait
+// for the number that it had reached, so the stream is looked after.
 func (l *Listener) once(ctx context.Context, js jetstream.JetStream) error {
+	made, err := ensure(ctx, js, keptEvents, l.Log)
+	if err != nil {
+		return err
+	}
 	c, err := js.OrderedConsumer(ctx, Stream, jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{eventSubjects + ">"}, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy})
 	if err != nil {
@@ -77,13 +97,22 @@ func (l *Listener) once(ctx context.Context, js jetstream.JetStream) error {
 		return err
 	}
 	defer consuming.Stop()
-	select {
-	case <-ctx.Done():
-		return nil
-	case err := <-broken:
-		return err
-	case <-consuming.Closed():
-		return errors.New("the consumer was closed")
+	watch := time.NewTicker(cmp.Or(l.watch, watchStream))
+	defer watch.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-broken:
+			return err
+		case <-consuming.Closed():
+			return errors.New("the consumer was closed")
+		case <-watch.C:
+			now, err := ensure(ctx, js, keptEvents, l.Log)
+			if err == nil && !now.Equal(made) {
+				return errors.New("the stream was lost and made again")
+			} // an error is the server's: the consumer gets over it, or breaks
+		}
 	}
 }
 

@@ -3,12 +3,15 @@ package bus
 import (
 	"context"
 	"encoding/binary"
+	"errors"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
 
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/event"
@@ -35,6 +38,7 @@ type PublisherOptions struct {
 	CountCopies bool
 	// Tokens publishes token ids, media names and sessions too, for audits. The decoder in front must keep them.
 	Tokens bool
+	Log    *zap.Logger // told when events cannot be published; nil: nobody
 }
 
 // Publisher is the sink of an agent's feed: it publishes what it is told, one message a batch, and tells routers that ask
@@ -78,7 +82,7 @@ type PublisherStats struct {
 	Blocks    int    // the worker holds
 }
 
-// NewPublisher publishes until Leave. The stream must be there (EnsureStream). Its epoch is the time, so of two agents
+// NewPublisher publishes until Leave, and makes the stream where there is none. Its epoch is the time, so of two agents
 // for one worker routers follow the younger.
 func NewPublisher(o PublisherOptions) (*Publisher, error) {
 	js, err := jetstream.New(o.NATS)
@@ -92,6 +96,9 @@ func NewPublisher(o PublisherOptions) (*Publisher, error) {
 	p.ask, err = o.NATS.Subscribe(askSubjects+place(o.Worker, o.Rank), p.tell)
 	if err != nil {
 		return nil, err
+	}
+	if p.o.Log == nil {
+		p.o.Log = zap.NewNop()
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	p.cancel = cancel
@@ -212,6 +219,10 @@ func (p *Publisher) enqueue() {
 func (p *Publisher) send(ctx context.Context) {
 	beat := time.NewTicker(heartbeat)
 	defer beat.Stop()
+	_, err := ensure(ctx, p.js, keptEvents, p.o.Log)
+	if err != nil && ctx.Err() == nil {
+		p.o.Log.Warn("the agents' stream cannot be made yet", zap.Error(err))
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -230,7 +241,11 @@ func (p *Publisher) send(ctx context.Context) {
 			}
 			b := p.out.queue[0]
 			p.out.Unlock()
-			if p.publish(ctx, b) {
+			before := err
+			if err = p.publish(ctx, b); err == nil {
+				if before != nil {
+					p.o.Log.Info("events are published")
+				}
 				p.published.Add(1)
 				beat.Reset(heartbeat)
 				p.out.Lock()
@@ -242,9 +257,15 @@ func (p *Publisher) send(ctx context.Context) {
 				continue
 			}
 			p.failed.Add(1)
+			if before == nil && ctx.Err() == nil {
+				p.o.Log.Warn("events cannot be published; they are kept and tried again", zap.Error(err))
+			}
+			if errors.Is(err, jetstream.ErrNoStreamResponse) { // nobody has the subject: the stream was lost
+				_, _ = ensure(ctx, p.js, keptEvents, p.o.Log)
+			}
 			select {
 			case <-ctx.Done():
-			case <-time.After(retryPause):
+			case <-time.After(retryPause/2 + rand.N(retryPause)):
 			}
 		}
 	}
@@ -252,15 +273,15 @@ func (p *Publisher) send(ctx context.Context) {
 
 // publish tries once. A message may get there although the answer does not: routers drop it the second time by its
 // number. One that is too big for the server is given up: the gap makes routers ask.
-func (p *Publisher) publish(ctx context.Context, b []byte) bool {
+func (p *Publisher) publish(ctx context.Context, b []byte) error {
 	if int64(len(b)) > p.o.NATS.MaxPayload() && p.o.NATS.IsConnected() {
 		p.dropped.Add(1)
-		return true
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, publishTime)
 	defer cancel()
 	_, err := p.js.PublishMsg(ctx, &nats.Msg{Subject: p.subject, Data: b})
-	return err == nil
+	return err
 }
 
 // tell answers a router that asks for everything: the state after the last message, in parts.

@@ -97,6 +97,7 @@ func (f *Feed) apply(m Message) error {
 	s.MediaUnknown = s.MediaUnknown || media
 	s.BlockSize, s.Rank = size, batch.Rank
 	s.LastSeq, s.Epoch, s.Partial, s.Away = m.Seq, m.Epoch, f.partial, batch.Away
+	f.aged()
 	return nil
 }
 

@@ -19,6 +19,7 @@ package feed
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sightline-router/sightline/indexer/event"
@@ -103,10 +104,11 @@ type Feed struct {
 	running sync.WaitGroup
 	wake    chan struct{}
 
-	mu    sync.Mutex
-	queue queue
-	stats Stats
-	doubt bool // Resync was called
+	mu        sync.Mutex
+	queue     queue
+	stats     Stats
+	doubt     bool         // Resync was called
+	deadSince atomic.Int64 // Unix ns of when the stream stopped being live; 0: it is
 
 	order
 	offload offload
@@ -117,6 +119,7 @@ func Start(o Options) *Feed {
 	ctx, cancel := context.WithCancel(context.Background())
 	f := &Feed{o: o, cancel: cancel, wake: make(chan struct{}, 1)}
 	f.stats.Partial = true // until told otherwise
+	f.aged()
 	f.running.Go(func() {
 		if err := o.Source.Run(ctx, f); err != nil && ctx.Err() == nil {
 			f.note(func(s *Stats) { s.LastError = err.Error() })
@@ -145,6 +148,7 @@ func (f *Feed) Offer(m Message) {
 	if !f.queue.push(m) {
 		f.stats.Drops++
 	}
+	f.aged()
 	f.mu.Unlock()
 	f.signal()
 }
@@ -165,6 +169,7 @@ func (f *Feed) Up() {
 	f.stats.Connected, f.stats.CaughtUp = true, false
 	f.stats.Connects++
 	f.queue.mark()
+	f.aged()
 	f.mu.Unlock()
 	f.signal()
 	if f.o.Link != nil {

@@ -47,6 +47,26 @@ type Stats struct {
 // Live tells whether the worker's events come as they happen, with nothing owed from before.
 func (s *Stats) Live() bool { return s.Connected && s.CaughtUp && !s.Away }
 
+// Age is how long the worker's events have not been live: while it grows, what the index says of the worker is of that
+// long ago. 0: they are. It takes no lock.
+func (f *Feed) Age(now time.Time) time.Duration {
+	since := f.deadSince.Load()
+	if since == 0 {
+		return 0
+	}
+	return max(now.Sub(time.Unix(0, since)), 1)
+}
+
+// aged notes when the stream stopped being live. The caller holds mu and has changed stats.
+func (f *Feed) aged() {
+	switch live := f.stats.Live(); {
+	case live:
+		f.deadSince.Store(0)
+	case f.deadSince.Load() == 0:
+		f.deadSince.Store(time.Now().UnixNano())
+	}
+}
+
 // Stats returns a copy.
 func (f *Feed) Stats() Stats {
 	f.mu.Lock()
@@ -57,5 +77,6 @@ func (f *Feed) Stats() Stats {
 func (f *Feed) note(change func(*Stats)) {
 	f.mu.Lock()
 	change(&f.stats)
+	f.aged()
 	f.mu.Unlock()
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -49,13 +50,13 @@ type Lab struct {
 	URL        string // of Envoy
 	Admin      string // host:port of Sightline's admin page; "" without it
 	EnvoyAdmin string
+	NATS       string // host:port of Sightline's embedded server
 
 	o      LabOptions
 	dir    string
 	client *http.Client
 	served sync.Map // a request's user → worker
 	config string   // Sightline's file
-	nats   string
 	main   *exec.Cmd
 	agents []*exec.Cmd
 	envoy  *envoy.Process
@@ -92,14 +93,14 @@ func StartLab(ctx context.Context, o LabOptions) (*Lab, error) {
 		l.Sims = append(l.Sims, w)
 		addrs = append(addrs, w.Addr())
 	}
-	ports, err := freePorts(5)
+	ports, err := FreePorts(5)
 	if err != nil {
 		return l, err
 	}
 	at := func(i int) string { return fmt.Sprintf("127.0.0.1:%d", ports[i]) }
 	l.URL, l.EnvoyAdmin = "http://"+at(0), at(1)
 	if !o.Without {
-		l.Admin, l.nats = at(3), at(4)
+		l.Admin, l.NATS = at(3), at(4)
 		if err := l.configure(at(2)); err != nil {
 			return l, err
 		}
@@ -110,7 +111,7 @@ func StartLab(ctx context.Context, o LabOptions) (*Lab, error) {
 			if w.Engine() == sim.Standalone {
 				break // all of them are heard directly
 			}
-			args := []string{"agent", "--worker", workerName(i + 1), "--nats", "nats://" + l.nats, "--ranks", fmt.Sprint(o.Ranks), "--log-level", "error"}
+			args := []string{"agent", "--worker", workerName(i + 1), "--nats", "nats://" + l.NATS, "--ranks", fmt.Sprint(o.Ranks), "--log-level", "error"}
 			switch w.Engine() {
 			case sim.TRTLLM:
 				args = append(args, "--http", "http://"+w.Addr())
@@ -168,7 +169,7 @@ func (l *Lab) configure(listen string) error {
 	}
 	keys := map[string]any{
 		"listen": listen, "admin": l.Admin, "log_level": "error",
-		"nats":    map[string]any{"listen": l.nats, "dir": filepath.Join(l.dir, "nats")},
+		"nats":    map[string]any{"listen": l.NATS, "dir": filepath.Join(l.dir, "nats")},
 		"media":   map[string]any{"allow": []string{"127.0.0.0/8"}},
 		"models":  []any{map[string]any{"name": ModelName, "dir": dir}},
 		"workers": list,
@@ -188,6 +189,14 @@ func (l *Lab) configure(listen string) error {
 func (l *Lab) StartSightline() (err error) {
 	l.main, err = l.run("serve", "--config", l.config)
 	return err
+}
+
+// KillAgent ends the agent of the i-th worker (from 1: the first has none) without a chance to say good-bye.
+func (l *Lab) KillAgent(i int) {
+	c := l.agents[i-1]
+	_ = c.Process.Kill()
+	_ = c.Wait()
+	l.agents[i-1] = nil
 }
 
 // KillSightline ends it without a chance to say good-bye.
@@ -234,7 +243,7 @@ func (l *Lab) Stop() {
 		if l.envoy != nil {
 			l.envoy.Stop()
 		}
-		procs := slices.Clone(l.agents) // before the NATS server that they talk to
+		procs := slices.DeleteFunc(slices.Clone(l.agents), func(c *exec.Cmd) bool { return c == nil }) // before the NATS server that they talk to
 		if l.main != nil {
 			procs = append(procs, l.main)
 		}
@@ -302,15 +311,19 @@ func WaitFor(ctx context.Context, what string, cond func() bool) error {
 	return nil
 }
 
-// freePorts gives ports that are free now.
-func freePorts(n int) (ports []int, err error) {
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
+// FreePorts gives ports of loopback that are free now, for processes that are still to be started. They lie below those that
+// systems give to outgoing connections, one of which could have a port before the process that it was meant for.
+func FreePorts(n int) (ports []int, err error) {
+	for try := 0; len(ports) < n; try++ {
+		port := 10000 + rand.N(22000)
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil && try < 1000 {
+			continue
+		} else if err != nil {
 			return nil, err
 		}
 		defer l.Close() // not before all are chosen
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+		ports = append(ports, port)
 	}
 	return ports, nil
 }

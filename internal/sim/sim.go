@@ -313,6 +313,13 @@ func (w *Worker) Close() {
 	}
 }
 
+// StopEvents ends the worker's event sockets, as a publisher's death would; requests are served as before.
+func (w *Worker) StopEvents() {
+	for _, e := range w.engines {
+		e.pub.stop()
+	}
+}
+
 // Addr is the HTTP address, host:port.
 func (w *Worker) Addr() string { return w.http.Addr().String() }
 

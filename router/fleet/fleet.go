@@ -40,6 +40,9 @@ type Slot struct {
 	Worker *Worker
 	Rank   int            // -1: the worker has no ranks
 	Holder indexer.Holder // what this slot holds, in the index
+	// EventAge, if set, is how long the slot's events have not come as they happen (feed.Feed.Age). Set before the worker is
+	// in the fleet.
+	EventAge func(now time.Time) time.Duration
 
 	mu       sync.Mutex
 	inflight int

@@ -187,6 +187,7 @@ func (s *Set) join(finder int, spec Spec) error {
 		known := Slot{Slot: slot, Ready: spec.Ready}
 		if tells {
 			known.Feed = feed.Start(o)
+			slot.EventAge = known.Feed.Age
 		}
 		m.slots = append(m.slots, known)
 	}

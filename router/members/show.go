@@ -2,6 +2,7 @@ package members
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
@@ -39,10 +40,16 @@ func (s *Set) Snapshot(worker string, rank int) ([]byte, error) {
 	return nil, fmt.Errorf("no worker %q with rank %d", worker, rank)
 }
 
-var eventsDesc = prometheus.NewDesc("sightline_events_total", "What became of each worker's KV events.", []string{"worker", "rank", "what"}, nil)
+var (
+	eventsDesc = prometheus.NewDesc("sightline_events_total", "What became of each worker's KV events.", []string{"worker", "rank", "what"}, nil)
+	ageDesc    = prometheus.NewDesc("sightline_event_stream_age_seconds", "How long each worker's KV events have not come as they happen; 0 while they do.", []string{"worker", "rank"}, nil)
+)
 
 // Describe implements prometheus.Collector.
-func (s *Set) Describe(ch chan<- *prometheus.Desc) { ch <- eventsDesc }
+func (s *Set) Describe(ch chan<- *prometheus.Desc) {
+	ch <- eventsDesc
+	ch <- ageDesc
+}
 
 // Collect implements prometheus.Collector: every feed's counters, when asked.
 func (s *Set) Collect(ch chan<- prometheus.Metric) {
@@ -52,6 +59,7 @@ func (s *Set) Collect(ch chan<- prometheus.Metric) {
 		}
 		st := f.Feed.Stats()
 		rank := fmt.Sprint(max(f.Rank, 0))
+		ch <- prometheus.MustNewConstMetric(ageDesc, prometheus.GaugeValue, f.Feed.Age(time.Now()).Seconds(), f.Worker.Name, rank)
 		for what, n := range map[string]uint64{
 			"batches": st.Batches, "events": st.Events, "blocks": st.Blocks, "unknown": st.Unknown, "unreadable": st.Bad, "gaps": st.Gaps, "restarts": st.Restarts,
 			"duplicates": st.Duplicates, "dropped": st.Drops, "stale": st.Stale, "replays": st.Replays, "decode_errors": st.DecodeErrors, "malformed": st.Malformed,

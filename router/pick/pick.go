@@ -23,7 +23,7 @@ const Slack = 64
 type Candidate struct {
 	Slot      int // the caller's index
 	Tokens    int // the prompt's length; workers of another class may read it otherwise
-	Exact     int // leading tokens that its own events prove
+	Exact     int // leading tokens that its own events prove, or would if it were not Doubtful
 	Predicted int // leading tokens with what was routed there and not confirmed; ≥ Exact
 	Encode    int // picture tokens behind the cached prefix that it would have to encode
 	Seen      int // picture tokens behind the cached prefix that its encoder cache should have
@@ -31,6 +31,7 @@ type Candidate struct {
 	Backlog   float64 // tokens
 	Recent    float64 // tokens given to it lately
 	Usage     float64 // share of its KV cache in use, 0 to 1
+	Doubtful  bool    // its events have not come for long
 	Shared    int     // of Backlog: work on this very prompt's front, booked by requests that are on their way
 }
 

@@ -1,0 +1,73 @@
+package e2e
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/indexer/bus"
+	"github.com/sightline-router/sightline/internal/demo"
+)
+
+// onWorker asks with pictures that nobody has, from number seed on, until the given worker has one and its events have said
+// so; it gives the picture's URL.
+func onWorker(t *testing.T, l *demo.Lab, worker int, seed uint64) string {
+	t.Helper()
+	for ; ; seed++ {
+		url := dataURL(photo(seed))
+		if ask(t, l, "What is this?", url).worker == worker {
+			eventually(t, "its events", func() bool { return again(t, l, url).Get("reason").Str == "exact" })
+			return url
+		}
+	}
+}
+
+// again is the decision on one more question about a picture.
+func again(t *testing.T, l *demo.Lab, url string) gjson.Result {
+	t.Helper()
+	if r := ask(t, l, "And now?", url); r.status != 200 {
+		t.Fatalf("%+v", r)
+	}
+	return lastDecision(t, l)
+}
+
+// A worker's publisher dies, the worker lives on: what its events had told is doubtful after a while, and counts as
+// predicted. So it is with a worker whose agent dies. The worker's own stream says how long it has been away.
+func TestDeadStreams(t *testing.T) {
+	l := startLab(t, func(o *demo.LabOptions) { o.Workers = 2 })
+	urls := []string{onWorker(t, l, 0, 500), onWorker(t, l, 1, 540)}
+	l.Sims[0].StopEvents()
+	l.KillAgent(1)
+	for i, url := range urls {
+		name := fmt.Sprint("worker-", i+1)
+		eventually(t, name+" to be doubtful", func() bool {
+			d := again(t, l, url)
+			return d.Get("reason").Str == "predicted" && d.Get("why").Str == "the worker's events have not come for long"
+		})
+		if age := metric(t, l, "sightline_event_stream_age_seconds", name); age < 10 {
+			t.Errorf("%s is doubted after %v s", name, age)
+		}
+	}
+}
+
+// The agents' JetStream stream is deleted under a running Sightline and a running agent: it is made again, and events come.
+func TestStreamDeleted(t *testing.T) {
+	l := startLab(t, func(o *demo.LabOptions) { o.Workers = 2 })
+	onWorker(t, l, 1, 580)
+	conn, err := nats.Connect("nats://" + l.NATS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	js, err := jetstream.New(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := js.DeleteStream(t.Context(), bus.Stream); err != nil {
+		t.Fatal(err)
+	}
+	onWorker(t, l, 1, 620)
+}

@@ -1,0 +1,71 @@
+package router
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// What a worker's events told counts for less and less once they have stopped coming, never as exact, and in the end for
+// nothing; when they come again it counts as before.
+func TestDeadStreamLosesCredit(t *testing.T) {
+	w := newWorld(t, 2)
+	body := chatBody("m", fmt.Sprintf("%q", text(4000, 7)))
+	w.stores(0, body)
+	var age time.Duration
+	w.slots[0].EventAge = func(time.Time) time.Duration { return age }
+	whole := w.decide(body)
+	if whole.Reason != Exact || whole.Targets[0].Worker != "w0" || whole.CachedTokens < 4000 {
+		t.Fatalf("%+v", whole)
+	}
+	last := whole.CachedTokens + 1
+	for _, age = range []time.Duration{doubtAfter - 1, doubtAfter, time.Minute, 3 * time.Minute, unknownAfter - 10*time.Second} {
+		w.now = w.now.Add(time.Hour) // what was predicted has ended
+		d := w.decide(body)
+		switch {
+		case age < doubtAfter && (d.Reason != Exact || d.CachedTokens != whole.CachedTokens):
+			t.Errorf("after %v: %+v", age, d)
+		case age >= doubtAfter && (d.Reason != Predicted || d.Why != eventsAway):
+			t.Errorf("after %v: %s, %q", age, d.Reason, d.Why)
+		case d.CachedTokens >= last && age > doubtAfter:
+			t.Errorf("after %v: %d tokens, %d before", age, d.CachedTokens, last)
+		}
+		last = d.CachedTokens
+	}
+	w.now, age = w.now.Add(time.Hour), unknownAfter
+	if d := w.decide(body); d.Reason != Load || d.CachedTokens != 0 {
+		t.Errorf("after %v: %s, %d tokens", age, d.Reason, d.CachedTokens)
+	}
+	w.now, age = w.now.Add(time.Hour), 0
+	if d := w.decide(body); d.Reason != Exact || d.CachedTokens != whole.CachedTokens {
+		t.Errorf("live again: %s, %d tokens", d.Reason, d.CachedTokens)
+	}
+}
+
+// A worker whose events prove a prefix is chosen before one whose events have not come for long, though both were told of it;
+// and what the engine then did not find is no longer believed of the other.
+func TestDoubtfulComesSecond(t *testing.T) {
+	w := newWorld(t, 2)
+	body := chatBody("m", fmt.Sprintf("%q", text(4000, 8)))
+	w.stores(0, body)
+	w.stores(1, body)
+	w.slots[0].EventAge = func(time.Time) time.Duration { return time.Minute }
+	for range 4 {
+		d := w.decide(body)
+		if d.Reason != Exact || d.Targets[0].Worker != "w1" {
+			t.Fatalf("%s %s", d.Reason, d.Targets[0].Worker)
+		}
+		w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: -1})
+	}
+	req := &Request{ID: "only", Path: "/v1/chat/completions", Only: []string{"10.0.0.1:8000"}, Body: [][]byte{[]byte(body)}}
+	d := w.Decide(t.Context(), req)
+	if d.Reason != Predicted || d.CachedTokens < 2000 {
+		t.Fatalf("%+v", d)
+	}
+	held := w.index.HeldBlocks(w.slots[0].Holder)
+	w.Observe(Outcome{ID: d.ID, Phase: Started, Addr: "10.0.0.1:8000"})
+	w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: 160})
+	if now := w.index.HeldBlocks(w.slots[0].Holder); now != 10 {
+		t.Errorf("the engine found 10 blocks; %d are believed of %d", now, held)
+	}
+}
