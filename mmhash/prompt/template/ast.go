@@ -51,6 +51,7 @@ type (
 		pos
 		op          string
 		left, right node
+		fn          binaryOp // nil for and, or
 	}
 	unaryNode struct { // not, + and -
 		pos
@@ -63,7 +64,7 @@ type (
 		ops  []compareOp
 	}
 	compareOp struct {
-		op   string // == != < <= > >= in notin
+		fn   comparison // == != < <= > >= in notin
 		expr node
 	}
 	concatNode struct {
@@ -72,14 +73,14 @@ type (
 	}
 	filterNode struct {
 		pos
-		expr node // nil: the text of the enclosing filter or set block
-		name string
+		expr node // nil: the text of the set block
+		fn   *builtin
 		args argNodes
 	}
 	testNode struct {
 		pos
 		expr node
-		name string
+		fn   *builtin
 		args argNodes
 	}
 	callNode struct {
@@ -89,8 +90,9 @@ type (
 	}
 	attrNode struct {
 		pos
-		expr node
-		name string
+		expr   node
+		name   string
+		member bool // of a dict: no method has this name
 	}
 	itemNode struct {
 		pos
@@ -139,7 +141,9 @@ type (
 		target, iter node
 		body, orElse []node
 		test         node
-		recursive    bool
+		loop         bool // the body reads the variable loop
+
+		shadowed, elseShadowed []string // see names.go, as in the nodes below
 	}
 	ifNode struct {
 		pos
@@ -148,32 +152,23 @@ type (
 		elifs  []*ifNode
 		orElse []node
 	}
-	// signature is the parameter list of a macro or a call block; defaults belong to the last parameters.
-	signature struct {
+	// macroBody is what runs when a macro or a call block is called; defaults belong to the last parameters.
+	macroBody struct {
 		params   []*nameNode
 		defaults []node
+		body     []node
+		caller   bool // it reads the variable caller
+		shadowed []string
 	}
 	macroNode struct {
 		pos
 		name string
-		signature
-		body []node
+		macroBody
 	}
 	callBlockNode struct {
 		pos
 		call node // a callNode; nil for {% generation %}
-		signature
-		body []node
-	}
-	filterBlockNode struct {
-		pos
-		body   []node
-		filter *filterNode
-	}
-	withNode struct {
-		pos
-		targets, values []node
-		body            []node
+		macroBody
 	}
 	setNode struct {
 		pos
@@ -182,8 +177,10 @@ type (
 	setBlockNode struct {
 		pos
 		target node
-		filter node // a filterNode, or nil
+		filter *filterNode // nil: none
 		body   []node
+
+		shadowed []string
 	}
 	loopControlNode struct {
 		pos
@@ -208,14 +205,15 @@ func (n *sliceNode) kids() []node  { return []node{n.start, n.stop, n.step} }
 func (n *forNode) kids() []node {
 	return slices.Concat([]node{n.target, n.iter}, n.body, n.orElse, []node{n.test})
 }
-func (n *macroNode) kids() []node { return append(n.signature.kids(), n.body...) }
-func (n *callBlockNode) kids() []node {
-	return slices.Concat([]node{n.call}, n.signature.kids(), n.body)
+func (n *macroNode) kids() []node     { return n.macroBody.kids() }
+func (n *callBlockNode) kids() []node { return append([]node{n.call}, n.macroBody.kids()...) }
+func (n *setNode) kids() []node       { return []node{n.target, n.expr} }
+func (n *setBlockNode) kids() []node {
+	if n.filter == nil {
+		return append([]node{n.target}, n.body...)
+	}
+	return append([]node{n.target, n.filter}, n.body...)
 }
-func (n *filterBlockNode) kids() []node { return append(slices.Clone(n.body), n.filter) }
-func (n *withNode) kids() []node        { return slices.Concat(n.targets, n.values, n.body) }
-func (n *setNode) kids() []node         { return []node{n.target, n.expr} }
-func (n *setBlockNode) kids() []node    { return append([]node{n.target, n.filter}, n.body...) }
 
 func (n *compareNode) kids() []node {
 	out := []node{n.expr}
@@ -241,12 +239,12 @@ func (a *argNodes) kids() []node {
 	return append(out, a.dyn, a.dynKw)
 }
 
-func (s *signature) kids() []node {
+func (m *macroBody) kids() []node {
 	var out []node
-	for _, p := range s.params {
+	for _, p := range m.params {
 		out = append(out, p)
 	}
-	return append(out, s.defaults...)
+	return slices.Concat(out, m.defaults, m.body)
 }
 
 // walk calls f on the nodes and on all below them, parents first, in source order; it stops, and gives false, when f

@@ -2,7 +2,7 @@ package template
 
 import (
 	"math"
-	"math/big"
+	"slices"
 	"strings"
 )
 
@@ -10,27 +10,12 @@ import (
 // for the item "b" then; "a['b']" the other way round. What neither has is Undefined; private names and methods that
 // change their object are Undefined too, of the kind that raises SecurityError when used.
 
-// methodOf gives the method that a call v.name(...) reaches at once, or nil.
-func methodOf(v Value, name string) *builtin {
-	m := findMethod(v, name)
-	if m == nil || m.mutates || m.absent() {
-		return nil
-	}
-	return m
-}
-
-// dictAttr reports whether a dict has an attribute of this name, so that "d.name" is not its item.
-func dictAttr(name string) bool {
-	_, ok := dictMethods[name]
-	return ok || isDunder(name)
-}
-
 func isDunder(name string) bool {
 	return len(name) > 4 && strings.HasPrefix(name, "__") && strings.HasSuffix(name, "__")
 }
 
 // attribute is Python's getattr under the sandbox; ok is false for AttributeError.
-func attribute(v Value, name string) (Value, bool) {
+func attribute(s *state, v Value, name string) (Value, bool) {
 	switch v.kind {
 	case KindUndefined:
 		if isDunder(name) {
@@ -38,28 +23,22 @@ func attribute(v Value, name string) (Value, bool) {
 		}
 		mustExist(v)
 	case KindObject:
-		if o, ok := v.ref.(interface{ attr(string) (Value, bool) }); ok {
-			if a, ok := o.attr(name); ok {
+		if o, ok := v.ref.(interface {
+			attr(*state, string) (Value, bool)
+		}); ok {
+			if a, ok := o.attr(s, name); ok {
 				return a, true
 			}
 		}
 	default:
-		if v.kind == KindTuple && v.ref.(*List).group {
-			switch name {
-			case "grouper":
-				return v.Items()[0], true
-			case "list":
-				return v.Items()[1], true
-			}
-		}
 		if m := findMethod(v, name); m != nil {
-			switch {
-			case m.mutates:
+			if m.mutates {
 				return unsafeUndefined(v, name), true
-			case m.absent():
-				raise(notSupported, "%s.%s is not supported in chat templates", v.typeName(), name)
 			}
 			return object(&bound{m, v}), true
+		}
+		if v.IsString() && slices.Contains(strings.Fields(absentMethods), name) {
+			unsupported("%s.%s", v.typeName(), name)
 		}
 	}
 	if isDunder(name) {
@@ -72,11 +51,11 @@ func attribute(v Value, name string) (Value, bool) {
 func subscript(s *state, v, key Value) (Value, bool) {
 	switch v.kind {
 	case KindDict:
-		if hashable(key, 0) {
+		if key.kind < KindList {
 			return v.ref.(*Dict).lookup(key)
 		}
 	case KindList, KindTuple, KindString, KindMarkup, KindRange:
-		if !key.isSmallInt() {
+		if key.kind != KindInt && key.kind != KindBool {
 			return Value{}, false
 		}
 		n, _ := length(v)
@@ -101,26 +80,9 @@ func subscript(s *state, v, key Value) (Value, bool) {
 	return Value{}, false
 }
 
-func hashable(v Value, depth int) bool {
-	switch v.kind {
-	case KindList, KindDict:
-		return false
-	case KindTuple:
-		for _, item := range v.Items() {
-			if depth < maxKeyDepth && !hashable(item, depth+1) {
-				return false
-			}
-		}
-	case KindObject:
-		_, isView := v.ref.(*dictView)
-		return !isView
-	}
-	return true
-}
-
 // getattr is the template's "v.name".
 func getattr(s *state, v Value, name string) Value {
-	if a, ok := attribute(v, name); ok {
+	if a, ok := attribute(s, v, name); ok {
 		return private(v, name, a)
 	}
 	if a, ok := subscript(s, v, String(name)); ok {
@@ -135,7 +97,7 @@ func getitem(s *state, v, key Value) Value {
 		return a
 	}
 	if key.IsString() {
-		if a, ok := attribute(v, key.str); ok {
+		if a, ok := attribute(s, v, key.str); ok {
 			return private(v, key.str, a)
 		}
 		return undefinedOf(v, key.str)
@@ -157,7 +119,7 @@ func slice(s *state, v, start, stop, step Value) Value {
 	switch v.kind {
 	case KindString, KindMarkup, KindList, KindTuple, KindRange:
 	case KindDict:
-		raise(typeError, "unhashable type: 'slice'")
+		raise("unhashable type: 'slice'")
 	default:
 		ok = false
 	}
@@ -166,7 +128,7 @@ func slice(s *state, v, start, stop, step Value) Value {
 	}
 	stride := sliceIndex(step, 1)
 	if stride == 0 {
-		raise(valueError, "slice step cannot be zero")
+		raise("slice step cannot be zero")
 	}
 	var from, to int
 	if stride > 0 {
@@ -224,14 +186,11 @@ func sliceIndex(v Value, def int) int {
 	case v.IsNone():
 		return def
 	case v.kind == KindBig:
-		if v.ref.(*big.Int).Sign() < 0 {
-			return -math.MaxInt32
-		}
-		return math.MaxInt32
+		beyond()
 	case v.isInteger():
 		return int(max(-math.MaxInt32, min(math.MaxInt32, v.int())))
 	}
-	raise(typeError, "slice indices must be integers or None or have an __index__ method")
+	raise("slice indices must be integers or None or have an __index__ method")
 	return 0
 }
 
@@ -246,7 +205,7 @@ func clampIndex(v Value, def, n, low, high int) int {
 	return max(low, min(high, i))
 }
 
-// integer gives an argument as a machine integer (clamped); what is no integer raises TypeError.
+// integer gives an argument as a machine integer (clamped).
 func integer(v Value) int {
 	if !v.isInteger() {
 		wrongType(v, "'%s' object cannot be interpreted as an integer")

@@ -7,7 +7,7 @@ import (
 
 // Calling: how arguments reach the built-in filters, tests, methods and functions, and what a template can call.
 
-// callArgs are evaluated arguments. They are valid during the call only: who keeps them copies them.
+// callArgs are evaluated arguments. They are valid during the call only.
 type callArgs struct {
 	pos []Value
 	kw  []kwArg
@@ -18,31 +18,15 @@ type kwArg struct {
 	val  Value
 }
 
-// clear empties a for its next use.
-func (a *callArgs) clear() {
-	clear(a.kw[:cap(a.kw)])
-	a.pos, a.kw = nil, a.kw[:0]
-}
-
-// keep copies arguments for use after the call.
-func (a *callArgs) keep() *callArgs {
-	return &callArgs{append([]Value(nil), a.pos...), append([]kwArg(nil), a.kw...)}
-}
-
 // spread adds the pairs of a ** argument.
 func (a *callArgs) spread(v Value) {
 	d := v.Dict()
 	if d == nil {
-		raise(typeError, "argument after ** must be a mapping, not %s", v.typeName())
+		raise("argument after ** must be a mapping, not %s", v.typeName())
 	}
 	for _, e := range d.entries {
-		if !e.Key.IsString() {
-			raise(typeError, "keywords must be strings")
-		}
-		for _, k := range a.kw {
-			if k.name == e.Key.str {
-				raise(typeError, "got multiple values for keyword argument %s", quotePython(k.name))
-			}
+		if !e.Key.IsString() || slices.ContainsFunc(a.kw, func(k kwArg) bool { return k.name == e.Key.str }) {
+			raise("keywords must be strings, each once")
 		}
 		a.kw = append(a.kw, kwArg{e.Key.str, e.Value})
 	}
@@ -83,9 +67,8 @@ func raw(name string, fn func(s *state, v Value, a *callArgs) Value) *builtin {
 	return &builtin{name: name, raw: fn}
 }
 
-// table gives built-ins by name. mutating methods exist but are hidden by the sandbox; absent ones exist in Python but
-// not here: asking for one is an error, where an unknown name would quietly be Undefined.
-func table(mutating, absent string, bs ...*builtin) map[string]*builtin {
+// table gives built-ins by name. mutating methods exist but are hidden by the sandbox.
+func table(mutating string, bs ...*builtin) map[string]*builtin {
 	t := make(map[string]*builtin, len(bs))
 	for _, b := range bs {
 		t[b.name] = b
@@ -93,14 +76,8 @@ func table(mutating, absent string, bs ...*builtin) map[string]*builtin {
 	for _, name := range strings.Fields(mutating) {
 		t[name] = &builtin{name: name, mutates: true}
 	}
-	for _, name := range strings.Fields(absent) {
-		t[name] = &builtin{name: name}
-	}
 	return t
 }
-
-// absent reports a built-in of Python that this package lacks.
-func (b *builtin) absent() bool { return b.fn == nil && b.raw == nil && !b.mutates }
 
 // invoke calls b on v.
 func (b *builtin) invoke(s *state, v Value, a *callArgs) Value {
@@ -115,11 +92,8 @@ func (b *builtin) invoke(s *state, v Value, a *callArgs) Value {
 
 // bind lays arguments out by parameter, on s.args; parameters without one get the zero Value.
 func (b *builtin) bind(s *state, a *callArgs) []Value {
-	if b.absent() {
-		raise(notSupported, "%s is not supported in chat templates", b.name)
-	}
 	if len(a.pos) > len(b.params) {
-		raise(typeError, "%s() takes at most %d arguments (%d given)", b.name, len(b.params), len(a.pos))
+		raise("%s() takes at most %d arguments (%d given)", b.name, len(b.params), len(a.pos))
 	}
 	base := len(s.args)
 	s.args = append(s.args, a.pos...)
@@ -129,17 +103,14 @@ func (b *builtin) bind(s *state, a *callArgs) []Value {
 	out := s.args[base:]
 	for _, k := range a.kw {
 		i := slices.Index(b.params, k.name)
-		switch {
-		case i < 0 || b.posOnly:
-			raise(typeError, "%s() got an unexpected keyword argument %s", b.name, quotePython(k.name))
-		case out[i].valid():
-			raise(typeError, "%s() got multiple values for argument %s", b.name, quotePython(k.name))
+		if i < 0 || b.posOnly || out[i].valid() {
+			raise("%s() got an unexpected keyword argument %s", b.name, quotePython(k.name))
 		}
 		out[i] = k.val
 	}
 	for i := range b.required {
 		if !out[i].valid() {
-			raise(typeError, "%s() missing required argument: '%s'", b.name, b.params[i])
+			raise("%s() missing required argument: '%s'", b.name, b.params[i])
 		}
 	}
 	return out
@@ -171,7 +142,7 @@ func function(b *builtin) Value { return object(&bound{b, Value{}}) }
 func (b *bound) typeName() string                 { return "builtin_function_or_method" }
 func (b *bound) call(s *state, a *callArgs) Value { return b.fn.invoke(s, b.recv, a) }
 
-// callable is an object that a template can call.
+// callable is an object that a template can call: a macro or a built-in.
 type callable interface {
 	call(*state, *callArgs) Value
 }

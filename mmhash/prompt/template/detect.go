@@ -209,8 +209,17 @@ func accessesAny(n node, variables []string, key string) bool {
 // Uses reports whether the template reads a variable that it does not set itself (jinja2.meta.find_undeclared_variables).
 // vLLM and transformers hand only such names of chat_template_kwargs on.
 func (t *Template) Uses(name string) bool {
-	return slices.Contains(t.globals, name) && !slices.Contains(environmentGlobals, name)
+	return t.asked[name] && !slices.Contains(environmentGlobals, name)
 }
 
 // Mentions reports whether the source contains text. vLLM asks it about the developer role, in quotes.
 func (t *Template) Mentions(text string) bool { return strings.Contains(t.source, text) }
+
+// constString gives the value of a string literal.
+func constString(n node) (string, bool) {
+	k, ok := n.(*constNode)
+	if !ok {
+		return "", false
+	}
+	return k.val.str, k.val.kind == KindString
+}

@@ -1,11 +1,8 @@
 package template
 
 import (
-	"fmt"
 	"math"
 	"slices"
-	"strconv"
-	"strings"
 )
 
 // Dict is a Python dict: keys in the order of their first setting, found by Python's equality (1 == 1.0 == True).
@@ -27,7 +24,6 @@ type dictKey struct {
 	class byte
 	num   uint64
 	str   string
-	ptr   any
 }
 
 // NewDict makes an empty Dict with room for n pairs.
@@ -71,7 +67,7 @@ func (d *Dict) find(key string) int {
 	return -1
 }
 
-// lookup finds any key; an unhashable key raises TypeError.
+// lookup finds any key; an unhashable key is an error.
 func (d *Dict) lookup(key Value) (Value, bool) {
 	if i := d.findKey(key); i >= 0 {
 		return d.entries[i].Value, true
@@ -122,30 +118,20 @@ func (d *Dict) add(key, v Value) {
 	}
 }
 
-// keyOf gives the identity of a hashable value. Unhashable values raise TypeError.
-func keyOf(v Value) dictKey { return keyAt(v, 0) }
-
-// maxKeyDepth bounds tuples in tuples as keys.
-const maxKeyDepth = 50
-
-func keyAt(v Value, depth int) dictKey {
-	if depth > maxKeyDepth {
-		limit("a key nested deeper than %d", maxKeyDepth)
-	}
+// keyOf gives the identity of a hashable value. Lists, dicts and objects are none here, and tuples no keys: chat
+// templates have none.
+func keyOf(v Value) dictKey {
 	switch v.kind {
 	case KindString, KindMarkup:
 		return dictKey{class: 's', str: v.str}
 	case KindBool, KindInt:
 		return dictKey{class: 'i', num: v.num}
 	case KindBig:
-		return dictKey{class: 'I', str: v.bigInt().String()}
+		return dictKey{class: 'I', str: v.str}
 	case KindFloat:
 		f := v.float()
-		if f == math.Trunc(f) && !math.IsInf(f, 0) {
-			return keyOf(floatToInt(f))
-		}
-		if f != f { // NaN is equal to nothing, itself included, but two NaN here are rare enough to be one
-			return dictKey{class: 'f', num: 1}
+		if f == math.Trunc(f) && math.Abs(f) < 1<<62 {
+			return dictKey{class: 'i', num: uint64(int64(f))}
 		}
 		return dictKey{class: 'f', num: v.num}
 	case KindNone:
@@ -153,29 +139,9 @@ func keyAt(v Value, depth int) dictKey {
 	case KindUndefined:
 		return dictKey{class: 'u'}
 	case KindTuple:
-		var b strings.Builder
-		for _, item := range v.Items() {
-			k := keyAt(item, depth+1)
-			b.WriteByte(k.class)
-			b.WriteString(strconv.FormatUint(k.num, 36))
-			b.WriteByte(',')
-			b.WriteString(strconv.Itoa(len(k.str)))
-			b.WriteByte(':')
-			b.WriteString(k.str)
-			if k.ptr != nil {
-				fmt.Fprintf(&b, "%p", k.ptr)
-			}
-		}
-		return dictKey{class: 't', str: b.String()}
-	case KindRange:
-		r := v.ref.(*pyRange)
-		return dictKey{class: 'r', str: fmt.Sprint(r.len(), r.start, r.step)}
-	case KindObject:
-		if _, ok := v.ref.(*dictView); !ok {
-			return dictKey{class: 'o', ptr: v.ref}
-		}
+		unsupported("a tuple as a key")
 	}
-	raise(typeError, "unhashable type: '%s'", v.typeName())
+	raise("unhashable type: '%s'", v.typeName())
 	return dictKey{}
 }
 

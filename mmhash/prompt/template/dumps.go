@@ -30,8 +30,7 @@ func AppendJSON(dst []byte, v Value) (out []byte, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			out, err = dst, recovered(r, 0)
-			var e *Error
-			if errors.As(err, &e) {
+			if e, ok := errors.AsType[*Error](err); ok {
 				err = errors.New("template: JSON: " + e.Msg)
 			}
 		}
@@ -82,7 +81,7 @@ func (d *dumper) value(v Value) {
 	case KindDict:
 		d.dict(v.ref.(*Dict))
 	default:
-		raise(typeError, "Object of type %s is not JSON serializable", v.typeName())
+		raise("Object of type %s is not JSON serializable", v.typeName())
 	}
 	d.s.bound(d.dst)
 }
@@ -141,7 +140,7 @@ func (d *dumper) dict(m *Dict) {
 			d.value(k)
 			d.dst = append(d.dst, '"')
 		default:
-			raise(typeError, "keys must be str, int, float, bool or None, not %s", k.typeName())
+			raise("keys must be str, int, float, bool or None, not %s", k.typeName())
 		}
 		d.dst = append(d.dst, d.key...)
 		d.value(entries[i].Value)

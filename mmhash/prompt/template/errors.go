@@ -17,8 +17,9 @@ var ErrStopped = errors.New("template: stopped")
 
 // SyntaxError says why a source does not compile.
 type SyntaxError struct {
-	Line int // 1-based line of the source
-	Msg  string
+	Line        int // 1-based line of the source
+	Msg         string
+	Unsupported bool // Jinja2 takes it, this package does not
 }
 
 func (e *SyntaxError) Error() string { return fmt.Sprintf("template: line %d: %s", e.Line, e.Msg) }
@@ -33,42 +34,28 @@ func (e *RaisedError) Error() string {
 	return fmt.Sprintf("template: line %d: raised: %s", e.Line, e.Message)
 }
 
-// Error is a rendering error. Class is the name of the exception that Python would raise, such as "TypeError".
+// Error is a rendering error: Python would have raised an exception here.
 type Error struct {
-	Line  int
-	Class string
-	Msg   string
+	Line        int
+	Msg         string
+	Unsupported bool // this package lacks what the template asks for
+	internal    bool // a fault of this package
 }
 
-func (e *Error) Error() string {
-	return fmt.Sprintf("template: line %d: %s: %s", e.Line, e.Class, e.Msg)
-}
+func (e *Error) Error() string { return fmt.Sprintf("template: line %d: %s", e.Line, e.Msg) }
 
 func syntaxErrorf(line int, format string, args ...any) *SyntaxError {
 	return &SyntaxError{Line: line, Msg: fmt.Sprintf(format, args...)}
 }
 
-// The Python exception classes that this package raises.
-const (
-	typeError      = "TypeError"
-	valueError     = "ValueError"
-	keyError       = "KeyError"
-	indexError     = "IndexError"
-	overflowError  = "OverflowError"
-	zeroDivision   = "ZeroDivisionError"
-	undefinedError = "UndefinedError"
-	securityError  = "SecurityError"
-	runtimeError   = "TemplateRuntimeError"
-	filterArgError = "FilterArgumentError"
-	notSupported   = "NotSupportedError" // Jinja2 could, this package cannot
-	nameError      = "NameError"
-	attributeError = "AttributeError"
-	assertionError = "AssertionError"
-)
-
 // raise ends the rendering with an *Error; Render fills in the line. It gives a Value for functions that must.
-func raise(class, format string, args ...any) Value {
-	panic(&Error{Class: class, Msg: fmt.Sprintf(format, args...)})
+func raise(format string, args ...any) Value {
+	panic(&Error{Msg: fmt.Sprintf(format, args...)})
+}
+
+// unsupported ends the rendering because this package lacks what Python has.
+func unsupported(format string, args ...any) Value {
+	panic(&Error{Msg: fmt.Sprintf(format, args...) + " is not supported in chat templates", Unsupported: true})
 }
 
 // limit ends the rendering because a bound was reached.

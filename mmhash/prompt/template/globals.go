@@ -1,9 +1,6 @@
 package template
 
-import (
-	"slices"
-	"strings"
-)
+import "strings"
 
 // The global functions of transformers' environment, and the objects that they make.
 
@@ -22,15 +19,19 @@ var globals = map[string]Value{
 		}
 		return object(n)
 	})),
-	"cycler":          function(raw("cycler", makeCycler)),
-	"joiner":          function(def("joiner", "sep?", makeJoiner)),
 	"raise_exception": function(def("raise_exception", "message", raiseException)),
 	"strftime_now":    function(def("strftime_now", "format", strftimeNow)),
-	"lipsum":          function(&builtin{name: "lipsum"}),
+	"cycler":          absentFunction("cycler"),
+	"joiner":          absentFunction("joiner"),
+	"lipsum":          absentFunction("lipsum"),
 }
 
 // environmentGlobals are the names that jinja2 itself defines: they never count as undeclared variables.
 var environmentGlobals = []string{"range", "dict", "lipsum", "cycler", "joiner", "namespace"}
+
+func absentFunction(name string) Value {
+	return function(raw(name, func(*state, Value, *callArgs) Value { return unsupported("%s()", name) }))
+}
 
 func raiseException(s *state, _ Value, a []Value) Value {
 	panic(&RaisedError{Message: toStr(s, a[0])})
@@ -42,19 +43,15 @@ func makeRange(_ *state, _ Value, a []Value) Value {
 		a[0], a[1] = Int(0), a[0]
 	}
 	for i, part := range []*int64{&r.start, &r.stop, &r.step} {
-		if v := a[i].or(Int(1)); v.kind != KindBig {
-			integer(v)
-			*part = v.int()
-			continue
-		}
-		r.start, r.stop, r.step = 0, maxRange+1, 1
-		break
+		v := a[i].or(Int(1))
+		integer(v)
+		*part = v.int()
 	}
 	if r.step == 0 {
-		raise(valueError, "range() arg 3 must not be zero")
+		raise("range() arg 3 must not be zero")
 	}
 	if n := r.len(); n > maxRange || n < 0 {
-		raise(overflowError, "Range too big. The sandbox blocks ranges larger than MAX_RANGE (%d).", maxRange)
+		raise("Range too big. The sandbox blocks ranges larger than MAX_RANGE (%d).", maxRange)
 	}
 	return Value{kind: KindRange, ref: r}
 }
@@ -62,7 +59,7 @@ func makeRange(_ *state, _ Value, a []Value) Value {
 // fillDict is d = dict(*args, **kwargs).
 func fillDict(s *state, d *Dict, a *callArgs) {
 	if len(a.pos) > 1 {
-		raise(typeError, "dict expected at most 1 argument, got %d", len(a.pos))
+		raise("dict expected at most 1 argument, got %d", len(a.pos))
 	}
 	if d.entries == nil {
 		d.entries = make([]Entry, 0, len(a.kw))
@@ -73,7 +70,7 @@ func fillDict(s *state, d *Dict, a *callArgs) {
 		if from := v.Dict(); from != nil {
 			v = object(&dictView{from, 'i'})
 		}
-		for _, pair := range collect(s, v) {
+		for _, pair := range elements(s, v) {
 			kv := unpack(s, pair, 2)
 			d.set(kv[0], kv[1])
 		}
@@ -83,30 +80,19 @@ func fillDict(s *state, d *Dict, a *callArgs) {
 	}
 }
 
-func dictFrom(s *state, a *callArgs) Value {
+// templateDict is transformers' stand-in for the dict type: it can be called and has fromkeys, nothing else.
+type templateDict struct{}
+
+func (templateDict) typeName() string { return "TemplateDict" }
+
+func (templateDict) call(s *state, a *callArgs) Value {
 	d := new(Dict)
 	fillDict(s, d, a)
 	return d.Value()
 }
 
-// templateDict is transformers' stand-in for the dict type: it can be called and has fromkeys, nothing else.
-type templateDict struct{}
-
-func (templateDict) typeName() string                 { return "TemplateDict" }
-func (templateDict) call(s *state, a *callArgs) Value { return dictFrom(s, a) }
-func (templateDict) attr(name string) (v Value, ok bool) {
-	if name == "fromkeys" {
-		return function(def(name, "/ iterable value?", fromKeys)), true
-	}
-	return v, false
-}
-
-func fromKeys(s *state, _ Value, a []Value) Value {
-	d := NewDict(0)
-	for _, k := range collect(s, a[0]) {
-		d.set(k, a[1].or(None))
-	}
-	return d.Value()
+func (templateDict) attr(_ *state, name string) (Value, bool) {
+	return function(dictMethods["fromkeys"]), name == "fromkeys"
 }
 
 // namespace is the one thing that a template can change: {% set ns.x = 1 %}.
@@ -119,11 +105,11 @@ func (*namespace) typeName() string { return "TemplateNamespace" }
 
 func checkNamespaceName(name string) {
 	if strings.HasPrefix(name, "_") {
-		raise(securityError, "Chat templates cannot store underscore-prefixed attributes on a namespace, but got %s. Please rename the attribute.", quotePython(name))
+		raise("Chat templates cannot store underscore-prefixed attributes on a namespace, but got %s. Please rename the attribute.", quotePython(name))
 	}
 }
 
-func (n *namespace) attr(name string) (Value, bool) {
+func (n *namespace) attr(_ *state, name string) (Value, bool) {
 	if name == "__class__" {
 		return None, true // hidden by its underscore
 	}
@@ -133,48 +119,4 @@ func (n *namespace) attr(name string) (Value, bool) {
 func (n *namespace) set(name string, v Value) {
 	checkNamespaceName(name)
 	n.attrs.Set(name, v)
-}
-
-// cycler is {% set c = cycler('odd', 'even') %}.
-type cycler struct {
-	items []Value
-	at    int
-}
-
-func (*cycler) typeName() string { return "Cycler" }
-
-func makeCycler(_ *state, _ Value, a *callArgs) Value {
-	if len(a.pos) == 0 || len(a.kw) > 0 {
-		raise(typeError, "cycler() wants at least one item and no keywords")
-	}
-	return object(&cycler{items: slices.Clone(a.pos)})
-}
-
-func (c *cycler) attr(name string) (Value, bool) {
-	switch name {
-	case "current":
-		return c.items[c.at], true
-	case "next":
-		return function(def(name, "", func(*state, Value, []Value) Value {
-			v := c.items[c.at]
-			c.at = (c.at + 1) % len(c.items)
-			return v
-		})), true
-	case "reset":
-		return function(def(name, "", func(*state, Value, []Value) Value {
-			c.at = 0
-			return None
-		})), true
-	}
-	return Value{}, false
-}
-
-// makeJoiner makes a function that gives nothing at its first call and the separator from then on.
-func makeJoiner(_ *state, _ Value, a []Value) Value {
-	now, sep := String(""), a[0].or(String(", "))
-	return function(def("joiner", "", func(*state, Value, []Value) Value {
-		v := now
-		now = sep
-		return v
-	}))
 }

@@ -2,7 +2,6 @@ package template
 
 import (
 	"fmt"
-	"math/big"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -11,7 +10,10 @@ import (
 )
 
 // JSON to Values, with the results of Python's json.loads: order kept, the last of equal keys wins at the place of the
-// first, numbers with a fraction or exponent are floats and others integers of any size.
+// first, numbers with a fraction or exponent are floats and others integers, beyond 64 bits by their digits alone.
+
+// maxIntDigits is the longest integer that Python reads: sys.get_int_max_str_digits().
+const maxIntDigits = 4300
 
 // maxJSONDepth bounds nesting: FromJSON reads what clients send.
 const maxJSONDepth = 500
@@ -138,6 +140,8 @@ func (r *jsonReader) number() Value {
 		r.Want(fmt.Sprintf("an integer of at most %d digits", maxIntDigits))
 		return Value{}
 	}
-	n, _ := new(big.Int).SetString(lit, 10)
-	return bigValue(n)
+	if n, err := strconv.ParseInt(lit, 10, 64); err == nil {
+		return Int(n)
+	}
+	return Value{kind: KindBig, str: lit}
 }

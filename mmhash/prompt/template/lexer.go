@@ -2,7 +2,6 @@ package template
 
 import (
 	"cmp"
-	"math/big"
 	"regexp"
 	"strconv"
 	"strings"
@@ -357,11 +356,11 @@ func (l *lexer) number() {
 		tok.num = Float(f)
 	} else {
 		tok.kind, tok.text = tokInteger, integerPattern.FindString(rest)
-		n, ok := new(big.Int).SetString(strings.ReplaceAll(tok.text, "_", ""), 0)
-		if !ok || len(tok.text) > maxIntDigits {
-			l.fail("bad number %.20q", tok.text)
+		n, err := strconv.ParseInt(tok.text, 0, 64)
+		if err != nil {
+			panic(&SyntaxError{Line: l.line, Msg: "an integer of more than 64 bits is not supported in chat templates", Unsupported: true})
 		}
-		tok.num = bigValue(n)
+		tok.num = Int(n)
 	}
 	l.toks = append(l.toks, tok)
 	l.consume(l.pos + len(tok.text))

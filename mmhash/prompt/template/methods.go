@@ -8,39 +8,32 @@ import (
 	"unicode/utf8"
 )
 
-// The methods of str, dict, list, tuple and range, as CPython 3.11 has them, as far as a prompt may need them. On a
-// Markup the methods of str give Markup and escape the text that they bring in, as markupsafe does.
+// The methods of str, dict and list, as CPython 3.11 has them, as far as chat templates use them. On a Markup the methods
+// of str give Markup and escape the text that they bring in, as markupsafe does.
 
-// methodsOf gives the methods of a value's type.
-func methodsOf(v Value) map[string]*builtin {
+// absentMethods are those of str that Python has and this package has not.
+const absentMethods = "casefold center encode expandtabs format_map index isalnum isascii isdecimal isidentifier isnumeric isprintable istitle ljust maketrans partition " +
+	"rfind rindex rjust rpartition splitlines swapcase translate zfill"
+
+// findMethod gives the method of a value, or nil.
+func findMethod(v Value, name string) *builtin {
 	switch v.kind {
-	case KindString:
-		return strMethods
-	case KindMarkup:
-		return markupMethods
+	case KindString, KindMarkup:
+		if name == "format" { // no part of the table, because its fields can reach it
+			return raw(name, formatText)
+		}
+		return strMethods[name]
 	case KindDict:
-		return dictMethods
+		return dictMethods[name]
 	case KindList:
-		return listMethods
-	case KindTuple:
-		return tupleMethods
-	case KindRange:
-		return rangeMethods
-	case KindBool, KindInt, KindBig, KindFloat:
-		return numberMethods
+		return listMethods[name]
+	case KindTuple, KindRange:
+		return tupleMethods[name]
 	}
 	return nil
 }
 
-// findMethod gives the method of a value, or nil. format is no part of the tables, because its fields can reach them.
-func findMethod(v Value, name string) *builtin {
-	if m := methodsOf(v)[name]; m != nil || name != "format" || !v.IsString() {
-		return m
-	}
-	return raw(name, formatMethod)
-}
-
-// text gives a str argument; anything else raises TypeError.
+// text gives a str argument.
 func text(v Value) string {
 	if !v.IsString() {
 		wrongType(v, "expected str, got %s")
@@ -78,39 +71,21 @@ func asking(name string, f func(string) bool) *builtin {
 	})
 }
 
-var strMethods = table("", "casefold encode expandtabs format_map isidentifier maketrans swapcase translate", textMethods...)
-
-var markupMethods = table("", "casefold encode expandtabs format_map isidentifier maketrans swapcase translate", append(textMethods,
-	def("striptags", "", func(s *state, v Value, _ []Value) Value { return String(stripTags(s, v.str)) }),
-	def("escape", "/ s", func(s *state, _ Value, a []Value) Value { return escapeValue(s, a[0]) }),
-)...)
-
-var textMethods = []*builtin{
+var strMethods = table("",
 	mapping("capitalize", capitalizeText),
 	mapping("lower", lowerText),
 	mapping("title", titleText),
 	mapping("upper", upperText),
-	asking("isalnum", func(s string) bool { return all(s, isAlnumRune) }),
 	asking("isalpha", func(s string) bool { return all(s, unicode.IsLetter) }),
-	asking("isascii", isASCII),
-	asking("isdecimal", func(s string) bool { return all(s, isDecimalRune) }),
 	asking("isdigit", func(s string) bool { return all(s, isDigitRune) }),
 	asking("islower", func(s string) bool { return caseOf(s, isLowerRune) }),
-	asking("isnumeric", func(s string) bool { return all(s, isNumericRune) }),
-	asking("isprintable", func(s string) bool { return s == "" || all(s, isPyPrintable) }),
 	asking("isspace", func(s string) bool { return all(s, isPySpace) }),
-	asking("istitle", isTitleText),
 	asking("isupper", func(s string) bool { return caseOf(s, isUpperRune) }),
 	stripMethod("strip", true, true),
 	stripMethod("lstrip", true, false),
 	stripMethod("rstrip", false, true),
 	splitMethod("split", false),
 	splitMethod("rsplit", true),
-	def("splitlines", "keepends?", func(s *state, v Value, a []Value) Value {
-		return s.texts(v, splitLines(v.str, flag(a[0], false)))
-	}),
-	partitionMethod("partition", false),
-	partitionMethod("rpartition", true),
 	def("replace", "/ old new count?", func(s *state, v Value, a []Value) Value {
 		return replaceText(s, v, text(a[0]), insert(s, v, a[1]), optInt(a[2], -1))
 	}),
@@ -122,10 +97,14 @@ var textMethods = []*builtin{
 	def("removesuffix", "/ suffix", func(_ *state, v Value, a []Value) Value {
 		return like(v, strings.TrimSuffix(v.str, text(a[0])))
 	}),
-	searchMethod("find", strings.Index, false),
-	searchMethod("rfind", strings.LastIndex, false),
-	searchMethod("index", strings.Index, true),
-	searchMethod("rindex", strings.LastIndex, true),
+	def("find", "/ sub start? end?", func(s *state, v Value, a []Value) Value {
+		part, from, ok := window(s, v.str, a[1], a[2])
+		at := strings.Index(part, text(a[0]))
+		if !ok || at < 0 {
+			return Int(-1)
+		}
+		return Int(int64(from + utf8.RuneCountInString(part[:at])))
+	}),
 	def("count", "/ sub start? end?", func(s *state, v Value, a []Value) Value {
 		part, _, ok := window(s, v.str, a[1], a[2])
 		if n := strings.Count(part, text(a[0])); ok {
@@ -133,32 +112,20 @@ var textMethods = []*builtin{
 		}
 		return Int(0)
 	}),
-	def("join", "/ iterable", joinText),
-	padMethod("center", func(pad, width int) int { return pad/2 + (pad & width & 1) }), // CPython's rule for the odd blank
-	padMethod("ljust", func(int, int) int { return 0 }),
-	padMethod("rjust", func(pad, _ int) int { return pad }),
-	def("zfill", "/ width", func(s *state, v Value, a []Value) Value {
-		pad := integer(a[0]) - utf8.RuneCountInString(v.str)
-		if pad <= 0 {
-			return v
+	def("join", "/ iterable", func(s *state, sep Value, a []Value) Value {
+		var b strings.Builder
+		for i, item := range elements(s, a[0]) {
+			if i > 0 {
+				b.WriteString(sep.str)
+			}
+			part := insert(s, sep, item)
+			b.WriteString(part)
+			s.step(1)
+			s.grow(len(sep.str) + len(part))
 		}
-		s.grow(pad)
-		sign := ""
-		if v.str != "" && (v.str[0] == '+' || v.str[0] == '-') {
-			sign = v.str[:1]
-		}
-		return made(s, v, sign+strings.Repeat("0", pad)+v.str[len(sign):])
+		return like(sep, b.String())
 	}),
-}
-
-// texts makes a list of parts of v.
-func (s *state) texts(v Value, parts []string) Value {
-	items := make([]Value, len(parts))
-	for i, p := range parts {
-		items[i] = like(v, p)
-	}
-	return s.list(items)
-}
+)
 
 // stripText strips the characters in chars, or white space if it is None or not given.
 func stripText(s *state, v, chars Value, left, right bool) Value {
@@ -190,10 +157,15 @@ func splitMethod(name string, fromRight bool) *builtin {
 		}
 		if given(a[0]) {
 			if sep = text(a[0]); sep == "" {
-				raise(valueError, "empty separator")
+				raise("empty separator")
 			}
 		}
-		return s.texts(v, splitText(v.str, sep, n, fromRight))
+		parts := splitText(v.str, sep, n, fromRight)
+		items := make([]Value, len(parts))
+		for i, p := range parts {
+			items[i] = like(v, p)
+		}
+		return s.list(items)
 	})
 }
 
@@ -241,26 +213,6 @@ func splitText(text, sep string, n int, fromRight bool) []string {
 	return parts
 }
 
-func partitionMethod(name string, fromRight bool) *builtin {
-	return def(name, "/ sep", func(_ *state, v Value, a []Value) Value {
-		sep := text(a[0])
-		if sep == "" {
-			raise(valueError, "empty separator")
-		}
-		before, after, found := strings.Cut(v.str, sep)
-		if i := strings.LastIndex(v.str, sep); fromRight && found {
-			before, after = v.str[:i], v.str[i+len(sep):]
-		}
-		switch {
-		case !found && fromRight:
-			before, sep, after = "", "", v.str
-		case !found:
-			sep = ""
-		}
-		return newTuple(like(v, before), like(v, sep), like(v, after))
-	})
-}
-
 // replaceText is str.replace; n < 0 replaces all.
 func replaceText(s *state, v Value, old, new string, n int) Value {
 	count := strings.Count(v.str, old)
@@ -305,59 +257,11 @@ func window(s *state, text string, start, end Value) (string, int, bool) {
 	return runeSlice(text, from, to), from, true
 }
 
-func searchMethod(name string, index func(s, sub string) int, must bool) *builtin {
-	return def(name, "/ sub start? end?", func(s *state, v Value, a []Value) Value {
-		part, from, ok := window(s, v.str, a[1], a[2])
-		at := index(part, text(a[0]))
-		switch {
-		case ok && at >= 0:
-			return Int(int64(from + utf8.RuneCountInString(part[:at])))
-		case must:
-			raise(valueError, "substring not found")
-		}
-		return Int(-1)
-	})
-}
-
-// joinText is sep.join(iterable).
-func joinText(s *state, sep Value, a []Value) Value {
-	var b strings.Builder
-	for i, item := range collect(s, a[0]) {
-		if i > 0 {
-			b.WriteString(sep.str)
-		}
-		part := insert(s, sep, item)
-		b.WriteString(part)
-		s.grow(len(sep.str) + len(part))
-	}
-	return like(sep, b.String())
-}
-
-// padMethod makes center, ljust and rjust; before says how much of the missing width goes in front.
-func padMethod(name string, before func(pad, width int) int) *builtin {
-	return def(name, "/ width fillchar?", func(s *state, v Value, a []Value) Value {
-		fill := " "
-		if a[1].valid() {
-			if fill = insert(s, v, a[1]); utf8.RuneCountInString(fill) != 1 {
-				raise(typeError, "The fill character must be exactly one character long")
-			}
-		}
-		width := integer(a[0])
-		pad := width - utf8.RuneCountInString(v.str)
-		if pad <= 0 {
-			return v
-		}
-		s.grow(pad * len(fill))
-		left := before(pad, width)
-		return made(s, v, strings.Repeat(fill, left)+v.str+strings.Repeat(fill, pad-left))
-	})
-}
-
 func viewMethod(name string, kind byte) *builtin {
 	return def(name, "", func(_ *state, v Value, _ []Value) Value { return object(&dictView{v.ref.(*Dict), kind}) })
 }
 
-var dictMethods = table("clear pop popitem setdefault update", "",
+var dictMethods = table("clear pop popitem setdefault update",
 	viewMethod("keys", 'k'),
 	viewMethod("values", 'v'),
 	viewMethod("items", 'i'),
@@ -368,37 +272,22 @@ var dictMethods = table("clear pop popitem setdefault update", "",
 		return a[1].or(None)
 	}),
 	def("copy", "", func(_ *state, v Value, _ []Value) Value { return v }),
-	def("fromkeys", "/ iterable value?", fromKeys),
+	def("fromkeys", "/ iterable value?", func(s *state, _ Value, a []Value) Value {
+		d := NewDict(0)
+		for _, k := range elements(s, a[0]) {
+			d.set(k, a[1].or(None))
+		}
+		return d.Value()
+	}),
 )
 
-var listMethods = table("append clear extend insert pop remove reverse sort", "", countMethod, indexMethod,
+var listMethods = table("append clear extend insert pop remove reverse sort",
+	absentMethod("count"), absentMethod("index"),
 	def("copy", "", func(_ *state, v Value, _ []Value) Value { return v }),
 )
 
-var tupleMethods = table("", "", countMethod, indexMethod)
+var tupleMethods = table("", absentMethod("count"), absentMethod("index"))
 
-var rangeMethods = table("", "start stop step", countMethod, indexMethod)
-
-var numberMethods = table("", "real imag numerator denominator conjugate bit_length bit_count as_integer_ratio to_bytes from_bytes is_integer hex fromhex")
-
-var countMethod = def("count", "/ value", func(s *state, v Value, a []Value) Value {
-	n := 0
-	for _, item := range collect(s, v) {
-		if identical(item, a[0]) || equal(s, item, a[0]) {
-			n++
-		}
-	}
-	return Int(int64(n))
-})
-
-var indexMethod = def("index", "/ value start? stop?", func(s *state, v Value, a []Value) Value {
-	items := collect(s, v)
-	from := clampIndex(a[1].or(None), 0, len(items), 0, len(items))
-	to := clampIndex(a[2].or(None), len(items), len(items), 0, len(items))
-	for i := from; i < to; i++ {
-		if identical(items[i], a[0]) || equal(s, items[i], a[0]) {
-			return Int(int64(i))
-		}
-	}
-	return raise(valueError, "%s is not in list", toStr(s, a[0]))
-})
+func absentMethod(name string) *builtin {
+	return raw(name, func(_ *state, v Value, _ *callArgs) Value { return unsupported("%s.%s", v.typeName(), name) })
+}

@@ -3,37 +3,53 @@ package template
 import (
 	"cmp"
 	"math"
-	"math/big"
 	"slices"
 	"strings"
 	"unicode/utf8"
 )
 
-// Python's operators over Values: arithmetic (ints without bound, floats, str and list repetition),
-// equality, ordering and membership.
+// Python's operators over Values: arithmetic (64-bit ints, floats, str and list repetition), equality, ordering and
+// membership. What leaves the 64 bits ends the rendering: Python would go on.
 
-// maxIntBits bounds integers; Python would go on, and print none longer than maxIntDigits.
-const (
-	maxIntBits   = 1 << 17
-	maxIntDigits = 4300 // sys.get_int_max_str_digits()
+type (
+	binaryOp   func(s *state, a, b Value) Value
+	comparison func(s *state, a, b Value) bool
 )
 
-type binaryOp func(s *state, a, b Value) Value
-
-// arithmetic are the operators other than + and the lazy ones.
-var arithmetic = map[string]binaryOp{"-": sub, "*": mul, "/": trueDiv, "//": floorDiv, "%": mod, "**": pow}
+// arithmetic are the operators that have both of their operands.
+var arithmetic = map[string]binaryOp{"+": add, "-": sub, "*": mul, "/": trueDiv, "//": floorDiv, "%": mod,
+	"**": func(*state, Value, Value) Value { return unsupported("**") }}
 
 func badOperands(op string, a, b Value) Value {
 	mustExist(a)
 	mustExist(b)
-	return raise(typeError, "unsupported operand type(s) for %s: '%s' and '%s'", op, a.typeName(), b.typeName())
+	return raise("unsupported operand type(s) for %s: '%s' and '%s'", op, a.typeName(), b.typeName())
 }
 
-func checkBig(n *big.Int) Value {
-	if n.BitLen() > maxIntBits {
-		limit("an integer of more than %d bits", maxIntBits)
+// numbers reads two numbers: as ints, or as floats where one is.
+func numbers(op string, a, b Value) (x, y int64, f, g float64, floats bool) {
+	switch {
+	case !a.isNumber() || !b.isNumber():
+		badOperands(op, a, b)
+	case a.kind == KindBig || b.kind == KindBig:
+		beyond()
+	case a.kind == KindFloat || b.kind == KindFloat:
+		return 0, 0, toFloat(a), toFloat(b), true
 	}
-	return bigValue(n)
+	return a.int(), b.int(), 0, 0, false
+}
+
+// beyond ends a rendering that computes with more than 64 bits.
+func beyond() Value { return unsupported("an integer of more than 64 bits") }
+
+func toFloat(v Value) float64 {
+	switch v.kind {
+	case KindFloat:
+		return v.float()
+	case KindBig:
+		beyond()
+	}
+	return float64(v.int())
 }
 
 func add(s *state, a, b Value) Value {
@@ -50,123 +66,85 @@ func add(s *state, a, b Value) Value {
 	case a.IsString() && b.IsString(): // one is Markup: the other is escaped
 		s.grow(len(a.str) + len(b.str))
 		return markup(escapeValue(s, a).str + escapeValue(s, b).str)
-	case a.isSmallInt() && b.isSmallInt() && (a.int()+b.int() > a.int()) == (b.int() > 0):
-		return Int(a.int() + b.int())
-	case a.isInteger() && b.isInteger():
-		return checkBig(new(big.Int).Add(a.bigInt(), b.bigInt()))
-	case a.isNumber() && b.isNumber():
-		return Float(toFloat(a) + toFloat(b))
 	case a.isSeq() && a.kind == b.kind:
 		x, y := a.Items(), b.Items()
 		s.step(len(x) + len(y))
-		items := make([]Value, 0, len(x)+len(y))
-		items = append(append(items, x...), y...)
-		return Value{kind: a.kind, ref: &List{items: items}}
+		return Value{kind: a.kind, ref: &List{items: slices.Concat(x, y)}}
 	}
-	if a.kind == KindString && b.kind != KindUndefined {
-		raise(typeError, `can only concatenate str (not "%s") to str`, b.typeName())
+	x, y, f, g, floats := numbers("+", a, b)
+	if floats {
+		return Float(f + g)
 	}
-	return badOperands("+", a, b)
+	if sum := x + y; (sum > x) == (y > 0) {
+		return Int(sum)
+	}
+	return beyond()
 }
 
 func sub(s *state, a, b Value) Value {
-	switch {
-	case a.isInteger() && b.isInteger():
-		return checkBig(new(big.Int).Sub(a.bigInt(), b.bigInt()))
-	case a.isNumber() && b.isNumber():
-		return Float(toFloat(a) - toFloat(b))
+	x, y, f, g, floats := numbers("-", a, b)
+	if floats {
+		return Float(f - g)
 	}
-	return badOperands("-", a, b)
+	if d := x - y; (d < x) == (y > 0) {
+		return Int(d)
+	}
+	return beyond()
 }
 
 func mul(s *state, a, b Value) Value {
-	if a.isNumber() && b.isNumber() {
-		if a.kind == KindFloat || b.kind == KindFloat {
-			return Float(toFloat(a) * toFloat(b))
-		}
-		if x, y := a.int(), b.int(); a.isSmallInt() && b.isSmallInt() && x == int64(int32(x)) && y == int64(int32(y)) {
-			return Int(x * y)
-		}
-		return checkBig(new(big.Int).Mul(a.bigInt(), b.bigInt()))
-	}
-	if a.isInteger() {
+	if a.isInteger() && !b.isNumber() {
 		a, b = b, a
 	}
-	if !b.isInteger() {
-		return badOperands("*", a, b)
-	}
-	switch a.kind {
-	case KindString, KindMarkup:
+	switch {
+	case a.IsString() && b.isInteger():
 		n := repeats(b, len(a.str))
 		s.grow(n * len(a.str))
 		return Value{kind: a.kind, str: strings.Repeat(a.str, n)}
-	case KindList, KindTuple:
+	case a.isSeq() && b.isInteger():
 		x := a.Items()
 		n := repeats(b, len(x))
 		s.step(n * len(x))
-		items := make([]Value, 0, n*len(x))
-		for range n {
-			items = append(items, x...)
-		}
-		return Value{kind: a.kind, ref: &List{items: items}}
+		return Value{kind: a.kind, ref: &List{items: slices.Repeat(x, n)}}
 	}
-	return badOperands("*", a, b)
+	x, y, f, g, floats := numbers("*", a, b)
+	if floats {
+		return Float(f * g)
+	}
+	if p := x * y; x == 0 || p/x == y && !(x == -1 && y == math.MinInt64) {
+		return Int(p)
+	}
+	return beyond()
 }
 
 // repeats gives the count of a repetition of size elements, bounded so that the product fits.
 func repeats(v Value, size int) int {
-	n := v.bigInt()
-	switch {
-	case !n.IsInt64():
-		raise(overflowError, "cannot fit 'int' into an index-sized integer")
-	case n.Sign() <= 0 || size == 0:
+	n := int64(integer(v))
+	if n <= 0 || size == 0 {
 		return 0
-	case n.Int64() > int64(math.MaxInt32/size):
-		limit("a repetition of %s times %d", n, size)
 	}
-	return int(n.Int64())
-}
-
-// toFloat is float(v) for a number; an int beyond float raises OverflowError.
-func toFloat(v Value) float64 {
-	switch v.kind {
-	case KindFloat:
-		return v.float()
-	case KindBig:
-		f, _ := new(big.Float).SetInt(v.bigInt()).Float64()
-		if math.IsInf(f, 0) {
-			raise(overflowError, "int too large to convert to float")
-		}
-		return f
+	if n > int64(math.MaxInt32/size) {
+		limit("a repetition of %d times %d", n, size)
 	}
-	return float64(v.int())
+	return int(n)
 }
 
 func trueDiv(s *state, a, b Value) Value {
-	if !a.isNumber() || !b.isNumber() {
-		return badOperands("/", a, b)
-	}
-	if !truth(b) {
-		if a.kind == KindFloat || b.kind == KindFloat {
-			raise(zeroDivision, "float division by zero")
+	x, y, f, g, floats := numbers("/", a, b)
+	if !floats {
+		const exact = 1 << 53
+		if max(x, -x, y, -y) > exact {
+			beyond()
 		}
-		raise(zeroDivision, "division by zero")
+		f, g = float64(x), float64(y)
 	}
-	if a.kind == KindFloat || b.kind == KindFloat {
-		return Float(toFloat(a) / toFloat(b))
+	if g == 0 {
+		raise("division by zero")
 	}
-	const exact = 1 << 53
-	if x, y := a.int(), b.int(); a.isSmallInt() && b.isSmallInt() && x < exact && x > -exact && y < exact && y > -exact {
-		return Float(float64(x) / float64(y))
+	if f == 0 && !floats {
+		return Float(0)
 	}
-	f, _ := new(big.Rat).SetFrac(a.bigInt(), b.bigInt()).Float64()
-	if math.IsInf(f, 0) {
-		raise(overflowError, "integer division result too large for a float")
-	}
-	if f == 0 {
-		f = 0 // no negative zero from integers
-	}
-	return Float(f)
+	return Float(f / g)
 }
 
 func floorDiv(_ *state, a, b Value) Value {
@@ -182,110 +160,37 @@ func mod(s *state, a, b Value) Value {
 	return r
 }
 
+// divmod divides towards minus infinity: the remainder has the divisor's sign.
 func divmod(op string, a, b Value) (q, r Value) {
+	x, y, f, g, floats := numbers(op, a, b)
 	switch {
-	case !a.isNumber() || !b.isNumber():
-		badOperands(op, a, b)
-	case !truth(b):
-		raise(zeroDivision, "integer division or modulo by zero")
-	case a.kind == KindFloat || b.kind == KindFloat:
-		x, y := floatDivmod(toFloat(a), toFloat(b))
-		return Float(x), Float(y)
-	}
-	return bigDivmod(a, b)
-}
-
-func floatDivmod(x, y float64) (q, r float64) {
-	r = math.Mod(x, y)
-	div := (x - r) / y
-	if r != 0 {
-		if (y < 0) != (r < 0) {
-			r += y
-			div--
-		}
-	} else {
-		r = math.Copysign(0, y)
-	}
-	if div != 0 {
-		q = math.Floor(div)
-		if div-q > 0.5 {
-			q++
-		}
-	} else {
-		q = math.Copysign(0, x/y)
-	}
-	return q, r
-}
-
-// bigDivmod is divmod of integers: the remainder has the divisor's sign.
-func bigDivmod(a, b Value) (q, r Value) {
-	if a.isSmallInt() && b.isSmallInt() && a.int() != math.MinInt64 {
-		x, y := a.int(), b.int()
-		d, m := x/y, x%y
-		if m != 0 && (m < 0) != (y < 0) {
-			m += y
+	case floats && g == 0, !floats && y == 0:
+		raise("integer division or modulo by zero")
+	case floats:
+		m := math.Mod(f, g)
+		d := (f - m) / g
+		switch {
+		case m == 0:
+			m = math.Copysign(0, g)
+		case (g < 0) != (m < 0):
+			m += g
 			d--
 		}
-		return Int(d), Int(m)
-	}
-	x, y := a.bigInt(), b.bigInt()
-	d, m := new(big.Int).QuoRem(x, y, new(big.Int))
-	if m.Sign() != 0 && (m.Sign() < 0) != (y.Sign() < 0) {
-		m.Add(m, y)
-		d.Sub(d, big.NewInt(1))
-	}
-	return bigValue(d), bigValue(m)
-}
-
-func pow(s *state, a, b Value) Value {
-	if !a.isNumber() || !b.isNumber() {
-		return badOperands("** or pow()", a, b)
-	}
-	if a.isInteger() && b.isInteger() && b.bigInt().Sign() >= 0 {
-		x, y := a.bigInt(), b.bigInt()
-		if x.BitLen() > 1 && (!y.IsInt64() || y.Int64() > maxIntBits/int64(x.BitLen()-1)) {
-			limit("an integer of more than %d bits", maxIntBits)
+		if whole := math.Floor(d); d-whole > 0.5 {
+			d = whole + 1
+		} else if d = whole; d == 0 {
+			d = math.Copysign(0, f/g)
 		}
-		if x.BitLen() <= 1 { // 0, 1 and -1: the power matters by its parity and by being 0
-			y = big.NewInt(int64(min(y.BitLen(), 1)*2) + int64(y.Bit(0)))
-		}
-		return checkBig(new(big.Int).Exp(x, y, nil))
+		return Float(d), Float(m)
+	case x == math.MinInt64 && y == -1:
+		beyond()
 	}
-	x, y := toFloat(a), toFloat(b)
-	if x == 0 && y < 0 {
-		raise(zeroDivision, "0.0 cannot be raised to a negative power")
+	d, m := x/y, x%y
+	if m != 0 && (m < 0) != (y < 0) {
+		m += y
+		d--
 	}
-	if x < 0 && !math.IsInf(x, 0) && !math.IsInf(y, 0) && y != math.Trunc(y) {
-		raise(typeError, "complex numbers are not supported")
-	}
-	f := floatPow(x, y)
-	if math.IsInf(f, 0) && !math.IsInf(x, 0) && !math.IsInf(y, 0) {
-		raise(overflowError, "(34, 'Numerical result out of range')")
-	}
-	return Float(f)
-}
-
-// floatPow is C's pow, which rounds correctly where math.Pow may be one bit off.
-func floatPow(x, y float64) float64 {
-	f := math.Pow(x, y)
-	switch {
-	case y == 0.5 && x > 0:
-		return math.Sqrt(x)
-	case y != math.Trunc(y) || math.Abs(y) > 1024 || f == 0 || math.IsInf(f, 0) || math.IsNaN(f):
-		return f
-	}
-	base, out := new(big.Float).SetPrec(512).SetFloat64(x), new(big.Float).SetPrec(512).SetInt64(1)
-	for n := int(math.Abs(y)); n > 0; n >>= 1 {
-		if n&1 != 0 {
-			out.Mul(out, base)
-		}
-		base.Mul(base, base)
-	}
-	if y < 0 {
-		out.Quo(big.NewFloat(1).SetPrec(512), out)
-	}
-	f, _ = out.Float64()
-	return f
+	return Int(d), Int(m)
 }
 
 // sign is +v or -v.
@@ -294,42 +199,33 @@ func sign(v Value, neg bool) Value {
 	case v.kind == KindFloat && neg:
 		return Float(-v.float())
 	case v.isInteger() && neg:
-		return bigValue(new(big.Int).Neg(v.bigInt()))
+		return sub(nil, Int(0), v)
 	case v.isNumber():
 		return asInt(v)
 	}
 	return wrongType(v, "bad operand type for unary sign: '%s'")
 }
 
+// asInt gives an int for a bool.
+func asInt(v Value) Value {
+	if v.kind == KindBool {
+		return Int(v.int())
+	}
+	return v
+}
+
 // floatToInt is int(f).
 func floatToInt(f float64) Value {
-	if math.IsNaN(f) {
-		raise(valueError, "cannot convert float NaN to integer")
+	switch {
+	case math.IsNaN(f) || math.IsInf(f, 0):
+		raise("cannot convert float %v to integer", f)
+	case math.Abs(f) >= 1<<63:
+		beyond()
 	}
-	if math.IsInf(f, 0) {
-		raise(overflowError, "cannot convert float infinity to integer")
-	}
-	if math.Abs(f) < 1<<62 {
-		return Int(int64(f))
-	}
-	n, _ := new(big.Float).SetFloat64(math.Trunc(f)).Int(nil)
-	return bigValue(n)
+	return Int(int64(f))
 }
 
-// concat is the ~ operator: the str of each operand, joined.
-func concat(s *state, items []expr) Value {
-	from := s.beginCapture()
-	vals := make([]Value, len(items))
-	for i, e := range items {
-		vals[i] = e(s)
-	}
-	for i := range vals {
-		s.print(&vals[i])
-	}
-	return String(s.endCapture(from))
-}
-
-var comparisons = map[string]func(s *state, a, b Value) bool{
+var comparisons = map[string]comparison{
 	"==":    equal,
 	"!=":    func(s *state, a, b Value) bool { return !equal(s, a, b) },
 	"<":     func(s *state, a, b Value) bool { return ordered(s, "<", a, b) < 0 },
@@ -364,18 +260,13 @@ func equal(s *state, a, b Value) bool {
 		return slices.EqualFunc(x, y, func(a, b Value) bool { return equal(s, a, b) })
 	case KindDict:
 		x, y := a.ref.(*Dict), b.ref.(*Dict)
-		if x.Len() != y.Len() {
-			return false
-		}
 		s.step(x.Len())
 		s.deeper()
 		defer func() { s.depth-- }()
-		for _, e := range x.entries {
-			if other, ok := y.lookup(e.Key); !ok || !equal(s, e.Value, other) {
-				return false
-			}
-		}
-		return true
+		return x.Len() == y.Len() && !slices.ContainsFunc(x.entries, func(e Entry) bool {
+			other, ok := y.lookup(e.Key)
+			return !ok || !equal(s, e.Value, other)
+		})
 	case KindRange:
 		x, y := a.ref.(*pyRange), b.ref.(*pyRange)
 		n := x.len()
@@ -384,37 +275,31 @@ func equal(s *state, a, b Value) bool {
 	return a.ref == b.ref
 }
 
-// compareNumbers gives -1, 0, 1 or unordered.
+// compareNumbers gives -1, 0, 1 or unordered. A big int is beyond every other int.
 func compareNumbers(a, b Value) int {
 	switch {
-	case a.isSmallInt() && b.isSmallInt():
-		return cmp.Compare(a.int(), b.int())
-	case a.isInteger() && b.isInteger():
-		return a.bigInt().Cmp(b.bigInt())
-	case a.kind == KindFloat && b.kind == KindFloat:
-		x, y := a.float(), b.float()
+	case a.kind == KindBig && b.kind == KindBig && a.str == b.str:
+		return 0
+	case a.kind == KindBig && b.kind != KindBig && b.kind != KindFloat:
+		if a.str[0] == '-' {
+			return -1
+		}
+		return 1
+	case b.kind == KindBig && a.kind != KindBig && a.kind != KindFloat:
+		return -compareNumbers(b, a)
+	case a.kind == KindFloat || b.kind == KindFloat:
+		x, y := toFloat(a), toFloat(b)
 		if x != x || y != y {
 			return unordered
 		}
 		return cmp.Compare(x, y)
-	case a.kind == KindFloat:
-		c := compareNumbers(b, a)
-		if c == unordered {
-			return c
-		}
-		return -c
+	case a.kind == KindBig:
+		beyond()
 	}
-	f := b.float()
-	switch {
-	case f != f:
-		return unordered
-	case math.IsInf(f, 0):
-		return cmp.Compare(0, f)
-	}
-	return new(big.Float).SetInt(a.bigInt()).Cmp(big.NewFloat(f))
+	return cmp.Compare(a.int(), b.int())
 }
 
-// ordered compares for < <= > >=; types without an order raise TypeError.
+// ordered compares for < <= > >=; types without an order are an error.
 func ordered(s *state, op string, a, b Value) int {
 	switch {
 	case a.isNumber() && b.isNumber():
@@ -433,9 +318,7 @@ func ordered(s *state, op string, a, b Value) int {
 		}
 		return cmp.Compare(len(x), len(y))
 	}
-	mustExist(a)
-	mustExist(b)
-	raise(typeError, "'%s' not supported between instances of '%s' and '%s'", op, a.typeName(), b.typeName())
+	badOperands(op, a, b)
 	return 0
 }
 
@@ -444,30 +327,16 @@ func contains(s *state, box, item Value) bool {
 	switch box.kind {
 	case KindString, KindMarkup:
 		if !item.IsString() {
-			raise(typeError, "'in <string>' requires string as left operand, not %s", item.typeName())
+			wrongType(item, "'in <string>' requires string as left operand, not %s")
 		}
 		s.step(len(box.str) >> 8)
 		return strings.Contains(box.str, item.str)
 	case KindDict:
 		return box.ref.(*Dict).findKey(item) >= 0
-	case KindObject:
-		if v, ok := box.ref.(*dictView); ok && v.kind == 'k' {
-			return v.d.findKey(item) >= 0
-		}
 	}
-	if !iterable(box) {
-		raise(typeError, "argument of type '%s' is not iterable", box.typeName())
-	}
-	for it := iterate(s, box); ; {
-		e, ok := it.next(s)
-		if !ok {
-			return false
-		}
-		s.step(1)
-		if identical(e, item) || equal(s, e, item) {
-			return true
-		}
-	}
+	items := elements(s, box)
+	s.step(len(items))
+	return slices.ContainsFunc(items, func(e Value) bool { return identical(e, item) || equal(s, e, item) })
 }
 
 // identical is "a is b", as far as it can be told: equal scalars count as one object.
@@ -480,7 +349,7 @@ func identical(a, b Value) bool {
 		return true
 	case KindBool, KindInt, KindFloat:
 		return a.num == b.num
-	case KindString, KindMarkup:
+	case KindString, KindMarkup, KindBig:
 		return a.str == b.str
 	}
 	return a.ref == b.ref

@@ -2,6 +2,7 @@ package template
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 )
@@ -16,6 +17,7 @@ type parser struct {
 	toks  []token
 	i     int
 	depth int
+	loops int // around the current statement, within its macro
 }
 
 // parse gives the tree of a template source. It fails (by panic) with a *SyntaxError.
@@ -47,6 +49,11 @@ func (p *parser) next() token {
 
 func (p *parser) fail(format string, args ...any) node {
 	panic(syntaxErrorf(p.cur().line, format, args...))
+}
+
+// unsupported refuses what Jinja2 has and this package has not: such a template is not rendered at all.
+func (p *parser) unsupported(format string, args ...any) {
+	panic(&SyntaxError{Line: p.cur().line, Msg: fmt.Sprintf(format, args...) + " is not supported in chat templates", Unsupported: true})
 }
 
 func (p *parser) enter() {
@@ -160,48 +167,34 @@ func (p *parser) statement() node {
 	case "macro":
 		p.next()
 		n := &macroNode{pos: line, name: p.storeName().name}
-		p.signature(&n.signature)
-		n.body = p.block("endmacro")
+		p.signature(&n.macroBody)
+		p.macroBody(&n.macroBody, "endmacro")
 		return n
 	case "call":
 		p.next()
 		n := &callBlockNode{pos: line}
 		if p.isOp("(") {
-			p.signature(&n.signature)
+			p.signature(&n.macroBody)
 		}
 		call, ok := p.expr(true).(*callNode)
 		if !ok {
 			p.fail("expected call")
 		}
 		n.call = call
-		n.body = p.block("endcall")
+		p.macroBody(&n.macroBody, "endcall")
 		return n
 	case "generation":
 		p.next()
-		n := &callBlockNode{pos: line, body: p.block("endgeneration")}
-		return n
-	case "filter":
-		p.next()
-		n := &filterBlockNode{pos: line, filter: p.filterChain(nil, true).(*filterNode)}
-		n.body = p.block("endfilter")
-		return n
-	case "with":
-		return p.withStatement()
-	case "print":
-		p.next()
-		n := &outputNode{pos: line}
-		for p.cur().kind != tokBlockEnd {
-			if len(n.items) > 0 {
-				p.expectOp(",")
-			}
-			n.items = append(n.items, p.expr(true))
-		}
+		n := &callBlockNode{pos: line}
+		p.macroBody(&n.macroBody, "endgeneration")
 		return n
 	case "break", "continue":
-		p.next()
+		if p.next(); p.loops == 0 {
+			p.fail("break and continue need a loop around them")
+		}
 		return &loopControlNode{line, t.text == "break"}
-	case "include", "import", "from", "extends", "block", "autoescape":
-		p.fail("{%% %s %%} is not supported in chat templates", t.text)
+	case "include", "import", "from", "extends", "block", "autoescape", "filter", "with", "print":
+		p.unsupported("{%% %s %%}", t.text)
 	}
 	return p.fail("Encountered unknown tag '%s'.", t.text)
 }
@@ -214,8 +207,15 @@ func (p *parser) forStatement() node {
 	if p.skipName("if") {
 		n.test = p.expr(true)
 	}
-	n.recursive = p.skipName("recursive")
+	if p.isName("recursive") {
+		p.unsupported("a recursive loop")
+	}
+	p.loops++
 	n.body = p.statements("endfor", "else")
+	p.loops--
+	if n.loop = reads(n.body, "loop"); stores(n, "loop") {
+		p.fail("Can't assign to special loop variable in for-loop target")
+	}
 	if p.next().text == "else" {
 		n.orElse = p.block("endfor")
 	}
@@ -245,34 +245,36 @@ func (p *parser) setStatement() node {
 	if p.skipOp("=") {
 		return &setNode{line, target, p.tupleExpr(tupleRules{condExpr: true})}
 	}
-	n := &setBlockNode{pos: line, target: target, filter: p.filterChain(nil, false)}
+	n := &setBlockNode{pos: line, target: target}
+	n.filter, _ = p.filterChain(nil).(*filterNode)
 	n.body = p.block("endset")
 	return n
 }
 
-func (p *parser) withStatement() node {
-	n := &withNode{pos: pos(p.next().line)}
-	for p.cur().kind != tokBlockEnd {
-		if len(n.targets) > 0 {
-			p.expectOp(",")
+// macroBody reads the body of a macro or a call block, up to its end tag.
+func (p *parser) macroBody(m *macroBody, end string) {
+	loops := p.loops
+	p.loops = 0
+	m.body = p.block(end)
+	p.loops = loops
+	m.caller = reads(m.body, "caller")
+	for _, name := range []string{"varargs", "kwargs"} {
+		if reads(m.body, name) {
+			p.unsupported("%s in a macro", name)
 		}
-		target := p.assignTarget(tupleRules{simple: true})
-		setCtx(target, ctxParam)
-		n.targets = append(n.targets, target)
-		p.expectOp("=")
-		n.values = append(n.values, p.expr(true))
 	}
-	n.body = p.block("endwith")
-	return n
 }
 
-func (p *parser) signature(s *signature) {
+func (p *parser) signature(s *macroBody) {
 	p.expectOp("(")
 	for !p.isOp(")") {
 		if len(s.params) > 0 {
 			p.expectOp(",")
 		}
 		param := p.storeName()
+		if param.name == "caller" || slices.ContainsFunc(s.params, func(other *nameNode) bool { return other.name == param.name }) {
+			p.fail("a parameter named %s twice, or like the call block's body", param.name)
+		}
 		param.ctx = ctxParam
 		if p.skipOp("=") {
 			s.defaults = append(s.defaults, p.expr(true))

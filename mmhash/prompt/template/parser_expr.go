@@ -1,6 +1,9 @@
 package template
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // Expression grammar of Jinja2 3.1, lowest precedence first:
 // inline if, or, and, not, comparisons, + -, ~, * / // %, **, unary signs, postfix, filters and tests.
@@ -82,7 +85,7 @@ func (p *parser) chained(operand func() node, ops ...string) node {
 	left := operand()
 	for links := 0; (p.cur().kind == tokOperator || p.cur().kind == tokName) && slices.Contains(ops, p.cur().text); p.chain(&links) {
 		op := p.next().text
-		left = &binaryNode{line, op, left, operand()}
+		left = &binaryNode{line, op, left, operand(), arithmetic[op]}
 		line = pos(p.cur().line)
 	}
 	return left
@@ -123,7 +126,7 @@ func (p *parser) compare() node {
 		default:
 			return &compareNode{line, left, ops}
 		}
-		ops = append(ops, compareOp{op, p.sum()})
+		ops = append(ops, compareOp{comparisons[op], p.sum()})
 	}
 }
 
@@ -252,7 +255,7 @@ func (p *parser) filterExpr(n node) node {
 	for links := 0; ; p.chain(&links) {
 		switch {
 		case p.isOp("|"):
-			n = p.filterChain(n, false)
+			n = p.filterChain(n)
 		case p.isName("is"):
 			n = p.test(n)
 		case p.isOp("("):
@@ -270,7 +273,7 @@ func (p *parser) subscript(n node) node {
 		a := p.next()
 		switch a.kind {
 		case tokName:
-			return &attrNode{line, n, a.text}
+			return &attrNode{line, n, a.text, dictMethods[a.text] == nil && !isDunder(a.text)}
 		case tokInteger:
 			return &itemNode{line, n, &constNode{pos(a.line), a.num}}
 		}
@@ -310,6 +313,9 @@ func (p *parser) subscribed() node {
 }
 
 func (p *parser) call(n node) node {
+	if attr, ok := n.(*attrNode); ok && slices.Contains(strings.Fields(absentMethods), attr.name) {
+		p.unsupported("the method %s", attr.name)
+	}
 	line := pos(p.cur().line)
 	return &callNode{line, n, p.callArgs()}
 }
@@ -355,22 +361,29 @@ func (p *parser) callArgs() argNodes {
 	return a
 }
 
-// filterChain reads "|name(args)|name…" after n; inline, the first bar is left out ({% filter name %}).
-// It gives nil when there is no filter and n is nil.
-func (p *parser) filterChain(n node, inline bool) node {
-	for links := 0; inline || p.isOp("|"); p.chain(&links) {
-		if !inline {
-			p.next()
-		}
-		inline = false
+// filterChain reads "|name(args)|name…" after n. It gives n where there is none.
+func (p *parser) filterChain(n node) node {
+	for links := 0; p.skipOp("|"); p.chain(&links) {
 		f := &filterNode{pos: pos(p.cur().line), expr: n}
-		f.name = p.dottedName()
+		f.fn = p.library("filter", filters, absentFilters)
 		if p.isOp("(") {
 			f.args = p.callArgs()
 		}
 		n = f
 	}
 	return n
+}
+
+// library reads the name of a filter or test. One that Jinja2 does not know either is an error when it is asked.
+func (p *parser) library(what string, table map[string]*builtin, absent string) *builtin {
+	name := p.dottedName()
+	if table[name] == nil && slices.Contains(strings.Fields(absent), name) {
+		p.unsupported("the %s %s", what, name)
+	}
+	if table[name] == nil {
+		return raw(name, func(*state, Value, *callArgs) Value { return raise("No %s named '%s'.", what, name) })
+	}
+	return table[name]
 }
 
 func (p *parser) dottedName() string {
@@ -385,7 +398,7 @@ func (p *parser) test(n node) node {
 	line := pos(p.next().line)
 	negated := p.skipName("not")
 	t := &testNode{pos: line, expr: n}
-	t.name = p.dottedName()
+	t.fn = p.library("test", tests, absentTests)
 	switch c := p.cur(); {
 	case p.isOp("("):
 		t.args = p.callArgs()

@@ -29,23 +29,19 @@ func isLineEnd(r rune) bool {
 }
 
 // splitLines is str.splitlines.
-func splitLines(s string, keepEnds bool) []string {
+func splitLines(s string) []string {
 	var out []string
 	for s != "" {
-		end, next := len(s), len(s)
-		if i := strings.IndexFunc(s, isLineEnd); i >= 0 {
-			_, n := utf8.DecodeRuneInString(s[i:])
-			end, next = i, i+n
-			if s[i] == '\r' && next < len(s) && s[next] == '\n' {
-				next++
-			}
+		i := strings.IndexFunc(s, isLineEnd)
+		if i < 0 {
+			return append(out, s)
 		}
-		if keepEnds {
-			out = append(out, s[:next])
-		} else {
-			out = append(out, s[:end])
+		_, n := utf8.DecodeRuneInString(s[i:])
+		if strings.HasPrefix(s[i:], "\r\n") {
+			n = 2
 		}
-		s = s[next:]
+		out = append(out, s[:i])
+		s = s[i+n:]
 	}
 	return out
 }
@@ -119,33 +115,8 @@ var digitRunes = &unicode.RangeTable{
 	R32: []unicode.Range32{{0x10a40, 0x10a43, 1}, {0x10e60, 0x10e68, 1}, {0x11052, 0x1105a, 1}, {0x1f100, 0x1f10a, 1}},
 }
 
-// ideographNumbers are the letters that have a numeric value.
-const ideographNumbers = "㐅㒃㠪㭍一七万三九二五亖亿什仟仨伍佰億兆兩八六十千卄卅卌叁参參叄四壱壹幺廾廿弌弍弎弐拾捌柒漆玖百肆萬貮貳贰阡陆陌陸零" +
-	"\uf96b\uf973\uf978\uf9b2\uf9d1\uf9d3\uf9fd\U00020001\U00020064\U000200e2\U00020121\U0002092a\U00020983\U0002098c\U0002099c" +
-	"\U00020aea\U00020afd\U00020b19\U00022390\U00022998\U00023b1b\U0002626d\U0002f890"
-
-func isDecimalRune(r rune) bool { return unicode.Is(unicode.Nd, r) }
-func isDigitRune(r rune) bool   { return isDecimalRune(r) || unicode.Is(digitRunes, r) }
-func isNumericRune(r rune) bool {
-	return unicode.IsNumber(r) || strings.ContainsRune(ideographNumbers, r)
-}
-func isAlnumRune(r rune) bool { return unicode.IsLetter(r) || isNumericRune(r) }
-
-// decimalDigit gives the value of a decimal digit of any script.
-func decimalDigit(r rune) (int, bool) {
-	if r >= '0' && r <= '9' {
-		return int(r - '0'), true
-	}
-	if r < utf8.RuneSelf || !isDecimalRune(r) {
-		return 0, false
-	}
-	// Decimal digits come in runs of ten; count back to the start of the run's ranges.
-	n := 0
-	for isDecimalRune(r - rune(n) - 1) {
-		n++
-	}
-	return n % 10, true
-}
+func unicodeDigit(r rune) bool { return unicode.Is(unicode.Nd, r) }
+func isDigitRune(r rune) bool  { return unicodeDigit(r) || unicode.Is(digitRunes, r) }
 
 // all reports whether s is not empty and every character satisfies is.
 func all(s string, is func(rune) bool) bool {
@@ -166,26 +137,6 @@ func caseOf(s string, is func(rune) bool) bool {
 				return false
 			}
 			found = true
-		}
-	}
-	return found
-}
-
-func isTitleText(s string) bool {
-	inWord, found := false, false
-	for _, r := range s {
-		switch {
-		case isUpperRune(r) || unicode.IsTitle(r):
-			if inWord {
-				return false
-			}
-			inWord, found = true, true
-		case isLowerRune(r):
-			if !inWord {
-				return false
-			}
-		default:
-			inWord = false
 		}
 	}
 	return found

@@ -3,7 +3,6 @@ package template
 import (
 	"fmt"
 	"math"
-	"math/big"
 	"strconv"
 	"strings"
 	"unicode"
@@ -51,7 +50,7 @@ func (s *state) appendRepr(dst []byte, v Value) []byte {
 	case KindInt:
 		return strconv.AppendInt(dst, v.int(), 10)
 	case KindBig:
-		return append(dst, bigText(v.bigInt())...)
+		return append(dst, v.str...)
 	case KindFloat:
 		return appendFloat(dst, v.float())
 	case KindString:
@@ -115,33 +114,15 @@ func (s *state) appendItems(dst []byte, items []Value) []byte {
 
 func (s *state) appendObject(dst []byte, v Value) []byte {
 	switch o := v.ref.(type) {
-	case *macro:
-		if o.code.name == "" {
-			return append(dst, "<Macro None>"...)
-		}
-		return append(appendQuoted(append(dst, "<Macro "...), o.code.name), '>')
 	case *namespace:
 		return append(s.appendRepr(append(dst, "<Namespace "...), o.attrs.Value()), '>')
-	case *loopContext:
-		dst = strconv.AppendInt(append(dst, "<LoopContext "...), int64(o.index0+1), 10)
-		dst = strconv.AppendInt(append(dst, '/'), int64(o.length()), 10)
-		return append(dst, '>')
 	case *dictView:
 		dst = append(append(dst, o.typeName()...), "(["...)
 		dst = s.appendEach(dst, o.d.Len(), func(dst []byte, i int) []byte { return s.appendRepr(dst, o.at(i)) })
 		return append(dst, "])"...)
 	}
-	// Python prints an address here; no template can depend on it.
-	dst = append(append(dst, '<'), v.typeName()...)
-	return append(dst, " object>"...)
-}
-
-func bigText(n *big.Int) string {
-	text := n.String()
-	if len(strings.TrimPrefix(text, "-")) > maxIntDigits {
-		raise(valueError, "Exceeds the limit (%d digits) for integer string conversion", maxIntDigits)
-	}
-	return text
+	unsupported("str of a %s", v.typeName()) // Python shows an address
+	return dst
 }
 
 // appendFloat appends repr(f): the shortest text that reads back as f, in exponent form below 1e-4 and from 1e16.

@@ -2,13 +2,13 @@ package template
 
 import "time"
 
-// state is one rendering in progress: the output, the current frame and what has been spent of the limits.
-// States are pooled per template, so a rendering in the steady state allocates only what its values need.
+// state is one rendering in progress: the output, the scope that runs and what has been spent of the limits. States are
+// pooled per template, so that a rendering allocates little beside its values.
 type state struct {
-	t        *Template
-	out      []byte
-	fr       *frame // the frame of the function that runs
-	resolved []Value
+	t     *Template
+	vars  Vars
+	scope *scope
+	out   []byte
 
 	steps, made, depth int
 	done               <-chan struct{} // Chat.Done
@@ -16,93 +16,114 @@ type state struct {
 	maxOut             int
 	line               int
 
-	args   []Value  // evaluated call arguments, as a stack
-	slots  []Value  // slots of frames, as a stack
-	frames []*frame // frames given back
-	scrap  Value    // what a place that is no variable evaluates to
-
-	frameArena arena[frame]
-	loopArena  arena[loopContext]
-	calls      arena[callArgs] // argument lists of calls in progress
-
-	now time.Time
+	args []Value // evaluated call arguments, as a stack
+	free []*scope
+	now  time.Time
 }
 
-// frame holds the local variables of one function call; outer is the frame of the function around it.
-type frame struct {
-	slots []Value
-	outer *frame
+// scope holds the variables that one loop, macro, block or the template itself has set. A macro keeps the scope that it
+// was defined in.
+type scope struct {
+	outer *scope
+	names []string
+	vals  []Value
+	held  bool // by a macro: it may outlive its block
 }
 
-// arena keeps objects for use in one rendering after the other.
-type arena[T any] struct {
-	all  []*T
-	used int
-}
-
-func (a *arena[T]) next() *T {
-	if a.used == len(a.all) {
-		a.all = append(a.all, new(T))
-	}
-	a.used++
-	return a.all[a.used-1]
-}
-
-// reset empties the objects that were used.
-func (a *arena[T]) reset() {
-	var zero T
-	for _, o := range a.all[:a.used] {
-		*o = zero
-	}
-	a.used = 0
-}
-
-func newState(t *Template) *state { return &state{t: t} }
-
-func (s *state) run(dst []byte, vars Vars) (out []byte, err error) {
-	s.out = dst
-	s.maxOut = len(dst) + s.t.opts.Limits.OutputBytes
-	if s.resolved == nil {
-		s.resolved = make([]Value, len(s.t.globals))
-	}
-	for i, name := range s.t.globals {
-		v, ok := vars.get(name)
-		if !ok {
-			if v, ok = globals[name]; !ok {
-				v = missing
-			}
+// find gives the place of a variable, nil where no scope has set it.
+func (c *scope) find(name string) *Value {
+	for ; c != nil; c = c.outer {
+		if v := c.own(name); v != nil {
+			return v
 		}
-		s.resolved[i] = v
 	}
+	return nil
+}
+
+func (c *scope) own(name string) *Value {
+	for i := range c.names {
+		if c.names[i] == name {
+			return &c.vals[i]
+		}
+	}
+	return nil
+}
+
+func (c *scope) set(name string, v Value) {
+	if at := c.own(name); at != nil {
+		*at = v
+		return
+	}
+	c.names, c.vals = append(c.names, name), append(c.vals, v)
+}
+
+// shadow keeps names from being looked up outside: the scope sets them itself, later.
+func (c *scope) shadow(names []string) {
+	for _, name := range names {
+		c.set(name, unset)
+	}
+}
+
+func (c *scope) reset() {
+	clear(c.vals)
+	c.names, c.vals = c.names[:0], c.vals[:0]
+}
+
+// open starts a scope inside outer, and makes it the one that runs; leave ends it.
+func (s *state) open(outer *scope) *scope {
+	var c *scope
+	if n := len(s.free); n > 0 {
+		c, s.free = s.free[n-1], s.free[:n-1]
+	} else {
+		c = new(scope)
+	}
+	c.outer, s.scope = outer, c
+	return c
+}
+
+func (s *state) leave(c, back *scope) {
+	s.scope = back
+	if !c.held {
+		c.reset()
+		c.outer = nil
+		s.free = append(s.free, c)
+	}
+}
+
+// hold keeps the running scopes for a macro.
+func (s *state) hold() *scope {
+	for c := s.scope; c != nil && !c.held; c = c.outer {
+		c.held = true
+	}
+	return s.scope
+}
+
+// run renders the template behind dst.
+func (s *state) run(dst []byte, vars Vars) (out []byte, err error) {
+	s.out, s.vars = dst, vars
+	s.maxOut = len(dst) + s.t.opts.Limits.OutputBytes
 	defer func() {
 		if r := recover(); r != nil {
 			out, err = dst, recovered(r, s.line)
 		}
 	}()
-	fr := s.enter(s.t.root, nil)
-	s.fr = fr
-	s.load(s.t.loads)
-	s.block(s.t.body)
+	root := s.open(nil)
+	root.shadow(s.t.shadowed)
+	s.block(s.t.tree)
 	return s.out, nil
 }
 
 // release cleans the state, so that it holds no request memory, and gives it back.
 func (s *state) release() {
 	const keep = 1 << 12 // a rare huge rendering must not stay resident
-	if cap(s.args) > keep || cap(s.slots) > keep || len(s.loopArena.all) > keep || len(s.frameArena.all) > keep {
+	if cap(s.args) > keep || len(s.free) > keep {
 		return
 	}
-	clear(s.resolved)
 	clear(s.args[:cap(s.args)])
-	clear(s.slots) // those of frames given back are empty already
-	s.frameArena.reset()
-	s.loopArena.reset()
-	for _, a := range s.calls.all {
-		a.clear()
+	for _, c := range s.free {
+		clear(c.vals[:cap(c.vals)])
 	}
-	s.calls.used = 0
-	*s = state{t: s.t, resolved: s.resolved, args: s.args[:0], slots: s.slots[:0], frames: s.frames[:0],
-		frameArena: s.frameArena, loopArena: s.loopArena, calls: s.calls}
+	*s = state{t: s.t, args: s.args[:0], free: s.free}
 	s.t.states.Put(s)
 }
 
@@ -135,12 +156,6 @@ func (s *state) grow(n int) {
 	s.work(n)
 }
 
-// str makes a str of s's own, accounted for.
-func (s *state) str(text string) Value {
-	s.grow(len(text))
-	return String(text)
-}
-
 // list makes a list of s's own, accounted for.
 func (s *state) list(items []Value) Value {
 	s.step(len(items))
@@ -153,39 +168,6 @@ func (s *state) deeper() {
 	}
 }
 
-// enter makes a frame for a call of fn. leave must follow for the frame to be used again.
-func (s *state) enter(fn *funcScope, outer *frame) *frame {
-	var fr *frame
-	if n := len(s.frames); n > 0 {
-		fr, s.frames = s.frames[n-1], s.frames[:n-1]
-	} else {
-		fr = s.frameArena.next()
-	}
-	from := len(s.slots)
-	if from+fn.slots > cap(s.slots) {
-		// Older frames keep their part of the old array.
-		s.slots = make([]Value, 0, max(64, 2*cap(s.slots), fn.slots))
-		from = 0
-	}
-	s.slots = s.slots[:from+fn.slots]
-	fr.slots = s.slots[from : from+fn.slots : from+fn.slots]
-	fr.outer = outer
-	return fr
-}
-
-// leave gives a frame back, unless inner functions may still see it.
-func (s *state) leave(fn *funcScope, fr *frame) {
-	if fn.captured {
-		return
-	}
-	clear(fr.slots)
-	if n := len(s.slots); len(fr.slots) > 0 && n >= len(fr.slots) && &s.slots[n-1] == &fr.slots[len(fr.slots)-1] {
-		s.slots = s.slots[:n-len(fr.slots)]
-	}
-	fr.slots, fr.outer = nil, nil
-	s.frames = append(s.frames, fr)
-}
-
 // write appends text to the output.
 func (s *state) write(text string) {
 	s.out = append(s.out, text...)
@@ -195,89 +177,19 @@ func (s *state) write(text string) {
 }
 
 // print appends str(v).
-func (s *state) print(v *Value) {
+func (s *state) print(v Value) {
 	if v.IsString() {
 		s.write(v.str)
 		return
 	}
-	s.out = s.appendStr(s.out, *v)
+	s.out = s.appendStr(s.out, v)
 	s.write("")
 }
 
-// capture runs f and gives what it wrote, which does not reach the output.
-func (s *state) capture(f func() ctl) (string, ctl) {
-	from := s.beginCapture()
-	c := f()
-	return s.endCapture(from), c
-}
-
-func (s *state) beginCapture() int { return len(s.out) }
-
-func (s *state) endCapture(from int) string {
+// captured takes what was written since the output had length from.
+func (s *state) captured(from int) string {
 	text := string(s.out[from:])
 	s.out = s.out[:from]
 	s.grow(len(text))
 	return text
-}
-
-// ctl is how a statement ended.
-type ctl uint8
-
-const (
-	ctlNext ctl = iota
-	ctlBreak
-	ctlContinue
-)
-
-type (
-	expr func(*state) Value
-	stmt struct {
-		line int
-		run  func(*state) ctl
-	}
-)
-
-// block runs statements until one of them breaks out.
-func (s *state) block(body []stmt) ctl {
-	for i := range body {
-		s.line = body[i].line
-		s.step(1)
-		if c := body[i].run(s); c != ctlNext {
-			return c
-		}
-	}
-	return ctlNext
-}
-
-// slotLoad fills one slot on entry to a scope.
-type slotLoad struct {
-	slot   int
-	action loadAction
-	global int // index into resolved
-	from   varRef
-}
-
-// varRef is a variable seen from a function: hops frames out, then the slot.
-type varRef struct{ hops, slot int }
-
-func (s *state) at(r varRef) *Value {
-	fr := s.fr
-	for i := r.hops; i > 0; i-- {
-		fr = fr.outer
-	}
-	return &fr.slots[r.slot]
-}
-
-func (s *state) load(loads []slotLoad) {
-	for i := range loads {
-		l := &loads[i]
-		switch l.action {
-		case loadResolve:
-			s.fr.slots[l.slot] = s.resolved[l.global]
-		case loadAlias:
-			s.fr.slots[l.slot] = *s.at(l.from)
-		case loadUndefined:
-			s.fr.slots[l.slot] = missing
-		}
-	}
 }

@@ -11,7 +11,9 @@ func strftimeNow(s *state, _ Value, a []Value) Value {
 	if s.now.IsZero() {
 		s.now = s.t.opts.Now().In(s.t.opts.Location)
 	}
-	return s.str(strftime(s.now, text(a[0])))
+	out := strftime(s.now, text(a[0]))
+	s.grow(len(out))
+	return String(out)
 }
 
 // goLayouts are the conversions that package time has as well; composed those that stand for several others.
@@ -39,7 +41,7 @@ func strftime(t time.Time, format string) string {
 		}
 		c := format[i]
 		if strings.IndexByte("-_0^#EO123456789", c) >= 0 {
-			raise(notSupported, "strftime_now(%s)", quotePython(format))
+			unsupported("strftime_now(%s)", quotePython(format))
 		}
 		layout, plain := goLayouts[c]
 		whole, isComposed := composed[c]

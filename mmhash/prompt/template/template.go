@@ -1,11 +1,14 @@
 // Package template renders chat templates exactly as Hugging Face transformers does: Jinja2 3.1 in its immutable
 // sandbox with trim_blocks, lstrip_blocks, loop controls, transformers' tojson, raise_exception, strftime_now,
-// namespace and dict, and the {% generation %} tag. Values follow Python: ordered dicts, big integers, float repr,
-// str(dict), Markup. Source of the rules: jinja2 3.1.6, markupsafe 3.0, transformers 5.23 (utils/chat_template_utils.py).
+// namespace and dict, and the {% generation %} tag. Values follow Python: ordered dicts, float repr, str(dict), Markup.
+// Source of the rules: jinja2 3.1.6, markupsafe 3.0, transformers 5.23 (utils/chat_template_utils.py).
 //
-// A template is compiled once per model into a tree of closures and rendered from many goroutines at once.
-// The way through the files: lexer, parser and scope read the source; compile makes closures; state runs them;
-// value, dict, ops, attr and format are Python's data model; filters, tests and methods are the library.
+// It has the tags, filters, tests and methods that chat templates use and their neighbours. A template that asks for
+// others of Jinja2's does not compile, and says which; integers beyond 64 bits are shown, not computed with.
+//
+// The way through the files: lexer and parser read the source into a tree, names finds which variables it reads; eval
+// and expr walk the tree; value, dict, ops, attr and format are Python's data model; filters, tests and methods are the
+// library. A template is compiled once per model and rendered from many goroutines at once.
 package template
 
 import (
@@ -26,7 +29,7 @@ type Options struct {
 // Limits bound one rendering, because templates come from files that others wrote. A zero field takes its default.
 type Limits struct {
 	Steps       int // statements, loop rounds and calls, and 1 for each element produced; default 5 million
-	Depth       int // macros, recursive loops and value nesting inside each other; default 200
+	Depth       int // macros and value nesting inside each other; default 200
 	OutputBytes int // bytes of output; strings made on the way may take four times as much together; default 64 MiB
 }
 
@@ -54,16 +57,12 @@ func (v Vars) get(name string) (Value, bool) {
 
 // Template is a compiled template, safe for concurrent use.
 type Template struct {
-	opts    Options
-	source  string
-	tree    []node
-	root    *funcScope
-	loads   []slotLoad
-	body    []stmt
-	globals []string // names that the template looks up in its variables, in slot order
-	filters map[string]*builtin
-	tests   map[string]*builtin
-	states  sync.Pool
+	opts     Options
+	source   string
+	tree     []node
+	asked    map[string]bool // names that it reads from its variables
+	shadowed []string        // names that it sets itself before it reads them
+	states   sync.Pool
 }
 
 // Compile parses a template and makes it ready to render. The error is a *SyntaxError.
@@ -80,10 +79,9 @@ func Compile(src string, opts Options) (t *Template, err error) {
 			t, err = nil, recovered(r, 0)
 		}
 	}()
-	t = &Template{opts: opts, source: src, filters: filters, tests: tests}
-	t.tree = parse(src)
-	compile(t)
-	t.states.New = func() any { return newState(t) }
+	t = &Template{opts: opts, source: src, tree: parse(src)}
+	t.resolveNames()
+	t.states.New = func() any { return &state{t: t} }
 	return t, nil
 }
 
@@ -126,7 +124,7 @@ func recovered(r any, line int) error {
 		e.Line = line
 		return e
 	case runtime.Error:
-		return &Error{Line: line, Class: "InternalError", Msg: e.Error()}
+		return &Error{Line: line, Msg: "internal error: " + e.Error(), internal: true}
 	case error:
 		if errors.Is(e, ErrLimit) || e == ErrStopped {
 			return fmt.Errorf("template: line %d: %w", line, e)

@@ -2,7 +2,6 @@ package template
 
 import (
 	"math"
-	"math/big"
 	"unicode/utf8"
 )
 
@@ -15,7 +14,7 @@ const (
 	KindNone
 	KindBool
 	KindInt // fits int64
-	KindBig // an int beyond int64
+	KindBig // an int beyond int64: it is shown as it came, nothing else
 	KindFloat
 	KindString
 	KindMarkup // markupsafe.Markup: a str that escapes what is joined to it
@@ -32,8 +31,8 @@ const (
 type Value struct {
 	kind Kind
 	num  uint64 // bool, int64, float64 bits; for Undefined an undefinedReason
-	str  string // string, markup; for Undefined its name or message
-	ref  any    // *List, *Dict, *big.Int, *pyRange or an object
+	str  string // string, markup; digits of a big int; for Undefined its name or message
+	ref  any    // *List, *Dict, *pyRange or an object
 }
 
 // None is Python's None.
@@ -42,8 +41,8 @@ var None = Value{kind: KindNone}
 var (
 	pyTrue  = Value{kind: KindBool, num: 1}
 	pyFalse = Value{kind: KindBool}
-	// missing marks a template variable that holds nothing yet; reading one gives Undefined.
-	missing = Value{kind: KindUndefined, num: undefinedMissing}
+	// unset marks a variable of the template's own that holds nothing yet; reading one gives Undefined.
+	unset = Value{kind: KindUndefined, num: undefinedUnset}
 )
 
 // Bool, Int, Float and String make Python's bool, int, float and str.
@@ -63,22 +62,12 @@ func String(s string) Value { return Value{kind: KindString, str: s} }
 func markup(s string) Value { return Value{kind: KindMarkup, str: s} }
 
 // List is the storage of a Python list or tuple.
-type List struct {
-	items []Value
-	group bool // a tuple made by groupby: it has the attributes grouper and list
-}
+type List struct{ items []Value }
 
 // NewList makes a list that owns items.
 func NewList(items ...Value) Value { return Value{kind: KindList, ref: &List{items: items}} }
 
 func newTuple(items ...Value) Value { return Value{kind: KindTuple, ref: &List{items: items}} }
-
-func bigValue(n *big.Int) Value {
-	if n.IsInt64() {
-		return Int(n.Int64())
-	}
-	return Value{kind: KindBig, ref: n}
-}
 
 func object(o any) Value { return Value{kind: KindObject, ref: o} }
 
@@ -131,22 +120,13 @@ func (v Value) Field(key string) Value {
 	return None
 }
 
-func (v Value) bool() bool       { return v.num != 0 }
-func (v Value) int() int64       { return int64(v.num) }
-func (v Value) float() float64   { return math.Float64frombits(v.num) }
-func (v Value) valid() bool      { return v.kind != KindInvalid }
-func (v Value) isSeq() bool      { return v.kind == KindList || v.kind == KindTuple }
-func (v Value) isNumber() bool   { return v.kind >= KindBool && v.kind <= KindFloat }
-func (v Value) isInteger() bool  { return v.kind >= KindBool && v.kind <= KindBig }
-func (v Value) isSmallInt() bool { return v.kind == KindInt || v.kind == KindBool }
-
-// bigInt gives a bool, int or big int as *big.Int. The result must not be changed.
-func (v Value) bigInt() *big.Int {
-	if v.kind == KindBig {
-		return v.ref.(*big.Int)
-	}
-	return big.NewInt(v.int())
-}
+func (v Value) bool() bool      { return v.num != 0 }
+func (v Value) int() int64      { return int64(v.num) }
+func (v Value) float() float64  { return math.Float64frombits(v.num) }
+func (v Value) valid() bool     { return v.kind != KindInvalid }
+func (v Value) isSeq() bool     { return v.kind == KindList || v.kind == KindTuple }
+func (v Value) isNumber() bool  { return v.kind >= KindBool && v.kind <= KindFloat }
+func (v Value) isInteger() bool { return v.kind >= KindBool && v.kind <= KindBig }
 
 var typeNames = [...]string{KindInvalid: "object", KindUndefined: "Undefined", KindNone: "NoneType", KindBool: "bool", KindInt: "int", KindBig: "int",
 	KindFloat: "float", KindString: "str", KindMarkup: "Markup", KindList: "list", KindTuple: "tuple", KindDict: "dict", KindRange: "range",
@@ -198,23 +178,11 @@ func length(v Value) (n int, ok bool) {
 	case KindRange:
 		return v.ref.(*pyRange).len(), true
 	case KindObject:
-		switch o := v.ref.(type) {
-		case *dictView:
+		if o, ok := v.ref.(*dictView); ok {
 			return o.d.Len(), true
-		case *loopContext:
-			return o.length(), true
 		}
 	}
 	return 0, false
-}
-
-// mustLength is len(v).
-func mustLength(v Value) int {
-	n, ok := length(v)
-	if !ok {
-		raise(typeError, "object of type '%s' has no len()", v.typeName())
-	}
-	return n
 }
 
 // pyRange is Python's range over machine integers.
@@ -234,11 +202,11 @@ func (r *pyRange) at(i int) Value { return Int(r.start + int64(i)*r.step) }
 
 // undefinedReason (in Value.num) says how an Undefined came about, for its message.
 const (
-	undefinedName    = iota // str is the variable's name
-	undefinedAttr           // str is the attribute, ref the owner's type name
-	undefinedHint           // str is the message
-	undefinedUnsafe         // str is the message; using it raises SecurityError
-	undefinedMissing        // an empty template variable
+	undefinedName   = iota // str is the variable's name
+	undefinedAttr          // str is the attribute, ref the owner's type name
+	undefinedHint          // str is the message
+	undefinedUnsafe        // str is the message; using it raises SecurityError
+	undefinedUnset         // an empty template variable
 )
 
 func undefined(name string) Value { return Value{kind: KindUndefined, num: undefinedName, str: name} }
@@ -255,10 +223,10 @@ func unsafeUndefined(owner Value, attr string) Value {
 	return Value{kind: KindUndefined, num: undefinedUnsafe | uint64(owner.kind)<<8, str: attr}
 }
 
-// wrongType raises TypeError with v's type in its message, or what using an Undefined raises.
+// wrongType raises an error with v's type in its message, or what using an Undefined raises.
 func wrongType(v Value, format string) Value {
 	mustExist(v)
-	return raise(typeError, format, v.typeName())
+	return raise(format, v.typeName())
 }
 
 // mustExist raises what using an Undefined raises.
@@ -269,15 +237,13 @@ func mustExist(v Value) {
 	owner := Value{kind: Kind(v.num >> 8)}.typeName()
 	switch v.num & 0xff {
 	case undefinedName:
-		raise(undefinedError, "%s is undefined", quotePython(v.str))
+		raise("%s is undefined", quotePython(v.str))
 	case undefinedAttr:
-		raise(undefinedError, "'%s object' has no attribute %s", owner, quotePython(v.str))
+		raise("'%s object' has no attribute %s", owner, quotePython(v.str))
 	case undefinedUnsafe:
-		raise(securityError, "access to attribute %s of '%s' object is unsafe.", quotePython(v.str), owner)
-	case undefinedMissing:
-		raise(undefinedError, "the variable is undefined")
+		raise("access to attribute %s of '%s' object is unsafe.", quotePython(v.str), owner)
 	}
-	raise(undefinedError, "%s", v.str)
+	raise("%s", v.str)
 }
 
-func (v Value) isMissing() bool { return v.kind == KindUndefined && v.num == undefinedMissing }
+func (v Value) isUnset() bool { return v.kind == KindUndefined && v.num == undefinedUnset }

@@ -1,0 +1,379 @@
+package template
+
+import "slices"
+
+// Statements. The tree is walked as it was parsed: an if runs in the scope around it, a loop, a macro, a set block and a
+// generation block have scopes of their own, whose variables end with them.
+
+// flow is how a block ended.
+type flow uint8
+
+const (
+	flowNext flow = iota
+	flowBreak
+	flowContinue
+)
+
+// block runs statements until one of them leaves the loop around it.
+func (s *state) block(body []node) flow {
+	for _, n := range body {
+		s.line = n.at()
+		s.step(1)
+		if f := s.statement(n); f != flowNext {
+			return f
+		}
+	}
+	return flowNext
+}
+
+func (s *state) statement(n node) flow {
+	switch n := n.(type) {
+	case *outputNode:
+		for _, item := range n.items {
+			if d, ok := item.(*dataNode); ok {
+				s.write(d.text)
+				continue
+			}
+			s.line = item.at()
+			s.printNode(item)
+		}
+	case *ifNode:
+		return s.ifStatement(n)
+	case *forNode:
+		return s.forStatement(n)
+	case *setNode:
+		if ns, ok := n.target.(*nsRefNode); ok {
+			s.namespaceOf(ns) // before the value is computed
+		}
+		s.assign(n.target, s.eval(n.expr))
+	case *setBlockNode:
+		back := s.scope
+		inner, from := s.open(back), len(s.out)
+		inner.shadow(n.shadowed)
+		f := s.block(n.body)
+		v := String(s.captured(from))
+		if f == flowNext && n.filter != nil {
+			v = s.filterChain(n.filter, v)
+		}
+		if s.leave(inner, back); f != flowNext {
+			return f
+		}
+		s.assign(n.target, v)
+	case *macroNode:
+		s.scope.set(n.name, object(&macro{name: n.name, macroBody: &n.macroBody, outer: s.hold()}))
+	case *callBlockNode:
+		body := &macro{macroBody: &n.macroBody, outer: s.hold()}
+		if n.call == nil { // generation: a scope, nothing else
+			s.write(body.call(s, &callArgs{}).str)
+			return flowNext
+		}
+		v := s.call(n.call.(*callNode), object(body))
+		if !v.IsString() {
+			raise("what a call block calls must give a str, not %s", v.typeName())
+		}
+		s.write(v.str)
+	case *loopControlNode:
+		if n.brk {
+			return flowBreak
+		}
+		return flowContinue
+	}
+	return flowNext
+}
+
+// printNode prints an expression. The strings of a sum go to the output one by one, uncopied.
+func (s *state) printNode(n node) {
+	b, ok := n.(*binaryNode)
+	if !ok || b.op != "+" {
+		s.print(s.eval(n))
+		return
+	}
+	var few [16]node
+	terms := append(few[:0], b.right)
+	left := b.left
+	for {
+		b, ok := left.(*binaryNode)
+		if !ok || b.op != "+" {
+			break
+		}
+		terms, left = append(terms, b.right), b.left
+	}
+	from := len(s.out)
+	v := s.eval(left)
+	for i := len(terms) - 1; i >= 0; i-- {
+		next := s.eval(terms[i])
+		if v.kind == KindString && next.kind == KindString {
+			s.write(v.str)
+			v = next
+			continue
+		}
+		if len(s.out) > from { // the sum so far has left for the output: it must come back
+			v = add(s, String(s.captured(from)), v)
+		}
+		v = add(s, v, next)
+	}
+	s.print(v)
+}
+
+func (s *state) ifStatement(n *ifNode) flow {
+	if s.truth(n.test) {
+		return s.block(n.body)
+	}
+	for _, e := range n.elifs {
+		s.line = e.at()
+		if s.truth(e.test) {
+			return s.block(e.body)
+		}
+	}
+	return s.block(n.orElse)
+}
+
+// assign sets a target: a name, a namespace's attribute, or a tuple of names.
+func (s *state) assign(target node, v Value) {
+	switch n := target.(type) {
+	case *nameNode:
+		s.scope.set(n.name, v)
+	case *nsRefNode:
+		s.namespaceOf(n).set(n.attr, v)
+	case *tupleNode:
+		items := unpack(s, v, len(n.items))
+		for i, item := range n.items {
+			s.assign(item, items[i])
+		}
+	}
+}
+
+func (s *state) namespaceOf(n *nsRefNode) *namespace {
+	ns, ok := s.name(n.name).ref.(*namespace)
+	if !ok {
+		raise("cannot assign attribute on non-namespace object")
+	}
+	return ns
+}
+
+// unpack gives the n elements of an iterable.
+func unpack(s *state, v Value, n int) []Value {
+	items := v.Items()
+	if !v.isSeq() {
+		items = collect(s, v)
+	}
+	if len(items) != n {
+		raise("%d values expected to unpack, not %d", n, len(items))
+	}
+	return items
+}
+
+// loop is a for statement in progress, and the variable loop in its body.
+type loop struct {
+	items   []Value
+	next    int
+	test    func(Value) bool // of "for … if", nil for none: asked when an element's turn comes
+	index0  int
+	current Value
+	before  Value
+	after   Value // looked ahead; the zero Value if not
+}
+
+func (l *loop) typeName() string { return "LoopContext" }
+
+// pull gives the next element that passes the test.
+func (l *loop) pull(s *state) (Value, bool) {
+	for l.next < len(l.items) {
+		v := l.items[l.next]
+		l.next++
+		s.step(1)
+		if l.test == nil || l.test(v) {
+			return v, true
+		}
+	}
+	return Value{}, false
+}
+
+func (l *loop) advance(s *state) bool {
+	v := l.after
+	if l.after = (Value{}); !v.valid() {
+		var ok bool
+		if v, ok = l.pull(s); !ok {
+			return false
+		}
+	}
+	l.index0++
+	l.before, l.current = l.current, v
+	return true
+}
+
+func (l *loop) peek(s *state) Value {
+	if !l.after.valid() {
+		l.after, _ = l.pull(s)
+	}
+	return l.after
+}
+
+// length counts the elements; of a filtered loop the test is asked of all that are left.
+func (l *loop) length(s *state) int {
+	if l.test != nil {
+		var rest []Value
+		for {
+			v, ok := l.pull(s)
+			if !ok {
+				break
+			}
+			rest = append(rest, v)
+		}
+		gone := l.index0 + 1
+		if l.after.valid() {
+			gone++
+		}
+		l.items, l.next, l.test = append(make([]Value, gone, gone+len(rest)), rest...), gone, nil
+	}
+	return len(l.items)
+}
+
+func (l *loop) attr(s *state, name string) (Value, bool) {
+	number := func(n int) (Value, bool) { return Int(int64(n)), true }
+	switch name {
+	case "first":
+		return Bool(l.index0 == 0), true
+	case "last":
+		return Bool(!l.peek(s).valid()), true
+	case "index":
+		return number(l.index0 + 1)
+	case "index0":
+		return number(l.index0)
+	case "length":
+		return number(l.length(s))
+	case "revindex":
+		return number(l.length(s) - l.index0)
+	case "revindex0":
+		return number(l.length(s) - l.index0 - 1)
+	case "depth":
+		return number(1)
+	case "depth0":
+		return number(0)
+	case "previtem":
+		if l.index0 == 0 {
+			return undefinedMessage("there is no previous item"), true
+		}
+		return l.before, true
+	case "nextitem":
+		if v := l.peek(s); v.valid() {
+			return v, true
+		}
+		return undefinedMessage("there is no next item"), true
+	case "cycle":
+		return function(raw(name, func(_ *state, _ Value, a *callArgs) Value {
+			if len(a.pos) == 0 || len(a.kw) > 0 {
+				raise("no items for cycling given")
+			}
+			return a.pos[l.index0%len(a.pos)]
+		})), true
+	case "changed":
+		unsupported("loop.changed")
+	}
+	return Value{}, false
+}
+
+func (s *state) forStatement(n *forNode) flow {
+	back := s.scope
+	l := &loop{items: elements(s, s.eval(n.iter)), index0: -1}
+	if n.test != nil {
+		own := &scope{outer: back}
+		l.test = func(v Value) bool {
+			body := s.scope
+			s.scope = own
+			s.assign(n.target, v)
+			ok := s.truth(n.test)
+			s.scope = body
+			return ok
+		}
+	}
+	inner := s.open(back)
+	none := true // no round reached its end: Jinja2 then takes the else branch
+	for l.advance(s) {
+		inner.reset()
+		inner.shadow(n.shadowed)
+		if n.loop {
+			inner.set("loop", object(l))
+		}
+		s.assign(n.target, l.current)
+		f := s.block(n.body)
+		if f == flowBreak {
+			s.leave(inner, back)
+			return s.elseBranch(n, none)
+		}
+		none = none && f != flowNext
+	}
+	s.leave(inner, back)
+	return s.elseBranch(n, none)
+}
+
+func (s *state) elseBranch(n *forNode, taken bool) flow {
+	if !taken || len(n.orElse) == 0 {
+		return flowNext
+	}
+	back := s.scope
+	inner := s.open(back)
+	inner.shadow(n.elseShadowed)
+	f := s.block(n.orElse)
+	s.leave(inner, back)
+	return f
+}
+
+// macro is a macro as a value, or the body of a call block (without a name).
+type macro struct {
+	*macroBody
+	name  string
+	outer *scope
+}
+
+func (m *macro) typeName() string { return "Macro" }
+
+func (m *macro) attr(_ *state, name string) (Value, bool) {
+	return String(m.name), name == "name" && m.name != ""
+}
+
+// call binds arguments as jinja2.runtime.Macro does and gives the text of the body.
+func (m *macro) call(s *state, a *callArgs) Value {
+	s.step(1)
+	s.deeper()
+	back, line := s.scope, s.line
+	inner, from := s.open(m.outer), len(s.out)
+	inner.shadow(m.shadowed)
+	params := m.params
+	if len(a.pos) > len(params) {
+		raise("macro %s takes not more than %d argument(s)", quotePython(m.name), len(params))
+	}
+	for i, v := range a.pos {
+		inner.set(params[i].name, v)
+	}
+	for _, k := range a.kw {
+		if k.name == "caller" && m.caller {
+			inner.set(k.name, k.val)
+			continue
+		}
+		i := slices.IndexFunc(params, func(p *nameNode) bool { return p.name == k.name })
+		if i < len(a.pos) {
+			raise("macro %s got no use for the keyword argument %s", quotePython(m.name), quotePython(k.name))
+		}
+		inner.set(k.name, k.val)
+	}
+	if v := inner.own("caller"); m.caller && (v == nil || v.IsNone()) {
+		inner.set("caller", undefinedMessage("No caller defined"))
+	}
+	without := len(params) - len(m.defaults)
+	for i, p := range params {
+		switch {
+		case inner.own(p.name) != nil:
+		case i < without:
+			inner.set(p.name, undefinedMessage("parameter "+quotePython(p.name)+" was not provided"))
+		default:
+			inner.set(p.name, s.eval(m.defaults[i-without]))
+		}
+	}
+	s.block(m.body)
+	text := s.captured(from)
+	s.leave(inner, back)
+	s.line = line
+	s.depth--
+	return String(text)
+}

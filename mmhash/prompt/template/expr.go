@@ -1,0 +1,226 @@
+package template
+
+import "strings"
+
+// Expressions.
+
+func (s *state) eval(n node) Value {
+	switch n := n.(type) {
+	case *constNode:
+		return n.val
+	case *nameNode:
+		return s.name(n.name)
+	case *attrNode:
+		v := s.eval(n.expr)
+		if d, ok := v.ref.(*Dict); ok && n.member {
+			if i := d.find(n.name); i >= 0 {
+				return d.entries[i].Value
+			}
+			return undefinedOf(v, n.name)
+		}
+		return getattr(s, v, n.name)
+	case *itemNode:
+		v := s.eval(n.expr)
+		if sl, ok := n.arg.(*sliceNode); ok {
+			from, to := s.part(sl.start), s.part(sl.stop)
+			return slice(s, v, from, to, s.part(sl.step))
+		}
+		return getitem(s, v, s.eval(n.arg))
+	case *callNode:
+		return s.call(n, Value{})
+	case *filterNode:
+		return s.apply(n.fn, s.eval(n.expr), &n.args)
+	case *testNode, *compareNode:
+		return Bool(s.truth(n))
+	case *unaryNode:
+		if n.op == "not" {
+			return Bool(!s.truth(n.expr))
+		}
+		return sign(s.eval(n.expr), n.op == "-")
+	case *binaryNode:
+		return s.binary(n)
+	case *concatNode:
+		vals := s.evalAll(n.items)
+		from := len(s.out)
+		for _, v := range vals {
+			s.print(v)
+		}
+		return String(s.captured(from))
+	case *condNode:
+		switch {
+		case s.truth(n.test):
+			return s.eval(n.then)
+		case n.otherwise == nil:
+			return undefinedMessage("the inline if-expression evaluated to false and no else section was defined.")
+		}
+		return s.eval(n.otherwise)
+	case *listNode:
+		return NewList(s.evalAll(n.items)...)
+	case *tupleNode:
+		return newTuple(s.evalAll(n.items)...)
+	case *dictNode:
+		d := NewDict(len(n.keys))
+		s.step(len(n.keys))
+		for i := range n.keys {
+			k := s.eval(n.keys[i])
+			d.set(k, s.eval(n.values[i]))
+		}
+		return d.Value()
+	}
+	return raise("an expression of unknown kind %T", n)
+}
+
+func (s *state) evalAll(ns []node) []Value {
+	s.step(len(ns))
+	if len(ns) == 0 {
+		return nil
+	}
+	out := make([]Value, len(ns))
+	for i, n := range ns {
+		out[i] = s.eval(n)
+	}
+	return out
+}
+
+// part evaluates a part of a slice; one that was left out is None.
+func (s *state) part(n node) Value {
+	if n == nil {
+		return None
+	}
+	return s.eval(n)
+}
+
+// name reads a variable: the scopes', the rendering's, or a global function.
+func (s *state) name(name string) Value {
+	if v := s.scope.find(name); v != nil {
+		if v.isUnset() {
+			return undefined(name)
+		}
+		return *v
+	}
+	if v, ok := s.vars.get(name); ok {
+		return v
+	}
+	if v, ok := globals[name]; ok {
+		return v
+	}
+	return undefined(name)
+}
+
+func (s *state) binary(n *binaryNode) Value {
+	switch a := s.eval(n.left); n.op {
+	case "and":
+		if !truth(a) {
+			return a
+		}
+		return s.eval(n.right)
+	case "or":
+		if truth(a) {
+			return a
+		}
+		return s.eval(n.right)
+	default:
+		return n.fn(s, a, s.eval(n.right))
+	}
+}
+
+// truth evaluates an expression for its truth alone.
+func (s *state) truth(n node) bool {
+	switch n := n.(type) {
+	case *unaryNode:
+		if n.op == "not" {
+			return !s.truth(n.expr)
+		}
+	case *binaryNode:
+		switch n.op {
+		case "and":
+			return s.truth(n.left) && s.truth(n.right)
+		case "or":
+			return s.truth(n.left) || s.truth(n.right)
+		}
+	case *compareNode:
+		a := s.eval(n.expr)
+		for i := range n.ops {
+			b := s.eval(n.ops[i].expr)
+			if !n.ops[i].fn(s, a, b) {
+				return false
+			}
+			a = b
+		}
+		return true
+	case *testNode:
+		v := s.eval(n.expr)
+		if n.fn.kinds != 0 && n.args.empty() {
+			return n.fn.kinds.has(v.kind)
+		}
+		return truth(s.apply(n.fn, v, &n.args))
+	}
+	return truth(s.eval(n))
+}
+
+// apply calls a filter or test on v. Long texts cost more.
+func (s *state) apply(fn *builtin, v Value, args *argNodes) Value {
+	s.step(1 + len(v.str)>>8)
+	var a callArgs
+	base := s.arguments(args, Value{}, &a)
+	v = fn.invoke(s, v, &a)
+	s.args = s.args[:base]
+	return v
+}
+
+// filterChain puts v through the filters of a set block, the first of which has no operand of its own.
+func (s *state) filterChain(n *filterNode, v Value) Value {
+	if n.expr != nil {
+		v = s.filterChain(n.expr.(*filterNode), v)
+	}
+	return s.apply(n.fn, v, &n.args)
+}
+
+// arguments evaluates the arguments of a call; the positional ones lie on s.args until the caller cuts it back to base.
+func (s *state) arguments(n *argNodes, caller Value, a *callArgs) (base int) {
+	base = len(s.args)
+	for _, e := range n.pos {
+		v := s.eval(e)
+		s.args = append(s.args, v)
+	}
+	if n.dyn != nil {
+		more := elements(s, s.eval(n.dyn))
+		s.step(len(more))
+		s.args = append(s.args, more...)
+	}
+	a.pos = s.args[base:]
+	for _, k := range n.kw {
+		a.kw = append(a.kw, kwArg{k.name, s.eval(k.val)})
+	}
+	if caller.valid() {
+		a.kw = append(a.kw, kwArg{"caller", caller})
+	}
+	if n.dynKw != nil {
+		a.spread(s.eval(n.dynKw))
+	}
+	return base
+}
+
+// call calls a function or, at once, a method; caller is the body of a call block, or the zero Value.
+func (s *state) call(n *callNode, caller Value) Value {
+	var v, fn Value // what a method is of; the callee
+	var method *builtin
+	if attr, ok := n.expr.(*attrNode); ok {
+		v = s.eval(attr.expr)
+		if method = findMethod(v, attr.name); method == nil || method.mutates || strings.HasPrefix(attr.name, "_") {
+			method, fn = nil, getattr(s, v, attr.name)
+		}
+	} else {
+		fn = s.eval(n.expr)
+	}
+	var a callArgs
+	base := s.arguments(&n.args, caller, &a)
+	s.step(1 + len(v.str)>>8)
+	if method != nil {
+		v = method.invoke(s, v, &a)
+	} else {
+		v = call(s, fn, &a)
+	}
+	s.args = s.args[:base]
+	return v
+}

@@ -1,0 +1,182 @@
+package template
+
+import (
+	"maps"
+	"slices"
+)
+
+// What can be said of names before a rendering: which a template reads from its variables, and which of its own it may
+// read before they are set. Jinja2 resolves names when it compiles (jinja2/idtracking.py); two of its results show: Uses,
+// and that a name which the template itself sets is never looked up in the variables, even where a macro reads it first.
+
+// names are those of one scope at compile time, by whether the scope's own statements set them before reading them.
+type names struct {
+	outer *names
+	known map[string]bool // true: set first, so that the variables of the rendering are not asked
+	asked map[string]bool // of the whole template: read from the variables
+}
+
+func (c *names) inner() *names { return &names{outer: c, known: map[string]bool{}, asked: c.asked} }
+
+func (c *names) has(name string) bool {
+	for ; c != nil; c = c.outer {
+		if _, ok := c.known[name]; ok {
+			return true
+		}
+	}
+	return false
+}
+
+// read notes that a name is read, and set that it is set.
+func (c *names) read(name string) {
+	if !c.has(name) {
+		c.known[name], c.asked[name] = false, true
+	}
+}
+
+func (c *names) set(name string) {
+	if _, ok := c.known[name]; !ok {
+		c.known[name] = !c.has(name)
+	}
+}
+
+// targets notes the names of an assignment's target.
+func (c *names) targets(n node) {
+	switch n := n.(type) {
+	case *nameNode:
+		c.set(n.name)
+	case *nsRefNode:
+		c.read(n.name)
+	case *tupleNode:
+		for _, item := range n.items {
+			c.targets(item)
+		}
+	}
+}
+
+// visit notes the names of nodes that run in this scope, then those of the scopes inside, which see all of this one's.
+func (c *names) visit(ns []node) {
+	var later []func()
+	c.visitHere(ns, &later)
+	for _, f := range later {
+		f()
+	}
+}
+
+func (c *names) visitHere(ns []node, later *[]func()) {
+	for _, n := range ns {
+		walk(func(n node) bool { return c.one(n, later) }, n)
+	}
+}
+
+// one notes a node's names; false where its children were seen to.
+func (c *names) one(n node, later *[]func()) bool {
+	inside := func(body []node, shadowed *[]string, given ...node) {
+		*later = append(*later, func() {
+			in := c.inner()
+			for _, target := range given {
+				in.targets(target)
+			}
+			mine := maps.Clone(in.known)
+			in.visit(body)
+			*shadowed = in.first(mine)
+		})
+	}
+	switch n := n.(type) {
+	case *nameNode:
+		c.read(n.name)
+		return true
+	case *ifNode:
+		c.visitHere([]node{n.test}, later)
+		branches := [][]node{n.body, n.orElse}
+		for _, e := range n.elifs {
+			branches = append(branches, []node{e})
+		}
+		for _, b := range branches { // what only a branch sets may be missing: then the variables are asked
+			in := c.inner()
+			in.visitHere(b, later)
+			for name := range in.known {
+				c.read(name)
+			}
+		}
+	case *setNode:
+		c.visitHere([]node{n.expr}, later)
+		c.targets(n.target)
+	case *setBlockNode:
+		c.targets(n.target)
+		inside(n.body, &n.shadowed)
+	case *macroNode:
+		c.set(n.name)
+		c.macro(&n.macroBody, inside)
+	case *callBlockNode:
+		if n.call != nil {
+			c.visitHere([]node{n.call}, later)
+		}
+		c.macro(&n.macroBody, inside)
+	case *forNode:
+		c.visitHere([]node{n.iter}, later)
+		if n.test != nil {
+			inside([]node{n.test}, new([]string), n.target)
+		}
+		given := []node{n.target}
+		if n.loop {
+			given = append(given, &nameNode{name: "loop"})
+		}
+		inside(n.body, &n.shadowed, given...)
+		inside(n.orElse, &n.elseShadowed)
+	default:
+		return true
+	}
+	return false
+}
+
+func (c *names) macro(m *macroBody, inside func([]node, *[]string, ...node)) {
+	var given []node
+	for _, p := range m.params {
+		given = append(given, p)
+	}
+	if m.caller {
+		given = append(given, &nameNode{name: "caller"})
+	}
+	inside(slices.Concat(m.defaults, m.body), &m.shadowed, given...)
+}
+
+// first lists the names that a scope sets before it reads them, and that no scope around it has.
+func (c *names) first(given map[string]bool) (list []string) {
+	for name, first := range c.known {
+		if _, ok := given[name]; first && !ok {
+			list = append(list, name)
+		}
+	}
+	return list
+}
+
+// resolveNames finds the names that t reads from its variables, and those that it sets itself before it reads them.
+func (t *Template) resolveNames() {
+	root := &names{known: map[string]bool{}, asked: map[string]bool{}}
+	root.visit(t.tree)
+	t.asked, t.shadowed = root.asked, root.first(nil)
+}
+
+// reads reports whether the nodes read a name before they set it.
+func reads(ns []node, name string) (found bool) {
+	walk(func(n node) bool {
+		nn, ok := n.(*nameNode)
+		if ok && nn.name == name {
+			found = nn.ctx == ctxLoad
+			return false
+		}
+		return true
+	}, ns...)
+	return found
+}
+
+// stores reports whether an assignment below n sets a name.
+func stores(n node, name string) (found bool) {
+	walk(func(n node) bool {
+		nn, ok := n.(*nameNode)
+		found = ok && nn.name == name && nn.ctx == ctxStore
+		return !found
+	}, n)
+	return found
+}
