@@ -3,7 +3,7 @@ package header
 import "encoding/binary"
 
 // A BMP's mode follows from its depth, its compression and masks, and, up to 8 bits, from the palette: a grey ramp is
-// "L" or "1". A DIB is the same without the file's own header; icons hold some (ico.go).
+// "L" or "1". A DIB is the same without the file's own header.
 
 type bmpState struct {
 	header, padding, colours int

@@ -30,7 +30,7 @@ const (
 
 // Info is what the head of an image file says.
 type Info struct {
-	Format        string // Pillow's name: PNG, JPEG, GIF, WEBP, AVIF, BMP, DIB, TIFF, ICO, PPM, JPEG2000, QOI
+	Format        string // Pillow's name: PNG, JPEG, GIF, WEBP, AVIF, BMP, DIB, TIFF
 	Mode          string // Pillow's mode of the opened file: RGB, RGBA, P, L, LA, 1, CMYK, I;16, …; "" where its releases differ
 	Width, Height int    // pixels, before any EXIF rotation (TIFF: after)
 	Orientation   uint8  // EXIF 1 to 8; 1 where the file names none or nonsense
@@ -111,7 +111,6 @@ type Reader struct {
 	exif, xmp []byte // raw metadata blocks, used by Finish
 	exifSeen  bool   // also when the block was too large to keep
 	untold    bool   // the mode is not known, the rest is
-	icon      bool   // a picture in an icon
 
 	places places
 
@@ -121,7 +120,6 @@ type Reader struct {
 	webp webpState
 	bmp  bmpState
 	tiff tiffState
-	ppm  ppmState
 }
 
 // New gives a Reader for one file.
@@ -210,9 +208,6 @@ func (r *Reader) Finish() (Info, error) {
 	if i.Width > MaxPixels || i.Height > MaxPixels || i.Width*i.Height > MaxPixels {
 		return Info{}, &Error{TooManyPixels, i.Format, fmt.Sprintf("%d×%d, at most %d pixels", i.Width, i.Height, MaxPixels)}
 	}
-	if r.icon {
-		return r.iconInfo()
-	}
 	if i.Orientation == 0 {
 		i.Orientation = r.orientation()
 	}
@@ -227,7 +222,7 @@ func (r *Reader) end() {
 		head := append(r.buf, make([]byte, len(r.magic)-len(r.buf))...)
 		r.buf = r.buf[:0]
 		sniff(r, head)
-		if small := r.done && r.info.Format == "PPM"; r.err == nil && !small || r.err != nil && r.err.Kind == Malformed {
+		if r.err == nil || r.err != nil && r.err.Kind == Malformed {
 			r.fail(Truncated, "ends in its first bytes")
 		}
 	case "GIF":
@@ -285,24 +280,9 @@ func sniff(r *Reader, b []byte) {
 	case dibType(b):
 		r.info.Format = "DIB"
 		r.next(4, dibHead)
-	case has("\x00\x00\x01\x00"):
-		r.info.Format = "ICO"
-		r.next(6, icoHead)
-	case ppmMagic(b):
-		r.info.Format = "PPM"
-		r.next(1, ppmByte)
 	case string(b[4:8]) == "ftyp" && avifBrand(b[8:12]):
 		r.info.Format = "AVIF"
 		r.next(8, avifBox)
-	case has("\xff\x4f\xff\x51"):
-		r.info.Format = "JPEG2000"
-		r.skipTo(4, 38, j2kSize)
-	case has("\x00\x00\x00\x0cjP  \r\n\x87\n"):
-		r.info.Format = "JPEG2000"
-		r.skipTo(12, 8, jp2Box)
-	case has("qoif"):
-		r.info.Format = "QOI"
-		r.next(14, qoiHead)
 	case has("MM\x00\x2a"), has("II\x2a\x00"), has("MM\x2a\x00"), has("II\x00\x2a"), has("MM\x00\x2b"), has("II\x2b\x00"):
 		r.info.Format = "TIFF"
 		r.next(8, tiffHead)
@@ -325,6 +305,7 @@ func otherFormat(b []byte) string {
 		at          int
 		magic, name string
 	}{
+		{0, "\x00\x00\x01\x00", "ICO"}, {0, "\xff\x4f\xff\x51", "JPEG2000"}, {0, "\x00\x00\x00\x0cjP  \r\n\x87\n", "JPEG2000"}, {0, "qoif", "QOI"}, {0, "Pf", "PPM"}, {0, "P0CMYK", "PPM"}, {0, "Py", "PPM"},
 		{0, "\x00\x00\x02\x00", "CUR"}, {0, "8BPS", "PSD"}, {0, "DDS ", "DDS"}, {0, "P7 332", "XVTHUMB"}, {0, "icns", "ICNS"}, {0, "\x01\xda", "SGI"}, {0, "BLP1", "BLP"}, {0, "BLP2", "BLP"},
 		{0, "DanM", "MSP"}, {0, "LinS", "MSP"}, {0, "#define", "XBM"}, {0, "/* XPM", "XPM"}, {0, "Image type:", "IM"},
 		{0, "SIMPLE", "FITS"}, {0, "\x59\xa6\x6a\x95", "SUN"}, {0, "\x80\xe8\x00\x00", "PIXAR"}, {0, "FTEX", "FTEX"},
@@ -335,6 +316,8 @@ func otherFormat(b []byte) string {
 		}
 	}
 	switch {
+	case b[0] == 'P' && b[1] >= '1' && b[1] <= '6':
+		return "PPM"
 	case b[0] == 10 && bytes.IndexByte([]byte{0, 2, 3, 5}, b[1]) >= 0:
 		return "PCX"
 	case b[1] <= 1 && bytes.IndexByte([]byte{1, 2, 3, 9, 10, 11}, b[2]) >= 0 && int(b[12])+int(b[13]) > 0 && int(b[14])+int(b[15]) > 0:
