@@ -111,6 +111,7 @@ type world struct {
 	sightline string // address
 	pid       int    // of the process forked last
 	workers   []*worker
+	patient   bool // Envoy waits long
 	log       *lockedBuffer
 	client    *http.Client // HTTP/1
 	h2        *http.Client // HTTP/2, prior knowledge
@@ -122,7 +123,9 @@ var patient = strings.NewReplacer("message_timeout: 2s", "message_timeout: 25s",
 // start runs Envoy before n workers, with a unix socket for Sightline unless change says otherwise, and with patience.
 func start(t testing.TB, n int, change func(*envoy.Options)) *world {
 	t.Helper()
-	return startEdited(t, n, change, func(printed string) string { return withPatience(t, printed) })
+	w := startEdited(t, n, change, func(printed string) string { return withPatience(t, printed) })
+	w.patient = true
+	return w
 }
 
 func withPatience(t testing.TB, printed string) string {
@@ -455,6 +458,9 @@ func (w *world) runProduct(keys map[string]any) (stop func()) {
 		if keys[k] == nil {
 			keys[k] = v
 		}
+	}
+	if w.patient && keys["envoy"] == nil {
+		keys["envoy"] = map[string]any{"message_timeout": "25s"}
 	}
 	text, err := yaml.Marshal(keys)
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"text/template"
+	"time"
 )
 
 //go:embed envoy.yaml.tmpl
@@ -31,6 +32,8 @@ type Options struct {
 	// BodyLimit is the largest request body in bytes that Sightline is shown; keep it equal to Sightline's. Larger ones
 	// go on to any worker, or are answered 413 if their length was not announced.
 	BodyLimit int
+	// MessageTimeout is how long a request waits for Sightline's answer before it goes on as it came. Sightline must know it.
+	MessageTimeout time.Duration
 	// HeapLimit is Envoy's own memory in bytes; requests are refused before it is reached.
 	HeapLimit int64
 	// Pools are several models, each with workers of its own; Workers is not used then. Every route names its pool, so
@@ -83,12 +86,13 @@ var inferencePaths = []string{"/v1/chat/completions", "/v1/chat/completions/batc
 // Default is the configuration of the quick start: all on loopback, three workers.
 func Default() Options {
 	return Options{
-		Listen:    "127.0.0.1:10000",
-		Admin:     "127.0.0.1:9901",
-		Sightline: "127.0.0.1:9002",
-		Workers:   []string{"127.0.0.1:8001", "127.0.0.1:8002", "127.0.0.1:8003"},
-		BodyLimit: 64 << 20,
-		HeapLimit: 4 << 30,
+		Listen:         "127.0.0.1:10000",
+		Admin:          "127.0.0.1:9901",
+		Sightline:      "127.0.0.1:9002",
+		Workers:        []string{"127.0.0.1:8001", "127.0.0.1:8002", "127.0.0.1:8003"},
+		BodyLimit:      64 << 20,
+		MessageTimeout: 2 * time.Second,
+		HeapLimit:      4 << 30,
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // view is what the template sees: the options, read and completed.
@@ -81,6 +82,9 @@ func viewOf(o Options) (*view, error) {
 	v.pools(r)
 	if o.BodyLimit < 1<<20 || o.BodyLimit > 1<<31-1 {
 		r.bad("body limit: %d bytes, want 1 MiB to 2 GiB", o.BodyLimit)
+	}
+	if o.MessageTimeout < time.Millisecond {
+		r.bad("message timeout: %v, want 1ms or more, such as 2s", o.MessageTimeout)
 	}
 	if o.HeapLimit < 4*int64(o.BodyLimit) {
 		r.bad("heap limit: %d bytes, want at least four times the body limit of %d", o.HeapLimit, o.BodyLimit)

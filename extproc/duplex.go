@@ -1,12 +1,11 @@
 package extproc
 
 import (
+	"net/http"
 	"time"
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc/mem"
-
-	"github.com/sightline-router/sightline/router"
 )
 
 // In FULL_DUPLEX_STREAMED mode Envoy sends the body as it comes and forwards only what it is given back. The answer to
@@ -16,7 +15,7 @@ import (
 //	headers, chunk, trailers          ─▶ decision ─▶ H(decision) B T
 //	headers, trailers                 ─▶ decision ─▶ H(decision) T
 //
-// A body that turns out too large is given up on: decided by load, and given back as it comes (follow.go).
+// A body that turns out too large, or for which there is no room, is refused.
 
 // pieceSize bounds one part of a body given back, in bytes: messages of more than 64 KiB are not for Envoy.
 const pieceSize = 62000
@@ -25,8 +24,10 @@ const pieceSize = 62000
 func (c *call) fullDuplex() bool {
 	var body mem.BufferSlice
 	defer func() { body.Free() }()
-	trailers, tooLarge := false, false
-	for !c.requestEnded && !tooLarge {
+	trailers := false
+	arrivedInTime := c.awaitBody()
+	defer arrivedInTime()
+	for !c.requestEnded {
 		if !c.receive() {
 			return false
 		}
@@ -35,8 +36,12 @@ func (c *call) fullDuplex() bool {
 			body, c.in.body = append(body, c.in.body...), nil
 			c.requestEnded = c.in.GetRequestBody().GetEndOfStream()
 			n := body.Len()
-			room := c.book(max(c.booked, int64(n)))
-			tooLarge = !c.requestEnded && !room || n > c.maxBody
+			switch room := c.book(int64(n)); {
+			case n > c.maxBody:
+				return arrivedInTime() && c.giveUp(http.StatusRequestEntityTooLarge, "too large", tooLong)
+			case !room && !c.requestEnded:
+				return arrivedInTime() && c.giveUp(http.StatusServiceUnavailable, busy, tooBusy)
+			}
 		case c.in.GetRequestTrailers() != nil:
 			trailers, c.requestEnded = true, true
 		default:
@@ -45,19 +50,16 @@ func (c *call) fullDuplex() bool {
 			return false
 		}
 	}
+	if !arrivedInTime() {
+		return false
+	}
 	arrived := time.Now()
 	defer func() { c.metrics.latency.Observe(time.Since(arrived).Seconds()) }()
-	var d router.Decision
-	if tooLarge {
-		d = c.decideUnread("too large")
-	} else {
-		c.book(int64(body.Len()))
-		pieces := make([][]byte, len(body)) // never nil: a body of no bytes is still a body
-		for i, b := range body {
-			pieces[i] = b.ReadOnlyData()
-		}
-		d = c.decideBody(pieces, arrived)
+	pieces := make([][]byte, len(body)) // never nil: a body of no bytes is still a body
+	for i, b := range body {
+		pieces[i] = b.ReadOnlyData()
 	}
+	d := c.decideBody(pieces, arrived)
 	if !c.answer(d, c.atHeaders(d)) {
 		return false
 	}
@@ -74,6 +76,13 @@ func (c *call) fullDuplex() bool {
 		return false
 	}
 	return !trailers || c.send(requestTrailers)
+}
+
+// giveUp refuses a request of which a part has come.
+func (c *call) giveUp(code int, why, message string) bool {
+	c.metrics.gate(unreadable, why)
+	c.refuse(code, message)
+	return false
 }
 
 // giveBack sends a body, or a part of one, in pieces, and frees it. last: the request ends with it.

@@ -99,14 +99,6 @@ func (h *head) judge(maxBody int) (g gate, reason string) {
 	return readable, ""
 }
 
-// expected is how many bytes of body to count on before it is here; without a content-length a megabyte.
-func (h *head) expected(maxBody int) int64 {
-	if h.contentLength < 0 {
-		return min(1<<20, int64(maxBody))
-	}
-	return h.contentLength
-}
-
 // isJSON accepts application/json, any +json type, and no type at all (many clients forget it and engines do not mind).
 func isJSON(contentType string) bool {
 	if contentType == "" || contentType == "application/json" {

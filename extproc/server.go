@@ -56,17 +56,25 @@ type Observe func(router.Outcome)
 // DefaultMaxBody is the largest request body that is read, in bytes: two dozen 720p images as PNG data URLs.
 const DefaultMaxBody = 64 << 20
 
+// DefaultBodyTimeout is how long a body may take: 64 MiB at 1.8 Mbit/s.
+const DefaultBodyTimeout = 5 * time.Minute
+
 // Options are what an operator may set. The zero value works.
 type Options struct {
 	// MaxBody is the largest body in bytes; larger ones are routed by load. 0: DefaultMaxBody. Keep Envoy's
 	// request_body_buffer_limit equal.
 	MaxBody int
-	Route   Route                 // what a stream's metadata leaves open
-	TLS     *tls.Config           // nil: plain text
-	Models  []string              // if any: what GET /v1/models is answered with
-	Roster  *Roster               // the workers for Envoy's fallback clusters; nil: they are told nothing
-	Log     *zap.Logger           // nil: silent
-	Metrics prometheus.Registerer // nil: none
+	// BodyTimeout is how long a body may take to come, from its headers on; then the client gets 408. 0: DefaultBodyTimeout.
+	BodyTimeout time.Duration
+	// EnvoyWaits is how long Envoy waits for an answer (its message_timeout) before it goes on with the request as it came;
+	// 0: for ever. A decision is given half of it: the other half is for the body's way here and back.
+	EnvoyWaits time.Duration
+	Route      Route                 // what a stream's metadata leaves open
+	TLS        *tls.Config           // nil: plain text
+	Models     []string              // if any: what GET /v1/models is answered with
+	Roster     *Roster               // the workers for Envoy's fallback clusters; nil: they are told nothing
+	Log        *zap.Logger           // nil: silent
+	Metrics    prometheus.Registerer // nil: none
 }
 
 // Server serves Envoy on one listener: ext_proc, access logs and gRPC health checks.
@@ -81,10 +89,13 @@ type Server struct {
 	ended   *joiner
 	roster  *Roster
 
-	// bodies in flight, in bytes, and their limit: past it requests are routed by load, unread, so that a burst of
-	// large uploads cannot take the process down.
+	// Bodies that are here, in bytes, and their limit: past it requests are refused for a moment, so that a burst of large
+	// uploads cannot take the process down. What gRPC has received of a message that is not whole does not count: with
+	// buffered bodies Envoy sends one when it has all of it, so those are few, and Envoy's own heap limit bounds them.
 	inFlight    atomic.Int64
 	maxInFlight int64
+	bodyTimeout time.Duration
+	envoyWaits  time.Duration
 
 	grpc     *grpc.Server
 	health   *health.Server
@@ -106,7 +117,8 @@ const (
 	maxStreams    = 65536     // the same as the circuit breaker in our envoy.yaml
 	stackedIdle   = 128       // goroutines that wait for streams; beyond, each stream starts one
 	headroom      = 64 << 10  // what a body message holds besides the body: attributes, metadata
-	bodiesAtOnce  = 16        // × MaxBody = most body bytes in flight
+	bodiesAtOnce  = 16        // × MaxBody = most body bytes here
+	fewBytes      = 1 << 20   // announced: a quarter of them is for such bodies alone
 	graceOnStop   = 5 * time.Second
 	sampledPeriod = time.Minute
 )
@@ -118,6 +130,9 @@ func New(decide Decide, observe Observe, opt Options) (*Server, error) {
 	}
 	if opt.MaxBody > math.MaxInt32-headroom {
 		return nil, fmt.Errorf("largest body: %d bytes, want less than 2 GiB (a gRPC message cannot hold more)", opt.MaxBody)
+	}
+	if opt.BodyTimeout <= 0 {
+		opt.BodyTimeout = DefaultBodyTimeout
 	}
 	if opt.Log == nil {
 		opt.Log = zap.NewNop()
@@ -136,6 +151,8 @@ func New(decide Decide, observe Observe, opt Options) (*Server, error) {
 		route:       opt.Route,
 		models:      modelList(opt.Models, time.Now().Unix()),
 		maxInFlight: bodiesAtOnce * int64(opt.MaxBody),
+		bodyTimeout: opt.BodyTimeout,
+		envoyWaits:  opt.EnvoyWaits,
 		log: opt.Log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
 			return zapcore.NewSamplerWithOptions(c, sampledPeriod, 1, 0)
 		})),

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"time"
 
 	modev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
@@ -52,8 +53,10 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 		return nil
 	}
 	verdict, reason := c.head.judge(s.maxBody)
-	if verdict == readable && !c.book(c.head.expected(s.maxBody)) {
-		verdict, reason = unreadable, "busy"
+	if verdict == readable && !c.room() {
+		s.metrics.gate(unreadable, busy)
+		c.refuse(http.StatusServiceUnavailable, tooBusy)
+		return nil
 	}
 	s.metrics.gate(verdict, reason)
 
@@ -73,6 +76,8 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 	default:
 		goOn = c.buffered()
 	}
+	c.in.free() // an answer may take minutes to come, and the body is done with
+	c.book(0)
 	if goOn && (c.strict || c.learns || c.duplex && !c.requestEnded) {
 		c.follow()
 	}
@@ -88,7 +93,11 @@ type call struct {
 	head   head
 	id     string // the decision's
 	opened time.Time
-	booked int64 // of this body against the bytes in flight
+	booked int64 // bytes of this body that are here
+
+	patience sync.Mutex // between the body and the end of its time
+	bodyHere bool
+	bodyLate bool // answered: it took too long
 
 	requestEnded bool // Envoy has sent all of the request
 	code         int  // status of the response, once it has begun
@@ -102,7 +111,7 @@ type call struct {
 // close gives back what the call holds.
 func (c *call) close() {
 	c.in.free()
-	c.inFlight.Add(-c.booked)
+	c.book(0)
 }
 
 // receive waits for Envoy's next message; false if there is none.
@@ -116,10 +125,59 @@ func (c *call) receive() bool {
 	return err == nil
 }
 
-// book counts the call's body as n bytes in flight; false if that is more than there may be.
+// book counts n bytes of the call's body as here; false if that is more than there may be of all. What a client announces
+// and does not send counts for nothing.
 func (c *call) book(n int64) bool {
 	n, c.booked = n-c.booked, n
 	return c.inFlight.Add(n) <= c.maxInFlight
+}
+
+// room tells whether a body may come: of the bytes that may be here a quarter is for those that announce few.
+func (c *call) room() bool {
+	most := c.maxInFlight
+	if c.head.contentLength < 0 || c.head.contentLength > fewBytes {
+		most -= most / 4
+	}
+	return c.inFlight.Load() < most
+}
+
+// Words for requests that are refused, and as they are counted.
+const (
+	busy    = "busy"
+	late    = "body late"
+	tooBusy = "too many request bodies at once; try again"
+	tooLate = "the request body took too long to come"
+	tooLong = "the request body is too large"
+)
+
+// refuse answers the client in the workers' stead: what cannot be read here could carry what clients must not say.
+func (c *call) refuse(code int, why string) {
+	d := router.Decision{ID: c.id, Refuse: &router.Refusal{Status: code, Message: why}}
+	c.metrics.answered(d)
+	c.send(c.refusal(d))
+}
+
+// awaitBody has the request refused if its body is not here in time. Envoy holds a buffered body back until all of it is
+// there, so nothing but the clock tells of one that does not come. The result ends the wait: false, if it was too late;
+// then nothing more is to be said.
+func (c *call) awaitBody() (arrived func() bool) {
+	timer := time.AfterFunc(c.bodyTimeout, func() {
+		c.patience.Lock()
+		defer c.patience.Unlock()
+		if c.bodyHere {
+			return
+		}
+		c.bodyLate = true
+		c.metrics.gate(unreadable, late)
+		c.refuse(http.StatusRequestTimeout, tooLate)
+	})
+	return func() bool {
+		timer.Stop()
+		c.patience.Lock()
+		defer c.patience.Unlock()
+		c.bodyHere = true
+		return !c.bodyLate
+	}
 }
 
 // buffered asks for the body, which comes in one message, and answers that.
@@ -128,7 +186,12 @@ func (c *call) buffered() bool {
 	if c.learns {
 		ask = sendBodyAndAnswer
 	}
-	if !c.send(ask) || !c.receive() {
+	if !c.send(ask) {
+		return false
+	}
+	arrivedInTime := c.awaitBody()
+	ok := c.receive()
+	if !arrivedInTime() || !ok {
 		return false
 	}
 	if c.in.GetRequestBody() == nil {
@@ -188,9 +251,17 @@ func (c *call) decideBody(body [][]byte, arrived time.Time) router.Decision {
 	if body != nil {
 		c.metrics.bodyBytes.Add(float64(c.booked))
 	}
-	d := c.safely(c.stream.Context(), &router.Request{
+	ctx, cancel := c.stream.Context(), context.CancelFunc(func() {})
+	if c.envoyWaits > 0 {
+		ctx, cancel = context.WithDeadline(ctx, arrived.Add(c.envoyWaits/2))
+	}
+	defer cancel()
+	d := c.safely(ctx, &router.Request{
 		ID: c.id, Path: c.head.path, Stored: c.head.stored(), Pool: c.Pool, Only: c.only, Session: c.head.session, Body: body, Arrived: arrived,
 	})
+	if c.envoyWaits > 0 && time.Since(arrived) >= c.envoyWaits {
+		c.metrics.errors.WithLabelValues("decided too late").Inc() // Envoy has gone on, with the request as it came
+	}
 	if c.strict && len(d.Targets) == 0 && d.Refuse == nil {
 		d.Refuse = &router.Refusal{Status: http.StatusServiceUnavailable, Message: "no endpoint is eligible for this request"}
 	}

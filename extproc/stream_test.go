@@ -249,15 +249,100 @@ func TestUnannouncedBodyOverTheLimit(t *testing.T) {
 }
 
 func TestTooManyBytesInFlight(t *testing.T) {
-	r := newRig(t, always(pick), Options{MaxBody: 1000})
-	r.inFlight.Add(r.maxInFlight)
-	answers := r.talk(t, headersMsg(nil, false, chat("content-length", "900")...))
-	if len(answers) != 1 || answers[0].GetModeOverride() == nil {
-		t.Fatalf("answers %v, want one that keeps the body away", answers)
+	r := newRig(t, always(pick), Options{MaxBody: 2 << 20})
+	fits := func(length string) bool {
+		answers := r.talk(t, headersMsg(nil, false, chat("content-length", length)...), bodyMsg("{}", true))
+		if len(answers) == 1 && answers[0].GetImmediateResponse().GetStatus().GetCode() != 503 {
+			t.Fatalf("answers %v, want a decision or a 503", answers)
+		}
+		return len(answers) == 2
+	}
+	r.inFlight.Add(r.maxInFlight * 3 / 4)
+	if fits("2000000") || !fits("900") {
+		t.Error("three quarters of the room are taken: want the rest for those that announce little")
+	}
+	r.inFlight.Add(r.maxInFlight / 4)
+	if fits("900") {
+		t.Error("the room is full, and a body was asked for")
 	}
 	r.inFlight.Add(-r.maxInFlight)
-	if n := r.inFlight.Load(); n != 0 {
-		t.Errorf("%d bytes still booked", n)
+	eventually(t, "no bytes are booked", func() bool { return r.inFlight.Load() == 0 })
+}
+
+// What is announced and does not come takes no room from others, and is not waited for without end.
+func TestBodiesThatDoNotCome(t *testing.T) {
+	for name, mode := range map[string]*modev3.ProcessingMode_BodySendMode{"buffered": nil, "full duplex": &duplexed} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, always(pick), Options{MaxBody: 1 << 20, BodyTimeout: 2 * time.Second, Route: Route{Mode: Sightline}})
+			var idle []line
+			for range 2 * bodiesAtOnce {
+				l := r.open(t)
+				if err := l.Send(headersMsg(mode, false, chat("content-length", "1048576")...)); err != nil {
+					t.Fatal(err)
+				}
+				idle = append(idle, l)
+				if mode == nil {
+					l.next() // "send the body"
+				} else if err := l.Send(bodyMsg("{", false)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if mode != nil {
+				eventually(t, "what has come is booked", func() bool { return r.inFlight.Load() == int64(len(idle)) })
+			}
+			if answers := r.talk(t, headersMsg(nil, false, chat("content-length", "1048576")...), bodyMsg("{}", true)); len(answers) != 2 {
+				t.Fatalf("answers %v, want a decision", answers)
+			}
+			before, _ := r.seen()
+			for _, l := range idle {
+				if code := l.next().GetImmediateResponse().GetStatus().GetCode(); code != 408 {
+					t.Fatalf("status %d for a body that does not come, want 408", code)
+				}
+				_ = l.Send(bodyMsg("{}", true)) // too late
+				if a, err := l.Recv(); err != io.EOF {
+					t.Errorf("%v, %v after the 408, want the end", a, err)
+				}
+			}
+			if after, _ := r.seen(); len(after) != len(before) {
+				t.Error("a request was decided after its 408")
+			}
+			eventually(t, "no bytes are booked", func() bool { return r.inFlight.Load() == 0 })
+		})
+	}
+}
+
+// An answer of which we wait for the id may take minutes: its request's body is not held for so long.
+func TestLongAnswersHoldNoBody(t *testing.T) {
+	r := newRig(t, always(pick), Options{})
+	l := r.open(t)
+	_ = l.Send(headersMsg(nil, false, ":method", "POST", ":path", "/v1/responses", "content-type", "application/json"))
+	l.next()
+	_ = l.Send(bodyMsg(`{"input":"x"}`, true))
+	l.next()
+	eventually(t, "no bytes are booked", func() bool { return r.inFlight.Load() == 0 })
+}
+
+// A decision has half of the time that Envoy waits.
+func TestDecisionHasADeadline(t *testing.T) {
+	const waits = 20 * time.Second
+	for _, mode := range []*modev3.ProcessingMode_BodySendMode{nil, &duplexed} {
+		var left time.Duration
+		r := newRig(t, func(ctx context.Context, req *router.Request) router.Decision {
+			if end, ok := ctx.Deadline(); ok {
+				left = time.Until(end)
+			}
+			return pick
+		}, Options{EnvoyWaits: waits, Route: Route{Mode: Sightline}})
+		l := r.open(t)
+		_ = l.Send(headersMsg(mode, false, chat()...))
+		if mode == nil {
+			l.next()
+		}
+		_ = l.Send(bodyMsg("{}", true))
+		l.next()
+		if left <= 0 || left > waits/2 {
+			t.Errorf("%v left for a decision, want half of %v", left, waits)
+		}
 	}
 }
 

@@ -115,15 +115,16 @@ func (s *scratch) read(ctx context.Context, path string, n named, slots []*fleet
 	}
 	own := slices.IndexFunc(s.views, func(rd view) bool { return rd.used })
 	var others sync.WaitGroup
+	one := func(i int) {
+		defer func() { s.views[i].panicked = recover() }() // it is this request's, and goes on in its goroutine when all are done
+		s.views[i].read(ctx, cs.prompts[i].Model(), path, n.lora, &s.req)
+	}
 	for i := own + 1; i < len(s.views); i++ {
-		if rd := &s.views[i]; rd.used {
-			others.Go(func() {
-				defer func() { rd.panicked = recover() }() // it is this request's, and goes on in its goroutine
-				rd.read(ctx, cs.prompts[i].Model(), path, n.lora, &s.req)
-			})
+		if s.views[i].used {
+			others.Go(func() { one(i) })
 		}
 	}
-	s.views[own].read(ctx, cs.prompts[own].Model(), path, n.lora, &s.req)
+	one(own)
 	others.Wait()
 	s.longest = 0
 	for i := range s.views {

@@ -54,6 +54,7 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 		gauge("requests_open", "Decided requests that have not ended.", func() float64 { return float64(r.opt.Fleet.Open()) }),
 		gauge("bookings_expired", "Requests that ended without a report from Envoy.", func() float64 { return float64(r.opt.Fleet.Expired()) }),
 		gauge("predictions_dropped", "Predicted blocks that ended early because the table was full.", func() float64 { return float64(r.predicted.dropped.Load()) }),
+		gauge("requests_waiting_to_be_read", "Cleaned requests that wait because as many bytes as may be are being read.", func() float64 { return float64(r.turns.queued()) }),
 		gauge("workers", "Workers known.", func() float64 { return float64(len(r.opt.Fleet.Workers())) }))
 	return m
 }

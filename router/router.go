@@ -11,7 +11,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -64,6 +67,7 @@ type Router struct {
 	stored    stored
 	recent    *recent
 	turn      atomic.Uint64
+	turns     *turns
 	metrics   *metrics
 	scratch   sync.Pool
 }
@@ -89,7 +93,7 @@ func New(opt Options) *Router {
 	}
 	// Each message once a minute: what is wrong with requests is counted, and logged once in a while.
 	opt.Log = opt.Log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core { return zapcore.NewSamplerWithOptions(c, time.Minute, 1, 0) }))
-	r := &Router{opt: opt, names: make(map[string]named), predicted: newPredictions(opt.PredictedTTL), seen: newSightings(), recent: newRecent()}
+	r := &Router{opt: opt, names: make(map[string]named), predicted: newPredictions(opt.PredictedTTL), seen: newSightings(), recent: newRecent(), turns: newTurns()}
 	r.metrics = newMetrics(opt.Metrics, r)
 	r.scratch.New = func() any { return new(scratch) }
 	for i := range opt.Models {
@@ -119,25 +123,45 @@ type scratch struct {
 	locals []uint64
 	chain  []uint64
 	usage  int // prompt tokens that the engine will report; 0: not known
+
+	broken bool // by a panic: not to be used again
 }
 
-// Decide ranks the workers for one request. It never fails: what cannot be read is routed by load, and Why says so.
+// Decide ranks the workers for one request. It never fails: what cannot be read is routed by load, and Why says so. Once
+// ctx has ended it answers soon, on the step of the ladder that it has come to. A body is cleaned before all else, and
+// whatever happens then, its edits are in the decision.
 func (r *Router) Decide(ctx context.Context, req *Request) Decision {
 	start := r.opt.Now()
 	s := r.scratch.Get().(*scratch)
 	d := r.rankInBody(r.decide(ctx, req, s, start), req.Body)
-	s.body.Release()
-	s.req = chat.Request{}
-	clear(s.views)
-	r.scratch.Put(s)
+	if !s.broken {
+		s.body.Release()
+		s.req = chat.Request{}
+		clear(s.views)
+		r.scratch.Put(s)
+	}
 	took := r.opt.Now().Sub(start)
 	r.metrics.decided(&d, took)
 	r.recent.add(&d, start, took)
 	return d
 }
 
-func (r *Router) decide(ctx context.Context, req *Request, s *scratch, now time.Time) Decision {
-	d := Decision{ID: req.ID, Reason: Load}
+func (r *Router) decide(ctx context.Context, req *Request, s *scratch, now time.Time) (d Decision) {
+	d = Decision{ID: req.ID, Reason: Load}
+	cleaned := false
+	defer func() {
+		p := recover()
+		if p == nil {
+			return
+		}
+		s.broken = true
+		r.panicked(p)
+		if req.Body != nil && !cleaned {
+			d = refuse(d, errPanic)
+		} else {
+			d = r.byLoad(Decision{ID: d.ID, Model: d.Model, Edits: d.Edits}, errPanic.Reason, d.Model, req, now)
+		}
+	}()
 	if req.Stored != "" {
 		if narrowed, ok := r.holding(req, req.Stored, ""); ok {
 			return r.byLoad(d, "the worker that keeps the answer", "", narrowed, now)
@@ -159,7 +183,7 @@ func (r *Router) decide(ctx context.Context, req *Request, s *scratch, now time.
 	if err != nil {
 		return refuse(d, err)
 	}
-	d.Edits = edits(clean)
+	d.Edits, cleaned = edits(clean), true
 	if unread != nil {
 		return r.byLoad(d, unread.Error(), "", req, now)
 	}
@@ -177,6 +201,15 @@ func (r *Router) decide(ctx context.Context, req *Request, s *scratch, now time.
 	if err != nil {
 		return refuse(d, err)
 	}
+	size := 0
+	for _, piece := range req.Body {
+		size += len(piece)
+	}
+	lane, busy := r.turns.of(size)
+	if !lane.take(ctx, size) {
+		return r.byLoad(d, busy, d.Model, req, now)
+	}
+	defer lane.give(size)
 	s.read(ctx, req.Path, n, slots)
 	if bad := s.failed(); bad != nil {
 		d.Edits = edits(clean, s.editsForAny())
@@ -190,6 +223,19 @@ func (r *Router) decide(ctx context.Context, req *Request, s *scratch, now time.
 		}
 	}
 	return r.place(d, n, clean, sessionOf(s.req.Fields, req.Session), slots, s, now)
+}
+
+// errPanic is what a request gets whose body brings down what cleans it: it might bring down an engine, and who knows
+// what it carries.
+var errPanic = &mmhash.Refused{Status: http.StatusBadRequest, Reason: "internal error", ByUs: true}
+
+// panicked logs a panic. Only errors of the runtime are shown; another panic's value might quote a prompt.
+func (r *Router) panicked(p any) {
+	text := fmt.Sprintf("%T", p)
+	if e, ok := p.(runtime.Error); ok {
+		text = e.Error()
+	}
+	r.opt.Log.Error("panic in a decision", zap.String("panic", text), zap.ByteString("stack", debug.Stack()))
 }
 
 // place picks the slot for a prompt and books it.

@@ -92,7 +92,7 @@ func envoyYAML(cfg config.Config, changes ...func(*envoy.Options) error) ([]byte
 func envoyOptions(cfg config.Config) (envoy.Options, error) {
 	o := envoy.Default()
 	o.Listen, o.Admin, o.Sightline, o.BodyLimit = cfg.Envoy.Listen, cfg.Envoy.Admin, cfg.Listen, int(cfg.BodyLimit)
-	o.TokenUsage = cfg.Envoy.TokenUsage
+	o.MessageTimeout, o.TokenUsage = cfg.Envoy.MessageTimeout, cfg.Envoy.TokenUsage
 	if len(cfg.Workers)+len(cfg.Dynamo.Frontends) > 0 {
 		o.Workers = append([]string(nil), cfg.Dynamo.Frontends...)
 		for _, w := range cfg.Workers {

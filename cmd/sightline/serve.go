@@ -122,7 +122,7 @@ func serve(ctx context.Context, cfg config.Config, models []router.Model, media 
 	if err != nil {
 		return err
 	}
-	srv, err := extproc.New(r.Decide, r.Observe, extproc.Options{MaxBody: int(cfg.BodyLimit), Models: modelNames(cfg), TLS: secure, Roster: roster, Log: log, Metrics: reg,
+	srv, err := extproc.New(r.Decide, r.Observe, extproc.Options{MaxBody: int(cfg.BodyLimit), BodyTimeout: cfg.BodyTimeout, EnvoyWaits: cfg.Envoy.MessageTimeout, Models: modelNames(cfg), TLS: secure, Roster: roster, Log: log, Metrics: reg,
 		Route: extproc.Route{Mode: extproc.Mode(cfg.Route.Mode), Pool: cfg.Route.Pool, Header: cfg.Route.Header}})
 	if err != nil {
 		return err

@@ -28,20 +28,22 @@ import (
 
 // Config is the whole file.
 type Config struct {
-	Listen    string   `yaml:"listen"`     // ext_proc, access log and health service: host:port or unix:/path
-	Admin     string   `yaml:"admin"`      // metrics and state over HTTP: host:port; "" for none
-	LogLevel  string   `yaml:"log_level"`  // debug, info, warn or error
-	BodyLimit Size     `yaml:"body_limit"` // the largest request body, such as 64MiB
-	Route     Route    `yaml:"route"`
-	TLS       TLS      `yaml:"tls"`
-	NATS      NATS     `yaml:"nats"`
-	Probe     bool     `yaml:"probe"`      // ask workers at start how they tokenise a few conversations, and compare
-	Audit     bool     `yaml:"audit"`      // compare what workers store with what was predicted
-	AuditText bool     `yaml:"audit_text"` // show the text of a token that differs, which is a client's
-	Index     Index    `yaml:"index"`
-	Media     Media    `yaml:"media"`
-	Models    []Model  `yaml:"models"`
-	Workers   []Worker `yaml:"workers"`
+	Listen    string `yaml:"listen"`     // ext_proc, access log and health service: host:port or unix:/path
+	Admin     string `yaml:"admin"`      // metrics and state over HTTP: host:port; "" for none
+	LogLevel  string `yaml:"log_level"`  // debug, info, warn or error
+	BodyLimit Size   `yaml:"body_limit"` // the largest request body, such as 64MiB
+	// BodyTimeout is how long a request body may take to come; then the client gets 408.
+	BodyTimeout time.Duration `yaml:"body_timeout"`
+	Route       Route         `yaml:"route"`
+	TLS         TLS           `yaml:"tls"`
+	NATS        NATS          `yaml:"nats"`
+	Probe       bool          `yaml:"probe"`      // ask workers at start how they tokenise a few conversations, and compare
+	Audit       bool          `yaml:"audit"`      // compare what workers store with what was predicted
+	AuditText   bool          `yaml:"audit_text"` // show the text of a token that differs, which is a client's
+	Index       Index         `yaml:"index"`
+	Media       Media         `yaml:"media"`
+	Models      []Model       `yaml:"models"`
+	Workers     []Worker      `yaml:"workers"`
 	// MaxInFlight is how many requests a worker, or each of its ranks, may have open before it gets no more; 0: no limit.
 	MaxInFlight int `yaml:"max_in_flight"`
 	// Kubernetes lists further workers, which come and go.
@@ -125,9 +127,13 @@ type Events struct {
 
 // Envoy is what `sightline envoy` needs to know beyond the above.
 type Envoy struct {
-	Listen  string   `yaml:"listen"` // host:port for clients
-	Admin   string   `yaml:"admin"`
-	Workers []string `yaml:"worker_networks"` // what may be dialled, as 10.0.0.0/8:8000-8010; default: the workers' own addresses
+	Listen string `yaml:"listen"` // host:port for clients
+	Admin  string `yaml:"admin"`
+	// MessageTimeout is how long Envoy waits for an answer of Sightline's before it goes on with the request as it came,
+	// undecided and uncleaned: message_timeout of its ext_proc filter. Sightline answers within half of it. Behind an Envoy
+	// that is configured otherwise, keep it equal to what stands there.
+	MessageTimeout time.Duration `yaml:"message_timeout"`
+	Workers        []string      `yaml:"worker_networks"` // what may be dialled, as 10.0.0.0/8:8000-8010; default: the workers' own addresses
 	// TokenUsage has Envoy read the engine's token counts from answers, so that predictions are checked against them. 1.40.
 	TokenUsage bool `yaml:"token_usage"`
 	// Pools tell which model a request is for by its route; without them all workers are one pool.
@@ -198,12 +204,12 @@ func (s Size) MarshalYAML() (any, error) {
 // Default is the configuration of an empty file.
 func Default() Config {
 	return Config{
-		Listen: "127.0.0.1:9002", Admin: "127.0.0.1:9903", LogLevel: "info", BodyLimit: 64 << 20, Probe: true, Audit: true,
+		Listen: "127.0.0.1:9002", Admin: "127.0.0.1:9903", LogLevel: "info", BodyLimit: 64 << 20, BodyTimeout: 5 * time.Minute, Probe: true, Audit: true,
 		Index:      Index{MaxBytes: 2 << 30, PredictedTTL: 20 * time.Second},
 		Media:      Media{Budget: 150 * time.Millisecond, MaxBytes: 64 << 20, Relay: Relay{TTL: 2 * time.Minute, MaxBytes: 256 << 20}},
 		Dynamo:     Dynamo{Namespace: "dynamo", Component: "backend", PrefillComponent: "prefill", Endpoint: "generate"},
 		Standalone: Standalone{HTTP: 8001, Events: 5557, Metrics: 5657},
-		Envoy:      Envoy{Listen: "127.0.0.1:10000", Admin: "127.0.0.1:9901"},
+		Envoy:      Envoy{Listen: "127.0.0.1:10000", Admin: "127.0.0.1:9901", MessageTimeout: 2 * time.Second},
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"time"
 )
 
 // Route is what holds for requests of Envoy routes that do not say otherwise in their gRPC metadata.
@@ -42,6 +43,12 @@ type PeerTLS struct {
 func (c *Config) checkGateway(bad func(path, format string, args ...any)) {
 	if c.MaxInFlight < 0 {
 		bad("max_in_flight", "%d is no number of requests (want 1 or more, or 0 for no limit)", c.MaxInFlight)
+	}
+	if t := c.Envoy.MessageTimeout; t < 200*time.Millisecond || t > time.Minute {
+		bad("envoy.message_timeout", "%v (want 200ms to 1m, such as 2s: how long Envoy waits for an answer)", t)
+	}
+	if t := c.BodyTimeout; t < time.Second {
+		bad("body_timeout", "%v (want 1s or more, such as 5m: how long a request body may take to come)", t)
 	}
 	switch c.Route.Mode {
 	case "", "sightline", "epp":

@@ -1,0 +1,143 @@
+package router
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+const steering = `"kv_transfer_params":{"remote_host":"10.0.0.1"},`
+
+// hostile is a body with a field that clients must not send, of at least so many bytes.
+func hostile(size int) string {
+	return strings.Replace(chatBody("m", fmt.Sprintf("%q", strings.Repeat("many words ", size/11+1))), "{", "{"+steering, 1)
+}
+
+func wantClean(t *testing.T, what, body string, d Decision) {
+	t.Helper()
+	at := strings.Index(body, steering)
+	if len(d.Edits) != 1 || d.Edits[0].From != at || d.Edits[0].To != at+len(steering) || len(d.Edits[0].Text) > 0 {
+		t.Errorf("%s: edits %v, want the field at %d taken out", what, d.Edits, at)
+	}
+	if len(d.Targets) == 0 || d.Refuse != nil {
+		t.Errorf("%s: targets %v, refusal %v", what, d.Targets, d.Refuse)
+	}
+}
+
+// Whatever keeps a request from being read, its body is cleaned and it gets a worker, and others are read as ever.
+func TestCleanedWhenNotRead(t *testing.T) {
+	w := newWorld(t, 2)
+	small, large := hostile(100), hostile(largeBody)
+	ask := func(ctx context.Context, body string) Decision {
+		w.ids++
+		return w.Decide(ctx, &Request{ID: fmt.Sprint("d", w.ids), Path: "/v1/chat/completions", Body: [][]byte{[]byte(body)}})
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	d := ask(over, small)
+	wantClean(t, "time is over", small, d)
+	if d.Reason != Load || d.Why != "no time left to read all of the prompt" {
+		t.Errorf("time is over: %s, %q", d.Reason, d.Why)
+	}
+
+	busyLane := &w.turns.large
+	if !busyLane.take(t.Context(), 1<<30) {
+		t.Fatal("the lane was not empty")
+	}
+	soon, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	d = ask(soon, large)
+	wantClean(t, "large ones are being read", large, d)
+	if d.Reason != Load || d.Why != "too many large requests are being read" {
+		t.Errorf("large ones are being read: %s, %q", d.Reason, d.Why)
+	}
+	d = ask(t.Context(), small)
+	wantClean(t, "small beside large", small, d)
+	if d.PromptTokens == 0 {
+		t.Errorf("small beside large: %+v, want it read", d)
+	}
+	busyLane.give(1 << 30)
+	if d = ask(t.Context(), large); d.PromptTokens == 0 || w.turns.large.used != 0 {
+		t.Errorf("afterwards: %+v, %d bytes in the lane", d, w.turns.large.used)
+	}
+
+	index := w.opt.Index
+	w.opt.Index = nil // whatever panics behind the cleaning
+	d = ask(t.Context(), small)
+	w.opt.Index = index
+	wantClean(t, "panic", small, d)
+	if d.Reason != Load || d.Why != "internal error" || w.turns.small.used != 0 {
+		t.Errorf("panic: %s, %q, %d bytes in the lane", d.Reason, d.Why, w.turns.small.used)
+	}
+	all, err := w.metrics.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	counted := map[string]float64{}
+	for _, f := range all {
+		for _, m := range f.Metric {
+			if f.GetName() == "sightline_steps_down_total" {
+				counted[m.Label[0].GetValue()] = m.Counter.GetValue()
+			}
+		}
+	}
+	for _, why := range []string{"no time left to read all of the prompt", "too many large requests are being read", "internal error"} {
+		if counted[why] != 1 {
+			t.Errorf("%q counted %v times, want 1", why, counted[why])
+		}
+	}
+}
+
+func TestLane(t *testing.T) { synctest.Test(t, testLane) }
+
+func testLane(t *testing.T) {
+	l := &lane{room: 10}
+	asked := func(n int) chan bool {
+		got := make(chan bool, 1)
+		go func() { got <- l.take(t.Context(), n) }()
+		synctest.Wait()
+		return got
+	}
+	if !l.take(t.Context(), 6) || !l.take(t.Context(), 4) {
+		t.Fatal("an empty lane was full")
+	}
+	first, second := asked(50), asked(1)
+	l.give(4)
+	synctest.Wait()
+	if len(first) > 0 || len(second) > 0 { // nobody overtakes
+		t.Error("a turn came out of order")
+	}
+	l.give(6)
+	if !<-first { // more than the room: alone
+		t.Error("a body larger than the room was never read")
+	}
+	synctest.Wait()
+	if len(second) > 0 {
+		t.Error("the room was exceeded")
+	}
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	if l.take(gone, 1) {
+		t.Error("a request without time left got a turn of a full lane")
+	}
+	start := time.Now()
+	if l.take(t.Context(), 1) || time.Since(start) != longestWait {
+		t.Errorf("waited %v for a full lane, want %v", time.Since(start), longestWait)
+	}
+	if third := asked(1); <-second || <-third {
+		t.Error("a turn came where none was free")
+	}
+	second = asked(1)
+	l.give(50)
+	if !<-second || l.used != 1 {
+		t.Errorf("%d in use", l.used)
+	}
+	l.give(1)
+	l.used, l.waiting = 10, make([]*waiter, mostWaiting)
+	if l.take(t.Context(), 1) {
+		t.Error("the queue has no end")
+	}
+}
