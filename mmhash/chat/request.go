@@ -9,7 +9,8 @@ import (
 // Bounds of a request.
 const (
 	maxMessages = 4096
-	maxParts    = 4096 // content parts in all messages
+	maxParts    = 4096    // content parts in all messages
+	maxKeys     = 1 << 16 // of the body, of all messages and of all content parts: templates are given copies of them
 )
 
 // Errors of a body that is JSON but no request. They never quote the body.
@@ -17,7 +18,7 @@ var (
 	ErrObject   = errors.New("body is not a JSON object")
 	ErrModel    = errors.New("model is missing or no string")
 	ErrMessages = errors.New("messages is missing or no list")
-	ErrMany     = errors.New("more than 4096 messages or content parts")
+	ErrMany     = errors.New("more than 4096 messages or content parts, or more than 65536 keys in them")
 )
 
 // Request is the part of a body that the prompt depends on. Where a key stands twice the last one counts, as in
@@ -78,6 +79,9 @@ func Parse(s *Skeleton, req *Request) error {
 		}
 		return true
 	})
+	if len(req.Fields) > maxKeys {
+		return ErrMany
+	}
 	if !messages.Exists() {
 		return nil
 	}
@@ -122,11 +126,26 @@ func (s *Skeleton) Messages(list gjson.Result) ([]Message, error) {
 	return r.out, err
 }
 
-// messageReader bounds messages and parts over all lists that it reads.
+// messageReader bounds messages, parts and their keys over all lists that it reads.
 type messageReader struct {
 	s     *Skeleton
 	out   []Message
-	parts int
+	parts Tally
+}
+
+// Tally counts content parts and keys of a request, which may stand in several lists.
+type Tally struct{ parts, keys int }
+
+// Add counts parts. The error is ErrMany.
+func (t *Tally) Add(parts []Part) error {
+	t.parts += len(parts)
+	for i := range parts {
+		t.keys += len(parts[i].Fields)
+	}
+	if t.parts > maxParts || t.keys > maxKeys {
+		return ErrMany
+	}
+	return nil
 }
 
 func (r *messageReader) list(v gjson.Result) (err error) {
@@ -142,8 +161,8 @@ func (r *messageReader) list(v gjson.Result) (err error) {
 		if m, err = r.s.message(v); err != nil {
 			return false
 		}
-		if r.parts += len(m.Parts); r.parts > maxParts {
-			err = ErrMany
+		r.parts.keys += len(m.Fields)
+		if err = r.parts.Add(m.Parts); err != nil {
 			return false
 		}
 		r.out = append(r.out, m)

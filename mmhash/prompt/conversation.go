@@ -1,6 +1,7 @@
 package prompt
 
 import (
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/mmhash/prompt/template"
+	"github.com/sightline-router/sightline/mmhash/prompt/vision"
 )
 
 // The message forms of vLLM (0.32, renderers/chat_utils.py and renderers/hf.py).
@@ -132,10 +134,6 @@ func (r *reader) oneString(items []item) (string, error) {
 	if len(items) == 1 && items[0].medium == nil {
 		return items[0].text, nil
 	}
-	count := make(map[string]int)
-	for _, md := range r.media {
-		count[md.Modality]++
-	}
 	var texts, placeholders []string
 	for _, it := range items {
 		if it.medium == nil {
@@ -144,10 +142,7 @@ func (r *reader) oneString(items []item) (string, error) {
 			}
 			continue
 		}
-		r.take(it)
-		modality := it.medium.Modality
-		count[modality]++
-		if p, ok := r.m.placeholder(modality, count[modality]); ok {
+		if p, ok := r.m.placeholder(it.medium.Modality, r.take(it.medium)); ok {
 			placeholders = append(placeholders, p)
 			if r.m.opt.Interleave {
 				texts = append(texts, p)
@@ -173,20 +168,18 @@ func join(texts, placeholders []string) (string, error) {
 
 // missing gives the placeholders that a text does not hold yet, equal ones together, and whether it holds too many.
 func missing(text string, placeholders []string) (lines []string, more bool) {
-	for i, p := range placeholders {
-		if slices.Contains(placeholders[:i], p) {
-			continue
-		}
-		n := -strings.Count(text, p)
-		for _, q := range placeholders {
-			if q == p {
-				n++
-			}
-		}
+	want := make(map[string]int, 1)
+	for _, p := range placeholders {
+		want[p]++
+	}
+	typed := vision.CountEach(text, slices.Collect(maps.Keys(want)))
+	for _, p := range placeholders {
+		n := want[p] - typed[p]
 		more = more || n < 0
 		for range n {
 			lines = append(lines, p)
 		}
+		want[p], typed[p] = 0, 0
 	}
 	return lines, more
 }
@@ -209,7 +202,7 @@ func callsVLLM(calls []template.Value) (template.Value, error) {
 		if args.Dict() == nil {
 			args = template.NewDict(0).Value()
 		}
-		return with(call, "function", with(fn, "arguments", args)), nil
+		return with(call, field{"function", with(fn, field{"arguments", args})}), nil
 	})
 }
 

@@ -34,9 +34,9 @@ func (m *Model) messages(req *chat.Request, d *Draft) error {
 	switch v := req.Fields["system"]; {
 	case v.Type == gjson.Null:
 	case v.IsArray():
-		parts, err := req.Body.Parts(v)
+		parts, err := r.contentParts(v)
 		if err != nil {
-			return ErrPart
+			return err
 		}
 		text, err := r.systemText(parts)
 		if err != nil {
@@ -131,7 +131,8 @@ func (r *reader) messageTurns(turns []turn, m *chat.Message) ([]turn, error) {
 		return nil, refuse(400, "content is neither text nor a list")
 	}
 	t := turn{role: m.Role, kind: chat.List}
-	reasoning, thinks := "", false
+	var reasoning strings.Builder
+	thinks := false
 	for i := range m.Parts {
 		p := &m.Parts[i]
 		if !isBlock(p) {
@@ -154,7 +155,8 @@ func (r *reader) messageTurns(turns []turn, m *chat.Message) ([]turn, error) {
 			}
 		case "thinking":
 			if text, ok := r.body.String(p.Fields["thinking"]); ok {
-				reasoning, thinks = reasoning+text, true
+				reasoning.WriteString(text)
+				thinks = true
 			}
 		case "redacted_thinking", "tool_reference":
 		case "tool_use":
@@ -183,7 +185,7 @@ func (r *reader) messageTurns(turns []turn, m *chat.Message) ([]turn, error) {
 		t.calls, thinks = nil, false
 	}
 	if thinks {
-		t.fields = reasoningFields(reasoning)
+		t.fields = reasoningFields(reasoning.String())
 	}
 	switch {
 	case len(t.items) == 1 && t.items[0].medium == nil:
@@ -273,9 +275,9 @@ func (r *reader) toolResult(turns []turn, p *chat.Part) ([]turn, error) {
 		}
 		texts = []string{text}
 	case v.IsArray():
-		parts, err := r.body.Parts(v)
+		parts, err := r.contentParts(v)
 		if err != nil {
-			return nil, ErrPart
+			return nil, err
 		}
 		for i := range parts {
 			switch q := &parts[i]; q.Type {
@@ -371,9 +373,9 @@ func (m *Model) settingsMessages(req *chat.Request) (s settings, err error) {
 			return schema, refuse(400, "tool without an input_schema")
 		}
 		if _, ok := schema.Get("type"); !ok {
-			schema = with(schema, "type", template.String("object"))
+			schema = with(schema, field{"type", template.String("object")})
 		}
-		return toolVLLM(with(tool, "parameters", schema), template.None)
+		return toolVLLM(with(tool, field{"parameters", schema}), template.None)
 	})
 	return s, err
 }

@@ -87,7 +87,7 @@ func (r *reader) textPart(it item, v gjson.Result, skips bool) (_ item, skip boo
 		if err != nil {
 			return it, false, refuse(400, "text part without valid text")
 		}
-		it.part = with(textPart(""), "text", value)
+		it.part = with(textPart(""), field{"text", value})
 	}
 	return it, false, nil
 }

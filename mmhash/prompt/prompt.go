@@ -19,6 +19,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sightline-router/sightline/mmhash/chat"
 	"github.com/sightline-router/sightline/mmhash/prompt/mistral"
 	"github.com/sightline-router/sightline/mmhash/prompt/template"
 	"github.com/sightline-router/sightline/mmhash/prompt/tokenizer"
@@ -71,6 +72,7 @@ var (
 	ErrEndpoint      = &Unpredicted{"endpoint whose prompts are not read"}
 	ErrStored        = &Unpredicted{"request that goes on from a response stored in the server"}
 	ErrPart          = &Unpredicted{"request with an item whose place in the prompt is not known"}
+	ErrMany          = &Unpredicted{chat.ErrMany.Error()}
 	ErrManyPrompts   = &Unpredicted{"more than 1024 prompts in a request"}
 	ErrConversation  = &Unpredicted{"SGLang writes this model's prompts without its chat template, and where it puts media then is not known here"}
 	ErrMistral       = &Unpredicted{"API other than chat completions and completions, in mistral mode"}

@@ -1,6 +1,8 @@
 package prompt
 
 import (
+	"errors"
+
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/mmhash/chat"
@@ -43,6 +45,9 @@ func (m *Model) responses(req *chat.Request, d *Draft) error {
 		turns = append(turns, textTurn("user", text))
 	case input.IsArray():
 		items, err := req.Body.Messages(input)
+		if errors.Is(err, chat.ErrMany) {
+			return ErrMany
+		}
 		if err != nil {
 			return refuse(400, "input holds what is no object")
 		}
@@ -127,9 +132,9 @@ func (r *reader) inputItem(turns []turn, first int, it *chat.Message) ([]turn, e
 			}
 			t.kind, t.items = chat.Text, []item{{text: s}}
 		case out.IsArray():
-			parts, err := r.body.Parts(out)
+			parts, err := r.contentParts(out)
 			if err != nil {
-				return nil, ErrPart
+				return nil, err
 			}
 			t.kind = chat.List
 			if t.items, err = r.inputParts(parts); err != nil {

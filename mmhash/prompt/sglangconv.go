@@ -233,21 +233,22 @@ func (r *reader) userSays(w *writing, t *turn) (string, error) {
 			pictures++
 		}
 	}
-	text := ""
+	var b strings.Builder
 	for _, it := range t.items {
 		switch {
 		case it.medium == nil:
 			if pictures > 16 {
-				text += "\n"
+				b.WriteByte('\n')
 			}
-			text += it.text
+			b.WriteString(it.text)
 		case w.image == "" || it.medium.Modality != "image":
 			return "", ErrConversation
 		default:
-			r.take(it)
-			text += w.image
+			r.take(it.medium)
+			b.WriteString(w.image)
 		}
 	}
+	text := b.String()
 	if w.counted != "" && strings.Count(text, w.counted) > pictures {
 		return "", refuse(400, "more placeholders typed than media given")
 	}

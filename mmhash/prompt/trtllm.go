@@ -6,6 +6,7 @@ import (
 
 	"github.com/sightline-router/sightline/mmhash/chat"
 	"github.com/sightline-router/sightline/mmhash/prompt/template"
+	"github.com/sightline-router/sightline/mmhash/prompt/vision"
 )
 
 // The message forms of TensorRT-LLM (1.3, serve/chat_utils.py and inputs/utils.py). Read in its source; no recording of a
@@ -63,32 +64,20 @@ func (r *reader) messageTRTLLM(t *turn) (template.Value, error) {
 // stringTRTLLM puts placeholders to the joined texts, less those that the user typed.
 func (r *reader) stringTRTLLM(items []item) string {
 	text := joined(items, "\n")
-	left := make(map[string]int)
-	var parts []string
+	var placeholders []string
 	for _, it := range items {
 		if it.medium == nil {
 			continue
 		}
-		r.take(it)
-		k := 0
-		for _, md := range r.media {
-			if md.Modality == it.medium.Modality {
-				k++
-			}
+		if p, ok := r.m.placeholder(it.medium.Modality, r.take(it.medium)); ok {
+			placeholders = append(placeholders, p)
 		}
-		p, ok := r.m.placeholder(it.medium.Modality, k)
-		if !ok {
-			continue
-		}
-		if _, seen := left[p]; !seen {
-			left[p] = strings.Count(text, p)
-		}
-		if left[p] > 0 {
-			left[p]--
-			continue
-		}
-		parts = append(parts, p)
 	}
+	typed := vision.CountEach(text, placeholders)
+	parts := slices.DeleteFunc(placeholders, func(p string) bool {
+		typed[p]--
+		return typed[p] >= 0
+	})
 	if len(parts) == 0 {
 		return text
 	}
@@ -124,6 +113,6 @@ func callsTRTLLM(calls []template.Value) (template.Value, error) {
 		case args.Dict() == nil:
 			return template.None, refuse(400, "a tool call's arguments are no JSON object")
 		}
-		return with(call, "function", with(fn, "arguments", args)), nil
+		return with(call, field{"function", with(fn, field{"arguments", args})}), nil
 	})
 }

@@ -52,6 +52,20 @@ type reader struct {
 	body   *chat.Skeleton
 	openai bool // content as a list of parts; else one string with placeholders in it
 	media  []Medium
+	count  map[string]int // of media, by modality
+	tally  chat.Tally     // of parts in lists that are not a message's content
+}
+
+// contentParts reads a list of content parts that is not a message's content: such lists are bounded together.
+func (r *reader) contentParts(list gjson.Result) ([]chat.Part, error) {
+	parts, err := r.body.Parts(list)
+	if err == nil {
+		err = r.tally.Add(parts)
+	}
+	if err != nil {
+		return nil, ErrMany
+	}
+	return parts, nil
 }
 
 // turns reads chat messages as the engine's request types do.
@@ -151,11 +165,14 @@ func (r *reader) layOut(turns []turn, message func(*turn) (template.Value, error
 	return list, nil
 }
 
-// take notes a medium of the request.
-func (r *reader) take(it item) {
-	if it.medium != nil {
-		r.media = append(r.media, *it.medium)
+// take notes a medium of the request and gives its number among those of its modality, from 1.
+func (r *reader) take(md *Medium) int {
+	if r.count == nil {
+		r.count = make(map[string]int, 1)
 	}
+	r.media = append(r.media, *md)
+	r.count[md.Modality]++
+	return r.count[md.Modality]
 }
 
 // parts are a turn's items as the list that a template of the openai format reads.
@@ -165,15 +182,15 @@ func (r *reader) parts(items []item) template.Value {
 		var v template.Value
 		switch {
 		case it.medium != nil:
-			r.take(it)
+			r.take(it.medium)
 			v = template.NewDict(1).Set("type", template.String(it.medium.kind())).Value()
 		case it.part.Kind() != template.KindInvalid:
 			v = it.part
 		default:
 			v = textPart(it.text)
 		}
-		for _, e := range it.extras {
-			v = with(v, e.name, e.value)
+		if len(it.extras) > 0 { // as many as the client likes: one copy for all
+			v = with(v, it.extras...)
 		}
 		list = append(list, v)
 	}
@@ -184,13 +201,16 @@ func textPart(text string) template.Value {
 	return template.NewDict(2).Set("type", template.String("text")).Set("text", template.String(text)).Value()
 }
 
-// with is a dict with one key replaced, in its old place, or behind the others.
-func with(dict template.Value, key string, v template.Value) template.Value {
-	d := template.NewDict(dict.Dict().Len() + 1)
+// with is a dict with keys replaced, in their old places, or put behind the others.
+func with(dict template.Value, fields ...field) template.Value {
+	d := template.NewDict(dict.Dict().Len() + len(fields))
 	for _, e := range dict.Dict().Entries() {
 		d.Set(e.Key.Text(), e.Value)
 	}
-	return d.Set(key, v).Value()
+	for _, f := range fields {
+		d.Set(f.name, f.value)
+	}
+	return d.Value()
 }
 
 // joined puts texts together, the empty ones left out.

@@ -53,7 +53,7 @@ func (m *Model) Expand(dst, ids []uint32, media []Media, kw Kwargs) (out []uint3
 		}
 	}
 	for items.left > 0 {
-		it, at, end := items.next(from, func(it *item, from int) (int, int) { return indexIDs(ids, it.targetIDs(m), from) })
+		it, at, end := next(items, ids, from, func(it *item) []uint32 { return it.targetIDs(m) }, indexIDs)
 		if it == nil {
 			return m.expandDecoded(dst, ids, media, kw)
 		}
@@ -112,6 +112,7 @@ func (it *item) targetText() string {
 // queues hold the media that wait, one queue for each placeholder that can be told apart.
 type queues struct {
 	waiting   []queue
+	many      any // *needles of their placeholders, where they are many
 	left      int
 	inserting *rule // family that inserts instead of replacing
 	inserted  []int
@@ -156,21 +157,26 @@ func (m *Model) queue(media []Media) (*queues, error) {
 	return q, nil
 }
 
-// next takes the waiting item whose placeholder comes first at or behind from. Every queue remembers its next placeholder, so
-// all searches together read the prompt once for each queue.
-func (q *queues) next(from int, find func(it *item, from int) (start, end int)) (it *item, start, end int) {
+// next takes the waiting item whose placeholder comes first in text at or behind from; nil if none comes. target gives an
+// item's placeholder. Few placeholders are searched for one by one, and every queue remembers where its next one stands, so
+// that all searches together read the prompt once for each queue; many are searched for at once.
+func next[E byte | uint32](q *queues, text []E, from int, target func(*item) []E, index func(text, target []E, from int) (start, end int)) (it *item, start, end int) {
 	best := -1
-	for i := range q.waiting {
-		w := &q.waiting[i]
-		if len(w.items) == 0 {
-			continue
-		}
-		if !w.searched || w.start >= 0 && w.start < from {
-			w.start, w.end = find(w.items[0], from)
-			w.searched = true
-		}
-		if w.start >= 0 && (best < 0 || w.start < q.waiting[best].start) {
-			best = i
+	if len(q.waiting) > fewNeedles {
+		best, start, end = nextOfMany(q, text, from, target)
+	} else {
+		for i := range q.waiting {
+			w := &q.waiting[i]
+			if len(w.items) == 0 {
+				continue
+			}
+			if !w.searched || w.start >= 0 && w.start < from {
+				w.start, w.end = index(text, target(w.items[0]), from)
+				w.searched = true
+			}
+			if w.start >= 0 && (best < 0 || w.start < start) {
+				best, start, end = i, w.start, w.end
+			}
 		}
 	}
 	if best < 0 {
@@ -180,7 +186,28 @@ func (q *queues) next(from int, find func(it *item, from int) (start, end int)) 
 	it = w.items[0]
 	w.items = w.items[1:]
 	q.left--
-	return it, w.start, w.end
+	return it, start, end
+}
+
+func nextOfMany[E byte | uint32](q *queues, text []E, from int, target func(*item) []E) (best, start, end int) {
+	n, ok := q.many.(*needles[E])
+	if !ok {
+		list := make([][]E, len(q.waiting))
+		for i := range q.waiting {
+			list[i] = target(q.waiting[i].items[0])
+		}
+		n = newNeedles(list)
+		q.many = n
+	}
+	best = -1
+	for start = from; start < len(text) && best < 0; start++ {
+		n.at(text, start, func(i, to int) {
+			if len(q.waiting[i].items) > 0 && (best < 0 || i < best) {
+				best, end = i, to
+			}
+		})
+	}
+	return best, start - 1, end
 }
 
 // images counts the pictures of a request: some rules depend on it.

@@ -1,6 +1,7 @@
 package vision
 
 import (
+	"bytes"
 	"slices"
 	"strings"
 )
@@ -169,8 +170,9 @@ func (m *Model) ExpandText(dst []uint32, text string, media []Media, kw Kwargs) 
 	if err != nil {
 		return dst, nil, err
 	}
-	for _, p := range c {
-		if p.item != nil && m.placeholderIn(rest, p.item.rule.modality) {
+	for _, r := range m.rules {
+		given := slices.ContainsFunc(media, func(md Media) bool { return orImage(md.Modality) == r.modality })
+		if given && m.placeholderIn(rest, r.modality) {
 			return dst, nil, refused(400, "more placeholders in the text than media")
 		}
 	}
@@ -205,9 +207,8 @@ func (m *Model) condense(text string, media []Media, kw Kwargs, target func(*ite
 	}
 	from := 0
 	for q.left > 0 {
-		it, at, end := q.next(from, func(it *item, from int) (int, int) {
-			target := target(it)
-			if i := strings.Index(text[from:], target); i >= 0 && target != "" {
+		it, at, end := next(q, bytesOf(text), from, func(it *item) []byte { return bytesOf(target(it)) }, func(text, target []byte, from int) (int, int) {
+			if i := bytes.Index(text[from:], target); i >= 0 && len(target) > 0 {
 				return from + i, from + i + len(target)
 			}
 			return -1, -1
