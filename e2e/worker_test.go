@@ -23,7 +23,10 @@ type worker struct {
 	held    map[string]chan struct{} // requests to hold back until closed, by the header x-hold
 	served  atomic.Int32             // requests that came whole
 	waiting atomic.Int32             // of them
+	failing atomic.Int32             // the status of all answers; 0: as they should be; hangUp: none, the connection breaks
 }
+
+const hangUp = -1
 
 // echo is a worker's answer.
 type echo struct {
@@ -58,6 +61,14 @@ func (w *worker) serve(rw http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.served.Add(1)
+	switch status := int(w.failing.Load()); status {
+	case 0:
+	case hangUp:
+		panic(http.ErrAbortHandler)
+	default:
+		rw.WriteHeader(status)
+		return
+	}
 	for k, v := range r.Trailer {
 		if len(v) > 0 { // else announced, and never sent
 			r.Header[k] = append(r.Header[k], v...)

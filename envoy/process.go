@@ -99,6 +99,12 @@ func (p *Process) Get(ctx context.Context, path string) (string, error) {
 	return string(body), err
 }
 
+// Kill ends Envoy as a crash would, and waits for it. Stop removes what it leaves.
+func (p *Process) Kill() {
+	_ = p.cmd.Process.Kill()
+	<-p.gone
+}
+
 // Stop ends Envoy, by force after five seconds, and waits for it. It may be called again.
 func (p *Process) Stop() {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)

@@ -18,6 +18,7 @@ import (
 // Envoy's access log tells how a request that we decided went on, 20 ms after the fact at most (envoy.yaml's buffer_flush_interval):
 //
 //	UpstreamPoolReady   a connection to worker X is ready, the request goes there   → Started; again after a retry
+//	UpstreamEnd         the request is over at worker X: with flags, it failed there → Failed; else nothing new
 //	DownstreamEnd       the request is over: status, timings, tokens                → Ended
 //
 // Entries carry the request header x-sightline-id, which is the decision's id. Other entry types, and entries without an
@@ -27,8 +28,12 @@ import (
 // tokenUsageKey is where the filter ai_protocol_manager (Envoy 1.40) leaves the engine's own token counts.
 const tokenUsageKey = "envoy.ai.token_usage"
 
-// StreamAccessLogs serves one of Envoy's log streams: one per Envoy thread and logger, open for as long as Envoy runs.
+// StreamAccessLogs serves one of Envoy's log streams: one per Envoy thread and logger, open for as long as Envoy runs. Its
+// end means that an Envoy died, or lost its connection and will open another with the next entry. An Envoy that restarts
+// hot keeps its streams until its last request is over.
 func (s *Server) StreamAccessLogs(stream accesslogv3.AccessLogService_StreamAccessLogsServer) error {
+	source := s.sources.Add(1)
+	defer s.observeSafely(router.Outcome{Phase: router.Lost, Source: source})
 	done := make(chan error, 1)
 	go func() {
 		for {
@@ -38,7 +43,7 @@ func (s *Server) StreamAccessLogs(stream accesslogv3.AccessLogService_StreamAcce
 				return
 			}
 			for _, e := range msg.GetHttpLogs().GetLogEntry() {
-				s.logEntry(e)
+				s.logEntry(source, e)
 			}
 		}
 	}()
@@ -53,10 +58,13 @@ func (s *Server) StreamAccessLogs(stream accesslogv3.AccessLogService_StreamAcce
 	}
 }
 
-func (s *Server) logEntry(e *accessv3.HTTPAccessLogEntry) {
+func (s *Server) logEntry(source uint64, e *accessv3.HTTPAccessLogEntry) {
 	common := e.GetCommonProperties()
-	kind := common.GetAccessLogType()
-	if kind != accessv3.AccessLogType_UpstreamPoolReady && kind != accessv3.AccessLogType_DownstreamEnd {
+	kind, fault := common.GetAccessLogType(), ""
+	if kind == accessv3.AccessLogType_UpstreamEnd {
+		fault = faultOf(common.GetResponseFlags())
+	}
+	if kind != accessv3.AccessLogType_UpstreamPoolReady && kind != accessv3.AccessLogType_DownstreamEnd && fault == "" {
 		s.metrics.entries.WithLabelValues("other type").Inc()
 		return
 	}
@@ -65,19 +73,38 @@ func (s *Server) logEntry(e *accessv3.HTTPAccessLogEntry) {
 		s.metrics.entries.WithLabelValues("no decision id").Inc()
 		return
 	}
-	o := router.Outcome{ID: id, Phase: router.Started, Addr: hostPort(common.GetUpstreamRemoteAddress()), CachedTokens: -1, PromptTokens: -1}
-	if kind == accessv3.AccessLogType_DownstreamEnd {
+	o := router.Outcome{ID: id, Phase: router.Started, Addr: hostPort(common.GetUpstreamRemoteAddress()), Source: source, CachedTokens: -1, PromptTokens: -1}
+	switch kind {
+	case accessv3.AccessLogType_UpstreamEnd:
+		o.Phase, o.Fault = router.Failed, fault
+	case accessv3.AccessLogType_DownstreamEnd:
 		o.Phase = router.Ended
+		o.Answered = e.GetResponse().GetResponseCodeDetails() == "via_upstream"
 		o.Code = int(e.GetResponse().GetResponseCode().GetValue())
 		o.FirstByte = common.GetTimeToFirstUpstreamRxByte().AsDuration()
 		readUsage(common.GetMetadata(), &o)
 	}
-	if !s.ended.admit(o) {
+	if o.Phase != router.Failed && !s.ended.admit(o) { // a worker may fail a request twice, also after its end is known
 		s.metrics.entries.WithLabelValues("repeated or late").Inc()
 		return
 	}
-	s.metrics.entries.WithLabelValues([...]string{router.Started: "started", router.Ended: "ended"}[o.Phase]).Inc()
+	s.metrics.entries.WithLabelValues([...]string{router.Started: "started", router.Ended: "ended", router.Failed: "failed"}[o.Phase]).Inc()
 	s.observeSafely(o)
+}
+
+// faultOf names what an upstream did to a request; "" if nothing, or if it was Envoy's or the client's doing.
+func faultOf(f *accessv3.ResponseFlags) string {
+	switch {
+	case f.GetUpstreamConnectionFailure():
+		return "connect"
+	case f.GetUpstreamConnectionTermination(), f.GetUpstreamRemoteReset():
+		return "reset"
+	case f.GetUpstreamProtocolError():
+		return "protocol"
+	case f.GetUpstreamRequestTimeout():
+		return "timeout"
+	}
+	return ""
 }
 
 func (s *Server) observeSafely(o router.Outcome) {

@@ -1,6 +1,7 @@
 package extproc
 
 import (
+	"context"
 	"fmt"
 	"reflect"
 	"testing"
@@ -54,10 +55,18 @@ func usage(t *testing.T, e *accessv3.HTTPAccessLogEntry, m proto.Message) *acces
 
 func TestAccessLog(t *testing.T) {
 	started := func(addr string) router.Outcome {
-		return router.Outcome{ID: "A", Phase: router.Started, Addr: addr, CachedTokens: -1, PromptTokens: -1}
+		return router.Outcome{ID: "A", Phase: router.Started, Addr: addr, Source: 2, CachedTokens: -1, PromptTokens: -1}
 	}
 	over := func(addr string, code, cached, prompt int) router.Outcome {
-		return router.Outcome{ID: "A", Phase: router.Ended, Addr: addr, Code: code, FirstByte: 1500 * time.Microsecond, CachedTokens: cached, PromptTokens: prompt}
+		return router.Outcome{ID: "A", Phase: router.Ended, Addr: addr, Code: code, Source: 2, FirstByte: 1500 * time.Microsecond, CachedTokens: cached, PromptTokens: prompt}
+	}
+	failed := func(fault string) router.Outcome {
+		return router.Outcome{ID: "A", Phase: router.Failed, Addr: "10.0.0.1:8000", Fault: fault, Source: 2, CachedTokens: -1, PromptTokens: -1}
+	}
+	flagged := func(id string, f *accessv3.ResponseFlags) *accessv3.HTTPAccessLogEntry {
+		e := entry(upEnd, id, worker, 0)
+		e.CommonProperties.ResponseFlags = f
+		return e
 	}
 	const one, two = "10.0.0.1:8000", "10.0.0.2:8000"
 	for _, c := range []struct {
@@ -73,6 +82,11 @@ func TestAccessLog(t *testing.T) {
 			[]router.Outcome{over(one, 200, -1, -1)}},
 		{"retry", []*accessv3.HTTPAccessLogEntry{entry(ready, "A", worker, 0), entry(ready, "A", "10.0.0.2", 0), entry(ended, "A", "10.0.0.2", 200)},
 			[]router.Outcome{started(one), started(two), over(two, 200, -1, -1)}},
+		{"no connection, retry", []*accessv3.HTTPAccessLogEntry{flagged("A", &accessv3.ResponseFlags{UpstreamConnectionFailure: true}), entry(ready, "A", "10.0.0.2", 0), entry(ended, "A", "10.0.0.2", 200)},
+			[]router.Outcome{failed("connect"), started(two), over(two, 200, -1, -1)}},
+		{"breaks off, told late", []*accessv3.HTTPAccessLogEntry{entry(ready, "A", worker, 0), entry(ended, "A", worker, 200), flagged("A", &accessv3.ResponseFlags{UpstreamConnectionTermination: true})},
+			[]router.Outcome{started(one), over(one, 200, -1, -1), failed("reset")}},
+		{"the client leaves, the pool is full", []*accessv3.HTTPAccessLogEntry{flagged("A", &accessv3.ResponseFlags{DownstreamConnectionTermination: true}), flagged("A", &accessv3.ResponseFlags{UpstreamOverflow: true})}, nil},
 		{"never sent on", []*accessv3.HTTPAccessLogEntry{entry(ended, "A", "", 0)}, []router.Outcome{over("", 0, -1, -1)}},
 		{"no id", []*accessv3.HTTPAccessLogEntry{entry(ready, "", worker, 0), entry(ended, "", worker, 200)}, nil},
 		{"long id", []*accessv3.HTTPAccessLogEntry{entry(ended, fmt.Sprintf("%065d", 1), worker, 200)}, nil},
@@ -109,6 +123,33 @@ func TestAccessLog(t *testing.T) {
 	}
 }
 
+// The status is the worker's own only where Envoy says so. A stream that ends is told, for what it has told of.
+func TestAccessLogOfOneEnvoy(t *testing.T) {
+	r := newRig(t, always(pick), Options{})
+	ctx, leave := context.WithCancel(t.Context())
+	stream, err := accesslogv3.NewAccessLogServiceClient(r.conn).StreamAccessLogs(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, envoys := entry(ended, "A", worker, 503), entry(ended, "B", worker, 503)
+	own.Response.ResponseCodeDetails, envoys.Response.ResponseCodeDetails = "via_upstream", "upstream_reset_before_response_started"
+	if err := stream.Send(&accesslogv3.StreamAccessLogsMessage{LogEntries: &accesslogv3.StreamAccessLogsMessage_HttpLogs{
+		HttpLogs: &accesslogv3.StreamAccessLogsMessage_HTTPAccessLogEntries{LogEntry: []*accessv3.HTTPAccessLogEntry{own, envoys}}}}); err != nil {
+		t.Fatal(err)
+	}
+	var got []router.Outcome
+	seen := func(n int) func() bool { return func() bool { _, got = r.seen(); return len(got) >= n } }
+	eventually(t, "both entries arrive", seen(2))
+	if !got[0].Answered || got[1].Answered || got[0].Source == 0 || got[0].Source != got[1].Source {
+		t.Errorf("%+v", got)
+	}
+	leave()
+	eventually(t, "the end of the stream is told", seen(3))
+	if got[2].Phase != router.Lost || got[2].Source != got[0].Source {
+		t.Errorf("%+v", got[2])
+	}
+}
+
 func TestJoinerIsBounded(t *testing.T) {
 	j := newJoiner(100)
 	for i := range 1000 {
@@ -130,5 +171,5 @@ func TestPanicInObserve(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.logEntry(entry(ended, "A", worker, 200))
+	s.logEntry(0, entry(ended, "A", worker, 200))
 }

@@ -14,11 +14,15 @@ import (
 // follow answers whatever Envoy sends after the decision, unchanged, until there is no more: what is left of a
 // full-duplex request, the beginning of an answer of /v1/responses, and in the endpoint-picker protocol the whole response. There the response's headers tell the endpoint
 // that served the request, and the end of the stream is the end of the request, so that no access log is needed; where
-// one comes all the same, each fact counts once.
+// one comes all the same, each fact counts once. A stream that will show the response's body is there for as long as the
+// request is: until its headers come the first choice counts as being at it, and one that ends before them was given up.
 func (c *call) follow() {
+	if c.strict && c.decided && c.answers {
+		c.report(router.Outcome{ID: c.id, Phase: router.Started, Addr: c.served, CachedTokens: -1, PromptTokens: -1})
+	}
 	defer func() {
-		if c.strict && c.decided && c.code != 0 {
-			c.report(router.Outcome{ID: c.id, Phase: router.Ended, Code: c.code, FirstByte: c.firstByte, CachedTokens: -1, PromptTokens: -1})
+		if c.strict && c.decided && (c.code != 0 || c.answers) {
+			c.report(router.Outcome{ID: c.id, Phase: router.Ended, Code: c.code, Answered: c.told, FirstByte: c.firstByte, CachedTokens: -1, PromptTokens: -1})
 		}
 	}()
 	for c.receive() {
@@ -73,7 +77,7 @@ func (c *call) responded(h *extprocv3.HttpHeaders) {
 		}
 	}
 	if served, _, _ = strings.Cut(served, ","); served != "" && c.decided {
-		c.served = canonical(served)
+		c.served, c.told = canonical(served), true
 		c.report(router.Outcome{ID: c.id, Phase: router.Started, Addr: c.served, CachedTokens: -1, PromptTokens: -1})
 	}
 }

@@ -87,6 +87,7 @@ type Server struct {
 	log     *zap.Logger                   // sampled: each message once a minute
 	metrics *metrics
 	ended   *joiner
+	sources atomic.Uint64 // connections and access log streams so far
 	roster  *Roster
 
 	// Bodies that are here, in bytes, and their limit: past it requests are refused for a moment, so that a burst of large
@@ -201,7 +202,7 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 		defer close(stopped)
 		s.stop()
 	})
-	err := s.grpc.Serve(lis)
+	err := s.grpc.Serve(&numbered{Listener: lis, server: s})
 	if !unhook() {
 		<-stopped
 	}

@@ -104,6 +104,7 @@ type call struct {
 	decided      bool // a decision was sent
 	learns       bool // the answer's id is still to be learned (responses.go)
 	served       string
+	told         bool   // the response said who served, so its status is a worker's
 	answered     []byte // the beginning of the answer, while learns
 	firstByte    time.Duration
 }
@@ -257,7 +258,7 @@ func (c *call) decideBody(body [][]byte, arrived time.Time) router.Decision {
 	}
 	defer cancel()
 	d := c.safely(ctx, &router.Request{
-		ID: c.id, Path: c.head.path, Stored: c.head.stored(), Pool: c.Pool, Only: c.only, Session: c.head.session, Body: body, Arrived: arrived,
+		ID: c.id, Source: connection(c.stream.Context()), Path: c.head.path, Stored: c.head.stored(), Pool: c.Pool, Only: c.only, Session: c.head.session, Body: body, Arrived: arrived,
 	})
 	if c.envoyWaits > 0 && time.Since(arrived) >= c.envoyWaits {
 		c.metrics.errors.WithLabelValues("decided too late").Inc() // Envoy has gone on, with the request as it came

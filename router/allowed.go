@@ -36,19 +36,34 @@ func (r *Router) allowed(req *Request, model string) []*fleet.Slot {
 // errFull sheds a request, as the endpoint-picker protocol has it.
 var errFull = &mmhash.Refused{Status: http.StatusTooManyRequests, Reason: "all workers have as many requests as they may", ByUs: true}
 
-// below leaves the slots that have fewer requests than they may; an error if there are some and all are full.
-func (r *Router) below(slots []*fleet.Slot, now time.Time) ([]*fleet.Slot, error) {
-	if r.opt.MaxInFlight <= 0 || len(slots) == 0 {
-		return slots, nil
+// open leaves the slots that may get a request now: those of workers that are well, with fewer requests than they may have;
+// an error if all that are well are full. A worker whose trial is due is among them too, and is to be the first choice.
+// Where Envoy tells nothing, nobody knows what is in flight, and the limit refuses nobody.
+func (r *Router) open(slots []*fleet.Slot, now time.Time) (open []*fleet.Slot, trial *fleet.Worker, err error) {
+	well := fleet.Healthy(slots)
+	_, silent := r.opt.Fleet.Silent()
+	hasRoom := func(s *fleet.Slot) bool {
+		return r.opt.MaxInFlight <= 0 || silent || s.Load(now).Inflight < r.opt.MaxInFlight
 	}
-	var out []*fleet.Slot
+	if r.opt.MaxInFlight > 0 {
+		for _, s := range well {
+			if hasRoom(s) {
+				open = append(open, s)
+			}
+		}
+		if len(open) == 0 && len(well) > 0 {
+			return nil, nil, errFull
+		}
+	} else {
+		open = well
+	}
+	if len(well) == len(slots) {
+		return open, nil, nil
+	}
 	for _, s := range slots {
-		if s.Load(now).Inflight < r.opt.MaxInFlight {
-			out = append(out, s)
+		if s.Worker == trial || trial == nil && hasRoom(s) && s.Worker.Try(now) {
+			trial, open = s.Worker, append(open, s)
 		}
 	}
-	if len(out) == 0 {
-		return nil, errFull
-	}
-	return out, nil
+	return open, trial, nil
 }

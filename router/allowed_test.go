@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"testing"
+	"time"
 )
 
 // A pool and a subset hint limit the choice whether the body can be read or not; the cache still decides within them.
@@ -80,5 +81,147 @@ func TestMaxInFlight(t *testing.T) {
 	}
 	if d := ask("n", body, "10.9.9.9"); d.Refuse != nil { // nobody eligible: 503 in the protocol's mode, not 429
 		t.Errorf("nobody eligible: %+v", d.Refuse)
+	}
+}
+
+// Places whose requests nobody reports of are free again, though no request is let in that could book one.
+func TestLostReportsDoNotLock(t *testing.T) {
+	for _, confirmed := range []bool{false, true} {
+		w := newWorld(t, 2)
+		w.opt.MaxInFlight = 1
+		body := chatBody("m", fmt.Sprintf("%q", text(100, 1)))
+		ask := func() Decision { return w.decide(body) }
+		for range 2 {
+			d := ask()
+			if confirmed {
+				w.Observe(Outcome{ID: d.ID, Phase: Started, Addr: d.Targets[0].Addr, Source: 1})
+			}
+		}
+		w.Observe(Outcome{ID: "none", Phase: Started, Addr: "10.0.0.1:8000", Source: 1})
+		if d := ask(); d.Refuse == nil {
+			t.Errorf("confirmed %v: not full: %+v", confirmed, d)
+		}
+		wait := 31 * time.Second
+		if confirmed {
+			w.Observe(Outcome{Phase: Lost, Source: 1})
+			wait = 5 * time.Second
+		}
+		w.now = w.now.Add(wait)
+		if d := ask(); d.Refuse != nil || len(d.Targets) == 0 {
+			t.Errorf("confirmed %v: after %v: %+v", confirmed, wait, d.Refuse)
+		}
+	}
+}
+
+// A limit that nobody counts for refuses nobody.
+func TestNoLimitWithoutReports(t *testing.T) {
+	w := newWorld(t, 2)
+	w.opt.MaxInFlight = 1
+	body := chatBody("m", fmt.Sprintf("%q", text(100, 1)))
+	w.decide(body)
+	w.decide(body)
+	if d := w.decide(body); d.Refuse == nil {
+		t.Error("not full")
+	}
+	w.now = w.now.Add(6 * time.Second)
+	for range 10 {
+		if d := w.decide(body); d.Refuse != nil {
+			t.Errorf("no report came, and yet: %+v", d.Refuse)
+		}
+	}
+}
+
+// A worker that fails gets a trial now and then, one request at a time, whatever it holds; a 4xx or a client that leaves is
+// no failure; one that is full is not tried; with all out everyone is asked.
+func TestFailingWorker(t *testing.T) {
+	body := chatBody("m", fmt.Sprintf("%q", text(300, 1)))
+	for _, c := range []struct {
+		name string
+		say  Outcome
+		out  bool
+	}{
+		{"503", Outcome{Phase: Ended, Code: 503, Answered: true}, true},
+		{"500", Outcome{Phase: Ended, Code: 500, Answered: true}, true},
+		{"501", Outcome{Phase: Ended, Code: 501, Answered: true}, false},
+		{"503 of Envoy's own", Outcome{Phase: Ended, Code: 503}, false},
+		{"400", Outcome{Phase: Ended, Code: 400, Answered: true}, false},
+		{"429", Outcome{Phase: Ended, Code: 429, Answered: true}, false},
+		{"the client leaves", Outcome{Phase: Ended}, false},
+		{"no connection", Outcome{Phase: Failed, Fault: "connect"}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t, 4)
+			w.stores(1, body)
+			at := func(d Decision) string { return d.Targets[0].Worker }
+			end := func(d Decision, o Outcome) {
+				o.ID, o.Addr, o.CachedTokens = d.ID, d.Targets[0].Addr, -1
+				w.Observe(o)
+				if o.Phase == Failed {
+					w.Observe(Outcome{ID: d.ID, Phase: Ended, CachedTokens: -1})
+				}
+			}
+			good := Outcome{Phase: Ended, Code: 200, Answered: true}
+			for range 3 {
+				d := w.decide(body)
+				if at(d) != "w1" {
+					t.Fatalf("%+v", d)
+				}
+				end(d, c.say)
+			}
+			if d := w.decide(body); (at(d) != "w1") != c.out {
+				t.Fatalf("then to %s", at(d))
+			} else if !c.out {
+				return
+			}
+			for range 4 { // named for no retry either
+				for _, target := range w.decide(chatBody("m", fmt.Sprintf("%q", text(9, 7)))).Targets {
+					if target.Worker == "w1" {
+						t.Error("a retry would go there")
+					}
+				}
+			}
+			w.now = w.now.Add(time.Second)
+			trial := w.decide(body)
+			if at(trial) != "w1" || len(trial.Targets) != 3 {
+				t.Fatalf("no trial: %+v", trial.Targets)
+			}
+			if d := w.decide(body); at(d) == "w1" {
+				t.Error("two trials at once")
+			}
+			end(trial, c.say)
+			w.now = w.now.Add(3 * time.Second)
+			if d := w.decide(body); at(d) == "w1" {
+				t.Error("the next trial comes too soon")
+			}
+			w.now = w.now.Add(time.Second)
+			// A request that no engine can read is a trial as well.
+			trial = w.decide(`{"model":"m","messages":[{"role":"nobody"}]}`)
+			if at(trial) != "w1" {
+				t.Fatalf("no trial: %+v", trial.Targets)
+			}
+			end(trial, good)
+			if d := w.decide(body); at(d) != "w1" {
+				t.Errorf("well again, and yet to %s", at(d))
+			}
+		})
+	}
+}
+
+func TestAllFail(t *testing.T) {
+	w := newWorld(t, 4)
+	seen := map[string]int{}
+	for i := range 200 {
+		w.now = w.now.Add(5 * time.Millisecond)
+		d := w.decide(chatBody("m", fmt.Sprintf("%q", text(30, uint64(i)))))
+		if d.Refuse != nil || len(d.Targets) == 0 {
+			t.Fatalf("%+v", d)
+		}
+		seen[d.Targets[0].Worker]++
+		w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: d.Targets[0].Addr, Code: 503, Answered: true, CachedTokens: -1})
+	}
+	for _, name := range []string{"w0", "w1", "w2", "w3"} {
+		if seen[name] < 30 {
+			t.Errorf("all fail: requests to %v", seen)
+		}
 	}
 }

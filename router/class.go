@@ -233,7 +233,7 @@ func (r *Router) candidates(s *scratch, cs *classes, class int, slots []*fleet.S
 		if len(cs.list) > 1 && cs.of(slot.Worker) != class {
 			continue
 		}
-		c := pick.Candidate{Slot: i, Tokens: tokens}
+		c := pick.Candidate{Slot: i, First: slot.Worker == s.trial, Tokens: tokens}
 		exact := 0
 		if int(slot.Holder) < len(s.held) {
 			exact = int(s.held[slot.Holder])

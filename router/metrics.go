@@ -22,6 +22,7 @@ type metrics struct {
 	moved     prometheus.Counter
 	corrected prometheus.Counter
 	unmatched prometheus.Counter
+	failures  *prometheus.CounterVec // worker, what
 }
 
 func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
@@ -42,6 +43,7 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 		stored:    vec("stored_answers_total", "Answers of /v1/responses whose worker was learned; requests for one, found or unknown.", "what"),
 		moved:     prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "moved_total", Help: "Requests that Envoy sent to another worker than the first choice."}),
 		corrected: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "blocks_corrected_total", Help: "Blocks taken out of the index because an engine did not find them cached."}),
+		failures:  vec("worker_failures_total", "Requests that failed at a worker: connect, reset, protocol, timeout, or the status of 5xx.", "worker", "what"),
 		unmatched: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "outcomes_unmatched_total", Help: "Access log entries without an open decision."}),
 	}
 	if reg == nil {
@@ -50,9 +52,23 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 	gauge := func(name, help string, get func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "sightline", Name: name, Help: help}, get)
 	}
-	reg.MustRegister(m.decisions, m.down, m.seconds, m.prompt, m.cached, m.outcomes, m.told, m.promised, m.removed, m.stored, m.moved, m.corrected, m.unmatched,
+	reg.MustRegister(m.decisions, m.down, m.seconds, m.prompt, m.cached, m.outcomes, m.told, m.promised, m.removed, m.stored, m.moved, m.corrected, m.unmatched, m.failures,
 		gauge("requests_open", "Decided requests that have not ended.", func() float64 { return float64(r.opt.Fleet.Open()) }),
 		gauge("bookings_expired", "Requests that ended without a report from Envoy.", func() float64 { return float64(r.opt.Fleet.Expired()) }),
+		gauge("workers_out", "Workers that get trial requests only, because they fail.", func() (n float64) {
+			for _, w := range r.opt.Fleet.Workers() {
+				if w.Out(r.opt.Now()) != "" {
+					n++
+				}
+			}
+			return n
+		}),
+		gauge("access_log_silent", "1 while requests are decided and Envoy's access log tells of none.", func() float64 {
+			if _, silent := r.opt.Fleet.Silent(); silent {
+				return 1
+			}
+			return 0
+		}),
 		gauge("predictions_dropped", "Predicted blocks that ended early because the table was full.", func() float64 { return float64(r.predicted.dropped.Load()) }),
 		gauge("requests_waiting_to_be_read", "Cleaned requests that wait because as many bytes as may be are being read.", func() float64 { return float64(r.turns.queued()) }),
 		gauge("workers", "Workers known.", func() float64 { return float64(len(r.opt.Fleet.Workers())) }))
@@ -74,6 +90,7 @@ func (m *metrics) decided(d *Decision, took time.Duration) {
 // Forget drops a worker's outcomes from the metrics.
 func (r *Router) Forget(worker string) {
 	r.metrics.outcomes.DeletePartialMatch(prometheus.Labels{"worker": worker})
+	r.metrics.failures.DeletePartialMatch(prometheus.Labels{"worker": worker})
 }
 
 func (m *metrics) ended(n *note, o Outcome) {

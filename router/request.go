@@ -14,6 +14,8 @@ type Request struct {
 	Only []string
 	// Stored is the id of the answer that a request without a prompt is about (GET /v1/responses/ID); empty: none.
 	Stored string
+	// Source numbers Envoy's connection that asks; 0: not known.
+	Source uint64
 	// Session is the client's X-Session-ID, if any.
 	Session string
 	// Body is the whole request body in pieces, in order. The router reads it during Decide and keeps nothing of it.
@@ -68,6 +70,8 @@ type Decision struct {
 	Session string
 	Refuse  *Refusal
 	Edits   []Edit
+
+	source uint64 // the request's
 }
 
 // Refusal answers the client at once instead of routing.
@@ -85,10 +89,14 @@ type Edit struct {
 // Phase tells how far Envoy has come with a request.
 type Phase uint8
 
-// Started: an upstream connection is ready and the request goes to Outcome.Addr. Ended: the request is over.
+// Started: an upstream connection is ready and the request goes to Outcome.Addr. Ended: the request is over. Failed: an
+// attempt at Outcome.Addr came to nothing or broke off, as Outcome.Fault says; others may follow. Lost: the connection or
+// stream Source of Envoy's has ended, so what it spoke of may never be told to the end.
 const (
 	Started Phase = iota
 	Ended
+	Failed
+	Lost
 )
 
 // Outcome is what Envoy's access log says of one request that we decided.
@@ -97,6 +105,13 @@ type Outcome struct {
 	Phase Phase
 	Addr  string // ip:port really dialled; empty if none was
 	Code  int    // HTTP status, Ended only; 0: none sent
+	// Answered: Code is the worker's own, not one that Envoy made up.
+	Answered bool
+	// Fault is what Failed is about: connect, reset, protocol or timeout.
+	Fault string
+	// Source is the stream of Envoy's access log that tells this (or, with Lost, the connection that has ended); 0: the
+	// request's own ext_proc stream.
+	Source uint64
 	// Answer is the id of an answer of /v1/responses, which the worker at Addr may keep; Started only, mostly empty.
 	Answer string
 	// FirstByte is the time from the request's arrival to the upstream's first byte; 0: none came.

@@ -113,9 +113,10 @@ func New(opt Options) *Router {
 type scratch struct {
 	body       chat.Skeleton
 	req        chat.Request
-	views      []view // as the kinds of engines read it
-	looks      []look // by class
-	longest    int    // tokens of the longest prompt of all views
+	views      []view        // as the kinds of engines read it
+	looks      []look        // by class
+	trial      *fleet.Worker // to be the first choice
+	longest    int           // tokens of the longest prompt of all views
 	matches    indexer.Matches
 	candidates []pick.Candidate
 	held       []int32 // by holder: leading blocks, zeroed after use
@@ -147,7 +148,8 @@ func (r *Router) Decide(ctx context.Context, req *Request) Decision {
 }
 
 func (r *Router) decide(ctx context.Context, req *Request, s *scratch, now time.Time) (d Decision) {
-	d = Decision{ID: req.ID, Reason: Load}
+	r.opt.Fleet.Expire()
+	d = Decision{ID: req.ID, Reason: Load, source: req.Source}
 	cleaned := false
 	defer func() {
 		p := recover()
@@ -159,7 +161,7 @@ func (r *Router) decide(ctx context.Context, req *Request, s *scratch, now time.
 		if req.Body != nil && !cleaned {
 			d = refuse(d, errPanic)
 		} else {
-			d = r.byLoad(Decision{ID: d.ID, Model: d.Model, Edits: d.Edits}, errPanic.Reason, d.Model, req, now)
+			d = r.byLoad(Decision{ID: d.ID, Model: d.Model, Edits: d.Edits, source: d.source}, errPanic.Reason, d.Model, req, now)
 		}
 	}()
 	if req.Stored != "" {
@@ -197,17 +199,18 @@ func (r *Router) decide(ctx context.Context, req *Request, s *scratch, now time.
 	if before, _ := s.body.String(s.req.Fields["previous_response_id"]); before != "" {
 		req, _ = r.holding(req, before, d.Model)
 	}
-	slots, err := r.below(r.allowed(req, n.model.Name), now)
+	slots, trial, err := r.open(r.allowed(req, n.model.Name), now)
 	if err != nil {
 		return refuse(d, err)
 	}
+	s.trial = trial
 	size := 0
 	for _, piece := range req.Body {
 		size += len(piece)
 	}
 	lane, busy := r.turns.of(size)
 	if !lane.take(ctx, size) {
-		return r.byLoad(d, busy, d.Model, req, now)
+		return r.placeByLoad(d, busy, slots, trial, now)
 	}
 	defer lane.give(size)
 	s.read(ctx, req.Path, n, slots)
@@ -217,9 +220,9 @@ func (r *Router) decide(ctx context.Context, req *Request, s *scratch, now time.
 		case refused != nil && refused.ByUs:
 			return refuse(d, refused)
 		case refused != nil:
-			return r.byLoad(d, "the engine will answer with an error", d.Model, req, now)
+			return r.placeByLoad(d, "the engine will answer with an error", slots, trial, now)
 		default:
-			return r.byLoad(d, bad.err.Error(), d.Model, req, now)
+			return r.placeByLoad(d, bad.err.Error(), slots, trial, now)
 		}
 	}
 	return r.place(d, n, clean, sessionOf(s.req.Fields, req.Session), slots, s, now)
@@ -402,21 +405,27 @@ func (r *Router) book(d Decision, slot, decode *fleet.Slot, best pick.Candidate,
 			r.seen.add(a, uint32(slot.Holder))
 		}
 	}
-	r.opt.Fleet.Book(d.ID, fleet.Booking{Slot: slot, Decode: decode, Tokens: d.PromptTokens - d.CachedTokens + best.Encode, Note: nt, Bytes: 256 + 8*len(both)})
+	r.opt.Fleet.Book(d.ID, fleet.Booking{Slot: slot, Decode: decode, Source: d.source, Tokens: d.PromptTokens - d.CachedTokens + best.Encode, Note: nt, Bytes: 256 + 8*len(both)})
 	return nt
 }
 
 // byLoad places a request of which nothing is known but, perhaps, its model.
 func (r *Router) byLoad(d Decision, why, model string, req *Request, now time.Time) Decision {
-	d.Reason, d.Why = Load, why
-	r.opt.Log.Warn("request routed by load: "+why, zap.String("id", d.ID), zap.String("model", model))
 	slots := r.allowed(req, model)
-	if req.Stored == "" { // what asks for an answer that is there costs nothing
-		var err error
-		if slots, err = r.below(slots, now); err != nil {
-			return refuse(d, err)
-		}
+	if req.Stored != "" { // what asks for an answer that is there costs nothing
+		return r.placeByLoad(d, why, fleet.Healthy(slots), nil, now)
 	}
+	slots, trial, err := r.open(slots, now)
+	if err != nil {
+		return refuse(d, err)
+	}
+	return r.placeByLoad(d, why, slots, trial, now)
+}
+
+// placeByLoad picks among slots by load alone.
+func (r *Router) placeByLoad(d Decision, why string, slots []*fleet.Slot, trial *fleet.Worker, now time.Time) Decision {
+	d.Reason, d.Why = Load, why
+	r.opt.Log.Warn("request routed by load: "+why, zap.String("id", d.ID), zap.String("model", d.Model))
 	if len(slots) == 0 {
 		d.Why = "no worker known"
 		return d
@@ -424,22 +433,30 @@ func (r *Router) byLoad(d Decision, why, model string, req *Request, now time.Ti
 	cands := make([]pick.Candidate, len(slots))
 	for i, slot := range slots {
 		load := slot.Load(now)
-		cands[i] = pick.Candidate{Slot: i, Inflight: load.Inflight, Backlog: load.Backlog, Recent: load.Recent, Usage: load.Usage}
+		cands[i] = pick.Candidate{Slot: i, First: slot.Worker == trial, Inflight: load.Inflight, Backlog: load.Backlog, Recent: load.Recent, Usage: load.Usage}
 	}
 	ranked := pick.Rank(cands, 8, r.turn.Add(1))
 	slot := slots[ranked[0].Slot]
 	decode := r.opt.Fleet.Decode(slot, r.turn.Load())
 	d.Targets = targets(slots, ranked, decode, r.turn.Load())
-	r.opt.Fleet.Book(d.ID, fleet.Booking{Slot: slot, Decode: decode, Note: &note{model: d.Model, worker: slot.Worker.Name, reason: Load}, Bytes: 256})
+	r.opt.Fleet.Book(d.ID, fleet.Booking{Slot: slot, Decode: decode, Source: d.source, Note: &note{model: d.Model, worker: slot.Worker.Name, reason: Load}, Bytes: 256})
 	return d
 }
 
 // Observe takes what Envoy reported of a decided request: the worker really used, the end, the status.
 func (r *Router) Observe(o Outcome) {
+	switch o.Phase {
+	case Failed:
+		r.failed(r.opt.Fleet.ByAddr(o.Addr), o.Fault)
+		return
+	case Lost:
+		r.opt.Fleet.Lost(o.Source)
+		return
+	}
 	r.recent.observe(o)
 	switch o.Phase {
 	case Started:
-		now, moved, ok := r.opt.Fleet.Confirm(o.ID, o.Addr)
+		now, moved, ok := r.opt.Fleet.Confirm(o.ID, o.Addr, o.Source)
 		if !ok {
 			r.metrics.unmatched.Inc()
 			return
@@ -461,11 +478,16 @@ func (r *Router) Observe(o Outcome) {
 			nt.cached = -1
 		}
 	case Ended:
-		b, ok := r.opt.Fleet.End(o.ID, o.FirstByte)
+		learn := o.FirstByte
+		if o.Code != http.StatusOK {
+			learn = 0 // an error is no prefill
+		}
+		b, ok := r.opt.Fleet.End(o.ID, o.Source, learn)
 		if !ok {
 			r.metrics.unmatched.Inc()
 			return
 		}
+		r.judge(o, b)
 		nt := b.Note.(*note)
 		if nt.mute && o.CachedTokens == 0 {
 			o.CachedTokens = -1

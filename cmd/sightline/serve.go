@@ -99,6 +99,7 @@ func serve(ctx context.Context, cfg config.Config, models []router.Model, media 
 		Resync: func(slot *fleet.Slot) {
 			sources.set.Resync(func(s *fleet.Slot) bool { return s == slot }, "fewer_cached")
 		}})
+	go r.Run(ctx)
 	sources, err = startSources(ctx, cfg, models, ix, fl, au, reg, log, func(now []*fleet.Worker) {
 		prober.Set(probed(models, now))
 		roster.Set(endpoints(now))

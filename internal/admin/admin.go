@@ -46,6 +46,7 @@ type Worker struct {
 	Partial     bool    `json:"partial"` // some of its blocks are not known here
 	Inflight    int     `json:"in_flight"`
 	Backlog     float64 `json:"backlog_tokens"`
+	Health      string  `json:"health,omitempty"`       // why it gets trial requests only; "": it is well
 	Events      string  `json:"events"`                 // live, catching up, waiting, not ready, none
 	EventsError string  `json:"events_error,omitempty"` // while they are not live: what happened last
 	Batches     uint64  `json:"event_batches"`
@@ -144,6 +145,7 @@ func answer(w http.ResponseWriter, v any) {
 type view struct {
 	Version   string
 	NotReady  string
+	Silent    string // for how long Envoy has told nothing; "": it tells
 	Workers   []Worker
 	Probes    []probed
 	Findings  []audit.Finding
@@ -177,6 +179,9 @@ func newView(s State) view {
 	v := view{Version: s.Version, Workers: s.Workers()}
 	if err := s.Ready(); err != nil {
 		v.NotReady = err.Error()
+	}
+	if since, silent := s.Router.Silent(); silent {
+		v.Silent = time.Since(since).Round(time.Second).String()
 	}
 	if s.Probe != nil {
 		for _, r := range s.Probe.Results() {

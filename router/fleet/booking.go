@@ -3,97 +3,167 @@ package fleet
 import (
 	"container/list"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
-// A booking ties a decided request to the slot that it was sent to, from the decision until Envoy reports its end. Lost
-// reports are harmless: a booking that Envoy never confirmed ends after unconfirmed, any booking after longest, and when
-// there are too many, or what they keep is too much, the oldest end. All of these are counted.
+// A booking ties a decided request to the slot that it was sent to, from the decision until Envoy reports its end.
+// Reports get lost, so each booking also ends by itself, by timer and before each decision (Expire):
+//
+//	fresh    decided; nobody told that a worker has it                    unconfirmed after the decision
+//	running  Envoy told that a worker has it                              longest after that
+//	orphan   the connection that asked, or the stream that told, ended    orphaned after its end
+//
+// When there are too many, or what they keep is too much, the oldest end. However a booking ends, it gives back the place
+// and the tokens that it took. All that end without a report are counted.
 const (
-	unconfirmed = 30 * time.Second // decided, but no upstream was reported: Envoy's access log may be off
+	unconfirmed = 30 * time.Second // Envoy may be slow to connect
 	longest     = 30 * time.Minute // the longest generation that we believe in
+	orphaned    = 3 * time.Second  // an Envoy that has only lost its connection is back within a second
+	silence     = 5 * time.Second  // a report comes 20 ms after the fact
 	most        = 1 << 17
 	mostBytes   = 256 << 20
 )
 
-// Booking is one request's hold on a slot.
+// Booking is one request's hold on a slot. What the Fleet's methods return are copies, which do not change.
 type Booking struct {
 	Slot   *Slot
-	Tokens int   // to prefill there
-	Decode *Slot // who decodes, where another does
-	Note   any   // the router's own, given back at the end
-	Bytes  int   // of memory that Note keeps
-	id     string
-	at     time.Time
-	in     *list.List // fresh or running, and its place there
-	place  *list.Element
+	Tokens int       // to prefill there
+	Decode *Slot     // who decodes, where another does
+	Note   any       // the router's own, given back at the end
+	Bytes  int       // of memory that Note keeps
+	Source uint64    // of Envoy's connections and streams, the one that spoke of it last; 0: none that has an end of its own
+	At     time.Time // of the decision; Book sets it
 }
+
+type booking struct {
+	Booking
+	id       string
+	held     *hold // of Slot
+	decoding *hold // of Decode; nil: none
+	stage    stage
+	before   stage     // of an orphan
+	since    time.Time // of stage
+	place    *list.Element
+}
+
+type stage int
+
+const (
+	fresh stage = iota
+	running
+	orphan
+	stages
+)
+
+var lifetime = [stages]time.Duration{fresh: unconfirmed, running: longest, orphan: orphaned}
 
 type bookings struct {
 	mu      sync.Mutex
-	open    map[string]*Booking
-	fresh   list.List // not known to be running, the oldest first
-	running list.List // by the time of Envoy's report
+	open    map[string]*booking
+	queue   [stages]list.List // the one that came first in front
 	bytes   int
 	expired uint64
+	waiting *booking     // the first since the last report
+	silent  atomic.Int64 // Unix ns since which no report has come though one should have; 0: they come
 }
 
 // Book counts a request on a slot under its decision id.
 func (f *Fleet) Book(id string, b Booking) {
-	b.id, b.at = id, f.now()
-	b.Slot.book(b.Tokens, b.at)
+	b.At = f.now()
+	one := &booking{Booking: b, id: id, held: b.Slot.book(b.Tokens, b.At)}
 	if b.Decode != nil {
-		b.Decode.book(0, b.at)
+		one.decoding = b.Decode.book(0, b.At)
 	}
 	t := &f.bookings
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.open[id] = &b
+	if same := t.open[id]; same != nil {
+		t.close(same, b.At)
+	}
+	t.open[id] = one
 	t.bytes += b.Bytes
-	t.queue(&b, &t.fresh)
-	for old := t.overdue(b.at); old != nil; old = t.overdue(b.at) {
-		t.close(old)
-		old.release()
+	t.enter(one, fresh, b.At)
+	if t.waiting == nil {
+		t.waiting = one
+	}
+	t.expire(b.At)
+}
+
+func (t *bookings) enter(b *booking, s stage, now time.Time) {
+	b.stage, b.since, b.place = s, now, t.queue[s].PushBack(b)
+}
+
+func (t *bookings) leave(b *booking) {
+	if b == t.waiting {
+		t.waiting = nil
+		if next := b.place.Next(); next != nil { // both are fresh
+			t.waiting = next.Value.(*booking)
+		}
+	}
+	t.queue[b.stage].Remove(b.place)
+}
+
+func (t *bookings) move(b *booking, to stage, now time.Time) {
+	t.leave(b)
+	t.enter(b, to, now)
+}
+
+// close ends a booking: what it took is given back.
+func (t *bookings) close(b *booking, now time.Time) {
+	delete(t.open, b.id)
+	t.leave(b)
+	t.bytes -= b.Bytes
+	b.held.release(now)
+	if b.decoding != nil {
+		b.decoding.release(now)
+	}
+}
+
+// Expire ends the bookings that nobody will end any more, and notices when no reports come. It costs 0.1 µs where there is
+// nothing to end.
+func (f *Fleet) Expire() {
+	t := &f.bookings
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.expire(f.now())
+}
+
+func (t *bookings) expire(now time.Time) {
+	if t.waiting != nil && now.Sub(t.waiting.since) >= silence && t.silent.Load() == 0 {
+		t.silent.Store(t.waiting.since.UnixNano())
+	}
+	for b := t.overdue(now); b != nil; b = t.overdue(now) {
+		t.close(b, now)
 		t.expired++
 	}
 }
 
-func (t *bookings) queue(b *Booking, at *list.List) { b.in, b.place = at, at.PushBack(b) }
-
-func (t *bookings) close(b *Booking) {
-	delete(t.open, b.id)
-	b.in.Remove(b.place)
-	t.bytes -= b.Bytes
-}
-
 // overdue is the next booking that must end, nil when all may go on.
-func (t *bookings) overdue(now time.Time) *Booking {
-	fresh, running := oldest(&t.fresh), oldest(&t.running)
-	switch {
-	case fresh != nil && now.Sub(fresh.at) >= unconfirmed:
-		return fresh
-	case running != nil && now.Sub(running.at) >= longest:
-		return running
-	case len(t.open) <= most && t.bytes <= mostBytes:
-		return nil
-	case running == nil || fresh != nil && fresh.at.Before(running.at):
-		return fresh
+func (t *bookings) overdue(now time.Time) (oldest *booking) {
+	for s := range stages {
+		b := t.first(s)
+		if b == nil {
+			continue
+		}
+		if now.Sub(b.since) >= lifetime[s] {
+			return b
+		}
+		if oldest == nil || b.since.Before(oldest.since) {
+			oldest = b
+		}
 	}
-	return running
+	if len(t.open) <= most && t.bytes <= mostBytes {
+		return nil
+	}
+	return oldest
 }
 
-func oldest(l *list.List) *Booking {
-	if e := l.Front(); e != nil {
-		return e.Value.(*Booking)
+func (t *bookings) first(s stage) *booking {
+	if e := t.queue[s].Front(); e != nil {
+		return e.Value.(*booking)
 	}
 	return nil
-}
-
-func (b *Booking) release() {
-	b.Slot.release()
-	if b.Decode != nil {
-		b.Decode.release()
-	}
 }
 
 // Expired counts the bookings that ended without a report.
@@ -103,49 +173,109 @@ func (f *Fleet) Expired() uint64 {
 	return f.bookings.expired
 }
 
-// Confirm takes Envoy's word that a request went to addr. Where that is not the booked worker the booking moves to the
-// other's least loaded slot; moved gives the booking as it was. ok is false if the request or worker is not known.
-func (f *Fleet) Confirm(id, addr string) (now, moved *Booking, ok bool) {
-	f.bookings.mu.Lock()
-	defer f.bookings.mu.Unlock()
-	b := f.bookings.open[id]
-	w := f.ByAddr(addr)
+// Silent tells since when requests are decided and no report of one comes: then what is in flight is not known. ok is
+// false while reports come, and before anything was decided.
+func (f *Fleet) Silent() (since time.Time, ok bool) {
+	ns := f.bookings.silent.Load()
+	return time.Unix(0, ns), ns != 0
+}
+
+// reported notes that a source (0: the request's own) told of a booking. Where the one before has ended, its Envoy lives
+// all the same, and nothing else that it spoke of is lost.
+func (t *bookings) reported(b *booking, source uint64, now time.Time) {
+	t.waiting = nil
+	t.silent.Store(0)
+	if ended := b.Source; b.stage == orphan {
+		t.each(orphan, func(other *booking) {
+			if other.Source == ended {
+				other.Source = source
+				t.move(other, other.before, now)
+			}
+		})
+	}
+	b.Source = source
+}
+
+func (t *bookings) each(s stage, do func(*booking)) {
+	for e := t.queue[s].Front(); e != nil; {
+		b := e.Value.(*booking)
+		e = e.Next() // do may move it
+		do(b)
+	}
+}
+
+// Lost tells that a source has ended: an Envoy died, or its connection. Unless another one soon tells of one of the
+// requests that this one spoke of, they end. It takes time linear in the bookings.
+func (f *Fleet) Lost(source uint64) {
+	t := &f.bookings
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := f.now()
+	for _, s := range []stage{fresh, running} {
+		t.each(s, func(b *booking) {
+			if b.Source == source && source != 0 {
+				b.before = s
+				t.move(b, orphan, now)
+			}
+		})
+	}
+}
+
+// Confirm takes Envoy's word, told by a source, that a request went to addr. Where that is not the booked
+// worker the booking moves to the other's least loaded slot; moved is the booking as it was. ok is false if the request or
+// worker is not known.
+func (f *Fleet) Confirm(id, addr string, source uint64) (now, moved *Booking, ok bool) {
+	t := &f.bookings
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	b, w := t.open[id], f.ByAddr(addr)
 	if b == nil || w == nil && !b.Slot.Worker.at(addr) {
 		return nil, nil, false
 	}
-	b.in.Remove(b.place)
-	f.bookings.queue(b, &f.bookings.running)
-	if b.Slot.Worker == w || b.Slot.Worker.at(addr) {
-		return b, nil, true
-	}
-	was := *b
-	t := f.now()
-	b.Slot.release()
-	b.Slot = w.Slots[0]
-	for _, slot := range w.Slots[1:] {
-		if slot.Load(t).Inflight < b.Slot.Load(t).Inflight {
-			b.Slot = slot
+	at := f.now()
+	t.reported(b, source, at)
+	t.move(b, running, at)
+	if b.Slot.Worker != w && !b.Slot.Worker.at(addr) {
+		was := b.Booking
+		moved = &was
+		b.held.undo(at)
+		b.Slot = w.Slots[0]
+		for _, slot := range w.Slots[1:] {
+			if slot.Load(at).Inflight < b.Slot.Load(at).Inflight {
+				b.Slot = slot
+			}
 		}
+		b.held = b.Slot.book(b.Tokens, at)
 	}
-	b.Slot.book(b.Tokens, t)
-	return b, &was, true
+	is := b.Booking
+	return &is, moved, true
 }
 
-// End releases a request's slot and learns from its time to first byte (0: none came). It gives the booking, once.
-func (f *Fleet) End(id string, firstByte time.Duration) (*Booking, bool) {
+// ServedBy is the worker that answered a booked request at addr ("": where it was booked); nil: it is not known.
+func (f *Fleet) ServedBy(b *Booking, addr string) *Worker {
+	if addr == "" || b.Slot.Worker.at(addr) {
+		return b.Slot.Worker
+	}
+	return f.ByAddr(addr)
+}
+
+// End releases a request's slot and learns from its time to first byte (0: none came, or nothing is to be learned). It
+// gives the booking, once. source is the one that told of the end, 0 for the request's own stream.
+func (f *Fleet) End(id string, source uint64, firstByte time.Duration) (*Booking, bool) {
 	t := &f.bookings
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	b := t.open[id]
-	if b != nil {
-		t.close(b)
-	}
-	t.mu.Unlock()
 	if b == nil {
 		return nil, false
 	}
-	b.release()
+	now := f.now()
+	if source != 0 {
+		t.reported(b, source, now)
+	}
+	t.close(b, now)
 	b.Slot.learn(b.Tokens, firstByte)
-	return b, true
+	return &b.Booking, true
 }
 
 // Open counts the bookings that have not ended.

@@ -2,10 +2,12 @@
 //
 // A worker has one Slot for each data-parallel rank; a slot is what a request is sent to. Load is counted, not asked
 // for: a request books its slot when it is decided, Envoy's access log moves the booking to the worker really used and
-// ends it. Booked prefill work drains at the rate that the slot has shown; a booking that nobody ends expires.
+// ends it (booking.go). Booked prefill work drains at the rate that the slot has shown, the oldest first; a booking that
+// nobody ends expires. Workers that fail are put out for a time (health.go).
 package fleet
 
 import (
+	"container/list"
 	"math"
 	"net/netip"
 	"slices"
@@ -28,6 +30,8 @@ type Worker struct {
 	Instance  string
 	Frontends []string
 	Prefill   bool // it only prefills: another of the model's workers decodes
+
+	health health
 }
 
 // at tells whether a request that went to addr may have gone to this worker.
@@ -46,7 +50,8 @@ type Slot struct {
 
 	mu       sync.Mutex
 	inflight int
-	backlog  float64   // tokens still to prefill, at the time since
+	queue    list.List // of *hold: those with tokens still to prefill, in the order of booking
+	backlog  float64   // their sum, at the time since
 	rate     float64   // tokens a second, learned
 	recent   float64   // tokens booked lately, at the time since
 	since    time.Time // of backlog and recent
@@ -77,26 +82,77 @@ func (s *Slot) Load(now time.Time) Load {
 }
 
 func (s *Slot) drain(now time.Time) {
-	if d := now.Sub(s.since); d > 0 {
-		s.backlog = max(0, s.backlog-s.rate*d.Seconds())
-		s.recent *= math.Exp2(-d.Seconds() / recently.Seconds())
-		s.since = now
+	d := now.Sub(s.since)
+	if d <= 0 {
+		return
+	}
+	s.since = now
+	s.recent *= half(d)
+	for done := s.rate * d.Seconds(); done > 0 && s.queue.Len() > 0; {
+		h := s.queue.Front().Value.(*hold)
+		n := min(h.left, done)
+		done -= n
+		s.take(h, n)
 	}
 }
 
-func (s *Slot) book(tokens int, now time.Time) {
+// half is what is left of recent work after a time.
+func half(d time.Duration) float64 { return math.Exp2(-d.Seconds() / recently.Seconds()) }
+
+// hold is what one booking takes of a slot: a request in flight, and tokens until they are prefilled.
+type hold struct {
+	slot   *Slot
+	tokens float64
+	left   float64 // of them, still to prefill
+	at     time.Time
+	place  *list.Element // in the slot's queue while there are some left
+}
+
+// take takes n of the tokens left off the slot's backlog.
+func (s *Slot) take(h *hold, n float64) {
+	h.left -= n
+	s.backlog = max(0, s.backlog-n)
+	if h.left <= 0 {
+		s.queue.Remove(h.place)
+	}
+	if s.queue.Len() == 0 {
+		s.backlog = 0 // no rounding stays
+	}
+}
+
+func (s *Slot) book(tokens int, now time.Time) *hold {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drain(now)
+	h := &hold{slot: s, tokens: float64(tokens), left: float64(tokens), at: now}
 	s.inflight++
-	s.backlog += float64(tokens)
-	s.recent += float64(tokens)
+	s.backlog += h.left
+	s.recent += h.left
+	if h.left > 0 {
+		h.place = s.queue.PushBack(h)
+	}
+	return h
 }
 
-func (s *Slot) release() {
+// release gives back the place and the tokens that are left. It must be called once.
+func (h *hold) release(now time.Time) {
+	s := h.slot
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.inflight = max(0, s.inflight-1)
+	s.drain(now)
+	s.inflight--
+	if h.left > 0 {
+		s.take(h, h.left)
+	}
+}
+
+// undo releases what was never used: another worker got the request.
+func (h *hold) undo(now time.Time) {
+	h.release(now)
+	s := h.slot
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.recent = max(0, s.recent-h.tokens*half(now.Sub(h.at)))
 }
 
 // learn takes the time to first byte of an answer that had the slot's attention alone or not: it only ever raises the
@@ -137,7 +193,7 @@ func New(now func() time.Time) *Fleet {
 	if now == nil {
 		now = time.Now
 	}
-	f := &Fleet{now: now, bookings: bookings{open: make(map[string]*Booking)}}
+	f := &Fleet{now: now, bookings: bookings{open: make(map[string]*booking)}}
 	f.state.Store(&state{})
 	return f
 }

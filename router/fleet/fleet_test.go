@@ -44,10 +44,10 @@ func TestBookingsCountAndDrain(t *testing.T) {
 	if l := s.Load(c.t); l.Backlog != 20000-firstRate {
 		t.Errorf("backlog %v after a second", l.Backlog)
 	}
-	if _, ok := f.End("1", time.Second); !ok {
+	if _, ok := f.End("1", 0, time.Second); !ok {
 		t.Error("end of 1")
 	}
-	if _, ok := f.End("1", time.Second); ok {
+	if _, ok := f.End("1", 0, time.Second); ok {
 		t.Error("1 ended twice")
 	}
 	if l := s.Load(c.t); l.Inflight != 1 {
@@ -61,18 +61,18 @@ func TestConfirmMoves(t *testing.T) {
 	f, a, b := twoWorkers(c)
 	f.Book("x", Booking{Slot: a.Slots[0], Tokens: 100, Note: "n"})
 	b.Slots[0].book(0, c.t)
-	now, moved, ok := f.Confirm("x", "10.0.0.2:8000")
+	now, moved, ok := f.Confirm("x", "10.0.0.2:8000", 1)
 	if !ok || moved == nil || moved.Slot != a.Slots[0] || now.Slot != b.Slots[1] || now.Note != "n" {
 		t.Fatalf("%+v %+v %v: want the less loaded rank of b", now, moved, ok)
 	}
 	if a.Slots[0].Load(c.t).Inflight != 0 || b.Slots[1].Load(c.t).Inflight != 1 {
 		t.Error("load did not move")
 	}
-	if _, moved, ok := f.Confirm("x", "10.0.0.2:8000"); !ok || moved != nil {
+	if _, moved, ok := f.Confirm("x", "10.0.0.2:8000", 1); !ok || moved != nil {
 		t.Error("a second report moved it again")
 	}
 	for _, bad := range [][2]string{{"x", "10.9.9.9:1"}, {"unknown", "10.0.0.2:8000"}} {
-		if _, _, ok := f.Confirm(bad[0], bad[1]); ok {
+		if _, _, ok := f.Confirm(bad[0], bad[1], 1); ok {
 			t.Errorf("%v accepted", bad)
 		}
 	}
@@ -87,12 +87,12 @@ func TestLostReportsExpire(t *testing.T) {
 	}
 	for i := range 64 {
 		f.Book(fmt.Sprint("long", i), Booking{Slot: a.Slots[0]})
-		f.Confirm(fmt.Sprint("long", i), "10.0.0.1:8000")
+		f.Confirm(fmt.Sprint("long", i), "10.0.0.1:8000", 1)
 	}
 	tick := func(d time.Duration) {
 		c.t = c.t.Add(d)
 		f.Book("tick", Booking{Slot: b.Slots[0]})
-		f.End("tick", 0)
+		f.End("tick", 0, 0)
 	}
 	tick(31 * time.Second)
 	if l := a.Slots[0].Load(c.t); l.Inflight != 64 {
@@ -121,14 +121,14 @@ func TestBookingsBounded(t *testing.T) {
 			c.t = c.t.Add(time.Microsecond)
 			f.Book(fmt.Sprint(i), Booking{Slot: a.Slots[0], Bytes: bytes})
 			if i < running {
-				f.Confirm(fmt.Sprint(i), "10.0.0.1:8000")
+				f.Confirm(fmt.Sprint(i), "10.0.0.1:8000", 1)
 			}
 		}
 		if f.Open() != room || f.Expired() != more || a.Slots[0].Load(c.t).Inflight != room {
 			t.Errorf("%d bytes each: %d open, %d expired, want %d and %d", bytes, f.Open(), f.Expired(), room, more)
 		}
 		for i, want := range map[int]bool{0: false, running - 1: false, more - 1: false, more: true, room + more - 1: true} {
-			if _, ok := f.End(fmt.Sprint(i), 0); ok != want {
+			if _, ok := f.End(fmt.Sprint(i), 0, 0); ok != want {
 				t.Errorf("%d bytes each: booking %d is open: %v", bytes, i, ok)
 			}
 		}

@@ -8,6 +8,8 @@
 // draw all new work to the first worker that has seen it.
 package pick
 
+import "math"
+
 // PerRequest is what one request in flight costs the next one, in tokens: its share of each decode step.
 const PerRequest = 128
 
@@ -21,12 +23,13 @@ const Slack = 64
 
 // Candidate is one slot as the decision sees it.
 type Candidate struct {
-	Slot      int // the caller's index
-	Tokens    int // the prompt's length; workers of another class may read it otherwise
-	Exact     int // leading tokens that its own events prove, or would if it were not Doubtful
-	Predicted int // leading tokens with what was routed there and not confirmed; ≥ Exact
-	Encode    int // picture tokens behind the cached prefix that it would have to encode
-	Seen      int // picture tokens behind the cached prefix that its encoder cache should have
+	Slot      int  // the caller's index
+	First     bool // it costs less than all others: its worker is to be tried
+	Tokens    int  // the prompt's length; workers of another class may read it otherwise
+	Exact     int  // leading tokens that its own events prove, or would if it were not Doubtful
+	Predicted int  // leading tokens with what was routed there and not confirmed; ≥ Exact
+	Encode    int  // picture tokens behind the cached prefix that it would have to encode
+	Seen      int  // picture tokens behind the cached prefix that its encoder cache should have
 	Inflight  int
 	Backlog   float64 // tokens
 	Recent    float64 // tokens given to it lately
@@ -38,6 +41,9 @@ type Candidate struct {
 // Cost is the candidate's cost. Waiting for work that is being done on the prompt's own front is no
 // cost: elsewhere the same work would have to be done again.
 func (c Candidate) Cost() float64 {
+	if c.First {
+		return math.Inf(-1)
+	}
 	return float64(c.Tokens-min(c.Tokens, max(c.Exact, c.Predicted))) + float64(c.Encode) + max(0, c.Backlog-float64(c.Shared)) + float64(c.Inflight*PerRequest) + c.Usage*Full
 }
 

@@ -18,6 +18,7 @@ func TestRank(t *testing.T) {
 		{"a longer prefix does", []Candidate{{Slot: 0, Exact: 80, Predicted: 80, Recent: 1200}, {Slot: 1}}, 1000, []int{0, 1}},
 		{"work on the same prompt is no queue", []Candidate{{Slot: 0, Predicted: 400, Backlog: 800, Shared: 800, Inflight: 1}, {Slot: 1, Encode: 391}}, 410, []int{0, 1}},
 		{"a full cache weighs less than a held prompt", []Candidate{{Slot: 0, Usage: 1}, {Slot: 1, Usage: 0.1}, {Slot: 2, Exact: 1900, Predicted: 1900, Usage: 1}}, 2000, []int{2, 1, 0}},
+		{"a trial goes first", []Candidate{{Slot: 0, Exact: 1000, Predicted: 1000}, {Slot: 1, First: true, Backlog: 9000}, {Slot: 2}}, 1000, []int{1, 0, 2}},
 		{"credit never exceeds the prompt", []Candidate{{Slot: 0, Exact: 99, Predicted: 99, Inflight: 1}, {Slot: 1, Exact: 10, Predicted: 10}}, 10, []int{1, 0}},
 	} {
 		for i := range c.cands {

@@ -1,0 +1,173 @@
+package fleet
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Whatever happens to bookings, and in whichever order, each gives back what it took: in the end nothing is left, and at no
+// time less than nothing.
+func TestBookingsGiveBackWhatTheyTook(t *testing.T) {
+	for seed := range uint64(20) {
+		r := rand.New(rand.NewPCG(seed, 2))
+		c := &clock{time.Unix(1000, 0)}
+		f, a, b := twoWorkers(c)
+		slots := append(a.Slots, b.Slots...)
+		addrs := []string{a.Addr, b.Addr}
+		for i := range 3000 {
+			id := fmt.Sprint(r.IntN(i/4 + 1))
+			switch r.IntN(8) {
+			case 0, 1, 2:
+				f.Book(id, Booking{Slot: slots[r.IntN(3)], Decode: []*Slot{nil, a.Slots[0]}[r.IntN(2)], Tokens: r.IntN(20000), Source: uint64(r.IntN(4))})
+			case 3, 4:
+				f.Confirm(id, addrs[r.IntN(2)], uint64(r.IntN(4)))
+			case 5:
+				f.End(id, uint64(r.IntN(4)), time.Duration(r.IntN(1000))*time.Millisecond)
+			case 6:
+				f.Lost(uint64(1 + r.IntN(3)))
+			case 7:
+				c.t = c.t.Add(time.Duration(r.IntN(3000)) * time.Millisecond)
+				f.Expire()
+			}
+			for _, s := range slots {
+				if l := s.Load(c.t); l.Inflight < 0 || l.Backlog < 0 || l.Recent < 0 || l.Inflight == 0 && l.Backlog != 0 {
+					t.Fatalf("seed %d, step %d: %+v", seed, i, l)
+				}
+			}
+		}
+		c.t = c.t.Add(longest)
+		f.Expire()
+		for i, s := range slots {
+			if l := s.Load(c.t); l.Inflight != 0 || l.Backlog != 0 || s.queue.Len() != 0 {
+				t.Errorf("seed %d: slot %d keeps %+v", seed, i, l)
+			}
+		}
+		if f.Open() != 0 || f.bookings.bytes != 0 {
+			t.Errorf("seed %d: %d open, %d bytes", seed, f.Open(), f.bookings.bytes)
+		}
+	}
+}
+
+// The tokens of a request that ends early go with it; those of the others are prefilled in their order.
+func TestBacklogIsTheOpenRequests(t *testing.T) {
+	c := &clock{time.Unix(1000, 0)}
+	f, a, b := twoWorkers(c)
+	s := a.Slots[0]
+	f.Book("long", Booking{Slot: s, Tokens: 72000})
+	f.Book("short", Booking{Slot: s, Tokens: 1000})
+	c.t = c.t.Add(time.Second)
+	if got := s.Load(c.t).Backlog; got != 73000-firstRate {
+		t.Errorf("backlog %v", got)
+	}
+	f.End("long", 1, 0)
+	if got := s.Load(c.t).Backlog; got != 1000 {
+		t.Errorf("backlog %v, want the short one's", got)
+	}
+	f.Confirm("short", b.Addr, 1)
+	if l := s.Load(c.t); l.Backlog != 0 || l.Inflight != 0 || l.Recent > 72000 {
+		t.Errorf("after it moved: %+v", l)
+	}
+}
+
+// The end of a stream of reports ends what it told of, unless another stream goes on with one of its requests.
+func TestLostStream(t *testing.T) {
+	c := &clock{time.Unix(1000, 0)}
+	f, a, _ := twoWorkers(c)
+	book := func(id string, source uint64) {
+		f.Book(id, Booking{Slot: a.Slots[0]})
+		if source != 0 {
+			f.Confirm(id, a.Addr, source)
+		}
+	}
+	left := func(want int) {
+		t.Helper()
+		f.Expire()
+		if n := a.Slots[0].Load(c.t).Inflight; n != want {
+			t.Errorf("%d in flight, want %d", n, want)
+		}
+	}
+	for i := range 8 {
+		book(fmt.Sprint("one", i), 1)
+		book(fmt.Sprint("two", i), 2)
+	}
+	book("fresh", 0)
+	f.Lost(1)
+	left(17)
+	c.t = c.t.Add(orphaned)
+	left(9)
+	f.Lost(2) // only its connection: a new stream tells of the end of one of them
+	c.t = c.t.Add(time.Second)
+	f.End("two0", 3, 0)
+	c.t = c.t.Add(time.Minute)
+	left(7)
+	f.Lost(3)
+	c.t = c.t.Add(orphaned)
+	left(0)
+	for i := range 3 { // decided over connection 4, and not told of when it ends
+		f.Book(fmt.Sprint("asked", i), Booking{Slot: a.Slots[0], Source: 4})
+	}
+	f.Book("other", Booking{Slot: a.Slots[0], Source: 5})
+	f.Lost(4)
+	f.Confirm("asked0", a.Addr, 6) // its Envoy lives
+	c.t = c.t.Add(time.Minute)
+	left(1)
+	f.Book("asked", Booking{Slot: a.Slots[0], Source: 7})
+	f.Lost(7)
+	c.t = c.t.Add(orphaned)
+	left(1)
+}
+
+// Requests that nobody reports of are noticed soon, and no longer once somebody does.
+func TestSilence(t *testing.T) {
+	c := &clock{time.Unix(1000, 0)}
+	f, a, _ := twoWorkers(c)
+	silent := func(want bool) {
+		t.Helper()
+		f.Expire()
+		if _, is := f.Silent(); is != want {
+			t.Errorf("silent: %v", is)
+		}
+	}
+	silent(false)
+	c.t = c.t.Add(time.Hour)
+	f.Book("1", Booking{Slot: a.Slots[0]})
+	f.Book("2", Booking{Slot: a.Slots[0]})
+	c.t = c.t.Add(silence - 1)
+	silent(false)
+	f.Confirm("1", a.Addr, 1)
+	c.t = c.t.Add(time.Minute)
+	silent(false) // one is not told of, but others are
+	f.End("1", 1, 0)
+	f.Book("3", Booking{Slot: a.Slots[0]})
+	c.t = c.t.Add(silence)
+	silent(true)
+	c.t = c.t.Add(time.Hour)
+	silent(true)
+	f.End("3", 0, 0) // its own stream says that the client left
+	silent(true)
+	f.Book("4", Booking{Slot: a.Slots[0]})
+	f.End("4", 1, 0)
+	silent(false)
+}
+
+// What Confirm and End give is a copy: it may be read while reports go on.
+func TestBookingsAreCopies(t *testing.T) {
+	f, a, b := twoWorkers(&clock{time.Unix(1000, 0)})
+	f.Book("x", Booking{Slot: a.Slots[0], Tokens: 10})
+	var all sync.WaitGroup
+	for i := range 4 {
+		all.Go(func() {
+			for j := range 200 {
+				addr := []string{a.Addr, b.Addr}[(i+j)%2]
+				now, moved, ok := f.Confirm("x", addr, 1)
+				if !ok || now.Slot.Worker.Addr != addr || moved != nil && moved.Slot.Worker == now.Slot.Worker {
+					t.Errorf("%+v %+v %v", now, moved, ok)
+				}
+			}
+		})
+	}
+	all.Wait()
+}

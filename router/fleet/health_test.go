@@ -1,0 +1,84 @@
+package fleet
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sightline-router/sightline/indexer"
+)
+
+// One story of a worker's health: F fails, A answers a request decided now, a answers one decided before it went out,
+// T tries, a number lets so many seconds pass. After each step it is in (+) or out (-); of T, whether it was given (!).
+func TestHealth(t *testing.T) {
+	for _, c := range []struct{ name, steps, want string }{
+		{"three in a row", "F F F", "+ + -"},
+		{"an answer between", "F F A F F A", "+ + + + + +"},
+		{"one trial at a time", "F F F T 1 T T", "+ + - - - -! -"},
+		{"a good trial", "F F F 1 T A F F", "+ + - - -! + + +"},
+		{"pauses of 1, 4, 16, 30 and 30 s", "F F F 1 T F 3 T 1 T F 15 T 1 T F 29 T 1 T F 29 T 1 T", "+ + - - -! - - - - -! - - - - -! - - - - -! - - - - -!"},
+		{"a trial that is not heard of", "F F F 1 T T 1 T", "+ + - - -! - - -!"},
+		{"failures of before do not count", "F F F F F F 1 T", "+ + - - - - - -!"},
+		{"it ends what it had: full, not broken", "F F F 1 T F a 1 T A", "+ + - - -! - - - -! +"},
+		{"fails again soon: the pauses go on", "F F F 1 T A F F F 1 T 3 T", "+ + - - -! + + + - - - - -!"},
+		{"fails again late: the first pause", "F F F 1 T A 61 F F F 1 T", "+ + - - -! + + + + - - -!"},
+	} {
+		w, now := &Worker{}, time.Unix(1000, 0)
+		w.health.since = time.Time{}
+		var got []string
+		for _, step := range strings.Fields(c.steps) {
+			tried := ""
+			switch step {
+			case "F":
+				w.Failed("503", now)
+			case "A":
+				w.Answered(now, now)
+			case "a":
+				w.Answered(time.Unix(999, 0), now)
+			case "T":
+				if w.Try(now) {
+					tried = "!"
+				}
+			default:
+				var n int
+				if _, err := fmt.Sscan(step, &n); err != nil {
+					t.Fatal(err)
+				}
+				now = now.Add(time.Duration(n) * time.Second)
+			}
+			is := "+"
+			if w.Out(now) != "" {
+				is = "-"
+			}
+			got = append(got, is+tried)
+		}
+		if g := strings.Join(got, " "); g != c.want {
+			t.Errorf("%s: %s\n got %s\nwant %s", c.name, c.steps, g, c.want)
+		}
+	}
+}
+
+// Those that are out are left out, until too few would be left.
+func TestHealthy(t *testing.T) {
+	now := time.Unix(1000, 0)
+	for _, c := range []struct{ workers, out, left int }{
+		{4, 0, 4}, {4, 1, 3}, {4, 3, 1}, {4, 4, 4}, {16, 12, 4}, {16, 13, 16}, {1, 1, 1}, {2, 1, 1}, {0, 0, 0},
+	} {
+		var slots []*Slot
+		for i := range c.workers {
+			w := NewWorker(fmt.Sprint(i), netip.MustParseAddrPort("10.0.0.1:8000"), "m", 0, func(int) indexer.Holder { return 0 })
+			if i < c.out {
+				for range failuresInARow {
+					w.Failed("connect", now)
+				}
+			}
+			slots = append(slots, w.Slots...)
+		}
+		if got := Healthy(slots); len(got) != c.left || c.left < c.workers && !slices.Equal(got, slots[c.out:]) {
+			t.Errorf("%d of %d are out: %d left, want %d", c.out, c.workers, len(got), c.left)
+		}
+	}
+}
