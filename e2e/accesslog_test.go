@@ -25,9 +25,12 @@ func (w *world) story(outcomes []router.Outcome) string {
 				at = fmt.Sprint("worker ", i)
 			}
 		}
-		if o.Phase == router.Started {
+		switch o.Phase {
+		case router.Started:
 			parts = append(parts, "started "+at)
-		} else {
+		case router.Failed:
+			parts = append(parts, "failed "+at+" "+o.Fault)
+		default:
 			parts = append(parts, fmt.Sprintf("ended %s %d", at, o.Code))
 		}
 	}
@@ -116,7 +119,7 @@ func TestOutcomesComeBack(t *testing.T) {
 	a.kill()
 	t.Run("dead worker, retry", func(t *testing.T) {
 		r := w.post(chat(script{Targets: []string{a.addr, b.addr}}), nil)
-		wait(t, r.id(), "started worker 1, ended worker 1 200")
+		wait(t, r.id(), "failed worker 0 connect, started worker 1, ended worker 1 200")
 	})
 }
 
