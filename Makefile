@@ -5,6 +5,8 @@ CACHE   := $(CURDIR)/.cache
 PYTHON  := $(CACHE)/python
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION)
+# Tests run with memory overwritten that goes back to a pool (internal/poison), so that who still reads it is found.
+POISON  := -tags poison
 export CGO_ENABLED ?= 0
 export SIGHTLINE_CACHE ?= $(CACHE)
 
@@ -32,7 +34,7 @@ lint:
 	$(GO) vet ./...
 
 unit: ## tests of all rooms, no Envoy needed
-	$(GO) test $$($(GO) list ./... | grep -v /e2e)
+	$(GO) test $(POISON) $$($(GO) list ./... | grep -v /e2e)
 
 manifests: ## examples/kubernetes by the CRD schemas, CEL rules and types of an API server (a module of its own)
 	cd e2e/manifests && $(GO) test -count=1 ./...
@@ -43,7 +45,7 @@ $(OPENAI):
 	@rm -rf $@.part && python3 -m venv $@.part && $@.part/bin/python -m pip install -q --disable-pip-version-check openai==3.54.0 && mv $@.part $@
 
 e2e: $(OPENAI) ## the whole, with a real Envoy, real NATS, real sockets, the stock openai client
-	SIGHTLINE_OPENAI=$(OPENAI)/bin/python $(GO) test -count=1 -timeout 10m ./e2e/...
+	SIGHTLINE_OPENAI=$(OPENAI)/bin/python $(GO) test $(POISON) -count=1 -timeout 10m ./e2e/...
 
 e2e-compose: ## examples/compose on a Docker engine, images built here; fails where no engine can be had
 	@e2e/compose/run.sh
@@ -69,7 +71,7 @@ generated: build ## print again what is committed as printed: the envoy.yaml of 
 	$(BIN) envoy -c examples/compose/sightline.yaml > examples/compose/envoy.yaml
 
 race: ## the concurrent rooms under the race detector (needs a C compiler)
-	CGO_ENABLED=1 $(GO) test -race -timeout 20m ./indexer/... ./router/... ./extproc/... ./mmhash/media/... ./mmhash/prompt/tokenizer/...
+	CGO_ENABLED=1 $(GO) test $(POISON) -race -timeout 20m ./indexer/... ./router/... ./extproc/... ./mmhash/chat ./mmhash/media/... ./mmhash/prompt/tokenizer/...
 
 bench: ## the numbers of the README, each beside its code
 	$(GO) test -run '^$$' -bench . -benchmem ./mmhash/... ./indexer/... ./router/... ./extproc/...

@@ -17,6 +17,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -34,19 +36,30 @@ import (
 
 const modelDir = "../examples/models/qwen2.5-vl"
 
-// product is the binary, built once.
+// product is the binary, built once: it overwrites memory that it gives back to a pool (package poison), and looks for data
+// races where the tests do.
 var product = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "sightline-bin-")
 	if err != nil {
 		return "", err
 	}
 	bin := filepath.Join(dir, "sightline")
-	out, err := exec.Command("go", "build", "-o", bin, "../cmd/sightline").CombinedOutput()
+	args := []string{"build", "-tags", "poison", "-o", bin}
+	if underRace() {
+		args = append(args, "-race")
+	}
+	out, err := exec.Command("go", append(args, "../cmd/sightline")...).CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("%w\n%s", err, out)
 	}
 	return bin, nil
 })
+
+// underRace tells whether the tests run under the race detector.
+func underRace() bool {
+	info, ok := debug.ReadBuildInfo()
+	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
+}
 
 var prompts = sync.OnceValues(func() (demo.Prompts, error) { return demo.NewPrompts(modelDir, sim.VLLM, demo.ModelName, 16) })
 

@@ -5,6 +5,8 @@ import (
 	"syscall"
 
 	"google.golang.org/grpc/mem"
+
+	"github.com/sightline-router/sightline/internal/poison"
 )
 
 // frames lends gRPC the buffers that DATA frames are read into. gRPC's own pool clears each buffer that it lends, another
@@ -65,6 +67,7 @@ func (f *frames) more(n int) *[]byte {
 
 // Put takes a buffer back. The channel has room for all that are mapped, and may take some of gRPC's of that size.
 func (f *frames) Put(b *[]byte) {
+	poison.Fill((*b)[:cap(*b)])
 	if cap(*b) != frameSize {
 		f.other.Put(b)
 		return

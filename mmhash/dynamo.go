@@ -37,8 +37,8 @@ func (m *Model) dynamoName(md *Medium, body *chat.Skeleton, in *prompt.Medium, i
 		return
 	case len(md.edits) > 0:
 		return // the relay's URL: new with each request
-	case schemeOf(body.Raw(in.Source)) == "data":
-		md.Name = media.DynamoName(body.Raw(in.Source))
+	case schemeOf(in.Raw(body)) == "data":
+		md.Name = media.DynamoName(in.Raw(body))
 	default:
 		text, ok := body.String(in.Source)
 		if !ok {

@@ -14,12 +14,12 @@ import (
 // content id becomes the part's uuid. What cannot be changed (no room in the relay, a picture that came in another API's
 // form) stays as it is. src are the picture's bytes; item then holds the name that the engine will see.
 func (m *Model) handOver(md *Medium, endpoint string, body *chat.Skeleton, in *prompt.Medium, src media.Source, item *name.Item) {
-	scheme := schemeOf(body.Raw(in.Source))
+	scheme := schemeOf(in.Raw(body))
 	if md.Modality != "image" || scheme != "data" && scheme != "http" {
 		return
 	}
 	ours := scheme == "data" // the worker reads the bytes that we have read
-	if from, to := body.BodyRange(in.Source); from >= 0 && m.Media.Relay != nil {
+	if from, to := body.BodyRange(in.Source); from >= 0 && in.Prefix == "" && m.Media.Relay != nil {
 		if link, ok := m.relay(md, ours, src); ok {
 			md.edits, ours = append(md.edits, Edit{From: from, To: to, Text: []byte(`"` + link + `"`)}), true
 		}

@@ -105,7 +105,7 @@ func (m *Model) local(ctx context.Context, rawURL string, md *Medium) (src media
 	case m.Server.AllowedLocalMediaPath == "", !filepath.IsAbs(path):
 		return src, whyNoFile, nil
 	}
-	path = filepath.Clean(path)
+	path = strings.Clone(filepath.Clean(path)) // the look may outlive the request
 	l, ok := beside(ctx, &m.Media.locals, func() local { return m.look(path, md.Modality) })
 	if !ok {
 		return src, whySlowFile, nil

@@ -241,9 +241,9 @@ func (m *Model) one(ctx context.Context, endpoint, lora string, body *chat.Skele
 		if in.OpaqueUUID {
 			return md, whyUUID, nil
 		}
-		item.UUID, item.HasUUID = in.UUID, true
+		item.UUID, item.HasUUID = strings.Clone(in.UUID), true // it may be the name, which is kept
 	}
-	if in.Source.Type != gjson.String { // a uuid alone: the engine has the picture, or answers with an error
+	if in.Source.Type != gjson.String && in.Prefix == "" { // a uuid alone: the engine has the picture, or answers with an error
 		var ok bool
 		if md.Name, md.Named = m.nameOf(&md, media.Source{}, item); item.HasUUID && md.Named {
 			md.Facts, ok = m.first.get(md.Name)
@@ -254,7 +254,7 @@ func (m *Model) one(ctx context.Context, endpoint, lora string, body *chat.Skele
 		md.Known, md.Key = true, m.key(md.Name, lora)
 		return md, "", nil
 	}
-	pieces := body.Raw(in.Source)
+	pieces := in.Raw(body)
 	var src media.Source
 	switch scheme := schemeOf(pieces); {
 	case scheme == "data":
@@ -381,7 +381,7 @@ func (m *Model) identify(src media.Source, modality string) (media.Facts, error)
 
 // elsewhere: a medium's bytes are not in the body.
 func elsewhere(body *chat.Skeleton, in *prompt.Medium) bool {
-	scheme := schemeOf(body.Raw(in.Source))
+	scheme := schemeOf(in.Raw(body))
 	return scheme == "http" || scheme == "file" || scheme == "" && in.Modality == "image"
 }
 

@@ -108,6 +108,7 @@ func (p *pads) name(pic routed) (string, bool) {
 		if len(p.recent) == recentPictures {
 			p.recent = p.recent[:copy(p.recent, p.recent[1:])]
 		}
+		pic.detail = strings.Clone(pic.detail) // it lies in the request
 		p.recent = append(p.recent, pic)
 	}
 	if p.now == "" {

@@ -1,8 +1,11 @@
 package router
 
 import (
+	"encoding/base64"
 	"fmt"
 	"net/netip"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -256,6 +259,65 @@ func TestClassesShareHashes(t *testing.T) {
 	for i, c := range cs.list {
 		if c.Name == "like" && s.twin(&cs, i) != nil {
 			t.Error("shares with a class that was not looked up")
+		}
+	}
+}
+
+// anthropic is a request to /v1/messages with pictures of these widths, each with its own pixels, as base64 in a source.
+func anthropic(seed uint64, widths ...int) string {
+	var b strings.Builder
+	b.WriteString(`{"model":"m","max_tokens":2,"messages":[{"role":"user","content":[`)
+	for i, w := range widths {
+		fmt.Fprintf(&b, `{"type":"image","source":{"type":"base64","media_type":"image/png","data":"%s"}},`,
+			base64.StdEncoding.EncodeToString(png(seed+uint64(i), w, 280)))
+	}
+	b.WriteString(`{"type":"text","text":"What are these?"}]}]}`)
+	return b.String()
+}
+
+// The classes of a model read one request side by side, and each reads what the client sent: a model with one class finds
+// the same tokens, and the same request again finds all of its blocks predicted.
+func TestClassesReadOneRequest(t *testing.T) {
+	widths := []int{56, 112, 224, 448, 896}
+	alone, both := newWorld(t, 1), newClassWorld(t, map[string]func(*mmhash.Server){"other": func(s *mmhash.Server) { s.EngineVersion = "0.30.0" }})
+	type asked struct {
+		path, body string
+		tokens     int
+	}
+	var list []asked
+	for seed := range uint64(40) {
+		for path, body := range map[string]string{
+			"/v1/messages":         anthropic(seed*10, widths...),
+			"/v1/chat/completions": chatBody("m", picture(seed, 640, 480)),
+			"/v1/completions":      fmt.Sprintf(`{"model":"m","prompt":%q}`, text(300, seed)),
+			"/v1/responses":        fmt.Sprintf(`{"model":"m","input":%q}`, text(300, seed)),
+		} {
+			d := alone.Decide(t.Context(), &Request{ID: "alone", Path: path, Body: [][]byte{[]byte(body)}})
+			if d.PromptTokens == 0 || d.Why != "no block held" && !strings.HasPrefix(d.Why, "not confirmed") {
+				t.Fatalf("%s: %+v", path, d)
+			}
+			list = append(list, asked{path, body, d.PromptTokens})
+		}
+	}
+	ask := func(id string, q asked) Decision {
+		d := both.Decide(t.Context(), &Request{ID: id, Path: q.path, Body: [][]byte{[]byte(q.body)}})
+		both.Observe(Outcome{ID: id, Phase: Ended, Code: 200, CachedTokens: -1, PromptTokens: -1})
+		return d
+	}
+	var all sync.WaitGroup
+	for part := range 4 {
+		all.Go(func() {
+			for i := part; i < len(list); i += 4 {
+				if d := ask(fmt.Sprint("first", i), list[i]); d.PromptTokens != list[i].tokens {
+					t.Errorf("%s: %d tokens, want %d (%s)", list[i].path, d.PromptTokens, list[i].tokens, d.Why)
+				}
+			}
+		})
+	}
+	all.Wait()
+	for i, q := range list {
+		if d := ask(fmt.Sprint("again", i), q); d.Reason != Predicted || d.CachedTokens < d.PromptTokens-16 {
+			t.Errorf("%s once more: %d of %d tokens, by %s", q.path, d.CachedTokens, d.PromptTokens, d.Reason)
 		}
 	}
 }

@@ -1,6 +1,9 @@
 package router
 
-import "sync"
+import (
+	"strings"
+	"sync"
+)
 
 // stored remembers which worker gave an answer of /v1/responses: engines keep such answers to themselves, and a request
 // that names one must go there. It holds the last maxStored to twice as many, about 150 bytes each; what it does not
@@ -30,7 +33,7 @@ func (s *stored) worker(id string) (addr string) {
 	}
 	s.mu.Unlock()
 	if !fresh && addr != "" {
-		s.add(id, addr)
+		s.add(strings.Clone(id), addr) // it lies in the request
 	}
 	return addr
 }

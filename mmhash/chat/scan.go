@@ -13,6 +13,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"sort"
 	"strings"
 	"unicode/utf8"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"github.com/sightline-router/sightline/internal/poison"
 	"github.com/sightline-router/sightline/mmhash/jsonread"
 )
 
@@ -28,6 +30,7 @@ const (
 	cutAt       = 1 << 10 // a string literal longer than this is cut out
 	maxDepth    = 200     // nesting of arrays and objects (vLLM's JSON reader stops at about the same)
 	maxSkeleton = 8 << 20 // bytes outside long literals
+	firstText   = 8 << 10 // bytes of skeleton that room is made for at first
 )
 
 // Errors of a body that cannot be read. They never quote the body.
@@ -45,24 +48,24 @@ type Literal struct {
 	before int // raw bytes of the long literals in front of it
 }
 
-// Skeleton is a scanned body. It refers to the body's memory and must not outlive it.
+// Skeleton is a scanned body. Its long literals lie in the body's memory and must not outlive it; its text is its own, made
+// anew by each Scan, so that a short string read from it stays what it is for as long as somebody keeps it. Who keeps one
+// beyond the request keeps all of that text alive with it, and clones it instead. Between Scan and Release a Skeleton is
+// only read: any number of goroutines may read it at once.
 type Skeleton struct {
 	text   []byte
 	json   string // views text
 	lits   []Literal
 	pieces [][]byte
-	made   []made
-}
-
-// made is a string that is not in the body as such, see Prefixed.
-type made struct {
-	raw string // its address is its identity
-	lit Literal
 }
 
 // Scan cuts the long literals out of a body. Reuse s to save allocations. Errors: ErrJSON, ErrDepth, ErrLarge.
 func (s *Skeleton) Scan(body [][]byte) error {
-	s.text, s.lits, s.pieces, s.json, s.made = s.text[:0], s.lits[:0], s.pieces[:0], "", nil
+	size := 0
+	for _, p := range body {
+		size += len(p)
+	}
+	s.text, s.lits, s.pieces, s.json = make([]byte, 0, min(size, firstText)), s.lits[:0], s.pieces[:0], ""
 	var (
 		inString bool
 		odd      bool // an odd run of backslashes ends at the previous piece's end
@@ -87,7 +90,7 @@ func (s *Skeleton) Scan(body [][]byte) error {
 						depth--
 					}
 				}
-				s.text = append(s.text, seg...)
+				s.add(seg)
 				if len(s.text) > maxSkeleton {
 					return ErrLarge
 				}
@@ -153,12 +156,20 @@ func oddRun(p []byte) bool {
 	return n&1 == 1
 }
 
+// add puts bytes into the skeleton. Its room is doubled: a large one is copied twice in all.
+func (s *Skeleton) add(p []byte) {
+	if size := len(s.text) + len(p); size > cap(s.text) {
+		s.text = slices.Grow(s.text, size)
+	}
+	s.text = append(s.text, p...)
+}
+
 // close ends a literal: a short one goes into the skeleton, a long one leaves "" there.
 func (s *Skeleton) close(lit Literal) {
 	s.text = append(s.text, '"')
 	if lit.Len <= cutAt {
 		for _, p := range s.pieces[lit.lo:lit.hi] {
-			s.text = append(s.text, p...)
+			s.add(p)
 		}
 		s.pieces = s.pieces[:lit.lo]
 	} else {
@@ -170,7 +181,7 @@ func (s *Skeleton) close(lit Literal) {
 	s.text = append(s.text, '"')
 }
 
-// JSON is the skeleton's text. It lives as long as the Skeleton is not scanned again.
+// JSON is the skeleton's text.
 func (s *Skeleton) JSON() string { return s.json }
 
 // offset is where a value read from the skeleton begins in it.
@@ -192,11 +203,6 @@ func (s *Skeleton) Literal(v gjson.Result) (Literal, bool) {
 	}
 	at := s.offset(v.Raw)
 	if at < 0 {
-		for i := range s.made {
-			if unsafe.StringData(s.made[i].raw) == unsafe.StringData(v.Raw) {
-				return s.made[i].lit, true
-			}
-		}
 		return Literal{}, false
 	}
 	i := s.firstAt(at)
@@ -204,21 +210,6 @@ func (s *Skeleton) Literal(v gjson.Result) (Literal, bool) {
 		return s.lits[i], true
 	}
 	return Literal{}, false
-}
-
-// Prefixed makes a string value: prefix, raw JSON text, before the text of v. The bytes of v are not copied. It is good
-// for Raw, String and Literal; it has no place in the body. Other APIs give an image's base64 without its data URL.
-func (s *Skeleton) Prefixed(prefix string, v gjson.Result) gjson.Result {
-	l := Literal{lo: len(s.pieces), Len: len(prefix)}
-	tail := s.Raw(v)
-	s.pieces = append(append(s.pieces, []byte(prefix)), tail...)
-	l.hi = len(s.pieces)
-	for _, p := range tail {
-		l.Len += len(p)
-	}
-	raw := string([]byte{'"', '"'})
-	s.made = append(s.made, made{raw: raw, lit: l})
-	return gjson.Result{Type: gjson.String, Raw: raw}
 }
 
 // firstAt is the first literal at or behind a skeleton offset.
@@ -344,10 +335,7 @@ func (s *Skeleton) BodyOffset(at int) int {
 
 // Release drops what the skeleton holds of the body; it can then be pooled.
 func (s *Skeleton) Release() {
+	poison.Fill(s.text)
 	clear(s.pieces[:cap(s.pieces)])
-	s.made = nil
-	s.pieces, s.lits, s.json, s.text = s.pieces[:0], s.lits[:0], "", s.text[:0]
-	if cap(s.text) > 1<<20 {
-		s.text = nil
-	}
+	s.pieces, s.lits, s.json, s.text = s.pieces[:0], s.lits[:0], "", nil
 }

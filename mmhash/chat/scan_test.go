@@ -186,20 +186,9 @@ func BenchmarkScan3700KB(b *testing.B) {
 	}
 }
 
-// A base64 text becomes a data URL without a copy of it, whether it was cut out or not.
-func TestPrefixed(t *testing.T) {
-	long := strings.Repeat("QUJD", 1000)
-	s := scan(t, [][]byte{[]byte(`{"short":"QUJD","long":"` + long + `","escaped":"a\/b"}`)})
-	root := gjson.Parse(s.JSON())
-	for key, want := range map[string]string{"short": "data:,QUJD", "long": "data:," + long, "escaped": "data:,a/b"} {
-		v := s.Prefixed("data:,", root.Get(key))
-		if text, ok := s.String(v); !ok || text != want {
-			t.Errorf("%s: %d bytes, want %d", key, len(text), len(want))
-		}
-		if raw := bytes.Join(s.Raw(v), nil); !strings.HasPrefix(string(raw), "data:,") {
-			t.Errorf("%s: raw begins %.9q", key, raw)
-		}
-	}
+// A value that is not of the body is read as it stands.
+func TestForeignValue(t *testing.T) {
+	s := scan(t, [][]byte{[]byte(`{"a":"b"}`)})
 	if raw := s.Raw(gjson.Parse(`"not of the body"`)); string(raw[0]) != "not of the body" {
 		t.Errorf("a foreign value: %q", raw)
 	}

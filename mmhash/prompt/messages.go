@@ -238,7 +238,7 @@ func (r *reader) imageSource(source, part gjson.Result) *Medium {
 	if v := chat.Last(source, "media_type"); v.Type == gjson.String {
 		kind = v.Raw[1 : len(v.Raw)-1]
 	}
-	md.Source = r.body.Prefixed("data:"+kind+";base64,", chat.Last(source, "data"))
+	md.Source, md.Prefix = chat.Last(source, "data"), "data:"+kind+";base64,"
 	return md
 }
 

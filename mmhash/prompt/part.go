@@ -15,11 +15,24 @@ import (
 type Medium struct {
 	Modality string       // image, video or audio; what has no rule of its own: "other"
 	Source   gjson.Result // a string: URL, data URL or base64; null where only a uuid is given
+	Prefix   string       // JSON text that makes a data URL of Source's base64 (Anthropic's API); "" for all else
 	HasUUID  bool
 	UUID     string // as vLLM takes it: str(value)
 	// OpaqueUUID: the uuid is a list or an object, of which vLLM takes Python's repr; it is not known here.
 	OpaqueUUID bool
 	Part       gjson.Result // the whole content part
+}
+
+// Raw is the URL or base64 as JSON text without its quotes, in pieces; base64 is not copied.
+func (md *Medium) Raw(body *chat.Skeleton) [][]byte {
+	if md.Prefix == "" {
+		return body.Raw(md.Source)
+	}
+	pieces := [][]byte{[]byte(md.Prefix)}
+	if md.Source.Type == gjson.String {
+		pieces = append(pieces, body.Raw(md.Source)...)
+	}
+	return pieces
 }
 
 // kind is what templates call the medium: embeddings are taken for what they embed.
@@ -144,7 +157,7 @@ func (r *reader) mediumVLLM(p *chat.Part, uuid gjson.Result, marked bool) (*Medi
 		if !r.m.opt.MMEmbeds {
 			return nil, refuse(400, "embeddings as input, without --enable-mm-embeds")
 		}
-		if modality, inner = key, ""; v.IsObject() { // several tensors by their names
+		if modality, inner = strings.Clone(key), ""; v.IsObject() { // several tensors by their names
 			v = chat.Last(v, key)
 		}
 	case "video_embeds", "prompt_embeds":

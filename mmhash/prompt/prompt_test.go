@@ -1,6 +1,7 @@
 package prompt
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -91,7 +92,7 @@ func TestAPIs(t *testing.T) {
 				t.Fatalf("%d media, want %d", len(got.Prompts[0].Media), len(want.Prompts[0].Media))
 			}
 			for _, md := range got.Prompts[0].Media {
-				if url, ok := req.Body.String(md.Source); !ok || url != png {
+				if url := bytes.Join(md.Raw(req.Body), nil); string(url) != png {
 					t.Errorf("picture %q", url)
 				}
 			}

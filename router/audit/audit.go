@@ -17,6 +17,7 @@ package audit
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"time"
 
@@ -114,6 +115,7 @@ func (a *Auditor) Expect(e Expectation) {
 	if a == nil || len(e.Locals) <= e.From && e.Prompt.Exact {
 		return // nothing to store
 	}
+	e.Session = strings.Clone(e.Session) // it may lie in the request
 	x := &request{Expectation: e, since: a.o.Now(), nextPos: -1}
 	x.Prompt = &mmhash.Prompt{Media: e.Prompt.Media, Exact: e.Prompt.Exact} // not its text
 	a.mu.Lock()

@@ -1,6 +1,7 @@
 package fetch
 
 import (
+	"bytes"
 	"compress/gzip"
 	"context"
 	"encoding/base64"
@@ -19,6 +20,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/zeebo/blake3"
 
@@ -630,4 +632,40 @@ func kindOf(err error) (k Kind, ok bool) {
 		return e.Kind, true
 	}
 	return 0, false
+}
+
+// Nothing of a URL's memory is kept: it lies in a request's body, which is used again while downloads go on.
+func TestURLIsNotKept(t *testing.T) {
+	gate := make(chan struct{})
+	asked := make(chan string, 8)
+	base, _ := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		asked <- r.URL.Path
+		<-gate
+		http.Error(w, "broken", http.StatusServiceUnavailable)
+	})
+	f := open(t, Config{Budget: time.Millisecond, PerHost: 1, Allow: loopback})
+	for _, path := range []string{"/first", "/second"} { // the second waits for the first one's slot
+		body := []byte(base + path)
+		wantKind(t, f, unsafe.String(&body[0], len(body)), Budget)
+		copy(body, bytes.Repeat([]byte{0xDB}, len(body)))
+	}
+	close(gate)
+	for _, want := range []string{"/first", "/second"} {
+		if got := <-asked; got != want {
+			t.Errorf("the host was asked for %q, want %q", got, want)
+		}
+	}
+	until(t, "both failures", func() bool { h := f.Hosts(); return len(h) == 1 && h[0].Failures == 2 })
+	if got, want := f.Hosts()[0].Host, hostOf(t, base); got != want {
+		t.Errorf("the host is remembered as %q, want %q", got, want)
+	}
+}
+
+func hostOf(t *testing.T, rawURL string) string {
+	t.Helper()
+	u, err := url.Parse(rawURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u.Hostname()
 }

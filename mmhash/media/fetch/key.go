@@ -36,17 +36,26 @@ var DefaultSigning = map[string][]string{
 	"*.r2.cloudflarestorage.com": {"X-Amz-*"},
 }
 
+const (
+	maxURL  = 16 << 10 // bytes of a URL
+	maxHost = 320      // of its host and port: DNS names have at most 253
+)
+
 // hostname is a host as it is compared: lower case, no final dot.
 func hostname(s string) string { return strings.TrimSuffix(strings.ToLower(s), ".") }
 
-// parse checks a URL against the rules that need no network, and names it.
+// parse checks a URL against the rules that need no network, and names it. The target has no part of raw: downloads outlive
+// the request that raw may lie in, and hosts outlive downloads.
 func (f *Fetcher) parse(raw string) (target, error) {
-	u, err := url.Parse(raw)
-	if err != nil || u.Opaque != "" || u.Host == "" || len(raw) > 16<<10 {
+	if len(raw) > maxURL {
+		return target{}, &Error{Kind: Refused, Err: errScheme}
+	}
+	u, err := url.Parse(strings.Clone(raw))
+	if err != nil || u.Opaque != "" || u.Host == "" || len(u.Host) > maxHost {
 		return target{}, &Error{Kind: Refused, Err: errScheme}
 	}
 	u.Scheme = strings.ToLower(u.Scheme)
-	t := target{url: u, host: hostname(u.Hostname())}
+	t := target{url: u, host: strings.Clone(hostname(u.Hostname()))}
 	if err := f.cfg.permits(u); err != nil {
 		return target{}, &Error{Kind: Refused, Host: t.host, Err: err}
 	}

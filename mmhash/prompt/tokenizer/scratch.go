@@ -1,6 +1,10 @@
 package tokenizer
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/sightline-router/sightline/internal/poison"
+)
 
 // scratch is the memory that one Encode works in. It is pooled, so that a running program allocates nothing here; the word
 // cache in it belongs to one goroutine at a time and needs no lock.
@@ -70,6 +74,7 @@ func (p *pool) put(s *scratch) {
 		if cap(s.text[i]) > maxKept {
 			s.text[i] = nil
 		}
+		poison.Fill(s.text[i][:cap(s.text[i])])
 	}
 	if cap(s.spaced) > maxKept {
 		s.spaced = nil
