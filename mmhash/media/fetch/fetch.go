@@ -55,7 +55,7 @@ type Config struct {
 	Signing map[string][]string
 
 	// Proxy says which proxy serves a URL, nil for none (HTTP_PROXY, HTTPS_PROXY, NO_PROXY of the environment). A proxy is
-	// dialled wherever it stands, and resolves names itself: behind one, only addresses written in a URL can be guarded.
+	// dialled wherever it stands, and resolves names itself: behind one, addresses written in a URL are guarded, and names by their port alone (guard.written).
 	Proxy func(*url.URL) (*url.URL, error)
 
 	// Seen, if set, is called once for every picture downloaded, in the download's own goroutine: the moment to compute

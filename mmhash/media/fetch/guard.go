@@ -6,10 +6,12 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
 	"code.dny.dev/ssrf"
+	"golang.org/x/net/idna"
 )
 
 // The guard sits where a connection is made: after DNS, before the first packet, for every redirect. A name that answers
@@ -27,11 +29,12 @@ var never = []netip.Prefix{
 
 type guard struct {
 	public *ssrf.Guardian
+	ports  []uint16
 	allow  []netip.Prefix
 }
 
 func newGuard(c *Config) *guard {
-	return &guard{ssrf.New(ssrf.WithPorts(c.Ports...)), c.Allow}
+	return &guard{ssrf.New(ssrf.WithPorts(c.Ports...)), c.Ports, c.Allow}
 }
 
 // control is net.Dialer.Control.
@@ -76,15 +79,41 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if p == nil {
 		return t.direct.RoundTrip(r)
 	}
-	// The proxy dials for us. An address in the URL itself can still be judged.
-	if ip, err := netip.ParseAddr(r.URL.Hostname()); err == nil {
-		if err := t.guard.check(netip.AddrPortFrom(ip, port(r.URL))); err != nil {
-			return nil, err
-		}
-	} else if h := hostname(r.URL.Hostname()); h == "localhost" {
-		return nil, errAddress
+	if err := t.guard.written(r.URL); err != nil { // the proxy dials for us
+		return nil, err
 	}
 	return t.proxied.RoundTrip(r)
+}
+
+// written judges a URL by what stands in it: an address as the dialler would, a name by the port alone. A host whose last
+// label is a number is an address or nothing (there is no such top-level domain; WHATWG URL, "ends in a number"): forms of
+// inet_aton, such as 2130706433, 0x7f.1, 0177.0.0.1 and 127.1, mean different addresses to different proxies and are
+// refused, as are names of this machine.
+func (g *guard) written(u *url.URL) error {
+	host, err := idna.Lookup.ToASCII(u.Hostname()) // as the proxy will read it: other digits and dots are made ASCII's
+	if err != nil {
+		host = u.Hostname()
+	}
+	host = hostname(host)
+	if ip, err := netip.ParseAddr(host); err == nil {
+		return g.check(netip.AddrPortFrom(ip, port(u)))
+	}
+	last := host[strings.LastIndexByte(host, '.')+1:]
+	switch {
+	case host == "", isNumber(last), last == "localhost", host == "localhost.localdomain", host == "ip6-localhost", host == "ip6-loopback":
+		return errAddress
+	case !slices.Contains(g.ports, port(u)):
+		return ssrf.ErrProhibitedPort
+	}
+	return nil
+}
+
+// isNumber tells a number of inet_aton: decimal or octal digits, or hexadecimal ones behind 0x.
+func isNumber(label string) bool {
+	if hex, ok := strings.CutPrefix(label, "0x"); ok {
+		return strings.Trim(hex, "0123456789abcdef") == ""
+	}
+	return label == "" || strings.Trim(label, "0123456789") == ""
 }
 
 func port(u *url.URL) uint16 {

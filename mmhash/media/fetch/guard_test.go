@@ -184,6 +184,50 @@ func TestGuard(t *testing.T) {
 	}
 }
 
+// TestProxyNotDialled: behind a proxy, addresses that are not public are refused in every notation, and so are ports other
+// than the configured ones, before the proxy is dialled; also at the end of a redirect.
+func TestProxyNotDialled(t *testing.T) {
+	port, hits := trap(t, "127.0.0.1:0")
+	p, _ := url.Parse("http://127.0.0.1:" + port)
+	f := open(t, Config{Proxy: func(*url.URL) (*url.URL, error) { return p, nil }, resolver: deadResolver(t)})
+	for _, host := range []string{
+		"127.0.0.1", "127.0.0.1.", "2130706433", "0x7f000001", "0X7F000001", "017700000001", "0x7f.1", "0X7f.1", "127.1", "127.0.1", "0177.0.0.1", "0177.1", "00.0x0.0", "0",
+		"127.0x0.0.1", "127.0.0.01", "010.0.0.1", "4294967295", "4294967297", "18446744071562067969", "256.1", "1.2.3.4.5", "2852039166", "0xa9fea9fe", "0251.0376.0251.0376", "169.254.43518",
+		"127.0.0.0x", "x.0x", "example.1", "%EF%BC%91%EF%BC%92%EF%BC%97.1", "１２７.0.0.1", "127。0。0。1", "127．1", "②130706433", "[::1]", "[::ffff:7f00:1]", "[::ffff:127.0.0.1]", "[64:ff9b::7f00:1]",
+		"[fe80::1%25eth0]", "[fd00:ec2::254]", "user:secret@127.1", "localhost", "LOCALHOST.", "api.localhost", "localhost.localdomain", "ip6-localhost",
+	} {
+		for _, scheme := range []string{"http", "https"} {
+			wantKind(t, f, scheme+"://"+host+"/x.png", Refused)
+		}
+	}
+	for _, port := range []string{"0", "22", "6379", "8080", "65535"} {
+		wantKind(t, f, "http://images.example:"+port+"/x.png", Refused)
+		wantKind(t, f, "http://93.184.216.34:"+port+"/x.png", Refused)
+	}
+	if n := hits.Load(); n != 0 {
+		t.Fatalf("the proxy was dialled %d times", n)
+	}
+
+	proxy, n := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, ".png") {
+			picture(red)(w, r)
+			return
+		}
+		http.Redirect(w, r, "http://"+strings.TrimPrefix(r.URL.Path, "/")+"/x", http.StatusFound)
+	})
+	p, _ = url.Parse(proxy)
+	f = open(t, Config{Proxy: func(*url.URL) (*url.URL, error) { return p, nil }, resolver: deadResolver(t), Allow: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
+	for i, host := range []string{"2130706433", "0x7f.1", "127.1", "images.example:22", "[::1]"} {
+		wantKind(t, f, "http://images.example/"+host, Refused)
+		if got := n.Load(); got != int32(i+1) {
+			t.Fatalf("%s: %d requests reached the proxy, want %d", host, got, i+1)
+		}
+	}
+	for _, ok := range []string{"93.184.216.34", "[2606:2800:220:1::1]:443", "1e100.example", "0x7f.example", "10.1.2.3:9000", "xn--bcher-kva.example", "bücher.example"} {
+		want(t, f, "http://"+ok+"/x.png", red)
+	}
+}
+
 // TestProxy: requests go through the proxy, which may stand on a private address; private targets are still refused.
 func TestProxy(t *testing.T) {
 	var saw atomic.Pointer[string]
