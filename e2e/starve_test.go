@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bufio"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -91,6 +92,37 @@ func TestIdleBodiesBlindNobody(t *testing.T) {
 	}
 }
 
+// A body that does not come in time is answered by Sightline, also while Envoy still collects it.
+func TestBodyThatNeverComes(t *testing.T) {
+	for variant, change := range map[string]func(*envoy.Options){"buffered": nil, "full_duplex": func(o *envoy.Options) { o.FullDuplex = true }} {
+		t.Run(variant, func(t *testing.T) {
+			w := start(t, 1, change)
+			w.runKnown(map[string]any{"body_timeout": "1s"})
+			conn, err := net.Dial("tcp", strings.TrimPrefix(w.url, "http://"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			before := w.workers[0].served.Load()
+			if _, err := fmt.Fprint(conn, "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 67108864\r\n\r\n{"); err != nil {
+				t.Fatal(err)
+			}
+			_ = conn.SetReadDeadline(time.Now().Add(30 * time.Second))
+			res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer res.Body.Close()
+			if res.StatusCode != http.StatusRequestTimeout {
+				t.Errorf("status %d, want 408", res.StatusCode)
+			}
+			if n := w.workers[0].served.Load() - before; n != 0 {
+				t.Errorf("a worker got the request")
+			}
+		})
+	}
+}
+
 // A body that takes longer to read than Envoy waits for is answered on a lower rung, cleaned, and others do not wait for it.
 func TestLargeBodiesStarveNobody(t *testing.T) {
 	const wait = 4 * time.Second
@@ -104,6 +136,7 @@ func TestLargeBodiesStarveNobody(t *testing.T) {
 		letters[i] = 'a' + byte(r.IntN(26))
 	}
 	head, tail := `{"model":"known","messages":[{"role":"user","content":"`, `"}]`
+	before := w.stat("http.ingress.ext_proc.streams_started")
 	stop := make(chan struct{})
 	var large sync.WaitGroup
 	var mu sync.Mutex
@@ -131,6 +164,7 @@ func TestLargeBodiesStarveNobody(t *testing.T) {
 			}
 		})
 	}
+	eventually(t, "all large bodies are at Sightline", func() bool { return w.stat("http.ingress.ext_proc.streams_started") >= before+8 })
 	if bad, last := w.cleaned(300, 8); bad > 0 {
 		t.Errorf("%d of 300 requests of others went on unread or uncleaned; %s", bad, last)
 	}

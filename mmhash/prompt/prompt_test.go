@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -321,6 +322,42 @@ func expandAll(tb testing.TB, m *Model, req *chat.Request) (ids []uint32) {
 		tb.Fatal(err)
 	}
 	return e.IDs
+}
+
+// A request whose time is over while it is tokenised is known up to its last whole turn; earlier, not at all.
+func TestTimeIsOver(t *testing.T) {
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	long := strings.Repeat("a long last turn ", 20_000)
+	body := `{"messages":[{"role":"user","content":"Hello, who are you?"},{"role":"assistant","content":"A router."},{"role":"user","content":` + "%s" + `}]}`
+	plain := fmt.Sprintf(body, strconv.Quote(long))
+	picture := fmt.Sprintf(body, `[{"type":"image_url","image_url":{"url":"`+png+`"}},{"type":"text","text":`+strconv.Quote(long)+`}]`)
+	for _, engine := range []string{"vllm", "sglang", "trtllm"} {
+		m := load(t, shipped, Options{Engine: engine})
+		if _, err := m.Read(over, chatEndpoint, request(t, plain)); err != ErrTime {
+			t.Errorf("%s: %v, want %v", engine, err, ErrTime)
+		}
+		all := expandAll(t, m, request(t, plain))
+		m.cache = m.tok.NewCache(0, 0)
+		for name, c := range map[string]struct {
+			body  string
+			media []vision.Media
+		}{"text": {plain, nil}, "picture": {picture, []vision.Media{{Width: 56, Height: 56}}}} {
+			ctx, end := context.WithCancel(t.Context())
+			d, err := m.Read(ctx, chatEndpoint, request(t, c.body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			end()
+			e, err := m.Expand(d, &d.Prompts[0], c.media)
+			if err != nil || e.Exact || e.Why != ErrTime.Reason {
+				t.Errorf("%s, %s: exact %v, %q, %v", engine, name, e.Exact, e.Why, err)
+			}
+			if n := len(e.IDs); name == "picture" && n > 0 || name == "text" && (n < 10 || n > 100 || !slices.Equal(e.IDs, all[:n])) {
+				t.Errorf("%s, %s: %d ids of %d, want those of the turns before the long one", engine, name, n, len(all))
+			}
+		}
+	}
 }
 
 // Cached turns give what a fresh model gives, while a conversation grows.
