@@ -19,8 +19,8 @@ type searchTable struct {
 	length  []uint16 // by token: bytes of its text
 }
 
-// backtrackStep is what a step of the search counts for, in bytes of text: it may try several tokens.
-const backtrackStep = 8
+// searchLook is the number of steps of a search after which Options.Done is looked at.
+const searchLook = 1 << 11
 
 // longWord is the number of bytes from which a word is searched and not merged.
 const longWord = 24
@@ -69,8 +69,10 @@ func (m *bpe) encodeSearch(dst []uint32, s *scratch, word []byte) ([]uint32, boo
 	dead := s.dead
 	token := t.trie.longest(word)
 	again := false // token is the one before once more, tried first because the text repeats; the longest follows
-	for pos < len(word) {
-		s.work(backtrackStep)
+	for step := 1; pos < len(word); step++ {
+		if step%searchLook == 0 {
+			s.look()
+		}
 		if token == noID && pos == 0 {
 			return dst[:start], false
 		}

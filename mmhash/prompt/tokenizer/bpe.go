@@ -208,9 +208,12 @@ func (m *bpe) encode(dst []uint32, s *scratch, b []byte, i, end int) []uint32 {
 
 // encodePieces appends the ids of b[i:end], cut where no merge reaches. Only for models with joins.
 func (m *bpe) encodePieces(dst []uint32, s *scratch, b []byte, i, end int) []uint32 {
-	for i < end {
+	for look := i + lookEvery; i < end; {
+		if i > look {
+			s.look()
+			look = i + lookEvery
+		}
 		stop := m.piece(b, i, end)
-		s.work(stop - i)
 		if b[i] >= utf8.RuneSelf && m.borrowed == nil && oneChar(b[i:stop]) {
 			dst = m.symbols(dst, b[i:stop])
 		} else if stop-i <= shortWord {

@@ -19,9 +19,12 @@ type scanWords struct {
 }
 
 func (w scanWords) encode(dst []uint32, s *scratch, _ model, b []byte, _ bool) []uint32 {
-	for i := 0; i < len(b); {
+	for i, look := 0, lookEvery; i < len(b); {
+		if i > look {
+			s.look()
+			look = i + lookEvery
+		}
 		end := w.scan.next(b, i)
-		s.work(end - i)
 		dst = w.bpe.encode(dst, s, b, i, end)
 		i = end
 	}

@@ -39,12 +39,23 @@ func TestStops(t *testing.T) {
 					t.Errorf("tokenizer %d, %s, %s: other ids after a stop\n%s", i, name, way, summary(c.Tokenizer))
 				}
 			}
+			if !stops(tok, text, over) {
+				t.Errorf("tokenizer %d, %s: no look at the clock within a stretch\n%s", i, name, summary(c.Tokenizer))
+			}
 			stopped++
 		}
 	}
 	if stopped < 80 {
 		t.Errorf("only %d texts tried", stopped)
 	}
+}
+
+// stops tells whether a stretch is left in its middle.
+func stops(tok *Tokenizer, text string, over chan struct{}) (stopped bool) {
+	s := &scratch{done: over}
+	defer func() { stopped = s.stopped(recover()) }()
+	tok.encodePart(nil, s, []byte(text), true, false)
+	return false
 }
 
 // What was encoded before the time was over is kept where an added token ends it.

@@ -76,6 +76,7 @@ func (t *Tokenizer) encodeText(dst []uint32, text string, opt Options, cache *Ca
 	}
 	c := cutting{m: t.raw, b: unsafe.Slice(unsafe.StringData(text), len(text)), plain: opt.PlainSpecials}
 	for c.next() {
+		s.work(1 + len(c.part))
 		switch {
 		case c.token != nil:
 			dst = append(dst, c.token.ID)
@@ -107,6 +108,7 @@ func (t *Tokenizer) encodePart(dst []uint32, s *scratch, part []byte, first, pla
 	s.pinned = s.turn + 1
 	c := cutting{m: t.normed, b: part, plain: plain}
 	for c.next() {
+		s.work(1 + len(c.part))
 		if c.token != nil {
 			dst = append(dst, c.token.ID)
 		} else {

@@ -99,9 +99,12 @@ func (m *unigram) search(s *scratch, b []byte) {
 			*n = latticeNode{score, int32(from), id}
 		}
 	}
-	for at := 0; at < len(b); {
+	for at, look := 0, lookEvery; at < len(b); {
+		if at > look {
+			s.look()
+			look = at + lookEvery
+		}
 		_, size := utf8.DecodeRune(b[at:])
-		s.work(size)
 		here, covered := best[at].score, false
 		node := uint32(0)
 		for i := at; i < len(b); i++ {
