@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
 
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/event"
@@ -20,16 +21,13 @@ import (
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
-// runServer starts an embedded server with JetStream on port (-1: any), its store in dir.
+// runServer starts an embedded server with JetStream on port (-1: any), its store in dir. A port that is another's for a moment
+// is waited for.
 func runServer(t testing.TB, dir string, port int) *server.Server {
 	t.Helper()
-	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: port, JetStream: true, StoreDir: dir, NoSigs: true, NoLog: true})
+	s, err := embedded(LinkOptions{Listen: fmt.Sprint("127.0.0.1:", max(port, 0)), Dir: dir, Log: zap.NewNop()})
 	if err != nil {
 		t.Fatal(err)
-	}
-	s.Start()
-	if !s.ReadyForConnections(10 * time.Second) {
-		t.Fatal("the server does not start")
 	}
 	return s
 }

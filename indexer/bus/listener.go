@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sightline-router/sightline/indexer/feed"
+	"github.com/sightline-router/sightline/internal/guard"
 )
 
 // Listener follows all workers' subjects with one ordered consumer and hands each message to the feed of its
@@ -42,10 +43,7 @@ func (l *Listener) Malformed() uint64 { return l.malformed.Load() }
 // Unfollowed counts messages of worker-ranks without a feed.
 func (l *Listener) Unfollowed() uint64 { return l.unfollowed.Load() }
 
-const (
-	listenAgain = time.Second     // between attempts, more or less
-	watchStream = 5 * time.Second // how often it is made sure that the stream is still the one that is heard
-)
+const listenAgain = time.Second // between attempts, more or less
 
 // Run listens until ctx ends. It begins with the last message of every worker-rank, so that all are found at once. It makes
 // the stream where there is none, and tries again while the server is away or the stream is lost.
@@ -70,50 +68,17 @@ func (l *Listener) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// once hears the stream until it breaks. A stream made anew begins with number 1 again: a consumer of the old one would wait
-// for the number that it had reached, so the stream is looked after.
+// once hears the stream until it breaks.
 func (l *Listener) once(ctx context.Context, js jetstream.JetStream) error {
-	made, err := ensure(ctx, js, keptEvents, l.Log)
-	if err != nil {
+	if err := ensure(ctx, js, keptEvents, l.Log); err != nil {
 		return err
 	}
-	c, err := js.OrderedConsumer(ctx, Stream, jetstream.OrderedConsumerConfig{
-		FilterSubjects: []string{eventSubjects + ">"}, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy})
-	if err != nil {
-		return err
-	}
-	broken := make(chan error, 1)
-	consuming, err := c.Consume(func(m jetstream.Msg) { l.message(m.Subject(), m.Data()) },
-		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
-			// What the consumer gets over by itself (missed heartbeats, a reconnect) is no reason to begin again.
-			if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, jetstream.ErrOrderedConsumerReset) {
-				select {
-				case broken <- err:
-				default:
-				}
+	return consume(ctx, js, Stream, cmp.Or(l.watch, watchStream), jetstream.OrderedConsumerConfig{FilterSubjects: []string{eventSubjects + ">"}, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy},
+		func(m jetstream.Msg) {
+			if guard.Call(func() error { l.message(m.Subject(), m.Data()); return nil }) != nil {
+				l.malformed.Add(1)
 			}
-		}))
-	if err != nil {
-		return err
-	}
-	defer consuming.Stop()
-	watch := time.NewTicker(cmp.Or(l.watch, watchStream))
-	defer watch.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case err := <-broken:
-			return err
-		case <-consuming.Closed():
-			return errors.New("the consumer was closed")
-		case <-watch.C:
-			now, err := ensure(ctx, js, keptEvents, l.Log)
-			if err == nil && !now.Equal(made) {
-				return errors.New("the stream was lost and made again")
-			} // an error is the server's: the consumer gets over it, or breaks
-		}
-	}
+		})
 }
 
 func (l *Listener) message(subject string, data []byte) {
@@ -163,11 +128,13 @@ func (s *source) Run(ctx context.Context, f *feed.Feed) error {
 	}
 	s.l.feeds[subject] = f
 	s.l.mu.Unlock()
+	defer func() {
+		s.l.mu.Lock()
+		delete(s.l.feeds, subject)
+		s.l.mu.Unlock()
+	}()
 	f.Up()
 	s.watch(ctx, f)
-	s.l.mu.Lock()
-	delete(s.l.feeds, subject)
-	s.l.mu.Unlock()
 	return ctx.Err()
 }
 

@@ -219,7 +219,7 @@ func (p *Publisher) enqueue() {
 func (p *Publisher) send(ctx context.Context) {
 	beat := time.NewTicker(heartbeat)
 	defer beat.Stop()
-	_, err := ensure(ctx, p.js, keptEvents, p.o.Log)
+	err := ensure(ctx, p.js, keptEvents, p.o.Log)
 	if err != nil && ctx.Err() == nil {
 		p.o.Log.Warn("the agents' stream cannot be made yet", zap.Error(err))
 	}
@@ -261,7 +261,7 @@ func (p *Publisher) send(ctx context.Context) {
 				p.o.Log.Warn("events cannot be published; they are kept and tried again", zap.Error(err))
 			}
 			if errors.Is(err, jetstream.ErrNoStreamResponse) { // nobody has the subject: the stream was lost
-				_, _ = ensure(ctx, p.js, keptEvents, p.o.Log)
+				_ = ensure(ctx, p.js, keptEvents, p.o.Log)
 			}
 			select {
 			case <-ctx.Done():

@@ -27,31 +27,87 @@ const (
 // its operator's. maxBytes bounds what the server keeps on disk of one made here; when it is full the oldest messages go. They
 // serve routers that join while a worker's agent is away; while it is there they ask it.
 func EnsureStream(ctx context.Context, js jetstream.JetStream, maxBytes int64) error {
-	_, err := ensure(ctx, js, maxBytes, nil)
-	return err
+	return ensure(ctx, js, maxBytes, nil)
 }
 
-// ensure is EnsureStream, says in the log that the stream was made, and gives what tells this stream from one made later
-// under its name.
-func ensure(ctx context.Context, js jetstream.JetStream, maxBytes int64, log *zap.Logger) (made time.Time, err error) {
+// ensure is EnsureStream and says in the log that the stream was made.
+func ensure(ctx context.Context, js jetstream.JetStream, maxBytes int64, log *zap.Logger) error {
 	ctx, cancel := context.WithTimeout(ctx, ensureTime)
 	defer cancel()
-	s, err := js.Stream(ctx, Stream)
+	_, err := js.Stream(ctx, Stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		s, err = js.CreateStream(ctx, jetstream.StreamConfig{
+		_, err = js.CreateStream(ctx, jetstream.StreamConfig{
 			Name: Stream, Subjects: []string{eventSubjects + ">"}, Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardOld,
 			MaxBytes: maxBytes, Storage: jetstream.FileStorage, AllowDirect: true,
 		})
 		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another was faster, and has other limits
-			s, err = js.Stream(ctx, Stream)
+			err = nil
 		} else if err == nil && log != nil {
 			log.Info("the agents' stream was not there and is made", zap.String("stream", Stream))
 		}
 	}
 	if err != nil {
-		return made, fmt.Errorf("stream %s: %w", Stream, err)
+		return fmt.Errorf("stream %s: %w", Stream, err)
 	}
-	return s.CachedInfo().Created, nil
+	return nil
+}
+
+// watchStream is how often it is made sure that a stream is still the one that is heard.
+const watchStream = 5 * time.Second
+
+// Consume calls each for a stream's messages, in order, until ctx ends or the stream is lost.
+func Consume(ctx context.Context, js jetstream.JetStream, stream string, cfg jetstream.OrderedConsumerConfig, each func(jetstream.Msg)) error {
+	return consume(ctx, js, stream, watchStream, cfg, each)
+}
+
+// consume is Consume that looks after the stream so often. One made anew begins with number 1 again: an ordered consumer of
+// the old one waits for the number that it had reached, without a word.
+func consume(ctx context.Context, js jetstream.JetStream, stream string, often time.Duration, cfg jetstream.OrderedConsumerConfig, each func(jetstream.Msg)) error {
+	s, err := js.Stream(ctx, stream)
+	if err != nil {
+		return err
+	}
+	made := s.CachedInfo().Created
+	c, err := js.OrderedConsumer(ctx, stream, cfg)
+	if err != nil {
+		return err
+	}
+	broken := make(chan error, 1)
+	consuming, err := c.Consume(each, jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
+		// What the consumer gets over by itself (missed heartbeats, a reconnect) is no reason to begin again.
+		if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, jetstream.ErrOrderedConsumerReset) {
+			select {
+			case broken <- err:
+			default:
+			}
+		}
+	}))
+	if err != nil {
+		return err
+	}
+	defer consuming.Stop()
+	watch := time.NewTicker(often)
+	defer watch.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-broken:
+			return err
+		case <-consuming.Closed():
+			return errors.New("the consumer was closed")
+		case <-watch.C:
+		}
+		look, cancel := context.WithTimeout(ctx, ensureTime)
+		now, err := js.Stream(look, stream)
+		cancel()
+		switch {
+		case errors.Is(err, jetstream.ErrStreamNotFound):
+			return err
+		case err == nil && !now.CachedInfo().Created.Equal(made):
+			return errors.New("the stream was lost and made again")
+		} // another error is the server's: the consumer gets over it, or breaks
+	}
 }
 
 // place is a worker-rank's part of a subject: the worker's name, with what NATS does not take written as =XX, and the

@@ -318,7 +318,7 @@ func FuzzEnvelope(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		_, _ = Unframe(b)
 		_, _ = ReadEnvelope(b)
-		new(Plane).Envelope(b)
-		new(Plane).Bare(b)
+		new(Plane).envelope(b)
+		new(Plane).bare(b)
 	})
 }

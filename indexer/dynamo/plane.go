@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/sightline-router/sightline/indexer/feed"
+	"github.com/sightline-router/sightline/internal/guard"
 )
 
 // Plane splits what many publishers say into one feed.Source a worker-rank. A publisher speaks for one of them; which
@@ -99,64 +100,102 @@ func (r *rank) Replay(context.Context, uint64, func(feed.Message) error) error {
 	return errors.ErrUnsupported
 }
 
-// Envelope takes one message of the event plane, as it came out of its frame. Other topics than Topic are passed over.
-func (p *Plane) Envelope(b []byte) {
-	e, err := ReadEnvelope(b)
+// message is one message of the plane, taken apart.
+type message struct {
+	key            Key
+	publisher, seq uint64
+	payload        []byte
+}
+
+// envelope takes one message of the event plane, as it came out of its frame, and gives the worker-rank that it is of, nil
+// if there is none. Other topics than Topic are passed over.
+func (p *Plane) envelope(b []byte) *rank {
+	return p.take(func() (m *message, err error) {
+		e, err := ReadEnvelope(b)
+		if err != nil || e.Topic != Topic && e.Topic != "kv_events" {
+			return nil, err
+		}
+		k, _, ok := Peek(e.Payload)
+		if !ok {
+			return nil, errUnread
+		}
+		return &message{k, e.Publisher, e.Seq, e.Payload}, nil
+	})
+}
+
+// bare takes one message of Dynamo before 1.6 on JetStream: one RouterEvent, numbered by its event id.
+func (p *Plane) bare(b []byte) *rank {
+	return p.take(func() (m *message, err error) {
+		k, id, ok := Peek(b)
+		if !ok {
+			return nil, errUnread
+		}
+		return &message{k, 0, id, b}, nil
+	})
+}
+
+var errUnread = errors.New("dynamo: no event of a worker")
+
+// take delivers what read makes of a message's bytes, if it makes anything of them.
+func (p *Plane) take(read func() (*message, error)) *rank {
+	var m *message
+	err := guard.Call(func() (err error) { m, err = read(); return err })
 	if err != nil {
-		p.refuse()
-		return
+		p.mu.Lock()
+		p.bad++
+		p.mu.Unlock()
+		return nil
 	}
-	if e.Topic == Topic || e.Topic == "kv_events" {
-		p.deliver(e.Publisher, e.Seq, e.Payload)
+	if m == nil {
+		return nil
 	}
+	return p.deliver(m)
 }
 
-// Bare takes one message of Dynamo before 1.6 on JetStream: one RouterEvent, numbered by its event id.
-func (p *Plane) Bare(b []byte) {
-	_, id, ok := Peek(b)
-	if !ok {
-		p.refuse()
-		return
-	}
-	p.deliver(0, id, b)
-}
+// refuse counts bytes that are no message.
+func (p *Plane) refuse(err error) { p.take(func() (*message, error) { return nil, err }) }
 
-func (p *Plane) refuse() {
+func (p *Plane) deliver(m *message) *rank {
 	p.mu.Lock()
-	p.bad++
-	p.mu.Unlock()
-}
-
-func (p *Plane) deliver(publisher, seq uint64, payload []byte) {
-	k, _, ok := Peek(payload)
-	if !ok {
-		p.refuse()
-		return
-	}
-	p.mu.Lock()
-	known := p.ranks[k] != nil
-	r := p.rank(k)
+	known := p.ranks[m.key] != nil
+	r := p.rank(m.key)
 	p.mu.Unlock()
 	if r == nil {
-		return
+		return nil
 	}
 	if !known && p.Unknown != nil {
-		p.Unknown(k)
+		p.Unknown(m.key)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if r.last != publisher || r.epoch == 0 {
-		r.last = publisher
+	if r.last != m.publisher || r.epoch == 0 {
+		r.last = m.publisher
 		r.epoch++
 	}
-	m := feed.Message{Epoch: r.epoch, Seq: seq, Payload: payload}
+	fm := feed.Message{Epoch: r.epoch, Seq: m.seq, Payload: m.payload}
 	if r.feed != nil {
-		r.feed.Offer(m)
-		return
+		r.feed.Offer(fm)
+		return r
 	}
-	if len(r.early) < earlyMessages && r.bytes+len(payload) <= earlyBytes {
-		m.Payload = append([]byte(nil), payload...)
-		r.early = append(r.early, m)
-		r.bytes += len(payload)
+	if len(r.early) < earlyMessages && r.bytes+len(fm.Payload) <= earlyBytes {
+		fm.Payload = append([]byte(nil), fm.Payload...)
+		r.early = append(r.early, fm)
+		r.bytes += len(fm.Payload)
+	}
+	return r
+}
+
+// link tells the feeds of ranks, or of all for nil, that what brings their events is up (nil) or down.
+func (p *Plane) link(ranks map[*rank]bool, down error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, r := range p.ranks {
+		switch {
+		case r.feed == nil || ranks != nil && !ranks[r]:
+		case down != nil:
+			r.feed.Down(down)
+		default:
+			r.feed.Up()
+		}
 	}
 }

@@ -32,7 +32,7 @@ func planeToIndex(t *testing.T, list []captured, late bool) {
 			if len(c.Frames) > 0 {
 				b, _ = Unframe(c.Frames[len(c.Frames)-1])
 			}
-			p.Envelope(b)
+			p.envelope(b)
 		}
 	})
 }
@@ -120,23 +120,23 @@ func TestPlaneGap(t *testing.T) {
 		}
 		return f.Stats()
 	}
-	p.deliver(9, 0, []byte(root))
+	p.deliver(&message{k, 9, 0, []byte(root)})
 	if s := wait(1); s.Partial || ix.HeldBlocks(sink.Holder()) != 1 {
 		t.Errorf("%+v", s)
 	}
-	p.deliver(9, 2, []byte(other))
+	p.deliver(&message{k, 9, 2, []byte(other)})
 	if s := wait(2); !s.Partial || s.Gaps != 1 || ix.HeldBlocks(sink.Holder()) != 1 {
 		t.Errorf("after a gap: %+v, %d held", s, ix.HeldBlocks(sink.Holder()))
 	}
-	p.deliver(10, 0, []byte(root))
+	p.deliver(&message{k, 10, 0, []byte(root)})
 	if s := wait(3); s.Partial || s.Restarts != 1 {
 		t.Errorf("another publisher: %+v", s)
 	}
 	heard := map[Key]int{}
 	q := Plane{Unknown: func(k Key) { heard[k]++ }}
-	q.Bare([]byte(root))
-	q.Bare([]byte(other))
-	q.Bare([]byte(`{}`))
+	q.bare([]byte(root))
+	q.bare([]byte(other))
+	q.bare([]byte(`{}`))
 	if !reflect.DeepEqual(heard, map[Key]int{k: 1}) || q.Bad() != 1 {
 		t.Errorf("heard %v, refused %d", heard, q.Bad())
 	}

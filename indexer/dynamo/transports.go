@@ -2,6 +2,7 @@ package dynamo
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -9,22 +10,25 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/sightline-router/sightline/indexer/bus"
 	"github.com/sightline-router/sightline/indexer/zmq"
 )
 
 // Scope is the endpoint whose workers are meant.
 type Scope struct{ Namespace, Component, Endpoint string }
 
-// DialZMQ follows one publisher of the ZMQ plane until ctx ends. Frames: topic, publisher, sequence, frame.
+// DialZMQ follows one publisher of the ZMQ plane until ctx ends. Frames: topic, publisher, sequence, frame. Which worker-ranks
+// it speaks for only its events tell: those have lost their stream when it goes.
 func (p *Plane) DialZMQ(ctx context.Context, endpoint string) error {
-	sub := zmq.Sub{Endpoint: endpoint, Topic: Topic}
+	heard := map[*rank]bool{} // one publisher, one rank; more than mostRanks there are not
+	sub := zmq.Sub{Endpoint: endpoint, Topic: Topic, Up: func() { p.link(heard, nil) }, Down: func(err error) { p.link(heard, err) }}
 	return sub.Run(ctx, func(m zmq.Message) {
 		b, err := Unframe(m.Payload)
 		if err != nil {
-			p.refuse()
-			return
+			p.refuse(err)
+		} else if r := p.envelope(b); r != nil {
+			heard[r] = true
 		}
-		p.Envelope(b)
 	})
 }
 
@@ -33,11 +37,28 @@ func (p *Plane) DialZMQ(ctx context.Context, endpoint string) error {
 func (p *Plane) SubscribeNATS(c *nats.Conn, s Scope) error {
 	component := "namespace." + segment(s.Namespace) + ".component." + segment(s.Component)
 	for _, subject := range []string{component + ".endpoint." + segment(s.Endpoint) + "." + Topic, component + "." + Topic} {
-		if _, err := c.Subscribe(subject, func(m *nats.Msg) { p.Envelope(m.Data) }); err != nil {
+		if _, err := c.Subscribe(subject, func(m *nats.Msg) { p.envelope(m.Data) }); err != nil {
 			return fmt.Errorf("dynamo: subscribe to %s: %w", subject, err)
 		}
 	}
+	go p.watch(c)
 	return nil
+}
+
+// watch tells all feeds when the connection to NATS goes and comes, until it is closed.
+func (p *Plane) watch(c *nats.Conn) {
+	changes := c.StatusChanged(nats.RECONNECTING, nats.CONNECTED, nats.CLOSED)
+	defer c.RemoveStatusListener(changes)
+	for s := range changes {
+		switch s {
+		case nats.CLOSED:
+			return
+		case nats.RECONNECTING:
+			p.link(nil, errors.New("NATS is away"))
+		default:
+			p.link(nil, nil)
+		}
+	}
 }
 
 // ConsumeJetStream follows the stream of a component of Dynamo before 1.6, from the oldest event that it still has, until
@@ -47,19 +68,9 @@ func (p *Plane) ConsumeJetStream(ctx context.Context, c *nats.Conn, s Scope) err
 	if err != nil {
 		return fmt.Errorf("dynamo: %w", err)
 	}
-	stream := Stream(s)
+	go p.watch(c)
 	for ctx.Err() == nil {
-		cons, err := js.OrderedConsumer(ctx, stream, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverAllPolicy})
-		if err == nil {
-			var running jetstream.ConsumeContext
-			if running, err = cons.Consume(func(m jetstream.Msg) { p.Bare(m.Data()) }); err == nil {
-				select {
-				case <-ctx.Done():
-				case <-running.Closed():
-				}
-				running.Stop()
-			}
-		}
+		_ = bus.Consume(ctx, js, Stream(s), jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverAllPolicy}, func(m jetstream.Msg) { p.bare(m.Data()) })
 		select {
 		case <-ctx.Done():
 		case <-time.After(time.Second):

@@ -7,13 +7,16 @@ import (
 
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/event"
+	"github.com/sightline-router/sightline/internal/guard"
 )
 
 // apply decodes m and hands its events to the sink. Messages missing before it are taken as lost: everything is cleared
 // first, and the rank is partial until the publisher clears. An error means that nothing was done.
 func (f *Feed) apply(m Message) error {
-	batch, err := f.o.Decoder.Decode(m.Payload)
+	var batch event.Batch
+	err := guard.Call(func() (err error) { batch, err = f.o.Decoder.Decode(m.Payload); return err })
 	if err != nil {
+		f.panicked(err)
 		f.note(func(s *Stats) { s.DecodeErrors++; s.LastError = err.Error() })
 		return err
 	}
@@ -36,7 +39,7 @@ func (f *Feed) apply(m Message) error {
 		switch e.Kind {
 		case event.Stored:
 			if f.o.Stored != nil {
-				f.o.Stored(e)
+				f.panicked(guard.Call(func() error { f.o.Stored(e); return nil }))
 			}
 			if size == 0 {
 				size, f.o.BlockSize = e.BlockSize, e.BlockSize

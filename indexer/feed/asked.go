@@ -5,6 +5,8 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	"github.com/sightline-router/sightline/internal/guard"
 )
 
 // Asked finds a worker-rank's sockets by asking the worker, again and again until it answers, and then is a pair of them.
@@ -44,7 +46,7 @@ func (a *Asked) Run(ctx context.Context, f *Feed) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(a.every):
+		case <-time.After(spread(a.every)):
 		}
 	}
 }
@@ -55,7 +57,7 @@ var errMoved = errors.New("the worker has other sockets now")
 func (a *Asked) hear(ctx context.Context, f *Feed, z ZMQ) error {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
-	go func() { ended <- z.Run(ctx, f) }()
+	go func() { ended <- guard.Call(func() error { return z.Run(ctx, f) }) }()
 	tick := time.NewTicker(a.every)
 	defer tick.Stop()
 	for {

@@ -18,11 +18,14 @@ package feed
 
 import (
 	"context"
+	"errors"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/sightline-router/sightline/indexer/event"
+	"github.com/sightline-router/sightline/internal/guard"
 )
 
 // Message is one batch as it travels.
@@ -120,13 +123,41 @@ func Start(o Options) *Feed {
 	f := &Feed{o: o, cancel: cancel, wake: make(chan struct{}, 1)}
 	f.stats.Partial = true // until told otherwise
 	f.aged()
-	f.running.Go(func() {
-		if err := o.Source.Run(ctx, f); err != nil && ctx.Err() == nil {
-			f.note(func(s *Stats) { s.LastError = err.Error() })
-		}
-	})
+	f.running.Go(func() { f.listen(ctx) })
 	f.running.Go(func() { f.work(ctx) })
 	return f
+}
+
+// listen runs the source, and runs it again after a panic. An error that it ends with is for good.
+func (f *Feed) listen(ctx context.Context) {
+	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
+		err := guard.Call(func() error { return f.o.Source.Run(ctx, f) })
+		if ctx.Err() != nil {
+			return
+		}
+		f.Down(err)
+		if !isPanic(err) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(spread(wait)):
+		}
+	}
+}
+
+// panicked counts an error that is a panic, and reports whether it is one.
+func (f *Feed) panicked(err error) bool {
+	if !isPanic(err) {
+		return false
+	}
+	f.note(func(s *Stats) { s.Panics++; s.LastError = err.Error() })
+	return true
+}
+
+func isPanic(err error) bool {
+	var p *guard.Panic
+	return errors.As(err, &p)
 }
 
 // Close ends the feed and takes what it held out of its sink. It returns when all goroutines have ended.
@@ -177,12 +208,15 @@ func (f *Feed) Up() {
 	}
 }
 
-// Down says that the source has lost its connection; err tells why.
+// Down says that the source has lost its connection; err tells why. A panic is counted.
 func (f *Feed) Down(err error) {
 	f.note(func(s *Stats) {
 		s.Connected = false
 		if err != nil {
 			s.LastError = err.Error()
+		}
+		if isPanic(err) {
+			s.Panics++
 		}
 	})
 	if f.o.Link != nil {
@@ -272,9 +306,17 @@ func (f *Feed) caughtUp() {
 // nextCheck is when to look again: sooner than idle if a replay is owed; 0 is never.
 func (f *Feed) nextCheck(idle time.Duration) time.Duration {
 	if f.owed && (idle == 0 || f.wait < idle) {
-		return f.wait
+		return max(time.Until(f.not), time.Millisecond)
 	}
-	return idle
+	return spread(idle)
+}
+
+// spread is a wait of about d: what many feeds lost at one moment, or began to wait for, they do not all ask for at another.
+func spread(d time.Duration) time.Duration {
+	if d <= 0 {
+		return 0
+	}
+	return d/2 + rand.N(d)
 }
 
 // queue is bounded in messages and bytes; its buffers are used again. A nil item marks a new connection.

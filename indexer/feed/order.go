@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/zeebo/xxh3"
+
+	"github.com/sightline-router/sightline/internal/guard"
 )
 
 // order is where a feed stands in its stream. Only the feed's goroutine uses it.
@@ -37,7 +39,7 @@ type order struct {
 
 type seen struct{ number, sum uint64 } // number is seq + 1: 0 is an empty place
 
-// A failed replay is tried again after firstRetry, then after ever twice as long, up to lastRetry.
+// A failed replay is tried again after about firstRetry, then after ever twice as long, up to lastRetry.
 const (
 	firstRetry = 500 * time.Millisecond
 	lastRetry  = time.Minute
@@ -164,7 +166,7 @@ func (f *Feed) catchUp(ctx context.Context) bool {
 				f.sure = f.next
 			}
 			f.owed, f.wait = true, min(max(2*f.wait, firstRetry), lastRetry)
-			f.not = time.Now().Add(f.wait)
+			f.not = time.Now().Add(spread(f.wait))
 			f.note(func(s *Stats) { s.ReplayErrors++; s.LastError = err.Error() })
 			return false
 		}
@@ -185,8 +187,8 @@ func (f *Feed) replay(ctx context.Context) error {
 			from = f.sure - 1
 		}
 	}
-	answered, stale := false, false
-	err := f.o.Source.Replay(ctx, from, func(m Message) error {
+	answered, stale, ours := false, false, false
+	each := func(m Message) error {
 		if m.Epoch < f.epoch {
 			stale = true
 			return nil
@@ -215,7 +217,18 @@ func (f *Feed) replay(ctx context.Context) error {
 			f.skip(m)
 		}
 		return nil
+	}
+	err := guard.Call(func() error {
+		return f.o.Source.Replay(ctx, from, func(m Message) error {
+			ours = true
+			err := each(m)
+			ours = false
+			return err
+		})
 	})
+	if f.panicked(err) && ours { // not the source's: the index is everybody's, and may be left locked
+		panic(err)
+	}
 	switch {
 	case err != nil || answered:
 		return err

@@ -17,6 +17,7 @@ type Stats struct {
 	Resyncs    uint64 // asked for, because what was known turned out wrong
 
 	Malformed      uint64 // no messages at all
+	Panics         uint64 // stopped, in the source, the decoder or what Stored calls
 	DecodeErrors   uint64 // messages that could not be read
 	ReplayErrors   uint64
 	UnknownParents uint64 // stored events behind a block that is not held

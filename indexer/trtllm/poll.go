@@ -27,6 +27,7 @@ type Drain struct {
 
 	mu    sync.Mutex
 	feeds []*feed.Feed
+	seq   uint64 // of the next answer; only poll's
 }
 
 const (
@@ -55,7 +56,9 @@ type rankSource struct{ *Drain }
 // Run implements feed.Source. The rank that comes last does the polling.
 func (s rankSource) Run(ctx context.Context, f *feed.Feed) error {
 	s.mu.Lock()
-	s.feeds = append(s.feeds, f)
+	if !slices.Contains(s.feeds, f) { // after a panic it runs again
+		s.feeds = append(s.feeds, f)
+	}
 	feeds := slices.Clone(s.feeds)
 	s.mu.Unlock()
 	if len(feeds) == s.ranks {
@@ -73,7 +76,9 @@ func (rankSource) Replay(context.Context, uint64, func(feed.Message) error) erro
 func (d *Drain) poll(ctx context.Context, feeds []*feed.Feed) {
 	defer d.client.CloseIdleConnections()
 	var buf []byte
-	var seq uint64
+	if d.seq > 0 { // it ended by a panic, and what it had drained is lost
+		d.seq++
+	}
 	pause, try, up := soon, firstTry, false
 	for ctx.Err() == nil {
 		var err error
@@ -94,9 +99,9 @@ func (d *Drain) poll(ctx context.Context, feeds []*feed.Feed) {
 		// and so clears what is known.
 		if holdsEvents(buf) {
 			for _, f := range feeds {
-				f.Offer(feed.Message{Seq: seq, Payload: buf})
+				f.Offer(feed.Message{Seq: d.seq, Payload: buf})
 			}
-			seq++
+			d.seq++
 			pause = soon
 		} else {
 			pause = min(2*pause, late)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"net"
 	"sync"
+
+	"github.com/sightline-router/sightline/internal/guard"
 )
 
 // bound listens for a publisher that connects, as vLLM's and SGLang's do where their endpoint is another's host, and takes
@@ -30,8 +32,10 @@ func (s *Sub) bound(ctx context.Context, network, address string, each func(Mess
 		readers.Go(func() {
 			greet, cancel := context.WithTimeout(ctx, handshakeTime)
 			defer cancel()
-			c, err := open(greet, nc, "SUB", "PUB", "XPUB")
+			var c *conn
+			err := guard.Call(func() (err error) { c, err = open(greet, nc, "SUB", "PUB", "XPUB"); return err })
 			if err != nil { // a stranger changes nothing
+				nc.Close()
 				return
 			}
 			mu.Lock()
@@ -42,7 +46,7 @@ func (s *Sub) bound(ctx context.Context, network, address string, each func(Mess
 			mu.Unlock()
 			turn.Lock()
 			defer turn.Unlock()
-			err = s.read(ctx, c, each)
+			err = guard.Call(func() error { return s.read(ctx, c, each) })
 			if s.Down != nil && ctx.Err() == nil {
 				s.Down(err)
 			}

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
+
+	"github.com/sightline-router/sightline/internal/guard"
 )
 
 // Message is one published batch: topic | seq (8 bytes, big endian) | payload.
@@ -55,7 +57,7 @@ func (s *Sub) Run(ctx context.Context, each func(Message)) error {
 	wait := firstWait
 	for {
 		began := time.Now()
-		err := once(ctx, network, address, each)
+		err := guard.Call(func() error { return once(ctx, network, address, each) }) // a message that panics costs its connection
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
