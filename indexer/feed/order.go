@@ -101,7 +101,7 @@ func (f *Feed) ofEpoch(m Message) bool {
 		if m.Epoch < f.epoch && time.Since(f.heard) < epochTime {
 			return false
 		}
-		if f.settled {
+		if f.settled && f.next > 0 { // else there was nothing yet to begin anew
 			f.restart(m.Epoch)
 		}
 		f.epoch = m.Epoch
@@ -195,7 +195,7 @@ func (f *Feed) replay(ctx context.Context) error {
 		}
 		if m.Epoch > f.epoch {
 			f.epoch = m.Epoch
-			if f.settled {
+			if f.settled && f.next > 0 {
 				return errOtherLife
 			}
 		}
