@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/sightline-router/sightline/mmhash/prompt"
 )
 
 // A model directory is what an engine would load, without the weights: a plain directory, or a Hugging Face cache
@@ -97,6 +99,7 @@ type state struct {
 	dir   string
 	files []fileState
 	err   string // why it cannot be read
+	key   string // the Server's key that this is about; "": the directory
 }
 
 type fileState struct {
@@ -123,9 +126,9 @@ func inspect(dir string, s Server) (st state) {
 		st.dir = at
 		err = st.list()
 	}
-	if err == nil && s.ChatTemplate != "" {
-		if err = st.add(s.ChatTemplate, s.ChatTemplate); err != nil {
-			err = fmt.Errorf("chat_template: %w", err)
+	if file := prompt.TemplateFile(s.Engine, s.ChatTemplate, ""); err == nil && file != "" {
+		if err = st.add(file, file); err != nil {
+			st.key = "chat_template"
 		}
 	}
 	if err != nil {
@@ -198,6 +201,9 @@ const lfsMagic = "version https://git-lfs"
 // check says what makes the directory unreadable: an error of the look, or a file that is a Git LFS pointer (those have
 // less than 1,024 bytes).
 func (st *state) check() error {
+	if st.key != "" {
+		return &prompt.KeyError{Key: st.key, Err: errors.New(st.err)}
+	}
 	if st.err != "" {
 		return errors.New(st.err)
 	}

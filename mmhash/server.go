@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/goccy/go-yaml"
 	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/mmhash/prompt"
 )
 
 // Server says how a model's engine servers were started, as far as prompts, image names and blocks depend on it. Keys
@@ -21,7 +24,7 @@ type Server struct {
 	Revision      string `yaml:"revision"`       // of a Hugging Face cache: a branch, a tag or a commit; default: main
 	BlockSize     int    `yaml:"block_size"`     // tokens a KV block
 
-	ChatTemplate        string   `yaml:"chat_template"`                // a file; default: the directory's
+	ChatTemplate        string   `yaml:"chat_template"`                // a file, the template itself, or a form of SGLang's by its name; default: the directory's
 	ContentFormat       string   `yaml:"chat_template_content_format"` // auto, string or openai
 	InterleaveMM        bool     `yaml:"interleave_mm_strings"`
 	ProcessorKwargs     Kwargs   `yaml:"mm_processor_kwargs"`
@@ -142,7 +145,21 @@ func (s *Server) Check() error {
 		bad("max_file_size_mb", "%d is out of range (want 1 to 4096, such as 50)", s.MaxFileSizeMB)
 	}
 	if s.MaxModelLen < 0 {
-		bad("max_model_len", "%d is negative", s.MaxModelLen)
+		bad("max_model_len", "%d is negative (want the engine's limit in tokens, or 0: not checked)", s.MaxModelLen)
+	}
+	if s.MMProcessorCacheGB < 0 {
+		bad("mm_processor_cache_gb", "%g is negative (want the engine's flag, or 0 for no cache)", s.MMProcessorCacheGB)
+	}
+	for i, host := range s.AllowedMediaDomains {
+		if host == "" || strings.ContainsAny(host, "/@ ") {
+			bad(fmt.Sprintf("allowed_media_domains[%d]", i), "%q is no host (want a bare name, such as images.example.com)", host)
+		}
+	}
+	if s.Revision != "" && !filepath.IsLocal(s.Revision) {
+		bad("revision", "%q is no name of a branch, a tag or a commit", s.Revision)
+	}
+	if !prompt.ReadsTemplate(s.Engine, s.ChatTemplate) {
+		bad("chat_template", "SGLang takes one of its named forms, such as qwen2-vl, or a file that ends in .jinja or .json; %.80q is neither", s.ChatTemplate)
 	}
 	if _, err := ParseVersion(s.EngineVersion); err != nil {
 		bad("engine_version", "%v", err)
@@ -151,6 +168,39 @@ func (s *Server) Check() error {
 		bad("time_zone", "%q is not known here (want a name such as UTC or Europe/Berlin)", s.TimeZone)
 	}
 	return errors.Join(errs...)
+}
+
+// Foreign lists the keys that only vLLM has, for another engine, where they are not as in base (nil: the defaults).
+func (s *Server) Foreign(base *Server) (keys []string) {
+	if s.Engine == "vllm" {
+		return nil
+	}
+	b := DefaultServer()
+	if base != nil {
+		b = *base
+	}
+	for _, k := range []struct {
+		key string
+		own bool
+	}{
+		{"chat_template_content_format", s.ContentFormat != b.ContentFormat}, {"interleave_mm_strings", s.InterleaveMM != b.InterleaveMM},
+		{"mm_hasher_algorithm", s.MMHasher != b.MMHasher}, {"trust_request_mm_kwargs", s.TrustMMKwargs != b.TrustMMKwargs},
+		{"exclude_tools_when_tool_choice_none", s.ExcludeToolsOnNone != b.ExcludeToolsOnNone},
+		{"enable_tower_connector_lora", s.TowerLoRA != b.TowerLoRA}, {"mm_processor_cache_gb", s.MMProcessorCacheGB != b.MMProcessorCacheGB},
+		{"tokenizer_mode", s.TokenizerMode != b.TokenizerMode},
+	} {
+		if k.own {
+			keys = append(keys, k.key)
+		}
+	}
+	return keys
+}
+
+// ResolveTemplate takes a relative chat_template from a place, if it names a file.
+func (s *Server) ResolveTemplate(place string) {
+	if file := prompt.TemplateFile(s.Engine, s.ChatTemplate, place); file != "" {
+		s.ChatTemplate = file
+	}
 }
 
 // Dynamo tells whether blocks and pictures go by NVIDIA Dynamo's rules.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/mmhash"
+	"github.com/sightline-router/sightline/mmhash/prompt"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/probe"
@@ -28,7 +30,7 @@ func loadModels(cfg config.Config, media *mmhash.Media, log *zap.Logger) ([]rout
 		start := time.Now()
 		live, err := mmhash.LoadLive(mc.Name, mc.Dir, mc.Server, media)
 		if err != nil {
-			return nil, fmt.Errorf("models[%d].dir: %w", i, err)
+			return nil, atKey(fmt.Sprintf("models[%d]", i), err)
 		}
 		logModel(log, live.Model())
 		log.Debug("model directory read", zap.String("model", mc.Name), zap.Duration("took", time.Since(start)))
@@ -66,13 +68,22 @@ func loadClasses(m *router.Model, mc config.Model, media *mmhash.Media) error {
 				live, err = mmhash.LoadLive(mc.Name, c.Dir, c.Server, media)
 			}
 			if err != nil {
-				return fmt.Errorf("classes[%d]: %w", i, err)
+				return atKey(fmt.Sprintf("classes[%d]", i), err)
 			}
 			have = append(have, loaded{c.Dir, c.Server, live})
 		}
 		m.Classes = append(m.Classes, router.Class{Name: c.Name, Prompts: live, BlockSize: c.BlockSize})
 	}
 	return nil
+}
+
+// atKey names the key of a model that an error of loading is about: one of the engine's flags, or the directory.
+func atKey(path string, err error) error {
+	var one *prompt.KeyError
+	if errors.As(err, &one) {
+		return fmt.Errorf("%s.%s: %w", path, one.Key, one.Err)
+	}
+	return fmt.Errorf("%s.dir: %w", path, err)
 }
 
 // livesOf lists a model's different readings.

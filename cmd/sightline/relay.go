@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"time"
 
 	"github.com/sightline-router/sightline/internal/config"
@@ -26,8 +25,8 @@ func startRelay(c config.Relay, media *mmhash.Media, done chan<- error) (*http.S
 	}
 	rc := relay.Config{URL: c.URL, TTL: c.TTL, MaxBytes: int64(c.MaxBytes)}
 	if c.KeyFile != "" {
-		if rc.Key, err = os.ReadFile(c.KeyFile); err != nil {
-			return nil, errors.Join(fmt.Errorf("media.relay.key_file: %w", err), lis.Close())
+		if rc.Key, err = c.Key(); err != nil {
+			return nil, errors.Join(err, lis.Close())
 		}
 		rc.Self = relay.Address(lis.Addr())
 	}

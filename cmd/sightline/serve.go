@@ -44,11 +44,17 @@ func (c *serveCmd) Run(ctx context.Context) error {
 		}
 		return err
 	}
+	if err := cfg.CheckServe(); err != nil {
+		return fmt.Errorf("%s: %w", c.Config, err)
+	}
 	log, err := newLog(cfg.LogLevel)
 	if err != nil {
 		return err
 	}
 	defer log.Sync()
+	if _, _, err := (&sources{cfg: cfg, log: log}).finders(); err != nil {
+		return err
+	}
 	media, err := newMedia(cfg.Media)
 	if err != nil {
 		return err

@@ -119,7 +119,7 @@ func (s *sources) spec(like *config.Worker, e discover.Endpoint) members.Spec {
 	if e.Addr.Addr().Is6() {
 		host = "[" + host + "]"
 	}
-	for _, u := range []*string{&wc.Events.ZMQ, &wc.Events.Replay, &wc.Events.HTTP} {
+	for _, u := range []*string{&wc.Events.ZMQ, &wc.Events.Replay, &wc.Events.Load, &wc.Events.HTTP} {
 		*u = strings.ReplaceAll(*u, "{ip}", host)
 	}
 	wc.Addr, wc.Name = e.Addr.String(), cmp.Or(e.Name, wc.Name)

@@ -72,7 +72,7 @@ func (m *Model) parseClasses(data []byte, path string) error {
 	return nil
 }
 
-func (m *Model) checkClasses(path string, bad func(path, format string, args ...any)) {
+func (m *Model) checkClasses(path string, bad report) {
 	names := map[string]int{}
 	for i := range m.Classes {
 		c := &m.Classes[i]
@@ -90,19 +90,20 @@ func (m *Model) checkClasses(path string, bad func(path, format string, args ...
 		if c.ClientUUID != m.ClientUUID {
 			bad(at+".client_uuid", "%q, but the model has %q (want one for all: a request is cleaned before its worker is known)", c.ClientUUID, m.ClientUUID)
 		}
-		checkServer(&c.Server, at, bad)
+		checkServer(&c.Server, &m.Server, at, bad)
 	}
 }
 
-// checkServer names what cannot be by the path of its key.
-func checkServer(s *mmhash.Server, path string, bad func(path, format string, args ...any)) {
-	err := s.Check()
-	if err == nil {
-		return
+// checkServer names what cannot be by the path of its key. What a class has from its model is not held against it.
+func checkServer(s, model *mmhash.Server, path string, bad report) {
+	if err := s.Check(); err != nil {
+		for line := range strings.SplitSeq(err.Error(), "\n") {
+			key, what, _ := strings.Cut(line, ":")
+			bad(path+"."+key, "%s", strings.TrimSpace(what))
+		}
 	}
-	for _, line := range strings.Split(err.Error(), "\n") {
-		key, what, _ := strings.Cut(line, ":")
-		bad(path+"."+key, "%s", strings.TrimSpace(what))
+	for _, key := range s.Foreign(model) {
+		bad(path+"."+key, "only vLLM has it (want engine: vllm, or leave it out)")
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"net/url"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -180,7 +179,7 @@ func (s *Size) UnmarshalYAML(b []byte) error {
 			continue
 		}
 		var n float64
-		if _, err := fmt.Sscanf(strings.TrimSpace(num)+"\n", "%g\n", &n); err == nil && n >= 0 && n < 1<<40 {
+		if _, err := fmt.Sscanf(strings.TrimSpace(num)+"\n", "%g\n", &n); err == nil && n >= 0 && n*float64(f) < 1<<60 {
 			*s = Size(n * float64(f))
 			return nil
 		}
@@ -188,18 +187,21 @@ func (s *Size) UnmarshalYAML(b []byte) error {
 	return fmt.Errorf("%q is no size (want a number of bytes, or one such as 64MiB)", text)
 }
 
-// MarshalYAML writes the size as it is best read.
-func (s Size) MarshalYAML() (any, error) {
+// String writes the size as it is best read.
+func (s Size) String() string {
 	for _, u := range []struct {
 		name string
 		f    Size
 	}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}} {
 		if s >= u.f && s%u.f == 0 {
-			return fmt.Sprintf("%d%s", s/u.f, u.name), nil
+			return fmt.Sprintf("%d%s", s/u.f, u.name)
 		}
 	}
-	return int64(s), nil
+	return strconv.FormatInt(int64(s), 10)
 }
+
+// MarshalYAML writes it so.
+func (s Size) MarshalYAML() ([]byte, error) { return []byte(s.String()), nil }
 
 // Default is the configuration of an empty file.
 func Default() Config {
@@ -223,19 +225,25 @@ func Load(path string) (Config, error) {
 	if err != nil {
 		return c, fmt.Errorf("%s: %w", path, err)
 	}
+	place := filepath.Dir(path)
 	for i := range c.Models {
 		m := &c.Models[i]
-		files := []*string{&m.Dir, &m.ChatTemplate}
+		m.Dir = absolute(place, m.Dir)
+		m.ResolveTemplate(place)
 		for j := range m.Classes {
-			files = append(files, &m.Classes[j].Dir, &m.Classes[j].ChatTemplate)
-		}
-		for _, p := range files {
-			if *p != "" && !filepath.IsAbs(*p) {
-				*p = filepath.Join(filepath.Dir(path), *p)
-			}
+			class := &m.Classes[j]
+			class.Dir = absolute(place, class.Dir)
+			class.ResolveTemplate(place)
 		}
 	}
 	return c, nil
+}
+
+func absolute(place, path string) string {
+	if filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join(place, path)
 }
 
 // Parse reads and checks YAML text. Each error names the path of its key.
@@ -344,7 +352,7 @@ func firstLine(err error) string {
 	return line
 }
 
-// known reports the first key of tree that the type has not, by its path.
+// known reports the first key of tree that the type has not, or whose value is none of its kind, by its path.
 func known(tree any, t reflect.Type, path string) error {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -367,6 +375,11 @@ func known(tree any, t reflect.Type, path string) error {
 			}
 			if err := known(node[k], ft, path+k+"."); err != nil {
 				return err
+			}
+			if own, ok := reflect.New(ft).Interface().(yaml.BytesUnmarshaler); ok { // its errors do not tell their place
+				if text, err := yaml.Marshal(node[k]); err != nil || yaml.Unmarshal(text, own) != nil {
+					return fmt.Errorf("%s%s: %w", path, k, cmp.Or(err, own.UnmarshalYAML(text)))
+				}
 			}
 		}
 	case []any:
@@ -429,149 +442,6 @@ func distance(a, b string) int {
 		}
 	}
 	return row[len(b)]
-}
-
-func (c *Config) check() error {
-	var errs []error
-	bad := func(path, format string, args ...any) { errs = append(errs, fmt.Errorf(path+": "+format, args...)) }
-	if c.Listen == "" {
-		bad("listen", "empty (want host:port, such as 127.0.0.1:9002, or unix:/path)")
-	}
-	switch c.LogLevel {
-	case "debug", "info", "warn", "error":
-	default:
-		bad("log_level", "%q is not known (want debug, info, warn or error)", c.LogLevel)
-	}
-	if c.NATS.URL != "" && c.NATS.Listen != "" {
-		bad("nats", "url and listen are both given (want url for an existing server, or listen for an embedded one)")
-	}
-	for i, a := range c.Media.Allow {
-		if _, err := netip.ParsePrefix(a); err != nil {
-			bad(fmt.Sprintf("media.allow[%d]", i), "%q is no network (want one such as 10.0.0.0/8)", a)
-		}
-	}
-	for host, list := range c.Media.Signing {
-		if host == "" || strings.ContainsAny(strings.TrimPrefix(host, "*."), "/:*@ ") || len(list) == 0 {
-			bad("media.signing", "%q: %d parameters (want a host such as cdn.example.com or *.example.com, and a list such as [sig, X-Amz-*])", host, len(list))
-		}
-	}
-	c.checkRelay(bad)
-	c.checkGateway(bad)
-	for i, text := range c.Envoy.Workers {
-		if _, err := ParseRange(text); err != nil {
-			bad(fmt.Sprintf("envoy.worker_networks[%d]", i), "%v", err)
-		}
-	}
-	c.expandStandalone(bad)
-	names := map[string]string{}
-	for i := range c.Models {
-		m := &c.Models[i]
-		path := fmt.Sprintf("models[%d]", i)
-		if m.Name == "" {
-			bad(path+".name", "missing")
-		}
-		if m.EngineModel == "" {
-			m.EngineModel = m.Name
-		}
-		for _, n := range append(append([]string{m.Name}, m.Aliases...), m.Adapters...) {
-			if other, twice := names[n]; twice && n != "" {
-				bad(path, "the name %q is also one of %s", n, other)
-			}
-			names[n] = path
-		}
-		checkServer(&m.Server, path, bad)
-		m.checkClasses(path, bad)
-	}
-	worker := func(w *Worker, path string) { // what does not concern its address
-		if w.Model == "" && len(c.Models) == 1 {
-			w.Model = c.Models[0].Name
-		}
-		if names[w.Model] == "" {
-			bad(path+".model", "%q is no name of models (give the name of one of them)", w.Model)
-		} else if _, ok := c.ClassOf(w); !ok {
-			bad(path+".class", "%q is no class of the model %q (give the name of one of its classes, or none)", w.Class, w.Model)
-		}
-		if w.Ranks < 0 || w.Ranks > 1024 {
-			bad(path+".ranks", "%d is out of range (want 0 to 1024)", w.Ranks)
-		}
-		for key, u := range map[string]string{"zmq": w.Events.ZMQ, "replay": w.Events.Replay, "load": w.Events.Load} {
-			if u != "" && !strings.HasPrefix(u, "tcp://") && !strings.HasPrefix(u, "ipc://") {
-				bad(path+".events."+key, "%q is no ZeroMQ address (want one such as tcp://10.0.0.5:5557)", u)
-			}
-		}
-		if s, _ := c.ClassOf(w); w.Events.Load != "" && (w.Events.ZMQ == "" || w.Ranks > 0 || s.Engine != "trtllm") {
-			bad(path+".events.load", "given without zmq, with ranks, or for another engine than trtllm (only NVIDIA's standalone example tells its load so)")
-		}
-		if w.Events.Bind && (w.Events.ZMQ == "" || strings.Contains(w.Events.ZMQ, "{ip}")) {
-			bad(path+".events.bind", "true, but zmq is not where to listen (want one such as tcp://*:5557, another for each worker)")
-		}
-		if w.Events.HTTP != "" {
-			c.checkDrain(bad, path+".events.http", w)
-		}
-		if s, _ := c.ClassOf(w); w.Events.Auto && (w.Events.ZMQ != "" || w.Events.NATS || w.Events.HTTP != "" || !tellsSockets(&s.Server)) {
-			bad(path+".events.auto", "true, but not alone, or not for SGLang or vLLM 0.31 and later (want zmq or nats there)")
-		}
-		if w.Events.NATS && c.NATS.URL == "" && c.NATS.Listen == "" {
-			bad(path+".events.nats", "true, but nats.url and nats.listen are both empty")
-		}
-	}
-	seen := map[string]int{}
-	for i := range c.Workers {
-		w := &c.Workers[i]
-		path := fmt.Sprintf("workers[%d]", i)
-		_, host, _, err := SplitAddr(w.Addr)
-		if err != nil {
-			bad(path+".addr", "%v", err)
-		}
-		if j, twice := seen[w.Addr]; twice {
-			bad(path+".addr", "%q is also the address of workers[%d]", w.Addr, j)
-		}
-		seen[w.Addr] = i
-		if w.Name == "" {
-			w.Name = cmp.Or(host, w.Addr)
-		}
-		worker(w, path)
-	}
-	c.checkKubernetes(worker, bad)
-	c.checkDynamo(worker, bad)
-	return errors.Join(errs...)
-}
-
-func (c *Config) checkDrain(bad func(path, format string, args ...any), path string, w *Worker) {
-	class, _ := c.ClassOf(w)
-	u, err := url.Parse(strings.ReplaceAll(w.Events.HTTP, "{ip}", "10.0.0.5"))
-	switch {
-	case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "":
-		bad(path, "%q is no server (want one such as http://10.0.0.5:8000)", w.Events.HTTP)
-	case w.Events.ZMQ != "" || w.Events.NATS:
-		bad(path, "given beside zmq or nats (want one source of a worker's events)")
-	case class.Engine != "trtllm":
-		bad(path, "only engine trtllm offers its events over HTTP, and these workers have engine %q", class.Engine)
-	}
-}
-
-// checkRelay also sees to it that workers may fetch from the relay.
-func (c *Config) checkRelay(bad func(path, format string, args ...any)) {
-	r := c.Media.Relay
-	if r.Listen == "" {
-		if r.URL != "" || r.DataURLs || r.KeyFile != "" {
-			bad("media.relay.listen", "missing (want host:port, such as 0.0.0.0:9904)")
-		}
-		return
-	}
-	u, err := url.Parse(r.URL)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" || strings.ContainsAny(r.URL, "\"\\ ") {
-		bad("media.relay.url", "%q is not where workers could ask (want one such as http://10.0.0.2:9904)", r.URL)
-		return
-	}
-	if r.TTL < time.Second {
-		bad("media.relay.ttl", "%v is too short (want 1s or more, such as 2m)", r.TTL)
-	}
-	for i := range c.Models {
-		if d := c.Models[i].AllowedMediaDomains; len(d) > 0 && !slices.Contains(d, u.Hostname()) {
-			bad(fmt.Sprintf("models[%d].allowed_media_domains", i), "lacks %q, the host of media.relay.url: the engine would refuse every relayed image (add it here and to the engine's flag)", u.Hostname())
-		}
-	}
 }
 
 // YAML is the effective configuration as a file that Load reads.

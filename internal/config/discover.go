@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"net/url"
 	"strconv"
 	"strings"
 )
@@ -44,32 +43,10 @@ func SplitAddr(text string) (addr netip.AddrPort, name string, port uint16, err 
 	}
 	ip, err := netip.ParseAddr(host)
 	switch {
-	case err == nil && ip.Zone() == "":
+	case err == nil && ip.Zone() == "" && !ip.IsUnspecified():
 		return netip.AddrPortFrom(ip, uint16(n)), "", uint16(n), nil
 	case err == nil || len(host) > 253 || strings.Trim(host, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") != "" || strings.Trim(host, "0123456789.") == "":
 		return addr, "", 0, wrong
 	}
 	return addr, host, uint16(n), nil
-}
-
-// checkKubernetes also sees to the defaults.
-func (c *Config) checkKubernetes(worker func(w *Worker, path string), bad func(path, format string, args ...any)) {
-	k := &c.Kubernetes
-	if u, err := url.Parse(k.API); k.API != "" && (err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || u.RawQuery != "") {
-		bad("kubernetes.api", "%q is no API server (want one such as https://10.96.0.1:443)", k.API)
-	}
-	for i := range k.Workers {
-		g := &k.Workers[i]
-		path := fmt.Sprintf("kubernetes.workers[%d]", i)
-		if (g.Service == "") == (g.Selector == "") {
-			bad(path+".service", "give either service, a Service's name, or selector, a label selector of EndpointSlices")
-		}
-		if n, err := strconv.Atoi(g.Port); err == nil && (n < 1 || n > 65535) {
-			bad(path+".port", "%q is no port (want a port's name, or 1 to 65535)", g.Port)
-		}
-		if g.Addr != "" || g.Name != "" {
-			bad(path, "addr and name are found, not given: a worker is named after its pod")
-		}
-		worker(&g.Worker, path)
-	}
 }

@@ -27,10 +27,10 @@ type Dynamo struct {
 // Worker is what all its workers have in common.
 func (d *Dynamo) Worker() *Worker { return &Worker{Model: d.Model, Class: d.Class} }
 
-func (c *Config) checkDynamo(worker func(w *Worker, path string), bad func(path, format string, args ...any)) {
+func (c *Config) checkDynamo(worker func(w *Worker, path string), bad report) {
 	d := &c.Dynamo
 	if d.Plane == "" {
-		if d.Discovery != "" || len(d.Frontends) > 0 || d.NATS != "" {
+		if d.Discovery != "" || len(d.Frontends) > 0 || d.NATS != "" || d.EnginePort != 0 || d.Model != "" || d.Class != "" {
 			bad("dynamo.plane", "missing (want zmq, nats or jetstream)")
 		}
 		return
@@ -40,9 +40,12 @@ func (c *Config) checkDynamo(worker func(w *Worker, path string), bad func(path,
 		bad("dynamo.plane", "%q is not known (want zmq, nats or jetstream)", d.Plane)
 	case d.Plane != "zmq" && d.NATS == "":
 		bad("dynamo.nats", "missing (want the server of the %s plane, such as nats://10.0.0.4:4222)", d.Plane)
+	case d.Plane == "zmq" && d.NATS != "":
+		bad("dynamo.nats", "given, but plane is zmq (want plane: nats, or leave it out)")
 	case d.Plane != "jetstream" && d.Discovery == "":
 		bad("dynamo.discovery", "missing (want the folder of --discovery-backend file, DYN_FILE_KV)")
 	}
+	checkNATSURL(d.NATS, "dynamo.nats", bad)
 	for key, name := range map[string]string{"namespace": d.Namespace, "component": d.Component, "endpoint": d.Endpoint} {
 		if name == "" || len(name) > 255 || strings.ContainsAny(name, "/ ") {
 			bad("dynamo."+key, "%q is no name", name)

@@ -20,11 +20,11 @@ type Standalone struct {
 }
 
 // expandStandalone turns the line into the workers that it stands for.
-func (c *Config) expandStandalone(bad func(path, format string, args ...any)) {
+func (c *Config) expandStandalone(bad report) {
 	s := c.Standalone
 	c.Standalone = Default().Standalone
 	if s.Host == "" {
-		if s.Workers != 0 {
+		if s != c.Standalone {
 			bad("standalone.host", "missing (want the workers' ip, such as 127.0.0.1)")
 		}
 		return

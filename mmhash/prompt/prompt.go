@@ -16,7 +16,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/sightline-router/sightline/mmhash/chat"
@@ -29,7 +28,7 @@ import (
 // Options mirror the server's flags, as far as the prompt depends on them. Empty values are the engine's defaults.
 type Options struct {
 	Engine             string // vllm, sglang or trtllm
-	TemplateFile       string // --chat-template: a file, or the template itself
+	TemplateFile       string // --chat-template: a file, the template itself, or a form of SGLang's by its name
 	ContentFormat      string // auto, string or openai
 	Interleave         bool   // --interleave-mm-strings
 	ProcessorKwargs    string // --mm-processor-kwargs, JSON
@@ -133,58 +132,11 @@ func Load(dir string, opt Options) (*Model, error) {
 	var server vision.Kwargs
 	if opt.ProcessorKwargs != "" {
 		if server, err = vision.ParseKwargs([]byte(opt.ProcessorKwargs)); err != nil {
-			return nil, fmt.Errorf("mm_processor_kwargs: %w", err)
+			return nil, &KeyError{"mm_processor_kwargs", err}
 		}
 	}
 	m.vision, m.visErr = vision.Load(os.DirFS(dir), m.tokens(nil), vision.Options{Engine: opt.Engine, ProcessorKwargs: server, MistralFormat: m.mistral != nil})
 	return m, nil
-}
-
-// loadTemplates picks the templates that the server will use, and compiles them.
-func (m *Model) loadTemplates(own templates, dir string) (err error) {
-	if m.opt.Engine == "sglang" {
-		name := m.opt.TemplateFile
-		if name == "" {
-			name = writingOf(m.modelType, dir)
-		}
-		m.writing = writingNamed(name)
-	}
-	switch file := m.opt.TemplateFile; {
-	case m.mistral != nil:
-		m.opaque = ErrMistral
-		own = templates{}
-	case m.writing != nil:
-	case m.opt.Engine == "sglang" && strings.HasSuffix(file, ".json"): // a form of the operator's own
-		m.opaque = ErrConversation
-	case file != "":
-		text, err := os.ReadFile(file)
-		if err != nil && strings.ContainsAny(file, "{}\n") { // as the engines: no such file, but a template
-			text, err = []byte(file), nil
-		}
-		if err != nil {
-			return fmt.Errorf("chat_template: %w", err)
-		}
-		own = templates{plain: string(text), tools: string(text)}
-	case m.opt.Engine != "vllm":
-		own.plain = own.tokenizer
-	case own.missing():
-		fallback := fallbackTemplate(m.modelType, dir)
-		own = templates{plain: fallback, tools: fallback}
-	}
-	if m.opaque == nil {
-		m.opaque = opaque(m.opt, m.modelType, dir)
-	}
-	if m.plain, err = m.compile(own.plain); err != nil {
-		return err
-	}
-	m.tools = m.plain
-	if own.tools != own.plain {
-		if m.tools, err = m.compile(own.tools); err != nil {
-			return err
-		}
-	}
-	m.messagesRules()
-	return nil
 }
 
 // loadVariables sets what templates see in every request: special tokens and the server's default kwargs.
@@ -202,10 +154,10 @@ func (m *Model) loadVariables(special map[string]string) error {
 	}
 	kw, err := template.FromJSON(m.opt.TemplateKwargs)
 	if err != nil {
-		return fmt.Errorf("default_chat_template_kwargs: %w", err)
+		return &KeyError{"default_chat_template_kwargs", err}
 	}
 	if kw.Dict() == nil {
-		return errors.New("default_chat_template_kwargs: want a JSON object, such as {\"enable_thinking\": false}")
+		return &KeyError{"default_chat_template_kwargs", errors.New("want a JSON object, such as {\"enable_thinking\": false}")}
 	}
 	for _, e := range kw.Dict().Entries() {
 		m.vars.Set(e.Key.Text(), e.Value)
@@ -262,28 +214,6 @@ func opaque(opt Options, modelType, dir string) error {
 		return ErrConversation
 	}
 	return nil
-}
-
-func (m *Model) compile(source string) (*chatTemplate, error) {
-	if source == "" {
-		return nil, nil
-	}
-	t, err := template.Compile(source, template.Options{Now: m.opt.Now, Location: m.opt.Location})
-	if err != nil {
-		return nil, fmt.Errorf("chat template: %w", err)
-	}
-	c := &chatTemplate{Template: t}
-	switch {
-	case m.opt.Engine == "sglang":
-		c.openai = t.SGLangFormat() == template.FormatOpenAI
-	case m.opt.Engine == "trtllm":
-		c.openai = t.TensorRTFormat() == template.FormatOpenAI
-	case m.opt.ContentFormat == "openai" || m.opt.ContentFormat == "string":
-		c.openai = m.opt.ContentFormat == "openai"
-	default:
-		c.openai = t.ContentFormat() == template.FormatOpenAI
-	}
-	return c, nil
 }
 
 // Warnings name what keeps some requests of this model from being exact, one line each.

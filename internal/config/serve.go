@@ -1,0 +1,78 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// CheckServe says what keeps a configuration from being served on this machine: nothing to route to, files that are not
+// there or hold something else. Model directories say so themselves when they are loaded.
+func (c *Config) CheckServe() error {
+	var errs []error
+	bad := report(func(path, format string, args ...any) { errs = append(errs, fmt.Errorf(path+": "+format, args...)) })
+	if len(c.Models) == 0 {
+		bad("models", "none given (want the name and the directory of each model that workers serve)")
+	}
+	if len(c.Workers)+len(c.Kubernetes.Workers) == 0 && c.Dynamo.Plane == "" {
+		bad("workers", "none given (want workers, or one of kubernetes, dynamo and standalone, which find them)")
+	}
+	if _, err := c.TLS.Server(); err != nil {
+		errs = append(errs, err)
+	}
+	if _, err := c.Media.Relay.Key(); err != nil {
+		errs = append(errs, err)
+	}
+	if file := c.Kubernetes.CAFile; file != "" {
+		if _, err := authority(file); err != nil {
+			bad("kubernetes.ca_file", "%w", err)
+		}
+	}
+	if file := c.Kubernetes.TokenFile; file != "" {
+		if text, err := os.ReadFile(file); err != nil {
+			bad("kubernetes.token_file", "%w", err)
+		} else if len(text) == 0 {
+			bad("kubernetes.token_file", "%s is empty (want a ServiceAccount's token)", file)
+		}
+	}
+	if err := canHold(c.NATS.Dir); c.NATS.Dir != "" && err != nil {
+		bad("nats.dir", "%w", err)
+	}
+	if dir := c.Dynamo.Discovery; dir != "" {
+		if info, err := os.Stat(dir); err == nil && !info.IsDir() { // Dynamo makes it, maybe later
+			bad("dynamo.discovery", "%s is a file (want the folder that Dynamo's processes have as DYN_FILE_KV)", dir)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Key is the secret that replicas share; nil without KeyFile.
+func (r *Relay) Key() ([]byte, error) {
+	if r.KeyFile == "" || r.Listen == "" {
+		return nil, nil
+	}
+	key, err := os.ReadFile(r.KeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("media.relay.key_file: %w", err)
+	}
+	if len(key) < 32 {
+		return nil, fmt.Errorf("media.relay.key_file: %s holds %d bytes (want 32 or more, the same in all replicas)", r.KeyFile, len(key))
+	}
+	return key, nil
+}
+
+// canHold tells whether a folder is there, or can be made: the nearest place above it that exists is one.
+func canHold(dir string) error {
+	for {
+		info, err := os.Stat(dir)
+		switch {
+		case err == nil && !info.IsDir():
+			return fmt.Errorf("%s is a file (want a folder)", dir)
+		case err == nil || !errors.Is(err, fs.ErrNotExist):
+			return err
+		}
+		dir = filepath.Dir(dir)
+	}
+}
