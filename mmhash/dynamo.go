@@ -23,8 +23,14 @@ func dynamoUUID(id media.ContentID) string { return id.String()[:16] + dynamoMar
 
 // dynamoName gives md the name that Dynamo's events know it by, if they know it. The content id becomes the alias, so that
 // what was seen behind another URL still counts for affinity.
+//
+// A video has none: a publisher that knows the video's token puts pads in its place by rules of its own (a run for each
+// object, and back to names where they do not fit), one that does not know it puts names behind the block, and nothing
+// here tells which it is. So a prompt ends before its first video.
 func (m *Model) dynamoName(md *Medium, body *chat.Skeleton, in *prompt.Medium, item name.Item) {
 	switch {
+	case md.Modality != "image":
+		return
 	case item.HasUUID:
 		if len(item.UUID) != 64 || !strings.HasSuffix(item.UUID, dynamoMark) {
 			return // such a name does not count, and the picture leaves no mark in the hashes

@@ -1,6 +1,7 @@
 package mmhash
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"os"
@@ -101,9 +102,12 @@ func TestDynamoNames(t *testing.T) {
 		"an injected uuid":       {Medium{Key: 5}, name.Item{HasUUID: true, UUID: marked}, marked, 0x1234000000000000, true},
 		"a uuid of another form": {Medium{Key: 5}, name.Item{HasUUID: true, UUID: "cat"}, "", 5, false},
 		"a digest of an engine":  {Medium{Key: 5}, name.Item{HasUUID: true, UUID: dynamoMark + "1234567812345678"}, "", 5, false},
+		"a video's URL":          {Medium{Key: 5, Modality: "video"}, name.Item{}, "", 5, false},
+		"a video's uuid":         {Medium{Key: 5, Modality: "video"}, name.Item{HasUUID: true, UUID: marked}, "", 5, false},
 		"the relay's URL":        {Medium{Key: 5, edits: []Edit{{}}}, name.Item{}, "", 5, false},
 	} {
 		md := c.md
+		md.Modality = cmp.Or(md.Modality, "image")
 		m.dynamoName(&md, &body, in, c.item)
 		if md.Name != c.name || md.Key != c.key || md.Named != c.named {
 			t.Errorf("%s: %q %x %v, want %q %x %v", what, md.Name, md.Key, md.Named, c.name, c.key, c.named)

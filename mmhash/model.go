@@ -59,8 +59,9 @@ func load(name string, st *state, s Server, media *Media, first *firstSeen, like
 	m.prompt, err = prompt.Load(st.dir, prompt.Options{
 		Engine: s.Engine, TemplateFile: s.ChatTemplate, ContentFormat: s.ContentFormat, Interleave: s.InterleaveMM,
 		ProcessorKwargs: string(s.ProcessorKwargs), TemplateKwargs: string(s.TemplateKwargs),
-		MMEmbeds:          s.EnableMMEmbeds,
-		RefuseMMKwargs:    s.Engine == "vllm" && m.version.AtLeast(0, 31, 0) && !s.TrustMMKwargs,
+		MMEmbeds:       s.EnableMMEmbeds,
+		RefuseMMKwargs: s.Engine == "vllm" && m.version.AtLeast(0, 31, 0) && !s.TrustMMKwargs,
+		AnswerCounts:   s.Engine == "vllm" && !m.version.AtLeast(0, 32, 0), CutsMarkers: !m.version.AtLeast(0, 31, 0), UnknownCut: !m.version.AtLeast(0, 30, 0),
 		TrustChatTemplate: s.TrustChatTemplate, AutoToolChoice: s.AutoToolChoice, ExcludeToolsOnNone: s.ExcludeToolsOnNone,
 		MaxModelLen: s.MaxModelLen, MistralMode: s.TokenizerMode == "mistral", Location: zone, Now: s.Clock, Like: like,
 	})

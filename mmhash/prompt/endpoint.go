@@ -18,6 +18,7 @@ type Draft struct {
 	// MMKwargs and MediaIOKwargs are the request's own, as JSON; "" for none.
 	MMKwargs, MediaIOKwargs string
 	kwargs                  vision.Kwargs
+	limit                   int             // most ids; 0: not checked
 	truncate                int             // keep n ids, the last ones; 0: all
 	keepsHead, side         bool            // the first ones; which ones was said
 	done                    <-chan struct{} // closed when the request's time is over; nil: never
@@ -97,8 +98,8 @@ func (m *Model) common(endpoint string, req *chat.Request, d *Draft) error {
 	if v := req.Fields["media_io_kwargs"]; m.opt.Engine == "trtllm" && v.IsObject() {
 		d.MediaIOKwargs = req.Body.Full(v)
 	}
-	if m.opt.Engine != "vllm" {
-		return nil
+	if err := m.room(endpoint, req, d); err != nil || m.opt.Engine != "vllm" {
+		return err
 	}
 	if err := m.limits(endpoint, req); err != nil || endpoint == messagesEndpoint { // an API without the fields below
 		return err
@@ -127,11 +128,14 @@ func (m *Model) common(endpoint string, req *chat.Request, d *Draft) error {
 	}
 	if endpoint == responsesEndpoint {
 		if v, given := req.Fields["truncation"]; given && v.String() != "disabled" {
-			d.truncate = m.opt.MaxModelLen
+			if m.opt.UnknownCut {
+				return ErrTruncation
+			}
+			d.truncate = m.whole(endpoint, req, d)
 		}
 		return nil
 	}
-	return m.truncation(req, d)
+	return m.truncation(endpoint, req, d)
 }
 
 // completions reads /v1/completions: no template; a text, ids, several texts or several lists of ids.

@@ -32,15 +32,7 @@ func (m *Model) limits(endpoint string, req *chat.Request) error {
 			return refuse(400, "a sampling parameter is out of its range")
 		}
 	}
-	most := req.Fields["max_tokens"]
-	switch endpoint {
-	case responsesEndpoint:
-		most = req.Fields["max_output_tokens"]
-	case chatEndpoint, batchEndpoint:
-		if v := req.Fields["max_completion_tokens"]; v.Type != gjson.Null {
-			most = v
-		}
-	}
+	most := answerField(endpoint, req)
 	if most.Type == gjson.Number && (m.opt.MaxModelLen > 0 && most.Num > float64(m.opt.MaxModelLen) || most.Num < 1 && !boolField(req, "echo", false)) {
 		return refuse(400, "max_tokens is out of range")
 	}
@@ -76,8 +68,53 @@ func (m *Model) limits(endpoint string, req *chat.Request) error {
 	return nil
 }
 
+// answerField is the field that bounds the answer, by API.
+func answerField(endpoint string, req *chat.Request) gjson.Result {
+	switch endpoint {
+	case responsesEndpoint:
+		return req.Fields["max_output_tokens"]
+	case chatEndpoint, batchEndpoint:
+		if v := req.Fields["max_completion_tokens"]; v.Type != gjson.Null {
+			return v
+		}
+	}
+	return req.Fields["max_tokens"]
+}
+
+// answerTokens is how many tokens the answer may have, as vLLM counts them against the prompt: 0 where nothing is said,
+// but 16 for completions, the field's default.
+func answerTokens(endpoint string, req *chat.Request) int {
+	v := answerField(endpoint, req)
+	if v.Type == gjson.Null && endpoint == completionsEndpoint {
+		if _, given := req.Fields["max_tokens"]; !given {
+			return 16
+		}
+	}
+	return int(max(0, min(v.Int(), 1<<30)))
+}
+
+// room sets how long a prompt may be: max_model_len, and before 0.32 (renderers/params.py) less the answer.
+func (m *Model) room(endpoint string, req *chat.Request, d *Draft) error {
+	d.limit = m.opt.MaxModelLen
+	if d.limit > 0 && m.opt.AnswerCounts {
+		if d.limit -= answerTokens(endpoint, req); d.limit <= 0 {
+			return refuse(400, whyTooLong)
+		}
+	}
+	return nil
+}
+
+// whole is how much of a prompt vLLM keeps where it is told to keep what fits: one token is left for the answer, or since
+// the answer counts, all of it. 0: not known, because max_model_len is not.
+func (m *Model) whole(endpoint string, req *chat.Request, d *Draft) int {
+	if !m.opt.AnswerCounts && d.limit > 0 && answerTokens(endpoint, req) > 0 {
+		return d.limit - 1
+	}
+	return d.limit
+}
+
 // truncation reads truncate_prompt_tokens and truncation_side.
-func (m *Model) truncation(req *chat.Request, d *Draft) error {
+func (m *Model) truncation(endpoint string, req *chat.Request, d *Draft) error {
 	side, given := req.Fields["truncation_side"]
 	if given && side.Type != gjson.Null && !oneOf(side, "left", "right") {
 		return refuse(400, "truncation_side is neither left nor right")
@@ -86,14 +123,14 @@ func (m *Model) truncation(req *chat.Request, d *Draft) error {
 	if v.Type != gjson.Number {
 		return nil
 	}
+	if m.opt.UnknownCut {
+		return ErrTruncation
+	}
 	n := v.Int()
 	switch {
 	case n == -1:
-		n = int64(m.opt.MaxModelLen)
-		if most := req.Fields["max_completion_tokens"]; n > 0 && (most.Num > 0 || most.Type == gjson.Null && req.Fields["max_tokens"].Num > 0) {
-			n-- // room for one token of the answer
-		}
-	case n < -1 || n == 0 || m.opt.MaxModelLen > 0 && n > int64(m.opt.MaxModelLen):
+		n = int64(m.whole(endpoint, req, d))
+	case n < -1 || n == 0 || d.limit > 0 && n > int64(d.limit):
 		return refuse(400, "truncate_prompt_tokens is out of range")
 	}
 	d.truncate, d.keepsHead, d.side = int(min(n, 1<<30)), side.String() == "right", isText(side)

@@ -54,7 +54,7 @@ func (m *Model) expandMistral(d *Draft, p *DraftPrompt, sizes []vision.Media) (e
 		if d.Over() {
 			return d.cut(p, e.IDs), nil
 		}
-		if n := d.truncate; p.addSpecial && n > 0 && len(e.IDs) > n { // BOS stays
+		if n := d.truncate; p.addSpecial && !d.side && n > 0 && len(e.IDs) > n { // mistral-common cuts behind BOS
 			e.IDs[len(e.IDs)-n] = e.IDs[0]
 		}
 	}
@@ -68,17 +68,10 @@ func (m *Model) expandMistral(d *Draft, p *DraftPrompt, sizes []vision.Media) (e
 			return e, err
 		}
 	}
-	cut := len(e.IDs) - d.truncate
-	if d.truncate <= 0 || cut <= 0 {
+	if e.truncate(d) == nil {
 		return e, nil
 	}
-	e.IDs = e.IDs[cut:]
-	for i := range e.Spans {
-		if e.Spans[i].Offset -= cut; e.Spans[i].Offset < 0 {
-			return e, refuse(500, "truncate_prompt_tokens cuts a picture")
-		}
-	}
-	return e, nil
+	return e, refuse(500, "truncate_prompt_tokens cuts a picture")
 }
 
 // rows tells a picture's rows and columns apart from others: its patches, and all of its tokens.

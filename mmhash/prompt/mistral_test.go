@@ -53,6 +53,12 @@ func TestMistralMode(t *testing.T) {
 		{"picture truncated in front", chatEndpoint, `{"truncate_prompt_tokens":11,"messages":[{"role":"user","content":[` + part + `,{"type":"text","text":"a"}]}]}`, picture(12, 8), "[INST]" + rows + "a[/INST]", 1},
 		{"completion", completionsEndpoint, `{"prompt":"a[IMG]"}`, nil, "<s>a[IMG]", 0},
 		{"completion truncated behind BOS", completionsEndpoint, `{"prompt":"abcd","truncate_prompt_tokens":3}`, nil, "<s>cd", 0},
+		{"completion truncated in front, as asked", completionsEndpoint, `{"prompt":"abcd","truncate_prompt_tokens":3,"truncation_side":"left"}`, nil, "bcd", 0},
+		{"completion truncated at the end", completionsEndpoint, `{"prompt":"abcd","truncate_prompt_tokens":3,"truncation_side":"right"}`, nil, "<s>ab", 0},
+		{"ids truncated at the end", completionsEndpoint, `{"prompt":[1,3,4],"truncate_prompt_tokens":2,"truncation_side":"right"}`, nil, "<s>[INST]", 0},
+		{"chat truncated at the end", chatEndpoint, `{"truncate_prompt_tokens":3,"truncation_side":"right","messages":[{"role":"user","content":"abcd"}]}`, nil, "<s>[INST]a", 0},
+		{"chat truncated in front", chatEndpoint, `{"truncate_prompt_tokens":3,"truncation_side":"left","messages":[{"role":"user","content":"abcd"}]}`, nil, "cd[/INST]", 0},
+		{"picture, truncated at the end", chatEndpoint, `{"truncate_prompt_tokens":10,"truncation_side":"right","messages":[{"role":"user","content":[` + part + `,{"type":"text","text":"a"}]}]}`, picture(12, 8), "<s>[INST]" + rows, 2},
 		{"completion without BOS", completionsEndpoint, `{"prompt":"abcd","add_special_tokens":false}`, nil, "abcd", 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -83,6 +89,7 @@ func TestMistralRefusals(t *testing.T) {
 		{"turned", `{` + picture + `}`, vision.Media{Width: 12, Height: 8, Turned: true}, 500},
 		{"turned and square", `{` + picture + `}`, vision.Media{Width: 8, Height: 8, Turned: true}, 0},
 		{"turned, rows as before", `{` + picture + `}`, vision.Media{Width: 7, Height: 8, Turned: true}, 0},
+		{"cut picture at the end", `{"truncate_prompt_tokens":9,"truncation_side":"right",` + picture + `}`, vision.Media{Width: 12, Height: 8}, 500},
 		{"cut picture", `{"truncate_prompt_tokens":5,` + picture + `}`, vision.Media{Width: 12, Height: 8}, 500},
 	} {
 		d := draft(t, m, chatEndpoint, c.body)

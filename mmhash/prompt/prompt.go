@@ -39,6 +39,9 @@ type Options struct {
 	AutoToolChoice     bool
 	ExcludeToolsOnNone bool
 	MaxModelLen        int  // 0: not checked
+	AnswerCounts       bool // max_model_len bounds the prompt and max_tokens together (vLLM before 0.32)
+	CutsMarkers        bool // truncate_prompt_tokens counts a medium's marker, not the tokens that take its place (vLLM before 0.31)
+	UnknownCut         bool // how truncate_prompt_tokens cuts is not known (vLLM before 0.30)
 	MistralMode        bool // --tokenizer-mode mistral; directories that only it can read are read so anyway
 	Location           *time.Location
 	Now                func() time.Time
@@ -64,6 +67,8 @@ type Unpredicted struct{ Reason string }
 
 func (e *Unpredicted) Error() string { return e.Reason }
 
+const whyTooLong = "prompt is longer than max_model_len"
+
 // What keeps a request from being exact.
 var (
 	ErrNoTemplate    = &Unpredicted{"the model directory has no chat template (expected chat_template.jinja, chat_template.json or tokenizer_config.json with chat_template; or give one with chat_template)"}
@@ -76,6 +81,7 @@ var (
 	ErrConversation  = &Unpredicted{"SGLang writes this model's prompts without its chat template, and where it puts media then is not known here"}
 	ErrMistral       = &Unpredicted{"API other than chat completions and completions, in mistral mode"}
 	ErrTime          = &Unpredicted{"no time left to read all of the prompt"}
+	ErrTruncation    = &Unpredicted{"truncated prompt, of a vLLM release (before 0.30) whose rule for it is not known"}
 	ErrHarmony       = &Unpredicted{"model whose prompts the engine writes in the Harmony format"}
 )
 
@@ -301,7 +307,7 @@ func (m *Model) Expand(d *Draft, p *DraftPrompt, sizes []vision.Media) (e Expand
 		}
 		_ = e.truncate(d) // no media yet
 		if len(p.Media) > 0 {
-			if e, err = m.expandMedia(d, e.IDs, sizes); err == nil { // it may be too long again
+			if e, err = m.expandMedia(d, e.IDs, sizes); err == nil && !m.opt.CutsMarkers { // it may be too long again
 				err = e.truncate(d)
 			}
 		}
@@ -312,8 +318,8 @@ func (m *Model) Expand(d *Draft, p *DraftPrompt, sizes []vision.Media) (e Expand
 	if err != nil {
 		return e, err
 	}
-	if m.opt.MaxModelLen > 0 && len(e.IDs) > m.opt.MaxModelLen {
-		return e, refuse(400, "prompt is longer than max_model_len")
+	if d.limit > 0 && len(e.IDs) > d.limit {
+		return e, refuse(400, whyTooLong)
 	}
 	if len(e.IDs) == 0 && e.Exact && m.opt.Engine == "vllm" {
 		return e, refuse(400, "prompt is empty")
