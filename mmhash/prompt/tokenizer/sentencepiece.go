@@ -97,6 +97,10 @@ func readSentencePiece(b []byte) (*Tokenizer, error) {
 	var users []*AddedToken
 	for i, piece := range p.pieces {
 		id := uint32(i)
+		if p.byteFallback && string(piece.text) == "\x00" { // SentencePiece: in no text, its byte's piece stands for it
+			p.pieces[i].kind = pieceByte
+			continue
+		}
 		if v.id(piece.text) != noID {
 			return nil, fmt.Errorf("piece %d: %q is there twice", i, piece.text)
 		}

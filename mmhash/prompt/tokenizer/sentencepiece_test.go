@@ -7,11 +7,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
 	"testing"
+
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // compareSentencePiece reads models and reference ids, one JSON object a line, as testdata/sentencepiece.py writes them.
@@ -75,6 +78,45 @@ func TestDifferentialSentencePiece(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("%d models", compareSentencePiece(t, bytes.NewReader(out)))
+}
+
+// A piece that is the NUL character is none where bytes have pieces (expected ids: sentencepiece 0.2.3, whose log says so).
+func TestSentencePieceNUL(t *testing.T) {
+	for _, model := range []uint64{1, 2} {
+		for _, kind := range []uint64{pieceNormal, pieceUser} {
+			var file []byte
+			add := func(text string, score float32, kind uint64) {
+				piece := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), text)
+				piece = protowire.AppendFixed32(protowire.AppendTag(piece, 2, protowire.Fixed32Type), math.Float32bits(score))
+				piece = protowire.AppendVarint(protowire.AppendTag(piece, 3, protowire.VarintType), kind)
+				file = protowire.AppendBytes(protowire.AppendTag(file, 1, protowire.BytesType), piece)
+			}
+			add("<unk>", 0, pieceUnknown)
+			add("<s>", 0, pieceControl)
+			add("</s>", 0, pieceControl)
+			for b := range 256 {
+				add(fmt.Sprintf("<0x%02X>", b), 0, pieceByte)
+			}
+			add("\x00", -3, kind)
+			for i, text := range []string{"a", "b", "▁", "ab"} {
+				add(text, -1-0.1*float32(i), pieceNormal)
+			}
+			trainer := protowire.AppendVarint(protowire.AppendTag(nil, 3, protowire.VarintType), model)
+			trainer = protowire.AppendVarint(protowire.AppendTag(trainer, 35, protowire.VarintType), 1)
+			file = protowire.AppendBytes(protowire.AppendTag(file, 2, protowire.BytesType), trainer)
+			normalizer := []byte{3 << 3, 0, 4 << 3, 0, 5 << 3, 1} // no dummy prefix, blanks kept, escaped
+			file = protowire.AppendBytes(protowire.AppendTag(file, 3, protowire.BytesType), normalizer)
+			tok, err := LoadSentencePiece(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for text, want := range map[string][]uint32{"\x00": {3}, "a\x00b": {260, 3, 261}, "\x00\x00": {3, 3}, "ab\x00\x00a\x00": {263, 3, 3, 260, 3}, "a \x00": {260, 262, 3}} {
+				if got := tok.Encode(nil, text, Options{}); !slices.Equal(got, want) {
+					t.Errorf("model %d, kind %d: %q: %v, want %v", model, kind, text, got, want)
+				}
+			}
+		}
+	}
 }
 
 func TestSentencePieceBadFiles(t *testing.T) {
