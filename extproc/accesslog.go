@@ -43,7 +43,7 @@ func (s *Server) StreamAccessLogs(stream accesslogv3.AccessLogService_StreamAcce
 				return
 			}
 			for _, e := range msg.GetHttpLogs().GetLogEntry() {
-				s.logEntry(source, e)
+				s.entrySafely(source, e)
 			}
 		}
 	}()
@@ -105,6 +105,12 @@ func faultOf(f *accessv3.ResponseFlags) string {
 		return "timeout"
 	}
 	return ""
+}
+
+// entrySafely: a panic costs one entry.
+func (s *Server) entrySafely(source uint64, e *accessv3.HTTPAccessLogEntry) {
+	defer s.survive("access log")
+	s.logEntry(source, e)
 }
 
 func (s *Server) observeSafely(o router.Outcome) {

@@ -15,6 +15,7 @@ import (
 	"github.com/maypok86/otter/v2"
 	"github.com/zeebo/xxh3"
 
+	"github.com/sightline-router/sightline/internal/guard"
 	"github.com/sightline-router/sightline/mmhash/media"
 )
 
@@ -64,8 +65,9 @@ func newLocals() locals {
 	return locals{make(chan struct{}, localsAtOnce), otter.Must(&otter.Options[localFile, local]{MaximumSize: localsKnown})}
 }
 
-// beside takes one look at the file system; false: ctx ended first. What comes too late helps the next request.
-func beside[T any](ctx context.Context, x *locals, look func() T) (found T, ok bool) {
+// beside takes one look at the file system; false: ctx ended first, or the look panicked, which panicked is told. What
+// comes too late helps the next request.
+func beside[T any](ctx context.Context, x *locals, panicked func(where string, err error), look func() T) (found T, ok bool) {
 	select {
 	case x.slots <- struct{}{}:
 	case <-ctx.Done():
@@ -74,11 +76,14 @@ func beside[T any](ctx context.Context, x *locals, look func() T) (found T, ok b
 	done := make(chan T, 1)
 	go func() {
 		defer func() { <-x.slots }()
-		done <- look()
+		defer close(done)
+		if err := guard.Call(func() error { done <- look(); return nil }); err != nil {
+			panicked("local file", err)
+		}
 	}()
 	select {
-	case found = <-done:
-		return found, true
+	case found, ok = <-done:
+		return found, ok
 	case <-ctx.Done():
 		return found, false
 	}
@@ -106,13 +111,13 @@ func (m *Model) local(ctx context.Context, rawURL string, md *Medium) (src media
 		return src, whyNoFile, nil
 	}
 	path = strings.Clone(filepath.Clean(path)) // the look may outlive the request
-	l, ok := beside(ctx, &m.Media.locals, func() local { return m.look(path, md.Modality) })
+	l, ok := beside(ctx, &m.Media.locals, m.Media.panicked, func() local { return m.look(path, md.Modality) })
 	if !ok {
 		return src, whySlowFile, nil
 	}
 	md.Facts = l.facts
 	return media.Stored(func() []byte { // asked for only where a name is not remembered
-		b, _ := beside(ctx, &m.Media.locals, func() []byte {
+		b, _ := beside(ctx, &m.Media.locals, m.Media.panicked, func() []byte {
 			if f, now := m.open(path, l.file.modality); f != nil && now.file == l.file {
 				defer f.Close()
 				return contents(f, now.file.size)

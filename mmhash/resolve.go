@@ -13,6 +13,7 @@ import (
 	"github.com/tidwall/gjson"
 	"github.com/zeebo/xxh3"
 
+	"github.com/sightline-router/sightline/internal/guard"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/mmhash/chat"
 	"github.com/sightline-router/sightline/mmhash/media"
@@ -38,6 +39,10 @@ type Media struct {
 	// Pinned, if set before models are loaded, is told when events show by which fingerprint a model's SGLang workers name
 	// pictures. It must return at once.
 	Pinned func(model, fingerprint string)
+
+	// Panicked, if set before models are loaded, is told where reading media panicked, a fault of ours: it costs that medium,
+	// or the name of it. It must return at once.
+	Panicked func(where string, err error)
 
 	learned learned
 
@@ -71,9 +76,15 @@ func NewMedia(c *fetch.Config) (*Media, error) {
 	}
 	m.budget = c.Budget
 	own := *c
-	own.Seen = m.named
+	own.Seen, own.Panicked = m.named, func(err error) { m.panicked("fetch", err) }
 	m.fetch, err = fetch.New(own)
 	return m, err
+}
+
+func (x *Media) panicked(where string, err error) {
+	if x.Panicked != nil {
+		x.Panicked(where, err)
+	}
 }
 
 // Close ends downloads.
@@ -190,6 +201,7 @@ const (
 	whyFormat      = "image format is not read"
 	whyEmbeds      = "embeddings in a form that is not read"
 	whyUUID        = "a uuid that is a list or an object"
+	whyPanic       = "media that could not be read: an internal error"
 	whyTime        = "no time left to read all pictures"
 )
 
@@ -215,7 +227,13 @@ func (m *Model) resolve(ctx context.Context, endpoint, lora string, body *chat.S
 				found[i].Modality, whys[i] = list[i].Modality, whyTime
 				return
 			}
-			found[i], whys[i], errs[i] = m.one(ctx, endpoint, lora, body, d, &list[i], item)
+			if err := guard.Call(func() error {
+				found[i], whys[i], errs[i] = m.one(ctx, endpoint, lora, body, d, &list[i], item)
+				return nil
+			}); err != nil {
+				found[i].Modality, whys[i] = list[i].Modality, whyPanic
+				m.Media.panicked("media", err)
+			}
 		}
 		if len(list) > 1 && elsewhere(body, &list[i]) {
 			remote.Go(one)

@@ -30,7 +30,7 @@ func (x *Media) namerTRTLLM(s Server) (n namer, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.pixels == nil {
-		if x.pixels, err = media.NewPixelNames(x.store); err != nil {
+		if x.pixels, err = media.NewPixelNames(x.store, func(err error) { x.panicked("pixels", err) }); err != nil {
 			return n, err
 		}
 		x.trt = make(map[name.TRTLLM]bool)

@@ -62,6 +62,12 @@ func (c *serveCmd) Run(ctx context.Context) error {
 	media.Pinned = func(model, fingerprint string) { // to be configured, where somebody reads it
 		log.Info("images of this model are named by its workers' rule from now on", zap.String("model", model), zap.String("processor_fingerprint", fingerprint))
 	}
+	panics := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "media_panics_total",
+		Help: "Media, by where, that could not be read because of a fault of ours; the log says where it lies."}, []string{"where"})
+	media.Panicked = func(where string, err error) {
+		panics.WithLabelValues(where).Inc()
+		log.Error("a panic in reading media; the request goes on without", zap.String("where", where), zap.Error(err))
+	}
 	models, err := loadModels(cfg, media, log)
 	if err != nil {
 		return err
@@ -70,7 +76,7 @@ func (c *serveCmd) Run(ctx context.Context) error {
 		fmt.Printf("%s: %d models, %d workers: good\n", c.Config, len(models), len(cfg.Workers))
 		return nil
 	}
-	return serve(ctx, cfg, models, media, log)
+	return serve(ctx, cfg, models, media, panics, log)
 }
 
 func newLog(level string) (*zap.Logger, error) {
@@ -86,7 +92,7 @@ func newLog(level string) (*zap.Logger, error) {
 }
 
 // serve runs the router until ctx ends.
-func serve(ctx context.Context, cfg config.Config, models []router.Model, media *mmhash.Media, log *zap.Logger) error {
+func serve(ctx context.Context, cfg config.Config, models []router.Model, media *mmhash.Media, panics prometheus.Collector, log *zap.Logger) error {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	ix := indexer.New(indexer.Options{MaxBytes: int64(cfg.Index.MaxBytes)})
@@ -117,7 +123,7 @@ func serve(ctx context.Context, cfg config.Config, models []router.Model, media 
 		return err
 	}
 	defer sources.close()
-	reg.MustRegister(stateMetrics{ix, media})
+	reg.MustRegister(stateMetrics{ix, media}, panics)
 	done := make(chan error, 3)
 	relayed, err := startRelay(cfg.Media.Relay, media, done)
 	if err != nil {

@@ -123,8 +123,9 @@ func (s *headOnly) take(p []byte) bool { s.head.Write(p); return !s.head.Done() 
 // be had; a *header.Error that they are no readable picture, and then ID and Bytes are set all the same.
 func Identify(src Source) (Facts, error) {
 	s := scratches.Get().(*scratch)
-	defer scratches.Put(s)
-	return s.identify(src)
+	f, err := s.identify(src)
+	scratches.Put(s) // not where reading panics
+	return f, err
 }
 
 func (s *scratch) identify(src Source) (f Facts, err error) {

@@ -22,9 +22,9 @@ const (
 	pixelWaiting = 64 << 20
 )
 
-// NewPixelNames keeps its names in store. Close it.
-func NewPixelNames(store *Store) (*PixelNames, error) {
-	w, err := pixels.NewWorker(pixelQueue, pixelShare)
+// NewPixelNames keeps its names in store, and tells panicked, if it is not nil, of decoding that panicked. Close it.
+func NewPixelNames(store *Store, panicked func(error)) (*PixelNames, error) {
+	w, err := pixels.NewWorker(pixelQueue, pixelShare, panicked)
 	return &PixelNames{store: store, worker: w}, err
 }
 
@@ -49,8 +49,8 @@ func (p *PixelNames) Want(src Source, id ContentID, size int64, rules ...name.TR
 	}
 	file, err := src.Decode(size)
 	if err != nil || int64(len(file)) != size || !p.worker.Submit(id, func() {
+		defer p.waiting.Add(-size)
 		p.compute(file, id, rules)
-		p.waiting.Add(-size)
 	}) {
 		p.waiting.Add(-size)
 	}
@@ -64,12 +64,15 @@ func (p *PixelNames) Now(src Source, id ContentID, size int64, rules ...name.TRT
 }
 
 func (p *PixelNames) compute(file []byte, id ContentID, rules []name.TRTLLM) {
-	rgb, err := pixels.Decode(file, pixels.White, pixels.Limits{})
-	for _, r := range rules {
-		n := ""
-		if err == nil {
-			n = r.Name(rgb, "")
+	names := make([]string, len(rules))
+	defer func() { // a picture that panics has no name, and is not tried again
+		for i, r := range rules {
+			p.store.names.Set(nameKey{id, r.Key()}, names[i])
 		}
-		p.store.names.Set(nameKey{id, r.Key()}, n)
+	}()
+	if rgb, err := pixels.Decode(file, pixels.White, pixels.Limits{}); err == nil {
+		for i, r := range rules {
+			names[i] = r.Name(rgb, "")
+		}
 	}
 }

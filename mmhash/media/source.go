@@ -70,8 +70,8 @@ func (s Source) Decode(size int64) ([]byte, error) {
 	}
 	c := copier(make([]byte, 0, size))
 	w := scratches.Get().(*scratch)
-	defer scratches.Put(w)
 	err := s.stream(&w.dec, &c)
+	scratches.Put(w)
 	return c, err
 }
 

@@ -62,8 +62,9 @@ func (s *Store) Names(src Source, id ContentID, size int64, recipes ...name.Reci
 		return names, nil
 	}
 	d := scratches.Get().(*scratch)
-	defer scratches.Put(d)
-	if err := src.stream(&d.dec, &todo); err != nil {
+	err := src.stream(&d.dec, &todo)
+	scratches.Put(d)
+	if err != nil {
 		return nil, err
 	}
 	if todo.n != size {

@@ -71,7 +71,12 @@ func IdentifyVideo(src Source) (f Facts, err error) {
 		return identifyFrames(src)
 	}
 	s := videoScratches.Get().(*videoScratch)
-	defer videoScratches.Put(s)
+	f, err = s.identify(src)
+	videoScratches.Put(s)
+	return f, err
+}
+
+func (s *videoScratch) identify(src Source) (f Facts, err error) {
 	s.begin()
 	s.clip.Reset()
 	if err := src.stream(&s.dec, s); err != nil {
@@ -105,11 +110,16 @@ func (l *frameList) take(p []byte) bool {
 
 func identifyFrames(src Source) (f Facts, err error) {
 	l := frameList{scratch: scratches.Get().(*scratch)}
-	defer scratches.Put(l.scratch)
+	f, err = l.identify(src)
+	scratches.Put(l.scratch)
+	return f, err
+}
+
+func (l *frameList) identify(src Source) (f Facts, err error) {
 	l.begin()
 	l.head.Reset()
 	l.dec.reset()
-	if err := src.stream(nil, &l); err != nil {
+	if err := src.stream(nil, l); err != nil {
 		return f, err
 	}
 	if l.commas == 0 && l.err == nil {

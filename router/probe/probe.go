@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/sightline-router/sightline/internal/guard"
 	"github.com/sightline-router/sightline/mmhash"
 )
 
@@ -215,7 +216,12 @@ func (p *Prober) round(ctx context.Context, all bool) (open bool) {
 			defer func() { <-slots }()
 			within, cancel := context.WithTimeout(ctx, p.opt.Budget)
 			defer cancel()
-			p.note(ctx, s, p.one(within, &s.Worker))
+			var found []Finding
+			if err := guard.Call(func() error { found = p.one(within, &s.Worker); return nil }); err != nil {
+				found = []Finding{{What: "the probe itself", Verdict: Unreachable, Detail: err.Error()}}
+				p.opt.Log.Error("a worker's answer to a probe could not be read: an internal error", zap.String("worker", s.Name), zap.Error(err))
+			}
+			p.note(ctx, s, found)
 		})
 	}
 	wg.Wait()

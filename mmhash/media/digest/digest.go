@@ -34,15 +34,22 @@ type value = [8]uint32
 
 // room is a piece of the stream on its way to its values.
 type room struct {
-	bytes  [RoomSize]byte
-	first  int // group
-	values [RoomSize / group]value
+	bytes    [RoomSize]byte
+	first    int // group
+	values   [RoomSize / group]value
+	panicked any // of a helper, for its stream's goroutine
 }
 
 func (r *room) hash() {
 	for i := range r.values {
 		r.values[i] = guts.ChainingValue(node((*[group]byte)(r.bytes[i*group:]), group, r.first+i))
 	}
+}
+
+// help is hash by a helper: a panic is its stream's.
+func (r *room) help() {
+	defer func() { r.panicked = recover() }()
+	r.hash()
 }
 
 // node hashes n bytes of group at.
@@ -77,7 +84,7 @@ func New() *Hasher {
 		for {
 			select {
 			case r := <-h.work:
-				r.hash()
+				r.help()
 				h.done <- r
 			default:
 				return
@@ -142,7 +149,12 @@ func (h *Hasher) another() *room {
 	return r
 }
 
-func (h *Hasher) keep(r *room) { copy(h.values[r.first:], r.values[:]) }
+func (h *Hasher) keep(r *room) {
+	if r.panicked != nil {
+		panic(r.panicked)
+	}
+	copy(h.values[r.first:], r.values[:])
+}
 
 func (h *Hasher) back(r *room) {
 	h.out--

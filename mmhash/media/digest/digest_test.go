@@ -52,3 +52,18 @@ func TestSum(t *testing.T) {
 	}
 	all.Wait()
 }
+
+// A helper's panic comes up in its stream's goroutine; the process lives, and so do other streams.
+func TestHelperPanic(t *testing.T) {
+	h := New()
+	h.values = make([]value, 1)
+	r := &room{panicked: "in a helper"}
+	h.out = 1
+	h.done <- r
+	defer func() {
+		if p := recover(); p != "in a helper" {
+			t.Errorf("recovered %v", p)
+		}
+	}()
+	h.Sum256()
+}

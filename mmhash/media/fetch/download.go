@@ -120,8 +120,9 @@ func unchanged(old, now *entry, resp *http.Response) bool {
 // read takes a body of at most MaxBytes. Memory grows with what really came, never with what was announced, and all
 // unfinished downloads together stay below InFlightBytes. The body's capacity stays counted: the caller gives it back.
 func (f *Fetcher) read(resp *http.Response, host string) (body []byte, err error) {
+	whole := false
 	defer func() {
-		if err != nil {
+		if !whole { // also where reading panics
 			f.inFlight.Add(-int64(cap(body)))
 			body = nil
 		}
@@ -152,6 +153,7 @@ func (f *Fetcher) read(resp *http.Response, host string) (body []byte, err error
 			case int64(len(body)) > f.cfg.MaxBytes:
 				return body, &Error{Kind: TooLarge, Host: host}
 			case err == io.EOF:
+				whole = true
 				return body, nil
 			case err != nil:
 				return body, failure(host, err)

@@ -27,10 +27,11 @@ const (
 	Busy                    // too many downloads wait, or too many bytes are in flight
 	Open                    // the host's circuit is open after repeated failures
 	Closed                  // the Fetcher is closed
+	Panicked                // a fault of ours in reading what came
 	kinds
 )
 
-var kindNames = [kinds]string{"budget spent", "refused", "status", "too large", "not an image", "unreachable", "timeout", "busy", "circuit open", "closed"}
+var kindNames = [kinds]string{"budget spent", "refused", "status", "too large", "not an image", "unreachable", "timeout", "busy", "circuit open", "closed", "internal error"}
 
 func (k Kind) String() string { return kindNames[k] }
 
@@ -58,7 +59,7 @@ func (e *Error) Unwrap() error { return e.Err }
 // lasting reports a failure that is about the URL, not about the host's state.
 func (e *Error) lasting() bool {
 	switch e.Kind {
-	case Refused, NotAnImage, TooLarge:
+	case Refused, NotAnImage, TooLarge, Panicked:
 		return true
 	}
 	return e.Kind == Status && e.Status < 500 && e.Status != 408 && e.Status != 429

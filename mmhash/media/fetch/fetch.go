@@ -29,6 +29,7 @@ import (
 	"github.com/maypok86/otter/v2"
 	"golang.org/x/net/http/httpproxy"
 
+	"github.com/sightline-router/sightline/internal/guard"
 	"github.com/sightline-router/sightline/mmhash/media"
 )
 
@@ -61,6 +62,9 @@ type Config struct {
 	// Seen, if set, is called once for every picture downloaded, in the download's own goroutine: the moment to compute
 	// names while the bytes are at hand. bytes must not be changed or kept.
 	Seen func(f media.Facts, bytes []byte)
+
+	// Panicked, if set, is told of a download that panicked, in its own goroutine. It costs that URL's waiting requests.
+	Panicked func(error)
 
 	resolver *net.Resolver
 	now      func() time.Time
@@ -263,7 +267,14 @@ func (f *Fetcher) fly(t target, old *entry, fl *flight) {
 	defer f.wg.Done()
 	ctx, cancel := context.WithTimeout(f.base, f.cfg.Timeout)
 	defer cancel()
-	e, err := f.exchange(ctx, t, old)
+	var e *entry
+	err := guard.Call(func() (err error) { e, err = f.exchange(ctx, t, old); return err })
+	if p := (*guard.Panic)(nil); errors.As(err, &p) {
+		err = &Error{Kind: Panicked, Host: t.host, Err: p}
+		if f.cfg.Panicked != nil {
+			f.cfg.Panicked(p)
+		}
+	}
 	if err != nil {
 		e = f.failed(t, old, err)
 	}

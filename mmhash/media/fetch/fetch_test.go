@@ -669,3 +669,26 @@ func hostOf(t *testing.T, rawURL string) string {
 	}
 	return u.Hostname()
 }
+
+// A panic over what was downloaded costs the requests that wait for that URL, for a while; its host, its slot and all else
+// go on.
+func TestPanicCostsOneURL(t *testing.T) {
+	base, _ := serve(t, picture(red))
+	var told atomic.Int32
+	var bad []byte
+	seen := 0
+	f := open(t, Config{PerHost: 1, Total: 1, Allow: loopback, Panicked: func(error) { told.Add(1) }, Seen: func(media.Facts, []byte) {
+		if seen++; seen == 1 {
+			bad[7]++
+		}
+	}})
+	for range 2 {
+		if err := wantKind(t, f, base+"/bad.png", Panicked); strings.Contains(err.Error(), "bad.png") {
+			t.Errorf("the error tells the URL: %v", err)
+		}
+	}
+	want(t, f, base+"/good.png", red)
+	if s := f.Stats(); told.Load() != 1 || s.InFlight != 0 || s.Failed[Panicked] != 2 {
+		t.Errorf("told %d times, %+v", told.Load(), s)
+	}
+}

@@ -27,18 +27,18 @@ var never = []netip.Prefix{
 	netip.MustParsePrefix("fd20:ce::254/128"),   // Google over IPv6
 }
 
-type guard struct {
+type addressGuard struct {
 	public *ssrf.Guardian
 	ports  []uint16
 	allow  []netip.Prefix
 }
 
-func newGuard(c *Config) *guard {
-	return &guard{ssrf.New(ssrf.WithPorts(c.Ports...)), c.Ports, c.Allow}
+func newGuard(c *Config) *addressGuard {
+	return &addressGuard{ssrf.New(ssrf.WithPorts(c.Ports...)), c.Ports, c.Allow}
 }
 
 // control is net.Dialer.Control.
-func (g *guard) control(network, address string, _ syscall.RawConn) error {
+func (g *addressGuard) control(network, address string, _ syscall.RawConn) error {
 	ap, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return errAddress
@@ -49,7 +49,7 @@ func (g *guard) control(network, address string, _ syscall.RawConn) error {
 	return g.check(ap)
 }
 
-func (g *guard) check(ap netip.AddrPort) error {
+func (g *addressGuard) check(ap netip.AddrPort) error {
 	ip := ap.Addr().WithZone("").Unmap()
 	in := func(list []netip.Prefix) bool {
 		return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(ip) })
@@ -66,7 +66,7 @@ func (g *guard) check(ap netip.AddrPort) error {
 // transport sends a request through the guarded dialler, or through a proxy where one is configured.
 type transport struct {
 	direct, proxied *http.Transport
-	guard           *guard
+	guard           *addressGuard
 	proxy           func(*url.URL) (*url.URL, error)
 }
 
@@ -89,7 +89,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 // label is a number is an address or nothing (there is no such top-level domain; WHATWG URL, "ends in a number"): forms of
 // inet_aton, such as 2130706433, 0x7f.1, 0177.0.0.1 and 127.1, mean different addresses to different proxies and are
 // refused, as are names of this machine.
-func (g *guard) written(u *url.URL) error {
+func (g *addressGuard) written(u *url.URL) error {
 	host, err := idna.Lookup.ToASCII(u.Hostname()) // as the proxy will read it: other digits and dots are made ASCII's
 	if err != nil {
 		host = u.Hostname()

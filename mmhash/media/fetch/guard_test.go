@@ -166,7 +166,7 @@ func TestGuard(t *testing.T) {
 	wide := newGuard(&Config{Ports: []uint16{80, 443}, Allow: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}})
 	private := newGuard(&Config{Ports: []uint16{80, 443}, Allow: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}})
 	for _, c := range []struct {
-		g    *guard
+		g    *addressGuard
 		net  string
 		addr string
 		ok   bool

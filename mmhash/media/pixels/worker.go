@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/sightline-router/sightline/internal/guard"
 )
 
 // Worker does the decoding that no request waits for: one goroutine, a bounded queue, and a share of one core that it
@@ -12,6 +14,8 @@ import (
 type Worker struct {
 	share float64
 	rest  func(time.Duration)
+
+	panicked func(error) // told of a job that panicked; nil: nobody
 
 	mu     sync.Mutex
 	known  map[[32]byte]bool // queued or running
@@ -28,11 +32,12 @@ type job struct {
 
 // NewWorker starts a worker with room for queue waiting jobs and a share of one core between 0 (not included) and 1. A
 // waiting job holds its file's bytes: the queue bounds the memory.
-func NewWorker(queue int, share float64) (*Worker, error) {
+// panicked, if not nil, is told of each job that panicked, which costs that job alone.
+func NewWorker(queue int, share float64, panicked func(error)) (*Worker, error) {
 	if queue < 1 || !(share > 0 && share <= 1) {
 		return nil, fmt.Errorf("pixel worker with a queue of %d and a share of %v: want at least 1, and above 0 up to 1", queue, share)
 	}
-	w := &Worker{share: share, known: map[[32]byte]bool{}, jobs: make(chan job, queue), done: make(chan struct{}), stop: make(chan struct{})}
+	w := &Worker{share: share, panicked: panicked, known: map[[32]byte]bool{}, jobs: make(chan job, queue), done: make(chan struct{}), stop: make(chan struct{})}
 	w.rest = w.sleep
 	go w.run()
 	return w, nil
@@ -86,7 +91,9 @@ func (w *Worker) run() {
 			return
 		case j := <-w.jobs:
 			start := time.Now()
-			j.do()
+			if err := guard.Call(func() error { j.do(); return nil }); err != nil && w.panicked != nil {
+				w.panicked(err)
+			}
 			took := time.Since(start)
 			w.mu.Lock()
 			delete(w.known, j.key)

@@ -1,6 +1,7 @@
 package pixels
 
 import (
+	"runtime"
 	"testing"
 	"time"
 )
@@ -10,12 +11,12 @@ func TestWorker(t *testing.T) {
 		queue int
 		share float64
 	}{{0, 1}, {1, 0}, {1, -1}, {1, 1.1}} {
-		if _, err := NewWorker(c.queue, c.share); err == nil {
+		if _, err := NewWorker(c.queue, c.share, nil); err == nil {
 			t.Errorf("queue %d, share %v taken", c.queue, c.share)
 		}
 	}
 
-	w, err := NewWorker(1, 0.25)
+	w, err := NewWorker(1, 0.25, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +62,7 @@ func TestWorkerShare(t *testing.T) {
 	}
 	w.Close()
 
-	if w, err := NewWorker(1, 1e-9); err != nil {
+	if w, err := NewWorker(1, 1e-9, nil); err != nil {
 		t.Fatal(err)
 	} else {
 		ran := make(chan bool)
@@ -69,4 +70,24 @@ func TestWorkerShare(t *testing.T) {
 		<-ran
 		w.Close() // would wait for minutes otherwise
 	}
+}
+
+// A job that panics is told of, and costs itself alone.
+func TestWorkerPanic(t *testing.T) {
+	told := make(chan error, 1)
+	w, err := NewWorker(2, 1, func(err error) { told <- err })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	var file []byte
+	w.Submit([32]byte{1}, func() { file[3]++ })
+	if err := <-told; err == nil {
+		t.Error("a panic without an error")
+	}
+	over := make(chan bool)
+	for !w.Submit([32]byte{1}, func() { close(over) }) { // it is forgotten a moment later
+		runtime.Gosched()
+	}
+	<-over
 }
