@@ -107,7 +107,8 @@ func (e *Refused) Error() string {
 // Prompts is what a request comes to: one prompt, or several for a batch.
 type Prompts struct {
 	List  []Prompt
-	Edits []Edit // what must change in the body before a worker sees it
+	Edits []Edit       // what must change in the body before a worker sees it
+	Reuse prompt.Reuse // whether the engine looks them up in its prefix cache
 }
 
 // Prompt is one prompt as the engine prefills it.
@@ -139,6 +140,9 @@ func (m *Model) Read(ctx context.Context, endpoint, lora string, req *chat.Reque
 	draft, err := m.prompt.Read(ctx, endpoint, req)
 	if err != nil {
 		return out, fromPrompt(err)
+	}
+	if out.Reuse = draft.Reuse; m.Server.Dynamo() && out.Reuse == prompt.Recomputed {
+		out.Reuse = prompt.Perhaps // what its front ends make of the fields is not known
 	}
 	ctx, cancel := m.Media.patience(ctx, req, draft)
 	defer cancel()

@@ -13,6 +13,7 @@ import (
 	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/mmhash/chat"
+	"github.com/sightline-router/sightline/mmhash/prompt"
 	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/pick"
 )
@@ -79,7 +80,9 @@ type view struct {
 	used     bool // workers of its classes are there
 	edits    []mmhash.Edit
 	p        *mmhash.Prompt // the longest of its prompts: they share a worker; nil: err
-	usage    int            // prompt tokens that the engine will report; 0: not known
+	several  bool           // there are several of them
+	reuse    prompt.Reuse
+	usage    int // prompt tokens that the engine will report; 0: not known
 	err      error
 	panicked any
 }
@@ -148,7 +151,7 @@ func (rd *view) read(ctx context.Context, m *mmhash.Model, path, lora string, re
 	}
 	// Several prompts of one request share a worker: the longest one decides.
 	exact := true
-	rd.p = &prompts.List[0]
+	rd.p, rd.several, rd.reuse = &prompts.List[0], len(prompts.List) > 1, prompts.Reuse
 	for i := range prompts.List {
 		one := &prompts.List[i]
 		if len(one.IDs) > len(rd.p.IDs) {
@@ -220,7 +223,9 @@ func (r *Router) candidates(s *scratch, cs *classes, class int, slots []*fleet.S
 			l.locals = rd.p.Locals(l.locals, size, lora)
 			l.chain = block.Chain(l.chain, l.locals, 0, false)
 		}
-		r.opt.Index.Match(l.locals, &s.matches)
+		if rd.reuse != prompt.Recomputed {
+			r.opt.Index.Match(l.locals, &s.matches)
+		}
 	}
 	for _, h := range s.matches.Holders {
 		for int(h.Holder) >= len(s.held) {
@@ -243,7 +248,7 @@ func (r *Router) candidates(s *scratch, cs *classes, class int, slots []*fleet.S
 		}
 		c.Exact = exact * size
 		c.Predicted = c.Exact
-		if len(l.chain) > 0 {
+		if len(l.chain) > 0 && rd.reuse != prompt.Recomputed {
 			c.Predicted = r.predicted.leading(uint32(slot.Holder), l.chain, exact, now) * size
 		}
 		c.Shared = c.Predicted - c.Exact

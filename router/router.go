@@ -27,6 +27,7 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/chat"
+	"github.com/sightline-router/sightline/mmhash/prompt"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/pick"
@@ -283,16 +284,22 @@ func (r *Router) place(d Decision, n named, clean []mmhash.Edit, session string,
 	default:
 		d.Reason, d.Why = Load, "no block held"
 	}
+	if rd.reuse == prompt.Recomputed {
+		d.Why = "the engine reads no cache for this request"
+	}
 	if d.Partial = r.opt.Index.Partial(slots[best.Slot].Holder); d.Partial && d.Why == "" {
 		d.Why = "a lower bound: the worker is known in part"
 	}
 	if d.Recurrent = r.opt.Index.Recurrent(slots[best.Slot].Holder); d.Recurrent && d.CachedTokens > 0 {
 		d.Why = "an upper bound: a hit needs the states of recurrent layers too"
 	}
+	if rd.reuse == prompt.Perhaps && d.CachedTokens > 0 {
+		d.Why = "an upper bound: the engine may read no cache for this request"
+	}
 	if !p.Exact {
 		d.Why = p.Why
 	}
-	nt := r.book(d, slots[best.Slot], decode, best, p, s, size, now)
+	nt := r.book(d, slots[best.Slot], decode, best, rd, p, s, size, now)
 	if rd.p != nil {
 		if session == "" && r.opt.Audit != nil && cs.session[class] && d.Targets[0].Instance == "" {
 			session, d.Session = d.ID, d.ID
@@ -387,15 +394,15 @@ type note struct {
 	mute   bool     // the engine reports 0 cached tokens where it says nothing (SGLang without --enable-cache-report)
 }
 
-func (r *Router) book(d Decision, slot, decode *fleet.Slot, best pick.Candidate, p *mmhash.Prompt, s *scratch, size int, now time.Time) *note {
+func (r *Router) book(d Decision, slot, decode *fleet.Slot, best pick.Candidate, rd *view, p *mmhash.Prompt, s *scratch, size int, now time.Time) *note {
 	held := best.Exact / size
 	if best.Doubtful { // of what it gets now no event will tell
 		held = 0
 	}
-	nt := &note{model: d.Model, worker: slot.Worker.Name, reason: d.Reason, from: held, cached: d.CachedTokens, stale: best.Doubtful, bound: d.Partial, upper: d.Recurrent, usage: s.usage, mute: r.onSGLang(d.Model, slot.Worker)}
+	nt := &note{model: d.Model, worker: slot.Worker.Name, reason: d.Reason, from: held, cached: d.CachedTokens, stale: best.Doubtful, bound: d.Partial, upper: d.Recurrent || rd.reuse == prompt.Perhaps, usage: s.usage, mute: r.onSGLang(d.Model, slot.Worker)}
 	both := slices.Concat(s.locals, s.chain)
-	if decode != nil {
-		nt.cached = -1 // what is reported is of another worker's cache
+	if decode != nil || rd.several {
+		nt.cached = -1 // what is reported is of another worker's cache, or of another prompt or all (vLLM: the last that ends; SGLang: the sum)
 	}
 	nt.locals, nt.chain, nt.size = both[:len(s.locals)], both[len(s.locals):], size
 	r.predicted.add(uint32(slot.Holder), nt.chain, nt.from, now)
@@ -495,8 +502,10 @@ func (r *Router) Observe(o Outcome) {
 		if o.Code < 200 || o.Code >= 400 { // refused or broken: it stored nothing that we could count on
 			r.predicted.drop(uint32(b.Slot.Holder), nt.chain, nt.from)
 		}
-		if (nt.reason == Exact || nt.stale) && !nt.upper && o.Code == 200 && o.CachedTokens >= 0 && o.CachedTokens < nt.cached {
-			// The engine found less than its events promised (a reset that it has not told yet): what it did not find goes.
+		if (nt.reason == Exact || nt.stale) && !nt.upper && o.Code == 200 && o.CachedTokens >= 0 && o.CachedTokens < nt.cached-nt.size {
+			// The engine found less than its events promised (a reset that it has not told yet): what it did not find goes. One
+			// block less says nothing: vLLM keeps back the last one that it finds where it drafts with EAGLE or MTP (read in
+			// 0.10 to 0.33), and one that was evicted since the decision is told by an event.
 			n, _ := r.opt.Index.Drop(b.Slot.Holder, nt.locals, o.CachedTokens/nt.size)
 			r.metrics.corrected.Add(float64(n))
 			if r.suspects.note(b.Slot.Holder, r.opt.Now()) && r.opt.Resync != nil {

@@ -112,15 +112,28 @@ func (w *Worker) job(ctx context.Context, r *http.Request, raw []byte, body gjso
 			tokens: append(make([]uint32, 0, len(p.Tokens)+limit), p.Tokens...), prompt: len(p.Tokens),
 			answer: w.answer(p), report: body.Get("vllm_xargs.kv_cache_report_mode").Str == "full",
 		}
-		if lp := body.Get("prompt_logprobs"); lp.Exists() && lp.Type != gjson.Null {
-			s.noRead = true // every prompt token must be computed
-		}
+		s.noRead = asksPromptLogprobs(body) // every prompt token must be computed
 		for _, m := range p.Media {
 			s.items = append(s.items, vllmid.Item{Identifier: m.Identifier, Offset: m.Offset, Length: m.Length})
 		}
 		j.seqs = append(j.seqs, s)
 	}
 	return j, nil
+}
+
+// asksPromptLogprobs tells whether a request wants log probabilities of its prompt, as vLLM 0.32 reads it: echo stands for
+// them too, with the number of top_logprobs (a chat's default is 0, which counts) or of logprobs.
+func asksPromptLogprobs(body gjson.Result) bool {
+	given := func(key string) bool { return body.Get(key).Exists() && body.Get(key).Type != gjson.Null }
+	switch {
+	case given("prompt_logprobs"):
+		return true
+	case !body.Get("echo").Bool():
+		return false
+	case body.Get("prompt").Exists():
+		return given("logprobs")
+	}
+	return given("top_logprobs") || !body.Get("top_logprobs").Exists()
 }
 
 // answer gives the tokens to generate: those that the prompt asks for, else words that depend on the prompt only.

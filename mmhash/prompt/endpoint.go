@@ -15,6 +15,7 @@ import (
 type Draft struct {
 	Prompts []DraftPrompt
 	Salt    string // cache_salt
+	Reuse   Reuse
 	// MMKwargs and MediaIOKwargs are the request's own, as JSON; "" for none.
 	MMKwargs, MediaIOKwargs string
 	kwargs                  vision.Kwargs
@@ -55,7 +56,7 @@ const (
 // Read makes the draft of a request. Of engines other than vLLM /v1/chat/completions and /v1/completions are read. Errors: a
 // *Refused or an *Unpredicted; ErrTime once ctx has ended, which ends the draft's Expand too.
 func (m *Model) Read(ctx context.Context, endpoint string, req *chat.Request) (*Draft, error) {
-	d := &Draft{done: ctx.Done()}
+	d := &Draft{Reuse: m.reuse(endpoint, req), done: ctx.Done()}
 	if m.opt.Engine != "vllm" && endpoint != chatEndpoint && endpoint != completionsEndpoint {
 		return nil, ErrEndpoint
 	}
