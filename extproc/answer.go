@@ -36,7 +36,7 @@ const (
 )
 
 // refused stands where a reason is counted, for requests that got an answer of ours and no worker.
-const refused = "refused"
+const refused = string(router.RefusedByUs)
 
 // never are headers of Dynamo's front ends that we never set and that would steer all the same: its own gateway's mode,
 // the order to go past the prefill worker that was chosen, and the name that its releases before 1.6 read.
@@ -225,7 +225,7 @@ func (t *terms) metadata(d router.Decision) members {
 // refusal answers the client in the workers' stead, with an error body in OpenAI's form. In the metadata its reason is
 // refused.
 func (t *terms) refusal(d router.Decision) encoded {
-	d.Reason = refused
+	d.Reason = router.RefusedByUs
 	code, r := d.Refuse.Status, d.Refuse
 	if code < 400 || code > 599 { // Envoy turns anything below 200 into a 200
 		code = http.StatusServiceUnavailable

@@ -9,7 +9,7 @@ import (
 
 // metrics are the router's own counters. Labels hold configured names and words of ours, never client text.
 type metrics struct {
-	decisions *prometheus.CounterVec // model, reason
+	decisions *prometheus.CounterVec // model; reason, or that the client was answered at once
 	down      *prometheus.CounterVec // why a rung was lost
 	seconds   prometheus.Histogram
 	prompt    *prometheus.CounterVec // tokens by model
@@ -30,13 +30,13 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: name, Help: help}, labels)
 	}
 	m := &metrics{
-		decisions: vec("decisions_total", "Decisions by the ladder step that they were taken on.", "model", "reason"),
+		decisions: vec("decisions_total", "Decisions by the ladder step that they were taken on; refused: the client was answered at once.", "model", "reason"),
 		down:      vec("steps_down_total", "What kept decisions from being exact.", "why"),
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "sightline", Name: "decision_seconds", Help: "Time to decide, body in hand.",
 			Buckets: prometheus.ExponentialBuckets(50e-6, 2, 14)}),
 		prompt:    vec("prompt_tokens_total", "Prompt tokens of decided requests.", "model"),
 		cached:    vec("predicted_cached_tokens_total", "Prompt tokens predicted to be cached on the chosen worker.", "model", "reason"),
-		outcomes:  vec("outcomes_total", "Ended requests by worker and status class.", "worker", "code"),
+		outcomes:  vec("outcomes_total", "Ended requests by the worker that had them last and status class; other: an address that is no known worker's.", "worker", "code"),
 		told:      vec("cached_tokens_reported_total", "Answers that carried the engine's own count of cached tokens, against the prediction.", "model", "verdict"),
 		promised:  vec("prompt_tokens_reported_total", "Answers that carried the engine's own count of prompt tokens, against ours where that was exact.", "model", "verdict"),
 		removed:   vec("removed_fields_total", "Fields that clients must not send, taken out of request bodies.", "field"),
@@ -52,9 +52,12 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 	gauge := func(name, help string, get func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "sightline", Name: name, Help: help}, get)
 	}
+	counter := func(name, help string, get func() uint64) prometheus.Collector {
+		return prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "sightline", Name: name, Help: help}, func() float64 { return float64(get()) })
+	}
 	reg.MustRegister(m.decisions, m.down, m.seconds, m.prompt, m.cached, m.outcomes, m.told, m.promised, m.removed, m.stored, m.moved, m.corrected, m.unmatched, m.failures,
 		gauge("requests_open", "Decided requests that have not ended.", func() float64 { return float64(r.opt.Fleet.Open()) }),
-		gauge("bookings_expired", "Requests that ended without a report from Envoy.", func() float64 { return float64(r.opt.Fleet.Expired()) }),
+		counter("bookings_expired_total", "Requests that ended without a report from Envoy.", r.opt.Fleet.Expired),
 		gauge("workers_out", "Workers that get trial requests only, because they fail.", func() (n float64) {
 			for _, w := range r.opt.Fleet.Workers() {
 				if w.Out(r.opt.Now()) != "" {
@@ -69,7 +72,8 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 			}
 			return 0
 		}),
-		gauge("predictions_dropped", "Predicted blocks that ended early because the table was full.", func() float64 { return float64(r.predicted.dropped.Load()) }),
+		gauge("predictions", "Blocks predicted to be held and not confirmed.", func() float64 { return float64(r.predicted.size.Load()) }),
+		counter("predictions_dropped_total", "Predicted blocks that ended early because there was no room.", r.predicted.dropped.Load),
 		gauge("requests_waiting_to_be_read", "Cleaned requests that wait because as many bytes as may be are being read.", func() float64 { return float64(r.turns.queued()) }),
 		gauge("workers", "Workers known.", func() float64 { return float64(len(r.opt.Fleet.Workers())) }))
 	return m
@@ -93,9 +97,9 @@ func (r *Router) Forget(worker string) {
 	r.metrics.failures.DeletePartialMatch(prometheus.Labels{"worker": worker})
 }
 
-func (m *metrics) ended(n *note, o Outcome) {
-	m.outcomes.WithLabelValues(n.worker, strconv.Itoa(o.Code/100)+"xx").Inc()
-	if o.CachedTokens >= 0 && n.cached >= 0 && o.Code == 200 {
+func (m *metrics) ended(n *note, worker string, o Outcome) {
+	m.outcomes.WithLabelValues(worker, strconv.Itoa(o.Code/100)+"xx").Inc()
+	if o.CachedTokens >= 0 && o.Code == 200 {
 		verdict := "equal"
 		if o.CachedTokens < n.cached {
 			verdict = "fewer"

@@ -1,33 +1,42 @@
 package router
 
 import (
+	"cmp"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/sightline-router/sightline/router/fleet"
 )
 
 // predictions remember which blocks a request was routed to, until the worker's events confirm them. Without them two
 // requests with one new picture 10 ms apart would go to two workers.
 //
 // A block is known by its chained hash, which names its whole prefix, mixed with the slot. All blocks of a prompt lie in
-// one shard, so a prompt costs one lock. An entry ends ttl after its last use; when a shard is full the oldest batch
-// ends early, counted. Each key stands in one batch: used again, it moves to a later one when its own ends, so that a
-// prompt asked for a thousand times is kept once. Cost: about 50 bytes a block and 30 ns a probe.
+// one shard, by its first block, so a prompt costs one lock, and looking is shared. Most prompts of a service begin alike
+// and share a shard: the room is one for all shards. An entry ends ttl after its last use; when there is no room the oldest
+// batch of all shards ends early, counted. Each key stands in one batch: used again, it moves to a later one when its own
+// ends, so that a prompt asked for a thousand times is kept once. Cost: about 50 bytes a block and 30 ns a probe.
 type predictions struct {
 	ttl     time.Duration
+	most    int64 // blocks in all shards
+	size    atomic.Int64
 	shard   [predShards]predShard
-	dropped atomic.Uint64 // entries that ended early because a shard was full
+	dropped atomic.Uint64 // entries that ended early because there was no room
 }
 
 const (
-	predShards  = 64
-	predEntries = 1 << 15 // blocks a shard, 2 M in all
+	predShards = 64
+	predBlocks = 1 << 21
+	predPrompt = predBlocks / 8 // of one prompt: no request may take all the room
 )
 
 type predShard struct {
-	sync.Mutex
+	sync.RWMutex
 	until   map[uint64]int64 // key → end, Unix ns
 	batches []predBatch      // by age
+	oldest  atomic.Int64     // end of the first batch; 0: there is none
 }
 
 type predBatch struct {
@@ -35,8 +44,15 @@ type predBatch struct {
 	keys  []uint64
 }
 
-func newPredictions(ttl time.Duration) *predictions {
-	p := &predictions{ttl: ttl}
+// promise is what add noted: the blocks that were not predicted on the slot before begin at from.
+type promise struct {
+	slot  uint32
+	from  int
+	until int64
+}
+
+func newPredictions(ttl time.Duration, most int64) *predictions {
+	p := &predictions{ttl: ttl, most: most}
 	for i := range p.shard {
 		p.shard[i].until = make(map[uint64]int64)
 	}
@@ -55,76 +71,131 @@ func (p *predictions) leading(slot uint32, chain []uint64, from int, now time.Ti
 	}
 	s := p.of(chain)
 	t := now.UnixNano()
-	s.Lock()
-	defer s.Unlock()
+	s.RLock()
+	defer s.RUnlock()
 	for from < len(chain) && s.until[key(slot, chain[from])] > t {
 		from++
 	}
 	return from
 }
 
-// add notes that slot will hold the blocks from from on, as many as a shard has room for.
-func (p *predictions) add(slot uint32, chain []uint64, from int, now time.Time) {
+// add notes that slot will hold the blocks from from on, as many as there is room for.
+func (p *predictions) add(slot uint32, chain []uint64, from int, now time.Time) *promise {
 	if from >= len(chain) || p.ttl <= 0 {
-		return
+		return nil
+	}
+	t := now.UnixNano()
+	made := &promise{slot: slot, from: len(chain), until: t + int64(p.ttl)}
+	chain = chain[:min(len(chain), from+predPrompt)]
+	for p.size.Load()+int64(len(chain)-from) > p.most && p.makeRoom(t) {
 	}
 	s := p.of(chain)
-	t := now.UnixNano()
-	until := t + int64(p.ttl)
-	chain = chain[from:min(len(chain), from+predEntries)]
-	keys := make([]uint64, 0, len(chain))
 	s.Lock()
 	defer s.Unlock()
-	for len(s.batches) > 0 && (s.batches[0].until <= t || len(s.until)+len(chain) > predEntries) {
-		old := s.batches[0]
-		s.batches = s.batches[1:]
-		for _, k := range old.keys {
-			switch end := s.until[k]; {
-			case end > old.until:
-				keys = append(keys, k)
-				continue
-			case end > t:
-				p.dropped.Add(1)
-			}
-			delete(s.until, k)
-		}
+	keys := make([]uint64, 0, len(chain)-from)
+	for len(s.batches) > 0 && s.batches[0].until <= t {
+		keys = p.retire(s, t, keys)
 	}
-	for _, b := range chain {
-		k := key(slot, b)
-		if _, known := s.until[k]; !known {
+	for i := from; i < len(chain); i++ {
+		k := key(slot, chain[i])
+		end, known := s.until[k]
+		if !known {
 			keys = append(keys, k)
+			p.size.Add(1)
 		}
-		s.until[k] = until
+		if end <= t {
+			made.from = min(made.from, i)
+		}
+		s.until[k] = made.until
 	}
-	if len(keys) > 0 {
-		s.batches = append(s.batches, predBatch{until: until, keys: keys})
-	}
+	s.insert(predBatch{until: made.until, keys: keys})
+	return made
 }
 
-// drop takes back what add noted, for a request that the worker refused or that went elsewhere.
-func (p *predictions) drop(slot uint32, chain []uint64, from int) {
-	if from >= len(chain) {
+// retire ends a shard's oldest batch and adds those of its keys that live on to keep.
+func (p *predictions) retire(s *predShard, now int64, keep []uint64) []uint64 {
+	old := s.batches[0]
+	s.batches = s.batches[1:]
+	for _, k := range old.keys {
+		switch end := s.until[k]; {
+		case end > old.until:
+			keep = append(keep, k)
+			continue
+		case end > now:
+			p.dropped.Add(1)
+		}
+		delete(s.until, k)
+		p.size.Add(-1)
+	}
+	return keep
+}
+
+// makeRoom ends the oldest batch of all shards; false: there is none.
+func (p *predictions) makeRoom(now int64) bool {
+	var s *predShard
+	for i := range p.shard {
+		if at := p.shard[i].oldest.Load(); at != 0 && (s == nil || at < s.oldest.Load()) {
+			s = &p.shard[i]
+		}
+	}
+	if s == nil {
+		return false
+	}
+	s.Lock()
+	defer s.Unlock()
+	if len(s.batches) == 0 {
+		return true // another was here first
+	}
+	again := predBatch{keys: p.retire(s, now, nil)} // used again since
+	for _, k := range again.keys {
+		again.until = max(again.until, s.until[k])
+	}
+	s.insert(again)
+	return true
+}
+
+// insert puts a batch where its age has it, if it has keys.
+func (s *predShard) insert(b predBatch) {
+	if len(b.keys) > 0 {
+		at, _ := slices.BinarySearchFunc(s.batches, b.until+1, func(have predBatch, until int64) int { return cmp.Compare(have.until, until) })
+		s.batches = slices.Insert(s.batches, at, b)
+	}
+	first := int64(0)
+	if len(s.batches) > 0 {
+		first = s.batches[0].until
+	}
+	s.oldest.Store(first)
+}
+
+// drop takes a promise back, for a request that the worker refused or that went elsewhere. What was predicted there before
+// it, or has been since, stays: it is another request's.
+func (p *predictions) drop(made *promise, chain []uint64) {
+	if made == nil || made.from >= len(chain) {
 		return
 	}
 	s := p.of(chain)
 	s.Lock()
 	defer s.Unlock()
-	for _, b := range chain[from:] {
-		if k := key(slot, b); s.until[k] != 0 {
+	for _, b := range chain[made.from:] {
+		if k := key(made.slot, b); s.until[k] == made.until {
 			s.until[k] = 1 // over; its batch removes it
 		}
 	}
 }
 
 // sightings remember which slots were sent a medium lately: their encoder cache should have it. Per medium the last
-// four slots count. Bounded: the oldest media are forgotten first.
+// four slots count, by themselves and not by their number, which another worker gets when they are gone. Bounded: the
+// oldest media are forgotten first, and slots that left with them.
 type sightings struct {
 	shard [seenShards]struct {
 		sync.Mutex
-		at    map[uint64]*[4]uint32 // slot+1, newest first; 0: none
+		at    map[uint64]*seenBy
 		order []uint64
 	}
 }
+
+// seenBy are slots, the newest first; nil: none.
+type seenBy [4]*fleet.Slot
 
 const (
 	seenShards = 16
@@ -134,12 +205,12 @@ const (
 func newSightings() *sightings {
 	s := new(sightings)
 	for i := range s.shard {
-		s.shard[i].at = make(map[uint64]*[4]uint32)
+		s.shard[i].at = make(map[uint64]*seenBy)
 	}
 	return s
 }
 
-func (s *sightings) by(name uint64) (slots [4]uint32) {
+func (s *sightings) by(name uint64) (slots seenBy) {
 	sh := &s.shard[name%seenShards]
 	sh.Lock()
 	defer sh.Unlock()
@@ -149,7 +220,7 @@ func (s *sightings) by(name uint64) (slots [4]uint32) {
 	return slots
 }
 
-func (s *sightings) add(name uint64, slot uint32) {
+func (s *sightings) add(name uint64, slot *fleet.Slot) {
 	sh := &s.shard[name%seenShards]
 	sh.Lock()
 	defer sh.Unlock()
@@ -159,25 +230,18 @@ func (s *sightings) add(name uint64, slot uint32) {
 			delete(sh.at, sh.order[0])
 			sh.order = sh.order[1:]
 		}
-		at = new([4]uint32)
+		at = new(seenBy)
 		sh.at[name] = at
 		sh.order = append(sh.order, name)
 	}
-	put := slot + 1
+	put := slot
 	for i := range at {
 		put, at[i] = at[i], put
-		if put == slot+1 || put == 0 {
+		if put == slot || put == nil {
 			return
 		}
 	}
 }
 
-// holds reports whether slot is among slots.
-func holds(slots [4]uint32, slot uint32) bool {
-	for _, s := range slots {
-		if s == slot+1 {
-			return true
-		}
-	}
-	return false
-}
+// holds reports whether slot is among them.
+func (b *seenBy) holds(slot *fleet.Slot) bool { return slices.Contains(b[:], slot) }

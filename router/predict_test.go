@@ -1,8 +1,12 @@
 package router
 
 import (
+	"slices"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/sightline-router/sightline/router/fleet"
 )
 
 func chainOf(seed uint64, n int) (c []uint64) {
@@ -15,7 +19,7 @@ func chainOf(seed uint64, n int) (c []uint64) {
 
 func TestPredictions(t *testing.T) {
 	now := time.Unix(1000, 0)
-	p := newPredictions(10 * time.Second)
+	p := newPredictions(10*time.Second, predBlocks)
 	a := chainOf(1, 20)
 	p.add(3, a, 4, now)
 	if n := p.leading(3, a, 4, now); n != 20 {
@@ -35,38 +39,121 @@ func TestPredictions(t *testing.T) {
 	if n := p.leading(3, a, 10, now.Add(12*time.Second)); n != 20 {
 		t.Errorf("a renewed prediction ended: %d", n)
 	}
-	p.drop(3, a, 15)
-	if n := p.leading(3, a, 10, now.Add(6*time.Second)); n != 15 {
-		t.Errorf("after drop %d, want 15", n)
+	if n := p.leading(3, a, 4, now.Add(12*time.Second)); n != 4 {
+		t.Errorf("blocks that were not used again live on: %d", n)
 	}
 }
 
-// However much is predicted, memory is bounded, and what ended early is counted.
+// What a refused request promised is taken back, and nothing that another had promised before or has since.
+func TestPredictionsTakenBack(t *testing.T) {
+	now := time.Unix(1000, 0)
+	p := newPredictions(10*time.Second, predBlocks)
+	long := chainOf(1, 20)
+	first := p.add(3, long[:10], 0, now)
+	refused := p.add(3, long, 0, now.Add(time.Millisecond))
+	p.drop(refused, long)
+	if n := p.leading(3, long, 0, now.Add(time.Second)); n != 10 {
+		t.Errorf("%d predicted, want the first request's 10", n)
+	}
+	refused = p.add(3, long, 0, now.Add(2*time.Second))
+	p.add(3, long[:15], 0, now.Add(3*time.Second))
+	p.drop(refused, long)
+	p.drop(first, long[:10])
+	if n := p.leading(3, long, 0, now.Add(4*time.Second)); n != 15 {
+		t.Errorf("%d predicted, want the last request's 15", n)
+	}
+	p.drop(p.add(2, long, 5, now), long)
+	if n := p.leading(2, long, 5, now.Add(time.Second)); n != 5 {
+		t.Errorf("%d predicted of a promise that was taken back", n)
+	}
+	p.drop(p.add(2, long, 20, now), long) // nothing was promised
+}
+
+// However much is predicted, memory is bounded, and what ended early is counted: the oldest of all shards.
 func TestPredictionsBounded(t *testing.T) {
 	now := time.Unix(1000, 0)
-	p := newPredictions(time.Hour)
-	c := make([]uint64, 1000)
+	const most = 32 << 10
+	p := newPredictions(time.Hour, most)
+	var chains [][]uint64
 	for i := range 200 {
-		for j := range c {
-			c[j] = uint64(i*1000+j) << 6 // one shard
-		}
+		now = now.Add(time.Millisecond)
+		c := chainOf(uint64(i), 1000)
+		c[0] = uint64(i % 3) // three shards
+		chains = append(chains, c)
 		p.add(0, c, 0, now)
 	}
-	if n := len(p.shard[0].until); n > predEntries {
-		t.Errorf("%d entries", n)
+	kept := 0
+	for i := range p.shard {
+		kept += len(p.shard[i].until)
+	}
+	if int64(kept) != p.size.Load() || kept > most || kept < most-1000 {
+		t.Errorf("%d entries, counted %d, want up to %d", kept, p.size.Load(), most)
 	}
 	if p.dropped.Load() == 0 {
 		t.Error("nothing counted as dropped")
 	}
-	if n := p.leading(0, c, 0, now); n != 1000 {
-		t.Errorf("the newest was dropped: %d", n)
+	for i := 170; i < 200; i++ {
+		if n := p.leading(0, chains[i], 1, now); n != 1000 {
+			t.Fatalf("of request %d, one of the newest, %d", i, n)
+		}
+	}
+	if n := p.leading(0, chains[100], 1, now); n != 1 {
+		t.Errorf("of an old one %d", n)
+	}
+}
+
+// 200 prompts of 8 k tokens with one system prompt begin alike: none ends early.
+func TestPredictionsOfOneBeginning(t *testing.T) {
+	now := time.Unix(1000, 0)
+	p := newPredictions(10*time.Second, predBlocks)
+	var chains [][]uint64
+	for i := range 200 {
+		c := slices.Concat(chainOf(1, 20), chainOf(uint64(100+i), 480))
+		chains = append(chains, c)
+		p.add(uint32(i%8), c, 0, now)
+	}
+	for i, c := range chains {
+		if n := p.leading(uint32(i%8), c, 0, now); n != len(c) {
+			t.Errorf("prompt %d: %d of %d blocks predicted", i, n, len(c))
+		}
+	}
+	if n := p.dropped.Load(); n != 0 {
+		t.Errorf("%d dropped", n)
+	}
+}
+
+// Requests come, are refused and end side by side, and there is room for few of them.
+func TestPredictionsSideBySide(t *testing.T) {
+	p := newPredictions(time.Second, 2000)
+	var all sync.WaitGroup
+	for g := range 8 {
+		all.Go(func() {
+			now := time.Unix(1000, 0)
+			for i := range 300 {
+				now = now.Add(20 * time.Millisecond)
+				c := chainOf(uint64(i%20), 100+g)
+				made := p.add(uint32(g%2), c, 0, now)
+				p.leading(uint32(g%2), c, 0, now)
+				if i%3 == 0 {
+					p.drop(made, c)
+				}
+			}
+		})
+	}
+	all.Wait()
+	kept := 0
+	for i := range p.shard {
+		kept += len(p.shard[i].until)
+	}
+	if int64(kept) != p.size.Load() || kept > 2000+8*108 {
+		t.Errorf("%d entries, counted %d", kept, p.size.Load())
 	}
 }
 
 // A prompt that is asked for again and again, or taken back and asked for, is kept once, and to its end.
 func TestPredictionsRenewed(t *testing.T) {
 	now := time.Unix(1000, 0)
-	p := newPredictions(10 * time.Second)
+	p := newPredictions(10*time.Second, predBlocks)
 	c := chainOf(1, 500)
 	kept := func() (n int) {
 		for _, b := range p.of(c).batches {
@@ -76,9 +163,9 @@ func TestPredictionsRenewed(t *testing.T) {
 	}
 	for i := range 100 {
 		now = now.Add(time.Second)
-		p.add(3, c, 0, now)
+		made := p.add(3, c, 0, now)
 		if i%7 == 0 {
-			p.drop(3, c, 100)
+			p.drop(made, c)
 		} else if n := p.leading(3, c, 0, now.Add(9*time.Second)); n != 500 {
 			t.Fatalf("%d blocks nine seconds after use %d", n, i)
 		}
@@ -91,25 +178,26 @@ func TestPredictionsRenewed(t *testing.T) {
 	if n := kept(); n != 1 {
 		t.Errorf("%d keys kept of a prompt that ended", n)
 	}
-	long := chainOf(7, predEntries+10)
-	if p.add(3, long, 0, now); len(p.of(long).until) != predEntries || p.leading(3, long, 0, now) != predEntries {
-		t.Errorf("%d entries of a prompt longer than a shard", len(p.of(long).until))
+	long := chainOf(7, predPrompt+10)
+	if p.add(3, long, 0, now); len(p.of(long).until) != predPrompt+1 && len(p.of(long).until) != predPrompt || p.leading(3, long, 0, now) != predPrompt {
+		t.Errorf("%d entries of a prompt longer than one may be", len(p.of(long).until))
 	}
 }
 
 func TestSightings(t *testing.T) {
 	s := newSightings()
-	for _, slot := range []uint32{0, 1, 2, 3, 4, 1} {
-		s.add(77, slot)
+	var slots [5]fleet.Slot
+	for _, i := range []int{0, 1, 2, 3, 4, 1} {
+		s.add(77, &slots[i])
 	}
-	if got, want := s.by(77), [4]uint32{2, 5, 4, 3}; got != want {
-		t.Errorf("slots %v, want %v (newest first, plus one)", got, want)
+	if got, want := s.by(77), (seenBy{&slots[1], &slots[4], &slots[3], &slots[2]}); got != want {
+		t.Errorf("slots %v, want %v (newest first)", got, want)
 	}
-	if holds(s.by(77), 0) || !holds(s.by(77), 1) || holds(s.by(78), 0) {
+	if by, none := s.by(77), s.by(78); by.holds(&slots[0]) || !by.holds(&slots[1]) || none.holds(&slots[0]) {
 		t.Error("holds")
 	}
 	for i := range uint64(seenMedia + 10) {
-		s.add(i*seenShards, 1)
+		s.add(i*seenShards, &slots[1])
 	}
 	if n := len(s.shard[0].at); n > seenMedia {
 		t.Errorf("%d media", n)

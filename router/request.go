@@ -33,6 +33,8 @@ const (
 	Predicted Reason = "predicted" // we routed the prefix there, its events have not told yet
 	Affinity  Reason = "affinity"  // the worker has seen this media; its encoder cache is warm
 	Load      Reason = "load"      // nobody holds anything, or the request could not be read
+
+	RefusedByUs Reason = "refused" // no step: the client is answered at once
 )
 
 // Target is one place that may take the request.

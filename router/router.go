@@ -94,7 +94,7 @@ func New(opt Options) *Router {
 	}
 	// Each message once a minute: what is wrong with requests is counted, and logged once in a while.
 	opt.Log = opt.Log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core { return zapcore.NewSamplerWithOptions(c, time.Minute, 1, 0) }))
-	r := &Router{opt: opt, names: make(map[string]named), predicted: newPredictions(opt.PredictedTTL), seen: newSightings(), recent: newRecent(), turns: newTurns()}
+	r := &Router{opt: opt, names: make(map[string]named), predicted: newPredictions(opt.PredictedTTL, predBlocks), seen: newSightings(), recent: newRecent(), turns: newTurns()}
 	r.metrics = newMetrics(opt.Metrics, r)
 	r.scratch.New = func() any { return new(scratch) }
 	for i := range opt.Models {
@@ -304,7 +304,7 @@ func (r *Router) place(d Decision, n named, clean []mmhash.Edit, session string,
 		if session == "" && r.opt.Audit != nil && cs.session[class] && d.Targets[0].Instance == "" {
 			session, d.Session = d.ID, d.ID
 		}
-		r.opt.Audit.Expect(audit.Expectation{ID: d.ID, Holder: slots[best.Slot].Holder, Worker: nt.worker, Model: d.Model, Session: session,
+		r.opt.Audit.Expect(audit.Expectation{ID: d.ID, Holder: slots[best.Slot].Holder, Worker: nt.slot.Worker.Name, Model: d.Model, Session: session,
 			Locals: nt.locals, From: nt.from, Size: size, Prompts: cs.prompts[cs.reads[class]].Model(), Prompt: p})
 	}
 	return d
@@ -321,7 +321,7 @@ func (r *Router) encoding(p *mmhash.Prompt, slots []*fleet.Slot, cands []pick.Ca
 	for i := range p.Media[:min(len(p.Media), mostMedia)] {
 		md := &p.Media[i]
 		by := r.seen.by(md.Key)
-		if by == ([4]uint32{}) && md.Alias != 0 {
+		if by == (seenBy{}) && md.Alias != 0 {
 			by = r.seen.by(md.Alias)
 		}
 		for j := range cands {
@@ -329,10 +329,10 @@ func (r *Router) encoding(p *mmhash.Prompt, slots []*fleet.Slot, cands []pick.Ca
 			left := md.Offset + md.Length - max(c.Predicted, md.Offset)
 			c.Shared += max(0, min(c.Predicted, md.Offset+md.Length)-max(c.Exact, md.Offset)) // booked for its encoding too
 			switch {
-			case md.Length == 0 && !holds(by, uint32(slots[c.Slot].Holder)):
+			case md.Length == 0 && !by.holds(slots[c.Slot]):
 				c.Encode += unknownPicture
 			case left <= 0 && md.Length > 0:
-			case holds(by, uint32(slots[c.Slot].Holder)):
+			case by.holds(slots[c.Slot]):
 				c.Seen += max(left, 1)
 			default:
 				c.Encode += max(left, 0)
@@ -377,21 +377,23 @@ next:
 	return out
 }
 
-// note is what a booking remembers of its decision.
+// note is what a booking remembers of its decision. Reports of one request may be observed side by side: but for promised
+// it does not change.
 type note struct {
-	model  string
-	worker string
-	reason Reason
-	locals []uint64 // the prompt's blocks
-	chain  []uint64 // the same, chained
-	from   int      // blocks that events proved at the decision
-	cached int      // tokens predicted to be cached; -1: it went to another worker
-	stale  bool     // its events had not come for long: the engine's own count is all that corrects the index
-	bound  bool     // cached is a lower bound
-	upper  bool     // cached is an upper bound
-	size   int      // tokens a block
-	usage  int      // prompt tokens that the engine will report; 0: not known
-	mute   bool     // the engine reports 0 cached tokens where it says nothing (SGLang without --enable-cache-report)
+	model    string
+	slot     *fleet.Slot // chosen
+	reason   Reason
+	locals   []uint64 // the prompt's blocks
+	chain    []uint64 // the same, chained
+	from     int      // blocks that events proved at the decision
+	promised atomic.Pointer[promise]
+	cached   int  // tokens predicted to be cached on slot; -1: no answer can be compared with it
+	stale    bool // its events had not come for long: the engine's own count is all that corrects the index
+	bound    bool // cached is a lower bound
+	upper    bool // cached is an upper bound
+	size     int  // tokens a block
+	usage    int  // prompt tokens that the engine will report; 0: not known
+	mute     bool // the engine reports 0 cached tokens where it says nothing (SGLang without --enable-cache-report)
 }
 
 func (r *Router) book(d Decision, slot, decode *fleet.Slot, best pick.Candidate, rd *view, p *mmhash.Prompt, s *scratch, size int, now time.Time) *note {
@@ -399,17 +401,17 @@ func (r *Router) book(d Decision, slot, decode *fleet.Slot, best pick.Candidate,
 	if best.Doubtful { // of what it gets now no event will tell
 		held = 0
 	}
-	nt := &note{model: d.Model, worker: slot.Worker.Name, reason: d.Reason, from: held, cached: d.CachedTokens, stale: best.Doubtful, bound: d.Partial, upper: d.Recurrent || rd.reuse == prompt.Perhaps, usage: s.usage, mute: r.onSGLang(d.Model, slot.Worker)}
+	nt := &note{model: d.Model, slot: slot, reason: d.Reason, from: held, cached: d.CachedTokens, stale: best.Doubtful, bound: d.Partial, upper: d.Recurrent || rd.reuse == prompt.Perhaps, usage: s.usage, mute: r.onSGLang(d.Model, slot.Worker)}
 	both := slices.Concat(s.locals, s.chain)
 	if decode != nil || rd.several {
 		nt.cached = -1 // what is reported is of another worker's cache, or of another prompt or all (vLLM: the last that ends; SGLang: the sum)
 	}
 	nt.locals, nt.chain, nt.size = both[:len(s.locals)], both[len(s.locals):], size
-	r.predicted.add(uint32(slot.Holder), nt.chain, nt.from, now)
+	nt.promised.Store(r.predicted.add(uint32(slot.Holder), nt.chain, nt.from, now))
 	for i := range p.Media[:min(len(p.Media), mostMedia)] {
-		r.seen.add(p.Media[i].Key, uint32(slot.Holder))
+		r.seen.add(p.Media[i].Key, slot)
 		if a := p.Media[i].Alias; a != 0 {
-			r.seen.add(a, uint32(slot.Holder))
+			r.seen.add(a, slot)
 		}
 	}
 	r.opt.Fleet.Book(d.ID, fleet.Booking{Slot: slot, Decode: decode, Source: d.source, Tokens: d.PromptTokens - d.CachedTokens + best.Encode, Note: nt, Bytes: 256 + 8*len(both)})
@@ -446,7 +448,7 @@ func (r *Router) placeByLoad(d Decision, why string, slots []*fleet.Slot, trial 
 	slot := slots[ranked[0].Slot]
 	decode := r.opt.Fleet.Decode(slot, r.turn.Load())
 	d.Targets = targets(slots, ranked, decode, r.turn.Load())
-	r.opt.Fleet.Book(d.ID, fleet.Booking{Slot: slot, Decode: decode, Source: d.source, Note: &note{model: d.Model, worker: slot.Worker.Name, reason: Load}, Bytes: 256})
+	r.opt.Fleet.Book(d.ID, fleet.Booking{Slot: slot, Decode: decode, Source: d.source, Note: &note{model: d.Model, slot: slot, reason: Load, cached: -1}, Bytes: 256})
 	return d
 }
 
@@ -463,8 +465,7 @@ func (r *Router) Observe(o Outcome) {
 	r.recent.observe(o)
 	switch o.Phase {
 	case Started:
-		now, moved, ok := r.opt.Fleet.Confirm(o.ID, o.Addr, o.Source)
-		if !ok {
+		if !r.started(o) {
 			r.metrics.unmatched.Inc()
 			return
 		}
@@ -472,19 +473,8 @@ func (r *Router) Observe(o Outcome) {
 			r.stored.add(o.Answer, o.Addr)
 			r.metrics.stored.WithLabelValues("learned").Inc()
 		}
-		if moved != nil {
-			r.metrics.moved.Inc()
-			nt := now.Note.(*note)
-			r.predicted.drop(uint32(moved.Slot.Holder), nt.chain, nt.from)
-			if now.Slot.Worker.Class == moved.Slot.Worker.Class {
-				r.predicted.add(uint32(now.Slot.Holder), nt.chain, 0, r.opt.Now())
-				r.opt.Audit.Move(o.ID, now.Slot.Holder, now.Slot.Worker.Name)
-			} else { // its blocks have other hashes: nothing to predict, nothing to compare
-				r.opt.Audit.End(o.ID, false)
-			}
-			nt.cached = -1
-		}
 	case Ended:
+		served := o.Addr == "" || r.started(o) // the report that it was sent there may be lost
 		learn := o.FirstByte
 		if o.Code != http.StatusOK {
 			learn = 0 // an error is no prefill
@@ -495,12 +485,16 @@ func (r *Router) Observe(o Outcome) {
 			return
 		}
 		r.judge(o, b)
-		nt := b.Note.(*note)
-		if nt.mute && o.CachedTokens == 0 {
-			o.CachedTokens = -1
+		worker := b.Slot.Worker.Name
+		if !served {
+			worker = "other"
 		}
+		nt := b.Note.(*note)
 		if o.Code < 200 || o.Code >= 400 { // refused or broken: it stored nothing that we could count on
-			r.predicted.drop(uint32(b.Slot.Holder), nt.chain, nt.from)
+			r.predicted.drop(nt.promised.Load(), nt.chain)
+		}
+		if nt.mute && o.CachedTokens == 0 || b.Slot != nt.slot || !served || nt.cached < 0 {
+			o.CachedTokens = -1 // nothing was reported, or of another worker than the prediction is of
 		}
 		if (nt.reason == Exact || nt.stale) && !nt.upper && o.Code == 200 && o.CachedTokens >= 0 && o.CachedTokens < nt.cached-nt.size {
 			// The engine found less than its events promised (a reset that it has not told yet): what it did not find goes. One
@@ -508,18 +502,38 @@ func (r *Router) Observe(o Outcome) {
 			// 0.10 to 0.33), and one that was evicted since the decision is told by an event.
 			n, _ := r.opt.Index.Drop(b.Slot.Holder, nt.locals, o.CachedTokens/nt.size)
 			r.metrics.corrected.Add(float64(n))
-			if r.suspects.note(b.Slot.Holder, r.opt.Now()) && r.opt.Resync != nil {
+			if r.suspects.note(b.Slot, r.opt.Now()) && r.opt.Resync != nil {
 				r.opt.Resync(b.Slot)
 			}
 		}
 		r.opt.Audit.End(o.ID, o.Code == http.StatusOK)
-		r.metrics.ended(nt, o)
+		r.metrics.ended(nt, worker, o)
 	}
+}
+
+// started takes down who has a request, and moves what was expected of it where that is not the slot that was chosen; false
+// if the request or the worker is not known.
+func (r *Router) started(o Outcome) bool {
+	now, moved, ok := r.opt.Fleet.Confirm(o.ID, o.Addr, o.Source)
+	if moved == nil {
+		return ok
+	}
+	r.metrics.moved.Inc()
+	nt := now.Note.(*note)
+	var made *promise
+	if now.Slot.Worker.Class == moved.Slot.Worker.Class {
+		made = r.predicted.add(uint32(now.Slot.Holder), nt.chain, 0, r.opt.Now())
+		r.opt.Audit.Move(o.ID, now.Slot.Holder, now.Slot.Worker.Name)
+	} else { // its blocks have other hashes: nothing to predict, nothing to compare
+		r.opt.Audit.End(o.ID, false)
+	}
+	r.predicted.drop(nt.promised.Swap(made), nt.chain)
+	return true
 }
 
 // refuse answers the client in the workers' stead.
 func refuse(d Decision, err error) Decision {
-	d.Edits, d.Why = nil, err.Error()
+	d.Edits, d.Reason, d.Why = nil, RefusedByUs, err.Error()
 	d.Refuse = &Refusal{Status: http.StatusBadRequest, Message: d.Why}
 	var refused *mmhash.Refused
 	if errors.As(err, &refused) {

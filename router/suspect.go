@@ -1,10 +1,11 @@
 package router
 
 import (
+	"maps"
 	"sync"
 	"time"
 
-	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/router/fleet"
 )
 
 // An engine that finds less than its own events promised has lost something that it has not told. One such answer may be
@@ -16,10 +17,10 @@ const (
 	doubtRest   = 10 * time.Minute // the shortest time between two resyncs of a slot
 )
 
-// suspects counts those answers by slot.
+// suspects counts those answers by slot, and forgets slots of which there were none for doubtRest.
 type suspects struct {
 	mu sync.Mutex
-	by map[indexer.Holder]*suspect
+	by map[*fleet.Slot]*suspect
 }
 
 type suspect struct {
@@ -28,12 +29,13 @@ type suspect struct {
 }
 
 // note takes one such answer down and reports whether it is time for a resync.
-func (s *suspects) note(slot indexer.Holder, now time.Time) bool {
+func (s *suspects) note(slot *fleet.Slot, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.by == nil {
-		s.by = make(map[indexer.Holder]*suspect)
+		s.by = make(map[*fleet.Slot]*suspect)
 	}
+	maps.DeleteFunc(s.by, func(_ *fleet.Slot, one *suspect) bool { return now.Sub(one.at[doubts-1]) > doubtRest })
 	one := s.by[slot]
 	if one == nil {
 		one = new(suspect)
@@ -44,6 +46,6 @@ func (s *suspects) note(slot indexer.Holder, now time.Time) bool {
 	if one.at[0].IsZero() || now.Sub(one.at[0]) > doubtWindow || now.Before(one.rest) {
 		return false
 	}
-	one.at, one.rest = [doubts]time.Time{}, now.Add(doubtRest)
+	one.at, one.rest = [doubts]time.Time{doubts - 1: now}, now.Add(doubtRest)
 	return true
 }

@@ -14,36 +14,39 @@ type stateMetrics struct {
 }
 
 var (
-	indexDesc = prometheus.NewDesc("sightline_index", "What the index holds: blocks summed over holders, bytes, blocks that had to go.", []string{"what"}, nil)
-	relayDesc = prometheus.NewDesc("sightline_relay", "The relay: pictures offered to workers, those that found no room, answers by kind, bytes and pictures held.", []string{"what"}, nil)
+	indexDesc = prometheus.NewDesc("sightline_index", "What the index holds: blocks summed over holders, bytes.", []string{"what"}, nil)
+	lostDesc  = prometheus.NewDesc("sightline_index_lost_blocks_total", "Blocks that the index had no room for: evicted, or not taken.", []string{"what"}, nil)
+	relayDesc = prometheus.NewDesc("sightline_relay", "What the relay holds: bytes, pictures.", []string{"what"}, nil)
+	givenDesc = prometheus.NewDesc("sightline_relay_total", "The relay: pictures offered to workers, those that found no room, answers by kind.", []string{"what"}, nil)
 	fetchDesc = prometheus.NewDesc("sightline_fetch_total", "Pictures asked for by URL: answered from memory, downloaded, unchanged, or the kind of failure.", []string{"what"}, nil)
 )
 
 func (m stateMetrics) Describe(ch chan<- *prometheus.Desc) {
-	ch <- indexDesc
-	ch <- fetchDesc
-	ch <- relayDesc
+	for _, d := range []*prometheus.Desc{indexDesc, lostDesc, relayDesc, givenDesc, fetchDesc} {
+		ch <- d
+	}
 }
 
 func (m stateMetrics) Collect(ch chan<- prometheus.Metric) {
-	s := m.index.Stats()
-	for what, n := range map[string]int64{"holders": int64(s.Holders), "partial_holders": int64(s.Partial), "blocks": s.Blocks, "bytes": s.Resident,
-		"bytes_used": s.Used, "blocks_evicted": s.Evicted, "blocks_not_taken": s.Dropped} {
-		ch <- prometheus.MustNewConstMetric(indexDesc, prometheus.GaugeValue, float64(n), what)
-	}
-	if m.media.Relay != nil {
-		r := m.media.Relay.Stats()
-		for what, n := range map[string]uint64{"offered": r.Offered, "full": r.Full, "served": r.Served, "passed": r.Passed, "expired": r.Expired, "gone": r.Gone,
-			"forbidden": r.Forbidden, "bytes": uint64(r.Bytes), "pictures": uint64(r.Pictures)} {
-			ch <- prometheus.MustNewConstMetric(relayDesc, prometheus.GaugeValue, float64(n), what)
+	show := func(desc *prometheus.Desc, kind prometheus.ValueType, values map[string]float64) {
+		for what, n := range values {
+			ch <- prometheus.MustNewConstMetric(desc, kind, n, what)
 		}
 	}
+	s := m.index.Stats()
+	show(indexDesc, prometheus.GaugeValue, map[string]float64{"holders": float64(s.Holders), "partial_holders": float64(s.Partial), "blocks": float64(s.Blocks),
+		"bytes": float64(s.Resident), "bytes_used": float64(s.Used)})
+	show(lostDesc, prometheus.CounterValue, map[string]float64{"evicted": float64(s.Evicted), "not_taken": float64(s.Dropped)})
+	if m.media.Relay != nil {
+		r := m.media.Relay.Stats()
+		show(relayDesc, prometheus.GaugeValue, map[string]float64{"bytes": float64(r.Bytes), "pictures": float64(r.Pictures)})
+		show(givenDesc, prometheus.CounterValue, map[string]float64{"offered": float64(r.Offered), "full": float64(r.Full), "served": float64(r.Served), "passed": float64(r.Passed),
+			"expired": float64(r.Expired), "gone": float64(r.Gone), "forbidden": float64(r.Forbidden)})
+	}
 	f := m.media.Fetched()
-	counts := map[string]uint64{"hits": f.Hits, "downloads": f.Downloads, "unchanged": f.Unchanged}
+	counts := map[string]float64{"hits": float64(f.Hits), "downloads": float64(f.Downloads), "unchanged": float64(f.Unchanged)}
 	for kind, n := range f.Failed {
-		counts[kind.String()] = n
+		counts[kind.String()] = float64(n)
 	}
-	for what, n := range counts {
-		ch <- prometheus.MustNewConstMetric(fetchDesc, prometheus.CounterValue, float64(n), what)
-	}
+	show(fetchDesc, prometheus.CounterValue, counts)
 }

@@ -219,8 +219,8 @@ func newView(s State) view {
 			v.Decisions = append(v.Decisions, row)
 		}
 	}
-	for _, r := range []router.Reason{router.Exact, router.Predicted, router.Affinity, router.Load} {
-		if len(all) > 0 {
+	for _, r := range []router.Reason{router.Exact, router.Predicted, router.Affinity, router.Load, router.RefusedByUs} {
+		if len(all) > 0 && (r != router.RefusedByUs || count[r] > 0) {
 			v.Reasons = append(v.Reasons, share{string(r), count[r], (100*count[r] + len(all)/2) / len(all)})
 		}
 	}

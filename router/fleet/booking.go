@@ -229,7 +229,13 @@ func (f *Fleet) Confirm(id, addr string, source uint64) (now, moved *Booking, ok
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	b, w := t.open[id], f.ByAddr(addr)
-	if b == nil || w == nil && !b.Slot.Worker.at(addr) {
+	if b == nil {
+		return nil, nil, false
+	}
+	if w == nil && b.Slot.Worker.Instance == "" && b.Slot.Worker.Addr == addr {
+		w = b.Slot.Worker // it has left the set since
+	}
+	if w == nil && !b.Slot.Worker.at(addr) {
 		return nil, nil, false
 	}
 	at := f.now()

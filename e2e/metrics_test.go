@@ -1,0 +1,64 @@
+package e2e
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sightline-router/sightline/internal/demo"
+)
+
+// What a running Sightline exports: what only grows is a counter and is named so, and nothing else is.
+func TestCountersAreCounters(t *testing.T) {
+	listen := freeAddr(t)
+	l := startLab(t, func(o *demo.LabOptions) {
+		o.Config = func(keys map[string]any) {
+			keys["media"].(map[string]any)["relay"] = map[string]any{"listen": listen, "url": "http://" + listen}
+		}
+	})
+	ask(t, l, "What is this?", dataURL(photo(61)))
+	raw, err := l.Get("http://" + l.Admin + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var gauges []string
+	names := 0
+	for _, line := range strings.Split(string(raw), "\n") {
+		var name, kind string
+		if n, _ := fmt.Sscanf(line, "# TYPE %s %s", &name, &kind); n != 2 || !strings.HasPrefix(name, "sightline_") {
+			continue
+		}
+		if (kind == "counter") != strings.HasSuffix(name, "_total") {
+			t.Errorf("%s is a %s", name, kind)
+		}
+		if names++; kind == "gauge" {
+			gauges = append(gauges, name)
+		}
+	}
+	if want := []string{"sightline_index", "sightline_predictions", "sightline_relay", "sightline_requests_open", "sightline_workers"}; !slices.Equal(gauges, want) {
+		t.Errorf("gauges are %v, want %v: one that is new must be able to fall", gauges, want)
+	}
+	if names < 20 {
+		t.Errorf("only %d metrics", names)
+	}
+}
+
+// After a retry the answer is counted for the worker that gave it, and none for the one that is dead.
+func TestOutcomesAfterARetry(t *testing.T) {
+	l := startLab(t, nil)
+	url := dataURL(photo(62))
+	first := ask(t, l, "What is this?", url)
+	awaitExact(t, l, first.worker, first.prompt)
+	dead := fmt.Sprintf(`worker="worker-%d"`, first.worker+1)
+	before := metric(t, l, "sightline_outcomes_total", dead)
+	l.Sims[first.worker].Close()
+	r := ask(t, l, "And what is that?", url)
+	if r.status != 200 || r.worker == first.worker {
+		t.Fatalf("%+v", r)
+	}
+	eventually(t, "the end is reported", func() bool { return metric(t, l, "sightline_outcomes_total", `code="2xx"`) >= 2 })
+	if n := metric(t, l, "sightline_outcomes_total", dead); n != before {
+		t.Errorf("%v outcomes of the dead worker, %v before it died", n, before)
+	}
+}

@@ -1,0 +1,180 @@
+package router
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/router/fleet"
+)
+
+// counted gives a metric's samples, their label values joined, in the registry's order.
+func (w *world) counted(t *testing.T, metric string) (out string) {
+	t.Helper()
+	all, err := w.metrics.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range all {
+		if f.GetName() != metric {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			var values []string
+			for _, l := range m.GetLabel() {
+				values = append(values, l.GetValue())
+			}
+			out += fmt.Sprint(strings.Join(values, ","), "=", m.GetCounter().GetValue(), " ")
+		}
+	}
+	return out
+}
+
+// An outcome is the worker's that had the request last, whether the report that it was sent there came or was lost.
+func TestOutcomeIsTheServingWorkers(t *testing.T) {
+	for name, c := range map[string]struct {
+		started []string // addresses by turn
+		ended   string
+		want    string
+	}{
+		"after a retry":                          {[]string{"10.0.0.1:8000", "10.0.0.2:8000"}, "10.0.0.2:8000", "2xx,w1=1 "},
+		"the first could not be reached":         {[]string{"10.0.0.2:8000"}, "10.0.0.2:8000", "2xx,w1=1 "},
+		"no word of where it went, but its end":  {nil, "10.0.0.2:8000", "2xx,w1=1 "},
+		"nor at its end":                         {nil, "", "2xx,w0=1 "},
+		"somewhere that is no worker of ours":    {nil, "10.9.9.9:1", "2xx,other=1 "},
+		"where it was meant to go":               {[]string{"10.0.0.1:8000"}, "10.0.0.1:8000", "2xx,w0=1 "},
+		"the worker is no longer ready":          {[]string{"gone"}, "10.0.0.1:8000", "2xx,w0=1 "},
+		"there and back, the last word was lost": {[]string{"10.0.0.1:8000", "10.0.0.2:8000"}, "10.0.0.1:8000", "2xx,w0=1 "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 2)
+			body := chatBody("m", fmt.Sprintf("%q", text(300, 8)))
+			w.stores(0, body)
+			d := w.decide(body)
+			for _, addr := range c.started {
+				if addr == "gone" {
+					w.opt.Fleet.Set(nil)
+					continue
+				}
+				w.Observe(Outcome{ID: d.ID, Phase: Started, Addr: addr, CachedTokens: -1})
+			}
+			w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: c.ended, Code: 200, CachedTokens: 0})
+			if got := w.counted(t, "sightline_outcomes_total"); got != c.want {
+				t.Errorf("counted %q, want %q", got, c.want)
+			}
+			if lost := w.index.HeldBlocks(w.slots[0].Holder) == 0; lost != strings.Contains(c.want, "w0") {
+				t.Errorf("what w0 holds is dropped: %t", lost)
+			}
+		})
+	}
+}
+
+// A refusal is no decision by load.
+func TestRefusalsAreCountedAsSuch(t *testing.T) {
+	w := newWorld(t, 1)
+	w.opt.MaxInFlight = 1
+	body := chatBody("m", `"Hello"`)
+	w.decide(body)
+	if d := w.decide(body); d.Refuse == nil || d.Reason != RefusedByUs {
+		t.Errorf("%+v", d)
+	}
+	w.decide("\xff\xfe{")
+	if got := w.counted(t, "sightline_decisions_total"); got != ",refused=1 m,load=1 m,refused=1 " {
+		t.Errorf("counted %q", got)
+	}
+	if r := w.Recent(1); r[0].Reason != RefusedByUs {
+		t.Errorf("%+v", r[0])
+	}
+}
+
+// Reports of one request that come side by side, as they do from Envoy's threads, under the race detector.
+func TestReportsSideBySide(t *testing.T) {
+	w := newWorld(t, 3)
+	body := chatBody("m", fmt.Sprintf("%q", text(100, 8)))
+	w.stores(0, body)
+	for range 50 {
+		d := w.decide(body)
+		var all sync.WaitGroup
+		for _, o := range []Outcome{
+			{Phase: Started, Addr: "10.0.0.2:8000", CachedTokens: -1}, {Phase: Started, Addr: "10.0.0.3:8000", CachedTokens: -1},
+			{Phase: Ended, Addr: "10.0.0.3:8000", Code: 200, CachedTokens: 16}, {Phase: Ended, Addr: "10.0.0.3:8000", Code: 503, CachedTokens: -1},
+		} {
+			o.ID = d.ID
+			all.Go(func() { w.Observe(o) })
+		}
+		all.Wait()
+	}
+	if n := w.opt.Fleet.Open(); n != 0 {
+		t.Errorf("%d requests open", n)
+	}
+	for _, s := range w.slots {
+		if n := s.Load(w.now).Inflight; n != 0 {
+			t.Errorf("%d in flight on %s", n, s.Worker.Name)
+		}
+	}
+}
+
+// A worker that gets the number of one that left has seen none of its pictures, and is not doubted for it.
+func TestNewWorkerHasSeenNothing(t *testing.T) {
+	w := newWorld(t, 2)
+	img := chatBody("m", picture(1, 640, 480))
+	d := w.decide(img)
+	w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: -1})
+	w.now = w.now.Add(21 * time.Second)
+	if d := w.decide(img); d.Reason != Affinity {
+		t.Fatalf("%+v", d)
+	}
+	for range doubts - 1 {
+		w.suspects.note(w.slots[0], w.now)
+	}
+	var workers []*fleet.Worker
+	for i, s := range w.slots {
+		n := fleet.NewWorker(fmt.Sprint("new", i), netip.MustParseAddrPort(fmt.Sprintf("10.0.1.%d:8000", i+1)), "m", 0, func(int) indexer.Holder { return s.Holder })
+		workers = append(workers, n)
+	}
+	w.opt.Fleet.Set(workers)
+	w.now = w.now.Add(21 * time.Second)
+	if d := w.decide(img); d.Reason != Load {
+		t.Errorf("%+v", d)
+	}
+	if w.suspects.note(workers[0].Slots[0], w.now) {
+		t.Error("a new worker is asked anew for what another had lost")
+	}
+	if w.now = w.now.Add(2 * doubtRest); w.suspects.note(workers[1].Slots[0], w.now) || len(w.suspects.by) != 1 {
+		t.Errorf("%d slots doubted, want the last one", len(w.suspects.by))
+	}
+}
+
+// 200 prompts of 8 k tokens with one system prompt are all predicted where they went.
+func TestOneSystemPrompt(t *testing.T) {
+	w := newWorld(t, 4)
+	system := text(300, 1)
+	body := func(i int) string {
+		return fmt.Sprintf(`{"model":"m","messages":[{"role":"system","content":%q},{"role":"user","content":%q}]}`, system, text(1800, uint64(100+i)))
+	}
+	const prompts = 200
+	went := make([]string, prompts)
+	for i := range went {
+		d := w.decide(body(i))
+		went[i] = d.Targets[0].Worker
+		if d.PromptTokens < 8000 {
+			t.Fatalf("%d tokens", d.PromptTokens)
+		}
+		w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: d.Targets[0].Addr, Code: 200, CachedTokens: -1})
+	}
+	lost := 0
+	for i := range went {
+		if d := w.decide(body(i)); d.Reason != Predicted || d.Targets[0].Worker != went[i] || d.CachedTokens < 8000-32 {
+			if lost++; lost < 4 {
+				t.Logf("%d went to %s: %+v", i, went[i], d)
+			}
+		}
+	}
+	if lost > 0 || w.counted(t, "sightline_predictions_dropped_total") != "=0 " {
+		t.Errorf("%d of %d lost, dropped %s", lost, prompts, w.counted(t, "sightline_predictions_dropped_total"))
+	}
+}
