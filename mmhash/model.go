@@ -185,7 +185,7 @@ func (m *Model) expand(ctx context.Context, endpoint, lora string, req *chat.Req
 		return p, fromPrompt(err)
 	}
 	p.IDs, p.Exact, p.Why = e.IDs, e.Exact, e.Why
-	if e.Why == prompt.ErrTime.Reason { // where the media stand is not known, but who has seen them is
+	if e.Why == prompt.ErrTime.Reason || e.Why == prompt.ErrLong.Reason && e.IDs == nil { // where the media stand is not known, but who has seen them is
 		p.Media = slices.DeleteFunc(found, func(md Medium) bool { return md.Key == 0 })
 	}
 	for _, s := range e.Spans {

@@ -90,6 +90,7 @@ func (m *Model) batch(req *chat.Request, d *Draft) error {
 		}
 	}
 	d.truncate = 0
+	d.bound(m.opt.MaxModelLen)
 	s, err := m.settings(&own)
 	if err != nil {
 		return err

@@ -23,10 +23,17 @@ type Draft struct {
 	truncate                int             // keep n ids, the last ones; 0: all
 	keepsHead, side         bool            // the first ones; which ones was said
 	done                    <-chan struct{} // closed when the request's time is over; nil: never
+	most                    int             // ids that are made of one prompt; 0, while a model is loaded: all
+	refuses                 bool            // the engine refuses more
+	room                    int             // ids of the texts of the prompt that is being expanded
+	long                    bool            // it has more
 }
 
-// Over tells whether the time for the request is over: what is not read by then stays unread.
+// Over tells whether the time for the request is over, or its bound reached: what is not read by then stays unread.
 func (d *Draft) Over() bool {
+	if d.long {
+		return true
+	}
 	select {
 	case <-d.done:
 		return true
@@ -63,6 +70,7 @@ func (m *Model) Read(ctx context.Context, endpoint string, req *chat.Request) (*
 	if err := m.common(endpoint, req, d); err != nil {
 		return nil, err
 	}
+	d.bound(m.opt.MaxModelLen)
 	var err error
 	switch endpoint {
 	case completionsEndpoint:
@@ -190,7 +198,7 @@ func (m *Model) completions(req *chat.Request, d *Draft) error {
 }
 
 func tokenIDs(v gjson.Result) (ids []uint32, ok bool) {
-	ok = true
+	ids, ok = make([]uint32, 0, strings.Count(v.Raw, ",")+1), true
 	v.ForEach(func(_, id gjson.Result) bool {
 		ok = id.Type == gjson.Number && id.Num >= 0 && id.Num < 1<<31 && id.Num == float64(uint32(id.Num))
 		ids = append(ids, uint32(id.Num))

@@ -29,7 +29,7 @@ func (r *reader) converseMistral(messages []chat.Message, s settings, d *Draft) 
 		}
 	}
 	out, err := r.m.mistral.Encode(&mistral.Request{Body: r.body, Messages: messages, Tools: s.tools,
-		Generate: s.generate, Continue: s.goOn, Effort: s.effort.Text(), Done: d.done})
+		Generate: s.generate, Continue: s.goOn, Effort: s.effort.Text(), Done: d.done, Max: d.most})
 	var refused *mistral.RefusedError
 	switch {
 	case errors.As(err, &refused):
@@ -52,7 +52,7 @@ func (m *Model) expandMistral(d *Draft, p *DraftPrompt, sizes []vision.Media) (e
 	if e.IDs == nil {
 		e.IDs = m.encode(d, p)
 		if d.Over() {
-			return d.cut(p, e.IDs), nil
+			return d.cut(p, e.IDs)
 		}
 		if n := d.truncate; p.addSpecial && !d.side && n > 0 && len(e.IDs) > n { // mistral-common cuts behind BOS
 			e.IDs[len(e.IDs)-n] = e.IDs[0]

@@ -80,6 +80,7 @@ var (
 	ErrManyPrompts   = &Unpredicted{"more than 1024 prompts in a request"}
 	ErrConversation  = &Unpredicted{"SGLang writes this model's prompts without its chat template, and where it puts media then is not known here"}
 	ErrMistral       = &Unpredicted{"API other than chat completions and completions, in mistral mode"}
+	ErrLong          = &Unpredicted{fmt.Sprintf("prompt of more than %d tokens", maxTokens)}
 	ErrTime          = &Unpredicted{"no time left to read all of the prompt"}
 	ErrTruncation    = &Unpredicted{"truncated prompt, of a vLLM release (before 0.30) whose rule for it is not known"}
 	ErrHarmony       = &Unpredicted{"model whose prompts the engine writes in the Harmony format"}
@@ -141,7 +142,7 @@ func Load(dir string, opt Options) (*Model, error) {
 			return nil, &KeyError{"mm_processor_kwargs", err}
 		}
 	}
-	m.vision, m.visErr = vision.Load(os.DirFS(dir), m.tokens(nil), vision.Options{Engine: opt.Engine, ProcessorKwargs: server, MistralFormat: m.mistral != nil})
+	m.vision, m.visErr = vision.Load(os.DirFS(dir), m.tokens(new(Draft)), vision.Options{Engine: opt.Engine, ProcessorKwargs: server, MistralFormat: m.mistral != nil})
 	return m, nil
 }
 
@@ -194,19 +195,19 @@ func (m *Model) loadTokenizer(dir string, like *Model) (err error) {
 // tokens shows the tokenizer as package vision needs it.
 type tokens struct {
 	*tokenizer.Tokenizer
-	done <-chan struct{} // see tokenizer.Options
+	d *Draft
 }
 
 func (t tokens) EncodeText(dst []uint32, text string) []uint32 {
-	return t.Encode(dst, text, tokenizer.Options{Done: t.done})
+	return t.d.bounded(t.Encode(dst, text, t.d.options(false)))
 }
 
-// tokens is the tokenizer for package vision, until done.
-func (m *Model) tokens(done <-chan struct{}) vision.Tokens {
+// tokens is the tokenizer for package vision, as far as the draft goes.
+func (m *Model) tokens(d *Draft) vision.Tokens {
 	if m.mistral != nil {
-		return controlTokens{tokens{m.tok, done}}
+		return controlTokens{tokens{m.tok, d}}
 	}
-	return tokens{m.tok, done}
+	return tokens{m.tok, d}
 }
 
 func (t tokens) DecodeText(ids []uint32) string { return t.Decode(ids, false) }
@@ -288,8 +289,16 @@ type Expanded struct {
 }
 
 // Expand tokenises a prompt and puts the media in; sizes[i] belongs to the i-th medium of the prompt. Errors: a *Refused.
+//
+// No more than a bound of ids is ever made: where the engine refuses longer prompts, that of max_model_len.
 func (m *Model) Expand(d *Draft, p *DraftPrompt, sizes []vision.Media) (e Expanded, err error) {
+	d.room, d.long = d.most, len(p.IDs) > d.most
+	if len(p.Media) > 0 {
+		d.room *= 2 // some families drop ids before they put the media in
+	}
+	defer func() { d.long = false }()
 	switch {
+	case d.long:
 	case m.mistral != nil:
 		e, err = m.expandMistral(d, p, sizes)
 	case len(p.Media) > 0 && m.visErr == nil && m.vision.ReadsText():
@@ -300,7 +309,7 @@ func (m *Model) Expand(d *Draft, p *DraftPrompt, sizes []vision.Media) (e Expand
 			e.IDs = m.encode(d, p)
 		}
 		if d.Over() {
-			return d.cut(p, e.IDs), nil
+			return d.cut(p, e.IDs)
 		}
 		if d.truncate > 0 && p.addSpecial && p.IDs == nil && !d.side {
 			e.IDs = m.tailOf(d, p, e.IDs)
@@ -313,7 +322,7 @@ func (m *Model) Expand(d *Draft, p *DraftPrompt, sizes []vision.Media) (e Expand
 		}
 	}
 	if d.Over() {
-		return d.cut(p, nil), nil
+		return d.cut(p, p.IDs)
 	}
 	if err != nil {
 		return e, err
@@ -327,12 +336,40 @@ func (m *Model) Expand(d *Draft, p *DraftPrompt, sizes []vision.Media) (e Expand
 	return e, nil
 }
 
-// cut is a prompt whose time was over when so many of its leading ids were known, its media not put in.
-func (d *Draft) cut(p *DraftPrompt, ids []uint32) Expanded {
+// cut is a prompt whose time was over, or that was too long, when so many of its leading ids were known, its media not put in.
+func (d *Draft) cut(p *DraftPrompt, ids []uint32) (Expanded, error) {
+	if d.long && d.refuses {
+		return Expanded{}, refuse(400, "prompt is longer than max_model_len")
+	}
 	if len(p.Media) > 0 || d.truncate > 0 {
 		ids = nil
 	}
-	return Expanded{IDs: ids, Why: ErrTime.Reason}
+	if d.long {
+		return Expanded{IDs: ids[:min(len(ids), d.most)], Why: ErrLong.Reason}, nil
+	}
+	return Expanded{IDs: ids, Why: ErrTime.Reason}, nil
+}
+
+// maxTokens bounds the ids that are made of one prompt: twice the longest context that models with pictures are served with.
+const maxTokens = 1 << 21
+
+// bound sets how many ids are made of one prompt: as many as the engine takes, if it refuses more.
+func (d *Draft) bound(maxModelLen int) {
+	d.refuses = maxModelLen > 0 && d.truncate == 0
+	if d.most = maxModelLen; !d.refuses {
+		d.most = max(maxModelLen, maxTokens)
+	}
+}
+
+// options are for a text of the draft.
+func (d *Draft) options(addSpecial bool) tokenizer.Options {
+	return tokenizer.Options{AddSpecial: addSpecial, Done: d.done, Max: d.room}
+}
+
+// bounded notes that a text has more ids than there is room for.
+func (d *Draft) bounded(ids []uint32) []uint32 {
+	d.long = d.long || d.room > 0 && len(ids) > d.room
+	return ids
 }
 
 // truncate keeps the part of the prompt that the request asks for. vLLM refuses to cut media, or them off.
@@ -374,10 +411,10 @@ const cacheBytes = 16 << 20
 
 // encode gives a prompt's ids, or some leading ones: then the draft's time is over.
 func (m *Model) encode(d *Draft, p *DraftPrompt) []uint32 {
-	dst := make([]uint32, 0, (len(p.Text)+len(p.tail))/3+16)
-	dst = m.cache.Encode(dst, p.Text, tokenizer.Options{AddSpecial: p.addSpecial, Done: d.done})
+	dst := make([]uint32, 0, min((len(p.Text)+len(p.tail))/3, d.room)+16)
+	dst = d.bounded(m.cache.Encode(dst, p.Text, d.options(p.addSpecial)))
 	if p.tail != "" && !d.Over() {
-		dst = m.cache.Encode(dst, p.tail, tokenizer.Options{Done: d.done})
+		dst = d.bounded(m.cache.Encode(dst, p.tail, d.options(false)))
 	}
 	return dst
 }
@@ -389,20 +426,20 @@ func (m *Model) expandText(d *Draft, p *DraftPrompt, sizes []vision.Media) (Expa
 	if m.opt.Engine == "sglang" {
 		text = m.tok.Decode(m.encode(d, p), false)
 	}
-	out, spans, err := m.vision.With(m.tokens(d.done)).ExpandText(make([]uint32, 0, len(text)/3+1300*len(sizes)), text, sizes, d.kwargs)
-	return expanded(out, spans, err)
+	out, spans, err := m.vision.With(m.tokens(d), d.most).ExpandText(make([]uint32, 0, min(len(text)/3+1300*len(sizes), d.most)), text, sizes, d.kwargs)
+	return d.expanded(out, spans, err)
 }
 
 func (m *Model) expandMedia(d *Draft, ids []uint32, sizes []vision.Media) (e Expanded, err error) {
 	if m.visErr != nil {
 		return Expanded{Why: "media of a model whose vision rule is not known", Detail: m.visErr.Error()}, nil
 	}
-	out, spans, err := m.vision.With(m.tokens(d.done)).Expand(make([]uint32, 0, len(ids)+1300*len(sizes)), ids, sizes, d.kwargs)
-	return expanded(out, spans, err)
+	out, spans, err := m.vision.With(m.tokens(d), d.most).Expand(make([]uint32, 0, min(len(ids)+1300*len(sizes), d.most)), ids, sizes, d.kwargs)
+	return d.expanded(out, spans, err)
 }
 
 // expanded turns package vision's errors into fixed texts.
-func expanded(out []uint32, spans []vision.Span, err error) (Expanded, error) {
+func (d *Draft) expanded(out []uint32, spans []vision.Span, err error) (Expanded, error) {
 	if err == nil {
 		return Expanded{IDs: out, Spans: spans, Exact: true}, nil
 	}
@@ -411,6 +448,10 @@ func expanded(out []uint32, spans []vision.Span, err error) (Expanded, error) {
 	switch {
 	case errors.As(err, &refused):
 		return Expanded{}, &Refused{Status: refused.Status, Reason: "media that the engine refuses for their sizes, number or place", Detail: refused.Reason}
+	case errors.As(err, &open) && open.TooMany && d.refuses:
+		return Expanded{}, refuse(400, "prompt is longer than max_model_len")
+	case errors.As(err, &open) && open.TooMany:
+		return Expanded{IDs: out, Spans: spans, Why: ErrLong.Reason}, nil
 	case errors.As(err, &open):
 		return Expanded{IDs: out, Spans: spans, Why: "media whose tokens a request does not tell", Detail: open.Reason}, nil
 	}

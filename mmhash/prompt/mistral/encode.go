@@ -37,7 +37,7 @@ func (t *Tokenizer) Encode(r *Request) (Prompt, error) {
 	for i := range r.Messages {
 		size += len(r.Messages[i].Content.Raw)/3 + 16
 	}
-	e := encoder{t: t, ids: make([]uint32, 0, size), tools: tools, effort: effort, done: r.Done}
+	e := encoder{t: t, ids: make([]uint32, 0, size), tools: tools, effort: effort, done: r.Done, max: r.Max}
 	list, e.system = t.normalize(list)
 	if e.messages(list); e.err != nil {
 		return Prompt{}, e.err
@@ -73,6 +73,7 @@ type encoder struct {
 	system string // up to version 3
 	effort string // version 15
 	done   <-chan struct{}
+	max    int
 	err    error
 }
 
@@ -85,7 +86,7 @@ func (e *encoder) fail(err error) {
 func (e *encoder) control(ids ...uint32) { e.ids = append(e.ids, ids...) }
 
 func (e *encoder) text(text string) {
-	e.ids = e.t.text.Encode(e.ids, text, tokenizer.Options{PlainSpecials: true, Done: e.done})
+	e.ids = e.t.text.Encode(e.ids, text, tokenizer.Options{PlainSpecials: true, Done: e.done, Max: e.max})
 }
 
 // json writes a value as json.dumps(v, ensure_ascii=False) does.

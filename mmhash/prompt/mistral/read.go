@@ -19,6 +19,7 @@ type Request struct {
 	Continue bool            // continue_final_message
 	Effort   string          // reasoning_effort, "" for none
 	Done     <-chan struct{} // ends the tokenizing, see tokenizer.Options
+	Max      int             // likewise
 }
 
 // message is a chat message in mistral-common's form.

@@ -210,6 +210,9 @@ func (m *bpe) encode(dst []uint32, s *scratch, b []byte, i, end int) []uint32 {
 func (m *bpe) encodePieces(dst []uint32, s *scratch, b []byte, i, end int) []uint32 {
 	for look := i + lookEvery; i < end; {
 		if i > look {
+			if len(dst) > s.most {
+				break
+			}
 			s.look()
 			look = i + lookEvery
 		}

@@ -21,6 +21,9 @@ type scanWords struct {
 func (w scanWords) encode(dst []uint32, s *scratch, _ model, b []byte, _ bool) []uint32 {
 	for i, look := 0, lookEvery; i < len(b); {
 		if i > look {
+			if len(dst) > s.most {
+				break
+			}
 			s.look()
 			look = i + lookEvery
 		}
@@ -63,6 +66,9 @@ func (st stages) encode(dst []uint32, s *scratch, m model, b []byte, first bool)
 		in, out = out, in
 	}
 	for _, w := range in.list {
+		if len(dst) > s.most {
+			break
+		}
 		s.work(int(w.end - w.start))
 		dst = m.encode(dst, s, in.b, int(w.start), int(w.end))
 	}

@@ -28,6 +28,7 @@ type scratch struct {
 	words     [1 << wordCacheBits]cachedWord
 	done      <-chan struct{} // Options.Done
 	unseen    int             // bytes of work since done was looked at
+	most      int             // ids at which to stop, see Options.Max
 }
 
 const wordCacheBits = 14

@@ -13,6 +13,7 @@ package tokenizer
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"runtime"
 	"sync"
 	"unicode/utf8"
@@ -46,6 +47,8 @@ type Options struct {
 	// Done, once closed, has Encode come back soon with the ids of a leading part of text: whoever gives it looks at it
 	// afterwards. nil: never.
 	Done <-chan struct{}
+	// Max has Encode come back soon once dst has more ids than that, with more than that. 0: never.
+	Max int
 }
 
 // model turns one word into ids.
@@ -64,7 +67,10 @@ func (t *Tokenizer) encodeText(dst []uint32, text string, opt Options, cache *Ca
 		text = lossy([]byte(text))
 	}
 	s := t.pool.get()
-	s.done, s.unseen = opt.Done, 0
+	s.done, s.unseen, s.most = opt.Done, 0, opt.Max
+	if s.most <= 0 {
+		s.most = math.MaxInt
+	}
 	defer t.pool.put(s)
 	defer func() {
 		if s.stopped(recover()) {
@@ -77,6 +83,9 @@ func (t *Tokenizer) encodeText(dst []uint32, text string, opt Options, cache *Ca
 	c := cutting{m: t.raw, b: unsafe.Slice(unsafe.StringData(text), len(text)), plain: opt.PlainSpecials}
 	for c.next() {
 		s.work(1 + len(c.part))
+		if len(dst) > s.most {
+			return dst
+		}
 		switch {
 		case c.token != nil:
 			dst = append(dst, c.token.ID)
@@ -107,7 +116,7 @@ func (t *Tokenizer) encodePart(dst []uint32, s *scratch, part []byte, first, pla
 	}
 	s.pinned = s.turn + 1
 	c := cutting{m: t.normed, b: part, plain: plain}
-	for c.next() {
+	for c.next() && len(dst) <= s.most {
 		s.work(1 + len(c.part))
 		if c.token != nil {
 			dst = append(dst, c.token.ID)

@@ -39,6 +39,7 @@ func (e *RefusedError) Error() string {
 type UndecidableError struct {
 	Modality string
 	Reason   string
+	TooMany  bool // tokens, see Model.With: they were not written
 }
 
 func (e *UndecidableError) Error() string {

@@ -1,6 +1,7 @@
 package vision
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 )
@@ -187,8 +188,8 @@ func (b *builder) item(media Media, k int) error {
 	if err != nil {
 		return err
 	}
-	if b.written += g.main + g.rows*g.cols*g.tile; b.written > maxPrompt {
-		return undecidable(modality, "the media of one request give more than %d tokens", maxPrompt)
+	if b.written += g.main + g.rows*g.cols*g.tile; b.written > b.m.most {
+		return &UndecidableError{Modality: modality, Reason: fmt.Sprintf("the media of one prompt give more than %d tokens", b.m.most), TooMany: true}
 	}
 	b.rule, b.clip, b.k, b.err, b.afterRun = r, media.Clip, k, nil, false
 	b.pending = b.pending[:0]
@@ -238,9 +239,6 @@ const (
 	maxSide   = 1 << 31
 	maxPixels = 1 << 40
 )
-
-// maxPrompt bounds the embedding tokens of one request.
-const maxPrompt = 1 << 24
 
 // run writes n embedding tokens.
 func (b *builder) run(n int) {

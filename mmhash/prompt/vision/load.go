@@ -24,7 +24,7 @@ func Load(dir fs.FS, tok Tokens, opts Options) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Model{engine: opts.Engine, settings: s, tok: tok, literals: &literals{tok: tok, ids: map[string][]uint32{}}}
+	m := &Model{most: MaxTokens, engine: opts.Engine, settings: s, tok: tok, literals: &literals{tok: tok, ids: map[string][]uint32{}}}
 	f, _ := match(s)
 	if f == nil {
 		if !looksMultimodal(s) {

@@ -84,6 +84,7 @@ type Model struct {
 	newlines [4]uint32
 
 	literals *literals
+	most     int // tokens of a prompt's media
 }
 
 // literals are the tokenised texts of the layouts, see builder.flush.
@@ -93,11 +94,12 @@ type literals struct {
 	ids map[string][]uint32
 }
 
-// With is the model with another view of its tokenizer for a prompt's own texts: one that stops when a request's time is
-// over, say.
-func (m *Model) With(tok Tokens) *Model {
+// With is the model for one prompt: with another view of its tokenizer for the prompt's own texts, one that stops when a
+// request's time is over, say; and with media that give no more than most tokens in all. Beyond that Expand and ExpandText
+// fail before they write them.
+func (m *Model) With(tok Tokens, most int) *Model {
 	own := *m
-	own.tok = tok
+	own.tok, own.most = tok, most
 	return &own
 }
 

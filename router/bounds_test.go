@@ -1,0 +1,80 @@
+package router
+
+import (
+	"encoding/base64"
+	"net/netip"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/mmhash"
+	"github.com/sightline-router/sightline/router/fleet"
+)
+
+// oneWorker is a router before one worker of the shipped model, whose server was started as change says.
+func oneWorker(t *testing.T, change func(*mmhash.Server)) *Router {
+	t.Helper()
+	s := mmhash.DefaultServer()
+	s.EngineModel = "m"
+	change(&s)
+	media, err := mmhash.NewMedia(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(media.Close)
+	live, err := mmhash.LoadLive("m", shippedModel, s, media)
+	if err != nil {
+		t.Fatal(err)
+	}
+	index := indexer.New(indexer.Options{})
+	f := fleet.New(time.Now)
+	f.Set([]*fleet.Worker{fleet.NewWorker("w", netip.MustParseAddrPort("10.0.0.1:8000"), "m", 0, func(int) indexer.Holder {
+		return index.Join(indexer.HolderOptions{})
+	})})
+	return New(Options{Models: []Model{{Name: "m", Prompts: live}}, Fleet: f, Index: index, PredictedTTL: time.Second})
+}
+
+// What is too long is found out before it is made: ids of a text, and the placeholders of pictures whose headers say that
+// they are huge. With max_model_len the engine refuses it; without, its beginning is known.
+func TestBoundBeforeWork(t *testing.T) {
+	large := png(1, 3500, 3500) // says the header: 15,625 tokens
+	picture := `{"type":"image_url","image_url":{"url":"data:image/png;base64,` + base64.StdEncoding.EncodeToString(large) + `"}}`
+	pictures := holding(strings.TrimSuffix(strings.Repeat(picture+",", 1000), ","))
+	text := saying(strings.Repeat("a b c d e f g ", 8<<20/14)) // 4 M tokens
+	for _, c := range []struct {
+		name, body, engine string
+		maxLen, most       int // ids that are made
+		why                string
+	}{
+		{"pictures, bounded by the model", pictures, "vllm", 100_000, 100_000, "the engine will answer with an error"},
+		{"pictures", pictures, "vllm", 0, 1 << 21, "prompt of more than 2097152 tokens"},
+		{"pictures, sglang", pictures, "sglang", 0, 1 << 21, "prompt of more than 2097152 tokens"},
+		{"pictures, trtllm", pictures, "trtllm", 100_000, 100_000, "the engine will answer with an error"},
+		{"text, bounded by the model", text, "vllm", 100_000, 100_000, "the engine will answer with an error"},
+		{"text", text, "vllm", 0, 1 << 21, "prompt of more than 2097152 tokens"},
+		{"text, sglang", text, "sglang", 0, 1 << 21, "prompt of more than 2097152 tokens"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := oneWorker(t, func(s *mmhash.Server) {
+				s.MaxModelLen = c.maxLen
+				if s.Engine = c.engine; c.engine != "vllm" {
+					s.EngineVersion = map[string]string{"sglang": "0.5.23", "trtllm": "1.3.0"}[c.engine]
+				}
+			})
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			d := r.Decide(t.Context(), &Request{ID: "1", Path: "/v1/chat/completions", Body: [][]byte{[]byte(c.body)}})
+			runtime.ReadMemStats(&after)
+			if d.Why != c.why || d.PromptTokens > c.most {
+				t.Errorf("%d tokens, %q; want %q", d.PromptTokens, d.Why, c.why)
+			}
+			// The body's texts are copied a few times; ids are 4 bytes, in lists that grow.
+			took, most := after.TotalAlloc-before.TotalAlloc, uint64(4*len(c.body)+40*c.most+16<<20)
+			if took > most {
+				t.Errorf("%d MiB of memory for a body of %d, want at most %d", took>>20, len(c.body)>>20, most>>20)
+			}
+		})
+	}
+}
