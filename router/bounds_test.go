@@ -78,3 +78,36 @@ func TestBoundBeforeWork(t *testing.T) {
 		})
 	}
 }
+
+// A long text takes a few times its length while it is read, and nothing once it is.
+func TestMemoryOfLongTexts(t *testing.T) {
+	const size = 24 << 20
+	r := oneWorker(t, func(*mmhash.Server) {})
+	heap := func() uint64 {
+		runtime.GC()
+		runtime.GC() // what pools keep for one collection more
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	r.Decide(t.Context(), &Request{ID: "0", Path: "/v1/chat/completions", Body: [][]byte{[]byte(saying(strings.Repeat("\u0301\u0323a中 ", 1000)))}})
+	idle := heap()
+	for name, unit := range map[string]string{"combining marks": "\u0301", "marks out of order": "\u0301\u0323", "composing letters": "a\u0323\u0302", "letters": "q", "Chinese": "港口", "prose": words} {
+		t.Run(name, func(t *testing.T) {
+			body := []byte(saying(strings.Repeat(unit, size/len(unit))))
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			r.Decide(t.Context(), &Request{ID: name, Path: "/v1/chat/completions", Body: [][]byte{body}})
+			runtime.ReadMemStats(&after)
+			body = nil
+			kept := int64(heap()) - int64(idle)
+			t.Logf("%.1f bytes a byte, %d KiB kept", float64(after.TotalAlloc-before.TotalAlloc)/size, kept>>10)
+			if took := after.TotalAlloc - before.TotalAlloc; took > 8*size {
+				t.Errorf("%d MiB taken for %d of text", took>>20, size>>20)
+			}
+			if kept > 64<<20 {
+				t.Errorf("%d MiB kept", kept>>20)
+			}
+		})
+	}
+}

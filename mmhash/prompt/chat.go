@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"unsafe"
 
 	"github.com/tidwall/gjson"
 
@@ -312,7 +313,7 @@ func (r *reader) render(turns []turn, t *chatTemplate, s settings, d *Draft) (er
 	if err != nil {
 		return renderError(err)
 	}
-	d.Prompts = append(d.Prompts, DraftPrompt{Text: string(text), Media: r.media, addSpecial: s.addSpecial, tail: tail})
+	d.Prompts = append(d.Prompts, DraftPrompt{Text: unsafe.String(unsafe.SliceData(text), len(text)), Media: r.media, addSpecial: s.addSpecial, tail: tail})
 	return nil
 }
 

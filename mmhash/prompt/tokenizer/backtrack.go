@@ -22,6 +22,10 @@ type searchTable struct {
 // searchLook is the number of steps of a search after which Options.Done is looked at.
 const searchLook = 1 << 11
 
+// farBack is how many tokens a search goes on beyond Options.Max before it stops: those in front of them are final. A step back
+// of more than a few tokens was never seen.
+const farBack = 4 << 10
+
 // longWord is the number of bytes from which a word is searched and not merged.
 const longWord = 24
 
@@ -70,6 +74,9 @@ func (m *bpe) encodeSearch(dst []uint32, s *scratch, word []byte) ([]uint32, boo
 	token := t.trie.longest(word)
 	again := false // token is the one before once more, tried first because the text repeats; the longest follows
 	for step := 1; pos < len(word); step++ {
+		if len(dst) > farBack && s.full(dst[farBack:]) {
+			break
+		}
 		if step%searchLook == 0 {
 			s.look()
 		}

@@ -208,11 +208,8 @@ func (m *bpe) encode(dst []uint32, s *scratch, b []byte, i, end int) []uint32 {
 
 // encodePieces appends the ids of b[i:end], cut where no merge reaches. Only for models with joins.
 func (m *bpe) encodePieces(dst []uint32, s *scratch, b []byte, i, end int) []uint32 {
-	for look := i + lookEvery; i < end; {
+	for look := i + lookEvery; i < end && !s.full(dst); {
 		if i > look {
-			if len(dst) > s.most {
-				break
-			}
 			s.look()
 			look = i + lookEvery
 		}

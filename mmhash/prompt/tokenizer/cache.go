@@ -96,7 +96,7 @@ func (c *Cache) encodePart(dst []uint32, s *scratch, part []byte, first, plain b
 	c.misses.Add(1)
 	start := len(dst)
 	dst = c.t.encodePart(dst, s, part, first, plain)
-	if len(dst) <= s.most { // else it may be a part of them
+	if !s.full(dst) { // else it may be a part of them
 		shard.put(key, dst[start:])
 	}
 	return dst

@@ -84,7 +84,7 @@ func newCharsMap(b []byte) (normalizer, error) {
 }
 
 func (m precompiled) apply(s *scratch, in []byte) []byte {
-	out := s.buffer()
+	out := s.buffer(len(in))
 	for i := 0; i < len(in); {
 		n := graphemeLen(in[i:])
 		s.work(n)

@@ -1,7 +1,6 @@
 package tokenizer
 
 import (
-	"sort"
 	"sync"
 	"unicode/utf8"
 
@@ -24,21 +23,22 @@ func (n unicodeForm) apply(s *scratch, in []byte) []byte {
 		full = norm.NFKD
 	}
 	cl, marks := classes(), markClasses()
-	out, chars := s.buffer(), s.marks[:0]
+	out := s.buffer(len(in))
+	run, last, ordered := 0, uint8(0), true // where the run of marks at the end of out begins; the class of its last one
 	flush := func() {
-		sort.SliceStable(chars, func(i, j int) bool { return chars[i].class < chars[j].class })
-		for _, c := range chars {
-			out = utf8.AppendRune(out, c.r)
+		if !ordered {
+			s.marks = sortMarks(out[run:], s.marks, full)
 		}
-		chars = chars[:0]
+		run, last, ordered = len(out), 0, true
 	}
 	put := func(r rune, class uint8) {
 		if class == 0 {
 			flush()
 			out = utf8.AppendRune(out, r)
+			run = len(out)
 			return
 		}
-		chars = append(chars, markChar{r, class})
+		out, ordered, last = utf8.AppendRune(out, r), ordered && class >= last, class
 	}
 	for i := 0; i < len(in); {
 		r, size := utf8.DecodeRune(in[i:])
@@ -48,6 +48,7 @@ func (n unicodeForm) apply(s *scratch, in []byte) []byte {
 			if r >= 0xA0 && full == norm.NFKD {
 				out = out[:len(out)-2]
 				out = append(out, full.Bytes(in[i:i+size])...)
+				run = len(out)
 			}
 		case 0xAC00 <= r && r <= 0xD7A3:
 			l := (r - 0xAC00) / (hangulV * hangulT)
@@ -79,7 +80,6 @@ func (n unicodeForm) apply(s *scratch, in []byte) []byte {
 		i += size
 	}
 	flush()
-	s.marks = chars
 	out = s.keep(out)
 	if compose {
 		return composed(out)
@@ -127,9 +127,37 @@ var markClasses = sync.OnceValue(func() *runeTable[uint8] {
 
 const decomposes = 255
 
-type markChar struct {
-	r     rune
-	class uint8
+// sortMarks puts a run of marks in the order of their combining classes, those of one class in the order in which they stand:
+// one pass to count and one to copy, however long the run. The result is scratch, grown.
+func sortMarks(run, scratch []byte, full norm.Form) []byte {
+	table := markClasses()
+	class := func(i int) (uint8, int) {
+		r, n := utf8.DecodeRune(run[i:])
+		c := table.at(r)
+		if c == decomposes {
+			c = full.Properties(run[i : i+n]).CCC()
+		}
+		return c, n
+	}
+	var at [256]int // by class: its bytes, then where the next of it goes
+	for i := 0; i < len(run); {
+		c, n := class(i)
+		at[c] += n
+		i += n
+	}
+	from := 0
+	for c, size := range at {
+		at[c], from = from, from+size
+	}
+	scratch = append(scratch[:0], run...)
+	for i := 0; i < len(run); {
+		c, n := class(i)
+		copy(scratch[at[c]:], run[i:i+n])
+		at[c] += n
+		i += n
+	}
+	copy(run, scratch)
+	return scratch
 }
 
 const (

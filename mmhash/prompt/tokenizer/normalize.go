@@ -138,7 +138,7 @@ func newNormalizer(raw []byte) (normalizer, error) {
 type mapRunes func(dst []byte, r rune) []byte
 
 func (f mapRunes) apply(s *scratch, in []byte) []byte {
-	out := s.buffer()
+	out := s.buffer(len(in))
 	for i := 0; i < len(in); {
 		r, n := utf8.DecodeRune(in[i:])
 		s.work(1)
@@ -192,7 +192,7 @@ func bertChinese(dst []byte, r rune) []byte {
 type byteLevelNormalizer struct{}
 
 func (byteLevelNormalizer) apply(s *scratch, in []byte) []byte {
-	out := s.buffer()
+	out := s.buffer(2 * len(in))
 	for _, b := range in {
 		out = utf8.AppendRune(out, byteToRune[b])
 	}
@@ -205,7 +205,7 @@ func (p prepend) apply(s *scratch, in []byte) []byte {
 	if len(in) == 0 {
 		return in
 	}
-	return s.keep(append(append(s.buffer(), p...), in...))
+	return s.keep(append(append(s.buffer(len(p)+len(in)), p...), in...))
 }
 
 type strip struct{ left, right bool }
@@ -229,7 +229,7 @@ func (r replace) apply(s *scratch, in []byte) []byte {
 	if p, ok := r.pattern.(literalPattern); ok && !bytes.Contains(in, []byte(p)) {
 		return in
 	}
-	out, done := s.buffer(), 0
+	out, done := s.buffer(len(in)), 0
 	r.pattern.each(s, in, func(start, end int) {
 		s.work(end - done)
 		out = append(append(out, in[done:start]...), r.with...)

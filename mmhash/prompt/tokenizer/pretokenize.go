@@ -2,7 +2,6 @@ package tokenizer
 
 import (
 	"fmt"
-	"slices"
 	"unicode/utf8"
 )
 
@@ -19,11 +18,8 @@ type scanWords struct {
 }
 
 func (w scanWords) encode(dst []uint32, s *scratch, _ model, b []byte, _ bool) []uint32 {
-	for i, look := 0, lookEvery; i < len(b); {
+	for i, look := 0, lookEvery; i < len(b) && !s.full(dst); {
 		if i > look {
-			if len(dst) > s.most {
-				break
-			}
 			s.look()
 			look = i + lookEvery
 		}
@@ -66,7 +62,7 @@ func (st stages) encode(dst []uint32, s *scratch, m model, b []byte, first bool)
 		in, out = out, in
 	}
 	for _, w := range in.list {
-		if len(dst) > s.most {
+		if s.full(dst) {
 			break
 		}
 		s.work(int(w.end - w.start))
@@ -105,11 +101,6 @@ type split struct {
 	invert  bool
 }
 
-type stretch struct {
-	start, end int
-	match      bool
-}
-
 func (p split) cut(s *scratch, in, out *words) {
 	out.b = in.b
 	for _, w := range in.list {
@@ -120,57 +111,44 @@ func (p split) cut(s *scratch, in, out *words) {
 // cutWord cuts b[w.start:w.end] and adds the parts to out, whose text it is.
 func (p split) cutWord(s *scratch, b []byte, w word, out *words) {
 	text := b[w.start:w.end]
-	list, done := s.stretches[:0], 0
+	// The part that waits for what comes behind it, if there is one, and whether it ends in a match.
+	from, end, have, before := 0, 0, false, false
+	emit := func() {
+		if p.how != removed || !before {
+			out.add(int(w.start)+from, int(w.start)+end, w.first && from == 0)
+		}
+	}
+	next := func(start, to int, match bool) {
+		join := have
+		switch p.how {
+		case isolated, removed:
+			join = false
+		case contiguous:
+			join = join && match == before
+		case mergedWithPrevious:
+			join = join && match && !before
+		case mergedWithNext:
+			join = join && !match && before
+		}
+		if !join {
+			emit()
+			from = start
+		}
+		end, have, before = to, true, match
+	}
+	done := 0
 	p.pattern.each(s, text, func(start, end int) {
 		s.work(end - done)
 		if done < start {
-			list = append(list, stretch{done, start, p.invert})
+			next(done, start, p.invert)
 		}
-		list = append(list, stretch{start, end, !p.invert})
+		next(start, end, !p.invert)
 		done = end
 	})
 	if done < len(text) {
-		list = append(list, stretch{done, len(text), p.invert})
+		next(done, len(text), p.invert)
 	}
-	s.stretches = list
-	emit := func(start, end int) {
-		out.add(int(w.start)+start, int(w.start)+end, w.first && start == 0)
-	}
-	switch p.how {
-	case isolated, removed:
-		for _, x := range list {
-			if p.how == isolated || !x.match {
-				emit(x.start, x.end)
-			}
-		}
-		return
-	}
-	// The other three join neighbours; what merges with the next is joined from the end.
-	backwards, from := p.how == mergedWithNext, len(out.list)
-	if backwards {
-		slices.Reverse(list)
-	}
-	var have stretch
-	before := false
-	for i, x := range list {
-		join := x.match && !before
-		if p.how == contiguous {
-			join = x.match == before
-		}
-		switch before = x.match; {
-		case i == 0:
-			have = x
-		case join:
-			have.start, have.end = min(have.start, x.start), max(have.end, x.end)
-		default:
-			emit(have.start, have.end)
-			have = x
-		}
-	}
-	emit(have.start, have.end)
-	if backwards {
-		slices.Reverse(out.list[from:])
-	}
+	emit()
 }
 
 // byteLevel writes every word in the byte-level alphabet.
@@ -185,7 +163,7 @@ func (p byteLevel) cut(s *scratch, in, out *words) {
 		out.b, out.list = in.b, append(out.list, in.list...)
 		return
 	}
-	text := s.buffer()
+	text := s.buffer(len(in.b))
 	for _, w := range in.list {
 		word := in.b[w.start:w.end]
 		from := len(text)
@@ -205,7 +183,7 @@ func (p byteLevel) cut(s *scratch, in, out *words) {
 	}
 	out.b = s.keep(text)
 	if !p.raw {
-		mapped := s.buffer()
+		mapped := s.buffer(len(text))
 		for i, w := range out.list {
 			from := len(mapped)
 			for _, c := range text[w.start:w.end] {
@@ -225,7 +203,7 @@ type metaspace struct {
 }
 
 func (p metaspace) cut(s *scratch, in, out *words) {
-	text := s.buffer()
+	text := s.buffer(len(in.b))
 	r, _ := utf8.DecodeRuneInString(p.with)
 	for _, w := range in.list {
 		word := in.b[w.start:w.end]

@@ -1,7 +1,9 @@
 package tokenizer
 
 import (
+	"slices"
 	"sync"
+	"unsafe"
 
 	"github.com/sightline-router/sightline/internal/poison"
 )
@@ -9,26 +11,25 @@ import (
 // scratch is the memory that one Encode works in. It is pooled, so that a running program allocates nothing here; the word
 // cache in it belongs to one goroutine at a time and needs no lock.
 type scratch struct {
-	syms      []uint32
-	links     []link
-	heap      candidates
-	text      [3][]byte // a step reads one and writes another
-	pinned    int       // one more than the buffer that holds the normalised text; 0: none
-	turn      int
-	in, out   words
-	stretches []stretch
-	regex     regexState
-	lattice   lattice
-	marks     []markChar
-	last      [2]uint32 // the two symbols that the last merge joined
-	dead      []uint64
-	pairs     *[1 << pairCacheBits]cachedPair
-	pairText  []byte
-	spaced    []byte // a word with its bars as spaces
-	words     [1 << wordCacheBits]cachedWord
-	done      <-chan struct{} // Options.Done
-	unseen    int             // bytes of work since done was looked at
-	most      int             // ids at which to stop, see Options.Max
+	syms     []uint32
+	links    []link
+	heap     candidates
+	text     [3][]byte // a step reads one and writes another
+	pinned   int       // one more than the buffer that holds the normalised text; 0: none
+	turn     int
+	in, out  words
+	regex    regexState
+	lattice  lattice
+	marks    []byte    // a run of marks that is being put in order
+	last     [2]uint32 // the two symbols that the last merge joined
+	dead     []uint64
+	pairs    *[1 << pairCacheBits]cachedPair
+	pairText []byte
+	spaced   []byte // a word with its bars as spaces
+	words    [1 << wordCacheBits]cachedWord
+	done     <-chan struct{} // Options.Done
+	unseen   int             // bytes of work since done was looked at
+	most     int             // Options.Max
 }
 
 const wordCacheBits = 14
@@ -40,8 +41,34 @@ type cachedWord struct {
 	n, count uint8
 }
 
-// maxKept bounds the buffers that a scratch keeps for the next text; a larger one is left to the collector.
-const maxKept = 4 << 20
+// maxKept bounds each buffer, in bytes, that a scratch keeps for the next text; a larger one is left to the collector.
+const maxKept = 1 << 20
+
+// shrink lets go of every buffer that is larger than maxKept.
+func (s *scratch) shrink() {
+	drop(&s.syms)
+	drop(&s.links)
+	drop(&s.heap)
+	for i := range s.text {
+		drop(&s.text[i])
+	}
+	drop(&s.in.list)
+	drop(&s.out.list)
+	drop(&s.regex.stack)
+	drop(&s.regex.marks)
+	drop(&s.lattice)
+	drop(&s.marks)
+	drop(&s.dead)
+	drop(&s.pairText)
+	drop(&s.spaced)
+}
+
+func drop[S ~[]E, E any](buffer *S) {
+	var e E
+	if cap(*buffer)*int(unsafe.Sizeof(e)) > maxKept {
+		*buffer = nil
+	}
+}
 
 // pool keeps scratches over garbage collections, unlike sync.Pool: each holds a warm word cache.
 type pool struct {
@@ -62,23 +89,9 @@ func (p *pool) get() *scratch {
 }
 
 func (p *pool) put(s *scratch) {
-	if cap(s.syms)*4 > maxKept {
-		s.syms = nil
-	}
-	if cap(s.heap)*20 > maxKept {
-		s.heap = nil
-	}
-	if cap(s.links)*8 > maxKept {
-		s.links = nil
-	}
+	s.shrink()
 	for i := range s.text {
-		if cap(s.text[i]) > maxKept {
-			s.text[i] = nil
-		}
 		poison.Fill(s.text[i][:cap(s.text[i])])
-	}
-	if cap(s.spaced) > maxKept {
-		s.spaced = nil
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -86,6 +99,9 @@ func (p *pool) put(s *scratch) {
 		p.free = append(p.free, s)
 	}
 }
+
+// full tells whether there are more ids than are wanted.
+func (s *scratch) full(dst []uint32) bool { return s.most > 0 && len(dst) > s.most }
 
 // lookEvery is the work, in bytes of text, after which Options.Done is looked at: about a millisecond's.
 const lookEvery = 16 << 10
@@ -122,13 +138,14 @@ func (s *scratch) stopped(p any) bool {
 	return true
 }
 
-// buffer gives an empty text buffer that is neither the one given before nor the pinned one.
-func (s *scratch) buffer() []byte {
+// buffer gives an empty text buffer that is neither the one given before nor the pinned one, with room for n bytes: one that
+// grows step by step takes several times what it comes to.
+func (s *scratch) buffer(n int) []byte {
 	s.turn = (s.turn + 1) % len(s.text)
 	if s.turn+1 == s.pinned {
 		s.turn = (s.turn + 1) % len(s.text)
 	}
-	return s.text[s.turn][:0]
+	return slices.Grow(s.text[s.turn][:0], n)
 }
 
 // keep remembers the buffer that came from buffer, which may have grown.

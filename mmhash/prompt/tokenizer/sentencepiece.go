@@ -238,7 +238,7 @@ type ownSymbols struct{ own *matcher }
 
 func (w ownSymbols) encode(dst []uint32, s *scratch, m model, b []byte, _ bool) []uint32 {
 	c := cutting{m: w.own, b: b}
-	for c.next() {
+	for c.next() && !s.full(dst) {
 		if c.token != nil {
 			dst = append(dst, c.token.ID)
 		} else {
@@ -290,7 +290,7 @@ func (n *pieceNormalizer) apply(s *scratch, in []byte) []byte {
 	if n.escape {
 		space = lowerBar
 	}
-	out := s.buffer()
+	out := s.buffer(len(in))
 	if n.dummy && !n.suffix {
 		out = append(out, space...)
 	}

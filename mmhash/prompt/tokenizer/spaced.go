@@ -16,7 +16,7 @@ func (w spacedWords) encode(dst []uint32, s *scratch, _ model, b []byte, first b
 	lead, _ := utf8.DecodeRune(b)
 	has := lead == ' ' || lead == lowerBarRune
 	if w.scheme == "always" || w.scheme == "unless" && !has || w.scheme == "first" && first && !has {
-		b = s.keep(append(append(s.buffer(), ' '), b...))
+		b = s.keep(append(append(s.buffer(len(b)+1), ' '), b...))
 	}
 	return w.bpe.encodePieces(dst, s, b, 0, len(b))
 }

@@ -13,7 +13,6 @@ package tokenizer
 import (
 	"bytes"
 	"fmt"
-	"math"
 	"runtime"
 	"sync"
 	"unicode/utf8"
@@ -68,9 +67,6 @@ func (t *Tokenizer) encodeText(dst []uint32, text string, opt Options, cache *Ca
 	}
 	s := t.pool.get()
 	s.done, s.unseen, s.most = opt.Done, 0, opt.Max
-	if s.most <= 0 {
-		s.most = math.MaxInt
-	}
 	defer t.pool.put(s)
 	defer func() {
 		if s.stopped(recover()) {
@@ -83,7 +79,7 @@ func (t *Tokenizer) encodeText(dst []uint32, text string, opt Options, cache *Ca
 	c := cutting{m: t.raw, b: unsafe.Slice(unsafe.StringData(text), len(text)), plain: opt.PlainSpecials}
 	for c.next() {
 		s.work(1 + len(c.part))
-		if len(dst) > s.most {
+		if s.full(dst) {
 			return dst
 		}
 		switch {
@@ -116,7 +112,7 @@ func (t *Tokenizer) encodePart(dst []uint32, s *scratch, part []byte, first, pla
 	}
 	s.pinned = s.turn + 1
 	c := cutting{m: t.normed, b: part, plain: plain}
-	for c.next() && len(dst) <= s.most {
+	for c.next() && !s.full(dst) {
 		s.work(1 + len(c.part))
 		if c.token != nil {
 			dst = append(dst, c.token.ID)
