@@ -101,7 +101,7 @@ conformance: $(MISTRAL) ## all golden cases: make conformance GOLDEN=DIR MODELS=
 FUZZTIME ?= 20s
 fuzz: ## every fuzz target for FUZZTIME each
 	@for pkg in $$($(GO) list ./...); do for f in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz'); do \
-	  echo "$$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) $$pkg || exit 1; done; done
+	  echo "$$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1s $$pkg || exit 1; done; done
 
 $(PYTHON):
 	@rm -rf $@.part && python3 -m venv $@.part && $@.part/bin/python -m pip -q install jinja2==3.1.6 tokenizers==0.23.3 pillow==13.0.0 sentencepiece==0.2.3 mistral-common==1.13.1 && mv $@.part $@

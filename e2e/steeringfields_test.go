@@ -5,56 +5,19 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"image"
 	"image/png"
 	"io"
 	"net/http"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/sightline-router/sightline/internal/steering"
 )
 
-// Every field of mmhash's table of what clients must not say, in every API that has a place for it, through a real Envoy:
-// the worker gets the body as it would have been without, byte for byte, and the field is counted. The table is read from
-// the source, so that a new field is tried too.
-
-// steeringTable gives the places of each field, by the names of the scopes in mmhash/steer.go.
-func steeringTable(t *testing.T) map[string][]string {
-	file, err := parser.ParseFile(token.NewFileSet(), "../mmhash/steer.go", nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	table := map[string][]string{}
-	for _, host := range []string{"bootstrap_host", "bootstrap_port", "bootstrap_room"} { // by their prefix
-		table[host] = []string{"inBody", "inArgs"}
-	}
-	ast.Inspect(file, func(n ast.Node) bool {
-		spec, ok := n.(*ast.ValueSpec)
-		if !ok || spec.Names[0].Name != "steering" {
-			return true
-		}
-		for _, e := range spec.Values[0].(*ast.CompositeLit).Elts {
-			pair := e.(*ast.KeyValueExpr)
-			name, _ := strconv.Unquote(pair.Key.(*ast.BasicLit).Value)
-			ast.Inspect(pair.Value, func(n ast.Node) bool {
-				if id, ok := n.(*ast.Ident); ok {
-					table[name] = append(table[name], id.Name)
-				}
-				return true
-			})
-		}
-		return false
-	})
-	if len(table) < 20 {
-		t.Fatalf("only %d fields in the table", len(table))
-	}
-	return table
-}
-
+// Every field of the table of what clients must not say, in every API that has a place for it, through a real Envoy: the
+// worker gets the body as it would have been without, byte for byte, and the field is counted.
 func TestEverySteeringField(t *testing.T) {
 	w := start(t, 1, nil)
 	admin := freeAddr(t)
@@ -67,19 +30,20 @@ func TestEverySteeringField(t *testing.T) {
 	url := dataURL(picture.Bytes())
 	part := `{@inPart@"type":"image_url","image_url":{@inMedia@"url":"` + url + `"}}`
 	shapes := []struct{ path, body string }{
-		{"/v1/chat/completions", `{@inBody@"model":"MODEL","vllm_xargs":{@inArgs@"n":1},"extra_args":{@inArgs@"n":1},"nvext":{@inNvext@"annotations":[]},"messages":[{"role":"user","content":[` + part + `,{"type":"text","text":"?"}]}]}`},
+		{"/v1/chat/completions", `{@inBody@"model":"MODEL","vllm_xargs":{@inArgs@"n":1},"extra_args":{@inArgs@"n":1},"lora_request":{@inExtra@"lora_name":"a"},"nvext":{@inExtra@"greed_sampling":true},"messages":[{"role":"user","content":[` + part + `,{"type":"text","text":"?"}]}]}`},
 		{"/v1/chat/completions", `{"model":"MODEL","messages":[{"role":"user","content":[{@inPart@"type":"video_url","video_url":{@inMedia@"url":"data:video/mp4;base64,AAAA"}},` +
 			`{@inPart@"type":"audio_url","audio_url":{@inMedia@"url":"data:audio/wav;base64,AAAA"}},{@inPart@"type":"input_audio","input_audio":{@inMedia@"data":"AAAA","format":"wav"}},` +
 			`{@inPart@"type":"image_embeds","image_embeds":{@inMedia@"data":"AAAA"}},{@inPart@"type":"file","file":{@inMedia@"file_data":"AAAA"}}]},{"role":"tool","content":` + part + `}]}`},
-		{"/v1/completions", `{@inBody@"model":"MODEL","prompt":["one","two"],"vllm_xargs":{@inArgs@"n":1},"nvext":{@inNvext@"annotations":[]}}`},
+		{"/v1/completions", `{@inBody@"model":"MODEL","prompt":["one","two"],"vllm_xargs":{@inArgs@"n":1},"nvext":{@inExtra@"greed_sampling":true}}`},
 		{"/v1/responses", `{@inBody@"model":"MODEL","input":[{"type":"message","role":"user","content":[{@inPart@"type":"input_image","detail":"auto","image_url":"` + url + `"}]},` +
 			`{"type":"function_call_output","call_id":"1","output":[{@inPart@"type":"input_image","detail":"auto","image_url":{@inMedia@"url":"` + url + `"}}]}]}`},
 		{"/v1/messages", `{@inBody@"model":"MODEL","max_tokens":1,"system":[{@inPart@"type":"text","text":"be kind"}],"messages":[{"role":"user","content":[{@inPart@"type":"image","source":` +
 			`{@inMedia@"type":"base64","media_type":"image/png","data":"` + url[22:] + `"}},{"type":"tool_result","tool_use_id":"1","content":[{@inPart@"type":"text","text":"x"}]}]}]}`},
 		{"/v1/chat/completions/batch", `{@inBody@"model":"MODEL","vllm_xargs":{@inArgs@"n":1},"messages":[[{"role":"user","content":[` + part + `]}],[{"role":"user","content":"x"},{"role":"user","content":[` + part + `]}]]}`},
 	}
+	places := map[string]steering.Scope{"inBody": steering.InBody, "inArgs": steering.InArgs, "inExtra": steering.InExtra, "inPart": steering.InPart, "inMedia": steering.InMedia}
 	plain := func(shape string) string {
-		for _, place := range []string{"inBody", "inArgs", "inNvext", "inPart", "inMedia"} {
+		for place := range places {
 			shape = strings.ReplaceAll(shape, "@"+place+"@", "")
 		}
 		return shape
@@ -88,8 +52,12 @@ func TestEverySteeringField(t *testing.T) {
 	var all sync.WaitGroup
 	room := make(chan struct{}, 8)
 	sent := 0
-	for field, places := range steeringTable(t) {
-		escaped := field[:3] + fmt.Sprintf(`\u%04x`, field[3]) + field[4:]
+	for _, entry := range steering.Fields {
+		field := entry.Name
+		if entry.Prefix {
+			field += "host"
+		}
+		escaped := field[:1] + fmt.Sprintf(`\u%04x`, field[1]) + field[2:]
 		pairs := []struct {
 			text  string
 			times float64
@@ -102,7 +70,10 @@ func TestEverySteeringField(t *testing.T) {
 		for _, shape := range shapes {
 			for i, pair := range pairs {
 				with, n := shape.body, 0
-				for _, place := range places {
+				for place, in := range places {
+					if entry.In&in == 0 {
+						continue
+					}
 					n += strings.Count(with, "@"+place+"@")
 					with = strings.ReplaceAll(with, "@"+place+"@", pair.text)
 				}
@@ -112,11 +83,7 @@ func TestEverySteeringField(t *testing.T) {
 				tried++
 				model := [...]string{"known", "unknown"}[i%2]
 				body, want := strings.Replace(plain(with), "MODEL", model, 1), strings.Replace(plain(shape.body), "MODEL", model, 1)
-				name := field
-				if strings.HasPrefix(field, "bootstrap_") {
-					name = "bootstrap_*"
-				}
-				counted[name] += pair.times * float64(n)
+				counted[entry.Label()] += pair.times * float64(n)
 				sent++
 				room <- struct{}{}
 				all.Go(func() {
@@ -130,7 +97,7 @@ func TestEverySteeringField(t *testing.T) {
 			}
 		}
 		if tried < 3 {
-			t.Errorf("%s: no request has a place for it (%v)", field, places)
+			t.Errorf("%s: no request has a place for it", field)
 		}
 	}
 	all.Wait()

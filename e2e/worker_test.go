@@ -9,10 +9,16 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/sightline-router/sightline/internal/steering"
 )
 
 // worker is a stub engine: it says what reached it, or streams.
@@ -36,6 +42,8 @@ type echo struct {
 	Length  int
 	SHA256  string
 	Body    string // the first 4 KB
+	// Steered are the fields of package steering's table that an engine would find anywhere in the body.
+	Steered []string
 }
 
 func startWorker(t testing.TB) *worker {
@@ -105,7 +113,7 @@ func (w *worker) serve(rw http.ResponseWriter, r *http.Request) {
 	sum := sha256.Sum256(body)
 	rw.Header().Set("content-type", "application/json")
 	_ = json.NewEncoder(rw).Encode(map[string]any{
-		"echo":  echo{w.addr, r.URL.RequestURI(), r.Header, len(body), hex.EncodeToString(sum[:]), string(body[:min(len(body), 4096)])},
+		"echo":  echo{w.addr, r.URL.RequestURI(), r.Header, len(body), hex.EncodeToString(sum[:]), string(body[:min(len(body), 4096)]), steered(r, body)},
 		"usage": map[string]any{"prompt_tokens": 130, "completion_tokens": 1, "total_tokens": 131, "prompt_tokens_details": map[string]any{"cached_tokens": 112}},
 	})
 }
@@ -122,3 +130,79 @@ func (w *worker) hold(key string) chan struct{} {
 
 // kill closes the listener and every connection, as the death of the process would.
 func (w *worker) kill() { _ = w.srv.Close() }
+
+// steered lists what of a request's body steers, read as leniently as any engine's server does: whatever the content-type and the
+// content-encoding, the body is what json.loads of Python 3.13 makes of its bytes, and the path is unquoted once, its
+// slashes merged. Requests for other endpoints steer nothing.
+func steered(r *http.Request, body []byte) (names []string) {
+	path, err := url.PathUnescape(r.URL.EscapedPath())
+	if err != nil || r.Method != http.MethodPost {
+		return nil
+	}
+	path = strings.TrimSuffix(slashes.ReplaceAllString(path, "/"), "/")
+	if !slices.Contains(steering.Endpoints, path) {
+		return nil
+	}
+	var tree any
+	if json.Unmarshal(numbers.ReplaceAll(decodeText(body), []byte("${1}0")), &tree) != nil {
+		return nil
+	}
+	var look func(v any)
+	look = func(v any) {
+		switch v := v.(type) {
+		case []any:
+			for _, e := range v {
+				look(e)
+			}
+		case map[string]any:
+			for k, e := range v {
+				if steering.FieldOf(k) != nil {
+					names = append(names, k)
+				}
+				look(e)
+			}
+		}
+	}
+	look(tree)
+	return names
+}
+
+var (
+	slashes = regexp.MustCompile(`[/\\]+`)
+	numbers = regexp.MustCompile(`([:,\[]\s*)(NaN|-?Infinity)`)
+)
+
+// decodeText finds a JSON text's encoding by its first bytes, as json.detect_encoding does, and gives it in UTF-8.
+func decodeText(b []byte) []byte {
+	var unit, at int
+	big := false
+	has := func(mark string) bool { return bytes.HasPrefix(b, []byte(mark)) }
+	switch {
+	case has("\x00\x00\xfe\xff"), has("\xff\xfe\x00\x00"):
+		unit, at, big = 4, 4, b[0] == 0
+	case has("\xfe\xff"), has("\xff\xfe"):
+		unit, at, big = 2, 2, b[0] == 0xfe
+	case has("\xef\xbb\xbf"):
+		return b[3:]
+	case len(b) >= 4 && b[0] == 0:
+		unit, big = 2, true
+		if b[1] == 0 {
+			unit = 4
+		}
+	case len(b) >= 4 && b[1] == 0:
+		if unit = 2; b[2] == 0 && b[3] == 0 {
+			unit = 4
+		}
+	default:
+		return b
+	}
+	out := make([]byte, 0, len(b)/unit)
+	for ; at+unit <= len(b); at += unit { // what matters here is ASCII
+		c := b[at]
+		if big {
+			c = b[at+unit-1]
+		}
+		out = append(out, c)
+	}
+	return out
+}

@@ -80,9 +80,6 @@ type Range struct {
 	FirstPort, LastPort int
 }
 
-// inferencePaths are the endpoints whose requests Sightline is asked about; its own gate knows them too.
-var inferencePaths = []string{"/v1/chat/completions", "/v1/chat/completions/batch", "/v1/completions", "/v1/responses", "/v1/messages"}
-
 // Default is the configuration of the quick start: all on loopback, three workers.
 func Default() Options {
 	return Options{

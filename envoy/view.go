@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/sightline-router/sightline/internal/steering"
 )
 
 // view is what the template sees: the options, read and completed.
@@ -20,7 +22,8 @@ type view struct {
 	Composite                bool
 	Stats                    bool   // Envoy can count by tags from its access log
 	TooLarge                 int    // the first length above BodyLimit
-	Paths                    string // regular expression
+	Paths, Odd               string // regular expressions: endpoints that take a prompt, and paths that may be one spelt otherwise
+	Headers                  []steering.Header
 	Reasons                  []string
 	Sums                     []string // numbers of a decision that are added up, by model and worker
 	WorkerTLS, SightlineTLS  *tlsView
@@ -62,7 +65,8 @@ func (r *reader) addr(key, addr string, needIP bool) hostPort {
 }
 
 func viewOf(o Options) (*view, error) {
-	v := &view{Options: o, TooLarge: o.BodyLimit + 1, Paths: strings.Join(inferencePaths, "|"), Reasons: []string{"exact", "predicted", "affinity", "load"},
+	v := &view{Options: o, TooLarge: o.BodyLimit + 1, Paths: strings.Join(steering.Endpoints, "|"),
+		Odd: strings.ReplaceAll(steering.Odd, `\`, `\\`), Headers: steering.Headers, Reasons: []string{"exact", "predicted", "affinity", "load"},
 		Sums: []string{"matched_blocks", "prompt_tokens", "cached_tokens"}}
 	r := &reader{}
 	if v.Command == "" {

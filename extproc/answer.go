@@ -18,8 +18,9 @@ import (
 	"github.com/sightline-router/sightline/router"
 )
 
-// The headers that steer a request. Envoy must drop them from what clients send (early header mutation in our
-// envoy.yaml); where it does not, the answers below still replace or remove every one of them.
+// The headers that steer a request. Envoy must drop them, and all others of package steering's table, from what clients
+// send (early header mutation in our envoy.yaml); where a gateway does not, the answers below still replace or remove
+// every one of them.
 const (
 	HeaderWorker = "x-target-worker"      // ip:port that Envoy dials
 	HeaderSecond = "x-target-worker-2"    // where a retry goes
@@ -38,10 +39,6 @@ const (
 // refused stands where a reason is counted, for requests that got an answer of ours and no worker.
 const refused = string(router.RefusedByUs)
 
-// never are headers of Dynamo's front ends that we never set and that would steer all the same: its own gateway's mode,
-// the order to go past the prefill worker that was chosen, and the name that its releases before 1.6 read.
-var never = []string{"x-dynamo-routing-mode", "x-bypass-remote-prefill", "x-worker-instance-id"}
-
 // choice are headers by which a server at the target picks a worker or a rank behind it: each is set or removed.
 var choice = []string{HeaderRank, HeaderInstance, HeaderInstanceRank, HeaderPrefill, HeaderPrefillRank}
 
@@ -59,7 +56,7 @@ var (
 
 // pass is "not ours": what a client may have smuggled in is removed, and the body is not asked for.
 func (t *terms) pass() any {
-	if t.Mode == Sightline && t.Header == HeaderWorker && !t.duplex {
+	if t.Mode == Sightline && t.Header == HeaderWorker && !t.duplex && len(t.foreign) == 0 {
 		return passUnread
 	}
 	return pass(*t)
@@ -69,7 +66,7 @@ func pass(t terms) *extprocv3.ProcessingResponse {
 	return &extprocv3.ProcessingResponse{
 		Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{
 			Response: &extprocv3.CommonResponse{HeaderMutation: &extprocv3.HeaderMutation{
-				RemoveHeaders: slices.Concat(t.smuggled(), []string{HeaderReason, HeaderID}, never),
+				RemoveHeaders: slices.Concat(t.smuggled(), []string{HeaderReason, HeaderID}, t.foreign),
 			}},
 		}},
 		ModeOverride: t.noBody(),
@@ -124,7 +121,7 @@ func (t *terms) steer(d router.Decision) mutation {
 	m := make(mutation, 0, 768)
 	m.set(HeaderID, d.ID)
 	m.set(HeaderReason, string(d.Reason))
-	m.remove(never...)
+	m.remove(t.foreign...)
 	if len(d.Targets) == 0 {
 		m.remove(t.smuggled()...)
 		return m

@@ -1,17 +1,20 @@
 package extproc
 
 import (
-	"mime"
+	"net/http"
 	"strconv"
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+
+	"github.com/sightline-router/sightline/internal/steering"
+	"github.com/sightline-router/sightline/router"
 )
 
 // The gate decides from the request headers alone what becomes of a request:
 //
 //	not ours      no chat or completion: Envoy streams it through, we see no body and take no decision
-//	unreadable    ours, but its body cannot be read here: routed by load, body unseen
+//	unreadable    ours, in a form that is not read here and that an engine might read: refused
 //	readable      ours: Envoy buffers the body and sends it
 type gate uint8
 
@@ -21,14 +24,13 @@ const (
 	readable
 )
 
-// inferencePaths are the endpoints whose body names a prompt. All take a POST of one JSON object. The route "inference"
-// of our envoy.yaml (package envoy) lists them too, so that Envoy asks about nothing else.
-var inferencePaths = map[string]bool{
-	"/v1/chat/completions":       true,
-	"/v1/chat/completions/batch": true,
-	"/v1/completions":            true,
-	"/v1/responses":              true,
-	"/v1/messages":               true,
+// unread are the answers to requests for an endpoint that takes a prompt, whose body would reach an engine unread,
+// and so with whatever clients must not say. Engines ignore a content-encoding, and read a content-type up to its first
+// semicolon (vLLM 0.32 and SGLang 0.5.23, validate_json_request; FastAPI 0.165). By the reason that is counted.
+var unread = map[string]router.Refusal{
+	"content type":     {Status: http.StatusUnsupportedMediaType, Message: "the content-type is not JSON (want application/json)"},
+	"content encoding": {Status: http.StatusUnsupportedMediaType, Message: "the body is encoded (want it plain, without a content-encoding)"},
+	"too large":        {Status: http.StatusRequestEntityTooLarge, Message: tooLong},
 }
 
 // maxSession bounds what is kept of a client's session id, in bytes.
@@ -36,12 +38,12 @@ const maxSession = 256
 
 // head is what the gate needs of the request headers.
 type head struct {
-	method, path    string
-	contentType     string
-	contentEncoding string
-	contentLength   int64 // -1: not given
-	session         string
-	noBody          bool // Envoy said that no body follows
+	method, path  string
+	notJSON       bool  // says so
+	encoded       bool  // by anything but identity
+	contentLength int64 // -1: not given
+	session       string
+	noBody        bool // Envoy said that no body follows
 }
 
 // value is a header's value. Envoy sends it as raw_value (value is empty since 1.27); tools that fill value instead are
@@ -62,11 +64,15 @@ func readHead(hs []*corev3.HeaderValue, endOfStream bool) head {
 		case ":method":
 			h.method = v
 		case ":path":
-			h.path, _, _ = strings.Cut(v, "?")
+			p, _, _ := strings.Cut(v, "?")
+			h.path = steering.Canonical(p)
 		case "content-type":
-			h.contentType = v
+			h.notJSON = h.notJSON || !isJSON(v) // of several headers engines take the first, and others the last
 		case "content-encoding":
-			h.contentEncoding = v
+			for word := range strings.SplitSeq(v, ",") { // a second header of the name counts too
+				word = strings.TrimSpace(word)
+				h.encoded = h.encoded || word != "" && !strings.EqualFold(word, "identity")
+			}
 		case "content-length":
 			if n, err := strconv.ParseInt(v, 10, 64); err == nil && n >= 0 {
 				h.contentLength = n
@@ -83,15 +89,15 @@ func readHead(hs []*corev3.HeaderValue, endOfStream bool) head {
 // judge applies the gate. The reason is a metric label; empty for readable.
 func (h *head) judge(maxBody int) (g gate, reason string) {
 	switch {
-	case !inferencePaths[h.path]:
+	case !steering.IsEndpoint(h.path):
 		return notOurs, "path"
 	case h.method != "POST":
 		return notOurs, "method"
-	case h.noBody || h.contentLength == 0:
+	case h.noBody:
 		return notOurs, "no body"
-	case !isJSON(h.contentType):
-		return notOurs, "content type"
-	case h.contentEncoding != "" && !strings.EqualFold(h.contentEncoding, "identity"):
+	case h.notJSON:
+		return unreadable, "content type"
+	case h.encoded:
 		return unreadable, "content encoding"
 	case h.contentLength > int64(maxBody):
 		return unreadable, "too large"
@@ -99,11 +105,10 @@ func (h *head) judge(maxBody int) (g gate, reason string) {
 	return readable, ""
 }
 
-// isJSON accepts application/json, any +json type, and no type at all (many clients forget it and engines do not mind).
+// isJSON accepts application/json, any +json type, and no type at all (many clients forget it and engines do not mind),
+// whatever stands behind a semicolon.
 func isJSON(contentType string) bool {
-	if contentType == "" || contentType == "application/json" {
-		return true
-	}
-	t, _, err := mime.ParseMediaType(contentType)
-	return err == nil && (t == "application/json" || strings.HasSuffix(t, "+json"))
+	t, _, _ := strings.Cut(contentType, ";")
+	t = strings.ToLower(strings.TrimSpace(t))
+	return t == "" && contentType == "" || t == "application/json" || strings.HasSuffix(t, "+json")
 }

@@ -27,7 +27,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	streams := counter("extproc_streams_total", "ext_proc streams that Envoy opened, one per request.")
 	bodyBytes := counter("extproc_body_bytes_total", "Request body bytes read.")
 	m := &metrics{
-		gates: counter("extproc_gate_total", "Requests by what the headers said: readable; unreadable (routed by load); not ours (passed); and why.",
+		gates: counter("extproc_gate_total", "Requests by what the headers said: readable; unreadable (refused); not ours (passed); and why.",
 			"verdict", "why"),
 		answers: counter("extproc_answers_total", "Answers given to Envoy by the decision's reason; refused: the client was answered at once.", "reason"),
 		errors:  counter("extproc_errors_total", "Streams that ended without a decision, by what happened.", "what"),

@@ -3,11 +3,16 @@ package extproc
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	modev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/sightline-router/sightline/internal/steering"
 )
 
 // Mode says in which terms Envoy is told where a request goes.
@@ -72,6 +77,7 @@ type terms struct {
 	duplex         bool     // request bodies are streamed through us and must be given back
 	answers        bool     // Envoy shows response bodies without being asked
 	duplexResponse bool     // and wants them back
+	foreign        []string // headers of the client's that steer and that we never set; none behind our own envoy.yaml
 }
 
 // termsOf reads a stream's terms. A setting that cannot be read is complained about and left at its default.
@@ -98,6 +104,7 @@ func (s *Server) termsOf(ctx context.Context, first *extprocv3.ProcessingRequest
 	t.duplex = pc.GetRequestBodyMode() == modev3.ProcessingMode_FULL_DUPLEX_STREAMED
 	t.answers = pc.GetResponseBodyMode() != modev3.ProcessingMode_NONE
 	t.duplexResponse = pc.GetResponseBodyMode() == modev3.ProcessingMode_FULL_DUPLEX_STREAMED
+	t.foreign = t.steered(first.GetRequestHeaders().GetHeaders().GetHeaders())
 	if t.Mode == Sightline {
 		return t
 	}
@@ -109,4 +116,28 @@ func (s *Server) termsOf(ctx context.Context, first *extprocv3.ProcessingRequest
 		t.only = subset(structpb.NewStringValue(v))
 	}
 	return t
+}
+
+// steered lists the names of a client's headers that are in package steering's table and that no answer sets or removes by
+// itself. A request id stays if it can hold no address: most gateways make one themselves.
+func (t *terms) steered(hs []*corev3.HeaderValue) (names []string) {
+	for _, kv := range hs {
+		name := kv.GetKey()
+		if !strings.HasPrefix(name, "x-") { // as all of the table do, and few of a request's
+			continue
+		}
+		ours := name == HeaderID || name == HeaderReason || name == HeaderEndpoint || name == HeaderSubset || name == t.Header || name == t.second() ||
+			slices.Contains(choice, name) || name == "x-request-id" && isToken(value(kv))
+		if !ours && slices.ContainsFunc(steering.Headers, func(h steering.Header) bool { return h.Match(name) }) && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// isToken reports letters, digits and hyphens alone.
+func isToken(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool {
+		return r != '-' && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
+	})
 }

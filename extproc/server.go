@@ -46,7 +46,7 @@ import (
 )
 
 // Decide takes the decision for one request; normally (*router.Router).Decide. A request whose body cannot be read
-// here (compressed, too large) comes with a nil Body and is to be routed by load. It must not keep req.Body.
+// here (there was no room for it) comes with a nil Body and is to be routed by load. It must not keep req.Body.
 type Decide func(ctx context.Context, req *router.Request) router.Decision
 
 // Observe takes what Envoy reported of a decided request; normally (*router.Router).Observe. It is called from several

@@ -24,7 +24,7 @@ import (
 // Process serves one request of Envoy's. In BUFFERED mode:
 //
 //	wait for headers ─┬─ not ours ────────▶ "no body, please" ─────────────────▶ end
-//	                  ├─ unreadable ──────▶ decision by load, "no body, please" ▶ end
+//	                  ├─ unreadable ──────▶ an error for the client ───────────▶ end
 //	                  └─ readable ────────▶ "go on" ─ wait for the body ─▶ decision ▶ end
 //
 // duplex.go has the same for FULL_DUPLEX_STREAMED.
@@ -66,6 +66,8 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 	case c.head.stored() != "":
 		d := c.decideBody(nil, time.Now())
 		goOn = c.answer(d, c.atHeaders(d))
+	case verdict == unreadable:
+		c.refuse(unread[reason].Status, unread[reason].Message)
 	case verdict == notOurs && !c.strict:
 		goOn = c.send(c.pass())
 	case verdict != readable:
@@ -148,7 +150,7 @@ const (
 	late    = "body late"
 	tooBusy = "too many request bodies at once; try again"
 	tooLate = "the request body took too long to come"
-	tooLong = "the request body is too large"
+	tooLong = "the request body is larger than this server reads; send less, or name media by URL"
 )
 
 // refuse answers the client in the workers' stead: what cannot be read here could carry what clients must not say.

@@ -121,9 +121,14 @@ func FuzzLoad(f *testing.F) {
 	x.Remove(h, GPU, []uint64{2})
 	good, _ := x.AppendSnapshot(nil, h)
 	f.Add(good[:len(good)-8])
+	x = New(Options{MaxBytes: 16 << 20}) // one for all runs of a process: its memory is reserved from the kernel, and slow to come by
 	f.Fuzz(func(t *testing.T, body []byte) {
-		x := New(Options{MaxBytes: 16 << 20})
 		h := x.Join(HolderOptions{CountCopies: true})
+		defer func() {
+			if err := x.Leave(h); err != nil || x.Stats().Stems != 0 {
+				t.Fatalf("left behind %+v: %v", x.Stats(), err)
+			}
+		}()
 		if err := x.Load(h, binary.LittleEndian.AppendUint64(body, xxh3.Hash(body))); err != nil {
 			if x.HeldBlocks(h) != 0 {
 				t.Fatalf("%v, but %d blocks", err, x.HeldBlocks(h))
@@ -137,9 +142,6 @@ func FuzzLoad(f *testing.F) {
 		held := x.HeldBlocks(h)
 		if err := x.Load(h, again); err != nil || x.HeldBlocks(h) != held {
 			t.Fatalf("own snapshot: %v, %d blocks of %d", err, x.HeldBlocks(h), held)
-		}
-		if err := x.Leave(h); err != nil || x.Stats().Stems != 0 {
-			t.Fatalf("left behind %+v", x.Stats())
 		}
 	})
 }

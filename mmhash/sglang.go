@@ -12,6 +12,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"github.com/sightline-router/sightline/internal/steering"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/mmhash/chat"
 	"github.com/sightline-router/sightline/mmhash/media"
@@ -214,7 +215,7 @@ func (m *Model) nameSGLang(md *Medium, src media.Source, body *chat.Skeleton, in
 	known := true
 	in.Part.Get("image_url").ForEach(func(k, v gjson.Result) bool {
 		switch {
-		case v.Type == gjson.Null || k.Str == "url" || steering[k.Str] != nowhere: // the last never reach a worker
+		case v.Type == gjson.Null || k.Str == "url" || steering.InMedia.Field(k.Str) != nil: // the last never reach a worker
 		case k.Str == "detail" && v.Type == gjson.String:
 			pic.detail, known = body.String(v)
 		default:

@@ -1,7 +1,6 @@
 package mmhash
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"strings"
@@ -9,71 +8,16 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"github.com/sightline-router/sightline/internal/steering"
 	"github.com/sightline-router/sightline/mmhash/chat"
 )
 
-// What a client must not say. Some fields of a request are meant for routers and proxies in front of an engine: they name
-// a medium in the engine's caches, choose a rank, or have a worker take KV blocks from an address. Whoever may send them
-// reads other clients' pictures (vLLM serves the features of the first picture that it saw under a uuid), breaks the
-// balance, or makes workers dial hosts. Clean finds each of them, wherever a body may hold it, and gives the edits that
-// take it out. It needs no model and understands no prompt, so it works on every body that is JSON.
+// What a client must not say (package steering has the table). Clean finds each of its fields, wherever a body may hold it,
+// and gives the edits that take it out. It needs no model and understands no prompt, so it works on every body that is
+// JSON.
 //
 // It is only as good as the way here: what Envoy passes on without asking (Sightline down or too busy, other paths) is
 // not cleaned.
-
-// scope is a kind of place in a body.
-type scope uint8
-
-const (
-	inBody    scope = 1 << iota // the request object
-	inArgs                      // engine arguments below it
-	inList                      // a list of messages, or of conversations
-	inMessage                   // one message, or one input item
-	inContent                   // a list of content parts
-	inPart                      // one content part
-	inMedia                     // the object that holds a medium's URL or data
-	inNvext                     // NVIDIA Dynamo's extensions
-	nowhere   scope = 0
-)
-
-// steering lists the fields and the scopes where they are taken out.
-var steering = map[string]scope{
-	"uuid":              inPart,                             // vLLM: the medium's name in all caches; "" counts as one (verified on 0.32.0)
-	"mm_hashes":         inBody | inArgs | inPart | inMedia, // SGLang: the medium's identity; killed a Qwen3-VL server (0.5.23)
-	"mm_content_hashes": inBody | inArgs,                    // SGLang: lets a trusted hit skip reading the file
-	"content_hash":      inPart | inMedia,                   // SGLang, the same for one medium
-	"multi_modal_uuids": inBody | inArgs,                    // vLLM and TensorRT-LLM, Python API
-
-	"routed_dp_rank":         inBody | inArgs, // SGLang: chooses the rank
-	"data_parallel_rank":     inBody | inArgs, // its older name; vLLM takes a header, which Envoy sets
-	"disagg_prefill_dp_rank": inBody | inArgs, // SGLang: the same for the prefill side
-
-	"kv_transfer_params":   inBody | inArgs, // vLLM: where KV blocks are taken from, by host and port
-	"ec_transfer_params":   inBody | inArgs, // vLLM: the same for encoder outputs
-	"disaggregated_params": inBody | inArgs, // TensorRT-LLM: the same, with an opaque state
-
-	"backend_instance_id": inNvext, // Dynamo's front ends (1.6): the worker
-	"decode_worker_id":    inNvext,
-	"prefill_worker_id":   inNvext,
-	"dp_rank":             inNvext,
-	"prefill_dp_rank":     inNvext,
-	"token_data":          inNvext, // the prompt's tokens, in place of the messages that the blocks are computed from
-	"routing_constraints": inNvext,
-	"router":              inNvext,
-
-	"kv_cache_report_mode": inArgs, // vLLM: "full" tells a request's cached blocks to every event subscriber
-}
-
-// steeringPrefix begins SGLang's fields for prefill and decode workers: bootstrap_host, _port, _room and others.
-const steeringPrefix = "bootstrap_"
-
-// within says which scope the value of a key opens.
-var within = map[scope]map[string]scope{
-	inBody:    {"messages": inList, "input": inList, "system": inContent, "vllm_xargs": inArgs, "extra_args": inArgs, "nvext": inNvext},
-	inMessage: {"content": inContent, "output": inContent},
-	inPart: {"content": inContent, "output": inContent, "image_url": inMedia, "audio_url": inMedia, "input_audio": inMedia,
-		"video_url": inMedia, "image_embeds": inMedia, "audio_embeds": inMedia, "source": inMedia, "file": inMedia},
-}
 
 const maxSteering = 4096 // fields taken out of one body
 
@@ -84,7 +28,7 @@ const maxSteering = 4096 // fields taken out of one body
 func Clean(body *chat.Skeleton, keepUUID bool, removed func(field string)) ([]Edit, error) {
 	c := cleaner{body: body, text: body.JSON(), keepUUID: keepUUID, removed: removed}
 	if at := c.space(0); at < len(c.text) {
-		c.value(at, inBody)
+		c.value(at, steering.InBody)
 	}
 	if c.refused != nil {
 		return nil, c.refused
@@ -103,22 +47,22 @@ type cleaner struct {
 }
 
 // value reads the value that begins at i and gives the offset behind it.
-func (c *cleaner) value(i int, in scope) int {
+func (c *cleaner) value(i int, in steering.Scope) int {
 	switch c.text[i] {
 	case '"':
 		return c.stringEnd(i)
 	case '{':
 		switch in {
-		case inList:
-			return c.object(i, inMessage)
-		case inContent:
-			return c.object(i, inPart)
-		case nowhere:
+		case steering.InList:
+			return c.object(i, steering.InMessage)
+		case steering.InContent:
+			return c.object(i, steering.InPart)
+		case steering.Nowhere:
 			return c.skip(i)
 		}
 		return c.object(i, in)
 	case '[':
-		if in == inList || in == inContent {
+		if in == steering.InList || in == steering.InContent {
 			return c.list(i, in)
 		}
 		return c.skip(i)
@@ -129,7 +73,7 @@ func (c *cleaner) value(i int, in scope) int {
 	return i
 }
 
-func (c *cleaner) list(i int, in scope) int {
+func (c *cleaner) list(i int, in steering.Scope) int {
 	for {
 		i = c.space(i + 1) // behind the bracket or comma
 		if c.text[i] == ']' {
@@ -144,7 +88,7 @@ func (c *cleaner) list(i int, in scope) int {
 
 // object removes the pairs of one object. A pair that goes takes the comma in front of it along, or, where nothing is
 // kept in front, the one behind it.
-func (c *cleaner) object(i int, in scope) int {
+func (c *cleaner) object(i int, in steering.Scope) int {
 	var p partFacts
 	kept := false        // a pair before this one stays
 	lead, last := -1, -1 // where a removed run at the front begins; where the pair before ended
@@ -159,12 +103,12 @@ func (c *cleaner) object(i int, in scope) int {
 			key = gjson.Parse(c.text[from:i]).String()
 		}
 		i = c.space(c.space(i) + 1) // the colon
-		if c.steers(key, in) {
+		if f := in.Field(key); f != nil && !(c.keepUUID && key == "uuid") {
 			p.uuid = p.uuid || key == "uuid" && c.text[i] != 'n'
 			if c.removed != nil {
-				c.removed(tableName(key))
+				c.removed(f.Label())
 			}
-			to := c.value(i, nowhere)
+			to := c.value(i, steering.Nowhere)
 			if kept {
 				c.remove(last, to)
 			} else if lead < 0 {
@@ -177,8 +121,8 @@ func (c *cleaner) object(i int, in scope) int {
 				lead = -1
 			}
 			at := i
-			i = c.value(i, within[in][key])
-			if in == inPart {
+			i = c.value(i, in.Below(key))
+			if in == steering.InPart {
 				p.note(key, c.text[at:i])
 			}
 			kept, last = true, i
@@ -194,20 +138,6 @@ func (c *cleaner) object(i int, in scope) int {
 		c.refused = &Refused{Status: 400, Reason: "a content part has a uuid and no data: media are named by their content here", ByUs: true}
 	}
 	return i + 1
-}
-
-func (c *cleaner) steers(key string, in scope) bool {
-	if key == "uuid" && c.keepUUID {
-		return false
-	}
-	return steering[key]&in != 0 || in&(inBody|inArgs) != 0 && strings.HasPrefix(key, steeringPrefix)
-}
-
-func tableName(key string) string {
-	if steering[key] == nowhere {
-		return steeringPrefix + "*"
-	}
-	return strings.Clone(key) // it lies in the body's memory, which is used again
 }
 
 func (c *cleaner) remove(from, to int) {
@@ -289,82 +219,64 @@ func (p *partFacts) hasData() bool {
 	return p.other
 }
 
-// Unread judges a body that Scan refused with err. Most such bodies no engine reads either: they go on as they are, nil.
-// But Python's json, in front of most engines, takes NaN and Infinity, a byte order mark, UTF-16 and UTF-32, and encoded
-// surrogates; and a body may be larger or deeper than what is read here. One that could carry a field of the table to
-// an engine in such a form is a *Refused by us. Reads the body once a name, which is slow, and rare.
+// Unread judges a body that Scan refused with err. The result is a *Refused by us for what no engine reads, or one might
+// read otherwise than we do: Python's json, in front of most engines, takes NaN, a byte order mark, UTF-16 and UTF-32 and
+// encoded surrogates, and a body that is nested deeper than here. Only one that is merely large goes on as it is (a batch
+// of token ids may be), nil, if it has no field of the table; one pass over the body.
 func Unread(body [][]byte, err error) error {
-	var head [4]byte
-	n := 0
-	for _, p := range body {
-		n += copy(head[n:], p)
+	if !errors.Is(err, chat.ErrLarge) {
+		return &Refused{Status: 400, Reason: err.Error() + " (want JSON in UTF-8 as RFC 8259 has it: no byte order mark, no NaN, no Infinity)", ByUs: true}
 	}
-	switch {
-	case errors.Is(err, chat.ErrJSON):
-		lax := n > 0 && (bytes.IndexByte(head[:n], 0) >= 0 || head[0] >= utf8.RuneSelf) || contains(body, "NaN") || contains(body, "Infinity") ||
-			!validUTF8(body)
-		if lax {
-			return &Refused{Status: 400, Reason: "body is not valid JSON in UTF-8 (RFC 8259: no byte order mark, no NaN or Infinity)", ByUs: true}
+	var k keys
+	for _, p := range body {
+		if k.find(p) {
+			return &Refused{Status: 413, Reason: err.Error() + ", and may hold fields that clients must not send", ByUs: true}
 		}
-	case contains(body, `\u00`) || contains(body, `"`+steeringPrefix) || mentions(body):
-		return &Refused{Status: 400, Reason: err.Error() + ", and may hold fields that clients must not send", ByUs: true}
 	}
 	return nil
 }
 
-func mentions(body [][]byte) bool {
-	for name := range steering {
-		if contains(body, `"`+name+`"`) { // quoted: base64 holds short names by chance
-			return true
-		}
-	}
-	return false
+// keys looks for the table's names among a JSON text's keys, piece by piece, wherever they stand.
+type keys struct {
+	begun  bool
+	inside bool   // a string
+	escape bool   // behind a backslash
+	text   []byte // the string's beginning, as far as a name may be long
+	odd    bool   // the string has an escape
+	closed bool   // a string has just ended: a colon makes it a key
 }
 
-// contains finds a short text in a body, also across its pieces.
-func contains(body [][]byte, text string) bool {
-	keep := len(text) - 1
-	seam := make([]byte, 0, 2*keep) // the end of what was read, and the beginning of the next piece
-	for _, p := range body {
-		if bytes.Contains(p, []byte(text)) || bytes.Contains(append(seam, p[:min(len(p), keep)]...), []byte(text)) {
+const maxName = 64 // bytes; longer than every name of the table
+
+// find reads a piece. True: there is a name of the table, a key with an escape, which might be one, or a text that is not
+// UTF-8: JSON begins with an ASCII character and has no NUL (json.detect_encoding, Python 3.13).
+func (k *keys) find(p []byte) bool {
+	for _, c := range p {
+		switch {
+		case c == 0 || !k.begun && c >= utf8.RuneSelf:
 			return true
+		case k.inside && k.escape:
+			k.escape = false
+		case k.inside && c == '\\':
+			k.escape, k.odd = true, true
+		case c == '"':
+			k.closed = k.inside
+			if k.inside = !k.inside; k.inside {
+				k.text, k.odd = k.text[:0], false
+			}
+		case k.inside:
+			if len(k.text) < maxName {
+				k.text = append(k.text, c)
+			}
+		case c == ':' && k.closed:
+			if k.odd || steering.FieldOf(string(k.text)) != nil {
+				return true
+			}
+			k.closed = false
+		case c != ' ' && c != '\t' && c != '\n' && c != '\r':
+			k.closed = false
 		}
-		if len(p) >= keep {
-			seam = append(seam[:0], p[len(p)-keep:]...)
-			continue
-		}
-		seam = append(seam, p...)
-		seam = append(seam[:0], seam[max(0, len(seam)-keep):]...)
+		k.begun = true
 	}
 	return false
-}
-
-// validUTF8 reports whether a body is UTF-8, also across its pieces.
-func validUTF8(body [][]byte) bool {
-	var rest []byte // an unfinished character
-	for _, p := range body {
-		for len(rest) > 0 && len(p) > 0 && !utf8.FullRune(rest) {
-			rest, p = append(rest, p[0]), p[1:]
-		}
-		if len(rest) > 0 && utf8.FullRune(rest) {
-			if !utf8.Valid(rest) {
-				return false
-			}
-			rest = rest[:0]
-		}
-		cut := len(p)
-		for i := 1; i <= min(3, len(p)); i++ {
-			if c := p[len(p)-i]; utf8.RuneStart(c) {
-				if !utf8.FullRune(p[len(p)-i:]) {
-					cut = len(p) - i
-				}
-				break
-			}
-		}
-		if !utf8.Valid(p[:cut]) {
-			return false
-		}
-		rest = append(rest, p[cut:]...)
-	}
-	return len(rest) == 0
 }

@@ -2,23 +2,26 @@ package mmhash
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
+	"unicode/utf16"
 
+	"github.com/sightline-router/sightline/internal/steering"
 	"github.com/sightline-router/sightline/mmhash/chat"
 )
 
 // A place where a pair can be put into a body: ‹x at the front of an object, x› at its end.
-var places = map[string]scope{"B": inBody, "A": inArgs, "P": inPart, "M": inMedia, "N": inNvext}
+var places = map[string]steering.Scope{"B": steering.InBody, "A": steering.InArgs, "P": steering.InPart, "M": steering.InMedia, "N": steering.InExtra}
 
 var longURL = "data:image/png;base64," + strings.Repeat("QUJD", 700)
 
 // shapes are the bodies of the APIs that engines serve.
 var shapes = map[string]string{
-	"chat": `{‹B"model":"m","vllm_xargs":{‹A"top":1A›},"nvext":{‹N"annotations":[]N›},"messages":[{"role":"system","content":"be kind"},{"role":"user","content":` +
+	"chat": `{‹B"model":"m","vllm_xargs":{‹A"top":1A›},"nvext":{‹N"greed_sampling":trueN›},"lora_request":{‹N"lora_name":"a"N›},"messages":[{"role":"system","content":"be kind"},{"role":"user","content":` +
 		`[{‹P"type":"image_url","image_url":{‹M"url":"` + longURL + `"M›}P›},{"type":"text","text":"what?"}]}]B›}`,
 	"one part": `{"model":"m","messages":[{"role":"user","content":{‹P"type":"image_url","image_url":{‹M"url":"` + longURL + `"M›}P›}}]}`,
 	"tools": `{"model":"m","tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{"uuid":{"type":"string"},"kv_transfer_params":{}}}}}],` +
@@ -76,12 +79,14 @@ func apply(t testing.TB, text string, list []Edit) string {
 // Each field of the table, in each shape and place, once and twice, first and last, plain and escaped: what is left is the
 // body without it, byte for byte.
 func TestClean(t *testing.T) {
-	fields := map[string]scope{}
-	for k, in := range steering {
-		fields[k] = in
+	fields := map[string]steering.Scope{}
+	for _, f := range steering.Fields {
+		if !f.Prefix {
+			fields[f.Name] = f.In
+		}
 	}
 	for _, k := range []string{"bootstrap_host", "bootstrap_port", "bootstrap_room", "bootstrap_pair_key"} {
-		fields[k] = inBody | inArgs
+		fields[k] = steering.InBody | steering.InArgs
 	}
 	for field, in := range fields {
 		t.Run(field, func(t *testing.T) {
@@ -203,25 +208,36 @@ func TestUnread(t *testing.T) {
 		}
 		return out
 	}
+	blanks := strings.Repeat(" ", 9<<20)
+	deep := strings.Repeat("[", 210) + strings.Repeat("]", 210)
+	many := `{"x":[` + strings.Repeat("1,", 5<<20) + `1]`
 	for _, c := range []struct {
-		name string
-		body []byte
-		want bool
+		name   string
+		body   []byte
+		status int // 0: it goes on
 	}{
-		{"cut", []byte(`{"messages":[{"uuid":`), false},
-		{"empty", nil, false},
-		{"NaN", []byte(`{"x":NaN,"kv_transfer_params":1}`), true},
-		{"Infinity", []byte(`{"x":-Infinity}`), true},
-		{"byte order mark", []byte("\xef\xbb\xbf{}"), true},
-		{"UTF-16", utf16(`{"mm_hashes":1}`), true},
-		{"UTF-16 with mark", append([]byte{0xff, 0xfe}, utf16(`{}`)...), true},
-		{"encoded surrogate", []byte("{\"x\":\"\xed\xa0\x80\",\"mm_hashes\":1}"), true},
-		{"not closed, with é", []byte(`{"x":"é`), false},
-		{"deep", []byte(strings.Repeat("[", 300) + strings.Repeat("]", 300)), false},
-		{"deep, with a field", []byte(`{"mm_hashes":1,"x":` + strings.Repeat("[", 300) + strings.Repeat("]", 300) + "}"), true},
-		{"deep, escaped", []byte(`{"mm_hash\u0065s":1,"x":` + strings.Repeat("[", 300) + strings.Repeat("]", 300) + "}"), true},
-		{"large", []byte(`{"x":[` + strings.Repeat("1,", 5<<20) + `1]}`), false},
-		{"large, with a field", []byte(`{"x":[` + strings.Repeat("1,", 5<<20) + `1],"bootstrap_host":"a"}`), true},
+		{"cut", []byte(`{"messages":[{"uuid":`), 400},
+		{"empty", nil, 400},
+		{"NaN", []byte(`{"x":NaN,"kv_transfer_params":1}`), 400},
+		{"Infinity", []byte(`{"x":-Infinity}`), 400},
+		{"byte order mark", []byte("\xef\xbb\xbf{}"), 400},
+		{"UTF-16", utf16(`{"mm_hashes":1}`), 400},
+		{"UTF-16 with mark", append([]byte{0xff, 0xfe}, utf16(`{}`)...), 400},
+		{"UTF-16 behind blanks", utf16(blanks + `{"mm_hashes":1}`), 413},
+		{"UTF-16 with mark behind blanks", append([]byte{0xff, 0xfe}, utf16(blanks+`{"mm_hashes":1}`)...), 413},
+		{"UTF-16, big end first, behind blanks", append([]byte{0}, utf16(blanks + `{"mm_hashes":1}`)[:2*len(blanks)+29]...), 413},
+		{"UTF-16, deep", utf16(`{"mm_hashes":1,"x":` + deep + `}`), 400},
+		{"mark behind blanks", append([]byte("\xef\xbb\xbf"+blanks), []byte(`{"mm_hash\u0065s":1}`)...), 413},
+		{"encoded surrogate", []byte("{\"x\":\"\xed\xa0\x80\",\"mm_hashes\":1}"), 400},
+		{"not closed, with é", []byte(`{"x":"é`), 400},
+		{"deep", []byte(deep), 400},
+		{"large", []byte(many + `}`), 0},
+		{"large, a field as a text", []byte(many + `,"y":"mm_hashes","z":["bootstrap_host","\u0061",":"]}`), 0},
+		{"large, the name in a text", []byte(many + `,"y":"\"mm_hashes\":1"}`), 0},
+		{"large, with a field", []byte(many + `,"bootstrap_host":"a"}`), 413},
+		{"large, with a field and blanks", []byte(many + ",\"mm_hashes\" \r\n\t:\"a\"}"), 413},
+		{"large, escaped", []byte(many + `,"mm_hash\u0065s":"a"}`), 413},
+		{"large, a field behind a quote that is escaped", []byte(many + `,"\\\"":1,"uuid":"a"}`), 413},
 	} {
 		for _, step := range []int{1, 3, 16384} {
 			if len(c.body) > 1<<20 && step < 16384 {
@@ -237,22 +253,40 @@ func TestUnread(t *testing.T) {
 				t.Fatalf("%s: is read", c.name)
 			}
 			var refused *Refused
-			if got := errors.As(Unread(pieces, err), &refused) && refused.ByUs; got != c.want {
-				t.Errorf("%s in steps of %d: refused %v", c.name, step, got)
+			if errors.As(Unread(pieces, err), &refused) != (c.status != 0) || refused != nil && (!refused.ByUs || refused.Status != c.status) {
+				t.Errorf("%s in steps of %d: %+v, want status %d", c.name, step, refused, c.status)
 			}
 		}
 	}
 }
 
-// Whatever the body: the edits fit, what is left is JSON, and nothing of the table is in it any more.
+// Whatever the body, as an engine reads it nothing of the table is in it any more, or it is refused; what is left is JSON.
 func FuzzClean(f *testing.F) {
 	for _, shape := range shapes {
 		f.Add([]byte(strings.ReplaceAll(fill(shape, "‹P", `"uuid":"x"`), longURL, "data:,")))
 		f.Add([]byte(strings.ReplaceAll(fill(shape, "B›", `"bootstrap_port":[1],"mm_hashes":{}`), longURL, "data:,")))
 	}
+	for _, body := range []string{
+		`{"x":NaN,"kv_transfer_params":1}`, "\xef\xbb\xbf" + `{"rid":1}`, "{\x00\"\x00r\x00i\x00d\x00\"\x00:\x001\x00}\x00", "\x00{\x00\"\x00r\x00i\x00d\x00\"\x00:\x001\x00}",
+		"\xff\xfe{\x00}\x00", "\x00\x00\x00{\x00\x00\x00}", `{"r\u0069d":1}`, `{"x":"\ud800","r\u0069d":1}`, "{\"x\":\"\xed\xa0\x80\",\"rid\":1}",
+		`{"x":` + strings.Repeat("[", 201) + strings.Repeat("]", 201) + `,"rid":1}`, `{"x":"\\","rid" :[{"a":"}"}]}`,
+	} {
+		f.Add([]byte(body))
+	}
 	f.Fuzz(func(t *testing.T, body []byte) {
+		at := len(body) / 3
+		pieces := [][]byte{body[:at], body[at:]}
+		// As if it were too large to be read: what is let through has no field anywhere.
+		if Unread(pieces, chat.ErrLarge) == nil {
+			if tree, ok := asPython(body); ok {
+				look(t, tree, -1)
+			}
+		}
 		var s chat.Skeleton
-		if s.Scan([][]byte{body}) != nil {
+		if err := s.Scan(pieces); err != nil {
+			if tree, ok := asPython(body); ok && Unread(pieces, err) == nil {
+				look(t, tree, int(steering.InBody))
+			}
 			return
 		}
 		list, err := Clean(&s, false, nil)
@@ -270,33 +304,70 @@ func FuzzClean(f *testing.F) {
 		if more, err := Clean(&again, false, nil); err != nil || len(more) > 0 {
 			t.Fatalf("%q still has %v (%v)", out, more, err)
 		}
-		var tree any
-		if json.NewDecoder(bytes.NewReader([]byte(out))).Decode(&tree) == nil {
-			look(t, tree, inBody)
+		if tree, ok := asPython([]byte(out)); ok {
+			look(t, tree, int(steering.InBody))
 		}
 	})
 }
 
-// look is Clean's rule once more, over a parsed body.
-func look(t *testing.T, v any, in scope) {
+// asPython reads a body as json.loads of Python 3.13 does, or more leniently: encodings are found by their first bytes, NaN
+// and infinities are numbers, surrogates may stand alone.
+func asPython(body []byte) (tree any, ok bool) {
+	big, little := func(b []byte) uint16 { return binary.BigEndian.Uint16(b) }, func(b []byte) uint16 { return binary.LittleEndian.Uint16(b) }
+	wide := func(b []byte, unit func([]byte) uint16) (out []byte) {
+		var units []uint16
+		for ; len(b) >= 2; b = b[2:] {
+			units = append(units, unit(b))
+		}
+		return []byte(string(utf16.Decode(units)))
+	}
+	switch b := body; {
+	case len(b) >= 4 && (string(b[:4]) == "\x00\x00\xfe\xff" || string(b[:4]) == "\xff\xfe\x00\x00") || len(b) >= 4 && b[0] == 0 && b[1] == 0 || len(b) >= 4 && b[1] == 0 && b[2] == 0 && b[3] == 0:
+		body = bytes.ReplaceAll(b, []byte{0}, nil) // all of UTF-32 that matters here is ASCII
+		body = bytes.Trim(body, "\xff\xfe")
+	case bytes.HasPrefix(b, []byte("\xff\xfe")):
+		body = wide(b[2:], little)
+	case bytes.HasPrefix(b, []byte("\xfe\xff")):
+		body = wide(b[2:], big)
+	case len(b) >= 2 && b[0] == 0:
+		body = wide(b, big)
+	case len(b) >= 2 && b[1] == 0:
+		body = wide(b, little)
+	}
+	body = bytes.TrimPrefix(body, []byte("\xef\xbb\xbf"))
+	for _, word := range []string{"-Infinity", "Infinity", "NaN"} {
+		if !json.Valid(body) {
+			body = bytes.ReplaceAll(body, []byte(word), []byte("0"))
+		}
+	}
+	return tree, json.Unmarshal(body, &tree) == nil
+}
+
+// look is Clean's rule once more, over a parsed body; in: the scope, or -1 where names count everywhere.
+func look(t *testing.T, v any, in int) {
+	scope := steering.Scope(max(in, 0))
 	switch v := v.(type) {
 	case []any:
 		for _, e := range v {
-			if in == inList || in == inContent {
+			if in < 0 || scope == steering.InList || scope == steering.InContent {
 				look(t, e, in)
 			}
 		}
 	case map[string]any:
-		if in == inList {
-			in = inMessage
-		} else if in == inContent {
-			in = inPart
+		if scope == steering.InList {
+			scope = steering.InMessage
+		} else if scope == steering.InContent {
+			scope = steering.InPart
 		}
 		for k, e := range v {
-			if in != nowhere && (steering[k]&in != 0 || in&(inBody|inArgs) != 0 && strings.HasPrefix(k, steeringPrefix)) {
+			if f := steering.FieldOf(k); f != nil && (in < 0 || f.In&scope != 0) {
 				t.Fatalf("%q is still there", k)
 			}
-			look(t, e, within[in][k])
+			below := int(scope.Below(k))
+			if in < 0 {
+				below = -1
+			}
+			look(t, e, below)
 		}
 	}
 }

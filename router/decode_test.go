@@ -42,7 +42,7 @@ func TestPrefillIsPickedByItsCache(t *testing.T) {
 	if !decode["3"] || !decode["4"] {
 		t.Errorf("decoded by %v, want 3 and 4 in turn", decode)
 	}
-	if d := w.decide(`{"model":"m","messages":[`); len(d.Targets) == 0 || d.Targets[0].Prefill == "" || d.Targets[0].Instance == "" {
+	if d := w.decide(`{"model":"m"}`); len(d.Targets) == 0 || d.Targets[0].Prefill == "" || d.Targets[0].Instance == "" {
 		t.Errorf("by load: %+v", d)
 	}
 	if d := w.decide(body); d.Reason != Exact {

@@ -176,11 +176,10 @@ func TestAffinityByURL(t *testing.T) {
 	}
 }
 
-// What cannot be read is routed by load, counted under a fixed word, and never kept.
+// What cannot be understood is routed by load, counted under a fixed word, and never kept; what is no JSON is refused.
 func TestUnreadable(t *testing.T) {
 	w := newWorld(t, 2)
 	for body, why := range map[string]string{
-		`{`:                   "body is not valid JSON",
 		`[]`:                  "body is not a JSON object",
 		chatBody("x", `"hi"`): "model unknown",
 		chatBody("m", `3`):    "the engine will answer with an error",
@@ -191,6 +190,9 @@ func TestUnreadable(t *testing.T) {
 		if d.Reason != Load || d.Why != why || len(d.Targets) != 2 || d.Refuse != nil {
 			t.Errorf("%.60s: reason %s, why %q (want %q), %d targets", body, d.Reason, d.Why, why, len(d.Targets))
 		}
+	}
+	if d := w.decide(`{`); d.Refuse == nil || d.Refuse.Status != 400 || !strings.HasPrefix(d.Why, "body is not valid JSON") || len(d.Targets) != 0 {
+		t.Errorf("no JSON: %+v", d)
 	}
 	if d := w.Decide(t.Context(), &Request{ID: "x"}); d.Why != "body not read" || len(d.Targets) != 2 {
 		t.Errorf("%+v", d)

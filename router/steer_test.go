@@ -54,7 +54,7 @@ func TestCleanedInAnyCase(t *testing.T) {
 		{"another path", "/v1/other", parts("strip", `{`+data+`,"uuid":"x"}`), 2, 0},
 		{"uuid alone", "/v1/chat/completions", parts("strip", `{"type":"image_url","image_url":null,"uuid":"x"}`), 0, 400},
 		{"uuid alone, model unknown", "/v1/chat/completions", parts("other", `{"type":"image_url","image_url":null,"uuid":"x"}`), 0, 400},
-		{"not JSON", "/v1/chat/completions", `{"kv_transfer_params":1`, 0, 0},
+		{"not JSON", "/v1/chat/completions", `{"kv_transfer_params":1`, 0, 400},
 		{"JSON for Python", "/v1/chat/completions", `{"kv_transfer_params":1,"x":NaN}`, 0, 400},
 		{"nothing to do", "/v1/chat/completions", strings.Replace(parts("strip", `{`+data+`}`), `"kv_transfer_params":{},`, "", 1), 0, 0},
 	} {
