@@ -89,7 +89,11 @@ func beside[T any](ctx context.Context, x *locals, panicked func(where string, e
 	}
 }
 
-var errOutside = &Refused{Status: 400, Reason: "local media path outside of allowed_local_media_path"}
+var (
+	// vLLM raises a RuntimeError, not a ValueError (multimodal/media/connector.py, 0.30 to 0.32).
+	errNoLocal = &Refused{Status: 500, Reason: "local media without allowed_local_media_path"}
+	errOutside = &Refused{Status: 400, Reason: "local media path outside of allowed_local_media_path"}
+)
 
 // local identifies a file:// URL's file, as vLLM reads it: only below allowed_local_media_path. The router must see the
 // workers' directory at the same path; a file that it does not see is not known, and no error. The error is a *Refused, or
@@ -106,7 +110,7 @@ func (m *Model) local(ctx context.Context, rawURL string, md *Medium) (src media
 	md.Alias = xxh3.HashString(rawURL)
 	switch vllm := m.Server.Engine == "vllm"; {
 	case m.Server.AllowedLocalMediaPath == "" && vllm:
-		return src, "", errOutside
+		return src, "", errNoLocal
 	case m.Server.AllowedLocalMediaPath == "", !filepath.IsAbs(path):
 		return src, whyNoFile, nil
 	}

@@ -62,9 +62,12 @@ func readyPrompt(req *chat.Request, v gjson.Result, d *Draft) error {
 			}
 		}
 	}
-	ids, ok := tokenIDs(v)
-	if !v.IsArray() || !ok {
+	if !v.IsArray() {
 		return refuse(400, "prompt is no list of token ids")
+	}
+	ids, err := tokenIDs(v)
+	if err != nil {
+		return err
 	}
 	d.Prompts = append(d.Prompts, DraftPrompt{IDs: ids})
 	return nil
@@ -126,8 +129,8 @@ func (m *Model) settings(req *chat.Request) (s settings, err error) {
 		return s, err
 	}
 	if v, ok := req.Fields["documents"]; ok && v.Type != gjson.Null && m.opt.Engine != "sglang" {
-		if s.documents, err = template.FromJSON(req.Body.Full(v)); err != nil {
-			return s, refuse(400, "documents cannot be read")
+		if s.documents, err = readValue(req.Body, v, "documents cannot be read"); err != nil {
+			return s, err
 		}
 		if m.opt.Engine == "vllm" && !areDocuments(v) {
 			return s, refuse(400, "documents is no list of objects with texts")
@@ -139,8 +142,8 @@ func (m *Model) settings(req *chat.Request) (s settings, err error) {
 		}
 	}
 	if v := req.Fields["reasoning_effort"]; v.Type != gjson.Null {
-		if s.effort, err = template.FromJSON(req.Body.Full(v)); err != nil {
-			return s, refuse(400, "reasoning_effort cannot be read")
+		if s.effort, err = readValue(req.Body, v, "reasoning_effort cannot be read"); err != nil {
+			return s, err
 		}
 		if m.opt.Engine == "vllm" && !oneOf(v, "none", "minimal", "low", "medium", "high", "xhigh", "max") {
 			return s, refuse(400, "reasoning_effort of an unknown kind")
@@ -209,8 +212,11 @@ func (m *Model) templateKwargs(req *chat.Request) (*template.Dict, error) {
 	if !ok || v.Type == gjson.Null {
 		return nil, nil
 	}
-	kw, err := template.FromJSON(req.Body.Full(v))
-	if err != nil || kw.Dict() == nil {
+	kw, err := readValue(req.Body, v, "chat_template_kwargs is no object")
+	if err != nil {
+		return nil, err
+	}
+	if kw.Dict() == nil {
 		return nil, refuse(400, "chat_template_kwargs is no object")
 	}
 	if _, ok := kw.Get("chat_template"); ok && !m.opt.TrustChatTemplate {

@@ -2,7 +2,6 @@ package prompt
 
 import (
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -64,18 +63,18 @@ func (r *reader) messageVLLM(t *turn) (template.Value, error) {
 				v = m.Fields["reasoning_content"]
 			}
 			if v.Type != gjson.Null {
-				reasoning, err := template.FromJSON(r.body.Full(v))
+				reasoning, err := readValue(r.body, v, "reasoning cannot be read")
 				if err != nil {
-					return template.None, refuse(400, "reasoning cannot be read")
+					return template.None, err
 				}
 				d.Set("reasoning", reasoning)
 				d.Set("reasoning_content", reasoning)
 			}
 		case "tool":
 			if v, ok := m.Fields["tool_call_id"]; ok {
-				id, err := template.FromJSON(r.body.Full(v))
+				id, err := readValue(r.body, v, "tool_call_id cannot be read")
 				if err != nil {
-					return template.None, refuse(400, "tool_call_id cannot be read")
+					return template.None, err
 				}
 				d.Set("tool_call_id", id)
 			}
@@ -89,8 +88,8 @@ func (r *reader) messageVLLM(t *turn) (template.Value, error) {
 			tools := template.None
 			if raw, ok := m.Fields["tools"]; ok && raw.Type != gjson.Null {
 				var err error
-				if tools, err = template.FromJSON(r.body.Full(raw)); err != nil {
-					return template.None, refuse(400, "tools of a message cannot be read")
+				if tools, err = readValue(r.body, raw, "tools of a message cannot be read"); err != nil {
+					return template.None, err
 				}
 				if lenientFields(m) > 0 {
 					tools, _ = eachOf(tools.Items(), func(v template.Value) (template.Value, error) {
@@ -195,8 +194,8 @@ func callsVLLM(calls []template.Value) (template.Value, error) {
 		if args.IsString() {
 			text := args.Text()
 			var err error
-			if args, err = template.FromJSON(text); err != nil && pythonOnly.MatchString(text) {
-				return template.None, ErrPart
+			if args, err = template.FromJSON(text); err != nil && template.OnlyPython(text) {
+				return template.None, ErrPython
 			}
 		}
 		if args.Dict() == nil {
@@ -205,9 +204,6 @@ func callsVLLM(calls []template.Value) (template.Value, error) {
 		return with(call, field{"function", with(fn, field{"arguments", args})}), nil
 	})
 }
-
-// pythonOnly finds what Python reads as JSON and we do not.
-var pythonOnly = regexp.MustCompile(`NaN|Infinity|\\u[dD][89a-fA-F]`)
 
 // orderedCall is a tool call as vLLM's request types give it out.
 func orderedCall(call template.Value) template.Value {

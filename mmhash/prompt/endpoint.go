@@ -159,9 +159,9 @@ func (m *Model) completions(req *chat.Request, d *Draft) error {
 	p := req.Fields["prompt"]
 	one := func(v gjson.Result) error {
 		if v.IsArray() {
-			ids, ok := tokenIDs(v)
-			if !ok {
-				return refuse(400, "prompt is no list of token ids")
+			ids, err := tokenIDs(v)
+			if err != nil {
+				return err
 			}
 			d.Prompts = append(d.Prompts, DraftPrompt{IDs: ids})
 			return nil
@@ -177,12 +177,14 @@ func (m *Model) completions(req *chat.Request, d *Draft) error {
 		return one(p)
 	}
 	first := p.Get("0")
-	if first.Type == gjson.Number {
+	if first.Type == gjson.Number || first.IsBool() {
 		return one(p)
 	}
 	var err error
 	p.ForEach(func(_, v gjson.Result) bool {
-		if vllm && v.Type != first.Type {
+		if vllm && first.Type == gjson.String && (v.Type == gjson.Number || v.IsBool()) {
+			_, err = tokenIDs(p)
+		} else if vllm && v.Type != first.Type {
 			err = refuse(400, "prompt is a list of texts and token ids")
 		} else if len(d.Prompts) == 1024 {
 			err = ErrManyPrompts
@@ -197,12 +199,26 @@ func (m *Model) completions(req *chat.Request, d *Draft) error {
 	return err
 }
 
-func tokenIDs(v gjson.Result) (ids []uint32, ok bool) {
-	ids, ok = make([]uint32, 0, strings.Count(v.Raw, ",")+1), true
+// tokenIDs reads a list of ids as pydantic does, which takes bools for numbers. It takes a text of digits too; where it does
+// is not followed.
+func tokenIDs(v gjson.Result) (ids []uint32, err error) {
+	wrong := refuse(400, "prompt is no list of token ids")
+	ids = make([]uint32, 0, strings.Count(v.Raw, ",")+1)
 	v.ForEach(func(_, id gjson.Result) bool {
-		ok = id.Type == gjson.Number && id.Num >= 0 && id.Num < 1<<31 && id.Num == float64(uint32(id.Num))
-		ids = append(ids, uint32(id.Num))
-		return ok
+		switch {
+		case id.IsBool():
+			ids = append(ids, uint32(min(id.Int(), 1)))
+		case id.Type == gjson.Number && id.Num >= 0 && id.Num < 1<<31 && id.Num == float64(uint32(id.Num)):
+			ids = append(ids, uint32(id.Num))
+		case id.Type == gjson.String && strings.ContainsAny(id.Str, "0123456789"):
+			err = ErrPart
+		default:
+			err = wrong
+		}
+		return err == nil
 	})
-	return ids, ok && len(ids) > 0
+	if err == nil && len(ids) == 0 {
+		err = wrong
+	}
+	return ids, err
 }

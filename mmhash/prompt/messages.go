@@ -160,7 +160,11 @@ func (r *reader) messageTurns(turns []turn, m *chat.Message) ([]turn, error) {
 			}
 		case "redacted_thinking", "tool_reference":
 		case "tool_use":
-			t.calls = append(t.calls, r.toolUse(p))
+			call, err := r.toolUse(p)
+			if err != nil {
+				return nil, err
+			}
+			t.calls = append(t.calls, call)
 		case "tool_result":
 			if m.Role != "user" {
 				text := "Tool result: "
@@ -243,18 +247,19 @@ func (r *reader) imageSource(source, part gjson.Result) *Medium {
 }
 
 // toolUse is a tool call in the chat's form.
-func (r *reader) toolUse(p *chat.Part) template.Value {
+func (r *reader) toolUse(p *chat.Part) (template.Value, error) {
 	get := func(key string) template.Value {
 		text, _ := r.body.String(p.Fields[key])
 		return template.String(text)
 	}
 	input := template.NewDict(0).Value()
 	if v := p.Fields["input"]; v.IsObject() {
-		if obj, err := template.FromJSON(r.body.Full(v)); err == nil {
-			input = obj
+		var err error
+		if input, err = readValue(r.body, v, "input of a tool_use block that cannot be read"); err != nil {
+			return template.None, err
 		}
 	}
-	return orderedCall(call(get("id"), get("name"), input))
+	return orderedCall(call(get("id"), get("name"), input)), nil
 }
 
 func call(id, name, arguments template.Value) template.Value {

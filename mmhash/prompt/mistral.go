@@ -17,6 +17,9 @@ func (r *reader) converseMistral(messages []chat.Message, s settings, d *Draft) 
 	}
 	media := make(map[*chat.Part]*Medium)
 	for i := range messages {
+		if err := r.accept(&messages[i]); err != nil {
+			return err
+		}
 		parts := messages[i].Parts
 		for j := range parts {
 			it, _, err := r.partVLLM(&parts[j])
@@ -34,6 +37,8 @@ func (r *reader) converseMistral(messages []chat.Message, s settings, d *Draft) 
 	switch {
 	case errors.As(err, &refused):
 		return refuse(400, refused.Reason)
+	case errors.Is(err, mistral.ErrPython):
+		return ErrPython
 	case err != nil:
 		return ErrPart
 	}

@@ -93,12 +93,14 @@ func (r *reader) textPart(it item, v gjson.Result, skips bool) (_ item, skip boo
 		it.text = text
 	case v.Type == gjson.Null && (skips || !r.openai):
 		return it, true, nil
+	case v.Type == gjson.String && r.m.mistral != nil && template.OnlyPython(r.body.Full(v)):
+		return it, false, ErrPython
 	case v.Type == gjson.String || !r.openai:
 		return it, false, refuse(400, "text part without valid text")
 	default:
-		value, err := template.FromJSON(r.body.Full(v))
+		value, err := readValue(r.body, v, "text part without valid text")
 		if err != nil {
-			return it, false, refuse(400, "text part without valid text")
+			return it, false, err
 		}
 		it.part = with(textPart(""), field{"text", value})
 	}

@@ -83,6 +83,7 @@ var (
 	ErrLong          = &Unpredicted{fmt.Sprintf("prompt of more than %d tokens", maxTokens)}
 	ErrTime          = &Unpredicted{"no time left to read all of the prompt"}
 	ErrTruncation    = &Unpredicted{"truncated prompt, of a vLLM release (before 0.30) whose rule for it is not known"}
+	ErrPython        = &Unpredicted{"request with JSON that only Python reads (NaN, Infinity, half of a surrogate pair)"}
 	ErrHarmony       = &Unpredicted{"model whose prompts the engine writes in the Harmony format"}
 )
 

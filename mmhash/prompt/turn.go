@@ -144,10 +144,26 @@ func (r *reader) string(v gjson.Result, reason string) (string, error) {
 	return text, nil
 }
 
+// readValue reads any value; reason says what is wrong with one that no engine reads. What only Python reads may be served.
+func readValue(body *chat.Skeleton, v gjson.Result, reason string) (template.Value, error) {
+	text := body.Full(v)
+	value, err := template.FromJSON(text)
+	switch {
+	case err == nil:
+		return value, nil
+	case template.OnlyPython(text):
+		return template.None, ErrPython
+	}
+	return template.None, refuse(400, reason)
+}
+
 // readList reads a list; reason says what is wrong with what is none.
 func readList(body *chat.Skeleton, v gjson.Result, reason string) (template.Value, error) {
-	list, err := template.FromJSON(body.Full(v))
-	if err != nil || list.Kind() != template.KindList {
+	list, err := readValue(body, v, reason)
+	if err != nil {
+		return template.None, err
+	}
+	if list.Kind() != template.KindList {
 		return template.None, refuse(400, reason)
 	}
 	return list, nil

@@ -1,7 +1,9 @@
 package mistral
 
 import (
+	"errors"
 	"slices"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/tidwall/gjson"
@@ -56,6 +58,22 @@ type call struct {
 	arguments template.Value // a dict
 }
 
+// ErrPython says that a text is one that only Python reads, which mistral-common then may take: half of a surrogate pair
+// becomes U+FFFD in its tokenizers of bytes.
+var ErrPython = errors.New("text with half of a surrogate pair")
+
+// text reads a text; reason says what is wrong with what is none.
+func text(body *chat.Skeleton, v gjson.Result, reason string) (string, error) {
+	text, ok := body.String(v)
+	switch {
+	case ok:
+		return text, nil
+	case v.Type == gjson.String && template.OnlyPython(body.Full(v)):
+		return "", ErrPython
+	}
+	return "", refuse(reason)
+}
+
 // errAudio says that the length of a sound in tokens is not known here.
 var errAudio = audioError{}
 
@@ -102,9 +120,8 @@ func (t *Tokenizer) readMessage(body *chat.Skeleton, in *chat.Message, m *messag
 			return refuse("message without content")
 		}
 	case chat.Text:
-		var ok bool
-		if m.text, ok = body.String(in.Content); !ok {
-			return refuse("content is no valid text")
+		if m.text, err = text(body, in.Content, "content is no valid text"); err != nil {
+			return err
 		}
 	case chat.List:
 		m.chunks = make([]chunk, 0, len(in.Parts))
@@ -128,15 +145,15 @@ func (t *Tokenizer) readMessage(body *chat.Skeleton, in *chat.Message, m *messag
 		}
 		return m.readCalls(body, in.Fields["tool_calls"])
 	case "tool":
-		id, ok := body.String(in.Fields["tool_call_id"])
-		if !ok {
-			return refuse("message of a tool without tool_call_id")
+		id, err := text(body, in.Fields["tool_call_id"], "message of a tool without tool_call_id")
+		if err != nil {
+			return err
 		}
 		m.callID = tail(id)
 		if name := in.Fields["name"]; name.Type != gjson.Null {
-			text, ok := body.String(name)
-			if !ok {
-				return refuse("a tool's name is no text")
+			text, err := text(body, name, "a tool's name is no text")
+			if err != nil {
+				return err
 			}
 			m.name = &text
 		}
@@ -156,18 +173,20 @@ func (t *Tokenizer) allowed(role string, kind chunkKind) bool {
 }
 
 func (t *Tokenizer) readPart(body *chat.Skeleton, p *chat.Part) (chunk, error) {
+	const other = "content part that mistral-common does not read"
 	switch p.Type {
 	case "text":
-		if text, ok := body.String(p.Fields["text"]); ok {
-			return chunk{text: text}, nil
-		}
+		text, err := text(body, p.Fields["text"], other)
+		return chunk{text: text}, err
 	case "thinking":
 		closed := p.Fields["closed"]
-		if text, ok := body.String(p.Fields["thinking"]); ok && (!closed.Exists() || closed.IsBool()) {
-			return chunk{kind: thinkChunk, text: text, open: closed.Type == gjson.False}, nil
+		if closed.Exists() && !closed.IsBool() {
+			break
 		}
+		text, err := text(body, p.Fields["thinking"], other)
+		return chunk{kind: thinkChunk, text: text, open: closed.Type == gjson.False}, err
 	case "image_url":
-		if goodImage(p.Fields["image_url"]) {
+		if goodImage(body, p.Fields["image_url"]) {
 			return chunk{kind: imageChunk, part: p}, nil
 		}
 	case "input_audio", "audio_url":
@@ -175,19 +194,37 @@ func (t *Tokenizer) readPart(body *chat.Skeleton, p *chat.Part) (chunk, error) {
 			return chunk{}, errAudio
 		}
 	}
-	return chunk{}, refuse("content part that mistral-common does not read")
+	return chunk{}, refuse(other)
+}
+
+// goodURL tells a URL whose scheme mistral-common 1.13 takes (tokens/tokenizers/image.py): in small letters, though vLLM
+// takes any.
+func goodURL(body *chat.Skeleton, v gjson.Result) bool {
+	const longest = len("file://")
+	var start []byte
+	for _, p := range body.Raw(v) { // nil: no text
+		start = append(start, p[:min(len(p), longest-len(start))]...)
+		if len(start) == longest {
+			break
+		}
+	}
+	url := string(start)
+	if strings.Contains(url, `\`) {
+		url, _ = body.String(v)
+	}
+	return strings.HasPrefix(url, "data:") || strings.HasPrefix(url, "file://") || strings.HasPrefix(url, "http")
 }
 
 // goodImage tells whether an image_url is a URL, or an object of a URL and, at most, a detail.
-func goodImage(v gjson.Result) bool {
+func goodImage(body *chat.Skeleton, v gjson.Result) bool {
 	if !v.IsObject() {
-		return v.Type == gjson.String
+		return v.Type == gjson.String && goodURL(body, v)
 	}
 	good, url := true, false
 	v.ForEach(func(key, v gjson.Result) bool {
 		switch key.String() {
 		case "url":
-			url = v.Type == gjson.String
+			url = v.Type == gjson.String && goodURL(body, v)
 		case "detail":
 			good = v.Type == gjson.String || v.Type == gjson.Null
 		default:
@@ -208,8 +245,11 @@ func (m *message) readThought(t *Tokenizer, body *chat.Skeleton, in *chat.Messag
 	if v.Type == gjson.Null {
 		return nil
 	}
-	text, ok := body.String(v)
-	if !ok || !t.allowed(m.role, thinkChunk) || slices.ContainsFunc(m.chunks, func(c chunk) bool { return c.kind == thinkChunk }) {
+	text, err := text(body, v, "reasoning is no text")
+	if err != nil {
+		return err
+	}
+	if !t.allowed(m.role, thinkChunk) || slices.ContainsFunc(m.chunks, func(c chunk) bool { return c.kind == thinkChunk }) {
 		return refuse("reasoning of an assistant that cannot have it")
 	}
 	if m.kind == chat.Text {
@@ -223,7 +263,11 @@ func (m *message) readCalls(body *chat.Skeleton, calls gjson.Result) error {
 	if calls.Type == gjson.Null {
 		return nil
 	}
-	list, err := template.FromJSON(body.Full(calls))
+	raw := body.Full(calls)
+	list, err := template.FromJSON(raw)
+	if err != nil && template.OnlyPython(raw) {
+		return ErrPython
+	}
 	if err != nil || list.Kind() != template.KindList {
 		return refuse("tool_calls is no list")
 	}
@@ -234,9 +278,9 @@ func (m *message) readCalls(body *chat.Skeleton, calls gjson.Result) error {
 			return refuse("tool call without an id, or a function that has a name")
 		}
 		c := call{id: tail(id.Text()), name: name.Text(), arguments: fn.Field("arguments")}
-		if c.arguments.IsString() {
-			if c.arguments, err = template.FromJSON(c.arguments.Text()); err != nil {
-				c.arguments = template.None
+		if raw := c.arguments.Text(); c.arguments.IsString() {
+			if c.arguments, err = template.FromJSON(raw); err != nil && template.OnlyPython(raw) {
+				return ErrPython
 			}
 		}
 		if c.arguments.Dict() == nil { // vLLM: what is no object is an empty one

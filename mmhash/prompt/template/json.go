@@ -2,6 +2,7 @@ package template
 
 import (
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -32,6 +33,11 @@ func FromJSON(raw string) (Value, error) {
 	}
 	return v, nil
 }
+
+var onlyPython = regexp.MustCompile(`NaN|Infinity|\\u[dD][89a-fA-F]`)
+
+// OnlyPython tells of a text that FromJSON does not read whether Python's json.loads may.
+func OnlyPython(text string) bool { return onlyPython.MatchString(text) }
 
 // jsonReader reads values depth first. Entries and items collect on stacks and are then cut from shared blocks of
 // memory, so that a body of many small objects costs few allocations.

@@ -1,0 +1,69 @@
+package prompt
+
+import (
+	"slices"
+	"testing"
+)
+
+// What vLLM serves though it looks wrong is not taken for refused: pydantic takes bools for ids, Python's JSON halves of
+// surrogate pairs. Where what it makes of them is not known here, that is said.
+func TestServedThoughOdd(t *testing.T) {
+	hf, mistral := load(t, shipped, Options{AutoToolChoice: true}), load(t, mistralDir(t, nil), Options{})
+	const tool = `"tools":[{"type":"function","function":{"name":"f","description":"\ud800","parameters":{}}}]`
+	for _, c := range []struct {
+		m              *Model
+		endpoint, body string
+		want           error // nil: read
+	}{
+		{hf, chatEndpoint, `{"messages":[{"role":"user","content":"a"}],` + tool + `}`, ErrPython},
+		{hf, chatEndpoint, `{"messages":[{"role":"user","content":"a"}],"documents":[{"text":"\udc00"}]}`, ErrPython},
+		{hf, chatEndpoint, `{"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":{"a":"\ud800"}}`, ErrPython},
+		{hf, messagesEndpoint, `{"max_tokens":3,"messages":[{"role":"user","content":"a"},{"role":"assistant","content":[{"type":"tool_use","id":"1","name":"f","input":{"a":"\ud800"}}]},{"role":"user","content":"b"}]}`, ErrPython},
+		{mistral, chatEndpoint, `{"messages":[{"role":"user","content":"a"}],` + tool + `}`, ErrPython},
+		{mistral, chatEndpoint, `{"messages":[{"role":"user","content":"\ud800"}]}`, ErrPython},
+		{mistral, chatEndpoint, `{"messages":[{"role":"user","content":[{"type":"text","text":"a\udc00"}]}]}`, ErrPython},
+		{hf, completionsEndpoint, `{"prompt":[1,"5"]}`, ErrPart},
+		{hf, completionsEndpoint, `{"prompt":["5",1]}`, ErrPart},
+		{hf, completionsEndpoint, `{"prompt":[true,false,7]}`, nil},
+		{hf, completionsEndpoint, `{"prompt":[[true,false,7]]}`, nil},
+	} {
+		d, err := c.m.Read(t.Context(), c.endpoint, request(t, c.body))
+		if err != c.want {
+			t.Errorf("%s: %v, want %v", c.body, err, c.want)
+		} else if err == nil && !slices.Equal(d.Prompts[0].IDs, []uint32{1, 0, 7}) {
+			t.Errorf("%s: %v", c.body, d.Prompts[0].IDs)
+		}
+	}
+	for _, body := range []string{`{"prompt":[true,"a"]}`, `{"prompt":["a",1]}`, `{"prompt":[1.5]}`, `{"prompt":true}`, `{"prompt":[null]}`, `{"prompt":[]}`} {
+		if _, err := hf.Read(t.Context(), completionsEndpoint, request(t, body)); statusOf(err) != 400 {
+			t.Errorf("%s: %v, want 400", body, err)
+		}
+	}
+}
+
+// mistral-common takes no scheme in capital letters, though vLLM does; in mistral mode vLLM takes a tool call's arguments as
+// text alone.
+func TestMistralIsStricter(t *testing.T) {
+	mistral := load(t, mistralDir(t, nil), Options{})
+	for body, status := range map[string]int{
+		`{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"` + png + `"}}]}]}`:                     0,
+		`{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"\u0064ata:image/png;base64,aaaa"}}]}]}`: 0,
+		`{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http:\/\/a\/b"}}]}]}`:                   0,
+		`{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"DATA:image/png;base64,aaaa"}}]}]}`:      400,
+		`{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"Data:image/png;base64,aaaa"}}]}]}`:      400,
+		`{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"HTTP://a/b"}}]}]}`:                      400,
+		`{"messages":[{"role":"user","content":[{"type":"image_url","image_url":"\u0044ata:image/png;base64,aaaa"}]}]}`:         400,
+		toolCall(`"{\"a\":1}"`): 0,
+		toolCall(`{"a":1}`):     400,
+		toolCall(`null`):        400,
+	} {
+		if d, err := mistral.Read(t.Context(), chatEndpoint, request(t, body)); statusOf(err) != status || err == nil && d == nil {
+			t.Errorf("mistral mode: %s: %v, want %d", body, err, status)
+		}
+	}
+}
+
+func toolCall(arguments string) string {
+	return `{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":null,"tool_calls":[{"id":"123456789","type":"function","function":{"name":"f","arguments":` + arguments +
+		`}}]},{"role":"tool","tool_call_id":"123456789","content":"x"}]}`
+}
