@@ -17,6 +17,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -568,5 +569,45 @@ func TestDemo(t *testing.T) {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("the demo does not say %q", want)
 		}
+	}
+}
+
+// The request that a demo left running offers first is a hit.
+func TestDemoStays(t *testing.T) {
+	bin, err := product()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := exec.CommandContext(t.Context(), bin, "demo", "--stay", "--model-dir", modelDir)
+	c.Env = append(os.Environ(), "ENVOY="+binary(t))
+	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) } // it has processes of its own to end
+	out, err := c.StdoutPipe()
+	if err == nil {
+		err = c.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Cancel(); _ = c.Wait() }()
+	lines := bufio.NewScanner(out)
+	for lines.Scan() && !strings.HasPrefix(lines.Text(), "  curl ") {
+	}
+	offer := regexp.MustCompile(`^  curl -s (\S+) -H '(\S+): (\S+)' -d '([^']+)'$`).FindStringSubmatch(lines.Text())
+	if offer == nil {
+		t.Fatalf("no curl line, but %q", lines.Text())
+	}
+	req, err := http.NewRequest(http.MethodPost, offer[1], strings.NewReader(offer[4]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set(offer[2], offer[3])
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	answer, err := io.ReadAll(res.Body)
+	if cached := gjson.GetBytes(answer, "usage.prompt_tokens_details.cached_tokens").Int(); err != nil || res.StatusCode != 200 || cached < 500 { // the picture's and what is before it
+		t.Errorf("%v, status %d: %s", err, res.StatusCode, answer)
 	}
 }

@@ -1,11 +1,15 @@
 package router
 
 import (
+	"strings"
 	"sync"
 	"time"
+	"unicode"
+	"unicode/utf8"
 )
 
-// recent keeps the last decisions, for people: the admin page and the demo read it. One lock, 1024 entries, no client text.
+// recent keeps the last decisions, for people: the admin page and the demo read it. One lock, 1024 entries, of
+// clients' texts only Asked.
 type recent struct {
 	mu   sync.Mutex
 	ring [1024]Recent
@@ -23,6 +27,7 @@ type Recent struct {
 	Rank         int           `json:"rank"` // -1: none
 	Reason       Reason        `json:"reason"`
 	Why          string        `json:"why,omitempty"`
+	Asked        string        `json:"asked,omitempty"` // the model's name that is not known, see Decision
 	PromptTokens int           `json:"prompt_tokens"`
 	CachedTokens int           `json:"cached_tokens"`          // predicted
 	Partial      bool          `json:"partial,omitempty"`      // the prediction is a lower bound
@@ -34,10 +39,31 @@ type Recent struct {
 	FirstByte    time.Duration `json:"first_byte_ns,omitempty"`
 }
 
+// shownName is how many characters of a client's word are shown.
+const shownName = 64
+
+// shown is a client's word as it can be shown: letters, digits and signs, a replacement character for all else, at most
+// shownName of them. It shares no memory with the body.
+func shown(word string) string {
+	var out strings.Builder
+	n := 0
+	for _, c := range word {
+		if n++; n > shownName {
+			out.WriteRune('…')
+			break
+		}
+		if !unicode.IsPrint(c) {
+			c = utf8.RuneError
+		}
+		out.WriteRune(c)
+	}
+	return out.String()
+}
+
 func newRecent() *recent { return &recent{byID: make(map[string]uint64)} }
 
 func (r *recent) add(d *Decision, at time.Time, took time.Duration) {
-	e := Recent{At: at, ID: d.ID, Model: d.Model, Reason: d.Reason, Why: d.Why, Rank: -1, PromptTokens: d.PromptTokens, CachedTokens: d.CachedTokens, Partial: d.Partial, Recurrent: d.Recurrent, Took: took, Reported: -1}
+	e := Recent{At: at, ID: d.ID, Model: d.Model, Reason: d.Reason, Why: d.Why, Asked: d.Asked, Rank: -1, PromptTokens: d.PromptTokens, CachedTokens: d.CachedTokens, Partial: d.Partial, Recurrent: d.Recurrent, Took: took, Reported: -1}
 	if len(d.Targets) > 0 {
 		e.Worker, e.Addr, e.Rank = d.Targets[0].Worker, d.Targets[0].Addr, d.Targets[0].Rank
 	}

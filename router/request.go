@@ -60,7 +60,10 @@ type Decision struct {
 	Reason  Reason
 	// Why names what kept the decision from the step above, such as "model unknown"; for Exact only what keeps it from being
 	// certain. Never holds client text.
-	Why           string
+	Why string
+	// Asked is the model that a request names where none of that name is known: the client's words, cleaned and cut by
+	// shown, for people alone. It is no label of a metric.
+	Asked         string
 	PromptTokens  int // 0: not known
 	CachedTokens  int // predicted to be cached on Targets[0]
 	MatchedBlocks int

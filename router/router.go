@@ -191,6 +191,7 @@ func (r *Router) decide(ctx context.Context, req *Request, s *scratch, now time.
 		return r.byLoad(d, unread.Error(), "", req, now)
 	}
 	if !known {
+		d.Asked = shown(s.req.Model)
 		return r.byLoad(d, "model unknown", "", req, now)
 	}
 	if req.Pool != "" && req.Pool != n.model.Name {
@@ -434,7 +435,7 @@ func (r *Router) byLoad(d Decision, why, model string, req *Request, now time.Ti
 // placeByLoad picks among slots by load alone.
 func (r *Router) placeByLoad(d Decision, why string, slots []*fleet.Slot, trial *fleet.Worker, now time.Time) Decision {
 	d.Reason, d.Why = Load, why
-	r.opt.Log.Warn("request routed by load: "+why, zap.String("id", d.ID), zap.String("model", d.Model))
+	r.opt.Log.Warn("request routed by load: "+why, zap.String("id", d.ID), zap.String("model", d.Model), zap.String("asked", d.Asked))
 	if len(slots) == 0 {
 		d.Why = "no worker known"
 		return d

@@ -3,6 +3,7 @@ package router
 import (
 	"encoding/base64"
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"hash/crc32"
 	"math/rand/v2"
@@ -199,6 +200,27 @@ func TestUnreadable(t *testing.T) {
 	}
 	if d := newWorld(t, 0).decide(chatBody("m", `"hi"`)); len(d.Targets) != 0 || d.Why != "no worker known" {
 		t.Errorf("without workers: %+v", d)
+	}
+}
+
+// A model that is not known is named, for people: printable, cut, and in memory of its own.
+func TestUnknownModelIsNamed(t *testing.T) {
+	w := newWorld(t, 1)
+	for model, want := range map[string]string{
+		"gpt-x":                    "gpt-x",
+		"":                         "",
+		"名前\u0000\nx\u202e":        "名前��x�",
+		strings.Repeat("é", 1<<20): strings.Repeat("é", 64) + "…",
+	} {
+		body, err := json.Marshal(map[string]any{"model": model, "messages": []any{}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := w.Decide(t.Context(), &Request{ID: model[:min(len(model), 9)], Path: "/v1/chat/completions", Body: [][]byte{body}})
+		clear(body) // as the pool does with what a request leaves behind
+		if d.Why != "model unknown" || d.Asked != want || w.Recent(1)[0].Asked != want {
+			t.Errorf("%.20q: %q, asked %q, want %q", model, d.Why, d.Asked, want)
+		}
 	}
 }
 

@@ -64,13 +64,13 @@ func TestPages(t *testing.T) {
 	}
 
 	page := get("GET", "/", 200)
-	for _, want := range []string{"gpu-a", "10.0.0.5:8000", `<b class="warn">1</b>predicted as the workers report <small>of 2</small>`, "100 %</b>load", "model unknown", "v0 &lt;i&gt;"} {
+	for _, want := range []string{"gpu-a", "10.0.0.5:8000", `<b class="warn">1</b>predicted as the workers report <small>of 2</small>`, "100 %</b>load", "model unknown: “&lt;b&gt;none&lt;/b&gt;”", "v0 &lt;i&gt;"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %q", want)
 		}
 	}
 	if strings.Contains(page, "none</b>") {
-		t.Error("the page shows what a client wrote")
+		t.Error("the page shows what a client wrote as its own")
 	}
 	var last []router.Recent
 	if err := json.Unmarshal([]byte(get("GET", "/decisions?n=1", 200)), &last); err != nil || len(last) != 1 || last[0].ID != "second" || last[0].Reported != 16 {

@@ -72,16 +72,21 @@ func Run(ctx context.Context, o Options) error {
 		fmt.Fprintf(o.Out, `
 Left running (Ctrl-C ends it). Try:
 
-  curl -s %s/v1/chat/completions -H 'content-type: application/json' -d '{"model": "%s", "max_tokens": 8,
-    "messages": [{"role": "user", "content": [{"type": "text", "text": "What is this?"},
-      {"type": "image_url", "image_url": {"url": "%s/a/1.jpg"}}]}]}'
+  curl -s %s/v1/chat/completions -H 'content-type: application/json' -d '%s'
 
   Sightline's page  http://%s/
   Envoy's counters  curl -s 'http://%s/stats?filter=^sightline'
-`, lab.URL, ModelName, host.URL, lab.Admin, lab.EnvoyAdmin)
+`, lab.URL, again(host.URL), lab.Admin, lab.EnvoyAdmin)
 		<-ctx.Done()
 	}
 	return nil
+}
+
+// again is a request whose beginning, up to its picture, the load has sent: its first answer is a hit.
+func again(host string) string {
+	body, _ := json.Marshal(map[string]any{"model": ModelName, "max_tokens": 8, "messages": []any{ // texts and numbers do not fail
+		says("system", system), user(picture(host+"/a/1.jpg"), text("What is this?"))}})
+	return string(body)
 }
 
 // imageHost serves the pictures, each at two URLs.
