@@ -20,10 +20,10 @@ func BenchmarkMatch(b *testing.B) {
 	for i := range doc {
 		doc[i] = pathOf(1, uint64(i))
 	}
-	other := x.Join(HolderOptions{})
+	other := x.Join(SlotOptions{})
 	x.Store(other, GPU, 0, false, doc, doc)
 	for range 8 {
-		x.Store(x.Join(HolderOptions{}), GPU, 0, false, doc[:64], doc[:64])
+		x.Store(x.Join(SlotOptions{}), GPU, 0, false, doc[:64], doc[:64])
 	}
 	var m Matches
 	b.ReportAllocs()
@@ -37,17 +37,17 @@ func BenchmarkMatch(b *testing.B) {
 func BenchmarkMatchDuringIngest(b *testing.B) {
 	shape, _ := trace.Named("B", 20_000)
 	x := New(Options{})
-	var hs []Holder
+	var ids []SlotID
 	for range shape.Workers {
-		hs = append(hs, x.Join(HolderOptions{}))
+		ids = append(ids, x.Join(SlotOptions{}))
 	}
-	var locals, handles []uint64
+	var locals, engineHashes []uint64
 	var events []trace.Event
 	marks := []int{0}
 	for i := range shape.N {
 		from := len(locals)
 		locals = shape.Locals(locals, i)
-		handles = trace.Handles(handles, locals[from:])
+		engineHashes = trace.EngineHashes(engineHashes, locals[from:])
 		events = shape.Stored(events, i)
 		marks = append(marks, len(events))
 	}
@@ -56,9 +56,9 @@ func BenchmarkMatchDuringIngest(b *testing.B) {
 		for _, e := range events[marks[i]:marks[i+1]] {
 			var parent uint64
 			if e.From > 0 {
-				parent = handles[at+e.From-1]
+				parent = engineHashes[at+e.From-1]
 			}
-			x.Store(hs[e.Worker], GPU, parent, e.From > 0, handles[at+e.From:at+e.To], locals[at+e.From:at+e.To])
+			x.Store(ids[e.Worker], GPU, parent, e.From > 0, engineHashes[at+e.From:at+e.To], locals[at+e.From:at+e.To])
 			n += int(e.To - e.From)
 		}
 		return n
@@ -73,7 +73,7 @@ func BenchmarkMatchDuringIngest(b *testing.B) {
 		for i := 0; !stop.Load(); i = (i + 1) % int(shape.N) {
 			at := uint64(i) * shape.Len
 			for _, e := range events[marks[i]:marks[i+1]] {
-				x.Remove(hs[e.Worker], GPU, handles[at+e.From:at+e.To])
+				x.Remove(ids[e.Worker], GPU, engineHashes[at+e.From:at+e.To])
 			}
 			total += store(i)
 		}
@@ -110,7 +110,7 @@ func BenchmarkMatchDuringIngest(b *testing.B) {
 func BenchmarkDecode(b *testing.B) {
 	const prompts = 64
 	x := New(Options{})
-	h := x.Join(HolderOptions{})
+	id := x.Join(SlotOptions{})
 	var last [prompts]uint64
 	one := make([]uint64, 1)
 	i := uint64(0)
@@ -118,13 +118,13 @@ func BenchmarkDecode(b *testing.B) {
 	for b.Loop() {
 		p := i % prompts
 		one[0] = pathOf(p, i)
-		if x.Store(h, GPU, last[p], i >= prompts, one, one) != nil {
+		if x.Store(id, GPU, last[p], i >= prompts, one, one) != nil {
 			b.Fatal("store")
 		}
 		last[p] = one[0]
 		if i++; i == 4<<20 {
 			b.StopTimer()
-			x.Clear(h)
+			x.Clear(id)
 			i = 0
 			b.StartTimer()
 		}
@@ -138,14 +138,14 @@ func BenchmarkMatchPages(b *testing.B) {
 	for _, size := range []int{1, 16} {
 		b.Run(fmt.Sprintf("page%d", size), func(b *testing.B) {
 			x := New(Options{})
-			locals, handles := make([]uint64, 8192/size), make([]uint64, 8192/size)
+			locals, engineHashes := make([]uint64, 8192/size), make([]uint64, 8192/size)
 			for i := range locals {
 				locals[i] = uint64(i+1) * 0x9E3779B97F4A7C15
-				handles[i] = locals[i] + 1
+				engineHashes[i] = locals[i] + 1
 			}
 			for w := range 4 {
 				n := len(locals) / (1 + w%2)
-				if err := x.Store(x.Join(HolderOptions{}), GPU, 0, false, handles[:n], locals[:n]); err != nil {
+				if err := x.Store(x.Join(SlotOptions{}), GPU, 0, false, engineHashes[:n], locals[:n]); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -8,11 +8,11 @@ import (
 // TestBudget fills a small index many times over: it must stay in its limit, keep what is looked up, never claim a block
 // that was not stored, and say whose blocks it dropped.
 func TestBudget(t *testing.T) {
-	const limit, holders, length = 16 << 20, 4, 96
+	const limit, slots, length = 16 << 20, 4, 96
 	x := New(Options{MaxBytes: limit})
-	var hs []Holder
-	for range holders {
-		hs = append(hs, x.Join(HolderOptions{}))
+	var ids []SlotID
+	for range slots {
+		ids = append(ids, x.Join(SlotOptions{}))
 	}
 	rng := rand.New(rand.NewPCG(1, 2))
 	prompt := func(seed uint64) []uint64 {
@@ -23,29 +23,29 @@ func TestBudget(t *testing.T) {
 		return p
 	}
 	hot := prompt(7)
-	if err := x.Store(hs[0], GPU, 0, false, hot, hot); err != nil {
+	if err := x.Store(ids[0], GPU, 0, false, hot, hot); err != nil {
 		t.Fatal(err)
 	}
 	var m Matches
 	total := 0
 	for round := uint64(0); total < 1_500_000; round++ {
-		h := hs[rng.IntN(holders)]
+		id := ids[rng.IntN(slots)]
 		p := prompt(1000 + round)
 		for at := 0; at < length; at += 16 {
 			var parent uint64
 			if at > 0 {
 				parent = p[at-1]
 			}
-			if err := x.Store(h, GPU, parent, at > 0, p[at:at+16], p[at:at+16]); err != nil {
-				t.Fatalf("round %d: %v (partial %v)", round, err, x.Partial(h))
+			if err := x.Store(id, GPU, parent, at > 0, p[at:at+16], p[at:at+16]); err != nil {
+				t.Fatalf("round %d: %v (partial %v)", round, err, x.Partial(id))
 			}
 		}
 		total += length
 		if x.Match(hot, &m); m.Longest != length {
 			t.Fatalf("round %d: the prompt in use has %d of %d blocks left", round, m.Longest, length)
 		}
-		if x.Match(prompt(1000+round/2), &m); len(m.Holders) > 1 || m.Longest > length {
-			t.Fatalf("round %d: %+v", round, m.Holders)
+		if x.Match(prompt(1000+round/2), &m); len(m.Slots) > 1 || m.Longest > length {
+			t.Fatalf("round %d: %+v", round, m.Slots)
 		}
 		if round%1000 == 0 {
 			if s := x.Stats(); s.Resident > limit {
@@ -55,8 +55,8 @@ func TestBudget(t *testing.T) {
 	}
 	s := x.Stats()
 	t.Logf("%+v", s)
-	if s.Evicted < int64(total)*3/4 || s.Partial != holders {
-		t.Errorf("of %d blocks %d evicted, %d holders partial", total, s.Evicted, s.Partial)
+	if s.Evicted < int64(total)*3/4 || s.Partial != slots {
+		t.Errorf("of %d blocks %d evicted, %d slots partial", total, s.Evicted, s.Partial)
 	}
 	if s.Dropped > int64(total)/50 {
 		t.Errorf("%d blocks found no memory", s.Dropped)
@@ -65,18 +65,18 @@ func TestBudget(t *testing.T) {
 		t.Errorf("%d blocks held in %d bytes", s.Blocks, limit)
 	}
 	sum := 0
-	for _, h := range hs {
-		sum += x.HeldBlocks(h)
+	for _, id := range ids {
+		sum += x.HeldBlocks(id)
 	}
 	if int64(sum) != s.Blocks {
-		t.Errorf("%d blocks by holder, %d in all", sum, s.Blocks)
+		t.Errorf("%d blocks by slot, %d in all", sum, s.Blocks)
 	}
-	for _, h := range hs {
-		if err := x.Clear(h); err != nil || x.Partial(h) || x.HeldBlocks(h) != 0 {
-			t.Errorf("holder %d after Clear: %v, partial %v", h, err, x.Partial(h))
+	for _, id := range ids {
+		if err := x.Clear(id); err != nil || x.Partial(id) || x.HeldBlocks(id) != 0 {
+			t.Errorf("slot %d after Clear: %v, partial %v", id, err, x.Partial(id))
 		}
 	}
-	if s := x.Stats(); s.Stems != 0 || s.Blocks != 0 {
+	if s := x.Stats(); s.Nodes != 0 || s.Blocks != 0 {
 		t.Errorf("left behind: %+v", s)
 	}
 }

@@ -9,7 +9,7 @@ import (
 // The index keeps everything that grows with the number of blocks in slabs of 32 KiB, cut from chunks of 2 MiB without
 // a single pointer inside. The garbage collector sees one object per chunk, so 20 M held blocks cost it as much as 250
 // objects, and since nothing in a slab ever becomes garbage, the heap needs no slack. A slab serves one purpose at a
-// time: runs (a stem's record and hashes), stem numbers, sheets, or table segments. Memory given up goes back to the purpose's free list, and a
+// time: runs (a node's record and hashes), node numbers, pages, or table segments. Memory given up goes back to the purpose's free list, and a
 // slab of runs that is all free goes back to the common stock; the operating system gets nothing back.
 const (
 	unitWords  = 8                     // a unit is 64 bytes, the grain of a run
@@ -18,14 +18,14 @@ const (
 	chunkSlabs = 64                    // 2 MiB
 	chunkWords = chunkSlabs * slabWords
 	chunkBytes = chunkWords * 8
-	maxChunks  = 1 << 14 // 32 GiB, the reach of a 28-bit sheet number
+	maxChunks  = 1 << 14 // 32 GiB, the reach of a 28-bit page number
 	unitsShift = 15      // a unit's address >> unitsShift is its chunk
 	unitsMask  = chunkSlabs*slabUnits - 1
 )
 
 type chunk [chunkWords]uint64
 
-// memory hands out slabs, sheets and table segments to all shards and holders. Addresses are numbers; chunks[i] is
+// memory hands out slabs, pages and table segments to all shards and slots. Addresses are numbers; chunks[i] is
 // written once, before the first number inside it is handed out, so readers need no lock.
 type memory struct {
 	chunks [maxChunks]*chunk
@@ -34,7 +34,7 @@ type memory struct {
 	count    int      // chunks in use
 	limit    int      // chunks allowed
 	slabs    []uint32 // slabs free for any purpose
-	sheets   []uint32 // sheets free for any holder
+	pages    []uint32 // pages free for any slot
 	segments []*segment
 	scratch  []*scratch
 
@@ -55,7 +55,7 @@ func newMemory(maxBytes int64) *memory {
 	return m
 }
 
-// minChunks is what 64 shards need to exist at all: a slab each of stem numbers and runs, a table segment, and something beside them.
+// minChunks is what 64 shards need to exist at all: a slab each of node numbers and runs, a table segment, and something beside them.
 const minChunks = 8
 
 // slab gives a free slab's number, never 0, or false when the budget is spent. Its content is not cleared.
@@ -149,33 +149,33 @@ func (m *memory) giveScratch(s *scratch) {
 	m.mu.Unlock()
 }
 
-// takeSheets moves up to n free sheets to the holder's own stock.
-func (m *memory) takeSheets(own []uint32, n int) []uint32 {
+// takeSheets moves up to n free pages to the slot's own stock.
+func (m *memory) takePages(own []uint32, n int) []uint32 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if len(m.sheets) < n {
+	if len(m.pages) < n {
 		if s, ok := m.slabLocked(); ok {
-			for i := sheetsPerSlab - 1; i >= 0; i-- {
-				m.sheets = append(m.sheets, s<<sheetBits|uint32(i))
+			for i := pagesPerSlab - 1; i >= 0; i-- {
+				m.pages = append(m.pages, s<<pageBits|uint32(i))
 			}
 		}
 	}
-	keep := max(0, len(m.sheets)-n)
-	own = append(own, m.sheets[keep:]...)
-	m.sheets = m.sheets[:keep]
+	keep := max(0, len(m.pages)-n)
+	own = append(own, m.pages[keep:]...)
+	m.pages = m.pages[:keep]
 	return own
 }
 
-func (m *memory) giveSheets(some []uint32) {
+func (m *memory) givePages(some []uint32) {
 	m.mu.Lock()
-	m.sheets = append(m.sheets, some...)
+	m.pages = append(m.pages, some...)
 	m.mu.Unlock()
 }
 
-// sheet is the sheet of a number.
-func (m *memory) sheet(id uint32) *sheet {
-	at := id>>sheetBits%chunkSlabs*slabWords + id&(1<<sheetBits-1)*sheetWords
-	return (*sheet)(unsafe.Pointer(&m.chunks[id>>(sheetBits+6)][at]))
+// page is the page of a number.
+func (m *memory) page(id uint32) *page {
+	at := id>>pageBits%chunkSlabs*slabWords + id&(1<<pageBits-1)*pageWords
+	return (*page)(unsafe.Pointer(&m.chunks[id>>(pageBits+6)][at]))
 }
 
 // usage gives the bytes taken from the heap, and of them the bytes on no free list (of a slab of hash runs not yet cut up, all is in
@@ -184,6 +184,6 @@ func (m *memory) usage() (resident, used int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	resident = int64(m.count+len(m.ready)) * chunkBytes
-	used = int64(m.count)*chunkBytes - int64(len(m.slabs))*slabWords*8 - int64(len(m.sheets))*sheetWords*8 - int64(len(m.segments)*segmentBytes) - m.idle.Load()*unitWords*8
+	used = int64(m.count)*chunkBytes - int64(len(m.slabs))*slabWords*8 - int64(len(m.pages))*pageWords*8 - int64(len(m.segments)*segmentBytes) - m.idle.Load()*unitWords*8
 	return resident, used
 }

@@ -7,13 +7,13 @@ import (
 	"testing"
 )
 
-// The naive index: each holder is a map from handle to content and tiers, content is a hash of the whole path, and a
+// The naive index: each slot is a map from engine hash to content and tiers, content is a hash of the whole path, and a
 // lookup asks for each block in turn. The model checker runs it beside the real one.
 type naive struct {
-	holders map[Holder]*naiveHolder
+	slots map[SlotID]*naiveSlot
 }
 
-type naiveHolder struct {
+type naiveSlot struct {
 	counting bool
 	partial  bool // may hold more than the index was told: neither a clear nor a resync's blocks change that
 	names    map[uint64]*naiveName
@@ -29,19 +29,19 @@ func pathOf(parent, local uint64) uint64 { return mix(local, mix(parent, 99)) }
 
 const frontPath = 12345
 
-func (n *naiveHolder) forget(handle uint64) {
-	for t, c := range n.names[handle].held {
+func (n *naiveSlot) forget(engineHash uint64) {
+	for t, c := range n.names[engineHash].held {
 		if c > 0 {
-			n.paths[n.names[handle].path][t]--
+			n.paths[n.names[engineHash].path][t]--
 		}
 	}
-	delete(n.names, handle)
+	delete(n.names, engineHash)
 }
 
-func (n *naiveHolder) store(tier Tier, parent uint64, hasParent bool, handles, locals []uint64) error {
+func (n *naiveSlot) store(tier Tier, parent uint64, hasParent bool, engineHashes, locals []uint64) error {
 	path := uint64(frontPath)
 	if hasParent {
-		for _, h := range handles {
+		for _, h := range engineHashes {
 			if h == parent {
 				return ErrOwnParent
 			}
@@ -52,7 +52,7 @@ func (n *naiveHolder) store(tier Tier, parent uint64, hasParent bool, handles, l
 		}
 		path = p.path
 	}
-	for i, h := range handles {
+	for i, h := range engineHashes {
 		path = pathOf(path, locals[i])
 		if old := n.names[h]; old != nil && old.path != path {
 			n.forget(h)
@@ -76,8 +76,8 @@ func (n *naiveHolder) store(tier Tier, parent uint64, hasParent bool, handles, l
 	return nil
 }
 
-func (n *naiveHolder) remove(tier Tier, handles []uint64) (unknown int) {
-	for _, h := range handles {
+func (n *naiveSlot) remove(tier Tier, engineHashes []uint64) (unknown int) {
+	for _, h := range engineHashes {
 		name := n.names[h]
 		if name == nil || name.held[tier] == 0 {
 			unknown++
@@ -93,7 +93,7 @@ func (n *naiveHolder) remove(tier Tier, handles []uint64) (unknown int) {
 	return unknown
 }
 
-func (n *naiveHolder) drop(locals []uint64, from int) (dropped int) {
+func (n *naiveSlot) drop(locals []uint64, from int) (dropped int) {
 	path := uint64(frontPath)
 	paths := map[uint64]bool{}
 	for i, l := range locals {
@@ -110,7 +110,7 @@ func (n *naiveHolder) drop(locals []uint64, from int) (dropped int) {
 	return dropped
 }
 
-func (n *naiveHolder) clearTier(tier Tier) {
+func (n *naiveSlot) clearTier(tier Tier) {
 	for h, name := range n.names {
 		if name.held[tier] > 0 {
 			n.paths[name.path][tier]--
@@ -122,7 +122,7 @@ func (n *naiveHolder) clearTier(tier Tier) {
 	}
 }
 
-func (n *naiveHolder) match(locals []uint64) (m Match) {
+func (n *naiveSlot) match(locals []uint64) (m Match) {
 	path := uint64(frontPath)
 	for _, l := range locals {
 		path = pathOf(path, l)
@@ -147,7 +147,7 @@ type script struct {
 	t     *testing.T
 	x     *Index
 	model naive
-	live  []Holder
+	live  []SlotID
 	docs  [][]uint64
 	m     Matches
 	tiers int
@@ -155,12 +155,12 @@ type script struct {
 }
 
 func newScript(t *testing.T, seed uint64) *script {
-	s := &script{Rand: rand.New(rand.NewPCG(seed, 7)), t: t, x: New(Options{}), model: naive{map[Holder]*naiveHolder{}}}
+	s := &script{Rand: rand.New(rand.NewPCG(seed, 7)), t: t, x: New(Options{}), model: naive{map[SlotID]*naiveSlot{}}}
 	s.tiers = 1 + s.IntN(2)*s.IntN(Tiers)
 	long := 40
 	switch s.IntN(8) {
 	case 0:
-		long = 6000 // beyond one stem
+		long = 6000 // beyond one node
 	case 1, 2:
 		long = 400
 	}
@@ -203,7 +203,7 @@ func (s *script) kind() int {
 	return 2 + s.IntN(3)
 }
 
-// names gives the handles of a range of blocks: by content, by a second name (kind 1), or by one of few that wander from
+// names gives the engine hashes of a range of blocks: by content, by a second name (kind 1), or by one of few that wander from
 // content to content. None comes twice.
 func (s *script) names(doc []uint64, from, to, kind int) []uint64 {
 	path := uint64(frontPath)
@@ -231,66 +231,66 @@ func (s *script) names(doc []uint64, from, to, kind int) []uint64 {
 func (s *script) step() {
 	if len(s.live) == 0 || len(s.live) < 20 && s.IntN(200) == 0 {
 		counting := s.IntN(2) == 0
-		h := s.x.Join(HolderOptions{CountCopies: counting, BlocksHint: s.IntN(2) * s.IntN(5000)})
-		if s.model.holders[h] != nil {
-			s.fail("Join gave %d twice", h)
+		id := s.x.Join(SlotOptions{CountCopies: counting, BlocksHint: s.IntN(2) * s.IntN(5000)})
+		if s.model.slots[id] != nil {
+			s.fail("Join gave %d twice", id)
 		}
-		s.note("join %d counting %v", h, counting)
-		s.model.holders[h] = &naiveHolder{counting: counting, names: map[uint64]*naiveName{}, paths: map[uint64]*[Tiers]int{}}
-		s.live = append(s.live, h)
+		s.note("join %d counting %v", id, counting)
+		s.model.slots[id] = &naiveSlot{counting: counting, names: map[uint64]*naiveName{}, paths: map[uint64]*[Tiers]int{}}
+		s.live = append(s.live, id)
 	}
 	k := s.IntN(len(s.live))
-	h := s.live[k]
-	n := s.model.holders[h]
+	id := s.live[k]
+	n := s.model.slots[id]
 	doc := s.docs[s.IntN(len(s.docs))]
 	tier := Tier(s.IntN(s.tiers))
 	switch op := s.IntN(1000); {
 	case op < 2:
-		s.note("leave %d", h)
-		if err := s.x.Leave(h); err != nil {
+		s.note("leave %d", id)
+		if err := s.x.Leave(id); err != nil {
 			s.fail("%v", err)
 		}
-		delete(s.model.holders, h)
+		delete(s.model.slots, id)
 		s.live = append(s.live[:k], s.live[k+1:]...)
 	case op < 5:
-		s.note("clear %d", h)
-		if err := s.x.Clear(h); err != nil {
+		s.note("clear %d", id)
+		if err := s.x.Clear(id); err != nil {
 			s.fail("%v", err)
 		}
 		n.names, n.paths = map[uint64]*naiveName{}, map[uint64]*[Tiers]int{}
 	case op < 8:
-		s.note("clear %d %v", h, tier)
-		if err := s.x.ClearTier(h, tier); err != nil {
+		s.note("clear %d %v", id, tier)
+		if err := s.x.ClearTier(id, tier); err != nil {
 			s.fail("%v", err)
 		}
 		n.clearTier(tier)
 	case op < 20:
 		from := s.IntN(len(doc) + 1)
-		s.note("drop %d doc %d from %d", h, len(doc), from)
-		got, err := s.x.Drop(h, doc, from)
+		s.note("drop %d doc %d from %d", id, len(doc), from)
+		got, err := s.x.Drop(id, doc, from)
 		if want := n.drop(doc, from); got != want || err != nil {
 			s.fail("drop: %d blocks, model %d, %v", got, want, err)
 		}
 	case op < 24: // another replica, or the worker after a resync: the same blocks under a new number
-		s.note("rejoin %d", h)
-		snapshot, err := s.x.AppendSnapshot(nil, h)
+		s.note("rejoin %d", id)
+		snapshot, err := s.x.AppendSnapshot(nil, id)
 		if err == nil && s.IntN(2) == 0 {
-			err = s.x.Leave(h)
-			delete(s.model.holders, h)
-			h = s.x.Join(HolderOptions{CountCopies: n.counting})
-			s.model.holders[h], s.live[k] = n, h
+			err = s.x.Leave(id)
+			delete(s.model.slots, id)
+			id = s.x.Join(SlotOptions{CountCopies: n.counting})
+			s.model.slots[id], s.live[k] = n, id
 			n.partial = false
 		}
 		if err == nil {
-			err = s.x.Load(h, snapshot)
+			err = s.x.Load(id, snapshot)
 		}
 		if err != nil {
 			s.fail("%v", err)
 		}
 	case op < 28:
 		n.partial = s.IntN(2) == 0
-		s.note("partial %d %v", h, n.partial)
-		s.x.MarkPartial(h, n.partial)
+		s.note("partial %d %v", id, n.partial)
+		s.x.MarkPartial(id, n.partial)
 	case op < 600:
 		from := 0
 		if s.IntN(3) > 0 {
@@ -300,44 +300,44 @@ func (s *script) step() {
 			}
 		}
 		to := min(len(doc), from+1+s.IntN(min(len(doc), 1<<uint(1+s.IntN(11)))))
-		handles := s.names(doc, from, to, s.kind())
+		engineHashes := s.names(doc, from, to, s.kind())
 		var parent uint64
 		if from > 0 {
 			parent = s.names(doc, from-1, from, s.kind())[0]
 		}
-		s.note("store %d %v doc %d [%d:%d) parent %x handles %x", h, tier, len(doc), from, to, parent, handles[:min(4, len(handles))])
-		got := s.x.Store(h, tier, parent, from > 0, handles, doc[from:to])
-		want := n.store(tier, parent, from > 0, handles, doc[from:to])
+		s.note("store %d %v doc %d [%d:%d) parent %x engine hashes %x", id, tier, len(doc), from, to, parent, engineHashes[:min(4, len(engineHashes))])
+		got := s.x.Store(id, tier, parent, from > 0, engineHashes, doc[from:to])
+		want := n.store(tier, parent, from > 0, engineHashes, doc[from:to])
 		if (got == nil) != (want == nil) {
 			s.fail("store: %v, model %v", got, want)
 		}
 	default:
-		var handles []uint64
+		var engineHashes []uint64
 		kind := s.kind()
 		from := s.IntN(len(doc))
 		to := from + 1 + s.IntN(min(len(doc)-from, 1<<uint(s.IntN(10))))
 		if s.IntN(2) == 0 {
 			to = len(doc)
 		}
-		handles = s.names(doc, from, to, kind)
+		engineHashes = s.names(doc, from, to, kind)
 		switch s.IntN(4) {
 		case 0:
-			s.Shuffle(len(handles), func(i, j int) { handles[i], handles[j] = handles[j], handles[i] })
-			handles = append(handles, handles[0])
+			s.Shuffle(len(engineHashes), func(i, j int) { engineHashes[i], engineHashes[j] = engineHashes[j], engineHashes[i] })
+			engineHashes = append(engineHashes, engineHashes[0])
 		case 1:
 		default:
-			for i, j := 0, len(handles)-1; i < j; i, j = i+1, j-1 {
-				handles[i], handles[j] = handles[j], handles[i]
+			for i, j := 0, len(engineHashes)-1; i < j; i, j = i+1, j-1 {
+				engineHashes[i], engineHashes[j] = engineHashes[j], engineHashes[i]
 			}
 		}
-		s.note("remove %d %v doc %d [%d:%d) %x", h, tier, len(doc), from, to, handles[:min(4, len(handles))])
-		got, err := s.x.Remove(h, tier, handles)
-		if want := n.remove(tier, handles); got != want || err != nil {
+		s.note("remove %d %v doc %d [%d:%d) %x", id, tier, len(doc), from, to, engineHashes[:min(4, len(engineHashes))])
+		got, err := s.x.Remove(id, tier, engineHashes)
+		if want := n.remove(tier, engineHashes); got != want || err != nil {
 			s.fail("remove: %d unknown, model %d, %v", got, want, err)
 		}
 	}
-	if n := s.model.holders[h]; n != nil && (s.x.HeldBlocks(h) != len(n.names) || s.x.Partial(h) != n.partial) {
-		s.fail("holder %d has %d blocks, partial %v; model %d, %v", h, s.x.HeldBlocks(h), s.x.Partial(h), len(n.names), n.partial)
+	if n := s.model.slots[id]; n != nil && (s.x.HeldBlocks(id) != len(n.names) || s.x.Partial(id) != n.partial) {
+		s.fail("slot %d has %d blocks, partial %v; model %d, %v", id, s.x.HeldBlocks(id), s.x.Partial(id), len(n.names), n.partial)
 	}
 }
 
@@ -348,56 +348,56 @@ func (s *script) check(doc []uint64) {
 	}
 	s.x.Match(q, &s.m)
 	longest, found := 0, 0
-	for _, h := range s.live {
-		want := s.model.holders[h].match(q)
-		want.Holder = h
+	for _, id := range s.live {
+		want := s.model.slots[id].match(q)
+		want.Slot = id
 		longest = max(longest, int(want.Blocks))
-		got := Match{Holder: h}
-		for _, r := range s.m.Holders {
-			if r.Holder == h {
+		got := Match{Slot: id}
+		for _, r := range s.m.Slots {
+			if r.Slot == id {
 				got = r
 				found++
 			}
 		}
 		if got != want {
-			s.fail("lookup of %d blocks, holder %d: %+v, model %+v", len(q), h, got, want)
+			s.fail("lookup of %d blocks, slot %d: %+v, model %+v", len(q), id, got, want)
 		}
 	}
-	if s.m.Longest != longest || found != len(s.m.Holders) {
-		s.fail("longest %d, model %d; %d rows, %d known", s.m.Longest, longest, len(s.m.Holders), found)
+	if s.m.Longest != longest || found != len(s.m.Slots) {
+		s.fail("longest %d, model %d; %d rows, %d known", s.m.Longest, longest, len(s.m.Slots), found)
 	}
 }
 
 // finish empties the index and looks for anything left behind.
 func (s *script) finish() {
 	audit(s.t, s.x)
-	for _, h := range s.live {
-		n := s.model.holders[h]
+	for _, id := range s.live {
+		n := s.model.slots[id]
 		if s.IntN(2) == 0 {
-			s.x.Leave(h)
-			delete(s.model.holders, h)
+			s.x.Leave(id)
+			delete(s.model.slots, id)
 			continue
 		}
 		for t := range Tier(Tiers) {
 			for {
-				var handles []uint64
-				for handle, name := range n.names {
+				var engineHashes []uint64
+				for engineHash, name := range n.names {
 					if name.held[t] > 0 {
-						handles = append(handles, handle)
+						engineHashes = append(engineHashes, engineHash)
 					}
 				}
-				if len(handles) == 0 {
+				if len(engineHashes) == 0 {
 					break
 				}
-				got, _ := s.x.Remove(h, t, handles)
-				if want := n.remove(t, handles); got != want {
+				got, _ := s.x.Remove(id, t, engineHashes)
+				if want := n.remove(t, engineHashes); got != want {
 					s.fail("last removal: %d unknown, model %d", got, want)
 				}
 			}
 		}
 	}
 	st := s.x.Stats()
-	if st.Stems != 0 || st.Blocks != 0 {
+	if st.Nodes != 0 || st.Blocks != 0 {
 		s.fail("left behind: %+v", st)
 	}
 	audit(s.t, s.x)

@@ -48,26 +48,26 @@ type replayData struct {
 	}
 }
 
-// replayer keeps a holder for each worker and rank.
+// replayer keeps a slot for each worker and rank.
 type replayer struct {
-	x       *Index
-	holders map[[2]uint64]Holder
+	x     *Index
+	slots map[[2]uint64]SlotID
 }
 
-func (p *replayer) holder(worker, rank uint64) Holder {
+func (p *replayer) slot(worker, rank uint64) SlotID {
 	k := [2]uint64{worker, rank}
-	h, ok := p.holders[k]
+	id, ok := p.slots[k]
 	if !ok {
-		h = p.x.Join(HolderOptions{})
-		p.holders[k] = h
+		id = p.x.Join(SlotOptions{})
+		p.slots[k] = id
 	}
-	return h
+	return id
 }
 
 func (p *replayer) apply(t *testing.T, worker uint64, e *replayEvent) {
-	h := p.holder(worker, e.Rank)
+	id := p.slot(worker, e.Rank)
 	if string(e.Data) == `"cleared"` {
-		p.x.Clear(h)
+		p.x.Clear(id)
 		return
 	}
 	var d replayData
@@ -75,20 +75,20 @@ func (p *replayer) apply(t *testing.T, worker uint64, e *replayEvent) {
 		t.Fatal(err)
 	}
 	if d.Removed != nil {
-		if _, err := p.x.Remove(h, GPU, d.Removed.Handles); err != nil {
+		if _, err := p.x.Remove(id, GPU, d.Removed.Handles); err != nil {
 			t.Fatal(err)
 		}
 		return
 	}
-	var handles, locals []uint64
+	var engineHashes, locals []uint64
 	for _, b := range d.Stored.Blocks {
-		handles, locals = append(handles, b.Handle), append(locals, b.Local)
+		engineHashes, locals = append(engineHashes, b.Handle), append(locals, b.Local)
 	}
 	var parent uint64
 	if d.Stored.Parent != nil {
 		parent = *d.Stored.Parent
 	}
-	err := p.x.Store(h, GPU, parent, d.Stored.Parent != nil, handles, locals)
+	err := p.x.Store(id, GPU, parent, d.Stored.Parent != nil, engineHashes, locals)
 	if err != nil && !errors.Is(err, ErrUnknownParent) && !errors.Is(err, ErrOwnParent) {
 		t.Fatal(err)
 	}
@@ -98,9 +98,9 @@ func (p *replayer) find(hashes []uint64) [][3]uint64 {
 	var m Matches
 	p.x.Match(hashes, &m)
 	out := [][3]uint64{}
-	for k, h := range p.holders {
-		for _, r := range m.Holders {
-			if r.Holder == h {
+	for k, id := range p.slots {
+		for _, r := range m.Slots {
+			if r.Slot == id {
 				out = append(out, [3]uint64{k[0], k[1], uint64(r.Blocks)})
 			}
 		}
@@ -112,21 +112,21 @@ func (p *replayer) find(hashes []uint64) [][3]uint64 {
 // run compares every lookup and counts those in which Dynamo's own tree is wrong, and those in which its default
 // concurrent tree is.
 func (r *replay) run(t *testing.T) (finds, wrong, wrongDefault int) {
-	p := replayer{New(Options{}), map[[2]uint64]Holder{}}
+	p := replayer{New(Options{}), map[[2]uint64]SlotID{}}
 	for i, op := range r.Ops {
 		switch op.Op {
 		case "event":
 			p.apply(t, op.Worker, op.Event)
 		case "remove_worker", "clear_all_blocks":
-			for k, h := range p.holders {
+			for k, id := range p.slots {
 				if k[0] != op.Worker {
 					continue
 				}
 				if op.Op == "clear_all_blocks" {
-					p.x.Clear(h)
+					p.x.Clear(id)
 				} else {
-					p.x.Leave(h)
-					delete(p.holders, k)
+					p.x.Leave(id)
+					delete(p.slots, k)
 				}
 			}
 		case "find":

@@ -2,19 +2,19 @@ package indexer
 
 import "math/bits"
 
-// runs hands out contiguous runs of 8·n words to the stems of one shard: record and local hashes, and the list of
-// seats once it outgrows the record. A run must be contiguous because a lookup compares it in one stroke.
+// runs hands out contiguous runs of 8·n words to the nodes of one shard: record and local hashes, and the list of
+// residencies once it outgrows the record. A run must be contiguous because a lookup compares it in one stroke.
 //
 // Runs come in any multiple of 64 bytes; a free one waits on the list of its size; a missing size is cut from a larger
 // one. Neighbours are not joined, but a slab whose runs are all free goes back whole. The newest run of a slab grows in
 // place, which is what happens while one prompt is being stored. Bad at: long-lived runs of mixed sizes, which can pin
 // slabs that are mostly free.
 type runs struct {
-	mem   *memory
-	heads [slabUnits]uint32      // free runs by size in units; 0 = none
-	some  [slabUnits / 64]uint64 // which sizes have free runs
-	next  uint32                 // first unit never used of the newest slab
-	end   uint32                 // end of the newest slab
+	mem        *memory
+	freeBySize [slabUnits]uint32      // free runs by size in units; 0 = none
+	nonEmpty   [slabUnits / 64]uint64 // which sizes have free runs
+	next       uint32                 // first unit never used of the newest slab
+	end        uint32                 // end of the newest slab
 }
 
 // A slab's first unit is its header: word 0 counts the units in use. A free run's word 0 is the next free run of its
@@ -29,8 +29,8 @@ func (r *runs) header(unit uint32) *uint64 { return &r.mem.run(unit&^(slabUnits-
 func (r *runs) alloc(n int) uint32 {
 	var at uint32
 	switch {
-	case r.heads[n] != 0:
-		at = r.heads[n]
+	case r.freeBySize[n] != 0:
+		at = r.freeBySize[n]
 		r.unlink(at)
 	case int(r.end-r.next) >= n:
 		at = r.next
@@ -57,8 +57,8 @@ func (r *runs) alloc(n int) uint32 {
 
 // cut takes n units from the smallest free run that is larger.
 func (r *runs) cut(n int) uint32 {
-	for w, size := n/64, 0; w < len(r.some); w++ {
-		m := r.some[w]
+	for w, size := n/64, 0; w < len(r.nonEmpty); w++ {
+		m := r.nonEmpty[w]
 		if w == n/64 {
 			m &= ^uint64(0) << (n % 64)
 		}
@@ -66,7 +66,7 @@ func (r *runs) cut(n int) uint32 {
 			continue
 		}
 		size = w*64 + bits.TrailingZeros64(m)
-		at := r.heads[size]
+		at := r.freeBySize[size]
 		r.unlink(at)
 		if size > n {
 			r.link(at+uint32(n), size-n)
@@ -107,15 +107,15 @@ func (r *runs) free(at uint32, n int) {
 
 func (r *runs) link(at uint32, n int) {
 	w := r.mem.run(at, 2)
-	next := r.heads[n]
+	next := r.freeBySize[n]
 	w[0], w[1] = uint64(next), uint64(n)
 	if next != 0 {
 		nw := r.mem.run(next, 1)
 		nw[0] = nw[0]&0xFFFFFFFF | uint64(at)<<32
 	}
-	r.heads[n] = at
+	r.freeBySize[n] = at
 	r.mem.idle.Add(int64(n))
-	r.some[n/64] |= 1 << (n % 64)
+	r.nonEmpty[n/64] |= 1 << (n % 64)
 }
 
 func (r *runs) unlink(at uint32) {
@@ -131,8 +131,8 @@ func (r *runs) unlink(at uint32) {
 		pw[0] = pw[0]&^0xFFFFFFFF | uint64(next)
 		return
 	}
-	r.heads[n] = next
+	r.freeBySize[n] = next
 	if next == 0 {
-		r.some[n/64] &^= 1 << (n % 64)
+		r.nonEmpty[n/64] &^= 1 << (n % 64)
 	}
 }

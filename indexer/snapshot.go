@@ -11,35 +11,35 @@ import (
 
 // Block is one block of a listing.
 type Block struct {
-	Local  uint64
-	Handle uint64
-	Tiers  uint8 // a bit for each tier that holds it; 0: not held, listed because held blocks stand behind it
-	Parent int   // the block before it, by its number in the listing; -1 at the front of a prompt
+	Local      uint64
+	EngineHash uint64
+	Tiers      uint8 // a bit for each tier that holds it; 0: not held, listed because held blocks stand behind it
+	Parent     int   // the block before it, by its number in the listing; -1 at the front of a prompt
 }
 
-// Dump lists a holder's blocks, parents first, until f says no. Content under two handles is listed twice. The holder
+// Dump lists a slot's blocks, parents first, until f says no. Content under two engine hashes is listed twice. The slot
 // takes no events meanwhile.
-func (x *Index) Dump(id Holder, f func(Block) bool) error {
-	h, err := x.lockHolder(id)
+func (x *Index) Dump(id SlotID, f func(Block) bool) error {
+	s, err := x.lockSlot(id)
 	if err != nil {
 		return err
 	}
-	defer h.mu.Unlock()
+	defer s.mu.Unlock()
 	number := 0
 	ends := map[*branch][]int{} // of each branch, the number of the block at each place
-	for _, b := range h.branches() {
-		before, at := -1, make([]int, b.need)
+	for _, b := range s.branches() {
+		before, at := -1, make([]int, b.blocks)
 		if b.parent != nil {
-			before = ends[b.parent][b.at-1]
+			before = ends[b.parent][b.parentOffset-1]
 		}
-		names := b.names
+		names := b.held
 		for place, local := range b.locals {
 			parent := before
 			before, at[place] = number, number
 			for held := false; ; held = true {
 				blk := Block{Local: local, Parent: parent}
-				if len(names) > 0 && names[0].place == place {
-					blk.Handle, blk.Tiers = names[0].handle, names[0].tiers
+				if len(names) > 0 && names[0].offset == place {
+					blk.EngineHash, blk.Tiers = names[0].engineHash, names[0].tiers
 					names = names[1:]
 				} else if held {
 					break
@@ -58,87 +58,87 @@ func (x *Index) Dump(id Holder, f func(Block) bool) error {
 	return nil
 }
 
-// branch is what a holder has of one stem, read out; and what its other branches need of it.
+// branch is what a slot has of one node, read out; and what its other branches need of it.
 type branch struct {
-	id     uint32 // full number
-	parent *branch
-	at     int // place in the parent
-	need   int // blocks listed
-	head   uint32
-	locals []uint64
-	names  []name
-	order  int
+	id           uint32 // full number
+	parent       *branch
+	parentOffset int // place in the parent
+	blocks       int // blocks listed
+	page         uint32
+	locals       []uint64
+	held         []heldBlock
+	order        int
 }
 
-// name is a held block: its place in the stem, its handle and its tiers.
-type name struct {
-	place  int
-	handle uint64
-	tiers  uint8
+// name is a held block: its place in the node, its engine hash and its tiers.
+type heldBlock struct {
+	offset     int
+	engineHash uint64
+	tiers      uint8
 }
 
-// branches reads out all that the holder has, parents before children. Only the holder's own calls could change it;
-// the shards are read-locked for one stem at a time.
-func (h *holder) branches() (list []*branch) {
-	mem := h.x.mem
+// branches reads out all that the slot has, parents before children. Only the slot's own calls could change it;
+// the shards are read-locked for one node at a time.
+func (s *slot) branches() (list []*branch) {
+	mem := s.x.mem
 	known := map[uint32]*branch{}
 	var get func(uint32) *branch
 	get = func(id uint32) *branch {
 		if b := known[id]; b != nil {
 			return b
 		}
-		t := h.x.treeOf(id)
-		b := &branch{id: id, head: noSheet}
+		sh := s.x.shardOfNode(id)
+		b := &branch{id: id, page: noPage}
 		known[id] = b
-		t.lock.RLock()
-		st := t.stem(id & (1<<stemBits - 1))
-		parent, at := st.parent, int(st.parentAt)
-		if _, head := mem.seatOf(st, h.id); head != nil {
-			b.head = *head
-			b.need = mem.lastHeld(b.head)
+		sh.lock.RLock()
+		nd := sh.node(id & (1<<nodeBits - 1))
+		parent, at := nd.parent, int(nd.parentOffset)
+		if _, head := mem.residencyOf(nd, s.id); head != nil {
+			b.page = *head
+			b.blocks = mem.lastHeld(b.page)
 		}
-		t.lock.RUnlock()
+		sh.lock.RUnlock()
 		if parent != root {
-			b.parent, b.at = get(t.id<<stemBits|parent), at
-			b.parent.need = max(b.parent.need, at)
+			b.parent, b.parentOffset = get(sh.id<<nodeBits|parent), at
+			b.parent.blocks = max(b.parent.blocks, at)
 		}
 		list = append(list, b)
 		return b
 	}
-	h.table.each(func(seg *segment) {
+	s.table.each(func(seg *segment) {
 		for i := range seg {
 			for k, tag := range seg[i].tags {
 				if tag != 0 {
-					get(mem.sheet(seg[i].refs[k] / sheetBlocks).stem)
+					get(mem.page(seg[i].refs[k] / pageBlocks).node)
 				}
 			}
 		}
 	})
 	for i, b := range list {
 		b.order = i
-		t := h.x.treeOf(b.id)
-		t.lock.RLock()
-		b.locals = append(b.locals, mem.hashes(*t.at(b.id & (1<<stemBits - 1)), b.need)...)
-		t.lock.RUnlock()
-		b.readNames(mem)
+		sh := s.x.shardOfNode(b.id)
+		sh.lock.RLock()
+		b.locals = append(b.locals, mem.locals(*sh.runOf(b.id & (1<<nodeBits - 1)), b.blocks)...)
+		sh.lock.RUnlock()
+		b.readPages(mem)
 	}
 	return list
 }
 
-// readNames lists the sheets' blocks in the order of their places.
-func (b *branch) readNames(mem *memory) {
-	for id := b.head; id != noSheet; {
+// readNames lists the pages' blocks in the order of their places.
+func (b *branch) readPages(mem *memory) {
+	for id := b.page; id != noPage; {
 		_, next := mem.stackAt(id)
-		base := int(mem.sheet(id).base)
-		for k := range sheetBlocks {
-			for at := id; at != next; at = mem.sheet(at).next {
-				s := mem.sheet(at)
+		base := int(mem.page(id).base)
+		for k := range pageBlocks {
+			for at := id; at != next; at = mem.page(at).next {
+				pg := mem.page(at)
 				tiers := uint8(0)
-				for t := range s.held {
-					tiers |= uint8(s.held[t]>>k&1) << t
+				for t := range pg.held {
+					tiers |= uint8(pg.held[t]>>k&1) << t
 				}
 				if tiers != 0 {
-					b.names = append(b.names, name{base + k, s.handles[k], tiers})
+					b.held = append(b.held, heldBlock{base + k, pg.engineHashes[k], tiers})
 				}
 			}
 		}
@@ -150,8 +150,8 @@ func (b *branch) readNames(mem *memory) {
 //
 //	"SLKV", version (1 byte), flags (1 byte: 1 partial)
 //	branches; each: parent branch + 1 (0: none), place there, n, n × local hash (8 bytes),
-//	    rows; each: blocks since the last row's first place, n, tiers (1 byte), n × handle (8 bytes)
-//	further copies; each: handle (8 bytes), tier (1 byte), copies (1 byte)
+//	    rows; each: blocks since the last row's first place, n, tiers (1 byte), n × engine hash (8 bytes)
+//	further copies; each: engine hash (8 bytes), tier (1 byte), copies (1 byte)
 //	XXH3-64 of all before (8 bytes)
 //
 // That is 16 bytes a block and little more.
@@ -164,21 +164,21 @@ const (
 // ErrSnapshot is returned for a snapshot that is damaged, cut short or of a version not known here.
 var ErrSnapshot = errors.New("not a snapshot that can be read")
 
-// AppendSnapshot appends a holder's blocks, with all that is needed to load them into another index: 16 to 17 bytes a
-// block. The holder takes no events meanwhile.
-func (x *Index) AppendSnapshot(dst []byte, id Holder) ([]byte, error) {
-	h, err := x.lockHolder(id)
+// AppendSnapshot appends a slot's blocks, with all that is needed to load them into another index: 16 to 17 bytes a
+// block. The slot takes no events meanwhile.
+func (x *Index) AppendSnapshot(dst []byte, id SlotID) ([]byte, error) {
+	s, err := x.lockSlot(id)
 	if err != nil {
 		return dst, err
 	}
-	defer h.mu.Unlock()
+	defer s.mu.Unlock()
 	start := len(dst)
 	dst = append(dst, snapshotMagic...)
 	dst = append(dst, snapshotVersion, 0)
-	if h.partial.Load() {
+	if s.partial.Load() {
 		dst[len(dst)-1] = snapshotPartial
 	}
-	list := h.branches()
+	list := s.branches()
 	dst = binary.AppendUvarint(dst, uint64(len(list)))
 	for _, b := range list {
 		parent := 0
@@ -186,13 +186,13 @@ func (x *Index) AppendSnapshot(dst []byte, id Holder) ([]byte, error) {
 			parent = b.parent.order + 1
 		}
 		dst = binary.AppendUvarint(dst, uint64(parent))
-		dst = binary.AppendUvarint(dst, uint64(b.at))
+		dst = binary.AppendUvarint(dst, uint64(b.parentOffset))
 		dst = appendWords(dst, b.locals)
 		dst = b.appendRows(dst)
 	}
-	dst = binary.AppendUvarint(dst, uint64(len(h.copies)))
-	for c, n := range h.copies {
-		dst = binary.LittleEndian.AppendUint64(dst, c.handle)
+	dst = binary.AppendUvarint(dst, uint64(len(s.copies)))
+	for c, n := range s.copies {
+		dst = binary.LittleEndian.AppendUint64(dst, c.engineHash)
 		dst = append(dst, byte(c.tier), n)
 	}
 	return binary.LittleEndian.AppendUint64(dst, xxh3.Hash(dst[start:])), nil
@@ -208,30 +208,30 @@ func appendWords(dst []byte, words []uint64) []byte {
 
 // appendRows writes the names in rows of neighbours with equal tiers.
 func (b *branch) appendRows(dst []byte) []byte {
-	var rows [][]name
-	for i, n := range b.names {
-		if last := len(rows) - 1; i > 0 && n.place == b.names[i-1].place+1 && n.tiers == b.names[i-1].tiers {
+	var rows [][]heldBlock
+	for i, n := range b.held {
+		if last := len(rows) - 1; i > 0 && n.offset == b.held[i-1].offset+1 && n.tiers == b.held[i-1].tiers {
 			rows[last] = rows[last][:len(rows[last])+1]
 		} else {
-			rows = append(rows, b.names[i:i+1])
+			rows = append(rows, b.held[i:i+1])
 		}
 	}
 	dst = binary.AppendUvarint(dst, uint64(len(rows)))
 	place := 0
 	for _, r := range rows {
-		dst = binary.AppendUvarint(dst, uint64(r[0].place-place))
-		place = r[0].place
+		dst = binary.AppendUvarint(dst, uint64(r[0].offset-place))
+		place = r[0].offset
 		dst = binary.AppendUvarint(dst, uint64(len(r)))
 		dst = append(dst, r[0].tiers)
 		for _, n := range r {
-			dst = binary.LittleEndian.AppendUint64(dst, n.handle)
+			dst = binary.LittleEndian.AppendUint64(dst, n.engineHash)
 		}
 	}
 	return dst
 }
 
-// Load replaces what a holder has by a snapshot's blocks. On an error the holder is left empty.
-func (x *Index) Load(id Holder, snapshot []byte) error {
+// Load replaces what a slot has by a snapshot's blocks. On an error the slot is left empty.
+func (x *Index) Load(id SlotID, snapshot []byte) error {
 	if err := x.Clear(id); err != nil {
 		return err
 	}
@@ -239,19 +239,19 @@ func (x *Index) Load(id Holder, snapshot []byte) error {
 	err := l.load(snapshot)
 	if err != nil {
 		x.Clear(id)
-		err = fmt.Errorf("snapshot for holder %d: %w: %w", id, ErrSnapshot, err)
+		err = fmt.Errorf("snapshot for slot %d: %w: %w", id, ErrSnapshot, err)
 	}
 	return err
 }
 
-// loader feeds a snapshot back through Store. Blocks that are only passed through are stored under handles made up for
+// loader feeds a snapshot back through Store. Blocks that are only passed through are stored under engine hashes made up for
 // the time of loading, and removed at the end.
 type loader struct {
 	x     *Index
-	id    Holder
+	id    SlotID
 	in    []byte
 	bad   error
-	ends  [][]uint64 // of each branch, a handle for each place
+	ends  [][]uint64 // of each branch, a engine hash for each place
 	made  []uint64
 	salt  uint64
 	count uint64
@@ -286,12 +286,12 @@ func (l *loader) load(snapshot []byte) error {
 		return err
 	}
 	if snapshot[5]&snapshotPartial != 0 {
-		h, err := l.x.lockHolder(l.id)
+		s, err := l.x.lockSlot(l.id)
 		if err != nil {
 			return err
 		}
-		h.partial.Store(true)
-		h.mu.Unlock()
+		s.partial.Store(true)
+		s.mu.Unlock()
 	}
 	return nil
 }
@@ -336,7 +336,7 @@ func (l *loader) words(n int) []uint64 {
 	return out
 }
 
-// branch reads one branch: first its places with one handle each, then second names.
+// branch reads one branch: first its places with one engine hash each, then second names.
 func (l *loader) branch() {
 	parent, at := l.uvarint(), l.uvarint()
 	locals := l.words(l.uvarint())
@@ -348,8 +348,8 @@ func (l *loader) branch() {
 		}
 		before = l.ends[parent-1][at-1]
 	}
-	handles, tiers := make([]uint64, len(locals)), make([]uint8, len(locals))
-	var second []name
+	engineHashes, tiers := make([]uint64, len(locals)), make([]uint8, len(locals))
+	var second []heldBlock
 	place := 0
 	for rows := l.uvarint(); rows > 0 && l.bad == nil; rows-- {
 		place += l.uvarint()
@@ -358,76 +358,76 @@ func (l *loader) branch() {
 			l.fail("row of %d blocks at place %d of %d, tiers %#x", n, place, len(locals), in)
 			return
 		}
-		for i, handle := range l.words(n) {
+		for i, engineHash := range l.words(n) {
 			if tiers[place+i] != 0 {
-				second = append(second, name{place + i, handle, in})
+				second = append(second, heldBlock{place + i, engineHash, in})
 			} else {
-				handles[place+i], tiers[place+i] = handle, in
+				engineHashes[place+i], tiers[place+i] = engineHash, in
 			}
 		}
 	}
 	if l.bad != nil {
 		return
 	}
-	for i := range handles {
+	for i := range engineHashes {
 		if tiers[i] == 0 {
 			l.count++
-			handles[i] = mix(l.count, l.salt)
-			l.made = append(l.made, handles[i])
+			engineHashes[i] = mix(l.count, l.salt)
+			l.made = append(l.made, engineHashes[i])
 		}
 	}
-	l.ends = append(l.ends, handles)
+	l.ends = append(l.ends, engineHashes)
 	for from := 0; from < len(locals); {
 		to := from + 1
 		for to < len(locals) && tiers[to] == tiers[from] {
 			to++
 		}
-		l.store(max(tiers[from], 1<<GPU), before, parent > 0 || from > 0, handles[from:to], locals[from:to])
-		before, from = handles[to-1], to
+		l.store(max(tiers[from], 1<<GPU), before, parent > 0 || from > 0, engineHashes[from:to], locals[from:to])
+		before, from = engineHashes[to-1], to
 	}
 	for _, n := range second {
-		has := parent > 0 || n.place > 0
+		has := parent > 0 || n.offset > 0
 		switch {
-		case n.place > 0:
-			before = handles[n.place-1]
+		case n.offset > 0:
+			before = engineHashes[n.offset-1]
 		case parent > 0:
 			before = l.ends[parent-1][at-1]
 		}
-		l.store(n.tiers, before, has, []uint64{n.handle}, locals[n.place:n.place+1])
+		l.store(n.tiers, before, has, []uint64{n.engineHash}, locals[n.offset:n.offset+1])
 	}
 }
 
-func (l *loader) store(tiers uint8, parent uint64, hasParent bool, handles, locals []uint64) {
+func (l *loader) store(tiers uint8, parent uint64, hasParent bool, engineHashes, locals []uint64) {
 	for t := range Tier(Tiers) {
 		if tiers>>t&1 == 0 || l.bad != nil {
 			continue
 		}
-		if err := l.x.Store(l.id, t, parent, hasParent, handles, locals); err != nil {
+		if err := l.x.Store(l.id, t, parent, hasParent, engineHashes, locals); err != nil {
 			l.bad = err
 		}
 	}
 }
 
-// copies reads the counts of further copies, for a holder that counts them.
+// copies reads the counts of further copies, for a slot that counts them.
 func (l *loader) copies() {
-	h, err := l.x.lockHolder(l.id)
+	s, err := l.x.lockSlot(l.id)
 	if err != nil {
 		l.bad = err
 		return
 	}
-	defer h.mu.Unlock()
+	defer s.mu.Unlock()
 	for n := l.uvarint(); n > 0 && l.bad == nil; n-- {
 		w, tier, count := l.words(1), Tier(l.byte()), l.byte()
-		if l.bad != nil || !h.counting || count == 0 {
+		if l.bad != nil || !s.countCopies || count == 0 {
 			continue
 		}
-		ref := h.find(w[0], mix(w[0], h.x.seed))
-		if tier >= Tiers || ref == noRef || h.x.mem.sheet(ref / sheetBlocks).held[tier]>>(ref%sheetBlocks)&1 == 0 {
+		ref := s.find(w[0], mix(w[0], s.x.seed))
+		if tier >= Tiers || ref == noRef || s.x.mem.page(ref / pageBlocks).held[tier]>>(ref%pageBlocks)&1 == 0 {
 			continue // found no memory here
 		}
-		if h.copies == nil {
-			h.copies = map[copyOf]uint8{}
+		if s.copies == nil {
+			s.copies = map[copyKey]uint8{}
 		}
-		h.copies[copyOf{w[0], tier}] = count
+		s.copies[copyKey{w[0], tier}] = count
 	}
 }

@@ -8,47 +8,47 @@ import (
 )
 
 // audit walks a shard and holds every count and link against what it counts and links.
-func (t *tree) audit() error {
+func (sh *shard) audit() error {
 	free := map[uint32]bool{}
-	for _, id := range t.spare {
+	for _, id := range sh.freeNumbers {
 		free[id] = true
 	}
 	runs := map[uint32]int{} // run → units
 	children := map[uint32]uint32{}
-	for id := uint32(root + 1); id < t.count; id++ {
+	for id := uint32(root + 1); id < sh.numbersUsed; id++ {
 		if free[id] {
 			continue
 		}
-		run := *t.at(id)
-		st := t.mem.record(run)
-		if st.id != id {
-			return fmt.Errorf("stem %d lies in run %#x of stem %d", id, run, st.id)
+		run := *sh.runOf(id)
+		nd := sh.mem.node(run)
+		if nd.id != id {
+			return fmt.Errorf("node %d lies in run %#x of node %d", id, run, nd.id)
 		}
-		if runs[run] = st.capacity(); units(recordWords+st.length()) > st.capacity() || st.length() == 0 {
-			return fmt.Errorf("stem %d: %d blocks in %d units", id, st.length(), st.capacity())
+		if runs[run] = nd.capacity(); units(nodeWords+nd.length()) > nd.capacity() || nd.length() == 0 {
+			return fmt.Errorf("node %d: %d blocks in %d units", id, nd.length(), nd.capacity())
 		}
-		if children[st.parent]++; st.parent != root && (free[st.parent] || int(st.parentAt) > t.stem(st.parent).length()) {
-			return fmt.Errorf("stem %d hangs at %d of stem %d", id, st.parentAt, st.parent)
+		if children[nd.parent]++; nd.parent != root && (free[nd.parent] || int(nd.parentOffset) > sh.node(nd.parent).length()) {
+			return fmt.Errorf("node %d hangs at %d of node %d", id, nd.parentOffset, nd.parent)
 		}
-		if got := t.child(st.parent, int(st.parentAt), t.mem.hashes(run, 1)); got != run {
-			return fmt.Errorf("stem %d in run %#x is found in %#x", id, run, got)
+		if got := sh.child(nd.parent, int(nd.parentOffset), sh.mem.locals(run, 1)); got != run {
+			return fmt.Errorf("node %d in run %#x is found in %#x", id, run, got)
 		}
-		if st.list != 0 {
-			for at := st.list; at != 0; at = t.mem.seatList(at).next {
-				runs[at] = int(t.mem.seatList(at).units)
+		if nd.list != 0 {
+			for at := nd.list; at != 0; at = sh.mem.residencyList(at).next {
+				runs[at] = int(sh.mem.residencyList(at).units)
 			}
 		}
 	}
-	kids := 0
-	t.kids.each(func(s *segment) { kids += s.count() })
+	inTable := 0
+	sh.children.each(func(s *segment) { inTable += s.count() })
 	total := uint32(0)
 	for id, n := range children {
-		if total += n; t.stem(id).children != n {
-			return fmt.Errorf("stem %d has %d children, counts %d", id, n, t.stem(id).children)
+		if total += n; sh.node(id).childCount != n {
+			return fmt.Errorf("node %d has %d children, counts %d", id, n, sh.node(id).childCount)
 		}
 	}
-	if kids != int(total) {
-		return fmt.Errorf("%d stems, %d in the children table", total, kids)
+	if inTable != int(total) {
+		return fmt.Errorf("%d nodes, %d in the children table", total, inTable)
 	}
 	used := map[uint32]string{} // no unit twice
 	claim := func(at uint32, n int, by string) error {
@@ -61,14 +61,14 @@ func (t *tree) audit() error {
 		return nil
 	}
 	for at, n := range runs {
-		if err := claim(at, n, fmt.Sprintf("the stem or list at %#x+%d", at, n)); err != nil {
+		if err := claim(at, n, fmt.Sprintf("the node or list at %#x+%d", at, n)); err != nil {
 			return err
 		}
 	}
-	for n, at := range t.runs.heads {
-		for ; at != 0; at = uint32(t.mem.run(at, 1)[0]) {
-			if int(t.mem.run(at, 2)[1]) != n {
-				return fmt.Errorf("free run of %d units on the list of %d", t.mem.run(at, 2)[1], n)
+	for n, at := range sh.runs.freeBySize {
+		for ; at != 0; at = uint32(sh.mem.run(at, 1)[0]) {
+			if int(sh.mem.run(at, 2)[1]) != n {
+				return fmt.Errorf("free run of %d units on the list of %d", sh.mem.run(at, 2)[1], n)
 			}
 			if err := claim(at, n, "a free run"); err != nil {
 				return err
@@ -80,8 +80,8 @@ func (t *tree) audit() error {
 
 func audit(t *testing.T, x *Index) {
 	t.Helper()
-	for i := range x.trees {
-		if err := x.trees[i].audit(); err != nil {
+	for i := range x.shards {
+		if err := x.shards[i].audit(); err != nil {
 			t.Fatalf("shard %d: %v", i, err)
 		}
 	}
@@ -97,27 +97,27 @@ func TestTraces(t *testing.T) {
 				t.Fatal(err)
 			}
 			x := New(Options{})
-			var hs []Holder
+			var ids []SlotID
 			for range shape.Workers {
-				hs = append(hs, x.Join(HolderOptions{}))
+				ids = append(ids, x.Join(SlotOptions{}))
 			}
 			for range 2 {
-				play(t, x, hs, &shape, (*trace.Shape).Stored, func(h Holder, handles, locals []uint64, e trace.Event) error {
+				play(t, x, ids, &shape, (*trace.Shape).Stored, func(id SlotID, engineHashes, locals []uint64, e trace.Event) error {
 					var parent uint64
 					if e.From > 0 {
-						parent = handles[e.From-1]
+						parent = engineHashes[e.From-1]
 					}
-					return x.Store(h, GPU, parent, e.From > 0, handles[e.From:e.To], locals[e.From:e.To])
+					return x.Store(id, GPU, parent, e.From > 0, engineHashes[e.From:e.To], locals[e.From:e.To])
 				})
 				audit(t, x)
 				sum := uint64(0)
 				var m Matches
 				for q := range uint64(1000) {
 					x.Match(shape.Locals(nil, shape.Query(q)), &m)
-					for _, h := range hs {
-						for _, r := range m.Holders {
-							if r.Holder == h {
-								sum = trace.Checksum(sum, uint64(h), uint64(r.Blocks))
+					for _, id := range ids {
+						for _, r := range m.Slots {
+							if r.Slot == id {
+								sum = trace.Checksum(sum, uint64(id), uint64(r.Blocks))
 							}
 						}
 					}
@@ -125,12 +125,12 @@ func TestTraces(t *testing.T) {
 				if want := trace.Sums[fmt.Sprintf("%s %d", name, n)]; sum != want {
 					t.Errorf("checksum %016x, want %016x", sum, want)
 				}
-				play(t, x, hs, &shape, (*trace.Shape).Removed, func(h Holder, handles, _ []uint64, e trace.Event) error {
+				play(t, x, ids, &shape, (*trace.Shape).Removed, func(id SlotID, engineHashes, _ []uint64, e trace.Event) error {
 					var deepest []uint64
 					for k := e.To; k > e.From; k-- {
-						deepest = append(deepest, handles[k-1])
+						deepest = append(deepest, engineHashes[k-1])
 					}
-					_, err := x.Remove(h, GPU, deepest)
+					_, err := x.Remove(id, GPU, deepest)
 					return err
 				})
 				audit(t, x)
@@ -139,11 +139,11 @@ func TestTraces(t *testing.T) {
 	}
 }
 
-// TestOneShard has a fleet in which every prompt begins with one system prompt: thousands of stems in one shard, coming
+// TestOneShard has a fleet in which every prompt begins with one system prompt: thousands of nodes in one shard, coming
 // and going, so that the children table splits, fills and reuses what was free.
 func TestOneShard(t *testing.T) {
 	x := New(Options{})
-	h := x.Join(HolderOptions{})
+	id := x.Join(SlotOptions{})
 	system := make([]uint64, 20)
 	for i := range system {
 		system[i] = pathOf(5, uint64(i))
@@ -160,12 +160,12 @@ func TestOneShard(t *testing.T) {
 	var m Matches
 	for i := range uint64(8 * live) {
 		p := prompt(i)
-		if err := x.Store(h, GPU, 0, false, trace.Handles(nil, p), p); err != nil {
+		if err := x.Store(id, GPU, 0, false, trace.EngineHashes(nil, p), p); err != nil {
 			t.Fatal(err)
 		}
 		if i >= live {
-			old := trace.Handles(nil, prompt(i-live))
-			if n, err := x.Remove(h, GPU, old[len(system):]); n != 0 || err != nil {
+			old := trace.EngineHashes(nil, prompt(i-live))
+			if n, err := x.Remove(id, GPU, old[len(system):]); n != 0 || err != nil {
 				t.Fatalf("prompt %d: %d unknown, %v", i-live, n, err)
 			}
 			if x.Match(prompt(i-live), &m); m.Longest != len(system) {
@@ -182,16 +182,16 @@ func TestOneShard(t *testing.T) {
 	audit(t, x)
 }
 
-func play(t *testing.T, x *Index, hs []Holder, s *trace.Shape, events func(*trace.Shape, []trace.Event, uint64) []trace.Event,
-	apply func(h Holder, handles, locals []uint64, e trace.Event) error) {
-	var locals, handles []uint64
+func play(t *testing.T, x *Index, ids []SlotID, s *trace.Shape, events func(*trace.Shape, []trace.Event, uint64) []trace.Event,
+	apply func(id SlotID, engineHashes, locals []uint64, e trace.Event) error) {
+	var locals, engineHashes []uint64
 	var list []trace.Event
 	for i := range s.N {
 		locals = s.Locals(locals[:0], i)
-		handles = trace.Handles(handles[:0], locals)
+		engineHashes = trace.EngineHashes(engineHashes[:0], locals)
 		list = events(s, list[:0], i)
 		for _, e := range list {
-			if err := apply(hs[e.Worker], handles, locals, e); err != nil {
+			if err := apply(ids[e.Worker], engineHashes, locals, e); err != nil {
 				t.Fatal(err)
 			}
 		}

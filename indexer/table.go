@@ -7,7 +7,7 @@ import (
 	"unsafe"
 )
 
-// table is a hash table of 32-bit references without their keys: a holder's handles (handle → sheet slot) and a shard's
+// table is a hash table of 32-bit references without their keys: a slot's engine hashes (engine hash → page slot) and a shard's
 // children (place and local hash → run). What a reference points to holds the key anyway, so an entry costs 4 bytes and
 // a tag of 8 bits that lets 255 of 256 wrong candidates be passed over unread. Twelve entries share a cache line: a probe
 // costs one cache miss, and one more to confirm.
@@ -27,16 +27,16 @@ type table struct {
 }
 
 type line struct {
-	tags [12]uint8 // 0 = free
-	over uint16    // entries that found no room here and lie in a line behind
-	meta uint16    // of a segment's first line: the segment's depth
-	refs [12]uint32
+	tags     [12]uint8 // 0 = free
+	overflow uint16    // entries that found no room here and lie in a line behind
+	meta     uint16    // of a segment's first line: the segment's depth
+	refs     [12]uint32
 }
 
 const (
 	segmentLines = 64
 	segmentBytes = int(unsafe.Sizeof(segment{}))
-	maxAway      = 4  // an entry lies less than this many lines from home, unless its segment is rather empty
+	maxDistance  = 4  // an entry lies less than this many lines from home, unless its segment is rather empty
 	maxDepth     = 28 // of 30 bits
 )
 
@@ -89,7 +89,7 @@ func (l *line) match(tag uint8) (lo, hi uint64) {
 }
 
 // room gives a free slot of the line, or -1.
-func (l *line) room() int {
+func (l *line) freeEntry() int {
 	lo, hi := l.match(0)
 	if lo != 0 {
 		return bits.TrailingZeros64(lo) >> 3
@@ -118,7 +118,7 @@ func (t *table) insert(h uint64, ref uint32, keysOf func(refs []uint32, keys []u
 	}
 	for {
 		seg := t.segmentOf(h)
-		reach := uint32(maxAway)
+		reach := uint32(maxDistance)
 		if seg.put(h, ref, reach) {
 			return true
 		}
@@ -133,13 +133,13 @@ func (s *segment) put(h uint64, ref uint32, reach uint32) bool {
 	home := homeOf(h)
 	for d := uint32(0); d < reach; d++ {
 		l := s.line(home + d)
-		k := l.room()
+		k := l.freeEntry()
 		if k < 0 {
 			continue
 		}
 		l.tags[k], l.refs[k] = tagOf(h), ref
 		for ; d > 0; d-- {
-			s.line(home+d-1).over++
+			s.line(home+d-1).overflow++
 		}
 		return true
 	}
@@ -165,14 +165,14 @@ func (t *table) remove(h uint64, ref uint32) bool {
 	seg, home, tag := t.segmentOf(h), homeOf(h), tagOf(h)
 	for d := uint32(0); d < segmentLines; d++ {
 		l := seg.line(home + d)
-		if k := l.slot(tag, ref); k >= 0 {
+		if k := l.entry(tag, ref); k >= 0 {
 			l.tags[k] = 0
 			for ; d > 0; d-- {
-				seg.line(home+d-1).over--
+				seg.line(home+d-1).overflow--
 			}
 			return true
 		}
-		if l.over == 0 {
+		if l.overflow == 0 {
 			return false
 		}
 	}
@@ -184,14 +184,14 @@ func (t *table) replace(h uint64, old, ref uint32) {
 	seg, home, tag := t.segmentOf(h), homeOf(h), tagOf(h)
 	for d := uint32(0); d < segmentLines; d++ {
 		l := seg.line(home + d)
-		if k := l.slot(tag, old); k >= 0 {
+		if k := l.entry(tag, old); k >= 0 {
 			l.refs[k] = ref
 			return
 		}
 	}
 }
 
-func (l *line) slot(tag uint8, ref uint32) int {
+func (l *line) entry(tag uint8, ref uint32) int {
 	lo, hi := l.match(tag)
 	for ; lo != 0; lo &= lo - 1 {
 		if k := bits.TrailingZeros64(lo) >> 3; l.refs[k] == ref {
@@ -208,10 +208,10 @@ func (l *line) slot(tag uint8, ref uint32) int {
 
 // scratch is a split's working space, kept from one to the next.
 type scratch struct {
-	refs  [segmentLines * 12]uint32
-	keys  [segmentLines * 12]uint64
-	slots [segmentLines * 12]uint16 // line × 16 + slot
-	moves [segmentLines * 12]uint16
+	refs    [segmentLines * 12]uint32
+	keys    [segmentLines * 12]uint64
+	entries [segmentLines * 12]uint16 // line × 16 + slot
+	moves   [segmentLines * 12]uint16
 }
 
 // split divides the segment of h in two, doubling the directory where it must.
@@ -238,8 +238,8 @@ func (t *table) split(h uint64, keysOf func(refs []uint32, keys []uint64)) bool 
 	n := 0
 	for i := range seg {
 		for k, tag := range seg[i].tags {
-			work.refs[n], work.slots[n] = seg[i].refs[k], uint16(i*16+k)
-			n += one(tag != 0)
+			work.refs[n], work.entries[n] = seg[i].refs[k], uint16(i*16+k)
+			n += boolToInt(tag != 0)
 		}
 	}
 	keysOf(work.refs[:n], work.keys[:n])
@@ -251,23 +251,23 @@ func (t *table) split(h uint64, keysOf func(refs []uint32, keys []uint64)) bool 
 	seg[0].meta, fresh[0].meta = uint16(d+1), uint16(d+1)
 	var filled [segmentLines]uint8
 	for _, i := range work.moves[:m] {
-		at, slot := uint32(work.slots[i]>>4), work.slots[i]&15
+		at, slot := uint32(work.entries[i]>>4), work.entries[i]&15
 		home := homeOf(work.keys[i])
 		to := home
 		for ; filled[to] == 12; to = (to + 1) % segmentLines {
-			fresh[to].over++
+			fresh[to].overflow++
 		}
 		fresh[to].tags[filled[to]], fresh[to].refs[filled[to]] = seg[at].tags[slot], work.refs[i]
 		filled[to]++
 		for seg[at].tags[slot] = 0; home != at; home = (home + 1) % segmentLines {
-			seg[home].over--
+			seg[home].overflow--
 		}
 	}
 	t.mem.giveScratch(work)
 	return true
 }
 
-func one(yes bool) (n int) {
+func boolToInt(yes bool) (n int) {
 	if yes {
 		n = 1
 	}

@@ -13,7 +13,7 @@ func TestMatch(t *testing.T) {
 		for k := range l.tags {
 			l.tags[k] = uint8(rng.IntN(3)) << rng.IntN(7)
 		}
-		l.over, l.meta = uint16(rng.Uint32()), uint16(rng.Uint32())
+		l.overflow, l.meta = uint16(rng.Uint32()), uint16(rng.Uint32())
 		tag := l.tags[rng.IntN(12)] ^ uint8(rng.IntN(2))
 		lo, hi := l.match(tag)
 		for k := range l.tags {
@@ -76,8 +76,8 @@ func TestTable(t *testing.T) {
 		}
 		tab.each(func(s *segment) {
 			for i := range s {
-				if s[i].over != 0 {
-					t.Fatalf("%d entries behind an empty line", s[i].over)
+				if s[i].overflow != 0 {
+					t.Fatalf("%d entries behind an empty line", s[i].overflow)
 				}
 			}
 		})

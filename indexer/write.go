@@ -1,236 +1,236 @@
 package indexer
 
-// writer puts one slice of a stored event into a tree. All of it runs under the shard's write lock; the holder's table is
+// writer puts one slice of a stored event into a tree. All of it runs under the shard's write lock; the slot's table is
 // filled afterwards.
 type writer struct {
-	*holder
-	tree  *tree
-	tier  Tier
-	fresh int // how many of holder.fresh are blocks whose handle is new on its sheet
+	*slot
+	shard    *shard
+	tier     Tier
+	newCount int // how many of slot.fresh are blocks whose engine hash is new on its page
 }
 
-// place walks from a block (or the front) along the stems, opening new ones where the content is new, and notes every
-// block on the holder's sheets. holder.refs gets the references. It gives the number of blocks that found room.
-func (w *writer) place(at uint32, handles, locals []uint64) int {
-	t := w.tree
-	stem, off, near := uint32(root), 0, noSheet
+// place walks from a block (or the front) along the nodes, opening new ones where the content is new, and notes every
+// block on the slot's pages. slot.refs gets the references. It gives the number of blocks that found room.
+func (w *writer) insert(at uint32, engineHashes, locals []uint64) int {
+	sh := w.shard
+	node, off, near := uint32(root), 0, noPage
 	if at != noRef {
-		near = at / sheetBlocks
-		s := t.mem.sheet(near)
-		stem, off = s.stem&(1<<stemBits-1), int(s.base)+int(at%sheetBlocks)+1
+		near = at / pageBlocks
+		pg := sh.mem.page(near)
+		node, off = pg.node&(1<<nodeBits-1), int(pg.base)+int(at%pageBlocks)+1
 	}
 	done := 0
 	for done < len(locals) {
 		rest := locals[done:]
 		n := 0
-		if stem != root {
-			run := *t.at(stem)
-			st := t.mem.record(run)
-			end := st.length()
+		if node != root {
+			run := *sh.runOf(node)
+			nd := sh.mem.node(run)
+			end := nd.length()
 			if off < end {
-				n = common(t.mem.hashes(run, end)[off:], rest)
-			} else if st.children == 0 || int(st.lastChild) < end {
-				n = t.append(stem, rest) // nothing hangs at the end
+				n = common(sh.mem.locals(run, end)[off:], rest)
+			} else if nd.childCount == 0 || int(nd.maxChildOffset) < end {
+				n = sh.append(node, rest) // nothing hangs at the end
 			}
 		}
 		if n == 0 {
 			next := uint32(root)
-			if run := t.child(stem, off, rest); run != 0 {
-				next = t.mem.record(run).id
+			if run := sh.child(node, off, rest); run != 0 {
+				next = sh.mem.node(run).id
 			} else {
-				next = t.newStem(stem, off, rest[:min(len(rest), maxStem)])
+				next = sh.newNode(node, off, rest[:min(len(rest), maxNodeBlocks)])
 			}
 			if next == root {
 				break
 			}
-			stem, off, near = next, 0, noSheet
+			node, off, near = next, 0, noPage
 			continue
 		}
-		got := w.sit(stem, off, near, handles[done:done+n], done)
+		got := w.hold(node, off, near, engineHashes[done:done+n], done)
 		done += got
 		if got < n {
-			t.trim(stem)
+			sh.trim(node)
 			break
 		}
-		near = w.refs[done-1] / sheetBlocks
+		near = w.refs[done-1] / pageBlocks
 		off += n
 	}
 	return done
 }
 
-// sit notes a row of blocks of one stem as held by the holder: on its sheets, and in its seat.
-func (w *writer) sit(id uint32, off int, near uint32, handles []uint64, first int) int {
-	t := w.tree
-	st := t.stem(id)
-	seat, head := t.mem.seatOf(st, w.id)
-	if seat == nil {
-		if seat, head = t.runs.addSeat(st, w.id); seat == nil {
+// sit notes a row of blocks of one node as held by the slot: on its pages, and in its residency.
+func (w *writer) hold(id uint32, off int, near uint32, engineHashes []uint64, first int) int {
+	sh := w.shard
+	nd := sh.node(id)
+	res, head := sh.mem.residencyOf(nd, w.id)
+	if res == nil {
+		if res, head = sh.runs.addResidency(nd, w.id); res == nil {
 			return 0
 		}
 	}
 	n := 0
-	for n < len(handles) {
-		base := (off + n) &^ (sheetBlocks - 1)
+	for n < len(engineHashes) {
+		base := (off + n) &^ (pageBlocks - 1)
 		bit := off + n - base
-		k := min(sheetBlocks-bit, len(handles)-n)
-		sheet, before := t.mem.seek(*head, near, base)
-		if sheet == noSheet {
-			if sheet = w.newSheet(id, base, before, head); sheet == noSheet {
+		k := min(pageBlocks-bit, len(engineHashes)-n)
+		page, before := sh.mem.seek(*head, near, base)
+		if page == noPage {
+			if page = w.newPage(id, base, before, head); page == noPage {
 				break
 			}
-			s := t.mem.sheet(sheet)
-			copy(s.handles[bit:], handles[n:n+k])
-			s.held[w.tier] = (1<<k - 1) << bit
+			pg := sh.mem.page(page)
+			copy(pg.engineHashes[bit:], engineHashes[n:n+k])
+			pg.held[w.tier] = (1<<k - 1) << bit
 			for i := range k {
-				w.note(first+n+i, sheet, bit+i)
+				w.added(first+n+i, page, bit+i)
 			}
-		} else if got := w.fill(sheet, bit, head, handles[n:n+k], first+n); got < k {
+		} else if got := w.fill(page, bit, head, engineHashes[n:n+k], first+n); got < k {
 			n += got
 			break
 		}
-		near = sheet
+		near = page
 		n += k
 	}
 	if n > 0 {
-		if next, ok := seat.stored(off, off+n, w.tier); ok {
-			*seat = next
+		if next, ok := res.stored(off, off+n, w.tier); ok {
+			*res = next
 		} else {
-			*seat = t.mem.seatFrom(w.id, *head)
+			*res = sh.mem.residencyFrom(w.id, *head)
 		}
-	} else if *head == noSheet {
-		t.runs.dropSeat(st, w.id)
+	} else if *head == noPage {
+		sh.runs.dropResidency(nd, w.id)
 	}
 	return n
 }
 
-func (w *writer) note(i int, sheet uint32, bit int) {
-	w.refs[i] = sheet*sheetBlocks + uint32(bit)
-	w.holder.fresh[w.fresh] = uint16(i)
-	w.fresh++
+func (w *writer) added(i int, page uint32, bit int) {
+	w.refs[i] = page*pageBlocks + uint32(bit)
+	w.slot.newHashes[w.newCount] = uint16(i)
+	w.newCount++
 }
 
-// fill notes blocks where the holder has a sheet for them already.
-func (w *writer) fill(sheet uint32, bit int, head *uint32, handles []uint64, first int) int {
-	mem := w.tree.mem
-	s := mem.sheet(sheet)
-	if alone := s.next == noSheet || mem.sheet(s.next).base != s.base; alone && s.any()>>bit&(1<<len(handles)-1) == 0 {
-		copy(s.handles[bit:], handles)
-		s.held[w.tier] |= (1<<len(handles) - 1) << bit
-		for i := range handles {
-			w.note(first+i, sheet, bit+i)
+// fill notes blocks where the slot has a page for them already.
+func (w *writer) fill(page uint32, bit int, head *uint32, engineHashes []uint64, first int) int {
+	mem := w.shard.mem
+	pg := mem.page(page)
+	if alone := pg.next == noPage || mem.page(pg.next).base != pg.base; alone && pg.any()>>bit&(1<<len(engineHashes)-1) == 0 {
+		copy(pg.engineHashes[bit:], engineHashes)
+		pg.held[w.tier] |= (1<<len(engineHashes) - 1) << bit
+		for i := range engineHashes {
+			w.added(first+i, page, bit+i)
 		}
-		return len(handles)
+		return len(engineHashes)
 	}
-	for i, handle := range handles {
-		if !w.fillOne(sheet, bit+i, head, handle, first+i) {
+	for i, engineHash := range engineHashes {
+		if !w.fillOne(page, bit+i, head, engineHash, first+i) {
 			return i
 		}
 	}
-	return len(handles)
+	return len(engineHashes)
 }
 
-// fillOne looks through all sheets of one base: for the handle, then for a free slot; else it adds a sheet.
-func (w *writer) fillOne(sheet uint32, bit int, head *uint32, handle uint64, i int) bool {
-	mem := w.tree.mem
-	free, last := noSheet, noSheet
-	base := mem.sheet(sheet).base
-	for id := sheet; id != noSheet; {
-		s := mem.sheet(id)
-		if s.base != base {
+// fillOne looks through all pages of one base: for the engine hash, then for a free slot; else it adds a page.
+func (w *writer) fillOne(page uint32, bit int, head *uint32, engineHash uint64, i int) bool {
+	mem := w.shard.mem
+	free, last := noPage, noPage
+	base := mem.page(page).base
+	for id := page; id != noPage; {
+		pg := mem.page(id)
+		if pg.base != base {
 			break
 		}
 		switch {
-		case s.any()>>bit&1 == 0:
-			if free == noSheet {
+		case pg.any()>>bit&1 == 0:
+			if free == noPage {
 				free = id
 			}
-		case s.handles[bit] == handle:
-			w.refs[i] = id*sheetBlocks + uint32(bit)
-			if s.held[w.tier]>>bit&1 != 0 {
-				w.addCopy(handle, w.tier)
+		case pg.engineHashes[bit] == engineHash:
+			w.refs[i] = id*pageBlocks + uint32(bit)
+			if pg.held[w.tier]>>bit&1 != 0 {
+				w.addCopy(engineHash, w.tier)
 			}
-			s.held[w.tier] |= 1 << bit
+			pg.held[w.tier] |= 1 << bit
 			return true
 		}
-		last, id = id, s.next
+		last, id = id, pg.next
 	}
-	if free == noSheet {
-		if free = w.newSheet(mem.sheet(sheet).stem&(1<<stemBits-1), int(base), last, head); free == noSheet {
+	if free == noPage {
+		if free = w.newPage(mem.page(page).node&(1<<nodeBits-1), int(base), last, head); free == noPage {
 			return false
 		}
 	}
-	s := mem.sheet(free)
-	s.handles[bit] = handle
-	s.held[w.tier] |= 1 << bit
-	w.note(i, free, bit)
+	pg := mem.page(free)
+	pg.engineHashes[bit] = engineHash
+	pg.held[w.tier] |= 1 << bit
+	w.added(i, free, bit)
 	return true
 }
 
-// newSheet puts an empty sheet into the holder's list for a stem, behind another or at the front.
-func (w *writer) newSheet(id uint32, base int, before uint32, head *uint32) uint32 {
-	mem := w.tree.mem
-	sheet := w.takeSheet()
-	if sheet == noSheet {
-		return noSheet
+// newSheet puts an empty page into the slot's list for a node, behind another or at the front.
+func (w *writer) newPage(id uint32, base int, before uint32, head *uint32) uint32 {
+	mem := w.shard.mem
+	page := w.takePage()
+	if page == noPage {
+		return noPage
 	}
-	s := mem.sheet(sheet)
-	s.stem, s.base, s.held = w.tree.id<<stemBits|id, uint16(base), [Tiers]uint16{}
-	s.prev = before
-	if before == noSheet {
-		s.next, *head = *head, sheet
+	pg := mem.page(page)
+	pg.node, pg.base, pg.held = w.shard.id<<nodeBits|id, uint16(base), [Tiers]uint16{}
+	pg.prev = before
+	if before == noPage {
+		pg.next, *head = *head, page
 	} else {
-		b := mem.sheet(before)
-		s.next, b.next = b.next, sheet
+		b := mem.page(before)
+		pg.next, b.next = b.next, page
 	}
-	if s.next != noSheet {
-		mem.sheet(s.next).prev = sheet
+	if pg.next != noPage {
+		mem.page(pg.next).prev = page
 	}
-	return sheet
+	return page
 }
 
-// seek finds the first sheet of a base in a list, from a sheet that is near (noSheet: from the head). Where there is
-// none, it gives the sheet to put it behind (noSheet: at the front).
-func (m *memory) seek(head, near uint32, base int) (sheet, before uint32) {
+// seek finds the first page of a base in a list, from a page that is near (noSheet: from the head). Where there is
+// none, it gives the page to put it behind (noSheet: at the front).
+func (m *memory) seek(head, near uint32, base int) (page, before uint32) {
 	at := near
-	if at == noSheet || int(m.sheet(at).base) > base {
-		if at = head; at == noSheet || int(m.sheet(at).base) > base {
-			return noSheet, noSheet
+	if at == noPage || int(m.page(at).base) > base {
+		if at = head; at == noPage || int(m.page(at).base) > base {
+			return noPage, noPage
 		}
 	}
 	for { // at.base <= base
-		s := m.sheet(at)
-		if int(s.base) == base {
-			for s.prev != noSheet && int(m.sheet(s.prev).base) == base {
-				at = s.prev
-				s = m.sheet(at)
+		pg := m.page(at)
+		if int(pg.base) == base {
+			for pg.prev != noPage && int(m.page(pg.prev).base) == base {
+				at = pg.prev
+				pg = m.page(at)
 			}
-			return at, noSheet
+			return at, noPage
 		}
-		if s.next == noSheet || int(m.sheet(s.next).base) > base {
-			return noSheet, at
+		if pg.next == noPage || int(m.page(pg.next).base) > base {
+			return noPage, at
 		}
-		at = s.next
+		at = pg.next
 	}
 }
 
-// release clears blocks of one stem from some tiers (a bit each). References that stay held elsewhere, or were not held
+// release clears blocks of one node from some tiers (a bit each). References that stay held elsewhere, or were not held
 // there, are struck out of refs; the latter are counted.
-func (t *tree) release(h *holder, refs []uint32, tiers uint8) (unknown int) {
-	mem := t.mem
-	id := mem.sheet(refs[0]/sheetBlocks).stem & (1<<stemBits - 1)
-	st := t.stem(id)
-	seat, head := mem.seatOf(st, h.id)
-	all := seat.all()
-	low, top, front := maxStem, -1, 0 // places that nothing of the holder's holds any more: lowest, highest, how many leading
-	retold := false                   // only the sheets can tell what the seat is now
+func (sh *shard) release(s *slot, refs []uint32, tiers uint8) (unknown int) {
+	mem := sh.mem
+	id := mem.page(refs[0]/pageBlocks).node & (1<<nodeBits - 1)
+	nd := sh.node(id)
+	res, head := mem.residencyOf(nd, s.id)
+	all := res.leading()
+	low, top, front := maxNodeBlocks, -1, 0 // places that nothing of the slot's holds any more: lowest, highest, how many leading
+	retold := false                         // only the pages can tell what the residency is now
 	for i, ref := range refs {
-		sheetID, bit := ref/sheetBlocks, ref%sheetBlocks
-		s := mem.sheet(sheetID)
+		pageID, bit := ref/pageBlocks, ref%pageBlocks
+		pg := mem.page(pageID)
 		var was uint16
-		for k := range s.held {
+		for k := range pg.held {
 			if tiers>>k&1 != 0 {
-				was |= s.held[k]
-				s.held[k] &^= 1 << bit
+				was |= pg.held[k]
+				pg.held[k] &^= 1 << bit
 			}
 		}
 		if was>>bit&1 == 0 {
@@ -238,45 +238,45 @@ func (t *tree) release(h *holder, refs []uint32, tiers uint8) (unknown int) {
 			refs[i] = noRef
 			continue
 		}
-		left := s.any()
+		left := pg.any()
 		if left>>bit&1 != 0 {
 			refs[i], retold = noRef, true
 			continue
 		}
-		near := mem.heldNear(s, bit)
+		near := mem.heldNear(pg, bit)
 		if left == 0 {
-			unlink(mem, s, head)
-			h.giveSheet(sheetID)
+			unlink(mem, pg, head)
+			s.freePage(pageID)
 		}
 		if near {
 			retold = true
 			continue
 		}
-		place := int(s.base) + int(bit)
+		place := int(pg.base) + int(bit)
 		low, top = min(low, place), max(top, place)
 		if place < all {
 			front++
 		}
 	}
 	switch {
-	case *head == noSheet:
-		t.runs.dropSeat(st, h.id)
+	case *head == noPage:
+		sh.runs.dropResidency(nd, s.id)
 	case retold:
-		*seat = mem.seatFrom(h.id, *head)
+		*res = mem.residencyFrom(s.id, *head)
 	case low < all:
-		*seat = seat.cut(low, front)
+		*res = res.cut(low, front)
 	}
-	if top+1 == st.length() {
-		t.trim(id)
+	if top+1 == nd.length() {
+		sh.trim(id)
 	}
 	return unknown
 }
 
-// heldNear says whether another sheet of the same base holds the block.
-func (m *memory) heldNear(s *sheet, bit uint32) bool {
-	for id := s.prev; id != noSheet; {
-		p := m.sheet(id)
-		if p.base != s.base {
+// heldNear says whether another page of the same base holds the block.
+func (m *memory) heldNear(pg *page, bit uint32) bool {
+	for id := pg.prev; id != noPage; {
+		p := m.page(id)
+		if p.base != pg.base {
 			break
 		}
 		if p.any()>>bit&1 != 0 {
@@ -284,9 +284,9 @@ func (m *memory) heldNear(s *sheet, bit uint32) bool {
 		}
 		id = p.prev
 	}
-	for id := s.next; id != noSheet; {
-		n := m.sheet(id)
-		if n.base != s.base {
+	for id := pg.next; id != noPage; {
+		n := m.page(id)
+		if n.base != pg.base {
 			break
 		}
 		if n.any()>>bit&1 != 0 {
@@ -297,27 +297,27 @@ func (m *memory) heldNear(s *sheet, bit uint32) bool {
 	return false
 }
 
-// unlink takes a sheet out of its list; its own links stay as they were.
-func unlink(m *memory, s *sheet, head *uint32) {
-	if s.prev == noSheet {
-		*head = s.next
+// unlink takes a page out of its list; its own links stay as they were.
+func unlink(m *memory, pg *page, head *uint32) {
+	if pg.prev == noPage {
+		*head = pg.next
 	} else {
-		m.sheet(s.prev).next = s.next
+		m.page(pg.prev).next = pg.next
 	}
-	if s.next != noSheet {
-		m.sheet(s.next).prev = s.prev
+	if pg.next != noPage {
+		m.page(pg.next).prev = pg.prev
 	}
 }
 
-// evict takes all of a holder's blocks of one stem away, but not out of the holder's table.
-func (t *tree) evict(h *holder, id uint32) {
-	st := t.stem(id)
-	_, head := t.mem.seatOf(st, h.id)
-	for sheet := *head; sheet != noSheet; {
-		next := t.mem.sheet(sheet).next
-		h.giveSheet(sheet)
-		sheet = next
+// evict takes all of a slot's blocks of one node away, but not out of the slot's table.
+func (sh *shard) evictNode(s *slot, id uint32) {
+	nd := sh.node(id)
+	_, head := sh.mem.residencyOf(nd, s.id)
+	for page := *head; page != noPage; {
+		next := sh.mem.page(page).next
+		s.freePage(page)
+		page = next
 	}
-	t.runs.dropSeat(st, h.id)
-	t.trim(id)
+	sh.runs.dropResidency(nd, s.id)
+	sh.trim(id)
 }

@@ -30,8 +30,8 @@ func oneWorker(t *testing.T, change func(*mmhash.Server)) *Router {
 	}
 	index := indexer.New(indexer.Options{})
 	f := fleet.New(time.Now)
-	f.Set([]*fleet.Worker{fleet.NewWorker("w", netip.MustParseAddrPort("10.0.0.1:8000"), "m", 0, func(int) indexer.Holder {
-		return index.Join(indexer.HolderOptions{})
+	f.Set([]*fleet.Worker{fleet.NewWorker("w", netip.MustParseAddrPort("10.0.0.1:8000"), "m", 0, func(int) indexer.SlotID {
+		return index.Join(indexer.SlotOptions{})
 	})})
 	return New(Options{Models: []Model{{Name: "m", Prompts: live}}, Fleet: f, Index: index, PredictedTTL: time.Second})
 }

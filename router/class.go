@@ -213,7 +213,7 @@ func (r *Router) candidates(s *scratch, cs *classes, class int, slots []*fleet.S
 	if !l.used || rd.refused() != nil {
 		return
 	}
-	l.locals, l.chain, s.matches.Holders = l.locals[:0], l.chain[:0], s.matches.Holders[:0]
+	l.locals, l.chain, s.matches.Slots = l.locals[:0], l.chain[:0], s.matches.Slots[:0]
 	tokens := s.longest
 	if rd.p != nil {
 		tokens = len(rd.p.IDs)
@@ -227,11 +227,11 @@ func (r *Router) candidates(s *scratch, cs *classes, class int, slots []*fleet.S
 			r.opt.Index.Match(l.locals, &s.matches)
 		}
 	}
-	for _, h := range s.matches.Holders {
-		for int(h.Holder) >= len(s.held) {
+	for _, h := range s.matches.Slots {
+		for int(h.Slot) >= len(s.held) {
 			s.held = append(s.held, 0)
 		}
-		s.held[h.Holder] = int32(h.Blocks)
+		s.held[h.Slot] = int32(h.Blocks)
 	}
 	from := len(s.candidates)
 	for i, slot := range slots {
@@ -240,8 +240,8 @@ func (r *Router) candidates(s *scratch, cs *classes, class int, slots []*fleet.S
 		}
 		c := pick.Candidate{Slot: i, First: slot.Worker == s.trial, Tokens: tokens}
 		exact := 0
-		if int(slot.Holder) < len(s.held) {
-			exact = int(s.held[slot.Holder])
+		if int(slot.ID) < len(s.held) {
+			exact = int(s.held[slot.ID])
 		}
 		if slot.EventAge != nil {
 			exact, c.Doubtful = believed(exact, slot.EventAge(now))
@@ -249,15 +249,15 @@ func (r *Router) candidates(s *scratch, cs *classes, class int, slots []*fleet.S
 		c.Exact = exact * size
 		c.Predicted = c.Exact
 		if len(l.chain) > 0 && rd.reuse != prompt.Recomputed {
-			c.Predicted = r.predicted.leading(uint32(slot.Holder), l.chain, exact, now) * size
+			c.Predicted = r.predicted.leading(uint32(slot.ID), l.chain, exact, now) * size
 		}
 		c.Shared = c.Predicted - c.Exact
 		load := slot.Load(now)
 		c.Inflight, c.Backlog, c.Recent, c.Usage = load.Inflight, load.Backlog, load.Recent, load.Usage
 		s.candidates = append(s.candidates, c)
 	}
-	for _, h := range s.matches.Holders {
-		s.held[h.Holder] = 0
+	for _, h := range s.matches.Slots {
+		s.held[h.Slot] = 0
 	}
 	if rd.p != nil {
 		r.encoding(rd.p, slots, s.candidates[from:])

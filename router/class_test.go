@@ -50,8 +50,8 @@ func newClassWorld(t *testing.T, classes map[string]func(*mmhash.Server)) *class
 	f := fleet.New(clock)
 	var workers []*fleet.Worker
 	for i, name := range names {
-		fw := fleet.NewWorker("w-"+name, netip.MustParseAddrPort(fmt.Sprintf("10.0.0.%d:8000", i+1)), "m", 0, func(int) indexer.Holder {
-			return w.index.Join(indexer.HolderOptions{CountCopies: true})
+		fw := fleet.NewWorker("w-"+name, netip.MustParseAddrPort(fmt.Sprintf("10.0.0.%d:8000", i+1)), "m", 0, func(int) indexer.SlotID {
+			return w.index.Join(indexer.SlotOptions{CountCopies: true})
 		})
 		fw.Class = name
 		workers = append(workers, fw)
@@ -87,7 +87,7 @@ func (w *classWorld) stores(class, body string, tokens int) (cached int) {
 	p := &ps.List[0]
 	locals := p.Locals(nil, size, "")
 	locals = locals[:min(len(locals), tokens/size)]
-	if err := w.index.Store(w.slot[class].Holder, indexer.GPU, 0, false, block.Chain(nil, locals, 0, false), locals); err != nil {
+	if err := w.index.Store(w.slot[class].ID, indexer.GPU, 0, false, block.Chain(nil, locals, 0, false), locals); err != nil {
 		w.t.Fatal(err)
 	}
 	return min(len(locals)*size, (len(p.IDs)-1)/size*size)
@@ -211,9 +211,9 @@ func TestEditsAreForAllTargets(t *testing.T) {
 		targets int
 		edits   int
 	}{{"named", 1, 1}, {"", 2, 0}, {"wide", 2, 0}} {
-		w.index.Clear(w.slot["named"].Holder)
-		w.index.Clear(w.slot[""].Holder)
-		w.index.Clear(w.slot["wide"].Holder)
+		w.index.Clear(w.slot["named"].ID)
+		w.index.Clear(w.slot[""].ID)
+		w.index.Clear(w.slot["wide"].ID)
 		w.now = w.now.Add(time.Hour)
 		w.stores(c.class, body, 1<<20)
 		if d := w.decide(body); d.Reason != Exact || d.Targets[0].Worker != "w-"+c.class || len(d.Targets) != c.targets || len(d.Edits) != c.edits {

@@ -16,7 +16,7 @@ func TestPrefillIsPickedByItsCache(t *testing.T) {
 	var all []*fleet.Worker
 	for _, prefill := range []bool{true, true, false, false} {
 		id := fmt.Sprint(len(all) + 1)
-		fw := fleet.NewWorker("dynamo-"+id, netip.MustParseAddrPort("10.0.0.9:8000"), "m", 0, func(int) indexer.Holder { return w.index.Join(indexer.HolderOptions{}) })
+		fw := fleet.NewWorker("dynamo-"+id, netip.MustParseAddrPort("10.0.0.9:8000"), "m", 0, func(int) indexer.SlotID { return w.index.Join(indexer.SlotOptions{}) })
 		fw.Instance, fw.Frontends, fw.Prefill = id, []string{"10.0.0.9:8000", "10.0.0.8:8000"}, prefill
 		all = append(all, fw)
 		w.slots = append(w.slots, fw.Slots...)

@@ -62,10 +62,10 @@ func TestDoubtfulComesSecond(t *testing.T) {
 	if d.Reason != Predicted || d.CachedTokens < 2000 {
 		t.Fatalf("%+v", d)
 	}
-	held := w.index.HeldBlocks(w.slots[0].Holder)
+	held := w.index.HeldBlocks(w.slots[0].ID)
 	w.Observe(Outcome{ID: d.ID, Phase: Started, Addr: "10.0.0.1:8000"})
 	w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: 160})
-	if now := w.index.HeldBlocks(w.slots[0].Holder); now != 10 {
+	if now := w.index.HeldBlocks(w.slots[0].ID); now != 10 {
 		t.Errorf("the engine found 10 blocks; %d are believed of %d", now, held)
 	}
 }

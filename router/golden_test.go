@@ -195,7 +195,7 @@ type reading struct {
 	model    *mmhash.Model
 	adapters []string
 	index    *indexer.Index
-	holder   indexer.Holder
+	slot     indexer.SlotID
 	decoder  vllm.Decoder
 	locals   []uint64
 	matches  indexer.Matches
@@ -245,7 +245,7 @@ func (g *goldenSet) open(t *testing.T, worker, dir string, cases []goldenCase) *
 		t.Log(line)
 	}
 	r := &reading{t: t, set: g, model: m, adapters: adapters, index: indexer.New(indexer.Options{})}
-	r.holder = r.index.Join(indexer.HolderOptions{CountCopies: true})
+	r.slot = r.index.Join(indexer.SlotOptions{CountCopies: true})
 	return r
 }
 
@@ -285,15 +285,15 @@ func (r *reading) feed(frames [][3]string) error {
 			e := &batch.Events[i]
 			switch e.Kind {
 			case event.Stored:
-				if err := r.index.Store(r.holder, indexer.Tier(e.Tier), e.Parent, e.HasParent, e.Handles, e.Locals); err != nil {
+				if err := r.index.Store(r.slot, indexer.Tier(e.Tier), e.Parent, e.HasParent, e.EngineHashes, e.Locals); err != nil {
 					return err
 				}
 			case event.Removed:
-				if _, err := r.index.Remove(r.holder, indexer.Tier(e.Tier), e.Handles); err != nil {
+				if _, err := r.index.Remove(r.slot, indexer.Tier(e.Tier), e.EngineHashes); err != nil {
 					return err
 				}
 			case event.Cleared:
-				if err := r.index.Clear(r.holder); err != nil {
+				if err := r.index.Clear(r.slot); err != nil {
 					return err
 				}
 			}
@@ -307,8 +307,8 @@ func (r *reading) feed(frames [][3]string) error {
 func (r *reading) held(p *mmhash.Prompt, lora string) (blocks, full int) {
 	r.locals = r.model.Locals(r.locals[:0], p, lora)
 	r.index.Match(r.locals, &r.matches)
-	for _, m := range r.matches.Holders {
-		if m.Holder == r.holder {
+	for _, m := range r.matches.Slots {
+		if m.Slot == r.slot {
 			blocks = int(m.Blocks)
 		}
 	}

@@ -66,7 +66,7 @@ func TestOutcomeIsTheServingWorkers(t *testing.T) {
 			if got := w.counted(t, "sightline_outcomes_total"); got != c.want {
 				t.Errorf("counted %q, want %q", got, c.want)
 			}
-			if lost := w.index.HeldBlocks(w.slots[0].Holder) == 0; lost != strings.Contains(c.want, "w0") {
+			if lost := w.index.HeldBlocks(w.slots[0].ID) == 0; lost != strings.Contains(c.want, "w0") {
 				t.Errorf("what w0 holds is dropped: %t", lost)
 			}
 		})
@@ -133,7 +133,7 @@ func TestNewWorkerHasSeenNothing(t *testing.T) {
 	}
 	var workers []*fleet.Worker
 	for i, s := range w.slots {
-		n := fleet.NewWorker(fmt.Sprint("new", i), netip.MustParseAddrPort(fmt.Sprintf("10.0.1.%d:8000", i+1)), "m", 0, func(int) indexer.Holder { return s.Holder })
+		n := fleet.NewWorker(fmt.Sprint("new", i), netip.MustParseAddrPort(fmt.Sprintf("10.0.1.%d:8000", i+1)), "m", 0, func(int) indexer.SlotID { return s.ID })
 		workers = append(workers, n)
 	}
 	w.opt.Fleet.Set(workers)

@@ -46,7 +46,7 @@ func onSGLang(t *testing.T, ranks ...int) (*Router, *indexer.Index, []*fleet.Wor
 	var workers []*fleet.Worker
 	for i, n := range ranks {
 		addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), 30000)
-		workers = append(workers, fleet.NewWorker(addr.String(), addr, "m", n, func(int) indexer.Holder { return ix.Join(indexer.HolderOptions{CountCopies: true}) }))
+		workers = append(workers, fleet.NewWorker(addr.String(), addr, "m", n, func(int) indexer.SlotID { return ix.Join(indexer.SlotOptions{CountCopies: true}) }))
 	}
 	fl.Set(workers)
 	return New(Options{Models: []Model{{Name: "m", Prompts: m}}, Fleet: fl, Index: ix, PredictedTTL: time.Minute}), ix, workers
@@ -69,7 +69,7 @@ func store(t *testing.T, r *Router, ix *indexer.Index, at *fleet.Slot, body stri
 		t.Fatal(err)
 	}
 	locals := m.Locals(nil, &ps.List[0], "")
-	if err := ix.Store(at.Holder, indexer.GPU, 0, false, handlesOf(locals), locals); err != nil {
+	if err := ix.Store(at.ID, indexer.GPU, 0, false, handlesOf(locals), locals); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -128,7 +128,7 @@ func TestSGLangReports(t *testing.T) {
 		}
 	}
 	ask("c", 5)
-	if held := ix.HeldBlocks(workers[0].Slots[0].Holder); held != 5 {
+	if held := ix.HeldBlocks(workers[0].Slots[0].ID); held != 5 {
 		t.Errorf("%d tokens held after a report of 5", held)
 	}
 }

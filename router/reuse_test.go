@@ -17,7 +17,7 @@ func TestSkippedCacheIsNoLoss(t *testing.T) {
 	words := fmt.Sprintf("%q", text(300, 8))
 	plain := chatBody("m", words)
 	w.stores(1, plain)
-	held := w.index.HeldBlocks(w.slots[1].Holder)
+	held := w.index.HeldBlocks(w.slots[1].ID)
 	for _, c := range []struct {
 		fields  string
 		skipped bool
@@ -41,7 +41,7 @@ func TestSkippedCacheIsNoLoss(t *testing.T) {
 			w.now = w.now.Add(21 * time.Second) // where it went, nothing is predicted any more
 		}
 	}
-	if n := w.index.HeldBlocks(w.slots[1].Holder); n != held {
+	if n := w.index.HeldBlocks(w.slots[1].ID); n != held {
 		t.Errorf("%d blocks known of %d", n, held)
 	}
 	if d := w.decide(plain); d.Reason != Exact || d.Targets[0].Worker != "w1" {
@@ -56,12 +56,12 @@ func TestShortCountThatSaysNothing(t *testing.T) {
 	w.opt.Resync = func(*fleet.Slot) { t.Error("asked anew") }
 	plain := chatBody("m", fmt.Sprintf("%q", text(300, 8)))
 	w.stores(0, plain)
-	held := w.index.HeldBlocks(w.slots[0].Holder)
+	held := w.index.HeldBlocks(w.slots[0].ID)
 	for range doubts + 1 {
 		d := w.decide(plain)
 		w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: d.CachedTokens - 16})
 	}
-	if n := w.index.HeldBlocks(w.slots[0].Holder); n != held {
+	if n := w.index.HeldBlocks(w.slots[0].ID); n != held {
 		t.Errorf("%d blocks known of %d", n, held)
 	}
 	batch := fmt.Sprintf(`{"model":"m","messages":[[{"role":"user","content":"Hello"}],[{"role":"user","content":%q}]]}`, text(300, 8))
@@ -71,7 +71,7 @@ func TestShortCountThatSaysNothing(t *testing.T) {
 		t.Fatalf("%+v", d)
 	}
 	w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: 0})
-	if n := w.index.HeldBlocks(w.slots[0].Holder); n != held {
+	if n := w.index.HeldBlocks(w.slots[0].ID); n != held {
 		t.Errorf("after a batch %d blocks known of %d", n, held)
 	}
 }

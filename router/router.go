@@ -120,7 +120,7 @@ type scratch struct {
 	longest    int           // tokens of the longest prompt of all views
 	matches    indexer.Matches
 	candidates []pick.Candidate
-	held       []int32 // by holder: leading blocks, zeroed after use
+	held       []int32 // by slot: leading blocks, zeroed after use
 	// Of the chosen class:
 	locals []uint64
 	chain  []uint64
@@ -288,10 +288,10 @@ func (r *Router) place(d Decision, n named, clean []mmhash.Edit, session string,
 	if rd.reuse == prompt.Recomputed {
 		d.Why = "the engine reads no cache for this request"
 	}
-	if d.Partial = r.opt.Index.Partial(slots[best.Slot].Holder); d.Partial && d.Why == "" {
+	if d.Partial = r.opt.Index.Partial(slots[best.Slot].ID); d.Partial && d.Why == "" {
 		d.Why = "a lower bound: the worker is known in part"
 	}
-	if d.Recurrent = r.opt.Index.Recurrent(slots[best.Slot].Holder); d.Recurrent && d.CachedTokens > 0 {
+	if d.Recurrent = r.opt.Index.Recurrent(slots[best.Slot].ID); d.Recurrent && d.CachedTokens > 0 {
 		d.Why = "an upper bound: a hit needs the states of recurrent layers too"
 	}
 	if rd.reuse == prompt.Perhaps && d.CachedTokens > 0 {
@@ -305,7 +305,7 @@ func (r *Router) place(d Decision, n named, clean []mmhash.Edit, session string,
 		if session == "" && r.opt.Audit != nil && cs.session[class] && d.Targets[0].Instance == "" {
 			session, d.Session = d.ID, d.ID
 		}
-		r.opt.Audit.Expect(audit.Expectation{ID: d.ID, Holder: slots[best.Slot].Holder, Worker: nt.slot.Worker.Name, Model: d.Model, Session: session,
+		r.opt.Audit.Expect(audit.Expectation{ID: d.ID, Slot: slots[best.Slot].ID, Worker: nt.slot.Worker.Name, Model: d.Model, Session: session,
 			Locals: nt.locals, From: nt.from, Size: size, Prompts: cs.prompts[cs.reads[class]].Model(), Prompt: p})
 	}
 	return d
@@ -408,7 +408,7 @@ func (r *Router) book(d Decision, slot, decode *fleet.Slot, best pick.Candidate,
 		nt.cached = -1 // what is reported is of another worker's cache, or of another prompt or all (vLLM: the last that ends; SGLang: the sum)
 	}
 	nt.locals, nt.chain, nt.size = both[:len(s.locals)], both[len(s.locals):], size
-	nt.promised.Store(r.predicted.add(uint32(slot.Holder), nt.chain, nt.from, now))
+	nt.promised.Store(r.predicted.add(uint32(slot.ID), nt.chain, nt.from, now))
 	for i := range p.Media[:min(len(p.Media), mostMedia)] {
 		r.seen.add(p.Media[i].Key, slot)
 		if a := p.Media[i].Alias; a != 0 {
@@ -501,7 +501,7 @@ func (r *Router) Observe(o Outcome) {
 			// The engine found less than its events promised (a reset that it has not told yet): what it did not find goes. One
 			// block less says nothing: vLLM keeps back the last one that it finds where it drafts with EAGLE or MTP (read in
 			// 0.10 to 0.33), and one that was evicted since the decision is told by an event.
-			n, _ := r.opt.Index.Drop(b.Slot.Holder, nt.locals, o.CachedTokens/nt.size)
+			n, _ := r.opt.Index.Drop(b.Slot.ID, nt.locals, o.CachedTokens/nt.size)
 			r.metrics.corrected.Add(float64(n))
 			if r.suspects.note(b.Slot, r.opt.Now()) && r.opt.Resync != nil {
 				r.opt.Resync(b.Slot)
@@ -523,8 +523,8 @@ func (r *Router) started(o Outcome) bool {
 	nt := now.Note.(*note)
 	var made *promise
 	if now.Slot.Worker.Class == moved.Slot.Worker.Class {
-		made = r.predicted.add(uint32(now.Slot.Holder), nt.chain, 0, r.opt.Now())
-		r.opt.Audit.Move(o.ID, now.Slot.Holder, now.Slot.Worker.Name)
+		made = r.predicted.add(uint32(now.Slot.ID), nt.chain, 0, r.opt.Now())
+		r.opt.Audit.Move(o.ID, now.Slot.ID, now.Slot.Worker.Name)
 	} else { // its blocks have other hashes: nothing to predict, nothing to compare
 		r.opt.Audit.End(o.ID, false)
 	}

@@ -55,8 +55,8 @@ func newWorld(t testing.TB, n int) *world {
 	f := fleet.New(clock)
 	var workers []*fleet.Worker
 	for i := range n {
-		fw := fleet.NewWorker(fmt.Sprint("w", i), netip.MustParseAddrPort(fmt.Sprintf("10.0.0.%d:8000", i+1)), "m", 0, func(int) indexer.Holder {
-			return w.index.Join(indexer.HolderOptions{CountCopies: true})
+		fw := fleet.NewWorker(fmt.Sprint("w", i), netip.MustParseAddrPort(fmt.Sprintf("10.0.0.%d:8000", i+1)), "m", 0, func(int) indexer.SlotID {
+			return w.index.Join(indexer.SlotOptions{CountCopies: true})
 		})
 		workers = append(workers, fw)
 		w.slots = append(w.slots, fw.Slots...)
@@ -89,7 +89,7 @@ func (w *world) stores(worker int, body string) {
 		w.t.Fatal(err)
 	}
 	locals := m.Locals(nil, &ps.List[0], "")
-	if err := w.index.Store(w.slots[worker].Holder, indexer.GPU, 0, false, block.Chain(nil, locals, 0, false), locals); err != nil {
+	if err := w.index.Store(w.slots[worker].ID, indexer.GPU, 0, false, block.Chain(nil, locals, 0, false), locals); err != nil {
 		w.t.Fatal(err)
 	}
 }

@@ -98,9 +98,9 @@ func TestConformanceSGLangDecisions(t *testing.T) {
 	ix := indexer.New(indexer.Options{})
 	var sink *feed.IndexSink
 	fl := fleet.New(nil)
-	fl.Set([]*fleet.Worker{fleet.NewWorker("w", netip.MustParseAddrPort("127.0.0.1:8000"), "tiny", 0, func(int) indexer.Holder {
+	fl.Set([]*fleet.Worker{fleet.NewWorker("w", netip.MustParseAddrPort("127.0.0.1:8000"), "tiny", 0, func(int) indexer.SlotID {
 		sink = feed.Join(ix, true, 0)
-		return sink.Holder()
+		return sink.Slot()
 	})})
 	r := New(Options{Models: []Model{{Name: "tiny", Prompts: live}}, Fleet: fl, Index: ix, PredictedTTL: time.Nanosecond})
 	d := sglang.Decoder{Pad: live.SawPad}
@@ -120,7 +120,7 @@ func TestConformanceSGLangDecisions(t *testing.T) {
 		known := live.Model().Fingerprint() != ""
 		hasPicture := strings.Contains(string(st.Messages), "image_url")
 		got := r.Decide(t.Context(), &Request{ID: st.Step, Path: "/v1/chat/completions", Body: [][]byte{text}})
-		before := ix.HeldBlocks(sink.Holder())
+		before := ix.HeldBlocks(sink.Slot())
 		for _, e := range st.Events {
 			b, err := d.Decode(e.Payload)
 			if err != nil {
@@ -135,7 +135,7 @@ func TestConformanceSGLangDecisions(t *testing.T) {
 		if hasPicture && !known {
 			continue
 		}
-		stored := ix.HeldBlocks(sink.Holder()) - before
+		stored := ix.HeldBlocks(sink.Slot()) - before
 		want := min(st.Usage.Prompt/16-stored, (st.Usage.Prompt-1)/16) * 16
 		if got.CachedTokens != want || got.PromptTokens != st.Usage.Prompt {
 			t.Errorf("%s: %d of %d tokens predicted, the server had %d of %d (%s)", st.Step, got.CachedTokens, got.PromptTokens, want, st.Usage.Prompt, got.Why)

@@ -57,7 +57,7 @@ func TestPartialWorkerIsALowerBound(t *testing.T) {
 	w := newWorld(t, 1)
 	body := chatBody("m", fmt.Sprintf("%q", text(300, 8)))
 	w.stores(0, body)
-	w.index.MarkPartial(w.slots[0].Holder, true)
+	w.index.MarkPartial(w.slots[0].ID, true)
 	d := w.decide(body)
 	if d.Reason != Exact || !d.Partial || d.Why != "a lower bound: the worker is known in part" {
 		t.Errorf("%+v", d)
@@ -75,10 +75,10 @@ func TestPartialWorkerIsALowerBound(t *testing.T) {
 func TestRecurrentWorkerIsAnUpperBound(t *testing.T) {
 	w := newWorld(t, 1)
 	w.opt.Resync = func(*fleet.Slot) { t.Error("asked anew") }
-	w.index.MarkRecurrent(w.slots[0].Holder, true)
+	w.index.MarkRecurrent(w.slots[0].ID, true)
 	body := chatBody("m", fmt.Sprintf("%q", text(300, 8)))
 	w.stores(0, body)
-	held := w.index.HeldBlocks(w.slots[0].Holder)
+	held := w.index.HeldBlocks(w.slots[0].ID)
 	for range 2 * doubts {
 		d := w.decide(body)
 		if d.Reason != Exact || !d.Recurrent || d.Why != "an upper bound: a hit needs the states of recurrent layers too" {
@@ -86,7 +86,7 @@ func TestRecurrentWorkerIsAnUpperBound(t *testing.T) {
 		}
 		w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: 0})
 	}
-	if n := w.index.HeldBlocks(w.slots[0].Holder); n != held {
+	if n := w.index.HeldBlocks(w.slots[0].ID); n != held {
 		t.Errorf("%d blocks known of %d", n, held)
 	}
 	if got := w.labels(t, "sightline_cached_tokens_reported_total", 1); got != "fewer_than_bound" {

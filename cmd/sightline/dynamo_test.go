@@ -82,9 +82,9 @@ dynamo: {plane: nats, nats: %q, discovery: %q, frontends: ["127.0.0.1:40002", "1
 		if err := nc.Publish("namespace.dynamo.component.backend.endpoint.generate.kv-events", []byte(event)); err != nil {
 			t.Fatal(err)
 		}
-		return ix.HeldBlocks(w.Slots[1].Holder) == 1
+		return ix.HeldBlocks(w.Slots[1].ID) == 1
 	})
-	if n := ix.HeldBlocks(w.Slots[0].Holder); n != 0 {
+	if n := ix.HeldBlocks(w.Slots[0].ID); n != 0 {
 		t.Errorf("the other rank has %d of its blocks", n)
 	}
 	if rows := s.rows(ix); len(rows) != 2 || rows[1].Blocks != 1 || rows[1].Events != "live" {
@@ -96,7 +96,7 @@ dynamo: {plane: nats, nats: %q, discovery: %q, frontends: ["127.0.0.1:40002", "1
 		t.Fatal(err)
 	}
 	wait("worker 7 gone", func() bool { return len(fl.Workers()) == 1 && fl.Workers()[0].Name == "dynamo-8" })
-	wait("its blocks gone", func() bool { return ix.HeldBlocks(w.Slots[1].Holder) == 0 })
+	wait("its blocks gone", func() bool { return ix.HeldBlocks(w.Slots[1].ID) == 0 })
 }
 
 // numbers is a text as the array of its bytes, as the JSON envelope carries a payload.

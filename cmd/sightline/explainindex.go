@@ -17,12 +17,12 @@ import (
 
 // listed is one block of `explain --index --jsonl`.
 type listed struct {
-	Block  int      `json:"block"`  // its number in the listing
-	Parent int      `json:"parent"` // the block before it in its prompts; -1: none
-	Place  int      `json:"place"`  // blocks before it in its prompts
-	Local  string   `json:"local_hash"`
-	Handle string   `json:"handle"` // the engine's hash as it came
-	Tiers  []string `json:"tiers"`  // none: held no more, but blocks behind it are
+	Block      int      `json:"block"`  // its number in the listing
+	Parent     int      `json:"parent"` // the block before it in its prompts; -1: none
+	Place      int      `json:"place"`  // blocks before it in its prompts
+	Local      string   `json:"local_hash"`
+	EngineHash string   `json:"engine_hash"` // the engine's hash as it came
+	Tiers      []string `json:"tiers"`       // none: held no more, but blocks behind it are
 }
 
 // maxIndex bounds a snapshot that is fetched: some 60 million blocks.
@@ -35,7 +35,7 @@ func (c *explainCmd) showIndex(ctx context.Context, w io.Writer) error {
 		return fmt.Errorf("--index: %w", err)
 	}
 	ix := indexer.New(indexer.Options{})
-	h := ix.Join(indexer.HolderOptions{CountCopies: true})
+	h := ix.Join(indexer.SlotOptions{CountCopies: true})
 	if err := ix.Load(h, snapshot); err != nil {
 		return fmt.Errorf("--index: %w", err)
 	}
@@ -49,7 +49,7 @@ func (c *explainCmd) showIndex(ctx context.Context, w io.Writer) error {
 	var places []int
 	lines := json.NewEncoder(w)
 	return ix.Dump(h, func(b indexer.Block) bool {
-		l := listed{Block: len(places), Parent: b.Parent, Local: fmt.Sprintf("%016x", b.Local), Handle: fmt.Sprintf("%016x", b.Handle), Tiers: []string{}}
+		l := listed{Block: len(places), Parent: b.Parent, Local: fmt.Sprintf("%016x", b.Local), EngineHash: fmt.Sprintf("%016x", b.EngineHash), Tiers: []string{}}
 		if b.Parent >= 0 {
 			l.Place = places[b.Parent] + 1
 		}
@@ -66,7 +66,7 @@ func (c *explainCmd) showIndex(ctx context.Context, w io.Writer) error {
 		if l.Parent >= 0 {
 			before = "after " + strconv.Itoa(l.Parent)
 		}
-		_, err := fmt.Fprintf(w, "block %-6d place %-5d %-12s local %s  handle %s  %s\n", l.Block, l.Place, before, l.Local, l.Handle, strings.Join(l.Tiers, ","))
+		_, err := fmt.Fprintf(w, "block %-6d place %-5d %-12s local %s  engine %s  %s\n", l.Block, l.Place, before, l.Local, l.EngineHash, strings.Join(l.Tiers, ","))
 		return err == nil
 	})
 }

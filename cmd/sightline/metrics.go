@@ -14,7 +14,7 @@ type stateMetrics struct {
 }
 
 var (
-	indexDesc = prometheus.NewDesc("sightline_index", "What the index holds: blocks summed over holders, bytes.", []string{"what"}, nil)
+	indexDesc = prometheus.NewDesc("sightline_index", "What the index holds: blocks summed over slots, bytes.", []string{"what"}, nil)
 	lostDesc  = prometheus.NewDesc("sightline_index_lost_blocks_total", "Blocks that the index had no room for: evicted, or not taken.", []string{"what"}, nil)
 	relayDesc = prometheus.NewDesc("sightline_relay", "What the relay holds: bytes, pictures.", []string{"what"}, nil)
 	givenDesc = prometheus.NewDesc("sightline_relay_total", "The relay: pictures offered to workers, those that found no room, answers by kind.", []string{"what"}, nil)
@@ -34,7 +34,7 @@ func (m stateMetrics) Collect(ch chan<- prometheus.Metric) {
 		}
 	}
 	s := m.index.Stats()
-	show(indexDesc, prometheus.GaugeValue, map[string]float64{"holders": float64(s.Holders), "partial_holders": float64(s.Partial), "blocks": float64(s.Blocks),
+	show(indexDesc, prometheus.GaugeValue, map[string]float64{"slots": float64(s.Slots), "partial_slots": float64(s.Partial), "blocks": float64(s.Blocks),
 		"bytes": float64(s.Resident), "bytes_used": float64(s.Used)})
 	show(lostDesc, prometheus.CounterValue, map[string]float64{"evicted": float64(s.Evicted), "not_taken": float64(s.Dropped)})
 	if m.media.Relay != nil {

@@ -105,10 +105,10 @@ func (s *sources) rows(ix *indexer.Index) (rows []admin.Worker) {
 	for _, f := range s.set.Slots() {
 		load := f.Load(now)
 		r := admin.Worker{Name: f.Worker.Name, Addr: f.Worker.Addr, Model: f.Worker.Model, Class: f.Worker.Class, Rank: f.Rank,
-			Blocks: ix.HeldBlocks(f.Holder), Inflight: load.Inflight, Backlog: load.Backlog, Health: f.Worker.Out(now), Events: "none"}
+			Blocks: ix.HeldBlocks(f.ID), Inflight: load.Inflight, Backlog: load.Backlog, Health: f.Worker.Out(now), Events: "none"}
 		if f.Feed != nil {
 			st := f.Feed.Stats()
-			r.Events, r.Batches, r.Partial, r.OtherSize = "waiting", st.Batches, st.Partial || ix.Partial(f.Holder), st.OtherSize
+			r.Events, r.Batches, r.Partial, r.OtherSize = "waiting", st.Batches, st.Partial || ix.Partial(f.ID), st.OtherSize
 			if st.Live() {
 				r.Events = "live"
 			} else if st.Connected && !st.Away {

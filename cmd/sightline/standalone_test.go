@@ -18,7 +18,7 @@ func TestLoadIsHeard(t *testing.T) {
 	if err := pub.Listen("tcp://127.0.0.1:0"); err != nil {
 		t.Fatal(err)
 	}
-	w := fleet.NewWorker("w", netip.MustParseAddrPort("10.0.0.1:80"), "m", 0, func(int) indexer.Holder { return 0 })
+	w := fleet.NewWorker("w", netip.MustParseAddrPort("10.0.0.1:80"), "m", 0, func(int) indexer.SlotID { return 0 })
 	go hearLoad(t.Context(), "tcp://"+pub.Addr().String(), w.Slots[0], zap.NewNop())
 	until := func(what string, ok func(l fleet.Load) bool) {
 		t.Helper()

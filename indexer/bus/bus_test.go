@@ -108,14 +108,14 @@ type router struct {
 	index    *indexer.Index
 	listener *Listener
 	feeds    map[string]*feed.Feed
-	holders  map[string]indexer.Holder
+	slots    map[string]indexer.SlotID
 	found    chan string
 	stop     context.CancelFunc
 	done     chan struct{}
 }
 
 func listen(t testing.TB, nc *nats.Conn) *router {
-	r := &router{t: t, index: indexer.New(indexer.Options{}), feeds: map[string]*feed.Feed{}, holders: map[string]indexer.Holder{},
+	r := &router{t: t, index: indexer.New(indexer.Options{}), feeds: map[string]*feed.Feed{}, slots: map[string]indexer.SlotID{},
 		found: make(chan string, 100), done: make(chan struct{})}
 	ctx, cancel := context.WithCancel(context.Background())
 	r.stop = cancel
@@ -142,7 +142,7 @@ func listen(t testing.TB, nc *nats.Conn) *router {
 
 func (r *router) follow(worker string) {
 	sink := feed.Join(r.index, true, 0)
-	r.holders[worker] = sink.Holder()
+	r.slots[worker] = sink.Slot()
 	r.feeds[worker] = feed.Start(feed.Options{Source: r.listener.Source(worker, 0), Decoder: &Decoder{}, Sink: sink})
 }
 
@@ -208,7 +208,7 @@ func (r *router) same(worker string, payloads [][]byte, prompts [][]uint64) {
 				return false
 			}
 		}
-		return direct.HeldBlocks(sink.Holder()) == r.index.HeldBlocks(r.holders[worker]) && !r.feeds[worker].Stats().Partial
+		return direct.HeldBlocks(sink.Slot()) == r.index.HeldBlocks(r.slots[worker]) && !r.feeds[worker].Stats().Partial
 	})
 	if difference != "" {
 		r.t.Error(difference)
@@ -398,7 +398,7 @@ func BenchmarkJoin(b *testing.B) {
 		x := indexer.New(indexer.Options{})
 		sink := feed.Join(x, true, 0)
 		f := feed.Start(feed.Options{Source: l.Source("w", 0), Decoder: &Decoder{}, Sink: sink})
-		until(b, "all blocks", func() bool { return x.HeldBlocks(sink.Holder()) == 100_000 })
+		until(b, "all blocks", func() bool { return x.HeldBlocks(sink.Slot()) == 100_000 })
 		f.Close()
 	}
 }
@@ -410,7 +410,7 @@ func block100k() (events []event.Event) {
 		e := event.Event{Kind: event.Stored, BlockSize: 16}
 		for range 125 {
 			h++
-			e.Handles, e.Locals = append(e.Handles, h*0x9E3779B97F4A7C15), append(e.Locals, h*0xC2B2AE3D27D4EB4F)
+			e.EngineHashes, e.Locals = append(e.EngineHashes, h*0x9E3779B97F4A7C15), append(e.Locals, h*0xC2B2AE3D27D4EB4F)
 		}
 		events = append(events, e)
 	}

@@ -30,7 +30,7 @@ func TestLink(t *testing.T) {
 	h.give(payloads...)
 	hears := func(l *Link) {
 		t.Helper()
-		r := &router{t: t, index: indexer.New(indexer.Options{}), listener: &l.Listener, feeds: map[string]*feed.Feed{}, holders: map[string]indexer.Holder{}}
+		r := &router{t: t, index: indexer.New(indexer.Options{}), listener: &l.Listener, feeds: map[string]*feed.Feed{}, slots: map[string]indexer.SlotID{}}
 		r.follow("w")
 		defer r.feeds["w"].Close()
 		r.same("w", payloads, prompts)

@@ -57,7 +57,7 @@ type Publisher struct {
 	mu     sync.Mutex
 	open   bool
 	index  *indexer.Index // what the worker holds, for routers that ask: some 24 bytes a block
-	holder indexer.Holder
+	slot   indexer.SlotID
 	seq    uint64 // of the next message
 	events []byte // of the batch
 	flags  byte   // of what is known now: flagPartial, flagAway (the engine cannot be heard), flagRecurrent
@@ -91,7 +91,7 @@ func NewPublisher(o PublisherOptions) (*Publisher, error) {
 	}
 	p := &Publisher{o: o, js: js, subject: eventSubjects + place(o.Worker, o.Rank), epoch: uint64(time.Now().UnixNano()), flags: flagPartial | flagAway}
 	p.index = indexer.New(indexer.Options{})
-	p.holder = p.index.Join(indexer.HolderOptions{CountCopies: o.CountCopies})
+	p.slot = p.index.Join(indexer.SlotOptions{CountCopies: o.CountCopies})
 	p.out.wake = make(chan struct{}, 1)
 	p.ask, err = o.NATS.Subscribe(askSubjects+place(o.Worker, o.Rank), p.tell)
 	if err != nil {
@@ -111,7 +111,7 @@ func (p *Publisher) Stats() PublisherStats {
 	p.out.Lock()
 	defer p.out.Unlock()
 	return PublisherStats{Epoch: p.epoch, Published: p.published.Load(), Dropped: p.dropped.Load(), Failed: p.failed.Load(), Asked: p.asked.Load(),
-		Buffered: len(p.out.queue), Blocks: p.index.HeldBlocks(p.holder)}
+		Buffered: len(p.out.queue), Blocks: p.index.HeldBlocks(p.slot)}
 }
 
 func (p *Publisher) begin() {
@@ -124,7 +124,7 @@ func (p *Publisher) begin() {
 // Store implements feed.Sink.
 func (p *Publisher) Store(e *event.Event) error {
 	p.begin()
-	if err := p.index.Store(p.holder, indexer.Tier(e.Tier), e.Parent, e.HasParent, e.Handles, e.Locals); err != nil {
+	if err := p.index.Store(p.slot, indexer.Tier(e.Tier), e.Parent, e.HasParent, e.EngineHashes, e.Locals); err != nil {
 		return err
 	}
 	p.events = appendEvent(p.events, e, p.o.Tokens)
@@ -132,11 +132,11 @@ func (p *Publisher) Store(e *event.Event) error {
 }
 
 // Remove implements feed.Sink.
-func (p *Publisher) Remove(tier event.Tier, handles []uint64) (unknown int) {
+func (p *Publisher) Remove(tier event.Tier, engineHashes []uint64) (unknown int) {
 	p.begin()
-	unknown, _ = p.index.Remove(p.holder, indexer.Tier(tier), handles)
-	if unknown < len(handles) {
-		p.events = appendEvent(p.events, &event.Event{Kind: event.Removed, Tier: tier, Handles: handles}, false)
+	unknown, _ = p.index.Remove(p.slot, indexer.Tier(tier), engineHashes)
+	if unknown < len(engineHashes) {
+		p.events = appendEvent(p.events, &event.Event{Kind: event.Removed, Tier: tier, EngineHashes: engineHashes}, false)
 	}
 	return unknown
 }
@@ -144,7 +144,7 @@ func (p *Publisher) Remove(tier event.Tier, handles []uint64) (unknown int) {
 // Clear implements feed.Sink.
 func (p *Publisher) Clear() {
 	p.begin()
-	_ = p.index.Clear(p.holder)
+	_ = p.index.Clear(p.slot)
 	p.events = appendEvent(p.events[:0], &event.Event{Kind: event.Cleared}, false)
 }
 
@@ -153,7 +153,7 @@ func (p *Publisher) Load(snapshot []byte) error {
 	p.begin()
 	p.events = p.events[:0]
 	p.seq++
-	return p.index.Load(p.holder, snapshot)
+	return p.index.Load(p.slot, snapshot)
 }
 
 // Done implements feed.Sink: the batch goes out, if it says anything.
@@ -291,7 +291,7 @@ func (p *Publisher) tell(m *nats.Msg) {
 		p.enqueue()
 	}
 	b := appendHead(nil, p.flags, p.epoch, p.seq-1, float64(time.Now().UnixNano())/1e9, p.o.Rank)
-	snapshot, err := p.index.AppendSnapshot(nil, p.holder)
+	snapshot, err := p.index.AppendSnapshot(nil, p.slot)
 	p.mu.Unlock()
 	if err != nil {
 		return

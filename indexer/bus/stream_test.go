@@ -37,7 +37,7 @@ func TestOperatorsLimitsStay(t *testing.T) {
 	payloads, prompts := recording(t)
 	h, _ := agent(t, conn, "w")
 	h.give(payloads...)
-	r := &router{t: t, index: indexer.New(indexer.Options{}), listener: &l.Listener, feeds: map[string]*feed.Feed{}, holders: map[string]indexer.Holder{}}
+	r := &router{t: t, index: indexer.New(indexer.Options{}), listener: &l.Listener, feeds: map[string]*feed.Feed{}, slots: map[string]indexer.SlotID{}}
 	r.follow("w")
 	defer r.feeds["w"].Close()
 	r.same("w", payloads, prompts)

@@ -9,7 +9,7 @@
 //	listener.go  the router's side: subjects → feeds, and the source of each
 //	stream.go    names and limits of stream and subjects
 //
-// A message tells blocks as local hash, handle, parent and tier. Token ids and media names, which would put every prompt
+// A message tells blocks as local hash, engine hash, parent and tier. Token ids and media names, which would put every prompt
 // on the server's disk, travel only in mode Tokens, for audits.
 package bus
 
@@ -26,7 +26,7 @@ import (
 //
 //	'S' version flags | epoch u64 | seq u64 | time f64 | rank+1 varint | event …
 //
-// An event: kind, tier and what follows (1 byte) | group varint | blocks varint | handles u64 …, and of a stored one
+// An event: kind, tier and what follows (1 byte) | group varint | blocks varint | engine hashes u64 …, and of a stored one
 // block size varint | parent u64, if any | locals u64 … | in mode Tokens: tokens u32 … | adapter | session | media.
 // A snapshot: kind (1 byte) | length varint | package indexer's bytes
 const (
@@ -68,7 +68,7 @@ func numbers(b []byte) (epoch, seq uint64, err error) {
 
 // appendEvent writes one event, with its tokens and names if tokens is set.
 func appendEvent(b []byte, e *event.Event, tokens bool) []byte {
-	tokens = tokens && e.Kind == event.Stored && len(e.Tokens) == e.BlockSize*len(e.Handles)
+	tokens = tokens && e.Kind == event.Stored && len(e.Tokens) == e.BlockSize*len(e.EngineHashes)
 	what := byte(e.Kind) | byte(e.Tier)<<3&eventTier
 	if e.HasParent {
 		what |= eventParent
@@ -84,8 +84,8 @@ func appendEvent(b []byte, e *event.Event, tokens bool) []byte {
 		return appendText(b, e.Snapshot)
 	}
 	b = binary.AppendUvarint(b, uint64(max(e.Group, 0)))
-	b = binary.AppendUvarint(b, uint64(len(e.Handles)))
-	b = appendWords(b, e.Handles)
+	b = binary.AppendUvarint(b, uint64(len(e.EngineHashes)))
+	b = appendWords(b, e.EngineHashes)
 	if e.Kind != event.Stored {
 		return b
 	}
@@ -174,7 +174,7 @@ func (d *Decoder) event(r *reader) {
 	}
 	e.Group = int(min(r.varint(), math.MaxInt32))
 	n := r.count(8)
-	e.Handles = d.takeWords(r, n)
+	e.EngineHashes = d.takeWords(r, n)
 	if e.Kind == event.Stored && r.err == nil {
 		size := r.varint()
 		if n == 0 || size == 0 || size > 1<<20 {
@@ -208,7 +208,7 @@ func (d *Decoder) takeWords(r *reader, n int) []uint64 {
 
 // audit reads what only mode Tokens sends.
 func (d *Decoder) audit(r *reader, e *event.Event) {
-	n := len(e.Handles) * e.BlockSize
+	n := len(e.EngineHashes) * e.BlockSize
 	if r.err != nil || n > len(r.b)/4 {
 		r.fail()
 		return
@@ -223,8 +223,8 @@ func (d *Decoder) audit(r *reader, e *event.Event) {
 	first := len(d.media)
 	for range r.count(4) {
 		m := event.Mention{Block: int(min(r.varint(), math.MaxInt32)), Offset: int(r.signed()), Paired: r.byte() == 1, Name: r.text()}
-		if m.Block >= len(e.Handles) {
-			r.err = fmt.Errorf("media in block %d of %d", m.Block, len(e.Handles))
+		if m.Block >= len(e.EngineHashes) {
+			r.err = fmt.Errorf("media in block %d of %d", m.Block, len(e.EngineHashes))
 		}
 		if r.err != nil {
 			return

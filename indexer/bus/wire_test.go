@@ -10,12 +10,12 @@ import (
 func TestWire(t *testing.T) {
 	events := []event.Event{
 		{Kind: event.Cleared},
-		{Kind: event.Stored, BlockSize: 2, Handles: []uint64{1, 1 << 63}, Locals: []uint64{3, 4}},
-		{Kind: event.Stored, Tier: event.Disk, Group: 6, HasParent: true, Parent: 9, MediaUnknown: true, BlockSize: 16, Handles: []uint64{5}, Locals: []uint64{6}},
-		{Kind: event.Removed, Tier: event.Remote, Handles: []uint64{1, 2, 3}},
+		{Kind: event.Stored, BlockSize: 2, EngineHashes: []uint64{1, 1 << 63}, Locals: []uint64{3, 4}},
+		{Kind: event.Stored, Tier: event.Disk, Group: 6, HasParent: true, Parent: 9, MediaUnknown: true, BlockSize: 16, EngineHashes: []uint64{5}, Locals: []uint64{6}},
+		{Kind: event.Removed, Tier: event.Remote, EngineHashes: []uint64{1, 2, 3}},
 		{Kind: event.Snapshot, Snapshot: []byte("any bytes")},
 	}
-	audit := event.Event{Kind: event.Stored, BlockSize: 2, Handles: []uint64{1}, Locals: []uint64{2}, Tokens: []uint32{7, 1 << 31}, LoRA: "sql",
+	audit := event.Event{Kind: event.Stored, BlockSize: 2, EngineHashes: []uint64{1}, Locals: []uint64{2}, Tokens: []uint32{7, 1 << 31}, LoRA: "sql",
 		Session: "s-1", Media: []event.Mention{{Block: 0, Offset: -3, Paired: true, Name: []byte("aa")}, {Name: []byte("")}}}
 	for _, c := range []struct {
 		name   string
@@ -23,7 +23,7 @@ func TestWire(t *testing.T) {
 		in     []event.Event
 		out    []event.Event
 	}{
-		{"blocks", false, append(events, audit), append(events, event.Event{Kind: event.Stored, BlockSize: 2, Handles: []uint64{1}, Locals: []uint64{2}})},
+		{"blocks", false, append(events, audit), append(events, event.Event{Kind: event.Stored, BlockSize: 2, EngineHashes: []uint64{1}, Locals: []uint64{2}})},
 		{"tokens", true, append(events, audit), append(events, audit)},
 	} {
 		flags := byte(flagPartial | flagRecurrent)
@@ -47,8 +47,8 @@ func TestWire(t *testing.T) {
 		}
 		for i := range batch.Events {
 			got, want := batch.Events[i], c.out[i]
-			if len(got.Handles) == 0 {
-				got.Handles = nil
+			if len(got.EngineHashes) == 0 {
+				got.EngineHashes = nil
 			}
 			if !reflect.DeepEqual(got, want) {
 				t.Errorf("%s: event %d\n got %+v\nwant %+v", c.name, i, got, want)
@@ -67,9 +67,9 @@ func TestWire(t *testing.T) {
 
 func FuzzDecode(f *testing.F) {
 	b := appendHead(nil, 0, 1, 2, 3, 0)
-	b = appendEvent(b, &event.Event{Kind: event.Stored, HasParent: true, Parent: 1, BlockSize: 2, Handles: []uint64{1}, Locals: []uint64{2}, Tokens: []uint32{7, 8},
+	b = appendEvent(b, &event.Event{Kind: event.Stored, HasParent: true, Parent: 1, BlockSize: 2, EngineHashes: []uint64{1}, Locals: []uint64{2}, Tokens: []uint32{7, 8},
 		LoRA: "a", Media: []event.Mention{{Name: []byte("n")}}}, true)
-	f.Add(appendEvent(b, &event.Event{Kind: event.Removed, Handles: []uint64{4}}, false))
+	f.Add(appendEvent(b, &event.Event{Kind: event.Removed, EngineHashes: []uint64{4}}, false))
 	f.Add(append(b, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1))
 	var d Decoder
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -78,11 +78,11 @@ func FuzzDecode(f *testing.F) {
 			t.Fatal("events beside an error")
 		}
 		for _, e := range batch.Events {
-			if e.Tier >= event.Tiers || e.Kind == event.Stored && (len(e.Locals) != len(e.Handles) || len(e.Handles) == 0) {
+			if e.Tier >= event.Tiers || e.Kind == event.Stored && (len(e.Locals) != len(e.EngineHashes) || len(e.EngineHashes) == 0) {
 				t.Fatalf("%+v", e)
 			}
-			if e.Tokens != nil && len(e.Tokens) != e.BlockSize*len(e.Handles) {
-				t.Fatalf("%d tokens for %d blocks of %d", len(e.Tokens), len(e.Handles), e.BlockSize)
+			if e.Tokens != nil && len(e.Tokens) != e.BlockSize*len(e.EngineHashes) {
+				t.Fatalf("%d tokens for %d blocks of %d", len(e.Tokens), len(e.EngineHashes), e.BlockSize)
 			}
 		}
 	})

@@ -32,10 +32,10 @@ type Decoder struct {
 	Key       Key
 	BlockSize int // tokens a block, as the worker's model card says: events do not
 
-	stats   Stats
-	events  []event.Event
-	handles []uint64
-	locals  []uint64
+	stats        Stats
+	events       []event.Event
+	engineHashes []uint64
+	locals       []uint64
 }
 
 // Stats returns the counts so far.
@@ -50,14 +50,14 @@ type routerEvent struct {
 	known, data   bool // data was there, and of a known kind
 	parent        uint64
 	hasParent     bool
-	first, firstL int // into handles, locals
+	first, firstL int // into engine hashes, locals
 }
 
 // Decode reads one payload: RouterEvents in a list, or one alone, as named MessagePack or JSON. The batch is good until
 // the next call. An error means that the payload is cut or none at all; one event that cannot be read is only counted
 // (Dynamo's own router drops the whole batch).
 func (d *Decoder) Decode(payload []byte) (event.Batch, error) {
-	d.events, d.handles, d.locals = d.events[:0], event.Reuse(d.handles), event.Reuse(d.locals)
+	d.events, d.engineHashes, d.locals = d.events[:0], event.Reuse(d.engineHashes), event.Reuse(d.locals)
 	batch := event.Batch{Rank: int(d.Key.Rank)}
 	err := eachEvent(payload, d.one, func() { d.stats.Bad++ })
 	if err != nil {
@@ -101,7 +101,7 @@ func eachEvent(payload []byte, one func(b []byte, isJSON bool) error, bad func()
 
 // one reads one RouterEvent and appends what it says.
 func (d *Decoder) one(b []byte, isJSON bool) error {
-	e := routerEvent{first: len(d.handles), firstL: len(d.locals)}
+	e := routerEvent{first: len(d.engineHashes), firstL: len(d.locals)}
 	var err error
 	if isJSON {
 		err = d.readJSON(b, &e)
@@ -116,26 +116,26 @@ func (d *Decoder) one(b []byte, isJSON bool) error {
 		d.stats.Foreign++
 	case !e.known:
 		d.stats.Unknown++
-	case e.kind == event.Stored && len(d.handles)-e.first != len(d.locals)-e.firstL:
+	case e.kind == event.Stored && len(d.engineHashes)-e.first != len(d.locals)-e.firstL:
 		err = errors.New("stored event with block hashes of another kind")
 	default:
 		d.stats.Events++
 		d.emit(&e)
 		return nil
 	}
-	d.handles, d.locals = d.handles[:e.first], d.locals[:e.firstL]
+	d.engineHashes, d.locals = d.engineHashes[:e.first], d.locals[:e.firstL]
 	return err
 }
 
 func (d *Decoder) emit(e *routerEvent) {
-	handles, locals := d.handles[e.first:len(d.handles):len(d.handles)], d.locals[e.firstL:len(d.locals):len(d.locals)]
-	if e.kind != event.Cleared && len(handles) == 0 { // sent in place of what Dynamo left out, to keep ids consecutive
+	engineHashes, locals := d.engineHashes[e.first:len(d.engineHashes):len(d.engineHashes)], d.locals[e.firstL:len(d.locals):len(d.locals)]
+	if e.kind != event.Cleared && len(engineHashes) == 0 { // sent in place of what Dynamo left out, to keep ids consecutive
 		return
 	}
-	out := event.Event{Kind: e.kind, Tier: event.TierOf(string(e.tier)), Handles: handles}
+	out := event.Event{Kind: e.kind, Tier: event.TierOf(string(e.tier)), EngineHashes: engineHashes}
 	if e.kind == event.Stored {
 		out.Locals, out.BlockSize, out.Parent, out.HasParent = locals, d.BlockSize, e.parent, e.hasParent
-		d.stats.Blocks += uint64(len(handles))
+		d.stats.Blocks += uint64(len(engineHashes))
 	}
 	d.events = append(d.events, out)
 }
@@ -207,7 +207,7 @@ func (d *Decoder) data(b []byte, e *routerEvent) ([]byte, error) {
 			case "block_hashes":
 				return list(b, func(b []byte) ([]byte, error) {
 					h, b, err := hash(b)
-					d.handles = append(d.handles, h)
+					d.engineHashes = append(d.engineHashes, h)
 					return b, err
 				})
 			case "blocks":
@@ -220,12 +220,12 @@ func (d *Decoder) data(b []byte, e *routerEvent) ([]byte, error) {
 
 // block reads one stored block.
 func (d *Decoder) block(b []byte) ([]byte, error) {
-	var handle, local uint64
+	var engineHash, local uint64
 	has := 0
 	b, err := wire.Map(b, func(key, b []byte) (_ []byte, err error) {
 		switch string(key) {
 		case "block_hash":
-			handle, b, err = hash(b)
+			engineHash, b, err = hash(b)
 			has |= 1
 		case "tokens_hash":
 			local, b, err = hash(b)
@@ -238,7 +238,7 @@ func (d *Decoder) block(b []byte) ([]byte, error) {
 	if err == nil && has != 3 {
 		err = errors.New("block without block_hash or tokens_hash")
 	}
-	d.handles, d.locals = append(d.handles, handle), append(d.locals, local)
+	d.engineHashes, d.locals = append(d.engineHashes, engineHash), append(d.locals, local)
 	return b, err
 }
 

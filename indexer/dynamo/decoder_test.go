@@ -114,7 +114,7 @@ func checkCapture(t *testing.T, list []captured) (events int, ranks map[Key]bool
 		}
 		events += len(b.Events)
 		for _, ev := range b.Events {
-			if ev.Kind == event.Stored && (len(ev.Handles) != len(ev.Locals) || ev.BlockSize != 16 || ev.Tier != event.GPU) {
+			if ev.Kind == event.Stored && (len(ev.EngineHashes) != len(ev.Locals) || ev.BlockSize != 16 || ev.Tier != event.GPU) {
 				t.Errorf("%+v", ev)
 			}
 		}
@@ -196,8 +196,8 @@ const stored = `{"worker_id":18446744073709551615,"storage_tier":"host_pinned","
 // Both forms, one event alone and in a list, and everything that a release leaves out or adds.
 func TestForms(t *testing.T) {
 	k := Key{1<<64 - 1, 3}
-	block := event.Event{Kind: event.Stored, Tier: event.CPU, HasParent: true, Parent: 11, BlockSize: 16, Handles: []uint64{1<<64 - 1}, Locals: []uint64{1 << 63}}
-	removed := event.Event{Kind: event.Removed, Handles: []uint64{11, 12}}
+	block := event.Event{Kind: event.Stored, Tier: event.CPU, HasParent: true, Parent: 11, BlockSize: 16, EngineHashes: []uint64{1<<64 - 1}, Locals: []uint64{1 << 63}}
+	removed := event.Event{Kind: event.Removed, EngineHashes: []uint64{11, 12}}
 	for name, c := range map[string]struct {
 		text  string
 		want  []event.Event
@@ -303,8 +303,8 @@ func FuzzDecode(f *testing.F) {
 			t.Errorf("peeked, not decoded: %v", err)
 		}
 		for _, e := range batch.Events {
-			if e.Kind == event.Stored && len(e.Locals) != len(e.Handles) {
-				t.Errorf("%d locals for %d handles", len(e.Locals), len(e.Handles))
+			if e.Kind == event.Stored && len(e.Locals) != len(e.EngineHashes) {
+				t.Errorf("%d locals for %d engine hashes", len(e.Locals), len(e.EngineHashes))
 			}
 		}
 	})

@@ -11,7 +11,7 @@
 //	transports.go that stream over ZMQ, NATS and JetStream
 //	discovery.go  the records of the file back end
 //
-// A RouterEvent names its worker and rank, and each block by two hashes: block_hash, the engine's, is our handle, and
+// A RouterEvent names its worker and rank, and each block by two hashes: block_hash, the engine's, is our engine hash, and
 // tokens_hash is the local hash ready made, by Dynamo's rule (block.Dynamo), which requests of such a class must use.
 // Read in Dynamo 1.6.1: captures of running processes, and its crate dynamo-kv-router.
 package dynamo

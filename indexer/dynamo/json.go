@@ -79,11 +79,11 @@ func (d *Decoder) readJSON(b []byte, e *routerEvent) error {
 			if b.Block == nil || b.Tokens == nil {
 				return errors.New("block without block_hash or tokens_hash")
 			}
-			d.handles, d.locals = append(d.handles, *b.Block), append(d.locals, *b.Tokens)
+			d.engineHashes, d.locals = append(d.engineHashes, *b.Block), append(d.locals, *b.Tokens)
 		}
 	case k.Removed != nil:
 		e.kind, e.known = event.Removed, true
-		d.handles = append(d.handles, k.Removed.Blocks...)
+		d.engineHashes = append(d.engineHashes, k.Removed.Blocks...)
 	}
 	return nil
 }

@@ -56,7 +56,7 @@ func toIndex(t *testing.T, list []captured, late bool, partial bool, tell func(p
 		}
 		for _, ev := range b.Events {
 			events[k]++
-			for _, h := range ev.Handles {
+			for _, h := range ev.EngineHashes {
 				if held[k][h] = true; ev.Kind == event.Removed {
 					delete(held[k], h)
 				}
@@ -64,12 +64,12 @@ func toIndex(t *testing.T, list []captured, late bool, partial bool, tell func(p
 		}
 	}
 	var mu sync.Mutex
-	holders, feeds := map[Key]indexer.Holder{}, map[Key]*feed.Feed{}
+	slots, feeds := map[Key]indexer.SlotID{}, map[Key]*feed.Feed{}
 	start := func(k Key) {
 		mu.Lock()
 		defer mu.Unlock()
 		sink := feed.Join(ix, false, 0)
-		holders[k] = sink.Holder()
+		slots[k] = sink.Slot()
 		feeds[k] = feed.Start(feed.Options{Source: p.Source(k), Decoder: &Decoder{Key: k, BlockSize: 16}, Sink: sink, BlockSize: 16})
 		t.Cleanup(feeds[k].Close)
 	}
@@ -93,8 +93,8 @@ func toIndex(t *testing.T, list []captured, late bool, partial bool, tell func(p
 	tell(p, done)
 	wait(t, done)
 	for k, f := range feeds {
-		if s := f.Stats(); s.Partial != partial || s.Gaps+s.UnknownParents+s.UnknownBlocks+s.OtherBlockSize > 0 || ix.HeldBlocks(holders[k]) != len(held[k]) {
-			t.Errorf("%v: holds %d, want %d; %+v", k, ix.HeldBlocks(holders[k]), len(held[k]), s)
+		if s := f.Stats(); s.Partial != partial || s.Gaps+s.UnknownParents+s.UnknownBlocks+s.OtherBlockSize > 0 || ix.HeldBlocks(slots[k]) != len(held[k]) {
+			t.Errorf("%v: holds %d, want %d; %+v", k, ix.HeldBlocks(slots[k]), len(held[k]), s)
 		}
 	}
 	if p.Bad() > 0 {
@@ -121,12 +121,12 @@ func TestPlaneGap(t *testing.T) {
 		return f.Stats()
 	}
 	p.deliver(&message{k, 9, 0, []byte(root)})
-	if s := wait(1); s.Partial || ix.HeldBlocks(sink.Holder()) != 1 {
+	if s := wait(1); s.Partial || ix.HeldBlocks(sink.Slot()) != 1 {
 		t.Errorf("%+v", s)
 	}
 	p.deliver(&message{k, 9, 2, []byte(other)})
-	if s := wait(2); !s.Partial || s.Gaps != 1 || ix.HeldBlocks(sink.Holder()) != 1 {
-		t.Errorf("after a gap: %+v, %d held", s, ix.HeldBlocks(sink.Holder()))
+	if s := wait(2); !s.Partial || s.Gaps != 1 || ix.HeldBlocks(sink.Slot()) != 1 {
+		t.Errorf("after a gap: %+v, %d held", s, ix.HeldBlocks(sink.Slot()))
 	}
 	p.deliver(&message{k, 10, 0, []byte(root)})
 	if s := wait(3); s.Partial || s.Restarts != 1 {

@@ -3,7 +3,7 @@
 //	frame ─ transport ─▶ payload ─ decoder ─▶ Batch of Events ─ feed ─▶ index
 //
 // Every engine and release has its own wire form; a decoder (package vllm and its siblings) turns one payload into one
-// Batch. An event speaks of blocks by two numbers: the handle, which is the engine's own block hash and good only for
+// Batch. An event speaks of blocks by two numbers: the engine hash, which is the engine's own block hash and good only for
 // "parent of" and "removed", and the local hash of package block, which is computed from the event's tokens and media at
 // once and is what requests are looked up by. So no engine's hash algorithm, seed or adapter path has to be known.
 package event
@@ -20,8 +20,8 @@ const (
 	// Stored: the blocks Handles with the hashes Locals, each the child of the one before, the first the child of
 	// Parent, lie in Tier.
 	Stored Kind = iota
-	// Copied: the blocks Handles, known from an earlier event, lie in Tier too. Nothing but the handle is told
-	// (vLLM's placeholder events of KV connectors). Without handles it says that blocks will be told so.
+	// Copied: the blocks Handles, known from an earlier event, lie in Tier too. Nothing but the engine hash is told
+	// (vLLM's placeholder events of KV connectors). Without engine hashes it says that blocks will be told so.
 	Copied
 	// Removed: one copy of each block in Handles left Tier.
 	Removed
@@ -110,16 +110,16 @@ type Event struct {
 	// look alike (vLLM before 0.17; self-describing offload events). The caller must give no credit for them.
 	MediaUnknown bool
 	// Group is the KV-cache group of a hybrid model, 0 where there is one. Handles and Parent have it folded in.
-	Group     int
-	BlockSize int // tokens a block (Stored)
-	Parent    uint64
-	Handles   []uint64
-	Locals    []uint64 // Stored only: one a handle
-	LoRA      string   // the adapter's name, "" for the base model (Stored)
-	Snapshot  []byte   // Snapshot only
+	Group        int
+	BlockSize    int // tokens a block (Stored)
+	Parent       uint64
+	EngineHashes []uint64
+	Locals       []uint64 // Stored only: one a engine hash
+	LoRA         string   // the adapter's name, "" for the base model (Stored)
+	Snapshot     []byte   // Snapshot only
 
 	// For audit and learning, only where the decoder was told to keep them.
-	Tokens  []uint32  // BlockSize a handle
+	Tokens  []uint32  // BlockSize a engine hash
 	Media   []Mention // which media touch which block, in prompt order
 	Session string    // the client's session id, as the engine tells it
 }
@@ -149,9 +149,9 @@ type Batch struct {
 	Unknown, Bad, Gaps uint64
 }
 
-// Digest folds a block hash sent as bytes to a handle: its last 8 bytes, big endian, as vLLM itself does it for the
+// Digest folds a block hash sent as bytes to a engine hash: its last 8 bytes, big endian, as vLLM itself does it for the
 // integer form (maybe_convert_block_hash, v0.10.2). Shorter digests are read whole.
-func Digest(b []byte) uint64 {
+func FoldDigest(b []byte) uint64 {
 	if len(b) >= 8 {
 		return binary.BigEndian.Uint64(b[len(b)-8:])
 	}
@@ -162,11 +162,11 @@ func Digest(b []byte) uint64 {
 	return h
 }
 
-// InGroup folds a hybrid model's group into a handle: vLLM sends one hash for one position in every group. Group 0 and
+// InGroup folds a hybrid model's group into a engine hash: vLLM sends one hash for one position in every group. Group 0 and
 // "no group" (negative) leave it as it is.
-func InGroup(handle uint64, group int) uint64 {
+func InGroup(engineHash uint64, group int) uint64 {
 	if group <= 0 {
-		return handle
+		return engineHash
 	}
-	return handle ^ uint64(group)*0x9E3779B97F4A7C15
+	return engineHash ^ uint64(group)*0x9E3779B97F4A7C15
 }

@@ -20,10 +20,10 @@ func TestTierOf(t *testing.T) {
 // maybe_convert_block_hash of vLLM 0.32.0: int.from_bytes(hash, "big") & (2^64-1). Digest and integer from its golden hashes.
 func TestDigest(t *testing.T) {
 	digest := []byte("\x53\xb2\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x7b\x0b\xf7\xbf\x7f\xd0\x16\x82")
-	if got := Digest(digest); got != 8866452693264111234 {
+	if got := FoldDigest(digest); got != 8866452693264111234 {
 		t.Errorf("%d", got)
 	}
-	if Digest([]byte{1, 2}) != 0x102 || Digest(nil) != 0 {
+	if FoldDigest([]byte{1, 2}) != 0x102 || FoldDigest(nil) != 0 {
 		t.Error("short digests")
 	}
 }
@@ -33,11 +33,11 @@ func TestInGroup(t *testing.T) {
 	for g := range 64 {
 		h := InGroup(42, g)
 		if old, ok := seen[h]; ok {
-			t.Errorf("groups %d and %d fold to one handle", old, g)
+			t.Errorf("groups %d and %d fold to one engine hash", old, g)
 		}
 		seen[h] = g
 	}
 	if InGroup(42, 0) != 42 || InGroup(42, -1) != 42 {
-		t.Error("no group changes the handle")
+		t.Error("no group changes the engine hash")
 	}
 }

@@ -45,7 +45,7 @@ func (f *Feed) apply(m Message) error {
 				size, f.o.BlockSize = e.BlockSize, e.BlockSize
 			}
 			if e.BlockSize != size {
-				otherSize += len(e.Handles)
+				otherSize += len(e.EngineHashes)
 				f.otherSize(e.BlockSize)
 				continue
 			}
@@ -56,7 +56,7 @@ func (f *Feed) apply(m Message) error {
 			}
 			if err := f.o.Sink.Store(e); err == nil {
 				f.offload.stored(e)
-				blocks += len(e.Handles)
+				blocks += len(e.EngineHashes)
 			} else if errors.Is(err, indexer.ErrUnknownParent) {
 				unknownParents++
 			} else {
@@ -65,7 +65,7 @@ func (f *Feed) apply(m Message) error {
 		case event.Copied:
 			unresolved += f.copied(e)
 		case event.Removed:
-			unknownBlocks += f.o.Sink.Remove(e.Tier, e.Handles)
+			unknownBlocks += f.o.Sink.Remove(e.Tier, e.EngineHashes)
 			f.offload.removed(e)
 		case event.Cleared:
 			f.o.Sink.Clear()

@@ -7,7 +7,7 @@
 //	feed.go     Options, Start, Close; the queue's two ends
 //	order.go    sequence numbers: what is new, double, missing, from another life
 //	apply.go    events → Sink
-//	offload.go  blocks that are told by handle alone
+//	offload.go  blocks that are told by engine hash alone
 //	stats.go    what happened
 //	index.go    the Sink that is an index
 //	zmq.go      the Source that is a pair of ZeroMQ sockets; asked.go one that asks the worker where they are
@@ -56,7 +56,7 @@ type Sink interface {
 	// Store takes blocks; errors that wrap indexer.ErrUnknownParent are counted apart.
 	Store(e *event.Event) error
 	// Remove takes one copy of each away and gives how many were not there.
-	Remove(tier event.Tier, handles []uint64) (unknown int)
+	Remove(tier event.Tier, engineHashes []uint64) (unknown int)
 	// Clear takes away everything.
 	Clear()
 	// Load replaces everything by a snapshot of package indexer; on an error nothing is left.

@@ -30,8 +30,8 @@ type recorder struct {
 }
 
 type held struct {
-	tier          event.Tier
-	handle, local uint64
+	tier              event.Tier
+	engineHash, local uint64
 }
 
 func newRecorder() *recorder { return &recorder{held: map[held]int{}, known: map[uint64]int{}} }
@@ -42,20 +42,20 @@ func (r *recorder) Store(e *event.Event) error {
 	if e.HasParent && r.known[e.Parent] == 0 {
 		return fmt.Errorf("%w: %d", indexer.ErrUnknownParent, e.Parent)
 	}
-	for i, h := range e.Handles {
+	for i, h := range e.EngineHashes {
 		r.held[held{e.Tier, h, e.Locals[i]}]++
 		r.known[h]++
 	}
 	return nil
 }
 
-func (r *recorder) Remove(tier event.Tier, handles []uint64) (unknown int) {
+func (r *recorder) Remove(tier event.Tier, engineHashes []uint64) (unknown int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 next:
-	for _, h := range handles {
+	for _, h := range engineHashes {
 		for k := range r.held {
-			if k.tier == tier && k.handle == h {
+			if k.tier == tier && k.engineHash == h {
 				if r.held[k]--; r.held[k] == 0 {
 					delete(r.held, k)
 				}
@@ -99,7 +99,7 @@ type worker struct {
 	mu      sync.Mutex
 	rng     *rand.Rand
 	truth   map[held]int
-	chains  [][]uint64 // handles, parent first
+	chains  [][]uint64 // engine hashes, parent first
 	salt    uint32
 	sent    []Message // of this life
 	keep    int       // replay buffer, messages
@@ -176,7 +176,7 @@ func (w *worker) change(b []byte) []byte {
 			w.chains = append(w.chains[:i], w.chains[i+1:]...)
 		}
 		for k := range w.truth {
-			if k.handle == h {
+			if k.engineHash == h {
 				delete(w.truth, k)
 			}
 		}
@@ -545,22 +545,22 @@ func (p plain) Decode(b []byte) (event.Batch, error) {
 	return event.Batch{Events: p.events[string(b)]}, nil
 }
 
-// Offloaded blocks told by handle, or without their media, are what they were on the GPU.
+// Offloaded blocks told by engine hash, or without their media, are what they were on the GPU.
 func TestOffload(t *testing.T) {
 	w := newWorker(1, false)
 	r := newRecorder()
-	cpu := func(k event.Kind, handles ...uint64) event.Event {
-		e := event.Event{Kind: k, Tier: event.CPU, Handles: handles, BlockSize: size, MediaUnknown: true}
+	cpu := func(k event.Kind, engineHashes ...uint64) event.Event {
+		e := event.Event{Kind: k, Tier: event.CPU, EngineHashes: engineHashes, BlockSize: size, MediaUnknown: true}
 		if k == event.Stored {
-			e.Locals = make([]uint64, len(handles)) // not what they were on the GPU
+			e.Locals = make([]uint64, len(engineHashes)) // not what they were on the GPU
 		}
 		return e
 	}
-	gpu := event.Event{Kind: event.Stored, BlockSize: size, Handles: []uint64{1, 2, 3}, Locals: []uint64{11, 12, 13}}
+	gpu := event.Event{Kind: event.Stored, BlockSize: size, EngineHashes: []uint64{1, 2, 3}, Locals: []uint64{11, 12, 13}}
 	f := Start(Options{Source: w, Sink: r, Decoder: plain{map[string][]event.Event{
 		"a": {cpu(event.Copied, 9)}, // before anything is known of it
 		"b": {gpu, cpu(event.Copied, 1), cpu(event.Stored, 2, 3), cpu(event.Stored, 8)},
-		"c": {{Kind: event.Removed, Handles: []uint64{1, 2, 3}}, cpu(event.Removed, 3)},
+		"c": {{Kind: event.Removed, EngineHashes: []uint64{1, 2, 3}}, cpu(event.Removed, 3)},
 	}}})
 	defer f.Close()
 	for i, payload := range []string{"a", "b", "c"} {

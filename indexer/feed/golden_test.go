@@ -208,7 +208,7 @@ func (p *player) check(ranks bool) {
 func (p *player) close() {
 	for _, r := range p.feeds {
 		r.f.Close()
-		if n := p.index.HeldBlocks(r.sink.Holder()); n != 0 {
+		if n := p.index.HeldBlocks(r.sink.Slot()); n != 0 {
 			p.t.Errorf("%d blocks left", n)
 		}
 	}

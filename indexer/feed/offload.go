@@ -1,6 +1,6 @@
 package feed
 
-// Blocks that an engine tells by handle alone. vLLM's KV connectors announce offloaded blocks without tokens, or with
+// Blocks that an engine tells by engine hash alone. vLLM's KV connectors announce offloaded blocks without tokens, or with
 // tokens but without media and salt; what such a block is was said before, when it was stored on the GPU. Package
 // indexer does not give that back, so it is kept here, from the first offload event on: workers without a connector pay
 // nothing, and what they stored before that event is not resolved (counted as Unresolved).
@@ -35,7 +35,7 @@ func (o *offload) stored(e *event.Event) {
 		return
 	}
 	parent, has := e.Parent, e.HasParent
-	for i, h := range e.Handles {
+	for i, h := range e.EngineHashes {
 		if old, ok := o.blocks[h]; ok || len(o.blocks) < maxLineage {
 			o.blocks[h] = lineage{parent, e.Locals[i], has, min(old.copies, 254) + 1, int32(e.BlockSize)}
 		}
@@ -47,7 +47,7 @@ func (o *offload) removed(e *event.Event) {
 	if o.blocks == nil {
 		return
 	}
-	for _, h := range e.Handles {
+	for _, h := range e.EngineHashes {
 		if l, ok := o.blocks[h]; ok {
 			if l.copies--; l.copies == 0 {
 				delete(o.blocks, h)
@@ -64,7 +64,7 @@ func (f *Feed) copied(e *event.Event) (unresolved int) {
 	if o.blocks == nil {
 		o.blocks = map[uint64]lineage{}
 	}
-	for _, h := range e.Handles {
+	for _, h := range e.EngineHashes {
 		l, ok := o.blocks[h]
 		if !ok {
 			unresolved++
@@ -72,7 +72,7 @@ func (f *Feed) copied(e *event.Event) (unresolved int) {
 		}
 		o.one = [2]uint64{h, l.local}
 		err := f.o.Sink.Store(&event.Event{Kind: event.Stored, Tier: e.Tier, Group: e.Group, HasParent: l.hasParent, Parent: l.parent,
-			BlockSize: int(l.blockSize), Handles: o.one[:1], Locals: o.one[1:]})
+			BlockSize: int(l.blockSize), EngineHashes: o.one[:1], Locals: o.one[1:]})
 		if err != nil {
 			unresolved++
 			continue

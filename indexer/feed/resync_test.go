@@ -16,7 +16,7 @@ func TestResync(t *testing.T) {
 		f.Offer(w.step())
 	}
 	settle(t, w, r, f)
-	if err := r.Store(&event.Event{Kind: event.Stored, Handles: []uint64{1}, Locals: []uint64{2}}); err != nil { // a block that is not there
+	if err := r.Store(&event.Event{Kind: event.Stored, EngineHashes: []uint64{1}, Locals: []uint64{2}}); err != nil { // a block that is not there
 		t.Fatal(err)
 	}
 	w.failing.Store(true)
@@ -63,16 +63,16 @@ func TestIndexKnowsPartial(t *testing.T) {
 	for _, partial := range []bool{true, false, true} {
 		s.Done(partial, !partial)
 		s.Clear() // of the blocks, not of the mark: that comes with the batch
-		if ix.Partial(s.Holder()) != partial || (ix.Stats().Partial == 1) != partial {
+		if ix.Partial(s.Slot()) != partial || (ix.Stats().Partial == 1) != partial {
 			t.Errorf("partial %v is not what the index says", partial)
 		}
-		if ix.Recurrent(s.Holder()) == partial {
+		if ix.Recurrent(s.Slot()) == partial {
 			t.Errorf("recurrent %v is not what the index says", !partial)
 		}
 	}
 	s.Leave()
-	if again := Join(ix, true, 0); ix.Partial(again.Holder()) || ix.Recurrent(again.Holder()) {
-		t.Error("a new holder is marked from its birth")
+	if again := Join(ix, true, 0); ix.Partial(again.Slot()) || ix.Recurrent(again.Slot()) {
+		t.Error("a new slot is marked from its birth")
 	}
 }
 

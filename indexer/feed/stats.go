@@ -23,7 +23,7 @@ type Stats struct {
 	UnknownParents uint64 // stored events behind a block that is not held
 	UnknownBlocks  uint64 // removals of blocks that are not held
 	Refused        uint64 // stored events that the index would not have for another reason
-	Unresolved     uint64 // blocks told by handle alone whose content is not known
+	Unresolved     uint64 // blocks told by engine hash alone whose content is not known
 	OtherBlockSize uint64 // blocks of another size than BlockSize; left out
 
 	// Partial: the worker may hold more than it was seen to store; what the index says is a lower bound.

@@ -14,7 +14,7 @@ import (
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
-// tree is what a worker holds, as its events tell it: handle → the block and what it follows.
+// tree is what a worker holds, as its events tell it: engine hash → the block and what it follows.
 type tree map[uint64]node
 
 type node struct {
@@ -29,7 +29,7 @@ func (w tree) apply(t *testing.T, b event.Batch) {
 		case event.Cleared:
 			clear(w)
 		case event.Removed:
-			for _, h := range e.Handles {
+			for _, h := range e.EngineHashes {
 				n := w[h]
 				if n.copies--; n.copies < 0 {
 					t.Errorf("removes %d, which is not held", h)
@@ -40,7 +40,7 @@ func (w tree) apply(t *testing.T, b event.Batch) {
 			}
 		case event.Stored:
 			parent, has := e.Parent, e.HasParent
-			for i, h := range e.Handles {
+			for i, h := range e.EngineHashes {
 				if _, ok := w[parent]; has && !ok {
 					t.Errorf("block %d follows %d, which is not held", h, parent)
 				}

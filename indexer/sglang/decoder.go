@@ -12,7 +12,7 @@
 // other name of the picture is told, so blocks are keyed by ids as sent (package block, Wide). An event covers one page up
 // to 0.5.17, a run of them later. EAGLE speculation sends each token as a pair with the next. extra_key sets caches apart
 // but is told by no release, nor is an adapter before 0.5.22, nor a salt before 0.5.20: the request side gives no credit
-// there. The option "format: dynamo" changes hashes only, which are handles here.
+// there. The option "format: dynamo" changes hashes only, which are engine hashes here.
 package sglang
 
 import (
@@ -103,7 +103,7 @@ func (d *Decoder) tokenIDs(b []byte) ([]byte, error) {
 			return b, fmt.Errorf("token ids and pairs of them, mixed")
 		}
 		if !pair {
-			if id, b, err = wire.ReadWide(b); err != nil {
+			if id, b, err = wire.ReadToken64(b); err != nil {
 				return b, err
 			}
 			d.ids = append(d.ids, id)
@@ -114,7 +114,7 @@ func (d *Decoder) tokenIDs(b []byte) ([]byte, error) {
 			err = fmt.Errorf("token id: want a pair, got %d", size)
 		}
 		if err == nil {
-			id, rest, err = wire.ReadWide(rest)
+			id, rest, err = wire.ReadToken64(rest)
 		}
 		if err != nil {
 			return b, err
@@ -122,7 +122,7 @@ func (d *Decoder) tokenIDs(b []byte) ([]byte, error) {
 		if i > 0 && id != next {
 			return b, fmt.Errorf("pairs of tokens that are no sequence")
 		}
-		if next, b, err = wire.ReadWide(rest); err != nil {
+		if next, b, err = wire.ReadToken64(rest); err != nil {
 			return b, err
 		}
 		d.ids = append(d.ids, id)

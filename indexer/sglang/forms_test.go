@@ -81,7 +81,7 @@ func check(t *testing.T, events []event.Event) {
 	}
 	one, two, pad, cpu, pairs := stored[0], stored[1], stored[2], stored[3], stored[len(stored)-1]
 	neg := func(v int64) uint64 { return uint64(v) }
-	if one.HasParent || one.BlockSize != 4 || !slices.Equal(one.Handles, []uint64{neg(-3488128144981237669)}) ||
+	if one.HasParent || one.BlockSize != 4 || !slices.Equal(one.EngineHashes, []uint64{neg(-3488128144981237669)}) ||
 		one.Locals[0] != hashOf([]uint64{1, 2, 3, 4}, "", "") || !slices.Equal(one.Tokens, []uint32{1, 2, 3, 4}) || one.Tier != event.GPU {
 		t.Errorf("first block %+v", one)
 	}
@@ -91,16 +91,16 @@ func check(t *testing.T, events []event.Event) {
 	if pad.Locals[0] != hashOf([]uint64{1, 2, 163254319, 163254319}, "", "") {
 		t.Errorf("block with a pad %+v", pad)
 	}
-	if len(cpu.Handles) != 2 || cpu.LoRA != "lora_id 7" || cpu.Locals[1] != hashOf([]uint64{5, 6, 7, 8}, "lora_id 7", "") {
+	if len(cpu.EngineHashes) != 2 || cpu.LoRA != "lora_id 7" || cpu.Locals[1] != hashOf([]uint64{5, 6, 7, 8}, "lora_id 7", "") {
 		t.Errorf("adapter's blocks %+v", cpu)
 	}
-	if !slices.Equal(pairs.Handles, []uint64{12, 13}) || pairs.Locals[0] != hashOf([]uint64{1, 2, 3}, "", "") || pairs.Locals[1] != hashOf([]uint64{3, 4, 5}, "", "") ||
+	if !slices.Equal(pairs.EngineHashes, []uint64{12, 13}) || pairs.Locals[0] != hashOf([]uint64{1, 2, 3}, "", "") || pairs.Locals[1] != hashOf([]uint64{3, 4, 5}, "", "") ||
 		!slices.Equal(pairs.Tokens, []uint32{1, 2, 3, 4}) {
 		t.Errorf("pairs %+v", pairs)
 	}
 	for _, e := range stored[4 : len(stored)-1] { // maps
 		salt, lora := "", ""
-		switch e.Handles[0] {
+		switch e.EngineHashes[0] {
 		case 9:
 			salt = "tenant-a"
 		case 10:
@@ -111,11 +111,11 @@ func check(t *testing.T, events []event.Event) {
 			lora = "adapter-x"
 		}
 		if e.LoRA != lora || e.Locals[0] != hashOf([]uint64{1, 2, 3, 4}, lora, salt) {
-			t.Errorf("block %d: %+v", e.Handles[0], e)
+			t.Errorf("block %d: %+v", e.EngineHashes[0], e)
 		}
 	}
 	last := events[len(events)-2:]
-	if last[0].Kind != event.Removed || !slices.Equal(last[0].Handles, []uint64{neg(-1), 1<<63 - 1}) || !slices.Equal(last[1].Handles, []uint64{5}) {
+	if last[0].Kind != event.Removed || !slices.Equal(last[0].EngineHashes, []uint64{neg(-1), 1<<63 - 1}) || !slices.Equal(last[1].EngineHashes, []uint64{5}) {
 		t.Errorf("removals %+v", last)
 	}
 }

@@ -14,7 +14,7 @@ import (
 
 // emit appends what d.f says to the batch.
 func (d *Decoder) emit() error {
-	e := event.Event{Kind: d.f.Kind, Tier: d.f.Tier(), Handles: d.f.Handles}
+	e := event.Event{Kind: d.f.Kind, Tier: d.f.Tier(), EngineHashes: d.f.EngineHashes}
 	switch {
 	case e.Kind == event.Cleared:
 		e = event.Event{Kind: event.Cleared}
@@ -22,7 +22,7 @@ func (d *Decoder) emit() error {
 		if err := d.stored(&e); err != nil {
 			return err
 		}
-	case len(e.Handles) == 0:
+	case len(e.EngineHashes) == 0:
 		return nil
 	}
 	d.a.Events = append(d.a.Events, e)
@@ -37,8 +37,8 @@ func (d *Decoder) stored(e *event.Event) error {
 		width, tokens = size+1, len(ids)-1
 		d.stats.Pairs++
 	}
-	if size <= 0 || len(e.Handles) == 0 || tokens%size != 0 || tokens/size != len(e.Handles) {
-		return fmt.Errorf("%d hashes of block size %d do not cover %d tokens", len(e.Handles), size, max(tokens, 0))
+	if size <= 0 || len(e.EngineHashes) == 0 || tokens%size != 0 || tokens/size != len(e.EngineHashes) {
+		return fmt.Errorf("%d hashes of block size %d do not cover %d tokens", len(e.EngineHashes), size, max(tokens, 0))
 	}
 	if need := 8*width + 8; cap(d.scratch) < need {
 		d.scratch = make([]byte, 0, need)

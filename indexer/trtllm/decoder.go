@@ -303,12 +303,12 @@ func (d *Decoder) removed(raw []byte) error {
 	if len(raw) == 0 || !c.enter('[') {
 		return errors.New("removed: no block_hashes")
 	}
-	first, tier := len(d.a.Handles), event.GPU
+	first, tier := len(d.a.EngineHashes), event.GPU
 	flush := func() {
-		if len(d.a.Handles) > first {
-			d.a.Events = append(d.a.Events, event.Event{Kind: event.Removed, Tier: tier, Handles: d.a.Handles[first:len(d.a.Handles):len(d.a.Handles)]})
+		if len(d.a.EngineHashes) > first {
+			d.a.Events = append(d.a.Events, event.Event{Kind: event.Removed, Tier: tier, EngineHashes: d.a.EngineHashes[first:len(d.a.EngineHashes):len(d.a.EngineHashes)]})
 		}
-		first = len(d.a.Handles)
+		first = len(d.a.EngineHashes)
 	}
 	for c.more() {
 		h, ok := c.hash()
@@ -322,14 +322,14 @@ func (d *Decoder) removed(raw []byte) error {
 		}
 		delete(d.off, h)
 		delete(d.marks.open, h)
-		d.a.Handles = append(d.a.Handles, h)
+		d.a.EngineHashes = append(d.a.EngineHashes, h)
 	}
 	flush()
 	return nil
 }
 
 // updated moves a block between the GPU and other memory; a change of priority alone is nothing to us.
-func (d *Decoder) updated(handle uint64, level []byte) {
+func (d *Decoder) updated(engineHash uint64, level []byte) {
 	c := cursor{b: level}
 	if len(level) == 0 || !c.enter('{') {
 		return
@@ -352,28 +352,28 @@ func (d *Decoder) updated(handle uint64, level []byte) {
 	if from < 0 || to < 0 || from == to {
 		return
 	}
-	d.a.Handles = append(d.a.Handles, handle)
-	n := len(d.a.Handles)
-	one := d.a.Handles[n-1 : n : n]
+	d.a.EngineHashes = append(d.a.EngineHashes, engineHash)
+	n := len(d.a.EngineHashes)
+	one := d.a.EngineHashes[n-1 : n : n]
 	was, now := tierOf(from), tierOf(to)
 	if now == event.GPU {
-		delete(d.off, handle)
-	} else if !d.away(handle, now) {
-		d.a.Events = append(d.a.Events, event.Event{Kind: event.Removed, Tier: was, Handles: one})
+		delete(d.off, engineHash)
+	} else if !d.away(engineHash, now) {
+		d.a.Events = append(d.a.Events, event.Event{Kind: event.Removed, Tier: was, EngineHashes: one})
 		return
 	}
-	d.a.Events = append(d.a.Events, event.Event{Kind: event.Copied, Tier: now, Handles: one}, event.Event{Kind: event.Removed, Tier: was, Handles: one})
+	d.a.Events = append(d.a.Events, event.Event{Kind: event.Copied, Tier: now, EngineHashes: one}, event.Event{Kind: event.Removed, Tier: was, EngineHashes: one})
 }
 
 // away remembers that a block lies outside the GPU; false if there is no room.
-func (d *Decoder) away(handle uint64, tier event.Tier) bool {
+func (d *Decoder) away(engineHash uint64, tier event.Tier) bool {
 	if d.off == nil {
 		d.off = make(map[uint64]event.Tier)
 	}
-	if _, known := d.off[handle]; !known && len(d.off) >= maxOff {
+	if _, known := d.off[engineHash]; !known && len(d.off) >= maxOff {
 		return false
 	}
-	d.off[handle] = tier
+	d.off[engineHash] = tier
 	return true
 }
 

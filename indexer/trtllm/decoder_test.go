@@ -22,12 +22,12 @@ type key struct {
 }
 
 // aBlock writes one stored_block. ids may hold digests; keys nil: a release without them.
-func aBlock(handle any, keys []key, ids ...any) map[string]any {
+func aBlock(engineHash any, keys []key, ids ...any) map[string]any {
 	var tokens []any
 	for _, id := range ids {
 		tokens = append(tokens, map[string]any{"type": "unique_token", "token_id": id, "token_extra_id": 0})
 	}
-	b := map[string]any{"type": "stored_block", "block_hash": handle, "tokens": tokens, "cache_level": 0, "priority": 35}
+	b := map[string]any{"type": "stored_block", "block_hash": engineHash, "tokens": tokens, "cache_level": 0, "priority": 35}
 	if keys != nil {
 		b["mm_keys"] = keys
 	}
@@ -70,7 +70,7 @@ func told(t *testing.T, d *Decoder, payload []byte) (string, event.Batch) {
 	for _, e := range b.Events {
 		s := e.Kind.String()
 		if e.Kind != event.Cleared {
-			s += " " + e.Tier.String() + strings.ReplaceAll(fmt.Sprint(e.Handles), "[]", " -")
+			s += " " + e.Tier.String() + strings.ReplaceAll(fmt.Sprint(e.EngineHashes), "[]", " -")
 		}
 		if e.HasParent {
 			s += fmt.Sprint("<", e.Parent)
@@ -199,7 +199,7 @@ func TestNames(t *testing.T) {
 
 // localsOf hashes what Keep kept. A mention without an offset stands for the whole of its block.
 func localsOf(e *event.Event) (out []uint64) {
-	for i := range e.Handles {
+	for i := range e.EngineHashes {
 		var names []uint64
 		for _, m := range e.Media {
 			if m.Block == i {

@@ -111,7 +111,7 @@ func TestConformanceEvents(t *testing.T) {
 				if e.MediaUnknown != (s.Layout == "no_mm_keys") || e.BlockSize != s.Size {
 					t.Errorf("%s: media unknown %v, block size %d", s.ID, e.MediaUnknown, e.BlockSize)
 				}
-				for k, h := range e.Handles {
+				for k, h := range e.EngineHashes {
 					if l, ok := want[h]; !ok || l != e.Locals[k] {
 						t.Errorf("%s: block %d has local hash %x, a request %x", s.ID, h, e.Locals[k], l)
 					}
@@ -119,9 +119,9 @@ func TestConformanceEvents(t *testing.T) {
 					blocks++
 				}
 			case event.Copied:
-				moved = append(moved, e.Handles...)
+				moved = append(moved, e.EngineHashes...)
 			case event.Removed:
-				for _, h := range e.Handles {
+				for _, h := range e.EngineHashes {
 					if i := slices.Index(moved, h); i >= 0 { // out of the GPU only; later, if at all, out of the rest
 						moved = slices.Delete(moved, i, i+1)
 					} else {

@@ -59,27 +59,27 @@ func (d *Decoder) packed(ids []byte) error {
 	}
 	if group >= maxGroups || d.groups[group] {
 		d.stats.OtherWindow++
-		d.a.Handles = d.a.Handles[:len(d.a.Handles)-len(f.Handles)]
+		d.a.EngineHashes = d.a.EngineHashes[:len(d.a.EngineHashes)-len(f.EngineHashes)]
 		return nil
 	}
 	d.stats.Events++
-	for i := range f.Handles {
-		f.Handles[i] = event.InGroup(f.Handles[i], group)
+	for i := range f.EngineHashes {
+		f.EngineHashes[i] = event.InGroup(f.EngineHashes[i], group)
 	}
 	if f.Kind == event.Stored {
 		return d.packedStored(ids)
 	}
-	for _, h := range f.Handles {
+	for _, h := range f.EngineHashes {
 		delete(d.marks.open, h)
 	}
-	if len(f.Handles) > 0 {
-		d.a.Events = append(d.a.Events, event.Event{Kind: event.Removed, Tier: f.Tier(), Group: group, Handles: f.Handles})
+	if len(f.EngineHashes) > 0 {
+		d.a.Events = append(d.a.Events, event.Event{Kind: event.Removed, Tier: f.Tier(), Group: group, EngineHashes: f.EngineHashes})
 	}
 	return nil
 }
 
 func (d *Decoder) packedStored(ids []byte) error {
-	f, size, n := &d.f, d.f.BlockSize, len(d.f.Handles)
+	f, size, n := &d.f, d.f.BlockSize, len(d.f.EngineHashes)
 	count, t, err := wire.ArrayHeader(ids)
 	if err != nil {
 		return err
@@ -98,8 +98,8 @@ func (d *Decoder) packedStored(ids []byte) error {
 			return fmt.Errorf("mm_keys: %d lists for %d blocks", lists, n)
 		}
 	}
-	for _, handle := range f.Handles {
-		one := storedBlock{handle: handle, token: len(d.a.Tokens), tokens: size, name: len(d.s.names), level: int(f.Tier()), keyed: k != nil || d.Standalone}
+	for _, engineHash := range f.EngineHashes {
+		one := storedBlock{engineHash: engineHash, token: len(d.a.Tokens), tokens: size, name: len(d.s.names), level: int(f.Tier()), keyed: k != nil || d.Standalone}
 		for range size {
 			if msgp.NextType(t) == msgp.StrType {
 				var digest []byte
@@ -126,7 +126,7 @@ func (d *Decoder) packedStored(ids []byte) error {
 	if f.HasParent {
 		f.Parent = event.InGroup(f.Parent, f.Group)
 	}
-	d.a.Handles = d.a.Handles[:len(d.a.Handles)-n] // events are cut from the blocks, where they lie in one tier
+	d.a.EngineHashes = d.a.EngineHashes[:len(d.a.EngineHashes)-n] // events are cut from the blocks, where they lie in one tier
 	return d.finish(f.Parent, f.HasParent)
 }
 

@@ -23,7 +23,7 @@ type picture struct {
 }
 
 // standalone writes one stored event as the example's worker publishes it: [time, [event], 0].
-func standalone(handles []uint64, tokens []uint32, pictures ...picture) []byte {
+func standalone(engineHashes []uint64, tokens []uint32, pictures ...picture) []byte {
 	b := msgp.AppendFloat64(msgp.AppendArrayHeader(nil, 3), 1.7e9)
 	fields := uint32(4)
 	if len(pictures) > 0 {
@@ -31,8 +31,8 @@ func standalone(handles []uint64, tokens []uint32, pictures ...picture) []byte {
 	}
 	b = msgp.AppendMapHeader(msgp.AppendArrayHeader(b, 1), fields)
 	b = msgp.AppendString(msgp.AppendString(b, "type"), "BlockStored")
-	b = msgp.AppendArrayHeader(msgp.AppendString(b, "block_hashes"), uint32(len(handles)))
-	for _, h := range handles {
+	b = msgp.AppendArrayHeader(msgp.AppendString(b, "block_hashes"), uint32(len(engineHashes)))
+	for _, h := range engineHashes {
 		b = msgp.AppendUint64(b, h)
 	}
 	b = msgp.AppendArrayHeader(msgp.AppendString(b, "token_ids"), uint32(len(tokens)))
@@ -41,8 +41,8 @@ func standalone(handles []uint64, tokens []uint32, pictures ...picture) []byte {
 	}
 	b = msgp.AppendInt(msgp.AppendString(b, "block_size"), standaloneSize)
 	if len(pictures) > 0 {
-		b = msgp.AppendArrayHeader(msgp.AppendString(b, "block_mm_infos"), uint32(len(handles)))
-		for i := range handles {
+		b = msgp.AppendArrayHeader(msgp.AppendString(b, "block_mm_infos"), uint32(len(engineHashes)))
+		for i := range engineHashes {
 			var touching []picture
 			for _, p := range pictures {
 				if (i+1)*standaloneSize > p.start && i*standaloneSize < p.end {
@@ -65,9 +65,9 @@ func standalone(handles []uint64, tokens []uint32, pictures ...picture) []byte {
 }
 
 // stored decodes one such event, and checks that a request with the same tokens and pictures has the same blocks.
-func storedAlone(t *testing.T, handles []uint64, tokens []uint32, pictures ...picture) *event.Event {
+func storedAlone(t *testing.T, engineHashes []uint64, tokens []uint32, pictures ...picture) *event.Event {
 	t.Helper()
-	batch, err := (&Decoder{Standalone: true}).Decode(standalone(handles, tokens, pictures...))
+	batch, err := (&Decoder{Standalone: true}).Decode(standalone(engineHashes, tokens, pictures...))
 	if err != nil || len(batch.Events) != 1 || batch.Bad > 0 || batch.Events[0].MediaUnknown {
 		t.Fatalf("%v %+v", err, batch)
 	}
@@ -98,23 +98,23 @@ func TestStandalone(t *testing.T) {
 	t.Run("MM-2 routing distinction", func(t *testing.T) {
 		ix := indexer.New(indexer.Options{})
 		var prompts [2][]uint64
-		var holders [2]indexer.Holder
+		var slots [2]indexer.SlotID
 		for n, hash := range []uint64{0x1111111111111111, 0x2222222222222222} {
 			e := storedAlone(t, []uint64{1, 2}, repeat(replaced, 64), picture{hash, 0, 64})
-			holders[n], prompts[n] = ix.Join(indexer.HolderOptions{}), slices.Clone(e.Locals)
-			if err := ix.Store(holders[n], indexer.GPU, 0, false, e.Handles, e.Locals); err != nil {
+			slots[n], prompts[n] = ix.Join(indexer.SlotOptions{}), slices.Clone(e.Locals)
+			if err := ix.Store(slots[n], indexer.GPU, 0, false, e.EngineHashes, e.Locals); err != nil {
 				t.Fatal(err)
 			}
 		}
 		for n := range prompts {
 			var m indexer.Matches
 			ix.Match(prompts[n], &m)
-			for _, h := range m.Holders {
-				if h.Holder == holders[n] != (h.Blocks == 2) || h.Holder != holders[n] && h.Blocks > 0 {
-					t.Errorf("picture %d: holder %d has %d blocks", n, h.Holder, h.Blocks)
+			for _, h := range m.Slots {
+				if h.Slot == slots[n] != (h.Blocks == 2) || h.Slot != slots[n] && h.Blocks > 0 {
+					t.Errorf("picture %d: slot %d has %d blocks", n, h.Slot, h.Blocks)
 				}
 			}
-			if len(m.Holders) == 0 {
+			if len(m.Slots) == 0 {
 				t.Errorf("picture %d: nobody has it", n)
 			}
 		}

@@ -25,7 +25,7 @@ type stored struct {
 }
 
 type storedBlock struct {
-	handle        uint64
+	engineHash    uint64
 	token, tokens int // in Decoder.tokens: first and how many
 	name, names   int // in stored.names: first and how many
 	level         int
@@ -64,7 +64,7 @@ func (d *Decoder) storedBlock(c cursor) error {
 	for c.more() {
 		switch string(c.key()) {
 		case "block_hash":
-			b.handle, hashed = c.hash()
+			b.engineHash, hashed = c.hash()
 		case "tokens":
 			var err error
 			if extra, err = d.readTokens(&c); err != nil {
@@ -214,7 +214,7 @@ func (d *Decoder) finish(parent uint64, hasParent bool) error {
 			to++
 		}
 		d.emit(from, to, parent, hasParent)
-		parent, hasParent = blocks[to-1].handle, true
+		parent, hasParent = blocks[to-1].engineHash, true
 		from = to
 	}
 	return nil
@@ -225,22 +225,22 @@ func (d *Decoder) emit(from, to int, parent uint64, hasParent bool) {
 	blocks, size := d.s.blocks[from:to], d.BlockSize
 	e := event.Event{Kind: event.Stored, Tier: tierOf(blocks[0].level), HasParent: hasParent, Parent: parent, BlockSize: size,
 		MediaUnknown: !blocks[0].keyed, LoRA: d.s.lora, Group: max(d.s.group, 0)}
-	hs, ls := len(d.a.Handles), len(d.a.Locals)
+	hs, ls := len(d.a.EngineHashes), len(d.a.Locals)
 	for i := range blocks {
 		b := &blocks[i]
 		names := d.s.names[b.name : b.name+b.names : b.name+b.names]
 		if b.salt != 0 && i == 0 && !hasParent {
 			names = append(names, b.salt)
 		}
-		d.a.Handles = append(d.a.Handles, b.handle)
+		d.a.EngineHashes = append(d.a.EngineHashes, b.engineHash)
 		d.a.Locals = append(d.a.Locals, block.Local(d.scratch[:0], d.a.Tokens[b.token:b.token+size], names, d.s.seed))
 		if e.Tier == event.GPU {
-			delete(d.off, b.handle)
+			delete(d.off, b.engineHash)
 		} else {
-			d.away(b.handle, e.Tier)
+			d.away(b.engineHash, e.Tier)
 		}
 	}
-	e.Handles, e.Locals = d.a.Handles[hs:len(d.a.Handles):len(d.a.Handles)], d.a.Locals[ls:len(d.a.Locals):len(d.a.Locals)]
+	e.EngineHashes, e.Locals = d.a.EngineHashes[hs:len(d.a.EngineHashes):len(d.a.EngineHashes)], d.a.Locals[ls:len(d.a.Locals):len(d.a.Locals)]
 	if d.Keep {
 		first := blocks[0].token
 		e.Tokens = d.a.Tokens[first : first+len(blocks)*size : first+len(blocks)*size]

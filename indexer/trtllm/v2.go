@@ -93,11 +93,11 @@ func (d *Decoder) unmark(blocks []storedBlock, parent uint64, hasParent bool) in
 			}
 		}
 		b.keyed = true
-		if open != 0 && (m.open[b.handle] != 0 || len(m.open) < maxOpen) {
+		if open != 0 && (m.open[b.engineHash] != 0 || len(m.open) < maxOpen) {
 			if m.open == nil {
 				m.open = make(map[uint64]uint64)
 			}
-			m.open[b.handle] = open
+			m.open[b.engineHash] = open
 		}
 	}
 	return len(blocks)

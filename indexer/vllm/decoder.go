@@ -89,7 +89,7 @@ func (d *Decoder) emit(tokens []uint32) error {
 	case event.Removed:
 		if d.groupState() == groupOther {
 			d.stats.OtherGroup++
-		} else if len(d.f.Handles) > 0 {
+		} else if len(d.f.EngineHashes) > 0 {
 			d.add(event.Removed)
 		}
 	case event.Cleared:

@@ -51,9 +51,9 @@ func TestGenerations(t *testing.T) {
 			spans = []block.Span{{Offset: 2, Length: 2, Name: block.NameHash("aa")}}
 		}
 		want := []event.Event{
-			{Kind: event.Stored, BlockSize: 4, Handles: []uint64{g.handle}, MediaUnknown: !g.media,
+			{Kind: event.Stored, BlockSize: 4, EngineHashes: []uint64{g.handle}, MediaUnknown: !g.media,
 				Locals: block.Locals(nil, tokens, 4, spans, block.Seed, 0)},
-			{Kind: event.Removed, Handles: []uint64{g.handle}},
+			{Kind: event.Removed, EngineHashes: []uint64{g.handle}},
 			{Kind: event.Cleared},
 		}
 		if !reflect.DeepEqual(batch.Events, want) {
@@ -129,8 +129,8 @@ func TestForms(t *testing.T) {
 	full := []any{"group_idx", 0, "kv_cache_spec_kind", "full_attention"}
 	plain := func(e event.Event) event.Event {
 		e.Kind, e.BlockSize = event.Stored, 2
-		if e.Handles == nil {
-			e.Handles = []uint64{11, 12}
+		if e.EngineHashes == nil {
+			e.EngineHashes = []uint64{11, 12}
 		}
 		return e
 	}
@@ -142,13 +142,13 @@ func TestForms(t *testing.T) {
 	}{
 		{name: "negative and short integers as hashes",
 			event: list{"BlockStored", list{int64(-2), 5}, int64(-1), tokens, 2, nil, "GPU"},
-			want: &event.Event{Handles: []uint64{math.MaxUint64 - 1, 5}, HasParent: true, Parent: math.MaxUint64,
+			want: &event.Event{EngineHashes: []uint64{math.MaxUint64 - 1, 5}, HasParent: true, Parent: math.MaxUint64,
 				Locals: locals(block.Seed, four), MediaUnknown: true}, stats: Stats{MediaUnknown: 1}},
 		{name: "before medium (0.10.1)", event: list{"BlockStored", hashes, nil, tokens, 2, nil},
 			want: &event.Event{Locals: locals(block.Seed, four), MediaUnknown: true}, stats: Stats{MediaUnknown: 1}},
 		{name: "16-byte digests", event: mapStored(list{make([]byte, 16), append(make([]byte, 15), 7)}, []byte("0123456789abcdef"), tokens,
 			append(full, "extra_keys", list{nil, nil})...),
-			want: &event.Event{Handles: []uint64{0, 7}, HasParent: true, Parent: event.Digest([]byte("89abcdef")), Locals: locals(block.Seed, four)}},
+			want: &event.Event{EngineHashes: []uint64{0, 7}, HasParent: true, Parent: event.FoldDigest([]byte("89abcdef")), Locals: locals(block.Seed, four)}},
 		{name: "adapter by number only (before 0.14)", event: list{"BlockStored", hashes, nil, tokens, 2, 3, "GPU"},
 			want:  &event.Event{Locals: locals(block.SeedFor("lora_id 3"), four), LoRA: "lora_id 3", MediaUnknown: true},
 			stats: Stats{MediaUnknown: 1, Counts: wire.Counts{UnnamedLoRA: 1}}},
@@ -175,7 +175,7 @@ func TestForms(t *testing.T) {
 		{name: "a store shared by workers", event: mapStored(hashes, nil, tokens, "extra_keys", list{nil, nil}, "locality", "REMOTE"),
 			want: &event.Event{Tier: event.Remote, Locals: locals(block.Seed, four)}},
 		{name: "full attention in the last group", event: mapStored(hashes, uint64(9), tokens, "group_idx", 6, "kv_cache_spec_kind", "full_attention", "extra_keys", list{nil, nil}),
-			want: &event.Event{Group: 6, HasParent: true, Parent: event.InGroup(9, 6), Handles: []uint64{event.InGroup(11, 6), event.InGroup(12, 6)}, Locals: locals(block.Seed, four)}},
+			want: &event.Event{Group: 6, HasParent: true, Parent: event.InGroup(9, 6), EngineHashes: []uint64{event.InGroup(11, 6), event.InGroup(12, 6)}, Locals: locals(block.Seed, four)}},
 		{name: "sliding window, empty", event: mapStored(list{}, uint64(9), tokens, "group_idx", 1, "kv_cache_spec_kind", "sliding_window"), stats: Stats{OtherGroup: 1}},
 		{name: "mamba", event: mapStored(list{uint64(1)}, nil, tokens, "group_idx", 0, "kv_cache_spec_kind", "mamba"), stats: Stats{OtherGroup: 1}},
 		{name: "no kind, group 1", event: mapStored(hashes, nil, tokens, "group_idx", 1, "extra_keys", list{nil, nil}), stats: Stats{OtherGroup: 1}},
@@ -189,7 +189,7 @@ func TestForms(t *testing.T) {
 		var want []event.Event
 		if c.want != nil {
 			want = []event.Event{plain(*c.want)}
-			c.stats.Blocks = uint64(len(want[0].Handles))
+			c.stats.Blocks = uint64(len(want[0].EngineHashes))
 		}
 		c.stats.Events = 1
 		if len(batch.Events) != len(want) || len(want) > 0 && !reflect.DeepEqual(batch.Events, want) {
@@ -225,8 +225,8 @@ func TestPlaceholdersAndGroups(t *testing.T) {
 	var got []string
 	for _, e := range batch.Events {
 		got = append(got, e.Kind.String()+" "+e.Tier.String())
-		if e.Handles[0] != event.InGroup(1, 6) {
-			t.Errorf("%s: handle %x", e.Kind, e.Handles[0])
+		if e.EngineHashes[0] != event.InGroup(1, 6) {
+			t.Errorf("%s: engine hash %x", e.Kind, e.EngineHashes[0])
 		}
 	}
 	if want := []string{"stored gpu", "copied cpu", "removed gpu"}; !reflect.DeepEqual(got, want) {
@@ -270,7 +270,7 @@ func TestBadEvents(t *testing.T) {
 		t.Errorf("%d events, want %d", len(batch.Events), len(bad)+2)
 	}
 	for i, e := range batch.Events {
-		if e.Kind != event.Stored || len(e.Handles) != 1 || e.Handles[0] != 1 || e.Locals[0] != locals(block.Seed, []uint32{1, 2})[0] {
+		if e.Kind != event.Stored || len(e.EngineHashes) != 1 || e.EngineHashes[0] != 1 || e.Locals[0] != locals(block.Seed, []uint32{1, 2})[0] {
 			t.Errorf("event %d: %+v", i, e)
 		}
 	}

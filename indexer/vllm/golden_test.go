@@ -83,7 +83,7 @@ func lost(steps []recorded.Step, i int) bool {
 	return false
 }
 
-// worked is all that one worker announced, by handle.
+// worked is all that one worker announced, by engine hash.
 type worked struct {
 	t       *testing.T
 	worker  string
@@ -112,15 +112,15 @@ func (w *worked) stored(t *testing.T, s recorded.Step) {
 				continue
 			}
 			size := recorded.BlockSize(w.worker)
-			if e.Tier != event.GPU || e.BlockSize != size || len(e.Tokens) != size*len(e.Handles) || len(e.Locals) != len(e.Handles) {
+			if e.Tier != event.GPU || e.BlockSize != size || len(e.Tokens) != size*len(e.EngineHashes) || len(e.Locals) != len(e.EngineHashes) {
 				t.Fatalf("tier %s, block size %d, %d tokens, %d locals", e.Tier, e.BlockSize, len(e.Tokens), len(e.Locals))
 			}
 			group = e.Group
 			n := node{parent: e.Parent, hasParent: e.HasParent}
-			for i, h := range e.Handles {
+			for i, h := range e.EngineHashes {
 				n.local = e.Locals[i]
 				if old, ok := w.held[h]; ok && old != n {
-					t.Fatalf("handle %x is %+v and %+v", h, old, n)
+					t.Fatalf("engine hash %x is %+v and %+v", h, old, n)
 				}
 				w.held[h] = n
 				order = append(order, h)
@@ -133,7 +133,7 @@ func (w *worked) stored(t *testing.T, s recorded.Step) {
 	}
 	for i, b := range s.Blocks {
 		if want := event.InGroup(b.Handle, group); order[i] != want {
-			t.Fatalf("block %d: handle %x, want %x", i, order[i], want)
+			t.Fatalf("block %d: engine hash %x, want %x", i, order[i], want)
 		}
 	}
 }

@@ -27,23 +27,23 @@ func (d *Decoder) groupState() groupState {
 	return groupOther
 }
 
-// add appends an event with the handles read, the group folded in.
+// add appends an event with the engine hashes read, the group folded in.
 func (d *Decoder) add(kind event.Kind) *event.Event {
 	f := &d.f
 	if f.Group > 0 {
-		for i := range f.Handles {
-			f.Handles[i] = event.InGroup(f.Handles[i], f.Group)
+		for i := range f.EngineHashes {
+			f.EngineHashes[i] = event.InGroup(f.EngineHashes[i], f.Group)
 		}
 		if f.HasParent {
 			f.Parent = event.InGroup(f.Parent, f.Group)
 		}
 	}
-	d.a.Events = append(d.a.Events, event.Event{Kind: kind, Tier: f.Tier(), Group: max(f.Group, 0), Handles: f.Handles})
+	d.a.Events = append(d.a.Events, event.Event{Kind: kind, Tier: f.Tier(), Group: max(f.Group, 0), EngineHashes: f.EngineHashes})
 	return &d.a.Events[len(d.a.Events)-1]
 }
 
 func (d *Decoder) stored(tokens []uint32) error {
-	f, blocks := &d.f, len(d.f.Handles)
+	f, blocks := &d.f, len(d.f.EngineHashes)
 	if len(tokens) == 0 { // a connector's placeholder: the hash is all that it tells
 		d.stats.Placeholders++
 		if d.groupState() == groupOther {
@@ -64,7 +64,7 @@ func (d *Decoder) stored(tokens []uint32) error {
 	firstToken := len(d.a.Tokens) - len(tokens)
 	if !full {
 		d.stats.OtherGroup++
-		d.a.Handles, d.a.Tokens = d.a.Handles[:len(d.a.Handles)-blocks], d.a.Tokens[:firstToken]
+		d.a.EngineHashes, d.a.Tokens = d.a.EngineHashes[:len(d.a.EngineHashes)-blocks], d.a.Tokens[:firstToken]
 		return nil
 	}
 	if f.BlockSize <= 0 || blocks == 0 || len(tokens)%f.BlockSize != 0 || len(tokens)/f.BlockSize != blocks {

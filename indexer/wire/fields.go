@@ -24,17 +24,17 @@ import (
 
 // Fields are the raw values of one event. Text and ExtraKeys point into the payload.
 type Fields struct {
-	Known     bool       // of a type that is known; of others nothing is read
-	Kind      event.Kind // Stored, Removed or Cleared
-	Elements  int        // of an array, its tag included; 0 of a map
-	Handles   []uint64   // the last of the arena's
-	Parent    uint64
-	HasParent bool
-	BlockSize int
-	LoRAID    int
-	HasLoRAID bool
-	Group     int    // of a hybrid model; -1: not told
-	ExtraKeys []byte // vLLM's extra_keys, TensorRT-LLM's mm_keys or block_mm_infos, the whole value; nil if the event has none
+	Known        bool       // of a type that is known; of others nothing is read
+	Kind         event.Kind // Stored, Removed or Cleared
+	Elements     int        // of an array, its tag included; 0 of a map
+	EngineHashes []uint64   // the last of the arena's
+	Parent       uint64
+	HasParent    bool
+	BlockSize    int
+	LoRAID       int
+	HasLoRAID    bool
+	Group        int    // of a hybrid model; -1: not told
+	ExtraKeys    []byte // vLLM's extra_keys, TensorRT-LLM's mm_keys or block_mm_infos, the whole value; nil if the event has none
 
 	LoRA, Medium, Locality, SpecKind, Salt, Session []byte
 }
@@ -42,7 +42,7 @@ type Fields struct {
 // Read reads the event at b and gives what is behind it. Hashes go to the arena; tokens reads the array of token ids,
 // once or, where a map has the key twice, again.
 func (f *Fields) Read(b []byte, a *event.Arena, tokens func(b []byte) ([]byte, error)) (rest []byte, err error) {
-	first := len(a.Handles)
+	first := len(a.EngineHashes)
 	*f = Fields{Group: -1}
 	switch msgp.NextType(b) {
 	case msgp.MapType:
@@ -52,7 +52,7 @@ func (f *Fields) Read(b []byte, a *event.Arena, tokens func(b []byte) ([]byte, e
 	default:
 		return b, fmt.Errorf("want a map or an array, got %s", msgp.NextType(b))
 	}
-	f.Handles = a.Handles[first:len(a.Handles):len(a.Handles)]
+	f.EngineHashes = a.EngineHashes[first:len(a.EngineHashes):len(a.EngineHashes)]
 	return rest, err
 }
 
@@ -204,7 +204,7 @@ func fieldOf(key []byte) field {
 func (f *Fields) read(at field, b []byte, a *event.Arena, first int, tokens func([]byte) ([]byte, error)) (rest []byte, err error) {
 	switch at {
 	case blockHashes:
-		a.Handles, rest, err = AppendHashes(a.Handles[:first], b)
+		a.EngineHashes, rest, err = AppendHashes(a.EngineHashes[:first], b)
 	case parentHash:
 		if len(b) > 0 && b[0] == Nil {
 			return b[1:], nil

@@ -129,7 +129,7 @@ func AppendTokens(dst []uint32, b []byte) ([]uint32, []byte, error) {
 }
 
 // ReadWide reads one token id of up to 64 bits. About 1.5 ns.
-func ReadWide(b []byte) (uint64, []byte, error) {
+func ReadToken64(b []byte) (uint64, []byte, error) {
 	switch {
 	case len(b) > 0 && b[0] < 0x80:
 		return uint64(b[0]), b[1:], nil
@@ -164,7 +164,7 @@ func ReadHash(b []byte) (uint64, []byte, error) {
 		if err == nil && len(d) < 8 {
 			err = fmt.Errorf("block hash of %d bytes, want 8 or more", len(d))
 		}
-		return event.Digest(d), rest, err
+		return event.FoldDigest(d), rest, err
 	case msgp.StrType:
 		s, rest, err := msgp.ReadStringZC(b)
 		return block.NameHash(View(s)), rest, err

@@ -20,7 +20,7 @@ import (
 // The pages of a router that has taken two decisions, of which the worker reported one otherwise than predicted.
 func TestPages(t *testing.T) {
 	fl := fleet.New(nil)
-	fl.Set([]*fleet.Worker{fleet.NewWorker("gpu-a", netip.MustParseAddrPort("10.0.0.5:8000"), "m", 0, func(int) indexer.Holder { return 0 })})
+	fl.Set([]*fleet.Worker{fleet.NewWorker("gpu-a", netip.MustParseAddrPort("10.0.0.5:8000"), "m", 0, func(int) indexer.SlotID { return 0 })})
 	rt := router.New(router.Options{Fleet: fl, Index: indexer.New(indexer.Options{})})
 	for i, id := range []string{"first", "second"} {
 		d := rt.Decide(t.Context(), &router.Request{ID: id, Path: "/v1/chat/completions", Body: [][]byte{[]byte(`{"model":"<b>none</b>"}`)}})

@@ -21,12 +21,12 @@ const (
 
 // bench is one index under one trace.
 type bench struct {
-	shape   trace.Shape
-	x       *indexer.Index
-	holders []indexer.Holder
-	locals  []uint64
-	handles []uint64
-	events  [][]trace.Event // by sequence of the batch
+	shape        trace.Shape
+	x            *indexer.Index
+	slots        []indexer.SlotID
+	locals       []uint64
+	engineHashes []uint64
+	events       [][]trace.Event // by sequence of the batch
 }
 
 // measure runs one trace and prints a line for each kind of work: "name value unit".
@@ -49,14 +49,14 @@ func measure(name string, sequences, lookups uint64, hint bool) error {
 	before := resident()
 	b.x = indexer.New(indexer.Options{})
 	for range shape.Workers {
-		b.holders = append(b.holders, b.x.Join(indexer.HolderOptions{BlocksHint: perWorker}))
+		b.slots = append(b.slots, b.x.Join(indexer.SlotOptions{BlocksHint: perWorker}))
 	}
 	blocks, events, secs := b.ingest()
 	grown := resident() - before
 	st := b.x.Stats()
 	fmt.Printf("%s ingest %.0f blocks/s cold, %d events, %d stored, %d held\n", name, float64(blocks)/secs, events, blocks, st.Blocks)
-	fmt.Printf("%s memory %.2f B/block stored, %.2f B/block held, slabs in use %.2f, resident %d B, %d stems\n", name, float64(grown)/float64(blocks),
-		float64(grown)/float64(st.Blocks), float64(st.Used)/float64(blocks), grown, st.Stems)
+	fmt.Printf("%s memory %.2f B/block stored, %.2f B/block held, slabs in use %.2f, resident %d B, %d nodes\n", name, float64(grown)/float64(blocks),
+		float64(grown)/float64(st.Blocks), float64(st.Used)/float64(blocks), grown, st.Nodes)
 	sum := b.checksum(min(1000, lookups))
 	fmt.Printf("%s checksum %016x\n", name, sum)
 	if want, ok := trace.Sums[fmt.Sprintf("%s %d", name, shape.N)]; ok && want != sum {
@@ -68,7 +68,7 @@ func measure(name string, sequences, lookups uint64, hint bool) error {
 	blocks, _, secs = b.ingest()
 	fmt.Printf("%s warm %.0f blocks/s\n", name, float64(blocks)/secs)
 	start := cpuTime()
-	for _, h := range b.holders {
+	for _, h := range b.slots {
 		b.x.Leave(h)
 	}
 	fmt.Printf("%s leave %.0f blocks/s\n", name, float64(st.Blocks)/(cpuTime()-start))
@@ -77,11 +77,11 @@ func measure(name string, sequences, lookups uint64, hint bool) error {
 
 // prepare generates a batch of sequences from number i on, before the clock.
 func (b *bench) prepare(i uint64) (n int) {
-	b.locals, b.handles = b.locals[:0], b.handles[:0]
+	b.locals, b.engineHashes = b.locals[:0], b.engineHashes[:0]
 	for ; n < sequencesAtOnce && i+uint64(n) < b.shape.N; n++ {
 		from := len(b.locals)
 		b.locals = b.shape.Locals(b.locals, i+uint64(n))
-		b.handles = trace.Handles(b.handles, b.locals[from:])
+		b.engineHashes = trace.EngineHashes(b.engineHashes, b.locals[from:])
 	}
 	return n
 }
@@ -105,9 +105,9 @@ func (b *bench) ingest() (blocks, events uint64, secs float64) {
 			for _, e := range b.events[k] {
 				var parent uint64
 				if e.From > 0 {
-					parent = b.handles[at+e.From-1]
+					parent = b.engineHashes[at+e.From-1]
 				}
-				err := b.x.Store(b.holders[e.Worker], indexer.GPU, parent, e.From > 0, b.handles[at+e.From:at+e.To], b.locals[at+e.From:at+e.To])
+				err := b.x.Store(b.slots[e.Worker], indexer.GPU, parent, e.From > 0, b.engineHashes[at+e.From:at+e.To], b.locals[at+e.From:at+e.To])
 				if err != nil {
 					panic(err) // a trace is well formed
 				}
@@ -127,13 +127,13 @@ func (b *bench) remove() (blocks uint64, secs float64) {
 		n := b.prepare(i)
 		b.prepareEvents(i, n, (*trace.Shape).Removed)
 		for k := range n { // the deepest block first
-			slices.Reverse(b.handles[uint64(k)*b.shape.Len : uint64(k+1)*b.shape.Len])
+			slices.Reverse(b.engineHashes[uint64(k)*b.shape.Len : uint64(k+1)*b.shape.Len])
 		}
 		start := cpuTime()
 		for k := range n {
 			end := uint64(k+1) * b.shape.Len
 			for _, e := range b.events[k] {
-				b.x.Remove(b.holders[e.Worker], indexer.GPU, b.handles[end-e.To:end-e.From])
+				b.x.Remove(b.slots[e.Worker], indexer.GPU, b.engineHashes[end-e.To:end-e.From])
 				blocks += e.To - e.From
 			}
 		}
@@ -146,9 +146,9 @@ func (b *bench) checksum(lookups uint64) (c uint64) {
 	var m indexer.Matches
 	for q := range lookups {
 		b.x.Match(b.shape.Locals(b.locals[:0], b.shape.Query(q)), &m)
-		slices.SortFunc(m.Holders, func(a, b indexer.Match) int { return int(a.Holder) - int(b.Holder) })
-		for _, h := range m.Holders {
-			c = trace.Checksum(c, uint64(h.Holder), uint64(h.Blocks))
+		slices.SortFunc(m.Slots, func(a, b indexer.Match) int { return int(a.Slot) - int(b.Slot) })
+		for _, h := range m.Slots {
+			c = trace.Checksum(c, uint64(h.Slot), uint64(h.Blocks))
 		}
 	}
 	return c

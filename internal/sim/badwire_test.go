@@ -130,16 +130,16 @@ func (r *rig) decoder() feed.Decoder {
 }
 
 // listen follows the worker itself.
-func (r *rig) listen(z feed.ZMQ) (*feed.Feed, indexer.Holder) {
+func (r *rig) listen(z feed.ZMQ) (*feed.Feed, indexer.SlotID) {
 	return r.feed(feed.Options{Source: z, Decoder: r.decoder(), Idle: 100 * time.Millisecond})
 }
 
-func (r *rig) feed(o feed.Options) (*feed.Feed, indexer.Holder) {
+func (r *rig) feed(o feed.Options) (*feed.Feed, indexer.SlotID) {
 	sink := feed.Join(r.index, r.cfg.Engine == VLLM, 0)
 	o.Sink = sink
 	f := feed.Start(o)
 	r.Cleanup(f.Close)
-	return f, sink.Holder()
+	return f, sink.Slot()
 }
 
 // agent publishes what it hears of the worker, over wires of its own.
@@ -198,8 +198,8 @@ func (r *rig) heard() {
 	}
 }
 
-// same waits until the index says of a holder what the worker holds.
-func (r *rig) same(h indexer.Holder) {
+// same waits until the index says of a slot what the worker holds.
+func (r *rig) same(h indexer.SlotID) {
 	r.Helper()
 	why := ""
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
@@ -212,7 +212,7 @@ func (r *rig) same(h indexer.Holder) {
 
 // unlike tells how the index differs from what the worker holds; "" where it does not. What a block's event says goes
 // through the engine's own form and decoder once more, on a good wire.
-func (r *rig) unlike(h indexer.Holder) string {
+func (r *rig) unlike(h indexer.SlotID) string {
 	e := r.w.engines[0]
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -243,7 +243,7 @@ func (r *rig) unlike(h indexer.Holder) string {
 			chain = append([]uint64{local[string(at)]}, chain...)
 		}
 		r.index.Match(chain, &m)
-		if len(m.Holders) != 1 || int(m.Holders[0].Blocks) != len(chain) {
+		if len(m.Slots) != 1 || int(m.Slots[0].Blocks) != len(chain) {
 			return fmt.Sprintf("of a row of %d blocks %d are in the index", len(chain), m.Longest)
 		}
 	}

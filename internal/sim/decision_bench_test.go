@@ -80,9 +80,9 @@ func startDeciding(b *testing.B, agents bool) *deciding {
 		d.workers = append(d.workers, p)
 		name := fmt.Sprint("w", i)
 		var sink *feed.IndexSink
-		known = append(known, fleet.NewWorker(name, netip.MustParseAddrPort(fmt.Sprintf("127.0.0.1:%d", 20000+i)), "m", 0, func(int) indexer.Holder {
+		known = append(known, fleet.NewWorker(name, netip.MustParseAddrPort(fmt.Sprintf("127.0.0.1:%d", 20000+i)), "m", 0, func(int) indexer.SlotID {
 			sink = feed.Join(x, true, 0)
-			return sink.Holder()
+			return sink.Slot()
 		}))
 		o := feed.Options{Source: feed.ZMQ{Endpoint: "tcp://" + p.pub.Addr().String(), Replayed: "tcp://" + p.back.Addr().String()}, Decoder: &vllm.Decoder{Keep: true}}
 		if agents {

@@ -141,7 +141,7 @@ func BenchmarkResync(b *testing.B) {
 		x := indexer.New(indexer.Options{})
 		sink := feed.Join(x, true, 0)
 		f := feed.Start(feed.Options{Source: feed.ZMQ{Endpoint: "tcp://" + p.pub.Addr().String(), Replayed: "tcp://" + p.back.Addr().String()}, Decoder: &vllm.Decoder{Keep: true}, Sink: sink})
-		within(b, time.Minute, "all blocks", func() bool { return x.HeldBlocks(sink.Holder()) == blocks })
+		within(b, time.Minute, "all blocks", func() bool { return x.HeldBlocks(sink.Slot()) == blocks })
 		f.Close()
 	}
 }

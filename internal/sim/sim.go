@@ -208,7 +208,7 @@ func New(cfg Config) (*Worker, error) {
 		cfg.Words = defaultWords()
 	}
 	like := cfg.Version
-	if cfg.Engine != VLLM { // whose hashes are handles: any rule will do
+	if cfg.Engine != VLLM { // whose block hashes are opaque to the router: any rule will do
 		like = "0.32.0"
 	}
 	rules, err := vllmid.RulesOf(like)

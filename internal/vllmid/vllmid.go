@@ -1,7 +1,7 @@
 // Package vllmid computes the identities that vLLM itself gives to blocks and images: the chained block hash of
 // v1/core/kv_cache_utils.py and the media identifier of multimodal/hasher.py.
 //
-// The product never needs it: its keys are its own (mmhash/block) and engine hashes are handles. The simulated worker
+// The product never needs it: its keys are its own (mmhash/block) and engine block hashes are opaque to it. The simulated worker
 // does, and it must not share code with what it tests. So this package imports nothing of mmhash; recordings of real
 // workers judge it.
 //

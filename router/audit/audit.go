@@ -52,7 +52,7 @@ type Options struct {
 type Auditor struct {
 	o       Options
 	mu      sync.Mutex
-	slots   map[indexer.Holder]*slot
+	slots   map[indexer.SlotID]*slot
 	byID    map[string]*request
 	tokens  int // kept, of all open requests
 	blocks  int
@@ -74,7 +74,7 @@ type slot struct {
 // Expectation is a routed request: what its worker should store.
 type Expectation struct {
 	ID            string
-	Holder        indexer.Holder
+	Slot          indexer.SlotID
 	Worker, Model string
 	// Session is the request's session id, which events of some engines name; "" for none. If it is ID, it is of no other
 	// request.
@@ -95,7 +95,7 @@ func New(o Options) *Auditor {
 		o.Log = zap.NewNop()
 	}
 	o.Log = o.Log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core { return zapcore.NewSamplerWithOptions(c, time.Minute, 3, 0) }))
-	a := &Auditor{o: o, slots: make(map[indexer.Holder]*slot), byID: make(map[string]*request)}
+	a := &Auditor{o: o, slots: make(map[indexer.SlotID]*slot), byID: make(map[string]*request)}
 	a.verdicts = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "audit_total",
 		Help: "Ended requests by what their worker stored, against the prediction."}, []string{"model", "worker", "verdict"})
 	a.strays = prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "audit_unattributed_events_total",
@@ -127,11 +127,11 @@ func (a *Auditor) Expect(e Expectation) {
 	if a.tokens+len(e.Prompt.IDs) <= openTokens {
 		x.ids = e.Prompt.IDs
 	}
-	a.put(x, e.Holder)
+	a.put(x, e.Slot)
 }
 
 // put hands a request to a slot.
-func (a *Auditor) put(x *request, h indexer.Holder) {
+func (a *Auditor) put(x *request, h indexer.SlotID) {
 	s := a.slots[h]
 	if s == nil {
 		s = new(slot)
@@ -141,7 +141,7 @@ func (a *Auditor) put(x *request, h indexer.Holder) {
 		a.verdict(s.open[0], Unattributed)
 		a.remove(s.open[0])
 	}
-	x.Holder, x.before = h, s.events
+	x.Slot, x.before = h, s.events
 	s.open = append(s.open, x)
 	a.byID[x.ID] = x
 	a.tokens += len(x.ids)
@@ -149,7 +149,7 @@ func (a *Auditor) put(x *request, h indexer.Holder) {
 }
 
 func (a *Auditor) remove(x *request) {
-	s := a.slots[x.Holder]
+	s := a.slots[x.Slot]
 	for i := range s.open {
 		if s.open[i] == x {
 			s.open = append(s.open[:i], s.open[i+1:]...)
@@ -162,7 +162,7 @@ func (a *Auditor) remove(x *request) {
 }
 
 // Move says that a request went to another slot than was expected.
-func (a *Auditor) Move(id string, h indexer.Holder, worker string) {
+func (a *Auditor) Move(id string, h indexer.SlotID, worker string) {
 	if a == nil {
 		return
 	}
@@ -177,17 +177,17 @@ func (a *Auditor) Move(id string, h indexer.Holder, worker string) {
 }
 
 // Leave says that a slot is gone; its requests end without a verdict.
-func (a *Auditor) Leave(h indexer.Holder) {
+func (a *Auditor) Leave(slot indexer.SlotID) {
 	if a == nil {
 		return
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if s := a.slots[h]; s != nil {
+	if s := a.slots[slot]; s != nil {
 		for len(s.open) > 0 {
 			a.remove(s.open[0])
 		}
-		delete(a.slots, h)
+		delete(a.slots, slot)
 	}
 }
 
@@ -217,8 +217,8 @@ func (a *Auditor) End(id string, served bool) {
 
 // Stored takes what a worker says it stored, before the index has it. For the goroutine of the slot's feed; e is only
 // read, and only now.
-func (a *Auditor) Stored(h indexer.Holder, e *event.Event) {
-	if a == nil || e.Tier != event.GPU || len(e.Locals) == 0 || len(e.Handles) != len(e.Locals) {
+func (a *Auditor) Stored(h indexer.SlotID, e *event.Event) {
+	if a == nil || e.Tier != event.GPU || len(e.Locals) == 0 || len(e.EngineHashes) != len(e.Locals) {
 		return
 	}
 	a.mu.Lock()
@@ -228,7 +228,7 @@ func (a *Auditor) Stored(h indexer.Holder, e *event.Event) {
 		return
 	}
 	s.events++
-	if x := a.byID[e.Session]; x != nil && x.Holder == h && x.Session == x.ID {
+	if x := a.byID[e.Session]; x != nil && x.Slot == h && x.Session == x.ID {
 		s.names = true
 		a.named.Inc()
 	}
@@ -293,7 +293,7 @@ func (a *Auditor) weigh(x *request) Verdict {
 	if x.held || a.holds(x) {
 		return Equal
 	}
-	switch s := a.slots[x.Holder]; {
+	switch s := a.slots[x.Slot]; {
 	case x.otherSize != 0:
 		x.finding = &Finding{Verdict: BlockSize, Ours: x.Size, Theirs: x.otherSize}
 		return BlockSize
@@ -311,8 +311,8 @@ func (a *Auditor) holds(x *request) bool {
 		return false
 	}
 	a.o.Index.Match(x.Locals, &a.matches)
-	for _, h := range a.matches.Holders {
-		if h.Holder == x.Holder {
+	for _, h := range a.matches.Slots {
+		if h.Slot == x.Slot {
 			return int(h.Blocks) == len(x.Locals)
 		}
 	}

@@ -17,17 +17,17 @@ const size = 16
 
 // bench is an index with one worker, and an auditor whose clock is ours.
 type bench struct {
-	t      *testing.T
-	now    time.Time
-	ix     *indexer.Index
-	holder indexer.Holder
-	a      *Auditor
-	handle uint64
+	t          *testing.T
+	now        time.Time
+	ix         *indexer.Index
+	slot       indexer.SlotID
+	a          *Auditor
+	engineHash uint64
 }
 
 func newBench(t *testing.T) *bench {
 	b := &bench{t: t, now: time.Unix(1000, 0), ix: indexer.New(indexer.Options{})}
-	b.holder = b.ix.Join(indexer.HolderOptions{})
+	b.slot = b.ix.Join(indexer.SlotOptions{})
 	b.a = New(Options{Index: b.ix, Now: func() time.Time { return b.now }})
 	return b
 }
@@ -49,23 +49,23 @@ func locals(tokens []uint32, media []mmhash.Medium) []uint64 {
 
 // expect watches a request of these tokens.
 func (b *bench) expect(id string, tokens []uint32, media ...mmhash.Medium) {
-	b.a.Expect(Expectation{ID: id, Holder: b.holder, Worker: "w", Model: "m", Locals: locals(tokens, media), Size: size,
+	b.a.Expect(Expectation{ID: id, Slot: b.slot, Worker: "w", Model: "m", Locals: locals(tokens, media), Size: size,
 		Prompts: &mmhash.Model{}, Prompt: &mmhash.Prompt{IDs: tokens, Media: media, Exact: true}})
 }
 
 // named is expect for a request that was given a session id; its worker names it in its events, with tell.
 func (b *bench) named(id string, tokens []uint32) {
-	b.a.Expect(Expectation{ID: id, Holder: b.holder, Worker: "w", Model: "m", Session: id, Locals: locals(tokens, nil), Size: size,
+	b.a.Expect(Expectation{ID: id, Slot: b.slot, Worker: "w", Model: "m", Session: id, Locals: locals(tokens, nil), Size: size,
 		Prompts: &mmhash.Model{}, Prompt: &mmhash.Prompt{IDs: tokens, Exact: true}})
 }
 
 func (b *bench) tell(session string, tokens []uint32) {
-	b.handle += 100
+	b.engineHash += 100
 	e := event.Event{Kind: event.Stored, BlockSize: size, Session: session, Tokens: tokens, Locals: locals(tokens, nil)}
 	for i := range e.Locals {
-		e.Handles = append(e.Handles, b.handle+uint64(i))
+		e.EngineHashes = append(e.EngineHashes, b.engineHash+uint64(i))
 	}
-	b.a.Stored(b.holder, &e)
+	b.a.Stored(b.slot, &e)
 }
 
 // Of two requests that begin alike the session tells whose an event is; and an event that names none is of neither, once
@@ -100,19 +100,19 @@ func TestSessionsAttribute(t *testing.T) {
 func (b *bench) store(parent uint64, tokens []uint32, media ...mmhash.Medium) (last uint64) {
 	e := event.Event{Kind: event.Stored, BlockSize: size, HasParent: parent != 0, Parent: parent, Tokens: tokens, Locals: locals(tokens, media)}
 	for range e.Locals {
-		b.handle++
-		e.Handles = append(e.Handles, b.handle)
+		b.engineHash++
+		e.EngineHashes = append(e.EngineHashes, b.engineHash)
 	}
 	for i := range media {
 		for k := media[i].Offset / size; k*size < media[i].Offset+media[i].Length; k++ {
 			e.Media = append(e.Media, event.Mention{Block: k, Offset: media[i].Offset - k*size, Paired: true, Name: []byte(media[i].Name)})
 		}
 	}
-	b.a.Stored(b.holder, &e)
-	if err := b.ix.Store(b.holder, indexer.GPU, parent, parent != 0, e.Handles, e.Locals); err != nil {
+	b.a.Stored(b.slot, &e)
+	if err := b.ix.Store(b.slot, indexer.GPU, parent, parent != 0, e.EngineHashes, e.Locals); err != nil {
 		b.t.Fatal(err)
 	}
-	return b.handle
+	return b.engineHash
 }
 
 // verdict ends a request and gives what became of it.
@@ -210,7 +210,7 @@ func TestVerdicts(t *testing.T) {
 func TestBlockSizeIsNamed(t *testing.T) {
 	b := newBench(t)
 	b.expect("r", ids(64, 100))
-	b.a.Stored(b.holder, &event.Event{Kind: event.Stored, BlockSize: 32, Handles: []uint64{1, 2}, Locals: []uint64{1, 2}})
+	b.a.Stored(b.slot, &event.Event{Kind: event.Stored, BlockSize: 32, EngineHashes: []uint64{1, 2}, Locals: []uint64{1, 2}})
 	if got := b.verdict("r"); got != BlockSize {
 		t.Fatalf("verdict %s, want %s", got, BlockSize)
 	}
@@ -225,7 +225,7 @@ func TestWithoutTokens(t *testing.T) {
 	prompt := ids(64, 100)
 	b.expect("r", prompt)
 	want := locals(prompt, nil)
-	b.a.Stored(b.holder, &event.Event{Kind: event.Stored, BlockSize: size, Handles: []uint64{1, 2, 3}, Locals: []uint64{want[0], want[1], 5}})
+	b.a.Stored(b.slot, &event.Event{Kind: event.Stored, BlockSize: size, EngineHashes: []uint64{1, 2, 3}, Locals: []uint64{want[0], want[1], 5}})
 	if got := b.verdict("r"); got != Block {
 		t.Fatalf("verdict %s, want %s", got, Block)
 	}
@@ -271,16 +271,16 @@ func TestTextOnlyWhereAllowed(t *testing.T) {
 // A request that was moved is judged by the slot that took it; one that failed is not judged.
 func TestMoveAndFailure(t *testing.T) {
 	b := newBench(t)
-	first, prompt := b.holder, ids(64, 100)
+	first, prompt := b.slot, ids(64, 100)
 	b.expect("r", prompt)
-	b.holder = b.ix.Join(indexer.HolderOptions{})
-	b.a.Move("r", b.holder, "other")
+	b.slot = b.ix.Join(indexer.SlotOptions{})
+	b.a.Move("r", b.slot, "other")
 	b.store(0, prompt)
 	if got := b.verdict("r"); got != Equal {
 		t.Errorf("moved: verdict %s, want %s", got, Equal)
 	}
-	b.a.Leave(b.holder)
-	b.holder = first
+	b.a.Leave(b.slot)
+	b.slot = first
 	b.expect("gone", prompt)
 	b.a.Leave(first)
 	if len(b.a.byID) != 0 || len(b.a.slots) != 0 {
@@ -325,7 +325,7 @@ func TestAuditIsBounded(t *testing.T) {
 		t.Error("a request is watched beyond the bound")
 	}
 	b.a.blocks -= openBlocks
-	b.a.Move("whole", b.holder, "w")
+	b.a.Move("whole", b.slot, "w")
 	b.a.End("whole", false)
 	b.a.End("no room for ids", false)
 	if b.a.tokens != 0 || b.a.blocks != 0 || len(b.a.byID) != 0 {
@@ -373,7 +373,7 @@ func TestKnownInPart(t *testing.T) {
 			if c.noRoom {
 				b.a.tokens = openTokens
 			}
-			b.a.Expect(Expectation{ID: "r", Holder: b.holder, Worker: "w", Model: "m", Locals: locals(whole[:c.hashed], nil), From: c.from, Size: size,
+			b.a.Expect(Expectation{ID: "r", Slot: b.slot, Worker: "w", Model: "m", Locals: locals(whole[:c.hashed], nil), From: c.from, Size: size,
 				Prompts: &mmhash.Model{}, Prompt: &mmhash.Prompt{IDs: whole[:c.known], Media: c.media}})
 			last := uint64(0)
 			if c.from > 0 {
@@ -397,7 +397,7 @@ func TestKnownInPart(t *testing.T) {
 // A request of which nothing can be hashed, on a worker that holds all of it: that no event comes says nothing.
 func TestNothingHashedNothingTold(t *testing.T) {
 	b := newBench(t)
-	b.a.Expect(Expectation{ID: "r", Holder: b.holder, Size: size, Prompts: &mmhash.Model{}, Prompt: &mmhash.Prompt{IDs: ids(64, 1)}})
+	b.a.Expect(Expectation{ID: "r", Slot: b.slot, Size: size, Prompts: &mmhash.Model{}, Prompt: &mmhash.Prompt{IDs: ids(64, 1)}})
 	if got := b.verdict("r"); got != Unattributed {
 		t.Errorf("verdict %s, want %s", got, Unattributed)
 	}
@@ -409,8 +409,8 @@ func TestMoveForgets(t *testing.T) {
 	prompt := ids(64, 100)
 	b.expect("r", prompt)
 	b.store(0, prompt)
-	b.holder = b.ix.Join(indexer.HolderOptions{})
-	b.a.Move("r", b.holder, "other")
+	b.slot = b.ix.Join(indexer.SlotOptions{})
+	b.a.Move("r", b.slot, "other")
 	if got := b.verdict("r"); got != Nothing {
 		t.Errorf("verdict %s, want %s: the other worker told of no block", got, Nothing)
 	}
@@ -433,7 +433,7 @@ func FuzzStored(f *testing.F) {
 			}
 			exact := known == len(whole) && hashed == known
 			chain := locals(whole[:hashed], nil)
-			b.a.Expect(Expectation{ID: string(rune('a' + i)), Holder: b.holder, Locals: chain, From: rnd.IntN(len(chain) + 1), Size: size, Prompts: &mmhash.Model{},
+			b.a.Expect(Expectation{ID: string(rune('a' + i)), Slot: b.slot, Locals: chain, From: rnd.IntN(len(chain) + 1), Size: size, Prompts: &mmhash.Model{},
 				Prompt: &mmhash.Prompt{IDs: whole[:known], Exact: exact, Media: []mmhash.Medium{{Offset: min(46, known), Length: min(60, known-min(46, known))}}}})
 			b.a.tokens = 0
 		}
@@ -450,10 +450,10 @@ func FuzzStored(f *testing.F) {
 				e.HasParent, e.Parent = true, uint64(rnd.IntN(40))
 			}
 			for range e.Locals {
-				e.Handles = append(e.Handles, uint64(1+rnd.IntN(40)))
+				e.EngineHashes = append(e.EngineHashes, uint64(1+rnd.IntN(40)))
 			}
 			e.Media = []event.Mention{{Block: rnd.IntN(9), Offset: rnd.IntN(size), Paired: rnd.IntN(2) == 0, Name: []byte("n")}}
-			b.a.Stored(b.holder, &e)
+			b.a.Stored(b.slot, &e)
 		}
 		b.now = b.now.Add(patience)
 		b.a.judge(b.now)

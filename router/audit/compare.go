@@ -15,7 +15,7 @@ type request struct {
 	before       uint64   // the slot's events when it came
 	ids          []uint32 // nil where there was no room: compared by block
 
-	next      uint64 // handle of the last block that was told and is ours
+	next      uint64 // engine hash of the last block that was told and is ours
 	nextPos   int    // number of the block behind it; -1: none was told yet
 	at        int    // block where the last event compared begins
 	held      bool   // all its blocks were told, if only for a moment
@@ -51,7 +51,7 @@ func (x *request) compare(e *event.Event) likeness {
 	}
 	n := x.blocks(e, p)
 	if n > 0 {
-		x.next, x.nextPos = e.Handles[n-1], p+n
+		x.next, x.nextPos = e.EngineHashes[n-1], p+n
 	}
 	if p+n < len(x.Locals) {
 		switch {
@@ -72,7 +72,7 @@ func (x *request) compare(e *event.Event) likeness {
 		return departed
 	}
 	x.held = true
-	x.next, x.nextPos = e.Handles[len(e.Handles)-1], p+len(e.Handles)
+	x.next, x.nextPos = e.EngineHashes[len(e.EngineHashes)-1], p+len(e.EngineHashes)
 	return same
 }
 

@@ -16,7 +16,7 @@ func TestPrefillApart(t *testing.T) {
 	now := time.Unix(1000, 0)
 	f := New(func() time.Time { return now })
 	worker := func(model, id string, prefill bool) *Worker {
-		w := NewWorker(id, netip.MustParseAddrPort("10.0.0.9:8000"), model, 0, func(int) indexer.Holder { return 0 })
+		w := NewWorker(id, netip.MustParseAddrPort("10.0.0.9:8000"), model, 0, func(int) indexer.SlotID { return 0 })
 		w.Instance, w.Frontends, w.Prefill = id, []string{"10.0.0.9:8000"}, prefill
 		return w
 	}

@@ -43,7 +43,7 @@ func (w *Worker) at(addr string) bool {
 type Slot struct {
 	Worker *Worker
 	Rank   int            // -1: the worker has no ranks
-	Holder indexer.Holder // what this slot holds, in the index
+	ID     indexer.SlotID // what this slot holds, in the index
 	// EventAge, if set, is how long the slot's events have not come as they happen (feed.Feed.Age). Set before the worker is
 	// in the fleet.
 	EventAge func(now time.Time) time.Duration
@@ -198,11 +198,11 @@ func New(now func() time.Time) *Fleet {
 	return f
 }
 
-// NewWorker describes a worker with ranks data-parallel ranks (0: none); join gives each slot its holder in the index.
-func NewWorker(name string, addr netip.AddrPort, model string, ranks int, join func(rank int) indexer.Holder) *Worker {
+// NewWorker describes a worker with ranks data-parallel ranks (0: none); join gives each slot its slot in the index.
+func NewWorker(name string, addr netip.AddrPort, model string, ranks int, join func(rank int) indexer.SlotID) *Worker {
 	w := &Worker{Name: name, Addr: addr.String(), Model: model}
 	for r := range max(1, ranks) {
-		s := &Slot{Worker: w, Rank: r, Holder: join(r), rate: firstRate}
+		s := &Slot{Worker: w, Rank: r, ID: join(r), rate: firstRate}
 		if ranks == 0 {
 			s.Rank = -1
 		}

@@ -15,8 +15,8 @@ func (c *clock) now() time.Time { return c.t }
 
 func twoWorkers(c *clock) (*Fleet, *Worker, *Worker) {
 	f := New(c.now)
-	a := NewWorker("a", netip.MustParseAddrPort("10.0.0.1:8000"), "m", 0, func(int) indexer.Holder { return 0 })
-	b := NewWorker("b", netip.MustParseAddrPort("10.0.0.2:8000"), "m", 2, func(r int) indexer.Holder { return indexer.Holder(1 + r) })
+	a := NewWorker("a", netip.MustParseAddrPort("10.0.0.1:8000"), "m", 0, func(int) indexer.SlotID { return 0 })
+	b := NewWorker("b", netip.MustParseAddrPort("10.0.0.2:8000"), "m", 2, func(r int) indexer.SlotID { return indexer.SlotID(1 + r) })
 	f.Set([]*Worker{a, b})
 	return f, a, b
 }

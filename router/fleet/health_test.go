@@ -69,7 +69,7 @@ func TestHealthy(t *testing.T) {
 	} {
 		var slots []*Slot
 		for i := range c.workers {
-			w := NewWorker(fmt.Sprint(i), netip.MustParseAddrPort("10.0.0.1:8000"), "m", 0, func(int) indexer.Holder { return 0 })
+			w := NewWorker(fmt.Sprint(i), netip.MustParseAddrPort("10.0.0.1:8000"), "m", 0, func(int) indexer.SlotID { return 0 })
 			if i < c.out {
 				for range failuresInARow {
 					w.Failed("connect", now)

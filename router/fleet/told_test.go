@@ -12,7 +12,7 @@ import (
 func TestToldLoad(t *testing.T) {
 	now := time.Now()
 	f := New(func() time.Time { return now })
-	w := NewWorker("w", netip.MustParseAddrPort("10.0.0.1:80"), "m", 0, func(int) indexer.Holder { return 0 })
+	w := NewWorker("w", netip.MustParseAddrPort("10.0.0.1:80"), "m", 0, func(int) indexer.SlotID { return 0 })
 	f.Set([]*Worker{w})
 	s := w.Slots[0]
 	tell := func(message string) {

@@ -171,14 +171,14 @@ func (s *Set) join(finder int, spec Spec) error {
 	}
 	ctx, end := context.WithCancel(context.Background())
 	m := &member{finder: finder, spec: spec, end: end}
-	m.worker = fleet.NewWorker(spec.Name, spec.Addr, spec.Model, spec.Ranks, func(int) indexer.Holder {
+	m.worker = fleet.NewWorker(spec.Name, spec.Addr, spec.Model, spec.Ranks, func(int) indexer.SlotID {
 		sink := feed.Join(s.o.Index, spec.Copies, 0)
 		m.sinks = append(m.sinks, leaving{sink, s.o.Linger})
-		return sink.Holder()
+		return sink.Slot()
 	})
 	m.worker.Addr, m.worker.Class, m.worker.Instance, m.worker.Frontends, m.worker.Prefill = addr, spec.Class, spec.Instance, spec.Frontends, spec.Prefill
 	for r, slot := range m.worker.Slots {
-		o := feed.Options{Sink: m.sinks[r], Stored: s.audited(slot.Holder)}
+		o := feed.Options{Sink: m.sinks[r], Stored: s.audited(slot.ID)}
 		tells, err := spec.Listen(slot, r, &o)
 		if err != nil {
 			s.leave(m)
@@ -202,7 +202,7 @@ func (s *Set) join(finder int, spec Spec) error {
 }
 
 // audited shows a slot's stored events to the audit.
-func (s *Set) audited(h indexer.Holder) func(*event.Event) {
+func (s *Set) audited(h indexer.SlotID) func(*event.Event) {
 	if s.o.Audit == nil {
 		return nil
 	}
@@ -237,7 +237,7 @@ func (s *Set) leave(m *member) {
 		} else {
 			sink.Leave()
 		}
-		s.o.Audit.Leave(m.worker.Slots[i].Holder)
+		s.o.Audit.Leave(m.worker.Slots[i].ID)
 	}
 }
 

@@ -51,7 +51,7 @@ func (source) Replay(context.Context, uint64, func(feed.Message) error) error {
 // Decode reads one byte as the hash of a stored block of 16 tokens.
 func (source) Decode(b []byte) (event.Batch, error) {
 	h := uint64(b[0])
-	return event.Batch{Rank: -1, Events: []event.Event{{Kind: event.Stored, BlockSize: 16, Handles: []uint64{h}, Locals: []uint64{h}}}}, nil
+	return event.Batch{Rank: -1, Events: []event.Event{{Kind: event.Stored, BlockSize: 16, EngineHashes: []uint64{h}, Locals: []uint64{h}}}}, nil
 }
 
 func (e *engine) listen(_ *fleet.Slot, rank int, o *feed.Options) (bool, error) {
@@ -153,7 +153,7 @@ func TestLifeOfAWorker(t *testing.T) {
 	}
 	slot := b.fleet.Workers()[0].Slots[1]
 	one.tell(1, 0, 7)
-	b.wait("an event", func() bool { return b.ix.HeldBlocks(slot.Holder) == 1 })
+	b.wait("an event", func() bool { return b.ix.HeldBlocks(slot.ID) == 1 })
 	if n := count(t, b.reg, "sightline_events_total", "what", "blocks"); n != 1 {
 		t.Errorf("metrics tell of %v blocks, want 1", n)
 	}
@@ -170,7 +170,7 @@ func TestLifeOfAWorker(t *testing.T) {
 	}
 	first.Ready = true
 	b.Update(1, []Spec{first})
-	if len(b.names()) != 2 || b.fleet.Workers()[0].Slots[1] != slot || b.ix.HeldBlocks(slot.Holder) != 1 {
+	if len(b.names()) != 2 || b.fleet.Workers()[0].Slots[1] != slot || b.ix.HeldBlocks(slot.ID) != 1 {
 		t.Error("ready again: another worker, or without what it held")
 	}
 	sets := b.sets
@@ -182,7 +182,7 @@ func TestLifeOfAWorker(t *testing.T) {
 	if got := b.names(); !slices.Equal(got, []string{"b"}) || beside.Load() != 0 || one.running() != 0 || two.running() != 1 {
 		t.Errorf("gone: fleet %v, feeds %d and %d", got, one.running(), two.running())
 	}
-	if n := b.ix.HeldBlocks(slot.Holder); n != 0 {
+	if n := b.ix.HeldBlocks(slot.ID); n != 0 {
 		t.Errorf("%d blocks of a worker that left", n)
 	}
 	if b.Waiting() {
@@ -251,7 +251,7 @@ func TestAudit(t *testing.T) {
 	b.Update(1, []Spec{spec(&e, "a", "10.0.0.1:8000")})
 	b.wait("feed", func() bool { return e.running() == 1 })
 	expect := func(id string, block uint64) {
-		au.Expect(audit.Expectation{ID: id, Holder: b.Slots()[0].Holder, Worker: "a", Model: "m", Locals: []uint64{block}, Size: 16,
+		au.Expect(audit.Expectation{ID: id, Slot: b.Slots()[0].ID, Worker: "a", Model: "m", Locals: []uint64{block}, Size: 16,
 			Prompts: &mmhash.Model{}, Prompt: &mmhash.Prompt{IDs: make([]uint32, 16), Exact: true}})
 	}
 	expect("r1", 7)

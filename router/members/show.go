@@ -34,7 +34,7 @@ func (s *Set) Resync(match func(*fleet.Slot) bool, why string) (n int) {
 func (s *Set) Snapshot(worker string, rank int) ([]byte, error) {
 	for _, f := range s.Slots() {
 		if f.Worker.Name == worker && max(f.Rank, 0) == rank {
-			return s.o.Index.AppendSnapshot(nil, f.Holder)
+			return s.o.Index.AppendSnapshot(nil, f.ID)
 		}
 	}
 	return nil, fmt.Errorf("no worker %q with rank %d", worker, rank)

@@ -16,15 +16,15 @@ func Fuzz(f *testing.F, tokens bool, decode func(payload []byte) (event.Batch, e
 			t.Fatal("events beside an error")
 		}
 		for _, e := range batch.Events {
-			if e.Kind == event.Stored && (len(e.Locals) != len(e.Handles) || tokens && len(e.Tokens) != e.BlockSize*len(e.Handles)) {
-				t.Fatalf("%d handles, %d locals, %d tokens", len(e.Handles), len(e.Locals), len(e.Tokens))
+			if e.Kind == event.Stored && (len(e.Locals) != len(e.EngineHashes) || tokens && len(e.Tokens) != e.BlockSize*len(e.EngineHashes)) {
+				t.Fatalf("%d engine hashes, %d locals, %d tokens", len(e.EngineHashes), len(e.Locals), len(e.Tokens))
 			}
-			if (e.Kind == event.Stored || e.Kind == event.Removed) && len(e.Handles) == 0 {
+			if (e.Kind == event.Stored || e.Kind == event.Removed) && len(e.EngineHashes) == 0 {
 				t.Fatalf("%s without blocks", e.Kind)
 			}
 			for _, m := range e.Media {
-				if m.Block < 0 || m.Block >= len(e.Handles) {
-					t.Fatalf("mention of block %d of %d", m.Block, len(e.Handles))
+				if m.Block < 0 || m.Block >= len(e.EngineHashes) {
+					t.Fatalf("mention of block %d of %d", m.Block, len(e.EngineHashes))
 				}
 			}
 		}

@@ -73,7 +73,7 @@ func (s *Shape) Locals(dst []uint64, i uint64) []uint64 {
 }
 
 // Handles appends the engine's hashes of a sequence: the chain rule of Dynamo 1.6.
-func Handles(dst, locals []uint64) []uint64 {
+func EngineHashes(dst, locals []uint64) []uint64 {
 	var buf [16]byte
 	prev := uint64(0)
 	for i, l := range locals {
