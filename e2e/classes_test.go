@@ -1,10 +1,15 @@
 package e2e
 
 import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/tidwall/gjson"
@@ -104,5 +109,59 @@ func TestWorkerClasses(t *testing.T) {
 	}
 	if n := metric(t, l, "sightline_events_total", `what="other_block_size"`); n != 0 {
 		t.Errorf("%v blocks of a size that their class has not", n)
+	}
+}
+
+// The classes of a model read one request side by side. With several pictures in it as base64, in Anthropic's form, each
+// worker stores what was predicted of it: no picture was taken for another.
+func TestClassesReadOneRequest(t *testing.T) {
+	l := startLab(t, func(o *demo.LabOptions) {
+		o.Workers = 2
+		o.Sim = func(i int, c *sim.Config) { c.Version = []string{"0.32.0", "0.30.0"}[i] }
+		o.Config = func(keys map[string]any) {
+			keys["models"].([]any)[0].(map[string]any)["classes"] = []any{map[string]any{"name": "old", "engine_version": "0.30.0"}}
+			keys["workers"].([]any)[1].(map[string]any)["class"] = "old"
+			keys["probe"] = false
+		}
+	})
+	const clients, each = 4, 10
+	var all sync.WaitGroup
+	for c := range clients {
+		all.Go(func() {
+			for i := range each {
+				var content []any
+				for k := range 4 {
+					content = append(content, map[string]any{"type": "image", "source": map[string]any{"type": "base64", "media_type": "image/jpeg",
+						"data": base64.StdEncoding.EncodeToString(photo(uint64(10_000 + 100*c + 4*i + k)))}})
+				}
+				content = append(content, map[string]any{"type": "text", "text": fmt.Sprintf("What do these show, %d of %d?", i, c)})
+				raw, err := json.Marshal(map[string]any{"model": demo.ModelName, "max_tokens": 2, "messages": []any{map[string]any{"role": "user", "content": content}}})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				resp, err := http.Post(l.URL+"/v1/messages", "application/json", bytes.NewReader(raw))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				text, _ := io.ReadAll(resp.Body)
+				resp.Body.Close()
+				if resp.StatusCode != http.StatusOK {
+					t.Errorf("status %d: %s", resp.StatusCode, text)
+				}
+			}
+		})
+	}
+	all.Wait()
+	eventually(t, "a verdict on every request", func() bool { return metric(t, l, "sightline_audit_total", "verdict") >= clients*each })
+	if n := metric(t, l, "sightline_audit_total", `verdict="equal"`); n != clients*each {
+		findings, _ := l.Get("http://" + l.Admin + "/audit")
+		t.Errorf("%v of %d requests were stored as predicted: %s", n, clients*each, findings)
+	}
+	for class, w := range l.Sims {
+		if len(w.Blocks()) == 0 {
+			t.Errorf("worker %d got no request", class)
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/internal/demo"
+	"github.com/sightline-router/sightline/internal/sim"
 )
 
 // Nothing of one client's request is seen by another, or by an operator, once the request is over: hosts of pictures that
@@ -29,6 +31,9 @@ func TestBodiesLeaveNothingBehind(t *testing.T) {
 	t.Cleanup(host.Close)
 	_, port, _ := net.SplitHostPort(host.Listener.Addr().String())
 	l := startLab(t, func(o *demo.LabOptions) {
+		o.Prompts = func(context.Context, string, []byte) ([]sim.Prompt, error) { // workers do not look at their media
+			return []sim.Prompt{{Tokens: []uint32{1, 2, 3}}}, nil
+		}
 		o.Config = func(keys map[string]any) {
 			keys["media"] = map[string]any{"allow": []string{"127.0.0.1/32"}, "budget": "10ms"}
 			keys["probe"] = false

@@ -28,7 +28,7 @@ type job struct {
 	out       chan output
 }
 
-// generate serves /v1/chat/completions and /v1/completions.
+// generate serves /v1/chat/completions, /v1/completions and /v1/messages.
 func (w *Worker) generate(rw http.ResponseWriter, r *http.Request) {
 	raw, body, adapter, err := w.readBody(rw, r)
 	if err != nil {

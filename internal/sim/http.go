@@ -29,6 +29,7 @@ func (w *Worker) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /v1/chat/completions", w.generate)
 	mux.HandleFunc("POST /v1/completions", w.generate)
+	mux.HandleFunc("POST /v1/messages", w.generate) // answered in the form of completions
 	mux.HandleFunc("POST /tokenize", w.tokenize)
 	mux.HandleFunc("GET /v1/models", w.models)
 	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})

@@ -91,6 +91,12 @@ func mediaPart(part gjson.Result) (modality string, source gjson.Result) {
 		return "image", part.Get("image_url.url")
 	case "input_image":
 		return "image", part.Get("image_url")
+	case "image": // Anthropic's
+		s := part.Get("source")
+		if s.Get("type").Str == "url" {
+			return "image", s.Get("url")
+		}
+		return "image", gjson.Result{Type: gjson.String, Str: "data:" + s.Get("media_type").Str + ";base64," + s.Get("data").Str}
 	case "video_url":
 		return "video", part.Get("video_url.url")
 	case "audio_url":
