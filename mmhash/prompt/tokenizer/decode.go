@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -55,11 +54,7 @@ func newDecoders(raw []byte) ([]decoder, error) {
 		Pattern        patternSpec
 		Content        string
 		Start, Stop    int
-		Prefix         string
-		Cleanup        bool
 		Suffix         string
-		PadToken       string `json:"pad_token"`
-		Delimiter      string `json:"word_delimiter_token"`
 		Replacement    string
 		PrependScheme  string `json:"prepend_scheme"`
 		AddPrefixSpace *bool  `json:"add_prefix_space"`
@@ -124,20 +119,6 @@ func newDecoders(raw []byte) ([]decoder, error) {
 			}
 			return strings.ReplaceAll(token, c.Replacement, with)
 		}), nil
-	case "WordPiece":
-		return each(func(i int, token string) string {
-			if i > 0 {
-				if inside, ok := strings.CutPrefix(token, c.Prefix); ok {
-					token = inside
-				} else {
-					token = " " + token
-				}
-			}
-			if c.Cleanup {
-				token = cleanUp(token)
-			}
-			return token
-		}), nil
 	case "BPEDecoder":
 		return []decoder{func(tokens []string) []string {
 			for i, token := range tokens {
@@ -149,31 +130,10 @@ func newDecoders(raw []byte) ([]decoder, error) {
 			}
 			return tokens
 		}}, nil
-	case "CTC":
-		return []decoder{func(tokens []string) []string {
-			var out []string
-			for _, token := range slices.Compact(tokens) {
-				token = strings.ReplaceAll(token, c.PadToken, "")
-				if c.Cleanup {
-					token = strings.ReplaceAll(cleanUp(token), c.Delimiter, " ")
-				}
-				if token != "" {
-					out = append(out, token)
-				}
-			}
-			return out
-		}}, nil
+	case "WordPiece", "CTC":
+		return nil, unsupported(c.Type)
 	}
 	return nil, fmt.Errorf("type %q: not known", c.Type)
-}
-
-// cleanUp is the reference's clean-up of spaces, rule by rule.
-func cleanUp(s string) string {
-	for _, r := range [][2]string{{" .", "."}, {" ?", "?"}, {" !", "!"}, {" ,", ","}, {" ' ", "'"}, {" n't", "n't"}, {" 'm", "'m"},
-		{" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}} {
-		s = strings.ReplaceAll(s, r[0], r[1])
-	}
-	return s
 }
 
 // decodeByteLevel joins the bytes of all tokens; a token with another character in it stands for its own text.

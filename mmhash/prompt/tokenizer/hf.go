@@ -78,6 +78,12 @@ func readTokenizerJSON(b []byte) (*Tokenizer, error) {
 
 type addedEntry AddedToken
 
+// unsupported is the error of a part of a tokenizer that Hugging Face's tokenizers or SentencePiece know and no served vision-language
+// model was seen to use: what to do about it stands in the text, which the callers put the file's name before.
+func unsupported(kind string) error {
+	return fmt.Errorf("%q is not supported: byte-pair encoding is, with the parts that docs/fidelity.md lists; leave the model out of the configuration, and its requests are routed by load", kind)
+}
+
 // sections gives the values of an object's keys as raw text, nulls left out. A tokenizer.json is one small description around two
 // long lists, the vocabulary and the merges, which are read in place; the small parts are given to encoding/json.
 func sections(b []byte) (map[string][]byte, error) {
@@ -126,10 +132,10 @@ func (t *Tokenizer) setWords(steps []preSpec, raw bool) error {
 		all = append(all, st...)
 	}
 	t.words = all
-	m, ok := t.model.(*bpe)
-	if !ok || !raw {
+	if !raw {
 		return nil
 	}
+	m := t.model
 	last := all[len(all)-1].(byteLevel)
 	switch {
 	case last.prefixSpace:
@@ -145,7 +151,7 @@ func (t *Tokenizer) setWords(steps []preSpec, raw bool) error {
 	return nil
 }
 
-// readModel reads the model section. raw says that a BPE model could take bytes; it is cleared for any other.
+// readModel reads the model section. raw says that the model could take bytes; it is cleared where its affixes forbid that.
 func (t *Tokenizer) readModel(b []byte, raw *bool) error {
 	parts, err := sections(b)
 	if err != nil {
@@ -155,7 +161,6 @@ func (t *Tokenizer) readModel(b []byte, raw *bool) error {
 	for name, into := range map[string]any{
 		"type": &c.Type, "unk_token": &c.UnkToken, "continuing_subword_prefix": &c.Prefix, "end_of_word_suffix": &c.Suffix,
 		"fuse_unk": &c.FuseUnk, "byte_fallback": &c.ByteFallback, "ignore_merges": &c.IgnoreMerges, "dropout": &c.Dropout,
-		"unk_id": &c.UnkID, "max_input_chars_per_word": &c.MaxChars,
 	} {
 		if part := parts[name]; part != nil {
 			if err := json.Unmarshal(part, into); err != nil {
@@ -163,98 +168,62 @@ func (t *Tokenizer) readModel(b []byte, raw *bool) error {
 			}
 		}
 	}
-	if c.Type == "" {
-		// Older files do not say; the reference tries the models in this order.
+	if c.Type == "" { // older files do not say
 		switch {
 		case parts["merges"] != nil:
 			c.Type = "BPE"
-		case parts["max_input_chars_per_word"] != nil:
-			c.Type = "WordPiece"
 		case len(parts["vocab"]) > 0 && parts["vocab"][0] == '[':
 			c.Type = "Unigram"
 		default:
 			c.Type = "WordLevel"
 		}
 	}
-	if c.Type == "Unigram" {
-		*raw = false
-		v, scores, err := readScores(parts["vocab"])
-		if err != nil {
-			return fmt.Errorf("vocab: %w", err)
-		}
-		unk := noID
-		if c.UnkID != nil {
-			unk = *c.UnkID
-		}
-		t.vocab = v
-		t.model, err = newUnigram(v, scores, unk, c.ByteFallback)
-		return err
+	switch c.Type {
+	case "BPE":
+	case "Unigram", "WordPiece", "WordLevel":
+		return unsupported(c.Type)
+	default:
+		return fmt.Errorf("type %q: not known", c.Type)
+	}
+	if c.Dropout != nil && *c.Dropout != 0 {
+		return fmt.Errorf("dropout %v: merges left out by chance cannot be foretold", *c.Dropout)
 	}
 	var texts *mergeTexts
 	var badMerges error
 	var wg sync.WaitGroup
-	if c.Type == "BPE" {
-		wg.Go(func() { texts, badMerges = readMergeTexts(parts["merges"]) })
-	}
+	wg.Go(func() { texts, badMerges = readMergeTexts(parts["merges"]) })
 	v, err := readVocab(parts["vocab"])
 	wg.Wait()
 	if err != nil {
 		return fmt.Errorf("vocab: %w", err)
 	}
 	t.vocab = v
-	unk := noID
+	unk := noID // also where unk_token is not in the vocabulary: the reference fails at the first unknown character, which is dropped here
 	if c.UnkToken != nil {
 		unk = v.id([]byte(*c.UnkToken))
 	}
-	switch c.Type {
-	case "BPE":
-		if c.Dropout != nil && *c.Dropout != 0 {
-			return fmt.Errorf("dropout %v: merges left out by chance cannot be foretold", *c.Dropout)
-		}
-		if c.UnkToken != nil && unk == noID && *c.UnkToken != "" {
-			// The reference fails at the first unknown character; it drops it here.
-			unk = noID
-		}
-		m := &bpe{vocab: v, raw: *raw && c.Prefix == "" && c.Suffix == "", unk: unk, fuseUnk: c.FuseUnk, byteFallback: c.ByteFallback,
-			ignoreMerges: c.IgnoreMerges, prefix: c.Prefix, suffix: c.Suffix}
-		*raw = m.raw
-		if badMerges == nil {
-			badMerges = m.resolve(texts)
-		}
-		if badMerges != nil {
-			return fmt.Errorf("merges: %w", badMerges)
-		}
-		t.model = m
-	case "WordPiece", "WordLevel":
-		*raw = false
-		if c.Type == "WordLevel" {
-			t.model = &wordLevel{v, unk}
-			break
-		}
-		if parts["continuing_subword_prefix"] == nil {
-			c.Prefix = "##"
-		}
-		if c.MaxChars == 0 {
-			c.MaxChars = 100
-		}
-		t.model = newWordPiece(v, c.Prefix, unk, c.MaxChars)
-	default:
-		return fmt.Errorf("type %q: not known", c.Type)
+	m := &bpe{vocab: v, raw: *raw && c.Prefix == "" && c.Suffix == "", unk: unk, fuseUnk: c.FuseUnk, byteFallback: c.ByteFallback,
+		ignoreMerges: c.IgnoreMerges, prefix: c.Prefix, suffix: c.Suffix}
+	*raw = m.raw
+	if badMerges == nil {
+		badMerges = m.resolve(texts)
 	}
+	if badMerges != nil {
+		return fmt.Errorf("merges: %w", badMerges)
+	}
+	t.model = m
 	return nil
 }
 
 type modelSpec struct {
 	Type         string
 	UnkToken     *string
-	UnkID        *uint32
 	Prefix       string
 	Suffix       string
 	FuseUnk      bool
 	ByteFallback bool
 	IgnoreMerges bool
 	Dropout      *float64
-	MaxChars     int
 }
 
 // readVocab reads a JSON object of texts and ids.
@@ -263,30 +232,4 @@ func readVocab(b []byte) (*vocab, error) {
 	r := readerOf(b)
 	r.Object(func(key string) { r.Fail(v.add(key, readID(&r))) })
 	return v, r.Err()
-}
-
-// readScores reads a JSON list of texts and scores; the place in the list is the id.
-func readScores(b []byte) (*vocab, []float64, error) {
-	v := newVocab(len(b) / 30)
-	var scores []float64
-	r := readerOf(b)
-	r.List(func() {
-		n := 0
-		r.List(func() {
-			switch n++; n {
-			case 1:
-				r.Fail(v.add(r.Text(), uint32(len(scores))))
-			case 2:
-				lit, _ := r.Number()
-				score, _ := strconv.ParseFloat(lit, 64)
-				scores = append(scores, score)
-			default:
-				r.Want("a text and a score")
-			}
-		})
-		if len(scores) != int(v.span()) {
-			r.Want("a text and a score")
-		}
-	})
-	return v, scores, r.Err()
 }

@@ -91,7 +91,7 @@ func (m *bpe) setJoins() {
 	}
 	for a := rune(0); a < 128 && !m.byteFallback; a++ {
 		for b := rune(0); b < 128; b++ {
-			if m.joinedUnknown(a, b) {
+			if m.joinedUnknown(a, b) && (b != ' ' || !m.cutSpaces) {
 				m.joins.put(a, b)
 			}
 		}

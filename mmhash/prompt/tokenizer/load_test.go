@@ -47,7 +47,7 @@ func TestLoadDirectories(t *testing.T) {
 		{"prefix space", files("vocab.json", vocab, "merges.txt", merges, "tokenizer_config.json", `{"add_prefix_space":true}`), "the", Options{}, "[258]"},
 		{"Qwen2 with bos", files("vocab.json", vocab, "merges.txt", merges, "tokenizer_config.json", `{"tokenizer_class":"Qwen2Tokenizer","add_bos_token":true,"bos_token":{"content":"<|end|>"},`+added+`}`),
 			"the the", Options{AddSpecial: true}, "[259 257 258]"},
-		{"tokenizer.json and its configuration", files("tokenizer.json", `{"model":{"type":"WordLevel","vocab":{"a":0,"b":1},"unk_token":"b"},"pre_tokenizer":{"type":"Whitespace"}}`,
+		{"tokenizer.json and its configuration", files("tokenizer.json", `{"model":{"type":"BPE","vocab":{"a":0,"b":1},"merges":[],"unk_token":"b"},"pre_tokenizer":{"type":"Whitespace"}}`,
 			"tokenizer_config.json", strings.Replace(`{`+added+`}`, "259", "2", 1)), "a<|end|>x", Options{}, "[0 2 1]"},
 		{"Tekken", files("tekken.json", string(tekkenFile(t, nil))), "the", Options{AddSpecial: true}, "[1 278]"},
 	} {

@@ -42,18 +42,13 @@ func (p patternSpec) compile() (pattern, error) {
 // newNormalizer builds the normalizer section of a tokenizer.json; nil if there is none.
 func newNormalizer(raw []byte) (normalizer, error) {
 	var c struct {
-		Type               string
-		Normalizers        []json.RawMessage
-		Prepend            string
-		Content            string
-		Pattern            patternSpec
-		StripLeft          *bool  `json:"strip_left"`
-		StripRight         *bool  `json:"strip_right"`
-		CharsMap           []byte `json:"precompiled_charsmap"`
-		CleanText          bool   `json:"clean_text"`
-		HandleChineseChars bool   `json:"handle_chinese_chars"`
-		StripAccents       *bool  `json:"strip_accents"`
-		Lowercase          bool
+		Type        string
+		Normalizers []json.RawMessage
+		Prepend     string
+		Content     string
+		Pattern     patternSpec
+		StripLeft   *bool `json:"strip_left"`
+		StripRight  *bool `json:"strip_right"`
 	}
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil, nil
@@ -94,8 +89,6 @@ func newNormalizer(raw []byte) (normalizer, error) {
 			}
 			return utf8.AppendRune(dst, r)
 		}), nil
-	case "Nmt":
-		return mapRunes(nmt), nil
 	case "ByteLevel":
 		return byteLevelNormalizer{}, nil
 	case "Prepend":
@@ -108,28 +101,8 @@ func newNormalizer(raw []byte) (normalizer, error) {
 			return nil, err
 		}
 		return replace{p, []byte(c.Content)}, nil
-	case "Precompiled":
-		return newCharsMap(c.CharsMap)
-	case "BertNormalizer":
-		var seq normalizers
-		if c.CleanText {
-			seq = append(seq, mapRunes(bertClean))
-		}
-		if c.HandleChineseChars {
-			seq = append(seq, mapRunes(bertChinese))
-		}
-		if c.StripAccents == nil && c.Lowercase || c.StripAccents != nil && *c.StripAccents {
-			seq = append(seq, unicodeForm{norm.NFD}, mapRunes(func(dst []byte, r rune) []byte {
-				if isClass(r, clOldMn) {
-					return dst
-				}
-				return utf8.AppendRune(dst, r)
-			}))
-		}
-		if c.Lowercase {
-			seq = append(seq, mapRunes(lower))
-		}
-		return seq, nil
+	case "Nmt", "Precompiled", "BertNormalizer":
+		return nil, unsupported(c.Type)
 	}
 	return nil, fmt.Errorf("type %q: not known", c.Type)
 }
@@ -154,39 +127,6 @@ func lower(dst []byte, r rune) []byte {
 		return append(dst, "i\u0307"...)
 	}
 	return utf8.AppendRune(dst, newerLower(r))
-}
-
-func nmt(dst []byte, r rune) []byte {
-	switch {
-	case 1 <= r && r <= 8, r == 0xB, 0xE <= r && r <= 0x1F, r == 0x7F, r == 0x8F, r == 0x9F:
-		return dst
-	case r == '\t', r == '\n', r == '\f', r == '\r', r == 0x1680, 0x200B <= r && r <= 0x200F, r == 0x2028, r == 0x2029,
-		r == 0x2581, r == 0xFEFF, r == 0xFFFD:
-		return append(dst, ' ')
-	}
-	return utf8.AppendRune(dst, r)
-}
-
-func bertClean(dst []byte, r rune) []byte {
-	space := r == '\t' || r == '\n' || r == '\r'
-	switch {
-	case r == 0, r == 0xFFFD, !space && isClass(r, clOldOther):
-		return dst
-	case space, isClass(r, clRustSpace):
-		return append(dst, ' ')
-	}
-	return utf8.AppendRune(dst, r)
-}
-
-// bertChinese puts spaces around the ideographs that BERT names; the fifth range is BERT's own (2B920).
-func bertChinese(dst []byte, r rune) []byte {
-	switch {
-	case 0x4E00 <= r && r <= 0x9FFF, 0x3400 <= r && r <= 0x4DBF, 0x20000 <= r && r <= 0x2A6DF, 0x2A700 <= r && r <= 0x2B73F,
-		0x2B740 <= r && r <= 0x2B81F, 0x2B920 <= r && r <= 0x2CEAF, 0xF900 <= r && r <= 0xFAFF, 0x2F800 <= r && r <= 0x2FA1F:
-		dst = utf8.AppendRune(append(dst, ' '), r)
-		return append(dst, ' ')
-	}
-	return utf8.AppendRune(dst, r)
 }
 
 type byteLevelNormalizer struct{}

@@ -8,7 +8,7 @@ import (
 // wordCutter cuts normalised text into words and hands them to the model. first tells that the text begins where the whole
 // input began.
 type wordCutter interface {
-	encode(dst []uint32, s *scratch, m model, b []byte, first bool) []uint32
+	encode(dst []uint32, s *scratch, m *bpe, b []byte, first bool) []uint32
 }
 
 // scanWords is the hot way: words of a known pattern, bytes as symbols.
@@ -17,7 +17,7 @@ type scanWords struct {
 	bpe  *bpe
 }
 
-func (w scanWords) encode(dst []uint32, s *scratch, _ model, b []byte, _ bool) []uint32 {
+func (w scanWords) encode(dst []uint32, s *scratch, _ *bpe, b []byte, _ bool) []uint32 {
 	for i, look := 0, lookEvery; i < len(b) && !s.full(dst); {
 		if i > look {
 			s.look()
@@ -49,7 +49,7 @@ type stage interface {
 	cut(s *scratch, in, out *words)
 }
 
-func (st stages) encode(dst []uint32, s *scratch, m model, b []byte, first bool) []uint32 {
+func (st stages) encode(dst []uint32, s *scratch, m *bpe, b []byte, first bool) []uint32 {
 	if len(b) == 0 {
 		return dst
 	}
@@ -233,24 +233,6 @@ func (p metaspace) cut(s *scratch, in, out *words) {
 	}
 }
 
-// fixedLength cuts words of a number of characters.
-type fixedLength int
-
-func (p fixedLength) cut(_ *scratch, in, out *words) {
-	out.b = in.b
-	for _, w := range in.list {
-		start, count := int(w.start), 0
-		for i := start; i < int(w.end); {
-			_, n := utf8.DecodeRune(in.b[i:])
-			i += n
-			if count++; count == int(p) || i == int(w.end) {
-				out.add(start, i, w.first && start == int(w.start))
-				start, count = i, 0
-			}
-		}
-	}
-}
-
 // preSpec is a pre_tokenizer section of a tokenizer.json.
 type preSpec struct {
 	Type             string
@@ -265,7 +247,6 @@ type preSpec struct {
 	Split            *bool
 	IndividualDigits bool `json:"individual_digits"`
 	Delimiter        string
-	Length           *int
 }
 
 // flat gives the pre-tokenizers in order, sequences opened.
@@ -328,24 +309,13 @@ func (c preSpec) stage(raw bool) ([]stage, error) {
 			return []stage{split{class(clRustNumeric), isolated, false}}, nil
 		}
 		return []stage{split{class(clRustNumeric), contiguous, false}}, nil
-	case "BertPreTokenizer":
-		return []stage{split{class(clRustSpace), removed, false}, split{class(clOldPunct), isolated, false}}, nil
 	case "CharDelimiterSplit":
 		if utf8.RuneCountInString(c.Delimiter) != 1 {
 			return nil, fmt.Errorf("delimiter %q: want one character", c.Delimiter)
 		}
 		return []stage{split{literalPattern(c.Delimiter), removed, false}}, nil
-	case "FixedLength":
-		n := 5
-		if c.Length != nil {
-			n = *c.Length
-		}
-		if n < 1 {
-			return nil, fmt.Errorf("length %d: want at least 1", n)
-		}
-		return []stage{fixedLength(n)}, nil
-	case "UnicodeScripts":
-		return []stage{scripts{}}, nil
+	case "BertPreTokenizer", "FixedLength", "UnicodeScripts":
+		return nil, unsupported(c.Type)
 	}
 	return nil, fmt.Errorf("type %q: not known", c.Type)
 }

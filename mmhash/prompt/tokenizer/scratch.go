@@ -19,7 +19,6 @@ type scratch struct {
 	turn     int
 	in, out  words
 	regex    regexState
-	lattice  lattice
 	marks    []byte    // a run of marks that is being put in order
 	last     [2]uint32 // the two symbols that the last merge joined
 	dead     []uint64
@@ -56,7 +55,6 @@ func (s *scratch) shrink() {
 	drop(&s.out.list)
 	drop(&s.regex.stack)
 	drop(&s.regex.marks)
-	drop(&s.lattice)
 	drop(&s.marks)
 	drop(&s.dead)
 	drop(&s.pairText)

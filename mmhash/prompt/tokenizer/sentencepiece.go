@@ -13,7 +13,8 @@ import (
 )
 
 // A SentencePiece model file is a protocol buffer: pieces with scores and types, and how texts are normalised. The rules are
-// those of sentencepiece 0.2.3. Its BPE merges any two neighbours whose text together is a piece, greatest score first.
+// those of sentencepiece 0.2.3. BPE merges any two neighbours whose text together is a piece,
+// greatest score first. A Unigram file, and one with a table of normalisations, is refused.
 
 // Piece types of sentencepiece_model.proto.
 const (
@@ -87,6 +88,12 @@ func loadTokenizerModel(d *directory, b []byte) (*Tokenizer, error) {
 
 func readSentencePiece(b []byte) (*Tokenizer, error) {
 	p, err := parseSentencePiece(b)
+	if err == nil && p.kind != 2 {
+		err = fmt.Errorf("model_type: %w", unsupported(map[uint64]string{1: "Unigram", 3: "word", 4: "char"}[p.kind]))
+	}
+	if err == nil && len(p.charsMap) > 0 {
+		err = fmt.Errorf("normalizer_spec: %w", unsupported("precompiled_charsmap"))
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -124,28 +131,12 @@ func readSentencePiece(b []byte) (*Tokenizer, error) {
 	}
 	own := newMatcher(users, func(a *AddedToken) string { return a.Content })
 	n := &pieceNormalizer{dummy: p.dummyPrefix, trim: p.trim, escape: p.escape, suffix: p.suffix, own: own}
-	if len(p.charsMap) > 0 {
-		if n.table, err = parseCharsMap(p.charsMap); err != nil {
-			return nil, err
-		}
-	}
 	t.normalize = n
-	switch p.kind {
-	case 1:
-		m, err := p.unigram(v, unk)
-		if err != nil {
-			return nil, err
-		}
-		t.model, t.words = m, stages{}
-	case 2:
-		m, err := p.bpe(v, unk)
-		if err != nil {
-			return nil, err
-		}
-		t.model, t.words = m, ownSymbols{own}
-	default:
-		return nil, fmt.Errorf("model_type %d: only unigram (1) and BPE (2) are known", p.kind)
+	m, err := p.bpe(v, unk)
+	if err != nil {
+		return nil, err
 	}
+	t.model, t.words = m, ownSymbols{own}
 	t.decoders = []decoder{func(tokens []string) []string {
 		for i, token := range tokens {
 			tokens[i] = string(bytes.ReplaceAll([]byte(token), []byte("▁"), []byte(" ")))
@@ -206,37 +197,10 @@ func (p *sentencePieceModel) bpe(v *vocab, unk uint32) (*bpe, error) {
 	return m, nil
 }
 
-// unigram builds the model of a Unigram file; control, unknown, byte and unused pieces are in no text.
-func (p *sentencePieceModel) unigram(v *vocab, unk uint32) (*unigram, error) {
-	lowest, highest := float32(math.MaxFloat32), float32(-math.MaxFloat32)
-	for _, piece := range p.pieces {
-		if piece.kind == pieceNormal {
-			lowest, highest = min(lowest, piece.score), max(highest, piece.score)
-		}
-	}
-	m := &unigram{vocab: v, unk: unk, byteFallback: p.byteFallback, single: true, trie: newTrie(len(p.pieces)),
-		scores: make([]float64, len(p.pieces)), unkScore: float64(lowest - unknownPenalty)}
-	for id, piece := range p.pieces {
-		m.scores[id] = float64(piece.score)
-		if piece.kind == pieceUser {
-			m.scores[id] = float64(float32(len(piece.text))*highest) - 0.1
-		}
-		if piece.kind == pieceNormal || piece.kind == pieceUser {
-			if !m.trie.add(piece.text, uint32(id)) {
-				return nil, errors.New("too many characters")
-			}
-		}
-	}
-	for b := range m.fallback {
-		m.fallback[b] = v.id(fmt.Appendf(nil, "<0x%02X>", b))
-	}
-	return m, nil
-}
-
 // ownSymbols cuts a text at the symbols that the model's user defined; they never merge.
 type ownSymbols struct{ own *matcher }
 
-func (w ownSymbols) encode(dst []uint32, s *scratch, m model, b []byte, _ bool) []uint32 {
+func (w ownSymbols) encode(dst []uint32, s *scratch, m *bpe, b []byte, _ bool) []uint32 {
 	c := cutting{m: w.own, b: b}
 	for c.next() && !s.full(dst) {
 		if c.token != nil {
@@ -250,8 +214,7 @@ func (w ownSymbols) encode(dst []uint32, s *scratch, m model, b []byte, _ bool) 
 
 // pieceNormalizer is SentencePiece's normalizer.
 type pieceNormalizer struct {
-	table                       *charsMap // nil: identity
-	own                         *matcher  // the user's symbols stay as they are
+	own                         *matcher // the user's symbols stay as they are
 	dummy, trim, escape, suffix bool
 }
 
@@ -262,11 +225,6 @@ func (n *pieceNormalizer) prefix(b []byte) ([]byte, int) {
 	if n.own != nil {
 		if size := n.own.prefix(b); size > 0 {
 			return b[:size], size
-		}
-	}
-	if n.table != nil {
-		if with, size := n.table.match(b, true); size > 0 {
-			return with, size
 		}
 	}
 	_, size := utf8.DecodeRune(b)
@@ -296,7 +254,7 @@ func (n *pieceNormalizer) apply(s *scratch, in []byte) []byte {
 	}
 	for wasSpace := n.trim; len(in) > 0; {
 		with, size := in[:1], 1
-		if n.table != nil || n.own != nil || in[0] >= utf8.RuneSelf {
+		if n.own != nil || in[0] >= utf8.RuneSelf {
 			with, size = n.prefix(in)
 		}
 		in = in[size:]

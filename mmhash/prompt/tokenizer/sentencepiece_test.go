@@ -51,7 +51,7 @@ func compareSentencePiece(t *testing.T, r io.Reader) (models int) {
 	return models
 }
 
-// testdata/sentencepiece.jsonl.gz: python sentencepiece.py 5 identity.
+// testdata/sentencepiece.jsonl.gz: python sentencepiece.py 5.
 func TestSentencePiece(t *testing.T) {
 	b, err := os.ReadFile("testdata/sentencepiece.jsonl.gz")
 	if err != nil {
@@ -61,8 +61,8 @@ func TestSentencePiece(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := compareSentencePiece(t, z); n != 32 {
-		t.Errorf("%d models, want 32", n)
+	if n := compareSentencePiece(t, z); n != 16 {
+		t.Errorf("%d models, want 16", n)
 	}
 }
 
@@ -82,38 +82,36 @@ func TestDifferentialSentencePiece(t *testing.T) {
 
 // A piece that is the NUL character is none where bytes have pieces (expected ids: sentencepiece 0.2.3, whose log says so).
 func TestSentencePieceNUL(t *testing.T) {
-	for _, model := range []uint64{1, 2} {
-		for _, kind := range []uint64{pieceNormal, pieceUser} {
-			var file []byte
-			add := func(text string, score float32, kind uint64) {
-				piece := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), text)
-				piece = protowire.AppendFixed32(protowire.AppendTag(piece, 2, protowire.Fixed32Type), math.Float32bits(score))
-				piece = protowire.AppendVarint(protowire.AppendTag(piece, 3, protowire.VarintType), kind)
-				file = protowire.AppendBytes(protowire.AppendTag(file, 1, protowire.BytesType), piece)
-			}
-			add("<unk>", 0, pieceUnknown)
-			add("<s>", 0, pieceControl)
-			add("</s>", 0, pieceControl)
-			for b := range 256 {
-				add(fmt.Sprintf("<0x%02X>", b), 0, pieceByte)
-			}
-			add("\x00", -3, kind)
-			for i, text := range []string{"a", "b", "▁", "ab"} {
-				add(text, -1-0.1*float32(i), pieceNormal)
-			}
-			trainer := protowire.AppendVarint(protowire.AppendTag(nil, 3, protowire.VarintType), model)
-			trainer = protowire.AppendVarint(protowire.AppendTag(trainer, 35, protowire.VarintType), 1)
-			file = protowire.AppendBytes(protowire.AppendTag(file, 2, protowire.BytesType), trainer)
-			normalizer := []byte{3 << 3, 0, 4 << 3, 0, 5 << 3, 1} // no dummy prefix, blanks kept, escaped
-			file = protowire.AppendBytes(protowire.AppendTag(file, 3, protowire.BytesType), normalizer)
-			tok, err := LoadSentencePiece(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for text, want := range map[string][]uint32{"\x00": {3}, "a\x00b": {260, 3, 261}, "\x00\x00": {3, 3}, "ab\x00\x00a\x00": {263, 3, 3, 260, 3}, "a \x00": {260, 262, 3}} {
-				if got := tok.Encode(nil, text, Options{}); !slices.Equal(got, want) {
-					t.Errorf("model %d, kind %d: %q: %v, want %v", model, kind, text, got, want)
-				}
+	for _, kind := range []uint64{pieceNormal, pieceUser} {
+		var file []byte
+		add := func(text string, score float32, kind uint64) {
+			piece := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), text)
+			piece = protowire.AppendFixed32(protowire.AppendTag(piece, 2, protowire.Fixed32Type), math.Float32bits(score))
+			piece = protowire.AppendVarint(protowire.AppendTag(piece, 3, protowire.VarintType), kind)
+			file = protowire.AppendBytes(protowire.AppendTag(file, 1, protowire.BytesType), piece)
+		}
+		add("<unk>", 0, pieceUnknown)
+		add("<s>", 0, pieceControl)
+		add("</s>", 0, pieceControl)
+		for b := range 256 {
+			add(fmt.Sprintf("<0x%02X>", b), 0, pieceByte)
+		}
+		add("\x00", -3, kind)
+		for i, text := range []string{"a", "b", "▁", "ab"} {
+			add(text, -1-0.1*float32(i), pieceNormal)
+		}
+		trainer := protowire.AppendVarint(protowire.AppendTag(nil, 3, protowire.VarintType), 2)
+		trainer = protowire.AppendVarint(protowire.AppendTag(trainer, 35, protowire.VarintType), 1)
+		file = protowire.AppendBytes(protowire.AppendTag(file, 2, protowire.BytesType), trainer)
+		normalizer := []byte{3 << 3, 0, 4 << 3, 0, 5 << 3, 1} // no dummy prefix, blanks kept, escaped
+		file = protowire.AppendBytes(protowire.AppendTag(file, 3, protowire.BytesType), normalizer)
+		tok, err := LoadSentencePiece(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for text, want := range map[string][]uint32{"\x00": {3}, "a\x00b": {260, 3, 261}, "\x00\x00": {3, 3}, "ab\x00\x00a\x00": {263, 3, 3, 260, 3}, "a \x00": {260, 262, 3}} {
+			if got := tok.Encode(nil, text, Options{}); !slices.Equal(got, want) {
+				t.Errorf("kind %d: %q: %v, want %v", kind, text, got, want)
 			}
 		}
 	}
@@ -121,11 +119,13 @@ func TestSentencePieceNUL(t *testing.T) {
 
 func TestSentencePieceBadFiles(t *testing.T) {
 	for in, want := range map[string]string{
-		"":                     "no pieces",
-		"\x0a\x05":             "unexpected EOF",
-		"\x0a\x03\x0a\x01\xff": "not UTF-8",
-		"\x0a\x03\x0a\x01a":    "no piece of type unknown",
-		"\x0a\x05\x0a\x01a\x18\x02\x12\x02\x18\x03": "model_type 3",
+		"":                                  "no pieces",
+		"\x0a\x05":                          "unexpected EOF",
+		"\x0a\x03\x0a\x01\xff":              "not UTF-8",
+		"\x0a\x03\x0a\x01a":                 `model_type: "Unigram" is not supported`,
+		"\x0a\x03\x0a\x01a\x12\x02\x18\x02": "no piece of type unknown",
+		"\x0a\x05\x0a\x01a\x18\x02\x12\x02\x18\x03":                  `model_type: "word" is not supported`,
+		"\x0a\x05\x0a\x01a\x18\x02\x12\x02\x18\x02\x1a\x03\x12\x01x": `normalizer_spec: "precompiled_charsmap" is not supported`,
 		"\x0f": "wire type",
 	} {
 		if _, err := LoadSentencePiece([]byte(in)); err == nil || !strings.Contains(err.Error(), want) {

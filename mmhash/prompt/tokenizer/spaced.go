@@ -9,7 +9,7 @@ type spacedWords struct {
 	scheme string // where a space is put in front: "always", "unless" there is one, "first" (at the very start, unless there is one), "never"
 }
 
-func (w spacedWords) encode(dst []uint32, s *scratch, _ model, b []byte, first bool) []uint32 {
+func (w spacedWords) encode(dst []uint32, s *scratch, _ *bpe, b []byte, first bool) []uint32 {
 	if len(b) == 0 {
 		return dst
 	}
@@ -50,7 +50,7 @@ func (t *Tokenizer) spacedPlan(m *bpe) {
 			}
 			bars = true
 		case *pieceNormalizer:
-			if n.table != nil || n.own != nil || n.trim || !n.escape || n.suffix {
+			if n.own != nil || n.trim || !n.escape || n.suffix {
 				return
 			}
 			if n.dummy {

@@ -1,9 +1,8 @@
-// Package tokenizer turns text into the token ids that a worker's own tokenizer gives, for every kind of tokenizer file that
-// vision-language models come with.
+// Package tokenizer turns text into the token ids that a worker's own tokenizer gives, for every kind of byte-pair tokenizer file
+// that vision-language models come with; other kinds are refused at load.
 //
 // A text passes five steps, each in its own file: added tokens are cut out (added.go), what lies between is normalised
-// (normalize.go), cut into words (pretokenize.go; scan.go for the hot patterns), each word becomes ids (bpe.go, unigram.go,
-// wordpiece.go), and the template's tokens are put around (post.go). Decode goes back (decode.go). The rules are those of
+// (normalize.go), cut into words (pretokenize.go; scan.go for the hot patterns), each word becomes ids (bpe.go), and the template's tokens are put around (post.go). Decode goes back (decode.go). The rules are those of
 // Hugging Face's tokenizers 0.23.3, which vLLM, SGLang and TensorRT-LLM load; load.go picks the reader for a directory.
 //
 // A Tokenizer is immutable after loading and safe for concurrent use. Texts are expected to be valid UTF-8, as a JSON body
@@ -22,7 +21,7 @@ import (
 // Tokenizer encodes and decodes text with one vocabulary.
 type Tokenizer struct {
 	vocab   *vocab
-	model   model
+	model   *bpe
 	added   []*AddedToken // in order of addition
 	byID    map[uint32]*AddedToken
 	byText  map[string]uint32
@@ -48,11 +47,6 @@ type Options struct {
 	Done <-chan struct{}
 	// Max has Encode come back soon once dst has more ids than that, with more than that. 0: never.
 	Max int
-}
-
-// model turns one word into ids.
-type model interface {
-	encode(dst []uint32, s *scratch, b []byte, i, end int) []uint32
 }
 
 // Encode appends the ids of text to dst. It allocates nothing once dst is large enough and the pool is warm, and its time
@@ -167,18 +161,17 @@ func (t *Tokenizer) finish() (err error) {
 			raw = append(raw, a)
 		}
 	}
-	if m, ok := t.model.(*bpe); ok {
-		m.setAlphabet()
-		m.setRegular()
-		t.spacedPlan(m)
-		var wg sync.WaitGroup
-		wg.Go(m.setWhole)
-		m.setPairs()
-		m.setJoins()
-		wg.Wait()
-		m.dropUnmade()
-		m.merges = nil
-	}
+	m := t.model
+	m.setAlphabet()
+	m.setRegular()
+	t.spacedPlan(m)
+	var wg sync.WaitGroup
+	wg.Go(m.setWhole)
+	m.setPairs()
+	m.setJoins()
+	wg.Wait()
+	m.dropUnmade()
+	m.merges = nil
 	if st, ok := t.words.(stages); ok {
 		for _, one := range st {
 			m, ok := one.(metaspace)

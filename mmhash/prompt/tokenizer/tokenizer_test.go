@@ -169,7 +169,7 @@ func chatTokenizer(t testing.TB, merges int) *Tokenizer {
 // TestSearchEqualsMerging holds the search for long words against merging with a heap, and that against merging pair by pair.
 func TestSearchEqualsMerging(t *testing.T) {
 	for _, merges := range []int{5, 30, 100, 400} {
-		m := chatTokenizer(t, merges).model.(*bpe)
+		m := chatTokenizer(t, merges).model
 		s := new(scratch)
 		r := rand.New(rand.NewPCG(2, 3))
 		for range 400 {
@@ -348,22 +348,52 @@ func TestBadFiles(t *testing.T) {
 		``:                                  "got the end",
 		`[]`:                                "want '{'",
 		`{"model":null}`:                    "model: missing",
-		`{"model":{"type":"X"}}`:            "vocab: offset 0: missing",
+		`{"model":{"type":"BPE"}}`:          "vocab: offset 0: missing",
 		`{"model":{"type":"X","vocab":{}}}`: `type "X": not known`,
-		`{"model":{"type":"BPE","vocab":{"a":0},"merges":["a b"]}}`:                                                                     "not in the vocabulary",
-		`{"model":{"type":"BPE","vocab":{"a":0,"b":1},"merges":[["a","b"]]}}`:                                                           "sum is not in the vocabulary",
-		`{"model":{"type":"BPE","vocab":{"a":0,"b":0},"merges":[]}}`:                                                                    "both have id 0",
-		`{"model":{"type":"BPE","vocab":{"a":99999999},"merges":[]}}`:                                                                   "token id 99999999: want",
-		`{"model":{"type":"BPE","vocab":{"a":0},"merges":[],"dropout":0.1}}`:                                                            "dropout",
-		`{"model":{"type":"Unigram","vocab":[["a",0],["a",1]]}}`:                                                                        "no token has id",
-		`{"normalizer":{"type":"Nope"},"model":{}}`:                                                                                     `normalizer: type "Nope"`,
-		`{"pre_tokenizer":{"type":"Nope"},"model":{"type":"WordLevel","vocab":{}}}`:                                                     `type "Nope"`,
-		`{"pre_tokenizer":{"type":"Split","pattern":{"Regex":"(a"},"behavior":"Isolated"},"model":{"type":"WordLevel","vocab":{}}}`:     "want )",
-		`{"pre_tokenizer":{"type":"Split","pattern":{"Regex":"(a)\\1"},"behavior":"Isolated"},"model":{"type":"WordLevel","vocab":{}}}`: "not supported",
+		`{"model":{"type":"BPE","vocab":{"a":0},"merges":["a b"]}}`:                                                                           "not in the vocabulary",
+		`{"model":{"type":"BPE","vocab":{"a":0,"b":1},"merges":[["a","b"]]}}`:                                                                 "sum is not in the vocabulary",
+		`{"model":{"type":"BPE","vocab":{"a":0,"b":0},"merges":[]}}`:                                                                          "both have id 0",
+		`{"model":{"type":"BPE","vocab":{"a":99999999},"merges":[]}}`:                                                                         "token id 99999999: want",
+		`{"model":{"type":"BPE","vocab":{"a":0},"merges":[],"dropout":0.1}}`:                                                                  "dropout",
+		`{"normalizer":{"type":"Nope"},"model":{}}`:                                                                                           `normalizer: type "Nope"`,
+		`{"pre_tokenizer":{"type":"Nope"},"model":{"type":"BPE","vocab":{},"merges":[]}}`:                                                     `type "Nope"`,
+		`{"pre_tokenizer":{"type":"Split","pattern":{"Regex":"(a"},"behavior":"Isolated"},"model":{"type":"BPE","vocab":{},"merges":[]}}`:     "want )",
+		`{"pre_tokenizer":{"type":"Split","pattern":{"Regex":"(a)\\1"},"behavior":"Isolated"},"model":{"type":"BPE","vocab":{},"merges":[]}}`: "not supported",
 	} {
 		_, err := LoadJSON([]byte(in))
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v, want %q in it", in, err, want)
+		}
+	}
+}
+
+// What no served vision-language model was seen to use is refused at load: the error names the kind, the file, and what to do.
+func TestUnsupportedKinds(t *testing.T) {
+	bpe := `"model":{"type":"BPE","vocab":{"a":0},"merges":[]}`
+	for kind, file := range map[string]string{
+		"Unigram":          `{"model":{"type":"Unigram","unk_id":0,"vocab":[["a",0]]}}`,
+		"WordPiece":        `{"model":{"type":"WordPiece","unk_token":"a","vocab":{"a":0}}}`,
+		"WordLevel":        `{"model":{"type":"WordLevel","unk_token":"a","vocab":{"a":0}}}`,
+		"Nmt":              `{"normalizer":{"type":"Nmt"},` + bpe + `}`,
+		"Precompiled":      `{"normalizer":{"type":"Precompiled","precompiled_charsmap":"AAAA"},` + bpe + `}`,
+		"BertNormalizer":   `{"normalizer":{"type":"Sequence","normalizers":[{"type":"BertNormalizer","clean_text":true}]},` + bpe + `}`,
+		"BertPreTokenizer": `{"pre_tokenizer":{"type":"BertPreTokenizer"},` + bpe + `}`,
+		"FixedLength":      `{"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"FixedLength","length":3}]},` + bpe + `}`,
+		"UnicodeScripts":   `{"pre_tokenizer":{"type":"UnicodeScripts"},` + bpe + `}`,
+		"CTC":              `{"decoder":{"type":"CTC","pad_token":"a"},` + bpe + `}`,
+	} {
+		_, err := LoadFS(files("tokenizer.json", file))
+		for _, want := range []string{"tokenizer.json: ", `"` + kind + `" is not supported`, "docs/fidelity.md", "leave the model out of the configuration"} {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: error %v, want %q in it", kind, err, want)
+			}
+		}
+	}
+	for file, kind := range map[string]string{ // older files do not name their model
+		`{"model":{"vocab":[["a",0]]}}`: "Unigram", `{"model":{"vocab":{"a":0}}}`: "WordLevel",
+	} {
+		if _, err := LoadJSON([]byte(file)); err == nil || !strings.Contains(err.Error(), `"`+kind+`" is not supported`) {
+			t.Errorf("%s: %v", kind, err)
 		}
 	}
 }

@@ -13,7 +13,7 @@ func TestWideEqualsMerging(t *testing.T) {
 	parts := []string{"中", "文", "字", "中文", "文字中", "語", "々", "\xe4", "\xb8\xad", "\xad", "é", "a"}
 	cuts, joined := 0, 0
 	for _, merges := range []int{10, 60, 200, 800} {
-		m := chatTokenizer(t, merges).model.(*bpe)
+		m := chatTokenizer(t, merges).model
 		s := new(scratch)
 		r := rand.New(rand.NewPCG(4, uint64(merges)))
 		for range 600 {
@@ -48,7 +48,7 @@ func TestConformanceWide(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m, s := tok.model.(*bpe), new(scratch)
+		m, s := tok.model, new(scratch)
 		r := rand.New(rand.NewPCG(5, 6))
 		var wide [][]byte // tokens with a byte that begins a wide character, or continues one
 		for id := range m.vocab.span() {

@@ -63,7 +63,7 @@ def pattern():
 
 
 def normalizer(depth=0):
-    kind = R.choice(["NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Prepend", "Replace", "Replace", "Strip", "StripAccents", "Nmt", "BertNormalizer", "Sequence", "ByteLevel"])
+    kind = R.choice(["NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Prepend", "Replace", "Replace", "Strip", "StripAccents", "Sequence", "ByteLevel"])
     n = {"type": kind}
     if kind == "Prepend":
         n["prepend"] = R.choice(["\u2581", " ", "x"])
@@ -71,8 +71,6 @@ def normalizer(depth=0):
         n["pattern"], n["content"] = R.choice([({"String": " "}, "\u2581"), ({"Regex": r"\s+"}, " "), ({"Regex": " {2,}"}, " "), ({"String": "a"}, ""), (pattern(), R.choice(["", " ", "_", "xy"]))])
     elif kind == "Strip":
         n["strip_left"], n["strip_right"] = R.random() < 0.5, R.random() < 0.5
-    elif kind == "BertNormalizer":
-        n.update(clean_text=R.random() < 0.5, handle_chinese_chars=R.random() < 0.5, strip_accents=R.choice([None, True, False]), lowercase=R.random() < 0.5)
     elif kind == "Sequence":
         if depth:
             return None
@@ -81,7 +79,7 @@ def normalizer(depth=0):
 
 
 def pre(depth=0):
-    kind = R.choice(["Split", "Split", "Split", "ByteLevel", "Metaspace", "Whitespace", "WhitespaceSplit", "Punctuation", "Digits", "BertPreTokenizer", "CharDelimiterSplit", "UnicodeScripts", "Sequence", "FixedLength"])
+    kind = R.choice(["Split", "Split", "Split", "ByteLevel", "Metaspace", "Whitespace", "WhitespaceSplit", "Punctuation", "Digits", "CharDelimiterSplit", "Sequence"])
     p = {"type": kind}
     if kind == "Split":
         p.update(pattern=pattern(), behavior=R.choice(BEHAVIORS), invert=R.random() < 0.3)
@@ -95,8 +93,6 @@ def pre(depth=0):
         p["individual_digits"] = R.random() < 0.5
     elif kind == "CharDelimiterSplit":
         p["delimiter"] = R.choice("-. a")
-    elif kind == "FixedLength":
-        p["length"] = R.randrange(1, 6)
     elif kind == "Sequence":
         if depth:
             return None
@@ -190,47 +186,6 @@ def bpe(byte_level):
             "fuse_unk": R.random() < 0.5, "byte_fallback": fallback, "ignore_merges": R.random() < 0.3, "vocab": vocab, "merges": merges}
 
 
-def unigram():
-    pieces = [["<unk>", 0.0], ["<s>", 0.0]]
-    seen = {"<unk>", "<s>"}
-
-    def add(t, s):
-        if t and t not in seen:
-            seen.add(t)
-            pieces.append([t, s])
-
-    fallback = R.random() < 0.4
-    if fallback:
-        for b in range(256):
-            add("<0x%02X>" % b, 0.0)
-    chars = sorted({c for w in WORDS for c in w} | {"\u2581"})
-    R.shuffle(chars)
-    for c in chars[:R.randrange(20, len(chars))]:
-        add(c, -R.uniform(5, 12))
-    for _ in range(R.randrange(20, 300)):
-        w = R.choice(["\u2581", ""]) + R.choice(WORDS)
-        i, j = sorted((R.randrange(len(w) + 1), R.randrange(len(w) + 1)))
-        add(w[i:j], -R.uniform(2, 15) if R.random() < 0.9 else -float(R.randrange(3, 9)))
-    return {"type": "Unigram", "unk_id": 0, "vocab": pieces, "byte_fallback": fallback}
-
-
-def wordpiece():
-    vocab = {"[UNK]": 0}
-    for w in WORDS:
-        for t in (w, w[:R.randrange(1, len(w) + 1)], "##" + w[R.randrange(len(w)):], w[0], "##" + w[-1], "##" + w[0]):
-            if R.random() < 0.7:
-                vocab.setdefault(t, len(vocab))
-    return {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": R.choice([100, 8]), "vocab": vocab}
-
-
-def wordlevel():
-    vocab = {"<unk>": 0}
-    for w in WORDS:
-        if R.random() < 0.8:
-            vocab.setdefault(w, len(vocab))
-    return {"type": "WordLevel", "unk_token": "<unk>", "vocab": vocab}
-
-
 def added(model):
     out = []
     texts = R.sample(["<s>", "</s>", "<mask>", "<tool>", "[CLS]", "the", "Hello", "He", "World", "\n\n", "  ", "\u4e2d", "<", "caf\u00e9", "Foo bar", " x", "and", "I'll", "'s", "\u00c5", "\u2581\u2581"], R.randrange(0, 8))
@@ -242,9 +197,9 @@ def added(model):
 
 
 def decoder():
-    choices = [None, {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}, {"type": "WordPiece", "prefix": "##", "cleanup": R.random() < 0.5},
+    choices = [None, {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
                {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": R.choice(["first", "always", "never"]), "split": True},
-               {"type": "BPEDecoder", "suffix": "</w>"}, {"type": "CTC", "pad_token": "<s>", "word_delimiter_token": "|", "cleanup": True}, {"type": "Fuse"}, {"type": "ByteFallback"},
+               {"type": "BPEDecoder", "suffix": "</w>"}, {"type": "Fuse"}, {"type": "ByteFallback"},
                {"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]}]
     return R.choice(choices)
 
@@ -283,7 +238,7 @@ def tokenizer():
         p = R.choice([None, None, pre(), {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": R.choice(["first", "always", "never"]), "split": R.random() < 0.5},
                       {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}])
     else:
-        model = R.choice([unigram, unigram, wordpiece, wordlevel, lambda: bpe(R.random() < 0.5)])()
+        model = bpe(R.random() < 0.5)
         n, p = R.choice([None, normalizer()]), R.choice([None, pre(), pre()])
     toks = added(model)
     return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": toks, "normalizer": n, "pre_tokenizer": p,
