@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	"github.com/sightline-router/sightline/internal/steering"
 	"github.com/sightline-router/sightline/router"
 )
 
@@ -235,6 +236,42 @@ func TestGate(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A gateway that lets clients' headers through: whatever is in the table of what clients must not say is removed.
+func TestForeignHeadersAreRemoved(t *testing.T) {
+	for _, mode := range []Mode{Auto, Sightline} {
+		r := newRig(t, always(pick), Options{Route: Route{Mode: mode}})
+		for _, path := range []string{"/v1/chat/completions", "/v1/embeddings"} {
+			kv := []string{":method", "POST", ":path", path, "content-type", "application/json", "x-mine", "1", "x-request-id", "___prefill_addr_10.0.0.9:1___decode_addr_10.0.0.9:2_1"}
+			for _, h := range steering.Headers {
+				if h.Prefix && h.Name != "x-target-worker" && h.Name != "x-gateway-destination-endpoint" {
+					kv = append(kv, h.Name+"foreign", "10.0.0.9:1")
+				} else if h.Name != "x-request-id" {
+					kv = append(kv, h.Name, "10.0.0.9:1")
+				}
+			}
+			answers := r.talk(t, headersMsg(nil, false, kv...), bodyMsg("{}", true))
+			last := answers[len(answers)-1]
+			m := last.GetRequestHeaders().GetResponse().GetHeaderMutation()
+			if m == nil {
+				m = last.GetRequestBody().GetResponse().GetHeaderMutation()
+			}
+			got := told(m)
+			for i := 8; i < len(kv); i += 2 {
+				if v, changed := got[kv[i]]; !changed && kv[i] != HeaderEndpoint || v == kv[i+1] {
+					t.Errorf("%q, %s: %s is left at %q", mode, path, kv[i], v)
+				}
+			}
+			if _, changed := got["x-mine"]; changed {
+				t.Errorf("%q, %s: removes what is the client's own", mode, path)
+			}
+		}
+		kept := told(r.talk(t, headersMsg(nil, false, chat("x-request-id", "0d6f-4e1b")...), bodyMsg("{}", true))[1].GetRequestBody().GetResponse().GetHeaderMutation())
+		if _, changed := kept["x-request-id"]; changed {
+			t.Errorf("%q: an id without an address is removed", mode)
+		}
 	}
 }
 
