@@ -1,6 +1,7 @@
 package router
 
 import (
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -201,5 +202,28 @@ func TestSightings(t *testing.T) {
 	}
 	if n := len(s.shard[0].at); n > seenMedia {
 		t.Errorf("%d media", n)
+	}
+}
+
+// A prompt of 500 blocks, 74 of them common to all, among eight slots; with room and without.
+func BenchmarkPredictions(b *testing.B) {
+	for _, most := range []int64{predBlocks, 100_000} {
+		b.Run(fmt.Sprint("room for ", most), func(b *testing.B) {
+			p := newPredictions(20*time.Second, most)
+			now, system := time.Unix(1000, 0), chainOf(1, 74)
+			var chains [][]uint64
+			for i := range 400 {
+				chains = append(chains, slices.Concat(system, chainOf(uint64(100+i), 426)))
+			}
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				c := chains[i%len(chains)]
+				now = now.Add(time.Millisecond)
+				for slot := range uint32(8) {
+					p.leading(slot, c, 0, now)
+				}
+				p.add(uint32(i%8), c, 0, now)
+			}
+		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
@@ -54,7 +55,7 @@ func startSources(ctx context.Context, cfg config.Config, models []router.Model,
 	}
 	finders, like, err := s.finders()
 	components := dynamoComponents(&cfg.Dynamo)
-	s.set = members.New(members.Options{Index: ix, Fleet: fl, Audit: au, Log: log, Metrics: reg, Finders: len(finders) + len(components), Linger: cfg.Index.PredictedTTL, Changed: changed, Forget: forget})
+	s.set = members.New(members.Options{Index: ix, Fleet: fl, Audit: au, Log: log, Metrics: reg, Finders: len(finders) + len(components), Linger: cfg.Index.PredictedTTL + time.Minute, Changed: changed, Forget: forget})
 	defer func() {
 		if err != nil {
 			s.close()

@@ -59,7 +59,7 @@ type Options struct {
 	Log     *zap.Logger
 	Metrics prometheus.Registerer
 	Finders int                   // that will call Update, each with a number of its own from 1
-	Linger  time.Duration         // the index gives the number of a worker that left to no other for so long
+	Linger  time.Duration         // the index gives the number of a worker that left to no other for so long: predictions under it, of decisions that had begun before, end first
 	Changed func([]*fleet.Worker) // told of every worker set that the fleet gets
 	Forget  func(worker string)   // told of a name that no worker has had for an hour: what is counted by it can go
 }
