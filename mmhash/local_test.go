@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -147,5 +148,25 @@ func TestLocalOnce(t *testing.T) {
 	defer cancel()
 	if _, why, err := m.local(ctx, "file://"+path, new(Medium)); why != whySlowFile || err != nil {
 		t.Errorf("with all hands full: %q %v", why, err)
+	}
+}
+
+// A directory of local files that is not there is told: nothing of it can ever be read.
+func TestLocalDirectoryIsMissing(t *testing.T) {
+	media, err := NewMedia(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer media.Close()
+	s := DefaultServer()
+	for path, told := range map[string]bool{t.TempDir(): false, filepath.Join(t.TempDir(), "gone"): true} {
+		s.AllowedLocalMediaPath = path
+		m, err := Load("m", "../examples/models/qwen2.5-vl", s, media)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(strings.Join(m.Warnings(), "\n"), "allowed_local_media_path"); got != told {
+			t.Errorf("%s: told %v", path, got)
+		}
 	}
 }

@@ -49,6 +49,9 @@ func load(name string, st *state, s Server, media *Media, first *firstSeen, like
 	if !st.has("config.json", "params.json") {
 		m.warnings = append(m.warnings, st.dir+" has no config.json: taken as a model for text alone")
 	}
+	if path := s.AllowedLocalMediaPath; path != "" && !isDir(path) {
+		m.warnings = append(m.warnings, "allowed_local_media_path "+path+" is no directory here: prompts are exact up to their first local file (mount what the workers have there)")
+	}
 	if m.version, err = ParseVersion(s.EngineVersion); err != nil {
 		return nil, err
 	}
