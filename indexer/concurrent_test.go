@@ -107,7 +107,7 @@ func feeder(t *testing.T, x *Index, front []uint64, w uint64, rounds int) {
 		}
 		switch r % 20 {
 		case 7:
-			x.ClearTier(id, CPU)
+			x.Remove(id, CPU, engineHashes)
 		case 11:
 			if data, err := x.AppendSnapshot(nil, id); err != nil {
 				t.Error(err)
@@ -116,7 +116,7 @@ func feeder(t *testing.T, x *Index, front []uint64, w uint64, rounds int) {
 			}
 		case 19:
 			x.Leave(id)
-			id = x.Join(SlotOptions{BlocksHint: 500})
+			id = x.Join(SlotOptions{})
 		}
 	}
 	if err := x.Leave(id); err != nil {
@@ -190,7 +190,6 @@ func TestErrors(t *testing.T) {
 		"lengths differ": {func() error { return x.Store(id, GPU, 2, true, []uint64{3}, nil) }, ErrMalformed},
 		"no such tier":   {func() error { return x.Store(id, 4, 2, true, []uint64{3}, []uint64{3}) }, ErrMalformed},
 		"remove, tier":   {func() error { _, err := x.Remove(id, 9, []uint64{1}); return err }, ErrMalformed},
-		"clear, tier":    {func() error { return x.ClearTier(id, 4) }, ErrMalformed},
 		"no such slot":   {func() error { return x.Store(77, GPU, 0, false, []uint64{3}, []uint64{3}) }, ErrUnknownSlot},
 		"leave twice":    {func() error { g := x.Join(SlotOptions{}); x.Leave(g); return x.Leave(g) }, ErrUnknownSlot},
 		"remove, left":   {func() error { _, err := x.Remove(50, GPU, []uint64{1}); return err }, ErrUnknownSlot},

@@ -105,9 +105,6 @@ type SlotOptions struct {
 	// CountCopies: the engine may hold a block in several physical copies under one engine hash and reports each stored and
 	// each removed. Otherwise a block stored twice and removed once is gone.
 	CountCopies bool
-	// BlocksHint is the number of blocks that the slot has room for, where known. Its table is then laid out at once,
-	// and filling it is about a third faster.
-	BlocksHint int
 }
 
 // Join adds an empty slot.
@@ -121,10 +118,9 @@ func (x *Index) Join(o SlotOptions) SlotID {
 	} else {
 		id = SlotID(len(old))
 	}
-	s := &slot{x: x, id: id, countCopies: o.CountCopies, hint: o.BlocksHint}
+	s := &slot{x: x, id: id, countCopies: o.CountCopies}
 	s.table.mem = x.mem
 	s.keysOf = s.keysOfRefs
-	s.layOut()
 	list := make([]*slot, max(len(old), int(id)+1))
 	copy(list, old)
 	list[id] = s

@@ -233,7 +233,6 @@ func (x *Index) Clear(id SlotID) error {
 		return err
 	}
 	s.clear()
-	s.layOut()
 	s.mu.Unlock()
 	return nil
 }
@@ -264,41 +263,4 @@ func (s *slot) clear() {
 	s.heldBlocks.Store(0)
 	s.partial.Store(false)
 	s.copies, s.lastKnown = nil, false
-}
-
-// ClearTier takes all blocks of a slot away from one tier.
-func (x *Index) ClearTier(id SlotID, tier Tier) error {
-	if tier >= Tiers {
-		return fmt.Errorf("cleared: %w: %v (want a known tier)", ErrMalformed, tier)
-	}
-	s, err := x.lockSlot(id)
-	if err != nil {
-		return err
-	}
-	defer s.mu.Unlock()
-	mem := s.x.mem
-	for c := range s.copies {
-		if c.tier == tier {
-			delete(s.copies, c)
-		}
-	}
-	var engineHashes []uint64
-	s.table.each(func(seg *segment) {
-		engineHashes = engineHashes[:0]
-		for i := range seg {
-			for k, tag := range seg[i].tags {
-				ref := seg[i].refs[k]
-				if tag == 0 {
-					continue
-				}
-				if pg := mem.page(ref / pageBlocks); pg.held[tier]>>(ref%pageBlocks)&1 != 0 {
-					engineHashes = append(engineHashes, pg.engineHashes[ref%pageBlocks])
-				}
-			}
-		}
-		for some := range slices.Chunk(engineHashes, sliceBlocks) {
-			s.remove(tier, some)
-		}
-	})
-	return nil
 }

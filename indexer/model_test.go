@@ -110,18 +110,6 @@ func (n *naiveSlot) drop(locals []uint64, from int) (dropped int) {
 	return dropped
 }
 
-func (n *naiveSlot) clearTier(tier Tier) {
-	for h, name := range n.names {
-		if name.held[tier] > 0 {
-			n.paths[name.path][tier]--
-			name.held[tier] = 0
-		}
-		if name.held == [Tiers]int{} {
-			delete(n.names, h)
-		}
-	}
-}
-
 func (n *naiveSlot) match(locals []uint64) (m Match) {
 	path := uint64(frontPath)
 	for _, l := range locals {
@@ -231,7 +219,7 @@ func (s *script) names(doc []uint64, from, to, kind int) []uint64 {
 func (s *script) step() {
 	if len(s.live) == 0 || len(s.live) < 20 && s.IntN(200) == 0 {
 		counting := s.IntN(2) == 0
-		id := s.x.Join(SlotOptions{CountCopies: counting, BlocksHint: s.IntN(2) * s.IntN(5000)})
+		id := s.x.Join(SlotOptions{CountCopies: counting})
 		if s.model.slots[id] != nil {
 			s.fail("Join gave %d twice", id)
 		}
@@ -258,12 +246,6 @@ func (s *script) step() {
 			s.fail("%v", err)
 		}
 		n.names, n.paths = map[uint64]*naiveName{}, map[uint64]*[Tiers]int{}
-	case op < 8:
-		s.note("clear %d %v", id, tier)
-		if err := s.x.ClearTier(id, tier); err != nil {
-			s.fail("%v", err)
-		}
-		n.clearTier(tier)
 	case op < 20:
 		from := s.IntN(len(doc) + 1)
 		s.note("drop %d doc %d from %d", id, len(doc), from)

@@ -13,7 +13,6 @@ type slot struct {
 	x             *Index
 	id            SlotID
 	countCopies   bool
-	hint          int
 	heldBlocks    atomic.Int64
 	partial       atomic.Bool // blocks were dropped for lack of memory
 	markedPartial atomic.Bool // MarkPartial
@@ -61,12 +60,6 @@ func (s *slot) keysOfRefs(refs []uint32, keys []uint64) {
 	}
 	for i, engineHash := range keys {
 		keys[i] = mix(engineHash, seed)
-	}
-}
-
-func (s *slot) layOut() {
-	if s.hint > 0 {
-		s.table.presize(s.hint)
 	}
 }
 

@@ -2,7 +2,6 @@ package indexer
 
 import (
 	"encoding/binary"
-	"math"
 	"math/bits"
 	"unsafe"
 )
@@ -56,9 +55,6 @@ func spread(h uint64) uint32 {
 	u := h >> 34
 	return uint32((u * (1<<32 - u) / 3) >> 30)
 }
-
-// unspread is the share of all hashes below the place y of 0 to 1.
-func unspread(y float64) float64 { return 2 - math.Sqrt(4-3*y) }
 
 func tagOf(h uint64) uint8 {
 	t := uint8(h)
@@ -287,38 +283,4 @@ func (t *table) each(f func(*segment)) {
 func (t *table) reset() {
 	t.each(t.mem.freeSegment)
 	t.dir, t.depth = nil, 0
-}
-
-// presize builds an empty table for n entries, so that filling it splits nothing.
-func (t *table) presize(n int) {
-	const full = segmentLines * 12 * 8 / 10
-	type span struct {
-		at    uint32
-		depth uint8
-	}
-	var build func(span, []span) []span
-	build = func(s span, out []span) []span {
-		w := 1 / float64(uint32(1)<<s.depth)
-		if share := unspread(float64(s.at+1)*w) - unspread(float64(s.at)*w); share*float64(n) <= full || s.depth >= maxDepth {
-			return append(out, s)
-		}
-		return build(span{2*s.at + 1, s.depth + 1}, build(span{2 * s.at, s.depth + 1}, out))
-	}
-	spans := build(span{}, nil)
-	depth := uint8(0)
-	for _, s := range spans {
-		depth = max(depth, s.depth)
-	}
-	dir := make([]*segment, 1<<depth)
-	for _, s := range spans {
-		seg := t.mem.segment()
-		if seg == nil {
-			return // a hint only
-		}
-		seg[0].meta = uint16(s.depth)
-		for i := s.at << (depth - s.depth); i < (s.at+1)<<(depth-s.depth); i++ {
-			dir[i] = seg
-		}
-	}
-	t.dir, t.depth = dir, depth
 }

@@ -99,7 +99,7 @@ func TestConformanceSGLangDecisions(t *testing.T) {
 	var sink *feed.IndexSink
 	fl := fleet.New(nil)
 	fl.Set([]*fleet.Worker{fleet.NewWorker("w", netip.MustParseAddrPort("127.0.0.1:8000"), "tiny", 0, func(int) indexer.SlotID {
-		sink = feed.Join(ix, true, 0)
+		sink = feed.Join(ix, true)
 		return sink.Slot()
 	})})
 	r := New(Options{Models: []Model{{Name: "tiny", Prompts: live}}, Fleet: fl, Index: ix, PredictedTTL: time.Nanosecond})

@@ -17,21 +17,21 @@ import (
 const askTime = 5 * time.Second
 
 // asked is the source of a rank whose worker says itself where it publishes.
-func (s *sources) asked(addr, engine string, rank, ranks, blockSize int) (*feed.Asked, error) {
+func (s *sources) asked(addr, engine string, rank, ranks, blockSize int) (*feed.Lookup, error) {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
 		return nil, err
 	}
 	client := &http.Client{Timeout: askTime, Transport: &http.Transport{DisableKeepAlives: true}}
 	if engine == "vllm" {
-		return &feed.Asked{Find: func(ctx context.Context) (feed.ZMQ, error) {
-			e, err := vllm.Ask(ctx, client, addr, host, rank)
-			return feed.ZMQ{Endpoint: e.Pub, Replayed: e.Replay, Topic: e.Topic}, err
+		return &feed.Lookup{Find: func(ctx context.Context) (feed.ZMQ, error) {
+			e, err := vllm.FetchEventSource(ctx, client, addr, host, rank)
+			return feed.ZMQ{Endpoint: e.Pub, ReplayEndpoint: e.Replay, Topic: e.Topic}, err
 		}}, nil
 	}
 	var last sglang.ServerInfo
-	return &feed.Asked{Find: func(ctx context.Context) (feed.ZMQ, error) {
-		info, err := sglang.Ask(ctx, client, addr)
+	return &feed.Lookup{Find: func(ctx context.Context) (feed.ZMQ, error) {
+		info, err := sglang.FetchServerInfo(ctx, client, addr)
 		if err != nil {
 			return feed.ZMQ{}, err
 		}
@@ -40,7 +40,7 @@ func (s *sources) asked(addr, engine string, rank, ranks, blockSize int) (*feed.
 		}
 		last = info
 		z := feed.ZMQ{Topic: info.Topic}
-		z.Endpoint, z.Replayed = info.Endpoints(host, rank)
+		z.Endpoint, z.ReplayEndpoint = info.Endpoints(host, rank)
 		return z, nil
 	}}, nil
 }

@@ -82,7 +82,7 @@ func zmqSource(e config.Events, rank int) (feed.ZMQ, error) {
 	}
 	z := feed.ZMQ{Endpoint: pub, Topic: e.Topic, Bind: e.Bind}
 	if e.Replay != "" {
-		if z.Replayed, err = zmq.Address(e.Replay, "", rank); err != nil {
+		if z.ReplayEndpoint, err = zmq.Address(e.Replay, "", rank); err != nil {
 			return z, fmt.Errorf("replay: %w", err)
 		}
 	}
@@ -91,7 +91,7 @@ func zmqSource(e config.Events, rank int) (feed.ZMQ, error) {
 
 // idleProbe is how long a silent worker with a replay socket is believed to be unchanged.
 func idleProbe(z feed.ZMQ) time.Duration {
-	if z.Replayed == "" {
+	if z.ReplayEndpoint == "" {
 		return 0
 	}
 	return idleTime

@@ -141,7 +141,7 @@ func listen(t testing.TB, nc *nats.Conn) *router {
 }
 
 func (r *router) follow(worker string) {
-	sink := feed.Join(r.index, true, 0)
+	sink := feed.Join(r.index, true)
 	r.slots[worker] = sink.Slot()
 	r.feeds[worker] = feed.Start(feed.Options{Source: r.listener.Source(worker, 0), Decoder: &Decoder{}, Sink: sink})
 }
@@ -158,11 +158,11 @@ func (r *router) await(worker string) {
 	}
 }
 
-func until(t testing.TB, what string, ok func() bool) {
+func until(t testing.TB, head string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(15 * time.Second); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("%s did not come", what)
+			t.Fatalf("%s did not come", head)
 		}
 	}
 }
@@ -189,7 +189,7 @@ func recording(t testing.TB) (payloads [][]byte, prompts [][]uint64) {
 func (r *router) same(worker string, payloads [][]byte, prompts [][]uint64) {
 	r.t.Helper()
 	direct := indexer.New(indexer.Options{})
-	sink := feed.Join(direct, true, 0)
+	sink := feed.Join(direct, true)
 	h := &hand{ready: make(chan *feed.Feed, 1)}
 	f := feed.Start(feed.Options{Source: h, Decoder: &growing{}, Sink: sink})
 	defer f.Close()
@@ -236,7 +236,7 @@ func TestOverNATS(t *testing.T) {
 	late := listen(t, connect(t, url))
 	late.await("10.0.0.5:8000")
 	late.same("10.0.0.5:8000", payloads[:half], prompts)
-	if asked := p.Stats().Asked; asked < 2 {
+	if asked := p.Stats().Snapshots; asked < 2 {
 		t.Errorf("the agent was asked %d times", asked)
 	}
 
@@ -396,7 +396,7 @@ func BenchmarkJoin(b *testing.B) {
 	b.ResetTimer()
 	for b.Loop() {
 		x := indexer.New(indexer.Options{})
-		sink := feed.Join(x, true, 0)
+		sink := feed.Join(x, true)
 		f := feed.Start(feed.Options{Source: l.Source("w", 0), Decoder: &Decoder{}, Sink: sink})
 		until(b, "all blocks", func() bool { return x.HeldBlocks(sink.Slot()) == 100_000 })
 		f.Close()

@@ -43,7 +43,7 @@ func (l *Listener) Malformed() uint64 { return l.malformed.Load() }
 // Unfollowed counts messages of worker-ranks without a feed.
 func (l *Listener) Unfollowed() uint64 { return l.unfollowed.Load() }
 
-const listenAgain = time.Second // between attempts, more or less
+const listenRetry = time.Second // between attempts, more or less
 
 // Run listens until ctx ends. It begins with the last message of every worker-rank, so that all are found at once. It makes
 // the stream where there is none, and tries again while the server is away or the stream is lost.
@@ -53,7 +53,7 @@ func (l *Listener) Run(ctx context.Context) error {
 		return err
 	}
 	for ctx.Err() == nil {
-		err := l.once(ctx, js)
+		err := l.follow(ctx, js)
 		if err == nil || ctx.Err() != nil {
 			continue
 		}
@@ -62,27 +62,27 @@ func (l *Listener) Run(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(listenAgain/2 + rand.N(listenAgain)): // not all routers at once
+		case <-time.After(listenRetry/2 + rand.N(listenRetry)): // not all routers at once
 		}
 	}
 	return ctx.Err()
 }
 
 // once hears the stream until it breaks.
-func (l *Listener) once(ctx context.Context, js jetstream.JetStream) error {
+func (l *Listener) follow(ctx context.Context, js jetstream.JetStream) error {
 	if err := ensure(ctx, js, keptEvents, l.Log); err != nil {
 		return err
 	}
 	return consume(ctx, js, Stream, cmp.Or(l.watch, watchStream), jetstream.OrderedConsumerConfig{FilterSubjects: []string{eventSubjects + ">"}, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy},
 		func(m jetstream.Msg) {
-			if guard.Call(func() error { l.message(m.Subject(), m.Data()); return nil }) != nil {
+			if guard.Call(func() error { l.deliver(m.Subject(), m.Data()); return nil }) != nil {
 				l.malformed.Add(1)
 			}
 		})
 }
 
-func (l *Listener) message(subject string, data []byte) {
-	epoch, seq, err := numbers(data)
+func (l *Listener) deliver(subject string, data []byte) {
+	epoch, seq, err := readNumbers(data)
 	if err != nil {
 		l.malformed.Add(1)
 		return
@@ -91,7 +91,7 @@ func (l *Listener) message(subject string, data []byte) {
 	f := l.feeds[subject]
 	l.mu.Unlock()
 	if f == nil {
-		worker, rank, ok := placed(subject)
+		worker, rank, ok := parseSubject(subject)
 		if !ok {
 			l.malformed.Add(1)
 			return
@@ -107,17 +107,17 @@ func (l *Listener) message(subject string, data []byte) {
 
 // Source is one worker-rank, for a feed with a Decoder of this package.
 func (l *Listener) Source(worker string, rank int) feed.Source {
-	return &source{l, place(worker, rank)}
+	return &source{l, subjectSuffix(worker, rank)}
 }
 
 type source struct {
-	l     *Listener
-	place string
+	l      *Listener
+	suffix string
 }
 
 // Run implements feed.Source.
 func (s *source) Run(ctx context.Context, f *feed.Feed) error {
-	subject := eventSubjects + s.place
+	subject := eventSubjects + s.suffix
 	s.l.mu.Lock()
 	if s.l.feeds == nil {
 		s.l.feeds = map[string]*feed.Feed{}
@@ -166,9 +166,9 @@ func (s *source) watch(ctx context.Context, f *feed.Feed) {
 // Replay implements feed.Source: the agent tells everything, whatever from is. If it is away, what the stream still has
 // of its last life must do.
 func (s *source) Replay(ctx context.Context, from uint64, each func(feed.Message) error) error {
-	b, err := s.ask(ctx)
+	b, err := s.requestSnapshot(ctx)
 	if err == nil {
-		epoch, seq, err := numbers(b)
+		epoch, seq, err := readNumbers(b)
 		if err != nil {
 			return err
 		}
@@ -177,21 +177,21 @@ func (s *source) Replay(ctx context.Context, from uint64, each func(feed.Message
 	if !errors.Is(err, nats.ErrNoResponders) {
 		return fmt.Errorf("asking the agent: %w", err)
 	}
-	return s.history(ctx, from, each)
+	return s.replayStream(ctx, from, each)
 }
 
 // others is how long an answer waits for that of a younger agent.
-const others = 50 * time.Millisecond
+const youngerWait = 50 * time.Millisecond
 
 // ask gets a snapshot from the youngest agent that answers.
-func (s *source) ask(ctx context.Context) ([]byte, error) {
+func (s *source) requestSnapshot(ctx context.Context) ([]byte, error) {
 	inbox := s.l.NATS.NewRespInbox()
 	sub, err := s.l.NATS.SubscribeSync(inbox)
 	if err != nil {
 		return nil, err
 	}
 	defer sub.Unsubscribe()
-	if err := s.l.NATS.PublishRequest(askSubjects+s.place, inbox, nil); err != nil {
+	if err := s.l.NATS.PublishRequest(snapshotSubjects+s.suffix, inbox, nil); err != nil {
 		return nil, err
 	}
 	got := map[uint64][]byte{} // by epoch
@@ -222,14 +222,14 @@ func (s *source) ask(ctx context.Context) ([]byte, error) {
 		if i+1 == n && epoch > youngest {
 			whole, youngest = got[epoch], epoch
 			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeout(ctx, others)
+			ctx, cancel = context.WithTimeout(ctx, youngerWait)
 			defer cancel()
 		}
 	}
 }
 
 // history reads what the stream has of a worker-rank, up to its last message now, of that message's epoch.
-func (s *source) history(ctx context.Context, from uint64, each func(feed.Message) error) error {
+func (s *source) replayStream(ctx context.Context, from uint64, each func(feed.Message) error) error {
 	js, err := jetstream.New(s.l.NATS)
 	if err != nil {
 		return err
@@ -238,18 +238,18 @@ func (s *source) history(ctx context.Context, from uint64, each func(feed.Messag
 	if err != nil {
 		return err
 	}
-	last, err := stream.GetLastMsgForSubject(ctx, eventSubjects+s.place)
+	last, err := stream.GetLastMsgForSubject(ctx, eventSubjects+s.suffix)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return errors.New("no agent answers and the stream has nothing of it")
 	} else if err != nil {
 		return err
 	}
-	life, _, err := numbers(last.Data)
+	lastEpoch, _, err := readNumbers(last.Data)
 	if err != nil {
 		return err
 	}
 	c, err := js.OrderedConsumer(ctx, Stream, jetstream.OrderedConsumerConfig{
-		FilterSubjects: []string{eventSubjects + s.place}, DeliverPolicy: jetstream.DeliverAllPolicy})
+		FilterSubjects: []string{eventSubjects + s.suffix}, DeliverPolicy: jetstream.DeliverAllPolicy})
 	if err != nil {
 		return err
 	}
@@ -268,8 +268,8 @@ func (s *source) history(ctx context.Context, from uint64, each func(feed.Messag
 		if err != nil {
 			return err
 		}
-		epoch, seq, err := numbers(m.Data())
-		if err == nil && epoch == life && seq >= from {
+		epoch, seq, err := readNumbers(m.Data())
+		if err == nil && epoch == lastEpoch && seq >= from {
 			if err := each(feed.Message{Epoch: epoch, Seq: seq, Payload: m.Data()}); err != nil {
 				return err
 			}

@@ -45,22 +45,22 @@ type PublisherOptions struct {
 // all that the worker holds. While NATS is away it buffers 64 MB at most; after that the oldest are dropped, counted,
 // and missed in the numbers, which makes routers ask.
 type Publisher struct {
-	o       PublisherOptions
-	js      jetstream.JetStream
-	subject string
-	epoch   uint64
-	cancel  context.CancelFunc
-	running sync.WaitGroup
-	ask     *nats.Subscription
+	o        PublisherOptions
+	js       jetstream.JetStream
+	subject  string
+	epoch    uint64
+	cancel   context.CancelFunc
+	running  sync.WaitGroup
+	requests *nats.Subscription
 
 	// mu is held from a batch's first event to its Done, so that a snapshot never sees half a batch.
-	mu     sync.Mutex
-	open   bool
-	index  *indexer.Index // what the worker holds, for routers that ask: some 24 bytes a block
-	slot   indexer.SlotID
-	seq    uint64 // of the next message
-	events []byte // of the batch
-	flags  byte   // of what is known now: flagPartial, flagAway (the engine cannot be heard), flagRecurrent
+	mu      sync.Mutex
+	inBatch bool
+	index   *indexer.Index // what the worker holds, for routers that ask: some 24 bytes a block
+	slot    indexer.SlotID
+	seq     uint64 // of the next message
+	events  []byte // of the batch
+	flags   byte   // of what is known now: flagPartial, flagAway (the engine cannot be heard), flagRecurrent
 
 	out struct {
 		sync.Mutex
@@ -68,7 +68,7 @@ type Publisher struct {
 		bytes int
 		wake  chan struct{}
 	}
-	published, dropped, failed, asked atomic.Uint64
+	published, dropped, failed, snapshots atomic.Uint64
 }
 
 // PublisherStats counts what a publisher did.
@@ -77,7 +77,7 @@ type PublisherStats struct {
 	Published uint64 // messages the server has confirmed
 	Dropped   uint64 // messages that found the buffer full
 	Failed    uint64 // attempts that failed; they are repeated
-	Asked     uint64 // snapshots told
+	Snapshots uint64 // snapshots told
 	Buffered  int    // messages waiting
 	Blocks    int    // the worker holds
 }
@@ -89,11 +89,11 @@ func NewPublisher(o PublisherOptions) (*Publisher, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Publisher{o: o, js: js, subject: eventSubjects + place(o.Worker, o.Rank), epoch: uint64(time.Now().UnixNano()), flags: flagPartial | flagAway}
+	p := &Publisher{o: o, js: js, subject: eventSubjects + subjectSuffix(o.Worker, o.Rank), epoch: uint64(time.Now().UnixNano()), flags: flagPartial | flagAway}
 	p.index = indexer.New(indexer.Options{})
 	p.slot = p.index.Join(indexer.SlotOptions{CountCopies: o.CountCopies})
 	p.out.wake = make(chan struct{}, 1)
-	p.ask, err = o.NATS.Subscribe(askSubjects+place(o.Worker, o.Rank), p.tell)
+	p.requests, err = o.NATS.Subscribe(snapshotSubjects+subjectSuffix(o.Worker, o.Rank), p.answerSnapshot)
 	if err != nil {
 		return nil, err
 	}
@@ -110,20 +110,20 @@ func NewPublisher(o PublisherOptions) (*Publisher, error) {
 func (p *Publisher) Stats() PublisherStats {
 	p.out.Lock()
 	defer p.out.Unlock()
-	return PublisherStats{Epoch: p.epoch, Published: p.published.Load(), Dropped: p.dropped.Load(), Failed: p.failed.Load(), Asked: p.asked.Load(),
+	return PublisherStats{Epoch: p.epoch, Published: p.published.Load(), Dropped: p.dropped.Load(), Failed: p.failed.Load(), Snapshots: p.snapshots.Load(),
 		Buffered: len(p.out.queue), Blocks: p.index.HeldBlocks(p.slot)}
 }
 
-func (p *Publisher) begin() {
-	if !p.open {
+func (p *Publisher) beginBatch() {
+	if !p.inBatch {
 		p.mu.Lock()
-		p.open = true
+		p.inBatch = true
 	}
 }
 
 // Store implements feed.Sink.
 func (p *Publisher) Store(e *event.Event) error {
-	p.begin()
+	p.beginBatch()
 	if err := p.index.Store(p.slot, indexer.Tier(e.Tier), e.Parent, e.HasParent, e.EngineHashes, e.Locals); err != nil {
 		return err
 	}
@@ -133,7 +133,7 @@ func (p *Publisher) Store(e *event.Event) error {
 
 // Remove implements feed.Sink.
 func (p *Publisher) Remove(tier event.Tier, engineHashes []uint64) (unknown int) {
-	p.begin()
+	p.beginBatch()
 	unknown, _ = p.index.Remove(p.slot, indexer.Tier(tier), engineHashes)
 	if unknown < len(engineHashes) {
 		p.events = appendEvent(p.events, &event.Event{Kind: event.Removed, Tier: tier, EngineHashes: engineHashes}, false)
@@ -143,14 +143,14 @@ func (p *Publisher) Remove(tier event.Tier, engineHashes []uint64) (unknown int)
 
 // Clear implements feed.Sink.
 func (p *Publisher) Clear() {
-	p.begin()
+	p.beginBatch()
 	_ = p.index.Clear(p.slot)
 	p.events = appendEvent(p.events[:0], &event.Event{Kind: event.Cleared}, false)
 }
 
 // Load implements feed.Sink. What was published before is void: a number is left out, and routers ask.
 func (p *Publisher) Load(snapshot []byte) error {
-	p.begin()
+	p.beginBatch()
 	p.events = p.events[:0]
 	p.seq++
 	return p.index.Load(p.slot, snapshot)
@@ -158,7 +158,7 @@ func (p *Publisher) Load(snapshot []byte) error {
 
 // Done implements feed.Sink: the batch goes out, if it says anything.
 func (p *Publisher) Done(partial, recurrent bool) {
-	p.begin()
+	p.beginBatch()
 	flags := p.flags & flagAway
 	if partial {
 		flags |= flagPartial
@@ -170,7 +170,7 @@ func (p *Publisher) Done(partial, recurrent bool) {
 		p.flags = flags
 		p.enqueue()
 	}
-	p.open = false
+	p.inBatch = false
 	p.mu.Unlock()
 }
 
@@ -186,7 +186,7 @@ func (p *Publisher) Link(up bool) {
 
 // Leave implements feed.Sink: nothing more is published.
 func (p *Publisher) Leave() {
-	_ = p.ask.Unsubscribe()
+	_ = p.requests.Unsubscribe()
 	p.cancel()
 	p.running.Wait()
 }
@@ -285,7 +285,7 @@ func (p *Publisher) publish(ctx context.Context, b []byte) error {
 }
 
 // tell answers a router that asks for everything: the state after the last message, in parts.
-func (p *Publisher) tell(m *nats.Msg) {
+func (p *Publisher) answerSnapshot(m *nats.Msg) {
 	p.mu.Lock()
 	if p.seq == 0 { // nothing was learnt yet; a message with number 0 must say what the snapshot says
 		p.enqueue()
@@ -297,7 +297,7 @@ func (p *Publisher) tell(m *nats.Msg) {
 		return
 	}
 	b = appendEvent(b, &event.Event{Kind: event.Snapshot, Snapshot: snapshot}, false)
-	p.asked.Add(1)
+	p.snapshots.Add(1)
 	parts := (len(b) + partBytes - 1) / partBytes
 	for i := range parts {
 		part := binary.LittleEndian.AppendUint64(nil, p.epoch)

@@ -16,8 +16,8 @@ import (
 const Stream = "SIGHTLINE_KV"
 
 const (
-	eventSubjects = "sightline.kv."
-	askSubjects   = "sightline.ask."
+	eventSubjects    = "sightline.kv."
+	snapshotSubjects = "sightline.ask."
 	// keptEvents bounds a stream that we make, on disk; a router that joins asks agents for the rest.
 	keptEvents = 256 << 20
 	ensureTime = 5 * time.Second // for one attempt
@@ -112,7 +112,7 @@ func consume(ctx context.Context, js jetstream.JetStream, stream string, often t
 
 // place is a worker-rank's part of a subject: the worker's name, with what NATS does not take written as =XX, and the
 // rank.
-func place(worker string, rank int) string {
+func subjectSuffix(worker string, rank int) string {
 	var b strings.Builder
 	for i := range len(worker) {
 		switch c := worker[i]; {
@@ -126,7 +126,7 @@ func place(worker string, rank int) string {
 }
 
 // placed reads a subject of the stream back.
-func placed(subject string) (worker string, rank int, ok bool) {
+func parseSubject(subject string) (worker string, rank int, ok bool) {
 	rest, ok := strings.CutPrefix(subject, eventSubjects)
 	name, number, two := strings.Cut(rest, ".")
 	rank, err := strconv.Atoi(number)

@@ -56,7 +56,7 @@ func appendHead(b []byte, flags byte, epoch, seq uint64, time float64, rank int)
 }
 
 // numbers reads a message's epoch and sequence number and nothing else.
-func numbers(b []byte) (epoch, seq uint64, err error) {
+func readNumbers(b []byte) (epoch, seq uint64, err error) {
 	if len(b) < headBytes {
 		return 0, 0, fmt.Errorf("bus message of %d bytes, want %d or more", len(b), headBytes)
 	}
@@ -69,17 +69,17 @@ func numbers(b []byte) (epoch, seq uint64, err error) {
 // appendEvent writes one event, with its tokens and names if tokens is set.
 func appendEvent(b []byte, e *event.Event, tokens bool) []byte {
 	tokens = tokens && e.Kind == event.Stored && len(e.Tokens) == e.BlockSize*len(e.EngineHashes)
-	what := byte(e.Kind) | byte(e.Tier)<<3&eventTier
+	head := byte(e.Kind) | byte(e.Tier)<<3&eventTier
 	if e.HasParent {
-		what |= eventParent
+		head |= eventParent
 	}
 	if e.MediaUnknown {
-		what |= eventMedia
+		head |= eventMedia
 	}
 	if tokens {
-		what |= eventTokens
+		head |= eventTokens
 	}
-	b = append(b, what)
+	b = append(b, head)
 	if e.Kind == event.Snapshot {
 		return appendText(b, e.Snapshot)
 	}
@@ -142,7 +142,7 @@ func (d *Decoder) Decode(b []byte) (event.Batch, error) {
 		*d = Decoder{}
 	}
 	d.events, d.words, d.tokens, d.media = d.events[:0], d.words[:0], d.tokens[:0], d.media[:0]
-	if _, _, err := numbers(b); err != nil {
+	if _, _, err := readNumbers(b); err != nil {
 		return event.Batch{Rank: -1}, err
 	}
 	batch := event.Batch{Partial: b[2]&flagPartial != 0, Away: b[2]&flagAway != 0, Recurrent: b[2]&flagRecurrent != 0,
@@ -160,9 +160,9 @@ func (d *Decoder) Decode(b []byte) (event.Batch, error) {
 }
 
 func (d *Decoder) event(r *reader) {
-	what := r.byte()
-	e := event.Event{Kind: event.Kind(what & eventKind), Tier: event.Tier(what & eventTier >> 3), HasParent: what&eventParent != 0,
-		MediaUnknown: what&eventMedia != 0}
+	head := r.byte()
+	e := event.Event{Kind: event.Kind(head & eventKind), Tier: event.Tier(head & eventTier >> 3), HasParent: head&eventParent != 0,
+		MediaUnknown: head&eventMedia != 0}
 	switch {
 	case e.Kind > event.Snapshot:
 		r.err = fmt.Errorf("kind %d", e.Kind)
@@ -186,8 +186,8 @@ func (d *Decoder) event(r *reader) {
 			e.Parent = r.word()
 		}
 		e.Locals = d.takeWords(r, n)
-		if what&eventTokens != 0 {
-			d.audit(r, &e)
+		if head&eventTokens != 0 {
+			d.tokensMode(r, &e)
 		}
 	}
 	d.events = append(d.events, e)
@@ -207,7 +207,7 @@ func (d *Decoder) takeWords(r *reader, n int) []uint64 {
 }
 
 // audit reads what only mode Tokens sends.
-func (d *Decoder) audit(r *reader, e *event.Event) {
+func (d *Decoder) tokensMode(r *reader, e *event.Event) {
 	n := len(e.EngineHashes) * e.BlockSize
 	if r.err != nil || n > len(r.b)/4 {
 		r.fail()

@@ -34,7 +34,7 @@ func TestWire(t *testing.T) {
 		for i := range c.in {
 			b = appendEvent(b, &c.in[i], c.tokens)
 		}
-		if epoch, seq, err := numbers(b); epoch != 77 || seq != 88 || err != nil {
+		if epoch, seq, err := readNumbers(b); epoch != 77 || seq != 88 || err != nil {
 			t.Errorf("%s: epoch %d, seq %d, %v", c.name, epoch, seq, err)
 		}
 		var d Decoder
@@ -60,7 +60,7 @@ func TestWire(t *testing.T) {
 			}
 		}
 	}
-	if _, _, err := numbers([]byte("HTTP/1.1 400 Bad Request and more")); err == nil {
+	if _, _, err := readNumbers([]byte("HTTP/1.1 400 Bad Request and more")); err == nil {
 		t.Error("foreign bytes are taken")
 	}
 }
@@ -91,14 +91,14 @@ func FuzzDecode(f *testing.F) {
 func TestPlaces(t *testing.T) {
 	for _, worker := range []string{"worker-1", "10.0.0.5:8000", "a b.c*>", "ä", "x=2E"} {
 		for _, rank := range []int{0, 7} {
-			w, r, ok := placed(eventSubjects + place(worker, rank))
+			w, r, ok := parseSubject(eventSubjects + subjectSuffix(worker, rank))
 			if !ok || w != worker || r != rank {
 				t.Errorf("%q rank %d comes back as %q rank %d, %v", worker, rank, w, r, ok)
 			}
 		}
 	}
 	for _, bad := range []string{"", "other.x.0", eventSubjects, eventSubjects + "x", eventSubjects + "x.y", eventSubjects + "x.-1", eventSubjects + "=4.0", eventSubjects + "=zz.0", eventSubjects + ".0"} {
-		if w, r, ok := placed(bad); ok {
+		if w, r, ok := parseSubject(bad); ok {
 			t.Errorf("%q is read as %q rank %d", bad, w, r)
 		}
 	}

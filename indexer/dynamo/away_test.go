@@ -15,7 +15,7 @@ import (
 // follow is a worker-rank's feed on a plane.
 func follow(t *testing.T, p *Plane, k Key) *feed.Feed {
 	t.Helper()
-	f := feed.Start(feed.Options{Source: p.Source(k), Decoder: &Decoder{Key: k, BlockSize: 16}, Sink: feed.Join(indexer.New(indexer.Options{}), false, 0)})
+	f := feed.Start(feed.Options{Source: p.Source(k), Decoder: &Decoder{Key: k, BlockSize: 16}, Sink: feed.Join(indexer.New(indexer.Options{}), false)})
 	t.Cleanup(f.Close)
 	return f
 }

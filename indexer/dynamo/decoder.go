@@ -43,14 +43,14 @@ func (d *Decoder) Stats() Stats { return d.stats }
 
 // routerEvent is one RouterEvent as read, whatever its form.
 type routerEvent struct {
-	key           Key
-	hasWorker     bool
-	tier, domain  []byte
-	kind          event.Kind
-	known, data   bool // data was there, and of a known kind
-	parent        uint64
-	hasParent     bool
-	first, firstL int // into engine hashes, locals
+	key               Key
+	hasWorker         bool
+	tier, domain      []byte
+	kind              event.Kind
+	known, data       bool // data was there, and of a known kind
+	parent            uint64
+	hasParent         bool
+	first, firstLocal int // into engine hashes, locals
 }
 
 // Decode reads one payload: RouterEvents in a list, or one alone, as named MessagePack or JSON. The batch is good until
@@ -101,7 +101,7 @@ func eachEvent(payload []byte, one func(b []byte, isJSON bool) error, bad func()
 
 // one reads one RouterEvent and appends what it says.
 func (d *Decoder) one(b []byte, isJSON bool) error {
-	e := routerEvent{first: len(d.engineHashes), firstL: len(d.locals)}
+	e := routerEvent{first: len(d.engineHashes), firstLocal: len(d.locals)}
 	var err error
 	if isJSON {
 		err = d.readJSON(b, &e)
@@ -116,19 +116,19 @@ func (d *Decoder) one(b []byte, isJSON bool) error {
 		d.stats.Foreign++
 	case !e.known:
 		d.stats.Unknown++
-	case e.kind == event.Stored && len(d.engineHashes)-e.first != len(d.locals)-e.firstL:
+	case e.kind == event.Stored && len(d.engineHashes)-e.first != len(d.locals)-e.firstLocal:
 		err = errors.New("stored event with block hashes of another kind")
 	default:
 		d.stats.Events++
 		d.emit(&e)
 		return nil
 	}
-	d.engineHashes, d.locals = d.engineHashes[:e.first], d.locals[:e.firstL]
+	d.engineHashes, d.locals = d.engineHashes[:e.first], d.locals[:e.firstLocal]
 	return err
 }
 
 func (d *Decoder) emit(e *routerEvent) {
-	engineHashes, locals := d.engineHashes[e.first:len(d.engineHashes):len(d.engineHashes)], d.locals[e.firstL:len(d.locals):len(d.locals)]
+	engineHashes, locals := d.engineHashes[e.first:len(d.engineHashes):len(d.engineHashes)], d.locals[e.firstLocal:len(d.locals):len(d.locals)]
 	if e.kind != event.Cleared && len(engineHashes) == 0 { // sent in place of what Dynamo left out, to keep ids consecutive
 		return
 	}

@@ -319,6 +319,6 @@ func FuzzEnvelope(f *testing.F) {
 		_, _ = Unframe(b)
 		_, _ = ReadEnvelope(b)
 		new(Plane).envelope(b)
-		new(Plane).bare(b)
+		new(Plane).jetStream(b)
 	})
 }

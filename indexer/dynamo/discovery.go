@@ -33,13 +33,13 @@ type Worker struct {
 }
 
 const (
-	mostRecords = 1 << 16
-	recordBytes = 4 << 20
+	maxRecords     = 1 << 16
+	maxRecordBytes = 4 << 20
 )
 
 // stale is the age at which a record no longer counts: its owner touches it every few seconds and takes it away when it
 // ends in peace.
-const stale = 30 * time.Second
+const recordLifetime = 30 * time.Second
 
 // Discover reads a discovery folder as it stands at now. A folder that is not there yet is an empty deployment; what
 // cannot be read in it is counted.
@@ -145,9 +145,9 @@ func Discover(root string, s Scope, now time.Time) (d Deployment, err error) {
 }
 
 // mostDataParallel bounds what a record may say.
-const mostDataParallel = 1024
+const maxDataParallel = 1024
 
-func (w *Worker) ranks(n int) { w.Ranks = min(max(w.Ranks, n), mostDataParallel) }
+func (w *Worker) ranks(n int) { w.Ranks = min(max(w.Ranks, n), maxDataParallel) }
 
 // each calls read with every record of one bucket whose key begins so. A key is a file's name, percent-encoded.
 func (d *Deployment) each(root, bucket, prefix string, read func([]byte) error) error {
@@ -160,19 +160,19 @@ func (d *Deployment) each(root, bucket, prefix string, read func([]byte) error) 
 		return fmt.Errorf("dynamo: discovery: %w", err)
 	}
 	for i, f := range files {
-		if i >= mostRecords {
-			return fmt.Errorf("dynamo: discovery: more than %d records in %s", mostRecords, dir)
+		if i >= maxRecords {
+			return fmt.Errorf("dynamo: discovery: more than %d records in %s", maxRecords, dir)
 		}
 		key, err := url.PathUnescape(f.Name())
 		if err != nil || !strings.HasPrefix(key, prefix) || f.IsDir() {
 			continue
 		}
 		info, err := f.Info()
-		if err != nil || info.Size() > recordBytes {
+		if err != nil || info.Size() > maxRecordBytes {
 			d.Unread++
 			continue
 		}
-		if d.now.Sub(info.ModTime()) > stale {
+		if d.now.Sub(info.ModTime()) > recordLifetime {
 			continue
 		}
 		b, err := os.ReadFile(filepath.Join(dir, f.Name()))

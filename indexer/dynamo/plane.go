@@ -25,20 +25,20 @@ type Plane struct {
 }
 
 type rank struct {
-	key   Key
-	plane *Plane
-	feed  *feed.Feed // nil: not running
-	epoch uint64     // rises with each publisher
-	last  uint64     // publisher
-	early []feed.Message
-	bytes int
+	key         Key
+	plane       *Plane
+	feed        *feed.Feed // nil: not running
+	epoch       uint64     // rises with each publisher
+	publisher   uint64     // publisher
+	pending     []feed.Message
+	pendingSize int
 }
 
 const (
-	mostRanks = 4096 // worker-ranks followed, or waited for
+	maxRanks = 4096 // worker-ranks followed, or waited for
 	// What is kept for a worker-rank whose feed is not there yet: discovery may lag behind the first events.
-	earlyMessages = 256
-	earlyBytes    = 4 << 20
+	pendingMessages = 256
+	pendingBytes    = 4 << 20
 )
 
 // Bad counts messages that no worker-rank could be found in.
@@ -61,7 +61,7 @@ func (p *Plane) Source(k Key) feed.Source {
 // rank finds or makes a rank; nil if there are too many. The caller holds mu.
 func (p *Plane) rank(k Key) *rank {
 	r := p.ranks[k]
-	if r == nil && len(p.ranks) < mostRanks {
+	if r == nil && len(p.ranks) < maxRanks {
 		if p.ranks == nil {
 			p.ranks = make(map[Key]*rank)
 		}
@@ -76,14 +76,14 @@ func (r *rank) Run(ctx context.Context, f *feed.Feed) error {
 	f.Up()
 	p := r.plane
 	p.mu.Lock()
-	if p.ranks[r.key] == nil && len(p.ranks) < mostRanks {
+	if p.ranks[r.key] == nil && len(p.ranks) < maxRanks {
 		p.ranks[r.key] = r
 	}
 	r.feed = f
-	for _, m := range r.early {
+	for _, m := range r.pending {
 		f.Offer(m)
 	}
-	r.early, r.bytes = nil, 0
+	r.pending, r.pendingSize = nil, 0
 	p.mu.Unlock()
 	<-ctx.Done()
 	p.mu.Lock()
@@ -110,7 +110,7 @@ type message struct {
 // envelope takes one message of the event plane, as it came out of its frame, and gives the worker-rank that it is of, nil
 // if there is none. Other topics than Topic are passed over.
 func (p *Plane) envelope(b []byte) *rank {
-	return p.take(func() (m *message, err error) {
+	return p.receive(func() (m *message, err error) {
 		e, err := ReadEnvelope(b)
 		if err != nil || e.Topic != Topic && e.Topic != "kv_events" {
 			return nil, err
@@ -124,8 +124,8 @@ func (p *Plane) envelope(b []byte) *rank {
 }
 
 // bare takes one message of Dynamo before 1.6 on JetStream: one RouterEvent, numbered by its event id.
-func (p *Plane) bare(b []byte) *rank {
-	return p.take(func() (m *message, err error) {
+func (p *Plane) jetStream(b []byte) *rank {
+	return p.receive(func() (m *message, err error) {
 		k, id, ok := Peek(b)
 		if !ok {
 			return nil, errUnread
@@ -137,7 +137,7 @@ func (p *Plane) bare(b []byte) *rank {
 var errUnread = errors.New("dynamo: no event of a worker")
 
 // take delivers what read makes of a message's bytes, if it makes anything of them.
-func (p *Plane) take(read func() (*message, error)) *rank {
+func (p *Plane) receive(read func() (*message, error)) *rank {
 	var m *message
 	err := guard.Call(func() (err error) { m, err = read(); return err })
 	if err != nil {
@@ -153,7 +153,7 @@ func (p *Plane) take(read func() (*message, error)) *rank {
 }
 
 // refuse counts bytes that are no message.
-func (p *Plane) refuse(err error) { p.take(func() (*message, error) { return nil, err }) }
+func (p *Plane) refuse(err error) { p.receive(func() (*message, error) { return nil, err }) }
 
 func (p *Plane) deliver(m *message) *rank {
 	p.mu.Lock()
@@ -168,8 +168,8 @@ func (p *Plane) deliver(m *message) *rank {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if r.last != m.publisher || r.epoch == 0 {
-		r.last = m.publisher
+	if r.publisher != m.publisher || r.epoch == 0 {
+		r.publisher = m.publisher
 		r.epoch++
 	}
 	fm := feed.Message{Epoch: r.epoch, Seq: m.seq, Payload: m.payload}
@@ -177,10 +177,10 @@ func (p *Plane) deliver(m *message) *rank {
 		r.feed.Offer(fm)
 		return r
 	}
-	if len(r.early) < earlyMessages && r.bytes+len(fm.Payload) <= earlyBytes {
+	if len(r.pending) < pendingMessages && r.pendingSize+len(fm.Payload) <= pendingBytes {
 		fm.Payload = append([]byte(nil), fm.Payload...)
-		r.early = append(r.early, fm)
-		r.bytes += len(fm.Payload)
+		r.pending = append(r.pending, fm)
+		r.pendingSize += len(fm.Payload)
 	}
 	return r
 }

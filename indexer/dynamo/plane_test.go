@@ -68,7 +68,7 @@ func toIndex(t *testing.T, list []captured, late bool, partial bool, tell func(p
 	start := func(k Key) {
 		mu.Lock()
 		defer mu.Unlock()
-		sink := feed.Join(ix, false, 0)
+		sink := feed.Join(ix, false)
 		slots[k] = sink.Slot()
 		feeds[k] = feed.Start(feed.Options{Source: p.Source(k), Decoder: &Decoder{Key: k, BlockSize: 16}, Sink: sink, BlockSize: 16})
 		t.Cleanup(feeds[k].Close)
@@ -105,7 +105,7 @@ func toIndex(t *testing.T, list []captured, late bool, partial bool, tell func(p
 // A lost message cannot be asked for: the worker-rank is cleared and goes on partial. Another publisher is another life.
 func TestPlaneGap(t *testing.T) {
 	ix := indexer.New(indexer.Options{})
-	p, sink := new(Plane), feed.Join(ix, false, 0)
+	p, sink := new(Plane), feed.Join(ix, false)
 	k := Key{1<<64 - 1, 3}
 	f := feed.Start(feed.Options{Source: p.Source(k), Decoder: &Decoder{Key: k, BlockSize: 16}, Sink: sink})
 	defer f.Close()
@@ -134,9 +134,9 @@ func TestPlaneGap(t *testing.T) {
 	}
 	heard := map[Key]int{}
 	q := Plane{Unknown: func(k Key) { heard[k]++ }}
-	q.bare([]byte(root))
-	q.bare([]byte(other))
-	q.bare([]byte(`{}`))
+	q.jetStream([]byte(root))
+	q.jetStream([]byte(other))
+	q.jetStream([]byte(`{}`))
 	if !reflect.DeepEqual(heard, map[Key]int{k: 1}) || q.Bad() != 1 {
 		t.Errorf("heard %v, refused %d", heard, q.Bad())
 	}

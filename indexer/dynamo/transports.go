@@ -70,7 +70,7 @@ func (p *Plane) ConsumeJetStream(ctx context.Context, c *nats.Conn, s Scope) err
 	}
 	go p.watch(c)
 	for ctx.Err() == nil {
-		_ = bus.Consume(ctx, js, Stream(s), jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverAllPolicy}, func(m jetstream.Msg) { p.bare(m.Data()) })
+		_ = bus.Consume(ctx, js, Stream(s), jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverAllPolicy}, func(m jetstream.Msg) { p.jetStream(m.Data()) })
 		select {
 		case <-ctx.Done():
 		case <-time.After(time.Second):

@@ -17,7 +17,7 @@ func (a *Arena) Reset() {
 }
 
 // Back undoes what was appended since before was copied from a: an event that cannot be read leaves nothing.
-func (a *Arena) Back(before Arena) {
+func (a *Arena) Rollback(before Arena) {
 	a.Events, a.Media, a.Tokens = a.Events[:len(before.Events)], a.Media[:len(before.Media)], a.Tokens[:len(before.Tokens)]
 	a.EngineHashes, a.Locals = a.EngineHashes[:len(before.EngineHashes)], a.Locals[:len(before.Locals)]
 }

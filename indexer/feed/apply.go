@@ -17,20 +17,20 @@ func (f *Feed) apply(m Message) error {
 	err := guard.Call(func() (err error) { batch, err = f.o.Decoder.Decode(m.Payload); return err })
 	if err != nil {
 		f.panicked(err)
-		f.note(func(s *Stats) { s.DecodeErrors++; s.LastError = err.Error() })
+		f.update(func(s *Stats) { s.DecodeErrors++; s.LastError = err.Error() })
 		return err
 	}
 	whole := m.Seq == 0
-	if f.settled {
+	if f.started {
 		whole = m.Seq == f.next
 	} else {
 		f.partial = !whole
 	}
-	if f.settled && !whole {
-		f.forget()
+	if f.started && !whole {
+		f.clearAll()
 	}
-	f.settled, f.next = true, m.Seq+1
-	*f.at(m.Seq) = seen{m.Seq + 1, xxh3.Hash(m.Payload)}
+	f.started, f.next = true, m.Seq+1
+	*f.appliedAt(m.Seq) = fingerprint{m.Seq + 1, xxh3.Hash(m.Payload)}
 
 	blocks, unknownParents, unknownBlocks, otherSize, unresolved := 0, 0, 0, 0, 0
 	media, size := false, f.o.BlockSize
@@ -51,7 +51,7 @@ func (f *Feed) apply(m Message) error {
 			}
 			media = media || e.MediaUnknown && e.Tier == event.GPU
 			if e.Tier != event.GPU && e.MediaUnknown {
-				unresolved += f.copied(e)
+				unresolved += f.storeCopies(e)
 				continue
 			}
 			if err := f.o.Sink.Store(e); err == nil {
@@ -60,10 +60,10 @@ func (f *Feed) apply(m Message) error {
 			} else if errors.Is(err, indexer.ErrUnknownParent) {
 				unknownParents++
 			} else {
-				f.note(func(s *Stats) { s.Refused++; s.LastError = err.Error() })
+				f.update(func(s *Stats) { s.Refused++; s.LastError = err.Error() })
 			}
 		case event.Copied:
-			unresolved += f.copied(e)
+			unresolved += f.storeCopies(e)
 		case event.Removed:
 			unknownBlocks += f.o.Sink.Remove(e.Tier, e.EngineHashes)
 			f.offload.removed(e)
@@ -75,7 +75,7 @@ func (f *Feed) apply(m Message) error {
 			f.offload.clear()
 			err := f.o.Sink.Load(e.Snapshot)
 			if f.partial = err != nil; f.partial {
-				f.note(func(s *Stats) { s.Refused++; s.LastError = err.Error() })
+				f.update(func(s *Stats) { s.Refused++; s.LastError = err.Error() })
 			}
 		}
 	}
@@ -100,21 +100,21 @@ func (f *Feed) apply(m Message) error {
 	s.MediaUnknown = s.MediaUnknown || media
 	s.BlockSize, s.Rank = size, batch.Rank
 	s.LastSeq, s.Epoch, s.Partial, s.Away = m.Seq, m.Epoch, f.partial, batch.Away
-	f.aged()
+	f.updateStale()
 	return nil
 }
 
 // otherSize notes a block size that this rank should not have, and tells of it once.
 func (f *Feed) otherSize(tokens int) {
 	news := false
-	f.note(func(s *Stats) { news, s.OtherSize = s.OtherSize != tokens, tokens })
+	f.update(func(s *Stats) { news, s.OtherSize = s.OtherSize != tokens, tokens })
 	if news && f.o.OtherSize != nil {
 		f.o.OtherSize(tokens)
 	}
 }
 
 // done tells the sink and the stats of a change outside a batch.
-func (f *Feed) done() {
+func (f *Feed) reportBounds() {
 	f.o.Sink.Done(f.partial, f.recurrent)
-	f.note(func(s *Stats) { s.Partial = f.partial })
+	f.update(func(s *Stats) { s.Partial = f.partial })
 }

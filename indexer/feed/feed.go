@@ -107,11 +107,11 @@ type Feed struct {
 	running sync.WaitGroup
 	wake    chan struct{}
 
-	mu        sync.Mutex
-	queue     queue
-	stats     Stats
-	doubt     bool         // Resync was called
-	deadSince atomic.Int64 // Unix ns of when the stream stopped being live; 0: it is
+	mu           sync.Mutex
+	queue        queue
+	stats        Stats
+	resyncWanted bool         // Resync was called
+	staleSince   atomic.Int64 // Unix ns of when the stream stopped being live; 0: it is
 
 	order
 	offload offload
@@ -122,9 +122,9 @@ func Start(o Options) *Feed {
 	ctx, cancel := context.WithCancel(context.Background())
 	f := &Feed{o: o, cancel: cancel, wake: make(chan struct{}, 1)}
 	f.stats.Partial = true // until told otherwise
-	f.aged()
+	f.updateStale()
 	f.running.Go(func() { f.listen(ctx) })
-	f.running.Go(func() { f.work(ctx) })
+	f.running.Go(func() { f.applyQueue(ctx) })
 	return f
 }
 
@@ -141,7 +141,7 @@ func (f *Feed) listen(ctx context.Context) {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(spread(wait)):
+		case <-time.After(jitter(wait)):
 		}
 	}
 }
@@ -151,7 +151,7 @@ func (f *Feed) panicked(err error) bool {
 	if !isPanic(err) {
 		return false
 	}
-	f.note(func(s *Stats) { s.Panics++; s.LastError = err.Error() })
+	f.update(func(s *Stats) { s.Panics++; s.LastError = err.Error() })
 	return true
 }
 
@@ -173,13 +173,13 @@ func (f *Feed) Offer(m Message) {
 	f.mu.Lock()
 	if !f.stats.Connected { // back without a word: what came meanwhile is asked for, before anybody takes us for live
 		f.stats.Connected, f.stats.CaughtUp = true, false
-		f.queue.mark()
+		f.queue.markConnection()
 	}
 	f.stats.LastMessage = time.Now()
 	if !f.queue.push(m) {
 		f.stats.Drops++
 	}
-	f.aged()
+	f.updateStale()
 	f.mu.Unlock()
 	f.signal()
 }
@@ -188,7 +188,7 @@ func (f *Feed) Offer(m Message) {
 // goes when the answer comes, or at once where there is nothing to ask. It does not wait.
 func (f *Feed) Resync() {
 	f.mu.Lock()
-	f.doubt = true
+	f.resyncWanted = true
 	f.stats.Resyncs++
 	f.mu.Unlock()
 	f.signal()
@@ -199,8 +199,8 @@ func (f *Feed) Up() {
 	f.mu.Lock()
 	f.stats.Connected, f.stats.CaughtUp = true, false
 	f.stats.Connects++
-	f.queue.mark()
-	f.aged()
+	f.queue.markConnection()
+	f.updateStale()
 	f.mu.Unlock()
 	f.signal()
 	if f.o.Link != nil {
@@ -210,7 +210,7 @@ func (f *Feed) Up() {
 
 // Down says that the source has lost its connection; err tells why. A panic is counted.
 func (f *Feed) Down(err error) {
-	f.note(func(s *Stats) {
+	f.update(func(s *Stats) {
 		s.Connected = false
 		if err != nil {
 			s.LastError = err.Error()
@@ -226,7 +226,7 @@ func (f *Feed) Down(err error) {
 
 // Malformed says that something came that is no message.
 func (f *Feed) Malformed() {
-	f.note(func(s *Stats) {
+	f.update(func(s *Stats) {
 		s.Malformed++
 		s.LastError = "a message without a sequence number (another topic's publisher?)"
 	})
@@ -240,7 +240,7 @@ func (f *Feed) signal() {
 }
 
 // work applies what the queue brings, in order, and looks after the stream when it is silent.
-func (f *Feed) work(ctx context.Context) {
+func (f *Feed) applyQueue(ctx context.Context) {
 	check := time.NewTimer(time.Hour)
 	check.Stop()
 	defer check.Stop()
@@ -250,14 +250,14 @@ func (f *Feed) work(ctx context.Context) {
 			return
 		case <-check.C:
 			f.catchUp(ctx)
-			f.caughtUp()
+			f.setCaughtUp()
 			if next := f.nextCheck(f.o.Idle); next > 0 {
 				check.Reset(next)
 			}
 		case <-f.wake:
 			f.mu.Lock()
-			doubt := f.doubt
-			f.doubt = false
+			doubt := f.resyncWanted
+			f.resyncWanted = false
 			f.mu.Unlock()
 			if doubt {
 				f.resync(ctx)
@@ -273,18 +273,18 @@ func (f *Feed) work(ctx context.Context) {
 				switch {
 				case up:
 					f.catchUp(ctx)
-					f.caughtUp()
+					f.setCaughtUp()
 					next = min(next, settleTime)
 				case m != nil:
-					f.message(ctx, *m)
-					if f.owed && time.Now().After(f.not) { // a stream that never pauses must not put it off
+					f.takeMessage(ctx, *m)
+					if f.replayOwed && time.Now().After(f.notBefore) { // a stream that never pauses must not put it off
 						f.catchUp(ctx)
 					}
 					f.mu.Lock()
 					f.queue.recycle(m)
 					f.mu.Unlock()
 				case lost:
-					f.lost(ctx)
+					f.afterDrop(ctx)
 				default:
 					more = false
 				}
@@ -297,22 +297,22 @@ func (f *Feed) work(ctx context.Context) {
 }
 
 // caughtUp notes that what was before the connection is known as far as it can be.
-func (f *Feed) caughtUp() {
-	if !f.owed {
-		f.note(func(s *Stats) { s.CaughtUp = true })
+func (f *Feed) setCaughtUp() {
+	if !f.replayOwed {
+		f.update(func(s *Stats) { s.CaughtUp = true })
 	}
 }
 
 // nextCheck is when to look again: sooner than idle if a replay is owed; 0 is never.
 func (f *Feed) nextCheck(idle time.Duration) time.Duration {
-	if f.owed && (idle == 0 || f.wait < idle) {
-		return max(time.Until(f.not), time.Millisecond)
+	if f.replayOwed && (idle == 0 || f.backoff < idle) {
+		return max(time.Until(f.notBefore), time.Millisecond)
 	}
-	return spread(idle)
+	return jitter(idle)
 }
 
 // spread is a wait of about d: what many feeds lost at one moment, or began to wait for, they do not all ask for at another.
-func spread(d time.Duration) time.Duration {
+func jitter(d time.Duration) time.Duration {
 	if d <= 0 {
 		return 0
 	}
@@ -321,15 +321,15 @@ func spread(d time.Duration) time.Duration {
 
 // queue is bounded in messages and bytes; its buffers are used again. A nil item marks a new connection.
 type queue struct {
-	items []*Message
-	free  []*Message
-	bytes int
-	lost  bool // something was dropped since the queue was last empty
+	items   []*Message
+	free    []*Message
+	bytes   int
+	dropped bool // something was dropped since the queue was last empty
 }
 
 func (q *queue) push(m Message) bool {
 	if len(q.items) >= queueMessages || q.bytes+len(m.Payload) > queueBytes {
-		q.lost = true
+		q.dropped = true
 		return false
 	}
 	var own *Message
@@ -344,7 +344,7 @@ func (q *queue) push(m Message) bool {
 	return true
 }
 
-func (q *queue) mark() {
+func (q *queue) markConnection() {
 	if n := len(q.items); n == 0 || q.items[n-1] != nil {
 		q.items = append(q.items, nil)
 	}
@@ -353,7 +353,7 @@ func (q *queue) mark() {
 // pop gives the next message, or up for a mark, or, once after losses when nothing is left, lost.
 func (q *queue) pop() (m *Message, up, lost bool) {
 	if len(q.items) == 0 {
-		lost, q.lost = q.lost, false
+		lost, q.dropped = q.dropped, false
 		return nil, false, lost
 	}
 	m, q.items = q.items[0], q.items[1:]
@@ -364,10 +364,10 @@ func (q *queue) pop() (m *Message, up, lost bool) {
 	return m, false, false
 }
 
-const keepFree = 64
+const maxFree = 64
 
 func (q *queue) recycle(m *Message) {
-	if len(q.free) < keepFree && cap(m.Payload) <= 1<<20 {
+	if len(q.free) < maxFree && cap(m.Payload) <= 1<<20 {
 		q.free = append(q.free, m)
 	}
 }

@@ -72,11 +72,11 @@ func checkFound(t *testing.T, set *recorded.Set) {
 	prompts, found := 0, 0
 	for worker, steps := range set.Cases {
 		index := indexer.New(indexer.Options{})
-		f := &Feed{o: Options{Source: newWorker(0, false), Decoder: &growing{}, Sink: Join(index, true, 0)}}
+		f := &Feed{o: Options{Source: newWorker(0, false), Decoder: &growing{}, Sink: Join(index, true)}}
 		seq := uint64(0)
 		for _, s := range steps {
 			for _, frame := range s.Frames { // numbered anew: the recorder missed a few
-				f.message(context.Background(), Message{Seq: seq, Payload: frame.Payload})
+				f.takeMessage(context.Background(), Message{Seq: seq, Payload: frame.Payload})
 				seq++
 			}
 		}
@@ -175,7 +175,7 @@ func (p *player) play(frames []recorded.Frame) {
 		r := p.feeds[b.Rank]
 		if r == nil {
 			w := newWorker(0, false)
-			r = &rank{sink: Join(p.index, true, 0)}
+			r = &rank{sink: Join(p.index, true)}
 			r.f = Start(Options{Source: w, Decoder: &vllm.Decoder{}, Sink: r.sink})
 			p.feeds[b.Rank] = r
 		}
@@ -224,14 +224,14 @@ func BenchmarkFeed(b *testing.B) {
 	for _, s := range set.Cases["qwen2.5-vl-b16"] {
 		frames = append(frames, s.Frames...)
 	}
-	sink := Join(indexer.New(indexer.Options{}), false, 0)
+	sink := Join(indexer.New(indexer.Options{}), false)
 	f := &Feed{o: Options{Source: newWorker(0, false), Decoder: &vllm.Decoder{}, Sink: sink}, wake: make(chan struct{}, 1)}
 	seq, ctx := uint64(0), b.Context()
 	b.ReportAllocs()
 	b.ResetTimer()
 	for b.Loop() {
 		for _, frame := range frames {
-			f.message(ctx, Message{Seq: seq, Payload: frame.Payload})
+			f.takeMessage(ctx, Message{Seq: seq, Payload: frame.Payload})
 			seq++
 		}
 	}

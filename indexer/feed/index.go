@@ -12,9 +12,9 @@ type IndexSink struct {
 }
 
 // Join adds a slot to the index. copies: the engine reports each physical copy of a block (vLLM does; SGLang,
-// TensorRT-LLM and Dynamo do not). blocks is how many it has room for, 0 if not known.
-func Join(index *indexer.Index, copies bool, blocks int) *IndexSink {
-	return &IndexSink{index, index.Join(indexer.SlotOptions{CountCopies: copies, BlocksHint: blocks})}
+// TensorRT-LLM and Dynamo do not).
+func Join(index *indexer.Index, copies bool) *IndexSink {
+	return &IndexSink{index, index.Join(indexer.SlotOptions{CountCopies: copies})}
 }
 
 // Slot is the slot's number in the index, until Leave.

@@ -12,8 +12,8 @@ const maxLineage = 1 << 20
 
 // offload knows the blocks stored on the GPU of a rank that offloads. The zero value is off.
 type offload struct {
-	blocks map[uint64]lineage
-	one    [2]uint64
+	blocks  map[uint64]lineage
+	scratch [2]uint64
 }
 
 type lineage struct {
@@ -59,7 +59,7 @@ func (o *offload) removed(e *event.Event) {
 }
 
 // copied stores, in e's tier, the blocks of e that are known; it gives how many are not.
-func (f *Feed) copied(e *event.Event) (unresolved int) {
+func (f *Feed) storeCopies(e *event.Event) (unresolved int) {
 	o := &f.offload
 	if o.blocks == nil {
 		o.blocks = map[uint64]lineage{}
@@ -70,9 +70,9 @@ func (f *Feed) copied(e *event.Event) (unresolved int) {
 			unresolved++
 			continue
 		}
-		o.one = [2]uint64{h, l.local}
+		o.scratch = [2]uint64{h, l.local}
 		err := f.o.Sink.Store(&event.Event{Kind: event.Stored, Tier: e.Tier, Group: e.Group, HasParent: l.hasParent, Parent: l.parent,
-			BlockSize: int(l.blockSize), EngineHashes: o.one[:1], Locals: o.one[1:]})
+			BlockSize: int(l.blockSize), EngineHashes: o.scratch[:1], Locals: o.scratch[1:]})
 		if err != nil {
 			unresolved++
 			continue

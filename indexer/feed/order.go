@@ -23,21 +23,21 @@ import (
 
 // order is where a feed stands in its stream. Only the feed's goroutine uses it.
 type order struct {
-	settled   bool   // next means something
+	started   bool   // next means something
 	next      uint64 // the sequence number to come
 	epoch     uint64
-	heard     time.Time // the last message of that epoch
-	recent    [512]seen // by seq
+	lastHeard time.Time        // the last message of that epoch
+	applied   [512]fingerprint // by seq
 	partial   bool
 	recurrent bool // event.Batch
 	// owed: a replay failed, and what it would have brought is missing still.
-	owed bool
-	sure uint64        // while owed: the next message when the publisher was last known to be the one we follow
-	wait time.Duration // until a failed replay is tried again
-	not  time.Time     // no replay before
+	replayOwed bool
+	confirmed  uint64        // while owed: the next message when the publisher was last known to be the one we follow
+	backoff    time.Duration // until a failed replay is tried again
+	notBefore  time.Time     // no replay before
 }
 
-type seen struct{ number, sum uint64 } // number is seq + 1: 0 is an empty place
+type fingerprint struct{ number, sum uint64 } // number is seq + 1: 0 is an empty place
 
 // A failed replay is tried again after about firstRetry, then after ever twice as long, up to lastRetry.
 const (
@@ -45,44 +45,44 @@ const (
 	lastRetry  = time.Minute
 )
 
-var errOtherLife = errors.New("the publisher has restarted")
+var errRestarted = errors.New("the publisher has restarted")
 
-func (o *order) at(seq uint64) *seen { return &o.recent[seq%uint64(len(o.recent))] }
+func (o *order) appliedAt(seq uint64) *fingerprint { return &o.applied[seq%uint64(len(o.applied))] }
 
 // same tells whether m is known to be of the life of the message that was applied under its number: by its epoch, or,
 // where there are none, by being that message.
-func (o *order) same(m Message) bool {
+func (o *order) sameIncarnation(m Message) bool {
 	if m.Epoch != 0 {
 		return m.Epoch == o.epoch
 	}
-	s := o.at(m.Seq)
+	s := o.appliedAt(m.Seq)
 	return s.number == m.Seq+1 && s.sum == xxh3.Hash(m.Payload)
 }
 
 // message takes one live message.
-func (f *Feed) message(ctx context.Context, m Message) {
-	if !f.ofEpoch(m) {
-		f.note(func(s *Stats) { s.Stale++ })
+func (f *Feed) takeMessage(ctx context.Context, m Message) {
+	if !f.acceptEpoch(m) {
+		f.update(func(s *Stats) { s.Stale++ })
 		return
 	}
 	switch {
-	case f.settled && m.Seq == f.next:
-	case f.settled && m.Seq < f.next:
+	case f.started && m.Seq == f.next:
+	case f.started && m.Seq < f.next:
 		// Another message, or one of too long ago: the publisher is asked whether it is still the one that we knew.
-		if f.same(m) || f.catchUp(ctx) && m.Seq < f.next {
-			f.note(func(s *Stats) { s.Duplicates++ })
+		if f.sameIncarnation(m) || f.catchUp(ctx) && m.Seq < f.next {
+			f.update(func(s *Stats) { s.Duplicates++ })
 			return
 		}
 		if m.Seq < f.next {
 			f.restart(m.Epoch)
 		}
 	default:
-		if f.settled {
-			f.note(func(s *Stats) { s.Gaps++ })
+		if f.started {
+			f.update(func(s *Stats) { s.Gaps++ })
 		}
 		f.catchUp(ctx)
 	}
-	if f.settled && m.Seq < f.next { // the replay has brought it
+	if f.started && m.Seq < f.next { // the replay has brought it
 		return
 	}
 	if f.apply(m) == nil {
@@ -96,65 +96,65 @@ func (f *Feed) message(ctx context.Context, m Message) {
 
 // ofEpoch tells whether m is of the publisher life that we follow, and changes over to a newer one: to an older one only
 // if the newest has been silent for long (two publishers for one worker, and the newer has gone).
-func (f *Feed) ofEpoch(m Message) bool {
+func (f *Feed) acceptEpoch(m Message) bool {
 	if m.Epoch != f.epoch {
-		if m.Epoch < f.epoch && time.Since(f.heard) < epochTime {
+		if m.Epoch < f.epoch && time.Since(f.lastHeard) < epochTime {
 			return false
 		}
-		if f.settled && f.next > 0 { // else there was nothing yet to begin anew
+		if f.started && f.next > 0 { // else there was nothing yet to begin anew
 			f.restart(m.Epoch)
 		}
 		f.epoch = m.Epoch
 	}
-	f.heard = time.Now()
+	f.lastHeard = time.Now()
 	return true
 }
 
 // lost is called when the queue has dropped messages and nothing came after them that would show the gap.
-func (f *Feed) lost(ctx context.Context) {
+func (f *Feed) afterDrop(ctx context.Context) {
 	if !f.catchUp(ctx) {
-		f.forget()
+		f.clearAll()
 	}
 }
 
 // restart begins another life of the publisher.
 func (f *Feed) restart(epoch uint64) {
-	f.note(func(s *Stats) { s.Restarts++ })
-	f.forget()
-	f.settled, f.next, f.epoch, f.recent = false, 0, epoch, [512]seen{}
+	f.update(func(s *Stats) { s.Restarts++ })
+	f.clearAll()
+	f.started, f.next, f.epoch, f.applied = false, 0, epoch, [512]fingerprint{}
 }
 
 // forget clears what cannot be trusted any more.
-func (f *Feed) forget() {
+func (f *Feed) clearAll() {
 	f.o.Sink.Clear()
 	f.offload.clear()
 	f.partial = true
-	f.done()
+	f.reportBounds()
 }
 
 // resync replaces what is known by what the publisher tells from its start. What it no longer has of that makes the rank
 // partial.
 func (f *Feed) resync(ctx context.Context) {
-	if !f.settled || f.next == 0 {
+	if !f.started || f.next == 0 {
 		return // nothing is known
 	}
-	f.partial, f.owed, f.wait, f.not = true, true, 0, time.Time{}
-	f.done()
-	if !f.catchUp(ctx) && f.wait == 0 { // nobody to ask, or it would be tried again
-		f.owed = false
-		f.forget()
+	f.partial, f.replayOwed, f.backoff, f.notBefore = true, true, 0, time.Time{}
+	f.reportBounds()
+	if !f.catchUp(ctx) && f.backoff == 0 { // nobody to ask, or it would be tried again
+		f.replayOwed = false
+		f.clearAll()
 	}
 }
 
 // catchUp asks the publisher for everything from the last message applied on, and finds out whether it is the one that
 // we knew. It reports whether an answer came.
 func (f *Feed) catchUp(ctx context.Context) bool {
-	if time.Now().Before(f.not) {
+	if time.Now().Before(f.notBefore) {
 		return false
 	}
 	for range 2 { // a second time after a restart, from the start
 		err := f.replay(ctx)
-		if errors.Is(err, errOtherLife) {
+		if errors.Is(err, errRestarted) {
 			f.restart(f.epoch)
 			continue
 		}
@@ -162,15 +162,15 @@ func (f *Feed) catchUp(ctx context.Context) bool {
 			return false
 		}
 		if err != nil {
-			if !f.owed {
-				f.sure = f.next
+			if !f.replayOwed {
+				f.confirmed = f.next
 			}
-			f.owed, f.wait = true, min(max(2*f.wait, firstRetry), lastRetry)
-			f.not = time.Now().Add(spread(f.wait))
-			f.note(func(s *Stats) { s.ReplayErrors++; s.LastError = err.Error() })
+			f.replayOwed, f.backoff = true, min(max(2*f.backoff, firstRetry), lastRetry)
+			f.notBefore = time.Now().Add(jitter(f.backoff))
+			f.update(func(s *Stats) { s.ReplayErrors++; s.LastError = err.Error() })
 			return false
 		}
-		f.owed, f.wait = false, 0
+		f.replayOwed, f.backoff = false, 0
 		return true
 	}
 	return false
@@ -179,12 +179,12 @@ func (f *Feed) catchUp(ctx context.Context) bool {
 func (f *Feed) replay(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, replayTime)
 	defer cancel()
-	from, check := uint64(0), f.settled && f.next > 0
-	again := check && f.owed && f.partial // from the start: what is held is a part, and what follows it does not help
+	from, check := uint64(0), f.started && f.next > 0
+	again := check && f.replayOwed && f.partial // from the start: what is held is a part, and what follows it does not help
 	if check && !again {
 		from = f.next - 1
-		if f.owed && f.sure > 0 && f.sure < f.next { // what came since may be another life's, at our number by chance
-			from = f.sure - 1
+		if f.replayOwed && f.confirmed > 0 && f.confirmed < f.next { // what came since may be another life's, at our number by chance
+			from = f.confirmed - 1
 		}
 	}
 	answered, stale, ours := false, false, false
@@ -195,22 +195,22 @@ func (f *Feed) replay(ctx context.Context) error {
 		}
 		if m.Epoch > f.epoch {
 			f.epoch = m.Epoch
-			if f.settled && f.next > 0 {
-				return errOtherLife
+			if f.started && f.next > 0 {
+				return errRestarted
 			}
 		}
-		f.heard = time.Now()
+		f.lastHeard = time.Now()
 		if !answered {
 			answered = true
-			f.note(func(s *Stats) { s.Replays++ })
+			f.update(func(s *Stats) { s.Replays++ })
 			if again {
-				f.forget()
-				f.settled, f.next = false, 0
-			} else if check && m.Seq == from && !f.same(m) {
-				return errOtherLife
+				f.clearAll()
+				f.started, f.next = false, 0
+			} else if check && m.Seq == from && !f.sameIncarnation(m) {
+				return errRestarted
 			}
 		}
-		if f.settled && m.Seq < f.next {
+		if f.started && m.Seq < f.next {
 			return nil
 		}
 		if f.apply(m) != nil {
@@ -235,19 +235,19 @@ func (f *Feed) replay(ctx context.Context) error {
 	case stale:
 		return fmt.Errorf("only an older publisher answers")
 	case check && f.epoch == 0:
-		return errOtherLife // it knows nothing of the number that we have seen
+		return errRestarted // it knows nothing of the number that we have seen
 	case check:
 		return fmt.Errorf("nothing is known of message %d", from)
 	}
-	if !f.settled { // nothing was published yet: we know everything
-		f.settled, f.partial = true, false
-		f.done()
+	if !f.started { // nothing was published yet: we know everything
+		f.started, f.partial = true, false
+		f.reportBounds()
 	}
 	return nil
 }
 
 // skip gives up on a message that cannot be read.
 func (f *Feed) skip(m Message) {
-	f.forget()
-	f.settled, f.next = true, m.Seq+1
+	f.clearAll()
+	f.started, f.next = true, m.Seq+1
 }

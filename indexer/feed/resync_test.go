@@ -59,7 +59,7 @@ func TestResyncWithoutReplay(t *testing.T) {
 // The index knows of a worker whose blocks are not all told.
 func TestIndexKnowsPartial(t *testing.T) {
 	ix := indexer.New(indexer.Options{})
-	s := Join(ix, true, 0)
+	s := Join(ix, true)
 	for _, partial := range []bool{true, false, true} {
 		s.Done(partial, !partial)
 		s.Clear() // of the blocks, not of the mark: that comes with the batch
@@ -71,7 +71,7 @@ func TestIndexKnowsPartial(t *testing.T) {
 		}
 	}
 	s.Leave()
-	if again := Join(ix, true, 0); ix.Partial(again.Slot()) || ix.Recurrent(again.Slot()) {
+	if again := Join(ix, true); ix.Partial(again.Slot()) || ix.Recurrent(again.Slot()) {
 		t.Error("a new slot is marked from its birth")
 	}
 }

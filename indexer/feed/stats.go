@@ -51,7 +51,7 @@ func (s *Stats) Live() bool { return s.Connected && s.CaughtUp && !s.Away }
 // Age is how long the worker's events have not been live: while it grows, what the index says of the worker is of that
 // long ago. 0: they are. It takes no lock.
 func (f *Feed) Age(now time.Time) time.Duration {
-	since := f.deadSince.Load()
+	since := f.staleSince.Load()
 	if since == 0 {
 		return 0
 	}
@@ -59,12 +59,12 @@ func (f *Feed) Age(now time.Time) time.Duration {
 }
 
 // aged notes when the stream stopped being live. The caller holds mu and has changed stats.
-func (f *Feed) aged() {
+func (f *Feed) updateStale() {
 	switch live := f.stats.Live(); {
 	case live:
-		f.deadSince.Store(0)
-	case f.deadSince.Load() == 0:
-		f.deadSince.Store(time.Now().UnixNano())
+		f.staleSince.Store(0)
+	case f.staleSince.Load() == 0:
+		f.staleSince.Store(time.Now().UnixNano())
 	}
 }
 
@@ -75,9 +75,9 @@ func (f *Feed) Stats() Stats {
 	return f.stats
 }
 
-func (f *Feed) note(change func(*Stats)) {
+func (f *Feed) update(change func(*Stats)) {
 	f.mu.Lock()
 	change(&f.stats)
-	f.aged()
+	f.updateStale()
 	f.mu.Unlock()
 }

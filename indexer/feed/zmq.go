@@ -9,10 +9,10 @@ import (
 
 // ZMQ is a worker-rank's PUB socket and, where it has one, its replay socket. Endpoints as zmq.Address gives them.
 type ZMQ struct {
-	Endpoint string
-	Replayed string // the replay endpoint; "" if the worker has none
-	Topic    string // prefix; "" takes all
-	Bind     bool   // Endpoint is where to listen for the worker
+	Endpoint       string
+	ReplayEndpoint string // the replay endpoint; "" if the worker has none
+	Topic          string // prefix; "" takes all
+	Bind           bool   // Endpoint is where to listen for the worker
 }
 
 // Run implements Source.
@@ -23,8 +23,8 @@ func (z ZMQ) Run(ctx context.Context, f *Feed) error {
 
 // Replay implements Source.
 func (z ZMQ) Replay(ctx context.Context, from uint64, each func(Message) error) error {
-	if z.Replayed == "" {
+	if z.ReplayEndpoint == "" {
 		return errors.ErrUnsupported
 	}
-	return zmq.Replay(ctx, z.Replayed, from, func(m zmq.Message) error { return each(Message{Seq: m.Seq, Payload: m.Payload}) })
+	return zmq.Replay(ctx, z.ReplayEndpoint, from, func(m zmq.Message) error { return each(Message{Seq: m.Seq, Payload: m.Payload}) })
 }

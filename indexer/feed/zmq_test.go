@@ -84,9 +84,9 @@ func TestOverZMQ(t *testing.T) {
 	}
 	before := runtime.NumGoroutine()
 	index := indexer.New(indexer.Options{})
-	sink := Join(index, true, 0)
+	sink := Join(index, true)
 	f := Start(Options{Decoder: &vllm.Decoder{}, Sink: sink, Idle: 50 * time.Millisecond, Source: ZMQ{
-		Endpoint: "tcp://" + p.pub.Addr().String(), Replayed: "tcp://" + p.router.Addr().String(), Topic: "kv@"}})
+		Endpoint: "tcp://" + p.pub.Addr().String(), ReplayEndpoint: "tcp://" + p.router.Addr().String(), Topic: "kv@"}})
 	p.serve(t)
 	if from := <-p.asked; from != 0 {
 		t.Errorf("asked from %d, want 0", from)
@@ -137,7 +137,7 @@ func TestOverZMQ(t *testing.T) {
 func BenchmarkLatency(b *testing.B) {
 	p := publish(b)
 	index := indexer.New(indexer.Options{})
-	sink := Join(index, true, 0)
+	sink := Join(index, true)
 	f := Start(Options{Decoder: &vllm.Decoder{}, Sink: sink, Source: ZMQ{Endpoint: "tcp://" + p.pub.Addr().String()}})
 	defer f.Close()
 	w := newWorker(1, false)

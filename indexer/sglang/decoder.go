@@ -81,7 +81,7 @@ func (d *Decoder) oneEvent(b []byte) ([]byte, error) {
 		err = d.emit()
 	}
 	if d.stats.Event(d.f.Known, err); err != nil {
-		d.a.Back(before)
+		d.a.Rollback(before)
 	}
 	return rest, err
 }

@@ -21,11 +21,11 @@ type ServerInfo struct {
 }
 
 // Ask asks the worker at addr (host:port). One that publishes nothing is a wire.ErrNoEvents.
-func Ask(ctx context.Context, client *http.Client, addr string) (info ServerInfo, err error) {
+func FetchServerInfo(ctx context.Context, client *http.Client, addr string) (info ServerInfo, err error) {
 	var all struct {
 		Events *ServerInfo `json:"kv_events"`
 	}
-	if err := wire.Ask(ctx, client, addr, "/server_info", "SGLang 0.5.22", &all); err != nil {
+	if err := wire.GetJSON(ctx, client, addr, "/server_info", "SGLang 0.5.22", &all); err != nil {
 		return info, err
 	}
 	if all.Events == nil || all.Events.Publisher != "zmq" || all.Events.Port < 1 || all.Events.Port > 65535 {

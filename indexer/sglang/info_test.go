@@ -32,7 +32,7 @@ func TestAsk(t *testing.T) {
 			w.WriteHeader(c.status)
 			fmt.Fprint(w, c.body)
 		}))
-		info, err := Ask(t.Context(), s.Client(), strings.TrimPrefix(s.URL, "http://"))
+		info, err := FetchServerInfo(t.Context(), s.Client(), strings.TrimPrefix(s.URL, "http://"))
 		s.Close()
 		if (err != nil) != c.mustFail || errors.Is(err, wire.ErrNoEvents) != c.noEvents || err != nil && strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v", c.body, err)

@@ -59,19 +59,19 @@ type Decoder struct {
 	// Keep makes stored events carry tokens and media names, for audit and learning.
 	Keep bool
 
-	stats   Stats
-	out     event.Batch
-	a       event.Arena
-	f       wire.Fields // of the event being read, in the ZeroMQ form
-	next    uint64      // the event number to come
-	begun   bool
-	scope   scope
-	held    bool                  // something was stored since the last clear
-	off     map[uint64]event.Tier // blocks that left the GPU: where they are
-	s       stored
-	marks   marks
-	groups  [maxGroups]bool // of the ZeroMQ form: those that prove no full prefix
-	scratch []byte
+	stats     Stats
+	out       event.Batch
+	a         event.Arena
+	f         wire.Fields // of the event being read, in the ZeroMQ form
+	next      uint64      // the event number to come
+	started   bool
+	scope     scope
+	anyStored bool                  // something was stored since the last clear
+	offGPU    map[uint64]event.Tier // blocks that left the GPU: where they are
+	s         stored
+	items     itemState
+	groups    [maxGroups]bool // of the ZeroMQ form: those that prove no full prefix
+	scratch   []byte
 }
 
 // scope is one stream of a model with several attention windows: blocks of the largest window, which no layer outlives,
@@ -86,7 +86,7 @@ func (s scope) better(than scope) bool {
 }
 
 // maxOff bounds the memory for blocks outside the GPU, about 40 bytes each; those beyond it count as removed.
-const maxOff = 1 << 20
+const maxOffGPU = 1 << 20
 
 // Stats returns the counts so far.
 func (d *Decoder) Stats() Stats { return d.stats }
@@ -127,7 +127,7 @@ func (d *Decoder) json(payload []byte) error {
 		raw := c.raw()
 		before := d.a
 		if err := d.envelope(raw); err != nil {
-			d.a.Back(before)
+			d.a.Rollback(before)
 			d.stats.Bad++
 		}
 	}
@@ -180,12 +180,12 @@ func (d *Decoder) envelope(raw []byte) error {
 func (d *Decoder) number(id uint64) {
 	switch {
 	case id == 0:
-		if d.begun {
+		if d.started {
 			d.stats.Restarts++
 		}
 		d.clear() // of a new engine all is known
 		d.out.Partial, d.scope = false, scope{}
-	case !d.begun:
+	case !d.started:
 		d.clear() // what was before us is not known
 		d.out.Partial = true
 	case id != d.next:
@@ -196,7 +196,7 @@ func (d *Decoder) number(id uint64) {
 		d.clear()
 		d.out.Partial = true
 	}
-	d.begun, d.next = true, id+1
+	d.started, d.next = true, id+1
 }
 
 // clear forgets what was held.
@@ -206,13 +206,13 @@ func (d *Decoder) clear() {
 }
 
 func (d *Decoder) forget() {
-	d.held = false
-	clear(d.off)
-	clear(d.marks.open)
+	d.anyStored = false
+	clear(d.offGPU)
+	clear(d.items.lastItem)
 }
 
 // counts tells whether a stream is the one that proves full prefixes; a better one takes its place.
-func (d *Decoder) counts(at scope) bool {
+func (d *Decoder) provesPrefix(at scope) bool {
 	if d.scope == at {
 		return true
 	}
@@ -220,7 +220,7 @@ func (d *Decoder) counts(at scope) bool {
 		d.stats.OtherWindow++
 		return false
 	}
-	if d.held {
+	if d.anyStored {
 		d.clear() // what was stored of the smaller window
 		d.out.Partial = true
 	}
@@ -262,7 +262,7 @@ func (d *Decoder) data(raw []byte, at scope) error {
 		d.stats.Unknown++
 		return nil
 	}
-	if !d.counts(at) {
+	if !d.provesPrefix(at) {
 		return nil
 	}
 	d.stats.Events++
@@ -316,12 +316,12 @@ func (d *Decoder) removed(raw []byte) error {
 			d.stats.Bad++
 			continue
 		}
-		if at := d.off[h]; at != tier { // GPU is the zero value
+		if at := d.offGPU[h]; at != tier { // GPU is the zero value
 			flush()
 			tier = at
 		}
-		delete(d.off, h)
-		delete(d.marks.open, h)
+		delete(d.offGPU, h)
+		delete(d.items.lastItem, h)
 		d.a.EngineHashes = append(d.a.EngineHashes, h)
 	}
 	flush()
@@ -357,8 +357,8 @@ func (d *Decoder) updated(engineHash uint64, level []byte) {
 	one := d.a.EngineHashes[n-1 : n : n]
 	was, now := tierOf(from), tierOf(to)
 	if now == event.GPU {
-		delete(d.off, engineHash)
-	} else if !d.away(engineHash, now) {
+		delete(d.offGPU, engineHash)
+	} else if !d.setOffGPU(engineHash, now) {
 		d.a.Events = append(d.a.Events, event.Event{Kind: event.Removed, Tier: was, EngineHashes: one})
 		return
 	}
@@ -366,14 +366,14 @@ func (d *Decoder) updated(engineHash uint64, level []byte) {
 }
 
 // away remembers that a block lies outside the GPU; false if there is no room.
-func (d *Decoder) away(engineHash uint64, tier event.Tier) bool {
-	if d.off == nil {
-		d.off = make(map[uint64]event.Tier)
+func (d *Decoder) setOffGPU(engineHash uint64, tier event.Tier) bool {
+	if d.offGPU == nil {
+		d.offGPU = make(map[uint64]event.Tier)
 	}
-	if _, known := d.off[engineHash]; !known && len(d.off) >= maxOff {
+	if _, known := d.offGPU[engineHash]; !known && len(d.offGPU) >= maxOffGPU {
 		return false
 	}
-	d.off[engineHash] = tier
+	d.offGPU[engineHash] = tier
 	return true
 }
 

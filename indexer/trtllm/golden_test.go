@@ -149,7 +149,7 @@ func TestConformanceEvents(t *testing.T) {
 // found feeds a payload into an index and gives how many leading blocks a request finds there.
 func found(t *testing.T, payload []byte, size int, locals []uint64) int {
 	ix := indexer.New(indexer.Options{})
-	f := feed.Start(feed.Options{Source: one(payload), Decoder: &Decoder{BlockSize: size}, Sink: feed.Join(ix, false, 0), BlockSize: size})
+	f := feed.Start(feed.Options{Source: one(payload), Decoder: &Decoder{BlockSize: size}, Sink: feed.Join(ix, false), BlockSize: size})
 	defer f.Close()
 	for end := time.Now().Add(10 * time.Second); f.Stats().Batches == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {

@@ -35,7 +35,7 @@ func (d *Decoder) msgpack(payload []byte) error {
 		}
 		switch {
 		case err != nil:
-			d.a.Back(before)
+			d.a.Rollback(before)
 			d.stats.Bad++
 		case !d.f.Known:
 			d.stats.Unknown++
@@ -70,7 +70,7 @@ func (d *Decoder) packed(ids []byte) error {
 		return d.packedStored(ids)
 	}
 	for _, h := range f.EngineHashes {
-		delete(d.marks.open, h)
+		delete(d.items.lastItem, h)
 	}
 	if len(f.EngineHashes) > 0 {
 		d.a.Events = append(d.a.Events, event.Event{Kind: event.Removed, Tier: f.Tier(), Group: group, EngineHashes: f.EngineHashes})
@@ -106,7 +106,7 @@ func (d *Decoder) packedStored(ids []byte) error {
 				if digest, t, err = msgp.ReadStringZC(t); err != nil || len(digest) == 0 {
 					return errors.New("token id: an empty text")
 				}
-				d.slot(digest)
+				d.digestToken(digest)
 				continue
 			}
 			var id uint32

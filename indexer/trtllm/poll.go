@@ -31,13 +31,13 @@ type Drain struct {
 }
 
 const (
-	soon, late      = 5 * time.Millisecond, 25 * time.Millisecond
-	firstTry, aTry  = 100 * time.Millisecond, 5 * time.Second
-	answerTime      = 15 * time.Second
-	maxAnswer       = 60 << 20 // fits a feed's queue
-	roomKept        = 1 << 20  // of the buffer for answers
-	eventsPath      = "/kv_cache_events"
-	errorTextAtMost = 200
+	minPause, maxPause = 5 * time.Millisecond, 25 * time.Millisecond
+	minRetry, maxRetry = 100 * time.Millisecond, 5 * time.Second
+	answerTime         = 15 * time.Second
+	maxAnswer          = 60 << 20 // fits a feed's queue
+	maxKeptBuffer      = 1 << 20  // of the buffer for answers
+	eventsPath         = "/kv_cache_events"
+	maxErrorText       = 200
 )
 
 // NewDrain makes the poller of the server at base, such as http://10.0.0.5:8000, which has so many attention
@@ -79,18 +79,18 @@ func (d *Drain) poll(ctx context.Context, feeds []*feed.Feed) {
 	if d.seq > 0 { // it ended by a panic, and what it had drained is lost
 		d.seq++
 	}
-	pause, try, up := soon, firstTry, false
+	pause, retry, up := minPause, minRetry, false
 	for ctx.Err() == nil {
 		var err error
-		if cap(buf) > roomKept {
+		if cap(buf) > maxKeptBuffer {
 			buf = nil
 		}
-		buf, err = d.ask(ctx, buf[:0])
+		buf, err = d.post(ctx, buf[:0])
 		if ctx.Err() != nil {
 			return
 		}
 		if err == nil && !up {
-			up, try = true, firstTry
+			up, retry = true, minRetry
 			for _, f := range feeds {
 				f.Up()
 			}
@@ -102,9 +102,9 @@ func (d *Drain) poll(ctx context.Context, feeds []*feed.Feed) {
 				f.Offer(feed.Message{Seq: d.seq, Payload: buf})
 			}
 			d.seq++
-			pause = soon
+			pause = minPause
 		} else {
-			pause = min(2*pause, late)
+			pause = min(2*pause, maxPause)
 		}
 		wait := pause
 		if err != nil {
@@ -112,8 +112,8 @@ func (d *Drain) poll(ctx context.Context, feeds []*feed.Feed) {
 			for _, f := range feeds {
 				f.Down(err)
 			}
-			wait = try/2 + rand.N(try)
-			try = min(2*try, aTry)
+			wait = retry/2 + rand.N(retry)
+			retry = min(2*retry, maxRetry)
 		}
 		select {
 		case <-ctx.Done():
@@ -142,7 +142,7 @@ func holdsEvents(b []byte) bool {
 }
 
 // ask takes what the worker has, appended to buf. With an error, buf holds what came before it of a good answer.
-func (d *Drain) ask(ctx context.Context, buf []byte) ([]byte, error) {
+func (d *Drain) post(ctx context.Context, buf []byte) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, d.url, nil)
 	if err != nil {
 		return buf, err
@@ -153,7 +153,7 @@ func (d *Drain) ask(ctx context.Context, buf []byte) ([]byte, error) {
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, errorTextAtMost))
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorText))
 		return buf, fmt.Errorf("POST %s: status %d %.100q (is it trtllm-serve, with kv_cache_config.event_buffer_max_size above 0?)", eventsPath, resp.StatusCode, text)
 	}
 	for {

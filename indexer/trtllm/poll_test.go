@@ -50,7 +50,7 @@ func TestDrain(t *testing.T) {
 	var sinks [2]*feed.IndexSink
 	var feeds [2]*feed.Feed
 	for r := range feeds {
-		sinks[r] = feed.Join(ix, false, 0)
+		sinks[r] = feed.Join(ix, false)
 		feeds[r] = feed.Start(feed.Options{Source: drain.Source(), Decoder: &Decoder{Rank: r, BlockSize: 2}, Sink: sinks[r], BlockSize: 2})
 		defer feeds[r].Close()
 	}

@@ -98,11 +98,11 @@ func TestStandalone(t *testing.T) {
 	t.Run("MM-2 routing distinction", func(t *testing.T) {
 		ix := indexer.New(indexer.Options{})
 		var prompts [2][]uint64
-		var slots [2]indexer.SlotID
+		var digests [2]indexer.SlotID
 		for n, hash := range []uint64{0x1111111111111111, 0x2222222222222222} {
 			e := storedAlone(t, []uint64{1, 2}, repeat(replaced, 64), picture{hash, 0, 64})
-			slots[n], prompts[n] = ix.Join(indexer.SlotOptions{}), slices.Clone(e.Locals)
-			if err := ix.Store(slots[n], indexer.GPU, 0, false, e.EngineHashes, e.Locals); err != nil {
+			digests[n], prompts[n] = ix.Join(indexer.SlotOptions{}), slices.Clone(e.Locals)
+			if err := ix.Store(digests[n], indexer.GPU, 0, false, e.EngineHashes, e.Locals); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -110,7 +110,7 @@ func TestStandalone(t *testing.T) {
 			var m indexer.Matches
 			ix.Match(prompts[n], &m)
 			for _, h := range m.Slots {
-				if h.Slot == slots[n] != (h.Blocks == 2) || h.Slot != slots[n] && h.Blocks > 0 {
+				if h.Slot == digests[n] != (h.Blocks == 2) || h.Slot != digests[n] && h.Blocks > 0 {
 					t.Errorf("picture %d: slot %d has %d blocks", n, h.Slot, h.Blocks)
 				}
 			}

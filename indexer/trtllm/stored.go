@@ -51,7 +51,7 @@ func (d *Decoder) stored(raw []byte, parent uint64, hasParent bool) error {
 // begin empties what the last event left.
 func (d *Decoder) begin() {
 	d.s = stored{blocks: d.s.blocks[:0], names: d.s.names[:0], media: len(d.a.Media), seed: block.Seed, group: -1}
-	d.marks.slots = d.marks.slots[:0]
+	d.items.digests = d.items.digests[:0]
 }
 
 func (d *Decoder) storedBlock(c cursor) error {
@@ -121,7 +121,7 @@ func (d *Decoder) readTokens(c *cursor) (extra uint64, err error) {
 					if !ok || len(s) == 0 {
 						return 0, errors.New("token_id: an empty text")
 					}
-					d.slot(s)
+					d.digestToken(s)
 					continue
 				}
 				id, ok := c.number()
@@ -207,7 +207,7 @@ func (d *Decoder) finish(parent uint64, hasParent bool) error {
 			break
 		}
 	}
-	n := d.unmark(blocks, parent, hasParent)
+	n := d.restoreIDs(blocks, parent, hasParent)
 	for from := 0; from < n; {
 		to := from + 1
 		for to < n && blocks[to].level == blocks[from].level && blocks[to].keyed == blocks[from].keyed {
@@ -235,9 +235,9 @@ func (d *Decoder) emit(from, to int, parent uint64, hasParent bool) {
 		d.a.EngineHashes = append(d.a.EngineHashes, b.engineHash)
 		d.a.Locals = append(d.a.Locals, block.Local(d.scratch[:0], d.a.Tokens[b.token:b.token+size], names, d.s.seed))
 		if e.Tier == event.GPU {
-			delete(d.off, b.engineHash)
+			delete(d.offGPU, b.engineHash)
 		} else {
-			d.away(b.engineHash, e.Tier)
+			d.setOffGPU(b.engineHash, e.Tier)
 		}
 	}
 	e.EngineHashes, e.Locals = d.a.EngineHashes[hs:len(d.a.EngineHashes):len(d.a.EngineHashes)], d.a.Locals[ls:len(d.a.Locals):len(d.a.Locals)]
@@ -253,7 +253,7 @@ func (d *Decoder) emit(from, to int, parent uint64, hasParent bool) {
 		}
 		e.Media = d.a.Media[base:len(d.a.Media):len(d.a.Media)]
 	}
-	d.held = true
+	d.anyStored = true
 	d.stats.Blocks += uint64(len(blocks))
 	if e.MediaUnknown {
 		d.stats.MediaUnknown += uint64(len(blocks))

@@ -14,31 +14,31 @@ import (
 // hands the name of the item that it ends in, or behind, on to its children: an item may be cut up by text.
 
 // marks is what V2 events need.
-type marks struct {
-	slots  []slot            // digests among the tokens of the event being read
-	marker uint32            // vocab_size + 1; 0: V1, or not known yet
-	open   map[uint64]uint64 // block → the last item that began in it or before it
+type itemState struct {
+	digests  []digestToken     // digests among the tokens of the event being read
+	marker   uint32            // vocab_size + 1; 0: V1, or not known yet
+	lastItem map[uint64]uint64 // block → the last item that began in it or before it
 }
 
-type slot struct {
+type digestToken struct {
 	token int // its place in Decoder.tokens
 	name  []byte
 }
 
 // maxOpen bounds the memory for blocks that have an item before them, about 40 bytes each.
-const maxOpen = 1 << 20
+const maxItems = 1 << 20
 
 // slot notes a digest that stands in a token's place.
-func (d *Decoder) slot(name []byte) {
-	d.marks.slots = append(d.marks.slots, slot{len(d.a.Tokens), name})
+func (d *Decoder) digestToken(name []byte) {
+	d.items.digests = append(d.items.digests, digestToken{len(d.a.Tokens), name})
 	d.a.Tokens = append(d.a.Tokens, 0)
 }
 
 // learn finds vocab_size behind a digest: two tokens of the item, one more than the other.
-func (m *marks) learn(tokens []uint32) {
-	for i, s := range m.slots {
+func (m *itemState) learnMarker(tokens []uint32) {
+	for i, s := range m.digests {
 		behind := s.token + 2
-		if behind >= len(tokens) || i+1 < len(m.slots) && m.slots[i+1].token <= behind {
+		if behind >= len(tokens) || i+1 < len(m.digests) && m.digests[i+1].token <= behind {
 			continue
 		}
 		if tokens[behind-1] > 0 && tokens[behind] == tokens[behind-1]+1 {
@@ -49,19 +49,19 @@ func (m *marks) learn(tokens []uint32) {
 }
 
 // unmark puts the prompt's ids back and gives names to blocks without keys. It gives how many of the blocks can be used.
-func (d *Decoder) unmark(blocks []storedBlock, parent uint64, hasParent bool) int {
-	m := &d.marks
+func (d *Decoder) restoreIDs(blocks []storedBlock, parent uint64, hasParent bool) int {
+	m := &d.items
 	if m.marker == 0 {
-		if len(m.slots) == 0 {
+		if len(m.digests) == 0 {
 			return len(blocks)
 		}
-		m.learn(d.a.Tokens)
+		m.learnMarker(d.a.Tokens)
 	}
-	slots := m.slots
+	digests := m.digests
 	var open uint64
 	var openName []byte
 	if hasParent {
-		open = m.open[parent]
+		open = m.lastItem[parent]
 	}
 	for i := range blocks {
 		b := &blocks[i]
@@ -71,9 +71,9 @@ func (d *Decoder) unmark(blocks []storedBlock, parent uint64, hasParent bool) in
 		}
 		for p := b.token; p < b.token+b.tokens; p++ {
 			switch {
-			case len(slots) > 0 && slots[0].token == p:
-				open, openName, named = block.NameHash(wire.View(slots[0].name)), slots[0].name, false
-				slots = slots[1:]
+			case len(digests) > 0 && digests[0].token == p:
+				open, openName, named = block.NameHash(wire.View(digests[0].name)), digests[0].name, false
+				digests = digests[1:]
 			case m.marker != 0 && d.a.Tokens[p] >= m.marker:
 			default: // text; an item may go on behind it
 				continue
@@ -93,11 +93,11 @@ func (d *Decoder) unmark(blocks []storedBlock, parent uint64, hasParent bool) in
 			}
 		}
 		b.keyed = true
-		if open != 0 && (m.open[b.engineHash] != 0 || len(m.open) < maxOpen) {
-			if m.open == nil {
-				m.open = make(map[uint64]uint64)
+		if open != 0 && (m.lastItem[b.engineHash] != 0 || len(m.lastItem) < maxItems) {
+			if m.lastItem == nil {
+				m.lastItem = make(map[uint64]uint64)
 			}
-			m.open[b.engineHash] = open
+			m.lastItem[b.engineHash] = open
 		}
 	}
 	return len(blocks)

@@ -74,7 +74,7 @@ func (d *Decoder) oneEvent(b []byte) ([]byte, error) {
 		err = d.emit(d.a.Tokens[len(before.Tokens):len(d.a.Tokens):len(d.a.Tokens)])
 	}
 	if d.stats.Event(f.Known, err); err != nil {
-		d.a.Back(before)
+		d.a.Rollback(before)
 	}
 	return rest, err
 }

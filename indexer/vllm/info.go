@@ -22,9 +22,9 @@ type EventSource struct {
 
 // Ask asks the server at addr (host:port) where a rank publishes. The endpoints that it gives can be dialled on host; a
 // server without a replay socket gives "". One that publishes nothing is a wire.ErrNoEvents.
-func Ask(ctx context.Context, client *http.Client, addr, host string, rank int) (s EventSource, err error) {
+func FetchEventSource(ctx context.Context, client *http.Client, addr, host string, rank int) (s EventSource, err error) {
 	var ranks map[string]EventSource
-	if err := wire.Ask(ctx, client, addr, "/kv_event_sources", "vLLM 0.31", &ranks); err != nil {
+	if err := wire.GetJSON(ctx, client, addr, "/kv_event_sources", "vLLM 0.31", &ranks); err != nil {
 		return s, err
 	}
 	s, ok := ranks[strconv.Itoa(rank)]
@@ -34,15 +34,15 @@ func Ask(ctx context.Context, client *http.Client, addr, host string, rank int) 
 	if !s.Enabled || s.Publisher != "zmq" {
 		return s, wire.ErrNoEvents
 	}
-	if s.Pub, err = on(host, s.Pub); err == nil && s.Replay != "" {
-		s.Replay, err = on(host, s.Replay)
+	if s.Pub, err = onHost(host, s.Pub); err == nil && s.Replay != "" {
+		s.Replay, err = onHost(host, s.Replay)
 	}
 	return s, err
 }
 
 // on is an endpoint's port on another host: the one that was bound is often a wildcard, and where we connect to is not for
 // an answer to say.
-func on(host, endpoint string) (string, error) {
+func onHost(host, endpoint string) (string, error) {
 	at := strings.LastIndexByte(endpoint, ':')
 	if !strings.HasPrefix(endpoint, "tcp://") {
 		return "", fmt.Errorf("endpoint %.100q: want tcp://host:port", endpoint)

@@ -34,7 +34,7 @@ func TestAsk(t *testing.T) {
 			w.WriteHeader(c.status)
 			_, _ = w.Write([]byte(c.body))
 		}))
-		got, err := Ask(t.Context(), s.Client(), strings.TrimPrefix(s.URL, "http://"), "10.0.0.5", c.rank)
+		got, err := FetchEventSource(t.Context(), s.Client(), strings.TrimPrefix(s.URL, "http://"), "10.0.0.5", c.rank)
 		s.Close()
 		if (err != nil) != c.mustFail || errors.Is(err, wire.ErrNoEvents) != c.noEvents || err != nil && strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v", name, err)

@@ -234,11 +234,11 @@ func (f *Fields) read(at field, b []byte, a *event.Arena, first int, tokens func
 	case specKind:
 		f.SpecKind, rest, err = ReadText(b)
 	case locality:
-		f.Locality, rest, err = ReadTextIfAny(b)
+		f.Locality, rest, err = ReadTextOrSkip(b)
 	case cacheSalt:
 		f.Salt, rest, err = ReadText(b)
 	case sessionID:
-		f.Session, rest, err = ReadTextIfAny(b)
+		f.Session, rest, err = ReadTextOrSkip(b)
 	default:
 		rest, err = msgp.Skip(b)
 	}

@@ -207,7 +207,7 @@ func ReadText(b []byte) (v, rest []byte, err error) {
 }
 
 // ReadTextIfAny reads a string and passes over anything else: for fields that we can do without.
-func ReadTextIfAny(b []byte) (v, rest []byte, err error) {
+func ReadTextOrSkip(b []byte) (v, rest []byte, err error) {
 	if msgp.NextType(b) == msgp.StrType {
 		return msgp.ReadStringZC(b)
 	}

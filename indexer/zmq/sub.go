@@ -39,8 +39,8 @@ type Sub struct {
 }
 
 const (
-	firstWait = 50 * time.Millisecond
-	longWait  = 5 * time.Second
+	minWait = 50 * time.Millisecond
+	maxWait = 5 * time.Second
 )
 
 // Run calls each for every message until ctx ends; the payload is good until each returns. It never gives up: between
@@ -54,7 +54,7 @@ func (s *Sub) Run(ctx context.Context, each func(Message)) error {
 	if err != nil {
 		return err
 	}
-	wait := firstWait
+	wait := minWait
 	for {
 		began := time.Now()
 		err := guard.Call(func() error { return once(ctx, network, address, each) }) // a message that panics costs its connection
@@ -64,15 +64,15 @@ func (s *Sub) Run(ctx context.Context, each func(Message)) error {
 		if s.Down != nil {
 			s.Down(err)
 		}
-		if time.Since(began) > longWait {
-			wait = firstWait
+		if time.Since(began) > maxWait {
+			wait = minWait
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(wait/2 + rand.N(wait)): // spread, so that a fleet does not come back at once
 		}
-		wait = min(2*wait, longWait)
+		wait = min(2*wait, maxWait)
 	}
 }
 

@@ -28,12 +28,11 @@ func main() {
 	crate := flag.String("crate", os.Getenv("DYNAMO_BENCH"), "a copy of dynamo-index-bench; none: only our own lines")
 	one := flag.String("one", "", "measure this trace in this process and print, nothing else")
 	big := flag.Bool("large", false, "the large index beside a small one; fails where a bound is missed")
-	hint := flag.Bool("hint", false, "with -one: tell the index how many blocks each worker will hold")
 	flag.Parse()
 	var err error
 	switch {
 	case *one != "":
-		err = measure(*one, *sequences, *lookups, *hint)
+		err = measure(*one, *sequences, *lookups)
 	case *big:
 		err = large(*lookups)
 	default:

@@ -30,7 +30,7 @@ type bench struct {
 }
 
 // measure runs one trace and prints a line for each kind of work: "name value unit".
-func measure(name string, sequences, lookups uint64, hint bool) error {
+func measure(name string, sequences, lookups uint64) error {
 	shape, err := trace.Named(name, sequences)
 	if err != nil {
 		return err
@@ -38,18 +38,11 @@ func measure(name string, sequences, lookups uint64, hint bool) error {
 	runtime.LockOSThread()
 	b := &bench{shape: shape}
 	b.prepare(0) // the generator's own memory, before the first look at the resident set
-	perWorker := 0
-	if hint {
-		perWorker = int(shape.N * shape.Len * 3 / 2 / shape.Workers)
-		if name == "A" {
-			perWorker = int(shape.N * shape.Len * 9 / 16)
-		}
-	}
 	debug.FreeOSMemory()
 	before := resident()
 	b.x = indexer.New(indexer.Options{})
 	for range shape.Workers {
-		b.slots = append(b.slots, b.x.Join(indexer.SlotOptions{BlocksHint: perWorker}))
+		b.slots = append(b.slots, b.x.Join(indexer.SlotOptions{}))
 	}
 	blocks, events, secs := b.ingest()
 	grown := resident() - before

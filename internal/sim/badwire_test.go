@@ -116,7 +116,7 @@ func (r *rig) path() feed.ZMQ {
 	events, replay := startProxy(r.T, r.rng.Uint64(), badEvents), startProxy(r.T, r.rng.Uint64(), badReplay)
 	r.wires = append(r.wires, events, replay)
 	r.lead()
-	return feed.ZMQ{Endpoint: events.endpoint(), Replayed: replay.endpoint()}
+	return feed.ZMQ{Endpoint: events.endpoint(), ReplayEndpoint: replay.endpoint()}
 }
 
 func (r *rig) decoder() feed.Decoder {
@@ -135,7 +135,7 @@ func (r *rig) listen(z feed.ZMQ) (*feed.Feed, indexer.SlotID) {
 }
 
 func (r *rig) feed(o feed.Options) (*feed.Feed, indexer.SlotID) {
-	sink := feed.Join(r.index, r.cfg.Engine == VLLM, 0)
+	sink := feed.Join(r.index, r.cfg.Engine == VLLM)
 	o.Sink = sink
 	f := feed.Start(o)
 	r.Cleanup(f.Close)

@@ -81,10 +81,10 @@ func startDeciding(b *testing.B, agents bool) *deciding {
 		name := fmt.Sprint("w", i)
 		var sink *feed.IndexSink
 		known = append(known, fleet.NewWorker(name, netip.MustParseAddrPort(fmt.Sprintf("127.0.0.1:%d", 20000+i)), "m", 0, func(int) indexer.SlotID {
-			sink = feed.Join(x, true, 0)
+			sink = feed.Join(x, true)
 			return sink.Slot()
 		}))
-		o := feed.Options{Source: feed.ZMQ{Endpoint: "tcp://" + p.pub.Addr().String(), Replayed: "tcp://" + p.back.Addr().String()}, Decoder: &vllm.Decoder{Keep: true}}
+		o := feed.Options{Source: feed.ZMQ{Endpoint: "tcp://" + p.pub.Addr().String(), ReplayEndpoint: "tcp://" + p.back.Addr().String()}, Decoder: &vllm.Decoder{Keep: true}}
 		if agents {
 			agent, err := bus.NewPublisher(bus.PublisherOptions{NATS: conn, Worker: name, Rank: -1, CountCopies: true})
 			if err != nil {

@@ -139,8 +139,8 @@ func BenchmarkResync(b *testing.B) {
 	}
 	for b.Loop() {
 		x := indexer.New(indexer.Options{})
-		sink := feed.Join(x, true, 0)
-		f := feed.Start(feed.Options{Source: feed.ZMQ{Endpoint: "tcp://" + p.pub.Addr().String(), Replayed: "tcp://" + p.back.Addr().String()}, Decoder: &vllm.Decoder{Keep: true}, Sink: sink})
+		sink := feed.Join(x, true)
+		f := feed.Start(feed.Options{Source: feed.ZMQ{Endpoint: "tcp://" + p.pub.Addr().String(), ReplayEndpoint: "tcp://" + p.back.Addr().String()}, Decoder: &vllm.Decoder{Keep: true}, Sink: sink})
 		within(b, time.Minute, "all blocks", func() bool { return x.HeldBlocks(sink.Slot()) == blocks })
 		f.Close()
 	}

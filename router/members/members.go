@@ -172,7 +172,7 @@ func (s *Set) join(finder int, spec Spec) error {
 	ctx, end := context.WithCancel(context.Background())
 	m := &member{finder: finder, spec: spec, end: end}
 	m.worker = fleet.NewWorker(spec.Name, spec.Addr, spec.Model, spec.Ranks, func(int) indexer.SlotID {
-		sink := feed.Join(s.o.Index, spec.Copies, 0)
+		sink := feed.Join(s.o.Index, spec.Copies)
 		m.sinks = append(m.sinks, leaving{sink, s.o.Linger})
 		return sink.Slot()
 	})

@@ -11,7 +11,7 @@ import (
 
 // Asked finds a worker-rank's sockets by asking the worker, again and again until it answers, and then is a pair of them.
 // While they cannot be reached it asks again: a worker that was started anew may have others.
-type Asked struct {
+type Lookup struct {
 	// Find asks once. It is bounded in time.
 	Find func(ctx context.Context) (ZMQ, error)
 
@@ -21,12 +21,12 @@ type Asked struct {
 }
 
 // askEvery is the pause between questions.
-const askEvery = 2 * time.Second
+const lookupEvery = 2 * time.Second
 
 // Run implements Source.
-func (a *Asked) Run(ctx context.Context, f *Feed) error {
+func (a *Lookup) Run(ctx context.Context, f *Feed) error {
 	if a.every == 0 {
-		a.every = askEvery
+		a.every = lookupEvery
 	}
 	for {
 		z, err := a.Find(ctx)
@@ -34,7 +34,7 @@ func (a *Asked) Run(ctx context.Context, f *Feed) error {
 			a.mu.Lock()
 			a.found = z
 			a.mu.Unlock()
-			err = a.hear(ctx, f, z)
+			err = a.follow(ctx, f, z)
 		}
 		if ctx.Err() != nil {
 			return nil
@@ -46,7 +46,7 @@ func (a *Asked) Run(ctx context.Context, f *Feed) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(spread(a.every)):
+		case <-time.After(jitter(a.every)):
 		}
 	}
 }
@@ -54,7 +54,7 @@ func (a *Asked) Run(ctx context.Context, f *Feed) error {
 var errMoved = errors.New("the worker has other sockets now")
 
 // hear follows z until the worker has moved.
-func (a *Asked) hear(ctx context.Context, f *Feed, z ZMQ) error {
+func (a *Lookup) follow(ctx context.Context, f *Feed, z ZMQ) error {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- guard.Call(func() error { return z.Run(ctx, f) }) }()
@@ -79,7 +79,7 @@ func (a *Asked) hear(ctx context.Context, f *Feed, z ZMQ) error {
 }
 
 // Replay implements Source.
-func (a *Asked) Replay(ctx context.Context, from uint64, each func(Message) error) error {
+func (a *Lookup) Replay(ctx context.Context, from uint64, each func(Message) error) error {
 	a.mu.Lock()
 	z := a.found
 	a.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 func TestAsked(t *testing.T) {
 	first, second := publish(t), publish(t)
 	var at atomic.Pointer[publisher]
-	a := &Asked{every: 5 * time.Millisecond, Find: func(context.Context) (ZMQ, error) {
+	a := &Lookup{every: 5 * time.Millisecond, Find: func(context.Context) (ZMQ, error) {
 		p := at.Load()
 		if p == nil {
 			return ZMQ{}, errors.New("nobody answers")
