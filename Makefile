@@ -71,10 +71,10 @@ generated: build ## print again what is committed as printed: the envoy.yaml of 
 	$(BIN) envoy -c examples/compose/sightline.yaml > examples/compose/envoy.yaml
 
 race: ## the concurrent rooms under the race detector (needs a C compiler)
-	CGO_ENABLED=1 $(GO) test $(POISON) -race -timeout 20m ./indexer/... ./router/... ./extproc/... ./mmhash/chat ./mmhash/media/... ./mmhash/prompt/tokenizer/...
+	CGO_ENABLED=1 $(GO) test $(POISON) -race -timeout 20m ./indexer/... ./router/... ./extproc/... ./body ./engine/... ./mmhash/... ./prompt/tokenizer/...
 
 bench: ## the numbers of the README, each beside its code
-	$(GO) test -run '^$$' -bench . -benchmem ./mmhash/... ./indexer/... ./router/... ./extproc/...
+	$(GO) test -run '^$$' -bench . -benchmem ./body/... ./engine/... ./prompt/... ./mmhash/... ./indexer/... ./router/... ./extproc/...
 
 bench-envoy: ## what Sightline costs in a real Envoy, beside a server that does nothing: three minutes
 	SIGHTLINE_YARDSTICK=60s $(GO) test -count=1 -timeout 10m -v -run '^TestYardstick$$' ./e2e
@@ -82,8 +82,8 @@ bench-envoy: ## what Sightline costs in a real Envoy, beside a server that does 
 bench-media: | $(PYTHON) ## what pictures cost, over gRPC, in a real Envoy, on one core and beside Pillow; fails where a goal is missed: four minutes
 	@code=0; export SIGHTLINE_YARDSTICK=60s SIGHTLINE_PYTHON=$(PYTHON)/bin/python; \
 	$(GO) test -count=1 -timeout 10m -v -run '^TestMediaYardstick$$' ./e2e || code=1; \
-	$(GO) test -run '^$$' -bench Identify/plain -cpu 1 ./mmhash/media || code=1; \
-	$(GO) test -run '^$$' -bench JPEG ./mmhash/media/pixels || code=1; exit $$code
+	$(GO) test -run '^$$' -bench Identify/plain -cpu 1 ./mmhash || code=1; \
+	$(GO) test -run '^$$' -bench JPEG ./mmhash/pixels || code=1; exit $$code
 
 MISTRAL := $(CACHE)/mistral-common-1.13.1
 
@@ -107,32 +107,32 @@ $(PYTHON):
 	@rm -rf $@.part && python3 -m venv $@.part && $@.part/bin/python -m pip -q install jinja2==3.1.6 tokenizers==0.23.3 pillow==13.0.0 sentencepiece==0.2.3 mistral-common==1.13.1 && mv $@.part $@
 
 differential: $(PYTHON) ## tokenizer, templates and decoded pictures against pip's tokenizers, jinja2 and Pillow, random inputs
-	SIGHTLINE_PYTHON=$(PYTHON)/bin/python $(GO) test -count=1 -timeout 30m -v -run 'TestDifferential' ./mmhash/...
+	SIGHTLINE_PYTHON=$(PYTHON)/bin/python $(GO) test -count=1 -timeout 30m -v -run 'TestDifferential' ./prompt/... ./mmhash/...
 
 differential-vllm: ## random requests and image files against vLLM's own rendering, loader and hasher (CPU build): VLLM=0.32.0
 	@e2e/vllm/setup.sh $(CACHE)/vllm-$(VLLM) $(VLLM)
-	SIGHTLINE_VLLM=$(CACHE)/vllm-$(VLLM) $(GO) test -count=1 -timeout 30m -v -run 'TestDifferentialVLLM' ./mmhash ./mmhash/media
+	SIGHTLINE_VLLM=$(CACHE)/vllm-$(VLLM) $(GO) test -count=1 -timeout 30m -v -run 'TestDifferentialVLLM' ./engine ./mmhash
 
 bench-index: ## the index alone: a lookup, lookups beside stores and removals, the whole path of a KV event (half a minute)
-	$(GO) test -run '^$$' -bench 'BenchmarkMatch|BenchmarkFeed' -benchmem ./indexer ./indexer/feed
+	$(GO) test -run '^$$' -bench 'BenchmarkMatch|BenchmarkFeed' -benchmem ./indexer ./indexer/stream
 
 bench-peers: ## our index beside Dynamo's crate: make bench-peers DYNAMO_BENCH=DIR
 	@test -n "$(DYNAMO_BENCH)" || { echo "usage: make bench-peers DYNAMO_BENCH=DIR (the crate's benchmark)"; exit 2; }
-	$(GO) run ./internal/benchpeers -crate $(abspath $(DYNAMO_BENCH))
+	$(GO) run ./internal/testkit/benchpeers -crate $(abspath $(DYNAMO_BENCH))
 
 bench-large: ## 50 M blocks of 64 workers: memory, and lookups beside a small index's (2 GB, two minutes)
-	$(GO) run ./internal/benchpeers -large
+	$(GO) run ./internal/testkit/benchpeers -large
 
 bench-events: ## 256 workers' events at 100 k blocks/s, event to index and to decision (fails beyond 5 ms, over NATS 15), resync of 100 k blocks
-	$(GO) test -run '^$$' -bench 'BenchmarkFleetEvents' -benchtime 1x ./internal/sim
-	$(GO) test -run '^$$' -bench 'BenchmarkLatency|BenchmarkDecision|BenchmarkJoin|BenchmarkResync' -benchtime 2s ./internal/sim ./indexer/feed ./indexer/bus
+	$(GO) test -run '^$$' -bench 'BenchmarkFleetEvents' -benchtime 1x ./internal/testkit/sim
+	$(GO) test -run '^$$' -bench 'BenchmarkLatency|BenchmarkDecision|BenchmarkJoin|BenchmarkResync' -benchtime 2s ./internal/testkit/sim ./indexer/stream ./indexer/source/bus
 
 soak-media: ## a minute of requests with four 720p images each, through a real Envoy
 	SIGHTLINE_SOAK=60s $(GO) test -count=1 -timeout 10m -v -run 'TestMediaSoak' ./e2e
 
 soak: ## millions of steps of the index's model checker, and 360 workers behind bad wires, under the race detector
 	CGO_ENABLED=1 SIGHTLINE_LONG=1 $(GO) test -race -count=1 -timeout 60m -run 'Model|Replay' ./indexer
-	CGO_ENABLED=1 SIGHTLINE_LONG=1 $(GO) test -race -count=1 -timeout 60m -run 'BadWire' ./internal/sim
+	CGO_ENABLED=1 SIGHTLINE_LONG=1 $(GO) test -race -count=1 -timeout 60m -run 'BadWire' ./internal/testkit/sim
 
 clean:
 	rm -rf bin .cache

@@ -15,8 +15,8 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/internal/demo"
-	"github.com/sightline-router/sightline/internal/sim"
-	"github.com/sightline-router/sightline/mmhash/media/name"
+	"github.com/sightline-router/sightline/internal/testkit/sim"
+	"github.com/sightline-router/sightline/mmhash/name"
 )
 
 // The other engines' workers, each as it tells its cache: the first worker is heard directly, the second through an agent

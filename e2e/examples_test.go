@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/sightline-router/sightline/internal/demo"
-	"github.com/sightline-router/sightline/internal/sim"
+	"github.com/sightline-router/sightline/internal/testkit/sim"
 )
 
 // The examples that replace others run as their users run them.

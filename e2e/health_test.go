@@ -11,7 +11,7 @@ import (
 
 	"github.com/sightline-router/sightline/envoy"
 	"github.com/sightline-router/sightline/internal/demo"
-	"github.com/sightline-router/sightline/internal/sim"
+	"github.com/sightline-router/sightline/internal/testkit/sim"
 )
 
 // Workers that fail, and an Envoy that dies or does not report: the product must notice by itself.

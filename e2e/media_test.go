@@ -20,8 +20,8 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/internal/demo"
-	"github.com/sightline-router/sightline/internal/sim"
-	"github.com/sightline-router/sightline/mmhash/media"
+	"github.com/sightline-router/sightline/internal/testkit/sim"
+	"github.com/sightline-router/sightline/mmhash"
 )
 
 // What reaches the workers of a request's media: bodies as workers see them, through a real Envoy.
@@ -46,7 +46,7 @@ func (r *received) body(user string) string {
 
 func contentID(t *testing.T, file []byte) string {
 	t.Helper()
-	f, err := media.Identify(media.File(file))
+	f, err := mmhash.Identify(mmhash.File(file))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/internal/demo"
-	"github.com/sightline-router/sightline/internal/sim"
+	"github.com/sightline-router/sightline/internal/testkit/sim"
 )
 
 // Nothing of one client's request is seen by another, or by an operator, once the request is over: hosts of pictures that

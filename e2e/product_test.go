@@ -29,7 +29,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/internal/demo"
-	"github.com/sightline-router/sightline/internal/sim"
+	"github.com/sightline-router/sightline/internal/testkit/sim"
 )
 
 // Here the product runs as users run it: `sightline serve` and `sightline agent` as processes, NATS embedded, a real

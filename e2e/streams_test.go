@@ -8,7 +8,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/tidwall/gjson"
 
-	"github.com/sightline-router/sightline/indexer/bus"
+	"github.com/sightline-router/sightline/indexer/source/bus"
 	"github.com/sightline-router/sightline/internal/demo"
 )
 

@@ -13,9 +13,9 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/envoy"
 	"github.com/sightline-router/sightline/internal/demo"
-	"github.com/sightline-router/sightline/mmhash"
 )
 
 // The same with real engines: `make e2e-vllm` installs the CPU build of vLLM and sets SIGHTLINE_VLLM to where it is. Two
@@ -38,8 +38,8 @@ const tinyConfig = `{"architectures":["Qwen2_5_VLForConditionalGeneration"],"mod
 // engineStart bounds an engine's start: 70 s on two idle cores, some minutes where it was just installed.
 const engineStart = 12 * time.Minute
 
-// engine is a vLLM server.
-type engine struct {
+// vllmServer is a vLLM server that runs.
+type vllmServer struct {
 	bin, version, dir, name string
 	addr, events, replays   string // ip:port
 	cmd                     *exec.Cmd
@@ -48,9 +48,9 @@ type engine struct {
 }
 
 // newEngine starts a worker with an installed vLLM; healthy waits for it.
-func newEngine(t *testing.T, bin, dir, name string) *engine {
+func newEngine(t *testing.T, bin, dir, name string) *vllmServer {
 	t.Helper()
-	e := &engine{bin: bin, version: versionOf(t, bin), dir: dir, name: name, addr: freeAddr(t), events: freeAddr(t), replays: freeAddr(t)}
+	e := &vllmServer{bin: bin, version: versionOf(t, bin), dir: dir, name: name, addr: freeAddr(t), events: freeAddr(t), replays: freeAddr(t)}
 	var err error
 	if e.log, err = os.Create(filepath.Join(dir, name+".log")); err != nil {
 		t.Fatal(err)
@@ -65,7 +65,7 @@ func newEngine(t *testing.T, bin, dir, name string) *engine {
 	return e
 }
 
-func (e *engine) start(t *testing.T) {
+func (e *vllmServer) start(t *testing.T) {
 	t.Helper()
 	port := func(addr string) string { return addr[strings.LastIndexByte(addr, ':')+1:] }
 	e.cmd = exec.Command(filepath.Join(e.bin, "bin", "vllm"), "serve", tinyName, "--host", "127.0.0.1", "--port", port(e.addr),
@@ -87,12 +87,12 @@ func (e *engine) start(t *testing.T) {
 	}()
 }
 
-func (e *engine) stop() {
+func (e *vllmServer) stop() {
 	_ = syscall.Kill(-e.cmd.Process.Pid, syscall.SIGKILL)
 	<-e.done
 }
 
-func (e *engine) healthy(t *testing.T) {
+func (e *vllmServer) healthy(t *testing.T) {
 	t.Helper()
 	end := time.After(engineStart)
 	for {
@@ -136,7 +136,7 @@ func TestRealVLLM(t *testing.T) {
 	if old == "" {
 		old = bin
 	}
-	engines := []*engine{newEngine(t, bin, dir, "worker-1"), newEngine(t, old, dir, "worker-2")}
+	engines := []*vllmServer{newEngine(t, bin, dir, "worker-1"), newEngine(t, old, dir, "worker-2")}
 	for _, e := range engines {
 		e.healthy(t)
 	}
@@ -188,12 +188,12 @@ func TestRealVLLM(t *testing.T) {
 }
 
 // realConfig is Sightline's configuration for engines, the first of which is of the model's own release.
-func realConfig(model string, engines []*engine, mediaNames string) map[string]any {
+func realConfig(model string, engines []*vllmServer, mediaNames string) map[string]any {
 	var workers []any
 	classes := []any{}
 	for _, e := range engines {
 		events := map[string]any{"zmq": "tcp://" + e.events, "replay": "tcp://" + e.replays}
-		if v, _ := mmhash.ParseVersion(e.version); v.AtLeast(0, 31, 0) { // which says itself where it publishes
+		if v, _ := engine.ParseVersion(e.version); v.AtLeast(0, 31, 0) { // which says itself where it publishes
 			events = map[string]any{"auto": true}
 		}
 		w := map[string]any{"name": e.name, "addr": e.addr, "events": events}
@@ -304,7 +304,7 @@ func (r *realRun) compare(messages []any) (answer string) {
 
 // refusals sends what vLLM answers with an error: through the gateway it is answered with the same status, and nothing is
 // stored, predicted or judged for it.
-func (r *realRun) refusals(engines []*engine) {
+func (r *realRun) refusals(engines []*vllmServer) {
 	t := r.t
 	t.Helper()
 	r.audited()

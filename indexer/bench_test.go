@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sightline-router/sightline/internal/benchpeers/trace"
+	"github.com/sightline-router/sightline/internal/testkit/benchpeers/trace"
 )
 
-// The full traces, and the comparison with Dynamo's index, are in internal/benchpeers.
+// The full traces, and the comparison with Dynamo's index, are in internal/testkit/benchpeers.
 
 // BenchmarkMatch looks up one prompt of 512 blocks that eight workers hold the first 64 of.
 func BenchmarkMatch(b *testing.B) {

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/sightline-router/sightline/internal/benchpeers/trace"
+	"github.com/sightline-router/sightline/internal/testkit/benchpeers/trace"
 )
 
 // audit walks a shard and holds every count and link against what it counts and links.

@@ -1,30 +1,139 @@
 package mmhash
 
 import (
-	"github.com/sightline-router/sightline/mmhash/media"
-	"github.com/sightline-router/sightline/mmhash/media/header"
-	"github.com/sightline-router/sightline/mmhash/media/name"
-	"github.com/sightline-router/sightline/mmhash/prompt/vision"
+	"bytes"
+	"sync"
+
+	"github.com/sightline-router/sightline/mmhash/clip"
+	"github.com/sightline-router/sightline/mmhash/digest"
+	"github.com/sightline-router/sightline/mmhash/header"
 )
 
-// sample finds out which frames of a video the engine will take: they decide both its tokens and its name. vLLM before
-// 0.31 was not checked, other engines count otherwise; then the prompt is exact up to the video. The error is a *Refused.
-func (m *Model) sample(md *Medium, item *name.Item) error {
-	if md.Modality != "video" || !md.Facts.IsVideo() || m.names.vllm == nil || !m.version.AtLeast(0, 31, 0) {
-		return nil
+// VideoURL is DataURL for a video. data:video/jpeg is vLLM's form for frames that a client has cut out itself: base64 of
+// JPEG files with commas between them. Its identity, and its name, is that of the text.
+func VideoURL(pieces [][]byte) Source {
+	src := DataURL(pieces)
+	if isFrameList(pieces) {
+		src.form = formText
 	}
-	pixels := int64(md.Facts.Width) * int64(md.Facts.Height)
-	if pixels > header.MaxPixels {
-		return &Refused{Status: 400, Reason: "video of more pixels than the engine decodes"}
+	return src
+}
+
+// isFrameList compares the media type, without regard to case.
+func isFrameList(pieces [][]byte) bool {
+	const want = "data:video/jpeg;"
+	var head [len(want)]byte
+	n := 0
+	var esc escape
+	for _, p := range pieces {
+		for _, c := range p {
+			if c, ok, bad := esc.next(c); bad || n == len(want) {
+				return !bad && bytes.EqualFold(head[:], []byte(want))
+			} else if ok {
+				head[n] = c
+				n++
+			}
+		}
 	}
-	options, ok := m.names.vllm.VideoOptions(item.MediaIO)
-	if !ok {
-		return nil
+	return false
+}
+
+// Stream is the Format of a file that is known by its bytes alone: sound, or a video whose frames are not counted.
+const Stream = "stream"
+
+// IsStream reports whether a file begins like the containers of sound and video that FFmpeg and libsndfile read.
+func IsStream(file []byte) bool {
+	has := func(at int, magic string) bool {
+		return len(file) >= at+len(magic) && string(file[at:at+len(magic)]) == magic
 	}
-	md.clip = m.prompt.Sample(vision.File{Frames: md.Facts.Frames, FPS: md.Facts.FPS, List: md.Facts.Format == media.FrameList}, options)
-	if c := md.clip; c != nil {
-		item.Video = &name.Video{Frames: c.Frames, FPS: c.FPS, Duration: c.Duration, Loader: c.Loader, Indices: c.Indices,
-			All: c.All, Pixels: pixels}
+	return has(4, "ftyp") || has(0, "\x1aE\xdf\xa3") || has(0, "OggS") || has(0, "fLaC") || has(0, "ID3") || has(0, "FORM") && has(8, "AIF") ||
+		has(0, "RIFF") && (has(8, "WAVE") || has(8, "AVI ")) || len(file) > 1 && file[0] == 0xFF && file[1]&0xE0 == 0xE0 // MPEG's own frames
+}
+
+// videoScratch is what one pass over a video needs.
+type videoScratch struct {
+	intake
+	clip clip.Reader
+}
+
+var videoScratches = sync.Pool{New: func() any { return &videoScratch{intake: intake{hash: digest.New()}} }}
+
+func (s *videoScratch) take(p []byte) bool {
+	s.clip.Write(p)
+	s.took(p)
+	return true
+}
+
+// IdentifyVideo reads a video once. A *Refusal means that the bytes could not be had; a clip.Error or *header.Error that
+// its frames are not known, and then ID and Bytes are set all the same.
+func IdentifyVideo(src Source) (f Facts, err error) {
+	if src.form == formText {
+		return identifyFrames(src)
 	}
-	return nil
+	s := videoScratches.Get().(*videoScratch)
+	f, err = s.identify(src)
+	videoScratches.Put(s)
+	return f, err
+}
+
+func (s *videoScratch) identify(src Source) (f Facts, err error) {
+	s.begin()
+	s.clip.Reset()
+	if err := src.stream(&s.dec, s); err != nil {
+		return f, err
+	}
+	f.ID, f.Bytes = s.hash.Sum256(), s.n
+	info, err := s.clip.Finish()
+	f.Format, f.Width, f.Height, f.Frames, f.FPS = info.Format, info.Width, info.Height, info.Frames, info.FPS
+	return f, err
+}
+
+// frameList digests the text and reads the first picture's header: the engine refuses pictures of several sizes.
+type frameList struct {
+	*scratch
+	commas int
+	err    error // of the first picture's base64
+}
+
+func (l *frameList) take(p []byte) bool {
+	l.n += int64(len(p))
+	l.hash.Write(p)
+	if l.commas == 0 && l.err == nil {
+		first, _, ended := bytes.Cut(p, []byte(","))
+		if l.err = l.dec.feed(first, (*headOnly)(l.scratch)); l.err == nil && ended {
+			l.err = l.dec.finish((*headOnly)(l.scratch))
+		}
+	}
+	l.commas += bytes.Count(p, []byte(","))
+	return true
+}
+
+func identifyFrames(src Source) (f Facts, err error) {
+	l := frameList{scratch: scratches.Get().(*scratch)}
+	f, err = l.identify(src)
+	scratches.Put(l.scratch)
+	return f, err
+}
+
+func (l *frameList) identify(src Source) (f Facts, err error) {
+	l.begin()
+	l.head.Reset()
+	l.dec.reset()
+	if err := src.stream(nil, l); err != nil {
+		return f, err
+	}
+	if l.commas == 0 && l.err == nil {
+		l.err = l.dec.finish((*headOnly)(l.scratch))
+	}
+	f.ID, f.Bytes = l.hash.Sum256(), l.n
+	if l.err != nil && l.err != errEnough {
+		return f, l.err
+	}
+	info, err := l.head.Finish()
+	if err != nil {
+		return f, err
+	}
+	f.Width, f.Height = header.Info.Turned(info)
+	f.Format, f.Frames = FrameList, l.commas+1
+	return f, nil
 }

@@ -8,23 +8,23 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
-	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
 // oneWorker is a router before one worker of the shipped model, whose server was started as change says.
-func oneWorker(t *testing.T, change func(*mmhash.Server)) *Router {
+func oneWorker(t *testing.T, change func(*engine.Server)) *Router {
 	t.Helper()
-	s := mmhash.DefaultServer()
+	s := engine.DefaultServer()
 	s.EngineModel = "m"
 	change(&s)
-	media, err := mmhash.NewMedia(nil)
+	media, err := engine.NewMedia(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(media.Close)
-	live, err := mmhash.LoadLive("m", shippedModel, s, media)
+	live, err := engine.LoadLive("m", shippedModel, s, media)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func TestBoundBeforeWork(t *testing.T) {
 		{"text, sglang", text, "sglang", 0, 1 << 21, "prompt of more than 2097152 tokens"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := oneWorker(t, func(s *mmhash.Server) {
+			r := oneWorker(t, func(s *engine.Server) {
 				s.MaxModelLen = c.maxLen
 				if s.Engine = c.engine; c.engine != "vllm" {
 					s.EngineVersion = map[string]string{"sglang": "0.5.23", "trtllm": "1.3.0"}[c.engine]
@@ -82,7 +82,7 @@ func TestBoundBeforeWork(t *testing.T) {
 // A long text takes a few times its length while it is read, and nothing once it is.
 func TestMemoryOfLongTexts(t *testing.T) {
 	const size = 24 << 20
-	r := oneWorker(t, func(*mmhash.Server) {})
+	r := oneWorker(t, func(*engine.Server) {})
 	heap := func() uint64 {
 		runtime.GC()
 		runtime.GC() // what pools keep for one collection more

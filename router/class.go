@@ -10,10 +10,10 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/sightline-router/sightline/mmhash"
+	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/mmhash/block"
-	"github.com/sightline-router/sightline/mmhash/chat"
-	"github.com/sightline-router/sightline/mmhash/prompt"
+	"github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/pick"
 )
@@ -30,7 +30,7 @@ import (
 // Class is a class of a model's workers, beside the one of the model's own Prompts.
 type Class struct {
 	Name      string       // as fleet.Worker.Class names it
-	Prompts   *mmhash.Live // may be the model's, or another class's
+	Prompts   *engine.Live // may be the model's, or another class's
 	BlockSize int          // may differ from that of Prompts
 }
 
@@ -48,7 +48,7 @@ func (m *Model) Class(name string) Class {
 type classes struct {
 	list    []Class
 	reads   []int          // by class: the number of its view
-	prompts []*mmhash.Live // by view
+	prompts []*engine.Live // by view
 	session []bool         // by class: its workers' events name the session that we give a request
 }
 
@@ -78,8 +78,8 @@ func (cs *classes) of(w *fleet.Worker) int {
 // view is a request as one kind of engine reads it.
 type view struct {
 	used     bool // workers of its classes are there
-	edits    []mmhash.Edit
-	p        *mmhash.Prompt // the longest of its prompts: they share a worker; nil: err
+	edits    []engine.Edit
+	p        *engine.Prompt // the longest of its prompts: they share a worker; nil: err
 	several  bool           // there are several of them
 	reuse    prompt.Reuse
 	usage    int // prompt tokens that the engine will report; 0: not known
@@ -95,7 +95,7 @@ type look struct {
 }
 
 // refused is the engine's refusal, or ours; nil: there is none.
-func (rd *view) refused() (refused *mmhash.Refused) {
+func (rd *view) refused() (refused *engine.Refused) {
 	if rd.err != nil {
 		errors.As(rd.err, &refused)
 	}
@@ -141,7 +141,7 @@ func (s *scratch) read(ctx context.Context, path string, n named, slots []*fleet
 	}
 }
 
-func (rd *view) read(ctx context.Context, m *mmhash.Model, path, lora string, req *chat.Request) {
+func (rd *view) read(ctx context.Context, m *engine.Model, path, lora string, req *body.Request) {
 	prompts, err := m.Read(ctx, path, lora, req)
 	if prompts != nil {
 		rd.edits = prompts.Edits
@@ -188,7 +188,7 @@ func (s *scratch) failed() (first *view) {
 }
 
 // editsForAny are the changes that every engine wants: whoever gets the request can read it.
-func (s *scratch) editsForAny() (common []mmhash.Edit) {
+func (s *scratch) editsForAny() (common []engine.Edit) {
 	for i, first := 0, true; i < len(s.views); i++ {
 		rd := &s.views[i]
 		switch {
@@ -202,8 +202,8 @@ func (s *scratch) editsForAny() (common []mmhash.Edit) {
 	return common
 }
 
-func sameEdits(a, b []mmhash.Edit) bool {
-	return slices.EqualFunc(a, b, func(a, b mmhash.Edit) bool { return a.From == b.From && a.To == b.To && bytes.Equal(a.Text, b.Text) })
+func sameEdits(a, b []engine.Edit) bool {
+	return slices.EqualFunc(a, b, func(a, b engine.Edit) bool { return a.From == b.From && a.To == b.To && bytes.Equal(a.Text, b.Text) })
 }
 
 // candidates looks a class's prompt up and adds its slots. An engine that will refuse it has no candidates; one whose
@@ -280,7 +280,7 @@ func (r *Router) alike(ranked []pick.Candidate, slots []*fleet.Slot, s *scratch,
 	if len(cs.prompts) == 1 {
 		return ranked
 	}
-	editsOf := func(c pick.Candidate) []mmhash.Edit { return s.views[cs.reads[cs.of(slots[c.Slot].Worker)]].edits }
+	editsOf := func(c pick.Candidate) []engine.Edit { return s.views[cs.reads[cs.of(slots[c.Slot].Worker)]].edits }
 	kept := slices.DeleteFunc(ranked[1:], func(c pick.Candidate) bool { return !sameEdits(editsOf(c), editsOf(ranked[0])) })
 	if len(kept) < len(ranked)-1 {
 		r.opt.Log.Info("classes of a model need different changes of a body: only workers of one kind are offered", zap.String("model", model))

@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
-	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/block"
-	"github.com/sightline-router/sightline/mmhash/chat"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/fleet"
 )
@@ -25,7 +25,7 @@ type classWorld struct {
 	slot  map[string]*fleet.Slot
 }
 
-func newClassWorld(t *testing.T, classes map[string]func(*mmhash.Server)) *classWorld {
+func newClassWorld(t *testing.T, classes map[string]func(*engine.Server)) *classWorld {
 	t.Helper()
 	own, err := testModel()
 	if err != nil {
@@ -64,14 +64,14 @@ func newClassWorld(t *testing.T, classes map[string]func(*mmhash.Server)) *class
 
 // stores plays the events of the class's worker when it has prefilled the first tokens of a body; it gives what the
 // engine will find of it next time.
-func (w *classWorld) stores(class, body string, tokens int) (cached int) {
+func (w *classWorld) stores(class, skeleton string, tokens int) (cached int) {
 	w.t.Helper()
-	var s chat.Skeleton
-	var req chat.Request
-	if err := s.Scan([][]byte{[]byte(body)}); err != nil {
+	var s body.Skeleton
+	var req body.Request
+	if err := s.Scan([][]byte{[]byte(skeleton)}); err != nil {
 		w.t.Fatal(err)
 	}
-	if err := chat.Parse(&s, &req); err != nil {
+	if err := body.Parse(&s, &req); err != nil {
 		w.t.Fatal(err)
 	}
 	live, size := w.model.Prompts, w.model.Prompts.Server().BlockSize
@@ -93,7 +93,7 @@ func (w *classWorld) stores(class, body string, tokens int) (cached int) {
 	return min(len(locals)*size, (len(p.IDs)-1)/size*size)
 }
 
-func wide(s *mmhash.Server) { s.BlockSize = 32 }
+func wide(s *engine.Server) { s.BlockSize = 32 }
 
 // Each worker is found by its own class's keys, whatever the others hold, and the longest prefix in tokens wins.
 func TestClassesAreRankedTogether(t *testing.T) {
@@ -105,7 +105,7 @@ func TestClassesAreRankedTogether(t *testing.T) {
 		{"a picture", chatBody("m", picture(1, 640, 480))},
 	} {
 		for _, best := range []string{"", "wide", "other"} {
-			w := newClassWorld(t, map[string]func(*mmhash.Server){"wide": wide, "other": func(s *mmhash.Server) { s.EngineVersion = "0.30.0" }})
+			w := newClassWorld(t, map[string]func(*engine.Server){"wide": wide, "other": func(s *engine.Server) { s.EngineVersion = "0.30.0" }})
 			want := 0
 			for class := range w.slot {
 				if class == best {
@@ -132,7 +132,7 @@ func TestClassesAreRankedTogether(t *testing.T) {
 
 // What was routed to a class is predicted there by its own keys.
 func TestClassPredictions(t *testing.T) {
-	w := newClassWorld(t, map[string]func(*mmhash.Server){"wide": wide})
+	w := newClassWorld(t, map[string]func(*engine.Server){"wide": wide})
 	seen := map[string]bool{}
 	for seed := range uint64(8) {
 		body := chatBody("m", fmt.Sprintf("%q", text(200, seed)))
@@ -161,7 +161,7 @@ func TestClassPredictions(t *testing.T) {
 
 // Envoy took it to a worker of another class: what that one stores has other hashes, so no verdict is given.
 func TestMovedToAnotherClassIsNotJudged(t *testing.T) {
-	w := newClassWorld(t, map[string]func(*mmhash.Server){"wide": wide})
+	w := newClassWorld(t, map[string]func(*engine.Server){"wide": wide})
 	au := audit.New(audit.Options{Index: w.index})
 	w.opt.Audit = au
 	go au.Run(t.Context())
@@ -188,7 +188,7 @@ func TestMovedToAnotherClassIsNotJudged(t *testing.T) {
 // An engine that will refuse a request leaves the choice; the other class's workers stay. (vLLM 0.31 and later answer
 // request kwargs with 400, unless told to trust them.)
 func TestOneClassRefuses(t *testing.T) {
-	w := newClassWorld(t, map[string]func(*mmhash.Server){"old": func(s *mmhash.Server) { s.EngineVersion = "0.30.0" }})
+	w := newClassWorld(t, map[string]func(*engine.Server){"old": func(s *engine.Server) { s.EngineVersion = "0.30.0" }})
 	body := `{"model":"m","mm_processor_kwargs":{"max_pixels":50176},"messages":[{"role":"user","content":` + picture(3, 640, 480) + `}]}`
 	for range 3 {
 		d := w.decide(body)
@@ -204,7 +204,7 @@ func TestOneClassRefuses(t *testing.T) {
 
 // A body is changed once: candidates that need other changes are not offered beside the chosen one.
 func TestEditsAreForAllTargets(t *testing.T) {
-	w := newClassWorld(t, map[string]func(*mmhash.Server){"named": func(s *mmhash.Server) { s.MediaNames = "injected" }, "wide": wide})
+	w := newClassWorld(t, map[string]func(*engine.Server){"named": func(s *engine.Server) { s.MediaNames = "injected" }, "wide": wide})
 	body := chatBody("m", picture(4, 640, 480))
 	for _, c := range []struct {
 		class   string
@@ -227,20 +227,20 @@ func TestEditsAreForAllTargets(t *testing.T) {
 
 // Two releases that read a request alike share its hashes; one with other blocks, or that knows less of it, has its own.
 func TestClassesShareHashes(t *testing.T) {
-	w := newClassWorld(t, map[string]func(*mmhash.Server){
+	w := newClassWorld(t, map[string]func(*engine.Server){
 		"wide": wide,
-		"like": func(s *mmhash.Server) { s.EngineVersion = "0.31.0" },
-		"name": func(s *mmhash.Server) { s.EngineVersion = "0.30.0" }, // names pictures otherwise
-		"old":  func(s *mmhash.Server) { s.EngineVersion = "0.16.0" }, // its events do not name pictures
+		"like": func(s *engine.Server) { s.EngineVersion = "0.31.0" },
+		"name": func(s *engine.Server) { s.EngineVersion = "0.30.0" }, // names pictures otherwise
+		"old":  func(s *engine.Server) { s.EngineVersion = "0.16.0" }, // its events do not name pictures
 	})
 	cs := classesOf(&w.model)
-	body := chatBody("m", picture(1, 640, 480))
-	var sk chat.Skeleton
+	skeleton := chatBody("m", picture(1, 640, 480))
+	var sk body.Skeleton
 	s := &scratch{views: make([]view, len(cs.prompts)), looks: make([]look, len(cs.list))}
-	if err := sk.Scan([][]byte{[]byte(body)}); err != nil {
+	if err := sk.Scan([][]byte{[]byte(skeleton)}); err != nil {
 		t.Fatal(err)
 	}
-	if err := chat.Parse(&sk, &s.req); err != nil {
+	if err := body.Parse(&sk, &s.req); err != nil {
 		t.Fatal(err)
 	}
 	for i := range s.views {
@@ -279,7 +279,7 @@ func anthropic(seed uint64, widths ...int) string {
 // the same tokens, and the same request again finds all of its blocks predicted.
 func TestClassesReadOneRequest(t *testing.T) {
 	widths := []int{56, 112, 224, 448, 896}
-	alone, both := newWorld(t, 1), newClassWorld(t, map[string]func(*mmhash.Server){"other": func(s *mmhash.Server) { s.EngineVersion = "0.30.0" }})
+	alone, both := newWorld(t, 1), newClassWorld(t, map[string]func(*engine.Server){"other": func(s *engine.Server) { s.EngineVersion = "0.30.0" }})
 	type asked struct {
 		path, body string
 		tokens     int

@@ -26,12 +26,12 @@ import (
 
 	"github.com/goccy/go-yaml"
 
+	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/engine"
+	"github.com/sightline-router/sightline/engine/vllm"
 	"github.com/sightline-router/sightline/indexer"
-	"github.com/sightline-router/sightline/indexer/event"
-	"github.com/sightline-router/sightline/indexer/vllm"
-	"github.com/sightline-router/sightline/mmhash"
-	"github.com/sightline-router/sightline/mmhash/chat"
-	"github.com/sightline-router/sightline/mmhash/media/fetch"
+	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/mmhash/fetch"
 )
 
 // The judge is a real vLLM: its token ids, media spans and image names for each recorded request, and its KV events byte
@@ -46,9 +46,9 @@ type goldenWorker struct {
 }
 
 // server turns the recorded command line into a configuration: flag names are key names.
-func (w goldenWorker) server(t *testing.T, now float64) (s mmhash.Server, adapters []string) {
+func (w goldenWorker) server(t *testing.T, now float64) (s engine.Server, adapters []string) {
 	t.Helper()
-	s = mmhash.DefaultServer()
+	s = engine.DefaultServer()
 	s.AutoToolChoice = false
 	s.EngineVersion = strings.TrimPrefix(w.Engine, "vllm ")
 	s.EngineModel, s.BlockSize, s.ClientUUID = w.ModelID, w.BlockSize, "trust"
@@ -192,7 +192,7 @@ func readCases(t *testing.T, r io.Reader) (cases []goldenCase) {
 type reading struct {
 	t        *testing.T
 	set      *goldenSet
-	model    *mmhash.Model
+	model    *engine.Model
 	adapters []string
 	index    *indexer.Index
 	slot     indexer.SlotID
@@ -232,12 +232,12 @@ func (g *goldenSet) open(t *testing.T, worker, dir string, cases []goldenCase) *
 		}
 	}
 	s, adapters := w.server(t, when)
-	media, err := mmhash.NewMedia(&fetch.Config{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Budget: 10 * time.Second})
+	media, err := engine.NewMedia(&fetch.Config{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Budget: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(media.Close)
-	m, err := mmhash.Load(w.ModelID, dir, s, media)
+	m, err := engine.Load(w.ModelID, dir, s, media)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -250,14 +250,14 @@ func (g *goldenSet) open(t *testing.T, worker, dir string, cases []goldenCase) *
 }
 
 // read runs a recorded request through the pipeline.
-func (r *reading) read(endpoint string, raw json.RawMessage) (*mmhash.Prompts, string, error) {
-	body := r.set.body(r.t, raw)
-	var s chat.Skeleton
-	if err := s.Scan([][]byte{body}); err != nil {
+func (r *reading) read(endpoint string, raw json.RawMessage) (*engine.Prompts, string, error) {
+	skeleton := r.set.body(r.t, raw)
+	var s body.Skeleton
+	if err := s.Scan([][]byte{skeleton}); err != nil {
 		return nil, "", err
 	}
-	var req chat.Request
-	if err := chat.Parse(&s, &req); err != nil {
+	var req body.Request
+	if err := body.Parse(&s, &req); err != nil {
 		return nil, "", err
 	}
 	lora := ""
@@ -284,15 +284,15 @@ func (r *reading) feed(frames [][3]string) error {
 		for i := range batch.Events {
 			e := &batch.Events[i]
 			switch e.Kind {
-			case event.Stored:
+			case kvevent.Stored:
 				if err := r.index.Store(r.slot, indexer.Tier(e.Tier), e.Parent, e.HasParent, e.EngineHashes, e.Locals); err != nil {
 					return err
 				}
-			case event.Removed:
+			case kvevent.Removed:
 				if _, err := r.index.Remove(r.slot, indexer.Tier(e.Tier), e.EngineHashes); err != nil {
 					return err
 				}
-			case event.Cleared:
+			case kvevent.Cleared:
 				if err := r.index.Clear(r.slot); err != nil {
 					return err
 				}
@@ -304,7 +304,7 @@ func (r *reading) feed(frames [][3]string) error {
 }
 
 // held is how many leading blocks of a prompt the index says the worker holds.
-func (r *reading) held(p *mmhash.Prompt, lora string) (blocks, full int) {
+func (r *reading) held(p *engine.Prompt, lora string) (blocks, full int) {
 	r.locals = r.model.Locals(r.locals[:0], p, lora)
 	r.index.Match(r.locals, &r.matches)
 	for _, m := range r.matches.Slots {
@@ -316,7 +316,7 @@ func (r *reading) held(p *mmhash.Prompt, lora string) (blocks, full int) {
 }
 
 // compare says how a prompt differs from what the engine had, "" if it does not.
-func compare(t *testing.T, p *mmhash.Prompt, rle []any, mm []goldenMM, mmSource string) string {
+func compare(t *testing.T, p *engine.Prompt, rle []any, mm []goldenMM, mmSource string) string {
 	want := unroll(t, rle)
 	if !slices.Equal(p.IDs, want) {
 		n := 0
@@ -348,7 +348,7 @@ func compare(t *testing.T, p *mmhash.Prompt, rle []any, mm []goldenMM, mmSource 
 func (r *reading) one(c *goldenStep) string {
 	ps, lora, err := r.read(c.Endpoint, c.Request)
 	if c.Status != http.StatusOK {
-		var refused *mmhash.Refused
+		var refused *engine.Refused
 		if !errors.As(err, &refused) {
 			return fmt.Sprintf("the engine answered %d, we read it as good (%v)", c.Status, err)
 		}

@@ -16,8 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
-	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
@@ -208,30 +208,30 @@ func base64Part(i int) string {
 }
 
 // servers are the kinds of engines that read a body in ways of their own.
-func servers(t *testing.T) map[string]*mmhash.Live {
-	plain := func(*mmhash.Server) {}
-	sglang := func(s *mmhash.Server) { s.Engine, s.EngineVersion = "sglang", "0.5.23" }
-	out := map[string]*mmhash.Live{}
+func servers(t *testing.T) map[string]*engine.Live {
+	plain := func(*engine.Server) {}
+	sglang := func(s *engine.Server) { s.Engine, s.EngineVersion = "sglang", "0.5.23" }
+	out := map[string]*engine.Live{}
 	for _, kind := range []struct {
 		name, dir string
-		change    func(*mmhash.Server)
+		change    func(*engine.Server)
 	}{
 		{"vllm", shippedModel, plain},
-		{"vllm, contents as one text", shippedModel, func(s *mmhash.Server) { s.ContentFormat = "string" }},
-		{"vllm, numbered placeholders", shippedAs(t, "phi", "Qwen2_5_VLForConditionalGeneration", "Phi3VForCausalLM", "<|image_pad|>", "<|image|>"), func(s *mmhash.Server) { s.ContentFormat = "string" }},
+		{"vllm, contents as one text", shippedModel, func(s *engine.Server) { s.ContentFormat = "string" }},
+		{"vllm, numbered placeholders", shippedAs(t, "phi", "Qwen2_5_VLForConditionalGeneration", "Phi3VForCausalLM", "<|image_pad|>", "<|image|>"), func(s *engine.Server) { s.ContentFormat = "string" }},
 		{"sglang", shippedModel, sglang},
 		{"sglang, its own writing", shippedAs(t, "internvl"), sglang},
-		{"trtllm", shippedModel, func(s *mmhash.Server) { s.Engine, s.EngineVersion = "trtllm", "1.3.0" }},
+		{"trtllm", shippedModel, func(s *engine.Server) { s.Engine, s.EngineVersion = "trtllm", "1.3.0" }},
 	} {
-		s := mmhash.DefaultServer()
+		s := engine.DefaultServer()
 		s.EngineModel = "m"
 		kind.change(&s)
-		media, err := mmhash.NewMedia(nil)
+		media, err := engine.NewMedia(nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(media.Close)
-		if out[kind.name], err = mmhash.LoadLive("m", kind.dir, s, media); err != nil {
+		if out[kind.name], err = engine.LoadLive("m", kind.dir, s, media); err != nil {
 			t.Fatal(kind.name, err)
 		}
 	}

@@ -7,10 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
-	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/block"
-	"github.com/sightline-router/sightline/mmhash/chat"
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
@@ -31,14 +31,14 @@ func edited(t *testing.T, body string, edits []Edit) (out []byte) {
 // onSGLang is a router before one model's SGLang workers with so many ranks each; 0: none. It also gives their holders.
 func onSGLang(t *testing.T, ranks ...int) (*Router, *indexer.Index, []*fleet.Worker) {
 	t.Helper()
-	media, err := mmhash.NewMedia(nil)
+	media, err := engine.NewMedia(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(media.Close)
-	s := mmhash.DefaultServer()
+	s := engine.DefaultServer()
 	s.Engine, s.EngineVersion, s.BlockSize = "sglang", "0.5.23", 1
-	m, err := mmhash.LoadLive("m", "../examples/models/qwen2.5-vl", s, media)
+	m, err := engine.LoadLive("m", "../examples/models/qwen2.5-vl", s, media)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,14 +53,14 @@ func onSGLang(t *testing.T, ranks ...int) (*Router, *indexer.Index, []*fleet.Wor
 }
 
 // store has a slot hold a body's prompt, as its events would say.
-func store(t *testing.T, r *Router, ix *indexer.Index, at *fleet.Slot, body string) {
+func store(t *testing.T, r *Router, ix *indexer.Index, at *fleet.Slot, skeleton string) {
 	t.Helper()
-	var sk chat.Skeleton
-	var req chat.Request
-	if err := sk.Scan([][]byte{[]byte(body)}); err != nil {
+	var sk body.Skeleton
+	var req body.Request
+	if err := sk.Scan([][]byte{[]byte(skeleton)}); err != nil {
 		t.Fatal(err)
 	}
-	if err := chat.Parse(&sk, &req); err != nil {
+	if err := body.Parse(&sk, &req); err != nil {
 		t.Fatal(err)
 	}
 	m := r.names["m"].model.Prompts.Model()

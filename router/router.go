@@ -24,10 +24,10 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
-	"github.com/sightline-router/sightline/mmhash"
-	"github.com/sightline-router/sightline/mmhash/chat"
-	"github.com/sightline-router/sightline/mmhash/prompt"
+	"github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/pick"
@@ -38,7 +38,7 @@ type Model struct {
 	Name     string
 	Aliases  []string // other names for it
 	Adapters []string // LoRA adapters: names that requests use in place of the model's
-	Prompts  *mmhash.Live
+	Prompts  *engine.Live
 	Classes  []Class // of workers that read it, or cache it, otherwise
 }
 
@@ -112,8 +112,8 @@ func New(opt Options) *Router {
 
 // scratch is one decision's memory, reused.
 type scratch struct {
-	body       chat.Skeleton
-	req        chat.Request
+	body       body.Skeleton
+	req        body.Request
 	views      []view        // as the kinds of engines read it
 	looks      []look        // by class
 	trial      *fleet.Worker // to be the first choice
@@ -138,7 +138,7 @@ func (r *Router) Decide(ctx context.Context, req *Request) Decision {
 	d := r.rankInBody(r.decide(ctx, req, s, start), req.Body)
 	if !s.broken {
 		s.body.Release()
-		s.req = chat.Request{}
+		s.req = body.Request{}
 		clear(s.views)
 		r.scratch.Put(s)
 	}
@@ -175,14 +175,14 @@ func (r *Router) decide(ctx context.Context, req *Request, s *scratch, now time.
 		return r.byLoad(d, "body not read", "", req, now)
 	}
 	if err := s.body.Scan(req.Body); err != nil {
-		if refused := mmhash.Unread(req.Body, err); refused != nil {
+		if refused := engine.Unread(req.Body, err); refused != nil {
 			return refuse(d, refused)
 		}
 		return r.byLoad(d, err.Error(), "", req, now)
 	}
-	unread := chat.Parse(&s.body, &s.req)
+	unread := body.Parse(&s.body, &s.req)
 	n, known := r.names[s.req.Model]
-	clean, err := mmhash.Clean(&s.body, known && n.model.Prompts.Server().ClientUUID == "trust", r.metrics.fieldRemoved)
+	clean, err := engine.Clean(&s.body, known && n.model.Prompts.Server().ClientUUID == "trust", r.metrics.fieldRemoved)
 	if err != nil {
 		return refuse(d, err)
 	}
@@ -232,7 +232,7 @@ func (r *Router) decide(ctx context.Context, req *Request, s *scratch, now time.
 
 // errPanic is what a request gets whose body brings down what cleans it: it might bring down an engine, and who knows
 // what it carries.
-var errPanic = &mmhash.Refused{Status: http.StatusBadRequest, Reason: "internal error", ByUs: true}
+var errPanic = &engine.Refused{Status: http.StatusBadRequest, Reason: "internal error", ByUs: true}
 
 // panicked logs a panic. Only errors of the runtime are shown; another panic's value might quote a prompt.
 func (r *Router) panicked(p any) {
@@ -244,7 +244,7 @@ func (r *Router) panicked(p any) {
 }
 
 // place picks the slot for a prompt and books it.
-func (r *Router) place(d Decision, n named, clean []mmhash.Edit, session string, slots []*fleet.Slot, s *scratch, now time.Time) Decision {
+func (r *Router) place(d Decision, n named, clean []engine.Edit, session string, slots []*fleet.Slot, s *scratch, now time.Time) Decision {
 	if len(slots) == 0 {
 		d.Edits, d.Why = edits(clean, s.views[0].edits), "no worker known"
 		return d
@@ -262,7 +262,7 @@ func (r *Router) place(d Decision, n named, clean []mmhash.Edit, session string,
 	d.Edits = edits(clean, rd.edits)
 	p := rd.p
 	if p == nil {
-		p = &mmhash.Prompt{Why: rd.err.Error()}
+		p = &engine.Prompt{Why: rd.err.Error()}
 	}
 	tokens := len(p.IDs)
 	d.PromptTokens = tokens
@@ -318,7 +318,7 @@ const mostMedia = 64
 const unknownPicture = 1000
 
 // encoding fills in, per candidate, the picture tokens behind its cached prefix: to encode, or in its encoder cache.
-func (r *Router) encoding(p *mmhash.Prompt, slots []*fleet.Slot, cands []pick.Candidate) {
+func (r *Router) encoding(p *engine.Prompt, slots []*fleet.Slot, cands []pick.Candidate) {
 	for i := range p.Media[:min(len(p.Media), mostMedia)] {
 		md := &p.Media[i]
 		by := r.seen.by(md.Key)
@@ -397,7 +397,7 @@ type note struct {
 	mute     bool // the engine reports 0 cached tokens where it says nothing (SGLang without --enable-cache-report)
 }
 
-func (r *Router) book(d Decision, slot, decode *fleet.Slot, best pick.Candidate, rd *view, p *mmhash.Prompt, s *scratch, size int, now time.Time) *note {
+func (r *Router) book(d Decision, slot, decode *fleet.Slot, best pick.Candidate, rd *view, p *engine.Prompt, s *scratch, size int, now time.Time) *note {
 	held := best.Exact / size
 	if best.Doubtful { // of what it gets now no event will tell
 		held = 0
@@ -536,7 +536,7 @@ func (r *Router) started(o Outcome) bool {
 func refuse(d Decision, err error) Decision {
 	d.Edits, d.Reason, d.Why = nil, RefusedByUs, err.Error()
 	d.Refuse = &Refusal{Status: http.StatusBadRequest, Message: d.Why}
-	var refused *mmhash.Refused
+	var refused *engine.Refused
 	if errors.As(err, &refused) {
 		d.Why = refused.Reason
 		d.Refuse = &Refusal{Status: refused.Status, Message: refused.Reason}
@@ -545,7 +545,7 @@ func refuse(d Decision, err error) Decision {
 }
 
 // edits puts what is taken out of a body and what is put in into one list, in the body's order.
-func edits(lists ...[]mmhash.Edit) (out []Edit) {
+func edits(lists ...[]engine.Edit) (out []Edit) {
 	for _, list := range lists {
 		for _, e := range list {
 			out = append(out, Edit(e))

@@ -15,22 +15,22 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
-	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/block"
-	"github.com/sightline-router/sightline/mmhash/chat"
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
 // testModel is the shipped model directory, loaded once.
-var testModel = sync.OnceValues(func() (*mmhash.Live, error) {
-	media, err := mmhash.NewMedia(nil)
+var testModel = sync.OnceValues(func() (*engine.Live, error) {
+	media, err := engine.NewMedia(nil)
 	if err != nil {
 		return nil, err
 	}
-	s := mmhash.DefaultServer()
+	s := engine.DefaultServer()
 	s.EngineModel = "m"
-	return mmhash.LoadLive("m", shippedModel, s, media)
+	return engine.LoadLive("m", shippedModel, s, media)
 })
 
 type world struct {
@@ -73,13 +73,13 @@ func (w *world) decide(body string) Decision {
 }
 
 // stores plays the events of a worker that has prefilled a body.
-func (w *world) stores(worker int, body string) {
-	var s chat.Skeleton
-	var req chat.Request
-	if err := s.Scan([][]byte{[]byte(body)}); err != nil {
+func (w *world) stores(worker int, skeleton string) {
+	var s body.Skeleton
+	var req body.Request
+	if err := s.Scan([][]byte{[]byte(skeleton)}); err != nil {
 		w.t.Fatal(err)
 	}
-	if err := chat.Parse(&s, &req); err != nil {
+	if err := body.Parse(&s, &req); err != nil {
 		w.t.Fatal(err)
 	}
 	live, _ := testModel()

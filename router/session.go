@@ -3,15 +3,15 @@ package router
 import (
 	"github.com/tidwall/gjson"
 
-	"github.com/sightline-router/sightline/mmhash"
+	"github.com/sightline-router/sightline/engine"
 )
 
 // vLLM from 0.30 on puts a request's session id into the events of what it stores, and uses it for nothing else (read in
 // 0.30.0, 0.31.0 and 0.32.0). A request that has none gets the decision's id, so that the audit knows whose an event is.
 
 // namesSessions tells whether workers of a class name sessions in their events, and may be sent ours.
-func namesSessions(s *mmhash.Server) bool {
-	v, err := mmhash.ParseVersion(s.EngineVersion)
+func namesSessions(s *engine.Server) bool {
+	v, err := engine.ParseVersion(s.EngineVersion)
 	return err == nil && s.SessionIDs && s.Engine == "vllm" && v.AtLeast(0, 30, 0)
 }
 

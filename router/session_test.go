@@ -5,7 +5,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"github.com/sightline-router/sightline/mmhash"
+	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/router/audit"
 )
 
@@ -41,11 +41,11 @@ func TestSessionIsGiven(t *testing.T) {
 
 func TestNamesSessions(t *testing.T) {
 	for version, want := range map[string]bool{"0.29.2": false, "0.30.0": true, "0.32.0+cpu": true} {
-		for _, engine := range []string{"vllm", "sglang"} {
+		for _, engine_ := range []string{"vllm", "sglang"} {
 			for _, allowed := range []bool{true, false} {
-				s := mmhash.Server{Engine: engine, EngineVersion: version, SessionIDs: allowed}
-				if got := namesSessions(&s); got != (want && engine == "vllm" && allowed) {
-					t.Errorf("%s %s, session_ids %v: %v", engine, version, allowed, got)
+				s := engine.Server{Engine: engine_, EngineVersion: version, SessionIDs: allowed}
+				if got := namesSessions(&s); got != (want && engine_ == "vllm" && allowed) {
+					t.Errorf("%s %s, session_ids %v: %v", engine_, version, allowed, got)
 				}
 			}
 		}

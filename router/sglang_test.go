@@ -12,10 +12,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sightline-router/sightline/engine"
+	"github.com/sightline-router/sightline/engine/sglang"
 	"github.com/sightline-router/sightline/indexer"
-	"github.com/sightline-router/sightline/indexer/feed"
-	"github.com/sightline-router/sightline/indexer/sglang"
-	"github.com/sightline-router/sightline/mmhash"
+	"github.com/sightline-router/sightline/indexer/stream"
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
@@ -83,23 +83,23 @@ func TestConformanceSGLangDecisions(t *testing.T) {
 		t.Fatal(err)
 	}
 	var pinned []string
-	media, err := mmhash.NewMedia(nil)
+	media, err := engine.NewMedia(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer media.Close()
 	media.Pinned = func(_, f string) { pinned = append(pinned, f) }
-	s := mmhash.DefaultServer()
+	s := engine.DefaultServer()
 	s.Engine, s.EngineVersion, s.BlockSize = "sglang", "0.5.23", 16
-	live, err := mmhash.LoadLive("tiny", unzipped(t, filepath.Join(models, "qwen3-vl")), s, media)
+	live, err := engine.LoadLive("tiny", unzipped(t, filepath.Join(models, "qwen3-vl")), s, media)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ix := indexer.New(indexer.Options{})
-	var sink *feed.IndexSink
+	var sink *stream.IndexSink
 	fl := fleet.New(nil)
 	fl.Set([]*fleet.Worker{fleet.NewWorker("w", netip.MustParseAddrPort("127.0.0.1:8000"), "tiny", 0, func(int) indexer.SlotID {
-		sink = feed.Join(ix, true)
+		sink = stream.Join(ix, true)
 		return sink.Slot()
 	})})
 	r := New(Options{Models: []Model{{Name: "tiny", Prompts: live}}, Fleet: fl, Index: ix, PredictedTTL: time.Nanosecond})

@@ -8,23 +8,23 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
-	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
 // A body is cleaned whatever becomes of the request: model unknown, prompt not readable, engine's refusal, or all well.
 func TestCleanedInAnyCase(t *testing.T) {
-	media, err := mmhash.NewMedia(nil)
+	media, err := engine.NewMedia(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer media.Close()
 	var models []Model
 	for _, uuids := range []string{"strip", "trust"} {
-		s := mmhash.DefaultServer()
+		s := engine.DefaultServer()
 		s.ClientUUID = uuids
-		m, err := mmhash.LoadLive(uuids, shippedModel, s, media)
+		m, err := engine.LoadLive(uuids, shippedModel, s, media)
 		if err != nil {
 			t.Fatal(err)
 		}

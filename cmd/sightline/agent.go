@@ -6,9 +6,9 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/sightline-router/sightline/indexer/bus"
-	"github.com/sightline-router/sightline/indexer/feed"
-	"github.com/sightline-router/sightline/indexer/trtllm"
+	"github.com/sightline-router/sightline/engine/trtllm"
+	"github.com/sightline-router/sightline/indexer/source/bus"
+	"github.com/sightline-router/sightline/indexer/stream"
 	"github.com/sightline-router/sightline/internal/config"
 )
 
@@ -55,7 +55,7 @@ func (c *agentCmd) Run(ctx context.Context) error {
 			return err
 		}
 		o.Sink, o.Link = p, p.Link
-		defer feed.Start(o).Close()
+		defer stream.Start(o).Close()
 	}
 	log.Info("publishing", zap.String("worker", c.Worker), zap.String("nats", conn.ConnectedUrlRedacted()))
 	<-ctx.Done()
@@ -63,9 +63,9 @@ func (c *agentCmd) Run(ctx context.Context) error {
 }
 
 // feeds are the ranks' feeds but for their sinks.
-func (c *agentCmd) feeds() ([]feed.Options, error) {
+func (c *agentCmd) feeds() ([]stream.Options, error) {
 	keep := c.Publish == "tokens"
-	var out []feed.Options
+	var out []stream.Options
 	if c.HTTP != "" {
 		drain := trtllm.NewDrain(c.HTTP, c.Ranks)
 		for r := range max(1, c.Ranks) {
@@ -78,7 +78,7 @@ func (c *agentCmd) feeds() ([]feed.Options, error) {
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, feed.Options{Source: src, Decoder: decoderOf(c.Engine, keep), BlockSize: c.BlockSize, Idle: idleProbe(src)})
+		out = append(out, stream.Options{Source: src, Decoder: decoderOf(c.Engine, keep), BlockSize: c.BlockSize, Idle: idleProbe(src)})
 	}
 	return out, nil
 }

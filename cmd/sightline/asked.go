@@ -8,38 +8,38 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/sightline-router/sightline/indexer/feed"
-	"github.com/sightline-router/sightline/indexer/sglang"
-	"github.com/sightline-router/sightline/indexer/vllm"
+	"github.com/sightline-router/sightline/engine/sglang"
+	"github.com/sightline-router/sightline/engine/vllm"
+	"github.com/sightline-router/sightline/indexer/stream"
 )
 
 // askTime bounds one question to a worker.
 const askTime = 5 * time.Second
 
 // asked is the source of a rank whose worker says itself where it publishes.
-func (s *sources) asked(addr, engine string, rank, ranks, blockSize int) (*feed.Lookup, error) {
+func (s *sources) asked(addr, engine string, rank, ranks, blockSize int) (*stream.Lookup, error) {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
 		return nil, err
 	}
 	client := &http.Client{Timeout: askTime, Transport: &http.Transport{DisableKeepAlives: true}}
 	if engine == "vllm" {
-		return &feed.Lookup{Find: func(ctx context.Context) (feed.ZMQ, error) {
+		return &stream.Lookup{Find: func(ctx context.Context) (stream.ZMQ, error) {
 			e, err := vllm.FetchEventSource(ctx, client, addr, host, rank)
-			return feed.ZMQ{Endpoint: e.Pub, ReplayEndpoint: e.Replay, Topic: e.Topic}, err
+			return stream.ZMQ{Endpoint: e.Pub, ReplayEndpoint: e.Replay, Topic: e.Topic}, err
 		}}, nil
 	}
 	var last sglang.ServerInfo
-	return &feed.Lookup{Find: func(ctx context.Context) (feed.ZMQ, error) {
+	return &stream.Lookup{Find: func(ctx context.Context) (stream.ZMQ, error) {
 		info, err := sglang.FetchServerInfo(ctx, client, addr)
 		if err != nil {
-			return feed.ZMQ{}, err
+			return stream.ZMQ{}, err
 		}
 		if info != last && rank == 0 {
 			s.compare(addr, info, ranks, blockSize)
 		}
 		last = info
-		z := feed.ZMQ{Topic: info.Topic}
+		z := stream.ZMQ{Topic: info.Topic}
 		z.Endpoint, z.ReplayEndpoint = info.Endpoints(host, rank)
 		return z, nil
 	}}, nil

@@ -5,7 +5,7 @@ import (
 	"os"
 
 	"github.com/sightline-router/sightline/internal/demo"
-	"github.com/sightline-router/sightline/internal/sim"
+	"github.com/sightline-router/sightline/internal/testkit/sim"
 )
 
 type demoCmd struct {

@@ -8,9 +8,9 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/sightline-router/sightline/indexer/bus"
-	"github.com/sightline-router/sightline/indexer/dynamo"
-	"github.com/sightline-router/sightline/indexer/feed"
+	"github.com/sightline-router/sightline/engine/dynamo"
+	"github.com/sightline-router/sightline/indexer/source/bus"
+	"github.com/sightline-router/sightline/indexer/stream"
 	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/members"
@@ -112,7 +112,7 @@ func (l *dynamoLink) spec(w dynamo.Worker) members.Spec {
 	} else if size != class.BlockSize {
 		l.log.Warn("Dynamo's worker has another block size than its model is configured with: nothing of it will match", zap.String("worker", spec.Name), zap.Int("worker_has", size), zap.Int("configured", class.BlockSize))
 	}
-	spec.Listen = func(_ *fleet.Slot, rank int, o *feed.Options) (bool, error) {
+	spec.Listen = func(_ *fleet.Slot, rank int, o *stream.Options) (bool, error) {
 		k := dynamo.Key{Worker: w.ID, Rank: uint32(rank)}
 		o.Source, o.Decoder, o.BlockSize = l.plane.Source(k), &dynamo.Decoder{Key: k, BlockSize: size}, class.BlockSize
 		return true, nil

@@ -15,10 +15,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/internal/config"
-	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/block"
-	"github.com/sightline-router/sightline/mmhash/chat"
 )
 
 // explainCmd shows what each stage makes of a request. Unlike the router it takes a client's uuid as the engine would:
@@ -121,7 +121,7 @@ func (c *explainCmd) Run(ctx context.Context) error {
 
 // model is the model that the flags describe.
 func (c *explainCmd) model() (*explainModel, error) {
-	mc := config.Model{Name: "model", Server: mmhash.DefaultServer()}
+	mc := config.Model{Name: "model", Server: engine.DefaultServer()}
 	mc.TrustMMKwargs, mc.ClientUUID = true, "trust"
 	cfg := config.Default()
 	switch {
@@ -185,7 +185,7 @@ func (c *explainCmd) model() (*explainModel, error) {
 		return nil, err
 	}
 	media.Patient = true
-	m, err := mmhash.Load(mc.Name, mc.Dir, mc.Server, media)
+	m, err := engine.Load(mc.Name, mc.Dir, mc.Server, media)
 	if err != nil {
 		return nil, err
 	}
@@ -196,7 +196,7 @@ func (c *explainCmd) model() (*explainModel, error) {
 }
 
 type explainModel struct {
-	*mmhash.Model
+	*engine.Model
 	cfg      config.Model
 	adapters []string
 }
@@ -211,26 +211,26 @@ func (c *explainCmd) explain(ctx context.Context, m *explainModel, line []byte) 
 		return e
 	}
 	endpoint := "/v1/chat/completions"
-	body := line
+	skeleton := line
 	var env struct {
 		ID       string          `json:"id"`
 		Endpoint string          `json:"endpoint"`
 		Request  json.RawMessage `json:"request"`
 	}
 	if json.Unmarshal(line, &env) == nil && len(env.Request) > 0 {
-		e.ID, body = env.ID, env.Request
+		e.ID, skeleton = env.ID, env.Request
 		if env.Endpoint != "" {
 			endpoint = env.Endpoint
 		}
 	} else if bytes.Contains(line, []byte(`"prompt"`)) && !bytes.Contains(line, []byte(`"messages"`)) {
 		endpoint = "/v1/completions"
 	}
-	var s chat.Skeleton
-	if err := s.Scan([][]byte{body}); err != nil {
+	var s body.Skeleton
+	if err := s.Scan([][]byte{skeleton}); err != nil {
 		return fail("%v", err)
 	}
-	var req chat.Request
-	if err := chat.Parse(&s, &req); err != nil {
+	var req body.Request
+	if err := body.Parse(&s, &req); err != nil {
 		return fail("%v", err)
 	}
 	lora := ""
@@ -266,14 +266,14 @@ func (c *explainCmd) explain(ctx context.Context, m *explainModel, line []byte) 
 	return e
 }
 
-func ids(p *mmhash.Prompt) []uint32 {
+func ids(p *engine.Prompt) []uint32 {
 	if p.IDs == nil {
 		return []uint32{}
 	}
 	return p.IDs
 }
 
-func items(p *mmhash.Prompt) []mmItem {
+func items(p *engine.Prompt) []mmItem {
 	out := []mmItem{}
 	for _, md := range p.Media {
 		if md.Length == 0 { // not known: the prompt ends before it

@@ -3,14 +3,14 @@ package main
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
-	"github.com/sightline-router/sightline/mmhash"
 )
 
 // stateMetrics shows the index and the picture fetcher when asked; both keep their own counters.
 type stateMetrics struct {
 	index *indexer.Index
-	media *mmhash.Media
+	media *engine.Media
 }
 
 var (

@@ -11,9 +11,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/internal/config"
-	"github.com/sightline-router/sightline/mmhash"
-	"github.com/sightline-router/sightline/mmhash/prompt"
+	"github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/probe"
@@ -24,11 +24,11 @@ const lookEvery = 3 * time.Second
 
 // loadModels reads the model directories. One that cannot be read stops the start; what only keeps it from being exact is
 // said once.
-func loadModels(cfg config.Config, media *mmhash.Media, log *zap.Logger) ([]router.Model, error) {
+func loadModels(cfg config.Config, media *engine.Media, log *zap.Logger) ([]router.Model, error) {
 	var out []router.Model
 	for i, mc := range cfg.Models {
 		start := time.Now()
-		live, err := mmhash.LoadLive(mc.Name, mc.Dir, mc.Server, media)
+		live, err := engine.LoadLive(mc.Name, mc.Dir, mc.Server, media)
 		if err != nil {
 			return nil, atKey(fmt.Sprintf("models[%d]", i), err)
 		}
@@ -45,15 +45,15 @@ func loadModels(cfg config.Config, media *mmhash.Media, log *zap.Logger) ([]rout
 
 // loadClasses adds the model's classes. Those that differ from another in the block size alone share its Live, those of
 // one directory its tokenizer.
-func loadClasses(m *router.Model, mc config.Model, media *mmhash.Media) error {
+func loadClasses(m *router.Model, mc config.Model, media *engine.Media) error {
 	type loaded struct {
 		dir string
-		mmhash.Server
-		live *mmhash.Live
+		engine.Server
+		live *engine.Live
 	}
 	have := []loaded{{mc.Dir, mc.Server, m.Prompts}}
 	for i, c := range mc.Classes {
-		var live *mmhash.Live
+		var live *engine.Live
 		var err error
 		for _, h := range have {
 			h.Server.BlockSize = c.BlockSize
@@ -65,7 +65,7 @@ func loadClasses(m *router.Model, mc config.Model, media *mmhash.Media) error {
 			if c.Dir == mc.Dir {
 				live, err = m.Prompts.Beside(c.Server)
 			} else {
-				live, err = mmhash.LoadLive(mc.Name, c.Dir, c.Server, media)
+				live, err = engine.LoadLive(mc.Name, c.Dir, c.Server, media)
 			}
 			if err != nil {
 				return atKey(fmt.Sprintf("classes[%d]", i), err)
@@ -87,8 +87,8 @@ func atKey(path string, err error) error {
 }
 
 // livesOf lists a model's different readings.
-func livesOf(m router.Model) []*mmhash.Live {
-	out := []*mmhash.Live{m.Prompts}
+func livesOf(m router.Model) []*engine.Live {
+	out := []*engine.Live{m.Prompts}
 	for _, c := range m.Classes {
 		if !slices.Contains(out, c.Prompts) {
 			out = append(out, c.Prompts)
@@ -97,7 +97,7 @@ func livesOf(m router.Model) []*mmhash.Live {
 	return out
 }
 
-func logModel(log *zap.Logger, m *mmhash.Model) {
+func logModel(log *zap.Logger, m *engine.Model) {
 	for _, w := range m.Warnings() {
 		log.Warn("not every request of this model can be exact", zap.String("model", m.Name), zap.String("why", w))
 	}
@@ -112,7 +112,7 @@ func watchModels(ctx context.Context, models []router.Model, reg prometheus.Regi
 	reg.MustRegister(reloads)
 	for _, m := range models {
 		loaded, failed := reloads.WithLabelValues(m.Name, "loaded"), reloads.WithLabelValues(m.Name, "failed")
-		report := func(now *mmhash.Model, err error) {
+		report := func(now *engine.Model, err error) {
 			if err != nil {
 				failed.Inc()
 				log.Error("a changed model directory does not load; the old model stays", zap.String("model", m.Name), zap.Error(err))

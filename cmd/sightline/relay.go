@@ -7,13 +7,13 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/internal/config"
-	"github.com/sightline-router/sightline/mmhash"
-	"github.com/sightline-router/sightline/mmhash/media/relay"
+	"github.com/sightline-router/sightline/mmhash/relay"
 )
 
 // startRelay serves pictures to the workers, if configured. A failure later goes to done. Close what it gives.
-func startRelay(c config.Relay, media *mmhash.Media, done chan<- error) (*http.Server, error) {
+func startRelay(c config.Relay, media *engine.Media, done chan<- error) (*http.Server, error) {
 	// A worker that reads too slowly gives its place up; the largest picture at 10 Mbit/s fits.
 	web := &http.Server{ReadHeaderTimeout: 5 * time.Second, WriteTimeout: time.Minute, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
 	if c.Listen == "" {

@@ -16,11 +16,11 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/extproc"
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/internal/admin"
 	"github.com/sightline-router/sightline/internal/config"
-	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/fleet"
@@ -92,7 +92,7 @@ func newLog(level string) (*zap.Logger, error) {
 }
 
 // serve runs the router until ctx ends.
-func serve(ctx context.Context, cfg config.Config, models []router.Model, media *mmhash.Media, panics prometheus.Collector, log *zap.Logger) error {
+func serve(ctx context.Context, cfg config.Config, models []router.Model, media *engine.Media, panics prometheus.Collector, log *zap.Logger) error {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	ix := indexer.New(indexer.Options{MaxBytes: int64(cfg.Index.MaxBytes)})

@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/sightline-router/sightline/internal/demo"
-	"github.com/sightline-router/sightline/internal/sim"
+	"github.com/sightline-router/sightline/internal/testkit/sim"
 )
 
 type simCmd struct {

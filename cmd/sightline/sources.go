@@ -6,19 +6,19 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/sightline-router/sightline/engine/sglang"
+	"github.com/sightline-router/sightline/engine/trtllm"
 	"github.com/sightline-router/sightline/indexer"
-	"github.com/sightline-router/sightline/indexer/bus"
-	"github.com/sightline-router/sightline/indexer/feed"
-	"github.com/sightline-router/sightline/indexer/sglang"
-	"github.com/sightline-router/sightline/indexer/trtllm"
-	"github.com/sightline-router/sightline/indexer/zmq"
+	"github.com/sightline-router/sightline/indexer/source/bus"
+	"github.com/sightline-router/sightline/indexer/source/zmq"
+	"github.com/sightline-router/sightline/indexer/stream"
 	"github.com/sightline-router/sightline/internal/admin"
 	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
 // listen says how the events of one slot come; false if the worker tells nothing. drain is the one of all its ranks.
-func (s *sources) listen(wc *config.Worker, drain *trtllm.Drain, slot *fleet.Slot, rank int, o *feed.Options) (bool, error) {
+func (s *sources) listen(wc *config.Worker, drain *trtllm.Drain, slot *fleet.Slot, rank int, o *stream.Options) (bool, error) {
 	class, _ := s.cfg.ClassOf(wc)
 	o.BlockSize, o.OtherSize = class.BlockSize, s.otherSize(slot.Worker, class.BlockSize)
 	switch {
@@ -46,7 +46,7 @@ func (s *sources) listen(wc *config.Worker, drain *trtllm.Drain, slot *fleet.Slo
 
 // decoder reads what a worker publishes. The pads in SGLang's events go to the model, which finds out by them how its
 // pictures are named.
-func (s *sources) decoder(wc *config.Worker) feed.Decoder {
+func (s *sources) decoder(wc *config.Worker) stream.Decoder {
 	class, _ := s.cfg.ClassOf(wc)
 	d := decoderOf(class.Engine, s.keep)
 	if trt, ok := d.(*trtllm.Decoder); ok {
@@ -71,16 +71,16 @@ func (s *sources) otherSize(w *fleet.Worker, want int) func(int) {
 }
 
 // zmqSource is a worker-rank's pair of sockets.
-func zmqSource(e config.Events, rank int) (feed.ZMQ, error) {
+func zmqSource(e config.Events, rank int) (stream.ZMQ, error) {
 	host := ""
 	if e.Bind {
 		host = "0.0.0.0"
 	}
 	pub, err := zmq.Address(e.ZMQ, host, rank)
 	if err != nil {
-		return feed.ZMQ{}, fmt.Errorf("zmq: %w", err)
+		return stream.ZMQ{}, fmt.Errorf("zmq: %w", err)
 	}
-	z := feed.ZMQ{Endpoint: pub, Topic: e.Topic, Bind: e.Bind}
+	z := stream.ZMQ{Endpoint: pub, Topic: e.Topic, Bind: e.Bind}
 	if e.Replay != "" {
 		if z.ReplayEndpoint, err = zmq.Address(e.Replay, "", rank); err != nil {
 			return z, fmt.Errorf("replay: %w", err)
@@ -90,7 +90,7 @@ func zmqSource(e config.Events, rank int) (feed.ZMQ, error) {
 }
 
 // idleProbe is how long a silent worker with a replay socket is believed to be unchanged.
-func idleProbe(z feed.ZMQ) time.Duration {
+func idleProbe(z stream.ZMQ) time.Duration {
 	if z.ReplayEndpoint == "" {
 		return 0
 	}

@@ -6,7 +6,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/sightline-router/sightline/indexer/zmq"
+	"github.com/sightline-router/sightline/indexer/source/zmq"
 	"github.com/sightline-router/sightline/router/fleet"
 )
 

@@ -1,14 +1,14 @@
 package main
 
 import (
-	"github.com/sightline-router/sightline/indexer/feed"
-	"github.com/sightline-router/sightline/indexer/sglang"
-	"github.com/sightline-router/sightline/indexer/trtllm"
-	"github.com/sightline-router/sightline/indexer/vllm"
+	"github.com/sightline-router/sightline/engine/sglang"
+	"github.com/sightline-router/sightline/engine/trtllm"
+	"github.com/sightline-router/sightline/engine/vllm"
+	"github.com/sightline-router/sightline/indexer/stream"
 )
 
 // decoderOf reads an engine's events as they come over ZeroMQ; keep for audit and learning.
-func decoderOf(engine string, keep bool) feed.Decoder {
+func decoderOf(engine string, keep bool) stream.Decoder {
 	switch engine {
 	case "trtllm":
 		return &trtllm.Decoder{Keep: keep}
@@ -23,6 +23,6 @@ func decoderOf(engine string, keep bool) feed.Decoder {
 func countsCopies(engine string) bool { return engine == "vllm" }
 
 // drainOptions is the feed, but for its sink, of one rank of a server that is drained.
-func drainOptions(d *trtllm.Drain, rank, blockSize int, keep bool) feed.Options {
-	return feed.Options{Source: d.Source(), Decoder: &trtllm.Decoder{Rank: rank, BlockSize: blockSize, Keep: keep}, BlockSize: blockSize}
+func drainOptions(d *trtllm.Drain, rank, blockSize int, keep bool) stream.Options {
+	return stream.Options{Source: d.Source(), Decoder: &trtllm.Decoder{Rank: rank, BlockSize: blockSize, Keep: keep}, BlockSize: blockSize}
 }

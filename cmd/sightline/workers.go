@@ -13,10 +13,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/sightline-router/sightline/engine/trtllm"
 	"github.com/sightline-router/sightline/indexer"
-	"github.com/sightline-router/sightline/indexer/bus"
-	"github.com/sightline-router/sightline/indexer/feed"
-	"github.com/sightline-router/sightline/indexer/trtllm"
+	"github.com/sightline-router/sightline/indexer/source/bus"
+	"github.com/sightline-router/sightline/indexer/stream"
 	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/audit"
@@ -131,7 +131,7 @@ func (s *sources) spec(like *config.Worker, e discover.Endpoint) members.Spec {
 		pod  string
 	}
 	spec := members.Spec{ID: place{e.Addr, e.Name}, Name: wc.Name, Addr: e.Addr, Ready: e.Ready, Model: wc.Model, Class: wc.Class, Ranks: wc.Ranks, Copies: countsCopies(class.Engine),
-		Listen: func(slot *fleet.Slot, rank int, o *feed.Options) (bool, error) {
+		Listen: func(slot *fleet.Slot, rank int, o *stream.Options) (bool, error) {
 			return s.listen(&wc, drain, slot, rank, o)
 		}}
 	if wc.Events.Load != "" {

@@ -29,7 +29,7 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/internal/demo"
-	"github.com/sightline-router/sightline/internal/sim"
+	"github.com/sightline-router/sightline/internal/testkit/sim"
 )
 
 const (

@@ -8,4 +8,4 @@ case ${1:-} in
   --mm-only) only='/MM-' ;;
   *) echo "$1: not known (want --mm-only, or nothing)" >&2; exit 2 ;;
 esac
-go test -count=1 -v -run "^(TestStandalone|TestScenariosByName)\$$only" ./indexer/trtllm ./e2e | grep -E '^ *--- |^(ok|FAIL)|_test.go'
+go test -count=1 -v -run "^(TestStandalone|TestScenariosByName)\$$only" ./engine/trtllm ./e2e | grep -E '^ *--- |^(ok|FAIL)|_test.go'

@@ -26,7 +26,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/sightline-router/sightline/mmhash/media/fetch"
+	"github.com/sightline-router/sightline/mmhash/fetch"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/probe"

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sightline-router/sightline/indexer/zmq"
+	"github.com/sightline-router/sightline/indexer/source/zmq"
 )
 
 // report takes what cannot be: the path of its key, then what came and what is wanted.

@@ -6,7 +6,7 @@ import (
 
 	"github.com/goccy/go-yaml"
 
-	"github.com/sightline-router/sightline/mmhash"
+	"github.com/sightline-router/sightline/engine"
 )
 
 // Class is some of a model's workers that were started otherwise: another block size, another release during a rolling
@@ -24,7 +24,7 @@ import (
 type Class struct {
 	Name          string `yaml:"name"` // as workers name it
 	Dir           string `yaml:"dir"`
-	mmhash.Server `yaml:",inline"`
+	engine.Server `yaml:",inline"`
 }
 
 // Class finds a class of the model; "" is the one of the model's own keys.
@@ -95,7 +95,7 @@ func (m *Model) checkClasses(path string, bad report) {
 }
 
 // checkServer names what cannot be by the path of its key. What a class has from its model is not held against it.
-func checkServer(s, model *mmhash.Server, path string, bad report) {
+func checkServer(s, model *engine.Server, path string, bad report) {
 	if err := s.Check(); err != nil {
 		for line := range strings.SplitSeq(err.Error(), "\n") {
 			key, what, _ := strings.Cut(line, ":")
@@ -108,7 +108,7 @@ func checkServer(s, model *mmhash.Server, path string, bad report) {
 }
 
 // tellsSockets reports whether an engine's workers say themselves where they publish events.
-func tellsSockets(s *mmhash.Server) bool {
-	v, err := mmhash.ParseVersion(s.EngineVersion)
+func tellsSockets(s *engine.Server) bool {
+	v, err := engine.ParseVersion(s.EngineVersion)
 	return s.Engine == "sglang" || s.Engine == "vllm" && err == nil && v.AtLeast(0, 31, 0)
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
 
-	"github.com/sightline-router/sightline/mmhash"
+	"github.com/sightline-router/sightline/engine"
 )
 
 // Config is the whole file.
@@ -94,7 +94,7 @@ type Model struct {
 	Aliases       []string `yaml:"aliases"`  // other names that clients use
 	Adapters      []string `yaml:"adapters"` // LoRA adapters' names
 	Dir           string   `yaml:"dir"`      // model directory without weights; relative to this file
-	mmhash.Server `yaml:",inline"`
+	engine.Server `yaml:",inline"`
 	Classes       []Class `yaml:"classes"` // workers that were started otherwise
 }
 
@@ -270,7 +270,7 @@ func Parse(data []byte) (Config, error) {
 }
 
 func model(raw yaml.MapSlice, path string) (Model, error) {
-	m := Model{Server: mmhash.DefaultServer()}
+	m := Model{Server: engine.DefaultServer()}
 	data, err := yaml.Marshal(raw)
 	if err != nil {
 		return m, err

@@ -7,10 +7,10 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/sightline-router/sightline/internal/sim"
-	"github.com/sightline-router/sightline/mmhash"
-	"github.com/sightline-router/sightline/mmhash/chat"
-	"github.com/sightline-router/sightline/mmhash/media/fetch"
+	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/engine"
+	"github.com/sightline-router/sightline/internal/testkit/sim"
+	"github.com/sightline-router/sightline/mmhash/fetch"
 )
 
 // Prompts is how simulated workers read requests.
@@ -21,36 +21,36 @@ const patience = 10 * time.Second
 
 // NewPrompts reads requests with the product's own prompt stage. What a worker calls an image it computes by itself
 // (package sim), so that a mistake in our names would show.
-func NewPrompts(dir string, engine sim.Engine, engineModel string, blockSize int) (Prompts, error) {
-	s := mmhash.DefaultServer()
+func NewPrompts(dir string, engine_ sim.Engine, engineModel string, blockSize int) (Prompts, error) {
+	s := engine.DefaultServer()
 	s.EngineModel, s.BlockSize, s.TrustMMKwargs, s.ClientUUID = engineModel, blockSize, true, "trust"
-	switch engine {
+	switch engine_ {
 	case sim.SGLang:
 		s.Engine, s.EngineVersion = "sglang", "0.5.23"
 	case sim.TRTLLM, sim.TRTLLMZMQ, sim.Standalone:
 		s.Engine, s.EngineVersion = "trtllm", "1.3.0"
 	}
-	media, err := mmhash.NewMedia(&fetch.Config{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}, Budget: patience})
+	media, err := engine.NewMedia(&fetch.Config{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}, Budget: patience})
 	if err != nil {
 		return nil, err
 	}
-	m, err := mmhash.Load(engineModel, dir, s, media)
+	m, err := engine.Load(engineModel, dir, s, media)
 	if err != nil {
 		return nil, err
 	}
-	return func(ctx context.Context, path string, body []byte) ([]sim.Prompt, error) {
-		var sk chat.Skeleton
-		if err := sk.Scan([][]byte{body}); err != nil {
+	return func(ctx context.Context, path string, skeleton []byte) ([]sim.Prompt, error) {
+		var sk body.Skeleton
+		if err := sk.Scan([][]byte{skeleton}); err != nil {
 			return nil, err
 		}
-		var req chat.Request
-		if err := chat.Parse(&sk, &req); err != nil {
+		var req body.Request
+		if err := body.Parse(&sk, &req); err != nil {
 			return nil, err
 		}
 		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
 		ps, err := m.Read(ctx, path, "", &req)
-		var refused *mmhash.Refused
+		var refused *engine.Refused
 		if errors.As(err, &refused) {
 			return nil, &sim.Refusal{Status: refused.Status, Type: "BadRequestError", Message: refused.Reason}
 		}

@@ -25,9 +25,9 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
-	"github.com/sightline-router/sightline/indexer/event"
-	"github.com/sightline-router/sightline/mmhash"
+	"github.com/sightline-router/sightline/indexer/kvevent"
 )
 
 const (
@@ -82,8 +82,8 @@ type Expectation struct {
 	Locals  []uint64 // the prompt's blocks, as far as they can be hashed
 	From    int      // of them, how many the worker's events had told before
 	Size    int      // tokens a block
-	Prompts *mmhash.Model
-	Prompt  *mmhash.Prompt
+	Prompts *engine.Model
+	Prompt  *engine.Prompt
 }
 
 // New makes an Auditor. Run gives the verdicts.
@@ -117,7 +117,7 @@ func (a *Auditor) Expect(e Expectation) {
 	}
 	e.Session = strings.Clone(e.Session) // it may lie in the request
 	x := &request{Expectation: e, since: a.o.Now(), nextPos: -1}
-	x.Prompt = &mmhash.Prompt{Media: e.Prompt.Media, Exact: e.Prompt.Exact} // not its text
+	x.Prompt = &engine.Prompt{Media: e.Prompt.Media, Exact: e.Prompt.Exact} // not its text
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.blocks+len(e.Locals) > openBlocks {
@@ -217,8 +217,8 @@ func (a *Auditor) End(id string, served bool) {
 
 // Stored takes what a worker says it stored, before the index has it. For the goroutine of the slot's feed; e is only
 // read, and only now.
-func (a *Auditor) Stored(h indexer.SlotID, e *event.Event) {
-	if a == nil || e.Tier != event.GPU || len(e.Locals) == 0 || len(e.EngineHashes) != len(e.Locals) {
+func (a *Auditor) Stored(h indexer.SlotID, e *kvevent.Event) {
+	if a == nil || e.Tier != kvevent.GPU || len(e.Locals) == 0 || len(e.EngineHashes) != len(e.Locals) {
 		return
 	}
 	a.mu.Lock()

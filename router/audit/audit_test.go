@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
-	"github.com/sightline-router/sightline/indexer/event"
-	"github.com/sightline-router/sightline/mmhash"
+	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
@@ -39,7 +39,7 @@ func ids(n int, first uint32) (out []uint32) {
 	return out
 }
 
-func locals(tokens []uint32, media []mmhash.Medium) []uint64 {
+func locals(tokens []uint32, media []engine.Medium) []uint64 {
 	var spans []block.Span
 	for _, m := range media {
 		spans = append(spans, block.Span{Offset: m.Offset, Length: m.Length, Name: block.NameHash(m.Name)})
@@ -48,20 +48,20 @@ func locals(tokens []uint32, media []mmhash.Medium) []uint64 {
 }
 
 // expect watches a request of these tokens.
-func (b *bench) expect(id string, tokens []uint32, media ...mmhash.Medium) {
+func (b *bench) expect(id string, tokens []uint32, media ...engine.Medium) {
 	b.a.Expect(Expectation{ID: id, Slot: b.slot, Worker: "w", Model: "m", Locals: locals(tokens, media), Size: size,
-		Prompts: &mmhash.Model{}, Prompt: &mmhash.Prompt{IDs: tokens, Media: media, Exact: true}})
+		Prompts: &engine.Model{}, Prompt: &engine.Prompt{IDs: tokens, Media: media, Exact: true}})
 }
 
 // named is expect for a request that was given a session id; its worker names it in its events, with tell.
 func (b *bench) named(id string, tokens []uint32) {
 	b.a.Expect(Expectation{ID: id, Slot: b.slot, Worker: "w", Model: "m", Session: id, Locals: locals(tokens, nil), Size: size,
-		Prompts: &mmhash.Model{}, Prompt: &mmhash.Prompt{IDs: tokens, Exact: true}})
+		Prompts: &engine.Model{}, Prompt: &engine.Prompt{IDs: tokens, Exact: true}})
 }
 
 func (b *bench) tell(session string, tokens []uint32) {
 	b.engineHash += 100
-	e := event.Event{Kind: event.Stored, BlockSize: size, Session: session, Tokens: tokens, Locals: locals(tokens, nil)}
+	e := kvevent.Event{Kind: kvevent.Stored, BlockSize: size, Session: session, Tokens: tokens, Locals: locals(tokens, nil)}
 	for i := range e.Locals {
 		e.EngineHashes = append(e.EngineHashes, b.engineHash+uint64(i))
 	}
@@ -97,15 +97,15 @@ func TestSessionsAttribute(t *testing.T) {
 }
 
 // store has the worker tell of blocks behind a parent (0: none), as a feed does: the audit first, then the index.
-func (b *bench) store(parent uint64, tokens []uint32, media ...mmhash.Medium) (last uint64) {
-	e := event.Event{Kind: event.Stored, BlockSize: size, HasParent: parent != 0, Parent: parent, Tokens: tokens, Locals: locals(tokens, media)}
+func (b *bench) store(parent uint64, tokens []uint32, media ...engine.Medium) (last uint64) {
+	e := kvevent.Event{Kind: kvevent.Stored, BlockSize: size, HasParent: parent != 0, Parent: parent, Tokens: tokens, Locals: locals(tokens, media)}
 	for range e.Locals {
 		b.engineHash++
 		e.EngineHashes = append(e.EngineHashes, b.engineHash)
 	}
 	for i := range media {
 		for k := media[i].Offset / size; k*size < media[i].Offset+media[i].Length; k++ {
-			e.Media = append(e.Media, event.Mention{Block: k, Offset: media[i].Offset - k*size, Paired: true, Name: []byte(media[i].Name)})
+			e.Media = append(e.Media, kvevent.Mention{Block: k, Offset: media[i].Offset - k*size, Paired: true, Name: []byte(media[i].Name)})
 		}
 	}
 	b.a.Stored(b.slot, &e)
@@ -132,8 +132,8 @@ func (b *bench) verdict(id string) Verdict {
 	return v
 }
 
-func picture(offset, length int, name string) mmhash.Medium {
-	return mmhash.Medium{Modality: "image", Offset: offset, Length: length, Name: name, Named: true, Known: true}
+func picture(offset, length int, name string) engine.Medium {
+	return engine.Medium{Modality: "image", Offset: offset, Length: length, Name: name, Named: true, Known: true}
 }
 
 func TestVerdicts(t *testing.T) {
@@ -210,7 +210,7 @@ func TestVerdicts(t *testing.T) {
 func TestBlockSizeIsNamed(t *testing.T) {
 	b := newBench(t)
 	b.expect("r", ids(64, 100))
-	b.a.Stored(b.slot, &event.Event{Kind: event.Stored, BlockSize: 32, EngineHashes: []uint64{1, 2}, Locals: []uint64{1, 2}})
+	b.a.Stored(b.slot, &kvevent.Event{Kind: kvevent.Stored, BlockSize: 32, EngineHashes: []uint64{1, 2}, Locals: []uint64{1, 2}})
 	if got := b.verdict("r"); got != BlockSize {
 		t.Fatalf("verdict %s, want %s", got, BlockSize)
 	}
@@ -225,7 +225,7 @@ func TestWithoutTokens(t *testing.T) {
 	prompt := ids(64, 100)
 	b.expect("r", prompt)
 	want := locals(prompt, nil)
-	b.a.Stored(b.slot, &event.Event{Kind: event.Stored, BlockSize: size, EngineHashes: []uint64{1, 2, 3}, Locals: []uint64{want[0], want[1], 5}})
+	b.a.Stored(b.slot, &kvevent.Event{Kind: kvevent.Stored, BlockSize: size, EngineHashes: []uint64{1, 2, 3}, Locals: []uint64{want[0], want[1], 5}})
 	if got := b.verdict("r"); got != Block {
 		t.Fatalf("verdict %s, want %s", got, Block)
 	}
@@ -236,12 +236,12 @@ func TestWithoutTokens(t *testing.T) {
 
 // The text of a token is a client's: it is shown where the operator allows it.
 func TestTextOnlyWhereAllowed(t *testing.T) {
-	shared, err := mmhash.NewMedia(nil)
+	shared, err := engine.NewMedia(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer shared.Close()
-	m, err := mmhash.Load("m", "../../examples/models/qwen2.5-vl", mmhash.DefaultServer(), shared)
+	m, err := engine.Load("m", "../../examples/models/qwen2.5-vl", engine.DefaultServer(), shared)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -338,8 +338,8 @@ func TestAuditIsBounded(t *testing.T) {
 // behind that; what is known is compared, and nothing else.
 func TestKnownInPart(t *testing.T) {
 	whole := slices.Concat(ids(46, 1), slices.Repeat([]uint32{9}, 400), ids(30, 5000)) // the worker's prompt
-	unread := mmhash.Medium{Modality: "image", Offset: 46}
-	unnamed := mmhash.Medium{Modality: "image", Offset: 46, Length: 400, Known: true}
+	unread := engine.Medium{Modality: "image", Offset: 46}
+	unnamed := engine.Medium{Modality: "image", Offset: 46, Length: 400, Known: true}
 	short := unread
 	short.Offset = 5
 	differs := func(at int) []uint32 {
@@ -350,23 +350,23 @@ func TestKnownInPart(t *testing.T) {
 	for name, c := range map[string]struct {
 		known  int // leading ids
 		hashed int // of them
-		media  []mmhash.Medium
+		media  []engine.Medium
 		from   int // blocks that were there
 		noRoom bool
 		tokens []uint32 // the worker's
 		want   Verdict
 		at     int
 	}{
-		"a medium that is not here":              {known: 46, hashed: 46, media: []mmhash.Medium{unread}, tokens: whole, want: Equal},
-		"at once":                                {known: 5, hashed: 5, media: []mmhash.Medium{short}, tokens: whole, want: Unattributed},
-		"a block before it that differs":         {known: 46, hashed: 46, media: []mmhash.Medium{unread}, tokens: differs(20), want: Token, at: 20},
-		"its beginning is there":                 {known: 46, hashed: 46, media: []mmhash.Medium{unread}, from: 2, tokens: whole, want: Equal},
-		"a medium without a name":                {known: 476, hashed: 46, media: []mmhash.Medium{unnamed}, tokens: whole, want: Equal},
-		"one, and then one that is not here":     {known: 446, hashed: 46, media: []mmhash.Medium{unnamed, {Modality: "audio", Offset: 446}}, tokens: whole, want: Equal},
-		"nothing can be hashed":                  {known: 476, media: []mmhash.Medium{unnamed}, tokens: whole, want: Equal},
-		"nothing can be hashed, a token differs": {known: 476, media: []mmhash.Medium{unnamed}, tokens: differs(20), want: Token, at: 20},
-		"nothing can be hashed, nor is compared": {known: 476, media: []mmhash.Medium{unnamed}, noRoom: true, tokens: whole, want: Unattributed},
-		"no room for the ids":                    {known: 46, hashed: 46, media: []mmhash.Medium{unread}, noRoom: true, tokens: whole, want: Equal},
+		"a medium that is not here":              {known: 46, hashed: 46, media: []engine.Medium{unread}, tokens: whole, want: Equal},
+		"at once":                                {known: 5, hashed: 5, media: []engine.Medium{short}, tokens: whole, want: Unattributed},
+		"a block before it that differs":         {known: 46, hashed: 46, media: []engine.Medium{unread}, tokens: differs(20), want: Token, at: 20},
+		"its beginning is there":                 {known: 46, hashed: 46, media: []engine.Medium{unread}, from: 2, tokens: whole, want: Equal},
+		"a medium without a name":                {known: 476, hashed: 46, media: []engine.Medium{unnamed}, tokens: whole, want: Equal},
+		"one, and then one that is not here":     {known: 446, hashed: 46, media: []engine.Medium{unnamed, {Modality: "audio", Offset: 446}}, tokens: whole, want: Equal},
+		"nothing can be hashed":                  {known: 476, media: []engine.Medium{unnamed}, tokens: whole, want: Equal},
+		"nothing can be hashed, a token differs": {known: 476, media: []engine.Medium{unnamed}, tokens: differs(20), want: Token, at: 20},
+		"nothing can be hashed, nor is compared": {known: 476, media: []engine.Medium{unnamed}, noRoom: true, tokens: whole, want: Unattributed},
+		"no room for the ids":                    {known: 46, hashed: 46, media: []engine.Medium{unread}, noRoom: true, tokens: whole, want: Equal},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
@@ -374,7 +374,7 @@ func TestKnownInPart(t *testing.T) {
 				b.a.tokens = openTokens
 			}
 			b.a.Expect(Expectation{ID: "r", Slot: b.slot, Worker: "w", Model: "m", Locals: locals(whole[:c.hashed], nil), From: c.from, Size: size,
-				Prompts: &mmhash.Model{}, Prompt: &mmhash.Prompt{IDs: whole[:c.known], Media: c.media}})
+				Prompts: &engine.Model{}, Prompt: &engine.Prompt{IDs: whole[:c.known], Media: c.media}})
 			last := uint64(0)
 			if c.from > 0 {
 				last = b.store(0, whole[:c.from*size])
@@ -397,7 +397,7 @@ func TestKnownInPart(t *testing.T) {
 // A request of which nothing can be hashed, on a worker that holds all of it: that no event comes says nothing.
 func TestNothingHashedNothingTold(t *testing.T) {
 	b := newBench(t)
-	b.a.Expect(Expectation{ID: "r", Slot: b.slot, Size: size, Prompts: &mmhash.Model{}, Prompt: &mmhash.Prompt{IDs: ids(64, 1)}})
+	b.a.Expect(Expectation{ID: "r", Slot: b.slot, Size: size, Prompts: &engine.Model{}, Prompt: &engine.Prompt{IDs: ids(64, 1)}})
 	if got := b.verdict("r"); got != Unattributed {
 		t.Errorf("verdict %s, want %s", got, Unattributed)
 	}
@@ -433,8 +433,8 @@ func FuzzStored(f *testing.F) {
 			}
 			exact := known == len(whole) && hashed == known
 			chain := locals(whole[:hashed], nil)
-			b.a.Expect(Expectation{ID: string(rune('a' + i)), Slot: b.slot, Locals: chain, From: rnd.IntN(len(chain) + 1), Size: size, Prompts: &mmhash.Model{},
-				Prompt: &mmhash.Prompt{IDs: whole[:known], Exact: exact, Media: []mmhash.Medium{{Offset: min(46, known), Length: min(60, known-min(46, known))}}}})
+			b.a.Expect(Expectation{ID: string(rune('a' + i)), Slot: b.slot, Locals: chain, From: rnd.IntN(len(chain) + 1), Size: size, Prompts: &engine.Model{},
+				Prompt: &engine.Prompt{IDs: whole[:known], Exact: exact, Media: []engine.Medium{{Offset: min(46, known), Length: min(60, known-min(46, known))}}}})
 			b.a.tokens = 0
 		}
 		for range 60 {
@@ -445,14 +445,14 @@ func FuzzStored(f *testing.F) {
 			}
 			from := rnd.IntN(len(tokens)/size) * size
 			tokens = tokens[from : from+1+rnd.IntN(len(tokens)-from)]
-			e := event.Event{Kind: event.Stored, BlockSize: size, Tokens: tokens, Locals: locals(whole[:from+len(tokens)], nil)[from/size:]}
+			e := kvevent.Event{Kind: kvevent.Stored, BlockSize: size, Tokens: tokens, Locals: locals(whole[:from+len(tokens)], nil)[from/size:]}
 			if rnd.IntN(4) > 0 {
 				e.HasParent, e.Parent = true, uint64(rnd.IntN(40))
 			}
 			for range e.Locals {
 				e.EngineHashes = append(e.EngineHashes, uint64(1+rnd.IntN(40)))
 			}
-			e.Media = []event.Mention{{Block: rnd.IntN(9), Offset: rnd.IntN(size), Paired: rnd.IntN(2) == 0, Name: []byte("n")}}
+			e.Media = []kvevent.Mention{{Block: rnd.IntN(9), Offset: rnd.IntN(size), Paired: rnd.IntN(2) == 0, Name: []byte("n")}}
 			b.a.Stored(b.slot, &e)
 		}
 		b.now = b.now.Add(patience)

@@ -4,8 +4,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sightline-router/sightline/indexer/event"
-	"github.com/sightline-router/sightline/mmhash"
+	"github.com/sightline-router/sightline/engine"
+	"github.com/sightline-router/sightline/indexer/kvevent"
 )
 
 // request is an open one.
@@ -40,7 +40,7 @@ const evidence = 16
 // compare tells what an event is to a request, and follows the request's blocks. It speaks of what is known of the prompt
 // alone: of one that is exact only in part the worker's events go on behind that, with media and text that cannot be
 // compared.
-func (x *request) compare(e *event.Event) likeness {
+func (x *request) compare(e *kvevent.Event) likeness {
 	if e.BlockSize != x.Size {
 		x.otherSize = e.BlockSize
 		return foreign
@@ -81,7 +81,7 @@ func (x *request) known() int { return max(len(x.Locals), (len(x.ids)+x.Size-1)/
 
 // place is the number of the request's block that an event's first block stands for, -1: none; child says that the
 // event goes on behind a block of the request's own.
-func (x *request) place(e *event.Event) (at int, child bool) {
+func (x *request) place(e *kvevent.Event) (at int, child bool) {
 	switch {
 	case !e.HasParent:
 		return 0, false
@@ -98,7 +98,7 @@ func (x *request) place(e *event.Event) (at int, child bool) {
 }
 
 // blocks counts the leading blocks of an event that are the request's own.
-func (x *request) blocks(e *event.Event, p int) (n int) {
+func (x *request) blocks(e *kvevent.Event, p int) (n int) {
 	for n < len(e.Locals) && p+n < len(x.Locals) && e.Locals[n] == x.Locals[p+n] {
 		n++
 	}
@@ -106,7 +106,7 @@ func (x *request) blocks(e *event.Event, p int) (n int) {
 }
 
 // agree counts the leading tokens of an event that are the request's own.
-func (x *request) agree(e *event.Event, p int) (n int) {
+func (x *request) agree(e *kvevent.Event, p int) (n int) {
 	for n < len(e.Tokens) && p*x.Size+n < len(x.ids) && e.Tokens[n] == x.ids[p*x.Size+n] {
 		n++
 	}
@@ -114,12 +114,12 @@ func (x *request) agree(e *event.Event, p int) (n int) {
 }
 
 // agrees tells whether an event and the request have the same tokens where both are known.
-func (x *request) agrees(e *event.Event, p int) bool {
+func (x *request) agrees(e *kvevent.Event, p int) bool {
 	return x.agree(e, p) >= min(len(e.Tokens), len(x.ids)-p*x.Size)
 }
 
 // explain names the first difference between an event that begins at block p and the request.
-func (x *request) explain(e *event.Event, p int) *Finding {
+func (x *request) explain(e *kvevent.Event, p int) *Finding {
 	if len(e.Tokens) == 0 || x.ids == nil {
 		return &Finding{Verdict: Block, Position: (p + x.blocks(e, p)) * x.Size}
 	}
@@ -146,7 +146,7 @@ func (x *request) explain(e *event.Event, p int) *Finding {
 }
 
 // explainKeys tells which of the things beside tokens is different.
-func (x *request) explainKeys(e *event.Event, p int) *Finding {
+func (x *request) explainKeys(e *kvevent.Event, p int) *Finding {
 	for i := range e.Media {
 		m := &e.Media[i]
 		if md := x.mediumAt(m, p); md != nil && md.Named && md.Name != string(m.Name) {
@@ -157,7 +157,7 @@ func (x *request) explainKeys(e *event.Event, p int) *Finding {
 }
 
 // mediumAt is the request's medium that an event's mention stands for.
-func (x *request) mediumAt(m *event.Mention, p int) (found *mmhash.Medium) {
+func (x *request) mediumAt(m *kvevent.Mention, p int) (found *engine.Medium) {
 	from := (p + m.Block) * x.Size
 	for i := range x.Prompt.Media {
 		md := &x.Prompt.Media[i]
@@ -176,7 +176,7 @@ func (x *request) mediumAt(m *event.Mention, p int) (found *mmhash.Medium) {
 
 // told is what an event calls a medium of a request.
 type told struct {
-	medium *mmhash.Medium
+	medium *engine.Medium
 	name   string
 }
 
@@ -191,12 +191,12 @@ func (x *request) learn(names []told) (n int) {
 }
 
 // names reads what an event with the request's tokens calls the request's media.
-func (x *request) names(e *event.Event) (out []told) {
+func (x *request) names(e *kvevent.Event) (out []told) {
 	p := x.at
 	if len(e.Media) == 0 || p*x.Size >= len(x.ids) || !x.agrees(e, p) {
 		return nil
 	}
-	var last *mmhash.Medium
+	var last *engine.Medium
 	for i := range e.Media {
 		md := x.mediumAt(&e.Media[i], p)
 		if md == nil || md == last {

@@ -24,8 +24,8 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sightline-router/sightline/indexer"
-	"github.com/sightline-router/sightline/indexer/event"
-	"github.com/sightline-router/sightline/indexer/feed"
+	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/indexer/stream"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/fleet"
 )
@@ -46,7 +46,7 @@ type Spec struct {
 	Prefill   bool
 	// Listen says how the events of one rank (from 0) come, by setting Source, Decoder and what else o needs; false: it
 	// tells nothing. Called once a rank, when the worker joins.
-	Listen func(slot *fleet.Slot, rank int, o *feed.Options) (bool, error)
+	Listen func(slot *fleet.Slot, rank int, o *stream.Options) (bool, error)
 	// Beside, if set, runs while the worker is a member.
 	Beside func(ctx context.Context, w *fleet.Worker)
 }
@@ -82,7 +82,7 @@ type member struct {
 	spec   Spec
 	worker *fleet.Worker
 	slots  []Slot
-	sinks  []feed.Sink
+	sinks  []stream.Sink
 	end    context.CancelFunc // of beside
 	beside sync.WaitGroup
 }
@@ -90,7 +90,7 @@ type member struct {
 // Slot is a worker-rank and its feed.
 type Slot struct {
 	*fleet.Slot
-	Feed  *feed.Feed // nil: the worker tells nothing
+	Feed  *stream.Feed // nil: the worker tells nothing
 	Ready bool
 }
 
@@ -172,13 +172,13 @@ func (s *Set) join(finder int, spec Spec) error {
 	ctx, end := context.WithCancel(context.Background())
 	m := &member{finder: finder, spec: spec, end: end}
 	m.worker = fleet.NewWorker(spec.Name, spec.Addr, spec.Model, spec.Ranks, func(int) indexer.SlotID {
-		sink := feed.Join(s.o.Index, spec.Copies)
+		sink := stream.Join(s.o.Index, spec.Copies)
 		m.sinks = append(m.sinks, leaving{sink, s.o.Linger})
 		return sink.Slot()
 	})
 	m.worker.Addr, m.worker.Class, m.worker.Instance, m.worker.Frontends, m.worker.Prefill = addr, spec.Class, spec.Instance, spec.Frontends, spec.Prefill
 	for r, slot := range m.worker.Slots {
-		o := feed.Options{Sink: m.sinks[r], Stored: s.audited(slot.ID)}
+		o := stream.Options{Sink: m.sinks[r], Stored: s.audited(slot.ID)}
 		tells, err := spec.Listen(slot, r, &o)
 		if err != nil {
 			s.leave(m)
@@ -186,7 +186,7 @@ func (s *Set) join(finder int, spec Spec) error {
 		}
 		known := Slot{Slot: slot, Ready: spec.Ready}
 		if tells {
-			known.Feed = feed.Start(o)
+			known.Feed = stream.Start(o)
 			slot.EventAge = known.Feed.Age
 		}
 		m.slots = append(m.slots, known)
@@ -202,11 +202,11 @@ func (s *Set) join(finder int, spec Spec) error {
 }
 
 // audited shows a slot's stored events to the audit.
-func (s *Set) audited(h indexer.SlotID) func(*event.Event) {
+func (s *Set) audited(h indexer.SlotID) func(*kvevent.Event) {
 	if s.o.Audit == nil {
 		return nil
 	}
-	return func(e *event.Event) { s.o.Audit.Stored(h, e) }
+	return func(e *kvevent.Event) { s.o.Audit.Stored(h, e) }
 }
 
 // publish gives the fleet the workers that are ready. The caller holds mu.
@@ -282,7 +282,7 @@ func (s *Set) Close() {
 // leaving is a sink that is emptied at once when it leaves, but keeps its number in the index for a while: what the
 // router predicted under it must not count for the worker that gets the number next.
 type leaving struct {
-	*feed.IndexSink
+	*stream.IndexSink
 	after time.Duration
 }
 

@@ -13,27 +13,27 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
-	"github.com/sightline-router/sightline/indexer/event"
-	"github.com/sightline-router/sightline/indexer/feed"
-	"github.com/sightline-router/sightline/mmhash"
+	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/indexer/stream"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// engine is a worker's events: what a test offers, as one stored block each.
-type engine struct {
+// publisher is a worker's events: what a test offers, as one stored block each.
+type publisher struct {
 	mu    sync.Mutex
-	feeds map[int]*feed.Feed // by rank; of those that run
+	feeds map[int]*stream.Feed // by rank; of those that run
 	fails error
 }
 
 type source struct {
-	e    *engine
+	e    *publisher
 	rank int
 }
 
-func (s source) Run(ctx context.Context, f *feed.Feed) error {
+func (s source) Run(ctx context.Context, f *stream.Feed) error {
 	s.e.mu.Lock()
 	s.e.feeds[s.rank] = f
 	s.e.mu.Unlock()
@@ -44,31 +44,31 @@ func (s source) Run(ctx context.Context, f *feed.Feed) error {
 	return nil
 }
 
-func (source) Replay(context.Context, uint64, func(feed.Message) error) error {
+func (source) Replay(context.Context, uint64, func(stream.Message) error) error {
 	return errors.ErrUnsupported
 }
 
 // Decode reads one byte as the hash of a stored block of 16 tokens.
-func (source) Decode(b []byte) (event.Batch, error) {
+func (source) Decode(b []byte) (kvevent.Batch, error) {
 	h := uint64(b[0])
-	return event.Batch{Rank: -1, Events: []event.Event{{Kind: event.Stored, BlockSize: 16, EngineHashes: []uint64{h}, Locals: []uint64{h}}}}, nil
+	return kvevent.Batch{Rank: -1, Events: []kvevent.Event{{Kind: kvevent.Stored, BlockSize: 16, EngineHashes: []uint64{h}, Locals: []uint64{h}}}}, nil
 }
 
-func (e *engine) listen(_ *fleet.Slot, rank int, o *feed.Options) (bool, error) {
+func (e *publisher) listen(_ *fleet.Slot, rank int, o *stream.Options) (bool, error) {
 	o.Source, o.Decoder, o.BlockSize = source{e, rank}, source{}, 16
 	return e.fails == nil, e.fails
 }
 
-func (e *engine) running() int {
+func (e *publisher) running() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return len(e.feeds)
 }
 
-func (e *engine) tell(rank int, seq uint64, block byte) {
+func (e *publisher) tell(rank int, seq uint64, block byte) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.feeds[rank].Offer(feed.Message{Seq: seq, Payload: []byte{block}})
+	e.feeds[rank].Offer(stream.Message{Seq: seq, Payload: []byte{block}})
 }
 
 type bench struct {
@@ -126,9 +126,9 @@ func count(t *testing.T, reg *prometheus.Registry, name, label, value string) (s
 	return sum
 }
 
-func spec(e *engine, name, addr string) Spec {
+func spec(e *publisher, name, addr string) Spec {
 	if e.feeds == nil {
-		e.feeds = map[int]*feed.Feed{}
+		e.feeds = map[int]*stream.Feed{}
 	}
 	at := netip.MustParseAddrPort(addr)
 	return Spec{ID: at, Name: name, Addr: at, Ready: true, Model: "m", Listen: e.listen}
@@ -140,7 +140,7 @@ func TestLifeOfAWorker(t *testing.T) {
 	if !b.Waiting() {
 		t.Error("nobody has told anything, and nothing is waited for")
 	}
-	var one, two engine
+	var one, two publisher
 	first, second := spec(&one, "a", "10.0.0.1:8000"), spec(&two, "b", "10.0.0.2:8000")
 	first.Ranks = 2
 	var beside atomic.Int32
@@ -197,7 +197,7 @@ func TestLifeOfAWorker(t *testing.T) {
 // Two of one address cannot be; two of one name are told apart; workers behind shared front ends have no address of their own.
 func TestPlaces(t *testing.T) {
 	b := newBench(t, noAudit)
-	var e engine
+	var e publisher
 	if err := b.Add(0, spec(&e, "a", "10.0.0.1:8000")); err != nil {
 		t.Fatal(err)
 	}
@@ -217,13 +217,13 @@ func TestPlaces(t *testing.T) {
 	if got := b.names(); !slices.Equal(got, []string{"a", "a/10.0.0.2:8000", "dynamo-7", "dynamo-8"}) {
 		t.Errorf("fleet %v", got)
 	}
-	bad := spec(&engine{fails: errors.New("no socket")}, "c", "10.0.0.3:8000")
+	bad := spec(&publisher{fails: errors.New("no socket")}, "c", "10.0.0.3:8000")
 	if err := b.Add(0, bad); err == nil || len(b.names()) != 4 {
 		t.Errorf("%v, fleet %v", err, b.names())
 	}
-	var mute engine
+	var mute publisher
 	silent := spec(&mute, "d", "10.0.0.4:8000")
-	silent.Listen = func(*fleet.Slot, int, *feed.Options) (bool, error) { return false, nil }
+	silent.Listen = func(*fleet.Slot, int, *stream.Options) (bool, error) { return false, nil }
 	if err := b.Add(0, silent); err != nil || b.Slots()[4].Feed != nil {
 		t.Errorf("a worker that tells nothing: %v", err)
 	}
@@ -247,12 +247,12 @@ func TestAudit(t *testing.T) {
 		return au
 	})
 	go au.Run(t.Context())
-	var e engine
+	var e publisher
 	b.Update(1, []Spec{spec(&e, "a", "10.0.0.1:8000")})
 	b.wait("feed", func() bool { return e.running() == 1 })
 	expect := func(id string, block uint64) {
 		au.Expect(audit.Expectation{ID: id, Slot: b.Slots()[0].ID, Worker: "a", Model: "m", Locals: []uint64{block}, Size: 16,
-			Prompts: &mmhash.Model{}, Prompt: &mmhash.Prompt{IDs: make([]uint32, 16), Exact: true}})
+			Prompts: &engine.Model{}, Prompt: &engine.Prompt{IDs: make([]uint32, 16), Exact: true}})
 	}
 	expect("r1", 7)
 	expect("r2", 8)

@@ -12,8 +12,8 @@ import (
 	"image/png"
 	"slices"
 
-	"github.com/sightline-router/sightline/mmhash"
-	"github.com/sightline-router/sightline/mmhash/chat"
+	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/engine"
 )
 
 // hard is text that tokenizers and templates part on: joined letters, wide and right-to-left scripts, emoji of several
@@ -29,7 +29,7 @@ type one struct {
 
 // cases are the conversations for a model. vLLM's /tokenize takes messages, and expands pictures since 0.17 (#34560);
 // SGLang's takes text alone.
-func cases(m *mmhash.Model) []one {
+func cases(m *engine.Model) []one {
 	list := []one{{"text", "/v1/completions", map[string]any{"prompt": hard}}}
 	say := func(role string, content any) map[string]any { return map[string]any{"role": role, "content": content} }
 	converse := func(what string, messages ...map[string]any) {
@@ -50,7 +50,7 @@ func cases(m *mmhash.Model) []one {
 }
 
 func atLeast(version string, major, minor int) bool {
-	v, err := mmhash.ParseVersion(version)
+	v, err := engine.ParseVersion(version)
 	return err == nil && v.AtLeast(major, minor, 0)
 }
 
@@ -86,10 +86,10 @@ func (p *Prober) one(ctx context.Context, w *Worker) (found []Finding) {
 }
 
 // compare runs one conversation on both sides.
-func (p *Prober) compare(ctx context.Context, w *Worker, m *mmhash.Model, c one) Finding {
+func (p *Prober) compare(ctx context.Context, w *Worker, m *engine.Model, c one) Finding {
 	f := Finding{What: c.what, Verdict: Equal}
 	text, ours, err := read(ctx, m, c)
-	var refused *mmhash.Refused
+	var refused *engine.Refused
 	if err != nil && (!errors.As(err, &refused) || refused.ByUs) {
 		f.Verdict, f.Detail = Inexact, err.Error()
 		return f
@@ -134,18 +134,18 @@ type errUnsure string
 func (e errUnsure) Error() string { return string(e) }
 
 // read is our side of a conversation.
-func read(ctx context.Context, m *mmhash.Model, c one) (text string, ids []uint32, err error) {
-	body, err := json.Marshal(c.body)
+func read(ctx context.Context, m *engine.Model, c one) (text string, ids []uint32, err error) {
+	skeleton, err := json.Marshal(c.body)
 	if err != nil {
 		return "", nil, err
 	}
-	var s chat.Skeleton
+	var s body.Skeleton
 	defer s.Release()
-	if err := s.Scan([][]byte{body}); err != nil {
+	if err := s.Scan([][]byte{skeleton}); err != nil {
 		return "", nil, err
 	}
-	var req chat.Request
-	if err := chat.Parse(&s, &req); err != nil {
+	var req body.Request
+	if err := body.Parse(&s, &req); err != nil {
 		return "", nil, err
 	}
 	ps, err := m.Read(ctx, c.path, "", &req)

@@ -17,8 +17,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/internal/guard"
-	"github.com/sightline-router/sightline/mmhash"
 )
 
 // Worker is one server to ask.
@@ -27,7 +27,7 @@ type Worker struct {
 	Addr  string   // ip:port
 	Model string   // the configured name
 	Names []string // all that requests may call the model, Model too
-	Ours  *mmhash.Live
+	Ours  *engine.Live
 	// BlockSize is the tokens a KV block that its class has; 0: not checked. Adapters are the configured LoRA adapters.
 	BlockSize int
 	Adapters  []string

@@ -15,9 +15,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/internal/demo"
-	"github.com/sightline-router/sightline/internal/sim"
-	"github.com/sightline-router/sightline/mmhash"
+	"github.com/sightline-router/sightline/internal/testkit/sim"
 )
 
 const modelDir = "../../examples/models/qwen2.5-vl"
@@ -25,19 +25,19 @@ const modelDir = "../../examples/models/qwen2.5-vl"
 // prompts is how simulated workers read requests, loaded once.
 var prompts = sync.OnceValues(func() (demo.Prompts, error) { return demo.NewPrompts(modelDir, sim.VLLM, "m", 16) })
 
-func load(t testing.TB, change func(*mmhash.Server)) *mmhash.Live {
+func load(t testing.TB, change func(*engine.Server)) *engine.Live {
 	t.Helper()
-	media, err := mmhash.NewMedia(nil)
+	media, err := engine.NewMedia(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(media.Close)
-	s := mmhash.DefaultServer()
+	s := engine.DefaultServer()
 	s.EngineModel = "m"
 	if change != nil {
 		change(&s)
 	}
-	m, err := mmhash.LoadLive("m", modelDir, s, media)
+	m, err := engine.LoadLive("m", modelDir, s, media)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func worker(t testing.TB, c sim.Config, edit func([]uint32) []uint32) *sim.Worke
 }
 
 // probed is one round with one worker.
-func probed(t testing.TB, addr string, m *mmhash.Live, names ...string) Result {
+func probed(t testing.TB, addr string, m *engine.Live, names ...string) Result {
 	t.Helper()
 	p := New(Options{Workers: []Worker{{Name: "w", Addr: addr, Model: "m", Names: append(names, "m"), Ours: m}}, Budget: 10 * time.Second})
 	p.round(t.Context(), true)
@@ -130,7 +130,7 @@ func TestDifferences(t *testing.T) {
 }
 
 func TestSettings(t *testing.T) {
-	m := load(t, func(s *mmhash.Server) { s.MaxModelLen = 5000 })
+	m := load(t, func(s *engine.Server) { s.MaxModelLen = 5000 })
 	for _, c := range []struct {
 		sim   sim.Config
 		names []string
@@ -214,7 +214,7 @@ func TestBudget(t *testing.T) {
 
 // SGLang's endpoint takes text: our rendered conversation goes there, without special tokens added.
 func TestSGLang(t *testing.T) {
-	m := load(t, func(s *mmhash.Server) { s.Engine, s.EngineVersion = "sglang", "0.5.23" })
+	m := load(t, func(s *engine.Server) { s.Engine, s.EngineVersion = "sglang", "0.5.23" })
 	var bodies []map[string]any
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/v1/models" {

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/sightline-router/sightline/mmhash"
+	"github.com/sightline-router/sightline/engine"
 )
 
 // served is one model of /v1/models; the first is the base model, adapters follow.
@@ -20,7 +20,7 @@ type served struct {
 
 // settings compares what a server says of itself with the configuration: /v1/models gives its names, max_model_len and,
 // in vLLM, --model as root; vLLM's /version gives the release. /server_info of SGLang is never asked: it shows keys.
-func (p *Prober) settings(ctx context.Context, w *Worker, m *mmhash.Model) (found []Finding) {
+func (p *Prober) settings(ctx context.Context, w *Worker, m *engine.Model) (found []Finding) {
 	s := &m.Server
 	wrong := func(key, format string, args ...any) {
 		found = append(found, Finding{What: key, Verdict: Configuration, Detail: fmt.Sprintf(format, args...)})
@@ -68,8 +68,8 @@ func (p *Prober) settings(ctx context.Context, w *Worker, m *mmhash.Model) (foun
 		Version string `json:"version"`
 	}
 	if err := p.asker.ask(ctx, w.Addr, "/version", nil, &release); !missing("/version", err) && release.Version != "" {
-		ours, _ := mmhash.ParseVersion(s.EngineVersion)
-		if theirs, err := mmhash.ParseVersion(release.Version); err != nil || theirs != ours {
+		ours, _ := engine.ParseVersion(s.EngineVersion)
+		if theirs, err := engine.ParseVersion(release.Version); err != nil || theirs != ours {
 			wrong("engine_version", "configured %s, the worker says %.100q (give it a class with its engine_version)", s.EngineVersion, release.Version)
 		}
 	}

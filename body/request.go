@@ -1,0 +1,248 @@
+package body
+
+import (
+	"errors"
+
+	"github.com/tidwall/gjson"
+)
+
+// Bounds of a request.
+const (
+	maxMessages = 4096
+	maxParts    = 4096    // content parts in all messages
+	maxKeys     = 1 << 16 // of the body, of all messages and of all content parts: templates are given copies of them
+)
+
+// Errors of a body that is JSON but no request. They never quote the body.
+var (
+	ErrObject   = errors.New("body is not a JSON object")
+	ErrModel    = errors.New("model is missing or no string")
+	ErrMessages = errors.New("messages is missing or no list")
+	ErrMany     = errors.New("more than 4096 messages or content parts, or more than 65536 keys in them")
+)
+
+// Request is the part of a body that the prompt depends on. Where a key stands twice the last one counts, as in
+// Python's json. Results refer to the skeleton.
+type Request struct {
+	Body     *Skeleton
+	Model    string
+	HasModel bool
+	Messages []Message
+	Batch    [][]Message             // where messages is a list of conversations: windows of Messages; else nil
+	Fields   map[string]gjson.Result // all other top-level keys
+}
+
+// Message is one chat message. Content is a string (Text set, Parts nil), null, or a list of parts.
+type Message struct {
+	Role    string
+	HasRole bool // it is a text, if an empty one
+	Kind    ContentKind
+	Content gjson.Result
+	Parts   []Part
+	Fields  map[string]gjson.Result // keys other than role and content; nil if none
+}
+
+// ContentKind tells what a message's content is.
+type ContentKind uint8
+
+// Kinds of content. Other is anything that no engine takes.
+const (
+	None ContentKind = iota
+	Text
+	List
+	Other
+)
+
+// Part is one element of a content list.
+type Part struct {
+	Raw    gjson.Result
+	Type   string                  // the "type" key; empty if it is missing
+	Fields map[string]gjson.Result // the part's other keys
+}
+
+// Parse reads a scanned body. Unknown keys are kept in Fields. Errors name what is wrong, without the body's text.
+func Parse(s *Skeleton, req *Request) error {
+	*req = Request{Body: s, Fields: make(map[string]gjson.Result, 8)}
+	root := gjson.Parse(s.JSON())
+	if !root.IsObject() {
+		return ErrObject
+	}
+	var messages gjson.Result
+	root.ForEach(func(k, v gjson.Result) bool {
+		switch key := k.String(); key {
+		case "model":
+			req.Model, req.HasModel = s.String(v)
+		case "messages":
+			messages = v
+		default:
+			req.Fields[key] = v
+		}
+		return true
+	})
+	if len(req.Fields) > maxKeys {
+		return ErrMany
+	}
+	if !messages.Exists() {
+		return nil
+	}
+	if !messages.IsArray() {
+		return ErrMessages
+	}
+	if messages.Get("0").IsArray() {
+		return req.batch(messages)
+	}
+	var err error
+	req.Messages, err = s.Messages(messages)
+	return err
+}
+
+// batch reads a list of conversations (vLLM's /v1/chat/completions/batch).
+func (req *Request) batch(list gjson.Result) (err error) {
+	r := messageReader{s: req.Body}
+	var ends []int
+	list.ForEach(func(_, v gjson.Result) bool {
+		if err = r.list(v); len(ends) == maxMessages {
+			err = ErrMany
+		}
+		ends = append(ends, len(r.out))
+		return err == nil
+	})
+	if err != nil {
+		return err
+	}
+	from := 0
+	for _, end := range ends {
+		req.Batch = append(req.Batch, r.out[from:end:end])
+		from = end
+	}
+	req.Messages = r.out
+	return nil
+}
+
+// Messages reads a list of message-like objects. Errors: ErrMessages, ErrMany.
+func (s *Skeleton) Messages(list gjson.Result) ([]Message, error) {
+	r := messageReader{s: s}
+	err := r.list(list)
+	return r.out, err
+}
+
+// messageReader bounds messages, parts and their keys over all lists that it reads.
+type messageReader struct {
+	s     *Skeleton
+	out   []Message
+	parts Tally
+}
+
+// Tally counts content parts and keys of a request, which may stand in several lists.
+type Tally struct{ parts, keys int }
+
+// Add counts parts. The error is ErrMany.
+func (t *Tally) Add(parts []Part) error {
+	t.parts += len(parts)
+	for i := range parts {
+		t.keys += len(parts[i].Fields)
+	}
+	if t.parts > maxParts || t.keys > maxKeys {
+		return ErrMany
+	}
+	return nil
+}
+
+func (r *messageReader) list(v gjson.Result) (err error) {
+	if !v.IsArray() {
+		return ErrMessages
+	}
+	v.ForEach(func(_, v gjson.Result) bool {
+		if len(r.out) == maxMessages {
+			err = ErrMany
+			return false
+		}
+		var m Message
+		if m, err = r.s.message(v); err != nil {
+			return false
+		}
+		r.parts.keys += len(m.Fields)
+		if err = r.parts.Add(m.Parts); err != nil {
+			return false
+		}
+		r.out = append(r.out, m)
+		return true
+	})
+	return err
+}
+
+func (s *Skeleton) message(v gjson.Result) (m Message, err error) {
+	if !v.IsObject() {
+		return m, ErrMessages
+	}
+	v.ForEach(func(k, v gjson.Result) bool {
+		switch key := k.String(); key {
+		case "role":
+			m.Role, m.HasRole = s.String(v)
+		case "content":
+			m.Content = v
+		default:
+			if m.Fields == nil {
+				m.Fields = make(map[string]gjson.Result, 4)
+			}
+			m.Fields[key] = v
+		}
+		return true
+	})
+	switch {
+	case m.Content.Type == gjson.Null:
+		m.Kind = None
+	case m.Content.Type == gjson.String:
+		m.Kind = Text
+	case m.Content.IsArray():
+		m.Kind = List
+		m.Parts, err = s.Parts(m.Content)
+	default:
+		m.Kind = Other
+	}
+	return m, err
+}
+
+// Parts reads a list of content parts. The error is ErrMany.
+func (s *Skeleton) Parts(list gjson.Result) (parts []Part, err error) {
+	list.ForEach(func(_, v gjson.Result) bool {
+		if len(parts) > maxParts {
+			err = ErrMany
+			return false
+		}
+		parts = append(parts, s.part(v))
+		return true
+	})
+	return parts, err
+}
+
+func (s *Skeleton) part(v gjson.Result) Part {
+	p := Part{Raw: v}
+	if !v.IsObject() {
+		return p
+	}
+	p.Fields = make(map[string]gjson.Result, 3)
+	v.ForEach(func(k, v gjson.Result) bool {
+		if key := k.String(); key == "type" {
+			p.Type, _ = s.String(v)
+		} else {
+			p.Fields[key] = v
+		}
+		return true
+	})
+	return p
+}
+
+// Last gives the value of a key of an object, the last one where it stands twice.
+func Last(object gjson.Result, key string) (found gjson.Result) {
+	if !object.IsObject() {
+		return
+	}
+	object.ForEach(func(k, v gjson.Result) bool {
+		if k.String() == key {
+			found = v
+		}
+		return true
+	})
+	return found
+}

@@ -1,0 +1,341 @@
+// Package chat reads the JSON body of an OpenAI-style request without copying its images.
+//
+//	body pieces ─ Scan ─▶ skeleton (a few KB, long string literals cut out) + literals (references into the body)
+//	skeleton ─ Parse ─▶ Request: model, messages, parts, the fields that change a prompt
+//
+// A body of 30 MB is mostly base64 inside string literals. Scan jumps from quote to quote, so it reads each byte about
+// once at memory speed, copies what is short, and keeps long literals as slices of the body. gjson then reads the
+// skeleton. A long literal that turns out to be text is copied once, when it is decoded.
+package body
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"sort"
+	"strings"
+	"unicode/utf8"
+	"unsafe"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/body/jsonread"
+	"github.com/sightline-router/sightline/internal/poison"
+)
+
+// Bounds of a body that is read. What goes beyond them is routed by load.
+const (
+	cutAt       = 1 << 10 // a string literal longer than this is cut out
+	maxDepth    = 200     // nesting of arrays and objects (vLLM's JSON reader stops at about the same)
+	maxSkeleton = 8 << 20 // bytes outside long literals
+	firstText   = 8 << 10 // bytes of skeleton that room is made for at first
+)
+
+// Errors of a body that cannot be read. They never quote the body.
+var (
+	ErrJSON  = errors.New("body is not valid JSON")
+	ErrDepth = fmt.Errorf("body is nested deeper than %d levels", maxDepth)
+	ErrLarge = fmt.Errorf("body has more than %d MiB outside of long strings", maxSkeleton>>20)
+)
+
+// Literal is a long string literal: the raw JSON text between its quotes, in pieces of the body.
+type Literal struct {
+	at     int // of its opening quote in the skeleton
+	lo, hi int // its pieces
+	Len    int // raw bytes
+	before int // raw bytes of the long literals in front of it
+}
+
+// Skeleton is a scanned body. Its long literals lie in the body's memory and must not outlive it; its text is its own, made
+// anew by each Scan, so that a short string read from it stays what it is for as long as somebody keeps it. Who keeps one
+// beyond the request keeps all of that text alive with it, and clones it instead. Between Scan and Release a Skeleton is
+// only read: any number of goroutines may read it at once.
+type Skeleton struct {
+	text   []byte
+	json   string // views text
+	lits   []Literal
+	pieces [][]byte
+}
+
+// Scan cuts the long literals out of a body. Reuse s to save allocations. Errors: ErrJSON, ErrDepth, ErrLarge.
+func (s *Skeleton) Scan(body [][]byte) error {
+	size := 0
+	for _, p := range body {
+		size += len(p)
+	}
+	s.text, s.lits, s.pieces, s.json = make([]byte, 0, min(size, firstText)), s.lits[:0], s.pieces[:0], ""
+	var (
+		inString bool
+		odd      bool // an odd run of backslashes ends at the previous piece's end
+		depth    int
+		lit      Literal
+	)
+	for _, p := range body {
+		for len(p) > 0 {
+			if !inString {
+				q := bytes.IndexByte(p, '"')
+				seg := p
+				if q >= 0 {
+					seg = p[:q]
+				}
+				for _, c := range seg {
+					switch c {
+					case '{', '[':
+						if depth++; depth > maxDepth {
+							return ErrDepth
+						}
+					case '}', ']':
+						depth--
+					}
+				}
+				s.add(seg)
+				if len(s.text) > maxSkeleton {
+					return ErrLarge
+				}
+				if q < 0 {
+					break
+				}
+				p = p[q+1:]
+				inString, odd = true, false
+				lit = Literal{at: len(s.text), lo: len(s.pieces)}
+				continue
+			}
+			end, closed, o := literalEnd(p, odd)
+			odd = o
+			if end > 0 {
+				s.pieces = append(s.pieces, p[:end])
+				lit.Len += end
+			}
+			p = p[end:]
+			if closed {
+				p = p[1:]
+				inString = false
+				lit.hi = len(s.pieces)
+				s.close(lit)
+			}
+		}
+	}
+	if inString {
+		return ErrJSON
+	}
+	s.json = unsafe.String(unsafe.SliceData(s.text), len(s.text))
+	if !utf8.Valid(s.text) || !gjson.Valid(s.json) {
+		return ErrJSON
+	}
+	return nil
+}
+
+// literalEnd finds the closing quote of a literal in p. odd tells that the bytes before p ended in an odd run of
+// backslashes; the result tells it of p. Without a closing quote all of p belongs to the literal.
+func literalEnd(p []byte, odd bool) (end int, closed, oddAfter bool) {
+	from := 0
+	if odd {
+		from = 1 // the first byte is escaped
+	}
+	for i := from; ; {
+		q := bytes.IndexByte(p[min(i, len(p)):], '"')
+		if q < 0 {
+			return len(p), false, oddRun(p[min(from, len(p)):])
+		}
+		q += i
+		if !oddRun(p[from:q]) {
+			return q, true, false
+		}
+		i = q + 1
+	}
+}
+
+// oddRun reports whether p ends in an odd number of backslashes.
+func oddRun(p []byte) bool {
+	n := 0
+	for n < len(p) && p[len(p)-1-n] == '\\' {
+		n++
+	}
+	return n&1 == 1
+}
+
+// add puts bytes into the skeleton. Its room is doubled: a large one is copied twice in all.
+func (s *Skeleton) add(p []byte) {
+	if size := len(s.text) + len(p); size > cap(s.text) {
+		s.text = slices.Grow(s.text, size)
+	}
+	s.text = append(s.text, p...)
+}
+
+// close ends a literal: a short one goes into the skeleton, a long one leaves "" there.
+func (s *Skeleton) close(lit Literal) {
+	s.text = append(s.text, '"')
+	if lit.Len <= cutAt {
+		for _, p := range s.pieces[lit.lo:lit.hi] {
+			s.add(p)
+		}
+		s.pieces = s.pieces[:lit.lo]
+	} else {
+		if n := len(s.lits); n > 0 {
+			lit.before = s.lits[n-1].before + s.lits[n-1].Len
+		}
+		s.lits = append(s.lits, lit)
+	}
+	s.text = append(s.text, '"')
+}
+
+// JSON is the skeleton's text.
+func (s *Skeleton) JSON() string { return s.json }
+
+// offset is where a value read from the skeleton begins in it.
+func (s *Skeleton) offset(raw string) int {
+	if raw == "" || s.json == "" {
+		return -1
+	}
+	at := int(uintptr(unsafe.Pointer(unsafe.StringData(raw))) - uintptr(unsafe.Pointer(unsafe.StringData(s.json))))
+	if at < 0 || at > len(s.json) {
+		return -1 // not a part of the skeleton
+	}
+	return at
+}
+
+// Literal gives the long literal that v stands for, if it does.
+func (s *Skeleton) Literal(v gjson.Result) (Literal, bool) {
+	if v.Type != gjson.String || len(v.Raw) != 2 {
+		return Literal{}, false
+	}
+	at := s.offset(v.Raw)
+	if at < 0 {
+		return Literal{}, false
+	}
+	i := s.firstAt(at)
+	if i < len(s.lits) && s.lits[i].at == at {
+		return s.lits[i], true
+	}
+	return Literal{}, false
+}
+
+// firstAt is the first literal at or behind a skeleton offset.
+func (s *Skeleton) firstAt(at int) int {
+	return sort.Search(len(s.lits), func(i int) bool { return s.lits[i].at >= at })
+}
+
+// Pieces are a literal's raw JSON bytes, slices of the body.
+func (s *Skeleton) Pieces(l Literal) [][]byte { return s.pieces[l.lo:l.hi] }
+
+// Raw is a string value's raw JSON text without its quotes, in pieces.
+func (s *Skeleton) Raw(v gjson.Result) [][]byte {
+	if l, ok := s.Literal(v); ok {
+		return s.Pieces(l)
+	}
+	if len(v.Raw) < 2 {
+		return nil
+	}
+	at := s.offset(v.Raw)
+	if at < 0 {
+		return [][]byte{[]byte(v.Raw[1 : len(v.Raw)-1])}
+	}
+	return [][]byte{s.text[at+1 : at+len(v.Raw)-1]}
+}
+
+// String decodes a string value; a long literal is copied once. ok is false if v is no string or not valid JSON text
+// (control characters, bad escapes, bytes that are not UTF-8), or has half of a surrogate pair: no engine takes that, so the
+// request will be refused.
+func (s *Skeleton) String(v gjson.Result) (text string, ok bool) {
+	if v.Type != gjson.String {
+		return "", false
+	}
+	l, long := s.Literal(v)
+	if !long {
+		if !strings.Contains(v.Raw, `\u`) {
+			return v.String(), true
+		}
+		return decode(v.Raw)
+	}
+	buf := append(make([]byte, 0, l.Len+2), '"')
+	for _, p := range s.Pieces(l) {
+		buf = append(buf, p...)
+	}
+	if hasControl(buf) || !utf8.Valid(buf) {
+		return "", false
+	}
+	if bytes.IndexByte(buf, '\\') < 0 {
+		return unsafe.String(unsafe.SliceData(buf[1:]), l.Len), true
+	}
+	buf = append(buf, '"')
+	return decode(unsafe.String(unsafe.SliceData(buf), len(buf)))
+}
+
+// decode reads a string literal.
+func decode(raw string) (text string, ok bool) {
+	r := jsonread.New(raw)
+	text = r.Text()
+	r.End()
+	return text, r.Err() == nil
+}
+
+// hasControl reports a byte below blank, eight at a time.
+func hasControl(b []byte) bool {
+	const ones = 0x0101010101010101
+	for ; len(b) >= 8; b = b[8:] {
+		x := binary.LittleEndian.Uint64(b)
+		if (x-' '*ones)&^x&(0x80*ones) != 0 {
+			return true
+		}
+	}
+	for _, c := range b {
+		if c < ' ' {
+			return true
+		}
+	}
+	return false
+}
+
+// Full is a value's JSON text with its long literals back in place; it shares the skeleton's memory if it has none.
+func (s *Skeleton) Full(v gjson.Result) string {
+	at := s.offset(v.Raw)
+	if at < 0 {
+		return v.Raw
+	}
+	i, end := s.firstAt(at), at+len(v.Raw)
+	if i == len(s.lits) || s.lits[i].at >= end {
+		return v.Raw
+	}
+	size := len(v.Raw)
+	for j := i; j < len(s.lits) && s.lits[j].at < end; j++ {
+		size += s.lits[j].Len
+	}
+	out := make([]byte, 0, size)
+	for ; i < len(s.lits) && s.lits[i].at < end; i++ {
+		out = append(out, s.text[at:s.lits[i].at+1]...)
+		for _, p := range s.Pieces(s.lits[i]) {
+			out = append(out, p...)
+		}
+		at = s.lits[i].at + 1
+	}
+	out = append(out, s.text[at:end]...)
+	return unsafe.String(unsafe.SliceData(out), len(out))
+}
+
+// BodyRange is where a value's raw text, quotes included, stands in the body; -1, -1 for a value that is not of the body.
+func (s *Skeleton) BodyRange(v gjson.Result) (from, to int) {
+	at := s.offset(v.Raw)
+	if at < 0 {
+		return -1, -1
+	}
+	return s.BodyOffset(at), s.BodyOffset(at + len(v.Raw))
+}
+
+// BodyOffset maps an offset of JSON to the body's: every literal cut out before it adds its length.
+func (s *Skeleton) BodyOffset(at int) int {
+	i := s.firstAt(at)
+	if i == 0 {
+		return at
+	}
+	last := &s.lits[i-1]
+	return at + last.before + last.Len
+}
+
+// Release drops what the skeleton holds of the body; it can then be pooled.
+func (s *Skeleton) Release() {
+	poison.Fill(s.text)
+	clear(s.pieces[:cap(s.pieces)])
+	s.pieces, s.lits, s.json, s.text = s.pieces[:0], s.lits[:0], "", nil
+}

@@ -1,0 +1,233 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sightline-router/sightline/prompt"
+)
+
+// A model directory is what an engine would load, without the weights: a plain directory, or a Hugging Face cache
+//
+//	hub/models--Qwen--Qwen2.5-VL-7B-Instruct/refs/main             the commit that a revision stands for
+//	                                        /snapshots/<commit>/   links into …
+//	                                        /blobs/                … the files
+//
+// named by the folder of links, by the models--… folder, or by the cache itself (hub, or the directory that has it) with
+// the repository's name in engine_model. In the two last forms the revision is looked up at each look, so that a download
+// of a newer one is followed.
+
+// repository finds the directory of files that dir stands for.
+func repository(dir string, s Server) (string, error) {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return "", fmt.Errorf("model directory: %w", err)
+	}
+	if !info.IsDir() {
+		return "", fmt.Errorf("model directory: %s is a file", dir)
+	}
+	if isDir(dir, "snapshots") {
+		return snapshot(dir, s.Revision)
+	}
+	hub := dir
+	if isDir(dir, "hub") {
+		hub = filepath.Join(dir, "hub")
+	}
+	if caches, _ := filepath.Glob(filepath.Join(globQuoted(hub), "models--*")); len(caches) == 0 {
+		return dir, nil
+	}
+	repo := filepath.Join(hub, "models--"+strings.ReplaceAll(s.EngineModel, "/", "--"))
+	if !isDir(repo, "snapshots") {
+		return "", fmt.Errorf("model directory: the cache %s does not have %q (want engine_model as the repository's name, such as Qwen/Qwen2.5-VL-7B-Instruct)", hub, s.EngineModel)
+	}
+	return snapshot(repo, s.Revision)
+}
+
+// snapshot finds a revision: a branch or a tag by its file below refs, a commit by its own name. Without a revision it
+// is main, or the only one that there is.
+func snapshot(repo, revision string) (string, error) {
+	want := revision
+	if want == "" {
+		want = "main"
+	}
+	if !filepath.IsLocal(want) {
+		return "", fmt.Errorf("model directory: revision %q is no name of a branch, a tag or a commit", revision)
+	}
+	commit := want
+	ref, err := readBounded(filepath.Join(repo, "refs", want), 4096)
+	switch {
+	case err == nil:
+		if commit = strings.TrimSpace(string(ref)); !filepath.IsLocal(commit) {
+			return "", fmt.Errorf("model directory: %s holds no commit", filepath.Join(repo, "refs", want))
+		}
+	case revision == "":
+		entries, err := os.ReadDir(filepath.Join(repo, "snapshots"))
+		if err != nil {
+			return "", fmt.Errorf("model directory: %w", err)
+		}
+		if len(entries) != 1 {
+			return "", fmt.Errorf("model directory: %s has no refs/main and %d snapshots (give the revision, or name the snapshot's folder)", repo, len(entries))
+		}
+		commit = entries[0].Name()
+	}
+	if !isDir(repo, "snapshots", commit) {
+		return "", fmt.Errorf("model directory: %s has no snapshot %s of revision %q (download it, or give another revision)", repo, commit, want)
+	}
+	return filepath.Join(repo, "snapshots", commit), nil
+}
+
+func isDir(elem ...string) bool {
+	info, err := os.Stat(filepath.Join(elem...))
+	return err == nil && info.IsDir()
+}
+
+func globQuoted(dir string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(dir)
+}
+
+// state is a model directory at one look: where it is, and its files by name, size and time. Two equal states load to
+// the same model.
+type state struct {
+	dir   string
+	files []fileState
+	err   string // why it cannot be read
+	key   string // the Server's key that this is about; "": the directory
+}
+
+type fileState struct {
+	name string // below the directory
+	file string // to open
+	size int64
+	at   time.Time
+}
+
+func (s *state) equal(t *state) bool {
+	return s.dir == t.dir && s.err == t.err && slices.EqualFunc(s.files, t.files, func(a, b fileState) bool {
+		return a.name == b.name && a.size == b.size && a.at.Equal(b.at)
+	})
+}
+
+// maxFiles bounds the entries of a model directory that are looked at.
+const maxFiles = 4096
+
+// inspect finds the directory and the files that a model is read from. A link to nothing and a Git LFS pointer are errors:
+// the loaders would take the first as a file that the model does not have.
+func inspect(dir string, s Server) (st state) {
+	at, err := repository(dir, s)
+	if err == nil {
+		st.dir = at
+		err = st.list()
+	}
+	if file := prompt.TemplateFile(s.Engine, s.ChatTemplate, ""); err == nil && file != "" {
+		if err = st.add(file, file); err != nil {
+			st.key = "chat_template"
+		}
+	}
+	if err != nil {
+		st.err = err.Error()
+	}
+	return st
+}
+
+func (st *state) list() error {
+	for _, sub := range []string{"", "additional_chat_templates"} {
+		d, err := os.Open(filepath.Join(st.dir, sub))
+		if errors.Is(err, fs.ErrNotExist) && sub != "" {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		names, err := d.Readdirnames(maxFiles)
+		d.Close()
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		slices.Sort(names)
+		for _, n := range names {
+			if name := path.Join(sub, n); matters(name) {
+				if err := st.add(name, filepath.Join(st.dir, sub, n)); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	if len(st.files) == 0 {
+		return fmt.Errorf("model directory: %s has no file of a model (want config.json, tokenizer.json and the like)", st.dir)
+	}
+	return nil
+}
+
+func (st *state) add(name, file string) error {
+	info, err := os.Stat(file)
+	if err != nil {
+		if _, e := os.Lstat(file); e == nil && errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("%s: it is a link to a file that is not there (download the model again)", file)
+		}
+		return err
+	}
+	if info.Mode().IsRegular() {
+		st.files = append(st.files, fileState{name, file, info.Size(), info.ModTime()})
+	}
+	return nil
+}
+
+// matters tells whether prompts depend on a file of this name.
+func matters(name string) bool {
+	switch {
+	case strings.HasSuffix(name, ".index.json"): // of weights
+		return false
+	case strings.HasPrefix(name, "tokenizer.model"), name == "merges.txt", name == "tiktoken.model":
+		return true
+	}
+	switch path.Ext(name) {
+	case ".json", ".jinja", ".tiktoken":
+		return true
+	}
+	return false
+}
+
+// lfsMagic begins what Git leaves in place of a large file that was not downloaded (git-lfs specification, version 1).
+const lfsMagic = "version https://git-lfs"
+
+// check says what makes the directory unreadable: an error of the look, or a file that is a Git LFS pointer (those have
+// less than 1,024 bytes).
+func (st *state) check() error {
+	if st.key != "" {
+		return &prompt.KeyError{Key: st.key, Err: errors.New(st.err)}
+	}
+	if st.err != "" {
+		return errors.New(st.err)
+	}
+	for _, f := range st.files {
+		if f.size >= 1024 {
+			continue
+		}
+		if text, err := readBounded(f.file, 1024); err == nil && strings.HasPrefix(string(text), lfsMagic) {
+			return fmt.Errorf("%s: it is a Git LFS pointer, not the file (run `git lfs pull` there)", f.file)
+		}
+	}
+	return nil
+}
+
+// has tells whether one of the named files is there.
+func (st *state) has(names ...string) bool {
+	return slices.ContainsFunc(st.files, func(f fileState) bool { return slices.Contains(names, f.name) })
+}
+
+func readBounded(file string, most int64) ([]byte, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, most))
+}

@@ -1,0 +1,152 @@
+package engine
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// example is the shipped model directory.
+const example = "../examples/models/qwen2.5-vl"
+
+// write makes files below dir; a text "-> x" makes a link to x, "<example>" copies the example's file of that name.
+func write(t testing.TB, dir string, files map[string]string) {
+	t.Helper()
+	for name, text := range files {
+		p := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		if to, link := strings.CutPrefix(text, "-> "); link {
+			err = os.Symlink(to, p)
+		} else {
+			if text == "<example>" {
+				b, err := os.ReadFile(filepath.Join(example, filepath.Base(name)))
+				if err != nil {
+					t.Fatal(err)
+				}
+				text = string(b)
+			}
+			err = os.WriteFile(p, []byte(text), 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// modelFiles is a whole model below a prefix, as files or as links into blobs.
+func modelFiles(prefix, blobs string, into map[string]string) map[string]string {
+	for _, n := range []string{"config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "preprocessor_config.json"} {
+		if blobs == "" {
+			into[prefix+n] = "<example>"
+			continue
+		}
+		into[blobs+n] = "<example>"
+		into[prefix+n] = "-> ../../blobs/" + n
+	}
+	return into
+}
+
+const (
+	repo  = "hub/models--Qwen--Qwen2.5-VL-7B-Instruct/"
+	lfs   = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 7\n"
+	first = "aaaa1111"
+	other = "bbbb2222"
+)
+
+func TestDirectories(t *testing.T) {
+	cached := func(extra map[string]string) map[string]string {
+		files := modelFiles(repo+"snapshots/"+first+"/", repo+"blobs/", map[string]string{repo + "refs/main": first + "\n", repo + "refs/refs/pr/1": other})
+		for k, v := range extra {
+			files[k] = v
+		}
+		return files
+	}
+	two := map[string]string{repo + "snapshots/" + other + "/config.json": "{}"}
+	for _, c := range []struct {
+		what     string
+		files    map[string]string
+		dir      string
+		revision string
+		model    string
+		template string
+		at       string // where the model is found
+		err      string
+	}{
+		{what: "plain", files: modelFiles("m/", "", map[string]string{"m/model.safetensors": lfs}), dir: "m", at: "m"},
+		{what: "plain, a pointer", files: map[string]string{"m/config.json": "{}", "m/tokenizer.json": lfs}, dir: "m", err: "m/tokenizer.json: it is a Git LFS pointer"},
+		{what: "plain, empty", files: map[string]string{"m/README.md": ""}, dir: "m", err: "has no file of a model"},
+		{what: "plain, no tokenizer", files: map[string]string{"m/config.json": "{}"}, dir: "m", err: "no tokenizer here"},
+		{what: "a template of the server's, missing", files: modelFiles("m/", "", map[string]string{}), dir: "m", template: "m/none.jinja", err: "chat_template: "},
+		{what: "a template of the server's, a pointer", files: modelFiles("m/", "", map[string]string{"t.jinja": lfs}), dir: "m", template: "t.jinja", err: "t.jinja: it is a Git LFS pointer"},
+		{what: "missing", dir: "m", err: "no such file"},
+		{what: "a file", files: map[string]string{"m": ""}, dir: "m", err: "is a file"},
+		{what: "snapshot", files: cached(nil), dir: repo + "snapshots/" + first, at: repo + "snapshots/" + first},
+		{what: "repository", files: cached(two), dir: repo, at: repo + "snapshots/" + first},
+		{what: "repository, by commit", files: cached(two), dir: repo, revision: first, at: repo + "snapshots/" + first},
+		{what: "repository, by a ref with a path", files: cached(nil), dir: repo, revision: "refs/pr/1", err: "has no snapshot bbbb2222"},
+		{what: "repository, unknown revision", files: cached(nil), dir: repo, revision: "v2", err: `no snapshot v2 of revision "v2"`},
+		{what: "repository, revision leads out", files: cached(nil), dir: repo, revision: "../../x", err: "no name of a branch"},
+		{what: "repository, ref leads out", files: cached(map[string]string{repo + "refs/main": "../../../x"}), dir: repo, err: "holds no commit"},
+		{what: "repository, one snapshot and no ref", files: modelFiles(repo+"snapshots/"+first+"/", "", map[string]string{}), dir: repo, at: repo + "snapshots/" + first},
+		{what: "repository, two snapshots and no ref", files: modelFiles(repo+"snapshots/"+first+"/", "", map[string]string{repo + "snapshots/" + other + "/config.json": "{}"}), dir: repo, err: "has no refs/main and 2 snapshots"},
+		{what: "cache", files: cached(nil), dir: "hub", model: "Qwen/Qwen2.5-VL-7B-Instruct", at: repo + "snapshots/" + first},
+		{what: "home of a cache", files: cached(nil), dir: ".", model: "Qwen/Qwen2.5-VL-7B-Instruct", at: repo + "snapshots/" + first},
+		{what: "cache, another model", files: cached(nil), dir: "hub", model: "Qwen/Qwen3", err: `does not have "Qwen/Qwen3"`},
+		{what: "a blob is missing", files: cached(map[string]string{repo + "snapshots/" + first + "/processor_config.json": "-> ../../blobs/gone"}), dir: repo,
+			err: "processor_config.json: it is a link to a file that is not there"},
+		{what: "a blob is a pointer", files: cached(map[string]string{repo + "blobs/tokenizer.json": lfs}), dir: repo, err: "is a Git LFS pointer"},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			root := t.TempDir()
+			write(t, root, c.files)
+			media, err := NewMedia(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer media.Close()
+			s := DefaultServer()
+			s.EngineModel, s.Revision = c.model, c.revision
+			if c.template != "" {
+				s.ChatTemplate = filepath.Join(root, c.template)
+			}
+			_, err = Load("m", filepath.Join(root, c.dir), s, media)
+			if c.err != "" {
+				if err == nil || !strings.Contains(err.Error(), c.err) {
+					t.Fatalf("error %v, want one with %q", err, c.err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if st := inspect(filepath.Join(root, c.dir), s); st.dir != filepath.Join(root, c.at) {
+				t.Errorf("found %s, want %s", st.dir, c.at)
+			}
+		})
+	}
+}
+
+// Models of the same server share the rule by which pictures are named, however often they are read.
+func TestRulesDoNotGrow(t *testing.T) {
+	media, err := NewMedia(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer media.Close()
+	s := DefaultServer()
+	for range 3 {
+		if _, err := Load("m", example, s, media); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s.EngineModel = "another"; len(media.rules) != 1 {
+		t.Errorf("%d rules of one server", len(media.rules))
+	}
+	if _, err := Load("m", example, s, media); err != nil || len(media.rules) != 2 {
+		t.Errorf("%d rules of two servers, %v", len(media.rules), err)
+	}
+}

@@ -1,0 +1,324 @@
+package dynamo
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"embed"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"testing"
+
+	"github.com/tinylib/msgp/msgp"
+
+	"github.com/sightline-router/sightline/indexer/kvevent"
+)
+
+// Captures of ai-dynamo 1.6.1 processes on loopback: two mock workers of two ranks with 64 blocks each, and a worker with
+// pictures, over the ZMQ plane (kv-events and kv_metrics) and the NATS plane (everything); the discovery folders beside them.
+//
+//go:embed testdata
+var captures embed.FS
+
+type captured struct {
+	Topic   string            `json:"channel_topic"`
+	Subject string            `json:"subject"`
+	Frames  [][]byte          `json:"frames"` // base64
+	Payload []byte            `json:"payload"`
+	Case    string            `json:"case"`
+	File    string            `json:"file"`
+	Value   json.RawMessage   `json:"value"`
+	Extra   map[string]string `json:"-"`
+}
+
+func load(t testing.TB, name string) (out []captured) {
+	t.Helper()
+	f, err := captures.Open("testdata/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lines(t, z)
+}
+
+func lines(t testing.TB, r io.Reader) (out []captured) {
+	s := bufio.NewScanner(r)
+	s.Buffer(nil, 1<<24)
+	for s.Scan() {
+		var c captured
+		if err := json.Unmarshal(s.Bytes(), &c); err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, c)
+	}
+	if s.Err() != nil {
+		t.Fatal(s.Err())
+	}
+	return out
+}
+
+// kvPayloads are the payloads of a capture's KV events, in order.
+func kvPayloads(t testing.TB, list []captured) (out []Envelope) {
+	for _, c := range list {
+		b := c.Payload
+		if len(c.Frames) > 0 {
+			var err error
+			if b, err = Unframe(c.Frames[len(c.Frames)-1]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		e, err := ReadEnvelope(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.Topic == Topic {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// checkCapture: every message is read, every event of it is understood by its own worker-rank's decoder, nothing of it by
+// another's, and each publisher speaks of one worker-rank with numbers that rise by one from 0.
+func checkCapture(t *testing.T, list []captured) (events int, ranks map[Key]bool) {
+	t.Helper()
+	decoders, publishers, next := map[Key]*Decoder{}, map[uint64]Key{}, map[uint64]uint64{}
+	other := &Decoder{Key: Key{1, 0}}
+	ranks = map[Key]bool{}
+	for _, e := range kvPayloads(t, list) {
+		k, _, ok := Peek(e.Payload)
+		if !ok {
+			t.Fatal("no worker-rank in a message")
+		}
+		if old, known := publishers[e.Publisher]; known && old != k || e.Seq != next[e.Publisher] {
+			t.Errorf("publisher %d speaks of %v and %v, or sent %d for %d", e.Publisher, old, k, e.Seq, next[e.Publisher])
+		}
+		publishers[e.Publisher], ranks[k] = k, true
+		next[e.Publisher]++
+		if decoders[k] == nil {
+			decoders[k] = &Decoder{Key: k, BlockSize: 16}
+		}
+		b, err := decoders[k].Decode(e.Payload)
+		if err != nil || len(b.Events) == 0 {
+			t.Fatalf("%v: %d events", err, len(b.Events))
+		}
+		events += len(b.Events)
+		for _, ev := range b.Events {
+			if ev.Kind == kvevent.Stored && (len(ev.EngineHashes) != len(ev.Locals) || ev.BlockSize != 16 || ev.Tier != kvevent.GPU) {
+				t.Errorf("%+v", ev)
+			}
+		}
+		if b, err := other.Decode(e.Payload); err != nil || len(b.Events) > 0 {
+			t.Errorf("another's events: %v %v", b.Events, err)
+		}
+	}
+	for k, d := range decoders {
+		if s := d.Stats(); s.Bad+s.Unknown+s.Foreign > 0 {
+			t.Errorf("%v: %+v", k, s)
+		}
+	}
+	return events, ranks
+}
+
+func TestCaptures(t *testing.T) {
+	for name, want := range map[string]int{"plane_zmq.jsonl.gz": 4, "plane_nats.jsonl.gz": 2} {
+		if n, ranks := checkCapture(t, load(t, name)); n == 0 || len(ranks) != want {
+			t.Errorf("%s: %d events of %d worker-ranks, want %d", name, n, len(ranks), want)
+		}
+	}
+}
+
+func TestConformanceWire(t *testing.T) {
+	dir := os.Getenv("SIGHTLINE_GOLDEN")
+	if dir == "" {
+		t.Skip("SIGHTLINE_GOLDEN is not set: no captures")
+	}
+	for _, name := range []string{"event_plane_zmq.jsonl", "event_plane_zmq_mm.jsonl", "event_plane_nats.jsonl"} {
+		f, err := os.Open(filepath.Join(dir, "dynamo", "wire", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		list := lines(t, f)
+		f.Close()
+		n, ranks := checkCapture(t, list)
+		t.Logf("conformance: Dynamo 1.6.1 %s: %d messages, %d events of %d worker-ranks", name, len(list), n, len(ranks))
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "dynamo", "misc.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var misc struct {
+		Codec []struct {
+			JSON json.RawMessage `json:"json"`
+			Hex  string          `json:"msgpack_hex"`
+		} `json:"router_event_codec"`
+	}
+	if err := json.Unmarshal(text, &misc); err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range misc.Codec {
+		packed, err := hex.DecodeString(c.Hex)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !same(t, packed, c.JSON) {
+			t.Errorf("codec case %d differs between its two forms", i)
+		}
+	}
+	t.Logf("conformance: Dynamo 1.6.1 codec: %d events equal in both forms", len(misc.Codec))
+}
+
+// same tells whether two payloads decode to the same, for the worker-rank that the first speaks of.
+func same(t testing.TB, a, b []byte) bool {
+	ka, ia, oka := Peek(a)
+	kb, ib, okb := Peek(b)
+	if !oka || !okb || ka != kb || ia != ib {
+		t.Errorf("peeked %v %d %v and %v %d %v", ka, ia, oka, kb, ib, okb)
+	}
+	da, db := Decoder{Key: ka}, Decoder{Key: ka}
+	x, err1 := da.Decode(a)
+	y, err2 := db.Decode(b)
+	return err1 == nil && err2 == nil && da.Stats() == db.Stats() && fmt.Sprintf("%+v", x) == fmt.Sprintf("%+v", y)
+}
+
+const stored = `{"worker_id":18446744073709551615,"storage_tier":"host_pinned","residency_domain":"worker","session_id":"s","event":{"event_id":7,"dp_rank":3,"data":{"stored":{"parent_hash":11,"start_position":2,"blocks":[{"block_hash":18446744073709551615,"tokens_hash":9223372036854775808,"mm_extra_info":{"mm_objects":[{"mm_hash":1,"offsets":[[0,5]]}]}}]}}}}`
+
+// Both forms, one event alone and in a list, and everything that a release leaves out or adds.
+func TestForms(t *testing.T) {
+	k := Key{1<<64 - 1, 3}
+	block := kvevent.Event{Kind: kvevent.Stored, Tier: kvevent.CPU, HasParent: true, Parent: 11, BlockSize: 16, EngineHashes: []uint64{1<<64 - 1}, Locals: []uint64{1 << 63}}
+	removed := kvevent.Event{Kind: kvevent.Removed, EngineHashes: []uint64{11, 12}}
+	for name, c := range map[string]struct {
+		text  string
+		want  []kvevent.Event
+		stats Stats
+	}{
+		"one":            {stored, []kvevent.Event{block}, Stats{Events: 1, Blocks: 1}},
+		"a list":         {`[` + stored + `,` + stored + `]`, []kvevent.Event{block, block}, Stats{Events: 2, Blocks: 2}},
+		"nothing":        {`[]`, nil, Stats{}},
+		"cleared":        {`{"worker_id":18446744073709551615,"event":{"event_id":1,"dp_rank":3,"data":"cleared"}}`, []kvevent.Event{{Kind: kvevent.Cleared}}, Stats{Events: 1}},
+		"removed":        {`{"worker_id":18446744073709551615,"event":{"event_id":1,"dp_rank":3,"data":{"removed":{"block_hashes":[11,12]}}}}`, []kvevent.Event{removed}, Stats{Events: 1}},
+		"removed none":   {`{"worker_id":18446744073709551615,"event":{"event_id":1,"dp_rank":3,"data":{"removed":{"block_hashes":[]}}}}`, nil, Stats{Events: 1}},
+		"an unknown one": {`[{"worker_id":18446744073709551615,"event":{"event_id":1,"dp_rank":3,"data":{"grown":{"by":[1]}}}},` + stored + `]`, []kvevent.Event{block}, Stats{Events: 1, Blocks: 1, Unknown: 1}},
+		"a bad one": {`[` + stored + `,{"worker_id":18446744073709551615,"event":{"dp_rank":3,"data":{"stored":{"blocks":[{"block_hash":1,"tokens_hash":2},{"block_hash":1}]}}}},` + stored + `]`,
+			[]kvevent.Event{block, block}, Stats{Events: 2, Blocks: 2, Bad: 1}},
+		"no worker":     {`[{"event":{"data":"cleared"}},` + stored + `]`, []kvevent.Event{block}, Stats{Events: 1, Blocks: 1, Bad: 1}},
+		"no data":       {`{"worker_id":18446744073709551615,"event":{"dp_rank":3}}`, nil, Stats{Bad: 1}},
+		"another rank":  {`{"worker_id":18446744073709551615,"event":{"event_id":1,"data":"cleared"}}`, nil, Stats{Foreign: 1}},
+		"another's own": {`{"worker_id":18446744073709551615,"residency_domain":"cache_owner","event":{"event_id":1,"dp_rank":3,"data":"cleared"}}`, nil, Stats{Foreign: 1}},
+	} {
+		for form, payload := range map[string][]byte{"JSON": []byte(c.text), "MessagePack": pack(t, c.text)} {
+			d := Decoder{Key: k, BlockSize: 16}
+			got, err := d.Decode(payload)
+			if err != nil || len(got.Events)+len(c.want) > 0 && fmt.Sprintf("%+v", got.Events) != fmt.Sprintf("%+v", c.want) || d.Stats() != c.stats {
+				t.Errorf("%s, %s: %v %+v %+v, want %+v %+v", name, form, err, got.Events, d.Stats(), c.want, c.stats)
+			}
+		}
+	}
+	for _, cut := range []string{``, `[`, stored[:40], `"x"`, `7`} {
+		if _, err := new(Decoder).Decode([]byte(cut)); err == nil {
+			t.Errorf("%q was read", cut)
+		}
+	}
+	whole := pack(t, `[`+stored+`]`)
+	if _, err := new(Decoder).Decode(whole[:len(whole)-3]); err == nil {
+		t.Error("a cut list was read")
+	}
+}
+
+// pack turns JSON into MessagePack, numbers as integers.
+func pack(t testing.TB, text string) []byte {
+	d := json.NewDecoder(bytes.NewReader([]byte(text)))
+	d.UseNumber()
+	var v any
+	if err := d.Decode(&v); err != nil {
+		t.Fatal(err)
+	}
+	return appendAny(nil, v)
+}
+
+func appendAny(b []byte, v any) []byte {
+	switch v := v.(type) {
+	case map[string]any:
+		b = msgp.AppendMapHeader(b, uint32(len(v)))
+		for k, e := range v {
+			b = appendAny(msgp.AppendString(b, k), e)
+		}
+	case []any:
+		b = msgp.AppendArrayHeader(b, uint32(len(v)))
+		for _, e := range v {
+			b = appendAny(b, e)
+		}
+	case json.Number:
+		var n uint64
+		fmt.Sscan(v.String(), &n)
+		b = msgp.AppendUint64(b, n)
+	case string:
+		b = msgp.AppendString(b, v)
+	case nil:
+		b = msgp.AppendNil(b)
+	}
+	return b
+}
+
+// The envelope of builds of early 2026: JSON with the payload as an array of numbers.
+func TestJSONEnvelope(t *testing.T) {
+	e, err := ReadEnvelope([]byte(`{"topic":"kv-events","publisher_id":9,"sequence":4,"published_at":1,"payload":[123,255]}`))
+	if err != nil || !reflect.DeepEqual(e, Envelope{Topic, 9, 4, []byte{123, 255}}) {
+		t.Errorf("%+v %v", e, err)
+	}
+	for _, bad := range []string{`{"payload":[256]}`, `{`, ``, "\x80", "\x81\xa1x"} {
+		if e, err := ReadEnvelope([]byte(bad)); err == nil {
+			t.Errorf("%q: %+v", bad, e)
+		}
+	}
+	for _, bad := range [][]byte{nil, {1, 0, 0, 0}, {2, 0, 0, 0, 0}, {1, 0, 0, 0, 2, 9}} {
+		if _, err := Unframe(bad); err == nil {
+			t.Errorf("frame %v was read", bad)
+		}
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	for _, e := range kvPayloads(f, load(f, "plane_zmq.jsonl.gz"))[:20] {
+		f.Add(e.Payload)
+	}
+	f.Add([]byte(stored))
+	f.Add(pack(f, `[`+stored+`]`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		k, _, ok := Peek(b)
+		d := Decoder{Key: k, BlockSize: 16}
+		batch, err := d.Decode(b)
+		if ok && err != nil {
+			t.Errorf("peeked, not decoded: %v", err)
+		}
+		for _, e := range batch.Events {
+			if e.Kind == kvevent.Stored && len(e.Locals) != len(e.EngineHashes) {
+				t.Errorf("%d locals for %d engine hashes", len(e.Locals), len(e.EngineHashes))
+			}
+		}
+	})
+}
+
+func FuzzEnvelope(f *testing.F) {
+	for _, c := range load(f, "plane_nats.jsonl.gz")[:20] {
+		f.Add(c.Payload)
+		f.Add(append([]byte{1, 0, 0, 0, 2}, base64.StdEncoding.EncodeToString(c.Payload)...))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		_, _ = Unframe(b)
+		_, _ = ReadEnvelope(b)
+		new(Plane).envelope(b)
+		new(Plane).jetStream(b)
+	})
+}

@@ -1,0 +1,199 @@
+package dynamo
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/indexer/stream"
+)
+
+// The captured traffic of all workers on one plane: each worker-rank's feed ends with exactly what plain bookkeeping of its
+// own events says, whether the feed was there before the first message or came behind some.
+func TestPlaneToIndex(t *testing.T) {
+	for _, name := range []string{"plane_zmq.jsonl.gz", "plane_nats.jsonl.gz"} {
+		for _, late := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, " late ", late), func(t *testing.T) { planeToIndex(t, load(t, name), late) })
+		}
+	}
+}
+
+func planeToIndex(t *testing.T, list []captured, late bool) {
+	toIndex(t, list, late, false, func(p *Plane, _ func() bool) {
+		for _, c := range list {
+			b := c.Payload
+			if len(c.Frames) > 0 {
+				b, _ = Unframe(c.Frames[len(c.Frames)-1])
+			}
+			p.envelope(b)
+		}
+	})
+}
+
+// toIndex plays captured traffic by tell and compares each worker-rank's blocks with plain bookkeeping of its events. done
+// tells whether every message has come. late: feeds start when their first message is there. partial: their
+// numbers do not begin at 0.
+func toIndex(t *testing.T, list []captured, late bool, partial bool, tell func(p *Plane, done func() bool)) {
+	t.Helper()
+	ix := indexer.New(indexer.Options{})
+	p, held, events := new(Plane), map[Key]map[uint64]bool{}, map[Key]uint64{}
+	for _, e := range kvPayloads(t, list) {
+		k, _, _ := Peek(e.Payload)
+		if held[k] == nil {
+			held[k] = map[uint64]bool{}
+		}
+		d := Decoder{Key: k}
+		b, err := d.Decode(e.Payload)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, ev := range b.Events {
+			events[k]++
+			for _, h := range ev.EngineHashes {
+				if held[k][h] = true; ev.Kind == kvevent.Removed {
+					delete(held[k], h)
+				}
+			}
+		}
+	}
+	var mu sync.Mutex
+	slots, feeds := map[Key]indexer.SlotID{}, map[Key]*stream.Feed{}
+	start := func(k Key) {
+		mu.Lock()
+		defer mu.Unlock()
+		sink := stream.Join(ix, false)
+		slots[k] = sink.Slot()
+		feeds[k] = stream.Start(stream.Options{Source: p.Source(k), Decoder: &Decoder{Key: k, BlockSize: 16}, Sink: sink, BlockSize: 16})
+		t.Cleanup(feeds[k].Close)
+	}
+	if late {
+		p.Unknown = start
+	} else {
+		for k := range held {
+			start(k)
+		}
+	}
+	done := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		for k := range held {
+			if feeds[k] == nil || feeds[k].Stats().Events < events[k] {
+				return false
+			}
+		}
+		return true
+	}
+	tell(p, done)
+	wait(t, done)
+	for k, f := range feeds {
+		if s := f.Stats(); s.Partial != partial || s.Gaps+s.UnknownParents+s.UnknownBlocks+s.OtherBlockSize > 0 || ix.HeldBlocks(slots[k]) != len(held[k]) {
+			t.Errorf("%v: holds %d, want %d; %+v", k, ix.HeldBlocks(slots[k]), len(held[k]), s)
+		}
+	}
+	if p.Bad() > 0 {
+		t.Errorf("%d messages refused", p.Bad())
+	}
+}
+
+// A lost message cannot be asked for: the worker-rank is cleared and goes on partial. Another publisher is another life.
+func TestPlaneGap(t *testing.T) {
+	ix := indexer.New(indexer.Options{})
+	p, sink := new(Plane), stream.Join(ix, false)
+	k := Key{1<<64 - 1, 3}
+	f := stream.Start(stream.Options{Source: p.Source(k), Decoder: &Decoder{Key: k, BlockSize: 16}, Sink: sink})
+	defer f.Close()
+	root := strings.Replace(stored, `"parent_hash":11`, `"parent_hash":null`, 1)
+	other := strings.Replace(root, `"block_hash":18446744073709551615`, `"block_hash":5`, 1)
+	wait := func(batches uint64) stream.Stats {
+		t.Helper()
+		for deadline := time.Now().Add(5 * time.Second); f.Stats().Batches < batches; time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%+v", f.Stats())
+			}
+		}
+		return f.Stats()
+	}
+	p.deliver(&message{k, 9, 0, []byte(root)})
+	if s := wait(1); s.Partial || ix.HeldBlocks(sink.Slot()) != 1 {
+		t.Errorf("%+v", s)
+	}
+	p.deliver(&message{k, 9, 2, []byte(other)})
+	if s := wait(2); !s.Partial || s.Gaps != 1 || ix.HeldBlocks(sink.Slot()) != 1 {
+		t.Errorf("after a gap: %+v, %d held", s, ix.HeldBlocks(sink.Slot()))
+	}
+	p.deliver(&message{k, 10, 0, []byte(root)})
+	if s := wait(3); s.Partial || s.Restarts != 1 {
+		t.Errorf("another publisher: %+v", s)
+	}
+	heard := map[Key]int{}
+	q := Plane{Unknown: func(k Key) { heard[k]++ }}
+	q.jetStream([]byte(root))
+	q.jetStream([]byte(other))
+	q.jetStream([]byte(`{}`))
+	if !reflect.DeepEqual(heard, map[Key]int{k: 1}) || q.Bad() != 1 {
+		t.Errorf("heard %v, refused %d", heard, q.Bad())
+	}
+}
+
+// The folders of captured deployments: workers, ranks and publishers are found; other endpoints and dead records are not.
+func TestDiscover(t *testing.T) {
+	s := Scope{"dynamo", "backend", "generate"}
+	now := time.Now()
+	for name, want := range map[string]struct{ workers, ranks, endpoints int }{
+		"discovery_file_zmq.jsonl": {2, 2, 4}, "discovery_file_nats.jsonl": {2, 1, 0},
+	} {
+		root := t.TempDir()
+		for _, c := range load(t, "discovery.jsonl.gz") {
+			if c.Case != name {
+				continue
+			}
+			at := filepath.Join(root, c.File)
+			if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(at, c.Value, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		d, err := Discover(root, s, now)
+		if err != nil || len(d.Workers) != want.workers || len(d.Endpoints) != want.endpoints || d.Unread > 0 {
+			t.Fatalf("%s: %v %+v", name, err, d)
+		}
+		for _, w := range d.Workers {
+			if w.Ranks != want.ranks || w.BlockSize != 16 || w.Host != "127.0.0.1" || w.Model != "m" || w.ID == 0 {
+				t.Errorf("%s: %+v", name, w)
+			}
+		}
+		if d, err := Discover(root, Scope{"dynamo", "backend", "gen"}, now); err != nil || len(d.Workers)+len(d.Endpoints) > 0 {
+			t.Errorf("%s: another endpoint has %+v %v", name, d, err)
+		}
+		if d, err := Discover(root, s, now.Add(time.Hour)); err != nil || len(d.Workers)+len(d.Endpoints) > 0 {
+			t.Errorf("%s: dead records count: %+v %v", name, d, err)
+		}
+		if err := os.WriteFile(filepath.Join(root, "v1/instances/dynamo%2Fbackend%2Fgenerate%2Fbad"), []byte(`{"instance_id":`), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if d, err := Discover(root, s, now); err != nil || d.Unread != 1 || len(d.Workers) != want.workers {
+			t.Errorf("%s: with a record half written: %+v %v", name, d, err)
+		}
+	}
+	if d, err := Discover(filepath.Join(t.TempDir(), "none"), s, now); err != nil || len(d.Workers) > 0 {
+		t.Errorf("no folder: %+v %v", d, err)
+	}
+}
+
+func TestStreamAndSubjectNames(t *testing.T) {
+	if got := Stream(Scope{"My_ns", "back.end", ""}); got != "namespace-my-ns-component-back-end-kv-events" {
+		t.Errorf("stream %q", got)
+	}
+	if got := segment("a.b/c-d_e"); got != "a%2Eb%2Fc-d_e" {
+		t.Errorf("segment %q", got)
+	}
+}

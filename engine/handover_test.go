@@ -1,0 +1,231 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"image"
+	"image/png"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/internal/testkit/vllmid"
+	"github.com/sightline-router/sightline/mmhash"
+	"github.com/sightline-router/sightline/mmhash/fetch"
+	"github.com/sightline-router/sightline/mmhash/relay"
+)
+
+func picture(t testing.TB) (file []byte, id string) {
+	t.Helper()
+	var b bytes.Buffer
+	if err := png.Encode(&b, image.NewRGBA(image.Rect(0, 0, 128, 64))); err != nil {
+		t.Fatal(err)
+	}
+	f, err := mmhash.Identify(mmhash.File(b.Bytes()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes(), f.ID.String()
+}
+
+func loadShipped(t testing.TB, change func(*Server, *Media)) *Model {
+	t.Helper()
+	x, err := NewMedia(&fetch.Config{Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Budget: 20 * time.Second,
+		Signing: map[string][]string{"127.0.0.1": {"sig"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(x.Close)
+	s := DefaultServer()
+	s.EngineModel, s.TrustMMKwargs = "m", true
+	change(&s, x)
+	m, err := Load("m", "../examples/models/qwen2.5-vl", s, x)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// read gives the request's one prompt, and the body that the worker gets.
+func read(t testing.TB, m *Model, endpoint, text string) (Prompt, string) {
+	t.Helper()
+	var s body.Skeleton
+	var req body.Request
+	if err := s.Scan([][]byte{[]byte(text)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := body.Parse(&s, &req); err != nil {
+		t.Fatal(err)
+	}
+	ps, err := m.Read(context.Background(), endpoint, "", &req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ps.List[0], apply(t, text, ps.Edits)
+}
+
+func ask(url, rest string) string {
+	return `{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"` + url + `"}},{"type":"text","text":"What is it?"}]}]` + rest + `}`
+}
+
+const chatPath = "/v1/chat/completions"
+
+// Injected, a picture is called by its content id wherever vLLM takes a uuid as it is, and by vLLM's hash of it elsewhere.
+func TestInjected(t *testing.T) {
+	file, id := picture(t)
+	data := "data:image/png;base64," + base64.StdEncoding.EncodeToString(file)
+	m := loadShipped(t, func(s *Server, _ *Media) { s.MediaNames = "injected" })
+	computed := loadShipped(t, func(*Server, *Media) {})
+	trusting := loadShipped(t, func(s *Server, _ *Media) { s.ClientUUID = "trust" })
+	namer, err := vllmid.NewNamer(vllmid.FormFramed, "m", "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ name, rest, want string }{
+		{"plain", "", id},
+		{"processor kwargs", `,"mm_processor_kwargs":{"max_pixels":1003520}`, namer.UUID("image", id, vllmid.Kwargs{Processor: gjson.Parse(`{"max_pixels":1003520}`)})},
+	} {
+		p, body := read(t, m, chatPath, ask(data, c.rest))
+		if p.Media[0].Name != c.want || !p.Exact {
+			t.Errorf("%s: name %q, want %q (exact %v: %s)", c.name, p.Media[0].Name, c.want, p.Exact, p.Why)
+		}
+		want := strings.Replace(ask(data, c.rest), `"}},{"type":"text"`, `"},"uuid":"`+id+`"},{"type":"text"`, 1)
+		if body != want || !json.Valid([]byte(body)) {
+			t.Errorf("%s: the worker gets %s", c.name, body)
+		}
+		// The worker, reading what it gets, comes to the same blocks.
+		q, _ := read(t, trusting, chatPath, body)
+		if !slices.Equal(m.Locals(nil, &p, ""), trusting.Locals(nil, &q, "")) {
+			t.Errorf("%s: other blocks than the worker's", c.name)
+		}
+		q, _ = read(t, computed, chatPath, ask(data, c.rest))
+		if slices.Equal(m.Locals(nil, &p, ""), computed.Locals(nil, &q, "")) {
+			t.Errorf("%s: the blocks of computed names", c.name)
+		}
+	}
+	// Where the worker gets bytes from elsewhere, or the API has no place for a uuid, the engine's own name stays.
+	host := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(file) }))
+	defer host.Close()
+	_, plain := read(t, computed, chatPath, ask(data, ""))
+	q, _ := read(t, computed, chatPath, plain)
+	for name, c := range map[string]struct{ endpoint, body string }{
+		"URL":       {chatPath, ask(host.URL+"/a.png", "")},
+		"responses": {"/v1/responses", `{"model":"m","input":[{"role":"user","content":[{"type":"input_image","detail":"auto","image_url":"` + data + `"},{"type":"input_text","text":"What is it?"}]}]}`},
+	} {
+		p, body := read(t, m, c.endpoint, c.body)
+		if body != c.body || len(p.Media) != 1 || p.Media[0].Name != q.Media[0].Name {
+			t.Errorf("%s: changed, or named %q: %.300s", name, p.Media[0].Name, body)
+		}
+	}
+}
+
+// With a relay the worker gets our URL, and our bytes behind it; names stay as they are, or may then be injected.
+func TestRelayed(t *testing.T) {
+	file, id := picture(t)
+	data := "data:image/png;base64," + base64.StdEncoding.EncodeToString(file)
+	host := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(file) }))
+	defer host.Close()
+	for _, c := range []struct {
+		name, url, names string
+		dataURLs, want   bool
+		engine, version  string
+	}{
+		{"URL", host.URL + "/a.png", "computed", false, true, "vllm", "0.32.0"},
+		{"data URL", data, "computed", true, true, "vllm", "0.32.0"},
+		{"data URL, not asked for", data, "computed", false, false, "vllm", "0.32.0"},
+		{"URL, injected", host.URL + "/a.png", "injected", false, true, "vllm", "0.32.0"},
+		{"data URL, injected", data, "injected", true, true, "vllm", "0.32.0"},
+		{"TensorRT-LLM, data URL", data, "computed", true, true, "trtllm", "1.2.0"},
+		{"SGLang, URL", host.URL + "/a.png", "computed", false, true, "sglang", "0.5.23"},
+	} {
+		mux := http.NewServeMux()
+		srv := httptest.NewServer(mux)
+		defer srv.Close()
+		m := loadShipped(t, func(s *Server, x *Media) {
+			r, err := relay.New(relay.Config{URL: srv.URL + "/r"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			mux.Handle("/r/", r)
+			s.Engine, s.EngineVersion, s.MediaNames, x.Relay, x.RelayDataURLs = c.engine, c.version, c.names, r, c.dataURLs
+		})
+		p, body := read(t, m, chatPath, ask(c.url, ""))
+		part := gjson.Get(body, "messages.0.content.0")
+		link := part.Get("image_url.url").Str
+		if got := strings.HasPrefix(link, srv.URL+"/r/"+id+"?"); got != c.want {
+			t.Errorf("%s: the worker gets %.200s", c.name, body)
+		}
+		if uuid := part.Get("uuid").Str; (uuid == id) != (c.names == "injected") || (p.Media[0].Name == id) != (c.names == "injected") {
+			t.Errorf("%s: uuid %q, name %q", c.name, uuid, p.Media[0].Name)
+		}
+		if !c.want {
+			continue
+		}
+		resp, err := http.Get(link)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode != 200 || !bytes.Equal(got, file) || resp.Header.Get("Content-Type") != "image/png" {
+			t.Errorf("%s: the relay answers %d, %d bytes of %s", c.name, resp.StatusCode, len(got), resp.Header.Get("Content-Type"))
+		}
+	}
+}
+
+func TestInjectedIsForVLLM(t *testing.T) {
+	for engine, version := range map[string]string{"sglang": "0.5.23", "trtllm": "1.2.0", "vllm": "0.10.2"} {
+		s := DefaultServer()
+		s.Engine, s.EngineVersion, s.MediaNames = engine, version, "injected"
+		if err := s.Check(); err == nil || !strings.Contains(err.Error(), "media_names") {
+			t.Errorf("%s %s: %v", engine, version, err)
+		}
+	}
+}
+
+// BenchmarkRead: a picture of 2.8 MB in a data URL of 3.7 MB, seen before: what naming and handing over cost a decision.
+func BenchmarkRead(b *testing.B) {
+	file, _ := picture(b)
+	file = append(file, make([]byte, 2_775_000-len(file))...)
+	skeleton := ask("data:image/png;base64,"+base64.StdEncoding.EncodeToString(file), "")
+	for _, how := range []string{"computed", "injected", "relayed"} {
+		b.Run(how, func(b *testing.B) {
+			m := loadShipped(b, func(s *Server, x *Media) {
+				switch how {
+				case "injected":
+					s.MediaNames = how
+				case "relayed":
+					x.Relay, _ = relay.New(relay.Config{URL: "http://10.0.0.2:9904"})
+					x.RelayDataURLs = true
+				}
+			})
+			read(b, m, chatPath, skeleton)
+			var s body.Skeleton
+			var req body.Request
+			piece := [][]byte{[]byte(skeleton)}
+			b.SetBytes(int64(len(skeleton)))
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := s.Scan(piece); err != nil {
+					b.Fatal(err)
+				}
+				if err := body.Parse(&s, &req); err != nil {
+					b.Fatal(err)
+				}
+				if _, err := m.Read(context.Background(), chatPath, "", &req); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,68 @@
+package engine
+
+import (
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// TestHundredPictures: half of them in the body, half on a host that drips. The first half is known, one budget is spent
+// for all of the rest, and nothing stays behind.
+func TestHundredPictures(t *testing.T) {
+	var asked atomic.Int32
+	host := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		for r.Context().Err() == nil {
+			_, _ = w.Write([]byte{0x89})
+			w.(http.Flusher).Flush()
+			select {
+			case <-r.Context().Done():
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+	}))
+	defer host.Close()
+	file, _ := picture(t)
+	var parts []string
+	for i := range 100 {
+		url := fmt.Sprintf("%s/%d", host.URL, i)
+		if i < 50 { // a picture to those who read its beginning, a web page or an archive to others
+			more := fmt.Sprintf("<html>%d</html>PK\x05\x06%018d", i, 0)
+			url = "data:image/png;base64," + base64.StdEncoding.EncodeToString(append(file[:len(file):len(file)], more...))
+		}
+		parts = append(parts, `{"type":"image_url","image_url":{"url":"`+url+`"}}`)
+	}
+	before := runtime.NumGoroutine()
+	t.Run("read", func(t *testing.T) {
+		m := loadShipped(t, func(_ *Server, x *Media) { x.budget = 100 * time.Millisecond })
+		p, _ := read(t, m, chatPath, one(strings.Join(parts, ",")))
+		names := map[string]bool{}
+		for i := range p.Media {
+			if md := &p.Media[i]; md.Known && md.Named && md.Length == 10 {
+				names[md.Name] = true
+			}
+		}
+		if p.Exact || p.Why != whyBudget || len(names) != 50 || p.Sure < 50*10 {
+			t.Errorf("exact %v, %q, %d ids sure; %d pictures named", p.Exact, p.Why, p.Sure, len(names))
+		}
+		until(t, "the host is asked", func() bool { return asked.Load() > 0 }) // downloads go on
+	})
+	until(t, fmt.Sprintf("no more than %d goroutines", before), func() bool { return runtime.NumGoroutine() <= before })
+}
+
+// until waits for what other goroutines bring about.
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			all := make([]byte, 1<<20)
+			t.Fatalf("never: %s\n%s", what, all[:runtime.Stack(all, true)])
+		}
+	}
+}

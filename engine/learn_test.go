@@ -1,0 +1,55 @@
+package engine
+
+import (
+	"testing"
+
+	"github.com/sightline-router/sightline/mmhash/name"
+)
+
+// A name counts after two sightings that agree, and no longer once one disagrees; a computed one is never overruled.
+func TestLearn(t *testing.T) {
+	m := &Model{Name: "m", Media: new(Media)}
+	md := &Medium{Modality: "video", ident: 7}
+	l := &m.Media.learned
+	for i, step := range []struct {
+		name  string
+		known bool
+	}{{"a", false}, {"a", true}, {"a", true}, {"b", false}, {"a", false}, {"a", true}} {
+		if !m.Learn(md, step.name) {
+			t.Fatalf("sighting %d is not taken", i)
+		}
+		if got, known := l.name(7); known != step.known || known && got != step.name {
+			t.Fatalf("after sighting %d: %q, %v; want %q, %v", i, got, known, step.name, step.known)
+		}
+	}
+	if m.Learn(&Medium{ident: 8, Named: true}, "x") || m.Learn(&Medium{}, "x") {
+		t.Error("a name was learned for a medium that has one, or whose content is not known")
+	}
+	trt := &Model{Name: "m", Media: m.Media, names: namer{trt: new(name.TRTLLM)}}
+	if !trt.Learn(&Medium{ident: 9, Named: true, Name: "ours"}, "x") || trt.Learn(&Medium{ident: 9, Named: true, Name: "ours"}, "ours") {
+		t.Error("TensorRT-LLM: another name is not taken, or one that is known is")
+	}
+	if !m.Learn(&Medium{ident: 7, Named: true, learned: true}, "c") {
+		t.Error("what was learned cannot be unlearned")
+	}
+	for i := range learnedNames + 10 {
+		m.Learn(&Medium{ident: uint64(i + 100)}, "n")
+	}
+	if n := len(l.names); n > learnedNames {
+		t.Errorf("%d names are kept", n)
+	}
+}
+
+// What a name depends on: model, content, kind and settings.
+func TestIdentIsApart(t *testing.T) {
+	a, b := &Model{Name: "a"}, &Model{Name: "b"}
+	md, other := &Medium{Modality: "image"}, &Medium{Modality: "image"}
+	other.Facts.ID[0] = 1
+	seen := map[uint64]bool{}
+	for _, id := range []uint64{a.ident(md), b.ident(md), a.ident(other), a.ident(md, "{}"), a.ident(md, "", "{}"), a.ident(&Medium{Modality: "video"})} {
+		if seen[id] {
+			t.Error("two identities are one")
+		}
+		seen[id] = true
+	}
+}

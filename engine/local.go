@@ -1,0 +1,226 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/maypok86/otter/v2"
+	"github.com/zeebo/xxh3"
+
+	"github.com/sightline-router/sightline/internal/guard"
+	"github.com/sightline-router/sightline/mmhash"
+)
+
+// Local files, which requests name by file:// URLs. What was read of one is remembered while it stays the same file
+// (device, inode, size, time of change), so a known one costs a look at its directory. Every look is taken beside the
+// request, which waits no longer than its budget: the file may lie on a network that has gone away.
+
+// Words of ours for local files that are not known; they are counted.
+const (
+	whyNoFile    = "local file that is not to be read here"
+	whyLargeFile = "local file above max_file_size_mb"
+	whySlowFile  = "local file not read within the time budget"
+)
+
+const (
+	localsAtOnce = 16      // files looked at or read at a time, by all requests
+	localsKnown  = 1 << 16 // files remembered, about 400 bytes each
+	// localsSettle: what was written so lately may be written again and show no new time of change.
+	localsSettle = time.Second
+)
+
+// locals is what is known of local files. Safe for concurrent use.
+type locals struct {
+	slots chan struct{}
+	known *otter.Cache[localFile, local]
+}
+
+// localFile is a file as it stood, and what it was read as.
+type localFile struct {
+	path     string // links resolved
+	dev, ino uint64
+	size     int64
+	changed  int64 // Unix nanoseconds
+	modality string
+	trt      bool // see identify
+}
+
+// local is what reading a file came to; an error of the engine's is remembered as a picture is.
+type local struct {
+	file  localFile
+	facts mmhash.Facts
+	why   string
+	err   error
+}
+
+func newLocals() locals {
+	return locals{make(chan struct{}, localsAtOnce), otter.Must(&otter.Options[localFile, local]{MaximumSize: localsKnown})}
+}
+
+// beside takes one look at the file system; false: ctx ended first, or the look panicked, which panicked is told. What
+// comes too late helps the next request.
+func beside[T any](ctx context.Context, x *locals, panicked func(where string, err error), look func() T) (found T, ok bool) {
+	select {
+	case x.slots <- struct{}{}:
+	case <-ctx.Done():
+		return found, false
+	}
+	done := make(chan T, 1)
+	go func() {
+		defer func() { <-x.slots }()
+		defer close(done)
+		if err := guard.Call(func() error { done <- look(); return nil }); err != nil {
+			panicked("local file", err)
+		}
+	}()
+	select {
+	case found, ok = <-done:
+		return found, ok
+	case <-ctx.Done():
+		return found, false
+	}
+}
+
+var (
+	// vLLM raises a RuntimeError, not a ValueError (multimodal/media/connector.py, 0.30 to 0.32).
+	errNoLocal = &Refused{Status: 500, Reason: "local media without allowed_local_media_path"}
+	errOutside = &Refused{Status: 400, Reason: "local media path outside of allowed_local_media_path"}
+)
+
+// local identifies a file:// URL's file, as vLLM reads it: only below allowed_local_media_path. The router must see the
+// workers' directory at the same path; a file that it does not see is not known, and no error. The error is a *Refused, or
+// what identify says.
+func (m *Model) local(ctx context.Context, rawURL string, md *Medium) (src mmhash.Source, why string, err error) {
+	path := rawURL
+	if schemeOf([][]byte{[]byte(rawURL)}) == "file" {
+		u, bad := url.Parse(rawURL)
+		if bad != nil {
+			return src, "", errOutside
+		}
+		path = "/" + u.Host + u.Path
+	}
+	md.Alias = xxh3.HashString(rawURL)
+	switch vllm := m.Server.Engine == "vllm"; {
+	case m.Server.AllowedLocalMediaPath == "" && vllm:
+		return src, "", errNoLocal
+	case m.Server.AllowedLocalMediaPath == "", !filepath.IsAbs(path):
+		return src, whyNoFile, nil
+	}
+	path = strings.Clone(filepath.Clean(path)) // the look may outlive the request
+	l, ok := beside(ctx, &m.Media.locals, m.Media.panicked, func() local { return m.look(path, md.Modality) })
+	if !ok {
+		return src, whySlowFile, nil
+	}
+	md.Facts = l.facts
+	return mmhash.Stored(func() []byte { // asked for only where a name is not remembered
+		b, _ := beside(ctx, &m.Media.locals, m.Media.panicked, func() []byte {
+			if f, now := m.open(path, l.file.modality); f != nil && now.file == l.file {
+				defer f.Close()
+				return contents(f, now.file.size)
+			} else if f != nil {
+				f.Close()
+			}
+			return nil
+		})
+		return b
+	}), l.why, l.err
+}
+
+// look opens a file, and reads it if it is not known as it stands. Names are computed while the bytes are at hand.
+func (m *Model) look(path, modality string) local {
+	f, l := m.open(path, modality)
+	if f == nil {
+		return l
+	}
+	defer f.Close()
+	if known, ok := m.Media.locals.known.GetIfPresent(l.file); ok {
+		return known
+	}
+	bytes := contents(f, l.file.size)
+	if bytes == nil {
+		l.why = whyNoFile
+		return l
+	}
+	l.facts, l.err = m.identify(mmhash.File(bytes), modality)
+	if l.err == nil {
+		m.Media.named(l.facts, bytes)
+	}
+	after, err := f.Stat()
+	if now := m.fileOf(l.file.path, after, modality); err == nil && now == l.file && time.Since(after.ModTime()) > localsSettle {
+		m.Media.locals.known.Set(l.file, l)
+	}
+	return l
+}
+
+// open opens a regular file. Symbolic links are resolved before paths are compared, and the file is opened through the
+// directory, so that a link exchanged in between leads nowhere. Without a file, l says why.
+func (m *Model) open(path, modality string) (f *os.File, l local) {
+	root, err := filepath.EvalSymlinks(m.Server.AllowedLocalMediaPath)
+	if err != nil {
+		return nil, local{why: whyNoFile}
+	}
+	real, err := filepath.EvalSymlinks(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && !below(root, path):
+		return nil, local{err: errOutside}
+	case err != nil:
+		return nil, local{why: whyNoFile}
+	case !below(root, real):
+		return nil, local{err: errOutside}
+	}
+	dir, err := os.OpenRoot(root)
+	if err != nil {
+		return nil, local{why: whyNoFile}
+	}
+	defer dir.Close()
+	rel, err := filepath.Rel(root, real)
+	if err != nil {
+		return nil, local{why: whyNoFile}
+	}
+	if f, err = dir.OpenFile(rel, os.O_RDONLY|syscall.O_NONBLOCK, 0); err != nil { // a pipe must not hold us up
+		return nil, local{why: whyNoFile}
+	}
+	info, err := f.Stat()
+	switch {
+	case err != nil || !info.Mode().IsRegular():
+		f.Close()
+		return nil, local{why: whyNoFile}
+	case info.Size() > int64(m.Server.MaxFileSizeMB)<<20:
+		f.Close()
+		return nil, local{why: whyLargeFile}
+	}
+	return f, local{file: m.fileOf(real, info, modality)}
+}
+
+func (m *Model) fileOf(path string, info os.FileInfo, modality string) localFile {
+	file := localFile{path: path, modality: modality, trt: m.Server.Engine == "trtllm"}
+	if info != nil {
+		file.size, file.changed = info.Size(), info.ModTime().UnixNano()
+		if s, ok := info.Sys().(*syscall.Stat_t); ok {
+			file.dev, file.ino = uint64(s.Dev), s.Ino
+		}
+	}
+	return file
+}
+
+func below(root, path string) bool {
+	rel, err := filepath.Rel(root, path)
+	return err == nil && rel != "." && rel != ".." && !strings.HasPrefix(rel, "../")
+}
+
+// contents reads a file of a known size; nil if it has become shorter.
+func contents(f *os.File, size int64) []byte {
+	b := make([]byte, size)
+	if _, err := io.ReadFull(f, b); err != nil {
+		return nil
+	}
+	return b
+}

@@ -1,0 +1,172 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sightline-router/sightline/mmhash"
+)
+
+// TestLocal: only what lies below the directory, whatever the way there looks like.
+func TestLocal(t *testing.T) {
+	root, other := t.TempDir(), t.TempDir()
+	put := func(path, text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link := func(to, at string) {
+		t.Helper()
+		if err := os.Symlink(to, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(filepath.Join(root, "a b.png"), "picture")
+	put(filepath.Join(other, "secret"), "secret")
+	put(filepath.Join(root, "large"), string(make([]byte, 1<<20+1)))
+	link(filepath.Join(other, "secret"), filepath.Join(root, "out"))
+	link("a b.png", filepath.Join(root, "in"))
+	link(root, filepath.Join(other, "back"))
+	link("loop", filepath.Join(root, "loop"))
+	if err := syscall.Mkfifo(filepath.Join(root, "pipe"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	shared, err := NewMedia(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer shared.Close()
+	m := &Model{Server: Server{Engine: "vllm", AllowedLocalMediaPath: root, MaxFileSizeMB: 1}, Media: shared}
+	for _, c := range []struct {
+		url, why string
+		refused  bool
+	}{
+		{url: "file://" + root + "/a%20b.png"},
+		{url: "file://" + root + "/in"},
+		{url: "file://" + root + "/x/../a%20b.png"},
+		{url: "file://" + other + "/back/in"},
+		{url: "file://" + root + "/large", why: whyLargeFile},
+		{url: "file://" + root + "/none", why: whyNoFile},
+		{url: "file://" + root + "/pipe", why: whyNoFile},
+		{url: "file://" + root + "/loop", why: whyNoFile},
+		{url: "file://" + root, refused: true},
+		{url: "file://" + root + "/out", refused: true},
+		{url: "file://" + root + "/../" + filepath.Base(other) + "/secret", refused: true},
+		{url: "file://" + other + "/secret", refused: true},
+		{url: "file://" + root + "x/none", refused: true},
+		{url: "file:///etc/passwd", refused: true},
+		{url: "file://%zz", refused: true},
+	} {
+		src, why, err := m.local(t.Context(), c.url, &Medium{Modality: "image"})
+		var refused *Refused
+		if errors.As(err, &refused) != c.refused || why != c.why {
+			t.Errorf("%s: %q %v, want %q, refused %v", c.url, why, err, c.why, c.refused)
+		}
+		if c.why == "" && !c.refused {
+			if file, err := src.Decode(7); err != nil || string(file) != "picture" {
+				t.Errorf("%s: %q %v", c.url, file, err)
+			}
+		}
+	}
+	m.Server.AllowedLocalMediaPath = ""
+	if _, _, err := m.local(t.Context(), "file://"+root+"/in", new(Medium)); !errors.As(err, new(*Refused)) {
+		t.Errorf("without a directory: %v", err)
+	}
+	m.Server.Engine = "trtllm" // which has no such rule, and takes paths
+	if _, why, err := m.local(t.Context(), root+"/in", new(Medium)); why != whyNoFile || err != nil {
+		t.Errorf("TensorRT-LLM, without a directory: %q %v", why, err)
+	}
+	m.Server.AllowedLocalMediaPath = root
+	for path, want := range map[string]string{root + "/a b.png": "", root + "/a%20b.png": whyNoFile, "a b.png": whyNoFile} {
+		if src, why, _ := m.local(t.Context(), path, new(Medium)); why != want {
+			t.Errorf("TensorRT-LLM, %s: %q", path, why)
+		} else if file, err := src.Decode(7); want == "" && (err != nil || string(file) != "picture") {
+			t.Errorf("TensorRT-LLM, %s: %q %v", path, file, err)
+		}
+	}
+}
+
+// TestLocalOnce: a file is read once while it stays as it is, and nothing waits for it longer than the request may.
+func TestLocalOnce(t *testing.T) {
+	root := t.TempDir()
+	path, long := filepath.Join(root, "a.png"), time.Now().Add(-time.Hour)
+	write := func(text string, changed time.Time) {
+		t.Helper()
+		if err := errors.Join(os.WriteFile(path, []byte(text), 0o600), os.Chtimes(path, changed, changed)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	shared, err := NewMedia(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer shared.Close()
+	m := &Model{Server: Server{AllowedLocalMediaPath: root, MaxFileSizeMB: 1}, Media: shared}
+	id := func() (mmhash.ContentID, mmhash.Source) {
+		t.Helper()
+		var md Medium
+		src, why, _ := m.local(t.Context(), "file://"+path, &md)
+		if why != "" {
+			t.Fatal(why)
+		}
+		return md.Facts.ID, src
+	}
+	write("one", long)
+	first, src := id()
+	if b, err := src.Decode(3); err != nil || string(b) != "one" {
+		t.Errorf("bytes of a known file: %q %v", b, err)
+	}
+	write("two", long) // the same to every look: it was not read again
+	if again, _ := id(); again != first {
+		t.Error("a known file was read again")
+	}
+	write("six", long.Add(time.Second))
+	if b, err := src.Decode(3); err == nil && len(b) != 0 {
+		t.Errorf("bytes of a file that changed, under the old identity: %q", b)
+	}
+	changed, _ := id()
+	if changed == first {
+		t.Error("a changed file keeps its identity")
+	}
+	write("new", time.Now()) // too young to be remembered
+	young, _ := id()
+	write("now", time.Now())
+	if now, _ := id(); now == young {
+		t.Error("a file that was just written was remembered")
+	}
+	for range localsAtOnce {
+		shared.locals.slots <- struct{}{}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if _, why, err := m.local(ctx, "file://"+path, new(Medium)); why != whySlowFile || err != nil {
+		t.Errorf("with all hands full: %q %v", why, err)
+	}
+}
+
+// A directory of local files that is not there is told: nothing of it can ever be read.
+func TestLocalDirectoryIsMissing(t *testing.T) {
+	media, err := NewMedia(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer media.Close()
+	s := DefaultServer()
+	for path, told := range map[string]bool{t.TempDir(): false, filepath.Join(t.TempDir(), "gone"): true} {
+		s.AllowedLocalMediaPath = path
+		m, err := Load("m", "../examples/models/qwen2.5-vl", s, media)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(strings.Join(m.Warnings(), "\n"), "allowed_local_media_path"); got != told {
+			t.Errorf("%s: told %v", path, got)
+		}
+	}
+}

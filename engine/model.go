@@ -1,0 +1,269 @@
+// Package mmhash turns a chat request into the block hashes that a worker's KV cache is keyed by.
+//
+//	body ─ chat ─▶ request ─ prompt ─▶ draft ─ media ─▶ sizes, names ─ prompt ─▶ token ids, spans ─ block ─▶ hashes
+//
+// A Model is one model directory read for one way of starting its engine (Server). Everything in a request is hostile;
+// nothing here waits on the network longer than the caller's context allows.
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/mmhash/block"
+	"github.com/sightline-router/sightline/prompt"
+)
+
+// Model reads requests for one model. Safe for concurrent use.
+type Model struct {
+	Name   string
+	Server Server
+	Media  *Media
+
+	prompt   *prompt.Model
+	version  Version
+	names    namer
+	first    *firstSeen
+	dynamo   *block.Dynamo // how blocks are hashed by Dynamo's rule, but for size and seed; nil: by ours
+	warnings []string
+}
+
+// Load reads a model directory: a plain one, or a Hugging Face cache. s must have passed Check. The error names the file
+// and what is wrong with it. To follow changes of the files, use LoadLive.
+func Load(name, dir string, s Server, media *Media) (*Model, error) {
+	st := inspect(dir, s)
+	return load(name, &st, s, media, new(firstSeen), nil)
+}
+
+// load reads the directory; with like, a reading of the same files, its tokenizer is used again.
+func load(name string, st *state, s Server, media *Media, first *firstSeen, like *prompt.Model) (*Model, error) {
+	err := st.check()
+	if err != nil {
+		return nil, fmt.Errorf("model %s: %w", name, err)
+	}
+	m := &Model{Name: name, Server: s, Media: media, first: first}
+	if !st.has("config.json", "params.json") {
+		m.warnings = append(m.warnings, st.dir+" has no config.json: taken as a model for text alone")
+	}
+	if path := s.AllowedLocalMediaPath; path != "" && !isDir(path) {
+		m.warnings = append(m.warnings, "allowed_local_media_path "+path+" is no directory here: prompts are exact up to their first local file (mount what the workers have there)")
+	}
+	if m.version, err = ParseVersion(s.EngineVersion); err != nil {
+		return nil, err
+	}
+	zone, err := time.LoadLocation(s.TimeZone)
+	if err != nil {
+		return nil, err
+	}
+	m.prompt, err = prompt.Load(st.dir, prompt.Options{
+		Engine: s.Engine, TemplateFile: s.ChatTemplate, ContentFormat: s.ContentFormat, Interleave: s.InterleaveMM,
+		ProcessorKwargs: string(s.ProcessorKwargs), TemplateKwargs: string(s.TemplateKwargs),
+		MMEmbeds:       s.EnableMMEmbeds,
+		RefuseMMKwargs: s.Engine == "vllm" && m.version.AtLeast(0, 31, 0) && !s.TrustMMKwargs,
+		AnswerCounts:   s.Engine == "vllm" && !m.version.AtLeast(0, 32, 0), CutsMarkers: !m.version.AtLeast(0, 31, 0), UnknownCut: !m.version.AtLeast(0, 30, 0),
+		TrustChatTemplate: s.TrustChatTemplate, AutoToolChoice: s.AutoToolChoice, ExcludeToolsOnNone: s.ExcludeToolsOnNone,
+		MaxModelLen: s.MaxModelLen, MistralMode: s.TokenizerMode == "mistral", Location: zone, Now: s.Clock, Like: like,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("model %s: %w", name, err)
+	}
+	m.dynamo = dynamoRule(s, m.prompt)
+	if m.names, err = media.namer(s); err != nil {
+		return nil, fmt.Errorf("model %s: %w", name, err)
+	}
+	if s.Engine == "sglang" {
+		m.names.sglang = media.sglang(name, st.dir, s, m.version)
+	}
+	return m, nil
+}
+
+// Warnings name what keeps some requests of this model from being exact, one line each.
+func (m *Model) Warnings() []string {
+	return append(m.warnings[:len(m.warnings):len(m.warnings)], m.prompt.Warnings()...)
+}
+
+// Family is the vision family, "" for a text model.
+func (m *Model) Family() string { return m.prompt.Family() }
+
+// Text is what one token stands for; "" for an id that no token has.
+func (m *Model) Text(id uint32) string { return m.prompt.Tokenizer().Decode([]uint32{id}, false) }
+
+// Refused says that a request gets an error: from the engine, which then stores nothing, or, with ByUs, from us, because
+// it would let a client steer what it must not.
+type Refused struct {
+	Status int
+	Reason string // our words, never the client's
+	ByUs   bool
+}
+
+func (e *Refused) Error() string {
+	if e.ByUs {
+		return fmt.Sprintf("refused (%d): %s", e.Status, e.Reason)
+	}
+	return fmt.Sprintf("the engine will answer %d: %s", e.Status, e.Reason)
+}
+
+// Prompts is what a request comes to: one prompt, or several for a batch.
+type Prompts struct {
+	List  []Prompt
+	Edits []Edit       // what must change in the body before a worker sees it
+	Reuse prompt.Reuse // whether the engine looks them up in its prefix cache
+}
+
+// Prompt is one prompt as the engine prefills it.
+type Prompt struct {
+	Rendered string   // the template's text; empty where the client gave ids
+	IDs      []uint32 // media expanded; up to the first medium whose size is not known
+	Media    []Medium // in prompt order, those within IDs
+	Sure     int      // leading ids that can be hashed: the names of all media before are known
+	Salt     string
+	Exact    bool   // all of the prompt is known and can be hashed
+	Why      string // what kept the prompt from being exact, in words of ours
+
+	dynamo *block.Dynamo // see Model
+	wide   *wideRule     // SGLang
+}
+
+// Edit replaces body bytes [From, To) by Text.
+type Edit struct {
+	From, To int
+	Text     []byte
+}
+
+// Read reads one request to an endpoint such as /v1/chat/completions; lora is the adapter that it names, or "". Errors: a
+// *Refused, or one whose text is ours alone. Edits are given with an error too.
+//
+// Once ctx has ended it comes back soon, with what is known by then: prompts that are not exact, or an error.
+func (m *Model) Read(ctx context.Context, endpoint, lora string, req *body.Request) (*Prompts, error) {
+	out := new(Prompts)
+	draft, err := m.prompt.Read(ctx, endpoint, req)
+	if err != nil {
+		return out, fromPrompt(err)
+	}
+	if out.Reuse = draft.Reuse; m.Server.Dynamo() && out.Reuse == prompt.Recomputed {
+		out.Reuse = prompt.Perhaps // what its front ends make of the fields is not known
+	}
+	ctx, cancel := m.Media.patience(ctx, req, draft)
+	defer cancel()
+	for i := range draft.Prompts {
+		p, err := m.expand(ctx, endpoint, lora, req, draft, &draft.Prompts[i], out)
+		if err != nil {
+			return out, err
+		}
+		out.List = append(out.List, p)
+	}
+	return out, nil
+}
+
+// patience limits the wait of a request whose pictures are not all in its body.
+func (x *Media) patience(ctx context.Context, req *body.Request, d *prompt.Draft) (context.Context, context.CancelFunc) {
+	for i := range d.Prompts {
+		for j := range d.Prompts[i].Media {
+			if x.budget > 0 && elsewhere(req.Body, &d.Prompts[i].Media[j]) {
+				return context.WithTimeout(ctx, x.budget)
+			}
+		}
+	}
+	return ctx, func() {}
+}
+
+func (m *Model) expand(ctx context.Context, endpoint, lora string, req *body.Request, d *prompt.Draft, dp *prompt.DraftPrompt, out *Prompts) (Prompt, error) {
+	p := Prompt{Rendered: dp.Text, Salt: d.Salt, dynamo: m.dynamo}
+	if m.dynamo != nil {
+		p.Salt = dynamoSalt(p.Salt, req)
+	}
+	found, why, err := m.resolve(ctx, endpoint, lora, req.Body, d, dp.Media)
+	if err != nil {
+		return p, err
+	}
+	for i := range found {
+		out.Edits = append(out.Edits, found[i].edits...)
+	}
+	e, err := m.prompt.Expand(d, dp, sizes(found, m.prompt.RotatesEXIF()))
+	if err != nil {
+		return p, fromPrompt(err)
+	}
+	p.IDs, p.Exact, p.Why = e.IDs, e.Exact, e.Why
+	if e.Why == prompt.ErrTime.Reason || e.Why == prompt.ErrLong.Reason && e.IDs == nil { // where the media stand is not known, but who has seen them is
+		p.Media = slices.DeleteFunc(found, func(md Medium) bool { return md.Key == 0 })
+	}
+	for _, s := range e.Spans {
+		md := found[s.Index]
+		if !md.Known { // the prompt is only known up to here
+			p.IDs, p.Exact, p.Why = p.IDs[:s.Offset], false, why
+			md.Offset = s.Offset // of no length: good for affinity by where it came from
+			p.Media = append(p.Media, md)
+			break
+		}
+		md.Offset, md.Length = s.Offset, s.Length
+		p.Media = append(p.Media, md)
+	}
+	p.Sure = len(p.IDs)
+	for _, md := range p.Media { // a medium whose name is not known ends what can be matched
+		if !md.Named {
+			p.Sure = md.Offset
+			if p.Exact {
+				p.Exact, p.Why = false, md.unnamed()
+			}
+			break
+		}
+	}
+	if (m.Server.Engine == "vllm" && !m.version.AtLeast(0, 17, 0) || m.Server.Engine == "trtllm" && !m.version.AtLeast(1, 2, 0)) && (len(p.Media) > 0 || p.Salt != "") {
+		// Its events carry no extra keys: equal token ids with other pictures or salts look the same.
+		p.Sure = 0
+		if p.Salt == "" {
+			p.Sure = p.Media[0].Offset
+		}
+		p.Exact, p.Why = false, "this release's events do not tell media and salts apart"
+	}
+	if m.Server.Engine == "sglang" && !m.Server.Dynamo() {
+		p.wide = &wideRule{padRule(m.version), m.Server.Speculative != ""}
+		if why := m.untold(lora, p.Salt, req); why != "" {
+			p.Sure, p.Exact, p.Why = 0, false, why
+		}
+	}
+	return p, nil
+}
+
+// fromPrompt turns a refusal of the prompt stage into ours.
+func fromPrompt(err error) error {
+	var r *prompt.Refused
+	if errors.As(err, &r) {
+		return &Refused{Status: r.Status, Reason: r.Reason}
+	}
+	return err
+}
+
+// Locals appends the local block hashes of a prompt, for an adapter's name or "".
+func (m *Model) Locals(dst []uint64, p *Prompt, lora string) []uint64 {
+	return p.Locals(dst, m.Server.BlockSize, lora)
+}
+
+// Locals appends the prompt's local hashes of blocks of so many tokens, for an adapter's name or "".
+func (p *Prompt) Locals(dst []uint64, blockSize int, lora string) []uint64 {
+	if p.wide != nil {
+		return p.wides(dst, blockSize, lora)
+	}
+	var few [16]block.Span
+	spans := few[:0]
+	for i := range p.Media {
+		spans = append(spans, block.Span{Offset: p.Media[i].Offset, Length: p.Media[i].Length, Name: p.Media[i].Key})
+	}
+	if p.dynamo != nil {
+		d := *p.dynamo
+		d.Size, d.Seed = blockSize, block.DynamoSeed(lora, p.Salt) // a cache salt is its cache namespace
+		return d.Locals(dst, p.IDs[:p.Sure], spans)
+	}
+	return block.Locals(dst, p.IDs[:p.Sure], blockSize, spans, block.SeedFor(lora), block.SaltHash(p.Salt))
+}
+
+// SameBlocks tells whether q has the blocks of p, of any size and for any adapter: the same ids and media under the same
+// rule.
+func (p *Prompt) SameBlocks(q *Prompt) bool {
+	return p.Salt == q.Salt && p.dynamo == nil && q.dynamo == nil && p.wide == nil && q.wide == nil && slices.Equal(p.IDs[:p.Sure], q.IDs[:q.Sure]) &&
+		slices.EqualFunc(p.Media, q.Media, func(a, b Medium) bool { return a.Offset == b.Offset && a.Length == b.Length && a.Key == b.Key })
+}

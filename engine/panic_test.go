@@ -1,0 +1,54 @@
+package engine
+
+import (
+	"encoding/base64"
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"github.com/sightline-router/sightline/mmhash/relay"
+)
+
+// A fault of ours over one picture ends what is exact there, and nothing else: what stands before it is known.
+func TestPanicCostsOneMedium(t *testing.T) {
+	file, _ := picture(t)
+	data := base64.StdEncoding.EncodeToString(file)
+	var told atomic.Int32
+	m := loadShipped(t, func(s *Server, x *Media) {
+		x.Relay, x.RelayDataURLs = new(relay.Relay), true // without a clock: it panics when it is offered a picture
+		x.Panicked = func(where string, err error) { told.Add(1) }
+	})
+	for n, media := range []string{
+		fmt.Sprintf(`{"type":"image","source":{"type":"url","url":"data:image/png;base64,%s"}}`, data),
+		fmt.Sprintf(`{"type":"image","source":{"type":"url","url":"data:image/png;base64,%s"}},{"type":"image","source":{"type":"url","url":"http://127.0.0.1:1/x"}}`, data),
+	} {
+		body := fmt.Sprintf(`{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[`+
+			`{"type":"image","source":{"type":"base64","media_type":"image/png","data":"%s"}},%s,{"type":"text","text":"What?"}]}]}`, data, media)
+		p, _ := read(t, m, "/v1/messages", body)
+		if p.Exact || p.Why != whyPanic || len(p.Media) != 2 || !p.Media[0].Known || p.Media[1].Known || p.Sure < p.Media[0].Offset+p.Media[0].Length {
+			t.Errorf("exact %v (%s), %d of %d tokens, %+v", p.Exact, p.Why, p.Sure, len(p.IDs), p.Media)
+		}
+		if told.Load() != int32(n+1) {
+			t.Errorf("told %d times", told.Load())
+		}
+	}
+}
+
+// A panic beside the request ends the wait at once and gives its place back.
+func TestPanicBeside(t *testing.T) {
+	x := newLocals()
+	defer x.known.StopAllGoroutines()
+	told := make(chan string, 1)
+	var none []int
+	for range 2 * localsAtOnce {
+		if n, ok := beside(t.Context(), &x, func(where string, _ error) { told <- where }, func() int { return none[1] }); ok {
+			t.Fatalf("found %d", n)
+		}
+		if where := <-told; where != "local file" {
+			t.Errorf("told of %q", where)
+		}
+	}
+	if n, ok := beside(t.Context(), &x, nil, func() int { return 7 }); n != 7 || !ok {
+		t.Errorf("%d, %v", n, ok)
+	}
+}

@@ -1,0 +1,93 @@
+package sglang
+
+// What an event becomes in normal form: ids turn into local hashes, the salt enters the first block of a sequence, the
+// adapter the seed.
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/indexer/kvevent/wire"
+	"github.com/sightline-router/sightline/mmhash/block"
+)
+
+// emit appends what d.f says to the batch.
+func (d *Decoder) emit() error {
+	e := kvevent.Event{Kind: d.f.Kind, Tier: d.f.Tier(), EngineHashes: d.f.EngineHashes}
+	switch {
+	case e.Kind == kvevent.Cleared:
+		e = kvevent.Event{Kind: kvevent.Cleared}
+	case e.Kind == kvevent.Stored:
+		if err := d.stored(&e); err != nil {
+			return err
+		}
+	case len(e.EngineHashes) == 0:
+		return nil
+	}
+	d.a.Events = append(d.a.Events, e)
+	return nil
+}
+
+// stored hashes the event's blocks.
+func (d *Decoder) stored(e *kvevent.Event) error {
+	f, ids, size := &d.f, d.ids, d.f.BlockSize
+	width, tokens := size, len(ids)
+	if d.pairs {
+		width, tokens = size+1, len(ids)-1
+		d.stats.Pairs++
+	}
+	if size <= 0 || len(e.EngineHashes) == 0 || tokens%size != 0 || tokens/size != len(e.EngineHashes) {
+		return fmt.Errorf("%d hashes of block size %d do not cover %d tokens", len(e.EngineHashes), size, max(tokens, 0))
+	}
+	if need := 8*width + 8; cap(d.scratch) < need {
+		d.scratch = make([]byte, 0, need)
+	}
+	name, seed, unnamed := f.Adapter(d.loraName)
+	if d.loraName = name; unnamed {
+		d.stats.UnnamedLoRA++
+	}
+	var salt uint64
+	if !f.HasParent {
+		salt = block.SaltHash(wire.View(f.Salt))
+	}
+	first := len(d.a.Locals)
+	for at := 0; at+width <= len(ids); at += size {
+		d.a.Locals = append(d.a.Locals, block.Wide(d.scratch, ids[at:at+width], seed, salt))
+		salt = 0
+	}
+	e.Kind, e.BlockSize, e.Parent, e.HasParent, e.LoRA = kvevent.Stored, size, f.Parent, f.HasParent, name
+	e.Locals = d.a.Locals[first:len(d.a.Locals):len(d.a.Locals)]
+	if d.Keep {
+		e.Tokens, e.Session = d.keep(ids[:tokens]), string(f.Session)
+	}
+	if d.Pad != nil {
+		d.pads(ids)
+	}
+	d.stats.Blocks += uint64(len(e.Locals))
+	return nil
+}
+
+func (d *Decoder) keep(ids []uint64) []uint32 {
+	first := len(d.a.Tokens)
+	for _, id := range ids {
+		d.a.Tokens = append(d.a.Tokens, uint32(min(id, math.MaxUint32)))
+	}
+	return d.a.Tokens[first:len(d.a.Tokens):len(d.a.Tokens)]
+}
+
+// pads tells of the pads among ids: all that differ from the four ids before.
+func (d *Decoder) pads(ids []uint64) {
+	for i, id := range ids {
+		if id < FirstPad {
+			continue
+		}
+		known := false
+		for _, before := range ids[max(0, i-4):i] {
+			known = known || before == id
+		}
+		if !known {
+			d.Pad(id)
+		}
+	}
+}

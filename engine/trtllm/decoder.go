@@ -1,0 +1,391 @@
+// Package trtllm reads the KV events of TensorRT-LLM (1.0 to 1.3) and drains them from trtllm-serve.
+//
+// Two forms, told apart by the first byte. JSON is what POST /kv_cache_events answers, an array of
+//
+//	{"event_id": 7, "window_size": 131072, "attention_dp_rank": 0, "layer_group_id": 0, "data": {"type": …}}
+//	created   num_blocks_per_cache_level
+//	stored    parent_hash, blocks [{block_hash, tokens [{token_id, token_extra_id}], cache_level, mm_keys, cache_salt}]
+//	removed   block_hashes
+//	updated   block_hash, cache_level {old_value, new_value}, priority
+//
+// and msgpack is what its ZeroMQ publisher sends, vLLM's maps with mm_keys instead of extra_keys.
+//
+//	decoder.go  the envelope: numbers, gaps, windows, ranks; created, removed, updated
+//	stored.go   blocks → local hashes: one name for each item that touches a block
+//	v2.go       the second generation's keys: an item's digest stands among the token ids
+//	msgpack.go  the ZeroMQ form;  json.go a reader for JSON;  poll.go the drain
+//
+// Sources: C++ KVCacheEventManager and KVCacheEventSerializer as of 1.0 to 1.3.0rc27, read, not run.
+package trtllm
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/indexer/kvevent/wire"
+	"github.com/sightline-router/sightline/mmhash/block"
+)
+
+// Stats counts what a Decoder met since it was made.
+type Stats struct {
+	Events       uint64 // events of a known type, of our rank
+	Blocks       uint64 // blocks stored, hashed
+	Unknown      uint64 // events of a type that is not known; passed over
+	Bad          uint64 // events that could not be read; passed over, the rest of the batch is used
+	Gaps         uint64 // event numbers were missing: the engine's buffer ran over, or somebody else drains it too
+	Restarts     uint64 // event numbers began anew
+	OtherRank    uint64 // events of other attention data-parallel ranks
+	OtherWindow  uint64 // events of attention windows and layer groups that prove no full prefix
+	Short        uint64 // tail blocks that are not full; left out
+	Sizeless     uint64 // stored events before the block size was known; left out
+	Unnamed      uint64 // blocks inside an item whose beginning was not seen; left out
+	MediaUnknown uint64 // stored blocks without mm_keys (before 1.2.0rc6)
+}
+
+// Decoder reads the payloads of one worker-rank. The zero value is ready. Not safe for concurrent use: it reuses its
+// memory, and what it says depends on what came before: numbers, windows, where blocks lie.
+type Decoder struct {
+	// BlockSize is the engine's tokens_per_block; 0 learns it from the first event with two blocks or more. Events do not
+	// tell it, and a tail block may be shorter.
+	BlockSize int
+	// Rank is the attention data-parallel rank to read; events without one belong to rank 0.
+	Rank int
+	// Standalone: the events are those of NVIDIA's standalone router example, which names pictures wherever there are any.
+	Standalone bool
+	// Keep makes stored events carry tokens and media names, for audit and learning.
+	Keep bool
+
+	stats     Stats
+	out       kvevent.Batch
+	a         kvevent.Arena
+	f         wire.Fields // of the event being read, in the ZeroMQ form
+	next      uint64      // the event number to come
+	started   bool
+	scope     scope
+	anyStored bool                    // something was stored since the last clear
+	offGPU    map[uint64]kvevent.Tier // blocks that left the GPU: where they are
+	s         stored
+	items     itemState
+	groups    [maxGroups]bool // of the ZeroMQ form: those that prove no full prefix
+	scratch   []byte
+}
+
+// scope is one stream of a model with several attention windows: blocks of the largest window, which no layer outlives,
+// prove a full prefix. Of equal windows the lowest layer group counts.
+type scope struct {
+	window, group int
+	known         bool
+}
+
+func (s scope) better(than scope) bool {
+	return !than.known || s.window > than.window || s.window == than.window && s.group < than.group
+}
+
+// maxOff bounds the memory for blocks outside the GPU, about 40 bytes each; those beyond it count as removed.
+const maxOffGPU = 1 << 20
+
+// Stats returns the counts so far.
+func (d *Decoder) Stats() Stats { return d.stats }
+
+// Decode reads one payload of either form. The batch and what it points to are good until the next call; with Keep,
+// Mention names also point into payload. An error means that the payload is cut: then nothing of it is returned,
+// because what is missing may be a removal. One event that cannot be read is only counted.
+//
+// A missing event number makes all before it worthless: a Cleared event comes first, and the batch is Partial.
+func (d *Decoder) Decode(payload []byte) (kvevent.Batch, error) {
+	d.a.Reset()
+	before := d.stats
+	d.out = kvevent.Batch{Rank: -1}
+	var err error
+	if len(payload) > 0 && payload[0] >= 0x80 {
+		err = d.msgpack(payload)
+	} else {
+		err = d.json(payload)
+	}
+	if err != nil {
+		return kvevent.Batch{Rank: -1}, fmt.Errorf("trtllm: %w", err)
+	}
+	d.out.Events = d.a.Events
+	d.out.Unknown, d.out.Bad = d.stats.Unknown-before.Unknown, d.stats.Bad-before.Bad
+	d.out.Gaps = d.stats.Gaps - before.Gaps
+	return d.out, nil
+}
+
+func (d *Decoder) json(payload []byte) error {
+	if !gjson.ValidBytes(payload) {
+		return errors.New("events: want a JSON array, whole")
+	}
+	c := cursor{b: payload}
+	if !c.enter('[') {
+		return errors.New("events: want a JSON array")
+	}
+	for c.more() {
+		raw := c.raw()
+		before := d.a
+		if err := d.envelope(raw); err != nil {
+			d.a.Rollback(before)
+			d.stats.Bad++
+		}
+	}
+	return nil
+}
+
+// envelope reads one event's frame, sees to its number, and reads its data if it is one that counts.
+func (d *Decoder) envelope(raw []byte) error {
+	c := cursor{b: raw}
+	if !c.enter('{') {
+		return errors.New("want an object")
+	}
+	var id uint64
+	var numbered bool
+	rank, at := 0, scope{window: math.MaxInt, known: true} // no window told: full attention
+	var data []byte
+	for c.more() {
+		switch string(c.key()) {
+		case "event_id":
+			id, numbered = c.number()
+		case "window_size":
+			if n, ok := c.whole(); ok {
+				at.window = n
+			}
+		case "attention_dp_rank":
+			if n, ok := c.whole(); ok {
+				rank = n
+			}
+		case "layer_group_id":
+			if n, ok := c.whole(); ok {
+				at.group = n
+			}
+		case "data":
+			data = c.raw()
+		default:
+			c.skip()
+		}
+	}
+	if rank != d.Rank {
+		d.stats.OtherRank++
+		return nil
+	}
+	if numbered {
+		d.number(id)
+	}
+	return d.data(data, at)
+}
+
+// number sees to gaps and new lives. Numbers rise by one, per rank; there is no way to ask again.
+func (d *Decoder) number(id uint64) {
+	switch {
+	case id == 0:
+		if d.started {
+			d.stats.Restarts++
+		}
+		d.clear() // of a new engine all is known
+		d.out.Partial, d.scope = false, scope{}
+	case !d.started:
+		d.clear() // what was before us is not known
+		d.out.Partial = true
+	case id != d.next:
+		if d.stats.Gaps++; id < d.next {
+			d.stats.Gaps--
+			d.stats.Restarts++
+		}
+		d.clear()
+		d.out.Partial = true
+	}
+	d.started, d.next = true, id+1
+}
+
+// clear forgets what was held.
+func (d *Decoder) clear() {
+	d.a.Events = append(d.a.Events, kvevent.Event{Kind: kvevent.Cleared})
+	d.forget()
+}
+
+func (d *Decoder) forget() {
+	d.anyStored = false
+	clear(d.offGPU)
+	clear(d.items.lastItem)
+}
+
+// counts tells whether a stream is the one that proves full prefixes; a better one takes its place.
+func (d *Decoder) provesPrefix(at scope) bool {
+	if d.scope == at {
+		return true
+	}
+	if !at.better(d.scope) {
+		d.stats.OtherWindow++
+		return false
+	}
+	if d.anyStored {
+		d.clear() // what was stored of the smaller window
+		d.out.Partial = true
+	}
+	d.scope = at
+	return true
+}
+
+func (d *Decoder) data(raw []byte, at scope) error {
+	c := cursor{b: raw}
+	if len(raw) == 0 || !c.enter('{') {
+		return errors.New("no data")
+	}
+	var kind, blocks, removed, level []byte
+	var parent, one uint64
+	var hasParent, hasOne, offloads bool
+	for c.more() {
+		switch string(c.key()) {
+		case "type":
+			kind, _ = c.text()
+		case "parent_hash":
+			parent, hasParent = c.hash()
+		case "blocks":
+			blocks = c.raw()
+		case "block_hashes":
+			removed = c.raw()
+		case "block_hash":
+			one, hasOne = c.hash()
+		case "cache_level":
+			level = c.raw()
+		case "num_blocks_per_cache_level":
+			offloads = beyondFirst(c.raw())
+		default:
+			c.skip()
+		}
+	}
+	switch string(kind) {
+	case "created", "stored", "removed", "updated":
+	default:
+		d.stats.Unknown++
+		return nil
+	}
+	if !d.provesPrefix(at) {
+		return nil
+	}
+	d.stats.Events++
+	switch string(kind) {
+	case "created":
+		if offloads {
+			d.a.Events = append(d.a.Events, kvevent.Event{Kind: kvevent.Copied, Tier: kvevent.CPU})
+		}
+	case "stored":
+		return d.stored(blocks, parent, hasParent)
+	case "removed":
+		return d.removed(removed)
+	case "updated":
+		if !hasOne {
+			return errors.New("updated: no block_hash")
+		}
+		d.updated(one, level)
+	}
+	return nil
+}
+
+// beyondFirst tells whether there is room outside the GPU.
+func beyondFirst(raw []byte) (yes bool) {
+	c := cursor{b: raw}
+	if !c.enter('[') {
+		return false
+	}
+	for i := 0; c.more(); i++ {
+		n, ok := c.whole()
+		yes = yes || i > 0 && ok && n > 0
+	}
+	return yes
+}
+
+// removed takes blocks away from where they lie: the event does not say where that is.
+func (d *Decoder) removed(raw []byte) error {
+	c := cursor{b: raw}
+	if len(raw) == 0 || !c.enter('[') {
+		return errors.New("removed: no block_hashes")
+	}
+	first, tier := len(d.a.EngineHashes), kvevent.GPU
+	flush := func() {
+		if len(d.a.EngineHashes) > first {
+			d.a.Events = append(d.a.Events, kvevent.Event{Kind: kvevent.Removed, Tier: tier, EngineHashes: d.a.EngineHashes[first:len(d.a.EngineHashes):len(d.a.EngineHashes)]})
+		}
+		first = len(d.a.EngineHashes)
+	}
+	for c.more() {
+		h, ok := c.hash()
+		if !ok {
+			d.stats.Bad++
+			continue
+		}
+		if at := d.offGPU[h]; at != tier { // GPU is the zero value
+			flush()
+			tier = at
+		}
+		delete(d.offGPU, h)
+		delete(d.items.lastItem, h)
+		d.a.EngineHashes = append(d.a.EngineHashes, h)
+	}
+	flush()
+	return nil
+}
+
+// updated moves a block between the GPU and other memory; a change of priority alone is nothing to us.
+func (d *Decoder) updated(engineHash uint64, level []byte) {
+	c := cursor{b: level}
+	if len(level) == 0 || !c.enter('{') {
+		return
+	}
+	from, to := -1, -1
+	for c.more() {
+		switch string(c.key()) {
+		case "old_value":
+			if n, ok := c.whole(); ok {
+				from = n
+			}
+		case "new_value":
+			if n, ok := c.whole(); ok {
+				to = n
+			}
+		default:
+			c.skip()
+		}
+	}
+	if from < 0 || to < 0 || from == to {
+		return
+	}
+	d.a.EngineHashes = append(d.a.EngineHashes, engineHash)
+	n := len(d.a.EngineHashes)
+	one := d.a.EngineHashes[n-1 : n : n]
+	was, now := tierOf(from), tierOf(to)
+	if now == kvevent.GPU {
+		delete(d.offGPU, engineHash)
+	} else if !d.setOffGPU(engineHash, now) {
+		d.a.Events = append(d.a.Events, kvevent.Event{Kind: kvevent.Removed, Tier: was, EngineHashes: one})
+		return
+	}
+	d.a.Events = append(d.a.Events, kvevent.Event{Kind: kvevent.Copied, Tier: now, EngineHashes: one}, kvevent.Event{Kind: kvevent.Removed, Tier: was, EngineHashes: one})
+}
+
+// away remembers that a block lies outside the GPU; false if there is no room.
+func (d *Decoder) setOffGPU(engineHash uint64, tier kvevent.Tier) bool {
+	if d.offGPU == nil {
+		d.offGPU = make(map[uint64]kvevent.Tier)
+	}
+	if _, known := d.offGPU[engineHash]; !known && len(d.offGPU) >= maxOffGPU {
+		return false
+	}
+	d.offGPU[engineHash] = tier
+	return true
+}
+
+// tierOf is a cache level: 0 the GPU, 1 host memory; levels beyond are read as disk and shared store.
+func tierOf(level int) kvevent.Tier { return kvevent.Tier(min(max(level, 0), kvevent.Tiers-1)) }
+
+// hash reads a block hash: a number (V1, v2_sha256_64) or 64 hex digits (v2_sha256), of which the first 16 are what the
+// number would be. null is no hash.
+func (c *cursor) hash() (h uint64, ok bool) {
+	if c.peek() != '"' {
+		return c.number()
+	}
+	s, ok := c.text()
+	return block.NameHash(wire.View(s)), ok && len(s) > 0
+}

@@ -1,0 +1,199 @@
+package trtllm
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/tinylib/msgp/msgp"
+
+	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/indexer/kvevent/wire"
+)
+
+// The ZeroMQ form (1.3.0rc27, V2 manager): [time, [event, …], rank] as vLLM sends it, events as maps with a "type".
+// Blocks are always full; a token id may be a digest; mm_keys holds one list a block. It has no event numbers: the
+// transport's count.
+//
+// The standalone router example of NVIDIA Dynamo sends the same maps, one event a message, with block_mm_infos in place of
+// mm_keys: null or {"mm_objects": [{"mm_hash": first 64 bits of the key's hash, "offsets": [[start, end], …]}]} for each
+// block, and nothing at all where there are no pictures.
+
+// maxGroups bounds the KV-cache groups that are told apart.
+const maxGroups = 64
+
+func (d *Decoder) msgpack(payload []byte) error {
+	batch, err := wire.Batch(payload, func(b []byte) ([]byte, error) {
+		before := d.a
+		var ids []byte
+		rest, err := d.f.Read(b, &d.a, func(b []byte) (rest []byte, err error) {
+			ids, rest, err = wire.Raw(b)
+			return rest, err
+		})
+		if err == nil && d.f.Known {
+			err = d.packed(ids)
+		}
+		switch {
+		case err != nil:
+			d.a.Rollback(before)
+			d.stats.Bad++
+		case !d.f.Known:
+			d.stats.Unknown++
+		}
+		return rest, err
+	})
+	d.out.Time, d.out.Rank = batch.Time, batch.Rank
+	return err
+}
+
+// packed takes the event that was read into d.f.
+func (d *Decoder) packed(ids []byte) error {
+	f, group := &d.f, max(d.f.Group, 0)
+	if f.Kind == kvevent.Cleared {
+		d.stats.Events++
+		d.clear()
+		return nil
+	}
+	if f.Kind == kvevent.Stored && group < maxGroups {
+		d.groups[group] = !f.FullPrefix()
+	}
+	if group >= maxGroups || d.groups[group] {
+		d.stats.OtherWindow++
+		d.a.EngineHashes = d.a.EngineHashes[:len(d.a.EngineHashes)-len(f.EngineHashes)]
+		return nil
+	}
+	d.stats.Events++
+	for i := range f.EngineHashes {
+		f.EngineHashes[i] = kvevent.InGroup(f.EngineHashes[i], group)
+	}
+	if f.Kind == kvevent.Stored {
+		return d.packedStored(ids)
+	}
+	for _, h := range f.EngineHashes {
+		delete(d.items.lastItem, h)
+	}
+	if len(f.EngineHashes) > 0 {
+		d.a.Events = append(d.a.Events, kvevent.Event{Kind: kvevent.Removed, Tier: f.Tier(), Group: group, EngineHashes: f.EngineHashes})
+	}
+	return nil
+}
+
+func (d *Decoder) packedStored(ids []byte) error {
+	f, size, n := &d.f, d.f.BlockSize, len(d.f.EngineHashes)
+	count, t, err := wire.ArrayHeader(ids)
+	if err != nil {
+		return err
+	}
+	if size < 1 || n < 1 || size > math.MaxInt32 || n*size != count {
+		return fmt.Errorf("%d hashes of block size %d do not cover %d tokens", n, size, count)
+	}
+	d.BlockSize = size
+	d.begin()
+	d.s.group = f.Group
+	d.s.lora, d.s.seed, _ = f.Adapter(d.s.lora)
+	k := f.ExtraKeys
+	if k != nil {
+		var lists int
+		if lists, k, err = wire.ArrayHeader(k); err != nil || lists != n {
+			return fmt.Errorf("mm_keys: %d lists for %d blocks", lists, n)
+		}
+	}
+	for _, engineHash := range f.EngineHashes {
+		one := storedBlock{engineHash: engineHash, token: len(d.a.Tokens), tokens: size, name: len(d.s.names), level: int(f.Tier()), keyed: k != nil || d.Standalone}
+		for range size {
+			if msgp.NextType(t) == msgp.StrType {
+				var digest []byte
+				if digest, t, err = msgp.ReadStringZC(t); err != nil || len(digest) == 0 {
+					return errors.New("token id: an empty text")
+				}
+				d.digestToken(digest)
+				continue
+			}
+			var id uint32
+			if id, t, err = msgp.ReadUint32Bytes(t); err != nil {
+				return fmt.Errorf("token id: %w", err)
+			}
+			d.a.Tokens = append(d.a.Tokens, id)
+		}
+		if k != nil {
+			if k, err = d.packedKeys(k); err != nil {
+				return fmt.Errorf("mm_keys: %w", err)
+			}
+		}
+		one.names = len(d.s.names) - one.name
+		d.s.blocks = append(d.s.blocks, one)
+	}
+	if f.HasParent {
+		f.Parent = kvevent.InGroup(f.Parent, f.Group)
+	}
+	d.a.EngineHashes = d.a.EngineHashes[:len(d.a.EngineHashes)-n] // events are cut from the blocks, where they lie in one tier
+	return d.finish(f.Parent, f.HasParent)
+}
+
+func (d *Decoder) packedKeys(b []byte) (rest []byte, err error) {
+	if msgp.NextType(b) == msgp.MapType {
+		return d.packedInfo(b)
+	}
+	n, b, err := wire.ArrayHeader(b)
+	if err != nil {
+		return b, err
+	}
+	var last uint64
+	lastStart := -1
+	for range n {
+		fields, after, err := msgp.ReadMapHeaderBytes(b)
+		if err != nil {
+			return b, err
+		}
+		b = after
+		var name []byte
+		start := 0
+		for range fields {
+			var key []byte
+			if key, b, err = msgp.ReadMapKeyZC(b); err != nil {
+				return b, err
+			}
+			switch string(key) {
+			case "hash":
+				name, b, err = msgp.ReadStringZC(b)
+			case "start_offset":
+				start, b, err = msgp.ReadIntBytes(b)
+			default:
+				b, err = msgp.Skip(b)
+			}
+			if err != nil {
+				return b, err
+			}
+		}
+		if len(name) == 0 || start < 0 {
+			return b, errors.New("want a hash and a start_offset")
+		}
+		last, lastStart = d.key(name, start, last, lastStart)
+	}
+	return b, nil
+}
+
+// packedInfo reads one block's entry of block_mm_infos.
+func (d *Decoder) packedInfo(b []byte) ([]byte, error) {
+	return wire.Map(b, func(key, b []byte) ([]byte, error) {
+		if string(key) != "mm_objects" {
+			return msgp.Skip(b)
+		}
+		n, b, err := wire.ArrayHeader(b)
+		for i := 0; i < n && err == nil; i++ {
+			named := false
+			b, err = wire.Map(b, func(key, b []byte) ([]byte, error) {
+				if string(key) != "mm_hash" {
+					return msgp.Skip(b)
+				}
+				name, rest, err := msgp.ReadUint64Bytes(b)
+				d.s.names, named = append(d.s.names, name), true
+				return rest, err
+			})
+			if err == nil && !named {
+				err = errors.New("want an mm_hash")
+			}
+		}
+		return b, err
+	})
+}

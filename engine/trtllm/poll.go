@@ -1,0 +1,175 @@
+package trtllm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sightline-router/sightline/indexer/stream"
+)
+
+// Drain polls one worker's POST /kv_cache_events. An answer takes what it holds out of the engine's queue, so there must
+// be exactly one Drain for a worker in the world; a second one shows as gaps in the event numbers. One Drain serves all
+// ranks of its worker: every rank's feed gets every answer, and its Decoder takes what is of its rank.
+//
+// A worker with events is asked again after 5 ms, an idle one after ever longer, up to 25 ms; releases up to 1.3.0rc9 hold
+// an empty answer back for 2 s. One that cannot be asked is asked after 100 ms, then after ever longer, up to 5 s.
+type Drain struct {
+	url    string
+	ranks  int
+	client *http.Client
+
+	mu    sync.Mutex
+	feeds []*stream.Feed
+	seq   uint64 // of the next answer; only poll's
+}
+
+const (
+	minPause, maxPause = 5 * time.Millisecond, 25 * time.Millisecond
+	minRetry, maxRetry = 100 * time.Millisecond, 5 * time.Second
+	answerTime         = 15 * time.Second
+	maxAnswer          = 60 << 20 // fits a feed's queue
+	maxKeptBuffer      = 1 << 20  // of the buffer for answers
+	eventsPath         = "/kv_cache_events"
+	maxErrorText       = 200
+)
+
+// NewDrain makes the poller of the server at base, such as http://10.0.0.5:8000, which has so many attention
+// data-parallel ranks (0 or 1: none). It begins when all of its Sources run.
+func NewDrain(base string, ranks int) *Drain {
+	t := &http.Transport{MaxIdleConnsPerHost: 1, DisableCompression: true}
+	return &Drain{url: base + eventsPath, ranks: max(ranks, 1), client: &http.Client{Transport: t, Timeout: answerTime,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
+}
+
+// Source is one rank's feed.Source. Use it once.
+func (d *Drain) Source() stream.Source { return rankSource{d} }
+
+type rankSource struct{ *Drain }
+
+// Run implements feed.Source. The rank that comes last does the polling.
+func (s rankSource) Run(ctx context.Context, f *stream.Feed) error {
+	s.mu.Lock()
+	if !slices.Contains(s.feeds, f) { // after a panic it runs again
+		s.feeds = append(s.feeds, f)
+	}
+	feeds := slices.Clone(s.feeds)
+	s.mu.Unlock()
+	if len(feeds) == s.ranks {
+		s.poll(ctx, feeds)
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// Replay implements feed.Source: what was drained is gone.
+func (rankSource) Replay(context.Context, uint64, func(stream.Message) error) error {
+	return errors.ErrUnsupported
+}
+
+func (d *Drain) poll(ctx context.Context, feeds []*stream.Feed) {
+	defer d.client.CloseIdleConnections()
+	var buf []byte
+	if d.seq > 0 { // it ended by a panic, and what it had drained is lost
+		d.seq++
+	}
+	pause, retry, up := minPause, minRetry, false
+	for ctx.Err() == nil {
+		var err error
+		if cap(buf) > maxKeptBuffer {
+			buf = nil
+		}
+		buf, err = d.post(ctx, buf[:0])
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil && !up {
+			up, retry = true, minRetry
+			for _, f := range feeds {
+				f.Up()
+			}
+		}
+		// An answer that broke off has been taken out of the queue all the same: its beginning is handed on, cannot be read,
+		// and so clears what is known.
+		if holdsEvents(buf) {
+			for _, f := range feeds {
+				f.Offer(stream.Message{Seq: d.seq, Payload: buf})
+			}
+			d.seq++
+			pause = minPause
+		} else {
+			pause = min(2*pause, maxPause)
+		}
+		wait := pause
+		if err != nil {
+			up = false
+			for _, f := range feeds {
+				f.Down(err)
+			}
+			wait = retry/2 + rand.N(retry)
+			retry = min(2*retry, maxRetry)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait):
+		}
+	}
+}
+
+// holdsEvents tells an answer from the empty array, without reading it.
+func holdsEvents(b []byte) bool {
+	for i, open := 0, false; i < len(b); i++ {
+		switch b[i] {
+		case ' ', '\t', '\n', '\r':
+		case '[':
+			if open {
+				return true
+			}
+			open = true
+		case ']':
+			return !open
+		default:
+			return true
+		}
+	}
+	return false
+}
+
+// ask takes what the worker has, appended to buf. With an error, buf holds what came before it of a good answer.
+func (d *Drain) post(ctx context.Context, buf []byte) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, d.url, nil)
+	if err != nil {
+		return buf, err
+	}
+	resp, err := d.client.Do(req)
+	if err != nil {
+		return buf, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorText))
+		return buf, fmt.Errorf("POST %s: status %d %.100q (is it trtllm-serve, with kv_cache_config.event_buffer_max_size above 0?)", eventsPath, resp.StatusCode, text)
+	}
+	for {
+		if len(buf) == cap(buf) {
+			if len(buf) >= maxAnswer {
+				return buf, fmt.Errorf("POST %s: an answer of more than %d MiB", eventsPath, maxAnswer>>20)
+			}
+			buf = slices.Grow(buf, max(64<<10, len(buf)/2))
+		}
+		n, err := resp.Body.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+		if err == io.EOF {
+			return buf, nil
+		}
+		if err != nil {
+			return buf, err
+		}
+	}
+}

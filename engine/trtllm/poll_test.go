@@ -1,0 +1,88 @@
+package trtllm
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/indexer/stream"
+)
+
+// queue is a trtllm-serve: what is asked for is gone. An entry "!" is a failure, "~" an answer that breaks off.
+type queue struct {
+	mu      sync.Mutex
+	answers []string
+}
+
+func (q *queue) put(s ...string) {
+	q.mu.Lock()
+	q.answers = append(q.answers, s...)
+	q.mu.Unlock()
+}
+
+func (q *queue) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	a := "[]"
+	if len(q.answers) > 0 {
+		a, q.answers = q.answers[0], q.answers[1:]
+	}
+	switch {
+	case r.Method != http.MethodPost || r.URL.Path != "/kv_cache_events" || a == "!":
+		w.WriteHeader(http.StatusServiceUnavailable)
+	case a == "~":
+		w.Header().Set("Content-Length", "1000")
+		_, _ = w.Write([]byte(`[{"event_id": 3, "data": {"type": "rem`))
+	default:
+		_, _ = w.Write([]byte(a))
+	}
+}
+
+func TestDrain(t *testing.T) {
+	q := new(queue)
+	s := httptest.NewServer(q)
+	defer s.Close()
+	ix := indexer.New(indexer.Options{})
+	drain := NewDrain(s.URL, 2)
+	var sinks [2]*stream.IndexSink
+	var feeds [2]*stream.Feed
+	for r := range feeds {
+		sinks[r] = stream.Join(ix, false)
+		feeds[r] = stream.Start(stream.Options{Source: drain.Source(), Decoder: &Decoder{Rank: r, BlockSize: 2}, Sink: sinks[r], BlockSize: 2})
+		defer feeds[r].Close()
+	}
+	until := func(what string, held0, held1 int, more func() bool) {
+		t.Helper()
+		for end := time.Now().Add(10 * time.Second); ix.HeldBlocks(sinks[0].Slot()) != held0 || ix.HeldBlocks(sinks[1].Slot()) != held1 || !more(); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%s: %d and %d blocks, want %d and %d; %+v", what, ix.HeldBlocks(sinks[0].Slot()), ix.HeldBlocks(sinks[1].Slot()), held0, held1, feeds[0].Stats())
+			}
+		}
+	}
+	yes := func() bool { return true }
+	one := func(id, rank, engineHash string) string {
+		return `{"event_id":` + id + `,"attention_dp_rank":` + rank + `,"data":{"type":"stored","parent_hash":null,"blocks":[{"block_hash":` + engineHash +
+			`,"tokens":[{"token_id":` + engineHash + `},{"token_id":1}],"mm_keys":[]}]}}`
+	}
+	q.put("!", "["+one("0", "0", "1")+","+one("0", "1", "7")+"]", "["+one("1", "0", "2")+"]")
+	until("each rank its own", 2, 1, func() bool { return !feeds[0].Stats().Partial && feeds[0].Stats().Connected })
+	q.put("["+one("1", "1", "8")+"]", "["+one("2", "0", "3")+"]")
+	until("more", 3, 2, yes)
+	q.put("~")
+	until("an answer that broke off clears", 0, 0, func() bool { return feeds[0].Stats().Partial && feeds[0].Stats().DecodeErrors == 1 })
+	q.put("[" + one("4", "0", "9") + "]")
+	until("and the missing number is seen", 1, 0, func() bool { return feeds[0].Stats().Gaps == 1 && feeds[0].Stats().Connected })
+	q.put("[" + one("0", "0", "5") + "]")
+	until("a new life", 1, 0, func() bool { return !feeds[0].Stats().Partial })
+}
+
+func TestHoldsEvents(t *testing.T) {
+	for text, want := range map[string]bool{"": false, "[]": false, " [\n] ": false, "[{": true, "[[": true, "nope": true, "[": false} {
+		if holdsEvents([]byte(text)) != want {
+			t.Errorf("%q: %v", text, !want)
+		}
+	}
+}

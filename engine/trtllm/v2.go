@@ -1,0 +1,104 @@
+package trtllm
+
+import (
+	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/indexer/kvevent/wire"
+	"github.com/sightline-router/sightline/mmhash/block"
+)
+
+// The V2 block manager writes an item into the token ids before it hashes them: the item's first token becomes its
+// digest, a text of 64 hex digits, and its i-th token vocab_size + i. What prompts hold there is vocab_size + 1, in every
+// place, as V1 events have it; so that is put back. vocab_size is learned: it is one less than what follows a digest.
+//
+// mm_keys were empty at first (before pull request 18810, September 2026): then the digests are the names, and a block
+// hands the name of the item that it ends in, or behind, on to its children: an item may be cut up by text.
+
+// marks is what V2 events need.
+type itemState struct {
+	digests  []digestToken     // digests among the tokens of the event being read
+	marker   uint32            // vocab_size + 1; 0: V1, or not known yet
+	lastItem map[uint64]uint64 // block → the last item that began in it or before it
+}
+
+type digestToken struct {
+	token int // its place in Decoder.tokens
+	name  []byte
+}
+
+// maxOpen bounds the memory for blocks that have an item before them, about 40 bytes each.
+const maxItems = 1 << 20
+
+// slot notes a digest that stands in a token's place.
+func (d *Decoder) digestToken(name []byte) {
+	d.items.digests = append(d.items.digests, digestToken{len(d.a.Tokens), name})
+	d.a.Tokens = append(d.a.Tokens, 0)
+}
+
+// learn finds vocab_size behind a digest: two tokens of the item, one more than the other.
+func (m *itemState) learnMarker(tokens []uint32) {
+	for i, s := range m.digests {
+		behind := s.token + 2
+		if behind >= len(tokens) || i+1 < len(m.digests) && m.digests[i+1].token <= behind {
+			continue
+		}
+		if tokens[behind-1] > 0 && tokens[behind] == tokens[behind-1]+1 {
+			m.marker = tokens[behind-1]
+			return
+		}
+	}
+}
+
+// unmark puts the prompt's ids back and gives names to blocks without keys. It gives how many of the blocks can be used.
+func (d *Decoder) restoreIDs(blocks []storedBlock, parent uint64, hasParent bool) int {
+	m := &d.items
+	if m.marker == 0 {
+		if len(m.digests) == 0 {
+			return len(blocks)
+		}
+		m.learnMarker(d.a.Tokens)
+	}
+	digests := m.digests
+	var open uint64
+	var openName []byte
+	if hasParent {
+		open = m.lastItem[parent]
+	}
+	for i := range blocks {
+		b := &blocks[i]
+		derive, named := b.names == 0, false
+		if derive {
+			b.name = len(d.s.names)
+		}
+		for p := b.token; p < b.token+b.tokens; p++ {
+			switch {
+			case len(digests) > 0 && digests[0].token == p:
+				open, openName, named = block.NameHash(wire.View(digests[0].name)), digests[0].name, false
+				digests = digests[1:]
+			case m.marker != 0 && d.a.Tokens[p] >= m.marker:
+			default: // text; an item may go on behind it
+				continue
+			}
+			if m.marker == 0 || open == 0 && derive { // an item too short to learn from, or one whose beginning was missed
+				d.stats.Unnamed += uint64(len(blocks) - i)
+				return i
+			}
+			d.a.Tokens[p] = m.marker
+			if derive && !named {
+				named = true
+				d.s.names = append(d.s.names, open)
+				b.names++
+				if d.Keep && openName != nil {
+					d.a.Media = append(d.a.Media, kvevent.Mention{Block: i, Offset: p - b.token, Paired: p > b.token, Name: openName})
+				}
+			}
+		}
+		b.keyed = true
+		if open != 0 && (m.lastItem[b.engineHash] != 0 || len(m.lastItem) < maxItems) {
+			if m.lastItem == nil {
+				m.lastItem = make(map[uint64]uint64)
+			}
+			m.lastItem[b.engineHash] = open
+		}
+	}
+	return len(blocks)
+}

@@ -1,0 +1,86 @@
+package engine
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"fmt"
+	"image"
+	"image/jpeg"
+	"testing"
+	"time"
+
+	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/mmhash/name"
+	"github.com/sightline-router/sightline/mmhash/pixels"
+)
+
+// A picture has no TensorRT-LLM name at its first sight, and the exact one soon after; tools get it at once.
+func TestTRTLLMNames(t *testing.T) {
+	img := image.NewGray(image.Rect(0, 0, 320, 200))
+	for i := range img.Pix {
+		img.Pix[i] = byte(i * i >> 7)
+	}
+	var file bytes.Buffer
+	if err := jpeg.Encode(&file, img, nil); err != nil {
+		t.Fatal(err)
+	}
+	rgb, err := pixels.Decode(file.Bytes(), pixels.White, pixels.Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		version, more string
+		rule          name.TRTLLM
+	}{
+		{"1.2.0", "", name.TRTLLM{Generation: 1}}, {"1.3.0rc27", "", name.TRTLLM{Generation: 2}},
+		{"1.3.0", `,"media_io_kwargs":{"image":{"format":"pil"}}`, name.TRTLLM{Generation: 2, PIL: true}},
+	} {
+		for _, patient := range []bool{true, false} {
+			media, err := NewMedia(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			media.Patient = patient
+			s := DefaultServer()
+			s.Engine, s.EngineVersion, s.BlockSize = "trtllm", c.version, 32
+			m, err := Load("m", "../examples/models/qwen2.5-vl", s, media)
+			if err != nil {
+				t.Fatal(err)
+			}
+			skeleton := fmt.Sprintf(`{"model":"m"%s,"messages":[{"role":"user","content":[{"type":"text","text":"What is this?"},{"type":"image_url","image_url":{"url":"data:image/jpeg;base64,%s"}}]}]}`,
+				c.more, base64.StdEncoding.EncodeToString(file.Bytes()))
+			read := func() Prompt {
+				var sk body.Skeleton
+				var req body.Request
+				if err := sk.Scan([][]byte{[]byte(skeleton)}); err != nil {
+					t.Fatal(err)
+				}
+				if err := body.Parse(&sk, &req); err != nil {
+					t.Fatal(err)
+				}
+				ps, err := m.Read(context.Background(), "/v1/chat/completions", "", &req)
+				if err != nil || len(ps.List) != 1 || len(ps.List[0].Media) != 1 {
+					t.Fatalf("%+v %v", ps, err)
+				}
+				return ps.List[0]
+			}
+			p := read()
+			if !patient {
+				if p.Exact || p.Why != whyNotYet || p.Sure != p.Media[0].Offset {
+					t.Fatalf("first sight: exact %v, %q, %d of %d tokens", p.Exact, p.Why, p.Sure, len(p.IDs))
+				}
+				for end := time.Now().Add(10 * time.Second); !p.Exact && time.Now().Before(end); time.Sleep(time.Millisecond) {
+					p = read()
+				}
+			}
+			if want := c.rule.Name(rgb, ""); !p.Exact || p.Media[0].Name != want {
+				t.Errorf("%s, patient %v: exact %v (%s), name %s, want %s", c.version, patient, p.Exact, p.Why, p.Media[0].Name, want)
+			}
+			if id := p.IDs[p.Media[0].Offset]; id != 152065 && id != 151937 { // vocab_size + 1
+				t.Errorf("token id %d at the picture's place", id)
+			}
+			media.Close()
+		}
+	}
+}

@@ -1,0 +1,83 @@
+package vllm
+
+import (
+	"encoding/hex"
+	"testing"
+
+	"github.com/sightline-router/sightline/indexer/kvevent/eventtest"
+	"github.com/sightline-router/sightline/internal/testkit/recorded"
+)
+
+func FuzzDecode(f *testing.F) {
+	for _, g := range generations {
+		b, _ := hex.DecodeString(g.payload)
+		f.Add(b)
+	}
+	f.Add(batchOf(mapStored(list{uint64(1)}, nil, list{1, 2}, "extra_keys", list{list{"a", list{"b", -1}, "salt", []byte("12345678")}})))
+	d := Decoder{Keep: true}
+	eventtest.Fuzz(f, true, d.Decode)
+}
+
+func TestDecodeAllocatesNothing(t *testing.T) {
+	payloads := stream(t)
+	var d Decoder
+	all := func() {
+		for _, p := range payloads {
+			if _, err := d.Decode(p); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	all()
+	if n := testing.AllocsPerRun(5, all); n != 0 {
+		t.Errorf("%v allocations for %d batches", n, len(payloads))
+	}
+}
+
+// stream is a worker's recorded batches.
+func stream(t testing.TB) (payloads [][]byte) {
+	set, err := recorded.Selection()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range set.Cases["qwen2.5-vl-b16"] {
+		for _, f := range s.Frames {
+			payloads = append(payloads, f.Payload)
+		}
+	}
+	return payloads
+}
+
+// BenchmarkDecode reads and hashes stored events: text of 64 blocks, and a recorded stream with pictures.
+func BenchmarkDecode(b *testing.B) {
+	run := func(b *testing.B, payloads [][]byte) {
+		var d Decoder
+		for _, p := range payloads {
+			if _, err := d.Decode(p); err != nil {
+				b.Fatal(err)
+			}
+		}
+		before := d.Stats().Blocks
+		b.ReportAllocs()
+		b.ResetTimer()
+		for b.Loop() {
+			for _, p := range payloads {
+				_, _ = d.Decode(p)
+			}
+		}
+		b.ReportMetric(float64(d.Stats().Blocks-before)/b.Elapsed().Seconds(), "blocks/s")
+	}
+	b.Run("text", func(b *testing.B) {
+		var hashes, tokens, keys list
+		for i := range 64 {
+			hashes, keys = append(hashes, uint64(0x9E3779B97F4A7C15)*uint64(i+1)), append(keys, nil)
+			for j := range 16 {
+				tokens = append(tokens, (i*16+j)*7919%150000)
+			}
+		}
+		e := mapStored(hashes, uint64(1)<<63, tokens, "extra_keys", keys, "group_idx", 0, "kv_cache_spec_kind", "full_attention")
+		e[9] = 16 // block_size
+		run(b, [][]byte{batchOf(e)})
+	})
+	b.Run("recorded", func(b *testing.B) { run(b, stream(b)) })
+}

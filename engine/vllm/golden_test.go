@@ -1,0 +1,163 @@
+package vllm
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/internal/testkit/recorded"
+)
+
+// What a real vLLM sent, decoded, is what package block makes of the same request: every case of the selection here, every
+// case of the whole set in TestConformanceCases.
+func TestRecordedCases(t *testing.T) {
+	set, err := recorded.Selection()
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkCases(t, set)
+}
+
+func TestConformanceCases(t *testing.T) {
+	dir := os.Getenv("SIGHTLINE_GOLDEN")
+	if dir == "" {
+		t.Skip("SIGHTLINE_GOLDEN is not set: no recordings")
+	}
+	set, err := recorded.FromDir(filepath.Join(dir, "vllm"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkCases(t, set)
+}
+
+func checkCases(t *testing.T, set *recorded.Set) {
+	cases, prompts, blocks, unrecorded := 0, 0, 0, 0
+	for worker, steps := range set.Cases {
+		w := worked{t: t, worker: worker, held: map[uint64]node{}, reached: map[uint64]bool{}}
+		w.d.Keep = true
+		for _, s := range steps {
+			t.Run(s.ID, func(t *testing.T) { w.stored(t, s) })
+			cases++
+		}
+		// The recorder cut the stream between requests by time, so a block may stand in the frames of the next case:
+		// what prompts need is looked for among all that the worker announced, and all of that must be needed.
+		withTokens := true
+		for i, s := range steps {
+			t.Run(s.ID, func(t *testing.T) {
+				n, missing := w.needed(s)
+				if missing != "" && lost(steps, i) {
+					unrecorded++
+				} else if missing != "" {
+					t.Fatal(missing)
+				}
+				blocks += n
+			})
+			prompts += len(s.Prompts)
+			withTokens = withTokens && len(s.Prompts) > 0
+		}
+		if withTokens && len(w.reached) != len(w.held) {
+			t.Errorf("%s: %d blocks stored, the prompts reach %d", worker, len(w.held), len(w.reached))
+		}
+		if st := w.d.Stats(); st.Bad+st.Unknown+st.UnknownKeys+st.MediaUnknown+st.Placeholders != 0 {
+			t.Errorf("%s: %+v", worker, st)
+		}
+	}
+	t.Logf("%d workers, %d cases, %d prompts, %d blocks; %d cases whose frames the recorder missed", len(set.Cases), cases, prompts,
+		blocks, unrecorded)
+}
+
+// lost tells whether the recorder missed a message near step i: the sequence numbers jump there. (Seen for internvl's
+// c-salt and c-batch, and llama3-text's c-ids.)
+func lost(steps []recorded.Step, i int) bool {
+	var last *recorded.Frame
+	for _, s := range steps[max(i-2, 0):min(i+3, len(steps))] {
+		for _, f := range s.Frames {
+			if last != nil && f.Seq != last.Seq+1 {
+				return true
+			}
+			last = &f
+		}
+	}
+	return false
+}
+
+// worked is all that one worker announced, by engine hash.
+type worked struct {
+	t       *testing.T
+	worker  string
+	d       Decoder
+	held    map[uint64]node
+	reached map[uint64]bool
+}
+
+type node struct {
+	parent    uint64
+	hasParent bool
+	local     uint64
+}
+
+// stored decodes a step's frames: the blocks are those that the engine announced, in order.
+func (w *worked) stored(t *testing.T, s recorded.Step) {
+	var order []uint64
+	group := 0
+	for _, f := range s.Frames {
+		batch, err := w.d.Decode(f.Payload)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range batch.Events {
+			if e.Kind != kvevent.Stored {
+				continue
+			}
+			size := recorded.BlockSize(w.worker)
+			if e.Tier != kvevent.GPU || e.BlockSize != size || len(e.Tokens) != size*len(e.EngineHashes) || len(e.Locals) != len(e.EngineHashes) {
+				t.Fatalf("tier %s, block size %d, %d tokens, %d locals", e.Tier, e.BlockSize, len(e.Tokens), len(e.Locals))
+			}
+			group = e.Group
+			n := node{parent: e.Parent, hasParent: e.HasParent}
+			for i, h := range e.EngineHashes {
+				n.local = e.Locals[i]
+				if old, ok := w.held[h]; ok && old != n {
+					t.Fatalf("engine hash %x is %+v and %+v", h, old, n)
+				}
+				w.held[h] = n
+				order = append(order, h)
+				n = node{parent: h, hasParent: true}
+			}
+		}
+	}
+	if len(order) != len(s.Blocks) {
+		t.Fatalf("%d blocks decoded, the engine announced %d", len(order), len(s.Blocks))
+	}
+	for i, b := range s.Blocks {
+		if want := kvevent.InGroup(b.Handle, group); order[i] != want {
+			t.Fatalf("block %d: engine hash %x, want %x", i, order[i], want)
+		}
+	}
+}
+
+// needed walks each prompt's blocks, as package block makes them from the request's side, through what was stored.
+func (w *worked) needed(s recorded.Step) (blocks int, missing string) {
+	children := map[node]uint64{}
+	for h, n := range w.held {
+		children[n] = h
+	}
+	size := recorded.BlockSize(w.worker)
+	for _, p := range s.Prompts {
+		var at uint64
+		for i, local := range s.Locals(w.worker, p) {
+			h, ok := children[node{parent: at, hasParent: i > 0, local: local}]
+			if !ok {
+				missing = fmt.Sprintf("block %d of %d tokens: nobody stored local %x under %x\n tokens %v\n media %v %q", i, len(p.Tokens),
+					local, at, p.Tokens[i*size:(i+1)*size], p.Spans, p.Names)
+				break
+			}
+			at = h
+			w.reached[h] = true
+			blocks++
+		}
+	}
+	return blocks, missing
+}

@@ -1,0 +1,51 @@
+package vllm
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/sightline-router/sightline/indexer/kvevent/wire"
+	"github.com/sightline-router/sightline/indexer/source/zmq"
+)
+
+// EventSource is what a server tells of one rank's events (GET /kv_event_sources, from 0.31 on).
+type EventSource struct {
+	Enabled   bool   `json:"enable_kv_cache_events"`
+	Publisher string `json:"publisher"`
+	Pub       string `json:"endpoint"` // as the rank has bound it, such as tcp://*:5557; its port is the rank's own
+	Replay    string `json:"replay_endpoint"`
+	Topic     string `json:"topic"`
+}
+
+// Ask asks the server at addr (host:port) where a rank publishes. The endpoints that it gives can be dialled on host; a
+// server without a replay socket gives "". One that publishes nothing is a wire.ErrNoEvents.
+func FetchEventSource(ctx context.Context, client *http.Client, addr, host string, rank int) (s EventSource, err error) {
+	var ranks map[string]EventSource
+	if err := wire.GetJSON(ctx, client, addr, "/kv_event_sources", "vLLM 0.31", &ranks); err != nil {
+		return s, err
+	}
+	s, ok := ranks[strconv.Itoa(rank)]
+	if !ok && len(ranks) > 0 {
+		return s, fmt.Errorf("GET /kv_event_sources: %d ranks, rank %d is none of them (is ranks of the worker its data-parallel size?)", len(ranks), rank)
+	}
+	if !s.Enabled || s.Publisher != "zmq" {
+		return s, wire.ErrNoEvents
+	}
+	if s.Pub, err = onHost(host, s.Pub); err == nil && s.Replay != "" {
+		s.Replay, err = onHost(host, s.Replay)
+	}
+	return s, err
+}
+
+// on is an endpoint's port on another host: the one that was bound is often a wildcard, and where we connect to is not for
+// an answer to say.
+func onHost(host, endpoint string) (string, error) {
+	at := strings.LastIndexByte(endpoint, ':')
+	if !strings.HasPrefix(endpoint, "tcp://") {
+		return "", fmt.Errorf("endpoint %.100q: want tcp://host:port", endpoint)
+	}
+	return zmq.Address("tcp://*"+endpoint[at:], host, 0)
+}

@@ -1,0 +1,45 @@
+package vllm
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/sightline-router/sightline/indexer/kvevent/wire"
+)
+
+func TestAsk(t *testing.T) {
+	const two = `{"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5657","buffer_steps":10000,"hwm":100000,"topic":"kv"},
+		"1":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://10.0.0.9:41001","replay_endpoint":null,"topic":""}}`
+	for name, c := range map[string]struct {
+		status, rank       int
+		body, pub, replay  string
+		noEvents, mustFail bool
+	}{
+		"rank 0":          {200, 0, two, "tcp://10.0.0.5:5557", "tcp://10.0.0.5:5657", false, false},
+		"rank 1":          {200, 1, two, "tcp://10.0.0.5:41001", "", false, false},
+		"no such rank":    {200, 2, two, "", "", false, true},
+		"events off":      {200, 0, `{"0":{"enable_kv_cache_events":false,"publisher":"null"}}`, "", "", true, true},
+		"render only":     {200, 0, `{}`, "", "", true, true},
+		"an older server": {404, 0, `{"detail":"Not Found"}`, "", "", false, true},
+		"no port":         {200, 0, `{"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"inproc://x"}}`, "", "", false, true},
+		"no JSON":         {200, 0, `secret`, "", "", false, true},
+	} {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/kv_event_sources" {
+				t.Errorf("asked for %s", r.URL.Path)
+			}
+			w.WriteHeader(c.status)
+			_, _ = w.Write([]byte(c.body))
+		}))
+		got, err := FetchEventSource(t.Context(), s.Client(), strings.TrimPrefix(s.URL, "http://"), "10.0.0.5", c.rank)
+		s.Close()
+		if (err != nil) != c.mustFail || errors.Is(err, wire.ErrNoEvents) != c.noEvents || err != nil && strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: %v", name, err)
+		} else if err == nil && (got.Pub != c.pub || got.Replay != c.replay) {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}

@@ -1,0 +1,198 @@
+package vllm
+
+// extra_keys: what besides its tokens makes a block what it is. One entry a block, null or an array of, in this order,
+//
+//	"adapter"              the LoRA name, equal to the event's lora_name; every block
+//	["identifier", offset] a medium that touches the block (0.19 and later), offset relative to the block's first token
+//	"identifier"           the same in 0.17 and 0.18
+//	"salt"                 the request's cache_salt, only in the first block of a sequence
+//	32 bytes               a digest of the block's prompt embeddings
+//
+// Bare strings have to be told apart by where they stand.
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/tinylib/msgp/msgp"
+	"github.com/zeebo/xxh3"
+
+	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/indexer/kvevent/wire"
+	"github.com/sightline-router/sightline/mmhash/block"
+)
+
+// hasher keeps what hashing one event's blocks needs from block to block.
+type hasher struct {
+	loraName string
+	loraSeed uint64
+	names    []uint64
+	scratch  []byte
+	lastName []byte // media names repeat from block to block
+	lastHash uint64
+}
+
+func (h *hasher) nameHash(name []byte) uint64 {
+	if len(name) > 0 && string(name) == string(h.lastName) {
+		return h.lastHash
+	}
+	h.lastName = append(h.lastName[:0], name...)
+	h.lastHash = block.NameHash(wire.View(name))
+	return h.lastHash
+}
+
+// hash appends the local hashes of the event's blocks to d.a.Locals: the rule of block.Locals, with the names from the
+// event instead of the spans from a request.
+func (d *Decoder) hash(tokens []uint32) error {
+	f, h := &d.f, &d.h
+	var unnamed bool
+	if h.loraName, h.loraSeed, unnamed = f.Adapter(h.loraName); unnamed {
+		d.stats.UnnamedLoRA++
+	}
+	size := f.BlockSize
+	keys, blocks := f.ExtraKeys, len(tokens)/size
+	if keys != nil {
+		n, rest, err := wire.ArrayHeader(keys)
+		if err != nil {
+			return fmt.Errorf("extra_keys: %w", err)
+		}
+		if n != blocks {
+			return fmt.Errorf("extra_keys: %d entries for %d blocks", n, blocks)
+		}
+		keys = rest
+	}
+	if need := size*4 + 64*8; cap(h.scratch) < need {
+		h.scratch = make([]byte, 0, need)
+	}
+	for i := range blocks {
+		names := h.names[:0]
+		if len(keys) > 0 {
+			if keys[0] == wire.Nil {
+				keys = keys[1:]
+			} else {
+				var err error
+				if keys, err = d.blockKeys(i, keys); err != nil {
+					return fmt.Errorf("extra_keys of block %d: %w", i, err)
+				}
+				names = h.names
+			}
+		}
+		d.a.Locals = append(d.a.Locals, block.Local(h.scratch, tokens[i*size:(i+1)*size], names, h.loraSeed))
+	}
+	return nil
+}
+
+// blockKeys reads one block's extra keys into h.names: media in prompt order, a salt last (the rule of package block).
+func (d *Decoder) blockKeys(index int, b []byte) (rest []byte, err error) {
+	f, h := &d.f, &d.h
+	h.names = h.names[:0]
+	n, b, err := wire.ArrayHeader(b)
+	if err != nil {
+		return b, err
+	}
+	var salt uint64
+	sequenceStart := index == 0 && !f.HasParent
+	for i := range n {
+		switch msgp.NextType(b) {
+		case msgp.StrType:
+			text, after, err := msgp.ReadStringZC(b)
+			if err != nil {
+				return b, err
+			}
+			b = after
+			switch {
+			case i == 0 && len(f.LoRA) > 0 && string(text) == string(f.LoRA):
+				// in the seed already
+			case sequenceStart && !d.isBareName(text, i == n-1):
+				salt = block.SaltHash(wire.View(text))
+			default:
+				h.names = append(h.names, h.nameHash(text))
+				d.mention(kvevent.Mention{Block: index, Name: text})
+			}
+		case msgp.BinType: // the first 16 hex digits of a digest, as a media name would count
+			digest, after, err := msgp.ReadBytesZC(b)
+			if err != nil {
+				return b, err
+			}
+			b = after
+			if len(digest) >= 8 {
+				h.names = append(h.names, binary.BigEndian.Uint64(digest))
+			} else {
+				h.names = append(h.names, xxh3.Hash(digest))
+			}
+		case msgp.ArrayType:
+			if b, err = d.pair(index, b); err != nil {
+				return b, err
+			}
+		default:
+			if b, err = d.unknownKey(b); err != nil {
+				return b, err
+			}
+		}
+	}
+	if salt != 0 {
+		h.names = append(h.names, salt)
+	}
+	return b, nil
+}
+
+// isBareName tells a medium's bare name from a salt in a sequence's first block. Only releases that send bare names need
+// it (0.17 and 0.18; the array of 0.19 looks the same): a salt stands last, and is not a digest in hex.
+func (d *Decoder) isBareName(text []byte, last bool) bool {
+	if !d.bareNames {
+		return false
+	}
+	if !last {
+		return true
+	}
+	if len(text) != 64 && len(text) != 128 { // BLAKE3 and SHA-256, SHA-512
+		return false
+	}
+	for _, c := range text {
+		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	return true
+}
+
+// pair reads ["identifier", offset].
+func (d *Decoder) pair(index int, b []byte) ([]byte, error) {
+	start := b
+	n, b, err := wire.ArrayHeader(b)
+	if err != nil {
+		return b, err
+	}
+	if n != 2 || msgp.NextType(b) != msgp.StrType {
+		return d.unknownKey(start)
+	}
+	name, b, err := msgp.ReadStringZC(b)
+	if err != nil {
+		return b, err
+	}
+	offset, ok, b, err := wire.ReadInt(b)
+	if err != nil {
+		return d.unknownKey(start)
+	}
+	d.h.names = append(d.h.names, d.h.nameHash(name))
+	d.mention(kvevent.Mention{Block: index, Offset: offset, Paired: ok, Name: name})
+	return b, nil
+}
+
+// unknownKey takes a key of a form that no release up to 0.33 sends: its bytes enter the hash, so that the block cannot
+// be taken for one without it.
+func (d *Decoder) unknownKey(b []byte) ([]byte, error) {
+	key, rest, err := wire.Raw(b)
+	if err != nil {
+		return b, err
+	}
+	d.stats.UnknownKeys++
+	d.h.names = append(d.h.names, xxh3.Hash(key))
+	return rest, nil
+}
+
+func (d *Decoder) mention(m kvevent.Mention) {
+	if d.Keep {
+		d.a.Media = append(d.a.Media, m)
+	}
+}

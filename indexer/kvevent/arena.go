@@ -1,0 +1,31 @@
+package kvevent
+
+// Arena is a decoder's memory: the slices of the events of one batch are cut from it, so that decoding allocates nothing
+// once it has grown. The zero value is ready.
+type Arena struct {
+	Events       []Event
+	EngineHashes []uint64
+	Locals       []uint64
+	Tokens       []uint32
+	Media        []Mention
+}
+
+// Reset empties the arena for the next batch.
+func (a *Arena) Reset() {
+	a.Events, a.Media, a.Tokens = Reuse(a.Events), Reuse(a.Media), Reuse(a.Tokens)
+	a.EngineHashes, a.Locals = Reuse(a.EngineHashes), Reuse(a.Locals)
+}
+
+// Back undoes what was appended since before was copied from a: an event that cannot be read leaves nothing.
+func (a *Arena) Rollback(before Arena) {
+	a.Events, a.Media, a.Tokens = a.Events[:len(before.Events)], a.Media[:len(before.Media)], a.Tokens[:len(before.Tokens)]
+	a.EngineHashes, a.Locals = a.EngineHashes[:len(before.EngineHashes)], a.Locals[:len(before.Locals)]
+}
+
+// Reuse empties a slice, and lets go of one that a single huge batch has blown up.
+func Reuse[T any](s []T) []T {
+	if cap(s) > 1<<20 {
+		return nil
+	}
+	return s[:0]
+}

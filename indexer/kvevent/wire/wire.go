@@ -1,0 +1,248 @@
+// Package wire reads the msgpack that engines' KV events are made of, straight from a byte slice and without allocating.
+//
+// vLLM, SGLang and TensorRT-LLM publish the same frame: an array [time, [event, …], rank]. Batch takes the frame apart,
+// Fields an event (fields.go); the other functions read the pieces: every integer width, block hashes as integers of
+// either sign, bytes or text, strings that may be null. What an event means is the engine's decoder's. Ask (ask.go) reads
+// what a worker's server says of its events over HTTP.
+package wire
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"unsafe"
+
+	"github.com/tinylib/msgp/msgp"
+
+	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/mmhash/block"
+)
+
+// Nil is msgpack's null.
+const Nil = 0xc0
+
+// ErrShort says that a message is cut.
+var ErrShort = errors.New("message ends in the middle of a value")
+
+// Batch reads a frame. one reads one event and gives what is behind it; an event that it cannot read is passed over if it
+// is one whole value all the same, so that only it is lost. An error means that the payload is cut or no frame at all:
+// nothing of it may be used then, because what is missing may be a removal. The batch has no events yet: one keeps them.
+func Batch(payload []byte, one func(b []byte) (rest []byte, err error)) (kvevent.Batch, error) {
+	batch, none := kvevent.Batch{Rank: -1}, kvevent.Batch{Rank: -1}
+	n, b, err := msgp.ReadArrayHeaderBytes(payload)
+	if err != nil {
+		return none, fmt.Errorf("batch: want an array [time, events, rank]: %w", err)
+	}
+	if n < 2 {
+		return none, fmt.Errorf("batch: want an array of 2 or 3, got %d", n)
+	}
+	if batch.Time, b, err = readTime(b); err != nil {
+		return none, fmt.Errorf("batch time: %w", err)
+	}
+	count, b, err := ArrayHeader(b)
+	if err != nil {
+		return none, fmt.Errorf("events: %w", err)
+	}
+	for i := range count {
+		rest, err := one(b)
+		if err != nil {
+			var cut error
+			if rest, cut = msgp.Skip(b); cut != nil {
+				return none, fmt.Errorf("event %d of %d: %w", i+1, count, err)
+			}
+		}
+		b = rest
+	}
+	if n > 2 {
+		rank, ok, _, err := ReadInt(b)
+		if err != nil {
+			return none, fmt.Errorf("batch rank: %w", err)
+		}
+		if ok && rank >= 0 {
+			batch.Rank = rank
+		}
+	}
+	return batch, nil
+}
+
+func readTime(b []byte) (float64, []byte, error) {
+	switch msgp.NextType(b) {
+	case msgp.Float64Type:
+		return msgp.ReadFloat64Bytes(b)
+	case msgp.Float32Type:
+		f, rest, err := msgp.ReadFloat32Bytes(b)
+		return float64(f), rest, err
+	}
+	v, _, rest, err := ReadInt(b)
+	return float64(v), rest, err
+}
+
+// ArrayHeader reads an array's length. A null is an empty array. An array cannot be longer than the bytes behind it,
+// so a length that lies costs nothing.
+func ArrayHeader(b []byte) (n int, rest []byte, err error) {
+	if len(b) > 0 && b[0] == Nil {
+		return 0, b[1:], nil
+	}
+	size, rest, err := msgp.ReadArrayHeaderBytes(b)
+	if err != nil {
+		return 0, b, err
+	}
+	if uint64(size) > uint64(len(rest)) {
+		return 0, b, ErrShort
+	}
+	return int(size), rest, nil
+}
+
+// AppendTokens reads an array of token ids. About 1.5 ns a token.
+func AppendTokens(dst []uint32, b []byte) ([]uint32, []byte, error) {
+	n, b, err := ArrayHeader(b)
+	if err != nil {
+		return dst, b, err
+	}
+	dst = slices.Grow(dst, n)
+	for range n {
+		switch {
+		case len(b) > 0 && b[0] < 0x80:
+			dst = append(dst, uint32(b[0]))
+			b = b[1:]
+		case len(b) > 2 && b[0] == 0xcd:
+			dst = append(dst, uint32(binary.BigEndian.Uint16(b[1:])))
+			b = b[3:]
+		case len(b) > 4 && b[0] == 0xce:
+			dst = append(dst, binary.BigEndian.Uint32(b[1:]))
+			b = b[5:]
+		default:
+			v, rest, err := msgp.ReadUint64Bytes(b)
+			if err != nil {
+				return dst, b, fmt.Errorf("token id: %w", err)
+			}
+			if v > math.MaxUint32 {
+				return dst, b, fmt.Errorf("token id %d is over 32 bits", v)
+			}
+			dst = append(dst, uint32(v))
+			b = rest
+		}
+	}
+	return dst, b, nil
+}
+
+// ReadWide reads one token id of up to 64 bits. About 1.5 ns.
+func ReadToken64(b []byte) (uint64, []byte, error) {
+	switch {
+	case len(b) > 0 && b[0] < 0x80:
+		return uint64(b[0]), b[1:], nil
+	case len(b) > 2 && b[0] == 0xcd:
+		return uint64(binary.BigEndian.Uint16(b[1:])), b[3:], nil
+	case len(b) > 4 && b[0] == 0xce:
+		return uint64(binary.BigEndian.Uint32(b[1:])), b[5:], nil
+	case len(b) > 8 && b[0] == 0xcf:
+		return binary.BigEndian.Uint64(b[1:]), b[9:], nil
+	}
+	v, rest, err := msgp.ReadUint64Bytes(b)
+	if err != nil {
+		return 0, b, fmt.Errorf("token id: %w", err)
+	}
+	return v, rest, nil
+}
+
+// ReadHash reads one block hash: an unsigned or a negative integer of any width, a digest, or a text
+// (TensorRT-LLM), of which the first 16 of 64 hex digits count.
+func ReadHash(b []byte) (uint64, []byte, error) {
+	if len(b) > 8 && b[0] == 0xcf {
+		return binary.BigEndian.Uint64(b[1:]), b[9:], nil
+	}
+	switch msgp.NextType(b) {
+	case msgp.UintType:
+		return msgp.ReadUint64Bytes(b)
+	case msgp.IntType:
+		v, rest, err := msgp.ReadInt64Bytes(b)
+		return uint64(v), rest, err
+	case msgp.BinType:
+		d, rest, err := msgp.ReadBytesZC(b)
+		if err == nil && len(d) < 8 {
+			err = fmt.Errorf("block hash of %d bytes, want 8 or more", len(d))
+		}
+		return kvevent.FoldDigest(d), rest, err
+	case msgp.StrType:
+		s, rest, err := msgp.ReadStringZC(b)
+		return block.NameHash(View(s)), rest, err
+	}
+	return 0, b, fmt.Errorf("block hash: want an integer or bytes, got %s", msgp.NextType(b))
+}
+
+// AppendHashes reads an array of block hashes.
+func AppendHashes(dst []uint64, b []byte) ([]uint64, []byte, error) {
+	n, b, err := ArrayHeader(b)
+	if err != nil {
+		return dst, b, err
+	}
+	dst = slices.Grow(dst, n)
+	for range n {
+		var h uint64
+		if h, b, err = ReadHash(b); err != nil {
+			return dst, b, err
+		}
+		dst = append(dst, h)
+	}
+	return dst, b, nil
+}
+
+// ReadInt reads an integer or null; ok is false for null.
+func ReadInt(b []byte) (v int, ok bool, rest []byte, err error) {
+	if len(b) > 0 && b[0] == Nil {
+		return 0, false, b[1:], nil
+	}
+	v, rest, err = msgp.ReadIntBytes(b)
+	return v, err == nil, rest, err
+}
+
+// ReadText reads a string or null without copying it.
+func ReadText(b []byte) (v, rest []byte, err error) {
+	if len(b) > 0 && b[0] == Nil {
+		return nil, b[1:], nil
+	}
+	return msgp.ReadStringZC(b)
+}
+
+// ReadTextIfAny reads a string and passes over anything else: for fields that we can do without.
+func ReadTextOrSkip(b []byte) (v, rest []byte, err error) {
+	if msgp.NextType(b) == msgp.StrType {
+		return msgp.ReadStringZC(b)
+	}
+	rest, err = msgp.Skip(b)
+	return nil, rest, err
+}
+
+// Map calls each with every key of a map; each gives what is left behind the value.
+func Map(b []byte, each func(key, b []byte) (rest []byte, err error)) ([]byte, error) {
+	n, b, err := msgp.ReadMapHeaderBytes(b)
+	if err != nil {
+		return b, err
+	}
+	for range n {
+		var key []byte
+		if key, b, err = msgp.ReadMapKeyZC(b); err != nil {
+			return b, err
+		}
+		if b, err = each(key, b); err != nil {
+			return b, fmt.Errorf("%.40q: %w", key, err)
+		}
+	}
+	return b, nil
+}
+
+// Raw cuts one whole value off b.
+func Raw(b []byte) (v, rest []byte, err error) {
+	rest, err = msgp.Skip(b)
+	if err != nil {
+		return nil, b, err
+	}
+	return b[:len(b)-len(rest)], rest, nil
+}
+
+// View is b as a string without a copy, for calls that keep nothing of it.
+func View(b []byte) string {
+	return unsafe.String(unsafe.SliceData(b), len(b))
+}

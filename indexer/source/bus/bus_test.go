@@ -1,0 +1,445 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+
+	"github.com/sightline-router/sightline/engine/vllm"
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/indexer/stream"
+	"github.com/sightline-router/sightline/internal/testkit/recorded"
+	"github.com/sightline-router/sightline/mmhash/block"
+)
+
+// runServer starts an embedded server with JetStream on port (-1: any), its store in dir. A port that is another's for a moment
+// is waited for.
+func runServer(t testing.TB, dir string, port int) *server.Server {
+	t.Helper()
+	s, err := embedded(LinkOptions{Listen: fmt.Sprint("127.0.0.1:", max(port, 0)), Dir: dir, Log: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func connect(t testing.TB, url string) *nats.Conn {
+	t.Helper()
+	nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(10*time.Millisecond))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+func makeStream(t testing.TB, nc *nats.Conn, maxBytes int64) {
+	t.Helper()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := EnsureStream(ctx, js, maxBytes); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// hand is a worker whose frames a test gives by hand.
+type hand struct {
+	ready chan *stream.Feed
+	seq   uint64
+	f     *stream.Feed
+}
+
+func (h *hand) Run(ctx context.Context, f *stream.Feed) error {
+	h.ready <- f
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (h *hand) Replay(context.Context, uint64, func(stream.Message) error) error {
+	return errors.ErrUnsupported
+}
+
+func (h *hand) give(payloads ...[]byte) {
+	for _, p := range payloads {
+		h.f.Offer(stream.Message{Seq: h.seq, Payload: p})
+		h.seq++
+	}
+}
+
+// growing passes over the resets that the recorder made between requests, so that the cache grows.
+type growing struct{ vllm.Decoder }
+
+func (g *growing) Decode(b []byte) (kvevent.Batch, error) {
+	batch, err := g.Decoder.Decode(b)
+	batch.Events = slices.DeleteFunc(batch.Events, func(e kvevent.Event) bool { return e.Kind == kvevent.Cleared })
+	return batch, err
+}
+
+// agent is a feed whose sink publishes.
+func agent(t testing.TB, nc *nats.Conn, worker string) (*hand, *Publisher) {
+	t.Helper()
+	p, err := NewPublisher(PublisherOptions{NATS: nc, Worker: worker, Rank: 0, CountCopies: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &hand{ready: make(chan *stream.Feed, 1)}
+	f := stream.Start(stream.Options{Source: h, Decoder: &growing{}, Sink: p})
+	h.f = <-h.ready
+	t.Cleanup(f.Close)
+	return h, p
+}
+
+// router listens to all workers; every one found gets a feed.
+type router struct {
+	t        testing.TB
+	index    *indexer.Index
+	listener *Listener
+	feeds    map[string]*stream.Feed
+	slots    map[string]indexer.SlotID
+	found    chan string
+	stop     context.CancelFunc
+	done     chan struct{}
+}
+
+func listen(t testing.TB, nc *nats.Conn) *router {
+	r := &router{t: t, index: indexer.New(indexer.Options{}), feeds: map[string]*stream.Feed{}, slots: map[string]indexer.SlotID{},
+		found: make(chan string, 100), done: make(chan struct{})}
+	ctx, cancel := context.WithCancel(context.Background())
+	r.stop = cancel
+	r.listener = &Listener{NATS: nc, watch: 50 * time.Millisecond}
+	r.listener.Found = func(worker string, rank int) {
+		if r.feeds[worker] == nil {
+			r.follow(worker)
+			r.found <- worker
+		}
+	}
+	go func() {
+		defer close(r.done)
+		r.listener.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-r.done
+		for _, f := range r.feeds {
+			f.Close()
+		}
+	})
+	return r
+}
+
+func (r *router) follow(worker string) {
+	sink := stream.Join(r.index, true)
+	r.slots[worker] = sink.Slot()
+	r.feeds[worker] = stream.Start(stream.Options{Source: r.listener.Source(worker, 0), Decoder: &Decoder{}, Sink: sink})
+}
+
+func (r *router) await(worker string) {
+	r.t.Helper()
+	select {
+	case w := <-r.found:
+		if w != worker {
+			r.t.Fatalf("found %q, want %q", w, worker)
+		}
+	case <-time.After(10 * time.Second):
+		r.t.Fatalf("%s was not found", worker)
+	}
+}
+
+func until(t testing.TB, head string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(15 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s did not come", head)
+		}
+	}
+}
+
+// recording is one recorded worker: payloads and the prompts that they store.
+func recording(t testing.TB) (payloads [][]byte, prompts [][]uint64) {
+	set, err := recorded.Selection()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const worker = "qwen3-vl-b16"
+	for _, s := range set.Cases[worker] {
+		for _, f := range s.Frames {
+			payloads = append(payloads, f.Payload)
+		}
+		for _, p := range s.Prompts {
+			prompts = append(prompts, block.Locals(nil, p.Tokens, 16, p.Spans, block.Seed, block.SaltHash(s.Salt)))
+		}
+	}
+	return payloads, prompts
+}
+
+// same waits until the router's index answers every prompt as one that was fed directly.
+func (r *router) same(worker string, payloads [][]byte, prompts [][]uint64) {
+	r.t.Helper()
+	direct := indexer.New(indexer.Options{})
+	sink := stream.Join(direct, true)
+	h := &hand{ready: make(chan *stream.Feed, 1)}
+	f := stream.Start(stream.Options{Source: h, Decoder: &growing{}, Sink: sink})
+	defer f.Close()
+	h.f = <-h.ready
+	h.give(payloads...)
+	until(r.t, "the direct feed", func() bool { return f.Stats().Batches == uint64(len(payloads)) })
+	difference := ""
+	until(r.t, "the same index over NATS", func() bool {
+		difference = ""
+		for i, p := range prompts {
+			var x, y indexer.Matches
+			direct.Match(p, &x)
+			r.index.Match(p, &y)
+			if x.Longest != y.Longest {
+				difference = fmt.Sprintf("prompt %d: %d blocks over NATS, %d directly", i, y.Longest, x.Longest)
+				return false
+			}
+		}
+		return direct.HeldBlocks(sink.Slot()) == r.index.HeldBlocks(r.slots[worker]) && !r.feeds[worker].Stats().Partial
+	})
+	if difference != "" {
+		r.t.Error(difference)
+	}
+}
+
+// The whole way, and every way of coming late: a router that is there from the start, one that joins and asks the agent,
+// one that joins after the agent has gone and reads the stream, the server restarted under all of them.
+func TestOverNATS(t *testing.T) {
+	payloads, prompts := recording(t)
+	half := len(payloads) / 2
+	dir := t.TempDir()
+	s := runServer(t, dir, -1)
+	port := s.Addr().String()
+	url := "nats://" + port
+	nc := connect(t, url)
+	makeStream(t, nc, 64<<20)
+
+	early := listen(t, connect(t, url))
+	h, p := agent(t, connect(t, url), "10.0.0.5:8000")
+	h.give(payloads[:half]...)
+	early.await("10.0.0.5:8000")
+	early.same("10.0.0.5:8000", payloads[:half], prompts)
+
+	late := listen(t, connect(t, url))
+	late.await("10.0.0.5:8000")
+	late.same("10.0.0.5:8000", payloads[:half], prompts)
+	if asked := p.Stats().Snapshots; asked < 2 {
+		t.Errorf("the agent was asked %d times", asked)
+	}
+
+	s.Shutdown()
+	s.WaitForShutdown()
+	h.give(payloads[half:]...)
+	until(t, "the agent's feed", func() bool { return h.f.Stats().Batches == uint64(len(payloads)) })
+	var at int
+	fmt.Sscanf(port[len("127.0.0.1:"):], "%d", &at)
+	s = runServer(t, dir, at)
+	defer s.Shutdown()
+	early.same("10.0.0.5:8000", payloads, prompts)
+	late.same("10.0.0.5:8000", payloads, prompts)
+	if st := p.Stats(); st.Dropped > 0 {
+		t.Errorf("%+v", st)
+	}
+
+	h.f.Close() // the agent goes
+	orphan := listen(t, connect(t, url))
+	orphan.await("10.0.0.5:8000")
+	orphan.same("10.0.0.5:8000", payloads, prompts)
+	for name, r := range map[string]*router{"early": early, "late": late, "orphan": orphan} {
+		st := r.feeds["10.0.0.5:8000"].Stats()
+		if st.DecodeErrors+st.UnknownParents+st.UnknownBlocks+st.Refused > 0 || st.Restarts > 0 {
+			t.Errorf("%s: %+v", name, st)
+		}
+	}
+}
+
+// An agent that could not publish for longer than its buffer lasts leaves a gap, and routers ask for everything.
+func TestBufferOverflow(t *testing.T) {
+	payloads, prompts := recording(t)
+	s := runServer(t, t.TempDir(), -1)
+	defer s.Shutdown()
+	nc := connect(t, s.ClientURL())
+	makeStream(t, nc, 64<<20)
+	h, p := agent(t, nc, "w")
+	h.give(payloads[:10]...)
+	r := listen(t, connect(t, s.ClientURL()))
+	r.await("w")
+	r.same("w", payloads[:10], prompts)
+
+	// The buffer is played full: what waits is thrown away as an overflow would.
+	p.out.Lock()
+	before := len(p.out.queue)
+	h.give(payloads[10:40]...)
+	p.out.Unlock()
+	until(t, "the batches", func() bool { return h.f.Stats().Batches == 40 })
+	p.out.Lock()
+	p.out.queue, p.out.bytes = p.out.queue[:before], 0
+	p.out.Unlock()
+	h.give(payloads[40:]...)
+	r.same("w", payloads, prompts)
+}
+
+// Two agents for one worker, and one that is started again: the routers follow the youngest, and nothing is mixed.
+func TestTwoAgents(t *testing.T) {
+	payloads, prompts := recording(t)
+	s := runServer(t, t.TempDir(), -1)
+	defer s.Shutdown()
+	makeStream(t, connect(t, s.ClientURL()), 64<<20)
+	r := listen(t, connect(t, s.ClientURL()))
+	one, _ := agent(t, connect(t, s.ClientURL()), "w")
+	one.give(payloads[:20]...)
+	r.await("w")
+	r.same("w", payloads[:20], prompts)
+	two, p := agent(t, connect(t, s.ClientURL()), "w")
+	for i := range payloads {
+		two.give(payloads[i])
+		if i >= 20 {
+			one.give(payloads[i])
+		}
+	}
+	r.same("w", payloads, prompts)
+	until(t, "the younger agent", func() bool { return r.feeds["w"].Stats().Epoch == p.Stats().Epoch })
+	r.same("w", payloads, prompts)
+	// Both are asked at once by a router that joins; it takes the younger.
+	late := listen(t, connect(t, s.ClientURL()))
+	late.await("w")
+	late.same("w", payloads, prompts)
+	if got, want := late.feeds["w"].Stats().Epoch, p.Stats().Epoch; got != want {
+		t.Errorf("epoch %d, want the younger agent's %d", got, want)
+	}
+}
+
+// A worker is live only while its agent hears the engine, and the agent is heard.
+func TestAgentAway(t *testing.T) {
+	payloads, prompts := recording(t)
+	s := runServer(t, t.TempDir(), -1)
+	defer s.Shutdown()
+	makeStream(t, connect(t, s.ClientURL()), 64<<20)
+	r := listen(t, connect(t, s.ClientURL()))
+	r.listener.silence = 300 * time.Millisecond
+	live := func(want bool) func() bool {
+		return func() bool { st := r.feeds["w"].Stats(); return st.Live() == want }
+	}
+	conn := connect(t, s.ClientURL())
+	h, p := agent(t, conn, "w")
+	p.Link(true)
+	h.give(payloads...)
+	r.await("w")
+	r.same("w", payloads, prompts)
+	until(t, "live", live(true))
+	conn.Close() // the agent's machine is cut off, without a word
+	until(t, "a silent agent noticed", live(false))
+	younger, p := agent(t, connect(t, s.ClientURL()), "w")
+	younger.give(payloads...)
+	r.same("w", payloads, prompts)
+	for range 100 {
+		if live(true)() {
+			t.Fatal("live while the agent does not hear the engine")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	p.Link(true)
+	until(t, "live again", live(true))
+	p.Link(false)
+	until(t, "the engine's end", live(false))
+}
+
+// A stream that is full loses its oldest messages: a router that joins without an agent knows only a part, and says so.
+func TestStreamFull(t *testing.T) {
+	payloads, _ := recording(t)
+	s := runServer(t, t.TempDir(), -1)
+	defer s.Shutdown()
+	makeStream(t, connect(t, s.ClientURL()), 16<<10)
+	h, p := agent(t, connect(t, s.ClientURL()), "w")
+	for range 40 {
+		h.give(payloads...)
+	}
+	until(t, "all batches", func() bool { return h.f.Stats().Batches == uint64(40*len(payloads)) })
+	until(t, "all published", func() bool { return p.Stats().Buffered == 0 })
+	h.f.Close()
+	r := listen(t, connect(t, s.ClientURL()))
+	r.await("w")
+	until(t, "the rest of the stream", func() bool { return r.feeds["w"].Stats().Batches > 0 })
+	if st := r.feeds["w"].Stats(); !st.Partial {
+		t.Errorf("not partial: %+v", st)
+	}
+}
+
+// BenchmarkJoin tells a router of a worker with 100 000 blocks: ask, snapshot, index.
+func BenchmarkJoin(b *testing.B) {
+	s := runServer(b, b.TempDir(), -1)
+	defer s.Shutdown()
+	nc := connect(b, s.ClientURL())
+	makeStream(b, nc, 64<<20)
+	_, p := agent(b, nc, "w")
+	e := block100k()
+	for i := range e {
+		if err := p.Store(&e[i]); err != nil {
+			b.Fatal(err)
+		}
+	}
+	p.Done(false, false)
+	l := &Listener{NATS: connect(b, s.ClientURL())}
+	b.ResetTimer()
+	for b.Loop() {
+		x := indexer.New(indexer.Options{})
+		sink := stream.Join(x, true)
+		f := stream.Start(stream.Options{Source: l.Source("w", 0), Decoder: &Decoder{}, Sink: sink})
+		until(b, "all blocks", func() bool { return x.HeldBlocks(sink.Slot()) == 100_000 })
+		f.Close()
+	}
+}
+
+// block100k is 800 chains of 125 blocks.
+func block100k() (events []kvevent.Event) {
+	h := uint64(0)
+	for range 800 {
+		e := kvevent.Event{Kind: kvevent.Stored, BlockSize: 16}
+		for range 125 {
+			h++
+			e.EngineHashes, e.Locals = append(e.EngineHashes, h*0x9E3779B97F4A7C15), append(e.Locals, h*0xC2B2AE3D27D4EB4F)
+		}
+		events = append(events, e)
+	}
+	return events
+}
+
+// BenchmarkLatency takes the time from an agent's feed to a router's changed index: a publisher's batch, JetStream on
+// disk, an ordered consumer.
+func BenchmarkLatency(b *testing.B) {
+	payloads, _ := recording(b)
+	s := runServer(b, b.TempDir(), -1)
+	defer s.Shutdown()
+	makeStream(b, connect(b, s.ClientURL()), 64<<20)
+	h, _ := agent(b, connect(b, s.ClientURL()), "w")
+	r := listen(b, connect(b, s.ClientURL()))
+	h.give(payloads[0])
+	r.await("w")
+	f := r.feeds["w"]
+	until(b, "the first batch", func() bool { return f.Stats().Batches > 0 })
+	var took []time.Duration
+	for b.Loop() {
+		start, before := time.Now(), f.Stats().Batches
+		h.give(payloads[len(took)%len(payloads)])
+		for f.Stats().Batches == before {
+			time.Sleep(20 * time.Microsecond)
+		}
+		took = append(took, time.Since(start))
+	}
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
+	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
+}

@@ -1,0 +1,71 @@
+package bus
+
+import (
+	"net"
+	"testing"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/indexer/stream"
+)
+
+// An embedded server, an agent that connects to it, and a router that hears the agent; then the router ends and begins
+// anew on the same port and directory, and the agent is heard again.
+func TestLink(t *testing.T) {
+	payloads, prompts := recording(t)
+	o := LinkOptions{Listen: "127.0.0.1:0", Dir: t.TempDir(), Log: zap.NewNop()}
+	l, err := StartLink(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Listen = l.Addr()
+	conn, err := Connect("nats://"+o.Listen, "agent", o.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	h, _ := agent(t, conn, "w")
+	h.give(payloads...)
+	hears := func(l *Link) {
+		t.Helper()
+		r := &router{t: t, index: indexer.New(indexer.Options{}), listener: &l.Listener, feeds: map[string]*stream.Feed{}, slots: map[string]indexer.SlotID{}}
+		r.follow("w")
+		defer r.feeds["w"].Close()
+		r.same("w", payloads, prompts)
+	}
+	hears(l)
+	l.Close()
+	if l, err = StartLink(o); err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	hears(l)
+}
+
+// A server that is not there yet is waited for, and the log says so.
+func TestLinkWaits(t *testing.T) {
+	t.Parallel() // it waits for an answer that does not come
+	core, seen := observer.New(zap.WarnLevel)
+	s := runServer(t, t.TempDir(), -1)
+	addr := s.Addr().(*net.TCPAddr)
+	s.Shutdown()
+	s.WaitForShutdown()
+	l, err := StartLink(LinkOptions{URL: "nats://" + addr.String(), Log: zap.New(core)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	until(t, "a warning", func() bool {
+		return seen.FilterMessage("the agents' stream cannot be heard; it is tried again").Len() > 0
+	})
+	s = runServer(t, t.TempDir(), addr.Port)
+	defer s.Shutdown()
+	conn := connect(t, s.ClientURL())
+	until(t, "the stream", func() bool {
+		js, _ := conn.JetStream()
+		_, err := js.StreamInfo(Stream)
+		return err == nil
+	})
+}

@@ -1,0 +1,310 @@
+package bus
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/indexer/kvevent"
+)
+
+const (
+	bufferMessages = 8192
+	bufferBytes    = 64 << 20
+	// heartbeat is the longest silence of a publisher: a router that missed the last message sees it by the next.
+	heartbeat   = 5 * time.Second
+	publishTime = 2 * time.Second // for one attempt
+	retryPause  = 250 * time.Millisecond
+	partBytes   = 512 << 10
+	partHead    = 16 // epoch, index, count
+	maxSnapshot = 256 << 20
+)
+
+// PublisherOptions sets up a Publisher.
+type PublisherOptions struct {
+	NATS   *nats.Conn
+	Worker string
+	Rank   int // -1: the worker has no ranks
+	// CountCopies as for feed.Join.
+	CountCopies bool
+	// Tokens publishes token ids, media names and sessions too, for audits. The decoder in front must keep them.
+	Tokens bool
+	Log    *zap.Logger // told when events cannot be published; nil: nobody
+}
+
+// Publisher is the sink of an agent's feed: it publishes what it is told, one message a batch, and tells routers that ask
+// all that the worker holds. While NATS is away it buffers 64 MB at most; after that the oldest are dropped, counted,
+// and missed in the numbers, which makes routers ask.
+type Publisher struct {
+	o        PublisherOptions
+	js       jetstream.JetStream
+	subject  string
+	epoch    uint64
+	cancel   context.CancelFunc
+	running  sync.WaitGroup
+	requests *nats.Subscription
+
+	// mu is held from a batch's first event to its Done, so that a snapshot never sees half a batch.
+	mu      sync.Mutex
+	inBatch bool
+	index   *indexer.Index // what the worker holds, for routers that ask: some 24 bytes a block
+	slot    indexer.SlotID
+	seq     uint64 // of the next message
+	events  []byte // of the batch
+	flags   byte   // of what is known now: flagPartial, flagAway (the engine cannot be heard), flagRecurrent
+
+	out struct {
+		sync.Mutex
+		queue [][]byte
+		bytes int
+		wake  chan struct{}
+	}
+	published, dropped, failed, snapshots atomic.Uint64
+}
+
+// PublisherStats counts what a publisher did.
+type PublisherStats struct {
+	Epoch     uint64
+	Published uint64 // messages the server has confirmed
+	Dropped   uint64 // messages that found the buffer full
+	Failed    uint64 // attempts that failed; they are repeated
+	Snapshots uint64 // snapshots told
+	Buffered  int    // messages waiting
+	Blocks    int    // the worker holds
+}
+
+// NewPublisher publishes until Leave, and makes the stream where there is none. Its epoch is the time, so of two agents
+// for one worker routers follow the younger.
+func NewPublisher(o PublisherOptions) (*Publisher, error) {
+	js, err := jetstream.New(o.NATS)
+	if err != nil {
+		return nil, err
+	}
+	p := &Publisher{o: o, js: js, subject: eventSubjects + subjectSuffix(o.Worker, o.Rank), epoch: uint64(time.Now().UnixNano()), flags: flagPartial | flagAway}
+	p.index = indexer.New(indexer.Options{})
+	p.slot = p.index.Join(indexer.SlotOptions{CountCopies: o.CountCopies})
+	p.out.wake = make(chan struct{}, 1)
+	p.requests, err = o.NATS.Subscribe(snapshotSubjects+subjectSuffix(o.Worker, o.Rank), p.answerSnapshot)
+	if err != nil {
+		return nil, err
+	}
+	if p.o.Log == nil {
+		p.o.Log = zap.NewNop()
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	p.cancel = cancel
+	p.running.Go(func() { p.send(ctx) })
+	return p, nil
+}
+
+// Stats returns the counts.
+func (p *Publisher) Stats() PublisherStats {
+	p.out.Lock()
+	defer p.out.Unlock()
+	return PublisherStats{Epoch: p.epoch, Published: p.published.Load(), Dropped: p.dropped.Load(), Failed: p.failed.Load(), Snapshots: p.snapshots.Load(),
+		Buffered: len(p.out.queue), Blocks: p.index.HeldBlocks(p.slot)}
+}
+
+func (p *Publisher) beginBatch() {
+	if !p.inBatch {
+		p.mu.Lock()
+		p.inBatch = true
+	}
+}
+
+// Store implements feed.Sink.
+func (p *Publisher) Store(e *kvevent.Event) error {
+	p.beginBatch()
+	if err := p.index.Store(p.slot, indexer.Tier(e.Tier), e.Parent, e.HasParent, e.EngineHashes, e.Locals); err != nil {
+		return err
+	}
+	p.events = appendEvent(p.events, e, p.o.Tokens)
+	return nil
+}
+
+// Remove implements feed.Sink.
+func (p *Publisher) Remove(tier kvevent.Tier, engineHashes []uint64) (unknown int) {
+	p.beginBatch()
+	unknown, _ = p.index.Remove(p.slot, indexer.Tier(tier), engineHashes)
+	if unknown < len(engineHashes) {
+		p.events = appendEvent(p.events, &kvevent.Event{Kind: kvevent.Removed, Tier: tier, EngineHashes: engineHashes}, false)
+	}
+	return unknown
+}
+
+// Clear implements feed.Sink.
+func (p *Publisher) Clear() {
+	p.beginBatch()
+	_ = p.index.Clear(p.slot)
+	p.events = appendEvent(p.events[:0], &kvevent.Event{Kind: kvevent.Cleared}, false)
+}
+
+// Load implements feed.Sink. What was published before is void: a number is left out, and routers ask.
+func (p *Publisher) Load(snapshot []byte) error {
+	p.beginBatch()
+	p.events = p.events[:0]
+	p.seq++
+	return p.index.Load(p.slot, snapshot)
+}
+
+// Done implements feed.Sink: the batch goes out, if it says anything.
+func (p *Publisher) Done(partial, recurrent bool) {
+	p.beginBatch()
+	flags := p.flags & flagAway
+	if partial {
+		flags |= flagPartial
+	}
+	if recurrent {
+		flags |= flagRecurrent
+	}
+	if len(p.events) > 0 || flags != p.flags {
+		p.flags = flags
+		p.enqueue()
+	}
+	p.inBatch = false
+	p.mu.Unlock()
+}
+
+// Link tells the routers whether the engine can be heard; it is for feed.Options.
+func (p *Publisher) Link(up bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if away := p.flags&flagAway != 0; away == up {
+		p.flags ^= flagAway
+		p.enqueue()
+	}
+}
+
+// Leave implements feed.Sink: nothing more is published.
+func (p *Publisher) Leave() {
+	_ = p.requests.Unsubscribe()
+	p.cancel()
+	p.running.Wait()
+}
+
+// enqueue makes a message of the batch and puts it into the buffer. The caller holds mu.
+func (p *Publisher) enqueue() {
+	b := make([]byte, 0, headBytes+2+len(p.events))
+	b = appendHead(b, p.flags, p.epoch, p.seq, float64(time.Now().UnixNano())/1e9, p.o.Rank)
+	b = append(b, p.events...)
+	p.seq++
+	if p.events = p.events[:0]; cap(p.events) > 4<<20 {
+		p.events = nil
+	}
+	p.out.Lock()
+	for len(p.out.queue) > 0 && (len(p.out.queue) >= bufferMessages || p.out.bytes+len(b) > bufferBytes) {
+		p.out.bytes -= len(p.out.queue[0])
+		p.out.queue = p.out.queue[1:]
+		p.dropped.Add(1)
+	}
+	p.out.queue = append(p.out.queue, b)
+	p.out.bytes += len(b)
+	p.out.Unlock()
+	select {
+	case p.out.wake <- struct{}{}:
+	default:
+	}
+}
+
+// send publishes the buffer in order, each message until the server has it, and keeps the subject from falling silent.
+func (p *Publisher) send(ctx context.Context) {
+	beat := time.NewTicker(heartbeat)
+	defer beat.Stop()
+	err := ensure(ctx, p.js, keptEvents, p.o.Log)
+	if err != nil && ctx.Err() == nil {
+		p.o.Log.Warn("the agents' stream cannot be made yet", zap.Error(err))
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-beat.C:
+			p.mu.Lock()
+			p.enqueue()
+			p.mu.Unlock()
+		case <-p.out.wake:
+		}
+		for ctx.Err() == nil {
+			p.out.Lock()
+			if len(p.out.queue) == 0 {
+				p.out.Unlock()
+				break
+			}
+			b := p.out.queue[0]
+			p.out.Unlock()
+			before := err
+			if err = p.publish(ctx, b); err == nil {
+				if before != nil {
+					p.o.Log.Info("events are published")
+				}
+				p.published.Add(1)
+				beat.Reset(heartbeat)
+				p.out.Lock()
+				if len(p.out.queue) > 0 && &p.out.queue[0][0] == &b[0] { // not dropped meanwhile
+					p.out.bytes -= len(b)
+					p.out.queue = p.out.queue[1:]
+				}
+				p.out.Unlock()
+				continue
+			}
+			p.failed.Add(1)
+			if before == nil && ctx.Err() == nil {
+				p.o.Log.Warn("events cannot be published; they are kept and tried again", zap.Error(err))
+			}
+			if errors.Is(err, jetstream.ErrNoStreamResponse) { // nobody has the subject: the stream was lost
+				_ = ensure(ctx, p.js, keptEvents, p.o.Log)
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(retryPause/2 + rand.N(retryPause)):
+			}
+		}
+	}
+}
+
+// publish tries once. A message may get there although the answer does not: routers drop it the second time by its
+// number. One that is too big for the server is given up: the gap makes routers ask.
+func (p *Publisher) publish(ctx context.Context, b []byte) error {
+	if int64(len(b)) > p.o.NATS.MaxPayload() && p.o.NATS.IsConnected() {
+		p.dropped.Add(1)
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, publishTime)
+	defer cancel()
+	_, err := p.js.PublishMsg(ctx, &nats.Msg{Subject: p.subject, Data: b})
+	return err
+}
+
+// tell answers a router that asks for everything: the state after the last message, in parts.
+func (p *Publisher) answerSnapshot(m *nats.Msg) {
+	p.mu.Lock()
+	if p.seq == 0 { // nothing was learnt yet; a message with number 0 must say what the snapshot says
+		p.enqueue()
+	}
+	b := appendHead(nil, p.flags, p.epoch, p.seq-1, float64(time.Now().UnixNano())/1e9, p.o.Rank)
+	snapshot, err := p.index.AppendSnapshot(nil, p.slot)
+	p.mu.Unlock()
+	if err != nil {
+		return
+	}
+	b = appendEvent(b, &kvevent.Event{Kind: kvevent.Snapshot, Snapshot: snapshot}, false)
+	p.snapshots.Add(1)
+	parts := (len(b) + partBytes - 1) / partBytes
+	for i := range parts {
+		part := binary.LittleEndian.AppendUint64(nil, p.epoch)
+		part = binary.LittleEndian.AppendUint32(part, uint32(i))
+		part = binary.LittleEndian.AppendUint32(part, uint32(parts))
+		if m.Respond(append(part, b[i*partBytes:min((i+1)*partBytes, len(b))]...)) != nil {
+			return
+		}
+	}
+}

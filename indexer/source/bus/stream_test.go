@@ -1,0 +1,128 @@
+package bus
+
+import (
+	"math/rand/v2"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
+
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/indexer/stream"
+)
+
+// What an operator has set for the stream stays as it is, whoever starts.
+func TestOperatorsLimitsStay(t *testing.T) {
+	s := runServer(t, t.TempDir(), -1)
+	defer s.Shutdown()
+	conn := connect(t, s.ClientURL())
+	js, err := jetstream.New(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: Stream, Subjects: []string{"sightline.kv.>"}, MaxBytes: 5 << 20,
+		MaxAge: time.Hour, MaxMsgSize: 1 << 20, Compression: jetstream.S2Compression, Storage: jetstream.MemoryStorage})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := theirs.CachedInfo().Config
+	l, err := StartLink(LinkOptions{URL: s.ClientURL(), Log: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	payloads, prompts := recording(t)
+	h, _ := agent(t, conn, "w")
+	h.give(payloads...)
+	r := &router{t: t, index: indexer.New(indexer.Options{}), listener: &l.Listener, feeds: map[string]*stream.Feed{}, slots: map[string]indexer.SlotID{}}
+	r.follow("w")
+	defer r.feeds["w"].Close()
+	r.same("w", payloads, prompts)
+	now, err := theirs.Info(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := now.Config; got.MaxBytes != want.MaxBytes || got.MaxAge != want.MaxAge || got.MaxMsgSize != want.MaxMsgSize || got.Compression != want.Compression || got.Storage != want.Storage {
+		t.Errorf("the stream is now %+v, its operator had made it %+v", got, want)
+	}
+}
+
+// A stream that is deleted under a running agent and a running router is made again, and events come again; also where it had
+// reached a number that the new one will not reach for long, and where somebody else makes it again.
+func TestLostStream(t *testing.T) {
+	payloads, prompts := recording(t)
+	for _, by := range []string{"nobody", "an operator"} {
+		t.Run("made again by "+by, func(t *testing.T) {
+			t.Parallel()
+			s := runServer(t, t.TempDir(), -1)
+			defer s.Shutdown()
+			conn := connect(t, s.ClientURL())
+			r := listen(t, conn)
+			h, _ := agent(t, conn, "w")
+			half := len(payloads) / 2
+			h.give(payloads[:half]...)
+			r.await("w")
+			until(t, "half of the batches", func() bool { return r.feeds["w"].Stats().LastSeq+1 >= uint64(half) })
+			js, err := jetstream.New(conn)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := js.DeleteStream(t.Context(), Stream); err != nil {
+				t.Fatal(err)
+			}
+			if by == "an operator" {
+				if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: Stream, Subjects: []string{"sightline.kv.>"}, MaxBytes: 9 << 20}); err != nil && !strings.Contains(err.Error(), "in use") {
+					t.Fatal(err)
+				}
+			}
+			h.give(payloads[half:]...)
+			r.same("w", payloads, prompts)
+		})
+	}
+}
+
+// A port that is another's for a moment, here an outgoing connection's, is waited for; one that stays taken is named.
+func TestPortIsTaken(t *testing.T) {
+	t.Parallel() // it waits for a port that stays taken
+	far, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer far.Close()
+	var c net.Conn
+	for try := 0; c == nil; try++ { // from a port that no other connection of this machine is given
+		from := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 10000 + rand.N(20000)}}
+		if c, err = from.Dial("tcp", far.Addr().String()); err != nil && try > 100 {
+			t.Fatal(err)
+		}
+	}
+	taken := c.LocalAddr().String()
+	started := make(chan error, 1)
+	go func() {
+		l, err := StartLink(LinkOptions{Listen: taken, Dir: t.TempDir(), Log: zap.NewNop()})
+		if err == nil {
+			if l.Addr() != taken {
+				t.Errorf("it listens on %s", l.Addr())
+			}
+			l.Close()
+		}
+		started <- err
+	}()
+	select {
+	case err := <-started:
+		t.Fatalf("started on a port that is taken: %v", err)
+	case <-time.After(300 * time.Millisecond): // it has found it taken
+	}
+	if tcp := c.(*net.TCPConn); tcp.SetLinger(0) != nil || tcp.Close() != nil { // at once, without TIME_WAIT
+		t.Fatal("the connection did not close")
+	}
+	if err := <-started; err != nil {
+		t.Error(err)
+	}
+	if _, err := StartLink(LinkOptions{Listen: far.Addr().String(), Dir: t.TempDir(), Log: zap.NewNop()}); err == nil || !strings.Contains(err.Error(), "address already in use") {
+		t.Errorf("of a port that stays taken it says: %v", err)
+	}
+}

@@ -1,0 +1,308 @@
+// Package bus carries a worker-rank's cache over NATS: the agent beside the worker publishes, every router listens.
+//
+//	worker ─ ZMQ ─▶ feed ─▶ Publisher ─ JetStream, one subject a worker-rank ─▶ Listener ─▶ feed ─▶ index
+//	                            ▲                                                   │
+//	                            └───────────── "tell me all" (core NATS) ◀──────────┘   at join, behind a gap
+//
+//	wire.go      the message's bytes
+//	publisher.go the agent's side: a feed's Sink that publishes
+//	listener.go  the router's side: subjects → feeds, and the source of each
+//	stream.go    names and limits of stream and subjects
+//
+// A message tells blocks as local hash, engine hash, parent and tier. Token ids and media names, which would put every prompt
+// on the server's disk, travel only in mode Tokens, for audits.
+package bus
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/sightline-router/sightline/indexer/kvevent"
+)
+
+// A message, little endian:
+//
+//	'S' version flags | epoch u64 | seq u64 | time f64 | rank+1 varint | event …
+//
+// An event: kind, tier and what follows (1 byte) | group varint | blocks varint | engine hashes u64 …, and of a stored one
+// block size varint | parent u64, if any | locals u64 … | in mode Tokens: tokens u32 … | adapter | session | media.
+// A snapshot: kind (1 byte) | length varint | package indexer's bytes
+const (
+	magic     = 'S'
+	version   = 1
+	headBytes = 3 + 8 + 8 + 8
+
+	flagPartial   = 1
+	flagAway      = 2 // the agent has no connection to the engine
+	flagRecurrent = 4
+
+	eventKind   = 0x07
+	eventTier   = 0x18 // shifted by 3
+	eventParent = 0x20
+	eventMedia  = 0x40 // MediaUnknown
+	eventTokens = 0x80
+)
+
+var errShort = errors.New("message ends in the middle of a value")
+
+func appendHead(b []byte, flags byte, epoch, seq uint64, time float64, rank int) []byte {
+	b = append(b, magic, version, flags)
+	b = binary.LittleEndian.AppendUint64(b, epoch)
+	b = binary.LittleEndian.AppendUint64(b, seq)
+	b = binary.LittleEndian.AppendUint64(b, math.Float64bits(time))
+	return binary.AppendUvarint(b, uint64(rank+1))
+}
+
+// numbers reads a message's epoch and sequence number and nothing else.
+func readNumbers(b []byte) (epoch, seq uint64, err error) {
+	if len(b) < headBytes {
+		return 0, 0, fmt.Errorf("bus message of %d bytes, want %d or more", len(b), headBytes)
+	}
+	if b[0] != magic || b[1] != version {
+		return 0, 0, fmt.Errorf("bus message begins with %#x version %d, want %#x version %d (agent and router of one release?)", b[0], b[1], magic, version)
+	}
+	return binary.LittleEndian.Uint64(b[3:]), binary.LittleEndian.Uint64(b[11:]), nil
+}
+
+// appendEvent writes one event, with its tokens and names if tokens is set.
+func appendEvent(b []byte, e *kvevent.Event, tokens bool) []byte {
+	tokens = tokens && e.Kind == kvevent.Stored && len(e.Tokens) == e.BlockSize*len(e.EngineHashes)
+	head := byte(e.Kind) | byte(e.Tier)<<3&eventTier
+	if e.HasParent {
+		head |= eventParent
+	}
+	if e.MediaUnknown {
+		head |= eventMedia
+	}
+	if tokens {
+		head |= eventTokens
+	}
+	b = append(b, head)
+	if e.Kind == kvevent.Snapshot {
+		return appendText(b, e.Snapshot)
+	}
+	b = binary.AppendUvarint(b, uint64(max(e.Group, 0)))
+	b = binary.AppendUvarint(b, uint64(len(e.EngineHashes)))
+	b = appendWords(b, e.EngineHashes)
+	if e.Kind != kvevent.Stored {
+		return b
+	}
+	b = binary.AppendUvarint(b, uint64(e.BlockSize))
+	if e.HasParent {
+		b = binary.LittleEndian.AppendUint64(b, e.Parent)
+	}
+	b = appendWords(b, e.Locals)
+	if !tokens {
+		return b
+	}
+	for _, t := range e.Tokens {
+		b = binary.LittleEndian.AppendUint32(b, t)
+	}
+	b = appendText(b, e.LoRA)
+	b = appendText(b, e.Session)
+	b = binary.AppendUvarint(b, uint64(len(e.Media)))
+	for _, m := range e.Media {
+		b = binary.AppendUvarint(b, uint64(m.Block))
+		b = binary.AppendVarint(b, int64(m.Offset))
+		if m.Paired {
+			b = append(b, 1)
+		} else {
+			b = append(b, 0)
+		}
+		b = appendText(b, m.Name)
+	}
+	return b
+}
+
+func appendWords(b []byte, words []uint64) []byte {
+	for _, w := range words {
+		b = binary.LittleEndian.AppendUint64(b, w)
+	}
+	return b
+}
+
+func appendText[T string | []byte](b []byte, s T) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
+}
+
+// Decoder reads bus messages; it is a feed's Decoder. The zero value is ready; it reuses its memory.
+type Decoder struct {
+	events []kvevent.Event
+	words  []uint64
+	tokens []uint32
+	media  []kvevent.Mention
+}
+
+// Decode reads one message. The batch is good until the next call, a snapshot and names as long as b. Nothing is allocated once the arenas have grown, but
+// for the names of mode Tokens.
+func (d *Decoder) Decode(b []byte) (kvevent.Batch, error) {
+	if cap(d.words) > 1<<22 { // a snapshot must not stay for ever
+		*d = Decoder{}
+	}
+	d.events, d.words, d.tokens, d.media = d.events[:0], d.words[:0], d.tokens[:0], d.media[:0]
+	if _, _, err := readNumbers(b); err != nil {
+		return kvevent.Batch{Rank: -1}, err
+	}
+	batch := kvevent.Batch{Partial: b[2]&flagPartial != 0, Away: b[2]&flagAway != 0, Recurrent: b[2]&flagRecurrent != 0,
+		Time: math.Float64frombits(binary.LittleEndian.Uint64(b[19:]))}
+	r := reader{b: b[headBytes:]}
+	batch.Rank = int(min(r.varint(), math.MaxInt32)) - 1
+	for len(r.b) > 0 && r.err == nil {
+		d.event(&r)
+	}
+	if r.err != nil {
+		return kvevent.Batch{Rank: -1}, fmt.Errorf("bus: event %d: %w", len(d.events), r.err)
+	}
+	batch.Events = d.events
+	return batch, nil
+}
+
+func (d *Decoder) event(r *reader) {
+	head := r.byte()
+	e := kvevent.Event{Kind: kvevent.Kind(head & eventKind), Tier: kvevent.Tier(head & eventTier >> 3), HasParent: head&eventParent != 0,
+		MediaUnknown: head&eventMedia != 0}
+	switch {
+	case e.Kind > kvevent.Snapshot:
+		r.err = fmt.Errorf("kind %d", e.Kind)
+		return
+	case e.Kind == kvevent.Snapshot:
+		e.Snapshot = r.text()
+		d.events = append(d.events, e)
+		return
+	}
+	e.Group = int(min(r.varint(), math.MaxInt32))
+	n := r.count(8)
+	e.EngineHashes = d.takeWords(r, n)
+	if e.Kind == kvevent.Stored && r.err == nil {
+		size := r.varint()
+		if n == 0 || size == 0 || size > 1<<20 {
+			r.err = fmt.Errorf("%d blocks of %d tokens", n, size)
+			return
+		}
+		e.BlockSize = int(size)
+		if e.HasParent {
+			e.Parent = r.word()
+		}
+		e.Locals = d.takeWords(r, n)
+		if head&eventTokens != 0 {
+			d.tokensMode(r, &e)
+		}
+	}
+	d.events = append(d.events, e)
+}
+
+func (d *Decoder) takeWords(r *reader, n int) []uint64 {
+	if r.err != nil || n*8 > len(r.b) {
+		r.fail()
+		return nil
+	}
+	start := len(d.words)
+	for i := range n {
+		d.words = append(d.words, binary.LittleEndian.Uint64(r.b[i*8:]))
+	}
+	r.b = r.b[n*8:]
+	return d.words[start:len(d.words):len(d.words)]
+}
+
+// audit reads what only mode Tokens sends.
+func (d *Decoder) tokensMode(r *reader, e *kvevent.Event) {
+	n := len(e.EngineHashes) * e.BlockSize
+	if r.err != nil || n > len(r.b)/4 {
+		r.fail()
+		return
+	}
+	start := len(d.tokens)
+	for i := range n {
+		d.tokens = append(d.tokens, binary.LittleEndian.Uint32(r.b[i*4:]))
+	}
+	r.b = r.b[n*4:]
+	e.Tokens = d.tokens[start:len(d.tokens):len(d.tokens)]
+	e.LoRA, e.Session = string(r.text()), string(r.text())
+	first := len(d.media)
+	for range r.count(4) {
+		m := kvevent.Mention{Block: int(min(r.varint(), math.MaxInt32)), Offset: int(r.signed()), Paired: r.byte() == 1, Name: r.text()}
+		if m.Block >= len(e.EngineHashes) {
+			r.err = fmt.Errorf("media in block %d of %d", m.Block, len(e.EngineHashes))
+		}
+		if r.err != nil {
+			return
+		}
+		d.media = append(d.media, m)
+	}
+	e.Media = d.media[first:len(d.media):len(d.media)]
+}
+
+// reader takes values off a message; after the first failure all are zero.
+type reader struct {
+	b   []byte
+	err error
+}
+
+func (r *reader) fail() {
+	if r.err == nil {
+		r.err = errShort
+	}
+	r.b = nil
+}
+
+func (r *reader) byte() byte {
+	if len(r.b) < 1 {
+		r.fail()
+		return 0
+	}
+	v := r.b[0]
+	r.b = r.b[1:]
+	return v
+}
+
+func (r *reader) word() uint64 {
+	if len(r.b) < 8 {
+		r.fail()
+		return 0
+	}
+	v := binary.LittleEndian.Uint64(r.b)
+	r.b = r.b[8:]
+	return v
+}
+
+func (r *reader) varint() uint64 {
+	v, n := binary.Uvarint(r.b)
+	if n <= 0 {
+		r.fail()
+		return 0
+	}
+	r.b = r.b[n:]
+	return v
+}
+
+func (r *reader) signed() int64 {
+	v, n := binary.Varint(r.b)
+	if n <= 0 {
+		r.fail()
+		return 0
+	}
+	r.b = r.b[n:]
+	return v
+}
+
+// count reads a number of things of at least each bytes: no more than can follow.
+func (r *reader) count(each int) int {
+	n := r.varint()
+	if n > uint64(len(r.b)/each) {
+		r.fail()
+		return 0
+	}
+	return int(n)
+}
+
+func (r *reader) text() []byte {
+	n := r.count(1)
+	if r.err != nil {
+		return nil
+	}
+	v := r.b[:n]
+	r.b = r.b[n:]
+	return v
+}

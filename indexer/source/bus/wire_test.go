@@ -1,0 +1,105 @@
+package bus
+
+import (
+	"reflect"
+	"testing"
+
+	"github.com/sightline-router/sightline/indexer/kvevent"
+)
+
+func TestWire(t *testing.T) {
+	events := []kvevent.Event{
+		{Kind: kvevent.Cleared},
+		{Kind: kvevent.Stored, BlockSize: 2, EngineHashes: []uint64{1, 1 << 63}, Locals: []uint64{3, 4}},
+		{Kind: kvevent.Stored, Tier: kvevent.Disk, Group: 6, HasParent: true, Parent: 9, MediaUnknown: true, BlockSize: 16, EngineHashes: []uint64{5}, Locals: []uint64{6}},
+		{Kind: kvevent.Removed, Tier: kvevent.Remote, EngineHashes: []uint64{1, 2, 3}},
+		{Kind: kvevent.Snapshot, Snapshot: []byte("any bytes")},
+	}
+	audit := kvevent.Event{Kind: kvevent.Stored, BlockSize: 2, EngineHashes: []uint64{1}, Locals: []uint64{2}, Tokens: []uint32{7, 1 << 31}, LoRA: "sql",
+		Session: "s-1", Media: []kvevent.Mention{{Block: 0, Offset: -3, Paired: true, Name: []byte("aa")}, {Name: []byte("")}}}
+	for _, c := range []struct {
+		name   string
+		tokens bool
+		in     []kvevent.Event
+		out    []kvevent.Event
+	}{
+		{"blocks", false, append(events, audit), append(events, kvevent.Event{Kind: kvevent.Stored, BlockSize: 2, EngineHashes: []uint64{1}, Locals: []uint64{2}})},
+		{"tokens", true, append(events, audit), append(events, audit)},
+	} {
+		flags := byte(flagPartial | flagRecurrent)
+		if c.tokens {
+			flags = flagPartial | flagAway
+		}
+		b := appendHead(nil, flags, 77, 88, 1.5, 3)
+		for i := range c.in {
+			b = appendEvent(b, &c.in[i], c.tokens)
+		}
+		if epoch, seq, err := readNumbers(b); epoch != 77 || seq != 88 || err != nil {
+			t.Errorf("%s: epoch %d, seq %d, %v", c.name, epoch, seq, err)
+		}
+		var d Decoder
+		batch, err := d.Decode(b)
+		if err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		if !batch.Partial || batch.Away != c.tokens || batch.Recurrent == c.tokens || batch.Time != 1.5 || batch.Rank != 3 {
+			t.Errorf("%s: %+v", c.name, batch)
+		}
+		for i := range batch.Events {
+			got, want := batch.Events[i], c.out[i]
+			if len(got.EngineHashes) == 0 {
+				got.EngineHashes = nil
+			}
+			if !reflect.DeepEqual(got, want) {
+				t.Errorf("%s: event %d\n got %+v\nwant %+v", c.name, i, got, want)
+			}
+		}
+		for cut := range b {
+			if batch, err := d.Decode(b[:cut]); err != nil && len(batch.Events) > 0 {
+				t.Fatalf("cut at %d: events beside %v", cut, err)
+			}
+		}
+	}
+	if _, _, err := readNumbers([]byte("HTTP/1.1 400 Bad Request and more")); err == nil {
+		t.Error("foreign bytes are taken")
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	b := appendHead(nil, 0, 1, 2, 3, 0)
+	b = appendEvent(b, &kvevent.Event{Kind: kvevent.Stored, HasParent: true, Parent: 1, BlockSize: 2, EngineHashes: []uint64{1}, Locals: []uint64{2}, Tokens: []uint32{7, 8},
+		LoRA: "a", Media: []kvevent.Mention{{Name: []byte("n")}}}, true)
+	f.Add(appendEvent(b, &kvevent.Event{Kind: kvevent.Removed, EngineHashes: []uint64{4}}, false))
+	f.Add(append(b, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1))
+	var d Decoder
+	f.Fuzz(func(t *testing.T, b []byte) {
+		batch, err := d.Decode(b)
+		if err != nil && len(batch.Events) > 0 {
+			t.Fatal("events beside an error")
+		}
+		for _, e := range batch.Events {
+			if e.Tier >= kvevent.Tiers || e.Kind == kvevent.Stored && (len(e.Locals) != len(e.EngineHashes) || len(e.EngineHashes) == 0) {
+				t.Fatalf("%+v", e)
+			}
+			if e.Tokens != nil && len(e.Tokens) != e.BlockSize*len(e.EngineHashes) {
+				t.Fatalf("%d tokens for %d blocks of %d", len(e.Tokens), len(e.EngineHashes), e.BlockSize)
+			}
+		}
+	})
+}
+
+func TestPlaces(t *testing.T) {
+	for _, worker := range []string{"worker-1", "10.0.0.5:8000", "a b.c*>", "ä", "x=2E"} {
+		for _, rank := range []int{0, 7} {
+			w, r, ok := parseSubject(eventSubjects + subjectSuffix(worker, rank))
+			if !ok || w != worker || r != rank {
+				t.Errorf("%q rank %d comes back as %q rank %d, %v", worker, rank, w, r, ok)
+			}
+		}
+	}
+	for _, bad := range []string{"", "other.x.0", eventSubjects, eventSubjects + "x", eventSubjects + "x.y", eventSubjects + "x.-1", eventSubjects + "=4.0", eventSubjects + "=zz.0", eventSubjects + ".0"} {
+		if w, r, ok := parseSubject(bad); ok {
+			t.Errorf("%q is read as %q rank %d", bad, w, r)
+		}
+	}
+}

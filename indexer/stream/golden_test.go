@@ -1,0 +1,242 @@
+package stream
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sightline-router/sightline/engine/vllm"
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/internal/testkit/recorded"
+	"github.com/sightline-router/sightline/mmhash/block"
+)
+
+// Recorded sequences against one cache (repeats, growing chats, salts, eviction, resets, a restart, two ranks): before
+// each request the index foretells what the engine then reported as cached tokens.
+func TestRecordedSequences(t *testing.T) {
+	set, err := recorded.Selection()
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkSequences(t, set)
+}
+
+func TestConformanceSequences(t *testing.T) {
+	dir := os.Getenv("SIGHTLINE_GOLDEN")
+	if dir == "" {
+		t.Skip("SIGHTLINE_GOLDEN is not set: no recordings")
+	}
+	set, err := recorded.FromDir(filepath.Join(dir, "vllm"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkSequences(t, set)
+}
+
+// growing passes over the resets that the recorder made between requests, so that the cache grows.
+type growing struct{ vllm.Decoder }
+
+func (g *growing) Decode(b []byte) (kvevent.Batch, error) {
+	batch, err := g.Decoder.Decode(b)
+	batch.Events = slices.DeleteFunc(batch.Events, func(e kvevent.Event) bool { return e.Kind == kvevent.Cleared })
+	return batch, err
+}
+
+// Every recorded request finds, in an index fed with its worker's frames, every full block that it stored.
+func TestRecordedCasesAreFound(t *testing.T) {
+	set, err := recorded.Selection()
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkFound(t, set)
+}
+
+func TestConformanceCasesAreFound(t *testing.T) {
+	dir := os.Getenv("SIGHTLINE_GOLDEN")
+	if dir == "" {
+		t.Skip("SIGHTLINE_GOLDEN is not set: no recordings")
+	}
+	set, err := recorded.FromDir(filepath.Join(dir, "vllm"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkFound(t, set)
+}
+
+func checkFound(t *testing.T, set *recorded.Set) {
+	prompts, found := 0, 0
+	for worker, steps := range set.Cases {
+		index := indexer.New(indexer.Options{})
+		f := &Feed{o: Options{Source: newWorker(0, false), Decoder: &growing{}, Sink: Join(index, true)}}
+		seq := uint64(0)
+		for _, s := range steps {
+			for _, frame := range s.Frames { // numbered anew: the recorder missed a few
+				f.takeMessage(context.Background(), Message{Seq: seq, Payload: frame.Payload})
+				seq++
+			}
+		}
+		var missed []string
+		for _, s := range steps {
+			for _, p := range s.Prompts {
+				locals := s.Locals(worker, p)
+				var m indexer.Matches
+				index.Match(locals, &m)
+				if prompts++; m.Longest == len(locals) {
+					found++
+				} else {
+					missed = append(missed, fmt.Sprintf("%s: %d of %d blocks", s.ID, m.Longest, len(locals)))
+				}
+			}
+		}
+		frames, first, last := 0, uint64(0), uint64(0)
+		for _, s := range steps {
+			for _, frame := range s.Frames {
+				if frames == 0 {
+					first = frame.Seq
+				}
+				frames, last = frames+1, frame.Seq
+			}
+		}
+		if lost := int(last-first) + 1 - frames; len(missed) > lost {
+			t.Errorf("%s: %d messages missed by the recorder, but %q", worker, lost, missed)
+		}
+		if s := f.Stats(); s.Gaps+s.Restarts+s.DecodeErrors+s.UnknownParents+s.Refused+s.OtherBlockSize > 0 {
+			t.Errorf("%s: %+v", worker, s)
+		}
+	}
+	t.Logf("%d of %d prompts found whole, the rest in messages that the recorder missed", found, prompts)
+}
+
+func checkSequences(t *testing.T, set *recorded.Set) {
+	equal, afterReset := 0, 0
+	for _, s := range set.Sequences {
+		t.Run(s.ID, func(t *testing.T) {
+			ranks := strings.Contains(s.Worker, "dp2")
+			p := &player{t: t, index: indexer.New(indexer.Options{}), feeds: map[int]*rank{}}
+			defer p.close()
+			reset := true // the recorder emptied the cache before
+			for i, step := range s.Steps {
+				switch step.Op {
+				case "request":
+					want := step.Cached
+					if want >= 0 && len(step.Prompts) == 1 && !ranks {
+						got := p.foretell(step.Prompts[0], recorded.BlockSize(s.Worker), step.Salt)
+						if got == want {
+							equal++
+						} else if reset {
+							afterReset++
+						} else {
+							t.Errorf("step %d: foretold %d cached tokens, the engine had %d", i, got, want)
+						}
+					}
+					reset = false
+				case "reset_prefix_cache":
+					reset = true
+				case "restart":
+					reset = true
+					p.restarts++
+				}
+				p.play(step.Frames)
+			}
+			p.check(ranks)
+		})
+	}
+	t.Logf("%d requests foretold, %d not, each the first after a reset or restart, which only the next event tells of", equal, afterReset)
+	if equal < 40 || afterReset > 3 {
+		t.Errorf("%d requests foretold, %d not, after a reset", equal, afterReset)
+	}
+}
+
+type rank struct {
+	f    *Feed
+	sink *IndexSink
+}
+
+// player feeds recorded frames to one feed a rank.
+type player struct {
+	t        *testing.T
+	index    *indexer.Index
+	feeds    map[int]*rank
+	restarts uint64
+	peek     vllm.Decoder
+}
+
+func (p *player) play(frames []recorded.Frame) {
+	for _, frame := range frames {
+		b, err := p.peek.Decode(frame.Payload)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		r := p.feeds[b.Rank]
+		if r == nil {
+			w := newWorker(0, false)
+			r = &rank{sink: Join(p.index, true)}
+			r.f = Start(Options{Source: w, Decoder: &vllm.Decoder{}, Sink: r.sink})
+			p.feeds[b.Rank] = r
+		}
+		before := r.f.Stats().Batches
+		r.f.Offer(Message{Seq: frame.Seq, Payload: frame.Payload})
+		applied(p.t, r.f, "a frame", func(s Stats) bool { return s.Batches == before+1 && s.LastSeq == frame.Seq })
+	}
+}
+
+// foretell gives the tokens of a prompt that a worker holds. vLLM computes at least the last token anew.
+func (p *player) foretell(prompt recorded.Prompt, size int, salt string) int {
+	locals := block.Locals(nil, prompt.Tokens[:prompt.Asked], size, prompt.Spans, block.Seed, block.SaltHash(salt))
+	var m indexer.Matches
+	p.index.Match(locals, &m)
+	return min(m.Longest, (prompt.Asked-1)/size) * size
+}
+
+func (p *player) check(ranks bool) {
+	if ranks && len(p.feeds) != 2 {
+		p.t.Errorf("%d ranks, want 2", len(p.feeds))
+	}
+	for n, r := range p.feeds {
+		s := r.f.Stats()
+		if s.Restarts != p.restarts || s.Gaps+s.UnknownParents+s.UnknownBlocks+s.DecodeErrors+s.Refused+s.Unresolved > 0 || s.MediaUnknown {
+			p.t.Errorf("rank %d: %+v", n, s)
+		}
+	}
+}
+
+func (p *player) close() {
+	for _, r := range p.feeds {
+		r.f.Close()
+		if n := p.index.HeldBlocks(r.sink.Slot()); n != 0 {
+			p.t.Errorf("%d blocks left", n)
+		}
+	}
+}
+
+// The whole path of an event: queue, order, decode, hash, index. One worker of 0.32 with batches of 64 blocks.
+func BenchmarkFeed(b *testing.B) {
+	set, err := recorded.Selection()
+	if err != nil {
+		b.Fatal(err)
+	}
+	var frames []recorded.Frame
+	for _, s := range set.Cases["qwen2.5-vl-b16"] {
+		frames = append(frames, s.Frames...)
+	}
+	sink := Join(indexer.New(indexer.Options{}), false)
+	f := &Feed{o: Options{Source: newWorker(0, false), Decoder: &vllm.Decoder{}, Sink: sink}, wake: make(chan struct{}, 1)}
+	seq, ctx := uint64(0), b.Context()
+	b.ReportAllocs()
+	b.ResetTimer()
+	for b.Loop() {
+		for _, frame := range frames {
+			f.takeMessage(ctx, Message{Seq: seq, Payload: frame.Payload})
+			seq++
+		}
+	}
+	b.ReportMetric(float64(f.stats.Blocks)/b.Elapsed().Seconds(), "blocks/s")
+	if f.stats.Gaps+f.stats.DecodeErrors > 0 {
+		b.Errorf("%+v", f.stats)
+	}
+}

@@ -1,0 +1,50 @@
+package stream
+
+import (
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/indexer/kvevent"
+)
+
+// IndexSink is one slot of an index.
+type IndexSink struct {
+	index *indexer.Index
+	slot  indexer.SlotID
+}
+
+// Join adds a slot to the index. copies: the engine reports each physical copy of a block (vLLM does; SGLang,
+// TensorRT-LLM and Dynamo do not).
+func Join(index *indexer.Index, copies bool) *IndexSink {
+	return &IndexSink{index, index.Join(indexer.SlotOptions{CountCopies: copies})}
+}
+
+// Slot is the slot's number in the index, until Leave.
+func (s *IndexSink) Slot() indexer.SlotID { return s.slot }
+
+// Store implements Sink.
+func (s *IndexSink) Store(e *kvevent.Event) error {
+	return s.index.Store(s.slot, indexer.Tier(e.Tier), e.Parent, e.HasParent, e.EngineHashes, e.Locals)
+}
+
+// Remove implements Sink.
+func (s *IndexSink) Remove(tier kvevent.Tier, engineHashes []uint64) int {
+	unknown, _ := s.index.Remove(s.slot, indexer.Tier(tier), engineHashes)
+	return unknown
+}
+
+// Clear implements Sink.
+func (s *IndexSink) Clear() { _ = s.index.Clear(s.slot) }
+
+// Load implements Sink.
+func (s *IndexSink) Load(snapshot []byte) error { return s.index.Load(s.slot, snapshot) }
+
+// Done implements Sink: the index knows which way what the worker told is a bound.
+func (s *IndexSink) Done(partial, recurrent bool) {
+	s.index.MarkPartial(s.slot, partial)
+	s.index.MarkRecurrent(s.slot, recurrent)
+}
+
+// Leave implements Sink.
+func (s *IndexSink) Leave() { _ = s.index.Leave(s.slot) }
+
+// The tiers of both packages are the same numbers.
+var _ = [1]struct{}{}[int(indexer.GPU)-int(kvevent.GPU)+int(indexer.CPU)-int(kvevent.CPU)+int(indexer.Disk)-int(kvevent.Disk)+int(indexer.Remote)-int(kvevent.Remote)]

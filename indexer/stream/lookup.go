@@ -1,0 +1,90 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/sightline-router/sightline/internal/guard"
+)
+
+// Asked finds a worker-rank's sockets by asking the worker, again and again until it answers, and then is a pair of them.
+// While they cannot be reached it asks again: a worker that was started anew may have others.
+type Lookup struct {
+	// Find asks once. It is bounded in time.
+	Find func(ctx context.Context) (ZMQ, error)
+
+	every time.Duration // 0: the package's
+	mu    sync.Mutex
+	found ZMQ
+}
+
+// askEvery is the pause between questions.
+const lookupEvery = 2 * time.Second
+
+// Run implements Source.
+func (a *Lookup) Run(ctx context.Context, f *Feed) error {
+	if a.every == 0 {
+		a.every = lookupEvery
+	}
+	for {
+		z, err := a.Find(ctx)
+		if err == nil {
+			a.mu.Lock()
+			a.found = z
+			a.mu.Unlock()
+			err = a.follow(ctx, f, z)
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if errors.Is(err, errMoved) {
+			continue
+		}
+		f.Down(err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(jitter(a.every)):
+		}
+	}
+}
+
+var errMoved = errors.New("the worker has other sockets now")
+
+// hear follows z until the worker has moved.
+func (a *Lookup) follow(ctx context.Context, f *Feed, z ZMQ) error {
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- guard.Call(func() error { return z.Run(ctx, f) }) }()
+	tick := time.NewTicker(a.every)
+	defer tick.Stop()
+	for {
+		select {
+		case err := <-ended:
+			cancel()
+			return err
+		case <-tick.C:
+		}
+		if f.Stats().Connected {
+			continue
+		}
+		if now, err := a.Find(ctx); err == nil && now != z {
+			cancel()
+			<-ended
+			return errMoved
+		}
+	}
+}
+
+// Replay implements Source.
+func (a *Lookup) Replay(ctx context.Context, from uint64, each func(Message) error) error {
+	a.mu.Lock()
+	z := a.found
+	a.mu.Unlock()
+	if z.Endpoint == "" {
+		return errors.ErrUnsupported
+	}
+	return z.Replay(ctx, from, each)
+}

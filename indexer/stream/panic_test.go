@@ -1,0 +1,148 @@
+package stream
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sightline-router/sightline/engine/vllm"
+	"github.com/sightline-router/sightline/indexer/kvevent"
+)
+
+// brittle panics at one payload, as a decoder with a fault would, so many times.
+type brittle struct {
+	vllm.Decoder
+	at    []byte
+	times int
+}
+
+func (b *brittle) Decode(payload []byte) (kvevent.Batch, error) {
+	if b.times > 0 && bytes.Equal(payload, b.at) {
+		b.times--
+		_ = payload[len(payload)]
+	}
+	return b.Decoder.Decode(payload)
+}
+
+// fragile is a worker whose connection's reader panics once, and whose first replay does.
+type fragile struct {
+	*worker
+	run, asked atomic.Int32
+}
+
+func (s *fragile) Run(ctx context.Context, f *Feed) error {
+	if s.run.Add(1) == 1 {
+		panic("a message's words")
+	}
+	return s.worker.Run(ctx, f)
+}
+
+func (s *fragile) Replay(ctx context.Context, from uint64, each func(Message) error) error {
+	if s.asked.Add(1) == 1 {
+		panic(from)
+	}
+	return s.worker.Replay(ctx, from, each)
+}
+
+// A feed whose parts panic counts it and lives on: the message is asked for again, the source is started again, and in the end
+// the sink says what the worker holds.
+func TestPanicsAreStopped(t *testing.T) {
+	w := newWorker(31, true)
+	src, r, d := &fragile{worker: w}, newRecorder(), &brittle{times: 1}
+	stored := 0
+	f := Start(Options{Source: src, Decoder: d, Sink: r, Stored: func(*kvevent.Event) {
+		if stored++; stored == 3 {
+			panic(errors.New("an audit's fault"))
+		}
+	}})
+	t.Cleanup(f.Close)
+	<-w.ready
+	if s := f.Stats(); s.Panics != 1 || strings.Contains(s.LastError, "words") || !strings.Contains(s.LastError, "panic_test.go") {
+		t.Errorf("after the source's: %+v", s)
+	}
+	f.Up()
+	applied(t, f, "the replay's panic", func(s Stats) bool { return s.Panics == 2 })
+	for i := range 40 {
+		m := w.step()
+		if i == 20 {
+			d.at = bytes.Clone(m.Payload)
+		}
+		drained(f) // before d.at is read
+		f.Offer(m)
+	}
+	settle(t, w, r, f)
+	if s := f.Stats(); s.Panics != 4 || s.DecodeErrors != 1 || s.Replays == 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// One message that panics each time it is read costs what is known, not the feed: it goes on with a lower bound.
+func TestPoisonIsSkipped(t *testing.T) {
+	w := newWorker(32, true)
+	w.noClear = true
+	r, d := newRecorder(), &brittle{times: 1 << 30}
+	m := w.step()
+	d.at = bytes.Clone(m.Payload)
+	f := Start(Options{Source: w, Decoder: d, Sink: r})
+	t.Cleanup(f.Close)
+	<-w.ready
+	f.Up()
+	f.Offer(m)
+	last := m
+	for range 10 {
+		last = w.step()
+		f.Offer(last)
+	}
+	applied(t, f, "what follows", func(s Stats) bool { return s.LastSeq == last.Seq && s.Panics > 0 && s.Partial })
+}
+
+// deaf is a source whose publisher cannot be asked; it notes when it was.
+type deaf struct {
+	began time.Time
+	at    []time.Duration
+}
+
+func (d *deaf) Run(ctx context.Context, f *Feed) error {
+	f.Up()
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (d *deaf) Replay(context.Context, uint64, func(Message) error) error {
+	d.at = append(d.at, time.Since(d.began))
+	return errors.New("not now")
+}
+
+// Feeds that have lost their publishers at one moment do not ask for them at one moment again and again.
+func TestRetriesAreSpread(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var all []*deaf
+		for range 32 {
+			d := &deaf{began: time.Now()}
+			f := Start(Options{Source: d, Decoder: &vllm.Decoder{}, Sink: newRecorder()})
+			defer f.Close()
+			all = append(all, d)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		for k := 1; k < 5; k++ {
+			together := map[time.Duration]int{} // by tenth of a second
+			for _, d := range all {
+				if len(d.at) <= k {
+					t.Fatalf("%d attempts in a minute: %v", len(d.at), d.at)
+				}
+				together[d.at[k].Truncate(100*time.Millisecond)]++
+			}
+			for at, n := range together {
+				if n > len(all)*2/3 {
+					t.Errorf("attempt %d: %d of %d feeds within the tenth of a second at %v", k, n, len(all), at)
+				}
+			}
+		}
+	})
+}

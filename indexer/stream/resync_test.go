@@ -1,0 +1,92 @@
+package stream
+
+import (
+	"testing"
+
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/indexer/kvevent"
+)
+
+// What was known turns out wrong, though every message came: after a resync the feed says what the worker holds.
+func TestResync(t *testing.T) {
+	w := newWorker(21, true)
+	f, r := start(t, w, Options{})
+	f.Up()
+	for range 60 {
+		f.Offer(w.step())
+	}
+	settle(t, w, r, f)
+	if err := r.Store(&kvevent.Event{Kind: kvevent.Stored, EngineHashes: []uint64{1}, Locals: []uint64{2}}); err != nil { // a block that is not there
+		t.Fatal(err)
+	}
+	w.failing.Store(true)
+	f.Resync()
+	applied(t, f, "the failed replay", func(s Stats) bool { return s.ReplayErrors > 0 && s.Partial && s.Resyncs == 1 })
+	if got, _ := r.state(); len(got) == 0 {
+		t.Error("what is known goes before there is anything better")
+	}
+	w.failing.Store(false)
+	settle(t, w, r, f) // tried again by itself
+	for range 20 {
+		f.Offer(w.step())
+	}
+	settle(t, w, r, f)
+	if s := f.Stats(); s.Restarts > 0 || s.Gaps > 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// With nobody to ask, what is in doubt goes at once, and what comes later is a lower bound.
+func TestResyncWithoutReplay(t *testing.T) {
+	w := newWorker(22, false)
+	w.noClear = true
+	f, r := start(t, w, Options{})
+	f.Up()
+	for range 30 {
+		f.Offer(w.step())
+	}
+	settle(t, w, r, f)
+	f.Resync()
+	applied(t, f, "the mark", func(s Stats) bool { return s.Partial })
+	if got, partial := r.state(); len(got) > 0 || !partial {
+		t.Errorf("%d blocks, partial %v", len(got), partial)
+	}
+	before := f.Stats()
+	f.Offer(w.step())
+	applied(t, f, "the next message", func(s Stats) bool { return s.Batches == before.Batches+1 })
+}
+
+// The index knows of a worker whose blocks are not all told.
+func TestIndexKnowsPartial(t *testing.T) {
+	ix := indexer.New(indexer.Options{})
+	s := Join(ix, true)
+	for _, partial := range []bool{true, false, true} {
+		s.Done(partial, !partial)
+		s.Clear() // of the blocks, not of the mark: that comes with the batch
+		if ix.Partial(s.Slot()) != partial || (ix.Stats().Partial == 1) != partial {
+			t.Errorf("partial %v is not what the index says", partial)
+		}
+		if ix.Recurrent(s.Slot()) == partial {
+			t.Errorf("recurrent %v is not what the index says", !partial)
+		}
+	}
+	s.Leave()
+	if again := Join(ix, true); ix.Partial(again.Slot()) || ix.Recurrent(again.Slot()) {
+		t.Error("a new slot is marked from its birth")
+	}
+}
+
+// Another block size than configured is told once, at its first event.
+func TestOtherBlockSizeIsTold(t *testing.T) {
+	w := newWorker(9, true)
+	told := make(chan int, 100)
+	f, _ := start(t, w, Options{BlockSize: 16, OtherSize: func(tokens int) { told <- tokens }})
+	f.Up()
+	for range 20 {
+		f.Offer(w.step())
+	}
+	applied(t, f, "the last message", func(s Stats) bool { return s.LastSeq == 19 && s.Batches == 20 })
+	if n := len(told); n != 1 || <-told != size || f.Stats().OtherSize != size {
+		t.Errorf("told %d times, %+v", n, f.Stats())
+	}
+}

@@ -1,0 +1,30 @@
+package stream
+
+import (
+	"context"
+	"errors"
+
+	"github.com/sightline-router/sightline/indexer/source/zmq"
+)
+
+// ZMQ is a worker-rank's PUB socket and, where it has one, its replay socket. Endpoints as zmq.Address gives them.
+type ZMQ struct {
+	Endpoint       string
+	ReplayEndpoint string // the replay endpoint; "" if the worker has none
+	Topic          string // prefix; "" takes all
+	Bind           bool   // Endpoint is where to listen for the worker
+}
+
+// Run implements Source.
+func (z ZMQ) Run(ctx context.Context, f *Feed) error {
+	sub := zmq.Sub{Endpoint: z.Endpoint, Topic: z.Topic, Bind: z.Bind, Up: f.Up, Down: f.Down, Malformed: f.Malformed}
+	return sub.Run(ctx, func(m zmq.Message) { f.Offer(Message{Seq: m.Seq, Payload: m.Payload}) })
+}
+
+// Replay implements Source.
+func (z ZMQ) Replay(ctx context.Context, from uint64, each func(Message) error) error {
+	if z.ReplayEndpoint == "" {
+		return errors.ErrUnsupported
+	}
+	return zmq.Replay(ctx, z.ReplayEndpoint, from, func(m zmq.Message) error { return each(Message{Seq: m.Seq, Payload: m.Payload}) })
+}

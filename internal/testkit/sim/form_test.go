@@ -1,0 +1,64 @@
+package sim
+
+import (
+	"bytes"
+	"encoding/hex"
+	stdimage "image"
+	"image/color"
+	"image/png"
+	"testing"
+
+	"github.com/tinylib/msgp/msgp"
+
+	"github.com/sightline-router/sightline/mmhash/name"
+)
+
+// The two ways in which a picture's name is written down come to the same; so do facts published of the engines.
+func TestNames(t *testing.T) {
+	img := stdimage.NewRGBA(stdimage.Rect(0, 0, 2, 2))
+	for i, c := range []color.RGBA{{255, 0, 0, 255}, {0, 255, 0, 255}, {0, 0, 255, 255}, {10, 20, 30, 255}} {
+		img.SetRGBA(i%2, i/2, c)
+	}
+	var file bytes.Buffer
+	if err := png.Encode(&file, img); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := trtllmName(file.Bytes()); err != nil || got != "6427120f102ae457d875303efbe987c53f965d6daa623f3f5079f4e5140c1e50" {
+		t.Errorf("TensorRT-LLM: %s, %v", got, err)
+	}
+	const fingerprint = "sha256:5aef96240bca5582e6fd0468879a26863d81d1c1fb602def55926ef33ec8bb1f"
+	item := sglangItem(file.Bytes(), fingerprint)
+	if want := (name.SGLang{Fingerprint: fingerprint}).Recipe("", nil).Of(file.Bytes()); item != want {
+		t.Errorf("SGLang: %s, the product's %s", item, want)
+	}
+	if got := sglangPads("0000000000000000"); got[0] != 3397727234245131147 || got[3] != 3623825934275559232 {
+		t.Errorf("pads of 0: %d", got)
+	}
+}
+
+// SGLang 0.5.6: an array for each page, and replays without topics.
+func TestOldSGLang(t *testing.T) {
+	w := start(t, Config{Engine: SGLang, Version: "0.5.6", BlockSize: 4, Blocks: 64, Topic: "kv"})
+	call(t, w, "POST", "/v1/chat/completions", chat(words(13, "a"), `,"max_tokens":1`))
+	got := replay(t, w.ReplayAddr(), 0)
+	if len(got) != 3 || len(got[1]) != 3 { // cleared, stored, the end
+		t.Fatalf("%d replies: %v", len(got), got)
+	}
+	payload, _ := hex.DecodeString(got[1][2])
+	batch, _, err := msgp.ReadIntfBytes(payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var parent any
+	for i, e := range batch.([]any)[1].([]any) {
+		e := e.([]any)
+		if hashes := e[1].([]any); len(e) != 6 || e[0] != "BlockStored" || len(hashes) != 1 || e[2] != parent || len(e[3].([]any)) != 4 {
+			t.Errorf("event %d: %v, behind %v", i, e, parent)
+		} else {
+			parent = hashes[0]
+		}
+	}
+	if status, _ := call(t, w, "GET", "/server_info", ""); status != 404 {
+		t.Errorf("/server_info answers %d", status)
+	}
+}

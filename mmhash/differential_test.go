@@ -1,0 +1,97 @@
+package mmhash
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sightline-router/sightline/mmhash/header"
+	"github.com/sightline-router/sightline/mmhash/name"
+)
+
+// TestDifferentialVLLMImages: random image files of every kind that Pillow writes, sound and damaged, through vLLM's own
+// loader and hasher in the same run (testdata/random_images.py). What vLLM reads has the same mode, size and names here;
+// what Pillow does not open is refused. A file whose pixels turn out bad only when decoded may be accepted here.
+// Of damaged files three things are not followed, and counted: what is broken behind the facts (frames of an animated WebP,
+// an AVIF's other boxes) is accepted here; of a TIFF's directory Pillow keeps what it can read; a
+// picture that breaks while Pillow turns it is served unturned by vLLM. SIGHTLINE_VLLM is where vLLM 0.31 or later is installed; SIGHTLINE_SEED, SIGHTLINE_COUNT and
+// SIGHTLINE_KINDS (avif,png,…) vary the run.
+func TestDifferentialVLLMImages(t *testing.T) {
+	venv := os.Getenv("SIGHTLINE_VLLM")
+	if venv == "" {
+		t.Skip("SIGHTLINE_VLLM is not set: vLLM is not part of the project")
+	}
+	seed := cmp.Or(os.Getenv("SIGHTLINE_SEED"), strconv.FormatInt(time.Now().UnixNano(), 10))
+	cmd := exec.Command(venv+"/bin/python", "-B", "testdata/random_images.py", seed, cmp.Or(os.Getenv("SIGHTLINE_COUNT"), "600"))
+	if kinds := os.Getenv("SIGHTLINE_KINDS"); kinds != "" {
+		cmd.Args = append(cmd.Args, kinds)
+	}
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts := map[string]int{}
+	for d := json.NewDecoder(bytes.NewReader(out)); d.More(); {
+		var w struct {
+			Name, IO, Refused, Why, Mode, Format string
+			File                                 []byte
+			Size                                 [2]int
+			Names                                map[string]string
+		}
+		if err := d.Decode(&w); err != nil {
+			t.Fatal(err)
+		}
+		damaged := strings.HasPrefix(w.Name, "damaged")
+		f, err := Identify(File(w.File))
+		switch {
+		case header.KindOf(err) == header.Unsupported:
+			counts["format not read"]++
+			continue
+		case damaged && (w.Refused == "open" && err == nil && (f.Format == "WEBP" && f.Frames > 1 || f.Format == "AVIF") ||
+			strings.Contains(w.Name, "tiff") && w.Refused != "load" && (w.Refused == "") != (err == nil) ||
+			w.Refused == "" && err == nil && f.Orientation > 1 && w.Size == [2]int{f.Width, f.Height}):
+			counts["damaged, not followed"]++
+		case w.Refused == "load" && err == nil:
+			counts["bad only when decoded"]++
+		case w.Refused == "open" && err == nil:
+			t.Errorf("%s: read as %+v, vLLM: %s\n%x", w.Name, f, w.Why, head(w.File))
+		case w.Refused != "":
+			counts["refused by both"]++
+		case err != nil:
+			t.Errorf("%s: %v, vLLM reads it: %s %s %v\n%x", w.Name, err, w.Format, w.Mode, w.Size, head(w.File))
+		default:
+			counts["read by both"]++
+			if f.Mode == "" && (w.Format == "AVIF" && w.Mode == "L" || w.Format == "TIFF" && w.Mode == "YCbCr") {
+				counts["mode differs between Pillow's releases"]++
+				f.Mode = w.Mode
+			}
+			if width, height := f.Turned(); f.Mode != w.Mode || [2]int{width, height} != w.Size {
+				t.Errorf("%s: %+v, vLLM: %s %s %v\n%x", w.Name, f, w.Format, w.Mode, w.Size, head(w.File))
+				continue
+			}
+			for alg, want := range w.Names {
+				v := name.VLLM{Generation: name.H6, Model: "org/model"}
+				if v.Algorithm, err = name.ParseAlgorithm(alg); err != nil {
+					t.Fatal(err)
+				}
+				if v.MediaIO, err = name.ParseFields([]byte(w.IO)); err != nil {
+					t.Fatal(err)
+				}
+				r, err := v.Recipe(name.Item{Mode: f.Mode, Bytes: f.Bytes})
+				if err != nil || r.Of(w.File) != want {
+					t.Errorf("%s %s: named %s (%v), vLLM: %s", w.Name, alg, r.Of(w.File), err, want)
+				}
+			}
+		}
+	}
+	t.Logf("conformance: seed %s: %v", seed, counts)
+}
+
+func head(b []byte) []byte { return b[:min(len(b), 120)] }

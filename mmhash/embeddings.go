@@ -1,0 +1,26 @@
+package mmhash
+
+import (
+	"github.com/zeebo/blake3"
+
+	"github.com/sightline-router/sightline/mmhash/tensor"
+)
+
+// IdentifyEmbeddings reads a file of embeddings, whose table of contents stands at its end: text is decoded into a copy. A
+// *Refusal means that the bytes could not be had; with a tensor.ErrFormat ID and Bytes are set all the same.
+func IdentifyEmbeddings(src Source) (f Facts, err error) {
+	src = src.here()
+	size := 0
+	for _, p := range src.pieces {
+		size += len(p)
+	}
+	file, err := src.Decode(int64(size))
+	if err != nil {
+		return f, err
+	}
+	f.ID, f.Bytes = blake3.Sum256(file), int64(len(file))
+	if f.Tokens, err = tensor.Tokens(file); err == nil {
+		f.Format = "embeddings"
+	}
+	return f, err
+}

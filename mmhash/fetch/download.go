@@ -1,0 +1,163 @@
+package fetch
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+
+	"github.com/sightline-router/sightline/mmhash"
+	"github.com/sightline-router/sightline/mmhash/header"
+)
+
+// exchange asks the host once: conditionally if an answer is known, and gives the entry that now stands. Errors are *Error.
+func (f *Fetcher) exchange(ctx context.Context, t target, old *entry) (e *entry, err error) {
+	h, err := f.hosts.enter(ctx, t.host)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { h.leave(f.cfg.now(), err) }()
+	select {
+	case f.total <- struct{}{}:
+		defer func() { <-f.total }()
+	case <-ctx.Done():
+		return nil, waited(ctx, t.host)
+	}
+
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, t.url.String(), nil)
+	if err != nil {
+		return nil, &Error{Kind: Refused, Host: t.host, Err: errScheme}
+	}
+	req.Header.Set("User-Agent", "sightline")
+	req.Header.Set("Accept", "*/*")
+	if old != nil && (old.err != nil || old.facts.Bytes == 0) {
+		old = nil
+	}
+	if old != nil {
+		if old.etag != "" {
+			req.Header.Set("If-None-Match", old.etag)
+		}
+		if old.modified != "" {
+			req.Header.Set("If-Modified-Since", old.modified)
+		}
+	}
+	resp, err := f.client.Do(req)
+	if err != nil {
+		return nil, failure(t.host, err)
+	}
+	defer resp.Body.Close() // an unread body is dropped with its connection
+
+	e = &entry{etag: validator(resp.Header.Get("ETag")), modified: validator(resp.Header.Get("Last-Modified")), full: t.full}
+	e.fresh, e.stale = freshness(resp.Header, f.cfg.now())
+	switch {
+	case resp.StatusCode == http.StatusNotModified && old != nil:
+		e.facts = old.facts
+		if e.etag == "" {
+			e.etag = old.etag
+		}
+		if e.modified == "" {
+			e.modified = old.modified
+		}
+		f.stats.unchanged.Add(1)
+		return e, nil
+	case resp.StatusCode != http.StatusOK:
+		return nil, &Error{Kind: Status, Host: t.host, Status: resp.StatusCode}
+	case old != nil && unchanged(old, e, resp):
+		e.facts = old.facts
+		f.stats.unchanged.Add(1)
+		return e, nil
+	case resp.ContentLength > f.cfg.MaxBytes:
+		return nil, &Error{Kind: TooLarge, Host: t.host}
+	}
+	body, err := f.read(resp, t.host)
+	if err != nil {
+		return nil, err
+	}
+	defer f.inFlight.Add(-int64(cap(body)))
+	if cap(body)-len(body) > len(body)/4 {
+		body = bytes.Clone(body) // it may stay for long
+	}
+	f.stats.downloads.Add(1)
+	f.stats.bytes.Add(uint64(len(body)))
+	facts, bad := mmhash.Identify(mmhash.File(body))
+	if bad != nil {
+		if video, err := mmhash.IdentifyVideo(mmhash.File(body)); err == nil {
+			facts, bad = video, nil
+		} else if embeds, err := mmhash.IdentifyEmbeddings(mmhash.File(body)); err == nil {
+			facts, bad = embeds, nil
+		} else if header.KindOf(bad) == header.NotAnImage && mmhash.IsStream(body) {
+			facts.Format, bad = mmhash.Stream, nil
+		}
+	}
+	e.facts = facts
+	switch {
+	case bad != nil && t.signed: // it may be the page that says what is wrong with the signature
+		return nil, unreadable(t.host, bad)
+	case bad != nil:
+		e.err = unreadable(t.host, bad)
+		if least := f.cfg.now().Add(missingFor); e.fresh.Before(least) {
+			e.fresh = least
+		}
+		return e, nil
+	case f.cfg.Seen != nil:
+		f.cfg.Seen(facts, body)
+	}
+	if !cacheControl(resp.Header.Values("Cache-Control")).noStore {
+		f.bytes.Set(facts.ID, body)
+	}
+	return e, nil
+}
+
+// unchanged believes a full answer without reading it: the same strong ETag, or, from hosts without ETags, the same date
+// and length.
+func unchanged(old, now *entry, resp *http.Response) bool {
+	if old.etag != "" || now.etag != "" {
+		return old.etag == now.etag && old.etag[0] == '"'
+	}
+	return old.modified != "" && old.modified == now.modified && !resp.Uncompressed && resp.ContentLength == old.facts.Bytes
+}
+
+// read takes a body of at most MaxBytes. Memory grows with what really came, never with what was announced, and all
+// unfinished downloads together stay below InFlightBytes. The body's capacity stays counted: the caller gives it back.
+func (f *Fetcher) read(resp *http.Response, host string) (body []byte, err error) {
+	whole := false
+	defer func() {
+		if !whole { // also where reading panics
+			f.inFlight.Add(-int64(cap(body)))
+			body = nil
+		}
+	}()
+	grow := func(size int64) bool {
+		if f.inFlight.Add(size) > f.cfg.InFlightBytes {
+			f.inFlight.Add(-size)
+			return false
+		}
+		next := make([]byte, len(body), size)
+		copy(next, body)
+		f.inFlight.Add(-int64(cap(body)))
+		body = next
+		return true
+	}
+	first := int64(64 << 10)
+	if n := resp.ContentLength; n >= 0 {
+		first = min(n+1, 1<<20)
+	}
+	for size := first; ; size = min(2*size, f.cfg.MaxBytes+1) {
+		if size > int64(cap(body)) && !grow(size) {
+			return body, &Error{Kind: Busy, Host: host}
+		}
+		for len(body) < cap(body) {
+			n, err := resp.Body.Read(body[len(body):cap(body)])
+			body = body[:len(body)+n]
+			switch {
+			case int64(len(body)) > f.cfg.MaxBytes:
+				return body, &Error{Kind: TooLarge, Host: host}
+			case err == io.EOF:
+				whole = true
+				return body, nil
+			case err != nil:
+				return body, failure(host, err)
+			}
+		}
+	}
+}

@@ -1,0 +1,271 @@
+package mmhash
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/tidwall/gjson"
+	"github.com/zeebo/blake3"
+
+	"github.com/sightline-router/sightline/mmhash/header"
+	"github.com/sightline-router/sightline/mmhash/name"
+)
+
+const tinyPNG = "iVBORw0KGgoAAAANSUhEUgAAAAIAAAACCAIAAAD91JpzAAAAEklEQVR42mP4z8DAAMIM/4EAAB/uBfvxq7p3AAAAAElFTkSuQmCC"
+
+// cut splits b in pieces of random size, empty ones too.
+func cut(b []byte, rng *rand.Rand) (pieces [][]byte) {
+	for len(b) > 0 {
+		n := min(rng.IntN(1+rng.IntN(1+len(b))), len(b))
+		pieces = append(pieces, b[:n])
+		b = b[n:]
+	}
+	return pieces
+}
+
+// bytesOf reads a source through.
+type collect struct{ bytes.Buffer }
+
+func (c *collect) take(p []byte) bool { c.Write(p); return true }
+
+func bytesOf(s Source) ([]byte, error) {
+	var c collect
+	err := s.stream(new(decoder), &c)
+	return c.Bytes(), err
+}
+
+func TestIdentify(t *testing.T) {
+	file, _ := base64.StdEncoding.DecodeString(tinyPNG)
+	want := Facts{ID: blake3.Sum256(file), Bytes: 75, Width: 2, Height: 2, Mode: "RGB", Orientation: 1, Format: "PNG", Frames: 1}
+	escaped := strings.NewReplacer("/", `\/`, "=", `\u003d`, "k", `\u006B`).Replace(tinyPNG)
+	rng := rand.New(rand.NewPCG(1, 2))
+	for name, src := range map[string]Source{
+		"file":      File(file[:10], file[10:]),
+		"base64":    Base64([][]byte{[]byte(tinyPNG)}),
+		"data URL":  DataURL([][]byte{[]byte("data:image/png;base64," + tinyPNG)}),
+		"no type":   DataURL([][]byte{[]byte("data:;base64," + tinyPNG)}),
+		"charset":   DataURL([][]byte{[]byte("DaTa:image/png;charset=utf-8;base64," + tinyPNG)}),
+		"escaped":   DataURL([][]byte{[]byte(`data:image\/png;base64\u002c` + escaped)}),
+		"in pieces": DataURL(cut([]byte(`data:image\/png;base64,`+escaped), rng)),
+	} {
+		if got, err := Identify(src); err != nil || got != want {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+	}
+}
+
+// TestStrict: what vLLM 0.32.0 answers to data URLs (golden/vllm e- cases), and what pybase64 accepts.
+func TestStrict(t *testing.T) {
+	for _, c := range []struct {
+		url    string
+		status int // 0 = decoded
+	}{
+		{"data:;base64,QUJD", 0}, {"data:;base64,QQ==", 0}, {"data:;base64,QR==", 0}, {"data:;base64,QUI=", 0}, {"data:;base64,", 0},
+		{"DATA:IMAGE/PNG;BASE64,QUJD", 501}, {"data:image/png,QUJD", 501}, {"data:base64,QUJD", 501}, {"data:;base64 ,QUJD", 501},
+		{"data:;base64", 400}, {"http://x/,QUJD", 400}, {"data:" + strings.Repeat("x", 1100) + ";base64,QUJD", 400},
+		{`data:;base64,QUJD\n`, 400}, {"data:;base64,QUJD\n", 400}, {`data:;base64,QU\nJD`, 400}, {"data:;base64,QU JD", 400}, {"data:;base64, QUJD", 400},
+		{"data:;base64,QQ", 400}, {"data:;base64,Q", 400}, {"data:;base64,QQ=", 400}, {"data:;base64,====", 400}, {"data:;base64,Q=Q=", 400}, {"data:;base64,QQ=Q", 400},
+		{"data:;base64,QQ==QQ==", 400}, {"data:;base64,QUJDRA==X", 400}, {"data:;base64,QU-_", 400}, {"data:;base64,QUJ\u00e9", 400},
+		{`data:;base64,QUJD\q`, 400}, {`data:;base64,QUJD\`, 400}, {`data:;base64,QUJD\u00`, 400}, {`data:;base64,QUJD\u00zz`, 400}, {`data:;base64,\u1234UJD`, 400},
+	} {
+		for _, n := range []int{1, 3, 7, len(c.url)} {
+			var pieces [][]byte
+			for p := []byte(c.url); len(p) > 0; p = p[min(n, len(p)):] {
+				pieces = append(pieces, p[:min(n, len(p))])
+			}
+			_, err := bytesOf(DataURL(pieces))
+			if Status(err) != c.status || (err == nil) != (c.status == 0) {
+				t.Errorf("%.60q in pieces of %d: %v (status %d), want %d", c.url, n, err, Status(err), c.status)
+			}
+		}
+	}
+}
+
+// TestLong: pictures larger than the decoder's window, with escapes and cuts anywhere, errors late in the text.
+func TestLong(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	for _, size := range []int{outSize - 1, outSize, outSize + 1, 3*outSize + 2, 1 << 20} {
+		file := make([]byte, size)
+		for i := range file {
+			file[i] = byte(rng.Uint32())
+		}
+		text := base64.StdEncoding.EncodeToString(file)
+		for _, lit := range []string{text, strings.ReplaceAll(text, "/", `\/`), strings.ReplaceAll(text, "+", `\u002B`)} {
+			for range 4 {
+				got, err := bytesOf(Base64(cut([]byte(lit), rng)))
+				if err != nil || !bytes.Equal(got, file) {
+					t.Fatalf("%d bytes: %v", size, err)
+				}
+			}
+			f, err := Identify(Base64(cut([]byte(lit), rng)))
+			if f.ID != blake3.Sum256(file) || f.Bytes != int64(size) || header.KindOf(err) != header.NotAnImage {
+				t.Fatalf("%d bytes: %+v %v", size, f, err)
+			}
+		}
+		for _, bad := range []string{"\n", " ", "-", "é", "="} {
+			at := len(text) - 100
+			if _, err := bytesOf(Base64(cut([]byte(text[:at]+bad+text[at+1:]), rng))); Status(err) != 400 {
+				t.Fatalf("%q late in the text: %v", bad, err)
+			}
+		}
+	}
+}
+
+// TestTIFFInPieces: a TIFF asks for further passes over the same pieces.
+func TestTIFFInPieces(t *testing.T) {
+	tiff := func(dirFirst bool) []byte {
+		pixels := make([]byte, 200000)
+		ifd := 8 + len(pixels)
+		b := append([]byte("II*\x00"), byte(ifd), byte(ifd>>8), byte(ifd>>16), 0)
+		b = append(b, pixels...)
+		tag := func(id, typ, n, v uint16) []byte {
+			return []byte{byte(id), byte(id >> 8), byte(typ), 0, byte(n), 0, 0, 0, byte(v), byte(v >> 8), 0, 0}
+		}
+		b = append(b, 6, 0)
+		for _, e := range [][]byte{tag(256, 3, 1, 250), tag(257, 3, 1, 200), tag(258, 3, 3, 100), tag(262, 3, 1, 2), tag(273, 3, 1, 8), tag(277, 3, 1, 3)} {
+			b = append(b, e...)
+		}
+		copy(b[100:], []byte{8, 0, 8, 0, 8, 0}) // bits per sample: before the directory
+		return append(b, 0, 0, 0, 0)
+	}(true)
+	lit := []byte(strings.ReplaceAll(base64.StdEncoding.EncodeToString(tiff), "/", `\/`))
+	for _, src := range []Source{File(tiff), Base64(cut(lit, rand.New(rand.NewPCG(5, 6))))} {
+		f, err := Identify(src)
+		if err != nil || f.Width != 250 || f.Height != 200 || f.Mode != "RGB" || f.ID != blake3.Sum256(tiff) {
+			t.Errorf("%+v %v", f, err)
+		}
+	}
+}
+
+// TestConformanceIdentify: every golden image as file, as data URL and as escaped data URL in pieces is one identity.
+func TestConformanceIdentify(t *testing.T) {
+	root := os.Getenv("SIGHTLINE_GOLDEN")
+	if root == "" {
+		t.Skip("SIGHTLINE_GOLDEN is not set: golden images are outside the repository")
+	}
+	rng := rand.New(rand.NewPCG(7, 8))
+	n := 0
+	for _, dir := range []string{"images/png", "images/jpg", "images/gif", "images/webp", "vllm/images"} {
+		files, _ := filepath.Glob(filepath.Join(root, dir, "*"))
+		for _, path := range files {
+			if ext := filepath.Ext(path); ext == ".json" || ext == ".mp4" {
+				continue
+			}
+			file, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want, err := Identify(File(file))
+			if err != nil || want.ID != blake3.Sum256(file) {
+				t.Fatalf("%s: %v", path, err)
+			}
+			lit, _ := json.Marshal("data:image/x;base64," + base64.StdEncoding.EncodeToString(file))
+			lit = bytes.ReplaceAll(lit[1:len(lit)-1], []byte("/"), []byte(`\/`))
+			if got, err := Identify(DataURL(cut(lit, rng))); err != nil || got != want {
+				t.Errorf("%s: %+v %v, as a file %+v", path, got, err, want)
+			}
+			n++
+		}
+	}
+	t.Logf("%d files", n)
+}
+
+// TestDynamoName: the URL as text, however it is cut and escaped.
+func TestDynamoName(t *testing.T) {
+	url := "data:image/png;base64," + tinyPNG
+	rng := rand.New(rand.NewPCG(9, 9))
+	for range 20 {
+		lit := []byte(strings.NewReplacer("/", `\/`, "=", `\u003D`).Replace(url))
+		if got, want := DynamoName(cut(lit, rng)), name.Dynamo(url); got != want {
+			t.Fatalf("%s, want %s", got, want)
+		}
+	}
+}
+
+// TestConformanceDataURLs: every data URL of the recorded vLLM requests, as the JSON had it: what vLLM answered is read,
+// what it refused for the URL's sake is refused with the same status.
+func TestConformanceDataURLs(t *testing.T) {
+	root := os.Getenv("SIGHTLINE_GOLDEN")
+	if root == "" {
+		t.Skip("SIGHTLINE_GOLDEN is not set: recordings are outside the repository")
+	}
+	marker := regexp.MustCompile(`@@([^@]+)@@`)
+	literal := regexp.MustCompile(`(?i)"(data:[^"]*)"`)
+	good, bad := 0, 0
+	files, _ := filepath.Glob(filepath.Join(root, "vllm", "cases", "*.jsonl"))
+	for _, path := range files {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range bytes.Lines(b) {
+			c := gjson.ParseBytes(line)
+			id, status := c.Get("id").String(), int(c.Get("status").Int())
+			for _, m := range literal.FindAllStringSubmatch(c.Get("request").Raw, -1) {
+				if strings.Contains(m[1], "video") {
+					continue
+				}
+				lit := marker.ReplaceAllStringFunc(m[1], func(s string) string {
+					f, err := os.ReadFile(filepath.Join(root, "vllm", "images", strings.Trim(s, "@")))
+					if err != nil {
+						t.Fatal(err)
+					}
+					return base64.StdEncoding.EncodeToString(f)
+				})
+				f, err := Identify(DataURL([][]byte{[]byte(lit)}))
+				switch {
+				case status == 200:
+					good++
+					if err != nil || f.Width == 0 {
+						t.Errorf("%s: %v", id, err)
+					}
+				case strings.HasSuffix(id, "/e-upper"), strings.HasSuffix(id, "/e-newline"), strings.HasSuffix(id, "/e-bad64"):
+					bad++
+					if Status(err) != status {
+						t.Errorf("%s: %v (status %d), vLLM %d", id, err, Status(err), status)
+					}
+				}
+			}
+		}
+	}
+	t.Logf("%d read, %d refused", good, bad)
+}
+
+func FuzzDataURL(f *testing.F) {
+	f.Add([]byte("data:image/png;base64,"+tinyPNG), uint64(1))
+	f.Add([]byte(`data:image\/png;base64,QU\/JDRA\u003d=`), uint64(2))
+	f.Add([]byte(`DATA:;base64,Q\u0051==`), uint64(3))
+	f.Fuzz(func(t *testing.T, lit []byte, seed uint64) {
+		whole, err := bytesOf(DataURL([][]byte{lit}))
+		pieces, err2 := bytesOf(DataURL(cut(lit, rand.New(rand.NewPCG(seed, 0)))))
+		if (err == nil) != (err2 == nil) || err == nil && !bytes.Equal(whole, pieces) {
+			t.Fatalf("whole %q %v, in pieces %q %v", whole, err, pieces, err2)
+		}
+		// The judge: a JSON string, then the strict library decoder without its tolerance for line breaks.
+		var s string
+		if json.Unmarshal(append(append([]byte{'"'}, lit...), '"'), &s) != nil {
+			return
+		}
+		spec, data, ok := strings.Cut(s, ",")
+		if !ok || len(spec) > 1000 || bytes.IndexByte(lit, 0xFF) >= 0 {
+			return
+		}
+		want, wantErr := base64.StdEncoding.DecodeString(data)
+		good := len(spec) >= 5 && strings.EqualFold(spec[:5], "data:") && strings.HasSuffix(spec[5:], ";base64") && wantErr == nil && !strings.ContainsAny(data, "\r\n")
+		if good != (err == nil) || good && !bytes.Equal(whole, want) {
+			t.Fatalf("%q: got %v %v, judge %v %v", s, whole, err, want, wantErr)
+		}
+		var r *Refusal
+		if err != nil && !errors.As(err, &r) {
+			t.Fatalf("untyped error %v", err)
+		}
+	})
+}

@@ -1,0 +1,253 @@
+package pixels
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"image"
+	"image/color"
+	"image/png"
+	"io"
+
+	"github.com/sightline-router/sightline/mmhash/header"
+)
+
+// PNG through the standard library, which gives the right samples; how they become RGB is Pillow's own: 16-bit colour
+// keeps the high byte, 16-bit grey saturates at 255 (mode I;16), and the transparent colour of tRNS is compared with
+// samples of 8 bits, whatever the file's depth.
+
+func decodePNG(file []byte, info header.Info, rule Rule, lim Limits) (*RGB, error) {
+	if err := checkPNG(file, lim); err != nil {
+		return nil, err
+	}
+	img, err := png.Decode(bytes.NewReader(file))
+	if err != nil {
+		kind := header.Malformed
+		var no png.UnsupportedError
+		switch {
+		case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
+			kind = header.Truncated
+		case errors.As(err, &no):
+			kind = header.Unsupported
+		}
+		return nil, &header.Error{Kind: kind, Format: "PNG", Detail: err.Error()}
+	}
+	b := img.Bounds()
+	p := newRGB(b.Dx(), b.Dy())
+	p.Mode = info.Mode
+	if !samples(p, img) {
+		return nil, &header.Error{Kind: header.Unsupported, Format: "PNG", Detail: fmt.Sprintf("pixels of type %T", img)}
+	}
+	switch info.Mode {
+	case "RGBA", "LA":
+		if rule == WhiteAll || rule == White && info.Mode == "RGBA" {
+			onWhite(p, img)
+		}
+		return p, nil
+	}
+	t, ok := transparent(file)
+	if !ok {
+		return p, nil
+	}
+	m, palette := img.(*image.Paletted)
+	switch {
+	case palette && rule == WhiteAll:
+		onWhitePalette(p, m, t)
+	case palette:
+		if i := single(t); i >= 0 {
+			c := colours256(m)[i]
+			p.Key = (*[3]byte)(c[:3])
+		}
+	case rule == WhiteAll:
+		p.keyWhite(key(t, info.Mode, true))
+	default:
+		p.Key = key(t, info.Mode, false)
+	}
+	return p, nil
+}
+
+// checkPNG bounds the cost by IHDR, before anything is unpacked.
+func checkPNG(file []byte, lim Limits) error {
+	w, h := int64(binary.BigEndian.Uint32(file[16:])), int64(binary.BigEndian.Uint32(file[20:]))
+	depth, channels := int64(file[24]), int64(1)
+	switch file[25] {
+	case 2:
+		channels = 3
+	case 4:
+		channels = 2
+	case 6:
+		channels = 4
+	}
+	packed := h * (1 + (w*depth*channels+7)/8)
+	if packed > 1032*int64(len(file)) { // deflate's best
+		return &header.Error{Kind: header.Truncated, Format: "PNG", Detail: fmt.Sprintf("%d×%d pixels in %d bytes", w, h, len(file))}
+	}
+	each := int64(4) // bytes a pixel of the library's picture, at most
+	if depth == 16 {
+		each = 8
+	}
+	if file[28] != 0 { // interlaced: one pass beside the whole
+		each += each / 2
+	}
+	if need := (each + 3) * w * h; need > lim.Memory {
+		return tooMuch("PNG", need, lim)
+	}
+	return nil
+}
+
+// samples copies the colours as convert("RGB") would; alpha is dropped, not applied.
+func samples(p *RGB, img image.Image) bool {
+	out := p.Pix
+	rows := func(pix []byte, stride, each int, one func(dst, src []byte)) bool {
+		for y := range p.H {
+			src := pix[y*stride:]
+			for range p.W {
+				one(out, src)
+				out, src = out[3:], src[each:]
+			}
+		}
+		return true
+	}
+	colour8 := func(dst, src []byte) { dst[0], dst[1], dst[2] = src[0], src[1], src[2] }
+	colour16 := func(dst, src []byte) { dst[0], dst[1], dst[2] = src[0], src[2], src[4] }
+	switch m := img.(type) {
+	case *image.Gray:
+		return rows(m.Pix, m.Stride, 1, func(dst, src []byte) { dst[0], dst[1], dst[2] = src[0], src[0], src[0] })
+	case *image.Gray16:
+		return rows(m.Pix, m.Stride, 2, grey16)
+	case *image.RGBA: // from files without alpha: nothing is premultiplied
+		return rows(m.Pix, m.Stride, 4, colour8)
+	case *image.NRGBA:
+		return rows(m.Pix, m.Stride, 4, colour8)
+	case *image.RGBA64:
+		return rows(m.Pix, m.Stride, 8, colour16)
+	case *image.NRGBA64:
+		if p.Mode == "I;16" {
+			return rows(m.Pix, m.Stride, 8, grey16)
+		}
+		return rows(m.Pix, m.Stride, 8, colour16)
+	case *image.Paletted:
+		pal := colours256(m)
+		return rows(m.Pix, m.Stride, 1, func(dst, src []byte) { copy(dst, pal[src[0]][:3]) })
+	}
+	return false
+}
+
+func grey16(dst, src []byte) {
+	v := src[1]
+	if src[0] != 0 {
+		v = 255
+	}
+	dst[0], dst[1], dst[2] = v, v, v
+}
+
+// colours256 is the palette, not premultiplied; places behind it are opaque black, in Pillow as in the library.
+func colours256(m *image.Paletted) (pal [256][4]byte) {
+	for i := range pal {
+		pal[i][3] = 255
+	}
+	for i, c := range m.Palette {
+		switch c := c.(type) {
+		case color.RGBA: // opaque
+			pal[i] = [4]byte{c.R, c.G, c.B, 255}
+		case color.NRGBA:
+			pal[i] = [4]byte{c.R, c.G, c.B, c.A}
+		}
+	}
+	return pal
+}
+
+// blend pastes one sample on white (Pillow's BLEND).
+func blend(v, alpha byte) byte { return div255(255*uint32(255-alpha) + uint32(v)*uint32(alpha)) }
+
+// onWhite pastes a picture with an alpha channel.
+func onWhite(p *RGB, img image.Image) {
+	alpha := func(int, int) byte { return 255 } // the library gives RGBA(64) where no pixel has alpha
+	switch m := img.(type) {
+	case *image.NRGBA:
+		alpha = func(x, y int) byte { return m.Pix[y*m.Stride+4*x+3] }
+	case *image.NRGBA64:
+		alpha = func(x, y int) byte { return m.Pix[y*m.Stride+8*x+6] }
+	}
+	for i := 0; i < len(p.Pix); i += 3 {
+		a := alpha(i/3%p.W, i/3/p.W)
+		for k := i; k < i+3; k++ {
+			p.Pix[k] = blend(p.Pix[k], a)
+		}
+	}
+}
+
+// onWhitePalette pastes a picture whose palette has alphas.
+func onWhitePalette(p *RGB, m *image.Paletted, alphas []byte) {
+	pal := colours256(m)
+	if n := len(alphas) - 1; single(alphas) >= 0 && alphas[n] == '\n' {
+		pal[n][3] = 255
+	}
+	for i := range pal {
+		for k := range 3 {
+			pal[i][k] = blend(pal[i][k], pal[i][3])
+		}
+	}
+	for i, out := 0, p.Pix; len(out) >= 3; i, out = i+1, out[3:] {
+		copy(out, pal[m.Pix[i/p.W*m.Stride+i%p.W]][:3])
+	}
+}
+
+// single gives the index of the one 0 among 255s, or -1: Pillow then takes tRNS of a palette for that index. Its test
+// lets one byte 10 follow.
+func single(alphas []byte) int {
+	alphas = bytes.TrimSuffix(alphas, []byte{'\n'})
+	if bytes.Count(alphas, []byte{0}) != 1 || bytes.Count(alphas, []byte{255}) != len(alphas)-1 {
+		return -1
+	}
+	return bytes.IndexByte(alphas, 0)
+}
+
+// key is the transparent colour of a picture without palette, as Pillow has it when the picture becomes RGBA: at once,
+// or from the RGB picture, where grey keys are saturated and those of modes 1 and I;16 count for red alone.
+func key(t []byte, mode string, atOnce bool) *[3]byte {
+	if len(t) < 2 || mode == "RGB" && len(t) < 6 {
+		return nil
+	}
+	low := t[1]
+	switch {
+	case mode == "RGB":
+		return &[3]byte{t[1], t[3], t[5]}
+	case mode == "1" && t[0]|t[1] != 0:
+		low = 255
+	case mode == "L" && t[0] != 0 && !atOnce:
+		low = 255
+	}
+	if atOnce || mode == "L" {
+		return &[3]byte{low, low, low}
+	}
+	return &[3]byte{low, 0, 0}
+}
+
+// keyWhite makes the pixels of the transparent colour white.
+func (p *RGB) keyWhite(key *[3]byte) {
+	for out := p.Pix; len(out) >= 3 && key != nil; out = out[3:] {
+		if [3]byte(out) == *key {
+			out[0], out[1], out[2] = 255, 255, 255
+		}
+	}
+}
+
+// transparent finds tRNS.
+func transparent(file []byte) (t []byte, ok bool) {
+	for at := 8; at+12 <= len(file); {
+		n := int(binary.BigEndian.Uint32(file[at:]))
+		if n > len(file)-at-12 {
+			return nil, false
+		}
+		switch string(file[at+4 : at+8]) {
+		case "tRNS":
+			return file[at+8 : at+8+n], true
+		case "IDAT":
+			return nil, false
+		}
+		at += 12 + n
+	}
+	return nil, false
+}

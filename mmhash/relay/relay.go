@@ -1,0 +1,284 @@
+// Package relay serves pictures that are already here to the workers, so that a worker does not download them again, and
+// so that a worker that reads no data URLs (TensorRT-LLM, some configurations of others) gets them all the same.
+//
+//	router ─ Offer(content id) ─▶ http://host:port/<content id>?e=<expiry>&s=<signature> ─ in the body ─▶ worker ─ GET ─▶ Relay
+//
+// It spares the second download, not the preprocessing: the worker still decodes the file, resizes and encodes it.
+//
+// A URL opens one picture, for a short time, to whoever holds it: the signature is an HMAC by a key that lives in this
+// process only, so URLs end with it. With a key that several replicas share, a URL may lead to any of them: it names, under
+// the signature, the replica that holds the picture, and another one fetches it there (peer.go). The bytes are shared with the caller, not copied. What is offered is kept until a
+// worker has fetched it as often as it was offered, or until it expires; only then it may make room. When there is no
+// room, Offer says no and the part keeps its own URL. A worker that comes too late gets 410; one that comes once more
+// after its picture made room for another (a retry on a second worker, say) gets 404, and its client an error.
+package relay
+
+import (
+	"bytes"
+	"container/list"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"path"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sightline-router/sightline/mmhash"
+)
+
+// Config is a Relay's place and limits. Zero values take the defaults named here.
+type Config struct {
+	URL      string        // where workers reach the relay, such as http://10.0.0.2:9904; a path is kept
+	TTL      time.Duration // how long a URL opens its picture (2 minutes)
+	MaxBytes int64         // of the pictures held (256 MiB)
+	Key      []byte        // what replicas share, 32 bytes or more; nil: a key of this process
+	Self     string        // with Key: where the other replicas reach this one, ip:port
+
+	now func() time.Time
+}
+
+// Relay is safe for concurrent use.
+type Relay struct {
+	cfg  Config
+	base string
+	key  []byte
+	peer http.Client
+
+	mu    sync.Mutex
+	held  map[mmhash.ContentID]*list.Element
+	order list.List // of *picture, the one offered last at the back
+	stats Stats
+}
+
+// Stats counts what became of offers and of workers' requests.
+type Stats struct {
+	Offered, Full            uint64 // URLs made; offers that found no room
+	Served                   uint64
+	Passed                   uint64 // to the replica that holds it
+	Expired, Gone, Forbidden uint64 // 410; 404; 403: no or another signature
+	Bytes                    int64  // held now
+	Pictures                 int
+}
+
+type picture struct {
+	id      mmhash.ContentID
+	file    []byte
+	expires time.Time
+	awaited int // offers that no worker has come for yet
+}
+
+// overhead is what a picture costs beside its bytes.
+const overhead = 512
+
+// New makes a relay. The error says what is wrong with the URL.
+func New(c Config) (*Relay, error) {
+	u, err := url.Parse(c.URL)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" || strings.ContainsAny(c.URL, "\"\\ ") {
+		return nil, errors.New("relay: url is not where workers could ask (want one such as http://10.0.0.2:9904)")
+	}
+	if c.TTL == 0 {
+		c.TTL = 2 * time.Minute
+	}
+	if c.MaxBytes == 0 {
+		c.MaxBytes = 256 << 20
+	}
+	if c.now == nil {
+		c.now = time.Now
+	}
+	r := &Relay{cfg: c, base: strings.TrimRight(c.URL, "/"), held: make(map[mmhash.ContentID]*list.Element), key: c.Key, peer: newPeer()}
+	switch _, err := netip.ParseAddrPort(c.Self); {
+	case c.Key == nil && c.Self == "":
+		r.key = make([]byte, 32)
+		_, err := rand.Read(r.key)
+		return r, err
+	case len(c.Key) < 32:
+		return nil, fmt.Errorf("relay: a key of %d bytes (want 32 or more, the same in all replicas)", len(c.Key))
+	case err != nil:
+		return nil, fmt.Errorf("relay: %q is not where replicas could ask (want ip:port)", c.Self)
+	}
+	return r, nil
+}
+
+// Offer gives the URL of a picture. file is asked for its bytes if they are not held yet; they must not be changed later.
+// ok is false if file has none or there is no room.
+func (r *Relay) Offer(id mmhash.ContentID, file func() ([]byte, bool)) (link string, ok bool) {
+	if !r.renew(id) {
+		b, ok := file()
+		if !ok || !r.hold(id, b) {
+			return "", false
+		}
+	}
+	expiry := r.cfg.now().Add(r.cfg.TTL).Unix()
+	link = r.base + "/" + id.String() + "?e=" + strconv.FormatInt(expiry, 10)
+	if r.cfg.Self != "" {
+		link += "&h=" + r.cfg.Self
+	}
+	return link + "&s=" + base64.RawURLEncoding.EncodeToString(r.sign(id, expiry, r.cfg.Self)), true
+}
+
+func (r *Relay) sign(id mmhash.ContentID, expiry int64, home string) []byte {
+	h := hmac.New(sha256.New, r.key)
+	h.Write(id[:])
+	h.Write(binary.BigEndian.AppendUint64(nil, uint64(expiry)))
+	h.Write([]byte(home))
+	return h.Sum(nil)
+}
+
+// renew offers a picture that is held once more.
+func (r *Relay) renew(id mmhash.ContentID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e, ok := r.held[id]
+	if !ok {
+		return false
+	}
+	p := e.Value.(*picture)
+	p.expires = r.cfg.now().Add(r.cfg.TTL)
+	p.awaited++
+	r.order.MoveToBack(e)
+	r.stats.Offered++
+	return true
+}
+
+// hold takes a picture in, if old ones can make room.
+func (r *Relay) hold(id mmhash.ContentID, file []byte) bool {
+	if r.renew(id) { // another request was quicker
+		return true
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.cfg.now()
+	need := int64(len(file)) + overhead
+	r.sweep(now, r.cfg.MaxBytes-need)
+	if r.stats.Bytes+need > r.cfg.MaxBytes {
+		r.stats.Full++
+		return false
+	}
+	if _, twice := r.held[id]; !twice {
+		r.held[id] = r.order.PushBack(&picture{id: id, file: file, expires: now.Add(r.cfg.TTL), awaited: 1})
+		r.stats.Bytes += need
+		r.stats.Pictures++
+	}
+	r.stats.Offered++
+	return true
+}
+
+// sweepAtMost bounds the look at old pictures for one new one.
+const sweepAtMost = 64
+
+// sweep drops what nobody waits for, oldest offers first: all that has expired, and as much else as it takes.
+func (r *Relay) sweep(now time.Time, room int64) {
+	for e, n := r.order.Front(), 0; e != nil && n < sweepAtMost; n++ {
+		p, next := e.Value.(*picture), e.Next()
+		expired := now.After(p.expires)
+		if !expired && r.stats.Bytes <= room {
+			return
+		}
+		if expired || p.awaited == 0 {
+			r.order.Remove(e)
+			delete(r.held, p.id)
+			r.stats.Bytes -= int64(len(p.file)) + overhead
+			r.stats.Pictures--
+		}
+		e = next
+	}
+}
+
+// ServeHTTP answers a worker: 200 with the picture, 403 without a right signature, 410 after the URL's time, 404 where
+// the picture has made room for others, 502 where the replica that holds it does not answer.
+func (r *Relay) ServeHTTP(w http.ResponseWriter, q *http.Request) {
+	if q.Method != http.MethodGet && q.Method != http.MethodHead {
+		w.Header().Set("Allow", "GET, HEAD")
+		http.Error(w, "GET only", http.StatusMethodNotAllowed)
+		return
+	}
+	file, id, code := r.open(q)
+	if code == passOn {
+		r.pass(w, q)
+		return
+	}
+	h := w.Header()
+	h.Set("X-Content-Type-Options", "nosniff")
+	if code != http.StatusOK {
+		h.Set("Cache-Control", "no-store")
+		http.Error(w, http.StatusText(code), code)
+		return
+	}
+	h.Set("Content-Type", contentType(file))
+	h.Set("Content-Length", strconv.Itoa(len(file)))
+	h.Set("ETag", `"`+id.String()+`"`)
+	h.Set("Cache-Control", "private, immutable, max-age="+strconv.Itoa(int(r.cfg.TTL/time.Second)))
+	if q.Method == http.MethodGet {
+		_, _ = w.Write(file) // whoever hangs up asks again
+	}
+}
+
+func (r *Relay) open(q *http.Request) (file []byte, id mmhash.ContentID, code int) {
+	form := q.URL.Query()
+	expiry, err1 := strconv.ParseInt(form.Get("e"), 10, 64)
+	sig, err2 := base64.RawURLEncoding.Strict().DecodeString(form.Get("s"))
+	name, err3 := hex.DecodeString(path.Base(q.URL.Path))
+	home := form.Get("h")
+	ok := errors.Join(err1, err2, err3) == nil && copy(id[:], name) == len(id) && len(name) == len(id) && hmac.Equal(sig, r.sign(id, expiry, home))
+	now := r.cfg.now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !ok {
+		r.stats.Forbidden++
+		return nil, id, http.StatusForbidden
+	}
+	if now.Unix() > expiry {
+		r.stats.Expired++
+		return nil, id, http.StatusGone
+	}
+	e, held := r.held[id]
+	if home != r.cfg.Self { // held here or not: there the picture waits for its worker
+		r.stats.Passed++
+		return nil, id, passOn
+	}
+	if !held {
+		r.stats.Gone++
+		return nil, id, http.StatusNotFound
+	}
+	p := e.Value.(*picture)
+	if q.Method == http.MethodGet {
+		p.awaited = max(0, p.awaited-1)
+		r.stats.Served++
+	}
+	return p.file, id, http.StatusOK
+}
+
+// contentType reads a file's first bytes.
+func contentType(file []byte) string {
+	head := file[:min(len(file), 512)]
+	for magic, t := range map[string]string{"II*\x00": "image/tiff", "MM\x00*": "image/tiff", "II+\x00": "image/tiff", "MM\x00+": "image/tiff",
+		"\x00\x00\x00\x0cjP  ": "image/jp2", "\xff\x4f\xff\x51": "image/j2c"} {
+		if bytes.HasPrefix(head, []byte(magic)) {
+			return t
+		}
+	}
+	if len(head) > 12 && (string(head[4:12]) == "ftypavif" || string(head[4:12]) == "ftypavis") {
+		return "image/avif"
+	}
+	if t := http.DetectContentType(head); strings.HasPrefix(t, "image/") {
+		return t
+	}
+	return "application/octet-stream" // nothing that a browser would run
+}
+
+// Stats gives the counters.
+func (r *Relay) Stats() Stats {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.stats
+}

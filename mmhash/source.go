@@ -1,0 +1,402 @@
+package mmhash
+
+import (
+	"bytes"
+	"errors"
+
+	"github.com/segmentio/asm/base64"
+
+	"github.com/sightline-router/sightline/mmhash/digest"
+)
+
+// Source is a picture's bytes where they lie: pieces of a request body (a JSON string's raw content, base64) or of a file.
+// It holds no copy; it can be read again and again.
+type Source struct {
+	pieces [][]byte
+	form   form
+	load   func() []byte // of a file that is not in memory; nil result: it cannot be had
+}
+
+type form uint8
+
+const (
+	formFile form = iota
+	formBase64
+	formDataURL
+	formText // of a data URL, as it stands behind the comma
+)
+
+// DataURL is a JSON string literal's content (between the quotes, escapes and all) that begins with data:.
+func DataURL(pieces [][]byte) Source { return Source{pieces: pieces, form: formDataURL} }
+
+// Base64 is a JSON string literal's content that is base64 and nothing else (input_audio, Anthropic's source.data).
+func Base64(pieces [][]byte) Source { return Source{pieces: pieces, form: formBase64} }
+
+// File is the bytes themselves.
+func File(pieces ...[]byte) Source { return Source{pieces: pieces, form: formFile} }
+
+// Stored is a file that load brings if its bytes are asked for; nil: it no longer can.
+func Stored(load func() []byte) Source { return Source{form: formFile, load: load} }
+
+// here is the source with its bytes in memory.
+func (s Source) here() Source {
+	if s.load == nil {
+		return s
+	}
+	return File(s.load())
+}
+
+// sink takes decoded bytes in pieces; false = enough.
+type sink interface{ take(p []byte) bool }
+
+var (
+	errNoComma  = &Refusal{400, "no comma behind the media type"}
+	errLongType = &Refusal{400, "media type of more than 1024 bytes"}
+	errNotData  = &Refusal{400, "does not begin with data:"}
+	errNot64    = &Refusal{501, "only ;base64 data URLs are served (lower case, directly before the comma)"}
+	errDigit    = &Refusal{400, "not strict base64: a character outside the standard alphabet"}
+	errPadding  = &Refusal{400, "not strict base64: wrong padding"}
+	errExcess   = &Refusal{400, "not strict base64: data behind the padding"}
+	errEscape   = &Refusal{400, "broken JSON escape"}
+
+	errEnough = errors.New("the sink wants no more") // never leaves this file
+)
+
+// Decode gives the file's bytes, a copy unless the Source is one piece of a file. size is what Identify counted.
+func (s Source) Decode(size int64) ([]byte, error) {
+	s = s.here()
+	if s.form == formFile && len(s.pieces) == 1 {
+		return s.pieces[0], nil
+	}
+	c := copier(make([]byte, 0, size))
+	w := scratches.Get().(*scratch)
+	err := s.stream(&w.dec, &c)
+	scratches.Put(w)
+	return c, err
+}
+
+// copier is a sink that keeps all.
+type copier []byte
+
+func (c *copier) take(p []byte) bool { *c = append(*c, p...); return true }
+
+// stream writes the file's bytes to w in pieces of at most outSize bytes.
+func (s Source) stream(d *decoder, w sink) error {
+	if s.form == formFile {
+		for _, p := range s.here().pieces {
+			for len(p) > 0 {
+				k := min(len(p), outSize)
+				if !w.take(p[:k]) {
+					return nil
+				}
+				p = p[k:]
+			}
+		}
+		return nil
+	}
+	i, from := 0, 0
+	if s.form != formBase64 {
+		var err error
+		if i, from, err = dataPrefix(s.pieces); err != nil {
+			return err
+		}
+	}
+	if s.form == formText {
+		return s.text(i, from, w)
+	}
+	d.reset()
+	for ; i < len(s.pieces); i++ {
+		if err := d.feed(s.pieces[i][from:], w); err == errEnough {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		from = 0
+	}
+	return d.finish(w)
+}
+
+// text writes what stands behind the comma, without JSON's escapes.
+func (s Source) text(i, from int, w sink) error {
+	var esc escape
+	one := make([]byte, 1)
+	for ; i < len(s.pieces); i++ {
+		for p := s.pieces[i][from:]; len(p) > 0; {
+			if esc.in == 0 && p[0] != '\\' {
+				k := min(len(p), outSize)
+				if j := bytes.IndexByte(p[:k], '\\'); j >= 0 {
+					k = j
+				}
+				if !w.take(p[:k]) {
+					return nil
+				}
+				p = p[k:]
+				continue
+			}
+			c, ok, bad := esc.next(p[0])
+			if p = p[1:]; bad {
+				return errEscape
+			}
+			if one[0] = c; ok && !w.take(one) {
+				return nil
+			}
+		}
+		from = 0
+	}
+	if esc.in > 0 {
+		return errEscape
+	}
+	return nil
+}
+
+// dataPrefix reads up to the first comma as vLLM does: "data:" in any case, and ";base64" in lower case at the end. It
+// gives the place behind the comma.
+func dataPrefix(pieces [][]byte) (piece, offset int, err error) {
+	var text [1024]byte
+	var esc escape
+	n := 0
+	for i, p := range pieces {
+		for j, c := range p {
+			c, ok, bad := esc.next(c)
+			switch {
+			case bad:
+				return 0, 0, errEscape
+			case !ok:
+				continue
+			case c == ',':
+				return i, j + 1, checkPrefix(text[:n])
+			case n == len(text):
+				return 0, 0, errLongType
+			}
+			text[n] = c
+			n++
+		}
+	}
+	return 0, 0, errNoComma
+}
+
+func checkPrefix(t []byte) error {
+	switch {
+	case len(t) < 5 || !bytes.EqualFold(t[:5], []byte("data:")):
+		return errNotData
+	case !bytes.HasSuffix(t[5:], []byte(";base64")):
+		return errNot64
+	}
+	return nil
+}
+
+// escape takes JSON string content byte by byte and undoes escapes. Characters beyond one byte are given as 0xFF: no
+// place that asks here has use for them.
+type escape struct {
+	in  uint8 // 0 outside, 1 behind the backslash, 2 to 5 digits of \u to come
+	val uint16
+}
+
+// next gives a character if c completes one; bad = no such escape.
+func (e *escape) next(c byte) (out byte, ok, bad bool) {
+	switch {
+	case e.in == 0 && c != '\\':
+		return c, true, false
+	case e.in == 0:
+		e.in = 1
+		return 0, false, false
+	case e.in == 1:
+		e.in = 0
+		switch c {
+		case '"', '\\', '/':
+			return c, true, false
+		case 'n', 't', 'r', 'b', 'f':
+			return '\n', true, false // any control character: wanted nowhere
+		case 'u':
+			e.in, e.val = 5, 0
+			return 0, false, false
+		}
+		return 0, false, true
+	}
+	d := c | 0x20
+	switch {
+	case c >= '0' && c <= '9':
+		d = c - '0'
+	case d >= 'a' && d <= 'f':
+		d -= 'a' - 10
+	default:
+		return 0, false, true
+	}
+	e.val = e.val<<4 | uint16(d)
+	if e.in--; e.in > 1 {
+		return 0, false, false
+	}
+	e.in = 0
+	if e.val > 0x7F {
+		return 0xFF, true, false
+	}
+	return byte(e.val), true, false
+}
+
+// outSize is a decoded piece: what the digest takes at once, and inside the L2 cache.
+const outSize = digest.RoomSize
+
+// decoder turns base64 text in pieces into bytes in pieces. Between pieces it carries at most three characters. Text is
+// strict as in vLLM (pybase64, validate): standard alphabet, padding, nothing else.
+type decoder struct {
+	out   []byte // of outSize; made if there is none
+	n     int    // bytes in out
+	quad  [4]byte
+	q     int // characters in quad
+	ended bool
+	slow  bool // a backslash was seen
+	esc   escape
+	text  [8 << 10]byte // text without its escapes
+}
+
+func (d *decoder) reset() {
+	d.n, d.q, d.ended, d.slow, d.esc = 0, 0, false, false, escape{}
+	if d.out == nil {
+		d.out = make([]byte, outSize)
+	}
+}
+
+// feed decodes one piece. Most text has no escapes and is not searched for them: plain stumbles over a backslash soon
+// enough, and from then on the text goes through unescape.
+func (d *decoder) feed(p []byte, w sink) error {
+	if !d.slow {
+		rest, err := d.plain(p, w)
+		if err != errDigit || bytes.IndexByte(rest, '\\') < 0 {
+			return err
+		}
+		d.slow, p = true, rest
+	}
+	return d.unescape(p, w)
+}
+
+// unescape copies the runs between backslashes into a window and decodes that.
+func (d *decoder) unescape(p []byte, w sink) error {
+	n := 0
+	for len(p) > 0 {
+		if n == len(d.text) {
+			if _, err := d.plain(d.text[:n], w); err != nil {
+				return err
+			}
+			n = 0
+		}
+		if d.esc.in == 0 && p[0] != '\\' {
+			k := min(len(p), len(d.text)-n)
+			if i := bytes.IndexByte(p[:k], '\\'); i >= 0 {
+				k = i
+			}
+			n += copy(d.text[n:], p[:k])
+			p = p[k:]
+			continue
+		}
+		c, ok, bad := d.esc.next(p[0])
+		p = p[1:]
+		if bad {
+			return errEscape
+		}
+		if ok {
+			d.text[n] = c
+			n++
+		}
+	}
+	_, err := d.plain(d.text[:n], w)
+	return err
+}
+
+// plain decodes text without escapes. On an error rest begins at or before the character at fault, and nothing of rest
+// has been taken.
+func (d *decoder) plain(p []byte, w sink) (rest []byte, err error) {
+	for len(p) > 0 {
+		if d.n > outSize-3 {
+			if !w.take(d.out[:d.n]) {
+				return nil, errEnough
+			}
+			d.n = 0
+		}
+		if k := min(len(p)&^3, (outSize-d.n)/3*4); k > 0 && d.q == 0 && !d.ended {
+			if p[k-1] == '=' { // the last quantum, if it is one, is read by hand
+				k -= 4
+			}
+			// n is short where the text holds a line break, which the library passes over.
+			if n, err := base64.StdEncoding.Decode(d.out[d.n:], p[:k]); err != nil || n != k/4*3 {
+				return p, errDigit
+			}
+			d.n += k / 4 * 3
+			p = p[k:]
+			if k > 0 {
+				continue
+			}
+		}
+		if err := d.put(p[0]); err != nil {
+			return p, err
+		}
+		p = p[1:]
+	}
+	return nil, nil
+}
+
+// put adds one character; the fourth completes a quantum.
+func (d *decoder) put(c byte) error {
+	if d.ended {
+		return errExcess
+	}
+	if c != '=' && digit(c) > 63 {
+		return errDigit
+	}
+	d.quad[d.q] = c
+	if d.q++; d.q < 4 {
+		return nil
+	}
+	d.q = 0
+	a, b, e, f := d.quad[0], d.quad[1], d.quad[2], d.quad[3]
+	switch {
+	case a == '=' || b == '=' || e == '=' && f != '=':
+		return errPadding
+	case f == '=':
+		d.ended = true
+	}
+	v := uint32(digit(a))<<18 | uint32(digit(b))<<12
+	size := 1
+	if e != '=' {
+		v |= uint32(digit(e)) << 6
+		size++
+	}
+	if f != '=' {
+		v |= uint32(digit(f))
+		size++
+	}
+	for i := range size { // feed leaves room for a quantum
+		d.out[d.n] = byte(v >> (16 - 8*i))
+		d.n++
+	}
+	return nil
+}
+
+// digit gives the value of a base64 character, 255 for any other.
+func digit(c byte) byte {
+	switch {
+	case c >= 'A' && c <= 'Z':
+		return c - 'A'
+	case c >= 'a' && c <= 'z':
+		return c - 'a' + 26
+	case c >= '0' && c <= '9':
+		return c - '0' + 52
+	case c == '+':
+		return 62
+	case c == '/':
+		return 63
+	}
+	return 255
+}
+
+func (d *decoder) finish(w sink) error {
+	switch {
+	case d.esc.in > 0:
+		return errEscape
+	case d.q > 0:
+		return errPadding
+	}
+	if d.n > 0 {
+		w.take(d.out[:d.n])
+	}
+	return nil
+}

@@ -1,0 +1,98 @@
+package mmhash
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/maypok86/otter/v2"
+
+	"github.com/sightline-router/sightline/mmhash/name"
+)
+
+// Store remembers what pictures are called: content id and recipe → name. Bounded; safe for concurrent use. A name costs
+// about 300 bytes.
+type Store struct {
+	names *otter.Cache[nameKey, string]
+}
+
+type nameKey struct {
+	id     ContentID
+	recipe [32]byte
+}
+
+// NewStore makes a store of at most max names.
+func NewStore(max int) (*Store, error) {
+	if max < 1 {
+		return nil, fmt.Errorf("name store of %d entries: want at least 1", max)
+	}
+	c, err := otter.New(&otter.Options[nameKey, string]{MaximumSize: max})
+	if err != nil {
+		return nil, fmt.Errorf("name store: %w", err)
+	}
+	return &Store{c}, nil
+}
+
+// Name gives the name of a picture whose bytes were seen under this recipe before.
+func (s *Store) Name(id ContentID, r name.Recipe) (string, bool) {
+	if r.Ready() {
+		return r.Known, true
+	}
+	return s.names.GetIfPresent(nameKey{id, r.Key()})
+}
+
+// Put remembers a name found otherwise, for instance while its bytes were downloaded.
+func (s *Store) Put(id ContentID, r name.Recipe, n string) { s.names.Set(nameKey{id, r.Key()}, n) }
+
+// Names gives the names of one picture, in the recipes' order. Those not remembered are computed in one pass over the
+// source, all together, and remembered. id and size must be the source's (Identify); a source that no longer has the
+// bytes, because a cache let them go, is an error.
+func (s *Store) Names(src Source, id ContentID, size int64, recipes ...name.Recipe) ([]string, error) {
+	names := make([]string, len(recipes))
+	var todo namers
+	var at []int
+	for i, r := range recipes {
+		if n, ok := s.Name(id, r); ok {
+			names[i] = n
+			continue
+		}
+		at = append(at, i)
+		todo.digests = append(todo.digests, r.Start())
+	}
+	if len(at) == 0 {
+		return names, nil
+	}
+	d := scratches.Get().(*scratch)
+	err := src.stream(&d.dec, &todo)
+	scratches.Put(d)
+	if err != nil {
+		return nil, err
+	}
+	if todo.n != size {
+		return nil, errGone
+	}
+	for k, i := range at {
+		names[i] = todo.digests[k].Name()
+		s.Put(id, recipes[i], names[i])
+	}
+	return names, nil
+}
+
+// Close stops the cache's own goroutines.
+func (s *Store) Close() { s.names.StopAllGoroutines() }
+
+// errGone says that a picture's bytes are no longer at hand.
+var errGone = errors.New("the picture's bytes are not here any more")
+
+// namers lets several digests read one pass.
+type namers struct {
+	digests []*name.Digest
+	n       int64
+}
+
+func (d *namers) take(p []byte) bool {
+	d.n += int64(len(p))
+	for _, n := range d.digests {
+		n.Write(p)
+	}
+	return true
+}

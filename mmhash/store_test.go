@@ -1,0 +1,74 @@
+package mmhash
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/sightline-router/sightline/mmhash/name"
+)
+
+func TestStore(t *testing.T) {
+	s, err := NewStore(100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	src := DataURL([][]byte{[]byte("data:;base64,"), []byte(tinyPNG)})
+	f, err := Identify(src)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var recipes []name.Recipe
+	for _, v := range []name.VLLM{{Generation: name.H3, Model: "Qwen/Qwen2.5-VL-7B-Instruct"}, {Generation: name.H6, Model: "Qwen/Qwen2.5-VL-7B-Instruct"}, {Rust: true}} {
+		r, err := v.Recipe(name.Item{Mode: f.Mode, Bytes: f.Bytes})
+		if err != nil {
+			t.Fatal(err)
+		}
+		recipes = append(recipes, r)
+	}
+	want := []string{"4c83171ba3c124d2b02f97bcb3381cede24a3906d6590b187deeeb9c9285ca43", "37284b8b0ad11582315bc3873e9aa62ee57a1e4548f3cdff3c024349b6068b5b", "f531b9e47004fccda30d996ca0bf046cd4f94241ab04843cb055cbc72bec0810"}
+	if got, err := s.Names(src, f.ID, f.Bytes, recipes[:2]...); err != nil || !slices.Equal(got, want[:2]) {
+		t.Fatal(got, err)
+	}
+	// The second time no bytes are needed for what is known.
+	if got, err := s.Names(File(), f.ID, f.Bytes, recipes[0], recipes[1]); err != nil || !slices.Equal(got, want[:2]) {
+		t.Fatal(got, err)
+	}
+	if got, err := s.Names(src, f.ID, f.Bytes, recipes...); err != nil || !slices.Equal(got, want) {
+		t.Fatal(got, err)
+	}
+	// What must still be computed is not computed from bytes that are gone.
+	s.names.InvalidateAll()
+	if got, err := s.Names(File(), f.ID, f.Bytes, recipes[0]); err == nil {
+		t.Errorf("a name without bytes: %v", got)
+	}
+	if _, ok := s.Name(f.ID, recipes[0]); ok {
+		t.Error("and it is remembered")
+	}
+	if _, ok := s.Name(ContentID{1}, recipes[0]); ok {
+		t.Error("another picture has the name")
+	}
+}
+
+func BenchmarkNames(b *testing.B) {
+	pieces, size := body720p(false)
+	s, _ := NewStore(100)
+	defer s.Close()
+	f, _ := Identify(DataURL(pieces))
+	v := name.VLLM{Generation: name.H6, Model: "m"}
+	r, _ := v.Recipe(name.Item{Mode: f.Mode, Bytes: f.Bytes})
+	b.Run("first", func(b *testing.B) {
+		b.SetBytes(size)
+		b.ReportAllocs()
+		for i := byte(0); b.Loop(); i++ {
+			s.names.InvalidateAll()
+			s.Names(DataURL(pieces), f.ID, f.Bytes, r)
+		}
+	})
+	b.Run("known", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			s.Names(DataURL(pieces), f.ID, f.Bytes, r)
+		}
+	})
+}

@@ -1,0 +1,103 @@
+package prompt
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/prompt/mistral"
+	"github.com/sightline-router/sightline/prompt/vision"
+)
+
+// converseMistral reads a conversation in mistral mode: vLLM looks at its parts as ever, then mistral-common makes ids of
+// the messages, pictures included (vLLM 0.32, renderers/mistral.py).
+func (r *reader) converseMistral(messages []body.Message, s settings, d *Draft) error {
+	if s.kwargs != nil || s.source != "" {
+		return refuse(400, "a template or variables for one, in mistral mode")
+	}
+	media := make(map[*body.Part]*Medium)
+	for i := range messages {
+		if err := r.accept(&messages[i]); err != nil {
+			return err
+		}
+		parts := messages[i].Parts
+		for j := range parts {
+			it, _, err := r.partVLLM(&parts[j])
+			if err != nil {
+				return err
+			}
+			if it.medium != nil {
+				media[&parts[j]] = it.medium
+			}
+		}
+	}
+	out, err := r.m.mistral.Encode(&mistral.Request{Body: r.body, Messages: messages, Tools: s.tools,
+		Generate: s.generate, Continue: s.goOn, Effort: s.effort.Text(), Done: d.done, Max: d.most})
+	var refused *mistral.RefusedError
+	switch {
+	case errors.As(err, &refused):
+		return refuse(400, refused.Reason)
+	case errors.Is(err, mistral.ErrPython):
+		return ErrPython
+	case err != nil:
+		return ErrPart
+	}
+	p := DraftPrompt{IDs: out.IDs}
+	for _, part := range out.Images {
+		p.Media = append(p.Media, *media[part])
+	}
+	d.Prompts = append(d.Prompts, p)
+	return nil
+}
+
+// expandMistral is Expand in mistral mode. The tokenizer puts the pictures in before the engine truncates, and it does not
+// turn them by their EXIF orientation as the engine does: where that changes the rows, the engine finds no picture.
+func (m *Model) expandMistral(d *Draft, p *DraftPrompt, sizes []vision.Media) (e Expanded, err error) {
+	e = Expanded{IDs: p.IDs, Exact: true}
+	if e.IDs == nil {
+		e.IDs = m.encode(d, p)
+		if d.Over() {
+			return d.cut(p, e.IDs)
+		}
+		if n := d.truncate; p.addSpecial && !d.side && n > 0 && len(e.IDs) > n { // mistral-common cuts behind BOS
+			e.IDs[len(e.IDs)-n] = e.IDs[0]
+		}
+	}
+	if len(p.Media) > 0 {
+		for _, md := range sizes {
+			if md.Turned && m.rows(md) != m.rows(vision.Media{Modality: md.Modality, Width: md.Height, Height: md.Width}) {
+				return e, refuse(500, "picture whose EXIF orientation changes its rows, in mistral mode")
+			}
+		}
+		if e, err = m.expandMedia(d, e.IDs, sizes); err != nil || !e.Exact {
+			return e, err
+		}
+	}
+	if e.truncate(d) == nil {
+		return e, nil
+	}
+	return e, refuse(500, "truncate_prompt_tokens cuts a picture")
+}
+
+// rows tells a picture's rows and columns apart from others: its patches, and all of its tokens.
+func (m *Model) rows(md vision.Media) (size [2]int) {
+	if m.visErr == nil {
+		size[0], size[1], _ = m.vision.Count(md, nil)
+	}
+	return size
+}
+
+// controlTokens shows a Mistral tokenizer as package vision needs it: its texts are nothing but control tokens.
+type controlTokens struct{ tokens }
+
+func (t controlTokens) EncodeText(dst []uint32, text string) []uint32 {
+	for text != "" {
+		n := strings.IndexByte(text, ']') + 1
+		id, ok := t.ID(text[:n])
+		if !ok {
+			return t.tokens.EncodeText(dst, text)
+		}
+		dst, text = append(dst, id), text[n:]
+	}
+	return dst
+}

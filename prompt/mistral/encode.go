@@ -1,0 +1,326 @@
+package mistral
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/prompt/template"
+	"github.com/sightline-router/sightline/prompt/tokenizer"
+)
+
+// Prompt is an encoded request. Each picture stands in IDs as one [IMG]; Images are their parts in the order of the
+// prompt.
+type Prompt struct {
+	IDs    []uint32
+	Images []*body.Part
+}
+
+// Encode makes the prompt of a request. Errors: a *RefusedError, or one that says what is not read (audio).
+func (t *Tokenizer) Encode(r *Request) (Prompt, error) {
+	list, err := t.read(r)
+	if err != nil {
+		return Prompt{}, err
+	}
+	tools, err := readTools(r.Tools)
+	if err != nil {
+		return Prompt{}, err
+	}
+	if err := t.validate(list); err != nil {
+		return Prompt{}, err
+	}
+	effort, err := t.reasoningEffort(r.Effort)
+	if err != nil {
+		return Prompt{}, err
+	}
+	size := 64
+	for i := range r.Messages {
+		size += len(r.Messages[i].Content.Raw)/3 + 16
+	}
+	e := encoder{t: t, ids: make([]uint32, 0, size), tools: tools, effort: effort, done: r.Done, max: r.Max}
+	list, e.system = t.normalize(list)
+	if e.messages(list); e.err != nil {
+		return Prompt{}, e.err
+	}
+	return Prompt{IDs: e.ids, Images: e.images}, nil
+}
+
+var efforts = []string{"none", "minimal", "low", "medium", "high", "xhigh", "max"}
+
+// reasoningEffort checks what a request asks for; only version 15 puts it into the prompt.
+func (t *Tokenizer) reasoningEffort(asked string) (string, error) {
+	if asked != "" && !slices.Contains(efforts, asked) {
+		return "", refuse("reasoning_effort that mistral-common does not know")
+	}
+	if t.effort == nil {
+		return "", nil
+	}
+	if asked == "" {
+		return t.effort.Default, nil
+	}
+	if !slices.Contains(t.effort.Values, asked) {
+		return "", refuse("reasoning_effort that this model does not take")
+	}
+	return asked, nil
+}
+
+// encoder writes one prompt. What comes behind its first error counts for nothing.
+type encoder struct {
+	t      *Tokenizer
+	ids    []uint32
+	images []*body.Part
+	tools  []template.Value
+	system string // up to version 3
+	effort string // version 15
+	done   <-chan struct{}
+	max    int
+	err    error
+}
+
+func (e *encoder) fail(err error) {
+	if e.err == nil {
+		e.err = err
+	}
+}
+
+func (e *encoder) control(ids ...uint32) { e.ids = append(e.ids, ids...) }
+
+func (e *encoder) text(text string) {
+	e.ids = e.t.text.Encode(e.ids, text, tokenizer.Options{PlainSpecials: true, Done: e.done, Max: e.max})
+}
+
+// json writes a value as json.dumps(v, ensure_ascii=False) does.
+func (e *encoder) json(v template.Value) {
+	text, err := template.AppendJSON(nil, v)
+	e.fail(err)
+	e.text(string(text))
+}
+
+// content writes a text or a list of chunks.
+func (e *encoder) content(m *message) {
+	if m.kind == body.Text {
+		e.text(m.text)
+	} else {
+		e.chunks(m.chunks)
+	}
+}
+
+func (e *encoder) messages(list []message) {
+	firstUser, lastUser := -1, -1
+	for i := range list {
+		if list[i].role == "user" {
+			if lastUser = i; firstUser < 0 {
+				firstUser = i
+			}
+		}
+	}
+	if e.t.version == 2 && severalResults(list, lastUser) {
+		e.fail(refuse("several tool results for one turn, which version 2 has no form for"))
+	}
+	e.control(e.t.id.bos)
+	for i := range list {
+		m := &list[i]
+		switch m.role {
+		case "user":
+			e.user(m, i == firstUser, i == lastUser)
+		case "assistant":
+			e.assistant(m, i < lastUser)
+		case "tool":
+			e.result(m, i < lastUser)
+		case "system":
+			e.control(e.t.id.system)
+			e.content(m)
+			e.control(e.t.id.systemEnd)
+		}
+		if e.err != nil {
+			return
+		}
+	}
+}
+
+// severalResults tells whether a turn behind the last user message has more than one tool result.
+func severalResults(list []message, lastUser int) bool {
+	calling, n := false, 0
+	for i := max(lastUser, 0); i < len(list); i++ {
+		switch m := &list[i]; {
+		case m.role == "assistant":
+			calling, n = len(m.calls) > 0, 0
+		case m.role != "tool":
+			calling, n = false, 0
+		case calling:
+			if n++; n > 1 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (e *encoder) user(m *message, first, last bool) {
+	id, v := &e.t.id, e.t.version
+	if v == 1 {
+		text := m.text
+		if first && e.system != "" {
+			text = e.system + "\n\n" + text
+		}
+		e.text("[INST] " + text + " [/INST]")
+		return
+	}
+	if v >= 13 && first || v < 13 && last {
+		if len(e.tools) > 0 {
+			e.control(id.tools)
+			e.json(template.NewList(e.tools...))
+			e.control(id.toolsEnd)
+		}
+		if e.effort != "" {
+			e.control(id.settings)
+			e.text(`{"reasoning_effort": "` + e.effort + `"}`)
+			e.control(id.settingsEnd)
+		}
+	}
+	e.control(id.inst)
+	system := ""
+	if last && e.system != "" {
+		system = e.system + "\n\n"
+	}
+	if m.kind == body.Text {
+		e.text(system + m.text)
+	} else {
+		if system != "" {
+			e.text(system)
+		}
+		e.chunks(imageFirst(m.chunks))
+	}
+	e.control(id.instEnd)
+}
+
+// imageFirst moves a picture behind nothing but text to the front.
+func imageFirst(list []chunk) []chunk {
+	n := len(list) - 1
+	if n < 1 || list[n].kind != imageChunk || slices.ContainsFunc(list[:n], func(c chunk) bool { return c.kind != textChunk }) {
+		return list
+	}
+	return append([]chunk{list[n]}, list[:n]...)
+}
+
+func (e *encoder) chunks(list []chunk) {
+	id := &e.t.id
+	for _, c := range list {
+		switch c.kind {
+		case textChunk:
+			e.text(c.text)
+		case imageChunk:
+			if !e.t.images {
+				e.fail(refuse("image for a tokenizer without an image encoder"))
+			}
+			e.control(id.img)
+			e.images = append(e.images, c.part)
+		case thinkChunk:
+			if !id.canThink {
+				e.fail(refuse("reasoning for a tokenizer without tokens for it"))
+			}
+			e.control(id.think)
+			e.text(c.text)
+			if !c.open {
+				e.control(id.thinkEnd)
+			}
+		}
+	}
+}
+
+func (e *encoder) assistant(m *message, beforeLastUser bool) {
+	v := e.t.version
+	calling := len(m.calls) > 0
+	switch {
+	case v == 1 && calling:
+		e.fail(refuse("tool calls, which version 1 has no form for"))
+	case m.empty() && !calling, v < 7 && !m.empty() && calling:
+		e.fail(refuse("message of the assistant with content and tool calls, or with none of them"))
+	case v == 2 && calling && beforeLastUser:
+		return // version 2 forgets calls of earlier turns
+	}
+	switch {
+	case m.kind == body.List:
+		e.chunks(m.chunks)
+	case v == 1:
+		e.text(m.text)
+	case m.text != "":
+		e.text(strings.TrimRight(m.text, " "))
+	}
+	if calling {
+		e.calls(m.calls)
+	}
+	if !m.prefix {
+		e.control(e.t.id.eos)
+	}
+}
+
+func (e *encoder) calls(calls []call) {
+	id, v := &e.t.id, e.t.version
+	if v < 11 { // a JSON list
+		list := make([]template.Value, 0, len(calls))
+		for _, c := range calls {
+			d := template.NewDict(3).Set("name", template.String(c.name)).Set("arguments", c.arguments)
+			if v >= 3 && c.id != "" && c.id != "null" {
+				d.Set("id", template.String(c.id))
+			}
+			list = append(list, d.Value())
+		}
+		e.control(id.calls)
+		e.json(template.NewList(list...))
+		return
+	}
+	for _, c := range calls {
+		e.control(id.calls)
+		e.text(c.name)
+		if v == 11 {
+			e.control(id.callID)
+			e.text(c.id)
+		}
+		e.control(id.args)
+		e.json(c.arguments)
+	}
+}
+
+// result writes the result of a tool.
+func (e *encoder) result(m *message, beforeLastUser bool) {
+	id, v := &e.t.id, e.t.version
+	if v == 1 {
+		e.fail(refuse("tool results, which version 1 has no form for"))
+	}
+	if v == 2 && beforeLastUser {
+		return
+	}
+	e.control(id.results)
+	switch {
+	case v < 7:
+		e.jsonResult(m)
+	case v < 13:
+		e.text(m.callID)
+		e.control(id.toolContent)
+		e.text(m.text)
+	default:
+		e.content(m)
+	}
+	e.control(id.resultsEnd)
+}
+
+// jsonResult writes a result as JSON, with a content that is JSON itself as such.
+func (e *encoder) jsonResult(m *message) {
+	content := template.NewDict(0).Value()
+	if m.text != "" {
+		var ok bool
+		if content, ok = parseJSON(m.text); !ok {
+			content = template.String(m.text)
+		}
+	}
+	if e.t.version >= 3 {
+		e.json(template.NewDict(2).Set("content", content).Set("call_id", template.String(m.callID)).Value())
+		return
+	}
+	name := template.None
+	if m.name != nil {
+		name = template.String(*m.name)
+	}
+	e.json(template.NewList(template.NewDict(2).Set("name", name).Set("content", content).Value()))
+}

@@ -1,0 +1,326 @@
+package mistral
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/prompt/template"
+)
+
+// Request is a chat request as vLLM hands it to mistral-common.
+type Request struct {
+	Body     *body.Skeleton
+	Messages []body.Message
+	Tools    template.Value  // the list of tools; None for none
+	Generate bool            // add_generation_prompt
+	Continue bool            // continue_final_message
+	Effort   string          // reasoning_effort, "" for none
+	Done     <-chan struct{} // ends the tokenizing, see tokenizer.Options
+	Max      int             // likewise
+}
+
+// message is a chat message in mistral-common's form.
+type message struct {
+	role   string // system, user, assistant or tool
+	kind   body.ContentKind
+	text   string  // kind Text
+	chunks []chunk // kind List
+	calls  []call
+	callID string  // of a tool's message
+	name   *string // of a tool's message
+	prefix bool    // to be continued
+}
+
+type chunkKind uint8
+
+const (
+	textChunk chunkKind = iota
+	thinkChunk
+	imageChunk
+)
+
+// chunk is a part of a content list.
+type chunk struct {
+	kind chunkKind
+	text string
+	open bool       // a thought that goes on
+	part *body.Part // of an image
+}
+
+// call is an assistant's call of a tool.
+type call struct {
+	id, name  string
+	arguments template.Value // a dict
+}
+
+// ErrPython says that a text is one that only Python reads, which mistral-common then may take: half of a surrogate pair
+// becomes U+FFFD in its tokenizers of bytes.
+var ErrPython = errors.New("text with half of a surrogate pair")
+
+// text reads a text; reason says what is wrong with what is none.
+func text(body *body.Skeleton, v gjson.Result, reason string) (string, error) {
+	text, ok := body.String(v)
+	switch {
+	case ok:
+		return text, nil
+	case v.Type == gjson.String && template.OnlyPython(body.Full(v)):
+		return "", ErrPython
+	}
+	return "", refuse(reason)
+}
+
+// errAudio says that the length of a sound in tokens is not known here.
+var errAudio = audioError{}
+
+type audioError struct{}
+
+func (audioError) Error() string { return "audio in mistral mode is not read" }
+
+// read brings the messages of a request into mistral-common's form (its from_openai, after vLLM's own changes).
+func (t *Tokenizer) read(r *Request) ([]message, error) {
+	if len(r.Messages) == 0 {
+		return nil, refuse("no messages")
+	}
+	list := make([]message, len(r.Messages))
+	for i := range r.Messages {
+		if err := t.readMessage(r.Body, &r.Messages[i], &list[i]); err != nil {
+			return nil, err
+		}
+	}
+	last := &list[len(list)-1]
+	switch {
+	case r.Generate && r.Continue:
+		return nil, refuse("continue_final_message together with add_generation_prompt")
+	case r.Generate && last.role == "assistant":
+		return nil, refuse("add_generation_prompt behind a message of the assistant")
+	case r.Continue && last.role != "assistant":
+		return nil, refuse("continue_final_message behind a message that is not the assistant's")
+	}
+	last.prefix = r.Continue
+	return list, nil
+}
+
+func (t *Tokenizer) readMessage(skeleton *body.Skeleton, in *body.Message, m *message) (err error) {
+	switch m.role = in.Role; m.role {
+	case "user", "assistant", "tool", "system":
+	case "developer":
+		m.role = "system"
+	default:
+		return refuse("message of an unknown role")
+	}
+	m.kind = in.Kind
+	switch in.Kind {
+	case body.None:
+		if m.role != "assistant" {
+			return refuse("message without content")
+		}
+	case body.Text:
+		if m.text, err = text(skeleton, in.Content, "content is no valid text"); err != nil {
+			return err
+		}
+	case body.List:
+		m.chunks = make([]chunk, 0, len(in.Parts))
+		for i := range in.Parts {
+			c, err := t.readPart(skeleton, &in.Parts[i])
+			if err != nil {
+				return err
+			}
+			if !t.allowed(m.role, c.kind) {
+				return refuse("content part that a message of this role cannot have")
+			}
+			m.chunks = append(m.chunks, c)
+		}
+	default:
+		return refuse("content is neither text nor a list")
+	}
+	switch m.role {
+	case "assistant":
+		if err := m.readThought(t, skeleton, in); err != nil {
+			return err
+		}
+		return m.readCalls(skeleton, in.Fields["tool_calls"])
+	case "tool":
+		id, err := text(skeleton, in.Fields["tool_call_id"], "message of a tool without tool_call_id")
+		if err != nil {
+			return err
+		}
+		m.callID = tail(id)
+		if name := in.Fields["name"]; name.Type != gjson.Null {
+			text, err := text(skeleton, name, "a tool's name is no text")
+			if err != nil {
+				return err
+			}
+			m.name = &text
+		}
+	}
+	return nil
+}
+
+// allowed says which parts a message may have.
+func (t *Tokenizer) allowed(role string, kind chunkKind) bool {
+	switch kind {
+	case imageChunk:
+		return role == "user" && t.version >= 3 || role == "tool" && t.version >= 15
+	case thinkChunk:
+		return role == "assistant" && t.version >= 11 || role == "system" && t.version >= 7 && t.version < 15
+	}
+	return true
+}
+
+func (t *Tokenizer) readPart(body *body.Skeleton, p *body.Part) (chunk, error) {
+	const other = "content part that mistral-common does not read"
+	switch p.Type {
+	case "text":
+		text, err := text(body, p.Fields["text"], other)
+		return chunk{text: text}, err
+	case "thinking":
+		closed := p.Fields["closed"]
+		if closed.Exists() && !closed.IsBool() {
+			break
+		}
+		text, err := text(body, p.Fields["thinking"], other)
+		return chunk{kind: thinkChunk, text: text, open: closed.Type == gjson.False}, err
+	case "image_url":
+		if goodImage(body, p.Fields["image_url"]) {
+			return chunk{kind: imageChunk, part: p}, nil
+		}
+	case "input_audio", "audio_url":
+		if t.audio {
+			return chunk{}, errAudio
+		}
+	}
+	return chunk{}, refuse(other)
+}
+
+// goodURL tells a URL whose scheme mistral-common 1.13 takes (tokens/tokenizers/image.py): in small letters, though vLLM
+// takes any.
+func goodURL(body *body.Skeleton, v gjson.Result) bool {
+	const longest = len("file://")
+	var start []byte
+	for _, p := range body.Raw(v) { // nil: no text
+		start = append(start, p[:min(len(p), longest-len(start))]...)
+		if len(start) == longest {
+			break
+		}
+	}
+	url := string(start)
+	if strings.Contains(url, `\`) {
+		url, _ = body.String(v)
+	}
+	return strings.HasPrefix(url, "data:") || strings.HasPrefix(url, "file://") || strings.HasPrefix(url, "http")
+}
+
+// goodImage tells whether an image_url is a URL, or an object of a URL and, at most, a detail.
+func goodImage(body *body.Skeleton, v gjson.Result) bool {
+	if !v.IsObject() {
+		return v.Type == gjson.String && goodURL(body, v)
+	}
+	good, url := true, false
+	v.ForEach(func(key, v gjson.Result) bool {
+		switch key.String() {
+		case "url":
+			url = v.Type == gjson.String && goodURL(body, v)
+		case "detail":
+			good = v.Type == gjson.String || v.Type == gjson.Null
+		default:
+			good = false
+		}
+		return good
+	})
+	return good && url
+}
+
+// readThought puts an assistant's reasoning in front of its content. vLLM takes reasoning_content where reasoning is
+// not there.
+func (m *message) readThought(t *Tokenizer, skeleton *body.Skeleton, in *body.Message) error {
+	v := in.Fields["reasoning"]
+	if v.Type == gjson.Null {
+		v = in.Fields["reasoning_content"]
+	}
+	if v.Type == gjson.Null {
+		return nil
+	}
+	text, err := text(skeleton, v, "reasoning is no text")
+	if err != nil {
+		return err
+	}
+	if !t.allowed(m.role, thinkChunk) || slices.ContainsFunc(m.chunks, func(c chunk) bool { return c.kind == thinkChunk }) {
+		return refuse("reasoning of an assistant that cannot have it")
+	}
+	if m.kind == body.Text {
+		m.chunks = []chunk{{text: m.text}}
+	}
+	m.kind, m.chunks = body.List, slices.Insert(m.chunks, 0, chunk{kind: thinkChunk, text: text})
+	return nil
+}
+
+func (m *message) readCalls(body *body.Skeleton, calls gjson.Result) error {
+	if calls.Type == gjson.Null {
+		return nil
+	}
+	raw := body.Full(calls)
+	list, err := template.FromJSON(raw)
+	if err != nil && template.OnlyPython(raw) {
+		return ErrPython
+	}
+	if err != nil || list.Kind() != template.KindList {
+		return refuse("tool_calls is no list")
+	}
+	for _, v := range list.Items() {
+		fn := v.Field("function")
+		id, name := v.Field("id"), fn.Field("name")
+		if kind, typed := v.Get("type"); !id.IsString() || !name.IsString() || typed && kind.Text() != "function" {
+			return refuse("tool call without an id, or a function that has a name")
+		}
+		c := call{id: tail(id.Text()), name: name.Text(), arguments: fn.Field("arguments")}
+		if raw := c.arguments.Text(); c.arguments.IsString() {
+			if c.arguments, err = template.FromJSON(raw); err != nil && template.OnlyPython(raw) {
+				return ErrPython
+			}
+		}
+		if c.arguments.Dict() == nil { // vLLM: what is no object is an empty one
+			c.arguments = template.NewDict(0).Value()
+		}
+		m.calls = append(m.calls, c)
+	}
+	return nil
+}
+
+// tail keeps the last nine characters of a tool call's id, as vLLM does.
+func tail(id string) string {
+	from := len(id)
+	for range 9 {
+		_, n := utf8.DecodeLastRuneInString(id[:from])
+		from -= n
+	}
+	return id[from:]
+}
+
+// readTools gives the tools as they stand in the prompt: type and function, with name, description and parameters.
+func readTools(list template.Value) ([]template.Value, error) {
+	out := make([]template.Value, 0, len(list.Items()))
+	for _, tool := range list.Items() {
+		fn := tool.Field("function")
+		name, about, parameters := fn.Field("name"), fn.Field("description"), fn.Field("parameters")
+		if about.IsNone() {
+			about = template.String("")
+		}
+		if parameters.IsNone() {
+			parameters = template.NewDict(0).Value()
+		}
+		if kind, typed := tool.Get("type"); !goodName(name.Text()) || typed && kind.Text() != "function" {
+			return nil, refuse("tool without a function that has a name, or with one that is not allowed")
+		}
+		if !about.IsString() || parameters.Dict() == nil || !goodSchema(parameters, 0) {
+			return nil, refuse("tool with a description or a schema that mistral-common does not take")
+		}
+		f := template.NewDict(3).Set("name", name).Set("description", about).Set("parameters", parameters)
+		out = append(out, template.NewDict(2).Set("type", template.String("function")).Set("function", f.Value()).Value())
+	}
+	return out, nil
+}

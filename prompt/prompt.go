@@ -1,0 +1,460 @@
+// Package prompt turns a chat request into the token ids that the engine will prefill, and says where its media lie.
+//
+//	chat.Request ─ Read ─▶ Draft (text, media in order) ─ sizes of the media ─ Expand ─▶ token ids + spans
+//
+// Read follows the engine's own steps: content parts, tools and template variables as the server makes them, the model's
+// own chat template, its own tokenizer. Expand replaces each media marker by the run of placeholder tokens that the
+// engine uses; how many those are is decided in one place, package vision. Between the two the caller finds the media's
+// sizes, which may need the network.
+//
+// What the engine will answer with an error is a *Refused: such a request is routed, but stores nothing.
+package prompt
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/prompt/mistral"
+	"github.com/sightline-router/sightline/prompt/template"
+	"github.com/sightline-router/sightline/prompt/tokenizer"
+	"github.com/sightline-router/sightline/prompt/vision"
+)
+
+// Options mirror the server's flags, as far as the prompt depends on them. Empty values are the engine's defaults.
+type Options struct {
+	Engine             string // vllm, sglang or trtllm
+	TemplateFile       string // --chat-template: a file, the template itself, or a form of SGLang's by its name
+	ContentFormat      string // auto, string or openai
+	Interleave         bool   // --interleave-mm-strings
+	ProcessorKwargs    string // --mm-processor-kwargs, JSON
+	TemplateKwargs     string // --default-chat-template-kwargs, JSON
+	MMEmbeds           bool   // vLLM's --enable-mm-embeds
+	RefuseMMKwargs     bool   // request kwargs are answered with 400 (vLLM ≥ 0.31 without --trust-request-mm-kwargs)
+	TrustChatTemplate  bool
+	AutoToolChoice     bool
+	ExcludeToolsOnNone bool
+	MaxModelLen        int  // 0: not checked
+	AnswerCounts       bool // max_model_len bounds the prompt and max_tokens together (vLLM before 0.32)
+	CutsMarkers        bool // truncate_prompt_tokens counts a medium's marker, not the tokens that take its place (vLLM before 0.31)
+	UnknownCut         bool // how truncate_prompt_tokens cuts is not known (vLLM before 0.30)
+	MistralMode        bool // --tokenizer-mode mistral; directories that only it can read are read so anyway
+	Location           *time.Location
+	Now                func() time.Time
+	// Like is another reading of the same directory, nil for none: its tokenizer and what that has cached are shared.
+	Like *Model
+}
+
+// Refused says that the engine will answer the request with an error status.
+type Refused struct {
+	Status int
+	Reason string // one of a fixed set of texts, good for a metric's label
+	Detail string // for people, with numbers; "" for none
+}
+
+func (e *Refused) Error() string {
+	return fmt.Sprintf("the engine will answer %d: %s", e.Status, e.Reason)
+}
+
+func refuse(status int, reason string) error { return &Refused{Status: status, Reason: reason} }
+
+// Unpredicted says that the prompt of a request cannot be known from it. Its text is one of a fixed set.
+type Unpredicted struct{ Reason string }
+
+func (e *Unpredicted) Error() string { return e.Reason }
+
+const whyTooLong = "prompt is longer than max_model_len"
+
+// What keeps a request from being exact.
+var (
+	ErrNoTemplate    = &Unpredicted{"the model directory has no chat template (expected chat_template.jinja, chat_template.json or tokenizer_config.json with chat_template; or give one with chat_template)"}
+	ErrTemplateLimit = &Unpredicted{"the chat template goes beyond its limits on this conversation"}
+	ErrEndpoint      = &Unpredicted{"endpoint whose prompts are not read"}
+	ErrStored        = &Unpredicted{"request that goes on from a response stored in the server"}
+	ErrPart          = &Unpredicted{"request with an item whose place in the prompt is not known"}
+	ErrMany          = &Unpredicted{body.ErrMany.Error()}
+	ErrManyPrompts   = &Unpredicted{"more than 1024 prompts in a request"}
+	ErrConversation  = &Unpredicted{"SGLang writes this model's prompts without its chat template, and where it puts media then is not known here"}
+	ErrMistral       = &Unpredicted{"API other than chat completions and completions, in mistral mode"}
+	ErrLong          = &Unpredicted{fmt.Sprintf("prompt of more than %d tokens", maxTokens)}
+	ErrTime          = &Unpredicted{"no time left to read all of the prompt"}
+	ErrTruncation    = &Unpredicted{"truncated prompt, of a vLLM release (before 0.30) whose rule for it is not known"}
+	ErrPython        = &Unpredicted{"request with JSON that only Python reads (NaN, Infinity, half of a surrogate pair)"}
+	ErrHarmony       = &Unpredicted{"model whose prompts the engine writes in the Harmony format"}
+)
+
+// Model reads requests for one model. Immutable after Load, safe for concurrent use.
+type Model struct {
+	opt          Options
+	tok          *tokenizer.Tokenizer
+	mistral      *mistral.Tokenizer // nil: not in mistral mode
+	maybeMistral bool               // the server may be in it all the same
+	vision       *vision.Model
+	visErr       error // why media cannot be expanded; nil: they can
+	plain        *chatTemplate
+	tools        *chatTemplate
+	writing      *writing      // by which SGLang writes chats, past the templates; nil: it does not
+	opaque       error         // why chat requests cannot be read whatever the template says; nil: they can
+	vars         template.Vars // special tokens and the server's default kwargs
+	modelType    string        // of config.json
+	cache        *tokenizer.Cache
+	disabled     func() string // the effort that /v1/messages asks for where thinking is disabled
+	merges       [2]func() bool
+}
+
+type chatTemplate struct {
+	*template.Template
+	openai bool
+}
+
+// Load reads a model directory. A directory whose tokenizer does not load is an error. One without a template, or of an
+// unknown vision family, loads and says so in Warnings: texts are still exact there.
+func Load(dir string, opt Options) (*Model, error) {
+	m := &Model{opt: opt}
+	m.opt.Like = nil
+	if m.opt.Engine == "" {
+		m.opt.Engine = "vllm"
+	}
+	err := m.loadTokenizer(dir, opt.Like)
+	if err != nil {
+		return nil, err
+	}
+	d, err := readDirectory(dir)
+	if err != nil {
+		return nil, err
+	}
+	m.modelType = d.modelType
+	if m.cache == nil {
+		m.cache = m.tok.NewCache(cacheBytes, rand.Uint64())
+	}
+	if err := m.loadTemplates(d.templates, dir); err != nil {
+		return nil, err
+	}
+	if err := m.loadVariables(d.special); err != nil {
+		return nil, err
+	}
+	var server vision.Kwargs
+	if opt.ProcessorKwargs != "" {
+		if server, err = vision.ParseKwargs([]byte(opt.ProcessorKwargs)); err != nil {
+			return nil, &KeyError{"mm_processor_kwargs", err}
+		}
+	}
+	m.vision, m.visErr = vision.Load(os.DirFS(dir), m.tokens(new(Draft)), vision.Options{Engine: opt.Engine, ProcessorKwargs: server, MistralFormat: m.mistral != nil})
+	return m, nil
+}
+
+// loadVariables sets what templates see in every request: special tokens and the server's default kwargs.
+func (m *Model) loadVariables(special map[string]string) error {
+	names := make([]string, 0, len(special))
+	for k := range special {
+		names = append(names, k)
+	}
+	slices.Sort(names)
+	for _, k := range names {
+		m.vars.Set(k, template.String(special[k]))
+	}
+	if m.opt.TemplateKwargs == "" {
+		return nil
+	}
+	kw, err := template.FromJSON(m.opt.TemplateKwargs)
+	if err != nil {
+		return &KeyError{"default_chat_template_kwargs", err}
+	}
+	if kw.Dict() == nil {
+		return &KeyError{"default_chat_template_kwargs", errors.New("want a JSON object, such as {\"enable_thinking\": false}")}
+	}
+	for _, e := range kw.Dict().Entries() {
+		m.vars.Set(e.Key.Text(), e.Value)
+	}
+	return nil
+}
+
+// loadTokenizer reads the tokenizer as the server does.
+func (m *Model) loadTokenizer(dir string, like *Model) (err error) {
+	files := os.DirFS(dir)
+	mistralMode := m.opt.Engine == "vllm" && (m.opt.MistralMode || mistral.Detect(files))
+	m.maybeMistral = !mistralMode && m.opt.Engine == "vllm" && mistral.Possible(files)
+	if like != nil && mistralMode == (like.mistral != nil) {
+		m.tok, m.mistral, m.cache = like.tok, like.mistral, like.cache
+		return nil
+	}
+	if !mistralMode {
+		m.tok, err = tokenizer.Load(dir)
+		return err
+	}
+	if m.mistral, err = mistral.Load(files); err != nil {
+		return fmt.Errorf("%s: %w", dir, err)
+	}
+	m.tok = m.mistral.Text()
+	return nil
+}
+
+// tokens shows the tokenizer as package vision needs it.
+type tokens struct {
+	*tokenizer.Tokenizer
+	d *Draft
+}
+
+func (t tokens) EncodeText(dst []uint32, text string) []uint32 {
+	return t.d.bounded(t.Encode(dst, text, t.d.options(false)))
+}
+
+// tokens is the tokenizer for package vision, as far as the draft goes.
+func (m *Model) tokens(d *Draft) vision.Tokens {
+	if m.mistral != nil {
+		return controlTokens{tokens{m.tok, d}}
+	}
+	return tokens{m.tok, d}
+}
+
+func (t tokens) DecodeText(ids []uint32) string { return t.Decode(ids, false) }
+
+// opaque tells of chats that the engine does not render by a template.
+func opaque(opt Options, modelType, dir string) error {
+	switch {
+	case modelType == "gpt_oss" && opt.Engine != "sglang":
+		return ErrHarmony
+	case opt.Engine == "sglang" && opt.TemplateFile == "" && writingOf(modelType, dir) == "whisper":
+		return ErrConversation
+	}
+	return nil
+}
+
+// Warnings name what keeps some requests of this model from being exact, one line each.
+func (m *Model) Warnings() (w []string) {
+	switch {
+	case m.opaque != nil:
+		w = append(w, m.opaque.Error())
+	case m.plain == nil && m.writing == nil:
+		w = append(w, ErrNoTemplate.Error())
+	}
+	if m.maybeMistral {
+		w = append(w, "the directory has a Mistral tokenizer too: vLLM takes it by itself where the weights are consolidated*.safetensors, and then tokenizer_mode must be mistral here")
+	}
+	if m.visErr != nil {
+		return append(w, m.visErr.Error())
+	}
+	return append(w, m.vision.Warnings()...)
+}
+
+// Family is the vision family's name, "" for a text model.
+func (m *Model) Family() string {
+	if m.vision == nil {
+		return ""
+	}
+	return m.vision.Family()
+}
+
+// RotatesEXIF reports whether the engine turns pictures by their EXIF orientation before it counts tokens.
+func (m *Model) RotatesEXIF() bool { return vision.RotatesEXIF(m.opt.Engine) }
+
+// Sample says which frames of a video the engine takes, nil where that is not known.
+func (m *Model) Sample(f vision.File, options map[string]float64) *vision.Clip {
+	if m.visErr != nil || m.vision == nil {
+		return nil
+	}
+	c, _ := m.vision.Sample(f, options) // Expand says what is missing
+	return c
+}
+
+// ImageToken is the id at a picture's positions in the engine's token stream; false where the model has none.
+func (m *Model) ImageToken() (uint32, bool) {
+	if m.vision == nil {
+		return 0, false
+	}
+	return m.vision.EmbedID("image")
+}
+
+// Tokenizer is the model's tokenizer.
+func (m *Model) Tokenizer() *tokenizer.Tokenizer { return m.tok }
+
+func (m *Model) placeholder(modality string, k int) (string, bool) {
+	if m.vision == nil {
+		return "", false
+	}
+	return m.vision.Placeholder(modality, k)
+}
+
+// Expanded is one prompt as the engine prefills it.
+type Expanded struct {
+	IDs   []uint32
+	Spans []vision.Span // in prompt order; Index is the medium's
+	// Exact is false where the prompt is only known up to a medium; IDs and Spans end there, and Why says what stopped it.
+	Exact  bool
+	Why    string // one of a fixed set of texts
+	Detail string // for people; "" for none
+}
+
+// Expand tokenises a prompt and puts the media in; sizes[i] belongs to the i-th medium of the prompt. Errors: a *Refused.
+//
+// No more than a bound of ids is ever made: where the engine refuses longer prompts, that of max_model_len.
+func (m *Model) Expand(d *Draft, p *DraftPrompt, sizes []vision.Media) (e Expanded, err error) {
+	d.room, d.long = d.most, len(p.IDs) > d.most
+	if len(p.Media) > 0 {
+		d.room *= 2 // some families drop ids before they put the media in
+	}
+	defer func() { d.long = false }()
+	switch {
+	case d.long:
+	case m.mistral != nil:
+		e, err = m.expandMistral(d, p, sizes)
+	case len(p.Media) > 0 && m.visErr == nil && m.vision.ReadsText():
+		e, err = m.expandText(d, p, sizes)
+	default:
+		e = Expanded{IDs: p.IDs, Exact: true}
+		if p.IDs == nil {
+			e.IDs = m.encode(d, p)
+		}
+		if d.Over() {
+			return d.cut(p, e.IDs)
+		}
+		if d.truncate > 0 && p.addSpecial && p.IDs == nil && !d.side {
+			e.IDs = m.tailOf(d, p, e.IDs)
+		}
+		_ = e.truncate(d) // no media yet
+		if len(p.Media) > 0 {
+			if e, err = m.expandMedia(d, e.IDs, sizes); err == nil && !m.opt.CutsMarkers { // it may be too long again
+				err = e.truncate(d)
+			}
+		}
+	}
+	if d.Over() {
+		return d.cut(p, p.IDs)
+	}
+	if err != nil {
+		return e, err
+	}
+	if d.limit > 0 && len(e.IDs) > d.limit {
+		return e, refuse(400, whyTooLong)
+	}
+	if len(e.IDs) == 0 && e.Exact && m.opt.Engine == "vllm" {
+		return e, refuse(400, "prompt is empty")
+	}
+	return e, nil
+}
+
+// cut is a prompt whose time was over, or that was too long, when so many of its leading ids were known, its media not put in.
+func (d *Draft) cut(p *DraftPrompt, ids []uint32) (Expanded, error) {
+	if d.long && d.refuses {
+		return Expanded{}, refuse(400, "prompt is longer than max_model_len")
+	}
+	if len(p.Media) > 0 || d.truncate > 0 {
+		ids = nil
+	}
+	if d.long {
+		return Expanded{IDs: ids[:min(len(ids), d.most)], Why: ErrLong.Reason}, nil
+	}
+	return Expanded{IDs: ids, Why: ErrTime.Reason}, nil
+}
+
+// maxTokens bounds the ids that are made of one prompt: twice the longest context that models with pictures are served with.
+const maxTokens = 1 << 21
+
+// bound sets how many ids are made of one prompt: as many as the engine takes, if it refuses more.
+func (d *Draft) bound(maxModelLen int) {
+	d.refuses = maxModelLen > 0 && d.truncate == 0
+	if d.most = maxModelLen; !d.refuses {
+		d.most = max(maxModelLen, maxTokens)
+	}
+}
+
+// options are for a text of the draft.
+func (d *Draft) options(addSpecial bool) tokenizer.Options {
+	return tokenizer.Options{AddSpecial: addSpecial, Done: d.done, Max: d.room}
+}
+
+// bounded notes that a text has more ids than there is room for.
+func (d *Draft) bounded(ids []uint32) []uint32 {
+	d.long = d.long || d.room > 0 && len(ids) > d.room
+	return ids
+}
+
+// truncate keeps the part of the prompt that the request asks for. vLLM refuses to cut media, or them off.
+func (e *Expanded) truncate(d *Draft) error {
+	if d.truncate == 0 || len(e.IDs) <= d.truncate && e.Exact {
+		return nil
+	}
+	if !e.Exact { // where the part begins depends on what is not known
+		e.IDs, e.Spans = nil, nil
+		return nil
+	}
+	start, end := len(e.IDs)-d.truncate, len(e.IDs)
+	if d.keepsHead {
+		start, end = 0, d.truncate
+	}
+	for i, s := range e.Spans {
+		if s.Offset < start || s.Offset+s.Length > end {
+			return refuse(400, "truncate_prompt_tokens would cut media")
+		}
+		e.Spans[i].Offset -= start
+	}
+	e.IDs = e.IDs[start:end]
+	return nil
+}
+
+// tailOf is the end of a prompt as Hugging Face's tokenizers cut it: tokens that they put in front stay.
+func (m *Model) tailOf(d *Draft, p *DraftPrompt, ids []uint32) []uint32 {
+	n := d.truncate
+	text := m.encode(d, &DraftPrompt{Text: p.Text, tail: p.tail})
+	front := len(ids) - len(text)
+	if len(ids) <= n || front <= 0 || n < front || !slices.Equal(ids[front:], text) {
+		return ids
+	}
+	return append(ids[:front:front], text[len(text)-(n-front):]...)
+}
+
+// cacheBytes bounds what is remembered of turns that were tokenised: about 4 million tokens.
+const cacheBytes = 16 << 20
+
+// encode gives a prompt's ids, or some leading ones: then the draft's time is over.
+func (m *Model) encode(d *Draft, p *DraftPrompt) []uint32 {
+	dst := make([]uint32, 0, min((len(p.Text)+len(p.tail))/3, d.room)+16)
+	dst = d.bounded(m.cache.Encode(dst, p.Text, d.options(p.addSpecial)))
+	if p.tail != "" && !d.Over() {
+		dst = d.bounded(m.cache.Encode(dst, p.tail, d.options(false)))
+	}
+	return dst
+}
+
+// expandText is for engines that expand placeholders in the text (SGLang, TensorRT-LLM). SGLang gives its processor the
+// prompt's ids decoded.
+func (m *Model) expandText(d *Draft, p *DraftPrompt, sizes []vision.Media) (Expanded, error) {
+	text := p.Text
+	if m.opt.Engine == "sglang" {
+		text = m.tok.Decode(m.encode(d, p), false)
+	}
+	out, spans, err := m.vision.With(m.tokens(d), d.most).ExpandText(make([]uint32, 0, min(len(text)/3+1300*len(sizes), d.most)), text, sizes, d.kwargs)
+	return d.expanded(out, spans, err)
+}
+
+func (m *Model) expandMedia(d *Draft, ids []uint32, sizes []vision.Media) (e Expanded, err error) {
+	if m.visErr != nil {
+		return Expanded{Why: "media of a model whose vision rule is not known", Detail: m.visErr.Error()}, nil
+	}
+	out, spans, err := m.vision.With(m.tokens(d), d.most).Expand(make([]uint32, 0, min(len(ids)+1300*len(sizes), d.most)), ids, sizes, d.kwargs)
+	return d.expanded(out, spans, err)
+}
+
+// expanded turns package vision's errors into fixed texts.
+func (d *Draft) expanded(out []uint32, spans []vision.Span, err error) (Expanded, error) {
+	if err == nil {
+		return Expanded{IDs: out, Spans: spans, Exact: true}, nil
+	}
+	var refused *vision.RefusedError
+	var open *vision.UndecidableError
+	switch {
+	case errors.As(err, &refused):
+		return Expanded{}, &Refused{Status: refused.Status, Reason: "media that the engine refuses for their sizes, number or place", Detail: refused.Reason}
+	case errors.As(err, &open) && open.TooMany && d.refuses:
+		return Expanded{}, refuse(400, "prompt is longer than max_model_len")
+	case errors.As(err, &open) && open.TooMany:
+		return Expanded{IDs: out, Spans: spans, Why: ErrLong.Reason}, nil
+	case errors.As(err, &open):
+		return Expanded{IDs: out, Spans: spans, Why: "media whose tokens a request does not tell", Detail: open.Reason}, nil
+	}
+	return Expanded{}, err
+}

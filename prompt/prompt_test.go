@@ -1,0 +1,459 @@
+package prompt
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/prompt/vision"
+)
+
+const shipped = "../examples/models/qwen2.5-vl"
+
+func load(t testing.TB, dir string, opt Options) *Model {
+	t.Helper()
+	m, err := Load(dir, opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// request scans and parses a body.
+func request(t testing.TB, skeleton string) *body.Request {
+	t.Helper()
+	var s body.Skeleton
+	if err := s.Scan([][]byte{[]byte(skeleton)}); err != nil {
+		t.Fatalf("%v: %.200s", err, skeleton)
+	}
+	req := new(body.Request)
+	if err := body.Parse(&s, req); err != nil {
+		t.Fatalf("%v: %.200s", err, skeleton)
+	}
+	return req
+}
+
+// draft reads a body that must be good.
+func draft(t testing.TB, m *Model, endpoint, body string) *Draft {
+	t.Helper()
+	d, err := m.Read(t.Context(), endpoint, request(t, body))
+	if err != nil {
+		t.Fatalf("%s %.300s: %v", endpoint, body, err)
+	}
+	return d
+}
+
+const png = `data:image/png;base64,QUJD`
+
+// Other APIs' requests give the prompt of the equal chat request, pictures too.
+func TestAPIs(t *testing.T) {
+	m := load(t, shipped, Options{AutoToolChoice: true})
+	image := `{"type":"image_url","image_url":{"url":"` + png + `"}}`
+	for _, c := range []struct{ name, endpoint, body, chat string }{
+		{"responses text", responsesEndpoint, `{"input":"Hi"}`, `{"messages":[{"role":"user","content":"Hi"}]}`},
+		{"responses picture", responsesEndpoint, `{"instructions":"Be brief.","input":[{"role":"user","content":[{"type":"input_image","image_url":"` + png + `"},{"type":"input_text","text":"What?"}]}]}`,
+			`{"messages":[{"role":"system","content":"Be brief."},{"role":"user","content":[` + image + `,{"type":"text","text":"What?"}]}]}`},
+		{"responses history", responsesEndpoint, `{"input":[{"role":"user","content":"a"},{"type":"message","role":"assistant","content":[{"type":"output_text","text":"b"}]},{"role":"user","content":"c"}]}`,
+			`{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"role":"user","content":"c"}]}`},
+		{"responses tools", responsesEndpoint, `{"input":[{"role":"user","content":"a"},{"type":"function_call","call_id":"1","name":"f","arguments":"{\"x\":1}"},{"type":"function_call_output","call_id":"1","output":"5"}],"tools":[{"type":"function","name":"f","description":"d","parameters":{"type":"object"}}]}`,
+			`{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"x\":1}"}}]},{"role":"tool","tool_call_id":"1","content":"5"}],"tools":[{"type":"function","function":{"name":"f","description":"d","parameters":{"type":"object"}}}]}`},
+		{"responses unfinished", responsesEndpoint, `{"input":[{"role":"user","content":"a"},{"type":"message","role":"assistant","status":"incomplete","content":[{"type":"output_text","text":"b"}]}]}`,
+			`{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}],"continue_final_message":true,"add_generation_prompt":false}`},
+		{"messages picture", messagesEndpoint, `{"max_tokens":1,"system":"Be brief.","messages":[{"role":"user","content":[{"type":"image","source":{"type":"base64","media_type":"image/png","data":"QUJD"}},{"type":"text","text":"What?"}]}]}`,
+			`{"messages":[{"role":"system","content":"Be brief."},{"role":"user","content":[` + image + `,{"type":"text","text":"What?"}]}]}`},
+		{"messages url", messagesEndpoint, `{"max_tokens":1,"messages":[{"role":"user","content":[{"type":"image","source":{"type":"url","url":"` + png + `"}}]}]}`,
+			`{"messages":[{"role":"user","content":[` + image + `]}]}`},
+		{"messages system blocks", messagesEndpoint, `{"max_tokens":1,"system":[{"type":"text","text":"x-anthropic-billing-header: 1"},{"type":"text","text":"A"},{"type":"text","text":"B"}],"messages":[{"role":"user","content":"Hi"}]}`,
+			`{"messages":[{"role":"system","content":"AB"},{"role":"user","content":"Hi"}]}`},
+		{"messages tools", messagesEndpoint, `{"max_tokens":1,"messages":[{"role":"user","content":"a"},{"role":"assistant","content":[{"type":"tool_use","id":"1","name":"f","input":{"x":1}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":[{"type":"text","text":"5"}]},{"type":"text","text":"b"}]}],"tools":[{"name":"f","input_schema":{"properties":{}}}]}`,
+			`{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"x\":1}"}}]},{"role":"tool","tool_call_id":"1","content":"5"},{"role":"user","content":"b"}],"tools":[{"type":"function","function":{"name":"f","parameters":{"properties":{},"type":"object"}}}]}`},
+		{"batch", batchEndpoint, `{"messages":[[{"role":"user","content":"Hi"}]]}`, `{"messages":[{"role":"user","content":"Hi"}]}`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			req := request(t, c.body)
+			got, err := m.Read(t.Context(), c.endpoint, req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := draft(t, m, chatEndpoint, c.chat)
+			if got.Prompts[0].Text != want.Prompts[0].Text {
+				t.Errorf("prompt %q\nchat's %q", got.Prompts[0].Text, want.Prompts[0].Text)
+			}
+			if len(got.Prompts[0].Media) != len(want.Prompts[0].Media) {
+				t.Fatalf("%d media, want %d", len(got.Prompts[0].Media), len(want.Prompts[0].Media))
+			}
+			for _, md := range got.Prompts[0].Media {
+				if url := bytes.Join(md.Raw(req.Body), nil); string(url) != png {
+					t.Errorf("picture %q", url)
+				}
+			}
+		})
+	}
+}
+
+func TestBatch(t *testing.T) {
+	m := load(t, shipped, Options{})
+	d := draft(t, m, batchEndpoint, `{"messages":[[{"role":"user","content":"a"}],[{"role":"user","content":"b"},{"role":"assistant","content":"c"},{"role":"user","content":"d"}]]}`)
+	if len(d.Prompts) != 2 || !strings.Contains(d.Prompts[1].Text, "d<|im_end|>") {
+		t.Errorf("%+v", d.Prompts)
+	}
+}
+
+// refusals are requests that vLLM 0.32 answers with an error; each stands for one rule.
+var refusals = []struct{ name, endpoint, body string }{
+	{"no messages", chatEndpoint, `{}`},
+	{"empty messages", chatEndpoint, `{"messages":[]}`},
+	{"no role", chatEndpoint, `{"messages":[{"content":"a"}]}`},
+	{"content number", chatEndpoint, `{"messages":[{"role":"user","content":3}]}`},
+	{"lone surrogate", chatEndpoint, `{"messages":[{"role":"user","content":"\ud800"}]}`},
+	{"part number", chatEndpoint, `{"messages":[{"role":"user","content":[3]}]}`},
+	{"part without type", chatEndpoint, `{"messages":[{"role":"user","content":[{"text":"a"}]}]}`},
+	{"part of unknown type", chatEndpoint, `{"messages":[{"role":"user","content":[{"type":"blob"}]}]}`},
+	{"text part without text", chatEndpoint, `{"messages":[{"role":"user","content":[{"type":"text"}]}]}`},
+	{"image_url a string", chatEndpoint, `{"messages":[{"role":"user","content":[{"type":"image_url","image_url":"x"}]}]}`},
+	{"image_url without url", chatEndpoint, `{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{}}]}]}`},
+	{"input_image without detail", chatEndpoint, `{"messages":[{"role":"user","content":[{"type":"input_image","image_url":"x"}]}]}`},
+	{"embeddings", chatEndpoint, `{"messages":[{"role":"user","content":[{"type":"image_embeds","image_embeds":"QUJD"}]}]}`},
+	{"tool_calls no list", chatEndpoint, `{"messages":[{"role":"assistant","tool_calls":3}]}`},
+	{"tool call without function", chatEndpoint, `{"messages":[{"role":"assistant","tool_calls":[{}]}]}`},
+	{"salt empty", chatEndpoint, `{"messages":[{"role":"user","content":"a"}],"cache_salt":""}`},
+	{"salt with slash", chatEndpoint, `{"messages":[{"role":"user","content":"a"}],"cache_salt":"a/b"}`},
+	{"salt long", chatEndpoint, `{"messages":[{"role":"user","content":"a"}],"cache_salt":"` + strings.Repeat("a", 129) + `"}`},
+	{"kwargs no object", chatEndpoint, `{"messages":[{"role":"user","content":"a"}],"mm_processor_kwargs":3}`},
+	{"kwargs not trusted", chatEndpoint, `{"messages":[{"role":"user","content":"a"}],"mm_processor_kwargs":{"a":1}}`},
+	{"truncate -2", chatEndpoint, `{"messages":[{"role":"user","content":"a"}],"truncate_prompt_tokens":-2}`},
+	{"template not trusted", chatEndpoint, `{"messages":[{"role":"user","content":"a"}],"chat_template":"x"}`},
+	{"template in kwargs", chatEndpoint, `{"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":{"chat_template":"x"}}`},
+	{"template kwargs no object", chatEndpoint, `{"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":[]}`},
+	{"continue and generate", chatEndpoint, `{"messages":[{"role":"assistant","content":"a"}],"continue_final_message":true,"add_generation_prompt":true}`},
+	{"continue nothing", chatEndpoint, `{"messages":[{"role":"assistant","content":null}],"continue_final_message":true,"add_generation_prompt":false}`},
+	{"tools empty", chatEndpoint, `{"messages":[{"role":"user","content":"a"}],"tools":[]}`},
+	{"tools no list", chatEndpoint, `{"messages":[{"role":"user","content":"a"}],"tools":{},"tool_choice":"none"}`},
+	{"tools without parser", chatEndpoint, `{"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f"}}]}`},
+	{"tool without name", chatEndpoint, `{"messages":[{"role":"user","content":"a"}],"tools":[{"function":{}}],"tool_choice":"none"}`},
+	{"tool_choice without tools", chatEndpoint, `{"messages":[{"role":"user","content":"a"}],"tool_choice":"auto"}`},
+	{"tool_choice of no tool", chatEndpoint, `{"messages":[{"role":"user","content":"a"}],"tools":[{"function":{"name":"f"}}],"tool_choice":{"type":"function","function":{"name":"g"}}}`},
+	{"batch to chat", chatEndpoint, `{"messages":[[{"role":"user","content":"a"}]]}`},
+	{"chat to batch", batchEndpoint, `{"messages":[{"role":"user","content":"a"}]}`},
+	{"batch with an empty one", batchEndpoint, `{"messages":[[{"role":"user","content":"a"}],[]]}`},
+	{"batch n", batchEndpoint, `{"messages":[[{"role":"user","content":"a"}]],"n":2}`},
+	{"no prompt", completionsEndpoint, `{}`},
+	{"empty prompts", completionsEndpoint, `{"prompt":[]}`},
+	{"prompt mixed", completionsEndpoint, `{"prompt":[1,"a"]}`},
+	{"prompt negative", completionsEndpoint, `{"prompt":[-1]}`},
+	{"prompt fraction", completionsEndpoint, `{"prompt":[1.5]}`},
+	{"messages without max_tokens", messagesEndpoint, `{"messages":[{"role":"user","content":"a"}]}`},
+	{"messages of a tool", messagesEndpoint, `{"max_tokens":1,"messages":[{"role":"tool","content":"a"}]}`},
+	{"messages block", messagesEndpoint, `{"max_tokens":1,"messages":[{"role":"user","content":[{"type":"blob"}]}]}`},
+	{"messages effort", messagesEndpoint, `{"max_tokens":1,"messages":[{"role":"user","content":"a"}],"output_config":{"effort":"huge"}}`},
+	{"messages budget", messagesEndpoint, `{"max_tokens":1,"messages":[{"role":"user","content":"a"}],"thinking":{"type":"enabled","budget_tokens":5}}`},
+	{"responses prompt", responsesEndpoint, `{"input":"a","prompt":{"id":"x"}}`},
+	{"responses item", responsesEndpoint, `{"input":[{}]}`},
+	{"responses empty", responsesEndpoint, `{"input":[]}`},
+	{"responses secret", responsesEndpoint, `{"input":[{"role":"user","content":"a"},{"type":"reasoning","encrypted_content":"x","summary":[]}]}`},
+}
+
+// Each rule refuses, with the status and a text of ours; a metric's label must never hold what a client sent.
+func TestRefusals(t *testing.T) {
+	m := load(t, shipped, Options{RefuseMMKwargs: true, MaxModelLen: 4096})
+	for _, c := range refusals {
+		_, err := m.Read(t.Context(), c.endpoint, request(t, c.body))
+		r, ok := err.(*Refused)
+		if !ok || r.Status != 400 || r.Reason == "" || strings.ContainsAny(r.Reason, "0123456789") {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+	d := draft(t, m, completionsEndpoint, `{"prompt":"`+strings.Repeat("a b ", 5000)+`"}`)
+	if _, err := m.Expand(d, &d.Prompts[0], nil); err == nil {
+		t.Error("a prompt above max_model_len is taken")
+	}
+}
+
+// What cannot be known is told from what will be refused.
+func TestUnpredicted(t *testing.T) {
+	m := load(t, shipped, Options{AutoToolChoice: true})
+	sglang := load(t, shipped, Options{Engine: "sglang"})
+	for _, c := range []struct {
+		m              *Model
+		endpoint, body string
+		want           error
+	}{
+		{m, "/v1/embeddings", `{}`, ErrEndpoint},
+		{sglang, responsesEndpoint, `{"input":"a"}`, ErrEndpoint},
+		{m, responsesEndpoint, `{"input":"a","previous_response_id":"resp_1"}`, ErrStored},
+		{m, responsesEndpoint, `{"input":[{"type":"web_search_call"}]}`, ErrPart},
+		{m, responsesEndpoint, `{"input":"a","tools":[{"type":"web_search"}]}`, ErrPart},
+		{m, messagesEndpoint, `{"max_tokens":1,"messages":[{"role":"system","content":[{"type":"tool_removal"}]}]}`, ErrPart},
+		{m, completionsEndpoint, `{"prompt":[` + strings.Repeat(`"a",`, 1024) + `"a"]}`, ErrManyPrompts},
+	} {
+		if _, err := c.m.Read(t.Context(), c.endpoint, request(t, c.body)); err != c.want {
+			t.Errorf("%s %.80s: %v, want %v", c.endpoint, c.body, err, c.want)
+		}
+	}
+}
+
+// Which form an engine gives to the same messages.
+func TestEngineForms(t *testing.T) {
+	dump := filepath.Join(t.TempDir(), "dump.jinja")
+	if err := os.WriteFile(dump, []byte("{{ messages | tojson }}{{ tools | tojson }}{{ x is defined }}{{ documents | tojson }}"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	models := map[string]*Model{}
+	for _, c := range []struct{ name, engine, body, want string }{
+		{"vllm: a tool's keys", "vllm dump", `{"messages":[{"role":"user","content":"a"}],"tools":[{"function":{"z":1,"parameters":{},"name":"f"}}],"tool_choice":"none"}`,
+			`[{"type": "function", "function": {"name": "f", "description": null, "parameters": {}}}]`},
+		{"sglang: a tool's keys", "sglang dump", `{"messages":[{"role":"user","content":"a"}],"tools":[{"function":{"z":1,"parameters":{},"name":"f"}}]}`,
+			`[{"type": "function", "function": {"parameters": {}, "name": "f", "description": null}, "defer_loading": null}]`},
+		{"vllm: a null among the kwargs is not given", "vllm dump", `{"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":{"x":null}}`, "nullFalse"},
+		{"vllm: documents among the kwargs", "vllm dump", `{"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":{"documents":[{"a":1}]}}`, `nullFalse[{"a": 1}]`},
+		{"vllm: documents of the request go before", "vllm dump", `{"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":{"documents":[{"a":1}]},"documents":[{"a":"2"}]}`, `nullFalse[{"a": "2"}]`},
+		{"sglang: a null is", "sglang dump", `{"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":{"x":null}}`, "nullTrue"},
+		{"sglang: texts joined by blanks", "sglang dump", `{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}]}`, `"content": "a b"`},
+		{"vllm: texts joined by newlines", "vllm dump", `{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}]}`, `"content": "a\nb"`},
+		{"vllm: placeholders in front", "vllm dump", `{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"x"}}]}]}`, `"<|vision_start|><|image_pad|><|vision_end|>\na"`},
+		{"sglang: arguments", "sglang dump", `{"messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"1","function":{"arguments":"{}","name":"f"}}]},{"role":"tool","content":"x"}]}`,
+			`"tool_calls": [{"id": "1", "index": null, "type": "function", "function": {"name": "f", "arguments": {}}}]`},
+		{"vllm: arguments that are no JSON", "vllm dump", `{"messages":[{"role":"assistant","content":"","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{"}}]}]}`, `"arguments": {}`},
+		{"vllm: a billing line goes", "vllm", `{"messages":[{"role":"system","content":"x-anthropic-billing-header: cch=1\nBe brief."},{"role":"user","content":"a"}]}`, "system\nBe brief.<|im_end|>"},
+		{"vllm: several developers become one system", "vllm", `{"messages":[{"role":"system","content":"a"},{"role":"user","content":"u"},{"role":"developer","content":"b"}]}`, "<|im_start|>system\na\n\nb<|im_end|>\n<|im_start|>user\nu<|im_end|>\n<|im_start|>assistant\n"},
+		{"sglang: a last assistant becomes a user", "sglang", `{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}`, "<|im_start|>user\na<|im_end|>\n<|im_start|>user\nb<|im_end|>\n<|im_start|>assistant\n"},
+		{"sglang: it is continued behind the prompt", "sglang", `{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b c"}],"continue_final_message":true}`, "<|im_start|>assistant\nb c"},
+		{"sglang: no generation prompt to switch off", "sglang", `{"messages":[{"role":"user","content":"a"}],"add_generation_prompt":false}`, "<|im_start|>assistant\n"},
+		{"trtllm: texts joined by newlines", "trtllm", `{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":""},{"type":"text","text":"b"}]}]}`, "user\na\nb<|im_end|>"},
+	} {
+		m := models[c.engine]
+		if m == nil {
+			opt := Options{}
+			if opt.Engine, _, _ = strings.Cut(c.engine, " "); opt.Engine != c.engine {
+				opt.TemplateFile = dump
+			}
+			m = load(t, shipped, opt)
+			models[c.engine] = m
+		}
+		p := draft(t, m, chatEndpoint, c.body).Prompts[0]
+		if text := m.Tokenizer().Decode(m.encode(new(Draft), &p), false); !strings.Contains(text, c.want) {
+			t.Errorf("%s:\n%q\nlacks %q", c.name, text, c.want)
+		}
+	}
+}
+
+// TensorRT-LLM writes an id beyond the vocabulary where a picture's features go; SGLang's pads come after us.
+func TestEmbeddingIDs(t *testing.T) {
+	config, err := os.ReadFile(filepath.Join(shipped, "config.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	vocab := uint32(gjson.GetBytes(config, "vocab_size").Uint())
+	for engine, want := range map[string]uint32{"vllm": 151655, "sglang": 151655, "trtllm": vocab + 1} {
+		m := load(t, shipped, Options{Engine: engine})
+		d := draft(t, m, chatEndpoint, `{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"x"}}]}]}`)
+		e, err := m.Expand(d, &d.Prompts[0], []vision.Media{{Width: 56, Height: 56}})
+		if err != nil || len(e.Spans) != 1 || e.IDs[e.Spans[0].Offset] != want || e.Spans[0].Length != 4 {
+			t.Errorf("%s: %v %v (%v), want id %d", engine, e.IDs, e.Spans, err, want)
+		}
+	}
+}
+
+// A prompt that comes as ids needs no template.
+func TestGivenIDs(t *testing.T) {
+	for engine, body := range map[string]string{
+		"sglang": `{"messages":[{"role":"user","content":"a"}],"input_ids":[1,2,3]}`,
+		"trtllm": `{"messages":[{"role":"user","content":"a"}],"prompt_token_ids":[1,2,3]}`,
+	} {
+		m := load(t, shipped, Options{Engine: engine})
+		d := draft(t, m, chatEndpoint, body)
+		if e, err := m.Expand(d, &d.Prompts[0], nil); err != nil || !slices.Equal(e.IDs, []uint32{1, 2, 3}) {
+			t.Errorf("%s: %v %v", engine, e.IDs, err)
+		}
+	}
+}
+
+// A text model's server refuses pictures.
+func TestTextModel(t *testing.T) {
+	dir := copyShipped(t, "preprocessor_config.json", map[string]string{"config.json": `{"model_type":"qwen2","architectures":["Qwen2ForCausalLM"]}`})
+	for _, engine := range []string{"vllm", "sglang"} {
+		m := load(t, dir, Options{Engine: engine})
+		_, err := m.Read(t.Context(), chatEndpoint, request(t, `{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]}`))
+		if r, ok := err.(*Refused); !ok || r.Status != 400 {
+			t.Errorf("%s: %v", engine, err)
+		}
+	}
+}
+
+// conversationBody makes a chat of so many turns with texts of prose and some pictures.
+func conversationBody(turns, words, pictures int) string {
+	var messages []map[string]any
+	for i := range turns {
+		role := [2]string{"user", "assistant"}[i%2]
+		var b strings.Builder
+		for j := range words {
+			fmt.Fprintf(&b, "%s ", [...]string{"the", "router", "keeps", "every", "block", "of", "a", "prompt", "that", "workers", "hold,", "and", "counts", "tokens", "again."}[(i*7+j*j)%15])
+		}
+		if role == "user" && pictures > 0 {
+			pictures--
+			messages = append(messages, map[string]any{"role": role, "content": []any{
+				map[string]any{"type": "image_url", "image_url": map[string]any{"url": png}}, map[string]any{"type": "text", "text": b.String()}}})
+			continue
+		}
+		messages = append(messages, map[string]any{"role": role, "content": b.String()})
+	}
+	out, _ := json.Marshal(map[string]any{"model": "m", "messages": messages})
+	return string(out)
+}
+
+func expandAll(tb testing.TB, m *Model, req *body.Request) (ids []uint32) {
+	d, err := m.Read(context.Background(), chatEndpoint, req)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	p := &d.Prompts[0]
+	e, err := m.Expand(d, p, slices.Repeat([]vision.Media{{Width: 1280, Height: 720}}, len(p.Media)))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return e.IDs
+}
+
+// A request whose time is over while it is tokenised is known up to its last whole turn; earlier, not at all.
+func TestTimeIsOver(t *testing.T) {
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	long := strings.Repeat("a long last turn ", 20_000)
+	body := `{"messages":[{"role":"user","content":"Hello, who are you?"},{"role":"assistant","content":"A router."},{"role":"user","content":` + "%s" + `}]}`
+	plain := fmt.Sprintf(body, strconv.Quote(long))
+	picture := fmt.Sprintf(body, `[{"type":"image_url","image_url":{"url":"`+png+`"}},{"type":"text","text":`+strconv.Quote(long)+`}]`)
+	for _, engine := range []string{"vllm", "sglang", "trtllm"} {
+		m := load(t, shipped, Options{Engine: engine})
+		if _, err := m.Read(over, chatEndpoint, request(t, plain)); err != ErrTime {
+			t.Errorf("%s: %v, want %v", engine, err, ErrTime)
+		}
+		all := expandAll(t, m, request(t, plain))
+		m.cache = m.tok.NewCache(0, 0)
+		for name, c := range map[string]struct {
+			body  string
+			media []vision.Media
+		}{"text": {plain, nil}, "picture": {picture, []vision.Media{{Width: 56, Height: 56}}}} {
+			ctx, end := context.WithCancel(t.Context())
+			d, err := m.Read(ctx, chatEndpoint, request(t, c.body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			end()
+			e, err := m.Expand(d, &d.Prompts[0], c.media)
+			if err != nil || e.Exact || e.Why != ErrTime.Reason {
+				t.Errorf("%s, %s: exact %v, %q, %v", engine, name, e.Exact, e.Why, err)
+			}
+			if n := len(e.IDs); name == "picture" && n > 0 || name == "text" && (n < 10 || n > 100 || !slices.Equal(e.IDs, all[:n])) {
+				t.Errorf("%s, %s: %d ids of %d, want those of the turns before the long one", engine, name, n, len(all))
+			}
+		}
+	}
+}
+
+// Cached turns give what a fresh model gives, while a conversation grows.
+func TestGrowingConversation(t *testing.T) {
+	warm, fresh := load(t, shipped, Options{}), load(t, shipped, Options{})
+	for turns := 1; turns < 12; turns += 2 {
+		body := conversationBody(turns, 60, 3)
+		fresh.cache = fresh.tok.NewCache(0, 0)
+		if got, want := expandAll(t, warm, request(t, body)), expandAll(t, fresh, request(t, body)); !slices.Equal(got, want) {
+			t.Fatalf("%d turns: %d ids, %d without a past", turns, len(got), len(want))
+		}
+	}
+	if hits, _ := warm.cache.Stats(); hits == 0 {
+		t.Error("no turn was found again")
+	}
+}
+
+func FuzzRead(f *testing.F) {
+	for _, c := range refusals {
+		f.Add(c.body)
+	}
+	f.Add(conversationBody(3, 10, 1))
+	f.Add(`{"max_tokens":1,"system":[{"type":"text","text":"a"}],"messages":[{"role":"user","content":[{"type":"tool_result","content":[{"type":"image","source":{}}]},{"type":"thinking","thinking":"x"}]}]}`)
+	f.Add(`{"input":[{"type":"reasoning","summary":[{"text":"a"}]},{"role":"assistant","content":[{"text":"b"}]},{"type":"function_call","name":"f","arguments":"{}"}]}`)
+	var models []*Model
+	for _, engine := range []string{"vllm", "sglang", "trtllm"} {
+		m, err := Load(shipped, Options{Engine: engine, AutoToolChoice: true, TrustChatTemplate: engine == "vllm"})
+		if err != nil {
+			f.Fatal(err)
+		}
+		models = append(models, m)
+	}
+	f.Fuzz(func(t *testing.T, skeleton string) {
+		var s body.Skeleton
+		var req body.Request
+		if s.Scan([][]byte{[]byte(skeleton)}) != nil || body.Parse(&s, &req) != nil {
+			return
+		}
+		for _, m := range models {
+			for _, endpoint := range []string{chatEndpoint, completionsEndpoint, batchEndpoint, responsesEndpoint, messagesEndpoint} {
+				d, err := m.Read(t.Context(), endpoint, &req)
+				switch err.(type) {
+				case nil, *Refused, *Unpredicted:
+				default:
+					t.Fatalf("%s: %T %v", endpoint, err, err)
+				}
+				if err != nil {
+					continue
+				}
+				for i := range d.Prompts {
+					p := &d.Prompts[i]
+					for _, md := range p.Media {
+						s.Raw(md.Source)
+					}
+					if _, err := m.Expand(d, p, make([]vision.Media, len(p.Media))); err != nil {
+						if _, ok := err.(*Refused); !ok {
+							t.Fatalf("%s: %T %v", endpoint, err, err)
+						}
+					}
+				}
+			}
+		}
+	})
+}
+
+func benchmarkStage(b *testing.B, skeleton string, cold bool) {
+	m := load(b, shipped, Options{})
+	var s body.Skeleton
+	raw := [][]byte{[]byte(skeleton)}
+	tokens := 0
+	b.ReportAllocs()
+	for b.Loop() {
+		if cold {
+			m.cache = m.tok.NewCache(cacheBytes, 1)
+		}
+		var req body.Request
+		if err := s.Scan(raw); err != nil {
+			b.Fatal(err)
+		}
+		if err := body.Parse(&s, &req); err != nil {
+			b.Fatal(err)
+		}
+		tokens = len(expandAll(b, m, &req))
+	}
+	b.ReportMetric(float64(tokens), "tokens")
+}
+
+// The whole stage, from body to expanded ids: 8k tokens, half of them of four 720p pictures, in one growing conversation.
+func BenchmarkStage8kFourPictures(b *testing.B) {
+	body := conversationBody(12, 260, 4)
+	b.Run("first", func(b *testing.B) { benchmarkStage(b, body, true) })
+	b.Run("again", func(b *testing.B) { benchmarkStage(b, body, false) })
+}
+
+func BenchmarkStage32KB(b *testing.B) {
+	body := conversationBody(1, 6400, 0)
+	b.Run("first", func(b *testing.B) { benchmarkStage(b, body, true) })
+	b.Run("again", func(b *testing.B) { benchmarkStage(b, body, false) })
+}

@@ -1,0 +1,322 @@
+package prompt
+
+import (
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/sightline-router/sightline/body"
+)
+
+// Prompts that SGLang (0.5.23, parser/conversation.py) writes itself, past the chat template: by a name that the server
+// was started with (--chat-template), or for models that it knows by their type or path.
+
+// writing is one of SGLang's named ways to write a conversation.
+type writing struct {
+	name    string
+	system  string    // the system text, %s in its place; "" for none
+	says    string    // what %s is where the conversation says nothing
+	bare    bool      // no system text where it would be empty
+	after   string    // behind the system text
+	roles   [2]string // of the user and of the assistant
+	mid     string    // between a role and its message
+	open    string    // behind the role that is to answer
+	seps    [2]string // behind messages, in turn
+	trims   bool      // messages
+	image   string    // "" where what SGLang makes of a picture is not known (MiniCPM and POINTS: code of the model's repository)
+	counted string    // placeholder that parts may not hold more often than pictures
+	ends    []string  // cut off, one after the other, where the last message goes on
+	style   func(w *writing, system string, said []said) string
+}
+
+// said is a turn of such a conversation; an empty text is written as the role alone.
+type said struct {
+	role int
+	text string
+}
+
+const (
+	chatmlSystem = "<|im_start|>system\n%s"
+	janusSays    = "You are a helpful language and vision assistant. You are able to understand the visual content that the user provides, and assist the user with a variety of tasks using natural language"
+	qwenPicture  = "<|vision_start|><|image_pad|><|vision_end|>"
+)
+
+func chatmlRoles() [2]string { return [2]string{"<|im_start|>user", "<|im_start|>assistant"} }
+func headed(open, end string) [2]string {
+	return [2]string{open + "user" + end, open + "assistant" + end}
+}
+func both(sep string) [2]string { return [2]string{sep, sep} }
+
+// writings is the table of names, less those for audio alone.
+func writings() []writing {
+	im, line := "<|im_end|>", "<|im_end|>\n"
+	chatml := writing{system: chatmlSystem, says: "You are a helpful assistant.", after: line, roles: chatmlRoles(), mid: "\n", open: "\n", seps: both(line), ends: []string{"<|endoftext|>", im}}
+	lines := writing{system: chatmlSystem, bare: true, after: line, roles: chatmlRoles(), mid: "\n", open: "\n", seps: both(line), ends: []string{im, line}}
+	llama3 := writing{system: "<|start_header_id|>system<|end_header_id|>\n\n%s<|eot_id|>", bare: true, says: janusSays + ".", trims: true,
+		roles: headed("<|start_header_id|>", "<|end_header_id|>\n\n"), seps: both("<|eot_id|>"), ends: []string{"<|end_of_text|>", "<|eot_id|>"}}
+	named := func(name string, w writing, change func(*writing)) writing {
+		w.name = name
+		if change != nil {
+			change(&w)
+		}
+		return w
+	}
+	return []writing{
+		named("chatml", chatml, nil),
+		named("chatml-llava", chatml, nil),
+		named("qwen2-vl", lines, func(w *writing) { w.says, w.image = "You are a helpful assistant.", qwenPicture }),
+		named("gme-qwen2-vl", lines, func(w *writing) {
+			w.says, w.image, w.bare, w.style, w.ends = "You are a helpful assistant.", qwenPicture+"\n", false, embedding, []string{"<|endoftext|>", line}
+		}),
+		named("minicpmv", lines, func(w *writing) {
+			w.system, w.says, w.ends = chatmlSystem+".", "You are a helpful assistant", []string{line}
+		}),
+		named("minicpmo", lines, func(w *writing) {
+			w.says, w.ends = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.", []string{line}
+		}),
+		named("moss-vl", lines, nil),
+		named("points-v15-chat", lines, func(w *writing) { w.system = "" }),
+		{name: "internvl-2-5", system: chatmlSystem, says: "你是书生·万象，英文名是InternVL，是由上海人工智能实验室、清华大学及多家合作单位联合开发的多模态大语言模型。", after: line,
+			roles: headed("<|im_start|>", "\n"), seps: both(line), ends: []string{im, "<|action_end|>", line}},
+		{name: "internlm2-chat", system: chatmlSystem, after: "\n", roles: chatmlRoles(), mid: ": ", open: ":", seps: both("\n"), ends: []string{im, "<|action_end|>", "\n"}},
+		named("llama_3_vision", llama3, func(w *writing) { w.image = "<|image|>\n" }),
+		named("llava_llama_3", llama3, nil),
+		{name: "llama-4", system: "<|header_start|>system<|header_end|>\n\n%s<|eot|>", bare: true, trims: true, roles: headed("<|header_start|>", "<|header_end|>\n\n"), seps: both("<|eot|>"),
+			image: "<|image|>\n", ends: []string{"<|end_of_text|>", "<|eot|>", "<|eom|>"}},
+		{name: "llama-2", system: "[INST] <<SYS>>\n%s\n<</SYS>>\n\n", roles: [2]string{"[INST]", "[/INST]"}, seps: [2]string{" ", " </s><s>"}, ends: []string{"[INST]", "[/INST]", "<<SYS>>", "<</SYS>>", " ", " </s><s>"}, bare: true, style: llama2},
+		{name: "mistral", system: "[SYSTEM_PROMPT]\n%s\n[/SYSTEM_PROMPT]\n\n", roles: [2]string{"[INST]", "[/INST]"}, seps: [2]string{" ", " </s><s>"}, image: "[IMG]\n",
+			ends: []string{"[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]", " ", " </s><s>"}, bare: true, style: llama2},
+		{name: "vicuna_v1.1", system: "%s", says: "A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, detailed, and polite answers to the user's questions.",
+			after: " ", roles: [2]string{"USER", "ASSISTANT"}, mid: ": ", open: ":", seps: [2]string{" ", "</s>"}, ends: []string{" ", "</s>"}},
+		{name: "janus-pro", system: "%s.", says: janusSays, after: "\n\n", roles: [2]string{"User", "Assistant"}, mid: ": ", open: ":", seps: [2]string{"\n\n", "<｜end▁of▁sentence｜>"},
+			ends: []string{"<|User|>", "<｜end▁of▁sentence｜>", "\n\n", "<｜end▁of▁sentence｜>"}},
+		{name: "deepseek-vl2", counted: "<image>", system: "%s", bare: true, after: "\n\n", roles: [2]string{"<|User|>", "<|Assistant|>"}, mid: ": ", open: ":", seps: [2]string{"\n\n", "<｜end▁of▁sentence｜>"},
+			ends: []string{"User:", "<｜end▁of▁sentence｜>", "\n\n", "<｜end▁of▁sentence｜>"}},
+		{name: "deepseek-ocr", ends: []string{"<｜end▁of▁sentence｜>"}},
+		{name: "unlimited-ocr", system: "%s"},
+		{name: "phi-4-mm", system: "%s", roles: [2]string{"<|user|>", "<|assistant|>"}, seps: both("<|end|>"), ends: []string{"<|end|>", "<|end|>"}},
+		{name: "kimi-vl", system: "<|im_system|>system<|im_middle|>%s", says: "You are a helpful assistant", roles: [2]string{"<|im_user|>user<|im_middle|>", "<|im_assistant|>assistant<|im_middle|>"},
+			seps: both(im), image: "<|media_start|>image<|media_content|><|media_pad|><|media_end|>\n", ends: []string{im, im}},
+		{name: "gemma-it", system: "<start_of_turn>user\n%s\n\n", says: "You are a helpful assistant.", roles: [2]string{"<start_of_turn>user\n", "<start_of_turn>model\n"}, seps: both("<end_of_turn>\n"),
+			image: "<start_of_image>\n", ends: []string{"<end_of_turn>", "<end_of_turn>\n"}, style: gemma},
+		{name: "paddle-ocr", system: "<|begin_of_sentence|>%s", roles: [2]string{"User", "Assistant"}, mid: ": ", open: ": ", seps: both("<|end_of_sentence|>"), ends: []string{"<|end_of_sentence|>", "<|end_of_sentence|>"}, image: "<|IMAGE_START|><|IMAGE_PLACEHOLDER|><|IMAGE_END|>\n", style: paddle},
+	}
+}
+
+func writingNamed(name string) *writing {
+	for _, w := range writings() {
+		if w.name == name {
+			return &w
+		}
+	}
+	return nil
+}
+
+// writingOf is the name of the writing that SGLang takes for a model by itself, "" where it renders the chat template. A
+// Hugging Face cache has the model's name two levels above its files.
+func writingOf(modelType, dir string) string {
+	parts := strings.Split(filepath.ToSlash(filepath.Clean(dir)), "/")
+	path := strings.ToLower(strings.Join(parts[max(0, len(parts)-3):], "/"))
+	for _, rule := range []struct{ path, name string }{
+		{`\bpoints\b`, "points-v15-chat"}, {`moss.*vl`, "moss-vl"}, {"", ""}, {`internvl`, "internvl-2-5"}, {`janus`, "janus-pro"},
+		{`vicuna|llava-v1\.5|llava-next-video-7b`, "vicuna_v1.1"}, {`deepseek.*vl2`, "deepseek-vl2"},
+		{`llava-v1\.6-34b|llava-v1\.6-yi-34b|llava-next-video-34b|llava-onevision-qwen2`, "chatml-llava"},
+		{`minicpm-v`, "minicpmv"}, {`minicpm-o`, "minicpmo"}, {`phi-4-multimodal`, "phi-4-mm"}, {`deepseek-ocr`, "deepseek-ocr"},
+		{`unlimited`, "unlimited-ocr"}, {`paddleocr`, "paddle-ocr"}, {`whisper`, "whisper"},
+	} {
+		if rule.path == "" {
+			if name := writingOfType(modelType); name != "" {
+				return name
+			}
+			continue
+		}
+		newer := strings.HasPrefix(rule.name, "minicpm") && (modelType == "minicpmv4_6" || modelType == "minicpmv4_7" || regexp.MustCompile(`minicpm-(v|o)-4[._][67]`).MatchString(path))
+		if !newer && regexp.MustCompile(rule.path).MatchString(path) {
+			return rule.name
+		}
+	}
+	return ""
+}
+
+func writingOfType(modelType string) string {
+	switch modelType {
+	case "internvl_chat":
+		return "internvl-2-5"
+	case "deepseek_vl_v2":
+		return "deepseek-vl2"
+	case "multi_modality":
+		return "janus-pro"
+	case "phi4mm":
+		return "phi-4-mm"
+	case "minicpmv", "minicpmo", "deepseek-ocr", "unlimited-ocr", "whisper":
+		return modelType
+	case "moss_vl":
+		return "moss-vl"
+	case "paddleocr_vl":
+		return "paddle-ocr"
+	}
+	return ""
+}
+
+// written is a conversation in the way w, as one prompt of the draft.
+func (r *reader) written(w *writing, turns []turn, s settings, d *Draft) error {
+	system := w.says
+	var list []said
+	for i := range turns {
+		t := &turns[i]
+		role := 0
+		switch t.role {
+		case "assistant":
+			role = 1
+		case "system", "user":
+		default:
+			return refuse(400, "message of an unknown role")
+		}
+		if t.role == "user" {
+			text, err := r.userSays(w, t)
+			if err != nil {
+				return err
+			}
+			list = append(list, said{0, text})
+			continue
+		}
+		text := ""
+		switch {
+		case t.kind == body.None && role == 0:
+			continue
+		case t.kind == body.None:
+		case len(t.items) == 1 && t.items[0].medium == nil && onlyText(t.items):
+			text = t.items[0].text
+		default:
+			return refuse(400, "message that is no single text")
+		}
+		if role == 0 {
+			system = text
+		} else {
+			list = append(list, said{1, text})
+		}
+	}
+	goOn := s.goOn && turns[len(turns)-1].role == "assistant"
+	if !goOn {
+		list = append(list, said{role: 1})
+	}
+	write := w.style
+	if write == nil {
+		write = plain
+	}
+	text := strings.ReplaceAll(w.system, "%s", system)
+	if w.bare && (system == "" || text == "") {
+		own := *w
+		own.after, text, w = "", "", &own
+	}
+	text = write(w, text, list)
+	if goOn {
+		for _, end := range w.ends {
+			text = strings.TrimSuffix(text, end)
+		}
+	}
+	d.Prompts = append(d.Prompts, DraftPrompt{Text: text, Media: r.media, addSpecial: true})
+	return nil
+}
+
+// userSays is a user's message as one text, its pictures as placeholders.
+func (r *reader) userSays(w *writing, t *turn) (string, error) {
+	if text, ok := t.prose(); ok {
+		return text, nil
+	}
+	if t.kind != body.List {
+		return "", refuse(400, "user message without content")
+	}
+	pictures := 0
+	for _, it := range t.items {
+		if it.medium != nil && it.medium.Modality == "image" {
+			pictures++
+		}
+	}
+	var b strings.Builder
+	for _, it := range t.items {
+		switch {
+		case it.medium == nil:
+			if pictures > 16 {
+				b.WriteByte('\n')
+			}
+			b.WriteString(it.text)
+		case w.image == "" || it.medium.Modality != "image":
+			return "", ErrConversation
+		default:
+			r.take(it.medium)
+			b.WriteString(w.image)
+		}
+	}
+	text := b.String()
+	if w.counted != "" && strings.Count(text, w.counted) > pictures {
+		return "", refuse(400, "more placeholders typed than media given")
+	}
+	return text, nil
+}
+
+// plain writes system text, roles and messages one behind the other.
+func plain(w *writing, system string, list []said) string {
+	var b strings.Builder
+	b.WriteString(system + w.after)
+	for i, s := range list {
+		switch {
+		case s.text == "":
+			b.WriteString(w.roles[s.role] + w.open)
+			continue
+		case w.trims:
+			s.text = strings.TrimSpace(s.text)
+		}
+		b.WriteString(w.roles[s.role] + w.mid + s.text + w.seps[i%2])
+	}
+	return b.String()
+}
+
+func embedding(w *writing, system string, list []said) string {
+	return plain(w, system, list) + "<|endoftext|>"
+}
+
+// llama2 names roles by their place.
+func llama2(w *writing, system string, list []said) string {
+	if system == "" {
+		system = "[INST] "
+	}
+	var b strings.Builder
+	b.WriteString(system)
+	for i, s := range list {
+		switch tag := w.roles[i%2]; {
+		case s.text == "":
+			b.WriteString(tag)
+		case i == 0:
+			b.WriteString(s.text + " ")
+		default:
+			b.WriteString(tag + " " + s.text + w.seps[i%2])
+		}
+	}
+	return b.String()
+}
+
+// gemma has the system text in front of the first message.
+func gemma(w *writing, system string, list []said) string {
+	if len(list) > 0 && list[0].text != "" {
+		first := list[0].text
+		return system + first + w.seps[0] + plain(&writing{roles: w.roles, seps: w.seps}, "", list[1:])
+	}
+	return plain(w, system, list)
+}
+
+func paddle(w *writing, system string, list []said) string {
+	var b strings.Builder
+	b.WriteString(system)
+	for _, s := range list {
+		b.WriteString(w.roles[s.role] + ": ")
+		switch {
+		case s.text == "":
+		case s.role == 0:
+			b.WriteString(strings.ReplaceAll(s.text, w.image, strings.TrimSuffix(w.image, "\n")) + "\n")
+		default:
+			b.WriteString(s.text + w.seps[0])
+		}
+	}
+	return b.String()
+}

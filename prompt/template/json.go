@@ -1,0 +1,153 @@
+package template
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/sightline-router/sightline/body/jsonread"
+)
+
+// JSON to Values, with the results of Python's json.loads: order kept, the last of equal keys wins at the place of the
+// first, numbers with a fraction or exponent are floats and others integers, beyond 64 bits by their digits alone.
+
+// maxIntDigits is the longest integer that Python reads: sys.get_int_max_str_digits().
+const maxIntDigits = 4300
+
+// maxJSONDepth bounds nesting: FromJSON reads what clients send.
+const maxJSONDepth = 500
+
+// FromJSON reads one JSON text. Strings without escapes point into raw. NaN and Infinity, invalid UTF-8 and lone
+// surrogates, which no tokenizer takes, are errors.
+func FromJSON(raw string) (Value, error) {
+	if !utf8.ValidString(raw) {
+		return Value{}, fmt.Errorf("template: JSON: invalid UTF-8")
+	}
+	r := jsonReader{Reader: jsonread.New(raw)}
+	v := r.value(0)
+	r.End()
+	if err := r.Err(); err != nil {
+		return Value{}, fmt.Errorf("template: JSON: %w", err)
+	}
+	return v, nil
+}
+
+var onlyPython = regexp.MustCompile(`NaN|Infinity|\\u[dD][89a-fA-F]`)
+
+// OnlyPython tells of a text that FromJSON does not read whether Python's json.loads may.
+func OnlyPython(text string) bool { return onlyPython.MatchString(text) }
+
+// jsonReader reads values depth first. Entries and items collect on stacks and are then cut from shared blocks of
+// memory, so that a body of many small objects costs few allocations.
+type jsonReader struct {
+	jsonread.Reader
+	entries []Entry // of the objects being read
+	items   []Value // of the arrays being read
+	entryAt []Entry // free rest of the current block
+	itemAt  []Value
+	dictAt  []Dict
+	listAt  []List
+}
+
+func (r *jsonReader) value(depth int) Value {
+	if depth > maxJSONDepth {
+		r.Fail(fmt.Errorf("nested deeper than %d", maxJSONDepth))
+		return Value{}
+	}
+	switch r.Peek() {
+	case '"':
+		return String(r.Text())
+	case '{':
+		return r.object(depth)
+	case '[':
+		return r.array(depth)
+	case 'n', 't', 'f':
+		switch r.Word() {
+		case "null":
+			return None
+		case "true":
+			return pyTrue
+		case "false":
+			return pyFalse
+		}
+		r.Want("a value")
+		return Value{}
+	}
+	return r.number()
+}
+
+func (r *jsonReader) object(depth int) Value {
+	from := len(r.entries)
+	r.Object(func(key string) {
+		v := r.value(depth + 1)
+		r.entries = append(r.entries, Entry{String(key), v})
+	})
+	if r.Err() != nil {
+		return Value{}
+	}
+	if len(r.dictAt) == 0 {
+		r.dictAt = make([]Dict, 16)
+	}
+	d := &r.dictAt[0]
+	r.dictAt = r.dictAt[1:]
+	mine := r.entries[from:]
+	n := len(mine)
+	if n > len(r.entryAt) {
+		r.entryAt = make([]Entry, max(32, n))
+	}
+	d.entries = r.entryAt[:0:n]
+	r.entryAt = r.entryAt[n:]
+	for _, e := range mine {
+		d.set(e.Key, e.Value)
+	}
+	clear(mine)
+	r.entries = r.entries[:from]
+	return d.Value()
+}
+
+func (r *jsonReader) array(depth int) Value {
+	from := len(r.items)
+	r.List(func() {
+		v := r.value(depth + 1)
+		r.items = append(r.items, v)
+	})
+	if r.Err() != nil {
+		return Value{}
+	}
+	if len(r.listAt) == 0 {
+		r.listAt = make([]List, 8)
+	}
+	l := &r.listAt[0]
+	r.listAt = r.listAt[1:]
+	n := len(r.items) - from
+	if n > len(r.itemAt) {
+		r.itemAt = make([]Value, max(16, n))
+	}
+	l.items = r.itemAt[:n:n]
+	r.itemAt = r.itemAt[n:]
+	copy(l.items, r.items[from:])
+	clear(r.items[from:])
+	r.items = r.items[:from]
+	return Value{kind: KindList, ref: l}
+}
+
+func (r *jsonReader) number() Value {
+	lit, whole := r.Number()
+	switch {
+	case !whole:
+		f, _ := strconv.ParseFloat(lit, 64) // infinite where it is too large, as in Python
+		return Float(f)
+	case len(lit) < 19:
+		n, _ := strconv.ParseInt(lit, 10, 64)
+		return Int(n)
+	case len(strings.TrimPrefix(lit, "-")) > maxIntDigits:
+		r.Want(fmt.Sprintf("an integer of at most %d digits", maxIntDigits))
+		return Value{}
+	}
+	if n, err := strconv.ParseInt(lit, 10, 64); err == nil {
+		return Int(n)
+	}
+	return Value{kind: KindBig, str: lit}
+}

@@ -1,0 +1,235 @@
+package tokenizer
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"unsafe"
+
+	"github.com/sightline-router/sightline/body/jsonread"
+)
+
+// LoadJSON reads the text of a tokenizer.json alone, as tokenizers.Tokenizer.from_str does.
+func LoadJSON(b []byte) (*Tokenizer, error) {
+	t, err := readTokenizerJSON(b)
+	if err != nil {
+		return nil, err
+	}
+	return t, t.finish()
+}
+
+func newTokenizer() *Tokenizer {
+	return &Tokenizer{byID: map[uint32]*AddedToken{}, byText: map[string]uint32{}, special: map[string]bool{}}
+}
+
+// readTokenizerJSON reads a tokenizer.json; more tokens may be added before finish.
+func readTokenizerJSON(b []byte) (*Tokenizer, error) {
+	t := newTokenizer()
+	parts, err := sections(b)
+	if err != nil {
+		return nil, err
+	}
+	if t.normalize, err = newNormalizer(parts["normalizer"]); err != nil {
+		return nil, fmt.Errorf("normalizer: %w", err)
+	}
+	if t.decoders, err = newDecoders(parts["decoder"]); err != nil {
+		return nil, fmt.Errorf("decoder: %w", err)
+	}
+	if t.post, err = newTemplate(parts["post_processor"]); err != nil {
+		return nil, fmt.Errorf("post_processor: %w", err)
+	}
+	var pre preSpec
+	if raw := parts["pre_tokenizer"]; raw != nil {
+		if err := json.Unmarshal(raw, &pre); err != nil {
+			return nil, fmt.Errorf("pre_tokenizer: %w", err)
+		}
+	}
+	var added []addedEntry
+	if raw := parts["added_tokens"]; raw != nil {
+		if err := json.Unmarshal(raw, &added); err != nil {
+			return nil, fmt.Errorf("added_tokens: %w", err)
+		}
+	}
+	steps := pre.flat(nil)
+	// The model can take bytes where nothing but its last pre-tokenizer writes the byte-level alphabet.
+	raw := len(steps) > 0 && steps[len(steps)-1].Type == "ByteLevel"
+	for _, step := range steps[:max(0, len(steps)-1)] {
+		raw = raw && step.Type != "ByteLevel"
+	}
+	if parts["model"] == nil {
+		return nil, errors.New("model: missing")
+	}
+	if err := t.readModel(parts["model"], &raw); err != nil {
+		return nil, fmt.Errorf("model: %w", err)
+	}
+	if err := t.setWords(steps, raw); err != nil {
+		return nil, fmt.Errorf("pre_tokenizer: %w", err)
+	}
+	tokens := make([]AddedToken, len(added))
+	for i, a := range added {
+		tokens[i] = AddedToken(a)
+	}
+	t.add(tokens)
+	return t, nil
+}
+
+type addedEntry AddedToken
+
+// unsupported is the error of a part of a tokenizer that Hugging Face's tokenizers or SentencePiece know and no served vision-language
+// model was seen to use: what to do about it stands in the text, which the callers put the file's name before.
+func unsupported(kind string) error {
+	return fmt.Errorf("%q is not supported: byte-pair encoding is, with the parts that docs/fidelity.md lists; leave the model out of the configuration, and its requests are routed by load", kind)
+}
+
+// sections gives the values of an object's keys as raw text, nulls left out. A tokenizer.json is one small description around two
+// long lists, the vocabulary and the merges, which are read in place; the small parts are given to encoding/json.
+func sections(b []byte) (map[string][]byte, error) {
+	parts := map[string][]byte{}
+	r := readerOf(b)
+	r.Object(func(key string) {
+		if raw := r.Skip(); raw == "null" {
+			delete(parts, key)
+		} else {
+			parts[key] = unsafe.Slice(unsafe.StringData(raw), len(raw))
+		}
+	})
+	return parts, r.Err()
+}
+
+// readerOf reads b, which must not change meanwhile.
+func readerOf(b []byte) jsonread.Reader {
+	r := jsonread.New(unsafe.String(unsafe.SliceData(b), len(b)))
+	if b == nil {
+		r.Fail(errors.New("missing"))
+	}
+	return r
+}
+
+// maxID bounds token ids: a file that names a larger one is refused, because tables are as long as the largest id.
+const maxID = 1 << 23
+
+// readID reads a token id.
+func readID(r *jsonread.Reader) uint32 {
+	lit, _ := r.Number()
+	id, err := strconv.ParseUint(lit, 10, 32)
+	if err != nil || id > maxID {
+		r.Fail(fmt.Errorf("token id %.20s: want 0 to %d", lit, maxID))
+	}
+	return uint32(id)
+}
+
+// setWords picks the fastest way to cut words that does what the steps say.
+func (t *Tokenizer) setWords(steps []preSpec, raw bool) error {
+	var all stages
+	for i, step := range steps {
+		st, err := step.stage(raw)
+		if err != nil {
+			return fmt.Errorf("step %d: %w", i, err)
+		}
+		all = append(all, st...)
+	}
+	t.words = all
+	if !raw {
+		return nil
+	}
+	m := t.model
+	last := all[len(all)-1].(byteLevel)
+	switch {
+	case last.prefixSpace:
+	case len(all) == 1 && last.scan != nil:
+		t.words = scanWords{last.scan, m}
+	case len(all) == 2 && last.scan == nil:
+		if s, ok := all[0].(split); ok {
+			if scan, ok := s.pattern.(*scanner); ok && (s.how == isolated || s.how == removed && s.invert) {
+				t.words = scanWords{scan, m}
+			}
+		}
+	}
+	return nil
+}
+
+// readModel reads the model section. raw says that the model could take bytes; it is cleared where its affixes forbid that.
+func (t *Tokenizer) readModel(b []byte, raw *bool) error {
+	parts, err := sections(b)
+	if err != nil {
+		return err
+	}
+	var c modelSpec
+	for name, into := range map[string]any{
+		"type": &c.Type, "unk_token": &c.UnkToken, "continuing_subword_prefix": &c.Prefix, "end_of_word_suffix": &c.Suffix,
+		"fuse_unk": &c.FuseUnk, "byte_fallback": &c.ByteFallback, "ignore_merges": &c.IgnoreMerges, "dropout": &c.Dropout,
+	} {
+		if part := parts[name]; part != nil {
+			if err := json.Unmarshal(part, into); err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+		}
+	}
+	if c.Type == "" { // older files do not say
+		switch {
+		case parts["merges"] != nil:
+			c.Type = "BPE"
+		case len(parts["vocab"]) > 0 && parts["vocab"][0] == '[':
+			c.Type = "Unigram"
+		default:
+			c.Type = "WordLevel"
+		}
+	}
+	switch c.Type {
+	case "BPE":
+	case "Unigram", "WordPiece", "WordLevel":
+		return unsupported(c.Type)
+	default:
+		return fmt.Errorf("type %q: not known", c.Type)
+	}
+	if c.Dropout != nil && *c.Dropout != 0 {
+		return fmt.Errorf("dropout %v: merges left out by chance cannot be foretold", *c.Dropout)
+	}
+	var texts *mergeTexts
+	var badMerges error
+	var wg sync.WaitGroup
+	wg.Go(func() { texts, badMerges = readMergeTexts(parts["merges"]) })
+	v, err := readVocab(parts["vocab"])
+	wg.Wait()
+	if err != nil {
+		return fmt.Errorf("vocab: %w", err)
+	}
+	t.vocab = v
+	unk := noID // also where unk_token is not in the vocabulary: the reference fails at the first unknown character, which is dropped here
+	if c.UnkToken != nil {
+		unk = v.id([]byte(*c.UnkToken))
+	}
+	m := &bpe{vocab: v, raw: *raw && c.Prefix == "" && c.Suffix == "", unk: unk, fuseUnk: c.FuseUnk, byteFallback: c.ByteFallback,
+		ignoreMerges: c.IgnoreMerges, prefix: c.Prefix, suffix: c.Suffix}
+	*raw = m.raw
+	if badMerges == nil {
+		badMerges = m.resolve(texts)
+	}
+	if badMerges != nil {
+		return fmt.Errorf("merges: %w", badMerges)
+	}
+	t.model = m
+	return nil
+}
+
+type modelSpec struct {
+	Type         string
+	UnkToken     *string
+	Prefix       string
+	Suffix       string
+	FuseUnk      bool
+	ByteFallback bool
+	IgnoreMerges bool
+	Dropout      *float64
+}
+
+// readVocab reads a JSON object of texts and ids.
+func readVocab(b []byte) (*vocab, error) {
+	v := newVocab(min(bytes.Count(b, []byte(",")), len(b)/6) + 1) // `"a":1,` is the shortest entry
+	r := readerOf(b)
+	r.Object(func(key string) { r.Fail(v.add(key, readID(&r))) })
+	return v, r.Err()
+}
