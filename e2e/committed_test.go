@@ -152,8 +152,8 @@ func serveCommitted(t *testing.T, file, release string) {
 var users = []struct{ files, test, name, by string }{
 	{"envoy/*.yaml", "e2e/committed_test.go", "TestCommittedFilesServe", `"../envoy/*.yaml"`},
 	{"examples/*/sightline.yaml", "examples/examples_test.go", "TestConfigurations", `"*/sightline.yaml"`},
-	{"examples/compose/envoy.yaml", "cmd/sightline/examples_test.go", "TestExampleEnvoy", `"envoy.yaml"`},
-	{"examples/compose/docker-compose.yml", "cmd/sightline/examples_test.go", "TestComposeFile", `"docker-compose.yml"`},
+	{"examples/compose/envoy.yaml", "internal/serve/examples_test.go", "TestExampleEnvoy", `"envoy.yaml"`},
+	{"examples/compose/docker-compose.yml", "internal/serve/examples_test.go", "TestComposeFile", `"docker-compose.yml"`},
 	{"examples/kubernetes/*/*.yaml", "examples/kubernetes/manifests_test.go", "TestEveryManifestIsUsed", `"*/*.yaml"`},
 	{"examples/kubernetes/base/sightline.yaml", "examples/kubernetes/manifests_test.go", "TestReferences", `config.Load("base/sightline.yaml")`},
 	{"examples/kubernetes/*/*.yaml", "e2e/manifests/manifests_test.go", "TestManifests", `"../../examples/kubernetes/*/*.yaml"`},

@@ -1,4 +1,4 @@
-package main
+package serve
 
 import (
 	"github.com/sightline-router/sightline/engine/sglang"

@@ -1,4 +1,4 @@
-package main
+package explain
 
 import (
 	"context"
@@ -29,7 +29,7 @@ type listed struct {
 const maxIndex = 1 << 30
 
 // showIndex prints what an index holds of one worker-rank: a running Sightline's, by its admin page, or a snapshot's.
-func (c *explainCmd) showIndex(ctx context.Context, w io.Writer) error {
+func (c *explainer) showIndex(ctx context.Context, w io.Writer) error {
 	snapshot, err := c.snapshot(ctx)
 	if err != nil {
 		return fmt.Errorf("--index: %w", err)
@@ -72,7 +72,7 @@ func (c *explainCmd) showIndex(ctx context.Context, w io.Writer) error {
 }
 
 // snapshot reads a file, or asks a running Sightline.
-func (c *explainCmd) snapshot(ctx context.Context) ([]byte, error) {
+func (c *explainer) snapshot(ctx context.Context) ([]byte, error) {
 	if !strings.HasPrefix(c.Index, "http://") && !strings.HasPrefix(c.Index, "https://") {
 		return os.ReadFile(c.Index)
 	}

@@ -1,4 +1,4 @@
-package main
+package serve
 
 import (
 	"bytes"
@@ -20,7 +20,7 @@ func TestExampleEnvoy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, err := envoyYAML(cfg)
+	want, err := EnvoyYAML(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,6 @@
-package main
+package serve
 
 import (
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -13,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sightline-router/sightline/internal/config"
 )
 
 const goodModel = "  engine_version: 0.32.0\n"
@@ -77,8 +78,11 @@ func check(t *testing.T, dir, text string) error {
 	t.Helper()
 	file := filepath.Join(dir, "sightline.yaml")
 	write(t, file, []byte(strings.ReplaceAll(text, "DIR", dir)))
-	c := serveCmd{Config: file, Check: true}
-	return c.Run(context.Background())
+	cfg, err := config.Load(file)
+	if err == nil {
+		_, err = Load(cfg)
+	}
+	return err
 }
 
 // What the documentation offers starts.

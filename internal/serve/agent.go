@@ -1,0 +1,86 @@
+package serve
+
+import (
+	"context"
+	"fmt"
+
+	"go.uber.org/zap"
+
+	"github.com/sightline-router/sightline/engine/trtllm"
+	"github.com/sightline-router/sightline/indexer/source/bus"
+	"github.com/sightline-router/sightline/indexer/stream"
+	"github.com/sightline-router/sightline/internal/config"
+)
+
+// AgentOptions say whose events are published where.
+type AgentOptions struct {
+	Worker    string // its name in the router's configuration
+	Engine    string // vllm, sglang or trtllm: whose events these are
+	ZMQ       string // the engine's PUB socket; rank r is at port + r
+	HTTP      string // or TensorRT-LLM's server, whose /kv_cache_events is drained
+	Replay    string // the engine's replay socket
+	Bind      bool   // listen at ZMQ for an engine whose publisher connects
+	Topic     string // only messages whose topic begins so
+	Ranks     int    // data-parallel ranks; 0: none
+	BlockSize int    // tokens a block; 0: as the engine says
+	NATS      string // server
+	Publish   string // blocks: hashes only; tokens: token ids too
+	LogLevel  string
+}
+
+// Agent runs beside one worker until ctx ends: it listens to the worker's KV events and publishes them to NATS.
+func Agent(ctx context.Context, c AgentOptions) error {
+	log, err := newLog(c.LogLevel)
+	if err != nil {
+		return err
+	}
+	defer log.Sync()
+	conn, err := bus.Connect(c.NATS, "sightline agent "+c.Worker, log)
+	if err != nil {
+		return fmt.Errorf("nats: %w", err)
+	}
+	defer conn.Close()
+	if c.HTTP != "" {
+		c.Engine = "trtllm"
+	}
+	feeds, err := c.feeds()
+	if err != nil {
+		return err
+	}
+	for r, o := range feeds {
+		rank := r
+		if c.Ranks == 0 {
+			rank = -1
+		}
+		p, err := bus.NewPublisher(bus.PublisherOptions{NATS: conn, Worker: c.Worker, Rank: rank, CountCopies: countsCopies(c.Engine), Tokens: c.Publish == "tokens", Log: log})
+		if err != nil {
+			return err
+		}
+		o.Sink, o.Link = p, p.Link
+		defer stream.Start(o).Close()
+	}
+	log.Info("publishing", zap.String("worker", c.Worker), zap.String("nats", conn.ConnectedUrlRedacted()))
+	<-ctx.Done()
+	return nil
+}
+
+// feeds are the ranks' feeds but for their sinks.
+func (c *AgentOptions) feeds() ([]stream.Options, error) {
+	keep := c.Publish == "tokens"
+	var out []stream.Options
+	if c.HTTP != "" {
+		drain := trtllm.NewDrain(c.HTTP, c.Ranks)
+		for r := range max(1, c.Ranks) {
+			out = append(out, drainOptions(drain, r, c.BlockSize, keep))
+		}
+		return out, nil
+	}
+	for r := range max(1, c.Ranks) {
+		src, err := zmqSource(config.Events{ZMQ: c.ZMQ, Replay: c.Replay, Topic: c.Topic, Bind: c.Bind}, r)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, stream.Options{Source: src, Decoder: decoderOf(c.Engine, keep), BlockSize: c.BlockSize, Idle: idleProbe(src)})
+	}
+	return out, nil
+}

@@ -1,0 +1,27 @@
+package serve
+
+import (
+	"maps"
+	"net/netip"
+
+	"github.com/sightline-router/sightline/engine"
+	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/mmhash/fetch"
+)
+
+// NewMedia makes what all models share of pictures: the fetcher by its limits, and the memory of what was identified.
+func NewMedia(c config.Media) (*engine.Media, error) {
+	signing := maps.Clone(fetch.DefaultSigning)
+	maps.Copy(signing, c.Signing)
+	return engine.NewMedia(&fetch.Config{AllowedDomains: c.Domains, Allow: parsePrefixes(c.Allow), Budget: c.Budget, MaxBytes: int64(c.MaxBytes), Signing: signing})
+}
+
+// parsePrefixes reads networks that config has checked.
+func parsePrefixes(list []string) (out []netip.Prefix) {
+	for _, s := range list {
+		if p, err := netip.ParsePrefix(s); err == nil {
+			out = append(out, p)
+		}
+	}
+	return out
+}
