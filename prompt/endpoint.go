@@ -27,11 +27,12 @@ type Draft struct {
 	refuses                 bool            // the engine refuses more
 	room                    int             // ids of the texts of the prompt that is being expanded
 	long                    bool            // it has more
+	partial                 bool            // a pattern of the tokenizer took too long on one of them
 }
 
 // Over tells whether the time for the request is over, or its bound reached: what is not read by then stays unread.
 func (d *Draft) Over() bool {
-	if d.long {
+	if d.long || d.partial {
 		return true
 	}
 	select {

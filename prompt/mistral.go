@@ -39,6 +39,8 @@ func (r *reader) converseMistral(messages []body.Message, s settings, d *Draft) 
 		return refuse(400, refused.Reason)
 	case errors.Is(err, mistral.ErrPython):
 		return ErrPython
+	case errors.Is(err, mistral.ErrSlow):
+		return ErrTime
 	case err != nil:
 		return ErrPart
 	}

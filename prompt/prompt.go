@@ -297,7 +297,7 @@ func (m *Model) Expand(d *Draft, p *DraftPrompt, sizes []vision.Media) (e Expand
 	if len(p.Media) > 0 {
 		d.room *= 2 // some families drop ids before they put the media in
 	}
-	defer func() { d.long = false }()
+	defer func() { d.long, d.partial = false, false }()
 	switch {
 	case d.long:
 	case m.mistral != nil:
@@ -364,7 +364,7 @@ func (d *Draft) bound(maxModelLen int) {
 
 // options are for a text of the draft.
 func (d *Draft) options(addSpecial bool) tokenizer.Options {
-	return tokenizer.Options{AddSpecial: addSpecial, Done: d.done, Max: d.room}
+	return tokenizer.Options{AddSpecial: addSpecial, Done: d.done, Max: d.room, Partial: &d.partial}
 }
 
 // bounded notes that a text has more ids than there is room for.

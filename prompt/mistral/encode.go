@@ -86,7 +86,11 @@ func (e *encoder) fail(err error) {
 func (e *encoder) control(ids ...uint32) { e.ids = append(e.ids, ids...) }
 
 func (e *encoder) text(text string) {
-	e.ids = e.t.text.Encode(e.ids, text, tokenizer.Options{PlainSpecials: true, Done: e.done, Max: e.max})
+	partial := false
+	e.ids = e.t.text.Encode(e.ids, text, tokenizer.Options{PlainSpecials: true, Done: e.done, Max: e.max, Partial: &partial})
+	if partial {
+		e.fail(ErrSlow)
+	}
 }
 
 // json writes a value as json.dumps(v, ensure_ascii=False) does.

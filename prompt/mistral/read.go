@@ -62,6 +62,9 @@ type call struct {
 // becomes U+FFFD in its tokenizers of bytes.
 var ErrPython = errors.New("text with half of a surrogate pair")
 
+// ErrSlow says that the pattern of a tekken.json takes too long on a text: see tokenizer.Options.Partial.
+var ErrSlow = errors.New("text that the tokenizer's pattern takes too long on")
+
 // text reads a text; reason says what is wrong with what is none.
 func text(body *body.Skeleton, v gjson.Result, reason string) (string, error) {
 	text, ok := body.String(v)

@@ -292,6 +292,7 @@ func (m *bpe) encodeCached(dst []uint32, s *scratch, k wordKey, h uint64, word [
 
 // encodeWord appends the ids of a word by merging.
 func (m *bpe) encodeWord(dst []uint32, s *scratch, word []byte) []uint32 {
+	s.work(len(word))
 	s.syms = m.symbols(s.syms[:0], word)
 	syms := s.syms[:m.merge(s, s.syms)]
 	if m.borrowed == nil {

@@ -91,12 +91,11 @@ func newDecoders(raw []byte) ([]decoder, error) {
 	case "Fuse":
 		return []decoder{func(tokens []string) []string { return []string{strings.Join(tokens, "")} }}, nil
 	case "Replace":
-		p, err := c.Pattern.compile()
-		if err != nil {
-			return nil, err
+		p := c.Pattern.String
+		if p == nil || *p == "" {
+			return nil, fmt.Errorf("Replace: only a pattern that is a String is supported")
 		}
-		r := replace{p, []byte(c.Content)}
-		return each(func(_ int, token string) string { return string(r.apply(new(scratch), []byte(token))) }), nil
+		return each(func(_ int, token string) string { return strings.ReplaceAll(token, *p, c.Content) }), nil
 	case "Strip":
 		return each(func(_ int, token string) string {
 			for i := 0; i < c.Start && strings.HasPrefix(token, c.Content); i++ {

@@ -10,15 +10,13 @@ type pattern interface {
 	each(s *scratch, b []byte, fn func(start, end int))
 }
 
-// compilePattern gives the fastest form of a regular expression.
+// compilePattern gives the fastest form of a regular expression. Errors: one that neither a scanner nor compileRegex knows.
 func compilePattern(expr string) (pattern, error) {
 	if scan := newScanner(expr); scan != nil {
 		return scan, nil
 	}
 	return compileRegex(expr)
 }
-
-func (re *regex) each(s *scratch, b []byte, fn func(start, end int)) { re.eachMatch(&s.regex, b, fn) }
 
 func (sc *scanner) each(_ *scratch, b []byte, fn func(start, end int)) {
 	for i := 0; i < len(b); {

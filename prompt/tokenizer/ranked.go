@@ -203,14 +203,6 @@ func loadTiktokenDir(d *directory, b []byte) (*Tokenizer, error) {
 	return LoadTiktoken(b, pattern, specials)
 }
 
-const (
-	patternQwen   = altFold + "|" + altWord + `|\p{N}|` + altSign + `|\s*[\r\n]+` + altSpaces
-	patternLlama3 = altFold + "|" + altWord + `|\p{N}{1,3}|` + altSign + `|\s*[\r\n]+` + altSpaces
-	patternKimi   = `[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+` + altFold + `?|` +
-		`[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*` + altFold + `?|` +
-		`\p{N}{1,3}|` + altSign + `|\s*[\r\n]+` + altSpaces
-)
-
 // decodeRanked joins the bytes of ordinary tokens; a special token ends a run of them.
 func (t *Tokenizer) decodeRanked(ids []uint32, skipSpecial bool) string {
 	var out strings.Builder

@@ -2,471 +2,274 @@ package tokenizer
 
 import (
 	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
 	"unicode/utf8"
+
+	"github.com/dlclark/regexp2/v2"
 )
 
-// regex is the general engine for patterns that no scanner knows: a backtracking matcher over code points. Loops over one
-// class, which is what tokenizers' patterns are made of, run as one instruction, and where what follows a loop cannot
-// begin with a character of the loop it never goes back.
-type regex struct {
-	prog []inst
-}
-
-type opcode uint8
+// regex is a pattern that no scanner knows, run by regexp2, a backtracking engine. Some patterns take it quadratic or exponential
+// time on some texts: it is given no text of more than maxPatternText bytes, and an Encode no more time in all than
+// patternBase and patternByte for each byte of its text. Beyond that the Encode ends with the ids of a leading part, see
+// Options.Partial. Ordinary patterns take a thirtieth of a microsecond a byte; the rest is for a machine that is busy.
+type regex struct{ *regexp2.Regexp }
 
 const (
-	opMatch opcode = iota
-	opSet
-	opLoop   // set, min, max
-	opSplit  // try x, then y
-	opJump   // x
-	opLook   // sub-program at x, continue at y
-	opAtomic // the same
-	opAssert
-	opFail
-	opProgress // fail if no character was taken since the mark of loop x (set by opMark)
-	opMark
+	maxPatternText = 1 << 20
+	patternBase    = 50 * time.Millisecond
+	patternByte    = 4 * time.Microsecond
+	matchTime      = 250 * time.Millisecond // for one match; regexp2's clock ticks ten times a second
 )
 
-type inst struct {
-	op       opcode
-	set      *runeSet
-	min, max int
-	lazy     bool
-	final    bool // a loop that never gives back
-	behind   bool
-	negative bool
-	widthMin int // look-behind: its length in characters
-	widthMax int
-	assert   assertion
-	x, y     int
-}
-
-const maxProgram = 20000
-
-// compileRegex compiles a pattern (see parseRegex for the dialect).
-func compileRegex(pattern string) (*regex, error) {
-	n, err := parseRegex(pattern)
-	if err != nil {
-		return nil, err
+// each calls fn for every match in b, as the reference's find_iter does: an empty match right behind the match before it does not count.
+func (re *regex) each(s *scratch, b []byte, fn func(start, end int)) {
+	if len(b) > maxPatternText {
+		s.giveUp()
 	}
-	c := &regexCompiler{}
-	if err := c.compile(n); err != nil {
-		return nil, fmt.Errorf("regular expression %q: %w", pattern, err)
-	}
-	c.emit(inst{op: opMatch})
-	re := &regex{prog: c.prog}
-	re.finalLoops()
-	return re, nil
-}
-
-type regexCompiler struct {
-	prog  []inst
-	marks int
-}
-
-func (c *regexCompiler) emit(i inst) int {
-	c.prog = append(c.prog, i)
-	return len(c.prog) - 1
-}
-
-func (c *regexCompiler) compile(n *node) error {
-	if len(c.prog) > maxProgram {
-		return fmt.Errorf("too large: more than %d steps", maxProgram)
-	}
-	switch n.kind {
-	case nodeSet:
-		c.emit(inst{op: opSet, set: n.set})
-	case nodeConcat:
-		for _, sub := range n.subs {
-			if err := c.compile(sub); err != nil {
-				return err
-			}
-		}
-	case nodeAlternate:
-		var jumps []int
-		for i, sub := range n.subs {
-			split := -1
-			if i+1 < len(n.subs) {
-				split = c.emit(inst{op: opSplit})
-				c.prog[split].x = len(c.prog)
-			}
-			if err := c.compile(sub); err != nil {
-				return err
-			}
-			if split >= 0 {
-				jumps = append(jumps, c.emit(inst{op: opJump}))
-				c.prog[split].y = len(c.prog)
-			}
-		}
-		for _, j := range jumps {
-			c.prog[j].x = len(c.prog)
-		}
-	case nodeRepeat:
-		return c.repeat(n)
-	case nodeLook, nodeAtomic:
-		op := opLook
-		if n.kind == nodeAtomic {
-			op = opAtomic
-		}
-		at := c.emit(inst{op: op, behind: n.behind, negative: n.negative})
-		if n.behind {
-			low, high := width(n.subs[0])
-			if high < 0 || high > 255 {
-				return fmt.Errorf("look-behind without a bounded length")
-			}
-			c.prog[at].widthMin, c.prog[at].widthMax = low, high
-		}
-		c.prog[at].x = len(c.prog)
-		if err := c.compile(n.subs[0]); err != nil {
-			return err
-		}
-		c.emit(inst{op: opMatch})
-		c.prog[at].y = len(c.prog)
-	case nodeAssert:
-		c.emit(inst{op: opAssert, assert: n.assert})
-	}
-	return nil
-}
-
-func (c *regexCompiler) repeat(n *node) error {
-	sub := n.subs[0]
-	for sub.kind == nodeConcat && len(sub.subs) == 1 {
-		sub = sub.subs[0]
-	}
-	if sub.kind == nodeSet {
-		c.emit(inst{op: opLoop, set: sub.set, min: n.min, max: n.max, lazy: n.lazy})
-		return nil
-	}
-	for range n.min {
-		if err := c.compile(sub); err != nil {
-			return err
-		}
-	}
-	branch := func() int { return c.emit(inst{op: opSplit}) }
-	patch := func(at, in, out int) {
-		if n.lazy {
-			in, out = out, in
-		}
-		c.prog[at].x, c.prog[at].y = in, out
-	}
-	if n.max < 0 {
-		mark := c.marks
-		c.marks++
-		start := branch()
-		c.emit(inst{op: opMark, x: mark})
-		if err := c.compile(sub); err != nil {
-			return err
-		}
-		c.emit(inst{op: opProgress, x: mark})
-		c.emit(inst{op: opJump, x: start})
-		patch(start, start+1, len(c.prog))
-		return nil
-	}
-	var splits []int
-	for range n.max - n.min {
-		splits = append(splits, branch())
-		if err := c.compile(sub); err != nil {
-			return err
-		}
-	}
-	for _, at := range splits {
-		patch(at, at+1, len(c.prog))
-	}
-	return nil
-}
-
-// width gives the least and greatest number of characters that n matches; -1: no bound.
-func width(n *node) (low, high int) {
-	switch n.kind {
-	case nodeSet:
-		return 1, 1
-	case nodeConcat, nodeAtomic:
-		for _, sub := range n.subs {
-			l, h := width(sub)
-			low += l
-			if high < 0 || h < 0 {
-				high = -1
-			} else {
-				high += h
-			}
-		}
-	case nodeAlternate:
-		for i, sub := range n.subs {
-			l, h := width(sub)
-			if i == 0 {
-				low, high = l, h
-				continue
-			}
-			low = min(low, l)
-			if high < 0 || h < 0 {
-				high = -1
-			} else {
-				high = max(high, h)
-			}
-		}
-	case nodeRepeat:
-		l, h := width(n.subs[0])
-		low = l * n.min
-		if n.max < 0 || h < 0 {
-			high = -1
-		} else {
-			high = h * n.max
-		}
-	}
-	return low, high
-}
-
-// finalLoops marks the loops that never need to give a character back: what follows begins with other characters.
-func (re *regex) finalLoops() {
-	for i := range re.prog {
-		in := &re.prog[i]
-		if in.op != opLoop || in.lazy {
-			continue
-		}
-		next := re.prog[i+1]
-		switch {
-		case next.op == opMatch:
-			in.final = true
-		case next.op == opSet, next.op == opLoop && next.min > 0:
-			in.final = len(in.set.and(next.set).ranges) == 0
-		}
-	}
-}
-
-// regexState is the memory of one search; it lies in the scratch.
-type regexState struct {
-	stack []backtrack
-	steps int // left for the search under way
-	marks []int
-}
-
-// backtrack is a choice to come back to. With step set it stands for every position from pos down to low, one character
-// apart (a greedy loop), or up to high (a lazy one).
-type backtrack struct {
-	pc, pos int
-	low     int
-	kind    uint8 // 0 plain, 1 greedy loop, 2 lazy loop, 3 mark to restore
-	mark    int
-}
-
-// maxSteps bounds how often one search may step back. A pattern that needs more runs for exponential time; Oniguruma gives up
-// after ten million as well, and the reference then fails, so what is returned for such a text does not matter.
-const maxSteps = 10_000_000
-
-// find gives the leftmost match in b at or behind i; ok false if there is none.
-func (re *regex) find(st *regexState, b []byte, i int) (start, end int, ok bool) {
-	st.steps = maxSteps
-	for {
-		if end := re.match(st, b, 0, i); end >= 0 {
-			return i, end, true
-		}
-		if i >= len(b) {
-			return 0, 0, false
-		}
-		_, n := utf8.DecodeRune(b[i:])
+	runes := s.runes[:0]
+	for i := 0; i < len(b); {
+		r, n := utf8.DecodeRune(b[i:])
+		runes = append(runes, r)
 		i += n
 	}
+	s.runes = runes
+	began, matches := time.Now(), 0
+	allowed := patternBase + time.Duration(s.size)*patternByte - s.inPatterns
+	at, offset, last := 0, 0, -1 // a rune, where it begins in b, and the rune behind the last match
+	offsetOf := func(to int) int {
+		for ; at < to; at++ {
+			_, n := utf8.DecodeRune(b[offset:])
+			offset += n
+		}
+		return offset
+	}
+	err := re.FindRunesMatches(runes, 0, func(m regexp2.MatchView) bool {
+		if matches++; matches%16 == 0 && time.Since(began) > allowed {
+			s.giveUp()
+		}
+		from, n, _ := m.GroupRange(0)
+		if n > 0 || from != last {
+			start := offsetOf(from)
+			fn(start, offsetOf(from+n))
+		}
+		last = from + n
+		return true
+	})
+	s.inPatterns += time.Since(began)
+	if err != nil {
+		s.giveUp()
+	}
 }
 
-// match gives the end of a match of the program from pc at pos, or -1.
-func (re *regex) match(st *regexState, b []byte, pc, pos int) int {
-	base := len(st.stack)
-	end := re.run(st, b, base, pc, pos)
-	st.stack = st.stack[:base]
-	return end
+// compileRegex compiles a pattern that the reference gives to Oniguruma, in Ruby's syntax. What both engines read alike is
+// handed on; classes of characters are written out by Oniguruma's own tables, because regexp2's are those of an older Unicode; the rest is
+// refused: anchors, word borders, options, named groups, back references, classes in classes and their intersections.
+func compileRegex(expr string) (*regex, error) {
+	text, err := translate(expr)
+	if err != nil {
+		return nil, fmt.Errorf("regular expression %.200q: %w", expr, err)
+	}
+	re, err := regexp2.Compile(text)
+	if err != nil {
+		return nil, fmt.Errorf("regular expression %.200q: %w", expr, err)
+	}
+	re.MatchTimeout = matchTime
+	return &regex{re}, nil
 }
 
-func (re *regex) run(st *regexState, b []byte, base, pc, pos int) int {
-	for {
-		in := &re.prog[pc]
-		ok := true
-		switch in.op {
-		case opMatch:
-			return pos
-		case opSet:
-			n := in.set.size(b, pos)
-			ok = n > 0
-			pos += n
-			pc++
-		case opLoop:
-			count, p := 0, pos
-			floor := pos
-			limit := in.max
-			if in.lazy {
-				limit = in.min
+// foldGroups are the options that both engines read alike: no pair of letters in them is another character's fold.
+var foldGroups = []string{altFold, `(?i:[sdmt]|ll|ve|re)`}
+
+// groupHeads are how a group may begin.
+var groupHeads = []string{"(?:", "(?=", "(?!", "(?<=", "(?<!", "(?>"}
+
+// translate writes a pattern for regexp2.
+func translate(expr string) (string, error) {
+	var out strings.Builder
+	for rest := expr; rest != ""; {
+		size := 1
+		switch c := rest[0]; c {
+		case '[':
+			n, err := class(&out, rest)
+			if err != nil {
+				return "", err
 			}
-			for count != limit {
-				n := in.set.size(b, p)
-				if n == 0 {
-					break
-				}
-				p += n
-				if count++; count == in.min {
-					floor = p
-				}
-			}
-			if ok = count >= in.min; !ok {
+			size = n
+		case '(':
+			if fold := slices.IndexFunc(foldGroups, func(g string) bool { return strings.HasPrefix(rest, g) }); fold >= 0 {
+				size = len(foldGroups[fold])
+				out.WriteString(foldGroups[fold])
 				break
 			}
-			pc++
-			if in.lazy {
-				if in.max < 0 || in.max > in.min {
-					st.stack = append(st.stack, backtrack{pc: pc, pos: p, low: in.max - in.min, kind: 2})
-				}
-			} else if p > floor && !in.final {
-				st.stack = append(st.stack, backtrack{pc: pc, pos: p, low: floor, kind: 1})
+			head := slices.IndexFunc(groupHeads, func(h string) bool { return strings.HasPrefix(rest, h) })
+			switch {
+			case head >= 0:
+				size = len(groupHeads[head])
+				out.WriteString(groupHeads[head])
+			case strings.HasPrefix(rest, "(?"):
+				return "", fmt.Errorf("the group %.10q… is not supported", rest)
+			default:
+				out.WriteString("(?:")
 			}
-			pos = p
-		case opSplit:
-			st.stack = append(st.stack, backtrack{pc: in.y, pos: pos})
-			pc = in.x
-		case opJump:
-			pc = in.x
-		case opMark:
-			for len(st.marks) <= in.x {
-				st.marks = append(st.marks, 0)
+		case '{':
+			repeat, n, err := repetition(rest)
+			if err != nil {
+				return "", err
 			}
-			st.stack = append(st.stack, backtrack{kind: 3, pos: st.marks[in.x], mark: in.x})
-			st.marks[in.x] = pos
-			pc++
-		case opProgress:
-			ok = st.marks[in.x] != pos
-			pc++
-		case opAtomic:
-			end := re.match(st, b, in.x, pos)
-			ok = end >= 0
-			pos, pc = end, in.y
-		case opLook:
-			ok = re.look(st, b, in, pos) != in.negative
-			pc = in.y
-		case opAssert:
-			ok = assertAt(in.assert, b, pos)
-			pc++
+			out.WriteString(repeat)
+			size = n
+		case ')', '|', '.', '*', '+', '?':
+			out.WriteByte(c)
+		case '^', '$':
+			return "", fmt.Errorf("the anchor %q is not supported", c)
 		default:
-			ok = false
-		}
-		if !ok {
-			if pc, pos, ok = re.back(st, b, base); !ok {
-				return -1
+			r, set, n, err := item(rest, false)
+			if err != nil {
+				return "", err
+			}
+			if size = n; set != "" {
+				out.WriteString("[" + set + "]")
+			} else {
+				literal(&out, r)
 			}
 		}
+		rest = rest[size:]
 	}
+	return out.String(), nil
 }
 
-// back goes to the latest choice.
-func (re *regex) back(st *regexState, b []byte, base int) (pc, pos int, ok bool) {
-	if st.steps--; st.steps < 0 {
-		return 0, 0, false
+// repetition reads {n}, {n,} or {n,m} at the start of text, and how long it is.
+func repetition(text string) (string, int, error) {
+	end := strings.IndexByte(text, '}')
+	low, high, comma := strings.Cut(text[1:max(end, 1)], ",")
+	a, err := strconv.ParseUint(low, 10, 10)
+	b := a
+	if err == nil && high != "" {
+		b, err = strconv.ParseUint(high, 10, 10)
 	}
-	for len(st.stack) > base {
-		t := &st.stack[len(st.stack)-1]
-		switch t.kind {
-		case 0:
-			st.stack = st.stack[:len(st.stack)-1]
-			return t.pc, t.pos, true
-		case 1:
-			_, n := utf8.DecodeLastRune(b[:t.pos])
-			t.pos -= n
-			pc, pos = t.pc, t.pos
-			if t.pos <= t.low {
-				st.stack = st.stack[:len(st.stack)-1]
+	after := text[end+1:] // {n}? and {n,m}+ are further repetitions in Ruby's syntax
+	if err != nil || b < a || strings.HasPrefix(after, "+") || !comma && strings.HasPrefix(after, "?") {
+		return "", 0, fmt.Errorf("the repetition %.12q… is not supported", text)
+	}
+	return text[:end+1], end + 1, nil
+}
+
+// class writes the class […] at the start of text and gives its length.
+func class(out *strings.Builder, text string) (int, error) {
+	i := 1
+	out.WriteByte('[')
+	if strings.HasPrefix(text[i:], "^") {
+		out.WriteByte('^')
+		i++
+	}
+	for first, single := true, false; ; first = false { // single: a character came before, which may begin a range
+		rest := text[i:]
+		switch {
+		case rest == "":
+			return 0, fmt.Errorf("class without ]")
+		case rest[0] == ']' && !first:
+			out.WriteByte(']')
+			return i + 1, nil
+		case rest[0] == ']' || rest[0] == '[' || strings.HasPrefix(rest, "&&"):
+			return 0, fmt.Errorf("the class %.20q… is not supported: empty, or with a class in it", text)
+		case rest[0] == '-' && !first && len(rest) > 1 && rest[1] != ']':
+			high, set, n, err := item(rest[1:], true)
+			if err != nil || !single || set != "" || rest[1] == '[' {
+				return 0, fmt.Errorf("the range in the class %.20q… is not supported", text)
 			}
-			return pc, pos, true
-		case 2:
-			n := re.prog[t.pc-1].set.size(b, t.pos)
-			if n == 0 || t.low == 0 {
-				st.stack = st.stack[:len(st.stack)-1]
-				continue
+			out.WriteByte('-')
+			literal(out, high)
+			i, single = i+1+n, false
+		default:
+			r, set, n, err := item(rest, true)
+			if err != nil {
+				return 0, err
 			}
-			t.low--
-			t.pos += n
-			return t.pc, t.pos, true
-		case 3:
-			st.marks[t.mark] = t.pos
-			st.stack = st.stack[:len(st.stack)-1]
-		}
-	}
-	return 0, 0, false
-}
-
-func (re *regex) look(st *regexState, b []byte, in *inst, pos int) bool {
-	if !in.behind {
-		return re.match(st, b, in.x, pos) >= 0
-	}
-	p := pos
-	for w := 0; w <= in.widthMax; w++ {
-		if w >= in.widthMin && re.match(st, b[:pos], in.x, p) == pos {
-			return true
-		}
-		if p == 0 {
-			break
-		}
-		_, n := utf8.DecodeLastRune(b[:p])
-		p -= n
-	}
-	return false
-}
-
-// size gives the length of the character at b[i] if it is in the set, else 0.
-func (s *runeSet) size(b []byte, i int) int {
-	if i >= len(b) {
-		return 0
-	}
-	if c := b[i]; c < utf8.RuneSelf {
-		if s.ascii[c/64]>>(c%64)&1 != 0 {
-			return 1
-		}
-		return 0
-	}
-	r, n := utf8.DecodeRune(b[i:])
-	if s.has(r) {
-		return n
-	}
-	return 0
-}
-
-func assertAt(a assertion, b []byte, pos int) bool {
-	switch a {
-	case lineStart:
-		return pos == 0 || b[pos-1] == '\n' && pos < len(b)
-	case lineEnd:
-		return pos == len(b) || b[pos] == '\n'
-	case textStart:
-		return pos == 0
-	case textEnd:
-		return pos == len(b)
-	case textEndBreak:
-		return pos == len(b) || pos == len(b)-1 && b[pos] == '\n'
-	}
-	before, after := false, false
-	if r, n := utf8.DecodeLastRune(b[:pos]); n > 0 {
-		before = isClass(r, clOnigWord)
-	}
-	if r, n := utf8.DecodeRune(b[pos:]); n > 0 {
-		after = isClass(r, clOnigWord)
-	}
-	return before != after == (a == wordEdge)
-}
-
-// eachMatch calls fn for every match in b, as the reference's find_iter does: an empty match right behind the match before it
-// does not count.
-func (re *regex) eachMatch(st *regexState, b []byte, fn func(start, end int)) {
-	last := -1
-	for i := 0; i <= len(b); {
-		start, end, ok := re.find(st, b, i)
-		if !ok {
-			return
-		}
-		if start == end && end == last {
-			if end >= len(b) {
-				return
+			if out.WriteString(set); set == "" {
+				literal(out, r)
 			}
-			_, n := utf8.DecodeRune(b[end:])
-			i = end + n
+			i, single = i+n, set == ""
+		}
+	}
+}
+
+// literal writes one character.
+func literal(out *strings.Builder, r rune) {
+	if r > 0xFFFF {
+		out.WriteRune(r)
+		return
+	}
+	fmt.Fprintf(out, `\u%04X`, r)
+}
+
+// item reads a character or an escape at the start of text: the character, or the ranges of a class, and how long it is.
+func item(text string, inClass bool) (r rune, set string, size int, err error) {
+	r, size = utf8.DecodeRuneInString(text)
+	if r != '\\' {
+		return r, "", size, nil
+	}
+	r, size = utf8.DecodeRuneInString(text[1:])
+	size++
+	switch {
+	case r == 's' || r == 'S':
+		return 0, ranges(func(_ rune, c uint32) bool { return c&clOnigSpace != 0 != (r == 'S') }), size, nil
+	case r == 'd' || r == 'D':
+		return 0, ranges(func(_ rune, c uint32) bool { return c&clCategory == gcNd != (r == 'D') }), size, nil
+	case r == 'w' || r == 'W':
+		return 0, ranges(func(x rune, c uint32) bool {
+			// Oniguruma asks a Latin-1 table, but Unicode's inside a class: ² ³ ¹ ¼ ½ ¾ are in the first only.
+			return (c&clOnigWord != 0 && !(inClass && strings.ContainsRune("²³¹¼½¾", x))) != (r == 'W')
+		}), size, nil
+	case r == 'p' || r == 'P':
+		name, _, found := strings.Cut(text[size:], "}")
+		inside, not := strings.CutPrefix(strings.TrimPrefix(name, "{"), "^")
+		in := categories(inside)
+		if !found || name[:min(1, len(name))] != "{" || in == 0 {
+			return 0, "", 0, fmt.Errorf("the property %.20q is not supported: general categories such as L or Lu are", text)
+		}
+		not = not != (r == 'P')
+		return 0, ranges(func(_ rune, c uint32) bool { return in>>(c&clCategory)&1 != 0 != not }), size + len(name) + 1, nil
+	case r == 'u' && len(text) >= 6:
+		v, err := strconv.ParseUint(text[2:6], 16, 32)
+		return rune(v), "", 6, err
+	case strings.ContainsRune("nrtfvae", r):
+		return rune("\n\r\t\f\v\a\x1B"[strings.IndexRune("nrtfvae", r)]), "", size, nil
+	case '!' <= r && r <= '/' || ':' <= r && r <= '@' || '[' <= r && r <= '`' || '{' <= r && r <= '~' || r == ' ':
+		return r, "", size, nil
+	}
+	return 0, "", 0, fmt.Errorf("the escape %.2q is not supported", text)
+}
+
+// categories gives the general categories of a name, a bit each: L, or Lu; 0 where there are none.
+func categories(name string) (in uint32) {
+	for n, c := range strings.Fields("cn lu ll lt lm lo mn mc me nd nl no pc pd ps pe pi pf po sm sc sk so zs zl zp cc cf co") {
+		if len(name) > 0 && len(name) <= 2 && strings.HasPrefix(c, strings.ToLower(name)) {
+			in |= 1 << n
+		}
+	}
+	return in
+}
+
+// ranges writes the characters for which in, given their class record, says yes, as the inside of a class.
+func ranges(in func(r rune, record uint32) bool) string {
+	var out strings.Builder
+	cl := classes()
+	for r := rune(0); r <= maxRune; r++ {
+		if !in(r, cl.at(r)) {
 			continue
 		}
-		fn(start, end)
-		i, last = end, end
+		first := r
+		for r < maxRune && in(r+1, cl.at(r+1)) {
+			r++
+		}
+		literal(&out, first)
+		if r > first {
+			out.WriteByte('-')
+			literal(&out, r)
+		}
 	}
+	return out.String()
 }

@@ -3,13 +3,14 @@ package tokenizer
 import (
 	"strings"
 	"sync"
+	"unicode"
 	"unicode/utf8"
 )
 
 // The patterns that nearly all byte-level tokenizers cut their words with are one family: contractions, words with one
 // leading character, short runs of digits, punctuation with its line breaks, white space. A pattern of that family is
 // taken apart at its top-level bars, each alternative is looked up by its exact text, and what remains is a scanner
-// with a few switches that needs no regular expression. Anything else goes to the general engine (regex.go).
+// with a few switches that needs no regular expression. Anything else goes to regexp2 (regex.go).
 //
 // Every scanner of the family covers each text without a gap: the alternatives for words, numbers, other signs and white
 // space take every character between them.
@@ -23,7 +24,8 @@ const (
 	fUpper              // Lu Lt Lm Lo M: the first half of a cased word
 	fLower              // Ll Lm Lo M: the second half
 	fBreak              // \r \n
-	fWide               // in the byte table only: first byte of a longer character
+	fWide               // in the byte table: first byte of a longer character
+	fHan    = fWide     // in kimiFlags: \p{Han}
 )
 
 var scanFlags = sync.OnceValue(func() *runeTable[uint8] {
@@ -50,6 +52,18 @@ var scanFlags = sync.OnceValue(func() *runeTable[uint8] {
 			f |= fBreak
 		}
 		return f
+	})
+})
+
+// kimiFlags are scanFlags but for Han characters, which form words of their own and are in no cased one. Go's table is Unicode 15's; the
+// reference's has the ideographs of 15.1 beside, and nothing else.
+var kimiFlags = sync.OnceValue(func() *runeTable[uint8] {
+	flags := scanFlags()
+	return newRuneTable(func(r rune) uint8 {
+		if unicode.Is(unicode.Han, r) || 0x2EBF0 <= r && r <= 0x2EE5D {
+			return flags.at(r)&^(fUpper|fLower) | fHan
+		}
+		return flags.at(r)
 	})
 })
 
@@ -87,10 +101,18 @@ const (
 	altSlash    = ` ?[^\s\p{L}\p{N}]+[\r\n/]*`
 	altSignMark = ` ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*`
 	altSpaces   = `|\s+(?!\S)|\s+`
-	patternGPT2 = altPlain + `| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+` + altSpaces
+	altHan      = `[\p{Han}]+`
+	notHan      = `&&[^\p{Han}]]`
+
+	patternGPT2   = altPlain + `| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+` + altSpaces
+	patternQwen   = altFold + "|" + altWord + `|\p{N}|` + altSign + `|\s*[\r\n]+` + altSpaces
+	patternLlama3 = altFold + "|" + altWord + `|\p{N}{1,3}|` + altSign + `|\s*[\r\n]+` + altSpaces
+	patternKimi   = altHan + `|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}` + notHan + `*[\p{Ll}\p{Lm}\p{Lo}\p{M}` + notHan + `+` + altFold + `?|` +
+		`[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}` + notHan + `+[\p{Ll}\p{Lm}\p{Lo}\p{M}` + notHan + `*` + altFold + `?|` +
+		`\p{N}{1,3}|` + altSign + `|\s*[\r\n]+` + altSpaces
 )
 
-// newScanner gives the scanner of a pattern, or nil if the pattern is not of the family.
+// newScanner gives the scanner of a pattern, nil if the pattern is not of the family.
 func newScanner(pattern string) *scanner {
 	s := &scanner{flags: scanFlags(), letters: fLetter}
 	for b := range s.ascii {
@@ -103,6 +125,10 @@ func newScanner(pattern string) *scanner {
 	if pattern == patternGPT2 {
 		s.gpt2, s.contraction = true, plainContraction
 		return s
+	}
+	if pattern == patternKimi {
+		s.flags = kimiFlags()
+		pattern = strings.ReplaceAll(strings.TrimPrefix(pattern, altHan+"|"), notHan, "]")
 	}
 	rest := pattern
 	take := func(alternative string) bool {
@@ -207,6 +233,9 @@ func (s *scanner) next(b []byte, i int) int {
 		return s.nextGPT2(b, i, f, size)
 	}
 	if s.cased {
+		if f&fHan != 0 {
+			return s.run(b, i+size, fHan)
+		}
 		if f&(fNumber|fBreak) == 0 {
 			if end := s.casedWord(b, i, f, size); end > 0 {
 				if s.contraction != noContraction {

@@ -3,6 +3,7 @@ package tokenizer
 import (
 	"slices"
 	"sync"
+	"time"
 	"unsafe"
 
 	"github.com/sightline-router/sightline/internal/poison"
@@ -18,7 +19,7 @@ type scratch struct {
 	pinned   int       // one more than the buffer that holds the normalised text; 0: none
 	turn     int
 	in, out  words
-	regex    regexState
+	runes    []rune    // a text as regexp2 takes it
 	marks    []byte    // a run of marks that is being put in order
 	last     [2]uint32 // the two symbols that the last merge joined
 	dead     []uint64
@@ -29,6 +30,10 @@ type scratch struct {
 	done     <-chan struct{} // Options.Done
 	unseen   int             // bytes of work since done was looked at
 	most     int             // Options.Max
+
+	size       int           // bytes of the text
+	inPatterns time.Duration // spent in regexp2 so far
+	partial    bool          // see giveUp
 }
 
 const wordCacheBits = 14
@@ -53,8 +58,7 @@ func (s *scratch) shrink() {
 	}
 	drop(&s.in.list)
 	drop(&s.out.list)
-	drop(&s.regex.stack)
-	drop(&s.regex.marks)
+	drop(&s.runes)
 	drop(&s.marks)
 	drop(&s.dead)
 	drop(&s.pairText)
@@ -121,6 +125,12 @@ func (s *scratch) look() {
 		panic(stop{})
 	default:
 	}
+}
+
+// giveUp ends the Encode where a pattern takes too long, or its text is too long.
+func (s *scratch) giveUp() {
+	s.partial = true
+	panic(stop{})
 }
 
 // stopped tells whether what recover gave is the end of an Encode's time; other panics go on. It readies s for the next text.

@@ -36,7 +36,7 @@ func TestStops(t *testing.T) {
 					t.Errorf("tokenizer %d, %s, %s: %d ids of %d though the time was over, or others\n%s", i, name, way, len(ids), len(all), summary(c.Tokenizer))
 				}
 				for _, most := range []int{1, len(all) / 2, len(all) - 1} {
-					if ids := encode(nil, text, Options{Max: most}); len(ids) <= most || len(ids) > len(all) || !slices.Equal(ids, all[:len(ids)]) {
+					if ids := encode(nil, text, Options{Max: most}); len(ids) <= most || len(ids) > len(all) || !slices.Equal(ids[:most], all[:most]) {
 						t.Errorf("tokenizer %d, %s, %s: %d ids of %d where no more than %d are wanted, or others\n%s", i, name, way, len(ids), len(all), most, summary(c.Tokenizer))
 					}
 				}

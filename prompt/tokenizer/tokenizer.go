@@ -45,8 +45,11 @@ type Options struct {
 	// Done, once closed, has Encode come back soon with the ids of a leading part of text: whoever gives it looks at it
 	// afterwards. nil: never.
 	Done <-chan struct{}
-	// Max has Encode come back soon once dst has more ids than that, with more than that. 0: never.
+	// Max has Encode come back soon once dst has more ids than that, with more than that, of which the first Max are final. 0: never.
 	Max int
+	// Partial, where given, is set where the ids are those of a leading part of text only because a pattern of the tokenizer that regexp2 runs
+	// takes too long on it: see regex.
+	Partial *bool
 }
 
 // Encode appends the ids of text to dst. It allocates nothing once dst is large enough and the pool is warm, and its time
@@ -61,10 +64,14 @@ func (t *Tokenizer) encodeText(dst []uint32, text string, opt Options, cache *Ca
 	}
 	s := t.pool.get()
 	s.done, s.unseen, s.most = opt.Done, 0, opt.Max
+	s.size, s.inPatterns, s.partial = len(text), 0, false
 	defer t.pool.put(s)
 	defer func() {
 		if s.stopped(recover()) {
 			out = dst // up to the last stretch that was encoded whole
+			if s.partial && opt.Partial != nil {
+				*opt.Partial = true
+			}
 		}
 	}()
 	if opt.AddSpecial {
@@ -197,7 +204,9 @@ func (t *Tokenizer) normalized(a *AddedToken) string {
 	if t.normalize == nil {
 		return a.Content
 	}
-	return string(t.normalize.apply(new(scratch), []byte(a.Content)))
+	s := new(scratch)
+	defer func() { s.stopped(recover()) }() // "" where a pattern takes too long
+	return string(t.normalize.apply(s, []byte(a.Content)))
 }
 
 // add adds tokens as the reference does: a text that the vocabulary has keeps its id there, others get the next free id,

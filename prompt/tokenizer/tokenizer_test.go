@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/text/unicode/norm"
 )
@@ -216,8 +217,14 @@ func TestScannersEqualTheEngine(t *testing.T) {
 			texts = append(texts, r.Text)
 		}
 	}
+	var han strings.Builder // \p{Han} as a class
+	for r := rune(0); r <= maxRune; r++ {
+		if kimiFlags().at(r)&fHan != 0 {
+			han.WriteRune(r)
+		}
+	}
 	for _, pattern := range []string{
-		patternGPT2, patternQwen, patternLlama3,
+		patternGPT2, patternQwen, patternLlama3, patternKimi,
 		altFold + "|" + altWordMark + `|\p{N}|` + altSignMark + `|\s*[\r\n]+` + altSpaces,
 		altCased1 + altFold + "?|" + altCased2 + altFold + `?|\p{N}{1,3}|` + altSlash + `|\s*[\r\n]+` + altSpaces,
 		altCased1 + "|" + altCased2 + `|\p{N}|` + altSlash + `|\s*[\r\n]+` + altSpaces,
@@ -229,7 +236,8 @@ func TestScannersEqualTheEngine(t *testing.T) {
 			t.Errorf("%s: no scanner", pattern)
 			continue
 		}
-		re, err := compileRegex(pattern)
+		const upper, lower = `[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}`, `[\p{Ll}\p{Lm}\p{Lo}\p{M}`
+		re, err := compileRegex(strings.NewReplacer(altHan, "["+han.String()+"]+", upper+notHan, "(?:(?!["+han.String()+"])"+upper+"])", lower+notHan, "(?:(?!["+han.String()+"])"+lower+"])").Replace(pattern))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -241,6 +249,52 @@ func TestScannersEqualTheEngine(t *testing.T) {
 			if !slices.Equal(got, want) {
 				t.Fatalf("%s\n%q: scanner %v, engine %v", pattern, text, got, want)
 			}
+		}
+	}
+}
+
+// What the two engines read in different ways, or was not seen in a tokenizer, is refused at load.
+func TestUnsupportedPatterns(t *testing.T) {
+	for _, pattern := range []string{
+		`^a`, `a$`, `\ba`, `\Aa`, `\z`, `\R`, `\h`, `\x41`, `(a)\1`, `(?i)a`, `(?i:ss)`, `(?m:.)`, `(?<name>a)`, `(?#c)`, `\p{Han}`, `\p{Word}`, `\pL`, `\p{L`, `\p{}`, `\`,
+		`[[:alpha:]]`, `[a[b]]`, `[a&&b]`, `[]`, `[]a]`, `[^]`, `[a`, `[a-`, `[a-\d]`, `[\d-a]`, `[a-b-c]`, `[z-a]`, `[a-[b]]`, `a{2}?`, `a{2}+`, `a{,2}`, `a{3,2}`, `a{2000}`, `a{`, `{`, `a**`, `*`, `a)`, `(a`,
+	} {
+		if _, err := compileRegex(pattern); err == nil {
+			t.Errorf("%s is read", pattern)
+		}
+	}
+}
+
+// A pattern that regexp2 takes quadratic or exponential time for costs what the length of the text allows it, and ends it.
+func TestHostilePatterns(t *testing.T) {
+	for pattern, unit := range map[string]string{
+		`x(?=.*y)`: "x", `x(?=[^y]*y)`: "x", `\s+(?=.*y)`: " x", `(?:x|xx)*y`: "x", `\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))`: "7",
+	} {
+		spec := fmt.Sprintf(`{"model":{"type":"BPE","vocab":%s,"merges":[]},"pre_tokenizer":{"type":"Sequence","pretokenizers":[`+
+			`{"type":"Split","pattern":{"Regex":%q},"behavior":"Isolated"},{"type":"ByteLevel","add_prefix_space":false,"use_regex":false}]}}`, byteVocab(), pattern)
+		tok, err := LoadJSON([]byte(spec))
+		if err != nil {
+			t.Fatal(err)
+		}
+		partial := false
+		for _, n := range []int{12 << 10, 24 << 10, 768 << 10, 2 << 20} {
+			partial = false
+			text, began := strings.Repeat(unit, n/len(unit)), time.Now()
+			ids := tok.Encode(nil, text, Options{Partial: &partial})
+			took := time.Since(began)
+			if most := patternBase + time.Duration(n)*patternByte + 2*matchTime; took > most {
+				t.Errorf("%s: %d bytes take %v, want at most %v", pattern, n, took, most)
+			}
+			if partial == (len(ids) == n) {
+				t.Errorf("%s: %d ids of %d bytes, a leading part: %v", pattern, len(ids), n, partial)
+			}
+			t.Logf("%s: %d bytes: %v, a leading part: %v", pattern, n, took, partial)
+		}
+		if !partial {
+			t.Errorf("%s: no text was too long", pattern)
+		}
+		if ids := tok.Encode(nil, "xy 7", Options{}); len(ids) != 4 {
+			t.Errorf("%s: %v behind a text that was given up", pattern, ids)
 		}
 	}
 }
@@ -357,7 +411,7 @@ func TestBadFiles(t *testing.T) {
 		`{"model":{"type":"BPE","vocab":{"a":0},"merges":[],"dropout":0.1}}`:                                                                  "dropout",
 		`{"normalizer":{"type":"Nope"},"model":{}}`:                                                                                           `normalizer: type "Nope"`,
 		`{"pre_tokenizer":{"type":"Nope"},"model":{"type":"BPE","vocab":{},"merges":[]}}`:                                                     `type "Nope"`,
-		`{"pre_tokenizer":{"type":"Split","pattern":{"Regex":"(a"},"behavior":"Isolated"},"model":{"type":"BPE","vocab":{},"merges":[]}}`:     "want )",
+		`{"pre_tokenizer":{"type":"Split","pattern":{"Regex":"(a"},"behavior":"Isolated"},"model":{"type":"BPE","vocab":{},"merges":[]}}`:     "missing closing )",
 		`{"pre_tokenizer":{"type":"Split","pattern":{"Regex":"(a)\\1"},"behavior":"Isolated"},"model":{"type":"BPE","vocab":{},"merges":[]}}`: "not supported",
 	} {
 		_, err := LoadJSON([]byte(in))
@@ -425,17 +479,19 @@ func FuzzLoadSentencePiece(f *testing.F) {
 
 func FuzzRegex(f *testing.F) {
 	f.Add(patternQwen, "Hello 12 worlds\n")
-	f.Add(`(?<=a)[^b-d&&\w]{2,3}?|\b(?:x|(?>yz))+`, "axxyz")
+	f.Add(`(?<=a)[^b-d\w]{2,3}?|x*(?:x|(?>yz))+`, "axxyz")
 	f.Fuzz(func(t *testing.T, pattern, text string) {
 		if len(pattern) > 60 || len(text) > 40 {
 			return
 		}
 		re, err := compileRegex(pattern)
-		if err != nil || len(re.prog) > 60 {
+		if err != nil {
 			return
 		}
 		end := 0
-		re.each(new(scratch), []byte(text), func(start, stop int) {
+		s := new(scratch)
+		defer func() { s.stopped(recover()) }()
+		re.each(s, []byte(text), func(start, stop int) {
 			if start < end || stop < start || stop > len(text) {
 				t.Fatalf("match %d:%d behind %d", start, stop, end)
 			}

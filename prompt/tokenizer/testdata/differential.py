@@ -49,9 +49,11 @@ PATTERNS = [
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-    r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-    r"\p{N}{1,3}", r"[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", r"\d", r"\s+", r"\w+|[^\w\s]+", r"[^\S\n]+|\n", r"(?<=\s)\S+", r"(?<!\d)\d{2}(?!\d)", r"\b\w", r"x*", r"(?:ab|a)+?b?", r"^.", r".$",
-    r"(?=\d)", r"[[:punct:]]", r"[[:alpha:]]+", r"(?i)[a-e]+", r"\R", r"(?>a|ab)c?", r"\p{Lu}\p{Ll}*|\P{L}", r" ?[^(\s|[.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c])]+", r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+",
+    r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    # From here on no scanner knows them.
+    r"\p{N}{1,3}", r"[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", r"\d", r"\s+", r"\w+|[^\w\s]+", r"[^\S\n]+|\n", r"(?<=\s)\S+", r"(?<!\d)\d{2}(?!\d)", r"\W\w", r"x*", r"(?:ab|a)+?b?",
+    r"(?=\d)", r"[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+", r"[A-Za-z]+", r"'(?i:[sdmt]|ll|ve|re)|\p{L}+", r"(?:\r\n|[\n\v\f\r\u0085\u2028\u2029])+", r"(?>a|ab)c?", r"\p{Lu}\p{Ll}*|\P{L}",
+    r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"\p{N}{1,3}(?=(\p{N}{3})*(?!\p{N}))", r"[-+]?[0-9]+", r"[\d.\-]{2,}", r"\p{^L}{2}", r".\S*+",
 ]
 BEHAVIORS = ["Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"]
 
