@@ -1,16 +1,16 @@
 package indexer
 
-// Memory comes from the heap in arenas of 16 MiB, so that most of it can lie on huge pages, and is used chunk by chunk.
-// Where memory is fresh, its first touch is what costs most: the kernel must find and clear the page, in the middle of
-// somebody's store (half the time of a small index's first fill). So the next chunks are touched ahead, by a goroutine
-// that ends when they are ready: firstChunks at New, aheadChunks from then on. Price: so much more than is in use.
+// Memory is taken from the heap in arenas of 16 MiB, so that most of it can lie on huge pages, and used chunk by chunk.
+// The first touch of fresh memory is expensive: the kernel must find and clear the page in the middle of a store, which
+// was half the time of a small index's first fill. So the next chunks are touched ahead by a goroutine that ends when
+// they are ready: firstChunks at New, aheadChunks later. The price is that much more memory than is in use.
 const (
 	arenaChunks = 8
 	firstChunks = 4
 	aheadChunks = 2
 )
 
-// takeChunk gives the next chunk, ready or not, and has those behind it made ready; m.mu is held.
+// takeChunk returns the next chunk, touched or not, and starts touching those behind it; m.mu is held.
 func (m *memory) takeChunk() (c *chunk) {
 	if n := len(m.ready); n > 0 {
 		c, m.ready = m.ready[n-1], m.ready[:n-1]
@@ -25,7 +25,7 @@ func (m *memory) takeChunk() (c *chunk) {
 	return c
 }
 
-// wants says whether fewer than n chunks are ready, and the limit allows another.
+// wants reports whether fewer than n chunks are ready and the limit allows another.
 func (m *memory) wants(n int) bool { return len(m.ready) < min(n, m.limit-m.count) }
 
 func (m *memory) freshChunk() *chunk {
@@ -38,20 +38,20 @@ func (m *memory) freshChunk() *chunk {
 	return c
 }
 
-// prepare makes chunks ready until there are n. Nobody else has the one that it is at.
+// prepare touches chunks until n are ready. The chunk that it works on is in no list, so no lock is held for that.
 func (m *memory) prepare(n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for m.wants(n) {
 		c := m.freshChunk()
 		m.mu.Unlock()
-		for at := 0; at < chunkWords; at += 4096 / 8 { // page by page
+		for at := 0; at < chunkWords; at += 4096 / 8 { // one write a page
 			c[at] = 0
 		}
 		m.mu.Lock()
 		if m.wants(n) {
 			m.ready = append(m.ready, c)
-		} else { // the stores could not wait, and have taken others up to the limit
+		} else { // stores did not wait and took other chunks, up to the limit
 			release(c)
 		}
 	}

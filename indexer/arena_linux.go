@@ -5,8 +5,8 @@ import (
 	"unsafe"
 )
 
-// adviseHuge asks the kernel for 2 MiB pages where an arena covers them whole: a lookup's few random reads then miss
-// the cache, but not the TLB as well. It is advice; without transparent huge pages nothing changes.
+// adviseHuge asks the kernel for 2 MiB pages where an arena covers them whole: a lookup's few random reads then miss the
+// cache but not the TLB as well. It is advice; without transparent huge pages nothing changes.
 func adviseHuge(a []chunk) {
 	b := chunkMemory(a)
 	const huge = 2 << 20

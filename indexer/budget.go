@@ -5,36 +5,36 @@ import (
 	"sync/atomic"
 )
 
-// budget keeps the index within Options.MaxBytes. What is least useful goes first: blocks at the end of their branch that
-// no lookup and no store came by for the longest time. Time is counted in blocks stored: an epoch is a sixteenth of what
-// the index can hold. A node remembers the epoch of its last lookup or store (a lookup writes it only when it has
-// changed). A hand walks over the slots' tables and gives up, slot by slot, the nodes without children that have
-// been idle for so many epochs: for sixteen at first, for fewer after each round in which nothing was found.
+// budget keeps the index within Options.MaxBytes by evicting what no lookup and no store passed for the longest time, from
+// the ends of branches inwards. Time is counted in stored blocks: an epoch is a sixteenth of what the index can hold. A node
+// has the epoch of its last lookup or store (a lookup writes it only when it has changed). Like a clock's hand, a sweep goes
+// over the slots' tables and evicts, slot by slot, the nodes without children that were idle for idleEpochs: sixteen at
+// first, fewer after each round that found nothing.
 //
-// A store that finds the index over 7/8 of its limit drops twice as many blocks as it brought. Should memory run out
-// all the same, the blocks that found none are dropped. Either way the slot is marked partial. Bad at: one long node of which only
-// the front is ever asked for, which is kept whole.
+// A store that leaves the index above 7/8 of its limit evicts twice as many blocks as it brought. If memory runs out all the
+// same, the blocks that find none are dropped. Both make the slot partial. Bad at: a long node of which only the front is
+// ever looked up, because nodes are evicted whole.
 type budget struct {
 	limited          bool
 	evicted, dropped atomic.Int64
 
-	stored atomic.Int64 // blocks since the epoch began
+	stored atomic.Int64 // blocks stored since the epoch began
 
-	mu          sync.Mutex // one sweep at a time; others go on without
-	slot        int        // the hand: a slot,
-	position    uint32     // and a place in its table, of 30 bits
-	idleEpochs  int        // epochs that make a node old; below 0, nodes with children too
-	evictedSome bool       // something was found in this round
+	mu          sync.Mutex // one sweep at a time; a store that finds it taken does without
+	slot        int        // the hand: a slot's number
+	position    uint32     // and a 30-bit position in its table
+	idleEpochs  int        // nodes idle for that long are evicted; below 0, any node, also with children
+	evictedSome bool       // in this round over all slots
 }
 
 const (
-	maxIdleEpochs = 16 // epochs in which the index takes in as much as it can hold
-	blockBytes    = 25 // about what a held block costs
+	maxIdleEpochs = 16 // in so many epochs the index stores as much as it can hold
+	blockBytes    = 25 // about the memory of a held block
 	positions     = 1 << 30
 )
 
-// keepBudget is called after a store of n blocks, with no slot locked.
-func (x *Index) keepBudget(n int, lacking bool) {
+// keepBudget is called after a store of n blocks, while no slot is locked. noRoom: some of them found no memory.
+func (x *Index) keepBudget(n int, noRoom bool) {
 	b := &x.budget
 	limit := int64(x.mem.limit) * chunkBytes
 	if epoch := limit / blockBytes / maxIdleEpochs; b.stored.Add(int64(n)) >= epoch {
@@ -42,21 +42,21 @@ func (x *Index) keepBudget(n int, lacking bool) {
 		x.epoch.Store((x.epoch.Load() + 1) & epochMask)
 	}
 	_, used := x.mem.usage()
-	if !lacking && used < limit-limit/8 || !b.mu.TryLock() {
+	if !noRoom && used < limit-limit/8 || !b.mu.TryLock() {
 		return
 	}
 	defer b.mu.Unlock()
 	want := 2*n + pageBlocks
-	if lacking {
-		want += sliceBlocks // free memory is in the wrong places: make more
+	if noRoom {
+		want += sliceBlocks // the free memory is on other free lists: evict more
 	}
-	// A bounded walk: a store must not pay for a whole round when everything is in use.
+	// Bounded: a store must not pay for a whole round when everything is in use.
 	for steps := 0; want > 0 && steps < 64; steps++ {
 		want -= x.sweep()
 	}
 }
 
-// sweep moves the hand over one segment of one slot's table and gives the number of blocks dropped.
+// sweep moves the hand over one segment of one slot's table and returns the number of blocks evicted.
 func (x *Index) sweep() (dropped int) {
 	b := &x.budget
 	list := *x.slots.Load()
@@ -116,7 +116,8 @@ func (x *Index) sweep() (dropped int) {
 	return dropped
 }
 
-// giveUp drops all of a slot's blocks of one node, where it is old and at the end of its branch.
+// evictIdle evicts all of a slot's blocks of one node, if the node was idle for that many epochs and has no children. A
+// negative number of epochs takes any node.
 func (s *slot) evictIdle(sh *shard, id uint32, age int) (dropped int) {
 	sh.lock.RLock()
 	nd := sh.node(id)

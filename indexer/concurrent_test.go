@@ -59,7 +59,7 @@ func TestConcurrent(t *testing.T) {
 	}
 }
 
-// feeder is one worker: it stores, checks, removes, is listed, leaves and comes back.
+// feeder is one worker: it stores, looks up, removes, takes a snapshot, leaves and joins again.
 func feeder(t *testing.T, x *Index, front []uint64, w uint64, rounds int) {
 	id := x.Join(SlotOptions{})
 	var m Matches
@@ -124,8 +124,8 @@ func feeder(t *testing.T, x *Index, front []uint64, w uint64, rounds int) {
 	}
 }
 
-// TestManyHolders has a node with more residencies than one list holds, come and go.
-func TestManyHolders(t *testing.T) {
+// TestManySlots gives one node more residencies than one list holds, and takes them away again.
+func TestManySlots(t *testing.T) {
 	const slots = 1500
 	x := New(Options{})
 	doc := make([]uint64, 50)
@@ -176,7 +176,7 @@ func TestManyHolders(t *testing.T) {
 	}
 }
 
-// TestErrors names what the write side refuses.
+// TestErrors covers every error of the write side.
 func TestErrors(t *testing.T) {
 	x := New(Options{})
 	id := x.Join(SlotOptions{})

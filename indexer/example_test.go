@@ -4,31 +4,47 @@ import (
 	"fmt"
 
 	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/mmhash/block"
 )
 
-// Two workers tell what they hold; a lookup says how many leading blocks of a prompt each of them has.
+// Two workers have stored prompts that begin alike. A request that continues one of them is matched against both.
 func Example() {
-	x := indexer.New(indexer.Options{})
-	a, b := x.Join(indexer.SlotOptions{}), x.Join(indexer.SlotOptions{})
+	const blockSize = 4
+	locals := func(tokens ...uint32) []uint64 { return block.Locals(nil, tokens, blockSize, nil, block.Seed, 0) }
 
-	// Engine block hashes are the engine's own; local hashes are ours, of one block's tokens and media.
-	if err := x.Store(a, indexer.GPU, 0, false, []uint64{901, 902, 903}, []uint64{11, 12, 13}); err != nil {
-		fmt.Println(err)
-	}
-	if err := x.Store(b, indexer.GPU, 0, false, []uint64{77}, []uint64{11}); err != nil {
-		fmt.Println(err)
-	}
-	if err := x.Store(b, indexer.GPU, 77, true, []uint64{78}, []uint64{99}); err != nil { // another second block
-		fmt.Println(err)
-	}
+	index := indexer.New(indexer.Options{})
+	a := index.Join(indexer.SlotOptions{CountCopies: true})
+	b := index.Join(indexer.SlotOptions{CountCopies: true})
 
-	var m indexer.Matches // used again for each lookup
-	x.Match([]uint64{11, 12, 14}, &m)
-	blocks := map[indexer.SlotID]uint32{}
-	for _, held := range m.Slots {
-		blocks[held.Slot] = held.Blocks
+	// Stored events: the engines' own block hashes beside the local hashes of the events' tokens.
+	must(index.Store(a, indexer.GPU, 0, false, []uint64{901, 902}, locals(1, 2, 3, 4, 5, 6, 7, 8)))
+	must(index.Store(a, indexer.CPU, 902, true, []uint64{903}, locals(9, 10, 11, 12))) // follows block 902
+	must(index.Store(b, indexer.GPU, 0, false, []uint64{17}, locals(1, 2, 3, 4)))
+
+	var m indexer.Matches // reused from lookup to lookup
+	prompt := locals(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16)
+	show := func() {
+		index.Match(prompt, &m)
+		for _, s := range m.Slots {
+			fmt.Printf("slot %d holds %d of %d blocks, %d of them on the GPU\n", s.Slot, s.Blocks, len(prompt), s.InTier[indexer.GPU])
+		}
 	}
-	fmt.Println("a", blocks[a], "b", blocks[b], "longest", m.Longest)
+	show()
+
+	unknown, err := index.Remove(a, indexer.GPU, []uint64{902, 555}) // the engine evicted 902; 555 was never stored
+	must(err)
+	fmt.Println("removed, unknown:", unknown)
+	show()
 	// Output:
-	// a 2 b 1 longest 2
+	// slot 0 holds 3 of 4 blocks, 2 of them on the GPU
+	// slot 1 holds 1 of 4 blocks, 1 of them on the GPU
+	// removed, unknown: 1
+	// slot 0 holds 1 of 4 blocks, 1 of them on the GPU
+	// slot 1 holds 1 of 4 blocks, 1 of them on the GPU
+}
+
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
 }

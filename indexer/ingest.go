@@ -5,14 +5,14 @@ import (
 	"slices"
 )
 
-// Store takes in blocks that a slot now has in a tier: a chain, each block behind the one before, the first behind
-// the parent, or at the front of a prompt where there is none. engine hashes are the engine's opaque block hashes, locals the
-// blocks' local hashes.
+// Store records blocks that a slot now holds in a tier. They are a chain: each block follows the one before, the first
+// follows parent, or begins a prompt if hasParent is false. engineHashes are the engine's own hashes of the blocks, locals
+// their local hashes.
 //
-// A engine hash that is held already is stored again (a second copy, where the slot counts copies) if its content is the
-// same, and moves to the new content if not. Blocks that find no memory are dropped and counted, and mark the slot
-// partial; that is no error. Errors: ErrUnknownParent (not of a partial slot), ErrOwnParent, ErrMalformed,
-// ErrUnknownHolder; nothing is stored then. Cost: about 0.1 µs a block, no allocation but the index's own growth.
+// An engine hash that is held already with the same content is stored again (a further copy, if the slot counts copies); with
+// other content it moves to the new content. Blocks for which there is no memory are counted as dropped and make the slot
+// partial; that is no error. Errors: ErrUnknownParent (not for a partial slot), ErrOwnParent, ErrMalformed,
+// ErrUnknownSlot; nothing is stored then. Cost: about 0.1 µs a block, no allocation but the index's own growth.
 func (x *Index) Store(id SlotID, tier Tier, parent uint64, hasParent bool, engineHashes, locals []uint64) error {
 	if len(engineHashes) != len(locals) || tier >= Tiers {
 		return fmt.Errorf("stored: %w: %d engine hashes, %d local hashes, %v (want as many of each, and a known tier)", ErrMalformed, len(engineHashes), len(locals), tier)
@@ -36,29 +36,29 @@ func (x *Index) Store(id SlotID, tier Tier, parent uint64, hasParent bool, engin
 				x.budget.dropped.Add(int64(len(engineHashes)))
 				return nil
 			}
-			return fmt.Errorf("stored: %w: engine hash %#x of slot %d (want it stored before; else ask the worker again for all)", ErrUnknownParent, parent, id)
+			return fmt.Errorf("stored: %w: engine hash %#x of slot %d (want it stored before; ask the worker for a replay from 0)", ErrUnknownParent, parent, id)
 		}
 	}
-	all, lacking := len(engineHashes), false
+	all, noRoom := len(engineHashes), false
 	for len(engineHashes) > 0 {
 		n := min(len(engineHashes), sliceBlocks)
 		got := s.store(at, tier, engineHashes[:n], locals[:n])
 		if got < n {
 			x.budget.dropped.Add(int64(len(engineHashes) - got))
 			s.partial.Store(true)
-			lacking = true
+			noRoom = true
 			break
 		}
 		at, engineHashes, locals = s.lastRef, engineHashes[n:], locals[n:]
 	}
 	s.mu.Unlock()
 	if x.budget.limited {
-		x.keepBudget(all, lacking)
+		x.keepBudget(all, noRoom)
 	}
 	return nil
 }
 
-// store takes in up to one slice behind a block, or at the front, and gives how many found room.
+// store records up to one slice behind the block at, or at the front if at is noRef, and returns how many found room.
 func (s *slot) store(at uint32, tier Tier, engineHashes, locals []uint64) int {
 	s.keysFor(engineHashes)
 	s.stock(len(engineHashes)/pageBlocks + 2)
@@ -77,7 +77,7 @@ func (s *slot) store(at uint32, tier Tier, engineHashes, locals []uint64) int {
 	for _, f := range s.newHashes[:w.newCount] {
 		ref, key := s.refs[f], s.keys[f]
 		if old, slot := s.locate(engineHashes[f], key); old != noRef {
-			// The engine hash has come back for other content. Twice in one list, its last place counts.
+			// The engine hash now has other content. If the list has it twice, its last block counts.
 			if last := lastIndex(engineHashes[:n], engineHashes[f]); s.refs[last] == old {
 				old = ref
 			} else {
@@ -100,8 +100,7 @@ func (s *slot) store(at uint32, tier Tier, engineHashes, locals []uint64) int {
 	return n
 }
 
-// keysFor fills h.keys and fetches the table's lines, so that their cache misses overlap with each other and with the
-// tree's.
+// keysFor fills keys and fetches the table's lines, so that their cache misses overlap with each other and with the shard's.
 func (s *slot) keysFor(engineHashes []uint64) {
 	for i, engineHash := range engineHashes {
 		key := mix(engineHash, s.x.seed)
@@ -111,6 +110,7 @@ func (s *slot) keysFor(engineHashes []uint64) {
 	}
 }
 
+// lastIndex is the index of the last v in list, 0 if there is none.
 func lastIndex(list []uint64, v uint64) int {
 	i := len(list) - 1
 	for i > 0 && list[i] != v {
@@ -119,7 +119,7 @@ func lastIndex(list []uint64, v uint64) int {
 	return i
 }
 
-// forget clears a page slot in all tiers; the table is the caller's matter.
+// forget takes a page entry out of all tiers; the caller sees to the table.
 func (s *slot) forget(ref uint32) {
 	mem := s.x.mem
 	pg := mem.page(ref / pageBlocks)
@@ -135,8 +135,9 @@ func (s *slot) forget(ref uint32) {
 	sh.lock.Unlock()
 }
 
-// Remove takes blocks away from a tier of a slot, in any order, and gives how many of them the slot did not have
-// there. A block that a second engine hash or another tier still holds goes on counting. Cost: about 0.07 µs a block.
+// Remove takes blocks out of one tier of a slot, in any order, and returns how many of them the slot did not hold there. A
+// block that another engine hash or another tier still holds goes on counting. Errors: ErrMalformed, ErrUnknownSlot. Cost:
+// about 0.07 µs a block.
 func (x *Index) Remove(id SlotID, tier Tier, engineHashes []uint64) (unknown int, err error) {
 	if tier >= Tiers {
 		return 0, fmt.Errorf("removed: %w: %v (want a known tier)", ErrMalformed, tier)
@@ -145,13 +146,14 @@ func (x *Index) Remove(id SlotID, tier Tier, engineHashes []uint64) (unknown int
 	if err != nil {
 		return 0, err
 	}
-	for some := range slices.Chunk(engineHashes, sliceBlocks) {
-		unknown += s.remove(tier, some)
+	for part := range slices.Chunk(engineHashes, sliceBlocks) {
+		unknown += s.remove(tier, part)
 	}
 	s.mu.Unlock()
 	return unknown, nil
 }
 
+// remove is Remove for one slice.
 func (s *slot) remove(tier Tier, engineHashes []uint64) (unknown int) {
 	if s.table.dir == nil {
 		return len(engineHashes)
@@ -170,9 +172,9 @@ func (s *slot) remove(tier Tier, engineHashes []uint64) (unknown int) {
 		s.refs[n], s.keys[n] = ref, s.keys[i]
 		n++
 	}
-	for from := 0; from < n; { // a lock for each row of blocks on one node
+	for from := 0; from < n; { // one lock for neighbouring blocks of one node
 		node, to := mem.page(s.refs[from]/pageBlocks).node, from+1
-		if node == noNode { // named twice, and gone already
+		if node == noNode { // twice in the list, and gone already
 			unknown++
 			s.refs[from] = noRef
 			from++
@@ -187,15 +189,15 @@ func (s *slot) remove(tier Tier, engineHashes []uint64) (unknown int) {
 		sh.lock.Unlock()
 		from = to
 	}
-	lost := 0
-	for i, ref := range s.refs[:n] { // what is held nowhere any more; release struck out the others
+	removed := 0
+	for i, ref := range s.refs[:n] { // blocks that are held nowhere any more; release struck out the others
 		if ref != noRef && s.table.remove(s.keys[i], ref) {
-			lost++
+			removed++
 		}
 	}
 	s.returnPages(2 * pageStock)
-	if lost > 0 {
-		s.heldBlocks.Add(-int64(lost))
+	if removed > 0 {
+		s.heldBlocks.Add(-int64(removed))
 		s.lastKnown = false
 	}
 	return unknown
@@ -213,7 +215,7 @@ func (s *slot) addCopy(engineHash uint64, tier Tier) {
 	s.copies[c] = min(s.copies[c], maxCopies-1) + 1
 }
 
-// dropCopy says whether a copy remains after one of several has gone.
+// dropCopy reports whether a copy remains after one of several was removed.
 func (s *slot) dropCopy(engineHash uint64, tier Tier) bool {
 	c := copyKey{engineHash, tier}
 	n, ok := s.copies[c]
@@ -225,8 +227,8 @@ func (s *slot) dropCopy(engineHash uint64, tier Tier) bool {
 	return ok
 }
 
-// Clear takes all blocks of a slot away, in all tiers, and its partial mark. Cost: 50 to 100 ns a held block; the
-// shards are locked for one node at a time.
+// Clear takes all blocks of a slot away, in all tiers, and forgets that some were dropped (see Partial). Cost: 50 to 100 ns a
+// held block; the shards are locked for one node at a time.
 func (x *Index) Clear(id SlotID) error {
 	s, err := x.lockSlot(id)
 	if err != nil {
@@ -237,8 +239,8 @@ func (x *Index) Clear(id SlotID) error {
 	return nil
 }
 
-// clear empties the slot by way of its table: each reference leads to a node, where the slot's residency and all its
-// pages are taken away at once.
+// clear empties the slot by way of its table: each reference leads to a node, whose residency and pages are all removed at
+// once.
 func (s *slot) clear() {
 	mem := s.x.mem
 	s.table.each(func(seg *segment) {
@@ -249,7 +251,7 @@ func (s *slot) clear() {
 				}
 				node := mem.page(seg[i].refs[k] / pageBlocks).node
 				if node == noNode {
-					continue // gone with another block of its node
+					continue // removed with an earlier block of its node
 				}
 				sh := s.x.shardOfNode(node)
 				sh.lock.Lock()

@@ -5,26 +5,26 @@ import (
 	"unsafe"
 )
 
-// Matches is the answer to a lookup. It belongs to the caller, who hands it in again: after the first few lookups
-// nothing is allocated. Not for use by two goroutines at once.
+// Matches is the answer to a lookup. It belongs to the caller, who passes the same one to every lookup: after the first few
+// nothing is allocated. Not safe for concurrent use.
 type Matches struct {
-	Slots   []Match // those that hold the first block at least, in no order
-	Longest int     // the most leading blocks that any one holds
+	Slots   []Match // those that hold at least the first block, in no order
+	Longest int     // the most leading blocks that one slot holds
 
-	rows []uint32 // by slot, its row; valid where the row says so (see find)
+	rows []uint32 // by slot number, an index into Slots; see find
 }
 
-// Match is one slot's part: how many leading blocks it holds in any tier, and how many of these have their best copy
-// in each.
+// Match is what one slot holds of the prompt: how many leading blocks in any tier, and how many of these have their best
+// copy in each tier.
 type Match struct {
 	Slot   SlotID
 	Blocks uint32
 	InTier [Tiers]uint32
 }
 
-// Match finds for every slot how many leading blocks of a prompt it holds: locals are the prompt's local block hashes
-// from the front. It stops where nobody holds more. Cost: 0.1 to 0.2 µs for each node on the way (two dependent cache
-// misses, far less when they hit), plus 5 ns a slot; no allocation.
+// Match finds for every slot how many leading blocks of a prompt it holds. locals are the local hashes of the prompt's blocks
+// from the front. Cost: 0.1 to 0.2 µs for each node on the way (two dependent cache misses, far less when they hit) and 5 ns
+// a slot; no allocation. The walk ends where no slot holds more.
 func (x *Index) Match(locals []uint64, m *Matches) {
 	m.Slots, m.Longest = m.Slots[:0], 0
 	if len(locals) == 0 {
@@ -34,9 +34,9 @@ func (x *Index) Match(locals []uint64, m *Matches) {
 	sh := x.shardForPrompt(locals[0])
 	sh.lock.RLock()
 	defer sh.lock.RUnlock()
-	parent, place, at := uint32(root), 0, 0
+	parent, offset, at := uint32(root), 0, 0
 	for {
-		run := sh.child(parent, place, locals[at:])
+		run := sh.child(parent, offset, locals[at:])
 		if run == 0 {
 			return
 		}
@@ -46,7 +46,7 @@ func (x *Index) Match(locals []uint64, m *Matches) {
 			prefetch(unsafe.Pointer(x.mem.residencyList(nd.list)), 1+int(nd.residents)/5)
 		}
 		n := common(x.mem.locals(run, nd.length()), locals[at:])
-		// The node behind is on its way while the residencies of this one are counted.
+		// Fetch the next node while this one's residencies are counted.
 		rest := locals[at+n:]
 		if len(rest) > 0 && nd.childCount > 0 {
 			sh.prefetchChild(nd.id, n, rest)
@@ -61,12 +61,12 @@ func (x *Index) Match(locals []uint64, m *Matches) {
 		if len(rest) == 0 || nd.childCount == 0 {
 			return
 		}
-		parent, place, at = nd.id, n, at+n
+		parent, offset, at = nd.id, n, at+n
 	}
 }
 
-// begin makes a row for each residency of the first node, of which the prompt has the first n blocks. It is false when nobody
-// holds all n.
+// begin makes a row for each residency of the first node, whose first n blocks are the prompt's. It returns false if no slot
+// holds all n, so that no later node can add anything.
 func (m *Matches) begin(sh *shard, nd *node, n int) (alive bool) {
 	rows := slices.Grow(m.Slots, int(nd.residents))[:nd.residents]
 	k := 0
@@ -93,8 +93,8 @@ func (m *Matches) begin(sh *shard, nd *node, n int) (alive bool) {
 	return m.Longest == n
 }
 
-// take adds what the residencies of a further node hold of its first n blocks, for slots that hold all of the prompt's blocks
-// before. It is false when nobody holds all n.
+// take adds what the residencies of a further node hold of its first n blocks, for slots that hold all the prompt's blocks
+// before it. It returns false if no slot holds all n.
 func (m *Matches) take(sh *shard, nd *node, at, n int) (alive bool) {
 	for list := uint32(0); ; {
 		residencies, pages, next := sh.mem.residenciesOf(nd, list)
@@ -114,7 +114,7 @@ func (m *Matches) take(sh *shard, nd *node, at, n int) (alive bool) {
 	}
 }
 
-// tiers adds the first blocks of a residency to the counts by tier.
+// tiers adds a residency's first blocks to the counts by tier; first is the first page of the residency.
 func (m *memory) tiers(res residency, head uint32, blocks int, in *[Tiers]uint32) {
 	switch first := res.boundary(); {
 	case blocks <= first:
@@ -127,14 +127,15 @@ func (m *memory) tiers(res residency, head uint32, blocks int, in *[Tiers]uint32
 	}
 }
 
-// lines is how many cache lines of a prompt, and of a node compared with it, are worth fetching ahead: behind them the
-// processor has seen where it goes.
+// lines is how many cache lines of a prompt, and of a node compared with it, are worth fetching ahead; for those behind
+// them the processor's own prefetching works.
 func lines(locals []uint64) int { return min(len(locals)/8+2, 64) }
 
+// fewSlots is the number of rows up to which find scans them.
 const fewSlots = 12
 
-// find gives the row of a slot, nil where it has none. Among many, a sparse set finds it: row points to the place, and
-// the place must point back, so nothing has to be cleared between lookups.
+// find returns the row of a slot, nil if it has none. With many rows it uses a sparse set: rows[slot] is an index into Slots,
+// valid only if the row there is the slot's, so nothing must be cleared between lookups.
 func (m *Matches) find(id SlotID) *Match {
 	if len(m.Slots) <= fewSlots {
 		for i := range m.Slots {
@@ -152,7 +153,7 @@ func (m *Matches) find(id SlotID) *Match {
 	return nil
 }
 
-// number prepares find for many slots.
+// indexRows fills rows for find.
 func (m *Matches) indexRows() {
 	top := SlotID(0)
 	for i := range m.Slots {
@@ -166,7 +167,7 @@ func (m *Matches) indexRows() {
 	}
 }
 
-// tally counts the leading blocks by best tier from the pages.
+// tally counts a residency's leading blocks by best tier from its pages, when the summary does not have them.
 func (m *memory) tally(page uint32, all int, in *[Tiers]uint32) {
 	for page != noPage {
 		st, next := m.stackAt(page)

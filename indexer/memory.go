@@ -6,27 +6,27 @@ import (
 	"unsafe"
 )
 
-// The index keeps everything that grows with the number of blocks in slabs of 32 KiB, cut from chunks of 2 MiB without
-// a single pointer inside. The garbage collector sees one object per chunk, so 20 M held blocks cost it as much as 250
-// objects, and since nothing in a slab ever becomes garbage, the heap needs no slack. A slab serves one purpose at a
-// time: runs (a node's record and hashes), node numbers, pages, or table segments. Memory given up goes back to the purpose's free list, and a
-// slab of runs that is all free goes back to the common stock; the operating system gets nothing back.
+// Everything that grows with the number of blocks lies in slabs of 32 KiB, cut from chunks of 2 MiB without a pointer
+// inside. The garbage collector sees one object a chunk, so 20 M held blocks cost it as much as 250 objects, and since
+// nothing in a slab becomes garbage, the heap needs no slack. A slab serves one purpose at a time: runs (a node's record
+// and hashes), node numbers, pages, or table segments. Freed memory goes to its purpose's free list, and a slab of runs
+// that is all free serves any purpose again; the operating system gets nothing back.
 const (
-	unitWords  = 8                     // a unit is 64 bytes, the grain of a run
+	unitWords  = 8                     // 64 bytes: runs are multiples of it
 	slabWords  = 4096                  // 32 KiB
 	slabUnits  = slabWords / unitWords // 512
 	chunkSlabs = 64                    // 2 MiB
 	chunkWords = chunkSlabs * slabWords
 	chunkBytes = chunkWords * 8
-	maxChunks  = 1 << 14 // 32 GiB, the reach of a 28-bit page number
+	maxChunks  = 1 << 14 // 32 GiB: as far as a 28-bit page number reaches
 	unitsShift = 15      // a unit's address >> unitsShift is its chunk
 	unitsMask  = chunkSlabs*slabUnits - 1
 )
 
 type chunk [chunkWords]uint64
 
-// memory hands out slabs, pages and table segments to all shards and slots. Addresses are numbers; chunks[i] is
-// written once, before the first number inside it is handed out, so readers need no lock.
+// memory hands out slabs, pages and table segments to all shards and slots. Addresses are numbers. chunks[i] is written once,
+// before the first number inside it is handed out, so readers need no lock.
 type memory struct {
 	chunks [maxChunks]*chunk
 
@@ -38,11 +38,11 @@ type memory struct {
 	segments []*segment
 	scratch  []*scratch
 
-	arena     []chunk  // chunks that nobody has touched
-	ready     []*chunk // touched ahead of use
-	preparing bool     // more are being made ready
+	arena     []chunk  // chunks whose memory was never touched
+	ready     []*chunk // chunks touched ahead of use
+	preparing bool     // a goroutine is touching more
 
-	idle atomic.Int64 // units of free runs
+	idleUnits atomic.Int64 // units of free runs
 }
 
 func newMemory(maxBytes int64) *memory {
@@ -55,10 +55,11 @@ func newMemory(maxBytes int64) *memory {
 	return m
 }
 
-// minChunks is what 64 shards need to exist at all: a slab each of node numbers and runs, a table segment, and something beside them.
+// minChunks is the smallest limit under which 64 shards can work: each needs a slab of node numbers, one of runs and a table
+// segment.
 const minChunks = 8
 
-// slab gives a free slab's number, never 0, or false when the budget is spent. Its content is not cleared.
+// slab returns a free slab's number, never 0; false if the limit is reached. Its content is not cleared.
 func (m *memory) slab() (uint32, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -104,7 +105,7 @@ func (m *memory) run(unit uint32, n int) []uint64 {
 	return m.chunks[unit>>unitsShift][at : at+n : at+n]
 }
 
-// segment gives a cleared table segment, or nil when the budget is spent.
+// segment returns a cleared table segment, nil if the limit is reached.
 func (m *memory) segment() *segment {
 	m.mu.Lock()
 	if len(m.segments) == 0 {
@@ -149,7 +150,7 @@ func (m *memory) giveScratch(s *scratch) {
 	m.mu.Unlock()
 }
 
-// takeSheets moves up to n free pages to the slot's own stock.
+// takePages moves up to n free pages to a slot's own stock.
 func (m *memory) takePages(own []uint32, n int) []uint32 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -166,24 +167,24 @@ func (m *memory) takePages(own []uint32, n int) []uint32 {
 	return own
 }
 
-func (m *memory) givePages(some []uint32) {
+func (m *memory) givePages(part []uint32) {
 	m.mu.Lock()
-	m.pages = append(m.pages, some...)
+	m.pages = append(m.pages, part...)
 	m.mu.Unlock()
 }
 
-// page is the page of a number.
+// page returns the page of a number.
 func (m *memory) page(id uint32) *page {
 	at := id>>pageBits%chunkSlabs*slabWords + id&(1<<pageBits-1)*pageWords
 	return (*page)(unsafe.Pointer(&m.chunks[id>>(pageBits+6)][at]))
 }
 
-// usage gives the bytes taken from the heap, and of them the bytes on no free list (of a slab of hash runs not yet cut up, all is in
-// use).
+// usage returns the bytes taken from the heap, and how many of them are on no free list. A slab of runs counts as used even
+// where it is not cut up yet.
 func (m *memory) usage() (resident, used int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	resident = int64(m.count+len(m.ready)) * chunkBytes
-	used = int64(m.count)*chunkBytes - int64(len(m.slabs))*slabWords*8 - int64(len(m.pages))*pageWords*8 - int64(len(m.segments)*segmentBytes) - m.idle.Load()*unitWords*8
+	used = int64(m.count)*chunkBytes - int64(len(m.slabs))*slabWords*8 - int64(len(m.pages))*pageWords*8 - int64(len(m.segments)*segmentBytes) - m.idleUnits.Load()*unitWords*8
 	return resident, used
 }

@@ -15,12 +15,12 @@ type naive struct {
 
 type naiveSlot struct {
 	counting bool
-	partial  bool // may hold more than the index was told: neither a clear nor a resync's blocks change that
-	names    map[uint64]*naiveName
-	paths    map[uint64]*[Tiers]int // names that hold a path, by tier
+	partial  bool // its worker may hold more than the events said: neither a clear nor the blocks of a resync change that
+	names    map[uint64]*naiveBlock
+	paths    map[uint64]*[Tiers]int // number of blocks at each path, by tier
 }
 
-type naiveName struct {
+type naiveBlock struct {
 	path uint64
 	held [Tiers]int
 }
@@ -59,7 +59,7 @@ func (n *naiveSlot) store(tier Tier, parent uint64, hasParent bool, engineHashes
 		}
 		name := n.names[h]
 		if name == nil {
-			name = &naiveName{path: path}
+			name = &naiveBlock{path: path}
 			n.names[h] = name
 		}
 		if n.paths[path] == nil {
@@ -224,7 +224,7 @@ func (s *script) step() {
 			s.fail("Join gave %d twice", id)
 		}
 		s.note("join %d counting %v", id, counting)
-		s.model.slots[id] = &naiveSlot{counting: counting, names: map[uint64]*naiveName{}, paths: map[uint64]*[Tiers]int{}}
+		s.model.slots[id] = &naiveSlot{counting: counting, names: map[uint64]*naiveBlock{}, paths: map[uint64]*[Tiers]int{}}
 		s.live = append(s.live, id)
 	}
 	k := s.IntN(len(s.live))
@@ -245,7 +245,7 @@ func (s *script) step() {
 		if err := s.x.Clear(id); err != nil {
 			s.fail("%v", err)
 		}
-		n.names, n.paths = map[uint64]*naiveName{}, map[uint64]*[Tiers]int{}
+		n.names, n.paths = map[uint64]*naiveBlock{}, map[uint64]*[Tiers]int{}
 	case op < 20:
 		from := s.IntN(len(doc) + 1)
 		s.note("drop %d doc %d from %d", id, len(doc), from)

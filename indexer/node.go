@@ -5,26 +5,26 @@ import (
 	"unsafe"
 )
 
-// node is a run of local hashes that somebody stored one after the other. It grows at its end. A prompt that departs in
-// the middle does not split it: the other continuation is a new node that hangs at that place of the old one. So (node,
-// place) names a block for as long as it is held, no reference ever goes stale, and a lookup compares a whole run with
-// one memory comparison instead of hashing block by block: 512 blocks in about 60 ns.
+// node is a run of local hashes that were stored one after the other. It grows at its end. A prompt that departs in the
+// middle does not split it: the other continuation becomes a new node, whose parent is this one at that offset. So (node,
+// offset) names a block for as long as it is held, no reference goes stale, and a lookup compares a whole run in one memory
+// comparison: 512 blocks in about 60 ns.
 //
-// It costs 64 bytes and 8 bytes a block, in multiples of 64, and some 8 bytes in the children table. The record stands in
-// front of its hashes in one run, so that a lookup fetches both at once. Up to three residencies lie in the record; more move
-// to a list in runs of the same shard. Bad at: prompts that branch every block or two (some 140 bytes a node), and
-// finding one residency among thousands, which is a scan.
+// Cost: 64 bytes for the record, 8 bytes a block, rounded up to 64, and some 8 bytes in the table of children. The record
+// stands in front of its hashes in one run, so one fetch brings both. Up to three residencies lie in the record, more in a
+// list of runs of the same shard. Bad at: prompts that branch every block or two (about 140 bytes a node), and finding one
+// residency among thousands, which is a scan.
 type node struct {
 	residencies    [3]residency
-	pages          [3]uint32 // of each residency, the first page
-	list           uint32    // where the residencies lie when there are more than three; else 0
+	pages          [3]uint32 // first page of each residency
+	list           uint32    // run of the residencies if there are more than three; else 0
 	residents      uint32    // number of residencies
 	id             uint32    // its number in the shard: the run may move, the number stays
-	parent         uint32    // root: hangs at the front of all prompts
+	parent         uint32    // root if the node begins a prompt
 	childCount     uint32
-	packed         uint32 // atomic: epoch in which a lookup or store last came by, units of the run, blocks
-	parentOffset   uint16 // place in the parent at which it hangs: the number of blocks before it there
-	maxChildOffset uint16 // no child hangs behind this place (it may be less when the furthest child is gone)
+	packed         uint32 // atomic: epoch of the last lookup or store, capacity of the run in units, length in blocks
+	parentOffset   uint16 // number of the parent's blocks that stand before this node
+	maxChildOffset uint16 // upper bound of the children's offsets; not lowered when a child is freed
 }
 
 const (
@@ -45,43 +45,44 @@ func (nd *node) set(length, capacity int, epoch uint32) {
 	atomic.StoreUint32(&nd.packed, epoch<<epochShift|uint32(capacity)<<lengthBits|uint32(length))
 }
 
-// use notes that a lookup came by. Lookups at the same time write the same.
+// touch sets the epoch in which a lookup last passed. Lookups at the same time write the same value.
 func (nd *node) touch(epoch uint32) {
-	if mark := atomic.LoadUint32(&nd.packed); mark>>epochShift != epoch {
-		atomic.StoreUint32(&nd.packed, mark&(1<<epochShift-1)|epoch<<epochShift)
+	if packed := atomic.LoadUint32(&nd.packed); packed>>epochShift != epoch {
+		atomic.StoreUint32(&nd.packed, packed&(1<<epochShift-1)|epoch<<epochShift)
 	}
 }
 
-// record is the node of a run.
+// node returns the node whose record is at a run's address.
 func (m *memory) node(run uint32) *node {
 	return (*node)(unsafe.Pointer(&m.run(run, nodeWords)[0]))
 }
 
-// hashes is the local hashes of a run of so many blocks.
+// locals returns the first local hashes of a node's run.
 func (m *memory) locals(run uint32, blocks int) []uint64 {
 	return m.run(run, nodeWords+blocks)[nodeWords:]
 }
 
 const (
-	maxNodeBlocks     = 2048 // blocks; a longer prompt goes on in a child at the end
+	maxNodeBlocks     = 2048 // a longer prompt goes on in a child at the end
 	numbersPerSlab    = slabWords * 2
-	nodeBits          = 26 // of a node's full number; the shard stands above
+	nodeBits          = 26 // of a full node number; the bits above are the shard's
 	root              = 0
 	inlineResidencies = 3
 )
 
-// seatList is the head of a run that holds further residencies: residencies first, then their first pages.
+// residencyList heads a run with residencies that do not fit into the node's record; behind it lie its residencies, then
+// the first page of each.
 type residencyList struct {
 	next  uint32 // further run, 0 at the end
 	count uint16
 	units uint16
 }
 
-const maxListUnits = 64 // 340 residencies; more hang behind in further runs
+const maxListUnits = 64 // 340 residencies; more go to further runs
 
 func (l *residencyList) capacity() int { return (int(l.units)*unitWords - 1) * 2 / 3 }
 
-// arrays gives the list's residencies and heads.
+// arrays returns the list's residencies and the first page of each.
 func (l *residencyList) arrays() ([]residency, []uint32) {
 	n := l.capacity()
 	first := unsafe.Add(unsafe.Pointer(l), unsafe.Sizeof(*l))
@@ -92,7 +93,8 @@ func (m *memory) residencyList(at uint32) *residencyList {
 	return (*residencyList)(unsafe.Pointer(&m.run(at, 1)[0]))
 }
 
-// seatsOf gives the residencies in pieces: call with at = 0 first, then with the value returned until it is 0 again.
+// residenciesOf returns a node's residencies and their first pages, list by list: call it with at = 0, then with next until
+// that is 0.
 func (m *memory) residenciesOf(nd *node, at uint32) (residencies []residency, pages []uint32, next uint32) {
 	if at == 0 {
 		if nd.list == 0 {
@@ -105,7 +107,7 @@ func (m *memory) residenciesOf(nd *node, at uint32) (residencies []residency, pa
 	return residencies, pages, l.next
 }
 
-// seatOf finds a slot's residency, nil where it has none.
+// residencyOf finds a slot's residency and its first page; nil if the slot holds nothing of the node.
 func (m *memory) residencyOf(nd *node, id SlotID) (*residency, *uint32) {
 	for at := uint32(0); ; {
 		residencies, pages, next := m.residenciesOf(nd, at)
@@ -120,7 +122,7 @@ func (m *memory) residencyOf(nd *node, id SlotID) (*residency, *uint32) {
 	}
 }
 
-// addSeat gives a slot an empty residency; nil when there is no memory left.
+// addResidency adds an empty residency for a slot; nil if there is no memory left.
 func (r *runs) addResidency(nd *node, id SlotID) (*residency, *uint32) {
 	if nd.list == 0 && nd.residents < inlineResidencies {
 		i := nd.residents
@@ -140,7 +142,7 @@ func (r *runs) addResidency(nd *node, id SlotID) (*residency, *uint32) {
 	return &residencies[i], &pages[i]
 }
 
-// widen makes room for one more in the first run of the list.
+// growList makes room for one more residency in the first run of the list.
 func (r *runs) growList(nd *node) bool {
 	old := nd.list
 	var l *residencyList
@@ -163,21 +165,21 @@ func (r *runs) growList(nd *node) bool {
 		residencies, pages := w.arrays()
 		copy(residencies, nd.residencies[:])
 		copy(pages, nd.pages[:])
-	case n > int(l.units): // a longer run takes the shorter one's place
+	case n > int(l.units): // the longer run replaces the shorter one
 		w.count, w.next = l.count, l.next
 		residencies, pages := w.arrays()
 		oldSeats, oldHeads := l.arrays()
 		copy(residencies, oldSeats)
 		copy(pages, oldHeads)
 		r.free(old, int(l.units))
-	default: // full length: a further run, in front
+	default: // the run has its full length: put another in front
 		w.next = old
 	}
 	nd.list = at
 	return true
 }
 
-// dropSeat takes a slot's residency away.
+// dropResidency removes a slot's residency.
 func (r *runs) dropResidency(nd *node, id SlotID) {
 	before := uint32(0)
 	for at := uint32(0); ; {
@@ -203,7 +205,8 @@ func (r *runs) dropResidency(nd *node, id SlotID) {
 	}
 }
 
-// narrow shortens the list by the last residency of one run, and moves three residencies back into the record.
+// shrinkList takes the last residency off one run of the list, frees a run that is empty, and moves the residencies back
+// into the record when few are left.
 func (r *runs) shrinkList(nd *node, before, at uint32) {
 	l := r.mem.residencyList(at)
 	l.count--
@@ -215,7 +218,7 @@ func (r *runs) shrinkList(nd *node, before, at uint32) {
 		}
 		r.free(at, int(l.units))
 	}
-	if nd.residents > inlineResidencies-1 { // one below the record's room, so that a residency coming and going costs nothing
+	if nd.residents > inlineResidencies-1 { // one below the record's capacity, so that a residency that comes and goes moves nothing
 		return
 	}
 	k := 0
@@ -233,7 +236,7 @@ func (r *runs) shrinkList(nd *node, before, at uint32) {
 	nd.list = 0
 }
 
-// freeSeats gives the list's memory back.
+// freeResidencies gives the list's memory back.
 func (r *runs) freeResidencies(nd *node) {
 	for at := nd.list; at != 0; {
 		l := r.mem.residencyList(at)

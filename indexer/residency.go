@@ -2,16 +2,18 @@ package indexer
 
 import "math/bits"
 
-// residency is one slot's place on a node, in one word: what a lookup needs to know of the slot's pages.
+// residency is what one slot holds of one node, in one word: all that a lookup needs in most cases. It summarizes the
+// slot's pages of the node.
 //
 //	bits  0..31  slot
-//	bits 32..43  first:  blocks 0 to first lie in tier one
-//	bits 44..55  all:    blocks first to all lie in tier two; all is the number of leading blocks held
-//	bits 56..59  tier one, tier two
-//	bit  60      mixed:  more than two pieces; the tiers of the leading blocks stand on the pages
-//	bit  61      beyond: something may be held behind the leading blocks (only writers ask)
+//	bits 32..43  boundary: blocks [0, boundary) lie in tierOne
+//	bits 44..55  leading:  number of leading blocks held; blocks [boundary, leading) lie in tierTwo
+//	bits 56..59  tierOne, tierTwo
+//	bit  60      mixed:    the leading blocks lie in more than two pieces of tiers, and the pages must be read
+//	bit  61      beyond:   the slot may hold blocks behind the leading ones (only writers ask)
 //
-// "Tier" is the best tier that holds a block. One piece, by far the most frequent case, has first == all and equal tiers.
+// A block's tier is the best tier that holds it. By far the most frequent case is one piece, with boundary == leading and
+// equal tiers.
 type residency uint64
 
 const (
@@ -37,14 +39,14 @@ func (res residency) tierOne() Tier    { return Tier(res >> 56 & 3) }
 func (res residency) tierTwo() Tier    { return Tier(res >> 58 & 3) }
 func (res residency) flags() residency { return res & (residencyMixed | residencyBeyond) }
 
-// stored is the residency after blocks from..to were stored in a tier; false means that only the pages can tell.
+// stored returns the residency after blocks [from, to) were stored in a tier; false if it must be read from the pages.
 func (res residency) stored(from, to int, t Tier) (residency, bool) {
 	all := res.leading()
 	switch {
 	case res.flags() != 0:
 		return res, false
 	case from < all && (t < res.tierOne() || t < res.tierTwo()):
-		return res, false // may be a better tier for blocks already held
+		return res, false // blocks already held may now have a better tier
 	case to <= all:
 		return res, true
 	case from > all:
@@ -61,8 +63,8 @@ func (res residency) stored(from, to int, t Tier) (residency, bool) {
 	return res, false
 }
 
-// cut is the residency after blocks were removed from all tiers: the lowest of them is low, and count of them were leading
-// blocks.
+// cut returns the residency after blocks were removed from all tiers: low is the first of them, and count is how many of
+// them were leading blocks.
 func (res residency) cut(low, count int) residency {
 	all := res.leading()
 	if low >= all {
@@ -75,7 +77,7 @@ func (res residency) cut(low, count int) residency {
 	return newResidency(res.slot(), min(res.boundary(), low), low, res.tierOne(), res.tierTwo(), flags)
 }
 
-// seatFrom reads the residency from a slot's pages: exact, at one cache miss a page.
+// residencyFrom computes the residency from a slot's pages: exact, at one cache miss a page.
 func (m *memory) residencyFrom(id SlotID, first uint32) residency {
 	var tier [3]Tier
 	var end [3]int
@@ -122,7 +124,7 @@ func (m *memory) residencyFrom(id SlotID, first uint32) residency {
 	return newResidency(id, end[0], all, tier[0], tier[1], flags|residencyMixed)
 }
 
-// lastHeld is one more than the last place that the pages hold.
+// lastHeld is one more than the last offset that the pages hold; 0 if they hold nothing.
 func (m *memory) lastHeld(id uint32) (end int) {
 	for id != noPage {
 		st, next := m.stackAt(id)

@@ -2,30 +2,29 @@ package indexer
 
 import "math/bits"
 
-// runs hands out contiguous runs of 8·n words to the nodes of one shard: record and local hashes, and the list of
-// residencies once it outgrows the record. A run must be contiguous because a lookup compares it in one stroke.
+// runs hands out contiguous runs of 64-byte units to the nodes of one shard: for a node's record with its local hashes, and
+// for the list of residencies that outgrew the record. A run is contiguous because a lookup compares it in one go.
 //
-// Runs come in any multiple of 64 bytes; a free one waits on the list of its size; a missing size is cut from a larger
-// one. Neighbours are not joined, but a slab whose runs are all free goes back whole. The newest run of a slab grows in
-// place, which is what happens while one prompt is being stored. Bad at: long-lived runs of mixed sizes, which can pin
-// slabs that are mostly free.
+// A free run waits on the list of its size; a size that is missing is cut from a larger one. Neighbours are not joined, but
+// a slab whose runs are all free goes back whole. The newest run of a slab grows in place, which is what happens while one
+// prompt is stored. Bad at: long-lived runs of mixed sizes, which can pin slabs that are mostly free.
 type runs struct {
 	mem        *memory
 	freeBySize [slabUnits]uint32      // free runs by size in units; 0 = none
 	nonEmpty   [slabUnits / 64]uint64 // which sizes have free runs
-	next       uint32                 // first unit never used of the newest slab
+	next       uint32                 // first unused unit of the newest slab
 	end        uint32                 // end of the newest slab
 }
 
-// A slab's first unit is its header: word 0 counts the units in use. A free run's word 0 is the next free run of its
-// size (low half) and the previous one (high half), word 1 its size.
+// maxRunUnits leaves a slab's first unit for its header, whose word 0 counts the units in use. A free run's word 0 links the
+// next (low half) and the previous (high half) free run of its size, word 1 is its size.
 const maxRunUnits = slabUnits - 1
 
 func units(words int) int { return (words + unitWords - 1) / unitWords }
 
 func (r *runs) header(unit uint32) *uint64 { return &r.mem.run(unit&^(slabUnits-1), 1)[0] }
 
-// alloc gives the address of a run of n units, or 0 when the budget is spent.
+// alloc returns the address of a run of n units, 0 if the limit is reached.
 func (r *runs) alloc(n int) uint32 {
 	var at uint32
 	switch {
@@ -55,7 +54,7 @@ func (r *runs) alloc(n int) uint32 {
 	return at
 }
 
-// cut takes n units from the smallest free run that is larger.
+// cut takes n units from the smallest free run that has as many or more.
 func (r *runs) cut(n int) uint32 {
 	for w, size := n/64, 0; w < len(r.nonEmpty); w++ {
 		m := r.nonEmpty[w]
@@ -76,7 +75,7 @@ func (r *runs) cut(n int) uint32 {
 	return 0
 }
 
-// extend grows a run in place from n to want units, where it is the newest of its slab.
+// extend grows a run in place from n to want units, if it is the newest of its slab.
 func (r *runs) extend(at uint32, n, want int) bool {
 	if at+uint32(n) != r.next || int(r.end-r.next) < want-n {
 		return false
@@ -114,14 +113,14 @@ func (r *runs) link(at uint32, n int) {
 		nw[0] = nw[0]&0xFFFFFFFF | uint64(at)<<32
 	}
 	r.freeBySize[n] = at
-	r.mem.idle.Add(int64(n))
+	r.mem.idleUnits.Add(int64(n))
 	r.nonEmpty[n/64] |= 1 << (n % 64)
 }
 
 func (r *runs) unlink(at uint32) {
 	w := r.mem.run(at, 2)
 	next, prev, n := uint32(w[0]), uint32(w[0]>>32), int(w[1])
-	r.mem.idle.Add(-int64(n))
+	r.mem.idleUnits.Add(-int64(n))
 	if next != 0 {
 		nw := r.mem.run(next, 1)
 		nw[0] = nw[0]&0xFFFFFFFF | uint64(prev)<<32

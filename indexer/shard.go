@@ -6,27 +6,27 @@ import (
 	"unsafe"
 )
 
-// tree is one of the index's shards: the nodes of all prompts whose first block's local hash falls to it, so that a
-// prompt lies in one shard with all that it shares its front with. Everything here is guarded by lock: lookups read,
-// stores and removals write for a fraction of a microsecond.
+// shard holds the nodes of all prompts whose first local hash falls to it, so a prompt lies in one shard together with
+// every prompt that shares its front. lock guards everything here: lookups read, and stores and removals write for a
+// fraction of a microsecond.
 //
-// A shard is a matter of chance over first blocks: a fleet in which every prompt begins with the same system prompt
-// works in one shard, and its writers take turns.
+// Shards are picked by the first block alone: if all prompts of a fleet begin with one system prompt, one shard does all
+// the work and its writers take turns.
 type shard struct {
 	lock        spinLock
 	mem         *memory
 	seed        uint64
 	id          uint32
 	runs        runs
-	children    table                     // (parent, place, first local hash) → run
-	root        node                      // holds no blocks
-	nodeRuns    []*[numbersPerSlab]uint32 // where each node lies, by its number
-	freeNumbers []uint32                  // numbers free for reuse
-	numbersUsed uint32                    // numbers ever used, the root's counted
+	children    table                     // (parent, offset in it, first local hash) → run
+	root        node                      // parent of the nodes at the front of a prompt; has no blocks
+	nodeRuns    []*[numbersPerSlab]uint32 // run of each node, by its number
+	freeNumbers []uint32                  // free for reuse
+	numbersUsed uint32                    // numbers ever given, the root's included
 	epoch       *atomic.Uint32
 }
 
-// at is the run of a node; it changes when the node grows.
+// runOf returns the run of a node; it changes when the node grows.
 func (sh *shard) runOf(id uint32) *uint32 { return &sh.nodeRuns[id/numbersPerSlab][id%numbersPerSlab] }
 
 func (sh *shard) node(id uint32) *node {
@@ -36,8 +36,8 @@ func (sh *shard) node(id uint32) *node {
 	return sh.mem.node(*sh.runOf(id))
 }
 
-func (sh *shard) childKey(parent uint32, place int, local uint64) uint64 {
-	return mix(local^(uint64(parent)<<lengthBits|uint64(place))*0x9E3779B97F4A7C15, sh.seed)
+func (sh *shard) childKey(parent uint32, offset int, local uint64) uint64 {
+	return mix(local^(uint64(parent)<<lengthBits|uint64(offset))*0x9E3779B97F4A7C15, sh.seed)
 }
 
 // keyOf is the key under which a run stands in children.
@@ -46,20 +46,21 @@ func (sh *shard) keyOf(run uint32) uint64 {
 	return sh.childKey(nd.parent, int(nd.parentOffset), sh.mem.locals(run, 1)[0])
 }
 
+// keysOf is keyOf of many runs, for table.insert.
 func (sh *shard) keysOf(runs []uint32, keys []uint64) {
 	for i, run := range runs {
 		keys[i] = sh.keyOf(run)
 	}
 }
 
-// child finds the run of the node that hangs at a place of a parent and begins with the first of the local hashes; 0 where
-// there is none.
-func (sh *shard) child(parent uint32, place int, locals []uint64) uint32 {
+// child finds the node that hangs at an offset of a parent and begins with the first of the local hashes. It returns the
+// node's run, 0 if there is none.
+func (sh *shard) child(parent uint32, offset int, locals []uint64) uint32 {
 	if sh.children.dir == nil {
 		return 0
 	}
 	local := locals[0]
-	key := sh.childKey(parent, place, local)
+	key := sh.childKey(parent, offset, local)
 	seg, home, tag := sh.children.segmentOf(key), homeOf(key), tagOf(key)
 	for d := uint32(0); d < segmentLines; d++ {
 		l := seg.line(home + d)
@@ -67,7 +68,7 @@ func (sh *shard) child(parent uint32, place int, locals []uint64) uint32 {
 		for ; lo|hi != 0; lo, hi = dropLow(lo, hi) {
 			run := l.refs[lowEntry(lo, hi)]
 			prefetch(unsafe.Pointer(sh.mem.node(run)), lines(locals))
-			if nd := sh.mem.node(run); sh.mem.locals(run, 1)[0] == local && nd.parent == parent && int(nd.parentOffset) == place {
+			if nd := sh.mem.node(run); sh.mem.locals(run, 1)[0] == local && nd.parent == parent && int(nd.parentOffset) == offset {
 				return run
 			}
 		}
@@ -78,16 +79,16 @@ func (sh *shard) child(parent uint32, place int, locals []uint64) uint32 {
 	return 0
 }
 
-// fetch brings the node that child will most likely find on its way into the cache.
-func (sh *shard) prefetchChild(parent uint32, place int, locals []uint64) {
-	key := sh.childKey(parent, place, locals[0])
+// prefetchChild asks for the cache lines of the node that child will most likely find.
+func (sh *shard) prefetchChild(parent uint32, offset int, locals []uint64) {
+	key := sh.childKey(parent, offset, locals[0])
 	l := sh.children.segmentOf(key).line(homeOf(key))
 	if lo, hi := l.match(tagOf(key)); lo|hi != 0 {
 		prefetch(unsafe.Pointer(sh.mem.node(l.refs[lowEntry(lo, hi)])), lines(locals))
 	}
 }
 
-// lowSlot and dropLow walk the slots that match gave.
+// lowEntry returns the lowest entry of those that line.match marked; dropLow strikes it out.
 func lowEntry(lo, hi uint64) int {
 	if lo != 0 {
 		return bits.TrailingZeros64(lo) >> 3
@@ -102,7 +103,7 @@ func dropLow(lo, hi uint64) (uint64, uint64) {
 	return 0, hi & (hi - 1)
 }
 
-// common is the length of the common front of two runs.
+// common is the length of the common prefix of two runs of hashes.
 func common(a, b []uint64) int {
 	n := min(len(a), len(b))
 	a, b = a[:n], b[:n]
@@ -127,9 +128,9 @@ func bytesOf(a []uint64) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(a))), len(a)*8)
 }
 
-// newStem hangs a node of one or more blocks at a place of a parent; it gives the node's number, root when there is no
-// memory left.
-func (sh *shard) newNode(parent uint32, place int, locals []uint64) uint32 {
+// newNode adds a node of one or more blocks at an offset of a parent and returns its number; root if there is no memory
+// left.
+func (sh *shard) newNode(parent uint32, offset int, locals []uint64) uint32 {
 	id := sh.takeNumber()
 	if id == root {
 		return root
@@ -141,10 +142,10 @@ func (sh *shard) newNode(parent uint32, place int, locals []uint64) uint32 {
 		return root
 	}
 	nd := sh.mem.node(run)
-	*nd = node{id: id, parent: parent, parentOffset: uint16(place)}
+	*nd = node{id: id, parent: parent, parentOffset: uint16(offset)}
 	nd.set(len(locals), n, sh.epoch.Load())
 	copy(sh.mem.locals(run, len(locals)), locals)
-	if !sh.children.insert(sh.childKey(parent, place, locals[0]), run, sh.keysOf) {
+	if !sh.children.insert(sh.childKey(parent, offset, locals[0]), run, sh.keysOf) {
 		sh.runs.free(run, n)
 		sh.freeNumbers = append(sh.freeNumbers, id)
 		return root
@@ -152,10 +153,11 @@ func (sh *shard) newNode(parent uint32, place int, locals []uint64) uint32 {
 	*sh.runOf(id) = run
 	p := sh.node(parent)
 	p.childCount++
-	p.maxChildOffset = max(p.maxChildOffset, uint16(place))
+	p.maxChildOffset = max(p.maxChildOffset, uint16(offset))
 	return id
 }
 
+// takeNumber returns a free node number; root if there is none.
 func (sh *shard) takeNumber() uint32 {
 	if n := len(sh.freeNumbers); n > 0 {
 		id := sh.freeNumbers[n-1]
@@ -177,7 +179,7 @@ func (sh *shard) takeNumber() uint32 {
 	return sh.numbersUsed - 1
 }
 
-// append adds blocks at the end of a node and gives how many found room. The node may move.
+// append adds blocks at the end of a node and returns how many found room. The node's run may move.
 func (sh *shard) append(id uint32, locals []uint64) int {
 	have := sh.node(id).length()
 	n := min(len(locals), maxNodeBlocks-have)
@@ -196,7 +198,7 @@ func (sh *shard) append(id uint32, locals []uint64) int {
 	return n
 }
 
-// widen makes room for so many words in a node's run, and moves it where it must.
+// growRun makes room for that many words in a node's run, and moves the run if it must.
 func (sh *shard) growRun(id uint32, words int) bool {
 	run := *sh.runOf(id)
 	nd := sh.mem.node(run)
@@ -208,7 +210,7 @@ func (sh *shard) growRun(id uint32, words int) bool {
 		nd.set(nd.length(), want, nd.epoch())
 		return true
 	}
-	if want > 16 { // longer runs take an eighth more than asked, so that growing stays linear
+	if want > 16 { // take an eighth more than asked: copying stays linear in the final length
 		want = min(want+want/8, units(nodeWords+maxNodeBlocks))
 	}
 	to := sh.runs.alloc(want)
@@ -225,8 +227,8 @@ func (sh *shard) growRun(id uint32, words int) bool {
 	return true
 }
 
-// trim cuts what nobody holds and no child needs off the end of a node, and frees the node when nothing is left; then
-// its parent's turn comes.
+// trim cuts blocks off the end of a node that no slot holds and no child hangs behind. A node that becomes empty is freed,
+// and its parent is trimmed in turn.
 func (sh *shard) trim(id uint32) {
 	for id != root {
 		run := *sh.runOf(id)

@@ -6,9 +6,9 @@ import (
 	"sync/atomic"
 )
 
-// slot is the private side of one slot: its table from engine hash to page slot, its stock of free pages, and scratch
-// space for one slice of an event. Only calls for this slot touch it, so slots are fed in parallel and a lookup
-// never waits for a table.
+// slot is the private state of one slot: its table from engine hash to page entry, its stock of free pages, and scratch
+// space for one slice of an event. Only calls for this slot touch it, so slots are fed in parallel and a lookup never
+// waits for a table.
 type slot struct {
 	x             *Index
 	id            SlotID
@@ -18,40 +18,42 @@ type slot struct {
 	markedPartial atomic.Bool // MarkPartial
 	recurrent     atomic.Bool // MarkRecurrent
 
-	mu     sync.Mutex // the budget may drop another slot's blocks
-	gone   bool
+	mu     sync.Mutex // also taken by the memory budget, which evicts blocks of any slot
+	gone   bool       // Leave was called
 	table  table
 	keysOf func([]uint32, []uint64)
-	pages  []uint32 // free pages; not shared while a call runs, so that what it frees stays recognisable
+	pages  []uint32 // free pages; given to other slots only at a call's end, so that a page freed in it still has node == noNode
 
 	lastHash  uint64 // the block stored last: most often the next event's parent
 	lastRef   uint32
 	lastKnown bool
 
-	copies map[copyKey]uint8 // further physical copies, where counted
+	copies map[copyKey]uint8 // number of copies beyond the first, if countCopies
 
+	// Scratch of one slice: references and table keys of its blocks, and the indexes of those whose engine hash is new.
 	refs      [sliceBlocks]uint32
 	keys      [sliceBlocks]uint64
 	newHashes [sliceBlocks]uint16
 }
 
-// copyOf names a block of which there is more than one copy in a tier.
+// copyKey names a block of which a slot that counts copies has more than one copy in a tier.
 type copyKey struct {
 	engineHash uint64
 	tier       Tier
 }
 
-// slice is the most blocks that are stored or removed under one lock.
+// sliceBlocks is the most blocks that are stored or removed under one lock.
 const sliceBlocks = 256
 
 const maxCopies = 255
 
-// mix is one step of a keyed multiplicative hash: enough for table places, and not to be guessed from outside.
+// mix is one step of a keyed multiplicative hash: good enough for table places, and not predictable without the seed.
 func mix(v, seed uint64) uint64 {
 	hi, lo := bits.Mul64(v^seed, 0x9FB21C651E98DF25)
 	return hi ^ lo
 }
 
+// keysOfRefs computes the table keys of references, for table.insert.
 func (s *slot) keysOfRefs(refs []uint32, keys []uint64) {
 	mem, seed := s.x.mem, s.x.seed
 	keys = keys[:len(refs)]
@@ -63,13 +65,13 @@ func (s *slot) keysOfRefs(refs []uint32, keys []uint64) {
 	}
 }
 
-// find gives the reference of a engine hash, noRef where it is not held.
+// find returns the reference of an engine hash, noRef if the slot does not hold it.
 func (s *slot) find(engineHash, key uint64) uint32 {
 	ref, _ := s.locate(engineHash, key)
 	return ref
 }
 
-// locate gives also the place of the reference in the table.
+// locate is find that also returns where in the table the reference stands.
 func (s *slot) locate(engineHash, key uint64) (uint32, *uint32) {
 	if s.table.dir == nil {
 		return noRef, nil
@@ -92,7 +94,7 @@ func (s *slot) locate(engineHash, key uint64) (uint32, *uint32) {
 	return noRef, nil
 }
 
-// takeSheet gives a page from the slot's stock, noSheet when there is no memory left.
+// takePage takes a page from the slot's stock; noPage if there is no memory left.
 func (s *slot) takePage() uint32 {
 	if len(s.pages) == 0 {
 		s.stock(1)
@@ -105,7 +107,7 @@ func (s *slot) takePage() uint32 {
 	return id
 }
 
-// stock sees to it that n pages are at hand, so that none must be fetched under a shard's lock.
+// stock fills the slot's stock up to n pages or more, so that none must be fetched under a shard's lock.
 func (s *slot) stock(n int) {
 	if len(s.pages) < n {
 		s.pages = s.x.mem.takePages(s.pages, n+pageStock)
@@ -114,13 +116,13 @@ func (s *slot) stock(n int) {
 
 const pageStock = 16
 
-// giveSheet takes a page back.
+// freePage puts a page back into the slot's stock.
 func (s *slot) freePage(id uint32) {
 	s.x.mem.page(id).node = noNode
 	s.pages = append(s.pages, id)
 }
 
-// returnSheets gives what goes beyond a small stock to the other slots.
+// returnPages gives the pages beyond keep back to all slots once there are twice as many.
 func (s *slot) returnPages(keep int) {
 	if len(s.pages) > 2*keep {
 		s.x.mem.givePages(s.pages[keep:])

@@ -9,16 +9,16 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// Block is one block of a listing.
+// Block is one block of a slot's listing.
 type Block struct {
 	Local      uint64
 	EngineHash uint64
-	Tiers      uint8 // a bit for each tier that holds it; 0: not held, listed because held blocks stand behind it
-	Parent     int   // the block before it, by its number in the listing; -1 at the front of a prompt
+	Tiers      uint8 // one bit for each tier that holds it; 0: not held, and listed because held blocks follow it
+	Parent     int   // number of the block before it in this listing; -1 if it begins a prompt
 }
 
-// Dump lists a slot's blocks, parents first, until f says no. Content under two engine hashes is listed twice. The slot
-// takes no events meanwhile.
+// Dump lists a slot's blocks, parents before children, until f returns false. Content under two engine hashes is listed
+// twice. The slot takes no events meanwhile.
 func (x *Index) Dump(id SlotID, f func(Block) bool) error {
 	s, err := x.lockSlot(id)
 	if err != nil {
@@ -26,22 +26,22 @@ func (x *Index) Dump(id SlotID, f func(Block) bool) error {
 	}
 	defer s.mu.Unlock()
 	number := 0
-	ends := map[*branch][]int{} // of each branch, the number of the block at each place
+	numbers := map[*branch][]int{} // of each branch: the number of the block at each offset
 	for _, b := range s.branches() {
 		before, at := -1, make([]int, b.blocks)
 		if b.parent != nil {
-			before = ends[b.parent][b.parentOffset-1]
+			before = numbers[b.parent][b.parentOffset-1]
 		}
-		names := b.held
-		for place, local := range b.locals {
+		held := b.held
+		for offset, local := range b.locals {
 			parent := before
-			before, at[place] = number, number
-			for held := false; ; held = true {
+			before, at[offset] = number, number
+			for listed := false; ; listed = true {
 				blk := Block{Local: local, Parent: parent}
-				if len(names) > 0 && names[0].offset == place {
-					blk.EngineHash, blk.Tiers = names[0].engineHash, names[0].tiers
-					names = names[1:]
-				} else if held {
+				if len(held) > 0 && held[0].offset == offset {
+					blk.EngineHash, blk.Tiers = held[0].engineHash, held[0].tiers
+					held = held[1:]
+				} else if listed {
 					break
 				}
 				number++
@@ -53,32 +53,32 @@ func (x *Index) Dump(id SlotID, f func(Block) bool) error {
 				}
 			}
 		}
-		ends[b] = at
+		numbers[b] = at
 	}
 	return nil
 }
 
-// branch is what a slot has of one node, read out; and what its other branches need of it.
+// branch is what a slot holds of one node, as read out for a listing or a snapshot.
 type branch struct {
-	id           uint32 // full number
+	id           uint32 // full node number
 	parent       *branch
-	parentOffset int // place in the parent
-	blocks       int // blocks listed
+	parentOffset int // node.parentOffset
+	blocks       int // number of its blocks that are listed: up to the last held one, or the last with a listed child
 	page         uint32
 	locals       []uint64
 	held         []heldBlock
-	order        int
+	index        int
 }
 
-// name is a held block: its place in the node, its engine hash and its tiers.
+// heldBlock is a block at an offset of a node: its engine hash and its tiers, one bit each.
 type heldBlock struct {
 	offset     int
 	engineHash uint64
 	tiers      uint8
 }
 
-// branches reads out all that the slot has, parents before children. Only the slot's own calls could change it;
-// the shards are read-locked for one node at a time.
+// branches reads out all that the slot holds, parents before children. Only the slot's own calls could change it; the shards
+// are read-locked for one node at a time.
 func (s *slot) branches() (list []*branch) {
 	mem := s.x.mem
 	known := map[uint32]*branch{}
@@ -115,7 +115,7 @@ func (s *slot) branches() (list []*branch) {
 		}
 	})
 	for i, b := range list {
-		b.order = i
+		b.index = i
 		sh := s.x.shardOfNode(b.id)
 		sh.lock.RLock()
 		b.locals = append(b.locals, mem.locals(*sh.runOf(b.id & (1<<nodeBits - 1)), b.blocks)...)
@@ -125,7 +125,7 @@ func (s *slot) branches() (list []*branch) {
 	return list
 }
 
-// readNames lists the pages' blocks in the order of their places.
+// readPages lists the pages' blocks in the order of their offsets.
 func (b *branch) readPages(mem *memory) {
 	for id := b.page; id != noPage; {
 		_, next := mem.stackAt(id)
@@ -149,23 +149,21 @@ func (b *branch) readPages(mem *memory) {
 // A snapshot, little-endian, uvarints unless said otherwise:
 //
 //	"SLKV", version (1 byte), flags (1 byte: 1 partial)
-//	branches; each: parent branch + 1 (0: none), place there, n, n × local hash (8 bytes),
-//	    rows; each: blocks since the last row's first place, n, tiers (1 byte), n × engine hash (8 bytes)
-//	further copies; each: engine hash (8 bytes), tier (1 byte), copies (1 byte)
-//	XXH3-64 of all before (8 bytes)
-//
-// That is 16 bytes a block and little more.
+//	number of branches; each: parent branch + 1 (0: none), offset in it, n, n × local hash (8 bytes),
+//	    number of rows; each: first offset (as the difference to the last row's), n, tiers (1 byte), n × engine hash (8 bytes)
+//	number of copies; each: engine hash (8 bytes), tier (1 byte), copies beyond the first (1 byte)
+//	XXH3-64 of all of the above (8 bytes)
 const (
 	snapshotMagic   = "SLKV"
 	snapshotVersion = 1
 	snapshotPartial = 1
 )
 
-// ErrSnapshot is returned for a snapshot that is damaged, cut short or of a version not known here.
+// ErrSnapshot is returned for a snapshot that is damaged, cut short or of an unknown version.
 var ErrSnapshot = errors.New("not a snapshot that can be read")
 
-// AppendSnapshot appends a slot's blocks, with all that is needed to load them into another index: 16 to 17 bytes a
-// block. The slot takes no events meanwhile.
+// AppendSnapshot appends a slot's blocks with all that Load needs to store them in another index: 16 to 17 bytes a block. The
+// slot takes no events meanwhile.
 func (x *Index) AppendSnapshot(dst []byte, id SlotID) ([]byte, error) {
 	s, err := x.lockSlot(id)
 	if err != nil {
@@ -183,7 +181,7 @@ func (x *Index) AppendSnapshot(dst []byte, id SlotID) ([]byte, error) {
 	for _, b := range list {
 		parent := 0
 		if b.parent != nil {
-			parent = b.parent.order + 1
+			parent = b.parent.index + 1
 		}
 		dst = binary.AppendUvarint(dst, uint64(parent))
 		dst = binary.AppendUvarint(dst, uint64(b.parentOffset))
@@ -206,7 +204,7 @@ func appendWords(dst []byte, words []uint64) []byte {
 	return dst
 }
 
-// appendRows writes the names in rows of neighbours with equal tiers.
+// appendRows writes the held blocks in rows of neighbours with equal tiers.
 func (b *branch) appendRows(dst []byte) []byte {
 	var rows [][]heldBlock
 	for i, n := range b.held {
@@ -217,10 +215,10 @@ func (b *branch) appendRows(dst []byte) []byte {
 		}
 	}
 	dst = binary.AppendUvarint(dst, uint64(len(rows)))
-	place := 0
+	offset := 0
 	for _, r := range rows {
-		dst = binary.AppendUvarint(dst, uint64(r[0].offset-place))
-		place = r[0].offset
+		dst = binary.AppendUvarint(dst, uint64(r[0].offset-offset))
+		offset = r[0].offset
 		dst = binary.AppendUvarint(dst, uint64(len(r)))
 		dst = append(dst, r[0].tiers)
 		for _, n := range r {
@@ -230,7 +228,7 @@ func (b *branch) appendRows(dst []byte) []byte {
 	return dst
 }
 
-// Load replaces what a slot has by a snapshot's blocks. On an error the slot is left empty.
+// Load replaces what a slot holds by a snapshot's blocks. On an error (ErrSnapshot, ErrUnknownSlot) the slot is left empty.
 func (x *Index) Load(id SlotID, snapshot []byte) error {
 	if err := x.Clear(id); err != nil {
 		return err
@@ -244,17 +242,17 @@ func (x *Index) Load(id SlotID, snapshot []byte) error {
 	return err
 }
 
-// loader feeds a snapshot back through Store. Blocks that are only passed through are stored under engine hashes made up for
-// the time of loading, and removed at the end.
+// loader stores a snapshot's blocks by Store. A block that is not held itself, but stands before held ones, is stored under
+// an engine hash made up for the time of loading, and removed at the end.
 type loader struct {
-	x     *Index
-	id    SlotID
-	in    []byte
-	bad   error
-	ends  [][]uint64 // of each branch, a engine hash for each place
-	made  []uint64
-	salt  uint64
-	count uint64
+	x        *Index
+	id       SlotID
+	in       []byte
+	err      error
+	hashesAt [][]uint64 // of each branch: an engine hash for each offset
+	madeUp   []uint64
+	salt     uint64
+	count    uint64
 }
 
 func (l *loader) load(snapshot []byte) error {
@@ -270,19 +268,19 @@ func (l *loader) load(snapshot []byte) error {
 		return fmt.Errorf("checksum %#x, contents have %#x", want, got)
 	}
 	l.in, l.salt = body[frame-8:], rand.Uint64()
-	for n := l.uvarint(); n > 0 && l.bad == nil; n-- {
+	for n := l.uvarint(); n > 0 && l.err == nil; n-- {
 		l.branch()
 	}
-	if l.bad == nil {
+	if l.err == nil {
 		l.copies()
 	}
-	if l.bad == nil && len(l.in) > 0 {
+	if l.err == nil && len(l.in) > 0 {
 		l.fail("%d bytes too many", len(l.in))
 	}
-	if l.bad != nil {
-		return l.bad
+	if l.err != nil {
+		return l.err
 	}
-	if _, err := l.x.Remove(l.id, GPU, l.made); err != nil {
+	if _, err := l.x.Remove(l.id, GPU, l.madeUp); err != nil {
 		return err
 	}
 	if snapshot[5]&snapshotPartial != 0 {
@@ -297,8 +295,8 @@ func (l *loader) load(snapshot []byte) error {
 }
 
 func (l *loader) fail(format string, args ...any) {
-	if l.bad == nil {
-		l.bad = fmt.Errorf(format, args...)
+	if l.err == nil {
+		l.err = fmt.Errorf(format, args...)
 		l.in = nil
 	}
 }
@@ -336,47 +334,47 @@ func (l *loader) words(n int) []uint64 {
 	return out
 }
 
-// branch reads one branch: first its places with one engine hash each, then second names.
+// branch reads one branch: first each offset under one engine hash, then the further engine hashes of the same content.
 func (l *loader) branch() {
 	parent, at := l.uvarint(), l.uvarint()
 	locals := l.words(l.uvarint())
 	var before uint64
 	if parent > 0 {
-		if parent > len(l.ends) || at < 1 || at > len(l.ends[parent-1]) {
-			l.fail("branch %d hangs at place %d of branch %d, which is not there", len(l.ends), at, parent-1)
+		if parent > len(l.hashesAt) || at < 1 || at > len(l.hashesAt[parent-1]) {
+			l.fail("branch %d hangs at place %d of branch %d, which is not there", len(l.hashesAt), at, parent-1)
 			return
 		}
-		before = l.ends[parent-1][at-1]
+		before = l.hashesAt[parent-1][at-1]
 	}
 	engineHashes, tiers := make([]uint64, len(locals)), make([]uint8, len(locals))
-	var second []heldBlock
-	place := 0
-	for rows := l.uvarint(); rows > 0 && l.bad == nil; rows-- {
-		place += l.uvarint()
+	var others []heldBlock
+	offset := 0
+	for rows := l.uvarint(); rows > 0 && l.err == nil; rows-- {
+		offset += l.uvarint()
 		n, in := l.uvarint(), l.byte()
-		if in == 0 || in >= 1<<Tiers || place > len(locals) || n > len(locals)-place {
-			l.fail("row of %d blocks at place %d of %d, tiers %#x", n, place, len(locals), in)
+		if in == 0 || in >= 1<<Tiers || offset > len(locals) || n > len(locals)-offset {
+			l.fail("row of %d blocks at place %d of %d, tiers %#x", n, offset, len(locals), in)
 			return
 		}
 		for i, engineHash := range l.words(n) {
-			if tiers[place+i] != 0 {
-				second = append(second, heldBlock{place + i, engineHash, in})
+			if tiers[offset+i] != 0 {
+				others = append(others, heldBlock{offset + i, engineHash, in})
 			} else {
-				engineHashes[place+i], tiers[place+i] = engineHash, in
+				engineHashes[offset+i], tiers[offset+i] = engineHash, in
 			}
 		}
 	}
-	if l.bad != nil {
+	if l.err != nil {
 		return
 	}
 	for i := range engineHashes {
 		if tiers[i] == 0 {
 			l.count++
 			engineHashes[i] = mix(l.count, l.salt)
-			l.made = append(l.made, engineHashes[i])
+			l.madeUp = append(l.madeUp, engineHashes[i])
 		}
 	}
-	l.ends = append(l.ends, engineHashes)
+	l.hashesAt = append(l.hashesAt, engineHashes)
 	for from := 0; from < len(locals); {
 		to := from + 1
 		for to < len(locals) && tiers[to] == tiers[from] {
@@ -385,13 +383,13 @@ func (l *loader) branch() {
 		l.store(max(tiers[from], 1<<GPU), before, parent > 0 || from > 0, engineHashes[from:to], locals[from:to])
 		before, from = engineHashes[to-1], to
 	}
-	for _, n := range second {
+	for _, n := range others {
 		has := parent > 0 || n.offset > 0
 		switch {
 		case n.offset > 0:
 			before = engineHashes[n.offset-1]
 		case parent > 0:
-			before = l.ends[parent-1][at-1]
+			before = l.hashesAt[parent-1][at-1]
 		}
 		l.store(n.tiers, before, has, []uint64{n.engineHash}, locals[n.offset:n.offset+1])
 	}
@@ -399,31 +397,31 @@ func (l *loader) branch() {
 
 func (l *loader) store(tiers uint8, parent uint64, hasParent bool, engineHashes, locals []uint64) {
 	for t := range Tier(Tiers) {
-		if tiers>>t&1 == 0 || l.bad != nil {
+		if tiers>>t&1 == 0 || l.err != nil {
 			continue
 		}
 		if err := l.x.Store(l.id, t, parent, hasParent, engineHashes, locals); err != nil {
-			l.bad = err
+			l.err = err
 		}
 	}
 }
 
-// copies reads the counts of further copies, for a slot that counts them.
+// copies reads the counts of further copies, if the slot counts them.
 func (l *loader) copies() {
 	s, err := l.x.lockSlot(l.id)
 	if err != nil {
-		l.bad = err
+		l.err = err
 		return
 	}
 	defer s.mu.Unlock()
-	for n := l.uvarint(); n > 0 && l.bad == nil; n-- {
+	for n := l.uvarint(); n > 0 && l.err == nil; n-- {
 		w, tier, count := l.words(1), Tier(l.byte()), l.byte()
-		if l.bad != nil || !s.countCopies || count == 0 {
+		if l.err != nil || !s.countCopies || count == 0 {
 			continue
 		}
 		ref := s.find(w[0], mix(w[0], s.x.seed))
 		if tier >= Tiers || ref == noRef || s.x.mem.page(ref / pageBlocks).held[tier]>>(ref%pageBlocks)&1 == 0 {
-			continue // found no memory here
+			continue // it found no memory in this index
 		}
 		if s.copies == nil {
 			s.copies = map[copyKey]uint8{}

@@ -7,7 +7,7 @@ import (
 	"github.com/sightline-router/sightline/internal/testkit/benchpeers/trace"
 )
 
-// audit walks a shard and holds every count and link against what it counts and links.
+// audit walks a shard and compares every count and link with what it counts or links.
 func (sh *shard) audit() error {
 	free := map[uint32]bool{}
 	for _, id := range sh.freeNumbers {
@@ -87,8 +87,8 @@ func audit(t *testing.T, x *Index) {
 	}
 }
 
-// TestTraces plays small forms of the traces on which the index is measured: the checksums over a thousand lookups, and
-// a sound structure after each kind of work.
+// TestTraces plays small forms of the traces on which the index is measured. It compares the checksums over a thousand lookups
+// and audits the structure after each kind of work.
 func TestTraces(t *testing.T) {
 	for name, n := range map[string]uint64{"A": 64, "B": 5000, "P": 5000} {
 		t.Run(name, func(t *testing.T) {
@@ -139,8 +139,8 @@ func TestTraces(t *testing.T) {
 	}
 }
 
-// TestOneShard has a fleet in which every prompt begins with one system prompt: thousands of nodes in one shard, coming
-// and going, so that the children table splits, fills and reuses what was free.
+// TestOneShard plays a fleet in which every prompt begins with one system prompt: thousands of nodes in one shard, added
+// and removed, so that the table of children splits, fills and reuses free entries.
 func TestOneShard(t *testing.T) {
 	x := New(Options{})
 	id := x.Join(SlotOptions{})
@@ -150,7 +150,7 @@ func TestOneShard(t *testing.T) {
 	}
 	const live = 3000
 	prompt := func(i uint64) []uint64 {
-		i %= live + live/3 // what went comes back
+		i %= live + live/3 // blocks removed earlier are stored again
 		p := append([]uint64{}, system...)
 		for k := range i%40 + 1 {
 			p = append(p, pathOf(i, k))

@@ -6,51 +6,51 @@ import (
 	"unsafe"
 )
 
-// table is a hash table of 32-bit references without their keys: a slot's engine hashes (engine hash → page slot) and a shard's
-// children (place and local hash → run). What a reference points to holds the key anyway, so an entry costs 4 bytes and
-// a tag of 8 bits that lets 255 of 256 wrong candidates be passed over unread. Twelve entries share a cache line: a probe
-// costs one cache miss, and one more to confirm.
+// table is a hash table of 32-bit references that does not store keys. A slot's table maps engine hash → page entry, a
+// shard's maps (parent, offset, local hash) → run; what a reference points to has the key anyway. An entry costs 4 bytes and
+// an 8-bit tag, thanks to which 255 of 256 wrong candidates are passed over unread. Twelve entries share a cache line: a
+// probe costs one cache miss, and one more to confirm.
 //
-// Growth is by extendible hashing: lines lie in segments of 4 KiB, a directory of pointers picks the segment, and a
-// segment without room splits in two. No rehash of the whole, no pause above some 10 µs, no second copy. Plain
-// extendible hashing fills all its segments at one time and then splits them all; here the directory's ranges are
-// skewed (see spread), so that segments of every age stand side by side and the table is about 65 % full at any size:
-// 8 to 9 bytes an entry.
+// It grows by extendible hashing: lines lie in segments of 4 KiB, a directory of pointers picks the segment, and a segment
+// without room splits in two. So there is no rehash of the whole, no pause above some 10 µs and no second copy. Plain
+// extendible hashing fills all segments at the same time and then splits them all; here the directory's ranges are skewed
+// (see spread), so that segments of every age stand side by side and the table is about 65 % full at any size: 8 to 9 bytes
+// an entry.
 //
-// Bad at: shrinking (segments come back only when the table is emptied) and splitting, which must read the key behind
-// each of some 600 references.
+// Bad at: shrinking (segments come back only when the table is emptied) and splitting, which must read the key behind each
+// of some 600 references.
 type table struct {
 	mem   *memory
-	dir   []*segment // 1 << depth entries; a segment of local depth d stands there 1 << (depth-d) times
+	dir   []*segment // 1 << depth pointers; a segment of depth d stands there 1 << (depth-d) times
 	depth uint8
 }
 
 type line struct {
 	tags     [12]uint8 // 0 = free
-	overflow uint16    // entries that found no room here and lie in a line behind
-	meta     uint16    // of a segment's first line: the segment's depth
+	overflow uint16    // entries that were probed here, found no room and lie in a later line
+	depth    uint16    // in a segment's first line: the segment's depth
 	refs     [12]uint32
 }
 
 const (
 	segmentLines = 64
 	segmentBytes = int(unsafe.Sizeof(segment{}))
-	maxDistance  = 4  // an entry lies less than this many lines from home, unless its segment is rather empty
-	maxDepth     = 28 // of 30 bits
+	maxDistance  = 4  // an entry lies fewer lines than this from home, unless its segment is less than half full
+	maxDepth     = 28 // of the 30 bits that spread gives
 )
 
 type segment [segmentLines]line
 
-func (s *segment) depth() uint8 { return uint8(s[0].meta) }
+func (s *segment) depth() uint8 { return uint8(s[0].depth) }
 
-// line is &s[i % segmentLines], but for that expression the compiler reads the segment's first byte, to see whether s is
-// nil: a cache miss for every key, of a line that nobody asked for.
+// line is &s[i % segmentLines]. For that expression the compiler checks for a nil s by reading the segment's first byte: a
+// cache miss for every key, on a line that is not wanted.
 func (s *segment) line(i uint32) *line {
 	return (*line)(unsafe.Add(unsafe.Pointer(s), i%segmentLines*uint32(unsafe.Sizeof(line{}))))
 }
 
-// spread maps the top of a hash to a 30-bit place with a density that falls from 4/3 at one end to 2/3 at the other: a
-// factor of two, so the segments' split times spread evenly over each doubling of the table.
+// spread maps the top bits of a hash to a 30-bit number whose density falls from 4/3 at one end to 2/3 at the other: a
+// factor of two, so that the segments' splits spread evenly over each doubling of the table.
 func spread(h uint64) uint32 {
 	u := h >> 34
 	return uint32((u * (1<<32 - u) / 3) >> 30)
@@ -70,21 +70,21 @@ func (t *table) segmentOf(h uint64) *segment { return t.dir[spread(h)>>(30-t.dep
 
 const bytesOfOne, bytesOfLow = 0x0101010101010101, 0x7F7F7F7F7F7F7F7F
 
-// same marks the top bit of the bytes of x that equal the byte repeated in pattern, and of no others. (The shorter form
-// with one subtraction can mark a free slot above a right one, whose reference is stale.)
+// same sets the top bit of those bytes of x that equal the byte repeated in pattern, and of no others. (The shorter form
+// with one subtraction can also mark the free entry above a match, whose reference is stale.)
 func same(x, pattern uint64) uint64 {
 	x ^= pattern
 	return ^(x&bytesOfLow + bytesOfLow | x | bytesOfLow)
 }
 
-// match gives a bit per slot with the tag: slot k at bit 8k+7 of lo (k < 8) or bit 8(k-8)+7 of hi.
+// match marks the entries that have a tag: entry k by bit 8k+7 of lo (k < 8) or bit 8(k-8)+7 of hi.
 func (l *line) match(tag uint8) (lo, hi uint64) {
 	p := uint64(tag) * bytesOfOne
 	return same(binary.LittleEndian.Uint64(l.tags[:8]), p),
 		same(uint64(binary.LittleEndian.Uint32(l.tags[8:])), p) & 0x80808080
 }
 
-// room gives a free slot of the line, or -1.
+// freeEntry returns a free entry of the line, -1 if there is none.
 func (l *line) freeEntry() int {
 	lo, hi := l.match(0)
 	if lo != 0 {
@@ -96,14 +96,13 @@ func (l *line) freeEntry() int {
 	return -1
 }
 
-// lineOf is where the search for a hash begins.
+// lineOf is the line where the search for a hash begins, for prefetching.
 func (t *table) lineOf(h uint64) unsafe.Pointer {
 	return unsafe.Pointer(t.segmentOf(h).line(homeOf(h)))
 }
 
-// insert adds a reference; the caller knows that it is not there. keysOf gives the hashes behind references, for splits: all at
-// once, so that the cache misses overlap.
-// It is false when there is no memory left.
+// insert adds a reference that the caller knows is absent; false if there is no memory left. For splits, keysOf computes the
+// hashes of many references at once, so that its cache misses overlap.
 func (t *table) insert(h uint64, ref uint32, keysOf func(refs []uint32, keys []uint64)) bool {
 	if t.dir == nil {
 		seg := t.mem.segment()
@@ -125,6 +124,7 @@ func (t *table) insert(h uint64, ref uint32, keysOf func(refs []uint32, keys []u
 	}
 }
 
+// put adds a reference to one of reach lines from its home on; false if they are full.
 func (s *segment) put(h uint64, ref uint32, reach uint32) bool {
 	home := homeOf(h)
 	for d := uint32(0); d < reach; d++ {
@@ -142,6 +142,7 @@ func (s *segment) put(h uint64, ref uint32, reach uint32) bool {
 	return false
 }
 
+// count is the number of the segment's entries.
 func (s *segment) count() (n int) {
 	for i := range s {
 		for _, t := range s[i].tags {
@@ -153,7 +154,7 @@ func (s *segment) count() (n int) {
 	return n
 }
 
-// remove takes a reference out, by its value alone: nothing behind it is read.
+// remove takes out a reference by its value: nothing behind it is read.
 func (t *table) remove(h uint64, ref uint32) bool {
 	if t.dir == nil {
 		return false
@@ -175,7 +176,7 @@ func (t *table) remove(h uint64, ref uint32) bool {
 	return false
 }
 
-// replace puts a reference in another's place.
+// replace changes a reference to another with the same hash.
 func (t *table) replace(h uint64, old, ref uint32) {
 	seg, home, tag := t.segmentOf(h), homeOf(h), tagOf(h)
 	for d := uint32(0); d < segmentLines; d++ {
@@ -187,6 +188,7 @@ func (t *table) replace(h uint64, old, ref uint32) {
 	}
 }
 
+// entry returns the entry that has a tag and a reference, -1 if there is none.
 func (l *line) entry(tag uint8, ref uint32) int {
 	lo, hi := l.match(tag)
 	for ; lo != 0; lo &= lo - 1 {
@@ -202,15 +204,15 @@ func (l *line) entry(tag uint8, ref uint32) int {
 	return -1
 }
 
-// scratch is a split's working space, kept from one to the next.
+// scratch is the working space of a split, reused.
 type scratch struct {
 	refs    [segmentLines * 12]uint32
 	keys    [segmentLines * 12]uint64
-	entries [segmentLines * 12]uint16 // line × 16 + slot
+	entries [segmentLines * 12]uint16 // line × 16 + entry
 	moves   [segmentLines * 12]uint16
 }
 
-// split divides the segment of h in two, doubling the directory where it must.
+// split divides the segment of h in two, and doubles the directory if it must; false if there is no memory left.
 func (t *table) split(h uint64, keysOf func(refs []uint32, keys []uint64)) bool {
 	seg, fresh := t.segmentOf(h), t.mem.segment()
 	if fresh == nil {
@@ -239,12 +241,12 @@ func (t *table) split(h uint64, keysOf func(refs []uint32, keys []uint64)) bool 
 		}
 	}
 	keysOf(work.refs[:n], work.keys[:n])
-	m := 0 // half of them move: a branch on it would be guessed wrong every other time
+	m := 0 // half of them move: a branch would be mispredicted every other time
 	for i, key := range work.keys[:n] {
 		work.moves[m] = uint16(i)
 		m += int(spread(key) >> (29 - d) & 1)
 	}
-	seg[0].meta, fresh[0].meta = uint16(d+1), uint16(d+1)
+	seg[0].depth, fresh[0].depth = uint16(d+1), uint16(d+1)
 	var filled [segmentLines]uint8
 	for _, i := range work.moves[:m] {
 		at, slot := uint32(work.entries[i]>>4), work.entries[i]&15
@@ -270,7 +272,7 @@ func boolToInt(yes bool) (n int) {
 	return n
 }
 
-// each calls f for every segment once.
+// each calls f once for every segment.
 func (t *table) each(f func(*segment)) {
 	for i := 0; i < len(t.dir); {
 		seg := t.dir[i]

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestMatch holds a line's marks against a plain loop, neighbours one apart included.
+// TestMatch compares the marks of a line with a plain loop; tags that differ by one stand side by side.
 func TestMatch(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for range 100_000 {
@@ -13,7 +13,7 @@ func TestMatch(t *testing.T) {
 		for k := range l.tags {
 			l.tags[k] = uint8(rng.IntN(3)) << rng.IntN(7)
 		}
-		l.overflow, l.meta = uint16(rng.Uint32()), uint16(rng.Uint32())
+		l.overflow, l.depth = uint16(rng.Uint32()), uint16(rng.Uint32())
 		tag := l.tags[rng.IntN(12)] ^ uint8(rng.IntN(2))
 		lo, hi := l.match(tag)
 		for k := range l.tags {
@@ -31,7 +31,7 @@ func TestMatch(t *testing.T) {
 	}
 }
 
-// TestTable fills and empties a table at random: every reference is found, each once, and none that has gone.
+// TestTable fills and empties a table at random: each reference is found exactly once, and none after its removal.
 func TestTable(t *testing.T) {
 	mem := newMemory(0)
 	rng := rand.New(rand.NewPCG(2, 2))

@@ -1,16 +1,16 @@
 package indexer
 
-// writer puts one slice of a stored event into a tree. All of it runs under the shard's write lock; the slot's table is
-// filled afterwards.
+// writer puts one slice of a stored event into a shard. All of it runs under the shard's write lock; the slot's table is
+// updated afterwards.
 type writer struct {
 	*slot
 	shard    *shard
 	tier     Tier
-	newCount int // how many of slot.fresh are blocks whose engine hash is new on its page
+	newCount int // length of slot.newHashes
 }
 
-// place walks from a block (or the front) along the nodes, opening new ones where the content is new, and notes every
-// block on the slot's pages. slot.refs gets the references. It gives the number of blocks that found room.
+// insert walks along the nodes from the block at, or from the front if at is noRef, adds nodes for new content and records
+// every block on the slot's pages. slot.refs gets the blocks' references. It returns the number of blocks that found room.
 func (w *writer) insert(at uint32, engineHashes, locals []uint64) int {
 	sh := w.shard
 	node, off, near := uint32(root), 0, noPage
@@ -30,7 +30,7 @@ func (w *writer) insert(at uint32, engineHashes, locals []uint64) int {
 			if off < end {
 				n = common(sh.mem.locals(run, end)[off:], rest)
 			} else if nd.childCount == 0 || int(nd.maxChildOffset) < end {
-				n = sh.append(node, rest) // nothing hangs at the end
+				n = sh.append(node, rest) // no child hangs at the end, so the node can grow
 			}
 		}
 		if n == 0 {
@@ -58,7 +58,7 @@ func (w *writer) insert(at uint32, engineHashes, locals []uint64) int {
 	return done
 }
 
-// sit notes a row of blocks of one node as held by the slot: on its pages, and in its residency.
+// hold records blocks of one node as held by the slot: on its pages and in its residency. It returns how many found room.
 func (w *writer) hold(id uint32, off int, near uint32, engineHashes []uint64, first int) int {
 	sh := w.shard
 	nd := sh.node(id)
@@ -103,13 +103,14 @@ func (w *writer) hold(id uint32, off int, near uint32, engineHashes []uint64, fi
 	return n
 }
 
+// added sets the reference of block i of the slice, and lists the block as one that the slot's table does not know yet.
 func (w *writer) added(i int, page uint32, bit int) {
 	w.refs[i] = page*pageBlocks + uint32(bit)
 	w.slot.newHashes[w.newCount] = uint16(i)
 	w.newCount++
 }
 
-// fill notes blocks where the slot has a page for them already.
+// fill records blocks on a page that the slot has already, and returns how many found room.
 func (w *writer) fill(page uint32, bit int, head *uint32, engineHashes []uint64, first int) int {
 	mem := w.shard.mem
 	pg := mem.page(page)
@@ -129,7 +130,8 @@ func (w *writer) fill(page uint32, bit int, head *uint32, engineHashes []uint64,
 	return len(engineHashes)
 }
 
-// fillOne looks through all pages of one base: for the engine hash, then for a free slot; else it adds a page.
+// fillOne records one block where several pages may have its base: on the page that has its engine hash, else in a free
+// entry, else on a new page. It returns false if there is no memory left.
 func (w *writer) fillOne(page uint32, bit int, head *uint32, engineHash uint64, i int) bool {
 	mem := w.shard.mem
 	free, last := noPage, noPage
@@ -166,7 +168,7 @@ func (w *writer) fillOne(page uint32, bit int, head *uint32, engineHash uint64, 
 	return true
 }
 
-// newSheet puts an empty page into the slot's list for a node, behind another or at the front.
+// newPage puts an empty page into the slot's list of a node, behind another page or, for noPage, at the front.
 func (w *writer) newPage(id uint32, base int, before uint32, head *uint32) uint32 {
 	mem := w.shard.mem
 	page := w.takePage()
@@ -188,8 +190,8 @@ func (w *writer) newPage(id uint32, base int, before uint32, head *uint32) uint3
 	return page
 }
 
-// seek finds the first page of a base in a list, from a page that is near (noSheet: from the head). Where there is
-// none, it gives the page to put it behind (noSheet: at the front).
+// seek finds the first page of a base in a list, starting at the page near, or at the head if near is noPage. If there is
+// none, it returns the page behind which it belongs (noPage: at the front).
 func (m *memory) seek(head, near uint32, base int) (page, before uint32) {
 	at := near
 	if at == noPage || int(m.page(at).base) > base {
@@ -213,16 +215,16 @@ func (m *memory) seek(head, near uint32, base int) (page, before uint32) {
 	}
 }
 
-// release clears blocks of one node from some tiers (a bit each). References that stay held elsewhere, or were not held
-// there, are struck out of refs; the latter are counted.
+// release takes blocks of one node out of some tiers (one bit each). It replaces by noRef the references of blocks that the
+// slot still holds elsewhere, and of blocks that it did not hold in these tiers; unknown counts the latter.
 func (sh *shard) release(s *slot, refs []uint32, tiers uint8) (unknown int) {
 	mem := sh.mem
 	id := mem.page(refs[0]/pageBlocks).node & (1<<nodeBits - 1)
 	nd := sh.node(id)
 	res, head := mem.residencyOf(nd, s.id)
 	all := res.leading()
-	low, top, front := maxNodeBlocks, -1, 0 // places that nothing of the slot's holds any more: lowest, highest, how many leading
-	retold := false                         // only the pages can tell what the residency is now
+	low, top, front := maxNodeBlocks, -1, 0 // of the blocks that the slot no longer holds at all: lowest and highest offset, how many were leading
+	reread := false                         // the residency must be read from the pages
 	for i, ref := range refs {
 		pageID, bit := ref/pageBlocks, ref%pageBlocks
 		pg := mem.page(pageID)
@@ -240,7 +242,7 @@ func (sh *shard) release(s *slot, refs []uint32, tiers uint8) (unknown int) {
 		}
 		left := pg.any()
 		if left>>bit&1 != 0 {
-			refs[i], retold = noRef, true
+			refs[i], reread = noRef, true
 			continue
 		}
 		near := mem.heldNear(pg, bit)
@@ -249,19 +251,19 @@ func (sh *shard) release(s *slot, refs []uint32, tiers uint8) (unknown int) {
 			s.freePage(pageID)
 		}
 		if near {
-			retold = true
+			reread = true
 			continue
 		}
-		place := int(pg.base) + int(bit)
-		low, top = min(low, place), max(top, place)
-		if place < all {
+		offset := int(pg.base) + int(bit)
+		low, top = min(low, offset), max(top, offset)
+		if offset < all {
 			front++
 		}
 	}
 	switch {
 	case *head == noPage:
 		sh.runs.dropResidency(nd, s.id)
-	case retold:
+	case reread:
 		*res = mem.residencyFrom(s.id, *head)
 	case low < all:
 		*res = res.cut(low, front)
@@ -272,7 +274,7 @@ func (sh *shard) release(s *slot, refs []uint32, tiers uint8) (unknown int) {
 	return unknown
 }
 
-// heldNear says whether another page of the same base holds the block.
+// heldNear reports whether another page of the same base holds the block.
 func (m *memory) heldNear(pg *page, bit uint32) bool {
 	for id := pg.prev; id != noPage; {
 		p := m.page(id)
@@ -297,7 +299,7 @@ func (m *memory) heldNear(pg *page, bit uint32) bool {
 	return false
 }
 
-// unlink takes a page out of its list; its own links stay as they were.
+// unlink takes a page out of its list. The page's own links stay, so that a walk that stands on it can go on.
 func unlink(m *memory, pg *page, head *uint32) {
 	if pg.prev == noPage {
 		*head = pg.next
@@ -309,7 +311,7 @@ func unlink(m *memory, pg *page, head *uint32) {
 	}
 }
 
-// evict takes all of a slot's blocks of one node away, but not out of the slot's table.
+// evictNode takes all of a slot's blocks of one node away, but leaves the slot's table to the caller.
 func (sh *shard) evictNode(s *slot, id uint32) {
 	nd := sh.node(id)
 	_, head := sh.mem.residencyOf(nd, s.id)

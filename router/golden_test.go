@@ -285,11 +285,11 @@ func (r *reading) feed(frames [][3]string) error {
 			e := &batch.Events[i]
 			switch e.Kind {
 			case kvevent.Stored:
-				if err := r.index.Store(r.slot, indexer.Tier(e.Tier), e.Parent, e.HasParent, e.EngineHashes, e.Locals); err != nil {
+				if err := r.index.Store(r.slot, e.Tier, e.Parent, e.HasParent, e.EngineHashes, e.Locals); err != nil {
 					return err
 				}
 			case kvevent.Removed:
-				if _, err := r.index.Remove(r.slot, indexer.Tier(e.Tier), e.EngineHashes); err != nil {
+				if _, err := r.index.Remove(r.slot, e.Tier, e.EngineHashes); err != nil {
 					return err
 				}
 			case kvevent.Cleared:

@@ -37,7 +37,7 @@ const (
 	maxRecordBytes = 4 << 20
 )
 
-// stale is the age at which a record no longer counts: its owner touches it every few seconds and takes it away when it
+// recordLifetime is the age at which a record no longer counts: its owner touches it every few seconds and takes it away when it
 // ends in peace.
 const recordLifetime = 30 * time.Second
 
@@ -144,7 +144,7 @@ func Discover(root string, s Scope, now time.Time) (d Deployment, err error) {
 	return d, err
 }
 
-// mostDataParallel bounds what a record may say.
+// maxDataParallel bounds what a record may say.
 const maxDataParallel = 1024
 
 func (w *Worker) ranks(n int) { w.Ranks = min(max(w.Ranks, n), maxDataParallel) }

@@ -123,7 +123,7 @@ func (p *Plane) envelope(b []byte) *rank {
 	})
 }
 
-// bare takes one message of Dynamo before 1.6 on JetStream: one RouterEvent, numbered by its event id.
+// jetStream takes one message of Dynamo before 1.6 on JetStream: one RouterEvent, numbered by its event id.
 func (p *Plane) jetStream(b []byte) *rank {
 	return p.receive(func() (m *message, err error) {
 		k, id, ok := Peek(b)
@@ -136,7 +136,7 @@ func (p *Plane) jetStream(b []byte) *rank {
 
 var errUnread = errors.New("dynamo: no event of a worker")
 
-// take delivers what read makes of a message's bytes, if it makes anything of them.
+// receive delivers what read makes of a message's bytes, if it makes anything of them.
 func (p *Plane) receive(read func() (*message, error)) *rank {
 	var m *message
 	err := guard.Call(func() (err error) { m, err = read(); return err })

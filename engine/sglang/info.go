@@ -20,7 +20,7 @@ type ServerInfo struct {
 	Ranks     int    `json:"dp_size"`
 }
 
-// Ask asks the worker at addr (host:port). One that publishes nothing is a wire.ErrNoEvents.
+// FetchServerInfo asks the worker at addr (host:port). One that publishes nothing is a wire.ErrNoEvents.
 func FetchServerInfo(ctx context.Context, client *http.Client, addr string) (info ServerInfo, err error) {
 	var all struct {
 		Events *ServerInfo `json:"kv_events"`

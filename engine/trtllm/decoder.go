@@ -85,7 +85,7 @@ func (s scope) better(than scope) bool {
 	return !than.known || s.window > than.window || s.window == than.window && s.group < than.group
 }
 
-// maxOff bounds the memory for blocks outside the GPU, about 40 bytes each; those beyond it count as removed.
+// maxOffGPU bounds the memory for blocks outside the GPU, about 40 bytes each; those beyond it count as removed.
 const maxOffGPU = 1 << 20
 
 // Stats returns the counts so far.
@@ -211,7 +211,7 @@ func (d *Decoder) forget() {
 	clear(d.items.lastItem)
 }
 
-// counts tells whether a stream is the one that proves full prefixes; a better one takes its place.
+// provesPrefix tells whether a stream is the one that proves full prefixes; a better one takes its place.
 func (d *Decoder) provesPrefix(at scope) bool {
 	if d.scope == at {
 		return true
@@ -365,7 +365,7 @@ func (d *Decoder) updated(engineHash uint64, level []byte) {
 	d.a.Events = append(d.a.Events, kvevent.Event{Kind: kvevent.Copied, Tier: now, EngineHashes: one}, kvevent.Event{Kind: kvevent.Removed, Tier: was, EngineHashes: one})
 }
 
-// away remembers that a block lies outside the GPU; false if there is no room.
+// setOffGPU remembers that a block lies outside the GPU; false if there is no room.
 func (d *Decoder) setOffGPU(engineHash uint64, tier kvevent.Tier) bool {
 	if d.offGPU == nil {
 		d.offGPU = make(map[uint64]kvevent.Tier)

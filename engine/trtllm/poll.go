@@ -141,7 +141,7 @@ func holdsEvents(b []byte) bool {
 	return false
 }
 
-// ask takes what the worker has, appended to buf. With an error, buf holds what came before it of a good answer.
+// post takes what the worker has, appended to buf. With an error, buf holds what came before it of a good answer.
 func (d *Drain) post(ctx context.Context, buf []byte) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, d.url, nil)
 	if err != nil {

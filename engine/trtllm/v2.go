@@ -13,7 +13,7 @@ import (
 // mm_keys were empty at first (before pull request 18810, September 2026): then the digests are the names, and a block
 // hands the name of the item that it ends in, or behind, on to its children: an item may be cut up by text.
 
-// marks is what V2 events need.
+// itemState is what V2 events need.
 type itemState struct {
 	digests  []digestToken     // digests among the tokens of the event being read
 	marker   uint32            // vocab_size + 1; 0: V1, or not known yet
@@ -25,16 +25,16 @@ type digestToken struct {
 	name  []byte
 }
 
-// maxOpen bounds the memory for blocks that have an item before them, about 40 bytes each.
+// maxItems bounds the memory for blocks that have an item before them, about 40 bytes each.
 const maxItems = 1 << 20
 
-// slot notes a digest that stands in a token's place.
+// digestToken notes a digest that stands in a token's place.
 func (d *Decoder) digestToken(name []byte) {
 	d.items.digests = append(d.items.digests, digestToken{len(d.a.Tokens), name})
 	d.a.Tokens = append(d.a.Tokens, 0)
 }
 
-// learn finds vocab_size behind a digest: two tokens of the item, one more than the other.
+// learnMarker finds vocab_size behind a digest: two tokens of the item, one more than the other.
 func (m *itemState) learnMarker(tokens []uint32) {
 	for i, s := range m.digests {
 		behind := s.token + 2
@@ -48,7 +48,7 @@ func (m *itemState) learnMarker(tokens []uint32) {
 	}
 }
 
-// unmark puts the prompt's ids back and gives names to blocks without keys. It gives how many of the blocks can be used.
+// restoreIDs puts the prompt's ids back and gives names to blocks without keys. It gives how many of the blocks can be used.
 func (d *Decoder) restoreIDs(blocks []storedBlock, parent uint64, hasParent bool) int {
 	m := &d.items
 	if m.marker == 0 {

@@ -20,7 +20,7 @@ type EventSource struct {
 	Topic     string `json:"topic"`
 }
 
-// Ask asks the server at addr (host:port) where a rank publishes. The endpoints that it gives can be dialled on host; a
+// FetchEventSource asks the server at addr (host:port) where a rank publishes. The endpoints that it gives can be dialled on host; a
 // server without a replay socket gives "". One that publishes nothing is a wire.ErrNoEvents.
 func FetchEventSource(ctx context.Context, client *http.Client, addr, host string, rank int) (s EventSource, err error) {
 	var ranks map[string]EventSource
@@ -40,7 +40,7 @@ func FetchEventSource(ctx context.Context, client *http.Client, addr, host strin
 	return s, err
 }
 
-// on is an endpoint's port on another host: the one that was bound is often a wildcard, and where we connect to is not for
+// onHost is an endpoint's port on another host: the one that was bound is often a wildcard, and where we connect to is not for
 // an answer to say.
 func onHost(host, endpoint string) (string, error) {
 	at := strings.LastIndexByte(endpoint, ':')

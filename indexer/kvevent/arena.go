@@ -16,7 +16,7 @@ func (a *Arena) Reset() {
 	a.EngineHashes, a.Locals = Reuse(a.EngineHashes), Reuse(a.Locals)
 }
 
-// Back undoes what was appended since before was copied from a: an event that cannot be read leaves nothing.
+// Rollback undoes what was appended since before was copied from a: an event that cannot be read leaves nothing.
 func (a *Arena) Rollback(before Arena) {
 	a.Events, a.Media, a.Tokens = a.Events[:len(before.Events)], a.Media[:len(before.Media)], a.Tokens[:len(before.Tokens)]
 	a.EngineHashes, a.Locals = a.EngineHashes[:len(before.EngineHashes)], a.Locals[:len(before.Locals)]

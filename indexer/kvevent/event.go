@@ -149,7 +149,7 @@ type Batch struct {
 	Unknown, Bad, Gaps uint64
 }
 
-// Digest folds a block hash sent as bytes to a engine hash: its last 8 bytes, big endian, as vLLM itself does it for the
+// FoldDigest folds a block hash sent as bytes to a engine hash: its last 8 bytes, big endian, as vLLM itself does it for the
 // integer form (maybe_convert_block_hash, v0.10.2). Shorter digests are read whole.
 func FoldDigest(b []byte) uint64 {
 	if len(b) >= 8 {

@@ -113,7 +113,7 @@ func (f *Feed) otherSize(tokens int) {
 	}
 }
 
-// done tells the sink and the stats of a change outside a batch.
+// reportBounds tells the sink and the stats of a change outside a batch.
 func (f *Feed) reportBounds() {
 	f.o.Sink.Done(f.partial, f.recurrent)
 	f.update(func(s *Stats) { s.Partial = f.partial })

@@ -239,7 +239,7 @@ func (f *Feed) signal() {
 	}
 }
 
-// work applies what the queue brings, in order, and looks after the stream when it is silent.
+// applyQueue applies what the queue brings, in order, and looks after the stream when it is silent.
 func (f *Feed) applyQueue(ctx context.Context) {
 	check := time.NewTimer(time.Hour)
 	check.Stop()
@@ -296,7 +296,7 @@ func (f *Feed) applyQueue(ctx context.Context) {
 	}
 }
 
-// caughtUp notes that what was before the connection is known as far as it can be.
+// setCaughtUp notes that what was before the connection is known as far as it can be.
 func (f *Feed) setCaughtUp() {
 	if !f.replayOwed {
 		f.update(func(s *Stats) { s.CaughtUp = true })
@@ -311,7 +311,7 @@ func (f *Feed) nextCheck(idle time.Duration) time.Duration {
 	return jitter(idle)
 }
 
-// spread is a wait of about d: what many feeds lost at one moment, or began to wait for, they do not all ask for at another.
+// jitter is a wait of about d: what many feeds lost at one moment, or began to wait for, they do not all ask for at another.
 func jitter(d time.Duration) time.Duration {
 	if d <= 0 {
 		return 0

@@ -22,12 +22,12 @@ func (s *IndexSink) Slot() indexer.SlotID { return s.slot }
 
 // Store implements Sink.
 func (s *IndexSink) Store(e *kvevent.Event) error {
-	return s.index.Store(s.slot, indexer.Tier(e.Tier), e.Parent, e.HasParent, e.EngineHashes, e.Locals)
+	return s.index.Store(s.slot, e.Tier, e.Parent, e.HasParent, e.EngineHashes, e.Locals)
 }
 
 // Remove implements Sink.
 func (s *IndexSink) Remove(tier kvevent.Tier, engineHashes []uint64) int {
-	unknown, _ := s.index.Remove(s.slot, indexer.Tier(tier), engineHashes)
+	unknown, _ := s.index.Remove(s.slot, tier, engineHashes)
 	return unknown
 }
 
@@ -45,6 +45,3 @@ func (s *IndexSink) Done(partial, recurrent bool) {
 
 // Leave implements Sink.
 func (s *IndexSink) Leave() { _ = s.index.Leave(s.slot) }
-
-// The tiers of both packages are the same numbers.
-var _ = [1]struct{}{}[int(indexer.GPU)-int(kvevent.GPU)+int(indexer.CPU)-int(kvevent.CPU)+int(indexer.Disk)-int(kvevent.Disk)+int(indexer.Remote)-int(kvevent.Remote)]

@@ -9,7 +9,7 @@ import (
 	"github.com/sightline-router/sightline/internal/guard"
 )
 
-// Asked finds a worker-rank's sockets by asking the worker, again and again until it answers, and then is a pair of them.
+// Lookup finds a worker-rank's sockets by asking the worker, again and again until it answers, and then is a pair of them.
 // While they cannot be reached it asks again: a worker that was started anew may have others.
 type Lookup struct {
 	// Find asks once. It is bounded in time.
@@ -20,7 +20,7 @@ type Lookup struct {
 	found ZMQ
 }
 
-// askEvery is the pause between questions.
+// lookupEvery is the pause between questions.
 const lookupEvery = 2 * time.Second
 
 // Run implements Source.
@@ -53,7 +53,7 @@ func (a *Lookup) Run(ctx context.Context, f *Feed) error {
 
 var errMoved = errors.New("the worker has other sockets now")
 
-// hear follows z until the worker has moved.
+// follow follows z until the worker has moved.
 func (a *Lookup) follow(ctx context.Context, f *Feed, z ZMQ) error {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)

@@ -58,7 +58,7 @@ func (o *offload) removed(e *kvevent.Event) {
 	}
 }
 
-// copied stores, in e's tier, the blocks of e that are known; it gives how many are not.
+// storeCopies stores, in e's tier, the blocks of e that are known; it gives how many are not.
 func (f *Feed) storeCopies(e *kvevent.Event) (unresolved int) {
 	o := &f.offload
 	if o.blocks == nil {

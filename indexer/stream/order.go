@@ -49,7 +49,7 @@ var errRestarted = errors.New("the publisher has restarted")
 
 func (o *order) appliedAt(seq uint64) *fingerprint { return &o.applied[seq%uint64(len(o.applied))] }
 
-// same tells whether m is known to be of the life of the message that was applied under its number: by its epoch, or,
+// sameIncarnation tells whether m is known to be of the life of the message that was applied under its number: by its epoch, or,
 // where there are none, by being that message.
 func (o *order) sameIncarnation(m Message) bool {
 	if m.Epoch != 0 {
@@ -59,7 +59,7 @@ func (o *order) sameIncarnation(m Message) bool {
 	return s.number == m.Seq+1 && s.sum == xxh3.Hash(m.Payload)
 }
 
-// message takes one live message.
+// takeMessage takes one live message.
 func (f *Feed) takeMessage(ctx context.Context, m Message) {
 	if !f.acceptEpoch(m) {
 		f.update(func(s *Stats) { s.Stale++ })
@@ -94,7 +94,7 @@ func (f *Feed) takeMessage(ctx context.Context, m Message) {
 	}
 }
 
-// ofEpoch tells whether m is of the publisher life that we follow, and changes over to a newer one: to an older one only
+// acceptEpoch tells whether m is of the publisher life that we follow, and changes over to a newer one: to an older one only
 // if the newest has been silent for long (two publishers for one worker, and the newer has gone).
 func (f *Feed) acceptEpoch(m Message) bool {
 	if m.Epoch != f.epoch {
@@ -110,7 +110,7 @@ func (f *Feed) acceptEpoch(m Message) bool {
 	return true
 }
 
-// lost is called when the queue has dropped messages and nothing came after them that would show the gap.
+// afterDrop is called when the queue has dropped messages and nothing came after them that would show the gap.
 func (f *Feed) afterDrop(ctx context.Context) {
 	if !f.catchUp(ctx) {
 		f.clearAll()
@@ -124,7 +124,7 @@ func (f *Feed) restart(epoch uint64) {
 	f.started, f.next, f.epoch, f.applied = false, 0, epoch, [512]fingerprint{}
 }
 
-// forget clears what cannot be trusted any more.
+// clearAll clears what cannot be trusted any more.
 func (f *Feed) clearAll() {
 	f.o.Sink.Clear()
 	f.offload.clear()

@@ -58,7 +58,7 @@ func (f *Feed) Age(now time.Time) time.Duration {
 	return max(now.Sub(time.Unix(0, since)), 1)
 }
 
-// aged notes when the stream stopped being live. The caller holds mu and has changed stats.
+// updateStale notes when the stream stopped being live. The caller holds mu and has changed stats.
 func (f *Feed) updateStale() {
 	switch live := f.stats.Live(); {
 	case live:

@@ -14,7 +14,7 @@ var ErrNoEvents = errors.New("the worker publishes no KV events (start it with -
 
 const maxAnswer = 4 << 20
 
-// Ask gets the JSON that the server at addr (host:port) tells of its events at a path; since is the release that has it.
+// GetJSON gets the JSON that the server at addr (host:port) tells of its events at a path; since is the release that has it.
 // Errors quote nothing of the answer: a server's settings may hold what was sent to it.
 func GetJSON(ctx context.Context, client *http.Client, addr, path, since string, into any) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+path, nil)

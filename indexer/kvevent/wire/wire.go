@@ -128,7 +128,7 @@ func AppendTokens(dst []uint32, b []byte) ([]uint32, []byte, error) {
 	return dst, b, nil
 }
 
-// ReadWide reads one token id of up to 64 bits. About 1.5 ns.
+// ReadToken64 reads one token id of up to 64 bits. About 1.5 ns.
 func ReadToken64(b []byte) (uint64, []byte, error) {
 	switch {
 	case len(b) > 0 && b[0] < 0x80:
@@ -206,7 +206,7 @@ func ReadText(b []byte) (v, rest []byte, err error) {
 	return msgp.ReadStringZC(b)
 }
 
-// ReadTextIfAny reads a string and passes over anything else: for fields that we can do without.
+// ReadTextOrSkip reads a string and passes over anything else: for fields that we can do without.
 func ReadTextOrSkip(b []byte) (v, rest []byte, err error) {
 	if msgp.NextType(b) == msgp.StrType {
 		return msgp.ReadStringZC(b)

@@ -68,7 +68,7 @@ func (l *Listener) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// once hears the stream until it breaks.
+// follow hears the stream until it breaks.
 func (l *Listener) follow(ctx context.Context, js jetstream.JetStream) error {
 	if err := ensure(ctx, js, keptEvents, l.Log); err != nil {
 		return err
@@ -180,10 +180,10 @@ func (s *source) Replay(ctx context.Context, from uint64, each func(stream.Messa
 	return s.replayStream(ctx, from, each)
 }
 
-// others is how long an answer waits for that of a younger agent.
+// youngerWait is how long an answer waits for that of a younger agent.
 const youngerWait = 50 * time.Millisecond
 
-// ask gets a snapshot from the youngest agent that answers.
+// requestSnapshot gets a snapshot from the youngest agent that answers.
 func (s *source) requestSnapshot(ctx context.Context) ([]byte, error) {
 	inbox := s.l.NATS.NewRespInbox()
 	sub, err := s.l.NATS.SubscribeSync(inbox)
@@ -228,7 +228,7 @@ func (s *source) requestSnapshot(ctx context.Context) ([]byte, error) {
 	}
 }
 
-// history reads what the stream has of a worker-rank, up to its last message now, of that message's epoch.
+// replayStream reads what the stream has of a worker-rank, up to its last message now, of that message's epoch.
 func (s *source) replayStream(ctx context.Context, from uint64, each func(stream.Message) error) error {
 	js, err := jetstream.New(s.l.NATS)
 	if err != nil {

@@ -124,7 +124,7 @@ func (p *Publisher) beginBatch() {
 // Store implements feed.Sink.
 func (p *Publisher) Store(e *kvevent.Event) error {
 	p.beginBatch()
-	if err := p.index.Store(p.slot, indexer.Tier(e.Tier), e.Parent, e.HasParent, e.EngineHashes, e.Locals); err != nil {
+	if err := p.index.Store(p.slot, e.Tier, e.Parent, e.HasParent, e.EngineHashes, e.Locals); err != nil {
 		return err
 	}
 	p.events = appendEvent(p.events, e, p.o.Tokens)
@@ -134,7 +134,7 @@ func (p *Publisher) Store(e *kvevent.Event) error {
 // Remove implements feed.Sink.
 func (p *Publisher) Remove(tier kvevent.Tier, engineHashes []uint64) (unknown int) {
 	p.beginBatch()
-	unknown, _ = p.index.Remove(p.slot, indexer.Tier(tier), engineHashes)
+	unknown, _ = p.index.Remove(p.slot, tier, engineHashes)
 	if unknown < len(engineHashes) {
 		p.events = appendEvent(p.events, &kvevent.Event{Kind: kvevent.Removed, Tier: tier, EngineHashes: engineHashes}, false)
 	}
@@ -284,7 +284,7 @@ func (p *Publisher) publish(ctx context.Context, b []byte) error {
 	return err
 }
 
-// tell answers a router that asks for everything: the state after the last message, in parts.
+// answerSnapshot answers a router that asks for everything: the state after the last message, in parts.
 func (p *Publisher) answerSnapshot(m *nats.Msg) {
 	p.mu.Lock()
 	if p.seq == 0 { // nothing was learnt yet; a message with number 0 must say what the snapshot says

@@ -110,7 +110,7 @@ func consume(ctx context.Context, js jetstream.JetStream, stream string, often t
 	}
 }
 
-// place is a worker-rank's part of a subject: the worker's name, with what NATS does not take written as =XX, and the
+// subjectSuffix is a worker-rank's part of a subject: the worker's name, with what NATS does not take written as =XX, and the
 // rank.
 func subjectSuffix(worker string, rank int) string {
 	var b strings.Builder
@@ -125,7 +125,7 @@ func subjectSuffix(worker string, rank int) string {
 	return b.String() + "." + strconv.Itoa(max(rank, 0))
 }
 
-// placed reads a subject of the stream back.
+// parseSubject reads a subject of the stream back.
 func parseSubject(subject string) (worker string, rank int, ok bool) {
 	rest, ok := strings.CutPrefix(subject, eventSubjects)
 	name, number, two := strings.Cut(rest, ".")

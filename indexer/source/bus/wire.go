@@ -55,7 +55,7 @@ func appendHead(b []byte, flags byte, epoch, seq uint64, time float64, rank int)
 	return binary.AppendUvarint(b, uint64(rank+1))
 }
 
-// numbers reads a message's epoch and sequence number and nothing else.
+// readNumbers reads a message's epoch and sequence number and nothing else.
 func readNumbers(b []byte) (epoch, seq uint64, err error) {
 	if len(b) < headBytes {
 		return 0, 0, fmt.Errorf("bus message of %d bytes, want %d or more", len(b), headBytes)
@@ -206,7 +206,7 @@ func (d *Decoder) takeWords(r *reader, n int) []uint64 {
 	return d.words[start:len(d.words):len(d.words)]
 }
 
-// audit reads what only mode Tokens sends.
+// tokensMode reads what only mode Tokens sends.
 func (d *Decoder) tokensMode(r *reader, e *kvevent.Event) {
 	n := len(e.EngineHashes) * e.BlockSize
 	if r.err != nil || n > len(r.b)/4 {

@@ -308,7 +308,7 @@ func (r rawStep) prompts(s *Step) error {
 	return nil
 }
 
-// engine hash reads a block hash, an integer or {"$bytes": hex}, as the engine's own integer form.
+// handle reads a block hash, an integer or {"$bytes": hex}, as the engine's own integer form.
 func handle(raw json.RawMessage) (uint64, error) {
 	var n uint64
 	if err := json.Unmarshal(raw, &n); err == nil {

@@ -72,7 +72,7 @@ func (s *Shape) Locals(dst []uint64, i uint64) []uint64 {
 	return dst
 }
 
-// Handles appends the engine's hashes of a sequence: the chain rule of Dynamo 1.6.
+// EngineHashes appends the engine's hashes of a sequence: the chain rule of Dynamo 1.6.
 func EngineHashes(dst, locals []uint64) []uint64 {
 	var buf [16]byte
 	prev := uint64(0)
