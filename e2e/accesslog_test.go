@@ -155,7 +155,10 @@ func TestCounters(t *testing.T) {
 	w := start(t, 1, nil)
 	reg := prometheus.NewRegistry()
 	s := w.runSightline(extproc.Options{Metrics: reg})
-	exact := counter(t, reg, "sightline_extproc_answers_total", "exact")
+	exact, gate := counter(t, reg, "sightline_extproc_answers_total", "exact"), map[string]float64{} // runSightline asks too
+	for _, verdict := range []string{"readable", "unreadable", "not ours"} {
+		gate[verdict] = counter(t, reg, "sightline_extproc_gate_total", verdict)
+	}
 	for range 4 {
 		w.post(chat(script{Targets: w.addrs(), Reason: "exact"}), nil)
 	}
@@ -163,8 +166,11 @@ func TestCounters(t *testing.T) {
 		t.Errorf("%v exact decisions counted, want 4", got)
 	}
 	w.post("{}", http.Header{"Content-Type": {"text/plain"}})
-	if counter(t, reg, "sightline_extproc_gate_total", "not ours") == 0 {
-		t.Error("no request counted as not ours")
+	w.post("", nil) // of no body there is nothing to read
+	for verdict, want := range map[string]float64{"readable": 4, "unreadable": 1, "not ours": 1} {
+		if got := counter(t, reg, "sightline_extproc_gate_total", verdict) - gate[verdict]; got != want {
+			t.Errorf("%v requests counted as %s, want %v", got, verdict, want)
+		}
 	}
 	eventually(t, "ends are counted", func() bool {
 		return counter(t, reg, "sightline_access_log_entries_total", "ended") == float64(len(s.all()))/2
