@@ -7,7 +7,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"github.com/sightline-router/sightline/internal/demo"
+	"github.com/sightline-router/sightline/internal/testkit/lab"
 )
 
 // What workers say they stored is compared with what was predicted: all equal, over ZeroMQ and over NATS.
@@ -20,8 +20,8 @@ func TestAuditIsEqual(t *testing.T) {
 		}
 	}
 	equal := 0
-	if err := demo.WaitFor(t.Context(), "the verdicts", func() bool {
-		text, err := l.Get("http://" + l.Admin + "/metrics")
+	if err := lab.WaitFor(t.Context(), "the verdicts", func() bool {
+		text, err := lab.Get("http://" + l.Admin + "/metrics")
 		equal = 0
 		for _, line := range strings.Split(string(text), "\n") {
 			if strings.HasPrefix(line, "sightline_audit_total{") {
@@ -44,7 +44,7 @@ func TestAuditIsEqual(t *testing.T) {
 
 // A setting that is not the worker's is named by its effect: the picture has another number of tokens there.
 func TestAuditNamesTheDifference(t *testing.T) {
-	l := startLab(t, func(o *demo.LabOptions) {
+	l := startLab(t, func(o *lab.Options) {
 		o.Workers = 1
 		o.Config = func(keys map[string]any) {
 			keys["probe"] = false
@@ -55,8 +55,8 @@ func TestAuditNamesTheDifference(t *testing.T) {
 		t.Fatalf("%+v", got)
 	}
 	var f gjson.Result
-	if err := demo.WaitFor(t.Context(), "a finding", func() bool {
-		text, err := l.Get("http://" + l.Admin + "/audit")
+	if err := lab.WaitFor(t.Context(), "a finding", func() bool {
+		text, err := lab.Get("http://" + l.Admin + "/audit")
 		f = gjson.GetBytes(text, "0")
 		return err == nil && f.Exists()
 	}); err != nil {
@@ -65,7 +65,7 @@ func TestAuditNamesTheDifference(t *testing.T) {
 	if f.Get("verdict").Str != "span" || f.Get("ours").Int() >= f.Get("theirs").Int() || f.Get("position").Int() == 0 {
 		t.Errorf("%s", f.Raw)
 	}
-	if page, err := l.Get("http://" + l.Admin + "/"); err != nil || !strings.Contains(string(page), f.Get("says").Str[:20]) {
+	if page, err := lab.Get("http://" + l.Admin + "/"); err != nil || !strings.Contains(string(page), f.Get("says").Str[:20]) {
 		t.Errorf("the page does not say it: %v", err)
 	}
 }

@@ -7,13 +7,13 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/sightline-router/sightline/internal/demo"
+	"github.com/sightline-router/sightline/internal/testkit/lab"
 )
 
 // A prompt that is known only up to a picture goes on in its worker's events, far behind what is known of it: the picture's
 // blocks, then each block that the answer fills. The audit compares what it can and says nothing of the rest.
 func TestAuditOfPromptsKnownInPart(t *testing.T) {
-	l := startLab(t, func(o *demo.LabOptions) {
+	l := startLab(t, func(o *lab.Options) {
 		o.Workers = 1
 		o.Config = func(keys map[string]any) {
 			keys["media"] = map[string]any{"allow": []string{"127.0.0.1/32"}, "budget": "20ms"}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"github.com/sightline-router/sightline/internal/demo"
+	"github.com/sightline-router/sightline/internal/testkit/lab"
 	"github.com/sightline-router/sightline/internal/testkit/sim"
 )
 
@@ -25,7 +25,7 @@ func TestWorkerClasses(t *testing.T) {
 		class, version string
 		block          int
 	}{{"", "0.32.0", 16}, {"wide", "0.32.0", 32}, {"old", "0.30.0", 16}, {"old-wide", "0.23.0", 32}}
-	l := startLab(t, func(o *demo.LabOptions) {
+	l := startLab(t, func(o *lab.Options) {
 		o.Workers = len(kinds)
 		o.Sim = func(i int, c *sim.Config) { c.Version, c.BlockSize = kinds[i].version, kinds[i].block }
 		o.Config = func(keys map[string]any) {
@@ -43,7 +43,7 @@ func TestWorkerClasses(t *testing.T) {
 	settled := func() {
 		t.Helper()
 		eventually(t, "the index to hold what the workers hold", func() bool {
-			rows, err := l.Get("http://" + l.Admin + "/workers")
+			rows, err := lab.Get("http://" + l.Admin + "/workers")
 			for i, w := range l.Sims {
 				if err != nil || int(gjson.GetBytes(rows, fmt.Sprint(i, ".blocks_held")).Int()) != len(w.Blocks()) || len(w.Blocks()) == 0 {
 					return false
@@ -115,7 +115,7 @@ func TestWorkerClasses(t *testing.T) {
 // The classes of a model read one request side by side. With several pictures in it as base64, in Anthropic's form, each
 // worker stores what was predicted of it: no picture was taken for another.
 func TestClassesReadOneRequest(t *testing.T) {
-	l := startLab(t, func(o *demo.LabOptions) {
+	l := startLab(t, func(o *lab.Options) {
 		o.Workers = 2
 		o.Sim = func(i int, c *sim.Config) { c.Version = []string{"0.32.0", "0.30.0"}[i] }
 		o.Config = func(keys map[string]any) {
@@ -135,7 +135,7 @@ func TestClassesReadOneRequest(t *testing.T) {
 						"data": base64.StdEncoding.EncodeToString(photo(uint64(10_000 + 100*c + 4*i + k)))}})
 				}
 				content = append(content, map[string]any{"type": "text", "text": fmt.Sprintf("What do these show, %d of %d?", i, c)})
-				raw, err := json.Marshal(map[string]any{"model": demo.ModelName, "max_tokens": 2, "messages": []any{map[string]any{"role": "user", "content": content}}})
+				raw, err := json.Marshal(map[string]any{"model": lab.ModelName, "max_tokens": 2, "messages": []any{map[string]any{"role": "user", "content": content}}})
 				if err != nil {
 					t.Error(err)
 					return
@@ -156,7 +156,7 @@ func TestClassesReadOneRequest(t *testing.T) {
 	all.Wait()
 	eventually(t, "a verdict on every request", func() bool { return metric(t, l, "sightline_audit_total", "verdict") >= clients*each })
 	if n := metric(t, l, "sightline_audit_total", `verdict="equal"`); n != clients*each {
-		findings, _ := l.Get("http://" + l.Admin + "/audit")
+		findings, _ := lab.Get("http://" + l.Admin + "/audit")
 		t.Errorf("%v of %d requests were stored as predicted: %s", n, clients*each, findings)
 	}
 	for class, w := range l.Sims {

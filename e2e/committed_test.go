@@ -17,6 +17,7 @@ import (
 
 	"github.com/sightline-router/sightline/envoy"
 	"github.com/sightline-router/sightline/extproc"
+	"github.com/sightline-router/sightline/internal/testkit/envoytest"
 )
 
 // Every file committed under envoy/ serves as it is, but for its ports and for where its certificates lie: the choice is
@@ -104,7 +105,7 @@ func serveCommitted(t *testing.T, file, release string) {
 		w.sightline = "unix:" + dir + "/s"
 		text = strings.ReplaceAll(text, "/run/sightline/sightline.sock", dir+"/s")
 	}
-	w.envoy, err = envoy.Run(t.Context(), binary, []byte(text), at["9901"], w.log, "--concurrency", "1")
+	w.envoy, err = envoytest.Run(t.Context(), binary, []byte(text), at["9901"], w.log, "--concurrency", "1")
 	if err != nil {
 		t.Fatalf("%v\n%s", err, w.log)
 	}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"github.com/sightline-router/sightline/internal/demo"
+	"github.com/sightline-router/sightline/internal/testkit/lab"
 	"github.com/sightline-router/sightline/internal/testkit/sim"
 	"github.com/sightline-router/sightline/mmhash/name"
 )
@@ -38,7 +38,7 @@ func TestOtherEngines(t *testing.T) {
 		{sim.Standalone, 32, 0},
 	} {
 		t.Run(fmt.Sprint(c.engine, " ", c.block), func(t *testing.T) {
-			l := startEngines(t, c.engine, c.block, func(o *demo.LabOptions) {
+			l := startEngines(t, c.engine, c.block, func(o *lab.Options) {
 				o.Workers, o.Ranks = 2, c.ranks
 				o.Sim = func(i int, s *sim.Config) { s.BlockSize, s.Blocks, s.Fingerprint = c.block, 1<<16/c.block, fingerprint }
 			})
@@ -73,7 +73,7 @@ func TestOtherEngines(t *testing.T) {
 			if d := lastDecision(t, l); other.cached > 64 || other.cached != int(d.Get("cached_tokens").Int()) {
 				t.Errorf("another picture: %d cached, decision %s", other.cached, d.Raw)
 			}
-			raw, err := l.Get("http://" + l.Admin + "/decisions?n=100")
+			raw, err := lab.Get("http://" + l.Admin + "/decisions?n=100")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -86,7 +86,7 @@ func TestOtherEngines(t *testing.T) {
 			eventually(t, "a verdict on every request", func() bool { return metric(t, l, "sightline_audit_total", "") == float64(len(all)) })
 			equal, open := metric(t, l, "sightline_audit_total", `verdict="equal"`), metric(t, l, "sightline_audit_total", `verdict="unattributed"`)
 			if int(equal+open) != len(all) || int(open) > unnamed {
-				findings, _ := l.Get("http://" + l.Admin + "/audit")
+				findings, _ := lab.Get("http://" + l.Admin + "/audit")
 				t.Errorf("of %d requests, %d with a picture not named yet: %v equal, %v unattributed; %s", len(all), unnamed, equal, open, findings)
 			}
 		})
@@ -96,7 +96,7 @@ func TestOtherEngines(t *testing.T) {
 // A TensorRT-LLM whose rule for pictures' names is not the one of the release that is configured: two requests are not
 // stored as predicted, and then the name is known as the engine has it.
 func TestNamesAreLearned(t *testing.T) {
-	l := startEngines(t, sim.TRTLLM, 32, func(o *demo.LabOptions) {
+	l := startEngines(t, sim.TRTLLM, 32, func(o *lab.Options) {
 		o.Workers = 1
 		o.Sim = func(_ int, c *sim.Config) { c.BlockSize = 32 }
 		theirs := o.Config
@@ -134,17 +134,17 @@ func TestNamesAreLearned(t *testing.T) {
 }
 
 // startEngines is startLab with workers of another engine.
-func startEngines(t *testing.T, engine sim.Engine, block int, change func(*demo.LabOptions)) *demo.Lab {
+func startEngines(t *testing.T, engine sim.Engine, block int, change func(*lab.Options)) *lab.Lab {
 	t.Helper()
 	dir, model := modelDir, map[string]any{"engine": "trtllm", "engine_version": "1.3.0", "block_size": block}
 	if engine == sim.SGLang {
 		dir, model = qwen3(t), map[string]any{"engine": "sglang", "block_size": block}
 	}
-	read, err := demo.NewPrompts(dir, engine, demo.ModelName, block)
+	read, err := lab.NewPrompts(dir, engine, lab.ModelName, block)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return startLab(t, func(o *demo.LabOptions) {
+	return startLab(t, func(o *lab.Options) {
 		o.Engine, o.ModelDir, o.Prompts = engine, dir, read
 		o.Config = func(keys map[string]any) {
 			for k, v := range model {
@@ -156,10 +156,10 @@ func startEngines(t *testing.T, engine sim.Engine, block int, change func(*demo.
 }
 
 // settled waits until the index holds what the workers hold, and no work is counted there.
-func settled(t *testing.T, l *demo.Lab) {
+func settled(t *testing.T, l *lab.Lab) {
 	t.Helper()
 	eventually(t, "the index to hold what the workers hold", func() bool {
-		rows, err := l.Get("http://" + l.Admin + "/workers")
+		rows, err := lab.Get("http://" + l.Admin + "/workers")
 		held := map[string]int{}
 		for _, r := range gjson.ParseBytes(rows).Array() {
 			if r.Get("in_flight").Int() > 0 || r.Get("backlog_tokens").Float() > 0 {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sightline-router/sightline/internal/demo"
+	"github.com/sightline-router/sightline/internal/testkit/lab"
 	"github.com/sightline-router/sightline/internal/testkit/sim"
 )
 
@@ -53,7 +53,7 @@ func TestExampleNamesWrongBlockSize(t *testing.T) {
 // a block.
 func TestScenariosByName(t *testing.T) {
 	const block = 32
-	lab := startEngines(t, sim.Standalone, block, func(o *demo.LabOptions) {
+	lab := startEngines(t, sim.Standalone, block, func(o *lab.Options) {
 		o.Workers = 2
 		o.Sim = func(_ int, c *sim.Config) { c.BlockSize = block }
 	})

@@ -17,7 +17,8 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/envoy"
-	"github.com/sightline-router/sightline/internal/demo"
+	"github.com/sightline-router/sightline/internal/testkit/envoytest"
+	"github.com/sightline-router/sightline/internal/testkit/lab"
 )
 
 // gateway is `sightline serve`, configured by a test, and a real Envoy before it.
@@ -52,7 +53,7 @@ func startGateway(t *testing.T, keys map[string]any, change func(*envoy.Options)
 	if err != nil {
 		t.Fatal(err)
 	}
-	proxy, err := envoy.Run(t.Context(), binary(t), []byte(withPatience(t, string(text))), o.Admin, &g.log, "--concurrency", "2")
+	proxy, err := envoytest.Run(t.Context(), binary(t), []byte(withPatience(t, string(text))), o.Admin, &g.log, "--concurrency", "2")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,14 +94,14 @@ func (g *gateway) end() {
 // ready waits until so many worker-ranks are heard and Envoy has found Sightline.
 func (g *gateway) ready(slots int) {
 	g.t.Helper()
-	if err := demo.WaitReady(g.t.Context(), g.admin, g.envoyAdmin, slots); err != nil {
+	if err := lab.WaitReady(g.t.Context(), g.admin, g.envoyAdmin, slots); err != nil {
 		g.t.Fatal(err)
 	}
 }
 
 // page reads a page of Sightline's admin; "" if it cannot be had.
 func (g *gateway) page(path string) string {
-	text, _ := demo.Get("http://" + g.admin + path)
+	text, _ := lab.Get("http://" + g.admin + path)
 	return string(text)
 }
 

@@ -29,7 +29,8 @@ import (
 
 	"github.com/sightline-router/sightline/envoy"
 	"github.com/sightline-router/sightline/extproc"
-	"github.com/sightline-router/sightline/internal/demo"
+	"github.com/sightline-router/sightline/internal/testkit/envoytest"
+	"github.com/sightline-router/sightline/internal/testkit/lab"
 	"github.com/sightline-router/sightline/router"
 )
 
@@ -106,7 +107,7 @@ func decideAsTold(ctx context.Context, req *router.Request) router.Decision {
 // world is one Envoy with its workers and the address where a Sightline may listen.
 type world struct {
 	t         testing.TB
-	envoy     *envoy.Process
+	envoy     *envoytest.Process
 	url       string // of Envoy's listener
 	sightline string // address
 	pid       int    // of the process forked last
@@ -162,7 +163,7 @@ func startEdited(t testing.TB, n int, change func(*envoy.Options), edit func(str
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.envoy, err = envoy.Run(t.Context(), binary(t), []byte(edit(string(text))), o.Admin, w.log, "--concurrency", "2")
+	w.envoy, err = envoytest.Run(t.Context(), binary(t), []byte(edit(string(text))), o.Admin, w.log, "--concurrency", "2")
 	if err != nil {
 		t.Fatalf("%v\n%s", err, w.log)
 	}
@@ -384,7 +385,7 @@ var taken struct {
 func freeAddr(t testing.TB) string {
 	t.Helper()
 	for {
-		ports, err := demo.FreePorts(1)
+		ports, err := lab.FreePorts(1)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,7 +10,8 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/envoy"
-	"github.com/sightline-router/sightline/internal/demo"
+	"github.com/sightline-router/sightline/internal/testkit/envoytest"
+	"github.com/sightline-router/sightline/internal/testkit/lab"
 	"github.com/sightline-router/sightline/internal/testkit/sim"
 )
 
@@ -24,7 +25,7 @@ func (w *world) serveBefore(keys map[string]any) (admin string) {
 		workers = append(workers, map[string]any{"addr": addr})
 	}
 	admin = freeAddr(w.t)
-	all := map[string]any{"admin": admin, "log_level": "warn", "models": []any{map[string]any{"name": demo.ModelName, "dir": absolute(w.t, modelDir)}}, "workers": workers}
+	all := map[string]any{"admin": admin, "log_level": "warn", "models": []any{map[string]any{"name": lab.ModelName, "dir": absolute(w.t, modelDir)}}, "workers": workers}
 	for k, v := range keys {
 		all[k] = v
 	}
@@ -35,7 +36,7 @@ func (w *world) serveBefore(keys map[string]any) (admin string) {
 // page reads a page of the product's admin server.
 func page(t testing.TB, admin, path string) string {
 	t.Helper()
-	body, err := demo.Get("http://" + admin + path)
+	body, err := lab.Get("http://" + admin + path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +69,7 @@ func metricOf(t testing.TB, admin, name, part string) (sum float64) {
 func TestFailingHolderIsLeft(t *testing.T) {
 	l := startLab(t, nil)
 	send := func(i int) reply {
-		body := fmt.Sprintf(`{"model":%q,"max_tokens":2,"user":"health-%d","messages":[{"role":"user","content":%q}]}`, demo.ModelName, i, strings.Repeat("one prefix for all, ", 60))
+		body := fmt.Sprintf(`{"model":%q,"max_tokens":2,"user":"health-%d","messages":[{"role":"user","content":%q}]}`, lab.ModelName, i, strings.Repeat("one prefix for all, ", 60))
 		req, _ := http.NewRequest(http.MethodPost, l.URL+"/v1/chat/completions", strings.NewReader(body))
 		req.Header.Set("content-type", "application/json")
 		return do(http.DefaultClient, req)
@@ -205,7 +206,7 @@ func TestEnvoyDies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	next, err := envoy.Run(t.Context(), binary(t), []byte(withPatience(t, string(text))), o.Admin, w.log, "--concurrency", "2")
+	next, err := envoytest.Run(t.Context(), binary(t), []byte(withPatience(t, string(text))), o.Admin, w.log, "--concurrency", "2")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"github.com/sightline-router/sightline/internal/demo"
+	"github.com/sightline-router/sightline/internal/testkit/lab"
 	"github.com/sightline-router/sightline/internal/testkit/sim"
 	"github.com/sightline-router/sightline/mmhash"
 )
@@ -30,7 +30,7 @@ import (
 type received struct{ byUser sync.Map }
 
 // watch has a lab's workers keep what they read.
-func (r *received) watch(o *demo.LabOptions) {
+func (r *received) watch(o *lab.Options) {
 	inner := o.Prompts
 	o.Prompts = func(ctx context.Context, path string, body []byte) ([]sim.Prompt, error) {
 		r.byUser.Store(gjson.GetBytes(body, "user").Str, string(body))
@@ -101,7 +101,7 @@ func names(w *sim.Worker) map[string]bool {
 // Injected: workers hold a picture under its content id, and we predict what they report.
 func TestInjectedNames(t *testing.T) {
 	var got received
-	l := startLab(t, func(o *demo.LabOptions) {
+	l := startLab(t, func(o *lab.Options) {
 		got.watch(o)
 		o.Config = func(keys map[string]any) { keys["models"].([]any)[0].(map[string]any)["media_names"] = "injected" }
 	})
@@ -178,7 +178,7 @@ func TestRelay(t *testing.T) {
 				replica(t, other, keyFile)
 				at = "http://" + other
 			}
-			l := startLab(t, func(o *demo.LabOptions) {
+			l := startLab(t, func(o *lab.Options) {
 				got.watch(o)
 				o.Config = func(keys map[string]any) {
 					keys["probe"] = false // its picture would be counted too
@@ -245,7 +245,7 @@ func TestRelay(t *testing.T) {
 func TestRelayToTensorRTLLM(t *testing.T) {
 	var got received
 	listen := freeAddr(t)
-	l := startEngines(t, sim.TRTLLM, 32, func(o *demo.LabOptions) {
+	l := startEngines(t, sim.TRTLLM, 32, func(o *lab.Options) {
 		o.Workers = 2
 		o.Sim = func(_ int, s *sim.Config) { s.BlockSize, s.Blocks = 32, 1<<11 }
 		got.watch(o)
@@ -302,7 +302,7 @@ func BenchmarkBodyEdit(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	l, err := demo.StartLab(b.Context(), demo.LabOptions{Self: bin, Envoy: binary(b), ModelDir: modelDir, Prompts: p, Log: new(lockedBuffer)})
+	l, err := lab.Start(b.Context(), lab.Options{Self: bin, Envoy: binary(b), ModelDir: modelDir, Prompts: p, Log: new(lockedBuffer)})
 	defer l.Stop()
 	if err != nil {
 		b.Fatal(err)
@@ -331,7 +331,7 @@ func BenchmarkResident(b *testing.B) {
 		parts = append(parts, picturePart(dataURL(file), nil))
 	}
 	body := request("bench", "?", parts...)
-	body["model"], body["max_tokens"] = demo.ModelName, 1
+	body["model"], body["max_tokens"] = lab.ModelName, 1
 	raw, err := json.Marshal(body)
 	if err != nil {
 		b.Fatal(err)
@@ -346,7 +346,7 @@ func BenchmarkResident(b *testing.B) {
 	}
 	for _, how := range []string{"computed", "injected"} {
 		b.Run(how, func(b *testing.B) {
-			l, err := demo.StartLab(b.Context(), demo.LabOptions{Self: bin, Envoy: binary(b), ModelDir: modelDir, Prompts: p, Log: new(lockedBuffer),
+			l, err := lab.Start(b.Context(), lab.Options{Self: bin, Envoy: binary(b), ModelDir: modelDir, Prompts: p, Log: new(lockedBuffer),
 				Config: func(keys map[string]any) { keys["models"].([]any)[0].(map[string]any)["media_names"] = how }})
 			defer l.Stop()
 			if err != nil {

@@ -17,7 +17,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"github.com/sightline-router/sightline/internal/demo"
+	"github.com/sightline-router/sightline/internal/testkit/lab"
 	"github.com/sightline-router/sightline/internal/testkit/sim"
 )
 
@@ -25,7 +25,7 @@ import (
 // can be, and the decision and a counter say why.
 func TestMediaLadder(t *testing.T) {
 	dir := t.TempDir()
-	l := startLab(t, func(o *demo.LabOptions) {
+	l := startLab(t, func(o *lab.Options) {
 		inner := o.Prompts
 		o.Prompts = func(ctx context.Context, path string, body []byte) ([]sim.Prompt, error) {
 			if strings.HasPrefix(gjson.GetBytes(body, "user").Str, "blind") { // the worker does not look at its media
@@ -90,7 +90,7 @@ func TestMediaLadder(t *testing.T) {
 	for i := range 6 { // by another name, so that the host of the other cases stays in favour
 		blind(picturePart(fmt.Sprintf("http://localhost:%s/%d/broken", port, i), nil))
 	}
-	hosts, err := l.Get("http://" + l.Admin + "/hosts")
+	hosts, err := lab.Get("http://" + l.Admin + "/hosts")
 	if h := gjson.GetBytes(hosts, `#(host=="localhost")`); err != nil || !h.Get("open").Bool() || h.Get("failures").Int() != 5 || metric(t, l, "sightline_fetch_total", "circuit open") != 1 {
 		t.Errorf("a host that failed five times: %s, %v", hosts, err)
 	}
@@ -115,7 +115,7 @@ func TestMediaLadder(t *testing.T) {
 
 // TestMediaBudget: a picture that does not come in time costs its request a rung, and the next request finds it.
 func TestMediaBudget(t *testing.T) {
-	l := startLab(t, func(o *demo.LabOptions) {
+	l := startLab(t, func(o *lab.Options) {
 		o.Config = func(keys map[string]any) {
 			keys["media"] = map[string]any{"allow": []string{"127.0.0.1/32"}, "budget": "50ms"}
 			keys["probe"] = false

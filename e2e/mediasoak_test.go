@@ -14,20 +14,20 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"github.com/sightline-router/sightline/internal/demo"
+	"github.com/sightline-router/sightline/internal/testkit/lab"
 )
 
 // TestMediaSoak sends requests of four 3.7 MB pictures, four at a time, through a real Envoy, for SIGHTLINE_SOAK ("60s";
 // else a few): each is decided with its pictures, memory stays where the first ones took it, and no stream stays open.
 func TestMediaSoak(t *testing.T) {
-	l := startLab(t, func(o *demo.LabOptions) { o.Config = func(keys map[string]any) { keys["probe"] = false } })
+	l := startLab(t, func(o *lab.Options) { o.Config = func(keys map[string]any) { keys["probe"] = false } })
 	long, _ := time.ParseDuration(os.Getenv("SIGHTLINE_SOAK"))
 	var parts []any
 	for i := range 4 {
 		parts = append(parts, picturePart(dataURL(append(photo(uint64(50+i)), make([]byte, 2_700_000)...)), nil))
 	}
 	body := request("soak", "?", parts...)
-	body["model"], body["max_tokens"] = demo.ModelName, 1
+	body["model"], body["max_tokens"] = lab.ModelName, 1
 	raw, err := json.Marshal(body)
 	if err != nil {
 		t.Fatal(err)
@@ -71,7 +71,7 @@ func TestMediaSoak(t *testing.T) {
 		t.Errorf("the last decision: %s", d.Raw)
 	}
 	eventually(t, "no request is left with Sightline", func() bool {
-		stats, err := l.Get("http://" + l.EnvoyAdmin + "/stats?filter=ext_proc.(streams_started|streams_closed|failure_mode_allowed)&format=json")
+		stats, err := lab.Get("http://" + l.EnvoyAdmin + "/stats?filter=ext_proc.(streams_started|streams_closed|failure_mode_allowed)&format=json")
 		if err != nil {
 			return false
 		}

@@ -23,7 +23,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/sightline-router/sightline/envoy"
-	"github.com/sightline-router/sightline/internal/demo"
+	"github.com/sightline-router/sightline/internal/testkit/lab"
 )
 
 // What pictures cost: `make bench-media`. First over gRPC and TCP alone, with a client that plays Envoy on the same cores,
@@ -165,7 +165,7 @@ func TestMediaYardstick(t *testing.T) {
 	}
 	serve := func(model map[string]any) *world {
 		w := place()
-		model["name"], model["dir"] = demo.ModelName, absolute(t, modelDir)
+		model["name"], model["dir"] = lab.ModelName, absolute(t, modelDir)
 		w.runProduct(map[string]any{"models": []any{model}, "workers": []any{map[string]any{"addr": sink}},
 			"media": map[string]any{"allow": []string{"127.0.0.0/8"}}})
 		return w

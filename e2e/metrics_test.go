@@ -6,19 +6,19 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sightline-router/sightline/internal/demo"
+	"github.com/sightline-router/sightline/internal/testkit/lab"
 )
 
 // What a running Sightline exports: what only grows is a counter and is named so, and nothing else is.
 func TestCountersAreCounters(t *testing.T) {
 	listen := freeAddr(t)
-	l := startLab(t, func(o *demo.LabOptions) {
+	l := startLab(t, func(o *lab.Options) {
 		o.Config = func(keys map[string]any) {
 			keys["media"].(map[string]any)["relay"] = map[string]any{"listen": listen, "url": "http://" + listen}
 		}
 	})
 	ask(t, l, "What is this?", dataURL(photo(61)))
-	raw, err := l.Get("http://" + l.Admin + "/metrics")
+	raw, err := lab.Get("http://" + l.Admin + "/metrics")
 	if err != nil {
 		t.Fatal(err)
 	}

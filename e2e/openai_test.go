@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sightline-router/sightline/internal/demo"
+	"github.com/sightline-router/sightline/internal/testkit/lab"
 )
 
 // The stock Python client of OpenAI's: chat, streaming, pictures, a body of 20 MB, the list of models. `make e2e` installs
@@ -16,8 +16,8 @@ func TestOpenAIClient(t *testing.T) {
 	if python == "" {
 		t.Skip("SIGHTLINE_OPENAI names no Python with the package openai; make e2e does")
 	}
-	lab := startLab(t, nil)
-	out, err := exec.Command(python, "openai_client.py", lab.URL, demo.ModelName, "../examples/picture.png").CombinedOutput()
+	l := startLab(t, nil)
+	out, err := exec.Command(python, "openai_client.py", l.URL, lab.ModelName, "../examples/picture.png").CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "all good") {
 		t.Fatalf("%v\n%s", err, out)
 	}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"github.com/sightline-router/sightline/internal/demo"
+	"github.com/sightline-router/sightline/internal/testkit/lab"
 	"github.com/sightline-router/sightline/internal/testkit/sim"
 )
 
@@ -30,7 +30,7 @@ func TestBodiesLeaveNothingBehind(t *testing.T) {
 	}))
 	t.Cleanup(host.Close)
 	_, port, _ := net.SplitHostPort(host.Listener.Addr().String())
-	l := startLab(t, func(o *demo.LabOptions) {
+	l := startLab(t, func(o *lab.Options) {
 		o.Prompts = func(context.Context, string, []byte) ([]sim.Prompt, error) { // workers do not look at their media
 			return []sim.Prompt{{Tokens: []uint32{1, 2, 3}}}, nil
 		}
@@ -56,12 +56,12 @@ func TestBodiesLeaveNothingBehind(t *testing.T) {
 	all.Wait()
 	close(release)
 	eventually(t, "all downloads to have failed", func() bool {
-		raw, err := l.Get("http://" + l.Admin + "/hosts")
+		raw, err := lab.Get("http://" + l.Admin + "/hosts")
 		n := 0
 		gjson.ParseBytes(raw).ForEach(func(_, h gjson.Result) bool { n += int(h.Get("failures").Int()); return true })
 		return err == nil && n >= 10
 	})
-	raw, err := l.Get("http://" + l.Admin + "/hosts")
+	raw, err := lab.Get("http://" + l.Admin + "/hosts")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func TestBodiesLeaveNothingBehind(t *testing.T) {
 		return true
 	})
 	for _, page := range []string{"/", "/metrics", "/decisions?n=1000", "/audit", "/hosts", "/workers"} {
-		text, err := l.Get("http://" + l.Admin + page)
+		text, err := lab.Get("http://" + l.Admin + page)
 		if err != nil || strings.Contains(string(text), "secret") || strings.Contains(string(text), "\xDB\xDB") || strings.Contains(string(text), `\ufffd`) || strings.Contains(string(text), "\uFFFD") {
 			t.Errorf("%s shows what a client sent, or memory that was given back (%v)", page, err)
 		}

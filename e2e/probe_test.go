@@ -9,15 +9,15 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"github.com/sightline-router/sightline/internal/demo"
+	"github.com/sightline-router/sightline/internal/testkit/lab"
 )
 
 // At start each worker is asked for its tokens; Envoy then reports the engine's own count of each prompt.
 func TestWorkersAreProbed(t *testing.T) {
 	l := startLab(t, nil)
 	var rows []gjson.Result
-	if err := demo.WaitFor(t.Context(), "a probe of all workers", func() bool {
-		text, err := l.Get("http://" + l.Admin + "/probes")
+	if err := lab.WaitFor(t.Context(), "a probe of all workers", func() bool {
+		text, err := lab.Get("http://" + l.Admin + "/probes")
 		rows = gjson.ParseBytes(text).Array()
 		return err == nil && len(rows) == 3 && !strings.Contains(string(text), `"unreachable"`)
 	}); err != nil {
@@ -31,9 +31,9 @@ func TestWorkersAreProbed(t *testing.T) {
 	if got := ask(t, l, "How large is it?", dataURL(photo(41))); got.status != 200 {
 		t.Fatalf("%+v", got)
 	}
-	if err := demo.WaitFor(t.Context(), "Envoy's report of prompt tokens", func() bool {
-		text, err := l.Get("http://" + l.Admin + "/metrics")
-		return err == nil && strings.Contains(string(text), `sightline_prompt_tokens_reported_total{model="`+demo.ModelName+`",verdict="equal"} 1`)
+	if err := lab.WaitFor(t.Context(), "Envoy's report of prompt tokens", func() bool {
+		text, err := lab.Get("http://" + l.Admin + "/metrics")
+		return err == nil && strings.Contains(string(text), `sightline_prompt_tokens_reported_total{model="`+lab.ModelName+`",verdict="equal"} 1`)
 	}); err != nil {
 		t.Error(err)
 	}
@@ -46,16 +46,16 @@ func TestModelDirectoryChanges(t *testing.T) {
 	if err := os.CopyFS(dir, os.DirFS(modelDir)); err != nil {
 		t.Fatal(err)
 	}
-	l := startLab(t, func(o *demo.LabOptions) { o.ModelDir = dir; o.Workers = 1 })
+	l := startLab(t, func(o *lab.Options) { o.ModelDir = dir; o.Workers = 1 })
 	template := filepath.Join(dir, "chat_template.jinja")
 	change := func(text, verdict string) {
 		t.Helper()
 		if err := os.WriteFile(template, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if err := demo.WaitFor(t.Context(), "a model directory "+verdict, func() bool {
-			text, err := l.Get("http://" + l.Admin + "/metrics")
-			return err == nil && strings.Contains(string(text), fmt.Sprintf("sightline_model_reloads_total{model=%q,verdict=%q} 1", demo.ModelName, verdict))
+		if err := lab.WaitFor(t.Context(), "a model directory "+verdict, func() bool {
+			text, err := lab.Get("http://" + l.Admin + "/metrics")
+			return err == nil && strings.Contains(string(text), fmt.Sprintf("sightline_model_reloads_total{model=%q,verdict=%q} 1", lab.ModelName, verdict))
 		}); err != nil {
 			t.Fatal(err)
 		}
@@ -67,8 +67,8 @@ func TestModelDirectoryChanges(t *testing.T) {
 	change("Changed. "+string(old), "loaded")
 	change("{% if", "failed")
 	var row gjson.Result
-	if err := demo.WaitFor(t.Context(), "the difference", func() bool {
-		text, err := l.Get("http://" + l.Admin + "/probes")
+	if err := lab.WaitFor(t.Context(), "the difference", func() bool {
+		text, err := lab.Get("http://" + l.Admin + "/probes")
 		row = gjson.GetBytes(text, "0")
 		return err == nil && row.Get("verdict").Str == "differs"
 	}); err != nil {
@@ -77,7 +77,7 @@ func TestModelDirectoryChanges(t *testing.T) {
 	if at := row.Get(`findings.#(what=="one turn").difference.position`); !at.Exists() || at.Int() != 0 || row.Get(`findings.#(what=="text").verdict`).Str != "equal" {
 		t.Errorf("%s", row.Raw)
 	}
-	if page, err := l.Get("http://" + l.Admin + "/"); err != nil || !strings.Contains(string(page), "one turn: differs, at token 0") {
+	if page, err := lab.Get("http://" + l.Admin + "/"); err != nil || !strings.Contains(string(page), "one turn: differs, at token 0") {
 		t.Errorf("the page does not name the difference: %v", err)
 	}
 	if got := ask(t, l, "Still there?"); got.status != 200 {

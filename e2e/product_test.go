@@ -28,7 +28,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"github.com/sightline-router/sightline/internal/demo"
+	"github.com/sightline-router/sightline/internal/testkit/lab"
 	"github.com/sightline-router/sightline/internal/testkit/sim"
 )
 
@@ -62,9 +62,9 @@ func underRace() bool {
 	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
-var prompts = sync.OnceValues(func() (demo.Prompts, error) { return demo.NewPrompts(modelDir, sim.VLLM, demo.ModelName, 16) })
+var prompts = sync.OnceValues(func() (lab.Prompts, error) { return lab.NewPrompts(modelDir, sim.VLLM, lab.ModelName, 16) })
 
-func startLab(t *testing.T, change func(*demo.LabOptions)) *demo.Lab {
+func startLab(t *testing.T, change func(*lab.Options)) *lab.Lab {
 	t.Helper()
 	bin, err := product()
 	if err != nil {
@@ -75,11 +75,11 @@ func startLab(t *testing.T, change func(*demo.LabOptions)) *demo.Lab {
 		t.Fatal(err)
 	}
 	var log lockedBuffer
-	o := demo.LabOptions{Self: bin, Envoy: binary(t), ModelDir: modelDir, Prompts: p, Log: &log}
+	o := lab.Options{Self: bin, Envoy: binary(t), ModelDir: modelDir, Prompts: p, Log: &log}
 	if change != nil {
 		change(&o)
 	}
-	l, err := demo.StartLab(t.Context(), o)
+	l, err := lab.Start(t.Context(), o)
 	t.Cleanup(func() {
 		l.Stop()
 		if t.Failed() {
@@ -121,7 +121,7 @@ type result struct {
 }
 
 // ask sends one chat request with pictures and a question.
-func ask(t testing.TB, l *demo.Lab, question string, urls ...string) result {
+func ask(t testing.TB, l *lab.Lab, question string, urls ...string) result {
 	t.Helper()
 	var parts []any
 	for _, u := range urls {
@@ -133,13 +133,13 @@ func ask(t testing.TB, l *demo.Lab, question string, urls ...string) result {
 
 var userNumber atomic.Int64
 
-func post(t testing.TB, l *demo.Lab, body map[string]any, header http.Header) result {
+func post(t testing.TB, l *lab.Lab, body map[string]any, header http.Header) result {
 	t.Helper()
 	user, own := body["user"].(string)
 	if !own {
 		user = fmt.Sprint("e2e-", userNumber.Add(1))
 	}
-	for k, v := range map[string]any{"model": demo.ModelName, "max_tokens": 2, "user": user} {
+	for k, v := range map[string]any{"model": lab.ModelName, "max_tokens": 2, "user": user} {
 		if _, set := body[k]; !set {
 			body[k] = v
 		}
@@ -157,15 +157,15 @@ func post(t testing.TB, l *demo.Lab, body map[string]any, header http.Header) re
 
 // quiet waits until Sightline knows that nothing is in flight. It hears of an end up to 20 ms late, and for that long an
 // idle worker is the better choice for a prompt as short as ours.
-func quiet(t testing.TB, l *demo.Lab) {
+func quiet(t testing.TB, l *lab.Lab) {
 	t.Helper()
 	eventually(t, "nothing is in flight", func() bool {
-		rows, err := l.Get("http://" + l.Admin + "/workers")
+		rows, err := lab.Get("http://" + l.Admin + "/workers")
 		return err == nil && !gjson.GetBytes(rows, "#(in_flight>0)").Exists()
 	})
 }
 
-func raws(t testing.TB, l *demo.Lab, raw []byte, header http.Header) result {
+func raws(t testing.TB, l *lab.Lab, raw []byte, header http.Header) result {
 	t.Helper()
 	req, err := http.NewRequest(http.MethodPost, l.URL+"/v1/chat/completions", bytes.NewReader(raw))
 	if err != nil {
@@ -189,9 +189,9 @@ func raws(t testing.TB, l *demo.Lab, raw []byte, header http.Header) result {
 }
 
 // lastDecision is what Sightline says of its newest decision.
-func lastDecision(t testing.TB, l *demo.Lab) gjson.Result {
+func lastDecision(t testing.TB, l *lab.Lab) gjson.Result {
 	t.Helper()
-	raw, err := l.Get("http://" + l.Admin + "/decisions?n=1")
+	raw, err := lab.Get("http://" + l.Admin + "/decisions?n=1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,9 +199,9 @@ func lastDecision(t testing.TB, l *demo.Lab) gjson.Result {
 }
 
 // metric sums a Prometheus counter of Sightline's over the labels that contain part.
-func metric(t testing.TB, l *demo.Lab, name, part string) (sum float64) {
+func metric(t testing.TB, l *lab.Lab, name, part string) (sum float64) {
 	t.Helper()
-	raw, err := l.Get("http://" + l.Admin + "/metrics")
+	raw, err := lab.Get("http://" + l.Admin + "/metrics")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -257,17 +257,17 @@ func TestSamePicture(t *testing.T) {
 }
 
 // awaitExact waits until the events of a request have come: the worker's blocks are in the index.
-func awaitExact(t testing.TB, l *demo.Lab, worker, tokens int) {
+func awaitExact(t testing.TB, l *lab.Lab, worker, tokens int) {
 	t.Helper()
 	eventually(t, "the worker's events", func() bool {
-		raw, err := l.Get("http://" + l.Admin + "/workers")
+		raw, err := lab.Get("http://" + l.Admin + "/workers")
 		return err == nil && int(gjson.GetBytes(raw, fmt.Sprint(worker, ".blocks_held")).Int()) >= tokens/16
 	})
 }
 
 // Two requests with one new picture, the second before the first has been answered.
 func TestNewPictureTwiceAtOnce(t *testing.T) {
-	l := startLab(t, func(o *demo.LabOptions) { o.Speed = 1 })
+	l := startLab(t, func(o *lab.Options) { o.Speed = 1 })
 	url := dataURL(photo(3))
 	var got [2]result
 	var both sync.WaitGroup
@@ -340,7 +340,7 @@ func TestSightlineKilledUnderLoad(t *testing.T) {
 			}
 			clients.Go(func() {
 				sent.Add(1)
-				body := fmt.Sprintf(`{"model":%q,"max_tokens":1,"messages":[{"role":"user","content":"Count to %d, please."}]}`, demo.ModelName, n)
+				body := fmt.Sprintf(`{"model":%q,"max_tokens":1,"messages":[{"role":"user","content":"Count to %d, please."}]}`, lab.ModelName, n)
 				resp, err := http.Post(l.URL+"/v1/chat/completions", "application/json", strings.NewReader(body))
 				if err != nil {
 					failed.Add(1)
@@ -373,7 +373,7 @@ func TestSightlineKilledUnderLoad(t *testing.T) {
 		t.Errorf("%d of %d requests failed", failed.Load(), sent.Load())
 	}
 	// Of what it decided while Envoy was about to find it again, Sightline may never hear the end: quiet would wait for it.
-	again := fmt.Appendf(nil, `{"model":%q,"max_tokens":1,"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":%q}},{"type":"text","text":"And now?"}]}]}`, demo.ModelName, url)
+	again := fmt.Appendf(nil, `{"model":%q,"max_tokens":1,"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":%q}},{"type":"text","text":"And now?"}]}]}`, lab.ModelName, url)
 	eventually(t, "the picture to be known again", func() bool {
 		raws(t, l, again, nil)
 		d := lastDecision(t, l)
@@ -383,7 +383,7 @@ func TestSightlineKilledUnderLoad(t *testing.T) {
 
 // A worker dies: requests that had no first byte yet are answered by others; streams that had begun are cut, and counted.
 func TestWorkerKilled(t *testing.T) {
-	l := startLab(t, func(o *demo.LabOptions) { o.Speed = 0.5 })
+	l := startLab(t, func(o *lab.Options) { o.Speed = 0.5 })
 	victim := -1
 	type stream struct {
 		user          string
@@ -402,7 +402,7 @@ func TestWorkerKilled(t *testing.T) {
 					close(s.firstByteSeen)
 				}
 			}()
-			body := fmt.Sprintf(`{"model":%q,"max_tokens":60,"stream":true,"user":%q,"messages":[{"role":"user","content":"Story %d, please."}]}`, demo.ModelName, s.user, i)
+			body := fmt.Sprintf(`{"model":%q,"max_tokens":60,"stream":true,"user":%q,"messages":[{"role":"user","content":"Story %d, please."}]}`, lab.ModelName, s.user, i)
 			resp, err := http.Post(l.URL+"/v1/chat/completions", "application/json", strings.NewReader(body))
 			if err != nil {
 				return
@@ -435,7 +435,7 @@ func TestWorkerKilled(t *testing.T) {
 	for i := range 20 { // and these find it dead
 		late.Go(func() {
 			resp, err := http.Post(l.URL+"/v1/chat/completions", "application/json",
-				strings.NewReader(fmt.Sprintf(`{"model":%q,"max_tokens":1,"messages":[{"role":"user","content":"Late %d."}]}`, demo.ModelName, i)))
+				strings.NewReader(fmt.Sprintf(`{"model":%q,"max_tokens":1,"messages":[{"role":"user","content":"Late %d."}]}`, lab.ModelName, i)))
 			if err != nil {
 				failed.Add(1)
 				return
@@ -468,7 +468,7 @@ func TestGarbageBodies(t *testing.T) {
 	l := startLab(t, nil)
 	img := base64.StdEncoding.EncodeToString(photo(7))
 	chat := func(content string) string {
-		return fmt.Sprintf(`{"model":%q,"max_tokens":1,"messages":[{"role":"user","content":%s}]}`, demo.ModelName, content)
+		return fmt.Sprintf(`{"model":%q,"max_tokens":1,"messages":[{"role":"user","content":%s}]}`, lab.ModelName, content)
 	}
 	url := func(u string) string { return chat(`[{"type":"image_url","image_url":{"url":"` + u + `"}}]`) }
 	for _, c := range []struct{ name, body, why string }{
@@ -513,7 +513,7 @@ func TestGarbageBodies(t *testing.T) {
 
 // A worker with data-parallel ranks: the rank that holds a picture gets it again.
 func TestRanks(t *testing.T) {
-	l := startLab(t, func(o *demo.LabOptions) {
+	l := startLab(t, func(o *lab.Options) {
 		o.Workers, o.Ranks = 2, 2
 		o.Config = func(keys map[string]any) { // the first says itself where its ranks publish
 			keys["workers"].([]any)[0].(map[string]any)["events"] = map[string]any{"auto": true}
@@ -538,7 +538,7 @@ func TestRanks(t *testing.T) {
 
 // A worker that starts anew has lost its cache: nothing is predicted there any more.
 func TestWorkerRestarted(t *testing.T) {
-	l := startLab(t, func(o *demo.LabOptions) { o.Workers = 2 })
+	l := startLab(t, func(o *lab.Options) { o.Workers = 2 })
 	url := dataURL(photo(30))
 	first := ask(t, l, "What is this?", url)
 	awaitExact(t, l, first.worker, first.prompt)

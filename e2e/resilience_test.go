@@ -11,7 +11,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/extproc"
-	"github.com/sightline-router/sightline/internal/demo"
+	"github.com/sightline-router/sightline/internal/testkit/lab"
 )
 
 // load sends requests at a steady rate, whether or not answers come.
@@ -265,7 +265,7 @@ func TestFullFleet(t *testing.T) {
 	for _, addr := range w.addrs() {
 		workers = append(workers, map[string]any{"addr": addr})
 	}
-	w.runProduct(map[string]any{"max_in_flight": 1, "models": []any{map[string]any{"name": demo.ModelName, "dir": absolute(t, modelDir)}}, "workers": workers})
+	w.runProduct(map[string]any{"max_in_flight": 1, "models": []any{map[string]any{"name": lab.ModelName, "dir": absolute(t, modelDir)}}, "workers": workers})
 	body := chatOf(1000, 1) // one prompt: it would stay with one worker
 	held := make(chan reply, 2)
 	for range cap(held) {

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/internal/testkit/lab"
 )
 
 // A request for its prompt's log probabilities is computed whole, and Sightline says so beforehand; what its worker holds is
@@ -15,7 +17,7 @@ func TestPromptLogprobsForgetNothing(t *testing.T) {
 	first := ask(t, l, "What is this?", url)
 	awaitExact(t, l, first.worker, first.prompt)
 	held := func() int64 {
-		raw, err := l.Get("http://" + l.Admin + "/workers")
+		raw, err := lab.Get("http://" + l.Admin + "/workers")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,12 +9,12 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/indexer/source/bus"
-	"github.com/sightline-router/sightline/internal/demo"
+	"github.com/sightline-router/sightline/internal/testkit/lab"
 )
 
 // onWorker asks with pictures that nobody has, from number seed on, until the given worker has one and its events have said
 // so; it gives the picture's URL.
-func onWorker(t *testing.T, l *demo.Lab, worker int, seed uint64) string {
+func onWorker(t *testing.T, l *lab.Lab, worker int, seed uint64) string {
 	t.Helper()
 	for ; ; seed++ {
 		url := dataURL(photo(seed))
@@ -26,7 +26,7 @@ func onWorker(t *testing.T, l *demo.Lab, worker int, seed uint64) string {
 }
 
 // again is the decision on one more question about a picture.
-func again(t *testing.T, l *demo.Lab, url string) gjson.Result {
+func again(t *testing.T, l *lab.Lab, url string) gjson.Result {
 	t.Helper()
 	if r := ask(t, l, "And now?", url); r.status != 200 {
 		t.Fatalf("%+v", r)
@@ -37,7 +37,7 @@ func again(t *testing.T, l *demo.Lab, url string) gjson.Result {
 // A worker's publisher dies, the worker lives on: what its events had told is doubtful after a while, and counts as
 // predicted. So it is with a worker whose agent dies. The worker's own stream says how long it has been away.
 func TestDeadStreams(t *testing.T) {
-	l := startLab(t, func(o *demo.LabOptions) { o.Workers = 2 })
+	l := startLab(t, func(o *lab.Options) { o.Workers = 2 })
 	urls := []string{onWorker(t, l, 0, 500), onWorker(t, l, 1, 540)}
 	l.Sims[0].StopEvents()
 	l.KillAgent(1)
@@ -55,7 +55,7 @@ func TestDeadStreams(t *testing.T) {
 
 // The agents' JetStream stream is deleted under a running Sightline and a running agent: it is made again, and events come.
 func TestStreamDeleted(t *testing.T) {
-	l := startLab(t, func(o *demo.LabOptions) { o.Workers = 2 })
+	l := startLab(t, func(o *lab.Options) { o.Workers = 2 })
 	onWorker(t, l, 1, 580)
 	conn, err := nats.Connect("nats://" + l.NATS)
 	if err != nil {

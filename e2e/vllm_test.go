@@ -15,7 +15,7 @@ import (
 
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/envoy"
-	"github.com/sightline-router/sightline/internal/demo"
+	"github.com/sightline-router/sightline/internal/testkit/lab"
 )
 
 // The same with real engines: `make e2e-vllm` installs the CPU build of vLLM and sets SIGHTLINE_VLLM to where it is. Two
@@ -96,7 +96,7 @@ func (e *vllmServer) healthy(t *testing.T) {
 	t.Helper()
 	end := time.After(engineStart)
 	for {
-		if _, err := demo.Get("http://" + e.addr + "/health"); err == nil {
+		if _, err := lab.Get("http://" + e.addr + "/health"); err == nil {
 			return
 		}
 		select {

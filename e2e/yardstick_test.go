@@ -24,7 +24,7 @@ import (
 
 	"github.com/sightline-router/sightline/envoy"
 	"github.com/sightline-router/sightline/extproc"
-	"github.com/sightline-router/sightline/internal/demo"
+	"github.com/sightline-router/sightline/internal/testkit/lab"
 	"github.com/sightline-router/sightline/router"
 )
 
@@ -85,7 +85,7 @@ func serveNothing(told string) error {
 			SetHeaders: []*corev3.HeaderValueOption{set(extproc.HeaderWorker), set(extproc.HeaderSecond)}}}
 	case "tells":
 		s, err := extproc.New(func(_ context.Context, r *router.Request) router.Decision {
-			return router.Decision{ID: r.ID, Model: demo.ModelName, Reason: router.Load, Why: "no block held", PromptTokens: 1000, Targets: []router.Target{{Worker: "w", Addr: worker, Rank: -1}}}
+			return router.Decision{ID: r.ID, Model: lab.ModelName, Reason: router.Load, Why: "no block held", PromptTokens: 1000, Targets: []router.Target{{Worker: "w", Addr: worker, Rank: -1}}}
 		}, func(router.Outcome) {}, extproc.Options{})
 		if err != nil {
 			return err
@@ -135,7 +135,7 @@ func TestYardstick(t *testing.T) {
 	sink := sinkhole(t)
 	before := func(o *envoy.Options) { o.Workers = []string{sink} }
 	ours := startAsPrinted(t, 0, before)
-	ours.runProduct(map[string]any{"models": []any{map[string]any{"name": demo.ModelName, "dir": absolute(t, modelDir)}},
+	ours.runProduct(map[string]any{"models": []any{map[string]any{"name": lab.ModelName, "dir": absolute(t, modelDir)}},
 		"workers": []any{map[string]any{"addr": sink}}})
 	y := &yardstick{t: t, ours: ours, ways: []*way{{name: "plain", url: ours.url + "/v1/unasked"}}}
 	for _, name := range []string{"nothing", "picks", "tells"} {
@@ -279,7 +279,7 @@ func chatOf(n, seed int) string {
 	for b.Len() < n-100 {
 		b.WriteString(words[r.IntN(len(words))] + " ")
 	}
-	return fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":%q}]}`, demo.ModelName, b.String())
+	return fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":%q}]}`, lab.ModelName, b.String())
 }
 
 // pictureOf is a chat with a picture of about n bytes as a data URL.
@@ -290,7 +290,7 @@ func pictureOf(n, seed int) string {
 		more[i] = byte(i*7 + i>>9 + seed)
 	}
 	return fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/jpeg;base64,%s"}},{"type":"text","text":"?"}]}]}`,
-		demo.ModelName, base64.StdEncoding.EncodeToString(append(file, more...)))
+		lab.ModelName, base64.StdEncoding.EncodeToString(append(file, more...)))
 }
 
 func quantile(took []time.Duration, q float64) time.Duration {

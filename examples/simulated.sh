@@ -36,7 +36,7 @@ admin=127.0.0.1:$((HTTP_PORT + 1))
 } >"$work/sightline.yaml"
 for ((i = 0; i < WORKERS; i++)); do
   addr=127.0.0.1:$((WORKER_PORT + i)) events=127.0.0.1:$((EVENTS_PORT + i)) replay=127.0.0.1:$((EVENTS_PORT + WORKERS + i))
-  start "$SIGHTLINE" sim --model-dir "$model" --served-name "$MODEL" --listen "$addr" --events "$events" --replay "$replay" --block-size "$ENGINE_BLOCK_SIZE" --engine $ENGINE --load 127.0.0.1:$((METRICS_PORT + i))
+  start "$SIGHTLINE" worker-sim --model-dir "$model" --served-name "$MODEL" --listen "$addr" --events "$events" --replay "$replay" --block-size "$ENGINE_BLOCK_SIZE" --engine $ENGINE --load 127.0.0.1:$((METRICS_PORT + i))
   case $ENGINE in
     vllm) echo "  - {name: worker-$i, addr: \"$addr\", events: {zmq: \"tcp://$events\", replay: \"tcp://$replay\"}}" ;;
     trtllm) echo "  - {name: worker-$i, addr: \"$addr\", events: {http: \"http://$addr\"}}" ;;

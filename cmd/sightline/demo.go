@@ -5,6 +5,7 @@ import (
 	"os"
 
 	"github.com/sightline-router/sightline/internal/demo"
+	"github.com/sightline-router/sightline/internal/testkit/lab"
 	"github.com/sightline-router/sightline/internal/testkit/sim"
 )
 
@@ -22,10 +23,10 @@ func (c *demoCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	prompts, err := demo.NewPrompts(c.ModelDir, sim.VLLM, demo.ModelName, 16)
+	prompts, err := lab.NewPrompts(c.ModelDir, sim.VLLM, lab.ModelName, 16)
 	if err != nil {
 		return err
 	}
 	return demo.Run(ctx, demo.Options{Stay: c.Stay, Out: os.Stdout,
-		LabOptions: demo.LabOptions{Self: self, Envoy: bin, ModelDir: c.ModelDir, Prompts: prompts, Speed: 2, Blocks: 2048}})
+		Options: lab.Options{Self: self, Envoy: bin, ModelDir: c.ModelDir, Prompts: prompts, Speed: 2, Blocks: 2048}})
 }

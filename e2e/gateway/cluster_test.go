@@ -28,7 +28,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sightline-router/sightline/internal/demo"
+	"github.com/sightline-router/sightline/internal/testkit/lab"
 	"github.com/sightline-router/sightline/internal/testkit/sim"
 )
 
@@ -209,7 +209,7 @@ func terminating(ip string) state { return state{ip: ip, ready: true, terminatin
 // startPod runs a simulated worker at a pod's address, with the ports of workers/vllm.yaml.
 func startPod(t *testing.T, ip string) *sim.Worker {
 	t.Helper()
-	prompts, err := demo.NewPrompts(modelDir, sim.VLLM, model, 16)
+	prompts, err := lab.NewPrompts(modelDir, sim.VLLM, model, 16)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,14 +19,13 @@ import (
 	"strings"
 	"sync"
 	"time"
-)
 
-// ModelName is what the demo's requests call the model.
-const ModelName = "sim-vl"
+	"github.com/sightline-router/sightline/internal/testkit/lab"
+)
 
 // Options are what a demo runs with.
 type Options struct {
-	LabOptions
+	lab.Options
 	Stay bool // leave everything running until ctx ends
 	Out  io.Writer
 }
@@ -40,30 +39,30 @@ func Run(ctx context.Context, o Options) error {
 	fmt.Fprintf(o.Out, "demo: %d requests, twice, through %s\n\n", len(load), o.Envoy)
 
 	fmt.Fprintln(o.Out, "first without Sightline: Envoy spreads the requests round robin …")
-	alone := o.LabOptions
+	alone := o.Options
 	alone.Without = true
-	plain, err := StartLab(ctx, alone)
+	plain, err := lab.Start(ctx, alone)
 	defer plain.Stop()
 	if err != nil {
 		return err
 	}
-	without, err := plain.play(ctx, load, nil)
+	without, err := play(ctx, plain, load, nil)
 	if err != nil {
 		return err
 	}
 	plain.Stop()
 
 	fmt.Fprintf(o.Out, "then with Sightline, on fresh workers:\n\n")
-	lab, err := StartLab(ctx, o.LabOptions)
-	defer lab.Stop()
+	full, err := lab.Start(ctx, o.Options)
+	defer full.Stop()
 	if err != nil {
 		return err
 	}
-	with, err := lab.play(ctx, load, o.Out)
+	with, err := play(ctx, full, load, o.Out)
 	if err != nil {
 		return err
 	}
-	compare(o.Out, sum(without, plain.Encoded()), sum(with, lab.Encoded()))
+	compare(o.Out, sum(without, plain.Encoded()), sum(with, full.Encoded()))
 	if err := judge(load, with); err != nil {
 		return err
 	}
@@ -76,7 +75,7 @@ Left running (Ctrl-C ends it). Try:
 
   Sightline's page  http://%s/
   Envoy's counters  curl -s 'http://%s/stats?filter=^sightline'
-`, lab.URL, again(host.URL), lab.Admin, lab.EnvoyAdmin)
+`, full.URL, again(host.URL), full.Admin, full.EnvoyAdmin)
 		<-ctx.Done()
 	}
 	return nil
@@ -84,7 +83,7 @@ Left running (Ctrl-C ends it). Try:
 
 // again is a request whose beginning, up to its picture, the load has sent: its first answer is a hit.
 func again(host string) string {
-	body, _ := json.Marshal(map[string]any{"model": ModelName, "max_tokens": 8, "messages": []any{ // texts and numbers do not fail
+	body, _ := json.Marshal(map[string]any{"model": lab.ModelName, "max_tokens": 8, "messages": []any{ // texts and numbers do not fail
 		says("system", system), user(picture(host+"/a/1.jpg"), text("What is this?"))}})
 	return string(body)
 }
@@ -105,7 +104,7 @@ func imageHost(shots [][]byte) *httptest.Server {
 }
 
 // play sends the load, one request after the other but for those marked together, and shows each if out is given.
-func (l *Lab) play(ctx context.Context, load []request, out io.Writer) ([]answer, error) {
+func play(ctx context.Context, l *lab.Lab, load []request, out io.Writer) ([]answer, error) {
 	answers := make([]answer, len(load))
 	if out != nil {
 		fmt.Fprintf(out, "  #  %-29s %-9s %-10s %7s %9s %9s %7s\n", "request", "worker", "why", "prompt", "predicted", "reported", "ttft")
@@ -120,7 +119,7 @@ func (l *Lab) play(ctx context.Context, load []request, out io.Writer) ([]answer
 		for i := n; i <= last; i++ {
 			all.Go(func() {
 				time.Sleep(time.Duration(i-n) * 10 * time.Millisecond) // that is the case shown, not a wait
-				answers[i], errs[i-n] = send(ctx, l.client, l.URL, i, load[i])
+				answers[i], errs[i-n] = send(ctx, l, i, load[i])
 			})
 		}
 		all.Wait()
@@ -129,7 +128,7 @@ func (l *Lab) play(ctx context.Context, load []request, out io.Writer) ([]answer
 		}
 		var decided []decision
 		if out != nil {
-			raw, err := l.Get(fmt.Sprintf("http://%s/decisions?n=%d", l.Admin, last-n+1))
+			raw, err := lab.Get(fmt.Sprintf("http://%s/decisions?n=%d", l.Admin, last-n+1))
 			if err != nil {
 				return nil, err
 			}

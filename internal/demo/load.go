@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/internal/testkit/lab"
 )
 
 // request is one of the load's requests.
@@ -126,19 +128,19 @@ func mixed(shots [][]byte, host string) (list []request) {
 }
 
 // send sends one request through Envoy, streaming, and reads the answer to its end.
-func send(ctx context.Context, client *http.Client, base string, n int, r request) (a answer, err error) {
-	body, err := json.Marshal(map[string]any{"model": ModelName, "messages": r.messages, "max_tokens": 8, "stream": true, "user": fmt.Sprint("demo-", n),
+func send(ctx context.Context, l *lab.Lab, n int, r request) (a answer, err error) {
+	body, err := json.Marshal(map[string]any{"model": lab.ModelName, "messages": r.messages, "max_tokens": 8, "stream": true, "user": fmt.Sprint("demo-", n),
 		"stream_options": map[string]bool{"include_usage": true}})
 	if err != nil {
 		return a, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, base+"/v1/chat/completions", bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, l.URL+"/v1/chat/completions", bytes.NewReader(body))
 	if err != nil {
 		return a, err
 	}
 	req.Header.Set("Content-Type", "application/json")
 	start := time.Now()
-	resp, err := client.Do(req)
+	resp, err := l.Do(req)
 	if err != nil {
 		return a, err
 	}

@@ -16,14 +16,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sightline-router/sightline/engine"
-	"github.com/sightline-router/sightline/internal/demo"
+	"github.com/sightline-router/sightline/internal/testkit/lab"
 	"github.com/sightline-router/sightline/internal/testkit/sim"
 )
 
 const modelDir = "../../examples/models/qwen2.5-vl"
 
 // prompts is how simulated workers read requests, loaded once.
-var prompts = sync.OnceValues(func() (demo.Prompts, error) { return demo.NewPrompts(modelDir, sim.VLLM, "m", 16) })
+var prompts = sync.OnceValues(func() (lab.Prompts, error) { return lab.NewPrompts(modelDir, sim.VLLM, "m", 16) })
 
 func load(t testing.TB, change func(*engine.Server)) *engine.Live {
 	t.Helper()
@@ -283,7 +283,7 @@ func TestRun(t *testing.T) {
 	}
 	until := func(what string, cond func() bool) {
 		t.Helper()
-		if err := demo.WaitFor(t.Context(), what, cond); err != nil {
+		if err := lab.WaitFor(t.Context(), what, cond); err != nil {
 			t.Fatal(err, fmt.Sprintf("%+v", p.Results()))
 		}
 	}

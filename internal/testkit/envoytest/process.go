@@ -1,4 +1,5 @@
-package envoy
+// Package envoytest runs Envoy as a process, for tests and the demo.
+package envoytest
 
 import (
 	"context"
@@ -11,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/sightline-router/sightline/envoy"
 )
 
 // Process is a running Envoy.
@@ -25,9 +28,9 @@ type Process struct {
 // startWait bounds the time to readiness: 0.1 to 0.6 s, up to 2.3 s while health checks make their first round.
 const startWait = 20 * time.Second
 
-// Start runs Envoy with a configuration that Generate made for o; see Run.
-func Start(ctx context.Context, binary string, o Options, log io.Writer, args ...string) (*Process, error) {
-	config, err := Generate(o)
+// Start runs Envoy with a configuration that envoy.Generate made for o; see Run.
+func Start(ctx context.Context, binary string, o envoy.Options, log io.Writer, args ...string) (*Process, error) {
+	config, err := envoy.Generate(o)
 	if err != nil {
 		return nil, err
 	}

@@ -2,13 +2,13 @@ package main
 
 import (
 	"context"
-	"fmt"
 
-	"github.com/sightline-router/sightline/internal/demo"
+	"github.com/sightline-router/sightline/internal/testkit/lab"
 	"github.com/sightline-router/sightline/internal/testkit/sim"
 )
 
-type simCmd struct {
+// workerSimCmd runs a simulated worker, for the examples and for trying things out.
+type workerSimCmd struct {
 	Engine        string  `enum:"vllm,sglang,trtllm,trtllm-zmq,standalone" default:"vllm" help:"vllm, sglang, trtllm (events drained over HTTP), trtllm-zmq, or standalone (a worker of NVIDIA's standalone router example)."`
 	ModelDir      string  `type:"existingdir" required:"" help:"Model directory (without weights)."`
 	ServedName    string  `default:"sim-vl" help:"What requests call the model."`
@@ -25,23 +25,11 @@ type simCmd struct {
 	Speed         float64 `default:"1" help:"How much faster than a 7B model on one large GPU; 0: no delay at all."`
 }
 
-func (c *simCmd) Run(ctx context.Context) error {
+func (c *workerSimCmd) Run(ctx context.Context) error {
 	name := c.EngineModel
 	if name == "" {
 		name = c.ServedName
 	}
-	prompts, err := demo.NewPrompts(c.ModelDir, sim.Engine(c.Engine), name, c.BlockSize)
-	if err != nil {
-		return err
-	}
-	w, err := sim.New(sim.Config{Model: name, ServedName: c.ServedName, Version: c.EngineVersion, Listen: c.Listen, Events: c.Events, Replay: c.Replay, Engine: sim.Engine(c.Engine), Load: c.Load, Fingerprint: c.Fingerprint,
-		BlockSize: c.BlockSize, Blocks: c.Blocks, Ranks: c.Ranks, Speed: c.Speed, Prompt: prompts})
-	if err != nil {
-		return err
-	}
-	w.Start()
-	defer w.Close()
-	fmt.Printf("simulated %s worker %s on http://%s, events %s, replay %s\n", c.Engine, c.ServedName, w.Addr(), w.EventsAddr(), w.ReplayAddr())
-	<-ctx.Done()
-	return nil
+	return lab.RunWorker(ctx, c.ModelDir, sim.Config{Model: name, ServedName: c.ServedName, Version: c.EngineVersion, Listen: c.Listen, Events: c.Events, Replay: c.Replay, Engine: sim.Engine(c.Engine), Load: c.Load, Fingerprint: c.Fingerprint,
+		BlockSize: c.BlockSize, Blocks: c.Blocks, Ranks: c.Ranks, Speed: c.Speed})
 }

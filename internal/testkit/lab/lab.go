@@ -1,30 +1,29 @@
-package demo
+// Package lab puts the whole product on one machine, for the demo and for tests: simulated workers, Sightline and its agents
+// as processes, a real Envoy.
+package lab
 
 import (
 	"context"
 	"fmt"
 	"io"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/goccy/go-yaml"
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/envoy"
+	"github.com/sightline-router/sightline/internal/testkit/envoytest"
 	"github.com/sightline-router/sightline/internal/testkit/sim"
 )
 
-// LabOptions say what stands in a Lab.
-type LabOptions struct {
+// Options say what stands in a Lab.
+type Options struct {
 	Self     string // path of the sightline binary
 	Envoy    string // path of the Envoy binary
 	ModelDir string
@@ -43,6 +42,9 @@ type LabOptions struct {
 	Log    io.Writer // Sightline's and the agents' own output; nil: standard error
 }
 
+// ModelName is what requests call the model, unless a test says otherwise.
+const ModelName = "sim-vl"
+
 // Lab is the whole on one machine: simulated workers in this process; Sightline, its agents and Envoy in processes of
 // their own. The first worker's events go to Sightline by ZeroMQ, the others' through an agent and NATS.
 type Lab struct {
@@ -52,22 +54,19 @@ type Lab struct {
 	EnvoyAdmin string
 	NATS       string // host:port of Sightline's embedded server
 
-	o      LabOptions
+	o      Options
 	dir    string
 	client *http.Client
 	served sync.Map // a request's user → worker
 	config string   // Sightline's file
 	main   *exec.Cmd
 	agents []*exec.Cmd
-	envoy  *envoy.Process
+	envoy  *envoytest.Process
 	once   sync.Once
 }
 
-// readyWait bounds the wait for anything to come up.
-const readyWait = 30 * time.Second
-
-// StartLab starts everything and waits until it is ready. Stop it, also after an error.
-func StartLab(ctx context.Context, o LabOptions) (*Lab, error) {
+// Start starts everything and waits until it is ready. Stop it, also after an error.
+func Start(ctx context.Context, o Options) (*Lab, error) {
 	l := &Lab{o: o, client: &http.Client{Timeout: readyWait}}
 	var err error
 	if l.dir, err = os.MkdirTemp("", "sightline-lab-"); err != nil {
@@ -133,7 +132,7 @@ func StartLab(ctx context.Context, o LabOptions) (*Lab, error) {
 	if err != nil {
 		return l, err
 	}
-	if l.envoy, err = envoy.Start(ctx, o.Envoy, eo, log, "--concurrency", "2"); err != nil {
+	if l.envoy, err = envoytest.Start(ctx, o.Envoy, eo, log, "--concurrency", "2"); err != nil {
 		text, _ := os.ReadFile(log.Name())
 		return l, fmt.Errorf("%w\n%s", err, text[max(0, len(text)-2000):])
 	}
@@ -211,21 +210,6 @@ func (l *Lab) WaitReady(ctx context.Context) error {
 	return WaitReady(ctx, l.Admin, l.EnvoyAdmin, len(l.Sims)*max(1, l.o.Ranks))
 }
 
-// WaitReady waits until a Sightline and the Envoy before it, told by their admin addresses, can serve: so many
-// worker-ranks are heard, and Envoy has found Sightline healthy.
-func WaitReady(ctx context.Context, sightline, envoy string, slots int) error {
-	if err := WaitFor(ctx, "the workers' KV events", func() bool {
-		rows, err := Get("http://" + sightline + "/workers")
-		return err == nil && len(gjson.GetBytes(rows, `#(events=="live")#`).Array()) == slots
-	}); err != nil {
-		return err
-	}
-	return WaitFor(ctx, "Envoy's health check of Sightline", func() bool {
-		stats, err := Get("http://" + envoy + "/stats?filter=cluster.sightline.membership_healthy")
-		return err == nil && strings.Contains(string(stats), ": 1")
-	})
-}
-
 // run starts a subcommand of the binary as a process of its own.
 func (l *Lab) run(args ...string) (*exec.Cmd, error) {
 	c := exec.Command(l.o.Self, args...)
@@ -258,6 +242,9 @@ func (l *Lab) Stop() {
 	})
 }
 
+// Do sends a request with the time limit of all that is asked here.
+func (l *Lab) Do(r *http.Request) (*http.Response, error) { return l.client.Do(r) }
+
 // Self is the path of the sightline binary that runs here.
 func (l *Lab) Self() string { return l.o.Self }
 
@@ -275,55 +262,4 @@ func (l *Lab) Encoded() (n int) {
 		n += w.Stats().ImagesEncoded
 	}
 	return n
-}
-
-// Get reads a page of Sightline's or Envoy's.
-func (l *Lab) Get(url string) ([]byte, error) { return Get(url) }
-
-// Get reads a page; another status than 200 is an error.
-func Get(url string) ([]byte, error) {
-	client := http.Client{Timeout: readyWait}
-	resp, err := client.Get(url)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err == nil && resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: status %d", url, resp.StatusCode)
-	}
-	return body, err
-}
-
-// WaitFor asks until a condition holds, for half a minute at most.
-func WaitFor(ctx context.Context, what string, cond func() bool) error {
-	ctx, cancel := context.WithTimeout(ctx, readyWait)
-	defer cancel()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for !cond() {
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%s: not within %v", what, readyWait)
-		case <-tick.C:
-		}
-	}
-	return nil
-}
-
-// FreePorts gives ports of loopback that are free now, for processes that are still to be started. They lie below those that
-// systems give to outgoing connections, one of which could have a port before the process that it was meant for.
-func FreePorts(n int) (ports []int, err error) {
-	for try := 0; len(ports) < n; try++ {
-		port := 10000 + rand.N(22000)
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-		if err != nil && try < 1000 {
-			continue
-		} else if err != nil {
-			return nil, err
-		}
-		defer l.Close() // not before all are chosen
-		ports = append(ports, port)
-	}
-	return ports, nil
 }

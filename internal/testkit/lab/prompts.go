@@ -1,4 +1,4 @@
-package demo
+package lab
 
 import (
 	"context"
@@ -70,4 +70,22 @@ func NewPrompts(dir string, engine_ sim.Engine, engineModel string, blockSize in
 		}
 		return out, nil
 	}, nil
+}
+
+// RunWorker runs one simulated worker of a model directory until ctx ends, and prints where it is reached. c lacks Prompt only.
+func RunWorker(ctx context.Context, modelDir string, c sim.Config) error {
+	prompts, err := NewPrompts(modelDir, c.Engine, c.Model, c.BlockSize)
+	if err != nil {
+		return err
+	}
+	c.Prompt = prompts
+	w, err := sim.New(c)
+	if err != nil {
+		return err
+	}
+	w.Start()
+	defer w.Close()
+	fmt.Printf("simulated %s worker %s on http://%s, events %s, replay %s\n", c.Engine, c.ServedName, w.Addr(), w.EventsAddr(), w.ReplayAddr())
+	<-ctx.Done()
+	return nil
 }
