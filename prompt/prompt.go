@@ -143,7 +143,7 @@ func Load(dir string, opt Options) (*Model, error) {
 			return nil, &KeyError{"mm_processor_kwargs", err}
 		}
 	}
-	m.vision, m.visErr = vision.Load(os.DirFS(dir), m.tokens(new(Draft)), vision.Options{Engine: opt.Engine, ProcessorKwargs: server, MistralFormat: m.mistral != nil})
+	m.vision, m.visErr = vision.Load(os.DirFS(dir), m.tokens(new(Draft)), vision.Options{Reading: m.reading(), ProcessorKwargs: server, MistralFormat: m.mistral != nil})
 	return m, nil
 }
 
@@ -249,8 +249,14 @@ func (m *Model) Family() string {
 	return m.vision.Family()
 }
 
-// RotatesEXIF reports whether the engine turns pictures by their EXIF orientation before it counts tokens.
-func (m *Model) RotatesEXIF() bool { return vision.RotatesEXIF(m.opt.Engine) }
+// RotatesEXIF reports whether the engine turns pictures by their EXIF orientation before it counts tokens: vLLM does, SGLang
+// and TensorRT-LLM do not.
+func (m *Model) RotatesEXIF() bool { return m.opt.Engine == "vllm" }
+
+// reading is how the engine puts media into a prompt.
+func (m *Model) reading() vision.Reading {
+	return vision.Reading{Processor: m.opt.Engine != "vllm", OutOfVocab: m.opt.Engine == "trtllm"}
+}
 
 // Sample says which frames of a video the engine takes, nil where that is not known.
 func (m *Model) Sample(f vision.File, options map[string]float64) *vision.Clip {

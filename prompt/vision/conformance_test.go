@@ -165,7 +165,7 @@ func TestConformanceProcessorPrompts(t *testing.T) {
 		if d.proc != nil {
 			files["processor_config.json"] = d.proc
 		}
-		m, err := Load(dir(files), tok, Options{Engine: Transformers})
+		m, err := Load(dir(files), tok, Options{Reading: transformers})
 		if err != nil {
 			t.Errorf("%s: %v", f.Family, err)
 			continue
@@ -251,7 +251,7 @@ func TestConformanceVLLM(t *testing.T) {
 				stub.ids["[IMG]"], stub.ids["[IMG_BREAK]"], stub.ids["[IMG_END]"] = 10, 12, 13
 				tok = stub
 			}
-			opts := Options{Engine: VLLM}
+			opts := Options{}
 			if i := slices.Index(flags, "--mm-processor-kwargs"); i >= 0 {
 				if opts.ProcessorKwargs, err = ParseKwargs([]byte(flags[i+1])); err != nil {
 					t.Fatal(err)
@@ -464,7 +464,7 @@ func TestConformanceSGLang(t *testing.T) {
 		if err := json.Unmarshal(readMaybeGzip(t, filepath.Join(golden, "sglang", "image_items_"+name+".json")), &rec); err != nil {
 			t.Fatal(err)
 		}
-		m := loadModelDir(t, filepath.Join(models, name), Options{Engine: SGLang})
+		m := loadModelDir(t, filepath.Join(models, name), Options{Reading: sglang})
 		n := 0
 		for _, r := range rec.Rows {
 			var media []Media

@@ -97,7 +97,7 @@ func (k anyres) bind(s *settings) counter {
 		canvases[i] = [2]int{p[1], p[0]}
 	}
 	alone := 0
-	if s.engine != VLLM && k.aspect != nil {
+	if s.reading.Processor && k.aspect != nil {
 		alone = base + 1 // OneVision: several pictures are not tiled
 	}
 	return func(w, h, items int) (grid, error) {

@@ -66,7 +66,7 @@ type splitLongest struct{ edge, tile, seqLen, split value }
 func (k splitLongest) bind(s *settings) counter {
 	const most = 4096 // upstream MAX_IMAGE_SIZE
 	edge, tile, n := s.small(k.edge, 1, 1<<20), s.small(k.tile, 1, 1<<20), s.small(k.seqLen, 1, 1<<16)
-	split, hf := s.bool(k.split), s.engine != VLLM
+	split, hf := s.bool(k.split), s.reading.Processor
 	return func(w, h, _ int) (grid, error) {
 		g := grid{main: n, tile: n}
 		if !split {
@@ -194,7 +194,7 @@ func (k step3) bind(s *settings) counter {
 	on := s.bool(k.patches)
 	// vLLM leaves pictures below 728 px whole, SGLang those up to 728.
 	whole := 727
-	if s.engine != VLLM {
+	if s.reading.Processor {
 		whole = 728
 	}
 	return func(w, h, _ int) (grid, error) {

@@ -179,7 +179,7 @@ type fitLongest struct {
 
 func (k fitLongest) bind(s *settings) counter {
 	edge, patch, merge, rest := s.int(k.edge), s.int(k.patch), s.small(k.merge, 1, 1<<10), 1
-	if k.drops && s.engine != VLLM {
+	if k.drops && s.reading.Processor {
 		rest = merge
 	} else {
 		patch *= merge
@@ -253,7 +253,7 @@ func (k softBudget) bind(s *settings) counter {
 	default:
 		s.fail("%s: want 70, 140, 280, 560 or 1120, have %d", k.budget, budget)
 	}
-	hf := s.engine != VLLM
+	hf := s.reading.Processor
 	return func(w, h, _ int) (grid, error) {
 		unit := patch * pool
 		W, H, U, P := float64(w), float64(h), float64(unit), float64(patch)

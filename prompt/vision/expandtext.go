@@ -157,11 +157,11 @@ func (m *Model) ExpandText(dst []uint32, text string, media []Media, kw Kwargs) 
 		return m.Expand(dst, m.tok.EncodeText(nil, text), media, kw)
 	}
 	// SGLang and TensorRT-LLM call the processor for requests with media only.
-	if m.fam.prepareText != nil && (len(media) > 0 || m.engine == Transformers) {
+	if m.fam.prepareText != nil && (len(media) > 0 || m.settings.reading.Always) {
 		text = m.fam.prepareText(m, text)
 	}
 	if len(media) == 0 {
-		if m.engine == Transformers && m.placeholderIn(text, "") {
+		if m.settings.reading.Always && m.placeholderIn(text, "") {
 			return dst, nil, refused(400, "a placeholder in the text, but no media")
 		}
 		return m.embedIDs(m.tok.EncodeText(dst, text), len(dst)), nil, nil
@@ -214,9 +214,9 @@ func (m *Model) condense(text string, media []Media, kw Kwargs, target func(*ite
 			return -1, -1
 		})
 		if it == nil {
-			status := 400
-			if m.engine == VLLM {
-				status = 500
+			status := 500
+			if m.ReadsText() {
+				status = 400
 			}
 			return nil, "", refused(status, "fewer placeholders in the prompt than media (%d are left over)", q.left)
 		}
@@ -269,14 +269,14 @@ func (c condensedText) edited(m *Model) condensedText {
 	return out
 }
 
-// embedIDs writes TensorRT-LLM's out-of-vocabulary id over every media id from offset base on.
+// embedIDs writes the id above the vocabulary, where there is one (Reading.OutOfVocab), over every media id from offset base on.
 func (m *Model) embedIDs(out []uint32, base int) []uint32 {
-	if m.trtID == 0 {
+	if m.outOfVocab == 0 {
 		return out
 	}
 	for i, id := range out[base:] {
 		if m.isEmbed(id) {
-			out[base+i] = m.trtID
+			out[base+i] = m.outOfVocab
 		}
 	}
 	return out

@@ -25,7 +25,7 @@ var qwenFamilies = []family{
 			put: "<|vision_start|>{image}<|vision_end|>"},
 		video: &entry{target: "{video}", id: "{video}", put: "<|vision_start|>{video}<|vision_end|>",
 			frames: pairFrames{patch: "=14"}, loader: "Qwen2VLVideoProcessor"},
-		trtOutOfVocab: true,
+		outOfVocab: true,
 	},
 	{
 		name: "qwen3_vl", title: "Qwen3-VL, Qwen3.5, Qwen3.6 and later",
@@ -38,7 +38,7 @@ var qwenFamilies = []family{
 			put: "<|vision_start|>{image}<|vision_end|>"},
 		video: &entry{target: "{video}", id: "{video}", put: "<|vision_start|>{video}<|vision_end|>",
 			frames: pairFrames{timed: true, patch: "=16"}, loader: "Qwen3VLVideoProcessor", arrange: timedPairs},
-		trtOutOfVocab: true,
+		outOfVocab: true,
 	},
 	{
 		name: "qwen2_5_omni", title: "Qwen2.5-Omni",

@@ -229,7 +229,7 @@ var tileFamilies = []family{
 		image:     minicpmEntry("<image_id>{k}</image_id>"),
 		video:     &entry{target: "(<video>./</video>)", undecidable: noFrames},
 		audio:     &entry{target: "(<audio>./</audio>)", undecidable: noLength},
-		viaPieces: true, trtOutOfVocab: true,
+		viaPieces: true, outOfVocab: true,
 		note: "processor code lives in the model's repository; no engine run backs the rule",
 	},
 	{
@@ -239,7 +239,7 @@ var tileFamilies = []family{
 			v := s.text(value{"config.version", "image.version"})
 			return v == "2.5" || v == "2.0" || v == "2" || v == "" && s.config["hidden_size"] != nil
 		},
-		names: minicpmNames, image: minicpm25Entry(), viaPieces: true, trtOutOfVocab: true,
+		names: minicpmNames, image: minicpm25Entry(), viaPieces: true, outOfVocab: true,
 		note: "processor code lives in the model's repository; no engine run backs the rule",
 	},
 	{
@@ -261,7 +261,7 @@ var tileFamilies = []family{
 			layout: layout{begin: "{id_on}{k}{id_off}", mainFirst: true, mainBegin: "{begin}", mainEnd: "{end}",
 				tileBegin: "{slice}", tileEnd: "{slice_no}", rowSep: "\n"}},
 		video:     &entry{target: "<|video_pad|>", undecidable: noFrames},
-		viaPieces: true, trtOutOfVocab: true,
+		viaPieces: true, outOfVocab: true,
 	},
 	{
 		name: "step3", title: "Step3",

@@ -23,8 +23,8 @@ type family struct {
 
 	image, video, audio *entry
 
-	// TensorRT-LLM overwrites embedding ids by vocab_size+1 in this family.
-	trtOutOfVocab bool
+	// outOfVocab: see Reading.
+	outOfVocab bool
 	// newlineMerge is Gemma's pass over the expanded ids (vLLM).
 	newlineMerge bool
 	// accepts checks a request's kwargs where vLLM is stricter than the rule.

@@ -135,7 +135,7 @@ func (m *Model) builder(kw Kwargs, items int) (*builder, error) {
 		}
 		return b, nil
 	}
-	if m.fam != nil && m.fam.accepts != nil && m.engine == VLLM {
+	if m.fam != nil && m.fam.accepts != nil && !m.ReadsText() {
 		if err := m.fam.accepts(m, kw); err != nil {
 			return nil, err
 		}

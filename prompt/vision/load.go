@@ -13,18 +13,15 @@ import (
 // maxFile bounds the size of a configuration file.
 const maxFile = 16 << 20
 
-// Load reads the model directory dir (os.DirFS of it) and builds the placeholder rules for one engine. A text model gives a
+// Load reads the model directory dir (os.DirFS of it) and builds the placeholder rules for one way of reading. A text model gives a
 // Model whose Family is "". A *MissingError says that the model's prompts cannot be predicted; an *UnknownModelError comes with
 // a Model that is good for prompts without media. Other errors are read errors.
 func Load(dir fs.FS, tok Tokens, opts Options) (*Model, error) {
-	if opts.Engine == "" {
-		opts.Engine = VLLM
-	}
 	s, err := readSettings(dir, opts)
 	if err != nil {
 		return nil, err
 	}
-	m := &Model{most: MaxTokens, engine: opts.Engine, settings: s, tok: tok, literals: &literals{tok: tok, ids: map[string][]uint32{}}}
+	m := &Model{most: MaxTokens, settings: s, tok: tok, literals: &literals{tok: tok, ids: map[string][]uint32{}}}
 	f, _ := match(s)
 	if f == nil {
 		if !looksMultimodal(s) {
@@ -55,21 +52,21 @@ func Load(dir fs.FS, tok Tokens, opts Options) (*Model, error) {
 		}
 		m.rules = append(m.rules, r)
 	}
-	if f.newlineMerge && m.engine == VLLM {
+	if f.newlineMerge && !m.ReadsText() {
 		for i := range m.newlines {
 			id, ok := tok.ID(strings.Repeat("\n", i+1))
 			if !ok {
-				return nil, m.lacks("a token for %d newlines, which vLLM merges behind pictures", i+1)
+				return nil, m.lacks("a token for %d newlines, which are merged behind pictures", i+1)
 			}
 			m.newlines[i] = id
 		}
 	}
-	if f.trtOutOfVocab && m.engine == TRTLLM {
+	if f.outOfVocab && s.reading.OutOfVocab {
 		vocab := s.int(value{"config.vocab_size", "config.text_config.vocab_size"})
 		if s.err != nil {
 			return nil, m.lacks("%v", s.err)
 		}
-		m.trtID = uint32(vocab + 1)
+		m.outOfVocab = uint32(vocab + 1)
 	}
 	return m, nil
 }
@@ -79,7 +76,7 @@ func (m *Model) lacks(format string, a ...any) error {
 }
 
 func readSettings(dir fs.FS, opts Options) (*settings, error) {
-	s := &settings{engine: opts.Engine}
+	s := &settings{reading: opts.Reading}
 	var pre, proc, video map[string]any
 	for _, f := range []struct {
 		name string
@@ -279,7 +276,7 @@ type rule struct {
 
 func (m *Model) compile(modality string, e *entry) (*rule, error) {
 	r := &rule{modality: modality, entry: e, layout: e.layout, target: e.target, undecidable: e.undecidable}
-	if m.engine != VLLM {
+	if m.ReadsText() {
 		if e.layoutHF != nil {
 			r.layout = *e.layoutHF
 		}
@@ -326,7 +323,7 @@ func (m *Model) compile(modality string, e *entry) (*rule, error) {
 // bindVideo reads the settings of a video rule. What is missing makes videos undecidable, not the model.
 func (m *Model) bindVideo(r *rule) {
 	var ok bool
-	if m.engine != VLLM {
+	if m.ReadsText() {
 		r.undecidable = noFrames
 		return
 	}

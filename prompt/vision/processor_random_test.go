@@ -38,7 +38,7 @@ func TestProcessorRandom(t *testing.T) {
 			files["preprocessor_config.json"] = obj{"patch_size": 1, "max_patches": 1} // not read beside the nested one
 			files["processor_config.json"] = merged(r.Pk, obj{"image_processor": image})
 		}
-		m, err := Load(dir(files), stub, Options{Engine: Transformers})
+		m, err := Load(dir(files), stub, Options{Reading: transformers})
 		var ids []uint32
 		if err == nil {
 			var media []Media

@@ -116,7 +116,7 @@ func stream(tokens func(yield func(string, int) bool), special map[string]bool) 
 	return b.String()
 }
 
-func loadProcessor(t testing.TB, f processorFamily, engine string, tokens map[string]bool) (*Model, *stubTokens) {
+func loadProcessor(t testing.TB, f processorFamily, reading Reading, tokens map[string]bool) (*Model, *stubTokens) {
 	t.Helper()
 	d, ok := processorDirs[f.Family]
 	if !ok {
@@ -158,7 +158,7 @@ func loadProcessor(t testing.TB, f processorFamily, engine string, tokens map[st
 			files["processor_config.json"] = d.proc
 		}
 	}
-	m, err := Load(dir(files), stub, Options{Engine: engine})
+	m, err := Load(dir(files), stub, Options{Reading: reading})
 	if err != nil {
 		t.Fatalf("%s: %v", f.Family, err)
 	}
@@ -187,7 +187,7 @@ func TestProcessorCounts(t *testing.T) {
 				tokens[r.RLE.token(i)] = true
 			}
 		}
-		m, stub := loadProcessor(t, f, Transformers, tokens)
+		m, stub := loadProcessor(t, f, transformers, tokens)
 		special := map[string]bool{}
 		for _, n := range stub.names {
 			special[n] = true
@@ -277,7 +277,7 @@ func TestProcessorPrompts(t *testing.T) {
 				bytewise = false
 			}
 		}
-		m, stub := loadProcessor(t, f, Transformers, tokens)
+		m, stub := loadProcessor(t, f, transformers, tokens)
 		special := map[string]bool{}
 		for _, n := range stub.names {
 			special[n] = true

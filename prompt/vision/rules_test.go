@@ -91,7 +91,7 @@ func rowColTokens(n int) (out []string) {
 	return append(out, "\n", "\n\n")
 }
 
-func loadRule(t testing.TB, rule string, engine string) (*Model, Kwargs) {
+func loadRule(t testing.TB, rule string, reading Reading) (*Model, Kwargs) {
 	t.Helper()
 	d, ok := ruleDirs[rule]
 	if !ok {
@@ -115,7 +115,7 @@ func loadRule(t testing.TB, rule string, engine string) (*Model, Kwargs) {
 	for _, f := range families() {
 		specials = append(specials, specialsOf(f)...)
 	}
-	m, err := Load(dir(files), newStub(specials...), Options{Engine: engine})
+	m, err := Load(dir(files), newStub(specials...), Options{Reading: reading})
 	if err != nil {
 		t.Fatalf("%s: %v", rule, err)
 	}
@@ -135,7 +135,7 @@ func TestCounts(t *testing.T) {
 	for _, r := range rows {
 		m := models[r.Rule]
 		if m == nil {
-			m, _ = loadRule(t, r.Rule, VLLM)
+			m, _ = loadRule(t, r.Rule, vllm)
 			models[r.Rule] = m
 		}
 		embed, total, err := m.Count(Media{Width: r.W, Height: r.H}, ruleDirs[r.Rule].kw)

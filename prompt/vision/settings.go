@@ -40,7 +40,7 @@ type value []string
 
 // settings are the files of a directory and the kwargs laid over them.
 type settings struct {
-	engine    string
+	reading   Reading
 	kw        map[string]any
 	kwVideo   map[string]any
 	image     map[string]any

@@ -84,6 +84,14 @@ func dir(files map[string]any) fs.FS {
 
 type obj = map[string]any
 
+// How the engines read.
+var (
+	vllm         = Reading{}
+	sglang       = Reading{Processor: true}
+	trtllm       = Reading{Processor: true, OutOfVocab: true}
+	transformers = Reading{Processor: true, Always: true}
+)
+
 // readGolden reads a gzipped JSON file of testdata.
 func readGolden(t testing.TB, name string, into any) {
 	t.Helper()

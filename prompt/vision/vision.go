@@ -1,5 +1,5 @@
 // Package vision decides what an image becomes in the prompt: how many placeholder tokens, which ids, in which layout, and
-// where. It is the only place that knows, for every vision-language family and engine.
+// where. It is the only place that knows, for every vision-language family and every way in which engines read (Reading).
 //
 // A [Model] is built once from a model directory (the JSON files beside the weights, see [Load]); nothing is fetched and no
 // image is decoded. One entry of the table (families_*.go) describes one family: which files name it, the placeholder that the
@@ -24,19 +24,20 @@ type Tokens interface {
 	DecodeText(ids []uint32) string
 }
 
-// Engines that a model can be loaded for. Transformers is the plain Hugging Face processor; SGLang and TensorRT-LLM run it and
-// then change the ids at the embedding positions.
-const (
-	VLLM         = "vllm"
-	SGLang       = "sglang"
-	TRTLLM       = "trtllm"
-	Transformers = "transformers"
-)
+// Reading is how an engine puts media into a prompt. The zero value replaces placeholders among the token ids, with vLLM's own
+// rules where they differ from the Hugging Face processor's.
+type Reading struct {
+	// Processor: the Hugging Face processor replaces placeholders in the text, before it is tokenised (SGLang, TensorRT-LLM).
+	Processor bool
+	// Always: the processor also reads prompts without media (transformers by itself; the engines do not ask it then).
+	Always bool
+	// OutOfVocab: vocab_size + 1 stands at the embedding positions, in the families that say so (TensorRT-LLM).
+	OutOfVocab bool
+}
 
-// Options say for which engine a model is loaded.
+// Options say how the server was started, as far as the tokens of media depend on it.
 type Options struct {
-	// Engine is one of the constants above; "" means VLLM.
-	Engine string
+	Reading Reading
 	// ProcessorKwargs mirrors the server's --mm-processor-kwargs. A request's kwargs override it key by key.
 	ProcessorKwargs Kwargs
 	// MistralFormat is vLLM's --tokenizer-mode mistral: params.json rules and mistral-common's rounding count, config.json is
@@ -47,8 +48,8 @@ type Options struct {
 // Media is one picture, video or audio clip of a request.
 type Media struct {
 	Modality string // "image", "video" or "audio"; "" means image
-	// Width and Height in pixels, as the engine sees them: swapped for EXIF orientations 5 to 8 where Model.RotatesEXIF says
-	// so.
+	// Width and Height in pixels, as the engine sees them: swapped for EXIF orientations 5 to 8 where it turns pictures first
+	// (vLLM does, SGLang and TensorRT-LLM do not).
 	Width, Height int
 	Turned        bool // EXIF swapped the two
 
@@ -70,18 +71,17 @@ type Span struct {
 // instead of allocated.
 const MaxTokens = 1 << 20
 
-// Model is the placeholder rule of one model directory for one engine. It is immutable after Load and safe for concurrent use.
+// Model is the placeholder rule of one model directory for one way of reading. It is immutable after Load and safe for concurrent use.
 type Model struct {
 	fam      *family
 	settings *settings
 	tok      Tokens
-	engine   string
 	warnings []string
 	rules    []*rule // one per modality that the family knows
 	names    map[string]string
 
-	trtID    uint32 // id that TensorRT-LLM writes at embedding positions
-	newlines [4]uint32
+	outOfVocab uint32 // id at the embedding positions, see Reading; 0: the rule's own
+	newlines   [4]uint32
 
 	literals *literals
 	most     int // tokens of a prompt's media
@@ -118,13 +118,6 @@ func (m *Model) Multimodal() bool { return m.fam != nil }
 // engine ignores.
 func (m *Model) Warnings() []string { return m.warnings }
 
-// RotatesEXIF reports whether the engine turns a picture by its EXIF orientation before it counts: vLLM does, SGLang and
-// TensorRT-LLM do not.
-func (m *Model) RotatesEXIF() bool { return RotatesEXIF(m.engine) }
-
-// RotatesEXIF is Model.RotatesEXIF for an engine's name.
-func RotatesEXIF(engine string) bool { return engine == VLLM || engine == "" }
-
 // Count gives the tokens of one medium: embed is the number of embedding positions, total the length of the whole replacement.
 // The error is a *RefusedError where the engine refuses the medium and an *UndecidableError where the count cannot be known.
 // Families whose count depends on the other pictures of a request are counted as if this was the only one.
@@ -147,15 +140,15 @@ func (m *Model) EmbedID(modality string) (uint32, bool) {
 	if r == nil || !r.hasID {
 		return 0, false
 	}
-	if m.trtID != 0 {
-		return m.trtID, true
+	if m.outOfVocab != 0 {
+		return m.outOfVocab, true
 	}
 	return r.id, true
 }
 
-// ReadsText reports that the engine expands placeholders in the text, before tokenising (SGLang, TensorRT-LLM, Transformers):
-// prefer ExpandText there. vLLM works on token ids.
-func (m *Model) ReadsText() bool { return m.engine != VLLM }
+// ReadsText reports that placeholders are replaced in the text, before it is tokenised (Reading.Processor): prefer ExpandText
+// there. Otherwise the token ids are worked on.
+func (m *Model) ReadsText() bool { return m.settings.reading.Processor }
 
 func (m *Model) rule(modality string) *rule {
 	modality = orImage(modality)

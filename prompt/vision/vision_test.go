@@ -163,7 +163,7 @@ func TestLoadErrors(t *testing.T) {
 		t.Error("broken JSON is read")
 	}
 	// The kimi tokenizer wins over its config.
-	m, _ := loadRule(t, "kimi_vl", VLLM)
+	m, _ := loadRule(t, "kimi_vl", vllm)
 	if len(m.Warnings()) != 1 {
 		t.Errorf("warnings %v, want one about the id", m.Warnings())
 	}
@@ -171,7 +171,7 @@ func TestLoadErrors(t *testing.T) {
 
 // TensorRT-LLM writes an id above the vocabulary at Qwen's media positions.
 func TestTensorRTIDs(t *testing.T) {
-	m, tok := qwen(t, Options{Engine: TRTLLM})
+	m, tok := qwen(t, Options{Reading: trtllm})
 	ids, spans, err := m.ExpandText(nil, "a<|vision_start|><|image_pad|><|vision_end|>", []Media{{Width: 56, Height: 56}}, nil)
 	want := []uint32{'a', tok.ids["<|vision_start|>"], 152065, 152065, 152065, 152065, tok.ids["<|vision_end|>"]}
 	if err != nil || !slices.Equal(ids, want) || !slices.Equal(spans, []Span{{0, 2, 4}}) {
@@ -180,20 +180,17 @@ func TestTensorRTIDs(t *testing.T) {
 	if id, ok := m.EmbedID("image"); !ok || id != 152065 {
 		t.Errorf("embed id %d", id)
 	}
-	if m.RotatesEXIF() || !RotatesEXIF(VLLM) || RotatesEXIF(SGLang) {
-		t.Error("only vLLM turns pictures by their EXIF orientation")
-	}
 }
 
 // The Hugging Face processors count placeholders, vLLM takes the first ones.
 func TestLeftOverPlaceholders(t *testing.T) {
 	text := "<|image_pad|><|image_pad|>"
-	for engine, want := range map[string]bool{VLLM: true, SGLang: false, TRTLLM: false, Transformers: false} {
-		m, _ := qwen(t, Options{Engine: engine})
+	for reading, want := range map[Reading]bool{vllm: true, sglang: false, trtllm: false, transformers: false} {
+		m, _ := qwen(t, Options{Reading: reading})
 		_, _, err := m.ExpandText(nil, text, []Media{{Width: 56, Height: 56}}, nil)
 		var refusal *RefusedError
 		if want != (err == nil) || err != nil && !errors.As(err, &refusal) {
-			t.Errorf("%s: %v", engine, err)
+			t.Errorf("%+v: %v", reading, err)
 		}
 	}
 }
@@ -218,7 +215,7 @@ func TestPlaceholder(t *testing.T) {
 		{"molmo", "image", 1, "", false},
 		{"llama4", "image", 1, "<|image|>", true},
 	} {
-		m, _ := loadRule(t, c.rule, VLLM)
+		m, _ := loadRule(t, c.rule, vllm)
 		if text, ok := m.Placeholder(c.modality, c.k); text != c.want || ok != c.ok {
 			t.Errorf("%s: want %q %v, have %q %v", c.rule, c.want, c.ok, text, ok)
 		}
@@ -227,7 +224,7 @@ func TestPlaceholder(t *testing.T) {
 
 // Two pictures side by side share a newline token (Gemma 3 in vLLM).
 func TestNewlineMerge(t *testing.T) {
-	m, _ := loadRule(t, "gemma3", VLLM)
+	m, _ := loadRule(t, "gemma3", vllm)
 	tok := m.tok
 	prompt := tok.EncodeText(nil, "a\n<start_of_image><start_of_image>b")
 	ids, spans, err := m.Expand(nil, prompt, []Media{{Width: 10, Height: 10}, {Width: 10, Height: 10}}, nil)
@@ -263,7 +260,7 @@ func TestExpandDecoded(t *testing.T) {
 
 // A Model is shared by all requests.
 func TestParallel(t *testing.T) {
-	m, _ := loadRule(t, "idefics3_8b", VLLM)
+	m, _ := loadRule(t, "idefics3_8b", vllm)
 	prompt := m.tok.EncodeText(nil, "a<image>b")
 	want, _, _ := m.Expand(nil, prompt, []Media{{Width: 1280, Height: 720}}, nil)
 	done := make(chan bool)
@@ -294,13 +291,17 @@ func FuzzExpand(f *testing.F) {
 	for i := range rules {
 		f.Add(byte(i), 640, 480, 100, 1000, "a <image><|image_pad|><image>\n<|image_1|>", `{"max_pixels": 50176, "num_crops": 3}`, byte(i%4))
 	}
-	models := map[[2]string]*Model{} // fuzzing runs one input at a time in a process
+	type key struct {
+		rule    string
+		reading Reading
+	}
+	models := map[key]*Model{} // fuzzing runs one input at a time in a process
 	f.Fuzz(func(t *testing.T, rule byte, w1, h1, w2, h2 int, text, kwargs string, engine byte) {
-		key := [2]string{rules[int(rule)%len(rules)], []string{VLLM, SGLang, TRTLLM, Transformers}[engine%4]}
-		m := models[key]
+		k := key{rules[int(rule)%len(rules)], []Reading{vllm, sglang, trtllm, transformers}[engine%4]}
+		m := models[k]
 		if m == nil {
-			m, _ = loadRule(t, key[0], key[1])
-			models[key] = m
+			m, _ = loadRule(t, k.rule, k.reading)
+			models[k] = m
 		}
 		kw, err := ParseKwargs([]byte(kwargs))
 		if err != nil {
@@ -364,7 +365,7 @@ func BenchmarkExpand(b *testing.B) {
 }
 
 func BenchmarkExpandTiles(b *testing.B) {
-	m, _ := loadRule(b, "idefics3_8b", VLLM)
+	m, _ := loadRule(b, "idefics3_8b", vllm)
 	prompt := m.tok.EncodeText(nil, strings.Repeat("some words of text ", 400)+"<image>")
 	media := []Media{{Width: 1280, Height: 720}}
 	var out []uint32
