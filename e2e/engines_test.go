@@ -17,6 +17,7 @@ import (
 	"github.com/sightline-router/sightline/internal/testkit/lab"
 	"github.com/sightline-router/sightline/internal/testkit/sim"
 	"github.com/sightline-router/sightline/mmhash/name"
+	"github.com/sightline-router/sightline/prompt/vision"
 )
 
 // The other engines' workers, each as it tells its cache: the first worker is heard directly, the second through an agent
@@ -24,7 +25,8 @@ import (
 // prompt stored as predicted. Only of a prompt that begins with a picture whose name was not known yet, no block is
 // predicted: where its event tells no tokens to compare, as those through an agent, it is nobody's and no verdict.
 func TestOtherEngines(t *testing.T) {
-	processor := name.SGLangProcessor{ModelType: "qwen3_vl", Architectures: []string{"Qwen3VLForConditionalGeneration"}}
+	facts := vision.FactsOf("qwen3_vl", "")
+	processor := name.SGLangProcessor{ModelType: "qwen3_vl", Architectures: []string{"Qwen3VLForConditionalGeneration"}, Class: facts.ProcessorClass, Wrapper: facts.WrapperClass}
 	fingerprint := processor.Candidates([]string{"5.19.0"})[0]
 	for _, c := range []struct {
 		engine sim.Engine

@@ -61,7 +61,7 @@ func load(name string, st *state, s Server, media *Media, first *firstSeen, like
 	}
 	m.prompt, err = prompt.Load(st.dir, prompt.Options{
 		Engine: s.Engine, TemplateFile: s.ChatTemplate, ContentFormat: s.ContentFormat, Interleave: s.InterleaveMM,
-		ProcessorKwargs: string(s.ProcessorKwargs), TemplateKwargs: string(s.TemplateKwargs),
+		VisionFamily: s.VisionFamily, ProcessorKwargs: string(s.ProcessorKwargs), TemplateKwargs: string(s.TemplateKwargs),
 		MMEmbeds:       s.EnableMMEmbeds,
 		RefuseMMKwargs: s.Engine == "vllm" && m.version.AtLeast(0, 31, 0) && !s.TrustMMKwargs,
 		AnswerCounts:   s.Engine == "vllm" && !m.version.AtLeast(0, 32, 0), CutsMarkers: !m.version.AtLeast(0, 31, 0), UnknownCut: !m.version.AtLeast(0, 30, 0),
@@ -76,7 +76,7 @@ func load(name string, st *state, s Server, media *Media, first *firstSeen, like
 		return nil, fmt.Errorf("model %s: %w", name, err)
 	}
 	if s.Engine == "sglang" {
-		m.names.sglang = media.sglang(name, st.dir, s, m.version)
+		m.names.sglang = media.sglang(name, processor(m.prompt, s), s, m.version)
 	}
 	return m, nil
 }

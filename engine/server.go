@@ -13,6 +13,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/prompt"
+	"github.com/sightline-router/sightline/prompt/vision"
 )
 
 // Server says how a model's engine servers were started, as far as prompts, image names and blocks depend on it. Keys
@@ -27,6 +28,7 @@ type Server struct {
 	ChatTemplate        string   `yaml:"chat_template"`                // a file, the template itself, or a form of SGLang's by its name; default: the directory's
 	ContentFormat       string   `yaml:"chat_template_content_format"` // auto, string or openai
 	InterleaveMM        bool     `yaml:"interleave_mm_strings"`
+	VisionFamily        string   `yaml:"vision_family"` // of docs/families.md, for a fine-tune whose files name none; default: found out
 	ProcessorKwargs     Kwargs   `yaml:"mm_processor_kwargs"`
 	MediaIOKwargs       Kwargs   `yaml:"media_io_kwargs"`
 	TemplateKwargs      Kwargs   `yaml:"default_chat_template_kwargs"`
@@ -160,6 +162,9 @@ func (s *Server) Check() error {
 	}
 	if !prompt.ReadsTemplate(s.Engine, s.ChatTemplate) {
 		bad("chat_template", "SGLang takes one of its named forms, such as qwen2-vl, or a file that ends in .jinja or .json; %.80q is neither", s.ChatTemplate)
+	}
+	if err := vision.CheckFamily(s.VisionFamily); err != nil {
+		bad("vision_family", "%v", err)
 	}
 	if _, err := ParseVersion(s.EngineVersion); err != nil {
 		bad("engine_version", "%v", err)

@@ -2,10 +2,7 @@ package engine
 
 import (
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -68,14 +65,16 @@ func transformersReleases() (out []string) {
 	return out
 }
 
-// newPads says how to name pictures for a model directory; nil where their names do not follow from their bytes.
-func newPads(dir string, s Server, v Version, pinned func(string)) *pads {
-	var c struct {
-		Type          string   `json:"model_type"`
-		Architectures []string `json:"architectures"`
-	}
-	text, err := os.ReadFile(filepath.Join(dir, "config.json"))
-	if err != nil || json.Unmarshal(text, &c) != nil || c.Type != "qwen3_vl" && c.Type != "qwen3_vl_moe" {
+// processor is what is known of the workers' image processor.
+func processor(p *prompt.Model, s Server) name.SGLangProcessor {
+	typ, architectures := p.Config()
+	facts := p.Facts()
+	return name.SGLangProcessor{ModelType: typ, Architectures: architectures, Revision: s.Revision, Class: facts.ProcessorClass, Wrapper: facts.WrapperClass}
+}
+
+// newPads says how to name a model's pictures; nil where their names do not follow from their bytes.
+func newPads(proc name.SGLangProcessor, s Server, v Version, pinned func(string)) *pads {
+	if proc.Class == "" {
 		return nil
 	}
 	p := &pads{rule: padRule(v), pinned: pinned, by: map[uint64]int{}}
@@ -83,7 +82,7 @@ func newPads(dir string, s Server, v Version, pinned func(string)) *pads {
 		p.now, p.candidates = s.Fingerprint, []string{s.Fingerprint}
 		return p
 	}
-	p.candidates = name.SGLangProcessor{ModelType: c.Type, Architectures: c.Architectures, Revision: s.Revision}.Candidates(transformersReleases())
+	p.candidates = proc.Candidates(transformersReleases())
 	return p
 }
 
@@ -184,8 +183,8 @@ func (m *Model) Fingerprint() string {
 }
 
 // sglang gives the pads of a model, the same for every reading of its directory that comes to the same candidates.
-func (x *Media) sglang(model, dir string, s Server, v Version) *pads {
-	p := newPads(dir, s, v, func(fingerprint string) {
+func (x *Media) sglang(model string, proc name.SGLangProcessor, s Server, v Version) *pads {
+	p := newPads(proc, s, v, func(fingerprint string) {
 		if x.Pinned != nil {
 			x.Pinned(model, fingerprint)
 		}

@@ -3,25 +3,20 @@ package engine
 import (
 	"crypto/sha256"
 	"fmt"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/sightline-router/sightline/mmhash/name"
+	"github.com/sightline-router/sightline/prompt/vision"
 )
 
 func qwen3(t *testing.T, version string, pinned func(string)) *pads {
 	t.Helper()
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(`{"model_type":"qwen3_vl","architectures":["Qwen3VLForConditionalGeneration"]}`), 0o644); err != nil {
-		t.Fatal(err)
-	}
 	v, err := ParseVersion(version)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newPads(dir, DefaultServer(), v, pinned)
+	return newPads(name.SGLangProcessor{ModelType: "qwen3_vl", Class: vision.FactsOf("qwen3_vl", "").ProcessorClass}, DefaultServer(), v, pinned)
 }
 
 // The first pad that one fingerprint explains names pictures from then on (narrow pads: the second); a fleet that changes
@@ -72,7 +67,12 @@ func TestPadsAreBounded(t *testing.T) {
 
 // Families that are named by pixels have no pads to compute.
 func TestOnlyQwen3VL(t *testing.T) {
-	if p := newPads("../examples/models/qwen2.5-vl", DefaultServer(), Version{0, 5, 23}, nil); p != nil {
+	for typ, want := range map[string]bool{"qwen3_vl": true, "qwen3_vl_moe": true, "qwen3_5": false, "qwen2_5_vl": false} {
+		if got := vision.FactsOf(typ, "").ProcessorClass != ""; got != want {
+			t.Errorf("pictures of %s are named by their bytes: %v", typ, got)
+		}
+	}
+	if m := loadShipped(t, func(s *Server, _ *Media) { s.Engine, s.EngineVersion = "sglang", "0.5.23" }); m.names.sglang != nil {
 		t.Error("Qwen2.5-VL's pictures would be named by their bytes")
 	}
 }

@@ -23,18 +23,20 @@ type directory struct {
 	templates templates
 	special   map[string]string // bos_token, eos_token, … as templates see them
 	modelType string            // of config.json
+	archs     []string          // of config.json
 }
 
 func (t *templates) missing() bool { return t.plain == "" && t.tools == "" }
 
 func readDirectory(dir string) (d directory, err error) {
 	var config struct {
-		ModelType string `json:"model_type"`
+		ModelType     string   `json:"model_type"`
+		Architectures []string `json:"architectures"`
 	}
 	if err := readJSON(dir, "config.json", &config); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return d, err
 	}
-	d.modelType = config.ModelType
+	d.modelType, d.archs = config.ModelType, config.Architectures
 	var cfg map[string]json.RawMessage
 	if err := readJSON(dir, "tokenizer_config.json", &cfg); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return d, err

@@ -31,6 +31,7 @@ type Options struct {
 	TemplateFile       string // --chat-template: a file, the template itself, or a form of SGLang's by its name
 	ContentFormat      string // auto, string or openai
 	Interleave         bool   // --interleave-mm-strings
+	VisionFamily       string // of docs/families.md, for a directory that says none; default: found out
 	ProcessorKwargs    string // --mm-processor-kwargs, JSON
 	TemplateKwargs     string // --default-chat-template-kwargs, JSON
 	MMEmbeds           bool   // vLLM's --enable-mm-embeds
@@ -101,6 +102,8 @@ type Model struct {
 	opaque       error         // why chat requests cannot be read whatever the template says; nil: they can
 	vars         template.Vars // special tokens and the server's default kwargs
 	modelType    string        // of config.json
+	archs        []string      // of config.json
+	facts        vision.Facts
 	cache        *tokenizer.Cache
 	disabled     func() string // the effort that /v1/messages asks for where thinking is disabled
 	merges       [2]func() bool
@@ -119,6 +122,9 @@ func Load(dir string, opt Options) (*Model, error) {
 	if m.opt.Engine == "" {
 		m.opt.Engine = "vllm"
 	}
+	if err := vision.CheckFamily(opt.VisionFamily); err != nil {
+		return nil, &KeyError{"vision_family", err}
+	}
 	err := m.loadTokenizer(dir, opt.Like)
 	if err != nil {
 		return nil, err
@@ -127,7 +133,7 @@ func Load(dir string, opt Options) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.modelType = d.modelType
+	m.modelType, m.archs, m.facts = d.modelType, d.archs, vision.FactsOf(d.modelType, opt.VisionFamily)
 	if m.cache == nil {
 		m.cache = m.tok.NewCache(cacheBytes, rand.Uint64())
 	}
@@ -143,7 +149,7 @@ func Load(dir string, opt Options) (*Model, error) {
 			return nil, &KeyError{"mm_processor_kwargs", err}
 		}
 	}
-	m.vision, m.visErr = vision.Load(os.DirFS(dir), m.tokens(new(Draft)), vision.Options{Reading: m.reading(), ProcessorKwargs: server, MistralFormat: m.mistral != nil})
+	m.vision, m.visErr = vision.Load(os.DirFS(dir), m.tokens(new(Draft)), vision.Options{Reading: m.reading(), Family: opt.VisionFamily, ProcessorKwargs: server, MistralFormat: m.mistral != nil})
 	return m, nil
 }
 
@@ -218,7 +224,7 @@ func opaque(opt Options, modelType, dir string) error {
 	switch {
 	case modelType == "gpt_oss" && opt.Engine != "sglang":
 		return ErrHarmony
-	case opt.Engine == "sglang" && opt.TemplateFile == "" && writingOf(modelType, dir) == "whisper":
+	case opt.Engine == "sglang" && opt.TemplateFile == "" && writingOf(modelType, opt.VisionFamily, dir) == "whisper":
 		return ErrConversation
 	}
 	return nil
@@ -248,6 +254,12 @@ func (m *Model) Family() string {
 	}
 	return m.vision.Family()
 }
+
+// Config gives config.json's model_type and architectures.
+func (m *Model) Config() (modelType string, architectures []string) { return m.modelType, m.archs }
+
+// Facts are what the engines do for the model's family.
+func (m *Model) Facts() vision.Facts { return m.facts }
 
 // RotatesEXIF reports whether the engine turns pictures by their EXIF orientation before it counts tokens: vLLM does, SGLang
 // and TensorRT-LLM do not.

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/prompt/vision"
 )
 
 // Prompts that SGLang (0.5.23, parser/conversation.py) writes itself, past the chat template: by a name that the server
@@ -114,7 +115,7 @@ func writingNamed(name string) *writing {
 
 // writingOf is the name of the writing that SGLang takes for a model by itself, "" where it renders the chat template. A
 // Hugging Face cache has the model's name two levels above its files.
-func writingOf(modelType, dir string) string {
+func writingOf(modelType, family, dir string) string {
 	parts := strings.Split(filepath.ToSlash(filepath.Clean(dir)), "/")
 	path := strings.ToLower(strings.Join(parts[max(0, len(parts)-3):], "/"))
 	for _, rule := range []struct{ path, name string }{
@@ -125,7 +126,7 @@ func writingOf(modelType, dir string) string {
 		{`unlimited`, "unlimited-ocr"}, {`paddleocr`, "paddle-ocr"}, {`whisper`, "whisper"},
 	} {
 		if rule.path == "" {
-			if name := writingOfType(modelType); name != "" {
+			if name := writingOfType(modelType, family); name != "" {
 				return name
 			}
 			continue
@@ -138,24 +139,17 @@ func writingOf(modelType, dir string) string {
 	return ""
 }
 
-func writingOfType(modelType string) string {
+// writingOfType is that of a model type's family, or of a type that has none.
+func writingOfType(modelType, family string) string {
 	switch modelType {
-	case "internvl_chat":
-		return "internvl-2-5"
-	case "deepseek_vl_v2":
-		return "deepseek-vl2"
 	case "multi_modality":
 		return "janus-pro"
-	case "phi4mm":
-		return "phi-4-mm"
-	case "minicpmv", "minicpmo", "deepseek-ocr", "unlimited-ocr", "whisper":
+	case "deepseek-ocr", "unlimited-ocr", "whisper":
 		return modelType
 	case "moss_vl":
 		return "moss-vl"
-	case "paddleocr_vl":
-		return "paddle-ocr"
 	}
-	return ""
+	return vision.FactsOf(modelType, family).Conversation
 }
 
 // written is a conversation in the way w, as one prompt of the draft.

@@ -39,7 +39,7 @@ func TestSGLangConversations(t *testing.T) {
 		}
 	}
 	for path, want := range golden.Paths {
-		if got := writingOf("", path); got != want {
+		if got := writingOf("", "", path); got != want {
 			t.Errorf("%s is written as %q, SGLang takes %q", path, got, want)
 		}
 	}

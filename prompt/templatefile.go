@@ -55,7 +55,7 @@ func (m *Model) loadTemplates(own templates, dir string) (err error) {
 	if m.opt.Engine == "sglang" {
 		name := given
 		if name == "" {
-			name = writingOf(m.modelType, dir)
+			name = writingOf(m.modelType, m.opt.VisionFamily, dir)
 		}
 		m.writing = writingNamed(name)
 	}

@@ -12,12 +12,6 @@ import (
 // The message forms of TensorRT-LLM (1.3, serve/chat_utils.py and inputs/utils.py). Read in its source; no recording of a
 // running server stands behind them.
 
-// placeholdersFirst are the model types that put missing placeholders before a string content, and not behind it.
-var placeholdersFirst = map[string]bool{"qwen2_vl": true, "qwen2_5_vl": true, "qwen3_vl": true, "qwen3_vl_moe": true, "llava_next": true, "minicpmv4_6": true}
-
-// placeholderSeparator is put between placeholders and text; "\n" for model types that are not listed.
-var placeholderSeparator = map[string]string{"qwen3_5": "", "kimi_k3": ""}
-
 func (r *reader) messageTRTLLM(t *turn) (template.Value, error) {
 	d := template.NewDict(4)
 	d.Set("role", template.String(t.role))
@@ -81,11 +75,11 @@ func (r *reader) stringTRTLLM(items []item) string {
 	if len(parts) == 0 {
 		return text
 	}
-	sep, ok := placeholderSeparator[r.m.modelType]
-	if !ok {
-		sep = "\n"
+	sep := "\n"
+	if r.m.facts.PlaceholdersTouch {
+		sep = ""
 	}
-	if placeholdersFirst[r.m.modelType] {
+	if r.m.facts.PlaceholdersFirst {
 		return strings.Join(append(parts, text), sep)
 	}
 	return strings.Join(append([]string{text}, parts...), sep)

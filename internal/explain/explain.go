@@ -5,6 +5,7 @@ package explain
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -56,6 +57,7 @@ type explainer struct{ Options }
 // explained is one line of --jsonl. Checkers read it: keep the names.
 type explained struct {
 	ID          string     `json:"id,omitempty"`
+	Family      string     `json:"family,omitempty"` // of docs/families.md; none for a text model, and for one that is not known
 	Rendered    string     `json:"rendered"`
 	TokenIDs    []uint32   `json:"token_ids"`
 	MM          []mmItem   `json:"mm"`
@@ -213,7 +215,7 @@ type explainModel struct {
 }
 
 func (c *explainer) explain(ctx context.Context, m *explainModel, line []byte) (e explained) {
-	e = explained{TokenIDs: []uint32{}, MM: []mmItem{}, LocalHashes: []string{}, BlockHashes: []string{}}
+	e = explained{Family: m.Family(), TokenIDs: []uint32{}, MM: []mmItem{}, LocalHashes: []string{}, BlockHashes: []string{}}
 	fail := func(format string, args ...any) explained {
 		e.Error = fmt.Sprintf(format, args...)
 		if e.Why == "" {
@@ -315,6 +317,7 @@ func (c *explainer) show(w io.Writer, e explained) {
 		fmt.Fprintf(w, "error     %s\n\n", e.Error)
 		return
 	}
+	fmt.Fprintf(w, "family    %s\n", cmp.Or(e.Family, "none"))
 	fmt.Fprintf(w, "text      %s\n", strings.ReplaceAll(e.Rendered, "\n", "\n          "))
 	fmt.Fprintf(w, "tokens    %d: %s\n", len(e.TokenIDs), runs(e.TokenIDs))
 	for _, it := range e.MM {

@@ -184,6 +184,8 @@ func TestCheckMistakes(t *testing.T) {
 		{goodModel, "  aliases: [m]\n", `models[0]: the name "m" is also one of models[0]`},
 		{goodModel, "  adapters: [\"\"]\n", "models[0].adapters[0]: empty"},
 		{goodModel, "  engine: vlm\n", "models[0].engine: "},
+		{goodModel, "  vision_family: qwen\n", `models[0].vision_family: "qwen" is not known (want one of qwen2_vl, `},
+		{goodModel, "  classes: [{name: s, vision_family: qwen}]\n", "models[0].classes[0].vision_family: "},
 		{goodModel, "  engine_version: new\n", "models[0].engine_version: "},
 		{goodModel, "  block_size: 0\n", "models[0].block_size: 0 is out of range"},
 		{goodModel, "  max_model_len: -1\n", "models[0].max_model_len: "},

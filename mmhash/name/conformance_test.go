@@ -276,7 +276,7 @@ func TestConformanceSGLang(t *testing.T) {
 	}
 
 	items := gjson.ParseBytes(golden(t, "sglang", "image_items_qwen3-vl.json"))
-	proc := SGLangProcessor{ModelType: "qwen3_vl", Architectures: []string{"Qwen3VLForConditionalGeneration"}, Transformers: "5.19.0", Transport: "cpu"}
+	proc := SGLangProcessor{ModelType: "qwen3_vl", Architectures: []string{"Qwen3VLForConditionalGeneration"}, Class: qwenClass, Wrapper: qwenWrapper, Transformers: "5.19.0", Transport: "cpu"}
 	if got, want := proc.Fingerprint(), items.Get("processor.fingerprint").String(); got != want {
 		t.Errorf("fingerprint %s, want %s", got, want)
 	}
@@ -305,7 +305,7 @@ func TestConformanceSGLang(t *testing.T) {
 // picture whose pages were stored, detail and all.
 func TestConformanceSGLangServer(t *testing.T) {
 	srv := gjson.ParseBytes(golden(t, "sglang", "server_qwen3vl.json.gz"))
-	proc := SGLangProcessor{ModelType: "qwen3_vl", Architectures: []string{"Qwen3VLForConditionalGeneration"}}
+	proc := SGLangProcessor{ModelType: "qwen3_vl", Architectures: []string{"Qwen3VLForConditionalGeneration"}, Class: qwenClass, Wrapper: qwenWrapper}
 	pinned, n := map[string]bool{}, 0
 	for _, step := range srv.Get("steps").Array() {
 		ids, pads := map[uint64]bool{}, false

@@ -194,7 +194,7 @@ func TestSGLang(t *testing.T) {
 	if a, b := Pads(0x0123456789abcdef, PadMil)[3], Pads(0x0123456789abcdef, PadLow)[0]; a != 163254319 || b != 162254319 {
 		t.Error(a, b)
 	}
-	p := SGLangProcessor{ModelType: "qwen3_vl", Architectures: []string{"Qwen3VLForConditionalGeneration"}, Transformers: "5.19.0", Transport: "cpu"}
+	p := SGLangProcessor{ModelType: "qwen3_vl", Architectures: []string{"Qwen3VLForConditionalGeneration"}, Class: qwenClass, Wrapper: qwenWrapper, Transformers: "5.19.0", Transport: "cpu"}
 	if got := p.Fingerprint(); got != "sha256:c06a200bd416f5b145437549ad48ebc0a687af060701346dd624b34bd5dec8d5" {
 		t.Error(got)
 	}
@@ -208,6 +208,12 @@ func TestSGLang(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// The classes by which SGLang names Qwen3-VL's pictures.
+const (
+	qwenClass   = "sglang.srt.multimodal.processors.qwen_vl.QwenVLImageProcessor"
+	qwenWrapper = "transformers.models.qwen3_vl.processing_qwen3_vl.Qwen3VLProcessor"
+)
 
 func FuzzParseFields(f *testing.F) {
 	for _, s := range []string{`{}`, `null`, `{"a":{"b":[1,2.5,null,true,"x"]},"a":3}`, `{"a":1e999}`, `[1]`, `{"a":` + "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[["} {

@@ -13,7 +13,7 @@ import (
 )
 
 // SGLang names pictures by numbers: a 64-bit item hash, and from it the pads that stand in place of the picture's token
-// ids. For Qwen3-VL (qwen3_vl, qwen3_vl_moe; release 0.5.23) the item hash follows from the file's bytes, the options of
+// ids. For families that vision.Facts gives classes (Qwen3-VL; release 0.5.23) the item hash follows from the file's bytes, the options of
 // the request, and one fingerprint of the worker's processor. Other families hash pixel features: not computable.
 type SGLang struct {
 	Fingerprint string // "sha256:" and 64 hex digits, see SGLangProcessor
@@ -99,6 +99,7 @@ func WidePads(identity []byte) (pads [4]uint64) {
 type SGLangProcessor struct {
 	ModelType         string   // config.json model_type
 	Architectures     []string // config.json architectures
+	Class, Wrapper    string   // Python classes of the engine's processor and of the model's, see vision.Facts
 	Transformers      string   // such as 5.19.0
 	Transport         string   // cpu, or cuda_ipc on one CUDA node
 	Revision          string   // --revision, "" = none
@@ -137,9 +138,9 @@ func (p SGLangProcessor) Fingerprint() string {
 			"image_processor_backend": cmp.Or(p.Backend, "auto"),
 			"video_config":            part("video"),
 			"wrapped_processor":       nil,
-			"wrapper_class":           "transformers.models.qwen3_vl.processing_qwen3_vl.Qwen3VLProcessor",
+			"wrapper_class":           p.Wrapper,
 		},
-		"processor_class":    "sglang.srt.multimodal.processors.qwen_vl.QwenVLImageProcessor",
+		"processor_class":    p.Class,
 		"processor_revision": orNone(p.ProcessorRevision),
 		"transformers":       p.Transformers,
 	}))

@@ -33,6 +33,8 @@ func renderFamilies() string {
 
 What an image becomes in the prompt is computed from the model's own directory. A new checkpoint of a family below works without a change:
 the directory is matched by ` + "`architectures`, then `model_type`" + ` of config.json (without a config.json: by the classes that the processor's files name).
+A fine-tune whose files say neither, because its ` + "`model_type`" + ` is its own, is read as a family of the first column by the configuration's key ` + "`vision_family`" + `
+(docs/configuration.md); without it such a model is exact up to the first image, and a warning at start says so.
 
 A setting is looked for in this order: the request's ` + "`mm_processor_kwargs`" + `, the server's ` + "`--mm-processor-kwargs`" + ` (mirror it in the configuration),
 ` + "`preprocessor_config.json`, `processor_config.json`, `config.json`" + `, the processor's class default. An ` + "`image_processor`" + ` inside processor_config.json replaces

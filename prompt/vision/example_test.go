@@ -24,7 +24,7 @@ func Example() {
 		fmt.Println(err)
 		return
 	}
-	model, err := vision.Load(os.DirFS(dir), tokens{t}, vision.Options{Engine: vision.VLLM})
+	model, err := vision.Load(os.DirFS(dir), tokens{t}, vision.Options{})
 	if err != nil {
 		fmt.Println(err)
 		return

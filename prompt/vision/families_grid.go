@@ -26,6 +26,7 @@ var qwenFamilies = []family{
 		video: &entry{target: "{video}", id: "{video}", put: "<|vision_start|>{video}<|vision_end|>",
 			frames: pairFrames{patch: "=14"}, loader: "Qwen2VLVideoProcessor"},
 		outOfVocab: true,
+		facts:      Facts{PlaceholdersFirst: true},
 	},
 	{
 		name: "qwen3_vl", title: "Qwen3-VL, Qwen3.5, Qwen3.6 and later",
@@ -39,6 +40,9 @@ var qwenFamilies = []family{
 		video: &entry{target: "{video}", id: "{video}", put: "<|vision_start|>{video}<|vision_end|>",
 			frames: pairFrames{timed: true, patch: "=16"}, loader: "Qwen3VLVideoProcessor", arrange: timedPairs},
 		outOfVocab: true,
+		facts: Facts{PlaceholdersFirst: true, ProcessorClass: "sglang.srt.multimodal.processors.qwen_vl.QwenVLImageProcessor",
+			WrapperClass: "transformers.models.qwen3_vl.processing_qwen3_vl.Qwen3VLProcessor"},
+		factsOf: map[string]Facts{"qwen3_5": {PlaceholdersTouch: true}, "qwen3_5_moe": {}},
 	},
 	{
 		name: "qwen2_5_omni", title: "Qwen2.5-Omni",
@@ -131,6 +135,7 @@ var gridFamilies = []family{
 			count: smartResize{patch: value{"image.patch_size", "=14"}, merge: value{"image.merge_size", "=2"},
 				min: value{"=147456"}, max: value{"=2359296"}, grow: growEach},
 			put: "<|IMAGE_START|>{image}<|IMAGE_END|>"},
+		facts: Facts{Conversation: "paddle-ocr"},
 	},
 	{
 		name: "keye", title: "Keye-VL, Keye-VL 1.5",
@@ -219,6 +224,7 @@ var gridFamilies = []family{
 		image: kimiEntry(), // no defaults: the limits must be in the files
 		video: &entry{target: "<|kimi_k25_video_placeholder|>", put: "<|kimi_k25_video_placeholder|>",
 			undecidable: noTimes},
+		facts: Facts{PlaceholdersTouch: true},
 	},
 	{
 		name: "pixtral", title: "Pixtral and Mistral Small 3.1 on, Hugging Face files",

@@ -29,6 +29,7 @@ var llavaFamilies = []family{
 		names:      llavaNames,
 		image: &entry{target: "{image}", id: "{image}",
 			count: anyres{square: llavaSquare, pinpoints: value{"config.image_grid_pinpoints", "image.image_grid_pinpoints"}}},
+		facts: Facts{PlaceholdersFirst: true},
 	},
 	{
 		name: "llava_onevision", title: "LLaVA-OneVision",

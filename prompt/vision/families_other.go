@@ -31,6 +31,7 @@ var otherFamilies = []family{
 		image: &entry{target: "<|image_{k}|>", id: "{image}",
 			count: phi4{size: value{"=448"}, patch: value{"=14"}, crops: value{"image.dynamic_hd", "=36"}}},
 		audio: &entry{target: "<|audio_{k}|>", id: "{audio}", undecidable: noLength},
+		facts: Facts{Conversation: "phi-4-mm"},
 	},
 	{
 		name: "phi4_multimodal", title: "Phi-4-multimodal (transformers)",
@@ -51,6 +52,7 @@ var otherFamilies = []family{
 				size:  value{"config.vision_config.image_size", "=384"},
 				patch: value{"processor.patch_size", "image.patch_size", "config.vision_config.patch_size", "=14"},
 				ratio: value{"processor.downsample_ratio", "image.downsample_ratio", "=2"}}},
+		facts: Facts{Conversation: "deepseek-vl2"},
 	},
 	{
 		name: "deepseek_ocr", title: "DeepSeek-OCR",
@@ -59,7 +61,8 @@ var otherFamilies = []family{
 		names: map[string]name{"image": {attr: "image_token", text: "<image>"}},
 		image: &entry{target: "{image}", id: "{image}",
 			count: deepseekOCR{size: value{"=640"}, base: value{"=1024"}, patch: value{"=16"}, ratio: value{"=4"}, min: value{"=2"}, max: value{"=6"}, newlines: true}},
-		note: "fixed to the engine's Gundam mode, as in vLLM",
+		factsOf: map[string]Facts{"deepseek_vl_v2": {Conversation: "deepseek-vl2"}},
+		note:    "fixed to the engine's Gundam mode, as in vLLM",
 	},
 	{
 		name: "deepseek_ocr2", title: "DeepSeek-OCR 2",

@@ -45,6 +45,8 @@ var tileFamilies = []family{
 			frames: tiledFrames{size: value{"config.vision_config.image_size"}, per: internPerTile, llms: []string{"qwen2", "qwen3", "qwen3_moe"}},
 			layout: layout{tileBegin: "Frame{r}: <img>", tileEnd: "</img>"}},
 		accepts: internAccepts,
+		facts:   Facts{Conversation: "internvl-2-5"},
+		factsOf: map[string]Facts{"skywork_chat": {}},
 	},
 	{
 		name: "internvl", title: "InternVL 3 (…-hf), InternS1",
@@ -230,7 +232,9 @@ var tileFamilies = []family{
 		video:     &entry{target: "(<video>./</video>)", undecidable: noFrames},
 		audio:     &entry{target: "(<audio>./</audio>)", undecidable: noLength},
 		viaPieces: true, outOfVocab: true,
-		note: "processor code lives in the model's repository; no engine run backs the rule",
+		facts:   Facts{Conversation: "minicpmv"},
+		factsOf: map[string]Facts{"minicpmo": {Conversation: "minicpmo"}},
+		note:    "processor code lives in the model's repository; no engine run backs the rule",
 	},
 	{
 		name: "minicpmv2_5", title: "MiniCPM-Llama3-V 2.5",
@@ -240,7 +244,8 @@ var tileFamilies = []family{
 			return v == "2.5" || v == "2.0" || v == "2" || v == "" && s.config["hidden_size"] != nil
 		},
 		names: minicpmNames, image: minicpm25Entry(), viaPieces: true, outOfVocab: true,
-		note: "processor code lives in the model's repository; no engine run backs the rule",
+		facts: Facts{Conversation: "minicpmv"},
+		note:  "processor code lives in the model's repository; no engine run backs the rule",
 	},
 	{
 		name: "minicpmv4_6", title: "MiniCPM-V 4.6",
@@ -262,6 +267,7 @@ var tileFamilies = []family{
 				tileBegin: "{slice}", tileEnd: "{slice_no}", rowSep: "\n"}},
 		video:     &entry{target: "<|video_pad|>", undecidable: noFrames},
 		viaPieces: true, outOfVocab: true,
+		facts: Facts{PlaceholdersFirst: true},
 	},
 	{
 		name: "step3", title: "Step3",

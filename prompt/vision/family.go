@@ -1,6 +1,7 @@
 package vision
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 )
@@ -36,7 +37,23 @@ type family struct {
 	// viaPieces: vLLM encodes text and replacements one by one when it has to go through text, instead of all at once.
 	viaPieces bool
 
+	facts   Facts            // of all its model types,
+	factsOf map[string]Facts // but for these
+
 	note string // what is known to be inexact, for docs/families.md
+}
+
+// Facts are what engines do for a model type beside the tokens of its media.
+type Facts struct {
+	// PlaceholdersFirst: missing placeholders are put before a string content, not behind it. PlaceholdersTouch: with nothing
+	// between them and the text, instead of a new line (TensorRT-LLM 1.3, serve/chat_utils.py and inputs/utils.py).
+	PlaceholdersFirst, PlaceholdersTouch bool
+	// Conversation is the named form that is written instead of the chat template, "" for none (SGLang 0.5.23,
+	// parser/conversation.py).
+	Conversation string
+	// ProcessorClass and WrapperClass are the Python classes by which pictures are named, beside the bytes of their files; ""
+	// where they are named by their pixels (SGLang 0.5.23).
+	ProcessorClass, WrapperClass string
 }
 
 // name says how a token's string is found: an attribute of the tokenizer or processor files, else a fixed string. The id in
@@ -96,9 +113,12 @@ type grid struct {
 	frames []int // of a video, as shown to the model
 }
 
+// table is what families a directory is compared with.
+type table []*family
+
 // families is the table, in the order of docs/families.md.
-func families() []*family {
-	var all []*family
+func families() table {
+	var all table
 	for _, part := range [][]family{qwenFamilies, gridFamilies, tileFamilies, llavaFamilies, otherFamilies} {
 		for i := range part {
 			all = append(all, &part[i])
@@ -107,8 +127,44 @@ func families() []*family {
 	return all
 }
 
-// match finds the family of a directory, nil if there is none. By says what was matched.
-func match(s *settings) (f *family, by string) {
+// FactsOf gives the facts of a model type, or, where one is named, of a family's model of that type. An unknown type has none.
+func FactsOf(modelType, family string) Facts { return families().facts(modelType, family) }
+
+func (t table) facts(modelType, named string) Facts {
+	for _, f := range t {
+		if f.name == named || named == "" && slices.Contains(f.types, modelType) {
+			if own, ok := f.factsOf[modelType]; ok {
+				return own
+			}
+			return f.facts
+		}
+	}
+	return Facts{}
+}
+
+// CheckFamily lists the families where the name is none of them; "" is right too.
+func CheckFamily(name string) error {
+	_, err := families().named(name)
+	return err
+}
+
+// named finds a family by its name, nil for "".
+func (t table) named(name string) (*family, error) {
+	if name == "" {
+		return nil, nil
+	}
+	known := make([]string, len(t))
+	for i, f := range t {
+		if f.name == name {
+			return f, nil
+		}
+		known[i] = f.name
+	}
+	return nil, fmt.Errorf("%q is not known (want one of %s)", name, strings.Join(known, ", "))
+}
+
+// match finds the family of a directory by what its files say, nil if there is none.
+func (t table) match(s *settings) (f *family) {
 	arch := list(s.config["architectures"])
 	typ, _ := s.config["model_type"].(string)
 	var classes []string
@@ -119,31 +175,30 @@ func match(s *settings) (f *family, by string) {
 			}
 		}
 	}
+	if typ != "" {
+		classes = nil // the config's word counts; an alias must be added to the table
+	}
 	for _, try := range []struct {
-		by   string
 		have []string
 		want func(*family) []string
 	}{
-		{"architecture", arch, func(f *family) []string { return f.archs }},
-		{"model_type", []string{typ}, func(f *family) []string { return f.types }},
-		{"processor class", classes, func(f *family) []string { return f.processors }},
+		{arch, func(f *family) []string { return f.archs }},
+		{[]string{typ}, func(f *family) []string { return f.types }},
+		{classes, func(f *family) []string { return f.processors }},
 	} {
-		if try.by == "processor class" && typ != "" {
-			break // the config's word counts; an alias must be added to the table
-		}
 		for _, have := range try.have {
-			for _, c := range families() {
+			for _, c := range t {
 				if have != "" && slices.Contains(try.want(c), have) && (c.when == nil || c.when(s)) &&
 					(f == nil || c.priority > f.priority) {
-					f, by = c, try.by+" "+have
+					f = c
 				}
 			}
 			if f != nil {
-				return f, by
+				return f
 			}
 		}
 	}
-	return nil, ""
+	return nil
 }
 
 func list(v any) []string {

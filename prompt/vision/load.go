@@ -17,12 +17,26 @@ const maxFile = 16 << 20
 // Model whose Family is "". A *MissingError says that the model's prompts cannot be predicted; an *UnknownModelError comes with
 // a Model that is good for prompts without media. Other errors are read errors.
 func Load(dir fs.FS, tok Tokens, opts Options) (*Model, error) {
+	return families().load(dir, tok, opts)
+}
+
+func (t table) load(dir fs.FS, tok Tokens, opts Options) (*Model, error) {
+	named, err := t.named(opts.Family)
+	if err != nil {
+		return nil, fmt.Errorf("vision_family: %w", err)
+	}
 	s, err := readSettings(dir, opts)
 	if err != nil {
 		return nil, err
 	}
 	m := &Model{most: MaxTokens, settings: s, tok: tok, literals: &literals{tok: tok, ids: map[string][]uint32{}}}
-	f, _ := match(s)
+	f := t.match(s)
+	if named != nil {
+		if f != nil && f != named {
+			m.warnings = append(m.warnings, fmt.Sprintf("vision_family %s is taken; the directory's files say %s", named.name, f.name))
+		}
+		f = named
+	}
 	if f == nil {
 		if !looksMultimodal(s) {
 			return m, nil

@@ -38,6 +38,8 @@ type Reading struct {
 // Options say how the server was started, as far as the tokens of media depend on it.
 type Options struct {
 	Reading Reading
+	// Family names the family of a directory whose files do not, such as a fine-tune of a model type of its own; "": found out.
+	Family string
 	// ProcessorKwargs mirrors the server's --mm-processor-kwargs. A request's kwargs override it key by key.
 	ProcessorKwargs Kwargs
 	// MistralFormat is vLLM's --tokenizer-mode mistral: params.json rules and mistral-common's rounding count, config.json is

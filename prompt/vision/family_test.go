@@ -1,0 +1,65 @@
+package vision
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// A family is one entry: its files are known, its pictures counted and laid out, its placeholder and the engines' facts given.
+func TestOneEntryMakesAFamily(t *testing.T) {
+	with := append(families(), &family{
+		name: "unicorn_vl", title: "Unicorn-VL", archs: []string{"UnicornForConditionalGeneration"}, types: []string{"unicorn_vl"},
+		names: map[string]name{"image": {text: "<unicorn>", id: "image_token_id"}},
+		image: &entry{target: "{image}", id: "{image}", count: square{size: value{"image.size"}, patch: value{"image.patch_size"}},
+			layout: layout{begin: "<horn>", end: "</horn>"}, put: "{image}\n"},
+		facts: Facts{PlaceholdersFirst: true, Conversation: "chatml"},
+	})
+	files := dir(obj{"config.json": obj{"model_type": "unicorn_vl"}, "preprocessor_config.json": obj{"size": 28, "patch_size": 14}})
+	tok := newStub("<unicorn>", "<horn>", "</horn>")
+	unicorn, horn, end := tok.ids["<unicorn>"], tok.ids["<horn>"], tok.ids["</horn>"]
+	for _, reading := range []Reading{vllm, sglang} {
+		m, err := with.load(files, tok, Options{Reading: reading})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids, spans, err := m.ExpandText(nil, "a<unicorn>b", []Media{{Width: 640, Height: 480}}, nil)
+		want := []uint32{'a', horn, unicorn, unicorn, unicorn, unicorn, end, 'b'}
+		if err != nil || !slices.Equal(ids, want) || !slices.Equal(spans, []Span{{0, 1, 6}}) {
+			t.Errorf("%+v: %v %v %v, want %v", reading, ids, spans, err, want)
+		}
+		if text, ok := m.Placeholder("image", 1); !ok || text != "<unicorn>\n" || m.Family() != "unicorn_vl" {
+			t.Errorf("placeholder %q of %s", text, m.Family())
+		}
+	}
+	if f := with.facts("unicorn_vl", ""); !f.PlaceholdersFirst || f.Conversation != "chatml" {
+		t.Errorf("facts %+v", f)
+	}
+	var unknown *UnknownModelError
+	if _, err := Load(files, tok, Options{}); !errors.As(err, &unknown) {
+		t.Errorf("the table itself knows it: %v", err)
+	}
+}
+
+// A directory whose files name no family, or another one, is read as the family that is named.
+func TestFamilyByName(t *testing.T) {
+	files := dir(obj{"config.json": obj{"model_type": "acme_vl", "image_token_id": 1002, "video_token_id": 1003}, "preprocessor_config.json": obj{}})
+	tok := newStub(qwenSpecials...)
+	m, err := Load(files, tok, Options{Family: "qwen2_vl"})
+	if err != nil || m.Family() != "qwen2_vl" || len(m.Warnings()) != 0 {
+		t.Fatalf("%v %v", m, err)
+	}
+	if n, _, err := m.Count(Media{Width: 56, Height: 56}, nil); n != 4 || err != nil {
+		t.Errorf("%d tokens, %v", n, err)
+	}
+	if m, _ := qwen(t, Options{Family: "qwen3_vl"}); m.Family() != "qwen3_vl" || len(m.Warnings()) != 1 {
+		t.Errorf("%s, warnings %q, want one about the other family", m.Family(), m.Warnings())
+	}
+	if _, err := Load(files, tok, Options{Family: "qwen2vl"}); err == nil || !strings.Contains(err.Error(), "qwen2_vl, qwen3_vl, ") {
+		t.Errorf("%v, want the list of families", err)
+	}
+	if FactsOf("acme_vl", "qwen3_vl").ProcessorClass == "" || FactsOf("acme_vl", "") != (Facts{}) || FactsOf("qwen3_5", "qwen3_vl").ProcessorClass != "" {
+		t.Error("facts of a type that is not known are those of the family that is named")
+	}
+}
