@@ -18,28 +18,16 @@ type Key struct {
 	Rank   uint32
 }
 
-// Stats counts what a Decoder met since it was made.
-type Stats struct {
-	Events  uint64 // for this worker-rank, understood
-	Blocks  uint64 // stored
-	Unknown uint64 // of a kind that is not known; passed over
-	Bad     uint64 // that could not be read; passed over, the rest of the batch is used
-	Foreign uint64 // of another worker-rank, or not of a worker's own cache
-}
-
 // Decoder reads the payloads of one worker-rank. Not safe for concurrent use: it reuses its memory.
 type Decoder struct {
 	Key       Key
 	BlockSize int // tokens a block, as the worker's model card says: events do not
 
-	stats        Stats
+	out          kvevent.Batch
 	events       []kvevent.Event
 	engineHashes []uint64
 	locals       []uint64
 }
-
-// Stats returns the counts so far.
-func (d *Decoder) Stats() Stats { return d.stats }
 
 // routerEvent is one RouterEvent as read, whatever its form.
 type routerEvent struct {
@@ -58,13 +46,13 @@ type routerEvent struct {
 // (Dynamo's own router drops the whole batch).
 func (d *Decoder) Decode(payload []byte) (kvevent.Batch, error) {
 	d.events, d.engineHashes, d.locals = d.events[:0], kvevent.Reuse(d.engineHashes), kvevent.Reuse(d.locals)
-	batch := kvevent.Batch{Rank: int(d.Key.Rank)}
-	err := eachEvent(payload, d.one, func() { d.stats.Bad++ })
+	d.out = kvevent.Batch{Rank: int(d.Key.Rank)}
+	err := eachEvent(payload, d.one, func() { d.out.Bad++ })
 	if err != nil {
 		return kvevent.Batch{Rank: -1}, err
 	}
-	batch.Events = d.events
-	return batch, nil
+	d.out.Events = d.events
+	return d.out, nil
 }
 
 // eachEvent calls one for each RouterEvent of a payload, in the form that it has, and bad for those that one refuses.
@@ -113,13 +101,11 @@ func (d *Decoder) one(b []byte, isJSON bool) error {
 	case !e.hasWorker || !e.data:
 		err = errors.New("event without worker_id or data")
 	case e.key != d.Key || len(e.domain) > 0 && string(e.domain) != "worker": // a cache owner's is no worker's
-		d.stats.Foreign++
 	case !e.known:
-		d.stats.Unknown++
+		d.out.Unknown++
 	case e.kind == kvevent.Stored && len(d.engineHashes)-e.first != len(d.locals)-e.firstLocal:
 		err = errors.New("stored event with block hashes of another kind")
 	default:
-		d.stats.Events++
 		d.emit(&e)
 		return nil
 	}
@@ -135,7 +121,6 @@ func (d *Decoder) emit(e *routerEvent) {
 	out := kvevent.Event{Kind: e.kind, Tier: kvevent.TierOf(string(e.tier)), EngineHashes: engineHashes}
 	if e.kind == kvevent.Stored {
 		out.Locals, out.BlockSize, out.Parent, out.HasParent = locals, d.BlockSize, e.parent, e.hasParent
-		d.stats.Blocks += uint64(len(engineHashes))
 	}
 	d.events = append(d.events, out)
 }

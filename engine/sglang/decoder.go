@@ -24,12 +24,6 @@ import (
 	"github.com/sightline-router/sightline/indexer/kvevent/wire"
 )
 
-// Stats counts what a Decoder met since it was made.
-type Stats struct {
-	wire.Counts
-	Pairs uint64 // stored events of pairs of tokens (EAGLE)
-}
-
 // FirstPad is where pads begin (since 0.5.9): no vocabulary that SGLang takes reaches it.
 const FirstPad = 1_000_000
 
@@ -42,7 +36,6 @@ type Decoder struct {
 	// worker names pictures (mmhash.Live.SawPad).
 	Pad func(id uint64)
 
-	stats    Stats
 	a        kvevent.Arena
 	f        wire.Fields // of the event being read
 	pairs    bool        // its tokens came as pairs
@@ -50,9 +43,6 @@ type Decoder struct {
 	scratch  []byte
 	loraName string
 }
-
-// Stats returns the counts so far.
-func (d *Decoder) Stats() Stats { return d.stats }
 
 // Decode reads one payload. The batch and everything it points to are good until the next call. An error means that the
 // payload is cut or no batch at all: then no event of it is returned, because what is missing may be a removal. One event
@@ -62,28 +52,26 @@ func (d *Decoder) Stats() Stats { return d.stats }
 func (d *Decoder) Decode(payload []byte) (kvevent.Batch, error) {
 	d.a.Reset()
 	d.ids = kvevent.Reuse(d.ids)
-	before := d.stats
 	batch, err := wire.Batch(payload, d.oneEvent)
 	if err != nil {
 		return batch, fmt.Errorf("sglang: %w", err)
 	}
 	batch.Events = d.a.Events
-	d.stats.Since(before.Counts, &batch)
 	return batch, nil
 }
 
 // oneEvent reads one event, and leaves nothing of one that cannot be read.
-func (d *Decoder) oneEvent(b []byte) ([]byte, error) {
+func (d *Decoder) oneEvent(b []byte) (rest []byte, known bool, err error) {
 	before := d.a
 	d.ids, d.pairs = d.ids[:0], false
-	rest, err := d.f.Read(b, &d.a, d.tokenIDs)
+	rest, err = d.f.Read(b, &d.a, d.tokenIDs)
 	if err == nil && d.f.Known {
 		err = d.emit()
 	}
-	if d.stats.Event(d.f.Known, err); err != nil {
+	if err != nil {
 		d.a.Rollback(before)
 	}
-	return rest, err
+	return rest, d.f.Known, err
 }
 
 // tokenIDs reads ids, or pairs of them: of pairs the first of each and the second of the last, if they are a sequence.

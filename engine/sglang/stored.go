@@ -35,7 +35,6 @@ func (d *Decoder) stored(e *kvevent.Event) error {
 	width, tokens := size, len(ids)
 	if d.pairs {
 		width, tokens = size+1, len(ids)-1
-		d.stats.Pairs++
 	}
 	if size <= 0 || len(e.EngineHashes) == 0 || tokens%size != 0 || tokens/size != len(e.EngineHashes) {
 		return fmt.Errorf("%d hashes of block size %d do not cover %d tokens", len(e.EngineHashes), size, max(tokens, 0))
@@ -43,10 +42,8 @@ func (d *Decoder) stored(e *kvevent.Event) error {
 	if need := 8*width + 8; cap(d.scratch) < need {
 		d.scratch = make([]byte, 0, need)
 	}
-	name, seed, unnamed := f.Adapter(d.loraName)
-	if d.loraName = name; unnamed {
-		d.stats.UnnamedLoRA++
-	}
+	name, seed := f.Adapter(d.loraName)
+	d.loraName = name
 	var salt uint64
 	if !f.HasParent {
 		salt = block.SaltHash(wire.View(f.Salt))
@@ -64,7 +61,6 @@ func (d *Decoder) stored(e *kvevent.Event) error {
 	if d.Pad != nil {
 		d.pads(ids)
 	}
-	d.stats.Blocks += uint64(len(e.Locals))
 	return nil
 }
 

@@ -30,22 +30,6 @@ import (
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
-// Stats counts what a Decoder met since it was made.
-type Stats struct {
-	Events       uint64 // events of a known type, of our rank
-	Blocks       uint64 // blocks stored, hashed
-	Unknown      uint64 // events of a type that is not known; passed over
-	Bad          uint64 // events that could not be read; passed over, the rest of the batch is used
-	Gaps         uint64 // event numbers were missing: the engine's buffer ran over, or somebody else drains it too
-	Restarts     uint64 // event numbers began anew
-	OtherRank    uint64 // events of other attention data-parallel ranks
-	OtherWindow  uint64 // events of attention windows and layer groups that prove no full prefix
-	Short        uint64 // tail blocks that are not full; left out
-	Sizeless     uint64 // stored events before the block size was known; left out
-	Unnamed      uint64 // blocks inside an item whose beginning was not seen; left out
-	MediaUnknown uint64 // stored blocks without mm_keys (before 1.2.0rc6)
-}
-
 // Decoder reads the payloads of one worker-rank. The zero value is ready. Not safe for concurrent use: it reuses its
 // memory, and what it says depends on what came before: numbers, windows, where blocks lie.
 type Decoder struct {
@@ -59,7 +43,6 @@ type Decoder struct {
 	// Keep makes stored events carry tokens and media names, for audit and learning.
 	Keep bool
 
-	stats     Stats
 	out       kvevent.Batch
 	a         kvevent.Arena
 	f         wire.Fields // of the event being read, in the ZeroMQ form
@@ -88,9 +71,6 @@ func (s scope) better(than scope) bool {
 // maxOffGPU bounds the memory for blocks outside the GPU, about 40 bytes each; those beyond it count as removed.
 const maxOffGPU = 1 << 20
 
-// Stats returns the counts so far.
-func (d *Decoder) Stats() Stats { return d.stats }
-
 // Decode reads one payload of either form. The batch and what it points to are good until the next call; with Keep,
 // Mention names also point into payload. An error means that the payload is cut: then nothing of it is returned,
 // because what is missing may be a removal. One event that cannot be read is only counted.
@@ -98,7 +78,6 @@ func (d *Decoder) Stats() Stats { return d.stats }
 // A missing event number makes all before it worthless: a Cleared event comes first, and the batch is Partial.
 func (d *Decoder) Decode(payload []byte) (kvevent.Batch, error) {
 	d.a.Reset()
-	before := d.stats
 	d.out = kvevent.Batch{Rank: -1}
 	var err error
 	if len(payload) > 0 && payload[0] >= 0x80 {
@@ -110,8 +89,6 @@ func (d *Decoder) Decode(payload []byte) (kvevent.Batch, error) {
 		return kvevent.Batch{Rank: -1}, fmt.Errorf("trtllm: %w", err)
 	}
 	d.out.Events = d.a.Events
-	d.out.Unknown, d.out.Bad = d.stats.Unknown-before.Unknown, d.stats.Bad-before.Bad
-	d.out.Gaps = d.stats.Gaps - before.Gaps
 	return d.out, nil
 }
 
@@ -128,7 +105,7 @@ func (d *Decoder) json(payload []byte) error {
 		before := d.a
 		if err := d.envelope(raw); err != nil {
 			d.a.Rollback(before)
-			d.stats.Bad++
+			d.out.Bad++
 		}
 	}
 	return nil
@@ -167,7 +144,6 @@ func (d *Decoder) envelope(raw []byte) error {
 		}
 	}
 	if rank != d.Rank {
-		d.stats.OtherRank++
 		return nil
 	}
 	if numbered {
@@ -180,18 +156,14 @@ func (d *Decoder) envelope(raw []byte) error {
 func (d *Decoder) number(id uint64) {
 	switch {
 	case id == 0:
-		if d.started {
-			d.stats.Restarts++
-		}
 		d.clear() // of a new engine all is known
 		d.out.Partial, d.scope = false, scope{}
 	case !d.started:
 		d.clear() // what was before us is not known
 		d.out.Partial = true
 	case id != d.next:
-		if d.stats.Gaps++; id < d.next {
-			d.stats.Gaps--
-			d.stats.Restarts++
+		if id > d.next { // else the engine has restarted
+			d.out.Gaps++
 		}
 		d.clear()
 		d.out.Partial = true
@@ -217,7 +189,6 @@ func (d *Decoder) provesPrefix(at scope) bool {
 		return true
 	}
 	if !at.better(d.scope) {
-		d.stats.OtherWindow++
 		return false
 	}
 	if d.anyStored {
@@ -259,13 +230,12 @@ func (d *Decoder) data(raw []byte, at scope) error {
 	switch string(kind) {
 	case "created", "stored", "removed", "updated":
 	default:
-		d.stats.Unknown++
+		d.out.Unknown++
 		return nil
 	}
 	if !d.provesPrefix(at) {
 		return nil
 	}
-	d.stats.Events++
 	switch string(kind) {
 	case "created":
 		if offloads {
@@ -313,7 +283,7 @@ func (d *Decoder) removed(raw []byte) error {
 	for c.more() {
 		h, ok := c.hash()
 		if !ok {
-			d.stats.Bad++
+			d.out.Bad++
 			continue
 		}
 		if at := d.offGPU[h]; at != tier { // GPU is the zero value

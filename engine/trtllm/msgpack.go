@@ -23,7 +23,7 @@ import (
 const maxGroups = 64
 
 func (d *Decoder) msgpack(payload []byte) error {
-	batch, err := wire.Batch(payload, func(b []byte) ([]byte, error) {
+	batch, err := wire.Batch(payload, func(b []byte) ([]byte, bool, error) {
 		before := d.a
 		var ids []byte
 		rest, err := d.f.Read(b, &d.a, func(b []byte) (rest []byte, err error) {
@@ -33,16 +33,12 @@ func (d *Decoder) msgpack(payload []byte) error {
 		if err == nil && d.f.Known {
 			err = d.packed(ids)
 		}
-		switch {
-		case err != nil:
+		if err != nil {
 			d.a.Rollback(before)
-			d.stats.Bad++
-		case !d.f.Known:
-			d.stats.Unknown++
 		}
-		return rest, err
+		return rest, d.f.Known, err
 	})
-	d.out.Time, d.out.Rank = batch.Time, batch.Rank
+	d.out.Time, d.out.Rank, d.out.Unknown, d.out.Bad = batch.Time, batch.Rank, batch.Unknown, batch.Bad
 	return err
 }
 
@@ -50,7 +46,6 @@ func (d *Decoder) msgpack(payload []byte) error {
 func (d *Decoder) packed(ids []byte) error {
 	f, group := &d.f, max(d.f.Group, 0)
 	if f.Kind == kvevent.Cleared {
-		d.stats.Events++
 		d.clear()
 		return nil
 	}
@@ -58,11 +53,9 @@ func (d *Decoder) packed(ids []byte) error {
 		d.groups[group] = !f.FullPrefix()
 	}
 	if group >= maxGroups || d.groups[group] {
-		d.stats.OtherWindow++
 		d.a.EngineHashes = d.a.EngineHashes[:len(d.a.EngineHashes)-len(f.EngineHashes)]
 		return nil
 	}
-	d.stats.Events++
 	for i := range f.EngineHashes {
 		f.EngineHashes[i] = kvevent.InGroup(f.EngineHashes[i], group)
 	}
@@ -90,7 +83,7 @@ func (d *Decoder) packedStored(ids []byte) error {
 	d.BlockSize = size
 	d.begin()
 	d.s.group = f.Group
-	d.s.lora, d.s.seed, _ = f.Adapter(d.s.lora)
+	d.s.lora, d.s.seed = f.Adapter(d.s.lora)
 	k := f.ExtraKeys
 	if k != nil {
 		var lists int

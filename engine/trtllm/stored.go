@@ -195,14 +195,12 @@ func (d *Decoder) finish(parent uint64, hasParent bool) error {
 	}
 	if d.BlockSize == 0 {
 		if len(blocks) < 2 {
-			d.stats.Sizeless++
 			return nil
 		}
 		d.BlockSize = blocks[0].tokens
 	}
 	for i := range blocks {
 		if blocks[i].tokens != d.BlockSize {
-			d.stats.Short += uint64(len(blocks) - i)
 			blocks = blocks[:i]
 			break
 		}
@@ -254,9 +252,5 @@ func (d *Decoder) emit(from, to int, parent uint64, hasParent bool) {
 		e.Media = d.a.Media[base:len(d.a.Media):len(d.a.Media)]
 	}
 	d.anyStored = true
-	d.stats.Blocks += uint64(len(blocks))
-	if e.MediaUnknown {
-		d.stats.MediaUnknown += uint64(len(blocks))
-	}
 	d.a.Events = append(d.a.Events, e)
 }

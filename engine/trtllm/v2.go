@@ -79,7 +79,6 @@ func (d *Decoder) restoreIDs(blocks []storedBlock, parent uint64, hasParent bool
 				continue
 			}
 			if m.marker == 0 || open == 0 && derive { // an item too short to learn from, or one whose beginning was missed
-				d.stats.Unnamed += uint64(len(blocks) - i)
 				return i
 			}
 			d.a.Tokens[p] = m.marker

@@ -19,22 +19,12 @@ import (
 	"github.com/sightline-router/sightline/indexer/kvevent/wire"
 )
 
-// Stats counts what a Decoder met since it was made.
-type Stats struct {
-	wire.Counts
-	Placeholders uint64 // stored events without tokens
-	OtherGroup   uint64 // events of groups that prove no full prefix (sliding window, mamba, …)
-	MediaUnknown uint64 // stored events without extra keys
-	UnknownKeys  uint64 // extra keys of a form that is not known: such blocks match no request
-}
-
 // Decoder reads the payloads of one worker-rank. The zero value is ready. Not safe for concurrent use: it reuses its
 // memory, and learns from stored events which groups count.
 type Decoder struct {
 	// Keep makes stored events carry tokens, media names and the session id, for audit and learning.
 	Keep bool
 
-	stats     Stats
 	a         kvevent.Arena
 	f         wire.Fields // of the event being read
 	bareNames bool        // it is of a release whose extra keys may hold media as bare names
@@ -43,9 +33,6 @@ type Decoder struct {
 	recurrent bool // one of them is mamba's
 }
 
-// Stats returns the counts so far.
-func (d *Decoder) Stats() Stats { return d.stats }
-
 // Decode reads one payload. The batch and everything it points to are good until the next call; with Keep, Mention
 // names also point into payload. An error means that the payload is cut or no batch at all: then no event of it is
 // returned, because what is missing may be a removal. One event that cannot be read is only counted.
@@ -53,30 +40,28 @@ func (d *Decoder) Stats() Stats { return d.stats }
 // Cost: about 0.2 µs a block of 16 tokens, nothing allocated once the arenas have grown.
 func (d *Decoder) Decode(payload []byte) (kvevent.Batch, error) {
 	d.a.Reset()
-	before := d.stats
 	batch, err := wire.Batch(payload, d.oneEvent)
 	if err != nil {
 		return batch, fmt.Errorf("vllm: %w", err)
 	}
 	batch.Events, batch.Recurrent = d.a.Events, d.recurrent
-	d.stats.Since(before.Counts, &batch)
 	return batch, nil
 }
 
 // oneEvent reads one event, and leaves nothing of one that cannot be read.
-func (d *Decoder) oneEvent(b []byte) ([]byte, error) {
+func (d *Decoder) oneEvent(b []byte) (rest []byte, known bool, err error) {
 	before, f := d.a, &d.f
-	rest, err := f.Read(b, &d.a, func(b []byte) (rest []byte, err error) {
+	rest, err = f.Read(b, &d.a, func(b []byte) (rest []byte, err error) {
 		d.a.Tokens, rest, err = wire.AppendTokens(d.a.Tokens[:len(before.Tokens)], b)
 		return rest, err
 	})
 	if err == nil && f.Known {
 		err = d.emit(d.a.Tokens[len(before.Tokens):len(d.a.Tokens):len(d.a.Tokens)])
 	}
-	if d.stats.Event(f.Known, err); err != nil {
+	if err != nil {
 		d.a.Rollback(before)
 	}
-	return rest, err
+	return rest, f.Known, err
 }
 
 // emit appends what d.f says to the batch.
@@ -87,9 +72,7 @@ func (d *Decoder) emit(tokens []uint32) error {
 		d.bareNames = d.f.Elements == 9
 		return d.stored(tokens)
 	case kvevent.Removed:
-		if d.groupState() == groupOther {
-			d.stats.OtherGroup++
-		} else if len(d.f.EngineHashes) > 0 {
+		if d.groupState() != groupOther && len(d.f.EngineHashes) > 0 {
 			d.add(kvevent.Removed)
 		}
 	case kvevent.Cleared:

@@ -10,7 +10,6 @@ import (
 	"github.com/tinylib/msgp/msgp"
 
 	"github.com/sightline-router/sightline/indexer/kvevent"
-	"github.com/sightline-router/sightline/indexer/kvevent/wire"
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
@@ -138,20 +137,18 @@ func TestForms(t *testing.T) {
 		name  string
 		event any
 		want  *kvevent.Event
-		stats Stats // what differs from {Events: 1}
 	}{
 		{name: "negative and short integers as hashes",
 			event: list{"BlockStored", list{int64(-2), 5}, int64(-1), tokens, 2, nil, "GPU"},
 			want: &kvevent.Event{EngineHashes: []uint64{math.MaxUint64 - 1, 5}, HasParent: true, Parent: math.MaxUint64,
-				Locals: locals(block.Seed, four), MediaUnknown: true}, stats: Stats{MediaUnknown: 1}},
+				Locals: locals(block.Seed, four), MediaUnknown: true}},
 		{name: "before medium (0.10.1)", event: list{"BlockStored", hashes, nil, tokens, 2, nil},
-			want: &kvevent.Event{Locals: locals(block.Seed, four), MediaUnknown: true}, stats: Stats{MediaUnknown: 1}},
+			want: &kvevent.Event{Locals: locals(block.Seed, four), MediaUnknown: true}},
 		{name: "16-byte digests", event: mapStored(list{make([]byte, 16), append(make([]byte, 15), 7)}, []byte("0123456789abcdef"), tokens,
 			append(full, "extra_keys", list{nil, nil})...),
 			want: &kvevent.Event{EngineHashes: []uint64{0, 7}, HasParent: true, Parent: kvevent.FoldDigest([]byte("89abcdef")), Locals: locals(block.Seed, four)}},
 		{name: "adapter by number only (before 0.14)", event: list{"BlockStored", hashes, nil, tokens, 2, 3, "GPU"},
-			want:  &kvevent.Event{Locals: locals(block.SeedFor("lora_id 3"), four), LoRA: "lora_id 3", MediaUnknown: true},
-			stats: Stats{MediaUnknown: 1, Counts: wire.Counts{UnnamedLoRA: 1}}},
+			want: &kvevent.Event{Locals: locals(block.SeedFor("lora_id 3"), four), LoRA: "lora_id 3", MediaUnknown: true}},
 		{name: "adapter, media and salt",
 			event: object{"type", "BlockStored", "block_hashes", hashes, "parent_block_hash", nil, "token_ids", tokens, "block_size", 2,
 				"lora_id", 1, "medium", "GPU", "lora_name", "sql", "extra_keys", list{list{"sql", list{"aa", 1}, list{"bb", 1}, "tenant-a"}, list{"sql", list{"bb", -1}}}},
@@ -165,20 +162,20 @@ func TestForms(t *testing.T) {
 		{name: "bare name and salt of 0.17", event: list{"BlockStored", hashes, nil, tokens, 2, nil, "GPU", nil, list{list{"my-uuid", "tenant-a"}, nil}},
 			want: &kvevent.Event{Locals: locals(block.Seed, four, []uint64{block.NameHash("my-uuid"), salt})}},
 		{name: "a key of a form to come", event: mapStored(hashes, nil, tokens, "extra_keys", list{list{list{"mm", "aa", 3}}, nil}),
-			want: &kvevent.Event{Locals: locals(block.Seed, four, []uint64{rawHash(list{"mm", "aa", 3})})}, stats: Stats{UnknownKeys: 1}},
+			want: &kvevent.Event{Locals: locals(block.Seed, four, []uint64{rawHash(list{"mm", "aa", 3})})}},
 		{name: "keys in another order, unknown fields", event: object{"lookahead_token_ids", list{1, 2}, "extra_keys", list{nil, nil}, "block_size", 2,
 			"token_ids", tokens, "block_hashes", hashes, "parent_block_hash", uint64(9), "new", object{"a", list{}}, "type", "BlockStored"},
 			want: &kvevent.Event{HasParent: true, Parent: 9, Locals: locals(block.Seed, four)}},
 		{name: "offload tier, self-describing", event: object{"type", "BlockStored", "block_hashes", hashes, "parent_block_hash", nil, "token_ids", tokens,
 			"block_size", 2, "lora_id", nil, "medium", "cpu", "lora_name", nil, "group_idx", 0, "kv_cache_spec_kind", "full_attention", "locality", "LOCAL"},
-			want: &kvevent.Event{Tier: kvevent.CPU, Locals: locals(block.Seed, four), MediaUnknown: true}, stats: Stats{MediaUnknown: 1}},
+			want: &kvevent.Event{Tier: kvevent.CPU, Locals: locals(block.Seed, four), MediaUnknown: true}},
 		{name: "a store shared by workers", event: mapStored(hashes, nil, tokens, "extra_keys", list{nil, nil}, "locality", "REMOTE"),
 			want: &kvevent.Event{Tier: kvevent.Remote, Locals: locals(block.Seed, four)}},
 		{name: "full attention in the last group", event: mapStored(hashes, uint64(9), tokens, "group_idx", 6, "kv_cache_spec_kind", "full_attention", "extra_keys", list{nil, nil}),
 			want: &kvevent.Event{Group: 6, HasParent: true, Parent: kvevent.InGroup(9, 6), EngineHashes: []uint64{kvevent.InGroup(11, 6), kvevent.InGroup(12, 6)}, Locals: locals(block.Seed, four)}},
-		{name: "sliding window, empty", event: mapStored(list{}, uint64(9), tokens, "group_idx", 1, "kv_cache_spec_kind", "sliding_window"), stats: Stats{OtherGroup: 1}},
-		{name: "mamba", event: mapStored(list{uint64(1)}, nil, tokens, "group_idx", 0, "kv_cache_spec_kind", "mamba"), stats: Stats{OtherGroup: 1}},
-		{name: "no kind, group 1", event: mapStored(hashes, nil, tokens, "group_idx", 1, "extra_keys", list{nil, nil}), stats: Stats{OtherGroup: 1}},
+		{name: "sliding window, empty", event: mapStored(list{}, uint64(9), tokens, "group_idx", 1, "kv_cache_spec_kind", "sliding_window")},
+		{name: "mamba", event: mapStored(list{uint64(1)}, nil, tokens, "group_idx", 0, "kv_cache_spec_kind", "mamba")},
+		{name: "no kind, group 1", event: mapStored(hashes, nil, tokens, "group_idx", 1, "extra_keys", list{nil, nil})},
 	} {
 		var d Decoder
 		batch, err := d.Decode(batchOf(c.event))
@@ -189,17 +186,15 @@ func TestForms(t *testing.T) {
 		var want []kvevent.Event
 		if c.want != nil {
 			want = []kvevent.Event{plain(*c.want)}
-			c.stats.Blocks = uint64(len(want[0].EngineHashes))
 		}
-		c.stats.Events = 1
 		if len(batch.Events) != len(want) || len(want) > 0 && !reflect.DeepEqual(batch.Events, want) {
 			t.Errorf("%s:\n got %+v\nwant %+v", c.name, batch.Events, want)
 		}
 		if again, _ := d.Decode(batchOf()); batch.Recurrent != (c.name == "mamba") || again.Recurrent != batch.Recurrent {
 			t.Errorf("%s: recurrent %v, and then %v", c.name, batch.Recurrent, again.Recurrent)
 		}
-		if d.Stats() != c.stats {
-			t.Errorf("%s: stats %+v, want %+v", c.name, d.Stats(), c.stats)
+		if batch.Unknown+batch.Bad > 0 {
+			t.Errorf("%s: %d unknown, %d not read", c.name, batch.Unknown, batch.Bad)
 		}
 	}
 }
@@ -231,9 +226,6 @@ func TestPlaceholdersAndGroups(t *testing.T) {
 	}
 	if want := []string{"stored gpu", "copied cpu", "removed gpu"}; !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
-	}
-	if st := d.Stats(); st.OtherGroup != 3 || st.Placeholders != 2 {
-		t.Errorf("%+v", st)
 	}
 }
 
@@ -274,8 +266,8 @@ func TestBadEvents(t *testing.T) {
 			t.Errorf("event %d: %+v", i, e)
 		}
 	}
-	if st := d.Stats(); st.Bad != uint64(len(bad)) || st.Unknown != 2 {
-		t.Errorf("%+v", st)
+	if batch.Bad != uint64(len(bad)) || batch.Unknown != 2 {
+		t.Errorf("%d bad, want %d; %d unknown, want 2", batch.Bad, len(bad), batch.Unknown)
 	}
 	for cut := range payload {
 		batch, err := d.Decode(payload[:cut])

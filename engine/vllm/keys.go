@@ -45,10 +45,7 @@ func (h *hasher) nameHash(name []byte) uint64 {
 // event instead of the spans from a request.
 func (d *Decoder) hash(tokens []uint32) error {
 	f, h := &d.f, &d.h
-	var unnamed bool
-	if h.loraName, h.loraSeed, unnamed = f.Adapter(h.loraName); unnamed {
-		d.stats.UnnamedLoRA++
-	}
+	h.loraName, h.loraSeed = f.Adapter(h.loraName)
 	size := f.BlockSize
 	keys, blocks := f.ExtraKeys, len(tokens)/size
 	if keys != nil {
@@ -186,7 +183,6 @@ func (d *Decoder) unknownKey(b []byte) ([]byte, error) {
 	if err != nil {
 		return b, err
 	}
-	d.stats.UnknownKeys++
 	d.h.names = append(d.h.names, xxh3.Hash(key))
 	return rest, nil
 }

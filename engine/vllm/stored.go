@@ -45,10 +45,7 @@ func (d *Decoder) add(kind kvevent.Kind) *kvevent.Event {
 func (d *Decoder) stored(tokens []uint32) error {
 	f, blocks := &d.f, len(d.f.EngineHashes)
 	if len(tokens) == 0 { // a connector's placeholder: the hash is all that it tells
-		d.stats.Placeholders++
-		if d.groupState() == groupOther {
-			d.stats.OtherGroup++
-		} else if blocks > 0 {
+		if d.groupState() != groupOther && blocks > 0 {
 			d.add(kvevent.Copied)
 		}
 		return nil
@@ -63,7 +60,6 @@ func (d *Decoder) stored(tokens []uint32) error {
 	d.recurrent = d.recurrent || string(f.SpecKind) == "mamba"
 	firstToken := len(d.a.Tokens) - len(tokens)
 	if !full {
-		d.stats.OtherGroup++
 		d.a.EngineHashes, d.a.Tokens = d.a.EngineHashes[:len(d.a.EngineHashes)-blocks], d.a.Tokens[:firstToken]
 		return nil
 	}
@@ -85,9 +81,5 @@ func (d *Decoder) stored(tokens []uint32) error {
 	} else {
 		d.a.Tokens = d.a.Tokens[:firstToken]
 	}
-	if e.MediaUnknown {
-		d.stats.MediaUnknown++
-	}
-	d.stats.Blocks += uint64(blocks)
 	return nil
 }

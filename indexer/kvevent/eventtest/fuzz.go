@@ -30,3 +30,11 @@ func Fuzz(f *testing.F, tokens bool, decode func(payload []byte) (kvevent.Batch,
 		}
 	})
 }
+
+// Blocks is the number of blocks that a batch stores.
+func Blocks(b kvevent.Batch) (n int) {
+	for _, e := range b.Events {
+		n += len(e.Locals)
+	}
+	return n
+}

@@ -269,16 +269,16 @@ func (f *Fields) FullPrefix() bool {
 }
 
 // Adapter is the name of the event's adapter, "" for the base model, and the seed of its blocks. An adapter that is told
-// by its number alone gets a name of its own, so that its blocks are never taken for the base model's; unnamed says so.
+// by its number alone gets a name of its own, so that its blocks are never taken for the base model's.
 // It does not allocate where the name is the last one again.
-func (f *Fields) Adapter(last string) (name string, seed uint64, unnamed bool) {
+func (f *Fields) Adapter(last string) (name string, seed uint64) {
 	switch {
 	case len(f.LoRA) > 0:
 		if name = last; string(f.LoRA) != last {
 			name = string(f.LoRA)
 		}
 	case f.HasLoRAID:
-		name, unnamed = "lora_id "+strconv.Itoa(f.LoRAID), true
+		name = "lora_id " + strconv.Itoa(f.LoRAID)
 	}
-	return name, block.SeedFor(name), unnamed
+	return name, block.SeedFor(name)
 }

@@ -26,10 +26,13 @@ const Nil = 0xc0
 // ErrShort says that a message is cut.
 var ErrShort = errors.New("message ends in the middle of a value")
 
-// Batch reads a frame. one reads one event and gives what is behind it; an event that it cannot read is passed over if it
-// is one whole value all the same, so that only it is lost. An error means that the payload is cut or no frame at all:
-// nothing of it may be used then, because what is missing may be a removal. The batch has no events yet: one keeps them.
-func Batch(payload []byte, one func(b []byte) (rest []byte, err error)) (kvevent.Batch, error) {
+// Batch reads a frame [time, [event, …], rank]. one reads one event and returns what follows it; known is false for an
+// event of an unknown type. Such events, and those that cannot be read although they are whole values, are counted in the
+// batch and cost nothing but themselves. The returned batch has no events yet: one collects them.
+//
+// An error means that the payload is cut or no frame at all: then nothing of it may be used, because what is missing may
+// be a removal.
+func Batch(payload []byte, one func(b []byte) (rest []byte, known bool, err error)) (kvevent.Batch, error) {
 	batch, none := kvevent.Batch{Rank: -1}, kvevent.Batch{Rank: -1}
 	n, b, err := msgp.ReadArrayHeaderBytes(payload)
 	if err != nil {
@@ -46,12 +49,16 @@ func Batch(payload []byte, one func(b []byte) (rest []byte, err error)) (kvevent
 		return none, fmt.Errorf("events: %w", err)
 	}
 	for i := range count {
-		rest, err := one(b)
-		if err != nil {
+		rest, known, err := one(b)
+		switch {
+		case err != nil:
+			batch.Bad++
 			var cut error
 			if rest, cut = msgp.Skip(b); cut != nil {
 				return none, fmt.Errorf("event %d of %d: %w", i+1, count, err)
 			}
+		case !known:
+			batch.Unknown++
 		}
 		b = rest
 	}
