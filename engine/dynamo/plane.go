@@ -21,7 +21,6 @@ type Plane struct {
 
 	mu    sync.Mutex
 	ranks map[Key]*rank
-	bad   uint64
 }
 
 type rank struct {
@@ -40,13 +39,6 @@ const (
 	pendingMessages = 256
 	pendingBytes    = 4 << 20
 )
-
-// Bad counts messages that no worker-rank could be found in.
-func (p *Plane) Bad() uint64 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.bad
-}
 
 // Source is one worker-rank's share of the plane.
 func (p *Plane) Source(k Key) stream.Source {
@@ -139,21 +131,11 @@ var errUnread = errors.New("dynamo: no event of a worker")
 // receive delivers what read makes of a message's bytes, if it makes anything of them.
 func (p *Plane) receive(read func() (*message, error)) *rank {
 	var m *message
-	err := guard.Call(func() (err error) { m, err = read(); return err })
-	if err != nil {
-		p.mu.Lock()
-		p.bad++
-		p.mu.Unlock()
-		return nil
-	}
-	if m == nil {
+	if err := guard.Call(func() (err error) { m, err = read(); return err }); err != nil || m == nil {
 		return nil
 	}
 	return p.deliver(m)
 }
-
-// refuse counts bytes that are no message.
-func (p *Plane) refuse(err error) { p.receive(func() (*message, error) { return nil, err }) }
 
 func (p *Plane) deliver(m *message) *rank {
 	p.mu.Lock()

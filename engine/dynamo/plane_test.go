@@ -97,9 +97,6 @@ func toIndex(t *testing.T, list []captured, late bool, partial bool, tell func(p
 			t.Errorf("%v: holds %d, want %d; %+v", k, ix.HeldBlocks(slots[k]), len(held[k]), s)
 		}
 	}
-	if p.Bad() > 0 {
-		t.Errorf("%d messages refused", p.Bad())
-	}
 }
 
 // A lost message cannot be asked for: the worker-rank is cleared and goes on partial. Another publisher is another life.
@@ -137,8 +134,8 @@ func TestPlaneGap(t *testing.T) {
 	q.jetStream([]byte(root))
 	q.jetStream([]byte(other))
 	q.jetStream([]byte(`{}`))
-	if !reflect.DeepEqual(heard, map[Key]int{k: 1}) || q.Bad() != 1 {
-		t.Errorf("heard %v, refused %d", heard, q.Bad())
+	if !reflect.DeepEqual(heard, map[Key]int{k: 1}) {
+		t.Errorf("heard %v", heard)
 	}
 }
 

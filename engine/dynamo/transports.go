@@ -23,11 +23,10 @@ func (p *Plane) DialZMQ(ctx context.Context, endpoint string) error {
 	heard := map[*rank]bool{} // one publisher, one rank; more than mostRanks there are not
 	sub := zmq.Sub{Endpoint: endpoint, Topic: Topic, Up: func() { p.link(heard, nil) }, Down: func(err error) { p.link(heard, err) }}
 	return sub.Run(ctx, func(m zmq.Message) {
-		b, err := Unframe(m.Payload)
-		if err != nil {
-			p.refuse(err)
-		} else if r := p.envelope(b); r != nil {
-			heard[r] = true
+		if b, err := Unframe(m.Payload); err == nil {
+			if r := p.envelope(b); r != nil {
+				heard[r] = true
+			}
 		}
 	})
 }

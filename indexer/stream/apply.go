@@ -33,7 +33,7 @@ func (f *Feed) apply(m Message) error {
 	*f.appliedAt(m.Seq) = fingerprint{m.Seq + 1, xxh3.Hash(m.Payload)}
 
 	blocks, unknownParents, unknownBlocks, otherSize, unresolved := 0, 0, 0, 0, 0
-	media, size := false, f.o.BlockSize
+	size := f.o.BlockSize
 	for i := range batch.Events {
 		e := &batch.Events[i]
 		switch e.Kind {
@@ -49,7 +49,6 @@ func (f *Feed) apply(m Message) error {
 				f.otherSize(e.BlockSize)
 				continue
 			}
-			media = media || e.MediaUnknown && e.Tier == kvevent.GPU
 			if e.Tier != kvevent.GPU && e.MediaUnknown {
 				unresolved += f.storeCopies(e)
 				continue
@@ -97,8 +96,6 @@ func (f *Feed) apply(m Message) error {
 	s.UnknownBlocks += uint64(unknownBlocks)
 	s.OtherBlockSize += uint64(otherSize)
 	s.Unresolved += uint64(unresolved)
-	s.MediaUnknown = s.MediaUnknown || media
-	s.BlockSize, s.Rank = size, batch.Rank
 	s.LastSeq, s.Epoch, s.Partial, s.Away = m.Seq, m.Epoch, f.partial, batch.Away
 	f.updateStale()
 	return nil

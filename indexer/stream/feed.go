@@ -189,7 +189,6 @@ func (f *Feed) Offer(m Message) {
 func (f *Feed) Resync() {
 	f.mu.Lock()
 	f.resyncWanted = true
-	f.stats.Resyncs++
 	f.mu.Unlock()
 	f.signal()
 }
@@ -198,7 +197,6 @@ func (f *Feed) Resync() {
 func (f *Feed) Up() {
 	f.mu.Lock()
 	f.stats.Connected, f.stats.CaughtUp = true, false
-	f.stats.Connects++
 	f.queue.markConnection()
 	f.updateStale()
 	f.mu.Unlock()

@@ -14,7 +14,6 @@ type Stats struct {
 	Drops      uint64 // messages that found the queue full
 	Stale      uint64 // messages of a publisher that a newer one has replaced
 	Replays    uint64 // answered
-	Resyncs    uint64 // asked for, because what was known turned out wrong
 
 	Malformed      uint64 // no messages at all
 	Panics         uint64 // stopped, in the source, the decoder or what Stored calls
@@ -28,19 +27,13 @@ type Stats struct {
 
 	// Partial: the worker may hold more than it was seen to store; what the index says is a lower bound.
 	Partial bool
-	// MediaUnknown: this engine's events do not tell media and salts apart (vLLM before 0.17). No credit for requests
-	// that have any.
-	MediaUnknown bool
 
-	BlockSize   int // tokens; 0: not known yet
 	OtherSize   int // the last other one that events carried; 0: none did
-	Rank        int // as the publisher says; -1: it does not
 	Epoch       uint64
 	LastSeq     uint64
 	Connected   bool
-	CaughtUp    bool // since it was connected last, all that the publisher could be asked for has been taken
-	Away        bool // the publisher itself has lost its engine
-	Connects    uint64
+	CaughtUp    bool      // since it was connected last, all that the publisher could be asked for has been taken
+	Away        bool      // the publisher itself has lost its engine
 	LastMessage time.Time // received
 	LastError   string
 }

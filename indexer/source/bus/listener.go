@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -33,15 +32,7 @@ type Listener struct {
 
 	mu    sync.Mutex
 	feeds map[string]*stream.Feed // by subject
-
-	malformed, unfollowed atomic.Uint64
 }
-
-// Malformed counts messages that are none of ours.
-func (l *Listener) Malformed() uint64 { return l.malformed.Load() }
-
-// Unfollowed counts messages of worker-ranks without a feed.
-func (l *Listener) Unfollowed() uint64 { return l.unfollowed.Load() }
 
 const listenRetry = time.Second // between attempts, more or less
 
@@ -75,29 +66,20 @@ func (l *Listener) follow(ctx context.Context, js jetstream.JetStream) error {
 	}
 	return consume(ctx, js, Stream, cmp.Or(l.watch, watchStream), jetstream.OrderedConsumerConfig{FilterSubjects: []string{eventSubjects + ">"}, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy},
 		func(m jetstream.Msg) {
-			if guard.Call(func() error { l.deliver(m.Subject(), m.Data()); return nil }) != nil {
-				l.malformed.Add(1)
-			}
+			_ = guard.Call(func() error { l.deliver(m.Subject(), m.Data()); return nil }) // a message that panics is dropped
 		})
 }
 
 func (l *Listener) deliver(subject string, data []byte) {
 	epoch, seq, err := readNumbers(data)
 	if err != nil {
-		l.malformed.Add(1)
-		return
+		return // none of ours
 	}
 	l.mu.Lock()
 	f := l.feeds[subject]
 	l.mu.Unlock()
 	if f == nil {
-		worker, rank, ok := parseSubject(subject)
-		if !ok {
-			l.malformed.Add(1)
-			return
-		}
-		l.unfollowed.Add(1)
-		if l.Found != nil {
+		if worker, rank, ok := parseSubject(subject); ok && l.Found != nil {
 			l.Found(worker, rank)
 		}
 		return

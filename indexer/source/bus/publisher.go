@@ -6,7 +6,6 @@ import (
 	"errors"
 	"math/rand/v2"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -68,18 +67,6 @@ type Publisher struct {
 		bytes int
 		wake  chan struct{}
 	}
-	published, dropped, failed, snapshots atomic.Uint64
-}
-
-// PublisherStats counts what a publisher did.
-type PublisherStats struct {
-	Epoch     uint64
-	Published uint64 // messages the server has confirmed
-	Dropped   uint64 // messages that found the buffer full
-	Failed    uint64 // attempts that failed; they are repeated
-	Snapshots uint64 // snapshots told
-	Buffered  int    // messages waiting
-	Blocks    int    // the worker holds
 }
 
 // NewPublisher publishes until Leave, and makes the stream where there is none. Its epoch is the time, so of two agents
@@ -104,14 +91,6 @@ func NewPublisher(o PublisherOptions) (*Publisher, error) {
 	p.cancel = cancel
 	p.running.Go(func() { p.send(ctx) })
 	return p, nil
-}
-
-// Stats returns the counts.
-func (p *Publisher) Stats() PublisherStats {
-	p.out.Lock()
-	defer p.out.Unlock()
-	return PublisherStats{Epoch: p.epoch, Published: p.published.Load(), Dropped: p.dropped.Load(), Failed: p.failed.Load(), Snapshots: p.snapshots.Load(),
-		Buffered: len(p.out.queue), Blocks: p.index.HeldBlocks(p.slot)}
 }
 
 func (p *Publisher) beginBatch() {
@@ -204,7 +183,6 @@ func (p *Publisher) enqueue() {
 	for len(p.out.queue) > 0 && (len(p.out.queue) >= bufferMessages || p.out.bytes+len(b) > bufferBytes) {
 		p.out.bytes -= len(p.out.queue[0])
 		p.out.queue = p.out.queue[1:]
-		p.dropped.Add(1)
 	}
 	p.out.queue = append(p.out.queue, b)
 	p.out.bytes += len(b)
@@ -246,7 +224,6 @@ func (p *Publisher) send(ctx context.Context) {
 				if before != nil {
 					p.o.Log.Info("events are published")
 				}
-				p.published.Add(1)
 				beat.Reset(heartbeat)
 				p.out.Lock()
 				if len(p.out.queue) > 0 && &p.out.queue[0][0] == &b[0] { // not dropped meanwhile
@@ -256,7 +233,6 @@ func (p *Publisher) send(ctx context.Context) {
 				p.out.Unlock()
 				continue
 			}
-			p.failed.Add(1)
 			if before == nil && ctx.Err() == nil {
 				p.o.Log.Warn("events cannot be published; they are kept and tried again", zap.Error(err))
 			}
@@ -275,7 +251,6 @@ func (p *Publisher) send(ctx context.Context) {
 // number. One that is too big for the server is given up: the gap makes routers ask.
 func (p *Publisher) publish(ctx context.Context, b []byte) error {
 	if int64(len(b)) > p.o.NATS.MaxPayload() && p.o.NATS.IsConnected() {
-		p.dropped.Add(1)
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, publishTime)
@@ -297,7 +272,6 @@ func (p *Publisher) answerSnapshot(m *nats.Msg) {
 		return
 	}
 	b = appendEvent(b, &kvevent.Event{Kind: kvevent.Snapshot, Snapshot: snapshot}, false)
-	p.snapshots.Add(1)
 	parts := (len(b) + partBytes - 1) / partBytes
 	for i := range parts {
 		part := binary.LittleEndian.AppendUint64(nil, p.epoch)
