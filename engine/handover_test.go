@@ -86,7 +86,7 @@ func TestInjected(t *testing.T) {
 	data := "data:image/png;base64," + base64.StdEncoding.EncodeToString(file)
 	m := loadShipped(t, func(s *Server, _ *Media) { s.MediaNames = "injected" })
 	computed := loadShipped(t, func(*Server, *Media) {})
-	trusting := loadShipped(t, func(s *Server, _ *Media) { s.ClientUUID = "trust" })
+	trusting := loadShipped(t, func(s *Server, _ *Media) { s.TrustUUID = true })
 	namer, err := vllmid.NewNamer(vllmid.FormFramed, "m", "", "")
 	if err != nil {
 		t.Fatal(err)

@@ -42,7 +42,7 @@ func TestDifferentialVLLM(t *testing.T) {
 		base = renderServer(t, venv, dir)
 	}
 	s := DefaultServer()
-	s.EngineModel, s.MaxModelLen, s.TrustMMKwargs, s.TrustChatTemplate, s.ClientUUID = "m", 20000, true, true, "trust"
+	s.EngineModel, s.MaxModelLen, s.TrustMMKwargs, s.TrustChatTemplate, s.TrustUUID = "m", 20000, true, true, true
 	for _, set := range strings.Fields(os.Getenv("SIGHTLINE_RENDER_SET")) {
 		key, v, _ := strings.Cut(set, "=")
 		switch key {

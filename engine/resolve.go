@@ -255,7 +255,7 @@ func (m *Model) resolve(ctx context.Context, endpoint, lora string, body *body.S
 
 func (m *Model) one(ctx context.Context, endpoint, lora string, body *body.Skeleton, d *prompt.Draft, in *prompt.Medium, item name.Item) (md Medium, why string, err error) {
 	md.Modality = in.Modality
-	if in.HasUUID && m.Server.ClientUUID == "trust" {
+	if in.HasUUID && m.Server.TrustUUID {
 		if in.OpaqueUUID {
 			return md, whyUUID, nil
 		}

@@ -56,8 +56,9 @@ type Server struct {
 
 	// TimeZone is the workers' zone, for templates that print a date.
 	TimeZone string `yaml:"time_zone"`
-	// ClientUUID says what becomes of a uuid that a client gives an image: strip (it never reaches a worker) or trust.
-	ClientUUID string `yaml:"client_uuid"`
+	// TrustUUID reads a uuid that a client gives an image as vLLM does: it names the image. Set in code, by what explains
+	// requests and by the simulated workers. A router leaves it false: Clean takes every uuid out of the body.
+	TrustUUID bool `yaml:"-"`
 	// SessionIDs has requests to vLLM 0.30 and later carry the decision's id as X-Session-ID, unless they have one, so that
 	// KV events name their request.
 	SessionIDs bool `yaml:"session_ids"`
@@ -83,7 +84,7 @@ type Server struct {
 // DefaultServer is a vLLM with its defaults.
 func DefaultServer() Server {
 	return Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: 16, ContentFormat: "auto", MMHasher: "blake3",
-		TokenizerMode: "auto", MMProcessorCacheGB: 4, MaxFileSizeMB: 50, TimeZone: "UTC", ClientUUID: "strip", SessionIDs: true, MediaNames: "computed", BlockHash: "sightline", TrustMMKwargs: false, AutoToolChoice: true}
+		TokenizerMode: "auto", MMProcessorCacheGB: 4, MaxFileSizeMB: 50, TimeZone: "UTC", SessionIDs: true, MediaNames: "computed", BlockHash: "sightline", TrustMMKwargs: false, AutoToolChoice: true}
 }
 
 // DefaultsOf sets what differs by engine and was not given: the release, and the tokens a block (SGLang's page size is 1
@@ -116,7 +117,6 @@ func (s *Server) Check() error {
 	oneOf("chat_template_content_format", s.ContentFormat, "auto", "string", "openai")
 	oneOf("mm_hasher_algorithm", s.MMHasher, "blake3", "sha256", "sha512")
 	oneOf("tokenizer_mode", s.TokenizerMode, "auto", "mistral")
-	oneOf("client_uuid", s.ClientUUID, "strip", "trust")
 	oneOf("media_names", s.MediaNames, "computed", "injected")
 	oneOf("block_hash", s.BlockHash, "sightline", "dynamo", "dynamo_suffix")
 	if s.EnableEagle && !s.Dynamo() {

@@ -22,11 +22,11 @@ import (
 const maxSteering = 4096 // fields taken out of one body
 
 // Clean gives the edits that take the table's fields out of a scanned body: each a pair with its comma, every duplicate,
-// escaped keys too, so that the body stays valid JSON. keepUUID leaves uuids where they are. The error is a *Refused by
+// escaped keys too, so that the body stays valid JSON. The error is a *Refused by
 // us: a content part with a uuid and no data, or more fields than anybody needs. removed, if set, is told each field by
 // the table's name (bootstrap_* for that family), never by the client's. One pass over the skeleton.
-func Clean(body *body.Skeleton, keepUUID bool, removed func(field string)) ([]Edit, error) {
-	c := cleaner{body: body, text: body.JSON(), keepUUID: keepUUID, removed: removed}
+func Clean(body *body.Skeleton, removed func(field string)) ([]Edit, error) {
+	c := cleaner{body: body, text: body.JSON(), removed: removed}
 	if at := c.space(0); at < len(c.text) {
 		c.value(at, steering.InBody)
 	}
@@ -38,12 +38,11 @@ func Clean(body *body.Skeleton, keepUUID bool, removed func(field string)) ([]Ed
 
 // cleaner walks a skeleton, which is known to be valid JSON.
 type cleaner struct {
-	body     *body.Skeleton
-	text     string
-	keepUUID bool
-	removed  func(field string)
-	edits    []Edit
-	refused  error
+	body    *body.Skeleton
+	text    string
+	removed func(field string)
+	edits   []Edit
+	refused error
 }
 
 // value reads the value that begins at i and gives the offset behind it.
@@ -103,7 +102,7 @@ func (c *cleaner) object(i int, in steering.Scope) int {
 			key = gjson.Parse(c.text[from:i]).String()
 		}
 		i = c.space(c.space(i) + 1) // the colon
-		if f := in.Field(key); f != nil && !(c.keepUUID && key == "uuid") {
+		if f := in.Field(key); f != nil {
 			p.uuid = p.uuid || key == "uuid" && c.text[i] != 'n'
 			if c.removed != nil {
 				c.removed(f.Label())

@@ -50,14 +50,14 @@ func fill(shape, place, pair string) string {
 	return shape
 }
 
-func clean(t testing.TB, text string, keepUUID bool) (string, error) {
+func clean(t testing.TB, text string) (string, error) {
 	t.Helper()
 	var s body.Skeleton
 	half := len(text) / 2
 	if err := s.Scan([][]byte{[]byte(text[:half]), []byte(text[half:])}); err != nil {
 		t.Fatal(err)
 	}
-	list, err := Clean(&s, keepUUID, nil)
+	list, err := Clean(&s, nil)
 	return apply(t, text, list), err
 }
 
@@ -93,7 +93,7 @@ func TestClean(t *testing.T) {
 			ran := 0
 			for name, shape := range shapes {
 				want := fill(shape, "", "")
-				if got, err := clean(t, want, false); err != nil || got != want {
+				if got, err := clean(t, want); err != nil || got != want {
 					t.Fatalf("%s: a body without such fields is changed: %v", name, err)
 				}
 				for place, at := range places {
@@ -114,7 +114,7 @@ func TestClean(t *testing.T) {
 							if body == want {
 								continue
 							}
-							got, err := clean(t, body, false)
+							got, err := clean(t, body)
 							if err != nil || got != want {
 								t.Errorf("%s, %s at %s: %v\n%.300s", name, pair[:min(len(pair), 60)], end, err, got)
 							}
@@ -158,14 +158,10 @@ func TestCleanForms(t *testing.T) {
 		{"no object", `[{"uuid":"x"}]`, `[{"uuid":"x"}]`},
 		{"bare", ` 12 `, ` 12 `},
 	} {
-		got, err := clean(t, c.body, false)
+		got, err := clean(t, c.body)
 		if err != nil || got != c.want {
 			t.Errorf("%s: %v\ngot  %s\nwant %s", c.name, err, got, c.want)
 		}
-	}
-	trusted := part(`{` + img + `,"uuid":"x","content_hash":"y"}`)
-	if got, err := clean(t, trusted, true); err != nil || got != part(`{`+img+`,"uuid":"x"}`) {
-		t.Errorf("client_uuid: trust: %v %s", err, got)
 	}
 }
 
@@ -188,14 +184,14 @@ func TestCleanRefuses(t *testing.T) {
 		{`{"type":"image_url","image_url":null}`, false},
 		{`{"type":"video_url","video_url":{"url":"http://x"},"uuid":"x"}`, false},
 	} {
-		_, err := clean(t, wrap(c.part), false)
+		_, err := clean(t, wrap(c.part))
 		var refused *Refused
 		if got := errors.As(err, &refused) && refused.ByUs && refused.Status == 400; got != c.want {
 			t.Errorf("%s: %v", c.part, err)
 		}
 	}
 	many := wrap(strings.Repeat(`{"text":"","uuid":1},`, maxSteering+1) + "1")
-	if _, err := clean(t, many, false); err == nil {
+	if _, err := clean(t, many); err == nil {
 		t.Error("thousands of fields are taken out")
 	}
 }
@@ -289,7 +285,7 @@ func FuzzClean(f *testing.F) {
 			}
 			return
 		}
-		list, err := Clean(&s, false, nil)
+		list, err := Clean(&s, nil)
 		if err != nil {
 			return
 		}
@@ -301,7 +297,7 @@ func FuzzClean(f *testing.F) {
 		if err := again.Scan([][]byte{[]byte(out)}); err != nil {
 			t.Fatal(err)
 		}
-		if more, err := Clean(&again, false, nil); err != nil || len(more) > 0 {
+		if more, err := Clean(&again, nil); err != nil || len(more) > 0 {
 			t.Fatalf("%q still has %v (%v)", out, more, err)
 		}
 		if tree, ok := asPython([]byte(out)); ok {
@@ -388,7 +384,7 @@ func BenchmarkClean(b *testing.B) {
 			b.SetBytes(int64(len(s.JSON())))
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := Clean(&s, false, nil); err != nil {
+				if _, err := Clean(&s, nil); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -51,7 +51,7 @@ func (w goldenWorker) server(t *testing.T, now float64) (s engine.Server, adapte
 	s = engine.DefaultServer()
 	s.AutoToolChoice = false
 	s.EngineVersion = strings.TrimPrefix(w.Engine, "vllm ")
-	s.EngineModel, s.BlockSize, s.ClientUUID = w.ModelID, w.BlockSize, "trust"
+	s.EngineModel, s.BlockSize, s.TrustUUID = w.ModelID, w.BlockSize, true
 	s.Clock = func() time.Time { return time.Unix(int64(now), 0) }
 	take := map[string]bool{"mm_processor_kwargs": true, "media_io_kwargs": true, "mm_hasher_algorithm": true, "trust_request_mm_kwargs": true,
 		"chat_template_content_format": true, "interleave_mm_strings": true, "enable_auto_tool_choice": true, "max_model_len": true,

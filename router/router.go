@@ -182,7 +182,7 @@ func (r *Router) decide(ctx context.Context, req *Request, s *scratch, now time.
 	}
 	unread := body.Parse(&s.body, &s.req)
 	n, known := r.names[s.req.Model]
-	clean, err := engine.Clean(&s.body, known && n.model.Prompts.Server().ClientUUID == "trust", r.metrics.fieldRemoved)
+	clean, err := engine.Clean(&s.body, r.metrics.fieldRemoved)
 	if err != nil {
 		return refuse(d, err)
 	}

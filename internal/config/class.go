@@ -87,9 +87,6 @@ func (m *Model) checkClasses(path string, bad report) {
 		if c.EngineModel == "" {
 			c.EngineModel = m.EngineModel
 		}
-		if c.ClientUUID != m.ClientUUID {
-			bad(at+".client_uuid", "%q, but the model has %q (want one for all: a request is cleaned before its worker is known)", c.ClientUUID, m.ClientUUID)
-		}
 		checkServer(&c.Server, &m.Server, at, bad)
 	}
 }

@@ -370,6 +370,9 @@ func known(tree any, t reflect.Type, path string) error {
 		sort.Strings(keys)
 		for _, k := range keys {
 			ft, ok := fields[k]
+			if !ok && k == "client_uuid" {
+				return fmt.Errorf("%s%s: no key any more: vLLM serves the features of the first picture seen under a uuid, so a client's never reaches a worker (leave the key out)", path, k)
+			}
 			if !ok {
 				return fmt.Errorf("%s%s: unknown key%s", path, k, meant(k, fields))
 			}

@@ -48,7 +48,7 @@ func TestDefaultsAndFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	m, w := c.Models[0], c.Workers[0]
-	if m.BlockSize != 32 || m.Engine != "vllm" || m.EngineModel != "m" || m.ClientUUID != "strip" || c.BodyLimit != 64<<20 {
+	if m.BlockSize != 32 || m.Engine != "vllm" || m.EngineModel != "m" || c.BodyLimit != 64<<20 {
 		t.Errorf("%+v", c)
 	}
 	if w.Name != "10.0.0.5:8000" || w.Model != "m" {

@@ -28,8 +28,8 @@ import (
 // patience is how long an image is waited for; the router has its own, much smaller budget.
 const patience = 10 * time.Second
 
-// Options say which model reads which requests. Unlike the router this takes a client's uuid as the engine would: it
-// explains the request as given, not as Sightline would forward it.
+// Options say which model reads which requests. With ModelDir a client's uuid is read as the engine reads it: the request is
+// explained as given. With Config it is left out, as in what Sightline forwards.
 type Options struct {
 	File string // one request a line; "-": standard input
 
@@ -135,7 +135,7 @@ func Run(ctx context.Context, o Options) error {
 // model is the model that the flags describe.
 func (c *explainer) model() (*explainModel, error) {
 	mc := config.Model{Name: "model", Server: engine.DefaultServer()}
-	mc.TrustMMKwargs, mc.ClientUUID = true, "trust"
+	mc.TrustMMKwargs, mc.TrustUUID = true, true
 	cfg := config.Default()
 	switch {
 	case c.Config != "":

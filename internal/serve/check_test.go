@@ -208,7 +208,7 @@ func TestCheckMistakes(t *testing.T) {
 		{goodModel, "  allowed_media_domains: [\"\"]\n", `models[0].allowed_media_domains[0]: ""`},
 		{goodModel, "  allowed_local_media_path: srv\n", "models[0].allowed_local_media_path: "},
 		{goodModel, "  time_zone: Mars/Base\n", "models[0].time_zone: "},
-		{goodModel, "  client_uuid: keep\n", "models[0].client_uuid: "},
+		{goodModel, "  client_uuid: trust\n", "models[0].client_uuid: no key any more: "},
 		{goodModel, "  media_names: guessed\n", "models[0].media_names: "},
 		{goodModel, "  block_hash: md5\n", "models[0].block_hash: "},
 		{goodModel, "  block_hash: dynamo\n", "workers[0].events: its model goes by Dynamo's hashes"},

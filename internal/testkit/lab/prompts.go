@@ -23,7 +23,7 @@ const patience = 10 * time.Second
 // (package sim), so that a mistake in our names would show.
 func NewPrompts(dir string, engine_ sim.Engine, engineModel string, blockSize int) (Prompts, error) {
 	s := engine.DefaultServer()
-	s.EngineModel, s.BlockSize, s.TrustMMKwargs, s.ClientUUID = engineModel, blockSize, true, "trust"
+	s.EngineModel, s.BlockSize, s.TrustMMKwargs, s.TrustUUID = engineModel, blockSize, true, true
 	switch engine_ {
 	case sim.SGLang:
 		s.Engine, s.EngineVersion = "sglang", "0.5.23"
