@@ -158,7 +158,7 @@ var users = []struct{ files, test, name, by string }{
 	{"examples/kubernetes/*/*.yaml", "examples/kubernetes/manifests_test.go", "TestEveryManifestIsUsed", `"*/*.yaml"`},
 	{"examples/kubernetes/base/sightline.yaml", "examples/kubernetes/manifests_test.go", "TestReferences", `config.Load("base/sightline.yaml")`},
 	{"examples/kubernetes/*/*.yaml", "e2e/manifests/manifests_test.go", "TestManifests", `"../../examples/kubernetes/*/*.yaml"`},
-	{"examples/models/*/*.json", "router/router_test.go", "TestConcurrentDecisions", `mmhash.LoadLive("m", shippedModel`},
+	{"examples/models/*/*.json", "router/router_test.go", "TestConcurrentDecisions", `.LoadLive("m", shippedModel`},
 }
 
 // Every configuration in the repository is used by a test, and every test of the list is there and has its files.
