@@ -314,6 +314,5 @@ func FuzzEnvelope(f *testing.F) {
 		_, _ = Unframe(b)
 		_, _ = ReadEnvelope(b)
 		new(Plane).envelope(b)
-		new(Plane).jetStream(b)
 	})
 }

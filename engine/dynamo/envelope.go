@@ -2,13 +2,12 @@
 //
 //	ZMQ frame ─ 01 ‖ length u32 BE ‖ envelope ┐
 //	NATS message ───────────────── envelope ──┴─ Plane ─ list of RouterEvents ─ Decoder ─▶ event.Batch
-//	JetStream message (before 1.6) ──────────────────── one RouterEvent ───────┘
 //	files of --discovery-backend file ─ Discover ─▶ workers, ranks, where they publish
 //
 //	envelope.go   the wrapping of the event plane
 //	decoder.go    RouterEvents as named MessagePack; json.go: as JSON
 //	plane.go      one stream of many workers → a feed.Source for each worker-rank
-//	transports.go that stream over ZMQ, NATS and JetStream
+//	transports.go that stream over ZMQ and NATS
 //	discovery.go  the records of the file back end
 //
 // A RouterEvent names its worker and rank, and each block by two hashes: block_hash, the engine's, is our engine hash, and
@@ -33,7 +32,7 @@ type Envelope struct {
 	Topic     string
 	Publisher uint64 // random, one for each worker-rank's publisher
 	Seq       uint64 // rises by one a message, from 0
-	Payload   []byte // a list of RouterEvents, before 1.6 one
+	Payload   []byte // a list of RouterEvents
 }
 
 // frameVersion is the first byte of a ZMQ frame; four bytes of length follow.

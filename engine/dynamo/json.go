@@ -27,7 +27,7 @@ func eachJSON(payload []byte, one func([]byte, bool) error, bad func()) error {
 	return nil
 }
 
-// readJSON reads one RouterEvent as Dynamo before 1.6 published it. Numbers of 64 bits stay whole.
+// readJSON reads one RouterEvent in JSON. Numbers of 64 bits stay whole.
 func (d *Decoder) readJSON(b []byte, e *routerEvent) error {
 	var j struct {
 		Worker *uint64 `json:"worker_id"`

@@ -15,10 +15,6 @@ import (
 // A gap cannot be filled: Dynamo answers for lost events on its own request plane only. The feed then drops what it knew
 // of the worker-rank and goes on partial.
 type Plane struct {
-	// Unknown, if set, is called once for each worker-rank that events speak of before Source was called for it, in the
-	// transport's goroutine: time to call Source.
-	Unknown func(Key)
-
 	mu    sync.Mutex
 	ranks map[Key]*rank
 }
@@ -115,17 +111,6 @@ func (p *Plane) envelope(b []byte) *rank {
 	})
 }
 
-// jetStream takes one message of Dynamo before 1.6 on JetStream: one RouterEvent, numbered by its event id.
-func (p *Plane) jetStream(b []byte) *rank {
-	return p.receive(func() (m *message, err error) {
-		k, id, ok := Peek(b)
-		if !ok {
-			return nil, errUnread
-		}
-		return &message{k, 0, id, b}, nil
-	})
-}
-
 var errUnread = errors.New("dynamo: no event of a worker")
 
 // receive delivers what read makes of a message's bytes, if it makes anything of them.
@@ -139,17 +124,11 @@ func (p *Plane) receive(read func() (*message, error)) *rank {
 
 func (p *Plane) deliver(m *message) *rank {
 	p.mu.Lock()
-	known := p.ranks[m.key] != nil
+	defer p.mu.Unlock()
 	r := p.rank(m.key)
-	p.mu.Unlock()
 	if r == nil {
 		return nil
 	}
-	if !known && p.Unknown != nil {
-		p.Unknown(m.key)
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	if r.publisher != m.publisher || r.epoch == 0 {
 		r.publisher = m.publisher
 		r.epoch++

@@ -5,12 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/sightline-router/sightline/indexer/source/bus"
 	"github.com/sightline-router/sightline/indexer/source/zmq"
 )
 
@@ -32,7 +29,7 @@ func (p *Plane) DialZMQ(ctx context.Context, endpoint string) error {
 }
 
 // SubscribeNATS follows the NATS plane (core NATS: what is published while nobody listens is gone): the endpoint's
-// subject, and the component's, which builds before 1.6 used. End it by the connection's close.
+// subject, and the component's. End it by the connection's close.
 func (p *Plane) SubscribeNATS(c *nats.Conn, s Scope) error {
 	component := "namespace." + segment(s.Namespace) + ".component." + segment(s.Component)
 	for _, subject := range []string{component + ".endpoint." + segment(s.Endpoint) + "." + Topic, component + "." + Topic} {
@@ -58,37 +55,6 @@ func (p *Plane) watch(c *nats.Conn) {
 			p.link(nil, nil)
 		}
 	}
-}
-
-// ConsumeJetStream follows the stream of a component of Dynamo before 1.6, from the oldest event that it still has, until
-// ctx ends. While the stream is not there it is looked for again.
-func (p *Plane) ConsumeJetStream(ctx context.Context, c *nats.Conn, s Scope) error {
-	js, err := jetstream.New(c)
-	if err != nil {
-		return fmt.Errorf("dynamo: %w", err)
-	}
-	go p.watch(c)
-	for ctx.Err() == nil {
-		_ = bus.Consume(ctx, js, Stream(s), jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverAllPolicy}, func(m jetstream.Msg) { p.jetStream(m.Data()) })
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Second):
-		}
-	}
-	return ctx.Err()
-}
-
-// Stream is the name that Dynamo before 1.6 gives a component's JetStream stream.
-func Stream(s Scope) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r >= 'a' && r <= 'z', r >= '0' && r <= '9', r == '-':
-			return r
-		case r >= 'A' && r <= 'Z':
-			return r + 'a' - 'A'
-		}
-		return '-'
-	}, "namespace."+s.Namespace+".component."+s.Component+"."+Topic)
 }
 
 // segment percent-encodes a name outside of letters, digits, - and _, as Dynamo does in subjects.

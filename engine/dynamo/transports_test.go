@@ -1,9 +1,7 @@
 package dynamo
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -11,7 +9,6 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 )
 
 // connect starts a real NATS server and gives a connection to it.
@@ -40,7 +37,7 @@ var scope = Scope{"dynamo", "backend", "generate"}
 // alone. Messages of other topics, and of another endpoint, change nothing.
 func TestNATSCore(t *testing.T) {
 	list := load(t, "plane_nats.jsonl.gz")
-	toIndex(t, list, false, false, func(p *Plane, done func() bool) {
+	toIndex(t, list, false, func(p *Plane, done func() bool) {
 		c := connect(t)
 		if err := p.SubscribeNATS(c, scope); err != nil {
 			t.Fatal(err)
@@ -61,54 +58,6 @@ func TestNATSCore(t *testing.T) {
 		}
 		wait(t, done)
 	})
-}
-
-// Builds before 1.6: one RouterEvent a message, on the component's JetStream stream. What the stream had before we came is
-// read too; a stream that is not there yet is waited for.
-func TestJetStream(t *testing.T) {
-	for _, there := range []bool{true, false} {
-		list := load(t, "plane_nats.jsonl.gz")
-		toIndex(t, list, true, true, func(p *Plane, done func() bool) {
-			c := connect(t)
-			js, err := jetstream.New(c)
-			if err != nil {
-				t.Fatal(err)
-			}
-			ended := make(chan error, 1)
-			ctx, stop := context.WithCancel(t.Context())
-			consume := func() { ended <- p.ConsumeJetStream(ctx, c, scope) }
-			if !there {
-				go consume()
-			}
-			if _, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: Stream(scope), Subjects: []string{"namespace.dynamo.component.backend.kv-events"}}); err != nil {
-				t.Fatal(err)
-			}
-			for _, e := range kvPayloads(t, list) {
-				for _, one := range single(t, e.Payload) {
-					if _, err := js.Publish(ctx, "namespace.dynamo.component.backend.kv-events", one); err != nil {
-						t.Fatal(err)
-					}
-				}
-			}
-			if there {
-				go consume()
-			}
-			wait(t, done)
-			stop()
-			if err := <-ended; !errors.Is(err, context.Canceled) {
-				t.Error(err)
-			}
-		})
-	}
-}
-
-// single are the events of a list, each alone, as before 1.6.
-func single(t *testing.T, payload []byte) (out [][]byte) {
-	t.Helper()
-	if err := eachEvent(payload, func(b []byte, _ bool) error { out = append(out, bytes.Clone(b)); return nil }, func() { t.Error("unreadable") }); err != nil {
-		t.Fatal(err)
-	}
-	return out
 }
 
 func wait(t *testing.T, cond func() bool) {

@@ -8,7 +8,7 @@ import (
 // Dynamo finds the workers of an NVIDIA Dynamo deployment, and hears their KV events on its event plane. Off without
 // Plane.
 type Dynamo struct {
-	Plane     string `yaml:"plane"`     // zmq or nats (1.6), or jetstream (before 1.6: workers are shown, not routed)
+	Plane     string `yaml:"plane"`     // zmq or nats
 	Discovery string `yaml:"discovery"` // the folder of its file discovery (DYN_FILE_KV)
 	NATS      string `yaml:"nats"`      // the server of a NATS plane, such as nats://10.0.0.4:4222
 	Namespace string `yaml:"namespace"`
@@ -31,18 +31,18 @@ func (c *Config) checkDynamo(worker func(w *Worker, path string), bad report) {
 	d := &c.Dynamo
 	if d.Plane == "" {
 		if d.Discovery != "" || len(d.Frontends) > 0 || d.NATS != "" || d.EnginePort != 0 || d.Model != "" || d.Class != "" {
-			bad("dynamo.plane", "missing (want zmq, nats or jetstream)")
+			bad("dynamo.plane", "missing (want zmq or nats)")
 		}
 		return
 	}
 	switch {
-	case d.Plane != "zmq" && d.Plane != "nats" && d.Plane != "jetstream":
-		bad("dynamo.plane", "%q is not known (want zmq, nats or jetstream)", d.Plane)
+	case d.Plane != "zmq" && d.Plane != "nats":
+		bad("dynamo.plane", "%q is not known (want zmq or nats)", d.Plane)
 	case d.Plane != "zmq" && d.NATS == "":
 		bad("dynamo.nats", "missing (want the server of the %s plane, such as nats://10.0.0.4:4222)", d.Plane)
 	case d.Plane == "zmq" && d.NATS != "":
 		bad("dynamo.nats", "given, but plane is zmq (want plane: nats, or leave it out)")
-	case d.Plane != "jetstream" && d.Discovery == "":
+	case d.Discovery == "":
 		bad("dynamo.discovery", "missing (want the folder of --discovery-backend file, DYN_FILE_KV)")
 	}
 	checkNATSURL(d.NATS, "dynamo.nats", bad)

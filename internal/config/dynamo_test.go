@@ -26,8 +26,6 @@ func TestDynamo(t *testing.T) {
 	for name, change := range map[string][2]string{
 		"NATS": {"plane: zmq", `plane: nats
   nats: "nats://10.0.0.4:4222"`},
-		"before 1.6": {"plane: zmq\n  discovery: /run/dynamo", `plane: jetstream
-  nats: "nats://10.0.0.4:4222"`},
 		"the engines' own":  {`frontends: ["10.0.0.7:8000", "10.0.0.8:8000"]`, "engine_port: 8000"},
 		"computed names":    {"media_names: injected", "media_names: computed"},
 		"publisher's other": {"block_hash: dynamo", "block_hash: dynamo_suffix"},
@@ -41,7 +39,7 @@ func TestDynamo(t *testing.T) {
 func TestDynamoMistakes(t *testing.T) {
 	for _, c := range []struct{ from, to, want string }{
 		{"plane: zmq", `plane: ""`, "dynamo.plane: missing"},
-		{"plane: zmq", "plane: zmk", `dynamo.plane: "zmk" is not known (want zmq, nats or jetstream)`},
+		{"plane: zmq", "plane: zmk", `dynamo.plane: "zmk" is not known (want zmq or nats)`},
 		{"plane: zmq", "plane: nats", "dynamo.nats: missing"},
 		{"discovery: /run/dynamo", `discovery: ""`, "dynamo.discovery: missing"},
 		{"plane: zmq", "plane: zmq\n  namespace: a/b", `dynamo.namespace: "a/b" is no name`},

@@ -29,7 +29,7 @@ type dynamoLink struct {
 func dynamoComponents(c *config.Dynamo) (list []string) {
 	switch {
 	case c.Plane == "":
-	case c.Plane == "jetstream" || c.PrefillComponent == "":
+	case c.PrefillComponent == "":
 		list = []string{c.Component}
 	default:
 		list = []string{c.Component, c.PrefillComponent}
@@ -53,16 +53,11 @@ func (s *sources) startDynamo(ctx context.Context, finder int, component string)
 		}
 		context.AfterFunc(ctx, conn.Close)
 		follow.Plane = nil
-		if c.Plane == "jetstream" {
-			l.plane.Unknown = l.heard
-			s.running.Go(func() { _ = l.plane.ConsumeJetStream(ctx, conn, scope) }) // ends with ctx only
-		} else if err := l.plane.SubscribeNATS(conn, scope); err != nil {
+		if err := l.plane.SubscribeNATS(conn, scope); err != nil {
 			return err
 		}
 	}
-	if c.Discovery != "" {
-		s.running.Go(func() { follow.Run(ctx) })
-	}
+	s.running.Go(func() { follow.Run(ctx) })
 	return nil
 }
 
@@ -73,20 +68,6 @@ func (l *dynamoLink) found(workers []dynamo.Worker) {
 		specs[i].ID = w
 	}
 	l.set.Update(l.finder, specs)
-}
-
-// heard takes up a worker that only its events tell of (before 1.6). Requests cannot be sent to it.
-func (l *dynamoLink) heard(k dynamo.Key) {
-	if l.set.Known(l.finder, k.Worker) {
-		return // its further ranks are not shown
-	}
-	spec := l.spec(dynamo.Worker{ID: k.Worker, Ranks: int(min(k.Rank, 1023)) + 1})
-	spec.ID, spec.Ready = k.Worker, false
-	if err := l.set.Add(l.finder, spec); err != nil {
-		l.log.Warn("a worker that was heard of is left out", zap.Error(err))
-		return
-	}
-	l.log.Warn("a worker of Dynamo before 1.6 was heard of: it has no HTTP address, so it is shown and gets no requests", zap.Uint64("instance", k.Worker))
 }
 
 // spec says how a worker is reached and heard.

@@ -112,13 +112,6 @@ func (s *Set) Add(finder int, spec Spec) error {
 	return nil
 }
 
-// Known tells whether a finder has a worker of this ID.
-func (s *Set) Known(finder int, id any) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.ContainsFunc(s.members, func(m *member) bool { return m.finder == finder && m.spec.ID == id })
-}
-
 // Update brings the workers of one finder in line with what it found.
 func (s *Set) Update(finder int, found []Spec) {
 	s.mu.Lock()
