@@ -25,7 +25,7 @@ import (
 )
 
 // FirstPad is where pads begin (since 0.5.9): no vocabulary that SGLang takes reaches it.
-const FirstPad = 1_000_000
+const firstPad = 1_000_000
 
 // Decoder reads the payloads of one worker-rank. The zero value is ready. Not safe for concurrent use: it reuses its
 // memory.

@@ -75,7 +75,7 @@ func (d *Decoder) keep(ids []uint64) []uint32 {
 // pads tells of the pads among ids: all that differ from the four ids before.
 func (d *Decoder) pads(ids []uint64) {
 	for i, id := range ids {
-		if id < FirstPad {
+		if id < firstPad {
 			continue
 		}
 		known := false

@@ -1,7 +1,7 @@
 package kvevent
 
-// Arena is a decoder's memory: the slices of the events of one batch are cut from it, so that decoding allocates nothing
-// once it has grown. The zero value is ready.
+// Arena is a decoder's memory: the slices of one batch's events are cut from it, so that decoding allocates nothing once it
+// has grown. The zero value is ready.
 type Arena struct {
 	Events       []Event
 	EngineHashes []uint64
@@ -16,13 +16,13 @@ func (a *Arena) Reset() {
 	a.EngineHashes, a.Locals = Reuse(a.EngineHashes), Reuse(a.Locals)
 }
 
-// Rollback undoes what was appended since before was copied from a: an event that cannot be read leaves nothing.
+// Rollback drops what was appended since before was copied from a, so that an event that cannot be read leaves nothing.
 func (a *Arena) Rollback(before Arena) {
 	a.Events, a.Media, a.Tokens = a.Events[:len(before.Events)], a.Media[:len(before.Media)], a.Tokens[:len(before.Tokens)]
 	a.EngineHashes, a.Locals = a.EngineHashes[:len(before.EngineHashes)], a.Locals[:len(before.Locals)]
 }
 
-// Reuse empties a slice, and lets go of one that a single huge batch has blown up.
+// Reuse returns an empty slice with the same memory, nil if one huge batch has made it larger than a million elements.
 func Reuse[T any](s []T) []T {
 	if cap(s) > 1<<20 {
 		return nil

@@ -1,11 +1,11 @@
-// Package event is the normal form of what engines say about their KV caches.
+// Package kvevent is the normal form of what engines publish about their KV caches.
 //
-//	frame ─ transport ─▶ payload ─ decoder ─▶ Batch of Events ─ feed ─▶ index
+//	frame ─ transport ─▶ payload ─ decoder ─▶ Batch of Events ─ package stream ─▶ index
 //
-// Every engine and release has its own wire form; a decoder (package vllm and its siblings) turns one payload into one
-// Batch. An event speaks of blocks by two numbers: the engine hash, which is the engine's own block hash and good only for
-// "parent of" and "removed", and the local hash of package block, which is computed from the event's tokens and media at
-// once and is what requests are looked up by. So no engine's hash algorithm, seed or adapter path has to be known.
+// Every engine and release has its own wire form; a decoder (in the engine's package) turns one payload into one Batch. An
+// event knows a block by two numbers: the engine block hash (engine hash for short), which is the engine's own and good only
+// for naming parents and removed blocks, and the local hash of package block, computed at once from the event's tokens and
+// media, by which requests look blocks up. So no engine's hash algorithm, seed or adapter path has to be known.
 package kvevent
 
 import (
@@ -13,21 +13,21 @@ import (
 	"strings"
 )
 
-// Kind says what happened.
+// Kind is what happened.
 type Kind uint8
 
 const (
-	// Stored: the blocks Handles with the hashes Locals, each the child of the one before, the first the child of
-	// Parent, lie in Tier.
+	// Stored: Tier now holds the blocks EngineHashes, whose local hashes are Locals. Each is the child of the one before,
+	// the first that of Parent.
 	Stored Kind = iota
-	// Copied: the blocks Handles, known from an earlier event, lie in Tier too. Nothing but the engine hash is told
-	// (vLLM's placeholder events of KV connectors). Without engine hashes it says that blocks will be told so.
+	// Copied: Tier now holds the blocks EngineHashes too, whose content an earlier event gave (vLLM's placeholder events of
+	// KV connectors). Without engine hashes it announces such events.
 	Copied
-	// Removed: one copy of each block in Handles left Tier.
+	// Removed: one copy of each block in EngineHashes left Tier.
 	Removed
 	// Cleared: nothing is left, in any tier.
 	Cleared
-	// Snapshot: what is held is exactly what Event.Snapshot lists (package indexer's form), sent by the bus to who asks.
+	// Snapshot: the worker holds exactly what Event.Snapshot lists, in package indexer's form. The bus sends it on request.
 	Snapshot
 )
 
@@ -67,10 +67,10 @@ func (t Tier) String() string {
 	return "unknown"
 }
 
-// TierOf reads an engine's name of a storage medium, in any case: "" and anything of a GPU is GPU, and what it does not
-// know is Remote, the tier that promises least. Names seen: GPU, CPU, STORAGE (vLLM); cpu (Mooncake); FS, OBJ (vLLM
-// before 0.24); LocalCPUBackend, LocalDiskBackend, RemoteBackend (LMCache); CPU_PINNED, DISK, EXTERNAL (SGLang, Dynamo).
-// It does not allocate for the short names.
+// TierOf reads an engine's name of a storage medium, in any case. "" and any name of a GPU is GPU; an unknown name is Remote,
+// the tier that promises least. Names seen: GPU, CPU, STORAGE (vLLM); cpu (Mooncake); FS, OBJ (vLLM before 0.24);
+// LocalCPUBackend, LocalDiskBackend, RemoteBackend (LMCache); CPU_PINNED, DISK, EXTERNAL (SGLang, Dynamo). It does not
+// allocate for the short names.
 func TierOf(medium string) Tier {
 	switch medium {
 	case "", "GPU":
@@ -100,56 +100,56 @@ func TierOf(medium string) Tier {
 	return Remote
 }
 
-// Event is one change of one worker-rank's cache. Its slices belong to the decoder and are good until its next Decode.
+// Event is one change of one worker-rank's cache. Its slices belong to the decoder and are valid until its next Decode.
 type Event struct {
 	Kind Kind
 	Tier Tier
 	// HasParent is false for the first block of a sequence.
 	HasParent bool
 	// MediaUnknown (Stored): the engine sent no extra keys, so blocks with different media, salts or prompt embeddings
-	// look alike (vLLM before 0.17; self-describing offload events). The caller must give no credit for them.
+	// look alike (vLLM before 0.17; self-describing offload events). They must count for requests without these only.
 	MediaUnknown bool
-	// Group is the KV-cache group of a hybrid model, 0 where there is one. Handles and Parent have it folded in.
+	// Group is the KV-cache group of a hybrid model, 0 if there is only one. EngineHashes and Parent have it mixed in (InGroup).
 	Group        int
-	BlockSize    int // tokens a block (Stored)
+	BlockSize    int // number of tokens a block (Stored)
 	Parent       uint64
 	EngineHashes []uint64
-	Locals       []uint64 // Stored only: one a engine hash
+	Locals       []uint64 // Stored only: one for each engine hash
 	LoRA         string   // the adapter's name, "" for the base model (Stored)
 	Snapshot     []byte   // Snapshot only
 
-	// For audit and learning, only where the decoder was told to keep them.
-	Tokens  []uint32  // BlockSize a engine hash
+	// For audit and learning; empty unless the decoder keeps them.
+	Tokens  []uint32  // BlockSize for each engine hash
 	Media   []Mention // which media touch which block, in prompt order
-	Session string    // the client's session id, as the engine tells it
+	Session string    // the client's session id, if the engine sends it
 }
 
-// Mention says that a medium touches a block.
+// Mention is a medium that touches a block.
 type Mention struct {
-	Block  int    // index in Handles
+	Block  int    // index in EngineHashes
 	Offset int    // the medium's first token, relative to the block's; negative if it began in an earlier block
 	Paired bool   // Offset is known (vLLM 0.19 and later)
 	Name   []byte // the engine's name of the medium, as on the wire
 }
 
-// Batch is what one message holds: the events of one scheduler step, in order.
+// Batch is the events of one message, in order: those of one scheduler step.
 type Batch struct {
-	Time float64 // the publisher's clock, seconds since 1970; 0 if not told
-	Rank int     // data-parallel rank, -1 if not told
-	// Partial: the publisher itself does not know all that the worker holds (the bus, behind a gap).
+	Time float64 // the publisher's clock, seconds since 1970; 0 if not sent
+	Rank int     // data-parallel rank, -1 if not sent
+	// Partial: the publisher itself may not know all that the worker holds (an agent behind a gap).
 	Partial bool
-	// Recurrent: the model has layers that keep a state instead of blocks (mamba, linear attention), and a hit needs both:
-	// the blocks told are an upper bound.
+	// Recurrent: the model has layers that keep a state instead of blocks (mamba, linear attention). A hit needs both, so
+	// the stored blocks are an upper bound.
 	Recurrent bool
 	// Away: the publisher has no connection to the engine now (an agent whose worker is down).
 	Away   bool
 	Events []Event
-	// What the decoder passed over: events of unknown type, events that could not be read, and holes in the engine's own
-	// numbering of events (TensorRT-LLM), behind which a Cleared event and Partial stand.
+	// What the decoder skipped: events of an unknown type, events that could not be read, and gaps in the engine's own event
+	// numbers (TensorRT-LLM), where it puts a Cleared event and sets Partial.
 	Unknown, Bad, Gaps uint64
 }
 
-// FoldDigest folds a block hash sent as bytes to a engine hash: its last 8 bytes, big endian, as vLLM itself does it for the
+// FoldDigest makes an engine hash of a block hash that is sent as bytes: its last 8 bytes, big endian, as vLLM makes its
 // integer form (maybe_convert_block_hash, v0.10.2). Shorter digests are read whole.
 func FoldDigest(b []byte) uint64 {
 	if len(b) >= 8 {
@@ -162,8 +162,8 @@ func FoldDigest(b []byte) uint64 {
 	return h
 }
 
-// InGroup folds a hybrid model's group into a engine hash: vLLM sends one hash for one position in every group. Group 0 and
-// "no group" (negative) leave it as it is.
+// InGroup mixes a hybrid model's group into an engine hash, because vLLM sends the same hash for the same position in every
+// group. Group 0 and a negative group (none) leave it as it is.
 func InGroup(engineHash uint64, group int) uint64 {
 	if group <= 0 {
 		return engineHash

@@ -10,8 +10,8 @@ import (
 	"github.com/sightline-router/sightline/internal/guard"
 )
 
-// apply decodes m and hands its events to the sink. Messages missing before it are taken as lost: everything is cleared
-// first, and the rank is partial until the publisher clears. An error means that nothing was done.
+// apply decodes m and passes its events to the sink. Messages missing before it are taken as lost: everything is cleared
+// first, and the rank is partial until the publisher clears or sends a snapshot. On an error nothing was done.
 func (f *Feed) apply(m Message) error {
 	var batch kvevent.Batch
 	err := guard.Call(func() (err error) { batch, err = f.o.Decoder.Decode(m.Payload); return err })
@@ -101,16 +101,16 @@ func (f *Feed) apply(m Message) error {
 	return nil
 }
 
-// otherSize notes a block size that this rank should not have, and tells of it once.
+// otherSize records a block size that this rank should not have, and reports it once to Options.OtherSize.
 func (f *Feed) otherSize(tokens int) {
-	news := false
-	f.update(func(s *Stats) { news, s.OtherSize = s.OtherSize != tokens, tokens })
-	if news && f.o.OtherSize != nil {
+	changed := false
+	f.update(func(s *Stats) { changed, s.OtherSize = s.OtherSize != tokens, tokens })
+	if changed && f.o.OtherSize != nil {
 		f.o.OtherSize(tokens)
 	}
 }
 
-// reportBounds tells the sink and the stats of a change outside a batch.
+// reportBounds passes partial and recurrent to the sink and the stats when they change outside a batch.
 func (f *Feed) reportBounds() {
 	f.o.Sink.Done(f.partial, f.recurrent)
 	f.update(func(s *Stats) { s.Partial = f.partial })

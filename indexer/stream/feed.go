@@ -1,19 +1,20 @@
-// Package feed keeps an index true to one worker-rank: it takes the rank's messages in whatever order and number they
-// come, and the index ends equal to what the worker holds, or to less of it and marked so.
+// Package stream keeps an index true to one worker-rank. It takes the rank's messages however late, often or incompletely
+// they come; the index ends equal to what the worker holds, or to less of it with the slot marked partial.
 //
 //	Source ─ messages (epoch, seq, payload) ─▶ queue ─▶ order ─▶ Decoder ─▶ events ─▶ Sink (the index, or the bus)
 //	         replay ◀──────────────────────────────────  gap, restart, join
 //
-//	feed.go     Options, Start, Close; the queue's two ends
-//	order.go    sequence numbers: what is new, double, missing, from another life
+//	feed.go     Options, Start, Close; both ends of the queue
+//	order.go    sequence numbers: which message is next, a duplicate, behind a gap, of another incarnation
 //	apply.go    events → Sink
-//	offload.go  blocks that are told by engine hash alone
-//	stats.go    what happened
+//	offload.go  blocks that events name by engine hash alone
+//	stats.go    counters and state
 //	index.go    the Sink that is an index
-//	zmq.go      the Source that is a pair of ZeroMQ sockets; asked.go one that asks the worker where they are
+//	zmq.go      the Source that is a pair of ZeroMQ sockets; lookup.go: one that asks the worker where they are
 //
-// The rule behind it all: what may be wrong is thrown away. Too little in the index costs a hit, too much costs a
-// promise that the worker does not keep.
+// What may be wrong is thrown away: too little in the index costs a hit, too much promises a hit that the worker does not
+// have. Cost: two goroutines a rank, a queue of at most 64 MiB, about 0.2 µs a block from payload to index. Nothing here returns an
+// error to a caller: errors are counted in Stats, and the last one is in Stats.LastError.
 package stream
 
 import (
@@ -28,43 +29,44 @@ import (
 	"github.com/sightline-router/sightline/internal/guard"
 )
 
-// Message is one batch as it travels.
+// Message is one batch as a transport carries it.
 type Message struct {
-	// Epoch rises when the publisher starts anew. 0 where a transport has none (ZMQ): there a new life is recognised by
-	// its numbers.
+	// Epoch rises with each incarnation of the publisher. It is 0 if the transport has none (ZMQ): a new incarnation then
+	// shows in the sequence numbers.
 	Epoch   uint64
-	Seq     uint64 // rises by one a batch
+	Seq     uint64 // rises by one with each batch
 	Payload []byte
 }
 
-// Source brings a worker-rank's messages. package zmq (through ZMQ) and package bus are sources.
+// Source brings a worker-rank's messages, such as ZMQ and a source of package bus.
 type Source interface {
-	// Run hands live messages to the feed until ctx ends: Up after each (re)connection, Offer for each message.
+	// Run brings live messages until ctx ends: it calls Up after each (re)connection, Offer for each message and Down when
+	// a connection is lost.
 	Run(ctx context.Context, f *Feed) error
-	// Replay calls each, in order, for the buffered messages from seq on, or for one message that begins with a clear or
-	// a snapshot and tells everything. errors.ErrUnsupported: there is nothing to ask.
+	// Replay calls each, in order, for the messages from number from on that the publisher still has, or for one message
+	// that begins with Cleared or Snapshot and so has everything. errors.ErrUnsupported: there is nobody to ask.
 	Replay(ctx context.Context, from uint64, each func(Message) error) error
 }
 
-// Decoder turns a payload into normal form (package vllm, package bus).
+// Decoder turns a payload into events. An engine's package has one, and package bus for its own form.
 type Decoder interface {
 	Decode(payload []byte) (kvevent.Batch, error)
 }
 
-// Sink takes what a worker-rank holds: IndexSink, or the bus's publisher. Calls come from one goroutine.
+// Sink takes what a worker-rank holds: IndexSink, or the bus's Publisher. All calls come from one goroutine.
 type Sink interface {
-	// Store takes blocks; errors that wrap indexer.ErrUnknownParent are counted apart.
+	// Store adds an event's blocks; an error that wraps indexer.ErrUnknownParent means that their parent is not held.
 	Store(e *kvevent.Event) error
-	// Remove takes one copy of each away and gives how many were not there.
+	// Remove removes one copy of each block from a tier and returns how many were not there.
 	Remove(tier kvevent.Tier, engineHashes []uint64) (unknown int)
-	// Clear takes away everything.
+	// Clear removes everything.
 	Clear()
-	// Load replaces everything by a snapshot of package indexer; on an error nothing is left.
+	// Load replaces everything by a snapshot in package indexer's form; on an error nothing is left.
 	Load(snapshot []byte) error
-	// Done ends a batch; partial says that the worker may hold more than was told, recurrent that a hit needs more than that
-	// (event.Batch).
+	// Done ends a batch. partial: the worker may hold more than its events said. recurrent: a hit needs more than the blocks
+	// (kvevent.Batch.Recurrent).
 	Done(partial, recurrent bool)
-	// Leave ends it all.
+	// Leave removes everything for good.
 	Leave()
 }
 
@@ -73,34 +75,34 @@ type Options struct {
 	Source  Source
 	Decoder Decoder
 	Sink    Sink
-	// BlockSize is the tokens a block that this rank must have; 0 takes the first that comes. Events of another block
+	// BlockSize is the number of tokens a block that this rank must have; 0 takes that of the first event. Blocks of another
 	// size are counted and left out: their hashes match no request of the rank's class.
 	BlockSize int
-	// Stored, if set, sees every stored event before it is applied, in the feed's goroutine: for audit and learning. The
-	// event is good until it returns.
+	// Stored, if set, is called with every stored event before it is applied, in the feed's goroutine: for audit and
+	// learning. The event is valid until it returns.
 	Stored func(*kvevent.Event)
-	// OtherSize, if set, is told of each block size but BlockSize that events carry, when it changes, in the feed's
-	// goroutine.
+	// OtherSize, if set, is called in the feed's goroutine with a block size other than BlockSize that events carry, once
+	// for each new value.
 	OtherSize func(tokens int)
-	// Link, if set, is told when the source's connection comes and goes, in the source's goroutine.
+	// Link, if set, is called in the source's goroutine when its connection is made and lost.
 	Link func(up bool)
-	// Idle is how long a silent publisher is believed to be unchanged; then its last message is asked for again, which
-	// shows a restart or a lost message. 0: never. Only for sources whose Replay is cheap.
+	// Idle is after how much silence the last message is asked for again, which shows a restart or a lost message. 0: never.
+	// Only for sources whose Replay is cheap.
 	Idle time.Duration
 }
 
 const (
 	queueMessages = 4096
 	queueBytes    = 64 << 20
-	// replayTime bounds one replay. A publisher of vLLM answers within 100 ms and sends some 100 MB/s.
+	// replayTime bounds one replay. vLLM's publisher answers within 100 ms and sends about 100 MB/s.
 	replayTime = 10 * time.Second
-	// settleTime after a connection is made, a replay finds what was published while the subscription was on its way.
+	// settleTime after a connection is made, another replay brings what was published before the subscription took effect.
 	settleTime = time.Second
-	// epochTime is how long the newest epoch may be silent before an older one is believed.
+	// epochTime is how long the newest epoch must be silent before an older one is followed again.
 	epochTime = 30 * time.Second
 )
 
-// Feed is one worker-rank's stream being applied.
+// Feed applies one worker-rank's stream to its sink.
 type Feed struct {
 	o       Options
 	cancel  context.CancelFunc
@@ -111,7 +113,7 @@ type Feed struct {
 	queue        queue
 	stats        Stats
 	resyncWanted bool         // Resync was called
-	staleSince   atomic.Int64 // Unix ns of when the stream stopped being live; 0: it is
+	staleSince   atomic.Int64 // when the stream stopped being live, in Unix ns; 0 while it is live
 
 	order
 	offload offload
@@ -121,14 +123,14 @@ type Feed struct {
 func Start(o Options) *Feed {
 	ctx, cancel := context.WithCancel(context.Background())
 	f := &Feed{o: o, cancel: cancel, wake: make(chan struct{}, 1)}
-	f.stats.Partial = true // until told otherwise
+	f.stats.Partial = true // until a batch shows otherwise
 	f.updateStale()
 	f.running.Go(func() { f.listen(ctx) })
 	f.running.Go(func() { f.applyQueue(ctx) })
 	return f
 }
 
-// listen runs the source, and runs it again after a panic. An error that it ends with is for good.
+// listen runs the source, and runs it again after a panic. If it ends with another error, that is final.
 func (f *Feed) listen(ctx context.Context) {
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 		err := guard.Call(func() error { return f.o.Source.Run(ctx, f) })
@@ -146,7 +148,7 @@ func (f *Feed) listen(ctx context.Context) {
 	}
 }
 
-// panicked counts an error that is a panic, and reports whether it is one.
+// panicked reports whether an error is a panic, and counts it if so.
 func (f *Feed) panicked(err error) bool {
 	if !isPanic(err) {
 		return false
@@ -160,18 +162,18 @@ func isPanic(err error) bool {
 	return errors.As(err, &p)
 }
 
-// Close ends the feed and takes what it held out of its sink. It returns when all goroutines have ended.
+// Close ends the feed and takes what it held out of its sink. It returns when all its goroutines have ended.
 func (f *Feed) Close() {
 	f.cancel()
 	f.running.Wait()
 	f.o.Sink.Leave()
 }
 
-// Offer takes one live message, copying the payload, and never blocks: when the queue is full the message is dropped and
+// Offer takes one live message and copies its payload. It never blocks: if the queue is full, the message is dropped and
 // counted, and the feed asks for a replay. For the source's goroutine.
 func (f *Feed) Offer(m Message) {
 	f.mu.Lock()
-	if !f.stats.Connected { // back without a word: what came meanwhile is asked for, before anybody takes us for live
+	if !f.stats.Connected { // connected again without Up: not live until a replay has brought what came meanwhile
 		f.stats.Connected, f.stats.CaughtUp = true, false
 		f.queue.markConnection()
 	}
@@ -184,8 +186,8 @@ func (f *Feed) Offer(m Message) {
 	f.signal()
 }
 
-// Resync says that what is known of the worker has turned out wrong: it is asked for everything anew, and what is known
-// goes when the answer comes, or at once where there is nothing to ask. It does not wait.
+// Resync is for a caller who found that the index is wrong about this worker: the feed asks for a replay from 0. What is
+// known stays until the answer comes, or is cleared at once if there is nobody to ask. Resync does not wait.
 func (f *Feed) Resync() {
 	f.mu.Lock()
 	f.resyncWanted = true
@@ -193,7 +195,7 @@ func (f *Feed) Resync() {
 	f.signal()
 }
 
-// Up says that the source is connected (again).
+// Up is called by the source after each (re)connection.
 func (f *Feed) Up() {
 	f.mu.Lock()
 	f.stats.Connected, f.stats.CaughtUp = true, false
@@ -206,7 +208,7 @@ func (f *Feed) Up() {
 	}
 }
 
-// Down says that the source has lost its connection; err tells why. A panic is counted.
+// Down is called by the source when it has lost its connection, with the reason. A panic is counted as one.
 func (f *Feed) Down(err error) {
 	f.update(func(s *Stats) {
 		s.Connected = false
@@ -222,7 +224,7 @@ func (f *Feed) Down(err error) {
 	}
 }
 
-// Malformed says that something came that is no message.
+// Malformed is called by the source for what it received that is no message.
 func (f *Feed) Malformed() {
 	f.update(func(s *Stats) {
 		s.Malformed++
@@ -237,7 +239,8 @@ func (f *Feed) signal() {
 	}
 }
 
-// applyQueue applies what the queue brings, in order, and looks after the stream when it is silent.
+// applyQueue applies the queued messages in order, catches up after a connection, and asks again what a failed replay or a
+// silent publisher left open.
 func (f *Feed) applyQueue(ctx context.Context) {
 	check := time.NewTimer(time.Hour)
 	check.Stop()
@@ -275,7 +278,7 @@ func (f *Feed) applyQueue(ctx context.Context) {
 					next = min(next, settleTime)
 				case m != nil:
 					f.takeMessage(ctx, *m)
-					if f.replayOwed && time.Now().After(f.notBefore) { // a stream that never pauses must not put it off
+					if f.replayOwed && time.Now().After(f.notBefore) { // also while the queue is never empty
 						f.catchUp(ctx)
 					}
 					f.mu.Lock()
@@ -294,14 +297,14 @@ func (f *Feed) applyQueue(ctx context.Context) {
 	}
 }
 
-// setCaughtUp notes that what was before the connection is known as far as it can be.
+// setCaughtUp records that everything the publisher could be asked for was applied.
 func (f *Feed) setCaughtUp() {
 	if !f.replayOwed {
 		f.update(func(s *Stats) { s.CaughtUp = true })
 	}
 }
 
-// nextCheck is when to look again: sooner than idle if a replay is owed; 0 is never.
+// nextCheck is how long to wait before asking the publisher again: idle, or less if a replay is owed; 0 means never.
 func (f *Feed) nextCheck(idle time.Duration) time.Duration {
 	if f.replayOwed && (idle == 0 || f.backoff < idle) {
 		return max(time.Until(f.notBefore), time.Millisecond)
@@ -309,7 +312,8 @@ func (f *Feed) nextCheck(idle time.Duration) time.Duration {
 	return jitter(idle)
 }
 
-// jitter is a wait of about d: what many feeds lost at one moment, or began to wait for, they do not all ask for at another.
+// jitter is a random duration of d on average: feeds that lost their streams at the same moment do not all ask again at the
+// same moment.
 func jitter(d time.Duration) time.Duration {
 	if d <= 0 {
 		return 0
@@ -317,12 +321,12 @@ func jitter(d time.Duration) time.Duration {
 	return d/2 + rand.N(d)
 }
 
-// queue is bounded in messages and bytes; its buffers are used again. A nil item marks a new connection.
+// queue is bounded in messages and bytes, and reuses its buffers. A nil item marks a new connection.
 type queue struct {
 	items   []*Message
 	free    []*Message
 	bytes   int
-	dropped bool // something was dropped since the queue was last empty
+	dropped bool // a message was dropped since the queue was last empty
 }
 
 func (q *queue) push(m Message) bool {
@@ -330,25 +334,27 @@ func (q *queue) push(m Message) bool {
 		q.dropped = true
 		return false
 	}
-	var own *Message
+	var buffered *Message
 	if n := len(q.free); n > 0 {
-		own, q.free = q.free[n-1], q.free[:n-1]
+		buffered, q.free = q.free[n-1], q.free[:n-1]
 	} else {
-		own = new(Message)
+		buffered = new(Message)
 	}
-	own.Epoch, own.Seq, own.Payload = m.Epoch, m.Seq, append(own.Payload[:0], m.Payload...)
-	q.items = append(q.items, own)
+	buffered.Epoch, buffered.Seq, buffered.Payload = m.Epoch, m.Seq, append(buffered.Payload[:0], m.Payload...)
+	q.items = append(q.items, buffered)
 	q.bytes += len(m.Payload)
 	return true
 }
 
+// markConnection puts a new connection's mark behind the messages of the old one.
 func (q *queue) markConnection() {
 	if n := len(q.items); n == 0 || q.items[n-1] != nil {
 		q.items = append(q.items, nil)
 	}
 }
 
-// pop gives the next message, or up for a mark, or, once after losses when nothing is left, lost.
+// pop returns the next message, or up for a connection's mark. lost is true once when the queue is empty and messages were
+// dropped since it was last empty.
 func (q *queue) pop() (m *Message, up, lost bool) {
 	if len(q.items) == 0 {
 		lost, q.dropped = q.dropped, false
@@ -362,6 +368,7 @@ func (q *queue) pop() (m *Message, up, lost bool) {
 	return m, false, false
 }
 
+// maxFree is the number of messages kept for reuse.
 const maxFree = 64
 
 func (q *queue) recycle(m *Message) {

@@ -5,14 +5,14 @@ import (
 	"github.com/sightline-router/sightline/indexer/kvevent"
 )
 
-// IndexSink is one slot of an index.
+// IndexSink is a slot of an index as a Sink.
 type IndexSink struct {
 	index *indexer.Index
 	slot  indexer.SlotID
 }
 
-// Join adds a slot to the index. copies: the engine reports each physical copy of a block (vLLM does; SGLang,
-// TensorRT-LLM and Dynamo do not).
+// Join adds a slot to the index. copies: the engine reports each physical copy of a block (vLLM does; SGLang, TensorRT-LLM
+// and Dynamo do not).
 func Join(index *indexer.Index, copies bool) *IndexSink {
 	return &IndexSink{index, index.Join(indexer.SlotOptions{CountCopies: copies})}
 }
@@ -37,7 +37,7 @@ func (s *IndexSink) Clear() { _ = s.index.Clear(s.slot) }
 // Load implements Sink.
 func (s *IndexSink) Load(snapshot []byte) error { return s.index.Load(s.slot, snapshot) }
 
-// Done implements Sink: the index knows which way what the worker told is a bound.
+// Done implements Sink: it marks the slot as a lower bound (partial) or an upper bound (recurrent).
 func (s *IndexSink) Done(partial, recurrent bool) {
 	s.index.MarkPartial(s.slot, partial)
 	s.index.MarkRecurrent(s.slot, recurrent)

@@ -9,10 +9,10 @@ import (
 	"github.com/sightline-router/sightline/internal/guard"
 )
 
-// Lookup finds a worker-rank's sockets by asking the worker, again and again until it answers, and then is a pair of them.
-// While they cannot be reached it asks again: a worker that was started anew may have others.
+// Lookup is a Source that asks the worker where its sockets are, until it answers, and then follows them. While they cannot
+// be reached it asks again: a worker that was started anew may have others.
 type Lookup struct {
-	// Find asks once. It is bounded in time.
+	// Find asks the worker once. It must be bounded in time.
 	Find func(ctx context.Context) (ZMQ, error)
 
 	every time.Duration // 0: the package's
@@ -53,7 +53,7 @@ func (a *Lookup) Run(ctx context.Context, f *Feed) error {
 
 var errMoved = errors.New("the worker has other sockets now")
 
-// follow follows z until the worker has moved.
+// follow reads z's sockets until the worker has others.
 func (a *Lookup) follow(ctx context.Context, f *Feed, z ZMQ) error {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)

@@ -1,25 +1,26 @@
 package stream
 
-// Blocks that an engine tells by engine hash alone. vLLM's KV connectors announce offloaded blocks without tokens, or with
-// tokens but without media and salt; what such a block is was said before, when it was stored on the GPU. Package
-// indexer does not give that back, so it is kept here, from the first offload event on: workers without a connector pay
-// nothing, and what they stored before that event is not resolved (counted as Unresolved).
+// Blocks that events name by engine hash alone. vLLM's KV connectors announce offloaded blocks without tokens, or with
+// tokens but without media and salt; their content was in an earlier event, when they were stored on the GPU. Package
+// indexer does not give that back, so it is remembered here, from the first offload event on: ranks without a connector pay
+// nothing, and what a rank stored before that event is counted as Unresolved.
 
 import "github.com/sightline-router/sightline/indexer/kvevent"
 
-// maxLineage bounds what is remembered, about 60 bytes a block.
+// maxLineage bounds the number of blocks remembered, about 60 bytes each.
 const maxLineage = 1 << 20
 
-// offload knows the blocks stored on the GPU of a rank that offloads. The zero value is off.
+// offload remembers the blocks of a rank that offloads. The zero value is off.
 type offload struct {
 	blocks  map[uint64]lineage
 	scratch [2]uint64
 }
 
+// lineage is what an engine hash stands for.
 type lineage struct {
 	parent, local uint64
 	hasParent     bool
-	copies        uint8 // in all tiers
+	copies        uint8 // number of copies in all tiers, at most 255
 	blockSize     int32
 }
 
@@ -29,7 +30,7 @@ func (o *offload) clear() {
 	}
 }
 
-// stored remembers what blocks are.
+// stored remembers the blocks of a stored event.
 func (o *offload) stored(e *kvevent.Event) {
 	if o.blocks == nil {
 		return
@@ -43,6 +44,7 @@ func (o *offload) stored(e *kvevent.Event) {
 	}
 }
 
+// removed forgets the blocks whose last copy an event removed.
 func (o *offload) removed(e *kvevent.Event) {
 	if o.blocks == nil {
 		return
@@ -58,7 +60,8 @@ func (o *offload) removed(e *kvevent.Event) {
 	}
 }
 
-// storeCopies stores, in e's tier, the blocks of e that are known; it gives how many are not.
+// storeCopies stores the blocks that e names by engine hash in e's tier, as far as they are known, and returns how many are
+// not.
 func (f *Feed) storeCopies(e *kvevent.Event) (unresolved int) {
 	o := &f.offload
 	if o.blocks == nil {

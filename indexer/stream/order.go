@@ -1,14 +1,14 @@
 package stream
 
-// Sequence numbers: which message is the next, which is double, which are missing, and whether it is still the same
-// publisher that speaks.
+// Sequence numbers: which message is the next, which is a duplicate, which are missing, and whether the publisher is still
+// the same incarnation.
 //
-//	the next        apply
-//	seen before     drop, if it is the same message (by its checksum); else the publisher has started anew
-//	beyond the next ask for what is missing; what cannot be had makes the rest worthless: clear, and go on partial
+//	the next        apply it
+//	seen before     drop it if it is the same message, by its checksum; else the publisher has restarted
+//	beyond the next replay what is missing; what cannot be had makes the rest worthless: clear, and go on partial
 //
-// A replay begins with the last message applied. If the publisher sends another one under its number, or knows none, it
-// is not the publisher that we knew: it has restarted, even if its numbers have passed ours by now.
+// A replay begins with the last message applied. A publisher that sends another message under its number, or has none, has
+// restarted, even if its numbers have passed ours by now.
 
 import (
 	"context"
@@ -21,25 +21,26 @@ import (
 	"github.com/sightline-router/sightline/internal/guard"
 )
 
-// order is where a feed stands in its stream. Only the feed's goroutine uses it.
+// order is a feed's position in its stream. Only applyQueue's goroutine uses it.
 type order struct {
-	started   bool   // next means something
-	next      uint64 // the sequence number to come
+	started   bool   // a message was applied, or nothing was published yet: next is valid
+	next      uint64 // the sequence number expected
 	epoch     uint64
-	lastHeard time.Time        // the last message of that epoch
-	applied   [512]fingerprint // by seq
+	lastHeard time.Time        // time of the last message of that epoch
+	applied   [512]fingerprint // the last messages applied, by seq modulo 512
 	partial   bool
-	recurrent bool // event.Batch
-	// owed: a replay failed, and what it would have brought is missing still.
+	recurrent bool // kvevent.Batch.Recurrent of any batch so far
+	// replayOwed: a replay failed, and what it would have brought is still missing.
 	replayOwed bool
-	confirmed  uint64        // while owed: the next message when the publisher was last known to be the one we follow
-	backoff    time.Duration // until a failed replay is tried again
-	notBefore  time.Time     // no replay before
+	confirmed  uint64        // while replayOwed: next at the time when the publisher was last known to be the same incarnation
+	backoff    time.Duration // average wait until a failed replay is tried again
+	notBefore  time.Time     // no replay before this time
 }
 
+// fingerprint identifies a message that was applied. number is seq + 1, so that 0 marks an empty entry.
 type fingerprint struct{ number, sum uint64 } // number is seq + 1: 0 is an empty place
 
-// A failed replay is tried again after about firstRetry, then after ever twice as long, up to lastRetry.
+// A failed replay is tried again after firstRetry on average, then after twice as long each time, up to lastRetry.
 const (
 	firstRetry = 500 * time.Millisecond
 	lastRetry  = time.Minute
@@ -47,10 +48,11 @@ const (
 
 var errRestarted = errors.New("the publisher has restarted")
 
+// appliedAt is the entry for a sequence number; it may be that of a message 512 earlier or later.
 func (o *order) appliedAt(seq uint64) *fingerprint { return &o.applied[seq%uint64(len(o.applied))] }
 
-// sameIncarnation tells whether m is known to be of the life of the message that was applied under its number: by its epoch, or,
-// where there are none, by being that message.
+// sameIncarnation reports whether m is known to come from the publisher incarnation whose message was applied under that
+// number: by its epoch or, without epochs, because it is that very message.
 func (o *order) sameIncarnation(m Message) bool {
 	if m.Epoch != 0 {
 		return m.Epoch == o.epoch
@@ -59,7 +61,7 @@ func (o *order) sameIncarnation(m Message) bool {
 	return s.number == m.Seq+1 && s.sum == xxh3.Hash(m.Payload)
 }
 
-// takeMessage takes one live message.
+// takeMessage applies one live message, and catches up first if it is not the next one.
 func (f *Feed) takeMessage(ctx context.Context, m Message) {
 	if !f.acceptEpoch(m) {
 		f.update(func(s *Stats) { s.Stale++ })
@@ -68,7 +70,7 @@ func (f *Feed) takeMessage(ctx context.Context, m Message) {
 	switch {
 	case f.started && m.Seq == f.next:
 	case f.started && m.Seq < f.next:
-		// Another message, or one of too long ago: the publisher is asked whether it is still the one that we knew.
+		// Another message, or one applied too long ago to compare: ask whether it is still the same incarnation.
 		if f.sameIncarnation(m) || f.catchUp(ctx) && m.Seq < f.next {
 			f.update(func(s *Stats) { s.Duplicates++ })
 			return
@@ -82,26 +84,26 @@ func (f *Feed) takeMessage(ctx context.Context, m Message) {
 		}
 		f.catchUp(ctx)
 	}
-	if f.started && m.Seq < f.next { // the replay has brought it
+	if f.started && m.Seq < f.next { // the replay brought it
 		return
 	}
 	if f.apply(m) == nil {
 		return
 	}
-	f.catchUp(ctx) // cut on the way? The publisher still has it whole
+	f.catchUp(ctx) // it cannot be read; if it was cut on the way, the publisher still has it whole
 	if f.next <= m.Seq {
 		f.skip(m)
 	}
 }
 
-// acceptEpoch tells whether m is of the publisher life that we follow, and changes over to a newer one: to an older one only
-// if the newest has been silent for long (two publishers for one worker, and the newer has gone).
+// acceptEpoch reports whether m is of the publisher incarnation that is followed, and changes over to a newer one. It goes
+// back to an older one only if the newer was silent for epochTime: of two publishers for one worker, the newer has ended.
 func (f *Feed) acceptEpoch(m Message) bool {
 	if m.Epoch != f.epoch {
 		if m.Epoch < f.epoch && time.Since(f.lastHeard) < epochTime {
 			return false
 		}
-		if f.started && f.next > 0 { // else there was nothing yet to begin anew
+		if f.started && f.next > 0 { // before the first message there is nothing to clear
 			f.restart(m.Epoch)
 		}
 		f.epoch = m.Epoch
@@ -110,21 +112,21 @@ func (f *Feed) acceptEpoch(m Message) bool {
 	return true
 }
 
-// afterDrop is called when the queue has dropped messages and nothing came after them that would show the gap.
+// afterDrop is called when the queue has dropped messages and no later message came that would show the gap.
 func (f *Feed) afterDrop(ctx context.Context) {
 	if !f.catchUp(ctx) {
 		f.clearAll()
 	}
 }
 
-// restart begins another life of the publisher.
+// restart begins with a new incarnation of the publisher: nothing is known of it.
 func (f *Feed) restart(epoch uint64) {
 	f.update(func(s *Stats) { s.Restarts++ })
 	f.clearAll()
 	f.started, f.next, f.epoch, f.applied = false, 0, epoch, [512]fingerprint{}
 }
 
-// clearAll clears what cannot be trusted any more.
+// clearAll empties the sink, because what it holds may be wrong. The rank is partial until the publisher's state is known.
 func (f *Feed) clearAll() {
 	f.o.Sink.Clear()
 	f.offload.clear()
@@ -132,27 +134,26 @@ func (f *Feed) clearAll() {
 	f.reportBounds()
 }
 
-// resync replaces what is known by what the publisher tells from its start. What it no longer has of that makes the rank
-// partial.
+// resync replaces what the sink holds by what a replay from 0 brings. What the publisher no longer has makes the rank partial.
 func (f *Feed) resync(ctx context.Context) {
 	if !f.started || f.next == 0 {
-		return // nothing is known
+		return // nothing was applied yet
 	}
 	f.partial, f.replayOwed, f.backoff, f.notBefore = true, true, 0, time.Time{}
 	f.reportBounds()
-	if !f.catchUp(ctx) && f.backoff == 0 { // nobody to ask, or it would be tried again
+	if !f.catchUp(ctx) && f.backoff == 0 { // unsupported: there is nobody to ask, now or later
 		f.replayOwed = false
 		f.clearAll()
 	}
 }
 
-// catchUp asks the publisher for everything from the last message applied on, and finds out whether it is the one that
-// we knew. It reports whether an answer came.
+// catchUp asks the publisher for everything from the last applied message on, which also shows whether it is still the same
+// incarnation. It reports whether an answer came.
 func (f *Feed) catchUp(ctx context.Context) bool {
 	if time.Now().Before(f.notBefore) {
 		return false
 	}
-	for range 2 { // a second time after a restart, from the start
+	for range 2 { // after a restart once more, from 0
 		err := f.replay(ctx)
 		if errors.Is(err, errRestarted) {
 			f.restart(f.epoch)
@@ -176,21 +177,22 @@ func (f *Feed) catchUp(ctx context.Context) bool {
 	return false
 }
 
+// replay runs one replay and applies what it brings. errRestarted: another incarnation answered.
 func (f *Feed) replay(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, replayTime)
 	defer cancel()
-	from, check := uint64(0), f.started && f.next > 0
-	again := check && f.replayOwed && f.partial // from the start: what is held is a part, and what follows it does not help
-	if check && !again {
+	from, known := uint64(0), f.started && f.next > 0
+	fromZero := known && f.replayOwed && f.partial // the rank is incomplete: replay from 0, since a suffix cannot restore missing blocks
+	if known && !fromZero {
 		from = f.next - 1
-		if f.replayOwed && f.confirmed > 0 && f.confirmed < f.next { // what came since may be another life's, at our number by chance
+		if f.replayOwed && f.confirmed > 0 && f.confirmed < f.next { // later messages may be another incarnation's whose numbers fit ours by chance
 			from = f.confirmed - 1
 		}
 	}
-	answered, stale, ours := false, false, false
+	answered, olderAnswered, inApply := false, false, false
 	each := func(m Message) error {
 		if m.Epoch < f.epoch {
-			stale = true
+			olderAnswered = true
 			return nil
 		}
 		if m.Epoch > f.epoch {
@@ -203,10 +205,10 @@ func (f *Feed) replay(ctx context.Context) error {
 		if !answered {
 			answered = true
 			f.update(func(s *Stats) { s.Replays++ })
-			if again {
+			if fromZero {
 				f.clearAll()
 				f.started, f.next = false, 0
-			} else if check && m.Seq == from && !f.sameIncarnation(m) {
+			} else if known && m.Seq == from && !f.sameIncarnation(m) {
 				return errRestarted
 			}
 		}
@@ -220,33 +222,33 @@ func (f *Feed) replay(ctx context.Context) error {
 	}
 	err := guard.Call(func() error {
 		return f.o.Source.Replay(ctx, from, func(m Message) error {
-			ours = true
+			inApply = true
 			err := each(m)
-			ours = false
+			inApply = false
 			return err
 		})
 	})
-	if f.panicked(err) && ours { // not the source's: the index is everybody's, and may be left locked
+	if f.panicked(err) && inApply { // a panic in our own code, not the source's: the index may be left locked, so it must not be swallowed
 		panic(err)
 	}
 	switch {
 	case err != nil || answered:
 		return err
-	case stale:
+	case olderAnswered:
 		return fmt.Errorf("only an older publisher answers")
-	case check && f.epoch == 0:
-		return errRestarted // it knows nothing of the number that we have seen
-	case check:
+	case known && f.epoch == 0:
+		return errRestarted // it has not reached a number that was applied
+	case known:
 		return fmt.Errorf("nothing is known of message %d", from)
 	}
-	if !f.started { // nothing was published yet: we know everything
+	if !f.started { // nothing was published yet: nothing is missing
 		f.started, f.partial = true, false
 		f.reportBounds()
 	}
 	return nil
 }
 
-// skip gives up on a message that cannot be read.
+// skip gives up a message that cannot be read, with everything before it.
 func (f *Feed) skip(m Message) {
 	f.clearAll()
 	f.started, f.next = true, m.Seq+1

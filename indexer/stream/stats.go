@@ -2,47 +2,47 @@ package stream
 
 import "time"
 
-// Stats is what a feed has seen since it started.
+// Stats is what a feed has counted since it started, and its state now.
 type Stats struct {
-	Batches, Events, Blocks uint64 // applied; Blocks: stored, copies included
+	Batches, Events, Blocks uint64 // applied; Blocks counts stored blocks, further copies included
 
-	Unknown, Bad uint64 // events of unknown type; events that could not be read. The rest of their batch was used
+	Unknown, Bad uint64 // events of an unknown type, and events that could not be read; the rest of their batch was applied
 
-	Gaps       uint64 // messages, or events by the engine's own numbers, were missing
-	Restarts   uint64 // the publisher started anew
-	Duplicates uint64 // messages seen twice
+	Gaps       uint64 // times that messages, or events by the engine's own numbers, were missing
+	Restarts   uint64 // new incarnations of the publisher
+	Duplicates uint64 // messages that came again
 	Drops      uint64 // messages that found the queue full
-	Stale      uint64 // messages of a publisher that a newer one has replaced
-	Replays    uint64 // answered
+	Stale      uint64 // messages of an older epoch than the one followed
+	Replays    uint64 // replays that were answered
 
-	Malformed      uint64 // no messages at all
-	Panics         uint64 // stopped, in the source, the decoder or what Stored calls
+	Malformed      uint64 // received data that is no message
+	Panics         uint64 // panics in the source, the decoder or Options.Stored; each costs a connection or a message
 	DecodeErrors   uint64 // messages that could not be read
-	ReplayErrors   uint64
-	UnknownParents uint64 // stored events behind a block that is not held
-	UnknownBlocks  uint64 // removals of blocks that are not held
-	Refused        uint64 // stored events that the index would not have for another reason
-	Unresolved     uint64 // blocks told by engine hash alone whose content is not known
-	OtherBlockSize uint64 // blocks of another size than BlockSize; left out
+	ReplayErrors   uint64 // replays that failed
+	UnknownParents uint64 // stored events whose parent is not held
+	UnknownBlocks  uint64 // removed blocks that were not held
+	Refused        uint64 // stored events and snapshots that the sink refused for another reason
+	Unresolved     uint64 // blocks named by engine hash alone whose content is not known
+	OtherBlockSize uint64 // blocks of another size than Options.BlockSize; left out
 
-	// Partial: the worker may hold more than it was seen to store; what the index says is a lower bound.
+	// Partial: the worker may hold more than its events said; the index's matches are a lower bound.
 	Partial bool
 
-	OtherSize   int // the last other one that events carried; 0: none did
+	OtherSize   int // the last block size of events that was not Options.BlockSize; 0: none
 	Epoch       uint64
 	LastSeq     uint64
 	Connected   bool
-	CaughtUp    bool      // since it was connected last, all that the publisher could be asked for has been taken
-	Away        bool      // the publisher itself has lost its engine
-	LastMessage time.Time // received
+	CaughtUp    bool      // everything that the publisher could be asked for since the last connection was applied
+	Away        bool      // the publisher (an agent) has no connection to its engine
+	LastMessage time.Time // when the last message was received
 	LastError   string
 }
 
-// Live tells whether the worker's events come as they happen, with nothing owed from before.
+// Live reports whether the worker's events come as they happen, with nothing missing from before.
 func (s *Stats) Live() bool { return s.Connected && s.CaughtUp && !s.Away }
 
-// Age is how long the worker's events have not been live: while it grows, what the index says of the worker is of that
-// long ago. 0: they are. It takes no lock.
+// Age is for how long the worker's events have not been live; 0 if they are. What the index holds of the worker is that old.
+// Age takes no lock.
 func (f *Feed) Age(now time.Time) time.Duration {
 	since := f.staleSince.Load()
 	if since == 0 {
@@ -51,7 +51,7 @@ func (f *Feed) Age(now time.Time) time.Duration {
 	return max(now.Sub(time.Unix(0, since)), 1)
 }
 
-// updateStale notes when the stream stopped being live. The caller holds mu and has changed stats.
+// updateStale records when the stream stopped being live. The caller holds mu and has changed stats.
 func (f *Feed) updateStale() {
 	switch live := f.stats.Live(); {
 	case live:
@@ -68,6 +68,7 @@ func (f *Feed) Stats() Stats {
 	return f.stats
 }
 
+// update changes the stats under their lock.
 func (f *Feed) update(change func(*Stats)) {
 	f.mu.Lock()
 	change(&f.stats)

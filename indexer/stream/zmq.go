@@ -7,7 +7,7 @@ import (
 	"github.com/sightline-router/sightline/indexer/source/zmq"
 )
 
-// ZMQ is a worker-rank's PUB socket and, where it has one, its replay socket. Endpoints as zmq.Address gives them.
+// ZMQ is a worker-rank's PUB socket and, if it has one, its replay socket. Endpoints are as zmq.Address returns them.
 type ZMQ struct {
 	Endpoint       string
 	ReplayEndpoint string // the replay endpoint; "" if the worker has none

@@ -7,7 +7,8 @@ import (
 	"github.com/sightline-router/sightline/indexer/kvevent"
 )
 
-// Fuzz feeds a decoder whatever comes: it must not panic, and what it gives must hold together. tokens: it keeps them.
+// Fuzz runs a decoder on arbitrary payloads: it must not panic, and its batches must be consistent. tokens: the decoder keeps
+// tokens.
 func Fuzz(f *testing.F, tokens bool, decode func(payload []byte) (kvevent.Batch, error)) {
 	f.Add([]byte{0x93, 0, 0xdd, 0xff, 0xff, 0xff, 0xff})
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -1,14 +1,14 @@
 package wire
 
-// One event of vLLM, or of an engine that copies its form: an array, tag first (vLLM up to 0.23, SGLang up to 0.5.19), or
-// a map with a "type". The array's fields stand in the order in which releases added them, so one order serves all:
+// One event of vLLM, or of an engine with the same form: an array, tag first (vLLM up to 0.23, SGLang up to 0.5.19), or a
+// map with a "type". An array's fields stand in the order in which releases added them, so one order serves all:
 //
 //	BlockStored   block_hashes parent_block_hash token_ids block_size lora_id medium lora_name extra_keys group_idx
 //	              kv_cache_spec_kind kv_cache_spec_sliding_window
 //	BlockRemoved  block_hashes medium group_idx
 //	AllBlocksCleared
 //
-// Unknown keys and fields are passed over.
+// Unknown keys and fields are skipped.
 
 import (
 	"errors"
@@ -22,25 +22,25 @@ import (
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
-// Fields are the raw values of one event. Text and ExtraKeys point into the payload.
+// Fields are the raw values of one event. The byte slices point into the payload.
 type Fields struct {
-	Known        bool         // of a type that is known; of others nothing is read
+	Known        bool         // the type is known; of other events nothing is read
 	Kind         kvevent.Kind // Stored, Removed or Cleared
-	Elements     int          // of an array, its tag included; 0 of a map
-	EngineHashes []uint64     // the last of the arena's
+	Elements     int          // length of an array, its tag included; 0 for a map
+	EngineHashes []uint64     // the end of the arena's
 	Parent       uint64
 	HasParent    bool
 	BlockSize    int
 	LoRAID       int
 	HasLoRAID    bool
-	Group        int    // of a hybrid model; -1: not told
-	ExtraKeys    []byte // vLLM's extra_keys, TensorRT-LLM's mm_keys or block_mm_infos, the whole value; nil if the event has none
+	Group        int    // of a hybrid model; -1: not sent
+	ExtraKeys    []byte // vLLM's extra_keys, TensorRT-LLM's mm_keys or block_mm_infos: the whole msgpack value; nil if the event has none
 
 	LoRA, Medium, Locality, SpecKind, Salt, Session []byte
 }
 
-// Read reads the event at b and gives what is behind it. Hashes go to the arena; tokens reads the array of token ids,
-// once or, where a map has the key twice, again.
+// Read reads the event at b and returns what follows it. Block hashes are appended to the arena. tokens reads the array of
+// token ids; it is called again if a map has that key twice, and must then start over.
 func (f *Fields) Read(b []byte, a *kvevent.Arena, tokens func(b []byte) ([]byte, error)) (rest []byte, err error) {
 	first := len(a.EngineHashes)
 	*f = Fields{Group: -1}
@@ -56,7 +56,7 @@ func (f *Fields) Read(b []byte, a *kvevent.Arena, tokens func(b []byte) ([]byte,
 	return rest, err
 }
 
-// readMap takes keys in any order.
+// readMap reads an event that is a map; its keys may come in any order.
 func (f *Fields) readMap(whole []byte, a *kvevent.Arena, first int, tokens func([]byte) ([]byte, error)) ([]byte, error) {
 	rest, err := Map(whole, func(key, b []byte) ([]byte, error) {
 		if string(key) != "type" {
@@ -77,8 +77,8 @@ func (f *Fields) readMap(whole []byte, a *kvevent.Arena, first int, tokens func(
 	return rest, err
 }
 
-// otherType reports whether an event is of a type that is not known, where a field before the type could not be read: in an
-// event of ours it would be a fault, in another one it may have any form.
+// otherType reports whether an event is of an unknown type, when a field before the type could not be read: in an event of a
+// known type that is a fault, in others the field may have any form.
 func otherType(whole []byte) bool {
 	var f Fields
 	found := false
@@ -92,7 +92,7 @@ func otherType(whole []byte) bool {
 	return err == nil && found && !f.Known
 }
 
-// errOther ends the reading of an event of a type that is not known.
+// errOther ends the reading of an event of an unknown type.
 var errOther = errors.New("another type")
 
 func (f *Fields) readArray(whole []byte, a *kvevent.Arena, first int, tokens func([]byte) ([]byte, error)) ([]byte, error) {
@@ -130,7 +130,7 @@ func (f *Fields) readArray(whole []byte, a *kvevent.Arena, first int, tokens fun
 }
 
 func (f *Fields) readType(b []byte) ([]byte, error) {
-	name, rest, err := ReadText(b)
+	name, rest, err := readText(b)
 	f.Known = true
 	switch string(name) {
 	case "BlockStored":
@@ -204,12 +204,12 @@ func fieldOf(key []byte) field {
 func (f *Fields) read(at field, b []byte, a *kvevent.Arena, first int, tokens func([]byte) ([]byte, error)) (rest []byte, err error) {
 	switch at {
 	case blockHashes:
-		a.EngineHashes, rest, err = AppendHashes(a.EngineHashes[:first], b)
+		a.EngineHashes, rest, err = appendHashes(a.EngineHashes[:first], b)
 	case parentHash:
 		if len(b) > 0 && b[0] == Nil {
 			return b[1:], nil
 		}
-		f.Parent, rest, err = ReadHash(b)
+		f.Parent, rest, err = readHash(b)
 		f.HasParent = err == nil
 	case tokenIDs:
 		rest, err = tokens(b)
@@ -218,34 +218,34 @@ func (f *Fields) read(at field, b []byte, a *kvevent.Arena, first int, tokens fu
 	case loraID:
 		f.LoRAID, f.HasLoRAID, rest, err = ReadInt(b)
 	case medium:
-		f.Medium, rest, err = ReadText(b)
+		f.Medium, rest, err = readText(b)
 	case loraName:
-		f.LoRA, rest, err = ReadText(b)
+		f.LoRA, rest, err = readText(b)
 	case extraKeys:
 		if len(b) > 0 && b[0] == Nil {
 			return b[1:], nil
 		}
 		f.ExtraKeys, rest, err = Raw(b)
 	case groupIdx:
-		var told bool
-		if f.Group, told, rest, err = ReadInt(b); !told {
+		var sent bool
+		if f.Group, sent, rest, err = ReadInt(b); !sent {
 			f.Group = -1
 		}
 	case specKind:
-		f.SpecKind, rest, err = ReadText(b)
+		f.SpecKind, rest, err = readText(b)
 	case locality:
-		f.Locality, rest, err = ReadTextOrSkip(b)
+		f.Locality, rest, err = readTextOrSkip(b)
 	case cacheSalt:
-		f.Salt, rest, err = ReadText(b)
+		f.Salt, rest, err = readText(b)
 	case sessionID:
-		f.Session, rest, err = ReadTextOrSkip(b)
+		f.Session, rest, err = readTextOrSkip(b)
 	default:
 		rest, err = msgp.Skip(b)
 	}
 	return rest, err
 }
 
-// Tier is where the blocks lie: what is not the worker's own is remote, whatever its medium.
+// Tier is where the blocks lie: Remote, whatever the medium, if they are not in the worker's own memory.
 func (f *Fields) Tier() kvevent.Tier {
 	if len(f.Locality) > 0 && !strings.EqualFold(View(f.Locality), "LOCAL") {
 		return kvevent.Remote
@@ -253,10 +253,10 @@ func (f *Fields) Tier() kvevent.Tier {
 	return kvevent.TierOf(View(f.Medium))
 }
 
-// FullPrefix tells whether a stored event's blocks prove a full prefix: those of a group whose layers see all tokens, by its
-// kind, at any number (Gemma 3 has it last), and without a kind (vLLM before 0.22) those of group 0. Sliding-window, chunked and
-// state groups drop blocks in the middle, and their events do not say which; encoder and cross attention are not cached;
-// what vLLM itself calls unknown, or a release to come brings, proves nothing. Kinds: KVCacheSpecKind of vLLM 0.33.0
+// FullPrefix reports whether a stored event's blocks prove that the whole prefix is cached: true for groups whose layers see
+// all tokens. That is told by the group's kind, whatever its number (Gemma 3 has it last), and without a kind (vLLM before
+// 0.22) by group 0. Groups with sliding windows, chunks or states drop blocks in the middle, and their events do not say
+// which; encoder and cross attention are not cached; an unknown kind proves nothing. Kinds: KVCacheSpecKind of vLLM 0.33.0
 // (v1/kv_cache_interface.py), where the three below are FullAttentionSpec and its subclasses.
 func (f *Fields) FullPrefix() bool {
 	switch string(f.SpecKind) {
@@ -268,9 +268,9 @@ func (f *Fields) FullPrefix() bool {
 	return false
 }
 
-// Adapter is the name of the event's adapter, "" for the base model, and the seed of its blocks. An adapter that is told
-// by its number alone gets a name of its own, so that its blocks are never taken for the base model's.
-// It does not allocate where the name is the last one again.
+// Adapter returns the name of the event's adapter, "" for the base model, and the hash seed of its blocks. An adapter that is
+// given by number only gets a name of its own, so that its blocks are never taken for the base model's. It does not allocate
+// if the name equals last.
 func (f *Fields) Adapter(last string) (name string, seed uint64) {
 	switch {
 	case len(f.LoRA) > 0:

@@ -9,13 +9,13 @@ import (
 	"net/http"
 )
 
-// ErrNoEvents says that a worker publishes no events: it was started without --kv-events-config, or not over TCP.
+// ErrNoEvents: the worker publishes no events. It was started without --kv-events-config, or not over TCP.
 var ErrNoEvents = errors.New("the worker publishes no KV events (start it with --kv-events-config)")
 
 const maxAnswer = 4 << 20
 
-// GetJSON gets the JSON that the server at addr (host:port) tells of its events at a path; since is the release that has it.
-// Errors quote nothing of the answer: a server's settings may hold what was sent to it.
+// GetJSON decodes the JSON that the server at addr (host:port) answers for a path; since names the release that has the path,
+// for the error. Errors quote nothing of the answer, because a server's settings may hold secrets.
 func GetJSON(ctx context.Context, client *http.Client, addr, path, since string, into any) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+path, nil)
 	if err != nil {

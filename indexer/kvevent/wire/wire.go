@@ -1,9 +1,9 @@
-// Package wire reads the msgpack that engines' KV events are made of, straight from a byte slice and without allocating.
+// Package wire reads the msgpack of engines' KV events, straight from a byte slice and without allocating.
 //
-// vLLM, SGLang and TensorRT-LLM publish the same frame: an array [time, [event, …], rank]. Batch takes the frame apart,
-// Fields an event (fields.go); the other functions read the pieces: every integer width, block hashes as integers of
-// either sign, bytes or text, strings that may be null. What an event means is the engine's decoder's. Ask (ask.go) reads
-// what a worker's server says of its events over HTTP.
+// vLLM, SGLang and TensorRT-LLM publish the same frame, an array [time, [event, …], rank]. Batch takes the frame apart and
+// Fields one event (fields.go); the other functions read values: integers of every width, block hashes as integers of either
+// sign, bytes or text, strings that may be null. What an event means is the decoder's matter. GetJSON (http.go) fetches what
+// a worker's server says of its events. Errors name the field that could not be read; none quotes a payload.
 package wire
 
 import (
@@ -23,8 +23,8 @@ import (
 // Nil is msgpack's null.
 const Nil = 0xc0
 
-// ErrShort says that a message is cut.
-var ErrShort = errors.New("message ends in the middle of a value")
+// errShort: the message is cut.
+var errShort = errors.New("message ends in the middle of a value")
 
 // Batch reads a frame [time, [event, …], rank]. one reads one event and returns what follows it; known is false for an
 // event of an unknown type. Such events, and those that cannot be read although they are whole values, are counted in the
@@ -86,8 +86,8 @@ func readTime(b []byte) (float64, []byte, error) {
 	return float64(v), rest, err
 }
 
-// ArrayHeader reads an array's length. A null is an empty array. An array cannot be longer than the bytes behind it,
-// so a length that lies costs nothing.
+// ArrayHeader reads an array's length; null is an empty array. A length greater than the number of bytes left is ErrShort, so
+// a false length reserves no memory.
 func ArrayHeader(b []byte) (n int, rest []byte, err error) {
 	if len(b) > 0 && b[0] == Nil {
 		return 0, b[1:], nil
@@ -97,12 +97,12 @@ func ArrayHeader(b []byte) (n int, rest []byte, err error) {
 		return 0, b, err
 	}
 	if uint64(size) > uint64(len(rest)) {
-		return 0, b, ErrShort
+		return 0, b, errShort
 	}
 	return int(size), rest, nil
 }
 
-// AppendTokens reads an array of token ids. About 1.5 ns a token.
+// AppendTokens appends an array of token ids of 32 bits. About 1.5 ns a token.
 func AppendTokens(dst []uint32, b []byte) ([]uint32, []byte, error) {
 	n, b, err := ArrayHeader(b)
 	if err != nil {
@@ -135,7 +135,7 @@ func AppendTokens(dst []uint32, b []byte) ([]uint32, []byte, error) {
 	return dst, b, nil
 }
 
-// ReadToken64 reads one token id of up to 64 bits. About 1.5 ns.
+// ReadToken64 reads one token id of up to 64 bits (SGLang's pads). About 1.5 ns.
 func ReadToken64(b []byte) (uint64, []byte, error) {
 	switch {
 	case len(b) > 0 && b[0] < 0x80:
@@ -154,9 +154,9 @@ func ReadToken64(b []byte) (uint64, []byte, error) {
 	return v, rest, nil
 }
 
-// ReadHash reads one block hash: an unsigned or a negative integer of any width, a digest, or a text
-// (TensorRT-LLM), of which the first 16 of 64 hex digits count.
-func ReadHash(b []byte) (uint64, []byte, error) {
+// readHash reads one block hash: an unsigned or a negative integer of any width, a digest in bytes, or hex digits
+// (TensorRT-LLM), of which the first 16 of 64 count.
+func readHash(b []byte) (uint64, []byte, error) {
 	if len(b) > 8 && b[0] == 0xcf {
 		return binary.BigEndian.Uint64(b[1:]), b[9:], nil
 	}
@@ -179,8 +179,8 @@ func ReadHash(b []byte) (uint64, []byte, error) {
 	return 0, b, fmt.Errorf("block hash: want an integer or bytes, got %s", msgp.NextType(b))
 }
 
-// AppendHashes reads an array of block hashes.
-func AppendHashes(dst []uint64, b []byte) ([]uint64, []byte, error) {
+// appendHashes appends an array of block hashes.
+func appendHashes(dst []uint64, b []byte) ([]uint64, []byte, error) {
 	n, b, err := ArrayHeader(b)
 	if err != nil {
 		return dst, b, err
@@ -188,7 +188,7 @@ func AppendHashes(dst []uint64, b []byte) ([]uint64, []byte, error) {
 	dst = slices.Grow(dst, n)
 	for range n {
 		var h uint64
-		if h, b, err = ReadHash(b); err != nil {
+		if h, b, err = readHash(b); err != nil {
 			return dst, b, err
 		}
 		dst = append(dst, h)
@@ -205,16 +205,16 @@ func ReadInt(b []byte) (v int, ok bool, rest []byte, err error) {
 	return v, err == nil, rest, err
 }
 
-// ReadText reads a string or null without copying it.
-func ReadText(b []byte) (v, rest []byte, err error) {
+// readText reads a string or null (nil) without copying it.
+func readText(b []byte) (v, rest []byte, err error) {
 	if len(b) > 0 && b[0] == Nil {
 		return nil, b[1:], nil
 	}
 	return msgp.ReadStringZC(b)
 }
 
-// ReadTextOrSkip reads a string and passes over anything else: for fields that we can do without.
-func ReadTextOrSkip(b []byte) (v, rest []byte, err error) {
+// readTextOrSkip reads a string and skips any other value: for fields that are not needed.
+func readTextOrSkip(b []byte) (v, rest []byte, err error) {
 	if msgp.NextType(b) == msgp.StrType {
 		return msgp.ReadStringZC(b)
 	}
@@ -222,7 +222,7 @@ func ReadTextOrSkip(b []byte) (v, rest []byte, err error) {
 	return nil, rest, err
 }
 
-// Map calls each with every key of a map; each gives what is left behind the value.
+// Map reads a map: it calls each with every key and the bytes behind it; each returns what follows the value.
 func Map(b []byte, each func(key, b []byte) (rest []byte, err error)) ([]byte, error) {
 	n, b, err := msgp.ReadMapHeaderBytes(b)
 	if err != nil {
@@ -249,7 +249,7 @@ func Raw(b []byte) (v, rest []byte, err error) {
 	return b[:len(b)-len(rest)], rest, nil
 }
 
-// View is b as a string without a copy, for calls that keep nothing of it.
+// View is b as a string without a copy, for callees that keep nothing of it.
 func View(b []byte) string {
 	return unsafe.String(unsafe.SliceData(b), len(b))
 }

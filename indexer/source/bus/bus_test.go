@@ -50,7 +50,7 @@ func makeStream(t testing.TB, nc *nats.Conn, maxBytes int64) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	if err := EnsureStream(ctx, js, maxBytes); err != nil {
+	if err := ensure(ctx, js, maxBytes, nil); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -15,23 +15,23 @@ import (
 	"go.uber.org/zap"
 )
 
-// serverStart bounds the start of an embedded server: its port may be another's for a moment, such as an outgoing
-// connection's where it lies among those that the system gives away.
+// serverStart bounds the start of an embedded server. Its port may be taken for a moment, such as by an outgoing connection if
+// it lies in the system's ephemeral range.
 const serverStart = 10 * time.Second
 
-// LinkOptions say where NATS is: URL, or an embedded server at Listen.
+// LinkOptions say where NATS is: at URL, or an embedded server at Listen.
 type LinkOptions struct {
 	URL    string // such as nats://10.0.0.4:4222
-	Listen string // host:port; port 0: one that is free (Link.Addr)
+	Listen string // host:port; port 0 takes a free one (see Link.Addr)
 	Dir    string // where the embedded server keeps its streams
 	Log    *zap.Logger
 }
 
-// Link is a router's way to the agents: a connection, the stream, and one Listener for all workers. Close it.
+// Link is a router's connection to the agents: NATS, the stream, and one Listener for all workers. Close it.
 type Link struct {
 	Listener
 
-	server *server.Server // nil: another process's
+	server *server.Server // nil if NATS is another process
 	stop   context.CancelFunc
 	done   chan struct{}
 }
@@ -58,12 +58,12 @@ func StartLink(o LinkOptions) (*Link, error) {
 	l.stop = stop
 	go func() {
 		defer close(l.done)
-		_ = l.Run(ctx) // ends with ctx only
+		_ = l.Run(ctx) // returns only when ctx ends
 	}()
 	return l, nil
 }
 
-// Close ends it all. A nil Link does nothing.
+// Close ends everything. A nil Link does nothing.
 func (l *Link) Close() {
 	if l == nil {
 		return
@@ -85,7 +85,7 @@ func (l *Link) Addr() string {
 	return l.server.Addr().String()
 }
 
-// embedded starts a server. While its port is taken it tries again, for serverStart.
+// embedded starts a server. While its port is taken it tries again, up to serverStart.
 func embedded(o LinkOptions) (*server.Server, error) {
 	host, p, err := net.SplitHostPort(o.Listen)
 	if err != nil {
@@ -131,8 +131,7 @@ func embedded(o LinkOptions) (*server.Server, error) {
 
 const pollReady = 50 * time.Millisecond
 
-// serverLog is where an embedded server's own messages go: what is wrong to our log, and why it cannot start to who
-// started it.
+// serverLog passes an embedded server's warnings and errors to our log, and the reason why it cannot start to embedded.
 type serverLog struct {
 	log   *zap.Logger
 	fatal chan string
@@ -154,7 +153,7 @@ func (l serverLog) Fatalf(format string, v ...any) {
 	}
 }
 
-// Connect connects for good: it goes on trying while the server is away, each client at times of its own.
+// Connect connects for good: it keeps trying while the server is away, each client at its own random times.
 func Connect(url, name string, log *zap.Logger) (*nats.Conn, error) {
 	return nats.Connect(url, nats.Name(name), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.ReconnectWait(250*time.Millisecond), nats.ReconnectJitter(time.Second, time.Second),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { log.Warn("NATS is away", zap.Error(err)) }),

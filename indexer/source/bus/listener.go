@@ -18,26 +18,27 @@ import (
 	"github.com/sightline-router/sightline/internal/guard"
 )
 
-// Listener follows all workers' subjects with one ordered consumer and hands each message to the feed of its
-// worker-rank. Set the fields, then Run it once.
+// Listener follows all workers' subjects with one ordered consumer and hands each message to the feed of its worker-rank. Set
+// the fields, then Run it once.
 type Listener struct {
 	NATS *nats.Conn
-	// Found is called, in the listener's goroutine, for a worker-rank that no feed follows, at each of its messages (every
-	// 5 s at least) until one does: start a feed with Source, or ignore it.
+	// Found is called in the listener's goroutine for each message (at least every 5 s) of a worker-rank that no feed
+	// follows: start a feed with Source, or ignore it.
 	Found func(worker string, rank int)
-	// Log is told when the stream is away and when it was made again; nil: nobody.
+	// Log says when the stream is away and when it was made; may be nil.
 	Log *zap.Logger
 
-	silence, watch time.Duration // 0: the package's
+	silence, watch time.Duration // for tests; 0: agentSilence, watchStream
 
 	mu    sync.Mutex
 	feeds map[string]*stream.Feed // by subject
 }
 
-const listenRetry = time.Second // between attempts, more or less
+// listenRetry is the average pause between attempts.
+const listenRetry = time.Second
 
 // Run listens until ctx ends. It begins with the last message of every worker-rank, so that all are found at once. It makes
-// the stream where there is none, and tries again while the server is away or the stream is lost.
+// the stream if there is none, and tries again while the server is away or the stream is lost.
 func (l *Listener) Run(ctx context.Context) error {
 	js, err := jetstream.New(l.NATS)
 	if err != nil {
@@ -53,13 +54,13 @@ func (l *Listener) Run(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(listenRetry/2 + rand.N(listenRetry)): // not all routers at once
+		case <-time.After(listenRetry/2 + rand.N(listenRetry)): // random, so that not all routers try at once
 		}
 	}
 	return ctx.Err()
 }
 
-// follow hears the stream until it breaks.
+// follow listens to the stream until it breaks.
 func (l *Listener) follow(ctx context.Context, js jetstream.JetStream) error {
 	if err := ensure(ctx, js, keptEvents, l.Log); err != nil {
 		return err
@@ -70,10 +71,11 @@ func (l *Listener) follow(ctx context.Context, js jetstream.JetStream) error {
 		})
 }
 
+// deliver hands one message to its feed, or reports a worker-rank that has none.
 func (l *Listener) deliver(subject string, data []byte) {
 	epoch, seq, err := readNumbers(data)
 	if err != nil {
-		return // none of ours
+		return // another program's, or another release's
 	}
 	l.mu.Lock()
 	f := l.feeds[subject]
@@ -87,7 +89,7 @@ func (l *Listener) deliver(subject string, data []byte) {
 	f.Offer(stream.Message{Epoch: epoch, Seq: seq, Payload: data})
 }
 
-// Source is one worker-rank, for a feed with a Decoder of this package.
+// Source is one worker-rank, for a feed with this package's Decoder.
 func (l *Listener) Source(worker string, rank int) stream.Source {
 	return &source{l, subjectSuffix(worker, rank)}
 }
@@ -123,7 +125,7 @@ func (s *source) Run(ctx context.Context, f *stream.Feed) error {
 // agentSilence is how long an agent may be silent before it is taken to be down.
 const agentSilence = 3 * heartbeat
 
-// watch says that an agent is down whose heartbeats have stopped coming; the next one says that it is back.
+// watch takes the feed down when the agent's heartbeats stop; the next message takes it up again.
 func (s *source) watch(ctx context.Context, f *stream.Feed) {
 	silence := cmp.Or(s.l.silence, agentSilence)
 	tick := time.NewTicker(silence / 3)
@@ -145,8 +147,8 @@ func (s *source) watch(ctx context.Context, f *stream.Feed) {
 	}
 }
 
-// Replay implements feed.Source: the agent tells everything, whatever from is. If it is away, what the stream still has
-// of its last life must do.
+// Replay implements stream.Source. The agent answers with a snapshot, whatever from is. If no agent answers, the messages that
+// the stream still has of its last incarnation must do.
 func (s *source) Replay(ctx context.Context, from uint64, each func(stream.Message) error) error {
 	b, err := s.requestSnapshot(ctx)
 	if err == nil {
@@ -162,10 +164,10 @@ func (s *source) Replay(ctx context.Context, from uint64, each func(stream.Messa
 	return s.replayStream(ctx, from, each)
 }
 
-// youngerWait is how long an answer waits for that of a younger agent.
+// youngerWait is how long an agent's answer waits for that of a younger agent.
 const youngerWait = 50 * time.Millisecond
 
-// requestSnapshot gets a snapshot from the youngest agent that answers.
+// requestSnapshot returns the snapshot of the youngest agent that answers.
 func (s *source) requestSnapshot(ctx context.Context) ([]byte, error) {
 	inbox := s.l.NATS.NewRespInbox()
 	sub, err := s.l.NATS.SubscribeSync(inbox)
@@ -210,7 +212,7 @@ func (s *source) requestSnapshot(ctx context.Context) ([]byte, error) {
 	}
 }
 
-// replayStream reads what the stream has of a worker-rank, up to its last message now, of that message's epoch.
+// replayStream reads what the stream has of a worker-rank, up to its last message now, and of that message's epoch only.
 func (s *source) replayStream(ctx context.Context, from uint64, each func(stream.Message) error) error {
 	js, err := jetstream.New(s.l.NATS)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 const (
 	bufferMessages = 8192
 	bufferBytes    = 64 << 20
-	// heartbeat is the longest silence of a publisher: a router that missed the last message sees it by the next.
+	// heartbeat is the longest silence of a publisher: by the next message a router sees that it missed the last one.
 	heartbeat   = 5 * time.Second
 	publishTime = 2 * time.Second // for one attempt
 	retryPause  = 250 * time.Millisecond
@@ -33,16 +33,16 @@ type PublisherOptions struct {
 	NATS   *nats.Conn
 	Worker string
 	Rank   int // -1: the worker has no ranks
-	// CountCopies as for feed.Join.
+	// CountCopies: see indexer.SlotOptions.
 	CountCopies bool
-	// Tokens publishes token ids, media names and sessions too, for audits. The decoder in front must keep them.
+	// Tokens publishes token ids, media names and sessions too, for audits. The agent's decoder must keep them.
 	Tokens bool
-	Log    *zap.Logger // told when events cannot be published; nil: nobody
+	Log    *zap.Logger // for events that cannot be published; may be nil
 }
 
-// Publisher is the sink of an agent's feed: it publishes what it is told, one message a batch, and tells routers that ask
-// all that the worker holds. While NATS is away it buffers 64 MB at most; after that the oldest are dropped, counted,
-// and missed in the numbers, which makes routers ask.
+// Publisher is the sink of an agent's feed: it publishes every batch as one message, and answers routers' snapshot requests.
+// While NATS is away it buffers at most 64 MB; then the oldest messages are dropped, and routers see the gap in the numbers
+// and ask for a snapshot.
 type Publisher struct {
 	o        PublisherOptions
 	js       jetstream.JetStream
@@ -52,14 +52,14 @@ type Publisher struct {
 	running  sync.WaitGroup
 	requests *nats.Subscription
 
-	// mu is held from a batch's first event to its Done, so that a snapshot never sees half a batch.
+	// mu is held from a batch's first event to its Done, so that a snapshot never has half a batch.
 	mu      sync.Mutex
 	inBatch bool
-	index   *indexer.Index // what the worker holds, for routers that ask: some 24 bytes a block
+	index   *indexer.Index // what the worker holds, for snapshots: about 27 bytes a block
 	slot    indexer.SlotID
 	seq     uint64 // of the next message
 	events  []byte // of the batch
-	flags   byte   // of what is known now: flagPartial, flagAway (the engine cannot be heard), flagRecurrent
+	flags   byte   // flagPartial, flagAway (the engine cannot be heard) and flagRecurrent, as they are now
 
 	out struct {
 		sync.Mutex
@@ -69,8 +69,8 @@ type Publisher struct {
 	}
 }
 
-// NewPublisher publishes until Leave, and makes the stream where there is none. Its epoch is the time, so of two agents
-// for one worker routers follow the younger.
+// NewPublisher publishes until Leave, and makes the stream if there is none. Its epoch is the time of the call, so routers
+// follow the younger of two agents for one worker.
 func NewPublisher(o PublisherOptions) (*Publisher, error) {
 	js, err := jetstream.New(o.NATS)
 	if err != nil {
@@ -93,6 +93,7 @@ func NewPublisher(o PublisherOptions) (*Publisher, error) {
 	return p, nil
 }
 
+// beginBatch takes mu at a batch's first event; Done releases it.
 func (p *Publisher) beginBatch() {
 	if !p.inBatch {
 		p.mu.Lock()
@@ -127,7 +128,8 @@ func (p *Publisher) Clear() {
 	p.events = appendEvent(p.events[:0], &kvevent.Event{Kind: kvevent.Cleared}, false)
 }
 
-// Load implements feed.Sink. What was published before is void: a number is left out, and routers ask.
+// Load implements stream.Sink. It leaves out a sequence number: what was published before is void, and the gap makes routers
+// ask for a snapshot.
 func (p *Publisher) Load(snapshot []byte) error {
 	p.beginBatch()
 	p.events = p.events[:0]
@@ -135,7 +137,7 @@ func (p *Publisher) Load(snapshot []byte) error {
 	return p.index.Load(p.slot, snapshot)
 }
 
-// Done implements feed.Sink: the batch goes out, if it says anything.
+// Done implements stream.Sink: it publishes the batch, if there is anything in it.
 func (p *Publisher) Done(partial, recurrent bool) {
 	p.beginBatch()
 	flags := p.flags & flagAway
@@ -153,7 +155,7 @@ func (p *Publisher) Done(partial, recurrent bool) {
 	p.mu.Unlock()
 }
 
-// Link tells the routers whether the engine can be heard; it is for feed.Options.
+// Link publishes whether the engine can be heard; it is for stream.Options.
 func (p *Publisher) Link(up bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -170,7 +172,7 @@ func (p *Publisher) Leave() {
 	p.running.Wait()
 }
 
-// enqueue makes a message of the batch and puts it into the buffer. The caller holds mu.
+// enqueue puts the batch as a message into the buffer. The caller holds mu.
 func (p *Publisher) enqueue() {
 	b := make([]byte, 0, headBytes+2+len(p.events))
 	b = appendHead(b, p.flags, p.epoch, p.seq, float64(time.Now().UnixNano())/1e9, p.o.Rank)
@@ -193,7 +195,7 @@ func (p *Publisher) enqueue() {
 	}
 }
 
-// send publishes the buffer in order, each message until the server has it, and keeps the subject from falling silent.
+// send publishes the buffer in order, each message until the server has it, and a heartbeat in silence.
 func (p *Publisher) send(ctx context.Context) {
 	beat := time.NewTicker(heartbeat)
 	defer beat.Stop()
@@ -226,7 +228,7 @@ func (p *Publisher) send(ctx context.Context) {
 				}
 				beat.Reset(heartbeat)
 				p.out.Lock()
-				if len(p.out.queue) > 0 && &p.out.queue[0][0] == &b[0] { // not dropped meanwhile
+				if len(p.out.queue) > 0 && &p.out.queue[0][0] == &b[0] { // it was not dropped meanwhile
 					p.out.bytes -= len(b)
 					p.out.queue = p.out.queue[1:]
 				}
@@ -236,7 +238,7 @@ func (p *Publisher) send(ctx context.Context) {
 			if before == nil && ctx.Err() == nil {
 				p.o.Log.Warn("events cannot be published; they are kept and tried again", zap.Error(err))
 			}
-			if errors.Is(err, jetstream.ErrNoStreamResponse) { // nobody has the subject: the stream was lost
+			if errors.Is(err, jetstream.ErrNoStreamResponse) { // no stream has the subject: it was deleted
 				_ = ensure(ctx, p.js, keptEvents, p.o.Log)
 			}
 			select {
@@ -247,8 +249,8 @@ func (p *Publisher) send(ctx context.Context) {
 	}
 }
 
-// publish tries once. A message may get there although the answer does not: routers drop it the second time by its
-// number. One that is too big for the server is given up: the gap makes routers ask.
+// publish tries once. The message may arrive although its confirmation does not: routers drop the second copy by its number.
+// A message that is too big for the server is given up: routers see the gap and ask for a snapshot.
 func (p *Publisher) publish(ctx context.Context, b []byte) error {
 	if int64(len(b)) > p.o.NATS.MaxPayload() && p.o.NATS.IsConnected() {
 		return nil
@@ -259,10 +261,10 @@ func (p *Publisher) publish(ctx context.Context, b []byte) error {
 	return err
 }
 
-// answerSnapshot answers a router that asks for everything: the state after the last message, in parts.
+// answerSnapshot answers a router's snapshot request with the state after the last message, in parts.
 func (p *Publisher) answerSnapshot(m *nats.Msg) {
 	p.mu.Lock()
-	if p.seq == 0 { // nothing was learnt yet; a message with number 0 must say what the snapshot says
+	if p.seq == 0 { // seq-1 would underflow: publish an empty batch 0 for the snapshot to cover
 		p.enqueue()
 	}
 	b := appendHead(nil, p.flags, p.epoch, p.seq-1, float64(time.Now().UnixNano())/1e9, p.o.Rank)

@@ -18,19 +18,14 @@ const Stream = "SIGHTLINE_KV"
 const (
 	eventSubjects    = "sightline.kv."
 	snapshotSubjects = "sightline.ask."
-	// keptEvents bounds a stream that we make, on disk; a router that joins asks agents for the rest.
+	// keptEvents bounds the disk space of a stream that we make; a router that joins asks the agents for what is not in it.
 	keptEvents = 256 << 20
 	ensureTime = 5 * time.Second // for one attempt
 )
 
-// EnsureStream makes the stream where there is none. One that is there stays as it is: its limits, storage and replicas are
-// its operator's. maxBytes bounds what the server keeps on disk of one made here; when it is full the oldest messages go. They
-// serve routers that join while a worker's agent is away; while it is there they ask it.
-func EnsureStream(ctx context.Context, js jetstream.JetStream, maxBytes int64) error {
-	return ensure(ctx, js, maxBytes, nil)
-}
-
-// ensure is EnsureStream and says in the log that the stream was made.
+// ensure makes the stream if there is none, and logs that. One that exists is not changed: its limits, storage and replicas
+// are its operator's. maxBytes bounds the disk space of one made here; when it is full the oldest messages go. They serve
+// routers that join while a worker's agent is away; otherwise routers ask the agent.
 func ensure(ctx context.Context, js jetstream.JetStream, maxBytes int64, log *zap.Logger) error {
 	ctx, cancel := context.WithTimeout(ctx, ensureTime)
 	defer cancel()
@@ -40,7 +35,7 @@ func ensure(ctx context.Context, js jetstream.JetStream, maxBytes int64, log *za
 			Name: Stream, Subjects: []string{eventSubjects + ">"}, Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardOld,
 			MaxBytes: maxBytes, Storage: jetstream.FileStorage, AllowDirect: true,
 		})
-		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another was faster, and has other limits
+		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another process made it first, with other limits
 			err = nil
 		} else if err == nil && log != nil {
 			log.Info("the agents' stream was not there and is made", zap.String("stream", Stream))
@@ -52,7 +47,7 @@ func ensure(ctx context.Context, js jetstream.JetStream, maxBytes int64, log *za
 	return nil
 }
 
-// watchStream is how often it is made sure that a stream is still the one that is heard.
+// watchStream is how often a consumer checks that its stream is still the same one.
 const watchStream = 5 * time.Second
 
 // Consume calls each for a stream's messages, in order, until ctx ends or the stream is lost.
@@ -60,8 +55,8 @@ func Consume(ctx context.Context, js jetstream.JetStream, stream string, cfg jet
 	return consume(ctx, js, stream, watchStream, cfg, each)
 }
 
-// consume is Consume that looks after the stream so often. One made anew begins with number 1 again: an ordered consumer of
-// the old one waits for the number that it had reached, without a word.
+// consume is Consume with its own interval of checking the stream. The check is needed because a stream that is made anew
+// begins with number 1: an ordered consumer of the old one waits silently for the number that it had reached.
 func consume(ctx context.Context, js jetstream.JetStream, stream string, often time.Duration, cfg jetstream.OrderedConsumerConfig, each func(jetstream.Msg)) error {
 	s, err := js.Stream(ctx, stream)
 	if err != nil {
@@ -74,7 +69,7 @@ func consume(ctx context.Context, js jetstream.JetStream, stream string, often t
 	}
 	broken := make(chan error, 1)
 	consuming, err := c.Consume(each, jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
-		// What the consumer gets over by itself (missed heartbeats, a reconnect) is no reason to begin again.
+		// The consumer recovers from other errors (missed heartbeats, a reconnect) by itself.
 		if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, jetstream.ErrOrderedConsumerReset) {
 			select {
 			case broken <- err:
@@ -106,12 +101,12 @@ func consume(ctx context.Context, js jetstream.JetStream, stream string, often t
 			return err
 		case err == nil && !now.CachedInfo().Created.Equal(made):
 			return errors.New("the stream was lost and made again")
-		} // another error is the server's: the consumer gets over it, or breaks
+		} // any other error is the server's: the consumer recovers, or breaks
 	}
 }
 
-// subjectSuffix is a worker-rank's part of a subject: the worker's name, with what NATS does not take written as =XX, and the
-// rank.
+// subjectSuffix is a worker-rank's part of a subject: the worker's name, in which characters that NATS does not take are
+// written as =XX, and the rank.
 func subjectSuffix(worker string, rank int) string {
 	var b strings.Builder
 	for i := range len(worker) {
@@ -125,12 +120,12 @@ func subjectSuffix(worker string, rank int) string {
 	return b.String() + "." + strconv.Itoa(max(rank, 0))
 }
 
-// parseSubject reads a subject of the stream back.
-func parseSubject(subject string) (worker string, rank int, ok bool) {
-	rest, ok := strings.CutPrefix(subject, eventSubjects)
+// parseSubject reads worker and rank back from one of the stream's subjects.
+func parseSubject(subject string) (worker string, rank int, valid bool) {
+	rest, valid := strings.CutPrefix(subject, eventSubjects)
 	name, number, two := strings.Cut(rest, ".")
 	rank, err := strconv.Atoi(number)
-	if !ok || !two || err != nil || rank < 0 || name == "" {
+	if !valid || !two || err != nil || rank < 0 || name == "" {
 		return "", 0, false
 	}
 	var b strings.Builder

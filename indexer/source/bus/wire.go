@@ -1,16 +1,18 @@
-// Package bus carries a worker-rank's cache over NATS: the agent beside the worker publishes, every router listens.
+// Package bus carries a worker-rank's cache over NATS: an agent beside the worker publishes, every router listens.
 //
-//	worker ─ ZMQ ─▶ feed ─▶ Publisher ─ JetStream, one subject a worker-rank ─▶ Listener ─▶ feed ─▶ index
+//	worker ─ ZMQ ─▶ stream ─▶ Publisher ─ JetStream, one subject a worker-rank ─▶ Listener ─▶ stream ─▶ index
 //	                            ▲                                                   │
-//	                            └───────────── "tell me all" (core NATS) ◀──────────┘   at join, behind a gap
+//	                            └──────────── snapshot request (core NATS) ◀────────┘   at join, behind a gap
 //
-//	wire.go      the message's bytes
-//	publisher.go the agent's side: a feed's Sink that publishes
-//	listener.go  the router's side: subjects → feeds, and the source of each
-//	stream.go    names and limits of stream and subjects
+//	wire.go      the bytes of a message
+//	publisher.go the agent's side: a Sink that publishes
+//	listener.go  the router's side: subjects → feeds, and a Source for each
+//	stream.go    names and limits of the stream and its subjects
+//	link.go      the router's connection, or its embedded server
 //
-// A message tells blocks as local hash, engine hash, parent and tier. Token ids and media names, which would put every prompt
-// on the server's disk, travel only in mode Tokens, for audits.
+// A message has a block's local hash, engine hash, parent and tier: about 16 bytes a block. Token ids and media names, which would
+// put every prompt on the server's disk, are sent only in mode Tokens, for audits. Errors of the connection are retried for
+// ever and logged when they begin and end; messages in an unknown form are dropped.
 package bus
 
 import (
@@ -26,8 +28,9 @@ import (
 //
 //	'S' version flags | epoch u64 | seq u64 | time f64 | rank+1 varint | event …
 //
-// An event: kind, tier and what follows (1 byte) | group varint | blocks varint | engine hashes u64 …, and of a stored one
-// block size varint | parent u64, if any | locals u64 … | in mode Tokens: tokens u32 … | adapter | session | media.
+// An event: kind, tier and what follows (1 byte) | group varint | blocks varint | engine hashes u64 …
+// A stored event adds: block size varint | parent u64, if any | locals u64 …, and in mode Tokens: tokens u32 … | adapter |
+// session | media.
 // A snapshot: kind (1 byte) | length varint | package indexer's bytes
 const (
 	magic     = 'S'
@@ -55,7 +58,7 @@ func appendHead(b []byte, flags byte, epoch, seq uint64, time float64, rank int)
 	return binary.AppendUvarint(b, uint64(rank+1))
 }
 
-// readNumbers reads a message's epoch and sequence number and nothing else.
+// readNumbers reads only a message's epoch and sequence number.
 func readNumbers(b []byte) (epoch, seq uint64, err error) {
 	if len(b) < headBytes {
 		return 0, 0, fmt.Errorf("bus message of %d bytes, want %d or more", len(b), headBytes)
@@ -66,7 +69,7 @@ func readNumbers(b []byte) (epoch, seq uint64, err error) {
 	return binary.LittleEndian.Uint64(b[3:]), binary.LittleEndian.Uint64(b[11:]), nil
 }
 
-// appendEvent writes one event, with its tokens and names if tokens is set.
+// appendEvent appends one event, with its tokens and names if tokens is set.
 func appendEvent(b []byte, e *kvevent.Event, tokens bool) []byte {
 	tokens = tokens && e.Kind == kvevent.Stored && len(e.Tokens) == e.BlockSize*len(e.EngineHashes)
 	head := byte(e.Kind) | byte(e.Tier)<<3&eventTier
@@ -127,7 +130,7 @@ func appendText[T string | []byte](b []byte, s T) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
-// Decoder reads bus messages; it is a feed's Decoder. The zero value is ready; it reuses its memory.
+// Decoder reads bus messages for package stream. The zero value is ready; it reuses its memory.
 type Decoder struct {
 	events []kvevent.Event
 	words  []uint64
@@ -135,10 +138,10 @@ type Decoder struct {
 	media  []kvevent.Mention
 }
 
-// Decode reads one message. The batch is good until the next call, a snapshot and names as long as b. Nothing is allocated once the arenas have grown, but
-// for the names of mode Tokens.
+// Decode reads one message. The batch is valid until the next call, its snapshot and names as long as b. Nothing is allocated
+// once the memory has grown, except for the names of mode Tokens.
 func (d *Decoder) Decode(b []byte) (kvevent.Batch, error) {
-	if cap(d.words) > 1<<22 { // a snapshot must not stay for ever
+	if cap(d.words) > 1<<22 { // free the memory of an unusually large message
 		*d = Decoder{}
 	}
 	d.events, d.words, d.tokens, d.media = d.events[:0], d.words[:0], d.tokens[:0], d.media[:0]
@@ -206,7 +209,7 @@ func (d *Decoder) takeWords(r *reader, n int) []uint64 {
 	return d.words[start:len(d.words):len(d.words)]
 }
 
-// tokensMode reads what only mode Tokens sends.
+// tokensMode reads what is sent only in mode Tokens.
 func (d *Decoder) tokensMode(r *reader, e *kvevent.Event) {
 	n := len(e.EngineHashes) * e.BlockSize
 	if r.err != nil || n > len(r.b)/4 {
@@ -234,7 +237,7 @@ func (d *Decoder) tokensMode(r *reader, e *kvevent.Event) {
 	e.Media = d.media[first:len(d.media):len(d.media)]
 }
 
-// reader takes values off a message; after the first failure all are zero.
+// reader takes values off a message; after the first failure they are all zero.
 type reader struct {
 	b   []byte
 	err error
@@ -287,7 +290,7 @@ func (r *reader) signed() int64 {
 	return v
 }
 
-// count reads a number of things of at least each bytes: no more than can follow.
+// count reads a number of items of at least each bytes; it fails if so many cannot follow.
 func (r *reader) count(each int) int {
 	n := r.varint()
 	if n > uint64(len(r.b)/each) {

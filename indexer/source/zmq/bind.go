@@ -8,8 +8,8 @@ import (
 	"github.com/sightline-router/sightline/internal/guard"
 )
 
-// bound listens for a publisher that connects, as vLLM's and SGLang's do where their endpoint is another's host, and takes
-// what it sends. One worker, one address: of several publishers the youngest is heard, which is the same one come back.
+// bound listens for a publisher that connects to us, as vLLM's and SGLang's do if their endpoint names another host. An
+// address is one worker's: of several publishers only the newest is read, because it is the same one after a restart.
 func (s *Sub) bound(ctx context.Context, network, address string, each func(Message)) error {
 	lis, err := net.Listen(network, address)
 	if err != nil {
@@ -19,7 +19,7 @@ func (s *Sub) bound(ctx context.Context, network, address string, each func(Mess
 	defer lis.Close()
 	var (
 		readers sync.WaitGroup
-		turn    sync.Mutex // held by the one that reads
+		turn    sync.Mutex // held by the connection that is read
 		mu      sync.Mutex
 		current *conn
 	)
@@ -34,7 +34,7 @@ func (s *Sub) bound(ctx context.Context, network, address string, each func(Mess
 			defer cancel()
 			var c *conn
 			err := guard.Call(func() (err error) { c, err = open(greet, nc, "SUB", "PUB", "XPUB"); return err })
-			if err != nil { // a stranger changes nothing
+			if err != nil { // not a publisher: the current connection stays
 				nc.Close()
 				return
 			}

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// Address turns the endpoint that a worker binds into one that can be dialled for data-parallel rank rank: a wildcard
-// host (*, 0.0.0.0, ::) becomes host, and the port rises by the rank (vLLM, SGLang: rank r publishes and replays on port
-// + r). Endpoints that the worker lists by rank (GET /kv_event_sources) already have their port: give rank 0.
+// Address turns the endpoint that a worker binds into one that can be dialled for data-parallel rank rank. A wildcard host
+// (*, 0.0.0.0, ::) becomes host, and the port rises by the rank, as vLLM and SGLang do for publishing and replay. Endpoints
+// that a worker lists by rank (GET /kv_event_sources) have their own port already: pass rank 0.
 func Address(endpoint, host string, rank int) (string, error) {
 	rest, ok := strings.CutPrefix(endpoint, "tcp://")
 	if !ok {
@@ -37,7 +37,7 @@ func Address(endpoint, host string, rank int) (string, error) {
 	return "tcp://" + net.JoinHostPort(bound, strconv.Itoa(port+rank)), nil
 }
 
-// dialable splits an endpoint into what net.Dial and net.Listen want; host stands for a wildcard.
+// dialable splits an endpoint into the arguments of net.Dial and net.Listen; host replaces a wildcard.
 func dialable(endpoint, host string) (network, address string, err error) {
 	if path, ok := strings.CutPrefix(endpoint, "ipc://"); ok && path != "" {
 		return "unix", path, nil

@@ -1,6 +1,6 @@
 package zmq
 
-// The replay side: vLLM and SGLang keep their last batches (10 000 by default) for whoever asks on a ROUTER socket.
+// The replay side: vLLM and SGLang keep their last batches (10 000 by default) and send them on request over a ROUTER socket.
 
 import (
 	"context"
@@ -16,15 +16,15 @@ const (
 	maxReplayBytes    = 4 << 30
 )
 
-// ErrBudget tells that a replay was broken off because it was longer than any publisher's buffer.
-var ErrBudget = errors.New("replay is longer than allowed")
+// errTooLong: a replay was broken off because it was longer than any publisher's buffer.
+var errTooLong = errors.New("replay is longer than allowed")
 
-// Replay asks the publisher behind endpoint for its buffered messages from sequence number from on, calls each for them
-// in order and returns nil after the publisher said that it was all. The payload is good until each returns; an error of
-// each ends the replay. A publisher that is gone or silent ends it with ctx.
+// Replay asks the publisher behind endpoint for its buffered messages from number from on, calls each for them in order, and
+// returns nil when the publisher has sent the last one. The payload is valid until each returns; an error of each ends the
+// replay. If the publisher is gone or silent, it ends with ctx.
 //
-// Forms of a reply, seen by a DEALER: "" seq payload (vLLM to 0.25, SGLang to 0.5.21), "" topic seq payload (later); the
-// end has an empty payload and the number 2^64-1. Nothing at or after from: only the end comes.
+// Forms of a reply, as a DEALER sees them: "" seq payload (vLLM to 0.25, SGLang to 0.5.21), "" topic seq payload (later). The
+// last has an empty payload and the number 2^64-1; if there is nothing from that number on, only the last comes.
 func Replay(ctx context.Context, endpoint string, from uint64, each func(Message) error) error {
 	network, address, err := dialable(endpoint, "")
 	if err != nil {
@@ -59,11 +59,11 @@ func Replay(ctx context.Context, endpoint string, from uint64, each func(Message
 			return nil
 		}
 		if size += len(m.Payload); size > maxReplayBytes {
-			return ErrBudget
+			return errTooLong
 		}
 		if err := each(m); err != nil {
 			return err
 		}
 	}
-	return ErrBudget
+	return errTooLong
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/sightline-router/sightline/internal/guard"
 )
 
-// Message is one published batch: topic | seq (8 bytes, big endian) | payload.
+// Message is one published batch. On the wire: topic | seq (8 bytes, big endian) | payload.
 type Message struct {
 	Seq     uint64
 	Payload []byte
@@ -27,15 +27,15 @@ type Sub struct {
 	Bind bool
 	// Bare takes messages without a sequence number: the last frame is the payload.
 	Bare bool
-	// Up is called after every (re)connection and before the connection's first message: what was published in between
-	// is lost, and the publisher may be another process. Optional.
+	// Up is called after every (re)connection, before its first message: what was published in between is lost, and the
+	// publisher may be another process. Optional.
 	Up func()
 	// Down is called when a connection breaks or cannot be made. Optional.
 	Down func(error)
 	// Malformed is called for each message that does not end in a sequence number of 8 bytes and a payload. Optional.
 	Malformed func()
 
-	pingEvery time.Duration // 0: the package's
+	pingEvery time.Duration // for tests; 0: the constant pingEvery
 }
 
 const (
@@ -43,8 +43,8 @@ const (
 	maxWait = 5 * time.Second
 )
 
-// Run calls each for every message until ctx ends; the payload is good until each returns. It never gives up: between
-// attempts it waits 50 ms, then longer, up to 5 s. The error is ctx's, or tells of an endpoint that cannot be dialled.
+// Run calls each for every message until ctx ends; the payload is valid until each returns. Between attempts to connect it
+// waits 50 ms, then longer, up to 5 s, for ever. The error is ctx's, or names an endpoint that cannot be dialled.
 func (s *Sub) Run(ctx context.Context, each func(Message)) error {
 	once, host := s.dialled, ""
 	if s.Bind {
@@ -70,7 +70,7 @@ func (s *Sub) Run(ctx context.Context, each func(Message)) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(wait/2 + rand.N(wait)): // spread, so that a fleet does not come back at once
+		case <-time.After(wait/2 + rand.N(wait)): // random, so that not all connections are made at once
 		}
 		wait = min(2*wait, maxWait)
 	}
@@ -84,7 +84,7 @@ func (s *Sub) dialled(ctx context.Context, network, address string, each func(Me
 	return s.read(ctx, c, each)
 }
 
-// read takes what one connection brings until it breaks.
+// read delivers one connection's messages until it breaks.
 func (s *Sub) read(ctx context.Context, c *conn, each func(Message)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

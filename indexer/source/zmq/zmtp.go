@@ -1,10 +1,12 @@
-// Package zmq listens to the ZeroMQ sockets on which vLLM and SGLang publish KV events: a SUB that dials a worker's PUB,
-// and a DEALER that asks its ROUTER for messages missed.
+// Package zmq listens to the ZeroMQ sockets on which vLLM and SGLang publish KV events: a SUB socket that dials a worker's
+// PUB, and a DEALER that asks the worker's ROUTER for a replay of missed messages.
 //
-// It speaks ZMTP 3.1 (rfc.zeromq.org/spec/37) with the NULL mechanism and nothing else, because the pure Go library
-// (go-zeromq/zmq4 v0.17.0) cannot be wrapped into what is needed here: it hands PINGs out as messages and answers them
-// without the context that they carry, has no way to send one (so no half-open connection is ever noticed), allocates
-// whatever length a peer claims, and 11 times a message.
+// It speaks ZMTP 3.1 (rfc.zeromq.org/spec/37) with the NULL mechanism and nothing else. The pure Go library (go-zeromq/zmq4
+// v0.17.0) does not serve: it delivers PINGs as messages and answers them without their context, cannot send one (so no
+// half-open connection is noticed), allocates any length that a peer claims, and 11 times a message.
+//
+// Cost: two goroutines a connection; a message's frames are valid until the next one, and nothing is allocated. Errors name
+// the endpoint and what was expected; Sub.Run retries for ever, Replay returns them.
 package zmq
 
 import (
@@ -20,8 +22,8 @@ import (
 	"time"
 )
 
-// MaxMessage bounds one message, all frames together. vLLM's largest batches are a few MB.
-const MaxMessage = 64 << 20
+// maxMessage bounds one message, all frames together. vLLM's largest batches are a few MB.
+const maxMessage = 64 << 20
 
 const (
 	maxFrames = 16
@@ -31,22 +33,22 @@ const (
 	flagCommand = 4
 
 	handshakeTime = 5 * time.Second
-	// pingEvery is how often a silent peer is asked for a sign of life; after three times that it is given up, if it
-	// speaks a ZMTP with pings at all (3.1: libzmq 4.3).
+	// pingEvery is how often a silent peer gets a PING; after three times that the connection is closed, if the peer's ZMTP
+	// has PINGs at all (3.1: libzmq 4.3).
 	pingEvery = 5 * time.Second
 )
 
-// conn is one ZMTP connection after the handshake. One goroutine reads; writes may come from any.
+// conn is one ZMTP connection after the handshake. One goroutine reads; any may write.
 type conn struct {
 	net.Conn
 	r        *bufio.Reader
-	minor    byte         // of the peer's ZMTP 3.x
+	minor    byte         // x of the peer's ZMTP 3.x
 	lastRead atomic.Int64 // unix nanoseconds
 
 	write sync.Mutex
 	head  [9]byte  // of the frame being read
 	buf   []byte   // the frames of the message being read
-	parts [][]byte // views of buf
+	parts [][]byte // the frames, slices of buf
 }
 
 // dial connects a socket of the given type ("SUB", "DEALER") to a peer of one of peerTypes.
@@ -61,7 +63,7 @@ func dial(ctx context.Context, network, address, socket string, peerTypes ...str
 	return open(ctx, nc, socket, peerTypes...)
 }
 
-// open greets the peer of a new connection, whoever made it, within ctx.
+// open does the handshake on a new connection, dialled or accepted, within ctx.
 func open(ctx context.Context, nc net.Conn, socket string, peerTypes ...string) (*conn, error) {
 	stop := context.AfterFunc(ctx, func() { nc.Close() })
 	c := &conn{Conn: nc}
@@ -80,12 +82,13 @@ func open(ctx context.Context, nc net.Conn, socket string, peerTypes ...string) 
 	return c, nil
 }
 
-// readTimes notes when bytes last came.
+// readTimes records when bytes last came.
 type readTimes struct {
 	io.Reader
 	at *atomic.Int64
 }
 
+// Read implements io.Reader.
 func (r readTimes) Read(p []byte) (int, error) {
 	n, err := r.Reader.Read(p)
 	r.at.Store(time.Now().UnixNano())
@@ -200,10 +203,10 @@ func (c *conn) frame(buf []byte) (flags byte, out []byte, err error) {
 		}
 		size = binary.BigEndian.Uint64(head[1:])
 	}
-	if size > MaxMessage-uint64(len(buf)) {
-		return 0, buf, fmt.Errorf("message over %d bytes", MaxMessage)
+	if size > maxMessage-uint64(len(buf)) {
+		return 0, buf, fmt.Errorf("message over %d bytes", maxMessage)
 	}
-	for left := int(size); left > 0; { // grow as bytes come: a length alone reserves nothing
+	for left := int(size); left > 0; { // grow as bytes come: a false length reserves no memory
 		step := min(left, 1<<20)
 		at := len(buf)
 		if cap(buf)-at < step {
@@ -220,9 +223,9 @@ func (c *conn) frame(buf []byte) (flags byte, out []byte, err error) {
 	return flags, buf, nil
 }
 
-// message reads one message's frames, good until the next call. Commands are answered on the way.
+// message reads one message's frames, valid until the next call. It answers commands in between.
 func (c *conn) message() ([][]byte, error) {
-	if cap(c.buf) > 4<<20 { // one huge message must not stay for ever
+	if cap(c.buf) > 4<<20 { // free the memory of an unusually large message
 		c.buf = nil
 	}
 	c.buf = c.buf[:0]
@@ -259,7 +262,7 @@ func (c *conn) message() ([][]byte, error) {
 	}
 }
 
-// answer serves a command: a PING (time to live, context) wants a PONG with the same context; others need nothing.
+// answer handles a command: a PING (time to live, context) is answered by a PONG with the same context, others need nothing.
 func (c *conn) answer(body []byte) error {
 	name, rest, ok := command(body)
 	if !ok {
@@ -277,8 +280,8 @@ func (c *conn) answer(body []byte) error {
 	return nil
 }
 
-// ping asks for a sign of life every now and then and closes a connection that gives none. Peers of ZMTP 3.0 know no
-// PING: for them TCP's own keep-alive has to do.
+// ping sends PINGs to a silent peer and closes the connection if nothing comes back. Peers of ZMTP 3.0 know no PING: for them
+// TCP's own keep-alive must do.
 func (c *conn) ping(ctx context.Context, every time.Duration) {
 	if c.minor == 0 {
 		return
@@ -296,7 +299,7 @@ func (c *conn) ping(ctx context.Context, every time.Duration) {
 				return
 			}
 			if silent > every/2 {
-				_ = c.send(flagCommand, []byte("\x04PING\x00\x00")) // a broken connection shows when reading
+				_ = c.send(flagCommand, []byte("\x04PING\x00\x00")) // if the connection is broken, the reader sees it
 			}
 		}
 	}

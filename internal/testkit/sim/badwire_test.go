@@ -11,7 +11,6 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/sightline-router/sightline/engine/sglang"
 	"github.com/sightline-router/sightline/engine/trtllm"
@@ -270,14 +269,5 @@ func startJetStream(t testing.TB) *nats.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(conn.Close)
-	js, err := jetstream.New(conn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
-	if err := bus.EnsureStream(ctx, js, 64<<20); err != nil {
-		t.Fatal(err)
-	}
 	return conn
 }
