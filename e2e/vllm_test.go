@@ -13,7 +13,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"github.com/sightline-router/sightline/engine"
+	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/envoy"
 	"github.com/sightline-router/sightline/internal/testkit/lab"
 )
@@ -193,7 +193,7 @@ func realConfig(model string, engines []*vllmServer, mediaNames string) map[stri
 	classes := []any{}
 	for _, e := range engines {
 		events := map[string]any{"zmq": "tcp://" + e.events, "replay": "tcp://" + e.replays}
-		if v, _ := engine.ParseVersion(e.version); v.AtLeast(0, 31, 0) { // which says itself where it publishes
+		if v, _ := rules.ParseVersion(e.version); v.AtLeast(0, 31, 0) { // which says itself where it publishes
 			events = map[string]any{"auto": true}
 		}
 		w := map[string]any{"name": e.name, "addr": e.addr, "events": events}

@@ -50,7 +50,7 @@ type localFile struct {
 	size     int64
 	changed  int64 // Unix nanoseconds
 	modality string
-	trt      bool // see identify
+	embeds   bool // see identify
 }
 
 // local is what reading a file came to; an error of the engine's is remembered as a picture is.
@@ -108,8 +108,8 @@ func (m *Model) local(ctx context.Context, rawURL string, md *Medium) (src mmhas
 		path = "/" + u.Host + u.Path
 	}
 	md.Alias = xxh3.HashString(rawURL)
-	switch vllm := m.Server.Engine == "vllm"; {
-	case m.Server.AllowedLocalMediaPath == "" && vllm:
+	switch {
+	case m.Server.AllowedLocalMediaPath == "" && m.rules.RefusesLocal:
 		return src, "", errNoLocal
 	case m.Server.AllowedLocalMediaPath == "", !filepath.IsAbs(path):
 		return src, whyNoFile, nil
@@ -201,7 +201,7 @@ func (m *Model) open(path, modality string) (f *os.File, l local) {
 }
 
 func (m *Model) fileOf(path string, info os.FileInfo, modality string) localFile {
-	file := localFile{path: path, modality: modality, trt: m.Server.Engine == "trtllm"}
+	file := localFile{path: path, modality: modality, embeds: m.rules.TakesEmbeddingFiles}
 	if info != nil {
 		file.size, file.changed = info.Size(), info.ModTime().UnixNano()
 		if s, ok := info.Sys().(*syscall.Stat_t); ok {

@@ -1,4 +1,4 @@
-// Package mmhash turns a chat request into the block hashes that a worker's KV cache is keyed by.
+// Package engine turns a chat request into the block hashes that a worker's KV cache is keyed by.
 //
 //	body ─ chat ─▶ request ─ prompt ─▶ draft ─ media ─▶ sizes, names ─ prompt ─▶ token ids, spans ─ block ─▶ hashes
 //
@@ -13,7 +13,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/tidwall/gjson"
+
 	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/prompt"
 )
@@ -25,7 +28,8 @@ type Model struct {
 	Media  *Media
 
 	prompt   *prompt.Model
-	version  Version
+	version  rules.Version
+	rules    rules.Rules
 	names    namer
 	first    *firstSeen
 	dynamo   *block.Dynamo // how blocks are hashed by Dynamo's rule, but for size and seed; nil: by ours
@@ -52,9 +56,10 @@ func load(name string, st *state, s Server, media *Media, first *firstSeen, like
 	if path := s.AllowedLocalMediaPath; path != "" && !isDir(path) {
 		m.warnings = append(m.warnings, "allowed_local_media_path "+path+" is no directory here: prompts are exact up to their first local file (mount what the workers have there)")
 	}
-	if m.version, err = ParseVersion(s.EngineVersion); err != nil {
+	if m.version, err = rules.ParseVersion(s.EngineVersion); err != nil {
 		return nil, err
 	}
+	m.rules = s.Rules()
 	zone, err := time.LoadLocation(s.TimeZone)
 	if err != nil {
 		return nil, err
@@ -63,8 +68,8 @@ func load(name string, st *state, s Server, media *Media, first *firstSeen, like
 		Engine: s.Engine, TemplateFile: s.ChatTemplate, ContentFormat: s.ContentFormat, Interleave: s.InterleaveMM,
 		VisionFamily: s.VisionFamily, ProcessorKwargs: string(s.ProcessorKwargs), TemplateKwargs: string(s.TemplateKwargs),
 		MMEmbeds:       s.EnableMMEmbeds,
-		RefuseMMKwargs: s.Engine == "vllm" && m.version.AtLeast(0, 31, 0) && !s.TrustMMKwargs,
-		AnswerCounts:   s.Engine == "vllm" && !m.version.AtLeast(0, 32, 0), CutsMarkers: !m.version.AtLeast(0, 31, 0), UnknownCut: !m.version.AtLeast(0, 30, 0),
+		RefuseMMKwargs: m.rules.RefusesMMKwargs && !s.TrustMMKwargs,
+		AnswerCounts:   m.rules.AnswerCounts, CutsMarkers: m.rules.CutsMarkers, UnknownCut: m.rules.UnknownCut,
 		TrustChatTemplate: s.TrustChatTemplate, AutoToolChoice: s.AutoToolChoice, ExcludeToolsOnNone: s.ExcludeToolsOnNone,
 		MaxModelLen: s.MaxModelLen, MistralMode: s.TokenizerMode == "mistral", Location: zone, Now: s.Clock, Like: like,
 	})
@@ -75,7 +80,7 @@ func load(name string, st *state, s Server, media *Media, first *firstSeen, like
 	if m.names, err = media.namer(s); err != nil {
 		return nil, fmt.Errorf("model %s: %w", name, err)
 	}
-	if s.Engine == "sglang" {
+	if m.rules.Names == rules.ByProcessor {
 		m.names.sglang = media.sglang(name, processor(m.prompt, s), s, m.version)
 	}
 	return m, nil
@@ -85,6 +90,9 @@ func load(name string, st *state, s Server, media *Media, first *firstSeen, like
 func (m *Model) Warnings() []string {
 	return append(m.warnings[:len(m.warnings):len(m.warnings)], m.prompt.Warnings()...)
 }
+
+// Rules are what holds of the model's engine and release.
+func (m *Model) Rules() *rules.Rules { return &m.rules }
 
 // Family is the vision family, "" for a text model.
 func (m *Model) Family() string { return m.prompt.Family() }
@@ -212,21 +220,33 @@ func (m *Model) expand(ctx context.Context, endpoint, lora string, req *body.Req
 			break
 		}
 	}
-	if (m.Server.Engine == "vllm" && !m.version.AtLeast(0, 17, 0) || m.Server.Engine == "trtllm" && !m.version.AtLeast(1, 2, 0)) && (len(p.Media) > 0 || p.Salt != "") {
-		// Its events carry no extra keys: equal token ids with other pictures or salts look the same.
-		p.Sure = 0
-		if p.Salt == "" {
-			p.Sure = p.Media[0].Offset
-		}
-		p.Exact, p.Why = false, "this release's events do not tell media and salts apart"
-	}
-	if m.Server.Engine == "sglang" && !m.Server.Dynamo() {
+	if m.rules.Names == rules.ByProcessor && !m.Server.Dynamo() {
 		p.wide = &wideRule{padRule(m.version), m.Server.Speculative != ""}
-		if why := m.untold(lora, p.Salt, req); why != "" {
-			p.Sure, p.Exact, p.Why = 0, false, why
-		}
+	}
+	if from, why := m.untold(&p, lora, req); why != "" {
+		p.Sure, p.Exact, p.Why = from, false, why
 	}
 	return p, nil
+}
+
+// untold says which part of what sets caches apart the release's events do not tell, "" for none: equal token ids with
+// other pictures, salts or adapters look the same in them, so nothing can be matched behind from.
+func (m *Model) untold(p *Prompt, lora string, req *body.Request) (from int, why string) {
+	r, extra := &m.rules, req.Fields["extra_key"]
+	switch {
+	case !r.EventsTellMedia && p.Salt != "":
+		return 0, "this release's events do not tell media and salts apart"
+	case !r.EventsTellMedia && len(p.Media) > 0:
+		return p.Media[0].Offset, "this release's events do not tell media and salts apart"
+	case m.Server.Dynamo():
+	case r.TakesExtraKey && extra.Exists() && extra.Type != gjson.Null && extra.Raw != `""`:
+		return 0, "SGLang's events do not tell an extra_key"
+	case !r.EventsTellSalt && p.Salt != "":
+		return 0, "this release's events do not tell salts apart"
+	case !r.EventsTellAdapter && lora != "":
+		return 0, "this release's events do not tell adapters apart"
+	}
+	return 0, ""
 }
 
 // fromPrompt turns a refusal of the prompt stage into ours.

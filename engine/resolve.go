@@ -14,6 +14,7 @@ import (
 	"github.com/zeebo/xxh3"
 
 	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/internal/guard"
 	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/block"
@@ -162,9 +163,9 @@ type namer struct {
 }
 
 func (x *Media) namer(s Server) (n namer, err error) {
-	switch s.Engine {
-	case "vllm":
-	case "trtllm":
+	switch s.Rules().Names {
+	case rules.ByFile:
+	case rules.ByPixels:
 		return x.namerTRTLLM(s)
 	default:
 		return n, nil // SGLang's names are learned from events
@@ -294,7 +295,7 @@ func (m *Model) one(ctx context.Context, endpoint, lora string, body *body.Skele
 			}
 			return md, why, err
 		}
-	case scheme == "file", scheme == "" && in.Modality == "image" && m.Server.Engine == "trtllm": // a path, to TensorRT-LLM
+	case scheme == "file", scheme == "" && in.Modality == "image" && m.rules.TakesPaths:
 		text, ok := body.String(in.Source)
 		if !ok {
 			return md, "", &Refused{Status: 400, Reason: "media URL is no valid text"}
@@ -328,7 +329,7 @@ func (m *Model) one(ctx context.Context, endpoint, lora string, body *body.Skele
 	m.handOver(&md, endpoint, body, in, src, &item)
 	if m.Server.Dynamo() {
 		m.dynamoName(&md, body, in, item)
-	} else if m.Server.Engine == "sglang" {
+	} else if m.rules.Names == rules.ByProcessor {
 		md.Name, md.Named = m.nameSGLang(&md, src, body, in)
 	} else if md.Name, md.Named = m.nameOf(&md, src, item); (!md.Named || m.names.trt != nil) && !item.HasUUID {
 		md.ident = m.ident(&md, d.MMKwargs, d.MediaIOKwargs)
@@ -380,7 +381,7 @@ func (m *Model) nameOf(md *Medium, src mmhash.Source, item name.Item) (string, b
 	return names[0], true
 }
 
-// identify reads a medium's bytes. TensorRT-LLM takes files of embeddings where it takes pictures.
+// identify reads a medium's bytes. Some engines take files of embeddings where they take pictures.
 func (m *Model) identify(src mmhash.Source, modality string) (mmhash.Facts, error) {
 	switch modality {
 	case "video":
@@ -389,7 +390,7 @@ func (m *Model) identify(src mmhash.Source, modality string) (mmhash.Facts, erro
 		return mmhash.IdentifyEmbeddings(src)
 	}
 	f, err := mmhash.Identify(src)
-	if err != nil && modality == "image" && m.Server.Engine == "trtllm" {
+	if err != nil && modality == "image" && m.rules.TakesEmbeddingFiles {
 		if embeds, bad := mmhash.IdentifyEmbeddings(src); bad == nil {
 			return embeds, nil
 		}
@@ -439,7 +440,7 @@ func (m *Model) get(ctx context.Context, rawURL string, md *Medium) (src mmhash.
 		md.Alias = alias
 	}
 	md.Facts, err = m.Media.fetch.Get(ctx, rawURL)
-	if err == nil && md.Modality == "image" && (md.Facts.IsVideo() || md.Facts.Format == mmhash.Stream || md.Facts.Tokens > 0 && m.Server.Engine != "trtllm") {
+	if err == nil && md.Modality == "image" && (md.Facts.IsVideo() || md.Facts.Format == mmhash.Stream || md.Facts.Tokens > 0 && !m.rules.TakesEmbeddingFiles) {
 		return src, "", &Refused{Status: 400, Reason: "media URL without a readable picture"}
 	}
 	if err == nil {

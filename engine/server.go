@@ -2,16 +2,17 @@ package engine
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/goccy/go-yaml"
 	"github.com/tidwall/gjson"
 
+	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/prompt/vision"
 )
@@ -87,17 +88,14 @@ func DefaultServer() Server {
 		TokenizerMode: "auto", MMProcessorCacheGB: 4, MaxFileSizeMB: 50, TimeZone: "UTC", SessionIDs: true, MediaNames: "computed", BlockHash: "sightline", TrustMMKwargs: false, AutoToolChoice: true}
 }
 
-// DefaultsOf sets what differs by engine and was not given: the release, and the tokens a block (SGLang's page size is 1
-// unless its attention backend forces another).
+// DefaultsOf sets what differs by engine and was not given: the release, and the tokens a block.
 func (s *Server) DefaultsOf(given func(key string) bool) {
-	if s.Engine != "sglang" {
-		return
-	}
+	r := RulesOf(s.Engine, "")
 	if !given("engine_version") {
-		s.EngineVersion = "0.5.23"
+		s.EngineVersion = cmp.Or(r.Release, s.EngineVersion)
 	}
 	if !given("block_size") {
-		s.BlockSize = 1
+		s.BlockSize = cmp.Or(r.BlockSize, s.BlockSize)
 	}
 }
 
@@ -113,6 +111,7 @@ func (s *Server) Check() error {
 		}
 		bad(key, "%q is not known (want %s)", got, strings.Join(want, ", "))
 	}
+	r := s.Rules()
 	oneOf("engine", s.Engine, "vllm", "sglang", "trtllm")
 	oneOf("chat_template_content_format", s.ContentFormat, "auto", "string", "openai")
 	oneOf("mm_hasher_algorithm", s.MMHasher, "blake3", "sha256", "sha512")
@@ -127,13 +126,12 @@ func (s *Server) Check() error {
 		bad("processor_fingerprint", "%q is none (want sha256: and 64 hex digits, as Sightline logs it)", s.Fingerprint)
 	}
 	for key, v := range map[string]string{"processor_fingerprint": s.Fingerprint, "speculative_algorithm": s.Speculative} {
-		if v != "" && s.Engine != "sglang" {
+		if v != "" && r.Names != rules.ByProcessor {
 			bad(key, "only SGLang has one (want engine: sglang)")
 		}
 	}
 	if s.MediaNames == "injected" {
-		v, err := ParseVersion(s.EngineVersion)
-		if s.Engine != "vllm" || err == nil && !v.AtLeast(0, 11, 0) {
+		if _, err := rules.ParseVersion(s.EngineVersion); err == nil && !r.TakesUUID {
 			bad("media_names", "injected needs vLLM 0.11 or later, which takes a uuid with a content part (want computed for %s %s)", s.Engine, s.EngineVersion)
 		}
 	}
@@ -166,7 +164,7 @@ func (s *Server) Check() error {
 	if err := vision.CheckFamily(s.VisionFamily); err != nil {
 		bad("vision_family", "%v", err)
 	}
-	if _, err := ParseVersion(s.EngineVersion); err != nil {
+	if _, err := rules.ParseVersion(s.EngineVersion); err != nil {
 		bad("engine_version", "%v", err)
 	}
 	if _, err := time.LoadLocation(s.TimeZone); err != nil {
@@ -177,7 +175,7 @@ func (s *Server) Check() error {
 
 // Foreign lists the keys that only vLLM has, for another engine, where they are not as in base (nil: the defaults).
 func (s *Server) Foreign(base *Server) (keys []string) {
-	if s.Engine == "vllm" {
+	if s.Rules().VLLMKeys {
 		return nil
 	}
 	b := DefaultServer()
@@ -238,38 +236,4 @@ func (k Kwargs) MarshalYAML() ([]byte, error) {
 		return []byte("{}"), nil
 	}
 	return []byte(k), nil
-}
-
-// Version is an engine release, major to patch.
-type Version [3]int
-
-// ParseVersion reads "0.32.0", "v0.32", "0.32.0+cpu", "0.32.0rc1".
-func ParseVersion(s string) (v Version, err error) {
-	text := strings.TrimPrefix(strings.TrimSpace(s), "v")
-	parts := strings.SplitN(text, ".", 3)
-	for i, p := range parts {
-		end := 0
-		for end < len(p) && p[end] >= '0' && p[end] <= '9' {
-			end++
-		}
-		n, e := strconv.Atoi(p[:end])
-		if e != nil || (end < len(p) && i < len(parts)-1) {
-			return v, fmt.Errorf("%q is no release number (want one such as 0.32.0)", s)
-		}
-		v[i] = n
-	}
-	if len(parts) < 2 {
-		return v, fmt.Errorf("%q is no release number (want one such as 0.32.0)", s)
-	}
-	return v, nil
-}
-
-// AtLeast reports v ≥ major.minor.patch.
-func (v Version) AtLeast(major, minor, patch int) bool {
-	for i, n := range [3]int{major, minor, patch} {
-		if v[i] != n {
-			return v[i] > n
-		}
-	}
-	return true
 }

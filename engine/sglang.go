@@ -10,6 +10,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/internal/steering"
 	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/block"
@@ -73,7 +74,7 @@ func processor(p *prompt.Model, s Server) name.SGLangProcessor {
 }
 
 // newPads says how to name a model's pictures; nil where their names do not follow from their bytes.
-func newPads(proc name.SGLangProcessor, s Server, v Version, pinned func(string)) *pads {
+func newPads(proc name.SGLangProcessor, s Server, v rules.Version, pinned func(string)) *pads {
 	if proc.Class == "" {
 		return nil
 	}
@@ -86,7 +87,7 @@ func newPads(proc name.SGLangProcessor, s Server, v Version, pinned func(string)
 	return p
 }
 
-func padRule(v Version) name.PadRule {
+func padRule(v rules.Version) name.PadRule {
 	switch {
 	case v.AtLeast(0, 5, 23):
 		return name.PadWide
@@ -183,7 +184,7 @@ func (m *Model) Fingerprint() string {
 }
 
 // sglang gives the pads of a model, the same for every reading of its directory that comes to the same candidates.
-func (x *Media) sglang(model string, proc name.SGLangProcessor, s Server, v Version) *pads {
+func (x *Media) sglang(model string, proc name.SGLangProcessor, s Server, v rules.Version) *pads {
 	p := newPads(proc, s, v, func(fingerprint string) {
 		if x.Pinned != nil {
 			x.Pinned(model, fingerprint)
@@ -233,20 +234,6 @@ func (m *Model) nameSGLang(md *Medium, src mmhash.Source, body *body.Skeleton, i
 		return "", false
 	}
 	return m.names.sglang.name(pic)
-}
-
-// untold says which part of what sets caches apart SGLang's events do not tell: such a request can match nothing.
-func (m *Model) untold(lora, salt string, req *body.Request) string {
-	extra := req.Fields["extra_key"]
-	switch {
-	case extra.Exists() && extra.Type != gjson.Null && extra.Raw != `""`:
-		return "SGLang's events do not tell an extra_key"
-	case salt != "" && !m.version.AtLeast(0, 5, 20):
-		return "this release's events do not tell salts apart"
-	case lora != "" && !m.version.AtLeast(0, 5, 22):
-		return "this release's events do not tell adapters apart"
-	}
-	return ""
 }
 
 // wideRule is how a prompt's ids become SGLang's.

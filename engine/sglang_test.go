@@ -6,13 +6,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/mmhash/name"
 	"github.com/sightline-router/sightline/prompt/vision"
 )
 
 func qwen3(t *testing.T, version string, pinned func(string)) *pads {
 	t.Helper()
-	v, err := ParseVersion(version)
+	v, err := rules.ParseVersion(version)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/name"
 )
@@ -18,7 +19,7 @@ const (
 )
 
 func (x *Media) namerTRTLLM(s Server) (n namer, err error) {
-	v, err := ParseVersion(s.EngineVersion)
+	v, err := rules.ParseVersion(s.EngineVersion)
 	if err != nil {
 		return n, err
 	}

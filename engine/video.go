@@ -10,7 +10,7 @@ import (
 // sample finds out which frames of a video the engine will take: they decide both its tokens and its name. vLLM before
 // 0.31 was not checked, other engines count otherwise; then the prompt is exact up to the video. The error is a *Refused.
 func (m *Model) sample(md *Medium, item *name.Item) error {
-	if md.Modality != "video" || !md.Facts.IsVideo() || m.names.vllm == nil || !m.version.AtLeast(0, 31, 0) {
+	if md.Modality != "video" || !md.Facts.IsVideo() || m.names.vllm == nil || !m.rules.SamplesVideos {
 		return nil
 	}
 	pixels := int64(md.Facts.Width) * int64(md.Facts.Height)

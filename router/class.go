@@ -12,6 +12,7 @@ import (
 
 	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/engine"
+	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/router/fleet"
@@ -50,6 +51,7 @@ type classes struct {
 	reads   []int          // by class: the number of its view
 	prompts []*engine.Live // by view
 	session []bool         // by class: its workers' events name the session that we give a request
+	rules   []rules.Rules  // by class
 }
 
 func classesOf(m *Model) (cs classes) {
@@ -61,6 +63,7 @@ func classesOf(m *Model) (cs classes) {
 		}
 		cs.reads = append(cs.reads, at)
 		cs.session = append(cs.session, namesSessions(c.Prompts.Server()))
+		cs.rules = append(cs.rules, c.Prompts.Server().Rules())
 	}
 	return cs
 }

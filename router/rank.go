@@ -4,20 +4,24 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// The data-parallel rank travels as a header for vLLM (package extproc), which Envoy takes out of a retry. SGLang reads it
-// from the body, so a body that a rank was chosen for goes back to Envoy whole; and Envoy repeats a body as it stands, so
+// The data-parallel rank travels as a header (package extproc), which Envoy takes out of a retry. Some engines read it
+// from the body (rules.NumbersRanksInBody), so a body that a rank was chosen for goes back to Envoy whole; and Envoy repeats a body as it stands, so
 // only workers that have the rank too are named for a retry.
 
-// onSGLang tells whether one of a model's workers is SGLang's.
-func (r *Router) onSGLang(model string, w *fleet.Worker) bool {
+// rulesOf are those of the engine of one of a model's workers.
+func (r *Router) rulesOf(model string, w *fleet.Worker) *rules.Rules {
 	n, ok := r.names[model]
-	return ok && n.model.Class(w.Class).Prompts.Server().Engine == "sglang"
+	if !ok {
+		return new(rules.Rules)
+	}
+	return &n.model.classes.rules[n.model.classes.of(w)]
 }
 
-// rankInBody puts the chosen rank at the body's begin, for SGLang (routed_dp_rank, 0.5.23). What a client put there itself
+// rankInBody puts the chosen rank at the body's begin (routed_dp_rank, SGLang 0.5.23). What a client put there itself
 // was cut out before (mmhash.Clean).
 func (r *Router) rankInBody(d Decision, body [][]byte) Decision {
 	if d.Refuse != nil || len(d.Targets) == 0 || d.Targets[0].Rank < 0 {
@@ -26,7 +30,7 @@ func (r *Router) rankInBody(d Decision, body [][]byte) Decision {
 	slots, rank := r.opt.Fleet.Slots(d.Model), d.Targets[0].Rank
 	chosen := slices.IndexFunc(slots, func(s *fleet.Slot) bool { return s.Worker.Addr == d.Targets[0].Addr && s.Rank == rank })
 	at := bodyStart(body)
-	if chosen < 0 || at < 0 || !r.onSGLang(d.Model, slots[chosen].Worker) {
+	if chosen < 0 || at < 0 || !r.rulesOf(d.Model, slots[chosen].Worker).NumbersRanksInBody {
 		return d
 	}
 	// The request names a model, so a member is left behind the comma, whatever was cut out.

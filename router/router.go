@@ -402,7 +402,7 @@ func (r *Router) book(d Decision, slot, decode *fleet.Slot, best pick.Candidate,
 	if best.Doubtful { // of what it gets now no event will tell
 		held = 0
 	}
-	nt := &note{model: d.Model, slot: slot, reason: d.Reason, from: held, cached: d.CachedTokens, stale: best.Doubtful, bound: d.Partial, upper: d.Recurrent || rd.reuse == prompt.Perhaps, usage: s.usage, mute: r.onSGLang(d.Model, slot.Worker)}
+	nt := &note{model: d.Model, slot: slot, reason: d.Reason, from: held, cached: d.CachedTokens, stale: best.Doubtful, bound: d.Partial, upper: d.Recurrent || rd.reuse == prompt.Perhaps, usage: s.usage, mute: r.rulesOf(d.Model, slot.Worker).MuteCached}
 	both := slices.Concat(s.locals, s.chain)
 	if decode != nil || rd.several {
 		nt.cached = -1 // what is reported is of another worker's cache, or of another prompt or all (vLLM: the last that ends; SGLang: the sum)

@@ -11,8 +11,7 @@ import (
 
 // namesSessions tells whether workers of a class name sessions in their events, and may be sent ours.
 func namesSessions(s *engine.Server) bool {
-	v, err := engine.ParseVersion(s.EngineVersion)
-	return err == nil && s.SessionIDs && s.Engine == "vllm" && v.AtLeast(0, 30, 0)
+	return s.SessionIDs && s.Rules().TakesSessionID
 }
 
 // sessionOf is the session id of a request as vLLM finds it: the body's, else the header's, else one among the extra

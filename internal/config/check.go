@@ -366,11 +366,11 @@ func (c *workersCheck) any(w *Worker, path string) {
 	switch {
 	case first != "" && class.Dynamo():
 		c.bad(path+".events", "its model goes by Dynamo's hashes, which only the workers of the section dynamo tell (want block_hash: sightline for workers whose own events are heard)")
-	case e.Load != "" && (w.Ranks > 0 || class.Engine != "trtllm"):
+	case e.Load != "" && (w.Ranks > 0 || !class.Rules().TellsLoad):
 		c.bad(path+".events.load", "given with ranks, or for another engine than trtllm (only NVIDIA's standalone example tells its load so)")
-	case e.Auto && !tellsSockets(&class.Server):
+	case e.Auto && class.Rules().FindEvents == nil:
 		c.bad(path+".events.auto", "true, but only SGLang and vLLM 0.31 and later tell their sockets (want zmq or nats for %s %s)", class.Engine, class.EngineVersion)
-	case e.HTTP != "" && class.Engine != "trtllm":
+	case e.HTTP != "" && !class.Rules().EventsOverHTTP:
 		c.bad(path+".events.http", "only engine trtllm offers its events over HTTP, and these workers have engine %q", class.Engine)
 	}
 	u, err := url.Parse(strings.ReplaceAll(e.HTTP, "{ip}", "10.0.0.5"))

@@ -103,9 +103,3 @@ func checkServer(s, model *engine.Server, path string, bad report) {
 		bad(path+"."+key, "only vLLM has it (want engine: vllm, or leave it out)")
 	}
 }
-
-// tellsSockets reports whether an engine's workers say themselves where they publish events.
-func tellsSockets(s *engine.Server) bool {
-	v, err := engine.ParseVersion(s.EngineVersion)
-	return s.Engine == "sglang" || s.Engine == "vllm" && err == nil && v.AtLeast(0, 31, 0)
-}

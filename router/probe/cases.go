@@ -42,16 +42,11 @@ func cases(m *engine.Model) []one {
 	converse("one turn", say("user", hard))
 	converse("system and user", say("system", "Answer in one word."), say("user", " What is this? "))
 	converse("several turns", say("user", "Hello"), say("assistant", "Hi, "+hard), say("user", "And now?\n"))
-	if m.Family() != "" && m.Server.Engine == "vllm" && atLeast(m.Server.EngineVersion, 0, 17) {
+	if m.Family() != "" && m.Rules().TokenizesPictures {
 		converse("a picture", say("user", []any{
 			map[string]any{"type": "image_url", "image_url": map[string]any{"url": picture()}}, map[string]any{"type": "text", "text": "What is this?"}}))
 	}
 	return list
-}
-
-func atLeast(version string, major, minor int) bool {
-	v, err := engine.ParseVersion(version)
-	return err == nil && v.AtLeast(major, minor, 0)
 }
 
 // picture is a small PNG as a data URL.
@@ -73,7 +68,7 @@ func (p *Prober) one(ctx context.Context, w *Worker) (found []Finding) {
 	if found = p.settings(ctx, w, m); slices.ContainsFunc(found, func(f Finding) bool { return f.Verdict == Unreachable }) {
 		return found
 	}
-	if m.Server.Engine == "trtllm" { // no such endpoint
+	if !m.Rules().HasTokenize {
 		return append(found, Finding{What: "tokens", Verdict: Absent, Detail: "TensorRT-LLM has no /tokenize"})
 	}
 	for _, c := range cases(m) {
@@ -95,7 +90,7 @@ func (p *Prober) compare(ctx context.Context, w *Worker, m *engine.Model, c one)
 		return f
 	}
 	ask := c.body
-	if m.Server.Engine == "sglang" && c.path != "/v1/completions" {
+	if !m.Rules().TokenizesChats && c.path != "/v1/completions" {
 		if refused != nil {
 			f.Verdict, f.Detail = Inexact, refused.Error()
 			return f

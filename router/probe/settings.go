@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/sightline-router/sightline/engine"
+	"github.com/sightline-router/sightline/engine/rules"
 )
 
 // served is one model of /v1/models; the first is the base model, adapters follow.
@@ -19,9 +20,10 @@ type served struct {
 }
 
 // settings compares what a server says of itself with the configuration: /v1/models gives its names, max_model_len and,
-// in vLLM, --model as root; vLLM's /version gives the release. /server_info of SGLang is never asked: it shows keys.
+// where the engine tells its settings, --model as root; then /version gives the release. SGLang's /server_info is never
+// asked: it shows keys.
 func (p *Prober) settings(ctx context.Context, w *Worker, m *engine.Model) (found []Finding) {
-	s := &m.Server
+	s, r := &m.Server, m.Rules()
 	wrong := func(key, format string, args ...any) {
 		found = append(found, Finding{What: key, Verdict: Configuration, Detail: fmt.Sprintf(format, args...)})
 	}
@@ -52,7 +54,7 @@ func (p *Prober) settings(ctx context.Context, w *Worker, m *engine.Model) (foun
 			}
 		}
 		base := models.Data[0]
-		if s.Engine == "vllm" && base.Root != "" && base.Root != s.EngineModel {
+		if r.TellsSettings && base.Root != "" && base.Root != s.EngineModel {
 			wrong("engine_model", "configured %q, the worker says %.200q: its names of pictures differ from ours", s.EngineModel, base.Root)
 		}
 		if s.MaxModelLen > 0 && base.MaxLen > 0 && base.MaxLen != s.MaxModelLen {
@@ -61,15 +63,15 @@ func (p *Prober) settings(ctx context.Context, w *Worker, m *engine.Model) (foun
 	} else if len(found) > 0 {
 		return found
 	}
-	if s.Engine != "vllm" {
+	if !r.TellsSettings {
 		return found
 	}
 	var release struct {
 		Version string `json:"version"`
 	}
 	if err := p.asker.ask(ctx, w.Addr, "/version", nil, &release); !missing("/version", err) && release.Version != "" {
-		ours, _ := engine.ParseVersion(s.EngineVersion)
-		if theirs, err := engine.ParseVersion(release.Version); err != nil || theirs != ours {
+		ours, _ := rules.ParseVersion(s.EngineVersion)
+		if theirs, err := rules.ParseVersion(release.Version); err != nil || theirs != ours {
 			wrong("engine_version", "configured %s, the worker says %.100q (give it a class with its engine_version)", s.EngineVersion, release.Version)
 		}
 	}

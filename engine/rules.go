@@ -1,0 +1,26 @@
+package engine
+
+import (
+	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/engine/sglang"
+	"github.com/sightline-router/sightline/engine/trtllm"
+	"github.com/sightline-router/sightline/engine/vllm"
+)
+
+// RulesOf says what holds of an engine's release. It is the only place that goes by engines' names; a release that is no
+// number counts as older than all, and of an unknown engine nothing holds.
+func RulesOf(name, release string) rules.Rules {
+	v, _ := rules.ParseVersion(release)
+	switch name {
+	case "vllm":
+		return vllm.Rules(v)
+	case "sglang":
+		return sglang.Rules(v)
+	case "trtllm":
+		return trtllm.Rules(v)
+	}
+	return rules.Rules{}
+}
+
+// Rules are those of the server's engine and release. They cost a parse of the release: keep them where requests pass.
+func (s *Server) Rules() rules.Rules { return RulesOf(s.Engine, s.EngineVersion) }

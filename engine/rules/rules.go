@@ -1,0 +1,78 @@
+// Package rules says what differs by engine and release, as plain facts: each engine's folder fills in Rules for a
+// release, and package engine's RulesOf picks the folder. Nothing here reads a request or waits.
+package rules
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/sightline-router/sightline/indexer/stream"
+)
+
+// Rules are what holds of one release of an engine. The zero value is an engine of which nothing is known.
+type Rules struct {
+	Release   string // where the configuration names none; "": the configuration's own default
+	BlockSize int    // likewise: tokens a KV block; 0: the configuration's own default
+	VLLMKeys  bool   // its servers have the flags that the configuration has from vLLM alone, such as mm_hasher_algorithm
+
+	// Requests.
+	RefusesMMKwargs     bool // a request's mm_processor_kwargs are answered with 400 unless the server trusts them
+	AnswerCounts        bool // max_model_len bounds the prompt and max_tokens together
+	CutsMarkers         bool // truncate_prompt_tokens counts a medium's marker, not the tokens that take its place
+	UnknownCut          bool // how truncate_prompt_tokens cuts is not known
+	TakesExtraKey       bool // a request's extra_key sets caches apart; no event tells it
+	TakesUUID           bool // a content part may carry a uuid, which becomes the medium's name
+	TakesSessionID      bool // events name the session that a request carries as X-Session-ID
+	NumbersRanksInBody  bool // a data-parallel rank is asked for by the body's routed_dp_rank, not by a header
+	MuteCached          bool // an answer's 0 cached tokens may mean that the server was not told to count them
+	RefusesLocal        bool // a file:// URL without allowed_local_media_path is answered with 500
+	TakesPaths          bool // a picture's URL may be a bare path
+	TakesEmbeddingFiles bool // where a picture is taken, a file of its embeddings is too
+
+	// Names of media.
+	Names         Naming
+	SamplesVideos bool // which frames it takes of a video is known
+
+	// Events.
+	EventsTellMedia   bool // blocks with different media or salts differ in events
+	EventsTellSalt    bool // blocks with different cache salts do
+	EventsTellAdapter bool // blocks of different LoRA adapters do
+	CountsCopies      bool // each physical copy of a block is told, stored and removed; otherwise a block may be told again
+	EventsOverHTTP    bool // events are drained over HTTP (POST /kv_cache_events)
+	TellsLoad         bool // NVIDIA's standalone example of this engine publishes its workers' load beside their events
+
+	// Decoder reads events as they come over ZeroMQ.
+	Decoder func(Decoding) stream.Decoder
+	// FindEvents asks a server at addr (host:port) where one of its ranks publishes, in endpoints that can be dialled on
+	// host; nil: servers do not tell. One that publishes nothing is a wire.ErrNoEvents.
+	FindEvents func(ctx context.Context, client *http.Client, addr, host string, rank int) (EventSource, error)
+
+	// What its servers tell when they are asked.
+	TellsSettings    bool // /v1/models gives --model as root, /version the release, /metrics the block size
+	HasTokenize      bool // POST /tokenize
+	TokenizesChats   bool // it takes messages too, not only text
+	TokenizesPictures bool // and expands pictures in them
+}
+
+// Naming is what an engine's names of pictures follow from.
+type Naming uint8
+
+const (
+	Unknown     Naming = iota
+	ByFile             // the file's bytes and the options of server and request; before vLLM 0.13 the pixels
+	ByPixels           // the decoded pixels
+	ByProcessor        // the file's bytes and the worker's processor; they stand among the token ids as pads
+)
+
+// Decoding is how events are read.
+type Decoding struct {
+	Keep       bool            // stored events carry tokens, media names and session ids, for audit and learning
+	Standalone bool            // they are of a worker of NVIDIA's standalone router example
+	Pad        func(id uint64) // if set, is told the pads in stored events (ByProcessor)
+}
+
+// EventSource is what a server tells of one rank's events.
+type EventSource struct {
+	stream.ZMQ
+	BlockSize, Ranks int // of the server; 0: not told
+}

@@ -1,0 +1,41 @@
+package rules
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Version is an engine release, major to patch.
+type Version [3]int
+
+// ParseVersion reads "0.32.0", "v0.32", "0.32.0+cpu", "0.32.0rc1".
+func ParseVersion(s string) (v Version, err error) {
+	text := strings.TrimPrefix(strings.TrimSpace(s), "v")
+	parts := strings.SplitN(text, ".", 3)
+	for i, p := range parts {
+		end := 0
+		for end < len(p) && p[end] >= '0' && p[end] <= '9' {
+			end++
+		}
+		n, e := strconv.Atoi(p[:end])
+		if e != nil || (end < len(p) && i < len(parts)-1) {
+			return v, fmt.Errorf("%q is no release number (want one such as 0.32.0)", s)
+		}
+		v[i] = n
+	}
+	if len(parts) < 2 {
+		return v, fmt.Errorf("%q is no release number (want one such as 0.32.0)", s)
+	}
+	return v, nil
+}
+
+// AtLeast reports v ≥ major.minor.patch.
+func (v Version) AtLeast(major, minor, patch int) bool {
+	for i, n := range [3]int{major, minor, patch} {
+		if v[i] != n {
+			return v[i] > n
+		}
+	}
+	return true
+}

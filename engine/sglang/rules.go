@@ -1,0 +1,34 @@
+package sglang
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/indexer/stream"
+)
+
+// Rules are SGLang's, from 0.5.0 to 0.5.23. Its page size is 1 unless the attention backend forces another.
+func Rules(v rules.Version) rules.Rules {
+	return rules.Rules{
+		Release: "0.5.23", BlockSize: 1,
+		CutsMarkers: true, UnknownCut: true,
+		TakesExtraKey: true, NumbersRanksInBody: true,
+		MuteCached:      true, // without --enable-cache-report
+		Names:           rules.ByProcessor,
+		EventsTellMedia: true, EventsTellSalt: v.AtLeast(0, 5, 20), EventsTellAdapter: v.AtLeast(0, 5, 22),
+		Decoder:     func(d rules.Decoding) stream.Decoder { return &Decoder{Keep: d.Keep, Pad: d.Pad} },
+		FindEvents:  findEvents,
+		HasTokenize: true,
+	}
+}
+
+func findEvents(ctx context.Context, client *http.Client, addr, host string, rank int) (rules.EventSource, error) {
+	info, err := FetchServerInfo(ctx, client, addr)
+	if err != nil {
+		return rules.EventSource{}, err
+	}
+	e := rules.EventSource{ZMQ: stream.ZMQ{Topic: info.Topic}, BlockSize: info.BlockSize, Ranks: info.Ranks}
+	e.Endpoint, e.ReplayEndpoint = info.Endpoints(host, rank)
+	return e, nil
+}

@@ -1,0 +1,18 @@
+package trtllm
+
+import (
+	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/indexer/stream"
+)
+
+// Rules are TensorRT-LLM's (trtllm-serve), from 1.0 to 1.3.
+func Rules(v rules.Version) rules.Rules {
+	return rules.Rules{
+		CutsMarkers: !v.AtLeast(0, 31, 0), UnknownCut: !v.AtLeast(0, 30, 0), // where no release was configured
+		TakesPaths: true, TakesEmbeddingFiles: true,
+		Names:           rules.ByPixels,
+		EventsTellMedia: v.AtLeast(1, 2, 0), EventsTellSalt: v.AtLeast(1, 2, 0), EventsTellAdapter: true,
+		EventsOverHTTP: true, TellsLoad: true,
+		Decoder: func(d rules.Decoding) stream.Decoder { return &Decoder{Keep: d.Keep, Standalone: d.Standalone} },
+	}
+}

@@ -1,0 +1,34 @@
+package vllm
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/indexer/stream"
+)
+
+// Rules are vLLM's, from 0.10 to 0.33.
+func Rules(v rules.Version) rules.Rules {
+	since := func(minor int) bool { return v.AtLeast(0, minor, 0) }
+	r := rules.Rules{
+		Release: "0.32.0", BlockSize: 16, VLLMKeys: true,
+		RefusesMMKwargs: since(31), AnswerCounts: !since(32), CutsMarkers: !since(31), UnknownCut: !since(30),
+		TakesUUID:      since(11),
+		TakesSessionID: since(30), // and uses it for nothing else (read in 0.30.0, 0.31.0 and 0.32.0)
+		RefusesLocal:   true,
+		Names:          rules.ByFile, SamplesVideos: since(31),
+		EventsTellMedia: since(17), EventsTellSalt: since(17), EventsTellAdapter: true, // extra keys
+		CountsCopies:  true, // its block pool tells of each block
+		Decoder:       func(d rules.Decoding) stream.Decoder { return &Decoder{Keep: d.Keep} },
+		TellsSettings: true,
+		HasTokenize:   true, TokenizesChats: true, TokenizesPictures: since(17), // #34560
+	}
+	if since(31) {
+		r.FindEvents = func(ctx context.Context, client *http.Client, addr, host string, rank int) (rules.EventSource, error) {
+			e, err := FetchEventSource(ctx, client, addr, host, rank)
+			return rules.EventSource{ZMQ: stream.ZMQ{Endpoint: e.Pub, ReplayEndpoint: e.Replay, Topic: e.Topic}}, err
+		}
+	}
+	return r
+}
