@@ -43,7 +43,7 @@ func TestLocal(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer shared.Close()
-	m := &Model{Server: Server{Engine: "vllm", AllowedLocalMediaPath: root, MaxFileSizeMB: 1}, Media: shared}
+	m := &Model{rules: RulesOf("vllm", "0.32.0"), Server: Server{AllowedLocalMediaPath: root, MaxFileSizeMB: 1}, Media: shared}
 	for _, c := range []struct {
 		url, why string
 		refused  bool
@@ -79,7 +79,7 @@ func TestLocal(t *testing.T) {
 	if _, _, err := m.local(t.Context(), "file://"+root+"/in", new(Medium)); !errors.As(err, new(*Refused)) {
 		t.Errorf("without a directory: %v", err)
 	}
-	m.Server.Engine = "trtllm" // which has no such rule, and takes paths
+	m.rules = RulesOf("trtllm", "1.3.0") // which has no such rule, and takes paths
 	if _, why, err := m.local(t.Context(), root+"/in", new(Medium)); why != whyNoFile || err != nil {
 		t.Errorf("TensorRT-LLM, without a directory: %q %v", why, err)
 	}

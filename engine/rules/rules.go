@@ -48,9 +48,9 @@ type Rules struct {
 	FindEvents func(ctx context.Context, client *http.Client, addr, host string, rank int) (EventSource, error)
 
 	// What its servers tell when they are asked.
-	TellsSettings    bool // /v1/models gives --model as root, /version the release, /metrics the block size
-	HasTokenize      bool // POST /tokenize
-	TokenizesChats   bool // it takes messages too, not only text
+	TellsSettings     bool // /v1/models gives --model as root, /version the release, /metrics the block size
+	HasTokenize       bool // POST /tokenize
+	TokenizesChats    bool // it takes messages too, not only text
 	TokenizesPictures bool // and expands pictures in them
 }
 

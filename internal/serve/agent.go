@@ -6,6 +6,8 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/sightline-router/sightline/engine"
+	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/engine/trtllm"
 	"github.com/sightline-router/sightline/indexer/source/bus"
 	"github.com/sightline-router/sightline/indexer/stream"
@@ -40,9 +42,6 @@ func Agent(ctx context.Context, c AgentOptions) error {
 		return fmt.Errorf("nats: %w", err)
 	}
 	defer conn.Close()
-	if c.HTTP != "" {
-		c.Engine = "trtllm"
-	}
 	feeds, err := c.feeds()
 	if err != nil {
 		return err
@@ -52,7 +51,7 @@ func Agent(ctx context.Context, c AgentOptions) error {
 		if c.Ranks == 0 {
 			rank = -1
 		}
-		p, err := bus.NewPublisher(bus.PublisherOptions{NATS: conn, Worker: c.Worker, Rank: rank, CountCopies: countsCopies(c.Engine), Tokens: c.Publish == "tokens", Log: log})
+		p, err := bus.NewPublisher(bus.PublisherOptions{NATS: conn, Worker: c.Worker, Rank: rank, CountCopies: c.HTTP == "" && engine.RulesOf(c.Engine, "").CountsCopies, Tokens: c.Publish == "tokens", Log: log})
 		if err != nil {
 			return err
 		}
@@ -71,7 +70,7 @@ func (c *AgentOptions) feeds() ([]stream.Options, error) {
 	if c.HTTP != "" {
 		drain := trtllm.NewDrain(c.HTTP, c.Ranks)
 		for r := range max(1, c.Ranks) {
-			out = append(out, drainOptions(drain, r, c.BlockSize, keep))
+			out = append(out, stream.Options{Source: drain.Source(), Decoder: &trtllm.Decoder{Rank: r, BlockSize: c.BlockSize, Keep: keep}, BlockSize: c.BlockSize})
 		}
 		return out, nil
 	}
@@ -80,7 +79,7 @@ func (c *AgentOptions) feeds() ([]stream.Options, error) {
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, stream.Options{Source: src, Decoder: decoderOf(c.Engine, keep), BlockSize: c.BlockSize, Idle: idleProbe(src)})
+		out = append(out, stream.Options{Source: src, Decoder: engine.RulesOf(c.Engine, "").Decoder(rules.Decoding{Keep: keep}), BlockSize: c.BlockSize, Idle: idleProbe(src)})
 	}
 	return out, nil
 }

@@ -6,7 +6,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/sightline-router/sightline/engine/sglang"
+	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/engine/trtllm"
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/source/bus"
@@ -31,7 +31,7 @@ func (s *sources) listen(wc *config.Worker, drain *trtllm.Drain, slot *fleet.Slo
 		}
 		o.Source, o.Decoder, o.Idle = src, s.decoder(wc), idleProbe(src)
 	case wc.Events.Auto:
-		src, err := s.asked(slot.Worker.Addr, class.Engine, rank, wc.Ranks, class.BlockSize)
+		src, err := s.asked(slot.Worker.Addr, class.Rules(), rank, wc.Ranks, class.BlockSize)
 		if err != nil {
 			return false, err
 		}
@@ -44,22 +44,17 @@ func (s *sources) listen(wc *config.Worker, drain *trtllm.Drain, slot *fleet.Slo
 	return true, nil
 }
 
-// decoder reads what a worker publishes. The pads in SGLang's events go to the model, which finds out by them how its
+// decoder reads what a worker publishes. Pads in events go to the model, which finds out by them how its
 // pictures are named.
 func (s *sources) decoder(wc *config.Worker) stream.Decoder {
 	class, _ := s.cfg.ClassOf(wc)
-	d := decoderOf(class.Engine, s.keep)
-	if trt, ok := d.(*trtllm.Decoder); ok {
-		trt.Standalone = wc.Events.Load != ""
-	}
-	if sg, ok := d.(*sglang.Decoder); ok {
-		for i := range s.models {
-			if m := &s.models[i]; m.Name == wc.Model {
-				sg.Pad = m.Class(wc.Class).Prompts.SawPad
-			}
+	d := rules.Decoding{Keep: s.keep, Standalone: wc.Events.Load != ""}
+	for i := range s.models {
+		if m := &s.models[i]; m.Name == wc.Model {
+			d.Pad = m.Class(wc.Class).Prompts.SawPad
 		}
 	}
-	return d
+	return class.Rules().Decoder(d)
 }
 
 // otherSize tells at once of a worker whose blocks are not as configured: nothing of what it holds can be found.

@@ -130,7 +130,7 @@ func (s *sources) spec(like *config.Worker, e discover.Endpoint) members.Spec {
 		addr netip.AddrPort
 		pod  string
 	}
-	spec := members.Spec{ID: place{e.Addr, e.Name}, Name: wc.Name, Addr: e.Addr, Ready: e.Ready, Model: wc.Model, Class: wc.Class, Ranks: wc.Ranks, Copies: countsCopies(class.Engine),
+	spec := members.Spec{ID: place{e.Addr, e.Name}, Name: wc.Name, Addr: e.Addr, Ready: e.Ready, Model: wc.Model, Class: wc.Class, Ranks: wc.Ranks, Copies: class.Rules().CountsCopies,
 		Listen: func(slot *fleet.Slot, rank int, o *stream.Options) (bool, error) {
 			return s.listen(&wc, drain, slot, rank, o)
 		}}

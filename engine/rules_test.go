@@ -1,0 +1,57 @@
+package engine
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// What differs by engine lies in the engine's folder: elsewhere its name is a value of the configuration, never a condition.
+func TestEnginesAreNamedOnlyHere(t *testing.T) {
+	values := map[string]int{ // file: how often it holds a name
+		"engine/rules.go":           3, // the switch
+		"engine/server.go":          6, // the values of engine and block_hash
+		"engine/dynamo.go":          1, // a value of block_hash
+		"internal/config/config.go": 1, // the namespace that Dynamo gives itself
+		"internal/config/dynamo.go": 2, // keys
+	}
+	found := map[string]int{}
+	for _, room := range []string{"engine", "router", "indexer", "internal/config", "internal/serve", "mmhash", "body", "extproc"} {
+		err := filepath.WalkDir(filepath.Join("..", room), func(path string, d fs.DirEntry, err error) error {
+			switch {
+			case err != nil:
+				return err
+			case room == "engine" && d.IsDir() && d.Name() != room:
+				return fs.SkipDir
+			case d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go"):
+				return nil
+			}
+			f, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+			if err != nil {
+				return err
+			}
+			ast.Inspect(f, func(n ast.Node) bool {
+				if lit, ok := n.(*ast.BasicLit); ok {
+					switch lit.Value {
+					case `"vllm"`, `"sglang"`, `"trtllm"`, `"dynamo"`:
+						found[strings.TrimPrefix(filepath.ToSlash(path), "../")]++
+					}
+				}
+				return true
+			})
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for file, n := range found {
+		if n != values[file] {
+			t.Errorf("%s names engines %d times, want %d: ask a fact of engine/rules, or put it into the engine's folder", file, n, values[file])
+		}
+	}
+}
