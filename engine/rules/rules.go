@@ -6,7 +6,7 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/sightline-router/sightline/indexer/stream"
+	"github.com/sightline-router/sightline/indexer/kvevent"
 )
 
 // Rules are what holds of one release of an engine. The zero value is an engine of which nothing is known.
@@ -42,7 +42,7 @@ type Rules struct {
 	TellsLoad         bool // NVIDIA's standalone example of this engine publishes its workers' load beside their events
 
 	// Decoder reads events as they come over ZeroMQ.
-	Decoder func(Decoding) stream.Decoder
+	Decoder func(Decoding) Decoder
 	// FindEvents asks a server at addr (host:port) where one of its ranks publishes, in endpoints that can be dialled on
 	// host; nil: servers do not tell. One that publishes nothing is a wire.ErrNoEvents.
 	FindEvents func(ctx context.Context, client *http.Client, addr, host string, rank int) (EventSource, error)
@@ -71,8 +71,13 @@ type Decoding struct {
 	Pad        func(id uint64) // if set, is told the pads in stored events (ByProcessor)
 }
 
+// Decoder reads one payload of events into their normal form (it is a stream.Decoder).
+type Decoder interface {
+	Decode(payload []byte) (kvevent.Batch, error)
+}
+
 // EventSource is what a server tells of one rank's events.
 type EventSource struct {
-	stream.ZMQ
-	BlockSize, Ranks int // of the server; 0: not told
+	Pub, Replay, Topic string // ZeroMQ endpoints; Replay "": it has none
+	BlockSize, Ranks   int    // of the server; 0: not told
 }

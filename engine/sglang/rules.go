@@ -5,7 +5,6 @@ import (
 	"net/http"
 
 	"github.com/sightline-router/sightline/engine/rules"
-	"github.com/sightline-router/sightline/indexer/stream"
 )
 
 // Rules are SGLang's, from 0.5.0 to 0.5.23. Its page size is 1 unless the attention backend forces another.
@@ -17,7 +16,7 @@ func Rules(v rules.Version) rules.Rules {
 		MuteCached:      true, // without --enable-cache-report
 		Names:           rules.ByProcessor,
 		EventsTellMedia: true, EventsTellSalt: v.AtLeast(0, 5, 20), EventsTellAdapter: v.AtLeast(0, 5, 22),
-		Decoder:     func(d rules.Decoding) stream.Decoder { return &Decoder{Keep: d.Keep, Pad: d.Pad} },
+		Decoder:     func(d rules.Decoding) rules.Decoder { return &Decoder{Keep: d.Keep, Pad: d.Pad} },
 		FindEvents:  findEvents,
 		HasTokenize: true,
 	}
@@ -28,7 +27,7 @@ func findEvents(ctx context.Context, client *http.Client, addr, host string, ran
 	if err != nil {
 		return rules.EventSource{}, err
 	}
-	e := rules.EventSource{ZMQ: stream.ZMQ{Topic: info.Topic}, BlockSize: info.BlockSize, Ranks: info.Ranks}
-	e.Endpoint, e.ReplayEndpoint = info.Endpoints(host, rank)
+	e := rules.EventSource{Topic: info.Topic, BlockSize: info.BlockSize, Ranks: info.Ranks}
+	e.Pub, e.Replay = info.Endpoints(host, rank)
 	return e, nil
 }

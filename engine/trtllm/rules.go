@@ -2,7 +2,6 @@ package trtllm
 
 import (
 	"github.com/sightline-router/sightline/engine/rules"
-	"github.com/sightline-router/sightline/indexer/stream"
 )
 
 // Rules are TensorRT-LLM's (trtllm-serve), from 1.0 to 1.3.
@@ -13,6 +12,6 @@ func Rules(v rules.Version) rules.Rules {
 		Names:           rules.ByPixels,
 		EventsTellMedia: v.AtLeast(1, 2, 0), EventsTellSalt: v.AtLeast(1, 2, 0), EventsTellAdapter: true,
 		EventsOverHTTP: true, TellsLoad: true,
-		Decoder: func(d rules.Decoding) stream.Decoder { return &Decoder{Keep: d.Keep, Standalone: d.Standalone} },
+		Decoder: func(d rules.Decoding) rules.Decoder { return &Decoder{Keep: d.Keep, Standalone: d.Standalone} },
 	}
 }

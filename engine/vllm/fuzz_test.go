@@ -19,7 +19,7 @@ func FuzzDecode(f *testing.F) {
 }
 
 func TestDecodeAllocatesNothing(t *testing.T) {
-	payloads := recordedStream(t)
+	payloads := stream(t)
 	var d Decoder
 	all := func() {
 		for _, p := range payloads {
@@ -35,7 +35,7 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 }
 
 // stream is a worker's recorded batches.
-func recordedStream(t testing.TB) (payloads [][]byte) {
+func stream(t testing.TB) (payloads [][]byte) {
 	set, err := recorded.Selection()
 	if err != nil {
 		t.Fatal(err)
@@ -80,5 +80,5 @@ func BenchmarkDecode(b *testing.B) {
 		e[9] = 16 // block_size
 		run(b, [][]byte{batchOf(e)})
 	})
-	b.Run("recorded", func(b *testing.B) { run(b, recordedStream(b)) })
+	b.Run("recorded", func(b *testing.B) { run(b, stream(b)) })
 }

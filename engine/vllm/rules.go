@@ -5,7 +5,6 @@ import (
 	"net/http"
 
 	"github.com/sightline-router/sightline/engine/rules"
-	"github.com/sightline-router/sightline/indexer/stream"
 )
 
 // Rules are vLLM's, from 0.10 to 0.33.
@@ -20,14 +19,14 @@ func Rules(v rules.Version) rules.Rules {
 		Names:          rules.ByFile, SamplesVideos: since(31),
 		EventsTellMedia: since(17), EventsTellSalt: since(17), EventsTellAdapter: true, // extra keys
 		CountsCopies:  true, // its block pool tells of each block
-		Decoder:       func(d rules.Decoding) stream.Decoder { return &Decoder{Keep: d.Keep} },
+		Decoder:       func(d rules.Decoding) rules.Decoder { return &Decoder{Keep: d.Keep} },
 		TellsSettings: true,
 		HasTokenize:   true, TokenizesChats: true, TokenizesPictures: since(17), // #34560
 	}
 	if since(31) {
 		r.FindEvents = func(ctx context.Context, client *http.Client, addr, host string, rank int) (rules.EventSource, error) {
 			e, err := FetchEventSource(ctx, client, addr, host, rank)
-			return rules.EventSource{ZMQ: stream.ZMQ{Endpoint: e.Pub, ReplayEndpoint: e.Replay, Topic: e.Topic}}, err
+			return rules.EventSource{Pub: e.Pub, Replay: e.Replay, Topic: e.Topic}, err
 		}
 	}
 	return r

@@ -32,7 +32,7 @@ func (s *sources) asked(addr string, r rules.Rules, rank, ranks, blockSize int) 
 			s.compare(addr, e, ranks, blockSize)
 		}
 		last = e
-		return e.ZMQ, nil
+		return stream.ZMQ{Endpoint: e.Pub, ReplayEndpoint: e.Replay, Topic: e.Topic}, nil
 	}}, nil
 }
 
