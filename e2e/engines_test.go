@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/base64"
 	"fmt"
-	"image"
 	"image/jpeg"
 	"image/png"
 	"os"
@@ -212,6 +211,6 @@ func pngURL(seed uint64) string {
 		return ""
 	}
 	var b bytes.Buffer
-	_ = png.Encode(&b, img.(image.Image))
+	_ = png.Encode(&b, img)
 	return "data:image/png;base64," + base64.StdEncoding.EncodeToString(b.Bytes())
 }

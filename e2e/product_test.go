@@ -384,7 +384,7 @@ func TestSightlineKilledUnderLoad(t *testing.T) {
 // A worker dies: requests that had no first byte yet are answered by others; streams that had begun are cut, and counted.
 func TestWorkerKilled(t *testing.T) {
 	l := startLab(t, func(o *lab.Options) { o.Speed = 0.5 })
-	victim := -1
+	var victim int
 	type stream struct {
 		user          string
 		first, whole  bool

@@ -8,6 +8,9 @@ import "math/bits"
 // A free run waits on the list of its size; a size that is missing is cut from a larger one. Neighbours are not joined, but
 // a slab whose runs are all free goes back whole. The newest run of a slab grows in place, which is what happens while one
 // prompt is stored. Bad at: long-lived runs of mixed sizes, which can pin slabs that are mostly free.
+//
+// A slab's first unit is its header, whose word 0 counts the units in use. A free run's word 0 links the next (low half) and the
+// previous (high half) free run of its size, word 1 is its size.
 type runs struct {
 	mem        *memory
 	freeBySize [slabUnits]uint32      // free runs by size in units; 0 = none
@@ -15,10 +18,6 @@ type runs struct {
 	next       uint32                 // first unused unit of the newest slab
 	end        uint32                 // end of the newest slab
 }
-
-// maxRunUnits leaves a slab's first unit for its header, whose word 0 counts the units in use. A free run's word 0 links the
-// next (low half) and the previous (high half) free run of its size, word 1 is its size.
-const maxRunUnits = slabUnits - 1
 
 func units(words int) int { return (words + unitWords - 1) / unitWords }
 

@@ -34,7 +34,7 @@ func (w *writer) insert(at uint32, engineHashes, locals []uint64) int {
 			}
 		}
 		if n == 0 {
-			next := uint32(root)
+			var next uint32
 			if run := sh.child(node, off, rest); run != 0 {
 				next = sh.mem.node(run).id
 			} else {

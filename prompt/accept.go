@@ -102,7 +102,7 @@ func lenientFields(m *body.Message) int {
 		return -1
 	}
 	for key, v := range m.Fields {
-		ok := true
+		var ok bool
 		switch key {
 		case "name":
 			ok = isText(v)

@@ -7,7 +7,6 @@ import "encoding/binary"
 
 type gifState struct {
 	needed bool // the palette in force is more than a grey ramp
-	local  bool // the frame at hand has its own palette
 	size   int  // bytes of the palette to come
 }
 

@@ -27,7 +27,8 @@ func iterable(v Value) bool {
 
 // elements gives what iterating over v gives; it uses a generator up. The caller must not change the slice.
 func elements(s *state, v Value) []Value {
-	n, at := 0, func(int) Value { return Value{} }
+	var n int
+	var at func(int) Value
 	switch v.kind {
 	case KindUndefined:
 		return nil

@@ -212,7 +212,7 @@ func escapeValue(s *state, v Value) Value {
 var htmlEscaper = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "'", "&#39;", `"`, "&#34;")
 
 func escapeHTML(text string) string {
-	if strings.IndexAny(text, `&<>'"`) < 0 {
+	if !strings.ContainsAny(text, `&<>'"`) {
 		return text
 	}
 	return htmlEscaper.Replace(text)

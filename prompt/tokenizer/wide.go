@@ -137,7 +137,8 @@ func (t *wideTable) piece(b []byte, i, end int) int {
 // encodeWide appends the ids of word b[i:end] of a regular byte-level model, cut at borders that no merge reaches across.
 func (m *bpe) encodeWide(dst []uint32, s *scratch, b []byte, i, end int) []uint32 {
 	t := m.wideChars()
-	for stop := i; i < end && !s.full(dst); i = stop {
+	var stop int
+	for ; i < end && !s.full(dst); i = stop {
 		stop = t.piece(b, i, end)
 		if stop-i == 3 && isWide(b[i:]) {
 			c := t.chars[charBits(b[i:])]

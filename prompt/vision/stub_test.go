@@ -130,17 +130,6 @@ func specialsOf(f *family) []string {
 	return keep
 }
 
-func familyNamed(t testing.TB, name string) *family {
-	t.Helper()
-	for _, f := range families() {
-		if f.name == name {
-			return f
-		}
-	}
-	t.Fatalf("no family %s", name)
-	return nil
-}
-
 func marshal(v any) []byte {
 	data, err := json.Marshal(v)
 	if err != nil {

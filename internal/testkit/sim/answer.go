@@ -328,12 +328,11 @@ func (w *Worker) writeStream(ctx context.Context, rw http.ResponseWriter, j *job
 				if err := send(nil, promptIDs, first); err != nil {
 					return err
 				}
-				promptIDs = nil
 			}
 			ch.Delta = &message{Content: w.text(o.token)}
 		} else {
 			text := w.text(o.token)
-			ch.Text, ch.PromptTokenIDs, promptIDs = &text, promptIDs, nil
+			ch.Text, ch.PromptTokenIDs = &text, promptIDs
 		}
 		if j.returnIDs {
 			ch.TokenIDs = []uint32{o.token}
