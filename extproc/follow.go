@@ -26,7 +26,7 @@ func (c *call) follow() {
 		}
 	}()
 	for c.receive() {
-		ok := true
+		var ok bool
 		switch m := c.in.GetRequest().(type) {
 		case *extprocv3.ProcessingRequest_RequestBody:
 			body := c.in.body

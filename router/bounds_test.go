@@ -99,7 +99,6 @@ func TestMemoryOfLongTexts(t *testing.T) {
 			runtime.ReadMemStats(&before)
 			r.Decide(t.Context(), &Request{ID: name, Path: "/v1/chat/completions", Body: [][]byte{body}})
 			runtime.ReadMemStats(&after)
-			body = nil
 			kept := int64(heap()) - int64(idle)
 			t.Logf("%.1f bytes a byte, %d KiB kept", float64(after.TotalAlloc-before.TotalAlloc)/size, kept>>10)
 			if took := after.TotalAlloc - before.TotalAlloc; took > 8*size {
