@@ -19,7 +19,7 @@ type regex struct{ *regexp2.Regexp }
 
 const (
 	maxPatternText = 1 << 20
-	patternBase    = 50 * time.Millisecond
+	patternBase    = 200 * time.Millisecond
 	patternByte    = 4 * time.Microsecond
 	matchTime      = 250 * time.Millisecond // for one match; regexp2's clock ticks ten times a second
 )
