@@ -54,7 +54,7 @@ $(OPENAI):
 	@rm -rf $@.part && python3 -m venv $@.part && $@.part/bin/python -m pip install -q --disable-pip-version-check openai==3.54.0 && mv $@.part $@
 
 e2e: $(OPENAI) ## the whole, with a real Envoy, real NATS, real sockets, the stock openai client
-	SIGHTLINE_OPENAI=$(OPENAI)/bin/python $(GO) test $(POISON) -count=1 -timeout 10m ./e2e/...
+	SIGHTLINE_OPENAI=$(OPENAI)/bin/python $(GO) test $(POISON) -count=1 -timeout 20m ./e2e/...
 
 e2e-compose: ## examples/compose on a Docker engine, images built here; fails where no engine can be had
 	@e2e/compose/run.sh
