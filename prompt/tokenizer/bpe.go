@@ -26,11 +26,8 @@ type bpe struct {
 	fallback                            [256]uint32  // ids of <0x00> … <0xFF>, noID: none
 	byteFallback, fuseUnk, ignoreMerges bool
 	unk                                 uint32 // noID: none
-	prefix, suffix                      string // continuing_subword_prefix, end_of_word_suffix
 
-	plainBytes   bool              // with raw: the vocabulary's texts are the bytes themselves
-	borrowed     map[string]uint32 // SentencePiece: characters that are no token but part of one, with ids behind the vocabulary
-	borrowedText []string
+	plainBytes bool // with raw: the vocabulary's texts are the bytes themselves
 
 	spaced     bool   // texts come with a space where tokens have ▁
 	cutSpaces  bool   // with spaced: each space begins a word
@@ -102,10 +99,6 @@ func (m *bpe) setAlphabet() {
 		if r, n := utf8.DecodeRune(text); n == len(text) && n > 0 && (r != utf8.RuneError || n == 3) {
 			m.runeSym.put(r, id)
 		}
-	}
-	for text, id := range m.borrowed {
-		r, _ := utf8.DecodeRuneInString(text)
-		m.runeSym.put(r, id)
 	}
 }
 
@@ -214,7 +207,7 @@ func (m *bpe) encodePieces(dst []uint32, s *scratch, b []byte, i, end int) []uin
 			look = i + lookEvery
 		}
 		stop := m.piece(b, i, end)
-		if b[i] >= utf8.RuneSelf && m.borrowed == nil && oneChar(b[i:stop]) {
+		if b[i] >= utf8.RuneSelf && oneChar(b[i:stop]) {
 			dst = m.symbols(dst, b[i:stop])
 		} else if stop-i <= shortWord {
 			k := keyOf(b, i, stop)
@@ -294,34 +287,7 @@ func (m *bpe) encodeCached(dst []uint32, s *scratch, k wordKey, h uint64, word [
 func (m *bpe) encodeWord(dst []uint32, s *scratch, word []byte) []uint32 {
 	s.work(len(word))
 	s.syms = m.symbols(s.syms[:0], word)
-	syms := s.syms[:m.merge(s, s.syms)]
-	if m.borrowed == nil {
-		return append(dst, syms...)
-	}
-	return m.giveBack(dst, syms)
-}
-
-// giveBack appends symbols, borrowed ones as the bytes or the unknown token that their characters are; unknown tokens in
-// a row are one.
-func (m *bpe) giveBack(dst []uint32, syms []uint32) []uint32 {
-	start := len(dst)
-	for _, id := range syms {
-		if id >= m.vocab.span() {
-			char := []byte(m.borrowedText[id-m.vocab.span()])
-			if m.byteFallback {
-				if with, ok := m.fallbackOf(dst, char, true, true); ok {
-					dst = with
-					continue
-				}
-			}
-			id = m.unk
-		}
-		if id == m.unk && len(dst) > start && dst[len(dst)-1] == m.unk {
-			continue
-		}
-		dst = append(dst, id)
-	}
-	return dst
+	return append(dst, s.syms[:m.merge(s, s.syms)]...)
 }
 
 // symbols appends the symbols that a word starts as. A character without a symbol becomes its bytes' fallback tokens,
@@ -337,11 +303,7 @@ func (m *bpe) symbols(dst []uint32, word []byte) []uint32 {
 		} else {
 			var r rune
 			r, size = utf8.DecodeRune(word[i:])
-			if m.prefix == "" && m.suffix == "" {
-				id = m.runeSym.get(r)
-			} else {
-				id = m.affixed(word, i, size)
-			}
+			id = m.runeSym.get(r)
 		}
 		char := word[i : i+size]
 		i += size
@@ -353,7 +315,7 @@ func (m *bpe) symbols(dst []uint32, word []byte) []uint32 {
 			continue
 		}
 		if m.byteFallback {
-			if with, ok := m.fallbackOf(dst, char, i == size, i == len(word)); ok {
+			if with, ok := m.fallbackOf(dst, char); ok {
 				dst = with
 				continue
 			}
@@ -371,34 +333,13 @@ func (m *bpe) symbols(dst []uint32, word []byte) []uint32 {
 	return dst
 }
 
-// affixed gives the symbol of the character at word[i] with the model's prefix and suffix where they apply.
-func (m *bpe) affixed(word []byte, i, size int) uint32 {
-	var buf [64]byte
-	return m.vocab.id(m.affix(buf[:0], word[i:i+size], i == 0, i+size == len(word)))
-}
-
-func (m *bpe) affix(dst, char []byte, first, last bool) []byte {
-	if !first {
-		dst = append(dst, m.prefix...)
-	}
-	dst = append(dst, char...)
-	if last {
-		dst = append(dst, m.suffix...)
-	}
-	return dst
-}
-
-// fallbackOf appends the byte tokens of a character (with its prefix and suffix); false if one is missing.
-func (m *bpe) fallbackOf(dst []uint32, char []byte, first, last bool) ([]uint32, bool) {
-	var buf [64]byte
-	text := append(buf[:0], char...)
+// fallbackOf appends the byte tokens of a character; false if one is missing.
+func (m *bpe) fallbackOf(dst []uint32, char []byte) ([]uint32, bool) {
+	var buf [utf8.UTFMax]byte
 	if m.raw {
-		text = utf8.AppendRune(text[:0], byteToRune[char[0]])
+		char = utf8.AppendRune(buf[:0], byteToRune[char[0]])
 	}
-	if m.prefix != "" || m.suffix != "" {
-		text = m.affix(nil, text, first, last)
-	}
-	for _, b := range text {
+	for _, b := range char {
 		id := m.fallback[b]
 		if id == noID {
 			return dst, false

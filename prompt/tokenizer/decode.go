@@ -54,7 +54,6 @@ func newDecoders(raw []byte) ([]decoder, error) {
 		Pattern        patternSpec
 		Content        string
 		Start, Stop    int
-		Suffix         string
 		Replacement    string
 		PrependScheme  string `json:"prepend_scheme"`
 		AddPrefixSpace *bool  `json:"add_prefix_space"`
@@ -118,18 +117,7 @@ func newDecoders(raw []byte) ([]decoder, error) {
 			}
 			return strings.ReplaceAll(token, c.Replacement, with)
 		}), nil
-	case "BPEDecoder":
-		return []decoder{func(tokens []string) []string {
-			for i, token := range tokens {
-				with := " "
-				if i == len(tokens)-1 {
-					with = ""
-				}
-				tokens[i] = strings.ReplaceAll(token, c.Suffix, with)
-			}
-			return tokens
-		}}, nil
-	case "WordPiece", "CTC":
+	case "BPEDecoder", "WordPiece", "CTC":
 		return nil, unsupported(c.Type)
 	}
 	return nil, fmt.Errorf("type %q: not known", c.Type)

@@ -62,7 +62,7 @@ func readTokenizerJSON(b []byte) (*Tokenizer, error) {
 	if parts["model"] == nil {
 		return nil, errors.New("model: missing")
 	}
-	if err := t.readModel(parts["model"], &raw); err != nil {
+	if err := t.readModel(parts["model"], raw); err != nil {
 		return nil, fmt.Errorf("model: %w", err)
 	}
 	if err := t.setWords(steps, raw); err != nil {
@@ -151,8 +151,8 @@ func (t *Tokenizer) setWords(steps []preSpec, raw bool) error {
 	return nil
 }
 
-// readModel reads the model section. raw says that the model could take bytes; it is cleared where its affixes forbid that.
-func (t *Tokenizer) readModel(b []byte, raw *bool) error {
+// readModel reads the model section. raw says that the model takes bytes.
+func (t *Tokenizer) readModel(b []byte, raw bool) error {
 	parts, err := sections(b)
 	if err != nil {
 		return err
@@ -185,7 +185,12 @@ func (t *Tokenizer) readModel(b []byte, raw *bool) error {
 	default:
 		return fmt.Errorf("type %q: not known", c.Type)
 	}
-	if c.Dropout != nil && *c.Dropout != 0 {
+	switch {
+	case c.Prefix != "":
+		return unsupported("continuing_subword_prefix")
+	case c.Suffix != "":
+		return unsupported("end_of_word_suffix")
+	case c.Dropout != nil && *c.Dropout != 0:
 		return fmt.Errorf("dropout %v: merges left out by chance cannot be foretold", *c.Dropout)
 	}
 	var texts *mergeTexts
@@ -202,9 +207,7 @@ func (t *Tokenizer) readModel(b []byte, raw *bool) error {
 	if c.UnkToken != nil {
 		unk = v.id([]byte(*c.UnkToken))
 	}
-	m := &bpe{vocab: v, raw: *raw && c.Prefix == "" && c.Suffix == "", unk: unk, fuseUnk: c.FuseUnk, byteFallback: c.ByteFallback,
-		ignoreMerges: c.IgnoreMerges, prefix: c.Prefix, suffix: c.Suffix}
-	*raw = m.raw
+	m := &bpe{vocab: v, raw: raw, unk: unk, fuseUnk: c.FuseUnk, byteFallback: c.ByteFallback, ignoreMerges: c.IgnoreMerges}
 	if badMerges == nil {
 		badMerges = m.resolve(texts)
 	}

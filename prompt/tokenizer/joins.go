@@ -46,9 +46,9 @@ func (s *pairSet) has(a, b uint32) bool {
 }
 
 // setRegular finds out whether the model's words may be cut and searched at all: if a symbol sequence can be read off a
-// token's text. Then no byte or unknown token takes part in a merge, and no affix is in play.
+// token's text. Then no byte or unknown token takes part in a merge.
 func (m *bpe) setRegular() {
-	m.regular = m.prefix == "" && m.suffix == ""
+	m.regular = true
 	special := map[uint32]bool{}
 	if m.unk != noID {
 		special[m.unk] = true
@@ -73,9 +73,10 @@ func (m *bpe) setRegular() {
 	}
 }
 
-// setJoins fills joins for a regular model of characters.
+// setJoins fills joins for a regular model of characters. Without byte fallback characters that have no token become one unknown token,
+// or vanish so that their neighbours meet, wherever they stand: such a model has no joins.
 func (m *bpe) setJoins() {
-	if !m.regular || m.raw || m.ignoreMerges {
+	if !m.regular || m.raw || m.ignoreMerges || !m.byteFallback {
 		return
 	}
 	m.joins = &joins{}
@@ -83,27 +84,12 @@ func (m *bpe) setJoins() {
 		if s.a == noID {
 			continue
 		}
-		a, _ := utf8.DecodeLastRune(m.symbolText(s.a))
-		b, _ := utf8.DecodeRune(m.symbolText(s.b))
+		a, _ := utf8.DecodeLastRune(m.vocab.bytes(s.a))
+		b, _ := utf8.DecodeRune(m.vocab.bytes(s.b))
 		if b = m.asSpace(b); b != ' ' || !m.cutSpaces {
 			m.joins.put(m.asSpace(a), b)
 		}
 	}
-	for a := rune(0); a < 128 && !m.byteFallback; a++ {
-		for b := rune(0); b < 128; b++ {
-			if m.joinedUnknown(a, b) && (b != ' ' || !m.cutSpaces) {
-				m.joins.put(a, b)
-			}
-		}
-	}
-}
-
-// symbolText gives the text of a token or of a borrowed character.
-func (m *bpe) symbolText(id uint32) []byte {
-	if id >= m.vocab.span() {
-		return []byte(m.borrowedText[id-m.vocab.span()])
-	}
-	return m.vocab.bytes(id)
 }
 
 const lowerBarRune = '▁'
@@ -113,12 +99,6 @@ func (m *bpe) asSpace(r rune) rune {
 		return ' '
 	}
 	return r
-}
-
-// unknown tells whether a character has no token.
-func (m *bpe) unknown(r rune) bool {
-	id := m.runeSym.get(r)
-	return id == noID || id >= m.vocab.span()
 }
 
 // piece gives the end of the piece that begins at b[i]: no merge reaches across it.
@@ -157,14 +137,5 @@ func (m *bpe) joined(r rune, rest []byte) bool {
 	if next = m.asSpace(next); next == ' ' && m.cutSpaces {
 		return false
 	}
-	return m.joins.has(m.asSpace(r), next) || !m.byteFallback && m.joinedUnknown(r, next)
-}
-
-// joinedUnknown is joined for the sake of characters without a token: in a row they become one unknown token, and where there
-// is none they vanish, so that their neighbours meet.
-func (m *bpe) joinedUnknown(r, next rune) bool {
-	if m.unk == noID {
-		return m.unknown(r) || m.unknown(next)
-	}
-	return m.unknown(r) && m.unknown(next)
+	return m.joins.has(m.asSpace(r), next)
 }

@@ -84,11 +84,8 @@ func (m *bpe) resolve(t *mergeTexts) error {
 			whole, a, b := t.text[start:end], t.text[start:mid], t.text[mid:end]
 			start = end
 			left, right := m.vocab.id(a), m.vocab.id(b)
-			if left == noID || right == noID || len(b) < len(m.prefix) {
+			if left == noID || right == noID {
 				return fmt.Errorf("merge %d (%q, %q): not in the vocabulary", rank, a, b)
-			}
-			if m.prefix != "" {
-				whole = append(slices.Clone(a), b[len(m.prefix):]...)
 			}
 			product := m.vocab.id(whole)
 			if product == noID {
@@ -129,23 +126,11 @@ func (m *bpe) allSplits(rank func(id uint32) uint32, in func(id uint32) bool) {
 			if !m.plainBytes && text[i]&0xC0 == 0x80 {
 				continue
 			}
-			if left := m.part(text[:i], in); left != noID {
-				if right := m.part(text[i:], in); right != noID {
-					m.merges = append(m.merges, merge{left, right, rank(id), id})
-				}
+			left, right := v.id(text[:i]), v.id(text[i:])
+			if left != noID && right != noID && in(left) && in(right) {
+				m.merges = append(m.merges, merge{left, right, rank(id), id})
 			}
 		}
 	}
 	slices.SortStableFunc(m.merges, func(a, b merge) int { return int(a.rank) - int(b.rank) })
-}
-
-// part gives the symbol of a token's part: a token that takes part, or a character that is none and may still merge.
-func (m *bpe) part(text []byte, in func(id uint32) bool) uint32 {
-	if id := m.vocab.id(text); id != noID && in(id) {
-		return id
-	}
-	if id, ok := m.borrowed[string(text)]; ok {
-		return id
-	}
-	return noID
 }

@@ -26,7 +26,7 @@ func (o *origin) born() uint32 { return o.made &^ timed }
 func (m *bpe) setPairs() {
 	m.pairs = newPairTable(m.merges)
 	n := int(m.vocab.span())
-	m.origin = make([]origin, n+len(m.borrowed))
+	m.origin = make([]origin, n)
 	if m.regular {
 		m.setTimed()
 	}

@@ -36,7 +36,7 @@ type sentencePieceModel struct {
 	pieces       []sentencePiece
 	kind         uint64 // 1 unigram, 2 BPE, 3 word, 4 characters
 	byteFallback bool
-	suffix       bool // treat_whitespace_as_suffix
+	suffix       bool // treat_whitespace_as_suffix: refused
 	charsMap     []byte
 	dummyPrefix  bool
 	trim         bool // remove_extra_whitespaces
@@ -91,6 +91,9 @@ func readSentencePiece(b []byte) (*Tokenizer, error) {
 	if err == nil && p.kind != 2 {
 		err = fmt.Errorf("model_type: %w", unsupported(map[uint64]string{1: "Unigram", 3: "word", 4: "char"}[p.kind]))
 	}
+	if err == nil && p.suffix {
+		err = unsupported("treat_whitespace_as_suffix")
+	}
 	if err == nil && len(p.charsMap) > 0 {
 		err = fmt.Errorf("normalizer_spec: %w", unsupported("precompiled_charsmap"))
 	}
@@ -130,7 +133,7 @@ func readSentencePiece(b []byte) (*Tokenizer, error) {
 		return nil, errors.New("no piece of type unknown")
 	}
 	own := newMatcher(users, func(a *AddedToken) string { return a.Content })
-	n := &pieceNormalizer{dummy: p.dummyPrefix, trim: p.trim, escape: p.escape, suffix: p.suffix, own: own}
+	n := &pieceNormalizer{dummy: p.dummyPrefix, trim: p.trim, escape: p.escape, own: own}
 	t.normalize = n
 	m, err := p.bpe(v, unk)
 	if err != nil {
@@ -156,12 +159,11 @@ func readSentencePiece(b []byte) (*Tokenizer, error) {
 
 // bpe builds the model of a BPE file. Equal scores are equal ranks: then the leftmost pair merges first.
 func (p *sentencePieceModel) bpe(v *vocab, unk uint32) (*bpe, error) {
-	m := &bpe{vocab: v, unk: unk, fuseUnk: true, byteFallback: p.byteFallback, borrowed: map[string]uint32{}}
+	m := &bpe{vocab: v, unk: unk, fuseUnk: true, byteFallback: p.byteFallback}
 	merging := func(id uint32) bool {
 		return id < uint32(len(p.pieces)) && (p.pieces[id].kind == pieceNormal || p.pieces[id].kind == pieceUser)
 	}
 	order := make([]uint32, 0, len(p.pieces))
-	next := v.span()
 	for id, piece := range p.pieces {
 		if piece.kind == pieceUnused {
 			return nil, fmt.Errorf("piece %d %q: unused pieces are not supported", id, piece.text)
@@ -170,19 +172,12 @@ func (p *sentencePieceModel) bpe(v *vocab, unk uint32) (*bpe, error) {
 			continue
 		}
 		order = append(order, uint32(id))
-		// A character that is no piece itself can still be part of one: it gets a symbol of its own.
 		for i := 0; i < len(piece.text); {
 			_, size := utf8.DecodeRune(piece.text[i:])
-			char := piece.text[i : i+size]
+			if c := v.id(piece.text[i : i+size]); c == noID || !merging(c) {
+				return nil, fmt.Errorf("piece %d %q: %w", id, piece.text, unsupported("a piece with a character that is none"))
+			}
 			i += size
-			if c := v.id(char); c != noID && merging(c) {
-				continue
-			}
-			if _, ok := m.borrowed[string(char)]; !ok {
-				m.borrowed[string(char)] = next
-				m.borrowedText = append(m.borrowedText, string(char))
-				next++
-			}
 		}
 	}
 	sort.SliceStable(order, func(i, j int) bool { return p.pieces[order[i]].score > p.pieces[order[j]].score })
@@ -214,8 +209,8 @@ func (w ownSymbols) encode(dst []uint32, s *scratch, m *bpe, b []byte, _ bool) [
 
 // pieceNormalizer is SentencePiece's normalizer.
 type pieceNormalizer struct {
-	own                         *matcher // the user's symbols stay as they are
-	dummy, trim, escape, suffix bool
+	own                 *matcher // the user's symbols stay as they are
+	dummy, trim, escape bool
 }
 
 const lowerBar = "▁"
@@ -249,7 +244,7 @@ func (n *pieceNormalizer) apply(s *scratch, in []byte) []byte {
 		space = lowerBar
 	}
 	out := s.buffer(len(in))
-	if n.dummy && !n.suffix {
+	if n.dummy {
 		out = append(out, space...)
 	}
 	for wasSpace := n.trim; len(in) > 0; {
@@ -280,9 +275,6 @@ func (n *pieceNormalizer) apply(s *scratch, in []byte) []byte {
 		for bytes.HasSuffix(out, []byte(space)) {
 			out = out[:len(out)-len(space)]
 		}
-	}
-	if n.dummy && n.suffix {
-		out = append(out, space...)
 	}
 	return s.keep(out)
 }

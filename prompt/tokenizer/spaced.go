@@ -24,7 +24,7 @@ func (w spacedWords) encode(dst []uint32, s *scratch, _ *bpe, b []byte, first bo
 // spacedPlan recognises a pipeline that does nothing but write spaces as ▁, put one in front and, perhaps, cut before
 // each; it then sets the model up for texts with plain spaces. Called once, before the model's tables are built.
 func (t *Tokenizer) spacedPlan(m *bpe) {
-	if !m.regular || m.raw || m.ignoreMerges || m.vocab.id([]byte(lowerBar)) == noID {
+	if !m.regular || m.raw || m.ignoreMerges || !m.byteFallback || m.vocab.id([]byte(lowerBar)) == noID {
 		return
 	}
 	for _, a := range t.added {
@@ -50,7 +50,7 @@ func (t *Tokenizer) spacedPlan(m *bpe) {
 			}
 			bars = true
 		case *pieceNormalizer:
-			if n.own != nil || n.trim || !n.escape || n.suffix {
+			if n.own != nil || n.trim || !n.escape {
 				return
 			}
 			if n.dummy {

@@ -426,16 +426,19 @@ func TestBadFiles(t *testing.T) {
 func TestUnsupportedKinds(t *testing.T) {
 	bpe := `"model":{"type":"BPE","vocab":{"a":0},"merges":[]}`
 	for kind, file := range map[string]string{
-		"Unigram":          `{"model":{"type":"Unigram","unk_id":0,"vocab":[["a",0]]}}`,
-		"WordPiece":        `{"model":{"type":"WordPiece","unk_token":"a","vocab":{"a":0}}}`,
-		"WordLevel":        `{"model":{"type":"WordLevel","unk_token":"a","vocab":{"a":0}}}`,
-		"Nmt":              `{"normalizer":{"type":"Nmt"},` + bpe + `}`,
-		"Precompiled":      `{"normalizer":{"type":"Precompiled","precompiled_charsmap":"AAAA"},` + bpe + `}`,
-		"BertNormalizer":   `{"normalizer":{"type":"Sequence","normalizers":[{"type":"BertNormalizer","clean_text":true}]},` + bpe + `}`,
-		"BertPreTokenizer": `{"pre_tokenizer":{"type":"BertPreTokenizer"},` + bpe + `}`,
-		"FixedLength":      `{"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"FixedLength","length":3}]},` + bpe + `}`,
-		"UnicodeScripts":   `{"pre_tokenizer":{"type":"UnicodeScripts"},` + bpe + `}`,
-		"CTC":              `{"decoder":{"type":"CTC","pad_token":"a"},` + bpe + `}`,
+		"Unigram":                   `{"model":{"type":"Unigram","unk_id":0,"vocab":[["a",0]]}}`,
+		"WordPiece":                 `{"model":{"type":"WordPiece","unk_token":"a","vocab":{"a":0}}}`,
+		"WordLevel":                 `{"model":{"type":"WordLevel","unk_token":"a","vocab":{"a":0}}}`,
+		"Nmt":                       `{"normalizer":{"type":"Nmt"},` + bpe + `}`,
+		"Precompiled":               `{"normalizer":{"type":"Precompiled","precompiled_charsmap":"AAAA"},` + bpe + `}`,
+		"BertNormalizer":            `{"normalizer":{"type":"Sequence","normalizers":[{"type":"BertNormalizer","clean_text":true}]},` + bpe + `}`,
+		"BertPreTokenizer":          `{"pre_tokenizer":{"type":"BertPreTokenizer"},` + bpe + `}`,
+		"FixedLength":               `{"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"FixedLength","length":3}]},` + bpe + `}`,
+		"UnicodeScripts":            `{"pre_tokenizer":{"type":"UnicodeScripts"},` + bpe + `}`,
+		"continuing_subword_prefix": `{"model":{"type":"BPE","continuing_subword_prefix":"##","vocab":{"a":0},"merges":[]}}`,
+		"end_of_word_suffix":        `{"model":{"type":"BPE","end_of_word_suffix":"</w>","vocab":{"a":0},"merges":[]}}`,
+		"BPEDecoder":                `{"decoder":{"type":"BPEDecoder","suffix":"</w>"},` + bpe + `}`,
+		"CTC":                       `{"decoder":{"type":"CTC","pad_token":"a"},` + bpe + `}`,
 	} {
 		_, err := LoadFS(files("tokenizer.json", file))
 		for _, want := range []string{"tokenizer.json: ", `"` + kind + `" is not supported`, "docs/fidelity.md", "leave the model out of the configuration"} {

@@ -122,8 +122,6 @@ def level(s):
 
 
 def bpe(byte_level):
-    prefix = "##" if R.random() < 0.08 and not byte_level else ""
-    suffix = "</w>" if R.random() < 0.1 and not byte_level else ""
     if byte_level:
         alphabet = list(BYTES.values())
         corpus = [level((" " if R.random() < 0.6 else "") + w) for w in WORDS] + [level(c * n) for c in (" ", "a", "\n", "\u4e2d") for n in (2, 4, 8)]
@@ -152,10 +150,6 @@ def bpe(byte_level):
                 add("<0x%02X>" % b)
     for c in alphabet:
         add(c)
-        if prefix:
-            add(prefix + c)
-        if suffix:
-            add(c + suffix)
     merges = []
     seen = set()
     for _ in range(R.randrange(10, 400)):
@@ -166,16 +160,10 @@ def bpe(byte_level):
         if len(cut) < 3:
             continue
         a, b = w[cut[0]:cut[1]], w[cut[1]:cut[2]]
-        if prefix and cut[0] > 0:
-            a = prefix + a
-        if prefix:
-            b = prefix + b
-        if suffix and cut[2] == n:
-            b += suffix
         if a in vocab and b in vocab and (a, b) not in seen:
             seen.add((a, b))
             merges.append((a, b))
-            add(a + b[len(prefix):])
+            add(a + b)
     if R.random() < 0.5:
         R.shuffle(merges)
     merges = merges if R.random() < 0.5 else [list(m) for m in merges]
@@ -184,7 +172,7 @@ def bpe(byte_level):
     extra = [w for w in corpus if w not in vocab]
     for w in R.sample(extra, min(len(extra), 10)):
         add(w)
-    return {"type": "BPE", "dropout": None, "unk_token": unk, "continuing_subword_prefix": prefix or None, "end_of_word_suffix": suffix or None,
+    return {"type": "BPE", "dropout": None, "unk_token": unk, "continuing_subword_prefix": R.choice([None, ""]), "end_of_word_suffix": None,
             "fuse_unk": R.random() < 0.5, "byte_fallback": fallback, "ignore_merges": R.random() < 0.3, "vocab": vocab, "merges": merges}
 
 
@@ -201,7 +189,7 @@ def added(model):
 def decoder():
     choices = [None, {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
                {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": R.choice(["first", "always", "never"]), "split": True},
-               {"type": "BPEDecoder", "suffix": "</w>"}, {"type": "Fuse"}, {"type": "ByteFallback"},
+               {"type": "Fuse"}, {"type": "ByteFallback"},
                {"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]}]
     return R.choice(choices)
 
