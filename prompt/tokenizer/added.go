@@ -1,6 +1,9 @@
 package tokenizer
 
-import "unicode/utf8"
+import (
+	"bytes"
+	"unicode/utf8"
+)
 
 // Added tokens are found in the text before anything else is done to it, in two passes as Hugging Face's tokenizers do
 // it: first those that are matched in the text as it came, then, in what lies between and after normalising it, those
@@ -69,9 +72,11 @@ func (m *matcher) setPair(a, b byte) {
 func (m *matcher) find(b []byte, i int) (start, end int, n int32) {
 	for ; i < len(b); i++ {
 		if m.only >= 0 {
-			if i = indexByteFrom(b, i, byte(m.only)); i < 0 {
+			n := bytes.IndexByte(b[i:], byte(m.only))
+			if n < 0 {
 				break
 			}
+			i += n
 		} else if !m.first[b[i]] {
 			continue
 		}

@@ -13,7 +13,7 @@ import (
 //go:embed classes.bin
 var classRuns []byte
 
-// General categories in the order of gen/classes.py.
+// General categories in the order of gen/classes.py, as far as they are named here; categories has all.
 const (
 	gcCn = iota
 	gcLu
@@ -27,24 +27,6 @@ const (
 	gcNd
 	gcNl
 	gcNo
-	gcPc
-	gcPd
-	gcPs
-	gcPe
-	gcPi
-	gcPf
-	gcPo
-	gcSm
-	gcSc
-	gcSk
-	gcSo
-	gcZs
-	gcZl
-	gcZp
-	gcCc
-	gcCf
-	gcCo
-	gcCount
 )
 
 // A class record: the category in the low five bits, then flags in the order of gen/classes.py.
@@ -56,14 +38,7 @@ const (
 	clRustNumeric                       // char::is_numeric
 	clRustWord                          // \w of the crate regex
 	clOldPunct                          // crate unicode_categories: punctuation
-	clOldMn                             // the same crate: Mn
-	clOldOther                          // the same crate: C*
-	clOldMark                           // crate unicode-normalization-alignments: is_combining_mark
-	clOldNoScript                       // in no script of the pre-tokenizer UnicodeScripts
 	clOldNorm                           // crate unicode-normalization-alignments: decomposes or has a combining class
-	clOnigAlpha                         // Alphabetic of the regex engine
-	clOnigUpper
-	clOnigLower
 )
 
 const (

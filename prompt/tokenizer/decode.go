@@ -1,12 +1,13 @@
 package tokenizer
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"golang.org/x/text/encoding/unicode"
 )
 
 // Decode gives the text of ids as the reference does with clean_up_tokenization_spaces=false. Ids that no token has are
@@ -145,49 +146,8 @@ func decodeByteLevel(tokens []string) []string {
 
 // lossy gives bytes as text with one U+FFFD for each maximal part that is no UTF-8, as Rust's from_utf8_lossy.
 func lossy(b []byte) string {
-	if utf8.Valid(b) {
-		return string(b)
-	}
-	var out bytes.Buffer
-	for len(b) > 0 {
-		r, n := utf8.DecodeRune(b)
-		if r != utf8.RuneError || n != 1 {
-			out.Write(b[:n])
-			b = b[n:]
-			continue
-		}
-		out.WriteString("\uFFFD")
-		b = b[invalidPrefix(b):]
-	}
-	return out.String()
-}
-
-// invalidPrefix gives the length of the maximal part at the start of b that could begin a character but does not finish one.
-func invalidPrefix(b []byte) int {
-	need, low, high := 0, byte(0x80), byte(0xBF)
-	switch c := b[0]; {
-	case 0xC2 <= c && c <= 0xDF:
-		need = 1
-	case 0xE0 <= c && c <= 0xEF:
-		need = 2
-		if c == 0xE0 {
-			low = 0xA0
-		} else if c == 0xED {
-			high = 0x9F
-		}
-	case 0xF0 <= c && c <= 0xF4:
-		need = 3
-		if c == 0xF0 {
-			low = 0x90
-		} else if c == 0xF4 {
-			high = 0x8F
-		}
-	}
-	n := 1
-	for ; n <= need && n < len(b) && low <= b[n] && b[n] <= high; n++ {
-		low, high = 0x80, 0xBF
-	}
-	return n
+	out, _ := unicode.UTF8.NewDecoder().Bytes(b)
+	return string(out)
 }
 
 // decodeByteFallback turns runs of <0xXX> tokens into the text of their bytes, or into one U+FFFD each.

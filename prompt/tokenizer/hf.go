@@ -47,7 +47,7 @@ func readTokenizerJSON(b []byte) (*Tokenizer, error) {
 			return nil, fmt.Errorf("pre_tokenizer: %w", err)
 		}
 	}
-	var added []addedEntry
+	var added []AddedToken
 	if raw := parts["added_tokens"]; raw != nil {
 		if err := json.Unmarshal(raw, &added); err != nil {
 			return nil, fmt.Errorf("added_tokens: %w", err)
@@ -68,15 +68,9 @@ func readTokenizerJSON(b []byte) (*Tokenizer, error) {
 	if err := t.setWords(steps, raw); err != nil {
 		return nil, fmt.Errorf("pre_tokenizer: %w", err)
 	}
-	tokens := make([]AddedToken, len(added))
-	for i, a := range added {
-		tokens[i] = AddedToken(a)
-	}
-	t.add(tokens)
+	t.add(added)
 	return t, nil
 }
-
-type addedEntry AddedToken
 
 // unsupported is the error of a part of a tokenizer that Hugging Face's tokenizers or SentencePiece know and no served vision-language
 // model was seen to use: what to do about it stands in the text, which the callers put the file's name before.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"unicode"
 	"unicode/utf8"
 
 	"golang.org/x/text/unicode/norm"
@@ -80,15 +79,6 @@ func newNormalizer(raw []byte) (normalizer, error) {
 		return unicodeForm{norm.NFKC}, nil
 	case "NFKD":
 		return unicodeForm{norm.NFKD}, nil
-	case "Lowercase":
-		return mapRunes(lower), nil
-	case "StripAccents":
-		return mapRunes(func(dst []byte, r rune) []byte {
-			if isClass(r, clOldMark) {
-				return dst
-			}
-			return utf8.AppendRune(dst, r)
-		}), nil
 	case "ByteLevel":
 		return byteLevelNormalizer{}, nil
 	case "Prepend":
@@ -101,32 +91,10 @@ func newNormalizer(raw []byte) (normalizer, error) {
 			return nil, err
 		}
 		return replace{p, []byte(c.Content)}, nil
-	case "Nmt", "Precompiled", "BertNormalizer":
+	case "Lowercase", "StripAccents", "Nmt", "Precompiled", "BertNormalizer":
 		return nil, unsupported(c.Type)
 	}
 	return nil, fmt.Errorf("type %q: not known", c.Type)
-}
-
-// mapRunes appends something for each character.
-type mapRunes func(dst []byte, r rune) []byte
-
-func (f mapRunes) apply(s *scratch, in []byte) []byte {
-	out := s.buffer(len(in))
-	for i := 0; i < len(in); {
-		r, n := utf8.DecodeRune(in[i:])
-		s.work(1)
-		out = f(out, r)
-		i += n
-	}
-	return s.keep(out)
-}
-
-// lower is Rust's char::to_lowercase: one character each, but for İ.
-func lower(dst []byte, r rune) []byte {
-	if r == 0x130 {
-		return append(dst, "i\u0307"...)
-	}
-	return utf8.AppendRune(dst, newerLower(r))
 }
 
 type byteLevelNormalizer struct{}
@@ -176,22 +144,4 @@ func (r replace) apply(s *scratch, in []byte) []byte {
 		done = end
 	})
 	return s.keep(append(out, in[done:]...))
-}
-
-// newerLower is unicode.ToLower with the letters of Unicode 16 and 17, which Rust knows and Go 1.26 does not.
-func newerLower(r rune) rune {
-	switch {
-	case r < 0x1C89:
-	case r == 0x1C89, r == 0xA7CC, r == 0xA7CE, r == 0xA7D2, r == 0xA7D4, r == 0xA7DA:
-		return r + 1
-	case r == 0xA7CB:
-		return 0x264
-	case r == 0xA7DC:
-		return 0x19B
-	case 0x10D50 <= r && r <= 0x10D65:
-		return r + 0x20
-	case 0x16EA0 <= r && r <= 0x16EB8:
-		return r + 0x1B
-	}
-	return unicode.ToLower(r)
 }

@@ -55,32 +55,3 @@ func (p runePattern) each(_ *scratch, b []byte, fn func(start, end int)) {
 		i += n
 	}
 }
-
-// rustWords is \w+|[^\w\s]+ of the crate regex, whose \w has the joiners and not the superscript digits.
-type rustWords struct{ classes *runeTable[uint32] }
-
-func (p rustWords) each(_ *scratch, b []byte, fn func(start, end int)) {
-	kind := func(r rune) uint32 {
-		switch c := p.classes.at(r); {
-		case c&clRustWord != 0:
-			return 2
-		case c&clRustSpace != 0:
-			return 0
-		}
-		return 1
-	}
-	start, last := 0, uint32(0)
-	for i := 0; i < len(b); {
-		r, n := utf8.DecodeRune(b[i:])
-		if k := kind(r); k != last {
-			if last != 0 {
-				fn(start, i)
-			}
-			start, last = i, k
-		}
-		i += n
-	}
-	if last != 0 {
-		fn(start, len(b))
-	}
-}

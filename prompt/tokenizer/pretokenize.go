@@ -299,7 +299,8 @@ func (c preSpec) stage(raw bool) ([]stage, error) {
 		}
 		return []stage{m}, nil
 	case "Whitespace":
-		return []stage{split{rustWords{classes()}, removed, true}}, nil
+		// \w+|[^\w\s]+ of the crate regex, whose \w has the joiners and not the superscript digits
+		return []stage{split{class(clRustSpace), removed, false}, split{class(clRustWord), contiguous, false}}, nil
 	case "WhitespaceSplit":
 		return []stage{split{class(clRustSpace), removed, false}}, nil
 	case "Punctuation":

@@ -20,7 +20,6 @@ type scratch struct {
 	turn     int
 	in, out  words
 	runes    []rune    // a text as regexp2 takes it
-	marks    []byte    // a run of marks that is being put in order
 	last     [2]uint32 // the two symbols that the last merge joined
 	dead     []uint64
 	pairs    *[1 << pairCacheBits]cachedPair
@@ -59,7 +58,6 @@ func (s *scratch) shrink() {
 	drop(&s.in.list)
 	drop(&s.out.list)
 	drop(&s.runes)
-	drop(&s.marks)
 	drop(&s.dead)
 	drop(&s.pairText)
 	drop(&s.spaced)

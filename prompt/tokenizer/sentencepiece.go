@@ -140,19 +140,14 @@ func readSentencePiece(b []byte) (*Tokenizer, error) {
 		return nil, err
 	}
 	t.model, t.words = m, ownSymbols{own}
-	t.decoders = []decoder{func(tokens []string) []string {
-		for i, token := range tokens {
-			tokens[i] = string(bytes.ReplaceAll([]byte(token), []byte("▁"), []byte(" ")))
-		}
-		return tokens
-	}, decodeByteFallback}
+	strip := 0
 	if p.dummyPrefix {
-		t.decoders = append(t.decoders, func(tokens []string) []string {
-			if len(tokens) > 0 && len(tokens[0]) > 0 && tokens[0][0] == ' ' {
-				tokens[0] = tokens[0][1:]
-			}
-			return tokens
-		})
+		strip = 1
+	}
+	t.decoders, err = newDecoders(fmt.Appendf(nil, `{"type":"Sequence","decoders":[{"type":"Replace","pattern":{"String":"▁"},"content":" "},{"type":"ByteFallback"},{"type":"Fuse"},
+		{"type":"Strip","content":" ","start":%d,"stop":0}]}`, strip))
+	if err != nil {
+		return nil, err
 	}
 	return t, nil
 }

@@ -10,7 +10,6 @@
 package tokenizer
 
 import (
-	"bytes"
 	"fmt"
 	"runtime"
 	"sync"
@@ -235,12 +234,4 @@ func (t *Tokenizer) add(tokens []AddedToken) {
 		t.byID[a.ID] = a
 		t.added = append(t.added, a)
 	}
-}
-
-func indexByteFrom(b []byte, i int, c byte) int {
-	n := bytes.IndexByte(b[i:], c)
-	if n < 0 {
-		return -1
-	}
-	return i + n
 }

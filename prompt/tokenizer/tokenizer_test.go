@@ -429,6 +429,8 @@ func TestUnsupportedKinds(t *testing.T) {
 		"Unigram":                   `{"model":{"type":"Unigram","unk_id":0,"vocab":[["a",0]]}}`,
 		"WordPiece":                 `{"model":{"type":"WordPiece","unk_token":"a","vocab":{"a":0}}}`,
 		"WordLevel":                 `{"model":{"type":"WordLevel","unk_token":"a","vocab":{"a":0}}}`,
+		"Lowercase":                 `{"normalizer":{"type":"Lowercase"},` + bpe + `}`,
+		"StripAccents":              `{"normalizer":{"type":"StripAccents"},` + bpe + `}`,
 		"Nmt":                       `{"normalizer":{"type":"Nmt"},` + bpe + `}`,
 		"Precompiled":               `{"normalizer":{"type":"Precompiled","precompiled_charsmap":"AAAA"},` + bpe + `}`,
 		"BertNormalizer":            `{"normalizer":{"type":"Sequence","normalizers":[{"type":"BertNormalizer","clean_text":true}]},` + bpe + `}`,
@@ -512,5 +514,30 @@ func TestNormalShortCut(t *testing.T) {
 				t.Fatalf("%q (%U): %v, want %v", text, r, got, want)
 			}
 		}
+	}
+}
+
+// What the reference's crate makes of characters that are newer than its tables, and of x/text's joiner between many marks.
+func TestNormalForms(t *testing.T) {
+	for in, want := range map[string][2]string{ // NFC, NFKD
+		"e\u0301\u0323": {"\u1EB9\u0301", "e\u0323\u0301"}, "\u00A8\u0327": {"\u00A8\u0327", " \u0327\u0308"}, "\u1100\u1161\u11A8": {"\uAC01", "\u1100\u1161\u11A8"},
+		"e\U00011938\u0301": {"e\U00011938\u0301", "e\U00011938\u0301"}, "\U00011935\U00011930": {"\U00011935\U00011930", "\U00011935\U00011930"},
+		"e\u0301\u08D3\u0323":                    {"\u00E9\u08D3\u0323", "e\u0301\u08D3\u0323"}, // U+08D3 is of Unicode 11
+		"e" + strings.Repeat("\u0301\u0323", 15): {"\u1EB9" + strings.Repeat("\u0323", 14) + strings.Repeat("\u0301", 15), "e" + strings.Repeat("\u0323", 15) + strings.Repeat("\u0301", 15)},
+	} {
+		for i, form := range []norm.Form{norm.NFC, norm.NFKD} {
+			if got := string(unicodeForm{form}.apply(new(scratch), []byte(in))); got != want[i] {
+				t.Errorf("%+q: %+q, want %+q", in, got, want[i])
+			}
+		}
+	}
+	tok, err := LoadJSON([]byte(`{"normalizer":{"type":"NFC"},"model":{"type":"BPE","vocab":{"e":0},"merges":[]},"added_tokens":[{"id":1,"content":"<|end|>"}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	partial := false
+	ids := tok.Encode(nil, "e<|end|>e"+strings.Repeat("\u0323", 31), Options{Partial: &partial})
+	if !partial || !slices.Equal(ids, []uint32{0, 1}) {
+		t.Errorf("31 marks: %v, a leading part: %v", ids, partial)
 	}
 }

@@ -65,7 +65,7 @@ def pattern():
 
 
 def normalizer(depth=0):
-    kind = R.choice(["NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Prepend", "Replace", "Replace", "Strip", "StripAccents", "Sequence", "ByteLevel"])
+    kind = R.choice(["NFC", "NFD", "NFKC", "NFKD", "Prepend", "Replace", "Replace", "Strip", "Sequence", "ByteLevel"])
     n = {"type": kind}
     if kind == "Prepend":
         n["prepend"] = R.choice(["\u2581", " ", "x"])

@@ -12,9 +12,7 @@ import os
 from tokenizers import Regex, normalizers, pre_tokenizers as pre
 
 GC = "Cn Lu Ll Lt Lm Lo Mn Mc Me Nd Nl No Pc Pd Ps Pe Pi Pf Po Sm Sc Sk So Zs Zl Zp Cc Cf Co".split()
-FLAGS = ["onig_space", "onig_word", "rust_space", "rust_numeric", "rust_word", "old_punct", "old_mn", "old_other", "old_mark",
-         "old_no_script", "old_norm",
-         "onig_alpha", "onig_upper", "onig_lower"]
+FLAGS = ["onig_space", "onig_word", "rust_space", "rust_numeric", "rust_word", "old_punct", "old_norm"]
 CPS = [c for c in range(0x110000) if not 0xD800 <= c <= 0xDFFF]
 
 
@@ -57,28 +55,17 @@ def main():
     digits = pre.Digits(individual_digits=False)
     punct = pre.Punctuation("removed")
     words = pre.Whitespace()
-    bert = normalizers.BertNormalizer(clean_text=False, handle_chinese_chars=False, strip_accents=True, lowercase=False)
-    clean = normalizers.BertNormalizer(clean_text=True, handle_chinese_chars=False, strip_accents=False, lowercase=False)
-    scripts = pre.UnicodeScripts()
     nfd, nfkd = normalizers.NFD(), normalizers.NFKD()
-    accents = normalizers.StripAccents()
     flags = {
         "onig_space": regex(r"\s"),
         "onig_word": regex(r"\w"),
-        "onig_alpha": regex("[[:alpha:]]"),
-        "onig_upper": regex("[[:upper:]]"),
-        "onig_lower": regex("[[:lower:]]"),
         "rust_space": matched(white),
         # Digits cuts "a?a" in three where ? is numeric.
         "rust_numeric": per_char(lambda ch: len(digits.pre_tokenize_str("a" + ch + "a")) == 3),
         # \w of the crate regex: "a?a" stays one word.
         "rust_word": per_char(lambda ch: len(words.pre_tokenize_str("a" + ch + "a")) == 1),
         "old_punct": matched(punct),
-        "old_mn": per_char(lambda ch: bert.normalize_str(ch) == ""),
-        "old_other": per_char(lambda ch: clean.normalize_str(ch) == "" and ch not in "\0\ufffd"),
-        "old_no_script": {c for c in CPS if all(len(scripts.pre_tokenize_str(a + chr(c))) == 1 for a in "a\u0431")},
         "old_norm": per_char(lambda ch: moves(nfd, ch) or nfkd.normalize_str(ch) != ch),
-        "old_mark": per_char(lambda ch: accents.normalize_str(ch) == ""),
     }
     for bit, name in enumerate(FLAGS):
         for c in flags[name]:
