@@ -20,12 +20,11 @@ type AddedToken struct {
 	Special    bool   `json:"special"`
 }
 
-// matcher finds added tokens: a trie, with a filter on the first two bytes.
+// matcher finds added tokens: a trie, with a filter on the first byte.
 type matcher struct {
 	first  [256]bool
-	pair   [1 << 16 / 64]uint64 // first two bytes of a token, any second byte after a token of one byte
-	trie   *trie                // to the index in tokens
-	length []int                // by that index, in bytes
+	trie   *trie // to the index in tokens
+	length []int // by that index, in bytes
 	tokens []*AddedToken
 	only   int // the one first byte, or -1
 }
@@ -41,15 +40,7 @@ func newMatcher(tokens []*AddedToken, text func(*AddedToken) string) *matcher {
 			continue
 		}
 		m.length[n] = len(content)
-		c := content[0]
-		m.first[c] = true
-		if len(content) == 1 {
-			for d := range 256 {
-				m.setPair(c, byte(d))
-			}
-		} else {
-			m.setPair(c, content[1])
-		}
+		m.first[content[0]] = true
 	}
 	count := 0
 	for c, is := range m.first {
@@ -63,11 +54,6 @@ func newMatcher(tokens []*AddedToken, text func(*AddedToken) string) *matcher {
 	return m
 }
 
-func (m *matcher) setPair(a, b byte) {
-	k := uint(a)<<8 | uint(b)
-	m.pair[k/64] |= 1 << (k % 64)
-}
-
 // find gives the next token in b at or behind i: where it starts and ends; n < 0 if there is none.
 func (m *matcher) find(b []byte, i int) (start, end int, n int32) {
 	for ; i < len(b); i++ {
@@ -79,11 +65,6 @@ func (m *matcher) find(b []byte, i int) (start, end int, n int32) {
 			i += n
 		} else if !m.first[b[i]] {
 			continue
-		}
-		if i+1 < len(b) {
-			if k := uint(b[i])<<8 | uint(b[i+1]); m.pair[k/64]>>(k%64)&1 == 0 {
-				continue
-			}
 		}
 		if n, end := m.at(b, i); n >= 0 {
 			return i, end, n
@@ -99,15 +80,6 @@ func (m *matcher) at(b []byte, i int) (n int32, end int) {
 		return -1, i
 	}
 	return int32(id), i + m.length[id]
-}
-
-// prefix gives the length of the longest token that b begins with, 0 if there is none.
-func (m *matcher) prefix(b []byte) int {
-	if len(b) == 0 || !m.first[b[0]] {
-		return 0
-	}
-	_, end := m.at(b, 0)
-	return end
 }
 
 // cutting walks over a text: stretches between tokens, and tokens, in order.

@@ -213,14 +213,11 @@ func (t *Tokenizer) readModel(b []byte, raw bool) error {
 }
 
 type modelSpec struct {
-	Type         string
-	UnkToken     *string
-	Prefix       string
-	Suffix       string
-	FuseUnk      bool
-	ByteFallback bool
-	IgnoreMerges bool
-	Dropout      *float64
+	Type                                string
+	UnkToken                            *string
+	Prefix, Suffix                      string
+	FuseUnk, ByteFallback, IgnoreMerges bool
+	Dropout                             *float64
 }
 
 // readVocab reads a JSON object of texts and ids.

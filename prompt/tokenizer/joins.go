@@ -92,7 +92,10 @@ func (m *bpe) setJoins() {
 	}
 }
 
-const lowerBarRune = '▁'
+const (
+	lowerBar     = "▁"
+	lowerBarRune = '▁'
+)
 
 func (m *bpe) asSpace(r rune) rune {
 	if m.spaced && r == lowerBarRune {

@@ -19,22 +19,30 @@ func (n unicodeForm) apply(s *scratch, in []byte) []byte {
 	}
 	newer, from := newerMarks(), 0
 	out := s.buffer(len(in))
+	put := func(part []byte) {
+		s.work(len(part))
+		s.form = n.form.Append(s.form[:0], part...)
+		if joiner := []byte("\u034F"); bytes.Count(s.form, joiner) > bytes.Count(part, joiner) {
+			s.giveUp()
+		}
+		out = append(out, s.form...)
+	}
 	for i := 0; i < len(in); {
 		r, size := utf8.DecodeRune(in[i:])
 		if newer.at(r) {
-			out = append(append(out, n.form.Bytes(in[from:i])...), in[i:i+size]...)
-			from = i + size
+			put(in[from:i])
+			out, from = append(out, in[i:i+size]...), i+size
+		} else if i-from > lookEvery {
+			boundary := n.form.LastBoundary(in[from:i])
+			if boundary <= 0 {
+				s.giveUp()
+			}
+			put(in[from : from+boundary])
+			from += boundary
 		}
 		i += size
 	}
-	if from == 0 {
-		out = n.form.Append(out, in...)
-	} else {
-		out = append(out, n.form.Bytes(in[from:])...)
-	}
-	if joiner := []byte("\u034F"); bytes.Count(out, joiner) > bytes.Count(in, joiner) {
-		s.giveUp()
-	}
+	put(in[from:])
 	return s.keep(out)
 }
 

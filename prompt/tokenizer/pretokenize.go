@@ -195,11 +195,10 @@ func (p byteLevel) cut(s *scratch, in, out *words) {
 	}
 }
 
-// metaspace writes spaces as another character, puts one in front where its scheme says so, and cuts before each.
+// metaspace writes spaces as another character, and puts one in front where its scheme says so.
 type metaspace struct {
 	with   string
 	scheme string // "first", "always", "never"
-	split  bool
 }
 
 func (p metaspace) cut(s *scratch, in, out *words) {
@@ -222,15 +221,6 @@ func (p metaspace) cut(s *scratch, in, out *words) {
 		out.add(from, len(text), w.first)
 	}
 	out.b = s.keep(text)
-	if !p.split {
-		return
-	}
-	list := append(in.list[:0], out.list...)
-	in.list, out.list = list, out.list[:0]
-	cut := split{pattern: literalPattern(p.with), how: mergedWithNext}
-	for _, w := range list {
-		cut.cutWord(s, out.b, w, out)
-	}
 }
 
 // preSpec is a pre_tokenizer section of a tokenizer.json.
@@ -246,7 +236,6 @@ type preSpec struct {
 	PrependScheme    string `json:"prepend_scheme"`
 	Split            *bool
 	IndividualDigits bool `json:"individual_digits"`
-	Delimiter        string
 }
 
 // flat gives the pre-tokenizers in order, sequences opened.
@@ -287,7 +276,7 @@ func (c preSpec) stage(raw bool) ([]stage, error) {
 		}
 		return []stage{b}, nil
 	case "Metaspace":
-		m := metaspace{with: c.Replacement, scheme: c.PrependScheme, split: c.Split == nil || *c.Split}
+		m := metaspace{c.Replacement, c.PrependScheme}
 		if m.scheme == "" {
 			m.scheme = "always"
 		}
@@ -297,7 +286,10 @@ func (c preSpec) stage(raw bool) ([]stage, error) {
 		if utf8.RuneCountInString(m.with) != 1 {
 			return nil, fmt.Errorf("replacement %q: want one character", m.with)
 		}
-		return []stage{m}, nil
+		if c.Split != nil && !*c.Split {
+			return []stage{m}, nil
+		}
+		return []stage{m, split{pattern: literalPattern(m.with), how: mergedWithNext}}, nil
 	case "Whitespace":
 		// \w+|[^\w\s]+ of the crate regex, whose \w has the joiners and not the superscript digits
 		return []stage{split{class(clRustSpace), removed, false}, split{class(clRustWord), contiguous, false}}, nil
@@ -310,12 +302,7 @@ func (c preSpec) stage(raw bool) ([]stage, error) {
 			return []stage{split{class(clRustNumeric), isolated, false}}, nil
 		}
 		return []stage{split{class(clRustNumeric), contiguous, false}}, nil
-	case "CharDelimiterSplit":
-		if utf8.RuneCountInString(c.Delimiter) != 1 {
-			return nil, fmt.Errorf("delimiter %q: want one character", c.Delimiter)
-		}
-		return []stage{split{literalPattern(c.Delimiter), removed, false}}, nil
-	case "BertPreTokenizer", "FixedLength", "UnicodeScripts":
+	case "CharDelimiterSplit", "BertPreTokenizer", "FixedLength", "UnicodeScripts":
 		return nil, unsupported(c.Type)
 	}
 	return nil, fmt.Errorf("type %q: not known", c.Type)

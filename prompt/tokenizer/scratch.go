@@ -20,6 +20,7 @@ type scratch struct {
 	turn     int
 	in, out  words
 	runes    []rune    // a text as regexp2 takes it
+	form     []byte    // a part of a text, normalised
 	last     [2]uint32 // the two symbols that the last merge joined
 	dead     []uint64
 	pairs    *[1 << pairCacheBits]cachedPair
@@ -58,6 +59,7 @@ func (s *scratch) shrink() {
 	drop(&s.in.list)
 	drop(&s.out.list)
 	drop(&s.runes)
+	drop(&s.form)
 	drop(&s.dead)
 	drop(&s.pairText)
 	drop(&s.spaced)

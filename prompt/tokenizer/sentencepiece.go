@@ -1,7 +1,6 @@
 package tokenizer
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"math"
@@ -14,7 +13,8 @@ import (
 
 // A SentencePiece model file is a protocol buffer: pieces with scores and types, and how texts are normalised. The rules are
 // those of sentencepiece 0.2.3. BPE merges any two neighbours whose text together is a piece,
-// greatest score first. A Unigram file, and one with a table of normalisations, is refused.
+// greatest score first. A Unigram file, and one that changes texts further than by writing
+// their spaces as ▁ and one in front, is refused.
 
 // Piece types of sentencepiece_model.proto.
 const (
@@ -36,7 +36,7 @@ type sentencePieceModel struct {
 	pieces       []sentencePiece
 	kind         uint64 // 1 unigram, 2 BPE, 3 word, 4 characters
 	byteFallback bool
-	suffix       bool // treat_whitespace_as_suffix: refused
+	suffix       bool // treat_whitespace_as_suffix
 	charsMap     []byte
 	dummyPrefix  bool
 	trim         bool // remove_extra_whitespaces
@@ -88,14 +88,18 @@ func loadTokenizerModel(d *directory, b []byte) (*Tokenizer, error) {
 
 func readSentencePiece(b []byte) (*Tokenizer, error) {
 	p, err := parseSentencePiece(b)
-	if err == nil && p.kind != 2 {
+	switch {
+	case err != nil:
+	case p.kind != 2:
 		err = fmt.Errorf("model_type: %w", unsupported(map[uint64]string{1: "Unigram", 3: "word", 4: "char"}[p.kind]))
-	}
-	if err == nil && p.suffix {
+	case p.suffix:
 		err = unsupported("treat_whitespace_as_suffix")
-	}
-	if err == nil && len(p.charsMap) > 0 {
-		err = fmt.Errorf("normalizer_spec: %w", unsupported("precompiled_charsmap"))
+	case len(p.charsMap) > 0:
+		err = unsupported("precompiled_charsmap")
+	case p.trim:
+		err = unsupported("remove_extra_whitespaces")
+	case !p.escape:
+		err = unsupported("escape_whitespaces: false")
 	}
 	if err != nil {
 		return nil, err
@@ -133,17 +137,16 @@ func readSentencePiece(b []byte) (*Tokenizer, error) {
 		return nil, errors.New("no piece of type unknown")
 	}
 	own := newMatcher(users, func(a *AddedToken) string { return a.Content })
-	n := &pieceNormalizer{dummy: p.dummyPrefix, trim: p.trim, escape: p.escape, own: own}
+	n, strip := normalizers{replace{literalPattern(" "), []byte(lowerBar)}}, 0
+	if p.dummyPrefix {
+		n, strip = normalizers{prepend(lowerBar), n[0]}, 1
+	}
 	t.normalize = n
 	m, err := p.bpe(v, unk)
 	if err != nil {
 		return nil, err
 	}
 	t.model, t.words = m, ownSymbols{own}
-	strip := 0
-	if p.dummyPrefix {
-		strip = 1
-	}
 	t.decoders, err = newDecoders(fmt.Appendf(nil, `{"type":"Sequence","decoders":[{"type":"Replace","pattern":{"String":"▁"},"content":" "},{"type":"ByteFallback"},{"type":"Fuse"},
 		{"type":"Strip","content":" ","start":%d,"stop":0}]}`, strip))
 	if err != nil {
@@ -200,78 +203,6 @@ func (w ownSymbols) encode(dst []uint32, s *scratch, m *bpe, b []byte, _ bool) [
 		}
 	}
 	return dst
-}
-
-// pieceNormalizer is SentencePiece's normalizer.
-type pieceNormalizer struct {
-	own                 *matcher // the user's symbols stay as they are
-	dummy, trim, escape bool
-}
-
-const lowerBar = "▁"
-
-// prefix normalises the start of b: what stands for it and how much of b it was.
-func (n *pieceNormalizer) prefix(b []byte) ([]byte, int) {
-	if n.own != nil {
-		if size := n.own.prefix(b); size > 0 {
-			return b[:size], size
-		}
-	}
-	_, size := utf8.DecodeRune(b)
-	return b[:size], size
-}
-
-func (n *pieceNormalizer) apply(s *scratch, in []byte) []byte {
-	if n.trim {
-		for len(in) > 0 {
-			with, size := n.prefix(in)
-			if len(with) != 1 || with[0] != ' ' {
-				break
-			}
-			in = in[size:]
-		}
-	}
-	if len(in) == 0 {
-		return in
-	}
-	space := " "
-	if n.escape {
-		space = lowerBar
-	}
-	out := s.buffer(len(in))
-	if n.dummy {
-		out = append(out, space...)
-	}
-	for wasSpace := n.trim; len(in) > 0; {
-		with, size := in[:1], 1
-		if n.own != nil || in[0] >= utf8.RuneSelf {
-			with, size = n.prefix(in)
-		}
-		in = in[size:]
-		s.work(size)
-		for wasSpace && len(with) > 0 && with[0] == ' ' {
-			with = with[1:]
-		}
-		if len(with) > 0 {
-			for _, c := range with {
-				if c == ' ' {
-					out = append(out, space...)
-				} else {
-					out = append(out, c)
-				}
-			}
-			wasSpace = with[len(with)-1] == ' '
-		}
-		if !n.trim {
-			wasSpace = false
-		}
-	}
-	if n.trim {
-		for bytes.HasSuffix(out, []byte(space)) {
-			out = out[:len(out)-len(space)]
-		}
-	}
-	return s.keep(out)
 }
 
 // protoFields calls fn for each field of a protocol buffer message: varint and fixed32 values in v, byte fields in b.

@@ -123,9 +123,11 @@ func TestSentencePieceBadFiles(t *testing.T) {
 		"\x0a\x05":                          "unexpected EOF",
 		"\x0a\x03\x0a\x01\xff":              "not UTF-8",
 		"\x0a\x03\x0a\x01a":                 `model_type: "Unigram" is not supported`,
-		"\x0a\x03\x0a\x01a\x12\x02\x18\x02": "no piece of type unknown",
+		"\x0a\x03\x0a\x01a\x12\x02\x18\x02": `"remove_extra_whitespaces" is not supported`,
+		"\x0a\x03\x0a\x01a\x12\x02\x18\x02\x1a\x04\x20\x00\x28\x00":  `"escape_whitespaces: false" is not supported`,
+		"\x0a\x03\x0a\x01a\x12\x02\x18\x02\x1a\x02\x20\x00":          "no piece of type unknown",
 		"\x0a\x05\x0a\x01a\x18\x02\x12\x02\x18\x03":                  `model_type: "word" is not supported`,
-		"\x0a\x05\x0a\x01a\x18\x02\x12\x02\x18\x02\x1a\x03\x12\x01x": `normalizer_spec: "precompiled_charsmap" is not supported`,
+		"\x0a\x05\x0a\x01a\x18\x02\x12\x02\x18\x02\x1a\x03\x12\x01x": `"precompiled_charsmap" is not supported`,
 		"\x0f": "wire type",
 	} {
 		if _, err := LoadSentencePiece([]byte(in)); err == nil || !strings.Contains(err.Error(), want) {

@@ -49,14 +49,6 @@ func (t *Tokenizer) spacedPlan(m *bpe) {
 				return
 			}
 			bars = true
-		case *pieceNormalizer:
-			if n.own != nil || n.trim || !n.escape {
-				return
-			}
-			if n.dummy {
-				scheme = "always"
-			}
-			bars = true
 		default:
 			return
 		}
@@ -74,10 +66,12 @@ func (t *Tokenizer) spacedPlan(m *bpe) {
 				if st.with != lowerBar || scheme != "never" || cut {
 					return
 				}
-				scheme, cut, bars = map[string]string{"always": "unless", "first": "first", "never": "never"}[st.scheme], st.split, true
+				scheme, bars = map[string]string{"always": "unless", "first": "first", "never": "never"}[st.scheme], true
 			case split:
-				// Once spaces are written as ▁ there is nothing to split at.
-				if p, ok := st.pattern.(literalPattern); !ok || p != " " || !bars || st.invert {
+				p, ok := st.pattern.(literalPattern)
+				cut = cut || p == lowerBar
+				// Once spaces are written as ▁ there is nothing to split at a space.
+				if !ok || !bars || st.invert || p != " " && (p != lowerBar || st.how != mergedWithNext) {
 					return
 				}
 			default:

@@ -434,6 +434,7 @@ func TestUnsupportedKinds(t *testing.T) {
 		"Nmt":                       `{"normalizer":{"type":"Nmt"},` + bpe + `}`,
 		"Precompiled":               `{"normalizer":{"type":"Precompiled","precompiled_charsmap":"AAAA"},` + bpe + `}`,
 		"BertNormalizer":            `{"normalizer":{"type":"Sequence","normalizers":[{"type":"BertNormalizer","clean_text":true}]},` + bpe + `}`,
+		"CharDelimiterSplit":        `{"pre_tokenizer":{"type":"CharDelimiterSplit","delimiter":"-"},` + bpe + `}`,
 		"BertPreTokenizer":          `{"pre_tokenizer":{"type":"BertPreTokenizer"},` + bpe + `}`,
 		"FixedLength":               `{"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"FixedLength","length":3}]},` + bpe + `}`,
 		"UnicodeScripts":            `{"pre_tokenizer":{"type":"UnicodeScripts"},` + bpe + `}`,
@@ -475,7 +476,7 @@ func FuzzLoadJSON(f *testing.F) {
 }
 
 func FuzzLoadSentencePiece(f *testing.F) {
-	f.Add([]byte("\x0a\x0e\x0a\x05<unk>\x15\x00\x00\x00\x00\x18\x02\x0a\x08\x0a\x01a\x15\x00\x00\x80\xbf\x0a\x09\x0a\x02aa\x15\x00\x00\x00\xc0\x12\x02\x18\x02"), "aaa b")
+	f.Add([]byte("\x0a\x0e\x0a\x05<unk>\x15\x00\x00\x00\x00\x18\x02\x0a\x08\x0a\x01a\x15\x00\x00\x80\xbf\x0a\x09\x0a\x02aa\x15\x00\x00\x00\xc0\x12\x02\x18\x02\x1a\x02\x20\x00"), "aaa b")
 	f.Fuzz(func(t *testing.T, file []byte, text string) {
 		if tok, err := LoadSentencePiece(file); err == nil {
 			tok.Decode(tok.Encode(nil, text, Options{}), false)
@@ -528,6 +529,10 @@ func TestNormalForms(t *testing.T) {
 		for i, form := range []norm.Form{norm.NFC, norm.NFKD} {
 			if got := string(unicodeForm{form}.apply(new(scratch), []byte(in))); got != want[i] {
 				t.Errorf("%+q: %+q, want %+q", in, got, want[i])
+			}
+			times := 1 + 3*lookEvery/len(in) // normalised in parts
+			if got := string(unicodeForm{form}.apply(new(scratch), []byte(strings.Repeat(in, times)))); got != strings.Repeat(want[i], times) {
+				t.Errorf("%d times %+q: not %d times %+q", times, in, times, want[i])
 			}
 		}
 	}

@@ -81,7 +81,7 @@ def normalizer(depth=0):
 
 
 def pre(depth=0):
-    kind = R.choice(["Split", "Split", "Split", "ByteLevel", "Metaspace", "Whitespace", "WhitespaceSplit", "Punctuation", "Digits", "CharDelimiterSplit", "Sequence"])
+    kind = R.choice(["Split", "Split", "Split", "ByteLevel", "Metaspace", "Whitespace", "WhitespaceSplit", "Punctuation", "Digits", "Sequence"])
     p = {"type": kind}
     if kind == "Split":
         p.update(pattern=pattern(), behavior=R.choice(BEHAVIORS), invert=R.random() < 0.3)
@@ -93,8 +93,6 @@ def pre(depth=0):
         p["behavior"] = R.choice(BEHAVIORS)
     elif kind == "Digits":
         p["individual_digits"] = R.random() < 0.5
-    elif kind == "CharDelimiterSplit":
-        p["delimiter"] = R.choice("-. a")
     elif kind == "Sequence":
         if depth:
             return None
