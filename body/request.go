@@ -60,6 +60,16 @@ type Part struct {
 	Fields map[string]gjson.Result // the part's other keys
 }
 
+// Read scans a body and parses it: all that is done with its bytes before a model reads the request. With an error of Scan
+// s has no JSON; with one of Parse it has, and req what was read until then. Both can be used again.
+func Read(pieces [][]byte, s *Skeleton, req *Request) error {
+	*req = Request{Body: s}
+	if err := s.Scan(pieces); err != nil {
+		return err
+	}
+	return Parse(s, req)
+}
+
 // Parse reads a scanned body. Unknown keys are kept in Fields. Errors name what is wrong, without the body's text.
 func Parse(s *Skeleton, req *Request) error {
 	*req = Request{Body: s, Fields: make(map[string]gjson.Result, 8)}

@@ -1,7 +1,9 @@
-// Package chat reads the JSON body of an OpenAI-style request without copying its images.
+// Package body is what is done with a request's bytes before any model is asked: an OpenAI-style JSON body is scanned and
+// parsed without copying its images, and what a client must not say is cut out.
 //
 //	body pieces ─ Scan ─▶ skeleton (a few KB, long string literals cut out) + literals (references into the body)
 //	skeleton ─ Parse ─▶ Request: model, messages, parts, the fields that change a prompt
+//	skeleton ─ Clean ─▶ Edits, in the body's bytes
 //
 // A body of 30 MB is mostly base64 inside string literals. Scan jumps from quote to quote, so it reads each byte about
 // once at memory speed, copies what is short, and keeps long literals as slices of the body. gjson then reads the
@@ -120,10 +122,11 @@ func (s *Skeleton) Scan(body [][]byte) error {
 	if inString {
 		return ErrJSON
 	}
-	s.json = unsafe.String(unsafe.SliceData(s.text), len(s.text))
-	if !utf8.Valid(s.text) || !gjson.Valid(s.json) {
+	text := unsafe.String(unsafe.SliceData(s.text), len(s.text))
+	if !utf8.Valid(s.text) || !gjson.Valid(text) {
 		return ErrJSON
 	}
+	s.json = text
 	return nil
 }
 
@@ -181,7 +184,7 @@ func (s *Skeleton) close(lit Literal) {
 	s.text = append(s.text, '"')
 }
 
-// JSON is the skeleton's text.
+// JSON is the skeleton's text; "" before Scan, after Release, and where Scan failed.
 func (s *Skeleton) JSON() string { return s.json }
 
 // offset is where a value read from the skeleton begins in it.

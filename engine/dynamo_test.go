@@ -104,7 +104,7 @@ func TestDynamoNames(t *testing.T) {
 		"a digest of an engine":  {Medium{Key: 5}, name.Item{HasUUID: true, UUID: dynamoMark + "1234567812345678"}, "", 5, false},
 		"a video's URL":          {Medium{Key: 5, Modality: "video"}, name.Item{}, "", 5, false},
 		"a video's uuid":         {Medium{Key: 5, Modality: "video"}, name.Item{HasUUID: true, UUID: marked}, "", 5, false},
-		"the relay's URL":        {Medium{Key: 5, edits: []Edit{{}}}, name.Item{}, "", 5, false},
+		"the relay's URL":        {Medium{Key: 5, edits: []body.Edit{{}}}, name.Item{}, "", 5, false},
 	} {
 		md := c.md
 		md.Modality = cmp.Or(md.Modality, "image")

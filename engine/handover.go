@@ -13,15 +13,15 @@ import (
 // handOver changes how a worker gets a picture, where the configuration asks for it: its URL becomes the relay's, and its
 // content id becomes the part's uuid. What cannot be changed (no room in the relay, a picture that came in another API's
 // form) stays as it is. src are the picture's bytes; item then holds the name that the engine will see.
-func (m *Model) handOver(md *Medium, endpoint string, body *body.Skeleton, in *prompt.Medium, src mmhash.Source, item *name.Item) {
-	scheme := schemeOf(in.Raw(body))
+func (m *Model) handOver(md *Medium, endpoint string, skeleton *body.Skeleton, in *prompt.Medium, src mmhash.Source, item *name.Item) {
+	scheme := schemeOf(in.Raw(skeleton))
 	if md.Modality != "image" || scheme != "data" && scheme != "http" {
 		return
 	}
 	ours := scheme == "data" // the worker reads the bytes that we have read
-	if from, to := body.BodyRange(in.Source); from >= 0 && in.Prefix == "" && m.Media.Relay != nil {
+	if from, to := skeleton.BodyRange(in.Source); from >= 0 && in.Prefix == "" && m.Media.Relay != nil {
 		if link, ok := m.relay(md, ours, src); ok {
-			md.edits, ours = append(md.edits, Edit{From: from, To: to, Text: []byte(`"` + link + `"`)}), true
+			md.edits, ours = append(md.edits, body.Edit{From: from, To: to, Text: []byte(`"` + link + `"`)}), true
 		}
 	}
 	// Only these endpoints take a uuid, and only as a member of the part.
@@ -29,12 +29,12 @@ func (m *Model) handOver(md *Medium, endpoint string, body *body.Skeleton, in *p
 		return
 	}
 	// At the end of the part, where it counts whatever stands before.
-	if _, to := body.BodyRange(in.Part); to > 0 {
+	if _, to := skeleton.BodyRange(in.Part); to > 0 {
 		item.UUID, item.HasUUID = md.Facts.ID.String(), true
 		if m.Server.Dynamo() {
 			item.UUID = dynamoUUID(md.Facts.ID)
 		}
-		md.edits = append(md.edits, Edit{From: to - 1, To: to - 1, Text: []byte(`,"uuid":` + strconv.Quote(item.UUID))})
+		md.edits = append(md.edits, body.Edit{From: to - 1, To: to - 1, Text: []byte(`,"uuid":` + strconv.Quote(item.UUID))})
 	}
 }
 

@@ -229,3 +229,19 @@ func BenchmarkRead(b *testing.B) {
 		})
 	}
 }
+
+// apply makes a body's edits, which must be in its order.
+func apply(t testing.TB, text string, list []body.Edit) string {
+	t.Helper()
+	var out strings.Builder
+	at := 0
+	for _, e := range list {
+		if e.From < at || e.To < e.From || e.To > len(text) {
+			t.Fatalf("edit [%d, %d) after %d in %d bytes", e.From, e.To, at, len(text))
+		}
+		out.WriteString(text[at:e.From])
+		out.Write(e.Text)
+		at = e.To
+	}
+	return out.String() + text[at:]
+}

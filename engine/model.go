@@ -8,7 +8,6 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -100,25 +99,13 @@ func (m *Model) Family() string { return m.prompt.Family() }
 // Text is what one token stands for; "" for an id that no token has.
 func (m *Model) Text(id uint32) string { return m.prompt.Tokenizer().Decode([]uint32{id}, false) }
 
-// Refused says that a request gets an error: from the engine, which then stores nothing, or, with ByUs, from us, because
-// it would let a client steer what it must not.
-type Refused struct {
-	Status int
-	Reason string // our words, never the client's
-	ByUs   bool
-}
-
-func (e *Refused) Error() string {
-	if e.ByUs {
-		return fmt.Sprintf("refused (%d): %s", e.Status, e.Reason)
-	}
-	return fmt.Sprintf("the engine will answer %d: %s", e.Status, e.Reason)
-}
+// Refused says that the engine will answer a request with an error, and store nothing.
+type Refused = prompt.Refused
 
 // Prompts is what a request comes to: one prompt, or several for a batch.
 type Prompts struct {
 	List  []Prompt
-	Edits []Edit       // what must change in the body before a worker sees it
+	Edits []body.Edit  // what must change in the body before a worker sees it
 	Reuse prompt.Reuse // whether the engine looks them up in its prefix cache
 }
 
@@ -136,12 +123,6 @@ type Prompt struct {
 	wide   *wideRule     // SGLang
 }
 
-// Edit replaces body bytes [From, To) by Text.
-type Edit struct {
-	From, To int
-	Text     []byte
-}
-
 // Read reads one request to an endpoint such as /v1/chat/completions; lora is the adapter that it names, or "". Errors: a
 // *Refused, or one whose text is ours alone. Edits are given with an error too.
 //
@@ -150,7 +131,7 @@ func (m *Model) Read(ctx context.Context, endpoint, lora string, req *body.Reque
 	out := new(Prompts)
 	draft, err := m.prompt.Read(ctx, endpoint, req)
 	if err != nil {
-		return out, fromPrompt(err)
+		return out, err
 	}
 	if out.Reuse = draft.Reuse; m.Server.Dynamo() && out.Reuse == prompt.Recomputed {
 		out.Reuse = prompt.Perhaps // what its front ends make of the fields is not known
@@ -193,7 +174,7 @@ func (m *Model) expand(ctx context.Context, endpoint, lora string, req *body.Req
 	}
 	e, err := m.prompt.Expand(d, dp, sizes(found, m.prompt.RotatesEXIF()))
 	if err != nil {
-		return p, fromPrompt(err)
+		return p, err
 	}
 	p.IDs, p.Exact, p.Why = e.IDs, e.Exact, e.Why
 	if e.Why == prompt.ErrTime.Reason || e.Why == prompt.ErrLong.Reason && e.IDs == nil { // where the media stand is not known, but who has seen them is
@@ -247,15 +228,6 @@ func (m *Model) untold(p *Prompt, lora string, req *body.Request) (from int, why
 		return 0, "this release's events do not tell adapters apart"
 	}
 	return 0, ""
-}
-
-// fromPrompt turns a refusal of the prompt stage into ours.
-func fromPrompt(err error) error {
-	var r *prompt.Refused
-	if errors.As(err, &r) {
-		return &Refused{Status: r.Status, Reason: r.Reason}
-	}
-	return err
 }
 
 // Locals appends the local block hashes of a prompt, for an adapter's name or "".

@@ -142,15 +142,15 @@ type Medium struct {
 	Modality       string
 	Offset, Length int // tokens
 	Facts          mmhash.Facts
-	Known          bool   // Facts could be had
-	Name           string // by which the engine's events call it
-	Named          bool   // the name could be computed (vLLM takes even "" as a uuid)
-	Key            uint64 // Name as it enters block hashes; without a name, an identity of ours
-	Alias          uint64 // of the URL it came by; 0: none
-	edits          []Edit // that hand it over
-	waits          bool   // its name is being computed
-	ident          uint64 // by which its name is learned; 0: cannot be
-	learned        bool   // Name was
+	Known          bool        // Facts could be had
+	Name           string      // by which the engine's events call it
+	Named          bool        // the name could be computed (vLLM takes even "" as a uuid)
+	Key            uint64      // Name as it enters block hashes; without a name, an identity of ours
+	Alias          uint64      // of the URL it came by; 0: none
+	edits          []body.Edit // that hand it over
+	waits          bool        // its name is being computed
+	ident          uint64      // by which its name is learned; 0: cannot be
+	learned        bool        // Name was
 
 	clip *vision.Clip // what the engine takes of a video, if that is known
 }

@@ -38,9 +38,6 @@ func (md *Medium) Raw(body *body.Skeleton) [][]byte {
 // kind is what templates call the medium: embeddings are taken for what they embed.
 func (md *Medium) kind() string { return strings.TrimSuffix(md.Modality, "_embeds") }
 
-// mediaKeys of a content part in the order in which vLLM looks for them where the part has a uuid or no type.
-var mediaKeys = []string{"image_url", "image_pil", "image_embeds", "audio_embeds", "video_embeds", "prompt_embeds", "audio_url", "input_audio", "video_url"}
-
 // mediaForms says of a part's type what medium it holds, and under which key of its object.
 var mediaForms = map[string]struct{ modality, inner string }{
 	"image_url": {"image", "url"}, "video_url": {"video", "url"}, "audio_url": {"audio", "url"}, "input_audio": {"audio", "data"},
@@ -138,8 +135,8 @@ func toolReference(name string) template.Value {
 func (r *reader) mediumVLLM(p *body.Part, uuid gjson.Result, marked bool) (*Medium, error) {
 	key := p.Type
 	if bare := key == "" && !body.Last(p.Raw, "type").Exists(); bare || marked {
-		if i := slices.IndexFunc(mediaKeys, func(k string) bool { _, ok := p.Fields[k]; return ok }); i >= 0 {
-			key = mediaKeys[i]
+		if i := slices.IndexFunc(body.MediaKeys[:], func(k string) bool { _, ok := p.Fields[k]; return ok }); i >= 0 {
+			key = body.MediaKeys[i]
 		} else {
 			return nil, refuse(400, "content part without a type")
 		}

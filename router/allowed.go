@@ -5,7 +5,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/sightline-router/sightline/engine"
+	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
@@ -34,7 +34,7 @@ func (r *Router) allowed(req *Request, model string) []*fleet.Slot {
 }
 
 // errFull sheds a request, as the endpoint-picker protocol has it.
-var errFull = &engine.Refused{Status: http.StatusTooManyRequests, Reason: "all workers have as many requests as they may", ByUs: true}
+var errFull = &body.Refused{Status: http.StatusTooManyRequests, Reason: "all workers have as many requests as they may"}
 
 // open leaves the slots that may get a request now: those of workers that are well, with fewer requests than they may have;
 // an error if all that are well are full. A worker whose trial is due is among them too, and is to be the first choice.

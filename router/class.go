@@ -81,7 +81,7 @@ func (cs *classes) of(w *fleet.Worker) int {
 // view is a request as one kind of engine reads it.
 type view struct {
 	used     bool // workers of its classes are there
-	edits    []engine.Edit
+	edits    []body.Edit
 	p        *engine.Prompt // the longest of its prompts: they share a worker; nil: err
 	several  bool           // there are several of them
 	reuse    prompt.Reuse
@@ -168,16 +168,13 @@ func (rd *view) read(ctx context.Context, m *engine.Model, path, lora string, re
 	}
 }
 
-// failed is the view that speaks for all if none has a prompt or one of them is a refusal of ours; else nil.
+// failed is the view that speaks for all if none has a prompt; else nil.
 func (s *scratch) failed() (first *view) {
 	good := false
 	for i := range s.views {
 		rd := &s.views[i]
 		if !rd.used {
 			continue
-		}
-		if refused := rd.refused(); refused != nil && refused.ByUs {
-			return rd
 		}
 		good = good || rd.err == nil
 		if first == nil {
@@ -191,7 +188,7 @@ func (s *scratch) failed() (first *view) {
 }
 
 // editsForAny are the changes that every engine wants: whoever gets the request can read it.
-func (s *scratch) editsForAny() (common []engine.Edit) {
+func (s *scratch) editsForAny() (common []body.Edit) {
 	for i, first := 0, true; i < len(s.views); i++ {
 		rd := &s.views[i]
 		switch {
@@ -205,8 +202,8 @@ func (s *scratch) editsForAny() (common []engine.Edit) {
 	return common
 }
 
-func sameEdits(a, b []engine.Edit) bool {
-	return slices.EqualFunc(a, b, func(a, b engine.Edit) bool { return a.From == b.From && a.To == b.To && bytes.Equal(a.Text, b.Text) })
+func sameEdits(a, b []body.Edit) bool {
+	return slices.EqualFunc(a, b, func(a, b body.Edit) bool { return a.From == b.From && a.To == b.To && bytes.Equal(a.Text, b.Text) })
 }
 
 // candidates looks a class's prompt up and adds its slots. An engine that will refuse it has no candidates; one whose
@@ -283,7 +280,7 @@ func (r *Router) alike(ranked []pick.Candidate, slots []*fleet.Slot, s *scratch,
 	if len(cs.prompts) == 1 {
 		return ranked
 	}
-	editsOf := func(c pick.Candidate) []engine.Edit { return s.views[cs.reads[cs.of(slots[c.Slot].Worker)]].edits }
+	editsOf := func(c pick.Candidate) []body.Edit { return s.views[cs.reads[cs.of(slots[c.Slot].Worker)]].edits }
 	kept := slices.DeleteFunc(ranked[1:], func(c pick.Candidate) bool { return !sameEdits(editsOf(c), editsOf(ranked[0])) })
 	if len(kept) < len(ranked)-1 {
 		r.opt.Log.Info("classes of a model need different changes of a body: only workers of one kind are offered", zap.String("model", model))

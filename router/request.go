@@ -1,6 +1,10 @@
 package router
 
-import "time"
+import (
+	"time"
+
+	"github.com/sightline-router/sightline/body"
+)
 
 // Request is what the router needs to know of one HTTP request. Everything in it is hostile input.
 type Request struct {
@@ -85,11 +89,8 @@ type Refusal struct {
 	Message string // goes into the JSON error body; never holds client text
 }
 
-// Edit replaces body bytes [From, To) by Text. Edits are sorted and do not overlap.
-type Edit struct {
-	From, To int
-	Text     []byte
-}
+// Edit replaces a range of body bytes. Those of a Decision are sorted and do not overlap.
+type Edit = body.Edit
 
 // Phase tells how far Envoy has come with a request.
 type Phase uint8

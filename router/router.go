@@ -174,15 +174,9 @@ func (r *Router) decide(ctx context.Context, req *Request, s *scratch, now time.
 	if req.Body == nil {
 		return r.byLoad(d, "body not read", "", req, now)
 	}
-	if err := s.body.Scan(req.Body); err != nil {
-		if refused := engine.Unread(req.Body, err); refused != nil {
-			return refuse(d, refused)
-		}
-		return r.byLoad(d, err.Error(), "", req, now)
-	}
-	unread := body.Parse(&s.body, &s.req)
+	unread := body.Read(req.Body, &s.body, &s.req)
 	n, known := r.names[s.req.Model]
-	clean, err := engine.Clean(&s.body, r.metrics.fieldRemoved)
+	clean, err := body.Clean(req.Body, &s.body, unread, r.metrics.fieldRemoved)
 	if err != nil {
 		return refuse(d, err)
 	}
@@ -218,21 +212,17 @@ func (r *Router) decide(ctx context.Context, req *Request, s *scratch, now time.
 	s.read(ctx, req.Path, n, slots)
 	if bad := s.failed(); bad != nil {
 		d.Edits = edits(clean, s.editsForAny())
-		switch refused := bad.refused(); {
-		case refused != nil && refused.ByUs:
-			return refuse(d, refused)
-		case refused != nil:
+		if bad.refused() != nil {
 			return r.placeByLoad(d, "the engine will answer with an error", slots, trial, now)
-		default:
-			return r.placeByLoad(d, bad.err.Error(), slots, trial, now)
 		}
+		return r.placeByLoad(d, bad.err.Error(), slots, trial, now)
 	}
 	return r.place(d, n, clean, sessionOf(s.req.Fields, req.Session), slots, s, now)
 }
 
 // errPanic is what a request gets whose body brings down what cleans it: it might bring down an engine, and who knows
 // what it carries.
-var errPanic = &engine.Refused{Status: http.StatusBadRequest, Reason: "internal error", ByUs: true}
+var errPanic = &body.Refused{Status: http.StatusBadRequest, Reason: "internal error"}
 
 // panicked logs a panic. Only errors of the runtime are shown; another panic's value might quote a prompt.
 func (r *Router) panicked(p any) {
@@ -244,7 +234,7 @@ func (r *Router) panicked(p any) {
 }
 
 // place picks the slot for a prompt and books it.
-func (r *Router) place(d Decision, n named, clean []engine.Edit, session string, slots []*fleet.Slot, s *scratch, now time.Time) Decision {
+func (r *Router) place(d Decision, n named, clean []body.Edit, session string, slots []*fleet.Slot, s *scratch, now time.Time) Decision {
 	if len(slots) == 0 {
 		d.Edits, d.Why = edits(clean, s.views[0].edits), "no worker known"
 		return d
@@ -536,7 +526,7 @@ func (r *Router) started(o Outcome) bool {
 func refuse(d Decision, err error) Decision {
 	d.Edits, d.Reason, d.Why = nil, RefusedByUs, err.Error()
 	d.Refuse = &Refusal{Status: http.StatusBadRequest, Message: d.Why}
-	var refused *engine.Refused
+	var refused *body.Refused
 	if errors.As(err, &refused) {
 		d.Why = refused.Reason
 		d.Refuse = &Refusal{Status: refused.Status, Message: refused.Reason}
@@ -545,12 +535,8 @@ func refuse(d Decision, err error) Decision {
 }
 
 // edits puts what is taken out of a body and what is put in into one list, in the body's order.
-func edits(lists ...[]engine.Edit) (out []Edit) {
-	for _, list := range lists {
-		for _, e := range list {
-			out = append(out, Edit(e))
-		}
-	}
+func edits(lists ...[]body.Edit) []Edit {
+	out := slices.Concat(lists...)
 	slices.SortStableFunc(out, func(a, b Edit) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To)) })
 	return out
 }

@@ -26,6 +26,9 @@ func New(src string) Reader { return Reader{src: src} }
 // Err is the first error.
 func (r *Reader) Err() error { return r.err }
 
+// Offset is how many bytes of the text have been read.
+func (r *Reader) Offset() int { return r.pos }
+
 // Fail ends the reading with an error, unless there was one before.
 func (r *Reader) Fail(err error) {
 	if r.err == nil && err != nil {
@@ -80,6 +83,26 @@ func (r *Reader) Object(member func(key string)) {
 		}
 		r.pos++
 		member(key)
+	})
+}
+
+// Pairs is Object for who needs to know where a pair begins: key is as it is written, without its quotes, and from the offset
+// of the first quote.
+func (r *Reader) Pairs(member func(key string, from int)) {
+	r.members('{', '}', func() {
+		if r.Peek() != '"' {
+			r.Want("a string")
+			return
+		}
+		from := r.pos
+		r.skipString()
+		key := r.src[from:r.pos]
+		if r.Peek() != ':' {
+			r.Want("':'")
+			return
+		}
+		r.pos++
+		member(key[1:len(key)-1], from)
 	})
 }
 

@@ -239,11 +239,8 @@ func (c *explainer) explain(ctx context.Context, m *explainModel, line []byte) (
 		endpoint = "/v1/completions"
 	}
 	var s body.Skeleton
-	if err := s.Scan([][]byte{skeleton}); err != nil {
-		return fail("%v", err)
-	}
 	var req body.Request
-	if err := body.Parse(&s, &req); err != nil {
+	if err := body.Read([][]byte{skeleton}, &s, &req); err != nil {
 		return fail("%v", err)
 	}
 	lora := ""

@@ -85,7 +85,7 @@ func (p *Prober) compare(ctx context.Context, w *Worker, m *engine.Model, c one)
 	f := Finding{What: c.what, Verdict: Equal}
 	text, ours, err := read(ctx, m, c)
 	var refused *engine.Refused
-	if err != nil && (!errors.As(err, &refused) || refused.ByUs) {
+	if err != nil && !errors.As(err, &refused) {
 		f.Verdict, f.Detail = Inexact, err.Error()
 		return f
 	}
@@ -136,11 +136,8 @@ func read(ctx context.Context, m *engine.Model, c one) (text string, ids []uint3
 	}
 	var s body.Skeleton
 	defer s.Release()
-	if err := s.Scan([][]byte{skeleton}); err != nil {
-		return "", nil, err
-	}
 	var req body.Request
-	if err := body.Parse(&s, &req); err != nil {
+	if err := body.Read([][]byte{skeleton}, &s, &req); err != nil {
 		return "", nil, err
 	}
 	ps, err := m.Read(ctx, c.path, "", &req)

@@ -40,11 +40,8 @@ func NewPrompts(dir string, engine_ sim.Engine, engineModel string, blockSize in
 	}
 	return func(ctx context.Context, path string, skeleton []byte) ([]sim.Prompt, error) {
 		var sk body.Skeleton
-		if err := sk.Scan([][]byte{skeleton}); err != nil {
-			return nil, err
-		}
 		var req body.Request
-		if err := body.Parse(&sk, &req); err != nil {
+		if err := body.Read([][]byte{skeleton}, &sk, &req); err != nil {
 			return nil, err
 		}
 		ctx, cancel := context.WithTimeout(ctx, patience)

@@ -1,4 +1,4 @@
-package engine
+package body
 
 import (
 	"bytes"
@@ -10,7 +10,6 @@ import (
 	"testing"
 	"unicode/utf16"
 
-	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/internal/steering"
 )
 
@@ -52,12 +51,12 @@ func fill(shape, place, pair string) string {
 
 func clean(t testing.TB, text string) (string, error) {
 	t.Helper()
-	var s body.Skeleton
+	var s Skeleton
 	half := len(text) / 2
 	if err := s.Scan([][]byte{[]byte(text[:half]), []byte(text[half:])}); err != nil {
 		t.Fatal(err)
 	}
-	list, err := Clean(&s, nil)
+	list, err := Clean(nil, &s, nil, nil)
 	return apply(t, text, list), err
 }
 
@@ -183,10 +182,14 @@ func TestCleanRefuses(t *testing.T) {
 		{`{"type":"image_url","image_url":null,"uuid":null}`, false}, // the engine refuses it
 		{`{"type":"image_url","image_url":null}`, false},
 		{`{"type":"video_url","video_url":{"url":"http://x"},"uuid":"x"}`, false},
+		{`{"type":"video_embeds","video_embeds":"x","uuid":"x"}`, false},
+		{`{"type":"video_embeds","video_embeds":"x","image_embeds":null,"uuid":"x"}`, true},
+		{`{"text":"x","image_url":null,"uuid":"x"}`, true},
+		{`{"image_url":null,"text":"x","uuid":"x"}`, true},
 	} {
 		_, err := clean(t, wrap(c.part))
 		var refused *Refused
-		if got := errors.As(err, &refused) && refused.ByUs && refused.Status == 400; got != c.want {
+		if got := errors.As(err, &refused) && refused.Status == 400; got != c.want {
 			t.Errorf("%s: %v", c.part, err)
 		}
 	}
@@ -243,13 +246,13 @@ func TestUnread(t *testing.T) {
 			for rest := c.body; len(rest) > 0; rest = rest[min(step, len(rest)):] {
 				pieces = append(pieces, rest[:min(step, len(rest))])
 			}
-			var s body.Skeleton
+			var s Skeleton
 			err := s.Scan(pieces)
 			if err == nil {
 				t.Fatalf("%s: is read", c.name)
 			}
 			var refused *Refused
-			if errors.As(Unread(pieces, err), &refused) != (c.status != 0) || refused != nil && (!refused.ByUs || refused.Status != c.status) {
+			if _, bad := Clean(pieces, &s, err, nil); errors.As(bad, &refused) != (c.status != 0) || refused != nil && refused.Status != c.status {
 				t.Errorf("%s in steps of %d: %+v, want status %d", c.name, step, refused, c.status)
 			}
 		}
@@ -273,19 +276,19 @@ func FuzzClean(f *testing.F) {
 		at := len(skeleton) / 3
 		pieces := [][]byte{skeleton[:at], skeleton[at:]}
 		// As if it were too large to be read: what is let through has no field anywhere.
-		if Unread(pieces, body.ErrLarge) == nil {
+		if judgeUnread(pieces, ErrLarge) == nil {
 			if tree, ok := asPython(skeleton); ok {
 				look(t, tree, -1)
 			}
 		}
-		var s body.Skeleton
+		var s Skeleton
 		if err := s.Scan(pieces); err != nil {
-			if tree, ok := asPython(skeleton); ok && Unread(pieces, err) == nil {
+			if tree, ok := asPython(skeleton); ok && judgeUnread(pieces, err) == nil {
 				look(t, tree, int(steering.InBody))
 			}
 			return
 		}
-		list, err := Clean(&s, nil)
+		list, err := Clean(nil, &s, nil, nil)
 		if err != nil {
 			return
 		}
@@ -293,11 +296,11 @@ func FuzzClean(f *testing.F) {
 		if !json.Valid([]byte(out)) && json.Valid(skeleton) {
 			t.Fatalf("%q became %q", skeleton, out)
 		}
-		var again body.Skeleton
+		var again Skeleton
 		if err := again.Scan([][]byte{[]byte(out)}); err != nil {
 			t.Fatal(err)
 		}
-		if more, err := Clean(&again, nil); err != nil || len(more) > 0 {
+		if more, err := Clean(nil, &again, nil, nil); err != nil || len(more) > 0 {
 			t.Fatalf("%q still has %v (%v)", out, more, err)
 		}
 		if tree, ok := asPython([]byte(out)); ok {
@@ -377,14 +380,14 @@ func BenchmarkClean(b *testing.B) {
 			strings.Repeat("QUJD", 925000) + `"}},{"type":"text","text":"what?"}]}]}`,
 	} {
 		b.Run(name, func(b *testing.B) {
-			var s body.Skeleton
+			var s Skeleton
 			if err := s.Scan([][]byte{[]byte(skeleton)}); err != nil {
 				b.Fatal(err)
 			}
 			b.SetBytes(int64(len(s.JSON())))
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := Clean(&s, nil); err != nil {
+				if _, err := Clean(nil, &s, nil, nil); err != nil {
 					b.Fatal(err)
 				}
 			}
