@@ -7,7 +7,6 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/body"
-	"github.com/sightline-router/sightline/mmhash/name"
 	"github.com/sightline-router/sightline/prompt/template"
 )
 
@@ -187,7 +186,7 @@ func (r *reader) medium(p *body.Part, modality string, source, uuid gjson.Result
 	if has {
 		if text, ok := r.body.String(uuid); ok {
 			md.UUID = text
-		} else if text, _, err := name.UUID([]byte(uuid.Raw)); err == nil {
+		} else if text, ok := uuidText(uuid.Raw); ok {
 			md.UUID = text
 		} else {
 			md.OpaqueUUID = true
