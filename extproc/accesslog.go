@@ -15,7 +15,8 @@ import (
 	"github.com/sightline-router/sightline/router"
 )
 
-// Envoy's access log tells how a request that we decided went on, 20 ms after the fact at most (envoy.yaml's buffer_flush_interval):
+// Envoy's access log tells how a request that we decided went on, 20 ms after the fact at most (buffer_flush_interval of
+// envoy.yaml):
 //
 //	UpstreamPoolReady   a connection to worker X is ready, the request goes there   → Started; again after a retry
 //	UpstreamEnd         the request is over at worker X: with flags, it failed there → Failed; else nothing new
@@ -73,7 +74,8 @@ func (s *Server) logEntry(source uint64, e *accessv3.HTTPAccessLogEntry) {
 		s.metrics.entries.WithLabelValues("no decision id").Inc()
 		return
 	}
-	o := router.Outcome{ID: id, Phase: router.Started, Addr: hostPort(common.GetUpstreamRemoteAddress()), Source: source, CachedTokens: -1, PromptTokens: -1}
+	o := outcome(id, router.Started)
+	o.Addr, o.Source = hostPort(common.GetUpstreamRemoteAddress()), source
 	switch kind {
 	case accessv3.AccessLogType_UpstreamEnd:
 		o.Phase, o.Fault = router.Failed, fault
@@ -88,7 +90,8 @@ func (s *Server) logEntry(source uint64, e *accessv3.HTTPAccessLogEntry) {
 		s.metrics.entries.WithLabelValues("repeated or late").Inc()
 		return
 	}
-	s.metrics.entries.WithLabelValues([...]string{router.Started: "started", router.Ended: "ended", router.Failed: "failed"}[o.Phase]).Inc()
+	kinds := [...]string{router.Started: "started", router.Ended: "ended", router.Failed: "failed"}
+	s.metrics.entries.WithLabelValues(kinds[o.Phase]).Inc()
 	s.observeSafely(o)
 }
 
@@ -151,8 +154,8 @@ const (
 )
 
 // joiner lets every fact through once: a start per worker tried, the end, and nothing after the end. It remembers the
-// last capacity requests, first in first out, at about 150 bytes each; of a request forgotten, entries pass again, and
-// the router does not know their ids either by then.
+// last capacity requests, first in first out, at about 150 bytes each. Entries of a request that it has forgotten pass
+// again; the router has forgotten it too by then, and drops them.
 type joiner struct {
 	mu    sync.Mutex
 	state map[string]joined

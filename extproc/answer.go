@@ -2,7 +2,6 @@ package extproc
 
 import (
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -12,7 +11,6 @@ import (
 	modev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
-	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/sightline-router/sightline/router"
@@ -223,18 +221,18 @@ func (t *terms) metadata(d router.Decision) members {
 // refused.
 func (t *terms) refusal(d router.Decision) encoded {
 	d.Reason = router.RefusedByUs
-	code, r := d.Refuse.Status, d.Refuse
+	code := d.Refuse.Status
 	if code < 400 || code > 599 { // Envoy turns anything below 200 into a 200
 		code = http.StatusServiceUnavailable
 	}
 	kind := "invalid_request_error"
-	headers := []*corev3.HeaderValueOption{header("content-type", "application/json")}
 	switch {
 	case code == http.StatusTooManyRequests:
 		kind = "rate_limit_error"
 	case code >= 500:
 		kind = "server_error"
 	}
+	var headers []*corev3.HeaderValueOption
 	if code == http.StatusTooManyRequests || code == http.StatusServiceUnavailable {
 		headers = append(headers, header("retry-after", "1"))
 	}
@@ -244,51 +242,20 @@ func (t *terms) refusal(d router.Decision) encoded {
 		Param   *string `json:"param"`
 		Code    *string `json:"code"`
 	}
-	text, _ := json.Marshal(map[string]body{"error": {Message: r.Message, Type: kind}}) // strings always encode
-	return t.metadata(d).appendTo(encode(&extprocv3.ProcessingResponse{
-		Response: &extprocv3.ProcessingResponse_ImmediateResponse{ImmediateResponse: &extprocv3.ImmediateResponse{
-			Status:  &typev3.HttpStatus{Code: typev3.StatusCode(code)},
-			Headers: &extprocv3.HeaderMutation{SetHeaders: headers},
-			Body:    text,
-			Details: "sightline_refused",
-		}},
-	}))
+	text := map[string]body{"error": {Message: d.Refuse.Message, Type: kind}}
+	return t.metadata(d).appendTo(encode(immediate(code, text, "sightline_refused", headers...)))
 }
 
-// splice applies edits to a body without copying what stays: the result references the received buffers, and holds
-// references of its own, so both must be freed.
-func splice(body mem.BufferSlice, edits []router.Edit) (mem.BufferSlice, error) {
-	size, at := body.Len(), 0
-	for i, e := range edits {
-		if e.From < at || e.To < e.From || e.To > size {
-			return nil, fmt.Errorf("edit %d replaces bytes %d to %d: want edits in order, without overlap, inside a body of %d bytes",
-				i, e.From, e.To, size)
-		}
-		at = e.To
+// immediate answers the client in the workers' stead, with a body of strings and numbers, which always encode as JSON.
+// details are for Envoy's access log.
+func immediate(code int, body any, details string, headers ...*corev3.HeaderValueOption) *extprocv3.ProcessingResponse {
+	text, _ := json.Marshal(body)
+	return &extprocv3.ProcessingResponse{
+		Response: &extprocv3.ProcessingResponse_ImmediateResponse{ImmediateResponse: &extprocv3.ImmediateResponse{
+			Status:  &typev3.HttpStatus{Code: typev3.StatusCode(code)},
+			Headers: &extprocv3.HeaderMutation{SetHeaders: append(headers, header("content-type", "application/json"))},
+			Body:    text,
+			Details: details,
+		}},
 	}
-	out := make(mem.BufferSlice, 0, len(body)+2*len(edits))
-	rest, at := body, 0 // at: position in rest[0]
-	keep := func(n int, use bool) {
-		for n > 0 {
-			k := min(n, rest[0].Len()-at)
-			if use && k > 0 {
-				out = append(out, rest[0].Slice(at, at+k))
-			}
-			at, n = at+k, n-k
-			if at == rest[0].Len() {
-				rest, at = rest[1:], 0
-			}
-		}
-	}
-	done := 0
-	for _, e := range edits {
-		keep(e.From-done, true)
-		keep(e.To-e.From, false)
-		if len(e.Text) > 0 {
-			out = append(out, mem.SliceBuffer(e.Text))
-		}
-		done = e.To
-	}
-	keep(size-done, true)
-	return out, nil
 }

@@ -1,6 +1,7 @@
 package extproc
 
 import (
+	"encoding/binary"
 	"strconv"
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
@@ -35,10 +36,10 @@ type inbound struct {
 	body                        mem.BufferSlice
 }
 
-// pieces lists the body's parts in order, never nil: a body of no bytes is still a body. They are valid until free.
-func (in *inbound) pieces() [][]byte {
-	p := make([][]byte, len(in.body))
-	for i, b := range in.body {
+// pieces lists a body's parts in order, never nil: a body of no bytes is still a body. They are valid until it is freed.
+func pieces(body mem.BufferSlice) [][]byte {
+	p := make([][]byte, len(body))
+	for i, b := range body {
 		p[i] = b.ReadOnlyData()
 	}
 	return p
@@ -59,10 +60,11 @@ type edited struct {
 	body   mem.BufferSlice // the new body; gRPC frees it after sending
 }
 
-// piece is an answer that gives a part of a full-duplex request body back.
+// piece is an answer that gives a part of a full-duplex body back.
 type piece struct {
-	body mem.BufferSlice // gRPC frees it after sending
-	last bool
+	phase protowire.Number // fieldBodyResponse or fieldAnswerResponse: of the request or of the response
+	body  mem.BufferSlice  // gRPC frees it after sending
+	last  bool
 }
 
 // Name is gRPC's content-subtype: on the wire this is plain protobuf.
@@ -97,7 +99,7 @@ func (p *piece) marshal() mem.BufferSlice {
 	end := protowire.AppendVarint(protowire.AppendTag(nil, fieldStreamedEnd, protowire.VarintType), protowire.EncodeBool(p.last))
 	n := p.body.Len()
 	inner := protowire.AppendVarint(protowire.AppendTag(end, fieldStreamedBody, protowire.BytesType), uint64(n))
-	head := nested(nil, len(inner)+n, fieldBodyResponse, fieldCommon, fieldBodyMutation, fieldStreamed)
+	head := nested(nil, len(inner)+n, p.phase, fieldCommon, fieldBodyMutation, fieldStreamed)
 	return append(mem.BufferSlice{mem.SliceBuffer(append(head, inner...))}, p.body...)
 }
 
@@ -108,9 +110,7 @@ func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 		return stock().Unmarshal(data, v)
 	}
 	in.free()
-	w := walker{bufs: data}
-	rest, ok := w.request(in)
-	if ok {
+	if rest, ok := walk(data).request(in); ok {
 		return proto.Unmarshal(rest, &in.ProcessingRequest)
 	}
 	// Cut short, or a form of field that nobody writes: let protobuf itself say what it thinks of it.
@@ -125,161 +125,64 @@ func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-// walker reads a protobuf message that lies in several buffers.
-type walker struct {
-	bufs mem.BufferSlice
-	at   int // next byte of bufs[0]
-}
-
 // request separates a ProcessingRequest into its body (into in.body) and the rest. False: not in the expected form.
 func (w *walker) request(in *inbound) (rest []byte, ok bool) {
-	var inner []byte
-	for left := w.bufs.Len(); left > 0; {
-		num, typ, n, ok := w.tag()
-		if left -= n; !ok || left < 0 {
-			return nil, false
-		}
-		if num != fieldRequestBody || typ != protowire.BytesType {
-			if num >= fieldFirstOneof && num <= fieldLastOneof && typ == protowire.BytesType {
+	return w.fields(0, func(rest []byte, num protowire.Number, size int) ([]byte, bool) {
+		if num != fieldRequestBody {
+			if num >= fieldFirstOneof && num <= fieldLastOneof {
 				in.free() // another member of the oneof replaces the body
 			}
-			if rest, n, ok = w.copyField(rest, num, typ, left); !ok {
+			return w.copyBytes(rest, num, size), true
+		}
+		inner, ok := w.fields(w.left-size, func(rest []byte, num protowire.Number, size int) ([]byte, bool) {
+			if num != fieldBody {
+				return w.copyBytes(rest, num, size), true
+			}
+			in.free() // the last occurrence counts
+			in.body = w.take(make(mem.BufferSlice, 0, len(w.bufs)), size)
+			return rest, true
+		})
+		return protowire.AppendBytes(protowire.AppendTag(rest, num, protowire.BytesType), inner), ok
+	})
+}
+
+// fields copies a message's fields until end bytes are left. Those with bytes are given to found, which passes over them.
+func (w *walker) fields(end int, found func(rest []byte, num protowire.Number, size int) ([]byte, bool)) (rest []byte, ok bool) {
+	for w.left > end {
+		key, err := binary.ReadUvarint(w)
+		num, typ := protowire.DecodeTag(key)
+		if err != nil || num < protowire.MinValidNumber {
+			return nil, false
+		}
+		var value uint64 // or the number of bytes that it has
+		switch typ {
+		case protowire.VarintType, protowire.BytesType:
+			value, err = binary.ReadUvarint(w)
+		case protowire.Fixed32Type:
+			value = 4
+		case protowire.Fixed64Type:
+			value = 8
+		default: // groups: proto2 only
+			return nil, false
+		}
+		switch {
+		case err != nil || w.left < end || typ != protowire.VarintType && value > uint64(w.left-end):
+			return nil, false
+		case typ == protowire.BytesType:
+			if rest, ok = found(rest, num, int(value)); !ok {
 				return nil, false
 			}
-			left -= n
-			continue
+		case typ == protowire.VarintType:
+			rest = protowire.AppendVarint(protowire.AppendTag(rest, num, typ), value)
+		default:
+			rest = w.copy(protowire.AppendTag(rest, num, typ), int(value))
 		}
-		size, n, ok := w.varint()
-		if left -= n; !ok || left < 0 || size > uint64(left) {
-			return nil, false
-		}
-		left -= int(size)
-		if inner, ok = w.httpBody(in, inner[:0], int(size)); !ok {
-			return nil, false
-		}
-		rest = protowire.AppendTag(rest, fieldRequestBody, protowire.BytesType)
-		rest = protowire.AppendBytes(rest, inner)
 	}
 	return rest, true
 }
 
-// httpBody does the same for the HttpBody inside, of left bytes.
-func (w *walker) httpBody(in *inbound, rest []byte, left int) ([]byte, bool) {
-	for left > 0 {
-		num, typ, n, ok := w.tag()
-		if left -= n; !ok || left < 0 {
-			return nil, false
-		}
-		if num != fieldBody || typ != protowire.BytesType {
-			if rest, n, ok = w.copyField(rest, num, typ, left); !ok {
-				return nil, false
-			}
-			left -= n
-			continue
-		}
-		size, n, ok := w.varint()
-		if left -= n; !ok || left < 0 || size > uint64(left) {
-			return nil, false
-		}
-		left -= int(size)
-		in.free() // the last occurrence counts
-		in.body = w.take(int(size))
-	}
-	return rest, true
-}
-
-// tag reads a field's tag; n is its length in bytes.
-func (w *walker) tag() (num protowire.Number, typ protowire.Type, n int, ok bool) {
-	v, n, ok := w.varint()
-	if !ok {
-		return 0, 0, n, false
-	}
-	num, typ = protowire.DecodeTag(v)
-	return num, typ, n, num >= protowire.MinValidNumber
-}
-
-// copyField appends a field whose tag was just read, tag included, to dst. Values longer than left are refused.
-func (w *walker) copyField(dst []byte, num protowire.Number, typ protowire.Type, left int) (out []byte, n int, ok bool) {
-	dst = protowire.AppendTag(dst, num, typ)
-	switch typ {
-	case protowire.VarintType:
-		v, n, ok := w.varint()
-		return protowire.AppendVarint(dst, v), n, ok && n <= left
-	case protowire.Fixed32Type:
-		n = 4
-	case protowire.Fixed64Type:
-		n = 8
-	case protowire.BytesType:
-		size, m, ok := w.varint()
-		if !ok || m > left || size > uint64(left-m) {
-			return nil, 0, false
-		}
-		dst = protowire.AppendVarint(dst, size)
-		return w.copy(dst, int(size)), m + int(size), true
-	default: // groups: proto2 only
-		return nil, 0, false
-	}
-	if n > left {
-		return nil, 0, false
-	}
-	return w.copy(dst, n), n, true
-}
-
-// varint reads one varint of n bytes.
-func (w *walker) varint() (v uint64, n int, ok bool) {
-	for shift := 0; shift < 64; shift += 7 {
-		for len(w.bufs) > 0 && w.at == w.bufs[0].Len() {
-			w.bufs, w.at = w.bufs[1:], 0
-		}
-		if len(w.bufs) == 0 {
-			return 0, n, false
-		}
-		b := w.bufs[0].ReadOnlyData()[w.at]
-		w.at++
-		n++
-		if shift == 63 && b > 1 {
-			return 0, n, false // more than 64 bits
-		}
-		v |= uint64(b&0x7f) << shift
-		if b < 0x80 {
-			return v, n, true
-		}
-	}
-	return 0, n, false
-}
-
-// copy appends the next n bytes to dst. The caller has checked that they are there.
-func (w *walker) copy(dst []byte, n int) []byte {
-	for n > 0 {
-		chunk := w.bufs[0].ReadOnlyData()[w.at:]
-		chunk = chunk[:min(n, len(chunk))]
-		dst = append(dst, chunk...)
-		w.advance(len(chunk))
-		n -= len(chunk)
-	}
-	return dst
-}
-
-// take references the next n bytes. The caller has checked that they are there, and frees the result.
-func (w *walker) take(n int) mem.BufferSlice {
-	var out mem.BufferSlice
-	for n > 0 {
-		size := min(n, w.bufs[0].Len()-w.at)
-		if size > 0 {
-			if out == nil {
-				out = make(mem.BufferSlice, 0, len(w.bufs))
-			}
-			out = append(out, w.bufs[0].Slice(w.at, w.at+size))
-		}
-		w.advance(size)
-		n -= size
-	}
-	return out
-}
-
-func (w *walker) advance(n int) {
-	w.at += n
-	for len(w.bufs) > 0 && w.at == w.bufs[0].Len() {
-		w.bufs, w.at = w.bufs[1:], 0
-	}
+// copyBytes appends a field of size bytes, which come next.
+func (w *walker) copyBytes(rest []byte, num protowire.Number, size int) []byte {
+	rest = protowire.AppendTag(rest, num, protowire.BytesType)
+	return w.copy(protowire.AppendVarint(rest, uint64(size)), size)
 }

@@ -39,7 +39,7 @@ func sameAsStock(t *testing.T, wire []byte, size int) {
 	if b := want.GetRequestBody(); b != nil {
 		body, b.Body = b.Body, nil
 	}
-	if g := bytes.Join(got.pieces(), nil); !bytes.Equal(g, body) {
+	if g := bytes.Join(pieces(got.body), nil); !bytes.Equal(g, body) {
 		t.Fatalf("cut at %d: body of %d bytes, want %d", size, len(g), len(body))
 	}
 	if b := got.GetRequestBody(); len(b.GetBody()) > 0 {
@@ -133,12 +133,12 @@ func TestBodyIsNotCopied(t *testing.T) {
 	if err := (codec{}).Unmarshal(cut(wire, 16384), &in); err != nil {
 		t.Fatal(err)
 	}
-	if n := len(in.pieces()); n != 7 {
+	if n := len(pieces(in.body)); n != 7 {
 		t.Errorf("%d pieces, want 7", n)
 	}
 	at := bytes.IndexByte(wire, 'x')
 	wire[at] = 'y' // seen through the reference
-	if got := in.pieces()[0][0]; got != 'y' {
+	if got := pieces(in.body)[0][0]; got != 'y' {
 		t.Errorf("first byte %q, want a reference into the received buffer", got)
 	}
 }

@@ -11,9 +11,8 @@ import (
 	"github.com/sightline-router/sightline/router"
 )
 
-// Envoy's connections are numbered, so that the end of one is known to be the end of what was asked over it: an Envoy that
-// dies takes its requests with it. The number travels as part of the remote address, which gRPC shows with each stream.
-
+// numbered numbers Envoy's connections, so that the end of one is known to be the end of what was asked over it: an Envoy
+// that dies takes its requests with it. The number travels as part of the remote address, which gRPC shows with each stream.
 type numbered struct {
 	net.Listener
 	server *Server
@@ -37,7 +36,7 @@ type conn struct {
 type remote struct {
 	net.Addr
 	number uint64
-	asked  atomic.Bool // a decision: a health check's connection is of no interest
+	asked  atomic.Bool // a decision was asked for; the end of other connections, such as health checks', is not told
 }
 
 func (c *conn) RemoteAddr() net.Addr { return c.remote }
@@ -52,7 +51,8 @@ func (c *conn) Close() error {
 	return err
 }
 
-// connection is the number of the connection that a stream came over, which asks for a decision; 0: not known.
+// connection is the number of the connection over which a decision is asked for; 0: not known. From here on the
+// connection's end is told.
 func connection(ctx context.Context) uint64 {
 	p, ok := peer.FromContext(ctx)
 	if !ok {

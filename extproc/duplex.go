@@ -6,6 +6,7 @@ import (
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // In FULL_DUPLEX_STREAMED mode Envoy sends the body as it comes and forwards only what it is given back. The answer to
@@ -17,7 +18,7 @@ import (
 //
 // A body that turns out too large, or for which there is no room, is refused.
 
-// pieceSize bounds one part of a body given back, in bytes: messages of more than 64 KiB are not for Envoy.
+// pieceSize bounds one part of a body given back, in bytes: Envoy takes no message of more than 64 KiB.
 const pieceSize = 62000
 
 // fullDuplex collects the body, decides, and gives the body back. False: nothing more is to be said on this stream.
@@ -37,7 +38,7 @@ func (c *call) fullDuplex() bool {
 			c.requestEnded = c.in.GetRequestBody().GetEndOfStream()
 			n := body.Len()
 			switch room := c.book(int64(n)); {
-			case n > c.maxBody:
+			case n > c.opt.MaxBody:
 				return arrivedInTime() && c.giveUp(http.StatusRequestEntityTooLarge, "too large", tooLong)
 			case !room && !c.requestEnded:
 				return arrivedInTime() && c.giveUp(http.StatusServiceUnavailable, busy, tooBusy)
@@ -55,11 +56,7 @@ func (c *call) fullDuplex() bool {
 	}
 	arrived := time.Now()
 	defer func() { c.metrics.latency.Observe(time.Since(arrived).Seconds()) }()
-	pieces := make([][]byte, len(body)) // never nil: a body of no bytes is still a body
-	for i, b := range body {
-		pieces[i] = b.ReadOnlyData()
-	}
-	d := c.decideBody(pieces, arrived)
+	d := c.decideBody(pieces(body), arrived)
 	if !c.answer(d, c.atHeaders(d)) {
 		return false
 	}
@@ -72,7 +69,7 @@ func (c *call) fullDuplex() bool {
 		back.Free()
 		return c.send(requestTrailers)
 	}
-	if !c.giveBack(back, c.requestEnded && !trailers) {
+	if !c.giveBack(fieldBodyResponse, back, c.requestEnded && !trailers) {
 		return false
 	}
 	return !trailers || c.send(requestTrailers)
@@ -85,39 +82,26 @@ func (c *call) giveUp(code int, why, message string) bool {
 	return false
 }
 
-// giveBack sends a body, or a part of one, in pieces, and frees it. last: the request ends with it.
-func (c *call) giveBack(body mem.BufferSlice, last bool) bool {
-	defer func() { body.Free() }()
-	for {
-		p := &piece{}
-		room := pieceSize
-		for len(body) > 0 && room > 0 {
-			b := body[0]
-			if b.Len() <= room {
-				p.body, body = append(p.body, b), body[1:]
-				room -= b.Len()
-				continue
-			}
-			p.body = append(p.body, b.Slice(0, room))
-			body[0] = b.Slice(room, b.Len())
-			b.Free()
-			room = 0
-		}
-		p.last = last && len(body) == 0
-		if !c.send(p) {
+// giveBack sends a body, or a part of one, in pieces, and frees it. last: the request or the response, which phase tells,
+// ends with it.
+func (c *call) giveBack(phase protowire.Number, body mem.BufferSlice, last bool) bool {
+	defer body.Free()
+	for w := walk(body); ; {
+		part := w.take(nil, min(w.left, pieceSize))
+		if !c.send(&piece{phase, part, last && w.left == 0}) {
 			return false
 		}
-		if len(body) == 0 {
+		if w.left == 0 {
 			return true
 		}
 	}
 }
 
-// Answers to what needs no decision, in wire form.
+// Answers to what needs no decision, in wire form: each is an empty message, which leaves all as it is.
 var (
-	requestTrailers  = encode(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestTrailers{RequestTrailers: &extprocv3.TrailersResponse{}}})
-	requestBody      = encode(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestBody{RequestBody: &extprocv3.BodyResponse{}}})
-	responseHeaders  = encode(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseHeaders{ResponseHeaders: &extprocv3.HeadersResponse{}}})
-	responseBody     = encode(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseBody{ResponseBody: &extprocv3.BodyResponse{}}})
-	responseTrailers = encode(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseTrailers{ResponseTrailers: &extprocv3.TrailersResponse{}}})
+	requestBody      = encode(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestBody{}})
+	requestTrailers  = encode(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestTrailers{}})
+	responseHeaders  = encode(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseHeaders{}})
+	responseBody     = encode(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseBody{}})
+	responseTrailers = encode(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseTrailers{}})
 )

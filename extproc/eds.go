@@ -85,15 +85,11 @@ func (s *Server) StreamEndpoints(stream endpointsvc.EndpointDiscoveryService_Str
 	var names []string // what this stream has asked for last
 	var sent uint64    // version
 	for {
-		workers, version, changed := s.roster.now()
+		workers, version, changed := s.opt.Roster.now()
 		if len(names) > 0 && version > 0 && sent != version {
-			out := &discoveryv3.DiscoveryResponse{TypeUrl: typeEndpoints, VersionInfo: strconv.FormatUint(version, 10), Nonce: strconv.FormatUint(version, 10)}
-			for _, name := range names {
-				packed, err := anypb.New(assignment(name, workers))
-				if err != nil {
-					return err
-				}
-				out.Resources = append(out.Resources, packed)
+			out, err := discovery(names, workers, strconv.FormatUint(version, 10))
+			if err != nil {
+				return err
 			}
 			if err := stream.Send(out); err != nil {
 				return nil
@@ -115,6 +111,18 @@ func (s *Server) StreamEndpoints(stream endpointsvc.EndpointDiscoveryService_Str
 			return nil
 		}
 	}
+}
+
+func discovery(names []string, workers []Endpoint, version string) (*discoveryv3.DiscoveryResponse, error) {
+	out := &discoveryv3.DiscoveryResponse{TypeUrl: typeEndpoints, VersionInfo: version, Nonce: version}
+	for _, name := range names {
+		packed, err := anypb.New(assignment(name, workers))
+		if err != nil {
+			return nil, err
+		}
+		out.Resources = append(out.Resources, packed)
+	}
+	return out, nil
 }
 
 // assignment lists one cluster's endpoints; a name that means nothing has none.

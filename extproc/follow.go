@@ -7,22 +7,27 @@ import (
 	"time"
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"google.golang.org/grpc/mem"
 
 	"github.com/sightline-router/sightline/router"
 )
 
-// follow answers whatever Envoy sends after the decision, unchanged, until there is no more: what is left of a
-// full-duplex request, the beginning of an answer of /v1/responses, and in the endpoint-picker protocol the whole response. There the response's headers tell the endpoint
-// that served the request, and the end of the stream is the end of the request, so that no access log is needed; where
-// one comes all the same, each fact counts once. A stream that will show the response's body is there for as long as the
-// request is: until its headers come the first choice counts as being at it, and one that ends before them was given up.
+// follow answers whatever Envoy sends after the decision, unchanged, until there is no more: what is left of a full-duplex
+// request, the beginning of an answer of /v1/responses and, in the endpoint-picker protocol, the whole response.
+//
+// There no access log is needed: the response's headers tell the endpoint that served the request, and the end of the
+// stream is the end of the request. Where a log comes all the same, each fact counts once. A stream that will show the
+// response's body lasts as long as the request, so the first choice counts as being at it until the headers come, and a
+// stream that ends before them was given up.
 func (c *call) follow() {
 	if c.strict && c.decided && c.answers {
-		c.report(router.Outcome{ID: c.id, Phase: router.Started, Addr: c.served, CachedTokens: -1, PromptTokens: -1})
+		c.started()
 	}
 	defer func() {
 		if c.strict && c.decided && (c.code != 0 || c.answers) {
-			c.report(router.Outcome{ID: c.id, Phase: router.Ended, Code: c.code, Answered: c.told, FirstByte: c.firstByte, CachedTokens: -1, PromptTokens: -1})
+			o := outcome(c.id, router.Ended)
+			o.Code, o.Answered, o.FirstByte = c.code, c.told, c.firstByte
+			c.report(o)
 		}
 	}()
 	for c.receive() {
@@ -33,7 +38,7 @@ func (c *call) follow() {
 			c.in.body = nil
 			c.requestEnded = m.RequestBody.GetEndOfStream()
 			if c.duplex {
-				ok = c.giveBack(body, c.requestEnded)
+				ok = c.giveBack(fieldBodyResponse, body, c.requestEnded)
 			} else {
 				body.Free()
 				ok = c.send(requestBody)
@@ -47,7 +52,12 @@ func (c *call) follow() {
 			c.learns = c.learns && c.code == http.StatusOK
 		case *extprocv3.ProcessingRequest_ResponseBody:
 			c.learn(m.ResponseBody)
-			ok = c.sendResponseBody(m.ResponseBody)
+			if !c.duplexResponse {
+				ok = c.send(responseBody)
+				break
+			}
+			body := mem.BufferSlice{mem.SliceBuffer(m.ResponseBody.GetBody())}
+			ok = c.giveBack(fieldAnswerResponse, body, m.ResponseBody.GetEndOfStream())
 		case *extprocv3.ProcessingRequest_ResponseTrailers:
 			ok = c.send(responseTrailers)
 		default:
@@ -78,33 +88,25 @@ func (c *call) responded(h *extprocv3.HttpHeaders) {
 	}
 	if served, _, _ = strings.Cut(served, ","); served != "" && c.decided {
 		c.served, c.told = canonical(served), true
-		c.report(router.Outcome{ID: c.id, Phase: router.Started, Addr: c.served, CachedTokens: -1, PromptTokens: -1})
+		c.started()
 	}
+}
+
+// started reports the request at the worker that serves it, as far as is known.
+func (c *call) started() {
+	o := outcome(c.id, router.Started)
+	o.Addr = c.served
+	c.report(o)
+}
+
+// outcome is a report without token counts.
+func outcome(id string, phase router.Phase) router.Outcome {
+	return router.Outcome{ID: id, Phase: phase, CachedTokens: -1, PromptTokens: -1}
 }
 
 // report observes an outcome, unless the access log was faster.
 func (c *call) report(o router.Outcome) {
 	if c.ended.admit(o) {
 		c.observeSafely(o)
-	}
-}
-
-func (c *call) sendResponseBody(b *extprocv3.HttpBody) bool {
-	if !c.duplexResponse {
-		return c.send(responseBody)
-	}
-	for rest := b.GetBody(); ; {
-		part := rest[:min(len(rest), pieceSize)]
-		rest = rest[len(part):]
-		if !c.send(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_ResponseBody{ResponseBody: &extprocv3.BodyResponse{
-			Response: &extprocv3.CommonResponse{BodyMutation: &extprocv3.BodyMutation{Mutation: &extprocv3.BodyMutation_StreamedResponse{
-				StreamedResponse: &extprocv3.StreamedBodyResponse{Body: part, EndOfStream: b.GetEndOfStream() && len(rest) == 0},
-			}}},
-		}}}) {
-			return false
-		}
-		if len(rest) == 0 {
-			return true
-		}
 	}
 }

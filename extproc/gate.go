@@ -11,17 +11,13 @@ import (
 	"github.com/sightline-router/sightline/router"
 )
 
-// The gate decides from the request headers alone what becomes of a request:
-//
-//	not ours      no chat or completion: Envoy streams it through, we see no body and take no decision
-//	unreadable    ours, in a form that is not read here and that an engine might read: refused
-//	readable      ours: Envoy buffers the body and sends it
-type gate uint8
+// gate is what becomes of a request, decided by its headers alone. The values are a metric's.
+type gate string
 
 const (
-	notOurs gate = iota
-	unreadable
-	readable
+	notOurs    gate = "not ours"   // no prompt: Envoy streams it through, we see no body and take no decision
+	unreadable gate = "unreadable" // a prompt in a form that is not read here and that an engine might read: refused
+	readable   gate = "readable"   // Envoy buffers the body and sends it
 )
 
 // unread are the answers to requests for an endpoint that takes a prompt, whose body would reach an engine unread,
@@ -29,7 +25,7 @@ const (
 // semicolon (vLLM 0.32 and SGLang 0.5.23, validate_json_request; FastAPI 0.165). By the reason that is counted.
 var unread = map[string]router.Refusal{
 	"content type":     {Status: http.StatusUnsupportedMediaType, Message: "the content-type is not JSON (want application/json)"},
-	"content encoding": {Status: http.StatusUnsupportedMediaType, Message: "the body is encoded (want it plain, without a content-encoding)"},
+	"content encoding": {Status: http.StatusUnsupportedMediaType, Message: "the body is encoded (want no content-encoding)"},
 	"too large":        {Status: http.StatusRequestEntityTooLarge, Message: tooLong},
 }
 
@@ -39,7 +35,7 @@ const maxSession = 256
 // head is what the gate needs of the request headers.
 type head struct {
 	method, path  string
-	notJSON       bool  // says so
+	notJSON       bool  // a content-type says so
 	encoded       bool  // by anything but identity
 	contentLength int64 // -1: not given
 	session       string

@@ -29,7 +29,8 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		gates: counter("extproc_gate_total", "Requests by what the headers said: readable; unreadable (refused); not ours (passed); and why.",
 			"verdict", "why"),
-		answers: counter("extproc_answers_total", "Answers given to Envoy by the decision's reason; refused: the client was answered at once.", "reason"),
+		answers: counter("extproc_answers_total",
+			"Answers given to Envoy by the decision's reason; refused: the client was answered at once.", "reason"),
 		errors:  counter("extproc_errors_total", "Streams that ended without a decision, by what happened.", "what"),
 		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: "sightline", Name: "extproc_decision_seconds",
@@ -53,8 +54,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 }
 
 func (m *metrics) gate(g gate, why string) {
-	verdict := [...]string{notOurs: "not ours", unreadable: "unreadable", readable: "readable"}[g]
-	m.gates.WithLabelValues(verdict, why).Inc()
+	m.gates.WithLabelValues(string(g), why).Inc()
 }
 
 func (m *metrics) answered(d router.Decision) {

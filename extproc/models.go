@@ -1,12 +1,9 @@
 package extproc
 
 import (
-	"encoding/json"
 	"net/http"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
-	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 )
 
 // asksModels tells a request for the list of models. One worker knows its own model alone, so where there are several
@@ -33,13 +30,5 @@ func modelList(names []string, created int64) *extprocv3.ProcessingResponse {
 	for _, n := range names {
 		list.Data = append(list.Data, model{n, "model", created, "sightline"})
 	}
-	text, _ := json.Marshal(list) // strings and numbers always encode
-	return &extprocv3.ProcessingResponse{
-		Response: &extprocv3.ProcessingResponse_ImmediateResponse{ImmediateResponse: &extprocv3.ImmediateResponse{
-			Status:  &typev3.HttpStatus{Code: typev3.StatusCode_OK},
-			Headers: &extprocv3.HeaderMutation{SetHeaders: []*corev3.HeaderValueOption{header("content-type", "application/json")}},
-			Body:    text,
-			Details: "sightline_models",
-		}},
-	}
+	return immediate(http.StatusOK, list, "sightline_models")
 }

