@@ -11,7 +11,6 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	modev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
-	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/protobuf/types/known/structpb"
 )
@@ -29,9 +28,7 @@ var (
 func cases() []testCase {
 	list := []testCase{
 		{"request without a body: endpoint in header and metadata", func(ctx context.Context, k *kit) error {
-			picked, err := k.ask(ctx, request{bodiless: true})
-			k.known = picked
-			return err
+			return k.talk(ctx, &duplexMode, nil, func(x *exchange) { k.known = x.ask(request{bodiless: true}) })
 		}},
 		{"full duplex, one chunk", duplex(100)},
 		{"full duplex, a chunk and an empty last one", duplex(100, 1<<30)},
@@ -58,18 +55,20 @@ func cases() []testCase {
 		list = append(list, testCase{"subset hint as " + s.name, inSubset(s.hint)})
 	}
 	return append(list,
-		testCase{"subset hint without an eligible endpoint: 503", refused(request{bodiless: true, hint: hint([]any{"203.0.113.9:1"})})},
-		testCase{"subset hint of IPv6 endpoints that are not there: 503", refused(request{bodiless: true, hint: hint("[2001:db8::9]:1,2001:db8::9")})},
-		testCase{"empty subset hint: 503", refused(request{bodiless: true, hint: hint([]any{})})},
+		testCase{"subset hint without an eligible endpoint: 503", refused(true, []any{"203.0.113.9:1"})},
+		testCase{"subset hint of IPv6 endpoints that are not there: 503", refused(true, "[2001:db8::9]:1,2001:db8::9")},
+		testCase{"empty subset hint: 503", refused(true, []any{})},
 		testCase{"subset hint's namespace without the key: any endpoint", func(ctx context.Context, k *kit) error {
-			_, err := k.ask(ctx, request{bodiless: true, hint: &structpb.Struct{Fields: map[string]*structpb.Value{"other": structpb.NewBoolValue(true)}}})
-			return err
+			other := &structpb.Struct{Fields: map[string]*structpb.Value{"other": structpb.NewBoolValue(true)}}
+			return k.talk(ctx, &duplexMode, other, func(x *exchange) { x.ask(request{bodiless: true}) })
 		}},
 		testCase{"a client's own endpoint header is not obeyed", func(ctx context.Context, k *kit) error {
-			picked, err := k.ask(ctx, request{bodiless: true, headers: []string{endpoint, "203.0.113.9:1", endpoint, "203.0.113.9:2"}})
-			return errors.Join(err, within(picked, func(e netip.AddrPort) bool { return e.Addr().String() != "203.0.113.9" }))
+			own := request{bodiless: true, headers: []string{endpoint, "203.0.113.9:1", endpoint, "203.0.113.9:2"}}
+			return k.talk(ctx, &duplexMode, nil, func(x *exchange) {
+				x.within(x.ask(own), func(e netip.AddrPort) bool { return e.Addr().String() != "203.0.113.9" })
+			})
 		}},
-		testCase{"no eligible endpoint and a body: 503 after the body", refused(request{hint: hint([]any{"203.0.113.9:1"})})},
+		testCase{"no eligible endpoint and a body: 503 after the body", refused(false, []any{"203.0.113.9:1"})},
 		testCase{"response that names its endpoint, with body chunks", response(true)},
 		testCase{"response that names no endpoint", response(false)},
 		testCase{"gRPC health: liveness", healthy("liveness")},
@@ -82,8 +81,7 @@ func cases() []testCase {
 type request struct {
 	bodiless bool
 	headers  []string
-	hint     *structpb.Struct
-	chunks   []string // full duplex; none: a small body in one
+	chunks   []string // none: a small body in one
 }
 
 func hint(v any) *structpb.Struct {
@@ -95,66 +93,39 @@ func hint(v any) *structpb.Struct {
 }
 
 // ask sends a full-duplex request and checks the whole of the request's way: the endpoints, the body given back.
-func (k *kit) ask(ctx context.Context, r request) ([]netip.AddrPort, error) {
-	x, err := k.open(ctx, &duplexMode, r.hint)
-	if err != nil {
-		return nil, err
-	}
-	defer x.cancel()
-	return x.ask(r)
-}
-
-func (x *exchange) ask(r request) ([]netip.AddrPort, error) {
-	if err := x.headers(r.bodiless, r.headers...); err != nil {
-		return nil, err
-	}
+func (x *exchange) ask(r request) []netip.AddrPort {
+	x.headers(r.bodiless, r.headers...)
 	if !r.bodiless && len(r.chunks) == 0 {
 		r.chunks = []string{x.body(100)}
 	}
 	for i, c := range r.chunks {
-		if err := x.chunk(c, i == len(r.chunks)-1); err != nil {
-			return nil, err
-		}
+		x.chunk(c, i == len(r.chunks)-1)
 	}
-	a, err := x.recv()
-	if err != nil {
-		return nil, err
+	a := x.recv("request headers")
+	picked := x.pick(a, a.GetRequestHeaders().GetResponse().GetHeaderMutation())
+	if !r.bodiless {
+		x.bodyBack(strings.Join(r.chunks, ""), true)
 	}
-	if a.GetRequestHeaders() == nil {
-		return nil, fmt.Errorf("first answer is %s, want request headers", kind(a))
-	}
-	picked, err := x.pick(a, a.GetRequestHeaders().GetResponse().GetHeaderMutation())
-	if err != nil || r.bodiless {
-		return picked, err
-	}
-	return picked, x.bodyBack(strings.Join(r.chunks, ""), true)
+	return picked
 }
 
 // bodyBack reads parts until they are all of want, and checks where the end is marked.
-func (x *exchange) bodyBack(want string, end bool) error {
+func (x *exchange) bodyBack(want string, end bool) {
 	got, ended := "", false
-	for !ended && (len(got) < len(want) || end) {
-		a, err := x.recv()
-		if err != nil {
-			return fmt.Errorf("after %d of %d body bytes: %w", len(got), len(want), err)
-		}
-		s := a.GetRequestBody().GetResponse().GetBodyMutation().GetStreamedResponse()
-		if s == nil {
-			return fmt.Errorf("after %d of %d body bytes: answer %s, want a request body with streamed_response", len(got), len(want), kind(a))
-		}
+	for x.err == nil && !ended && (len(got) < len(want) || end) {
+		s := x.recv("request body (streamed)").GetRequestBody().GetResponse().GetBodyMutation().GetStreamedResponse()
 		if len(s.GetBody()) > largest {
-			return fmt.Errorf("one part has %d bytes, want %d at most", len(s.GetBody()), largest)
+			x.fail("one part has %d bytes, want %d at most", len(s.GetBody()), largest)
 		}
 		got += string(s.GetBody())
 		ended = s.GetEndOfStream()
 		if !strings.HasPrefix(want, got) {
-			return fmt.Errorf("the body that came back differs within its first %d bytes", len(got))
+			x.fail("the body that came back differs within its first %d bytes", len(got))
 		}
 	}
 	if len(got) != len(want) || ended != end {
-		return fmt.Errorf("%d bytes came back, end_of_stream %t; want %d, %t", len(got), ended, len(want), end)
+		x.fail("%d bytes came back, end_of_stream %t; want %d, %t", len(got), ended, len(want), end)
 	}
-	return nil
 }
 
 // duplex sends a prompt of n bytes in a body cut at the given offsets; a cut behind its end makes an empty last chunk.
@@ -166,85 +137,49 @@ func duplex(n int, cuts ...int) func(context.Context, *kit) error {
 			to = min(to, len(body))
 			chunks, from = append(chunks, body[from:to]), to
 		}
-		_, err := k.ask(ctx, request{chunks: chunks})
-		return err
+		return k.talk(ctx, &duplexMode, nil, func(x *exchange) { x.ask(request{chunks: chunks}) })
 	}
 }
 
 // withTrailers ends a request by trailers, behind one chunk of body or none.
 func withTrailers(chunk bool) func(context.Context, *kit) error {
 	return func(ctx context.Context, k *kit) error {
-		x, err := k.open(ctx, &duplexMode, nil)
-		if err != nil {
-			return err
-		}
-		defer x.cancel()
-		body := ""
-		if err = x.headers(false); chunk {
-			body = k.body(100)
-			err = errors.Join(err, x.chunk(body, false))
-		}
-		err = errors.Join(err, x.send(&extprocv3.ProcessingRequest{
-			Request: &extprocv3.ProcessingRequest_RequestTrailers{RequestTrailers: &extprocv3.HttpTrailers{Trailers: headerMap("x-check", "1")}}}))
-		if err != nil {
-			return err
-		}
-		a, err := x.recv()
-		if err != nil {
-			return err
-		}
-		if _, err := k.pick(a, a.GetRequestHeaders().GetResponse().GetHeaderMutation()); err != nil {
-			return err
-		}
-		if err := x.bodyBack(body, false); err != nil {
-			return err
-		}
-		if a, err = x.recv(); err == nil && a.GetRequestTrailers() == nil {
-			err = fmt.Errorf("answer %s, want request trailers", kind(a))
-		}
-		return err
+		return k.talk(ctx, &duplexMode, nil, func(x *exchange) {
+			x.headers(false)
+			body := ""
+			if chunk {
+				body = k.body(100)
+				x.chunk(body, false)
+			}
+			x.send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestTrailers{
+				RequestTrailers: &extprocv3.HttpTrailers{Trailers: headerMap("x-check", "1")}}})
+			a := x.recv("request headers")
+			x.pick(a, a.GetRequestHeaders().GetResponse().GetHeaderMutation())
+			x.bodyBack(body, false)
+			x.recv("request trailers")
+		})
 	}
 }
 
 func buffered(mode *modev3.ProcessingMode_BodySendMode) func(context.Context, *kit) error {
 	return func(ctx context.Context, k *kit) error {
-		x, err := k.open(ctx, mode, nil)
-		if err != nil {
-			return err
-		}
-		defer x.cancel()
-		if err := x.headers(false); err != nil {
-			return err
-		}
-		a, err := x.recv() // a proxy sends the body only then
-		if err != nil {
-			return fmt.Errorf("headers alone: %w", err)
-		}
-		if a.GetRequestHeaders() == nil {
-			return fmt.Errorf("answer %s, want request headers", kind(a))
-		}
-		if err := x.chunk(k.body(100), true); err != nil {
-			return err
-		}
-		if a, err = x.recv(); err != nil {
-			return err
-		}
-		if kind(a) != "request body (plain)" {
-			return fmt.Errorf("answer %s, want a plain request body", kind(a))
-		}
-		_, err = k.pick(a, a.GetRequestBody().GetResponse().GetHeaderMutation())
-		return err
+		return k.talk(ctx, mode, nil, func(x *exchange) {
+			x.headers(false)
+			x.recv("request headers") // a proxy sends the body only then
+			x.chunk(k.body(100), true)
+			a := x.recv("request body (plain)")
+			x.pick(a, a.GetRequestBody().GetResponse().GetHeaderMutation())
+		})
 	}
 }
 
 // within checks every endpoint of an answer.
-func within(picked []netip.AddrPort, ok func(netip.AddrPort) bool) error {
+func (x *exchange) within(picked []netip.AddrPort, ok func(netip.AddrPort) bool) {
 	for _, e := range picked {
 		if !ok(e) {
-			return fmt.Errorf("endpoint %s is not one of those allowed", e)
+			x.fail("endpoint %s is not one of those allowed", e)
 		}
 	}
-	return nil
 }
 
 // inSubset allows one known endpoint, and one that no picker has.
@@ -256,11 +191,9 @@ func inSubset(form func(string) any) func(context.Context, *kit) error {
 		for _, one := range slices.Backward(k.known) {
 			named := form(one.String())
 			bare := !strings.Contains(fmt.Sprint(named), one.String()) // an address without a port: any of its ports
-			picked, err := k.ask(ctx, request{bodiless: true, hint: hint(named)})
-			if err == nil {
-				err = within(picked, func(e netip.AddrPort) bool { return e.Addr() == one.Addr() && (bare || e == one) })
-			}
-			if err != nil {
+			if err := k.talk(ctx, &duplexMode, hint(named), func(x *exchange) {
+				x.within(x.ask(request{bodiless: true}), func(e netip.AddrPort) bool { return e.Addr() == one.Addr() && (bare || e == one) })
+			}); err != nil {
 				return err
 			}
 		}
@@ -268,74 +201,49 @@ func inSubset(form func(string) any) func(context.Context, *kit) error {
 	}
 }
 
-func refused(r request) func(context.Context, *kit) error {
+func refused(bodiless bool, only any) func(context.Context, *kit) error {
 	return func(ctx context.Context, k *kit) error {
-		x, err := k.open(ctx, &duplexMode, r.hint)
-		if err != nil {
-			return err
-		}
-		defer x.cancel()
-		if err := x.headers(r.bodiless); err != nil {
-			return err
-		}
-		if !r.bodiless {
-			if err := x.chunk(k.body(100), true); err != nil {
-				return err
+		return k.talk(ctx, &duplexMode, hint(only), func(x *exchange) {
+			x.headers(bodiless)
+			if !bodiless {
+				x.chunk(k.body(100), true)
 			}
-		}
-		a, err := x.recv()
-		if err == nil && a.GetImmediateResponse().GetStatus().GetCode() != typev3.StatusCode_ServiceUnavailable {
-			err = fmt.Errorf("answer %s, want an immediate response 503", kind(a))
-		}
-		return err
+			x.recv("immediate response 503")
+		})
 	}
 }
 
 // response plays the way back, with a full-duplex body where the endpoint is named.
 func response(named bool) func(context.Context, *kit) error {
 	return func(ctx context.Context, k *kit) error {
-		x, err := k.open(ctx, &duplexMode, nil)
-		if err != nil {
-			return err
-		}
-		defer x.cancel()
-		picked, err := x.ask(request{})
-		if err != nil {
-			return err
-		}
-		msg := &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseHeaders{
-			ResponseHeaders: &extprocv3.HttpHeaders{Headers: headerMap(":status", "200"), EndOfStream: !named}}}
-		if named {
-			msg.MetadataContext = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
-				spaceLB: {Fields: map[string]*structpb.Value{served: structpb.NewStringValue(picked[0].String())}}}}
-		}
-		if err := x.send(msg); err != nil {
-			return err
-		}
-		a, err := x.recv()
-		if err != nil {
-			return err
-		}
-		if a.GetResponseHeaders() == nil {
-			return fmt.Errorf("answer %s, want response headers", kind(a))
-		}
-		if !named {
-			return nil
-		}
-		for i, part := range []string{"data: 1\n\n", "data: [DONE]\n\n"} {
-			if err := x.send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseBody{
-				ResponseBody: &extprocv3.HttpBody{Body: []byte(part), EndOfStream: i == 1}}}); err != nil {
-				return err
+		return k.talk(ctx, &duplexMode, nil, func(x *exchange) {
+			picked := x.ask(request{})
+			if x.err != nil {
+				return
 			}
-			if a, err = x.recv(); err != nil {
-				return err
+			msg := &extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseHeaders{
+				ResponseHeaders: &extprocv3.HttpHeaders{Headers: headerMap(":status", "200"), EndOfStream: !named}}}
+			if named {
+				msg.MetadataContext = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
+					spaceLB: {Fields: map[string]*structpb.Value{served: structpb.NewStringValue(picked[0].String())}}}}
 			}
-			s := a.GetResponseBody().GetResponse().GetBodyMutation().GetStreamedResponse()
-			if string(s.GetBody()) != part || s.GetEndOfStream() != (i == 1) {
-				return fmt.Errorf("answer %s with %q, end_of_stream %t; want a response body with %q, %t", kind(a), s.GetBody(), s.GetEndOfStream(), part, i == 1)
+			x.send(msg)
+			x.recv("response headers")
+			if named {
+				x.responseBody("data: 1\n\n", false)
+				x.responseBody("data: [DONE]\n\n", true)
 			}
-		}
-		return nil
+		})
+	}
+}
+
+// responseBody sends a part of a response's body and checks that it comes back.
+func (x *exchange) responseBody(part string, end bool) {
+	x.send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_ResponseBody{
+		ResponseBody: &extprocv3.HttpBody{Body: []byte(part), EndOfStream: end}}})
+	s := x.recv("response body").GetResponseBody().GetResponse().GetBodyMutation().GetStreamedResponse()
+	if string(s.GetBody()) != part || s.GetEndOfStream() != end {
+		x.fail("a response body with %q, end_of_stream %t; want %q, %t", s.GetBody(), s.GetEndOfStream(), part, end)
 	}
 }
 

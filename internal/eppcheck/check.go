@@ -1,8 +1,6 @@
-// Package eppcheck runs the cases of the endpoint-picker protocol (Gateway API Inference Extension, version 1.0.0) against
-// any picker's gRPC address, in Envoy's place. No proxy, no Kubernetes and no worker is needed.
-//
-// Run asks each case of cases.go, one stream each. What endpoints there are is learned from the picker's own first
-// answer, so that the subset hints of later cases name some of them.
+// Package eppcheck asks any picker, at its gRPC address and in Envoy's place, the cases of the endpoint-picker protocol
+// (Gateway API Inference Extension, version 1.0.0). No proxy, no Kubernetes and no worker is needed: what endpoints there
+// are is learned from the picker's first answer. cases.go has the cases, one stream each; a Result says what was wrong.
 package eppcheck
 
 import (
@@ -70,6 +68,28 @@ func Run(ctx context.Context, o Options) ([]Result, error) {
 	return out, nil
 }
 
+// Report runs all cases and prints a line for each; an error says how many failed.
+func Report(ctx context.Context, o Options, out io.Writer) error {
+	results, err := Run(ctx, o)
+	if err != nil {
+		return err
+	}
+	failed := 0
+	for i, r := range results {
+		if r.Err == nil {
+			fmt.Fprintf(out, "ok   %2d  %s\n", i+1, r.Name)
+			continue
+		}
+		failed++
+		fmt.Fprintf(out, "FAIL %2d  %s: %v\n", i+1, r.Name, r.Err)
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d of %d cases failed", failed, len(results))
+	}
+	fmt.Fprintf(out, "%d cases passed\n", len(results))
+	return nil
+}
+
 // kit is what the cases share.
 type kit struct {
 	Options
@@ -82,47 +102,60 @@ func (k *kit) body(n int) string {
 	return fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":"%s"}]}`, k.Model, strings.Repeat("a", n))
 }
 
-// exchange is one stream in Envoy's place.
+// exchange is one stream in Envoy's place. After its first fault it says and hears nothing more, so that a case reads as if
+// all went well: answers are then nil, whose getters give zero values.
 type exchange struct {
 	*kit
 	stream extprocv3.ExternalProcessor_ProcessClient
-	mode   *modev3.ProcessingMode_BodySendMode
-	hint   *structpb.Struct // of envoy.lb.subset_hint
+	mode   *modev3.ProcessingMode_BodySendMode // nil: not said
+	hint   *structpb.Struct                    // of envoy.lb.subset_hint
 	cancel context.CancelFunc
-	first  bool
+	spoken bool
+	err    error
 }
 
-func (k *kit) open(ctx context.Context, mode *modev3.ProcessingMode_BodySendMode, hint *structpb.Struct) (*exchange, error) {
+// talk opens a stream, plays a case on it, and gives the first fault.
+func (k *kit) talk(ctx context.Context, mode *modev3.ProcessingMode_BodySendMode, hint *structpb.Struct, play func(x *exchange)) error {
 	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	s, err := extprocv3.NewExternalProcessorClient(k.conn).Process(ctx)
 	if err != nil {
-		cancel()
-		return nil, fmt.Errorf("open a stream: %w", err)
+		return fmt.Errorf("open a stream: %w", err)
 	}
-	return &exchange{kit: k, stream: s, mode: mode, hint: hint, cancel: cancel, first: true}, nil
+	x := &exchange{kit: k, stream: s, mode: mode, hint: hint, cancel: cancel}
+	play(x)
+	return x.err
 }
 
-func (x *exchange) send(r *extprocv3.ProcessingRequest) error {
-	if x.first && x.mode != nil {
+func (x *exchange) fail(format string, args ...any) {
+	if x.err == nil {
+		x.err = fmt.Errorf(format, args...)
+	}
+}
+
+func (x *exchange) send(r *extprocv3.ProcessingRequest) {
+	if x.err != nil {
+		return
+	}
+	if !x.spoken && x.mode != nil {
 		r.ProtocolConfig = &extprocv3.ProtocolConfiguration{RequestBodyMode: *x.mode, ResponseBodyMode: *x.mode}
 	}
-	x.first = false
+	x.spoken = true
 	if x.hint != nil {
 		r.MetadataContext = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{spaceSubset: x.hint}}
 	}
 	if err := x.stream.Send(r); err != nil && !errors.Is(err, io.EOF) { // at EOF, recv tells why
-		return fmt.Errorf("send: %w", err)
+		x.fail("send: %w", err)
 	}
-	return nil
 }
 
-// headers sends the request headers of a chat request, with more of them.
-func (x *exchange) headers(end bool, more ...string) error {
+// headers sends the request headers of a chat request, with more of them; end: of a request without a body.
+func (x *exchange) headers(end bool, more ...string) {
 	kv := append([]string{":method", "POST", ":path", "/v1/chat/completions", ":authority", "example.com", "content-type", "application/json"}, more...)
 	if end {
 		kv[1], kv[3] = "GET", "/v1/models"
 	}
-	return x.send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestHeaders{
+	x.send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestHeaders{
 		RequestHeaders: &extprocv3.HttpHeaders{Headers: headerMap(kv...), EndOfStream: end}}})
 }
 
@@ -134,28 +167,33 @@ func headerMap(kv ...string) *corev3.HeaderMap {
 	return m
 }
 
-func (x *exchange) chunk(body string, end bool) error {
-	return x.send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestBody{
+func (x *exchange) chunk(body string, end bool) {
+	x.send(&extprocv3.ProcessingRequest{Request: &extprocv3.ProcessingRequest_RequestBody{
 		RequestBody: &extprocv3.HttpBody{Body: []byte(body), EndOfStream: end}}})
 }
 
-// recv waits for one answer, Options.Timeout at most.
-func (x *exchange) recv() (*extprocv3.ProcessingResponse, error) {
+// recv waits for an answer of the kind that is wanted, Options.Timeout at most.
+func (x *exchange) recv(want string) *extprocv3.ProcessingResponse {
+	if x.err != nil {
+		return nil
+	}
 	late := time.AfterFunc(x.Timeout, x.cancel)
 	r, err := x.stream.Recv()
 	switch {
 	case !late.Stop():
-		return nil, fmt.Errorf("no answer within %v", x.Timeout)
+		x.fail("no answer within %v, want %s", x.Timeout, want)
 	case errors.Is(err, io.EOF):
-		return nil, errors.New("the stream was ended; want an answer")
+		x.fail("the stream was ended; want %s", want)
 	case err != nil:
-		return nil, fmt.Errorf("gRPC error in place of an answer: %w", err)
+		x.fail("gRPC error in place of %s: %w", want, err)
+	case kind(r) != want:
+		x.fail("answer %s, want %s", kind(r), want)
 	}
-	return r, nil
+	return r
 }
 
 // pick reads the endpoints of an answer: in a header by raw_value and in the metadata, the same in both.
-func (k *kit) pick(r *extprocv3.ProcessingResponse, m *extprocv3.HeaderMutation) ([]netip.AddrPort, error) {
+func (x *exchange) pick(r *extprocv3.ProcessingResponse, m *extprocv3.HeaderMutation) (picked []netip.AddrPort) {
 	header, n := "", 0
 	for _, h := range m.GetSetHeaders() {
 		if strings.EqualFold(h.GetHeader().GetKey(), endpoint) {
@@ -165,25 +203,27 @@ func (k *kit) pick(r *extprocv3.ProcessingResponse, m *extprocv3.HeaderMutation)
 	meta := r.GetDynamicMetadata().GetFields()[spaceLB].GetStructValue().GetFields()[endpoint].GetStringValue()
 	switch {
 	case n == 0:
-		return nil, fmt.Errorf("no header %s in the answer %s", endpoint, kind(r))
+		x.fail("no header %s in the answer %s", endpoint, kind(r))
 	case n > 1:
-		return nil, fmt.Errorf("header %s is set %d times", endpoint, n)
+		x.fail("header %s is set %d times", endpoint, n)
 	case header == "":
-		return nil, fmt.Errorf("header %s is empty (raw_value must be used)", endpoint)
+		x.fail("header %s is empty (raw_value must be used)", endpoint)
 	case r.GetModeOverride() != nil:
-		return nil, errors.New("mode_override is set; gateways of the protocol do not allow one")
+		x.fail("mode_override is set; gateways of the protocol do not allow one")
 	case meta != header:
-		return nil, fmt.Errorf("metadata %s/%s is %q, want the header's %q", spaceLB, endpoint, meta, header)
+		x.fail("metadata %s/%s is %q, want the header's %q", spaceLB, endpoint, meta, header)
 	}
-	var out []netip.AddrPort
 	for e := range strings.SplitSeq(header, ",") {
 		ap, err := netip.ParseAddrPort(strings.TrimSpace(e))
 		if err != nil {
-			return nil, fmt.Errorf("endpoint %q: want ip:port", e)
+			x.fail("endpoint %q: want ip:port", e)
 		}
-		out = append(out, ap)
+		picked = append(picked, ap)
 	}
-	return out, nil
+	if x.err != nil {
+		return nil
+	}
+	return picked
 }
 
 // kind names an answer by its member, for messages.
