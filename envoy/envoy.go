@@ -1,7 +1,6 @@
-// Package envoy prints the Envoy configuration that Sightline is made for, and finds an Envoy binary to run it.
-//
-// The text of the configuration is envoy.yaml.tmpl; its comments say why each part is there. What is committed as
-// envoy.yaml is what Generate prints for Default().
+// Package envoy prints the Envoy configuration that Sightline is made for, and finds an Envoy binary to run it. The text is
+// envoy.yaml.tmpl, whose comments say why each part is there; envoy.yaml is what Generate prints for Default().
+// An error names the option that is wrong and what is wanted.
 package envoy
 
 import (
@@ -29,8 +28,8 @@ type Options struct {
 	Workers []string
 	// Allow limits what Envoy dials for a decision. Empty: exactly the Workers, which must be IP addresses then.
 	Allow []Range
-	// BodyLimit is the largest request body in bytes that Sightline is shown; keep it equal to Sightline's. Larger ones
-	// go on to any worker, or are answered 413 if their length was not announced.
+	// BodyLimit is the largest request body in bytes that Sightline is shown; keep it equal to Sightline's. Larger ones are
+	// answered with 413.
 	BodyLimit int
 	// MessageTimeout is how long a request waits for Sightline's answer before it goes on as it came. Sightline must know it.
 	MessageTimeout time.Duration
@@ -50,12 +49,12 @@ type Options struct {
 	FullDuplex bool
 	// Version is the oldest Envoy that must take the configuration, such as 1.39; "": the release tested.
 	Version string
-	// Command is how the text was made, for its first line; "": sightline envoy.
-	Command string
 	// WorkerTLS is used towards workers, SightlineTLS towards Sightline; nil: plain text.
 	WorkerTLS, SightlineTLS *TLS
 	// TokenUsage has Envoy read the engine's token counts from answers and report them to Sightline. Needs 1.40.
 	TokenUsage bool
+
+	variant string // as Apply was asked, for the text's first line
 }
 
 // Pool is one model of several. A request belongs to the first pool whose conditions it meets; one of them must be given.
@@ -117,6 +116,7 @@ type hostPort struct {
 // IsIP tells an address from a name.
 func (h hostPort) IsIP() bool { _, err := netip.ParseAddr(h.Host); return err == nil }
 
+// split reads host:port; needIP: where Envoy resolves no names.
 func split(key, addr string, needIP bool) (hostPort, error) {
 	host, port, err := net.SplitHostPort(addr)
 	n, numErr := strconv.Atoi(port)

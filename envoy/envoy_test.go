@@ -74,7 +74,7 @@ func TestCommittedFiles(t *testing.T) {
 		committed(t, file, o)
 	}
 	o := Default()
-	o.Version, o.Command = "1.36", "sightline envoy --envoy-version 1.36"
+	o.Version = "1.36"
 	committed(t, "envoy-1.36.yaml", o)
 }
 

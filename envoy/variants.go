@@ -62,16 +62,15 @@ func VariantNames() (names []string) {
 	return names
 }
 
-// Apply changes the options to a variant's.
-func (o *Options) Apply(variant string) error {
-	for _, v := range variants {
-		if v.Name == variant {
-			v.apply(o)
-			if variant != variants[0].Name {
-				o.Command = "sightline envoy --variant " + variant
-			}
-			return nil
+// Apply changes the options to those of a variant, or of several with commas.
+func (o *Options) Apply(names string) error {
+	for name := range strings.SplitSeq(names, ",") {
+		at := slices.Index(VariantNames(), name)
+		if at < 0 {
+			return fmt.Errorf("variant %q is not known (want one of %s)", name, strings.Join(VariantNames(), ", "))
 		}
+		variants[at].apply(o)
 	}
-	return fmt.Errorf("variant %q is not known (want one of %s)", variant, strings.Join(VariantNames(), ", "))
+	o.variant = names
+	return nil
 }

@@ -15,6 +15,7 @@ import (
 // view is what the template sees: the options, read and completed.
 type view struct {
 	Options
+	Command                  string   // how the text was made
 	Listen, Admin, Sightline hostPort // hide the strings of Options
 	Socket                   string
 	Pools                    []poolView
@@ -69,8 +70,12 @@ func viewOf(o Options) (*view, error) {
 		Odd: strings.ReplaceAll(steering.Odd, `\`, `\\`), Headers: steering.Headers, Reasons: []string{"exact", "predicted", "affinity", "load"},
 		Sums: []string{"matched_blocks", "prompt_tokens", "cached_tokens"}}
 	r := &reader{}
-	if v.Command == "" {
-		v.Command = "sightline envoy"
+	v.Command = "sightline envoy"
+	if o.variant != "" && o.variant != variants[0].Name {
+		v.Command += " --variant " + o.variant
+	}
+	if o.Version != "" {
+		v.Command += " --envoy-version " + o.Version
 	}
 	v.Listen = r.addr("listen", o.Listen, true)
 	v.Admin = r.addr("admin", o.Admin, true)

@@ -4,9 +4,8 @@ import (
 	"context"
 	"os"
 
+	"github.com/sightline-router/sightline/envoy"
 	"github.com/sightline-router/sightline/internal/demo"
-	"github.com/sightline-router/sightline/internal/testkit/lab"
-	"github.com/sightline-router/sightline/internal/testkit/sim"
 )
 
 type demoCmd struct {
@@ -15,18 +14,9 @@ type demoCmd struct {
 }
 
 func (c *demoCmd) Run(ctx context.Context) error {
-	bin, err := envoyBinary(ctx)
+	bin, err := envoy.Binary(ctx, "", fetching)
 	if err != nil {
 		return err
 	}
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	prompts, err := lab.NewPrompts(c.ModelDir, sim.VLLM, lab.ModelName, 16)
-	if err != nil {
-		return err
-	}
-	return demo.Run(ctx, demo.Options{Stay: c.Stay, Out: os.Stdout,
-		Options: lab.Options{Self: self, Envoy: bin, ModelDir: c.ModelDir, Prompts: prompts, Speed: 2, Blocks: 2048}})
+	return demo.Run(ctx, demo.Options{Envoy: bin, ModelDir: c.ModelDir, Stay: c.Stay, Out: os.Stdout})
 }

@@ -4,11 +4,8 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
-	"strings"
 
 	"github.com/sightline-router/sightline/envoy"
-	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/internal/serve"
 )
 
@@ -20,57 +17,15 @@ type envoyCmd struct {
 }
 
 func (c *envoyCmd) Run(ctx context.Context) error {
-	if c.Which {
-		path, err := envoyBinary(ctx)
-		if err != nil {
-			return err
-		}
+	if !c.Which {
+		return serve.PrintEnvoy(c.Config, c.Variant, c.EnvoyVersion, os.Stdout, os.Stderr)
+	}
+	path, err := envoy.Binary(ctx, "", fetching)
+	if err == nil {
 		fmt.Println(path)
-		return nil
 	}
-	cfg := config.Default()
-	if c.Config != "" {
-		var err error
-		if cfg, err = config.Load(c.Config); err != nil {
-			return err
-		}
-	}
-	text, err := serve.EnvoyYAML(cfg, func(o *envoy.Options) error {
-		for v := range strings.SplitSeq(c.Variant, ",") {
-			if err := o.Apply(v); err != nil {
-				return err
-			}
-		}
-		o.Version, o.Command = c.EnvoyVersion, "sightline envoy"
-		if c.Variant != envoy.VariantNames()[0] {
-			o.Command += " --variant " + c.Variant
-		}
-		if o.Version != "" {
-			o.Command += " --envoy-version " + o.Version
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	for line := range strings.Lines(string(text)) {
-		if strings.HasPrefix(line, "# Left out") {
-			fmt.Fprint(os.Stderr, line)
-		}
-	}
-	_, err = os.Stdout.Write(text)
 	return err
 }
 
-// envoyBinary finds Envoy, or fetches it once into the cache directory.
-func envoyBinary(ctx context.Context) (string, error) {
-	dir := os.Getenv("SIGHTLINE_CACHE")
-	if dir == "" {
-		base, err := os.UserCacheDir()
-		if err != nil {
-			return "", err
-		}
-		dir = filepath.Join(base, "sightline")
-	}
-	return envoy.Binary(ctx, dir, func(format string, args ...any) { fmt.Fprintf(os.Stderr, "envoy: "+format+"\n", args...) })
-}
+// fetching says that Envoy is being fetched.
+func fetching(format string, args ...any) { fmt.Fprintf(os.Stderr, "envoy: "+format+"\n", args...) }

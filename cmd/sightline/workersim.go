@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/sightline-router/sightline/internal/testkit/lab"
@@ -26,10 +27,8 @@ type workerSimCmd struct {
 }
 
 func (c *workerSimCmd) Run(ctx context.Context) error {
-	name := c.EngineModel
-	if name == "" {
-		name = c.ServedName
-	}
-	return lab.RunWorker(ctx, c.ModelDir, sim.Config{Model: name, ServedName: c.ServedName, Version: c.EngineVersion, Listen: c.Listen, Events: c.Events, Replay: c.Replay, Engine: sim.Engine(c.Engine), Load: c.Load, Fingerprint: c.Fingerprint,
+	name := cmp.Or(c.EngineModel, c.ServedName)
+	return lab.RunWorker(ctx, c.ModelDir, sim.Config{Engine: sim.Engine(c.Engine), Model: name, ServedName: c.ServedName, Version: c.EngineVersion,
+		Listen: c.Listen, Events: c.Events, Replay: c.Replay, Load: c.Load, Fingerprint: c.Fingerprint,
 		BlockSize: c.BlockSize, Blocks: c.Blocks, Ranks: c.Ranks, Speed: c.Speed})
 }

@@ -15,23 +15,34 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/sightline-router/sightline/internal/testkit/lab"
+	"github.com/sightline-router/sightline/internal/testkit/sim"
 )
 
 // Options are what a demo runs with.
 type Options struct {
-	lab.Options
-	Stay bool // leave everything running until ctx ends
-	Out  io.Writer
+	Envoy    string // path of the binary
+	ModelDir string // without weights
+	Stay     bool   // leave everything running until ctx ends
+	Out      io.Writer
 }
 
 // Run shows it all. The error says what did not come out as it should.
 func Run(ctx context.Context, o Options) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	prompts, err := lab.NewPrompts(o.ModelDir, sim.VLLM, lab.ModelName, 16)
+	if err != nil {
+		return err
+	}
 	shots := pictures(10)
 	host := imageHost(shots)
 	defer host.Close()
@@ -39,9 +50,8 @@ func Run(ctx context.Context, o Options) error {
 	fmt.Fprintf(o.Out, "demo: %d requests, twice, through %s\n\n", len(load), o.Envoy)
 
 	fmt.Fprintln(o.Out, "first without Sightline: Envoy spreads the requests round robin …")
-	alone := o.Options
-	alone.Without = true
-	plain, err := lab.Start(ctx, alone)
+	parts := lab.Options{Self: self, Envoy: o.Envoy, ModelDir: o.ModelDir, Prompts: prompts, Speed: 2, Blocks: 2048, Without: true}
+	plain, err := lab.Start(ctx, parts)
 	defer plain.Stop()
 	if err != nil {
 		return err
@@ -53,7 +63,8 @@ func Run(ctx context.Context, o Options) error {
 	plain.Stop()
 
 	fmt.Fprintf(o.Out, "then with Sightline, on fresh workers:\n\n")
-	full, err := lab.Start(ctx, o.Options)
+	parts.Without = false
+	full, err := lab.Start(ctx, parts)
 	defer full.Stop()
 	if err != nil {
 		return err
@@ -88,17 +99,15 @@ func again(host string) string {
 	return string(body)
 }
 
-// imageHost serves the pictures, each at two URLs.
+// imageHost serves the pictures, each at two URLs: /a/0.jpg and /b/0.jpg.
 func imageHost(shots [][]byte) *httptest.Server {
 	mux := http.NewServeMux()
 	for i, shot := range shots {
-		for _, where := range []string{"a", "b"} {
-			mux.HandleFunc(fmt.Sprintf("/%s/%d.jpg", where, i), func(w http.ResponseWriter, _ *http.Request) {
-				w.Header().Set("Content-Type", "image/jpeg")
-				w.Header().Set("Cache-Control", "max-age=3600")
-				_, _ = w.Write(shot)
-			})
-		}
+		mux.HandleFunc(fmt.Sprintf("/{where}/%d.jpg", i), func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "image/jpeg")
+			w.Header().Set("Cache-Control", "max-age=3600")
+			_, _ = w.Write(shot)
+		})
 	}
 	return httptest.NewServer(mux)
 }
@@ -110,47 +119,49 @@ func play(ctx context.Context, l *lab.Lab, load []request, out io.Writer) ([]ans
 		fmt.Fprintf(out, "  #  %-29s %-9s %-10s %7s %9s %9s %7s\n", "request", "worker", "why", "prompt", "predicted", "reported", "ttft")
 	}
 	for n := 0; n < len(load); n++ {
-		last := n
-		for last+1 < len(load) && load[last+1].together {
-			last++
+		first := n
+		for n+1 < len(load) && load[n+1].together {
+			n++
 		}
-		errs := make([]error, last-n+1)
-		var all sync.WaitGroup
-		for i := n; i <= last; i++ {
-			all.Go(func() {
-				time.Sleep(time.Duration(i-n) * 10 * time.Millisecond) // that is the case shown, not a wait
-				answers[i], errs[i-n] = send(ctx, l, i, load[i])
-			})
+		if err := sendTogether(ctx, l, load, answers, first, n); err != nil {
+			return nil, fmt.Errorf("request %d (%s): %w", first+1, load[first].what, err)
 		}
-		all.Wait()
-		if err := errors.Join(errs...); err != nil {
-			return nil, fmt.Errorf("request %d (%s): %w", n+1, load[n].what, err)
+		if out == nil {
+			continue
 		}
-		var decided []decision
-		if out != nil {
-			raw, err := lab.Get(fmt.Sprintf("http://%s/decisions?n=%d", l.Admin, last-n+1))
-			if err != nil {
-				return nil, err
-			}
-			if err := json.Unmarshal(raw, &decided); err != nil {
-				return nil, err
-			}
+		raw, err := lab.Get(fmt.Sprintf("http://%s/decisions?n=%d", l.Admin, n-first+1))
+		if err != nil {
+			return nil, err
 		}
-		for i := n; i <= last; i++ {
+		var decided []decision // newest first
+		if err := json.Unmarshal(raw, &decided); err != nil {
+			return nil, err
+		}
+		for i := first; i <= n; i++ {
 			a := &answers[i]
-			a.worker = l.Served(fmt.Sprint("demo-", i))
-			if out == nil {
-				continue
-			}
-			if at := last - i; at < len(decided) { // newest first
+			if at := n - i; at < len(decided) {
 				a.decided = decided[at]
 			}
 			fmt.Fprintf(out, "%3d  %-29s %-9s %-10s %7d %9d %9d %5d ms\n", i+1, load[i].what, fmt.Sprint("worker-", a.worker+1), a.decided.Reason,
 				a.prompt, a.decided.Cached, a.cached, a.first.Milliseconds())
 		}
-		n = last
 	}
 	return answers, nil
+}
+
+// sendTogether sends the requests from first to last, 10 ms after each other, and waits for all answers.
+func sendTogether(ctx context.Context, l *lab.Lab, load []request, answers []answer, first, last int) error {
+	errs := make([]error, len(load))
+	var all sync.WaitGroup
+	for i := first; i <= last; i++ {
+		all.Go(func() {
+			time.Sleep(time.Duration(i-first) * 10 * time.Millisecond) // that is the case shown, not a wait
+			answers[i], errs[i] = send(ctx, l, i, load[i])
+			answers[i].worker = l.Served(fmt.Sprint("demo-", i))
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
 }
 
 // judge says whether every repeated picture went to a worker that held it, and whether what we predicted came true.

@@ -2,23 +2,50 @@ package serve
 
 import (
 	"fmt"
+	"io"
+	"strings"
 
 	"github.com/sightline-router/sightline/envoy"
 	"github.com/sightline-router/sightline/internal/config"
 )
 
-// EnvoyYAML is the envoy.yaml for a configuration, with changes.
-func EnvoyYAML(cfg config.Config, changes ...func(*envoy.Options) error) ([]byte, error) {
+// EnvoyYAML is the envoy.yaml for a configuration: of a variant, or several with commas, and for the oldest Envoy release that
+// must take it; "": the default, and the release tested.
+func EnvoyYAML(cfg config.Config, variants, release string) ([]byte, error) {
 	o, err := envoyOptions(cfg)
-	for _, change := range changes {
-		if err == nil {
-			err = change(&o)
-		}
-	}
 	if err != nil {
 		return nil, err
 	}
+	if variants != "" {
+		if err := o.Apply(variants); err != nil {
+			return nil, err
+		}
+	}
+	o.Version = release
 	return envoy.Generate(o)
+}
+
+// PrintEnvoy writes EnvoyYAML for a configuration's file ("": the shipped example's values), and to warn what the release
+// cannot do.
+func PrintEnvoy(file, variants, release string, out, warn io.Writer) error {
+	cfg := config.Default()
+	if file != "" {
+		var err error
+		if cfg, err = config.Load(file); err != nil {
+			return err
+		}
+	}
+	text, err := EnvoyYAML(cfg, variants, release)
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(text)) {
+		if strings.HasPrefix(line, "# Left out") {
+			fmt.Fprint(warn, line)
+		}
+	}
+	_, err = out.Write(text)
+	return err
 }
 
 // envoyOptions are what a configuration says; the shipped example's workers where it names none.

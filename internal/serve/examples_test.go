@@ -20,7 +20,7 @@ func TestExampleEnvoy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, err := EnvoyYAML(cfg)
+	want, err := EnvoyYAML(cfg, "", "")
 	if err != nil {
 		t.Fatal(err)
 	}
