@@ -31,7 +31,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			"verdict", "why"),
 		answers: counter("extproc_answers_total",
 			"Answers given to Envoy by the decision's reason; refused: the client was answered at once.", "reason"),
-		errors:  counter("extproc_errors_total", "Streams that ended without a decision, by what happened.", "what"),
+		errors: counter("extproc_errors_total", "Streams that ended without a decision, by what happened.", "what"),
 		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: "sightline", Name: "extproc_decision_seconds",
 			Help:    "Time from the whole body being here to the answer being on its way.",

@@ -46,12 +46,14 @@ func Agent(ctx context.Context, c AgentOptions) error {
 	if err != nil {
 		return err
 	}
+	copies := c.HTTP == "" && engine.RulesOf(c.Engine, "").CountsCopies
 	for r, o := range feeds {
 		rank := r
 		if c.Ranks == 0 {
 			rank = -1
 		}
-		p, err := bus.NewPublisher(bus.PublisherOptions{NATS: conn, Worker: c.Worker, Rank: rank, CountCopies: c.HTTP == "" && engine.RulesOf(c.Engine, "").CountsCopies, Tokens: c.Publish == "tokens", Log: log})
+		p, err := bus.NewPublisher(bus.PublisherOptions{NATS: conn, Worker: c.Worker, Rank: rank, CountCopies: copies,
+			Tokens: c.Publish == "tokens", Log: log})
 		if err != nil {
 			return err
 		}
@@ -66,20 +68,19 @@ func Agent(ctx context.Context, c AgentOptions) error {
 // feeds are the ranks' feeds but for their sinks.
 func (c *AgentOptions) feeds() ([]stream.Options, error) {
 	keep := c.Publish == "tokens"
-	var out []stream.Options
-	if c.HTTP != "" {
-		drain := trtllm.NewDrain(c.HTTP, c.Ranks)
-		for r := range max(1, c.Ranks) {
-			out = append(out, stream.Options{Source: drain.Source(), Decoder: &trtllm.Decoder{Rank: r, BlockSize: c.BlockSize, Keep: keep}, BlockSize: c.BlockSize})
+	drain := trtllm.NewDrain(c.HTTP, c.Ranks)
+	out := make([]stream.Options, max(1, c.Ranks))
+	for r := range out {
+		o := &out[r]
+		o.BlockSize = c.BlockSize
+		if c.HTTP != "" {
+			hearDrain(o, drain, r, keep)
+			continue
 		}
-		return out, nil
-	}
-	for r := range max(1, c.Ranks) {
-		src, err := zmqSource(config.Events{ZMQ: c.ZMQ, Replay: c.Replay, Topic: c.Topic, Bind: c.Bind}, r)
-		if err != nil {
+		e := config.Events{ZMQ: c.ZMQ, Replay: c.Replay, Topic: c.Topic, Bind: c.Bind}
+		if err := hearSockets(o, e, r, engine.RulesOf(c.Engine, "").Decoder(rules.Decoding{Keep: keep})); err != nil {
 			return nil, err
 		}
-		out = append(out, stream.Options{Source: src, Decoder: engine.RulesOf(c.Engine, "").Decoder(rules.Decoding{Keep: keep}), BlockSize: c.BlockSize, Idle: idleProbe(src)})
 	}
 	return out, nil
 }

@@ -25,16 +25,15 @@ type dynamoLink struct {
 	prefill bool
 }
 
-// dynamoComponents are those whose workers are followed: of the first, and of the one that prefills for it.
-func dynamoComponents(c *config.Dynamo) (list []string) {
+// dynamoComponents are those whose workers are followed: of the component, and of the one that prefills for it.
+func dynamoComponents(c *config.Dynamo) []string {
 	switch {
 	case c.Plane == "":
+		return nil
 	case c.PrefillComponent == "":
-		list = []string{c.Component}
-	default:
-		list = []string{c.Component, c.PrefillComponent}
+		return []string{c.Component}
 	}
-	return list
+	return []string{c.Component, c.PrefillComponent}
 }
 
 // startDynamo begins to follow one of dynamoComponents; it ends with ctx, when running is done.
@@ -91,7 +90,8 @@ func (l *dynamoLink) spec(w dynamo.Worker) members.Spec {
 	if size == 0 { // not told
 		size = class.BlockSize
 	} else if size != class.BlockSize {
-		l.log.Warn("Dynamo's worker has another block size than its model is configured with: nothing of it will match", zap.String("worker", spec.Name), zap.Int("worker_has", size), zap.Int("configured", class.BlockSize))
+		l.log.Warn("Dynamo's worker has another block size than its model is configured with: nothing of it will match",
+			zap.String("worker", spec.Name), zap.Int("worker_has", size), zap.Int("configured", class.BlockSize))
 	}
 	spec.Listen = func(_ *fleet.Slot, rank int, o *stream.Options) (bool, error) {
 		k := dynamo.Key{Worker: w.ID, Rank: uint32(rank)}

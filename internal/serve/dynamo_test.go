@@ -16,6 +16,7 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/router/members"
 )
 
 // A deployment's workers as Sightline comes to have them: found in the folder, heard over the plane, asked for at a front
@@ -53,7 +54,7 @@ dynamo: {plane: nats, nats: %q, discovery: %q, frontends: ["127.0.0.1:40002", "1
 		t.Fatal(err)
 	}
 	ix, fl := indexer.New(indexer.Options{}), fleet.New(nil)
-	s, err := startSources(t.Context(), cfg, nil, ix, fl, nil, prometheus.NewRegistry(), zap.NewNop(), func([]*fleet.Worker) {}, nil)
+	s, err := startSources(t.Context(), cfg, nil, members.Options{Index: ix, Fleet: fl, Log: zap.NewNop(), Metrics: prometheus.NewRegistry(), Changed: func([]*fleet.Worker) {}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/sightline-router/sightline/internal/admin"
 	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/router/members"
 )
 
 // told is what the admin page shows of a worker of an engine that publishes these batches of events, each an event's map,
@@ -33,7 +34,7 @@ workers: [{name: w, addr: "127.0.0.1:1", events: {zmq: "tcp://%s"}}]`, engine, p
 		t.Fatal(err)
 	}
 	ix := indexer.New(indexer.Options{})
-	s, err := startSources(t.Context(), cfg, nil, ix, fleet.New(nil), nil, prometheus.NewRegistry(), zap.NewNop(), func([]*fleet.Worker) {}, nil)
+	s, err := startSources(t.Context(), cfg, nil, members.Options{Index: ix, Fleet: fleet.New(nil), Log: zap.NewNop(), Metrics: prometheus.NewRegistry(), Changed: func([]*fleet.Worker) {}})
 	if err != nil {
 		t.Fatal(err)
 	}

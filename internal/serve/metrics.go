@@ -7,46 +7,56 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 )
 
-// stateMetrics shows the index and the picture fetcher when asked; both keep their own counters.
+// stateMetrics shows the index, the relay and the picture fetcher when asked; each keeps its own counters.
 type stateMetrics struct {
 	index *indexer.Index
 	media *engine.Media
+
+	held, lost, relay, relayed, fetched *prometheus.Desc
 }
 
-var (
-	indexDesc = prometheus.NewDesc("sightline_index", "What the index holds: blocks summed over slots, bytes.", []string{"what"}, nil)
-	lostDesc  = prometheus.NewDesc("sightline_index_lost_blocks_total", "Blocks that the index had no room for: evicted, or not taken.", []string{"what"}, nil)
-	relayDesc = prometheus.NewDesc("sightline_relay", "What the relay holds: bytes, pictures.", []string{"what"}, nil)
-	givenDesc = prometheus.NewDesc("sightline_relay_total", "The relay: pictures offered to workers, those that found no room, answers by kind.", []string{"what"}, nil)
-	fetchDesc = prometheus.NewDesc("sightline_fetch_total", "Pictures asked for by URL: answered from memory, downloaded, unchanged, or the kind of failure.", []string{"what"}, nil)
-)
+func newStateMetrics(index *indexer.Index, media *engine.Media) *stateMetrics {
+	desc := func(name, help string) *prometheus.Desc {
+		return prometheus.NewDesc("sightline_"+name, help, []string{"what"}, nil)
+	}
+	return &stateMetrics{index, media,
+		desc("index", "What the index holds: blocks summed over slots, bytes."),
+		desc("index_lost_blocks_total", "Blocks that the index had no room for: evicted, or not taken."),
+		desc("relay", "What the relay holds: bytes, pictures."),
+		desc("relay_total", "The relay: pictures offered to workers, those that found no room, answers by kind."),
+		desc("fetch_total", "Pictures asked for by URL: answered from memory, downloaded, unchanged, or the kind of failure."),
+	}
+}
 
-func (m stateMetrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{indexDesc, lostDesc, relayDesc, givenDesc, fetchDesc} {
+// Describe is for Prometheus.
+func (m *stateMetrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{m.held, m.lost, m.relay, m.relayed, m.fetched} {
 		ch <- d
 	}
 }
 
-func (m stateMetrics) Collect(ch chan<- prometheus.Metric) {
+// Collect is for Prometheus.
+func (m *stateMetrics) Collect(ch chan<- prometheus.Metric) {
 	show := func(desc *prometheus.Desc, kind prometheus.ValueType, values map[string]float64) {
 		for what, n := range values {
 			ch <- prometheus.MustNewConstMetric(desc, kind, n, what)
 		}
 	}
 	s := m.index.Stats()
-	show(indexDesc, prometheus.GaugeValue, map[string]float64{"slots": float64(s.Slots), "partial_slots": float64(s.Partial), "blocks": float64(s.Blocks),
-		"bytes": float64(s.Resident), "bytes_used": float64(s.Used)})
-	show(lostDesc, prometheus.CounterValue, map[string]float64{"evicted": float64(s.Evicted), "not_taken": float64(s.Dropped)})
+	show(m.held, prometheus.GaugeValue, map[string]float64{"slots": float64(s.Slots), "partial_slots": float64(s.Partial),
+		"blocks": float64(s.Blocks), "bytes": float64(s.Resident), "bytes_used": float64(s.Used)})
+	show(m.lost, prometheus.CounterValue, map[string]float64{"evicted": float64(s.Evicted), "not_taken": float64(s.Dropped)})
 	if m.media.Relay != nil {
 		r := m.media.Relay.Stats()
-		show(relayDesc, prometheus.GaugeValue, map[string]float64{"bytes": float64(r.Bytes), "pictures": float64(r.Pictures)})
-		show(givenDesc, prometheus.CounterValue, map[string]float64{"offered": float64(r.Offered), "full": float64(r.Full), "served": float64(r.Served), "passed": float64(r.Passed),
-			"expired": float64(r.Expired), "gone": float64(r.Gone), "forbidden": float64(r.Forbidden)})
+		show(m.relay, prometheus.GaugeValue, map[string]float64{"bytes": float64(r.Bytes), "pictures": float64(r.Pictures)})
+		show(m.relayed, prometheus.CounterValue, map[string]float64{"offered": float64(r.Offered), "full": float64(r.Full),
+			"served": float64(r.Served), "passed": float64(r.Passed), "expired": float64(r.Expired), "gone": float64(r.Gone),
+			"forbidden": float64(r.Forbidden)})
 	}
 	f := m.media.Fetched()
 	counts := map[string]float64{"hits": float64(f.Hits), "downloads": float64(f.Downloads), "unchanged": float64(f.Unchanged)}
 	for kind, n := range f.Failed {
 		counts[kind.String()] = float64(n)
 	}
-	show(fetchDesc, prometheus.CounterValue, counts)
+	show(m.fetched, prometheus.CounterValue, counts)
 }

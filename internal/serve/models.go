@@ -128,23 +128,14 @@ func watchModels(ctx context.Context, models []router.Model, reg prometheus.Regi
 	}
 }
 
-// startProbe compares the workers' tokens with ours in the background, until ctx ends; nil if that is switched off.
-func startProbe(ctx context.Context, cfg config.Config, reg prometheus.Registerer, log *zap.Logger) *probe.Prober {
-	if !cfg.Probe {
-		return nil
-	}
-	p := probe.New(probe.Options{Log: log, Metrics: reg})
-	go p.Run(ctx)
-	return p
-}
-
 // probed are workers as the prober wants them.
 func probed(models []router.Model, workers []*fleet.Worker) (list []probe.Worker) {
 	for _, w := range workers {
 		for _, m := range models {
 			if m.Name == w.Model && w.Instance == "" { // a front end's answers are not the worker's
 				c := m.Class(w.Class)
-				list = append(list, probe.Worker{Name: w.Name, Addr: w.Addr, Model: m.Name, Names: append([]string{m.Name}, m.Aliases...), Ours: c.Prompts, BlockSize: c.BlockSize, Adapters: m.Adapters})
+				list = append(list, probe.Worker{Name: w.Name, Addr: w.Addr, Model: m.Name, Names: append([]string{m.Name}, m.Aliases...),
+					Ours: c.Prompts, BlockSize: c.BlockSize, Adapters: m.Adapters})
 			}
 		}
 	}

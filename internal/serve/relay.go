@@ -35,10 +35,6 @@ func startRelay(c config.Relay, media *engine.Media, done chan<- error) (*http.S
 		return nil, errors.Join(err, lis.Close())
 	}
 	media.Relay, media.RelayDataURLs, web.Handler = r, c.DataURLs, r
-	go func() {
-		if err := web.Serve(lis); !errors.Is(err, http.ErrServerClosed) {
-			done <- fmt.Errorf("media.relay: %w", err)
-		}
-	}()
+	go serveHTTP(web, lis, "media.relay", done)
 	return web, nil
 }

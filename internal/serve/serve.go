@@ -1,5 +1,6 @@
-// Package serve makes a running server of a configuration: Load reads it, Run starts, in this order, the index, the fleet, the
-// sources of events, the router, the listeners and the admin page.
+// Package serve makes a running server of a configuration: Load reads all files that it names, and says which key is wrong;
+// Run starts index, fleet, router, workers' events, the listener for Envoy and the admin page, and stops them. Agent is the
+// other process, beside a worker; EnvoyYAML the Envoy configuration that belongs to it all.
 package serve
 
 import (
@@ -8,8 +9,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -25,6 +24,8 @@ import (
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/router/members"
+	"github.com/sightline-router/sightline/router/probe"
 )
 
 // Server is what a configuration asks for, read and not yet started.
@@ -80,87 +81,136 @@ func newLog(level string) (*zap.Logger, error) {
 	return zc.Build()
 }
 
+// running is a Server at work: what its parts share.
+type running struct {
+	*Server
+	metrics *prometheus.Registry
+	index   *indexer.Index
+	fleet   *fleet.Fleet
+	audit   *audit.Auditor // nil: off
+	probe   *probe.Prober  // nil: off
+	router  *router.Router
+	roster  *extproc.Roster
+	sources *sources
+	done    chan error // a listener's failure, or the end of a graceful stop
+}
+
 // Run serves until ctx ends; version is shown on the admin page.
 func (s *Server) Run(ctx context.Context, version string) error {
-	cfg, log, media, models := s.cfg, s.log, s.media, s.models
-	defer log.Sync()
-	reg := prometheus.NewRegistry()
-	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	ix := indexer.New(indexer.Options{MaxBytes: int64(cfg.Index.MaxBytes)})
-	go paceHeap(ctx, ix)
-	fl := fleet.New(nil)
-	var au *audit.Auditor
-	if cfg.Audit {
-		au = audit.New(audit.Options{Index: ix, Log: log, Metrics: reg, Text: cfg.AuditText})
-		go au.Run(ctx)
-	}
-	prober := startProbe(ctx, cfg, reg, log)
-	roster := extproc.NewRoster()
-	var sources *sources
+	defer s.log.Sync()
+	r := s.decider(ctx)
 	var err error
-	r := router.New(router.Options{Models: models, Fleet: fl, Index: ix, Audit: au, PredictedTTL: cfg.Index.PredictedTTL, MaxInFlight: cfg.MaxInFlight, Log: log, Metrics: reg,
-		Resync: func(slot *fleet.Slot) {
-			sources.set.Resync(func(f *fleet.Slot) bool { return f == slot }, "fewer_cached")
-		}})
-	go r.Run(ctx)
-	sources, err = startSources(ctx, cfg, models, ix, fl, au, reg, log, func(now []*fleet.Worker) {
-		prober.Set(probed(models, now))
-		roster.Set(endpoints(now))
-	}, func(worker string) {
-		au.Forget(worker)
-		r.Forget(worker)
-	})
-	if err != nil {
+	if r.sources, err = startSources(ctx, s.cfg, s.models, r.members()); err != nil {
 		return err
 	}
-	defer sources.close()
-	reg.MustRegister(stateMetrics{ix, media}, s.panics)
-	done := make(chan error, 3)
-	relayed, err := startRelay(cfg.Media.Relay, media, done)
+	defer r.sources.close()
+	r.metrics.MustRegister(newStateMetrics(r.index, s.media), s.panics)
+	relayed, err := startRelay(s.cfg.Media.Relay, s.media, r.done)
 	if err != nil {
 		return err
 	}
 	defer relayed.Close()
-	watchModels(ctx, models, reg, log, prober.Again)
-	secure, err := cfg.TLS.Server()
+	watchModels(ctx, s.models, r.metrics, s.log, r.probe.Again)
+	serving, stop := context.WithCancel(ctx)
+	defer stop()
+	if err := r.serveEnvoy(serving); err != nil {
+		return err
+	}
+	page, err := r.serveAdmin(version)
 	if err != nil {
 		return err
 	}
-	srv, err := extproc.New(r.Decide, r.Observe, extproc.Options{MaxBody: int(cfg.BodyLimit), BodyTimeout: cfg.BodyTimeout, EnvoyWaits: cfg.Envoy.MessageTimeout, Models: modelNames(cfg), TLS: secure, Roster: roster, Log: log, Metrics: reg,
-		Route: extproc.Route{Mode: extproc.Mode(cfg.Route.Mode), Pool: cfg.Route.Pool, Header: cfg.Route.Header}})
+	defer page.Close()
+	s.log.Info("serving", zap.String("listen", s.cfg.Listen), zap.String("admin", s.cfg.Admin), zap.Int("models", len(s.models)),
+		zap.Int("workers", len(s.cfg.Workers)), zap.String("version", version))
+	err = <-r.done
+	s.log.Info("stopped")
+	return err
+}
+
+// decider makes what decides, until ctx ends: the index, the fleet, audit and probe, and the router over them. Nobody tells
+// them of workers yet.
+func (s *Server) decider(ctx context.Context) *running {
+	r := &running{Server: s, metrics: prometheus.NewRegistry(), index: indexer.New(indexer.Options{MaxBytes: int64(s.cfg.Index.MaxBytes)}),
+		fleet: fleet.New(nil), roster: extproc.NewRoster(), done: make(chan error, 3)}
+	r.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	go paceHeap(ctx, r.index)
+	if s.cfg.Audit {
+		r.audit = audit.New(audit.Options{Index: r.index, Log: s.log, Metrics: r.metrics, Text: s.cfg.AuditText})
+		go r.audit.Run(ctx)
+	}
+	if s.cfg.Probe {
+		r.probe = probe.New(probe.Options{Log: s.log, Metrics: r.metrics})
+		go r.probe.Run(ctx)
+	}
+	r.router = router.New(router.Options{Models: s.models, Fleet: r.fleet, Index: r.index, Audit: r.audit,
+		PredictedTTL: s.cfg.Index.PredictedTTL, MaxInFlight: s.cfg.MaxInFlight, Log: s.log, Metrics: r.metrics,
+		Resync: func(slot *fleet.Slot) {
+			r.sources.set.Resync(func(f *fleet.Slot) bool { return f == slot }, "fewer_cached")
+		}})
+	go r.router.Run(ctx)
+	return r
+}
+
+// members are the parts that hear of each worker that comes or goes.
+func (r *running) members() members.Options {
+	return members.Options{Index: r.index, Fleet: r.fleet, Audit: r.audit, Log: r.log, Metrics: r.metrics,
+		Changed: func(now []*fleet.Worker) {
+			r.probe.Set(probed(r.models, now))
+			r.roster.Set(endpoints(now))
+		},
+		Forget: func(worker string) {
+			r.audit.Forget(worker)
+			r.router.Forget(worker)
+		}}
+}
+
+// serveEnvoy answers Envoy until ctx ends.
+func (r *running) serveEnvoy(ctx context.Context) error {
+	secure, err := r.cfg.TLS.Server()
 	if err != nil {
 		return err
 	}
-	lis, err := extproc.Listen(cfg.Listen)
+	srv, err := extproc.New(r.router.Decide, r.router.Observe, extproc.Options{
+		MaxBody: int(r.cfg.BodyLimit), BodyTimeout: r.cfg.BodyTimeout, EnvoyWaits: r.cfg.Envoy.MessageTimeout,
+		Route:  extproc.Route{Mode: extproc.Mode(r.cfg.Route.Mode), Pool: r.cfg.Route.Pool, Header: r.cfg.Route.Header},
+		Models: modelNames(r.cfg), TLS: secure, Roster: r.roster, Log: r.log, Metrics: r.metrics})
+	if err != nil {
+		return err
+	}
+	lis, err := extproc.Listen(r.cfg.Listen)
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
-	serving, stop := context.WithCancel(ctx)
-	defer stop()
-	go func() { done <- srv.Serve(serving, lis) }()
-	if cfg.Admin != "" {
-		web := &http.Server{ReadHeaderTimeout: 5 * time.Second, Handler: admin.Handler(admin.State{
-			Version: version, Router: r, Gatherer: reg, Hosts: media.Hosts, Workers: func() []admin.Worker { return sources.rows(ix) }, Probe: prober, Audit: au,
-			Ready: sources.ready, Snapshot: sources.set.Snapshot,
-			Resync: func(worker string) int {
-				return sources.set.Resync(func(f *fleet.Slot) bool { return f.Worker.Name == worker }, "asked")
-			},
-		})}
-		alis, err := net.Listen("tcp", cfg.Admin)
-		if err != nil {
-			return fmt.Errorf("admin: %w", err)
-		}
-		go func() {
-			if err := web.Serve(alis); !errors.Is(err, http.ErrServerClosed) {
-				done <- fmt.Errorf("admin: %w", err)
-			}
-		}()
-		defer web.Close()
+	go func() { r.done <- srv.Serve(ctx, lis) }()
+	return nil
+}
+
+// serveAdmin serves the admin page, if it is wanted. Close what it gives.
+func (r *running) serveAdmin(version string) (*http.Server, error) {
+	web := &http.Server{ReadHeaderTimeout: 5 * time.Second, Handler: admin.Handler(admin.State{
+		Version: version, Router: r.router, Gatherer: r.metrics, Hosts: r.media.Hosts, Probe: r.probe, Audit: r.audit,
+		Ready: r.sources.ready, Snapshot: r.sources.set.Snapshot, Workers: func() []admin.Worker { return r.sources.rows(r.index) },
+		Resync: func(worker string) int {
+			return r.sources.set.Resync(func(f *fleet.Slot) bool { return f.Worker.Name == worker }, "asked")
+		},
+	})}
+	if r.cfg.Admin == "" {
+		return web, nil
 	}
-	log.Info("serving", zap.String("listen", cfg.Listen), zap.String("admin", cfg.Admin), zap.Int("models", len(models)), zap.Int("workers", len(cfg.Workers)), zap.String("version", version))
-	err = <-done // a failure, or the end of a graceful stop
-	log.Info("stopped")
-	return err
+	lis, err := net.Listen("tcp", r.cfg.Admin)
+	if err != nil {
+		return nil, fmt.Errorf("admin: %w", err)
+	}
+	go serveHTTP(web, lis, "admin", r.done)
+	return web, nil
+}
+
+// serveHTTP serves until web is closed. A failure goes to done, with the key that it is about.
+func serveHTTP(web *http.Server, lis net.Listener, key string, done chan<- error) {
+	if err := web.Serve(lis); !errors.Is(err, http.ErrServerClosed) {
+		done <- fmt.Errorf("%s: %w", key, err)
+	}
 }
 
 // endpoints are the workers as Envoy's fallback clusters are told of them.
@@ -170,12 +220,4 @@ func endpoints(now []*fleet.Worker) []extproc.Endpoint {
 		out = append(out, extproc.Endpoint{Addr: w.Addr, Model: w.Model})
 	}
 	return out
-}
-
-// stateDir is where an embedded NATS server keeps its streams if no place is configured.
-func stateDir(cfg config.Config) string {
-	if cfg.NATS.Dir != "" {
-		return cfg.NATS.Dir
-	}
-	return filepath.Join(os.TempDir(), fmt.Sprintf("sightline-nats-%d", os.Getuid()))
 }

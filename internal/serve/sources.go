@@ -18,34 +18,55 @@ import (
 )
 
 // listen says how the events of one slot come; false if the worker tells nothing. drain is the one of all its ranks.
-func (s *sources) listen(wc *config.Worker, drain *trtllm.Drain, slot *fleet.Slot, rank int, o *stream.Options) (bool, error) {
+func (s *sources) listen(wc *config.Worker, drain *trtllm.Drain, slot *fleet.Slot, rank int, o *stream.Options) (_ bool, err error) {
 	class, _ := s.cfg.ClassOf(wc)
 	o.BlockSize, o.OtherSize = class.BlockSize, s.otherSize(slot.Worker, class.BlockSize)
 	switch {
 	case wc.Events.HTTP != "":
-		o.Source, o.Decoder = drain.Source(), &trtllm.Decoder{Rank: rank, BlockSize: class.BlockSize, Keep: s.keep}
+		hearDrain(o, drain, rank, s.keep)
 	case wc.Events.ZMQ != "":
-		src, err := zmqSource(wc.Events, rank)
-		if err != nil {
-			return false, err
-		}
-		o.Source, o.Decoder, o.Idle = src, s.decoder(wc), idleProbe(src)
+		err = hearSockets(o, wc.Events, rank, s.decoder(wc))
 	case wc.Events.Auto:
-		src, err := s.asked(slot.Worker.Addr, class.Rules(), rank, wc.Ranks, class.BlockSize)
-		if err != nil {
-			return false, err
-		}
-		o.Source, o.Decoder, o.Idle = src, s.decoder(wc), idleTime
+		o.Decoder, o.Idle = s.decoder(wc), idleTime
+		o.Source, err = s.asked(slot.Worker.Addr, class.Rules(), rank, wc.Ranks, class.BlockSize)
 	case wc.Events.NATS:
 		o.Source, o.Decoder = s.nats.Source(slot.Worker.Name, rank), new(bus.Decoder)
 	default:
 		return false, nil
 	}
-	return true, nil
+	return err == nil, err
 }
 
-// decoder reads what a worker publishes. Pads in events go to the model, which finds out by them how its
-// pictures are named.
+// hearDrain takes a rank's events from TensorRT-LLM's HTTP server.
+func hearDrain(o *stream.Options, drain *trtllm.Drain, rank int, keep bool) {
+	o.Source, o.Decoder = drain.Source(), &trtllm.Decoder{Rank: rank, BlockSize: o.BlockSize, Keep: keep}
+}
+
+// hearSockets takes a rank's events from its ZeroMQ sockets.
+func hearSockets(o *stream.Options, e config.Events, rank int, d stream.Decoder) (err error) {
+	host := ""
+	if e.Bind {
+		host = "0.0.0.0"
+	}
+	z := stream.ZMQ{Topic: e.Topic, Bind: e.Bind}
+	if z.Endpoint, err = zmq.Address(e.ZMQ, host, rank); err != nil {
+		return fmt.Errorf("zmq: %w", err)
+	}
+	if e.Replay != "" {
+		o.Idle = idleTime
+		if z.ReplayEndpoint, err = zmq.Address(e.Replay, "", rank); err != nil {
+			return fmt.Errorf("replay: %w", err)
+		}
+	}
+	o.Source, o.Decoder = z, d
+	return nil
+}
+
+// idleTime is how long a silent worker that can be asked is believed to be unchanged.
+const idleTime = 10 * time.Second
+
+// decoder reads what a worker publishes. The pad tokens of pictures in events go to the model, which learns from them how
+// SGLang's workers name pictures.
 func (s *sources) decoder(wc *config.Worker) stream.Decoder {
 	class, _ := s.cfg.ClassOf(wc)
 	d := rules.Decoding{Keep: s.keep, Standalone: wc.Events.Load != ""}
@@ -60,39 +81,12 @@ func (s *sources) decoder(wc *config.Worker) stream.Decoder {
 // otherSize tells at once of a worker whose blocks are not as configured: nothing of what it holds can be found.
 func (s *sources) otherSize(w *fleet.Worker, want int) func(int) {
 	return func(got int) {
-		s.log.Error("a worker's events carry blocks of another size than configured; they are left out, and nothing it holds is found: set block_size of its model, or give the worker a class with that block_size",
-			zap.String("worker", w.Name), zap.String("model", w.Model), zap.String("class", w.Class), zap.Int("events_block_size", got), zap.Int("configured_block_size", want))
+		s.log.Error("a worker's events carry blocks of another size than configured; they are left out, and nothing it holds is "+
+			"found: set block_size of its model, or give the worker a class with that block_size",
+			zap.String("worker", w.Name), zap.String("model", w.Model), zap.String("class", w.Class),
+			zap.Int("events_block_size", got), zap.Int("configured_block_size", want))
 	}
 }
-
-// zmqSource is a worker-rank's pair of sockets.
-func zmqSource(e config.Events, rank int) (stream.ZMQ, error) {
-	host := ""
-	if e.Bind {
-		host = "0.0.0.0"
-	}
-	pub, err := zmq.Address(e.ZMQ, host, rank)
-	if err != nil {
-		return stream.ZMQ{}, fmt.Errorf("zmq: %w", err)
-	}
-	z := stream.ZMQ{Endpoint: pub, Topic: e.Topic, Bind: e.Bind}
-	if e.Replay != "" {
-		if z.ReplayEndpoint, err = zmq.Address(e.Replay, "", rank); err != nil {
-			return z, fmt.Errorf("replay: %w", err)
-		}
-	}
-	return z, nil
-}
-
-// idleProbe is how long a silent worker with a replay socket is believed to be unchanged.
-func idleProbe(z stream.ZMQ) time.Duration {
-	if z.ReplayEndpoint == "" {
-		return 0
-	}
-	return idleTime
-}
-
-const idleTime = 10 * time.Second
 
 // rows are the workers as the admin page shows them.
 func (s *sources) rows(ix *indexer.Index) (rows []admin.Worker) {

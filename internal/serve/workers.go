@@ -6,20 +6,19 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
 	"github.com/sightline-router/sightline/engine/trtllm"
-	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/source/bus"
 	"github.com/sightline-router/sightline/indexer/stream"
 	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/router"
-	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/discover"
 	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/members"
@@ -44,35 +43,29 @@ type finder interface {
 	Follow(ctx context.Context, found func([]discover.Endpoint))
 }
 
-// startSources takes up the workers of a configuration and starts the finders of the others. Close it.
-func startSources(ctx context.Context, cfg config.Config, models []router.Model, ix *indexer.Index, fl *fleet.Fleet, au *audit.Auditor, reg prometheus.Registerer, log *zap.Logger, changed func([]*fleet.Worker), forget func(worker string)) (s *sources, err error) {
-	s = &sources{cfg: cfg, models: models, log: log, keep: au != nil}
+// startSources takes up the workers of a configuration and starts the finders of the others. o says who is told of them.
+// Close what it gives.
+func startSources(ctx context.Context, cfg config.Config, models []router.Model, o members.Options) (s *sources, err error) {
+	s = &sources{cfg: cfg, models: models, log: o.Log, keep: o.Audit != nil}
 	ctx, s.stop = context.WithCancel(ctx)
 	if cfg.NATS.URL != "" || cfg.NATS.Listen != "" {
-		if s.nats, err = bus.StartLink(bus.LinkOptions{URL: cfg.NATS.URL, Listen: cfg.NATS.Listen, Dir: stateDir(cfg), Log: log}); err != nil {
+		dir := cmp.Or(cfg.NATS.Dir, filepath.Join(os.TempDir(), fmt.Sprintf("sightline-nats-%d", os.Getuid())))
+		if s.nats, err = bus.StartLink(bus.LinkOptions{URL: cfg.NATS.URL, Listen: cfg.NATS.Listen, Dir: dir, Log: o.Log}); err != nil {
 			return nil, err
 		}
 	}
 	finders, like, err := s.finders()
 	components := dynamoComponents(&cfg.Dynamo)
-	s.set = members.New(members.Options{Index: ix, Fleet: fl, Audit: au, Log: log, Metrics: reg, Finders: len(finders) + len(components), Linger: cfg.Index.PredictedTTL + time.Minute, Changed: changed, Forget: forget})
-	defer func() {
-		if err != nil {
-			s.close()
-		}
-	}()
-	for i := 0; i < len(cfg.Workers) && err == nil; i++ {
-		wc := &cfg.Workers[i]
-		if addr, host, _, _ := config.SplitAddr(wc.Addr); host == "" {
-			if err = s.set.Add(0, s.spec(wc, discover.Endpoint{Name: wc.Name, Addr: addr, Ready: true})); err != nil {
-				err = fmt.Errorf("workers[%d]: %w", i, err)
-			}
-		}
+	o.Finders, o.Linger = len(finders)+len(components), cfg.Index.PredictedTTL+time.Minute
+	s.set = members.New(o)
+	if err == nil {
+		err = s.addConfigured()
 	}
 	for i := 0; i < len(components) && err == nil; i++ {
 		err = s.startDynamo(ctx, len(finders)+1+i, components[i])
 	}
 	if err != nil {
+		s.close()
 		return nil, err
 	}
 	for i, f := range finders {
@@ -87,6 +80,21 @@ func startSources(ctx context.Context, cfg config.Config, models []router.Model,
 		})
 	}
 	return s, nil
+}
+
+// addConfigured takes up the workers that are configured by address.
+func (s *sources) addConfigured() error {
+	for i := range s.cfg.Workers {
+		wc := &s.cfg.Workers[i]
+		addr, host, _, _ := config.SplitAddr(wc.Addr)
+		if host != "" { // a finder follows the name
+			continue
+		}
+		if err := s.set.Add(0, s.spec(wc, discover.Endpoint{Name: wc.Name, Addr: addr, Ready: true})); err != nil {
+			return fmt.Errorf("workers[%d]: %w", i, err)
+		}
+	}
+	return nil
 }
 
 // finders are those that the configuration asks for, each with what its workers are like.
@@ -104,10 +112,11 @@ func (s *sources) finders() (list []finder, like []config.Worker, err error) {
 	api, namespace := discover.InCluster()
 	for i := range s.cfg.Kubernetes.Workers {
 		g, k := &s.cfg.Kubernetes.Workers[i], &s.cfg.Kubernetes
-		f := &discover.Kubernetes{API: cmp.Or(k.API, api), CAFile: cmp.Or(k.CAFile, discover.DefaultCAFile), TokenFile: cmp.Or(k.TokenFile, discover.DefaultTokenFile),
-			Namespace: cmp.Or(g.Namespace, namespace), Selector: g.LabelSelector(), Port: g.Port, Log: s.log}
+		f := &discover.Kubernetes{API: cmp.Or(k.API, api), CAFile: cmp.Or(k.CAFile, discover.DefaultCAFile),
+			TokenFile: cmp.Or(k.TokenFile, discover.DefaultTokenFile), Namespace: cmp.Or(g.Namespace, namespace), Selector: g.LabelSelector(), Port: g.Port, Log: s.log}
 		if f.API == "" || f.Namespace == "" {
-			return list, like, fmt.Errorf("kubernetes.workers[%d]: this is no pod with a ServiceAccount's token (give kubernetes.api, ca_file, token_file and the group's namespace)", i)
+			return list, like, fmt.Errorf("kubernetes.workers[%d]: this is no pod with a ServiceAccount's token "+
+				"(give kubernetes.api, ca_file, token_file and the group's namespace)", i)
 		}
 		list, like = append(list, f), append(like, g.Worker)
 	}
@@ -130,7 +139,8 @@ func (s *sources) spec(like *config.Worker, e discover.Endpoint) members.Spec {
 		addr netip.AddrPort
 		pod  string
 	}
-	spec := members.Spec{ID: place{e.Addr, e.Name}, Name: wc.Name, Addr: e.Addr, Ready: e.Ready, Model: wc.Model, Class: wc.Class, Ranks: wc.Ranks, Copies: class.Rules().CountsCopies,
+	spec := members.Spec{ID: place{e.Addr, e.Name}, Name: wc.Name, Addr: e.Addr, Ready: e.Ready, Model: wc.Model, Class: wc.Class,
+		Ranks: wc.Ranks, Copies: class.Rules().CountsCopies,
 		Listen: func(slot *fleet.Slot, rank int, o *stream.Options) (bool, error) {
 			return s.listen(&wc, drain, slot, rank, o)
 		}}
