@@ -3,24 +3,23 @@ package router
 import (
 	"net"
 	"net/http"
-	"time"
 
-	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// allowed lists the slots that a request may go to: the model's, or the pool's where the route names one, and of them
+// allowed lists the slots that the request may go to: the model's, or the pool's where the route names one, and of them
 // those that a gateway's subset hint leaves.
-func (r *Router) allowed(req *Request, model string) []*fleet.Slot {
-	if req.Pool != "" {
-		model = req.Pool
+func (x *decision) allowed() []*fleet.Slot {
+	model := x.req.Pool
+	if model == "" && x.model != nil {
+		model = x.model.Name
 	}
-	slots := r.opt.Fleet.Slots(model)
-	if req.Only == nil {
+	slots := x.opt.Fleet.Slots(model)
+	if x.req.Only == nil {
 		return slots
 	}
-	only := make(map[string]bool, len(req.Only)) // a gateway names its whole pool
-	for _, addr := range req.Only {
+	only := make(map[string]bool, len(x.req.Only)) // a gateway names its whole pool
+	for _, addr := range x.req.Only {
 		only[addr] = true
 	}
 	var out []*fleet.Slot
@@ -33,37 +32,39 @@ func (r *Router) allowed(req *Request, model string) []*fleet.Slot {
 	return out
 }
 
-// errFull sheds a request, as the endpoint-picker protocol has it.
-var errFull = &body.Refused{Status: http.StatusTooManyRequests, Reason: "all workers have as many requests as they may"}
-
-// open leaves the slots that may get a request now: those of workers that are well, with fewer requests than they may have;
-// an error if all that are well are full. A worker whose trial is due is among them too, and is to be the first choice.
-// Where Envoy tells nothing, nobody knows what is in flight, and the limit refuses nobody.
-func (r *Router) open(slots []*fleet.Slot, now time.Time) (open []*fleet.Slot, trial *fleet.Worker, err error) {
+// open leaves of the allowed slots those that may get a request now: of workers that are well, with fewer requests than they
+// may have; all that are well are full: the request is shed, as the endpoint-picker protocol has it. A worker whose trial is
+// due is among them too, and is to be the first choice. Where Envoy tells nothing, nobody knows what is in flight, and the
+// limit refuses nobody. A request that asks for an answer that is there costs nothing, and no limit stops it.
+func (x *decision) open() *Refusal {
+	slots := x.allowed()
 	well := fleet.Healthy(slots)
-	_, silent := r.opt.Fleet.Silent()
-	hasRoom := func(s *fleet.Slot) bool {
-		return r.opt.MaxInFlight <= 0 || silent || s.Load(now).Inflight < r.opt.MaxInFlight
+	x.slots, x.trial, x.opened = well, nil, true
+	if x.req.Stored != "" {
+		return nil
 	}
-	if r.opt.MaxInFlight > 0 {
+	_, silent := x.opt.Fleet.Silent()
+	hasRoom := func(s *fleet.Slot) bool {
+		return x.opt.MaxInFlight <= 0 || silent || s.Load(x.now).Inflight < x.opt.MaxInFlight
+	}
+	if x.opt.MaxInFlight > 0 {
+		x.slots = nil
 		for _, s := range well {
 			if hasRoom(s) {
-				open = append(open, s)
+				x.slots = append(x.slots, s)
 			}
 		}
-		if len(open) == 0 && len(well) > 0 {
-			return nil, nil, errFull
+		if len(x.slots) == 0 && len(well) > 0 {
+			return &Refusal{Status: http.StatusTooManyRequests, Message: "all workers have as many requests as they may"}
 		}
-	} else {
-		open = well
 	}
 	if len(well) == len(slots) {
-		return open, nil, nil
+		return nil
 	}
 	for _, s := range slots {
-		if s.Worker == trial || trial == nil && hasRoom(s) && s.Worker.Try(now) {
-			trial, open = s.Worker, append(open, s)
+		if s.Worker == x.trial || x.trial == nil && hasRoom(s) && s.Worker.Try(x.now) {
+			x.trial, x.slots = s.Worker, append(x.slots, s)
 		}
 	}
-	return open, trial, nil
+	return nil
 }

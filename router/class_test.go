@@ -68,10 +68,7 @@ func (w *classWorld) stores(class, skeleton string, tokens int) (cached int) {
 	w.t.Helper()
 	var s body.Skeleton
 	var req body.Request
-	if err := s.Scan([][]byte{[]byte(skeleton)}); err != nil {
-		w.t.Fatal(err)
-	}
-	if err := body.Parse(&s, &req); err != nil {
+	if err := body.Read([][]byte{[]byte(skeleton)}, &s, &req); err != nil {
 		w.t.Fatal(err)
 	}
 	live, size := w.model.Prompts, w.model.Prompts.Server().BlockSize
@@ -233,31 +230,27 @@ func TestClassesShareHashes(t *testing.T) {
 		"name": func(s *engine.Server) { s.EngineVersion = "0.30.0" }, // names pictures otherwise
 		"old":  func(s *engine.Server) { s.EngineVersion = "0.16.0" }, // its events do not name pictures
 	})
-	cs := classesOf(&w.model)
-	skeleton := chatBody("m", picture(1, 640, 480))
-	var sk body.Skeleton
-	s := &scratch{views: make([]view, len(cs.prompts)), looks: make([]look, len(cs.list))}
-	if err := sk.Scan([][]byte{[]byte(skeleton)}); err != nil {
+	m := newServedModel(&w.model)
+	s := &scratch{readings: make([]reading, len(m.prompts)), blocks: make([]blocks, len(m.classes))}
+	x := &decision{Router: w.Router, mem: s, servedName: servedName{model: m}}
+	if err := body.Read([][]byte{[]byte(chatBody("m", picture(1, 640, 480)))}, &s.body, &s.req); err != nil {
 		t.Fatal(err)
 	}
-	if err := body.Parse(&sk, &s.req); err != nil {
-		t.Fatal(err)
-	}
-	for i := range s.views {
-		if s.views[i].read(t.Context(), cs.prompts[i].Model(), "/v1/chat/completions", "", &s.req); s.views[i].err != nil {
-			t.Fatal(s.views[i].err)
+	for i := range s.readings {
+		if s.readings[i].read(t.Context(), m.prompts[i].Model(), "/v1/chat/completions", "", &s.req); s.readings[i].err != nil {
+			t.Fatal(s.readings[i].err)
 		}
 	}
-	for i, c := range cs.list {
-		s.looks[i].used = true
-		shares := s.twin(&cs, i)
-		if want := c.Name == "like"; (shares != nil) != want || want && shares == &s.looks[i] {
+	for i, c := range m.classes {
+		s.blocks[i].wanted = true
+		shares := x.sameBlocks(i)
+		if want := c.Name == "like"; (shares != nil) != want || want && shares == &s.blocks[i] {
 			t.Errorf("class %q: shares hashes: %v", c.Name, shares != nil)
 		}
 	}
-	s.looks[0].used = false
-	for i, c := range cs.list {
-		if c.Name == "like" && s.twin(&cs, i) != nil {
+	s.blocks[0].wanted = false
+	for i, c := range m.classes {
+		if c.Name == "like" && x.sameBlocks(i) != nil {
 			t.Error("shares with a class that was not looked up")
 		}
 	}

@@ -188,8 +188,8 @@ func readCases(t *testing.T, r io.Reader) (cases []goldenCase) {
 	}
 }
 
-// reading is one worker's model and index.
-type reading struct {
+// replayed is one worker's model and index.
+type replayed struct {
 	t        *testing.T
 	set      *goldenSet
 	model    *engine.Model
@@ -211,11 +211,11 @@ type late struct {
 }
 
 // settle drops the late cases that are found now.
-func (r *reading) settle() {
+func (r *replayed) settle() {
 	r.late = slices.DeleteFunc(r.late, func(l late) bool { return l.found() })
 }
 
-func (g *goldenSet) open(t *testing.T, worker, dir string, cases []goldenCase) *reading {
+func (g *goldenSet) open(t *testing.T, worker, dir string, cases []goldenCase) *replayed {
 	t.Helper()
 	w, ok := g.workers[worker]
 	if !ok {
@@ -244,20 +244,17 @@ func (g *goldenSet) open(t *testing.T, worker, dir string, cases []goldenCase) *
 	for _, line := range m.Warnings() {
 		t.Log(line)
 	}
-	r := &reading{t: t, set: g, model: m, adapters: adapters, index: indexer.New(indexer.Options{})}
+	r := &replayed{t: t, set: g, model: m, adapters: adapters, index: indexer.New(indexer.Options{})}
 	r.slot = r.index.Join(indexer.SlotOptions{CountCopies: true})
 	return r
 }
 
 // read runs a recorded request through the pipeline.
-func (r *reading) read(endpoint string, raw json.RawMessage) (*engine.Prompts, string, error) {
+func (r *replayed) read(endpoint string, raw json.RawMessage) (*engine.Prompts, string, error) {
 	skeleton := r.set.body(r.t, raw)
 	var s body.Skeleton
-	if err := s.Scan([][]byte{skeleton}); err != nil {
-		return nil, "", err
-	}
 	var req body.Request
-	if err := body.Parse(&s, &req); err != nil {
+	if err := body.Read([][]byte{skeleton}, &s, &req); err != nil {
 		return nil, "", err
 	}
 	lora := ""
@@ -271,7 +268,7 @@ func (r *reading) read(endpoint string, raw json.RawMessage) (*engine.Prompts, s
 }
 
 // feed applies recorded frames.
-func (r *reading) feed(frames [][3]string) error {
+func (r *replayed) feed(frames [][3]string) error {
 	for _, f := range frames {
 		payload, err := base64.StdEncoding.DecodeString(f[2])
 		if err != nil {
@@ -304,7 +301,7 @@ func (r *reading) feed(frames [][3]string) error {
 }
 
 // held is how many leading blocks of a prompt the index says the worker holds.
-func (r *reading) held(p *engine.Prompt, lora string) (blocks, full int) {
+func (r *replayed) held(p *engine.Prompt, lora string) (blocks, full int) {
 	r.locals = r.model.Locals(r.locals[:0], p, lora)
 	r.index.Match(r.locals, &r.matches)
 	for _, m := range r.matches.Slots {
@@ -345,7 +342,7 @@ func compare(t *testing.T, p *engine.Prompt, rle []any, mm []goldenMM, mmSource 
 }
 
 // one runs one recorded case; the result is "" or what differs.
-func (r *reading) one(c *goldenStep) string {
+func (r *replayed) one(c *goldenStep) string {
 	ps, lora, err := r.read(c.Endpoint, c.Request)
 	if c.Status != http.StatusOK {
 		var refused *engine.Refused
@@ -401,7 +398,7 @@ func (r *reading) one(c *goldenStep) string {
 }
 
 // cases runs a worker's cases and reports the count.
-func (r *reading) cases(cases []goldenCase, endpoints func(string) bool) (equal, total int) {
+func (r *replayed) cases(cases []goldenCase, endpoints func(string) bool) (equal, total int) {
 	for i := range cases {
 		c := &cases[i]
 		if !endpoints(c.Endpoint) {
@@ -501,7 +498,7 @@ func TestVLLMCachedTokens(t *testing.T) {
 	}
 }
 
-func (r *reading) sequence(c goldenCase) (steps int) {
+func (r *replayed) sequence(c goldenCase) (steps int) {
 	afterReset := false
 	for i, s := range c.Steps {
 		switch {

@@ -74,7 +74,7 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 		}),
 		gauge("predictions", "Blocks predicted to be held and not confirmed.", func() float64 { return float64(r.predicted.size.Load()) }),
 		counter("predictions_dropped_total", "Predicted blocks that ended early because there was no room.", r.predicted.dropped.Load),
-		gauge("requests_waiting_to_be_read", "Cleaned requests that wait because as many bytes as may be are being read.", func() float64 { return float64(r.turns.queued()) }),
+		gauge("requests_waiting_to_be_read", "Cleaned requests that wait because as many bytes as may be are being read.", func() float64 { return float64(r.lanes.queued()) }),
 		gauge("workers", "Workers known.", func() float64 { return float64(len(r.opt.Fleet.Workers())) }))
 	return m
 }
@@ -97,28 +97,28 @@ func (r *Router) Forget(worker string) {
 	r.metrics.failures.DeletePartialMatch(prometheus.Labels{"worker": worker})
 }
 
-func (m *metrics) ended(n *note, worker string, o Outcome) {
+func (m *metrics) ended(b *booked, worker string, o Outcome) {
 	m.outcomes.WithLabelValues(worker, strconv.Itoa(o.Code/100)+"xx").Inc()
 	if o.CachedTokens >= 0 && o.Code == 200 {
 		verdict := "equal"
-		if o.CachedTokens < n.cached {
+		if o.CachedTokens < b.cached {
 			verdict = "fewer"
-			if n.upper {
+			if b.upper {
 				verdict = "fewer_than_bound" // as may be
 			}
-		} else if o.CachedTokens > n.cached {
+		} else if o.CachedTokens > b.cached {
 			verdict = "more"
-			if n.bound {
+			if b.lower {
 				verdict = "more_than_bound" // as was to be expected
 			}
 		}
-		m.told.WithLabelValues(n.model, verdict).Inc()
+		m.told.WithLabelValues(b.model, verdict).Inc()
 	}
-	if o.PromptTokens > 0 && o.Code == 200 && n.usage > 0 {
+	if o.PromptTokens > 0 && o.Code == 200 && b.usage > 0 {
 		verdict := "equal"
-		if o.PromptTokens != n.usage {
+		if o.PromptTokens != b.usage {
 			verdict = "differs"
 		}
-		m.promised.WithLabelValues(n.model, verdict).Inc()
+		m.promised.WithLabelValues(b.model, verdict).Inc()
 	}
 }

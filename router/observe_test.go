@@ -129,7 +129,7 @@ func TestNewWorkerHasSeenNothing(t *testing.T) {
 		t.Fatalf("%+v", d)
 	}
 	for range doubts - 1 {
-		w.suspects.note(w.slots[0], w.now)
+		w.suspects.count(w.slots[0], w.now)
 	}
 	var workers []*fleet.Worker
 	for i, s := range w.slots {
@@ -141,10 +141,10 @@ func TestNewWorkerHasSeenNothing(t *testing.T) {
 	if d := w.decide(img); d.Reason != Load {
 		t.Errorf("%+v", d)
 	}
-	if w.suspects.note(workers[0].Slots[0], w.now) {
+	if w.suspects.count(workers[0].Slots[0], w.now) {
 		t.Error("a new worker is asked anew for what another had lost")
 	}
-	if w.now = w.now.Add(2 * doubtRest); w.suspects.note(workers[1].Slots[0], w.now) || len(w.suspects.by) != 1 {
+	if w.now = w.now.Add(2 * doubtRest); w.suspects.count(workers[1].Slots[0], w.now) || len(w.suspects.by) != 1 {
 		t.Errorf("%d slots doubted, want the last one", len(w.suspects.by))
 	}
 }

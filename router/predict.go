@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/hashicorp/golang-lru/v2/simplelru"
+
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
@@ -184,63 +186,43 @@ func (p *predictions) drop(made *promise, chain []uint64) {
 }
 
 // sightings remember which slots were sent a medium lately: their encoder cache should have it. Per medium the last
-// four slots count, by themselves and not by their number, which another worker gets when they are gone. Bounded: the
-// oldest media are forgotten first, and slots that left with them.
+// four slots count, by themselves and not by their number, which another worker gets when they are gone. About 150 bytes a
+// medium; beyond mostSeen the ones that were asked for least lately are forgotten, and slots that left with them.
 type sightings struct {
-	shard [seenShards]struct {
-		sync.Mutex
-		at    map[uint64]*seenBy
-		order []uint64
-	}
+	mu    sync.Mutex
+	media *simplelru.LRU[uint64, seenBy]
 }
 
 // seenBy are slots, the newest first; nil: none.
 type seenBy [4]*fleet.Slot
 
-const (
-	seenShards = 16
-	seenMedia  = 1 << 13 // media a shard, 128 k in all
-)
+const mostSeen = 1 << 17
 
 func newSightings() *sightings {
-	s := new(sightings)
-	for i := range s.shard {
-		s.shard[i].at = make(map[uint64]*seenBy)
-	}
-	return s
+	media, _ := simplelru.NewLRU[uint64, seenBy](mostSeen, nil) // fails for a size below 1
+	return &sightings{media: media}
 }
 
-func (s *sightings) by(name uint64) (slots seenBy) {
-	sh := &s.shard[name%seenShards]
-	sh.Lock()
-	defer sh.Unlock()
-	if at := sh.at[name]; at != nil {
-		slots = *at
-	}
+// by lists who saw the medium of a name.
+func (s *sightings) by(name uint64) seenBy {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	slots, _ := s.media.Get(name)
 	return slots
 }
 
 func (s *sightings) add(name uint64, slot *fleet.Slot) {
-	sh := &s.shard[name%seenShards]
-	sh.Lock()
-	defer sh.Unlock()
-	at := sh.at[name]
-	if at == nil {
-		if len(sh.order) >= seenMedia {
-			delete(sh.at, sh.order[0])
-			sh.order = sh.order[1:]
-		}
-		at = new(seenBy)
-		sh.at[name] = at
-		sh.order = append(sh.order, name)
-	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	slots, _ := s.media.Get(name)
 	put := slot
-	for i := range at {
-		put, at[i] = at[i], put
+	for i := range slots {
+		put, slots[i] = slots[i], put
 		if put == slot || put == nil {
-			return
+			break
 		}
 	}
+	s.media.Add(name, slots)
 }
 
 // holds reports whether slot is among them.

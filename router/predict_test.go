@@ -197,11 +197,11 @@ func TestSightings(t *testing.T) {
 	if by, none := s.by(77), s.by(78); by.holds(&slots[0]) || !by.holds(&slots[1]) || none.holds(&slots[0]) {
 		t.Error("holds")
 	}
-	for i := range uint64(seenMedia + 10) {
-		s.add(i*seenShards, &slots[1])
+	for i := range uint64(mostSeen + 10) {
+		s.add(1000+i, &slots[1])
 	}
-	if n := len(s.shard[0].at); n > seenMedia {
-		t.Errorf("%d media", n)
+	if n, old := s.media.Len(), s.by(77); n > mostSeen || old != (seenBy{}) {
+		t.Errorf("%d media, the oldest by %v", n, old)
 	}
 }
 

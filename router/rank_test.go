@@ -57,10 +57,7 @@ func store(t *testing.T, r *Router, ix *indexer.Index, at *fleet.Slot, skeleton 
 	t.Helper()
 	var sk body.Skeleton
 	var req body.Request
-	if err := sk.Scan([][]byte{[]byte(skeleton)}); err != nil {
-		t.Fatal(err)
-	}
-	if err := body.Parse(&sk, &req); err != nil {
+	if err := body.Read([][]byte{[]byte(skeleton)}, &sk, &req); err != nil {
 		t.Fatal(err)
 	}
 	m := r.names["m"].model.Prompts.Model()

@@ -76,10 +76,7 @@ func (w *world) decide(body string) Decision {
 func (w *world) stores(worker int, skeleton string) {
 	var s body.Skeleton
 	var req body.Request
-	if err := s.Scan([][]byte{[]byte(skeleton)}); err != nil {
-		w.t.Fatal(err)
-	}
-	if err := body.Parse(&s, &req); err != nil {
+	if err := body.Read([][]byte{[]byte(skeleton)}, &s, &req); err != nil {
 		w.t.Fatal(err)
 	}
 	live, _ := testModel()

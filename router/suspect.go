@@ -28,8 +28,8 @@ type suspect struct {
 	rest time.Time         // no resync before
 }
 
-// note takes one such answer down and reports whether it is time for a resync.
-func (s *suspects) note(slot *fleet.Slot, now time.Time) bool {
+// count takes one such answer down and reports whether it is time for a resync.
+func (s *suspects) count(slot *fleet.Slot, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.by == nil {

@@ -43,7 +43,7 @@ func TestCleanedWhenNotRead(t *testing.T) {
 		t.Errorf("time is over: %s, %q", d.Reason, d.Why)
 	}
 
-	busyLane := &w.turns.large
+	busyLane := w.lanes.large
 	if !busyLane.take(t.Context(), 1<<30) {
 		t.Fatal("the lane was not empty")
 	}
@@ -60,8 +60,8 @@ func TestCleanedWhenNotRead(t *testing.T) {
 		t.Errorf("small beside large: %+v, want it read", d)
 	}
 	busyLane.give(1 << 30)
-	if d = ask(t.Context(), large); d.PromptTokens == 0 || w.turns.large.used != 0 {
-		t.Errorf("afterwards: %+v, %d bytes in the lane", d, w.turns.large.used)
+	if d = ask(t.Context(), large); d.PromptTokens == 0 || !w.lanes.large.empty() {
+		t.Errorf("afterwards: %+v, lane empty: %v", d, w.lanes.large.empty())
 	}
 
 	index := w.opt.Index
@@ -69,8 +69,8 @@ func TestCleanedWhenNotRead(t *testing.T) {
 	d = ask(t.Context(), small)
 	w.opt.Index = index
 	wantClean(t, "panic", small, d)
-	if d.Reason != Load || d.Why != "internal error" || w.turns.small.used != 0 {
-		t.Errorf("panic: %s, %q, %d bytes in the lane", d.Reason, d.Why, w.turns.small.used)
+	if d.Reason != Load || d.Why != "internal error" || !w.lanes.small.empty() {
+		t.Errorf("panic: %s, %q, lane empty: %v", d.Reason, d.Why, w.lanes.small.empty())
 	}
 	all, err := w.metrics.Gather()
 	if err != nil {
@@ -91,10 +91,19 @@ func TestCleanedWhenNotRead(t *testing.T) {
 	}
 }
 
+// empty tells whether nobody has a turn.
+func (l *lane) empty() bool {
+	if !l.bytes.TryAcquire(int64(l.room)) {
+		return false
+	}
+	l.bytes.Release(int64(l.room))
+	return true
+}
+
 func TestLane(t *testing.T) { synctest.Test(t, testLane) }
 
 func testLane(t *testing.T) {
-	l := &lane{room: 10}
+	l := newLane(10)
 	asked := func(n int) chan bool {
 		got := make(chan bool, 1)
 		go func() { got <- l.take(t.Context(), n) }()
@@ -132,12 +141,16 @@ func testLane(t *testing.T) {
 	}
 	second = asked(1)
 	l.give(50)
-	if !<-second || l.used != 1 {
-		t.Errorf("%d in use", l.used)
+	if !<-second || l.empty() {
+		t.Error("a turn that came is not counted")
 	}
-	l.give(1)
-	l.used, l.waiting = 10, make([]*waiter, mostWaiting)
-	if l.take(t.Context(), 1) {
+	if l.give(1); !l.empty() || l.waiting.Load() != 0 {
+		t.Errorf("%d wait in a lane that all have left", l.waiting.Load())
+	}
+	l.take(t.Context(), 10)
+	l.waiting.Store(mostWaiting)
+	start = time.Now()
+	if l.take(t.Context(), 1) || time.Since(start) != 0 || l.waiting.Load() != mostWaiting {
 		t.Error("the queue has no end")
 	}
 }

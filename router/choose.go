@@ -1,0 +1,258 @@
+package router
+
+import (
+	"slices"
+
+	"go.uber.org/zap"
+
+	"github.com/sightline-router/sightline/engine"
+	"github.com/sightline-router/sightline/mmhash/block"
+	"github.com/sightline-router/sightline/prompt"
+	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/router/pick"
+)
+
+const (
+	ranks          = 8    // candidates that are ranked
+	mostTargets    = 3    // that Envoy is told
+	mostMedia      = 64   // that weigh in a choice
+	unknownPicture = 1000 // tokens that a picture of unknown size counts for: about 1280×720 for most families
+)
+
+// Why a decision is not on the step above.
+const (
+	noWorker    = "no worker known"
+	unconfirmed = "not confirmed by events yet"
+)
+
+// blocks are the hashes that one class looks up.
+type blocks struct {
+	wanted        bool // the class has workers
+	locals, chain []uint64
+}
+
+// choose picks the slot for a prompt, says why, and books it.
+func (x *decision) choose() {
+	if len(x.slots) == 0 {
+		x.edit(x.mem.readings[0].edits)
+		x.out.Why = noWorker
+		return
+	}
+	x.mem.candidates = x.mem.candidates[:0]
+	for class := range x.model.classes {
+		x.addCandidates(class)
+	}
+	x.rank()
+	x.keepSameEdits()
+	best := &x.ranked[0]
+	class := x.model.classOf(x.chosen.Worker)
+	rd, size := x.reading(class), x.model.classes[class].BlockSize
+	x.edit(rd.edits)
+	x.out.PromptTokens = len(rd.prompt.IDs)
+	// An engine always computes the last token, so a prompt that is held whole loses its last block (vLLM).
+	x.out.CachedTokens = min(best.Predicted, max(0, x.out.PromptTokens-1)/size*size)
+	x.out.MatchedBlocks = x.out.CachedTokens / size
+	x.target()
+	x.explain(best, rd)
+	x.book(best, class)
+}
+
+func (x *decision) reading(class int) *reading {
+	return &x.mem.readings[x.model.classes[class].reading]
+}
+
+// addCandidates looks a class's prompt up and adds its slots. An engine that will refuse it has no candidates; one whose
+// prompt is not known has some of which nothing is known.
+func (x *decision) addCandidates(class int) {
+	s, rd, size, keys := x.mem, x.reading(class), x.model.classes[class].BlockSize, &x.mem.blocks[class]
+	if !keys.wanted || rd.refused() {
+		return
+	}
+	tokens := len(rd.prompt.IDs)
+	if rd.err != nil {
+		tokens = s.longest
+	}
+	x.hash(class)
+	looked := rd.reuse != prompt.Recomputed
+	s.match(x, keys.locals, looked)
+	from := len(s.candidates)
+	for i, slot := range x.slots {
+		if x.model.classOf(slot.Worker) != class {
+			continue
+		}
+		c := x.candidate(i)
+		c.Tokens = tokens
+		held := s.overlapOf(slot)
+		if slot.EventAge != nil {
+			held, c.Doubtful = believed(held, slot.EventAge(x.now))
+		}
+		promised := held
+		if looked {
+			promised = x.predicted.leading(uint32(slot.ID), keys.chain, held, x.now)
+		}
+		c.Exact, c.Predicted, c.Shared = held*size, promised*size, (promised-held)*size
+		s.candidates = append(s.candidates, c)
+	}
+	x.addPictures(rd.prompt, s.candidates[from:])
+}
+
+// candidate is a slot with its load: all that a choice by load knows.
+func (x *decision) candidate(i int) pick.Candidate {
+	slot := x.slots[i]
+	load := slot.Load(x.now)
+	return pick.Candidate{Slot: i, First: slot.Worker == x.trial, Inflight: load.Inflight, Backlog: load.Backlog, Recent: load.Recent, Usage: load.Usage}
+}
+
+// hash computes the blocks that a class looks up, or takes them from an earlier class that has the same: two releases read
+// most requests alike.
+func (x *decision) hash(class int) {
+	p, size, keys := x.reading(class).prompt, x.model.classes[class].BlockSize, &x.mem.blocks[class]
+	keys.locals, keys.chain = keys.locals[:0], keys.chain[:0]
+	if same := x.sameBlocks(class); same != nil {
+		keys.locals, keys.chain = append(keys.locals, same.locals...), append(keys.chain, same.chain...)
+		return
+	}
+	keys.locals = p.Locals(keys.locals, size, x.adapter)
+	keys.chain = block.Chain(keys.chain, keys.locals, 0, false)
+}
+
+// sameBlocks are the blocks of an earlier class if they are this one's too; nil: none are.
+func (x *decision) sameBlocks(class int) *blocks {
+	p, size := x.reading(class).prompt, x.model.classes[class].BlockSize
+	for i := range class {
+		if x.mem.blocks[i].wanted && x.reading(i).err == nil && x.model.classes[i].BlockSize == size && p.SameBlocks(x.reading(i).prompt) {
+			return &x.mem.blocks[i]
+		}
+	}
+	return nil
+}
+
+// match looks up how many leading blocks each slot holds, in the place of the match before; without look none holds any.
+func (s *scratch) match(x *decision, locals []uint64, look bool) {
+	for _, h := range s.matches.Slots {
+		s.overlap[h.Slot] = 0
+	}
+	s.matches.Slots = s.matches.Slots[:0]
+	if look {
+		x.opt.Index.Match(locals, &s.matches)
+	}
+	for _, h := range s.matches.Slots {
+		for int(h.Slot) >= len(s.overlap) {
+			s.overlap = append(s.overlap, 0)
+		}
+		s.overlap[h.Slot] = int32(h.Blocks)
+	}
+}
+
+func (s *scratch) overlapOf(slot *fleet.Slot) int {
+	if int(slot.ID) >= len(s.overlap) {
+		return 0
+	}
+	return int(s.overlap[slot.ID])
+}
+
+// addPictures fills in, per candidate, the picture tokens behind its cached prefix: to encode, or in its encoder cache.
+func (x *decision) addPictures(p *engine.Prompt, cands []pick.Candidate) {
+	for i := range p.Media[:min(len(p.Media), mostMedia)] {
+		md := &p.Media[i]
+		by := x.seen.by(md.Key)
+		if by == (seenBy{}) && md.Alias != 0 {
+			by = x.seen.by(md.Alias)
+		}
+		for j := range cands {
+			c := &cands[j]
+			left := md.Offset + md.Length - max(c.Predicted, md.Offset)
+			c.Shared += max(0, min(c.Predicted, md.Offset+md.Length)-max(c.Exact, md.Offset)) // booked for its encoding too
+			switch {
+			case md.Length == 0 && !by.holds(x.slots[c.Slot]):
+				c.Encode += unknownPicture
+			case left <= 0 && md.Length > 0:
+			case by.holds(x.slots[c.Slot]):
+				c.Seen += max(left, 1)
+			default:
+				c.Encode += max(left, 0)
+			}
+		}
+	}
+}
+
+// rank orders the candidates.
+func (x *decision) rank() {
+	x.turn = x.choices.Add(1)
+	x.ranked = pick.Rank(x.mem.candidates, ranks, x.turn)
+	x.chosen = x.slots[x.ranked[0].Slot]
+}
+
+// keepSameEdits keeps of the ranked candidates those that want the body changed as the best one does: Envoy changes it once.
+func (x *decision) keepSameEdits() {
+	if len(x.model.prompts) == 1 {
+		return
+	}
+	changes := func(c pick.Candidate) []Edit { return x.reading(x.model.classOf(x.slots[c.Slot].Worker)).edits }
+	best := changes(x.ranked[0])
+	kept := slices.DeleteFunc(x.ranked[1:], func(c pick.Candidate) bool { return !sameEdits(changes(c), best) })
+	if len(kept) < len(x.ranked)-1 {
+		x.opt.Log.Info("classes of a model need different changes of a body: only workers of one kind are offered", zap.String("model", x.model.Name))
+	}
+	x.ranked = x.ranked[:1+len(kept)]
+}
+
+// target names up to three different places, in the order of the ranking, and who decodes. A worker behind front ends is
+// named in the request, for retries too: then they are the front ends, one after another, and no worker of another kind.
+func (x *decision) target() {
+	x.decode = x.opt.Fleet.Decode(x.chosen, x.turn)
+	if w := x.chosen.Worker; w.Instance != "" {
+		t := Target{Worker: w.Name, Rank: x.chosen.Rank, Instance: w.Instance}
+		if x.decode != nil {
+			t.Prefill, t.PrefillRank = t.Instance, t.Rank
+			t.Instance, t.Rank = x.decode.Worker.Instance, x.decode.Rank
+		}
+		for i := range min(len(w.Frontends), mostTargets) {
+			t.Addr = w.Frontends[(x.turn+uint64(i))%uint64(len(w.Frontends))]
+			x.out.Targets = append(x.out.Targets, t)
+		}
+		return
+	}
+	x.out.Targets = make([]Target, 0, mostTargets)
+	for _, c := range x.ranked {
+		slot := x.slots[c.Slot]
+		named := slices.ContainsFunc(x.out.Targets, func(t Target) bool { return t.Addr == slot.Worker.Addr })
+		if slot.Worker.Instance == "" && !named && len(x.out.Targets) < mostTargets {
+			x.out.Targets = append(x.out.Targets, Target{Worker: slot.Worker.Name, Addr: slot.Worker.Addr, Rank: slot.Rank})
+		}
+	}
+}
+
+// explain gives the step of the ladder, and what keeps the decision from the one above or from being certain.
+func (x *decision) explain(best *pick.Candidate, rd *reading) {
+	d := &x.out
+	switch {
+	case best.Doubtful && best.Exact > 0:
+		d.Reason, d.Why = Predicted, eventsAway
+	case best.Predicted > best.Exact:
+		d.Reason, d.Why = Predicted, unconfirmed
+	case best.Exact > 0:
+		d.Reason = Exact
+	case best.Seen > 0:
+		d.Reason, d.Why = Affinity, "no block held, media seen"
+	case best.Doubtful:
+		d.Why = eventsAway
+	default:
+		d.Why = "no block held"
+	}
+	if rd.reuse == prompt.Recomputed {
+		d.Why = "the engine reads no cache for this request"
+	}
+	if d.Partial = x.opt.Index.Partial(x.chosen.ID); d.Partial && d.Why == "" {
+		d.Why = "a lower bound: the worker is known in part"
+	}
+	if d.Recurrent = x.opt.Index.Recurrent(x.chosen.ID); d.Recurrent && d.CachedTokens > 0 {
+		d.Why = "an upper bound: a hit needs the states of recurrent layers too"
+	}
+	if rd.reuse == prompt.Perhaps && d.CachedTokens > 0 {
+		d.Why = "an upper bound: the engine may read no cache for this request"
+	}
+	if !rd.prompt.Exact {
+		d.Why = rd.prompt.Why
+	}
+}

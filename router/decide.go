@@ -1,0 +1,207 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime"
+	"runtime/debug"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/router/pick"
+)
+
+// decision is one request on its way: what each step finds out, for the next.
+type decision struct {
+	*Router
+	req     *Request
+	now     time.Time
+	out     Decision
+	mem     *scratch
+	cuts    []body.Edit // what a client must not say
+	cleaned bool        // with out.Edits the body may be passed on, whatever happens
+	servedName
+	slots  []*fleet.Slot // that may get the request, once they are opened
+	opened bool
+	trial  *fleet.Worker // one of theirs that is to be tried; nil: none
+	turn   uint64        // breaks ties
+	ranked []pick.Candidate
+	chosen *fleet.Slot // the first of ranked; nil: no worker is known
+	decode *fleet.Slot // who decodes, where another does
+}
+
+// scratch is one decision's memory, reused.
+type scratch struct {
+	body       body.Skeleton
+	req        body.Request
+	readings   []reading // by kind of engine
+	blocks     []blocks  // by class
+	longest    int       // tokens of the longest prompt of all readings
+	matches    indexer.Matches
+	overlap    []int32 // leading blocks held, by slot; those of matches are not 0
+	candidates []pick.Candidate
+}
+
+// Decide ranks the workers for one request. It never fails: what cannot be read is routed by load, and Why says so. Once
+// ctx has ended it answers soon, on the step of the ladder that it has come to. A body is cleaned before all else, and
+// whatever happens then, its edits are in the decision.
+func (r *Router) Decide(ctx context.Context, req *Request) Decision {
+	x := &decision{Router: r, req: req, now: r.opt.Now(), out: Decision{ID: req.ID, Reason: Load, source: req.Source}, mem: r.scratch.Get().(*scratch)}
+	r.opt.Fleet.Expire()
+	x.decide(ctx)
+	x.rankInBody()
+	x.mem.release()
+	r.scratch.Put(x.mem)
+	took := r.opt.Now().Sub(x.now)
+	r.metrics.decided(&x.out, took)
+	r.recent.add(&x.out, x.now, took)
+	return x.out
+}
+
+func (s *scratch) release() {
+	s.body.Release()
+	s.req = body.Request{}
+	clear(s.readings)
+}
+
+func (x *decision) decide(ctx context.Context) {
+	defer func() {
+		if p := recover(); p != nil {
+			x.afterPanic(p)
+		}
+	}()
+	switch {
+	case x.req.Stored != "" && x.followAnswer(x.req.Stored):
+		x.byLoad("the worker that keeps the answer")
+	case x.req.Stored != "":
+		x.byLoad("whose answer it is is not known")
+	case x.req.Body == nil:
+		x.byLoad("body not read")
+	default:
+		x.decideBody(ctx)
+	}
+}
+
+// decideBody is the way of a request with a body.
+func (x *decision) decideBody(ctx context.Context) {
+	unread, refusal := x.clean()
+	if refusal != nil {
+		x.refuse(refusal)
+		return
+	}
+	if unread != nil {
+		x.byLoad(unread.Error())
+		return
+	}
+	if why := x.findModel(); why != "" {
+		x.byLoad(why)
+		return
+	}
+	if before, _ := x.mem.body.String(x.mem.req.Fields["previous_response_id"]); before != "" {
+		x.followAnswer(before)
+	}
+	if refusal := x.open(); refusal != nil {
+		x.refuse(refusal)
+		return
+	}
+	size := 0
+	for _, piece := range x.req.Body {
+		size += len(piece)
+	}
+	lane, busy := x.lanes.of(size)
+	if !lane.take(ctx, size) {
+		x.byLoad(busy)
+		return
+	}
+	defer lane.give(size)
+	x.read(ctx)
+	if why := x.unreadable(); why != "" {
+		x.byLoad(why)
+		return
+	}
+	x.choose()
+}
+
+// clean takes what a client must not say out of the body. unread says why the rest of it cannot be read, if it cannot.
+func (x *decision) clean() (unread error, refusal *Refusal) {
+	unread = body.Read(x.req.Body, &x.mem.body, &x.mem.req)
+	var err error
+	if x.cuts, err = body.Clean(x.req.Body, &x.mem.body, unread, x.metrics.fieldRemoved); err != nil {
+		refusal = &Refusal{Status: http.StatusBadRequest, Message: err.Error()}
+		var refused *body.Refused
+		if errors.As(err, &refused) {
+			refusal = &Refusal{Status: refused.Status, Message: refused.Reason}
+		}
+		return unread, refusal
+	}
+	x.out.Edits, x.cleaned = x.cuts, true
+	return unread, nil
+}
+
+// findModel looks the request's model up; why says what keeps it from being used.
+func (x *decision) findModel() (why string) {
+	name, known := x.names[x.mem.req.Model]
+	switch {
+	case !known:
+		x.out.Asked = shown(x.mem.req.Model)
+		return "model unknown"
+	case x.req.Pool != "" && x.req.Pool != name.model.Name:
+		return "model of another pool" // its own engines answer that they have no such model
+	}
+	x.servedName, x.out.Model = name, name.model.Name
+	return ""
+}
+
+// byLoad places a request of which nothing is known but, perhaps, its model.
+func (x *decision) byLoad(why string) {
+	if !x.opened {
+		if refusal := x.open(); refusal != nil {
+			x.refuse(refusal)
+			return
+		}
+	}
+	x.out.Reason, x.out.Why = Load, why
+	x.opt.Log.Warn("request routed by load: "+why, zap.String("id", x.out.ID), zap.String("model", x.out.Model), zap.String("asked", x.out.Asked))
+	if len(x.slots) == 0 {
+		x.out.Why = noWorker
+		return
+	}
+	x.mem.candidates = x.mem.candidates[:0]
+	for i := range x.slots {
+		x.mem.candidates = append(x.mem.candidates, x.candidate(i))
+	}
+	x.rank()
+	x.target()
+	x.hold(&booked{model: x.out.Model, slot: x.chosen, reason: Load, cached: -1}, 0)
+}
+
+// refuse answers the client in the workers' stead.
+func (x *decision) refuse(refusal *Refusal) {
+	x.out.Edits, x.out.Reason, x.out.Why, x.out.Refuse = nil, RefusedByUs, refusal.Message, refusal
+}
+
+// afterPanic ends a decision that panicked. Behind the cleaning that costs the choice alone; before it the client is
+// refused: what brings down our cleaning might bring down an engine, and who knows what it carries. Only errors of the
+// runtime are logged; another panic's value might quote a prompt.
+func (x *decision) afterPanic(p any) {
+	text := fmt.Sprintf("%T", p)
+	if e, ok := p.(runtime.Error); ok {
+		text = e.Error()
+	}
+	x.opt.Log.Error("panic in a decision", zap.String("panic", text), zap.ByteString("stack", debug.Stack()))
+	x.mem = new(scratch) // the other may be broken
+	const why = "internal error"
+	if x.req.Body != nil && !x.cleaned {
+		x.refuse(&Refusal{Status: http.StatusBadRequest, Message: why})
+		return
+	}
+	x.out = Decision{ID: x.out.ID, Model: x.out.Model, Edits: x.out.Edits, source: x.out.source}
+	x.opened = false
+	x.byLoad(why)
+}

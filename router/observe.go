@@ -1,0 +1,121 @@
+package router
+
+import (
+	"net/http"
+	"strconv"
+
+	"go.uber.org/zap"
+
+	"github.com/sightline-router/sightline/router/fleet"
+)
+
+// Observe takes what Envoy reported of a decided request: the worker really used, the end, the status.
+func (r *Router) Observe(o Outcome) {
+	switch o.Phase {
+	case Failed:
+		r.failed(r.opt.Fleet.ByAddr(o.Addr), o.Fault)
+	case Lost:
+		r.opt.Fleet.Lost(o.Source)
+	case Started:
+		r.recent.observe(o)
+		if !r.confirm(o) {
+			r.metrics.unmatched.Inc()
+		} else if o.Answer != "" {
+			r.answers.Add(o.Answer, o.Addr)
+			r.metrics.stored.WithLabelValues("learned").Inc()
+		}
+	case Ended:
+		r.recent.observe(o)
+		r.ended(o)
+	}
+}
+
+// confirm takes down who has a request, and moves what was expected of it where that is not the slot that was chosen; false
+// if the request or the worker is not known.
+func (r *Router) confirm(o Outcome) bool {
+	now, moved, ok := r.opt.Fleet.Confirm(o.ID, o.Addr, o.Source)
+	if moved == nil {
+		return ok
+	}
+	r.metrics.moved.Inc()
+	b := now.Note.(*booked)
+	var made *promise
+	if now.Slot.Worker.Class == moved.Slot.Worker.Class {
+		made = r.predicted.add(uint32(now.Slot.ID), b.chain, 0, r.opt.Now())
+		r.opt.Audit.Move(o.ID, now.Slot.ID, now.Slot.Worker.Name)
+	} else { // its blocks have other hashes: nothing to predict, nothing to compare
+		r.opt.Audit.End(o.ID, false)
+	}
+	r.predicted.drop(b.promised.Swap(made), b.chain)
+	return true
+}
+
+func (r *Router) ended(o Outcome) {
+	known := o.Addr == "" || r.confirm(o) // the report that it was sent there may be lost
+	learn := o.FirstByte
+	if o.Code != http.StatusOK {
+		learn = 0 // an error is no prefill
+	}
+	at, ok := r.opt.Fleet.End(o.ID, o.Source, learn)
+	if !ok {
+		r.metrics.unmatched.Inc()
+		return
+	}
+	r.judge(o, at)
+	b := at.Note.(*booked)
+	if o.Code < 200 || o.Code >= 400 { // refused or broken: it stored nothing that we could count on
+		r.predicted.drop(b.promised.Load(), b.chain)
+	}
+	if b.mute && o.CachedTokens == 0 || at.Slot != b.slot || !known || b.cached < 0 {
+		o.CachedTokens = -1 // nothing was reported, or of another worker than the prediction is of
+	}
+	if b.disproved(o) {
+		r.correct(at.Slot, b, o.CachedTokens)
+	}
+	r.opt.Audit.End(o.ID, o.Code == http.StatusOK)
+	worker := at.Slot.Worker.Name
+	if !known {
+		worker = "other"
+	}
+	r.metrics.ended(b, worker, o)
+}
+
+// disproved tells whether the engine found less than its events promised (a reset that it has not told yet). One block less
+// says nothing: vLLM keeps back the last one that it finds where it drafts with EAGLE or MTP (read in 0.10 to 0.33), and
+// one that was evicted since the decision is told by an event.
+func (b *booked) disproved(o Outcome) bool {
+	return (b.reason == Exact || b.stale) && !b.upper && o.Code == http.StatusOK && o.CachedTokens >= 0 && o.CachedTokens < b.cached-b.size
+}
+
+// correct takes out of the index what a slot did not find. When that happens again and again its feed starts anew.
+func (r *Router) correct(slot *fleet.Slot, b *booked, cached int) {
+	n, _ := r.opt.Index.Drop(slot.ID, b.locals, cached/b.size)
+	r.metrics.corrected.Add(float64(n))
+	if r.suspects.count(slot, r.opt.Now()) && r.opt.Resync != nil {
+		r.opt.Resync(slot)
+	}
+}
+
+// judge takes down what the end of a request says of its worker. Where another decoded, the status does not tell whose
+// it is.
+func (r *Router) judge(o Outcome, b *fleet.Booking) {
+	w := r.opt.Fleet.ServedBy(b, o.Addr)
+	switch {
+	case w == nil || !o.Answered || b.Decode != nil || o.Code == http.StatusNotImplemented:
+	case o.Code >= http.StatusInternalServerError:
+		r.failed(w, strconv.Itoa(o.Code))
+	case o.Code < http.StatusBadRequest && w.Answered(b.At, r.opt.Now()):
+		r.opt.Log.Info("worker "+w.Name+" answers again and gets requests as before", zap.String("addr", w.Addr))
+	}
+}
+
+// failed counts a request that failed at a worker; nil: at an address that is no worker's own.
+func (r *Router) failed(w *fleet.Worker, what string) {
+	if w == nil {
+		return
+	}
+	r.metrics.failures.WithLabelValues(w.Name, what).Inc()
+	if now := r.opt.Now(); w.Failed(what, now) {
+		r.opt.Log.Warn("worker "+w.Name+" fails and gets a trial request now and then, until one is answered", zap.String("addr", w.Addr), zap.String("why", w.Out(now)))
+	}
+}
