@@ -126,7 +126,7 @@ func inspect(dir string, s Server) (st state) {
 		st.dir = at
 		err = st.list()
 	}
-	if file := prompt.TemplateFile(s.Engine, s.ChatTemplate, ""); err == nil && file != "" {
+	if file := s.templateFile(""); err == nil && file != "" {
 		if err = st.add(file, file); err != nil {
 			st.key = "chat_template"
 		}

@@ -16,7 +16,6 @@ import (
 
 	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/engine/rules"
-	"github.com/sightline-router/sightline/engine/sglang"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/prompt"
 )
@@ -64,16 +63,17 @@ func load(name string, st *state, s Server, media *Media, first *firstSeen, like
 	if err != nil {
 		return nil, err
 	}
-	m.prompt, err = prompt.Load(st.dir, prompt.Options{
-		Engine: s.Engine, TemplateFile: s.ChatTemplate, ContentFormat: s.ContentFormat, Interleave: s.InterleaveMM,
+	opt := prompt.Options{
+		Dialect: m.rules.Dialect, TemplateFile: s.ChatTemplate,
 		VisionFamily: s.VisionFamily, ProcessorKwargs: string(s.ProcessorKwargs), TemplateKwargs: string(s.TemplateKwargs),
-		MMEmbeds:       s.EnableMMEmbeds,
-		RefuseMMKwargs: m.rules.RefusesMMKwargs && !s.TrustMMKwargs,
-		AnswerCounts:   m.rules.AnswerCounts, CutsMarkers: m.rules.CutsMarkers, UnknownCut: m.rules.UnknownCut,
-		TrustChatTemplate: s.TrustChatTemplate, AutoToolChoice: s.AutoToolChoice, ExcludeToolsOnNone: s.ExcludeToolsOnNone,
-		MaxModelLen: s.MaxModelLen, MistralMode: s.TokenizerMode == "mistral", Location: zone, Now: s.Clock, Like: like,
-	})
-	if err != nil {
+		MMEmbeds: s.EnableMMEmbeds, TrustMMKwargs: s.TrustMMKwargs, TrustChatTemplate: s.TrustChatTemplate, AutoToolChoice: s.AutoToolChoice,
+		MaxModelLen: s.MaxModelLen, Location: zone, Now: s.Clock, Like: like,
+	}
+	if m.rules.VLLMKeys {
+		opt.ContentFormat, opt.Interleave = s.ContentFormat, s.InterleaveMM
+		opt.ExcludeToolsOnNone, opt.MistralMode = s.ExcludeToolsOnNone, s.TokenizerMode == "mistral"
+	}
+	if m.prompt, err = prompt.Load(st.dir, opt); err != nil {
 		return nil, fmt.Errorf("model %s: %w", name, err)
 	}
 	m.dynamo = dynamoRule(s, m.prompt)
@@ -81,7 +81,7 @@ func load(name string, st *state, s Server, media *Media, first *firstSeen, like
 		return nil, fmt.Errorf("model %s: %w", name, err)
 	}
 	if m.rules.Names == rules.ByProcessor {
-		m.names.sglang = media.finder(name, m.prompt, s, m.version)
+		m.names.sglang = media.sglang(name, processor(m.prompt, s), s, m.version)
 	}
 	return m, nil
 }
@@ -203,7 +203,7 @@ func (m *Model) expand(ctx context.Context, endpoint, lora string, req *body.Req
 		}
 	}
 	if m.rules.Names == rules.ByProcessor && !m.Server.Dynamo() {
-		p.wide = &wideRule{sglang.PadRuleOf(m.version), m.Server.Speculative != ""}
+		p.wide = &wideRule{padRule(m.version), m.Server.Speculative != ""}
 	}
 	if from, why := m.untold(&p, lora, req); why != "" {
 		p.Sure, p.Exact, p.Why = from, false, why

@@ -20,7 +20,7 @@ func TestEnginesAreNamedOnlyHere(t *testing.T) {
 		"internal/config/dynamo.go": 2, // keys
 	}
 	found := map[string]int{}
-	for _, room := range []string{"engine", "router", "indexer", "internal/config", "internal/serve", "mmhash", "body", "extproc"} {
+	for _, room := range []string{"engine", "router", "indexer", "internal/config", "internal/serve", "mmhash", "prompt", "body", "extproc"} {
 		err := filepath.WalkDir(filepath.Join("..", room), func(path string, d fs.DirEntry, err error) error {
 			switch {
 			case err != nil:

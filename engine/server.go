@@ -13,7 +13,6 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/engine/rules"
-	"github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/prompt/vision"
 )
 
@@ -158,7 +157,7 @@ func (s *Server) Check() error {
 	if s.Revision != "" && !filepath.IsLocal(s.Revision) {
 		bad("revision", "%q is no name of a branch, a tag or a commit", s.Revision)
 	}
-	if !prompt.ReadsTemplate(s.Engine, s.ChatTemplate) {
+	if !r.Dialect.TakesTemplate(s.ChatTemplate) {
 		bad("chat_template", "SGLang takes one of its named forms, such as qwen2-vl, or a file that ends in .jinja or .json; %.80q is neither", s.ChatTemplate)
 	}
 	if err := vision.CheckFamily(s.VisionFamily); err != nil {
@@ -201,9 +200,15 @@ func (s *Server) Foreign(base *Server) (keys []string) {
 
 // ResolveTemplate takes a relative chat_template from a place, if it names a file.
 func (s *Server) ResolveTemplate(place string) {
-	if file := prompt.TemplateFile(s.Engine, s.ChatTemplate, place); file != "" {
+	if file := s.templateFile(place); file != "" {
 		s.ChatTemplate = file
 	}
+}
+
+// templateFile is the file that chat_template names, relative ones below dir; "" where it names none.
+func (s *Server) templateFile(dir string) string {
+	r := s.Rules()
+	return r.Dialect.TemplateFile(s.ChatTemplate, dir)
 }
 
 // Dynamo tells whether blocks and pictures go by NVIDIA Dynamo's rules.

@@ -1,4 +1,4 @@
-package prompt
+package prompt_test
 
 import (
 	"bytes"
@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	. "github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/prompt/template"
 	"github.com/sightline-router/sightline/prompt/vision"
 )
@@ -118,7 +119,7 @@ func TestConformanceGoldenChat(t *testing.T) {
 		if string(row.Tools) != "null" {
 			fields["tools"] = row.Tools
 		}
-		d, err := m.Read(t.Context(), chatEndpoint, request(t, asBody(t, row.Messages, fields)))
+		d, err := m.Read(t.Context(), ChatEndpoint, request(t, asBody(t, row.Messages, fields)))
 		if row.Error != "" {
 			if refused := new(Refused); !errors.As(err, &refused) {
 				t.Errorf("%s %s: the template refuses it, we read it (%v)", row.Model, row.Case, err)
@@ -197,7 +198,7 @@ func TestConformanceSGLangServer(t *testing.T) {
 	}
 	var server struct{ Steps []sglangStep }
 	readAs(t, filepath.Join(golden, "sglang", "server_qwen3vl.json.gz"), &server)
-	m := load(t, directoryOf(t, filepath.Join(models, "qwen3-vl")), Options{Engine: "sglang", AutoToolChoice: true})
+	m := load(t, directoryOf(t, filepath.Join(models, "qwen3-vl")), Options{Dialect: of("sglang"), AutoToolChoice: true})
 	ends := map[int64]int{}
 	chats, blocks := 0, 0
 	for _, s := range server.Steps {
@@ -215,7 +216,7 @@ func TestConformanceSGLangServer(t *testing.T) {
 			media, rest = append(media, sizes[name]), after
 		}
 		req := request(t, asBody(t, json.RawMessage(strings.ReplaceAll(text, `"file"`, `"url"`)), s.Extra))
-		d, err := m.Read(t.Context(), chatEndpoint, req)
+		d, err := m.Read(t.Context(), ChatEndpoint, req)
 		if err != nil {
 			t.Errorf("%s: %v", s.Step, err)
 			continue
@@ -274,15 +275,15 @@ func TestConformanceSGLangText(t *testing.T) {
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	m := load(t, directoryOf(t, filepath.Join(models, "llama3.1")), Options{Engine: "sglang", TemplateFile: file})
+	m := load(t, directoryOf(t, filepath.Join(models, "llama3.1")), Options{Dialect: of("sglang"), TemplateFile: file})
 	var server struct{ Steps []sglangStep }
 	readAs(t, filepath.Join(golden, "sglang", "server_text.json.gz"), &server)
 	n := 0
 	for _, s := range server.Steps {
-		if s.Path != chatEndpoint {
+		if s.Path != ChatEndpoint {
 			continue
 		}
-		d := draft(t, m, chatEndpoint, string(s.Request))
+		d := draft(t, m, ChatEndpoint, string(s.Request))
 		e, err := m.Expand(d, &d.Prompts[0], nil)
 		if err != nil || len(e.IDs) != s.Response.Usage.Prompt {
 			t.Errorf("%s: %d tokens, the server had %d (%v)", s.Step, len(e.IDs), s.Response.Usage.Prompt, err)
@@ -309,7 +310,7 @@ func TestConformanceFallbacks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ours, err := template.Compile(fallbackTemplate(modelType, "x"), template.Options{})
+		ours, err := template.Compile(of("vllm").Fallback(modelType, "x"), template.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}

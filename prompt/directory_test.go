@@ -1,10 +1,12 @@
-package prompt
+package prompt_test
 
 import (
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	. "github.com/sightline-router/sightline/prompt"
 )
 
 // Which template counts, by the files of a directory (transformers 5; vLLM 0.32 and SGLang 0.5.23 around it).
@@ -41,12 +43,12 @@ func TestTemplatesOfDirectories(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		d, err := readDirectory(dir)
+		got, err := TemplatesIn(dir)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, want := d.templates, (templates{c.plain, c.tools, c.tokenizer}); got != want {
-			t.Errorf("%s: %+v, want %+v", c.name, got, want)
+		if want := [3]string{c.plain, c.tools, c.tokenizer}; got != want {
+			t.Errorf("%s: %q, want %q", c.name, got, want)
 		}
 	}
 }
@@ -82,31 +84,24 @@ func TestNoTemplate(t *testing.T) {
 	if w := m.Warnings(); len(w) == 0 || !strings.Contains(w[0], "no chat template") {
 		t.Errorf("warnings: %q", w)
 	}
-	if _, err := m.Read(t.Context(), chatEndpoint, request(t, `{"messages":[{"role":"user","content":"a"}]}`)); err != ErrNoTemplate {
+	if _, err := m.Read(t.Context(), ChatEndpoint, request(t, `{"messages":[{"role":"user","content":"a"}]}`)); err != ErrNoTemplate {
 		t.Errorf("chat: %v", err)
 	}
-	if d := draft(t, m, completionsEndpoint, `{"prompt":"a"}`); d.Prompts[0].Text != "a" {
+	if d := draft(t, m, CompletionsEndpoint, `{"prompt":"a"}`); d.Prompts[0].Text != "a" {
 		t.Error("completion is not read")
 	}
 	m = load(t, copyShipped(t, "chat_template.jinja", map[string]string{"tokenizer_config.json": "{}"}), Options{TemplateFile: "{{ messages[0].content }}"})
-	if d := draft(t, m, chatEndpoint, `{"messages":[{"role":"user","content":"a"}]}`); d.Prompts[0].Text != "a" {
+	if d := draft(t, m, ChatEndpoint, `{"messages":[{"role":"user","content":"a"}]}`); d.Prompts[0].Text != "a" {
 		t.Errorf("a template given as text: %q", d.Prompts[0].Text)
 	}
 }
 
-// Prompts that an engine writes past the template are never called exact.
+// Prompts that an engine writes in a form that is not known here are never called exact.
 func TestOpaqueModels(t *testing.T) {
-	for _, c := range []struct {
-		engine, modelType, dir string
-		want                   error
-	}{
-		{"vllm", "gpt_oss", "/m", ErrHarmony}, {"trtllm", "gpt_oss", "/m", ErrHarmony}, {"sglang", "gpt_oss", "/m", nil},
-		{"sglang", "internvl_chat", "/m", nil}, {"sglang", "whisper", "/m", ErrConversation},
-		{"sglang", "llava", "/m/llava-1.5-7b-hf", nil}, {"sglang", "minicpmv4_6", "/m/MiniCPM-V-4.6", nil},
-		{"sglang", "qwen2_5_vl", "/m/qwen", nil},
-	} {
-		if err := opaque(Options{Engine: c.engine}, c.modelType, c.dir); err != c.want {
-			t.Errorf("%s %s %s: %v, want %v", c.engine, c.modelType, c.dir, err, c.want)
+	for engine, want := range map[string]error{"vllm": ErrHarmony, "trtllm": ErrHarmony, "sglang": nil} {
+		m := load(t, copyShipped(t, "preprocessor_config.json", map[string]string{"config.json": `{"model_type":"gpt_oss"}`}), Options{Dialect: of(engine)})
+		if _, err := m.Read(t.Context(), ChatEndpoint, request(t, `{"messages":[{"role":"user","content":"a"}]}`)); err != want {
+			t.Errorf("%s: %v, want %v", engine, err, want)
 		}
 	}
 }

@@ -3,7 +3,6 @@ package prompt
 import (
 	"context"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/tidwall/gjson"
 
@@ -54,19 +53,22 @@ type DraftPrompt struct {
 
 // Endpoints that are read for some engine.
 const (
-	chatEndpoint        = "/v1/chat/completions"
-	completionsEndpoint = "/v1/completions"
-	batchEndpoint       = "/v1/chat/completions/batch"
-	responsesEndpoint   = "/v1/responses"
-	messagesEndpoint    = "/v1/messages"
+	ChatEndpoint        = "/v1/chat/completions"
+	CompletionsEndpoint = "/v1/completions"
+	BatchEndpoint       = "/v1/chat/completions/batch"
+	ResponsesEndpoint   = "/v1/responses"
+	MessagesEndpoint    = "/v1/messages"
 )
 
-// Read makes the draft of a request. Of engines other than vLLM /v1/chat/completions and /v1/completions are read. Errors: a
-// *Refused or an *Unpredicted; ErrTime once ctx has ended, which ends the draft's Expand too.
+// Read makes the draft of a request. Errors: a *Refused or an *Unpredicted; ErrTime once ctx has ended, which ends the
+// draft's Expand too.
 func (m *Model) Read(ctx context.Context, endpoint string, req *body.Request) (*Draft, error) {
-	d := &Draft{Reuse: m.reuse(endpoint, req), done: ctx.Done()}
-	if m.opt.Engine != "vllm" && endpoint != chatEndpoint && endpoint != completionsEndpoint {
+	d := &Draft{done: ctx.Done()}
+	if !m.opt.Dialect.OtherAPIs && endpoint != ChatEndpoint && endpoint != CompletionsEndpoint {
 		return nil, ErrEndpoint
+	}
+	if m.opt.Dialect.Reuse != nil {
+		d.Reuse = m.opt.Dialect.Reuse(endpoint, req)
 	}
 	if err := m.common(endpoint, req, d); err != nil {
 		return nil, err
@@ -74,15 +76,15 @@ func (m *Model) Read(ctx context.Context, endpoint string, req *body.Request) (*
 	d.bound(m.opt.MaxModelLen)
 	var err error
 	switch endpoint {
-	case completionsEndpoint:
+	case CompletionsEndpoint:
 		err = m.completions(req, d)
-	case chatEndpoint:
+	case ChatEndpoint:
 		err = m.chat(req, d)
-	case batchEndpoint:
+	case BatchEndpoint:
 		err = m.batch(req, d)
-	case responsesEndpoint:
+	case ResponsesEndpoint:
 		err = m.responses(req, d)
-	case messagesEndpoint:
+	case MessagesEndpoint:
 		err = m.messages(req, d)
 	default:
 		err = ErrEndpoint
@@ -96,114 +98,106 @@ func (m *Model) Read(ctx context.Context, endpoint string, req *body.Request) (*
 	return d, nil
 }
 
-// common reads the fields that all endpoints share.
+// common reads the fields that endpoints share.
 func (m *Model) common(endpoint string, req *body.Request, d *Draft) error {
-	if v, ok := req.Fields["cache_salt"]; ok && v.Type != gjson.Null {
-		salt, isText := req.Body.String(v)
-		if !isText || m.opt.Engine == "vllm" && (salt == "" || utf8.RuneCountInString(salt) > 128 || strings.ContainsAny(salt, "@/\\\x00")) {
-			return refuse(400, "cache_salt is not allowed")
+	if v := req.Fields["cache_salt"]; v.Type != gjson.Null {
+		var ok bool
+		if d.Salt, ok = req.Body.String(v); !ok {
+			return Refuse("cache_salt is no text")
 		}
-		d.Salt = salt
 	}
-	if v := req.Fields["media_io_kwargs"]; m.opt.Engine == "trtllm" && v.IsObject() {
-		d.MediaIOKwargs = req.Body.Full(v)
-	}
-	if err := m.room(endpoint, req, d); err != nil || m.opt.Engine != "vllm" {
+	if err := m.room(endpoint, req, d); err != nil {
 		return err
 	}
-	if err := m.limits(endpoint, req); err != nil || endpoint == messagesEndpoint { // an API without the fields below
-		return err
-	}
-	for key, dst := range map[string]*string{"mm_processor_kwargs": &d.MMKwargs, "media_io_kwargs": &d.MediaIOKwargs} {
-		v, ok := req.Fields[key]
-		if !ok || v.Type == gjson.Null {
-			continue
-		}
-		if !v.IsObject() {
-			return refuse(400, key+" is no object")
-		}
-		if m.opt.RefuseMMKwargs {
-			return refuse(400, key+" in a request, without --trust-request-mm-kwargs")
-		}
-		if v.Raw != "{}" {
-			*dst = req.Body.Full(v)
-		}
-	}
-	if d.MMKwargs != "" {
-		kw, err := vision.ParseKwargs([]byte(d.MMKwargs))
-		if err != nil {
-			return refuse(400, "mm_processor_kwargs cannot be read")
-		}
-		d.kwargs = kw
-	}
-	if endpoint == responsesEndpoint {
-		if v, given := req.Fields["truncation"]; given && v.String() != "disabled" {
-			if m.opt.UnknownCut {
-				return ErrTruncation
-			}
-			d.truncate = m.whole(endpoint, req, d)
-		}
+	if endpoint == MessagesEndpoint { // an API without the fields below
 		return nil
+	}
+	if err := m.mediaKwargs(req, d); err != nil {
+		return err
 	}
 	return m.truncation(endpoint, req, d)
 }
 
+// mediaKwargs reads a request's options for its media.
+func (m *Model) mediaKwargs(req *body.Request, d *Draft) error {
+	dialect := &m.opt.Dialect
+	for _, f := range []struct {
+		key  string
+		read bool
+		dst  *string
+	}{{"mm_processor_kwargs", dialect.MMKwargs, &d.MMKwargs}, {"media_io_kwargs", dialect.MediaIOKwargs, &d.MediaIOKwargs}} {
+		v := req.Fields[f.key]
+		if !f.read || !v.IsObject() {
+			continue
+		}
+		if dialect.RefusesMMKwargs && !m.opt.TrustMMKwargs {
+			return Refuse(f.key + " in a request, without --trust-request-mm-kwargs")
+		}
+		if v.Raw != "{}" {
+			*f.dst = req.Body.Full(v)
+		}
+	}
+	if d.MMKwargs == "" {
+		return nil
+	}
+	var err error
+	if d.kwargs, err = vision.ParseKwargs([]byte(d.MMKwargs)); err != nil {
+		return Refuse("mm_processor_kwargs cannot be read")
+	}
+	return nil
+}
+
 // completions reads /v1/completions: no template; a text, ids, several texts or several lists of ids.
 func (m *Model) completions(req *body.Request, d *Draft) error {
-	add, vllm := boolField(req, "add_special_tokens", true), m.opt.Engine == "vllm"
-	if vllm && req.Fields["prompt_embeds"].Type != gjson.Null {
-		return refuse(400, "embeddings as input, without --enable-prompt-embeds")
-	}
-	if vllm && req.Fields["suffix"].Type != gjson.Null {
-		return refuse(400, "suffix for a model that does not fill in the middle")
-	}
+	add := BoolField(req, "add_special_tokens", true)
 	p := req.Fields["prompt"]
 	one := func(v gjson.Result) error {
 		if v.IsArray() {
-			ids, err := tokenIDs(v)
-			if err != nil {
-				return err
-			}
-			d.Prompts = append(d.Prompts, DraftPrompt{IDs: ids})
-			return nil
+			return d.addIDs(v)
 		}
 		text, ok := req.Body.String(v)
-		if !ok || vllm && !p.IsArray() && text == "" {
-			return refuse(400, "prompt is neither text nor token ids, or empty")
+		if !ok {
+			return Refuse("prompt is neither text nor token ids")
 		}
 		d.Prompts = append(d.Prompts, DraftPrompt{Text: text, addSpecial: add})
 		return nil
 	}
-	if !p.IsArray() {
-		return one(p)
-	}
 	first := p.Get("0")
-	if first.Type == gjson.Number || first.IsBool() {
+	if !p.IsArray() || first.Type == gjson.Number || first.IsBool() {
 		return one(p)
 	}
 	var err error
 	p.ForEach(func(_, v gjson.Result) bool {
-		if vllm && first.Type == gjson.String && (v.Type == gjson.Number || v.IsBool()) {
+		switch {
+		case v.Type == gjson.Number || v.IsBool(): // behind a text: one that stands for a number, if this is served at all
 			_, err = tokenIDs(p)
-		} else if vllm && v.Type != first.Type {
-			err = refuse(400, "prompt is a list of texts and token ids")
-		} else if len(d.Prompts) == 1024 {
+		case len(d.Prompts) == 1024:
 			err = ErrManyPrompts
-		} else {
+		default:
 			err = one(v)
 		}
 		return err == nil
 	})
 	if err == nil && len(d.Prompts) == 0 {
-		err = refuse(400, "prompt is empty")
+		err = Refuse("prompt is empty")
 	}
 	return err
+}
+
+// addIDs adds the prompt that a list of ids is.
+func (d *Draft) addIDs(list gjson.Result) error {
+	ids, err := tokenIDs(list)
+	if err != nil {
+		return err
+	}
+	d.Prompts = append(d.Prompts, DraftPrompt{IDs: ids})
+	return nil
 }
 
 // tokenIDs reads a list of ids as pydantic does, which takes bools for numbers. It takes a text of digits too; where it does
 // is not followed.
 func tokenIDs(v gjson.Result) (ids []uint32, err error) {
-	wrong := refuse(400, "prompt is no list of token ids")
+	wrong := Refuse("prompt is no list of token ids")
 	ids = make([]uint32, 0, strings.Count(v.Raw, ",")+1)
 	v.ForEach(func(_, id gjson.Result) bool {
 		switch {

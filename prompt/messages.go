@@ -1,7 +1,6 @@
 package prompt
 
 import (
-	"math"
 	"strings"
 	"sync"
 
@@ -15,12 +14,6 @@ import (
 // results as messages of their own before the user's, thinking as reasoning.
 
 func (m *Model) messages(req *body.Request, d *Draft) error {
-	if n := req.Fields["max_tokens"]; n.Type != gjson.True && (n.Type != gjson.Number || n.Num < 1 || n.Num != math.Trunc(n.Num)) {
-		return refuse(400, "max_tokens is missing or not positive")
-	}
-	if req.Batch != nil {
-		return refuse(400, "messages is a list of lists")
-	}
 	s, err := m.settingsMessages(req)
 	if err != nil {
 		return err
@@ -29,29 +22,13 @@ func (m *Model) messages(req *body.Request, d *Draft) error {
 	if err != nil {
 		return err
 	}
-	r := reader{m: m, body: req.Body, openai: t.openai}
-	var system []string
-	switch v := req.Fields["system"]; {
-	case v.Type == gjson.Null:
-	case v.IsArray():
-		parts, err := r.contentParts(v)
-		if err != nil {
-			return err
-		}
-		text, err := r.systemText(parts)
-		if err != nil {
-			return err
-		}
-		system = append(system, text)
-	default:
-		text, err := r.string(v, "system is neither text nor a list")
-		if err != nil {
-			return err
-		}
-		system = append(system, text)
+	r := m.reader(req.Body, t)
+	system, err := r.systemField(req.Fields["system"])
+	if err != nil {
+		return err
 	}
 	merge := m.merges[0]() || m.merges[1]()
-	var turns []turn
+	var turns []Turn
 	for i := range req.Messages {
 		msg := &req.Messages[i]
 		if msg.Role != "system" {
@@ -66,37 +43,48 @@ func (m *Model) messages(req *body.Request, d *Draft) error {
 			return err
 		case text == "":
 		case merge:
-			system = append(system, text)
+			system += text
 		default:
-			turns = append(turns, textTurn("system", text))
+			turns = append(turns, TextTurn("system", text))
 		}
 	}
-	if text := strings.Join(system, ""); text != "" {
-		turns = append([]turn{textTurn("system", text)}, turns...)
+	if system != "" {
+		turns = append([]Turn{TextTurn("system", system)}, turns...)
 	}
 	if len(turns) == 0 {
-		return refuse(400, "messages is empty")
+		return Refuse("messages is empty")
 	}
-	return r.render(turns, t, s, d)
+	return r.render(turns, s, d)
+}
+
+// systemField reads the request's own system text.
+func (r *Reader) systemField(v gjson.Result) (string, error) {
+	switch {
+	case v.Type == gjson.Null:
+		return "", nil
+	case v.IsArray():
+		parts, err := r.contentParts(v)
+		if err != nil {
+			return "", err
+		}
+		return r.systemText(parts)
+	}
+	return r.String(v, "system is neither text nor a list")
 }
 
 // systemText joins text blocks, less a coding client's attribution.
-func (r *reader) systemText(parts []body.Part) (string, error) {
+func (r *Reader) systemText(parts []body.Part) (string, error) {
 	var b strings.Builder
 	for i := range parts {
-		switch p := &parts[i]; {
-		case !isBlock(p):
-			return "", refuse(400, "content block with a field of another type than it has")
-		case p.Type == "tool_addition" || p.Type == "tool_removal":
+		switch p := &parts[i]; p.Type {
+		case "tool_addition", "tool_removal":
 			return "", ErrPart
-		case p.Fields == nil || p.Type == "":
-			return "", refuse(400, "content block without a type")
-		case p.Type == "text":
-			text, ok := r.body.String(p.Fields["text"])
-			if !ok && p.Fields["text"].Type != gjson.Null {
-				return "", refuse(400, "text block without valid text")
+		case "text":
+			text, err := r.blockText(p)
+			if err != nil {
+				return "", err
 			}
-			if !strings.HasPrefix(text, "x-anthropic-billing-header") {
+			if !strings.HasPrefix(text, attribution) {
 				b.WriteString(text)
 			}
 		}
@@ -104,137 +92,114 @@ func (r *reader) systemText(parts []body.Part) (string, error) {
 	return b.String(), nil
 }
 
-func (r *reader) inlineSystem(m *body.Message) (string, error) {
-	switch m.Kind {
-	case body.Text:
-		text, err := r.string(m.Content, "content is no valid text")
-		if strings.HasPrefix(text, "x-anthropic-billing-header") {
-			return "", nil
-		}
-		return text, err
-	case body.List:
+// attribution begins a text that a coding client writes in front of its system text, new with each request.
+const attribution = "x-anthropic-billing-header"
+
+// blockText is the text of a block, "" for null.
+func (r *Reader) blockText(p *body.Part) (string, error) {
+	if p.Fields["text"].Type == gjson.Null {
+		return "", nil
+	}
+	return r.String(p.Fields["text"], "text block without valid text")
+}
+
+func (r *Reader) inlineSystem(m *body.Message) (string, error) {
+	if m.Kind == body.List {
 		return r.systemText(m.Parts)
 	}
-	return "", refuse(400, "content is neither text nor a list")
+	text, err := r.String(m.Content, "content is no valid text")
+	if strings.HasPrefix(text, attribution) {
+		return "", nil
+	}
+	return text, err
 }
 
 // messageTurns appends a user's or assistant's message, with the tool results in it as turns before it.
-func (r *reader) messageTurns(turns []turn, m *body.Message) ([]turn, error) {
-	if m.Role != "user" && m.Role != "assistant" {
-		return nil, refuse(400, "message of an unknown role")
-	}
-	if m.Kind == body.Text {
-		text, err := r.string(m.Content, "content is no valid text")
-		return append(turns, textTurn(m.Role, text)), err
-	}
+func (r *Reader) messageTurns(turns []Turn, m *body.Message) ([]Turn, error) {
 	if m.Kind != body.List {
-		return nil, refuse(400, "content is neither text nor a list")
+		text, err := r.String(m.Content, "content is neither text nor a list")
+		return append(turns, TextTurn(m.Role, text)), err
 	}
-	t := turn{role: m.Role, kind: body.List}
+	t := Turn{Role: m.Role, Kind: body.List}
 	var reasoning strings.Builder
 	thinks := false
 	for i := range m.Parts {
 		p := &m.Parts[i]
-		if !isBlock(p) {
-			return nil, refuse(400, "content block with a field of another type than it has")
-		}
-		switch p.Type {
-		case "text":
-			text, ok := r.body.String(p.Fields["text"])
-			if !ok && p.Fields["text"].Type != gjson.Null {
-				return nil, refuse(400, "text block without valid text")
-			}
-			if text != "" {
-				t.items = append(t.items, item{text: text})
-			}
-		case "image":
-			if source := p.Fields["source"]; source.IsObject() && source.Raw != "{}" {
-				t.items = append(t.items, item{medium: r.imageSource(source, p.Raw)})
-			} else if source.Type != gjson.Null {
-				return nil, refuse(400, "image block without a source")
-			}
-		case "thinking":
-			if text, ok := r.body.String(p.Fields["thinking"]); ok {
+		var err error
+		switch {
+		case p.Type == "thinking":
+			if text, ok := r.Body.String(p.Fields["thinking"]); ok {
 				reasoning.WriteString(text)
 				thinks = true
 			}
-		case "redacted_thinking", "tool_reference":
-		case "tool_use":
-			call, err := r.toolUse(p)
-			if err != nil {
-				return nil, err
-			}
-			t.calls = append(t.calls, call)
-		case "tool_result":
-			if m.Role != "user" {
-				text := "Tool result: "
-				if v := p.Fields["content"]; isText(v) {
-					result, _ := r.body.String(v)
-					text += result
-				} else if v.IsArray() && v.Get("0").Exists() {
-					return nil, ErrPart // Python's print of it
-				}
-				t.items = append(t.items, item{text: text})
-				continue
-			}
-			var err error
-			if turns, err = r.toolResult(turns, p); err != nil {
-				return nil, err
-			}
+		case p.Type == "tool_result" && m.Role == "user":
+			turns, err = r.toolResult(turns, p)
 		default:
-			return nil, refuse(400, "content block of an unknown type")
+			err = r.block(&t, p)
+		}
+		if err != nil {
+			return nil, err
 		}
 	}
-	if t.role != "assistant" { // templates get calls and reasoning of the assistant only
-		t.calls, thinks = nil, false
+	if t.Role != "assistant" { // templates get calls and reasoning of the assistant only
+		t.Calls, thinks = nil, false
 	}
 	if thinks {
-		t.fields = reasoningFields(reasoning.String())
+		t.Fields = reasoningFields(reasoning.String())
 	}
 	switch {
-	case len(t.items) == 1 && t.items[0].medium == nil:
-		t.kind = body.Text
-	case len(t.items) == 0 && t.role == "user":
+	case len(t.Items) == 1 && t.Items[0].Medium == nil:
+		t.Kind = body.Text
+	case len(t.Items) == 0 && t.Role == "user":
 		return turns, nil
-	case len(t.items) == 0:
-		t.kind = body.None
+	case len(t.Items) == 0:
+		t.Kind = body.None
 	}
 	return append(turns, t), nil
 }
 
-// reasoningFields are what templates get of an assistant's reasoning.
-func reasoningFields(text string) []field {
-	return []field{{"reasoning", template.String(text)}, {"reasoning_content", template.String(text)}}
+// block appends one content block to its turn.
+func (r *Reader) block(t *Turn, p *body.Part) error {
+	switch p.Type {
+	case "text":
+		text, err := r.blockText(p)
+		if text != "" {
+			t.Items = append(t.Items, Item{Text: text})
+		}
+		return err
+	case "image":
+		if source := p.Fields["source"]; source.IsObject() {
+			t.Items = append(t.Items, Item{Medium: r.imageSource(source, p.Raw)})
+		}
+	case "redacted_thinking", "tool_reference":
+	case "tool_use":
+		call, err := r.toolUse(p)
+		t.Calls = append(t.Calls, call)
+		return err
+	case "tool_result": // of an assistant
+		text := "Tool result: "
+		if v := p.Fields["content"]; isText(v) {
+			result, _ := r.Body.String(v)
+			text += result
+		} else if v.IsArray() && v.Get("0").Exists() {
+			return ErrPart // Python's print of it
+		}
+		t.Items = append(t.Items, Item{Text: text})
+	default:
+		return Refuse("content block of an unknown type")
+	}
+	return nil
 }
 
-// isBlock tells that the fields of a content block have their types.
-func isBlock(p *body.Part) bool {
-	for key, v := range p.Fields {
-		ok := true
-		switch key {
-		case "text", "id", "tool_use_id", "name", "tool_name", "thinking", "signature", "data":
-			ok = isText(v)
-		case "source", "input":
-			ok = v.IsObject()
-		case "content":
-			ok = isText(v) || v.IsArray()
-			if v.IsArray() {
-				v.ForEach(func(_, e gjson.Result) bool { ok = e.IsObject(); return ok })
-			}
-		case "is_error":
-			ok = v.IsBool()
-		}
-		if !ok && v.Type != gjson.Null {
-			return false
-		}
-	}
-	return true
+// reasoningFields are what templates get of an assistant's reasoning.
+func reasoningFields(text string) []Field {
+	return []Field{{"reasoning", template.String(text)}, {"reasoning_content", template.String(text)}}
 }
 
 // imageSource makes a medium of Anthropic's base64 or url source.
-func (r *reader) imageSource(source, part gjson.Result) *Medium {
+func (r *Reader) imageSource(source, part gjson.Result) *Medium {
 	md := &Medium{Modality: "image", Part: part}
-	if kind, _ := r.body.String(body.Last(source, "type")); kind == "url" {
+	if kind, _ := r.Body.String(body.Last(source, "type")); kind == "url" {
 		md.Source = body.Last(source, "url")
 		return md
 	}
@@ -247,15 +212,15 @@ func (r *reader) imageSource(source, part gjson.Result) *Medium {
 }
 
 // toolUse is a tool call in the chat's form.
-func (r *reader) toolUse(p *body.Part) (template.Value, error) {
+func (r *Reader) toolUse(p *body.Part) (template.Value, error) {
 	get := func(key string) template.Value {
-		text, _ := r.body.String(p.Fields[key])
+		text, _ := r.Body.String(p.Fields[key])
 		return template.String(text)
 	}
 	input := template.NewDict(0).Value()
 	if v := p.Fields["input"]; v.IsObject() {
 		var err error
-		if input, err = readValue(r.body, v, "input of a tool_use block that cannot be read"); err != nil {
+		if input, err = r.Value(v, "input of a tool_use block that cannot be read"); err != nil {
 			return template.None, err
 		}
 	}
@@ -264,17 +229,17 @@ func (r *reader) toolUse(p *body.Part) (template.Value, error) {
 
 func call(id, name, arguments template.Value) template.Value {
 	f := template.NewDict(2).Set("name", name).Set("arguments", arguments)
-	return template.NewDict(3).Set("id", id).Set("function", f.Value()).Set("type", functionType()).Value()
+	return template.NewDict(3).Set("id", id).Set("function", f.Value()).Set("type", FunctionType()).Value()
 }
 
 // toolResult appends a tool's message, and its pictures as a user's.
-func (r *reader) toolResult(turns []turn, p *body.Part) ([]turn, error) {
+func (r *Reader) toolResult(turns []Turn, p *body.Part) ([]Turn, error) {
 	var texts []string
-	var images, references []item
+	var images, references []Item
 	switch v := p.Fields["content"]; {
 	case v.Type == gjson.Null:
 	case v.Type == gjson.String:
-		text, err := r.string(v, "tool result without valid text")
+		text, err := r.String(v, "tool result without valid text")
 		if err != nil {
 			return nil, err
 		}
@@ -287,35 +252,35 @@ func (r *reader) toolResult(turns []turn, p *body.Part) ([]turn, error) {
 		for i := range parts {
 			switch q := &parts[i]; q.Type {
 			case "text":
-				text, _ := r.body.String(q.Fields["text"])
+				text, _ := r.Body.String(q.Fields["text"])
 				texts = append(texts, text)
 			case "image":
-				images = append(images, item{medium: r.imageSource(q.Fields["source"], q.Raw)})
+				images = append(images, Item{Medium: r.imageSource(q.Fields["source"], q.Raw)})
 			case "tool_reference":
-				name, _ := r.body.String(q.Fields["tool_name"])
+				name, _ := r.Body.String(q.Fields["tool_name"])
 				if name == "" {
-					name, _ = r.body.String(q.Fields["name"])
+					name, _ = r.Body.String(q.Fields["name"])
 				}
-				if name != "" && r.openai {
-					references = append(references, item{part: toolReference(name)})
+				if name != "" && r.OpenAI {
+					references = append(references, Item{Part: ToolReference(name)})
 				} else if name != "" {
-					references = append(references, item{text: name})
+					references = append(references, Item{Text: name})
 				}
 			}
 		}
 	default:
-		return nil, refuse(400, "tool result of an unknown form")
+		return nil, Refuse("tool result of an unknown form")
 	}
-	id, _ := r.body.String(p.Fields["tool_use_id"])
-	fields := []field{{"tool_call_id", template.String(id)}}
-	result := textTurn("tool", strings.Join(texts, "\n"))
-	result.fields = fields
+	id, _ := r.Body.String(p.Fields["tool_use_id"])
+	fields := []Field{{"tool_call_id", template.String(id)}}
+	result := TextTurn("tool", strings.Join(texts, "\n"))
+	result.Fields = fields
 	turns = append(turns, result)
 	if len(images) > 0 {
-		turns = append(turns, turn{role: "user", kind: body.List, items: images})
+		turns = append(turns, Turn{Role: "user", Kind: body.List, Items: images})
 	}
 	if len(references) > 0 {
-		turns = append(turns, turn{role: "tool", kind: body.List, items: references, fields: fields})
+		turns = append(turns, Turn{Role: "tool", Kind: body.List, Items: references, Fields: fields})
 	}
 	return turns, nil
 }
@@ -325,64 +290,42 @@ func (m *Model) settingsMessages(req *body.Request) (s settings, err error) {
 	if s.kwargs, err = m.templateKwargs(req); err != nil {
 		return s, err
 	}
-	defer func() {
-		if err == nil {
-			err = m.kwargsAsFields(&s)
-		}
-	}()
-	if v := req.Fields["output_config"]; v.Type != gjson.Null && !v.IsObject() {
-		return s, refuse(400, "output_config is no object")
+	if effort := body.Last(req.Fields["output_config"], "effort"); isText(effort) {
+		s.effort = template.String(effort.String())
 	}
-	if effort := body.Last(req.Fields["output_config"], "effort"); effort.Type != gjson.Null {
-		switch effort.String() {
-		case "low", "medium", "high", "xhigh", "max":
-			s.effort = template.String(effort.String())
-		default:
-			return s, refuse(400, "output_config with an unknown effort")
-		}
+	if body.Last(req.Fields["thinking"], "type").String() == "disabled" {
+		s.effort = template.String(m.disabled())
 	}
-	if v := req.Fields["thinking"]; v.Type != gjson.Null {
-		switch body.Last(v, "type").String() {
-		case "disabled":
-			s.effort = template.String(m.disabled())
-		case "enabled":
-			if n := body.Last(v, "budget_tokens").Num; n < 1024 || n >= req.Fields["max_tokens"].Num {
-				return s, refuse(400, "thinking with too small a budget, or one as large as max_tokens")
-			}
-		case "adaptive":
-		default:
-			return s, refuse(400, "thinking of an unknown type")
+	if s.tools, err = m.toolsMessages(req); err != nil {
+		return s, err
+	}
+	return s, m.kwargsAsFields(&s)
+}
+
+func (m *Model) toolsMessages(req *body.Request) (template.Value, error) {
+	raw, choice := req.Fields["tools"], body.Last(req.Fields["tool_choice"], "type").String()
+	if choice != "none" && (raw.Type != gjson.Null || choice != "") {
+		if err := m.toolParser(); err != nil {
+			return template.None, err
 		}
 	}
-	choice := body.Last(req.Fields["tool_choice"], "type").String()
-	if name := body.Last(req.Fields["tool_choice"], "name"); choice == "tool" && (!isText(name) || name.Raw == `""`) {
-		return s, refuse(400, "tool_choice without a name")
-	}
-	raw := req.Fields["tools"]
 	if raw.Type == gjson.Null {
-		if choice != "" && choice != "none" && !m.opt.AutoToolChoice {
-			return s, refuse(400, "tools without --enable-auto-tool-choice")
-		}
-		return s, nil
-	}
-	if choice != "none" && !m.opt.AutoToolChoice {
-		return s, refuse(400, "tools without --enable-auto-tool-choice")
+		return template.None, nil
 	}
 	list, err := readList(req.Body, raw, "tools is no list")
 	if err != nil || choice == "none" && m.opt.ExcludeToolsOnNone {
-		return s, err
+		return template.None, err
 	}
-	s.tools, err = eachOf(list.Items(), func(tool template.Value) (template.Value, error) {
+	return EachOf(list.Items(), func(tool template.Value) (template.Value, error) {
 		schema := tool.Field("input_schema")
 		if schema.Dict() == nil {
-			return schema, refuse(400, "tool without an input_schema")
+			return schema, Refuse("tool without an input_schema")
 		}
 		if _, ok := schema.Get("type"); !ok {
-			schema = with(schema, field{"type", template.String("object")})
+			schema = With(schema, Field{"type", template.String("object")})
 		}
-		return toolVLLM(with(tool, field{"parameters", schema}), template.None)
+		return openAITool(With(tool, Field{"parameters", schema}), template.None)
 	})
-	return s, err
 }
 
 // messagesRules prepares what vLLM finds out about a template before it serves /v1/messages.
@@ -418,9 +361,8 @@ func (m *Model) disabledEffort() string {
 			return "", false
 		}
 		var d Draft
-		r := reader{m: m, openai: t.openai}
 		s := settings{tools: template.None, documents: template.None, effort: template.String(effort), generate: true}
-		if err := r.render([]turn{textTurn("user", "Hi")}, t, s, &d); err != nil {
+		if err := m.reader(nil, t).render([]Turn{TextTurn("user", "Hi")}, s, &d); err != nil {
 			return "", false
 		}
 		return d.Prompts[0].Text, true

@@ -11,32 +11,30 @@ import (
 
 // converseMistral reads a conversation in mistral mode: vLLM looks at its parts as ever, then mistral-common makes ids of
 // the messages, pictures included (vLLM 0.32, renderers/mistral.py).
-func (r *reader) converseMistral(messages []body.Message, s settings, d *Draft) error {
+func (m *Model) converseMistral(req *body.Request, messages []body.Message, s settings, d *Draft) error {
 	if s.kwargs != nil || s.source != "" {
-		return refuse(400, "a template or variables for one, in mistral mode")
+		return Refuse("a template or variables for one, in mistral mode")
 	}
+	r := m.reader(req.Body, nil)
 	media := make(map[*body.Part]*Medium)
 	for i := range messages {
-		if err := r.accept(&messages[i]); err != nil {
-			return err
-		}
 		parts := messages[i].Parts
 		for j := range parts {
-			it, _, err := r.partVLLM(&parts[j])
+			it, _, err := m.opt.Dialect.Part(r, &parts[j])
 			if err != nil {
 				return err
 			}
-			if it.medium != nil {
-				media[&parts[j]] = it.medium
+			if it.Medium != nil {
+				media[&parts[j]] = it.Medium
 			}
 		}
 	}
-	out, err := r.m.mistral.Encode(&mistral.Request{Body: r.body, Messages: messages, Tools: s.tools,
+	out, err := m.mistral.Encode(&mistral.Request{Body: req.Body, Messages: messages, Tools: s.tools,
 		Generate: s.generate, Continue: s.goOn, Effort: s.effort.Text(), Done: d.done, Max: d.most})
 	var refused *mistral.RefusedError
 	switch {
 	case errors.As(err, &refused):
-		return refuse(400, refused.Reason)
+		return Refuse(refused.Reason)
 	case errors.Is(err, mistral.ErrPython):
 		return ErrPython
 	case errors.Is(err, mistral.ErrSlow):
@@ -68,7 +66,7 @@ func (m *Model) expandMistral(d *Draft, p *DraftPrompt, sizes []vision.Media) (e
 	if len(p.Media) > 0 {
 		for _, md := range sizes {
 			if md.Turned && m.rows(md) != m.rows(vision.Media{Modality: md.Modality, Width: md.Height, Height: md.Width}) {
-				return e, refuse(500, "picture whose EXIF orientation changes its rows, in mistral mode")
+				return e, &Refused{Status: 500, Reason: "picture whose EXIF orientation changes its rows, in mistral mode"}
 			}
 		}
 		if e, err = m.expandMedia(d, e.IDs, sizes); err != nil || !e.Exact {
@@ -78,7 +76,7 @@ func (m *Model) expandMistral(d *Draft, p *DraftPrompt, sizes []vision.Media) (e
 	if e.truncate(d) == nil {
 		return e, nil
 	}
-	return e, refuse(500, "truncate_prompt_tokens cuts a picture")
+	return e, &Refused{Status: 500, Reason: "truncate_prompt_tokens cuts a picture"}
 }
 
 // rows tells a picture's rows and columns apart from others: its patches, and all of its tokens.

@@ -1,4 +1,4 @@
-package prompt
+package prompt_test
 
 import (
 	"encoding/json"
@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	. "github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/prompt/vision"
 )
 
@@ -45,21 +46,21 @@ func TestMistralMode(t *testing.T) {
 		want                 string
 		span                 int // where the picture starts
 	}{
-		{"chat", chatEndpoint, `{"messages":[{"role":"user","content":"[IMG]</s>"}]}`, nil, "<s>[INST][IMG]</s>[/INST]", 0},
-		{"tools without --enable-auto-tool-choice", chatEndpoint, `{"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f","parameters":{}}}]}`, nil,
+		{"chat", ChatEndpoint, `{"messages":[{"role":"user","content":"[IMG]</s>"}]}`, nil, "<s>[INST][IMG]</s>[/INST]", 0},
+		{"tools without --enable-auto-tool-choice", ChatEndpoint, `{"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f","parameters":{}}}]}`, nil,
 			`<s>[AVAILABLE_TOOLS][{"type": "function", "function": {"name": "f", "description": "", "parameters": {}}}][/AVAILABLE_TOOLS][INST]a[/INST]`, 0},
-		{"picture", chatEndpoint, `{"messages":[{"role":"user","content":[{"type":"text","text":"a"},` + part + `]}]}`, picture(12, 8), "<s>[INST]" + rows + "a[/INST]", 2},
-		{"batch", batchEndpoint, `{"messages":[[{"role":"user","content":[` + part + `,{"type":"text","text":"a"}]}]]}`, picture(12, 8), "<s>[INST]" + rows + "a[/INST]", 2},
-		{"picture truncated in front", chatEndpoint, `{"truncate_prompt_tokens":11,"messages":[{"role":"user","content":[` + part + `,{"type":"text","text":"a"}]}]}`, picture(12, 8), "[INST]" + rows + "a[/INST]", 1},
-		{"completion", completionsEndpoint, `{"prompt":"a[IMG]"}`, nil, "<s>a[IMG]", 0},
-		{"completion truncated behind BOS", completionsEndpoint, `{"prompt":"abcd","truncate_prompt_tokens":3}`, nil, "<s>cd", 0},
-		{"completion truncated in front, as asked", completionsEndpoint, `{"prompt":"abcd","truncate_prompt_tokens":3,"truncation_side":"left"}`, nil, "bcd", 0},
-		{"completion truncated at the end", completionsEndpoint, `{"prompt":"abcd","truncate_prompt_tokens":3,"truncation_side":"right"}`, nil, "<s>ab", 0},
-		{"ids truncated at the end", completionsEndpoint, `{"prompt":[1,3,4],"truncate_prompt_tokens":2,"truncation_side":"right"}`, nil, "<s>[INST]", 0},
-		{"chat truncated at the end", chatEndpoint, `{"truncate_prompt_tokens":3,"truncation_side":"right","messages":[{"role":"user","content":"abcd"}]}`, nil, "<s>[INST]a", 0},
-		{"chat truncated in front", chatEndpoint, `{"truncate_prompt_tokens":3,"truncation_side":"left","messages":[{"role":"user","content":"abcd"}]}`, nil, "cd[/INST]", 0},
-		{"picture, truncated at the end", chatEndpoint, `{"truncate_prompt_tokens":10,"truncation_side":"right","messages":[{"role":"user","content":[` + part + `,{"type":"text","text":"a"}]}]}`, picture(12, 8), "<s>[INST]" + rows, 2},
-		{"completion without BOS", completionsEndpoint, `{"prompt":"abcd","add_special_tokens":false}`, nil, "abcd", 0},
+		{"picture", ChatEndpoint, `{"messages":[{"role":"user","content":[{"type":"text","text":"a"},` + part + `]}]}`, picture(12, 8), "<s>[INST]" + rows + "a[/INST]", 2},
+		{"batch", BatchEndpoint, `{"messages":[[{"role":"user","content":[` + part + `,{"type":"text","text":"a"}]}]]}`, picture(12, 8), "<s>[INST]" + rows + "a[/INST]", 2},
+		{"picture truncated in front", ChatEndpoint, `{"truncate_prompt_tokens":11,"messages":[{"role":"user","content":[` + part + `,{"type":"text","text":"a"}]}]}`, picture(12, 8), "[INST]" + rows + "a[/INST]", 1},
+		{"completion", CompletionsEndpoint, `{"prompt":"a[IMG]"}`, nil, "<s>a[IMG]", 0},
+		{"completion truncated behind BOS", CompletionsEndpoint, `{"prompt":"abcd","truncate_prompt_tokens":3}`, nil, "<s>cd", 0},
+		{"completion truncated in front, as asked", CompletionsEndpoint, `{"prompt":"abcd","truncate_prompt_tokens":3,"truncation_side":"left"}`, nil, "bcd", 0},
+		{"completion truncated at the end", CompletionsEndpoint, `{"prompt":"abcd","truncate_prompt_tokens":3,"truncation_side":"right"}`, nil, "<s>ab", 0},
+		{"ids truncated at the end", CompletionsEndpoint, `{"prompt":[1,3,4],"truncate_prompt_tokens":2,"truncation_side":"right"}`, nil, "<s>[INST]", 0},
+		{"chat truncated at the end", ChatEndpoint, `{"truncate_prompt_tokens":3,"truncation_side":"right","messages":[{"role":"user","content":"abcd"}]}`, nil, "<s>[INST]a", 0},
+		{"chat truncated in front", ChatEndpoint, `{"truncate_prompt_tokens":3,"truncation_side":"left","messages":[{"role":"user","content":"abcd"}]}`, nil, "cd[/INST]", 0},
+		{"picture, truncated at the end", ChatEndpoint, `{"truncate_prompt_tokens":10,"truncation_side":"right","messages":[{"role":"user","content":[` + part + `,{"type":"text","text":"a"}]}]}`, picture(12, 8), "<s>[INST]" + rows, 2},
+		{"completion without BOS", CompletionsEndpoint, `{"prompt":"abcd","add_special_tokens":false}`, nil, "abcd", 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := draft(t, m, c.endpoint, c.body)
@@ -67,7 +68,7 @@ func TestMistralMode(t *testing.T) {
 			if err != nil || !e.Exact {
 				t.Fatal(err, e.Why, e.Detail)
 			}
-			if got := m.tok.Decode(e.IDs, false); got != c.want {
+			if got := m.Tokenizer().Decode(e.IDs, false); got != c.want {
 				t.Errorf("got  %s\nwant %s", got, c.want)
 			}
 			if c.sizes != nil && (len(e.Spans) != 1 || e.Spans[0] != vision.Span{Offset: c.span, Length: 8}) {
@@ -92,7 +93,7 @@ func TestMistralRefusals(t *testing.T) {
 		{"cut picture at the end", `{"truncate_prompt_tokens":9,"truncation_side":"right",` + picture + `}`, vision.Media{Width: 12, Height: 8}, 500},
 		{"cut picture", `{"truncate_prompt_tokens":5,` + picture + `}`, vision.Media{Width: 12, Height: 8}, 500},
 	} {
-		d := draft(t, m, chatEndpoint, c.body)
+		d := draft(t, m, ChatEndpoint, c.body)
 		_, err := m.Expand(d, &d.Prompts[0], []vision.Media{c.size})
 		if status := statusOf(err); status != c.status {
 			t.Errorf("%s: status %d (%v), want %d", c.name, status, err, c.status)
@@ -103,11 +104,11 @@ func TestMistralRefusals(t *testing.T) {
 		`{"messages":[{"role":"user","content":"a"}],"reasoning_effort":"strange"}`,
 		`{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}`,
 	} {
-		if _, err := m.Read(t.Context(), chatEndpoint, request(t, body)); statusOf(err) != 400 {
+		if _, err := m.Read(t.Context(), ChatEndpoint, request(t, body)); statusOf(err) != 400 {
 			t.Errorf("%s: %v, want 400", body, err)
 		}
 	}
-	if _, err := m.Read(t.Context(), responsesEndpoint, request(t, `{"input":"a"}`)); !errors.Is(err, ErrMistral) {
+	if _, err := m.Read(t.Context(), ResponsesEndpoint, request(t, `{"input":"a"}`)); !errors.Is(err, ErrMistral) {
 		t.Errorf("responses: %v", err)
 	}
 }
@@ -139,7 +140,7 @@ func TestConformanceMistralPrompts(t *testing.T) {
 	readAs(t, filepath.Join(golden, "processor", "prompts", "pixtral_mistral.json.gz"), &rows)
 	for _, row := range rows {
 		body := asBody(t, row.Messages, row.Kwargs)
-		d := draft(t, m, chatEndpoint, body)
+		d := draft(t, m, ChatEndpoint, body)
 		var sizes []vision.Media
 		for _, wh := range row.Images {
 			sizes = append(sizes, vision.Media{Modality: "image", Width: wh[0], Height: wh[1]})

@@ -1,13 +1,15 @@
 // Package prompt turns a chat request into the token ids that the engine will prefill, and says where its media lie.
 //
-//	chat.Request ─ Read ─▶ Draft (text, media in order) ─ sizes of the media ─ Expand ─▶ token ids + spans
+//	body.Request ─ Read ─▶ Draft (text, media in order) ─ sizes of the media ─ Expand ─▶ token ids + spans
 //
 // Read follows the engine's own steps: content parts, tools and template variables as the server makes them, the model's
-// own chat template, its own tokenizer. Expand replaces each media marker by the run of placeholder tokens that the
+// own chat template, its own tokenizer. What differs by engine is a Dialect, which the engine's folder fills in. Expand replaces each media marker by the run of placeholder tokens that the
 // engine uses; how many those are is decided in one place, package vision. Between the two the caller finds the media's
 // sizes, which may need the network.
 //
-// What the engine will answer with an error is a *Refused: such a request is routed, but stores nothing.
+// What cannot be read is a *Refused: the engine will answer it with an error, so it is routed and stores nothing. So is what
+// a flag of the server forbids, since a worker that was started otherwise may serve it. Other errors are not foreseen:
+// the engine's answer says them soon enough.
 package prompt
 
 import (
@@ -27,23 +29,20 @@ import (
 
 // Options mirror the server's flags, as far as the prompt depends on them. Empty values are the engine's defaults.
 type Options struct {
-	Engine             string // vllm, sglang or trtllm
-	TemplateFile       string // --chat-template: a file, the template itself, or a form of SGLang's by its name
-	ContentFormat      string // auto, string or openai
-	Interleave         bool   // --interleave-mm-strings
-	VisionFamily       string // of docs/families.md, for a directory that says none; default: found out
-	ProcessorKwargs    string // --mm-processor-kwargs, JSON
-	TemplateKwargs     string // --default-chat-template-kwargs, JSON
-	MMEmbeds           bool   // vLLM's --enable-mm-embeds
-	RefuseMMKwargs     bool   // request kwargs are answered with 400 (vLLM ≥ 0.31 without --trust-request-mm-kwargs)
-	TrustChatTemplate  bool
-	AutoToolChoice     bool
-	ExcludeToolsOnNone bool
-	MaxModelLen        int  // 0: not checked
-	AnswerCounts       bool // max_model_len bounds the prompt and max_tokens together (vLLM before 0.32)
-	CutsMarkers        bool // truncate_prompt_tokens counts a medium's marker, not the tokens that take its place (vLLM before 0.31)
-	UnknownCut         bool // how truncate_prompt_tokens cuts is not known (vLLM before 0.30)
-	MistralMode        bool // --tokenizer-mode mistral; directories that only it can read are read so anyway
+	Dialect            Dialect // of the engine and its release
+	TemplateFile       string  // --chat-template: a file, the template itself, or a form of the engine's by its name
+	ContentFormat      string  // auto, string or openai
+	Interleave         bool    // --interleave-mm-strings
+	VisionFamily       string  // of docs/families.md, for a directory that says none; default: found out
+	ProcessorKwargs    string  // --mm-processor-kwargs, JSON
+	TemplateKwargs     string  // --default-chat-template-kwargs, JSON
+	MMEmbeds           bool    // --enable-mm-embeds
+	TrustMMKwargs      bool    // --trust-request-mm-kwargs
+	TrustChatTemplate  bool    // --trust-request-chat-template
+	AutoToolChoice     bool    // --enable-auto-tool-choice
+	ExcludeToolsOnNone bool    // --exclude-tools-when-tool-choice-none
+	MaxModelLen        int     // 0: not checked
+	MistralMode        bool    // --tokenizer-mode mistral; directories that only it can read are read so anyway
 	Location           *time.Location
 	Now                func() time.Time
 	// Like is another reading of the same directory, nil for none: its tokenizer and what that has cached are shared.
@@ -61,7 +60,8 @@ func (e *Refused) Error() string {
 	return fmt.Sprintf("the engine will answer %d: %s", e.Status, e.Reason)
 }
 
-func refuse(status int, reason string) error { return &Refused{Status: status, Reason: reason} }
+// Refuse is the error of a request that is answered with 400, for a reason of a fixed set of texts.
+func Refuse(reason string) error { return &Refused{Status: 400, Reason: reason} }
 
 // Unpredicted says that the prompt of a request cannot be known from it. Its text is one of a fixed set.
 type Unpredicted struct{ Reason string }
@@ -79,11 +79,10 @@ var (
 	ErrPart          = &Unpredicted{"request with an item whose place in the prompt is not known"}
 	ErrMany          = &Unpredicted{body.ErrMany.Error()}
 	ErrManyPrompts   = &Unpredicted{"more than 1024 prompts in a request"}
-	ErrConversation  = &Unpredicted{"SGLang writes this model's prompts without its chat template, and where it puts media then is not known here"}
 	ErrMistral       = &Unpredicted{"API other than chat completions and completions, in mistral mode"}
 	ErrLong          = &Unpredicted{fmt.Sprintf("prompt of more than %d tokens", maxTokens)}
 	ErrTime          = &Unpredicted{"no time left to read all of the prompt"}
-	ErrTruncation    = &Unpredicted{"truncated prompt, of a vLLM release (before 0.30) whose rule for it is not known"}
+	ErrTruncation    = &Unpredicted{"truncated prompt, of an engine's release whose rule for it is not known"}
 	ErrPython        = &Unpredicted{"request with JSON that only Python reads (NaN, Infinity, half of a surrogate pair)"}
 	ErrHarmony       = &Unpredicted{"model whose prompts the engine writes in the Harmony format"}
 )
@@ -98,7 +97,7 @@ type Model struct {
 	visErr       error // why media cannot be expanded; nil: they can
 	plain        *chatTemplate
 	tools        *chatTemplate
-	writing      *writing      // by which SGLang writes chats, past the templates; nil: it does not
+	conversation Conversation  // how chats are written past the templates; nil: they are not
 	opaque       error         // why chat requests cannot be read whatever the template says; nil: they can
 	vars         template.Vars // special tokens and the server's default kwargs
 	modelType    string        // of config.json
@@ -117,11 +116,11 @@ type chatTemplate struct {
 // Load reads a model directory. A directory whose tokenizer does not load is an error. One without a template, or of an
 // unknown vision family, loads and says so in Warnings: texts are still exact there.
 func Load(dir string, opt Options) (*Model, error) {
+	if !opt.Dialect.complete() {
+		return nil, errors.New("prompt.Options.Dialect has no Format, Part, Messages or Tools (want an engine's, such as vllm.Dialect of engine/vllm)")
+	}
 	m := &Model{opt: opt}
 	m.opt.Like = nil
-	if m.opt.Engine == "" {
-		m.opt.Engine = "vllm"
-	}
 	if err := vision.CheckFamily(opt.VisionFamily); err != nil {
 		return nil, &KeyError{"vision_family", err}
 	}
@@ -149,7 +148,7 @@ func Load(dir string, opt Options) (*Model, error) {
 			return nil, &KeyError{"mm_processor_kwargs", err}
 		}
 	}
-	m.vision, m.visErr = vision.Load(os.DirFS(dir), m.tokens(new(Draft)), vision.Options{Reading: m.reading(), Family: opt.VisionFamily, ProcessorKwargs: server, MistralFormat: m.mistral != nil})
+	m.vision, m.visErr = vision.Load(os.DirFS(dir), m.tokens(new(Draft)), vision.Options{Reading: opt.Dialect.Reading, Family: opt.VisionFamily, ProcessorKwargs: server, MistralFormat: m.mistral != nil})
 	return m, nil
 }
 
@@ -182,8 +181,8 @@ func (m *Model) loadVariables(special map[string]string) error {
 // loadTokenizer reads the tokenizer as the server does.
 func (m *Model) loadTokenizer(dir string, like *Model) (err error) {
 	files := os.DirFS(dir)
-	mistralMode := m.opt.Engine == "vllm" && (m.opt.MistralMode || mistral.Detect(files))
-	m.maybeMistral = !mistralMode && m.opt.Engine == "vllm" && mistral.Possible(files)
+	mistralMode := m.opt.Dialect.Mistral && (m.opt.MistralMode || mistral.Detect(files))
+	m.maybeMistral = !mistralMode && m.opt.Dialect.Mistral && mistral.Possible(files)
 	if like != nil && mistralMode == (like.mistral != nil) {
 		m.tok, m.mistral, m.cache = like.tok, like.mistral, like.cache
 		return nil
@@ -219,27 +218,16 @@ func (m *Model) tokens(d *Draft) vision.Tokens {
 
 func (t tokens) DecodeText(ids []uint32) string { return t.Decode(ids, false) }
 
-// opaque tells of chats that the engine does not render by a template.
-func opaque(opt Options, modelType, dir string) error {
-	switch {
-	case modelType == "gpt_oss" && opt.Engine != "sglang":
-		return ErrHarmony
-	case opt.Engine == "sglang" && opt.TemplateFile == "" && writingOf(modelType, opt.VisionFamily, dir) == "whisper":
-		return ErrConversation
-	}
-	return nil
-}
-
 // Warnings name what keeps some requests of this model from being exact, one line each.
 func (m *Model) Warnings() (w []string) {
 	switch {
 	case m.opaque != nil:
 		w = append(w, m.opaque.Error())
-	case m.plain == nil && m.writing == nil:
+	case m.plain == nil && m.conversation == nil:
 		w = append(w, ErrNoTemplate.Error())
 	}
 	if m.maybeMistral {
-		w = append(w, "the directory has a Mistral tokenizer too: vLLM takes it by itself where the weights are consolidated*.safetensors, and then tokenizer_mode must be mistral here")
+		w = append(w, "the directory has a Mistral tokenizer too: the engine takes it by itself where the weights are consolidated*.safetensors, and then tokenizer_mode must be mistral here")
 	}
 	if m.visErr != nil {
 		return append(w, m.visErr.Error())
@@ -261,14 +249,8 @@ func (m *Model) Config() (modelType string, architectures []string) { return m.m
 // Facts are what the engines do for the model's family.
 func (m *Model) Facts() vision.Facts { return m.facts }
 
-// RotatesEXIF reports whether the engine turns pictures by their EXIF orientation before it counts tokens: vLLM does, SGLang
-// and TensorRT-LLM do not.
-func (m *Model) RotatesEXIF() bool { return m.opt.Engine == "vllm" }
-
-// reading is how the engine puts media into a prompt.
-func (m *Model) reading() vision.Reading {
-	return vision.Reading{Processor: m.opt.Engine != "vllm", OutOfVocab: m.opt.Engine == "trtllm"}
-}
+// RotatesEXIF reports whether the engine turns pictures by their EXIF orientation before it counts tokens.
+func (m *Model) RotatesEXIF() bool { return m.opt.Dialect.RotatesEXIF }
 
 // Sample says which frames of a video the engine takes, nil where that is not known.
 func (m *Model) Sample(f vision.File, options map[string]float64) *vision.Clip {
@@ -335,7 +317,7 @@ func (m *Model) Expand(d *Draft, p *DraftPrompt, sizes []vision.Media) (e Expand
 		}
 		_ = e.truncate(d) // no media yet
 		if len(p.Media) > 0 {
-			if e, err = m.expandMedia(d, e.IDs, sizes); err == nil && !m.opt.CutsMarkers { // it may be too long again
+			if e, err = m.expandMedia(d, e.IDs, sizes); err == nil && m.opt.Dialect.Cut != CutMarkers { // it may be too long again
 				err = e.truncate(d)
 			}
 		}
@@ -347,10 +329,7 @@ func (m *Model) Expand(d *Draft, p *DraftPrompt, sizes []vision.Media) (e Expand
 		return e, err
 	}
 	if d.limit > 0 && len(e.IDs) > d.limit {
-		return e, refuse(400, whyTooLong)
-	}
-	if len(e.IDs) == 0 && e.Exact && m.opt.Engine == "vllm" {
-		return e, refuse(400, "prompt is empty")
+		return e, Refuse(whyTooLong)
 	}
 	return e, nil
 }
@@ -358,7 +337,7 @@ func (m *Model) Expand(d *Draft, p *DraftPrompt, sizes []vision.Media) (e Expand
 // cut is a prompt whose time was over, or that was too long, when so many of its leading ids were known, its media not put in.
 func (d *Draft) cut(p *DraftPrompt, ids []uint32) (Expanded, error) {
 	if d.long && d.refuses {
-		return Expanded{}, refuse(400, "prompt is longer than max_model_len")
+		return Expanded{}, Refuse(whyTooLong)
 	}
 	if len(p.Media) > 0 || d.truncate > 0 {
 		ids = nil
@@ -406,7 +385,7 @@ func (e *Expanded) truncate(d *Draft) error {
 	}
 	for i, s := range e.Spans {
 		if s.Offset < start || s.Offset+s.Length > end {
-			return refuse(400, "truncate_prompt_tokens would cut media")
+			return Refuse("truncate_prompt_tokens would cut media")
 		}
 		e.Spans[i].Offset -= start
 	}
@@ -438,11 +417,10 @@ func (m *Model) encode(d *Draft, p *DraftPrompt) []uint32 {
 	return dst
 }
 
-// expandText is for engines that expand placeholders in the text (SGLang, TensorRT-LLM). SGLang gives its processor the
-// prompt's ids decoded.
+// expandText is for engines that expand placeholders in the text.
 func (m *Model) expandText(d *Draft, p *DraftPrompt, sizes []vision.Media) (Expanded, error) {
 	text := p.Text
-	if m.opt.Engine == "sglang" {
+	if m.opt.Dialect.DecodesIDs {
 		text = m.tok.Decode(m.encode(d, p), false)
 	}
 	out, spans, err := m.vision.With(m.tokens(d), d.most).ExpandText(make([]uint32, 0, min(len(text)/3+1300*len(sizes), d.most)), text, sizes, d.kwargs)
@@ -468,7 +446,7 @@ func (d *Draft) expanded(out []uint32, spans []vision.Span, err error) (Expanded
 	case errors.As(err, &refused):
 		return Expanded{}, &Refused{Status: refused.Status, Reason: "media that the engine refuses for their sizes, number or place", Detail: refused.Reason}
 	case errors.As(err, &open) && open.TooMany && d.refuses:
-		return Expanded{}, refuse(400, "prompt is longer than max_model_len")
+		return Expanded{}, Refuse(whyTooLong)
 	case errors.As(err, &open) && open.TooMany:
 		return Expanded{IDs: out, Spans: spans, Why: ErrLong.Reason}, nil
 	case errors.As(err, &open):

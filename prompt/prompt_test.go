@@ -1,9 +1,10 @@
-package prompt
+package prompt_test
 
 import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -15,13 +16,22 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/engine"
+	. "github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/prompt/vision"
 )
 
 const shipped = "../examples/models/qwen2.5-vl"
 
+// of is the dialect of an engine's newest release that is known here.
+func of(name string) Dialect { return engine.RulesOf(name, engine.RulesOf(name, "").Release).Dialect }
+
+// load reads a directory, for vLLM unless opt names another.
 func load(t testing.TB, dir string, opt Options) *Model {
 	t.Helper()
+	if opt.Dialect.Format == nil {
+		opt.Dialect = of("vllm")
+	}
 	m, err := Load(dir, opt)
 	if err != nil {
 		t.Fatal(err)
@@ -60,24 +70,24 @@ func TestAPIs(t *testing.T) {
 	m := load(t, shipped, Options{AutoToolChoice: true})
 	image := `{"type":"image_url","image_url":{"url":"` + png + `"}}`
 	for _, c := range []struct{ name, endpoint, body, chat string }{
-		{"responses text", responsesEndpoint, `{"input":"Hi"}`, `{"messages":[{"role":"user","content":"Hi"}]}`},
-		{"responses picture", responsesEndpoint, `{"instructions":"Be brief.","input":[{"role":"user","content":[{"type":"input_image","image_url":"` + png + `"},{"type":"input_text","text":"What?"}]}]}`,
+		{"responses text", ResponsesEndpoint, `{"input":"Hi"}`, `{"messages":[{"role":"user","content":"Hi"}]}`},
+		{"responses picture", ResponsesEndpoint, `{"instructions":"Be brief.","input":[{"role":"user","content":[{"type":"input_image","image_url":"` + png + `"},{"type":"input_text","text":"What?"}]}]}`,
 			`{"messages":[{"role":"system","content":"Be brief."},{"role":"user","content":[` + image + `,{"type":"text","text":"What?"}]}]}`},
-		{"responses history", responsesEndpoint, `{"input":[{"role":"user","content":"a"},{"type":"message","role":"assistant","content":[{"type":"output_text","text":"b"}]},{"role":"user","content":"c"}]}`,
+		{"responses history", ResponsesEndpoint, `{"input":[{"role":"user","content":"a"},{"type":"message","role":"assistant","content":[{"type":"output_text","text":"b"}]},{"role":"user","content":"c"}]}`,
 			`{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"role":"user","content":"c"}]}`},
-		{"responses tools", responsesEndpoint, `{"input":[{"role":"user","content":"a"},{"type":"function_call","call_id":"1","name":"f","arguments":"{\"x\":1}"},{"type":"function_call_output","call_id":"1","output":"5"}],"tools":[{"type":"function","name":"f","description":"d","parameters":{"type":"object"}}]}`,
+		{"responses tools", ResponsesEndpoint, `{"input":[{"role":"user","content":"a"},{"type":"function_call","call_id":"1","name":"f","arguments":"{\"x\":1}"},{"type":"function_call_output","call_id":"1","output":"5"}],"tools":[{"type":"function","name":"f","description":"d","parameters":{"type":"object"}}]}`,
 			`{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"x\":1}"}}]},{"role":"tool","tool_call_id":"1","content":"5"}],"tools":[{"type":"function","function":{"name":"f","description":"d","parameters":{"type":"object"}}}]}`},
-		{"responses unfinished", responsesEndpoint, `{"input":[{"role":"user","content":"a"},{"type":"message","role":"assistant","status":"incomplete","content":[{"type":"output_text","text":"b"}]}]}`,
+		{"responses unfinished", ResponsesEndpoint, `{"input":[{"role":"user","content":"a"},{"type":"message","role":"assistant","status":"incomplete","content":[{"type":"output_text","text":"b"}]}]}`,
 			`{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}],"continue_final_message":true,"add_generation_prompt":false}`},
-		{"messages picture", messagesEndpoint, `{"max_tokens":1,"system":"Be brief.","messages":[{"role":"user","content":[{"type":"image","source":{"type":"base64","media_type":"image/png","data":"QUJD"}},{"type":"text","text":"What?"}]}]}`,
+		{"messages picture", MessagesEndpoint, `{"max_tokens":1,"system":"Be brief.","messages":[{"role":"user","content":[{"type":"image","source":{"type":"base64","media_type":"image/png","data":"QUJD"}},{"type":"text","text":"What?"}]}]}`,
 			`{"messages":[{"role":"system","content":"Be brief."},{"role":"user","content":[` + image + `,{"type":"text","text":"What?"}]}]}`},
-		{"messages url", messagesEndpoint, `{"max_tokens":1,"messages":[{"role":"user","content":[{"type":"image","source":{"type":"url","url":"` + png + `"}}]}]}`,
+		{"messages url", MessagesEndpoint, `{"max_tokens":1,"messages":[{"role":"user","content":[{"type":"image","source":{"type":"url","url":"` + png + `"}}]}]}`,
 			`{"messages":[{"role":"user","content":[` + image + `]}]}`},
-		{"messages system blocks", messagesEndpoint, `{"max_tokens":1,"system":[{"type":"text","text":"x-anthropic-billing-header: 1"},{"type":"text","text":"A"},{"type":"text","text":"B"}],"messages":[{"role":"user","content":"Hi"}]}`,
+		{"messages system blocks", MessagesEndpoint, `{"max_tokens":1,"system":[{"type":"text","text":"x-anthropic-billing-header: 1"},{"type":"text","text":"A"},{"type":"text","text":"B"}],"messages":[{"role":"user","content":"Hi"}]}`,
 			`{"messages":[{"role":"system","content":"AB"},{"role":"user","content":"Hi"}]}`},
-		{"messages tools", messagesEndpoint, `{"max_tokens":1,"messages":[{"role":"user","content":"a"},{"role":"assistant","content":[{"type":"tool_use","id":"1","name":"f","input":{"x":1}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":[{"type":"text","text":"5"}]},{"type":"text","text":"b"}]}],"tools":[{"name":"f","input_schema":{"properties":{}}}]}`,
+		{"messages tools", MessagesEndpoint, `{"max_tokens":1,"messages":[{"role":"user","content":"a"},{"role":"assistant","content":[{"type":"tool_use","id":"1","name":"f","input":{"x":1}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":[{"type":"text","text":"5"}]},{"type":"text","text":"b"}]}],"tools":[{"name":"f","input_schema":{"properties":{}}}]}`,
 			`{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"x\":1}"}}]},{"role":"tool","tool_call_id":"1","content":"5"},{"role":"user","content":"b"}],"tools":[{"type":"function","function":{"name":"f","parameters":{"properties":{},"type":"object"}}}]}`},
-		{"batch", batchEndpoint, `{"messages":[[{"role":"user","content":"Hi"}]]}`, `{"messages":[{"role":"user","content":"Hi"}]}`},
+		{"batch", BatchEndpoint, `{"messages":[[{"role":"user","content":"Hi"}]]}`, `{"messages":[{"role":"user","content":"Hi"}]}`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			req := request(t, c.body)
@@ -85,7 +95,7 @@ func TestAPIs(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := draft(t, m, chatEndpoint, c.chat)
+			want := draft(t, m, ChatEndpoint, c.chat)
 			if got.Prompts[0].Text != want.Prompts[0].Text {
 				t.Errorf("prompt %q\nchat's %q", got.Prompts[0].Text, want.Prompts[0].Text)
 			}
@@ -103,69 +113,74 @@ func TestAPIs(t *testing.T) {
 
 func TestBatch(t *testing.T) {
 	m := load(t, shipped, Options{})
-	d := draft(t, m, batchEndpoint, `{"messages":[[{"role":"user","content":"a"}],[{"role":"user","content":"b"},{"role":"assistant","content":"c"},{"role":"user","content":"d"}]]}`)
+	d := draft(t, m, BatchEndpoint, `{"messages":[[{"role":"user","content":"a"}],[{"role":"user","content":"b"},{"role":"assistant","content":"c"},{"role":"user","content":"d"}]]}`)
 	if len(d.Prompts) != 2 || !strings.Contains(d.Prompts[1].Text, "d<|im_end|>") {
 		t.Errorf("%+v", d.Prompts)
 	}
 }
 
-// refusals are requests that vLLM 0.32 answers with an error; each stands for one rule.
+// refusals are requests that cannot be read, or that a flag of the server forbids; each stands for one rule. vLLM 0.32 answers them
+// with an error.
 var refusals = []struct{ name, endpoint, body string }{
-	{"no messages", chatEndpoint, `{}`},
-	{"empty messages", chatEndpoint, `{"messages":[]}`},
-	{"no role", chatEndpoint, `{"messages":[{"content":"a"}]}`},
-	{"content number", chatEndpoint, `{"messages":[{"role":"user","content":3}]}`},
-	{"lone surrogate", chatEndpoint, `{"messages":[{"role":"user","content":"\ud800"}]}`},
-	{"part number", chatEndpoint, `{"messages":[{"role":"user","content":[3]}]}`},
-	{"part without type", chatEndpoint, `{"messages":[{"role":"user","content":[{"text":"a"}]}]}`},
-	{"part of unknown type", chatEndpoint, `{"messages":[{"role":"user","content":[{"type":"blob"}]}]}`},
-	{"text part without text", chatEndpoint, `{"messages":[{"role":"user","content":[{"type":"text"}]}]}`},
-	{"image_url a string", chatEndpoint, `{"messages":[{"role":"user","content":[{"type":"image_url","image_url":"x"}]}]}`},
-	{"image_url without url", chatEndpoint, `{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{}}]}]}`},
-	{"input_image without detail", chatEndpoint, `{"messages":[{"role":"user","content":[{"type":"input_image","image_url":"x"}]}]}`},
-	{"embeddings", chatEndpoint, `{"messages":[{"role":"user","content":[{"type":"image_embeds","image_embeds":"QUJD"}]}]}`},
-	{"tool_calls no list", chatEndpoint, `{"messages":[{"role":"assistant","tool_calls":3}]}`},
-	{"tool call without function", chatEndpoint, `{"messages":[{"role":"assistant","tool_calls":[{}]}]}`},
-	{"salt empty", chatEndpoint, `{"messages":[{"role":"user","content":"a"}],"cache_salt":""}`},
-	{"salt with slash", chatEndpoint, `{"messages":[{"role":"user","content":"a"}],"cache_salt":"a/b"}`},
-	{"salt long", chatEndpoint, `{"messages":[{"role":"user","content":"a"}],"cache_salt":"` + strings.Repeat("a", 129) + `"}`},
-	{"kwargs no object", chatEndpoint, `{"messages":[{"role":"user","content":"a"}],"mm_processor_kwargs":3}`},
-	{"kwargs not trusted", chatEndpoint, `{"messages":[{"role":"user","content":"a"}],"mm_processor_kwargs":{"a":1}}`},
-	{"truncate -2", chatEndpoint, `{"messages":[{"role":"user","content":"a"}],"truncate_prompt_tokens":-2}`},
-	{"template not trusted", chatEndpoint, `{"messages":[{"role":"user","content":"a"}],"chat_template":"x"}`},
-	{"template in kwargs", chatEndpoint, `{"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":{"chat_template":"x"}}`},
-	{"template kwargs no object", chatEndpoint, `{"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":[]}`},
-	{"continue and generate", chatEndpoint, `{"messages":[{"role":"assistant","content":"a"}],"continue_final_message":true,"add_generation_prompt":true}`},
-	{"continue nothing", chatEndpoint, `{"messages":[{"role":"assistant","content":null}],"continue_final_message":true,"add_generation_prompt":false}`},
-	{"tools empty", chatEndpoint, `{"messages":[{"role":"user","content":"a"}],"tools":[]}`},
-	{"tools no list", chatEndpoint, `{"messages":[{"role":"user","content":"a"}],"tools":{},"tool_choice":"none"}`},
-	{"tools without parser", chatEndpoint, `{"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f"}}]}`},
-	{"tool without name", chatEndpoint, `{"messages":[{"role":"user","content":"a"}],"tools":[{"function":{}}],"tool_choice":"none"}`},
-	{"tool_choice without tools", chatEndpoint, `{"messages":[{"role":"user","content":"a"}],"tool_choice":"auto"}`},
-	{"tool_choice of no tool", chatEndpoint, `{"messages":[{"role":"user","content":"a"}],"tools":[{"function":{"name":"f"}}],"tool_choice":{"type":"function","function":{"name":"g"}}}`},
-	{"batch to chat", chatEndpoint, `{"messages":[[{"role":"user","content":"a"}]]}`},
-	{"chat to batch", batchEndpoint, `{"messages":[{"role":"user","content":"a"}]}`},
-	{"batch with an empty one", batchEndpoint, `{"messages":[[{"role":"user","content":"a"}],[]]}`},
-	{"batch n", batchEndpoint, `{"messages":[[{"role":"user","content":"a"}]],"n":2}`},
-	{"no prompt", completionsEndpoint, `{}`},
-	{"empty prompts", completionsEndpoint, `{"prompt":[]}`},
-	{"prompt mixed", completionsEndpoint, `{"prompt":[1,"a"]}`},
-	{"prompt negative", completionsEndpoint, `{"prompt":[-1]}`},
-	{"prompt fraction", completionsEndpoint, `{"prompt":[1.5]}`},
-	{"messages without max_tokens", messagesEndpoint, `{"messages":[{"role":"user","content":"a"}]}`},
-	{"messages of a tool", messagesEndpoint, `{"max_tokens":1,"messages":[{"role":"tool","content":"a"}]}`},
-	{"messages block", messagesEndpoint, `{"max_tokens":1,"messages":[{"role":"user","content":[{"type":"blob"}]}]}`},
-	{"messages effort", messagesEndpoint, `{"max_tokens":1,"messages":[{"role":"user","content":"a"}],"output_config":{"effort":"huge"}}`},
-	{"messages budget", messagesEndpoint, `{"max_tokens":1,"messages":[{"role":"user","content":"a"}],"thinking":{"type":"enabled","budget_tokens":5}}`},
-	{"responses prompt", responsesEndpoint, `{"input":"a","prompt":{"id":"x"}}`},
-	{"responses item", responsesEndpoint, `{"input":[{}]}`},
-	{"responses empty", responsesEndpoint, `{"input":[]}`},
-	{"responses secret", responsesEndpoint, `{"input":[{"role":"user","content":"a"},{"type":"reasoning","encrypted_content":"x","summary":[]}]}`},
+	{"no messages", ChatEndpoint, `{}`},
+	{"empty messages", ChatEndpoint, `{"messages":[]}`},
+	{"lone surrogate", ChatEndpoint, `{"messages":[{"role":"user","content":"\ud800"}]}`},
+	{"part number", ChatEndpoint, `{"messages":[{"role":"user","content":[3]}]}`},
+	{"part without type", ChatEndpoint, `{"messages":[{"role":"user","content":[{"text":"a"}]}]}`},
+	{"part of unknown type", ChatEndpoint, `{"messages":[{"role":"user","content":[{"type":"blob"}]}]}`},
+	{"image_url without url", ChatEndpoint, `{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{}}]}]}`},
+	{"image_url a string", ChatEndpoint, `{"messages":[{"role":"user","content":[{"type":"image_url","image_url":"x"}]}]}`},
+	{"input_image without detail", ChatEndpoint, `{"messages":[{"role":"user","content":[{"type":"input_image","image_url":"x"}]}]}`},
+	{"embeddings", ChatEndpoint, `{"messages":[{"role":"user","content":[{"type":"image_embeds","image_embeds":"QUJD"}]}]}`},
+	{"tool call without function", ChatEndpoint, `{"messages":[{"role":"assistant","tool_calls":[{}]}]}`},
+	{"kwargs not trusted", ChatEndpoint, `{"messages":[{"role":"user","content":"a"}],"mm_processor_kwargs":{"a":1}}`},
+	{"truncate -2", ChatEndpoint, `{"messages":[{"role":"user","content":"a"}],"truncate_prompt_tokens":-2}`},
+	{"template not trusted", ChatEndpoint, `{"messages":[{"role":"user","content":"a"}],"chat_template":"x"}`},
+	{"template in kwargs", ChatEndpoint, `{"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":{"chat_template":"x"}}`},
+	{"template kwargs no object", ChatEndpoint, `{"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":[]}`},
+	{"continue nothing", ChatEndpoint, `{"messages":[{"role":"assistant","content":null}],"continue_final_message":true,"add_generation_prompt":false}`},
+	{"tools no list", ChatEndpoint, `{"messages":[{"role":"user","content":"a"}],"tools":{},"tool_choice":"none"}`},
+	{"tools without parser", ChatEndpoint, `{"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":{"name":"f"}}]}`},
+	{"tool without name", ChatEndpoint, `{"messages":[{"role":"user","content":"a"}],"tools":[{"function":{}}],"tool_choice":"none"}`},
+	{"tool_choice of no tool", ChatEndpoint, `{"messages":[{"role":"user","content":"a"}],"tools":[{"function":{"name":"f"}}],"tool_choice":{"type":"function","function":{"name":"g"}}}`},
+	{"batch to chat", ChatEndpoint, `{"messages":[[{"role":"user","content":"a"}]]}`},
+	{"chat to batch", BatchEndpoint, `{"messages":[{"role":"user","content":"a"}]}`},
+	{"batch with an empty one", BatchEndpoint, `{"messages":[[{"role":"user","content":"a"}],[]]}`},
+	{"no prompt", CompletionsEndpoint, `{}`},
+	{"empty prompts", CompletionsEndpoint, `{"prompt":[]}`},
+	{"prompt mixed", CompletionsEndpoint, `{"prompt":[1,"a"]}`},
+	{"prompt negative", CompletionsEndpoint, `{"prompt":[-1]}`},
+	{"prompt fraction", CompletionsEndpoint, `{"prompt":[1.5]}`},
+	{"messages block", MessagesEndpoint, `{"max_tokens":1,"messages":[{"role":"user","content":[{"type":"blob"}]}]}`},
+	{"responses prompt", ResponsesEndpoint, `{"input":"a","prompt":{"id":"x"}}`},
+	{"responses item", ResponsesEndpoint, `{"input":[{}]}`},
+	{"responses empty", ResponsesEndpoint, `{"input":[]}`},
+	{"responses secret", ResponsesEndpoint, `{"input":[{"role":"user","content":"a"},{"type":"reasoning","encrypted_content":"x","summary":[]}]}`},
+}
+
+// unforeseen are such requests too, of rules that are the engine's alone: whether a request breaks them its answer tells.
+var unforeseen = []struct{ name, endpoint, body string }{
+	{"no role", ChatEndpoint, `{"messages":[{"content":"a"}]}`},
+	{"content number", ChatEndpoint, `{"messages":[{"role":"user","content":3}]}`},
+	{"text part without text", ChatEndpoint, `{"messages":[{"role":"user","content":[{"type":"text"}]}]}`},
+	{"tool_calls no list", ChatEndpoint, `{"messages":[{"role":"assistant","tool_calls":3}]}`},
+	{"salt empty", ChatEndpoint, `{"messages":[{"role":"user","content":"a"}],"cache_salt":""}`},
+	{"salt with slash", ChatEndpoint, `{"messages":[{"role":"user","content":"a"}],"cache_salt":"a/b"}`},
+	{"salt long", ChatEndpoint, `{"messages":[{"role":"user","content":"a"}],"cache_salt":"` + strings.Repeat("a", 129) + `"}`},
+	{"kwargs no object", ChatEndpoint, `{"messages":[{"role":"user","content":"a"}],"mm_processor_kwargs":3}`},
+	{"continue and generate", ChatEndpoint, `{"messages":[{"role":"assistant","content":"a"}],"continue_final_message":true,"add_generation_prompt":true}`},
+	{"tools empty", ChatEndpoint, `{"messages":[{"role":"user","content":"a"}],"tools":[]}`},
+	{"tool_choice without tools", ChatEndpoint, `{"messages":[{"role":"user","content":"a"}],"tool_choice":"auto"}`},
+	{"batch n", BatchEndpoint, `{"messages":[[{"role":"user","content":"a"}]],"n":2}`},
+	{"messages without max_tokens", MessagesEndpoint, `{"messages":[{"role":"user","content":"a"}]}`},
+	{"messages of a tool", MessagesEndpoint, `{"max_tokens":1,"messages":[{"role":"tool","content":"a"}]}`},
+	{"messages effort", MessagesEndpoint, `{"max_tokens":1,"messages":[{"role":"user","content":"a"}],"output_config":{"effort":"huge"}}`},
+	{"messages budget", MessagesEndpoint, `{"max_tokens":1,"messages":[{"role":"user","content":"a"}],"thinking":{"type":"enabled","budget_tokens":5}}`},
 }
 
 // Each rule refuses, with the status and a text of ours; a metric's label must never hold what a client sent.
 func TestRefusals(t *testing.T) {
-	m := load(t, shipped, Options{RefuseMMKwargs: true, MaxModelLen: 4096})
+	m := load(t, shipped, Options{MaxModelLen: 4096})
 	for _, c := range refusals {
 		_, err := m.Read(t.Context(), c.endpoint, request(t, c.body))
 		r, ok := err.(*Refused)
@@ -173,28 +188,41 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
-	d := draft(t, m, completionsEndpoint, `{"prompt":"`+strings.Repeat("a b ", 5000)+`"}`)
+	d := draft(t, m, CompletionsEndpoint, `{"prompt":"`+strings.Repeat("a b ", 5000)+`"}`)
 	if _, err := m.Expand(d, &d.Prompts[0], nil); err == nil {
 		t.Error("a prompt above max_model_len is taken")
+	}
+}
+
+// What is not foreseen is read, and expanded, like any other request.
+func TestUnforeseen(t *testing.T) {
+	m := load(t, shipped, Options{})
+	for _, c := range unforeseen {
+		d := draft(t, m, c.endpoint, c.body)
+		for i := range d.Prompts {
+			if _, err := m.Expand(d, &d.Prompts[i], make([]vision.Media, len(d.Prompts[i].Media))); err != nil && !errors.As(err, new(*Refused)) {
+				t.Errorf("%s: %v", c.name, err)
+			}
+		}
 	}
 }
 
 // What cannot be known is told from what will be refused.
 func TestUnpredicted(t *testing.T) {
 	m := load(t, shipped, Options{AutoToolChoice: true})
-	sglang := load(t, shipped, Options{Engine: "sglang"})
+	sglang := load(t, shipped, Options{Dialect: of("sglang")})
 	for _, c := range []struct {
 		m              *Model
 		endpoint, body string
 		want           error
 	}{
 		{m, "/v1/embeddings", `{}`, ErrEndpoint},
-		{sglang, responsesEndpoint, `{"input":"a"}`, ErrEndpoint},
-		{m, responsesEndpoint, `{"input":"a","previous_response_id":"resp_1"}`, ErrStored},
-		{m, responsesEndpoint, `{"input":[{"type":"web_search_call"}]}`, ErrPart},
-		{m, responsesEndpoint, `{"input":"a","tools":[{"type":"web_search"}]}`, ErrPart},
-		{m, messagesEndpoint, `{"max_tokens":1,"messages":[{"role":"system","content":[{"type":"tool_removal"}]}]}`, ErrPart},
-		{m, completionsEndpoint, `{"prompt":[` + strings.Repeat(`"a",`, 1024) + `"a"]}`, ErrManyPrompts},
+		{sglang, ResponsesEndpoint, `{"input":"a"}`, ErrEndpoint},
+		{m, ResponsesEndpoint, `{"input":"a","previous_response_id":"resp_1"}`, ErrStored},
+		{m, ResponsesEndpoint, `{"input":[{"type":"web_search_call"}]}`, ErrPart},
+		{m, ResponsesEndpoint, `{"input":"a","tools":[{"type":"web_search"}]}`, ErrPart},
+		{m, MessagesEndpoint, `{"max_tokens":1,"messages":[{"role":"system","content":[{"type":"tool_removal"}]}]}`, ErrPart},
+		{m, CompletionsEndpoint, `{"prompt":[` + strings.Repeat(`"a",`, 1024) + `"a"]}`, ErrManyPrompts},
 	} {
 		if _, err := c.m.Read(t.Context(), c.endpoint, request(t, c.body)); err != c.want {
 			t.Errorf("%s %.80s: %v, want %v", c.endpoint, c.body, err, c.want)
@@ -234,14 +262,15 @@ func TestEngineForms(t *testing.T) {
 		m := models[c.engine]
 		if m == nil {
 			opt := Options{}
-			if opt.Engine, _, _ = strings.Cut(c.engine, " "); opt.Engine != c.engine {
+			name, dumps, _ := strings.Cut(c.engine, " ")
+			if opt.Dialect = of(name); dumps != "" {
 				opt.TemplateFile = dump
 			}
 			m = load(t, shipped, opt)
 			models[c.engine] = m
 		}
-		p := draft(t, m, chatEndpoint, c.body).Prompts[0]
-		if text := m.Tokenizer().Decode(m.encode(new(Draft), &p), false); !strings.Contains(text, c.want) {
+		p := draft(t, m, ChatEndpoint, c.body).Prompts[0]
+		if text := m.Tokenizer().Decode(m.Encode(&p), false); !strings.Contains(text, c.want) {
 			t.Errorf("%s:\n%q\nlacks %q", c.name, text, c.want)
 		}
 	}
@@ -255,8 +284,8 @@ func TestEmbeddingIDs(t *testing.T) {
 	}
 	vocab := uint32(gjson.GetBytes(config, "vocab_size").Uint())
 	for engine, want := range map[string]uint32{"vllm": 151655, "sglang": 151655, "trtllm": vocab + 1} {
-		m := load(t, shipped, Options{Engine: engine})
-		d := draft(t, m, chatEndpoint, `{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"x"}}]}]}`)
+		m := load(t, shipped, Options{Dialect: of(engine)})
+		d := draft(t, m, ChatEndpoint, `{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"x"}}]}]}`)
 		e, err := m.Expand(d, &d.Prompts[0], []vision.Media{{Width: 56, Height: 56}})
 		if err != nil || len(e.Spans) != 1 || e.IDs[e.Spans[0].Offset] != want || e.Spans[0].Length != 4 {
 			t.Errorf("%s: %v %v (%v), want id %d", engine, e.IDs, e.Spans, err, want)
@@ -270,8 +299,8 @@ func TestGivenIDs(t *testing.T) {
 		"sglang": `{"messages":[{"role":"user","content":"a"}],"input_ids":[1,2,3]}`,
 		"trtllm": `{"messages":[{"role":"user","content":"a"}],"prompt_token_ids":[1,2,3]}`,
 	} {
-		m := load(t, shipped, Options{Engine: engine})
-		d := draft(t, m, chatEndpoint, body)
+		m := load(t, shipped, Options{Dialect: of(engine)})
+		d := draft(t, m, ChatEndpoint, body)
 		if e, err := m.Expand(d, &d.Prompts[0], nil); err != nil || !slices.Equal(e.IDs, []uint32{1, 2, 3}) {
 			t.Errorf("%s: %v %v", engine, e.IDs, err)
 		}
@@ -282,8 +311,8 @@ func TestGivenIDs(t *testing.T) {
 func TestTextModel(t *testing.T) {
 	dir := copyShipped(t, "preprocessor_config.json", map[string]string{"config.json": `{"model_type":"qwen2","architectures":["Qwen2ForCausalLM"]}`})
 	for _, engine := range []string{"vllm", "sglang"} {
-		m := load(t, dir, Options{Engine: engine})
-		_, err := m.Read(t.Context(), chatEndpoint, request(t, `{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]}`))
+		m := load(t, dir, Options{Dialect: of(engine)})
+		_, err := m.Read(t.Context(), ChatEndpoint, request(t, `{"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]}`))
 		if r, ok := err.(*Refused); !ok || r.Status != 400 {
 			t.Errorf("%s: %v", engine, err)
 		}
@@ -312,7 +341,7 @@ func conversationBody(turns, words, pictures int) string {
 }
 
 func expandAll(tb testing.TB, m *Model, req *body.Request) (ids []uint32) {
-	d, err := m.Read(context.Background(), chatEndpoint, req)
+	d, err := m.Read(context.Background(), ChatEndpoint, req)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -333,18 +362,18 @@ func TestTimeIsOver(t *testing.T) {
 	plain := fmt.Sprintf(body, strconv.Quote(long))
 	picture := fmt.Sprintf(body, `[{"type":"image_url","image_url":{"url":"`+png+`"}},{"type":"text","text":`+strconv.Quote(long)+`}]`)
 	for _, engine := range []string{"vllm", "sglang", "trtllm"} {
-		m := load(t, shipped, Options{Engine: engine})
-		if _, err := m.Read(over, chatEndpoint, request(t, plain)); err != ErrTime {
+		m := load(t, shipped, Options{Dialect: of(engine)})
+		if _, err := m.Read(over, ChatEndpoint, request(t, plain)); err != ErrTime {
 			t.Errorf("%s: %v, want %v", engine, err, ErrTime)
 		}
 		all := expandAll(t, m, request(t, plain))
-		m.cache = m.tok.NewCache(0, 0)
+		m.Forget(0, 0)
 		for name, c := range map[string]struct {
 			body  string
 			media []vision.Media
 		}{"text": {plain, nil}, "picture": {picture, []vision.Media{{Width: 56, Height: 56}}}} {
 			ctx, end := context.WithCancel(t.Context())
-			d, err := m.Read(ctx, chatEndpoint, request(t, c.body))
+			d, err := m.Read(ctx, ChatEndpoint, request(t, c.body))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -365,18 +394,18 @@ func TestGrowingConversation(t *testing.T) {
 	warm, fresh := load(t, shipped, Options{}), load(t, shipped, Options{})
 	for turns := 1; turns < 12; turns += 2 {
 		body := conversationBody(turns, 60, 3)
-		fresh.cache = fresh.tok.NewCache(0, 0)
+		fresh.Forget(0, 0)
 		if got, want := expandAll(t, warm, request(t, body)), expandAll(t, fresh, request(t, body)); !slices.Equal(got, want) {
 			t.Fatalf("%d turns: %d ids, %d without a past", turns, len(got), len(want))
 		}
 	}
-	if hits, _ := warm.cache.Stats(); hits == 0 {
+	if warm.CacheHits() == 0 {
 		t.Error("no turn was found again")
 	}
 }
 
 func FuzzRead(f *testing.F) {
-	for _, c := range refusals {
+	for _, c := range slices.Concat(refusals, unforeseen) {
 		f.Add(c.body)
 	}
 	f.Add(conversationBody(3, 10, 1))
@@ -384,7 +413,7 @@ func FuzzRead(f *testing.F) {
 	f.Add(`{"input":[{"type":"reasoning","summary":[{"text":"a"}]},{"role":"assistant","content":[{"text":"b"}]},{"type":"function_call","name":"f","arguments":"{}"}]}`)
 	var models []*Model
 	for _, engine := range []string{"vllm", "sglang", "trtllm"} {
-		m, err := Load(shipped, Options{Engine: engine, AutoToolChoice: true, TrustChatTemplate: engine == "vllm"})
+		m, err := Load(shipped, Options{Dialect: of(engine), AutoToolChoice: true, TrustChatTemplate: engine == "vllm"})
 		if err != nil {
 			f.Fatal(err)
 		}
@@ -397,7 +426,7 @@ func FuzzRead(f *testing.F) {
 			return
 		}
 		for _, m := range models {
-			for _, endpoint := range []string{chatEndpoint, completionsEndpoint, batchEndpoint, responsesEndpoint, messagesEndpoint} {
+			for _, endpoint := range []string{ChatEndpoint, CompletionsEndpoint, BatchEndpoint, ResponsesEndpoint, MessagesEndpoint} {
 				d, err := m.Read(t.Context(), endpoint, &req)
 				switch err.(type) {
 				case nil, *Refused, *Unpredicted:
@@ -431,7 +460,7 @@ func benchmarkStage(b *testing.B, skeleton string, cold bool) {
 	b.ReportAllocs()
 	for b.Loop() {
 		if cold {
-			m.cache = m.tok.NewCache(cacheBytes, 1)
+			m.Forget(CacheBytes, 1)
 		}
 		var req body.Request
 		if err := s.Scan(raw); err != nil {

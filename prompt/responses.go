@@ -19,7 +19,7 @@ func (m *Model) responses(req *body.Request, d *Draft) error {
 		}
 	}
 	if v := req.Fields["prompt"]; v.Type != gjson.Null {
-		return refuse(400, "prompt of a response")
+		return Refuse("prompt of a response")
 	}
 	s, err := m.settingsResponses(req)
 	if err != nil {
@@ -29,44 +29,42 @@ func (m *Model) responses(req *body.Request, d *Draft) error {
 	if err != nil {
 		return err
 	}
-	r := reader{m: m, body: req.Body, openai: t.openai}
-	var turns []turn
-	if text, ok := req.Body.String(req.Fields["instructions"]); ok && text != "" {
-		turns = append(turns, textTurn("system", text))
-	} else if !ok && req.Fields["instructions"].Type != gjson.Null {
-		return refuse(400, "instructions is no text")
-	}
-	switch input := req.Fields["input"]; {
-	case input.Type == gjson.String:
-		text, err := r.string(input, "input is no valid text")
+	r := m.reader(req.Body, t)
+	var turns []Turn
+	if v := req.Fields["instructions"]; v.Type != gjson.Null {
+		text, err := r.String(v, "instructions is no text")
 		if err != nil {
 			return err
 		}
-		turns = append(turns, textTurn("user", text))
-	case input.IsArray():
-		items, err := req.Body.Messages(input)
-		if errors.Is(err, body.ErrMany) {
-			return ErrMany
+		if text != "" {
+			turns = append(turns, TextTurn("system", text))
 		}
+	}
+	input := req.Fields["input"]
+	if !input.IsArray() {
+		text, err := r.String(input, "input is neither text nor a list")
 		if err != nil {
-			return refuse(400, "input holds what is no object")
+			return err
 		}
-		first := len(turns)
-		for i := range items {
-			if turns, err = r.inputItem(turns, first, &items[i]); err != nil {
-				return err
-			}
-		}
-		if len(items) > 0 && unfinished(&items[len(items)-1], r.body) {
-			s.goOn, s.generate = true, false
-		}
-	default:
-		return refuse(400, "input is neither text nor a list")
+		return r.render(append(turns, TextTurn("user", text)), s, d)
 	}
-	if len(turns) == 0 {
-		return refuse(400, "input is empty")
+	items, err := req.Body.Messages(input)
+	if errors.Is(err, body.ErrMany) {
+		return ErrMany
 	}
-	return r.render(turns, t, s, d)
+	if err != nil || len(items) == 0 {
+		return Refuse("input is empty, or holds what is no object")
+	}
+	first := len(turns)
+	for i := range items {
+		if turns, err = r.inputItem(turns, first, &items[i]); err != nil {
+			return err
+		}
+	}
+	if unfinished(&items[len(items)-1], r.Body) {
+		s.goOn, s.generate = true, false
+	}
+	return r.render(turns, s, d)
 }
 
 // unfinished tells that an item is a message to be continued.
@@ -77,146 +75,135 @@ func unfinished(it *body.Message, body *body.Skeleton) bool {
 }
 
 // inputItem appends an input item, or puts it to the assistant turn before it. Turns before first are not the input's.
-func (r *reader) inputItem(turns []turn, first int, it *body.Message) ([]turn, error) {
-	kind, _ := r.body.String(it.Fields["type"])
-	var before *turn // an assistant turn that the item may belong to
-	if n := len(turns); n > first && turns[n-1].role == "assistant" {
+func (r *Reader) inputItem(turns []Turn, first int, it *body.Message) ([]Turn, error) {
+	var before *Turn // an assistant turn that the item may belong to
+	if n := len(turns); n > first && turns[n-1].Role == "assistant" {
 		before = &turns[n-1]
 	}
-	text := func(key string) template.Value {
-		s, _ := r.body.String(it.Fields[key])
-		return template.String(s)
-	}
-	switch {
-	case kind == "function_call":
-		if it.Fields["namespace"].Type != gjson.Null {
-			return nil, ErrPart
+	kind, _ := r.Body.String(it.Fields["type"])
+	switch kind {
+	case "function_call":
+		c, err := r.functionCall(it)
+		if err != nil {
+			return nil, err
 		}
-		for _, key := range []string{"call_id", "name", "arguments"} {
-			if !isText(it.Fields[key]) {
-				return nil, refuse(400, "function call without a call_id, a name and arguments")
-			}
-		}
-		name, args := text("name"), text("arguments")
-		c := call(text("call_id"), name, args)
 		if before == nil {
-			turns = append(turns, turn{role: "assistant"})
+			turns = append(turns, Turn{Role: "assistant"})
 			before = &turns[len(turns)-1]
 		}
-		before.calls = append(before.calls, c)
+		before.Calls = append(before.Calls, c)
 		return turns, nil
-	case kind == "reasoning":
-		if v, ok := r.body.String(it.Fields["encrypted_content"]); ok && v != "" {
-			return nil, refuse(400, "reasoning with encrypted content")
+	case "reasoning":
+		if v, ok := r.Body.String(it.Fields["encrypted_content"]); ok && v != "" {
+			return nil, Refuse("reasoning with encrypted content")
 		}
 		reasoning, ok := r.firstText(it.Content)
 		if !ok {
 			reasoning, _ = r.firstText(it.Fields["summary"])
 		}
-		if before == nil || len(before.fields) > 0 {
-			turns = append(turns, turn{role: "assistant"})
+		if before == nil || len(before.Fields) > 0 {
+			turns = append(turns, Turn{Role: "assistant"})
 			before = &turns[len(turns)-1]
 		}
-		before.fields = reasoningFields(reasoning)
+		before.Fields = reasoningFields(reasoning)
 		return turns, nil
-	case kind == "function_call_output":
-		if !isText(it.Fields["call_id"]) {
-			return nil, refuse(400, "function call output without a call_id")
-		}
-		t := turn{role: "tool", fields: []field{{"tool_call_id", text("call_id")}}}
-		switch out := it.Fields["output"]; {
-		case out.Type == gjson.String:
-			s, err := r.string(out, "function call output without valid text")
-			if err != nil {
-				return nil, err
-			}
-			t.kind, t.items = body.Text, []item{{text: s}}
-		case out.IsArray():
-			parts, err := r.contentParts(out)
-			if err != nil {
-				return nil, err
-			}
-			t.kind = body.List
-			if t.items, err = r.inputParts(parts); err != nil {
-				return nil, err
-			}
-		default:
-			return nil, refuse(400, "function call output of an unknown form")
-		}
-		return append(turns, t), nil
-	case kind != "" && kind != "message":
-		return nil, ErrPart
-	case it.Role == "":
-		return nil, refuse(400, "input item of an unknown type")
-	case it.Role == "assistant":
-		s, ok := r.body.String(it.Content)
+	case "function_call_output":
+		t, err := r.functionOutput(it)
+		return append(turns, t), err
+	case "", "message":
+		return r.inputMessage(turns, before, it)
+	}
+	return nil, ErrPart
+}
+
+// itemField is an item's text under a key, "" for none.
+func (r *Reader) itemField(it *body.Message, key string) template.Value {
+	s, _ := r.Body.String(it.Fields[key])
+	return template.String(s)
+}
+
+func (r *Reader) functionCall(it *body.Message) (template.Value, error) {
+	if it.Fields["namespace"].Type != gjson.Null {
+		return template.None, ErrPart
+	}
+	return call(r.itemField(it, "call_id"), r.itemField(it, "name"), r.itemField(it, "arguments")), nil
+}
+
+// functionOutput is a tool's message.
+func (r *Reader) functionOutput(it *body.Message) (Turn, error) {
+	t := TextTurn("tool", "")
+	t.Fields = []Field{{"tool_call_id", r.itemField(it, "call_id")}}
+	out := it.Fields["output"]
+	if !out.IsArray() {
+		var err error
+		t.Items[0].Text, err = r.String(out, "function call output of an unknown form")
+		return t, err
+	}
+	parts, err := r.contentParts(out)
+	if err != nil {
+		return t, err
+	}
+	t.Kind = body.List
+	t.Items, err = r.inputParts(parts)
+	return t, err
+}
+
+// inputMessage appends a message; before is the assistant turn in front of it, nil for none.
+func (r *Reader) inputMessage(turns []Turn, before *Turn, it *body.Message) ([]Turn, error) {
+	if it.Role == "assistant" {
+		s, ok := r.Body.String(it.Content)
 		if it.Kind == body.List {
 			s, ok = r.firstText(it.Content)
 		}
 		switch {
-		case ok && before != nil && before.kind == body.None:
-			before.kind, before.items = body.Text, []item{{text: s}}
+		case ok && before != nil && before.Kind == body.None:
+			before.Kind, before.Items = body.Text, []Item{{Text: s}}
 			return turns, nil
 		case ok:
-			return append(turns, textTurn("assistant", s)), nil
-		case kind == "message" && it.Content.Raw == "[]" && (isText(it.Fields["status"]) || !it.Fields["status"].Exists()):
-			return nil, refuse(500, "assistant message without content")
+			return append(turns, TextTurn("assistant", s)), nil
 		}
 	}
-	switch it.Role {
-	case "user", "system", "developer", "assistant":
-	default:
-		return nil, refuse(400, "message of an unknown role")
+	t := Turn{Role: it.Role, Kind: it.Kind}
+	var err error
+	if it.Kind == body.List {
+		t.Items, err = r.inputParts(it.Parts)
+	} else {
+		t = TextTurn(it.Role, "")
+		t.Items[0].Text, err = r.String(it.Content, "input item without content that is text or a list")
 	}
-	t := turn{role: it.Role, kind: it.Kind}
-	switch it.Kind {
-	case body.Text:
-		s, err := r.string(it.Content, "content is no valid text")
-		if err != nil {
-			return nil, err
-		}
-		t.items = []item{{text: s}}
-	case body.List:
-		var err error
-		if t.items, err = r.inputParts(it.Parts); err != nil {
-			return nil, err
-		}
-	default:
-		return nil, refuse(400, "content is neither text nor a list")
+	if t.Role == "developer" {
+		t.Fields = []Field{{"tools", template.None}}
 	}
-	if t.role == "developer" {
-		t.fields = []field{{"tools", template.None}}
-	}
-	return append(turns, t), nil
+	return append(turns, t), err
 }
 
 // firstText is the text of a list's first entry.
-func (r *reader) firstText(list gjson.Result) (string, bool) {
-	return r.body.String(body.Last(list.Get("0"), "text"))
+func (r *Reader) firstText(list gjson.Result) (string, bool) {
+	return r.Body.String(body.Last(list.Get("0"), "text"))
 }
 
 // inputParts reads the content parts that this API has; detail of a picture may be left out.
-func (r *reader) inputParts(parts []body.Part) ([]item, error) {
-	out := make([]item, 0, len(parts))
+func (r *Reader) inputParts(parts []body.Part) ([]Item, error) {
+	out := make([]Item, 0, len(parts))
 	for i := range parts {
 		p := &parts[i]
 		switch p.Type {
 		case "input_text", "output_text", "text":
-			text, err := r.string(p.Fields["text"], "text part without valid text")
+			text, err := r.String(p.Fields["text"], "text part without valid text")
 			if err != nil {
 				return nil, err
 			}
-			out = append(out, item{text: text, kept: p.Type != "text"})
+			out = append(out, Item{Text: text, Kept: p.Type != "text"})
 		case "input_image":
 			v := p.Fields["image_url"]
 			if v.Type != gjson.String || p.Fields["uuid"].Type != gjson.Null {
 				return nil, ErrPart // file_id
 			}
 			detail := "auto"
-			if text, ok := r.body.String(p.Fields["detail"]); ok {
+			if text, ok := r.Body.String(p.Fields["detail"]); ok {
 				detail = text
 			}
-			out = append(out, item{medium: &Medium{Modality: "image", Source: v, Part: p.Raw}, extras: []field{{"detail", template.String(detail)}}})
+			out = append(out, Item{Medium: &Medium{Modality: "image", Source: v, Part: p.Raw}, Extras: []Field{{"detail", template.String(detail)}}})
 		default:
 			return nil, ErrPart
 		}
@@ -234,52 +221,28 @@ func (m *Model) settingsResponses(req *body.Request) (s settings, err error) {
 			return s, ErrPart
 		}
 	}
-	defer func() {
-		if err == nil {
-			err = m.kwargsAsFields(&s)
-		}
-	}()
-	if v := req.Fields["reasoning"]; v.Type != gjson.Null && !v.IsObject() {
-		return s, refuse(400, "reasoning is no object")
-	}
 	if effort, ok := req.Body.String(body.Last(req.Fields["reasoning"], "effort")); ok {
 		s.effort = template.String(effort)
 	}
-	choice := req.Fields["tool_choice"]
-	if isText(choice) && !oneOf(choice, "none", "auto", "required") {
-		return s, refuse(400, "tool_choice of an unknown form")
-	}
-	raw := req.Fields["tools"]
-	none := raw.Type == gjson.Null || raw.IsArray() && !raw.Get("0").Exists()
-	if none {
-		if choice.IsObject() || choice.String() == "required" {
-			return s, refuse(400, "tool_choice without tools")
-		}
-		return s, nil
-	}
-	if choice.String() == "none" && m.opt.ExcludeToolsOnNone {
-		return s, nil
-	}
-	list, err := readList(req.Body, raw, "tools is no list")
-	if err != nil {
+	if s.tools, err = m.toolsResponses(req); err != nil {
 		return s, err
 	}
-	forced, _ := req.Body.String(body.Last(choice, "name"))
-	named := 0
-	s.tools, err = eachOf(list.Items(), func(tool template.Value) (template.Value, error) {
-		if forced != "" && tool.Field("name").Text() == forced {
-			named++
-		}
+	return s, m.kwargsAsFields(&s)
+}
+
+func (m *Model) toolsResponses(req *body.Request) (template.Value, error) {
+	raw := req.Fields["tools"]
+	if raw.Type == gjson.Null || req.Fields["tool_choice"].String() == "none" && m.opt.ExcludeToolsOnNone {
+		return template.None, nil
+	}
+	list, err := readList(req.Body, raw, "tools is no list")
+	if err != nil || len(list.Items()) == 0 {
+		return template.None, err
+	}
+	return EachOf(list.Items(), func(tool template.Value) (template.Value, error) {
 		if tool.Field("type").Text() != "function" {
 			return template.None, ErrPart
 		}
-		return toolVLLM(tool, template.None)
+		return openAITool(tool, template.None)
 	})
-	if err != nil {
-		return s, err
-	}
-	if forced != "" && (named == 0 || named > 1 && m.opt.AutoToolChoice) {
-		return s, refuse(400, "tool_choice names no tool of the request, or two")
-	}
-	return s, nil
 }

@@ -1,9 +1,11 @@
-package prompt
+package prompt_test
 
 import (
 	"testing"
 
 	"github.com/sightline-router/sightline/body"
+
+	. "github.com/sightline-router/sightline/prompt"
 )
 
 func TestReuse(t *testing.T) {
@@ -11,28 +13,28 @@ func TestReuse(t *testing.T) {
 		engine, endpoint, fields string
 		want                     Reuse
 	}{
-		{"vllm", completionsEndpoint, `{}`, Reused},
-		{"vllm", completionsEndpoint, `{"prompt_logprobs":0}`, Recomputed},
-		{"vllm", completionsEndpoint, `{"prompt_logprobs":-1}`, Recomputed},
-		{"vllm", completionsEndpoint, `{"prompt_logprobs":false}`, Recomputed}, // 0
-		{"vllm", completionsEndpoint, `{"echo":true}`, Reused},
-		{"vllm", completionsEndpoint, `{"echo":true,"logprobs":null}`, Reused},
-		{"vllm", completionsEndpoint, `{"echo":true,"logprobs":0}`, Recomputed},
-		{"vllm", completionsEndpoint, `{"echo":"yes","logprobs":2}`, Recomputed},
-		{"vllm", completionsEndpoint, `{"logprobs":2}`, Reused},
-		{"vllm", completionsEndpoint, `{"use_beam_search":true,"prompt_logprobs":1}`, Perhaps},
-		{"vllm", chatEndpoint, `{"echo":true}`, Recomputed},
-		{"vllm", batchEndpoint, `{"echo":true}`, Recomputed},
-		{"vllm", chatEndpoint, `{"echo":true,"top_logprobs":null}`, Reused},
-		{"vllm", responsesEndpoint, `{"echo":true,"prompt_logprobs":1}`, Reused},
-		{"vllm", messagesEndpoint, `{"echo":true,"prompt_logprobs":1}`, Reused},
-		{"sglang", completionsEndpoint, `{"echo":true,"logprobs":1}`, Recomputed},
-		{"sglang", completionsEndpoint, `{"echo":true,"logprobs":0}`, Reused},
-		{"sglang", completionsEndpoint, `{"prompt_logprobs":1}`, Reused},
-		{"sglang", chatEndpoint, `{"echo":true,"logprobs":true,"top_logprobs":1}`, Reused},
-		{"trtllm", completionsEndpoint, `{"echo":true,"logprobs":1}`, Perhaps},
-		{"trtllm", chatEndpoint, `{"prompt_logprobs":1}`, Perhaps},
-		{"trtllm", chatEndpoint, `{"use_beam_search":true,"logprobs":true}`, Reused},
+		{"vllm", CompletionsEndpoint, `{}`, Reused},
+		{"vllm", CompletionsEndpoint, `{"prompt_logprobs":0}`, Recomputed},
+		{"vllm", CompletionsEndpoint, `{"prompt_logprobs":-1}`, Recomputed},
+		{"vllm", CompletionsEndpoint, `{"prompt_logprobs":false}`, Recomputed}, // 0
+		{"vllm", CompletionsEndpoint, `{"echo":true}`, Reused},
+		{"vllm", CompletionsEndpoint, `{"echo":true,"logprobs":null}`, Reused},
+		{"vllm", CompletionsEndpoint, `{"echo":true,"logprobs":0}`, Recomputed},
+		{"vllm", CompletionsEndpoint, `{"echo":"yes","logprobs":2}`, Recomputed},
+		{"vllm", CompletionsEndpoint, `{"logprobs":2}`, Reused},
+		{"vllm", CompletionsEndpoint, `{"use_beam_search":true,"prompt_logprobs":1}`, Perhaps},
+		{"vllm", ChatEndpoint, `{"echo":true}`, Recomputed},
+		{"vllm", BatchEndpoint, `{"echo":true}`, Recomputed},
+		{"vllm", ChatEndpoint, `{"echo":true,"top_logprobs":null}`, Reused},
+		{"vllm", ResponsesEndpoint, `{"echo":true,"prompt_logprobs":1}`, Reused},
+		{"vllm", MessagesEndpoint, `{"echo":true,"prompt_logprobs":1}`, Reused},
+		{"sglang", CompletionsEndpoint, `{"echo":true,"logprobs":1}`, Recomputed},
+		{"sglang", CompletionsEndpoint, `{"echo":true,"logprobs":0}`, Reused},
+		{"sglang", CompletionsEndpoint, `{"prompt_logprobs":1}`, Reused},
+		{"sglang", ChatEndpoint, `{"echo":true,"logprobs":true,"top_logprobs":1}`, Reused},
+		{"trtllm", CompletionsEndpoint, `{"echo":true,"logprobs":1}`, Perhaps},
+		{"trtllm", ChatEndpoint, `{"prompt_logprobs":1}`, Perhaps},
+		{"trtllm", ChatEndpoint, `{"use_beam_search":true,"logprobs":true}`, Reused},
 	} {
 		var sk body.Skeleton
 		var req body.Request
@@ -40,8 +42,7 @@ func TestReuse(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = body.Parse(&sk, &req) // it has no messages
-		m := &Model{opt: Options{Engine: c.engine}}
-		if got := m.reuse(c.endpoint, &req); got != c.want {
+		if got := of(c.engine).Reuse(c.endpoint, &req); got != c.want {
 			t.Errorf("%s, %s, %s: %d, want %d", c.engine, c.endpoint, c.fields, got, c.want)
 		}
 	}

@@ -1,8 +1,10 @@
-package prompt
+package prompt_test
 
 import (
 	"testing"
 
+	"github.com/sightline-router/sightline/engine"
+	. "github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/prompt/vision"
 )
 
@@ -18,7 +20,6 @@ func TestTruncationByRelease(t *testing.T) {
 		refused  = -1
 	)
 	size := []vision.Media{{Modality: "image", Width: 56, Height: 56}}
-	release := map[string]Options{v30: {AnswerCounts: true, CutsMarkers: true}, v31: {AnswerCounts: true}, v32: {}}
 	var like *Model
 	for _, c := range []struct {
 		release, keys string
@@ -38,12 +39,10 @@ func TestTruncationByRelease(t *testing.T) {
 		{v31, `"max_tokens":2,"truncate_prompt_tokens":-1,`, whole + 1, whole - 1},
 		{v32, `"max_tokens":2,"truncate_prompt_tokens":-1,`, whole, whole - 1}, {v32, `"truncate_prompt_tokens":-1,`, whole, whole},
 	} {
-		opt := release[c.release]
-		opt.MaxModelLen, opt.Like = c.limit, like
-		m := load(t, shipped, opt)
+		m := load(t, shipped, Options{Dialect: engine.RulesOf("vllm", c.release).Dialect, MaxModelLen: c.limit, Like: like})
 		like = m
 		got := refused
-		d, err := m.Read(t.Context(), chatEndpoint, request(t, `{`+c.keys+chat+`}`))
+		d, err := m.Read(t.Context(), ChatEndpoint, request(t, `{`+c.keys+chat+`}`))
 		if err == nil {
 			var e Expanded
 			if e, err = m.Expand(d, &d.Prompts[0], size); err == nil {
@@ -56,8 +55,8 @@ func TestTruncationByRelease(t *testing.T) {
 			t.Errorf("%s %s of %d: %d ids (%v), want %d", c.release, c.keys, c.limit, got, err, c.want)
 		}
 	}
-	m := load(t, shipped, Options{UnknownCut: true, Like: like})
-	if _, err := m.Read(t.Context(), chatEndpoint, request(t, `{"truncate_prompt_tokens":16,`+chat+`}`)); err != ErrTruncation {
+	m := load(t, shipped, Options{Dialect: engine.RulesOf("vllm", "0.29.0").Dialect, Like: like})
+	if _, err := m.Read(t.Context(), ChatEndpoint, request(t, `{"truncate_prompt_tokens":16,`+chat+`}`)); err != ErrTruncation {
 		t.Errorf("before 0.30: %v", err)
 	}
 }

@@ -8,57 +8,141 @@ import (
 
 	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/prompt/template"
+	"github.com/sightline-router/sightline/prompt/vision"
 )
 
-// turn is one message, whichever API it came by, before an engine lays it out for the template.
-type turn struct {
-	role    string
-	kind    body.ContentKind // None, Text (one item) or List
-	items   []item
-	calls   []template.Value // tool calls as the client gave them
-	fields  []field          // what else the template may read, in its order
-	message *body.Message    // of a chat request
+// Turn is one message, whichever API it came by, before an engine lays it out for the template.
+type Turn struct {
+	Role    string
+	Kind    body.ContentKind // Text has one item, Other none
+	Items   []Item
+	Calls   []template.Value // tool calls of other APIs than chat; see Reader.ToolCalls
+	Fields  []Field          // what else the template may read, in its order
+	Message *body.Message    // of a chat request; nil for other APIs
 }
 
-// item is one text or one medium of a turn.
-type item struct {
-	text   string
-	medium *Medium        // nil: a text
-	part   template.Value // neither: handed to the template as it is
-	extras []field        // what a template reads beside the text or the medium
-	kept   bool           // a text of a type that keeps a coding client's attribution line
+// Item is one text or one medium of a turn.
+type Item struct {
+	Text   string
+	Medium *Medium        // nil: a text
+	Part   template.Value // neither: handed to the template as it is
+	Extras []Field        // what a template reads beside the text or the medium
+	Kept   bool           // a text of a type that keeps a coding client's attribution line
 }
 
-type field struct {
-	name  string
-	value template.Value
+// Field is an entry of a dict.
+type Field struct {
+	Name  string
+	Value template.Value
 }
 
-func textTurn(role, text string) turn {
-	return turn{role: role, kind: body.Text, items: []item{{text: text}}}
+// TextTurn is a turn of one text.
+func TextTurn(role, text string) Turn {
+	return Turn{Role: role, Kind: body.Text, Items: []Item{{Text: text}}}
 }
 
-// prose is the turn's one text; ok is false where the content is a list or null.
-func (t *turn) prose() (text string, ok bool) {
-	if t.kind != body.Text {
+// Prose is the turn's one text; ok is false where the content is a list or null.
+func (t *Turn) Prose() (text string, ok bool) {
+	if t.Kind != body.Text {
 		return "", false
 	}
-	return t.items[0].text, true
+	return t.Items[0].Text, true
 }
 
-// reader turns requests into conversations by the engine's rules.
-type reader struct {
-	m      *Model
-	body   *body.Skeleton
-	openai bool // content as a list of parts; else one string with placeholders in it
-	media  []Medium
-	count  map[string]int // of media, by modality
-	tally  body.Tally     // of parts in lists that are not a message's content
+// OnlyText tells that no item is a medium or a part for the template.
+func OnlyText(items []Item) bool {
+	return !slices.ContainsFunc(items, func(it Item) bool { return it.Medium != nil || it.Part.Kind() != template.KindInvalid })
+}
+
+// Reader turns one request into conversations by the engine's rules. It is for one goroutine.
+type Reader struct {
+	Body   *body.Skeleton
+	OpenAI bool // the template wants content as a list of parts; else one string with placeholders in it
+
+	m     *Model
+	t     *chatTemplate // nil where none is rendered
+	media []Medium
+	count map[string]int // of media, by modality
+	tally body.Tally     // of parts in lists that are not a message's content
+}
+
+// reader is for a request whose chat is rendered by t; nil: by none.
+func (m *Model) reader(body *body.Skeleton, t *chatTemplate) *Reader {
+	return &Reader{Body: body, OpenAI: t != nil && t.openai, m: m, t: t}
+}
+
+// Options are the server's.
+func (r *Reader) Options() *Options { return &r.m.opt }
+
+// Facts are what the engines do for the model's family.
+func (r *Reader) Facts() vision.Facts { return r.m.facts }
+
+// Mentions tells whether the template's source holds a text.
+func (r *Reader) Mentions(text string) bool { return r.t.Mentions(text) }
+
+// Placeholder is the text by which the model's prompts stand in for the k-th medium of a modality; false: there is none.
+func (r *Reader) Placeholder(modality string, k int) (string, bool) {
+	if r.m.vision == nil {
+		return "", false
+	}
+	return r.m.vision.Placeholder(modality, k)
+}
+
+// Take notes a medium, in prompt order, and gives its number among those of its modality, from 1.
+func (r *Reader) Take(md *Medium) int {
+	if r.count == nil {
+		r.count = make(map[string]int, 1)
+	}
+	r.media = append(r.media, *md)
+	r.count[md.Modality]++
+	return r.count[md.Modality]
+}
+
+// String reads a text; reason says what is wrong with what is none.
+func (r *Reader) String(v gjson.Result, reason string) (string, error) {
+	text, ok := r.Body.String(v)
+	if !ok {
+		return "", Refuse(reason)
+	}
+	return text, nil
+}
+
+// Value reads any value; reason says what is wrong with one that no engine reads. What only Python reads may be served.
+func (r *Reader) Value(v gjson.Result, reason string) (template.Value, error) {
+	return readValue(r.Body, v, reason)
+}
+
+// List reads a list; reason says what is wrong with what is none.
+func (r *Reader) List(v gjson.Result, reason string) (template.Value, error) {
+	return readList(r.Body, v, reason)
+}
+
+func readValue(body *body.Skeleton, v gjson.Result, reason string) (template.Value, error) {
+	text := body.Full(v)
+	value, err := template.FromJSON(text)
+	switch {
+	case err == nil:
+		return value, nil
+	case template.OnlyPython(text):
+		return template.None, ErrPython
+	}
+	return template.None, Refuse(reason)
+}
+
+func readList(body *body.Skeleton, v gjson.Result, reason string) (template.Value, error) {
+	list, err := readValue(body, v, reason)
+	if err != nil {
+		return template.None, err
+	}
+	if list.Kind() != template.KindList {
+		return template.None, Refuse(reason)
+	}
+	return list, nil
 }
 
 // contentParts reads a list of content parts that is not a message's content: such lists are bounded together.
-func (r *reader) contentParts(list gjson.Result) ([]body.Part, error) {
-	parts, err := r.body.Parts(list)
+func (r *Reader) contentParts(list gjson.Result) ([]body.Part, error) {
+	parts, err := r.Body.Parts(list)
 	if err == nil {
 		err = r.tally.Add(parts)
 	}
@@ -69,53 +153,27 @@ func (r *reader) contentParts(list gjson.Result) ([]body.Part, error) {
 }
 
 // turns reads chat messages as the engine's request types do.
-func (r *reader) turns(messages []body.Message) ([]turn, error) {
-	out := make([]turn, len(messages))
+func (r *Reader) turns(messages []body.Message) ([]Turn, error) {
+	out := make([]Turn, len(messages))
 	for i := range messages {
-		m := &messages[i]
-		if m.Role == "" && (!m.HasRole || r.m.opt.Engine != "vllm") {
-			return nil, refuse(400, "message without a role")
-		}
-		if r.m.opt.Engine == "vllm" {
-			if err := r.accept(m); err != nil {
-				return nil, err
-			}
-		}
-		t := &out[i]
-		t.role, t.kind, t.message = m.Role, m.Kind, m
+		m, t := &messages[i], &out[i]
+		t.Role, t.Kind, t.Message = m.Role, m.Kind, m
 		switch m.Kind {
-		case body.None:
 		case body.Text:
-			text, err := r.string(m.Content, "content is no valid text")
+			text, err := r.String(m.Content, "content is no valid text")
 			if err != nil {
 				return nil, err
 			}
-			t.items = []item{{text: text}}
+			t.Items = []Item{{Text: text}}
 		case body.List:
-			t.items = make([]item, 0, len(m.Parts))
+			t.Items = make([]Item, 0, len(m.Parts))
 			for j := range m.Parts {
-				it, skip, err := r.item(&m.Parts[j])
+				it, ok, err := r.m.opt.Dialect.Part(r, &m.Parts[j])
 				if err != nil {
 					return nil, err
 				}
-				if !skip {
-					t.items = append(t.items, it)
-				}
-			}
-		case body.Other:
-			if r.m.opt.Engine != "vllm" { // it takes {} for an empty list
-				return nil, refuse(400, "content is neither text nor a list")
-			}
-		}
-		if calls, ok := m.Fields["tool_calls"]; ok && calls.Type != gjson.Null && m.Role == "assistant" {
-			v, err := template.FromJSON(r.body.Full(calls))
-			if err != nil || v.Kind() != template.KindList && r.m.opt.Engine != "vllm" {
-				return nil, refuse(400, "tool_calls is no list")
-			}
-			t.calls = slices.Clone(v.Items())
-			for i := range t.calls {
-				if r.m.opt.Engine != "sglang" {
-					t.calls[i] = orderedCall(t.calls[i])
+				if ok {
+					t.Items = append(t.Items, it)
 				}
 			}
 		}
@@ -123,119 +181,120 @@ func (r *reader) turns(messages []body.Message) ([]turn, error) {
 	return out, nil
 }
 
-func (r *reader) item(p *body.Part) (it item, skip bool, err error) {
-	if r.m.opt.Engine == "vllm" {
-		return r.partVLLM(p)
+// ToolCalls are a turn's tool calls, of an assistant alone: each with the keys that OpenAI's type has in front, in the
+// type's order.
+func (r *Reader) ToolCalls(t *Turn) ([]template.Value, error) {
+	if t.Message == nil || t.Role != "assistant" || t.Message.Fields["tool_calls"].Type == gjson.Null {
+		return t.Calls, nil
 	}
-	return r.partPlain(p)
-}
-
-// text reads a message's field; ok is false where it is missing or no string.
-func (r *reader) text(m *body.Message, key string) (string, bool) {
-	return r.body.String(m.Fields[key])
-}
-
-// string reads a text; reason says what is wrong with what is none.
-func (r *reader) string(v gjson.Result, reason string) (string, error) {
-	text, ok := r.body.String(v)
-	if !ok {
-		return "", refuse(400, reason)
-	}
-	return text, nil
-}
-
-// readValue reads any value; reason says what is wrong with one that no engine reads. What only Python reads may be served.
-func readValue(body *body.Skeleton, v gjson.Result, reason string) (template.Value, error) {
-	text := body.Full(v)
-	value, err := template.FromJSON(text)
-	switch {
-	case err == nil:
-		return value, nil
-	case template.OnlyPython(text):
-		return template.None, ErrPython
-	}
-	return template.None, refuse(400, reason)
-}
-
-// readList reads a list; reason says what is wrong with what is none.
-func readList(body *body.Skeleton, v gjson.Result, reason string) (template.Value, error) {
-	list, err := readValue(body, v, reason)
+	list, err := r.Value(t.Message.Fields["tool_calls"], "tool_calls cannot be read")
 	if err != nil {
-		return template.None, err
+		return nil, err
 	}
-	if list.Kind() != template.KindList {
-		return template.None, refuse(400, reason)
+	calls := make([]template.Value, len(list.Items()))
+	for i, call := range list.Items() {
+		calls[i] = orderedCall(call)
 	}
-	return list, nil
+	return calls, nil
 }
 
-// layOut gives each turn as the template's message.
-func (r *reader) layOut(turns []turn, message func(*turn) (template.Value, error)) ([]template.Value, error) {
-	list := make([]template.Value, len(turns))
-	for i := range turns {
-		var err error
-		if list[i], err = message(&turns[i]); err != nil {
-			return nil, err
-		}
-	}
-	return list, nil
+// orderedCall is a tool call as OpenAI's request types give it out.
+func orderedCall(call template.Value) template.Value {
+	return Ordered(call, "function", []string{"arguments", "name"}, "id", "function", "type")
 }
 
-// take notes a medium of the request and gives its number among those of its modality, from 1.
-func (r *reader) take(md *Medium) int {
-	if r.count == nil {
-		r.count = make(map[string]int, 1)
-	}
-	r.media = append(r.media, *md)
-	r.count[md.Modality]++
-	return r.count[md.Modality]
-}
-
-// parts are a turn's items as the list that a template of the openai format reads.
-func (r *reader) parts(items []item) template.Value {
+// Parts are a turn's items as the list that a template of the openai format reads.
+func (r *Reader) Parts(items []Item) template.Value {
 	list := make([]template.Value, 0, len(items))
 	for _, it := range items {
 		var v template.Value
 		switch {
-		case it.medium != nil:
-			r.take(it.medium)
-			v = template.NewDict(1).Set("type", template.String(it.medium.kind())).Value()
-		case it.part.Kind() != template.KindInvalid:
-			v = it.part
+		case it.Medium != nil:
+			r.Take(it.Medium)
+			v = template.NewDict(1).Set("type", template.String(it.Medium.kind())).Value()
+		case it.Part.Kind() != template.KindInvalid:
+			v = it.Part
 		default:
-			v = textPart(it.text)
+			v = TextPart(template.String(it.Text))
 		}
-		if len(it.extras) > 0 { // as many as the client likes: one copy for all
-			v = with(v, it.extras...)
+		if len(it.Extras) > 0 { // as many as the client likes: one copy for all
+			v = With(v, it.Extras...)
 		}
 		list = append(list, v)
 	}
 	return template.NewList(list...)
 }
 
-func textPart(text string) template.Value {
-	return template.NewDict(2).Set("type", template.String("text")).Set("text", template.String(text)).Value()
+// TextPart is a text among the parts that a template reads.
+func TextPart(text template.Value) template.Value {
+	return template.NewDict(2).Set("type", template.String("text")).Set("text", text).Value()
 }
 
-// with is a dict with keys replaced, in their old places, or put behind the others.
-func with(dict template.Value, fields ...field) template.Value {
+// ToolReference is the mention of a tool among them.
+func ToolReference(name string) template.Value {
+	return template.NewDict(2).Set("type", template.String("tool_reference")).Set("name", template.String(name)).Value()
+}
+
+// Joined puts the items' texts together, the empty ones left out.
+func Joined(items []Item, sep string) string {
+	texts := make([]string, 0, len(items))
+	for _, it := range items {
+		if it.Medium == nil && it.Text != "" {
+			texts = append(texts, it.Text)
+		}
+	}
+	return strings.Join(texts, sep)
+}
+
+// With is a dict with keys replaced, in their old places, or put behind the others.
+func With(dict template.Value, fields ...Field) template.Value {
 	d := template.NewDict(dict.Dict().Len() + len(fields))
 	for _, e := range dict.Dict().Entries() {
 		d.Set(e.Key.Text(), e.Value)
 	}
 	for _, f := range fields {
-		d.Set(f.name, f.value)
+		d.Set(f.Name, f.Value)
 	}
 	return d.Value()
 }
 
-// joined puts texts together, the empty ones left out.
-func joined(items []item, sep string) string {
-	texts := make([]string, 0, len(items))
-	for _, it := range items {
-		if it.medium == nil && it.text != "" {
-			texts = append(texts, it.text)
+// Ordered is a dict with the keys that its type has in front, in the type's order; so is the dict in it under the key inner.
+func Ordered(v template.Value, inner string, innerKeys []string, keys ...string) template.Value {
+	if v.Dict() == nil {
+		return v
+	}
+	d := template.NewDict(v.Dict().Len())
+	for _, key := range keys {
+		if e, ok := v.Get(key); ok {
+			if key == inner {
+				e = Ordered(e, "", nil, innerKeys...)
+			}
+			d.Set(key, e)
 		}
 	}
-	return strings.Join(texts, sep)
+	for _, e := range v.Dict().Entries() {
+		if key := e.Key.Text(); !slices.Contains(keys, key) {
+			d.Set(key, e.Value)
+		}
+	}
+	return d.Value()
+}
+
+// EachOf is the list of what f makes of each item.
+func EachOf(items []template.Value, f func(template.Value) (template.Value, error)) (template.Value, error) {
+	out := make([]template.Value, len(items))
+	for i, v := range items {
+		var err error
+		if out[i], err = f(v); err != nil {
+			return template.None, err
+		}
+	}
+	return template.NewList(out...), nil
+}
+
+// Forms of a value in a request.
+func isText(v gjson.Result) bool { return v.Type == gjson.String }
+
+func oneOf(v gjson.Result, texts ...string) bool {
+	return isText(v) && slices.Contains(texts, v.String())
 }

@@ -193,7 +193,7 @@ func TestOneClassRefuses(t *testing.T) {
 			t.Fatalf("%+v", d)
 		}
 	}
-	both := w.decide(chatBody("m", "3")) // every engine refuses it
+	both := w.decide(chatBody("m", "[3]")) // every engine refuses it
 	if both.Why != "the engine will answer with an error" || len(both.Targets) != 2 {
 		t.Errorf("%+v", both)
 	}

@@ -180,7 +180,7 @@ func TestUnreadable(t *testing.T) {
 	for body, why := range map[string]string{
 		`[]`:                  "body is not a JSON object",
 		chatBody("x", `"hi"`): "model unknown",
-		chatBody("m", `3`):    "the engine will answer with an error",
+		chatBody("m", `[3]`):  "the engine will answer with an error",
 		`{"model":"m"}`:       "the engine will answer with an error",
 		chatBody("m", `[{"type":"image_url","image_url":{"url":"http://10.0.0.1/x.png"}}]`): whyNoFetchText,
 	} {

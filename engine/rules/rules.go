@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/prompt"
 )
 
 // Rules are what holds of one release of an engine. The zero value is an engine of which nothing is known.
@@ -16,18 +17,15 @@ type Rules struct {
 	VLLMKeys  bool   // its servers have the flags that the configuration has from vLLM alone, such as mm_hasher_algorithm
 
 	// Requests.
-	RefusesMMKwargs     bool // a request's mm_processor_kwargs are answered with 400 unless the server trusts them
-	AnswerCounts        bool // max_model_len bounds the prompt and max_tokens together
-	CutsMarkers         bool // truncate_prompt_tokens counts a medium's marker, not the tokens that take its place
-	UnknownCut          bool // how truncate_prompt_tokens cuts is not known
-	TakesExtraKey       bool // a request's extra_key sets caches apart; no event tells it
-	TakesUUID           bool // a content part may carry a uuid, which becomes the medium's name
-	TakesSessionID      bool // events name the session that a request carries as X-Session-ID
-	NumbersRanksInBody  bool // a data-parallel rank is asked for by the body's routed_dp_rank, not by a header
-	MuteCached          bool // an answer's 0 cached tokens may mean that the server was not told to count them
-	RefusesLocal        bool // a file:// URL without allowed_local_media_path is answered with 500
-	TakesPaths          bool // a picture's URL may be a bare path
-	TakesEmbeddingFiles bool // where a picture is taken, a file of its embeddings is too
+	Dialect             prompt.Dialect // how they are read and written as prompts
+	TakesExtraKey       bool           // a request's extra_key sets caches apart; no event tells it
+	TakesUUID           bool           // a content part may carry a uuid, which becomes the medium's name
+	TakesSessionID      bool           // events name the session that a request carries as X-Session-ID
+	NumbersRanksInBody  bool           // a data-parallel rank is asked for by the body's routed_dp_rank, not by a header
+	MuteCached          bool           // an answer's 0 cached tokens may mean that the server was not told to count them
+	RefusesLocal        bool           // a file:// URL without allowed_local_media_path is answered with 500
+	TakesPaths          bool           // a picture's URL may be a bare path
+	TakesEmbeddingFiles bool           // where a picture is taken, a file of its embeddings is too
 
 	// Names of media.
 	Names         Naming

@@ -11,7 +11,7 @@ import (
 func Rules(v rules.Version) rules.Rules {
 	return rules.Rules{
 		Release: "0.5.23", BlockSize: 1,
-		CutsMarkers: true, UnknownCut: true,
+		Dialect:       Dialect(),
 		TakesExtraKey: true, NumbersRanksInBody: true,
 		MuteCached:      true, // without --enable-cache-report
 		Names:           rules.ByProcessor,
@@ -30,15 +30,4 @@ func findEvents(ctx context.Context, client *http.Client, addr, host string, ran
 	e := rules.EventSource{Topic: info.Topic, BlockSize: info.BlockSize, Ranks: info.Ranks}
 	e.Pub, e.Replay = info.Endpoints(host, rank)
 	return e, nil
-}
-
-// PadRuleOf is how a release makes pads.
-func PadRuleOf(v rules.Version) PadRule {
-	switch {
-	case v.AtLeast(0, 5, 23):
-		return PadFour
-	case v.AtLeast(0, 5, 9):
-		return PadMil
-	}
-	return PadLow
 }

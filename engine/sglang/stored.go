@@ -1,6 +1,7 @@
 package sglang
 
-// From fields to an event: ids become local hashes; the salt enters the first block of a sequence, the adapter the seed.
+// What an event becomes in normal form: ids turn into local hashes, the salt enters the first block of a sequence, the
+// adapter the seed.
 
 import (
 	"fmt"
@@ -11,7 +12,7 @@ import (
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
-// emit appends the event that was read into d.f to the batch.
+// emit appends what d.f says to the batch.
 func (d *Decoder) emit() error {
 	e := kvevent.Event{Kind: d.f.Kind, Tier: d.f.Tier(), EngineHashes: d.f.EngineHashes}
 	switch {
@@ -31,9 +32,6 @@ func (d *Decoder) emit() error {
 // stored hashes the event's blocks.
 func (d *Decoder) stored(e *kvevent.Event) error {
 	f, ids, size := &d.f, d.ids, d.f.BlockSize
-	if !f.HasTokens {
-		ids = nil // those of an earlier event
-	}
 	width, tokens := size, len(ids)
 	if d.pairs {
 		width, tokens = size+1, len(ids)-1
@@ -74,7 +72,7 @@ func (d *Decoder) keep(ids []uint64) []uint32 {
 	return d.a.Tokens[first:len(d.a.Tokens):len(d.a.Tokens)]
 }
 
-// pads calls Pad for the pads among ids, but not for one that is among the four ids before it: pads repeat every four tokens.
+// pads tells of the pads among ids: all that differ from the four ids before.
 func (d *Decoder) pads(ids []uint64) {
 	for i, id := range ids {
 		if id < firstPad {

@@ -7,7 +7,8 @@ import (
 // Rules are TensorRT-LLM's (trtllm-serve), from 1.0 to 1.3.
 func Rules(v rules.Version) rules.Rules {
 	return rules.Rules{
-		CutsMarkers: !v.AtLeast(0, 31, 0), UnknownCut: !v.AtLeast(0, 30, 0), // where no release was configured
+		Release:    "1.3.0",
+		Dialect:    Dialect(),
 		TakesPaths: true, TakesEmbeddingFiles: true,
 		Names:           rules.ByPixels,
 		EventsTellMedia: v.AtLeast(1, 2, 0), EventsTellSalt: v.AtLeast(1, 2, 0), EventsTellAdapter: true,
@@ -15,7 +16,3 @@ func Rules(v rules.Version) rules.Rules {
 		Decoder: func(d rules.Decoding) rules.Decoder { return &Decoder{Keep: d.Keep, Standalone: d.Standalone} },
 	}
 }
-
-// NamesOf is how a release names pictures. The tagged form came in the candidates of 1.3; in which of them is not known, so
-// all of 1.3 count as such; for an earlier one the configuration says 1.2.
-func NamesOf(v rules.Version) Names { return Names{Tagged: v.AtLeast(1, 3, 0)} }

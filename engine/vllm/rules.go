@@ -12,7 +12,7 @@ func Rules(v rules.Version) rules.Rules {
 	since := func(minor int) bool { return v.AtLeast(0, minor, 0) }
 	r := rules.Rules{
 		Release: "0.32.0", BlockSize: 16, VLLMKeys: true,
-		RefusesMMKwargs: since(31), AnswerCounts: !since(32), CutsMarkers: !since(31), UnknownCut: !since(30),
+		Dialect:        Dialect(v),
 		TakesUUID:      since(11),
 		TakesSessionID: since(30), // and uses it for nothing else (read in 0.30.0, 0.31.0 and 0.32.0)
 		RefusesLocal:   true,
@@ -30,14 +30,4 @@ func Rules(v rules.Version) rules.Rules {
 		}
 	}
 	return r
-}
-
-// generationOf gives the form of image hash that a release uses.
-func generationOf(v rules.Version) Generation {
-	for i, minor := range [...]int{31, 30, 27, 16, 13} {
-		if v.AtLeast(0, minor, 0) {
-			return H6 - Generation(i)
-		}
-	}
-	return H1
 }

@@ -19,72 +19,32 @@ type Field struct {
 	Value Value
 }
 
-// Kind is what a Value is.
-type Kind uint8
+type kind uint8
 
-// The kinds of values.
 const (
-	Null   Kind = iota
-	Bool        // Raw is one byte, 0 or 1
-	Int         // Raw is an int64, little-endian
-	Float       // Raw is a float64, little-endian
-	String      // Raw is its UTF-8
-	Huge        // an integer beyond int64: Raw is its digits
-	List
-	Object
+	kindNull kind = iota
+	kindBool
+	kindInt
+	kindFloat
+	kindString
+	kindHuge // an integer beyond int64
+	kindList
+	kindObject
+	kindItem // the place of the picture
 )
 
 // Value is a JSON value as Python reads it: 1 and 1.0 differ.
 type Value struct {
-	Kind   Kind
-	Raw    []byte // of a scalar: what NumPy has in memory for it
-	List   []Value
-	Fields Fields
+	kind   kind
+	raw    []byte // scalar: the bytes that vLLM hashes
+	list   []Value
+	fields Fields
 }
 
-// TextOf is a string as a Value.
-func TextOf(s string) Value { return Value{Kind: String, Raw: []byte(s)} }
-
-// ObjectOf is an object as a Value.
-func ObjectOf(f Fields) Value { return Value{Kind: Object, Fields: f} }
-
-// IntOf is an integer as a Value.
-func IntOf(n int) Value {
-	return Value{Kind: Int, Raw: binary.LittleEndian.AppendUint64(nil, uint64(n))}
-}
-
-// IntsOf is a list of integers as a Value.
-func IntsOf(list []int) Value {
-	v := Value{Kind: List, List: make([]Value, len(list))}
-	for i, n := range list {
-		v.List[i] = IntOf(n)
-	}
-	return v
-}
-
-// FloatOf is a number with a fraction as a Value.
-func FloatOf(f float64) Value {
-	return Value{Kind: Float, Raw: binary.LittleEndian.AppendUint64(nil, math.Float64bits(f))}
-}
-
-// BoolOf is a truth value as a Value.
-func BoolOf(b bool) Value {
-	v := Value{Kind: Bool, Raw: []byte{0}}
-	if b {
-		v.Raw[0] = 1
-	}
-	return v
-}
-
-// Number is the value of an Int or a Float; false for all else.
-func (v Value) Number() (f float64, ok bool) {
-	switch v.Kind {
-	case Int:
-		return float64(int64(binary.LittleEndian.Uint64(v.Raw))), true
-	case Float:
-		return math.Float64frombits(binary.LittleEndian.Uint64(v.Raw)), true
-	}
-	return 0, false
+func text(s string) Value   { return Value{kind: kindString, raw: []byte(s)} }
+func object(f Fields) Value { return Value{kind: kindObject, fields: f} }
+func integer(n int64) Value {
+	return Value{kind: kindInt, raw: binary.LittleEndian.AppendUint64(nil, uint64(n))}
 }
 
 const maxDepth = 32
@@ -101,7 +61,7 @@ func ParseFields(json []byte) (Fields, error) {
 		return nil, errNoObject
 	}
 	v, err := parse(r, 0)
-	return v.Fields, err
+	return v.fields, err
 }
 
 func parse(r gjson.Result, depth int) (v Value, err error) {
@@ -110,25 +70,28 @@ func parse(r gjson.Result, depth int) (v Value, err error) {
 	}
 	switch r.Type {
 	case gjson.False, gjson.True:
-		return BoolOf(r.Type == gjson.True), nil
+		v.kind, v.raw = kindBool, []byte{0}
+		if r.Type == gjson.True {
+			v.raw[0] = 1
+		}
 	case gjson.Number:
 		return number(r.Raw), nil
 	case gjson.String:
-		return TextOf(r.String()), nil
+		return text(r.String()), nil
 	case gjson.JSON:
-		v.Kind = Object
+		v.kind = kindObject
 		if r.IsArray() {
-			v.Kind = List
+			v.kind, v.list = kindList, []Value{}
 		}
 		r.ForEach(func(k, e gjson.Result) bool {
 			var child Value
 			if child, err = parse(e, depth+1); err != nil {
 				return false
 			}
-			if v.Kind == List {
-				v.List = append(v.List, child)
+			if v.kind == kindList {
+				v.list = append(v.list, child)
 			} else {
-				v.Fields = v.Fields.Set(Field{k.String(), child})
+				v.fields = v.fields.set(Field{k.String(), child})
 			}
 			return true
 		})
@@ -137,19 +100,18 @@ func parse(r gjson.Result, depth int) (v Value, err error) {
 }
 
 func number(raw string) Value {
-	if strings.ContainsAny(raw, ".eE") {
-		f, _ := strconv.ParseFloat(raw, 64) // beyond the range: infinity, as in Python
-		return FloatOf(f)
+	if !strings.ContainsAny(raw, ".eE") {
+		if n, err := strconv.ParseInt(raw, 10, 64); err == nil {
+			return integer(n)
+		}
+		return Value{kind: kindHuge, raw: []byte(raw)}
 	}
-	n, err := strconv.Atoi(raw)
-	if err != nil {
-		return Value{Kind: Huge, Raw: []byte(raw)}
-	}
-	return IntOf(n)
+	f, _ := strconv.ParseFloat(raw, 64) // beyond the range: infinity, as in Python
+	return Value{kind: kindFloat, raw: binary.LittleEndian.AppendUint64(nil, math.Float64bits(f))}
 }
 
-// Set overwrites a member in its place or appends it, as a Python dict does.
-func (f Fields) Set(m Field) Fields {
+// set overwrites a member in its place or appends it, as a Python dict does.
+func (f Fields) set(m Field) Fields {
 	for i := range f {
 		if f[i].Key == m.Key {
 			f[i].Value = m.Value
@@ -159,8 +121,7 @@ func (f Fields) Set(m Field) Fields {
 	return append(f, m)
 }
 
-// Get gives a member.
-func (f Fields) Get(key string) (Value, bool) {
+func (f Fields) get(key string) (Value, bool) {
 	for i := range f {
 		if f[i].Key == key {
 			return f[i].Value, true
@@ -169,25 +130,26 @@ func (f Fields) Get(key string) (Value, bool) {
 	return Value{}, false
 }
 
-// Object gives a member that is an object, nil for any other.
-func (f Fields) Object(key string) Fields {
-	v, _ := f.Get(key)
-	return v.Fields
+// object gives a member that is an object, nil for any other.
+func (f Fields) object(key string) Fields {
+	v, _ := f.get(key)
+	return v.fields
 }
 
-// HasNull reports a null anywhere within.
-func (f Fields) HasNull() bool { return ObjectOf(f).hasNull() }
-
-func (v Value) hasNull() bool {
-	if v.Kind == Null {
-		return true
-	}
-	for _, m := range v.Fields {
+func (f Fields) hasNull() bool {
+	for _, m := range f {
 		if m.Value.hasNull() {
 			return true
 		}
 	}
-	for _, e := range v.List {
+	return false
+}
+
+func (v Value) hasNull() bool {
+	if v.kind == kindNull || v.fields.hasNull() {
+		return true
+	}
+	for _, e := range v.list {
 		if e.hasNull() {
 			return true
 		}

@@ -52,7 +52,7 @@ func (s *state) appendRepr(dst []byte, v Value) []byte {
 	case KindBig:
 		return append(dst, v.str...)
 	case KindFloat:
-		return AppendFloat(dst, v.float())
+		return appendFloat(dst, v.float())
 	case KindString:
 		return appendQuoted(dst, v.str)
 	case KindMarkup:
@@ -125,8 +125,8 @@ func (s *state) appendObject(dst []byte, v Value) []byte {
 	return dst
 }
 
-// AppendFloat appends Python's repr(f): the shortest text that reads back as f, in exponent form below 1e-4 and from 1e16.
-func AppendFloat(dst []byte, f float64) []byte {
+// appendFloat appends repr(f): the shortest text that reads back as f, in exponent form below 1e-4 and from 1e16.
+func appendFloat(dst []byte, f float64) []byte {
 	switch {
 	case math.IsNaN(f):
 		return append(dst, "nan"...)

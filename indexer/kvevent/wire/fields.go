@@ -11,7 +11,6 @@ package wire
 // Unknown keys and fields are skipped.
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"strconv"
@@ -23,8 +22,9 @@ import (
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
-// Fields are the raw values of one event of a known type. The byte slices point into the payload.
+// Fields are the raw values of one event. The byte slices point into the payload.
 type Fields struct {
+	Known        bool         // the type is known; of other events nothing is read
 	Kind         kvevent.Kind // Stored, Removed or Cleared
 	Elements     int          // length of an array, its tag included; 0 for a map
 	EngineHashes []uint64     // the end of the arena's
@@ -34,20 +34,16 @@ type Fields struct {
 	LoRAID       int
 	HasLoRAID    bool
 	Group        int    // of a hybrid model; -1: not sent
-	FirstToken   int    // length of the arena's Tokens when the event began
-	HasTokens    bool   // it has token ids
 	ExtraKeys    []byte // vLLM's extra_keys, TensorRT-LLM's mm_keys or block_mm_infos: the whole msgpack value; nil if the event has none
 
 	LoRA, Medium, Locality, SpecKind, Salt, Session []byte
-
-	known bool // the type is known; of other events nothing is read
 }
 
-// read reads the event at b and returns what follows it. Block hashes are appended to the arena. tokens reads the array of
+// Read reads the event at b and returns what follows it. Block hashes are appended to the arena. tokens reads the array of
 // token ids; it is called again if a map has that key twice, and must then start over.
-func (f *Fields) read(b []byte, a *kvevent.Arena, tokens func(b []byte) ([]byte, error)) (rest []byte, err error) {
+func (f *Fields) Read(b []byte, a *kvevent.Arena, tokens func(b []byte) ([]byte, error)) (rest []byte, err error) {
 	first := len(a.EngineHashes)
-	*f = Fields{Group: -1, FirstToken: len(a.Tokens)}
+	*f = Fields{Group: -1}
 	switch msgp.NextType(b) {
 	case msgp.MapType:
 		rest, err = f.readMap(b, a, first, tokens)
@@ -62,31 +58,42 @@ func (f *Fields) read(b []byte, a *kvevent.Arena, tokens func(b []byte) ([]byte,
 
 // readMap reads an event that is a map; its keys may come in any order.
 func (f *Fields) readMap(whole []byte, a *kvevent.Arena, first int, tokens func([]byte) ([]byte, error)) ([]byte, error) {
-	if err := f.findType(whole); err != nil {
-		return whole, err
-	}
-	if !f.known {
+	rest, err := Map(whole, func(key, b []byte) ([]byte, error) {
+		if string(key) != "type" {
+			return f.read(fieldOf(key), b, a, first, tokens)
+		}
+		b, err := f.readType(b)
+		if err == nil && !f.Known {
+			err = errOther
+		}
+		return b, err
+	})
+	if errors.Is(err, errOther) || err != nil && !f.Known && otherType(whole) {
 		return msgp.Skip(whole)
 	}
-	return Map(whole, func(key, b []byte) ([]byte, error) { return f.readField(fieldOf(key), b, a, first, tokens) })
+	if err == nil && !f.Known {
+		err = errors.New("map without a type")
+	}
+	return rest, err
 }
 
-// findType reads a map's type, which engines send first: until it is known, other fields may have any form.
-func (f *Fields) findType(whole []byte) error {
-	n, b, err := msgp.ReadMapHeaderBytes(whole)
-	for i := uint32(0); i < n && err == nil; i++ {
-		var key []byte
-		if key, b, err = msgp.ReadMapKeyZC(b); err != nil {
-			break
+// otherType reports whether an event is of an unknown type, when a field before the type could not be read: in an event of a
+// known type that is a fault, in others the field may have any form.
+func otherType(whole []byte) bool {
+	var f Fields
+	found := false
+	_, err := Map(whole, func(key, b []byte) ([]byte, error) {
+		if string(key) != "type" {
+			return msgp.Skip(b)
 		}
-		if string(key) == "type" {
-			_, err = f.readType(b)
-			return err
-		}
-		b, err = msgp.Skip(b)
-	}
-	return cmp.Or(err, errors.New("map without a type"))
+		found = true
+		return f.readType(b)
+	})
+	return err == nil && found && !f.Known
 }
+
+// errOther ends the reading of an event of an unknown type.
+var errOther = errors.New("another type")
 
 func (f *Fields) readArray(whole []byte, a *kvevent.Arena, first int, tokens func([]byte) ([]byte, error)) ([]byte, error) {
 	n, b, err := msgp.ReadArrayHeaderBytes(whole)
@@ -99,7 +106,7 @@ func (f *Fields) readArray(whole []byte, a *kvevent.Arena, first int, tokens fun
 	if b, err = f.readType(b); err != nil {
 		return b, fmt.Errorf("tag: %w", err)
 	}
-	if !f.known {
+	if !f.Known {
 		return msgp.Skip(whole)
 	}
 	f.Elements = int(n)
@@ -115,7 +122,7 @@ func (f *Fields) readArray(whole []byte, a *kvevent.Arena, first int, tokens fun
 		if i < len(order) {
 			at = order[i]
 		}
-		if b, err = f.readField(at, b, a, first, tokens); err != nil {
+		if b, err = f.read(at, b, a, first, tokens); err != nil {
 			return b, fmt.Errorf("field %d: %w", i+1, err)
 		}
 	}
@@ -123,8 +130,8 @@ func (f *Fields) readArray(whole []byte, a *kvevent.Arena, first int, tokens fun
 }
 
 func (f *Fields) readType(b []byte) ([]byte, error) {
-	name, rest, err := ReadText(b)
-	f.known = true
+	name, rest, err := readText(b)
+	f.Known = true
 	switch string(name) {
 	case "BlockStored":
 		f.Kind = kvevent.Stored
@@ -133,7 +140,7 @@ func (f *Fields) readType(b []byte) ([]byte, error) {
 	case "AllBlocksCleared":
 		f.Kind = kvevent.Cleared
 	default:
-		f.known = false
+		f.Known = false
 	}
 	return rest, err
 }
@@ -194,7 +201,7 @@ func fieldOf(key []byte) field {
 	return ignored
 }
 
-func (f *Fields) readField(at field, b []byte, a *kvevent.Arena, first int, tokens func([]byte) ([]byte, error)) (rest []byte, err error) {
+func (f *Fields) read(at field, b []byte, a *kvevent.Arena, first int, tokens func([]byte) ([]byte, error)) (rest []byte, err error) {
 	switch at {
 	case blockHashes:
 		a.EngineHashes, rest, err = appendHashes(a.EngineHashes[:first], b)
@@ -205,16 +212,15 @@ func (f *Fields) readField(at field, b []byte, a *kvevent.Arena, first int, toke
 		f.Parent, rest, err = readHash(b)
 		f.HasParent = err == nil
 	case tokenIDs:
-		f.HasTokens = true
 		rest, err = tokens(b)
 	case blockSize:
 		f.BlockSize, _, rest, err = ReadInt(b)
 	case loraID:
 		f.LoRAID, f.HasLoRAID, rest, err = ReadInt(b)
 	case medium:
-		f.Medium, rest, err = ReadText(b)
+		f.Medium, rest, err = readText(b)
 	case loraName:
-		f.LoRA, rest, err = ReadText(b)
+		f.LoRA, rest, err = readText(b)
 	case extraKeys:
 		if len(b) > 0 && b[0] == Nil {
 			return b[1:], nil
@@ -226,11 +232,11 @@ func (f *Fields) readField(at field, b []byte, a *kvevent.Arena, first int, toke
 			f.Group = -1
 		}
 	case specKind:
-		f.SpecKind, rest, err = ReadText(b)
+		f.SpecKind, rest, err = readText(b)
 	case locality:
 		f.Locality, rest, err = readTextOrSkip(b)
 	case cacheSalt:
-		f.Salt, rest, err = ReadText(b)
+		f.Salt, rest, err = readText(b)
 	case sessionID:
 		f.Session, rest, err = readTextOrSkip(b)
 	default:

@@ -1,11 +1,13 @@
-package prompt
+package sglang
 
 import (
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/prompt/vision"
 )
 
@@ -104,6 +106,30 @@ func writings() []writing {
 	}
 }
 
+// unwritten are the forms that are not written here (parser/conversation.py and python_chat_template.py).
+var unwritten = []string{"devstral", "qwen2-audio", "whisper", "glm-5.3", "glm-5.3-flash"}
+
+func isForm(name string) bool { return slices.Contains(unwritten, name) || writingNamed(name) != nil }
+
+// ErrConversation says that a chat is written in a form that is not known here, or holds media for which that form has no place.
+var ErrConversation = &prompt.Unpredicted{Reason: "SGLang writes this model's prompts without its chat template, and where it puts media then is not known here"}
+
+// conversation picks the form of a model's chats: the one that was given, else the one that SGLang takes by itself; nil where
+// it renders the template. A --chat-template that is neither a form nor a .jinja file is a form of the operator's own.
+func conversation(given string, m prompt.Directory) (prompt.Conversation, error) {
+	name := given
+	if name == "" {
+		name = writingOf(m.ModelType, m.VisionFamily, m.Path)
+	}
+	if w := writingNamed(name); w != nil {
+		return w.write, nil
+	}
+	if name != "" && !strings.HasSuffix(name, ".jinja") {
+		return nil, ErrConversation
+	}
+	return nil, nil
+}
+
 func writingNamed(name string) *writing {
 	for _, w := range writings() {
 		if w.name == name {
@@ -152,37 +178,37 @@ func writingOfType(modelType, family string) string {
 	return vision.FactsOf(modelType, family).Conversation
 }
 
-// written is a conversation in the way w, as one prompt of the draft.
-func (r *reader) written(w *writing, turns []turn, s settings, d *Draft) error {
+// write is a conversation as one text.
+func (w *writing) write(r *prompt.Reader, turns []prompt.Turn, goOn bool) (string, error) {
 	system := w.says
 	var list []said
 	for i := range turns {
 		t := &turns[i]
 		role := 0
-		switch t.role {
+		switch t.Role {
 		case "assistant":
 			role = 1
 		case "system", "user":
 		default:
-			return refuse(400, "message of an unknown role")
+			return "", prompt.Refuse("message of an unknown role")
 		}
-		if t.role == "user" {
-			text, err := r.userSays(w, t)
+		if t.Role == "user" {
+			text, err := w.userSays(r, t)
 			if err != nil {
-				return err
+				return "", err
 			}
 			list = append(list, said{0, text})
 			continue
 		}
 		text := ""
 		switch {
-		case t.kind == body.None && role == 0:
+		case t.Kind == body.None && role == 0:
 			continue
-		case t.kind == body.None:
-		case len(t.items) == 1 && t.items[0].medium == nil && onlyText(t.items):
-			text = t.items[0].text
+		case t.Kind == body.None:
+		case len(t.Items) == 1 && t.Items[0].Medium == nil && prompt.OnlyText(t.Items):
+			text = t.Items[0].Text
 		default:
-			return refuse(400, "message that is no single text")
+			return "", prompt.Refuse("message that is no single text")
 		}
 		if role == 0 {
 			system = text
@@ -190,7 +216,7 @@ func (r *reader) written(w *writing, turns []turn, s settings, d *Draft) error {
 			list = append(list, said{1, text})
 		}
 	}
-	goOn := s.goOn && turns[len(turns)-1].role == "assistant"
+	goOn = goOn && turns[len(turns)-1].Role == "assistant"
 	if !goOn {
 		list = append(list, said{role: 1})
 	}
@@ -209,42 +235,41 @@ func (r *reader) written(w *writing, turns []turn, s settings, d *Draft) error {
 			text = strings.TrimSuffix(text, end)
 		}
 	}
-	d.Prompts = append(d.Prompts, DraftPrompt{Text: text, Media: r.media, addSpecial: true})
-	return nil
+	return text, nil
 }
 
 // userSays is a user's message as one text, its pictures as placeholders.
-func (r *reader) userSays(w *writing, t *turn) (string, error) {
-	if text, ok := t.prose(); ok {
+func (w *writing) userSays(r *prompt.Reader, t *prompt.Turn) (string, error) {
+	if text, ok := t.Prose(); ok {
 		return text, nil
 	}
-	if t.kind != body.List {
-		return "", refuse(400, "user message without content")
+	if t.Kind != body.List {
+		return "", prompt.Refuse("user message without content")
 	}
 	pictures := 0
-	for _, it := range t.items {
-		if it.medium != nil && it.medium.Modality == "image" {
+	for _, it := range t.Items {
+		if it.Medium != nil && it.Medium.Modality == "image" {
 			pictures++
 		}
 	}
 	var b strings.Builder
-	for _, it := range t.items {
+	for _, it := range t.Items {
 		switch {
-		case it.medium == nil:
+		case it.Medium == nil:
 			if pictures > 16 {
 				b.WriteByte('\n')
 			}
-			b.WriteString(it.text)
-		case w.image == "" || it.medium.Modality != "image":
+			b.WriteString(it.Text)
+		case w.image == "" || it.Medium.Modality != "image":
 			return "", ErrConversation
 		default:
-			r.take(it.medium)
+			r.Take(it.Medium)
 			b.WriteString(w.image)
 		}
 	}
 	text := b.String()
 	if w.counted != "" && strings.Count(text, w.counted) > pictures {
-		return "", refuse(400, "more placeholders typed than media given")
+		return "", prompt.Refuse("more placeholders typed than media given")
 	}
 	return text, nil
 }

@@ -1,0 +1,211 @@
+package sglang
+
+import (
+	"strings"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/prompt"
+	"github.com/sightline-router/sightline/prompt/template"
+)
+
+// How SGLang (0.5.23, entrypoints/openai/serving_chat.py and parser/jinja_template_utils.py) gives messages and tools to
+// the template.
+
+// part reads one content part: OpenAI's forms and nothing else. ok is false for one that templates do not get.
+func part(r *prompt.Reader, p *body.Part) (it prompt.Item, ok bool, err error) {
+	switch p.Type {
+	case "text":
+		it.Text, err = r.String(p.Fields["text"], "text part without valid text")
+	case "thinking", "reasoning":
+		return it, false, nil
+	case "tool_reference":
+		name, err := r.String(p.Fields["name"], "tool_reference without a name")
+		return prompt.Item{Part: prompt.ToolReference(name)}, true, err
+	default:
+		it.Medium, err = prompt.OpenAIMedium(p)
+	}
+	return it, true, err
+}
+
+// messages lays out turns for the template.
+func messages(r *prompt.Reader, turns []prompt.Turn, goOn bool) (list []template.Value, tail string, err error) {
+	turns, tail = lastTurn(turns, goOn)
+	list = make([]template.Value, len(turns))
+	for i := range turns {
+		if list[i], err = message(r, &turns[i]); err != nil {
+			return nil, "", err
+		}
+	}
+	return list, tail, nil
+}
+
+// lastTurn treats an assistant message at the end: continued, its text goes behind the rendered prompt; else it
+// becomes a user message.
+func lastTurn(turns []prompt.Turn, goOn bool) ([]prompt.Turn, string) {
+	last := &turns[len(turns)-1]
+	text, ok := last.Prose()
+	if last.Kind == body.None {
+		text, ok = "", true
+	}
+	if last.Role != "assistant" || !ok {
+		return turns, ""
+	}
+	if goOn {
+		return turns[:len(turns)-1], text
+	}
+	*last = prompt.TextTurn("user", text)
+	return turns, ""
+}
+
+func message(r *prompt.Reader, t *prompt.Turn) (template.Value, error) {
+	d := template.NewDict(4)
+	role := t.Role
+	if role != "user" {
+		role = strings.ToLower(role)
+	}
+	switch role {
+	case "user":
+		if t.Kind == body.None {
+			return template.None, prompt.Refuse("user message without content")
+		}
+	case "system", "assistant", "tool", "function", "developer", "latest_reminder", "root":
+	default:
+		return template.None, prompt.Refuse("message of an unknown role")
+	}
+	content := template.String("")
+	if text, ok := t.Prose(); ok {
+		content = template.String(text)
+	} else if t.Kind == body.List {
+		if !r.OpenAI || role == "tool" && prompt.OnlyText(t.Items) { // media are dropped here
+			content = template.String(spaced(t.Items))
+		} else {
+			content = r.Parts(t.Items)
+		}
+	}
+	d.Set("role", template.String(role))
+	if t.Kind != body.List || !r.OpenAI { // else the message is put together anew, content last
+		d.Set("content", content)
+	}
+	if err := fields(r, d, t, role); err != nil {
+		return template.None, err
+	}
+	d.Set("content", content)
+	return d.Value(), nil
+}
+
+// spaced joins texts by blanks, empty ones too.
+func spaced(items []prompt.Item) string {
+	var texts []string
+	for _, it := range items {
+		if it.Medium == nil && it.Part.Kind() == template.KindInvalid {
+			texts = append(texts, it.Text)
+		}
+	}
+	return strings.Join(texts, " ")
+}
+
+func fields(r *prompt.Reader, d *template.Dict, t *prompt.Turn, role string) error {
+	m := t.Message
+	if m == nil || role == "user" {
+		return nil
+	}
+	for _, key := range []string{"tool_call_id", "name", "phase", "reasoning_content"} {
+		if text, ok := r.Body.String(m.Fields[key]); ok {
+			d.Set(key, template.String(text))
+		}
+	}
+	if raw := m.Fields["tool_calls"]; raw.Type != gjson.Null {
+		calls, err := r.List(raw, "tool_calls is no list")
+		if err == nil {
+			calls, err = prompt.EachOf(calls.Items(), withObject)
+		}
+		if err != nil {
+			return err
+		}
+		d.Set("tool_calls", calls)
+	}
+	if raw := m.Fields["tools"]; raw.Type != gjson.Null {
+		list, err := r.List(raw, "tools of a message is no list")
+		if err == nil {
+			list, err = tools(list, gjson.Result{})
+		}
+		if err != nil {
+			return err
+		}
+		if list.IsNone() {
+			list = template.NewList()
+		}
+		d.Set("tools", list)
+	}
+	if v := m.Fields["prefix"]; v.IsBool() {
+		d.Set("prefix", template.Bool(v.Bool()))
+	}
+	return nil
+}
+
+// withObject is a tool call as the request type dumps it, with its arguments as an object.
+func withObject(call template.Value) (template.Value, error) {
+	fn := call.Field("function")
+	if call.Dict() == nil || fn.Dict() == nil {
+		return template.None, prompt.Refuse("tool call without a function")
+	}
+	args := fn.Field("arguments")
+	if args.IsString() {
+		var err error
+		if args, err = template.FromJSON(args.Text()); err != nil || args.Dict() == nil {
+			return template.None, prompt.Refuse("a tool call's arguments are no JSON object")
+		}
+	}
+	f := template.NewDict(2).Set("name", fn.Field("name")).Set("arguments", args)
+	return template.NewDict(4).Set("id", call.Field("id")).Set("index", call.Field("index")).Set("type", prompt.FunctionType()).Set("function", f.Value()).Value(), nil
+}
+
+// tools gives tools as SGLang 0.5.23 dumps them: a function's keys as the client ordered them, what it left out
+// behind them as null, and defer_loading beside.
+func tools(list template.Value, choice gjson.Result) (template.Value, error) {
+	if choice.Type == gjson.String && choice.String() == "none" {
+		return template.None, nil
+	}
+	var out []template.Value
+	for _, tool := range list.Items() {
+		fn := tool.Field("function")
+		name := fn.Field("name")
+		if !name.IsString() {
+			return template.None, prompt.Refuse("tool without a function that has a name")
+		}
+		if choice.IsObject() && body.Last(body.Last(choice, "function"), "name").String() != name.Text() {
+			continue
+		}
+		f := template.NewDict(5)
+		for _, e := range fn.Dict().Entries() {
+			switch e.Key.Text() {
+			case "strict", "defer_loading":
+				if !e.Value.IsNone() {
+					f.Set(e.Key.Text(), e.Value)
+				}
+			case "description", "name", "parameters":
+				f.Set(e.Key.Text(), e.Value)
+			}
+		}
+		for _, key := range []string{"description", "parameters"} {
+			if _, ok := f.Get(key); !ok {
+				f.Set(key, template.None)
+			}
+		}
+		kind, ok := tool.Get("type")
+		if !ok {
+			kind = prompt.FunctionType()
+		}
+		deferred := tool.Field("defer_loading")
+		if _, has := f.Get("defer_loading"); !has && !deferred.IsNone() {
+			f.Set("defer_loading", deferred)
+		}
+		out = append(out, template.NewDict(3).Set("type", kind).Set("function", f.Value()).Set("defer_loading", deferred).Value())
+	}
+	if len(out) == 0 {
+		return template.None, nil
+	}
+	return template.NewList(out...), nil
+}

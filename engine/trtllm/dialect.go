@@ -1,0 +1,162 @@
+package trtllm
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/prompt"
+	"github.com/sightline-router/sightline/prompt/template"
+	"github.com/sightline-router/sightline/prompt/vision"
+)
+
+// Dialect is how TensorRT-LLM reads requests (1.3, serve/chat_utils.py and inputs/utils.py). Read in its source; no recording
+// of a running server stands behind it.
+func Dialect() prompt.Dialect {
+	return prompt.Dialect{
+		PromptFlags: true, Documents: true, MediaIOKwargs: true, IDsField: "prompt_token_ids",
+		Harmony: true, TokenizersTemplate: true,
+		Reading: vision.Reading{Processor: true, OutOfVocab: true},
+		Format:  (*template.Template).TensorRTFormat,
+		Part:    part, Messages: messages, Tools: prompt.OpenAITools, Reuse: reuse,
+	}
+}
+
+// reuse: what becomes of a request for log probabilities of its prompt is not known.
+func reuse(endpoint string, req *body.Request) prompt.Reuse {
+	if prompt.AsksPromptLogprobs(endpoint, req) {
+		return prompt.Perhaps
+	}
+	return prompt.Reused
+}
+
+// part reads one content part: OpenAI's forms, bare texts and embeddings.
+func part(r *prompt.Reader, p *body.Part) (it prompt.Item, ok bool, err error) {
+	switch {
+	case p.Raw.Type == gjson.String:
+		it.Text, err = r.String(p.Raw, "content part is no valid text")
+	case p.Type == "text":
+		it.Text, err = r.String(p.Fields["text"], "text part without valid text")
+	case p.Type == "image_embeds":
+		it.Medium = &prompt.Medium{Modality: "image_embeds", Source: body.Last(p.Fields[p.Type], "data"), Part: p.Raw}
+	default:
+		it.Medium, err = prompt.OpenAIMedium(p)
+	}
+	return it, true, err
+}
+
+// messages lays out turns for the template.
+func messages(r *prompt.Reader, turns []prompt.Turn, _ bool) (list []template.Value, _ string, err error) {
+	list = make([]template.Value, len(turns))
+	for i := range turns {
+		if list[i], err = message(r, &turns[i]); err != nil {
+			return nil, "", err
+		}
+	}
+	return list, "", nil
+}
+
+func message(r *prompt.Reader, t *prompt.Turn) (template.Value, error) {
+	d := template.NewDict(4)
+	d.Set("role", template.String(t.Role))
+	items := t.Items
+	if t.Kind == body.List {
+		items = slices.DeleteFunc(slices.Clone(items), func(it prompt.Item) bool { return it.Medium == nil && it.Text == "" })
+	}
+	switch {
+	case prompt.OnlyText(items):
+		d.Set("content", template.String(prompt.Joined(items, "\n")))
+	case r.OpenAI:
+		d.Set("content", r.Parts(items))
+	default:
+		d.Set("content", template.String(oneString(r, items)))
+	}
+	m := t.Message
+	if m == nil {
+		return d.Value(), nil
+	}
+	switch t.Role {
+	case "assistant":
+		text, ok := r.Body.String(m.Fields["reasoning"])
+		if !ok {
+			text, ok = r.Body.String(m.Fields["reasoning_content"])
+		}
+		if ok {
+			d.Set("reasoning_content", template.String(text))
+		}
+		calls, err := r.ToolCalls(t)
+		if err != nil {
+			return template.None, err
+		}
+		if len(calls) > 0 {
+			calls, err := withObjects(calls)
+			if err != nil {
+				return template.None, err
+			}
+			d.Set("tool_calls", calls)
+		}
+	case "tool":
+		if id, ok := r.Body.String(m.Fields["tool_call_id"]); ok {
+			d.Set("tool_call_id", template.String(id))
+		}
+	}
+	return d.Value(), nil
+}
+
+// oneString puts placeholders to the joined texts, less those that the user typed.
+func oneString(r *prompt.Reader, items []prompt.Item) string {
+	text := prompt.Joined(items, "\n")
+	var placeholders []string
+	for _, it := range items {
+		if it.Medium == nil {
+			continue
+		}
+		if p, ok := r.Placeholder(it.Medium.Modality, r.Take(it.Medium)); ok {
+			placeholders = append(placeholders, p)
+		}
+	}
+	typed := vision.CountEach(text, placeholders)
+	parts := slices.DeleteFunc(placeholders, func(p string) bool {
+		typed[p]--
+		return typed[p] >= 0
+	})
+	if len(parts) == 0 {
+		return text
+	}
+	sep := "\n"
+	if r.Facts().PlaceholdersTouch {
+		sep = ""
+	}
+	if r.Facts().PlaceholdersFirst {
+		return strings.Join(append(parts, text), sep)
+	}
+	return strings.Join(append([]string{text}, parts...), sep)
+}
+
+// withObjects makes objects of the calls' arguments; what is no JSON stays a text.
+func withObjects(calls []template.Value) (template.Value, error) {
+	return prompt.EachOf(calls, func(call template.Value) (template.Value, error) {
+		fn := call.Field("function")
+		if call.Dict() == nil || fn.Dict() == nil {
+			return template.None, prompt.Refuse("tool call without a function")
+		}
+		args := fn.Field("arguments")
+		switch {
+		case args.IsNone():
+			args = template.NewDict(0).Value()
+		case args.IsString():
+			v, err := template.FromJSON(args.Text())
+			if err == nil && v.Dict() == nil {
+				return template.None, prompt.Refuse("a tool call's arguments are no JSON object")
+			}
+			if err == nil {
+				args = v
+			}
+		case args.Dict() == nil:
+			return template.None, prompt.Refuse("a tool call's arguments are no JSON object")
+		}
+		return prompt.With(call, prompt.Field{Name: "function", Value: prompt.With(fn, prompt.Field{Name: "arguments", Value: args})}), nil
+	})
+}

@@ -1,0 +1,282 @@
+package vllm
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/prompt"
+	"github.com/sightline-router/sightline/prompt/template"
+	"github.com/sightline-router/sightline/prompt/vision"
+)
+
+// How vLLM (0.32, renderers/chat_utils.py and renderers/hf.py) gives messages to the template.
+
+// messages lays out turns for the template.
+func messages(r *prompt.Reader, turns []prompt.Turn, _ bool) ([]template.Value, string, error) {
+	list := make([]template.Value, len(turns))
+	developer := false
+	for i := range turns {
+		var err error
+		if list[i], err = message(r, &turns[i]); err != nil {
+			return nil, "", err
+		}
+		developer = developer || turns[i].Role == "developer"
+	}
+	if developer && !r.Mentions(`"developer"`) && !r.Mentions(`'developer'`) {
+		list = systemFirst(list)
+	}
+	return list, "", nil
+}
+
+func message(r *prompt.Reader, t *prompt.Turn) (template.Value, error) {
+	d := template.NewDict(4)
+	d.Set("role", template.String(t.Role))
+	d.Set("content", content(r, t))
+	calls, err := r.ToolCalls(t)
+	if err != nil {
+		return template.None, err
+	}
+	if len(calls) > 0 {
+		calls, err := withObjects(calls)
+		if err != nil {
+			return template.None, err
+		}
+		d.Set("tool_calls", calls)
+	}
+	for _, f := range t.Fields {
+		d.Set(f.Name, f.Value)
+	}
+	if t.Message != nil {
+		if err := fields(r, t, d); err != nil {
+			return template.None, err
+		}
+	}
+	return d.Value(), nil
+}
+
+// content is a message's, as the template wants it.
+func content(r *prompt.Reader, t *prompt.Turn) template.Value {
+	items := t.Items
+	if t.Role == "system" {
+		items = withoutBilling(items)
+	}
+	switch {
+	case !r.OpenAI:
+		return template.String(oneString(r, items))
+	case t.Role == "tool" && prompt.OnlyText(items):
+		texts := make([]string, len(items))
+		for i, it := range items {
+			texts[i] = it.Text
+		}
+		return template.String(strings.Join(texts, "\n"))
+	}
+	return r.Parts(items)
+}
+
+// fields sets what else a role's message shows to the template.
+func fields(r *prompt.Reader, t *prompt.Turn, d *template.Dict) error {
+	m := t.Message
+	switch t.Role {
+	case "assistant":
+		v := m.Fields["reasoning"]
+		if v.Type == gjson.Null {
+			v = m.Fields["reasoning_content"]
+		}
+		if v.Type != gjson.Null {
+			reasoning, err := r.Value(v, "reasoning cannot be read")
+			if err != nil {
+				return err
+			}
+			d.Set("reasoning", reasoning)
+			d.Set("reasoning_content", reasoning)
+		}
+	case "tool":
+		if v, ok := m.Fields["tool_call_id"]; ok {
+			id, err := r.Value(v, "tool_call_id cannot be read")
+			if err != nil {
+				return err
+			}
+			d.Set("tool_call_id", id)
+		}
+	}
+	for _, key := range []string{"name", "task"} {
+		if text, ok := r.Body.String(m.Fields[key]); ok {
+			d.Set(key, template.String(text))
+		}
+	}
+	if t.Role == "developer" {
+		tools, err := developerTools(r, m.Fields["tools"])
+		if err != nil {
+			return err
+		}
+		d.Set("tools", tools)
+	}
+	return nil
+}
+
+// developerTools are the tools in a developer's message. Where each is one by vLLM's own type of a message, they have that
+// type's order; else OpenAI's type is taken, which leaves them as they are.
+func developerTools(r *prompt.Reader, raw gjson.Result) (template.Value, error) {
+	if raw.Type == gjson.Null {
+		return template.None, nil
+	}
+	tools, err := r.Value(raw, "tools of a message cannot be read")
+	if err != nil {
+		return template.None, err
+	}
+	typed := tools.Kind() == template.KindList
+	raw.ForEach(func(_, v gjson.Result) bool { typed = typed && isTool(v); return typed })
+	if !typed {
+		return tools, nil
+	}
+	return prompt.EachOf(tools.Items(), func(v template.Value) (template.Value, error) {
+		return prompt.Ordered(v, "function", []string{"name", "description", "parameters", "strict"}, "function", "type"), nil
+	})
+}
+
+// isTool tells of a tool that vLLM's type of a message takes.
+func isTool(v gjson.Result) bool {
+	f := body.Last(v, "function")
+	about, parameters, strict := body.Last(f, "description"), body.Last(f, "parameters"), body.Last(f, "strict")
+	return body.Last(v, "type").String() == "function" && body.Last(f, "name").Type == gjson.String &&
+		(!about.Exists() || about.Type == gjson.String) && (!parameters.Exists() || parameters.IsObject()) &&
+		(strict.Type == gjson.Null || strict.IsBool())
+}
+
+// withoutBilling drops a coding client's attribution line, which changes with every request, from system texts.
+func withoutBilling(items []prompt.Item) []prompt.Item {
+	if !slices.ContainsFunc(items, isBilling) {
+		return items
+	}
+	var out []prompt.Item
+	for _, it := range items {
+		if isBilling(it) {
+			if _, it.Text, _ = strings.Cut(it.Text, "\n"); it.Text == "" {
+				continue
+			}
+		}
+		out = append(out, it)
+	}
+	return out
+}
+
+func isBilling(it prompt.Item) bool {
+	return it.Medium == nil && !it.Kept && strings.HasPrefix(it.Text, "x-anthropic-billing-header")
+}
+
+// oneString gives a message as one string. Placeholders are numbered over the whole request.
+func oneString(r *prompt.Reader, items []prompt.Item) string {
+	if len(items) == 1 && items[0].Medium == nil {
+		return items[0].Text
+	}
+	var texts, placeholders []string
+	for _, it := range items {
+		if it.Medium == nil {
+			if it.Text != "" {
+				texts = append(texts, it.Text)
+			}
+			continue
+		}
+		if p, ok := r.Placeholder(it.Medium.Modality, r.Take(it.Medium)); ok {
+			placeholders = append(placeholders, p)
+			if r.Options().Interleave {
+				texts = append(texts, p)
+			}
+		}
+	}
+	return join(texts, placeholders)
+}
+
+// join puts a string content together: placeholders that stand there already, typed or interleaved, stay; the missing
+// ones stand in front, one a line, equal ones together.
+func join(texts, placeholders []string) string {
+	text := strings.Join(texts, "\n")
+	want := make(map[string]int, 1)
+	for _, p := range placeholders {
+		want[p]++
+	}
+	typed := vision.CountEach(text, slices.Collect(maps.Keys(want)))
+	var lines []string
+	for _, p := range placeholders {
+		for range want[p] - typed[p] {
+			lines = append(lines, p)
+		}
+		want[p], typed[p] = 0, 0
+	}
+	if text != "" {
+		lines = append(lines, text)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// withObjects makes objects of the calls' arguments; what is no object becomes an empty one.
+func withObjects(calls []template.Value) (template.Value, error) {
+	return prompt.EachOf(calls, func(call template.Value) (template.Value, error) {
+		fn := call.Field("function")
+		if kind, typed := call.Get("type"); fn.Dict() == nil || typed && kind.Text() != "function" {
+			return template.None, prompt.Refuse("tool call without a function")
+		}
+		args := fn.Field("arguments")
+		if args.IsString() {
+			text := args.Text()
+			var err error
+			if args, err = template.FromJSON(text); err != nil && template.OnlyPython(text) {
+				return template.None, prompt.ErrPython
+			}
+		}
+		if args.Dict() == nil {
+			args = template.NewDict(0).Value()
+		}
+		return prompt.With(call, prompt.Field{Name: "function", Value: prompt.With(fn, prompt.Field{Name: "arguments", Value: args})}), nil
+	})
+}
+
+// systemFirst makes developer messages system ones, for a template that does not know that role; where a system message
+// would then stand elsewhere than in front, all of them become one there.
+func systemFirst(list []template.Value) []template.Value {
+	out := make([]template.Value, len(list))
+	var texts []string
+	var rest []template.Value
+	merge := false
+	for i, m := range list {
+		role := m.Field("role")
+		if role.Text() == "developer" {
+			d := template.NewDict(m.Dict().Len())
+			for _, e := range m.Dict().Entries() {
+				if key := e.Key.Text(); key != "tools" {
+					d.Set(key, e.Value)
+				}
+			}
+			d.Set("role", template.String("system"))
+			m = d.Value()
+		} else if role.Text() != "system" {
+			out[i], rest = m, append(rest, m)
+			continue
+		}
+		out[i] = m
+		merge = merge || i > 0
+		content := m.Field("content")
+		text := content.Text()
+		if !content.IsString() {
+			var lines []string
+			for _, p := range content.Items() {
+				if t, ok := p.Get("text"); ok {
+					lines = append(lines, t.Text())
+				}
+			}
+			text = strings.Join(lines, "\n")
+		}
+		if text != "" {
+			texts = append(texts, text)
+		}
+	}
+	if !merge {
+		return out
+	}
+	d := template.NewDict(2).Set("role", template.String("system")).Set("content", template.String(strings.Join(texts, "\n\n")))
+	return append([]template.Value{d.Value()}, rest...)
+}

@@ -1,0 +1,155 @@
+package vllm
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/mmhash/name"
+	"github.com/sightline-router/sightline/prompt"
+)
+
+// How vLLM (0.32, renderers/chat_utils.py) reads content parts.
+
+// partFields are the fields that vLLM's types of parts have; templates get the others as they are.
+var partFields = []string{"audio_embeds", "audio_url", "closed", "data", "file", "image_embeds", "image_pil", "image_url", "input_audio", "name",
+	"prompt_cache_breakpoint", "refusal", "text", "thinking", "type", "uuid", "video_embeds", "video_url"}
+
+// part reads one content part: a text, or a medium. ok is false for one that does not reach the prompt.
+func part(r *prompt.Reader, p *body.Part) (it prompt.Item, ok bool, err error) {
+	if p.Raw.Type == gjson.String { // a bare text in the list
+		it.Text, err = r.String(p.Raw, "content part is no valid text")
+		return it, true, err
+	}
+	if p.Fields == nil {
+		return it, false, prompt.Refuse("content part is neither text nor an object")
+	}
+	if r.OpenAI {
+		if it.Extras, err = extras(r, p); err != nil {
+			return it, false, err
+		}
+	}
+	uuid := p.Fields["uuid"]
+	if uuid.Type == gjson.Null {
+		it.Kept = p.Type != "text"
+		switch p.Type {
+		case "text", "input_text", "output_text":
+			return textPart(r, it, p.Fields["text"], p.Type == "text")
+		case "refusal", "thinking":
+			return textPart(r, it, p.Fields[p.Type], p.Type == "refusal")
+		case "tool_reference":
+			name, err := r.String(p.Fields["name"], "tool_reference without a name")
+			if !r.OpenAI {
+				return prompt.Item{Text: name}, true, err
+			}
+			return prompt.Item{Part: prompt.ToolReference(name)}, true, err
+		}
+	}
+	it.Medium, err = medium(r, p, uuid)
+	return it, true, err
+}
+
+// textPart reads a part's text. One that is no text is left to the template; null is no part where skips says so.
+func textPart(r *prompt.Reader, it prompt.Item, v gjson.Result, skips bool) (_ prompt.Item, ok bool, err error) {
+	text, ok := r.Body.String(v)
+	switch {
+	case ok:
+		it.Text = text
+	case v.Type == gjson.Null && (skips || !r.OpenAI):
+		return it, false, nil
+	case v.Type != gjson.String && !r.OpenAI:
+		return it, false, prompt.Refuse("text part without valid text")
+	default:
+		value, err := r.Value(v, "text part without valid text")
+		if err != nil {
+			return it, false, err
+		}
+		it.Part = prompt.TextPart(value)
+	}
+	return it, true, nil
+}
+
+// extras are a part's fields that no type of part has, in their order.
+func extras(r *prompt.Reader, p *body.Part) (list []prompt.Field, err error) {
+	known := 0
+	for key := range p.Fields {
+		if slices.Contains(partFields, key) {
+			known++
+		}
+	}
+	if known == len(p.Fields) {
+		return nil, nil
+	}
+	all, err := r.Value(p.Raw, "content part cannot be read")
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range all.Dict().Entries() {
+		if !slices.Contains(partFields, e.Key.Text()) {
+			list = append(list, prompt.Field{Name: e.Key.Text(), Value: e.Value})
+		}
+	}
+	return list, nil
+}
+
+// medium reads a part that is no text: by its type, or by the first media key where it has a uuid or no type.
+func medium(r *prompt.Reader, p *body.Part, uuid gjson.Result) (*prompt.Medium, error) {
+	key, marked := p.Type, uuid.Type != gjson.Null
+	if marked || key == "" && !body.Last(p.Raw, "type").Exists() {
+		key = ""
+		for _, k := range body.MediaKeys {
+			if _, ok := p.Fields[k]; ok && key == "" {
+				key = k
+			}
+		}
+	}
+	v := p.Fields[key]
+	modality, inner, known := prompt.MediaForm(key)
+	switch key {
+	case "input_image":
+		if detail := p.Fields["detail"].String(); !slices.Contains([]string{"low", "high", "auto", "original"}, detail) {
+			return nil, prompt.Refuse("input_image without detail")
+		}
+		modality, v = "image", p.Fields["image_url"]
+	case "image_embeds", "audio_embeds":
+		if !r.Options().MMEmbeds {
+			return nil, prompt.Refuse("embeddings as input, without --enable-mm-embeds")
+		}
+		modality, inner = strings.Clone(key), key // or several tensors by their names
+	case "image_pil":
+		return named(r, p, key, v, uuid), nil
+	default:
+		if !known {
+			return nil, prompt.Refuse("content part of an unknown type")
+		}
+	}
+	switch {
+	case marked && v.Type == gjson.Null:
+		return named(r, p, modality, v, uuid), nil
+	case inner != "" && v.IsObject():
+		v = body.Last(v, inner)
+	case known && (p.Type != "" || key == "input_audio"): // a bare text is taken from parts without a type
+		return nil, prompt.Refuse("media part without an object that holds its " + inner)
+	}
+	if v.Type != gjson.String {
+		return nil, prompt.Refuse("media part without a URL")
+	}
+	return named(r, p, modality, v, uuid), nil
+}
+
+// named is a part's medium under the uuid that the client gave it, if any.
+func named(r *prompt.Reader, p *body.Part, modality string, source, uuid gjson.Result) *prompt.Medium {
+	md := &prompt.Medium{Modality: modality, Source: source, HasUUID: uuid.Type != gjson.Null, Part: p.Raw}
+	if md.HasUUID {
+		if text, ok := r.Body.String(uuid); ok {
+			md.UUID = text
+		} else if text, _, err := name.UUID([]byte(uuid.Raw)); err == nil {
+			md.UUID = text
+		} else {
+			md.OpaqueUUID = true
+		}
+	}
+	return md
+}

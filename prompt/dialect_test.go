@@ -1,0 +1,49 @@
+package prompt_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/body"
+	. "github.com/sightline-router/sightline/prompt"
+	"github.com/sightline-router/sightline/prompt/template"
+)
+
+// stub is a fifth engine: it takes pictures and texts by OpenAI's forms, joins texts by bars, and knows no tools.
+func stub() Dialect {
+	return Dialect{
+		Format: (*template.Template).ContentFormat,
+		Part: func(r *Reader, p *body.Part) (it Item, ok bool, err error) {
+			if p.Type == "text" {
+				it.Text, err = r.String(p.Fields["text"], "text part without valid text")
+			} else {
+				it.Medium, err = OpenAIMedium(p)
+			}
+			return it, true, err
+		},
+		Messages: func(_ *Reader, turns []Turn, _ bool) (list []template.Value, tail string, err error) {
+			for _, t := range turns {
+				list = append(list, template.NewDict(2).Set("role", template.String(t.Role)).Set("content", template.String(Joined(t.Items, "|"))).Value())
+			}
+			return list, "", nil
+		},
+		Tools: func(template.Value, gjson.Result) (template.Value, error) { return template.None, nil },
+	}
+}
+
+// An engine is a Dialect and nothing else in this package; what it leaves out it does not have.
+func TestStubEngine(t *testing.T) {
+	m := load(t, shipped, Options{Dialect: stub()})
+	d := draft(t, m, ChatEndpoint, `{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}],"tools":[{"type":"function"}],"add_generation_prompt":false}`)
+	if text := d.Prompts[0].Text; !strings.Contains(text, "<|im_start|>user\na|b<|im_end|>") || !strings.HasSuffix(text, "<|im_start|>assistant\n") {
+		t.Errorf("%q", text)
+	}
+	if _, err := m.Read(t.Context(), MessagesEndpoint, request(t, `{"messages":[{"role":"user","content":"a"}]}`)); err != ErrEndpoint {
+		t.Errorf("another API: %v", err)
+	}
+	if _, err := Load(shipped, Options{}); err == nil || !strings.Contains(err.Error(), "Dialect") {
+		t.Errorf("no dialect: %v", err)
+	}
+}
