@@ -10,11 +10,18 @@ type node interface {
 	kids() []node // the nodes right below, in Jinja2's field order; nil stands for one that was left out
 }
 
-// pos is embedded in every node.
-type pos int
+// pos is embedded in every node, list in those that are a row of others.
+type (
+	pos  int
+	list struct {
+		pos
+		items []node
+	}
+)
 
-func (p pos) at() int    { return int(p) }
-func (pos) kids() []node { return nil }
+func (p pos) at() int        { return int(p) }
+func (pos) kids() []node     { return nil }
+func (l *list) kids() []node { return l.items }
 
 // Expressions.
 type (
@@ -31,23 +38,15 @@ type (
 		pos
 		text string
 	}
-	tupleNode struct {
-		pos
-		items []node
-	}
-	listNode struct {
-		pos
-		items []node
-	}
-	dictNode struct {
-		pos
-		keys, values []node
-	}
-	condNode struct {
+	tupleNode  struct{ list }
+	listNode   struct{ list }
+	dictNode   struct{ list } // keys and values in turn
+	concatNode struct{ list }
+	condNode   struct {
 		pos
 		test, then, otherwise node // otherwise may be nil
 	}
-	binaryNode struct { // + - * / // % ** and or
+	binaryNode struct { // + - * / // % and or
 		pos
 		op          string
 		left, right node
@@ -67,21 +66,13 @@ type (
 		fn   comparison // == != < <= > >= in notin
 		expr node
 	}
-	concatNode struct {
+	applyNode struct { // a filter or a test
 		pos
-		items []node
-	}
-	filterNode struct {
-		pos
-		expr node // nil: the text of the set block
-		fn   *builtin
-		args argNodes
-	}
-	testNode struct {
-		pos
-		expr node
-		fn   *builtin
-		args argNodes
+		test  bool
+		expr  node // nil: the text of the set block
+		fn    *builtin
+		inner *builtin // what map, select and their like call
+		args  argNodes
 	}
 	callNode struct {
 		pos
@@ -107,20 +98,14 @@ type (
 		name, attr string
 	}
 	argNodes struct {
-		pos   []node
-		kw    []kwNode
-		dyn   node // *args
-		dynKw node // **kwargs
+		pos []node
+		kw  []kwNode
 	}
 	kwNode struct {
 		name string
 		val  node
 	}
 )
-
-func (a *argNodes) empty() bool {
-	return len(a.pos)+len(a.kw) == 0 && a.dyn == nil && a.dynKw == nil
-}
 
 type nameCtx uint8
 
@@ -130,20 +115,16 @@ const (
 	ctxParam
 )
 
-// Statements.
+// Statements. shadowed is explained in names.go.
 type (
-	outputNode struct {
-		pos
-		items []node
-	}
-	forNode struct {
+	outputNode struct{ list }
+	forNode    struct {
 		pos
 		target, iter node
 		body, orElse []node
 		test         node
-		loop         bool // the body reads the variable loop
 
-		shadowed, elseShadowed []string // see names.go, as in the nodes below
+		shadowed, elseShadowed []string
 	}
 	ifNode struct {
 		pos
@@ -176,10 +157,9 @@ type (
 	}
 	setBlockNode struct {
 		pos
-		target node
-		filter *filterNode // nil: none
-		body   []node
-
+		target   node
+		filter   *applyNode // nil: none
+		body     []node
 		shadowed []string
 	}
 	loopControlNode struct {
@@ -188,26 +168,20 @@ type (
 	}
 )
 
-func (n *tupleNode) kids() []node  { return n.items }
-func (n *listNode) kids() []node   { return n.items }
-func (n *concatNode) kids() []node { return n.items }
-func (n *outputNode) kids() []node { return n.items }
-func (n *dictNode) kids() []node   { return slices.Concat(n.keys, n.values) }
 func (n *condNode) kids() []node   { return []node{n.test, n.then, n.otherwise} }
 func (n *binaryNode) kids() []node { return []node{n.left, n.right} }
 func (n *unaryNode) kids() []node  { return []node{n.expr} }
-func (n *filterNode) kids() []node { return append([]node{n.expr}, n.args.kids()...) }
-func (n *testNode) kids() []node   { return append([]node{n.expr}, n.args.kids()...) }
+func (n *applyNode) kids() []node  { return append([]node{n.expr}, n.args.kids()...) }
 func (n *callNode) kids() []node   { return append([]node{n.expr}, n.args.kids()...) }
 func (n *attrNode) kids() []node   { return []node{n.expr} }
 func (n *itemNode) kids() []node   { return []node{n.expr, n.arg} }
 func (n *sliceNode) kids() []node  { return []node{n.start, n.stop, n.step} }
+func (n *macroNode) kids() []node  { return n.macroBody.kids() }
+func (n *setNode) kids() []node    { return []node{n.target, n.expr} }
 func (n *forNode) kids() []node {
 	return slices.Concat([]node{n.target, n.iter}, n.body, n.orElse, []node{n.test})
 }
-func (n *macroNode) kids() []node     { return n.macroBody.kids() }
 func (n *callBlockNode) kids() []node { return append([]node{n.call}, n.macroBody.kids()...) }
-func (n *setNode) kids() []node       { return []node{n.target, n.expr} }
 func (n *setBlockNode) kids() []node {
 	if n.filter == nil {
 		return append([]node{n.target}, n.body...)
@@ -236,7 +210,7 @@ func (a *argNodes) kids() []node {
 	for _, k := range a.kw {
 		out = append(out, k.val)
 	}
-	return append(out, a.dyn, a.dynKw)
+	return out
 }
 
 func (m *macroBody) kids() []node {

@@ -9,27 +9,14 @@ import (
 
 // callArgs are evaluated arguments. They are valid during the call only.
 type callArgs struct {
-	pos []Value
-	kw  []kwArg
+	pos   []Value
+	kw    []kwArg
+	inner *builtin // the filter or test that map, select and their like call
 }
 
 type kwArg struct {
 	name string
 	val  Value
-}
-
-// spread adds the pairs of a ** argument.
-func (a *callArgs) spread(v Value) {
-	d := v.Dict()
-	if d == nil {
-		raise("argument after ** must be a mapping, not %s", v.typeName())
-	}
-	for _, e := range d.entries {
-		if !e.Key.IsString() || slices.ContainsFunc(a.kw, func(k kwArg) bool { return k.name == e.Key.str }) {
-			raise("keywords must be strings, each once")
-		}
-		a.kw = append(a.kw, kwArg{e.Key.str, e.Value})
-	}
 }
 
 // builtin is a filter, test, method or global function of the library.
@@ -42,10 +29,13 @@ type builtin struct {
 	raw      func(s *state, v Value, a *callArgs) Value // instead of fn: takes the arguments as they come
 	kinds    kinds                                      // what a test of kinds asks for
 	mutates  bool                                       // the immutable sandbox hides it
+	inner    string                                     // "filter" or "test": its argument innerAt names one
+	innerAt  int
 }
 
 // def declares a built-in. params are its parameters without the value that it works on; "name?" may be left out (its
-// argument is the zero Value then), and "/" in front makes all of them positional only.
+// argument is the zero Value then), "name!" must be, because this package does without it, and "/" in front makes all of
+// them positional only.
 func def(name, params string, fn func(s *state, v Value, a []Value) Value) *builtin {
 	b := &builtin{name: name, fn: fn}
 	for _, p := range strings.Fields(params) {
@@ -54,7 +44,7 @@ func def(name, params string, fn func(s *state, v Value, a []Value) Value) *buil
 			continue
 		}
 		plain, optional := strings.CutSuffix(p, "?")
-		if !optional {
+		if !optional && !strings.HasSuffix(p, "!") {
 			b.required++
 		}
 		b.params = append(b.params, plain)
@@ -102,15 +92,18 @@ func (b *builtin) bind(s *state, a *callArgs) []Value {
 	}
 	out := s.args[base:]
 	for _, k := range a.kw {
-		i := slices.Index(b.params, k.name)
+		i := slices.IndexFunc(b.params, func(p string) bool { return strings.TrimSuffix(p, "!") == k.name })
 		if i < 0 || b.posOnly || out[i].valid() {
 			raise("%s() got an unexpected keyword argument %s", b.name, quotePython(k.name))
 		}
 		out[i] = k.val
 	}
-	for i := range b.required {
-		if !out[i].valid() {
-			raise("%s() missing required argument: '%s'", b.name, b.params[i])
+	for i, p := range b.params {
+		switch plain, absent := strings.CutSuffix(p, "!"); {
+		case absent && out[i].valid():
+			unsupported("the argument %s of %s", plain, b.name)
+		case i < b.required && !out[i].valid():
+			raise("%s() missing required argument: '%s'", b.name, p)
 		}
 	}
 	return out

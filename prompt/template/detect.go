@@ -176,24 +176,13 @@ func memberOf(n node, key string) node {
 
 // accesses reports whether n is the variable (or with a key, that member of it) with any filters, tests and slices on it.
 func accesses(n node, variable, key string) bool {
-	for {
-		switch x := n.(type) {
-		case *filterNode:
-			if x.expr == nil {
-				return false
-			}
-			n = x.expr
-			continue
-		case *testNode:
-			n = x.expr
-			continue
-		case *itemNode:
-			if _, ok := x.arg.(*sliceNode); ok {
-				n = x.expr
-				continue
-			}
+	switch x := n.(type) {
+	case *applyNode:
+		return x.expr != nil && accesses(x.expr, variable, key)
+	case *itemNode:
+		if _, ok := x.arg.(*sliceNode); ok {
+			return accesses(x.expr, variable, key)
 		}
-		break
 	}
 	if key != "" {
 		n = memberOf(n, key)

@@ -126,8 +126,6 @@ func keyOf(v Value) dictKey {
 		return dictKey{class: 's', str: v.str}
 	case KindBool, KindInt:
 		return dictKey{class: 'i', num: v.num}
-	case KindBig:
-		return dictKey{class: 'I', str: v.str}
 	case KindFloat:
 		f := v.float()
 		if f == math.Trunc(f) && math.Abs(f) < 1<<62 {
@@ -138,30 +136,24 @@ func keyOf(v Value) dictKey {
 		return dictKey{class: 'n'}
 	case KindUndefined:
 		return dictKey{class: 'u'}
-	case KindTuple:
-		unsupported("a tuple as a key")
+	case KindTuple, KindBig:
+		unsupported("a %s as a key", v.typeName())
 	}
 	raise("unhashable type: '%s'", v.typeName())
 	return dictKey{}
 }
 
-// dictView is what dict.keys(), .values() and .items() give.
-type dictView struct {
-	d    *Dict
-	kind byte // 'k', 'v' or 'i'
+// keysOf, valuesOf and pairsOf give what iterating over a dict, its values and its items gives.
+func keysOf(d *Dict) []Value   { return each(d, func(e Entry) Value { return e.Key }) }
+func valuesOf(d *Dict) []Value { return each(d, func(e Entry) Value { return e.Value }) }
+func pairsOf(d *Dict) []Value {
+	return each(d, func(e Entry) Value { return newTuple(e.Key, e.Value) })
 }
 
-func (w *dictView) typeName() string {
-	return map[byte]string{'k': "dict_keys", 'v': "dict_values", 'i': "dict_items"}[w.kind]
-}
-
-func (w *dictView) at(i int) Value {
-	e := w.d.entries[i]
-	switch w.kind {
-	case 'k':
-		return e.Key
-	case 'v':
-		return e.Value
+func each(d *Dict, part func(Entry) Value) []Value {
+	out := make([]Value, len(d.entries))
+	for i, e := range d.entries {
+		out[i] = part(e)
 	}
-	return newTuple(e.Key, e.Value)
+	return out
 }

@@ -48,6 +48,13 @@ func syntaxErrorf(line int, format string, args ...any) *SyntaxError {
 	return &SyntaxError{Line: line, Msg: fmt.Sprintf(format, args...)}
 }
 
+// unsupportedSyntax refuses a source that Jinja2 takes and this package does not: such a template is not rendered at all.
+func unsupportedSyntax(line int, format string, args ...any) *SyntaxError {
+	return &SyntaxError{Line: line, Msg: fmt.Sprintf(format, args...) + notSupported, Unsupported: true}
+}
+
+const notSupported = " is not supported in chat templates"
+
 // raise ends the rendering with an *Error; Render fills in the line. It gives a Value for functions that must.
 func raise(format string, args ...any) Value {
 	panic(&Error{Msg: fmt.Sprintf(format, args...)})
@@ -55,7 +62,7 @@ func raise(format string, args ...any) Value {
 
 // unsupported ends the rendering because this package lacks what Python has.
 func unsupported(format string, args ...any) Value {
-	panic(&Error{Msg: fmt.Sprintf(format, args...) + " is not supported in chat templates", Unsupported: true})
+	panic(&Error{Msg: fmt.Sprintf(format, args...) + notSupported, Unsupported: true})
 }
 
 // limit ends the rendering because a bound was reached.

@@ -165,8 +165,9 @@ func unpack(s *state, v Value, n int) []Value {
 
 // loop is a for statement in progress, and the variable loop in its body.
 type loop struct {
-	items   []Value
+	items   []Value // those to come from next on
 	next    int
+	gone    int              // elements before items
 	test    func(Value) bool // of "for … if", nil for none: asked when an element's turn comes
 	index0  int
 	current Value
@@ -176,35 +177,31 @@ type loop struct {
 
 func (l *loop) typeName() string { return "LoopContext" }
 
-// pull gives the next element that passes the test.
-func (l *loop) pull(s *state) (Value, bool) {
+// pull gives the next element that passes the test, the zero Value at the end.
+func (l *loop) pull(s *state) Value {
 	for l.next < len(l.items) {
 		v := l.items[l.next]
 		l.next++
 		s.step(1)
 		if l.test == nil || l.test(v) {
-			return v, true
+			return v
 		}
 	}
-	return Value{}, false
+	return Value{}
 }
 
 func (l *loop) advance(s *state) bool {
-	v := l.after
-	if l.after = (Value{}); !v.valid() {
-		var ok bool
-		if v, ok = l.pull(s); !ok {
-			return false
-		}
+	v := l.peek(s)
+	if l.after = (Value{}); v.valid() {
+		l.index0++
+		l.before, l.current = l.current, v
 	}
-	l.index0++
-	l.before, l.current = l.current, v
-	return true
+	return v.valid()
 }
 
 func (l *loop) peek(s *state) Value {
 	if !l.after.valid() {
-		l.after, _ = l.pull(s)
+		l.after = l.pull(s)
 	}
 	return l.after
 }
@@ -213,20 +210,13 @@ func (l *loop) peek(s *state) Value {
 func (l *loop) length(s *state) int {
 	if l.test != nil {
 		var rest []Value
-		for {
-			v, ok := l.pull(s)
-			if !ok {
-				break
-			}
+		ahead := l.peek(s)
+		for v := ahead; v.valid(); v = l.pull(s) {
 			rest = append(rest, v)
 		}
-		gone := l.index0 + 1
-		if l.after.valid() {
-			gone++
-		}
-		l.items, l.next, l.test = append(make([]Value, gone, gone+len(rest)), rest...), gone, nil
+		l.items, l.next, l.gone, l.test = rest, min(1, len(rest)), l.index0+1, nil
 	}
-	return len(l.items)
+	return l.gone + len(l.items)
 }
 
 func (l *loop) attr(s *state, name string) (Value, bool) {
@@ -246,20 +236,10 @@ func (l *loop) attr(s *state, name string) (Value, bool) {
 		return number(l.length(s) - l.index0)
 	case "revindex0":
 		return number(l.length(s) - l.index0 - 1)
-	case "depth":
-		return number(1)
-	case "depth0":
-		return number(0)
 	case "previtem":
-		if l.index0 == 0 {
-			return undefinedMessage("there is no previous item"), true
-		}
-		return l.before, true
+		return l.before.or(undefinedMessage("there is no previous item")), true
 	case "nextitem":
-		if v := l.peek(s); v.valid() {
-			return v, true
-		}
-		return undefinedMessage("there is no next item"), true
+		return l.peek(s).or(undefinedMessage("there is no next item")), true
 	case "cycle":
 		return function(raw(name, func(_ *state, _ Value, a *callArgs) Value {
 			if len(a.pos) == 0 || len(a.kw) > 0 {
@@ -267,8 +247,8 @@ func (l *loop) attr(s *state, name string) (Value, bool) {
 			}
 			return a.pos[l.index0%len(a.pos)]
 		})), true
-	case "changed":
-		unsupported("loop.changed")
+	case "changed", "depth", "depth0":
+		unsupported("loop.%s", name)
 	}
 	return Value{}, false
 }
@@ -288,33 +268,22 @@ func (s *state) forStatement(n *forNode) flow {
 		}
 	}
 	inner := s.open(back)
-	none := true // no round reached its end: Jinja2 then takes the else branch
-	for l.advance(s) {
+	none, f := true, flowNext // no round reached its end: Jinja2 then takes the else branch
+	for f != flowBreak && l.advance(s) {
 		inner.reset()
 		inner.shadow(n.shadowed)
-		if n.loop {
-			inner.set("loop", object(l))
-		}
+		inner.set("loop", object(l))
 		s.assign(n.target, l.current)
-		f := s.block(n.body)
-		if f == flowBreak {
-			s.leave(inner, back)
-			return s.elseBranch(n, none)
-		}
+		f = s.block(n.body)
 		none = none && f != flowNext
 	}
 	s.leave(inner, back)
-	return s.elseBranch(n, none)
-}
-
-func (s *state) elseBranch(n *forNode, taken bool) flow {
-	if !taken || len(n.orElse) == 0 {
+	if !none || len(n.orElse) == 0 {
 		return flowNext
 	}
-	back := s.scope
-	inner := s.open(back)
+	inner = s.open(back)
 	inner.shadow(n.elseShadowed)
-	f := s.block(n.orElse)
+	f = s.block(n.orElse)
 	s.leave(inner, back)
 	return f
 }

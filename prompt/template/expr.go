@@ -28,9 +28,12 @@ func (s *state) eval(n node) Value {
 		return getitem(s, v, s.eval(n.arg))
 	case *callNode:
 		return s.call(n, Value{})
-	case *filterNode:
-		return s.apply(n.fn, s.eval(n.expr), &n.args)
-	case *testNode, *compareNode:
+	case *applyNode:
+		if n.test {
+			return Bool(s.truth(n))
+		}
+		return s.apply(n, s.eval(n.expr))
+	case *compareNode:
 		return Bool(s.truth(n))
 	case *unaryNode:
 		if n.op == "not" {
@@ -59,11 +62,10 @@ func (s *state) eval(n node) Value {
 	case *tupleNode:
 		return newTuple(s.evalAll(n.items)...)
 	case *dictNode:
-		d := NewDict(len(n.keys))
-		s.step(len(n.keys))
-		for i := range n.keys {
-			k := s.eval(n.keys[i])
-			d.set(k, s.eval(n.values[i]))
+		d := NewDict(len(n.items) / 2)
+		vals := s.evalAll(n.items)
+		for i := 0; i < len(vals); i += 2 {
+			d.set(vals[i], vals[i+1])
 		}
 		return d.Value()
 	}
@@ -148,32 +150,32 @@ func (s *state) truth(n node) bool {
 			a = b
 		}
 		return true
-	case *testNode:
+	case *applyNode:
 		v := s.eval(n.expr)
-		if n.fn.kinds != 0 && n.args.empty() {
+		if n.fn.kinds != 0 && len(n.args.pos)+len(n.args.kw) == 0 {
 			return n.fn.kinds.has(v.kind)
 		}
-		return truth(s.apply(n.fn, v, &n.args))
+		return truth(s.apply(n, v))
 	}
 	return truth(s.eval(n))
 }
 
 // apply calls a filter or test on v. Long texts cost more.
-func (s *state) apply(fn *builtin, v Value, args *argNodes) Value {
+func (s *state) apply(n *applyNode, v Value) Value {
 	s.step(1 + len(v.str)>>8)
-	var a callArgs
-	base := s.arguments(args, Value{}, &a)
-	v = fn.invoke(s, v, &a)
+	a := callArgs{inner: n.inner}
+	base := s.arguments(&n.args, Value{}, &a)
+	v = n.fn.invoke(s, v, &a)
 	s.args = s.args[:base]
 	return v
 }
 
 // filterChain puts v through the filters of a set block, the first of which has no operand of its own.
-func (s *state) filterChain(n *filterNode, v Value) Value {
+func (s *state) filterChain(n *applyNode, v Value) Value {
 	if n.expr != nil {
-		v = s.filterChain(n.expr.(*filterNode), v)
+		v = s.filterChain(n.expr.(*applyNode), v)
 	}
-	return s.apply(n.fn, v, &n.args)
+	return s.apply(n, v)
 }
 
 // arguments evaluates the arguments of a call; the positional ones lie on s.args until the caller cuts it back to base.
@@ -183,20 +185,12 @@ func (s *state) arguments(n *argNodes, caller Value, a *callArgs) (base int) {
 		v := s.eval(e)
 		s.args = append(s.args, v)
 	}
-	if n.dyn != nil {
-		more := elements(s, s.eval(n.dyn))
-		s.step(len(more))
-		s.args = append(s.args, more...)
-	}
 	a.pos = s.args[base:]
 	for _, k := range n.kw {
 		a.kw = append(a.kw, kwArg{k.name, s.eval(k.val)})
 	}
 	if caller.valid() {
 		a.kw = append(a.kw, kwArg{"caller", caller})
-	}
-	if n.dynKw != nil {
-		a.spread(s.eval(n.dynKw))
 	}
 	return base
 }

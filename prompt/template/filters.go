@@ -6,6 +6,7 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -15,47 +16,44 @@ import (
 // absentFilters are those that Jinja2 has and this package has not.
 const absentFilters = "abs attr batch center e escape filesizeformat forceescape groupby max min pprint random round slice striptags sum truncate unique urlencode urlize wordcount wordwrap xmlattr"
 
-// filters is filled when the package starts: map and select look filters and tests up by name.
-var filters map[string]*builtin
+var filters = table("",
+	softMethod("capitalize"), softMethod("lower"), softMethod("upper"),
+	def("count", "", lengthFilter), def("length", "", lengthFilter),
+	def("d", "default_value? boolean?", defaultFilter), def("default", "default_value? boolean?", defaultFilter),
+	def("dictsort", "case_sensitive? by! reverse?", dictSortFilter),
+	def("first", "", firstFilter),
+	def("last", "", lastFilter),
+	def("float", "default?", floatFilter),
+	raw("format", formatFilter),
+	def("indent", "width? first? blank?", indentFilter),
+	def("int", "default? base!", intFilter),
+	def("items", "", func(s *state, v Value, _ []Value) Value {
+		if v.kind == KindUndefined {
+			return generate(nil)
+		}
+		return generate(pairsOf(mustDict(s, v)))
+	}),
+	def("join", "d? attribute?", joinFilter),
+	def("list", "", func(s *state, v Value, _ []Value) Value { return NewList(collect(s, v)...) }),
+	calling("filter", 0, raw("map", mapFilter)),
+	calling("test", 0, raw("reject", selectFilter(false, false))), calling("test", 1, raw("rejectattr", selectFilter(false, true))),
+	calling("test", 0, raw("select", selectFilter(true, false))), calling("test", 1, raw("selectattr", selectFilter(true, true))),
+	def("replace", "old new count?", func(s *state, v Value, a []Value) Value {
+		return replaceText(s, String(toStr(s, v)), toStr(s, a[0]), toStr(s, a[1]), optInt(a[2], -1))
+	}),
+	def("reverse", "", reverseFilter),
+	def("safe", "", func(s *state, v Value, _ []Value) Value { return markup(toStr(s, v)) }),
+	def("sort", "reverse? case_sensitive? attribute?", sortFilter),
+	def("string", "", func(s *state, v Value, _ []Value) Value { return softStr(s, v) }),
+	def("title", "", titleFilter),
+	def("tojson", "ensure_ascii? indent? separators? sort_keys?", toJSON),
+	def("trim", "chars?", func(s *state, v Value, a []Value) Value { return stripText(s, softStr(s, v), a[0], true, true) }),
+)
 
-func init() {
-	filters = table("",
-		softMethod("capitalize"), softMethod("lower"), softMethod("upper"),
-		def("count", "", lengthFilter), def("length", "", lengthFilter),
-		def("d", "default_value? boolean?", defaultFilter), def("default", "default_value? boolean?", defaultFilter),
-		def("dictsort", "case_sensitive? by? reverse?", dictSortFilter),
-		def("first", "", firstFilter),
-		def("last", "", lastFilter),
-		def("float", "default?", floatFilter),
-		raw("format", formatFilter),
-		def("indent", "width? first? blank?", indentFilter),
-		def("int", "default? base?", intFilter),
-		def("items", "", func(s *state, v Value, _ []Value) Value {
-			if v.kind == KindUndefined {
-				return generate(nil)
-			}
-			return generate(elements(s, object(&dictView{mustDict(v), 'i'})))
-		}),
-		def("join", "d? attribute?", joinFilter),
-		def("list", "", func(s *state, v Value, _ []Value) Value { return NewList(collect(s, v)...) }),
-		raw("map", mapFilter),
-		raw("reject", selectFilter(false, false)), raw("rejectattr", selectFilter(false, true)),
-		raw("select", selectFilter(true, false)), raw("selectattr", selectFilter(true, true)),
-		def("replace", "old new count?", func(s *state, v Value, a []Value) Value {
-			n := -1
-			if given(a[2]) {
-				n = integer(a[2])
-			}
-			return replaceText(s, String(toStr(s, v)), toStr(s, a[0]), toStr(s, a[1]), n)
-		}),
-		def("reverse", "", reverseFilter),
-		def("safe", "", func(s *state, v Value, _ []Value) Value { return markup(toStr(s, v)) }),
-		def("sort", "reverse? case_sensitive? attribute?", sortFilter),
-		def("string", "", func(s *state, v Value, _ []Value) Value { return softStr(s, v) }),
-		def("title", "", titleFilter),
-		def("tojson", "ensure_ascii? indent? separators? sort_keys?", toJSON),
-		def("trim", "chars?", func(s *state, v Value, a []Value) Value { return stripText(s, softStr(s, v), a[0], true, true) }),
-	)
+// calling says which argument of map, select and their like names a filter or test; the parser looks it up.
+func calling(what string, at int, b *builtin) *builtin {
+	b.inner, b.innerAt = what, at
+	return b
 }
 
 // softMethod is a filter that calls a str method without arguments on soft_str(value).
@@ -144,22 +142,20 @@ func sortFilter(s *state, v Value, a []Value) Value {
 }
 
 func dictSortFilter(s *state, v Value, a []Value) Value {
-	at := slices.Index([]string{"key", "value"}, a[1].or(String("key")).Text())
-	if at < 0 {
-		raise(`You can only sort by either "key" or "value"`)
-	}
-	items := elements(s, object(&dictView{mustDict(v), 'i'}))
+	items := pairsOf(mustDict(s, v))
 	g := getter{ignoreCase: !flag(a[0], false)}
-	sortValues(s, items, func(v Value) Value { return g.get(s, v.Items()[at]) }, flag(a[2], false))
+	sortValues(s, items, func(v Value) Value { return g.get(s, v.Items()[0]) }, flag(a[2], false))
 	return NewList(items...)
 }
 
 // mustDict gives the storage of a dict; anything else has no attribute items.
-func mustDict(v Value) *Dict {
-	if v.kind != KindDict {
+func mustDict(s *state, v Value) *Dict {
+	d := v.Dict()
+	if d == nil {
 		wrongType(v, "'%s' object has no attribute 'items'")
 	}
-	return v.ref.(*Dict)
+	s.step(d.Len())
+	return d
 }
 
 func lengthFilter(_ *state, v Value, _ []Value) Value {
@@ -205,22 +201,17 @@ func reverseFilter(s *state, v Value, _ []Value) Value {
 	return generate(items)
 }
 
+// mapFilter gets an attribute of each element, or calls a filter on it.
 func mapFilter(s *state, v Value, a *callArgs) Value {
 	if !truth(v) {
 		return generate(nil)
 	}
-	f := mapFunc(a)
 	items := collect(s, v)
-	for i := range items {
-		items[i] = f(s, items[i])
-	}
-	return generate(items)
-}
-
-// mapFunc gives what map does to each element: get an attribute, or call a filter.
-func mapFunc(a *callArgs) func(s *state, v Value) Value {
-	if len(a.pos) > 0 {
-		return byName("filter", filters, absentFilters, a.pos[0], callArgs{a.pos[1:], a.kw})
+	if a.inner != nil {
+		for i := range items {
+			items[i] = a.inner.invoke(s, items[i], a)
+		}
+		return generate(items)
 	}
 	var attribute, def Value
 	for _, k := range a.kw {
@@ -238,22 +229,10 @@ func mapFunc(a *callArgs) func(s *state, v Value) Value {
 	}
 	g := newGetter(attribute, false)
 	g.def = def
-	return g.get
-}
-
-// byName gives a filter or test that a template names by a value, as map and select do.
-func byName(what string, table map[string]*builtin, absent string, name Value, rest callArgs) func(*state, Value) Value {
-	b := table[name.Text()]
-	return func(s *state, v Value) Value {
-		if b == nil {
-			mustExist(name)
-			if slices.Contains(strings.Fields(absent), name.Text()) {
-				unsupported("the %s %s", what, name.str)
-			}
-			raise("No %s named %s.", what, quotePython(toStr(s, name)))
-		}
-		return b.invoke(s, v, &rest)
+	for i := range items {
+		items[i] = g.get(s, items[i])
 	}
+	return generate(items)
 }
 
 // selectFilter makes select, reject and their attr forms: by an element's truth or a test, of itself or an attribute.
@@ -262,22 +241,22 @@ func selectFilter(want, byAttr bool) func(*state, Value, *callArgs) Value {
 		if !truth(v) {
 			return generate(nil)
 		}
-		args := a.pos
+		rest := *a
 		var g getter
 		if byAttr {
-			if len(args) == 0 {
+			if len(a.pos) == 0 {
 				raise("Missing parameter for attribute name")
 			}
-			g, args = newGetter(args[0], false), args[1:]
-		}
-		test := func(_ *state, v Value) Value { return v }
-		if len(args) > 0 {
-			test = byName("test", tests, absentTests, args[0], callArgs{args[1:], a.kw})
+			g, rest.pos = newGetter(a.pos[0], false), a.pos[1:]
 		}
 		var out []Value
 		for _, e := range elements(s, v) {
 			s.step(1)
-			if truth(test(s, g.get(s, e))) == want {
+			part := g.get(s, e)
+			if a.inner != nil {
+				part = a.inner.invoke(s, part, &rest)
+			}
+			if truth(part) == want {
 				out = append(out, e)
 			}
 		}
@@ -294,31 +273,14 @@ func defaultFilter(_ *state, v Value, a []Value) Value {
 
 // titleFilter starts every word with an upper case letter; words begin after white space and -({[<.
 func titleFilter(s *state, v Value, _ []Value) Value {
-	text := softStr(s, v).str
-	var b strings.Builder
 	start := true
-	from := 0
-	flush := func(to int) {
-		b.WriteString(lowerText(text[from:to]))
-		from = to
-	}
-	for i, r := range text {
-		switch {
-		case isPySpace(r) || strings.ContainsRune("-({[<", r):
-			flush(i)
-			b.WriteRune(r)
-			from = i + utf8.RuneLen(r)
-			start = true
-		case start:
-			flush(i)
-			b.WriteString(upperText(string(r)))
-			from = i + utf8.RuneLen(r)
-			start = false
-		}
-	}
-	flush(len(text))
-	s.grow(b.Len())
-	return String(b.String()) // "".join: Markup is lost
+	text := titleWhere(softStr(s, v).str, func(r rune) bool {
+		was := start
+		start = isPySpace(r) || strings.ContainsRune("-({[<", r)
+		return was
+	})
+	s.grow(len(text))
+	return String(text) // "".join: Markup is lost
 }
 
 func indentFilter(s *state, v Value, a []Value) Value {
@@ -328,18 +290,15 @@ func indentFilter(s *state, v Value, a []Value) Value {
 		indent = strings.Repeat(" ", repeats(width, 1))
 	}
 	first, blank := flag(a[1], false), flag(a[2], false)
-	var b strings.Builder
-	for i, line := range splitLines(text(v) + "\n") {
-		if i > 0 {
-			b.WriteByte('\n')
-		}
+	lines := lineEnd.Split(text(v)+"\n", -1)
+	lines = lines[:len(lines)-1]
+	for i, line := range lines {
 		if i == 0 && first || i > 0 && (blank || line != "") {
-			b.WriteString(indent)
+			lines[i] = indent + line
 		}
-		b.WriteString(line)
-		s.grow(len(indent) + len(line))
+		s.grow(1 + len(lines[i]))
 	}
-	return Value{kind: v.kind, str: b.String()}
+	return like(v, strings.Join(lines, "\n"))
 }
 
 func joinFilter(s *state, v Value, a []Value) Value {
@@ -367,9 +326,6 @@ func intFilter(_ *state, v Value, a []Value) Value {
 		}
 		return floatToInt(v.float())
 	case v.IsString():
-		if given(a[1]) && optInt(a[1], 10) != 10 {
-			unsupported("another base than 10")
-		}
 		text := plainNumber(v.str)
 		if n, err := strconv.ParseInt(text, 10, 64); err == nil {
 			return Int(n)
@@ -398,11 +354,10 @@ func floatFilter(_ *state, v Value, a []Value) Value {
 
 // plainNumber takes white space off a number's text. Underscores, which Python allows between digits, are none here.
 func plainNumber(text string) string {
-	if text = strings.TrimFunc(text, isPySpace); strings.ContainsAny(text, "_") || !isASCII(text) {
-		for _, r := range text {
-			if unicodeDigit(r) {
-				unsupported("a number with underscores or other digits than ASCII's")
-			}
+	text = strings.TrimFunc(text, isPySpace)
+	for _, r := range text {
+		if r == '_' || r >= utf8.RuneSelf && unicode.Is(unicode.Nd, r) {
+			unsupported("a number with underscores or other digits than ASCII's")
 		}
 	}
 	return text
@@ -410,7 +365,7 @@ func plainNumber(text string) string {
 
 // parseFloat is float(text); ok is false for ValueError.
 func parseFloat(text string) (float64, bool) {
-	if strings.ContainsAny(text, "xXpP_") {
+	if strings.ContainsAny(text, "xXpP") {
 		return 0, false
 	}
 	f, err := strconv.ParseFloat(text, 64)

@@ -1,16 +1,16 @@
 package template
 
 import (
+	"fmt"
 	"math"
 	"regexp"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 )
 
-// The % operator and str.format, with what chat templates use of them: fields by position and name and their members;
-// after %, the flags 0 - + and blank, a width, a precision and the types s, r, d, i, f and x; after a colon, a width, a
-// precision and the types d and f.
+// The % operator and str.format, with what chat templates use of them: after %, a width, a precision and the types s, r, d,
+// i and f; in str.format, fields by position and name and their members, and after a colon a width, a precision and the types
+// d and f. The rest is an error.
 
 // formatText is str.format.
 func formatText(s *state, v Value, a *callArgs) Value {
@@ -34,7 +34,7 @@ func formatText(s *state, v Value, a *callArgs) Value {
 			raise("Single '%c' encountered in format string", c)
 		}
 		name, spec, _ := strings.Cut(text[:end], ":")
-		if text[end] == '{' || strings.ContainsAny(name, "![") {
+		if text[end] == '{' || strings.ContainsAny(name, "![") || v.kind == KindMarkup {
 			unsupported("the field {%s of str.format", text[:end])
 		}
 		numbered := all(name, isDigitRune)
@@ -45,18 +45,7 @@ func formatText(s *state, v Value, a *callArgs) Value {
 			name = strconv.Itoa(next)
 			next++
 		}
-		path := strings.Split(name, ".")
-		part := formatArgument(a, path[0])
-		for _, member := range path[1:] {
-			if member == "" {
-				raise("Empty attribute in format string")
-			}
-			part = getattr(s, part, member)
-		}
-		if v.kind == KindMarkup {
-			part = escapeValue(s, part)
-		}
-		shown := formatSpec(s, part, spec)
+		shown := formatField(s, formatArgument(s, a, name), spec)
 		s.grow(len(shown))
 		out.WriteString(shown)
 		text = text[end+1:]
@@ -64,54 +53,57 @@ func formatText(s *state, v Value, a *callArgs) Value {
 	return made(s, v, out.String())
 }
 
-var specPattern = regexp.MustCompile(`^(0?)([1-9]\d{0,5})?(\.\d{1,3})?([df]?)$`)
+// formatArgument gives what a field names: an argument, by number or name, or a member of one ("a.b").
+func formatArgument(s *state, a *callArgs, name string) (v Value) {
+	path := strings.Split(name, ".")
+	for _, k := range a.kw {
+		if k.name == path[0] {
+			v = k.val
+		}
+	}
+	if i, err := strconv.Atoi(path[0]); err == nil && i < len(a.pos) {
+		v = a.pos[i]
+	}
+	if !v.valid() {
+		raise("no argument %s for a format string", quotePython(path[0]))
+	}
+	for _, member := range path[1:] {
+		if member == "" {
+			raise("Empty attribute in format string")
+		}
+		v = getattr(s, v, member)
+	}
+	return v
+}
 
-// formatSpec is format(v, spec) of a number; other values take none.
-func formatSpec(s *state, v Value, spec string) string {
+var fieldSpec = regexp.MustCompile(`^(0?(?:[1-9]\d{0,3})?)(\.\d{1,2})?([df])$`)
+
+// formatField is format(v, spec) of a number; other values take no spec.
+func formatField(s *state, v Value, spec string) string {
 	if spec == "" {
 		return toStr(s, v)
 	}
-	m := specPattern.FindStringSubmatch(spec)
-	if m == nil || m[4] == "" || !v.isNumber() || m[4] == "d" && (v.kind == KindFloat || m[3] != "") {
+	m := fieldSpec.FindStringSubmatch(spec)
+	if m == nil || !v.isNumber() || m[3] == "d" && v.kind == KindFloat {
 		unsupported("the format specification %s of a %s", quotePython(spec), v.typeName())
 	}
-	f, _ := parsePercent(spec)
-	return f.format(s, v, false)
-}
-
-// formatArgument gives an argument of format by number or name.
-func formatArgument(a *callArgs, name string) Value {
-	if i, err := strconv.Atoi(name); err == nil && i >= 0 && i < len(a.pos) {
-		return a.pos[i]
-	}
-	for _, k := range a.kw {
-		if k.name == name {
-			return k.val
-		}
-	}
-	return raise("no argument %s for a format string", quotePython(name))
+	return formatNumber(v, m[1], m[2], m[3])
 }
 
 func formatFilter(s *state, v Value, a *callArgs) Value {
-	if len(a.kw) == 0 {
-		return percentFormat(s, softStr(s, v), newTuple(a.pos...))
+	if len(a.kw) > 0 {
+		unsupported("the filter format with named values")
 	}
-	if len(a.pos) > 0 {
-		raise("can't handle positional and keyword arguments at the same time")
-	}
-	d := new(Dict)
-	fillDict(s, d, a)
-	return percentFormat(s, softStr(s, v), d.Value())
+	return percentFormat(s, softStr(s, v), newTuple(a.pos...))
 }
 
-// percentFormat is format % arg: %[(name)][flags][width][.precision]type.
+var conversion = regexp.MustCompile(`^(0?(?:[1-9]\d{0,3})?)(\.\d{1,2})?([srdif%])`)
+
+// percentFormat is format % arg.
 func percentFormat(s *state, format, arg Value) Value {
-	args, next, hasKeys := []Value{arg}, 0, false
-	switch arg.kind {
-	case KindTuple:
+	args, next := []Value{arg}, 0
+	if arg.kind == KindTuple {
 		args = arg.Items()
-	case KindDict, KindList, KindRange, KindUndefined: // what C's PyMapping_Check takes
-		hasKeys = true
 	}
 	var out strings.Builder
 	for rest := format.str; ; {
@@ -120,164 +112,60 @@ func percentFormat(s *state, format, arg Value) Value {
 		if !found {
 			break
 		}
-		var v Value
-		if strings.HasPrefix(after, "(") {
-			key, tail, closed := strings.Cut(after[1:], ")")
-			if !hasKeys || !closed || strings.Contains(key, "(") {
-				raise("format requires a mapping and a key in parentheses")
-			}
-			var ok bool
-			if v, ok = subscript(s, arg, String(key)); !ok {
-				raise("no %s for a format string", quotePython(key))
-			}
-			after, args, next = tail, []Value{v}, 1
+		m := conversion.FindStringSubmatch(after)
+		if m == nil || format.kind == KindMarkup {
+			unsupported("the format %s", quotePython("%"+after))
 		}
-		f, tail := parsePercent(after)
-		if rest = tail; f.verb == '%' {
+		rest = after[len(m[0]):]
+		if m[3] == "%" {
 			out.WriteByte('%')
 			continue
 		}
-		if !v.valid() {
-			if next >= len(args) {
-				raise("not enough arguments for format string")
-			}
-			v = args[next]
-			next++
+		if next == len(args) {
+			raise("not enough arguments for format string")
 		}
-		out.WriteString(f.format(s, v, format.kind == KindMarkup))
+		v := args[next]
+		next++
+		shown := ""
+		switch {
+		case m[3] != "s" && m[3] != "r":
+			shown = formatNumber(v, m[1], m[2], m[3])
+		case m[1]+m[2] != "":
+			unsupported("the format %s", quotePython("%"+m[0]))
+		case m[3] == "r":
+			shown = string(s.appendRepr(nil, v))
+		default:
+			shown = toStr(s, v)
+		}
+		s.grow(len(shown))
+		out.WriteString(shown)
 	}
-	if next < len(args) && !hasKeys {
+	// A mapping may stay unused: C's PyMapping_Check takes these.
+	if next < len(args) && arg.kind != KindDict && arg.kind != KindList && arg.kind != KindRange && arg.kind != KindUndefined {
 		raise("not all arguments converted during string formatting")
 	}
 	return made(s, format, out.String())
 }
 
-// percentSpec is what stands between % and the value.
-type percentSpec struct {
-	left, zero bool
-	sign       string // "", "+" or " "
-	width      int
-	precision  int // -1 for none
-	verb       byte
-}
-
-// parsePercent reads what follows the % sign and the key, and gives the rest of the format.
-func parsePercent(format string) (f percentSpec, rest string) {
-	i := 0
-	for ; i < len(format) && strings.IndexByte("-+ 0", format[i]) >= 0; i++ {
-		switch c := format[i]; {
-		case c == '-':
-			f.left = true
-		case c == '0':
-			f.zero = true
-		case f.sign != "+":
-			f.sign = string(c)
-		}
-	}
-	number := func() int {
-		from := i
-		for i < len(format) && isDecDigit(format[i]) {
-			i++
-		}
-		n, err := strconv.ParseInt(format[from:i], 10, 32)
-		if err != nil && i > from {
-			raise("too many decimal digits in a format string")
-		}
-		return int(n)
-	}
-	f.width, f.precision = number(), -1
-	if i < len(format) && format[i] == '.' {
-		i++
-		f.precision = number()
-	}
-	if i == len(format) {
-		raise("incomplete format")
-	}
-	switch f.verb = format[i]; f.verb {
-	case 's', 'r', 'd', 'i', 'f', 'x', '%':
-	case 'u', 'o', 'X', 'e', 'E', 'F', 'g', 'G', 'a', 'c', '#', '*', 'l', 'h', 'L':
-		unsupported("the format %%%c", f.verb)
-	default:
-		raise("unsupported format character in %s", quotePython("%"+format))
-	}
-	return f, format[i+1:]
-}
-
-// format writes one value.
-func (f percentSpec) format(s *state, v Value, escape bool) string {
-	if f.verb == 's' || f.verb == 'r' {
-		text := toStr(s, v)
-		switch {
-		case f.verb == 'r':
-			text = string(s.appendRepr(nil, v))
-		}
-		if escape && (f.verb == 'r' || v.kind != KindMarkup) {
-			text = escapeHTML(text)
-		}
-		if f.precision >= 0 {
-			text = runeSlice(text, 0, min(f.precision, utf8.RuneCountInString(text)))
-		}
-		f.zero = false
-		return f.pad(s, "", text)
-	}
+// formatNumber writes a number with C's conversion of that width, precision (with its dot) and type.
+func formatNumber(v Value, width, precision, verb string) string {
 	mustExist(v)
 	if !v.isNumber() {
-		raise("%%%c format: a number is required, not %s", f.verb, v.typeName())
+		raise("%%%s format: a number is required, not %s", verb, v.typeName())
 	}
-	var digits string
-	negative := compareNumbers(v, Int(0)) < 0
-	switch {
-	case f.verb == 'f':
-		x := toFloat(v)
-		negative = math.Signbit(x) && !math.IsNaN(x)
-		if f.precision < 0 {
-			f.precision = 6
+	if verb == "f" {
+		f := toFloat(v)
+		if math.IsInf(f, 0) || math.IsNaN(f) {
+			unsupported("a format of %v", f)
 		}
-		s.grow(f.precision)
-		if digits = strconv.FormatFloat(math.Abs(x), 'f', min(f.precision, 1<<16), 64); math.IsInf(x, 0) || math.IsNaN(x) {
-			digits = strings.ToLower(strings.TrimPrefix(digits, "+"))
-		}
-	case v.kind == KindFloat && f.verb == 'x':
-		raise("%%x format: an integer is required, not float")
-	default:
-		if v.kind == KindFloat {
-			v = floatToInt(v.float())
-			negative = v.int() < 0
-		}
-		base := 10
-		if f.verb == 'x' {
-			base = 16
-		}
-		if v.kind == KindBig {
-			if digits = strings.TrimPrefix(v.str, "-"); base != 10 {
-				beyond()
-			}
-		} else {
-			digits = strings.TrimPrefix(strconv.FormatInt(v.int(), base), "-")
-		}
-		if missing := f.precision - len(digits); missing > 0 {
-			s.grow(missing)
-			digits = strings.Repeat("0", missing) + digits
-		}
+		return fmt.Sprintf("%"+width+precision+"f", f)
 	}
-	if negative {
-		f.sign = "-"
+	if precision != "" {
+		unsupported("a precision for an int")
 	}
-	return f.pad(s, f.sign, digits)
-}
-
-// pad fills text up to the width: behind it, with zeros between sign and digits, or in front.
-func (f percentSpec) pad(s *state, sign, text string) string {
-	missing := f.width - len(sign) - utf8.RuneCountInString(text)
-	if missing <= 0 {
-		return sign + text
+	if v.kind == KindFloat {
+		v = floatToInt(v.float())
 	}
-	s.grow(missing)
-	switch {
-	case f.left:
-		return sign + text + strings.Repeat(" ", missing)
-	case f.zero:
-		return sign + strings.Repeat("0", missing) + text
-	}
-	return strings.Repeat(" ", missing) + sign + text
+	toFloat(v) // of no more than 64 bits
+	return fmt.Sprintf("%"+width+"d", v.int())
 }

@@ -37,23 +37,33 @@ func raiseException(s *state, _ Value, a []Value) Value {
 	panic(&RaisedError{Message: toStr(s, a[0])})
 }
 
-func makeRange(_ *state, _ Value, a []Value) Value {
-	r := &pyRange{step: 1}
+func makeRange(s *state, _ Value, a []Value) Value {
 	if !a[1].valid() {
 		a[0], a[1] = Int(0), a[0]
 	}
-	for i, part := range []*int64{&r.start, &r.stop, &r.step} {
+	var parts [3]int64
+	for i := range parts {
 		v := a[i].or(Int(1))
 		integer(v)
-		*part = v.int()
+		parts[i] = v.int()
 	}
-	if r.step == 0 {
+	at, stop, step := parts[0], parts[1], parts[2]
+	if step == 0 {
 		raise("range() arg 3 must not be zero")
 	}
-	if n := r.len(); n > maxRange || n < 0 {
-		raise("Range too big. The sandbox blocks ranges larger than MAX_RANGE (%d).", maxRange)
+	var out []Value
+	for step > 0 && at < stop || step < 0 && at > stop {
+		if out = append(out, Int(at)); len(out) > maxRange {
+			raise("Range too big. The sandbox blocks ranges larger than MAX_RANGE (%d).", maxRange)
+		}
+		next := at + step
+		if (next > at) != (step > 0) {
+			break // past the 64 bits
+		}
+		at = next
 	}
-	return Value{kind: KindRange, ref: r}
+	s.step(len(out))
+	return Value{kind: KindRange, ref: &List{items: out}}
 }
 
 // fillDict is d = dict(*args, **kwargs).
@@ -65,15 +75,11 @@ func fillDict(s *state, d *Dict, a *callArgs) {
 		d.entries = make([]Entry, 0, len(a.kw))
 	}
 	if len(a.pos) == 1 {
-		v := a.pos[0]
-		mustExist(v)
-		if from := v.Dict(); from != nil {
-			v = object(&dictView{from, 'i'})
+		from := a.pos[0].Dict()
+		if from == nil {
+			unsupported("a dict of a %s", a.pos[0].typeName())
 		}
-		for _, pair := range elements(s, v) {
-			kv := unpack(s, pair, 2)
-			d.set(kv[0], kv[1])
-		}
+		d.update(from)
 	}
 	for _, k := range a.kw {
 		d.Set(k.name, k.val)
@@ -109,12 +115,7 @@ func checkNamespaceName(name string) {
 	}
 }
 
-func (n *namespace) attr(_ *state, name string) (Value, bool) {
-	if name == "__class__" {
-		return None, true // hidden by its underscore
-	}
-	return n.attrs.Get(name)
-}
+func (n *namespace) attr(_ *state, name string) (Value, bool) { return n.attrs.Get(name) }
 
 func (n *namespace) set(name string, v Value) {
 	checkNamespaceName(name)

@@ -12,8 +12,8 @@ import (
 // of str give Markup and escape the text that they bring in, as markupsafe does.
 
 // absentMethods are those of str that Python has and this package has not.
-const absentMethods = "casefold center encode expandtabs format_map index isalnum isascii isdecimal isidentifier isnumeric isprintable istitle ljust maketrans partition " +
-	"rfind rindex rjust rpartition splitlines swapcase translate zfill"
+const absentMethods = "casefold center encode expandtabs format_map index isalnum isascii isdecimal isidentifier islower isnumeric isprintable istitle isupper " +
+	"ljust maketrans partition rfind rindex rjust rpartition splitlines swapcase translate zfill"
 
 // findMethod gives the method of a value, or nil.
 func findMethod(v Value, name string) *builtin {
@@ -63,11 +63,11 @@ func mapping(name string, f func(string) string) *builtin {
 	return def(name, "", func(s *state, v Value, _ []Value) Value { return made(s, v, f(v.str)) })
 }
 
-// asking is a method without arguments that asks something of the text.
-func asking(name string, f func(string) bool) *builtin {
+// asking is a method without arguments that asks whether there are characters and all satisfy is.
+func asking(name string, is func(rune) bool) *builtin {
 	return def(name, "", func(s *state, v Value, _ []Value) Value {
 		s.step(len(v.str) / 64)
-		return Bool(f(v.str))
+		return Bool(all(v.str, is))
 	})
 }
 
@@ -76,11 +76,9 @@ var strMethods = table("",
 	mapping("lower", lowerText),
 	mapping("title", titleText),
 	mapping("upper", upperText),
-	asking("isalpha", func(s string) bool { return all(s, unicode.IsLetter) }),
-	asking("isdigit", func(s string) bool { return all(s, isDigitRune) }),
-	asking("islower", func(s string) bool { return caseOf(s, isLowerRune) }),
-	asking("isspace", func(s string) bool { return all(s, isPySpace) }),
-	asking("isupper", func(s string) bool { return caseOf(s, isUpperRune) }),
+	asking("isalpha", unicode.IsLetter),
+	asking("isdigit", isDigitRune),
+	asking("isspace", isPySpace),
 	stripMethod("strip", true, true),
 	stripMethod("lstrip", true, false),
 	stripMethod("rstrip", false, true),
@@ -97,20 +95,16 @@ var strMethods = table("",
 	def("removesuffix", "/ suffix", func(_ *state, v Value, a []Value) Value {
 		return like(v, strings.TrimSuffix(v.str, text(a[0])))
 	}),
-	def("find", "/ sub start? end?", func(s *state, v Value, a []Value) Value {
-		part, from, ok := window(s, v.str, a[1], a[2])
-		at := strings.Index(part, text(a[0]))
-		if !ok || at < 0 {
+	def("find", "/ sub start! end!", func(s *state, v Value, a []Value) Value {
+		s.step(len(v.str) >> 8)
+		at := strings.Index(v.str, text(a[0]))
+		if at < 0 {
 			return Int(-1)
 		}
-		return Int(int64(from + utf8.RuneCountInString(part[:at])))
+		return Int(int64(utf8.RuneCountInString(v.str[:at])))
 	}),
-	def("count", "/ sub start? end?", func(s *state, v Value, a []Value) Value {
-		part, _, ok := window(s, v.str, a[1], a[2])
-		if n := strings.Count(part, text(a[0])); ok {
-			return Int(int64(n))
-		}
-		return Int(0)
+	def("count", "/ sub start! end!", func(_ *state, v Value, a []Value) Value {
+		return Int(int64(strings.Count(v.str, text(a[0]))))
 	}),
 	def("join", "/ iterable", func(s *state, sep Value, a []Value) Value {
 		var b strings.Builder
@@ -165,7 +159,8 @@ func splitMethod(name string, fromRight bool) *builtin {
 		for i, p := range parts {
 			items[i] = like(v, p)
 		}
-		return s.list(items)
+		s.step(len(items))
+		return NewList(items...)
 	})
 }
 
@@ -174,29 +169,22 @@ func splitText(text, sep string, n int, fromRight bool) []string {
 	if sep != "" && !fromRight {
 		return strings.SplitN(text, sep, n+1)
 	}
+	trim, find := trimLeftSpace, strings.IndexFunc
+	if fromRight {
+		trim, find = trimRightSpace, strings.LastIndexFunc
+	}
 	var parts []string
 	for {
-		switch {
-		case sep == "" && fromRight:
-			text = trimRightSpace(text)
-		case sep == "":
-			text = trimLeftSpace(text)
-		}
 		at, width := -1, len(sep)
-		switch {
-		case len(parts) == n:
-		case sep != "":
+		if sep != "" {
 			at = strings.LastIndex(text, sep)
-		case fromRight:
-			at = strings.LastIndexFunc(text, isPySpace)
-		default:
-			at = strings.IndexFunc(text, isPySpace)
+		} else {
+			text = trim(text)
+			at = find(text, isPySpace)
+			_, width = utf8.DecodeRuneInString(text[max(at, 0):])
 		}
-		if at < 0 {
+		if at < 0 || len(parts) == n {
 			break
-		}
-		if sep == "" {
-			_, width = utf8.DecodeRuneInString(text[at:])
 		}
 		if fromRight {
 			parts, text = append(parts, text[at+width:]), text[:at]
@@ -227,44 +215,25 @@ func replaceText(s *state, v Value, old, new string, n int) Value {
 }
 
 func affixMethod(name string, has func(s, part string) bool) *builtin {
-	return def(name, "/ affix start? end?", func(s *state, v Value, a []Value) Value {
-		part, _, inside := window(s, v.str, a[1], a[2])
+	return def(name, "/ affix start! end!", func(_ *state, v Value, a []Value) Value {
 		fixes := a[:1]
 		if a[0].kind == KindTuple {
 			fixes = a[0].Items()
 		}
-		for _, fix := range fixes {
-			if has(part, text(fix)) && inside {
-				return pyTrue
-			}
-		}
-		return pyFalse
+		return Bool(slices.ContainsFunc(fixes, func(fix Value) bool { return has(v.str, text(fix)) }))
 	})
 }
 
-// window gives text[start:end], the code point position where it starts, and false if start is past the end.
-func window(s *state, text string, start, end Value) (string, int, bool) {
-	if !given(start) && !given(end) {
-		return text, 0, true
-	}
-	n := utf8.RuneCountInString(text)
-	s.step(len(text) / 64)
-	start, end = start.or(None), end.or(None)
-	from, to := clampIndex(start, 0, n, 0, n), clampIndex(end, n, n, 0, n)
-	if from > to || sliceIndex(start, 0) > n {
-		return "", 0, false
-	}
-	return runeSlice(text, from, to), from, true
-}
-
-func viewMethod(name string, kind byte) *builtin {
-	return def(name, "", func(_ *state, v Value, _ []Value) Value { return object(&dictView{v.ref.(*Dict), kind}) })
+func viewMethod(name string, elements func(*Dict) []Value) *builtin {
+	return def(name, "", func(s *state, v Value, _ []Value) Value {
+		return Value{kind: KindView, ref: &List{items: elements(mustDict(s, v))}}
+	})
 }
 
 var dictMethods = table("clear pop popitem setdefault update",
-	viewMethod("keys", 'k'),
-	viewMethod("values", 'v'),
-	viewMethod("items", 'i'),
+	viewMethod("keys", keysOf),
+	viewMethod("values", valuesOf),
+	viewMethod("items", pairsOf),
 	def("get", "/ key default?", func(_ *state, v Value, a []Value) Value {
 		if found, ok := v.ref.(*Dict).lookup(a[0]); ok {
 			return found

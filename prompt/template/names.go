@@ -1,9 +1,6 @@
 package template
 
-import (
-	"maps"
-	"slices"
-)
+import "slices"
 
 // What can be said of names before a rendering: which a template reads from its variables, and which of its own it may
 // read before they are set. Jinja2 resolves names when it compiles (jinja2/idtracking.py); two of its results show: Uses,
@@ -71,17 +68,6 @@ func (c *names) visitHere(ns []node, later *[]func()) {
 
 // one notes a node's names; false where its children were seen to.
 func (c *names) one(n node, later *[]func()) bool {
-	inside := func(body []node, shadowed *[]string, given ...node) {
-		*later = append(*later, func() {
-			in := c.inner()
-			for _, target := range given {
-				in.targets(target)
-			}
-			mine := maps.Clone(in.known)
-			in.visit(body)
-			*shadowed = in.first(mine)
-		})
-	}
 	switch n := n.(type) {
 	case *nameNode:
 		c.read(n.name)
@@ -104,33 +90,25 @@ func (c *names) one(n node, later *[]func()) bool {
 		c.targets(n.target)
 	case *setBlockNode:
 		c.targets(n.target)
-		inside(n.body, &n.shadowed)
+		c.scope(later, n.body, &n.shadowed)
 	case *macroNode:
 		c.set(n.name)
-		c.macro(&n.macroBody, inside)
+		c.macro(&n.macroBody, later)
 	case *callBlockNode:
-		if n.call != nil {
-			c.visitHere([]node{n.call}, later)
-		}
-		c.macro(&n.macroBody, inside)
+		c.visitHere([]node{n.call}, later)
+		c.macro(&n.macroBody, later)
 	case *forNode:
 		c.visitHere([]node{n.iter}, later)
-		if n.test != nil {
-			inside([]node{n.test}, new([]string), n.target)
-		}
-		given := []node{n.target}
-		if n.loop {
-			given = append(given, &nameNode{name: "loop"})
-		}
-		inside(n.body, &n.shadowed, given...)
-		inside(n.orElse, &n.elseShadowed)
+		c.scope(later, []node{n.test}, new([]string), n.target)
+		c.scope(later, n.body, &n.shadowed, n.target, &nameNode{name: "loop"})
+		c.scope(later, n.orElse, &n.elseShadowed)
 	default:
 		return true
 	}
 	return false
 }
 
-func (c *names) macro(m *macroBody, inside func([]node, *[]string, ...node)) {
+func (c *names) macro(m *macroBody, later *[]func()) {
 	var given []node
 	for _, p := range m.params {
 		given = append(given, p)
@@ -138,13 +116,28 @@ func (c *names) macro(m *macroBody, inside func([]node, *[]string, ...node)) {
 	if m.caller {
 		given = append(given, &nameNode{name: "caller"})
 	}
-	inside(slices.Concat(m.defaults, m.body), &m.shadowed, given...)
+	c.scope(later, slices.Concat(m.defaults, m.body), &m.shadowed, given...)
+}
+
+// scope notes the names of a scope inside this one, later; given are the names that it starts with.
+func (c *names) scope(later *[]func(), body []node, shadowed *[]string, given ...node) {
+	*later = append(*later, func() {
+		in := c.inner()
+		walk(func(n node) bool {
+			if name, ok := n.(*nameNode); ok {
+				in.known[name.name] = false
+			}
+			return true
+		}, given...)
+		in.visit(body)
+		*shadowed = in.first()
+	})
 }
 
 // first lists the names that a scope sets before it reads them, and that no scope around it has.
-func (c *names) first(given map[string]bool) (list []string) {
+func (c *names) first() (list []string) {
 	for name, first := range c.known {
-		if _, ok := given[name]; first && !ok {
+		if first {
 			list = append(list, name)
 		}
 	}
@@ -155,7 +148,7 @@ func (c *names) first(given map[string]bool) (list []string) {
 func (t *Template) resolveNames() {
 	root := &names{known: map[string]bool{}, asked: map[string]bool{}}
 	root.visit(t.tree)
-	t.asked, t.shadowed = root.asked, root.first(nil)
+	t.asked, t.shadowed = root.asked, root.first()
 }
 
 // reads reports whether the nodes read a name before they set it.
@@ -172,11 +165,9 @@ func reads(ns []node, name string) (found bool) {
 }
 
 // stores reports whether an assignment below n sets a name.
-func stores(n node, name string) (found bool) {
-	walk(func(n node) bool {
+func stores(n node, name string) bool {
+	return !walk(func(n node) bool {
 		nn, ok := n.(*nameNode)
-		found = ok && nn.name == name && nn.ctx == ctxStore
-		return !found
+		return !ok || nn.name != name || nn.ctx != ctxStore
 	}, n)
-	return found
 }

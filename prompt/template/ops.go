@@ -17,8 +17,7 @@ type (
 )
 
 // arithmetic are the operators that have both of their operands.
-var arithmetic = map[string]binaryOp{"+": add, "-": sub, "*": mul, "/": trueDiv, "//": floorDiv, "%": mod,
-	"**": func(*state, Value, Value) Value { return unsupported("**") }}
+var arithmetic = map[string]binaryOp{"+": add, "-": sub, "*": mul, "/": trueDiv, "//": floorDiv, "%": mod}
 
 func badOperands(op string, a, b Value) Value {
 	mustExist(a)
@@ -129,7 +128,7 @@ func repeats(v Value, size int) int {
 	return int(n)
 }
 
-func trueDiv(s *state, a, b Value) Value {
+func trueDiv(_ *state, a, b Value) Value {
 	x, y, f, g, floats := numbers("/", a, b)
 	if !floats {
 		const exact = 1 << 53
@@ -149,7 +148,7 @@ func trueDiv(s *state, a, b Value) Value {
 
 func floorDiv(_ *state, a, b Value) Value {
 	q, _ := divmod("//", a, b)
-	return q
+	return Int(q)
 }
 
 func mod(s *state, a, b Value) Value {
@@ -157,40 +156,24 @@ func mod(s *state, a, b Value) Value {
 		return percentFormat(s, a, b)
 	}
 	_, r := divmod("%", a, b)
-	return r
+	return Int(r)
 }
 
-// divmod divides towards minus infinity: the remainder has the divisor's sign.
-func divmod(op string, a, b Value) (q, r Value) {
-	x, y, f, g, floats := numbers(op, a, b)
+// divmod divides ints towards minus infinity: the remainder has the divisor's sign.
+func divmod(op string, a, b Value) (q, r int64) {
+	x, y, _, g, floats := numbers(op, a, b)
 	switch {
 	case floats && g == 0, !floats && y == 0:
 		raise("integer division or modulo by zero")
 	case floats:
-		m := math.Mod(f, g)
-		d := (f - m) / g
-		switch {
-		case m == 0:
-			m = math.Copysign(0, g)
-		case (g < 0) != (m < 0):
-			m += g
-			d--
-		}
-		if whole := math.Floor(d); d-whole > 0.5 {
-			d = whole + 1
-		} else if d = whole; d == 0 {
-			d = math.Copysign(0, f/g)
-		}
-		return Float(d), Float(m)
+		unsupported("%s of a float", op)
 	case x == math.MinInt64 && y == -1:
 		beyond()
 	}
-	d, m := x/y, x%y
-	if m != 0 && (m < 0) != (y < 0) {
-		m += y
-		d--
+	if q, r = x/y, x%y; r != 0 && (r < 0) != (y < 0) {
+		q, r = q-1, r+y
 	}
-	return Int(d), Int(m)
+	return q, r
 }
 
 // sign is +v or -v.
@@ -252,7 +235,7 @@ func equal(s *state, a, b Value) bool {
 	switch a.kind {
 	case KindNone, KindUndefined:
 		return true
-	case KindList, KindTuple:
+	case KindList, KindTuple, KindRange:
 		x, y := a.Items(), b.Items()
 		s.step(len(x))
 		s.deeper()
@@ -267,33 +250,24 @@ func equal(s *state, a, b Value) bool {
 			other, ok := y.lookup(e.Key)
 			return !ok || !equal(s, e.Value, other)
 		})
-	case KindRange:
-		x, y := a.ref.(*pyRange), b.ref.(*pyRange)
-		n := x.len()
-		return n == y.len() && (n == 0 || x.start == y.start && (n == 1 || x.step == y.step))
+	case KindView:
+		unsupported("a comparison of a dict's keys, values or items")
 	}
 	return a.ref == b.ref
 }
 
-// compareNumbers gives -1, 0, 1 or unordered. A big int is beyond every other int.
+// compareNumbers gives -1, 0, 1 or unordered.
 func compareNumbers(a, b Value) int {
 	switch {
-	case a.kind == KindBig && b.kind == KindBig && a.str == b.str:
-		return 0
-	case a.kind == KindBig && b.kind != KindBig && b.kind != KindFloat:
-		if a.str[0] == '-' {
-			return -1
-		}
-		return 1
-	case b.kind == KindBig && a.kind != KindBig && a.kind != KindFloat:
-		return -compareNumbers(b, a)
 	case a.kind == KindFloat || b.kind == KindFloat:
 		x, y := toFloat(a), toFloat(b)
 		if x != x || y != y {
 			return unordered
 		}
 		return cmp.Compare(x, y)
-	case a.kind == KindBig:
+	case a.kind == KindBig && b.kind == KindBig && a.str == b.str:
+		return 0
+	case a.kind == KindBig || b.kind == KindBig:
 		beyond()
 	}
 	return cmp.Compare(a.int(), b.int())

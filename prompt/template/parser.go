@@ -2,7 +2,6 @@ package template
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 )
@@ -31,19 +30,14 @@ func parse(src string) []node {
 }
 
 func (p *parser) cur() token { return p.toks[p.i] }
+func (p *parser) line() pos  { return pos(p.cur().line) }
 
-func (p *parser) look() token {
-	if p.i+1 < len(p.toks) {
-		return p.toks[p.i+1]
-	}
-	return p.toks[len(p.toks)-1]
-}
+// look gives the token behind the current one; the last is tokEOF for ever.
+func (p *parser) look() token { return p.toks[min(p.i+1, len(p.toks)-1)] }
 
 func (p *parser) next() token {
 	t := p.toks[p.i]
-	if p.i+1 < len(p.toks) {
-		p.i++
-	}
+	p.i = min(p.i+1, len(p.toks)-1)
 	return t
 }
 
@@ -51,9 +45,8 @@ func (p *parser) fail(format string, args ...any) node {
 	panic(syntaxErrorf(p.cur().line, format, args...))
 }
 
-// unsupported refuses what Jinja2 has and this package has not: such a template is not rendered at all.
-func (p *parser) unsupported(format string, args ...any) {
-	panic(&SyntaxError{Line: p.cur().line, Msg: fmt.Sprintf(format, args...) + " is not supported in chat templates", Unsupported: true})
+func (p *parser) unsupported(format string, args ...any) node {
+	panic(unsupportedSyntax(p.cur().line, format, args...))
 }
 
 func (p *parser) enter() {
@@ -68,19 +61,19 @@ func (p *parser) isName(name string) bool { return p.cur().kind == tokName && p.
 func (p *parser) isOp(op string) bool     { return p.cur().kind == tokOperator && p.cur().text == op }
 
 func (p *parser) skipName(name string) bool {
-	if p.isName(name) {
+	found := p.isName(name)
+	if found {
 		p.next()
-		return true
 	}
-	return false
+	return found
 }
 
 func (p *parser) skipOp(op string) bool {
-	if p.isOp(op) {
+	found := p.isOp(op)
+	if found {
 		p.next()
-		return true
 	}
-	return false
+	return found
 }
 
 // expect takes a token of a kind, and of a text where that is not "".
@@ -91,16 +84,27 @@ func (p *parser) expect(kind tokenKind, text string) token {
 	return p.next()
 }
 
-func (p *parser) expectOp(op string) { p.expect(tokOperator, op) }
-
 func (p *parser) ident() token { return p.expect(tokName, "") }
+
+// commas reads elements between commas up to the closing operator, and that.
+func (p *parser) commas(end string, element func()) {
+	for first := true; !p.skipOp(end); first = false {
+		if !first {
+			p.expect(tokOperator, ",")
+			if p.skipOp(end) {
+				return
+			}
+		}
+		element()
+	}
+}
 
 // subparse reads text, prints and statements up to a tag named by one of ends, which becomes the current token.
 func (p *parser) subparse(ends []string) []node {
 	var body, data []node
 	flush := func() {
 		if len(data) > 0 {
-			body = append(body, &outputNode{pos(data[0].at()), data})
+			body = append(body, &outputNode{list{pos(data[0].at()), data}})
 			data = nil
 		}
 	}
@@ -112,7 +116,7 @@ func (p *parser) subparse(ends []string) []node {
 			p.next()
 		case tokVarBegin:
 			p.next()
-			data = append(data, p.tupleExpr(tupleRules{condExpr: true}))
+			data = append(data, p.tuple(true, false))
 			p.expect(tokVarEnd, "")
 		case tokBlockBegin:
 			flush()
@@ -152,26 +156,24 @@ func (p *parser) block(end string) []node {
 }
 
 func (p *parser) statement() node {
-	t := p.cur()
+	line, t := p.line(), p.cur()
 	if t.kind != tokName {
 		p.fail("tag name expected")
 	}
-	line := pos(t.line)
+	p.next()
 	switch t.text {
 	case "for":
-		return p.forStatement()
+		return p.forStatement(line)
 	case "if":
-		return p.ifStatement()
+		return p.ifStatement(line)
 	case "set":
-		return p.setStatement()
+		return p.setStatement(line)
 	case "macro":
-		p.next()
 		n := &macroNode{pos: line, name: p.storeName().name}
 		p.signature(&n.macroBody)
 		p.macroBody(&n.macroBody, "endmacro")
 		return n
 	case "call":
-		p.next()
 		n := &callBlockNode{pos: line}
 		if p.isOp("(") {
 			p.signature(&n.macroBody)
@@ -184,26 +186,27 @@ func (p *parser) statement() node {
 		p.macroBody(&n.macroBody, "endcall")
 		return n
 	case "generation":
-		p.next()
 		n := &callBlockNode{pos: line}
 		p.macroBody(&n.macroBody, "endgeneration")
 		return n
 	case "break", "continue":
-		if p.next(); p.loops == 0 {
+		if p.loops == 0 {
 			p.fail("break and continue need a loop around them")
 		}
 		return &loopControlNode{line, t.text == "break"}
 	case "include", "import", "from", "extends", "block", "autoescape", "filter", "with", "print":
-		p.unsupported("{%% %s %%}", t.text)
+		return p.unsupported("{%% %s %%}", t.text)
 	}
 	return p.fail("Encountered unknown tag '%s'.", t.text)
 }
 
-func (p *parser) forStatement() node {
-	n := &forNode{pos: pos(p.next().line)}
-	n.target = p.assignTarget(tupleRules{simple: true, endName: "in"})
+func (p *parser) forStatement(line pos) node {
+	n := &forNode{pos: line, target: p.target(false)}
+	if stores(n.target, "loop") {
+		p.fail("Can't assign to special loop variable in for-loop target")
+	}
 	p.expect(tokName, "in")
-	n.iter = p.tupleExpr(tupleRules{endName: "recursive"})
+	n.iter = p.tuple(false, false)
 	if p.skipName("if") {
 		n.test = p.expr(true)
 	}
@@ -213,23 +216,20 @@ func (p *parser) forStatement() node {
 	p.loops++
 	n.body = p.statements("endfor", "else")
 	p.loops--
-	if n.loop = reads(n.body, "loop"); stores(n, "loop") {
-		p.fail("Can't assign to special loop variable in for-loop target")
-	}
 	if p.next().text == "else" {
 		n.orElse = p.block("endfor")
 	}
 	return n
 }
 
-func (p *parser) ifStatement() node {
-	root := &ifNode{pos: pos(p.next().line)}
+func (p *parser) ifStatement(line pos) node {
+	root := &ifNode{pos: line}
 	for n := root; ; {
-		n.test = p.tupleExpr(tupleRules{})
+		n.test = p.tuple(false, false)
 		n.body = p.statements("elif", "else", "endif")
 		switch p.next().text {
 		case "elif":
-			n = &ifNode{pos: pos(p.cur().line)}
+			n = &ifNode{pos: p.line()}
 			root.elifs = append(root.elifs, n)
 			continue
 		case "else":
@@ -239,14 +239,13 @@ func (p *parser) ifStatement() node {
 	}
 }
 
-func (p *parser) setStatement() node {
-	line := pos(p.next().line)
-	target := p.assignTarget(tupleRules{simple: true, namespace: true})
+func (p *parser) setStatement(line pos) node {
+	target := p.target(true)
 	if p.skipOp("=") {
-		return &setNode{line, target, p.tupleExpr(tupleRules{condExpr: true})}
+		return &setNode{line, target, p.tuple(true, false)}
 	}
 	n := &setBlockNode{pos: line, target: target}
-	n.filter, _ = p.filterChain(nil).(*filterNode)
+	n.filter, _ = p.filterChain(nil).(*applyNode)
 	n.body = p.block("endset")
 	return n
 }
@@ -266,11 +265,8 @@ func (p *parser) macroBody(m *macroBody, end string) {
 }
 
 func (p *parser) signature(s *macroBody) {
-	p.expectOp("(")
-	for !p.isOp(")") {
-		if len(s.params) > 0 {
-			p.expectOp(",")
-		}
+	p.expect(tokOperator, "(")
+	p.commas(")", func() {
 		param := p.storeName()
 		if param.name == "caller" || slices.ContainsFunc(s.params, func(other *nameNode) bool { return other.name == param.name }) {
 			p.fail("a parameter named %s twice, or like the call block's body", param.name)
@@ -282,9 +278,11 @@ func (p *parser) signature(s *macroBody) {
 			p.fail("non-default argument follows default argument")
 		}
 		s.params = append(s.params, param)
-	}
-	p.next()
+	})
 }
+
+// constants are the names that stand for values.
+var constants = map[string]Value{"true": pyTrue, "True": pyTrue, "false": pyFalse, "False": pyFalse, "none": None, "None": None}
 
 // storeName reads one name to assign to.
 func (p *parser) storeName() *nameNode {
@@ -295,39 +293,30 @@ func (p *parser) storeName() *nameNode {
 	return &nameNode{pos(t.line), t.text, ctxStore}
 }
 
-// constants are the names that stand for values.
-var constants = map[string]Value{"true": pyTrue, "True": pyTrue, "false": pyFalse, "False": pyFalse, "none": None, "None": None}
-
-// assignTarget reads a name, a tuple of targets, or (for set) a namespace attribute.
-func (p *parser) assignTarget(rules tupleRules) node {
-	line := p.cur().line
-	target := p.tupleExpr(rules)
-	if !assignable(target) {
-		panic(syntaxErrorf(line, "can't assign to this expression"))
-	}
-	setCtx(target, ctxStore)
-	return target
-}
-
-func assignable(n node) bool {
-	switch n := n.(type) {
-	case *nameNode:
-		return !constants[n.name].valid()
-	case *nsRefNode:
-		return true
-	case *tupleNode:
-		return !slices.ContainsFunc(n.items, func(c node) bool { return !assignable(c) })
-	}
-	return false
-}
-
-func setCtx(n node, ctx nameCtx) {
-	switch n := n.(type) {
-	case *nameNode:
-		n.ctx = ctx
-	case *tupleNode:
-		for _, c := range n.items {
-			setCtx(c, ctx)
+// target reads what is assigned to: a name, a tuple of targets, or (for set) a namespace's attribute.
+func (p *parser) target(namespaces bool) node {
+	p.enter()
+	defer p.leave()
+	line := p.line()
+	var targets []node
+	for len(targets) == 0 || p.skipOp(",") {
+		switch {
+		case p.skipOp("("):
+			targets = append(targets, p.target(false))
+			p.expect(tokOperator, ")")
+		case len(targets) > 0 && (p.isName("in") || p.isOp("=") || p.isOp(")")): // after a last comma
+			return &tupleNode{list{line, targets}}
+		default:
+			name := p.storeName()
+			if namespaces && p.skipOp(".") {
+				targets = append(targets, &nsRefNode{name.pos, name.name, p.ident().text})
+			} else {
+				targets = append(targets, name)
+			}
+		}
+		if len(targets) == 1 && !p.isOp(",") {
+			return targets[0]
 		}
 	}
+	return &tupleNode{list{line, targets}}
 }

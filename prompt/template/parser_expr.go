@@ -6,87 +6,56 @@ import (
 )
 
 // Expression grammar of Jinja2 3.1, lowest precedence first:
-// inline if, or, and, not, comparisons, + -, ~, * / // %, **, unary signs, postfix, filters and tests.
-// Two oddities to know: ** is left associative, and a sign binds closer than ** ("-1 ** 2" is 1).
+// inline if, or, and, not, comparisons, + -, ~, * / // %, unary signs, postfix, filters and tests.
 
-// tupleRules say how to read "a, b": which expressions may stand in it and what ends it.
-type tupleRules struct {
-	simple    bool   // only names and literals: assignment targets
-	condExpr  bool   // inline if allowed
-	parens    bool   // inside explicit parentheses, where () is a tuple
-	namespace bool   // name.attr allowed as a target
-	endName   string // a name that ends the tuple
-}
-
-func (p *parser) tupleExpr(rules tupleRules) node {
-	line := pos(p.cur().line)
-	var items []node
-	isTuple := false
+// tuple reads "a, b": with cond, inline ifs are allowed in it; in parens, () is a tuple.
+func (p *parser) tuple(cond, parens bool) node {
+	line := p.line()
+	var parts []node
 	for {
-		if len(items) > 0 {
-			p.expectOp(",")
+		switch k := p.cur().kind; {
+		case k == tokVarEnd, k == tokBlockEnd, p.isOp(")"):
+			if len(parts) == 0 && !parens {
+				p.fail("Expected an expression, got '%s'", p.cur().describe())
+			}
+			return &tupleNode{list{line, parts}}
 		}
-		if p.tupleEnds(rules.endName) {
+		parts = append(parts, p.expr(cond))
+		if line = p.line(); !p.skipOp(",") {
 			break
 		}
-		if rules.simple {
-			items = append(items, p.primary(rules.namespace))
-		} else {
-			items = append(items, p.expr(rules.condExpr))
-		}
-		if !p.isOp(",") {
-			break
-		}
-		isTuple = true
-		line = pos(p.cur().line)
 	}
-	if !isTuple {
-		if len(items) == 1 {
-			return items[0]
-		}
-		if !rules.parens {
-			p.fail("Expected an expression, got '%s'", p.cur().describe())
-		}
+	if len(parts) == 1 {
+		return parts[0]
 	}
-	return &tupleNode{line, items}
-}
-
-func (p *parser) tupleEnds(endName string) bool {
-	switch p.cur().kind {
-	case tokVarEnd, tokBlockEnd:
-		return true
-	}
-	return p.isOp(")") || endName != "" && p.isName(endName)
+	return &tupleNode{list{line, parts}}
 }
 
 func (p *parser) expr(withCond bool) node {
 	p.enter()
 	defer p.leave()
-	if !withCond {
-		return p.or()
-	}
-	line := pos(p.cur().line)
+	line := p.line()
 	e := p.or()
-	for links := 0; p.skipName("if"); p.chain(&links) {
+	for links := 0; withCond && p.skipName("if"); p.chain(&links) {
 		test := p.or()
 		var otherwise node
 		if p.skipName("else") {
 			otherwise = p.expr(true)
 		}
 		e = &condNode{line, test, e, otherwise}
-		line = pos(p.cur().line)
+		line = p.line()
 	}
 	return e
 }
 
 // chained reads a chain of left associative operators, whose operands are read by operand.
 func (p *parser) chained(operand func() node, ops ...string) node {
-	line := pos(p.cur().line)
+	line := p.line()
 	left := operand()
 	for links := 0; (p.cur().kind == tokOperator || p.cur().kind == tokName) && slices.Contains(ops, p.cur().text); p.chain(&links) {
 		op := p.next().text
 		left = &binaryNode{line, op, left, operand(), arithmetic[op]}
-		line = pos(p.cur().line)
+		line = p.line()
 	}
 	return left
 }
@@ -94,8 +63,15 @@ func (p *parser) chained(operand func() node, ops ...string) node {
 func (p *parser) or() node      { return p.chained(p.and, "or") }
 func (p *parser) and() node     { return p.chained(p.not, "and") }
 func (p *parser) sum() node     { return p.chained(p.concat, "+", "-") }
-func (p *parser) product() node { return p.chained(p.power, "*", "/", "//", "%") }
-func (p *parser) power() node   { return p.chained(func() node { return p.unary(true) }, "**") }
+func (p *parser) product() node { return p.chained(p.factor, "*", "/", "//", "%") }
+
+func (p *parser) factor() node {
+	n := p.unary(true)
+	if p.isOp("**") {
+		p.unsupported("**")
+	}
+	return n
+}
 
 func (p *parser) not() node {
 	if p.isName("not") {
@@ -108,7 +84,7 @@ func (p *parser) not() node {
 }
 
 func (p *parser) compare() node {
-	line := pos(p.cur().line)
+	line := p.line()
 	left := p.sum()
 	var ops []compareOp
 	for {
@@ -131,15 +107,15 @@ func (p *parser) compare() node {
 }
 
 func (p *parser) concat() node {
-	line := pos(p.cur().line)
-	items := []node{p.product()}
+	line := p.line()
+	parts := []node{p.product()}
 	for p.skipOp("~") {
-		items = append(items, p.product())
+		parts = append(parts, p.product())
 	}
-	if len(items) == 1 {
-		return items[0]
+	if len(parts) == 1 {
+		return parts[0]
 	}
-	return &concatNode{line, items}
+	return &concatNode{list{line, parts}}
 }
 
 func (p *parser) unary(withFilter bool) node {
@@ -150,26 +126,31 @@ func (p *parser) unary(withFilter bool) node {
 		n = &unaryNode{pos(t.line), t.text, p.unary(false)}
 		p.leave()
 	} else {
-		n = p.primary(false)
+		n = p.primary()
 	}
 	n = p.postfix(n)
-	if withFilter {
-		n = p.filterExpr(n)
+	for links := 0; withFilter; p.chain(&links) {
+		switch {
+		case p.isOp("|"):
+			n = p.filterChain(n)
+		case p.isName("is"):
+			n = p.test(n)
+		case p.isOp("("):
+			n = p.call(n)
+		default:
+			return n
+		}
 	}
 	return n
 }
 
-func (p *parser) primary(namespace bool) node {
-	t := p.cur()
-	line := pos(t.line)
+func (p *parser) primary() node {
+	line, t := p.line(), p.cur()
 	switch t.kind {
 	case tokName:
 		p.next()
 		if v := constants[t.text]; v.valid() {
 			return &constNode{line, v}
-		}
-		if namespace && p.skipOp(".") {
-			return &nsRefNode{line, t.text, p.ident().text}
 		}
 		return &nameNode{line, t.text, ctxLoad}
 	case tokString:
@@ -184,51 +165,26 @@ func (p *parser) primary(namespace bool) node {
 	case tokOperator:
 		p.enter()
 		defer p.leave()
-		switch t.text {
-		case "(":
-			p.next()
-			n := p.tupleExpr(tupleRules{parens: true, condExpr: true})
-			p.expectOp(")")
+		switch {
+		case p.skipOp("("):
+			n := p.tuple(true, true)
+			p.expect(tokOperator, ")")
 			return n
-		case "[":
-			return p.list()
-		case "{":
-			return p.dict()
+		case p.skipOp("["):
+			n := &listNode{list{pos: line}}
+			p.commas("]", func() { n.items = append(n.items, p.expr(true)) })
+			return n
+		case p.skipOp("{"):
+			n := &dictNode{list{pos: line}}
+			p.commas("}", func() {
+				key := p.expr(true)
+				p.expect(tokOperator, ":")
+				n.items = append(n.items, key, p.expr(true))
+			})
+			return n
 		}
 	}
 	return p.fail("unexpected '%s'", t.describe())
-}
-
-func (p *parser) list() node {
-	n := &listNode{pos: pos(p.next().line)}
-	for !p.isOp("]") {
-		if len(n.items) > 0 {
-			p.expectOp(",")
-		}
-		if p.isOp("]") {
-			break
-		}
-		n.items = append(n.items, p.expr(true))
-	}
-	p.next()
-	return n
-}
-
-func (p *parser) dict() node {
-	n := &dictNode{pos: pos(p.next().line)}
-	for !p.isOp("}") {
-		if len(n.keys) > 0 {
-			p.expectOp(",")
-		}
-		if p.isOp("}") {
-			break
-		}
-		n.keys = append(n.keys, p.expr(true))
-		p.expectOp(":")
-		n.values = append(n.values, p.expr(true))
-	}
-	p.next()
-	return n
 }
 
 // chain bounds the length of a chain of operators or filters: each link nests the tree one deeper.
@@ -240,9 +196,12 @@ func (p *parser) chain(links *int) {
 
 func (p *parser) postfix(n node) node {
 	for links := 0; ; p.chain(&links) {
+		line := p.line()
 		switch {
-		case p.isOp("."), p.isOp("["):
-			n = p.subscript(n)
+		case p.skipOp("."):
+			n = p.member(line, n)
+		case p.skipOp("["):
+			n = p.subscript(line, n)
 		case p.isOp("("):
 			n = p.call(n)
 		default:
@@ -251,50 +210,28 @@ func (p *parser) postfix(n node) node {
 	}
 }
 
-func (p *parser) filterExpr(n node) node {
-	for links := 0; ; p.chain(&links) {
-		switch {
-		case p.isOp("|"):
-			n = p.filterChain(n)
-		case p.isName("is"):
-			n = p.test(n)
-		case p.isOp("("):
-			n = p.call(n)
-		default:
-			return n
-		}
+func (p *parser) member(line pos, n node) node {
+	a := p.next()
+	switch a.kind {
+	case tokName:
+		return &attrNode{line, n, a.text, dictMethods[a.text] == nil && !isDunder(a.text)}
+	case tokInteger:
+		return &itemNode{line, n, &constNode{pos(a.line), a.num}}
 	}
+	panic(syntaxErrorf(a.line, "expected name or number"))
 }
 
-func (p *parser) subscript(n node) node {
-	t := p.next()
-	line := pos(t.line)
-	if t.text == "." {
-		a := p.next()
-		switch a.kind {
-		case tokName:
-			return &attrNode{line, n, a.text, dictMethods[a.text] == nil && !isDunder(a.text)}
-		case tokInteger:
-			return &itemNode{line, n, &constNode{pos(a.line), a.num}}
-		}
-		panic(syntaxErrorf(a.line, "expected name or number"))
-	}
+func (p *parser) subscript(line pos, n node) node {
 	var args []node
-	for !p.isOp("]") {
-		if len(args) > 0 {
-			p.expectOp(",")
-		}
-		args = append(args, p.subscribed())
-	}
-	p.next()
+	p.commas("]", func() { args = append(args, p.subscribed()) })
 	if len(args) == 1 {
 		return &itemNode{line, n, args[0]}
 	}
-	return &itemNode{line, n, &tupleNode{line, args}}
+	return &itemNode{line, n, &tupleNode{list{line, args}}}
 }
 
 func (p *parser) subscribed() node {
-	s := &sliceNode{pos: pos(p.cur().line)}
+	s := &sliceNode{pos: p.line()}
 	if !p.skipOp(":") {
 		n := p.expr(true)
 		if !p.skipOp(":") {
@@ -316,89 +253,78 @@ func (p *parser) call(n node) node {
 	if attr, ok := n.(*attrNode); ok && slices.Contains(strings.Fields(absentMethods), attr.name) {
 		p.unsupported("the method %s", attr.name)
 	}
-	line := pos(p.cur().line)
-	return &callNode{line, n, p.callArgs()}
+	return &callNode{p.line(), n, p.callArgs()}
 }
 
-func (p *parser) callArgs() argNodes {
-	var a argNodes
-	p.expectOp("(")
-	ensure := func(ok bool) {
-		if !ok {
-			p.fail("invalid syntax for function call expression")
-		}
-	}
-	for first := true; !p.isOp(")"); first = false {
-		if !first {
-			p.expectOp(",")
-			if p.isOp(")") {
-				break
-			}
-		}
+func (p *parser) callArgs() (a argNodes) {
+	p.expect(tokOperator, "(")
+	p.commas(")", func() {
 		switch {
-		case p.skipOp("*"):
-			ensure(a.dyn == nil && a.dynKw == nil)
-			a.dyn = p.expr(true)
-		case p.skipOp("**"):
-			ensure(a.dynKw == nil)
-			a.dynKw = p.expr(true)
+		case p.isOp("*"), p.isOp("**"):
+			p.unsupported("an argument with %s", p.cur().text)
 		case p.cur().kind == tokName && p.look().kind == tokOperator && p.look().text == "=":
-			ensure(a.dynKw == nil)
 			name := p.next().text
 			p.next()
-			for _, k := range a.kw {
-				if k.name == name {
-					p.fail("keyword argument repeated: %s", name)
-				}
+			if slices.ContainsFunc(a.kw, func(k kwNode) bool { return k.name == name }) {
+				p.fail("keyword argument repeated: %s", name)
 			}
 			a.kw = append(a.kw, kwNode{name, p.expr(true)})
+		case a.kw != nil:
+			p.fail("invalid syntax for function call expression")
 		default:
-			ensure(a.dyn == nil && a.dynKw == nil && a.kw == nil)
 			a.pos = append(a.pos, p.expr(true))
 		}
-	}
-	p.next()
+	})
 	return a
 }
 
 // filterChain reads "|name(args)|name…" after n. It gives n where there is none.
 func (p *parser) filterChain(n node) node {
 	for links := 0; p.skipOp("|"); p.chain(&links) {
-		f := &filterNode{pos: pos(p.cur().line), expr: n}
-		f.fn = p.library("filter", filters, absentFilters)
+		f := &applyNode{pos: p.line(), expr: n}
+		f.fn = p.library("filter", p.ident().text)
 		if p.isOp("(") {
 			f.args = p.callArgs()
 		}
+		p.innerCall(f)
 		n = f
 	}
 	return n
 }
 
-// library reads the name of a filter or test. One that Jinja2 does not know either is an error when it is asked.
-func (p *parser) library(what string, table map[string]*builtin, absent string) *builtin {
-	name := p.dottedName()
-	if table[name] == nil && slices.Contains(strings.Fields(absent), name) {
-		p.unsupported("the %s %s", what, name)
+// innerCall takes the name of the filter or test that map, select and their like call on each element from their arguments.
+func (p *parser) innerCall(f *applyNode) {
+	if f.fn.inner == "" || len(f.args.pos) <= f.fn.innerAt {
+		return
 	}
-	if table[name] == nil {
-		return raw(name, func(*state, Value, *callArgs) Value { return raise("No %s named '%s'.", what, name) })
+	name, ok := constString(f.args.pos[f.fn.innerAt])
+	if !ok {
+		p.unsupported("a %s whose name is computed", f.fn.inner)
 	}
-	return table[name]
+	f.inner = p.library(f.fn.inner, name)
+	f.args.pos = slices.Delete(f.args.pos, f.fn.innerAt, f.fn.innerAt+1)
 }
 
-func (p *parser) dottedName() string {
-	name := p.ident().text
-	for p.skipOp(".") {
-		name += "." + p.ident().text
+// library gives a filter or test by its name. One that Jinja2 does not know either is refused as well.
+func (p *parser) library(what, name string) *builtin {
+	table, absent := filters, absentFilters
+	if what == "test" {
+		table, absent = tests, absentTests
 	}
-	return name
+	switch {
+	case table[name] != nil:
+		return table[name]
+	case slices.Contains(strings.Fields(absent), name):
+		p.unsupported("the %s %s", what, name)
+	}
+	panic(&SyntaxError{Line: p.cur().line, Msg: "No " + what + " named " + quotePython(name) + ".", Unsupported: true})
 }
 
 func (p *parser) test(n node) node {
 	line := pos(p.next().line)
 	negated := p.skipName("not")
-	t := &testNode{pos: line, expr: n}
-	t.fn = p.library("test", tests, absentTests)
+	t := &applyNode{pos: line, test: true, expr: n}
+	t.fn = p.library("test", p.ident().text)
 	switch c := p.cur(); {
 	case p.isOp("("):
 		t.args = p.callArgs()
@@ -407,7 +333,7 @@ func (p *parser) test(n node) node {
 		if p.isName("is") {
 			p.fail("You cannot chain multiple tests with is")
 		}
-		t.args.pos = []node{p.postfix(p.primary(false))}
+		t.args.pos = []node{p.postfix(p.primary())}
 	}
 	if negated {
 		return &unaryNode{line, "not", t}

@@ -1,6 +1,7 @@
 package template
 
 import (
+	"regexp"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -23,28 +24,8 @@ func isPySpace(r rune) bool {
 func trimRightSpace(s string) string { return strings.TrimRightFunc(s, isPySpace) }
 func trimLeftSpace(s string) string  { return strings.TrimLeftFunc(s, isPySpace) }
 
-// isLineEnd reports the line boundaries of str.splitlines.
-func isLineEnd(r rune) bool {
-	return r >= 0x0a && r <= 0x0d || r >= 0x1c && r <= 0x1e || r == 0x85 || r == 0x2028 || r == 0x2029
-}
-
-// splitLines is str.splitlines.
-func splitLines(s string) []string {
-	var out []string
-	for s != "" {
-		i := strings.IndexFunc(s, isLineEnd)
-		if i < 0 {
-			return append(out, s)
-		}
-		_, n := utf8.DecodeRuneInString(s[i:])
-		if strings.HasPrefix(s[i:], "\r\n") {
-			n = 2
-		}
-		out = append(out, s[:i])
-		s = s[i+n:]
-	}
-	return out
-}
+// lineEnd are the line boundaries of str.splitlines.
+var lineEnd = regexp.MustCompile(`\r\n|[\n-\r\x1c-\x1e\x{85}\x{2028}\x{2029}]`)
 
 func upperText(s string) string {
 	if isASCII(s) {
@@ -61,62 +42,55 @@ func lowerText(s string) string {
 	return cases.Lower(language.Und).String(s)
 }
 
-func isLowerRune(r rune) bool { return unicode.IsLower(r) || unicode.Is(unicode.Other_Lowercase, r) }
-func isUpperRune(r rune) bool { return unicode.IsUpper(r) || unicode.Is(unicode.Other_Uppercase, r) }
-func isCased(r rune) bool     { return isLowerRune(r) || isUpperRune(r) || unicode.IsTitle(r) }
-
-func titleRune(b *strings.Builder, r rune) {
-	if r < utf8.RuneSelf {
-		b.WriteRune(unicode.ToUpper(r))
-		return
-	}
-	b.WriteString(cases.Title(language.Und, cases.NoLower).String(string(r)))
+// isCased reports whether a character has a case, or is one.
+func isCased(r rune) bool {
+	return unicode.IsUpper(r) || unicode.IsLower(r) || unicode.IsTitle(r) || unicode.Is(unicode.Other_Lowercase, r) ||
+		unicode.Is(unicode.Other_Uppercase, r)
 }
 
 // capitalizeText is str.capitalize: the first character in title case, the rest in lower case.
 func capitalizeText(s string) string {
-	return titleWhere(s, func(i int, _ rune) bool { return i == 0 })
+	first := true
+	return titleWhere(s, func(rune) bool {
+		was := first
+		first = false
+		return was
+	})
 }
 
 // titleText is str.title: a letter after a letter in lower case, any other in title case.
 func titleText(s string) string {
 	inWord := false
-	return titleWhere(s, func(_ int, r rune) bool {
+	return titleWhere(s, func(r rune) bool {
 		start := !inWord
 		inWord = isCased(r)
 		return start
 	})
 }
 
-// titleWhere puts the characters that starts picks in title case and the others in lower case.
-func titleWhere(s string, starts func(i int, r rune) bool) string {
-	var b strings.Builder
-	lower := lowerText(s) // as a whole: the form of a sigma depends on its neighbours, but not its length
-	for i, r := range s {
-		_, n := utf8.DecodeRuneInString(lower)
-		if r == 'İ' { // the one that becomes two
-			n = min(len("i̇"), len(lower))
+// titleWhere puts the characters that starts picks in title case and the others in lower case. The cases of other letters
+// than ASCII's depend on their neighbours: they are not supported.
+func titleWhere(s string, starts func(r rune) bool) string {
+	return strings.Map(func(r rune) rune {
+		switch start := starts(r); {
+		case r >= utf8.RuneSelf && isCased(r):
+			unsupported("the title case of %s", quotePython(string(r)))
+		case r >= utf8.RuneSelf:
+			return r
+		case start:
+			return unicode.ToUpper(r)
 		}
-		if starts(i, r) {
-			titleRune(&b, r)
-		} else {
-			b.WriteString(lower[:n])
-		}
-		lower = lower[n:]
+		return unicode.ToLower(r)
+	}, s)
+}
+
+// isDigitRune reports a digit; Unicode's other numbers (², ①), of which some are digits to Python, are not supported.
+func isDigitRune(r rune) bool {
+	if unicode.Is(unicode.No, r) {
+		unsupported("isdigit of %s", quotePython(string(r)))
 	}
-	return b.String()
+	return unicode.Is(unicode.Nd, r)
 }
-
-// digitRunes are the characters with Numeric_Type=Digit that are no decimal digits.
-var digitRunes = &unicode.RangeTable{
-	R16: []unicode.Range16{{0xb2, 0xb3, 1}, {0xb9, 0xb9, 1}, {0x1369, 0x1371, 1}, {0x19da, 0x19da, 1}, {0x2070, 0x2070, 1},
-		{0x2074, 0x2079, 1}, {0x2080, 0x2089, 1}, {0x2460, 0x2468, 1}, {0x2474, 0x247c, 1}, {0x2488, 0x2490, 1}, {0x24ea, 0x24ea, 1},
-		{0x24f5, 0x24fd, 1}, {0x24ff, 0x24ff, 1}, {0x2776, 0x277e, 1}, {0x2780, 0x2788, 1}, {0x278a, 0x2792, 1}},
-	R32: []unicode.Range32{{0x10a40, 0x10a43, 1}, {0x10e60, 0x10e68, 1}, {0x11052, 0x1105a, 1}, {0x1f100, 0x1f10a, 1}},
-}
-
-func unicodeDigit(r rune) bool { return unicode.Is(unicode.Nd, r) }
-func isDigitRune(r rune) bool  { return unicodeDigit(r) || unicode.Is(digitRunes, r) }
 
 // all reports whether s is not empty and every character satisfies is.
 func all(s string, is func(rune) bool) bool {
@@ -126,18 +100,4 @@ func all(s string, is func(rune) bool) bool {
 		}
 	}
 	return s != ""
-}
-
-// caseOf reports whether s has cased characters and all of them satisfy is.
-func caseOf(s string, is func(rune) bool) bool {
-	found := false
-	for _, r := range s {
-		if isCased(r) {
-			if !is(r) {
-				return false
-			}
-			found = true
-		}
-	}
-	return found
 }

@@ -72,18 +72,12 @@ func (s *state) appendRepr(dst []byte, v Value) []byte {
 			dst = append(s.appendRepr(dst, d.entries[i].Key), ": "...)
 			return s.appendRepr(dst, d.entries[i].Value)
 		}), '}')
-	case KindRange:
-		r := v.ref.(*pyRange)
-		dst = strconv.AppendInt(append(dst, "range("...), r.start, 10)
-		dst = strconv.AppendInt(append(dst, ", "...), r.stop, 10)
-		if r.step != 1 {
-			dst = strconv.AppendInt(append(dst, ", "...), r.step, 10)
-		}
-		return append(dst, ')')
-	case KindObject:
-		return s.appendObject(dst, v)
 	}
-	return append(dst, "<invalid>"...)
+	if ns, ok := v.ref.(*namespace); ok {
+		return append(s.appendRepr(append(dst, "<Namespace "...), ns.attrs.Value()), '>')
+	}
+	unsupported("str of a %s", v.typeName()) // Python shows an address
+	return dst
 }
 
 // bound stops a text that grows past the output limit while it is written.
@@ -110,19 +104,6 @@ func (s *state) appendEach(dst []byte, n int, element func(dst []byte, i int) []
 
 func (s *state) appendItems(dst []byte, items []Value) []byte {
 	return s.appendEach(dst, len(items), func(dst []byte, i int) []byte { return s.appendRepr(dst, items[i]) })
-}
-
-func (s *state) appendObject(dst []byte, v Value) []byte {
-	switch o := v.ref.(type) {
-	case *namespace:
-		return append(s.appendRepr(append(dst, "<Namespace "...), o.attrs.Value()), '>')
-	case *dictView:
-		dst = append(append(dst, o.typeName()...), "(["...)
-		dst = s.appendEach(dst, o.d.Len(), func(dst []byte, i int) []byte { return s.appendRepr(dst, o.at(i)) })
-		return append(dst, "])"...)
-	}
-	unsupported("str of a %s", v.typeName()) // Python shows an address
-	return dst
 }
 
 // appendFloat appends repr(f): the shortest text that reads back as f, in exponent form below 1e-4 and from 1e16.

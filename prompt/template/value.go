@@ -21,7 +21,8 @@ const (
 	KindList
 	KindTuple
 	KindDict
-	KindRange
+	KindRange  // Python's range, its elements computed
+	KindView   // what dict.keys, values and items give, as it was then
 	KindObject // macros, namespaces, generators, bound methods, loop and the like
 )
 
@@ -32,7 +33,7 @@ type Value struct {
 	kind Kind
 	num  uint64 // bool, int64, float64 bits; for Undefined an undefinedReason
 	str  string // string, markup; digits of a big int; for Undefined its name or message
-	ref  any    // *List, *Dict, *pyRange or an object
+	ref  any    // *List, *Dict or an object
 }
 
 // None is Python's None.
@@ -61,7 +62,7 @@ func String(s string) Value { return Value{kind: KindString, str: s} }
 
 func markup(s string) Value { return Value{kind: KindMarkup, str: s} }
 
-// List is the storage of a Python list or tuple.
+// List is the storage of a Python list, tuple, range or view of a dict.
 type List struct{ items []Value }
 
 // NewList makes a list that owns items.
@@ -88,10 +89,10 @@ func (v Value) Text() string {
 	return ""
 }
 
-// Items gives the elements of a list or tuple, and nil for anything else. The caller must not change them.
+// Items gives the elements of a list, tuple or range, and nil for anything else. The caller must not change them.
 func (v Value) Items() []Value {
-	if v.kind == KindList || v.kind == KindTuple {
-		return v.ref.(*List).items
+	if l, ok := v.ref.(*List); ok {
+		return l.items
 	}
 	return nil
 }
@@ -130,7 +131,7 @@ func (v Value) isInteger() bool { return v.kind >= KindBool && v.kind <= KindBig
 
 var typeNames = [...]string{KindInvalid: "object", KindUndefined: "Undefined", KindNone: "NoneType", KindBool: "bool", KindInt: "int", KindBig: "int",
 	KindFloat: "float", KindString: "str", KindMarkup: "Markup", KindList: "list", KindTuple: "tuple", KindDict: "dict", KindRange: "range",
-	KindObject: "object"}
+	KindView: "dict_view", KindObject: "object"}
 
 // typeName is type(v).__name__.
 func (v Value) typeName() string {
@@ -149,19 +150,11 @@ func truth(v Value) bool {
 		return v.float() != 0
 	case KindString, KindMarkup:
 		return v.str != ""
-	case KindList, KindTuple:
-		return len(v.ref.(*List).items) != 0
-	case KindDict:
-		return v.ref.(*Dict).Len() != 0
-	case KindRange:
-		return v.ref.(*pyRange).len() != 0
 	case KindBig:
 		return true
-	case KindObject:
-		n, sized := length(v)
-		return !sized || n != 0
 	}
-	return false
+	n, sized := length(v)
+	return v.kind == KindObject && !sized || n != 0
 }
 
 // length is len(v); ok is false where Python raises TypeError.
@@ -171,42 +164,70 @@ func length(v Value) (n int, ok bool) {
 		return 0, true
 	case KindString, KindMarkup:
 		return utf8.RuneCountInString(v.str), true
-	case KindList, KindTuple:
-		return len(v.ref.(*List).items), true
+	case KindList, KindTuple, KindRange, KindView:
+		return len(v.Items()), true
 	case KindDict:
 		return v.ref.(*Dict).Len(), true
-	case KindRange:
-		return v.ref.(*pyRange).len(), true
-	case KindObject:
-		if o, ok := v.ref.(*dictView); ok {
-			return o.d.Len(), true
-		}
 	}
 	return 0, false
 }
 
-// pyRange is Python's range over machine integers.
-type pyRange struct{ start, stop, step int64 }
-
-func (r *pyRange) len() int {
-	switch {
-	case r.step > 0 && r.start < r.stop:
-		return int((uint64(r.stop)-uint64(r.start)-1)/uint64(r.step)) + 1
-	case r.step < 0 && r.start > r.stop:
-		return int((uint64(r.start)-uint64(r.stop)-1)/-uint64(r.step)) + 1
-	}
-	return 0
+// iterable reports whether iter(v) works.
+func iterable(v Value) bool {
+	_, lazy := v.ref.(*generator)
+	_, sized := length(v)
+	return lazy || sized
 }
 
-func (r *pyRange) at(i int) Value { return Int(r.start + int64(i)*r.step) }
+// elements gives what iterating over v gives; it uses a generator up. The caller must not change the slice.
+func elements(s *state, v Value) (out []Value) {
+	switch v.kind {
+	case KindUndefined:
+		return nil
+	case KindList, KindTuple, KindRange, KindView:
+		return v.Items()
+	case KindDict:
+		s.step(v.ref.(*Dict).Len())
+		return keysOf(v.ref.(*Dict))
+	case KindString, KindMarkup: // of a Markup too: only indexing keeps the class
+		s.step(len(v.str))
+		out = make([]Value, 0, len(v.str))
+		for text := v.str; text != ""; {
+			_, size := utf8.DecodeRuneInString(text)
+			out = append(out, String(text[:size]))
+			text = text[size:]
+		}
+		return out
+	}
+	g, ok := v.ref.(*generator)
+	if !ok {
+		raise("'%s' object is not iterable", v.typeName())
+	}
+	out, g.rest = g.rest, nil
+	return out
+}
+
+// collect is list(v): a new slice with its elements.
+func collect(s *state, v Value) []Value {
+	items := elements(s, v)
+	s.step(len(items))
+	return append(make([]Value, 0, len(items)), items...)
+}
+
+// generator is what Jinja2 makes lazily: used up by one pass, without a length, always true. Its elements are computed at
+// once here.
+type generator struct{ rest []Value }
+
+func (*generator) typeName() string { return "generator" }
+
+func generate(items []Value) Value { return object(&generator{items}) }
 
 // undefinedReason (in Value.num) says how an Undefined came about, for its message.
 const (
-	undefinedName   = iota // str is the variable's name
-	undefinedAttr          // str is the attribute, ref the owner's type name
-	undefinedHint          // str is the message
-	undefinedUnsafe        // str is the message; using it raises SecurityError
-	undefinedUnset         // an empty template variable
+	undefinedName  = iota // str is the variable's name
+	undefinedAttr         // str is the attribute, the next byte of num the owner's kind
+	undefinedHint         // str is the message
+	undefinedUnset        // an empty template variable
 )
 
 func undefined(name string) Value { return Value{kind: KindUndefined, num: undefinedName, str: name} }
@@ -217,10 +238,6 @@ func undefinedOf(owner Value, attr string) Value {
 
 func undefinedMessage(msg string) Value {
 	return Value{kind: KindUndefined, num: undefinedHint, str: msg}
-}
-
-func unsafeUndefined(owner Value, attr string) Value {
-	return Value{kind: KindUndefined, num: undefinedUnsafe | uint64(owner.kind)<<8, str: attr}
 }
 
 // wrongType raises an error with v's type in its message, or what using an Undefined raises.
@@ -240,8 +257,6 @@ func mustExist(v Value) {
 		raise("%s is undefined", quotePython(v.str))
 	case undefinedAttr:
 		raise("'%s object' has no attribute %s", owner, quotePython(v.str))
-	case undefinedUnsafe:
-		raise("access to attribute %s of '%s' object is unsafe.", quotePython(v.str), owner)
 	}
 	raise("%s", v.str)
 }
