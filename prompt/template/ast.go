@@ -38,15 +38,14 @@ type (
 		pos
 		text string
 	}
-	tupleNode  struct{ list }
-	listNode   struct{ list }
-	dictNode   struct{ list } // keys and values in turn
-	concatNode struct{ list }
-	condNode   struct {
+	tupleNode struct{ list }
+	listNode  struct{ list }
+	dictNode  struct{ list } // keys and values in turn
+	condNode  struct {
 		pos
 		test, then, otherwise node // otherwise may be nil
 	}
-	binaryNode struct { // + - * / // % and or
+	binaryNode struct {
 		pos
 		op          string
 		left, right node
@@ -57,19 +56,9 @@ type (
 		op   string
 		expr node
 	}
-	compareNode struct {
-		pos
-		expr node
-		ops  []compareOp
-	}
-	compareOp struct {
-		fn   comparison // == != < <= > >= in notin
-		expr node
-	}
 	applyNode struct { // a filter or a test
 		pos
-		test  bool
-		expr  node // nil: the text of the set block
+		expr  node
 		fn    *builtin
 		inner *builtin // what map, select and their like call
 		args  argNodes
@@ -128,10 +117,8 @@ type (
 	}
 	ifNode struct {
 		pos
-		test   node
-		body   []node
-		elifs  []*ifNode
-		orElse []node
+		test         node
+		body, orElse []node // an elif is an if in orElse
 	}
 	// macroBody is what runs when a macro or a call block is called; defaults belong to the last parameters.
 	macroBody struct {
@@ -158,7 +145,6 @@ type (
 	setBlockNode struct {
 		pos
 		target   node
-		filter   *applyNode // nil: none
 		body     []node
 		shadowed []string
 	}
@@ -182,28 +168,9 @@ func (n *forNode) kids() []node {
 	return slices.Concat([]node{n.target, n.iter}, n.body, n.orElse, []node{n.test})
 }
 func (n *callBlockNode) kids() []node { return append([]node{n.call}, n.macroBody.kids()...) }
-func (n *setBlockNode) kids() []node {
-	if n.filter == nil {
-		return append([]node{n.target}, n.body...)
-	}
-	return append([]node{n.target, n.filter}, n.body...)
-}
+func (n *setBlockNode) kids() []node  { return append([]node{n.target}, n.body...) }
 
-func (n *compareNode) kids() []node {
-	out := []node{n.expr}
-	for _, op := range n.ops {
-		out = append(out, op.expr)
-	}
-	return out
-}
-
-func (n *ifNode) kids() []node {
-	out := append([]node{n.test}, n.body...)
-	for _, e := range n.elifs {
-		out = append(out, e)
-	}
-	return append(out, n.orElse...)
-}
+func (n *ifNode) kids() []node { return slices.Concat([]node{n.test}, n.body, n.orElse) }
 
 func (a *argNodes) kids() []node {
 	out := slices.Clone(a.pos)

@@ -88,59 +88,53 @@ func aliasReasoning(messages Value) Value {
 }
 
 // tagFinal appends continueTag to the field of the last message and gives the text that was there.
-func (t *Template) tagFinal(messages Value, field string) (Value, string, error) {
-	items := messages.Items()
+func (t *Template) tagFinal(messages Value, field string) (_ Value, text string, err error) {
+	fail := func(format string, args ...any) (Value, string, error) {
+		return messages, "", fmt.Errorf("continue_final_message is set but "+format, args...)
+	}
+	items := slices.Clone(messages.Items())
 	if len(items) == 0 {
-		return messages, "", errors.New("continue_final_message is set but the conversation is empty")
+		return fail("the conversation is empty")
 	}
 	last := items[len(items)-1]
-	final, ok := last.Get(field)
-	if !ok || final.IsNone() {
-		return messages, "", fmt.Errorf("continue_final_message is set but the final message has no %q to continue", field)
+	final := last.Field(field)
+	if final.IsNone() {
+		return fail("the final message has no %q to continue", field)
 	}
 	fields := []string{field}
 	if slices.Contains(reasoningFields, field) { // reasoning may stand under several names: tag each copy
-		fields = nil
-		for _, f := range reasoningFields {
-			if v, ok := last.Get(f); ok && v.IsString() && v.str == final.str {
-				fields = append(fields, f)
-			}
-		}
+		fields = slices.DeleteFunc(slices.Clone(reasoningFields), func(f string) bool {
+			v := last.Field(f)
+			return !v.IsString() || v.str != final.str
+		})
 	}
 	if !slices.ContainsFunc(fields, t.Mentions) {
-		return messages, "", fmt.Errorf("continue_final_message is set to %q but this is not an accepted field in the chat template", field)
+		return fail("%q is not an accepted field in the chat template", field)
 	}
-	tagged := NewDict(last.Dict().Len())
-	tagged.update(last.Dict())
-	text := final.Text()
+	tagged := last.Dict().clone()
 	switch {
 	case final.IsString():
+		text = final.str
 		for _, f := range fields {
 			tagged.Set(f, String(text+continueTag))
 		}
 	case final.isSeq():
 		parts := slices.Clone(final.Items())
 		at := len(parts) - 1
-		for ; at >= 0; at-- {
-			if v, ok := parts[at].Get("text"); ok && v.IsString() {
-				text = v.str
-				break
-			}
+		for at >= 0 && !parts[at].Field("text").IsString() {
+			at--
 		}
 		if at < 0 {
-			return messages, "", errors.New("continue_final_message is set but we could not find any text to continue in the final message")
+			return fail("there is no text to continue in the final message")
 		}
-		part := NewDict(2)
-		part.update(parts[at].Dict())
-		part.Set("text", String(text+continueTag))
-		parts[at] = part.Value()
+		text = parts[at].Field("text").str
+		parts[at] = parts[at].Dict().clone().Set("text", String(text+continueTag)).Value()
 		tagged.Set(field, NewList(parts...))
 	default:
-		return messages, "", fmt.Errorf("continue_final_message is set but the final message's %q is a %s", field, final.typeName())
+		return fail("the final message's %q is a %s", field, final.typeName())
 	}
-	out := slices.Clone(items)
-	out[len(out)-1] = tagged.Value()
-	return NewList(out...), text, nil
+	items[len(items)-1] = tagged.Value()
+	return NewList(items...), text, nil
 }
 
 // cutFinal cuts the text at the last tag. White space before it stays only where the template kept the tag's own blank.
@@ -149,7 +143,7 @@ func cutFinal(out []byte, final string) ([]byte, error) {
 	tag := strings.TrimSuffix(continueTag, " ")
 	at := strings.LastIndex(text, tag)
 	if at < 0 || !strings.Contains(text, strings.TrimFunc(final, isPySpace)) {
-		return nil, errors.New("continue_final_message is set but the final message does not appear in the chat after applying the chat template")
+		return nil, errors.New("continue_final_message is set but the final message does not appear in the rendered chat")
 	}
 	if strings.HasPrefix(text[at:], continueTag) {
 		return out[:at], nil

@@ -28,64 +28,24 @@ func (f Format) String() string {
 // content to, or, outside macros, over a variable named content. Filters, tests and slices around it do not matter. Like
 // vLLM, it gives up ("string") on a tuple target in such a place.
 func (t *Template) ContentFormat() Format {
-	var loops []*forNode
-	var sets []*setNode
-	var macros []*macroNode
-	calls := map[string][]*callNode{}
-	walk(func(n node) bool {
-		switch n := n.(type) {
-		case *forNode:
-			loops = append(loops, n)
-		case *setNode:
-			sets = append(sets, n)
-		case *macroNode:
-			macros = append(macros, n)
-		case *callNode:
-			if callee, ok := n.expr.(*nameNode); ok {
-				calls[callee.name] = append(calls[callee.name], n)
-			}
-		}
-		return true
-	}, t.tree...)
-	lists := []string{"messages"}
-	for queue := lists; len(queue) > 0; queue = queue[1:] {
-		for _, set := range sets {
-			if !accesses(set.expr, queue[0], "") {
-				continue
-			}
-			name, ok := set.target.(*nameNode)
+	lists, ok := t.messageLists()
+	if !ok {
+		return FormatString
+	}
+	loops := all[*forNode](t.tree)
+	var each []string // loop variables over messages
+	for _, loop := range loops {
+		if accessesAny(loop.iter, lists, "") {
+			name, ok := loop.target.(*nameNode)
 			if !ok {
 				return FormatString
 			}
-			if !slices.Contains(lists, name.name) {
-				lists = append(lists, name.name)
-				queue = append(queue, name.name)
-			}
+			each = append(each, name.name)
 		}
 	}
-	var items []string
+	passed := t.contentParams(each)
 	for _, loop := range loops {
-		if !accessesAny(loop.iter, lists, "") {
-			continue
-		}
-		name, ok := loop.target.(*nameNode)
-		if !ok {
-			return FormatString
-		}
-		items = append(items, name.name)
-	}
-	passed := map[*forNode][]string{} // by loop in a macro: the parameters that get content
-	for _, m := range macros {
-		params := m.contentParams(calls[m.name], items)
-		walk(func(n node) bool {
-			if loop, ok := n.(*forNode); ok && (params != nil || passed[loop] == nil) {
-				passed[loop] = params
-			}
-			return true
-		}, m.body...)
-	}
-	for _, loop := range loops {
-		found := accessesAny(loop.iter, items, "content")
+		found := accessesAny(loop.iter, each, "content")
 		if bare, ok := loop.iter.(*nameNode); ok && !found {
 			params, inMacro := passed[loop]
 			found = slices.Contains(params, bare.name) || !inMacro && bare.name == "content"
@@ -100,21 +60,72 @@ func (t *Template) ContentFormat() Format {
 	return FormatString
 }
 
-// contentParams gives the parameters that one of the calls passes the content of one of items to.
-func (m *macroNode) contentParams(calls []*callNode, items []string) (names []string) {
-	for _, call := range calls {
-		for i, arg := range call.args.pos {
-			if i < len(m.params) && accessesAny(arg, items, "content") {
-				names = append(names, m.params[i].name)
+// messageLists names messages and the variables that it is assigned to, and theirs; ok is false where one of them is no
+// plain name.
+func (t *Template) messageLists() (lists []string, ok bool) {
+	lists = []string{"messages"}
+	sets := all[*setNode](t.tree)
+	for i := 0; i < len(lists); i++ {
+		for _, set := range sets {
+			if !accesses(set.expr, lists[i], "") {
+				continue
 			}
-		}
-		for _, kw := range call.args.kw {
-			if accessesAny(kw.val, items, "content") && slices.ContainsFunc(m.params, func(p *nameNode) bool { return p.name == kw.name }) {
-				names = append(names, kw.name)
+			name, ok := set.target.(*nameNode)
+			if !ok {
+				return nil, false
+			}
+			if !slices.Contains(lists, name.name) {
+				lists = append(lists, name.name)
 			}
 		}
 	}
+	return lists, true
+}
+
+// contentParams gives, for each loop in a macro, the macro's parameters that some call passes the content of one of items to.
+func (t *Template) contentParams(items []string) map[*forNode][]string {
+	passed := map[*forNode][]string{}
+	calls := all[*callNode](t.tree)
+	for _, m := range all[*macroNode](t.tree) {
+		var params []string
+		for _, call := range calls {
+			if callee, ok := call.expr.(*nameNode); ok && callee.name == m.name {
+				params = append(params, m.paramsGiven(call, items)...)
+			}
+		}
+		for _, loop := range all[*forNode](m.body) {
+			if params != nil || passed[loop] == nil {
+				passed[loop] = params
+			}
+		}
+	}
+	return passed
+}
+
+// paramsGiven gives the parameters that a call passes the content of one of items to.
+func (m *macroNode) paramsGiven(call *callNode, items []string) (names []string) {
+	for i, arg := range call.args.pos {
+		if i < len(m.params) && accessesAny(arg, items, "content") {
+			names = append(names, m.params[i].name)
+		}
+	}
+	for _, kw := range call.args.kw {
+		if accessesAny(kw.val, items, "content") && slices.ContainsFunc(m.params, func(p *nameNode) bool { return p.name == kw.name }) {
+			names = append(names, kw.name)
+		}
+	}
 	return names
+}
+
+// all gives the nodes of one kind in a tree.
+func all[N node](tree []node) (found []N) {
+	walk(func(n node) bool {
+		if one, ok := n.(N); ok {
+			found = append(found, one)
+		}
+		return true
+	}, tree...)
+	return found
 }
 
 // SGLangFormat is SGLang's detection (srt/parser/jinja_template_utils.py): openai if the source mentions a medium
@@ -135,28 +146,18 @@ func (t *Template) SGLangFormat() Format {
 func (t *Template) TensorRTFormat() Format {
 	return t.anyLoop(func(loop *forNode) bool {
 		name, ok := loop.target.(*nameNode)
-		if !ok || memberOf(loop.iter, "content") == nil {
-			return false
-		}
-		found := false
-		walk(func(n node) bool {
+		return ok && memberOf(loop.iter, "content") != nil && !walk(func(n node) bool {
 			owner, ok := memberOf(n, "type").(*nameNode)
-			found = found || ok && owner.name == name.name
-			return !found
+			return !ok || owner.name != name.name
 		}, loop)
-		return found
 	})
 }
 
 func (t *Template) anyLoop(is func(*forNode) bool) Format {
-	f := FormatString
-	walk(func(n node) bool {
-		if loop, ok := n.(*forNode); ok && is(loop) {
-			f = FormatOpenAI
-		}
-		return f == FormatString
-	}, t.tree...)
-	return f
+	if slices.ContainsFunc(all[*forNode](t.tree), is) {
+		return FormatOpenAI
+	}
+	return FormatString
 }
 
 // memberOf gives x for x.key and x['key'], and nil otherwise.
@@ -178,7 +179,7 @@ func memberOf(n node, key string) node {
 func accesses(n node, variable, key string) bool {
 	switch x := n.(type) {
 	case *applyNode:
-		return x.expr != nil && accesses(x.expr, variable, key)
+		return accesses(x.expr, variable, key)
 	case *itemNode:
 		if _, ok := x.arg.(*sliceNode); ok {
 			return accesses(x.expr, variable, key)

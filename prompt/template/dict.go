@@ -104,6 +104,12 @@ func (d *Dict) update(other *Dict) {
 	}
 }
 
+func (d *Dict) clone() *Dict {
+	c := NewDict(len(d.entries))
+	c.update(d)
+	return c
+}
+
 // add appends a pair whose key is known to be new.
 func (d *Dict) add(key, v Value) {
 	d.entries = append(d.entries, Entry{key, v})

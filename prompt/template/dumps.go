@@ -3,6 +3,7 @@ package template
 import (
 	"errors"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -26,7 +27,8 @@ type dumper struct {
 // AppendJSON appends v as json.dumps(v, ensure_ascii=False) writes it: ", " and ": ", keys in order.
 // It fails for what JSON cannot hold (Undefined, objects) and for nesting deeper than the default limit.
 func AppendJSON(dst []byte, v Value) (out []byte, err error) {
-	s := &state{t: &Template{opts: Options{Limits: Limits{Steps: math.MaxInt, OutputBytes: math.MaxInt >> 3}.withDefaults()}}, maxOut: math.MaxInt}
+	limits := Limits{Steps: math.MaxInt, OutputBytes: math.MaxInt >> 3}.withDefaults()
+	s := &state{t: &Template{opts: Options{Limits: limits}}, maxOut: math.MaxInt}
 	defer func() {
 		if r := recover(); r != nil {
 			out, err = dst, recovered(r, 0)
@@ -121,15 +123,9 @@ func (d *dumper) newline() {
 func (d *dumper) dict(m *Dict) {
 	entries := m.entries
 	if d.sorted {
-		items := make([]Value, len(entries))
-		for i, e := range entries {
-			items[i] = newTuple(e.Key, e.Value)
-		}
-		sortValues(d.s, items, func(v Value) Value { return v.Items()[0] }, false)
-		entries = make([]Entry, len(items))
-		for i, v := range items {
-			entries[i] = Entry{v.Items()[0], v.Items()[1]}
-		}
+		d.s.step(2 * len(entries))
+		entries = slices.Clone(entries)
+		slices.SortStableFunc(entries, func(a, b Entry) int { return ordered(d.s, "<", a.Key, b.Key) })
 	}
 	d.group('{', '}', len(entries), func(i int) {
 		switch k := entries[i].Key; k.kind {

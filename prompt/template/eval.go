@@ -35,10 +35,13 @@ func (s *state) statement(n node) flow {
 				continue
 			}
 			s.line = item.at()
-			s.printNode(item)
+			s.print(s.sum(item, len(s.out)))
 		}
 	case *ifNode:
-		return s.ifStatement(n)
+		if s.truth(n.test) {
+			return s.block(n.body)
+		}
+		return s.block(n.orElse)
 	case *forNode:
 		return s.forStatement(n)
 	case *setNode:
@@ -52,9 +55,6 @@ func (s *state) statement(n node) flow {
 		inner.shadow(n.shadowed)
 		f := s.block(n.body)
 		v := String(s.captured(from))
-		if f == flowNext && n.filter != nil {
-			v = s.filterChain(n.filter, v)
-		}
 		if s.leave(inner, back); f != flowNext {
 			return f
 		}
@@ -81,51 +81,22 @@ func (s *state) statement(n node) flow {
 	return flowNext
 }
 
-// printNode prints an expression. The strings of a sum go to the output one by one, uncopied.
-func (s *state) printNode(n node) {
+// sum evaluates an expression that is printed from that length of the output on. Of a sum of strings all but the last go to
+// the output at once, uncopied.
+func (s *state) sum(n node, from int) Value {
 	b, ok := n.(*binaryNode)
 	if !ok || b.op != "+" {
-		s.print(s.eval(n))
-		return
+		return s.eval(n)
 	}
-	var few [16]node
-	terms := append(few[:0], b.right)
-	left := b.left
-	for {
-		b, ok := left.(*binaryNode)
-		if !ok || b.op != "+" {
-			break
-		}
-		terms, left = append(terms, b.right), b.left
+	v, next := s.sum(b.left, from), s.eval(b.right)
+	if v.kind == KindString && next.kind == KindString {
+		s.write(v.str)
+		return next
 	}
-	from := len(s.out)
-	v := s.eval(left)
-	for i := len(terms) - 1; i >= 0; i-- {
-		next := s.eval(terms[i])
-		if v.kind == KindString && next.kind == KindString {
-			s.write(v.str)
-			v = next
-			continue
-		}
-		if len(s.out) > from { // the sum so far has left for the output: it must come back
-			v = add(s, String(s.captured(from)), v)
-		}
-		v = add(s, v, next)
+	if len(s.out) > from { // the sum so far has left for the output: it must come back
+		v = add(s, String(s.captured(from)), v)
 	}
-	s.print(v)
-}
-
-func (s *state) ifStatement(n *ifNode) flow {
-	if s.truth(n.test) {
-		return s.block(n.body)
-	}
-	for _, e := range n.elifs {
-		s.line = e.at()
-		if s.truth(e.test) {
-			return s.block(e.body)
-		}
-	}
-	return s.block(n.orElse)
+	return add(s, v, next)
 }
 
 // assign sets a target: a name, a namespace's attribute, or a tuple of names.

@@ -29,12 +29,11 @@ func (s *state) eval(n node) Value {
 	case *callNode:
 		return s.call(n, Value{})
 	case *applyNode:
-		if n.test {
-			return Bool(s.truth(n))
+		v := s.eval(n.expr)
+		if n.fn.kinds != 0 && len(n.args.pos)+len(n.args.kw) == 0 {
+			return Bool(n.fn.kinds.has(v.kind))
 		}
-		return s.apply(n, s.eval(n.expr))
-	case *compareNode:
-		return Bool(s.truth(n))
+		return s.apply(n, v)
 	case *unaryNode:
 		if n.op == "not" {
 			return Bool(!s.truth(n.expr))
@@ -42,13 +41,6 @@ func (s *state) eval(n node) Value {
 		return sign(s.eval(n.expr), n.op == "-")
 	case *binaryNode:
 		return s.binary(n)
-	case *concatNode:
-		vals := s.evalAll(n.items)
-		from := len(s.out)
-		for _, v := range vals {
-			s.print(v)
-		}
-		return String(s.captured(from))
 	case *condNode:
 		switch {
 		case s.truth(n.test):
@@ -127,38 +119,7 @@ func (s *state) binary(n *binaryNode) Value {
 }
 
 // truth evaluates an expression for its truth alone.
-func (s *state) truth(n node) bool {
-	switch n := n.(type) {
-	case *unaryNode:
-		if n.op == "not" {
-			return !s.truth(n.expr)
-		}
-	case *binaryNode:
-		switch n.op {
-		case "and":
-			return s.truth(n.left) && s.truth(n.right)
-		case "or":
-			return s.truth(n.left) || s.truth(n.right)
-		}
-	case *compareNode:
-		a := s.eval(n.expr)
-		for i := range n.ops {
-			b := s.eval(n.ops[i].expr)
-			if !n.ops[i].fn(s, a, b) {
-				return false
-			}
-			a = b
-		}
-		return true
-	case *applyNode:
-		v := s.eval(n.expr)
-		if n.fn.kinds != 0 && len(n.args.pos)+len(n.args.kw) == 0 {
-			return n.fn.kinds.has(v.kind)
-		}
-		return truth(s.apply(n, v))
-	}
-	return truth(s.eval(n))
-}
+func (s *state) truth(n node) bool { return truth(s.eval(n)) }
 
 // apply calls a filter or test on v. Long texts cost more.
 func (s *state) apply(n *applyNode, v Value) Value {
@@ -168,14 +129,6 @@ func (s *state) apply(n *applyNode, v Value) Value {
 	v = n.fn.invoke(s, v, &a)
 	s.args = s.args[:base]
 	return v
-}
-
-// filterChain puts v through the filters of a set block, the first of which has no operand of its own.
-func (s *state) filterChain(n *applyNode, v Value) Value {
-	if n.expr != nil {
-		v = s.filterChain(n.expr.(*applyNode), v)
-	}
-	return s.apply(n, v)
 }
 
 // arguments evaluates the arguments of a call; the positional ones lie on s.args until the caller cuts it back to base.

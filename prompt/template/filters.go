@@ -14,13 +14,14 @@ import (
 // that are lazy in Jinja2 give generators, whose elements are computed at once.
 
 // absentFilters are those that Jinja2 has and this package has not.
-const absentFilters = "abs attr batch center e escape filesizeformat forceescape groupby max min pprint random round slice striptags sum truncate unique urlencode urlize wordcount wordwrap xmlattr"
+const absentFilters = "abs attr batch center e escape filesizeformat forceescape groupby max min pprint random round slice " +
+	"striptags sum truncate unique urlencode urlize wordcount wordwrap xmlattr"
 
 var filters = table("",
 	softMethod("capitalize"), softMethod("lower"), softMethod("upper"),
 	def("count", "", lengthFilter), def("length", "", lengthFilter),
 	def("d", "default_value? boolean?", defaultFilter), def("default", "default_value? boolean?", defaultFilter),
-	def("dictsort", "case_sensitive? by! reverse?", dictSortFilter),
+	def("dictsort", "case_sensitive? by! reverse!", dictSortFilter),
 	def("first", "", firstFilter),
 	def("last", "", lastFilter),
 	def("float", "default?", floatFilter),
@@ -119,32 +120,19 @@ func sortValues(s *state, items []Value, key func(Value) Value, reverse bool) {
 }
 
 func sortFilter(s *state, v Value, a []Value) Value {
-	paths := []Value{a[2]}
-	if a[2].IsString() {
-		paths = nil
-		for _, path := range strings.Split(a[2].str, ",") {
-			paths = append(paths, String(path))
-		}
+	if strings.Contains(a[2].Text(), ",") {
+		unsupported("sort by several attributes")
 	}
-	getters := make([]getter, len(paths))
-	for i, path := range paths {
-		getters[i] = newGetter(path, !flag(a[1], false))
-	}
+	g := newGetter(a[2], !flag(a[1], false))
 	items := collect(s, v)
-	sortValues(s, items, func(v Value) Value {
-		keys := make([]Value, len(getters))
-		for i, g := range getters {
-			keys[i] = g.get(s, v)
-		}
-		return newTuple(keys...)
-	}, flag(a[0], false))
+	sortValues(s, items, func(v Value) Value { return newTuple(g.get(s, v)) }, flag(a[0], false))
 	return NewList(items...)
 }
 
 func dictSortFilter(s *state, v Value, a []Value) Value {
 	items := pairsOf(mustDict(s, v))
 	g := getter{ignoreCase: !flag(a[0], false)}
-	sortValues(s, items, func(v Value) Value { return g.get(s, v.Items()[0]) }, flag(a[2], false))
+	sortValues(s, items, func(v Value) Value { return g.get(s, v.Items()[0]) }, false)
 	return NewList(items...)
 }
 

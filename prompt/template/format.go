@@ -37,7 +37,7 @@ func formatText(s *state, v Value, a *callArgs) Value {
 		if text[end] == '{' || strings.ContainsAny(name, "![") || v.kind == KindMarkup {
 			unsupported("the field {%s of str.format", text[:end])
 		}
-		numbered := all(name, isDigitRune)
+		numbered := allRunes(name, isDigitRune)
 		if manual = manual || numbered; manual && name == "" || numbered && next > 0 {
 			raise("cannot switch between automatic field numbering and manual field specification")
 		}

@@ -21,17 +21,10 @@ var globals = map[string]Value{
 	})),
 	"raise_exception": function(def("raise_exception", "message", raiseException)),
 	"strftime_now":    function(def("strftime_now", "format", strftimeNow)),
-	"cycler":          absentFunction("cycler"),
-	"joiner":          absentFunction("joiner"),
-	"lipsum":          absentFunction("lipsum"),
 }
 
 // environmentGlobals are the names that jinja2 itself defines: they never count as undeclared variables.
 var environmentGlobals = []string{"range", "dict", "lipsum", "cycler", "joiner", "namespace"}
-
-func absentFunction(name string) Value {
-	return function(raw(name, func(*state, Value, *callArgs) Value { return unsupported("%s()", name) }))
-}
 
 func raiseException(s *state, _ Value, a []Value) Value {
 	panic(&RaisedError{Message: toStr(s, a[0])})
@@ -111,7 +104,7 @@ func (*namespace) typeName() string { return "TemplateNamespace" }
 
 func checkNamespaceName(name string) {
 	if strings.HasPrefix(name, "_") {
-		raise("Chat templates cannot store underscore-prefixed attributes on a namespace, but got %s. Please rename the attribute.", quotePython(name))
+		raise("Chat templates cannot store underscore-prefixed attributes on a namespace, but got %s.", quotePython(name))
 	}
 }
 

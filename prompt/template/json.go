@@ -45,10 +45,20 @@ type jsonReader struct {
 	jsonread.Reader
 	entries []Entry // of the objects being read
 	items   []Value // of the arrays being read
-	entryAt []Entry // free rest of the current block
+	entryAt []Entry // free rest of the current block, as below
 	itemAt  []Value
 	dictAt  []Dict
 	listAt  []List
+}
+
+// carve takes n elements from a block of memory, or from a new one of at least size.
+func carve[T any](block *[]T, n, size int) []T {
+	if n > len(*block) {
+		*block = make([]T, max(size, n))
+	}
+	out := (*block)[:n:n]
+	*block = (*block)[n:]
+	return out
 }
 
 func (r *jsonReader) value(depth int) Value {
@@ -87,18 +97,9 @@ func (r *jsonReader) object(depth int) Value {
 	if r.Err() != nil {
 		return Value{}
 	}
-	if len(r.dictAt) == 0 {
-		r.dictAt = make([]Dict, 16)
-	}
-	d := &r.dictAt[0]
-	r.dictAt = r.dictAt[1:]
 	mine := r.entries[from:]
-	n := len(mine)
-	if n > len(r.entryAt) {
-		r.entryAt = make([]Entry, max(32, n))
-	}
-	d.entries = r.entryAt[:0:n]
-	r.entryAt = r.entryAt[n:]
+	d := &carve(&r.dictAt, 1, 16)[0]
+	d.entries = carve(&r.entryAt, len(mine), 32)[:0]
 	for _, e := range mine {
 		d.set(e.Key, e.Value)
 	}
@@ -116,19 +117,11 @@ func (r *jsonReader) array(depth int) Value {
 	if r.Err() != nil {
 		return Value{}
 	}
-	if len(r.listAt) == 0 {
-		r.listAt = make([]List, 8)
-	}
-	l := &r.listAt[0]
-	r.listAt = r.listAt[1:]
-	n := len(r.items) - from
-	if n > len(r.itemAt) {
-		r.itemAt = make([]Value, max(16, n))
-	}
-	l.items = r.itemAt[:n:n]
-	r.itemAt = r.itemAt[n:]
-	copy(l.items, r.items[from:])
-	clear(r.items[from:])
+	mine := r.items[from:]
+	l := &carve(&r.listAt, 1, 8)[0]
+	l.items = carve(&r.itemAt, len(mine), 16)
+	copy(l.items, mine)
+	clear(mine)
 	r.items = r.items[:from]
 	return Value{kind: KindList, ref: l}
 }

@@ -38,9 +38,9 @@ type token struct {
 }
 
 // kindNames are the names of tokens in error messages.
-var kindNames = map[tokenKind]string{tokEOF: "end of template", tokData: "template data / text", tokVarBegin: "begin of print statement",
-	tokVarEnd: "end of print statement", tokBlockBegin: "begin of statement block", tokBlockEnd: "end of statement block",
-	tokString: "string", tokInteger: "integer", tokFloat: "float"}
+var kindNames = map[tokenKind]string{tokEOF: "end of template", tokData: "template data / text",
+	tokVarBegin: "begin of print statement", tokVarEnd: "end of print statement", tokBlockBegin: "begin of statement block",
+	tokBlockEnd: "end of statement block", tokString: "string", tokInteger: "integer", tokFloat: "float"}
 
 func (t token) describe() string { return cmp.Or(kindNames[t.kind], t.text) }
 

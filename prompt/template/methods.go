@@ -12,8 +12,9 @@ import (
 // of str give Markup and escape the text that they bring in, as markupsafe does.
 
 // absentMethods are those of str that Python has and this package has not.
-const absentMethods = "casefold center encode expandtabs format_map index isalnum isascii isdecimal isidentifier islower isnumeric isprintable istitle isupper " +
-	"ljust maketrans partition rfind rindex rjust rpartition splitlines swapcase translate zfill"
+const absentMethods = "casefold center encode expandtabs format_map index isalnum isascii isdecimal isidentifier islower " +
+	"isnumeric isprintable istitle isupper ljust maketrans partition rfind rindex rjust rpartition splitlines swapcase " +
+	"translate zfill"
 
 // findMethod gives the method of a value, or nil.
 func findMethod(v Value, name string) *builtin {
@@ -67,7 +68,7 @@ func mapping(name string, f func(string) string) *builtin {
 func asking(name string, is func(rune) bool) *builtin {
 	return def(name, "", func(s *state, v Value, _ []Value) Value {
 		s.step(len(v.str) / 64)
-		return Bool(all(v.str, is))
+		return Bool(allRunes(v.str, is))
 	})
 }
 
@@ -165,38 +166,26 @@ func splitMethod(name string, fromRight bool) *builtin {
 }
 
 // splitText cuts text at most n times, at sep or, where that is empty, at runs of white space.
-func splitText(text, sep string, n int, fromRight bool) []string {
-	if sep != "" && !fromRight {
+func splitText(text, sep string, n int, fromRight bool) (parts []string) {
+	switch {
+	case sep != "" && !fromRight:
 		return strings.SplitN(text, sep, n+1)
-	}
-	trim, find := trimLeftSpace, strings.IndexFunc
-	if fromRight {
-		trim, find = trimRightSpace, strings.LastIndexFunc
-	}
-	var parts []string
-	for {
-		at, width := -1, len(sep)
-		if sep != "" {
-			at = strings.LastIndex(text, sep)
-		} else {
-			text = trim(text)
-			at = find(text, isPySpace)
-			_, width = utf8.DecodeRuneInString(text[max(at, 0):])
+	case sep == "" && fromRight:
+		unsupported("rsplit at white space")
+	case fromRight:
+		for at := strings.LastIndex(text, sep); at >= 0 && len(parts) < n; at = strings.LastIndex(text, sep) {
+			parts, text = append(parts, text[at+len(sep):]), text[:at]
 		}
-		if at < 0 || len(parts) == n {
-			break
-		}
-		if fromRight {
-			parts, text = append(parts, text[at+width:]), text[:at]
-		} else {
-			parts, text = append(parts, text[:at]), text[at+width:]
-		}
-	}
-	if sep != "" || text != "" {
 		parts = append(parts, text)
-	}
-	if fromRight {
 		slices.Reverse(parts)
+		return parts
+	}
+	for text = trimLeftSpace(text); text != ""; text = trimLeftSpace(text) {
+		at := strings.IndexFunc(text, isPySpace)
+		if at < 0 || len(parts) == n {
+			return append(parts, text)
+		}
+		parts, text = append(parts, text[:at]), text[at:]
 	}
 	return parts
 }

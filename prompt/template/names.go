@@ -74,11 +74,7 @@ func (c *names) one(n node, later *[]func()) bool {
 		return true
 	case *ifNode:
 		c.visitHere([]node{n.test}, later)
-		branches := [][]node{n.body, n.orElse}
-		for _, e := range n.elifs {
-			branches = append(branches, []node{e})
-		}
-		for _, b := range branches { // what only a branch sets may be missing: then the variables are asked
+		for _, b := range [][]node{n.body, n.orElse} { // what only a branch sets may be missing: then the variables are asked
 			in := c.inner()
 			in.visitHere(b, later)
 			for name := range in.known {

@@ -11,13 +11,27 @@ import (
 // Python's operators over Values: arithmetic (64-bit ints, floats, str and list repetition), equality, ordering and
 // membership. What leaves the 64 bits ends the rendering: Python would go on.
 
-type (
-	binaryOp   func(s *state, a, b Value) Value
-	comparison func(s *state, a, b Value) bool
-)
+type binaryOp func(s *state, a, b Value) Value
 
-// arithmetic are the operators that have both of their operands.
-var arithmetic = map[string]binaryOp{"+": add, "-": sub, "*": mul, "/": trueDiv, "//": floorDiv, "%": mod}
+// operators are those that have both of their operands.
+var operators = map[string]binaryOp{
+	"+": add, "-": sub, "*": mul, "/": trueDiv, "//": floorDiv, "%": mod, "~": concat,
+	"==":     func(s *state, a, b Value) Value { return Bool(equal(s, a, b)) },
+	"!=":     func(s *state, a, b Value) Value { return Bool(!equal(s, a, b)) },
+	"<":      func(s *state, a, b Value) Value { return Bool(ordered(s, "<", a, b) < 0) },
+	"<=":     func(s *state, a, b Value) Value { return Bool(ordered(s, "<=", a, b) <= 0) },
+	">":      func(s *state, a, b Value) Value { return Bool(ordered(s, ">", a, b) == 1) },
+	">=":     func(s *state, a, b Value) Value { c := ordered(s, ">=", a, b); return Bool(c == 0 || c == 1) },
+	"in":     func(s *state, a, b Value) Value { return Bool(contains(s, b, a)) },
+	"not in": func(s *state, a, b Value) Value { return Bool(!contains(s, b, a)) },
+}
+
+// concat is a ~ b: the texts of both, and never Markup.
+func concat(s *state, a, b Value) Value {
+	left, right := toStr(s, a), toStr(s, b)
+	s.grow(len(left) + len(right))
+	return String(left + right)
+}
 
 func badOperands(op string, a, b Value) Value {
 	mustExist(a)
@@ -208,17 +222,6 @@ func floatToInt(f float64) Value {
 	return Int(int64(f))
 }
 
-var comparisons = map[string]comparison{
-	"==":    equal,
-	"!=":    func(s *state, a, b Value) bool { return !equal(s, a, b) },
-	"<":     func(s *state, a, b Value) bool { return ordered(s, "<", a, b) < 0 },
-	"<=":    func(s *state, a, b Value) bool { return ordered(s, "<=", a, b) <= 0 },
-	">":     func(s *state, a, b Value) bool { c := ordered(s, ">", a, b); return c > 0 && c != unordered },
-	">=":    func(s *state, a, b Value) bool { c := ordered(s, ">=", a, b); return c >= 0 && c != unordered },
-	"in":    func(s *state, a, b Value) bool { return contains(s, b, a) },
-	"notin": func(s *state, a, b Value) bool { return !contains(s, b, a) },
-}
-
 // unordered is the result of comparing with NaN.
 const unordered = 2
 
@@ -314,20 +317,7 @@ func contains(s *state, box, item Value) bool {
 }
 
 // identical is "a is b", as far as it can be told: equal scalars count as one object.
-func identical(a, b Value) bool {
-	if a.kind != b.kind {
-		return false
-	}
-	switch a.kind {
-	case KindNone, KindUndefined:
-		return true
-	case KindBool, KindInt, KindFloat:
-		return a.num == b.num
-	case KindString, KindMarkup, KindBig:
-		return a.str == b.str
-	}
-	return a.ref == b.ref
-}
+func identical(a, b Value) bool { return a == b || a.kind == KindUndefined && b.kind == KindUndefined }
 
 // runeSlice gives the part of text between two code point positions.
 func runeSlice(text string, from, to int) string {

@@ -60,16 +60,10 @@ func (p *parser) leave() { p.depth-- }
 func (p *parser) isName(name string) bool { return p.cur().kind == tokName && p.cur().text == name }
 func (p *parser) isOp(op string) bool     { return p.cur().kind == tokOperator && p.cur().text == op }
 
-func (p *parser) skipName(name string) bool {
-	found := p.isName(name)
-	if found {
-		p.next()
-	}
-	return found
-}
+func (p *parser) skipName(name string) bool { return p.skip(p.isName(name)) }
+func (p *parser) skipOp(op string) bool     { return p.skip(p.isOp(op)) }
 
-func (p *parser) skipOp(op string) bool {
-	found := p.isOp(op)
+func (p *parser) skip(found bool) bool {
 	if found {
 		p.next()
 	}
@@ -224,16 +218,18 @@ func (p *parser) forStatement(line pos) node {
 
 func (p *parser) ifStatement(line pos) node {
 	root := &ifNode{pos: line}
-	for n := root; ; {
+	n := root
+	for links := 0; ; p.chain(&links) {
 		n.test = p.tuple(false, false)
 		n.body = p.statements("elif", "else", "endif")
 		switch p.next().text {
 		case "elif":
-			n = &ifNode{pos: p.line()}
-			root.elifs = append(root.elifs, n)
+			next := &ifNode{pos: p.line()}
+			n.orElse = []node{next}
+			n = next
 			continue
 		case "else":
-			root.orElse = p.block("endif")
+			n.orElse = p.block("endif")
 		}
 		return root
 	}
@@ -244,10 +240,10 @@ func (p *parser) setStatement(line pos) node {
 	if p.skipOp("=") {
 		return &setNode{line, target, p.tuple(true, false)}
 	}
-	n := &setBlockNode{pos: line, target: target}
-	n.filter, _ = p.filterChain(nil).(*applyNode)
-	n.body = p.block("endset")
-	return n
+	if p.isOp("|") {
+		p.unsupported("a filter of a set block")
+	}
+	return &setBlockNode{pos: line, target: target, body: p.block("endset")}
 }
 
 // macroBody reads the body of a macro or a call block, up to its end tag.

@@ -54,23 +54,18 @@ func (p *parser) chained(operand func() node, ops ...string) node {
 	left := operand()
 	for links := 0; (p.cur().kind == tokOperator || p.cur().kind == tokName) && slices.Contains(ops, p.cur().text); p.chain(&links) {
 		op := p.next().text
-		left = &binaryNode{line, op, left, operand(), arithmetic[op]}
+		left = &binaryNode{line, op, left, operand(), operators[op]}
 		line = p.line()
 	}
 	return left
 }
 
-func (p *parser) or() node      { return p.chained(p.and, "or") }
-func (p *parser) and() node     { return p.chained(p.not, "and") }
-func (p *parser) sum() node     { return p.chained(p.concat, "+", "-") }
-func (p *parser) product() node { return p.chained(p.factor, "*", "/", "//", "%") }
-
-func (p *parser) factor() node {
-	n := p.unary(true)
-	if p.isOp("**") {
-		p.unsupported("**")
-	}
-	return n
+func (p *parser) or() node     { return p.chained(p.and, "or") }
+func (p *parser) and() node    { return p.chained(p.not, "and") }
+func (p *parser) sum() node    { return p.chained(p.concat, "+", "-") }
+func (p *parser) concat() node { return p.chained(p.product, "~") }
+func (p *parser) product() node {
+	return p.chained(func() node { return p.unary(true) }, "*", "/", "//", "%")
 }
 
 func (p *parser) not() node {
@@ -86,36 +81,28 @@ func (p *parser) not() node {
 func (p *parser) compare() node {
 	line := p.line()
 	left := p.sum()
-	var ops []compareOp
-	for {
-		t := p.cur()
-		op := ""
-		switch {
-		case t.kind == tokOperator && comparisons[t.text] != nil, p.isName("in"):
-			op = p.next().text
-		case p.isName("not") && p.look().kind == tokName && p.look().text == "in":
-			p.next()
-			p.next()
-			op = "notin"
-		case ops == nil:
-			return left
-		default:
-			return &compareNode{line, left, ops}
-		}
-		ops = append(ops, compareOp{comparisons[op], p.sum()})
+	op := p.comparison()
+	if op == "" {
+		return left
 	}
+	n := &binaryNode{line, op, left, p.sum(), operators[op]}
+	if p.comparison() != "" {
+		p.unsupported("a chain of comparisons")
+	}
+	return n
 }
 
-func (p *parser) concat() node {
-	line := p.line()
-	parts := []node{p.product()}
-	for p.skipOp("~") {
-		parts = append(parts, p.product())
+// comparison takes a comparison's operator, "" if none comes.
+func (p *parser) comparison() string {
+	switch t := p.cur(); {
+	case t.kind == tokOperator && slices.Contains([]string{"==", "!=", "<", "<=", ">", ">="}, t.text), p.isName("in"):
+		return p.next().text
+	case p.isName("not") && p.look().kind == tokName && p.look().text == "in":
+		p.next()
+		p.next()
+		return "not in"
 	}
-	if len(parts) == 1 {
-		return parts[0]
-	}
-	return &concatNode{list{line, parts}}
+	return ""
 }
 
 func (p *parser) unary(withFilter bool) node {
@@ -137,6 +124,8 @@ func (p *parser) unary(withFilter bool) node {
 			n = p.test(n)
 		case p.isOp("("):
 			n = p.call(n)
+		case p.isOp("**"):
+			p.unsupported("**")
 		default:
 			return n
 		}
@@ -151,6 +140,9 @@ func (p *parser) primary() node {
 		p.next()
 		if v := constants[t.text]; v.valid() {
 			return &constNode{line, v}
+		}
+		if t.text == "cycler" || t.text == "joiner" || t.text == "lipsum" {
+			p.unsupported("%s()", t.text)
 		}
 		return &nameNode{line, t.text, ctxLoad}
 	case tokString:
@@ -199,9 +191,18 @@ func (p *parser) postfix(n node) node {
 		line := p.line()
 		switch {
 		case p.skipOp("."):
-			n = p.member(line, n)
+			a := p.next()
+			if a.kind != tokName && a.kind != tokInteger {
+				panic(syntaxErrorf(a.line, "expected name or number"))
+			}
+			if a.kind == tokInteger {
+				n = &itemNode{line, n, &constNode{pos(a.line), a.num}}
+			} else {
+				n = &attrNode{line, n, a.text, dictMethods[a.text] == nil && !isDunder(a.text)}
+			}
 		case p.skipOp("["):
-			n = p.subscript(line, n)
+			n = &itemNode{line, n, p.subscript()}
+			p.expect(tokOperator, "]")
 		case p.isOp("("):
 			n = p.call(n)
 		default:
@@ -210,50 +211,48 @@ func (p *parser) postfix(n node) node {
 	}
 }
 
-func (p *parser) member(line pos, n node) node {
-	a := p.next()
-	switch a.kind {
-	case tokName:
-		return &attrNode{line, n, a.text, dictMethods[a.text] == nil && !isDunder(a.text)}
-	case tokInteger:
-		return &itemNode{line, n, &constNode{pos(a.line), a.num}}
-	}
-	panic(syntaxErrorf(a.line, "expected name or number"))
-}
-
-func (p *parser) subscript(line pos, n node) node {
-	var args []node
-	p.commas("]", func() { args = append(args, p.subscribed()) })
-	if len(args) == 1 {
-		return &itemNode{line, n, args[0]}
-	}
-	return &itemNode{line, n, &tupleNode{list{line, args}}}
-}
-
-func (p *parser) subscribed() node {
+func (p *parser) subscript() node {
 	s := &sliceNode{pos: p.line()}
 	if !p.skipOp(":") {
 		n := p.expr(true)
+		if p.isOp(",") {
+			p.unsupported("a tuple as an index")
+		}
 		if !p.skipOp(":") {
 			return n
 		}
 		s.start = n
 	}
-	ends := func() bool { return p.isOp("]") || p.isOp(",") }
-	if !p.isOp(":") && !ends() {
+	if !p.isOp(":") && !p.isOp("]") {
 		s.stop = p.expr(true)
 	}
-	if p.skipOp(":") && !ends() {
+	if p.skipOp(":") && !p.isOp("]") {
 		s.step = p.expr(true)
 	}
 	return s
 }
 
 func (p *parser) call(n node) node {
-	if attr, ok := n.(*attrNode); ok && slices.Contains(strings.Fields(absentMethods), attr.name) {
+	line := p.line()
+	attr, ok := n.(*attrNode)
+	if ok && slices.Contains(strings.Fields(absentMethods), attr.name) {
 		p.unsupported("the method %s", attr.name)
 	}
-	return &callNode{p.line(), n, p.callArgs()}
+	args := p.callArgs()
+	if ok && strMethods[attr.name] != nil {
+		p.knownArguments(strMethods[attr.name], args)
+	}
+	return &callNode{line, n, args}
+}
+
+// knownArguments refuses the arguments that this package does without.
+func (p *parser) knownArguments(b *builtin, args argNodes) {
+	for i, param := range b.params {
+		name, absent := strings.CutSuffix(param, "!")
+		if absent && (i < len(args.pos) || slices.ContainsFunc(args.kw, func(k kwNode) bool { return k.name == name })) {
+			p.unsupported("the argument %s of %s", name, b.name)
+		}
+	}
 }
 
 func (p *parser) callArgs() (a argNodes) {
@@ -286,6 +285,7 @@ func (p *parser) filterChain(n node) node {
 		if p.isOp("(") {
 			f.args = p.callArgs()
 		}
+		p.knownArguments(f.fn, f.args)
 		p.innerCall(f)
 		n = f
 	}
@@ -323,7 +323,7 @@ func (p *parser) library(what, name string) *builtin {
 func (p *parser) test(n node) node {
 	line := pos(p.next().line)
 	negated := p.skipName("not")
-	t := &applyNode{pos: line, test: true, expr: n}
+	t := &applyNode{pos: line, expr: n}
 	t.fn = p.library("test", p.ident().text)
 	switch c := p.cur(); {
 	case p.isOp("("):

@@ -92,8 +92,8 @@ func isDigitRune(r rune) bool {
 	return unicode.Is(unicode.Nd, r)
 }
 
-// all reports whether s is not empty and every character satisfies is.
-func all(s string, is func(rune) bool) bool {
+// allRunes reports whether s is not empty and every character satisfies is.
+func allRunes(s string, is func(rune) bool) bool {
 	for _, r := range s {
 		if !is(r) {
 			return false

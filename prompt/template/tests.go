@@ -27,8 +27,8 @@ func (k kinds) has(one Kind) bool { return k>>one&1 != 0 }
 
 // weigh is a test that compares with its argument.
 func weigh(name, op string) *builtin {
-	fn := comparisons[op]
-	return def(name, "/ b", func(s *state, v Value, a []Value) Value { return Bool(fn(s, v, a[0])) })
+	fn := operators[op]
+	return def(name, "/ b", func(s *state, v Value, a []Value) Value { return fn(s, v, a[0]) })
 }
 
 // modulo is a test for v % 2 == want.
@@ -43,7 +43,8 @@ func isCallable(v Value) bool {
 
 var tests = table("",
 	modulo("odd", 1), modulo("even", 0),
-	kindOf("defined", KindNone, KindBool, KindInt, KindBig, KindFloat, KindString, KindMarkup, KindList, KindTuple, KindDict, KindRange, KindView, KindObject),
+	kindOf("defined", KindNone, KindBool, KindInt, KindBig, KindFloat, KindString, KindMarkup, KindList, KindTuple, KindDict,
+		KindRange, KindView, KindObject),
 	kindOf("undefined", KindUndefined),
 	kindOf("none", KindNone),
 	kindOf("boolean", KindBool),

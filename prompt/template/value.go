@@ -129,9 +129,9 @@ func (v Value) isSeq() bool     { return v.kind == KindList || v.kind == KindTup
 func (v Value) isNumber() bool  { return v.kind >= KindBool && v.kind <= KindFloat }
 func (v Value) isInteger() bool { return v.kind >= KindBool && v.kind <= KindBig }
 
-var typeNames = [...]string{KindInvalid: "object", KindUndefined: "Undefined", KindNone: "NoneType", KindBool: "bool", KindInt: "int", KindBig: "int",
-	KindFloat: "float", KindString: "str", KindMarkup: "Markup", KindList: "list", KindTuple: "tuple", KindDict: "dict", KindRange: "range",
-	KindView: "dict_view", KindObject: "object"}
+var typeNames = [...]string{KindInvalid: "object", KindUndefined: "Undefined", KindNone: "NoneType", KindBool: "bool",
+	KindInt: "int", KindBig: "int", KindFloat: "float", KindString: "str", KindMarkup: "Markup", KindList: "list",
+	KindTuple: "tuple", KindDict: "dict", KindRange: "range", KindView: "dict_view", KindObject: "object"}
 
 // typeName is type(v).__name__.
 func (v Value) typeName() string {
