@@ -2,6 +2,8 @@ package tokenizer
 
 import (
 	"bytes"
+	"iter"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -54,8 +56,8 @@ func newMatcher(tokens []*AddedToken, text func(*AddedToken) string) *matcher {
 	return m
 }
 
-// find gives the next token in b at or behind i: where it starts and ends; n < 0 if there is none.
-func (m *matcher) find(b []byte, i int) (start, end int, n int32) {
+// find gives the next token in b at or behind i, and where it starts and ends; nil if there is none.
+func (m *matcher) find(b []byte, i int) (start, end int, t *AddedToken) {
 	for ; i < len(b); i++ {
 		if m.only >= 0 {
 			n := bytes.IndexByte(b[i:], byte(m.only))
@@ -66,78 +68,54 @@ func (m *matcher) find(b []byte, i int) (start, end int, n int32) {
 		} else if !m.first[b[i]] {
 			continue
 		}
-		if n, end := m.at(b, i); n >= 0 {
-			return i, end, n
+		if n := m.trie.longest(b[i:]); n != noID {
+			return i, i + m.length[n], m.tokens[n]
 		}
 	}
-	return 0, 0, -1
+	return 0, 0, nil
 }
 
-// at gives the longest token that starts at b[i] and its end; n < 0 if there is none.
-func (m *matcher) at(b []byte, i int) (n int32, end int) {
-	id := m.trie.longest(b[i:])
-	if id == noID {
-		return -1, i
-	}
-	return int32(id), i + m.length[id]
-}
-
-// cutting walks over a text: stretches between tokens, and tokens, in order.
-type cutting struct {
-	m     *matcher // nil: no tokens
-	b     []byte
-	plain bool // special tokens stay text (split_special_tokens): they are passed over whole, as in the reference
-
-	token *AddedToken // the token just met, or nil
-	part  []byte      // else the text just met, which starts at b[start]
+// stretch is an added token, or the text between two of them, which begins at start.
+type stretch struct {
+	token *AddedToken // nil: text
+	part  []byte
 	start int
-
-	done, at int
-	pending  *AddedToken // met behind part
-	end      int
 }
 
-// next steps to the next stretch or token; false at the end.
-func (c *cutting) next() bool {
-	if c.pending != nil {
-		c.token, c.pending, c.done = c.pending, nil, c.end
-		return true
-	}
-	c.token = nil
-	for c.m != nil {
-		start, end, n := c.m.find(c.b, c.at)
-		if n < 0 {
+// cut gives the tokens in b and the texts between them, in order; with plain special tokens are text, and passed over whole, as
+// the reference does for split_special_tokens. A nil matcher has no tokens.
+func (m *matcher) cut(b []byte, plain bool) iter.Seq[stretch] {
+	return func(yield func(stretch) bool) { m.walk(b, plain, yield) }
+}
+
+func (m *matcher) walk(b []byte, plain bool, yield func(stretch) bool) {
+	done := 0 // given so far
+	for at := 0; m != nil; {
+		start, end, t := m.find(b, at)
+		if t == nil {
 			break
 		}
-		c.at = end
-		t := c.m.tokens[n]
-		if c.plain && t.Special || t.SingleWord && (endsInWord(c.b[:start]) || startsWithWord(c.b[end:])) {
+		at = end
+		if plain && t.Special || t.SingleWord && (endsInWord(b[:start]) || startsWithWord(b[end:])) {
 			continue
 		}
 		if t.LStrip {
-			start = max(trimSpaceRight(c.b[:start]), c.done)
+			start = max(len(trimRight(b[:start])), done)
 		}
 		if t.RStrip {
-			end += leadingSpace(c.b[end:])
+			end = len(b) - len(trimLeft(b[end:]))
 		}
-		if start >= end { // all of it was taken by the token before
-			c.done = end
-			continue
+		if done < start && start < end && !yield(stretch{part: b[done:start], start: done}) {
+			return
 		}
-		if c.done < start {
-			c.part, c.start = c.b[c.done:start], c.done
-			c.pending, c.end = t, end
-			return true
+		done = end
+		if start < end && !yield(stretch{token: t}) { // else the token before took all of it
+			return
 		}
-		c.token, c.done = t, end
-		return true
 	}
-	if c.at = len(c.b); c.done < len(c.b) {
-		c.part, c.start = c.b[c.done:], c.done
-		c.done = len(c.b)
-		return true
+	if done < len(b) {
+		yield(stretch{part: b[done:], start: done})
 	}
-	return false
 }
 
 func endsInWord(b []byte) bool {
@@ -150,26 +128,5 @@ func startsWithWord(b []byte) bool {
 	return n > 0 && isClass(r, clRustWord)
 }
 
-// trimSpaceRight gives the length of b without the white space at its end.
-func trimSpaceRight(b []byte) int {
-	for len(b) > 0 {
-		r, n := utf8.DecodeLastRune(b)
-		if !isClass(r, clRustSpace) {
-			break
-		}
-		b = b[:len(b)-n]
-	}
-	return len(b)
-}
-
-// leadingSpace gives the length of the white space at the start of b.
-func leadingSpace(b []byte) int {
-	for i := 0; i < len(b); {
-		r, n := utf8.DecodeRune(b[i:])
-		if !isClass(r, clRustSpace) {
-			return i
-		}
-		i += n
-	}
-	return len(b)
-}
+func trimLeft(b []byte) []byte  { return bytes.TrimLeftFunc(b, unicode.IsSpace) }
+func trimRight(b []byte) []byte { return bytes.TrimRightFunc(b, unicode.IsSpace) }

@@ -3,6 +3,7 @@ package tokenizer
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"sync"
 	"unicode/utf8"
 )
@@ -21,9 +22,9 @@ type bpe struct {
 	pairs  *pairTable
 	origin []origin // by symbol
 
-	byteSym                             [256]uint32  // raw: symbol of a byte, noID: none
-	runeSym                             *symbolTable // else: symbol of a character
-	fallback                            [256]uint32  // ids of <0x00> … <0xFF>, noID: none
+	byteSym                             [256]uint32        // raw: symbol of a byte, noID: none
+	runeSym                             *runeTable[uint32] // else: symbol of a character, noID: none
+	fallback                            [256]uint32        // ids of <0x00> … <0xFF>, noID: none
 	byteFallback, fuseUnk, ignoreMerges bool
 	unk                                 uint32 // noID: none
 
@@ -42,44 +43,6 @@ type bpe struct {
 	long  map[string]uint32 // the longer ones
 }
 
-// symbolTable maps characters to symbols by pages of 256.
-type symbolTable struct {
-	page [pageCount]*[pageSize]uint32
-}
-
-func (t *symbolTable) put(r rune, id uint32) {
-	p := t.page[r>>pageBits]
-	if p == nil {
-		p = new([pageSize]uint32)
-		for i := range p {
-			p[i] = noID
-		}
-		t.page[r>>pageBits] = p
-	}
-	p[r&(pageSize-1)] = id
-}
-
-func (t *symbolTable) get(r rune) uint32 {
-	if p := t.page[r>>pageBits]; p != nil {
-		return p[r&(pageSize-1)]
-	}
-	return noID
-}
-
-// each calls fn for every symbol.
-func (t *symbolTable) each(fn func(id uint32)) {
-	for _, p := range t.page {
-		if p == nil {
-			continue
-		}
-		for _, id := range p {
-			if id != noID {
-				fn(id)
-			}
-		}
-	}
-}
-
 // setAlphabet fills the symbol tables from the vocabulary.
 func (m *bpe) setAlphabet() {
 	for b := range m.byteSym {
@@ -93,7 +56,7 @@ func (m *bpe) setAlphabet() {
 	if m.raw {
 		return
 	}
-	m.runeSym = &symbolTable{}
+	m.runeSym = &runeTable[uint32]{values: slices.Repeat([]uint32{noID}, pageSize)}
 	for id := range m.vocab.span() {
 		text := m.vocab.bytes(id)
 		if r, n := utf8.DecodeRune(text); n == len(text) && n > 0 && (r != utf8.RuneError || n == 3) {
@@ -102,47 +65,23 @@ func (m *bpe) setAlphabet() {
 	}
 }
 
-// setWhole fills the table of words that are one token: all tokens, until dropUnmade.
+// setWhole fills the table of words that are one token: those that merging gives, or all with ignore_merges.
 func (m *bpe) setWhole() {
 	m.whole, m.long = &wordTable{make([]wordSlot, slotsFor(m.vocab.count))}, map[string]uint32{}
-	m.eachText(func(id uint32, text []byte) {
+	var text []byte
+	for id := range m.vocab.span() {
+		if !m.vocab.has(id) || !m.ignoreMerges && !m.origin[id].exists() {
+			continue
+		}
+		var ok bool
+		if text, ok = m.textOf(text[:0], id); !ok || len(text) == 0 {
+			continue
+		}
 		if len(text) > shortWord {
 			m.long[string(text)] = id
 		} else {
 			k := keyOf(text, 0, len(text))
 			*m.whole.find(k, k.hash()) = wordSlot{k.lo, k.hi, k.n, id}
-		}
-	})
-}
-
-// dropUnmade takes the tokens that merging never gives out of whole; with ignore_merges they stay.
-func (m *bpe) dropUnmade() {
-	if m.ignoreMerges {
-		return
-	}
-	m.eachText(func(id uint32, text []byte) {
-		if m.origin[id].exists() {
-			return
-		}
-		if len(text) > shortWord {
-			delete(m.long, string(text))
-		} else {
-			k := keyOf(text, 0, len(text))
-			m.whole.find(k, k.hash()).n = goneWord
-		}
-	})
-}
-
-// eachText calls fn for each token that some text could give.
-func (m *bpe) eachText(fn func(id uint32, text []byte)) {
-	var text []byte
-	for id := range m.vocab.span() {
-		if !m.vocab.has(id) {
-			continue
-		}
-		var ok bool
-		if text, ok = m.textOf(text[:0], id); ok && len(text) > 0 {
-			fn(id, text)
 		}
 	}
 }
@@ -150,16 +89,8 @@ func (m *bpe) eachText(fn func(id uint32, text []byte)) {
 // textOf appends the text whose merging could give id, in the model's own alphabet; false if no text could.
 func (m *bpe) textOf(dst []byte, id uint32) ([]byte, bool) {
 	text := m.vocab.bytes(id)
-	if m.spaced && (bytes.IndexByte(text, ' ') >= 0 || bytes.Contains(text, []byte(lowerBar))) {
-		if bytes.IndexByte(text, ' ') >= 0 {
-			return dst, false
-		}
-		for len(text) > 0 {
-			r, n := utf8.DecodeRune(text)
-			dst = utf8.AppendRune(dst, m.asSpace(r))
-			text = text[n:]
-		}
-		return dst, true
+	if m.spaced {
+		return appendSpaced(dst, text), bytes.IndexByte(text, ' ') < 0
 	}
 	if !m.raw || m.plainBytes {
 		return append(dst, text...), true
@@ -209,18 +140,8 @@ func (m *bpe) encodePieces(dst []uint32, s *scratch, b []byte, i, end int) []uin
 		stop := m.piece(b, i, end)
 		if b[i] >= utf8.RuneSelf && oneChar(b[i:stop]) {
 			dst = m.symbols(dst, b[i:stop])
-		} else if stop-i <= shortWord {
-			k := keyOf(b, i, stop)
-			h := k.hash()
-			if id, ok := m.whole.get(k, h); ok {
-				dst = append(dst, id)
-			} else {
-				dst = m.encodeCached(dst, s, k, h, b[i:stop])
-			}
-		} else if id, ok := m.long[string(b[i:stop])]; ok {
-			dst = append(dst, id)
 		} else {
-			dst = m.encodeUnlisted(dst, s, b[i:stop])
+			dst = m.encodePiece(dst, s, b, i, stop)
 		}
 		i = stop
 	}
@@ -235,6 +156,9 @@ func oneChar(b []byte) bool {
 // encodePiece appends the ids of b[i:end], a part of a word.
 func (m *bpe) encodePiece(dst []uint32, s *scratch, b []byte, i, end int) []uint32 {
 	if end-i > shortWord {
+		if id, ok := m.long[string(b[i:end])]; ok && !m.ignoreMerges {
+			return append(dst, id)
+		}
 		return m.encodeUnlisted(dst, s, b[i:end])
 	}
 	k := keyOf(b, i, end)
@@ -251,11 +175,7 @@ func (m *bpe) encodePiece(dst []uint32, s *scratch, b []byte, i, end int) []uint
 func (m *bpe) encodeUnlisted(dst []uint32, s *scratch, word []byte) []uint32 {
 	if m.regular && len(word) >= longWord {
 		if m.spaced && bytes.Contains(word, []byte(lowerBar)) { // a bar that a user typed means what a space means
-			out := s.spaced[:0]
-			for i := bytes.Index(word, []byte(lowerBar)); i >= 0; i = bytes.Index(word, []byte(lowerBar)) {
-				out, word = append(append(out, word[:i]...), ' '), word[i+len(lowerBar):]
-			}
-			s.spaced = append(out, word...)
+			s.spaced = appendSpaced(s.spaced[:0], word)
 			word = s.spaced
 		}
 		if with, ok := m.encodeSearch(dst, s, word); ok {
@@ -303,7 +223,7 @@ func (m *bpe) symbols(dst []uint32, word []byte) []uint32 {
 		} else {
 			var r rune
 			r, size = utf8.DecodeRune(word[i:])
-			id = m.runeSym.get(r)
+			id = m.runeSym.at(r)
 		}
 		char := word[i : i+size]
 		i += size

@@ -59,6 +59,16 @@ func (t *runeTable[T]) at(r rune) T {
 	return t.values[int(t.page[uint32(r)>>pageBits])<<pageBits|int(r&(pageSize-1))]
 }
 
+// put sets the value of r. The first page is that of all characters that were not put.
+func (t *runeTable[T]) put(r rune, v T) {
+	p := &t.page[r>>pageBits]
+	if *p == 0 {
+		*p = uint16(len(t.values) >> pageBits)
+		t.values = append(t.values, t.values[:pageSize]...)
+	}
+	t.values[int(*p)<<pageBits|int(r&(pageSize-1))] = v
+}
+
 // newRuneTable asks f about every code point.
 func newRuneTable[T comparable](f func(r rune) T) *runeTable[T] {
 	t := &runeTable[T]{}

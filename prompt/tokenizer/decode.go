@@ -13,16 +13,22 @@ import (
 // Decode gives the text of ids as the reference does with clean_up_tokenization_spaces=false. Ids that no token has are
 // passed over; with skipSpecial so are special tokens. It allocates a string per token.
 func (t *Tokenizer) Decode(ids []uint32, skipSpecial bool) string {
-	if t.ranked {
-		return t.decodeRanked(ids, skipSpecial)
-	}
 	tokens := make([]string, 0, len(ids))
 	for _, id := range ids {
-		text, ok := t.decodeText(id)
-		if !ok || skipSpecial && t.special[text] {
-			continue
+		a, added := t.byID[id]
+		switch {
+		case !added && t.vocab.has(id):
+			tokens = append(tokens, string(t.vocab.bytes(id)))
+		case !added:
+		default:
+			text := a.Content
+			if a.Normalized { // matched in normalised text, and decoded in that form
+				text = t.normalized(a)
+			}
+			if !skipSpecial || !t.special[text] {
+				tokens = append(tokens, text)
+			}
 		}
-		tokens = append(tokens, text)
 	}
 	if t.decoders == nil {
 		return strings.Join(tokens, " ")
@@ -31,17 +37,6 @@ func (t *Tokenizer) Decode(ids []uint32, skipSpecial bool) string {
 		tokens = d(tokens)
 	}
 	return strings.Join(tokens, "")
-}
-
-// decodeText gives the text that an id is decoded from: an added token that is matched in normalised text in that form.
-func (t *Tokenizer) decodeText(id uint32) (string, bool) {
-	if a, ok := t.byID[id]; ok {
-		if a.Normalized {
-			return t.normalized(a), true
-		}
-		return a.Content, true
-	}
-	return t.Token(id)
 }
 
 // decoder changes the list of tokens' texts on its way to one text.

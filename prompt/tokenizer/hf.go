@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"unsafe"
@@ -32,7 +33,7 @@ func readTokenizerJSON(b []byte) (*Tokenizer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if t.normalize, err = newNormalizer(parts["normalizer"]); err != nil {
+	if t.normalize, err = newNormalizers(parts["normalizer"]); err != nil {
 		return nil, fmt.Errorf("normalizer: %w", err)
 	}
 	if t.decoders, err = newDecoders(parts["decoder"]); err != nil {
@@ -129,16 +130,15 @@ func (t *Tokenizer) setWords(steps []preSpec, raw bool) error {
 	if !raw {
 		return nil
 	}
-	m := t.model
 	last := all[len(all)-1].(byteLevel)
 	switch {
 	case last.prefixSpace:
 	case len(all) == 1 && last.scan != nil:
-		t.words = scanWords{last.scan, m}
+		t.words = scanWords{last.scan}
 	case len(all) == 2 && last.scan == nil:
 		if s, ok := all[0].(split); ok {
 			if scan, ok := s.pattern.(*scanner); ok && (s.how == isolated || s.how == removed && s.invert) {
-				t.words = scanWords{scan, m}
+				t.words = scanWords{scan}
 			}
 		}
 	}
@@ -162,24 +162,13 @@ func (t *Tokenizer) readModel(b []byte, raw bool) error {
 			}
 		}
 	}
-	if c.Type == "" { // older files do not say
-		switch {
-		case parts["merges"] != nil:
-			c.Type = "BPE"
-		case len(parts["vocab"]) > 0 && parts["vocab"][0] == '[':
-			c.Type = "Unigram"
-		default:
-			c.Type = "WordLevel"
-		}
-	}
-	switch c.Type {
-	case "BPE":
-	case "Unigram", "WordPiece", "WordLevel":
-		return unsupported(c.Type)
-	default:
-		return fmt.Errorf("type %q: not known", c.Type)
-	}
 	switch {
+	case slices.Contains([]string{"Unigram", "WordPiece", "WordLevel"}, c.Type):
+		return unsupported(c.Type)
+	case c.Type == "" && parts["merges"] == nil: // older files do not name their model
+		return unsupported("a model without merges")
+	case c.Type != "" && c.Type != "BPE":
+		return fmt.Errorf("type %q: not known", c.Type)
 	case c.Prefix != "":
 		return unsupported("continuing_subword_prefix")
 	case c.Suffix != "":

@@ -1,6 +1,9 @@
 package tokenizer
 
-import "unicode/utf8"
+import (
+	"bytes"
+	"unicode/utf8"
+)
 
 // joins says between which two characters any merge of a model can ever reach: those where some merge's left part ends in
 // the one and its right part begins with the other. Everywhere else a text falls into pieces that merge independently.
@@ -102,6 +105,18 @@ func (m *bpe) asSpace(r rune) rune {
 		return ' '
 	}
 	return r
+}
+
+// appendSpaced appends b with a space for each ▁.
+func appendSpaced(dst, b []byte) []byte {
+	for {
+		i := bytes.Index(b, []byte(lowerBar))
+		if i < 0 {
+			return append(dst, b...)
+		}
+		dst = append(append(dst, b[:i]...), ' ')
+		b = b[i+len(lowerBar):]
+	}
 }
 
 // piece gives the end of the piece that begins at b[i]: no merge reaches across it.

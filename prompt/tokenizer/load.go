@@ -33,7 +33,7 @@ func LoadFS(dir fs.FS) (*Tokenizer, error) {
 		load  func(d *directory, b []byte) (*Tokenizer, error)
 	}{
 		{"tokenizer.json", loadTokenizerJSON}, {"tekken.json", tekken}, {"tokenizer.model", loadTokenizerModel}, {"vocab.json", loadVocabMerges},
-		{"*.tiktoken", loadTiktokenDir}, {"tiktoken.model", loadTiktokenDir}, {"tokenizer.model.v*", pieces}, {"tekken*.json", tekken},
+		{"*.tiktoken", loadTiktoken}, {"tiktoken.model", loadTiktoken}, {"tokenizer.model.v*", pieces}, {"tekken*.json", tekken},
 	} {
 		names, err := fs.Glob(dir, kind.files)
 		if err != nil || len(names) == 0 {
@@ -68,7 +68,6 @@ type tokenizerConfig struct {
 	AddEOS         *bool                 `json:"add_eos_token"`
 	BOS            tokenName             `json:"bos_token"`
 	EOS            tokenName             `json:"eos_token"`
-	Unknown        tokenName             `json:"unk_token"`
 	Pattern        string                `json:"pretokenize_regex"`
 }
 
@@ -76,17 +75,12 @@ type tokenizerConfig struct {
 type tokenName string
 
 func (n *tokenName) UnmarshalJSON(b []byte) error {
+	if len(b) == 0 || b[0] != '{' {
+		return json.Unmarshal(b, (*string)(n))
+	}
 	var o struct{ Content string }
-	if len(b) > 0 && b[0] == '{' {
-		err := json.Unmarshal(b, &o)
-		*n = tokenName(o.Content)
-		return err
-	}
-	var s *string
-	err := json.Unmarshal(b, &s)
-	if s != nil {
-		*n = tokenName(*s)
-	}
+	err := json.Unmarshal(b, &o)
+	*n = tokenName(o.Content)
 	return err
 }
 
@@ -151,10 +145,8 @@ func loadTokenizerJSON(d *directory, b []byte) (*Tokenizer, error) {
 
 // hasAdded tells whether the same token was added already, whatever its id.
 func (t *Tokenizer) hasAdded(a AddedToken) bool {
-	old, ok := t.byID[t.byText[a.Content]]
-	if _, known := t.byText[a.Content]; !ok || !known {
-		return false
-	}
-	a.ID = old.ID
-	return *old == a
+	id, known := t.byText[a.Content]
+	old := t.byID[id]
+	a.ID = id
+	return known && old != nil && *old == a
 }

@@ -85,11 +85,11 @@ func TestTiktoken(t *testing.T) {
 		fmt.Fprintf(&b, "%s %d\n", strings.Trim(string(text), `"`), i)
 	}
 	b.WriteString("dGg= 256\ndGhl 257\n") // th, the
-	tok, err := LoadTiktoken([]byte(b.String()), patternKimi, map[string]uint32{"<|end|>": 300})
+	tok, err := LoadFS(files("tiktoken.model", b.String(), "tokenizer_config.json", `{"tokenizer_class":"TikTokenTokenizer","added_tokens_decoder":{"300":{"content":"<|end|>","special":true}}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for text, want := range map[string]string{"the<|end|>th": "[257 300 256]", "athe": "[97 257]", "中the": "[228 184 173 257]"} {
+	for text, want := range map[string]string{"the<|end|>th": "[257 300 256]", "athe": "[97 257]", "<|reserved_token_299|>th": "[299 256]", "中the": "[228 184 173 257]"} {
 		if got := fmt.Sprint(tok.Encode(nil, text, Options{})); got != want {
 			t.Errorf("%q: %s, want %s", text, got, want)
 		}

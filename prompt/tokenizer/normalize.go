@@ -15,7 +15,7 @@ type normalizer interface {
 	apply(s *scratch, in []byte) []byte
 }
 
-// normalizers is a Sequence.
+// normalizers are applied one after another; none leave a text as it is.
 type normalizers []normalizer
 
 func (n normalizers) apply(s *scratch, in []byte) []byte {
@@ -38,16 +38,16 @@ func (p patternSpec) compile() (pattern, error) {
 	return nil, fmt.Errorf("pattern: want String or Regex")
 }
 
-// newNormalizer builds the normalizer section of a tokenizer.json; nil if there is none.
-func newNormalizer(raw []byte) (normalizer, error) {
+// newNormalizers builds the normalizer section of a tokenizer.json; none if there is no such section.
+func newNormalizers(raw []byte) (normalizers, error) {
 	var c struct {
 		Type        string
 		Normalizers []json.RawMessage
 		Prepend     string
 		Content     string
 		Pattern     patternSpec
-		StripLeft   *bool `json:"strip_left"`
-		StripRight  *bool `json:"strip_right"`
+		StripLeft   bool `json:"strip_left"`
+		StripRight  bool `json:"strip_right"`
 	}
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil, nil
@@ -59,38 +59,33 @@ func newNormalizer(raw []byte) (normalizer, error) {
 	case "Sequence":
 		var seq normalizers
 		for i, r := range c.Normalizers {
-			n, err := newNormalizer(r)
+			inner, err := newNormalizers(r)
 			if err != nil {
 				return nil, fmt.Errorf("normalizers[%d]: %w", i, err)
 			}
-			if n != nil {
-				seq = append(seq, n)
-			}
-		}
-		if len(seq) == 1 {
-			return seq[0], nil
+			seq = append(seq, inner...)
 		}
 		return seq, nil
 	case "NFC":
-		return unicodeForm{norm.NFC}, nil
+		return normalizers{unicodeForm{norm.NFC}}, nil
 	case "NFD":
-		return unicodeForm{norm.NFD}, nil
+		return normalizers{unicodeForm{norm.NFD}}, nil
 	case "NFKC":
-		return unicodeForm{norm.NFKC}, nil
+		return normalizers{unicodeForm{norm.NFKC}}, nil
 	case "NFKD":
-		return unicodeForm{norm.NFKD}, nil
+		return normalizers{unicodeForm{norm.NFKD}}, nil
 	case "ByteLevel":
-		return byteLevelNormalizer{}, nil
+		return normalizers{byteLevelNormalizer{}}, nil
 	case "Prepend":
-		return prepend(c.Prepend), nil
+		return normalizers{prepend(c.Prepend)}, nil
 	case "Strip":
-		return strip{c.StripLeft != nil && *c.StripLeft, c.StripRight != nil && *c.StripRight}, nil
+		return normalizers{strip{c.StripLeft, c.StripRight}}, nil
 	case "Replace":
 		p, err := c.Pattern.compile()
 		if err != nil {
 			return nil, err
 		}
-		return replace{p, []byte(c.Content)}, nil
+		return normalizers{replace{p, []byte(c.Content)}}, nil
 	case "Lowercase", "StripAccents", "Nmt", "Precompiled", "BertNormalizer":
 		return nil, unsupported(c.Type)
 	}
@@ -120,10 +115,10 @@ type strip struct{ left, right bool }
 
 func (t strip) apply(_ *scratch, in []byte) []byte {
 	if t.left {
-		in = in[leadingSpace(in):]
+		in = trimLeft(in)
 	}
 	if t.right {
-		in = in[:trimSpaceRight(in)]
+		in = trimRight(in)
 	}
 	return in
 }

@@ -76,7 +76,11 @@ func (m *bpe) setTimed() {
 			m.origin[id].made = timed
 		}
 	} else {
-		m.runeSym.each(func(id uint32) { m.origin[id].made = timed })
+		for _, id := range m.runeSym.values {
+			if id != noID {
+				m.origin[id].made = timed
+			}
+		}
 	}
 	for _, c := range m.merges {
 		o, l, r := &m.origin[c.id], &m.origin[c.a], &m.origin[c.b]

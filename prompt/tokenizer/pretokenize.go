@@ -12,19 +12,16 @@ type wordCutter interface {
 }
 
 // scanWords is the hot way: words of a known pattern, bytes as symbols.
-type scanWords struct {
-	scan *scanner
-	bpe  *bpe
-}
+type scanWords struct{ scan *scanner }
 
-func (w scanWords) encode(dst []uint32, s *scratch, _ *bpe, b []byte, _ bool) []uint32 {
+func (w scanWords) encode(dst []uint32, s *scratch, m *bpe, b []byte, _ bool) []uint32 {
 	for i, look := 0, lookEvery; i < len(b) && !s.full(dst); {
 		if i > look {
 			s.look()
 			look = i + lookEvery
 		}
 		end := w.scan.next(b, i)
-		dst = w.bpe.encode(dst, s, b, i, end)
+		dst = m.encode(dst, s, b, i, end)
 		i = end
 	}
 	return dst

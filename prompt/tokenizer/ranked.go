@@ -9,14 +9,16 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/text/unicode/norm"
 )
 
 // Tekken and tiktoken files list byte sequences by rank and nothing else: two neighbours merge where their bytes together
 // are in the list, the lowest rank first, and a whole word that is in the list is that token at once. So every way to cut
 // a listed sequence in two listed ones is a merge.
 
-// LoadTekken reads a tekken.json (mistral-common 1.13: special tokens first, then the sequences by rank). Special tokens' strings in a text stay
-// text, as Tekkenizer.encode leaves them; AddSpecial puts <s> in front.
+// LoadTekken reads a tekken.json (mistral-common 1.13: special tokens first, then the sequences by rank). Special tokens' strings in a
+// text stay text, as Tekkenizer.encode leaves them; AddSpecial puts <s> in front.
 func LoadTekken(b []byte) (*Tokenizer, error) {
 	parts, err := sections(b)
 	if err != nil {
@@ -35,35 +37,62 @@ func LoadTekken(b []byte) (*Tokenizer, error) {
 	if n >= total || total > maxID {
 		return nil, fmt.Errorf("config: default_vocab_size %d and default_num_special_tokens %d do not fit", total, n)
 	}
+	specials, err := tekkenSpecials(parts["special_tokens"], n, config.Version)
+	if err != nil {
+		return nil, fmt.Errorf("special_tokens: %w", err)
+	}
+	v, err := readTekkenVocab(parts["vocab"], n, total-n)
+	if err != nil {
+		return nil, fmt.Errorf("vocab: %w", err)
+	}
+	t, err := newRanked(v, n, config.Pattern)
+	if err != nil {
+		return nil, err
+	}
+	if uint32(v.count) != total-n {
+		return nil, fmt.Errorf("vocab: want the ranks 0 to %d, got %d of them", total-n-1, v.count)
+	}
+	for id, text := range specials {
+		t.setSpecial(uint32(id), text)
+		if text == "<s>" {
+			t.post.before = []uint32{uint32(id)}
+		}
+	}
+	return t, t.finish()
+}
+
+// tekkenSpecials gives the names of the n special tokens, which older versions do not list.
+func tekkenSpecials(list []byte, n uint32, version string) ([]string, error) {
 	var listed []struct {
 		Rank uint32
 		Text string `json:"token_str"`
 	}
-	if raw := parts["special_tokens"]; raw != nil {
-		if err := json.Unmarshal(raw, &listed); err != nil {
-			return nil, fmt.Errorf("special_tokens: %w", err)
-		}
-	} else if !slices.Contains([]string{"v1", "v2", "v3", "v7"}, config.Version) {
-		return nil, fmt.Errorf("special_tokens: missing, and version %q has no usual ones", config.Version)
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprintf("<SPECIAL_%d>", i)
 	}
-	specials := map[uint32]string{}
-	for i := range n {
-		specials[i] = fmt.Sprintf("<SPECIAL_%d>", i)
-	}
-	if listed == nil {
-		for i, text := range oldTekkenSpecials {
-			specials[uint32(i)] = text
+	if list == nil {
+		if !slices.Contains([]string{"v1", "v2", "v3", "v7"}, version) {
+			return nil, fmt.Errorf("missing, and version %q has no usual ones", version)
 		}
+		copy(names, oldTekkenSpecials)
+	} else if err := json.Unmarshal(list, &listed); err != nil {
+		return nil, err
 	}
 	for _, s := range listed {
 		if s.Rank >= n {
-			return nil, fmt.Errorf("special_tokens: rank %d is not below %d", s.Rank, n)
+			return nil, fmt.Errorf("rank %d is not below %d", s.Rank, n)
 		}
-		specials[s.Rank] = s.Text
+		names[s.Rank] = s.Text
 	}
-	v := newVocab(int(total - n))
+	return names, nil
+}
+
+// readTekkenVocab reads the first count entries of the list: the rank of each is its id less first.
+func readTekkenVocab(b []byte, first, count uint32) (*vocab, error) {
+	v := newVocab(int(count))
 	var text []byte
-	r := readerOf(parts["vocab"])
+	r := readerOf(b)
 	r.List(func() {
 		rank, seen := noID, false
 		text = text[:0]
@@ -82,27 +111,11 @@ func LoadTekken(b []byte) (*Tokenizer, error) {
 		})
 		if rank == noID || !seen {
 			r.Want("an entry with rank and token_bytes")
-		} else if rank < total-n {
-			r.Fail(v.add(string(text), rank+n))
+		} else if rank < count {
+			r.Fail(v.add(string(text), first+rank))
 		}
 	})
-	if err := r.Err(); err != nil {
-		return nil, fmt.Errorf("vocab: %w", err)
-	}
-	t, err := newRanked(v, n, config.Pattern)
-	if err != nil {
-		return nil, err
-	}
-	if uint32(v.count) != total-n {
-		return nil, fmt.Errorf("vocab: want the ranks 0 to %d, got %d of them", total-n-1, v.count)
-	}
-	for id, text := range specials {
-		t.setSpecial(id, text)
-		if text == "<s>" {
-			t.post.before = []uint32{id}
-		}
-	}
-	return t, t.finish()
+	return v, r.Err()
 }
 
 var oldTekkenSpecials = strings.Fields("<unk> <s> </s> [INST] [/INST] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS] " +
@@ -115,9 +128,8 @@ func (t *Tokenizer) setSpecial(id uint32, text string) {
 	t.special[text] = true
 }
 
-// LoadTiktoken reads a tiktoken file, a line for each token with its bytes in base64 and its rank, which is its id. The
-// file says nothing of the pattern that cuts words, nor of special tokens, which are matched in the text.
-func LoadTiktoken(b []byte, pattern string, specials map[string]uint32) (*Tokenizer, error) {
+// readTiktoken reads a tiktoken file, a line for each token with its bytes in base64 and its rank, which is its id.
+func readTiktoken(b []byte) (*vocab, error) {
 	v := newVocab(len(b) / 16)
 	var text []byte
 	for number, line := range bytes.Split(b, []byte("\n")) {
@@ -136,15 +148,7 @@ func LoadTiktoken(b []byte, pattern string, specials map[string]uint32) (*Tokeni
 			return nil, fmt.Errorf("line %d: %w", number+1, err)
 		}
 	}
-	t, err := newRanked(v, 0, pattern)
-	if err != nil {
-		return nil, err
-	}
-	for text, id := range specials {
-		t.setSpecial(id, text)
-		t.added = append(t.added, t.byID[id])
-	}
-	return t, t.finish()
+	return v, nil
 }
 
 // newRanked builds a tokenizer of byte sequences whose rank is their id less first.
@@ -163,20 +167,17 @@ func newRanked(v *vocab, first uint32, expr string) (*Tokenizer, error) {
 	t := newTokenizer()
 	t.vocab, t.model = v, m
 	if scan, ok := p.(*scanner); ok {
-		t.words = scanWords{scan, m}
+		t.words = scanWords{scan}
 	} else {
 		t.words = stages{split{p, removed, true}}
 	}
-	t.ranked = true
+	t.decoders = []decoder{func(tokens []string) []string { return []string{lossy([]byte(strings.Join(tokens, "")))} }}
 	return t, nil
 }
 
-// loadTiktokenDir reads a tiktoken file whose pattern the tokenizer's class names.
-func loadTiktokenDir(d *directory, b []byte) (*Tokenizer, error) {
-	specials := map[string]uint32{}
-	for _, a := range d.added {
-		specials[a.Content] = a.ID
-	}
+// loadTiktoken reads a tiktoken file. It says nothing of the pattern that cuts words, which the tokenizer's class names, nor of the special
+// tokens, which are those of the configuration and are matched in the text.
+func loadTiktoken(d *directory, b []byte) (*Tokenizer, error) {
 	pattern := d.config.Pattern
 	if pattern == "" {
 		switch d.config.Class {
@@ -187,40 +188,33 @@ func loadTiktokenDir(d *directory, b []byte) (*Tokenizer, error) {
 		case "LlamaTokenizer", "PreTrainedTokenizerFast", "Llama3Tokenizer":
 			pattern = patternLlama3
 		default:
-			return nil, fmt.Errorf("tokenizer_config.json: the pattern of tokenizer_class %q is not known (known: QWenTokenizer, TikTokenTokenizer, LlamaTokenizer)", d.config.Class)
+			return nil, fmt.Errorf("tokenizer_config.json: the pattern of tokenizer_class %q is not known "+
+				"(known: QWenTokenizer, TikTokenTokenizer, LlamaTokenizer)", d.config.Class)
 		}
 	}
-	t, err := LoadTiktoken(b, pattern, specials)
-	if err != nil || d.config.Class != "TikTokenTokenizer" {
-		return t, err
+	v, err := readTiktoken(b)
+	if err != nil {
+		return nil, err
 	}
-	// Kimi reserves 256 ids behind the ranks and names those that the configuration leaves out.
-	for id := t.vocab.span(); id < t.vocab.span()+256; id++ {
-		if _, ok := t.byID[id]; !ok {
-			specials[fmt.Sprintf("<|reserved_token_%d|>", id)] = id
-		}
+	t, err := newRanked(v, 0, pattern)
+	if err != nil {
+		return nil, err
 	}
-	return LoadTiktoken(b, pattern, specials)
-}
-
-// decodeRanked joins the bytes of ordinary tokens; a special token ends a run of them.
-func (t *Tokenizer) decodeRanked(ids []uint32, skipSpecial bool) string {
-	var out strings.Builder
-	var run []byte
-	for _, id := range ids {
-		if a, ok := t.byID[id]; ok {
-			if skipSpecial {
-				continue
+	special := func(id uint32, text string) {
+		t.setSpecial(id, text)
+		t.added = append(t.added, t.byID[id])
+	}
+	for _, a := range d.added {
+		special(a.ID, a.Content)
+	}
+	if d.config.Class == "TikTokenTokenizer" { // Kimi reserves 256 ids behind the ranks; those that the configuration leaves out have names
+		for id := v.span(); id < v.span()+256; id++ {
+			if _, ok := t.byID[id]; !ok {
+				special(id, fmt.Sprintf("<|reserved_token_%d|>", id))
 			}
-			out.WriteString(lossy(run))
-			run = run[:0]
-			out.WriteString(a.Content)
-			continue
 		}
-		run = append(run, t.vocab.bytes(id)...)
 	}
-	out.WriteString(lossy(run))
-	return out.String()
+	return t, t.finish()
 }
 
 // loadVocabMerges reads vocab.json and merges.txt as transformers 5 builds a fast tokenizer from them.
@@ -249,9 +243,7 @@ func loadVocabMerges(d *directory, b []byte) (*Tokenizer, error) {
 	steps := []preSpec{{Type: "ByteLevel", AddPrefixSpace: &prefix}}
 	switch class {
 	case "Qwen2Tokenizer", "Qwen3Tokenizer", "Qwen2_5Tokenizer":
-		if t.normalize, err = newNormalizer([]byte(`{"type":"NFC"}`)); err != nil {
-			return nil, err
-		}
+		t.normalize = normalizers{unicodeForm{norm.NFC}}
 		pattern, no := d.config.Pattern, false
 		if pattern == "" {
 			pattern = patternQwen

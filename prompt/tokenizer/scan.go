@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"slices"
 	"strings"
 	"sync"
 	"unicode"
@@ -126,66 +127,47 @@ func newScanner(pattern string) *scanner {
 		s.gpt2, s.contraction = true, plainContraction
 		return s
 	}
+	rest := pattern
 	if pattern == patternKimi {
 		s.flags = kimiFlags()
-		pattern = strings.ReplaceAll(strings.TrimPrefix(pattern, altHan+"|"), notHan, "]")
+		rest = strings.ReplaceAll(strings.TrimPrefix(pattern, altHan+"|"), notHan, "]")
 	}
-	rest := pattern
-	take := func(alternative string) bool {
-		after, ok := strings.CutPrefix(rest, alternative)
-		if ok {
-			rest = after
+	// take takes the first of the texts that rest begins with away from it, and gives its index; -1: none.
+	take := func(texts ...string) int {
+		n := slices.IndexFunc(texts, func(text string) bool { return strings.HasPrefix(rest, text+"|") })
+		if n >= 0 {
+			rest = rest[len(texts[n])+1:]
 		}
-		return ok
+		return n
 	}
-	signs := []string{altSign, altSlash}
-	switch {
-	case take(altCased1 + altFold + "?|" + altCased2 + altFold + "?|"):
+	sign := []string{altSign, altSlash}
+	switch take(altCased1+altFold+"?|"+altCased2+altFold+"?", altCased1+"|"+altCased2) {
+	case 0:
 		s.cased, s.contraction = true, foldContraction
-	case take(altCased1 + "|" + altCased2 + "|"):
+	case 1:
 		s.cased = true
 	default:
-		switch {
-		case take(altFold + "|"), take(altFold2 + "|"):
-			s.contraction = foldContraction
-		case take(altPlain + "|"):
+		switch take(altPlain, altFold, altFold2) {
+		case 0:
 			s.contraction = plainContraction
+		case 1, 2:
+			s.contraction = foldContraction
 		}
-		switch {
-		case take(altWord + "|"), take(altWordPoss + "|"):
-		case take(altWordMark + "|"):
-			s.letters = fLetter | fMark
-			signs = []string{altSignMark}
-		default:
+		switch take(altWordMark, altWord, altWordPoss) {
+		case -1:
 			return nil
+		case 0:
+			s.letters = fLetter | fMark
+			sign = []string{altSignMark}
 		}
 	}
-	switch {
-	case take(`\p{N}|`):
-		s.digits = 1
-	case take(`\p{N}{1,2}|`):
-		s.digits = 2
-	case take(`\p{N}{1,3}|`):
-		s.digits = 3
-	case take(`\p{N}+|`):
-	default:
+	s.digits = take(`\p{N}+`, `\p{N}`, `\p{N}{1,2}`, `\p{N}{1,3}`)
+	after := take(sign...)
+	s.slash = after == 1
+	if s.digits < 0 || after < 0 || rest != `\s*[\r\n]+`+altSpaces && rest != `\s*[\r\n]`+altSpaces {
 		return nil
 	}
-	found := false
-	for _, sign := range signs {
-		if take(sign + "|") {
-			found, s.slash = true, sign == altSlash
-			break
-		}
-	}
-	if !found {
-		return nil
-	}
-	switch rest {
-	case `\s*[\r\n]+` + altSpaces, `\s*[\r\n]` + altSpaces:
-		return s
-	}
-	return nil
+	return s
 }
 
 // at gives the flags of the character at b[i] and its length; 0, 1 behind the end.
@@ -219,6 +201,18 @@ func (s *scanner) run(b []byte, i int, mask uint8) int {
 			f, size = s.wide(b, i)
 		}
 		if f&mask == 0 {
+			break
+		}
+		i += size
+	}
+	return i
+}
+
+// until gives the end of the run of characters from i that have none of the flags in mask.
+func (s *scanner) until(b []byte, i int, mask uint8) int {
+	for i < len(b) {
+		f, size := s.at(b, i)
+		if f&mask != 0 {
 			break
 		}
 		i += size
@@ -276,14 +270,7 @@ func (s *scanner) next(b []byte, i int) int {
 		fs, ns = s.at(b, start)
 	}
 	if notSign := fLetter | fNumber | fSpace | s.letters; fs&notSign == 0 && start < len(b) {
-		end := start + ns
-		for end < len(b) {
-			f, size := s.at(b, end)
-			if f&notSign != 0 {
-				break
-			}
-			end += size
-		}
+		end := s.until(b, start+ns, notSign)
 		for end < len(b) && (b[end] == '\r' || b[end] == '\n' || s.slash && b[end] == '/') {
 			end++
 		}
@@ -334,15 +321,7 @@ func (s *scanner) nextGPT2(b []byte, i int, f uint8, size int) int {
 	case f&fNumber != 0:
 		return s.run(b, start+size, fNumber)
 	}
-	end := start + size
-	for end < len(b) {
-		f, size := s.at(b, end)
-		if f&(fSpace|fLetter|fNumber) != 0 {
-			break
-		}
-		end += size
-	}
-	return end
+	return s.until(b, start+size, fSpace|fLetter|fNumber)
 }
 
 // casedWord matches P?U*L+|P?U+L* at b[i] and gives its end, 0 if there is no match. P is any sign or space (marks too),

@@ -2,7 +2,6 @@ package tokenizer
 
 import (
 	"slices"
-	"sync"
 	"time"
 	"unsafe"
 
@@ -73,32 +72,25 @@ func drop[S ~[]E, E any](buffer *S) {
 }
 
 // pool keeps scratches over garbage collections, unlike sync.Pool: each holds a warm word cache.
-type pool struct {
-	mu   sync.Mutex
-	free []*scratch
-	keep int
-}
+type pool chan *scratch
 
-func (p *pool) get() *scratch {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if n := len(p.free); n > 0 {
-		s := p.free[n-1]
-		p.free = p.free[:n-1]
+func (p pool) get() *scratch {
+	select {
+	case s := <-p:
 		return s
+	default:
+		return new(scratch)
 	}
-	return new(scratch)
 }
 
-func (p *pool) put(s *scratch) {
+func (p pool) put(s *scratch) {
 	s.shrink()
 	for i := range s.text {
 		poison.Fill(s.text[i][:cap(s.text[i])])
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(p.free) < p.keep {
-		p.free = append(p.free, s)
+	select {
+	case p <- s:
+	default:
 	}
 }
 

@@ -56,7 +56,7 @@ func LoadSentencePiece(b []byte) (*Tokenizer, error) {
 // loadTokenizerModel reads tokenizer.model of a directory, whose added tokens are matched in the text.
 func loadTokenizerModel(d *directory, b []byte) (*Tokenizer, error) {
 	if len(b) > 0 && b[0] != 0x0A {
-		return loadTiktokenDir(d, b)
+		return loadTiktoken(d, b)
 	}
 	t, err := readSentencePiece(b)
 	if err != nil {
@@ -136,17 +136,17 @@ func readSentencePiece(b []byte) (*Tokenizer, error) {
 	if unk == noID {
 		return nil, errors.New("no piece of type unknown")
 	}
-	own := newMatcher(users, func(a *AddedToken) string { return a.Content })
-	n, strip := normalizers{replace{literalPattern(" "), []byte(lowerBar)}}, 0
+	t.normed = newMatcher(users, func(a *AddedToken) string { return a.Content }) // they never merge
+	strip := 0
 	if p.dummyPrefix {
-		n, strip = normalizers{prepend(lowerBar), n[0]}, 1
+		t.normalize, strip = append(t.normalize, prepend(lowerBar)), 1
 	}
-	t.normalize = n
+	t.normalize = append(t.normalize, replace{literalPattern(" "), []byte(lowerBar)})
 	m, err := p.bpe(v, unk)
 	if err != nil {
 		return nil, err
 	}
-	t.model, t.words = m, ownSymbols{own}
+	t.model, t.words = m, stages{}
 	t.decoders, err = newDecoders(fmt.Appendf(nil, `{"type":"Sequence","decoders":[{"type":"Replace","pattern":{"String":"▁"},"content":" "},{"type":"ByteFallback"},{"type":"Fuse"},
 		{"type":"Strip","content":" ","start":%d,"stop":0}]}`, strip))
 	if err != nil {
@@ -188,21 +188,6 @@ func (p *sentencePieceModel) bpe(v *vocab, unk uint32) (*bpe, error) {
 	}
 	m.allSplits(func(id uint32) uint32 { return ranks[id] }, func(id uint32) bool { return merging(id) && p.pieces[id].kind == pieceNormal })
 	return m, nil
-}
-
-// ownSymbols cuts a text at the symbols that the model's user defined; they never merge.
-type ownSymbols struct{ own *matcher }
-
-func (w ownSymbols) encode(dst []uint32, s *scratch, m *bpe, b []byte, _ bool) []uint32 {
-	c := cutting{m: w.own, b: b}
-	for c.next() && !s.full(dst) {
-		if c.token != nil {
-			dst = append(dst, c.token.ID)
-		} else {
-			dst = m.encode(dst, s, b, c.start, c.start+len(c.part))
-		}
-	}
-	return dst
 }
 
 // protoFields calls fn for each field of a protocol buffer message: varint and fixed32 values in v, byte fields in b.

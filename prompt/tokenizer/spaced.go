@@ -5,11 +5,10 @@ import "unicode/utf8"
 // spacedWords is the hot way of models without a pre-tokenizer whose tokens write a space as ▁: the text is taken with
 // its spaces as they are, and cut where no merge reaches.
 type spacedWords struct {
-	bpe    *bpe
 	scheme string // where a space is put in front: "always", "unless" there is one, "first" (at the very start, unless there is one), "never"
 }
 
-func (w spacedWords) encode(dst []uint32, s *scratch, _ *bpe, b []byte, first bool) []uint32 {
+func (w spacedWords) encode(dst []uint32, s *scratch, m *bpe, b []byte, first bool) []uint32 {
 	if len(b) == 0 {
 		return dst
 	}
@@ -18,29 +17,20 @@ func (w spacedWords) encode(dst []uint32, s *scratch, _ *bpe, b []byte, first bo
 	if w.scheme == "always" || w.scheme == "unless" && !has || w.scheme == "first" && first && !has {
 		b = s.keep(append(append(s.buffer(len(b)+1), ' '), b...))
 	}
-	return w.bpe.encodePieces(dst, s, b, 0, len(b))
+	return m.encodePieces(dst, s, b, 0, len(b))
 }
 
 // spacedPlan recognises a pipeline that does nothing but write spaces as ▁, put one in front and, perhaps, cut before
 // each; it then sets the model up for texts with plain spaces. Called once, before the model's tables are built.
 func (t *Tokenizer) spacedPlan(m *bpe) {
-	if !m.regular || m.raw || m.ignoreMerges || !m.byteFallback || m.vocab.id([]byte(lowerBar)) == noID {
+	if !m.regular || m.raw || m.ignoreMerges || !m.byteFallback || t.normed != nil || m.vocab.id([]byte(lowerBar)) == noID {
 		return
 	}
-	for _, a := range t.added {
-		if a.Normalized {
-			return
-		}
-	}
 	scheme, bars := "never", false
-	steps, isList := t.normalize.(normalizers)
-	if !isList && t.normalize != nil {
-		steps = normalizers{t.normalize}
-	}
-	for i, step := range steps {
+	for i, step := range t.normalize {
 		switch n := step.(type) {
 		case prepend:
-			if n != lowerBar && n != " " || i != 0 || len(steps) < 2 {
+			if n != lowerBar && n != " " || i != 0 || len(t.normalize) < 2 {
 				return
 			}
 			scheme = "always"
@@ -54,37 +44,32 @@ func (t *Tokenizer) spacedPlan(m *bpe) {
 		}
 	}
 	cut := false
-	switch words := t.words.(type) {
-	case ownSymbols:
-		if words.own != nil {
-			return
-		}
-	case stages:
-		for _, st := range words {
-			switch st := st.(type) {
-			case metaspace:
-				if st.with != lowerBar || scheme != "never" || cut {
-					return
-				}
-				scheme, bars = map[string]string{"always": "unless", "first": "first", "never": "never"}[st.scheme], true
-			case split:
-				p, ok := st.pattern.(literalPattern)
-				cut = cut || p == lowerBar
-				// Once spaces are written as ▁ there is nothing to split at a space.
-				if !ok || !bars || st.invert || p != " " && (p != lowerBar || st.how != mergedWithNext) {
-					return
-				}
-			default:
+	words, ok := t.words.(stages)
+	if !ok {
+		return
+	}
+	for _, st := range words {
+		switch st := st.(type) {
+		case metaspace:
+			if st.with != lowerBar || scheme != "never" || cut {
 				return
 			}
+			scheme, bars = map[string]string{"always": "unless", "first": "first", "never": "never"}[st.scheme], true
+		case split:
+			p, ok := st.pattern.(literalPattern)
+			cut = cut || p == lowerBar
+			// Once spaces are written as ▁ there is nothing to split at a space.
+			if !ok || !bars || st.invert || p != " " && (p != lowerBar || st.how != mergedWithNext) {
+				return
+			}
+		default:
+			return
 		}
-	default:
-		return
 	}
 	if !bars {
 		return
 	}
 	m.spaced, m.cutSpaces = true, cut
-	m.runeSym.put(' ', m.runeSym.get(lowerBarRune))
-	t.normalize, t.words = nil, spacedWords{m, scheme}
+	m.runeSym.put(' ', m.runeSym.at(lowerBarRune))
+	t.normalize, t.words = nil, spacedWords{scheme}
 }

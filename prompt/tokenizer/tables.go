@@ -109,8 +109,6 @@ type wordSlot struct {
 	n, id  uint32 // n 0: free
 }
 
-const goneWord = 255 // in wordSlot.n: taken out
-
 // find gives the slot of a word whose hash is h: where it is, or the free one where it would go.
 func (t *wordTable) find(k wordKey, h uint64) *wordSlot {
 	for i := place(h, len(t.slots)); ; {

@@ -12,7 +12,6 @@ package tokenizer
 import (
 	"fmt"
 	"runtime"
-	"sync"
 	"unicode/utf8"
 	"unsafe"
 )
@@ -28,11 +27,10 @@ type Tokenizer struct {
 	raw     *matcher        // tokens matched in the text as it came
 	normed  *matcher        // tokens matched in normalised text
 
-	normalize normalizer // nil: none
+	normalize normalizers
 	words     wordCutter
 	post      template
 	decoders  []decoder
-	ranked    bool // tokens are bytes: decoding joins them
 	asksFirst bool // words depends on whether a text begins where the input begins
 	pool      pool
 }
@@ -76,8 +74,7 @@ func (t *Tokenizer) encodeText(dst []uint32, text string, opt Options, cache *Ca
 	if opt.AddSpecial {
 		dst = append(dst, t.post.before...)
 	}
-	c := cutting{m: t.raw, b: unsafe.Slice(unsafe.StringData(text), len(text)), plain: opt.PlainSpecials}
-	for c.next() {
+	for c := range t.raw.cut(unsafe.Slice(unsafe.StringData(text), len(text)), opt.PlainSpecials) {
 		s.work(1 + len(c.part))
 		if s.full(dst) {
 			return dst
@@ -99,20 +96,20 @@ func (t *Tokenizer) encodeText(dst []uint32, text string, opt Options, cache *Ca
 
 // encodePart encodes text between two tokens of the first pass.
 func (t *Tokenizer) encodePart(dst []uint32, s *scratch, part []byte, first, plain bool) []uint32 {
-	if t.normalize != nil {
-		if first && t.asksFirst && len(part) > 0 {
-			// Metaspace asks where in the original a text begins; it begins later if its first character vanished.
-			_, n := utf8.DecodeRune(part)
-			first = len(t.normalize.apply(s, part[:n])) > 0
-		}
-		part = t.normalize.apply(s, part)
+	if first && t.asksFirst && len(part) > 0 {
+		// Metaspace asks where in the original a text begins; it begins later if its first character vanished.
+		_, n := utf8.DecodeRune(part)
+		first = len(t.normalize.apply(s, part[:n])) > 0
 	}
+	part = t.normalize.apply(s, part)
 	if t.normed == nil {
 		return t.words.encode(dst, s, t.model, part, first)
 	}
 	s.pinned = s.turn + 1
-	c := cutting{m: t.normed, b: part, plain: plain}
-	for c.next() && !s.full(dst) {
+	for c := range t.normed.cut(part, plain) {
+		if s.full(dst) {
+			break
+		}
 		s.work(1 + len(c.part))
 		if c.token != nil {
 			dst = append(dst, c.token.ID)
@@ -131,17 +128,6 @@ func (t *Tokenizer) ID(token string) (uint32, bool) {
 	}
 	id := t.vocab.id([]byte(token))
 	return id, id != noID
-}
-
-// Token gives the text of an id, as the vocabulary file writes it.
-func (t *Tokenizer) Token(id uint32) (string, bool) {
-	if a, ok := t.byID[id]; ok {
-		return a.Content, true
-	}
-	if !t.vocab.has(id) {
-		return "", false
-	}
-	return string(t.vocab.bytes(id)), true
 }
 
 // IsSpecial tells whether an id is a special token, which Decode can skip.
@@ -167,16 +153,17 @@ func (t *Tokenizer) finish() (err error) {
 			raw = append(raw, a)
 		}
 	}
+	t.raw = newMatcher(raw, func(a *AddedToken) string { return a.Content })
+	if t.normed == nil {
+		t.normed, err = t.normalizedTokens(normed)
+	}
 	m := t.model
 	m.setAlphabet()
 	m.setRegular()
 	t.spacedPlan(m)
-	var wg sync.WaitGroup
-	wg.Go(m.setWhole)
 	m.setPairs()
 	m.setJoins()
-	wg.Wait()
-	m.dropUnmade()
+	m.setWhole()
 	m.merges = nil
 	if st, ok := t.words.(stages); ok {
 		for _, one := range st {
@@ -184,25 +171,27 @@ func (t *Tokenizer) finish() (err error) {
 			t.asksFirst = t.asksFirst || ok && m.scheme == "first"
 		}
 	}
-	t.raw = newMatcher(raw, func(a *AddedToken) string { return a.Content })
+	t.pool = make(pool, 2*runtime.GOMAXPROCS(0))
+	return err
+}
+
+// normalizedTokens is the matcher of tokens that are matched in normalised text.
+func (t *Tokenizer) normalizedTokens(tokens []*AddedToken) (m *matcher, err error) {
 	seen := map[string]string{}
-	t.normed = newMatcher(normed, func(a *AddedToken) string {
+	m = newMatcher(tokens, func(a *AddedToken) string {
 		text := t.normalized(a)
-		if other, ok := seen[text]; (ok || text == "") && t.normalize != nil && err == nil {
-			err = fmt.Errorf("added tokens: %q becomes %q once normalised, as %q does: what the reference then finds is not determined", a.Content, text, other)
+		if other, ok := seen[text]; (ok || text == "") && len(t.normalize) > 0 {
+			err = fmt.Errorf("added tokens: %q becomes %q once normalised, as %q does: what the reference then finds is not determined",
+				a.Content, text, other)
 		}
 		seen[text] = a.Content
 		return text
 	})
-	t.pool.keep = 2 * runtime.GOMAXPROCS(0)
-	return err
+	return m, err
 }
 
 // normalized is the text of an added token as it is matched and decoded where it is matched in normalised text.
 func (t *Tokenizer) normalized(a *AddedToken) string {
-	if t.normalize == nil {
-		return a.Content
-	}
 	s := new(scratch)
 	defer func() { s.stopped(recover()) }() // "" where a pattern takes too long
 	return string(t.normalize.apply(s, []byte(a.Content)))
