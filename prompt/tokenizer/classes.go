@@ -27,6 +27,8 @@ const (
 	gcNd
 	gcNl
 	gcNo
+	gcPc      // the first of punctuation
+	gcSo = 22 // the last of symbols
 )
 
 // A class record: the category in the low five bits, then flags in the order of gen/classes.py.

@@ -135,6 +135,8 @@ func (t *Tokenizer) setWords(steps []preSpec, raw bool) error {
 	case last.prefixSpace:
 	case len(all) == 1 && last.scan != nil:
 		t.words = scanWords{last.scan}
+	case len(all) == 4 && last.scan == nil && isDeepSeek(steps):
+		t.words = scanWords{newDeepSeekScanner()}
 	case len(all) == 2 && last.scan == nil:
 		if s, ok := all[0].(split); ok {
 			if scan, ok := s.pattern.(*scanner); ok && (s.how == isolated || s.how == removed && s.invert) {

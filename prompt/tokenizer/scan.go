@@ -87,6 +87,7 @@ type scanner struct {
 	contraction contractionRule // as an alternative of its own, or behind a cased word
 	digits      int             // characters of one number; 0: no bound
 	slash       bool            // a slash may follow signs as line breaks do: [\r\n/]*
+	bounds      uint8           // DeepSeek: flags of characters that other patterns took out before, so that a text ends there
 }
 
 const (
@@ -99,6 +100,7 @@ const (
 	altCased1   = `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+`
 	altCased2   = `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*`
 	altSign     = ` ?[^\s\p{L}\p{N}]+[\r\n]*`
+	altSignPoss = ` ?[^\s\p{L}\p{N}]++[\r\n]*`
 	altSlash    = ` ?[^\s\p{L}\p{N}]+[\r\n/]*`
 	altSignMark = ` ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*`
 	altSpaces   = `|\s+(?!\S)|\s+`
@@ -113,23 +115,26 @@ const (
 		`\p{N}{1,3}|` + altSign + `|\s*[\r\n]+` + altSpaces
 )
 
-// newScanner gives the scanner of a pattern, nil if the pattern is not of the family.
-func newScanner(pattern string) *scanner {
-	s := &scanner{flags: scanFlags(), letters: fLetter}
+func scannerOf(flags *runeTable[uint8]) *scanner {
+	s := &scanner{flags: flags, letters: fLetter}
 	for b := range s.ascii {
-		if b < utf8.RuneSelf {
-			s.ascii[b] = s.flags.at(rune(b))
-		} else {
-			s.ascii[b] = fWide
+		if s.ascii[b] = fWide; b < utf8.RuneSelf {
+			s.ascii[b] = flags.at(rune(b))
 		}
 	}
+	return s
+}
+
+// newScanner gives the scanner of a pattern, nil if the pattern is not of the family.
+func newScanner(pattern string) *scanner {
+	s := scannerOf(scanFlags())
 	if pattern == patternGPT2 {
 		s.gpt2, s.contraction = true, plainContraction
 		return s
 	}
 	rest := pattern
 	if pattern == patternKimi {
-		s.flags = kimiFlags()
+		s = scannerOf(kimiFlags())
 		rest = strings.ReplaceAll(strings.TrimPrefix(pattern, altHan+"|"), notHan, "]")
 	}
 	// take takes the first of the texts that rest begins with away from it, and gives its index; -1: none.
@@ -140,7 +145,7 @@ func newScanner(pattern string) *scanner {
 		}
 		return n
 	}
-	sign := []string{altSign, altSlash}
+	sign := []string{altSign, altSlash, altSignPoss}
 	switch take(altCased1+altFold+"?|"+altCased2+altFold+"?", altCased1+"|"+altCased2) {
 	case 0:
 		s.cased, s.contraction = true, foldContraction
@@ -223,8 +228,11 @@ func (s *scanner) until(b []byte, i int, mask uint8) int {
 // next gives the end of the word that begins at b[i]; i must be inside b.
 func (s *scanner) next(b []byte, i int) int {
 	f, size := s.at(b, i)
-	if s.gpt2 {
+	switch {
+	case s.gpt2:
 		return s.nextGPT2(b, i, f, size)
+	case s.bounds != 0:
+		return s.nextDeepSeek(b, i, f, size)
 	}
 	if s.cased {
 		if f&fHan != 0 {
@@ -254,15 +262,7 @@ func (s *scanner) next(b []byte, i int) int {
 		}
 	}
 	if f&fNumber != 0 {
-		end := i + size
-		for n := 1; n != s.digits; n++ {
-			f, size := s.at(b, end)
-			if f&fNumber == 0 {
-				break
-			}
-			end += size
-		}
-		return end
+		return s.number(b, i+size)
 	}
 	start, fs, ns := i, f, size
 	if b[i] == ' ' && i+1 < len(b) {
@@ -279,12 +279,25 @@ func (s *scanner) next(b []byte, i int) int {
 	return s.spaces(b, i, true)
 }
 
+// number gives the end of the number whose first digit ends at i.
+func (s *scanner) number(b []byte, i int) int {
+	for n := 1; n != s.digits; n++ {
+		f, size := s.at(b, i)
+		if f&fNumber == 0 {
+			break
+		}
+		i += size
+	}
+	return i
+}
+
 // spaces matches \s*[\r\n]+|\s+(?!\S)|\s+ at b[i], which is white space; without breaks the first alternative is missing.
 func (s *scanner) spaces(b []byte, i int, breaks bool) int {
-	end, last, lastBreak := i, i, -1
+	end, last, lastBreak, behind := i, i, -1, uint8(0)
 	for end < len(b) {
 		f, size := s.at(b, end)
 		if f&fSpace == 0 {
+			behind = f
 			break
 		}
 		last = end
@@ -296,7 +309,7 @@ func (s *scanner) spaces(b []byte, i int, breaks bool) int {
 	switch {
 	case breaks && lastBreak >= 0:
 		return lastBreak
-	case end == len(b) || last == i:
+	case end == len(b) || last == i || behind&s.bounds != 0:
 		return end
 	}
 	return last

@@ -228,7 +228,7 @@ func TestScannersEqualTheEngine(t *testing.T) {
 		altFold + "|" + altWordMark + `|\p{N}|` + altSignMark + `|\s*[\r\n]+` + altSpaces,
 		altCased1 + altFold + "?|" + altCased2 + altFold + `?|\p{N}{1,3}|` + altSlash + `|\s*[\r\n]+` + altSpaces,
 		altCased1 + "|" + altCased2 + `|\p{N}|` + altSlash + `|\s*[\r\n]+` + altSpaces,
-		altFold2 + "|" + altWordPoss + `|\p{N}{1,2}|` + altSign + `|\s*[\r\n]` + altSpaces,
+		altFold2 + "|" + altWordPoss + `|\p{N}{1,2}|` + altSignPoss + `|\s*[\r\n]` + altSpaces,
 		altPlain + "|" + altWord + `|\p{N}+|` + altSign + `|\s*[\r\n]+` + altSpaces,
 	} {
 		scan := newScanner(pattern)
@@ -250,6 +250,69 @@ func TestScannersEqualTheEngine(t *testing.T) {
 			if !slices.Equal(got, want) {
 				t.Fatalf("%s\n%q: scanner %v, engine %v", pattern, text, got, want)
 			}
+		}
+	}
+}
+
+// DeepSeek's scanner does what its three patterns do one after another.
+func TestDeepSeekEqualsTheEngine(t *testing.T) {
+	splits := make([]map[string]any, 0, 4)
+	for _, pattern := range deepSeekPatterns {
+		regex := strings.NewReplacer(`\r`, "\r", `\n`, "\n").Replace(pattern) // as the files have it
+		splits = append(splits, map[string]any{"type": "Split", "pattern": map[string]string{"Regex": regex}, "behavior": "Isolated", "invert": false})
+	}
+	splits = append(splits, map[string]any{"type": "ByteLevel", "add_prefix_space": false, "use_regex": false})
+	pre, err := json.Marshal(map[string]any{"type": "Sequence", "pretokenizers": splits})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tok, err := LoadJSON([]byte(`{"model":{"type":"BPE","vocab":` + byteVocab() + `,"merges":[]},"pre_tokenizer":` + string(pre) + `}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cutter, ok := tok.words.(scanWords)
+	if !ok {
+		t.Fatalf("%T: no scanner", tok.words)
+	}
+	var engine stages
+	for _, pattern := range deepSeekPatterns {
+		re, err := compileRegex(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		engine = append(engine, split{pattern: re})
+	}
+	texts := []string{"\x00\x01中1", "\x00\x00ab \x001", "  中", "  1", " \n 1", " \n  a", "#ab#é «b", "・カ゛中!", "e\u0301 \u0301", "\u200b\u200b", "12345六7 8"}
+	for _, c := range pipelines(t) {
+		for _, r := range c.Rows {
+			texts = append(texts, r.Text)
+		}
+	}
+	r := rand.New(rand.NewPCG(7, 8))
+	for range 5000 {
+		var text strings.Builder
+		for range 1 + r.IntN(12) {
+			text.WriteString([]string{"中", "・", "カ", "\u3040", "\u3099", "1", "\u0663", " ", "  ", "\n", "\r", "\t", "a", "Z", "é", "#", "«", "\x00", "\u0301", "\u200b", "$"}[r.IntN(21)])
+		}
+		texts = append(texts, text.String())
+	}
+	s := new(scratch)
+	for _, text := range texts {
+		s.size, s.inPatterns = maxPatternText, 0
+		var got, want []int
+		cutter.scan.each(s, []byte(text), func(_, end int) { got = append(got, end) })
+		in, out := &words{b: []byte(text)}, &words{}
+		in.add(0, len(text), true)
+		for _, one := range engine {
+			out.b, out.list = nil, out.list[:0]
+			one.cut(s, in, out)
+			in, out = out, in
+		}
+		for _, w := range in.list {
+			want = append(want, int(w.end))
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("%q: scanner %v, engine %v", text, got, want)
 		}
 	}
 }

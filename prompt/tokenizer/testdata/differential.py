@@ -80,7 +80,13 @@ def normalizer(depth=0):
     return n
 
 
+DEEPSEEK = [r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", PATTERNS[7].replace(r"\r", "\r").replace(r"\n", "\n")]
+
+
 def pre(depth=0):
+    if not depth and R.random() < 0.05:
+        return {"type": "Sequence", "pretokenizers": [{"type": "Split", "pattern": {"Regex": p}, "behavior": "Isolated", "invert": False} for p in DEEPSEEK]
+                + [{"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}]}
     kind = R.choice(["Split", "Split", "Split", "ByteLevel", "Metaspace", "Whitespace", "WhitespaceSplit", "Punctuation", "Digits", "Sequence"])
     p = {"type": kind}
     if kind == "Split":
