@@ -6,6 +6,7 @@ package envoy
 import (
 	"bytes"
 	_ "embed"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -77,6 +78,26 @@ type TLS struct {
 type Range struct {
 	Prefix              netip.Prefix
 	FirstPort, LastPort int
+}
+
+// ParseRange reads 10.0.0.0/8:8000-8010, or with one port.
+func ParseRange(text string) (r Range, err error) {
+	at := strings.LastIndexByte(text, ':')
+	if at < 0 {
+		return r, fmt.Errorf("%q has no ports (want one such as 10.0.0.0/8:8000-8010)", text)
+	}
+	first, last, two := strings.Cut(text[at+1:], "-")
+	if !two {
+		last = first
+	}
+	var errs [3]error
+	r.Prefix, errs[0] = netip.ParsePrefix(strings.Trim(text[:at], "[]"))
+	r.FirstPort, errs[1] = strconv.Atoi(first)
+	r.LastPort, errs[2] = strconv.Atoi(last)
+	if errors.Join(errs[:]...) != nil || r.FirstPort < 1 || r.LastPort < r.FirstPort || r.LastPort > 65535 {
+		return r, fmt.Errorf("%q is no network with ports (want one such as 10.0.0.0/8:8000-8010)", text)
+	}
+	return r, nil
 }
 
 // Default is the configuration of the quick start: all on loopback, three workers.

@@ -1,10 +1,9 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
-
-	"github.com/goccy/go-yaml"
 
 	"github.com/sightline-router/sightline/engine"
 )
@@ -50,28 +49,6 @@ func (c *Config) ClassOf(w *Worker) (Class, bool) {
 	return Class{}, false
 }
 
-// parseClasses reads a model's classes once more, each on top of the model's own keys.
-func (m *Model) parseClasses(data []byte, path string) error {
-	var raw struct {
-		Classes []yaml.MapSlice `yaml:"classes"`
-	}
-	if err := yaml.Unmarshal(data, &raw); err != nil {
-		return err
-	}
-	for i := range raw.Classes {
-		text, err := yaml.Marshal(raw.Classes[i])
-		if err != nil {
-			return err
-		}
-		c := Class{Dir: m.Dir, Server: m.Server}
-		if err := unmarshal(text, &c, fmt.Sprintf("%sclasses[%d].", path, i)); err != nil {
-			return err
-		}
-		m.Classes[i] = c
-	}
-	return nil
-}
-
 func (m *Model) checkClasses(path string, bad report) {
 	names := map[string]int{}
 	for i := range m.Classes {
@@ -84,9 +61,7 @@ func (m *Model) checkClasses(path string, bad report) {
 			bad(at+".name", "%q is also the name of classes[%d]", c.Name, j)
 		}
 		names[c.Name] = i
-		if c.EngineModel == "" {
-			c.EngineModel = m.EngineModel
-		}
+		c.EngineModel = cmp.Or(c.EngineModel, m.EngineModel)
 		checkServer(&c.Server, &m.Server, at, bad)
 	}
 }

@@ -108,6 +108,10 @@ func TestMistakes(t *testing.T) {
 		{"tls: {cert: c.pem}", "tls: cert and key must both be given"},
 		{"tls: {client_ca: c.pem}", "tls: cert and key must both be given"},
 		{"a: [", ""},
+		{"index: {predicted_ttl: soon}", "index.predicted_ttl: soon is no such value (want a time such as 20s)"},
+		{"probe: 3", "probe: 3 is no such value (want true or false)"},
+		{"models: 3", "models: 3 is no such value (want a list)"},
+		{small + "- 10.0.0.6:8000", "workers[1]: 10.0.0.6:8000 is no such value (want keys and values)"},
 	} {
 		mistake(t, c.yaml, c.want)
 	}

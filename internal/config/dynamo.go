@@ -35,10 +35,9 @@ func (c *Config) checkDynamo(worker func(w *Worker, path string), bad report) {
 		}
 		return
 	}
+	bad.oneOf("dynamo.plane", d.Plane, "zmq or nats", "zmq", "nats")
 	switch {
-	case d.Plane != "zmq" && d.Plane != "nats":
-		bad("dynamo.plane", "%q is not known (want zmq or nats)", d.Plane)
-	case d.Plane != "zmq" && d.NATS == "":
+	case d.Plane == "nats" && d.NATS == "":
 		bad("dynamo.nats", "missing (want the server of the %s plane, such as nats://10.0.0.4:4222)", d.Plane)
 	case d.Plane == "zmq" && d.NATS != "":
 		bad("dynamo.nats", "given, but plane is zmq (want plane: nats, or leave it out)")

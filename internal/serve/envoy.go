@@ -60,11 +60,11 @@ func envoyOptions(cfg config.Config) (envoy.Options, error) {
 		}
 	}
 	for i, text := range cfg.Envoy.Workers {
-		r, err := config.ParseRange(text)
+		r, err := envoy.ParseRange(text)
 		if err != nil {
 			return o, fmt.Errorf("envoy.worker_networks[%d]: %w", i, err)
 		}
-		o.Allow = append(o.Allow, envoy.Range{Prefix: r.Prefix, FirstPort: r.First, LastPort: r.Last})
+		o.Allow = append(o.Allow, r)
 	}
 	for _, p := range cfg.Envoy.Pools {
 		pool := envoy.Pool{Name: p.Model, Path: p.Path, Host: p.Host, Header: p.Header}

@@ -1,0 +1,228 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/sightline-router/sightline/engine"
+)
+
+// Load reads and checks a file. Relative model directories are taken from the file's place.
+func Load(path string) (Config, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return Config{}, err
+	}
+	c, err := Parse(data)
+	if err != nil {
+		return c, fmt.Errorf("%s: %w", path, err)
+	}
+	place := filepath.Dir(path)
+	for i := range c.Models {
+		m := &c.Models[i]
+		m.Dir = absolute(place, m.Dir)
+		m.ResolveTemplate(place)
+		for j := range m.Classes {
+			class := &m.Classes[j]
+			class.Dir = absolute(place, class.Dir)
+			class.ResolveTemplate(place)
+		}
+	}
+	return c, nil
+}
+
+func absolute(place, path string) string {
+	if filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join(place, path)
+}
+
+// Parse reads and checks YAML text. Each error names the path of its key.
+func Parse(data []byte) (Config, error) {
+	c := Default()
+	if err := decode(data, &c); err != nil {
+		return c, err
+	}
+	return c, c.check()
+}
+
+// UnmarshalYAML begins with the engine's defaults, and each class with what the model has.
+func (m *Model) UnmarshalYAML(decode func(any) error) error {
+	type plain Model // without this method
+	own := plain{Server: engine.DefaultServer()}
+	var given map[string]later
+	if err := errors.Join(decode(&own), decode(&given)); err != nil {
+		return err
+	}
+	own.DefaultsOf(func(key string) bool { return given[key].decode != nil })
+	*m = Model(own)
+	var classes []later
+	if read := given["classes"].decode; read != nil {
+		if err := read(&classes); err != nil {
+			return err
+		}
+	}
+	for i, class := range classes {
+		m.Classes[i] = Class{Dir: m.Dir, Server: m.Server}
+		if err := class.decode(&m.Classes[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// later is a value that is read once it is known into what.
+type later struct{ decode func(any) error }
+
+// UnmarshalYAML keeps the way to the value.
+func (l *later) UnmarshalYAML(decode func(any) error) error {
+	l.decode = decode
+	return nil
+}
+
+// Set gives one key of a model a value written as YAML, as `--set key=value` does. Dashes in the key count as
+// underscores, so that an engine's flag name can be used as it is.
+func (m *Model) Set(assignment string) error {
+	key, value, ok := strings.Cut(assignment, "=")
+	if !ok {
+		return fmt.Errorf("%q: want key=value", assignment)
+	}
+	key = strings.ReplaceAll(strings.TrimLeft(key, "-"), "-", "_")
+	var v any
+	if err := yaml.Unmarshal([]byte(value), &v); err != nil {
+		return fmt.Errorf("%s: %w", key, err)
+	}
+	data, err := yaml.Marshal(map[string]any{key: v})
+	if err != nil {
+		return fmt.Errorf("%s: %w", key, err)
+	}
+	type plain Model // what is not given stays
+	return decode(data, (*plain)(m))
+}
+
+// decode reads YAML text into v, which holds the defaults.
+func decode(data []byte, v any) error {
+	var tree any
+	if err := yaml.Unmarshal(data, &tree); err != nil {
+		line, _, _ := strings.Cut(err.Error(), "\n")
+		return errors.New(line)
+	}
+	if err := fits(tree, reflect.TypeOf(v).Elem(), ""); err != nil {
+		return err
+	}
+	return yaml.Unmarshal(data, v)
+}
+
+// fits reports the first key of a tree that the type has not, or whose value it cannot hold, by the key's path.
+func fits(tree any, t reflect.Type, path string) error {
+	switch node := tree.(type) {
+	case map[string]any:
+		if t.Kind() != reflect.Struct {
+			break
+		}
+		fields := fieldsOf(t)
+		for _, key := range slices.Sorted(maps.Keys(node)) {
+			at := strings.TrimPrefix(path+"."+key, ".")
+			ft, ok := fields[key]
+			if !ok {
+				return fmt.Errorf("%s: %s", at, unknown(key, fields))
+			}
+			if err := fits(node[key], ft, at); err != nil {
+				return err
+			}
+		}
+		return nil
+	case []any:
+		if t.Kind() != reflect.Slice {
+			break
+		}
+		for i, e := range node {
+			if err := fits(e, t.Elem(), fmt.Sprintf("%s[%d]", path, i)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	text, err := yaml.Marshal(tree)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	v := reflect.New(t).Interface()
+	if err = yaml.Unmarshal(text, v); err == nil {
+		return nil
+	}
+	if own, ok := v.(yaml.BytesUnmarshaler); ok { // it says what it wants
+		return fmt.Errorf("%s: %w", path, own.UnmarshalYAML(text))
+	}
+	return fmt.Errorf("%s: %s is no such value (want %s)", path, strings.TrimSpace(string(text)), wanted[t.Kind()])
+}
+
+// wanted names what a kind of key holds.
+var wanted = map[reflect.Kind]string{reflect.Bool: "true or false", reflect.Int: "a whole number", reflect.Float64: "a number",
+	reflect.Int64: "a time such as 20s", reflect.String: "a text", reflect.Slice: "a list", reflect.Struct: "keys and values",
+	reflect.Map: "keys and values"}
+
+func fieldsOf(t reflect.Type) map[string]reflect.Type {
+	out := make(map[string]reflect.Type)
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, opt, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+		if opt == "inline" {
+			maps.Copy(out, fieldsOf(f.Type))
+		} else if name != "" && name != "-" {
+			out[name] = f.Type
+		}
+	}
+	return out
+}
+
+// removed are keys that there were, and why they went.
+var removed = map[string]string{
+	"client_uuid": "vLLM serves the features of the first picture seen under a uuid, so a client's never reaches a worker (leave the key out)",
+}
+
+// unknown says what is wrong with a key, and which one it is nearest to.
+func unknown(key string, fields map[string]reflect.Type) string {
+	if why := removed[key]; why != "" {
+		return "no key any more: " + why
+	}
+	best, dist := "", 4
+	for _, f := range slices.Sorted(maps.Keys(fields)) {
+		if d := distance(key, f); d < dist {
+			best, dist = f, d
+		}
+	}
+	if best == "" {
+		return "unknown key"
+	}
+	return fmt.Sprintf("unknown key (did you mean %s?)", best)
+}
+
+// distance is how many letters must be changed, added or left out to make b of a.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		prev := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := prev
+			if a[i] != b[j] {
+				cost++
+			}
+			prev, row[j+1] = row[j+1], min(cost, row[j+1]+1, row[j]+1)
+		}
+	}
+	return row[len(b)]
+}
