@@ -19,7 +19,7 @@ import (
 type listed struct {
 	Block      int      `json:"block"`  // its number in the listing
 	Parent     int      `json:"parent"` // the block before it in its prompts; -1: none
-	Place      int      `json:"place"`  // blocks before it in its prompts
+	Place      int      `json:"place"`  // number of blocks before it in its prompts
 	Local      string   `json:"local_hash"`
 	EngineHash string   `json:"engine_hash"` // the engine's hash as it came
 	Tiers      []string `json:"tiers"`       // none: held no more, but blocks behind it are
@@ -29,8 +29,8 @@ type listed struct {
 const maxIndex = 1 << 30
 
 // showIndex prints what an index holds of one worker-rank: a running Sightline's, by its admin page, or a snapshot's.
-func (c *explainer) showIndex(ctx context.Context, w io.Writer) error {
-	snapshot, err := c.snapshot(ctx)
+func (o *Options) showIndex(ctx context.Context, w io.Writer) error {
+	snapshot, err := o.snapshot(ctx)
 	if err != nil {
 		return fmt.Errorf("--index: %w", err)
 	}
@@ -39,7 +39,7 @@ func (c *explainer) showIndex(ctx context.Context, w io.Writer) error {
 	if err := ix.Load(h, snapshot); err != nil {
 		return fmt.Errorf("--index: %w", err)
 	}
-	if !c.JSONL {
+	if !o.JSONL {
 		note := ""
 		if ix.Partial(h) {
 			note = ", not all that the worker has: the index was full"
@@ -49,7 +49,8 @@ func (c *explainer) showIndex(ctx context.Context, w io.Writer) error {
 	var places []int
 	lines := json.NewEncoder(w)
 	return ix.Dump(h, func(b indexer.Block) bool {
-		l := listed{Block: len(places), Parent: b.Parent, Local: fmt.Sprintf("%016x", b.Local), EngineHash: fmt.Sprintf("%016x", b.EngineHash), Tiers: []string{}}
+		l := listed{Block: len(places), Parent: b.Parent, Local: fmt.Sprintf("%016x", b.Local),
+			EngineHash: fmt.Sprintf("%016x", b.EngineHash), Tiers: []string{}}
 		if b.Parent >= 0 {
 			l.Place = places[b.Parent] + 1
 		}
@@ -59,29 +60,30 @@ func (c *explainer) showIndex(ctx context.Context, w io.Writer) error {
 				l.Tiers = append(l.Tiers, t.String())
 			}
 		}
-		if c.JSONL {
+		if o.JSONL {
 			return lines.Encode(l) == nil
 		}
 		before := "front"
 		if l.Parent >= 0 {
 			before = "after " + strconv.Itoa(l.Parent)
 		}
-		_, err := fmt.Fprintf(w, "block %-6d place %-5d %-12s local %s  engine %s  %s\n", l.Block, l.Place, before, l.Local, l.EngineHash, strings.Join(l.Tiers, ","))
+		_, err := fmt.Fprintf(w, "block %-6d place %-5d %-12s local %s  engine %s  %s\n", l.Block, l.Place, before,
+			l.Local, l.EngineHash, strings.Join(l.Tiers, ","))
 		return err == nil
 	})
 }
 
 // snapshot reads a file, or asks a running Sightline.
-func (c *explainer) snapshot(ctx context.Context) ([]byte, error) {
-	if !strings.HasPrefix(c.Index, "http://") && !strings.HasPrefix(c.Index, "https://") {
-		return os.ReadFile(c.Index)
+func (o *Options) snapshot(ctx context.Context) ([]byte, error) {
+	if !strings.HasPrefix(o.Index, "http://") && !strings.HasPrefix(o.Index, "https://") {
+		return os.ReadFile(o.Index)
 	}
-	if c.Worker == "" {
-		return nil, fmt.Errorf("%s has the index of all workers (give --worker NAME)", c.Index)
+	if o.Worker == "" {
+		return nil, fmt.Errorf("%s has the index of all workers (give --worker NAME)", o.Index)
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	ask := strings.TrimRight(c.Index, "/") + "/index?" + url.Values{"worker": {c.Worker}, "rank": {strconv.Itoa(c.Rank)}}.Encode()
+	ask := strings.TrimRight(o.Index, "/") + "/index?" + url.Values{"worker": {o.Worker}, "rank": {strconv.Itoa(o.Rank)}}.Encode()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, ask, nil)
 	if err != nil {
 		return nil, err

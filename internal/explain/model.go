@@ -1,0 +1,102 @@
+package explain
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/sightline-router/sightline/engine"
+	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/internal/serve"
+)
+
+// model is the model that explains requests.
+type model struct {
+	*engine.Model
+	adapters []string
+}
+
+// model loads what the options name, and says on standard error what keeps it from being exact.
+func (o *Options) model() (*model, error) {
+	mc, mediaConfig, err := o.named()
+	if err != nil {
+		return nil, err
+	}
+	if err := o.change(&mc); err != nil {
+		return nil, err
+	}
+	mediaConfig.Allow = append(mediaConfig.Allow, o.MediaAllow...)
+	for _, a := range o.MediaAllow {
+		if _, err := netip.ParsePrefix(a); err != nil {
+			return nil, fmt.Errorf("--media-allow %q is no network (want one such as 10.0.0.0/8)", a)
+		}
+	}
+	mediaConfig.Budget = patience
+	media, err := serve.NewMedia(mediaConfig)
+	if err != nil {
+		return nil, err
+	}
+	media.Patient = true
+	m, err := engine.Load(mc.Name, mc.Dir, mc.Server, media)
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range m.Warnings() {
+		fmt.Fprintf(os.Stderr, "%s: %s\n", mc.Name, w)
+	}
+	return &model{m, mc.Adapters}, nil
+}
+
+// named is the model that a configuration or a directory gives.
+func (o *Options) named() (config.Model, config.Media, error) {
+	if o.Config == "" {
+		mc := config.Model{Name: filepath.Base(o.ModelDir), Dir: o.ModelDir, Server: engine.DefaultServer()}
+		mc.TrustMMKwargs, mc.TrustUUID = true, true
+		if o.ModelDir == "" {
+			return mc, config.Media{}, errors.New("give --model-dir DIR, or --config FILE with --model NAME")
+		}
+		return mc, config.Default().Media, nil
+	}
+	cfg, err := config.Load(o.Config)
+	if err != nil {
+		return config.Model{}, cfg.Media, err
+	}
+	for _, mc := range cfg.Models {
+		if mc.Name != o.Model && (o.Model != "" || len(cfg.Models) > 1) {
+			continue
+		}
+		class, ok := mc.Class(o.Class)
+		if !ok {
+			return mc, cfg.Media, fmt.Errorf("--class %q is no class of model %q", o.Class, mc.Name)
+		}
+		mc.Dir, mc.Server = class.Dir, class.Server
+		return mc, cfg.Media, nil
+	}
+	return config.Model{}, cfg.Media, fmt.Errorf("--model %q is none of the %d models in %s", o.Model, len(cfg.Models), o.Config)
+}
+
+// change gives the model the keys that the options set.
+func (o *Options) change(mc *config.Model) error {
+	for key, v := range map[string]string{"engine": o.Engine, "engine_version": o.EngineVersion, "engine_model": o.EngineModel} {
+		if v != "" {
+			if err := mc.Set(fmt.Sprintf("%s=%q", key, v)); err != nil {
+				return err
+			}
+		}
+	}
+	mc.BlockSize = cmp.Or(o.BlockSize, mc.BlockSize)
+	for _, s := range o.Set {
+		if err := mc.Set(s); err != nil {
+			return fmt.Errorf("--set %w", err)
+		}
+	}
+	if !o.Now.IsZero() {
+		mc.Clock = func() time.Time { return o.Now }
+	}
+	mc.EngineModel = cmp.Or(mc.EngineModel, mc.Name)
+	return mc.Server.Check()
+}
