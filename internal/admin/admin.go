@@ -72,68 +72,77 @@ type State struct {
 func Handler(s State) http.Handler {
 	mux := http.NewServeMux()
 	t := template.Must(template.New("page").Parse(page))
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
 		_ = t.Execute(w, newView(s))
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.Gatherer, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) {})
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		if err := s.Ready(); err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			return
-		}
-		_, _ = io.WriteString(w, "ready\n")
-	})
-	mux.HandleFunc("GET /decisions", func(w http.ResponseWriter, r *http.Request) {
-		if id := r.FormValue("id"); id != "" {
-			d, ok := s.Router.Decision(id)
-			if !ok {
-				http.Error(w, "no such decision among the last 1024", http.StatusNotFound)
-				return
-			}
-			answer(w, d)
-			return
-		}
-		n, err := strconv.Atoi(r.FormValue("n"))
-		if err != nil {
-			n = 20
-		}
-		answer(w, s.Router.Recent(n))
-	})
-	mux.HandleFunc("GET /workers", func(w http.ResponseWriter, r *http.Request) { answer(w, s.Workers()) })
-	mux.HandleFunc("GET /hosts", func(w http.ResponseWriter, r *http.Request) { answer(w, s.Hosts()) })
-	mux.HandleFunc("GET /audit", func(w http.ResponseWriter, r *http.Request) { answer(w, s.Audit.Findings()) })
-	mux.HandleFunc("POST /workers/resync", func(w http.ResponseWriter, r *http.Request) {
-		if s.Resync(r.FormValue("worker")) == 0 {
-			http.Error(w, "no such worker with KV events (want ?worker=NAME)", http.StatusNotFound)
-			return
-		}
-		w.WriteHeader(http.StatusAccepted)
-	})
-	mux.HandleFunc("GET /index", func(w http.ResponseWriter, r *http.Request) {
-		rank, err := strconv.Atoi(cmp.Or(r.FormValue("rank"), "0"))
-		if err != nil {
-			http.Error(w, "rank is no number", http.StatusBadRequest)
-			return
-		}
-		snapshot, err := s.Snapshot(r.FormValue("worker"), rank)
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusNotFound)
-			return
-		}
-		w.Header().Set("Content-Type", "application/octet-stream")
-		_, _ = w.Write(snapshot)
-	})
+	mux.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("GET /readyz", s.readyz)
+	mux.HandleFunc("GET /decisions", s.decisions)
+	mux.HandleFunc("GET /workers", func(w http.ResponseWriter, _ *http.Request) { answer(w, s.Workers()) })
+	mux.HandleFunc("POST /workers/resync", s.resync)
+	mux.HandleFunc("GET /hosts", func(w http.ResponseWriter, _ *http.Request) { answer(w, s.Hosts()) })
+	mux.HandleFunc("GET /audit", func(w http.ResponseWriter, _ *http.Request) { answer(w, s.Audit.Findings()) })
+	mux.HandleFunc("GET /index", s.index)
 	if s.Probe != nil {
-		mux.HandleFunc("GET /probes", func(w http.ResponseWriter, r *http.Request) { answer(w, s.Probe.Results()) })
-		mux.HandleFunc("POST /probes", func(w http.ResponseWriter, r *http.Request) {
+		mux.HandleFunc("GET /probes", func(w http.ResponseWriter, _ *http.Request) { answer(w, s.Probe.Results()) })
+		mux.HandleFunc("POST /probes", func(w http.ResponseWriter, _ *http.Request) {
 			s.Probe.Again()
 			w.WriteHeader(http.StatusAccepted)
 		})
 	}
 	return mux
+}
+
+func (s *State) readyz(w http.ResponseWriter, _ *http.Request) {
+	if err := s.Ready(); err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	_, _ = io.WriteString(w, "ready\n")
+}
+
+func (s *State) decisions(w http.ResponseWriter, r *http.Request) {
+	id := r.FormValue("id")
+	if id == "" {
+		n, err := strconv.Atoi(r.FormValue("n"))
+		if err != nil {
+			n = 20
+		}
+		answer(w, s.Router.Recent(n))
+		return
+	}
+	d, ok := s.Router.Decision(id)
+	if !ok {
+		http.Error(w, "no such decision among the last 1024", http.StatusNotFound)
+		return
+	}
+	answer(w, d)
+}
+
+func (s *State) resync(w http.ResponseWriter, r *http.Request) {
+	if s.Resync(r.FormValue("worker")) == 0 {
+		http.Error(w, "no such worker with KV events (want ?worker=NAME)", http.StatusNotFound)
+		return
+	}
+	w.WriteHeader(http.StatusAccepted)
+}
+
+func (s *State) index(w http.ResponseWriter, r *http.Request) {
+	rank, err := strconv.Atoi(cmp.Or(r.FormValue("rank"), "0"))
+	if err != nil {
+		http.Error(w, "rank is no number", http.StatusBadRequest)
+		return
+	}
+	snapshot, err := s.Snapshot(r.FormValue("worker"), rank)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusNotFound)
+		return
+	}
+	w.Header().Set("Content-Type", "application/octet-stream")
+	_, _ = w.Write(snapshot)
 }
 
 func answer(w http.ResponseWriter, v any) {
@@ -207,7 +216,8 @@ func newView(s State) view {
 		v.Cached += d.CachedTokens
 		if d.Code == http.StatusOK && d.Reported >= 0 && d.Used == d.Addr {
 			v.Told++
-			if d.Reported == d.CachedTokens || d.Partial && d.Reported > d.CachedTokens || d.Recurrent && d.Reported < d.CachedTokens {
+			more, fewer := d.Reported > d.CachedTokens, d.Reported < d.CachedTokens
+			if !more && !fewer || d.Partial && more || d.Recurrent && fewer { // what was predicted, or within its bound
 				v.AsTold++
 			}
 		}
