@@ -66,8 +66,9 @@ func load(name string, st *state, s Server, media *Media, first *firstSeen, like
 	opt := prompt.Options{
 		Dialect: m.rules.Dialect, TemplateFile: s.ChatTemplate,
 		VisionFamily: s.VisionFamily, ProcessorKwargs: string(s.ProcessorKwargs), TemplateKwargs: string(s.TemplateKwargs),
-		MMEmbeds: s.EnableMMEmbeds, TrustMMKwargs: s.TrustMMKwargs, TrustChatTemplate: s.TrustChatTemplate, AutoToolChoice: s.AutoToolChoice,
-		MaxModelLen: s.MaxModelLen, Location: zone, Now: s.Clock, Like: like,
+		MMEmbeds: s.EnableMMEmbeds, TrustMMKwargs: s.TrustMMKwargs, TrustChatTemplate: s.TrustChatTemplate,
+		AutoToolChoice: s.AutoToolChoice,
+		MaxModelLen:    s.MaxModelLen, Location: zone, Now: s.Clock, Like: like,
 	}
 	if m.rules.VLLMKeys {
 		opt.ContentFormat, opt.Interleave = s.ContentFormat, s.InterleaveMM
@@ -173,7 +174,7 @@ func (m *Model) expand(ctx context.Context, endpoint, lora string, req *body.Req
 	for i := range found {
 		out.Edits = append(out.Edits, found[i].edits...)
 	}
-	e, err := m.prompt.Expand(d, dp, sizes(found, m.prompt.RotatesEXIF()))
+	e, err := m.prompt.Expand(d, dp, sizes(found, m.rules.Dialect.RotatesEXIF))
 	if err != nil {
 		return p, err
 	}

@@ -105,7 +105,7 @@ func (m *Model) settings(req *body.Request) (s settings, err error) {
 		return s, err
 	}
 	if v := req.Fields["documents"]; v.Type != gjson.Null && dialect.Documents {
-		if s.documents, err = readValue(req.Body, v, "documents cannot be read"); err != nil {
+		if s.documents, err = Value(req.Body, v, "documents cannot be read"); err != nil {
 			return s, err
 		}
 	}
@@ -113,7 +113,7 @@ func (m *Model) settings(req *body.Request) (s settings, err error) {
 		return s, err
 	}
 	if v := req.Fields["reasoning_effort"]; v.Type != gjson.Null {
-		if s.effort, err = readValue(req.Body, v, "reasoning_effort cannot be read"); err != nil {
+		if s.effort, err = Value(req.Body, v, "reasoning_effort cannot be read"); err != nil {
 			return s, err
 		}
 	}
@@ -159,7 +159,7 @@ func (m *Model) templateKwargs(req *body.Request) (*template.Dict, error) {
 	if !ok || v.Type == gjson.Null {
 		return nil, nil
 	}
-	kw, err := readValue(req.Body, v, "chat_template_kwargs is no object")
+	kw, err := Value(req.Body, v, "chat_template_kwargs is no object")
 	if err != nil {
 		return nil, err
 	}
@@ -255,7 +255,8 @@ func (r *Reader) render(turns []Turn, s settings, d *Draft) error {
 	if err != nil {
 		return renderError(err)
 	}
-	d.Prompts = append(d.Prompts, DraftPrompt{Text: unsafe.String(unsafe.SliceData(text), len(text)), Media: r.media, addSpecial: s.addSpecial, tail: tail})
+	prompt := DraftPrompt{Text: unsafe.String(unsafe.SliceData(text), len(text)), Media: r.media, addSpecial: s.addSpecial, tail: tail}
+	d.Prompts = append(d.Prompts, prompt)
 	return nil
 }
 

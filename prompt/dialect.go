@@ -3,6 +3,7 @@ package prompt
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/tidwall/gjson"
@@ -21,7 +22,7 @@ type Dialect struct {
 	OtherAPIs       bool   // /v1/responses, /v1/messages and batches of chats are read, by the rules of this package
 	PromptFlags     bool   // a chat's add_generation_prompt and add_special_tokens are read
 	Documents       bool   // so is its documents
-	KwargsAreFields bool   // tools, documents and chat_template in chat_template_kwargs count as the request's own; null and "auto" there as not given
+	KwargsAreFields bool   // tools, documents and chat_template in chat_template_kwargs are too; null and "auto" there are not given
 	ReadsTemplate   bool   // a chat may bring a chat_template, to a server that was told to trust it
 	EffortThinks    bool   // reasoning_effort goes before chat_template_kwargs, and sets enable_thinking
 	MMKwargs        bool   // mm_processor_kwargs is read
@@ -31,7 +32,7 @@ type Dialect struct {
 	Cut             Cut    // how truncate_prompt_tokens cuts
 	AnswerCounts    bool   // max_model_len bounds the prompt and max_tokens together
 	BoundsAnswer    bool   // it bounds max_tokens
-	NeedsToolParser bool   // tools are answered with 400 by a server without --enable-auto-tool-choice, unless tool_choice is none
+	NeedsToolParser bool   // tools, unless tool_choice is none, are answered with 400 without --enable-auto-tool-choice
 
 	// How a prompt is written.
 	Harmony            bool // chats of gpt-oss are written in the Harmony format, past their template
@@ -88,18 +89,16 @@ func (d *Dialect) complete() bool {
 	return d.Format != nil && d.Part != nil && d.Messages != nil && d.Tools != nil
 }
 
-func (d *Dialect) named(value string) bool { return d.Named != nil && d.Named(value) }
-
 // TakesTemplate tells whether the engine starts with a --chat-template of that look.
 func (d *Dialect) TakesTemplate(value string) bool {
-	return d.Named == nil || value == "" || d.named(value) || strings.HasSuffix(value, ".jinja") || strings.HasSuffix(value, ".json")
+	return d.Named == nil || value == "" || d.Named(value) || slices.Contains([]string{".jinja", ".json"}, filepath.Ext(value))
 }
 
-// TemplateFile is the file that a --chat-template names, relative ones below dir; "" where it is none: a form by its name, or the
-// template itself. A text with a brace or a new line is a template unless there is such a file (vLLM 0.32,
+// TemplateFile is the file that a --chat-template names, relative ones below dir; "" where it is none: a form by its name,
+// or the template itself. A text with a brace or a new line is a template unless there is such a file (vLLM 0.32,
 // renderers/chat_utils.py).
 func (d *Dialect) TemplateFile(value, dir string) string {
-	if value == "" || d.named(value) {
+	if value == "" || d.Named != nil && d.Named(value) {
 		return ""
 	}
 	file := value

@@ -220,7 +220,7 @@ func (r *Reader) toolUse(p *body.Part) (template.Value, error) {
 	input := template.NewDict(0).Value()
 	if v := p.Fields["input"]; v.IsObject() {
 		var err error
-		if input, err = r.Value(v, "input of a tool_use block that cannot be read"); err != nil {
+		if input, err = Value(r.Body, v, "input of a tool_use block that cannot be read"); err != nil {
 			return template.None, err
 		}
 	}
@@ -312,7 +312,7 @@ func (m *Model) toolsMessages(req *body.Request) (template.Value, error) {
 	if raw.Type == gjson.Null {
 		return template.None, nil
 	}
-	list, err := readList(req.Body, raw, "tools is no list")
+	list, err := List(req.Body, raw, "tools is no list")
 	if err != nil || choice == "none" && m.opt.ExcludeToolsOnNone {
 		return template.None, err
 	}

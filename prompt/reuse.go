@@ -15,8 +15,8 @@ const (
 	Perhaps                 // not known: what is held is an upper bound of what will be found
 )
 
-// AsksPromptLogprobs tells of a request with prompt_logprobs, of whatever value (vLLM 0.32). echo stands for it with the number of
-// top_logprobs (0 where a chat says none, which counts) or, for /v1/completions, of logprobs where they are given.
+// AsksPromptLogprobs tells of a request with prompt_logprobs, of whatever value (vLLM 0.32). echo stands for it with the
+// number of top_logprobs (0 where a chat says none, which counts) or, for /v1/completions, of logprobs where given.
 func AsksPromptLogprobs(endpoint string, req *body.Request) bool {
 	given := func(key string) bool { return req.Fields[key].Type != gjson.Null }
 	if given("prompt_logprobs") || !BoolField(req, "echo", false) {

@@ -43,7 +43,8 @@ func (m *Model) loadTemplates(own templates, dir string) (err error) {
 func (m *Model) templatesOf(own templates, dir string) (templates, error) {
 	dialect, given := &m.opt.Dialect, m.opt.TemplateFile
 	if dialect.Conversation != nil {
-		m.conversation, m.opaque = dialect.Conversation(given, Directory{ModelType: m.modelType, VisionFamily: m.opt.VisionFamily, Path: dir})
+		model := Directory{ModelType: m.modelType, VisionFamily: m.opt.VisionFamily, Path: dir}
+		m.conversation, m.opaque = dialect.Conversation(given, model)
 	}
 	switch {
 	case m.mistral != nil:

@@ -13,7 +13,7 @@ func (m *Model) toolList(req *body.Request) (template.Value, error) {
 	if raw.Type == gjson.Null {
 		return template.None, nil
 	}
-	list, err := readList(req.Body, raw, "tools is no list")
+	list, err := List(req.Body, raw, "tools is no list")
 	if err != nil || len(list.Items()) == 0 {
 		return template.None, err
 	}

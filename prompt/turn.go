@@ -108,17 +108,8 @@ func (r *Reader) String(v gjson.Result, reason string) (string, error) {
 }
 
 // Value reads any value; reason says what is wrong with one that no engine reads. What only Python reads may be served.
-func (r *Reader) Value(v gjson.Result, reason string) (template.Value, error) {
-	return readValue(r.Body, v, reason)
-}
-
-// List reads a list; reason says what is wrong with what is none.
-func (r *Reader) List(v gjson.Result, reason string) (template.Value, error) {
-	return readList(r.Body, v, reason)
-}
-
-func readValue(body *body.Skeleton, v gjson.Result, reason string) (template.Value, error) {
-	text := body.Full(v)
+func Value(b *body.Skeleton, v gjson.Result, reason string) (template.Value, error) {
+	text := b.Full(v)
 	value, err := template.FromJSON(text)
 	switch {
 	case err == nil:
@@ -129,13 +120,23 @@ func readValue(body *body.Skeleton, v gjson.Result, reason string) (template.Val
 	return template.None, Refuse(reason)
 }
 
-func readList(body *body.Skeleton, v gjson.Result, reason string) (template.Value, error) {
-	list, err := readValue(body, v, reason)
-	if err != nil {
-		return template.None, err
-	}
-	if list.Kind() != template.KindList {
+// List reads a list; reason says what is wrong with what is none.
+func List(b *body.Skeleton, v gjson.Result, reason string) (template.Value, error) {
+	list, err := Value(b, v, reason)
+	if err == nil && list.Kind() != template.KindList {
 		return template.None, Refuse(reason)
+	}
+	return list, err
+}
+
+// EachTurn is the list of what f makes of each turn.
+func (r *Reader) EachTurn(turns []Turn, f func(*Reader, *Turn) (template.Value, error)) ([]template.Value, error) {
+	list := make([]template.Value, len(turns))
+	for i := range turns {
+		var err error
+		if list[i], err = f(r, &turns[i]); err != nil {
+			return nil, err
+		}
 	}
 	return list, nil
 }
@@ -181,21 +182,30 @@ func (r *Reader) turns(messages []body.Message) ([]Turn, error) {
 	return out, nil
 }
 
-// ToolCalls are a turn's tool calls, of an assistant alone: each with the keys that OpenAI's type has in front, in the
-// type's order.
-func (r *Reader) ToolCalls(t *Turn) ([]template.Value, error) {
-	if t.Message == nil || t.Role != "assistant" || t.Message.Fields["tool_calls"].Type == gjson.Null {
-		return t.Calls, nil
+// ToolCalls is the list of a turn's tool calls as templates read it, None for none: a chat's with the keys that OpenAI's type
+// has in front, in the type's order. arguments says what the engine makes of those that the client gave.
+func (r *Reader) ToolCalls(t *Turn, arguments func(template.Value) (template.Value, error)) (template.Value, error) {
+	calls := t.Calls
+	if t.Message != nil && t.Role == "assistant" && t.Message.Fields["tool_calls"].Type != gjson.Null {
+		list, err := Value(r.Body, t.Message.Fields["tool_calls"], "tool_calls cannot be read")
+		if err != nil {
+			return template.None, err
+		}
+		for _, call := range list.Items() {
+			calls = append(calls, orderedCall(call))
+		}
 	}
-	list, err := r.Value(t.Message.Fields["tool_calls"], "tool_calls cannot be read")
-	if err != nil {
-		return nil, err
+	if len(calls) == 0 {
+		return template.None, nil
 	}
-	calls := make([]template.Value, len(list.Items()))
-	for i, call := range list.Items() {
-		calls[i] = orderedCall(call)
-	}
-	return calls, nil
+	return EachOf(calls, func(call template.Value) (template.Value, error) {
+		fn := call.Field("function")
+		if kind, typed := call.Get("type"); fn.Dict() == nil || typed && kind.Text() != "function" {
+			return template.None, Refuse("tool call without a function")
+		}
+		args, err := arguments(fn.Field("arguments"))
+		return With(call, Field{"function", With(fn, Field{"arguments", args})}), err
+	})
 }
 
 // orderedCall is a tool call as OpenAI's request types give it out.

@@ -32,13 +32,8 @@ func part(r *prompt.Reader, p *body.Part) (it prompt.Item, ok bool, err error) {
 // messages lays out turns for the template.
 func messages(r *prompt.Reader, turns []prompt.Turn, goOn bool) (list []template.Value, tail string, err error) {
 	turns, tail = lastTurn(turns, goOn)
-	list = make([]template.Value, len(turns))
-	for i := range turns {
-		if list[i], err = message(r, &turns[i]); err != nil {
-			return nil, "", err
-		}
-	}
-	return list, tail, nil
+	list, err = r.EachTurn(turns, message)
+	return list, tail, err
 }
 
 // lastTurn treats an assistant message at the end: continued, its text goes behind the rendered prompt; else it
@@ -117,7 +112,7 @@ func fields(r *prompt.Reader, d *template.Dict, t *prompt.Turn, role string) err
 		}
 	}
 	if raw := m.Fields["tool_calls"]; raw.Type != gjson.Null {
-		calls, err := r.List(raw, "tool_calls is no list")
+		calls, err := prompt.List(r.Body, raw, "tool_calls is no list")
 		if err == nil {
 			calls, err = prompt.EachOf(calls.Items(), withObject)
 		}
@@ -127,7 +122,7 @@ func fields(r *prompt.Reader, d *template.Dict, t *prompt.Turn, role string) err
 		d.Set("tool_calls", calls)
 	}
 	if raw := m.Fields["tools"]; raw.Type != gjson.Null {
-		list, err := r.List(raw, "tools of a message is no list")
+		list, err := prompt.List(r.Body, raw, "tools of a message is no list")
 		if err == nil {
 			list, err = tools(list, gjson.Result{})
 		}
@@ -159,7 +154,8 @@ func withObject(call template.Value) (template.Value, error) {
 		}
 	}
 	f := template.NewDict(2).Set("name", fn.Field("name")).Set("arguments", args)
-	return template.NewDict(4).Set("id", call.Field("id")).Set("index", call.Field("index")).Set("type", prompt.FunctionType()).Set("function", f.Value()).Value(), nil
+	d := template.NewDict(4).Set("id", call.Field("id")).Set("index", call.Field("index"))
+	return d.Set("type", prompt.FunctionType()).Set("function", f.Value()).Value(), nil
 }
 
 // tools gives tools as SGLang 0.5.23 dumps them: a function's keys as the client ordered them, what it left out

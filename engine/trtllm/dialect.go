@@ -49,13 +49,8 @@ func part(r *prompt.Reader, p *body.Part) (it prompt.Item, ok bool, err error) {
 
 // messages lays out turns for the template.
 func messages(r *prompt.Reader, turns []prompt.Turn, _ bool) (list []template.Value, _ string, err error) {
-	list = make([]template.Value, len(turns))
-	for i := range turns {
-		if list[i], err = message(r, &turns[i]); err != nil {
-			return nil, "", err
-		}
-	}
-	return list, "", nil
+	list, err = r.EachTurn(turns, message)
+	return list, "", err
 }
 
 func message(r *prompt.Reader, t *prompt.Turn) (template.Value, error) {
@@ -86,15 +81,11 @@ func message(r *prompt.Reader, t *prompt.Turn) (template.Value, error) {
 		if ok {
 			d.Set("reasoning_content", template.String(text))
 		}
-		calls, err := r.ToolCalls(t)
+		calls, err := r.ToolCalls(t, arguments)
 		if err != nil {
 			return template.None, err
 		}
-		if len(calls) > 0 {
-			calls, err := withObjects(calls)
-			if err != nil {
-				return template.None, err
-			}
+		if !calls.IsNone() {
 			d.Set("tool_calls", calls)
 		}
 	case "tool":
@@ -135,28 +126,20 @@ func oneString(r *prompt.Reader, items []prompt.Item) string {
 	return strings.Join(append([]string{text}, parts...), sep)
 }
 
-// withObjects makes objects of the calls' arguments; what is no JSON stays a text.
-func withObjects(calls []template.Value) (template.Value, error) {
-	return prompt.EachOf(calls, func(call template.Value) (template.Value, error) {
-		fn := call.Field("function")
-		if call.Dict() == nil || fn.Dict() == nil {
-			return template.None, prompt.Refuse("tool call without a function")
+// arguments makes an object of a call's arguments; what is no JSON stays a text.
+func arguments(args template.Value) (template.Value, error) {
+	if args.IsNone() {
+		return template.NewDict(0).Value(), nil
+	}
+	if args.IsString() {
+		v, err := template.FromJSON(args.Text())
+		if err != nil {
+			return args, nil
 		}
-		args := fn.Field("arguments")
-		switch {
-		case args.IsNone():
-			args = template.NewDict(0).Value()
-		case args.IsString():
-			v, err := template.FromJSON(args.Text())
-			if err == nil && v.Dict() == nil {
-				return template.None, prompt.Refuse("a tool call's arguments are no JSON object")
-			}
-			if err == nil {
-				args = v
-			}
-		case args.Dict() == nil:
-			return template.None, prompt.Refuse("a tool call's arguments are no JSON object")
-		}
-		return prompt.With(call, prompt.Field{Name: "function", Value: prompt.With(fn, prompt.Field{Name: "arguments", Value: args})}), nil
-	})
+		args = v
+	}
+	if args.Dict() == nil {
+		return args, prompt.Refuse("a tool call's arguments are no JSON object")
+	}
+	return args, nil
 }

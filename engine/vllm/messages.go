@@ -17,34 +17,23 @@ import (
 
 // messages lays out turns for the template.
 func messages(r *prompt.Reader, turns []prompt.Turn, _ bool) ([]template.Value, string, error) {
-	list := make([]template.Value, len(turns))
-	developer := false
-	for i := range turns {
-		var err error
-		if list[i], err = message(r, &turns[i]); err != nil {
-			return nil, "", err
-		}
-		developer = developer || turns[i].Role == "developer"
-	}
-	if developer && !r.Mentions(`"developer"`) && !r.Mentions(`'developer'`) {
+	list, err := r.EachTurn(turns, message)
+	developer := slices.ContainsFunc(turns, func(t prompt.Turn) bool { return t.Role == "developer" })
+	if err == nil && developer && !r.Mentions(`"developer"`) && !r.Mentions(`'developer'`) {
 		list = systemFirst(list)
 	}
-	return list, "", nil
+	return list, "", err
 }
 
 func message(r *prompt.Reader, t *prompt.Turn) (template.Value, error) {
 	d := template.NewDict(4)
 	d.Set("role", template.String(t.Role))
 	d.Set("content", content(r, t))
-	calls, err := r.ToolCalls(t)
+	calls, err := r.ToolCalls(t, arguments)
 	if err != nil {
 		return template.None, err
 	}
-	if len(calls) > 0 {
-		calls, err := withObjects(calls)
-		if err != nil {
-			return template.None, err
-		}
+	if !calls.IsNone() {
 		d.Set("tool_calls", calls)
 	}
 	for _, f := range t.Fields {
@@ -87,7 +76,7 @@ func fields(r *prompt.Reader, t *prompt.Turn, d *template.Dict) error {
 			v = m.Fields["reasoning_content"]
 		}
 		if v.Type != gjson.Null {
-			reasoning, err := r.Value(v, "reasoning cannot be read")
+			reasoning, err := prompt.Value(r.Body, v, "reasoning cannot be read")
 			if err != nil {
 				return err
 			}
@@ -96,7 +85,7 @@ func fields(r *prompt.Reader, t *prompt.Turn, d *template.Dict) error {
 		}
 	case "tool":
 		if v, ok := m.Fields["tool_call_id"]; ok {
-			id, err := r.Value(v, "tool_call_id cannot be read")
+			id, err := prompt.Value(r.Body, v, "tool_call_id cannot be read")
 			if err != nil {
 				return err
 			}
@@ -124,7 +113,7 @@ func developerTools(r *prompt.Reader, raw gjson.Result) (template.Value, error) 
 	if raw.Type == gjson.Null {
 		return template.None, nil
 	}
-	tools, err := r.Value(raw, "tools of a message cannot be read")
+	tools, err := prompt.Value(r.Body, raw, "tools of a message cannot be read")
 	if err != nil {
 		return template.None, err
 	}
@@ -213,26 +202,19 @@ func join(texts, placeholders []string) string {
 	return strings.Join(lines, "\n")
 }
 
-// withObjects makes objects of the calls' arguments; what is no object becomes an empty one.
-func withObjects(calls []template.Value) (template.Value, error) {
-	return prompt.EachOf(calls, func(call template.Value) (template.Value, error) {
-		fn := call.Field("function")
-		if kind, typed := call.Get("type"); fn.Dict() == nil || typed && kind.Text() != "function" {
-			return template.None, prompt.Refuse("tool call without a function")
+// arguments makes an object of a call's arguments; what is no object becomes an empty one.
+func arguments(args template.Value) (template.Value, error) {
+	if args.IsString() {
+		text := args.Text()
+		var err error
+		if args, err = template.FromJSON(text); err != nil && template.OnlyPython(text) {
+			return template.None, prompt.ErrPython
 		}
-		args := fn.Field("arguments")
-		if args.IsString() {
-			text := args.Text()
-			var err error
-			if args, err = template.FromJSON(text); err != nil && template.OnlyPython(text) {
-				return template.None, prompt.ErrPython
-			}
-		}
-		if args.Dict() == nil {
-			args = template.NewDict(0).Value()
-		}
-		return prompt.With(call, prompt.Field{Name: "function", Value: prompt.With(fn, prompt.Field{Name: "arguments", Value: args})}), nil
-	})
+	}
+	if args.Dict() == nil {
+		return template.NewDict(0).Value(), nil
+	}
+	return args, nil
 }
 
 // systemFirst makes developer messages system ones, for a template that does not know that role; where a system message

@@ -62,7 +62,7 @@ func textPart(r *prompt.Reader, it prompt.Item, v gjson.Result, skips bool) (_ p
 	case v.Type != gjson.String && !r.OpenAI:
 		return it, false, prompt.Refuse("text part without valid text")
 	default:
-		value, err := r.Value(v, "text part without valid text")
+		value, err := prompt.Value(r.Body, v, "text part without valid text")
 		if err != nil {
 			return it, false, err
 		}
@@ -82,7 +82,7 @@ func extras(r *prompt.Reader, p *body.Part) (list []prompt.Field, err error) {
 	if known == len(p.Fields) {
 		return nil, nil
 	}
-	all, err := r.Value(p.Raw, "content part cannot be read")
+	all, err := prompt.Value(r.Body, p.Raw, "content part cannot be read")
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,208 @@
+package prompt
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/sightline-router/sightline/prompt/tokenizer"
+	"github.com/sightline-router/sightline/prompt/vision"
+)
+
+// Expanded is one prompt as the engine prefills it.
+type Expanded struct {
+	IDs   []uint32
+	Spans []vision.Span // in prompt order; Index is the medium's
+	// Exact is false where the prompt is only known up to a medium; IDs and Spans end there, and Why says what stopped it.
+	Exact  bool
+	Why    string // one of a fixed set of texts
+	Detail string // for people; "" for none
+}
+
+// Expand tokenises a prompt and puts the media in; sizes[i] belongs to the i-th medium of the prompt. Errors: a *Refused.
+//
+// No more than a bound of ids is ever made: where the engine refuses longer prompts, that of max_model_len.
+func (m *Model) Expand(d *Draft, p *DraftPrompt, sizes []vision.Media) (e Expanded, err error) {
+	d.room, d.long = d.most, len(p.IDs) > d.most
+	if len(p.Media) > 0 {
+		d.room *= 2 // some families drop ids before they put the media in
+	}
+	defer func() { d.long, d.partial = false, false }()
+	switch {
+	case d.long:
+	case m.mistral != nil:
+		e, err = m.expandMistral(d, p, sizes)
+	case len(p.Media) > 0 && m.visErr == nil && m.vision.ReadsText():
+		e, err = m.expandText(d, p, sizes)
+	default:
+		e = Expanded{IDs: p.IDs, Exact: true}
+		if p.IDs == nil {
+			e.IDs = m.encode(d, p)
+		}
+		if d.Over() {
+			return d.cut(p, e.IDs)
+		}
+		if d.truncate > 0 && p.addSpecial && p.IDs == nil && !d.side {
+			e.IDs = m.tailOf(d, p, e.IDs)
+		}
+		_ = e.truncate(d) // no media yet
+		if len(p.Media) > 0 {
+			if e, err = m.expandMedia(d, e.IDs, sizes); err == nil && m.opt.Dialect.Cut != CutMarkers {
+				err = e.truncate(d)
+			}
+		}
+	}
+	if d.Over() {
+		return d.cut(p, p.IDs)
+	}
+	if err != nil {
+		return e, err
+	}
+	if d.limit > 0 && len(e.IDs) > d.limit {
+		return e, Refuse(whyTooLong)
+	}
+	return e, nil
+}
+
+// cut is a prompt whose time was over, or that was too long, when so many of its leading ids were known, its media not put in.
+func (d *Draft) cut(p *DraftPrompt, ids []uint32) (Expanded, error) {
+	if d.long && d.refuses {
+		return Expanded{}, Refuse(whyTooLong)
+	}
+	if len(p.Media) > 0 || d.truncate > 0 {
+		ids = nil
+	}
+	if d.long {
+		return Expanded{IDs: ids[:min(len(ids), d.most)], Why: ErrLong.Reason}, nil
+	}
+	return Expanded{IDs: ids, Why: ErrTime.Reason}, nil
+}
+
+// maxTokens bounds the ids that are made of one prompt: twice the longest context that models with pictures are served with.
+const maxTokens = 1 << 21
+
+// bound sets how many ids are made of one prompt: as many as the engine takes, if it refuses more.
+func (d *Draft) bound(maxModelLen int) {
+	d.refuses = maxModelLen > 0 && d.truncate == 0
+	if d.most = maxModelLen; !d.refuses {
+		d.most = max(maxModelLen, maxTokens)
+	}
+}
+
+// options are for a text of the draft.
+func (d *Draft) options(addSpecial bool) tokenizer.Options {
+	return tokenizer.Options{AddSpecial: addSpecial, Done: d.done, Max: d.room, Partial: &d.partial}
+}
+
+// bounded notes that a text has more ids than there is room for.
+func (d *Draft) bounded(ids []uint32) []uint32 {
+	d.long = d.long || d.room > 0 && len(ids) > d.room
+	return ids
+}
+
+// truncate keeps the part of the prompt that the request asks for. vLLM refuses to cut media, or them off.
+func (e *Expanded) truncate(d *Draft) error {
+	if d.truncate == 0 || len(e.IDs) <= d.truncate && e.Exact {
+		return nil
+	}
+	if !e.Exact { // where the part begins depends on what is not known
+		e.IDs, e.Spans = nil, nil
+		return nil
+	}
+	start, end := len(e.IDs)-d.truncate, len(e.IDs)
+	if d.keepsHead {
+		start, end = 0, d.truncate
+	}
+	for i, s := range e.Spans {
+		if s.Offset < start || s.Offset+s.Length > end {
+			return Refuse("truncate_prompt_tokens would cut media")
+		}
+		e.Spans[i].Offset -= start
+	}
+	e.IDs = e.IDs[start:end]
+	return nil
+}
+
+// tailOf is the end of a prompt as Hugging Face's tokenizers cut it: tokens that they put in front stay.
+func (m *Model) tailOf(d *Draft, p *DraftPrompt, ids []uint32) []uint32 {
+	n := d.truncate
+	text := m.encode(d, &DraftPrompt{Text: p.Text, tail: p.tail})
+	front := len(ids) - len(text)
+	if len(ids) <= n || front <= 0 || n < front || !slices.Equal(ids[front:], text) {
+		return ids
+	}
+	return append(ids[:front:front], text[len(text)-(n-front):]...)
+}
+
+// cacheBytes bounds what is remembered of turns that were tokenised: about 4 million tokens.
+const cacheBytes = 16 << 20
+
+// encode gives a prompt's ids, or some leading ones: then the draft's time is over.
+func (m *Model) encode(d *Draft, p *DraftPrompt) []uint32 {
+	dst := make([]uint32, 0, min((len(p.Text)+len(p.tail))/3, d.room)+16)
+	dst = d.bounded(m.cache.Encode(dst, p.Text, d.options(p.addSpecial)))
+	if p.tail != "" && !d.Over() {
+		dst = d.bounded(m.cache.Encode(dst, p.tail, d.options(false)))
+	}
+	return dst
+}
+
+// expandText is for engines that expand placeholders in the text.
+func (m *Model) expandText(d *Draft, p *DraftPrompt, sizes []vision.Media) (Expanded, error) {
+	text := p.Text
+	if m.opt.Dialect.DecodesIDs {
+		text = m.tok.Decode(m.encode(d, p), false)
+	}
+	dst := make([]uint32, 0, min(len(text)/3+1300*len(sizes), d.most))
+	out, spans, err := m.vision.With(m.tokens(d), d.most).ExpandText(dst, text, sizes, d.kwargs)
+	return d.expanded(out, spans, err)
+}
+
+func (m *Model) expandMedia(d *Draft, ids []uint32, sizes []vision.Media) (e Expanded, err error) {
+	if m.visErr != nil {
+		return Expanded{Why: "media of a model whose vision rule is not known", Detail: m.visErr.Error()}, nil
+	}
+	dst := make([]uint32, 0, min(len(ids)+1300*len(sizes), d.most))
+	out, spans, err := m.vision.With(m.tokens(d), d.most).Expand(dst, ids, sizes, d.kwargs)
+	return d.expanded(out, spans, err)
+}
+
+// expanded turns package vision's errors into fixed texts.
+func (d *Draft) expanded(out []uint32, spans []vision.Span, err error) (Expanded, error) {
+	if err == nil {
+		return Expanded{IDs: out, Spans: spans, Exact: true}, nil
+	}
+	var refused *vision.RefusedError
+	var open *vision.UndecidableError
+	switch {
+	case errors.As(err, &refused):
+		const why = "media that the engine refuses for their sizes, number or place"
+		return Expanded{}, &Refused{Status: refused.Status, Reason: why, Detail: refused.Reason}
+	case errors.As(err, &open) && open.TooMany && d.refuses:
+		return Expanded{}, Refuse(whyTooLong)
+	case errors.As(err, &open) && open.TooMany:
+		return Expanded{IDs: out, Spans: spans, Why: ErrLong.Reason}, nil
+	case errors.As(err, &open):
+		return Expanded{IDs: out, Spans: spans, Why: "media whose tokens a request does not tell", Detail: open.Reason}, nil
+	}
+	return Expanded{}, err
+}
+
+// tokens shows the tokenizer as package vision needs it.
+type tokens struct {
+	*tokenizer.Tokenizer
+	d *Draft
+}
+
+func (t tokens) EncodeText(dst []uint32, text string) []uint32 {
+	return t.d.bounded(t.Encode(dst, text, t.d.options(false)))
+}
+
+func (t tokens) DecodeText(ids []uint32) string { return t.Decode(ids, false) }
+
+// tokens is the tokenizer for package vision, as far as the draft goes.
+func (m *Model) tokens(d *Draft) vision.Tokens {
+	if m.mistral != nil {
+		return controlTokens{tokens{m.tok, d}}
+	}
+	return tokens{m.tok, d}
+}
