@@ -154,9 +154,6 @@ func trueDiv(_ *state, a, b Value) Value {
 	if g == 0 {
 		raise("division by zero")
 	}
-	if f == 0 && !floats {
-		return Float(0)
-	}
 	return Float(f / g)
 }
 

@@ -62,6 +62,7 @@ func TestRules(t *testing.T) {
 		{"1, 1.0 and true are one key", `{{ {1: 'a', 1.0: 'b', true: 'c'} }}`, "{1: 'c'}"},
 		{"a macro sees what is set after it", `{% macro m() %}{{ x }}{% endmacro %}{% set x = 1 %}{{ m() }}`, "1"},
 		{"a filter of a loop is asked when an element's turn comes", `{% set ns = namespace(n=0) %}{% for i in [1,2,3] if ns.n < 2 %}{% set ns.n = i %}{{ i }}{% endfor %}`, "12"},
+		{"zero has a sign in a quotient", `{{ 0 / -1 }}`, "-0.0"},
 		{"call blocks have parameters", `{% macro m() %}{{ caller(1, b=2) }}{% endmacro %}{% call(a, b) m() %}{{ a }}{{ b }}{% endcall %}`, "12"},
 	} {
 		tmpl, err := Compile(c.src, Options{})

@@ -2,7 +2,6 @@ package vision
 
 import (
 	"math"
-	"sort"
 )
 
 // Rules that choose a canvas of tiles by the scale at which the picture fits it. The scales are compared in the precision that
@@ -31,34 +30,37 @@ func (k llama4) bind(s *settings) counter {
 	}
 	canvases := factorGrids(limit)
 	return func(w, h, _ int) (grid, error) {
-		var best [2]int
-		var scale float32
-		up, found := false, false
-		for _, c := range canvases {
-			sc := min(float32(c[1]*tile)/float32(w), float32(c[0]*tile)/float32(h))
-			var better bool
-			switch {
-			case !found:
-				better = true
-			case (sc >= 1) != up:
-				better = sc >= 1
-			case sc == scale:
-				better = c[0]*c[1] < best[0]*best[1]
-			case up && !largest:
-				better = sc < scale
-			default:
-				better = sc > scale
-			}
-			if better {
-				best, scale, up, found = c, sc, sc >= 1, true
-			}
-		}
+		best := bestScale[float32](canvases, h, w, tile, largest)
 		g := grid{main: per, tile: per}
 		if best[0]*best[1] > 1 {
 			g.rows, g.cols = best[0], best[1]
 		}
 		return g, nil
 	}
+}
+
+// bestScale picks from canvases of (a, b) tiles by the scale at which they hold a picture of those sides: the least of those
+// from 1 on, or with largest the greatest, else the greatest. Of equals the smaller canvas wins, then the first.
+func bestScale[F float32 | float64](canvases [][2]int, sideA, sideB, tile int, largest bool) (best [2]int) {
+	var scale F
+	for i, c := range canvases {
+		sc := min(F(c[0]*tile)/F(sideA), F(c[1]*tile)/F(sideB))
+		up, better := scale >= 1, false
+		switch {
+		case i == 0, (sc >= 1) != up:
+			better = i == 0 || sc >= 1
+		case sc == scale:
+			better = c[0]*c[1] < best[0]*best[1]
+		case up && !largest:
+			better = sc < scale
+		default:
+			better = sc > scale
+		}
+		if better {
+			best, scale = c, sc
+		}
+	}
+	return best
 }
 
 // factorGrids lists (rows, columns) for n = most..1, grouped by the first appearance of their ratio, as Llama 4 and Perception
@@ -88,40 +90,10 @@ func factorGrids(most int) [][2]int {
 	return out
 }
 
-// leastScale picks from candidates (a, b) by the smaller of two scales: the least of those >= 1, else the greatest. First wins
-// among equals.
-func leastScale(candidates [][2]int, sizeA, sizeB, tile float64) [2]int {
-	var best [2]int
-	var scale float64
-	up, found := false, false
-	for _, c := range candidates {
-		sc := min(float64(c[0])*tile/sizeA, float64(c[1])*tile/sizeB)
-		better := !found || (sc >= 1) != up && sc >= 1 || (sc >= 1) == up && (up && sc < scale || !up && sc > scale)
-		if better {
-			best, scale, up, found = c, sc, sc >= 1, true
-		}
-	}
-	return best
-}
-
-// cohere2 is the same choice in float64, with a thumbnail.
-type cohere2 struct{ tile, max, perSide, crop value }
-
-func (k cohere2) bind(s *settings) counter {
-	tile, limit := s.small(k.tile, 1, 1<<16), s.small(k.max, 1, maxTiles)
-	side := s.float(k.perSide)
-	per := int(side * side)
-	crop := s.bool(k.crop) && limit > 1
-	candidates := grids(1, limit)
-	return func(w, h, _ int) (grid, error) {
-		g := grid{main: per, tile: per}
-		if crop {
-			if c := leastScale(candidates, float64(w), float64(h), float64(tile)); c[0]*c[1] > 1 {
-				g.cols, g.rows = c[0], c[1]
-			}
-		}
-		return g, nil
-	}
+// leastUpscaled is the same choice in float64, from grids of (columns, rows) (Command A Vision).
+func leastUpscaled(candidates [][2]int, w, h int, tileArea float64) (cols, rows int) {
+	best := bestScale[float64](candidates, w, h, int(math.Sqrt(tileArea)), false)
+	return best[0], best[1]
 }
 
 // molmo tiles with overlapping crops; the margins are taken off the picture before the canvas is chosen, in float32. Overview
@@ -152,7 +124,7 @@ func (k molmo) bind(s *settings) counter {
 		s.fail("%s: margins %d and %d leave nothing of %d patches", k.margins, left, right, crop)
 		window = 1
 	}
-	candidates := tilings(limit)
+	candidates := grids(1, limit) // (rows, columns) here
 	up := func(n int) int { return (n + pool - 1) / pool }
 	axis := func(n int) int {
 		if k.whole {
@@ -172,18 +144,6 @@ func (k molmo) bind(s *settings) counter {
 		return grid{main: side * side, mainCols: side,
 			rows: axis(c[0]), cols: 1, tile: axis(c[1])}, nil
 	}
-}
-
-// tilings lists (rows, columns) by product, then rows.
-func tilings(limit int) [][2]int {
-	var out [][2]int
-	for rows := 1; rows <= limit; rows++ {
-		for cols := 1; rows*cols <= limit; cols++ {
-			out = append(out, [2]int{rows, cols})
-		}
-	}
-	sort.SliceStable(out, func(i, j int) bool { return out[i][0]*out[i][1] < out[j][0]*out[j][1] })
-	return out
 }
 
 // tilingFor follows numpy: all below 1, the greatest; else the least of those from 1 on, with smaller ones counted as 1e10.

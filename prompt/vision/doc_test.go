@@ -103,8 +103,6 @@ func ruleOf(k kind) string {
 	switch k := k.(type) {
 	case llama4:
 		return "best fitting canvas, up to " + k.max.key() + " tiles"
-	case cohere2:
-		return "least upscaled grid of " + k.tile.key() + " px tiles"
 	case molmo:
 		return "overview and up to " + k.max.key() + " overlapping crops"
 	case perceptionLM:
@@ -140,7 +138,11 @@ func ruleOf(k kind) string {
 	case softBudget:
 		return "token budget " + k.budget.key()
 	case tiles:
-		return "closest grid of " + k.size.key() + " px tiles, " + k.min.key() + " to " + k.max.key()
+		how := "closest"
+		if k.choose != nil {
+			how = "best"
+		}
+		return how + " grid of " + k.size.key() + " px tiles, " + k.min.key() + " to " + k.max.key()
 	case deepseekOCR:
 		return "overview and closest grid of tiles"
 	case deepseekVL2:

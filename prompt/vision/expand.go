@@ -36,40 +36,38 @@ func (m *Model) Expand(dst, ids []uint32, media []Media, kw Kwargs) (out []uint3
 		return dst, nil, err
 	}
 	spans = make([]Span, 0, len(media))
-	from := 0
-	if items.inserting != nil {
-		p := items.inserting.prefix
+	put := func(it *item) error {
+		start := len(b.out)
+		if err := b.item(media[it.index], it.k); err != nil {
+			b.out = b.out[:start]
+			return err
+		}
+		spans = append(spans, Span{it.index, start - base, len(b.out) - start})
+		return nil
+	}
+	if len(items.inserted) > 0 {
+		p := items.inserted[0].rule.prefix
 		if len(ids) < len(p) || !slices.Equal(ids[:len(p)], p) {
 			return dst, nil, refused(500, "the prompt does not start with %q, behind which the pictures go", m.tok.DecodeText(p))
 		}
-		b.out = append(b.out, p...)
-		from = len(p)
-		for k, i := range items.inserted {
-			start := len(b.out)
-			if err := b.item(media[i], k); err != nil {
+		b.out, ids = append(b.out, p...), ids[len(p):]
+		for _, it := range items.inserted {
+			if err := put(it); err != nil {
 				return dst, nil, err
 			}
-			spans = append(spans, Span{i, start - base, len(b.out) - start})
 		}
 	}
-	for items.left > 0 {
-		it, at, end := next(items, ids, from, func(it *item) []uint32 { return it.targetIDs(m) }, indexIDs)
-		if it == nil {
-			return m.expandDecoded(dst, ids, media, kw)
-		}
-		b.out = append(b.out, ids[from:at]...)
-		start := len(b.out)
-		if err := b.item(media[it.index], it.k); err != nil {
-			var unknown *UndecidableError
-			if !errors.As(err, &unknown) {
-				return dst, nil, err
-			}
-			return m.exactPrefix(b.out[:start], base, spans), spans, err
-		}
-		spans = append(spans, Span{it.index, start - base, len(b.out) - start})
-		from = end
+	rest, err := place(items, ids, func(it *item) []uint32 { return it.targetIDs(m) }, func(part []uint32) { b.out = append(b.out, part...) }, put)
+	var unknown *UndecidableError
+	switch {
+	case errors.As(err, &unknown):
+		return m.exactPrefix(b.out, base, spans), spans, err
+	case err != nil:
+		return dst, nil, err
+	case items.left > 0:
+		return m.expandDecoded(dst, ids, media, kw)
 	}
-	b.out = append(b.out, ids[from:]...)
+	b.out = append(b.out, rest...)
 	if m.fam.newlineMerge {
 		b.out = m.mergeNewlines(b.out, base, spans)
 	}
@@ -111,23 +109,14 @@ func (it *item) targetText() string {
 
 // queues hold the media that wait, one queue for each placeholder that can be told apart.
 type queues struct {
-	waiting   []queue
-	many      any // *needles of their placeholders, where they are many
-	left      int
-	inserting *rule // family that inserts instead of replacing
-	inserted  []int
-}
-
-type queue struct {
-	items []*item
-	// Where the placeholder comes next, from searched on; start < 0: nowhere.
-	start, end int
-	searched   bool
+	waiting  [][]*item
+	left     int
+	inserted []*item // of a family that inserts instead of replacing
 }
 
 func (m *Model) queue(media []Media) (*queues, error) {
 	q := &queues{}
-	byKey := map[string]int{}
+	byText := map[string]int{}
 	counts := map[*rule]int{}
 	for i, md := range media {
 		r := m.rule(md.Modality)
@@ -140,74 +129,55 @@ func (m *Model) queue(media []Media) (*queues, error) {
 			if r.undecidable != "" {
 				return nil, undecidable(r.modality, "%s", r.undecidable)
 			}
-			q.inserting = r
-			q.inserted = append(q.inserted, i)
+			q.inserted = append(q.inserted, it)
 			continue
 		}
 		text := it.targetText()
-		at, ok := byKey[text]
+		at, ok := byText[text]
 		if !ok {
 			at = len(q.waiting)
-			byKey[text] = at
-			q.waiting = append(q.waiting, queue{})
+			byText[text] = at
+			q.waiting = append(q.waiting, nil)
 		}
-		q.waiting[at].items = append(q.waiting[at].items, it)
+		q.waiting[at] = append(q.waiting[at], it)
 		q.left++
 	}
 	return q, nil
 }
 
-// next takes the waiting item whose placeholder comes first in text at or behind from; nil if none comes. target gives an
-// item's placeholder. Few placeholders are searched for one by one, and every queue remembers where its next one stands, so
-// that all searches together read the prompt once for each queue; many are searched for at once.
-func next[E byte | uint32](q *queues, text []E, from int, target func(*item) []E, index func(text, target []E, from int) (start, end int)) (it *item, start, end int) {
-	best := -1
-	if len(q.waiting) > fewNeedles {
-		best, start, end = nextOfMany(q, text, from, target)
-	} else {
-		for i := range q.waiting {
-			w := &q.waiting[i]
-			if len(w.items) == 0 {
-				continue
-			}
-			if !w.searched || w.start >= 0 && w.start < from {
-				w.start, w.end = index(text, target(w.items[0]), from)
-				w.searched = true
-			}
-			if w.start >= 0 && (best < 0 || w.start < start) {
-				best, start, end = i, w.start, w.end
-			}
+// place walks a prompt from one placeholder of a waiting item to the next, in one pass however many they are: plain gets what
+// stands before a placeholder, put the item. It gives what is left behind the last one; q.left are then the items without a
+// place. target gives an item's placeholder.
+func place[E byte | uint32](q *queues, text []E, target func(*item) []E, plain func([]E), put func(*item) error) ([]E, error) {
+	list := make([][]E, len(q.waiting))
+	for i, items := range q.waiting {
+		list[i] = target(items[0])
+	}
+	n := newNeedles(list)
+	from := 0
+	for at := 0; at < len(text) && q.left > 0; at++ {
+		if !n.first[byte(text[at])] {
+			continue
 		}
-	}
-	if best < 0 {
-		return nil, 0, 0
-	}
-	w := &q.waiting[best]
-	it = w.items[0]
-	w.items = w.items[1:]
-	q.left--
-	return it, start, end
-}
-
-func nextOfMany[E byte | uint32](q *queues, text []E, from int, target func(*item) []E) (best, start, end int) {
-	n, ok := q.many.(*needles[E])
-	if !ok {
-		list := make([][]E, len(q.waiting))
-		for i := range q.waiting {
-			list[i] = target(q.waiting[i].items[0])
-		}
-		n = newNeedles(list)
-		q.many = n
-	}
-	best = -1
-	for start = from; start < len(text) && best < 0; start++ {
-		n.at(text, start, func(i, to int) {
-			if len(q.waiting[i].items) > 0 && (best < 0 || i < best) {
+		best, end := -1, 0
+		n.at(text, at, func(i, to int) {
+			if len(q.waiting[i]) > 0 && (best < 0 || i < best) {
 				best, end = i, to
 			}
 		})
+		if best < 0 {
+			continue
+		}
+		it := q.waiting[best][0]
+		q.waiting[best] = q.waiting[best][1:]
+		q.left--
+		plain(text[from:at])
+		if err := put(it); err != nil {
+			return nil, err
+		}
+		from, at = end, end-1
 	}
-	return best, start - 1, end
+	return text[from:], nil
 }
 
 // images counts the pictures of a request: some rules depend on it.
@@ -219,24 +189,6 @@ func images(media []Media) int {
 		}
 	}
 	return n
-}
-
-func indexIDs(ids, target []uint32, from int) (start, end int) {
-	if len(target) == 0 {
-		return -1, -1
-	}
-	for from+len(target) <= len(ids) {
-		i := slices.Index(ids[from:len(ids)-len(target)+1], target[0])
-		if i < 0 {
-			return -1, -1
-		}
-		from += i
-		if slices.Equal(ids[from:from+len(target)], target) {
-			return from, from + len(target)
-		}
-		from++
-	}
-	return -1, -1
 }
 
 // expandDecoded is vLLM's second way, taken when a placeholder is not found as ids (its text merged with its neighbours when

@@ -1,7 +1,6 @@
 package vision
 
 import (
-	"bytes"
 	"slices"
 	"strings"
 )
@@ -199,35 +198,28 @@ func (m *Model) condense(text string, media []Media, kw Kwargs, target func(*ite
 	if err != nil {
 		return nil, "", err
 	}
-	b.mode = condensed
-	for k, i := range q.inserted {
-		if err := c.item(b, media[i], &item{rule: q.inserting, index: i, k: k}); err != nil {
+	b.condensed = true
+	put := func(it *item) error { return c.item(b, media[it.index], it) }
+	for _, it := range q.inserted {
+		if err := put(it); err != nil {
 			return nil, "", err
 		}
 	}
-	from := 0
-	for q.left > 0 {
-		it, at, end := next(q, bytesOf(text), from, func(it *item) []byte { return bytesOf(target(it)) }, func(text, target []byte, from int) (int, int) {
-			if i := bytes.Index(text[from:], target); i >= 0 && len(target) > 0 {
-				return from + i, from + i + len(target)
-			}
-			return -1, -1
-		})
-		if it == nil {
-			status := 500
-			if m.ReadsText() {
-				status = 400
-			}
-			return nil, "", refused(status, "fewer placeholders in the prompt than media (%d are left over)", q.left)
-		}
-		c.plain(text[from:at])
-		if err := c.item(b, media[it.index], it); err != nil {
-			return nil, "", err
-		}
-		from = end
+	plain := func(part []byte) { c.plain(string(part)) }
+	left, err := place(q, bytesOf(text), func(it *item) []byte { return bytesOf(target(it)) }, plain, put)
+	if err != nil {
+		return nil, "", err
 	}
-	c.plain(text[from:])
-	return c, text[from:], nil
+	if q.left > 0 {
+		status := 500
+		if m.ReadsText() {
+			status = 400
+		}
+		return nil, "", refused(status, "fewer placeholders in the prompt than media (%d are left over)", q.left)
+	}
+	rest = text[len(text)-len(left):]
+	c.plain(rest)
+	return c, rest, nil
 }
 
 // placeholderIn reports whether a text holds a placeholder of a modality, of any for "". The processors count them and refuse a

@@ -138,8 +138,9 @@ var tileFamilies = []family{
 			"line":  {attr: "img_line_break_token", text: "<|IMG_LINE_BREAK|>"},
 		},
 		image: &entry{target: "{image}", id: "{image}",
-			count: cohere2{tile: value{"image.size.height", "=512"}, max: value{"image.max_patches", "=12"},
-				perSide: value{"image.patch_size", "=16"}, crop: value{"image.crop_to_patches", "=true"}},
+			count: tiles{size: value{"image.size.height", "=512"}, min: value{"=1"}, max: value{"image.max_patches", "=12"},
+				dynamic: value{"image.crop_to_patches", "=true"}, grid: true, choose: leastUpscaled,
+				perTile: perTile{size: value{"image.patch_size", "=16"}, patch: value{"=1"}}},
 			layout: layout{begin: "{start}", tileEnd: "{line}", mainEnd: "{line}", end: "{end}"}, put: "-"},
 	},
 	{

@@ -2,6 +2,7 @@ package vision
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -88,7 +89,7 @@ func (l *layout) arrange(b *builder, g grid) {
 	b.text(l.end)
 }
 
-// builder writes replacements, as ids, as text with one token for each run, or as a mere count.
+// builder writes replacements, as ids or as text with one token for each run.
 type builder struct {
 	m     *Model
 	rules []bound // by m.rules
@@ -96,28 +97,19 @@ type builder struct {
 
 	written int // embedding tokens of the request so far
 
-	mode  buildMode
-	out   []uint32 // ids: everything written so far
-	n     int      // counting: tokens so far
-	embed int      // of those at embedding positions
-	str   []byte   // condensed: the text
-	runs  []int    // condensed: length of each run
-	rule  *rule    // of the item being written
-	clip  *Clip    // of it, if it is a video
+	out       []uint32 // everything written so far, or
+	condensed bool
+	str       []byte // the text, and
+	runs      []int  // the length of each run in it
+
+	rule *rule // of the item being written
+	clip *Clip // of it, if it is a video
 
 	pending             []byte // text not yet tokenised
 	afterRun            bool   // pending follows a run
 	k, row, col, tileNo int
 	err                 error
 }
-
-type buildMode int
-
-const (
-	ids buildMode = iota
-	counting
-	condensed
-)
 
 type bound struct {
 	count  counter
@@ -165,12 +157,7 @@ func (m *Model) builder(kw Kwargs, items int) (*builder, error) {
 // item writes the replacement of one medium; k is its number from 0 within its modality.
 func (b *builder) item(media Media, k int) error {
 	modality := orImage(media.Modality)
-	i := -1
-	for j, r := range b.m.rules {
-		if r.modality == modality {
-			i = j
-		}
-	}
+	i := slices.IndexFunc(b.m.rules, func(r *rule) bool { return r.modality == modality })
 	if i < 0 {
 		return refused(400, "the model takes no %s", modality)
 	}
@@ -246,17 +233,13 @@ func (b *builder) run(n int) {
 		return
 	}
 	b.flush()
-	b.embed += n
 	b.afterRun = true
-	switch b.mode {
-	case counting:
-		b.n += n
-	case condensed:
+	if b.condensed {
 		b.str = append(b.str, b.rule.idText...)
 		b.runs = append(b.runs, n)
-	default:
-		b.out = appendRun(b.out, b.rule.id, n)
+		return
 	}
+	b.out = appendRun(b.out, b.rule.id, n)
 }
 
 // appendRun appends n times id, growing at most once.
@@ -305,12 +288,10 @@ func (b *builder) text(s string) {
 func (b *builder) seconds(t float64) {
 	b.flush()
 	text := append(strconv.AppendFloat([]byte{'<'}, t, 'f', 1, 64), " seconds>"...)
-	if b.mode == ids {
-		b.out = b.m.tok.EncodeText(b.out, string(text))
-	} else if b.mode == counting {
-		b.n += len(b.m.tok.EncodeText(nil, string(text)))
-	} else {
+	if b.condensed {
 		b.str = append(b.str, text...)
+	} else {
+		b.out = b.m.tok.EncodeText(b.out, string(text))
 	}
 	b.afterRun = false
 	b.text("<|vision_start|>")
@@ -325,21 +306,10 @@ func (b *builder) flush() {
 	if len(b.pending) == 0 || b.err != nil {
 		return
 	}
-	if b.mode == condensed {
+	if b.condensed {
 		b.str = append(b.str, b.pending...)
-		b.pending = b.pending[:0]
-		return
-	}
-	ids := b.m.literal(b.pending, b.afterRun, b.rule)
-	if b.mode == counting {
-		b.n += len(ids)
-		for _, id := range ids {
-			if b.rule.hasID && id == b.rule.id {
-				b.embed++
-			}
-		}
 	} else {
-		b.out = append(b.out, ids...)
+		b.out = append(b.out, b.m.literal(b.pending, b.afterRun, b.rule)...)
 	}
 	b.pending = b.pending[:0]
 }
@@ -358,11 +328,10 @@ func (m *Model) literal(text []byte, afterRun bool, r *rule) []uint32 {
 		return out
 	}
 	if afterRun && r.hasID {
-		if with := l.tok.EncodeText(nil, r.idText+string(text)); len(with) > 0 && with[0] == r.id {
-			out = with[1:]
-		} else {
-			out = l.tok.EncodeText(nil, string(text))
-		}
+		out = l.tok.EncodeText(nil, r.idText+string(text))
+	}
+	if len(out) > 0 && out[0] == r.id {
+		out = out[1:]
 	} else {
 		out = l.tok.EncodeText(nil, string(text))
 	}

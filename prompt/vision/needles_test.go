@@ -2,6 +2,7 @@ package vision
 
 import (
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -32,57 +33,55 @@ func TestCountEach(t *testing.T) {
 }
 
 // Many placeholders are found where one search for each finds them.
-func TestNextOfMany(t *testing.T) {
+func TestPlace(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
-	target := func(it *item) []uint32 { return it.ids }
 	for range 2000 {
-		text := make([]uint32, r.IntN(80))
+		text := make([]byte, r.IntN(80))
 		for i := range text {
-			text[i] = uint32(r.IntN(3)) << (8 * r.IntN(2))
+			text[i] = "ab<"[r.IntN(3)]
 		}
-		one, all := &queues{}, &queues{}
-		seen := map[string]bool{}
-		for i := range 5 + r.IntN(5) {
-			ids := make([]uint32, 1+r.IntN(4))
-			var key strings.Builder
-			for j := range ids {
-				ids[j] = uint32(r.IntN(3)) << (8 * r.IntN(2))
-				key.WriteRune(rune(ids[j]) + 'a')
+		q, targets := &queues{}, map[*item]string{}
+		var want, got []string // what stands between the placeholders, and these
+		waiting := map[string]int{}
+		var order []string
+		for range 1 + r.IntN(9) {
+			target := ""
+			for range 1 + r.IntN(4) {
+				target += string("ab<"[r.IntN(3)])
 			}
-			if seen[key.String()] {
+			if waiting[target] > 0 {
 				continue
 			}
-			seen[key.String()] = true
+			order = append(order, target)
+			var items []*item
 			for range 1 + r.IntN(2) {
-				it := &item{index: i, ids: ids}
-				for _, q := range []*queues{one, all} {
-					if n := len(q.waiting); n == 0 || q.waiting[n-1].items[0].index != i {
-						q.waiting = append(q.waiting, queue{})
-					}
-					w := &q.waiting[len(q.waiting)-1]
-					w.items = append(w.items, it)
-				}
+				items = append(items, new(item))
+				targets[items[len(items)-1]] = target
+				waiting[target]++
+				q.left++
 			}
+			q.waiting = append(q.waiting, items)
 		}
-		for from := 0; ; {
-			best, start, end := -1, len(text), 0
-			for i := range one.waiting {
-				if w := &one.waiting[i]; len(w.items) > 0 {
-					if s, e := indexIDs(text, w.items[0].ids, from); s >= 0 && s < start {
-						best, start, end = i, s, e
-					}
+		rest := string(text)
+		for {
+			best, at := "", len(rest)
+			for _, target := range order {
+				if i := strings.Index(rest, target); waiting[target] > 0 && i >= 0 && i < at {
+					best, at = target, i
 				}
 			}
-			got, s, e := nextOfMany(all, text, from, target)
-			if got != best || best >= 0 && (s != start || e != end) {
-				t.Fatalf("%v from %d: queue %d at %d to %d, want %d at %d to %d", text, from, got, s, e, best, start, end)
-			}
-			if best < 0 {
+			if best == "" {
 				break
 			}
-			one.waiting[best].items = one.waiting[best].items[1:]
-			all.waiting[best].items = all.waiting[best].items[1:]
-			from = end
+			waiting[best]--
+			want = append(want, rest[:at], best)
+			rest = rest[at+len(best):]
+		}
+		left, err := place(q, text, func(it *item) []byte { return []byte(targets[it]) },
+			func(part []byte) { got = append(got, string(part)) },
+			func(it *item) error { got = append(got, targets[it]); return nil })
+		if err != nil || string(left) != rest || !slices.Equal(got, want) {
+			t.Fatalf("%q: %q and %q, %v; want %q and %q", text, got, left, err, want, rest)
 		}
 	}
 }

@@ -11,6 +11,7 @@
 package vision
 
 import (
+	"cmp"
 	"sync"
 )
 
@@ -127,11 +128,15 @@ func (m *Model) Count(media Media, kw Kwargs) (embed, total int, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	b.mode = counting
 	if err := b.item(media, 0); err != nil {
 		return 0, 0, err
 	}
-	return b.embed, b.n, nil
+	for _, id := range b.out {
+		if b.rule.hasID && id == b.rule.id {
+			embed++
+		}
+	}
+	return embed, len(b.out), nil
 }
 
 // EmbedID is the id that stands at the embedding positions of a modality in the engine's token stream, after Expand. For SGLang
@@ -152,18 +157,12 @@ func (m *Model) EmbedID(modality string) (uint32, bool) {
 func (m *Model) ReadsText() bool { return m.settings.reading.Processor }
 
 func (m *Model) rule(modality string) *rule {
-	modality = orImage(modality)
 	for _, r := range m.rules {
-		if r.modality == modality {
+		if r.modality == orImage(modality) {
 			return r
 		}
 	}
 	return nil
 }
 
-func orImage(modality string) string {
-	if modality == "" {
-		return "image"
-	}
-	return modality
-}
+func orImage(modality string) string { return cmp.Or(modality, "image") }
