@@ -11,6 +11,7 @@ import (
 	accessv3 "github.com/envoyproxy/go-control-plane/envoy/data/accesslog/v3"
 	aiv3 "github.com/envoyproxy/go-control-plane/envoy/data/ai/v3"
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"github.com/sightline-router/sightline/router"
 )
@@ -154,13 +155,11 @@ const (
 )
 
 // joiner lets every fact through once: a start per worker tried, the end, and nothing after the end. It remembers the
-// last capacity requests, first in first out, at about 150 bytes each. Entries of a request that it has forgotten pass
-// again; the router has forgotten it too by then, and drops them.
+// last capacity requests at about 200 bytes each. Entries of a request that it has forgotten pass again; the router has
+// forgotten it too by then, and drops them.
 type joiner struct {
-	mu    sync.Mutex
-	state map[string]joined
-	order []string // ring of ids in state
-	next  int
+	mu   sync.Mutex
+	seen *simplelru.LRU[string, joined]
 }
 
 type joined struct {
@@ -169,22 +168,18 @@ type joined struct {
 }
 
 func newJoiner(capacity int) *joiner {
-	return &joiner{state: make(map[string]joined), order: make([]string, capacity)}
+	seen, _ := simplelru.NewLRU[string, joined](capacity, nil) // fails for a capacity below 1
+	return &joiner{seen: seen}
 }
 
 // admit tells whether an outcome is news.
 func (j *joiner) admit(o router.Outcome) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	seen, known := j.state[o.ID]
+	seen, known := j.seen.Peek(o.ID)
 	if known && (seen.ended || o.Phase == router.Started && seen.addr == o.Addr) {
 		return false
 	}
-	if !known {
-		delete(j.state, j.order[j.next])
-		j.order[j.next] = o.ID
-		j.next = (j.next + 1) % len(j.order)
-	}
-	j.state[o.ID] = joined{addr: o.Addr, ended: o.Phase == router.Ended}
+	j.seen.Add(o.ID, joined{addr: o.Addr, ended: o.Phase == router.Ended})
 	return true
 }

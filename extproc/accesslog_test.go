@@ -157,8 +157,8 @@ func TestJoinerIsBounded(t *testing.T) {
 			t.Fatalf("%d: not admitted", i)
 		}
 	}
-	if len(j.state) != 100 {
-		t.Errorf("%d remembered, want 100", len(j.state))
+	if j.seen.Len() != 100 {
+		t.Errorf("%d remembered, want 100", j.seen.Len())
 	}
 	if j.admit(router.Outcome{ID: "999", Phase: router.Started}) || !j.admit(router.Outcome{ID: "999", Phase: router.Ended}) || j.admit(router.Outcome{ID: "999", Phase: router.Ended}) {
 		t.Error("the last one is not remembered")

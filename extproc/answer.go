@@ -3,7 +3,6 @@ package extproc
 import (
 	"encoding/json"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -40,35 +39,23 @@ const refused = string(router.RefusedByUs)
 // choice are headers by which a server at the target picks a worker or a rank behind it: each is set or removed.
 var choice = []string{HeaderRank, HeaderInstance, HeaderInstanceRank, HeaderPrefill, HeaderPrefillRank}
 
-// noBody is the mode override that keeps the body from us. Body modes are taken literally, so NONE is all it says.
+// noBody is the mode override that keeps the body from us. Envoy replaces each body mode by what stands here: NONE for the
+// request and the response; other modes keep what they were.
 var noBody = &modev3.ProcessingMode{RequestBodyMode: modev3.ProcessingMode_NONE, ResponseBodyMode: modev3.ProcessingMode_NONE}
 
-// Answers that hardly ever change, and a part of some, in wire form.
+// An answer that never changes, and a part of some, in wire form.
 var (
-	sendBody = encode(&extprocv3.ProcessingResponse{
-		Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{}},
-	})
-	passUnread     = encode(pass(terms{Route: Route{Mode: Sightline, Header: HeaderWorker}}))
+	sendBody       = encode(&extprocv3.ProcessingResponse{Response: &extprocv3.ProcessingResponse_RequestHeaders{}})
 	overrideNoBody = encode(&extprocv3.ProcessingResponse{ModeOverride: noBody})
 )
 
-// pass is "not ours": what a client may have smuggled in is removed, and the body is not asked for.
-func (t *terms) pass() any {
-	if t.Mode == Sightline && t.Header == HeaderWorker && !t.duplex && len(t.foreign) == 0 {
-		return passUnread
-	}
-	return pass(*t)
-}
-
-func pass(t terms) *extprocv3.ProcessingResponse {
-	return &extprocv3.ProcessingResponse{
-		Response: &extprocv3.ProcessingResponse_RequestHeaders{RequestHeaders: &extprocv3.HeadersResponse{
-			Response: &extprocv3.CommonResponse{HeaderMutation: &extprocv3.HeaderMutation{
-				RemoveHeaders: slices.Concat(t.smuggled(), []string{HeaderReason, HeaderID}, t.foreign),
-			}},
-		}},
-		ModeOverride: t.noBody(),
-	}
+// pass is the answer to what is not ours: what a client may have smuggled in is removed, and the body is not asked for.
+func (t *terms) pass() encoded {
+	m := make(mutation, 0, 256)
+	m.remove(t.smuggled()...)
+	m.remove(HeaderReason, HeaderID)
+	m.remove(t.foreign...)
+	return t.unread(m, nil)
 }
 
 // smuggled lists the headers that must not stay if we set none of them.
@@ -83,15 +70,6 @@ func (t *terms) smuggled() []string {
 // second is the header of the second choice.
 func (t *terms) second() string { return t.Header + "-2" }
 
-// noBody keeps the body from us where Envoy may do that: a full-duplex body must pass through here, and a gateway that
-// follows the endpoint-picker protocol does not allow an override.
-func (t *terms) noBody() *modev3.ProcessingMode {
-	if t.duplex || t.strict {
-		return nil
-	}
-	return noBody
-}
-
 // encode is for messages made of constants, which always encode.
 func encode(m proto.Message) encoded {
 	b, _ := proto.Marshal(m)
@@ -104,9 +82,13 @@ func (t *terms) atBody(d router.Decision) encoded {
 }
 
 // atHeaders is a decision as the answer to the headers; the body will not come here.
-func (t *terms) atHeaders(d router.Decision) encoded {
-	a := decided(fieldHeadersResponse, t.steer(d), t.metadata(d))
-	if t.noBody() != nil {
+func (t *terms) atHeaders(d router.Decision) encoded { return t.unread(t.steer(d), t.metadata(d)) }
+
+// unread answers the headers and keeps the body from us, where Envoy may do that: a full-duplex body must pass through
+// here, and a gateway that follows the endpoint-picker protocol does not allow an override.
+func (t *terms) unread(headers mutation, metadata members) encoded {
+	a := decided(fieldHeadersResponse, headers, metadata)
+	if !t.duplex && !t.strict {
 		a = append(a, overrideNoBody...)
 	}
 	return a

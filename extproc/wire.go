@@ -36,7 +36,7 @@ const (
 	fieldStruct          = 5 // Value.struct_value
 )
 
-// decided is an answer to the phase whose field is given.
+// decided is an answer to the phase whose field is given; metadata may be empty.
 func decided(phase protowire.Number, headers mutation, metadata members) encoded {
 	const heads = 32 // tags and lengths around both
 	a := make(encoded, 0, len(headers)+len(metadata)+heads+len(overrideNoBody))
@@ -101,6 +101,9 @@ func (m *members) entry(name string, n int) []byte {
 
 // appendTo adds the metadata to an answer.
 func (m members) appendTo(a encoded) encoded {
+	if len(m) == 0 {
+		return a
+	}
 	return append(appendHead(a, fieldMetadata, len(m)), m...)
 }
 
