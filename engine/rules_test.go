@@ -55,3 +55,19 @@ func TestEnginesAreNamedOnlyHere(t *testing.T) {
 		}
 	}
 }
+
+// Where a configuration names no release, the engine's own counts, of which pictures and salts are known by its events.
+func TestDefaultsOfEngines(t *testing.T) {
+	for name, want := range map[string]struct {
+		release   string
+		blockSize int
+	}{"vllm": {"0.32.0", 16}, "sglang": {"0.5.23", 1}, "trtllm": {"1.3.0", 16}} {
+		s := DefaultServer()
+		s.Engine = name
+		s.DefaultsOf(func(string) bool { return false })
+		r := s.Rules()
+		if s.EngineVersion != want.release || s.BlockSize != want.blockSize || !r.EventsTellMedia || !r.EventsTellSalt {
+			t.Errorf("%s: release %s, blocks of %d, events tell media %v and salts %v", name, s.EngineVersion, s.BlockSize, r.EventsTellMedia, r.EventsTellSalt)
+		}
+	}
+}

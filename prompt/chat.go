@@ -95,7 +95,7 @@ func (m *Model) settings(req *body.Request) (s settings, err error) {
 	if s.tools, err = m.toolList(req); err != nil {
 		return s, err
 	}
-	if v := req.Fields["chat_template"]; v.Type == gjson.String && dialect.ReadsTemplate {
+	if v := req.Fields["chat_template"]; v.Type == gjson.String && dialect.ClientTemplates {
 		var ok bool
 		if s.source, ok = req.Body.String(v); !ok || !m.opt.TrustChatTemplate {
 			return s, Refuse("chat_template in a request, without --trust-request-chat-template or no valid text")

@@ -21,28 +21,28 @@ type Dialect struct {
 	// What a request may say.
 	OtherAPIs       bool   // /v1/responses, /v1/messages and batches of chats are read, by the rules of this package
 	PromptFlags     bool   // a chat's add_generation_prompt and add_special_tokens are read
-	Documents       bool   // so is its documents
-	KwargsAreFields bool   // tools, documents and chat_template in chat_template_kwargs are too; null and "auto" there are not given
-	ReadsTemplate   bool   // a chat may bring a chat_template, to a server that was told to trust it
+	Documents       bool   // a chat's documents are read
+	ClientTemplates bool   // a chat may bring a chat_template, to a server that was told to trust it
+	KwargsAreFields bool   // chat_template_kwargs' tools, documents and chat_template are read as fields; null and "auto" as none
 	EffortThinks    bool   // reasoning_effort goes before chat_template_kwargs, and sets enable_thinking
 	MMKwargs        bool   // mm_processor_kwargs is read
-	MediaIOKwargs   bool   // so is media_io_kwargs
-	RefusesMMKwargs bool   // both are answered with 400, unless the server was told to trust them
+	MediaIOKwargs   bool   // media_io_kwargs is read
+	RefusesMMKwargs bool   // these two are answered with 400, unless the server was told to trust them
 	IDsField        string // of a chat: its prompt as token ids; "": it has none
 	Cut             Cut    // how truncate_prompt_tokens cuts
 	AnswerCounts    bool   // max_model_len bounds the prompt and max_tokens together
-	BoundsAnswer    bool   // it bounds max_tokens
+	BoundsAnswer    bool   // max_model_len bounds max_tokens
 	NeedsToolParser bool   // tools, unless tool_choice is none, are answered with 400 without --enable-auto-tool-choice
 
 	// How a prompt is written.
-	Harmony            bool // chats of gpt-oss are written in the Harmony format, past their template
-	Mistral            bool // has a mistral mode
-	TokenizersTemplate bool // renders by the tokenizer's own template, never by the processor's
-	BareTools          bool // a template that fails on tools is tried again with their functions alone
-	ContinuesBehind    bool // a text to be continued goes behind the rendered prompt, tokenised alone
-	RotatesEXIF        bool // turns pictures by their EXIF orientation before their tokens are counted
-	DecodesIDs         bool // its processor gets the prompt's ids decoded, not the prompt
-	Reading            vision.Reading
+	Harmony            bool           // chats of gpt-oss are written in the Harmony format, past their template
+	Mistral            bool           // has a mistral mode
+	TokenizersTemplate bool           // renders by the tokenizer's own template, never by the processor's
+	BareTools          bool           // a template that fails on tools is tried again with their functions alone
+	ContinuesBehind    bool           // a text to be continued goes behind the rendered prompt, tokenised alone
+	RotatesEXIF        bool           // turns pictures by their EXIF orientation before their tokens are counted
+	DecodesIDs         bool           // its processor gets the prompt's ids decoded, not the prompt
+	Reading            vision.Reading // how media are put into a prompt
 
 	// Format tells in which form a template wants a message's content.
 	Format func(*template.Template) template.Format

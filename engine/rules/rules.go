@@ -1,5 +1,5 @@
 // Package rules says what differs by engine and release, as plain facts: each engine's folder fills in Rules for a
-// release, and package engine's RulesOf picks the folder. Nothing here reads a request or waits.
+// release, and package engine's RulesOf picks the folder. How requests are read is one of them, a prompt.Dialect.
 package rules
 
 import (

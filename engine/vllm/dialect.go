@@ -11,7 +11,7 @@ import (
 func Dialect(v rules.Version) prompt.Dialect {
 	since := func(minor int) bool { return v.AtLeast(0, minor, 0) }
 	d := prompt.Dialect{
-		OtherAPIs: true, PromptFlags: true, Documents: true, KwargsAreFields: true, ReadsTemplate: true, EffortThinks: true,
+		OtherAPIs: true, PromptFlags: true, Documents: true, ClientTemplates: true, KwargsAreFields: true, EffortThinks: true,
 		MMKwargs: true, MediaIOKwargs: true, RefusesMMKwargs: since(31),
 		Cut: prompt.CutUnknown, AnswerCounts: !since(32), BoundsAnswer: true, NeedsToolParser: true,
 		Harmony: true, Mistral: true, RotatesEXIF: true,
