@@ -98,8 +98,7 @@ func TestMistralRefusals(t *testing.T) {
 	}
 	for _, body := range []string{
 		`{"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":{}}`,
-		`{"messages":[{"role":"user","content":"a"}],"reasoning_effort":"strange"}`,
-		`{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b"}]}`,
+		`{"messages":[{"role":"user","content":[{"type":"image_url","image_url":null,"uuid":"y"}]}]}`,
 	} {
 		if _, err := m.Read(t.Context(), ChatEndpoint, request(t, body)); statusOf(err) != 400 {
 			t.Errorf("%s: %v, want 400", body, err)

@@ -1,6 +1,7 @@
 package mistral
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -16,20 +17,10 @@ type Prompt struct {
 	Images []*body.Part
 }
 
-// Encode makes the prompt of a request. Errors: a *RefusedError, or one that says what is not read (audio).
+// Encode makes the prompt of a request. Errors: a *RefusedError, ErrPython, ErrSlow, or one that says what is not read
+// (audio).
 func (t *Tokenizer) Encode(r *Request) (Prompt, error) {
 	list, err := t.read(r)
-	if err != nil {
-		return Prompt{}, err
-	}
-	tools, err := readTools(r.Tools)
-	if err != nil {
-		return Prompt{}, err
-	}
-	if err := t.validate(list); err != nil {
-		return Prompt{}, err
-	}
-	effort, err := t.reasoningEffort(r.Effort)
 	if err != nil {
 		return Prompt{}, err
 	}
@@ -37,31 +28,15 @@ func (t *Tokenizer) Encode(r *Request) (Prompt, error) {
 	for i := range r.Messages {
 		size += len(r.Messages[i].Content.Raw)/3 + 16
 	}
-	e := encoder{t: t, ids: make([]uint32, 0, size), tools: tools, effort: effort, done: r.Done, max: r.Max}
+	e := encoder{t: t, ids: make([]uint32, 0, size), tools: readTools(r.Tools), done: r.Done, max: r.Max}
+	if t.effort != nil {
+		e.effort = cmp.Or(r.Effort, t.effort.Default)
+	}
 	list, e.system = t.normalize(list)
 	if e.messages(list); e.err != nil {
 		return Prompt{}, e.err
 	}
 	return Prompt{IDs: e.ids, Images: e.images}, nil
-}
-
-var efforts = []string{"none", "minimal", "low", "medium", "high", "xhigh", "max"}
-
-// reasoningEffort checks what a request asks for; only version 15 puts it into the prompt.
-func (t *Tokenizer) reasoningEffort(asked string) (string, error) {
-	if asked != "" && !slices.Contains(efforts, asked) {
-		return "", refuse("reasoning_effort that mistral-common does not know")
-	}
-	if t.effort == nil {
-		return "", nil
-	}
-	if asked == "" {
-		return t.effort.Default, nil
-	}
-	if !slices.Contains(t.effort.Values, asked) {
-		return "", refuse("reasoning_effort that this model does not take")
-	}
-	return asked, nil
 }
 
 // encoder writes one prompt. What comes behind its first error counts for nothing.
@@ -118,9 +93,6 @@ func (e *encoder) messages(list []message) {
 			}
 		}
 	}
-	if e.t.version == 2 && severalResults(list, lastUser) {
-		e.fail(refuse("several tool results for one turn, which version 2 has no form for"))
-	}
 	e.control(e.t.id.bos)
 	for i := range list {
 		m := &list[i]
@@ -140,24 +112,6 @@ func (e *encoder) messages(list []message) {
 			return
 		}
 	}
-}
-
-// severalResults tells whether a turn behind the last user message has more than one tool result.
-func severalResults(list []message, lastUser int) bool {
-	calling, n := false, 0
-	for i := max(lastUser, 0); i < len(list); i++ {
-		switch m := &list[i]; {
-		case m.role == "assistant":
-			calling, n = len(m.calls) > 0, 0
-		case m.role != "tool":
-			calling, n = false, 0
-		case calling:
-			if n++; n > 1 {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 func (e *encoder) user(m *message, first, last bool) {
@@ -238,8 +192,6 @@ func (e *encoder) assistant(m *message, beforeLastUser bool) {
 	switch {
 	case v == 1 && calling:
 		e.fail(refuse("tool calls, which version 1 has no form for"))
-	case m.empty() && !calling, v < 7 && !m.empty() && calling:
-		e.fail(refuse("message of the assistant with content and tool calls, or with none of them"))
 	case v == 2 && calling && beforeLastUser:
 		return // version 2 forgets calls of earlier turns
 	}

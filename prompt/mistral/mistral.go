@@ -1,11 +1,12 @@
-// Package mistral makes the prompts of vLLM's --tokenizer-mode mistral. There is no chat template: mistral-common checks
-// a request, brings its messages into normal form and encodes them one by one, control tokens as ids of their own, so
-// that no text of a client ever becomes a control token.
+// Package mistral makes the prompts of vLLM's --tokenizer-mode mistral. There is no chat template: mistral-common brings
+// the messages of a request into normal form and encodes them one by one, control tokens as ids of their own, so that no
+// text of a client ever becomes a control token. Beside the tokenizer's work it costs a copy of the texts.
 //
-//	Request ─ read ─▶ messages ─ validate ─▶ normalize ─ encode ─▶ ids, with one [IMG] for each picture
+//	Request ─ read ─▶ messages ─ normalize ─▶ messages ─ encode ─▶ ids, with one [IMG] for each picture
 //
 // What happens at each step depends on the version of the tokenizer file: 1, 2, 3, 7, 11, 13 or 15. The caller puts the
-// rows of a picture in the place of its [IMG].
+// rows of a picture in the place of its [IMG]. What cannot be read is a RefusedError; the other rules of mistral-common
+// (the order of messages, calls and results in pairs, schemas of tools) are not looked at: its 400 answers for them.
 //
 // Sources of the rules: mistral-common 1.13.1 in its test mode, MistralCommonBackend of transformers 5.19, and vLLM
 // 0.32.0 for what it changes in a request before (tokenizers/mistral.py, renderers/mistral.py).
@@ -13,6 +14,7 @@ package mistral
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"slices"
@@ -28,7 +30,7 @@ type Tokenizer struct {
 	images  bool // the file has an image encoder
 	audio   bool
 	id      controls
-	effort  *effortRule // version 15
+	effort  *effortRule // version 15; nil: the prompt does not say it
 }
 
 // controls are the ids of the control tokens, as far as a version has them.
@@ -41,11 +43,8 @@ type controls struct {
 	canThink                                                                  bool
 }
 
-// effortRule says which values of reasoning_effort a version 15 file takes.
-type effortRule struct {
-	Values  []string
-	Default string
-}
+// effortRule is what a version 15 file says of reasoning_effort.
+type effortRule struct{ Default string }
 
 // tekkenHead is what of a tekken.json concerns the conversation.
 type tekkenHead struct {
@@ -61,7 +60,8 @@ type tekkenHead struct {
 // Detect reports whether vLLM reads a directory in mistral mode of its own accord: there is a Mistral tokenizer file of a
 // known version, and weights of Mistral's own format, or no file at all that another reader could use.
 func Detect(dir fs.FS) bool {
-	return Possible(dir) && (has(dir, "consolidated*.safetensors") || has(dir, "params.json") && !has(dir, "config.json") && !has(dir, "tokenizer.json"))
+	return Possible(dir) && (has(dir, "consolidated*.safetensors") ||
+		has(dir, "params.json") && !has(dir, "config.json") && !has(dir, "tokenizer.json"))
 }
 
 // Possible reports whether a directory can be read in mistral mode by its tokenizer file.
@@ -115,7 +115,7 @@ func pieceVersion(name string) (version int, images bool, err error) {
 func Load(dir fs.FS) (*Tokenizer, error) {
 	name := file(dir)
 	if name == "" {
-		return nil, fmt.Errorf("no Mistral tokenizer here: want tekken.json or tokenizer.model with a version, such as tokenizer.model.v3")
+		return nil, errors.New("no Mistral tokenizer here: want tekken.json or tokenizer.model with a version, such as tokenizer.model.v3")
 	}
 	data, err := fs.ReadFile(dir, name)
 	if err != nil {
@@ -141,7 +141,8 @@ func (t *Tokenizer) readTekken(data []byte) error {
 	if err := json.Unmarshal(data, &head); err != nil {
 		return err
 	}
-	if _, err := fmt.Sscanf(head.Config.Version, "v%d", &t.version); err != nil || !slices.Contains([]int{1, 2, 3, 7, 11, 13, 15}, t.version) {
+	_, err := fmt.Sscanf(head.Config.Version, "v%d", &t.version)
+	if err != nil || !slices.Contains([]int{1, 2, 3, 7, 11, 13, 15}, t.version) {
 		return fmt.Errorf("config.version: want v1, v2, v3, v7, v11, v13 or v15, got %q", head.Config.Version)
 	}
 	t.images = len(head.Image) > 0 || len(head.Multimodal) > 0
@@ -152,7 +153,6 @@ func (t *Tokenizer) readTekken(data []byte) error {
 		}
 		t.effort = head.Settings.Effort
 	}
-	var err error
 	t.text, err = tokenizer.LoadTekken(data)
 	return err
 }

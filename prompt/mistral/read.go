@@ -17,7 +17,6 @@ type Request struct {
 	Body     *body.Skeleton
 	Messages []body.Message
 	Tools    template.Value  // the list of tools; None for none
-	Generate bool            // add_generation_prompt
 	Continue bool            // continue_final_message
 	Effort   string          // reasoning_effort, "" for none
 	Done     <-chan struct{} // ends the tokenizing, see tokenizer.Options
@@ -95,16 +94,7 @@ func (t *Tokenizer) read(r *Request) ([]message, error) {
 			return nil, err
 		}
 	}
-	last := &list[len(list)-1]
-	switch {
-	case r.Generate && r.Continue:
-		return nil, refuse("continue_final_message together with add_generation_prompt")
-	case r.Generate && last.role == "assistant":
-		return nil, refuse("add_generation_prompt behind a message of the assistant")
-	case r.Continue && last.role != "assistant":
-		return nil, refuse("continue_final_message behind a message that is not the assistant's")
-	}
-	last.prefix = r.Continue
+	list[len(list)-1].prefix = r.Continue
 	return list, nil
 }
 
@@ -146,13 +136,15 @@ func (t *Tokenizer) readMessage(skeleton *body.Skeleton, in *body.Message, m *me
 		if err := m.readThought(t, skeleton, in); err != nil {
 			return err
 		}
-		return m.readCalls(skeleton, in.Fields["tool_calls"])
+		return t.readCalls(skeleton, in.Fields["tool_calls"], m)
 	case "tool":
 		id, err := text(skeleton, in.Fields["tool_call_id"], "message of a tool without tool_call_id")
 		if err != nil {
 			return err
 		}
-		m.callID = tail(id)
+		if m.callID = tail(id); !t.goodCallID(m.callID) {
+			return refuse("tool result with an id that is not allowed")
+		}
 		if name := in.Fields["name"]; name.Type != gjson.Null {
 			text, err := text(skeleton, name, "a tool's name is no text")
 			if err != nil {
@@ -162,6 +154,23 @@ func (t *Tokenizer) readMessage(skeleton *body.Skeleton, in *body.Message, m *me
 		}
 	}
 	return nil
+}
+
+// empty is Python's truth of a content.
+func (m *message) empty() bool { return m.text == "" && len(m.chunks) == 0 }
+
+// goodCallID: nine ASCII letters and digits for versions 3 to 11, anything for 13 and later; "null" means none.
+func (t *Tokenizer) goodCallID(id string) bool {
+	switch {
+	case t.version < 3:
+		return true
+	case t.version >= 13:
+		return id != "" && id != "null"
+	}
+	id = strings.TrimSuffix(id, "\n") // as $ does in Python
+	return len(id) == 9 && !strings.ContainsFunc(id, func(r rune) bool {
+		return (r|0x20 < 'a' || r|0x20 > 'z') && (r < '0' || r > '9')
+	})
 }
 
 // allowed says which parts a message may have.
@@ -262,7 +271,7 @@ func (m *message) readThought(t *Tokenizer, skeleton *body.Skeleton, in *body.Me
 	return nil
 }
 
-func (m *message) readCalls(body *body.Skeleton, calls gjson.Result) error {
+func (t *Tokenizer) readCalls(body *body.Skeleton, calls gjson.Result, m *message) error {
 	if calls.Type == gjson.Null {
 		return nil
 	}
@@ -276,11 +285,10 @@ func (m *message) readCalls(body *body.Skeleton, calls gjson.Result) error {
 	}
 	for _, v := range list.Items() {
 		fn := v.Field("function")
-		id, name := v.Field("id"), fn.Field("name")
-		if kind, typed := v.Get("type"); !id.IsString() || !name.IsString() || typed && kind.Text() != "function" {
-			return refuse("tool call without an id, or a function that has a name")
+		c := call{id: tail(v.Field("id").Text()), name: fn.Field("name").Text(), arguments: fn.Field("arguments")}
+		if !t.goodCallID(c.id) {
+			return refuse("tool call with an id that is not allowed")
 		}
-		c := call{id: tail(id.Text()), name: name.Text(), arguments: fn.Field("arguments")}
 		if raw := c.arguments.Text(); c.arguments.IsString() {
 			if c.arguments, err = template.FromJSON(raw); err != nil && template.OnlyPython(raw) {
 				return ErrPython
@@ -305,25 +313,19 @@ func tail(id string) string {
 }
 
 // readTools gives the tools as they stand in the prompt: type and function, with name, description and parameters.
-func readTools(list template.Value) ([]template.Value, error) {
+func readTools(list template.Value) []template.Value {
 	out := make([]template.Value, 0, len(list.Items()))
 	for _, tool := range list.Items() {
 		fn := tool.Field("function")
-		name, about, parameters := fn.Field("name"), fn.Field("description"), fn.Field("parameters")
+		about, parameters := fn.Field("description"), fn.Field("parameters")
 		if about.IsNone() {
 			about = template.String("")
 		}
 		if parameters.IsNone() {
 			parameters = template.NewDict(0).Value()
 		}
-		if kind, typed := tool.Get("type"); !goodName(name.Text()) || typed && kind.Text() != "function" {
-			return nil, refuse("tool without a function that has a name, or with one that is not allowed")
-		}
-		if !about.IsString() || parameters.Dict() == nil || !goodSchema(parameters, 0) {
-			return nil, refuse("tool with a description or a schema that mistral-common does not take")
-		}
-		f := template.NewDict(3).Set("name", name).Set("description", about).Set("parameters", parameters)
+		f := template.NewDict(3).Set("name", fn.Field("name")).Set("description", about).Set("parameters", parameters)
 		out = append(out, template.NewDict(2).Set("type", template.String("function")).Set("function", f.Value()).Value())
 	}
-	return out, nil
+	return out
 }
