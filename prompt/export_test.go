@@ -10,9 +10,6 @@ func (m *Model) Encode(p *DraftPrompt) []uint32 { return m.encode(new(Draft), p)
 // Forget begins the tokenizer's cache of turns anew.
 func (m *Model) Forget(bytes int, seed uint64) { m.cache = m.tok.NewCache(bytes, seed) }
 
-// CacheHits is how many turns it had.
-func (m *Model) CacheHits() uint64 { hits, _ := m.cache.Stats(); return uint64(hits) }
-
 // TemplatesIn are the templates of a directory: without tools, with them, and the tokenizer's.
 func TemplatesIn(dir string) ([3]string, error) {
 	d, err := readDirectory(dir)

@@ -399,9 +399,6 @@ func TestGrowingConversation(t *testing.T) {
 			t.Fatalf("%d turns: %d ids, %d without a past", turns, len(got), len(want))
 		}
 	}
-	if warm.CacheHits() == 0 {
-		t.Error("no turn was found again")
-	}
 }
 
 func FuzzRead(f *testing.F) {

@@ -24,34 +24,27 @@ type AddedToken struct {
 
 // matcher finds added tokens: a trie, with a filter on the first byte.
 type matcher struct {
-	first  [256]bool
-	trie   *trie // to the index in tokens
-	length []int // by that index, in bytes
+	first  [256]bool // by byte: whether a token begins with it
+	trie   *trie     // to the index in tokens
+	length []int     // by that index, in bytes
 	tokens []*AddedToken
-	only   int // the one first byte, or -1
+	starts []byte // those of first
 }
 
 func newMatcher(tokens []*AddedToken, text func(*AddedToken) string) *matcher {
 	if len(tokens) == 0 {
 		return nil
 	}
-	m := &matcher{trie: newTrie(len(tokens)), length: make([]int, len(tokens)), tokens: tokens, only: -1}
+	m := &matcher{trie: newTrie(len(tokens)), length: make([]int, len(tokens)), tokens: tokens}
 	for n, t := range tokens {
 		content := text(t)
 		if content == "" || !m.trie.add([]byte(content), uint32(n)) {
 			continue
 		}
 		m.length[n] = len(content)
-		m.first[content[0]] = true
-	}
-	count := 0
-	for c, is := range m.first {
-		if is {
-			count, m.only = count+1, c
+		if c := content[0]; !m.first[c] {
+			m.first[c], m.starts = true, append(m.starts, c)
 		}
-	}
-	if count != 1 {
-		m.only = -1
 	}
 	return m
 }
@@ -59,8 +52,8 @@ func newMatcher(tokens []*AddedToken, text func(*AddedToken) string) *matcher {
 // find gives the next token in b at or behind i, and where it starts and ends; nil if there is none.
 func (m *matcher) find(b []byte, i int) (start, end int, t *AddedToken) {
 	for ; i < len(b); i++ {
-		if m.only >= 0 {
-			n := bytes.IndexByte(b[i:], byte(m.only))
+		if len(m.starts) == 1 {
+			n := bytes.IndexByte(b[i:], m.starts[0])
 			if n < 0 {
 				break
 			}

@@ -9,8 +9,9 @@ import (
 // merge crosses its ends; so a row of tokens is what merging the word gives exactly if merging any two neighbours of the
 // row alone gives these two back. (If a merge ever crossed a border between two of them, the first such merge would
 // also happen in merging these two alone.) The search goes from the left with the longest token first (but where the text
-// repeats, with the token before once more) and steps back where the next pair does not hold; a position from which nothing led on is never tried again. What merging gives for the
-// text up to a position is unique, so that each position has one token before it, and time is linear in the length.
+// repeats, with the token before once more) and steps back where the next pair does not hold; a position from which nothing
+// led on is never tried again. What merging gives for the text up to a position is unique, so that each position has one
+// token before it, and time is linear in the length.
 
 // searchTable is what the search needs; it is built when the first long word comes (some 30 ms for 150,000 tokens).
 type searchTable struct {

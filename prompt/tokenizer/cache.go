@@ -1,8 +1,9 @@
 package tokenizer
 
 import (
+	"container/list"
+	"slices"
 	"sync"
-	"sync/atomic"
 
 	"github.com/zeebo/xxh3"
 )
@@ -13,55 +14,42 @@ import (
 // stands at the very start, for tokenizers that put a space there; that is part of the key).
 //
 // A stretch is known by 128 bits of XXH3; two different texts under one key would need a collision made on purpose, and
-// would cost a wrong prediction, never memory. Safe for concurrent use; a hit allocates nothing. Who asks for a stretch that
-// somebody is at work on waits for it: the classes of one model read a request at the same time.
+// would cost a wrong prediction, never memory. Safe for concurrent use: one lock, held for a look-up; a hit allocates nothing.
+// Who asks for a stretch that somebody is at work on waits for it: the classes of one model read a request at the same time.
 type Cache struct {
-	t            *Tokenizer
-	seed         uint64
-	shards       [cacheShards]cacheShard
-	hits, misses atomic.Uint64
-}
+	t    *Tokenizer
+	seed uint64
+	size int // bytes
 
-const (
-	cacheShards = 16
-	minCached   = 64  // bytes; shorter stretches are encoded faster than they are looked up
-	entryCost   = 160 // bytes of an entry beside its ids: map slot, list links, headers
-)
-
-type cacheShard struct {
 	mu      sync.Mutex
-	entries map[xxh3.Uint128]*cacheEntry
-	pending map[xxh3.Uint128]chan struct{} // being encoded; closed when done
-	newest  cacheEntry                     // head of a ring in order of use
-	size    int                            // bytes
+	entries map[xxh3.Uint128]*list.Element
+	used    list.List                      // of *cacheEntry, the last used first
 	room    int                            // bytes left
+	pending map[xxh3.Uint128]chan struct{} // being encoded; closed when done
 }
 
 type cacheEntry struct {
-	key        xxh3.Uint128
-	ids        []uint32
-	prev, next *cacheEntry
+	key xxh3.Uint128
+	ids []uint32 // never written again, so that they may be read without the lock
 }
+
+const (
+	minCached = 64  // bytes; shorter stretches are encoded faster than they are looked up
+	entryCost = 200 // bytes of an entry beside its ids: map slot, list element, headers
+)
+
+func (e *cacheEntry) cost() int { return entryCost + 4*len(e.ids) }
 
 // NewCache makes a cache of about maxBytes for texts of t. seed should be a random number that clients do not know.
 func (t *Tokenizer) NewCache(maxBytes int, seed uint64) *Cache {
-	c := &Cache{t: t, seed: seed}
-	for i := range c.shards {
-		s := &c.shards[i]
-		s.pending = map[xxh3.Uint128]chan struct{}{}
-		s.entries, s.size, s.room = map[xxh3.Uint128]*cacheEntry{}, maxBytes/cacheShards, maxBytes/cacheShards
-		s.newest.prev, s.newest.next = &s.newest, &s.newest
-	}
-	return c
+	return &Cache{t: t, seed: seed, size: maxBytes, room: maxBytes,
+		entries: map[xxh3.Uint128]*list.Element{}, pending: map[xxh3.Uint128]chan struct{}{}}
 }
 
 // Encode is Tokenizer.Encode with the cache before it.
 func (c *Cache) Encode(dst []uint32, text string, opt Options) []uint32 {
 	return c.t.encodeText(dst, text, opt, c)
 }
-
-// Stats gives how many stretches were found and how many had to be encoded.
-func (c *Cache) Stats() (hits, misses uint64) { return c.hits.Load(), c.misses.Load() }
 
 // encodePart is Tokenizer.encodePart with the cache before it.
 func (c *Cache) encodePart(dst []uint32, s *scratch, part []byte, first, plain bool) []uint32 {
@@ -76,14 +64,12 @@ func (c *Cache) encodePart(dst []uint32, s *scratch, part []byte, first, plain b
 		seed += 2
 	}
 	key := xxh3.Hash128Seed(part, seed)
-	shard := &c.shards[key.Lo%cacheShards]
 	for {
-		ids, busy, ok := shard.get(key)
-		if ok {
-			c.hits.Add(1)
-			return append(dst, ids...)
+		e, busy := c.get(key)
+		if e != nil {
+			return append(dst, e.ids...)
 		}
-		if busy == nil || entryCost+4*len(part) > shard.size { // one that may be too long to keep is not waited for
+		if busy == nil || entryCost+4*len(part) > c.size { // one that may be too long to keep is not waited for
 			break
 		}
 		select {
@@ -92,64 +78,49 @@ func (c *Cache) encodePart(dst []uint32, s *scratch, part []byte, first, plain b
 			panic(stop{})
 		}
 	}
-	defer shard.done(key)
-	c.misses.Add(1)
+	defer c.done(key)
 	start := len(dst)
 	dst = c.t.encodePart(dst, s, part, first, plain)
 	if !s.full(dst) { // else it may be a part of them
-		shard.put(key, dst[start:])
+		c.put(&cacheEntry{key, slices.Clone(dst[start:])})
 	}
 	return dst
 }
 
-// get gives the ids under key; they are never written again, so they may be read without the lock. Where there are none,
-// busy is what closes when somebody has encoded them; nil: the caller is to do it, and to call done.
-func (s *cacheShard) get(key xxh3.Uint128) (ids []uint32, busy chan struct{}, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	e, ok := s.entries[key]
-	if !ok {
-		if busy = s.pending[key]; busy == nil {
-			s.pending[key] = make(chan struct{})
-		}
-		return nil, busy, false
+// get gives the entry under key. Where there is none, busy is what closes when somebody has encoded it; nil: the caller is
+// to do it, and to call done.
+func (c *Cache) get(key xxh3.Uint128) (e *cacheEntry, busy chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if at, ok := c.entries[key]; ok {
+		c.used.MoveToFront(at)
+		return at.Value.(*cacheEntry), nil
 	}
-	s.unlink(e)
-	s.link(e)
-	return e.ids, nil, true
+	if busy = c.pending[key]; busy == nil {
+		c.pending[key] = make(chan struct{})
+	}
+	return nil, busy
 }
 
-func (s *cacheShard) done(key xxh3.Uint128) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if busy := s.pending[key]; busy != nil {
+func (c *Cache) done(key xxh3.Uint128) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if busy := c.pending[key]; busy != nil {
 		close(busy)
-		delete(s.pending, key)
+		delete(c.pending, key)
 	}
 }
 
-func (s *cacheShard) put(key xxh3.Uint128, ids []uint32) {
-	cost := entryCost + 4*len(ids)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if _, ok := s.entries[key]; ok || cost > s.size {
+func (c *Cache) put(e *cacheEntry) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, ok := c.entries[e.key]; ok || e.cost() > c.size {
 		return
 	}
-	for cost > s.room {
-		oldest := s.newest.prev
-		s.unlink(oldest)
-		delete(s.entries, oldest.key)
-		s.room += entryCost + 4*len(oldest.ids)
+	for c.room -= e.cost(); c.room < 0; {
+		old := c.used.Remove(c.used.Back()).(*cacheEntry)
+		delete(c.entries, old.key)
+		c.room += old.cost()
 	}
-	e := &cacheEntry{key: key, ids: append(make([]uint32, 0, len(ids)), ids...)}
-	s.entries[key] = e
-	s.link(e)
-	s.room -= cost
+	c.entries[e.key] = c.used.PushFront(e)
 }
-
-func (s *cacheShard) link(e *cacheEntry) {
-	e.prev, e.next = &s.newest, s.newest.next
-	e.next.prev, s.newest.next = e, e
-}
-
-func (s *cacheShard) unlink(e *cacheEntry) { e.prev.next, e.next.prev = e.next, e.prev }

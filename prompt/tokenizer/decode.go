@@ -60,14 +60,6 @@ func newDecoders(raw []byte) ([]decoder, error) {
 	if err := json.Unmarshal(raw, &c); err != nil {
 		return nil, err
 	}
-	each := func(fn func(i int, token string) string) []decoder {
-		return []decoder{func(tokens []string) []string {
-			for i, token := range tokens {
-				tokens[i] = fn(i, token)
-			}
-			return tokens
-		}}
-	}
 	switch c.Type {
 	case "Sequence":
 		all := []decoder{}
@@ -90,33 +82,42 @@ func newDecoders(raw []byte) ([]decoder, error) {
 		if p == nil || *p == "" {
 			return nil, fmt.Errorf("Replace: only a pattern that is a String is supported")
 		}
-		return each(func(_ int, token string) string { return strings.ReplaceAll(token, *p, c.Content) }), nil
+		return eachToken(func(_ int, token string) string { return strings.ReplaceAll(token, *p, c.Content) }), nil
 	case "Strip":
-		return each(func(_ int, token string) string {
-			for i := 0; i < c.Start && strings.HasPrefix(token, c.Content); i++ {
-				token = token[len(c.Content):]
-			}
-			for i := 0; i < c.Stop && strings.HasSuffix(token, c.Content); i++ {
-				token = token[:len(token)-len(c.Content)]
-			}
-			return token
-		}), nil
+		return eachToken(func(_ int, token string) string { return stripped(token, c.Content, c.Start, c.Stop) }), nil
 	case "Metaspace":
-		scheme := c.PrependScheme
-		if c.AddPrefixSpace != nil && !*c.AddPrefixSpace {
-			scheme = "never"
-		}
-		return each(func(i int, token string) string {
-			with := " "
-			if i == 0 && scheme != "never" {
-				with = ""
+		drops := c.PrependScheme != "never" && (c.AddPrefixSpace == nil || *c.AddPrefixSpace)
+		return eachToken(func(i int, token string) string {
+			if i == 0 && drops {
+				return strings.ReplaceAll(token, c.Replacement, "")
 			}
-			return strings.ReplaceAll(token, c.Replacement, with)
+			return strings.ReplaceAll(token, c.Replacement, " ")
 		}), nil
 	case "BPEDecoder", "WordPiece", "CTC":
 		return nil, unsupported(c.Type)
 	}
 	return nil, fmt.Errorf("type %q: not known", c.Type)
+}
+
+// stripped is a token without up to start times text in front, and up to stop times behind.
+func stripped(token, text string, start, stop int) string {
+	for ; start > 0 && strings.HasPrefix(token, text); start-- {
+		token = token[len(text):]
+	}
+	for ; stop > 0 && strings.HasSuffix(token, text); stop-- {
+		token = token[:len(token)-len(text)]
+	}
+	return token
+}
+
+// eachToken is the decoder that changes each token by itself.
+func eachToken(fn func(i int, token string) string) []decoder {
+	return []decoder{func(tokens []string) []string {
+		for i, token := range tokens {
+			tokens[i] = fn(i, token)
+		}
+		return tokens
+	}}
 }
 
 // decodeByteLevel joins the bytes of all tokens; a token with another character in it stands for its own text.

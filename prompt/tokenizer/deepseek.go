@@ -6,12 +6,14 @@ import (
 	"unicode/utf8"
 )
 
-// DeepSeek-V3 and its heirs (DeepSeek-VL2, DeepSeek-OCR, Step 3) cut a text with three patterns one after another: into numbers and what
-// lies between, that into runs of Han or kana and what lies between, and each part by the third. One scanner does all three from left to right.
+// DeepSeek-V3 and its heirs (DeepSeek-VL2, DeepSeek-OCR, Step 3) cut a text with three patterns one after another: into numbers
+// and what lies between, that into runs of Han or kana and what lies between, and each part by the third. One scanner does
+// all three from left to right.
 
 // deepSeekPatterns are the three. The files have the two line breaks as such.
-var deepSeekPatterns = [...]string{`\p{N}{1,3}`, "[一-龥぀-ゟ゠-ヿ]+", "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|" +
-	`[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+` + altSpaces}
+var deepSeekPatterns = [...]string{`\p{N}{1,3}`, "[一-龥぀-ゟ゠-ヿ]+",
+	"[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|" +
+		`[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+` + altSpaces}
 
 // isDeepSeek tells whether the first steps of a pre-tokenizer are these patterns.
 func isDeepSeek(steps []preSpec) bool {

@@ -29,7 +29,7 @@ func newTokenizer() *Tokenizer {
 // readTokenizerJSON reads a tokenizer.json; more tokens may be added before finish.
 func readTokenizerJSON(b []byte) (*Tokenizer, error) {
 	t := newTokenizer()
-	parts, err := sections(b)
+	parts, err := readSections(b)
 	if err != nil {
 		return nil, err
 	}
@@ -43,16 +43,12 @@ func readTokenizerJSON(b []byte) (*Tokenizer, error) {
 		return nil, fmt.Errorf("post_processor: %w", err)
 	}
 	var pre preSpec
-	if raw := parts["pre_tokenizer"]; raw != nil {
-		if err := json.Unmarshal(raw, &pre); err != nil {
-			return nil, fmt.Errorf("pre_tokenizer: %w", err)
-		}
+	if err := parts.read("pre_tokenizer", &pre); err != nil {
+		return nil, err
 	}
 	var added []AddedToken
-	if raw := parts["added_tokens"]; raw != nil {
-		if err := json.Unmarshal(raw, &added); err != nil {
-			return nil, fmt.Errorf("added_tokens: %w", err)
-		}
+	if err := parts.read("added_tokens", &added); err != nil {
+		return nil, err
 	}
 	steps := pre.flat(nil)
 	// The model can take bytes where nothing but its last pre-tokenizer writes the byte-level alphabet.
@@ -73,16 +69,30 @@ func readTokenizerJSON(b []byte) (*Tokenizer, error) {
 	return t, nil
 }
 
-// unsupported is the error of a part of a tokenizer that Hugging Face's tokenizers or SentencePiece know and no served vision-language
-// model was seen to use: what to do about it stands in the text, which the callers put the file's name before.
+// unsupported is the error of a part of a tokenizer that Hugging Face's tokenizers or SentencePiece know and no served
+// vision-language model was seen to use: what to do about it stands in the text, which callers put the file's name before.
 func unsupported(kind string) error {
-	return fmt.Errorf("%q is not supported: byte-pair encoding is, with the parts that docs/fidelity.md lists; leave the model out of the configuration, and its requests are routed by load", kind)
+	return fmt.Errorf("%q is not supported: byte-pair encoding is, with the parts that docs/fidelity.md lists; "+
+		"leave the model out of the configuration, and its requests are routed by load", kind)
 }
 
-// sections gives the values of an object's keys as raw text, nulls left out. A tokenizer.json is one small description around two
-// long lists, the vocabulary and the merges, which are read in place; the small parts are given to encoding/json.
-func sections(b []byte) (map[string][]byte, error) {
-	parts := map[string][]byte{}
+// sections are the values of an object's keys as raw text, nulls left out. A tokenizer.json is one small description around
+// two long lists, the vocabulary and the merges, which are read in place; the small parts are given to encoding/json.
+type sections map[string][]byte
+
+// read reads a section into v, which stays as it is if there is none.
+func (s sections) read(name string, v any) error {
+	if s[name] == nil {
+		return nil
+	}
+	if err := json.Unmarshal(s[name], v); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+func readSections(b []byte) (sections, error) {
+	parts := sections{}
 	r := readerOf(b)
 	r.Object(func(key string) {
 		if raw := r.Skip(); raw == "null" {
@@ -149,19 +159,22 @@ func (t *Tokenizer) setWords(steps []preSpec, raw bool) error {
 
 // readModel reads the model section. raw says that the model takes bytes.
 func (t *Tokenizer) readModel(b []byte, raw bool) error {
-	parts, err := sections(b)
+	parts, err := readSections(b)
 	if err != nil {
 		return err
 	}
-	var c modelSpec
+	var c struct {
+		Type, Prefix, Suffix                string
+		UnkToken                            *string
+		FuseUnk, ByteFallback, IgnoreMerges bool
+		Dropout                             *float64
+	}
 	for name, into := range map[string]any{
 		"type": &c.Type, "unk_token": &c.UnkToken, "continuing_subword_prefix": &c.Prefix, "end_of_word_suffix": &c.Suffix,
 		"fuse_unk": &c.FuseUnk, "byte_fallback": &c.ByteFallback, "ignore_merges": &c.IgnoreMerges, "dropout": &c.Dropout,
 	} {
-		if part := parts[name]; part != nil {
-			if err := json.Unmarshal(part, into); err != nil {
-				return fmt.Errorf("%s: %w", name, err)
-			}
+		if err := parts.read(name, into); err != nil {
+			return err
 		}
 	}
 	switch {
@@ -188,7 +201,7 @@ func (t *Tokenizer) readModel(b []byte, raw bool) error {
 		return fmt.Errorf("vocab: %w", err)
 	}
 	t.vocab = v
-	unk := noID // also where unk_token is not in the vocabulary: the reference fails at the first unknown character, which is dropped here
+	unk := noID // also where unk_token is no token: at an unknown character the reference fails, and it is dropped here
 	if c.UnkToken != nil {
 		unk = v.id([]byte(*c.UnkToken))
 	}
@@ -201,14 +214,6 @@ func (t *Tokenizer) readModel(b []byte, raw bool) error {
 	}
 	t.model = m
 	return nil
-}
-
-type modelSpec struct {
-	Type                                string
-	UnkToken                            *string
-	Prefix, Suffix                      string
-	FuseUnk, ByteFallback, IgnoreMerges bool
-	Dropout                             *float64
 }
 
 // readVocab reads a JSON object of texts and ids.

@@ -76,8 +76,8 @@ func (m *bpe) setRegular() {
 	}
 }
 
-// setJoins fills joins for a regular model of characters. Without byte fallback characters that have no token become one unknown token,
-// or vanish so that their neighbours meet, wherever they stand: such a model has no joins.
+// setJoins fills joins for a regular model of characters. Without byte fallback characters that have no token become one
+// unknown token, or vanish so that their neighbours meet, wherever they stand: such a model has no joins.
 func (m *bpe) setJoins() {
 	if !m.regular || m.raw || m.ignoreMerges || !m.byteFallback {
 		return

@@ -3,7 +3,6 @@ package tokenizer
 import (
 	"bytes"
 	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"io/fs"
 	"slices"
@@ -17,10 +16,10 @@ import (
 // are in the list, the lowest rank first, and a whole word that is in the list is that token at once. So every way to cut
 // a listed sequence in two listed ones is a merge.
 
-// LoadTekken reads a tekken.json (mistral-common 1.13: special tokens first, then the sequences by rank). Special tokens' strings in a
-// text stay text, as Tekkenizer.encode leaves them; AddSpecial puts <s> in front.
+// LoadTekken reads a tekken.json (mistral-common 1.13: special tokens first, then the sequences by rank). Special tokens'
+// strings in a text stay text, as Tekkenizer.encode leaves them; AddSpecial puts <s> in front.
 func LoadTekken(b []byte) (*Tokenizer, error) {
-	parts, err := sections(b)
+	parts, err := readSections(b)
 	if err != nil {
 		return nil, err
 	}
@@ -30,16 +29,16 @@ func LoadTekken(b []byte) (*Tokenizer, error) {
 		SpecialsLen uint32 `json:"default_num_special_tokens"`
 		Version     string
 	}
-	if err := json.Unmarshal(parts["config"], &config); err != nil {
-		return nil, fmt.Errorf("config: %w", err)
+	if err := parts.read("config", &config); err != nil {
+		return nil, err
 	}
 	n, total := config.SpecialsLen, config.Vocabulary
 	if n >= total || total > maxID {
 		return nil, fmt.Errorf("config: default_vocab_size %d and default_num_special_tokens %d do not fit", total, n)
 	}
-	specials, err := tekkenSpecials(parts["special_tokens"], n, config.Version)
+	specials, err := tekkenSpecials(parts, n, config.Version)
 	if err != nil {
-		return nil, fmt.Errorf("special_tokens: %w", err)
+		return nil, err
 	}
 	v, err := readTekkenVocab(parts["vocab"], n, total-n)
 	if err != nil {
@@ -62,7 +61,7 @@ func LoadTekken(b []byte) (*Tokenizer, error) {
 }
 
 // tekkenSpecials gives the names of the n special tokens, which older versions do not list.
-func tekkenSpecials(list []byte, n uint32, version string) ([]string, error) {
+func tekkenSpecials(parts sections, n uint32, version string) ([]string, error) {
 	var listed []struct {
 		Rank uint32
 		Text string `json:"token_str"`
@@ -71,17 +70,18 @@ func tekkenSpecials(list []byte, n uint32, version string) ([]string, error) {
 	for i := range names {
 		names[i] = fmt.Sprintf("<SPECIAL_%d>", i)
 	}
-	if list == nil {
+	if parts["special_tokens"] == nil {
 		if !slices.Contains([]string{"v1", "v2", "v3", "v7"}, version) {
-			return nil, fmt.Errorf("missing, and version %q has no usual ones", version)
+			return nil, fmt.Errorf("special_tokens: missing, and version %q has no usual ones", version)
 		}
 		copy(names, oldTekkenSpecials)
-	} else if err := json.Unmarshal(list, &listed); err != nil {
+	}
+	if err := parts.read("special_tokens", &listed); err != nil {
 		return nil, err
 	}
 	for _, s := range listed {
 		if s.Rank >= n {
-			return nil, fmt.Errorf("rank %d is not below %d", s.Rank, n)
+			return nil, fmt.Errorf("special_tokens: rank %d is not below %d", s.Rank, n)
 		}
 		names[s.Rank] = s.Text
 	}
@@ -119,7 +119,8 @@ func readTekkenVocab(b []byte, first, count uint32) (*vocab, error) {
 }
 
 var oldTekkenSpecials = strings.Fields("<unk> <s> </s> [INST] [/INST] [AVAILABLE_TOOLS] [/AVAILABLE_TOOLS] [TOOL_RESULTS] " +
-	"[/TOOL_RESULTS] [TOOL_CALLS] [IMG] <pad> [IMG_BREAK] [IMG_END] [PREFIX] [MIDDLE] [SUFFIX] [SYSTEM_PROMPT] [/SYSTEM_PROMPT] [TOOL_CONTENT]")
+	"[/TOOL_RESULTS] [TOOL_CALLS] [IMG] <pad> [IMG_BREAK] [IMG_END] [PREFIX] [MIDDLE] [SUFFIX] [SYSTEM_PROMPT] " +
+	"[/SYSTEM_PROMPT] [TOOL_CONTENT]")
 
 // setSpecial names a token that texts never contain.
 func (t *Tokenizer) setSpecial(id uint32, text string) {
@@ -175,8 +176,8 @@ func newRanked(v *vocab, first uint32, expr string) (*Tokenizer, error) {
 	return t, nil
 }
 
-// loadTiktoken reads a tiktoken file. It says nothing of the pattern that cuts words, which the tokenizer's class names, nor of the special
-// tokens, which are those of the configuration and are matched in the text.
+// loadTiktoken reads a tiktoken file. It says nothing of the pattern that cuts words, which the tokenizer's class names, nor
+// of the special tokens, which are those of the configuration and are matched in the text.
 func loadTiktoken(d *directory, b []byte) (*Tokenizer, error) {
 	pattern := d.config.Pattern
 	if pattern == "" {
@@ -207,7 +208,7 @@ func loadTiktoken(d *directory, b []byte) (*Tokenizer, error) {
 	for _, a := range d.added {
 		special(a.ID, a.Content)
 	}
-	if d.config.Class == "TikTokenTokenizer" { // Kimi reserves 256 ids behind the ranks; those that the configuration leaves out have names
+	if d.config.Class == "TikTokenTokenizer" { // Kimi names 256 ids behind the ranks, but for those that are configured
 		for id := v.span(); id < v.span()+256; id++ {
 			if _, ok := t.byID[id]; !ok {
 				special(id, fmt.Sprintf("<|reserved_token_%d|>", id))
@@ -248,10 +249,14 @@ func loadVocabMerges(d *directory, b []byte) (*Tokenizer, error) {
 		if pattern == "" {
 			pattern = patternQwen
 		}
-		steps = []preSpec{{Type: "Split", Pattern: patternSpec{Regex: &pattern}}, {Type: "ByteLevel", AddPrefixSpace: &prefix, UseRegex: &no}}
+		steps = []preSpec{
+			{Type: "Split", Pattern: patternSpec{Regex: &pattern}},
+			{Type: "ByteLevel", AddPrefixSpace: &prefix, UseRegex: &no},
+		}
 	case "", "GPT2Tokenizer", "PreTrainedTokenizer", "RobertaTokenizer", "BartTokenizer", "LongformerTokenizer":
 	default:
-		return nil, fmt.Errorf("tokenizer_config.json: how tokenizer_class %q cuts words is not known (known with vocab.json: Qwen2Tokenizer, GPT2Tokenizer)", d.config.Class)
+		return nil, fmt.Errorf("tokenizer_config.json: how tokenizer_class %q cuts words is not known "+
+			"(known with vocab.json: Qwen2Tokenizer, GPT2Tokenizer)", d.config.Class)
 	}
 	if err := t.setWords(steps, true); err != nil {
 		return nil, err

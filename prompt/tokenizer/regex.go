@@ -24,7 +24,7 @@ const (
 	matchTime      = 250 * time.Millisecond // for one match; regexp2's clock ticks ten times a second
 )
 
-// each calls fn for every match in b, as the reference's find_iter does: an empty match right behind the match before it does not count.
+// each calls fn for every match in b, as the reference's find_iter does: an empty match right behind another does not count.
 func (re *regex) each(s *scratch, b []byte, fn func(start, end int)) {
 	if len(b) > maxPatternText {
 		s.giveUp()
@@ -65,8 +65,8 @@ func (re *regex) each(s *scratch, b []byte, fn func(start, end int)) {
 }
 
 // compileRegex compiles a pattern that the reference gives to Oniguruma, in Ruby's syntax. What both engines read alike is
-// handed on; classes of characters are written out by Oniguruma's own tables, because regexp2's are those of an older Unicode; the rest is
-// refused: anchors, word borders, options, named groups, back references, classes in classes and their intersections.
+// handed on; classes of characters are written out by Oniguruma's own tables, because regexp2's are those of an older
+// Unicode; the rest is refused: anchors, word borders, options, named groups, back references, classes in classes.
 func compileRegex(expr string) (*regex, error) {
 	text, err := translate(expr)
 	if err != nil {

@@ -56,8 +56,8 @@ var scanFlags = sync.OnceValue(func() *runeTable[uint8] {
 	})
 })
 
-// kimiFlags are scanFlags but for Han characters, which form words of their own and are in no cased one. Go's table is Unicode 15's; the
-// reference's has the ideographs of 15.1 beside, and nothing else.
+// kimiFlags are scanFlags but for Han characters, which form words of their own and are in no cased one. Go's table is
+// Unicode 15's; the reference's has the ideographs of 15.1 beside, and nothing else.
 var kimiFlags = sync.OnceValue(func() *runeTable[uint8] {
 	flags := scanFlags()
 	return newRuneTable(func(r rune) uint8 {
@@ -110,7 +110,8 @@ const (
 	patternGPT2   = altPlain + `| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+` + altSpaces
 	patternQwen   = altFold + "|" + altWord + `|\p{N}|` + altSign + `|\s*[\r\n]+` + altSpaces
 	patternLlama3 = altFold + "|" + altWord + `|\p{N}{1,3}|` + altSign + `|\s*[\r\n]+` + altSpaces
-	patternKimi   = altHan + `|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}` + notHan + `*[\p{Ll}\p{Lm}\p{Lo}\p{M}` + notHan + `+` + altFold + `?|` +
+	patternKimi   = altHan + `|` +
+		`[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}` + notHan + `*[\p{Ll}\p{Lm}\p{Lo}\p{M}` + notHan + `+` + altFold + `?|` +
 		`[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}` + notHan + `+[\p{Ll}\p{Lm}\p{Lo}\p{M}` + notHan + `*` + altFold + `?|` +
 		`\p{N}{1,3}|` + altSign + `|\s*[\r\n]+` + altSpaces
 )

@@ -36,11 +36,9 @@ type sentencePieceModel struct {
 	pieces       []sentencePiece
 	kind         uint64 // 1 unigram, 2 BPE, 3 word, 4 characters
 	byteFallback bool
-	suffix       bool // treat_whitespace_as_suffix
-	charsMap     []byte
 	dummyPrefix  bool
-	trim         bool // remove_extra_whitespaces
-	escape       bool // spaces become ▁
+	trim         bool   // remove_extra_whitespaces
+	unsupported  string // a setting that is not read
 }
 
 // LoadSentencePiece reads a tokenizer.model alone. Control symbols' strings in a text stay text, as
@@ -88,38 +86,45 @@ func loadTokenizerModel(d *directory, b []byte) (*Tokenizer, error) {
 
 func readSentencePiece(b []byte) (*Tokenizer, error) {
 	p, err := parseSentencePiece(b)
-	switch {
-	case err != nil:
-	case p.kind != 2:
-		err = fmt.Errorf("model_type: %w", unsupported(map[uint64]string{1: "Unigram", 3: "word", 4: "char"}[p.kind]))
-	case p.suffix:
-		err = unsupported("treat_whitespace_as_suffix")
-	case len(p.charsMap) > 0:
-		err = unsupported("precompiled_charsmap")
-	case p.trim:
-		err = unsupported("remove_extra_whitespaces")
-	case !p.escape:
-		err = unsupported("escape_whitespaces: false")
-	}
 	if err != nil {
 		return nil, err
 	}
-	v := newVocab(len(p.pieces))
-	unk := noID
 	t := newTokenizer()
-	t.vocab = v
-	var users []*AddedToken
-	for i, piece := range p.pieces {
-		id := uint32(i)
-		if p.byteFallback && string(piece.text) == "\x00" { // SentencePiece: in no text, its byte's piece stands for it
-			p.pieces[i].kind = pieceByte
+	t.vocab = newVocab(len(p.pieces))
+	unk, err := p.add(t)
+	if err != nil {
+		return nil, err
+	}
+	strip := 0
+	if p.dummyPrefix {
+		t.normalize, strip = append(t.normalize, prepend(lowerBar)), 1
+	}
+	t.normalize, t.words = append(t.normalize, replace{literalPattern(" "), []byte(lowerBar)}), stages{}
+	t.decoders, err = newDecoders(fmt.Appendf(nil, `{"type":"Sequence","decoders":[
+		{"type":"Replace","pattern":{"String":"▁"},"content":" "},{"type":"ByteFallback"},{"type":"Fuse"},
+		{"type":"Strip","content":" ","start":%d,"stop":0}]}`, strip))
+	if err != nil {
+		return nil, err
+	}
+	t.model, err = p.bpe(t.vocab, unk)
+	return t, err
+}
+
+// add gives the tokenizer the pieces, and gives the unknown one.
+func (p *sentencePieceModel) add(t *Tokenizer) (unk uint32, err error) {
+	unk = noID
+	var users []*AddedToken // they never merge
+	for i := range p.pieces {
+		piece, id := &p.pieces[i], uint32(i)
+		if p.byteFallback && string(piece.text) == "\x00" { // in no text: its byte's piece stands for it
+			piece.kind = pieceByte
 			continue
 		}
-		if v.id(piece.text) != noID {
-			return nil, fmt.Errorf("piece %d: %q is there twice", i, piece.text)
+		if t.vocab.id(piece.text) != noID {
+			return 0, fmt.Errorf("piece %d: %q is there twice", i, piece.text)
 		}
-		if err := v.add(string(piece.text), id); err != nil {
-			return nil, err
+		if err := t.vocab.add(string(piece.text), id); err != nil {
+			return 0, err
 		}
 		switch piece.kind {
 		case pieceUnknown:
@@ -131,28 +136,15 @@ func readSentencePiece(b []byte) (*Tokenizer, error) {
 			}
 		case pieceUser:
 			users = append(users, &AddedToken{ID: id, Content: string(piece.text)})
+		case pieceUnused:
+			return 0, fmt.Errorf("piece %d %q: unused pieces are not supported", id, piece.text)
 		}
 	}
 	if unk == noID {
-		return nil, errors.New("no piece of type unknown")
+		return 0, errors.New("no piece of type unknown")
 	}
-	t.normed = newMatcher(users, func(a *AddedToken) string { return a.Content }) // they never merge
-	strip := 0
-	if p.dummyPrefix {
-		t.normalize, strip = append(t.normalize, prepend(lowerBar)), 1
-	}
-	t.normalize = append(t.normalize, replace{literalPattern(" "), []byte(lowerBar)})
-	m, err := p.bpe(v, unk)
-	if err != nil {
-		return nil, err
-	}
-	t.model, t.words = m, stages{}
-	t.decoders, err = newDecoders(fmt.Appendf(nil, `{"type":"Sequence","decoders":[{"type":"Replace","pattern":{"String":"▁"},"content":" "},{"type":"ByteFallback"},{"type":"Fuse"},
-		{"type":"Strip","content":" ","start":%d,"stop":0}]}`, strip))
-	if err != nil {
-		return nil, err
-	}
-	return t, nil
+	t.normed = newMatcher(users, func(a *AddedToken) string { return a.Content })
+	return unk, nil
 }
 
 // bpe builds the model of a BPE file. Equal scores are equal ranks: then the leftmost pair merges first.
@@ -163,9 +155,6 @@ func (p *sentencePieceModel) bpe(v *vocab, unk uint32) (*bpe, error) {
 	}
 	order := make([]uint32, 0, len(p.pieces))
 	for id, piece := range p.pieces {
-		if piece.kind == pieceUnused {
-			return nil, fmt.Errorf("piece %d %q: unused pieces are not supported", id, piece.text)
-		}
 		if piece.kind != pieceNormal {
 			continue
 		}
@@ -186,7 +175,8 @@ func (p *sentencePieceModel) bpe(v *vocab, unk uint32) (*bpe, error) {
 			ranks[id] = ranks[order[i-1]]
 		}
 	}
-	m.allSplits(func(id uint32) uint32 { return ranks[id] }, func(id uint32) bool { return merging(id) && p.pieces[id].kind == pieceNormal })
+	m.allSplits(func(id uint32) uint32 { return ranks[id] },
+		func(id uint32) bool { return merging(id) && p.pieces[id].kind == pieceNormal })
 	return m, nil
 }
 
@@ -223,61 +213,70 @@ func protoFields(msg []byte, fn func(field int, v uint64, b []byte) error) error
 }
 
 func parseSentencePiece(b []byte) (*sentencePieceModel, error) {
-	p := &sentencePieceModel{kind: 1, dummyPrefix: true, trim: true, escape: true}
-	err := protoFields(b, func(field int, _ uint64, msg []byte) error {
-		switch field {
-		case 1:
-			piece := sentencePiece{kind: pieceNormal}
-			err := protoFields(msg, func(field int, v uint64, b []byte) error {
-				switch field {
-				case 1:
-					piece.text = b
-				case 2:
-					piece.score = math.Float32frombits(uint32(v))
-				case 3:
-					piece.kind = v
-				}
-				return nil
-			})
-			if err == nil && (len(piece.text) == 0 || !utf8.Valid(piece.text)) {
-				err = fmt.Errorf("piece %d: its text %q is empty or not UTF-8", len(p.pieces), piece.text)
-			}
-			if len(p.pieces) >= maxID {
-				err = fmt.Errorf("more than %d pieces", maxID)
-			}
-			p.pieces = append(p.pieces, piece)
-			return err
-		case 2:
-			return protoFields(msg, func(field int, v uint64, _ []byte) error {
-				switch field {
-				case 3:
-					p.kind = v
-				case 24:
-					p.suffix = v != 0
-				case 35:
-					p.byteFallback = v != 0
-				}
-				return nil
-			})
-		case 3:
-			return protoFields(msg, func(field int, v uint64, b []byte) error {
-				switch field {
-				case 2:
-					p.charsMap = b
-				case 3:
-					p.dummyPrefix = v != 0
-				case 4:
-					p.trim = v != 0
-				case 5:
-					p.escape = v != 0
-				}
-				return nil
-			})
+	p := &sentencePieceModel{kind: 1, dummyPrefix: true, trim: true}
+	err := protoFields(b, func(part int, _ uint64, msg []byte) error {
+		if part < 1 || part > 3 { // pieces, trainer_spec, normalizer_spec
+			return nil
 		}
-		return nil
+		if part == 1 {
+			p.pieces = append(p.pieces, sentencePiece{kind: pieceNormal})
+		}
+		err := protoFields(msg, func(field int, v uint64, b []byte) error {
+			p.set([2]int{part, field}, v, b)
+			return nil
+		})
+		switch n := len(p.pieces); {
+		case err != nil || part > 1:
+		case n > maxID:
+			err = fmt.Errorf("more than %d pieces", maxID)
+		case len(p.pieces[n-1].text) == 0 || !utf8.Valid(p.pieces[n-1].text):
+			err = fmt.Errorf("piece %d: its text %q is empty or not UTF-8", n-1, p.pieces[n-1].text)
+		}
+		return err
 	})
-	if err == nil && len(p.pieces) == 0 {
+	switch {
+	case err != nil:
+	case len(p.pieces) == 0:
 		err = errors.New("no pieces: not a SentencePiece model")
+	case p.kind != 2:
+		err = fmt.Errorf("model_type: %w", unsupported(map[uint64]string{1: "Unigram", 3: "word", 4: "char"}[p.kind]))
+	case p.unsupported != "":
+		err = unsupported(p.unsupported)
+	case p.trim:
+		err = unsupported("remove_extra_whitespaces")
 	}
 	return p, err
+}
+
+// set keeps a field of the last piece or of the settings.
+func (p *sentencePieceModel) set(field [2]int, v uint64, b []byte) {
+	last := len(p.pieces) - 1
+	switch field {
+	case [2]int{1, 1}:
+		p.pieces[last].text = b
+	case [2]int{1, 2}:
+		p.pieces[last].score = math.Float32frombits(uint32(v))
+	case [2]int{1, 3}:
+		p.pieces[last].kind = v
+	case [2]int{2, 3}:
+		p.kind = v
+	case [2]int{2, 24}:
+		if v != 0 {
+			p.unsupported = "treat_whitespace_as_suffix"
+		}
+	case [2]int{2, 35}:
+		p.byteFallback = v != 0
+	case [2]int{3, 2}:
+		if len(b) > 0 {
+			p.unsupported = "precompiled_charsmap"
+		}
+	case [2]int{3, 3}:
+		p.dummyPrefix = v != 0
+	case [2]int{3, 4}:
+		p.trim = v != 0
+	case [2]int{3, 5}:
+		if v == 0 {
+			p.unsupported = "escape_whitespaces: false"
+		}
+	}
 }

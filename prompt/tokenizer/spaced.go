@@ -5,7 +5,8 @@ import "unicode/utf8"
 // spacedWords is the hot way of models without a pre-tokenizer whose tokens write a space as ▁: the text is taken with
 // its spaces as they are, and cut where no merge reaches.
 type spacedWords struct {
-	scheme string // where a space is put in front: "always", "unless" there is one, "first" (at the very start, unless there is one), "never"
+	// Where a space is put in front: "always", "unless" there is one, "first" (at the very start, unless there is one), "never".
+	scheme string
 }
 
 func (w spacedWords) encode(dst []uint32, s *scratch, m *bpe, b []byte, first bool) []uint32 {
