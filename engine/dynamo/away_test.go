@@ -25,8 +25,8 @@ func TestPublisherDies(t *testing.T) {
 	list := load(t, "plane_nats.jsonl.gz")
 	envelope := func() (k Key, frame []byte) {
 		for _, m := range list {
-			if e, err := ReadEnvelope(m.Payload); err == nil && e.Topic == Topic {
-				if k, _, ok := Peek(e.Payload); ok {
+			if e, err := readEnvelope(m.Payload); err == nil && e.ofEvents() {
+				if k, ok := peek(e.Payload); ok {
 					head := []byte{frameVersion, byte(len(m.Payload) >> 24), byte(len(m.Payload) >> 16), byte(len(m.Payload) >> 8), byte(len(m.Payload))}
 					return k, append(head, m.Payload...)
 				}
@@ -46,7 +46,7 @@ func TestPublisherDies(t *testing.T) {
 	ctx := t.Context()
 	go func() { defer close(ended); _ = p.DialZMQ(ctx, "tcp://"+pub.Addr().String()) }()
 	wait(t, func() bool {
-		_ = pub.Send(zmq4.NewMsgFrom([]byte(Topic), make([]byte, 8), make([]byte, 8), frame))
+		_ = pub.Send(zmq4.NewMsgFrom([]byte(topic), make([]byte, 8), make([]byte, 8), frame))
 		s := mine.Stats()
 		return s.LastMessage.Unix() > 0 && mine.Age(time.Now()) == 0
 	})

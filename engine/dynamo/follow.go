@@ -3,23 +3,23 @@ package dynamo
 import (
 	"context"
 	"fmt"
-	"reflect"
 	"slices"
 	"sync"
 	"time"
 )
 
-// followEvery is how often a discovery folder is read: about 0.1 ms a record.
+// followEvery is how often a discovery folder is read, which costs about 0.1 ms a record.
 const followEvery = time.Second
 
-// Follower keeps up with a deployment by its discovery folder.
+// Follower follows a deployment's discovery folder.
 type Follower struct {
 	Root  string // the folder (DYN_FILE_KV)
 	Scope Scope
-	Plane *Plane // dials each publisher that is found, and lets go of those that went; nil: they are heard elsewhere (NATS)
-	// Found is told the workers at the first reading and after each change.
+	Plane *Plane // connects to each publisher that is found; nil if their events come over NATS
+	// Found is called with the workers at the first reading and after each change.
 	Found func([]Worker)
-	// Failed is told why the folder or a publisher cannot be read; of the same cause once. Those known stay.
+	// Failed is called with the reason why the folder or a publisher cannot be read, once for the same reason. The workers
+	// known so far stay.
 	Failed func(error)
 
 	dials map[string]context.CancelFunc
@@ -35,7 +35,7 @@ func (f *Follower) Run(ctx context.Context) {
 	var last []Worker
 	failed, first := "", true
 	for {
-		d, err := Discover(f.Root, f.Scope, time.Now())
+		d, err := discover(f.Root, f.Scope, time.Now())
 		switch {
 		case err != nil && failed != err.Error():
 			failed = err.Error()
@@ -43,7 +43,7 @@ func (f *Follower) Run(ctx context.Context) {
 		case err == nil:
 			failed = ""
 			f.dial(ctx, d.Endpoints)
-			if first || !reflect.DeepEqual(d.Workers, last) {
+			if first || !slices.Equal(d.Workers, last) {
 				first, last = false, d.Workers
 				f.Found(d.Workers)
 			}
@@ -56,7 +56,7 @@ func (f *Follower) Run(ctx context.Context) {
 	}
 }
 
-// dial listens to every publisher, and to no other.
+// dial connects to the publishers that are new, and disconnects from those that are gone.
 func (f *Follower) dial(ctx context.Context, endpoints []string) {
 	if f.Plane == nil {
 		return

@@ -3,17 +3,18 @@ package dynamo
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 
 	"github.com/sightline-router/sightline/indexer/stream"
 	"github.com/sightline-router/sightline/internal/guard"
 )
 
-// Plane splits what many publishers say into one feed.Source a worker-rank. A publisher speaks for one of them; which
-// one only its events tell (its id is not the worker's).
+// Plane splits what many publishers send into one stream.Source a worker-rank. A publisher sends the events of one of them;
+// only the events say of which, because a publisher's id is not the worker's.
 //
-// A gap cannot be filled: Dynamo answers for lost events on its own request plane only. The feed then drops what it knew
-// of the worker-rank and goes on partial.
+// A gap cannot be filled, because Dynamo repeats lost events only on its own request plane. The feed then clears the
+// worker-rank and goes on partial.
 type Plane struct {
 	mu    sync.Mutex
 	ranks map[Key]*rank
@@ -22,28 +23,28 @@ type Plane struct {
 type rank struct {
 	key         Key
 	plane       *Plane
-	feed        *stream.Feed // nil: not running
-	epoch       uint64       // rises with each publisher
-	publisher   uint64       // publisher
+	feed        *stream.Feed // nil while no feed runs
+	epoch       uint64       // number of publishers so far: each is a new incarnation
+	publisher   uint64       // the last one's id
 	pending     []stream.Message
 	pendingSize int
 }
 
 const (
-	maxRanks = 4096 // worker-ranks followed, or waited for
-	// What is kept for a worker-rank whose feed is not there yet: discovery may lag behind the first events.
+	maxRanks = 4096 // worker-ranks with a feed or with pending messages
+	// Kept for a worker-rank whose feed does not run yet, because discovery may be slower than the first events.
 	pendingMessages = 256
 	pendingBytes    = 4 << 20
 )
 
-// Source is one worker-rank's share of the plane.
+// Source is one worker-rank's part of the plane.
 func (p *Plane) Source(k Key) stream.Source {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if r := p.rank(k); r != nil {
 		return r
 	}
-	return &rank{key: k, plane: p} // too many: it hears nothing until there is room
+	return &rank{key: k, plane: p} // too many: it gets no messages until there is room
 }
 
 // rank finds or makes a rank; nil if there are too many. The caller holds mu.
@@ -59,7 +60,7 @@ func (p *Plane) rank(k Key) *rank {
 	return r
 }
 
-// Run implements feed.Source.
+// Run implements stream.Source.
 func (r *rank) Run(ctx context.Context, f *stream.Feed) error {
 	f.Up()
 	p := r.plane
@@ -76,77 +77,63 @@ func (r *rank) Run(ctx context.Context, f *stream.Feed) error {
 	<-ctx.Done()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if r.feed == f { // else another feed has taken over
+	if r.feed == f { // else another feed runs for this rank
 		r.feed = nil
 		delete(p.ranks, r.key)
 	}
 	return ctx.Err()
 }
 
-// Replay implements feed.Source: there is nobody to ask.
+// Replay implements stream.Source: there is nobody to ask.
 func (r *rank) Replay(context.Context, uint64, func(stream.Message) error) error {
 	return errors.ErrUnsupported
 }
 
-// message is one message of the plane, taken apart.
-type message struct {
-	key            Key
-	publisher, seq uint64
-	payload        []byte
-}
-
-// envelope takes one message of the event plane, as it came out of its frame, and gives the worker-rank that it is of, nil
-// if there is none. Other topics than Topic are passed over.
-func (p *Plane) envelope(b []byte) *rank {
-	return p.receive(func() (m *message, err error) {
-		e, err := ReadEnvelope(b)
-		if err != nil || e.Topic != Topic && e.Topic != "kv_events" {
-			return nil, err
+// receive takes one message of the event plane, without its frame, and returns the worker-rank whose events it has; nil if
+// it has none. Other topics are skipped.
+func (p *Plane) receive(b []byte) *rank {
+	var e envelope
+	var k Key
+	ok := false
+	err := guard.Call(func() (err error) { // a message that panics is dropped
+		if e, err = readEnvelope(b); err == nil && e.ofEvents() {
+			k, ok = peek(e.Payload)
 		}
-		k, _, ok := Peek(e.Payload)
-		if !ok {
-			return nil, errUnread
-		}
-		return &message{k, e.Publisher, e.Seq, e.Payload}, nil
+		return err
 	})
-}
-
-var errUnread = errors.New("dynamo: no event of a worker")
-
-// receive delivers what read makes of a message's bytes, if it makes anything of them.
-func (p *Plane) receive(read func() (*message, error)) *rank {
-	var m *message
-	if err := guard.Call(func() (err error) { m, err = read(); return err }); err != nil || m == nil {
+	if err != nil || !ok {
 		return nil
 	}
-	return p.deliver(m)
+	return p.deliver(k, e.Publisher, e.Seq, e.Payload)
 }
 
-func (p *Plane) deliver(m *message) *rank {
+// deliver hands a message to its worker-rank's feed, or keeps it until there is one. It returns nil if there are too many
+// ranks.
+func (p *Plane) deliver(k Key, publisher, seq uint64, payload []byte) *rank {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	r := p.rank(m.key)
+	r := p.rank(k)
 	if r == nil {
 		return nil
 	}
-	if r.publisher != m.publisher || r.epoch == 0 {
-		r.publisher = m.publisher
+	if r.publisher != publisher || r.epoch == 0 {
+		r.publisher = publisher
 		r.epoch++
 	}
-	fm := stream.Message{Epoch: r.epoch, Seq: m.seq, Payload: m.payload}
+	m := stream.Message{Epoch: r.epoch, Seq: seq, Payload: payload}
 	if r.feed != nil {
-		r.feed.Offer(fm)
+		r.feed.Offer(m)
 		return r
 	}
-	if len(r.pending) < pendingMessages && r.pendingSize+len(fm.Payload) <= pendingBytes {
-		fm.Payload = append([]byte(nil), fm.Payload...)
-		r.pending = append(r.pending, fm)
-		r.pendingSize += len(fm.Payload)
+	if len(r.pending) < pendingMessages && r.pendingSize+len(payload) <= pendingBytes {
+		m.Payload = slices.Clone(payload)
+		r.pending = append(r.pending, m)
+		r.pendingSize += len(payload)
 	}
 	return r
 }
 
-// link tells the feeds of ranks, or of all for nil, that what brings their events is up (nil) or down.
+// link tells the feeds of ranks (nil: all) that their transport is up (down is nil) or why it is down.
 func (p *Plane) link(ranks map[*rank]bool, down error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -29,9 +29,9 @@ func planeToIndex(t *testing.T, list []captured, late bool) {
 		for _, c := range list {
 			b := c.Payload
 			if len(c.Frames) > 0 {
-				b, _ = Unframe(c.Frames[len(c.Frames)-1])
+				b, _ = unframe(c.Frames[len(c.Frames)-1])
 			}
-			p.envelope(b)
+			p.receive(b)
 		}
 	})
 }
@@ -43,7 +43,7 @@ func toIndex(t *testing.T, list []captured, late bool, tell func(p *Plane, done 
 	ix := indexer.New(indexer.Options{})
 	p, held, events := new(Plane), map[Key]map[uint64]bool{}, map[Key]uint64{}
 	for _, e := range kvPayloads(t, list) {
-		k, _, _ := Peek(e.Payload)
+		k, _ := peek(e.Payload)
 		if held[k] == nil {
 			held[k] = map[uint64]bool{}
 		}
@@ -119,15 +119,15 @@ func TestPlaneGap(t *testing.T) {
 		}
 		return f.Stats()
 	}
-	p.deliver(&message{k, 9, 0, []byte(root)})
+	p.deliver(k, 9, 0, pack(t, root))
 	if s := wait(1); s.Partial || ix.HeldBlocks(sink.Slot()) != 1 {
 		t.Errorf("%+v", s)
 	}
-	p.deliver(&message{k, 9, 2, []byte(other)})
+	p.deliver(k, 9, 2, pack(t, other))
 	if s := wait(2); !s.Partial || s.Gaps != 1 || ix.HeldBlocks(sink.Slot()) != 1 {
 		t.Errorf("after a gap: %+v, %d held", s, ix.HeldBlocks(sink.Slot()))
 	}
-	p.deliver(&message{k, 10, 0, []byte(root)})
+	p.deliver(k, 10, 0, pack(t, root))
 	if s := wait(3); s.Partial || s.Restarts != 1 {
 		t.Errorf("another publisher: %+v", s)
 	}
@@ -153,8 +153,8 @@ func TestDiscover(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		d, err := Discover(root, s, now)
-		if err != nil || len(d.Workers) != want.workers || len(d.Endpoints) != want.endpoints || d.Unread > 0 {
+		d, err := discover(root, s, now)
+		if err != nil || len(d.Workers) != want.workers || len(d.Endpoints) != want.endpoints {
 			t.Fatalf("%s: %v %+v", name, err, d)
 		}
 		for _, w := range d.Workers {
@@ -162,20 +162,20 @@ func TestDiscover(t *testing.T) {
 				t.Errorf("%s: %+v", name, w)
 			}
 		}
-		if d, err := Discover(root, Scope{"dynamo", "backend", "gen"}, now); err != nil || len(d.Workers)+len(d.Endpoints) > 0 {
+		if d, err := discover(root, Scope{"dynamo", "backend", "gen"}, now); err != nil || len(d.Workers)+len(d.Endpoints) > 0 {
 			t.Errorf("%s: another endpoint has %+v %v", name, d, err)
 		}
-		if d, err := Discover(root, s, now.Add(time.Hour)); err != nil || len(d.Workers)+len(d.Endpoints) > 0 {
+		if d, err := discover(root, s, now.Add(time.Hour)); err != nil || len(d.Workers)+len(d.Endpoints) > 0 {
 			t.Errorf("%s: dead records count: %+v %v", name, d, err)
 		}
 		if err := os.WriteFile(filepath.Join(root, "v1/instances/dynamo%2Fbackend%2Fgenerate%2Fbad"), []byte(`{"instance_id":`), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if d, err := Discover(root, s, now); err != nil || d.Unread != 1 || len(d.Workers) != want.workers {
+		if d, err := discover(root, s, now); err != nil || len(d.Workers) != want.workers {
 			t.Errorf("%s: with a record half written: %+v %v", name, d, err)
 		}
 	}
-	if d, err := Discover(filepath.Join(t.TempDir(), "none"), s, now); err != nil || len(d.Workers) > 0 {
+	if d, err := discover(filepath.Join(t.TempDir(), "none"), s, now); err != nil || len(d.Workers) > 0 {
 		t.Errorf("no folder: %+v %v", d, err)
 	}
 }

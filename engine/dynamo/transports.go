@@ -11,29 +11,29 @@ import (
 	"github.com/sightline-router/sightline/indexer/source/zmq"
 )
 
-// Scope is the endpoint whose workers are meant.
+// Scope is the endpoint whose workers are followed.
 type Scope struct{ Namespace, Component, Endpoint string }
 
-// DialZMQ follows one publisher of the ZMQ plane until ctx ends. Frames: topic, publisher, sequence, frame. Which worker-ranks
-// it speaks for only its events tell: those have lost their stream when it goes.
+// DialZMQ follows one publisher of the ZMQ plane until ctx ends. Frames: topic, publisher, sequence, frame. When the connection
+// is lost, so are the streams of the worker-ranks whose events came over it.
 func (p *Plane) DialZMQ(ctx context.Context, endpoint string) error {
-	heard := map[*rank]bool{} // one publisher, one rank; more than mostRanks there are not
-	sub := zmq.Sub{Endpoint: endpoint, Topic: Topic, Up: func() { p.link(heard, nil) }, Down: func(err error) { p.link(heard, err) }}
+	heard := map[*rank]bool{} // usually one; at most maxRanks
+	sub := zmq.Sub{Endpoint: endpoint, Topic: topic, Up: func() { p.link(heard, nil) }, Down: func(err error) { p.link(heard, err) }}
 	return sub.Run(ctx, func(m zmq.Message) {
-		if b, err := Unframe(m.Payload); err == nil {
-			if r := p.envelope(b); r != nil {
+		if b, err := unframe(m.Payload); err == nil {
+			if r := p.receive(b); r != nil {
 				heard[r] = true
 			}
 		}
 	})
 }
 
-// SubscribeNATS follows the NATS plane (core NATS: what is published while nobody listens is gone): the endpoint's
-// subject, and the component's. End it by the connection's close.
+// SubscribeNATS follows the NATS plane: the endpoint's subject, and the component's. It is core NATS: what is published while
+// nobody listens is lost. It ends when the connection is closed.
 func (p *Plane) SubscribeNATS(c *nats.Conn, s Scope) error {
 	component := "namespace." + segment(s.Namespace) + ".component." + segment(s.Component)
-	for _, subject := range []string{component + ".endpoint." + segment(s.Endpoint) + "." + Topic, component + "." + Topic} {
-		if _, err := c.Subscribe(subject, func(m *nats.Msg) { p.envelope(m.Data) }); err != nil {
+	for _, subject := range []string{component + ".endpoint." + segment(s.Endpoint) + "." + topic, component + "." + topic} {
+		if _, err := c.Subscribe(subject, func(m *nats.Msg) { p.receive(m.Data) }); err != nil {
 			return fmt.Errorf("dynamo: subscribe to %s: %w", subject, err)
 		}
 	}
@@ -41,7 +41,7 @@ func (p *Plane) SubscribeNATS(c *nats.Conn, s Scope) error {
 	return nil
 }
 
-// watch tells all feeds when the connection to NATS goes and comes, until it is closed.
+// watch takes all feeds down and up with the connection to NATS, until that is closed.
 func (p *Plane) watch(c *nats.Conn) {
 	changes := c.StatusChanged(nats.RECONNECTING, nats.CONNECTED, nats.CLOSED)
 	defer c.RemoveStatusListener(changes)
@@ -57,7 +57,7 @@ func (p *Plane) watch(c *nats.Conn) {
 	}
 }
 
-// segment percent-encodes a name outside of letters, digits, - and _, as Dynamo does in subjects.
+// segment percent-encodes a name except for letters, digits, - and _, as Dynamo does in subjects.
 func segment(name string) string {
 	var b strings.Builder
 	for i := range len(name) {

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/sightline-router/sightline/indexer/kvevent"
-	"github.com/sightline-router/sightline/indexer/kvevent/eventtest"
+	"github.com/sightline-router/sightline/internal/testkit/eventtest"
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 

@@ -1,18 +1,18 @@
 // Package sglang reads the KV events of SGLang 0.5.6 to 0.5.23.
 //
 // The frame is vLLM's (package wire): a msgpack array [time, [event, …], rank]. An event is an array, tag first (up to
-// 0.5.19), or a map with a "type" (from 0.5.20); fields came with the releases and unknown ones are passed over:
+// 0.5.19), or a map with a "type" (from 0.5.20). Fields were added by release; unknown ones are skipped:
 //
 //	BlockStored   block_hashes parent_block_hash token_ids block_size lora_id | medium (0.5.9) |
 //	              maps: cache_salt session_id (0.5.20) lora_name (0.5.22)
 //	BlockRemoved  block_hashes | medium
 //	AllBlocksCleared
 //
-// What is SGLang's own: the ids are those of its cache, with pads of up to 63 bits in place of a picture's tokens, and no
-// other name of the picture is told, so blocks are keyed by ids as sent (package block, Wide). An event covers one page up
-// to 0.5.17, a run of them later. EAGLE speculation sends each token as a pair with the next. extra_key sets caches apart
-// but is told by no release, nor is an adapter before 0.5.22, nor a salt before 0.5.20: the request side gives no credit
-// there. The option "format: dynamo" changes hashes only, which are engine hashes here.
+// Unlike vLLM's, the token ids are those of SGLang's cache, with pads of up to 63 bits in place of a picture's tokens. Events
+// name the picture in no other way, so blocks are hashed by their ids as sent (block.Wide). An event has one page up to
+// 0.5.17, several in a row later. With EAGLE speculation each token comes as a pair with the next. Requests with a different
+// extra_key do not share blocks, but no release sends it, nor an adapter before 0.5.22, nor a salt before 0.5.20: for such
+// requests the request side gives no credit. The option "format: dynamo" changes only the engine hashes.
 package sglang
 
 import (
@@ -24,57 +24,41 @@ import (
 	"github.com/sightline-router/sightline/indexer/kvevent/wire"
 )
 
-// FirstPad is where pads begin (since 0.5.9): no vocabulary that SGLang takes reaches it.
+// firstPad is the smallest pad (since 0.5.9); no vocabulary that SGLang takes reaches it.
 const firstPad = 1_000_000
 
-// Decoder reads the payloads of one worker-rank. The zero value is ready. Not safe for concurrent use: it reuses its
-// memory.
+// Decoder reads the payloads of one worker-rank. The zero value is ready. Not safe for concurrent use: it reuses its memory.
 type Decoder struct {
-	// Keep makes stored events carry tokens and the session id, for audit. Ids that do not fit are shown as 1<<32 - 1.
+	// Keep makes stored events carry tokens and the session id, for audit. Ids of more than 32 bits become 1<<32 - 1.
 	Keep bool
-	// Pad, if set, is told the pads of stored events, each at least once a run: it finds out by which fingerprint a
-	// worker names pictures (mmhash.Live.SawPad).
+	// Pad, if set, is called with the pads of stored events, each at least once in a run of them. The model finds out by
+	// them under which fingerprint a worker names pictures.
 	Pad func(id uint64)
 
 	a        kvevent.Arena
-	f        wire.Fields // of the event being read
+	f        wire.Fields // the event being read
 	pairs    bool        // its tokens came as pairs
 	ids      []uint64    // its tokens
 	scratch  []byte
 	loraName string
 }
 
-// Decode reads one payload. The batch and everything it points to are good until the next call. An error means that the
-// payload is cut or no batch at all: then no event of it is returned, because what is missing may be a removal. One event
-// that cannot be read is only counted.
+// Decode reads one payload. The batch and everything it points to are valid until the next call. An error means that the
+// payload is cut or no batch at all: then no event of it is returned, because what is missing may be a removal. An event that
+// cannot be read is only counted.
 //
-// Cost: about 0.1 µs a block of 16 tokens, 15 ns one of a single token; nothing is allocated once the arenas have grown.
+// Cost: about 0.1 µs a block of 16 tokens, 15 ns one of a single token; nothing is allocated once the memory has grown.
 func (d *Decoder) Decode(payload []byte) (kvevent.Batch, error) {
 	d.a.Reset()
 	d.ids = kvevent.Reuse(d.ids)
-	batch, err := wire.Batch(payload, d.oneEvent)
+	batch, err := wire.Batch(payload, &d.a, &d.f, d.tokenIDs, d.emit)
 	if err != nil {
 		return batch, fmt.Errorf("sglang: %w", err)
 	}
-	batch.Events = d.a.Events
 	return batch, nil
 }
 
-// oneEvent reads one event, and leaves nothing of one that cannot be read.
-func (d *Decoder) oneEvent(b []byte) (rest []byte, known bool, err error) {
-	before := d.a
-	d.ids, d.pairs = d.ids[:0], false
-	rest, err = d.f.Read(b, &d.a, d.tokenIDs)
-	if err == nil && d.f.Known {
-		err = d.emit()
-	}
-	if err != nil {
-		d.a.Rollback(before)
-	}
-	return rest, d.f.Known, err
-}
-
-// tokenIDs reads ids, or pairs of them: of pairs the first of each and the second of the last, if they are a sequence.
+// tokenIDs reads token ids, or pairs of them: pairs must overlap, and give the first id of each and the second of the last.
 func (d *Decoder) tokenIDs(b []byte) ([]byte, error) {
 	n, b, err := wire.ArrayHeader(b)
 	if err != nil {

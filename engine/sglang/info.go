@@ -9,18 +9,18 @@ import (
 	"github.com/sightline-router/sightline/indexer/kvevent/wire"
 )
 
-// ServerInfo is what a worker tells of its KV events (GET /server_info, member kv_events; SGLang 0.5.23). The answer also
-// holds the server's API keys: nothing else of it is read, and none of it may be logged.
+// ServerInfo is what a server answers about its KV events (GET /server_info, member kv_events; SGLang 0.5.23). The answer also
+// has the server's API keys: nothing else of it is read, and none of it may be logged.
 type ServerInfo struct {
 	Publisher string `json:"publisher"`
-	Port      int    `json:"endpoint_port_base"` // of rank 0; rank r is at port + r
+	Port      int    `json:"endpoint_port_base"` // rank 0's; rank r has port + r
 	Replay    int    `json:"replay_endpoint_port_base"`
 	Topic     string `json:"topic"`
 	BlockSize int    `json:"block_size"` // the page size
 	Ranks     int    `json:"dp_size"`
 }
 
-// FetchServerInfo asks the worker at addr (host:port). One that publishes nothing is a wire.ErrNoEvents.
+// FetchServerInfo asks the server at addr (host:port). One that publishes nothing is wire.ErrNoEvents.
 func FetchServerInfo(ctx context.Context, client *http.Client, addr string) (info ServerInfo, err error) {
 	var all struct {
 		Events *ServerInfo `json:"kv_events"`
@@ -34,8 +34,8 @@ func FetchServerInfo(ctx context.Context, client *http.Client, addr string) (inf
 	return *all.Events, nil
 }
 
-// Endpoints are a rank's sockets on a worker's host; replay is "" if it has none. The host that the worker binds is often
-// a wildcard, so it is never used.
+// Endpoints are a rank's sockets on a worker's host; replay is "" if it has none. The host that the worker binds is not used,
+// because it is often a wildcard.
 func (i ServerInfo) Endpoints(host string, rank int) (pub, replay string) {
 	pub = "tcp://" + net.JoinHostPort(host, strconv.Itoa(i.Port+rank))
 	if i.Replay > 0 {

@@ -1,7 +1,6 @@
 package sglang
 
-// What an event becomes in normal form: ids turn into local hashes, the salt enters the first block of a sequence, the
-// adapter the seed.
+// From fields to an event: ids become local hashes; the salt enters the first block of a sequence, the adapter the seed.
 
 import (
 	"fmt"
@@ -12,7 +11,7 @@ import (
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
-// emit appends what d.f says to the batch.
+// emit appends the event that was read into d.f to the batch.
 func (d *Decoder) emit() error {
 	e := kvevent.Event{Kind: d.f.Kind, Tier: d.f.Tier(), EngineHashes: d.f.EngineHashes}
 	switch {
@@ -32,6 +31,9 @@ func (d *Decoder) emit() error {
 // stored hashes the event's blocks.
 func (d *Decoder) stored(e *kvevent.Event) error {
 	f, ids, size := &d.f, d.ids, d.f.BlockSize
+	if !f.HasTokens {
+		ids = nil // those of an earlier event
+	}
 	width, tokens := size, len(ids)
 	if d.pairs {
 		width, tokens = size+1, len(ids)-1
@@ -72,7 +74,7 @@ func (d *Decoder) keep(ids []uint64) []uint32 {
 	return d.a.Tokens[first:len(d.a.Tokens):len(d.a.Tokens)]
 }
 
-// pads tells of the pads among ids: all that differ from the four ids before.
+// pads calls Pad for the pads among ids, but not for one that is among the four ids before it: pads repeat every four tokens.
 func (d *Decoder) pads(ids []uint64) {
 	for i, id := range ids {
 		if id < firstPad {

@@ -46,6 +46,7 @@ type Decoder struct {
 	out       kvevent.Batch
 	a         kvevent.Arena
 	f         wire.Fields // of the event being read, in the ZeroMQ form
+	ids       []byte      // its token ids, as they came
 	next      uint64      // the event number to come
 	started   bool
 	scope     scope
@@ -78,7 +79,7 @@ const maxOffGPU = 1 << 20
 // A missing event number makes all before it worthless: a Cleared event comes first, and the batch is Partial.
 func (d *Decoder) Decode(payload []byte) (kvevent.Batch, error) {
 	d.a.Reset()
-	d.out = kvevent.Batch{Rank: -1}
+	d.out = kvevent.Batch{}
 	var err error
 	if len(payload) > 0 && payload[0] >= 0x80 {
 		err = d.msgpack(payload)
@@ -86,7 +87,7 @@ func (d *Decoder) Decode(payload []byte) (kvevent.Batch, error) {
 		err = d.json(payload)
 	}
 	if err != nil {
-		return kvevent.Batch{Rank: -1}, fmt.Errorf("trtllm: %w", err)
+		return kvevent.Batch{}, fmt.Errorf("trtllm: %w", err)
 	}
 	d.out.Events = d.a.Events
 	return d.out, nil

@@ -23,27 +23,19 @@ import (
 const maxGroups = 64
 
 func (d *Decoder) msgpack(payload []byte) error {
-	batch, err := wire.Batch(payload, func(b []byte) ([]byte, bool, error) {
-		before := d.a
-		var ids []byte
-		rest, err := d.f.Read(b, &d.a, func(b []byte) (rest []byte, err error) {
-			ids, rest, err = wire.Raw(b)
-			return rest, err
-		})
-		if err == nil && d.f.Known {
-			err = d.packed(ids)
-		}
-		if err != nil {
-			d.a.Rollback(before)
-		}
-		return rest, d.f.Known, err
-	})
-	d.out.Time, d.out.Rank, d.out.Unknown, d.out.Bad = batch.Time, batch.Rank, batch.Unknown, batch.Bad
+	batch, err := wire.Batch(payload, &d.a, &d.f, d.packedTokens, d.packed)
+	d.out.Unknown, d.out.Bad = batch.Unknown, batch.Bad
 	return err
 }
 
+// packedTokens cuts off the token ids, which are read with the blocks.
+func (d *Decoder) packedTokens(b []byte) (rest []byte, err error) {
+	d.ids, rest, err = wire.Raw(b)
+	return rest, err
+}
+
 // packed takes the event that was read into d.f.
-func (d *Decoder) packed(ids []byte) error {
+func (d *Decoder) packed() error {
 	f, group := &d.f, max(d.f.Group, 0)
 	if f.Kind == kvevent.Cleared {
 		d.clear()
@@ -60,20 +52,23 @@ func (d *Decoder) packed(ids []byte) error {
 		f.EngineHashes[i] = kvevent.InGroup(f.EngineHashes[i], group)
 	}
 	if f.Kind == kvevent.Stored {
-		return d.packedStored(ids)
+		return d.packedStored()
 	}
 	for _, h := range f.EngineHashes {
 		delete(d.items.lastItem, h)
 	}
 	if len(f.EngineHashes) > 0 {
-		d.a.Events = append(d.a.Events, kvevent.Event{Kind: kvevent.Removed, Tier: f.Tier(), Group: group, EngineHashes: f.EngineHashes})
+		d.a.Events = append(d.a.Events, kvevent.Event{Kind: kvevent.Removed, Tier: f.Tier(), EngineHashes: f.EngineHashes})
 	}
 	return nil
 }
 
-func (d *Decoder) packedStored(ids []byte) error {
+func (d *Decoder) packedStored() error {
 	f, size, n := &d.f, d.f.BlockSize, len(d.f.EngineHashes)
-	count, t, err := wire.ArrayHeader(ids)
+	if !f.HasTokens {
+		return errors.New("no token ids")
+	}
+	count, t, err := wire.ArrayHeader(d.ids)
 	if err != nil {
 		return err
 	}
@@ -82,7 +77,6 @@ func (d *Decoder) packedStored(ids []byte) error {
 	}
 	d.BlockSize = size
 	d.begin()
-	d.s.group = f.Group
 	d.s.lora, d.s.seed = f.Adapter(d.s.lora)
 	k := f.ExtraKeys
 	if k != nil {

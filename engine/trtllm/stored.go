@@ -21,7 +21,6 @@ type stored struct {
 	media  int      // in Decoder.media: the event's first
 	seed   uint64
 	lora   string
-	group  int // -1: none
 }
 
 type storedBlock struct {
@@ -50,7 +49,7 @@ func (d *Decoder) stored(raw []byte, parent uint64, hasParent bool) error {
 
 // begin empties what the last event left.
 func (d *Decoder) begin() {
-	d.s = stored{blocks: d.s.blocks[:0], names: d.s.names[:0], media: len(d.a.Media), seed: block.Seed, group: -1}
+	d.s = stored{blocks: d.s.blocks[:0], names: d.s.names[:0], media: len(d.a.Media), seed: block.Seed}
 	d.items.digests = d.items.digests[:0]
 }
 
@@ -222,7 +221,7 @@ func (d *Decoder) finish(parent uint64, hasParent bool) error {
 func (d *Decoder) emit(from, to int, parent uint64, hasParent bool) {
 	blocks, size := d.s.blocks[from:to], d.BlockSize
 	e := kvevent.Event{Kind: kvevent.Stored, Tier: tierOf(blocks[0].level), HasParent: hasParent, Parent: parent, BlockSize: size,
-		MediaUnknown: !blocks[0].keyed, LoRA: d.s.lora, Group: max(d.s.group, 0)}
+		MediaUnknown: !blocks[0].keyed, LoRA: d.s.lora}
 	hs, ls := len(d.a.EngineHashes), len(d.a.Locals)
 	for i := range blocks {
 		b := &blocks[i]

@@ -1,7 +1,7 @@
 // Package vllm reads the KV events of vLLM 0.10.2 to 0.33.
 //
 // A payload is a msgpack array [time, [event, …], rank]. An event is an array, tag first (up to 0.23), or a map with a
-// "type" (from 0.24); fields came with the releases and unknown ones are passed over:
+// "type" (from 0.24). Fields were added by release (in brackets: the first that has it); unknown ones are skipped:
 //
 //	BlockStored   block_hashes parent_block_hash token_ids block_size lora_id | medium (0.10.2) | lora_name (0.14) |
 //	              extra_keys (0.17) | group_idx (0.20) | kv_cache_spec_kind, …_sliding_window (0.22) | maps: locality,
@@ -9,7 +9,7 @@
 //	BlockRemoved  block_hashes | medium | group_idx
 //	AllBlocksCleared
 //
-// The tokens become local hashes at once. Only groups whose blocks prove a full prefix are let through (wire.Fields.FullPrefix).
+// Tokens become local hashes at once. Events of groups that do not prove a full prefix are left out (wire.Fields.FullPrefix).
 package vllm
 
 import (
@@ -19,58 +19,47 @@ import (
 	"github.com/sightline-router/sightline/indexer/kvevent/wire"
 )
 
-// Decoder reads the payloads of one worker-rank. The zero value is ready. Not safe for concurrent use: it reuses its
-// memory, and learns from stored events which groups count.
+// Decoder reads the payloads of one worker-rank. The zero value is ready. Not safe for concurrent use: it reuses its memory,
+// and remembers from stored events which groups prove a full prefix.
 type Decoder struct {
 	// Keep makes stored events carry tokens, media names and the session id, for audit and learning.
 	Keep bool
 
 	a         kvevent.Arena
-	f         wire.Fields // of the event being read
-	bareNames bool        // it is of a release whose extra keys may hold media as bare names
+	f         wire.Fields // the event being read
+	bareNames bool        // its release may have media as bare names in extra_keys
 	h         hasher
 	groups    [maxGroups]groupState
-	recurrent bool // one of them is mamba's
+	recurrent bool // one of the groups is mamba's
 }
 
-// Decode reads one payload. The batch and everything it points to are good until the next call; with Keep, Mention
-// names also point into payload. An error means that the payload is cut or no batch at all: then no event of it is
-// returned, because what is missing may be a removal. One event that cannot be read is only counted.
+// Decode reads one payload. The batch and everything it points to are valid until the next call; with Keep, Mention names also
+// point into payload. An error means that the payload is cut or no batch at all: then no event of it is returned, because what
+// is missing may be a removal. An event that cannot be read is only counted.
 //
-// Cost: about 0.2 µs a block of 16 tokens, nothing allocated once the arenas have grown.
+// Cost: about 0.2 µs a block of 16 tokens; nothing is allocated once the memory has grown.
 func (d *Decoder) Decode(payload []byte) (kvevent.Batch, error) {
 	d.a.Reset()
-	batch, err := wire.Batch(payload, d.oneEvent)
+	batch, err := wire.Batch(payload, &d.a, &d.f, d.tokens, d.emit)
 	if err != nil {
 		return batch, fmt.Errorf("vllm: %w", err)
 	}
-	batch.Events, batch.Recurrent = d.a.Events, d.recurrent
+	batch.Recurrent = d.recurrent
 	return batch, nil
 }
 
-// oneEvent reads one event, and leaves nothing of one that cannot be read.
-func (d *Decoder) oneEvent(b []byte) (rest []byte, known bool, err error) {
-	before, f := d.a, &d.f
-	rest, err = f.Read(b, &d.a, func(b []byte) (rest []byte, err error) {
-		d.a.Tokens, rest, err = wire.AppendTokens(d.a.Tokens[:len(before.Tokens)], b)
-		return rest, err
-	})
-	if err == nil && f.Known {
-		err = d.emit(d.a.Tokens[len(before.Tokens):len(d.a.Tokens):len(d.a.Tokens)])
-	}
-	if err != nil {
-		d.a.Rollback(before)
-	}
-	return rest, f.Known, err
+func (d *Decoder) tokens(b []byte) (rest []byte, err error) {
+	d.a.Tokens, rest, err = wire.AppendTokens(d.a.Tokens[:d.f.FirstToken], b)
+	return rest, err
 }
 
-// emit appends what d.f says to the batch.
-func (d *Decoder) emit(tokens []uint32) error {
+// emit appends the event that was read into d.f to the batch.
+func (d *Decoder) emit() error {
 	switch d.f.Kind {
 	case kvevent.Stored:
-		// 0.17 and 0.18, and 0.19 which cannot be told from them, end at extra_keys: its media may be bare names.
+		// Arrays of 0.17 to 0.19 end at extra_keys; in 0.17 and 0.18 media may be bare names there.
 		d.bareNames = d.f.Elements == 9
-		return d.stored(tokens)
+		return d.stored(d.a.Tokens[d.f.FirstToken:len(d.a.Tokens):len(d.a.Tokens)])
 	case kvevent.Removed:
 		if d.groupState() != groupOther && len(d.f.EngineHashes) > 0 {
 			d.add(kvevent.Removed)

@@ -4,7 +4,7 @@ import (
 	"encoding/hex"
 	"testing"
 
-	"github.com/sightline-router/sightline/indexer/kvevent/eventtest"
+	"github.com/sightline-router/sightline/internal/testkit/eventtest"
 	"github.com/sightline-router/sightline/internal/testkit/recorded"
 )
 

@@ -11,17 +11,17 @@ import (
 	"github.com/sightline-router/sightline/indexer/source/zmq"
 )
 
-// EventSource is what a server tells of one rank's events (GET /kv_event_sources, from 0.31 on).
+// EventSource is what a server answers about one rank's events (GET /kv_event_sources, from 0.31 on).
 type EventSource struct {
 	Enabled   bool   `json:"enable_kv_cache_events"`
 	Publisher string `json:"publisher"`
-	Pub       string `json:"endpoint"` // as the rank has bound it, such as tcp://*:5557; its port is the rank's own
+	Pub       string `json:"endpoint"` // as the rank binds it, such as tcp://*:5557; the port is the rank's own
 	Replay    string `json:"replay_endpoint"`
 	Topic     string `json:"topic"`
 }
 
-// FetchEventSource asks the server at addr (host:port) where a rank publishes. The endpoints that it gives can be dialled on host; a
-// server without a replay socket gives "". One that publishes nothing is a wire.ErrNoEvents.
+// FetchEventSource asks the server at addr (host:port) where a rank publishes. The endpoints that it returns can be dialled on
+// host; Replay is "" if there is no replay socket. A server that publishes nothing is wire.ErrNoEvents.
 func FetchEventSource(ctx context.Context, client *http.Client, addr, host string, rank int) (s EventSource, err error) {
 	var ranks map[string]EventSource
 	if err := wire.GetJSON(ctx, client, addr, "/kv_event_sources", "vLLM 0.31", &ranks); err != nil {
@@ -40,8 +40,8 @@ func FetchEventSource(ctx context.Context, client *http.Client, addr, host strin
 	return s, err
 }
 
-// onHost is an endpoint's port on another host: the one that was bound is often a wildcard, and where we connect to is not for
-// an answer to say.
+// onHost moves an endpoint to another host and keeps its port: the bound host is often a wildcard, and an answer must not
+// decide which host we connect to.
 func onHost(host, endpoint string) (string, error) {
 	at := strings.LastIndexByte(endpoint, ':')
 	if !strings.HasPrefix(endpoint, "tcp://") {

@@ -1,14 +1,14 @@
 package vllm
 
-// extra_keys: what besides its tokens makes a block what it is. One entry a block, null or an array of, in this order,
+// extra_keys: what makes a block what it is, besides its tokens. One entry a block: null, or an array of, in this order,
 //
-//	"adapter"              the LoRA name, equal to the event's lora_name; every block
-//	["identifier", offset] a medium that touches the block (0.19 and later), offset relative to the block's first token
+//	"adapter"              the LoRA name, equal to the event's lora_name; in every block
+//	["identifier", offset] a medium that touches the block (0.19 and later); offset relative to the block's first token
 //	"identifier"           the same in 0.17 and 0.18
 //	"salt"                 the request's cache_salt, only in the first block of a sequence
 //	32 bytes               a digest of the block's prompt embeddings
 //
-// Bare strings have to be told apart by where they stand.
+// Bare strings are told apart by their position.
 
 import (
 	"encoding/binary"
@@ -22,13 +22,13 @@ import (
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
-// hasher keeps what hashing one event's blocks needs from block to block.
+// hasher is what hashing one event's blocks keeps from block to block.
 type hasher struct {
 	loraName string
 	loraSeed uint64
 	names    []uint64
 	scratch  []byte
-	lastName []byte // media names repeat from block to block
+	lastName []byte // the last name hashed: names repeat from block to block
 	lastHash uint64
 }
 
@@ -41,8 +41,8 @@ func (h *hasher) nameHash(name []byte) uint64 {
 	return h.lastHash
 }
 
-// hash appends the local hashes of the event's blocks to d.a.Locals: the rule of block.Locals, with the names from the
-// event instead of the spans from a request.
+// hash appends the local hashes of the event's blocks to d.a.Locals. The rule is that of block.Locals, with names from the event
+// where a request has spans.
 func (d *Decoder) hash(tokens []uint32) error {
 	f, h := &d.f, &d.h
 	h.loraName, h.loraSeed = f.Adapter(h.loraName)
@@ -79,7 +79,7 @@ func (d *Decoder) hash(tokens []uint32) error {
 	return nil
 }
 
-// blockKeys reads one block's extra keys into h.names: media in prompt order, a salt last (the rule of package block).
+// blockKeys reads one block's extra keys into h.names: media in prompt order, the salt last, as package block wants them.
 func (d *Decoder) blockKeys(index int, b []byte) (rest []byte, err error) {
 	f, h := &d.f, &d.h
 	h.names = h.names[:0]
@@ -99,14 +99,14 @@ func (d *Decoder) blockKeys(index int, b []byte) (rest []byte, err error) {
 			b = after
 			switch {
 			case i == 0 && len(f.LoRA) > 0 && string(text) == string(f.LoRA):
-				// in the seed already
+				// it is in the seed already
 			case sequenceStart && !d.isBareName(text, i == n-1):
 				salt = block.SaltHash(wire.View(text))
 			default:
 				h.names = append(h.names, h.nameHash(text))
 				d.mention(kvevent.Mention{Block: index, Name: text})
 			}
-		case msgp.BinType: // the first 16 hex digits of a digest, as a media name would count
+		case msgp.BinType: // the first 8 bytes of a digest, as NameHash reads a name in hex
 			digest, after, err := msgp.ReadBytesZC(b)
 			if err != nil {
 				return b, err
@@ -133,8 +133,9 @@ func (d *Decoder) blockKeys(index int, b []byte) (rest []byte, err error) {
 	return b, nil
 }
 
-// isBareName tells a medium's bare name from a salt in a sequence's first block. Only releases that send bare names need
-// it (0.17 and 0.18; the array of 0.19 looks the same): a salt stands last, and is not a digest in hex.
+// isBareName reports whether a text in a sequence's first block is a medium's bare name and not a salt. It matters only for
+// releases that send bare names (0.17 and 0.18; an array of 0.19 looks the same): there a salt stands last, and is no digest
+// in hex.
 func (d *Decoder) isBareName(text []byte, last bool) bool {
 	if !d.bareNames {
 		return false
@@ -176,8 +177,8 @@ func (d *Decoder) pair(index int, b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// unknownKey takes a key of a form that no release up to 0.33 sends: its bytes enter the hash, so that the block cannot
-// be taken for one without it.
+// unknownKey reads a key in a form that no release up to 0.33 sends. Its bytes enter the hash, so that the block is never taken
+// for one without the key.
 func (d *Decoder) unknownKey(b []byte) ([]byte, error) {
 	key, rest, err := wire.Raw(b)
 	if err != nil {

@@ -1,7 +1,6 @@
 package vllm
 
-// What a BlockStored or BlockRemoved becomes: which groups count, where a block lies, and how its tokens and extra keys
-// turn into local hashes.
+// BlockStored and BlockRemoved → events: which groups count, in which tier a block lies, and its local hash.
 
 import (
 	"fmt"
@@ -9,7 +8,7 @@ import (
 	"github.com/sightline-router/sightline/indexer/kvevent"
 )
 
-// maxGroups bounds what is remembered of a hybrid model's groups; vLLM's models have under ten.
+// maxGroups bounds the number of a hybrid model's groups that are remembered; vLLM's models have under ten.
 const maxGroups = 64
 
 type groupState uint8
@@ -27,7 +26,7 @@ func (d *Decoder) groupState() groupState {
 	return groupOther
 }
 
-// add appends an event with the engine hashes read, the group folded in.
+// add appends an event with the engine hashes of d.f, its group mixed in.
 func (d *Decoder) add(kind kvevent.Kind) *kvevent.Event {
 	f := &d.f
 	if f.Group > 0 {
@@ -38,13 +37,13 @@ func (d *Decoder) add(kind kvevent.Kind) *kvevent.Event {
 			f.Parent = kvevent.InGroup(f.Parent, f.Group)
 		}
 	}
-	d.a.Events = append(d.a.Events, kvevent.Event{Kind: kind, Tier: f.Tier(), Group: max(f.Group, 0), EngineHashes: f.EngineHashes})
+	d.a.Events = append(d.a.Events, kvevent.Event{Kind: kind, Tier: f.Tier(), EngineHashes: f.EngineHashes})
 	return &d.a.Events[len(d.a.Events)-1]
 }
 
 func (d *Decoder) stored(tokens []uint32) error {
 	f, blocks := &d.f, len(d.f.EngineHashes)
-	if len(tokens) == 0 { // a connector's placeholder: the hash is all that it tells
+	if len(tokens) == 0 { // a connector's placeholder: it has only the hash
 		if d.groupState() != groupOther && blocks > 0 {
 			d.add(kvevent.Copied)
 		}
@@ -58,9 +57,8 @@ func (d *Decoder) stored(tokens []uint32) error {
 		}
 	}
 	d.recurrent = d.recurrent || string(f.SpecKind) == "mamba"
-	firstToken := len(d.a.Tokens) - len(tokens)
 	if !full {
-		d.a.EngineHashes, d.a.Tokens = d.a.EngineHashes[:len(d.a.EngineHashes)-blocks], d.a.Tokens[:firstToken]
+		d.a.EngineHashes, d.a.Tokens = d.a.EngineHashes[:len(d.a.EngineHashes)-blocks], d.a.Tokens[:f.FirstToken]
 		return nil
 	}
 	if f.BlockSize <= 0 || blocks == 0 || len(tokens)%f.BlockSize != 0 || len(tokens)/f.BlockSize != blocks {
@@ -79,7 +77,7 @@ func (d *Decoder) stored(tokens []uint32) error {
 		e.Tokens, e.Session = tokens, string(f.Session)
 		e.Media = d.a.Media[firstMention:len(d.a.Media):len(d.a.Media)]
 	} else {
-		d.a.Tokens = d.a.Tokens[:firstToken]
+		d.a.Tokens = d.a.Tokens[:f.FirstToken]
 	}
 	return nil
 }

@@ -109,8 +109,6 @@ type Event struct {
 	// MediaUnknown (Stored): the engine sent no extra keys, so blocks with different media, salts or prompt embeddings
 	// look alike (vLLM before 0.17; self-describing offload events). They must count for requests without these only.
 	MediaUnknown bool
-	// Group is the KV-cache group of a hybrid model, 0 if there is only one. EngineHashes and Parent have it mixed in (InGroup).
-	Group        int
 	BlockSize    int // number of tokens a block (Stored)
 	Parent       uint64
 	EngineHashes []uint64
@@ -134,8 +132,6 @@ type Mention struct {
 
 // Batch is the events of one message, in order: those of one scheduler step.
 type Batch struct {
-	Time float64 // the publisher's clock, seconds since 1970; 0 if not sent
-	Rank int     // data-parallel rank, -1 if not sent
 	// Partial: the publisher itself may not know all that the worker holds (an agent behind a gap).
 	Partial bool
 	// Recurrent: the model has layers that keep a state instead of blocks (mamba, linear attention). A hit needs both, so

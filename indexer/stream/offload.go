@@ -74,7 +74,7 @@ func (f *Feed) storeCopies(e *kvevent.Event) (unresolved int) {
 			continue
 		}
 		o.scratch = [2]uint64{h, l.local}
-		err := f.o.Sink.Store(&kvevent.Event{Kind: kvevent.Stored, Tier: e.Tier, Group: e.Group, HasParent: l.hasParent, Parent: l.parent,
+		err := f.o.Sink.Store(&kvevent.Event{Kind: kvevent.Stored, Tier: e.Tier, HasParent: l.hasParent, Parent: l.parent,
 			BlockSize: int(l.blockSize), EngineHashes: o.scratch[:1], Locals: o.scratch[1:]})
 		if err != nil {
 			unresolved++

@@ -4,13 +4,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/tinylib/msgp/msgp"
 	"go.uber.org/zap"
 
 	"github.com/sightline-router/sightline/indexer"
@@ -78,9 +78,10 @@ dynamo: {plane: nats, nats: %q, discovery: %q, frontends: ["127.0.0.1:40002", "1
 	}
 	defer nc.Close()
 	wait("an event", func() bool { // what is published while nobody listens is gone: again until it is heard
-		event := `{"topic":"kv-events","publisher_id":3,"sequence":0,"published_at":1,"payload":` + numbers(`[{"worker_id":7,"event":{"event_id":1,"dp_rank":1,`+
-			`"data":{"stored":{"parent_hash":null,"blocks":[{"block_hash":5,"tokens_hash":6}]}}}}]`) + `}`
-		if err := nc.Publish("namespace.dynamo.component.backend.endpoint.generate.kv-events", []byte(event)); err != nil {
+		event := packed(map[string]any{"worker_id": 7, "event": map[string]any{"event_id": 1, "dp_rank": 1,
+			"data": map[string]any{"stored": map[string]any{"parent_hash": nil, "blocks": []any{map[string]any{"block_hash": 5, "tokens_hash": 6}}}}}})
+		envelope := packed(map[string]any{"topic": "kv-events", "publisher_id": 3, "sequence": 0, "published_at": 1, "payload": event})
+		if err := nc.Publish("namespace.dynamo.component.backend.endpoint.generate.kv-events", envelope); err != nil {
 			t.Fatal(err)
 		}
 		return ix.HeldBlocks(w.Slots[1].ID) == 1
@@ -100,5 +101,11 @@ dynamo: {plane: nats, nats: %q, discovery: %q, frontends: ["127.0.0.1:40002", "1
 	wait("its blocks gone", func() bool { return ix.HeldBlocks(w.Slots[1].ID) == 0 })
 }
 
-// numbers is a text as the array of its bytes, as the JSON envelope carries a payload.
-func numbers(text string) string { return strings.ReplaceAll(fmt.Sprint([]byte(text)), " ", ",") }
+// packed is a value in MessagePack.
+func packed(v any) []byte {
+	b, err := msgp.AppendIntf(nil, v)
+	if err != nil {
+		panic(err)
+	}
+	return b
+}

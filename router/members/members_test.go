@@ -51,7 +51,7 @@ func (source) Replay(context.Context, uint64, func(stream.Message) error) error 
 // Decode reads one byte as the hash of a stored block of 16 tokens.
 func (source) Decode(b []byte) (kvevent.Batch, error) {
 	h := uint64(b[0])
-	return kvevent.Batch{Rank: -1, Events: []kvevent.Event{{Kind: kvevent.Stored, BlockSize: 16, EngineHashes: []uint64{h}, Locals: []uint64{h}}}}, nil
+	return kvevent.Batch{Events: []kvevent.Event{{Kind: kvevent.Stored, BlockSize: 16, EngineHashes: []uint64{h}, Locals: []uint64{h}}}}, nil
 }
 
 func (e *publisher) listen(_ *fleet.Slot, rank int, o *stream.Options) (bool, error) {

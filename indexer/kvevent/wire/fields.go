@@ -11,6 +11,7 @@ package wire
 // Unknown keys and fields are skipped.
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strconv"
@@ -22,9 +23,8 @@ import (
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
-// Fields are the raw values of one event. The byte slices point into the payload.
+// Fields are the raw values of one event of a known type. The byte slices point into the payload.
 type Fields struct {
-	Known        bool         // the type is known; of other events nothing is read
 	Kind         kvevent.Kind // Stored, Removed or Cleared
 	Elements     int          // length of an array, its tag included; 0 for a map
 	EngineHashes []uint64     // the end of the arena's
@@ -34,16 +34,20 @@ type Fields struct {
 	LoRAID       int
 	HasLoRAID    bool
 	Group        int    // of a hybrid model; -1: not sent
+	FirstToken   int    // length of the arena's Tokens when the event began
+	HasTokens    bool   // it has token ids
 	ExtraKeys    []byte // vLLM's extra_keys, TensorRT-LLM's mm_keys or block_mm_infos: the whole msgpack value; nil if the event has none
 
 	LoRA, Medium, Locality, SpecKind, Salt, Session []byte
+
+	known bool // the type is known; of other events nothing is read
 }
 
-// Read reads the event at b and returns what follows it. Block hashes are appended to the arena. tokens reads the array of
+// read reads the event at b and returns what follows it. Block hashes are appended to the arena. tokens reads the array of
 // token ids; it is called again if a map has that key twice, and must then start over.
-func (f *Fields) Read(b []byte, a *kvevent.Arena, tokens func(b []byte) ([]byte, error)) (rest []byte, err error) {
+func (f *Fields) read(b []byte, a *kvevent.Arena, tokens func(b []byte) ([]byte, error)) (rest []byte, err error) {
 	first := len(a.EngineHashes)
-	*f = Fields{Group: -1}
+	*f = Fields{Group: -1, FirstToken: len(a.Tokens)}
 	switch msgp.NextType(b) {
 	case msgp.MapType:
 		rest, err = f.readMap(b, a, first, tokens)
@@ -58,42 +62,31 @@ func (f *Fields) Read(b []byte, a *kvevent.Arena, tokens func(b []byte) ([]byte,
 
 // readMap reads an event that is a map; its keys may come in any order.
 func (f *Fields) readMap(whole []byte, a *kvevent.Arena, first int, tokens func([]byte) ([]byte, error)) ([]byte, error) {
-	rest, err := Map(whole, func(key, b []byte) ([]byte, error) {
-		if string(key) != "type" {
-			return f.read(fieldOf(key), b, a, first, tokens)
-		}
-		b, err := f.readType(b)
-		if err == nil && !f.Known {
-			err = errOther
-		}
-		return b, err
-	})
-	if errors.Is(err, errOther) || err != nil && !f.Known && otherType(whole) {
+	if err := f.findType(whole); err != nil {
+		return whole, err
+	}
+	if !f.known {
 		return msgp.Skip(whole)
 	}
-	if err == nil && !f.Known {
-		err = errors.New("map without a type")
-	}
-	return rest, err
+	return Map(whole, func(key, b []byte) ([]byte, error) { return f.readField(fieldOf(key), b, a, first, tokens) })
 }
 
-// otherType reports whether an event is of an unknown type, when a field before the type could not be read: in an event of a
-// known type that is a fault, in others the field may have any form.
-func otherType(whole []byte) bool {
-	var f Fields
-	found := false
-	_, err := Map(whole, func(key, b []byte) ([]byte, error) {
-		if string(key) != "type" {
-			return msgp.Skip(b)
+// findType reads a map's type, which engines send first: until it is known, other fields may have any form.
+func (f *Fields) findType(whole []byte) error {
+	n, b, err := msgp.ReadMapHeaderBytes(whole)
+	for i := uint32(0); i < n && err == nil; i++ {
+		var key []byte
+		if key, b, err = msgp.ReadMapKeyZC(b); err != nil {
+			break
 		}
-		found = true
-		return f.readType(b)
-	})
-	return err == nil && found && !f.Known
+		if string(key) == "type" {
+			_, err = f.readType(b)
+			return err
+		}
+		b, err = msgp.Skip(b)
+	}
+	return cmp.Or(err, errors.New("map without a type"))
 }
-
-// errOther ends the reading of an event of an unknown type.
-var errOther = errors.New("another type")
 
 func (f *Fields) readArray(whole []byte, a *kvevent.Arena, first int, tokens func([]byte) ([]byte, error)) ([]byte, error) {
 	n, b, err := msgp.ReadArrayHeaderBytes(whole)
@@ -106,7 +99,7 @@ func (f *Fields) readArray(whole []byte, a *kvevent.Arena, first int, tokens fun
 	if b, err = f.readType(b); err != nil {
 		return b, fmt.Errorf("tag: %w", err)
 	}
-	if !f.Known {
+	if !f.known {
 		return msgp.Skip(whole)
 	}
 	f.Elements = int(n)
@@ -122,7 +115,7 @@ func (f *Fields) readArray(whole []byte, a *kvevent.Arena, first int, tokens fun
 		if i < len(order) {
 			at = order[i]
 		}
-		if b, err = f.read(at, b, a, first, tokens); err != nil {
+		if b, err = f.readField(at, b, a, first, tokens); err != nil {
 			return b, fmt.Errorf("field %d: %w", i+1, err)
 		}
 	}
@@ -130,8 +123,8 @@ func (f *Fields) readArray(whole []byte, a *kvevent.Arena, first int, tokens fun
 }
 
 func (f *Fields) readType(b []byte) ([]byte, error) {
-	name, rest, err := readText(b)
-	f.Known = true
+	name, rest, err := ReadText(b)
+	f.known = true
 	switch string(name) {
 	case "BlockStored":
 		f.Kind = kvevent.Stored
@@ -140,7 +133,7 @@ func (f *Fields) readType(b []byte) ([]byte, error) {
 	case "AllBlocksCleared":
 		f.Kind = kvevent.Cleared
 	default:
-		f.Known = false
+		f.known = false
 	}
 	return rest, err
 }
@@ -201,7 +194,7 @@ func fieldOf(key []byte) field {
 	return ignored
 }
 
-func (f *Fields) read(at field, b []byte, a *kvevent.Arena, first int, tokens func([]byte) ([]byte, error)) (rest []byte, err error) {
+func (f *Fields) readField(at field, b []byte, a *kvevent.Arena, first int, tokens func([]byte) ([]byte, error)) (rest []byte, err error) {
 	switch at {
 	case blockHashes:
 		a.EngineHashes, rest, err = appendHashes(a.EngineHashes[:first], b)
@@ -212,15 +205,16 @@ func (f *Fields) read(at field, b []byte, a *kvevent.Arena, first int, tokens fu
 		f.Parent, rest, err = readHash(b)
 		f.HasParent = err == nil
 	case tokenIDs:
+		f.HasTokens = true
 		rest, err = tokens(b)
 	case blockSize:
 		f.BlockSize, _, rest, err = ReadInt(b)
 	case loraID:
 		f.LoRAID, f.HasLoRAID, rest, err = ReadInt(b)
 	case medium:
-		f.Medium, rest, err = readText(b)
+		f.Medium, rest, err = ReadText(b)
 	case loraName:
-		f.LoRA, rest, err = readText(b)
+		f.LoRA, rest, err = ReadText(b)
 	case extraKeys:
 		if len(b) > 0 && b[0] == Nil {
 			return b[1:], nil
@@ -232,11 +226,11 @@ func (f *Fields) read(at field, b []byte, a *kvevent.Arena, first int, tokens fu
 			f.Group = -1
 		}
 	case specKind:
-		f.SpecKind, rest, err = readText(b)
+		f.SpecKind, rest, err = ReadText(b)
 	case locality:
 		f.Locality, rest, err = readTextOrSkip(b)
 	case cacheSalt:
-		f.Salt, rest, err = readText(b)
+		f.Salt, rest, err = ReadText(b)
 	case sessionID:
 		f.Session, rest, err = readTextOrSkip(b)
 	default:

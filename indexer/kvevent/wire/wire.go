@@ -1,7 +1,7 @@
 // Package wire reads the msgpack of engines' KV events, straight from a byte slice and without allocating.
 //
-// vLLM, SGLang and TensorRT-LLM publish the same frame, an array [time, [event, …], rank]. Batch takes the frame apart and
-// Fields one event (fields.go); the other functions read values: integers of every width, block hashes as integers of either
+// vLLM, SGLang and TensorRT-LLM publish the same frame, an array [time, [event, …], rank]. Batch reads it with each of its
+// events (Fields, fields.go); the other functions read values: integers of every width, block hashes as integers of either
 // sign, bytes or text, strings that may be null. What an event means is the decoder's matter. GetJSON (http.go) fetches what
 // a worker's server says of its events. Errors name the field that could not be read; none quotes a payload.
 package wire
@@ -26,68 +26,57 @@ const Nil = 0xc0
 // errShort: the message is cut.
 var errShort = errors.New("message ends in the middle of a value")
 
-// Batch reads a frame [time, [event, …], rank]. one reads one event and returns what follows it; known is false for an
-// event of an unknown type. Such events, and those that cannot be read although they are whole values, are counted in the
-// batch and cost nothing but themselves. The returned batch has no events yet: one collects them.
+// Batch reads a frame [time, [event, …], rank]. Of each event of a known type it fills f, whose slices lie in a and in the
+// payload, and calls emit, which appends what the event says to a; tokens reads its array of token ids (see Fields.read). An
+// event that cannot be read, or that emit refuses, is counted and leaves nothing in a. Time and rank are skipped.
 //
 // An error means that the payload is cut or no frame at all: then nothing of it may be used, because what is missing may
 // be a removal.
-func Batch(payload []byte, one func(b []byte) (rest []byte, known bool, err error)) (kvevent.Batch, error) {
-	batch, none := kvevent.Batch{Rank: -1}, kvevent.Batch{Rank: -1}
+func Batch(payload []byte, a *kvevent.Arena, f *Fields, tokens func(b []byte) ([]byte, error), emit func() error) (batch kvevent.Batch, err error) {
 	n, b, err := msgp.ReadArrayHeaderBytes(payload)
 	if err != nil {
-		return none, fmt.Errorf("batch: want an array [time, events, rank]: %w", err)
+		return batch, fmt.Errorf("batch: want an array [time, events, rank]: %w", err)
 	}
 	if n < 2 {
-		return none, fmt.Errorf("batch: want an array of 2 or 3, got %d", n)
+		return batch, fmt.Errorf("batch: want an array of 2 or 3, got %d", n)
 	}
-	if batch.Time, b, err = readTime(b); err != nil {
-		return none, fmt.Errorf("batch time: %w", err)
+	if b, err = msgp.Skip(b); err != nil {
+		return batch, fmt.Errorf("batch time: %w", err)
 	}
 	count, b, err := ArrayHeader(b)
 	if err != nil {
-		return none, fmt.Errorf("events: %w", err)
+		return batch, fmt.Errorf("events: %w", err)
 	}
 	for i := range count {
-		rest, known, err := one(b)
+		before := *a
+		rest, err := f.read(b, a, tokens)
+		if err == nil && f.known {
+			err = emit()
+		}
 		switch {
 		case err != nil:
+			a.Rollback(before)
 			batch.Bad++
 			var cut error
 			if rest, cut = msgp.Skip(b); cut != nil {
-				return none, fmt.Errorf("event %d of %d: %w", i+1, count, err)
+				return kvevent.Batch{}, fmt.Errorf("event %d of %d: %w", i+1, count, err)
 			}
-		case !known:
+		case !f.known:
 			batch.Unknown++
 		}
 		b = rest
 	}
 	if n > 2 {
-		rank, ok, _, err := ReadInt(b)
-		if err != nil {
-			return none, fmt.Errorf("batch rank: %w", err)
-		}
-		if ok && rank >= 0 {
-			batch.Rank = rank
+		if _, err = msgp.Skip(b); err != nil {
+			return kvevent.Batch{}, fmt.Errorf("batch rank: %w", err)
 		}
 	}
+	batch.Events = a.Events
 	return batch, nil
 }
 
-func readTime(b []byte) (float64, []byte, error) {
-	switch msgp.NextType(b) {
-	case msgp.Float64Type:
-		return msgp.ReadFloat64Bytes(b)
-	case msgp.Float32Type:
-		f, rest, err := msgp.ReadFloat32Bytes(b)
-		return float64(f), rest, err
-	}
-	v, _, rest, err := ReadInt(b)
-	return float64(v), rest, err
-}
-
-// ArrayHeader reads an array's length; null is an empty array. A length greater than the number of bytes left is ErrShort, so
-// a false length reserves no memory.
+// ArrayHeader reads an array's length; null is an empty array. A length greater than the number of bytes left is an error, so a
+// false length reserves no memory.
 func ArrayHeader(b []byte) (n int, rest []byte, err error) {
 	if len(b) > 0 && b[0] == Nil {
 		return 0, b[1:], nil
@@ -181,19 +170,12 @@ func readHash(b []byte) (uint64, []byte, error) {
 
 // appendHashes appends an array of block hashes.
 func appendHashes(dst []uint64, b []byte) ([]uint64, []byte, error) {
-	n, b, err := ArrayHeader(b)
-	if err != nil {
-		return dst, b, err
-	}
-	dst = slices.Grow(dst, n)
-	for range n {
-		var h uint64
-		if h, b, err = readHash(b); err != nil {
-			return dst, b, err
-		}
+	rest, err := Array(b, func(b []byte) ([]byte, error) {
+		h, b, err := readHash(b)
 		dst = append(dst, h)
-	}
-	return dst, b, nil
+		return b, err
+	})
+	return dst, rest, err
 }
 
 // ReadInt reads an integer or null; ok is false for null.
@@ -205,8 +187,8 @@ func ReadInt(b []byte) (v int, ok bool, rest []byte, err error) {
 	return v, err == nil, rest, err
 }
 
-// readText reads a string or null (nil) without copying it.
-func readText(b []byte) (v, rest []byte, err error) {
+// ReadText reads a string or null (nil) without copying it.
+func ReadText(b []byte) (v, rest []byte, err error) {
 	if len(b) > 0 && b[0] == Nil {
 		return nil, b[1:], nil
 	}
@@ -238,6 +220,15 @@ func Map(b []byte, each func(key, b []byte) (rest []byte, err error)) ([]byte, e
 		}
 	}
 	return b, nil
+}
+
+// Array reads an array: it calls each with the bytes of every element and behind; each returns what follows the element.
+func Array(b []byte, each func(b []byte) (rest []byte, err error)) ([]byte, error) {
+	n, b, err := ArrayHeader(b)
+	for i := 0; i < n && err == nil; i++ {
+		b, err = each(b)
+	}
+	return b, err
 }
 
 // Raw cuts one whole value off b.

@@ -174,8 +174,7 @@ func (p *Publisher) Leave() {
 
 // enqueue puts the batch as a message into the buffer. The caller holds mu.
 func (p *Publisher) enqueue() {
-	b := make([]byte, 0, headBytes+2+len(p.events))
-	b = appendHead(b, p.flags, p.epoch, p.seq, float64(time.Now().UnixNano())/1e9, p.o.Rank)
+	b := appendHead(make([]byte, 0, headBytes+len(p.events)), p.flags, p.epoch, p.seq)
 	b = append(b, p.events...)
 	p.seq++
 	if p.events = p.events[:0]; cap(p.events) > 4<<20 {
@@ -267,7 +266,7 @@ func (p *Publisher) answerSnapshot(m *nats.Msg) {
 	if p.seq == 0 { // seq-1 would underflow: publish an empty batch 0 for the snapshot to cover
 		p.enqueue()
 	}
-	b := appendHead(nil, p.flags, p.epoch, p.seq-1, float64(time.Now().UnixNano())/1e9, p.o.Rank)
+	b := appendHead(nil, p.flags, p.epoch, p.seq-1)
 	snapshot, err := p.index.AppendSnapshot(nil, p.slot)
 	p.mu.Unlock()
 	if err != nil {

@@ -26,16 +26,16 @@ import (
 
 // A message, little endian:
 //
-//	'S' version flags | epoch u64 | seq u64 | time f64 | rank+1 varint | event …
+//	'S' version flags | epoch u64 | seq u64 | event …
 //
-// An event: kind, tier and what follows (1 byte) | group varint | blocks varint | engine hashes u64 …
+// An event: kind, tier and what follows (1 byte) | blocks varint | engine hashes u64 …
 // A stored event adds: block size varint | parent u64, if any | locals u64 …, and in mode Tokens: tokens u32 … | adapter |
 // session | media.
 // A snapshot: kind (1 byte) | length varint | package indexer's bytes
 const (
 	magic     = 'S'
-	version   = 1
-	headBytes = 3 + 8 + 8 + 8
+	version   = 2
+	headBytes = 3 + 8 + 8
 
 	flagPartial   = 1
 	flagAway      = 2 // the agent has no connection to the engine
@@ -50,12 +50,10 @@ const (
 
 var errShort = errors.New("message ends in the middle of a value")
 
-func appendHead(b []byte, flags byte, epoch, seq uint64, time float64, rank int) []byte {
+func appendHead(b []byte, flags byte, epoch, seq uint64) []byte {
 	b = append(b, magic, version, flags)
 	b = binary.LittleEndian.AppendUint64(b, epoch)
-	b = binary.LittleEndian.AppendUint64(b, seq)
-	b = binary.LittleEndian.AppendUint64(b, math.Float64bits(time))
-	return binary.AppendUvarint(b, uint64(rank+1))
+	return binary.LittleEndian.AppendUint64(b, seq)
 }
 
 // readNumbers reads only a message's epoch and sequence number.
@@ -86,7 +84,6 @@ func appendEvent(b []byte, e *kvevent.Event, tokens bool) []byte {
 	if e.Kind == kvevent.Snapshot {
 		return appendText(b, e.Snapshot)
 	}
-	b = binary.AppendUvarint(b, uint64(max(e.Group, 0)))
 	b = binary.AppendUvarint(b, uint64(len(e.EngineHashes)))
 	b = appendWords(b, e.EngineHashes)
 	if e.Kind != kvevent.Stored {
@@ -146,17 +143,15 @@ func (d *Decoder) Decode(b []byte) (kvevent.Batch, error) {
 	}
 	d.events, d.words, d.tokens, d.media = d.events[:0], d.words[:0], d.tokens[:0], d.media[:0]
 	if _, _, err := readNumbers(b); err != nil {
-		return kvevent.Batch{Rank: -1}, err
+		return kvevent.Batch{}, err
 	}
-	batch := kvevent.Batch{Partial: b[2]&flagPartial != 0, Away: b[2]&flagAway != 0, Recurrent: b[2]&flagRecurrent != 0,
-		Time: math.Float64frombits(binary.LittleEndian.Uint64(b[19:]))}
+	batch := kvevent.Batch{Partial: b[2]&flagPartial != 0, Away: b[2]&flagAway != 0, Recurrent: b[2]&flagRecurrent != 0}
 	r := reader{b: b[headBytes:]}
-	batch.Rank = int(min(r.varint(), math.MaxInt32)) - 1
 	for len(r.b) > 0 && r.err == nil {
 		d.event(&r)
 	}
 	if r.err != nil {
-		return kvevent.Batch{Rank: -1}, fmt.Errorf("bus: event %d: %w", len(d.events), r.err)
+		return kvevent.Batch{}, fmt.Errorf("bus: event %d: %w", len(d.events), r.err)
 	}
 	batch.Events = d.events
 	return batch, nil
@@ -175,7 +170,6 @@ func (d *Decoder) event(r *reader) {
 		d.events = append(d.events, e)
 		return
 	}
-	e.Group = int(min(r.varint(), math.MaxInt32))
 	n := r.count(8)
 	e.EngineHashes = d.takeWords(r, n)
 	if e.Kind == kvevent.Stored && r.err == nil {

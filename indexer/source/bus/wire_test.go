@@ -11,7 +11,7 @@ func TestWire(t *testing.T) {
 	events := []kvevent.Event{
 		{Kind: kvevent.Cleared},
 		{Kind: kvevent.Stored, BlockSize: 2, EngineHashes: []uint64{1, 1 << 63}, Locals: []uint64{3, 4}},
-		{Kind: kvevent.Stored, Tier: kvevent.Disk, Group: 6, HasParent: true, Parent: 9, MediaUnknown: true, BlockSize: 16, EngineHashes: []uint64{5}, Locals: []uint64{6}},
+		{Kind: kvevent.Stored, Tier: kvevent.Disk, HasParent: true, Parent: 9, MediaUnknown: true, BlockSize: 16, EngineHashes: []uint64{5}, Locals: []uint64{6}},
 		{Kind: kvevent.Removed, Tier: kvevent.Remote, EngineHashes: []uint64{1, 2, 3}},
 		{Kind: kvevent.Snapshot, Snapshot: []byte("any bytes")},
 	}
@@ -30,7 +30,7 @@ func TestWire(t *testing.T) {
 		if c.tokens {
 			flags = flagPartial | flagAway
 		}
-		b := appendHead(nil, flags, 77, 88, 1.5, 3)
+		b := appendHead(nil, flags, 77, 88)
 		for i := range c.in {
 			b = appendEvent(b, &c.in[i], c.tokens)
 		}
@@ -42,7 +42,7 @@ func TestWire(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", c.name, err)
 		}
-		if !batch.Partial || batch.Away != c.tokens || batch.Recurrent == c.tokens || batch.Time != 1.5 || batch.Rank != 3 {
+		if !batch.Partial || batch.Away != c.tokens || batch.Recurrent == c.tokens {
 			t.Errorf("%s: %+v", c.name, batch)
 		}
 		for i := range batch.Events {
@@ -66,7 +66,7 @@ func TestWire(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	b := appendHead(nil, 0, 1, 2, 3, 0)
+	b := appendHead(nil, 0, 1, 2)
 	b = appendEvent(b, &kvevent.Event{Kind: kvevent.Stored, HasParent: true, Parent: 1, BlockSize: 2, EngineHashes: []uint64{1}, Locals: []uint64{2}, Tokens: []uint32{7, 8},
 		LoRA: "a", Media: []kvevent.Mention{{Name: []byte("n")}}}, true)
 	f.Add(appendEvent(b, &kvevent.Event{Kind: kvevent.Removed, EngineHashes: []uint64{4}}, false))
