@@ -2,10 +2,20 @@ package indexer
 
 import "slices"
 
+// Stores is the number of Store calls for a slot so far, for Drop; 0 for an unknown slot.
+func (x *Index) Stores(id SlotID) uint64 {
+	if list := *x.slots.Load(); int(id) < len(list) && list[id] != nil {
+		return list[id].stores.Load()
+	}
+	return 0
+}
+
 // Drop takes a prompt's blocks from number from on away from a slot, in all tiers and copies, and returns how many these
-// were. It is for a caller who learned that the worker does not hold them after all: the answer reported fewer cached tokens
-// than an exact prediction. Cost: about 0.1 µs a block.
-func (x *Index) Drop(id SlotID, locals []uint64, from int) (dropped int, err error) {
+// were. It is for a caller who learned that the worker did not hold them when Stores was since: the answer reported fewer
+// cached tokens than an exact prediction. What was stored later stays, with one copy counted in each tier: by then the worker
+// has computed most of these blocks again. This is known by the page of sixteen blocks, and for 65 535 further stores.
+// Cost: about 0.1 µs a block. Error: ErrUnknownSlot.
+func (x *Index) Drop(id SlotID, locals []uint64, from int, since uint64) (dropped int, err error) {
 	if len(locals) == 0 {
 		return 0, nil
 	}
@@ -26,15 +36,12 @@ func (x *Index) Drop(id SlotID, locals []uint64, from int) (dropped int, err err
 		nd := sh.mem.node(run)
 		n := common(sh.mem.locals(run, nd.length()), locals[at:])
 		if _, head := sh.mem.residencyOf(nd, id); head != nil {
-			sh.mem.engineHashesIn(*head, max(from-at, 0), n, &engineHashes)
+			s.appendDropped(&engineHashes, *head, max(from-at, 0), n, since)
 		}
 		parent, offset, at = nd.id, n, at+n
 	}
 	sh.lock.RUnlock()
 	for tier, list := range engineHashes {
-		for _, engineHash := range list {
-			delete(s.copies, copyKey{engineHash, Tier(tier)})
-		}
 		for part := range slices.Chunk(list, sliceBlocks) {
 			s.remove(Tier(tier), part)
 		}
@@ -42,19 +49,33 @@ func (x *Index) Drop(id SlotID, locals []uint64, from int) (dropped int, err err
 	return int(before - s.heldBlocks.Load()), nil
 }
 
-// engineHashesIn appends the engine hashes that a list of pages holds at offsets [from, to) of its node, by tier.
-func (m *memory) engineHashesIn(page uint32, from, to int, add *[Tiers][]uint64) {
-	for ; page != noPage; page = m.page(page).next {
-		pg := m.page(page)
+// appendDropped appends by tier the engine hashes that a list of pages holds at offsets [from, to) of its node and that were
+// not stored after since, and forgets the further copies of all of them.
+func (s *slot) appendDropped(add *[Tiers][]uint64, page uint32, from, to int, since uint64) {
+	mem := s.x.mem
+	for ; page != noPage; page = mem.page(page).next {
+		pg := mem.page(page)
+		stays := s.storedAfter(pg, since)
 		for k := range pageBlocks {
 			if offset := int(pg.base) + k; offset < from || offset >= to {
 				continue
 			}
 			for tier := range pg.held {
-				if pg.held[tier]>>k&1 != 0 {
+				if pg.held[tier]>>k&1 == 0 {
+					continue
+				}
+				delete(s.copies, copyKey{pg.engineHashes[k], Tier(tier)})
+				if !stays {
 					add[tier] = append(add[tier], pg.engineHashes[k])
 				}
 			}
 		}
 	}
+}
+
+// storedAfter reports whether a block was stored on a page after the slot's first since stores.
+func (s *slot) storedAfter(pg *page, since uint64) bool {
+	now := s.stores.Load()
+	age := uint16(now) - pg.storedAt // stores since then, modulo 65536
+	return now-since < 1<<16 && uint64(age) < now-since
 }

@@ -26,7 +26,7 @@ func Example() {
 	show := func() {
 		index.Match(prompt, &m)
 		for _, s := range m.Slots {
-			fmt.Printf("slot %d holds %d of %d blocks, %d of them on the GPU\n", s.Slot, s.Blocks, len(prompt), s.InTier[indexer.GPU])
+			fmt.Printf("slot %d holds %d of %d blocks\n", s.Slot, s.Blocks, len(prompt))
 		}
 	}
 	show()
@@ -36,11 +36,11 @@ func Example() {
 	fmt.Println("removed, unknown:", unknown)
 	show()
 	// Output:
-	// slot 0 holds 3 of 4 blocks, 2 of them on the GPU
-	// slot 1 holds 1 of 4 blocks, 1 of them on the GPU
+	// slot 0 holds 3 of 4 blocks
+	// slot 1 holds 1 of 4 blocks
 	// removed, unknown: 1
-	// slot 0 holds 1 of 4 blocks, 1 of them on the GPU
-	// slot 1 holds 1 of 4 blocks, 1 of them on the GPU
+	// slot 0 holds 1 of 4 blocks
+	// slot 1 holds 1 of 4 blocks
 }
 
 func must(err error) {

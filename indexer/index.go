@@ -27,7 +27,7 @@
 //	table.go      hash table: engine hash → page entry; (parent, offset, local hash) → node
 //	memory.go     slabs without pointers; runs.go contiguous runs in them; arena.go huge pages, touched ahead of use
 //	budget.go     what is evicted when memory is limited
-//	snapshot.go   one slot's blocks as a listing and as bytes
+//	snapshot.go   one slot's blocks as a listing, and as the events that rebuild them
 //	lock.go       the spinning reader-writer lock of a shard; prefetch_asm.go fetching ahead
 package indexer
 

@@ -39,6 +39,7 @@ func (x *Index) Store(id SlotID, tier Tier, parent uint64, hasParent bool, engin
 			return fmt.Errorf("stored: %w: engine hash %#x of slot %d (want it stored before; ask the worker for a replay from 0)", ErrUnknownParent, parent, id)
 		}
 	}
+	s.stores.Add(1)
 	all, noRoom := len(engineHashes), false
 	for len(engineHashes) > 0 {
 		n := min(len(engineHashes), sliceBlocks)

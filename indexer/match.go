@@ -14,12 +14,10 @@ type Matches struct {
 	rows []uint32 // by slot number, an index into Slots; see find
 }
 
-// Match is what one slot holds of the prompt: how many leading blocks in any tier, and how many of these have their best
-// copy in each tier.
+// Match is how many leading blocks of the prompt one slot holds, in any tier.
 type Match struct {
 	Slot   SlotID
 	Blocks uint32
-	InTier [Tiers]uint32
 }
 
 // Match finds for every slot how many leading blocks of a prompt it holds. locals are the local hashes of the prompt's blocks
@@ -71,17 +69,13 @@ func (m *Matches) begin(sh *shard, nd *node, n int) (alive bool) {
 	rows := slices.Grow(m.Slots, int(nd.residents))[:nd.residents]
 	k := 0
 	for list := uint32(0); ; {
-		residencies, pages, next := sh.mem.residenciesOf(nd, list)
-		for i, res := range residencies {
-			all := min(res.leading(), n)
-			if all == 0 {
-				continue
+		residencies, _, next := sh.mem.residenciesOf(nd, list)
+		for _, res := range residencies {
+			if held := min(res.leading(), n); held > 0 {
+				rows[k] = Match{Slot: res.slot(), Blocks: uint32(held)}
+				k++
+				m.Longest = max(m.Longest, held)
 			}
-			r := &rows[k]
-			k++
-			*r = Match{Slot: res.slot(), Blocks: uint32(all)}
-			sh.mem.tiers(res, pages[i], all, &r.InTier)
-			m.Longest = max(m.Longest, all)
 		}
 		if list = next; list == 0 {
 			break
@@ -97,33 +91,19 @@ func (m *Matches) begin(sh *shard, nd *node, n int) (alive bool) {
 // before it. It returns false if no slot holds all n.
 func (m *Matches) take(sh *shard, nd *node, at, n int) (alive bool) {
 	for list := uint32(0); ; {
-		residencies, pages, next := sh.mem.residenciesOf(nd, list)
-		for i, res := range residencies {
-			all := min(res.leading(), n)
+		residencies, _, next := sh.mem.residenciesOf(nd, list)
+		for _, res := range residencies {
+			held := min(res.leading(), n)
 			r := m.find(res.slot())
-			if all == 0 || r == nil || int(r.Blocks) != at {
+			if held == 0 || r == nil || int(r.Blocks) != at {
 				continue
 			}
-			r.Blocks += uint32(all)
-			sh.mem.tiers(res, pages[i], all, &r.InTier)
+			r.Blocks += uint32(held)
 			m.Longest = max(m.Longest, int(r.Blocks))
 		}
 		if list = next; list == 0 {
 			return m.Longest == at+n
 		}
-	}
-}
-
-// tiers adds a residency's first blocks to the counts by tier; first is the first page of the residency.
-func (m *memory) tiers(res residency, head uint32, blocks int, in *[Tiers]uint32) {
-	switch first := res.boundary(); {
-	case blocks <= first:
-		in[res.tierOne()] += uint32(blocks)
-	case res&residencyMixed == 0:
-		in[res.tierOne()] += uint32(first)
-		in[res.tierTwo()] += uint32(blocks - first)
-	default:
-		m.tally(head, blocks, in)
 	}
 }
 
@@ -164,22 +144,5 @@ func (m *Matches) indexRows() {
 	}
 	for i := range m.Slots {
 		m.rows[m.Slots[i].Slot] = uint32(i)
-	}
-}
-
-// tally counts a residency's leading blocks by best tier from its pages, when the summary does not have them.
-func (m *memory) tally(page uint32, all int, in *[Tiers]uint32) {
-	for page != noPage {
-		st, next := m.stackAt(page)
-		st.best()
-		for k := st.base; k < min(st.base+pageBlocks, all); k++ {
-			for t := range st.held {
-				in[t] += uint32(st.held[t] >> (k - st.base) & 1)
-			}
-		}
-		if st.base+pageBlocks >= all {
-			return
-		}
-		page = next
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"testing"
+
+	"github.com/sightline-router/sightline/indexer/kvevent"
 )
 
 // The naive index: each slot is a map from engine hash to content and tiers, content is a hash of the whole path, and a
@@ -114,17 +116,10 @@ func (n *naiveSlot) match(locals []uint64) (m Match) {
 	path := uint64(frontPath)
 	for _, l := range locals {
 		path = pathOf(path, l)
-		held, best := n.paths[path], -1
-		for t := Tiers - 1; held != nil && t >= 0; t-- {
-			if held[t] > 0 {
-				best = t
-			}
-		}
-		if best < 0 {
+		if held := n.paths[path]; held == nil || *held == [Tiers]int{} {
 			break
 		}
 		m.Blocks++
-		m.InTier[best]++
 	}
 	return m
 }
@@ -249,13 +244,13 @@ func (s *script) step() {
 	case op < 20:
 		from := s.IntN(len(doc) + 1)
 		s.note("drop %d doc %d from %d", id, len(doc), from)
-		got, err := s.x.Drop(id, doc, from)
+		got, err := s.x.Drop(id, doc, from, s.x.Stores(id))
 		if want := n.drop(doc, from); got != want || err != nil {
 			s.fail("drop: %d blocks, model %d, %v", got, want, err)
 		}
 	case op < 24: // another replica, or the worker after a resync: the same blocks under a new number
 		s.note("rejoin %d", id)
-		snapshot, err := s.x.AppendSnapshot(nil, id)
+		list, err := s.x.Blocks(id)
 		if err == nil && s.IntN(2) == 0 {
 			err = s.x.Leave(id)
 			delete(s.model.slots, id)
@@ -264,7 +259,7 @@ func (s *script) step() {
 			n.partial = false
 		}
 		if err == nil {
-			err = s.x.Load(id, snapshot)
+			err = rebuild(s.x, id, list)
 		}
 		if err != nil {
 			s.fail("%v", err)
@@ -321,6 +316,23 @@ func (s *script) step() {
 	if n := s.model.slots[id]; n != nil && (s.x.HeldBlocks(id) != len(n.names) || s.x.Partial(id) != n.partial) {
 		s.fail("slot %d has %d blocks, partial %v; model %d, %v", id, s.x.HeldBlocks(id), s.x.Partial(id), len(n.names), n.partial)
 	}
+}
+
+// rebuild gives a slot what a listing says.
+func rebuild(x *Index, id SlotID, list []Block) error {
+	if err := x.Clear(id); err != nil {
+		return err
+	}
+	for _, e := range Events(list) {
+		if e.Kind == kvevent.Removed {
+			if unknown, err := x.Remove(id, e.Tier, e.EngineHashes); unknown > 0 || err != nil {
+				return fmt.Errorf("%d unknown, %w", unknown, err)
+			}
+		} else if err := x.Store(id, e.Tier, e.Parent, e.HasParent, e.EngineHashes, e.Locals); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (s *script) check(doc []uint64) {

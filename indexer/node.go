@@ -126,7 +126,7 @@ func (m *memory) residencyOf(nd *node, id SlotID) (*residency, *uint32) {
 func (r *runs) addResidency(nd *node, id SlotID) (*residency, *uint32) {
 	if nd.list == 0 && nd.residents < inlineResidencies {
 		i := nd.residents
-		nd.residencies[i], nd.pages[i] = newResidency(id, 0, 0, 0, 0, 0), noPage
+		nd.residencies[i], nd.pages[i] = newResidency(id, 0, 0), noPage
 		nd.residents++
 		return &nd.residencies[i], &nd.pages[i]
 	}
@@ -137,7 +137,7 @@ func (r *runs) addResidency(nd *node, id SlotID) (*residency, *uint32) {
 	l.count++
 	residencies, pages := l.arrays()
 	i := len(residencies) - 1
-	residencies[i], pages[i] = newResidency(id, 0, 0, 0, 0, 0), noPage
+	residencies[i], pages[i] = newResidency(id, 0, 0), noPage
 	nd.residents++
 	return &residencies[i], &pages[i]
 }

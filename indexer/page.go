@@ -1,7 +1,5 @@
 package indexer
 
-import "math/bits"
-
 // page lists, for one slot, sixteen neighbouring blocks of one node: the engine hash of each block and the tiers that hold
 // it. No other place has the engine hash: the slot's table refers to it as page number × 16 + entry, so finding an engine
 // hash also finds its block and, on the same page, its neighbours. A page is 152 bytes: 9.5 bytes a block when full.
@@ -10,14 +8,14 @@ import "math/bits"
 // bit cleared, a block in two tiers is a bit in two masks, and content under a second engine hash goes to a second page
 // with the same base. Bad at: many nodes of one or two blocks.
 //
-// The engine hashes are read and written by the slot's own calls only. The other fields change only under the shard's
+// The engine hashes and storedAt are read and written by the slot's own calls only. The other fields change only under the shard's
 // lock, because lookups read them where the residency's summary is not enough.
 type page struct {
 	node         uint32 // shard and node; noNode on a free page
 	next, prev   uint32 // of the same slot and node; noPage at the ends
 	held         [Tiers]uint16
 	base         uint16 // offset of the first block in the node, a multiple of 16
-	_            uint16
+	storedAt     uint16 // slot.stores when a block was last stored here, modulo 65536
 	engineHashes [pageBlocks]uint64
 }
 
@@ -34,37 +32,14 @@ const (
 // any is a mask of the blocks held in some tier.
 func (pg *page) any() uint16 { return pg.held[GPU] | pg.held[CPU] | pg.held[Disk] | pg.held[Remote] }
 
-// stack is what a slot holds at one base: all its pages with that base, taken together.
-type stack struct {
-	held [Tiers]uint16
-	base int
-}
-
-// stackAt reads the stack that begins with a page and returns the page behind it.
-func (m *memory) stackAt(id uint32) (st stack, next uint32) {
+// heldAt returns a mask of the blocks that a slot holds at one base, on the page id or those behind it with the same base,
+// and the page behind these.
+func (m *memory) heldAt(id uint32) (held uint16, base int, next uint32) {
 	pg := m.page(id)
-	st.held, st.base, next = pg.held, int(pg.base), pg.next
-	for next != noPage {
-		n := m.page(next)
-		if int(n.base) != st.base {
-			break
-		}
-		for t := range st.held {
-			st.held[t] |= n.held[t]
-		}
-		next = n.next
+	held, base, next = pg.any(), int(pg.base), pg.next
+	for next != noPage && int(m.page(next).base) == base {
+		pg = m.page(next)
+		held, next = held|pg.any(), pg.next
 	}
-	return st, next
+	return held, base, next
 }
-
-// best keeps each block only in its best tier and returns a mask of the blocks in any tier.
-func (s *stack) best() (all uint16) {
-	for t := range s.held {
-		s.held[t] &^= all
-		all |= s.held[t]
-	}
-	return all
-}
-
-// leadingOnes is the number of ones from bit 0 on.
-func leadingOnes(mask uint16) int { return bits.TrailingZeros16(^mask) }

@@ -2,134 +2,77 @@ package indexer
 
 import "math/bits"
 
-// residency is what one slot holds of one node, in one word: all that a lookup needs in most cases. It summarizes the
-// slot's pages of the node.
+// residency is what one slot holds of one node, in one word: all that a lookup needs. It summarizes the slot's pages of the
+// node.
 //
 //	bits  0..31  slot
-//	bits 32..43  boundary: blocks [0, boundary) lie in tierOne
-//	bits 44..55  leading:  number of leading blocks held; blocks [boundary, leading) lie in tierTwo
-//	bits 56..59  tierOne, tierTwo
-//	bit  60      mixed:    the leading blocks lie in more than two pieces of tiers, and the pages must be read
-//	bit  61      beyond:   the slot may hold blocks behind the leading ones (only writers ask)
-//
-// A block's tier is the best tier that holds it. By far the most frequent case is one piece, with boundary == leading and
-// equal tiers.
+//	bits 32..43  leading: number of leading blocks held, in any tier
+//	bit  44      beyond:  the slot may hold blocks behind the leading ones (only writers ask)
 type residency uint64
 
 const (
-	residencyMixed  residency = 1 << 60
-	residencyBeyond residency = 1 << 61
-	offsetMask                = 1<<12 - 1
+	residencyBeyond residency = 1 << 44
+	leadingMask               = 1<<12 - 1
 )
 
-func newResidency(id SlotID, first, all int, one, two Tier, flags residency) residency {
-	if all == 0 {
-		flags &^= residencyMixed
-	}
-	if first == all {
-		two = one
-	}
-	return residency(id) | residency(first)<<32 | residency(all)<<44 | residency(one)<<56 | residency(two)<<58 | flags
+func newResidency(id SlotID, leading int, flags residency) residency {
+	return residency(id) | residency(leading)<<32 | flags
 }
 
-func (res residency) slot() SlotID     { return SlotID(res) }
-func (res residency) boundary() int    { return int(res>>32) & offsetMask }
-func (res residency) leading() int     { return int(res>>44) & offsetMask }
-func (res residency) tierOne() Tier    { return Tier(res >> 56 & 3) }
-func (res residency) tierTwo() Tier    { return Tier(res >> 58 & 3) }
-func (res residency) flags() residency { return res & (residencyMixed | residencyBeyond) }
+func (res residency) slot() SlotID { return SlotID(res) }
+func (res residency) leading() int { return int(res>>32) & leadingMask }
 
-// stored returns the residency after blocks [from, to) were stored in a tier; false if it must be read from the pages.
-func (res residency) stored(from, to int, t Tier) (residency, bool) {
-	all := res.leading()
-	switch {
-	case res.flags() != 0:
-		return res, false
-	case from < all && (t < res.tierOne() || t < res.tierTwo()):
-		return res, false // blocks already held may now have a better tier
-	case to <= all:
+// stored returns the residency after blocks [from, to) were stored; false if it must be read from the pages.
+func (res residency) stored(from, to int) (residency, bool) {
+	switch leading := res.leading(); {
+	case to <= leading:
 		return res, true
-	case from > all:
+	case from > leading:
 		return res | residencyBeyond, true
-	case all == 0:
-		return newResidency(res.slot(), to, to, t, t, 0), true
-	case res.boundary() == all && t == res.tierOne():
-		return newResidency(res.slot(), to, to, t, t, 0), true
-	case res.boundary() == all:
-		return newResidency(res.slot(), all, to, res.tierOne(), t, 0), true
-	case t == res.tierTwo():
-		return newResidency(res.slot(), res.boundary(), to, res.tierOne(), t, 0), true
 	}
-	return res, false
+	return newResidency(res.slot(), to, 0), res&residencyBeyond == 0
 }
 
 // cut returns the residency after blocks were removed from all tiers: low is the first of them, and count is how many of
 // them were leading blocks.
 func (res residency) cut(low, count int) residency {
-	all := res.leading()
-	if low >= all {
+	leading := res.leading()
+	if low >= leading {
 		return res
 	}
-	flags := res.flags()
-	if count != all-low {
-		flags |= residencyBeyond
+	flags := res & residencyBeyond
+	if count != leading-low {
+		flags = residencyBeyond
 	}
-	return newResidency(res.slot(), min(res.boundary(), low), low, res.tierOne(), res.tierTwo(), flags)
+	return newResidency(res.slot(), low, flags)
 }
 
 // residencyFrom computes the residency from a slot's pages: exact, at one cache miss a page.
 func (m *memory) residencyFrom(id SlotID, first uint32) residency {
-	var tier [3]Tier
-	var end [3]int
-	pieces, all := 0, 0
-	var flags residency
-	for first != noPage {
-		st, next := m.stackAt(first)
-		if st.base != all {
-			flags |= residencyBeyond
-			break
+	leading := 0
+	for at := first; at != noPage; {
+		held, base, next := m.heldAt(at)
+		if base != leading {
+			return newResidency(id, leading, residencyBeyond)
 		}
-		have := st.best()
-		n := leadingOnes(have)
-		for k := 0; k < n; {
-			t := Tier(0)
-			for st.held[t]>>k&1 == 0 {
-				t++
-			}
-			r := min(leadingOnes(st.held[t]>>k), n-k)
-			k += r
-			switch {
-			case pieces > 0 && tier[pieces-1] == t:
-			case pieces < len(tier):
-				tier[pieces] = t
-				pieces++
-			}
-			end[pieces-1] = all + k
-		}
-		all += n
-		if n < pageBlocks {
-			if have>>n != 0 || next != noPage {
-				flags |= residencyBeyond
+		n := bits.TrailingZeros16(^held)
+		if leading += n; n < pageBlocks {
+			if held>>n != 0 || next != noPage {
+				return newResidency(id, leading, residencyBeyond)
 			}
 			break
 		}
-		first = next
+		at = next
 	}
-	switch pieces {
-	case 0, 1:
-		return newResidency(id, all, all, tier[0], tier[0], flags)
-	case 2:
-		return newResidency(id, end[0], all, tier[0], tier[1], flags)
-	}
-	return newResidency(id, end[0], all, tier[0], tier[1], flags|residencyMixed)
+	return newResidency(id, leading, 0)
 }
 
 // lastHeld is one more than the last offset that the pages hold; 0 if they hold nothing.
 func (m *memory) lastHeld(id uint32) (end int) {
 	for id != noPage {
-		st, next := m.stackAt(id)
-		if have := st.best(); have != 0 {
-			end = st.base + bits.Len16(have)
+		held, base, next := m.heldAt(id)
+		if held != 0 {
+			end = base + bits.Len16(held)
 		}
 		id = next
 	}

@@ -14,9 +14,10 @@ type slot struct {
 	id            SlotID
 	countCopies   bool
 	heldBlocks    atomic.Int64
-	partial       atomic.Bool // blocks were dropped for lack of memory
-	markedPartial atomic.Bool // MarkPartial
-	recurrent     atomic.Bool // MarkRecurrent
+	stores        atomic.Uint64 // calls of Store
+	partial       atomic.Bool   // blocks were dropped for lack of memory
+	markedPartial atomic.Bool   // MarkPartial
+	recurrent     atomic.Bool   // MarkRecurrent
 
 	mu     sync.Mutex // also taken by the memory budget, which evicts blocks of any slot
 	gone   bool       // Leave was called
@@ -45,7 +46,8 @@ type copyKey struct {
 // sliceBlocks is the most blocks that are stored or removed under one lock.
 const sliceBlocks = 256
 
-const maxCopies = 255
+// maxCopies bounds the count of copies beyond the first.
+const maxCopies = 254
 
 // mix is one step of a keyed multiplicative hash: good enough for table places, and not predictable without the seed.
 func mix(v, seed uint64) uint64 {

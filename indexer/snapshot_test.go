@@ -1,15 +1,11 @@
 package indexer
 
 import (
-	"encoding/binary"
-	"errors"
 	"slices"
 	"testing"
-
-	"github.com/zeebo/xxh3"
 )
 
-// TestSnapshot loads every slot of a random index into another index: both must then agree with the model, now and
+// TestSnapshot rebuilds every slot of a random index in another index: both must then agree with the model, now and
 // after the same further calls.
 func TestSnapshot(t *testing.T) {
 	for seed := range uint64(12) {
@@ -20,36 +16,35 @@ func TestSnapshot(t *testing.T) {
 		other := New(Options{})
 		for _, id := range s.live {
 			n := s.model.slots[id]
-			data, err := s.x.AppendSnapshot([]byte("xx"), id)
+			list, err := s.x.Blocks(id)
 			if err != nil {
 				t.Fatal(err)
 			}
 			to := other.Join(SlotOptions{CountCopies: n.counting})
-			if err := other.Load(to, data[2:]); err != nil {
+			if err := rebuild(other, to, list); err != nil {
 				t.Fatal(err)
 			}
 			if got, want := other.HeldBlocks(to), len(n.names); got != want {
-				t.Fatalf("seed %d: %d blocks loaded, %d dumped", seed, got, want)
+				t.Fatalf("seed %d: %d blocks rebuilt, %d held", seed, got, want)
 			}
 			held := 0
-			var parents []Block
-			if err := s.x.Dump(id, func(b Block) bool {
-				if b.Parent >= len(parents) {
-					t.Fatalf("block %d before its parent %d", len(parents), b.Parent)
+			for i, b := range list {
+				if b.Parent >= i {
+					t.Fatalf("block %d before its parent %d", i, b.Parent)
 				}
-				if parents = append(parents, b); b.Tiers != 0 {
+				if b.Copies != [Tiers]uint8{} {
 					held++
 				}
-				return true
-			}); err != nil || held != len(n.names) {
-				t.Fatalf("%d blocks listed, %d held, %v", held, len(n.names), err)
 			}
-			for _, b := range parents { // the listing's paths are the model's
-				if b.Tiers == 0 {
+			if held != len(n.names) {
+				t.Fatalf("%d blocks listed, %d held", held, len(n.names))
+			}
+			for _, b := range list { // the listing's paths are the model's
+				if b.Copies == [Tiers]uint8{} {
 					continue
 				}
 				var chain []uint64
-				for at := b; ; at = parents[at.Parent] {
+				for at := b; ; at = list[at.Parent] {
 					chain = append(chain, at.Local)
 					if at.Parent < 0 {
 						break
@@ -88,60 +83,48 @@ func TestSnapshot(t *testing.T) {
 	}
 }
 
-func TestSnapshotDamaged(t *testing.T) {
-	x := New(Options{})
-	id := x.Join(SlotOptions{})
-	locals := []uint64{1, 2, 3, 4, 5}
-	if err := x.Store(id, GPU, 0, false, locals, locals); err != nil {
-		t.Fatal(err)
+// TestDropStoredSince: what the worker has stored since the count began stays, whether its cache was cleared in between or not.
+func TestDropStoredSince(t *testing.T) {
+	locals := make([]uint64, 64)
+	for i := range locals {
+		locals[i] = pathOf(7, uint64(i))
 	}
-	good, _ := x.AppendSnapshot(nil, id)
-	for i := range good {
-		bad := slices.Clone(good)
-		bad[i] ^= 4
-		if err := x.Load(id, bad); !errors.Is(err, ErrSnapshot) || x.HeldBlocks(id) != 0 {
-			t.Fatalf("byte %d: %v, %d blocks", i, err, x.HeldBlocks(id))
-		}
-		if err := x.Load(id, good[:i]); !errors.Is(err, ErrSnapshot) {
-			t.Fatalf("%d bytes: %v", i, err)
-		}
-	}
-	if err := x.Load(id, good); err != nil || x.HeldBlocks(id) != len(locals) {
-		t.Fatal(err)
-	}
-}
-
-func FuzzLoad(f *testing.F) {
-	x := New(Options{})
-	id := x.Join(SlotOptions{CountCopies: true})
-	locals := []uint64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18}
-	x.Store(id, GPU, 0, false, locals, locals)
-	x.Store(id, CPU, 3, true, []uint64{40, 41}, []uint64{4, 70})
-	x.Store(id, GPU, 0, false, locals, locals)
-	x.Remove(id, GPU, []uint64{2})
-	good, _ := x.AppendSnapshot(nil, id)
-	f.Add(good[:len(good)-8])
-	x = New(Options{MaxBytes: 16 << 20}) // one for all runs of a process: its memory is reserved from the kernel, and slow to come by
-	f.Fuzz(func(t *testing.T, body []byte) {
+	for name, cleared := range map[string]bool{"told of the reset": true, "not told": false} {
+		x := New(Options{})
 		id := x.Join(SlotOptions{CountCopies: true})
-		defer func() {
-			if err := x.Leave(id); err != nil || x.Stats().Nodes != 0 {
-				t.Fatalf("left behind %+v: %v", x.Stats(), err)
+		store := func(from int) {
+			t.Helper()
+			var parent uint64
+			if from > 0 {
+				parent = locals[from-1]
 			}
-		}()
-		if err := x.Load(id, binary.LittleEndian.AppendUint64(body, xxh3.Hash(body))); err != nil {
-			if x.HeldBlocks(id) != 0 {
-				t.Fatalf("%v, but %d blocks", err, x.HeldBlocks(id))
+			if err := x.Store(id, GPU, parent, from > 0, locals[from:], locals[from:]); err != nil {
+				t.Fatal(err)
 			}
-			return
 		}
-		again, err := x.AppendSnapshot(nil, id)
-		if err != nil {
-			t.Fatal(err)
+		held := func() int {
+			var m Matches
+			x.Match(locals, &m)
+			return m.Longest
 		}
-		held := x.HeldBlocks(id)
-		if err := x.Load(id, again); err != nil || x.HeldBlocks(id) != held {
-			t.Fatalf("own snapshot: %v, %d blocks of %d", err, x.HeldBlocks(id), held)
+		store(0)
+		since := x.Stores(id)
+		from := 32
+		if cleared {
+			x.Clear(id)
+			from = 0
 		}
-	})
+		store(from) // the request computes again what it did not find
+		if n, err := x.Drop(id, locals, from, since); n != 0 || err != nil || held() != len(locals) {
+			t.Errorf("%s: %d dropped, %v, %d held", name, n, err, held())
+		}
+		if unknown, err := x.Remove(id, GPU, locals[from:]); unknown != 0 || err != nil || held() != from {
+			t.Errorf("%s: evicted once, %d unknown, %v, %d still held", name, unknown, err, held())
+		}
+		x.Clear(id)
+		store(0)
+		if n, err := x.Drop(id, locals, 32, x.Stores(id)); n != 32 || err != nil || held() != 32 {
+			t.Errorf("%s: nothing stored since, %d dropped, %v, %d held", name, n, err, held())
+		}
+	}
 }

@@ -78,12 +78,7 @@ func (w *writer) hold(id uint32, off int, near uint32, engineHashes []uint64, fi
 			if page = w.newPage(id, base, before, head); page == noPage {
 				break
 			}
-			pg := sh.mem.page(page)
-			copy(pg.engineHashes[bit:], engineHashes[n:n+k])
-			pg.held[w.tier] = (1<<k - 1) << bit
-			for i := range k {
-				w.added(first+n+i, page, bit+i)
-			}
+			w.fillFree(page, bit, engineHashes[n:n+k], first+n)
 		} else if got := w.fill(page, bit, head, engineHashes[n:n+k], first+n); got < k {
 			n += got
 			break
@@ -92,7 +87,7 @@ func (w *writer) hold(id uint32, off int, near uint32, engineHashes []uint64, fi
 		n += k
 	}
 	if n > 0 {
-		if next, ok := res.stored(off, off+n, w.tier); ok {
+		if next, ok := res.stored(off, off+n); ok {
 			*res = next
 		} else {
 			*res = sh.mem.residencyFrom(w.id, *head)
@@ -115,11 +110,7 @@ func (w *writer) fill(page uint32, bit int, head *uint32, engineHashes []uint64,
 	mem := w.shard.mem
 	pg := mem.page(page)
 	if alone := pg.next == noPage || mem.page(pg.next).base != pg.base; alone && pg.any()>>bit&(1<<len(engineHashes)-1) == 0 {
-		copy(pg.engineHashes[bit:], engineHashes)
-		pg.held[w.tier] |= (1<<len(engineHashes) - 1) << bit
-		for i := range engineHashes {
-			w.added(first+i, page, bit+i)
-		}
+		w.fillFree(page, bit, engineHashes, first)
 		return len(engineHashes)
 	}
 	for i, engineHash := range engineHashes {
@@ -128,6 +119,17 @@ func (w *writer) fill(page uint32, bit int, head *uint32, engineHashes []uint64,
 		}
 	}
 	return len(engineHashes)
+}
+
+// fillFree records blocks in free entries of a page.
+func (w *writer) fillFree(page uint32, bit int, engineHashes []uint64, first int) {
+	pg := w.shard.mem.page(page)
+	pg.storedAt = uint16(w.stores.Load())
+	copy(pg.engineHashes[bit:], engineHashes)
+	pg.held[w.tier] |= (1<<len(engineHashes) - 1) << bit
+	for i := range engineHashes {
+		w.added(first+i, page, bit+i)
+	}
 }
 
 // fillOne records one block where several pages may have its base: on the page that has its engine hash, else in a free
@@ -152,6 +154,7 @@ func (w *writer) fillOne(page uint32, bit int, head *uint32, engineHash uint64, 
 				w.addCopy(engineHash, w.tier)
 			}
 			pg.held[w.tier] |= 1 << bit
+			pg.storedAt = uint16(w.stores.Load())
 			return true
 		}
 		last, id = id, pg.next
@@ -161,10 +164,7 @@ func (w *writer) fillOne(page uint32, bit int, head *uint32, engineHash uint64, 
 			return false
 		}
 	}
-	pg := mem.page(free)
-	pg.engineHashes[bit] = engineHash
-	pg.held[w.tier] |= 1 << bit
-	w.added(i, free, bit)
+	w.fillFree(free, bit, []uint64{engineHash}, i)
 	return true
 }
 
@@ -224,7 +224,6 @@ func (sh *shard) release(s *slot, refs []uint32, tiers uint8) (unknown int) {
 	res, head := mem.residencyOf(nd, s.id)
 	all := res.leading()
 	low, top, front := maxNodeBlocks, -1, 0 // of the blocks that the slot no longer holds at all: lowest and highest offset, how many were leading
-	reread := false                         // the residency must be read from the pages
 	for i, ref := range refs {
 		pageID, bit := ref/pageBlocks, ref%pageBlocks
 		pg := mem.page(pageID)
@@ -242,7 +241,7 @@ func (sh *shard) release(s *slot, refs []uint32, tiers uint8) (unknown int) {
 		}
 		left := pg.any()
 		if left>>bit&1 != 0 {
-			refs[i], reread = noRef, true
+			refs[i] = noRef
 			continue
 		}
 		near := mem.heldNear(pg, bit)
@@ -250,8 +249,7 @@ func (sh *shard) release(s *slot, refs []uint32, tiers uint8) (unknown int) {
 			unlink(mem, pg, head)
 			s.freePage(pageID)
 		}
-		if near {
-			reread = true
+		if near { // the same content under another engine hash
 			continue
 		}
 		offset := int(pg.base) + int(bit)
@@ -260,12 +258,9 @@ func (sh *shard) release(s *slot, refs []uint32, tiers uint8) (unknown int) {
 			front++
 		}
 	}
-	switch {
-	case *head == noPage:
+	if *head == noPage {
 		sh.runs.dropResidency(nd, s.id)
-	case reread:
-		*res = mem.residencyFrom(s.id, *head)
-	case low < all:
+	} else {
 		*res = res.cut(low, front)
 	}
 	if top+1 == nd.length() {

@@ -15,6 +15,7 @@ import (
 type booked struct {
 	model         string
 	slot          *fleet.Slot // chosen
+	stores        uint64      // stored events that the index had of it at the decision
 	reason        Reason
 	locals, chain []uint64 // the prompt's blocks
 	size          int      // tokens a block
@@ -32,7 +33,7 @@ type booked struct {
 // got, and events that are to be expected of it.
 func (x *decision) book(best *pick.Candidate, class int) {
 	d, rd, c, keys := &x.out, x.reading(class), &x.model.classes[class], &x.mem.blocks[class]
-	b := &booked{model: d.Model, slot: x.chosen, reason: d.Reason, size: c.BlockSize, cached: d.CachedTokens, lower: d.Partial,
+	b := &booked{model: d.Model, slot: x.chosen, stores: x.opt.Index.Stores(x.chosen.ID), reason: d.Reason, size: c.BlockSize, cached: d.CachedTokens, lower: d.Partial,
 		upper: d.Recurrent || rd.reuse == prompt.Perhaps, stale: best.Doubtful, usage: rd.usage, mute: c.rules.MuteCached}
 	if !best.Doubtful { // else no event will tell of what it gets
 		b.proven = best.Exact / c.BlockSize

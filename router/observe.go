@@ -87,9 +87,10 @@ func (b *booked) disproved(o Outcome) bool {
 	return (b.reason == Exact || b.stale) && !b.upper && o.Code == http.StatusOK && o.CachedTokens >= 0 && o.CachedTokens < b.cached-b.size
 }
 
-// correct takes out of the index what a slot did not find. When that happens again and again its feed starts anew.
+// correct takes out of the index what a slot did not find, unless it has stored that since. When it happens again and again
+// its feed starts anew.
 func (r *Router) correct(slot *fleet.Slot, b *booked, cached int) {
-	n, _ := r.opt.Index.Drop(slot.ID, b.locals, cached/b.size)
+	n, _ := r.opt.Index.Drop(slot.ID, b.locals, cached/b.size, b.stores)
 	r.metrics.corrected.Add(float64(n))
 	if r.suspects.count(slot, r.opt.Now()) && r.opt.Resync != nil {
 		r.opt.Resync(slot)

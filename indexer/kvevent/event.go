@@ -27,8 +27,6 @@ const (
 	Removed
 	// Cleared: nothing is left, in any tier.
 	Cleared
-	// Snapshot: the worker holds exactly what Event.Snapshot lists, in package indexer's form. The bus sends it on request.
-	Snapshot
 )
 
 // String names the kind for counters and messages.
@@ -42,8 +40,6 @@ func (k Kind) String() string {
 		return "removed"
 	case Cleared:
 		return "cleared"
-	case Snapshot:
-		return "snapshot"
 	}
 	return "unknown"
 }
@@ -114,7 +110,6 @@ type Event struct {
 	EngineHashes []uint64
 	Locals       []uint64 // Stored only: one for each engine hash
 	LoRA         string   // the adapter's name, "" for the base model (Stored)
-	Snapshot     []byte   // Snapshot only
 
 	// For audit and learning; empty unless the decoder keeps them.
 	Tokens  []uint32  // BlockSize for each engine hash

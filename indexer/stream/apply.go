@@ -70,12 +70,6 @@ func (f *Feed) apply(m Message) error {
 			f.o.Sink.Clear()
 			f.offload.clear()
 			f.partial = false
-		case kvevent.Snapshot:
-			f.offload.clear()
-			err := f.o.Sink.Load(e.Snapshot)
-			if f.partial = err != nil; f.partial {
-				f.update(func(s *Stats) { s.Refused++; s.LastError = err.Error() })
-			}
 		}
 	}
 	if batch.Partial {

@@ -44,7 +44,7 @@ type Source interface {
 	// a connection is lost.
 	Run(ctx context.Context, f *Feed) error
 	// Replay calls each, in order, for the messages from number from on that the publisher still has, or for one message
-	// that begins with Cleared or Snapshot and so has everything. errors.ErrUnsupported: there is nobody to ask.
+	// that begins with Cleared and so has everything. errors.ErrUnsupported: there is nobody to ask.
 	Replay(ctx context.Context, from uint64, each func(Message) error) error
 }
 
@@ -61,8 +61,6 @@ type Sink interface {
 	Remove(tier kvevent.Tier, engineHashes []uint64) (unknown int)
 	// Clear removes everything.
 	Clear()
-	// Load replaces everything by a snapshot in package indexer's form; on an error nothing is left.
-	Load(snapshot []byte) error
 	// Done ends a batch. partial: the worker may hold more than its events said. recurrent: a hit needs more than the blocks
 	// (kvevent.Batch.Recurrent).
 	Done(partial, recurrent bool)

@@ -78,8 +78,6 @@ func (r *recorder) Clear() {
 	r.clears++
 }
 
-func (r *recorder) Load([]byte) error { return errors.ErrUnsupported }
-
 func (r *recorder) Done(partial, _ bool) {
 	r.mu.Lock()
 	r.partial = partial

@@ -34,9 +34,6 @@ func (s *IndexSink) Remove(tier kvevent.Tier, engineHashes []uint64) int {
 // Clear implements Sink.
 func (s *IndexSink) Clear() { _ = s.index.Clear(s.slot) }
 
-// Load implements Sink.
-func (s *IndexSink) Load(snapshot []byte) error { return s.index.Load(s.slot, snapshot) }
-
 // Done implements Sink: it marks the slot as a lower bound (partial) or an upper bound (recurrent).
 func (s *IndexSink) Done(partial, recurrent bool) {
 	s.index.MarkPartial(s.slot, partial)

@@ -21,7 +21,7 @@ type Stats struct {
 	ReplayErrors   uint64 // replays that failed
 	UnknownParents uint64 // stored events whose parent is not held
 	UnknownBlocks  uint64 // removed blocks that were not held
-	Refused        uint64 // stored events and snapshots that the sink refused for another reason
+	Refused        uint64 // stored events that the sink refused for another reason
 	Unresolved     uint64 // blocks named by engine hash alone whose content is not known
 	OtherBlockSize uint64 // blocks of another size than Options.BlockSize; left out
 

@@ -7,7 +7,7 @@
 //	/audit       the last requests that were not stored as predicted, as JSON
 //	/workers     the workers as JSON; POST /workers/resync?worker=… has one tell everything anew
 //	/hosts       hosts of image URLs that failed lately, and whether they are left alone for now
-//	/index       what the index has of a worker-rank, as a snapshot of package indexer: ?worker=…&rank=0
+//	/index       what the index has of a worker-rank, one block a line as JSON: ?worker=…&rank=0
 //	/probes      what workers answered when asked for their tokens and settings, as JSON; POST asks them again
 //
 // Nothing here shows a prompt, an image or a key. Bind it to loopback or a private network: it has no login.
@@ -26,6 +26,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/mmhash/fetch"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/audit"
@@ -60,8 +61,8 @@ type State struct {
 	Ready    func() error // nil once decisions can be taken
 	Router   *router.Router
 	Workers  func() []Worker
-	Resync   func(worker string) int                                    // starts a worker's feeds anew, and says how many
-	Snapshot func(worker string, rank int) (snapshot []byte, err error) // rank 0 where it has none
+	Resync   func(worker string) int                                // starts a worker's feeds anew, and says how many
+	Blocks   func(worker string, rank int) ([]indexer.Block, error) // rank 0 where it has none
 	Hosts    func() []fetch.HostState
 	Gatherer prometheus.Gatherer
 	Probe    *probe.Prober  // nil: none
@@ -136,13 +137,13 @@ func (s *State) index(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "rank is no number", http.StatusBadRequest)
 		return
 	}
-	snapshot, err := s.Snapshot(r.FormValue("worker"), rank)
+	list, err := s.Blocks(r.FormValue("worker"), rank)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusNotFound)
 		return
 	}
-	w.Header().Set("Content-Type", "application/octet-stream")
-	_, _ = w.Write(snapshot)
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	writeBlocks(w, list)
 }
 
 func answer(w http.ResponseWriter, v any) {

@@ -37,11 +37,11 @@ func TestPages(t *testing.T) {
 			return []Worker{{Name: "gpu-a", Addr: "10.0.0.5:8000", Rank: -1, Blocks: 7, Events: "live"}}
 		},
 		Resync: func(worker string) int { asked = worker; return strings.Count(worker, "gpu-a") },
-		Snapshot: func(worker string, rank int) ([]byte, error) {
+		Blocks: func(worker string, rank int) ([]indexer.Block, error) {
 			if worker != "gpu-a" || rank != 1 {
 				return nil, errors.New("no such worker")
 			}
-			return []byte("blocks"), nil
+			return []indexer.Block{{Local: 10, Parent: -1}, {Local: 11, EngineHash: 7, Copies: [indexer.Tiers]uint8{1, 2}}}, nil
 		},
 	}))
 	defer srv.Close()
@@ -96,7 +96,9 @@ func TestPages(t *testing.T) {
 	}
 	get("POST", "/workers/resync?worker=gpu-z", 404)
 	get("GET", "/workers/resync?worker=gpu-a", 405)
-	if s := get("GET", "/index?worker=gpu-a&rank=1", 200); s != "blocks" {
+	if s := get("GET", "/index?worker=gpu-a&rank=1", 200); s != `{"block":0,"parent":-1,"place":0,"local_hash":"000000000000000a","engine_hash":"0000000000000000","tiers":[]}
+{"block":1,"parent":0,"place":1,"local_hash":"000000000000000b","engine_hash":"0000000000000007","tiers":["gpu","cpu"]}
+` {
 		t.Errorf("/index: %q", s)
 	}
 	get("GET", "/index?worker=gpu-a&rank=x", 400)

@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -12,69 +13,46 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/internal/admin"
 )
 
-// listed is one block of `explain --index --jsonl`.
-type listed struct {
-	Block      int      `json:"block"`  // its number in the listing
-	Parent     int      `json:"parent"` // the block before it in its prompts; -1: none
-	Place      int      `json:"place"`  // number of blocks before it in its prompts
-	Local      string   `json:"local_hash"`
-	EngineHash string   `json:"engine_hash"` // the engine's hash as it came
-	Tiers      []string `json:"tiers"`       // none: held no more, but blocks behind it are
-}
-
-// maxIndex bounds a snapshot that is fetched: some 60 million blocks.
+// maxIndex bounds a listing that is fetched: some 9 million blocks.
 const maxIndex = 1 << 30
 
-// showIndex prints what an index holds of one worker-rank: a running Sightline's, by its admin page, or a snapshot's.
+// showIndex prints what an index holds of one worker-rank: a running Sightline's, by its admin page, or a file's.
 func (o *Options) showIndex(ctx context.Context, w io.Writer) error {
-	snapshot, err := o.snapshot(ctx)
+	text, err := o.listing(ctx)
 	if err != nil {
 		return fmt.Errorf("--index: %w", err)
 	}
-	ix := indexer.New(indexer.Options{})
-	h := ix.Join(indexer.SlotOptions{CountCopies: true})
-	if err := ix.Load(h, snapshot); err != nil {
-		return fmt.Errorf("--index: %w", err)
+	if o.JSONL {
+		_, err = w.Write(text)
+		return err
 	}
-	if !o.JSONL {
-		note := ""
-		if ix.Partial(h) {
-			note = ", not all that the worker has: the index was full"
-		}
-		fmt.Fprintf(w, "%d blocks held%s\n", ix.HeldBlocks(h), note)
-	}
-	var places []int
-	lines := json.NewEncoder(w)
-	return ix.Dump(h, func(b indexer.Block) bool {
-		l := listed{Block: len(places), Parent: b.Parent, Local: fmt.Sprintf("%016x", b.Local),
-			EngineHash: fmt.Sprintf("%016x", b.EngineHash), Tiers: []string{}}
-		if b.Parent >= 0 {
-			l.Place = places[b.Parent] + 1
-		}
-		places = append(places, l.Place)
-		for t := range indexer.Tier(indexer.Tiers) {
-			if b.Tiers>>t&1 != 0 {
-				l.Tiers = append(l.Tiers, t.String())
-			}
-		}
-		if o.JSONL {
-			return lines.Encode(l) == nil
+	held := 0
+	var rows bytes.Buffer
+	for lines := json.NewDecoder(bytes.NewReader(text)); lines.More(); {
+		var b admin.Block
+		if err := lines.Decode(&b); err != nil {
+			return fmt.Errorf("--index: want what /index gave, one object a line: %w", err)
 		}
 		before := "front"
-		if l.Parent >= 0 {
-			before = "after " + strconv.Itoa(l.Parent)
+		if b.Parent >= 0 {
+			before = "after " + strconv.Itoa(b.Parent)
 		}
-		_, err := fmt.Fprintf(w, "block %-6d place %-5d %-12s local %s  engine %s  %s\n", l.Block, l.Place, before,
-			l.Local, l.EngineHash, strings.Join(l.Tiers, ","))
-		return err == nil
-	})
+		if len(b.Tiers) > 0 {
+			held++
+		}
+		fmt.Fprintf(&rows, "block %-6d place %-5d %-12s local %s  engine %s  %s\n", b.Block, b.Place, before,
+			b.Local, b.EngineHash, strings.Join(b.Tiers, ","))
+	}
+	fmt.Fprintf(w, "%d blocks held\n", held)
+	_, err = rows.WriteTo(w)
+	return err
 }
 
-// snapshot reads a file, or asks a running Sightline.
-func (o *Options) snapshot(ctx context.Context) ([]byte, error) {
+// listing reads a file, or asks a running Sightline.
+func (o *Options) listing(ctx context.Context) ([]byte, error) {
 	if !strings.HasPrefix(o.Index, "http://") && !strings.HasPrefix(o.Index, "https://") {
 		return os.ReadFile(o.Index)
 	}

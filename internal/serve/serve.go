@@ -190,7 +190,7 @@ func (r *running) serveEnvoy(ctx context.Context) error {
 func (r *running) serveAdmin(version string) (*http.Server, error) {
 	web := &http.Server{ReadHeaderTimeout: 5 * time.Second, Handler: admin.Handler(admin.State{
 		Version: version, Router: r.router, Gatherer: r.metrics, Hosts: r.media.Hosts, Probe: r.probe, Audit: r.audit,
-		Ready: r.sources.ready, Snapshot: r.sources.set.Snapshot, Workers: func() []admin.Worker { return r.sources.rows(r.index) },
+		Ready: r.sources.ready, Blocks: r.sources.set.Blocks, Workers: func() []admin.Worker { return r.sources.rows(r.index) },
 		Resync: func(worker string) int {
 			return r.sources.set.Resync(func(f *fleet.Slot) bool { return f.Worker.Name == worker }, "asked")
 		},

@@ -9,7 +9,7 @@
 // and a Spec says where its events are heard. What every feed has in common is set here, once.
 //
 //	members.go  Set: who is there
-//	show.go     what the feeds see: metrics, snapshots, resyncs
+//	show.go     what the feeds see: metrics, listings, resyncs
 package members
 
 import (

@@ -157,11 +157,11 @@ func TestLifeOfAWorker(t *testing.T) {
 	if n := count(t, b.reg, "sightline_events_total", "what", "blocks"); n != 1 {
 		t.Errorf("metrics tell of %v blocks, want 1", n)
 	}
-	if snap, err := b.Snapshot("a", 1); err != nil || len(snap) == 0 {
-		t.Errorf("snapshot of %d bytes, %v", len(snap), err)
+	if list, err := b.Blocks("a", 1); err != nil || len(list) != 1 {
+		t.Errorf("listed %+v, %v", list, err)
 	}
-	if _, err := b.Snapshot("a", 2); err == nil {
-		t.Error("a snapshot of a rank that is not there")
+	if _, err := b.Blocks("a", 2); err == nil {
+		t.Error("the blocks of a rank that is not there")
 	}
 	first.Ready = false
 	b.Update(1, []Spec{first})

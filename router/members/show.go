@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
@@ -30,11 +31,11 @@ func (s *Set) Resync(match func(*fleet.Slot) bool, why string) (n int) {
 	return n
 }
 
-// Snapshot is what the index has of a worker-rank.
-func (s *Set) Snapshot(worker string, rank int) ([]byte, error) {
+// Blocks lists what the index has of a worker-rank.
+func (s *Set) Blocks(worker string, rank int) ([]indexer.Block, error) {
 	for _, f := range s.Slots() {
 		if f.Worker.Name == worker && max(f.Rank, 0) == rank {
-			return s.o.Index.AppendSnapshot(nil, f.ID)
+			return s.o.Index.Blocks(f.ID)
 		}
 	}
 	return nil, fmt.Errorf("no worker %q with rank %d", worker, rank)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/zeebo/xxh3"
 	"go.uber.org/zap"
 
 	"github.com/sightline-router/sightline/indexer/stream"
@@ -186,7 +187,7 @@ func (s *source) requestSnapshot(ctx context.Context) ([]byte, error) {
 		m, err := sub.NextMsgWithContext(ctx)
 		switch {
 		case err != nil && whole != nil:
-			return whole, nil
+			return checked(whole)
 		case err != nil:
 			return nil, err
 		case len(m.Data) == 0 && m.Header.Get("Status") == "503":
@@ -210,6 +211,15 @@ func (s *source) requestSnapshot(ctx context.Context) ([]byte, error) {
 			defer cancel()
 		}
 	}
+}
+
+// checked returns a snapshot without the checksum at its end.
+func checked(whole []byte) ([]byte, error) {
+	n := len(whole) - 8
+	if n < 0 || xxh3.Hash(whole[:n]) != binary.LittleEndian.Uint64(whole[n:]) {
+		return nil, errors.New("a snapshot that is damaged")
+	}
+	return whole[:n], nil
 }
 
 // replayStream reads what the stream has of a worker-rank, up to its last message now, and of that message's epoch only.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/zeebo/xxh3"
 	"go.uber.org/zap"
 
 	"github.com/sightline-router/sightline/indexer"
@@ -53,13 +54,14 @@ type Publisher struct {
 	requests *nats.Subscription
 
 	// mu is held from a batch's first event to its Done, so that a snapshot never has half a batch.
-	mu      sync.Mutex
-	inBatch bool
-	index   *indexer.Index // what the worker holds, for snapshots: about 27 bytes a block
-	slot    indexer.SlotID
-	seq     uint64 // of the next message
-	events  []byte // of the batch
-	flags   byte   // flagPartial, flagAway (the engine cannot be heard) and flagRecurrent, as they are now
+	mu        sync.Mutex
+	inBatch   bool
+	index     *indexer.Index // what the worker holds, for snapshots: about 27 bytes a block
+	slot      indexer.SlotID
+	blockSize int    // of all blocks: the feed leaves others out
+	seq       uint64 // of the next message
+	events    []byte // of the batch
+	flags     byte   // flagPartial, flagAway (the engine cannot be heard) and flagRecurrent, as they are now
 
 	out struct {
 		sync.Mutex
@@ -107,7 +109,7 @@ func (p *Publisher) Store(e *kvevent.Event) error {
 	if err := p.index.Store(p.slot, e.Tier, e.Parent, e.HasParent, e.EngineHashes, e.Locals); err != nil {
 		return err
 	}
-	p.events = appendEvent(p.events, e, p.o.Tokens)
+	p.events, p.blockSize = appendEvent(p.events, e, p.o.Tokens), e.BlockSize
 	return nil
 }
 
@@ -126,15 +128,6 @@ func (p *Publisher) Clear() {
 	p.beginBatch()
 	_ = p.index.Clear(p.slot)
 	p.events = appendEvent(p.events[:0], &kvevent.Event{Kind: kvevent.Cleared}, false)
-}
-
-// Load implements stream.Sink. It leaves out a sequence number: what was published before is void, and the gap makes routers
-// ask for a snapshot.
-func (p *Publisher) Load(snapshot []byte) error {
-	p.beginBatch()
-	p.events = p.events[:0]
-	p.seq++
-	return p.index.Load(p.slot, snapshot)
 }
 
 // Done implements stream.Sink: it publishes the batch, if there is anything in it.
@@ -267,12 +260,18 @@ func (p *Publisher) answerSnapshot(m *nats.Msg) {
 		p.enqueue()
 	}
 	b := appendHead(nil, p.flags, p.epoch, p.seq-1)
-	snapshot, err := p.index.AppendSnapshot(nil, p.slot)
+	list, err := p.index.Blocks(p.slot)
+	blockSize := p.blockSize
 	p.mu.Unlock()
 	if err != nil {
 		return
 	}
-	b = appendEvent(b, &kvevent.Event{Kind: kvevent.Snapshot, Snapshot: snapshot}, false)
+	b = appendEvent(b, &kvevent.Event{Kind: kvevent.Cleared}, false)
+	for _, e := range indexer.Events(list) {
+		e.BlockSize = blockSize
+		b = appendEvent(b, &e, false)
+	}
+	b = binary.LittleEndian.AppendUint64(b, xxh3.Hash(b))
 	parts := (len(b) + partBytes - 1) / partBytes
 	for i := range parts {
 		part := binary.LittleEndian.AppendUint64(nil, p.epoch)

@@ -31,7 +31,7 @@ import (
 // An event: kind, tier and what follows (1 byte) | blocks varint | engine hashes u64 …
 // A stored event adds: block size varint | parent u64, if any | locals u64 …, and in mode Tokens: tokens u32 … | adapter |
 // session | media.
-// A snapshot: kind (1 byte) | length varint | package indexer's bytes
+// A snapshot is such a message, of a clear and the events that rebuild what the worker holds, and its XXH3-64 (8 bytes).
 const (
 	magic     = 'S'
 	version   = 2
@@ -81,9 +81,6 @@ func appendEvent(b []byte, e *kvevent.Event, tokens bool) []byte {
 		head |= eventTokens
 	}
 	b = append(b, head)
-	if e.Kind == kvevent.Snapshot {
-		return appendText(b, e.Snapshot)
-	}
 	b = binary.AppendUvarint(b, uint64(len(e.EngineHashes)))
 	b = appendWords(b, e.EngineHashes)
 	if e.Kind != kvevent.Stored {
@@ -135,7 +132,7 @@ type Decoder struct {
 	media  []kvevent.Mention
 }
 
-// Decode reads one message. The batch is valid until the next call, its snapshot and names as long as b. Nothing is allocated
+// Decode reads one message. The batch is valid until the next call, its names as long as b. Nothing is allocated
 // once the memory has grown, except for the names of mode Tokens.
 func (d *Decoder) Decode(b []byte) (kvevent.Batch, error) {
 	if cap(d.words) > 1<<22 { // free the memory of an unusually large message
@@ -161,13 +158,8 @@ func (d *Decoder) event(r *reader) {
 	head := r.byte()
 	e := kvevent.Event{Kind: kvevent.Kind(head & eventKind), Tier: kvevent.Tier(head & eventTier >> 3), HasParent: head&eventParent != 0,
 		MediaUnknown: head&eventMedia != 0}
-	switch {
-	case e.Kind > kvevent.Snapshot:
+	if e.Kind > kvevent.Cleared {
 		r.err = fmt.Errorf("kind %d", e.Kind)
-		return
-	case e.Kind == kvevent.Snapshot:
-		e.Snapshot = r.text()
-		d.events = append(d.events, e)
 		return
 	}
 	n := r.count(8)

@@ -1,8 +1,12 @@
 package bus
 
 import (
+	"encoding/binary"
 	"reflect"
+	"slices"
 	"testing"
+
+	"github.com/zeebo/xxh3"
 
 	"github.com/sightline-router/sightline/indexer/kvevent"
 )
@@ -13,7 +17,6 @@ func TestWire(t *testing.T) {
 		{Kind: kvevent.Stored, BlockSize: 2, EngineHashes: []uint64{1, 1 << 63}, Locals: []uint64{3, 4}},
 		{Kind: kvevent.Stored, Tier: kvevent.Disk, HasParent: true, Parent: 9, MediaUnknown: true, BlockSize: 16, EngineHashes: []uint64{5}, Locals: []uint64{6}},
 		{Kind: kvevent.Removed, Tier: kvevent.Remote, EngineHashes: []uint64{1, 2, 3}},
-		{Kind: kvevent.Snapshot, Snapshot: []byte("any bytes")},
 	}
 	audit := kvevent.Event{Kind: kvevent.Stored, BlockSize: 2, EngineHashes: []uint64{1}, Locals: []uint64{2}, Tokens: []uint32{7, 1 << 31}, LoRA: "sql",
 		Session: "s-1", Media: []kvevent.Mention{{Block: 0, Offset: -3, Paired: true, Name: []byte("aa")}, {Name: []byte("")}}}
@@ -100,6 +103,23 @@ func TestPlaces(t *testing.T) {
 	for _, bad := range []string{"", "other.x.0", eventSubjects, eventSubjects + "x", eventSubjects + "x.y", eventSubjects + "x.-1", eventSubjects + "=4.0", eventSubjects + "=zz.0", eventSubjects + ".0"} {
 		if w, r, ok := parseSubject(bad); ok {
 			t.Errorf("%q is read as %q rank %d", bad, w, r)
+		}
+	}
+}
+
+func TestDamagedSnapshot(t *testing.T) {
+	good := binary.LittleEndian.AppendUint64([]byte("blocks"), xxh3.HashString("blocks"))
+	if b, err := checked(good); err != nil || string(b) != "blocks" {
+		t.Errorf("%q %v", b, err)
+	}
+	for i := range good {
+		bad := slices.Clone(good)
+		bad[i] ^= 4
+		if _, err := checked(bad); err == nil {
+			t.Errorf("byte %d changed, and the snapshot is taken", i)
+		}
+		if _, err := checked(good[:i]); err == nil {
+			t.Errorf("cut at %d, and the snapshot is taken", i)
 		}
 	}
 }
