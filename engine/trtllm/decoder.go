@@ -13,7 +13,7 @@
 //	decoder.go  the envelope: numbers, gaps, windows, ranks; created, removed, updated
 //	stored.go   blocks → local hashes: one name for each item that touches a block
 //	v2.go       the second generation's keys: an item's digest stands among the token ids
-//	msgpack.go  the ZeroMQ form;  json.go a reader for JSON;  poll.go the drain
+//	msgpack.go  the ZeroMQ form;  poll.go the drain
 //
 // Sources: C++ KVCacheEventManager and KVCacheEventSerializer as of 1.0 to 1.3.0rc27, read, not run.
 package trtllm
@@ -22,6 +22,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strconv"
 
 	"github.com/tidwall/gjson"
 
@@ -94,63 +95,39 @@ func (d *Decoder) Decode(payload []byte) (kvevent.Batch, error) {
 }
 
 func (d *Decoder) json(payload []byte) error {
-	if !gjson.ValidBytes(payload) {
+	text := wire.View(payload)
+	list := gjson.Parse(text)
+	if !gjson.Valid(text) || !list.IsArray() {
 		return errors.New("events: want a JSON array, whole")
 	}
-	c := cursor{b: payload}
-	if !c.enter('[') {
-		return errors.New("events: want a JSON array")
-	}
-	for c.more() {
-		raw := c.raw()
+	list.ForEach(func(_, event gjson.Result) bool {
 		before := d.a
-		if err := d.envelope(raw); err != nil {
+		if d.envelope(event) != nil {
 			d.a.Rollback(before)
 			d.out.Bad++
 		}
-	}
+		return true
+	})
 	return nil
 }
 
 // envelope reads one event's frame, sees to its number, and reads its data if it is one that counts.
-func (d *Decoder) envelope(raw []byte) error {
-	c := cursor{b: raw}
-	if !c.enter('{') {
+func (d *Decoder) envelope(event gjson.Result) error {
+	if !event.IsObject() {
 		return errors.New("want an object")
 	}
-	var id uint64
-	var numbered bool
-	rank, at := 0, scope{window: math.MaxInt, known: true} // no window told: full attention
-	var data []byte
-	for c.more() {
-		switch string(c.key()) {
-		case "event_id":
-			id, numbered = c.number()
-		case "window_size":
-			if n, ok := c.whole(); ok {
-				at.window = n
-			}
-		case "attention_dp_rank":
-			if n, ok := c.whole(); ok {
-				rank = n
-			}
-		case "layer_group_id":
-			if n, ok := c.whole(); ok {
-				at.group = n
-			}
-		case "data":
-			data = c.raw()
-		default:
-			c.skip()
-		}
-	}
-	if rank != d.Rank {
+	if rank, _ := whole(event.Get("attention_dp_rank")); rank != d.Rank {
 		return nil
 	}
-	if numbered {
+	at := scope{window: math.MaxInt, known: true} // no window told: full attention
+	if n, ok := whole(event.Get("window_size")); ok {
+		at.window = n
+	}
+	at.group, _ = whole(event.Get("layer_group_id"))
+	if id, ok := number(event.Get("event_id")); ok {
 		d.number(id)
 	}
-	return d.data(data, at)
+	return d.data(event.Get("data"), at)
 }
 
 // number sees to gaps and new lives. Numbers rise by one, per rank; there is no way to ask again.
@@ -200,35 +177,12 @@ func (d *Decoder) provesPrefix(at scope) bool {
 	return true
 }
 
-func (d *Decoder) data(raw []byte, at scope) error {
-	c := cursor{b: raw}
-	if len(raw) == 0 || !c.enter('{') {
+func (d *Decoder) data(data gjson.Result, at scope) error {
+	if !data.IsObject() {
 		return errors.New("no data")
 	}
-	var kind, blocks, removed, level []byte
-	var parent, one uint64
-	var hasParent, hasOne, offloads bool
-	for c.more() {
-		switch string(c.key()) {
-		case "type":
-			kind, _ = c.text()
-		case "parent_hash":
-			parent, hasParent = c.hash()
-		case "blocks":
-			blocks = c.raw()
-		case "block_hashes":
-			removed = c.raw()
-		case "block_hash":
-			one, hasOne = c.hash()
-		case "cache_level":
-			level = c.raw()
-		case "num_blocks_per_cache_level":
-			offloads = beyondFirst(c.raw())
-		default:
-			c.skip()
-		}
-	}
-	switch string(kind) {
+	kind := data.Get("type").Str
+	switch kind {
 	case "created", "stored", "removed", "updated":
 	default:
 		d.out.Unknown++
@@ -237,41 +191,32 @@ func (d *Decoder) data(raw []byte, at scope) error {
 	if !d.provesPrefix(at) {
 		return nil
 	}
-	switch string(kind) {
+	switch kind {
 	case "created":
-		if offloads {
-			d.a.Events = append(d.a.Events, kvevent.Event{Kind: kvevent.Copied, Tier: kvevent.CPU})
+		for i, blocks := range data.Get("num_blocks_per_cache_level").Array() {
+			if n, ok := whole(blocks); i > 0 && ok && n > 0 { // there is room outside the GPU
+				d.a.Events = append(d.a.Events, kvevent.Event{Kind: kvevent.Copied, Tier: kvevent.CPU})
+				break
+			}
 		}
 	case "stored":
-		return d.stored(blocks, parent, hasParent)
+		parent, hasParent := blockHash(data.Get("parent_hash"))
+		return d.stored(data.Get("blocks"), parent, hasParent)
 	case "removed":
-		return d.removed(removed)
+		return d.removed(data.Get("block_hashes"))
 	case "updated":
-		if !hasOne {
+		h, ok := blockHash(data.Get("block_hash"))
+		if !ok {
 			return errors.New("updated: no block_hash")
 		}
-		d.updated(one, level)
+		d.updated(h, data.Get("cache_level"))
 	}
 	return nil
 }
 
-// beyondFirst tells whether there is room outside the GPU.
-func beyondFirst(raw []byte) (yes bool) {
-	c := cursor{b: raw}
-	if !c.enter('[') {
-		return false
-	}
-	for i := 0; c.more(); i++ {
-		n, ok := c.whole()
-		yes = yes || i > 0 && ok && n > 0
-	}
-	return yes
-}
-
 // removed takes blocks away from where they lie: the event does not say where that is.
-func (d *Decoder) removed(raw []byte) error {
-	c := cursor{b: raw}
-	if len(raw) == 0 || !c.enter('[') {
+func (d *Decoder) removed(hashes gjson.Result) error {
+	if !hashes.IsArray() {
 		return errors.New("removed: no block_hashes")
 	}
 	first, tier := len(d.a.EngineHashes), kvevent.GPU
@@ -281,11 +226,11 @@ func (d *Decoder) removed(raw []byte) error {
 		}
 		first = len(d.a.EngineHashes)
 	}
-	for c.more() {
-		h, ok := c.hash()
+	hashes.ForEach(func(_, v gjson.Result) bool {
+		h, ok := blockHash(v)
 		if !ok {
 			d.out.Bad++
-			continue
+			return true
 		}
 		if at := d.offGPU[h]; at != tier { // GPU is the zero value
 			flush()
@@ -294,33 +239,17 @@ func (d *Decoder) removed(raw []byte) error {
 		delete(d.offGPU, h)
 		delete(d.items.lastItem, h)
 		d.a.EngineHashes = append(d.a.EngineHashes, h)
-	}
+		return true
+	})
 	flush()
 	return nil
 }
 
 // updated moves a block between the GPU and other memory; a change of priority alone is nothing to us.
-func (d *Decoder) updated(engineHash uint64, level []byte) {
-	c := cursor{b: level}
-	if len(level) == 0 || !c.enter('{') {
-		return
-	}
-	from, to := -1, -1
-	for c.more() {
-		switch string(c.key()) {
-		case "old_value":
-			if n, ok := c.whole(); ok {
-				from = n
-			}
-		case "new_value":
-			if n, ok := c.whole(); ok {
-				to = n
-			}
-		default:
-			c.skip()
-		}
-	}
-	if from < 0 || to < 0 || from == to {
+func (d *Decoder) updated(engineHash uint64, level gjson.Result) {
+	from, hasFrom := whole(level.Get("old_value"))
+	to, hasTo := whole(level.Get("new_value"))
+	if !hasFrom || !hasTo || from == to {
 		return
 	}
 	d.a.EngineHashes = append(d.a.EngineHashes, engineHash)
@@ -351,12 +280,33 @@ func (d *Decoder) setOffGPU(engineHash uint64, tier kvevent.Tier) bool {
 // tierOf is a cache level: 0 the GPU, 1 host memory; levels beyond are read as disk and shared store.
 func tierOf(level int) kvevent.Tier { return kvevent.Tier(min(max(level, 0), kvevent.Tiers-1)) }
 
-// hash reads a block hash: a number (V1, v2_sha256_64) or 64 hex digits (v2_sha256), of which the first 16 are what the
-// number would be. null is no hash.
-func (c *cursor) hash() (h uint64, ok bool) {
-	if c.peek() != '"' {
-		return c.number()
+// number reads an integer of 64 bits; a negative one as its two's complement.
+func number(v gjson.Result) (n uint64, ok bool) {
+	if v.Type != gjson.Number {
+		return 0, false
 	}
-	s, ok := c.text()
-	return block.NameHash(wire.View(s)), ok && len(s) > 0
+	n, err := strconv.ParseUint(v.Raw, 10, 64)
+	if v.Raw[0] == '-' {
+		var signed int64
+		signed, err = strconv.ParseInt(v.Raw, 10, 64)
+		n = uint64(signed)
+	}
+	return n, err == nil
+}
+
+// whole reads an integer of 0 or more that fits an int; else n is 0.
+func whole(v gjson.Result) (n int, ok bool) {
+	if u, valid := number(v); valid && int64(u) >= 0 {
+		return int(u), true
+	}
+	return 0, false
+}
+
+// blockHash reads a block hash: a number (V1, v2_sha256_64) or 64 hex digits (v2_sha256), of which the first 16 are what the
+// number would be. null is no hash.
+func blockHash(v gjson.Result) (h uint64, ok bool) {
+	if v.Type == gjson.String {
+		return block.NameHash(v.Str), v.Str != ""
+	}
+	return number(v)
 }

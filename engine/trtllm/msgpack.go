@@ -93,7 +93,7 @@ func (d *Decoder) packedStored() error {
 				if digest, t, err = msgp.ReadStringZC(t); err != nil || len(digest) == 0 {
 					return errors.New("token id: an empty text")
 				}
-				d.digestToken(digest)
+				d.digestToken(wire.View(digest))
 				continue
 			}
 			var id uint32
@@ -117,47 +117,34 @@ func (d *Decoder) packedStored() error {
 	return d.finish(f.Parent, f.HasParent)
 }
 
+// packedKeys reads one block's list of mm_keys, or its entry of block_mm_infos.
 func (d *Decoder) packedKeys(b []byte) (rest []byte, err error) {
 	if msgp.NextType(b) == msgp.MapType {
 		return d.packedInfo(b)
 	}
-	n, b, err := wire.ArrayHeader(b)
-	if err != nil {
-		return b, err
-	}
-	var last uint64
-	lastStart := -1
-	for range n {
-		fields, after, err := msgp.ReadMapHeaderBytes(b)
-		if err != nil {
-			return b, err
-		}
-		b = after
+	run := keyRun{}
+	return wire.Array(b, func(b []byte) ([]byte, error) {
 		var name []byte
 		start := 0
-		for range fields {
-			var key []byte
-			if key, b, err = msgp.ReadMapKeyZC(b); err != nil {
-				return b, err
-			}
+		b, err := wire.Map(b, func(key, b []byte) (_ []byte, err error) {
 			switch string(key) {
 			case "hash":
 				name, b, err = msgp.ReadStringZC(b)
 			case "start_offset":
 				start, b, err = msgp.ReadIntBytes(b)
 			default:
-				b, err = msgp.Skip(b)
+				return msgp.Skip(b)
 			}
-			if err != nil {
-				return b, err
-			}
+			return b, err
+		})
+		if err == nil && (len(name) == 0 || start < 0) {
+			err = errors.New("want a hash and a start_offset")
 		}
-		if len(name) == 0 || start < 0 {
-			return b, errors.New("want a hash and a start_offset")
+		if err == nil {
+			d.key(wire.View(name), start, &run)
 		}
-		last, lastStart = d.key(name, start, last, lastStart)
-	}
-	return b, nil
+		return b, err
+	})
 }
 
 // packedInfo reads one block's entry of block_mm_infos.
@@ -166,10 +153,9 @@ func (d *Decoder) packedInfo(b []byte) ([]byte, error) {
 		if string(key) != "mm_objects" {
 			return msgp.Skip(b)
 		}
-		n, b, err := wire.ArrayHeader(b)
-		for i := 0; i < n && err == nil; i++ {
+		return wire.Array(b, func(b []byte) ([]byte, error) {
 			named := false
-			b, err = wire.Map(b, func(key, b []byte) ([]byte, error) {
+			b, err := wire.Map(b, func(key, b []byte) ([]byte, error) {
 				if string(key) != "mm_hash" {
 					return msgp.Skip(b)
 				}
@@ -180,7 +166,7 @@ func (d *Decoder) packedInfo(b []byte) ([]byte, error) {
 			if err == nil && !named {
 				err = errors.New("want an mm_hash")
 			}
-		}
-		return b, err
+			return b, err
+		})
 	})
 }

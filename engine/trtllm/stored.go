@@ -5,8 +5,9 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/tidwall/gjson"
+
 	"github.com/sightline-router/sightline/indexer/kvevent"
-	"github.com/sightline-router/sightline/indexer/kvevent/wire"
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
@@ -33,16 +34,19 @@ type storedBlock struct {
 }
 
 // stored reads the blocks of one JSON event.
-func (d *Decoder) stored(raw []byte, parent uint64, hasParent bool) error {
-	c := cursor{b: raw}
-	if len(raw) == 0 || !c.enter('[') {
+func (d *Decoder) stored(blocks gjson.Result, parent uint64, hasParent bool) (err error) {
+	if !blocks.IsArray() {
 		return errors.New("stored: no blocks")
 	}
 	d.begin()
-	for c.more() {
-		if err := d.storedBlock(cursor{b: c.raw()}); err != nil {
-			return fmt.Errorf("stored: block %d: %w", len(d.s.blocks), err)
+	blocks.ForEach(func(_, v gjson.Result) bool {
+		if err = d.storedBlock(v); err != nil {
+			err = fmt.Errorf("stored: block %d: %w", len(d.s.blocks), err)
 		}
+		return err == nil
+	})
+	if err != nil {
+		return err
 	}
 	return d.finish(parent, hasParent)
 }
@@ -53,137 +57,107 @@ func (d *Decoder) begin() {
 	d.items.digests = d.items.digests[:0]
 }
 
-func (d *Decoder) storedBlock(c cursor) error {
+func (d *Decoder) storedBlock(v gjson.Result) (err error) {
 	b := storedBlock{token: len(d.a.Tokens), name: len(d.s.names)}
-	if !c.enter('{') {
-		return errors.New("want an object")
-	}
 	var hashed, numbered bool
-	var extra, salt uint64
-	for c.more() {
-		switch string(c.key()) {
+	var extra uint64
+	v.ForEach(func(key, v gjson.Result) bool {
+		switch key.Str {
 		case "block_hash":
-			b.engineHash, hashed = c.hash()
+			b.engineHash, hashed = blockHash(v)
 		case "tokens":
-			var err error
-			if extra, err = d.readTokens(&c); err != nil {
-				return err
-			}
 			numbered = true
+			extra, err = d.readTokens(v)
 		case "cache_level":
-			b.level, _ = c.whole()
+			b.level, _ = whole(v)
 		case "mm_keys":
-			if c.peek() != '[' {
-				c.skip()
-				continue
-			}
-			b.keyed = true
-			if err := d.readKeys(&c); err != nil {
-				return err
+			if b.keyed = v.IsArray(); b.keyed {
+				err = d.readKeys(v)
 			}
 		case "cache_salt":
-			if s, ok := c.text(); ok {
-				salt = block.SaltHash(string(s))
+			if v.Type == gjson.String {
+				b.salt = block.SaltHash(v.Str)
 			}
-		default:
-			c.skip()
 		}
+		return err == nil
+	})
+	if err == nil && !(hashed && numbered) {
+		err = errors.New("no block_hash or no tokens")
 	}
-	if !hashed || !numbered {
-		return errors.New("no block_hash or no tokens")
+	if err != nil {
+		return err
 	}
 	if extra != 0 { // prompt tuning: no request of ours has it, so the block matches none
 		d.s.names = append(d.s.names, extra)
 	}
-	b.salt = salt
 	b.tokens, b.names = len(d.a.Tokens)-b.token, len(d.s.names)-b.name
 	d.s.blocks = append(d.s.blocks, b)
 	return nil
 }
 
 // readTokens appends a block's token ids; extra is not zero if any has a token_extra_id.
-func (d *Decoder) readTokens(c *cursor) (extra uint64, err error) {
-	if !c.enter('[') {
+func (d *Decoder) readTokens(tokens gjson.Result) (extra uint64, err error) {
+	if !tokens.IsArray() {
 		return 0, errors.New("tokens: want an array")
 	}
-	for c.more() {
-		if !c.enter('{') {
-			return 0, errors.New("token: want an object")
-		}
-		found := false
-		for c.more() {
-			switch string(c.key()) {
+	tokens.ForEach(func(_, token gjson.Result) bool {
+		var id gjson.Result
+		token.ForEach(func(key, v gjson.Result) bool {
+			switch key.Str {
 			case "token_id":
-				found = true
-				if c.peek() == '"' {
-					s, ok := c.text()
-					if !ok || len(s) == 0 {
-						return 0, errors.New("token_id: an empty text")
-					}
-					d.digestToken(s)
-					continue
-				}
-				id, ok := c.number()
-				if !ok || id > math.MaxUint32 {
-					return 0, errors.New("token_id: want a number of 32 bits or a digest")
-				}
-				d.a.Tokens = append(d.a.Tokens, uint32(id))
+				id = v
 			case "token_extra_id":
-				if n, ok := c.number(); ok && n != 0 {
+				if n, ok := number(v); ok && n != 0 {
 					extra = extra*31 + n
 				}
-			default:
-				c.skip()
 			}
+			return true
+		})
+		if n, ok := number(id); ok && n <= math.MaxUint32 {
+			d.a.Tokens = append(d.a.Tokens, uint32(n))
+		} else if id.Type == gjson.String && id.Str != "" {
+			d.digestToken(id.Str)
+		} else {
+			err = errors.New("token_id: want a number of 32 bits or a digest")
 		}
-		if !found {
-			return 0, errors.New("token without a token_id")
-		}
-	}
-	return extra, nil
+		return err == nil
+	})
+	return extra, err
 }
 
 // readKeys appends the names of one block's mm_keys.
-func (d *Decoder) readKeys(c *cursor) error {
-	if !c.enter('[') {
-		return errors.New("mm_keys: want an array")
-	}
-	var last uint64
-	lastStart := -1
-	for c.more() {
-		if !c.enter('{') {
-			return errors.New("mm_key: want an object")
+func (d *Decoder) readKeys(keys gjson.Result) (err error) {
+	run := keyRun{}
+	keys.ForEach(func(_, k gjson.Result) bool {
+		name := k.Get("hash").Str
+		if name == "" {
+			err = errors.New("mm_key without a hash")
+			return false
 		}
-		var name []byte
-		start := 0
-		for c.more() {
-			switch string(c.key()) {
-			case "hash":
-				name, _ = c.text()
-			case "start_offset":
-				start, _ = c.whole()
-			default:
-				c.skip()
-			}
-		}
-		if len(name) == 0 {
-			return errors.New("mm_key without a hash")
-		}
-		last, lastStart = d.key(name, start, last, lastStart)
-	}
-	return nil
+		start, _ := whole(k.Get("start_offset"))
+		d.key(name, start, &run)
+		return true
+	})
+	return err
+}
+
+// keyRun is the mm_key before, of the same block.
+type keyRun struct {
+	known bool
+	name  uint64
+	start int
 }
 
 // key takes one mm_key unless it is another run of the item before it.
-func (d *Decoder) key(name []byte, start int, last uint64, lastStart int) (uint64, int) {
-	h := block.NameHash(wire.View(name))
-	if lastStart < 0 || h != last || start <= lastStart {
+func (d *Decoder) key(name string, start int, last *keyRun) {
+	h := block.NameHash(name)
+	if !last.known || h != last.name || start <= last.start {
 		d.s.names = append(d.s.names, h)
 		if d.Keep {
-			d.a.Media = append(d.a.Media, kvevent.Mention{Block: len(d.s.blocks), Offset: -start, Paired: start > 0, Name: name})
+			d.a.Media = append(d.a.Media, kvevent.Mention{Block: len(d.s.blocks), Offset: -start, Paired: start > 0, Name: []byte(name)})
 		}
 	}
-	return h, start
+	*last = keyRun{true, h, start}
 }
 
 // finish turns the blocks that were read into events: full blocks, up to the first that is not.

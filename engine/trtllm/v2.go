@@ -2,7 +2,6 @@ package trtllm
 
 import (
 	"github.com/sightline-router/sightline/indexer/kvevent"
-	"github.com/sightline-router/sightline/indexer/kvevent/wire"
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
@@ -22,14 +21,14 @@ type itemState struct {
 
 type digestToken struct {
 	token int // its place in Decoder.tokens
-	name  []byte
+	name  string
 }
 
 // maxItems bounds the memory for blocks that have an item before them, about 40 bytes each.
 const maxItems = 1 << 20
 
 // digestToken notes a digest that stands in a token's place.
-func (d *Decoder) digestToken(name []byte) {
+func (d *Decoder) digestToken(name string) {
 	d.items.digests = append(d.items.digests, digestToken{len(d.a.Tokens), name})
 	d.a.Tokens = append(d.a.Tokens, 0)
 }
@@ -59,7 +58,7 @@ func (d *Decoder) restoreIDs(blocks []storedBlock, parent uint64, hasParent bool
 	}
 	digests := m.digests
 	var open uint64
-	var openName []byte
+	openName := ""
 	if hasParent {
 		open = m.lastItem[parent]
 	}
@@ -72,7 +71,7 @@ func (d *Decoder) restoreIDs(blocks []storedBlock, parent uint64, hasParent bool
 		for p := b.token; p < b.token+b.tokens; p++ {
 			switch {
 			case len(digests) > 0 && digests[0].token == p:
-				open, openName, named = block.NameHash(wire.View(digests[0].name)), digests[0].name, false
+				open, openName, named = block.NameHash(digests[0].name), digests[0].name, false
 				digests = digests[1:]
 			case m.marker != 0 && d.a.Tokens[p] >= m.marker:
 			default: // text; an item may go on behind it
@@ -86,8 +85,8 @@ func (d *Decoder) restoreIDs(blocks []storedBlock, parent uint64, hasParent bool
 				named = true
 				d.s.names = append(d.s.names, open)
 				b.names++
-				if d.Keep && openName != nil {
-					d.a.Media = append(d.a.Media, kvevent.Mention{Block: i, Offset: p - b.token, Paired: p > b.token, Name: openName})
+				if d.Keep && openName != "" {
+					d.a.Media = append(d.a.Media, kvevent.Mention{Block: i, Offset: p - b.token, Paired: p > b.token, Name: []byte(openName)})
 				}
 			}
 		}
