@@ -11,10 +11,9 @@ const (
 )
 
 // takeChunk returns the next chunk, touched or not, and starts touching those behind it; m.mu is held.
-func (m *memory) takeChunk() (c *chunk) {
-	if n := len(m.ready); n > 0 {
-		c, m.ready = m.ready[n-1], m.ready[:n-1]
-	} else {
+func (m *memory) takeChunk() *chunk {
+	c, ok := pop(&m.ready)
+	if !ok {
 		c = m.freshChunk()
 	}
 	m.count++

@@ -4,8 +4,8 @@ import "slices"
 
 // Stores is the number of Store calls for a slot so far, for Drop; 0 for an unknown slot.
 func (x *Index) Stores(id SlotID) uint64 {
-	if list := *x.slots.Load(); int(id) < len(list) && list[id] != nil {
-		return list[id].stores.Load()
+	if s := x.slot(id); s != nil {
+		return s.stores.Load()
 	}
 	return 0
 }

@@ -116,10 +116,8 @@ func (x *Index) Join(o SlotOptions) SlotID {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	old := *x.slots.Load()
-	var id SlotID
-	if n := len(x.vacant); n > 0 {
-		id, x.vacant = x.vacant[n-1], x.vacant[:n-1]
-	} else {
+	id, ok := pop(&x.vacant)
+	if !ok {
 		id = SlotID(len(old))
 	}
 	s := &slot{x: x, id: id, countCopies: o.CountCopies}
@@ -152,10 +150,17 @@ func (x *Index) Leave(id SlotID) error {
 	return nil
 }
 
+// slot returns a slot without its lock; nil if there is none of that number.
+func (x *Index) slot(id SlotID) *slot {
+	if list := *x.slots.Load(); int(id) < len(list) {
+		return list[id]
+	}
+	return nil
+}
+
 // lockSlot returns a slot with its lock taken.
 func (x *Index) lockSlot(id SlotID) (*slot, error) {
-	if list := *x.slots.Load(); int(id) < len(list) && list[id] != nil {
-		s := list[id]
+	if s := x.slot(id); s != nil {
 		s.mu.Lock()
 		if !s.gone {
 			return s, nil
@@ -173,42 +178,33 @@ func (x *Index) shardForPrompt(local uint64) *shard { return &x.shards[mix(local
 
 // HeldBlocks is the number of blocks that a slot holds in any tier, counted by engine hash; 0 for an unknown slot.
 func (x *Index) HeldBlocks(id SlotID) int {
-	if list := *x.slots.Load(); int(id) < len(list) && list[id] != nil {
-		return int(list[id].heldBlocks.Load())
+	if s := x.slot(id); s != nil {
+		return int(s.heldBlocks.Load())
 	}
 	return 0
 }
 
-// Partial reports whether a slot may hold more than the index knows: blocks were dropped for lack of memory since it
-// joined or was last cleared, or MarkPartial said so. Its matches are then a lower bound, and unknown parents and removals
-// of unknown blocks are to be expected.
+// Mark says how far a slot's matches can be trusted; Clear does not change it. partial: the slot may hold blocks that were
+// never reported to the index, because events were lost or its feed began late. recurrent: its model has layers that keep a
+// state instead of blocks (mamba, linear attention); a hit needs that state as well, and events do not report it.
+func (x *Index) Mark(id SlotID, partial, recurrent bool) {
+	if s := x.slot(id); s != nil {
+		s.markedPartial.Store(partial)
+		s.recurrent.Store(recurrent)
+	}
+}
+
+// Partial reports whether a slot's matches are a lower bound: Mark said so, or blocks were dropped for lack of memory since
+// it joined or was last cleared. Unknown parents and removals of unknown blocks are then to be expected.
 func (x *Index) Partial(id SlotID) bool {
-	if list := *x.slots.Load(); int(id) < len(list) && list[id] != nil {
-		return list[id].lowerBound()
-	}
-	return false
+	s := x.slot(id)
+	return s != nil && s.lowerBound()
 }
 
-// MarkPartial sets whether a slot may hold blocks that were never reported to the index: events were lost, or its feed
-// began late. Clear does not change it.
-func (x *Index) MarkPartial(id SlotID, partial bool) {
-	if list := *x.slots.Load(); int(id) < len(list) && list[id] != nil {
-		list[id].markedPartial.Store(partial)
-	}
-}
-
-// MarkRecurrent sets whether the slot's model has layers that keep a state instead of blocks (mamba, linear attention). A
-// hit needs that state as well, and events do not report it: matches are then an upper bound. Clear does not change it.
-func (x *Index) MarkRecurrent(id SlotID, recurrent bool) {
-	if list := *x.slots.Load(); int(id) < len(list) && list[id] != nil {
-		list[id].recurrent.Store(recurrent)
-	}
-}
-
-// Recurrent returns what MarkRecurrent set; false for an unknown slot.
+// Recurrent reports whether a slot's matches are an upper bound, as Mark said.
 func (x *Index) Recurrent(id SlotID) bool {
-	list := *x.slots.Load()
-	return int(id) < len(list) && list[id] != nil && list[id].recurrent.Load()
+	s := x.slot(id)
+	return s != nil && s.recurrent.Load()
 }
 
 func (s *slot) lowerBound() bool { return s.partial.Load() || s.markedPartial.Load() }

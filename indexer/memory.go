@@ -36,7 +36,8 @@ type memory struct {
 	slabs    []uint32 // slabs free for any purpose
 	pages    []uint32 // pages free for any slot
 	segments []*segment
-	scratch  []*scratch
+
+	scratch sync.Pool // *scratch, for tables that split
 
 	arena     []chunk  // chunks whose memory was never touched
 	ready     []*chunk // chunks touched ahead of use
@@ -70,9 +71,7 @@ func (m *memory) slabLocked() (uint32, bool) {
 	if len(m.slabs) == 0 && !m.grow() {
 		return 0, false
 	}
-	s := m.slabs[len(m.slabs)-1]
-	m.slabs = m.slabs[:len(m.slabs)-1]
-	return s, true
+	return pop(&m.slabs)
 }
 
 func (m *memory) grow() bool {
@@ -87,6 +86,16 @@ func (m *memory) grow() bool {
 		}
 	}
 	return true
+}
+
+// pop takes the last element off a list; false if there is none.
+func pop[T any](list *[]T) (last T, ok bool) {
+	n := len(*list)
+	if n == 0 {
+		return last, false
+	}
+	last, *list = (*list)[n-1], (*list)[:n-1]
+	return last, true
 }
 
 func (m *memory) freeSlab(s uint32) {
@@ -119,8 +128,7 @@ func (m *memory) segment() *segment {
 			m.segments = append(m.segments, &all[i])
 		}
 	}
-	seg := m.segments[len(m.segments)-1]
-	m.segments = m.segments[:len(m.segments)-1]
+	seg, _ := pop(&m.segments)
 	m.mu.Unlock()
 	*seg = segment{}
 	return seg
@@ -129,24 +137,6 @@ func (m *memory) segment() *segment {
 func (m *memory) freeSegment(s *segment) {
 	m.mu.Lock()
 	m.segments = append(m.segments, s)
-	m.mu.Unlock()
-}
-
-func (m *memory) takeScratch() *scratch {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	n := len(m.scratch)
-	if n == 0 {
-		return new(scratch)
-	}
-	s := m.scratch[n-1]
-	m.scratch = m.scratch[:n-1]
-	return s
-}
-
-func (m *memory) giveScratch(s *scratch) {
-	m.mu.Lock()
-	m.scratch = append(m.scratch, s)
 	m.mu.Unlock()
 }
 

@@ -267,7 +267,7 @@ func (s *script) step() {
 	case op < 28:
 		n.partial = s.IntN(2) == 0
 		s.note("partial %d %v", id, n.partial)
-		s.x.MarkPartial(id, n.partial)
+		s.x.Mark(id, n.partial, false)
 	case op < 600:
 		from := 0
 		if s.IntN(3) > 0 {

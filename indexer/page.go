@@ -32,6 +32,16 @@ const (
 // any is a mask of the blocks held in some tier.
 func (pg *page) any() uint16 { return pg.held[GPU] | pg.held[CPU] | pg.held[Disk] | pg.held[Remote] }
 
+// firstAt returns the first of the slot's pages that have the base of a page.
+func (m *memory) firstAt(id uint32) uint32 {
+	pg := m.page(id)
+	for pg.prev != noPage && m.page(pg.prev).base == pg.base {
+		id = pg.prev
+		pg = m.page(id)
+	}
+	return id
+}
+
 // heldAt returns a mask of the blocks that a slot holds at one base, on the page id or those behind it with the same base,
 // and the page behind these.
 func (m *memory) heldAt(id uint32) (held uint16, base int, next uint32) {

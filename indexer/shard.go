@@ -159,9 +159,7 @@ func (sh *shard) newNode(parent uint32, offset int, locals []uint64) uint32 {
 
 // takeNumber returns a free node number; root if there is none.
 func (sh *shard) takeNumber() uint32 {
-	if n := len(sh.freeNumbers); n > 0 {
-		id := sh.freeNumbers[n-1]
-		sh.freeNumbers = sh.freeNumbers[:n-1]
+	if id, ok := pop(&sh.freeNumbers); ok {
 		return id
 	}
 	sh.numbersUsed = max(sh.numbersUsed, root+1)

@@ -16,8 +16,8 @@ type slot struct {
 	heldBlocks    atomic.Int64
 	stores        atomic.Uint64 // calls of Store
 	partial       atomic.Bool   // blocks were dropped for lack of memory
-	markedPartial atomic.Bool   // MarkPartial
-	recurrent     atomic.Bool   // MarkRecurrent
+	markedPartial atomic.Bool   // Mark
+	recurrent     atomic.Bool   // Mark
 
 	mu     sync.Mutex // also taken by the memory budget, which evicts blocks of any slot
 	gone   bool       // Leave was called
@@ -98,14 +98,11 @@ func (s *slot) locate(engineHash, key uint64) (uint32, *uint32) {
 
 // takePage takes a page from the slot's stock; noPage if there is no memory left.
 func (s *slot) takePage() uint32 {
-	if len(s.pages) == 0 {
-		s.stock(1)
-		if len(s.pages) == 0 {
-			return noPage
-		}
+	s.stock(1)
+	id, ok := pop(&s.pages)
+	if !ok {
+		return noPage
 	}
-	id := s.pages[len(s.pages)-1]
-	s.pages = s.pages[:len(s.pages)-1]
 	return id
 }
 

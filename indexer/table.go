@@ -232,7 +232,11 @@ func (t *table) split(h uint64, keysOf func(refs []uint32, keys []uint64)) bool 
 		t.dir[i] = fresh
 	}
 
-	work := t.mem.takeScratch()
+	work, ok := t.mem.scratch.Get().(*scratch)
+	if !ok {
+		work = new(scratch)
+	}
+	defer t.mem.scratch.Put(work)
 	n := 0
 	for i := range seg {
 		for k, tag := range seg[i].tags {
@@ -261,7 +265,6 @@ func (t *table) split(h uint64, keysOf func(refs []uint32, keys []uint64)) bool 
 			seg[home].overflow--
 		}
 	}
-	t.mem.giveScratch(work)
 	return true
 }
 

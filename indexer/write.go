@@ -202,11 +202,7 @@ func (m *memory) seek(head, near uint32, base int) (page, before uint32) {
 	for { // at.base <= base
 		pg := m.page(at)
 		if int(pg.base) == base {
-			for pg.prev != noPage && int(m.page(pg.prev).base) == base {
-				at = pg.prev
-				pg = m.page(at)
-			}
-			return at, noPage
+			return m.firstAt(at), noPage
 		}
 		if pg.next == noPage || int(m.page(pg.next).base) > base {
 			return noPage, at
@@ -244,12 +240,12 @@ func (sh *shard) release(s *slot, refs []uint32, tiers uint8) (unknown int) {
 			refs[i] = noRef
 			continue
 		}
-		near := mem.heldNear(pg, bit)
+		held, _, _ := mem.heldAt(mem.firstAt(pageID))
 		if left == 0 {
 			unlink(mem, pg, head)
 			s.freePage(pageID)
 		}
-		if near { // the same content under another engine hash
+		if held>>bit&1 != 0 { // the same content under another engine hash
 			continue
 		}
 		offset := int(pg.base) + int(bit)
@@ -267,31 +263,6 @@ func (sh *shard) release(s *slot, refs []uint32, tiers uint8) (unknown int) {
 		sh.trim(id)
 	}
 	return unknown
-}
-
-// heldNear reports whether another page of the same base holds the block.
-func (m *memory) heldNear(pg *page, bit uint32) bool {
-	for id := pg.prev; id != noPage; {
-		p := m.page(id)
-		if p.base != pg.base {
-			break
-		}
-		if p.any()>>bit&1 != 0 {
-			return true
-		}
-		id = p.prev
-	}
-	for id := pg.next; id != noPage; {
-		n := m.page(id)
-		if n.base != pg.base {
-			break
-		}
-		if n.any()>>bit&1 != 0 {
-			return true
-		}
-		id = n.next
-	}
-	return false
 }
 
 // unlink takes a page out of its list. The page's own links stay, so that a walk that stands on it can go on.

@@ -57,7 +57,7 @@ func TestPartialWorkerIsALowerBound(t *testing.T) {
 	w := newWorld(t, 1)
 	body := chatBody("m", fmt.Sprintf("%q", text(300, 8)))
 	w.stores(0, body)
-	w.index.MarkPartial(w.slots[0].ID, true)
+	w.index.Mark(w.slots[0].ID, true, false)
 	d := w.decide(body)
 	if d.Reason != Exact || !d.Partial || d.Why != "a lower bound: the worker is known in part" {
 		t.Errorf("%+v", d)
@@ -75,7 +75,7 @@ func TestPartialWorkerIsALowerBound(t *testing.T) {
 func TestRecurrentWorkerIsAnUpperBound(t *testing.T) {
 	w := newWorld(t, 1)
 	w.opt.Resync = func(*fleet.Slot) { t.Error("asked anew") }
-	w.index.MarkRecurrent(w.slots[0].ID, true)
+	w.index.Mark(w.slots[0].ID, false, true)
 	body := chatBody("m", fmt.Sprintf("%q", text(300, 8)))
 	w.stores(0, body)
 	held := w.index.HeldBlocks(w.slots[0].ID)

@@ -42,7 +42,7 @@ type Rules struct {
 	// Decoder reads events as they come over ZeroMQ.
 	Decoder func(Decoding) Decoder
 	// FindEvents asks a server at addr (host:port) where one of its ranks publishes, in endpoints that can be dialled on
-	// host; nil: servers do not tell. One that publishes nothing is a wire.ErrNoEvents.
+	// host; nil: servers do not tell. One that publishes nothing is an ErrNoEvents.
 	FindEvents func(ctx context.Context, client *http.Client, addr, host string, rank int) (EventSource, error)
 
 	// What its servers tell when they are asked.

@@ -6,7 +6,7 @@ import (
 	"net/http"
 	"strconv"
 
-	"github.com/sightline-router/sightline/indexer/kvevent/wire"
+	"github.com/sightline-router/sightline/engine/rules"
 )
 
 // ServerInfo is what a server answers about its KV events (GET /server_info, member kv_events; SGLang 0.5.23). The answer also
@@ -20,16 +20,16 @@ type ServerInfo struct {
 	Ranks     int    `json:"dp_size"`
 }
 
-// FetchServerInfo asks the server at addr (host:port). One that publishes nothing is wire.ErrNoEvents.
+// FetchServerInfo asks the server at addr (host:port). One that publishes nothing is rules.ErrNoEvents.
 func FetchServerInfo(ctx context.Context, client *http.Client, addr string) (info ServerInfo, err error) {
 	var all struct {
 		Events *ServerInfo `json:"kv_events"`
 	}
-	if err := wire.GetJSON(ctx, client, addr, "/server_info", "SGLang 0.5.22", &all); err != nil {
+	if err := rules.GetJSON(ctx, client, addr, "/server_info", "SGLang 0.5.22", &all); err != nil {
 		return info, err
 	}
 	if all.Events == nil || all.Events.Publisher != "zmq" || all.Events.Port < 1 || all.Events.Port > 65535 {
-		return info, wire.ErrNoEvents
+		return info, rules.ErrNoEvents
 	}
 	return *all.Events, nil
 }

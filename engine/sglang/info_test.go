@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sightline-router/sightline/indexer/kvevent/wire"
+	"github.com/sightline-router/sightline/engine/rules"
 )
 
 func TestAsk(t *testing.T) {
@@ -34,7 +34,7 @@ func TestAsk(t *testing.T) {
 		}))
 		info, err := FetchServerInfo(t.Context(), s.Client(), strings.TrimPrefix(s.URL, "http://"))
 		s.Close()
-		if (err != nil) != c.mustFail || errors.Is(err, wire.ErrNoEvents) != c.noEvents || err != nil && strings.Contains(err.Error(), "secret") {
+		if (err != nil) != c.mustFail || errors.Is(err, rules.ErrNoEvents) != c.noEvents || err != nil && strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v", c.body, err)
 		}
 		if err != nil {

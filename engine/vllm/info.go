@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/sightline-router/sightline/indexer/kvevent/wire"
+	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/indexer/source/zmq"
 )
 
@@ -21,10 +21,10 @@ type EventSource struct {
 }
 
 // FetchEventSource asks the server at addr (host:port) where a rank publishes. The endpoints that it returns can be dialled on
-// host; Replay is "" if there is no replay socket. A server that publishes nothing is wire.ErrNoEvents.
+// host; Replay is "" if there is no replay socket. A server that publishes nothing is rules.ErrNoEvents.
 func FetchEventSource(ctx context.Context, client *http.Client, addr, host string, rank int) (s EventSource, err error) {
 	var ranks map[string]EventSource
-	if err := wire.GetJSON(ctx, client, addr, "/kv_event_sources", "vLLM 0.31", &ranks); err != nil {
+	if err := rules.GetJSON(ctx, client, addr, "/kv_event_sources", "vLLM 0.31", &ranks); err != nil {
 		return s, err
 	}
 	s, ok := ranks[strconv.Itoa(rank)]
@@ -32,7 +32,7 @@ func FetchEventSource(ctx context.Context, client *http.Client, addr, host strin
 		return s, fmt.Errorf("GET /kv_event_sources: %d ranks, rank %d is none of them (is ranks of the worker its data-parallel size?)", len(ranks), rank)
 	}
 	if !s.Enabled || s.Publisher != "zmq" {
-		return s, wire.ErrNoEvents
+		return s, rules.ErrNoEvents
 	}
 	if s.Pub, err = onHost(host, s.Pub); err == nil && s.Replay != "" {
 		s.Replay, err = onHost(host, s.Replay)

@@ -29,17 +29,10 @@ const (
 	Cleared
 )
 
-// String names the kind for counters and messages.
+// String names the kind.
 func (k Kind) String() string {
-	switch k {
-	case Stored:
-		return "stored"
-	case Copied:
-		return "copied"
-	case Removed:
-		return "removed"
-	case Cleared:
-		return "cleared"
+	if k <= Cleared {
+		return [...]string{"stored", "copied", "removed", "cleared"}[k]
 	}
 	return "unknown"
 }

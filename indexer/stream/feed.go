@@ -21,6 +21,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -279,9 +280,6 @@ func (f *Feed) applyQueue(ctx context.Context) {
 					if f.replayOwed && time.Now().After(f.notBefore) { // also while the queue is never empty
 						f.catchUp(ctx)
 					}
-					f.mu.Lock()
-					f.queue.recycle(m)
-					f.mu.Unlock()
 				case lost:
 					f.afterDrop(ctx)
 				default:
@@ -319,27 +317,21 @@ func jitter(d time.Duration) time.Duration {
 	return d/2 + rand.N(d)
 }
 
-// queue is bounded in messages and bytes, and reuses its buffers. A nil item marks a new connection.
+// queue is bounded in messages and bytes. A nil item marks a new connection.
 type queue struct {
 	items   []*Message
-	free    []*Message
 	bytes   int
 	dropped bool // a message was dropped since the queue was last empty
 }
 
+// push copies a message into the queue; false if there is no room.
 func (q *queue) push(m Message) bool {
 	if len(q.items) >= queueMessages || q.bytes+len(m.Payload) > queueBytes {
 		q.dropped = true
 		return false
 	}
-	var buffered *Message
-	if n := len(q.free); n > 0 {
-		buffered, q.free = q.free[n-1], q.free[:n-1]
-	} else {
-		buffered = new(Message)
-	}
-	buffered.Epoch, buffered.Seq, buffered.Payload = m.Epoch, m.Seq, append(buffered.Payload[:0], m.Payload...)
-	q.items = append(q.items, buffered)
+	m.Payload = slices.Clone(m.Payload)
+	q.items = append(q.items, &m)
 	q.bytes += len(m.Payload)
 	return true
 }
@@ -364,13 +356,4 @@ func (q *queue) pop() (m *Message, up, lost bool) {
 	}
 	q.bytes -= len(m.Payload)
 	return m, false, false
-}
-
-// maxFree is the number of messages kept for reuse.
-const maxFree = 64
-
-func (q *queue) recycle(m *Message) {
-	if len(q.free) < maxFree && cap(m.Payload) <= 1<<20 {
-		q.free = append(q.free, m)
-	}
 }

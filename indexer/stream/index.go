@@ -36,8 +36,7 @@ func (s *IndexSink) Clear() { _ = s.index.Clear(s.slot) }
 
 // Done implements Sink: it marks the slot as a lower bound (partial) or an upper bound (recurrent).
 func (s *IndexSink) Done(partial, recurrent bool) {
-	s.index.MarkPartial(s.slot, partial)
-	s.index.MarkRecurrent(s.slot, recurrent)
+	s.index.Mark(s.slot, partial, recurrent)
 }
 
 // Leave implements Sink.

@@ -2,8 +2,8 @@
 //
 // vLLM, SGLang and TensorRT-LLM publish the same frame, an array [time, [event, …], rank]. Batch reads it with each of its
 // events (Fields, fields.go); the other functions read values: integers of every width, block hashes as integers of either
-// sign, bytes or text, strings that may be null. What an event means is the decoder's matter. GetJSON (http.go) fetches what
-// a worker's server says of its events. Errors name the field that could not be read; none quotes a payload.
+// sign, bytes or text, strings that may be null. What an event means is the decoder's matter. Errors name the field that
+// could not be read; none quotes a payload.
 package wire
 
 import (

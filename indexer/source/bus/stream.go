@@ -50,13 +50,9 @@ func ensure(ctx context.Context, js jetstream.JetStream, maxBytes int64, log *za
 // watchStream is how often a consumer checks that its stream is still the same one.
 const watchStream = 5 * time.Second
 
-// Consume calls each for a stream's messages, in order, until ctx ends or the stream is lost.
-func Consume(ctx context.Context, js jetstream.JetStream, stream string, cfg jetstream.OrderedConsumerConfig, each func(jetstream.Msg)) error {
-	return consume(ctx, js, stream, watchStream, cfg, each)
-}
-
-// consume is Consume with its own interval of checking the stream. The check is needed because a stream that is made anew
-// begins with number 1: an ordered consumer of the old one waits silently for the number that it had reached.
+// consume calls each for a stream's messages, in order, until ctx ends or the stream is lost. It looks often whether the stream
+// is still the same: one that is made anew begins with number 1, and an ordered consumer of the old one waits silently for the
+// number that it had reached.
 func consume(ctx context.Context, js jetstream.JetStream, stream string, often time.Duration, cfg jetstream.OrderedConsumerConfig, each func(jetstream.Msg)) error {
 	s, err := js.Stream(ctx, stream)
 	if err != nil {
