@@ -21,6 +21,13 @@ const (
 	spinTries = 200 // then yield: the lock's owner may need this core
 )
 
+// pause yields after every spinTries tries.
+func pause(try int) {
+	if try%spinTries == spinTries-1 {
+		runtime.Gosched()
+	}
+}
+
 func (l *spinLock) RLock() {
 	if l.state.Add(1) < writing {
 		return
@@ -32,10 +39,7 @@ func (l *spinLock) rlockSlow() {
 	for {
 		l.state.Add(-1)
 		for try := 0; l.state.Load() >= writing; try++ {
-			if try >= spinTries {
-				runtime.Gosched()
-				try = 0
-			}
+			pause(try)
 		}
 		if l.state.Add(1) < writing {
 			return
@@ -57,16 +61,10 @@ func (l *spinLock) lockSlow() {
 		if s := l.state.Load(); s < writing && l.state.CompareAndSwap(s, s+writing) {
 			break
 		}
-		if try >= spinTries {
-			runtime.Gosched()
-			try = 0
-		}
+		pause(try)
 	}
 	for try := 0; l.state.Load() != writing; try++ { // present readers finish; new ones see the bit and step back
-		if try >= spinTries {
-			runtime.Gosched()
-			try = 0
-		}
+		pause(try)
 	}
 }
 

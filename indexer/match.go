@@ -72,7 +72,11 @@ func (m *Matches) begin(sh *shard, nd *node, n int) (alive bool) {
 		residencies, _, next := sh.mem.residenciesOf(nd, list)
 		for _, res := range residencies {
 			if held := min(res.leading(), n); held > 0 {
-				rows[k] = Match{Slot: res.slot(), Blocks: uint32(held)}
+				id := res.slot()
+				if int(id) >= len(m.rows) {
+					m.rows = append(m.rows, make([]uint32, int(id)+1-len(m.rows))...)
+				}
+				rows[k], m.rows[id] = Match{id, uint32(held)}, uint32(k)
 				k++
 				m.Longest = max(m.Longest, held)
 			}
@@ -81,9 +85,7 @@ func (m *Matches) begin(sh *shard, nd *node, n int) (alive bool) {
 			break
 		}
 	}
-	if m.Slots = rows[:k]; k > fewSlots {
-		m.indexRows()
-	}
+	m.Slots = rows[:k]
 	return m.Longest == n
 }
 
@@ -111,38 +113,13 @@ func (m *Matches) take(sh *shard, nd *node, at, n int) (alive bool) {
 // them the processor's own prefetching works.
 func lines(locals []uint64) int { return min(len(locals)/8+2, 64) }
 
-// fewSlots is the number of rows up to which find scans them.
-const fewSlots = 12
-
-// find returns the row of a slot, nil if it has none. With many rows it uses a sparse set: rows[slot] is an index into Slots,
-// valid only if the row there is the slot's, so nothing must be cleared between lookups.
+// find returns the row of a slot, nil if it has none. rows is a sparse set: an entry counts only if the row that it names is
+// the slot's, so nothing must be cleared between lookups.
 func (m *Matches) find(id SlotID) *Match {
-	if len(m.Slots) <= fewSlots {
-		for i := range m.Slots {
-			if m.Slots[i].Slot == id {
-				return &m.Slots[i]
-			}
-		}
-		return nil
-	}
 	if int(id) < len(m.rows) {
 		if i := m.rows[id]; int(i) < len(m.Slots) && m.Slots[i].Slot == id {
 			return &m.Slots[i]
 		}
 	}
 	return nil
-}
-
-// indexRows fills rows for find.
-func (m *Matches) indexRows() {
-	top := SlotID(0)
-	for i := range m.Slots {
-		top = max(top, m.Slots[i].Slot)
-	}
-	if int(top) >= len(m.rows) {
-		m.rows = make([]uint32, int(top)+1+int(top)/4)
-	}
-	for i := range m.Slots {
-		m.rows[m.Slots[i].Slot] = uint32(i)
-	}
 }

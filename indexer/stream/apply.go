@@ -31,68 +31,65 @@ func (f *Feed) apply(m Message) error {
 	}
 	f.started, f.next = true, m.Seq+1
 	*f.appliedAt(m.Seq) = fingerprint{m.Seq + 1, xxh3.Hash(m.Payload)}
-
-	blocks, unknownParents, unknownBlocks, otherSize, unresolved := 0, 0, 0, 0, 0
-	size := f.o.BlockSize
+	n := Stats{Batches: 1, Events: uint64(len(batch.Events)), Unknown: batch.Unknown, Bad: batch.Bad, Gaps: batch.Gaps}
 	for i := range batch.Events {
-		e := &batch.Events[i]
-		switch e.Kind {
-		case kvevent.Stored:
-			if f.o.Stored != nil {
-				f.panicked(guard.Call(func() error { f.o.Stored(e); return nil }))
-			}
-			if size == 0 {
-				size, f.o.BlockSize = e.BlockSize, e.BlockSize
-			}
-			if e.BlockSize != size {
-				otherSize += len(e.EngineHashes)
-				f.otherSize(e.BlockSize)
-				continue
-			}
-			if e.Tier != kvevent.GPU && e.MediaUnknown {
-				unresolved += f.storeCopies(e)
-				continue
-			}
-			if err := f.o.Sink.Store(e); err == nil {
-				f.offload.stored(e)
-				blocks += len(e.EngineHashes)
-			} else if errors.Is(err, indexer.ErrUnknownParent) {
-				unknownParents++
-			} else {
-				f.update(func(s *Stats) { s.Refused++; s.LastError = err.Error() })
-			}
-		case kvevent.Copied:
-			unresolved += f.storeCopies(e)
-		case kvevent.Removed:
-			unknownBlocks += f.o.Sink.Remove(e.Tier, e.EngineHashes)
-			f.offload.removed(e)
-		case kvevent.Cleared:
-			f.o.Sink.Clear()
-			f.offload.clear()
-			f.partial = false
-		}
+		f.applyEvent(&batch.Events[i], &n)
 	}
-	if batch.Partial {
-		f.partial = true
-	}
+	f.partial = f.partial || batch.Partial
 	f.recurrent = f.recurrent || batch.Recurrent
 	f.o.Sink.Done(f.partial, f.recurrent)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	s := &f.stats
-	s.Batches++
-	s.Events += uint64(len(batch.Events))
-	s.Blocks += uint64(blocks)
-	s.Unknown += batch.Unknown
-	s.Bad += batch.Bad
-	s.Gaps += batch.Gaps
-	s.UnknownParents += uint64(unknownParents)
-	s.UnknownBlocks += uint64(unknownBlocks)
-	s.OtherBlockSize += uint64(otherSize)
-	s.Unresolved += uint64(unresolved)
-	s.LastSeq, s.Epoch, s.Partial, s.Away = m.Seq, m.Epoch, f.partial, batch.Away
-	f.updateStale()
+	f.update(func(s *Stats) {
+		s.add(&n)
+		s.LastSeq, s.Epoch, s.Partial, s.Away = m.Seq, m.Epoch, f.partial, batch.Away
+	})
 	return nil
+}
+
+// applyEvent passes one event to the sink, and counts what became of it.
+func (f *Feed) applyEvent(e *kvevent.Event, n *Stats) {
+	switch e.Kind {
+	case kvevent.Stored:
+		f.store(e, n)
+	case kvevent.Copied:
+		n.Unresolved += f.storeCopies(e)
+	case kvevent.Removed:
+		n.UnknownBlocks += uint64(f.o.Sink.Remove(e.Tier, e.EngineHashes))
+		f.offload.removed(e)
+	case kvevent.Cleared:
+		f.o.Sink.Clear()
+		f.offload.clear()
+		f.partial = false
+	}
+}
+
+// store passes a stored event to the sink. Blocks of another size are left out, and those whose content the event does not
+// tell are stored as copies of what is known.
+func (f *Feed) store(e *kvevent.Event, n *Stats) {
+	if f.o.Stored != nil {
+		f.panicked(guard.Call(func() error { f.o.Stored(e); return nil }))
+	}
+	if f.o.BlockSize == 0 {
+		f.o.BlockSize = e.BlockSize
+	}
+	if e.BlockSize != f.o.BlockSize {
+		n.OtherBlockSize += uint64(len(e.EngineHashes))
+		f.otherSize(e.BlockSize)
+		return
+	}
+	if e.Tier != kvevent.GPU && e.MediaUnknown {
+		n.Unresolved += f.storeCopies(e)
+		return
+	}
+	switch err := f.o.Sink.Store(e); {
+	case err == nil:
+		f.offload.stored(e)
+		n.Blocks += uint64(len(e.EngineHashes))
+	case errors.Is(err, indexer.ErrUnknownParent):
+		n.UnknownParents++
+	default:
+		n.Refused++
+		f.update(func(s *Stats) { s.LastError = err.Error() })
+	}
 }
 
 // otherSize records a block size that this rank should not have, and reports it once to Options.OtherSize.

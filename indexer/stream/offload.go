@@ -62,7 +62,7 @@ func (o *offload) removed(e *kvevent.Event) {
 
 // storeCopies stores the blocks that e names by engine hash in e's tier, as far as they are known, and returns how many are
 // not.
-func (f *Feed) storeCopies(e *kvevent.Event) (unresolved int) {
+func (f *Feed) storeCopies(e *kvevent.Event) (unresolved uint64) {
 	o := &f.offload
 	if o.blocks == nil {
 		o.blocks = map[uint64]lineage{}

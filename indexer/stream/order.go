@@ -38,7 +38,7 @@ type order struct {
 }
 
 // fingerprint identifies a message that was applied. number is seq + 1, so that 0 marks an empty entry.
-type fingerprint struct{ number, sum uint64 } // number is seq + 1: 0 is an empty place
+type fingerprint struct{ number, sum uint64 }
 
 // A failed replay is tried again after firstRetry on average, then after twice as long each time, up to lastRetry.
 const (
@@ -181,69 +181,81 @@ func (f *Feed) catchUp(ctx context.Context) bool {
 func (f *Feed) replay(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, replayTime)
 	defer cancel()
-	from, known := uint64(0), f.started && f.next > 0
-	fromZero := known && f.replayOwed && f.partial // the rank is incomplete: replay from 0, since a suffix cannot restore missing blocks
-	if known && !fromZero {
-		from = f.next - 1
+	r := replay{Feed: f, known: f.started && f.next > 0}
+	r.fromZero = r.known && f.replayOwed && f.partial
+	if r.known && !r.fromZero {
+		r.from = f.next - 1
 		if f.replayOwed && f.confirmed > 0 && f.confirmed < f.next { // later messages may be another incarnation's whose numbers fit ours by chance
-			from = f.confirmed - 1
+			r.from = f.confirmed - 1
 		}
 	}
-	answered, olderAnswered, inApply := false, false, false
-	each := func(m Message) error {
-		if m.Epoch < f.epoch {
-			olderAnswered = true
-			return nil
-		}
-		if m.Epoch > f.epoch {
-			f.epoch = m.Epoch
-			if f.started && f.next > 0 {
-				return errRestarted
-			}
-		}
-		f.lastHeard = time.Now()
-		if !answered {
-			answered = true
-			f.update(func(s *Stats) { s.Replays++ })
-			if fromZero {
-				f.clearAll()
-				f.started, f.next = false, 0
-			} else if known && m.Seq == from && !f.sameIncarnation(m) {
-				return errRestarted
-			}
-		}
-		if f.started && m.Seq < f.next {
-			return nil
-		}
-		if f.apply(m) != nil {
-			f.skip(m)
-		}
-		return nil
-	}
+	inApply := false
 	err := guard.Call(func() error {
-		return f.o.Source.Replay(ctx, from, func(m Message) error {
+		return f.o.Source.Replay(ctx, r.from, func(m Message) error {
 			inApply = true
-			err := each(m)
+			err := r.take(m)
 			inApply = false
 			return err
 		})
 	})
-	if f.panicked(err) && inApply { // a panic in our own code, not the source's: the index may be left locked, so it must not be swallowed
+	if f.panicked(err) && inApply { // in our own code, not the source's: the index may be left locked, so it must not be swallowed
 		panic(err)
 	}
 	switch {
-	case err != nil || answered:
+	case err != nil || r.answered:
 		return err
-	case olderAnswered:
-		return fmt.Errorf("only an older publisher answers")
-	case known && f.epoch == 0:
+	case r.olderAnswered:
+		return errors.New("only an older publisher answers")
+	case r.known && f.epoch == 0:
 		return errRestarted // it has not reached a number that was applied
-	case known:
-		return fmt.Errorf("nothing is known of message %d", from)
+	case r.known:
+		return fmt.Errorf("nothing is known of message %d", r.from)
 	}
 	if !f.started { // nothing was published yet: nothing is missing
 		f.started, f.partial = true, false
 		f.reportBounds()
+	}
+	return nil
+}
+
+// replay is one replay under way.
+type replay struct {
+	*Feed
+	from          uint64 // the first message asked for
+	known         bool   // a message was applied before
+	fromZero      bool   // the rank is incomplete: replay from 0, since a suffix cannot restore missing blocks
+	answered      bool
+	olderAnswered bool
+}
+
+// take applies one message of a replay.
+func (r *replay) take(m Message) error {
+	if m.Epoch < r.epoch {
+		r.olderAnswered = true
+		return nil
+	}
+	if m.Epoch > r.epoch {
+		r.epoch = m.Epoch
+		if r.started && r.next > 0 {
+			return errRestarted
+		}
+	}
+	r.lastHeard = time.Now()
+	if !r.answered {
+		r.answered = true
+		r.update(func(s *Stats) { s.Replays++ })
+		if r.fromZero {
+			r.clearAll()
+			r.started, r.next = false, 0
+		} else if r.known && m.Seq == r.from && !r.sameIncarnation(m) {
+			return errRestarted
+		}
+	}
+	if r.started && m.Seq < r.next {
+		return nil
+	}
+	if r.apply(m) != nil {
+		r.skip(m)
 	}
 	return nil
 }

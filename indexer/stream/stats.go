@@ -38,6 +38,21 @@ type Stats struct {
 	LastError   string
 }
 
+// add adds the counters that one batch changes.
+func (s *Stats) add(n *Stats) {
+	s.Batches += n.Batches
+	s.Events += n.Events
+	s.Blocks += n.Blocks
+	s.Unknown += n.Unknown
+	s.Bad += n.Bad
+	s.Gaps += n.Gaps
+	s.UnknownParents += n.UnknownParents
+	s.UnknownBlocks += n.UnknownBlocks
+	s.OtherBlockSize += n.OtherBlockSize
+	s.Unresolved += n.Unresolved
+	s.Refused += n.Refused
+}
+
 // Live reports whether the worker's events come as they happen, with nothing missing from before.
 func (s *Stats) Live() bool { return s.Connected && s.CaughtUp && !s.Away }
 

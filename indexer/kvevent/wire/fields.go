@@ -40,35 +40,35 @@ type Fields struct {
 
 	LoRA, Medium, Locality, SpecKind, Salt, Session []byte
 
-	known bool // the type is known; of other events nothing is read
+	known     bool // the type is known; of other events nothing is read
+	firstHash int  // length of the arena's EngineHashes when the event began
 }
 
 // read reads the event at b and returns what follows it. Block hashes are appended to the arena. tokens reads the array of
 // token ids; it is called again if a map has that key twice, and must then start over.
 func (f *Fields) read(b []byte, a *kvevent.Arena, tokens func(b []byte) ([]byte, error)) (rest []byte, err error) {
-	first := len(a.EngineHashes)
-	*f = Fields{Group: -1, FirstToken: len(a.Tokens)}
+	*f = Fields{Group: -1, FirstToken: len(a.Tokens), firstHash: len(a.EngineHashes)}
 	switch msgp.NextType(b) {
 	case msgp.MapType:
-		rest, err = f.readMap(b, a, first, tokens)
+		rest, err = f.readMap(b, a, tokens)
 	case msgp.ArrayType:
-		rest, err = f.readArray(b, a, first, tokens)
+		rest, err = f.readArray(b, a, tokens)
 	default:
 		return b, fmt.Errorf("want a map or an array, got %s", msgp.NextType(b))
 	}
-	f.EngineHashes = a.EngineHashes[first:len(a.EngineHashes):len(a.EngineHashes)]
+	f.EngineHashes = a.EngineHashes[f.firstHash:len(a.EngineHashes):len(a.EngineHashes)]
 	return rest, err
 }
 
 // readMap reads an event that is a map; its keys may come in any order.
-func (f *Fields) readMap(whole []byte, a *kvevent.Arena, first int, tokens func([]byte) ([]byte, error)) ([]byte, error) {
+func (f *Fields) readMap(whole []byte, a *kvevent.Arena, tokens func([]byte) ([]byte, error)) ([]byte, error) {
 	if err := f.findType(whole); err != nil {
 		return whole, err
 	}
 	if !f.known {
 		return msgp.Skip(whole)
 	}
-	return Map(whole, func(key, b []byte) ([]byte, error) { return f.readField(fieldOf(key), b, a, first, tokens) })
+	return Map(whole, func(key, b []byte) ([]byte, error) { return f.readField(View(key), b, a, tokens) })
 }
 
 // findType reads a map's type, which engines send first: until it is known, other fields may have any form.
@@ -88,7 +88,7 @@ func (f *Fields) findType(whole []byte) error {
 	return cmp.Or(err, errors.New("map without a type"))
 }
 
-func (f *Fields) readArray(whole []byte, a *kvevent.Arena, first int, tokens func([]byte) ([]byte, error)) ([]byte, error) {
+func (f *Fields) readArray(whole []byte, a *kvevent.Arena, tokens func([]byte) ([]byte, error)) ([]byte, error) {
 	n, b, err := msgp.ReadArrayHeaderBytes(whole)
 	if err != nil {
 		return b, err
@@ -103,7 +103,7 @@ func (f *Fields) readArray(whole []byte, a *kvevent.Arena, first int, tokens fun
 		return msgp.Skip(whole)
 	}
 	f.Elements = int(n)
-	var order []field
+	var order []string
 	switch f.Kind {
 	case kvevent.Stored:
 		order = storedOrder
@@ -111,11 +111,11 @@ func (f *Fields) readArray(whole []byte, a *kvevent.Arena, first int, tokens fun
 		order = removedOrder
 	}
 	for i := range f.Elements - 1 {
-		at := ignored
+		key := ""
 		if i < len(order) {
-			at = order[i]
+			key = order[i]
 		}
-		if b, err = f.readField(at, b, a, first, tokens); err != nil {
+		if b, err = f.readField(key, b, a, tokens); err != nil {
 			return b, fmt.Errorf("field %d: %w", i+1, err)
 		}
 	}
@@ -138,100 +138,53 @@ func (f *Fields) readType(b []byte) ([]byte, error) {
 	return rest, err
 }
 
-type field uint8
-
-const (
-	ignored field = iota
-	blockHashes
-	parentHash
-	tokenIDs
-	blockSize
-	loraID
-	medium
-	loraName
-	extraKeys
-	groupIdx
-	specKind
-	locality
-	cacheSalt
-	sessionID
-)
-
+// The fields of an array event behind its tag, in the order in which releases added them.
 var (
-	storedOrder  = []field{blockHashes, parentHash, tokenIDs, blockSize, loraID, medium, loraName, extraKeys, groupIdx, specKind}
-	removedOrder = []field{blockHashes, medium, groupIdx}
+	storedOrder = []string{"block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium", "lora_name", "extra_keys",
+		"group_idx", "kv_cache_spec_kind"}
+	removedOrder = []string{"block_hashes", "medium", "group_idx"}
 )
 
-func fieldOf(key []byte) field {
-	switch string(key) {
+// readField reads one field and skips those that are not needed.
+func (f *Fields) readField(key string, b []byte, a *kvevent.Arena, tokens func([]byte) ([]byte, error)) (rest []byte, err error) {
+	null := len(b) > 0 && b[0] == Nil
+	switch key {
 	case "block_hashes":
-		return blockHashes
+		a.EngineHashes, rest, err = appendHashes(a.EngineHashes[:f.firstHash], b)
 	case "parent_block_hash":
-		return parentHash
-	case "token_ids":
-		return tokenIDs
-	case "block_size":
-		return blockSize
-	case "lora_id":
-		return loraID
-	case "medium":
-		return medium
-	case "lora_name":
-		return loraName
-	case "extra_keys", "mm_keys", "block_mm_infos":
-		return extraKeys
-	case "group_idx":
-		return groupIdx
-	case "kv_cache_spec_kind":
-		return specKind
-	case "locality":
-		return locality
-	case "cache_salt":
-		return cacheSalt
-	case "session_id":
-		return sessionID
-	}
-	return ignored
-}
-
-func (f *Fields) readField(at field, b []byte, a *kvevent.Arena, first int, tokens func([]byte) ([]byte, error)) (rest []byte, err error) {
-	switch at {
-	case blockHashes:
-		a.EngineHashes, rest, err = appendHashes(a.EngineHashes[:first], b)
-	case parentHash:
-		if len(b) > 0 && b[0] == Nil {
+		if null {
 			return b[1:], nil
 		}
 		f.Parent, rest, err = readHash(b)
 		f.HasParent = err == nil
-	case tokenIDs:
+	case "token_ids":
 		f.HasTokens = true
 		rest, err = tokens(b)
-	case blockSize:
+	case "block_size":
 		f.BlockSize, _, rest, err = ReadInt(b)
-	case loraID:
+	case "lora_id":
 		f.LoRAID, f.HasLoRAID, rest, err = ReadInt(b)
-	case medium:
+	case "medium":
 		f.Medium, rest, err = ReadText(b)
-	case loraName:
+	case "lora_name":
 		f.LoRA, rest, err = ReadText(b)
-	case extraKeys:
-		if len(b) > 0 && b[0] == Nil {
+	case "extra_keys", "mm_keys", "block_mm_infos":
+		if null {
 			return b[1:], nil
 		}
 		f.ExtraKeys, rest, err = Raw(b)
-	case groupIdx:
+	case "group_idx":
 		var sent bool
 		if f.Group, sent, rest, err = ReadInt(b); !sent {
 			f.Group = -1
 		}
-	case specKind:
+	case "kv_cache_spec_kind":
 		f.SpecKind, rest, err = ReadText(b)
-	case locality:
+	case "locality":
 		f.Locality, rest, err = readTextOrSkip(b)
-	case cacheSalt:
+	case "cache_salt":
 		f.Salt, rest, err = ReadText(b)
-	case sessionID:
+	case "session_id":
 		f.Session, rest, err = readTextOrSkip(b)
 	default:
 		rest, err = msgp.Skip(b)
