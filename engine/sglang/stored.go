@@ -3,7 +3,6 @@ package sglang
 // From fields to an event: ids become local hashes; the salt enters the first block of a sequence, the adapter the seed.
 
 import (
-	"fmt"
 	"math"
 
 	"github.com/sightline-router/sightline/indexer/kvevent"
@@ -38,8 +37,8 @@ func (d *Decoder) stored(e *kvevent.Event) error {
 	if d.pairs {
 		width, tokens = size+1, len(ids)-1
 	}
-	if size <= 0 || len(e.EngineHashes) == 0 || tokens%size != 0 || tokens/size != len(e.EngineHashes) {
-		return fmt.Errorf("%d hashes of block size %d do not cover %d tokens", len(e.EngineHashes), size, max(tokens, 0))
+	if err := f.Cover(tokens); err != nil {
+		return err
 	}
 	if need := 8*width + 8; cap(d.scratch) < need {
 		d.scratch = make([]byte, 0, need)

@@ -55,7 +55,7 @@ type Decoder struct {
 	offGPU    map[uint64]kvevent.Tier // blocks that left the GPU: where they are
 	s         stored
 	items     itemState
-	groups    [maxGroups]bool // of the ZeroMQ form: those that prove no full prefix
+	groups    wire.Groups // of the ZeroMQ form
 	scratch   []byte
 }
 

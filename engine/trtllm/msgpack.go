@@ -3,7 +3,6 @@ package trtllm
 import (
 	"errors"
 	"fmt"
-	"math"
 
 	"github.com/tinylib/msgp/msgp"
 
@@ -19,9 +18,6 @@ import (
 // mm_keys: null or {"mm_objects": [{"mm_hash": first 64 bits of the key's hash, "offsets": [[start, end], …]}]} for each
 // block, and nothing at all where there are no pictures.
 
-// maxGroups bounds the KV-cache groups that are told apart.
-const maxGroups = 64
-
 func (d *Decoder) msgpack(payload []byte) error {
 	batch, err := wire.Batch(payload, &d.a, &d.f, d.packedTokens, d.packed)
 	d.out.Unknown, d.out.Bad = batch.Unknown, batch.Bad
@@ -36,21 +32,20 @@ func (d *Decoder) packedTokens(b []byte) (rest []byte, err error) {
 
 // packed takes the event that was read into d.f.
 func (d *Decoder) packed() error {
-	f, group := &d.f, max(d.f.Group, 0)
-	if f.Kind == kvevent.Cleared {
+	f := &d.f
+	full := d.groups.Prove(f)
+	switch f.Kind {
+	case kvevent.Cleared:
 		d.clear()
 		return nil
+	case kvevent.Stored:
+		full = d.groups.Learn(f)
 	}
-	if f.Kind == kvevent.Stored && group < maxGroups {
-		d.groups[group] = !f.FullPrefix()
-	}
-	if group >= maxGroups || d.groups[group] {
+	if !full {
 		d.a.EngineHashes = d.a.EngineHashes[:len(d.a.EngineHashes)-len(f.EngineHashes)]
 		return nil
 	}
-	for i := range f.EngineHashes {
-		f.EngineHashes[i] = kvevent.InGroup(f.EngineHashes[i], group)
-	}
+	f.MixGroup()
 	if f.Kind == kvevent.Stored {
 		return d.packedStored()
 	}
@@ -72,8 +67,8 @@ func (d *Decoder) packedStored() error {
 	if err != nil {
 		return err
 	}
-	if size < 1 || n < 1 || size > math.MaxInt32 || n*size != count {
-		return fmt.Errorf("%d hashes of block size %d do not cover %d tokens", n, size, count)
+	if err := f.Cover(count); err != nil {
+		return err
 	}
 	d.BlockSize = size
 	d.begin()
@@ -109,9 +104,6 @@ func (d *Decoder) packedStored() error {
 		}
 		one.names = len(d.s.names) - one.name
 		d.s.blocks = append(d.s.blocks, one)
-	}
-	if f.HasParent {
-		f.Parent = kvevent.InGroup(f.Parent, f.Group)
 	}
 	d.a.EngineHashes = d.a.EngineHashes[:len(d.a.EngineHashes)-n] // events are cut from the blocks, where they lie in one tier
 	return d.finish(f.Parent, f.HasParent)

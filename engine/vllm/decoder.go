@@ -29,7 +29,7 @@ type Decoder struct {
 	f         wire.Fields // the event being read
 	bareNames bool        // its release may have media as bare names in extra_keys
 	h         hasher
-	groups    [maxGroups]groupState
+	groups    wire.Groups
 	recurrent bool // one of the groups is mamba's
 }
 
@@ -61,7 +61,7 @@ func (d *Decoder) emit() error {
 		d.bareNames = d.f.Elements == 9
 		return d.stored(d.a.Tokens[d.f.FirstToken:len(d.a.Tokens):len(d.a.Tokens)])
 	case kvevent.Removed:
-		if d.groupState() != groupOther && len(d.f.EngineHashes) > 0 {
+		if d.groups.Prove(&d.f) && len(d.f.EngineHashes) > 0 {
 			d.add(kvevent.Removed)
 		}
 	case kvevent.Cleared:

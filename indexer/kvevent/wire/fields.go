@@ -215,6 +215,43 @@ func (f *Fields) FullPrefix() bool {
 	return false
 }
 
+// Groups remembers which KV-cache groups of a hybrid model prove no full prefix. The models of vLLM have under ten groups;
+// blocks of groups beyond 64 are left out.
+type Groups [64]bool
+
+// Learn takes in the group of a stored event, and answers like Prove.
+func (g *Groups) Learn(f *Fields) bool {
+	if n := max(f.Group, 0); n < len(g) {
+		g[n] = !f.FullPrefix()
+	}
+	return g.Prove(f)
+}
+
+// Prove reports whether an event is of a group whose blocks prove a full prefix, as far as stored events told.
+func (g *Groups) Prove(f *Fields) bool {
+	n := max(f.Group, 0)
+	return n < len(g) && !g[n]
+}
+
+// MixGroup mixes the event's group into its engine hashes and its parent.
+func (f *Fields) MixGroup() {
+	for i := range f.EngineHashes {
+		f.EngineHashes[i] = kvevent.InGroup(f.EngineHashes[i], f.Group)
+	}
+	if f.HasParent {
+		f.Parent = kvevent.InGroup(f.Parent, f.Group)
+	}
+}
+
+// Cover is an error if the blocks of a stored event are not whole blocks of so many tokens.
+func (f *Fields) Cover(tokens int) error {
+	blocks, size := len(f.EngineHashes), f.BlockSize
+	if size <= 0 || blocks == 0 || tokens%size != 0 || tokens/size != blocks {
+		return fmt.Errorf("%d hashes of block size %d do not cover %d tokens", blocks, size, max(tokens, 0))
+	}
+	return nil
+}
+
 // Adapter returns the name of the event's adapter, "" for the base model, and the hash seed of its blocks. An adapter that is
 // given by number only gets a name of its own, so that its blocks are never taken for the base model's. It does not allocate
 // if the name equals last.
