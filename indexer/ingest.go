@@ -15,7 +15,8 @@ import (
 // ErrUnknownSlot; nothing is stored then. Cost: about 0.1 µs a block, no allocation but the index's own growth.
 func (x *Index) Store(id SlotID, tier Tier, parent uint64, hasParent bool, engineHashes, locals []uint64) error {
 	if len(engineHashes) != len(locals) || tier >= Tiers {
-		return fmt.Errorf("stored: %w: %d engine hashes, %d local hashes, %v (want as many of each, and a known tier)", ErrMalformed, len(engineHashes), len(locals), tier)
+		return fmt.Errorf("stored: %w: %d engine hashes, %d local hashes, %v (want as many of each, and a known tier)",
+			ErrMalformed, len(engineHashes), len(locals), tier)
 	}
 	s, err := x.lockSlot(id)
 	if err != nil {
@@ -36,7 +37,8 @@ func (x *Index) Store(id SlotID, tier Tier, parent uint64, hasParent bool, engin
 				x.budget.dropped.Add(int64(len(engineHashes)))
 				return nil
 			}
-			return fmt.Errorf("stored: %w: engine hash %#x of slot %d (want it stored before; ask the worker for a replay from 0)", ErrUnknownParent, parent, id)
+			return fmt.Errorf("stored: %w: engine hash %#x of slot %d (want it stored before; ask the worker for a replay from 0)",
+				ErrUnknownParent, parent, id)
 		}
 	}
 	s.stores.Add(1)

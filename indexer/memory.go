@@ -175,6 +175,6 @@ func (m *memory) usage() (resident, used int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	resident = int64(m.count+len(m.ready)) * chunkBytes
-	used = int64(m.count)*chunkBytes - int64(len(m.slabs))*slabWords*8 - int64(len(m.pages))*pageWords*8 - int64(len(m.segments)*segmentBytes) - m.idleUnits.Load()*unitWords*8
-	return resident, used
+	idle := 8*(len(m.slabs)*slabWords+len(m.pages)*pageWords+int(m.idleUnits.Load())*unitWords) + len(m.segments)*segmentBytes
+	return resident, int64(m.count)*chunkBytes - int64(idle)
 }

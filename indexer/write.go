@@ -219,7 +219,8 @@ func (sh *shard) release(s *slot, refs []uint32, tiers uint8) (unknown int) {
 	nd := sh.node(id)
 	res, head := mem.residencyOf(nd, s.id)
 	all := res.leading()
-	low, top, front := maxNodeBlocks, -1, 0 // of the blocks that the slot no longer holds at all: lowest and highest offset, how many were leading
+	// Of the blocks that the slot no longer holds at all: lowest and highest offset, and how many were leading.
+	low, top, front := maxNodeBlocks, -1, 0
 	for i, ref := range refs {
 		pageID, bit := ref/pageBlocks, ref%pageBlocks
 		pg := mem.page(pageID)

@@ -213,13 +213,13 @@ func (d *Decoder) block(b []byte) ([]byte, error) {
 // emit appends the event that was read to the batch; its hashes are those in the arena since before.
 func (d *Decoder) emit(before *kvevent.Arena) {
 	e := &d.e
-	engineHashes := d.a.EngineHashes[len(before.EngineHashes):len(d.a.EngineHashes):len(d.a.EngineHashes)]
-	if e.kind != kvevent.Cleared && len(engineHashes) == 0 { // Dynamo filtered the blocks, and sends the event to keep ids consecutive
-		return
+	engineHashes := kvevent.Tail(d.a.EngineHashes, len(before.EngineHashes))
+	if e.kind != kvevent.Cleared && len(engineHashes) == 0 {
+		return // Dynamo filtered the blocks, and sends the event to keep ids consecutive
 	}
 	out := kvevent.Event{Kind: e.kind, Tier: kvevent.TierOf(wire.View(e.tier)), EngineHashes: engineHashes}
 	if e.kind == kvevent.Stored {
-		out.Locals = d.a.Locals[len(before.Locals):len(d.a.Locals):len(d.a.Locals)]
+		out.Locals = kvevent.Tail(d.a.Locals, len(before.Locals))
 		out.BlockSize, out.Parent, out.HasParent = d.BlockSize, e.parent, e.hasParent
 	}
 	d.a.Events = append(d.a.Events, out)

@@ -114,7 +114,8 @@ func each(dir, prefix string, now time.Time, read func(gjson.Result)) error {
 		if err != nil || info.Size() > maxRecordBytes || now.Sub(info.ModTime()) > recordLifetime {
 			continue
 		}
-		if b, err := os.ReadFile(filepath.Join(dir, f.Name())); err == nil && gjson.ValidBytes(b) { // else it is gone again, or half written
+		b, err := os.ReadFile(filepath.Join(dir, f.Name()))
+		if err == nil && gjson.ValidBytes(b) { // else it is gone again, or half written
 			read(gjson.ParseBytes(b))
 		}
 	}

@@ -55,7 +55,7 @@ func (d *Decoder) stored(e *kvevent.Event) error {
 		salt = 0
 	}
 	e.Kind, e.BlockSize, e.Parent, e.HasParent, e.LoRA = kvevent.Stored, size, f.Parent, f.HasParent, name
-	e.Locals = d.a.Locals[first:len(d.a.Locals):len(d.a.Locals)]
+	e.Locals = kvevent.Tail(d.a.Locals, first)
 	if d.Keep {
 		e.Tokens, e.Session = d.keep(ids[:tokens]), string(f.Session)
 	}
@@ -70,7 +70,7 @@ func (d *Decoder) keep(ids []uint64) []uint32 {
 	for _, id := range ids {
 		d.a.Tokens = append(d.a.Tokens, uint32(min(id, math.MaxUint32)))
 	}
-	return d.a.Tokens[first:len(d.a.Tokens):len(d.a.Tokens)]
+	return kvevent.Tail(d.a.Tokens, first)
 }
 
 // pads calls Pad for the pads among ids, but not for one that is among the four ids before it: pads repeat every four tokens.

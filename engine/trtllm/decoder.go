@@ -222,7 +222,7 @@ func (d *Decoder) removed(hashes gjson.Result) error {
 	first, tier := len(d.a.EngineHashes), kvevent.GPU
 	flush := func() {
 		if len(d.a.EngineHashes) > first {
-			d.a.Events = append(d.a.Events, kvevent.Event{Kind: kvevent.Removed, Tier: tier, EngineHashes: d.a.EngineHashes[first:len(d.a.EngineHashes):len(d.a.EngineHashes)]})
+			d.a.Events = append(d.a.Events, kvevent.Event{Kind: kvevent.Removed, Tier: tier, EngineHashes: kvevent.Tail(d.a.EngineHashes, first)})
 		}
 		first = len(d.a.EngineHashes)
 	}
@@ -253,8 +253,7 @@ func (d *Decoder) updated(engineHash uint64, level gjson.Result) {
 		return
 	}
 	d.a.EngineHashes = append(d.a.EngineHashes, engineHash)
-	n := len(d.a.EngineHashes)
-	one := d.a.EngineHashes[n-1 : n : n]
+	one := kvevent.Tail(d.a.EngineHashes, len(d.a.EngineHashes)-1)
 	was, now := tierOf(from), tierOf(to)
 	if now == kvevent.GPU {
 		delete(d.offGPU, engineHash)
@@ -262,7 +261,8 @@ func (d *Decoder) updated(engineHash uint64, level gjson.Result) {
 		d.a.Events = append(d.a.Events, kvevent.Event{Kind: kvevent.Removed, Tier: was, EngineHashes: one})
 		return
 	}
-	d.a.Events = append(d.a.Events, kvevent.Event{Kind: kvevent.Copied, Tier: now, EngineHashes: one}, kvevent.Event{Kind: kvevent.Removed, Tier: was, EngineHashes: one})
+	d.a.Events = append(d.a.Events, kvevent.Event{Kind: kvevent.Copied, Tier: now, EngineHashes: one},
+		kvevent.Event{Kind: kvevent.Removed, Tier: was, EngineHashes: one})
 }
 
 // setOffGPU remembers that a block lies outside the GPU; false if there is no room.

@@ -81,7 +81,8 @@ func (d *Decoder) packedStored() error {
 		}
 	}
 	for _, engineHash := range f.EngineHashes {
-		one := storedBlock{engineHash: engineHash, token: len(d.a.Tokens), tokens: size, name: len(d.s.names), level: int(f.Tier()), keyed: k != nil || d.Standalone}
+		one := storedBlock{engineHash: engineHash, token: len(d.a.Tokens), tokens: size, name: len(d.s.names),
+			level: int(f.Tier()), keyed: k != nil || d.Standalone}
 		for range size {
 			if msgp.NextType(t) == msgp.StrType {
 				var digest []byte

@@ -154,7 +154,8 @@ func (d *Drain) post(ctx context.Context, buf []byte) ([]byte, error) {
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorText))
-		return buf, fmt.Errorf("POST %s: status %d %.100q (is it trtllm-serve, with kv_cache_config.event_buffer_max_size above 0?)", eventsPath, resp.StatusCode, text)
+		return buf, fmt.Errorf("POST %s: status %d %.100q (is it trtllm-serve, with kv_cache_config.event_buffer_max_size above 0?)",
+			eventsPath, resp.StatusCode, text)
 	}
 	for {
 		if len(buf) == cap(buf) {

@@ -154,7 +154,8 @@ func (d *Decoder) key(name string, start int, last *keyRun) {
 	if !last.known || h != last.name || start <= last.start {
 		d.s.names = append(d.s.names, h)
 		if d.Keep {
-			d.a.Media = append(d.a.Media, kvevent.Mention{Block: len(d.s.blocks), Offset: -start, Paired: start > 0, Name: []byte(name)})
+			m := kvevent.Mention{Block: len(d.s.blocks), Offset: -start, Paired: start > 0, Name: []byte(name)}
+			d.a.Media = append(d.a.Media, m)
 		}
 	}
 	*last = keyRun{true, h, start}
@@ -211,7 +212,7 @@ func (d *Decoder) emit(from, to int, parent uint64, hasParent bool) {
 			d.setOffGPU(b.engineHash, e.Tier)
 		}
 	}
-	e.EngineHashes, e.Locals = d.a.EngineHashes[hs:len(d.a.EngineHashes):len(d.a.EngineHashes)], d.a.Locals[ls:len(d.a.Locals):len(d.a.Locals)]
+	e.EngineHashes, e.Locals = kvevent.Tail(d.a.EngineHashes, hs), kvevent.Tail(d.a.Locals, ls)
 	if d.Keep {
 		first := blocks[0].token
 		e.Tokens = d.a.Tokens[first : first+len(blocks)*size : first+len(blocks)*size]
@@ -222,7 +223,7 @@ func (d *Decoder) emit(from, to int, parent uint64, hasParent bool) {
 				d.a.Media = append(d.a.Media, m)
 			}
 		}
-		e.Media = d.a.Media[base:len(d.a.Media):len(d.a.Media)]
+		e.Media = kvevent.Tail(d.a.Media, base)
 	}
 	d.anyStored = true
 	d.a.Events = append(d.a.Events, e)

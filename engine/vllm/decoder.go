@@ -59,7 +59,7 @@ func (d *Decoder) emit() error {
 	case kvevent.Stored:
 		// Arrays of 0.17 to 0.19 end at extra_keys; in 0.17 and 0.18 media may be bare names there.
 		d.bareNames = d.f.Elements == 9
-		return d.stored(d.a.Tokens[d.f.FirstToken:len(d.a.Tokens):len(d.a.Tokens)])
+		return d.stored(kvevent.Tail(d.a.Tokens, d.f.FirstToken))
 	case kvevent.Removed:
 		if d.groups.Prove(&d.f) && len(d.f.EngineHashes) > 0 {
 			d.add(kvevent.Removed)

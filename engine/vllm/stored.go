@@ -34,12 +34,12 @@ func (d *Decoder) stored(tokens []uint32) error {
 	}
 	e := d.add(kvevent.Stored)
 	e.Parent, e.HasParent, e.BlockSize = f.Parent, f.HasParent, f.BlockSize
-	e.Locals = d.a.Locals[first:len(d.a.Locals):len(d.a.Locals)]
+	e.Locals = kvevent.Tail(d.a.Locals, first)
 	e.MediaUnknown = f.ExtraKeys == nil
 	e.LoRA = d.h.loraName
 	if d.Keep {
 		e.Tokens, e.Session = tokens, string(f.Session)
-		e.Media = d.a.Media[firstMention:len(d.a.Media):len(d.a.Media)]
+		e.Media = kvevent.Tail(d.a.Media, firstMention)
 	} else {
 		d.a.Tokens = d.a.Tokens[:f.FirstToken]
 	}

@@ -22,6 +22,9 @@ func (a *Arena) Rollback(before Arena) {
 	a.EngineHashes, a.Locals = a.EngineHashes[:len(before.EngineHashes)], a.Locals[:len(before.Locals)]
 }
 
+// Tail is s from first on, without room behind it: what is appended to s later is not seen in it.
+func Tail[T any](s []T, first int) []T { return s[first:len(s):len(s)] }
+
 // Reuse returns an empty slice with the same memory, nil if one huge batch has made it larger than a million elements.
 func Reuse[T any](s []T) []T {
 	if cap(s) > 1<<20 {

@@ -185,8 +185,8 @@ func (f *Feed) replay(ctx context.Context) error {
 	r.fromZero = r.known && f.replayOwed && f.partial
 	if r.known && !r.fromZero {
 		r.from = f.next - 1
-		if f.replayOwed && f.confirmed > 0 && f.confirmed < f.next { // later messages may be another incarnation's whose numbers fit ours by chance
-			r.from = f.confirmed - 1
+		if f.replayOwed && f.confirmed > 0 && f.confirmed < f.next {
+			r.from = f.confirmed - 1 // later messages may be another incarnation's whose numbers fit ours by chance
 		}
 	}
 	inApply := false

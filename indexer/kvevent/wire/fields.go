@@ -36,7 +36,7 @@ type Fields struct {
 	Group        int    // of a hybrid model; -1: not sent
 	FirstToken   int    // length of the arena's Tokens when the event began
 	HasTokens    bool   // it has token ids
-	ExtraKeys    []byte // vLLM's extra_keys, TensorRT-LLM's mm_keys or block_mm_infos: the whole msgpack value; nil if the event has none
+	ExtraKeys    []byte // vLLM's extra_keys, TensorRT-LLM's mm_keys or block_mm_infos: the whole value; nil if there is none
 
 	LoRA, Medium, Locality, SpecKind, Salt, Session []byte
 
@@ -56,7 +56,7 @@ func (f *Fields) read(b []byte, a *kvevent.Arena, tokens func(b []byte) ([]byte,
 	default:
 		return b, fmt.Errorf("want a map or an array, got %s", msgp.NextType(b))
 	}
-	f.EngineHashes = a.EngineHashes[f.firstHash:len(a.EngineHashes):len(a.EngineHashes)]
+	f.EngineHashes = kvevent.Tail(a.EngineHashes, f.firstHash)
 	return rest, err
 }
 

@@ -32,7 +32,8 @@ var errShort = errors.New("message ends in the middle of a value")
 //
 // An error means that the payload is cut or no frame at all: then nothing of it may be used, because what is missing may
 // be a removal.
-func Batch(payload []byte, a *kvevent.Arena, f *Fields, tokens func(b []byte) ([]byte, error), emit func() error) (batch kvevent.Batch, err error) {
+func Batch(payload []byte, a *kvevent.Arena, f *Fields, tokens func(b []byte) ([]byte, error), emit func() error) (
+	batch kvevent.Batch, err error) {
 	n, b, err := msgp.ReadArrayHeaderBytes(payload)
 	if err != nil {
 		return batch, fmt.Errorf("batch: want an array [time, events, rank]: %w", err)

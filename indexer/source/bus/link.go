@@ -155,7 +155,8 @@ func (l serverLog) Fatalf(format string, v ...any) {
 
 // Connect connects for good: it keeps trying while the server is away, each client at its own random times.
 func Connect(url, name string, log *zap.Logger) (*nats.Conn, error) {
-	return nats.Connect(url, nats.Name(name), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.ReconnectWait(250*time.Millisecond), nats.ReconnectJitter(time.Second, time.Second),
+	return nats.Connect(url, nats.Name(name), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1),
+		nats.ReconnectWait(250*time.Millisecond), nats.ReconnectJitter(time.Second, time.Second),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { log.Warn("NATS is away", zap.Error(err)) }),
 		nats.ReconnectHandler(func(*nats.Conn) { log.Info("NATS is back") }))
 }

@@ -66,10 +66,9 @@ func (l *Listener) follow(ctx context.Context, js jetstream.JetStream) error {
 	if err := ensure(ctx, js, keptEvents, l.Log); err != nil {
 		return err
 	}
-	return consume(ctx, js, Stream, cmp.Or(l.watch, watchStream), jetstream.OrderedConsumerConfig{FilterSubjects: []string{eventSubjects + ">"}, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy},
-		func(m jetstream.Msg) {
-			_ = guard.Call(func() error { l.deliver(m.Subject(), m.Data()); return nil }) // a message that panics is dropped
-		})
+	return consume(ctx, js, cmp.Or(l.watch, watchStream), func(m jetstream.Msg) {
+		_ = guard.Call(func() error { l.deliver(m.Subject(), m.Data()); return nil }) // a message that panics is dropped
+	})
 }
 
 // deliver hands one message to its feed, or reports a worker-rank that has none.

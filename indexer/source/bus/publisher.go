@@ -78,7 +78,8 @@ func NewPublisher(o PublisherOptions) (*Publisher, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Publisher{o: o, js: js, subject: eventSubjects + subjectSuffix(o.Worker, o.Rank), epoch: uint64(time.Now().UnixNano()), flags: flagPartial | flagAway}
+	p := &Publisher{o: o, js: js, subject: eventSubjects + subjectSuffix(o.Worker, o.Rank), epoch: uint64(time.Now().UnixNano()),
+		flags: flagPartial | flagAway}
 	p.index = indexer.New(indexer.Options{})
 	p.slot = p.index.Join(indexer.SlotOptions{CountCopies: o.CountCopies})
 	p.out.wake = make(chan struct{}, 1)

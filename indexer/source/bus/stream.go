@@ -50,23 +50,25 @@ func ensure(ctx context.Context, js jetstream.JetStream, maxBytes int64, log *za
 // watchStream is how often a consumer checks that its stream is still the same one.
 const watchStream = 5 * time.Second
 
-// consume calls each for a stream's messages, in order, until ctx ends or the stream is lost. It looks often whether the stream
-// is still the same: one that is made anew begins with number 1, and an ordered consumer of the old one waits silently for the
-// number that it had reached.
-func consume(ctx context.Context, js jetstream.JetStream, stream string, often time.Duration, cfg jetstream.OrderedConsumerConfig, each func(jetstream.Msg)) error {
-	s, err := js.Stream(ctx, stream)
+// consume calls each for the last message of every subject and all that follow, in order, until ctx ends or the stream is lost.
+// It looks often whether the stream is still the same: one that is made anew begins with number 1, and an ordered consumer of
+// the old one waits silently for the number that it had reached.
+func consume(ctx context.Context, js jetstream.JetStream, often time.Duration, each func(jetstream.Msg)) error {
+	s, err := js.Stream(ctx, Stream)
 	if err != nil {
 		return err
 	}
 	made := s.CachedInfo().Created
-	c, err := js.OrderedConsumer(ctx, stream, cfg)
+	c, err := js.OrderedConsumer(ctx, Stream, jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{eventSubjects + ">"}, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy})
 	if err != nil {
 		return err
 	}
 	broken := make(chan error, 1)
 	consuming, err := c.Consume(each, jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
 		// The consumer recovers from other errors (missed heartbeats, a reconnect) by itself.
-		if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, jetstream.ErrOrderedConsumerReset) {
+		if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) ||
+			errors.Is(err, jetstream.ErrOrderedConsumerReset) {
 			select {
 			case broken <- err:
 			default:
@@ -90,7 +92,7 @@ func consume(ctx context.Context, js jetstream.JetStream, stream string, often t
 		case <-watch.C:
 		}
 		look, cancel := context.WithTimeout(ctx, ensureTime)
-		now, err := js.Stream(look, stream)
+		now, err := js.Stream(look, Stream)
 		cancel()
 		switch {
 		case errors.Is(err, jetstream.ErrStreamNotFound):

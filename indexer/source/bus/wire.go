@@ -62,7 +62,8 @@ func readNumbers(b []byte) (epoch, seq uint64, err error) {
 		return 0, 0, fmt.Errorf("bus message of %d bytes, want %d or more", len(b), headBytes)
 	}
 	if b[0] != magic || b[1] != version {
-		return 0, 0, fmt.Errorf("bus message begins with %#x version %d, want %#x version %d (agent and router of one release?)", b[0], b[1], magic, version)
+		return 0, 0, fmt.Errorf("bus message begins with %#x version %d, want %#x version %d (agent and router of one release?)",
+			b[0], b[1], magic, version)
 	}
 	return binary.LittleEndian.Uint64(b[3:]), binary.LittleEndian.Uint64(b[11:]), nil
 }
@@ -156,8 +157,8 @@ func (d *Decoder) Decode(b []byte) (kvevent.Batch, error) {
 
 func (d *Decoder) event(r *reader) {
 	head := r.byte()
-	e := kvevent.Event{Kind: kvevent.Kind(head & eventKind), Tier: kvevent.Tier(head & eventTier >> 3), HasParent: head&eventParent != 0,
-		MediaUnknown: head&eventMedia != 0}
+	e := kvevent.Event{Kind: kvevent.Kind(head & eventKind), Tier: kvevent.Tier(head & eventTier >> 3),
+		HasParent: head&eventParent != 0, MediaUnknown: head&eventMedia != 0}
 	if e.Kind > kvevent.Cleared {
 		r.err = fmt.Errorf("kind %d", e.Kind)
 		return
@@ -192,7 +193,7 @@ func (d *Decoder) takeWords(r *reader, n int) []uint64 {
 		d.words = append(d.words, binary.LittleEndian.Uint64(r.b[i*8:]))
 	}
 	r.b = r.b[n*8:]
-	return d.words[start:len(d.words):len(d.words)]
+	return kvevent.Tail(d.words, start)
 }
 
 // tokensMode reads what is sent only in mode Tokens.
@@ -207,7 +208,7 @@ func (d *Decoder) tokensMode(r *reader, e *kvevent.Event) {
 		d.tokens = append(d.tokens, binary.LittleEndian.Uint32(r.b[i*4:]))
 	}
 	r.b = r.b[n*4:]
-	e.Tokens = d.tokens[start:len(d.tokens):len(d.tokens)]
+	e.Tokens = kvevent.Tail(d.tokens, start)
 	e.LoRA, e.Session = string(r.text()), string(r.text())
 	first := len(d.media)
 	for range r.count(4) {
@@ -220,7 +221,7 @@ func (d *Decoder) tokensMode(r *reader, e *kvevent.Event) {
 		}
 		d.media = append(d.media, m)
 	}
-	e.Media = d.media[first:len(d.media):len(d.media)]
+	e.Media = kvevent.Tail(d.media, first)
 }
 
 // reader takes values off a message; after the first failure they are all zero.
