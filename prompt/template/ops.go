@@ -39,17 +39,58 @@ func badOperands(op string, a, b Value) Value {
 	return raise("unsupported operand type(s) for %s: '%s' and '%s'", op, a.typeName(), b.typeName())
 }
 
-// numbers reads two numbers: as ints, or as floats where one is.
-func numbers(op string, a, b Value) (x, y int64, f, g float64, floats bool) {
-	switch {
-	case !a.isNumber() || !b.isNumber():
-		badOperands(op, a, b)
-	case a.kind == KindBig || b.kind == KindBig:
-		beyond()
-	case a.kind == KindFloat || b.kind == KindFloat:
-		return 0, 0, toFloat(a), toFloat(b), true
+// arithmetic makes an operator of what it does to two ints, ok where the result has 64 bits, and to floats where one is; nil:
+// not supported.
+func arithmetic(op string, ints func(x, y int64) (n int64, ok bool), floats func(x, y float64) float64) binaryOp {
+	return func(_ *state, a, b Value) Value {
+		switch {
+		case !a.isNumber() || !b.isNumber():
+			badOperands(op, a, b)
+		case a.kind == KindBig || b.kind == KindBig:
+			beyond()
+		case a.kind != KindFloat && b.kind != KindFloat:
+			n, ok := ints(a.int(), b.int())
+			if !ok {
+				beyond()
+			}
+			return Int(n)
+		case floats == nil:
+			unsupported("%s of a float", op)
+		}
+		return Float(floats(toFloat(a), toFloat(b)))
 	}
-	return a.int(), b.int(), 0, 0, false
+}
+
+var (
+	sum = arithmetic("+", func(x, y int64) (int64, bool) { return x + y, (x+y > x) == (y > 0) },
+		func(x, y float64) float64 { return x + y })
+	sub = arithmetic("-", func(x, y int64) (int64, bool) { return x - y, (x-y < x) == (y > 0) },
+		func(x, y float64) float64 { return x - y })
+	product = arithmetic("*", func(x, y int64) (int64, bool) {
+		return x * y, x == 0 || x*y/x == y && !(x == -1 && y == math.MinInt64)
+	}, func(x, y float64) float64 { return x * y })
+	floorDiv = arithmetic("//", func(x, y int64) (int64, bool) {
+		q, _, ok := divmod(x, y)
+		return q, ok
+	}, nil)
+	remainder = arithmetic("%", func(x, y int64) (int64, bool) {
+		_, r, ok := divmod(x, y)
+		return r, ok
+	}, nil)
+)
+
+// divmod divides towards minus infinity: the remainder has the divisor's sign.
+func divmod(x, y int64) (q, r int64, ok bool) {
+	switch {
+	case y == 0:
+		raise("integer division or modulo by zero")
+	case x == math.MinInt64 && y == -1:
+		return 0, 0, false
+	}
+	if q, r = x/y, x%y; r != 0 && (r < 0) != (y < 0) {
+		q, r = q-1, r+y
+	}
+	return q, r, true
 }
 
 // beyond ends a rendering that computes with more than 64 bits.
@@ -84,25 +125,7 @@ func add(s *state, a, b Value) Value {
 		s.step(len(x) + len(y))
 		return Value{kind: a.kind, ref: &List{items: slices.Concat(x, y)}}
 	}
-	x, y, f, g, floats := numbers("+", a, b)
-	if floats {
-		return Float(f + g)
-	}
-	if sum := x + y; (sum > x) == (y > 0) {
-		return Int(sum)
-	}
-	return beyond()
-}
-
-func sub(s *state, a, b Value) Value {
-	x, y, f, g, floats := numbers("-", a, b)
-	if floats {
-		return Float(f - g)
-	}
-	if d := x - y; (d < x) == (y > 0) {
-		return Int(d)
-	}
-	return beyond()
+	return sum(s, a, b)
 }
 
 func mul(s *state, a, b Value) Value {
@@ -120,14 +143,7 @@ func mul(s *state, a, b Value) Value {
 		s.step(n * len(x))
 		return Value{kind: a.kind, ref: &List{items: slices.Repeat(x, n)}}
 	}
-	x, y, f, g, floats := numbers("*", a, b)
-	if floats {
-		return Float(f * g)
-	}
-	if p := x * y; x == 0 || p/x == y && !(x == -1 && y == math.MinInt64) {
-		return Int(p)
-	}
-	return beyond()
+	return product(s, a, b)
 }
 
 // repeats gives the count of a repetition of size elements, bounded so that the product fits.
@@ -143,48 +159,26 @@ func repeats(v Value, size int) int {
 }
 
 func trueDiv(_ *state, a, b Value) Value {
-	x, y, f, g, floats := numbers("/", a, b)
-	if !floats {
-		const exact = 1 << 53
-		if max(x, -x, y, -y) > exact {
+	if !a.isNumber() || !b.isNumber() {
+		badOperands("/", a, b)
+	}
+	const exact = 1 << 53 // ints up to there are floats too
+	for _, v := range []Value{a, b} {
+		if v.kind != KindFloat && math.Abs(toFloat(v)) > exact {
 			beyond()
 		}
-		f, g = float64(x), float64(y)
 	}
-	if g == 0 {
+	if toFloat(b) == 0 {
 		raise("division by zero")
 	}
-	return Float(f / g)
-}
-
-func floorDiv(_ *state, a, b Value) Value {
-	q, _ := divmod("//", a, b)
-	return Int(q)
+	return Float(toFloat(a) / toFloat(b))
 }
 
 func mod(s *state, a, b Value) Value {
 	if a.IsString() {
 		return percentFormat(s, a, b)
 	}
-	_, r := divmod("%", a, b)
-	return Int(r)
-}
-
-// divmod divides ints towards minus infinity: the remainder has the divisor's sign.
-func divmod(op string, a, b Value) (q, r int64) {
-	x, y, _, g, floats := numbers(op, a, b)
-	switch {
-	case floats && g == 0, !floats && y == 0:
-		raise("integer division or modulo by zero")
-	case floats:
-		unsupported("%s of a float", op)
-	case x == math.MinInt64 && y == -1:
-		beyond()
-	}
-	if q, r = x/y, x%y; r != 0 && (r < 0) != (y < 0) {
-		q, r = q-1, r+y
-	}
-	return q, r
+	return remainder(s, a, b)
 }
 
 // sign is +v or -v.

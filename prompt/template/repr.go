@@ -11,17 +11,6 @@ import (
 
 // str() and repr() as Python writes them.
 
-// appendStr appends str(v).
-func (s *state) appendStr(dst []byte, v Value) []byte {
-	switch v.kind {
-	case KindString, KindMarkup:
-		return append(dst, v.str...)
-	case KindUndefined:
-		return dst
-	}
-	return s.appendRepr(dst, v)
-}
-
 // toStr is str(v).
 func toStr(s *state, v Value) string {
 	switch v.kind {

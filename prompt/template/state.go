@@ -178,12 +178,13 @@ func (s *state) write(text string) {
 
 // print appends str(v).
 func (s *state) print(v Value) {
-	if v.IsString() {
+	switch {
+	case v.IsString():
 		s.write(v.str)
-		return
+	case v.kind != KindUndefined:
+		s.out = s.appendRepr(s.out, v)
+		s.write("")
 	}
-	s.out = s.appendStr(s.out, v)
-	s.write("")
 }
 
 // captured takes what was written since the output had length from.
