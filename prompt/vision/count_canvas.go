@@ -91,8 +91,8 @@ func factorGrids(most int) [][2]int {
 }
 
 // leastUpscaled is the same choice in float64, from grids of (columns, rows) (Command A Vision).
-func leastUpscaled(candidates [][2]int, w, h int, tileArea float64) (cols, rows int) {
-	best := bestScale[float64](candidates, w, h, int(math.Sqrt(tileArea)), false)
+func leastUpscaled(candidates [][2]int, w, h, size int) (cols, rows int) {
+	best := bestScale[float64](candidates, w, h, size, false)
 	return best[0], best[1]
 }
 
@@ -137,42 +137,12 @@ func (k molmo) bind(s *settings) counter {
 	}
 	margin := (left + right) * patch
 	return func(w, h, _ int) (grid, error) {
-		// Pictures not larger than the margins give zero or negative scales; upstream does not mind, the order of comparisons
-		// decides.
-		c := tilingFor(candidates, float32(h-margin), float32(w-margin), window*patch)
+		// Pictures not larger than the margins give negative or infinite scales; upstream does not mind.
+		c := bestScale[float32](candidates, h-margin, w-margin, window*patch, false)
 		side := up(crop)
 		return grid{main: side * side, mainCols: side,
 			rows: axis(c[0]), cols: 1, tile: axis(c[1])}, nil
 	}
-}
-
-// tilingFor follows numpy: all below 1, the greatest; else the least of those from 1 on, with smaller ones counted as 1e10.
-func tilingFor(candidates [][2]int, h, w float32, tile int) [2]int {
-	scales := make([]float32, len(candidates))
-	all := true
-	for i, c := range candidates {
-		scales[i] = minNaN(float32(c[0]*tile)/h, float32(c[1]*tile)/w)
-		if !(scales[i] < 1) {
-			all = false
-		}
-	}
-	best := 0
-	for i := range scales {
-		if !all && scales[i] < 1 {
-			scales[i] = 1e10
-		}
-		if all && scales[i] > scales[best] || !all && scales[i] < scales[best] {
-			best = i
-		}
-	}
-	return candidates[best]
-}
-
-func minNaN(a, b float32) float32 {
-	if a != a || b != b {
-		return float32(math.NaN())
-	}
-	return min(a, b)
 }
 
 // perceptionLM fits a canvas that covers the picture with the most of it used, else the closest ratio (Perception LM).

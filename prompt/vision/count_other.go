@@ -41,7 +41,7 @@ func (k phi4) bind(s *settings) counter {
 	return func(w, h, _ int) (grid, error) {
 		cols, rows := (w+size-1)/size, (h+size-1)/size
 		if float64(cols)*float64(rows) > float64(crops) {
-			cols, rows = closestRatio(candidates, w, h, float64(size)*float64(size))
+			cols, rows = closestRatio(candidates, w, h, size)
 		}
 		tw, th := size*cols, size*rows
 		rw, rh := float64(tw)/float64(w), float64(th)/float64(h)

@@ -28,8 +28,8 @@ func grids(lo, hi int) [][2]int {
 
 // closestRatio picks the grid whose aspect ratio is nearest. Of equals the later (larger) one wins while the picture covers
 // half of it.
-func closestRatio(candidates [][2]int, w, h int, tileArea float64) (cols, rows int) {
-	ratio, area := float64(w)/float64(h), float64(w)*float64(h)
+func closestRatio(candidates [][2]int, w, h, size int) (cols, rows int) {
+	ratio, area, tileArea := float64(w)/float64(h), float64(w)*float64(h), float64(size)*float64(size)
 	best, diff := [2]int{1, 1}, math.Inf(1)
 	for _, c := range candidates {
 		d := math.Abs(ratio - float64(c[0])/float64(c[1]))
@@ -41,8 +41,8 @@ func closestRatio(candidates [][2]int, w, h int, tileArea float64) (cols, rows i
 }
 
 // closeAndFull weighs closeness with how much of the grid the picture fills (Llama Nemotron Nano VL v1, Eagle).
-func closeAndFull(candidates [][2]int, w, h int, tileArea float64) (cols, rows int) {
-	ratio, area := float64(w)/float64(h), float64(w)*float64(h)
+func closeAndFull(candidates [][2]int, w, h, size int) (cols, rows int) {
+	ratio, area, tileArea := float64(w)/float64(h), float64(w)*float64(h), float64(size)*float64(size)
 	best, top := [2]int{1, 1}, math.Inf(-1)
 	for _, c := range candidates {
 		r := float64(c[0]) / float64(c[1])
@@ -61,7 +61,7 @@ type tiles struct {
 	dynamic  value // switch; off means one tile. nil = always on
 	thumb    value // switch for the thumbnail. nil = always
 	perTile  perTile
-	choose   func([][2]int, int, int, float64) (int, int) // nil = closestRatio
+	choose   func(candidates [][2]int, w, h, size int) (cols, rows int) // nil = closestRatio
 	// grid: the layout shows the tiles one by one; else all is one run.
 	grid bool
 }
@@ -99,22 +99,25 @@ func (p perTile) read(s *settings, size int) int {
 	return int(n)
 }
 
-func (k tiles) bind(s *settings) counter {
-	size := s.small(k.size, 1, 1<<16)
-	lo, hi := s.small(k.min, 1, maxTiles), s.small(k.max, 1, maxTiles)
+// read gives the side of a tile, the bounds of their number and the tokens of one.
+func (k tiles) read(s *settings) (size, lo, hi, per int) {
+	size, lo, hi = s.small(k.size, 1, 1<<16), s.small(k.min, 1, maxTiles), s.small(k.max, 1, maxTiles)
 	if k.dynamic != nil && !s.bool(k.dynamic) {
 		lo, hi = 1, 1
 	}
+	return size, lo, hi, k.perTile.read(s, size)
+}
+
+func (k tiles) bind(s *settings) counter {
+	size, lo, hi, per := k.read(s)
 	thumb := k.thumb == nil || s.bool(k.thumb)
-	per := k.perTile.read(s, size)
 	candidates := grids(lo, hi)
 	choose := k.choose
 	if choose == nil {
 		choose = closestRatio
 	}
-	area := float64(size) * float64(size)
 	return func(w, h, _ int) (grid, error) {
-		cols, rows := choose(candidates, w, h, area)
+		cols, rows := choose(candidates, w, h, size)
 		if k.grid {
 			g := grid{main: per, rows: rows, cols: cols, tile: per}
 			if cols*rows == 1 {
@@ -143,15 +146,10 @@ func (k msac) bind(s *settings) counter {
 	if !s.bool(k.on) {
 		return plain
 	}
-	size, hi := s.small(k.size, 1, 1<<16), s.small(k.max, 1, maxTiles)
-	if k.dynamic != nil && !s.bool(k.dynamic) {
-		hi = 1
-	}
-	per := k.perTile.read(s, size)
+	size, _, hi, per := k.read(s)
 	first, second := grids(1, hi), grids(3, hi)
-	area := float64(size) * float64(size)
 	return func(w, h, _ int) (grid, error) {
-		cols, rows := closestRatio(first, w, h, area)
+		cols, rows := closestRatio(first, w, h, size)
 		n := cols * rows
 		var rest [][2]int
 		for _, c := range second {
@@ -159,7 +157,7 @@ func (k msac) bind(s *settings) counter {
 				rest = append(rest, c)
 			}
 		}
-		cols2, rows2 := closestRatio(rest, w, h, area)
+		cols2, rows2 := closestRatio(rest, w, h, size)
 		n2 := cols2 * rows2
 		if n2 != 1 {
 			n2++
@@ -191,7 +189,7 @@ func (k deepseekOCR) bind(s *settings) counter {
 			n, line = side*(side+1)+1, 1
 		}
 		if crop && (w > size || h > size) {
-			cols, rows := closestRatio(candidates, w, h, float64(size)*float64(size))
+			cols, rows := closestRatio(candidates, w, h, size)
 			n += rows * tile * (cols*tile + line)
 		}
 		return grid{main: n}, nil
@@ -267,7 +265,7 @@ func (k lfm2) bind(s *settings) counter {
 		if !large || !split {
 			return grid{main: whole}, nil
 		}
-		cols, rows := closestRatio(candidates, w, h, float64(tile)*float64(tile))
+		cols, rows := closestRatio(candidates, w, h, tile)
 		if cols*rows == 1 {
 			return grid{main: whole}, nil
 		}
@@ -295,7 +293,6 @@ func (k graniteDocling) bind(s *settings) counter {
 	densePatches := s.small(k.dense[0], 0, maxTiles)
 	scale, minAspect, maxAspect := s.float(k.dense[1]), s.float(k.dense[2]), s.float(k.dense[3])
 	usual, dense := narrow(grids(lo, hi)), narrow(grids(lo, densePatches))
-	area := float64(size) * float64(size)
 	return func(w, h, _ int) (grid, error) {
 		if !crop {
 			return grid{rows: 1, cols: 1, tile: n}, nil
@@ -305,7 +302,7 @@ func (k graniteDocling) bind(s *settings) counter {
 			ratio := float64(w) / float64(h)
 			use := !(minAspect > 0 && ratio <= minAspect) && !(maxAspect > 0 && ratio > maxAspect)
 			if use && scale > 0 {
-				cols, _ := closestRatio(usual, w, h, area)
+				cols, _ := closestRatio(usual, w, h, size)
 				use = float64(cols*size)/float64(w) < scale
 			}
 			if use {
@@ -315,7 +312,7 @@ func (k graniteDocling) bind(s *settings) counter {
 		if most <= 1 {
 			return grid{rows: 1, cols: 1, tile: n}, nil
 		}
-		cols, rows := closestRatio(from, w, h, area)
+		cols, rows := closestRatio(from, w, h, size)
 		g := grid{rows: rows, cols: cols, tile: n}
 		if rows*cols > 1 {
 			g.main = n

@@ -123,26 +123,13 @@ func (p *piece) span(m *Model, total int) Span {
 }
 
 func (m *Model) isEmbed(id uint32) bool {
-	for _, r := range m.rules {
-		if r.hasID && r.id == id {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(m.rules, func(r *rule) bool { return r.hasID && r.id == id })
 }
 
 // countEmbeds counts the embedding tokens that a text spells out.
-func (m *Model) countEmbeds(text string) int {
-	n := 0
+func (m *Model) countEmbeds(text string) (n int) {
 	for i, r := range m.rules {
-		if !r.hasID {
-			continue
-		}
-		seen := false
-		for _, earlier := range m.rules[:i] {
-			seen = seen || earlier.hasID && earlier.id == r.id
-		}
-		if !seen {
+		if r.hasID && slices.IndexFunc(m.rules, func(other *rule) bool { return other.hasID && other.id == r.id }) == i {
 			n += strings.Count(text, r.idText)
 		}
 	}

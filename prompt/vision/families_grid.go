@@ -8,6 +8,15 @@ var qwenNames = map[string]name{
 	"video": {attr: "video_token", text: "<|video_pad|>", id: "video_token_id"},
 }
 
+// omniNames are those of its models that hear.
+func omniNames(image, video, audio string) map[string]name {
+	return map[string]name{
+		"image": {attr: "image_token", text: image, id: "image_token_id image_token_index"},
+		"video": {attr: "video_token", text: video, id: "video_token_id video_token_index"},
+		"audio": {attr: "audio_token", text: audio, id: "audio_token_id audio_token_index"},
+	}
+}
+
 // qwenResize is the rule with the defaults of Qwen2VLImageProcessor.
 var qwenResize = smartResize{
 	patch: value{"image.patch_size", "=14"}, merge: value{"image.merge_size", "=2"},
@@ -49,14 +58,9 @@ var qwenFamilies = []family{
 		archs:      []string{"Qwen2_5OmniModel", "Qwen2_5OmniForConditionalGeneration", "Qwen2_5OmniThinkerForConditionalGeneration"},
 		types:      []string{"qwen2_5_omni", "qwen2_5_omni_thinker"},
 		processors: []string{"Qwen2_5OmniProcessor"},
-		names: map[string]name{
-			"image": {attr: "image_token", text: "<|IMAGE|>", id: "image_token_id image_token_index"},
-			"video": {attr: "video_token", text: "<|VIDEO|>", id: "video_token_id video_token_index"},
-			"audio": {attr: "audio_token", text: "<|AUDIO|>", id: "audio_token_id audio_token_index"},
-		},
-		image: &entry{target: "{image}", id: "{image}", count: qwenResize, put: "<|vision_start|>{image}<|vision_end|>"},
-		video: &entry{target: "{video}", id: "{video}", put: "<|vision_start|>{video}<|vision_end|>",
-			undecidable: noFrames},
+		names:      omniNames("<|IMAGE|>", "<|VIDEO|>", "<|AUDIO|>"),
+		image:      &entry{target: "{image}", id: "{image}", count: qwenResize, put: "<|vision_start|>{image}<|vision_end|>"},
+		video:      &entry{target: "{video}", id: "{video}", put: "<|vision_start|>{video}<|vision_end|>", undecidable: noFrames},
 		audio: &entry{target: "{audio}", id: "{audio}", put: "Audio {k}: <|audio_bos|>{audio}<|audio_eos|>",
 			undecidable: noLength},
 	},
@@ -65,16 +69,10 @@ var qwenFamilies = []family{
 		archs:      []string{"Qwen3OmniMoeForConditionalGeneration", "Qwen3OmniMoeThinkerForConditionalGeneration"},
 		types:      []string{"qwen3_omni_moe", "qwen3_omni_moe_thinker"},
 		processors: []string{"Qwen3OmniMoeProcessor"},
-		names: map[string]name{
-			"image": {attr: "image_token", text: "<|image_pad|>", id: "image_token_id image_token_index"},
-			"video": {attr: "video_token", text: "<|video_pad|>", id: "video_token_id video_token_index"},
-			"audio": {attr: "audio_token", text: "<|audio_pad|>", id: "audio_token_id audio_token_index"},
-		},
-		image: &entry{target: "{image}", id: "{image}", count: qwenResize, put: "<|vision_start|>{image}<|vision_end|>"},
-		video: &entry{target: "{video}", id: "{video}", put: "<|vision_start|>{video}<|vision_end|>",
-			undecidable: noFrames},
-		audio: &entry{target: "{audio}", id: "{audio}", put: "<|audio_start|>{audio}<|audio_end|>",
-			undecidable: noLength},
+		names:      omniNames("<|image_pad|>", "<|video_pad|>", "<|audio_pad|>"),
+		image:      &entry{target: "{image}", id: "{image}", count: qwenResize, put: "<|vision_start|>{image}<|vision_end|>"},
+		video:      &entry{target: "{video}", id: "{video}", put: "<|vision_start|>{video}<|vision_end|>", undecidable: noFrames},
+		audio:      &entry{target: "{audio}", id: "{audio}", put: "<|audio_start|>{audio}<|audio_end|>", undecidable: noLength},
 	},
 }
 
@@ -90,12 +88,9 @@ var gridFamilies = []family{
 			"GlmOcrForConditionalGeneration"},
 		types:      []string{"glm4v", "glm4v_moe", "glm46v", "glm_ocr"},
 		processors: []string{"Glm4vProcessor", "Glm46VProcessor", "GlmOcrProcessor", "Glm4vImageProcessor", "Glm46VImageProcessor"},
-		names: map[string]name{
-			"image": {attr: "image_token", text: "<|image|>", id: "image_token_id"},
-		},
-		image: &entry{target: "{image}", id: "{image}", count: glmResize, put: "<|begin_of_image|>{image}<|end_of_image|>"},
-		video: &entry{target: "<|begin_of_video|><|video|><|end_of_video|>", put: "<|begin_of_video|><|video|><|end_of_video|>",
-			undecidable: noTimes},
+		names:      map[string]name{"image": {attr: "image_token", text: "<|image|>", id: "image_token_id"}},
+		image:      &entry{target: "{image}", id: "{image}", count: glmResize, put: "<|begin_of_image|>{image}<|end_of_image|>"},
+		video:      &entry{target: "<|begin_of_video|><|video|><|end_of_video|>", undecidable: noTimes},
 	},
 	{
 		name: "glm4v_9b", title: "GLM-4V-9B, CogAgent-9B",
@@ -141,16 +136,13 @@ var gridFamilies = []family{
 		name: "keye", title: "Keye-VL, Keye-VL 1.5",
 		archs: []string{"KeyeForConditionalGeneration", "KeyeVL1_5ForConditionalGeneration"},
 		types: []string{"Keye", "keye", "KeyeVL1_5", "keye_vl1_5"},
-		names: map[string]name{
-			"image": {attr: "image_token", text: "<|image_pad|>", id: "image_token_id"},
-		},
+		names: map[string]name{"image": {attr: "image_token", text: "<|image_pad|>", id: "image_token_id"}},
 		image: &entry{target: "{image}", id: "{image}",
 			count: smartResize{patch: value{"image.patch_size", "=14"}, merge: value{"image.merge_size", "=2"},
 				min: value{"=3136"}, max: value{"=1003520"}, grow: growEach, unclamped: true},
 			put: "<|vision_start|>{image}<|vision_end|>"},
-		video: &entry{target: "<|video_pad|>", put: "<|vision_start|><|video_pad|><|vision_end|>",
-			undecidable: noFrames},
-		note: "processor code lives in the model's repository; the rule follows vLLM",
+		video: &entry{target: "<|video_pad|>", put: "<|vision_start|><|video_pad|><|vision_end|>", undecidable: noFrames},
+		note:  "processor code lives in the model's repository; the rule follows vLLM",
 	},
 	{
 		name: "exaone4_5", title: "EXAONE 4.5",
@@ -158,8 +150,7 @@ var gridFamilies = []family{
 		types: []string{"exaone4_5"},
 		names: qwenNames,
 		image: &entry{target: "{image}", id: "{image}", count: qwenResize, put: "<vision>{image}</vision>"},
-		video: &entry{target: "{video}", id: "{video}", put: "<vision>{video}</vision>",
-			undecidable: noFrames},
+		video: &entry{target: "{video}", id: "{video}", put: "<vision>{video}</vision>", undecidable: noFrames},
 	},
 	{
 		name: "dots_ocr", title: "dots.ocr",
@@ -173,9 +164,7 @@ var gridFamilies = []family{
 		archs:      []string{"HunYuanVLForConditionalGeneration", "HunyuanVLForConditionalGeneration"},
 		types:      []string{"hunyuan_vl"},
 		processors: []string{"HunYuanVLProcessor", "HunYuanVLImageProcessor"},
-		names: map[string]name{
-			"image": {attr: "image_token", text: "<image>", id: "image_token_id"},
-		},
+		names:      map[string]name{"image": {attr: "image_token", text: "<image>", id: "image_token_id"}},
 		image: &entry{target: "{image}", id: "{image}",
 			count: smartResize{patch: value{"image.patch_size", "=16"}, merge: value{"image.merge_size", "=2"},
 				min: value{"=262144"}, max: value{"=4194304"}, extra: 2},
@@ -214,16 +203,14 @@ var gridFamilies = []family{
 		processors: []string{"Kimi_K25Processor", "Kimi_K25ImageProcessor", "KimiK25Processor"},
 		names:      kimiNames,
 		image:      kimiEntry("=16384", "=512"),
-		video: &entry{target: "<|kimi_k25_video_placeholder|>", put: "<|kimi_k25_video_placeholder|>",
-			undecidable: noTimes},
+		video:      &entry{target: "<|kimi_k25_video_placeholder|>", undecidable: noTimes},
 	},
 	{
 		name: "kimi_k3", title: "Kimi-K3",
 		archs: []string{"KimiK3ForConditionalGeneration"}, types: []string{"kimi_k3"}, processors: []string{"KimiK3Processor"},
 		names: kimiNames,
 		image: kimiEntry(), // no defaults: the limits must be in the files
-		video: &entry{target: "<|kimi_k25_video_placeholder|>", put: "<|kimi_k25_video_placeholder|>",
-			undecidable: noTimes},
+		video: &entry{target: "<|kimi_k25_video_placeholder|>", undecidable: noTimes},
 		facts: Facts{PlaceholdersTouch: true},
 	},
 	{
@@ -285,10 +272,8 @@ var gridFamilies = []family{
 				pool:   value{"image.pooling_kernel_size", "config.vision_config.pooling_kernel_size", "=3"},
 				budget: value{"kw.max_soft_tokens", "image.max_soft_tokens", "config.vision_config.default_output_length", "=280"}},
 			layout: layout{begin: "{boi}", end: "{eoi}"}, put: "<image_soft_token>"},
-		video: &entry{target: "<|video|>", put: "<|video|>",
-			undecidable: noTimes},
-		audio: &entry{target: "<|audio|>", put: "<audio_soft_token>",
-			undecidable: noLength},
+		video: &entry{target: "<|video|>", undecidable: noTimes},
+		audio: &entry{target: "<|audio|>", put: "<audio_soft_token>", undecidable: noLength},
 	},
 }
 

@@ -74,11 +74,10 @@ type entry struct {
 	targetHF string // where the Hugging Face processor looks for another one
 	prefix   string
 
-	id       string // the token at the embedding positions
-	count    kind
-	layout   layout
-	layoutHF *layout // where it differs
-	arrange  func(*builder, grid)
+	id      string // the token at the embedding positions
+	count   kind
+	layout  layout
+	arrange func(*builder, grid) // instead of the layout's own order
 
 	// put is what vLLM inserts into "string" content; {k} as above. "-" means that nothing is inserted.
 	put string

@@ -33,8 +33,9 @@ type layout struct {
 }
 
 // cuts reports that the layout shows more than one run.
-func (l *layout) cuts() bool {
-	return l.mainBegin+l.mainEnd+l.tiledBegin+l.between+l.tileBegin+l.tileEnd+l.tileSep+l.rowEnd+l.rowSep+l.rowsEnd != ""
+func (l layout) cuts() bool {
+	l.begin, l.end = "", ""
+	return l.all() != ""
 }
 
 // arrange writes one replacement.

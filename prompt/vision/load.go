@@ -228,22 +228,12 @@ func (m *Model) resolveNames() error {
 
 // requires reports whether a modality that can be counted uses a name.
 func (f *family) requires(key string) bool {
-	ref := "{" + key + "}"
 	for _, e := range []*entry{f.image, f.audio} { // without a token for videos there are no videos
 		if e == nil || e.undecidable != "" {
 			continue
 		}
-		if strings.Contains(e.target+e.targetHF+e.prefix+e.id, ref) {
-			return true
-		}
-		found := false
-		for _, l := range []*layout{&e.layout, e.layoutHF} {
-			if l != nil {
-				c := *l
-				c.each(func(s string) string { found = found || strings.Contains(s, ref); return s })
-			}
-		}
-		if found || e.arrange != nil {
+		texts := e.target + e.targetHF + e.prefix + e.id + e.layout.all()
+		if e.arrange != nil || strings.Contains(texts, "{"+key+"}") {
 			return true
 		}
 	}
@@ -290,13 +280,8 @@ type rule struct {
 
 func (m *Model) compile(modality string, e *entry) (*rule, error) {
 	r := &rule{modality: modality, entry: e, layout: e.layout, target: e.target, undecidable: e.undecidable}
-	if m.ReadsText() {
-		if e.layoutHF != nil {
-			r.layout = *e.layoutHF
-		}
-		if e.targetHF != "" {
-			r.target = e.targetHF
-		}
+	if m.ReadsText() && e.targetHF != "" {
+		r.target = e.targetHF
 	}
 	r.layout.each(m.fill)
 	r.target = m.fill(r.target)
@@ -367,6 +352,12 @@ func (l *layout) each(f func(string) string) {
 		&l.tileBegin, &l.tileEnd, &l.tileSep, &l.rowEnd, &l.rowSep, &l.rowsEnd} {
 		*p = f(*p)
 	}
+}
+
+// all gives the texts of a layout, one behind the other.
+func (l layout) all() (text string) {
+	l.each(func(s string) string { text += s; return s })
+	return text
 }
 
 // Placeholder is the text that the engine puts into a message whose content is a plain string, for the k-th item (from 1) of a

@@ -107,30 +107,30 @@ func (s *settings) find(v value) (any, string) {
 			return lit, place
 		}
 		scope, key, _ := strings.Cut(place, ".")
-		var found any
-		switch scope {
-		case "kw":
-			found = dig(s.kw, key)
-		case "kwVideo":
-			found = dig(s.kwVideo, key)
-		case "video":
-			found = dig(s.video, key)
-		case "image":
-			if found = dig(s.kw, key); found == nil {
-				found = dig(s.image, key)
+		for _, file := range s.scope(scope) {
+			if found := dig(file, key); found != nil {
+				return found, place
 			}
-		case "processor":
-			if found = dig(s.kw, key); found == nil {
-				found = dig(s.processor, key)
-			}
-		case "config":
-			found = dig(s.config, key)
-		}
-		if found != nil {
-			return found, place
 		}
 	}
 	return nil, ""
+}
+
+// scope gives the files that a place is looked for in, in order.
+func (s *settings) scope(name string) [2]map[string]any {
+	switch name {
+	case "kw":
+		return [2]map[string]any{s.kw}
+	case "kwVideo":
+		return [2]map[string]any{s.kwVideo}
+	case "video":
+		return [2]map[string]any{s.video}
+	case "image":
+		return [2]map[string]any{s.kw, s.image}
+	case "processor":
+		return [2]map[string]any{s.kw, s.processor}
+	}
+	return [2]map[string]any{s.config}
 }
 
 // fromImage reports whether v has a place in the image processor's file and nowhere else in the directory.
