@@ -112,6 +112,7 @@ type (
 		target, iter node
 		body, orElse []node
 		test         node
+		loop         bool // the body reads the variable loop
 
 		shadowed, elseShadowed []string
 	}

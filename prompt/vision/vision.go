@@ -1,11 +1,12 @@
-// Package vision decides what an image becomes in the prompt: how many placeholder tokens, which ids, in which layout, and
-// where. It is the only place that knows, for every vision-language family and every way in which engines read (Reading).
+// Package vision decides what an image becomes in the prompt: how many placeholder tokens, which ids, in which layout, and where.
+// A Model is made once from a model directory; an expansion is one pass over the prompt, allocations by request and picture.
+// Errors: what a rule needs and the directory lacks at Load; then a *RefusedError (the engine's) or an *UndecidableError.
 //
-// A [Model] is built once from a model directory (the JSON files beside the weights, see [Load]); nothing is fetched and no
-// image is decoded. One entry of the table (families_*.go) describes one family: which files name it, the placeholder that the
-// chat template prints, the rule that turns a picture's size into a count, and the layout of the tokens around it. A new
-// checkpoint of a known family works from its directory alone. Whatever a rule needs and the directory lacks is an error at
-// load: a wrong count would make every block behind the picture miss, silently.
+// It is the only place that knows these rules, for every vision-language family and every way in which engines read (Reading).
+// Nothing is fetched and no image is decoded: [Load] reads the JSON files beside the weights. One entry of the table
+// (families_*.go) describes one family: which files name it, the placeholder that the chat template prints, the rule that turns
+// a picture's size into a count, and the layout of the tokens around it. A new checkpoint of a known family works from its
+// directory alone. A wrong count would make every block behind the picture miss, silently: so nothing is guessed.
 //
 // Sources of the rules: vLLM 0.32.0, transformers 5.19 and 5.23, mistral-common 1.13.
 package vision
