@@ -45,19 +45,12 @@ func (m *Model) Expand(dst, ids []uint32, media []Media, kw Kwargs) (out []uint3
 		spans = append(spans, Span{it.index, start - base, len(b.out) - start})
 		return nil
 	}
-	if len(items.inserted) > 0 {
-		p := items.inserted[0].rule.prefix
-		if len(ids) < len(p) || !slices.Equal(ids[:len(p)], p) {
-			return dst, nil, refused(500, "the prompt does not start with %q, behind which the pictures go", m.tok.DecodeText(p))
-		}
-		b.out, ids = append(b.out, p...), ids[len(p):]
-		for _, it := range items.inserted {
-			if err := put(it); err != nil {
-				return dst, nil, err
-			}
-		}
+	rest, err := m.insert(b, ids, items.inserted, put)
+	if err != nil {
+		return dst, nil, err
 	}
-	rest, err := place(items, ids, func(it *item) []uint32 { return it.targetIDs(m) }, func(part []uint32) { b.out = append(b.out, part...) }, put)
+	plain := func(part []uint32) { b.out = append(b.out, part...) }
+	rest, err = place(items, rest, func(it *item) []uint32 { return it.targetIDs(m) }, plain, put)
 	var unknown *UndecidableError
 	switch {
 	case errors.As(err, &unknown):
@@ -72,6 +65,24 @@ func (m *Model) Expand(dst, ids []uint32, media []Media, kw Kwargs) (out []uint3
 		b.out = m.mergeNewlines(b.out, base, spans)
 	}
 	return b.out, spans, nil
+}
+
+// insert writes the media of a family that has no placeholders behind the prompt's beginning, and gives the ids that are left.
+func (m *Model) insert(b *builder, ids []uint32, items []*item, put func(*item) error) ([]uint32, error) {
+	if len(items) == 0 {
+		return ids, nil
+	}
+	p := items[0].rule.prefix
+	if len(ids) < len(p) || !slices.Equal(ids[:len(p)], p) {
+		return nil, refused(500, "the prompt does not start with %q, behind which the pictures go", m.tok.DecodeText(p))
+	}
+	b.out = append(b.out, p...)
+	for _, it := range items {
+		if err := put(it); err != nil {
+			return nil, err
+		}
+	}
+	return ids[len(p):], nil
 }
 
 // exactPrefix finishes a prompt that breaks off at a medium that cannot be counted.

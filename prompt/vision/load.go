@@ -38,16 +38,7 @@ func (t table) load(dir fs.FS, tok Tokens, opts Options) (*Model, error) {
 		f = named
 	}
 	if f == nil {
-		if !looksMultimodal(s) {
-			return m, nil
-		}
-		arch := list(s.config["architectures"])
-		e := &UnknownModelError{}
-		e.ModelType, _ = s.config["model_type"].(string)
-		if len(arch) > 0 {
-			e.Architecture = arch[0]
-		}
-		return m, e
+		return m, unknownModel(s)
 	}
 	m.fam = f
 	if err := m.resolveNames(); err != nil {
@@ -66,23 +57,44 @@ func (t table) load(dir fs.FS, tok Tokens, opts Options) (*Model, error) {
 		}
 		m.rules = append(m.rules, r)
 	}
-	if f.newlineMerge && !m.ReadsText() {
+	if err := m.bindIDs(); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// unknownModel is the error of a directory that no family knows, nil for a text model.
+func unknownModel(s *settings) error {
+	if !looksMultimodal(s) {
+		return nil
+	}
+	e := &UnknownModelError{}
+	e.ModelType, _ = s.config["model_type"].(string)
+	if arch := list(s.config["architectures"]); len(arch) > 0 {
+		e.Architecture = arch[0]
+	}
+	return e
+}
+
+// bindIDs finds the ids that a family needs beside those of its names.
+func (m *Model) bindIDs() error {
+	if m.fam.newlineMerge && !m.ReadsText() {
 		for i := range m.newlines {
-			id, ok := tok.ID(strings.Repeat("\n", i+1))
+			id, ok := m.tok.ID(strings.Repeat("\n", i+1))
 			if !ok {
-				return nil, m.lacks("a token for %d newlines, which are merged behind pictures", i+1)
+				return m.lacks("a token for %d newlines, which are merged behind pictures", i+1)
 			}
 			m.newlines[i] = id
 		}
 	}
-	if f.outOfVocab && s.reading.OutOfVocab {
-		vocab := s.int(value{"config.vocab_size", "config.text_config.vocab_size"})
-		if s.err != nil {
-			return nil, m.lacks("%v", s.err)
+	if m.fam.outOfVocab && m.settings.reading.OutOfVocab {
+		vocab := m.settings.int(value{"config.vocab_size", "config.text_config.vocab_size"})
+		if m.settings.err != nil {
+			return m.lacks("%v", m.settings.err)
 		}
 		m.outOfVocab = uint32(vocab + 1)
 	}
-	return m, nil
+	return nil
 }
 
 func (m *Model) lacks(format string, a ...any) error {

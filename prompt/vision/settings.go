@@ -192,23 +192,16 @@ func number(v any) (float64, bool) {
 const maxSetting = 1 << 40
 
 // int reads a positive integer.
-func (s *settings) int(v value) int {
-	n := s.natural(v)
-	if n == 0 {
-		s.fail("%s: want a positive integer, have 0", v)
-		return 1
-	}
-	return n
-}
+func (s *settings) int(v value) int { return s.small(v, 1, maxSetting) }
 
-// natural reads an integer that may be 0. A list of equal numbers and a {"height","width"} pair of equal sides count as one
-// number.
-func (s *settings) natural(v value) int {
+// small reads an integer from lo to hi: tile counts and the like, which bound loops and tables. A list of equal numbers and a
+// {"height","width"} pair of equal sides count as one number.
+func (s *settings) small(v value, lo, hi int) int {
 	found, place := s.find(v)
 	switch t := found.(type) {
 	case nil:
 		s.missing(v)
-		return 1
+		return lo
 	case []any:
 		if len(t) == 2 && t[0] == t[1] {
 			found = t[0]
@@ -218,22 +211,12 @@ func (s *settings) natural(v value) int {
 			found = h
 		}
 	}
-	f, ok := number(found)
-	if !ok || f != math.Trunc(f) || f < 0 || f > maxSetting {
-		s.fail("%s: want an integer from 0 to 2^40, have %v", place, found)
-		return 1
-	}
-	return int(f)
-}
-
-// small reads an integer from lo to hi: tile counts and the like, which bound loops and tables.
-func (s *settings) small(v value, lo, hi int) int {
-	n := s.natural(v)
-	if n < lo || n > hi {
-		s.fail("%s: want %d to %d, have %d", v, lo, hi, n)
+	n, ok := number(found)
+	if !ok || n != math.Trunc(n) || n < float64(lo) || n > float64(hi) {
+		s.fail("%s: want an integer from %d to %d, have %v", place, lo, hi, found)
 		return lo
 	}
-	return n
+	return int(n)
 }
 
 // bool reads a switch; absent is false.
