@@ -2,6 +2,7 @@ package vision
 
 import (
 	"math"
+	"slices"
 )
 
 // Rules that choose a canvas of tiles by the scale at which the picture fits it. The scales are compared in the precision that
@@ -65,28 +66,22 @@ func bestScale[F float32 | float64](canvases [][2]int, sideA, sideB, tile int, l
 
 // factorGrids lists (rows, columns) for n = most..1, grouped by the first appearance of their ratio, as Llama 4 and Perception
 // LM do.
-func factorGrids(most int) [][2]int {
+func factorGrids(most int) (out [][2]int) {
+	ratio := func(c [2]int) float64 { return float64(c[0]) / float64(c[1]) }
 	order := map[float64]int{}
-	var groups [][][2]int
 	for n := most; n > 0; n-- {
 		for rows := 1; rows <= n; rows++ {
 			if n%rows != 0 {
 				continue
 			}
-			r := float64(rows) / float64(n/rows)
-			i, ok := order[r]
-			if !ok {
-				i = len(groups)
-				order[r] = i
-				groups = append(groups, nil)
+			c := [2]int{rows, n / rows}
+			if _, ok := order[ratio(c)]; !ok {
+				order[ratio(c)] = len(order)
 			}
-			groups[i] = append(groups[i], [2]int{rows, n / rows})
+			out = append(out, c)
 		}
 	}
-	var out [][2]int
-	for _, g := range groups {
-		out = append(out, g...)
-	}
+	slices.SortStableFunc(out, func(a, b [2]int) int { return order[ratio(a)] - order[ratio(b)] })
 	return out
 }
 

@@ -9,12 +9,16 @@ import (
 
 // Rules of the LLaVA line: one square picture, or a square overview plus an unpadded canvas chosen from a list (anyres).
 
+func always(n int) counter {
+	return func(_, _, _ int) (grid, error) { return grid{main: n}, nil }
+}
+
 // fixed is the same number for every picture.
 type fixed struct{ n value }
 
 func (k fixed) bind(s *settings) counter {
 	n := s.small(k.n, 0, MaxTokens)
-	return func(_, _, _ int) (grid, error) { return grid{main: n}, nil }
+	return always(n)
 }
 
 // square is (size/patch)² for every picture, after a square resize or crop, divided by pool², plus what the encoder's strategy
@@ -30,7 +34,7 @@ type square struct {
 func (k square) bind(s *settings) counter {
 	n := k.side(s)
 	n = n*n + k.class(s)
-	return func(_, _, _ int) (grid, error) { return grid{main: n}, nil }
+	return always(n)
 }
 
 func (k square) side(s *settings) int {
@@ -152,7 +156,7 @@ type panScan struct {
 func (k panScan) bind(s *settings) counter {
 	n := s.small(k.tokens, 1, 1<<16)
 	if !s.bool(k.on) {
-		return func(_, _, _ int) (grid, error) { return grid{main: n}, nil }
+		return always(n)
 	}
 	minCrop, maxCrops, minRatio := s.int(k.minCrop), s.small(k.maxCrops, 1, maxTiles), s.float(k.minRatio)
 	return func(w, h, _ int) (grid, error) {

@@ -225,7 +225,7 @@ func (k kimiK25) bind(s *settings) counter {
 	limit, side := s.int(k.limit), s.small(k.side, 1, 1<<20)
 	if v, _ := s.find(k.fixed); v != nil {
 		n := s.int(k.fixed)
-		return func(_, _, _ int) (grid, error) { return grid{main: n}, nil }
+		return always(n)
 	}
 	resizes := s.bool(doResize)
 	return func(w, h, _ int) (grid, error) {

@@ -2,7 +2,7 @@ package vision
 
 import (
 	"math"
-	"sort"
+	"slices"
 )
 
 // Rules that cut a picture into equal tiles, chosen from a list of grids by how well the grid's shape fits (InternVL and many
@@ -22,7 +22,7 @@ func grids(lo, hi int) [][2]int {
 			}
 		}
 	}
-	sort.SliceStable(out, func(i, j int) bool { return out[i][0]*out[i][1] < out[j][0]*out[j][1] })
+	slices.SortStableFunc(out, func(a, b [2]int) int { return a[0]*a[1] - b[0]*b[1] })
 	return out
 }
 

@@ -112,20 +112,13 @@ type builder struct {
 	err                 error
 }
 
-type bound struct {
-	count  counter
-	frames clipCounter
-	err    error
-}
-
 // builder prepares for one request: the counts with its kwargs.
 func (m *Model) builder(kw Kwargs, items int) (*builder, error) {
-	b := &builder{m: m, items: items}
+	b := &builder{m: m, items: items, rules: make([]bound, len(m.rules))}
+	for i, r := range m.rules {
+		b.rules[i] = r.bound
+	}
 	if len(kw) == 0 {
-		b.rules = make([]bound, len(m.rules))
-		for i, r := range m.rules {
-			b.rules[i] = bound{count: r.count, frames: r.frames}
-		}
 		return b, nil
 	}
 	if m.fam != nil && m.fam.accepts != nil && !m.ReadsText() {
@@ -133,23 +126,18 @@ func (m *Model) builder(kw Kwargs, items int) (*builder, error) {
 			return nil, err
 		}
 	}
-	b.rules = make([]bound, len(m.rules))
+	s := m.settings.with(kw)
 	for i, r := range m.rules {
-		s := m.settings.with(kw)
-		s.err = nil
-		switch {
-		case r.frames != nil:
-			if b.rules[i].frames = r.entry.frames.bindClip(s); s.err != nil {
-				b.rules[i].err = undecidable(r.modality, "%v", s.err)
-			}
-			continue
-		case r.entry.count == nil:
+		if r.count == nil && r.frames == nil {
 			continue
 		}
-		b.rules[i].count = r.entry.count.bind(s)
-		if s.err != nil {
-			// The server's own settings were read at load, so this is the request's doing.
-			b.rules[i].err = refused(400, "mm_processor_kwargs: %v", s.err)
+		b.rules[i] = r.entry.bind(s)
+		switch err := b.rules[i].err; {
+		case err == nil:
+		case r.frames != nil:
+			b.rules[i].err = undecidable(r.modality, "%v", err)
+		default: // the server's own settings were read at load, so this is the request's doing
+			b.rules[i].err = refused(400, "mm_processor_kwargs: %v", err)
 		}
 	}
 	return b, nil

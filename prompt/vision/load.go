@@ -283,11 +283,30 @@ type rule struct {
 	hasID    bool
 	id       uint32
 	idText   string
-	count    counter
+	bound
 
-	frames      clipCounter // videos
-	sample      sampler
-	undecidable string // why the modality cannot be counted with this directory, if so
+	sample      sampler // videos
+	undecidable string  // why the modality cannot be counted with this directory, if so
+}
+
+// bound is a rule with its settings read: one of count and frames, nil where nothing is counted.
+type bound struct {
+	count  counter
+	frames clipCounter // videos
+	err    error       // of the settings
+}
+
+func (e *entry) bind(s *settings) (b bound) {
+	own := *s
+	own.err = nil
+	switch {
+	case e.frames != nil:
+		b.frames = e.frames.bindClip(&own)
+	case e.count != nil:
+		b.count = e.count.bind(&own)
+	}
+	b.err = own.err
+	return b
 }
 
 func (m *Model) compile(modality string, e *entry) (*rule, error) {
@@ -318,34 +337,29 @@ func (m *Model) compile(modality string, e *entry) (*rule, error) {
 			return nil, m.lacks("token %s of the %s layout is not in the tokenizer", m.fill(need), modality)
 		}
 	}
-	if e.frames != nil && r.undecidable == "" {
+	if e.frames != nil {
 		m.bindVideo(r)
-	}
-	if e.count == nil {
 		return r, nil
 	}
-	r.count = e.count.bind(m.settings)
-	if err := m.settings.err; err != nil {
-		return nil, m.lacks("%v", err)
+	if r.bound = e.bind(m.settings); r.err != nil {
+		return nil, m.lacks("%v", r.err)
 	}
 	return r, nil
 }
 
 // bindVideo reads the settings of a video rule. What is missing makes videos undecidable, not the model.
 func (m *Model) bindVideo(r *rule) {
-	var ok bool
-	if m.ReadsText() {
+	sample, known := m.settings.sampler(r.entry.loader)
+	switch {
+	case r.undecidable != "":
+	case m.ReadsText():
 		r.undecidable = noFrames
-		return
-	}
-	if r.sample, ok = m.settings.sampler(r.entry.loader); !ok {
+	case !known:
 		r.undecidable = notSampled
-		return
-	}
-	s := *m.settings
-	s.err = nil
-	if r.frames = r.entry.frames.bindClip(&s); s.err != nil {
-		r.undecidable, r.frames = s.err.Error(), nil
+	default:
+		if r.sample, r.bound = sample, r.entry.bind(m.settings); r.err != nil {
+			r.undecidable, r.bound = r.err.Error(), bound{}
+		}
 	}
 }
 
