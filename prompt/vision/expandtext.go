@@ -16,12 +16,14 @@ type condensedText []piece
 type piece struct {
 	text string
 	item *item // nil: the prompt's own text
-	runs []int // of a replacement
+	runs []int // the embedding tokens that each token in it stands for: 1 in the prompt's own text
 	// Where the runs lie in the expanded prompt.
 	first, last int
 }
 
-func (c *condensedText) plain(s string) { *c = append(*c, piece{text: s}) }
+func (c *condensedText) plain(m *Model, s string) {
+	*c = append(*c, piece{text: s, runs: slices.Repeat([]int{1}, m.countEmbeds(s))})
+}
 
 func (c *condensedText) item(b *builder, md Media, it *item) error {
 	b.str, b.runs = b.str[:0], b.runs[:0]
@@ -50,28 +52,26 @@ func (c condensedText) encode(m *Model, dst []uint32, separately bool) ([]uint32
 	} else {
 		ids = m.tok.EncodeText(nil, c.String())
 	}
-	runs := c.allRuns(m)
 	base := len(dst)
+	at, run := c.next(0, 0)
 	for i, id := range ids {
 		if !m.isEmbed(id) {
 			dst = append(dst, id)
 			continue
 		}
-		if len(runs) == 0 {
+		if at == len(c) {
 			return dst[:base], nil, undecidable("image", "the tokenizer reads a placeholder where the text has none (token %d)", i)
 		}
-		r := runs[0]
-		runs = runs[1:]
-		if r.of != nil && r.of.first < 0 {
-			r.of.first = len(dst) - base
+		p := &c[at]
+		if run == 0 {
+			p.first = len(dst) - base
 		}
-		dst = appendRun(dst, id, r.n)
-		if r.of != nil {
-			r.of.last = len(dst) - base
-		}
+		dst = appendRun(dst, id, p.runs[run])
+		p.last = len(dst) - base
+		at, run = c.next(at, run+1)
 	}
-	if len(runs) > 0 {
-		return dst[:base], nil, undecidable("image", "%d placeholder tokens of the text were not tokenised as such", len(runs))
+	if at < len(c) {
+		return dst[:base], nil, undecidable("image", "placeholder tokens of the text were not tokenised as such")
 	}
 	var spans []Span
 	for i := range c {
@@ -83,27 +83,12 @@ func (c condensedText) encode(m *Model, dst []uint32, separately bool) ([]uint32
 	return dst, spans, nil
 }
 
-// textRun is one embedding token of the condensed text, n in the full one.
-type textRun struct {
-	n  int
-	of *piece // nil: a token that the prompt itself spells out
-}
-
-// allRuns lists the runs in the order of their tokens.
-func (c condensedText) allRuns(m *Model) []textRun {
-	var runs []textRun
-	for i := range c {
-		p := &c[i]
-		if p.item == nil {
-			for range m.countEmbeds(p.text) {
-				runs = append(runs, textRun{1, nil})
-			}
-		}
-		for _, n := range p.runs {
-			runs = append(runs, textRun{n, p})
-		}
+// next gives the first run at or behind a piece's run; the piece is len(c) where there is none.
+func (c condensedText) next(at, run int) (int, int) {
+	for at < len(c) && run >= len(c[at].runs) {
+		at, run = at+1, 0
 	}
-	return runs
+	return at, run
 }
 
 // span is the replacement's place: its runs and what the layout puts around them. Text at its ends may merge with the
@@ -192,7 +177,7 @@ func (m *Model) condense(text string, media []Media, kw Kwargs, target func(*ite
 			return nil, "", err
 		}
 	}
-	plain := func(part []byte) { c.plain(string(part)) }
+	plain := func(part []byte) { c.plain(m, string(part)) }
 	left, err := place(q, bytesOf(text), func(it *item) []byte { return bytesOf(target(it)) }, plain, put)
 	if err != nil {
 		return nil, "", err
@@ -205,7 +190,7 @@ func (m *Model) condense(text string, media []Media, kw Kwargs, target func(*ite
 		return nil, "", refused(status, "fewer placeholders in the prompt than media (%d are left over)", q.left)
 	}
 	rest = text[len(text)-len(left):]
-	c.plain(rest)
+	c.plain(m, rest)
 	return c, rest, nil
 }
 
@@ -240,11 +225,11 @@ func (c condensedText) edited(m *Model) condensedText {
 				end += i + len(id)
 			}
 		}
-		out.plain(rest[:start])
+		out.plain(m, rest[:start])
 		out = append(out, piece{text: rest[start:end], item: p.item, runs: p.runs, first: -1})
 		rest = rest[end:]
 	}
-	out.plain(rest)
+	out.plain(m, rest)
 	return out
 }
 
