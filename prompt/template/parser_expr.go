@@ -301,7 +301,9 @@ func (p *parser) innerCall(f *applyNode) {
 	if !ok {
 		p.unsupported("a %s whose name is computed", f.fn.inner)
 	}
-	f.inner = p.library(f.fn.inner, name)
+	if f.inner = p.library(f.fn.inner, name); f.inner.inner != "" {
+		p.unsupported("%s in %s", name, f.fn.name)
+	}
 	f.args.pos = slices.Delete(f.args.pos, f.fn.innerAt, f.fn.innerAt+1)
 }
 

@@ -98,6 +98,7 @@ func TestErrors(t *testing.T) {
 		{"{{ 2 ** 3 }}", "template: line 1: ** is not supported in chat templates"},
 		{"{{ f(*x) }}", "template: line 1: an argument with * is not supported in chat templates"},
 		{"{{ x | map('pprint') }}", "template: line 1: the filter pprint is not supported in chat templates"},
+		{"{{ 'ab' | map('map', attribute='x') | list }}", "template: line 1: map in map is not supported in chat templates"},
 		{"{{ x | select(y) }}", "template: line 1: a test whose name is computed is not supported in chat templates"},
 		{"{{ 'a'.find('a', 1) }}", "template: line 1: the argument start of find is not supported in chat templates"},
 		{"{{ range(3) }}", "template: line 1: str of a range is not supported in chat templates"},
