@@ -130,7 +130,7 @@ func TestLargeBodiesStarveNobody(t *testing.T) {
 		return strings.Replace(printed, "message_timeout: 2s", "message_timeout: 4s", 1)
 	})
 	w.runKnown(map[string]any{"envoy": map[string]any{"message_timeout": wait.String()}})
-	letters := make([]byte, 24<<20)
+	letters := make([]byte, (24<<20)/slowdown)
 	r := rand.New(rand.NewPCG(17, 1))
 	for i := range letters {
 		letters[i] = 'a' + byte(r.IntN(26))
