@@ -13,9 +13,9 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"github.com/sightline-router/sightline/engine/sglang"
 	"github.com/sightline-router/sightline/internal/testkit/lab"
 	"github.com/sightline-router/sightline/internal/testkit/sim"
-	"github.com/sightline-router/sightline/mmhash/name"
 	"github.com/sightline-router/sightline/prompt/vision"
 )
 
@@ -25,7 +25,7 @@ import (
 // predicted: where its event tells no tokens to compare, as those through an agent, it is nobody's and no verdict.
 func TestOtherEngines(t *testing.T) {
 	facts := vision.FactsOf("qwen3_vl", "")
-	processor := name.SGLangProcessor{ModelType: "qwen3_vl", Architectures: []string{"Qwen3VLForConditionalGeneration"}, Class: facts.ProcessorClass, Wrapper: facts.WrapperClass}
+	processor := sglang.Processor{ModelType: "qwen3_vl", Architectures: []string{"Qwen3VLForConditionalGeneration"}, Class: facts.ProcessorClass, Wrapper: facts.WrapperClass}
 	fingerprint := processor.Candidates([]string{"5.19.0"})[0]
 	for _, c := range []struct {
 		engine sim.Engine

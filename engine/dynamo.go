@@ -1,11 +1,8 @@
 package engine
 
 import (
-	"strconv"
-	"strings"
-
 	"github.com/sightline-router/sightline/body"
-	"github.com/sightline-router/sightline/mmhash"
+	"github.com/sightline-router/sightline/engine/dynamo"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/mmhash/name"
 	"github.com/sightline-router/sightline/prompt"
@@ -15,11 +12,6 @@ import (
 // text, or of the whole data URL, and marks the name for its own events by 48 zeros; only names with that mark enter block
 // hashes. So one picture behind two URLs has two names, unless it travels under a uuid of that form, which the frontend
 // hands on to vLLM: with media_names: injected that is the content id's first 16 digits.
-
-const dynamoMark = "000000000000000000000000000000000000000000000000"
-
-// dynamoUUID is a content id in the form that Dynamo counts.
-func dynamoUUID(id mmhash.ContentID) string { return id.String()[:16] + dynamoMark }
 
 // dynamoName gives md the name that Dynamo's events know it by, if they know it. The content id becomes the alias, so that
 // what was seen behind another URL still counts for affinity.
@@ -32,32 +24,29 @@ func (m *Model) dynamoName(md *Medium, body *body.Skeleton, in *prompt.Medium, i
 	case md.Modality != "image":
 		return
 	case item.HasUUID:
-		if len(item.UUID) != 64 || !strings.HasSuffix(item.UUID, dynamoMark) {
-			return // such a name does not count, and the picture leaves no mark in the hashes
+		if key, ok := dynamo.UUIDKey(item.UUID); ok { // another uuid leaves no mark in the hashes
+			md.Name, md.Named, md.Key = item.UUID, true, key
 		}
-		n, err := strconv.ParseUint(item.UUID[:16], 16, 64)
-		if err != nil {
-			return
-		}
-		md.Name, md.Named, md.Key = item.UUID, true, n
 		return
 	case len(md.edits) > 0:
 		return // the relay's URL: new with each request
-	case schemeOf(in.Raw(body)) == "data":
-		md.Name = mmhash.DynamoName(in.Raw(body))
-	default:
-		text, ok := body.String(in.Source)
-		if !ok {
-			return
-		}
-		md.Name = name.Dynamo(text)
 	}
-	n, err := strconv.ParseUint(md.Name, 16, 64)
-	if err != nil {
+	key, ok := urlKey(body, in)
+	if !ok {
 		return
 	}
 	md.Alias = md.Key // of the content
-	md.Named, md.Key = true, n
+	md.Name, md.Named, md.Key = dynamo.Name(key), true, key
+}
+
+// urlKey reads a data URL where it lies.
+func urlKey(body *body.Skeleton, in *prompt.Medium) (key uint64, ok bool) {
+	if pieces := in.Raw(body); schemeOf(pieces) == "data" {
+		key, err := dynamo.DataURLKey(pieces)
+		return key, err == nil
+	}
+	text, ok := body.String(in.Source)
+	return dynamo.URLKey(text), ok
 }
 
 // dynamoSalt is the cache salt that Dynamo's front end hands on (1.6.1): that of its own extensions before the body's.

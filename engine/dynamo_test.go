@@ -12,6 +12,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/engine/dynamo"
 	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/name"
 	"github.com/sightline-router/sightline/prompt"
@@ -80,15 +81,15 @@ func TestConformanceDynamoRequests(t *testing.T) {
 func TestDynamoNames(t *testing.T) {
 	m := &Model{Server: DefaultServer()}
 	m.Server.BlockHash = "dynamo"
-	const url = "https://example.com/image.jpg"
+	const url, mark = "https://example.com/image.jpg", "000000000000000000000000000000000000000000000000"
 	var skeleton body.Skeleton
 	if err := skeleton.Scan([][]byte{[]byte(`{"u":"` + url + `"}`)}); err != nil {
 		t.Fatal(err)
 	}
 	source := gjson.Get(skeleton.JSON(), "u")
 	in := &prompt.Medium{Source: source}
-	marked := dynamoUUID(mmhash.ContentID{0x12, 0x34})
-	if marked != "1234000000000000"+dynamoMark {
+	marked := dynamo.UUID(mmhash.ContentID{0x12, 0x34})
+	if marked != "1234000000000000"+mark {
 		t.Fatalf("uuid %q", marked)
 	}
 	for what, c := range map[string]struct {
@@ -101,7 +102,7 @@ func TestDynamoNames(t *testing.T) {
 		"the URL":                {Medium{Key: 5}, name.Item{}, "6b57e9c2a91759a6", 0x6b57e9c2a91759a6, true},
 		"an injected uuid":       {Medium{Key: 5}, name.Item{HasUUID: true, UUID: marked}, marked, 0x1234000000000000, true},
 		"a uuid of another form": {Medium{Key: 5}, name.Item{HasUUID: true, UUID: "cat"}, "", 5, false},
-		"a digest of an engine":  {Medium{Key: 5}, name.Item{HasUUID: true, UUID: dynamoMark + "1234567812345678"}, "", 5, false},
+		"a digest of an engine":  {Medium{Key: 5}, name.Item{HasUUID: true, UUID: mark + "1234567812345678"}, "", 5, false},
 		"a video's URL":          {Medium{Key: 5, Modality: "video"}, name.Item{}, "", 5, false},
 		"a video's uuid":         {Medium{Key: 5, Modality: "video"}, name.Item{HasUUID: true, UUID: marked}, "", 5, false},
 		"the relay's URL":        {Medium{Key: 5, edits: []body.Edit{{}}}, name.Item{}, "", 5, false},

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/engine/dynamo"
 	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/name"
 	"github.com/sightline-router/sightline/prompt"
@@ -32,7 +33,7 @@ func (m *Model) handOver(md *Medium, endpoint string, skeleton *body.Skeleton, i
 	if _, to := skeleton.BodyRange(in.Part); to > 0 {
 		item.UUID, item.HasUUID = md.Facts.ID.String(), true
 		if m.Server.Dynamo() {
-			item.UUID = dynamoUUID(md.Facts.ID)
+			item.UUID = dynamo.UUID(md.Facts.ID)
 		}
 		md.edits = append(md.edits, body.Edit{From: to - 1, To: to - 1, Text: []byte(`,"uuid":` + strconv.Quote(item.UUID))})
 	}

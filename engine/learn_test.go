@@ -3,7 +3,7 @@ package engine
 import (
 	"testing"
 
-	"github.com/sightline-router/sightline/mmhash/name"
+	"github.com/sightline-router/sightline/engine/trtllm"
 )
 
 // A name counts after two sightings that agree, and no longer once one disagrees; a computed one is never overruled.
@@ -25,7 +25,7 @@ func TestLearn(t *testing.T) {
 	if m.Learn(&Medium{ident: 8, Named: true}, "x") || m.Learn(&Medium{}, "x") {
 		t.Error("a name was learned for a medium that has one, or whose content is not known")
 	}
-	trt := &Model{Name: "m", Media: m.Media, names: namer{trt: new(name.TRTLLM)}}
+	trt := &Model{Name: "m", Media: m.Media, names: namer{trt: new(trtllm.Names)}}
 	if !trt.Learn(&Medium{ident: 9, Named: true, Name: "ours"}, "x") || trt.Learn(&Medium{ident: 9, Named: true, Name: "ours"}, "ours") {
 		t.Error("TensorRT-LLM: another name is not taken, or one that is known is")
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/engine/sglang"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/prompt"
 )
@@ -82,7 +83,7 @@ func load(name string, st *state, s Server, media *Media, first *firstSeen, like
 		return nil, fmt.Errorf("model %s: %w", name, err)
 	}
 	if m.rules.Names == rules.ByProcessor {
-		m.names.sglang = media.sglang(name, processor(m.prompt, s), s, m.version)
+		m.names.sglang = media.finder(name, m.prompt, s, m.version)
 	}
 	return m, nil
 }
@@ -204,7 +205,7 @@ func (m *Model) expand(ctx context.Context, endpoint, lora string, req *body.Req
 		}
 	}
 	if m.rules.Names == rules.ByProcessor && !m.Server.Dynamo() {
-		p.wide = &wideRule{padRule(m.version), m.Server.Speculative != ""}
+		p.wide = &wideRule{sglang.PadRuleOf(m.version), m.Server.Speculative != ""}
 	}
 	if from, why := m.untold(&p, lora, req); why != "" {
 		p.Sure, p.Exact, p.Why = from, false, why

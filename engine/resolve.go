@@ -15,6 +15,9 @@ import (
 
 	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/engine/sglang"
+	"github.com/sightline-router/sightline/engine/trtllm"
+	"github.com/sightline-router/sightline/engine/vllm"
 	"github.com/sightline-router/sightline/internal/guard"
 	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/block"
@@ -34,8 +37,8 @@ type Media struct {
 	budget time.Duration
 	locals locals
 	mu     sync.Mutex
-	rules  map[rule]*name.VLLM // of the models, to name a picture while its bytes are at hand
-	pads   map[string]*pads    // of SGLang's models, likewise
+	rules  map[rule]*vllm.Names      // of the models, to name a picture while its bytes are at hand
+	sglang map[string]*sglang.Finder // of SGLang's models, likewise
 
 	// Pinned, if set before models are loaded, is told when events show by which fingerprint a model's SGLang workers name
 	// pictures. It must return at once.
@@ -47,8 +50,8 @@ type Media struct {
 
 	learned learned
 
-	pixels *mmhash.PixelNames   // nil: no model needs them
-	trt    map[name.TRTLLM]bool // the models' rules, to name a picture while its bytes are at hand
+	pixels *trtllm.PixelNames    // nil: no model needs them
+	trt    map[trtllm.Names]bool // the models' rules, to name a picture while its bytes are at hand
 
 	// Patient has names that take decoding computed at once: for tools. A request would wait for it.
 	Patient bool
@@ -121,15 +124,15 @@ func (x *Media) named(f mmhash.Facts, file []byte) {
 	x.mu.Lock()
 	rules := slices.Collect(maps.Values(x.rules))
 	var recipes []name.Recipe
-	if len(x.pads) > 0 {
-		recipes = append(recipes, name.FileDigest())
+	if len(x.sglang) > 0 {
+		recipes = append(recipes, sglang.FileDigest())
 	}
 	x.mu.Unlock()
 	if f.IsVideo() || f.Tokens > 0 || f.Format == mmhash.Stream {
 		return // the names of a video depend on the frames that a request takes; those of embeddings are learned
 	}
 	for _, v := range rules {
-		if r, err := v.Recipe(name.Item{Modality: "image", Mode: f.Mode, Bytes: f.Bytes}); err == nil && !r.Ready() {
+		if r, err := v.Recipe(name.Item{Modality: "image", Mode: f.Mode, Bytes: f.Bytes}); err == nil && !r.Ready {
 			recipes = append(recipes, r)
 		}
 	}
@@ -157,9 +160,9 @@ type Medium struct {
 
 // namer computes the engine's names.
 type namer struct {
-	vllm   *name.VLLM
-	trt    *name.TRTLLM
-	sglang *pads // nil: another engine, or a family that it names by pixels
+	vllm   *vllm.Names
+	trt    *trtllm.Names
+	sglang *sglang.Finder // nil: another engine, or a family that it names by pixels
 }
 
 func (x *Media) namer(s Server) (n namer, err error) {
@@ -176,18 +179,12 @@ func (x *Media) namer(s Server) (n namer, err error) {
 	if v := x.rules[key]; v != nil {
 		return namer{vllm: v}, nil
 	}
-	v := &name.VLLM{Model: s.EngineModel}
-	if v.Generation, err = name.GenerationOf(s.EngineVersion); err != nil {
-		return n, err
-	}
-	if v.Algorithm, err = name.ParseAlgorithm(s.MMHasher); err != nil {
-		return n, err
-	}
-	if v.MediaIO, err = name.ParseFields([]byte(s.MediaIOKwargs)); err != nil {
+	v, err := vllm.NewNames(s.EngineVersion, s.EngineModel, s.MMHasher, string(s.MediaIOKwargs))
+	if err != nil {
 		return n, err
 	}
 	if x.rules == nil {
-		x.rules = make(map[rule]*name.VLLM)
+		x.rules = make(map[rule]*vllm.Names)
 	}
 	x.rules[key] = v
 	return namer{vllm: v}, nil
@@ -371,7 +368,7 @@ func (m *Model) nameOf(md *Medium, src mmhash.Source, item name.Item) (string, b
 	switch {
 	case err != nil:
 		return "", false
-	case r.Ready():
+	case r.Ready:
 		return r.Known, true
 	}
 	names, err := m.Media.store.Names(src, md.Facts.ID, md.Facts.Bytes, r)

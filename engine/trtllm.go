@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/engine/trtllm"
 	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/name"
 )
@@ -27,14 +28,14 @@ func (x *Media) namerTRTLLM(s Server) (n namer, err error) {
 	if err != nil {
 		return n, err
 	}
-	rule := name.TRTLLMOf(v[0], v[1], io)
+	rule, _ := trtllm.NamesOf(v).With(io)
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.pixels == nil {
-		if x.pixels, err = mmhash.NewPixelNames(x.store, func(err error) { x.panicked("pixels", err) }); err != nil {
+		if x.pixels, err = trtllm.NewPixelNames(x.store, func(err error) { x.panicked("pixels", err) }); err != nil {
 			return n, err
 		}
-		x.trt = make(map[name.TRTLLM]bool)
+		x.trt = make(map[trtllm.Names]bool)
 	}
 	if len(x.trt) < modelsRules {
 		x.trt[rule] = true

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/body"
-	"github.com/sightline-router/sightline/mmhash/name"
+	"github.com/sightline-router/sightline/engine/trtllm"
 	"github.com/sightline-router/sightline/mmhash/pixels"
 )
 
@@ -31,10 +31,10 @@ func TestTRTLLMNames(t *testing.T) {
 	}
 	for _, c := range []struct {
 		version, more string
-		rule          name.TRTLLM
+		names         trtllm.Names
 	}{
-		{"1.2.0", "", name.TRTLLM{Generation: 1}}, {"1.3.0rc27", "", name.TRTLLM{Generation: 2}},
-		{"1.3.0", `,"media_io_kwargs":{"image":{"format":"pil"}}`, name.TRTLLM{Generation: 2, PIL: true}},
+		{"1.2.0", "", trtllm.Names{}}, {"1.3.0rc27", "", trtllm.Names{Tagged: true}},
+		{"1.3.0", `,"media_io_kwargs":{"image":{"format":"pil"}}`, trtllm.Names{Tagged: true, PIL: true}},
 	} {
 		for _, patient := range []bool{true, false} {
 			media, err := NewMedia(nil)
@@ -74,7 +74,7 @@ func TestTRTLLMNames(t *testing.T) {
 					p = read()
 				}
 			}
-			if want := c.rule.Name(rgb, ""); !p.Exact || p.Media[0].Name != want {
+			if want := c.names.Of(rgb); !p.Exact || p.Media[0].Name != want {
 				t.Errorf("%s, patient %v: exact %v (%s), name %s, want %s", c.version, patient, p.Exact, p.Why, p.Media[0].Name, want)
 			}
 			if id := p.IDs[p.Media[0].Offset]; id != 152065 && id != 151937 { // vocab_size + 1

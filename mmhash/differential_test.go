@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sightline-router/sightline/engine/vllm"
 	"github.com/sightline-router/sightline/mmhash/header"
 	"github.com/sightline-router/sightline/mmhash/name"
 )
@@ -77,11 +78,8 @@ func TestDifferentialVLLMImages(t *testing.T) {
 				continue
 			}
 			for alg, want := range w.Names {
-				v := name.VLLM{Generation: name.H6, Model: "org/model"}
-				if v.Algorithm, err = name.ParseAlgorithm(alg); err != nil {
-					t.Fatal(err)
-				}
-				if v.MediaIO, err = name.ParseFields([]byte(w.IO)); err != nil {
+				v, err := vllm.NewNames("0.31.0", "org/model", alg, w.IO)
+				if err != nil {
 					t.Fatal(err)
 				}
 				r, err := v.Recipe(name.Item{Mode: f.Mode, Bytes: f.Bytes})

@@ -16,7 +16,6 @@ import (
 	"github.com/zeebo/blake3"
 
 	"github.com/sightline-router/sightline/mmhash/header"
-	"github.com/sightline-router/sightline/mmhash/name"
 )
 
 const tinyPNG = "iVBORw0KGgoAAAANSUhEUgAAAAIAAAACCAIAAAD91JpzAAAAEklEQVR42mP4z8DAAMIM/4EAAB/uBfvxq7p3AAAAAElFTkSuQmCC"
@@ -178,14 +177,20 @@ func TestConformanceIdentify(t *testing.T) {
 	t.Logf("%d files", n)
 }
 
-// TestDynamoName: the URL as text, however it is cut and escaped.
-func TestDynamoName(t *testing.T) {
+// TestUnescape: the URL as text, however it is cut and escaped.
+func TestUnescape(t *testing.T) {
 	url := "data:image/png;base64," + tinyPNG
 	rng := rand.New(rand.NewPCG(9, 9))
 	for range 20 {
+		var got bytes.Buffer
 		lit := []byte(strings.NewReplacer("/", `\/`, "=", `\u003D`).Replace(url))
-		if got, want := DynamoName(cut(lit, rng)), name.Dynamo(url); got != want {
-			t.Fatalf("%s, want %s", got, want)
+		if err := Unescape(cut(lit, rng), &got); err != nil || got.String() != url {
+			t.Fatalf("%s %v, want %s", &got, err, url)
+		}
+	}
+	for _, bad := range []string{`a\`, `\u00`, `\q`} {
+		if err := Unescape([][]byte{[]byte(bad)}, new(bytes.Buffer)); err == nil {
+			t.Errorf("%q is taken", bad)
 		}
 	}
 }

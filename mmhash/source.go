@@ -3,6 +3,7 @@ package mmhash
 import (
 	"bytes"
 	"errors"
+	"io"
 
 	"github.com/segmentio/asm/base64"
 
@@ -119,34 +120,25 @@ func (s Source) stream(d *decoder, w sink) error {
 // text writes what stands behind the comma, without JSON's escapes.
 func (s Source) text(i, from int, w sink) error {
 	var esc escape
-	one := make([]byte, 1)
 	for ; i < len(s.pieces); i++ {
-		for p := s.pieces[i][from:]; len(p) > 0; {
-			if esc.in == 0 && p[0] != '\\' {
-				k := min(len(p), outSize)
-				if j := bytes.IndexByte(p[:k], '\\'); j >= 0 {
-					k = j
-				}
-				if !w.take(p[:k]) {
-					return nil
-				}
-				p = p[k:]
-				continue
-			}
-			c, ok, bad := esc.next(p[0])
-			if p = p[1:]; bad {
-				return errEscape
-			}
-			if one[0] = c; ok && !w.take(one) {
-				return nil
-			}
+		if err := esc.runs(s.pieces[i][from:], func(run []byte) error { w.take(run); return nil }); err != nil {
+			return err
 		}
 		from = 0
 	}
-	if esc.in > 0 {
-		return errEscape
+	return esc.end()
+}
+
+// Unescape writes a JSON string literal's raw content, in pieces, without its escapes. A character beyond ASCII that is
+// written as an escape becomes 0xFF: no data URL needs one.
+func Unescape(pieces [][]byte, w io.Writer) error {
+	var esc escape
+	for _, p := range pieces {
+		if err := esc.runs(p, func(run []byte) error { _, err := w.Write(run); return err }); err != nil {
+			return err
+		}
 	}
-	return nil
+	return esc.end()
 }
 
 // dataPrefix reads up to the first comma as vLLM does: "data:" in any case, and ";base64" in lower case at the end. It
@@ -233,6 +225,41 @@ func (e *escape) next(c byte) (out byte, ok, bad bool) {
 	return byte(e.val), true, false
 }
 
+// runs gives a piece of a literal without its escapes, in runs of text; each is good until take returns.
+func (e *escape) runs(p []byte, take func(run []byte) error) error {
+	var one [1]byte
+	for len(p) > 0 {
+		run := p
+		if e.in == 0 && p[0] != '\\' {
+			if i := bytes.IndexByte(p, '\\'); i >= 0 {
+				run = p[:i]
+			}
+			p = p[len(run):]
+		} else {
+			c, ok, bad := e.next(p[0])
+			if bad {
+				return errEscape
+			}
+			if p = p[1:]; !ok {
+				continue
+			}
+			one[0], run = c, one[:]
+		}
+		if err := take(run); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// end is an error where the text ends within an escape.
+func (e *escape) end() error {
+	if e.in > 0 {
+		return errEscape
+	}
+	return nil
+}
+
 // outSize is a decoded piece: what the digest takes at once, and inside the L2 cache.
 const outSize = digest.RoomSize
 
@@ -272,31 +299,21 @@ func (d *decoder) feed(p []byte, w sink) error {
 // unescape copies the runs between backslashes into a window and decodes that.
 func (d *decoder) unescape(p []byte, w sink) error {
 	n := 0
-	for len(p) > 0 {
-		if n == len(d.text) {
-			if _, err := d.plain(d.text[:n], w); err != nil {
-				return err
+	if err := d.esc.runs(p, func(run []byte) error {
+		for len(run) > 0 {
+			if n == len(d.text) {
+				if _, err := d.plain(d.text[:n], w); err != nil {
+					return err
+				}
+				n = 0
 			}
-			n = 0
+			k := copy(d.text[n:], run)
+			n += k
+			run = run[k:]
 		}
-		if d.esc.in == 0 && p[0] != '\\' {
-			k := min(len(p), len(d.text)-n)
-			if i := bytes.IndexByte(p[:k], '\\'); i >= 0 {
-				k = i
-			}
-			n += copy(d.text[n:], p[:k])
-			p = p[k:]
-			continue
-		}
-		c, ok, bad := d.esc.next(p[0])
-		p = p[1:]
-		if bad {
-			return errEscape
-		}
-		if ok {
-			d.text[n] = c
-			n++
-		}
+		return nil
+	}); err != nil {
+		return err
 	}
 	_, err := d.plain(d.text[:n], w)
 	return err
@@ -389,10 +406,10 @@ func digit(c byte) byte {
 }
 
 func (d *decoder) finish(w sink) error {
-	switch {
-	case d.esc.in > 0:
-		return errEscape
-	case d.q > 0:
+	if err := d.esc.end(); err != nil {
+		return err
+	}
+	if d.q > 0 {
 		return errPadding
 	}
 	if d.n > 0 {

@@ -32,16 +32,15 @@ func NewStore(max int) (*Store, error) {
 	return &Store{c}, nil
 }
 
-// Name gives the name of a picture whose bytes were seen under this recipe before.
-func (s *Store) Name(id ContentID, r name.Recipe) (string, bool) {
-	if r.Ready() {
-		return r.Known, true
-	}
-	return s.names.GetIfPresent(nameKey{id, r.Key()})
+// Get gives the name of a picture that is remembered under a recipe's key.
+func (s *Store) Get(id ContentID, recipe [32]byte) (string, bool) {
+	return s.names.GetIfPresent(nameKey{id, recipe})
 }
 
-// Put remembers a name found otherwise, for instance while its bytes were downloaded.
-func (s *Store) Put(id ContentID, r name.Recipe, n string) { s.names.Set(nameKey{id, r.Key()}, n) }
+// Put remembers a name under a recipe's key.
+func (s *Store) Put(id ContentID, recipe [32]byte, name string) {
+	s.names.Set(nameKey{id, recipe}, name)
+}
 
 // Names gives the names of one picture, in the recipes' order. Those not remembered are computed in one pass over the
 // source, all together, and remembered. id and size must be the source's (Identify); a source that no longer has the
@@ -50,12 +49,16 @@ func (s *Store) Names(src Source, id ContentID, size int64, recipes ...name.Reci
 	names := make([]string, len(recipes))
 	var todo namers
 	var at []int
+	var keys [][32]byte
 	for i, r := range recipes {
-		if n, ok := s.Name(id, r); ok {
-			names[i] = n
+		if names[i] = r.Known; r.Ready {
 			continue
 		}
-		at = append(at, i)
+		key, known := r.Key(), false
+		if names[i], known = s.Get(id, key); known {
+			continue
+		}
+		at, keys = append(at, i), append(keys, key)
 		todo.digests = append(todo.digests, r.Start())
 	}
 	if len(at) == 0 {
@@ -72,7 +75,7 @@ func (s *Store) Names(src Source, id ContentID, size int64, recipes ...name.Reci
 	}
 	for k, i := range at {
 		names[i] = todo.digests[k].Name()
-		s.Put(id, recipes[i], names[i])
+		s.Put(id, keys[k], names[i])
 	}
 	return names, nil
 }

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/sightline-router/sightline/engine/vllm"
 	"github.com/sightline-router/sightline/mmhash/name"
 )
 
@@ -19,13 +20,14 @@ func TestStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	var recipes []name.Recipe
-	for _, v := range []name.VLLM{{Generation: name.H3, Model: "Qwen/Qwen2.5-VL-7B-Instruct"}, {Generation: name.H6, Model: "Qwen/Qwen2.5-VL-7B-Instruct"}, {Rust: true}} {
+	for _, v := range []vllm.Names{{Generation: vllm.H3, Model: "Qwen/Qwen2.5-VL-7B-Instruct"}, {Generation: vllm.H6, Model: "Qwen/Qwen2.5-VL-7B-Instruct"}} {
 		r, err := v.Recipe(name.Item{Mode: f.Mode, Bytes: f.Bytes})
 		if err != nil {
 			t.Fatal(err)
 		}
 		recipes = append(recipes, r)
 	}
+	recipes = append(recipes, name.Recipe{})
 	want := []string{"4c83171ba3c124d2b02f97bcb3381cede24a3906d6590b187deeeb9c9285ca43", "37284b8b0ad11582315bc3873e9aa62ee57a1e4548f3cdff3c024349b6068b5b", "f531b9e47004fccda30d996ca0bf046cd4f94241ab04843cb055cbc72bec0810"}
 	if got, err := s.Names(src, f.ID, f.Bytes, recipes[:2]...); err != nil || !slices.Equal(got, want[:2]) {
 		t.Fatal(got, err)
@@ -42,10 +44,10 @@ func TestStore(t *testing.T) {
 	if got, err := s.Names(File(), f.ID, f.Bytes, recipes[0]); err == nil {
 		t.Errorf("a name without bytes: %v", got)
 	}
-	if _, ok := s.Name(f.ID, recipes[0]); ok {
+	if _, ok := s.Get(f.ID, recipes[0].Key()); ok {
 		t.Error("and it is remembered")
 	}
-	if _, ok := s.Name(ContentID{1}, recipes[0]); ok {
+	if _, ok := s.Get(ContentID{1}, recipes[0].Key()); ok {
 		t.Error("another picture has the name")
 	}
 }
@@ -55,7 +57,7 @@ func BenchmarkNames(b *testing.B) {
 	s, _ := NewStore(100)
 	defer s.Close()
 	f, _ := Identify(DataURL(pieces))
-	v := name.VLLM{Generation: name.H6, Model: "m"}
+	v := vllm.Names{Generation: vllm.H6, Model: "m"}
 	r, _ := v.Recipe(name.Item{Mode: f.Mode, Bytes: f.Bytes})
 	b.Run("first", func(b *testing.B) {
 		b.SetBytes(size)

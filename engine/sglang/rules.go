@@ -31,3 +31,14 @@ func findEvents(ctx context.Context, client *http.Client, addr, host string, ran
 	e.Pub, e.Replay = info.Endpoints(host, rank)
 	return e, nil
 }
+
+// PadRuleOf is how a release makes pads.
+func PadRuleOf(v rules.Version) PadRule {
+	switch {
+	case v.AtLeast(0, 5, 23):
+		return PadFour
+	case v.AtLeast(0, 5, 9):
+		return PadMil
+	}
+	return PadLow
+}

@@ -16,3 +16,7 @@ func Rules(v rules.Version) rules.Rules {
 		Decoder: func(d rules.Decoding) rules.Decoder { return &Decoder{Keep: d.Keep, Standalone: d.Standalone} },
 	}
 }
+
+// NamesOf is how a release names pictures. The tagged form came in the candidates of 1.3; in which of them is not known, so
+// all of 1.3 count as such; for an earlier one the configuration says 1.2.
+func NamesOf(v rules.Version) Names { return Names{Tagged: v.AtLeast(1, 3, 0)} }

@@ -7,7 +7,6 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/body"
-	"github.com/sightline-router/sightline/mmhash/name"
 	"github.com/sightline-router/sightline/prompt"
 )
 
@@ -145,7 +144,7 @@ func named(r *prompt.Reader, p *body.Part, modality string, source, uuid gjson.R
 	if md.HasUUID {
 		if text, ok := r.Body.String(uuid); ok {
 			md.UUID = text
-		} else if text, _, err := name.UUID([]byte(uuid.Raw)); err == nil {
+		} else if text, ok := uuidText(uuid.Raw); ok {
 			md.UUID = text
 		} else {
 			md.OpaqueUUID = true

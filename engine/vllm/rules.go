@@ -31,3 +31,13 @@ func Rules(v rules.Version) rules.Rules {
 	}
 	return r
 }
+
+// generationOf gives the form of image hash that a release uses.
+func generationOf(v rules.Version) Generation {
+	for i, minor := range [...]int{31, 30, 27, 16, 13} {
+		if v.AtLeast(0, minor, 0) {
+			return H6 - Generation(i)
+		}
+	}
+	return H1
+}

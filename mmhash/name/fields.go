@@ -19,32 +19,72 @@ type Field struct {
 	Value Value
 }
 
-type kind uint8
+// Kind is what a Value is.
+type Kind uint8
 
+// The kinds of values.
 const (
-	kindNull kind = iota
-	kindBool
-	kindInt
-	kindFloat
-	kindString
-	kindHuge // an integer beyond int64
-	kindList
-	kindObject
-	kindItem // the place of the picture
+	Null   Kind = iota
+	Bool        // Raw is one byte, 0 or 1
+	Int         // Raw is an int64, little-endian
+	Float       // Raw is a float64, little-endian
+	String      // Raw is its UTF-8
+	Huge        // an integer beyond int64: Raw is its digits
+	List
+	Object
 )
 
 // Value is a JSON value as Python reads it: 1 and 1.0 differ.
 type Value struct {
-	kind   kind
-	raw    []byte // scalar: the bytes that vLLM hashes
-	list   []Value
-	fields Fields
+	Kind   Kind
+	Raw    []byte // of a scalar: what NumPy has in memory for it
+	List   []Value
+	Fields Fields
 }
 
-func text(s string) Value   { return Value{kind: kindString, raw: []byte(s)} }
-func object(f Fields) Value { return Value{kind: kindObject, fields: f} }
-func integer(n int64) Value {
-	return Value{kind: kindInt, raw: binary.LittleEndian.AppendUint64(nil, uint64(n))}
+// TextOf is a string as a Value.
+func TextOf(s string) Value { return Value{Kind: String, Raw: []byte(s)} }
+
+// ObjectOf is an object as a Value.
+func ObjectOf(f Fields) Value { return Value{Kind: Object, Fields: f} }
+
+// IntOf is an integer as a Value.
+func IntOf(n int) Value {
+	return Value{Kind: Int, Raw: binary.LittleEndian.AppendUint64(nil, uint64(n))}
+}
+
+// IntsOf is a list of integers as a Value.
+func IntsOf(list []int) Value {
+	v := Value{Kind: List, List: make([]Value, len(list))}
+	for i, n := range list {
+		v.List[i] = IntOf(n)
+	}
+	return v
+}
+
+// FloatOf is a number with a fraction as a Value.
+func FloatOf(f float64) Value {
+	return Value{Kind: Float, Raw: binary.LittleEndian.AppendUint64(nil, math.Float64bits(f))}
+}
+
+// BoolOf is a truth value as a Value.
+func BoolOf(b bool) Value {
+	v := Value{Kind: Bool, Raw: []byte{0}}
+	if b {
+		v.Raw[0] = 1
+	}
+	return v
+}
+
+// Number is the value of an Int or a Float; false for all else.
+func (v Value) Number() (f float64, ok bool) {
+	switch v.Kind {
+	case Int:
+		return float64(int64(binary.LittleEndian.Uint64(v.Raw))), true
+	case Float:
+		return math.Float64frombits(binary.LittleEndian.Uint64(v.Raw)), true
+	}
+	return 0, false
 }
 
 const maxDepth = 32
@@ -61,7 +101,7 @@ func ParseFields(json []byte) (Fields, error) {
 		return nil, errNoObject
 	}
 	v, err := parse(r, 0)
-	return v.fields, err
+	return v.Fields, err
 }
 
 func parse(r gjson.Result, depth int) (v Value, err error) {
@@ -70,28 +110,25 @@ func parse(r gjson.Result, depth int) (v Value, err error) {
 	}
 	switch r.Type {
 	case gjson.False, gjson.True:
-		v.kind, v.raw = kindBool, []byte{0}
-		if r.Type == gjson.True {
-			v.raw[0] = 1
-		}
+		return BoolOf(r.Type == gjson.True), nil
 	case gjson.Number:
 		return number(r.Raw), nil
 	case gjson.String:
-		return text(r.String()), nil
+		return TextOf(r.String()), nil
 	case gjson.JSON:
-		v.kind = kindObject
+		v.Kind = Object
 		if r.IsArray() {
-			v.kind, v.list = kindList, []Value{}
+			v.Kind = List
 		}
 		r.ForEach(func(k, e gjson.Result) bool {
 			var child Value
 			if child, err = parse(e, depth+1); err != nil {
 				return false
 			}
-			if v.kind == kindList {
-				v.list = append(v.list, child)
+			if v.Kind == List {
+				v.List = append(v.List, child)
 			} else {
-				v.fields = v.fields.set(Field{k.String(), child})
+				v.Fields = v.Fields.Set(Field{k.String(), child})
 			}
 			return true
 		})
@@ -100,18 +137,19 @@ func parse(r gjson.Result, depth int) (v Value, err error) {
 }
 
 func number(raw string) Value {
-	if !strings.ContainsAny(raw, ".eE") {
-		if n, err := strconv.ParseInt(raw, 10, 64); err == nil {
-			return integer(n)
-		}
-		return Value{kind: kindHuge, raw: []byte(raw)}
+	if strings.ContainsAny(raw, ".eE") {
+		f, _ := strconv.ParseFloat(raw, 64) // beyond the range: infinity, as in Python
+		return FloatOf(f)
 	}
-	f, _ := strconv.ParseFloat(raw, 64) // beyond the range: infinity, as in Python
-	return Value{kind: kindFloat, raw: binary.LittleEndian.AppendUint64(nil, math.Float64bits(f))}
+	n, err := strconv.Atoi(raw)
+	if err != nil {
+		return Value{Kind: Huge, Raw: []byte(raw)}
+	}
+	return IntOf(n)
 }
 
-// set overwrites a member in its place or appends it, as a Python dict does.
-func (f Fields) set(m Field) Fields {
+// Set overwrites a member in its place or appends it, as a Python dict does.
+func (f Fields) Set(m Field) Fields {
 	for i := range f {
 		if f[i].Key == m.Key {
 			f[i].Value = m.Value
@@ -121,7 +159,8 @@ func (f Fields) set(m Field) Fields {
 	return append(f, m)
 }
 
-func (f Fields) get(key string) (Value, bool) {
+// Get gives a member.
+func (f Fields) Get(key string) (Value, bool) {
 	for i := range f {
 		if f[i].Key == key {
 			return f[i].Value, true
@@ -130,26 +169,25 @@ func (f Fields) get(key string) (Value, bool) {
 	return Value{}, false
 }
 
-// object gives a member that is an object, nil for any other.
-func (f Fields) object(key string) Fields {
-	v, _ := f.get(key)
-	return v.fields
+// Object gives a member that is an object, nil for any other.
+func (f Fields) Object(key string) Fields {
+	v, _ := f.Get(key)
+	return v.Fields
 }
 
-func (f Fields) hasNull() bool {
-	for _, m := range f {
+// HasNull reports a null anywhere within.
+func (f Fields) HasNull() bool { return ObjectOf(f).hasNull() }
+
+func (v Value) hasNull() bool {
+	if v.Kind == Null {
+		return true
+	}
+	for _, m := range v.Fields {
 		if m.Value.hasNull() {
 			return true
 		}
 	}
-	return false
-}
-
-func (v Value) hasNull() bool {
-	if v.kind == kindNull || v.fields.hasNull() {
-		return true
-	}
-	for _, e := range v.list {
+	for _, e := range v.List {
 		if e.hasNull() {
 			return true
 		}

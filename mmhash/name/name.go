@@ -1,9 +1,6 @@
-// Package name gives the name by which an engine knows a picture: vLLM's mm_hash in every form since 0.13, SGLang's item
-// hash and pads for Qwen3-VL, Dynamo's 16 digits.
-//
-// A name is a digest of a text with the file's bytes in its middle, sometimes digested once more. A Recipe says which;
-// it is made from what is known of the worker (VLLM, SGLang) and of the picture (Item), and needs the bytes once
-// (media.Store). Names that need no bytes, such as a verbatim uuid, come ready in the Recipe.
+// Package name holds what the name of a medium is made of: the medium and its request's options (Item, Fields), and the way
+// from a file's bytes to the name (Recipe). Which recipe an engine has stands in the engine's folder.
+// A name costs one pass over the file, at the speed of its digest; ErrNotComputable says that bytes do not lead to it.
 package name
 
 import (
@@ -12,39 +9,52 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"hash"
 
 	"github.com/zeebo/blake3"
 )
 
-// ErrNotComputable marks names that this package cannot compute: the engine hashes pixels, or Python's pickle of a value.
-// They can only be learned from the engine's events.
+// ErrNotComputable marks names that do not follow from the file's bytes: the engine hashes pixels, or Python's pickle of a
+// value. They can only be learned from the engine's events.
 var ErrNotComputable = errors.New("name is not computable from the file's bytes")
+
+// Item is one picture, or video, of one request.
+type Item struct {
+	Modality string // "image" if empty
+	Mode     string // Pillow's mode, such as RGB; "" if it is not known
+	Bytes    int64  // size of the file
+
+	Video *Video // of a video whose frames are known
+
+	UUID    string // Python's str() of the part's uuid
+	HasUUID bool
+
+	ProcessorKwargs Fields // the request's mm_processor_kwargs
+	MediaIO         Fields // the request's media_io_kwargs
+}
+
+// Video is which frames of a video a loader takes.
+type Video struct {
+	Frames        int // of the file
+	FPS, Duration float64
+	Loader        string // as the engine calls it, such as opencv
+	Indices       []int  // of the frames taken
+	All           bool   // they are all, and the model's own processor may sample again
+	Pixels        int64  // of one frame
+}
 
 // Algorithm is the digest of a Recipe.
 type Algorithm uint8
 
+// The digests that engines know.
 const (
-	BLAKE3 Algorithm = iota // vLLM's default
-	SHA256                  // vLLM --mm-hasher-algorithm sha256; SGLang
+	BLAKE3 Algorithm = iota
+	SHA256
 	SHA512
 )
 
-// ParseAlgorithm reads vLLM's --mm-hasher-algorithm (0.27 and later) or VLLM_MM_HASHER_ALGORITHM (0.15 and later).
-func ParseAlgorithm(s string) (Algorithm, error) {
-	switch s {
-	case "", "blake3":
-		return BLAKE3, nil
-	case "sha256":
-		return SHA256, nil
-	case "sha512":
-		return SHA512, nil
-	}
-	return 0, fmt.Errorf("mm hasher algorithm %q: want blake3, sha256 or sha512", s)
-}
-
-func (a Algorithm) new() hash.Hash {
+// New begins a digest.
+func (a Algorithm) New() hash.Hash {
 	switch a {
 	case SHA256:
 		return sha256.New()
@@ -54,25 +64,20 @@ func (a Algorithm) new() hash.Hash {
 	return blake3.New()
 }
 
-// Recipe is how to get one picture's name in one class of workers. The zero value is not a recipe.
+// Recipe is how to get one medium's name in one class of workers: a digest, in hex, of the file's bytes between two texts.
 type Recipe struct {
-	Known string // the name, where no bytes are needed; see Ready
+	Ready bool   // Known is the name, and no bytes are needed
+	Known string // may be empty, as a client's uuid may
 
-	ready         bool
-	alg           Algorithm
-	before, after []byte // of the file's bytes
-	artifact      []byte // SGLang: canonical JSON behind the content digest; nil for vLLM
-	prefix        string // tower LoRA
+	Algorithm     Algorithm
+	Before, After []byte // of the file's bytes
 }
-
-// Ready reports that Known is the name. (A known name may be empty: vLLM takes "" as a uuid.)
-func (r Recipe) Ready() bool { return r.ready }
 
 // Key names the recipe: equal for equal names of equal bytes. 32 bytes, safe against request fields chosen to collide.
 func (r Recipe) Key() (key [32]byte) {
 	h := blake3.New()
 	var n [8]byte
-	for _, p := range [...][]byte{{byte(r.alg)}, r.before, r.after, r.artifact, []byte(r.prefix), []byte(r.Known)} {
+	for _, p := range [...][]byte{{byte(r.Algorithm)}, r.Before, r.After, []byte(r.Known)} {
 		binary.LittleEndian.PutUint64(n[:], uint64(len(p)))
 		h.Write(n[:])
 		h.Write(p)
@@ -89,8 +94,8 @@ type Digest struct {
 
 // Start begins the computation.
 func (r Recipe) Start() *Digest {
-	d := &Digest{r: r, h: r.alg.new()}
-	d.h.Write(r.before)
+	d := &Digest{r: r, h: r.Algorithm.New()}
+	d.h.Write(r.Before)
 	return d
 }
 
@@ -99,15 +104,11 @@ func (d *Digest) Write(p []byte) (int, error) { return d.h.Write(p) }
 
 // Name gives the name after the last byte.
 func (d *Digest) Name() string {
-	if d.r.ready {
+	if d.r.Ready {
 		return d.r.Known
 	}
-	d.h.Write(d.r.after)
-	sum := d.h.Sum(nil)
-	if d.r.artifact != nil {
-		return sglangItem(sum, d.r.artifact)
-	}
-	return d.r.prefix + hex.EncodeToString(sum)
+	d.h.Write(d.r.After)
+	return hex.EncodeToString(d.h.Sum(nil))
 }
 
 // Of computes the name of a file in memory.

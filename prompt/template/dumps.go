@@ -152,7 +152,7 @@ func appendJSONFloat(dst []byte, f float64) []byte {
 	case math.IsInf(f, -1):
 		return append(dst, "-Infinity"...)
 	}
-	return appendFloat(dst, f)
+	return AppendFloat(dst, f)
 }
 
 // text writes a string in quotes: quotes, backslashes and control characters are escaped, other characters only in

@@ -41,7 +41,7 @@ func (s *state) appendRepr(dst []byte, v Value) []byte {
 	case KindBig:
 		return append(dst, v.str...)
 	case KindFloat:
-		return appendFloat(dst, v.float())
+		return AppendFloat(dst, v.float())
 	case KindString:
 		return appendQuoted(dst, v.str)
 	case KindMarkup:
@@ -95,8 +95,8 @@ func (s *state) appendItems(dst []byte, items []Value) []byte {
 	return s.appendEach(dst, len(items), func(dst []byte, i int) []byte { return s.appendRepr(dst, items[i]) })
 }
 
-// appendFloat appends repr(f): the shortest text that reads back as f, in exponent form below 1e-4 and from 1e16.
-func appendFloat(dst []byte, f float64) []byte {
+// AppendFloat appends Python's repr(f): the shortest text that reads back as f, in exponent form below 1e-4 and from 1e16.
+func AppendFloat(dst []byte, f float64) []byte {
 	switch {
 	case math.IsNaN(f):
 		return append(dst, "nan"...)

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/hex"
 	stdimage "image"
 	"image/color"
@@ -10,7 +11,7 @@ import (
 
 	"github.com/tinylib/msgp/msgp"
 
-	"github.com/sightline-router/sightline/mmhash/name"
+	"github.com/sightline-router/sightline/engine/sglang"
 )
 
 // The two ways in which a picture's name is written down come to the same; so do facts published of the engines.
@@ -28,7 +29,7 @@ func TestNames(t *testing.T) {
 	}
 	const fingerprint = "sha256:5aef96240bca5582e6fd0468879a26863d81d1c1fb602def55926ef33ec8bb1f"
 	item := sglangItem(file.Bytes(), fingerprint)
-	if want := (name.SGLang{Fingerprint: fingerprint}).Recipe("", nil).Of(file.Bytes()); item != want {
+	if want := sglang.ItemName(sglang.Item(fingerprint, sha256.Sum256(file.Bytes()), "")); item != want {
 		t.Errorf("SGLang: %s, the product's %s", item, want)
 	}
 	if got := sglangPads("0000000000000000"); got[0] != 3397727234245131147 || got[3] != 3623825934275559232 {

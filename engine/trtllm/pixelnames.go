@@ -1,17 +1,17 @@
-package mmhash
+package trtllm
 
 import (
 	"sync/atomic"
 
-	"github.com/sightline-router/sightline/mmhash/name"
+	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/pixels"
 )
 
-// PixelNames computes names that are digests of decoded pixels (TensorRT-LLM's), beside the requests: whoever asks first
-// gets none and has one computed for those who come later. At most half of one core, 64 pictures and 64 MiB of files
-// wait; a picture that finds no room is taken up at its next sight. Safe for concurrent use.
+// PixelNames computes names beside the requests, since decoding takes milliseconds: whoever asks first gets none and has one
+// computed for those who come later. At most half of one core, 64 pictures and 64 MiB of files wait; a picture that finds no
+// room is taken up at its next sight. Safe for concurrent use.
 type PixelNames struct {
-	store   *Store
+	store   *mmhash.Store
 	worker  *pixels.Worker
 	waiting atomic.Int64 // bytes
 }
@@ -23,7 +23,7 @@ const (
 )
 
 // NewPixelNames keeps its names in store, and tells panicked, if it is not nil, of decoding that panicked. Close it.
-func NewPixelNames(store *Store, panicked func(error)) (*PixelNames, error) {
+func NewPixelNames(store *mmhash.Store, panicked func(error)) (*PixelNames, error) {
 	w, err := pixels.NewWorker(pixelQueue, pixelShare, panicked)
 	return &PixelNames{store: store, worker: w}, err
 }
@@ -33,13 +33,13 @@ func (p *PixelNames) Close() { p.worker.Close() }
 
 // Name gives a picture's name if it was computed; known without a name says that it cannot be: the picture is none that
 // we decode exactly.
-func (p *PixelNames) Name(id ContentID, rule name.TRTLLM) (n string, known bool) {
-	return p.store.names.GetIfPresent(nameKey{id, rule.Key()})
+func (p *PixelNames) Name(id mmhash.ContentID, form Names) (n string, known bool) {
+	return p.store.Get(id, form.key())
 }
 
 // Want has the names of a picture of size bytes computed soon. It copies the file, unless src is one in memory, and only
 // if there is room for it.
-func (p *PixelNames) Want(src Source, id ContentID, size int64, rules ...name.TRTLLM) {
+func (p *PixelNames) Want(src mmhash.Source, id mmhash.ContentID, size int64, forms ...Names) {
 	if !p.worker.Takes(id) {
 		return
 	}
@@ -50,29 +50,29 @@ func (p *PixelNames) Want(src Source, id ContentID, size int64, rules ...name.TR
 	file, err := src.Decode(size)
 	if err != nil || int64(len(file)) != size || !p.worker.Submit(id, func() {
 		defer p.waiting.Add(-size)
-		p.compute(file, id, rules)
+		p.compute(file, id, forms)
 	}) {
 		p.waiting.Add(-size)
 	}
 }
 
 // Now computes a picture's names at once, for tools that have time.
-func (p *PixelNames) Now(src Source, id ContentID, size int64, rules ...name.TRTLLM) {
+func (p *PixelNames) Now(src mmhash.Source, id mmhash.ContentID, size int64, forms ...Names) {
 	if file, err := src.Decode(size); err == nil && int64(len(file)) == size {
-		p.compute(file, id, rules)
+		p.compute(file, id, forms)
 	}
 }
 
-func (p *PixelNames) compute(file []byte, id ContentID, rules []name.TRTLLM) {
-	names := make([]string, len(rules))
+func (p *PixelNames) compute(file []byte, id mmhash.ContentID, forms []Names) {
+	names := make([]string, len(forms))
 	defer func() { // a picture that panics has no name, and is not tried again
-		for i, r := range rules {
-			p.store.names.Set(nameKey{id, r.Key()}, names[i])
+		for i, n := range forms {
+			p.store.Put(id, n.key(), names[i])
 		}
 	}()
 	if rgb, err := pixels.Decode(file, pixels.White, pixels.Limits{}); err == nil {
-		for i, r := range rules {
-			names[i] = r.Name(rgb, "")
+		for i, n := range forms {
+			names[i] = n.Of(rgb)
 		}
 	}
 }

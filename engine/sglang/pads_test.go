@@ -1,0 +1,64 @@
+package sglang
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/sightline-router/sightline/engine/rules"
+)
+
+func qwen3(t *testing.T, version string, found func(string)) *Finder {
+	t.Helper()
+	v, err := rules.ParseVersion(version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return NewFinder(Processor{ModelType: "qwen3_vl", Class: qwenClass}, "", v, found)
+}
+
+// The first pad that one fingerprint explains names pictures from then on (narrow pads: the second); a fleet that changes
+// its fingerprint is noticed; pads of pictures that were not routed say nothing.
+func TestFingerprintIsFound(t *testing.T) {
+	for version, need := range map[string]int{"0.5.23": 1, "0.5.17": 2} {
+		var told []string
+		p := qwen3(t, version, func(f string) { told = append(told, f) })
+		pic := func(i int) Picture { return Picture{Content: sha256.Sum256([]byte(fmt.Sprint(i))), Detail: "low"} }
+		item := func(f string, i int) uint64 {
+			return Item(f, pic(i).Content, "low")
+		}
+		worker, upgraded := p.candidates[len(p.candidates)/2], p.candidates[3]
+		for i := range need {
+			if _, ok := p.Name(pic(i)); ok {
+				t.Errorf("%s: named before any event", version)
+			}
+			p.Saw(1 << 40) // of a picture that others sent
+			p.Saw(Pads(item(worker, i), p.rule)[0])
+		}
+		got, ok := p.Name(pic(9))
+		if want := ItemName(item(worker, 9)); !ok || got != want || len(told) != 1 || told[0] != worker {
+			t.Fatalf("%s: %q (%v), want %q; told %q", version, got, ok, want, told)
+		}
+		for i := range need {
+			p.Name(pic(20 + i))
+			p.tried = time.Time{} // a second has passed
+			p.Saw(Pads(item(upgraded, 20+i), p.rule)[0])
+		}
+		if len(told) != 2 || told[1] != upgraded {
+			t.Errorf("%s: after the upgrade: told %d times", version, len(told))
+		}
+	}
+}
+
+// Only what is remembered is looked into, however many pictures come.
+func TestPadsAreBounded(t *testing.T) {
+	p := qwen3(t, "0.5.23", nil)
+	for i := range 3 * recentPictures {
+		p.Name(Picture{Content: sha256.Sum256([]byte(fmt.Sprint(i)))})
+	}
+	p.Saw(1 << 50)
+	if len(p.recent) != recentPictures || len(p.by) > recentPictures*len(p.candidates) {
+		t.Errorf("%d pictures, %d pads", len(p.recent), len(p.by))
+	}
+}

@@ -1,0 +1,282 @@
+package vllm
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/mmhash/name"
+)
+
+// Generation is one form of vLLM's image hash (mm_hash). Releases: interop checks of the wheels 0.10.2 to 0.33.0.
+type Generation uint8
+
+// The generations; see generationOf for their releases.
+const (
+	H1 Generation = iota // of pixels
+	H2                   // file bytes, fields in call order
+	H3                   // fields sorted by name
+	H4                   // files that are not RGB say how they were made so
+	H5                   // request options in fields of their own, media options too
+	H6                   // every field framed with its length
+)
+
+// Names is what names media in one class of workers. Everything here comes from the server's command line.
+type Names struct {
+	Generation Generation
+	Algorithm  name.Algorithm
+	Model      string      // --model verbatim ("root" in GET /v1/models), not the served name
+	MediaIO    name.Fields // --media-io-kwargs; in the hash since 0.30, in the non-RGB form since 0.27
+}
+
+// NewNames reads what a server was started with: its release, --model, the digest (--mm-hasher-algorithm, 0.27 and later, or
+// VLLM_MM_HASHER_ALGORITHM, 0.15 and later; "" is blake3) and --media-io-kwargs as JSON.
+func NewNames(release, model, hasher, mediaIO string) (*Names, error) {
+	v, err := rules.ParseVersion(release)
+	if err != nil {
+		return nil, err
+	}
+	n := &Names{Generation: generationOf(v), Model: model}
+	switch hasher {
+	case "", "blake3":
+	case "sha256":
+		n.Algorithm = name.SHA256
+	case "sha512":
+		n.Algorithm = name.SHA512
+	default:
+		return nil, fmt.Errorf("mm hasher algorithm %q: want blake3, sha256 or sha512", hasher)
+	}
+	n.MediaIO, err = name.ParseFields([]byte(mediaIO))
+	return n, err
+}
+
+// Recipe gives the way to the identifier that vLLM puts into its events. The server's --mm-processor-kwargs never count.
+// Since 0.31 a request with kwargs is refused unless the server runs --trust-request-mm-kwargs: that is not decided here.
+func (v *Names) Recipe(it name.Item) (name.Recipe, error) {
+	if it.Modality == "" {
+		it.Modality = "image"
+	}
+	media, kwargs := v.mediaIO(it), it.ProcessorKwargs
+	if v.Generation >= H5 {
+		kwargs = scoped(kwargs, it.Modality)
+	}
+	if it.HasUUID && len(kwargs) == 0 && (v.Generation < H5 || len(media) == 0) {
+		return name.Recipe{Ready: true, Known: it.UUID}, nil
+	}
+	if what := v.unreadable(&it, kwargs); what != "" {
+		return name.Recipe{}, fmt.Errorf("%w: %s", name.ErrNotComputable, what)
+	}
+	w := writer{framed: v.Generation >= H6}
+	for _, f := range v.order(it.Modality, media, kwargs) {
+		switch {
+		case f.Value.Kind != place:
+			w.field(f.Key, f.Value)
+		case it.HasUUID:
+			w.field(f.Key, name.TextOf(it.UUID))
+		case it.Modality == "video":
+			w.video(f.Key, it)
+		default:
+			w.item(f.Key, it, v.ioConfig(it, media))
+		}
+	}
+	r := name.Recipe{Algorithm: v.Algorithm, Before: w.b}
+	if w.cut > 0 {
+		r.Before, r.After = w.b[:w.cut:w.cut], w.b[w.cut:]
+	}
+	if it.HasUUID {
+		r.Known, r.Ready = r.Of(nil), true
+	}
+	return r, w.err
+}
+
+// unreadable says why an item's name does not follow from its file's bytes; "" where it does.
+func (v *Names) unreadable(it *name.Item, kwargs name.Fields) string {
+	switch {
+	case it.Modality == "video" && !it.HasUUID && !v.readsVideo(it):
+		return "vLLM hashes decoded frames"
+	case it.Modality != "image" && it.Modality != "video": // audio; Kimi-K2.5's vision_chunk is pixels too
+		return "vLLM hashes decoded " + it.Modality
+	case v.Generation >= H4 && it.Modality == "image" && it.Mode == "" && !it.HasUUID:
+		return "Pillow's mode of the file is not known"
+	case v.Generation < H2:
+		return "vLLM before 0.13 hashes pixels"
+	case v.Generation == H2 && kwargs.HasNull():
+		return "null in mm_processor_kwargs before 0.16"
+	}
+	return ""
+}
+
+// place is the kind of the field that the medium itself takes.
+const place = name.Kind(0xFF)
+
+// order lists the hash's fields as the release does.
+func (v *Names) order(modality string, media, kwargs name.Fields) name.Fields {
+	item, model := name.Field{Key: modality, Value: name.Value{Kind: place}}, name.Field{Key: "model_id", Value: name.TextOf(v.Model)}
+	if v.Generation == H2 {
+		return append(name.Fields{model, item}, kwargs...)
+	}
+	all := name.Fields{item, model}
+	if v.Generation <= H4 {
+		all = append(all, kwargs...)
+	} else {
+		if len(media) > 0 {
+			own := name.Fields{{Key: modality, Value: name.ObjectOf(media)}}
+			all = append(all, name.Field{Key: "media_io_kwargs", Value: name.ObjectOf(own)})
+		}
+		if len(kwargs) > 0 {
+			all = append(all, name.Field{Key: "mm_processor_kwargs", Value: name.ObjectOf(kwargs)})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b name.Field) int { return strings.Compare(a.Key, b.Key) })
+	return all
+}
+
+// mediaIO is the options in force for the item's modality: the server's, overwritten by the request's.
+func (v *Names) mediaIO(it name.Item) name.Fields {
+	out := slices.Clone(v.MediaIO.Object(it.Modality))
+	own := it.MediaIO.Object(it.Modality)
+	for _, f := range own {
+		out = out.Set(f)
+	}
+	if it.Modality == "video" {
+		out = videoIO(out, own)
+	}
+	return out
+}
+
+// scoped drops the options of other modalities.
+func scoped(kwargs name.Fields, modality string) name.Fields {
+	var others []string
+	switch modality {
+	case "image":
+		others = []string{"videos_kwargs", "audio_kwargs"}
+	case "video":
+		others = []string{"images_kwargs", "audio_kwargs"}
+	case "audio":
+		others = []string{"images_kwargs", "videos_kwargs"}
+	}
+	return slices.DeleteFunc(slices.Clone(kwargs), func(f name.Field) bool { return slices.Contains(others, f.Key) })
+}
+
+// ioConfig says how a file that is not in the wanted mode was converted; nil where nothing was.
+func (v *Names) ioConfig(it name.Item, media name.Fields) name.Fields {
+	if v.Generation < H4 || it.Modality != "image" {
+		return nil
+	}
+	mode := name.TextOf("RGB")
+	if m, ok := media.Get("image_mode"); ok {
+		mode = m
+	}
+	if mode.Kind != name.String || string(mode.Raw) == it.Mode {
+		return nil
+	}
+	white := name.IntsOf([]int{255, 255, 255})
+	if c, ok := media.Get("rgba_background_color"); ok {
+		white = c
+	}
+	return name.Fields{{Key: "image_mode", Value: mode}, {Key: "rgba_background_color", Value: white}}
+}
+
+// writer makes the pre-image. Up to H5 a field is its dotted path followed by its value's bytes; since H6 paths are
+// nested, and every string has its length before it (u64, little-endian).
+type writer struct {
+	b      []byte
+	framed bool
+	cut    int // where the file's bytes go
+	err    error
+}
+
+const (
+	tagNull = iota
+	tagList
+	tagObject
+	tagLeaf
+)
+
+func (w *writer) length(n int) { w.b = binary.LittleEndian.AppendUint64(w.b, uint64(n)) }
+
+func (w *writer) frame(s string) { w.length(len(s)); w.b = append(w.b, s...) }
+
+// file marks the place of the file's bytes.
+func (w *writer) file(n int64) {
+	if w.framed {
+		w.b = append(w.b, tagLeaf)
+		w.length(int(n))
+	}
+	w.cut = len(w.b)
+}
+
+// item writes the picture itself: plain, or with the way it was converted.
+func (w *writer) item(key string, it name.Item, config name.Fields) {
+	switch {
+	case w.framed:
+		w.frame(key)
+		w.b = append(w.b, tagLeaf)
+		w.frame("image")
+		if config != nil {
+			w.b = append(w.b, tagObject)
+			w.length(2)
+			w.field("io_config", name.ObjectOf(config))
+			w.frame("data")
+		}
+	case config == nil:
+		w.b = append(append(w.b, key...), "image"...)
+	default:
+		w.b = append(w.b, key...)
+		w.field(key+".io_config", name.ObjectOf(config))
+		w.b = append(append(w.b, key...), ".data"...)
+	}
+	w.file(it.Bytes)
+}
+
+func (w *writer) field(key string, v name.Value) {
+	if w.framed {
+		w.frame(key)
+		w.value(v)
+		return
+	}
+	switch v.Kind {
+	case name.List:
+		for i, e := range v.List {
+			w.field(fmt.Sprintf("%s.%d", key, i), e)
+		}
+	case name.Object:
+		for _, f := range v.Fields {
+			w.field(key+"."+f.Key, f.Value)
+		}
+	default:
+		w.b = append(append(w.b, key...), w.leaf(v)...)
+	}
+}
+
+func (w *writer) value(v name.Value) {
+	switch v.Kind {
+	case name.Null:
+		w.b = append(w.b, tagNull)
+	case name.List:
+		w.b = append(w.b, tagList)
+		w.length(len(v.List))
+		for _, e := range v.List {
+			w.value(e)
+		}
+	case name.Object:
+		w.b = append(w.b, tagObject)
+		w.length(len(v.Fields))
+		for _, f := range v.Fields {
+			w.field(f.Key, f.Value)
+		}
+	default:
+		w.b = append(w.b, tagLeaf)
+		w.frame(string(w.leaf(v)))
+	}
+}
+
+// leaf gives a scalar's bytes: strings as UTF-8, numbers as NumPy scalars (int64, float64, bool).
+func (w *writer) leaf(v name.Value) []byte {
+	if v.Kind == name.Huge {
+		w.err = fmt.Errorf("%w: integer %s beyond 64 bits", name.ErrNotComputable, v.Raw)
+	}
+	return v.Raw
+}

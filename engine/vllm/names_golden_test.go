@@ -1,0 +1,192 @@
+package vllm
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/mmhash/header"
+	"github.com/sightline-router/sightline/mmhash/name"
+)
+
+// namesOf reads how a recorded worker was started.
+func namesOf(t *testing.T, w gjson.Result) (v *Names, towerLoRA bool) {
+	t.Helper()
+	mediaIO, flags := "", w.Get("flags").Array()
+	for i, f := range flags {
+		switch f.String() {
+		case "--media-io-kwargs":
+			mediaIO = flags[i+1].String()
+		case "--enable-tower-connector-lora":
+			towerLoRA = true
+		}
+	}
+	v, err := NewNames(strings.TrimPrefix(w.Get("engine").String(), "vllm "), w.Get("model_id").String(), w.Get("mm_hash_algo").String(), mediaIO)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v, towerLoRA
+}
+
+// pictures lists the picture parts of a request, in order: {url or file marker, uuid}.
+func pictures(r gjson.Result) (parts []gjson.Result) {
+	var walk func(v gjson.Result)
+	walk = func(v gjson.Result) {
+		if v.IsObject() && (v.Get("image_url").Exists() || v.Get("type").String() == "image") {
+			parts = append(parts, v)
+			return
+		}
+		if v.IsObject() || v.IsArray() {
+			v.ForEach(func(_, e gjson.Result) bool { walk(e); return true })
+		}
+	}
+	for _, k := range []string{"messages", "input"} {
+		walk(r.Get(k))
+	}
+	return parts
+}
+
+// fileOf finds the picture of a part: base64 marker or URL of the recording's server; "" for a null part.
+func fileOf(p gjson.Result) string {
+	s := p.Get("image_url.url").String()
+	if s == "" {
+		s = p.Get("image_url").String()
+	}
+	if s == "" {
+		s = p.Get("source.data").String()
+	}
+	if i := strings.Index(s, "@@"); i >= 0 {
+		s, _, _ = strings.Cut(s[i+2:], "@@")
+		return s
+	}
+	if strings.HasPrefix(s, "http") {
+		return filepath.Base(s)
+	}
+	return ""
+}
+
+// TestConformanceNames: every image name of every recorded request that a real vLLM answered (0.32.0 in all its
+// configurations, 0.30.0, 0.23.0), and the adapter prefix in the events of the tower-LoRA worker.
+func TestConformanceNames(t *testing.T) {
+	root := os.Getenv("SIGHTLINE_GOLDEN")
+	if root == "" {
+		t.Skip("SIGHTLINE_GOLDEN is not set: no recordings")
+	}
+	text, err := os.ReadFile(filepath.Join(root, "vllm", "workers.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	workers := gjson.ParseBytes(text)
+	total, perWorker := 0, map[string]int{}
+	var lines [][]byte
+	files, _ := filepath.Glob(filepath.Join(root, "vllm", "cases", "*.jsonl"))
+	more, _ := filepath.Glob(filepath.Join(root, "vllm", "sequences", "*.jsonl"))
+	for _, f := range append(files, more...) {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sc := bufio.NewScanner(bytes.NewReader(b))
+		sc.Buffer(nil, 64<<20)
+		for sc.Scan() {
+			c := gjson.ParseBytes(sc.Bytes())
+			if steps := c.Get("steps"); steps.Exists() {
+				for i, s := range steps.Array() {
+					inner := s.Get("requests")
+					if !inner.Exists() {
+						inner = gjson.Parse("[" + s.Raw + "]")
+					}
+					for _, q := range inner.Array() {
+						if q.Get("request").Exists() {
+							lines = append(lines, fmt.Appendf(nil, `{"id":%q,"worker":%q,"status":%d,"request":%s,"mm":%s}`,
+								fmt.Sprintf("%s#%d", c.Get("id").String(), i), c.Get("worker").String(), q.Get("status").Int(), q.Get("request").Raw, orNull(q.Get("mm").Raw)))
+						}
+					}
+				}
+				continue
+			}
+			lines = append(lines, slices.Clone(sc.Bytes()))
+		}
+	}
+	for _, line := range lines {
+		c := gjson.ParseBytes(line)
+		if c.Get("status").Int() != 200 {
+			continue
+		}
+		w := workers.Get(strings.ReplaceAll(c.Get("worker").String(), ".", `\.`))
+		v, towerLoRA := namesOf(t, w)
+		var want []string
+		for _, m := range c.Get("mm").Array() {
+			if m.Get("modality").String() == "image" {
+				want = append(want, m.Get("hash").String())
+			}
+		}
+		if len(want) == 0 {
+			continue
+		}
+		req := c.Get("request")
+		parts := pictures(req)
+		if len(parts) != len(want) {
+			t.Errorf("%s: %d parts, %d names", c.Get("id"), len(parts), len(want))
+			continue
+		}
+		for i, p := range parts {
+			var it name.Item
+			var file []byte
+			var err error
+			if f := fileOf(p); f != "" {
+				if file, err = os.ReadFile(filepath.Join(root, "vllm", "images", f)); err != nil {
+					t.Fatal(err)
+				}
+				r := header.New()
+				r.Write(file)
+				for r.Again() {
+					r.Write(file)
+				}
+				info, err := r.Finish()
+				if err != nil {
+					t.Fatal(f, err)
+				}
+				it.Mode, it.Bytes = info.Mode, int64(len(file))
+			}
+			if uuid := p.Get("uuid"); uuid.Type != gjson.Null {
+				it.UUID, it.HasUUID = uuid.String(), true
+			}
+			it.ProcessorKwargs, _ = name.ParseFields([]byte(req.Get("mm_processor_kwargs").Raw))
+			it.MediaIO, _ = name.ParseFields([]byte(req.Get("media_io_kwargs").Raw))
+			r, err := v.Recipe(it)
+			if err != nil {
+				t.Errorf("%s: %v", c.Get("id"), err)
+				continue
+			}
+			if got := r.Of(file); got != want[i] {
+				t.Errorf("%s: picture %d %s: %s, vLLM has %s", c.Get("id"), i, fileOf(p), got, want[i])
+			}
+			if m := req.Get("model").String(); towerLoRA && m != v.Model {
+				if name := m + ":" + r.Of(file); c.Get("blocks").Exists() && !strings.Contains(c.Get("blocks").Raw, `"`+name+`"`) {
+					t.Errorf("%s: no %q in the events", c.Get("id"), name)
+				}
+			}
+			total++
+			perWorker[c.Get("worker").String()]++
+		}
+	}
+	t.Logf("%d names: %v", total, perWorker)
+	if total < 400 {
+		t.Errorf("only %d names compared", total)
+	}
+}
+
+func orNull(s string) string {
+	if s == "" {
+		return "null"
+	}
+	return s
+}
