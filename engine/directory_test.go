@@ -143,10 +143,10 @@ func TestRulesDoNotGrow(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if s.EngineModel = "another"; len(media.rules) != 1 {
-		t.Errorf("%d rules of one server", len(media.rules))
+	if s.EngineModel = "another"; len(media.keys) != 1 {
+		t.Errorf("%d rules of one server", len(media.keys))
 	}
-	if _, err := Load("m", example, s, media); err != nil || len(media.rules) != 2 {
-		t.Errorf("%d rules of two servers, %v", len(media.rules), err)
+	if _, err := Load("m", example, s, media); err != nil || len(media.keys) != 2 {
+		t.Errorf("%d rules of two servers, %v", len(media.keys), err)
 	}
 }

@@ -61,10 +61,7 @@ func read(t testing.TB, m *Model, endpoint, text string) (Prompt, string) {
 	t.Helper()
 	var s body.Skeleton
 	var req body.Request
-	if err := s.Scan([][]byte{[]byte(text)}); err != nil {
-		t.Fatal(err)
-	}
-	if err := body.Parse(&s, &req); err != nil {
+	if err := body.Read([][]byte{[]byte(text)}, &s, &req); err != nil {
 		t.Fatal(err)
 	}
 	ps, err := m.Read(context.Background(), endpoint, "", &req)
@@ -216,10 +213,7 @@ func BenchmarkRead(b *testing.B) {
 			b.SetBytes(int64(len(skeleton)))
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := s.Scan(piece); err != nil {
-					b.Fatal(err)
-				}
-				if err := body.Parse(&s, &req); err != nil {
+				if err := body.Read(piece, &s, &req); err != nil {
 					b.Fatal(err)
 				}
 				if _, err := m.Read(context.Background(), chatPath, "", &req); err != nil {

@@ -48,7 +48,7 @@ func TestHundredPictures(t *testing.T) {
 				names[md.Name] = true
 			}
 		}
-		if p.Exact || p.Why != whyBudget || len(names) != 50 || p.Sure < 50*10 {
+		if p.Exact || p.Why != inexactBudget || len(names) != 50 || p.Sure < 50*10 {
 			t.Errorf("exact %v, %q, %d ids sure; %d pictures named", p.Exact, p.Why, p.Sure, len(names))
 		}
 		until(t, "the host is asked", func() bool { return asked.Load() > 0 }) // downloads go on

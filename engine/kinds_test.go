@@ -89,7 +89,7 @@ func TestLastIdentity(t *testing.T) {
 	}
 	m.Media.budget = time.Millisecond
 	again, _ := read(t, m, chatPath, ask(host.URL+"/a?sig=2", ""))
-	if again.Exact || again.Why != whyBudget || len(again.Media) != 1 || again.Media[0].Key != first.Media[0].Key || again.Media[0].Alias != first.Media[0].Alias {
+	if again.Exact || again.Why != inexactBudget || len(again.Media) != 1 || again.Media[0].Key != first.Media[0].Key || again.Media[0].Alias != first.Media[0].Alias {
 		t.Errorf("late: %q, %+v, want key %x", again.Why, again.Media, first.Media[0].Key)
 	}
 	if other, _ := read(t, m, chatPath, ask(host.URL+"/b?sig=2", "")); other.Media[0].Key == first.Media[0].Key || other.Media[0].Key == 0 {
@@ -140,7 +140,7 @@ func TestEmbeddings(t *testing.T) {
 		}
 		key = p.Media[0].Key
 	}
-	if p, _ := read(t, m, "/v1/chat/completions", one(`{"type":"image_embeds","image_embeds":"AAAA"}`)); p.Exact || p.Why != whyEmbeds || len(p.Media) != 1 {
+	if p, _ := read(t, m, "/v1/chat/completions", one(`{"type":"image_embeds","image_embeds":"AAAA"}`)); p.Exact || p.Why != inexactEmbeds || len(p.Media) != 1 {
 		t.Errorf("no tensor: %+v", p)
 	}
 	// TensorRT-LLM behind Dynamo: a file of embeddings in a picture's place, by URL, file URL or path.
@@ -176,7 +176,7 @@ func TestUnreadFormats(t *testing.T) {
 		file  []byte
 		why   string
 		known bool
-	}{"/tga": {tga, whyFormat, false}, "/ycc": {ycc, "", true}} {
+	}{"/tga": {tga, inexactFormat, false}, "/ycc": {ycc, "", true}} {
 		var keys [2]uint64
 		for i, url := range []string{"data:;base64," + base64.StdEncoding.EncodeToString(c.file), host.URL + path} {
 			p, _ := read(t, m, chatPath, ask(url, ""))
@@ -190,10 +190,10 @@ func TestUnreadFormats(t *testing.T) {
 		}
 	}
 	sound := Medium{Modality: "audio"}
-	if _, why, err := m.get(t.Context(), host.URL+"/wav", &sound); why != "" || err != nil || sound.Facts.Bytes != 16 {
+	if _, why, err := m.fetch(t.Context(), host.URL+"/wav", &sound); why != "" || err != nil || sound.Facts.Bytes != 16 {
 		t.Errorf("sound: %q %v %+v", why, err, sound.Facts)
 	}
-	if _, _, err := m.get(t.Context(), host.URL+"/wav", &Medium{Modality: "image"}); !errors.As(err, new(*Refused)) {
+	if _, _, err := m.fetch(t.Context(), host.URL+"/wav", &Medium{Modality: "image"}); !errors.As(err, new(*Refused)) {
 		t.Errorf("sound as a picture: %v", err)
 	}
 }

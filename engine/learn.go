@@ -3,26 +3,32 @@ package engine
 import (
 	"sync"
 
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"github.com/zeebo/xxh3"
+
+	"github.com/sightline-router/sightline/engine/rules"
 )
 
 // Names that cannot be computed (a processor's own hash, frames of a video) are learned: the router's audit finds the
 // medium in the events of the worker that served it. A name counts after two sightings that agree, and no longer once
-// one disagrees. TensorRT-LLM's names are computed, but which of its rules a build has its release does not tell for sure:
-// there a learned name goes before a computed one. What is learned is only ever looked up, never sent to a worker.
+// one disagrees. What is learned is only ever looked up, never sent to a worker.
 
-// learnedNames bounds what is remembered, about 200 bytes each; the oldest go first.
-const learnedNames = 1 << 16
+// mostLearned bounds what is remembered, about 300 bytes each; the least used go first.
+const mostLearned = 1 << 16
 
 type learned struct {
 	mu    sync.Mutex
-	names map[uint64]sighting
-	order []uint64
+	names *simplelru.LRU[uint64, sightings] // by ident
 }
 
-type sighting struct {
+type sightings struct {
 	name  string
 	times int
+}
+
+func newLearned() *learned {
+	names, _ := simplelru.NewLRU[uint64, sightings](mostLearned, nil) // fails for a size below 1
+	return &learned{names: names}
 }
 
 // ident is what a name depends on beside the engine: the model, the content and the request's processor settings.
@@ -37,37 +43,29 @@ func (m *Model) ident(md *Medium, settings ...string) uint64 {
 // Learn takes the name that the engine gave a medium, as its events tell it. It reports false, and does nothing, for a
 // medium whose name was computed and not by a rule that may be another, or whose content is not known.
 func (m *Model) Learn(md *Medium, name string) bool {
-	if md.ident == 0 || md.Named && !md.learned && (m.names.trt == nil || md.Name == name) || len(name) > 512 {
+	doubtful := m.keys.Learns == rules.LearnsAll && md.Name != name
+	if md.ident == 0 || md.Named && !md.learned && !doubtful || len(name) > 512 {
 		return false
 	}
-	l := &m.Media.learned
+	m.Media.learned.add(md.ident, name)
+	return true
+}
+
+func (l *learned) add(ident uint64, name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s, ok := l.names[md.ident]
-	switch {
-	case !ok:
-		if l.names == nil {
-			l.names = make(map[uint64]sighting)
-		}
-		if len(l.order) >= learnedNames {
-			delete(l.names, l.order[0])
-			l.order = l.order[1:]
-		}
-		l.order = append(l.order, md.ident)
-		s = sighting{name: name, times: 1}
-	case s.name == name:
-		s.times++
-	default:
-		s = sighting{name: name, times: 1}
+	s, _ := l.names.Get(ident)
+	if s.name != name {
+		s = sightings{name: name}
 	}
-	l.names[md.ident] = s
-	return true
+	s.times++
+	l.names.Add(ident, s)
 }
 
 // name is what was learned for an identity.
 func (l *learned) name(ident uint64) (string, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s := l.names[ident]
+	s, _ := l.names.Get(ident)
 	return s.name, s.times >= 2
 }

@@ -3,14 +3,14 @@ package engine
 import (
 	"testing"
 
-	"github.com/sightline-router/sightline/engine/trtllm"
+	"github.com/sightline-router/sightline/engine/rules"
 )
 
 // A name counts after two sightings that agree, and no longer once one disagrees; a computed one is never overruled.
 func TestLearn(t *testing.T) {
-	m := &Model{Name: "m", Media: new(Media)}
+	m := &Model{Name: "m", Media: &Media{learned: newLearned()}, keys: &rules.Keys{Learns: rules.LearnsMissing}}
 	md := &Medium{Modality: "video", ident: 7}
-	l := &m.Media.learned
+	l := m.Media.learned
 	for i, step := range []struct {
 		name  string
 		known bool
@@ -25,17 +25,17 @@ func TestLearn(t *testing.T) {
 	if m.Learn(&Medium{ident: 8, Named: true}, "x") || m.Learn(&Medium{}, "x") {
 		t.Error("a name was learned for a medium that has one, or whose content is not known")
 	}
-	trt := &Model{Name: "m", Media: m.Media, names: namer{trt: new(trtllm.Names)}}
+	trt := &Model{Name: "m", Media: m.Media, keys: &rules.Keys{Learns: rules.LearnsAll}}
 	if !trt.Learn(&Medium{ident: 9, Named: true, Name: "ours"}, "x") || trt.Learn(&Medium{ident: 9, Named: true, Name: "ours"}, "ours") {
 		t.Error("TensorRT-LLM: another name is not taken, or one that is known is")
 	}
 	if !m.Learn(&Medium{ident: 7, Named: true, learned: true}, "c") {
 		t.Error("what was learned cannot be unlearned")
 	}
-	for i := range learnedNames + 10 {
+	for i := range mostLearned + 10 {
 		m.Learn(&Medium{ident: uint64(i + 100)}, "n")
 	}
-	if n := len(l.names); n > learnedNames {
+	if n := l.names.Len(); n > mostLearned {
 		t.Errorf("%d names are kept", n)
 	}
 }

@@ -65,7 +65,7 @@ func follow(t *testing.T, dir string, beside ...Server) *follower {
 		t.Fatal(err)
 	}
 	for _, s := range beside {
-		b, err := f.live.Beside(s)
+		b, err := f.live.LoadVariant(s)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -110,7 +110,7 @@ func TestReload(t *testing.T) {
 	if got := f.render("x"); got != "new x" {
 		t.Errorf("rendered %q after the change", got)
 	}
-	if m := f.live.Model(); m == old || m.first != old.first || m.names != old.names || m.Media != old.Media {
+	if m := f.live.Model(); m == old || m.first != old.first || m.keys != old.keys || m.Media != old.Media {
 		t.Error("what was learned of pictures did not survive")
 	}
 

@@ -25,9 +25,9 @@ import (
 
 // Words of ours for local files that are not known; they are counted.
 const (
-	whyNoFile    = "local file that is not to be read here"
-	whyLargeFile = "local file above max_file_size_mb"
-	whySlowFile  = "local file not read within the time budget"
+	inexactNoFile    = "local file that is not to be read here"
+	inexactLargeFile = "local file above max_file_size_mb"
+	inexactSlowFile  = "local file not read within the time budget"
 )
 
 const (
@@ -50,7 +50,7 @@ type localFile struct {
 	size     int64
 	changed  int64 // Unix nanoseconds
 	modality string
-	embeds   bool // see identify
+	embeds   bool // see facts
 }
 
 // local is what reading a file came to; an error of the engine's is remembered as a picture is.
@@ -65,9 +65,9 @@ func newLocals() locals {
 	return locals{make(chan struct{}, localsAtOnce), otter.Must(&otter.Options[localFile, local]{MaximumSize: localsKnown})}
 }
 
-// beside takes one look at the file system; false: ctx ended first, or the look panicked, which panicked is told. What
+// inBackground takes one look at the file system; false: ctx ended first, or the look panicked, which panicked is told. What
 // comes too late helps the next request.
-func beside[T any](ctx context.Context, x *locals, panicked func(where string, err error), look func() T) (found T, ok bool) {
+func inBackground[T any](ctx context.Context, x *locals, panicked func(where string, err error), look func() T) (found T, ok bool) {
 	select {
 	case x.slots <- struct{}{}:
 	case <-ctx.Done():
@@ -97,7 +97,7 @@ var (
 
 // local identifies a file:// URL's file, as vLLM reads it: only below allowed_local_media_path. The router must see the
 // workers' directory at the same path; a file that it does not see is not known, and no error. The error is a *Refused, or
-// what identify says.
+// what facts says.
 func (m *Model) local(ctx context.Context, rawURL string, md *Medium) (src mmhash.Source, why string, err error) {
 	path := rawURL
 	if schemeOf([][]byte{[]byte(rawURL)}) == "file" {
@@ -112,16 +112,16 @@ func (m *Model) local(ctx context.Context, rawURL string, md *Medium) (src mmhas
 	case m.Server.AllowedLocalMediaPath == "" && m.rules.RefusesLocal:
 		return src, "", errNoLocal
 	case m.Server.AllowedLocalMediaPath == "", !filepath.IsAbs(path):
-		return src, whyNoFile, nil
+		return src, inexactNoFile, nil
 	}
 	path = strings.Clone(filepath.Clean(path)) // the look may outlive the request
-	l, ok := beside(ctx, &m.Media.locals, m.Media.panicked, func() local { return m.look(path, md.Modality) })
+	l, ok := inBackground(ctx, &m.Media.locals, m.Media.panicked, func() local { return m.look(path, md.Modality) })
 	if !ok {
-		return src, whySlowFile, nil
+		return src, inexactSlowFile, nil
 	}
 	md.Facts = l.facts
 	return mmhash.Stored(func() []byte { // asked for only where a name is not remembered
-		b, _ := beside(ctx, &m.Media.locals, m.Media.panicked, func() []byte {
+		b, _ := inBackground(ctx, &m.Media.locals, m.Media.panicked, func() []byte {
 			if f, now := m.open(path, l.file.modality); f != nil && now.file == l.file {
 				defer f.Close()
 				return contents(f, now.file.size)
@@ -146,12 +146,12 @@ func (m *Model) look(path, modality string) local {
 	}
 	bytes := contents(f, l.file.size)
 	if bytes == nil {
-		l.why = whyNoFile
+		l.why = inexactNoFile
 		return l
 	}
-	l.facts, l.err = m.identify(mmhash.File(bytes), modality)
+	l.facts, l.err = m.facts(mmhash.File(bytes), modality)
 	if l.err == nil {
-		m.Media.named(l.facts, bytes)
+		m.Media.nameAhead(l.facts, bytes)
 	}
 	after, err := f.Stat()
 	if now := m.fileOf(l.file.path, after, modality); err == nil && now == l.file && time.Since(after.ModTime()) > localsSettle {
@@ -165,37 +165,37 @@ func (m *Model) look(path, modality string) local {
 func (m *Model) open(path, modality string) (f *os.File, l local) {
 	root, err := filepath.EvalSymlinks(m.Server.AllowedLocalMediaPath)
 	if err != nil {
-		return nil, local{why: whyNoFile}
+		return nil, local{why: inexactNoFile}
 	}
 	real, err := filepath.EvalSymlinks(path)
 	switch {
-	case errors.Is(err, fs.ErrNotExist) && !below(root, path):
+	case errors.Is(err, fs.ErrNotExist) && !isInside(root, path):
 		return nil, local{err: errOutside}
 	case err != nil:
-		return nil, local{why: whyNoFile}
-	case !below(root, real):
+		return nil, local{why: inexactNoFile}
+	case !isInside(root, real):
 		return nil, local{err: errOutside}
 	}
 	dir, err := os.OpenRoot(root)
 	if err != nil {
-		return nil, local{why: whyNoFile}
+		return nil, local{why: inexactNoFile}
 	}
 	defer dir.Close()
 	rel, err := filepath.Rel(root, real)
 	if err != nil {
-		return nil, local{why: whyNoFile}
+		return nil, local{why: inexactNoFile}
 	}
 	if f, err = dir.OpenFile(rel, os.O_RDONLY|syscall.O_NONBLOCK, 0); err != nil { // a pipe must not hold us up
-		return nil, local{why: whyNoFile}
+		return nil, local{why: inexactNoFile}
 	}
 	info, err := f.Stat()
 	switch {
 	case err != nil || !info.Mode().IsRegular():
 		f.Close()
-		return nil, local{why: whyNoFile}
+		return nil, local{why: inexactNoFile}
 	case info.Size() > int64(m.Server.MaxFileSizeMB)<<20:
 		f.Close()
-		return nil, local{why: whyLargeFile}
+		return nil, local{why: inexactLargeFile}
 	}
 	return f, local{file: m.fileOf(real, info, modality)}
 }
@@ -211,7 +211,7 @@ func (m *Model) fileOf(path string, info os.FileInfo, modality string) localFile
 	return file
 }
 
-func below(root, path string) bool {
+func isInside(root, path string) bool {
 	rel, err := filepath.Rel(root, path)
 	return err == nil && rel != "." && rel != ".." && !strings.HasPrefix(rel, "../")
 }

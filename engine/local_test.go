@@ -52,10 +52,10 @@ func TestLocal(t *testing.T) {
 		{url: "file://" + root + "/in"},
 		{url: "file://" + root + "/x/../a%20b.png"},
 		{url: "file://" + other + "/back/in"},
-		{url: "file://" + root + "/large", why: whyLargeFile},
-		{url: "file://" + root + "/none", why: whyNoFile},
-		{url: "file://" + root + "/pipe", why: whyNoFile},
-		{url: "file://" + root + "/loop", why: whyNoFile},
+		{url: "file://" + root + "/large", why: inexactLargeFile},
+		{url: "file://" + root + "/none", why: inexactNoFile},
+		{url: "file://" + root + "/pipe", why: inexactNoFile},
+		{url: "file://" + root + "/loop", why: inexactNoFile},
 		{url: "file://" + root, refused: true},
 		{url: "file://" + root + "/out", refused: true},
 		{url: "file://" + root + "/../" + filepath.Base(other) + "/secret", refused: true},
@@ -80,11 +80,11 @@ func TestLocal(t *testing.T) {
 		t.Errorf("without a directory: %v", err)
 	}
 	m.rules = RulesOf("trtllm", "1.3.0") // which has no such rule, and takes paths
-	if _, why, err := m.local(t.Context(), root+"/in", new(Medium)); why != whyNoFile || err != nil {
+	if _, why, err := m.local(t.Context(), root+"/in", new(Medium)); why != inexactNoFile || err != nil {
 		t.Errorf("TensorRT-LLM, without a directory: %q %v", why, err)
 	}
 	m.Server.AllowedLocalMediaPath = root
-	for path, want := range map[string]string{root + "/a b.png": "", root + "/a%20b.png": whyNoFile, "a b.png": whyNoFile} {
+	for path, want := range map[string]string{root + "/a b.png": "", root + "/a%20b.png": inexactNoFile, "a b.png": inexactNoFile} {
 		if src, why, _ := m.local(t.Context(), path, new(Medium)); why != want {
 			t.Errorf("TensorRT-LLM, %s: %q", path, why)
 		} else if file, err := src.Decode(7); want == "" && (err != nil || string(file) != "picture") {
@@ -146,7 +146,7 @@ func TestLocalOnce(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
-	if _, why, err := m.local(ctx, "file://"+path, new(Medium)); why != whySlowFile || err != nil {
+	if _, why, err := m.local(ctx, "file://"+path, new(Medium)); why != inexactSlowFile || err != nil {
 		t.Errorf("with all hands full: %q %v", why, err)
 	}
 }

@@ -1,6 +1,6 @@
 // Package engine turns a chat request into the block hashes that a worker's KV cache is keyed by.
 //
-//	body ─ chat ─▶ request ─ prompt ─▶ draft ─ media ─▶ sizes, names ─ prompt ─▶ token ids, spans ─ block ─▶ hashes
+//	body ─▶ request ─ prompt ─▶ draft ─ resolve ─▶ sizes, names ─ prompt ─▶ token ids, spans ─ mmhash/block ─▶ hashes
 //
 // A Model is one model directory read for one way of starting its engine (Server). Everything in a request is hostile;
 // nothing here waits on the network longer than the caller's context allows.
@@ -16,7 +16,6 @@ import (
 
 	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/engine/rules"
-	"github.com/sightline-router/sightline/engine/sglang"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/prompt"
 )
@@ -28,11 +27,9 @@ type Model struct {
 	Media  *Media
 
 	prompt   *prompt.Model
-	version  rules.Version
 	rules    rules.Rules
-	names    namer
+	keys     *rules.Keys
 	first    *firstSeen
-	dynamo   *block.Dynamo // how blocks are hashed by Dynamo's rule, but for size and seed; nil: by ours
 	warnings []string
 }
 
@@ -40,7 +37,7 @@ type Model struct {
 // and what is wrong with it. To follow changes of the files, use LoadLive.
 func Load(name, dir string, s Server, media *Media) (*Model, error) {
 	st := inspect(dir, s)
-	return load(name, &st, s, media, new(firstSeen), nil)
+	return load(name, &st, s, media, newFirstSeen(), nil)
 }
 
 // load reads the directory; with like, a reading of the same files, its tokenizer is used again.
@@ -56,7 +53,7 @@ func load(name string, st *state, s Server, media *Media, first *firstSeen, like
 	if path := s.AllowedLocalMediaPath; path != "" && !isDir(path) {
 		m.warnings = append(m.warnings, "allowed_local_media_path "+path+" is no directory here: prompts are exact up to their first local file (mount what the workers have there)")
 	}
-	if m.version, err = rules.ParseVersion(s.EngineVersion); err != nil {
+	if _, err = rules.ParseVersion(s.EngineVersion); err != nil {
 		return nil, err
 	}
 	m.rules = s.Rules()
@@ -78,12 +75,8 @@ func load(name string, st *state, s Server, media *Media, first *firstSeen, like
 	if m.prompt, err = prompt.Load(st.dir, opt); err != nil {
 		return nil, fmt.Errorf("model %s: %w", name, err)
 	}
-	m.dynamo = dynamoRule(s, m.prompt)
-	if m.names, err = media.namer(s); err != nil {
+	if m.keys, err = media.keysOf(m); err != nil {
 		return nil, fmt.Errorf("model %s: %w", name, err)
-	}
-	if m.rules.Names == rules.ByProcessor {
-		m.names.sglang = media.finder(name, m.prompt, s, m.version)
 	}
 	return m, nil
 }
@@ -122,8 +115,8 @@ type Prompt struct {
 	Exact    bool   // all of the prompt is known and can be hashed
 	Why      string // what kept the prompt from being exact, in words of ours
 
-	dynamo *block.Dynamo // see Model
-	wide   *wideRule     // SGLang
+	locals func(dst []uint64, p *rules.Prompt) []uint64 // see rules.Keys
+	pairs  bool                                         // see rules.Prompt
 }
 
 // Read reads one request to an endpoint such as /v1/chat/completions; lora is the adapter that it names, or "". Errors: a
@@ -139,10 +132,11 @@ func (m *Model) Read(ctx context.Context, endpoint, lora string, req *body.Reque
 	if out.Reuse = draft.Reuse; m.Server.Dynamo() && out.Reuse == prompt.Recomputed {
 		out.Reuse = prompt.Perhaps // what its front ends make of the fields is not known
 	}
-	ctx, cancel := m.Media.patience(ctx, req, draft)
+	ctx, cancel := m.Media.withinBudget(ctx, req, draft)
 	defer cancel()
+	q := mediaReader{Model: m, endpoint: endpoint, adapter: lora, body: req.Body, draft: draft}
 	for i := range draft.Prompts {
-		p, err := m.expand(ctx, endpoint, lora, req, draft, &draft.Prompts[i], out)
+		p, err := m.expand(ctx, &q, req, &draft.Prompts[i], out)
 		if err != nil {
 			return out, err
 		}
@@ -151,11 +145,11 @@ func (m *Model) Read(ctx context.Context, endpoint, lora string, req *body.Reque
 	return out, nil
 }
 
-// patience limits the wait of a request whose pictures are not all in its body.
-func (x *Media) patience(ctx context.Context, req *body.Request, d *prompt.Draft) (context.Context, context.CancelFunc) {
+// withinBudget limits the wait of a request whose pictures are not all in its body.
+func (x *Media) withinBudget(ctx context.Context, req *body.Request, d *prompt.Draft) (context.Context, context.CancelFunc) {
 	for i := range d.Prompts {
 		for j := range d.Prompts[i].Media {
-			if x.budget > 0 && elsewhere(req.Body, &d.Prompts[i].Media[j]) {
+			if x.budget > 0 && isRemote(req.Body, &d.Prompts[i].Media[j]) {
 				return context.WithTimeout(ctx, x.budget)
 			}
 		}
@@ -163,19 +157,20 @@ func (x *Media) patience(ctx context.Context, req *body.Request, d *prompt.Draft
 	return ctx, func() {}
 }
 
-func (m *Model) expand(ctx context.Context, endpoint, lora string, req *body.Request, d *prompt.Draft, dp *prompt.DraftPrompt, out *Prompts) (Prompt, error) {
-	p := Prompt{Rendered: dp.Text, Salt: d.Salt, dynamo: m.dynamo}
-	if m.dynamo != nil {
-		p.Salt = dynamoSalt(p.Salt, req)
+// expand makes a prompt of its draft: media are found out, and their tokens put in their places.
+func (m *Model) expand(ctx context.Context, q *mediaReader, req *body.Request, dp *prompt.DraftPrompt, out *Prompts) (Prompt, error) {
+	p := Prompt{Rendered: dp.Text, Salt: q.draft.Salt, locals: m.keys.Locals, pairs: m.Server.Speculative != ""}
+	if m.keys.Salt != nil {
+		p.Salt = m.keys.Salt(p.Salt, req)
 	}
-	found, why, err := m.resolve(ctx, endpoint, lora, req.Body, d, dp.Media)
+	found, why, err := q.resolve(ctx, dp.Media)
 	if err != nil {
 		return p, err
 	}
 	for i := range found {
 		out.Edits = append(out.Edits, found[i].edits...)
 	}
-	e, err := m.prompt.Expand(d, dp, sizes(found, m.rules.Dialect.RotatesEXIF))
+	e, err := m.prompt.Expand(q.draft, dp, sizes(found, m.rules.Dialect.RotatesEXIF))
 	if err != nil {
 		return p, err
 	}
@@ -204,18 +199,15 @@ func (m *Model) expand(ctx context.Context, endpoint, lora string, req *body.Req
 			break
 		}
 	}
-	if m.rules.Names == rules.ByProcessor && !m.Server.Dynamo() {
-		p.wide = &wideRule{sglang.PadRuleOf(m.version), m.Server.Speculative != ""}
-	}
-	if from, why := m.untold(&p, lora, req); why != "" {
+	if from, why := m.notInEvents(&p, q.adapter, req); why != "" {
 		p.Sure, p.Exact, p.Why = from, false, why
 	}
 	return p, nil
 }
 
-// untold says which part of what sets caches apart the release's events do not tell, "" for none: equal token ids with
+// notInEvents says which part of what sets caches apart the release's events do not tell, "" for none: equal token ids with
 // other pictures, salts or adapters look the same in them, so nothing can be matched behind from.
-func (m *Model) untold(p *Prompt, lora string, req *body.Request) (from int, why string) {
+func (m *Model) notInEvents(p *Prompt, lora string, req *body.Request) (from int, why string) {
 	r, extra := &m.rules, req.Fields["extra_key"]
 	switch {
 	case !r.EventsTellMedia && p.Salt != "":
@@ -240,18 +232,18 @@ func (m *Model) Locals(dst []uint64, p *Prompt, lora string) []uint64 {
 
 // Locals appends the prompt's local hashes of blocks of so many tokens, for an adapter's name or "".
 func (p *Prompt) Locals(dst []uint64, blockSize int, lora string) []uint64 {
-	if p.wide != nil {
-		return p.wides(dst, blockSize, lora)
+	if p.locals != nil {
+		own := rules.Prompt{IDs: p.IDs[:p.Sure], BlockSize: blockSize, Adapter: lora, Salt: p.Salt, Pairs: p.pairs}
+		for i := range p.Media {
+			md := &p.Media[i]
+			own.Media = append(own.Media, rules.Span{Offset: md.Offset, Length: md.Length, Key: md.Key, Name: md.Name})
+		}
+		return p.locals(dst, &own)
 	}
 	var few [16]block.Span
 	spans := few[:0]
 	for i := range p.Media {
 		spans = append(spans, block.Span{Offset: p.Media[i].Offset, Length: p.Media[i].Length, Name: p.Media[i].Key})
-	}
-	if p.dynamo != nil {
-		d := *p.dynamo
-		d.Size, d.Seed = blockSize, block.DynamoSeed(lora, p.Salt) // a cache salt is its cache namespace
-		return d.Locals(dst, p.IDs[:p.Sure], spans)
 	}
 	return block.Locals(dst, p.IDs[:p.Sure], blockSize, spans, block.SeedFor(lora), block.SaltHash(p.Salt))
 }
@@ -259,6 +251,6 @@ func (p *Prompt) Locals(dst []uint64, blockSize int, lora string) []uint64 {
 // SameBlocks tells whether q has the blocks of p, of any size and for any adapter: the same ids and media under the same
 // rule.
 func (p *Prompt) SameBlocks(q *Prompt) bool {
-	return p.Salt == q.Salt && p.dynamo == nil && q.dynamo == nil && p.wide == nil && q.wide == nil && slices.Equal(p.IDs[:p.Sure], q.IDs[:q.Sure]) &&
+	return p.Salt == q.Salt && p.locals == nil && q.locals == nil && slices.Equal(p.IDs[:p.Sure], q.IDs[:q.Sure]) &&
 		slices.EqualFunc(p.Media, q.Media, func(a, b Medium) bool { return a.Offset == b.Offset && a.Length == b.Length && a.Key == b.Key })
 }

@@ -25,7 +25,7 @@ func TestPanicCostsOneMedium(t *testing.T) {
 		body := fmt.Sprintf(`{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[`+
 			`{"type":"image","source":{"type":"base64","media_type":"image/png","data":"%s"}},%s,{"type":"text","text":"What?"}]}]}`, data, media)
 		p, _ := read(t, m, "/v1/messages", body)
-		if p.Exact || p.Why != whyPanic || len(p.Media) != 2 || !p.Media[0].Known || p.Media[1].Known || p.Sure < p.Media[0].Offset+p.Media[0].Length {
+		if p.Exact || p.Why != inexactPanic || len(p.Media) != 2 || !p.Media[0].Known || p.Media[1].Known || p.Sure < p.Media[0].Offset+p.Media[0].Length {
 			t.Errorf("exact %v (%s), %d of %d tokens, %+v", p.Exact, p.Why, p.Sure, len(p.IDs), p.Media)
 		}
 		if told.Load() != int32(n+1) {
@@ -41,14 +41,14 @@ func TestPanicBeside(t *testing.T) {
 	told := make(chan string, 1)
 	var none []int
 	for range 2 * localsAtOnce {
-		if n, ok := beside(t.Context(), &x, func(where string, _ error) { told <- where }, func() int { return none[1] }); ok {
+		if n, ok := inBackground(t.Context(), &x, func(where string, _ error) { told <- where }, func() int { return none[1] }); ok {
 			t.Fatalf("found %d", n)
 		}
 		if where := <-told; where != "local file" {
 			t.Errorf("told of %q", where)
 		}
 	}
-	if n, ok := beside(t.Context(), &x, nil, func() int { return 7 }); n != 7 || !ok {
+	if n, ok := inBackground(t.Context(), &x, nil, func() int { return 7 }); n != 7 || !ok {
 		t.Errorf("%d, %v", n, ok)
 	}
 }

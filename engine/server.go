@@ -125,7 +125,7 @@ func (s *Server) Check() error {
 		bad("processor_fingerprint", "%q is none (want sha256: and 64 hex digits, as Sightline logs it)", s.Fingerprint)
 	}
 	for key, v := range map[string]string{"processor_fingerprint": s.Fingerprint, "speculative_algorithm": s.Speculative} {
-		if v != "" && r.Names != rules.ByProcessor {
+		if v != "" && !r.HasProcessor {
 			bad(key, "only SGLang has one (want engine: sglang)")
 		}
 	}

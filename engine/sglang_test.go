@@ -13,7 +13,7 @@ func TestOnlyQwen3VL(t *testing.T) {
 			t.Errorf("pictures of %s are named by their bytes: %v", typ, got)
 		}
 	}
-	if m := loadShipped(t, func(s *Server, _ *Media) { s.Engine, s.EngineVersion = "sglang", "0.5.23" }); m.names.sglang != nil {
+	if m := loadShipped(t, func(s *Server, _ *Media) { s.Engine, s.EngineVersion = "sglang", "0.5.23" }); m.keys.Name != nil {
 		t.Error("Qwen2.5-VL's pictures would be named by their bytes")
 	}
 }

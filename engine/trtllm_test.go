@@ -36,12 +36,12 @@ func TestTRTLLMNames(t *testing.T) {
 		{"1.2.0", "", trtllm.Names{}}, {"1.3.0rc27", "", trtllm.Names{Tagged: true}},
 		{"1.3.0", `,"media_io_kwargs":{"image":{"format":"pil"}}`, trtllm.Names{Tagged: true, PIL: true}},
 	} {
-		for _, patient := range []bool{true, false} {
+		for _, inline := range []bool{true, false} {
 			media, err := NewMedia(nil)
 			if err != nil {
 				t.Fatal(err)
 			}
-			media.Patient = patient
+			media.DecodeInline = inline
 			s := DefaultServer()
 			s.Engine, s.EngineVersion, s.BlockSize = "trtllm", c.version, 32
 			m, err := Load("m", "../examples/models/qwen2.5-vl", s, media)
@@ -53,10 +53,7 @@ func TestTRTLLMNames(t *testing.T) {
 			read := func() Prompt {
 				var sk body.Skeleton
 				var req body.Request
-				if err := sk.Scan([][]byte{[]byte(skeleton)}); err != nil {
-					t.Fatal(err)
-				}
-				if err := body.Parse(&sk, &req); err != nil {
+				if err := body.Read([][]byte{[]byte(skeleton)}, &sk, &req); err != nil {
 					t.Fatal(err)
 				}
 				ps, err := m.Read(context.Background(), "/v1/chat/completions", "", &req)
@@ -66,8 +63,8 @@ func TestTRTLLMNames(t *testing.T) {
 				return ps.List[0]
 			}
 			p := read()
-			if !patient {
-				if p.Exact || p.Why != whyNotYet || p.Sure != p.Media[0].Offset {
+			if !inline {
+				if p.Exact || p.Why != inexactLater || p.Sure != p.Media[0].Offset {
 					t.Fatalf("first sight: exact %v, %q, %d of %d tokens", p.Exact, p.Why, p.Sure, len(p.IDs))
 				}
 				for end := time.Now().Add(10 * time.Second); !p.Exact && time.Now().Before(end); time.Sleep(time.Millisecond) {
@@ -75,7 +72,7 @@ func TestTRTLLMNames(t *testing.T) {
 				}
 			}
 			if want := c.names.Of(rgb); !p.Exact || p.Media[0].Name != want {
-				t.Errorf("%s, patient %v: exact %v (%s), name %s, want %s", c.version, patient, p.Exact, p.Why, p.Media[0].Name, want)
+				t.Errorf("%s, inline %v: exact %v (%s), name %s, want %s", c.version, inline, p.Exact, p.Why, p.Media[0].Name, want)
 			}
 			if id := p.IDs[p.Media[0].Offset]; id != 152065 && id != 151937 { // vocab_size + 1
 				t.Errorf("token id %d at the picture's place", id)

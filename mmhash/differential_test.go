@@ -1,4 +1,4 @@
-package mmhash
+package mmhash_test
 
 import (
 	"bytes"
@@ -11,7 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/engine/vllm"
+	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/header"
 	"github.com/sightline-router/sightline/mmhash/name"
 )
@@ -50,7 +52,7 @@ func TestDifferentialVLLMImages(t *testing.T) {
 			t.Fatal(err)
 		}
 		damaged := strings.HasPrefix(w.Name, "damaged")
-		f, err := Identify(File(w.File))
+		f, err := mmhash.Identify(mmhash.File(w.File))
 		switch {
 		case header.KindOf(err) == header.Unsupported:
 			counts["format not read"]++
@@ -78,7 +80,7 @@ func TestDifferentialVLLMImages(t *testing.T) {
 				continue
 			}
 			for alg, want := range w.Names {
-				v, err := vllm.NewNames("0.31.0", "org/model", alg, w.IO)
+				v, err := vllm.NewNames(rules.Version{0, 31, 0}, "org/model", alg, w.IO)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/sightline-router/sightline/engine/vllm"
 	"github.com/sightline-router/sightline/mmhash/name"
 )
 
@@ -19,16 +18,12 @@ func TestStore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var recipes []name.Recipe
-	for _, v := range []vllm.Names{{Generation: vllm.H3, Model: "Qwen/Qwen2.5-VL-7B-Instruct"}, {Generation: vllm.H6, Model: "Qwen/Qwen2.5-VL-7B-Instruct"}} {
-		r, err := v.Recipe(name.Item{Mode: f.Mode, Bytes: f.Bytes})
-		if err != nil {
-			t.Fatal(err)
-		}
-		recipes = append(recipes, r)
+	file, err := src.Decode(f.Bytes)
+	if err != nil {
+		t.Fatal(err)
 	}
-	recipes = append(recipes, name.Recipe{})
-	want := []string{"4c83171ba3c124d2b02f97bcb3381cede24a3906d6590b187deeeb9c9285ca43", "37284b8b0ad11582315bc3873e9aa62ee57a1e4548f3cdff3c024349b6068b5b", "f531b9e47004fccda30d996ca0bf046cd4f94241ab04843cb055cbc72bec0810"}
+	recipes := []name.Recipe{{Before: []byte("model")}, {Algorithm: name.SHA256, After: []byte("model")}, {}}
+	want := []string{recipes[0].Of(file), recipes[1].Of(file), "f531b9e47004fccda30d996ca0bf046cd4f94241ab04843cb055cbc72bec0810"}
 	if got, err := s.Names(src, f.ID, f.Bytes, recipes[:2]...); err != nil || !slices.Equal(got, want[:2]) {
 		t.Fatal(got, err)
 	}
@@ -57,8 +52,7 @@ func BenchmarkNames(b *testing.B) {
 	s, _ := NewStore(100)
 	defer s.Close()
 	f, _ := Identify(DataURL(pieces))
-	v := vllm.Names{Generation: vllm.H6, Model: "m"}
-	r, _ := v.Recipe(name.Item{Mode: f.Mode, Bytes: f.Bytes})
+	r := name.Recipe{Before: []byte("model"), After: []byte("image")}
 	b.Run("first", func(b *testing.B) {
 		b.SetBytes(size)
 		b.ReportAllocs()

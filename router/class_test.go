@@ -38,7 +38,7 @@ func newClassWorld(t *testing.T, classes map[string]func(*engine.Server)) *class
 		change(&s)
 		live := own
 		if size := s.BlockSize; size == own.Server().BlockSize {
-			if live, err = own.Beside(s); err != nil {
+			if live, err = own.LoadVariant(s); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -27,9 +27,9 @@ type Rules struct {
 	TakesPaths          bool           // a picture's URL may be a bare path
 	TakesEmbeddingFiles bool           // where a picture is taken, a file of its embeddings is too
 
-	// Names of media.
-	Names         Naming
-	SamplesVideos bool // which frames it takes of a video is known
+	// NewKeys says how a class of workers names media and keys blocks.
+	NewKeys      func(KeysOptions) (Keys, error)
+	HasProcessor bool // names depend on the worker's image processor, which processor_fingerprint names
 
 	// Events.
 	EventsTellMedia   bool // blocks with different media or salts differ in events
@@ -52,21 +52,11 @@ type Rules struct {
 	TokenizesPictures bool // and expands pictures in them
 }
 
-// Naming is what an engine's names of pictures follow from.
-type Naming uint8
-
-const (
-	Unknown     Naming = iota
-	ByFile             // the file's bytes and the options of server and request; before vLLM 0.13 the pixels
-	ByPixels           // the decoded pixels
-	ByProcessor        // the file's bytes and the worker's processor; they stand among the token ids as pads
-)
-
 // Decoding is how events are read.
 type Decoding struct {
 	Keep       bool            // stored events carry tokens, media names and session ids, for audit and learning
 	Standalone bool            // they are of a worker of NVIDIA's standalone router example
-	Pad        func(id uint64) // if set, is told the pads in stored events (ByProcessor)
+	Pad        func(id uint64) // if set, is told the pads in stored events (Keys.SawPad)
 }
 
 // Decoder reads one payload of events into their normal form (it is a stream.Decoder).

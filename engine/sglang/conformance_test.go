@@ -76,8 +76,8 @@ func (w tree) leading(locals []uint64) int {
 	return len(locals)
 }
 
-// locals is the request side's rule on ids: page by page.
-func locals(ids []uint64, size int, salt, lora string, pairs bool) (out []uint64) {
+// localsOfIDs is the request side's rule on ids: page by page.
+func localsOfIDs(ids []uint64, size int, salt, lora string, pairs bool) (out []uint64) {
 	width := size
 	if pairs {
 		width++
@@ -138,7 +138,7 @@ func TestConformanceCacheTrees(t *testing.T) {
 			held, bad := tree{}, uint64(0)
 			for i, st := range s.Steps {
 				lora := s.Options.LoRA[st.ExtraKey]
-				want := locals(st.IDs, s.PageSize, st.Salt, lora, s.Options.Eagle)
+				want := localsOfIDs(st.IDs, s.PageSize, st.Salt, lora, s.Options.Eagle)
 				if before := held.leading(want); st.Op == "insert" && (st.ExtraKey == "" || lora != "") && before*s.PageSize != st.Prefix && s.Name != "extra_key" {
 					t.Errorf("step %d: %d blocks held before, the tree found %d tokens", i, before, st.Prefix)
 				}
@@ -186,7 +186,7 @@ func TestConformanceServerText(t *testing.T) {
 	var d Decoder
 	held, compared, blocks, bad := tree{}, 0, 0, uint64(0)
 	for _, s := range rec.Steps {
-		want := locals(s.Request.IDs, 16, s.Request.Salt, "", false)
+		want := localsOfIDs(s.Request.IDs, 16, s.Request.Salt, "", false)
 		if s.Response.Meta.Cached != nil && len(want) > 0 && s.Request.ExtraKey == "" {
 			if n := min(held.leading(want)*16, (len(s.Request.IDs)-1)/16*16); n != *s.Response.Meta.Cached {
 				t.Errorf("%s: %d tokens predicted, %d reported", s.Step, n, *s.Response.Meta.Cached)

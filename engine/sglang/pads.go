@@ -65,16 +65,6 @@ func NewFinder(proc Processor, fingerprint string, v rules.Version, found func(f
 	return f
 }
 
-// Key is equal for finders of equal candidates.
-func (f *Finder) Key() string { return fmt.Sprint(f.rule, f.candidates[0]) }
-
-// Fingerprint is the one that workers name pictures by; "" if it is not known yet.
-func (f *Finder) Fingerprint() string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.now
-}
-
 // Name gives a picture's name, if the fingerprint is known, and remembers the picture.
 func (f *Finder) Name(pic Picture) (string, bool) {
 	f.mu.Lock()

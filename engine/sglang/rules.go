@@ -14,7 +14,8 @@ func Rules(v rules.Version) rules.Rules {
 		Dialect:       Dialect(),
 		TakesExtraKey: true, NumbersRanksInBody: true,
 		MuteCached:      true, // without --enable-cache-report
-		Names:           rules.ByProcessor,
+		HasProcessor:    true,
+		NewKeys:         func(o rules.KeysOptions) (rules.Keys, error) { return newKeys(v, o), nil },
 		EventsTellMedia: true, EventsTellSalt: v.AtLeast(0, 5, 20), EventsTellAdapter: v.AtLeast(0, 5, 22),
 		Decoder:     func(d rules.Decoding) rules.Decoder { return &Decoder{Keep: d.Keep, Pad: d.Pad} },
 		FindEvents:  findEvents,

@@ -8,6 +8,8 @@ import (
 
 	"github.com/zeebo/blake3"
 
+	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/name"
 	"github.com/sightline-router/sightline/mmhash/pixels"
 )
@@ -33,6 +35,42 @@ func (n Names) With(mediaIO name.Fields) (Names, bool) {
 	n.PIL = string(v.Raw) == "pil"
 	return n, v.Kind == name.String && (n.PIL || string(v.Raw) == "pt")
 }
+
+// newKeys is how workers of a release name media: by decoded pixels, so a picture has no name at its first sight, and the
+// request goes by affinity; the next one finds it.
+func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys, err error) {
+	io, err := name.ParseFields([]byte(o.MediaIO))
+	if err != nil {
+		return k, err
+	}
+	server, _ := NamesOf(v).With(io)
+	k.Learns = rules.LearnsAll
+	k.Ahead = func(f mmhash.Facts, file []byte) []name.Recipe {
+		o.Pixels.Want(mmhash.File(file), f.ID, f.Bytes, server.form())
+		return nil
+	}
+	k.Name = func(m *rules.Medium) {
+		n, ok := server.With(m.MediaIO)
+		if !ok || m.Modality != "image" {
+			return
+		}
+		known := false
+		m.Name, known = o.Pixels.Get(m.ID, n.form())
+		switch {
+		case known:
+		case m.Inline:
+			o.Pixels.Now(m.Source, m.ID, m.Bytes, n.form())
+			m.Name, _ = o.Pixels.Get(m.ID, n.form())
+		default:
+			o.Pixels.Want(m.Source, m.ID, m.Bytes, n.form())
+			m.Later = true
+		}
+		m.Named = m.Name != ""
+	}
+	return k, nil
+}
+
+func (n Names) form() pixels.Form { return pixels.Form{Key: n.key(), Of: n.Of} }
 
 // key tells forms apart, and from every Recipe's key.
 func (n Names) key() (key [32]byte) {

@@ -10,7 +10,7 @@ func Rules(v rules.Version) rules.Rules {
 		Release:    "1.3.0",
 		Dialect:    Dialect(),
 		TakesPaths: true, TakesEmbeddingFiles: true,
-		Names:           rules.ByPixels,
+		NewKeys:         func(o rules.KeysOptions) (rules.Keys, error) { return newKeys(v, o) },
 		EventsTellMedia: v.AtLeast(1, 2, 0), EventsTellSalt: v.AtLeast(1, 2, 0), EventsTellAdapter: true,
 		EventsOverHTTP: true, TellsLoad: true,
 		Decoder: func(d rules.Decoding) rules.Decoder { return &Decoder{Keep: d.Keep, Standalone: d.Standalone} },

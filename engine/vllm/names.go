@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/name"
 )
 
@@ -31,13 +32,37 @@ type Names struct {
 	MediaIO    name.Fields // --media-io-kwargs; in the hash since 0.30, in the non-RGB form since 0.27
 }
 
+// newKeys is how workers of a release name media.
+func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys, err error) {
+	n, err := NewNames(v, o.Model, o.Hasher, o.MediaIO)
+	if err != nil {
+		return k, err
+	}
+	k.Learns = rules.LearnsMissing
+	k.Name = func(m *rules.Medium) {
+		r, err := n.Recipe(m.Item)
+		if err != nil {
+			return
+		}
+		if names, err := o.Store.Names(m.Source, m.ID, m.Bytes, r); err == nil {
+			m.Name, m.Named = names[0], true
+		}
+	}
+	k.Ahead = func(f mmhash.Facts, _ []byte) []name.Recipe {
+		if r, err := n.Recipe(name.Item{Modality: "image", Mode: f.Mode, Bytes: f.Bytes}); err == nil {
+			return []name.Recipe{r}
+		}
+		return nil
+	}
+	if v.AtLeast(0, 31, 0) { // before, it was not checked which frames it takes
+		k.VideoOptions = n.VideoOptions
+	}
+	return k, nil
+}
+
 // NewNames reads what a server was started with: its release, --model, the digest (--mm-hasher-algorithm, 0.27 and later, or
 // VLLM_MM_HASHER_ALGORITHM, 0.15 and later; "" is blake3) and --media-io-kwargs as JSON.
-func NewNames(release, model, hasher, mediaIO string) (*Names, error) {
-	v, err := rules.ParseVersion(release)
-	if err != nil {
-		return nil, err
-	}
+func NewNames(v rules.Version, model, hasher, mediaIO string) (_ *Names, err error) {
 	n := &Names{Generation: generationOf(v), Model: model}
 	switch hasher {
 	case "", "blake3":

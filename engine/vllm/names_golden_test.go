@@ -12,6 +12,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/mmhash/header"
 	"github.com/sightline-router/sightline/mmhash/name"
 )
@@ -28,7 +29,11 @@ func namesOf(t *testing.T, w gjson.Result) (v *Names, towerLoRA bool) {
 			towerLoRA = true
 		}
 	}
-	v, err := NewNames(strings.TrimPrefix(w.Get("engine").String(), "vllm "), w.Get("model_id").String(), w.Get("mm_hash_algo").String(), mediaIO)
+	release, err := rules.ParseVersion(strings.TrimPrefix(w.Get("engine").String(), "vllm "))
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err = NewNames(release, w.Get("model_id").String(), w.Get("mm_hash_algo").String(), mediaIO)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/mmhash/name"
 )
 
@@ -117,16 +118,20 @@ func TestNewNames(t *testing.T) {
 		"0.10.2": H1, "0.11.0": H1, "0.12.0": H1, "0.13.0": H2, "v0.15.1": H2, "0.16.0": H3, "0.26.0": H3, "0.27.1": H4, "0.29.0": H4,
 		"0.30.0": H5, "0.30.1rc2": H5, "0.31.0": H6, "0.32.0+cpu": H6, "0.33.1.dev3+gabc": H6, "1.0.0": H6,
 	} {
-		if got, err := NewNames(v, "m", "", ""); err != nil || got.Generation != want {
+		release, err := rules.ParseVersion(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := NewNames(release, "m", "", ""); err != nil || got.Generation != want {
 			t.Errorf("%s: %v %v, want %v", v, got, err, want)
 		}
 	}
 	for _, v := range []string{"", "latest", "0", "0.", "x.31"} {
-		if _, err := NewNames(v, "m", "", ""); err == nil {
+		if _, err := rules.ParseVersion(v); err == nil {
 			t.Errorf("%q: no error", v)
 		}
 	}
-	if _, err := NewNames("0.32.0", "m", "md5", ""); err == nil {
+	if _, err := NewNames(rules.Version{0, 32, 0}, "m", "md5", ""); err == nil {
 		t.Error("md5 is taken")
 	}
 }

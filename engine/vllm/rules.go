@@ -12,11 +12,11 @@ func Rules(v rules.Version) rules.Rules {
 	since := func(minor int) bool { return v.AtLeast(0, minor, 0) }
 	r := rules.Rules{
 		Release: "0.32.0", BlockSize: 16, VLLMKeys: true,
-		Dialect:        Dialect(v),
-		TakesUUID:      since(11),
-		TakesSessionID: since(30), // and uses it for nothing else (read in 0.30.0, 0.31.0 and 0.32.0)
-		RefusesLocal:   true,
-		Names:          rules.ByFile, SamplesVideos: since(31),
+		Dialect:         Dialect(v),
+		TakesUUID:       since(11),
+		TakesSessionID:  since(30), // and uses it for nothing else (read in 0.30.0, 0.31.0 and 0.32.0)
+		RefusesLocal:    true,
+		NewKeys:         func(o rules.KeysOptions) (rules.Keys, error) { return newKeys(v, o) },
 		EventsTellMedia: since(17), EventsTellSalt: since(17), EventsTellAdapter: true, // extra keys
 		CountsCopies:  true, // its block pool tells of each block
 		Decoder:       func(d rules.Decoding) rules.Decoder { return &Decoder{Keep: d.Keep} },

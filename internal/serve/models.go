@@ -63,7 +63,7 @@ func loadClasses(m *router.Model, mc config.Model, media *engine.Media) error {
 		}
 		if live == nil {
 			if c.Dir == mc.Dir {
-				live, err = m.Prompts.Beside(c.Server)
+				live, err = m.Prompts.LoadVariant(c.Server)
 			} else {
 				live, err = engine.LoadLive(mc.Name, c.Dir, c.Server, media)
 			}

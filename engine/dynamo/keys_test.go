@@ -1,0 +1,72 @@
+package dynamo
+
+import (
+	"cmp"
+	"testing"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/mmhash"
+	"github.com/sightline-router/sightline/mmhash/name"
+	"github.com/sightline-router/sightline/prompt"
+)
+
+// By which name Dynamo's events know a picture.
+func TestMediaNames(t *testing.T) {
+	const url = "https://example.com/image.jpg"
+	var skeleton body.Skeleton
+	if err := skeleton.Scan([][]byte{[]byte(`{"u":"` + url + `"}`)}); err != nil {
+		t.Fatal(err)
+	}
+	in := &prompt.Medium{Source: gjson.Get(skeleton.JSON(), "u")}
+	marked := UUID(mmhash.ContentID{0x12, 0x34})
+	if marked != "1234000000000000"+mark {
+		t.Fatalf("uuid %q", marked)
+	}
+	for what, c := range map[string]struct {
+		md    rules.Medium
+		name  string
+		key   uint64
+		named bool
+	}{
+		"the URL":                {rules.Medium{}, "6b57e9c2a91759a6", 0x6b57e9c2a91759a6, true},
+		"an injected uuid":       {rules.Medium{Item: name.Item{HasUUID: true, UUID: marked}}, marked, 0x1234000000000000, true},
+		"a uuid of another form": {rules.Medium{Item: name.Item{HasUUID: true, UUID: "cat"}}, "", 0, false},
+		"a digest of an engine":  {rules.Medium{Item: name.Item{HasUUID: true, UUID: mark + "1234567812345678"}}, "", 0, false},
+		"a video's URL":          {rules.Medium{Item: name.Item{Modality: "video"}}, "", 0, false},
+		"a video's uuid":         {rules.Medium{Item: name.Item{Modality: "video", HasUUID: true, UUID: marked}}, "", 0, false},
+		"the relay's URL":        {rules.Medium{Edited: true}, "", 0, false},
+	} {
+		md := c.md
+		md.Modality, md.In, md.Body, md.Scheme = cmp.Or(md.Modality, "image"), in, &skeleton, "http"
+		nameMedium(&md)
+		if md.Name != c.name || md.Key != c.key || md.Named != c.named {
+			t.Errorf("%s: %q %x %v, want %q %x %v", what, md.Name, md.Key, md.Named, c.name, c.key, c.named)
+		}
+	}
+}
+
+// Which of a request's cache salts Dynamo's front end hands on (seen on 1.6.1).
+func TestSalt(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"messages":[]}`:                                                    "",
+		`{"messages":[],"cache_salt":"body"}`:                                "body",
+		`{"messages":[],"nvext":{"cache_salt":"own"}}`:                       "own",
+		`{"messages":[],"cache_salt":"body","nvext":{"cache_salt":"own"}}`:   "own",
+		`{"messages":[],"cache_salt":"body","nvext":{"cache_salt":""}}`:      "body",
+		`{"messages":[],"cache_salt":"body","nvext":{"cache_salt":7}}`:       "body",
+		`{"messages":[],"cache_salt":"body","nvext":"cache_salt"}`:           "body",
+		`{"messages":[],"nvext":{"cache_salt":"\u006fwn"},"cache_salt":"b"}`: "own",
+	} {
+		var skeleton body.Skeleton
+		var req body.Request
+		if err := body.Read([][]byte{[]byte(text)}, &skeleton, &req); err != nil {
+			t.Fatal(err)
+		}
+		if got := salt(gjson.Get(text, "cache_salt").Str, &req); got != want {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
+	}
+}

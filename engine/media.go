@@ -1,0 +1,187 @@
+package engine
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
+
+	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/engine/dynamo"
+	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/mmhash"
+	"github.com/sightline-router/sightline/mmhash/block"
+	"github.com/sightline-router/sightline/mmhash/fetch"
+	"github.com/sightline-router/sightline/mmhash/name"
+	"github.com/sightline-router/sightline/mmhash/pixels"
+	"github.com/sightline-router/sightline/mmhash/relay"
+	"github.com/sightline-router/sightline/prompt/vision"
+)
+
+// Media is what all models share: the names of pictures that were seen, and the way to fetch others. Safe for concurrent
+// use.
+type Media struct {
+	store  *mmhash.Store
+	pixels *pixels.Names
+	fetch  *fetch.Fetcher // nil: URLs are never fetched
+	// budget is how long a request waits for pictures that are not in its body, in all; 0: as long as it takes.
+	budget  time.Duration
+	locals  locals
+	learned *learned
+	mu      sync.Mutex
+	keys    map[string]*rules.Keys // of the models, by all that they depend on
+
+	// Pinned, if set before models are loaded, is told when events show by which fingerprint a model's workers name
+	// pictures. It must return at once.
+	Pinned func(model, fingerprint string)
+
+	// Panicked, if set before models are loaded, is told where reading media panicked, a fault of ours: it costs that medium,
+	// or the name of it. It must return at once.
+	Panicked func(where string, err error)
+
+	// DecodeInline computes pixel digests synchronously; explain sets it, serve never does.
+	DecodeInline bool
+
+	// Relay, if set before requests come, serves fetched pictures to the workers; with RelayDataURLs also those that came
+	// in a body.
+	Relay         *relay.Relay
+	RelayDataURLs bool
+}
+
+// knownNames bounds the names that are remembered: about 300 bytes each.
+const knownNames = 1 << 18
+
+// NewMedia makes the shared part. With a nil c nothing is ever fetched. Close it.
+func NewMedia(c *fetch.Config) (*Media, error) {
+	m := &Media{locals: newLocals(), learned: newLearned(), keys: make(map[string]*rules.Keys)}
+	var err error
+	if m.store, err = mmhash.NewStore(knownNames); err != nil {
+		return nil, err
+	}
+	if m.pixels, err = pixels.NewNames(m.store, func(err error) { m.panicked("pixels", err) }); err != nil || c == nil {
+		return m, err
+	}
+	m.budget = c.Budget
+	own := *c
+	own.Seen, own.Panicked = m.nameAhead, func(err error) { m.panicked("fetch", err) }
+	m.fetch, err = fetch.New(own)
+	return m, err
+}
+
+func (x *Media) panicked(where string, err error) {
+	if x.Panicked != nil {
+		x.Panicked(where, err)
+	}
+}
+
+// Close ends downloads.
+func (x *Media) Close() {
+	if x.fetch != nil {
+		x.fetch.Close()
+	}
+	x.pixels.Close()
+	x.locals.known.StopAllGoroutines()
+	x.store.Close()
+}
+
+// Hosts lists the hosts of picture URLs that failed lately.
+func (x *Media) Hosts() []fetch.HostState {
+	if x.fetch == nil {
+		return nil
+	}
+	return x.fetch.Hosts()
+}
+
+// Fetched is what the fetcher did; zero if nothing is fetched.
+func (x *Media) Fetched() fetch.Stats {
+	if x.fetch == nil {
+		return fetch.Stats{}
+	}
+	return x.fetch.Stats()
+}
+
+// nameAhead computes what a picture whose bytes are at hand is called in every model, in one pass over them.
+func (x *Media) nameAhead(f mmhash.Facts, file []byte) {
+	if f.IsVideo() || f.Tokens > 0 || f.Format == mmhash.Stream {
+		return // the names of a video depend on the frames that a request takes; those of embeddings are learned
+	}
+	x.mu.Lock()
+	all := slices.Collect(maps.Values(x.keys))
+	x.mu.Unlock()
+	var recipes []name.Recipe
+	for _, k := range all {
+		if k.Ahead != nil {
+			recipes = append(recipes, k.Ahead(f, file)...)
+		}
+	}
+	_, _ = x.store.Names(mmhash.File(file), f.ID, f.Bytes, recipes...)
+}
+
+// keysOf is how a model's workers key blocks: the same, with all that it has found out, for every reading of a model.
+func (x *Media) keysOf(m *Model) (*rules.Keys, error) {
+	s, facts := &m.Server, m.prompt.Facts()
+	o := rules.KeysOptions{Model: s.EngineModel, Revision: s.Revision, Hasher: s.MMHasher, MediaIO: string(s.MediaIOKwargs), Fingerprint: s.Fingerprint,
+		Class: facts.ProcessorClass, Wrapper: facts.WrapperClass}
+	o.ModelType, o.Architectures = m.prompt.Config()
+	id := fmt.Sprintf("%q %q %q %+v", m.Name, s.Engine, s.EngineVersion, o)
+	o.Store, o.Pixels = x.store, x.pixels
+	o.Found = func(fingerprint string) {
+		if x.Pinned != nil {
+			x.Pinned(m.Name, fingerprint)
+		}
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	k := x.keys[id]
+	if k == nil {
+		k = new(rules.Keys)
+		if m.rules.NewKeys != nil {
+			made, err := m.rules.NewKeys(o)
+			if err != nil {
+				return nil, err
+			}
+			k = &made
+		}
+		x.keys[id] = k
+	}
+	if !s.Dynamo() {
+		return k, nil
+	}
+	rule := block.Dynamo{Eagle: s.EnableEagle}
+	if s.BlockHash == "dynamo" {
+		rule.ImageToken, rule.Pads = m.prompt.ImageToken()
+	}
+	behind := dynamo.Keys(*k, rule)
+	return &behind, nil
+}
+
+// Medium is one picture, video or audio clip of a prompt.
+type Medium struct {
+	Modality       string
+	Offset, Length int // tokens
+	Facts          mmhash.Facts
+	Known          bool         // Facts could be had
+	Name           string       // by which the engine's events call it
+	Named          bool         // the name could be computed (vLLM takes even "" as a uuid)
+	Key            uint64       // Name as it enters block hashes; without a name, an identity of ours
+	Alias          uint64       // of the URL it came by, or of its content; 0: none
+	edits          []body.Edit  // that hand it over
+	later          bool         // its name is being computed
+	ident          uint64       // by which its name is learned; 0: cannot be
+	learned        bool         // Name was
+	clip           *vision.Clip // what the engine takes of a video, if that is known
+}
+
+// firstSeen remembers which picture a name stood for first, where clients' uuids are trusted: the engine keeps that one's
+// features, and its token count, whatever comes later under the name (vLLM 0.32, processor cache).
+type firstSeen = lru.Cache[string, mmhash.Facts]
+
+const maxFirst = 1 << 14 // names; beyond it the least used go
+
+func newFirstSeen() *firstSeen {
+	c, _ := lru.New[string, mmhash.Facts](maxFirst) // fails for a size below 1
+	return c
+}

@@ -1,0 +1,85 @@
+package sglang
+
+import (
+	"encoding/hex"
+	"strings"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/internal/steering"
+	"github.com/sightline-router/sightline/mmhash"
+	"github.com/sightline-router/sightline/mmhash/block"
+	"github.com/sightline-router/sightline/mmhash/name"
+)
+
+// What a request to SGLang is keyed by: its token ids with each picture's pads in place of the placeholders (package
+// block, Wides). A picture's pads follow from its bytes and the worker's processor fingerprint (Qwen3-VL; Finder). Until
+// events have shown it, and for families that hash pixels, a prompt is exact up to its first picture.
+
+// newKeys is how workers of a release key blocks.
+func newKeys(v rules.Version, o rules.KeysOptions) (k rules.Keys) {
+	rule := PadRuleOf(v)
+	k.Locals = func(dst []uint64, p *rules.Prompt) []uint64 { return locals(dst, p, rule) }
+	proc := Processor{ModelType: o.ModelType, Architectures: o.Architectures, Revision: o.Revision, Class: o.Class, Wrapper: o.Wrapper}
+	f := NewFinder(proc, o.Fingerprint, v, o.Found)
+	if f == nil {
+		return k
+	}
+	k.SawPad = f.Saw
+	k.Ahead = func(mmhash.Facts, []byte) []name.Recipe { return []name.Recipe{FileDigest()} }
+	k.Name = func(m *rules.Medium) {
+		if pic, ok := pictureOf(m, o.Store); ok {
+			m.Name, m.Named = f.Name(pic)
+		}
+	}
+	return k
+}
+
+// pictureOf reads a content part; false for one with options whose effect on the name is not known.
+func pictureOf(m *rules.Medium, store *mmhash.Store) (pic Picture, ok bool) {
+	url := m.In.Part.Get("image_url")
+	if m.Modality != "image" || !m.In.Part.IsObject() || !url.Exists() {
+		return pic, false
+	}
+	ok = true
+	url.ForEach(func(k, v gjson.Result) bool {
+		switch {
+		case v.Type == gjson.Null || k.Str == "url" || steering.InMedia.Field(k.Str) != nil: // the last never reach a worker
+		case k.Str == "detail" && v.Type == gjson.String:
+			pic.Detail, ok = m.Body.String(v)
+		default:
+			ok = false
+		}
+		return ok
+	})
+	if !ok {
+		return pic, false
+	}
+	names, err := store.Names(m.Source, m.ID, m.Bytes, FileDigest())
+	if err != nil {
+		return pic, false
+	}
+	n, err := hex.Decode(pic.Content[:], []byte(names[0]))
+	return pic, err == nil && n == len(pic.Content)
+}
+
+// locals are a prompt's local hashes. An adapter is named model:adapter in requests and adapter in events.
+func locals(dst []uint64, p *rules.Prompt, rule PadRule) []uint64 {
+	runs := make([]block.Run, 0, len(p.Media))
+	for _, md := range p.Media {
+		if md.Offset >= len(p.IDs) {
+			break
+		}
+		item, err := ParseItem(md.Name)
+		if err != nil {
+			return dst
+		}
+		runs = append(runs, block.Run{Offset: md.Offset, Length: md.Length, Pads: Pads(item, rule)})
+	}
+	adapter := p.Adapter
+	if _, name, ok := strings.Cut(adapter, ":"); ok {
+		adapter = name
+	}
+	return block.Wides(dst, p.IDs, p.BlockSize, runs, block.SeedFor(adapter), block.SaltHash(p.Salt), p.Pairs)
+}
