@@ -23,4 +23,9 @@ func RulesOf(name, release string) rules.Rules {
 }
 
 // Rules are those of the server's engine and release. They cost a parse of the release: keep them where requests pass.
-func (s *Server) Rules() rules.Rules { return RulesOf(s.Engine, s.EngineVersion) }
+func (s *Server) Rules() rules.Rules {
+	if s.OwnRules != nil {
+		return s.OwnRules(s.EngineVersion)
+	}
+	return RulesOf(s.Engine, s.EngineVersion)
+}

@@ -77,6 +77,9 @@ type Server struct {
 	BlockHash   string `yaml:"block_hash"`
 	EnableEagle bool   `yaml:"enable_eagle"` // with Dynamo's hashes: the workers draft with EAGLE
 
+	// OwnRules, if set in code, are those of an engine that RulesOf does not know.
+	OwnRules func(release string) rules.Rules `yaml:"-"`
+
 	// Clock is what templates that print a date see; nil: time.Now.
 	Clock func() time.Time `yaml:"-"`
 }
@@ -111,7 +114,9 @@ func (s *Server) Check() error {
 		bad(key, "%q is not known (want %s)", got, strings.Join(want, ", "))
 	}
 	r := s.Rules()
-	oneOf("engine", s.Engine, "vllm", "sglang", "trtllm")
+	if s.OwnRules == nil {
+		oneOf("engine", s.Engine, "vllm", "sglang", "trtllm")
+	}
 	oneOf("chat_template_content_format", s.ContentFormat, "auto", "string", "openai")
 	oneOf("mm_hasher_algorithm", s.MMHasher, "blake3", "sha256", "sha512")
 	oneOf("tokenizer_mode", s.TokenizerMode, "auto", "mistral")
