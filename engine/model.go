@@ -40,8 +40,8 @@ func Load(name, dir string, s Server, media *Media) (*Model, error) {
 	return load(name, &st, s, media, newFirstSeen(), nil)
 }
 
-// load reads the directory; with like, a reading of the same files, its tokenizer is used again.
-func load(name string, st *state, s Server, media *Media, first *firstSeen, like *prompt.Model) (*Model, error) {
+// load reads the directory; with same, a reading of the same files, its tokenizer is used again.
+func load(name string, st *state, s Server, media *Media, first *firstSeen, same *prompt.Model) (*Model, error) {
 	err := st.check()
 	if err != nil {
 		return nil, fmt.Errorf("model %s: %w", name, err)
@@ -65,8 +65,7 @@ func load(name string, st *state, s Server, media *Media, first *firstSeen, like
 		Dialect: m.rules.Dialect, TemplateFile: s.ChatTemplate,
 		VisionFamily: s.VisionFamily, ProcessorKwargs: string(s.ProcessorKwargs), TemplateKwargs: string(s.TemplateKwargs),
 		MMEmbeds: s.EnableMMEmbeds, TrustMMKwargs: s.TrustMMKwargs, TrustChatTemplate: s.TrustChatTemplate,
-		AutoToolChoice: s.AutoToolChoice,
-		MaxModelLen:    s.MaxModelLen, Location: zone, Now: s.Clock, Like: like,
+		AutoToolChoice: s.AutoToolChoice, MaxModelLen: s.MaxModelLen, Location: zone, Now: s.Clock, Like: same,
 	}
 	if m.rules.VLLMKeys {
 		opt.ContentFormat, opt.Interleave = s.ContentFormat, s.InterleaveMM

@@ -145,7 +145,7 @@ func (s *sources) spec(like *config.Worker, e discover.Endpoint) members.Spec {
 			return s.listen(&wc, drain, slot, rank, o)
 		}}
 	if wc.Events.Load != "" {
-		spec.Beside = func(ctx context.Context, w *fleet.Worker) { hearLoad(ctx, wc.Events.Load, w.Slots[0], s.log) }
+		spec.WhileMember = func(ctx context.Context, w *fleet.Worker) { hearLoad(ctx, wc.Events.Load, w.Slots[0], s.log) }
 	}
 	return spec
 }

@@ -39,7 +39,7 @@ type Booking struct {
 type booking struct {
 	Booking
 	id       string
-	held     *hold // of Slot
+	hold     *hold // of Slot
 	decoding *hold // of Decode; nil: none
 	stage    stage
 	before   stage     // of an orphan
@@ -71,7 +71,7 @@ type bookings struct {
 // Book counts a request on a slot under its decision id.
 func (f *Fleet) Book(id string, b Booking) {
 	b.At = f.now()
-	one := &booking{Booking: b, id: id, held: b.Slot.book(b.Tokens, b.At)}
+	one := &booking{Booking: b, id: id, hold: b.Slot.book(b.Tokens, b.At)}
 	if b.Decode != nil {
 		one.decoding = b.Decode.book(0, b.At)
 	}
@@ -114,7 +114,7 @@ func (t *bookings) close(b *booking, now time.Time) {
 	delete(t.open, b.id)
 	t.leave(b)
 	t.bytes -= b.Bytes
-	b.held.release(now)
+	b.hold.release(now)
 	if b.decoding != nil {
 		b.decoding.release(now)
 	}
@@ -244,14 +244,14 @@ func (f *Fleet) Confirm(id, addr string, source uint64) (now, moved *Booking, ok
 	if b.Slot.Worker != w && !b.Slot.Worker.at(addr) {
 		was := b.Booking
 		moved = &was
-		b.held.undo(at)
+		b.hold.undo(at)
 		b.Slot = w.Slots[0]
 		for _, slot := range w.Slots[1:] {
 			if slot.Load(at).Inflight < b.Slot.Load(at).Inflight {
 				b.Slot = slot
 			}
 		}
-		b.held = b.Slot.book(b.Tokens, at)
+		b.hold = b.Slot.book(b.Tokens, at)
 	}
 	is := b.Booking
 	return &is, moved, true

@@ -44,8 +44,8 @@ type Slot struct {
 	Worker *Worker
 	Rank   int            // -1: the worker has no ranks
 	ID     indexer.SlotID // what this slot holds, in the index
-	// EventAge, if set, is how long the slot's events have not come as they happen (feed.Feed.Age). Set before the worker is
-	// in the fleet.
+	// EventAge, if set, is how long the slot's events have not come as they happen (stream.Feed.Age). Set before the worker
+	// is in the fleet.
 	EventAge func(now time.Time) time.Duration
 
 	mu       sync.Mutex
@@ -155,8 +155,8 @@ func (h *hold) undo(now time.Time) {
 	s.recent = max(0, s.recent-h.tokens*half(now.Sub(h.at)))
 }
 
-// learn takes the time to first byte of an answer that had the slot's attention alone or not: it only ever raises the
-// rate quickly and lowers it slowly, because a queue in the engine looks like slowness.
+// learn updates the rate: EWMA of tokens ÷ time to first byte, weight 0.3 up and 0.05 down, because a queue in the engine
+// looks like slowness. Short prompts say nothing of it.
 func (s *Slot) learn(tokens int, took time.Duration) {
 	if tokens < 256 || took <= 0 {
 		return

@@ -47,8 +47,8 @@ type Spec struct {
 	// Listen says how the events of one rank (from 0) come, by setting Source, Decoder and what else o needs; false: it
 	// tells nothing. Called once a rank, when the worker joins.
 	Listen func(slot *fleet.Slot, rank int, o *stream.Options) (bool, error)
-	// Beside, if set, runs while the worker is a member.
-	Beside func(ctx context.Context, w *fleet.Worker)
+	// WhileMember, if set, runs while the worker is a member.
+	WhileMember func(ctx context.Context, w *fleet.Worker)
 }
 
 // Options are what a Set keeps in line.
@@ -83,8 +83,8 @@ type member struct {
 	worker *fleet.Worker
 	slots  []Slot
 	sinks  []stream.Sink
-	end    context.CancelFunc // of beside
-	beside sync.WaitGroup
+	end    context.CancelFunc // of what runs while it is one
+	runs   sync.WaitGroup
 }
 
 // Slot is a worker-rank and its feed.
@@ -184,8 +184,8 @@ func (s *Set) join(finder int, spec Spec) error {
 		}
 		m.slots = append(m.slots, known)
 	}
-	if spec.Beside != nil {
-		m.beside.Go(func() { spec.Beside(ctx, m.worker) })
+	if spec.WhileMember != nil {
+		m.runs.Go(func() { spec.WhileMember(ctx, m.worker) })
 	}
 	s.members = append(s.members, m)
 	if finder > 0 {
@@ -223,7 +223,7 @@ func (s *Set) publish() {
 // leave ends a member's feeds; nothing of it is known afterwards.
 func (s *Set) leave(m *member) {
 	m.end()
-	m.beside.Wait()
+	m.runs.Wait()
 	for i, sink := range m.sinks {
 		if i < len(m.slots) && m.slots[i].Feed != nil {
 			m.slots[i].Feed.Close() // the sink leaves with it

@@ -144,7 +144,7 @@ func TestLifeOfAWorker(t *testing.T) {
 	first, second := spec(&one, "a", "10.0.0.1:8000"), spec(&two, "b", "10.0.0.2:8000")
 	first.Ranks = 2
 	var beside atomic.Int32
-	first.Beside = func(ctx context.Context, w *fleet.Worker) { beside.Add(1); <-ctx.Done(); beside.Add(-1) }
+	first.WhileMember = func(ctx context.Context, w *fleet.Worker) { beside.Add(1); <-ctx.Done(); beside.Add(-1) }
 	b.Update(1, []Spec{first})
 	b.Update(2, []Spec{second})
 	b.wait("feeds", func() bool { return beside.Load() == 1 && one.running() == 2 && two.running() == 1 })

@@ -221,15 +221,15 @@ func (p *Prober) round(ctx context.Context, all bool) (open bool) {
 				found = []Finding{{What: "the probe itself", Verdict: Unreachable, Detail: err.Error()}}
 				p.opt.Log.Error("a worker's answer to a probe could not be read: an internal error", zap.String("worker", s.Name), zap.Error(err))
 			}
-			p.note(ctx, s, found)
+			p.keep(ctx, s, found)
 		})
 	}
 	wg.Wait()
 	return slices.ContainsFunc(p.Results(), func(r Result) bool { return r.Verdict == Unreachable })
 }
 
-// note keeps a result and says what is new in it.
-func (p *Prober) note(ctx context.Context, w *subject, found []Finding) {
+// keep keeps a result and says what is new in it.
+func (p *Prober) keep(ctx context.Context, w *subject, found []Finding) {
 	if ctx.Err() != nil {
 		return // we stop: what failed says nothing of the worker
 	}
