@@ -17,7 +17,7 @@ const (
 	pal  = "iVBORw0KGgoAAAANSUhEUgAAAAIAAAACCAMAAABFaP0WAAAABlBMVEUKFB4oMjzVG7TpAAAADElEQVR42mNgYARCAAAMAAMVnhj8AAAAAElFTkSuQmCC"
 )
 
-func fields(t testing.TB, json string) name.Fields {
+func readFields(t testing.TB, json string) name.Fields {
 	t.Helper()
 	f, err := name.ParseFields([]byte(json))
 	if err != nil {
@@ -53,7 +53,7 @@ func TestVLLM(t *testing.T) {
 		file, _ := base64.StdEncoding.DecodeString(c.file)
 		for _, g := range c.gens {
 			v := &Names{Generation: g, Algorithm: c.alg, Model: "Qwen/Qwen2.5-VL-7B-Instruct"}
-			r, err := v.Recipe(name.Item{Mode: c.mode, Bytes: int64(len(file)), UUID: c.uuid, HasUUID: c.uuid != "", ProcessorKwargs: fields(t, c.kwargs)})
+			r, err := v.Recipe(name.Item{Mode: c.mode, Bytes: int64(len(file)), UUID: c.uuid, HasUUID: c.uuid != "", ProcessorKwargs: readFields(t, c.kwargs)})
 			if got := r.Of(file); err != nil || got != c.want {
 				t.Errorf("%v %s %v uuid %q kwargs %s: %s %v, want %s", g, c.mode, c.alg, c.uuid, c.kwargs, got, err, c.want)
 			}
@@ -83,11 +83,11 @@ func TestVLLMRules(t *testing.T) {
 		it   name.Item
 		same bool
 	}{
-		{"other modality's kwargs", v, name.Item{ProcessorKwargs: fields(t, `{"videos_kwargs":{"fps":1}}`)}, true},
-		{"own kwargs", v, name.Item{ProcessorKwargs: fields(t, `{"images_kwargs":{"max_pixels":1}}`)}, false},
-		{"empty kwargs", v, name.Item{ProcessorKwargs: fields(t, `{}`), MediaIO: fields(t, `{"image":{}}`)}, true},
-		{"media options of video", v, name.Item{MediaIO: fields(t, `{"video":{"num_frames":4}}`)}, true},
-		{"media options of image", v, name.Item{MediaIO: fields(t, `{"image":{"rgba_background_color":[0,0,0]}}`)}, false},
+		{"other modality's kwargs", v, name.Item{ProcessorKwargs: readFields(t, `{"videos_kwargs":{"fps":1}}`)}, true},
+		{"own kwargs", v, name.Item{ProcessorKwargs: readFields(t, `{"images_kwargs":{"max_pixels":1}}`)}, false},
+		{"empty kwargs", v, name.Item{ProcessorKwargs: readFields(t, `{}`), MediaIO: readFields(t, `{"image":{}}`)}, true},
+		{"media options of video", v, name.Item{MediaIO: readFields(t, `{"video":{"num_frames":4}}`)}, true},
+		{"media options of image", v, name.Item{MediaIO: readFields(t, `{"image":{"rgba_background_color":[0,0,0]}}`)}, false},
 		{"mode", v, name.Item{Mode: "RGB"}, false},
 		{"model", Names{Generation: H6, Model: "n"}, name.Item{}, false},
 	} {
@@ -95,11 +95,11 @@ func TestVLLMRules(t *testing.T) {
 			t.Errorf("%s: same name %v, want %v", c.what, got == plain, c.same)
 		}
 	}
-	server := Names{Generation: H6, Model: "m", MediaIO: fields(t, `{"image":{"rgba_background_color":[0,0,0]}}`)}
+	server := Names{Generation: H6, Model: "m", MediaIO: readFields(t, `{"image":{"rgba_background_color":[0,0,0]}}`)}
 	if got := nameOf(server, name.Item{HasUUID: true, UUID: "u"}); got == "u" {
 		t.Error("a uuid stays verbatim although the server has media options")
 	}
-	noConversion := fields(t, `{"image":{"image_mode":null}}`)
+	noConversion := readFields(t, `{"image":{"image_mode":null}}`)
 	if a, b := nameOf(Names{Generation: H4, Model: "m", MediaIO: noConversion}, name.Item{}), nameOf(Names{Generation: H4, Model: "m"}, name.Item{Mode: "RGB"}); a != b {
 		t.Errorf("image_mode null: %s, want the plain form %s", a, b)
 	}
@@ -108,7 +108,7 @@ func TestVLLMRules(t *testing.T) {
 			t.Errorf("%v: %v", v.Generation, err)
 		}
 	}
-	if _, err := v.Recipe(name.Item{ProcessorKwargs: fields(t, `{"n":123456789012345678901234567890}`)}); !errors.Is(err, name.ErrNotComputable) {
+	if _, err := v.Recipe(name.Item{ProcessorKwargs: readFields(t, `{"n":123456789012345678901234567890}`)}); !errors.Is(err, name.ErrNotComputable) {
 		t.Errorf("huge integer: %v", err)
 	}
 }
@@ -141,7 +141,7 @@ func TestRecipeKey(t *testing.T) {
 	seen := map[[32]byte]string{}
 	for what, it := range map[string]name.Item{
 		"plain": {Mode: "RGB", Bytes: 9}, "size": {Mode: "RGB", Bytes: 10}, "mode": {Mode: "L", Bytes: 9},
-		"kwargs": {Mode: "RGB", Bytes: 9, ProcessorKwargs: fields(t, `{"a":1}`)}, "float": {Mode: "RGB", Bytes: 9, ProcessorKwargs: fields(t, `{"a":1.0}`)},
+		"kwargs": {Mode: "RGB", Bytes: 9, ProcessorKwargs: readFields(t, `{"a":1}`)}, "float": {Mode: "RGB", Bytes: 9, ProcessorKwargs: readFields(t, `{"a":1.0}`)},
 	} {
 		r, err := v.Recipe(it)
 		if err != nil {
