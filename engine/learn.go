@@ -43,8 +43,10 @@ func (m *Model) ident(md *Medium, settings ...string) uint64 {
 // Learn takes the name that the engine gave a medium, as its events tell it. It reports false, and does nothing, for a
 // medium whose name was computed and not by a rule that may be another, or whose content is not known.
 func (m *Model) Learn(md *Medium, name string) bool {
-	doubtful := m.keys.Learns == rules.LearnsAll && md.Name != name
-	if md.ident == 0 || md.Named && !md.learned && !doubtful || len(name) > 512 {
+	if md.ident == 0 || len(name) > 512 {
+		return false
+	}
+	if doubtful := m.keys.Learns == rules.LearnsAll && md.Name != name; md.Named && !md.learned && !doubtful {
 		return false
 	}
 	m.Media.learned.add(md.ident, name)

@@ -1,21 +1,24 @@
 package router
 
 import (
+	"slices"
 	"strings"
 	"sync"
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
 // recent keeps the last decisions, for people: the admin page and the demo read it. One lock, 1024 entries, of
 // clients' texts only Asked.
 type recent struct {
 	mu   sync.Mutex
-	ring [1024]Recent
-	n    uint64
-	byID map[string]uint64
+	last *simplelru.LRU[string, *Recent] // by id, in the order of the decisions: entries are only peeked at
 }
+
+const mostRecent = 1024
 
 // Recent is one past decision and what became of it.
 type Recent struct {
@@ -60,34 +63,30 @@ func shown(word string) string {
 	return out.String()
 }
 
-func newRecent() *recent { return &recent{byID: make(map[string]uint64)} }
+func newRecent() *recent {
+	last, _ := simplelru.NewLRU[string, *Recent](mostRecent, nil) // fails for a size below 1
+	return &recent{last: last}
+}
 
 func (r *recent) add(d *Decision, at time.Time, took time.Duration) {
-	e := Recent{At: at, ID: d.ID, Model: d.Model, Reason: d.Reason, Why: d.Why, Asked: d.Asked, Rank: -1, PromptTokens: d.PromptTokens, CachedTokens: d.CachedTokens, Partial: d.Partial, Recurrent: d.Recurrent, Took: took, Reported: -1}
+	e := &Recent{At: at, ID: d.ID, Model: d.Model, Reason: d.Reason, Why: d.Why, Asked: d.Asked, Rank: -1, PromptTokens: d.PromptTokens,
+		CachedTokens: d.CachedTokens, Partial: d.Partial, Recurrent: d.Recurrent, Took: took, Reported: -1}
 	if len(d.Targets) > 0 {
 		e.Worker, e.Addr, e.Rank = d.Targets[0].Worker, d.Targets[0].Addr, d.Targets[0].Rank
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	slot := &r.ring[r.n%uint64(len(r.ring))]
-	delete(r.byID, slot.ID)
-	*slot = e
-	r.byID[e.ID] = r.n
-	r.n++
+	r.last.Add(e.ID, e)
 }
 
 func (r *recent) observe(o Outcome) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	n, ok := r.byID[o.ID]
-	if !ok {
-		return
-	}
-	e := &r.ring[n%uint64(len(r.ring))]
-	if o.Addr != "" {
+	e, ok := r.last.Peek(o.ID)
+	if ok && o.Addr != "" {
 		e.Used = o.Addr
 	}
-	if o.Phase == Ended {
+	if ok && o.Phase == Ended {
 		e.Code, e.FirstByte, e.Reported = o.Code, o.FirstByte, o.CachedTokens
 	}
 }
@@ -96,10 +95,10 @@ func (r *recent) observe(o Outcome) {
 func (r *Router) Recent(n int) []Recent {
 	r.recent.mu.Lock()
 	defer r.recent.mu.Unlock()
-	have := min(r.recent.n, uint64(len(r.recent.ring)), uint64(max(n, 0)))
-	out := make([]Recent, 0, have)
-	for i := range have {
-		out = append(out, r.recent.ring[(r.recent.n-1-i)%uint64(len(r.recent.ring))])
+	all := r.recent.last.Values()
+	out := make([]Recent, 0, len(all))
+	for _, e := range slices.Backward(all[max(0, len(all)-max(n, 0)):]) {
+		out = append(out, *e)
 	}
 	return out
 }
@@ -108,9 +107,8 @@ func (r *Router) Recent(n int) []Recent {
 func (r *Router) Decision(id string) (Recent, bool) {
 	r.recent.mu.Lock()
 	defer r.recent.mu.Unlock()
-	n, ok := r.recent.byID[id]
-	if !ok {
-		return Recent{}, false
+	if e, ok := r.recent.last.Peek(id); ok {
+		return *e, true
 	}
-	return r.recent.ring[n%uint64(len(r.recent.ring))], true
+	return Recent{}, false
 }

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"image"
-	"image/color"
 	"image/png"
 	"slices"
 
@@ -51,14 +50,8 @@ func cases(m *engine.Model) []one {
 
 // picture is a small PNG as a data URL.
 func picture() string {
-	img := image.NewRGBA(image.Rect(0, 0, 320, 200))
-	for y := range 200 {
-		for x := range 320 {
-			img.SetRGBA(x, y, color.RGBA{uint8(x), uint8(y), 99, 255})
-		}
-	}
 	var b bytes.Buffer
-	_ = png.Encode(&b, img)
+	_ = png.Encode(&b, image.NewRGBA(image.Rect(0, 0, 320, 200)))
 	return "data:image/png;base64," + base64.StdEncoding.EncodeToString(b.Bytes())
 }
 
@@ -105,7 +98,10 @@ func (p *Prober) compare(ctx context.Context, w *Worker, m *engine.Model, c one)
 	var answer struct {
 		Tokens []uint32 `json:"tokens"`
 	}
-	err = p.asker.ask(ctx, w.Addr, "/tokenize", body, &answer)
+	reply, err := p.ask(ctx, w.Addr, "/tokenize", body)
+	if err == nil {
+		err = decode(reply, &answer)
+	}
 	verdict := verdictOf(err)
 	switch {
 	case err == nil && refused != nil:
@@ -123,12 +119,7 @@ func (p *Prober) compare(ctx context.Context, w *Worker, m *engine.Model, c one)
 	return f
 }
 
-// errUnsure says that a prompt is one of those that we do not claim to know.
-type errUnsure string
-
-func (e errUnsure) Error() string { return string(e) }
-
-// read is our side of a conversation.
+// read is our side of a conversation. One that we do not claim to know exactly is an error.
 func read(ctx context.Context, m *engine.Model, c one) (text string, ids []uint32, err error) {
 	skeleton, err := json.Marshal(c.body)
 	if err != nil {
@@ -146,7 +137,7 @@ func read(ctx context.Context, m *engine.Model, c one) (text string, ids []uint3
 	}
 	one := &ps.List[0]
 	if !one.Exact {
-		return "", nil, errUnsure(one.Why)
+		return "", nil, errors.New(one.Why)
 	}
 	return one.Rendered, one.IDs, nil
 }

@@ -10,6 +10,7 @@ package probe
 
 import (
 	"context"
+	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -87,7 +88,7 @@ type Options struct {
 // Prober probes. Safe for concurrent use.
 type Prober struct {
 	opt    Options
-	asker  *asker
+	client *http.Client
 	again  chan struct{}
 	joined chan struct{}
 	total  *prometheus.CounterVec
@@ -112,7 +113,7 @@ func New(opt Options) *Prober {
 	if opt.Log == nil {
 		opt.Log = zap.NewNop()
 	}
-	p := &Prober{opt: opt, asker: newAsker(), again: make(chan struct{}, 1), joined: make(chan struct{}, 1)}
+	p := &Prober{opt: opt, client: newClient(), again: make(chan struct{}, 1), joined: make(chan struct{}, 1)}
 	p.total = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "probe_total",
 		Help: "Comparisons of a worker's tokens and settings with ours."}, []string{"worker", "verdict"})
 	if opt.Metrics != nil {
@@ -156,7 +157,7 @@ const sideBySide = 4
 // Run probes all workers, then those that did not answer, at growing distances, and all once more after each Again. It
 // returns when ctx ends.
 func (p *Prober) Run(ctx context.Context) {
-	defer p.asker.close()
+	defer p.client.CloseIdleConnections()
 	all, wait := true, p.opt.Retry
 	for {
 		open := p.round(ctx, all)

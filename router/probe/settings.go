@@ -3,9 +3,9 @@ package probe
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/engine/rules"
@@ -20,84 +20,106 @@ type served struct {
 }
 
 // settings compares what a server says of itself with the configuration: /v1/models gives its names, max_model_len and,
-// where the engine tells its settings, --model as root; then /version gives the release. SGLang's /server_info is never
-// asked: it shows keys.
+// where the engine tells its settings, --model as root; then /version gives the release and /metrics the block size. An
+// endpoint that is not there is no news. SGLang's /server_info is never asked: it shows keys.
 func (p *Prober) settings(ctx context.Context, w *Worker, m *engine.Model) (found []Finding) {
-	s, r := &m.Server, m.Rules()
-	wrong := func(key, format string, args ...any) {
-		found = append(found, Finding{What: key, Verdict: Configuration, Detail: fmt.Sprintf(format, args...)})
+	paths := []string{"/v1/models"}
+	if m.Rules().TellsSettings {
+		paths = append(paths, "/version", "/metrics")
 	}
-	// missing keeps an endpoint that is not there from being news, and one that does not answer from being silent.
-	missing := func(path string, err error) bool {
+	for _, path := range paths {
+		answer, err := p.ask(ctx, w.Addr, path, nil)
 		if err != nil && verdictOf(err) == Unreachable {
 			found = append(found, Finding{What: path, Verdict: Unreachable, Detail: err.Error()})
-		}
-		return err != nil
-	}
-	var models struct {
-		Data []served `json:"data"`
-	}
-	if err := p.asker.ask(ctx, w.Addr, "/v1/models", nil, &models); !missing("/v1/models", err) && len(models.Data) > 0 {
-		for _, name := range w.Names {
-			if !slices.ContainsFunc(models.Data, func(one served) bool { return one.ID == name }) {
-				wrong("name", "the worker serves no model called %q", name)
+			if path == "/v1/models" {
+				return found
 			}
 		}
-		for _, one := range models.Data {
-			if one.Parent != "" && !slices.Contains(w.Adapters, one.ID) {
-				wrong("adapters", "the worker serves the adapter %.200q, which adapters does not name: requests for it are routed by load", one.ID)
-			}
+		if err != nil {
+			continue
 		}
-		for _, name := range w.Adapters {
-			if !slices.ContainsFunc(models.Data, func(one served) bool { return one.ID == name }) {
-				wrong("adapters", "the worker serves no adapter called %q", name)
-			}
+		wrong := func(key, format string, args ...any) {
+			found = append(found, Finding{What: key, Verdict: Configuration, Detail: fmt.Sprintf(format, args...)})
 		}
-		base := models.Data[0]
-		if r.TellsSettings && base.Root != "" && base.Root != s.EngineModel {
-			wrong("engine_model", "configured %q, the worker says %.200q: its names of pictures differ from ours", s.EngineModel, base.Root)
+		switch path {
+		case "/v1/models":
+			err = compareModels(answer, w, m, wrong)
+		case "/version":
+			err = compareRelease(answer, &m.Server, wrong)
+		case "/metrics":
+			compareBlockSize(string(answer), w, wrong)
 		}
-		if s.MaxModelLen > 0 && base.MaxLen > 0 && base.MaxLen != s.MaxModelLen {
-			wrong("max_model_len", "configured %d, the worker says %d", s.MaxModelLen, base.MaxLen)
-		}
-	} else if len(found) > 0 {
-		return found
-	}
-	if !r.TellsSettings {
-		return found
-	}
-	var release struct {
-		Version string `json:"version"`
-	}
-	if err := p.asker.ask(ctx, w.Addr, "/version", nil, &release); !missing("/version", err) && release.Version != "" {
-		ours, _ := rules.ParseVersion(s.EngineVersion)
-		if theirs, err := rules.ParseVersion(release.Version); err != nil || theirs != ours {
-			wrong("engine_version", "configured %s, the worker says %.100q (give it a class with its engine_version)", s.EngineVersion, release.Version)
-		}
-	}
-	var page text
-	if err := p.asker.ask(ctx, w.Addr, "/metrics", nil, &page); !missing("/metrics", err) && w.BlockSize > 0 {
-		if size := cacheBlockSize(string(page)); size > 0 && size != w.BlockSize {
-			wrong("block_size", "configured %d, the worker says %d: nothing it holds would be found (give it a class with its block_size)", w.BlockSize, size)
+		if err != nil {
+			found = append(found, Finding{What: path, Verdict: Unreachable, Detail: err.Error()})
 		}
 	}
 	return found
 }
 
-// cacheBlockSize reads block_size of vLLM's vllm:cache_config_info, a gauge whose labels are the cache's settings; 0 if it
-// is not there.
-func cacheBlockSize(page string) int {
-	for line := range strings.Lines(page) {
-		if !strings.HasPrefix(line, "vllm:cache_config_info{") {
-			continue
-		}
-		for _, before := range []string{`{block_size="`, `,block_size="`} {
-			if _, rest, ok := strings.Cut(line, before); ok {
-				value, _, _ := strings.Cut(rest, `"`)
-				size, _ := strconv.Atoi(value)
-				return size
-			}
+func compareModels(answer []byte, w *Worker, m *engine.Model, wrong func(key, format string, args ...any)) error {
+	var models struct {
+		Data []served `json:"data"`
+	}
+	if err := decode(answer, &models); err != nil || len(models.Data) == 0 {
+		return err
+	}
+	serves := func(name string) bool {
+		return slices.ContainsFunc(models.Data, func(one served) bool { return one.ID == name })
+	}
+	for _, name := range w.Names {
+		if !serves(name) {
+			wrong("name", "the worker serves no model called %q", name)
 		}
 	}
-	return 0
+	for _, one := range models.Data {
+		if one.Parent != "" && !slices.Contains(w.Adapters, one.ID) {
+			wrong("adapters", "the worker serves the adapter %.200q, which adapters does not name: requests for it are routed by load", one.ID)
+		}
+	}
+	for _, name := range w.Adapters {
+		if !serves(name) {
+			wrong("adapters", "the worker serves no adapter called %q", name)
+		}
+	}
+	base, s := models.Data[0], &m.Server
+	if m.Rules().TellsSettings && base.Root != "" && base.Root != s.EngineModel {
+		wrong("engine_model", "configured %q, the worker says %.200q: its names of pictures differ from ours", s.EngineModel, base.Root)
+	}
+	if s.MaxModelLen > 0 && base.MaxLen > 0 && base.MaxLen != s.MaxModelLen {
+		wrong("max_model_len", "configured %d, the worker says %d", s.MaxModelLen, base.MaxLen)
+	}
+	return nil
+}
+
+func compareRelease(answer []byte, s *engine.Server, wrong func(key, format string, args ...any)) error {
+	var release struct {
+		Version string `json:"version"`
+	}
+	if err := decode(answer, &release); err != nil || release.Version == "" {
+		return err
+	}
+	ours, _ := rules.ParseVersion(s.EngineVersion)
+	if theirs, err := rules.ParseVersion(release.Version); err != nil || theirs != ours {
+		wrong("engine_version", "configured %s, the worker says %.100q (give it a class with its engine_version)", s.EngineVersion, release.Version)
+	}
+	return nil
+}
+
+// cacheConfig is vLLM's vllm:cache_config_info, a gauge whose labels are the cache's settings.
+var cacheConfig = regexp.MustCompile(`(?m)^vllm:cache_config_info\{(?:.*,)?block_size="(\d+)"`)
+
+func compareBlockSize(page string, w *Worker, wrong func(key, format string, args ...any)) {
+	if size := cacheBlockSize(page); w.BlockSize > 0 && size > 0 && size != w.BlockSize {
+		wrong("block_size", "configured %d, the worker says %d: nothing it holds would be found (give it a class with its block_size)", w.BlockSize, size)
+	}
+}
+
+// cacheBlockSize reads the tokens a block off a page of metrics; 0 if it is not there.
+func cacheBlockSize(page string) int {
+	found := cacheConfig.FindStringSubmatch(page)
+	if found == nil {
+		return 0
+	}
+	size, _ := strconv.Atoi(found[1])
+	return size
 }
