@@ -18,7 +18,6 @@ import (
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
-	"github.com/sightline-router/sightline/indexer/kvevent/wire"
 	"github.com/sightline-router/sightline/indexer/stream"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/prompt"
@@ -62,7 +61,7 @@ func fifth(string) rules.Rules {
 		},
 		Decoder: func(rules.Decoding) rules.Decoder { return fifthDecoder{} },
 		FindEvents: func(ctx context.Context, client *http.Client, addr, host string, rank int) (e rules.EventSource, err error) {
-			err = wire.GetJSON(ctx, client, addr, "/events", "fifth 1.0", &e)
+			err = rules.GetJSON(ctx, client, addr, "/events", "fifth 1.0", &e)
 			return e, err
 		},
 	}
