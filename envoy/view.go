@@ -67,8 +67,8 @@ func (r *reader) addr(key, addr string, needIP bool) hostPort {
 
 func viewOf(o Options) (*view, error) {
 	v := &view{Options: o, TooLarge: o.BodyLimit + 1, Paths: strings.Join(steering.Endpoints, "|"),
-		Odd: strings.ReplaceAll(steering.Odd, `\`, `\\`), Headers: steering.Headers, Reasons: []string{"exact", "predicted", "affinity", "load"},
-		Sums: []string{"matched_blocks", "prompt_tokens", "cached_tokens"}}
+		Odd: strings.ReplaceAll(steering.Odd, `\`, `\\`), Headers: steering.Headers,
+		Reasons: []string{"exact", "predicted", "affinity", "load"}, Sums: []string{"matched_blocks", "prompt_tokens", "cached_tokens"}}
 	r := &reader{}
 	v.Command = "sightline envoy"
 	if o.variant != "" && o.variant != variants[0].Name {
@@ -131,7 +131,8 @@ func (v *view) release(r *reader) {
 		leave("  --variant override_host has neither gap on this release.")
 	}
 	if v.Stats = minor >= 38; !v.Stats {
-		leave("counters by model, reason and worker and requests in flight in /stats (1.38); those by route and reason (vhost.llm.vcluster) are there.")
+		leave("counters by model, reason and worker and requests in flight in /stats (1.38); " +
+			"those by route and reason (vhost.llm.vcluster) are there.")
 	}
 	if v.TokenUsage && minor < 40 {
 		v.TokenUsage = false
@@ -153,7 +154,8 @@ func (v *view) pools(r *reader) {
 	}
 	for i, b := range v.Allow {
 		if !b.Prefix.IsValid() || b.FirstPort < 1 || b.LastPort < b.FirstPort || b.LastPort > 65535 {
-			r.bad("allow[%d]: %v, ports %d to %d: want a CIDR and ports from 1 to 65535, the first not above the last", i, b.Prefix, b.FirstPort, b.LastPort)
+			r.bad("allow[%d]: %v, ports %d to %d: want a CIDR and ports from 1 to 65535, the first not above the last",
+				i, b.Prefix, b.FirstPort, b.LastPort)
 		}
 	}
 	suffixes := map[string]string{}
@@ -176,7 +178,8 @@ func (v *view) pools(r *reader) {
 		}
 		if p.Allow = v.Allow; len(p.Allow) == 0 && v.Composite {
 			if p.Names || v.EDS {
-				r.bad("allow: empty, and the workers' addresses are not known here; give the ranges that they are in, such as 10.0.0.0/8, ports 8000 to 8010")
+				r.bad("allow: empty, and the workers' addresses are not known here; give the ranges that they are in, " +
+					"such as 10.0.0.0/8, ports 8000 to 8010")
 			} else if p.Allow = exactly(p.Workers); len(p.Allow) == 0 {
 				p.Allow = nowhere
 			}

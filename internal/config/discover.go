@@ -41,11 +41,12 @@ func SplitAddr(text string) (addr netip.AddrPort, name string, port uint16, err 
 	if err != nil || perr != nil || n == 0 || host == "" {
 		return addr, "", 0, wrong
 	}
+	const letters, digits = "abcdefghijklmnopqrstuvwxyz-_", "0123456789."
 	ip, err := netip.ParseAddr(host)
 	switch {
 	case err == nil && ip.Zone() == "" && !ip.IsUnspecified():
 		return netip.AddrPortFrom(ip, uint16(n)), "", uint16(n), nil
-	case err == nil || len(host) > 253 || strings.Trim(host, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") != "" || strings.Trim(host, "0123456789.") == "":
+	case err == nil || len(host) > 253 || strings.Trim(strings.ToLower(host), letters+digits) != "" || strings.Trim(host, digits) == "":
 		return addr, "", 0, wrong
 	}
 	return addr, host, uint16(n), nil

@@ -72,7 +72,8 @@ func (c *Config) checkDynamo(worker func(w *Worker, path string), bad report) {
 	case !s.Dynamo():
 		bad("dynamo", "the events of its workers carry Dynamo's own hashes: want block_hash: dynamo for the model %q", d.Model)
 	case s.MediaNames == "computed" && d.EnginePort > 0:
-		bad("dynamo.engine_port", "without Dynamo's front end its events know no image by a name that can be computed (want media_names: injected)")
+		bad("dynamo.engine_port", "without Dynamo's front end its events know no image by a name that can be computed "+
+			"(want media_names: injected)")
 	case s.MediaNames == "computed" && c.Media.Relay.Listen != "":
 		bad("media.relay", "Dynamo names an image by its URL, and the relay's are new each time (want media_names: injected)")
 	}

@@ -164,7 +164,7 @@ func sendTogether(ctx context.Context, l *lab.Lab, load []request, answers []ans
 	return errors.Join(errs...)
 }
 
-// judge says whether every repeated picture went to a worker that held it, and whether what we predicted came true.
+// judge says whether every repeated picture went to the worker that held it, and was found cached there.
 func judge(load []request, got []answer) error {
 	where := map[int]int{}
 	var bad []string

@@ -33,7 +33,6 @@ type request struct {
 // answer is what came back.
 type answer struct {
 	worker  int // index of the simulated worker
-	status  int
 	prompt  int
 	cached  int // as the worker reports
 	first   time.Duration
@@ -129,8 +128,8 @@ func mixed(shots [][]byte, host string) (list []request) {
 
 // send sends one request through Envoy, streaming, and reads the answer to its end.
 func send(ctx context.Context, l *lab.Lab, n int, r request) (a answer, err error) {
-	body, err := json.Marshal(map[string]any{"model": lab.ModelName, "messages": r.messages, "max_tokens": 8, "stream": true, "user": fmt.Sprint("demo-", n),
-		"stream_options": map[string]bool{"include_usage": true}})
+	body, err := json.Marshal(map[string]any{"model": lab.ModelName, "messages": r.messages, "max_tokens": 8,
+		"user": fmt.Sprint("demo-", n), "stream": true, "stream_options": map[string]bool{"include_usage": true}})
 	if err != nil {
 		return a, err
 	}
@@ -145,7 +144,6 @@ func send(ctx context.Context, l *lab.Lab, n int, r request) (a answer, err erro
 		return a, err
 	}
 	defer resp.Body.Close()
-	a.status = resp.StatusCode
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 300))
 		return a, fmt.Errorf("status %d: %s", resp.StatusCode, text)

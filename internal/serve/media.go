@@ -13,7 +13,8 @@ import (
 func NewMedia(c config.Media) (*engine.Media, error) {
 	signing := maps.Clone(fetch.DefaultSigning)
 	maps.Copy(signing, c.Signing)
-	return engine.NewMedia(&fetch.Config{AllowedDomains: c.Domains, Allow: parsePrefixes(c.Allow), Budget: c.Budget, MaxBytes: int64(c.MaxBytes), Signing: signing})
+	return engine.NewMedia(&fetch.Config{AllowedDomains: c.Domains, Allow: parsePrefixes(c.Allow), Budget: c.Budget,
+		MaxBytes: int64(c.MaxBytes), Signing: signing})
 }
 
 // parsePrefixes reads networks that config has checked.

@@ -53,8 +53,9 @@ func Load(cfg config.Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	media.Pinned = func(model, fingerprint string) { // to be configured, where somebody reads it
-		log.Info("images of this model are named by its workers' rule from now on", zap.String("model", model), zap.String("processor_fingerprint", fingerprint))
+	media.Pinned = func(model, fingerprint string) { // an operator can put it into the configuration
+		log.Info("images of this model are named by its workers' rule from now on", zap.String("model", model),
+			zap.String("processor_fingerprint", fingerprint))
 	}
 	panics := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "media_panics_total",
 		Help: "Media, by where, that could not be read because of a fault of ours; the log says where it lies."}, []string{"where"})
@@ -131,8 +132,8 @@ func (s *Server) Run(ctx context.Context, version string) error {
 // decider makes what decides, until ctx ends: the index, the fleet, audit and probe, and the router over them. Nobody tells
 // them of workers yet.
 func (s *Server) decider(ctx context.Context) *running {
-	r := &running{Server: s, metrics: prometheus.NewRegistry(), index: indexer.New(indexer.Options{MaxBytes: int64(s.cfg.Index.MaxBytes)}),
-		fleet: fleet.New(nil), roster: extproc.NewRoster(), done: make(chan error, 3)}
+	r := &running{Server: s, metrics: prometheus.NewRegistry(), roster: extproc.NewRoster(), done: make(chan error, 3),
+		index: indexer.New(indexer.Options{MaxBytes: int64(s.cfg.Index.MaxBytes)}), fleet: fleet.New(nil)}
 	r.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	go paceHeap(ctx, r.index)
 	if s.cfg.Audit {
