@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -133,31 +134,47 @@ func TestSet(t *testing.T) {
 	}
 }
 
-// The page for users names every key.
+// The page for users names every key, and its tables no other.
 func TestDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../docs/configuration.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var walk func(t reflect.Type, path string) []string
-	walk = func(rt reflect.Type, path string) (keys []string) {
+	keys := map[string]bool{}
+	var walk func(t reflect.Type, path string)
+	walk = func(rt reflect.Type, path string) {
 		for rt.Kind() == reflect.Slice {
 			rt = rt.Elem()
 		}
 		if rt.Kind() != reflect.Struct {
-			return []string{path}
+			keys[path] = true
+			return
 		}
 		for k, ft := range fieldsOf(rt) {
 			if path == "events" {
 				k = "events." + k
 			}
-			keys = append(keys, walk(ft, k)...)
+			keys[k] = true
+			walk(ft, k)
 		}
-		return keys
 	}
-	for _, k := range walk(reflect.TypeFor[Config](), "") {
+	walk(reflect.TypeFor[Config](), "")
+	for k := range keys {
 		if !strings.Contains(string(page), "`"+k+"`") {
 			t.Errorf("docs/configuration.md does not name %s", k)
+		}
+	}
+	word := regexp.MustCompile("`([^`]+)`")
+	for line := range strings.Lines(string(page)) {
+		cell, _, _ := strings.Cut(strings.TrimPrefix(line, "| "), " | ")
+		cell, _, _ = strings.Cut(cell, "(") // where it stands, such as (of relay)
+		if !strings.HasPrefix(line, "| `") {
+			continue
+		}
+		for _, m := range word.FindAllStringSubmatch(cell, -1) {
+			if k := strings.TrimSuffix(m[1], ".…"); !keys[k] {
+				t.Errorf("docs/configuration.md names %s, which is no key", k)
+			}
 		}
 	}
 }
