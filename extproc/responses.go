@@ -8,6 +8,7 @@ import (
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/tidwall/gjson"
 
+	"github.com/sightline-router/sightline/internal/steering"
 	"github.com/sightline-router/sightline/router"
 )
 
@@ -18,7 +19,6 @@ import (
 // that names it always comes later. The router remembers ids (router/stored.go).
 
 const (
-	responsesPath = "/v1/responses"
 	maxResponseID = 256
 	// maxBeginning bounds what is read of an answer to find its id. vLLM and SGLang write it first.
 	maxBeginning = 64 << 10
@@ -36,7 +36,7 @@ var sendBodyAndAnswer = encode(&extprocv3.ProcessingResponse{
 
 // stored is the id in /v1/responses/ID and what lies below it; empty for other paths.
 func (h *head) stored() string {
-	rest, ok := strings.CutPrefix(h.path, responsesPath+"/")
+	rest, ok := strings.CutPrefix(h.path, steering.Responses+"/")
 	id, _, _ := strings.Cut(rest, "/")
 	if !ok || len(id) > maxResponseID {
 		return ""

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/sightline-router/sightline/internal/steering"
 	"github.com/sightline-router/sightline/router"
 )
 
@@ -60,7 +61,7 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 	}
 	s.metrics.gate(verdict, reason)
 
-	c.learns = c.head.path == responsesPath && verdict == readable && (c.answers || !c.duplex)
+	c.learns = c.head.path == steering.Responses && verdict == readable && (c.answers || !c.duplex)
 	goOn := false
 	switch {
 	case c.head.stored() != "":

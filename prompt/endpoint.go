@@ -7,6 +7,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/internal/steering"
 	"github.com/sightline-router/sightline/prompt/vision"
 )
 
@@ -53,11 +54,11 @@ type DraftPrompt struct {
 
 // Endpoints that are read for some engine.
 const (
-	ChatEndpoint        = "/v1/chat/completions"
-	CompletionsEndpoint = "/v1/completions"
-	BatchEndpoint       = "/v1/chat/completions/batch"
-	ResponsesEndpoint   = "/v1/responses"
-	MessagesEndpoint    = "/v1/messages"
+	ChatEndpoint        = steering.Chat
+	CompletionsEndpoint = steering.Completions
+	BatchEndpoint       = steering.Batch
+	ResponsesEndpoint   = steering.Responses
+	MessagesEndpoint    = steering.Messages
 )
 
 // Read makes the draft of a request. Errors: a *Refused or an *Unpredicted; ErrTime once ctx has ended, which ends the

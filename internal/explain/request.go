@@ -10,6 +10,7 @@ import (
 
 	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/engine"
+	"github.com/sightline-router/sightline/internal/steering"
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
@@ -60,12 +61,12 @@ func unwrap(line []byte) (id, endpoint string, request []byte) {
 		Endpoint string          `json:"endpoint"`
 		Request  json.RawMessage `json:"request"`
 	}
-	endpoint = "/v1/chat/completions"
+	endpoint = steering.Chat
 	if json.Unmarshal(line, &env) == nil && len(env.Request) > 0 {
 		return env.ID, cmp.Or(env.Endpoint, endpoint), env.Request
 	}
 	if bytes.Contains(line, []byte(`"prompt"`)) && !bytes.Contains(line, []byte(`"messages"`)) {
-		endpoint = "/v1/completions"
+		endpoint = steering.Completions
 	}
 	return "", endpoint, line
 }

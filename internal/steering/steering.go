@@ -16,9 +16,17 @@ import (
 	"strings"
 )
 
-// Endpoints are the paths whose body names a prompt. All take a POST of one JSON object. Envoy asks Sightline about them
-// and Sightline reads nothing else.
-var Endpoints = []string{"/v1/chat/completions", "/v1/chat/completions/batch", "/v1/completions", "/v1/responses", "/v1/messages"}
+// The paths whose body names a prompt. All take a POST of one JSON object.
+const (
+	Chat        = "/v1/chat/completions"
+	Batch       = "/v1/chat/completions/batch"
+	Completions = "/v1/completions"
+	Responses   = "/v1/responses"
+	Messages    = "/v1/messages"
+)
+
+// Endpoints are all of them: Envoy asks Sightline about these and Sightline reads nothing else.
+var Endpoints = []string{Chat, Batch, Completions, Responses, Messages}
 
 // Odd is a regular expression (RE2, whole match) for paths that servers may read otherwise than they are spelt: Canonical
 // changes no other path in which Envoy has resolved the dots.
