@@ -2,7 +2,7 @@
 // cannot be or keys that contradict each other stop the start with a line each, which names the key, what came and what is
 // wanted. What is not given has the default that `sightline serve --print-config` shows.
 //
-// Here are the keys; decode.go reads them, check.go and serve.go say what cannot be.
+// Here are the keys; decode.go reads them; check.go, workers.go and serve.go say what cannot be.
 package config
 
 import (

@@ -187,7 +187,8 @@ func fieldsOf(t reflect.Type) map[string]reflect.Type {
 
 // removed are keys that there were, and why they went.
 var removed = map[string]string{
-	"client_uuid": "vLLM serves the features of the first picture seen under a uuid, so a client's never reaches a worker (leave the key out)",
+	"client_uuid": "vLLM serves the features of the first picture seen under a uuid, so a client's never reaches a worker " +
+		"(leave the key out)",
 }
 
 // unknown says what is wrong with a key, and which one it is nearest to.

@@ -35,7 +35,11 @@ func (c *Config) checkDynamo(worker func(w *Worker, path string), bad report) {
 		}
 		return
 	}
-	bad.oneOf("dynamo.plane", d.Plane, "zmq or nats", "zmq", "nats")
+	if d.Plane == "jetstream" {
+		bad("dynamo.plane", "jetstream is followed no more, since only Dynamo before 1.6 publishes there (want zmq or nats)")
+	} else {
+		bad.oneOf("dynamo.plane", d.Plane, "zmq or nats", "zmq", "nats")
+	}
 	switch {
 	case d.Plane == "nats" && d.NATS == "":
 		bad("dynamo.nats", "missing (want the server of the %s plane, such as nats://10.0.0.4:4222)", d.Plane)

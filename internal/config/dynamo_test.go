@@ -40,6 +40,7 @@ func TestDynamoMistakes(t *testing.T) {
 	for _, c := range []struct{ from, to, want string }{
 		{"plane: zmq", `plane: ""`, "dynamo.plane: missing"},
 		{"plane: zmq", "plane: zmk", `dynamo.plane: "zmk" is not known (want zmq or nats)`},
+		{"plane: zmq", "plane: jetstream", "dynamo.plane: jetstream is followed no more"},
 		{"plane: zmq", "plane: nats", "dynamo.nats: missing"},
 		{"discovery: /run/dynamo", `discovery: ""`, "dynamo.discovery: missing"},
 		{"plane: zmq", "plane: zmq\n  namespace: a/b", `dynamo.namespace: "a/b" is no name`},
