@@ -110,11 +110,27 @@ func TestMistakes(t *testing.T) {
 		{"tls: {client_ca: c.pem}", "tls: cert and key must both be given"},
 		{"a: [", ""},
 		{"index: {predicted_ttl: soon}", "index.predicted_ttl: soon is no such value (want a time such as 20s)"},
+		{"3", "the file: 3 is no such value (want keys and values)"},
 		{"probe: 3", "probe: 3 is no such value (want true or false)"},
 		{"models: 3", "models: 3 is no such value (want a list)"},
 		{small + "- 10.0.0.6:8000", "workers[1]: 10.0.0.6:8000 is no such value (want keys and values)"},
 	} {
 		mistake(t, c.yaml, c.want)
+	}
+}
+
+// Nothing, where a section or an element is expected, is an error of its own or no matter.
+func TestNulls(t *testing.T) {
+	for _, text := range []string{"models: [~]", "models: [{name: m, dir: d, classes: [~]}]", "workers: [~]", "models: [{name: m, dir: d}]\nworkers: [~]",
+		"kubernetes: {workers: [~]}", "envoy: {pools: [~]}", "dynamo: {frontends: [~]}", "media: {allow: [~]}"} {
+		if _, err := Parse([]byte(text)); err == nil {
+			t.Errorf("%s: no error", text)
+		}
+	}
+	for _, text := range []string{"", "~", "models: ~\nworkers: ~", "media: ~\nenvoy: {worker_tls: ~}", "models: [{name: m, dir: d, classes: ~, block_size: ~}]"} {
+		if _, err := Parse([]byte(text)); err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
 	}
 }
 

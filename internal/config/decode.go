@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -73,6 +74,9 @@ func (m *Model) UnmarshalYAML(decode func(any) error) error {
 	}
 	for i, class := range classes {
 		m.Classes[i] = Class{Dir: m.Dir, Server: m.Server}
+		if class.decode == nil { // a null
+			continue
+		}
 		if err := class.decode(&m.Classes[i]); err != nil {
 			return err
 		}
@@ -80,7 +84,7 @@ func (m *Model) UnmarshalYAML(decode func(any) error) error {
 	return nil
 }
 
-// later is a value that is read once it is known into what.
+// later is a value that is read once it is known into what; of a null nothing is.
 type later struct{ decode func(any) error }
 
 // UnmarshalYAML keeps the way to the value.
@@ -116,7 +120,7 @@ func decode(data []byte, v any) error {
 		line, _, _ := strings.Cut(err.Error(), "\n")
 		return errors.New(line)
 	}
-	if err := fits(tree, reflect.TypeOf(v).Elem(), ""); err != nil {
+	if err := fits(tree, reflect.TypeOf(v).Elem(), ""); err != nil || tree == nil {
 		return err
 	}
 	return yaml.Unmarshal(data, v)
@@ -125,6 +129,8 @@ func decode(data []byte, v any) error {
 // fits reports the first key of a tree that the type has not, or whose value it cannot hold, by the key's path.
 func fits(tree any, t reflect.Type, path string) error {
 	switch node := tree.(type) {
+	case nil: // a key without a value: as if it were not there
+		return nil
 	case map[string]any:
 		if t.Kind() != reflect.Struct {
 			break
@@ -163,7 +169,7 @@ func fits(tree any, t reflect.Type, path string) error {
 	if own, ok := v.(yaml.BytesUnmarshaler); ok { // it says what it wants
 		return fmt.Errorf("%s: %w", path, own.UnmarshalYAML(text))
 	}
-	return fmt.Errorf("%s: %s is no such value (want %s)", path, strings.TrimSpace(string(text)), wanted[t.Kind()])
+	return fmt.Errorf("%s: %s is no such value (want %s)", cmp.Or(path, "the file"), strings.TrimSpace(string(text)), wanted[t.Kind()])
 }
 
 // wanted names what a kind of key holds.
