@@ -27,7 +27,7 @@ import (
 	"github.com/sightline-router/sightline/internal/poison"
 )
 
-// Bounds of a body that is read. What goes beyond them is routed by load.
+// Bounds of a body that is read. One beyond them is not, and Clean judges it by its bytes.
 const (
 	cutAt       = 1 << 10 // a string literal longer than this is cut out
 	maxDepth    = 200     // nesting of arrays and objects (vLLM's JSON reader stops at about the same)

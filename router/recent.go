@@ -45,8 +45,8 @@ type Recent struct {
 // shownName is how many characters of a client's word are shown.
 const shownName = 64
 
-// shown is a client's word as it can be shown: letters, digits and signs, a replacement character for all else, at most
-// shownName of them. It shares no memory with the body.
+// shown is a client's word as it can be shown: its first shownName characters, a replacement character for each that is not
+// printable. It shares no memory with the body.
 func shown(word string) string {
 	var out strings.Builder
 	n := 0
