@@ -67,9 +67,8 @@ func (r *Roster) now() ([]Endpoint, uint64, <-chan struct{}) {
 // StreamEndpoints serves one Envoy, or one cluster of it.
 func (s *Server) StreamEndpoints(stream endpointsvc.EndpointDiscoveryService_StreamEndpointsServer) error {
 	asked := make(chan *discoveryv3.DiscoveryRequest)
-	gone := make(chan struct{})
 	go func() {
-		defer close(gone)
+		defer close(asked)
 		for {
 			req, err := stream.Recv()
 			if err != nil {
@@ -97,7 +96,10 @@ func (s *Server) StreamEndpoints(stream endpointsvc.EndpointDiscoveryService_Str
 			sent = version
 		}
 		select {
-		case req := <-asked:
+		case req, here := <-asked:
+			if !here {
+				return nil
+			}
 			if e := req.GetErrorDetail(); e != nil {
 				s.log.Error("Envoy refuses the list of workers", zap.String("message", e.GetMessage()))
 			}
@@ -105,8 +107,6 @@ func (s *Server) StreamEndpoints(stream endpointsvc.EndpointDiscoveryService_Str
 				names, sent = n, 0
 			}
 		case <-changed:
-		case <-gone:
-			return nil
 		case <-s.stopping:
 			return nil
 		}
