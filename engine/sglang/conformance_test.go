@@ -84,7 +84,7 @@ func localsOfIDs(ids []uint64, size int, salt, lora string, pairs bool) (out []u
 	}
 	s := block.SaltHash(salt)
 	for at := 0; at+width <= len(ids); at += size {
-		out = append(out, block.Wide(nil, ids[at:at+width], block.SeedFor(lora), s))
+		out = append(out, block.Local64(nil, ids[at:at+width], block.SeedFor(lora), s))
 		s = 0
 	}
 	return out

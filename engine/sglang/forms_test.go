@@ -41,7 +41,7 @@ func releases(t testing.TB) (out []release) {
 }
 
 func hashOf(ids []uint64, lora, salt string) uint64 {
-	return block.Wide(nil, ids, block.SeedFor(lora), block.SaltHash(salt))
+	return block.Local64(nil, ids, block.SeedFor(lora), block.SaltHash(salt))
 }
 
 // Every form of every release: what the recorded list of events must come to. The list has, in this order, a clear, two

@@ -14,7 +14,7 @@ import (
 )
 
 // What a request to SGLang is keyed by: its token ids with each picture's pads in place of the placeholders (package
-// block, Wides). A picture's pads follow from its bytes and the worker's processor fingerprint (Qwen3-VL; Finder). Until
+// block, Locals64). A picture's pads follow from its bytes and the worker's processor fingerprint (Qwen3-VL; Finder). Until
 // events have shown it, and for families that hash pixels, a prompt is exact up to its first picture.
 
 // newKeys is how workers of a release key blocks.
@@ -81,5 +81,5 @@ func locals(dst []uint64, p *rules.Prompt, rule PadRule) []uint64 {
 	if _, name, ok := strings.Cut(adapter, ":"); ok {
 		adapter = name
 	}
-	return block.Wides(dst, p.IDs, p.BlockSize, runs, block.SeedFor(adapter), block.SaltHash(p.Salt), p.Pairs)
+	return block.Locals64(dst, p.IDs, p.BlockSize, runs, block.SeedFor(adapter), block.SaltHash(p.Salt), p.Pairs)
 }

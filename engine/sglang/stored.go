@@ -51,7 +51,7 @@ func (d *Decoder) stored(e *kvevent.Event) error {
 	}
 	first := len(d.a.Locals)
 	for at := 0; at+width <= len(ids); at += size {
-		d.a.Locals = append(d.a.Locals, block.Wide(d.scratch, ids[at:at+width], seed, salt))
+		d.a.Locals = append(d.a.Locals, block.Local64(d.scratch, ids[at:at+width], seed, salt))
 		salt = 0
 	}
 	e.Kind, e.BlockSize, e.Parent, e.HasParent, e.LoRA = kvevent.Stored, size, f.Parent, f.HasParent, name

@@ -1,4 +1,5 @@
-// Package block is the one place where the product's block hash is written down.
+// Package block is the one place where the product's block hash is written down: token ids and names of media to local and
+// chain hashes. About 0.1 µs a block of 16 tokens, without an allocation; there are no errors.
 //
 // A prompt is cut into full blocks of B tokens; the rest is never cached by an engine and never hashed.
 //
@@ -14,6 +15,7 @@ package block
 
 import (
 	"encoding/binary"
+	"encoding/hex"
 	"unsafe"
 
 	"github.com/zeebo/xxh3"
@@ -47,32 +49,13 @@ func SaltHash(salt string) uint64 {
 // NameHash turns the name that an engine gives a medium into the number that enters a block hash: the first 16 digits
 // of a 64-digit hex string, else XXH3-64 of the text (Dynamo 1.6, hash_mm_identifier).
 func NameHash(name string) uint64 {
-	if len(name) == 64 {
-		if v, ok := hex64(name); ok {
-			return v
+	var digest [32]byte
+	if len(name) == 2*len(digest) {
+		if _, err := hex.Decode(digest[:], unsafe.Slice(unsafe.StringData(name), len(name))); err == nil {
+			return binary.BigEndian.Uint64(digest[:])
 		}
 	}
 	return xxh3.HashString(name)
-}
-
-func hex64(s string) (v uint64, ok bool) {
-	for i := 0; i < len(s); i++ {
-		var d byte
-		switch c := s[i]; {
-		case c >= '0' && c <= '9':
-			d = c - '0'
-		case c >= 'a' && c <= 'f':
-			d = c - 'a' + 10
-		case c >= 'A' && c <= 'F':
-			d = c - 'A' + 10
-		default:
-			return 0, false
-		}
-		if i < 16 {
-			v = v<<4 | uint64(d)
-		}
-	}
-	return v, true
 }
 
 // Locals appends the local hash of every full block of tokens to dst. spans must be sorted by Offset; salt is
@@ -88,9 +71,8 @@ func Locals(dst []uint64, tokens []uint32, size int, spans []Span, seed, salt ui
 		for first < len(spans) && spans[first].Offset+spans[first].Length <= start {
 			first++
 		}
-		var names []uint64
 		var few [8]uint64
-		names = few[:0]
+		names := few[:0]
 		for i := first; i < len(spans) && spans[i].Offset < end; i++ {
 			if spans[i].Offset+spans[i].Length > start {
 				names = append(names, spans[i].Name)
@@ -134,11 +116,9 @@ func Chain(dst []uint64, locals []uint64, prev uint64, hasPrev bool) []uint64 {
 	return dst
 }
 
-// bytesOf views tokens as little-endian bytes without a copy on little-endian machines (all that Go's gc supports for
-// this product: amd64, arm64).
-func bytesOf(tokens []uint32) []byte {
-	if len(tokens) == 0 {
-		return nil
-	}
-	return unsafe.Slice((*byte)(unsafe.Pointer(&tokens[0])), len(tokens)*4)
+// bytesOf views token ids as little-endian bytes, without a copy: the machines that this is built for, amd64 and arm64, are
+// little-endian.
+func bytesOf[ID uint32 | uint64](ids []ID) []byte {
+	var one ID
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(ids))), len(ids)*int(unsafe.Sizeof(one)))
 }

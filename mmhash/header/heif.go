@@ -64,7 +64,7 @@ func readHEIF(b []byte) (*heifMeta, bool) {
 		return true
 	})
 	c = cursor{b: parts["pitm"]}
-	m.primary = uint32(c.uint(c.wide()))
+	m.primary = uint32(c.uint(c.itemIDSize()))
 	m.idat = parts["idat"]
 	ok = ok && !c.short && m.entries(cursor{b: parts["iinf"]}) && m.locate(cursor{b: parts["iloc"]}) && m.associate(parts["iprp"])
 	if refs, some := parts["iref"]; some {
@@ -83,7 +83,7 @@ func readHEIF(b []byte) (*heifMeta, bool) {
 
 // entries reads an iinf box.
 func (m *heifMeta) entries(c cursor) bool {
-	c.uint(c.wide())
+	c.uint(c.itemIDSize())
 	count := 0
 	return !c.short && eachBox(c.b, func(kind string, body []byte) bool {
 		c := cursor{b: body}
@@ -111,12 +111,12 @@ func (m *heifMeta) locate(c cursor) bool {
 	if v == 0 {
 		index = 0
 	}
-	wide := 2
+	idSize := 2
 	if v == 2 {
-		wide = 4
+		idSize = 4
 	}
-	for n := c.uint(wide); n > 0 && !c.short; n-- {
-		it, method := m.items[uint32(c.uint(wide))], uint64(0)
+	for n := c.uint(idSize); n > 0 && !c.short; n-- {
+		it, method := m.items[uint32(c.uint(idSize))], uint64(0)
 		if v > 0 {
 			method = c.uint(2) & 15
 		}
@@ -163,9 +163,9 @@ func (m *heifMeta) associate(b []byte) bool {
 		}
 		return true
 	})
-	wide, large := c.wide(), c.flags&1 != 0
+	idSize, large := c.itemIDSize(), c.flags&1 != 0
 	for n := c.uint(4); n > 0 && !c.short; n-- {
-		it := m.items[uint32(c.uint(wide))]
+		it := m.items[uint32(c.uint(idSize))]
 		for n := c.uint(1); n > 0 && !c.short; n-- {
 			i := c.uint(1) & 0x7F
 			if large {
@@ -192,12 +192,12 @@ func (it *heifItem) has(kind string, body []byte) {
 
 // refer reads an iref box.
 func (m *heifMeta) refer(c cursor) bool {
-	wide := c.wide()
+	idSize := c.itemIDSize()
 	return !c.short && eachBox(c.b, func(kind string, body []byte) bool {
 		c := cursor{b: body}
-		it := m.items[uint32(c.uint(wide))]
+		it := m.items[uint32(c.uint(idSize))]
 		for n := c.uint(2); n > 0 && !c.short; n-- {
-			switch to := uint32(c.uint(wide)); {
+			switch to := uint32(c.uint(idSize)); {
 			case it == nil:
 			case kind == "dimg":
 				it.tiles = append(it.tiles, to)
@@ -273,8 +273,8 @@ func (c *cursor) uint(n int) (v uint64) {
 	return v
 }
 
-// wide reads the head of a full box, and gives the size of item ids by its version.
-func (c *cursor) wide() int {
+// itemIDSize reads the head of a full box and returns the size of item ids in its version.
+func (c *cursor) itemIDSize() int {
 	if c.version() == 0 {
 		return 2
 	}

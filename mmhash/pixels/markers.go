@@ -11,9 +11,9 @@ import (
 
 func (d *jpeg) quantization(seg []byte) error {
 	for ; len(seg) > 0; d.tables++ {
-		wide, id := seg[0]>>4, seg[0]&15
+		precision, id := seg[0]>>4, seg[0]&15
 		size := 64
-		if wide != 0 {
+		if precision != 0 {
 			size = 128
 		}
 		if id > 3 || len(seg) < 1+size || d.tables > maxTables {
@@ -22,7 +22,7 @@ func (d *jpeg) quantization(seg []byte) error {
 		t := new(quantTable)
 		for k, n := range natural {
 			v := int64(seg[1+k*size/64])
-			if wide != 0 {
+			if precision != 0 {
 				v = v<<8 | int64(seg[2+2*k])
 			}
 			t[k] = v << (32 * (n & 1))

@@ -6,11 +6,11 @@ package pixels
 
 // painter holds the rows in between.
 type painter struct {
-	fused  bool
-	hx, vx int       // chroma: pixels a sample, across and down
-	sum    []uint32  // fused: Cb and Cr, vertically weighted
-	wide   [4][]byte // otherwise: upsampled planes
-	column []uint16  // and one vertically weighted row
+	fused     bool
+	hx, vx    int       // chroma: pixels a sample, across and down
+	sum       []uint32  // fused: Cb and Cr, vertically weighted
+	upsampled [4][]byte // otherwise: upsampled planes
+	column    []uint16  // and one vertically weighted row
 }
 
 func (p *painter) open(d *jpeg) {
@@ -23,7 +23,7 @@ func (p *painter) open(d *jpeg) {
 		return
 	}
 	for i := range d.comps {
-		p.wide[i] = make([]byte, d.width+4)
+		p.upsampled[i] = make([]byte, d.width+4)
 	}
 	p.column = make([]uint16, d.width+1)
 }
@@ -50,9 +50,9 @@ func (p *painter) row(d *jpeg, y int, dst []byte) {
 	}
 	n := d.width
 	for i := range d.comps {
-		p.upsample(d, &d.comps[i], y, p.wide[i])
+		p.upsample(d, &d.comps[i], y, p.upsampled[i])
 	}
-	a, b, c, k := p.wide[0], p.wide[1], p.wide[2], p.wide[3]
+	a, b, c, k := p.upsampled[0], p.upsampled[1], p.upsampled[2], p.upsampled[3]
 	switch d.colours {
 	case grey:
 		for x, v := range a[:n] {

@@ -22,7 +22,7 @@ func ids(tokens []uint32, runs []Run) (out []uint64) {
 }
 
 // A request's blocks are those of an event that carries the same ids, at every page size, salted or not, in pairs or not.
-func TestWidesAreBlocksOfIDs(t *testing.T) {
+func TestLocals64AreBlocksOfIDs(t *testing.T) {
 	tokens := make([]uint32, 300)
 	for i := range tokens {
 		tokens[i] = uint32(i * 7919 % 150000)
@@ -39,9 +39,9 @@ func TestWidesAreBlocksOfIDs(t *testing.T) {
 					if at == 0 {
 						first = salt
 					}
-					want = append(want, Wide(nil, sent[at:at+width], Seed, first))
+					want = append(want, Local64(nil, sent[at:at+width], Seed, first))
 				}
-				if got := Wides(nil, tokens, size, runs, Seed, salt, width > size); !slices.Equal(got, want) {
+				if got := Locals64(nil, tokens, size, runs, Seed, salt, width > size); !slices.Equal(got, want) {
 					t.Errorf("page size %d, width %d, salt %d: not the blocks of the ids", size, width, salt)
 				}
 			}
@@ -50,39 +50,39 @@ func TestWidesAreBlocksOfIDs(t *testing.T) {
 }
 
 // Text has one hash whatever the engine; a picture, its place and its pads' order change it.
-func TestWide(t *testing.T) {
+func TestLocal64(t *testing.T) {
 	tokens := make([]uint32, 64)
 	for _, salt := range []uint64{0, SaltHash("tenant-a")} {
-		if !slices.Equal(Wides(nil, tokens, 16, nil, Seed, salt, false), Locals(nil, tokens, 16, nil, Seed, salt)) {
+		if !slices.Equal(Locals64(nil, tokens, 16, nil, Seed, salt, false), Locals(nil, tokens, 16, nil, Seed, salt)) {
 			t.Error("text differs from the rule of the other engines")
 		}
 	}
-	plain := Wides(nil, tokens, 16, nil, Seed, 0, false)
-	one := Wides(nil, tokens, 16, []Run{{17, 4, pads}}, Seed, 0, false)
-	two := Wides(nil, tokens, 16, []Run{{18, 4, pads}}, Seed, 0, false)
+	plain := Locals64(nil, tokens, 16, nil, Seed, 0, false)
+	one := Locals64(nil, tokens, 16, []Run{{17, 4, pads}}, Seed, 0, false)
+	two := Locals64(nil, tokens, 16, []Run{{18, 4, pads}}, Seed, 0, false)
 	for i, changed := range []bool{false, true, false, false} {
 		if (plain[i] != one[i]) != changed || (one[i] != two[i]) != changed {
 			t.Errorf("block %d", i)
 		}
 	}
-	if Wide(nil, []uint64{5, 1 << 40}, Seed, 0) == Wide(nil, []uint64{5, 0, 0, 1 << 8}, Seed, 0) {
-		t.Error("two wide ids have the hash of four narrow ones")
+	if Local64(nil, []uint64{5, 1 << 40}, Seed, 0) == Local64(nil, []uint64{5, 0, 0, 1 << 8}, Seed, 0) {
+		t.Error("two 64-bit ids have the hash of four 32-bit ones")
 	}
 }
 
-func TestWidesAllocateNothing(t *testing.T) {
+func TestLocals64AllocateNothing(t *testing.T) {
 	tokens := make([]uint32, 8192)
 	dst := make([]uint64, 0, 8192)
 	runs := []Run{{100, 1196, pads}, {2000, 1196, pads}}
 	for _, size := range []int{1, 16, 64} {
-		if n := testing.AllocsPerRun(20, func() { dst = Wides(dst[:0], tokens, size, runs, Seed, 0, false) }); n != 0 {
+		if n := testing.AllocsPerRun(20, func() { dst = Locals64(dst[:0], tokens, size, runs, Seed, 0, false) }); n != 0 {
 			t.Errorf("page size %d: %v allocations", size, n)
 		}
 	}
 }
 
-// BenchmarkWides8k hashes 8k tokens with two pictures, at SGLang's default page size and at the advised one.
-func BenchmarkWides8k(b *testing.B) {
+// BenchmarkLocals64 hashes 8k tokens with two pictures, at SGLang's default page size and at the advised one.
+func BenchmarkLocals64(b *testing.B) {
 	tokens := make([]uint32, 8192)
 	dst := make([]uint64, 0, 8192)
 	runs := []Run{{100, 1196, pads}, {2000, 1196, pads}}
@@ -90,7 +90,7 @@ func BenchmarkWides8k(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				dst = Wides(dst[:0], tokens, size, runs, Seed, 0, false)
+				dst = Locals64(dst[:0], tokens, size, runs, Seed, 0, false)
 			}
 		})
 	}
