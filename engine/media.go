@@ -61,8 +61,9 @@ func NewMedia(c *fetch.Config) (*Media, error) {
 	if m.store, err = mmhash.NewStore(knownNames); err != nil {
 		return nil, err
 	}
-	if m.pixels, err = pixels.NewNames(m.store, func(err error) { m.panicked("pixels", err) }); err != nil || c == nil {
-		return m, err
+	m.pixels = pixels.NewNames(m.store, func(err error) { m.panicked("pixels", err) })
+	if c == nil {
+		return m, nil
 	}
 	m.budget = c.Budget
 	own := *c

@@ -25,7 +25,7 @@ func TestTRTLLMNames(t *testing.T) {
 	if err := jpeg.Encode(&file, img, nil); err != nil {
 		t.Fatal(err)
 	}
-	rgb, err := pixels.Decode(file.Bytes(), pixels.White, pixels.Limits{})
+	rgb, err := pixels.Decode(file.Bytes())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 )
 
 // Names is what names pictures in one class of workers (trtllm-serve). A name is a digest of the decoded pixels: the file is
-// loaded with pixels.White, and EXIF is not obeyed. The pixels go to the digest in pieces of 64 KiB: the float tensor of a
+// decoded by package pixels, and EXIF is not obeyed. The pixels go to the digest in pieces of 64 KiB: the float tensor of a
 // 1080p picture, 25 MB, never stands in memory.
 type Names struct {
 	// Tagged: the content is framed with its type and shape (2026, late 1.3). Which form a worker has shows in the first

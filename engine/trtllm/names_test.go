@@ -66,7 +66,7 @@ func TestConformanceNames(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		p, err := pixels.Decode(file, pixels.White, pixels.Limits{})
+		p, err := pixels.Decode(file)
 		if header.KindOf(err) == header.Unsupported {
 			unread++
 			t.Logf("%s: %v", f, err)

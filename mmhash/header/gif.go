@@ -6,8 +6,7 @@ import "encoding/binary"
 // Frames are counted by walking the blocks to the end.
 
 type gifState struct {
-	needed bool // the palette in force is more than a grey ramp
-	size   int  // bytes of the palette to come
+	size int // bytes to come: of the palette, or of an extension's first part
 }
 
 // gifPalette reports whether a palette says more than the index itself.
@@ -24,7 +23,7 @@ func gifScreen(r *Reader, b []byte) {
 	r.info.Width, r.info.Height = int(binary.LittleEndian.Uint16(b[6:])), int(binary.LittleEndian.Uint16(b[8:]))
 	if b[10]&0x80 != 0 {
 		r.next(3<<(b[10]&7+1), func(r *Reader, b []byte) {
-			r.gif.needed = gifPalette(b)
+			r.palette = append(r.palette, b...)
 			r.next(1, gifBlock)
 		})
 		return
@@ -38,12 +37,35 @@ func gifBlock(r *Reader, b []byte) {
 	case ';':
 		gifEnd(r)
 	case '!':
-		r.skipTo(1, 1, gifData)
+		r.next(1, gifLabel)
 	case ',':
 		r.next(9, gifImage)
 	default:
 		r.next(1, gifBlock)
 	}
+}
+
+// gifLabel reads an extension's label.
+func gifLabel(r *Reader, b []byte) {
+	if b[0] == 0xF9 && r.info.Mode == "" {
+		r.next(1, gifControl)
+		return
+	}
+	r.next(1, gifData)
+}
+
+// gifControl reads the length of a graphic control before the first picture, and from it the transparent index.
+func gifControl(r *Reader, b []byte) {
+	if r.gif.size = int(b[0]); r.gif.size < 4 {
+		gifData(r, b)
+		return
+	}
+	r.next(4, func(r *Reader, b []byte) {
+		if b[0]&1 != 0 {
+			r.alpha = append(r.alpha[:0], b[3])
+		}
+		r.skipTo(int64(r.gif.size-4), 1, gifData)
+	})
 }
 
 func gifImage(r *Reader, b []byte) {
@@ -65,10 +87,10 @@ func gifImage(r *Reader, b []byte) {
 // gifFirst reads the first frame's own palette, if any, and the code size.
 func gifFirst(r *Reader, b []byte) {
 	if r.gif.size > 0 {
-		r.gif.needed = gifPalette(b[:r.gif.size])
+		r.palette = append(r.palette[:0], b[:r.gif.size]...)
 	}
 	r.info.Mode = "L"
-	if r.gif.needed {
+	if gifPalette(r.palette) {
 		r.info.Mode = "P"
 	}
 	gifCode(r, nil)

@@ -79,6 +79,9 @@ func pngChunk(r *Reader, b []byte) {
 			r.fail(Malformed, "short tRNS")
 			return
 		}
+		if !p.data {
+			want = min(int(p.length), 256)
+		}
 	case "eXIf", "iTXt", "tEXt", "zTXt":
 		if p.length <= maxMeta {
 			want = int(p.length)
@@ -138,6 +141,10 @@ func pngBody(r *Reader, b []byte) {
 			p.frames = 0
 		case n > 0 && n <= 0x80000000:
 			p.frames, p.actl = int64(n), true
+		}
+	case "tRNS":
+		if len(r.alpha) == 0 {
+			r.alpha = append(r.alpha, b...)
 		}
 	case "eXIf":
 		r.exifSeen = true

@@ -88,7 +88,7 @@ print(best * 1e3, hashlib.sha256(once()[1].tobytes()).hexdigest())`
 			if err != nil {
 				b.Fatal(err)
 			}
-			p, err := Decode(file, Convert, Limits{})
+			p, err := Decode(file)
 			if err != nil || sum(p.Pix) != digest {
 				b.Fatal("other pixels than Pillow's: ", err)
 			}
@@ -104,7 +104,7 @@ func bench(b *testing.B, file []byte, pillow *float64) {
 	best := math.Inf(1)
 	for b.Loop() {
 		start := processor(b)
-		if _, err := Decode(file, Convert, Limits{}); err != nil {
+		if _, err := Decode(file); err != nil {
 			b.Fatal(err)
 		}
 		best = min(best, processor(b)-start)

@@ -77,7 +77,7 @@ func bad(kind header.Kind, format string, detail ...any) error {
 	return &header.Error{Kind: kind, Format: "JPEG", Detail: fmt.Sprintf(format, detail...)}
 }
 
-func decodeJPEG(file []byte, lim Limits) (*RGB, error) {
+func decodeJPEG(file []byte, lim limits) (*RGB, error) {
 	d := &jpeg{file: file, pos: 2}
 	for scans := 0; ; {
 		marker, seg, err := d.segment()
@@ -177,7 +177,7 @@ func (d *jpeg) segment() (marker byte, seg []byte, err error) {
 }
 
 // keep makes the coefficient arrays before the first of several scans.
-func (d *jpeg) keep(lim Limits) error {
+func (d *jpeg) keep(lim limits) error {
 	if d.comps[0].coefs != nil {
 		return nil
 	}
@@ -186,7 +186,7 @@ func (d *jpeg) keep(lim Limits) error {
 		c := &d.comps[i]
 		need += 128 * int64(d.mcuW*c.h) * int64(d.mcuH*c.v)
 	}
-	if need > lim.Memory {
+	if need > lim.memory {
 		return tooMuch("JPEG", need, lim)
 	}
 	for i := range d.comps {

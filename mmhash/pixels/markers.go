@@ -60,7 +60,7 @@ func (d *jpeg) huffman(seg []byte) error {
 }
 
 // frame reads SOFn and checks what the picture will cost before anything is allocated.
-func (d *jpeg) frame(seg []byte, progressive bool, lim Limits) error {
+func (d *jpeg) frame(seg []byte, progressive bool, lim limits) error {
 	if d.comps != nil {
 		return bad(header.Malformed, "second frame header")
 	}
@@ -110,7 +110,7 @@ func (d *jpeg) frame(seg []byte, progressive bool, lim Limits) error {
 	if blocks > 8*len(d.file) { // every block takes a bit at least
 		return bad(header.Truncated, "%d×%d pixels in %d bytes", d.width, d.height, len(d.file))
 	}
-	if need := d.outBytes(); need > lim.Memory {
+	if need := d.outBytes(); need > lim.memory {
 		return tooMuch("JPEG", need, lim)
 	}
 	return nil

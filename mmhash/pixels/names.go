@@ -1,42 +1,70 @@
 package pixels
 
 import (
-	"sync/atomic"
+	"context"
+	"sync"
+	"time"
 
-	"github.com/zeebo/blake3"
-
+	"github.com/sightline-router/sightline/internal/guard"
 	"github.com/sightline-router/sightline/mmhash"
 )
 
 // Names computes names that take a picture's pixels, beside the requests, since decoding takes milliseconds: whoever asks
-// first gets none and has one computed for those who come later. At most half of one core, 64 pictures and 64 MiB of files
-// wait; a picture that finds no room is taken up at its next sight. Safe for concurrent use.
+// first gets none and has one computed for those who come later. One goroutine rests for as long as it has worked, so it takes
+// at most half of one core; 64 names and 64 MiB of files wait. A picture that finds no room is taken up at its next sight. Safe
+// for concurrent use.
 type Names struct {
-	store   *mmhash.Store
-	worker  *Worker
-	waiting atomic.Int64 // bytes
+	store    *mmhash.Store
+	decode   func(file []byte) (*RGB, error)
+	panicked func(error)
+
+	mu    sync.Mutex
+	known map[asked]bool // waiting, or being decoded
+	bytes int64          // of their files
+	jobs  chan job       // has room for all that are known
+
+	ctx  context.Context // ends with Close
+	stop context.CancelFunc
+	done chan struct{}
 }
 
 // Form is one way to name a picture.
 type Form struct {
 	Key [32]byte          // tells forms apart, and from every name.Recipe's key
-	Of  func(*RGB) string // of the picture decoded with White
+	Of  func(*RGB) string // of the decoded picture
+}
+
+// asked is a name that somebody wants.
+type asked struct {
+	id   mmhash.ContentID
+	form [32]byte
+}
+
+type job struct {
+	file []byte
+	id   mmhash.ContentID
+	form Form
 }
 
 const (
-	nameShare   = 0.5
-	nameQueue   = 64
-	nameWaiting = 64 << 20
+	maxWaiting      = 64
+	maxWaitingBytes = 64 << 20
 )
 
-// NewNames keeps its names in store, and tells panicked, if it is not nil, of decoding that panicked. Close it.
-func NewNames(store *mmhash.Store, panicked func(error)) (*Names, error) {
-	w, err := NewWorker(nameQueue, nameShare, panicked)
-	return &Names{store: store, worker: w}, err
+// NewNames keeps its names in store, and tells panicked of decoding that panicked. Close it.
+func NewNames(store *mmhash.Store, panicked func(error)) *Names {
+	p := &Names{store: store, decode: Decode, panicked: panicked,
+		known: map[asked]bool{}, jobs: make(chan job, maxWaiting), done: make(chan struct{})}
+	p.ctx, p.stop = context.WithCancel(context.Background())
+	go p.run()
+	return p
 }
 
-// Close drops what waits.
-func (p *Names) Close() { p.worker.Close() }
+// Close drops what waits and returns when the running decoding is over.
+func (p *Names) Close() {
+	p.stop()
+	<-p.done
+}
 
 // Get gives a picture's name if it was computed; known without a name says that it cannot be: the picture is none that we
 // decode exactly.
@@ -47,34 +75,65 @@ func (p *Names) Get(id mmhash.ContentID, form Form) (n string, known bool) {
 // Want has the name of a picture of size bytes computed soon. It copies the file, unless src is one in memory, and only if
 // there is room for it.
 func (p *Names) Want(src mmhash.Source, id mmhash.ContentID, size int64, form Form) {
-	job := blake3.Sum256(append(id[:len(id):len(id)], form.Key[:]...))
-	if !p.worker.Takes(job) {
-		return
-	}
-	if p.waiting.Add(size) > nameWaiting {
-		p.waiting.Add(-size)
+	if !p.reserve(asked{id, form.Key}, size) {
 		return
 	}
 	file, err := src.Decode(size)
-	if err != nil || int64(len(file)) != size || !p.worker.Submit(job, func() {
-		defer p.waiting.Add(-size)
-		p.compute(file, id, form)
-	}) {
-		p.waiting.Add(-size)
+	if err != nil || int64(len(file)) != size {
+		p.release(asked{id, form.Key}, size)
+		return
 	}
+	p.jobs <- job{file, id, form}
 }
 
 // Now computes a picture's name at once, for tools that have time.
 func (p *Names) Now(src mmhash.Source, id mmhash.ContentID, size int64, form Form) {
 	if file, err := src.Decode(size); err == nil && int64(len(file)) == size {
-		p.compute(file, id, form)
+		p.compute(job{file, id, form})
 	}
 }
 
-func (p *Names) compute(file []byte, id mmhash.ContentID, form Form) {
+func (p *Names) reserve(a asked, size int64) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.known[a] || len(p.known) == maxWaiting || p.bytes+size > maxWaitingBytes {
+		return false
+	}
+	p.known[a] = true
+	p.bytes += size
+	return true
+}
+
+func (p *Names) release(a asked, size int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.known, a)
+	p.bytes -= size
+}
+
+func (p *Names) run() {
+	defer close(p.done)
+	for p.ctx.Err() == nil {
+		select {
+		case <-p.ctx.Done():
+		case j := <-p.jobs:
+			start := time.Now()
+			if err := guard.Call(func() error { p.compute(j); return nil }); err != nil {
+				p.panicked(err)
+			}
+			p.release(asked{j.id, j.form.Key}, int64(len(j.file)))
+			select {
+			case <-time.After(time.Since(start)):
+			case <-p.ctx.Done():
+			}
+		}
+	}
+}
+
+func (p *Names) compute(j job) {
 	name := ""
-	defer func() { p.store.Put(id, form.Key, name) }() // a picture that panics has no name, and is not tried again
-	if rgb, err := Decode(file, White, Limits{}); err == nil {
-		name = form.Of(rgb)
+	defer func() { p.store.Put(j.id, j.form.Key, name) }() // a picture that panics has no name, and is not tried again
+	if rgb, err := p.decode(j.file); err == nil {
+		name = j.form.Of(rgb)
 	}
 }

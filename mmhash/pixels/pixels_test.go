@@ -23,11 +23,10 @@ import (
 // picture is one row of testdata/pictures.json.gz (made by make_pictures.py with Pillow 13.0.0): a file and the SHA-256
 // of what Pillow makes of it.
 type picture struct {
-	Name, Mode            string
-	Size                  [2]int
-	RGB, White, All, RGBA string
-	Turned                string
-	File                  []byte
+	Name        string
+	Size        [2]int
+	White, RGBA string
+	File        []byte
 }
 
 func pictures(t testing.TB) (ps []picture) {
@@ -48,31 +47,21 @@ func pictures(t testing.TB) (ps []picture) {
 
 func sum(b []byte) string { s := sha256.Sum256(b); return hex.EncodeToString(s[:]) }
 
-// check compares a picture in every way that engines make it RGB; false where it is not read.
+// check compares a picture as RGB, RGBA pasted on white, and that as RGBA; false where it is not read.
 func (w picture) check(t *testing.T) bool {
-	for rule, want := range []string{w.RGB, w.White, w.All} {
-		p, err := Decode(w.File, Rule(rule), Limits{})
-		if header.KindOf(err) == header.Unsupported {
-			t.Logf("%s: %v", w.Name, err)
-			return false
-		}
-		if err != nil {
-			t.Errorf("%s: %v", w.Name, err)
-			return true
-		}
-		if p.Mode != w.Mode || p.W != w.Size[0] || p.H != w.Size[1] {
-			t.Errorf("%s: %s %d×%d, Pillow has %s %v", w.Name, p.Mode, p.W, p.H, w.Mode, w.Size)
-		}
-		if got := sum(p.Pix); got != want {
-			t.Errorf("%s rule %d: %s, Pillow has %s", w.Name, rule, got, want)
-			continue
-		}
-		if Rule(rule) == Convert && w.Turned != "" && sum(p.Turn().Pix) != w.Turned {
-			t.Errorf("%s: turned otherwise than by Pillow", w.Name)
-		}
-		if Rule(rule) == White && w.RGBA != "" && sum(p.RGBA(nil, 0, p.W*p.H)) != w.RGBA {
-			t.Errorf("%s: as RGBA otherwise than in Pillow", w.Name)
-		}
+	p, err := Decode(w.File)
+	switch {
+	case header.KindOf(err) == header.Unsupported:
+		t.Logf("%s: %v", w.Name, err)
+		return false
+	case err != nil:
+		t.Errorf("%s: %v", w.Name, err)
+	case p.W != w.Size[0] || p.H != w.Size[1]:
+		t.Errorf("%s: %d×%d, Pillow has %v", w.Name, p.W, p.H, w.Size)
+	case sum(p.Pix) != w.White:
+		t.Errorf("%s: %s, Pillow has %s", w.Name, sum(p.Pix), w.White)
+	case w.RGBA != "" && sum(p.RGBA(nil, 0, p.W*p.H)) != w.RGBA:
+		t.Errorf("%s: as RGBA otherwise than in Pillow", w.Name)
 	}
 	return true
 }
@@ -110,11 +99,8 @@ func TestConformanceImages(t *testing.T) {
 			RGB string `json:"rgb_sha256"`
 		}
 		var more map[string]struct {
-			Mode string
 			Size [2]int
-			Exif string `json:"exif_rgb_sha256"`
 			One  string `json:"white_rgb_sha256"`
-			All  string `json:"white_via_rgba_rgb_sha256"`
 		}
 		for f, v := range map[string]any{"expected.json": &plain, "variants.json": &more} {
 			if err := json.Unmarshal(golden(t, "images", dir, f), v); err != nil {
@@ -124,13 +110,7 @@ func TestConformanceImages(t *testing.T) {
 		good := 0
 		for f, w := range plain {
 			m := more[f]
-			p := picture{Name: f, Mode: m.Mode, Size: m.Size, RGB: w.RGB, White: w.RGB, Turned: m.Exif, File: golden(t, "images", dir, f)}
-			if m.One != "" {
-				p.White = m.One
-			}
-			if p.All = p.White; m.All != "" {
-				p.All = m.All
-			}
+			p := picture{Name: f, Size: m.Size, White: cmp.Or(m.One, w.RGB), File: golden(t, "images", dir, f)}
 			if p.check(t) {
 				good++
 			}
@@ -186,52 +166,52 @@ func TestRefusals(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		file []byte
-		lim  Limits
+		lim  limits
 		kind header.Kind
 	}{
-		{"empty", nil, Limits{}, header.NotAnImage},
-		{"text", []byte("<html>no picture at all</html>"), Limits{}, header.NotAnImage},
-		{"cut in the data", jpg[:len(jpg)-20], Limits{}, header.Truncated},
-		{"cut before the end marker", jpg[:len(jpg)-2], Limits{}, header.Truncated},
-		{"progressive, cut before the end marker", prog[:len(prog)-2], Limits{}, header.Truncated},
-		{"cut in a table", jpg[:60], Limits{}, header.Truncated},
-		{"last scans missing", append(bytes.Clone(prog[:bytes.Index(prog, []byte{0xFF, 0xDA})+300]), 0xFF, 0xD9), Limits{}, header.Truncated},
-		{"claims 65500 × 65500", sized(jpg, 0xC0, 65500, 65500), Limits{}, header.TooManyPixels},
-		{"claims 5000 × 5000", sized(jpg, 0xC0, 5000, 5000), Limits{}, header.Truncated},
-		{"progressive, claims 5000 × 5000", sized(prog, 0xC2, 5000, 5000), Limits{}, header.Truncated},
-		{"pixels over the limit", jpg, Limits{Pixels: 65*63 - 1}, header.TooManyPixels},
-		{"pixels at the limit", jpg, Limits{Pixels: 65 * 63}, 0},
-		{"memory over the limit", prog, Limits{Memory: 20_000}, header.TooManyPixels},
-		{"PNG memory over the limit", png, Limits{Memory: 1000}, header.TooManyPixels},
-		{"arithmetic coding", files["jpg/232_c_arith_100x75.jpg"], Limits{}, header.Unsupported},
-		{"12 bits", edit(jpg, func(b []byte) []byte { b[sof(b, 0xC0)+4] = 12; return b }), Limits{}, header.Malformed},
-		{"lossless", edit(jpg, func(b []byte) []byte { b[sof(b, 0xC0)+1] = 0xC3; return b }), Limits{}, header.Unsupported},
-		{"sampling that does not divide", edit(jpg, func(b []byte) []byte { b[sof(b, 0xC0)+11] = 0x32; b[sof(b, 0xC0)+14] = 0x21; return b }), Limits{}, header.Malformed},
+		{"empty", nil, usual, header.NotAnImage},
+		{"text", []byte("<html>no picture at all</html>"), usual, header.NotAnImage},
+		{"cut in the data", jpg[:len(jpg)-20], usual, header.Truncated},
+		{"cut before the end marker", jpg[:len(jpg)-2], usual, header.Truncated},
+		{"progressive, cut before the end marker", prog[:len(prog)-2], usual, header.Truncated},
+		{"cut in a table", jpg[:60], usual, header.Truncated},
+		{"last scans missing", append(bytes.Clone(prog[:bytes.Index(prog, []byte{0xFF, 0xDA})+300]), 0xFF, 0xD9), usual, header.Truncated},
+		{"claims 65500 × 65500", sized(jpg, 0xC0, 65500, 65500), usual, header.TooManyPixels},
+		{"claims 5000 × 5000", sized(jpg, 0xC0, 5000, 5000), usual, header.Truncated},
+		{"progressive, claims 5000 × 5000", sized(prog, 0xC2, 5000, 5000), usual, header.Truncated},
+		{"pixels over the limit", jpg, limits{65*63 - 1, usual.memory}, header.TooManyPixels},
+		{"pixels at the limit", jpg, limits{65 * 63, usual.memory}, 0},
+		{"memory over the limit", prog, limits{usual.pixels, 20_000}, header.TooManyPixels},
+		{"PNG memory over the limit", png, limits{usual.pixels, 1000}, header.TooManyPixels},
+		{"arithmetic coding", files["jpg/232_c_arith_100x75.jpg"], usual, header.Unsupported},
+		{"12 bits", edit(jpg, func(b []byte) []byte { b[sof(b, 0xC0)+4] = 12; return b }), usual, header.Malformed},
+		{"lossless", edit(jpg, func(b []byte) []byte { b[sof(b, 0xC0)+1] = 0xC3; return b }), usual, header.Unsupported},
+		{"sampling that does not divide", edit(jpg, func(b []byte) []byte { b[sof(b, 0xC0)+11] = 0x32; b[sof(b, 0xC0)+14] = 0x21; return b }), usual, header.Malformed},
 		{"no restart markers where promised", edit(jpg, func(b []byte) []byte {
 			at := scan(b)
 			return append(append(bytes.Clone(b[:at]), 0xFF, 0xDD, 0, 4, 0, 2), b[at:]...)
-		}), Limits{}, header.Malformed},
+		}), usual, header.Malformed},
 		{"coefficients out of range", edit(jpg, func(b []byte) []byte {
 			at := bytes.Index(b, []byte{0xFF, 0xDB}) // 16-bit factors of 65535
 			n := int(binary.BigEndian.Uint16(b[at+2:]))
 			table := append([]byte{0xFF, 0xDB, 0, 131, 0x10}, bytes.Repeat([]byte{255}, 128)...)
 			return append(append(bytes.Clone(b[:at]), table...), b[at+2+n:]...)
-		}), Limits{}, header.Malformed},
+		}), usual, header.Malformed},
 		{"DC scan alone", func() []byte { // libjpeg smooths these
 			second := bytes.Index(prog, []byte{0xFF, 0xDA})
 			next := second + 2 + bytes.Index(prog[second+2:], []byte{0xFF, 0xC4})
 			return append(bytes.Clone(prog[:next]), 0xFF, 0xD9)
-		}(), Limits{}, header.Unsupported},
+		}(), usual, header.Unsupported},
 		{"PNG that claims 20000 × 1500", edit(png, func(b []byte) []byte {
 			binary.BigEndian.PutUint32(b[16:], 20000)
 			binary.BigEndian.PutUint32(b[20:], 1500)
 			return sealed(b)
-		}), Limits{}, header.Truncated},
-		{"PNG cut", png[:len(png)-30], Limits{}, header.Malformed},
+		}), usual, header.Truncated},
+		{"PNG cut", png[:len(png)-30], usual, header.Malformed},
 	} {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		_, err := Decode(c.file, White, c.lim)
+		_, err := decode(c.file, c.lim)
 		runtime.ReadMemStats(&after)
 		if header.KindOf(err) != c.kind {
 			t.Errorf("%s: %v, want %v", c.name, err, c.kind)
@@ -252,23 +232,20 @@ func sealed(b []byte) []byte {
 func FuzzDecode(f *testing.F) {
 	for _, p := range pictures(f) {
 		if len(p.File) < 4000 {
-			f.Add(p.File, uint8(len(p.File)%3))
+			f.Add(p.File)
 		}
 	}
-	f.Fuzz(func(t *testing.T, file []byte, rule uint8) {
-		lim := Limits{Pixels: 1 << 18, Memory: 8 << 20}
-		p, err := Decode(file, Rule(rule%3), lim)
+	f.Fuzz(func(t *testing.T, file []byte) {
+		lim := limits{1 << 18, 8 << 20}
+		p, err := decode(file, lim)
 		if err != nil {
 			if header.KindOf(err) == 0 {
 				t.Fatalf("error without a kind: %v", err)
 			}
 			return
 		}
-		if p.W*p.H > lim.Pixels || len(p.Pix) != 3*p.W*p.H {
+		if p.W*p.H > lim.pixels || len(p.Pix) != 3*p.W*p.H {
 			t.Fatalf("%d×%d with %d bytes", p.W, p.H, len(p.Pix))
-		}
-		if q := p.Turn(); q.W*q.H != p.W*p.H {
-			t.Fatalf("turned %d×%d to %d×%d", p.W, p.H, q.W, q.H)
 		}
 	})
 }

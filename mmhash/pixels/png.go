@@ -17,7 +17,7 @@ import (
 // keeps the high byte, 16-bit grey saturates at 255 (mode I;16), and the transparent colour of tRNS is compared with
 // samples of 8 bits, whatever the file's depth.
 
-func decodePNG(file []byte, info header.Info, rule Rule, lim Limits) (*RGB, error) {
+func decodePNG(file []byte, info header.Info, colours header.Colours, lim limits) (*RGB, error) {
 	if err := checkPNG(file, lim); err != nil {
 		return nil, err
 	}
@@ -35,40 +35,27 @@ func decodePNG(file []byte, info header.Info, rule Rule, lim Limits) (*RGB, erro
 	}
 	b := img.Bounds()
 	p := newRGB(b.Dx(), b.Dy())
-	p.Mode = info.Mode
-	if !samples(p, img) {
+	if !samples(p, img, info.Mode) {
 		return nil, &header.Error{Kind: header.Unsupported, Format: "PNG", Detail: fmt.Sprintf("pixels of type %T", img)}
 	}
-	switch info.Mode {
-	case "RGBA", "LA":
-		if rule == WhiteAll || rule == White && info.Mode == "RGBA" {
-			onWhite(p, img)
-		}
-		return p, nil
-	}
-	t, ok := transparent(file)
-	if !ok {
-		return p, nil
-	}
-	m, palette := img.(*image.Paletted)
-	switch {
-	case palette && rule == WhiteAll:
-		onWhitePalette(p, m, t)
+	t, keyed := colours.Alpha, len(colours.Alpha) > 0
+	switch m, palette := img.(*image.Paletted); {
+	case info.Mode == "RGBA":
+		onWhite(p, img)
+	case info.Mode == "LA" || !keyed:
 	case palette:
 		if i := single(t); i >= 0 {
 			c := colours256(m)[i]
 			p.Key = (*[3]byte)(c[:3])
 		}
-	case rule == WhiteAll:
-		p.keyWhite(key(t, info.Mode, true))
 	default:
-		p.Key = key(t, info.Mode, false)
+		p.Key = key(t, info.Mode)
 	}
 	return p, nil
 }
 
 // checkPNG bounds the cost by IHDR, before anything is unpacked.
-func checkPNG(file []byte, lim Limits) error {
+func checkPNG(file []byte, lim limits) error {
 	w, h := int64(binary.BigEndian.Uint32(file[16:])), int64(binary.BigEndian.Uint32(file[20:]))
 	depth, channels := int64(file[24]), int64(1)
 	switch file[25] {
@@ -90,14 +77,14 @@ func checkPNG(file []byte, lim Limits) error {
 	if file[28] != 0 { // interlaced: one pass beside the whole
 		each += each / 2
 	}
-	if need := (each + 3) * w * h; need > lim.Memory {
+	if need := (each + 3) * w * h; need > lim.memory {
 		return tooMuch("PNG", need, lim)
 	}
 	return nil
 }
 
 // samples copies the colours as convert("RGB") would; alpha is dropped, not applied.
-func samples(p *RGB, img image.Image) bool {
+func samples(p *RGB, img image.Image, mode string) bool {
 	out := p.Pix
 	rows := func(pix []byte, stride, each int, one func(dst, src []byte)) bool {
 		for y := range p.H {
@@ -123,7 +110,7 @@ func samples(p *RGB, img image.Image) bool {
 	case *image.RGBA64:
 		return rows(m.Pix, m.Stride, 8, colour16)
 	case *image.NRGBA64:
-		if p.Mode == "I;16" {
+		if mode == "I;16" {
 			return rows(m.Pix, m.Stride, 8, grey16)
 		}
 		return rows(m.Pix, m.Stride, 8, colour16)
@@ -178,22 +165,6 @@ func onWhite(p *RGB, img image.Image) {
 	}
 }
 
-// onWhitePalette pastes a picture whose palette has alphas.
-func onWhitePalette(p *RGB, m *image.Paletted, alphas []byte) {
-	pal := colours256(m)
-	if n := len(alphas) - 1; single(alphas) >= 0 && alphas[n] == '\n' {
-		pal[n][3] = 255
-	}
-	for i := range pal {
-		for k := range 3 {
-			pal[i][k] = blend(pal[i][k], pal[i][3])
-		}
-	}
-	for i, out := 0, p.Pix; len(out) >= 3; i, out = i+1, out[3:] {
-		copy(out, pal[m.Pix[i/p.W*m.Stride+i%p.W]][:3])
-	}
-}
-
 // single gives the index of the one 0 among 255s, or -1: Pillow then takes tRNS of a palette for that index. Its test
 // lets one byte 10 follow.
 func single(alphas []byte) int {
@@ -204,50 +175,21 @@ func single(alphas []byte) int {
 	return bytes.IndexByte(alphas, 0)
 }
 
-// key is the transparent colour of a picture without palette, as Pillow has it when the picture becomes RGBA: at once,
-// or from the RGB picture, where grey keys are saturated and those of modes 1 and I;16 count for red alone.
-func key(t []byte, mode string, atOnce bool) *[3]byte {
+// key is the transparent colour of a picture without palette, as Pillow has it when the picture becomes RGBA after RGB: grey
+// keys are saturated, and those of modes 1 and I;16 count for red alone.
+func key(t []byte, mode string) *[3]byte {
 	if len(t) < 2 || mode == "RGB" && len(t) < 6 {
 		return nil
 	}
 	low := t[1]
-	switch {
-	case mode == "RGB":
-		return &[3]byte{t[1], t[3], t[5]}
-	case mode == "1" && t[0]|t[1] != 0:
-		low = 255
-	case mode == "L" && t[0] != 0 && !atOnce:
+	if mode == "1" && t[0]|t[1] != 0 || mode == "L" && t[0] != 0 {
 		low = 255
 	}
-	if atOnce || mode == "L" {
+	switch mode {
+	case "RGB":
+		return &[3]byte{t[1], t[3], t[5]}
+	case "L":
 		return &[3]byte{low, low, low}
 	}
 	return &[3]byte{low, 0, 0}
-}
-
-// keyWhite makes the pixels of the transparent colour white.
-func (p *RGB) keyWhite(key *[3]byte) {
-	for out := p.Pix; len(out) >= 3 && key != nil; out = out[3:] {
-		if [3]byte(out) == *key {
-			out[0], out[1], out[2] = 255, 255, 255
-		}
-	}
-}
-
-// transparent finds tRNS.
-func transparent(file []byte) (t []byte, ok bool) {
-	for at := 8; at+12 <= len(file); {
-		n := int(binary.BigEndian.Uint32(file[at:]))
-		if n > len(file)-at-12 {
-			return nil, false
-		}
-		switch string(file[at+4 : at+8]) {
-		case "tRNS":
-			return file[at+8 : at+8+n], true
-		case "IDAT":
-			return nil, false
-		}
-		at += 12 + n
-	}
-	return nil, false
 }

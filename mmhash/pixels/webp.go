@@ -12,13 +12,13 @@ import (
 // WebP, still pictures: the planes of golang.org/x/image, with libwebp's own upsampling and colour conversion for lossy
 // files. Animations are not read.
 
-func decodeWebP(file []byte, info header.Info, rule Rule, lim Limits) (p *RGB, err error) {
+func decodeWebP(file []byte, info header.Info, lim limits) (p *RGB, err error) {
 	defer func() { // not our parser: what it trips over must not end the process
 		if r := recover(); r != nil {
 			p, err = nil, &header.Error{Kind: header.Malformed, Format: "WEBP", Detail: "the decoder gave up"}
 		}
 	}()
-	if need := 12 * int64(info.Width) * int64(info.Height); need > lim.Memory {
+	if need := 12 * int64(info.Width) * int64(info.Height); need > lim.memory {
 		return nil, tooMuch("WEBP", need, lim)
 	}
 	img, err := webp.Decode(bytes.NewReader(file))
@@ -27,10 +27,10 @@ func decodeWebP(file []byte, info header.Info, rule Rule, lim Limits) (p *RGB, e
 	}
 	b := img.Bounds()
 	p = newRGB(b.Dx(), b.Dy())
-	white := rule != Convert && info.Mode == "RGBA"
+	white := info.Mode == "RGBA"
 	switch m := img.(type) {
 	case *image.NRGBA:
-		samples(p, m)
+		samples(p, m, info.Mode)
 		if white {
 			onWhite(p, m)
 		}

@@ -1,0 +1,88 @@
+package pixels
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/sightline-router/sightline/mmhash"
+)
+
+var (
+	four = &RGB{W: 2, H: 2, Pix: make([]byte, 12)}
+	form = Form{Key: [32]byte{1}, Of: func(p *RGB) string { return fmt.Sprint(p.W) }}
+)
+
+// newNames decodes with what a test gives, and tells of panics.
+func newNames(t *testing.T, decode func([]byte) (*RGB, error)) (p *Names, panics chan error) {
+	t.Helper()
+	store, err := mmhash.NewStore(100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	panics = make(chan error, 1)
+	p = NewNames(store, func(err error) { panics <- err })
+	p.decode = decode
+	t.Cleanup(store.Close)
+	t.Cleanup(p.Close)
+	return p, panics
+}
+
+// A name is computed once, beside who wants it; what finds no room is not taken.
+func TestNamesAreBounded(t *testing.T) {
+	running, free := make(chan bool), make(chan bool)
+	p, _ := newNames(t, func([]byte) (*RGB, error) { running <- true; <-free; return four, nil })
+	file := []byte("file")
+	want := func(id byte, size int64) { p.Want(mmhash.File(file), mmhash.ContentID{id}, size, form) }
+	want(1, 4)
+	<-running
+	want(1, 4) // is being decoded
+	want(2, 3) // of another size than was said
+	want(2, maxWaitingBytes)
+	if len(p.known) != 1 || p.bytes != 4 {
+		t.Errorf("%d pictures, %d bytes known, want one of 4", len(p.known), p.bytes)
+	}
+	for id := range byte(maxWaiting + 10) {
+		want(id, 4)
+	}
+	if len(p.known) != maxWaiting {
+		t.Errorf("%d pictures known, want %d", len(p.known), maxWaiting)
+	}
+	free <- true
+	<-running // the next one
+	if n, known := p.Name(mmhash.ContentID{1}, form); !known || n != form.Of(four) {
+		t.Errorf("name %q %v", n, known)
+	}
+	go func() { free <- true }()
+	p.Close() // drops what waits
+}
+
+// It rests for as long as it has worked, and closing ends the rest.
+func TestNamesRest(t *testing.T) {
+	starts := make(chan time.Time, 2)
+	p, _ := newNames(t, func([]byte) (*RGB, error) {
+		starts <- time.Now()
+		time.Sleep(20 * time.Millisecond)
+		return four, nil
+	})
+	for id := range byte(2) {
+		p.Want(mmhash.File([]byte("file")), mmhash.ContentID{id}, 4, form)
+	}
+	if first, second := <-starts, <-starts; second.Sub(first) < 40*time.Millisecond {
+		t.Errorf("the second began %v after the first, which took 20 ms", second.Sub(first))
+	}
+}
+
+// A picture that panics has no name, costs itself alone, and is not tried again.
+func TestNamesPanic(t *testing.T) {
+	p, panics := newNames(t, func(file []byte) (*RGB, error) { file[9]++; return four, nil })
+	for id := range byte(2) {
+		p.Want(mmhash.File([]byte("file")), mmhash.ContentID{id}, 4, form)
+		if err := <-panics; err == nil {
+			t.Error("a panic without an error")
+		}
+		if n, known := p.Name(mmhash.ContentID{id}, form); !known || n != "" {
+			t.Errorf("name %q, known %v", n, known)
+		}
+	}
+}
