@@ -36,7 +36,7 @@ type Facts struct {
 	Mode          string
 	Orientation   uint8 // EXIF 1 to 8; 5 to 8 swap width and height in engines that obey it
 	Format        string
-	Frames        int     // 0 = not counted
+	Frames        int     // of a video; 0 for all else
 	FPS           float64 // of a video file; 0 for all else
 	Tokens        int     // of a file of embeddings; 0 for all else
 }
@@ -53,7 +53,7 @@ func (f Facts) Turned() (w, h int) {
 }
 
 func (f *Facts) set(i header.Info) {
-	f.Width, f.Height, f.Mode, f.Orientation, f.Format, f.Frames = i.Width, i.Height, i.Mode, i.Orientation, i.Format, i.Frames
+	f.Width, f.Height, f.Mode, f.Orientation, f.Format = i.Width, i.Height, i.Mode, i.Orientation, i.Format
 }
 
 // Refusal is a data URL that vLLM answers with an error. Status is what it answers (vLLM 0.32.0).

@@ -9,7 +9,9 @@
 package clip
 
 import (
-	"encoding/binary"
+	"math"
+
+	"github.com/sightline-router/sightline/mmhash/isobox"
 )
 
 // Info is what the head of a video file says.
@@ -39,7 +41,6 @@ const (
 
 const (
 	maxKept = 16 << 20 // bytes of a description
-	maxBox  = 1 << 12  // boxes or elements beside each other
 	keep    = 64 << 10 // buffers beyond this are not kept for the next file
 )
 
@@ -112,16 +113,18 @@ func (r *Reader) step() {
 			r.stop(ErrFormat)
 		}
 	case atBox: // 12 bytes: size, kind, and the first half of a long size
-		if size := binary.BigEndian.Uint32(b); size == 1 && len(b) < 16 {
-			r.want = 16
+		kind, size, head := isobox.Head(b)
+		switch {
+		case head > uint64(len(b)):
+			r.want = int(head)
 			return
-		}
-		size, head := boxSize(b)
-		if size < head {
+		case size == 0 && head == 8: // up to the end of the file
+			size = math.MaxInt64
+		case size < head:
 			r.stop(ErrBroken)
 			return
 		}
-		if string(b[4:8]) != "moov" {
+		if kind != "moov" {
 			over := uint64(len(b)) // already read of the box, or beyond a box of 8 bytes
 			if size < over {
 				r.buf = append(r.buf[:0], b[size:]...)

@@ -3,6 +3,8 @@ package clip
 import (
 	"encoding/binary"
 	"math"
+
+	"github.com/sightline-router/sightline/mmhash/isobox"
 )
 
 // Matroska and WebM (RFC 9559). The file names a frame's duration and its own; FFmpeg multiplies.
@@ -57,7 +59,7 @@ func vint(b []byte, marked bool) (v uint64, n int, ok bool) {
 func elements(b []byte, open bool, f func(id uint64, body []byte) (more bool, err error)) error {
 	for n := 0; len(b) > 0; n++ {
 		id, head, size, ok := element(b)
-		if !ok || n == maxBox {
+		if !ok || n == isobox.MaxBoxes {
 			if open {
 				return ErrTruncated
 			}

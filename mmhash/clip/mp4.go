@@ -3,6 +3,8 @@ package clip
 import (
 	"encoding/binary"
 	"math"
+
+	"github.com/sightline-router/sightline/mmhash/isobox"
 )
 
 // MP4 and MOV (ISO 14496-12). FFmpeg counts the samples of the table, and takes the rate from it where all samples last
@@ -11,37 +13,13 @@ import (
 // knownFirst are boxes with which files begin.
 var knownFirst = map[string]bool{"ftyp": true, "moov": true, "mdat": true, "free": true, "skip": true, "wide": true, "pnot": true, "uuid": true}
 
-// boxSize gives a box's length and that of its head; length 0 in the file means up to the end.
-func boxSize(b []byte) (size, head uint64) {
-	switch n := binary.BigEndian.Uint32(b); n {
-	case 0:
-		return math.MaxInt64, 8
-	case 1:
-		if len(b) < 16 {
-			return 0, 16
-		}
-		return binary.BigEndian.Uint64(b[8:]), 16
-	default:
-		return uint64(n), 8
-	}
-}
-
-// boxes calls f for each box of a parent's content; f says whether to go on.
+// boxes calls f for each box of a parent's content, until its error.
 func boxes(b []byte, f func(kind string, body []byte) error) error {
-	for n := 0; len(b) >= 8; n++ {
-		size, head := boxSize(b)
-		if size == math.MaxInt64 {
-			size = uint64(len(b))
-		}
-		if size < head || size > uint64(len(b)) || n == maxBox {
-			return ErrBroken
-		}
-		if err := f(string(b[4:8]), b[head:size]); err != nil {
-			return err
-		}
-		b = b[size:]
+	err := isobox.Each(b, true, f)
+	if err == isobox.ErrBroken {
+		return ErrBroken
 	}
-	return nil
+	return err
 }
 
 // track is what one trak box says.
@@ -61,7 +39,7 @@ type track struct {
 }
 
 func movie(b []byte) (info Info, err error) {
-	_, head := boxSize(b)
+	_, _, head := isobox.Head(b)
 	if uint64(len(b)) < head {
 		return info, ErrBroken
 	}

@@ -78,7 +78,7 @@ func avifMeta(r *Reader, b []byte) {
 		return
 	}
 	be := binary.BigEndian
-	r.info.Width, r.info.Height, r.info.Frames = int(be.Uint32(size[4:])), int(be.Uint32(size[8:])), 1
+	r.info.Width, r.info.Height = int(be.Uint32(size[4:])), int(be.Uint32(size[8:]))
 	if r.info.Width > avifSide || r.info.Height > avifSide {
 		r.fail(TooManyPixels, "a side of more than 32768 pixels")
 		return

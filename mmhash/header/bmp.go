@@ -47,7 +47,6 @@ func bmpInfo(r *Reader, b []byte) {
 	if r.bmp.colours == 0 && bits <= 8 {
 		r.bmp.colours = 1 << bits
 	}
-	r.info.Frames = 1
 	switch bits {
 	case 1, 4, 8:
 		r.info.Mode = "P"

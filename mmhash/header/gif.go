@@ -2,40 +2,40 @@ package header
 
 import "encoding/binary"
 
-// A GIF's mode is "P", or "L" where the palette of the first picture is the grey ramp 0, 1, 2, … (or there is none).
-// Frames are counted by walking the blocks to the end.
+// A GIF's mode is "P", or "L" where the palette of the first picture is the grey ramp 0, 1, 2, … (or there is none). Nothing
+// behind the head of the first picture is looked at.
 
 type gifState struct {
-	size int // bytes to come: of the palette, or of an extension's first part
+	size int // bytes to come: of the palette, or of a graphic control
 }
 
-// gifPalette reports whether a palette says more than the index itself.
-func gifPalette(p []byte) bool {
+// greyRamp reports whether a palette says no more than the index itself.
+func greyRamp(p []byte) bool {
 	for i := 0; i+2 < len(p); i += 3 {
 		if k := byte(i / 3); p[i] != k || p[i+1] != k || p[i+2] != k {
-			return true
+			return false
 		}
 	}
-	return false
+	return true
 }
 
 func gifScreen(r *Reader, b []byte) {
 	r.info.Width, r.info.Height = int(binary.LittleEndian.Uint16(b[6:])), int(binary.LittleEndian.Uint16(b[8:]))
-	if b[10]&0x80 != 0 {
-		r.next(3<<(b[10]&7+1), func(r *Reader, b []byte) {
-			r.palette = append(r.palette, b...)
-			r.next(1, gifBlock)
-		})
+	if b[10]&0x80 == 0 {
+		r.next(1, gifBlock)
 		return
 	}
-	r.next(1, gifBlock)
+	r.next(3<<(b[10]&7+1), func(r *Reader, b []byte) {
+		r.palette = append(r.palette, b...)
+		r.next(1, gifBlock)
+	})
 }
 
 // gifBlock reads a block's first byte; unknown bytes are passed over.
 func gifBlock(r *Reader, b []byte) {
 	switch b[0] {
 	case ';':
-		gifEnd(r)
+		r.fail(Truncated, "no picture")
 	case '!':
 		r.next(1, gifLabel)
 	case ',':
@@ -47,14 +47,14 @@ func gifBlock(r *Reader, b []byte) {
 
 // gifLabel reads an extension's label.
 func gifLabel(r *Reader, b []byte) {
-	if b[0] == 0xF9 && r.info.Mode == "" {
+	if b[0] == 0xF9 {
 		r.next(1, gifControl)
 		return
 	}
 	r.next(1, gifData)
 }
 
-// gifControl reads the length of a graphic control before the first picture, and from it the transparent index.
+// gifControl reads the length of a graphic control, and from it the transparent index.
 func gifControl(r *Reader, b []byte) {
 	if r.gif.size = int(b[0]); r.gif.size < 4 {
 		gifData(r, b)
@@ -68,39 +68,6 @@ func gifControl(r *Reader, b []byte) {
 	})
 }
 
-func gifImage(r *Reader, b []byte) {
-	flags := b[8]
-	r.gif.size = 0
-	if flags&0x80 != 0 {
-		r.gif.size = 3 << (flags&7 + 1)
-	}
-	if r.info.Mode != "" { // a later frame changes nothing
-		r.skipTo(int64(r.gif.size), 1, gifCode)
-		return
-	}
-	le := binary.LittleEndian.Uint16
-	r.info.Width = max(r.info.Width, int(le(b))+int(le(b[4:]))) // the canvas grows to hold the first frame
-	r.info.Height = max(r.info.Height, int(le(b[2:]))+int(le(b[6:])))
-	r.next(r.gif.size+1, gifFirst)
-}
-
-// gifFirst reads the first frame's own palette, if any, and the code size.
-func gifFirst(r *Reader, b []byte) {
-	if r.gif.size > 0 {
-		r.palette = append(r.palette[:0], b[:r.gif.size]...)
-	}
-	r.info.Mode = "L"
-	if gifPalette(r.palette) {
-		r.info.Mode = "P"
-	}
-	gifCode(r, nil)
-}
-
-func gifCode(r *Reader, _ []byte) {
-	r.info.Frames++
-	r.next(1, gifData)
-}
-
 // gifData walks sub-blocks: a length byte, then so many bytes, until a length of 0.
 func gifData(r *Reader, b []byte) {
 	if b[0] == 0 {
@@ -110,9 +77,23 @@ func gifData(r *Reader, b []byte) {
 	r.skipTo(int64(b[0]), 1, gifData)
 }
 
-func gifEnd(r *Reader) {
-	r.done = true
-	if r.info.Mode == "" {
-		r.fail(Truncated, "no picture")
+func gifImage(r *Reader, b []byte) {
+	le := binary.LittleEndian.Uint16
+	r.info.Width = max(r.info.Width, int(le(b))+int(le(b[4:]))) // the canvas grows to hold the first frame
+	r.info.Height = max(r.info.Height, int(le(b[2:]))+int(le(b[6:])))
+	if r.gif.size = 0; b[8]&0x80 != 0 {
+		r.gif.size = 3 << (b[8]&7 + 1)
 	}
+	r.next(r.gif.size+1, gifFirst)
+}
+
+// gifFirst reads the first frame's own palette, if any, and the code size.
+func gifFirst(r *Reader, b []byte) {
+	if r.gif.size > 0 {
+		r.palette = append(r.palette[:0], b[:r.gif.size]...)
+	}
+	if r.info.Mode = "P"; greyRamp(r.palette) {
+		r.info.Mode = "L"
+	}
+	r.done = true
 }

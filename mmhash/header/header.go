@@ -1,5 +1,5 @@
 // Package header reads from an image file what an engine decides on before it looks at a pixel: format, size, Pillow's
-// mode, EXIF orientation, number of frames.
+// mode, EXIF orientation.
 //
 // The bytes come as a stream (Reader is an io.Writer) and nothing is decoded: a Reader keeps only the window that its
 // next step needs, so it costs a few hundred nanoseconds per file beside the digest that reads the same bytes. Engines
@@ -34,7 +34,6 @@ type Info struct {
 	Mode          string // Pillow's mode of the opened file: RGB, RGBA, P, L, LA, 1, CMYK, I;16, …; "" where its releases differ
 	Width, Height int    // pixels, before any EXIF rotation (TIFF: after)
 	Orientation   uint8  // EXIF 1 to 8; 1 where the file names none or nonsense
-	Frames        int    // pictures in the file; 0 = not counted
 }
 
 // Turned gives width and height as an engine sees them that applies the EXIF orientation (vLLM does, SGLang's
@@ -227,10 +226,12 @@ func (r *Reader) end() {
 		if r.err == nil || r.err != nil && r.err.Kind == Malformed {
 			r.fail(Truncated, "ends in its first bytes")
 		}
-	case "GIF":
-		gifEnd(r)
 	case "PNG":
-		pngEnd(r)
+		if !r.png.data {
+			r.fail(Truncated, "ends before its pixels")
+			return
+		}
+		pngDone(r) // whether the pixels are all there only a decoder can tell
 	case "BMP", "DIB":
 		if r.done = r.info.Mode == "P"; !r.done { // a short palette is no ramp of greys
 			r.fail(Truncated, "ends in its header")
@@ -256,13 +257,11 @@ func (r *Reader) fail(k Kind, detail string) {
 	r.err, r.done = &Error{Kind: k, Detail: detail}, true
 }
 
-// tooLong gives up after maxSteps: formats that only count frames by then keep their answer.
+// tooLong gives up after maxSteps: a PNG whose pixels have begun keeps its answer.
 func (r *Reader) tooLong() {
-	r.done = true
-	if !(r.info.Format == "GIF" && r.info.Mode != "" || r.info.Format == "PNG" && r.png.data) {
+	if r.done = true; !r.png.data {
 		r.fail(Malformed, "too many segments")
 	}
-	r.info.Frames = 0
 }
 
 // sniff tells the format from the first 16 bytes, as Pillow's plugins do, and starts its parser over.

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/binary"
 	"slices"
+
+	"github.com/sightline-router/sightline/mmhash/isobox"
 )
 
 // The meta box of a HEIF file (ISO 23008-12): items, what is said of them, where their bytes lie, and how they refer to
@@ -222,31 +224,14 @@ func (r *Reader) boxHead(b []byte, over func(r *Reader, kind string, n, head uin
 	r.next(8, func(r *Reader, b []byte) { over(r, kind, binary.BigEndian.Uint64(b), 16) })
 }
 
-// box cuts the first box of a list (ISO 14496-12 and 15444-1): its type and its content.
-func box(b []byte) (kind string, body, rest []byte, ok bool) {
-	if len(b) < 8 {
-		return "", nil, nil, false
-	}
-	n, head := uint64(binary.BigEndian.Uint32(b)), uint64(8)
-	if n == 1 && len(b) >= 16 {
-		n, head = binary.BigEndian.Uint64(b[8:]), 16
-	}
-	if n < head || n > uint64(len(b)) {
-		return "", nil, nil, false
-	}
-	return string(b[4:8]), b[head:n], b[n:], true
-}
-
 // eachBox calls do for each box of a list, until it says no.
 func eachBox(b []byte, do func(kind string, body []byte) bool) bool {
-	for len(b) > 0 {
-		kind, body, rest, ok := box(b)
-		if !ok || !do(kind, body) {
-			return false
+	return nil == isobox.Each(b, false, func(kind string, body []byte) error {
+		if !do(kind, body) {
+			return isobox.ErrBroken
 		}
-		b = rest
-	}
-	return true
+		return nil
+	})
 }
 
 // cursor reads big-endian numbers; short is set once there were too few bytes.

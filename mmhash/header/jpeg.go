@@ -37,7 +37,7 @@ func jpegSegment(r *Reader, b []byte) {
 	n := max(int(binary.BigEndian.Uint16(b))-2, 0)
 	switch m := r.jpeg.marker; {
 	case m == 0xDA: // start of scan: all said
-		r.skipTo(int64(n), 0, func(r *Reader, _ []byte) { r.info.Frames, r.done = 1, true })
+		r.skipTo(int64(n), 0, func(r *Reader, _ []byte) { r.done = true })
 	case m == 0xDB:
 		r.jpeg.left = n
 		jpegTable(r, nil)

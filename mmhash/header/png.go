@@ -18,9 +18,8 @@ type pngState struct {
 	data     bool // IDAT (or fdAT) was seen: Pillow has opened the file
 	summing  bool // what is passed over counts for the checksum
 	sum      uint32
-	frames   int64 // acTL; 0 = none
 	actl     bool
-	fctl     bool   // a frame control before the pixels: the default image is the first frame
+	animated bool   // acTL with frames, and no second one
 	rawExif  []byte // "Raw profile type exif", decoded
 	unpacked int    // bytes of text that were compressed
 }
@@ -69,11 +68,10 @@ func pngChunk(r *Reader, b []byte) {
 	case "acTL":
 		want = 8
 	case "fcTL":
-		if p.data && p.frames > 0 { // the second frame: Pillow has loaded the first
+		if p.data && p.animated { // the second frame: Pillow has loaded the first
 			pngDone(r)
 			return
 		}
-		p.fctl = p.fctl || !p.data
 	case "tRNS":
 		if m := r.info.Mode; p.length < 2 && (m == "1" || m == "L" || m == "I;16") || p.length < 6 && m == "RGB" {
 			r.fail(Malformed, "short tRNS")
@@ -136,12 +134,8 @@ func pngBody(r *Reader, b []byte) {
 		pngHeader(r, b)
 	case "acTL":
 		n := binary.BigEndian.Uint32(b)
-		switch {
-		case p.actl: // a second one voids both
-			p.frames = 0
-		case n > 0 && n <= 0x80000000:
-			p.frames, p.actl = int64(n), true
-		}
+		p.animated = !p.actl && n > 0 && n <= 0x80000000 // a second one voids both
+		p.actl = p.actl || p.animated
 	case "tRNS":
 		if len(r.alpha) == 0 {
 			r.alpha = append(r.alpha, b...)
@@ -223,26 +217,10 @@ func unhexProfile(b []byte) []byte {
 	return out
 }
 
-// pngDone counts the frames once the chain is over.
+// pngDone settles where EXIF stands once the chain is over.
 func pngDone(r *Reader) {
 	r.done = true
-	r.info.Frames = 1
-	if n := r.png.frames; n > 0 {
-		r.info.Frames = int(n)
-		if !r.png.fctl {
-			r.info.Frames++
-		}
-	}
 	if !r.exifSeen && len(r.png.rawExif) > 0 {
 		r.exif, r.exifSeen = append(r.exif[:0], r.png.rawExif...), true
 	}
-}
-
-// pngEnd settles a file without IEND. Whether its pixels are all there only a decoder can tell.
-func pngEnd(r *Reader) {
-	if !r.png.data {
-		r.fail(Truncated, "ends before its pixels")
-		return
-	}
-	pngDone(r)
 }

@@ -11,23 +11,39 @@ import (
 type tiffState struct {
 	order  binary.ByteOrder
 	big    bool
-	inside bool // the directory is awaited
-	seen   map[uint16]bool
-	strips bool // strip or tile offsets exist
-	colour bool // a colour map exists
+	inside bool               // the directory is awaited
+	tags   map[uint16][]int64 // those that matter, by their first entry; -1: of a type that Pillow does not read as a number
 
-	width, height, turned    int64
-	compression, photo, fill int64
-	samples, planar          int64
-	bits, format, extra      []int64
-	haveSamples              bool
+	// Once all tags are there:
+	fill, photo int64
+	extra       []int64
 }
+
+// The tags that matter.
+const (
+	tagWidth, tagHeight, tagBits, tagCompression, tagPhotometric, tagFill = 256, 257, 258, 259, 262, 266
+	tagStrips, tagSamples, tagPlanar, tagColours, tagTiles                = 273, 277, 284, 320, 324
+	tagExtra, tagFormat, tagUnknown                                       = 338, 339, 0xBC01
+)
+
+var tiffTags = []uint16{tagWidth, tagHeight, tagBits, tagCompression, tagPhotometric, tagFill, tagStrips, tagOrientation, tagSamples,
+	tagPlanar, tagColours, tagTiles, tagExtra, tagFormat, tagUnknown}
+
+// first is a tag's first value, or none where the file does not have the tag.
+func (t *tiffState) first(tag uint16, none int64) int64 {
+	if v := t.tags[tag]; len(v) > 0 {
+		return v[0]
+	}
+	return none
+}
+
+// has reports that the file has a tag.
+func (t *tiffState) has(tag uint16) bool { _, ok := t.tags[tag]; return ok }
 
 func tiffHead(r *Reader, b []byte) {
 	t := &r.tiff
 	t.order, t.big = tiffOrder(b), b[2] == 43
-	t.seen = map[uint16]bool{}
-	t.compression, t.fill, t.planar = 1, 1, 1
+	t.tags = map[uint16][]int64{}
 	r.places.all = tiffMode
 	if t.big {
 		r.next(8, func(r *Reader, b []byte) { r.wantAt(r.tiff.order.Uint64(b), 8, tiffCount); r.goOn() })
@@ -74,7 +90,7 @@ func tiffDirectory(r *Reader, b []byte) {
 	}
 	for ; len(b) >= entry+tail; b = b[entry:] {
 		tag, typ := t.order.Uint16(b), t.order.Uint16(b[2:])
-		if t.seen[tag] || int(typ) >= len(unitSize) || unitSize[typ] == 0 {
+		if t.has(tag) || !slices.Contains(tiffTags, tag) || int(typ) >= len(unitSize) || unitSize[typ] == 0 {
 			continue
 		}
 		count, value := uint64(t.order.Uint32(b[4:])), b[8:12]
@@ -84,39 +100,31 @@ func tiffDirectory(r *Reader, b []byte) {
 		if count == 0 {
 			continue
 		}
-		t.seen[tag] = true
+		t.tags[tag] = nil
 		size := count * uint64(unitSize[typ])
 		if size <= uint64(len(value)) && count <= 8 {
-			r.tiffTag(tag, typ, value[:size])
+			t.tags[tag] = t.values(typ, value[:size])
 			continue
 		}
-		switch tag {
-		case 273, 324:
-			r.tiffTag(tag, typ, nil) // that it is there is enough
-		case 256, 320, 257, 258, 259, 262, 266, tagOrientation, 277, 284, 338, 339:
-			off := uint64(t.order.Uint32(value))
-			if t.big {
-				off = t.order.Uint64(value)
-			}
-			n := int(min(count, 64)) * unitSize[typ]
-			if tag == 320 { // its last byte: the map must be there
-				off, n = off+size-1, 1
-			}
-			if r.wantAt(off, n, func(r *Reader, b []byte) { r.tiffTag(tag, typ, b) }); r.err != nil {
-				return
-			}
+		if tag == tagStrips || tag == tagTiles || tag == tagUnknown { // that they are there is enough
+			continue
 		}
-	}
-	r.info.Frames = 0
-	if next := b; len(next) >= tail && !slices.ContainsFunc(next[:tail], func(c byte) bool { return c != 0 }) {
-		r.info.Frames = 1
+		off := uint64(t.order.Uint32(value))
+		if t.big {
+			off = t.order.Uint64(value)
+		}
+		n := int(min(count, 64)) * unitSize[typ]
+		if tag == tagColours { // its last byte: the map must be there
+			off, n = off+size-1, 1
+		}
+		if r.wantAt(off, n, func(r *Reader, b []byte) { r.tiff.tags[tag] = r.tiff.values(typ, b) }); r.err != nil {
+			return
+		}
 	}
 }
 
-// tiffTag keeps one tag's value.
-func (r *Reader) tiffTag(tag, typ uint16, d []byte) {
-	t := &r.tiff
-	var all []int64
+// values reads a tag's numbers.
+func (t *tiffState) values(typ uint16, d []byte) (all []int64) {
 	for u := unitSize[typ]; len(d) >= u; d = d[u:] {
 		v, ok := number(typ, d, t.order)
 		if !ok {
@@ -125,37 +133,9 @@ func (r *Reader) tiffTag(tag, typ uint16, d []byte) {
 		all = append(all, v)
 	}
 	if len(all) == 0 {
-		all = []int64{-1} // of a type that Pillow does not read as a number: fits nothing
+		return []int64{-1} // fits nothing
 	}
-	first := all[0]
-	switch tag {
-	case 256:
-		t.width = first
-	case 257:
-		t.height = first
-	case 258:
-		t.bits = all
-	case 259:
-		t.compression = first
-	case 262:
-		t.photo = first
-	case 266:
-		t.fill = first
-	case tagOrientation:
-		t.turned = first
-	case 273, 324:
-		t.strips = true
-	case 277:
-		t.samples, t.haveSamples = first, true
-	case 284:
-		t.planar = first
-	case 320:
-		t.colour = true
-	case 338:
-		t.extra = all
-	case 339:
-		t.format = all
-	}
+	return all
 }
 
 // tiffMode draws the conclusion once every wanted value is there.
@@ -163,58 +143,55 @@ func tiffMode(r *Reader) {
 	t := &r.tiff
 	r.done = true
 	known := []int64{1, 2, 3, 4, 5, 6, 7, 8, 32771, 32773, 32809, 32946, 34676, 34677, 34925, 50000, 50001}
-	if !slices.Contains(known, t.compression) || t.seen[0xBC01] {
+	compression := t.first(tagCompression, 1)
+	if !slices.Contains(known, compression) || t.has(tagUnknown) {
 		r.fail(Malformed, "unknown compression")
 		return
 	}
-	if t.compression == 6 { // old-style JPEG
-		t.photo = 6
+	bits, format, samples := t.tags[tagBits], t.tags[tagFormat], t.first(tagSamples, 1)
+	t.fill, t.photo, t.extra = t.first(tagFill, 1), t.first(tagPhotometric, 0), t.tags[tagExtra]
+	if compression == 6 { // old-style JPEG
+		t.photo, samples = 6, t.first(tagSamples, 3)
 	}
-	if t.bits == nil {
-		t.bits = []int64{1}
+	if bits == nil {
+		bits = []int64{1}
 	}
-	if t.format == nil {
-		t.format = []int64{1}
+	if format == nil {
+		format = []int64{1}
 	}
-	if !t.haveSamples {
-		t.samples = 1
-		if t.compression == 6 {
-			t.samples = 3
-		}
+	if len(format) > 1 && slices.Max(format) == slices.Min(format) {
+		format = format[:1]
 	}
-	if len(t.format) > 1 && slices.Max(t.format) == slices.Min(t.format) {
-		t.format = t.format[:1]
+	if n := len(t.extra); t.first(tagPlanar, 1) == 2 && n > 0 && slices.Max(t.extra) == 0 && len(bits) >= n {
+		bits, t.extra, samples = bits[:len(bits)-n], nil, samples-int64(n)
 	}
-	if n := len(t.extra); t.planar == 2 && n > 0 && slices.Max(t.extra) == 0 && len(t.bits) >= n {
-		t.bits, t.extra, t.samples = t.bits[:len(t.bits)-n], nil, t.samples-int64(n)
-	}
-	if t.samples < 1 || t.samples > 6 {
+	if samples < 1 || samples > 6 {
 		r.fail(Malformed, "samples per pixel")
 		return
 	}
-	switch n := int64(len(t.bits)); {
-	case t.samples < n:
-		t.bits = t.bits[:t.samples]
-	case t.samples > n && n == 1:
-		t.bits = slices.Repeat(t.bits, int(t.samples))
+	switch n := int64(len(bits)); {
+	case samples < n:
+		bits = bits[:samples]
+	case samples > n && n == 1:
+		bits = slices.Repeat(bits, int(samples))
 	}
-	if int64(len(t.bits)) != t.samples || len(t.format) != 1 || slices.Max(t.bits) != slices.Min(t.bits) {
+	if int64(len(bits)) != samples || len(format) != 1 || slices.Max(bits) != slices.Min(bits) {
 		r.fail(Malformed, "unknown data organization")
 		return
 	}
-	m := t.mode(t.bits[0], len(t.bits), t.format[0])
+	m := t.mode(bits[0], len(bits), format[0])
 	switch {
-	case m == "", m[0] == 'P' && !t.colour, t.compression == 1 && !t.strips:
+	case m == "", m[0] == 'P' && !t.has(tagColours), compression == 1 && !t.has(tagStrips) && !t.has(tagTiles):
 		r.fail(Malformed, "unknown pixel mode")
 		return
-	case t.photo == 6 && t.compression != 1: // libtiff makes RGB of it
+	case t.photo == 6 && compression != 1: // libtiff makes RGB of it
 		m = "RGB"
 	case m == "YCbCr": // RGB before Pillow 13
 		m, r.untold = "", true
 	}
 	r.info.Mode, r.info.Orientation = m, 1
-	r.info.Width, r.info.Height = clampInt(t.width), clampInt(t.height)
-	if t.turned >= 5 && t.turned <= 8 {
+	r.info.Width, r.info.Height = clampInt(t.first(tagWidth, 0)), clampInt(t.first(tagHeight, 0))
+	if turned := t.first(tagOrientation, 0); turned >= 5 && turned <= 8 {
 		r.info.Width, r.info.Height = r.info.Height, r.info.Width
 	}
 }

@@ -14,6 +14,7 @@ type webpState struct {
 	alpha     bool
 	exif, xmp bool // VP8X announces the chunk: others are not looked at
 	picture   bool // a bitstream header was read
+	frame     bool // of an animation
 }
 
 func webpRIFF(r *Reader, b []byte) {
@@ -78,9 +79,7 @@ func webpBody(r *Reader, b []byte) {
 			r.info.Width, r.info.Height = uint24(b[4:])+1, uint24(b[7:])+1
 		}
 	case "ANMF":
-		if w.animated {
-			r.info.Frames++
-		}
+		w.frame = w.frame || w.animated
 	case "VP8 ":
 		tag := uint24(b) // key frame, profile 0 to 3, shown, first partition inside the chunk
 		if b[3] != 0x9d || b[4] != 0x01 || b[5] != 0x2a || tag&1 != 0 || tag>>1&7 > 3 || tag>>4&1 == 0 || tag>>5 >= int(w.length) {
@@ -119,17 +118,18 @@ func (r *Reader) webpPicture(width, height int, alpha bool) {
 		r.fail(Malformed, "canvas and picture differ in size")
 		return
 	}
-	r.info.Width, r.info.Height, r.info.Frames = width, height, 1
+	r.info.Width, r.info.Height = width, height
 }
 
 func webpEnd(r *Reader, _ []byte) {
+	w := &r.webp
 	r.done = true
-	if r.info.Frames == 0 {
+	if !w.picture && !w.frame {
 		r.fail(Malformed, "no picture")
 		return
 	}
 	r.info.Mode = "RGB"
-	if r.webp.alpha {
+	if w.alpha {
 		r.info.Mode = "RGBA"
 	}
 }
