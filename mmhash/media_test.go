@@ -184,12 +184,12 @@ func TestUnescape(t *testing.T) {
 	for range 20 {
 		var got bytes.Buffer
 		lit := []byte(strings.NewReplacer("/", `\/`, "=", `\u003D`).Replace(url))
-		if err := Unescape(cut(lit, rng), &got); err != nil || got.String() != url {
+		if err := Unescape(cut(lit, rng), got.Write); err != nil || got.String() != url {
 			t.Fatalf("%s %v, want %s", &got, err, url)
 		}
 	}
 	for _, bad := range []string{`a\`, `\u00`, `\q`} {
-		if err := Unescape([][]byte{[]byte(bad)}, new(bytes.Buffer)); err == nil {
+		if err := Unescape([][]byte{[]byte(bad)}, new(bytes.Buffer).Write); err == nil {
 			t.Errorf("%q is taken", bad)
 		}
 	}

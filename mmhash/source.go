@@ -2,8 +2,8 @@ package mmhash
 
 import (
 	"bytes"
+	std "encoding/base64"
 	"errors"
-	"io"
 
 	"github.com/segmentio/asm/base64"
 
@@ -55,8 +55,8 @@ var (
 	errLongType = &Refusal{400, "media type of more than 1024 bytes"}
 	errNotData  = &Refusal{400, "does not begin with data:"}
 	errNot64    = &Refusal{501, "only ;base64 data URLs are served (lower case, directly before the comma)"}
-	errDigit    = &Refusal{400, "not strict base64: a character outside the standard alphabet"}
-	errPadding  = &Refusal{400, "not strict base64: wrong padding"}
+	errDigit    = &Refusal{400, "not strict base64: a character outside the standard alphabet, or padding within"}
+	errPadding  = &Refusal{400, "not strict base64: wrong padding at its end"}
 	errExcess   = &Refusal{400, "not strict base64: data behind the padding"}
 	errEscape   = &Refusal{400, "broken JSON escape"}
 
@@ -121,25 +121,29 @@ func (s Source) stream(d *decoder, w sink) error {
 func (s Source) text(i, from int, w sink) error {
 	var esc escape
 	for ; i < len(s.pieces); i++ {
-		if err := esc.runs(s.pieces[i][from:], func(run []byte) error { w.take(run); return nil }); err != nil {
-			return err
+		for p := s.pieces[i][from:]; len(p) > 0; {
+			var run []byte
+			var err error
+			if run, p, err = esc.cut(p); err != nil {
+				return err
+			}
+			w.take(run)
 		}
 		from = 0
 	}
 	return esc.end()
 }
 
-// Unescape writes a JSON string literal's raw content, in pieces, without its escapes. A character beyond ASCII that is
-// written as an escape becomes 0xFF: no data URL needs one.
-func Unescape(pieces [][]byte, w io.Writer) error {
-	var esc escape
-	for _, p := range pieces {
-		if err := esc.runs(p, func(run []byte) error { _, err := w.Write(run); return err }); err != nil {
-			return err
-		}
-	}
-	return esc.end()
+// Unescape gives the text of a JSON string literal's raw content, in pieces, to write, which never fails. A character beyond
+// ASCII that is written as an escape becomes 0xFF: no data URL needs one.
+func Unescape(pieces [][]byte, write func(run []byte) (int, error)) error {
+	return Source{pieces: pieces}.text(0, 0, writer(write))
 }
+
+// writer is a sink that takes all.
+type writer func(run []byte) (int, error)
+
+func (w writer) take(run []byte) bool { _, _ = w(run); return true }
 
 // dataPrefix reads up to the first comma as vLLM does: "data:" in any case, and ";base64" in lower case at the end. It
 // gives the place behind the comma.
@@ -182,6 +186,7 @@ func checkPrefix(t []byte) error {
 type escape struct {
 	in  uint8 // 0 outside, 1 behind the backslash, 2 to 5 digits of \u to come
 	val uint16
+	one [1]byte // see cut
 }
 
 // next gives a character if c completes one; bad = no such escape.
@@ -225,31 +230,25 @@ func (e *escape) next(c byte) (out byte, ok, bad bool) {
 	return byte(e.val), true, false
 }
 
-// runs gives a piece of a literal without its escapes, in runs of text; each is good until take returns.
-func (e *escape) runs(p []byte, take func(run []byte) error) error {
-	var one [1]byte
-	for len(p) > 0 {
-		run := p
-		if e.in == 0 && p[0] != '\\' {
-			if i := bytes.IndexByte(p, '\\'); i >= 0 {
-				run = p[:i]
-			}
-			p = p[len(run):]
-		} else {
-			c, ok, bad := e.next(p[0])
-			if bad {
-				return errEscape
-			}
-			if p = p[1:]; !ok {
-				continue
-			}
-			one[0], run = c, one[:]
+// cut takes the next run of text off a piece of a literal that is not empty, without its escapes. It is good until the next
+// call, and empty within an escape.
+func (e *escape) cut(p []byte) (run, rest []byte, err error) {
+	if e.in == 0 && p[0] != '\\' {
+		i := bytes.IndexByte(p, '\\')
+		if i < 0 {
+			i = len(p)
 		}
-		if err := take(run); err != nil {
-			return err
-		}
+		return p[:i], p[i:], nil
 	}
-	return nil
+	c, ok, bad := e.next(p[0])
+	switch {
+	case bad:
+		return nil, nil, errEscape
+	case !ok:
+		return nil, p[1:], nil
+	}
+	e.one[0] = c
+	return e.one[:], p[1:], nil
 }
 
 // end is an error where the text ends within an escape.
@@ -299,7 +298,12 @@ func (d *decoder) feed(p []byte, w sink) error {
 // unescape copies the runs between backslashes into a window and decodes that.
 func (d *decoder) unescape(p []byte, w sink) error {
 	n := 0
-	if err := d.esc.runs(p, func(run []byte) error {
+	for len(p) > 0 {
+		var run []byte
+		var err error
+		if run, p, err = d.esc.cut(p); err != nil {
+			return err
+		}
 		for len(run) > 0 {
 			if n == len(d.text) {
 				if _, err := d.plain(d.text[:n], w); err != nil {
@@ -311,9 +315,6 @@ func (d *decoder) unescape(p []byte, w sink) error {
 			n += k
 			run = run[k:]
 		}
-		return nil
-	}); err != nil {
-		return err
 	}
 	_, err := d.plain(d.text[:n], w)
 	return err
@@ -351,58 +352,24 @@ func (d *decoder) plain(p []byte, w sink) (rest []byte, err error) {
 	return nil, nil
 }
 
-// put adds one character; the fourth completes a quantum.
+// put adds one character; the fourth completes a quantum, for which plain leaves room.
 func (d *decoder) put(c byte) error {
-	if d.ended {
+	switch {
+	case d.ended:
 		return errExcess
-	}
-	if c != '=' && digit(c) > 63 {
+	case c == '\\' || c == '\n' || c == '\r': // the library passes over line breaks
 		return errDigit
 	}
-	d.quad[d.q] = c
-	if d.q++; d.q < 4 {
+	if d.quad[d.q] = c; d.q < 3 {
+		d.q++
 		return nil
 	}
-	d.q = 0
-	a, b, e, f := d.quad[0], d.quad[1], d.quad[2], d.quad[3]
-	switch {
-	case a == '=' || b == '=' || e == '=' && f != '=':
-		return errPadding
-	case f == '=':
-		d.ended = true
+	n, err := std.StdEncoding.Decode(d.out[d.n:], d.quad[:])
+	if err != nil {
+		return errDigit
 	}
-	v := uint32(digit(a))<<18 | uint32(digit(b))<<12
-	size := 1
-	if e != '=' {
-		v |= uint32(digit(e)) << 6
-		size++
-	}
-	if f != '=' {
-		v |= uint32(digit(f))
-		size++
-	}
-	for i := range size { // feed leaves room for a quantum
-		d.out[d.n] = byte(v >> (16 - 8*i))
-		d.n++
-	}
+	d.q, d.n, d.ended = 0, d.n+n, n < 3
 	return nil
-}
-
-// digit gives the value of a base64 character, 255 for any other.
-func digit(c byte) byte {
-	switch {
-	case c >= 'A' && c <= 'Z':
-		return c - 'A'
-	case c >= 'a' && c <= 'z':
-		return c - 'a' + 26
-	case c >= '0' && c <= '9':
-		return c - '0' + 52
-	case c == '+':
-		return 62
-	case c == '/':
-		return 63
-	}
-	return 255
 }
 
 func (d *decoder) finish(w sink) error {

@@ -34,7 +34,7 @@ func URLKey(url string) uint64 { return xxh3.HashString(url) }
 // DataURLKey is URLKey of a data URL where it lies: a JSON string literal's raw content in pieces, without a copy.
 func DataURLKey(pieces [][]byte) (key uint64, err error) {
 	h := xxh3.New()
-	err = mmhash.Unescape(pieces, h)
+	err = mmhash.Unescape(pieces, h.Write)
 	return h.Sum64(), err
 }
 
