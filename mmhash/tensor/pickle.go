@@ -14,7 +14,7 @@ type (
 	dict   map[string]any // what lies under other keys than texts is of no use here
 	global string         // module and name, with a space between
 	shape  []int64        // of a tensor
-	other  struct{}       // a storage, a number, bytes
+	other  struct{}       // a storage, a fraction
 	mark   struct{}
 )
 
@@ -29,46 +29,44 @@ type machine struct {
 	b     []byte
 	at    int
 	stack []any
-	memo  map[uint32]any
+	memo  map[uint64]any
 	bad   bool // a read beyond the program, or a wrong operand
 }
 
 // load runs a program up to its end and says how many bytes it had.
 func load(b []byte) (any, int, error) {
-	m := machine{b: b, memo: map[uint32]any{}}
+	m := machine{b: b, memo: map[uint64]any{}}
 	for range maxSteps {
-		op := m.bytes(1)
-		if m.bad {
+		op := byte(m.uint(1))
+		if op == '.' {
+			if v := m.pop(); !m.bad {
+				return v, m.at, nil
+			}
 			return nil, 0, ErrFormat
 		}
-		if op[0] == '.' {
-			v := m.pop()
-			if m.bad {
-				return nil, 0, ErrFormat
-			}
-			return v, m.at, nil
-		}
-		if m.step(op[0]); m.bad || len(m.stack) > maxStack || len(m.memo) > maxMemo {
+		if m.step(op); m.bad || len(m.stack) > maxStack || len(m.memo) > maxMemo {
 			return nil, 0, ErrFormat
 		}
 	}
 	return nil, 0, ErrFormat
 }
 
-// bytes takes n bytes of the program; on its end they are zeros.
+// bytes takes n bytes of the program; beyond its end there are none.
 func (m *machine) bytes(n uint64) []byte {
 	if n > uint64(len(m.b)-m.at) {
 		m.bad = true
-		return make([]byte, min(n, 8))
+		return nil
 	}
 	m.at += int(n)
 	return m.b[m.at-int(n) : m.at]
 }
 
-func (m *machine) u8() uint64  { return uint64(m.bytes(1)[0]) }
-func (m *machine) u16() uint64 { return uint64(binary.LittleEndian.Uint16(m.bytes(2))) }
-func (m *machine) u32() uint64 { return uint64(binary.LittleEndian.Uint32(m.bytes(4))) }
-func (m *machine) u64() uint64 { return binary.LittleEndian.Uint64(m.bytes(8)) }
+// uint takes a number of n bytes, the lowest first.
+func (m *machine) uint(n uint64) uint64 {
+	var full [8]byte
+	copy(full[:], m.bytes(n))
+	return binary.LittleEndian.Uint64(full[:])
+}
 
 func (m *machine) line() string {
 	i := bytes.IndexByte(m.b[m.at:], '\n')
@@ -120,43 +118,32 @@ func (m *machine) take(n int) tuple {
 	return items
 }
 
+// step runs one of the opcodes that torch writes (pickle protocol 2) and its own unpickler takes.
 func (m *machine) step(op byte) {
 	switch op {
 	case 0x80: // PROTO
-		m.u8()
-	case 0x95: // FRAME
-		m.u64()
+		m.uint(1)
 	case '(':
 		m.push(mark{})
-	case '0':
-		m.pop()
 	case 'N':
 		m.push(nil)
 	case 0x88, 0x89:
 		m.push(op == 0x88)
 	case 'K':
-		m.push(int64(m.u8()))
+		m.push(int64(m.uint(1)))
 	case 'M':
-		m.push(int64(m.u16()))
+		m.push(int64(m.uint(2)))
 	case 'J':
-		m.push(int64(int32(m.u32())))
+		m.push(int64(int32(m.uint(4))))
 	case 0x8a: // LONG1
-		m.long(m.bytes(m.u8()))
+		m.long(m.bytes(m.uint(1)))
 	case 'G':
-		m.u64()
+		m.uint(8)
 		m.push(other{})
-	case 'U', 0x8c:
-		m.push(string(m.bytes(m.u8())))
-	case 'T', 'X':
-		m.push(string(m.bytes(m.u32())))
-	case 0x8d:
-		m.push(string(m.bytes(m.u64())))
-	case 'C':
-		m.bytes(m.u8())
-		m.push(other{})
-	case 'B':
-		m.bytes(m.u32())
-		m.push(other{})
+	case 'U':
+		m.push(string(m.bytes(m.uint(1))))
+	case 'X':
+		m.push(string(m.bytes(m.uint(4))))
 	case ')':
 		m.push(tuple{})
 	case 't':
@@ -168,8 +155,7 @@ func (m *machine) step(op byte) {
 	case '}':
 		m.push(&dict{})
 	case 'a':
-		v := m.pop()
-		m.extend([]any{v})
+		m.extend(m.take(1))
 	case 'e':
 		m.extend(m.marked())
 	case 's':
@@ -177,27 +163,16 @@ func (m *machine) step(op byte) {
 	case 'u':
 		m.set(m.marked())
 	case 'q':
-		m.memo[uint32(m.u8())] = m.top()
+		m.memo[m.uint(1)] = m.top()
 	case 'r':
-		m.memo[uint32(m.u32())] = m.top()
-	case 0x94:
-		m.memo[uint32(len(m.memo))] = m.top()
+		m.memo[m.uint(4)] = m.top()
 	case 'h':
-		m.recall(m.u8())
+		m.recall(m.uint(1))
 	case 'j':
-		m.recall(m.u32())
+		m.recall(m.uint(4))
 	case 'c':
 		module := m.line()
 		m.push(global(module + " " + m.line()))
-	case 0x93:
-		names := m.take(2)
-		if m.bad {
-			return
-		}
-		module, ok := names[0].(string)
-		name, ok2 := names[1].(string)
-		m.bad = !ok || !ok2
-		m.push(global(module + " " + name))
 	case 'Q': // a storage, by its name
 		m.pop()
 		m.push(other{})
@@ -217,16 +192,18 @@ func (m *machine) long(b []byte) {
 		m.push(huge(hex.EncodeToString(b)))
 		return
 	}
-	var full [8]byte
-	if len(b) > 0 && b[len(b)-1]&0x80 != 0 {
-		full = [8]byte{255, 255, 255, 255, 255, 255, 255, 255}
+	var v int64
+	if n := len(b); n > 0 {
+		v = int64(int8(b[n-1])) // with the sign
+		for i := n - 2; i >= 0; i-- {
+			v = v<<8 | int64(b[i])
+		}
 	}
-	copy(full[:], b)
-	m.push(int64(binary.LittleEndian.Uint64(full[:])))
+	m.push(v)
 }
 
 func (m *machine) recall(i uint64) {
-	v, ok := m.memo[uint32(i)]
+	v, ok := m.memo[i]
 	m.bad = m.bad || !ok
 	m.push(v)
 }
