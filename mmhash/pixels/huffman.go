@@ -6,25 +6,21 @@ import (
 )
 
 // Huffman-coded data. Before it is read, a stretch between two markers is freed of its stuffed zero bytes and padded,
-// so that the bit reader loads eight bytes at a time without looking at any of them. One table look-up gives a whole
-// coefficient where code and value fit into lookBits together, which is nearly always.
+// so that the bit reader loads eight bytes at a time without looking at any of them. One table look-up gives a code of up to
+// lookBits, which is nearly every one.
 
 const (
 	lookBits = 10
 	padding  = 512 // zero bytes behind a stretch: more than one block can eat
 )
 
-// huffTable decodes one code. Entries of look: bits 0-4 how many bits are used up, 5-8 how many bits of the value are
-// still to come, 9-15 how many coefficients are skipped, 16-31 the value. 0 = the code is longer than lookBits.
+// huffTable decodes one code.
 type huffTable struct {
-	look   [1 << lookBits]uint32
-	code   [1 << lookBits]uint16 // length and symbol alone; 0 = longer than lookBits
+	code   [1 << lookBits]uint16 // length << 8 and symbol; 0 = longer than lookBits
 	max    [17]int32             // largest code of each length, -1 if none
 	offset [17]int32             // of the symbol index from the code
 	syms   [256]uint8
 }
-
-const endOfBlock = 127 // a skip out of the block
 
 // build makes the table from a DHT's counts and symbols. dc tables give plain sizes, 0 to 15.
 func (t *huffTable) build(counts, symbols []byte, dc bool) bool {
@@ -42,7 +38,9 @@ func (t *huffTable) build(counts, symbols []byte, dc bool) bool {
 				return false
 			}
 			if n <= lookBits {
-				t.fill(uint32(code), n, sym, dc)
+				for i := code << (lookBits - n); i < (code+1)<<(lookBits-n); i++ {
+					t.code[i] = uint16(n)<<8 | uint16(sym)
+				}
 			}
 			code++
 			k++
@@ -53,29 +51,6 @@ func (t *huffTable) build(counts, symbols []byte, dc bool) bool {
 		code <<= 1
 	}
 	return true
-}
-
-// entry gives a symbol's parts without a value.
-func entry(sym uint8, dc bool) uint32 {
-	size, skip := uint32(sym&15), uint32(sym>>4)
-	if !dc && size == 0 && skip != 15 {
-		skip = endOfBlock
-	}
-	return size<<5 | skip<<9
-}
-
-func (t *huffTable) fill(code uint32, n int, sym uint8, dc bool) {
-	size := int(sym & 15)
-	rest := lookBits - n
-	for i := range uint32(1) << rest {
-		t.code[code<<rest|i] = uint16(n)<<8 | uint16(sym)
-		e := entry(sym, dc) | uint32(n)
-		if size > 0 && size <= rest {
-			v := extend(int32(i>>(rest-size)), size)
-			e = e&^(31|15<<5) | uint32(n+size) | uint32(v)<<16
-		}
-		t.look[code<<rest|i] = e
-	}
 }
 
 // extend gives the signed value of size bits.
@@ -174,23 +149,11 @@ func (r *bitReader) symbol(t *huffTable) (sym uint8, ok bool) {
 
 // dc reads the difference of a DC coefficient.
 func (r *bitReader) dc(t *huffTable) (diff int32, ok bool) {
-	if r.n < 32 {
-		r.refill()
+	size, ok := r.symbol(t)
+	if size == 0 || !ok {
+		return 0, ok
 	}
-	e := t.look[r.acc>>(64-lookBits)]
-	if e == 0 {
-		sym, ok := r.symbol(t)
-		if !ok {
-			return 0, false
-		}
-		e = entry(sym, true)
-	}
-	r.acc <<= e & 31
-	r.n -= uint(e & 31)
-	if size := int(e >> 5 & 15); size > 0 {
-		return extend(r.bits(size), size), true
-	}
-	return int32(e) >> 16, true
+	return extend(r.bits(int(size)), int(size)), true
 }
 
 // natural maps the zigzag order to row·8 + column.
@@ -206,55 +169,29 @@ type quantTable [64]int64
 
 // sequential reads one block of a sequential scan, dequantized, into b (all zero before). It gives the last
 // coefficient's zigzag index, or -1 for data that is no Huffman code.
-func (r *bitReader) sequential(b *block, dct, act *huffTable, q *quantTable, pred *int32) int {
+func (r *bitReader) sequential(b *block, dct, act *huffTable, q *quantTable, pred *int32) (last int) {
 	diff, ok := r.dc(dct)
 	if !ok {
 		return -1
 	}
 	*pred += diff
 	b[0] = int64(*pred) * q[0]
-
-	acc, n, pos, data := r.acc, r.n, r.pos, r.data
-	last := 0
 	for k := 1; k < 64; k++ {
-		if n < 32 {
-			if pos+8 > len(data) {
-				return -1
-			}
-			acc |= binary.BigEndian.Uint64(data[pos:]) >> (n & 63)
-			pos += int(63-n) >> 3
-			n |= 56
+		sym, ok := r.symbol(act)
+		size := int(sym & 15)
+		k += int(sym >> 4)
+		switch {
+		case !ok || k > 63 && (size > 0 || sym == 0xF0):
+			return -1
+		case sym == 0:
+			return last
+		case size > 0:
+			b[natural[k&63]>>1&31] += int64(extend(r.bits(size), size)) * q[k&63]
+			last = k
+		case sym != 0xF0: // an end of band, in a sequential file an end of the block
+			return last
 		}
-		e := act.look[acc>>(64-lookBits)]
-		if e == 0 {
-			r.acc, r.n, r.pos = acc, n, pos
-			sym, ok := r.symbol(act)
-			if !ok {
-				return -1
-			}
-			acc, n, pos = r.acc, r.n, r.pos
-			e = entry(sym, false)
-		}
-		acc <<= e & 31
-		n -= uint(e & 31)
-		if k += int(e >> 9 & 127); k > 63 {
-			if k < endOfBlock {
-				return -1
-			}
-			break
-		}
-		v := int64(int32(e) >> 16)
-		if size := uint(e >> 5 & 15); size != 0 {
-			bits := int64(acc >> (64 - size))
-			sign := int64(acc>>63) - 1 // -1 for a negative value
-			acc <<= size
-			n -= size
-			v = bits + sign&(1-1<<size)
-		}
-		b[natural[k]>>1&31] += v * q[k]
-		last = k
 	}
-	r.acc, r.n, r.pos = acc, n, pos
 	return last
 }
 

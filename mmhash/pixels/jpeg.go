@@ -255,10 +255,7 @@ func (d *jpeg) direct(s *scan) error {
 				at := ((y&1*c.v+v)*c.stride + x*c.h) * 8
 				for h := range c.h {
 					last := d.r.sequential(&b, s.dct[i], s.act[i], c.q, &c.pred)
-					if last < 0 {
-						return false
-					}
-					if !idct(&b, last, c.ring[at+8*h:], c.stride) {
+					if last < 0 || !idct(&b, last, c.ring[at+8*h:], c.stride) {
 						return false
 					}
 					if last > 0 {
