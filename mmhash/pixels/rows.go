@@ -1,27 +1,15 @@
 package pixels
 
-// From decoded samples to rows of RGB: libjpeg's "fancy" (triangle) upsampling and its fixed-point colour conversion,
-// and Pillow's conversion from CMYK. The usual layouts (luma full, both chroma planes alike) take one fused path that
-// carries Cb and Cr in two 16-bit lanes; all others upsample each plane by itself first.
+// From decoded samples to rows of RGB: libjpeg's "fancy" (triangle) upsampling and its fixed-point colour conversion, and
+// Pillow's conversion from CMYK.
 
 // painter holds the rows in between.
 type painter struct {
-	fused     bool
-	hx, vx    int       // chroma: pixels a sample, across and down
-	sum       []uint32  // fused: Cb and Cr, vertically weighted
-	upsampled [4][]byte // otherwise: upsampled planes
+	upsampled [4][]byte // planes
 	column    []uint16  // and one vertically weighted row
 }
 
 func (p *painter) open(d *jpeg) {
-	if d.colours == ycc {
-		y, cb, cr := &d.comps[0], &d.comps[1], &d.comps[2]
-		p.hx, p.vx = d.hMax/cb.h, d.vMax/cb.v
-		p.fused = y.h == d.hMax && y.v == d.vMax && cb.h == cr.h && cb.v == cr.v && p.hx <= 2 && p.vx <= 2 && (p.hx == 1 || cb.width > 2)
-	}
-	if p.sum = make([]uint32, d.width+1); p.fused {
-		return
-	}
 	for i := range d.comps {
 		p.upsampled[i] = make([]byte, d.width+4)
 	}
@@ -30,24 +18,6 @@ func (p *painter) open(d *jpeg) {
 
 // row writes row y of the picture.
 func (p *painter) row(d *jpeg, y int, dst []byte) {
-	if p.fused {
-		p.chroma(&d.comps[1], &d.comps[2], y)
-		luma := d.comps[0].row(y)
-		switch sum := p.sum[:d.comps[1].width]; {
-		case p.hx == 1 && p.vx == 1:
-			yccRow(dst, luma, sum)
-		case p.hx == 1:
-			for i, s := range sum {
-				sum[i] = (s + lane2*uint32(1+y&1)) >> 2 & 0x00FF00FF
-			}
-			yccRow(dst, luma, sum)
-		case p.vx == 1:
-			yccPairs(dst, luma, sum, lane2*1, lane2*2, 2)
-		default:
-			yccPairs(dst, luma, sum, lane2*8, lane2*7, 4)
-		}
-		return
-	}
 	n := d.width
 	for i := range d.comps {
 		p.upsample(d, &d.comps[i], y, p.upsampled[i])
@@ -63,11 +33,7 @@ func (p *painter) row(d *jpeg, y int, dst []byte) {
 			dst[3*x], dst[3*x+1], dst[3*x+2] = a[x], b[x], c[x]
 		}
 	case ycc, ycck:
-		sum := p.sum[:n]
-		for x := range sum {
-			sum[x] = uint32(b[x]) | uint32(c[x])<<16
-		}
-		yccRow(dst, a, sum)
+		yccRow(dst, a[:n], b, c)
 		if d.colours == ycck { // YCC is the complement of CMY
 			for x := range n {
 				paper(dst[3*x:], 255-dst[3*x], 255-dst[3*x+1], 255-dst[3*x+2], k[x])
@@ -91,25 +57,6 @@ func div255(v uint32) byte {
 	v += 128
 	return byte((v>>8 + v) >> 8)
 }
-
-// chroma weights Cb and Cr vertically, three parts near and one part far, for both lanes at once.
-func (p *painter) chroma(cb, cr *component, y int) {
-	sum := p.sum[:cb.width]
-	if p.vx == 1 {
-		b, r := cb.row(y)[:len(sum)], cr.row(y)[:len(sum)]
-		for i := range sum {
-			sum[i] = uint32(b[i]) | uint32(r[i])<<16
-		}
-		return
-	}
-	near, far := y/2, y/2-1+y&1*2
-	b, r, b1, r1 := cb.row(near)[:len(sum)], cr.row(near)[:len(sum)], cb.row(far)[:len(sum)], cr.row(far)[:len(sum)]
-	for i := range sum {
-		sum[i] = 3*(uint32(b[i])|uint32(r[i])<<16) + (uint32(b1[i]) | uint32(r1[i])<<16)
-	}
-}
-
-const lane2 = 1<<16 | 1 // a number in both lanes
 
 // upsample writes one row of one plane at full width.
 func (p *painter) upsample(d *jpeg, c *component, y int, out []byte) {
@@ -184,37 +131,14 @@ func makeYCC() (t yccTables) {
 }
 
 // yccRow converts pixels that have a Cb and Cr of their own.
-func yccRow(dst, luma []byte, sum []uint32) {
-	luma = luma[:len(sum)]
-	for i, s := range sum {
+func yccRow(dst, luma, cb, cr []byte) {
+	cb, cr = cb[:len(luma)], cr[:len(luma)]
+	for i, y := range luma {
 		if len(dst) < 3 {
 			return
 		}
-		put(dst, fit(uint64(luma[i])*inAll+colour.cb[uint8(s)]+colour.cr[uint8(s>>16)]))
+		put(dst, fit(uint64(y)*inAll+colour.cb[cb[i]]+colour.cr[cr[i]]))
 		dst = dst[3:]
-	}
-}
-
-// yccPairs converts pixels of which two share a chroma sample: three parts of it and one of the neighbour's.
-func yccPairs(dst, luma []byte, sum []uint32, even, odd uint32, shift uint) {
-	t := &colour
-	last := sum[0]
-	for i, s := range sum {
-		next := s
-		if i+1 < len(sum) {
-			next = sum[i+1]
-		}
-		e, o := (3*s+last+even)>>(shift&31), (3*s+next+odd)>>(shift&31)
-		last = s
-		if len(dst) < 6 || len(luma) < 2 {
-			if len(dst) >= 3 && len(luma) >= 1 {
-				put(dst, fit(uint64(luma[0])*inAll+t.cb[uint8(e)]+t.cr[uint8(e>>16)]))
-			}
-			return
-		}
-		put(dst, fit(uint64(luma[0])*inAll+t.cb[uint8(e)]+t.cr[uint8(e>>16)]))
-		put(dst[3:], fit(uint64(luma[1])*inAll+t.cb[uint8(o)]+t.cr[uint8(o>>16)]))
-		dst, luma = dst[6:], luma[2:]
 	}
 }
 
