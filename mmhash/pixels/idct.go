@@ -53,21 +53,6 @@ func lift(x0, x1, x2, x3, x4, x5, x6, x7 int64) (y0, y1, y2, y3, y4, y5, y6, y7 
 	return a0 + o3, a1 + o2, a2 + o1, a3 + o0, a3 - o0, a2 - o1, a1 - o2, a0 - o3
 }
 
-// lift4 is lift with x4 to x7 zero.
-func lift4(x0, x1, x2, x3 int64) (y0, y1, y2, y3, y4, y5, y6, y7 int64) {
-	e2, e3 := x2*fix0541, x2*(fix0541+fix0765)
-	e0 := x0 << 13
-	a0, a3, a1, a2 := e0+e3, e0-e3, e0+e2, e0-e2
-
-	z5 := (x1 + x3) * fix1175
-	z1, z2 := x1*fix0899, x3*fix2562
-	z3, z4 := z5-x3*fix1961, z5-x1*fix0390
-	o0, o1 := z3-z1, z4-z2
-	o2 := x3*fix3072 - z2 + z3
-	o3 := x1*fix1501 - z1 + z4
-	return a0 + o3, a1 + o2, a2 + o1, a3 + o0, a3 - o0, a2 - o1, a1 - o2, a0 - o3
-}
-
 // idct writes 8×8 samples at dst. last is the zigzag index of the last coefficient that may differ from zero. It
 // reports whether all values were in range.
 func idct(b *block, last int, dst []byte, stride int) bool {
@@ -83,23 +68,7 @@ func idct(b *block, last int, dst []byte, stride int) bool {
 		return true
 	}
 	seen := int64(0)
-	var w block    // rows 2p and 2p+1 of column c in the lanes of [8p+c]
-	if last < 10 { // the upper left 4×4
-		for c := 0; c < 2; c++ {
-			seen |= (b[c] + bias) | (b[4+c] + bias) | (b[8+c] + bias) | (b[12+c] + bias)
-			y0, y1, y2, y3, y4, y5, y6, y7 := lift4(b[c], b[4+c], b[8+c], b[12+c])
-			cross(&w, 2*c, y0, y1)
-			cross(&w, 8+2*c, y2, y3)
-			cross(&w, 16+2*c, y4, y5)
-			cross(&w, 24+2*c, y6, y7)
-		}
-		for p := 0; p < 32; p += 8 {
-			seen |= (w[p] + bias) | (w[p+1] + bias) | (w[p+2] + bias) | (w[p+3] + bias)
-			y0, y1, y2, y3, y4, y5, y6, y7 := lift4(w[p]+roundH, w[p+1], w[p+2], w[p+3])
-			twoRows(dst[p/4*stride:], stride, y0, y1, y2, y3, y4, y5, y6, y7)
-		}
-		return seen&beyond == 0
-	}
+	var w block // rows 2p and 2p+1 of column c in the lanes of [8p+c]
 	for _, v := range b {
 		seen |= v + bias
 	}
