@@ -101,61 +101,33 @@ func triangle(out []byte, in []uint16, even, odd uint16, shift uint) {
 	}
 }
 
-// YCbCr → RGB, all three in one sum: from bit 16 green (with 16 fractional bits below), from 28 red, from 40 blue, ten
-// bits each and 256 too large. Where bit 8 of a field is set and bit 9 is not, it needs no saturation.
-const (
-	greenAt = 16
-	redAt   = 28
-	blueAt  = 40
-	inAll   = 1<<greenAt | 1<<redAt | 1<<blueAt
-	inRange = 256 * inAll
-	outside = 768 * inAll
-)
-
-// yccTables hold the parts of Cb and Cr.
-type yccTables struct{ cb, cr [256]uint64 }
+// yccTables hold what Cb and Cr add to red, green (with 16 fractional bits) and blue.
+type yccTables struct{ red, greenCb, greenCr, blue [256]int32 }
 
 var colour = makeYCC()
 
 func makeYCC() (t yccTables) {
 	const one = 1 << 16
-	fix := func(v float64) int64 { return int64(v*one + 0.5) }
-	for i := range t.cb {
-		x := int64(i) - 128
-		blue := (fix(1.77200)*x + one/2) >> 16
-		red := (fix(1.40200)*x + one/2) >> 16
-		t.cb[i] = uint64((blue+256)<<blueAt + -fix(0.34414)*x + one/2 + 256<<greenAt)
-		t.cr[i] = uint64((red+256)<<redAt + -fix(0.71414)*x)
+	fix := func(v float64) int32 { return int32(v*one + 0.5) }
+	for i := range t.red {
+		x := int32(i) - 128
+		t.red[i] = (fix(1.40200)*x + one/2) >> 16
+		t.blue[i] = (fix(1.77200)*x + one/2) >> 16
+		t.greenCb[i] = one/2 - fix(0.34414)*x
+		t.greenCr[i] = -fix(0.71414) * x
 	}
 	return t
 }
 
 // yccRow converts pixels that have a Cb and Cr of their own.
 func yccRow(dst, luma, cb, cr []byte) {
-	cb, cr = cb[:len(luma)], cr[:len(luma)]
+	t, cb, cr := &colour, cb[:len(luma)], cr[:len(luma)]
 	for i, y := range luma {
 		if len(dst) < 3 {
 			return
 		}
-		put(dst, fit(uint64(y)*inAll+colour.cb[cb[i]]+colour.cr[cr[i]]))
+		y, b, r := int32(y), cb[i], cr[i]
+		dst[0], dst[1], dst[2] = clamp(y+t.red[r]), clamp(y+(t.greenCb[b]+t.greenCr[r])>>16), clamp(y+t.blue[b])
 		dst = dst[3:]
 	}
-}
-
-// put writes one pixel. It and fit are apart so that both are inlined.
-func put(dst []byte, v uint64) {
-	_ = dst[2]
-	dst[0], dst[1], dst[2] = byte(v>>redAt), byte(v>>greenAt), byte(v>>blueAt)
-}
-
-func fit(v uint64) uint64 {
-	if v&outside != inRange {
-		return saturate(v)
-	}
-	return v
-}
-
-func saturate(v uint64) uint64 {
-	r, g, b := int32(v>>redAt&1023)-256, int32(v>>greenAt&1023)-256, int32(v>>blueAt&1023)-256
-	return uint64(clamp(r))<<redAt | uint64(clamp(g))<<greenAt | uint64(clamp(b))<<blueAt
 }
