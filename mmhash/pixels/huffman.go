@@ -164,8 +164,8 @@ var natural = [64]uint8{
 	58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63,
 }
 
-// quantTable is a quantization table in zigzag order, each factor already in the lane of its coefficient.
-type quantTable [64]int64
+// quantTable is a quantization table in zigzag order.
+type quantTable [64]int32
 
 // sequential reads one block of a sequential scan, dequantized, into b (all zero before). It gives the last
 // coefficient's zigzag index, or -1 for data that is no Huffman code.
@@ -175,7 +175,9 @@ func (r *bitReader) sequential(b *block, dct, act *huffTable, q *quantTable, pre
 		return -1
 	}
 	*pred += diff
-	b[0] = int64(*pred) * q[0]
+	if b[0] = *pred * q[0]; *pred != int32(int16(*pred)) {
+		return -1
+	}
 	for k := 1; k < 64; k++ {
 		sym, ok := r.symbol(act)
 		size := int(sym & 15)
@@ -186,7 +188,7 @@ func (r *bitReader) sequential(b *block, dct, act *huffTable, q *quantTable, pre
 		case sym == 0:
 			return last
 		case size > 0:
-			b[natural[k&63]>>1&31] += int64(extend(r.bits(size), size)) * q[k&63]
+			b[natural[k&63]&63] = extend(r.bits(size), size) * q[k&63]
 			last = k
 		case sym != 0xF0: // an end of band, in a sequential file an end of the block
 			return last
@@ -200,7 +202,7 @@ func (b *block) spread(c *[64]int16, q *quantTable) (last int) {
 	*b = block{}
 	for k, v := range c {
 		if v != 0 {
-			b[natural[k]>>1&31] += int64(v) * q[k]
+			b[natural[k]&63] = int32(v) * q[k]
 			last = k
 		}
 	}

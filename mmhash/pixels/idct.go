@@ -1,13 +1,9 @@
 package pixels
 
-import "encoding/binary"
-
-// The inverse DCT is libjpeg's "islow": constants of 13 fractional bits, columns first with 2 extra bits kept, then
-// rows. Up to the two roundings it is linear, so one int64 carries two int32 lanes (low + high·2³²) through the same
-// additions and multiplications: two columns in the first pass, two rows in the second.
+// The inverse DCT is libjpeg's "islow": constants of 13 fractional bits, columns first with 2 extra bits kept, then rows.
 //
 // Values beyond 15 bits, which no encoder makes of 8-bit samples, are refused: there libjpeg-turbo's vector code wraps
-// and its C code does not. Within that range no lane can overflow either.
+// and its C code does not. Within that range nothing overflows 32 bits.
 
 const (
 	fix0298 = 2446
@@ -23,21 +19,19 @@ const (
 	fix2562 = 20995
 	fix3072 = 25172
 
-	lanes   = 1 + 1<<32             // times a number: the number in both lanes
-	half    = 1 << 31               // added before the high lane is cut out: takes back the low lane's borrow
-	roundV  = lanes << 10           // first pass: >> 11
-	roundH  = lanes * (128<<5 + 16) // second pass, on the DC term: >> 18 after << 13, and the level shift
-	bias    = lanes << 14           // brings a lane that is in range to 0 … 2¹⁵-1
-	beyond  = -1<<47 | 0xFFFF8000
-	colBits = 11
-	rowBits = 18
+	columnBits  = 11
+	rowBits     = 18
+	roundColumn = 1 << (columnBits - 1)
+	roundRow    = 128<<5 + 16 // on the DC term, before << 13: half of the last bit, and the level shift
+	bias        = 1 << 14     // brings a value that is in range to 0 … 2¹⁵-1
+	beyond      = ^(1<<15 - 1)
 )
 
-// block is one block's dequantized coefficients: row r, columns 2c and 2c+1 in the lanes of [4r+c].
-type block [32]int64
+// block is one block's dequantized coefficients, row by row.
+type block [64]int32
 
-// lift is the 1-D transform of two lanes.
-func lift(x0, x1, x2, x3, x4, x5, x6, x7 int64) (y0, y1, y2, y3, y4, y5, y6, y7 int64) {
+// lift is the 1-D transform.
+func lift(x0, x1, x2, x3, x4, x5, x6, x7 int32) (y0, y1, y2, y3, y4, y5, y6, y7 int32) {
 	z := (x2 + x6) * fix0541
 	e2, e3 := z-x6*fix1847, z+x2*fix0765
 	e0, e1 := (x0+x4)<<13, (x0-x4)<<13
@@ -56,65 +50,37 @@ func lift(x0, x1, x2, x3, x4, x5, x6, x7 int64) (y0, y1, y2, y3, y4, y5, y6, y7 
 // idct writes 8×8 samples at dst. last is the zigzag index of the last coefficient that may differ from zero. It
 // reports whether all values were in range.
 func idct(b *block, last int, dst []byte, stride int) bool {
+	seen := int32(0)
 	if last == 0 {
-		if (b[0]+bias)&beyond != 0 {
-			return false
+		v := clamp((b[0]+4)>>3 + 128) // = ((dc << 2) + 16) >> 5
+		for y := range 8 {
+			row := dst[y*stride:][:8]
+			for x := range row {
+				row[x] = v
+			}
 		}
-		v := (int32(b[0]) + 4) >> 3 // = ((dc << 2) + 16) >> 5
-		fill := uint64(clamp(v+128)) * 0x0101010101010101
-		for y := 0; y < 8; y++ {
-			binary.LittleEndian.PutUint64(dst[y*stride:], fill)
-		}
-		return true
+		return (b[0]+bias)&beyond == 0
 	}
-	seen := int64(0)
-	var w block // rows 2p and 2p+1 of column c in the lanes of [8p+c]
 	for _, v := range b {
 		seen |= v + bias
 	}
-	for c := 0; c < 4; c++ {
-		y0, y1, y2, y3, y4, y5, y6, y7 := lift(b[c], b[4+c], b[8+c], b[12+c], b[16+c], b[20+c], b[24+c], b[28+c])
-		cross(&w, 2*c, y0, y1)
-		cross(&w, 8+2*c, y2, y3)
-		cross(&w, 16+2*c, y4, y5)
-		cross(&w, 24+2*c, y6, y7)
+	for c := range 8 {
+		y0, y1, y2, y3, y4, y5, y6, y7 := lift(b[c], b[8+c], b[16+c], b[24+c], b[32+c], b[40+c], b[48+c], b[56+c])
+		b[c], b[8+c] = (y0+roundColumn)>>columnBits, (y1+roundColumn)>>columnBits
+		b[16+c], b[24+c] = (y2+roundColumn)>>columnBits, (y3+roundColumn)>>columnBits
+		b[32+c], b[40+c] = (y4+roundColumn)>>columnBits, (y5+roundColumn)>>columnBits
+		b[48+c], b[56+c] = (y6+roundColumn)>>columnBits, (y7+roundColumn)>>columnBits
 	}
-	for p := 0; p < 32; p += 8 {
-		seen |= (w[p] + bias) | (w[p+1] + bias) | (w[p+2] + bias) | (w[p+3] + bias)
-		seen |= (w[p+4] + bias) | (w[p+5] + bias) | (w[p+6] + bias) | (w[p+7] + bias)
-		y0, y1, y2, y3, y4, y5, y6, y7 := lift(w[p]+roundH, w[p+1], w[p+2], w[p+3], w[p+4], w[p+5], w[p+6], w[p+7])
-		twoRows(dst[p/4*stride:], stride, y0, y1, y2, y3, y4, y5, y6, y7)
+	for y := range 8 {
+		w, row := b[8*y:][:8], dst[y*stride:][:8]
+		for _, v := range w {
+			seen |= v + bias
+		}
+		y0, y1, y2, y3, y4, y5, y6, y7 := lift(w[0]+roundRow, w[1], w[2], w[3], w[4], w[5], w[6], w[7])
+		row[0], row[1], row[2], row[3] = clamp(y0>>rowBits), clamp(y1>>rowBits), clamp(y2>>rowBits), clamp(y3>>rowBits)
+		row[4], row[5], row[6], row[7] = clamp(y4>>rowBits), clamp(y5>>rowBits), clamp(y6>>rowBits), clamp(y7>>rowBits)
 	}
 	return seen&beyond == 0
-}
-
-// cross rounds rows r and r+1 of two columns and turns the lanes: from two columns of a row to two rows of a column.
-func cross(w *block, i int, a, b int64) {
-	a, b = a+roundV, b+roundV
-	w[i&31] = int64(int32(a))>>colBits + int64(int32(b))>>colBits<<32
-	w[(i+1)&31] = (a+half)>>(32+colBits) + (b+half)>>(32+colBits)<<32
-}
-
-// twoRows cuts the lanes apart into one row of samples each.
-func twoRows(dst []byte, stride int, y0, y1, y2, y3, y4, y5, y6, y7 int64) {
-	binary.LittleEndian.PutUint64(dst, row8(
-		int32(y0)>>rowBits, int32(y1)>>rowBits, int32(y2)>>rowBits, int32(y3)>>rowBits,
-		int32(y4)>>rowBits, int32(y5)>>rowBits, int32(y6)>>rowBits, int32(y7)>>rowBits))
-	const s = 32 + rowBits
-	binary.LittleEndian.PutUint64(dst[stride:], row8(
-		int32((y0+half)>>s), int32((y1+half)>>s), int32((y2+half)>>s), int32((y3+half)>>s),
-		int32((y4+half)>>s), int32((y5+half)>>s), int32((y6+half)>>s), int32((y7+half)>>s)))
-}
-
-// row8 saturates eight samples and packs them, the first in the lowest byte.
-func row8(a, b, c, d, e, f, g, h int32) uint64 {
-	if (a|b|c|d|e|f|g|h)&^255 != 0 {
-		a, b, c, d = int32(clamp(a)), int32(clamp(b)), int32(clamp(c)), int32(clamp(d))
-		e, f, g, h = int32(clamp(e)), int32(clamp(f)), int32(clamp(g)), int32(clamp(h))
-	}
-	lo := uint32(a) | uint32(b)<<8 | uint32(c)<<16 | uint32(d)<<24
-	hi := uint32(e) | uint32(f)<<8 | uint32(g)<<16 | uint32(h)<<24
-	return uint64(lo) | uint64(hi)<<32
 }
 
 func clamp(v int32) uint8 {

@@ -20,12 +20,10 @@ func (d *jpeg) quantization(seg []byte) error {
 			return bad(header.Malformed, "quantization table")
 		}
 		t := new(quantTable)
-		for k, n := range natural {
-			v := int64(seg[1+k*size/64])
-			if precision != 0 {
-				v = v<<8 | int64(seg[2+2*k])
+		for k := range t {
+			if t[k] = int32(seg[1+k*size/64]); size == 128 {
+				t[k] = t[k]<<8 | int32(seg[2+2*k])
 			}
-			t[k] = v << (32 * (n & 1))
 		}
 		d.quant[id] = t // never changed: components keep the one of their first scan
 		seg = seg[1+size:]
