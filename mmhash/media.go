@@ -1,16 +1,13 @@
-// Package media gives every picture of a request an identity: what its bytes are, not where they came from.
+// Package mmhash gives every picture of a request an identity: what its bytes are, not where they came from. A ContentID is
+// BLAKE3 of the encoded file, so one picture behind two URLs, as a data URL, or sent again in a later turn is one identity.
+// Beside it stand the facts that prompt layout and engine names need (Facts), read from the file's header.
 //
-// A ContentID is BLAKE3 of the encoded file. One picture behind two URLs, as a data URL, or sent again in a later turn is
-// one identity. Beside it stand the facts that prompt layout and engine names need (Facts), read from the file's header.
+// Identify makes one pass over the body's own pieces: base64, digest and header together, 48 KB at a time, without a decoded
+// copy; cores that idle help with the digest. The names that engines use (package name) have the bytes in the middle of a
+// longer pre-image, so the first sight of a picture in a class costs a second pass, for all classes at once (Store.Names).
 //
-// How often a picture's bytes are touched: Identify makes one pass over the body's own pieces (base64, digest and header
-// together, 48 KB at a time, no decoded copy; cores that idle help with the digest). The names that engines use (package
-// name) have the bytes in the middle of a longer pre-image, so the first sight of a picture in a class costs a second
-// pass, for all classes at once (Store.Names); from then on the content id finds them, and a known picture costs one pass.
-//
-// A body text is not remembered to save the decode. A digest of it that nobody can collide (keyed BLAKE3) costs more than
-// decode and digest together, since the text is a third longer; a keyed HighwayHash costs half of it, but every first
-// sight would pay it on top, and its strength against forgery is a design claim only (see BenchmarkRemembered).
+// Errors: a *Refusal where an engine refuses the data URL, a *header.Error, clip.Error or tensor.ErrFormat where the bytes came
+// and are not what they should be; Status tells what vLLM answers.
 package mmhash
 
 import (
@@ -18,6 +15,7 @@ import (
 	"errors"
 	"sync"
 
+	"github.com/sightline-router/sightline/mmhash/clip"
 	"github.com/sightline-router/sightline/mmhash/digest"
 	"github.com/sightline-router/sightline/mmhash/header"
 )
@@ -77,37 +75,37 @@ func Status(err error) int {
 	return 0
 }
 
-// intake counts and digests what one pass over a file gives. It is reused between requests.
-type intake struct {
+// scratch is what one pass over a medium needs. It is used again by later requests.
+type scratch struct {
 	dec  decoder
 	hash *digest.Hasher
-	n    int64
+	n    int64 // bytes so far
+	head *header.Reader
+	clip clip.Reader
 }
+
+var scratches = sync.Pool{New: func() any { return &scratch{hash: digest.New(), head: header.New()} }}
 
 // begin has the decoder write where the digest wants it.
-func (in *intake) begin() {
-	in.hash.Reset()
-	in.n, in.dec.out = 0, in.hash.Room()
+func (s *scratch) begin() {
+	s.hash.Reset()
+	s.head.Reset()
+	s.clip.Reset()
+	s.n, s.dec.out = 0, s.hash.Room()
 }
 
-func (in *intake) took(p []byte) {
-	in.n += int64(len(p))
-	if &p[0] == &in.dec.out[0] {
-		in.hash.Fill(len(p))
-		in.dec.out = in.hash.Room()
+// took counts and digests a piece.
+func (s *scratch) took(p []byte) {
+	s.n += int64(len(p))
+	if &p[0] == &s.dec.out[0] {
+		s.hash.Fill(len(p))
+		s.dec.out = s.hash.Room()
 	} else {
-		in.hash.Write(p)
+		s.hash.Write(p)
 	}
 }
 
-// scratch is what one pass over a picture needs.
-type scratch struct {
-	intake
-	head *header.Reader
-}
-
-var scratches = sync.Pool{New: func() any { return &scratch{intake{hash: digest.New()}, header.New()} }}
-
+// take takes a piece of a picture.
 func (s *scratch) take(p []byte) bool {
 	s.head.Write(p)
 	s.took(p)
@@ -130,7 +128,6 @@ func Identify(src Source) (Facts, error) {
 
 func (s *scratch) identify(src Source) (f Facts, err error) {
 	s.begin()
-	s.head.Reset()
 	if err := src.stream(&s.dec, s); err != nil {
 		return f, err
 	}

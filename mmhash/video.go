@@ -2,10 +2,7 @@ package mmhash
 
 import (
 	"bytes"
-	"sync"
 
-	"github.com/sightline-router/sightline/mmhash/clip"
-	"github.com/sightline-router/sightline/mmhash/digest"
 	"github.com/sightline-router/sightline/mmhash/header"
 )
 
@@ -50,36 +47,31 @@ func IsStream(file []byte) bool {
 		has(0, "RIFF") && (has(8, "WAVE") || has(8, "AVI ")) || len(file) > 1 && file[0] == 0xFF && file[1]&0xE0 == 0xE0 // MPEG's own frames
 }
 
-// videoScratch is what one pass over a video needs.
-type videoScratch struct {
-	intake
-	clip clip.Reader
-}
+// video is a scratch on a pass over a video file.
+type video scratch
 
-var videoScratches = sync.Pool{New: func() any { return &videoScratch{intake: intake{hash: digest.New()}} }}
-
-func (s *videoScratch) take(p []byte) bool {
-	s.clip.Write(p)
-	s.took(p)
+func (v *video) take(p []byte) bool {
+	v.clip.Write(p)
+	(*scratch)(v).took(p)
 	return true
 }
 
 // IdentifyVideo reads a video once. A *Refusal means that the bytes could not be had; a clip.Error or *header.Error that
 // its frames are not known, and then ID and Bytes are set all the same.
 func IdentifyVideo(src Source) (f Facts, err error) {
+	s := scratches.Get().(*scratch)
 	if src.form == formText {
-		return identifyFrames(src)
+		f, err = s.identifyFrames(src)
+	} else {
+		f, err = s.identifyVideo(src)
 	}
-	s := videoScratches.Get().(*videoScratch)
-	f, err = s.identify(src)
-	videoScratches.Put(s)
+	scratches.Put(s) // not where reading panics
 	return f, err
 }
 
-func (s *videoScratch) identify(src Source) (f Facts, err error) {
+func (s *scratch) identifyVideo(src Source) (f Facts, err error) {
 	s.begin()
-	s.clip.Reset()
-	if err := src.stream(&s.dec, s); err != nil {
+	if err := src.stream(&s.dec, (*video)(s)); err != nil {
 		return f, err
 	}
 	f.ID, f.Bytes = s.hash.Sum256(), s.n
@@ -108,18 +100,11 @@ func (l *frameList) take(p []byte) bool {
 	return true
 }
 
-func identifyFrames(src Source) (f Facts, err error) {
-	l := frameList{scratch: scratches.Get().(*scratch)}
-	f, err = l.identify(src)
-	scratches.Put(l.scratch)
-	return f, err
-}
-
-func (l *frameList) identify(src Source) (f Facts, err error) {
+func (s *scratch) identifyFrames(src Source) (f Facts, err error) {
+	l := frameList{scratch: s}
 	l.begin()
-	l.head.Reset()
 	l.dec.reset()
-	if err := src.stream(nil, l); err != nil {
+	if err := src.stream(nil, &l); err != nil {
 		return f, err
 	}
 	if l.commas == 0 && l.err == nil {

@@ -261,10 +261,9 @@ func (r *Relay) open(q *http.Request) (file []byte, id mmhash.ContentID, code in
 // contentType reads a file's first bytes.
 func contentType(file []byte) string {
 	head := file[:min(len(file), 512)]
-	for magic, t := range map[string]string{"II*\x00": "image/tiff", "MM\x00*": "image/tiff", "II+\x00": "image/tiff", "MM\x00+": "image/tiff",
-		"\x00\x00\x00\x0cjP  ": "image/jp2", "\xff\x4f\xff\x51": "image/j2c"} {
-		if bytes.HasPrefix(head, []byte(magic)) {
-			return t
+	for _, tiff := range []string{"II*\x00", "MM\x00*", "II+\x00", "MM\x00+"} {
+		if bytes.HasPrefix(head, []byte(tiff)) {
+			return "image/tiff"
 		}
 	}
 	if len(head) > 12 && (string(head[4:12]) == "ftypavif" || string(head[4:12]) == "ftypavis") {

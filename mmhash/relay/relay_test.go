@@ -144,7 +144,7 @@ func TestBadURL(t *testing.T) {
 
 func TestContentType(t *testing.T) {
 	for file, want := range map[string]string{"\xff\xd8\xff\xe0": "image/jpeg", "GIF89a": "image/gif", "BM12": "image/bmp", "RIFF0000WEBPVP8 ": "image/webp",
-		"II*\x00": "image/tiff", "MM\x00*": "image/tiff", "\x00\x00\x00\x1cftypavif\x00\x00\x00\x00": "image/avif", "\x00\x00\x00\x0cjP  \r\n": "image/jp2", "<html><script>": "application/octet-stream", "": "application/octet-stream"} {
+		"II*\x00": "image/tiff", "MM\x00*": "image/tiff", "\x00\x00\x00\x1cftypavif\x00\x00\x00\x00": "image/avif", "<html><script>": "application/octet-stream", "": "application/octet-stream"} {
 		if got := contentType([]byte(file)); got != want {
 			t.Errorf("%q: %s, want %s", file, got, want)
 		}
