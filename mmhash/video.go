@@ -43,8 +43,9 @@ func IsStream(file []byte) bool {
 	has := func(at int, magic string) bool {
 		return len(file) >= at+len(magic) && string(file[at:at+len(magic)]) == magic
 	}
-	return has(4, "ftyp") || has(0, "\x1aE\xdf\xa3") || has(0, "OggS") || has(0, "fLaC") || has(0, "ID3") || has(0, "FORM") && has(8, "AIF") ||
-		has(0, "RIFF") && (has(8, "WAVE") || has(8, "AVI ")) || len(file) > 1 && file[0] == 0xFF && file[1]&0xE0 == 0xE0 // MPEG's own frames
+	return has(4, "ftyp") || has(0, "\x1aE\xdf\xa3") || has(0, "OggS") || has(0, "fLaC") || has(0, "ID3") ||
+		has(0, "FORM") && has(8, "AIF") || has(0, "RIFF") && (has(8, "WAVE") || has(8, "AVI ")) ||
+		len(file) > 1 && file[0] == 0xFF && file[1]&0xE0 == 0xE0 // MPEG's own frames
 }
 
 // video is a scratch on a pass over a video file.

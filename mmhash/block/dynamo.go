@@ -37,8 +37,8 @@ func DynamoSeed(lora, namespace string) uint64 {
 // Pad is the token id that stands for a picture of that name (Dynamo 1.6 and SGLang, pad_value).
 func Pad(name uint64) uint32 { return 1_000_000 + uint32(name&(1<<30-1)) }
 
-// Locals appends the local hash of every full block. spans must be sorted by Offset; an empty one touches nothing. It allocates to grow dst and, once,
-// room for one block with media.
+// Locals appends the local hash of every full block. spans must be sorted by Offset; an empty one touches nothing. It allocates
+// to grow dst and, once, room for one block with media.
 func (d Dynamo) Locals(dst []uint64, tokens []uint32, spans []Span) []uint64 {
 	if d.Size <= 0 {
 		return dst

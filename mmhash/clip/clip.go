@@ -10,6 +10,7 @@ package clip
 
 import (
 	"math"
+	"slices"
 
 	"github.com/sightline-router/sightline/mmhash/isobox"
 )
@@ -106,7 +107,7 @@ func (r *Reader) step() {
 		switch {
 		case string(b[:4]) == "\x1a\x45\xdf\xa3":
 			r.state, r.want = inHead, 1<<16
-		case knownFirst[string(b[4:8])]:
+		case slices.Contains(knownFirst, string(b[4:8])):
 			r.state = atBox
 			r.step()
 		default:

@@ -11,7 +11,7 @@ import (
 // equally long, the last one excepted.
 
 // knownFirst are boxes with which files begin.
-var knownFirst = map[string]bool{"ftyp": true, "moov": true, "mdat": true, "free": true, "skip": true, "wide": true, "pnot": true, "uuid": true}
+var knownFirst = []string{"ftyp", "moov", "mdat", "free", "skip", "wide", "pnot", "uuid"}
 
 // boxes calls f for each box of a parent's content, until its error.
 func boxes(b []byte, f func(kind string, body []byte) error) error {
@@ -76,7 +76,8 @@ func movie(b []byte) (info Info, err error) {
 	case t.other || t.edits == 1 && t.hides(scale):
 		return info, ErrEdited
 	}
-	info = Info{Format: "mp4", Width: found.width, Height: found.height, Frames: int(found.samples), FPS: float64(found.timescale) / float64(found.delta)}
+	info = Info{Format: "mp4", Width: found.width, Height: found.height, Frames: int(found.samples)}
+	info.FPS = float64(found.timescale) / float64(found.delta)
 	if found.quarter {
 		info.Width, info.Height = info.Height, info.Width
 	}

@@ -24,26 +24,12 @@ func (f *Fetcher) exchange(ctx context.Context, t target, old *entry) (e *entry,
 		return nil, waited(ctx, t.host)
 	}
 
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, t.url.String(), nil)
-	if err != nil {
-		return nil, &Error{Kind: Refused, Host: t.host, Err: errScheme}
-	}
-	req.Header.Set("User-Agent", "sightline")
-	req.Header.Set("Accept", "*/*")
 	if old != nil && (old.err != nil || old.facts.Bytes == 0) {
 		old = nil
 	}
-	if old != nil {
-		if old.etag != "" {
-			req.Header.Set("If-None-Match", old.etag)
-		}
-		if old.modified != "" {
-			req.Header.Set("If-Modified-Since", old.modified)
-		}
-	}
-	resp, err := f.client.Do(req)
+	resp, err := f.ask(ctx, t, old)
 	if err != nil {
-		return nil, failure(t.host, err)
+		return nil, err
 	}
 	defer resp.Body.Close() // an unread body is dropped with its connection
 
@@ -78,7 +64,38 @@ func (f *Fetcher) exchange(ctx context.Context, t target, old *entry) (e *entry,
 		body = bytes.Clone(body) // it may stay for long
 	}
 	f.stats.downloads.Add(1)
-	f.stats.bytes.Add(uint64(len(body)))
+	if err := f.take(t, e, body); err != nil {
+		return nil, err
+	}
+	if e.err == nil && !cacheControl(resp.Header.Values("Cache-Control")).noStore {
+		f.bytes.Set(e.facts.ID, body)
+	}
+	return e, nil
+}
+
+// ask sends the request; old is the answer that is known and good, or nil.
+func (f *Fetcher) ask(ctx context.Context, t target, old *entry) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, t.url.String(), nil)
+	if err != nil {
+		return nil, &Error{Kind: Refused, Host: t.host, Err: errScheme}
+	}
+	req.Header.Set("User-Agent", "sightline")
+	req.Header.Set("Accept", "*/*")
+	if old != nil && old.etag != "" {
+		req.Header.Set("If-None-Match", old.etag)
+	}
+	if old != nil && old.modified != "" {
+		req.Header.Set("If-Modified-Since", old.modified)
+	}
+	resp, err := f.client.Do(req)
+	if err != nil {
+		return nil, failure(t.host, err)
+	}
+	return resp, nil
+}
+
+// take identifies what came, for the entry: a picture, a video, embeddings, or sound that is known by its bytes alone.
+func (f *Fetcher) take(t target, e *entry, body []byte) error {
 	facts, bad := mmhash.Identify(mmhash.File(body))
 	if bad != nil {
 		if video, err := mmhash.IdentifyVideo(mmhash.File(body)); err == nil {
@@ -92,20 +109,16 @@ func (f *Fetcher) exchange(ctx context.Context, t target, old *entry) (e *entry,
 	e.facts = facts
 	switch {
 	case bad != nil && t.signed: // it may be the page that says what is wrong with the signature
-		return nil, unreadable(t.host, bad)
+		return unreadable(t.host, bad)
 	case bad != nil:
 		e.err = unreadable(t.host, bad)
 		if least := f.cfg.now().Add(missingFor); e.fresh.Before(least) {
 			e.fresh = least
 		}
-		return e, nil
 	case f.cfg.Seen != nil:
 		f.cfg.Seen(facts, body)
 	}
-	if !cacheControl(resp.Header.Values("Cache-Control")).noStore {
-		f.bytes.Set(facts.ID, body)
-	}
-	return e, nil
+	return nil
 }
 
 // unchanged believes a full answer without reading it: the same strong ETag, or, from hosts without ETags, the same date

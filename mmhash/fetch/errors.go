@@ -31,7 +31,8 @@ const (
 	kinds
 )
 
-var kindNames = [kinds]string{"budget spent", "refused", "status", "too large", "not an image", "unreachable", "timeout", "busy", "circuit open", "closed", "internal error"}
+var kindNames = [kinds]string{"budget spent", "refused", "status", "too large", "not an image", "unreachable", "timeout", "busy",
+	"circuit open", "closed", "internal error"}
 
 func (k Kind) String() string { return kindNames[k] }
 

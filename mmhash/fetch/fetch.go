@@ -56,7 +56,8 @@ type Config struct {
 	Signing map[string][]string
 
 	// Proxy says which proxy serves a URL, nil for none (HTTP_PROXY, HTTPS_PROXY, NO_PROXY of the environment). A proxy is
-	// dialled wherever it stands, and resolves names itself: behind one, addresses written in a URL are guarded, and names by their port alone (guard.written).
+	// dialled wherever it stands, and resolves names itself: behind one, addresses written in a URL are guarded, and names by
+	// their port alone (guard.written).
 	Proxy func(*url.URL) (*url.URL, error)
 
 	// Seen, if set, is called once for every picture downloaded, in the download's own goroutine: the moment to compute
@@ -105,8 +106,8 @@ func (c *Config) defaults() {
 }
 
 func (c *Config) check() error {
-	for what, v := range map[string]int64{"Budget": int64(c.Budget), "Timeout": int64(c.Timeout), "MaxBytes": c.MaxBytes, "InFlightBytes": c.InFlightBytes,
-		"ByteCache": c.ByteCache, "PerHost": int64(c.PerHost), "Total": int64(c.Total), "URLs": int64(c.URLs)} {
+	for what, v := range map[string]int64{"Budget": int64(c.Budget), "Timeout": int64(c.Timeout), "MaxBytes": c.MaxBytes,
+		"InFlightBytes": c.InFlightBytes, "ByteCache": c.ByteCache, "PerHost": int64(c.PerHost), "Total": int64(c.Total), "URLs": int64(c.URLs)} {
 		if v < 0 {
 			return fmt.Errorf("fetch: %s %d: want a positive number", what, v)
 		}

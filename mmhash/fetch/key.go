@@ -126,7 +126,12 @@ func dropParams(query string, drop []string) string {
 
 func matches(name string, patterns []string) bool {
 	for _, p := range patterns {
-		if prefix, ok := strings.CutSuffix(p, "*"); ok && len(name) >= len(prefix) && strings.EqualFold(name[:len(prefix)], prefix) || strings.EqualFold(p, name) {
+		start := name
+		prefix, ok := strings.CutSuffix(p, "*")
+		if ok {
+			start = name[:min(len(name), len(prefix))]
+		}
+		if strings.EqualFold(start, prefix) {
 			return true
 		}
 	}

@@ -10,19 +10,17 @@ type Stats struct {
 	Hits      uint64          // Gets answered from memory, stale ones too
 	Downloads uint64          // pictures read
 	Unchanged uint64          // checks that ended in 304 or an equal validator
-	Bytes     uint64          // read
-	InFlight  int64           // bytes of unfinished downloads, now
 	Failed    map[Kind]uint64 // Gets that ended in an error
 }
 
 type counters struct {
-	hits, downloads, unchanged, bytes atomic.Uint64
-	failed                            [kinds]atomic.Uint64
+	hits, downloads, unchanged atomic.Uint64
+	failed                     [kinds]atomic.Uint64
 }
 
 // Stats gives the counters.
 func (f *Fetcher) Stats() Stats {
-	s := Stats{f.stats.hits.Load(), f.stats.downloads.Load(), f.stats.unchanged.Load(), f.stats.bytes.Load(), f.inFlight.Load(), map[Kind]uint64{}}
+	s := Stats{Hits: f.stats.hits.Load(), Downloads: f.stats.downloads.Load(), Unchanged: f.stats.unchanged.Load(), Failed: map[Kind]uint64{}}
 	for k := range f.stats.failed {
 		if n := f.stats.failed[k].Load(); n > 0 {
 			s.Failed[Kind(k)] = n

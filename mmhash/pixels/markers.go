@@ -121,9 +121,7 @@ func ceil(a, b int) int { return (a + b - 1) / b }
 // colourSpace is libjpeg's guess (default_decompress_parms).
 func (d *jpeg) colourSpace() colours {
 	switch len(d.comps) {
-	case 0: // no frame header: the scan is refused
-		return grey
-	case 1:
+	case 0, 1: // 0: no frame header, the scan is refused
 		return grey
 	case 4:
 		if !d.adobe || d.adobeTransform == 0 {
@@ -179,7 +177,8 @@ func (d *jpeg) scan(seg []byte) (*scan, error) {
 			return nil, bad(header.Malformed, "scan with Huffman table %d, %d", td, ta)
 		}
 		s.dct[i], s.act[i] = d.dct[td], d.act[ta]
-		if needDC, needAC := !d.progressive || s.start == 0 && s.high == 0, !d.progressive || s.start > 0; needDC && s.dct[i] == nil || needAC && s.act[i] == nil {
+		needDC, needAC := !d.progressive || s.start == 0 && s.high == 0, !d.progressive || s.start > 0
+		if needDC && s.dct[i] == nil || needAC && s.act[i] == nil {
 			return nil, bad(header.Unsupported, "no Huffman table: the standard's own are meant")
 		}
 		if c.q == nil {

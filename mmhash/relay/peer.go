@@ -14,14 +14,16 @@ const passOn = 0
 // newPeer asks other replicas: straight, and never twice.
 func newPeer() http.Client {
 	return http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{
-		DialContext: (&net.Dialer{Timeout: 2 * time.Second}).DialContext, MaxIdleConnsPerHost: 8, IdleConnTimeout: time.Minute, ResponseHeaderTimeout: 5 * time.Second,
+		DialContext:         (&net.Dialer{Timeout: 2 * time.Second}).DialContext,
+		MaxIdleConnsPerHost: 8, IdleConnTimeout: time.Minute, ResponseHeaderTimeout: 5 * time.Second,
 	}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
 // pass asks the replica that a URL names. Its name is part of what was signed, so nobody but a replica chose it; it holds
 // the picture or says 404, and passes nothing on.
 func (r *Relay) pass(w http.ResponseWriter, q *http.Request) {
-	ask, err := http.NewRequestWithContext(q.Context(), q.Method, "http://"+q.URL.Query().Get("h")+"/"+path.Base(q.URL.Path)+"?"+q.URL.RawQuery, nil)
+	link := "http://" + q.URL.Query().Get("h") + "/" + path.Base(q.URL.Path) + "?" + q.URL.RawQuery
+	ask, err := http.NewRequestWithContext(q.Context(), q.Method, link, nil)
 	if err != nil {
 		http.Error(w, http.StatusText(http.StatusBadGateway), http.StatusBadGateway)
 		return

@@ -1,16 +1,16 @@
 // Package relay serves pictures that are already here to the workers, so that a worker does not download them again, and
-// so that a worker that reads no data URLs (TensorRT-LLM, some configurations of others) gets them all the same.
+// so that a worker that reads no data URLs (TensorRT-LLM, some configurations of others) gets them all the same. It spares the
+// second download, not the preprocessing. The bytes are shared with the caller, not copied.
 //
 //	router ─ Offer(content id) ─▶ http://host:port/<content id>?e=<expiry>&s=<signature> ─ in the body ─▶ worker ─ GET ─▶ Relay
 //
-// It spares the second download, not the preprocessing: the worker still decodes the file, resizes and encodes it.
+// A URL opens one picture, for a short time, to whoever holds it: the signature is an HMAC by a key that lives in this process
+// only, so URLs end with it. With a key that several replicas share, a URL may lead to any of them: it names, under the
+// signature, the replica that holds the picture, and another one fetches it there (peer.go).
 //
-// A URL opens one picture, for a short time, to whoever holds it: the signature is an HMAC by a key that lives in this
-// process only, so URLs end with it. With a key that several replicas share, a URL may lead to any of them: it names, under
-// the signature, the replica that holds the picture, and another one fetches it there (peer.go). The bytes are shared with the caller, not copied. What is offered is kept until a
-// worker has fetched it as often as it was offered, or until it expires; only then it may make room. When there is no
-// room, Offer says no and the part keeps its own URL. A worker that comes too late gets 410; one that comes once more
-// after its picture made room for another (a retry on a second worker, say) gets 404, and its client an error.
+// What is offered is kept until a worker has fetched it as often as it was offered, or until it expires; only then it may make
+// room. When there is no room, Offer says no and the part keeps its own URL. A worker that comes too late gets 410; one that
+// comes once more after its picture made room for another (a retry on a second worker, say) gets 404, and its client an error.
 package relay
 
 import (
@@ -83,7 +83,8 @@ const overhead = 512
 // New makes a relay. The error says what is wrong with the URL.
 func New(c Config) (*Relay, error) {
 	u, err := url.Parse(c.URL)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" || strings.ContainsAny(c.URL, "\"\\ ") {
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" ||
+		strings.ContainsAny(c.URL, "\"\\ ") {
 		return nil, errors.New("relay: url is not where workers could ask (want one such as http://10.0.0.2:9904)")
 	}
 	if c.TTL == 0 {
@@ -229,7 +230,9 @@ func (r *Relay) open(q *http.Request) (file []byte, id mmhash.ContentID, code in
 	sig, err2 := base64.RawURLEncoding.Strict().DecodeString(form.Get("s"))
 	name, err3 := hex.DecodeString(path.Base(q.URL.Path))
 	home := form.Get("h")
-	ok := errors.Join(err1, err2, err3) == nil && copy(id[:], name) == len(id) && len(name) == len(id) && hmac.Equal(sig, r.sign(id, expiry, home))
+	ok := errors.Join(err1, err2, err3) == nil && len(name) == len(id)
+	copy(id[:], name)
+	ok = ok && hmac.Equal(sig, r.sign(id, expiry, home))
 	now := r.cfg.now()
 	r.mu.Lock()
 	defer r.mu.Unlock()

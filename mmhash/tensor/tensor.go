@@ -18,7 +18,8 @@ import (
 )
 
 // ErrFormat says that a file holds no embeddings that are read here. Its text never holds the file's.
-var ErrFormat = errors.New("no file of embeddings (want torch.save of a tensor, or of a dictionary with mm_embeddings or image_embeds, or .npy)")
+var ErrFormat = errors.New("no file of embeddings (want torch.save of a tensor, or of a dictionary with mm_embeddings or image_embeds, " +
+	"or .npy)")
 
 const (
 	maxPickle  = 1 << 20 // bytes of a program
