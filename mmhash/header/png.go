@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"hash/crc32"
 	"io"
+	"slices"
 )
 
 // A PNG is a chain of chunks. IHDR gives size and mode. EXIF may stand in eXIf, in a text chunk or (ImageMagick) as hex
@@ -38,15 +39,13 @@ func pngChunk(r *Reader, b []byte) {
 	p := &r.png
 	p.length = binary.BigEndian.Uint32(b)
 	p.id = [4]byte(b[4:])
-	for _, c := range p.id {
-		if !(c == '_' || c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'z') {
-			if p.data { // Pillow reads no further, the picture stands
-				pngDone(r)
-			} else {
-				r.fail(Malformed, "broken chunk")
-			}
-			return
+	if slices.ContainsFunc(p.id[:], func(c byte) bool { return !(c == '_' || c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'z') }) {
+		if p.data { // Pillow reads no further, the picture stands
+			pngDone(r)
+		} else {
+			r.fail(Malformed, "broken chunk")
 		}
+		return
 	}
 	want := 0
 	switch string(p.id[:]) {

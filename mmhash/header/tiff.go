@@ -198,79 +198,99 @@ func tiffMode(r *Reader) {
 
 func clampInt(v int64) int { return int(max(0, min(v, 1<<40))) }
 
-// mode is Pillow's OPEN_INFO table for n samples of d bits each.
+// mode is Pillow's OPEN_INFO table for n samples of d bits each; "": it has none.
 func (t *tiffState) mode(d int64, n int, format int64) string {
-	le, plain := t.order == binary.LittleEndian, t.fill == 1
-	if t.fill != 1 && t.fill != 2 {
+	plain := t.fill == 1
+	switch {
+	case t.fill != 1 && t.fill != 2:
 		return ""
-	}
-	extra := func(v ...int64) bool { return slices.Equal(t.extra, v) }
-	small := d == 1 || d == 2 || d == 4 || d == 8
-	if format != 1 {
-		switch {
-		case n != 1 || !extra() || !plain || t.photo > 1:
-		case format == 2 && t.photo == 1 && d == 8:
-			return "L"
-		case format == 2 && t.photo == 1 && (d == 16 || d == 32):
-			return "I"
-		case format == 3 && d == 32:
-			return "F"
-		}
-		return ""
+	case format != 1:
+		return t.signed(d, n, format)
 	}
 	switch t.photo {
 	case 0, 1:
-		switch {
-		case n == 1 && extra() && d == 1:
-			return "1"
-		case n == 1 && extra() && small:
-			return "L"
-		case n == 1 && extra() && d == 16 && le && (plain || t.photo == 1), n == 1 && extra() && d == 12 && le && plain && t.photo == 1:
-			return "I;16"
-		case n == 1 && extra() && d == 16 && plain && t.photo == 1:
-			return "I;16B"
-		case n == 1 && extra() && d == 32 && le && plain && t.photo == 1:
-			return "I"
-		case n == 2 && d == 8 && plain && t.photo == 1 && len(t.extra) == 1 && t.extra[0] >= 0 && t.extra[0] <= 2:
-			return [...]string{"L", "La", "LA"}[t.extra[0]]
-		}
+		return t.grey(d, n)
 	case 2:
-		switch {
-		case n == 3 && extra() && (d == 8 || d == 16 && plain):
-			return "RGB"
-		case !plain:
-		case n == 4 && (d == 8 || d == 16) && extra(), n == 4 && d == 8 && extra(999):
-			return "RGBA"
-		case n >= 4 && n <= 6 && (d == 8 || d == 16 && n == 4) && len(t.extra) == n-3 && slices.Max(append([]int64{0}, t.extra[1:]...)) == 0:
-			switch t.extra[0] {
-			case 0:
-				return "RGB"
-			case 1, 2:
-				return "RGBA"
-			}
-		}
+		return t.colour(d, n)
 	case 3:
 		switch {
-		case n == 1 && extra() && small, n == 2 && d == 8 && plain && extra(0):
+		case n == 1 && t.extras() && (d == 1 || d == 2 || d == 4 || d == 8), n == 2 && d == 8 && plain && t.extras(0):
 			return "P"
-		case n == 2 && d == 8 && plain && extra(2):
+		case n == 2 && d == 8 && plain && t.extras(2):
 			return "PA"
 		}
 	case 5:
-		if plain && (n == 4 && (d == 8 || d == 16) && extra() || d == 8 && (n == 5 && extra(0) || n == 6 && extra(0, 0))) {
+		if plain && (n == 4 && (d == 8 || d == 16) && t.extras() || d == 8 && (n == 5 && t.extras(0) || n == 6 && t.extras(0, 0))) {
 			return "CMYK"
 		}
 	case 6:
 		switch {
-		case !plain || d != 8 || !extra():
+		case !plain || d != 8 || !t.extras():
 		case n == 1:
 			return "L"
 		case n == 3:
 			return "YCbCr"
 		}
 	case 8:
-		if plain && d == 8 && n == 3 && extra() {
+		if plain && d == 8 && n == 3 && t.extras() {
 			return "LAB"
+		}
+	}
+	return ""
+}
+
+// extras reports that the extra samples are these.
+func (t *tiffState) extras(v ...int64) bool { return slices.Equal(t.extra, v) }
+
+// signed is mode for whole numbers with a sign, and for fractions.
+func (t *tiffState) signed(d int64, n int, format int64) string {
+	switch {
+	case n != 1 || !t.extras() || t.fill != 1 || t.photo > 1:
+	case format == 2 && t.photo == 1 && d == 8:
+		return "L"
+	case format == 2 && t.photo == 1 && (d == 16 || d == 32):
+		return "I"
+	case format == 3 && d == 32:
+		return "F"
+	}
+	return ""
+}
+
+// grey is mode for one value a pixel, black first (1) or white first (0), perhaps with alpha.
+func (t *tiffState) grey(d int64, n int) string {
+	le, plain, one, black := t.order == binary.LittleEndian, t.fill == 1, n == 1 && t.extras(), t.photo == 1
+	switch {
+	case one && d == 1:
+		return "1"
+	case one && (d == 2 || d == 4 || d == 8):
+		return "L"
+	case one && d == 16 && le && (plain || black), one && d == 12 && le && plain && black:
+		return "I;16"
+	case one && d == 16 && plain && black:
+		return "I;16B"
+	case one && d == 32 && le && plain && black:
+		return "I"
+	case n == 2 && d == 8 && plain && black && len(t.extra) == 1 && t.extra[0] >= 0 && t.extra[0] <= 2:
+		return [...]string{"L", "La", "LA"}[t.extra[0]]
+	}
+	return ""
+}
+
+// colour is mode for red, green and blue, perhaps with alpha.
+func (t *tiffState) colour(d int64, n int) string {
+	plain := t.fill == 1
+	switch {
+	case n == 3 && t.extras() && (d == 8 || d == 16 && plain):
+		return "RGB"
+	case !plain:
+	case n == 4 && (d == 8 || d == 16) && t.extras(), n == 4 && d == 8 && t.extras(999):
+		return "RGBA"
+	case n >= 4 && n <= 6 && (d == 8 || d == 16 && n == 4) && len(t.extra) == n-3 && slices.Max(append([]int64{0}, t.extra[1:]...)) == 0:
+		switch t.extra[0] {
+		case 0:
+			return "RGB"
+		case 1, 2:
+			return "RGBA"
 		}
 	}
 	return ""
