@@ -50,7 +50,7 @@ func TestNamesAreBounded(t *testing.T) {
 	}
 	free <- true
 	<-running // the next one
-	if n, known := p.Name(mmhash.ContentID{1}, form); !known || n != form.Of(four) {
+	if n, known := p.Get(mmhash.ContentID{1}, form); !known || n != form.Of(four) {
 		t.Errorf("name %q %v", n, known)
 	}
 	go func() { free <- true }()
@@ -81,7 +81,7 @@ func TestNamesPanic(t *testing.T) {
 		if err := <-panics; err == nil {
 			t.Error("a panic without an error")
 		}
-		if n, known := p.Name(mmhash.ContentID{id}, form); !known || n != "" {
+		if n, known := p.Get(mmhash.ContentID{id}, form); !known || n != "" {
 			t.Errorf("name %q, known %v", n, known)
 		}
 	}
