@@ -648,6 +648,7 @@ func TestURLIsNotKept(t *testing.T) {
 		body := []byte(base + path)
 		wantKind(t, f, unsafe.String(&body[0], len(body)), Budget)
 		copy(body, bytes.Repeat([]byte{0xDB}, len(body)))
+		until(t, "the first download", func() bool { return len(asked) == 1 })
 	}
 	close(gate)
 	for _, want := range []string{"/first", "/second"} {
