@@ -18,6 +18,9 @@ type Live struct {
 	isVariant bool    // it is one of another's
 }
 
+// Unread is a model of which nothing is read: for prompts that come read (router.Place).
+func Unread(s Server) *Live { return &Live{server: s} }
+
 // LoadLive is Load for a model that will be watched.
 func LoadLive(name, dir string, s Server, media *Media) (*Live, error) {
 	l := &Live{name: name, dir: dir, server: s, media: media, loaded: inspect(dir, s)}

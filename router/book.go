@@ -6,8 +6,8 @@ import (
 
 	"github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/router/audit"
+	"github.com/sightline-router/sightline/router/choose"
 	"github.com/sightline-router/sightline/router/fleet"
-	"github.com/sightline-router/sightline/router/pick"
 )
 
 // booked is what a booking remembers of its decision. Reports of one request may be observed side by side: but for promised
@@ -31,7 +31,7 @@ type booked struct {
 
 // book remembers what the choice comes to: blocks that the slot will hold, pictures that it will have seen, work that it has
 // got, and events that are to be expected of it.
-func (x *decision) book(best *pick.Candidate, class int) {
+func (x *decision) book(best *choose.Candidate, class int) {
 	d, rd, c, keys := &x.out, x.reading(class), &x.model.classes[class], &x.mem.blocks[class]
 	b := &booked{model: d.Model, slot: x.chosen, stores: x.opt.Index.Stores(x.chosen.ID), reason: d.Reason, size: c.BlockSize, cached: d.CachedTokens, lower: d.Partial,
 		upper: d.Recurrent || rd.reuse == prompt.Perhaps, stale: best.Doubtful, usage: rd.usage, mute: c.rules.MuteCached}
@@ -46,21 +46,33 @@ func (x *decision) book(best *pick.Candidate, class int) {
 	b.promised.Store(x.predicted.add(uint32(x.chosen.ID), b.chain, b.proven, x.now))
 	for i := range rd.prompt.Media[:min(len(rd.prompt.Media), mostMedia)] {
 		md := &rd.prompt.Media[i]
-		x.seen.add(md.Key, x.chosen)
+		tokens := md.Length
+		switch {
+		case tokens == 0:
+			tokens = unknownPicture
+		case md.Offset+md.Length <= best.Predicted:
+			continue // its blocks are held: it is not encoded
+		}
+		x.seen.add(md.Key, x.chosen, tokens)
 		if md.Alias != 0 {
-			x.seen.add(md.Alias, x.chosen)
+			x.seen.add(md.Alias, x.chosen, 0)
 		}
 	}
-	x.hold(b, d.PromptTokens-d.CachedTokens+best.Encode)
+	work := fleet.Booking{Tokens: d.PromptTokens - d.CachedTokens + best.Encode, Context: d.PromptTokens}
+	if rd.prompt.Exact { // else its last block is not the last that it will store
+		work.Locals, work.From = b.locals, best.Predicted/c.BlockSize
+	}
+	x.hold(b, work)
 	if rd.err == nil {
 		x.expect(b, rd, c)
 	}
 }
 
-// hold books the chosen slot, with tokens to prefill.
-func (x *decision) hold(b *booked, tokens int) {
-	x.opt.Fleet.Book(x.out.ID, fleet.Booking{Slot: x.chosen, Decode: x.decode, Source: x.out.source, Tokens: tokens, Note: b,
-		Bytes: 256 + 8*(len(b.locals)+len(b.chain))})
+// hold books work on the chosen slot.
+func (x *decision) hold(b *booked, work fleet.Booking) {
+	work.Slot, work.Decode, work.Source, work.Note = x.chosen, x.decode, x.out.source, b
+	work.Bytes = 256 + 8*(len(b.locals)+len(b.chain))
+	x.opt.Fleet.Book(x.out.ID, work)
 }
 
 // expect has the audit watch for what the slot will store. A request without a session id gets the decision's, where the

@@ -8,8 +8,8 @@ import (
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/prompt"
+	"github.com/sightline-router/sightline/router/choose"
 	"github.com/sightline-router/sightline/router/fleet"
-	"github.com/sightline-router/sightline/router/pick"
 )
 
 const (
@@ -97,10 +97,11 @@ func (x *decision) addCandidates(class int) {
 }
 
 // candidate is a slot with its load: all that a choice by load knows.
-func (x *decision) candidate(i int) pick.Candidate {
+func (x *decision) candidate(i int) choose.Candidate {
 	slot := x.slots[i]
 	load := slot.Load(x.now)
-	return pick.Candidate{Slot: i, First: slot.Worker == x.trial, Inflight: load.Inflight, Backlog: load.Backlog, Recent: load.Recent, Usage: load.Usage}
+	return choose.Candidate{Slot: i, First: slot.Worker == x.trial, Inflight: load.Inflight, Backlog: load.Backlog, Context: load.Context, Rate: load.Rate,
+		Recent: load.Recent, Usage: load.Usage}
 }
 
 // hash computes the blocks that a class looks up, or takes them from an earlier class that has the same: two releases read
@@ -152,7 +153,7 @@ func (s *scratch) overlapOf(slot *fleet.Slot) int {
 }
 
 // addPictures fills in, per candidate, the picture tokens behind its cached prefix: to encode, or in its encoder cache.
-func (x *decision) addPictures(p *engine.Prompt, cands []pick.Candidate) {
+func (x *decision) addPictures(p *engine.Prompt, cands []choose.Candidate) {
 	for i := range p.Media[:min(len(p.Media), mostMedia)] {
 		md := &p.Media[i]
 		by := x.seen.by(md.Key)
@@ -161,16 +162,15 @@ func (x *decision) addPictures(p *engine.Prompt, cands []pick.Candidate) {
 		}
 		for j := range cands {
 			c := &cands[j]
-			left := md.Offset + md.Length - max(c.Predicted, md.Offset)
 			c.Shared += max(0, min(c.Predicted, md.Offset+md.Length)-max(c.Exact, md.Offset)) // booked for its encoding too
 			switch {
 			case md.Length == 0 && !by.holds(x.slots[c.Slot]):
 				c.Encode += unknownPicture
-			case left <= 0 && md.Length > 0:
+			case md.Length > 0 && md.Offset+md.Length <= c.Predicted:
 			case by.holds(x.slots[c.Slot]):
-				c.Seen += max(left, 1)
+				c.Seen += max(md.Length, 1)
 			default:
-				c.Encode += max(left, 0)
+				c.Encode += md.Length // whole, also where one token of it is missing
 			}
 		}
 	}
@@ -179,8 +179,14 @@ func (x *decision) addPictures(p *engine.Prompt, cands []pick.Candidate) {
 // rank orders the candidates.
 func (x *decision) rank() {
 	x.turn = x.choices.Add(1)
-	x.ranked = pick.Rank(x.mem.candidates, ranks, x.turn)
+	x.ranked = choose.Rank(x.mem.candidates, ranks, x.draw())
 	x.chosen = x.slots[x.ranked[0].Slot]
+}
+
+// draw is a number that looks random, another for each decision and each router.
+func (x *decision) draw() uint64 {
+	d := (x.turn + x.opt.Seed) * 0x9E3779B97F4A7C15
+	return d ^ d>>32
 }
 
 // keepSameEdits keeps of the ranked candidates those that want the body changed as the best one does: Envoy changes it once.
@@ -188,9 +194,9 @@ func (x *decision) keepSameEdits() {
 	if len(x.model.prompts) == 1 {
 		return
 	}
-	changes := func(c pick.Candidate) []Edit { return x.reading(x.model.classOf(x.slots[c.Slot].Worker)).edits }
+	changes := func(c choose.Candidate) []Edit { return x.reading(x.model.classOf(x.slots[c.Slot].Worker)).edits }
 	best := changes(x.ranked[0])
-	kept := slices.DeleteFunc(x.ranked[1:], func(c pick.Candidate) bool { return !sameEdits(changes(c), best) })
+	kept := slices.DeleteFunc(x.ranked[1:], func(c choose.Candidate) bool { return !sameEdits(changes(c), best) })
 	if len(kept) < len(x.ranked)-1 {
 		x.opt.Log.Info("classes of a model need different changes of a body: only workers of one kind are offered", zap.String("model", x.model.Name))
 	}
@@ -224,7 +230,7 @@ func (x *decision) target() {
 }
 
 // explain gives the step of the ladder, and what keeps the decision from the one above or from being certain.
-func (x *decision) explain(best *pick.Candidate, rd *reading) {
+func (x *decision) explain(best *choose.Candidate, rd *reading) {
 	d := &x.out
 	switch {
 	case best.Doubtful && best.Exact > 0:

@@ -13,8 +13,8 @@ import (
 
 	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/router/choose"
 	"github.com/sightline-router/sightline/router/fleet"
-	"github.com/sightline-router/sightline/router/pick"
 )
 
 // decision is one request on its way: what each step finds out, for the next.
@@ -31,7 +31,7 @@ type decision struct {
 	opened bool
 	trial  *fleet.Worker // one of theirs that is to be tried; nil: none
 	turn   uint64        // breaks ties
-	ranked []pick.Candidate
+	ranked []choose.Candidate
 	chosen *fleet.Slot // the first of ranked; nil: no worker is known
 	decode *fleet.Slot // who decodes, where another does
 }
@@ -45,7 +45,7 @@ type scratch struct {
 	longest    int       // tokens of the longest prompt of all readings
 	matches    indexer.Matches
 	overlap    []int32 // leading blocks held, by slot; those of matches are not 0
-	candidates []pick.Candidate
+	candidates []choose.Candidate
 }
 
 // Decide ranks the workers for one request. It never fails: what cannot be read is routed by load, and Why says so. Once
@@ -178,7 +178,7 @@ func (x *decision) byLoad(why string) {
 	}
 	x.rank()
 	x.target()
-	x.hold(&booked{model: x.out.Model, slot: x.chosen, reason: Load, cached: -1}, 0)
+	x.hold(&booked{model: x.out.Model, slot: x.chosen, reason: Load, cached: -1}, fleet.Booking{})
 }
 
 // refuse answers the client in the workers' stead.

@@ -52,11 +52,7 @@ func (r *Router) confirm(o Outcome) bool {
 
 func (r *Router) ended(o Outcome) {
 	known := o.Addr == "" || r.confirm(o) // the report that it was sent there may be lost
-	learn := o.FirstByte
-	if o.Code != http.StatusOK {
-		learn = 0 // an error is no prefill
-	}
-	at, ok := r.opt.Fleet.End(o.ID, o.Source, learn)
+	at, ok := r.opt.Fleet.End(o.ID, o.Source)
 	if !ok {
 		r.metrics.unmatched.Inc()
 		return

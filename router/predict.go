@@ -185,18 +185,27 @@ func (p *predictions) drop(made *promise, chain []uint64) {
 	}
 }
 
-// sightings remember which slots were sent a medium lately: their encoder cache should have it. Per medium the last
-// four slots count, by themselves and not by their number, which another worker gets when they are gone. About 150 bytes a
-// medium; beyond mostSeen the ones that were asked for least lately are forgotten, and slots that left with them.
+// sightings remember which slots encoded a medium lately: their encoder cache should have it until they were given as many
+// tokens of other media as that cache has room for. Per medium the last four slots count, by themselves and not by their
+// number, which another worker gets when they are gone. About 200 bytes a medium; beyond mostSeen the ones that were asked
+// for least lately are forgotten, and slots that left with them.
 type sightings struct {
 	mu    sync.Mutex
 	media *simplelru.LRU[uint64, seenBy]
 }
 
-// seenBy are slots, the newest first; nil: none.
-type seenBy [4]*fleet.Slot
+// seenBy are the newest first; those without a slot are none.
+type seenBy [4]sighting
 
-const mostSeen = 1 << 17
+type sighting struct {
+	slot *fleet.Slot
+	at   uint64 // tokens that slot had encoded
+}
+
+const (
+	mostSeen     = 1 << 17
+	encoderCache = 8192 // tokens: vLLM's default, max_num_batched_tokens
+)
 
 func newSightings() *sightings {
 	media, _ := simplelru.NewLRU[uint64, seenBy](mostSeen, nil) // fails for a size below 1
@@ -211,19 +220,30 @@ func (s *sightings) by(name uint64) seenBy {
 	return slots
 }
 
-func (s *sightings) add(name uint64, slot *fleet.Slot) {
+// add notes that a slot encodes a medium of so many tokens, or takes it from its cache.
+func (s *sightings) add(name uint64, slot *fleet.Slot, tokens int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	slots, _ := s.media.Get(name)
-	put := slot
-	for i := range slots {
-		put, slots[i] = slots[i], put
-		if put == slot || put == nil {
+	seen, _ := s.media.Get(name)
+	if seen.holds(slot) {
+		tokens = 0
+	}
+	put := sighting{slot, slot.Encoded(tokens)}
+	for i := range seen {
+		put, seen[i] = seen[i], put
+		if put.slot == slot || put.slot == nil {
 			break
 		}
 	}
-	s.media.Add(name, slots)
+	s.media.Add(name, seen)
 }
 
-// holds reports whether slot is among them.
-func (b *seenBy) holds(slot *fleet.Slot) bool { return slices.Contains(b[:], slot) }
+// holds reports whether a slot's encoder cache should have the medium.
+func (b *seenBy) holds(slot *fleet.Slot) bool {
+	for i := range b {
+		if b[i].slot == slot {
+			return slot.Encoded(0)-b[i].at < encoderCache
+		}
+	}
+	return false
+}

@@ -189,16 +189,31 @@ func TestSightings(t *testing.T) {
 	s := newSightings()
 	var slots [5]fleet.Slot
 	for _, i := range []int{0, 1, 2, 3, 4, 1} {
-		s.add(77, &slots[i])
+		s.add(77, &slots[i], 100)
 	}
-	if got, want := s.by(77), (seenBy{&slots[1], &slots[4], &slots[3], &slots[2]}); got != want {
-		t.Errorf("slots %v, want %v (newest first)", got, want)
+	for i, want := range []bool{false, true, true, true, true} { // the last four
+		if by := s.by(77); by.holds(&slots[i]) != want {
+			t.Errorf("slot %d holds it: %v", i, !want)
+		}
 	}
-	if by, none := s.by(77), s.by(78); by.holds(&slots[0]) || !by.holds(&slots[1]) || none.holds(&slots[0]) {
-		t.Error("holds")
+	if none := s.by(78); none.holds(&slots[1]) {
+		t.Error("a medium that nobody saw")
+	}
+	s.add(78, &slots[1], encoderCache-200)
+	if by := s.by(77); !by.holds(&slots[1]) || slots[1].Encoded(0) != encoderCache-100 {
+		t.Errorf("it went though there is room: %d tokens encoded", slots[1].Encoded(0))
+	}
+	s.add(77, &slots[1], 100) // used again: it is young
+	s.add(79, &slots[1], 300)
+	if by, old := s.by(77), s.by(78); !by.holds(&slots[1]) || !old.holds(&slots[1]) {
+		t.Error("media within the cache's room are not there")
+	}
+	s.add(80, &slots[1], encoderCache)
+	if by := s.by(77); by.holds(&slots[1]) || !by.holds(&slots[2]) {
+		t.Error("as much as the cache holds came after it, on one slot alone")
 	}
 	for i := range uint64(mostSeen + 10) {
-		s.add(1000+i, &slots[1])
+		s.add(1000+i, &slots[1], 1)
 	}
 	if n, old := s.media.Len(), s.by(77); n > mostSeen || old != (seenBy{}) {
 		t.Errorf("%d media, the oldest by %v", n, old)

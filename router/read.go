@@ -91,17 +91,7 @@ func (rd *reading) refused() bool { return errors.As(rd.err, new(*engine.Refused
 // read makes the readings that the slots need, side by side: they wait for the same pictures.
 func (x *decision) read(ctx context.Context) {
 	s := x.mem
-	s.readings = slices.Grow(s.readings[:0], len(x.model.prompts))[:len(x.model.prompts)]
-	clear(s.readings)
-	s.blocks = slices.Grow(s.blocks[:0], len(x.model.classes))[:len(x.model.classes)]
-	for i := range s.blocks {
-		s.blocks[i].wanted = false
-	}
-	s.readings[0].wanted = len(x.slots) == 0
-	for _, slot := range x.slots {
-		class := x.model.classOf(slot.Worker)
-		s.blocks[class].wanted, s.readings[x.model.classes[class].reading].wanted = true, true
-	}
+	x.wanted()
 	own := slices.IndexFunc(s.readings, func(rd reading) bool { return rd.wanted })
 	var others sync.WaitGroup
 	one := func(i int) {

@@ -13,6 +13,7 @@
 package router
 
 import (
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,6 +49,7 @@ type Options struct {
 	Log          *zap.Logger           // nil: silent
 	Metrics      prometheus.Registerer // nil: none
 	Now          func() time.Time      // nil: time.Now
+	Seed         uint64                // of the draws between equal candidates; 0: a random one
 	// Resync, if set, is called when a slot has found less than its events promised again and again: what the index has of
 	// it is in doubt. It must not block.
 	Resync func(*fleet.Slot)
@@ -86,6 +88,9 @@ func New(opt Options) *Router {
 	opt.Log = opt.Log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core { return zapcore.NewSamplerWithOptions(c, time.Minute, 1, 0) }))
 	r := &Router{opt: opt, names: make(map[string]servedName), predicted: newPredictions(opt.PredictedTTL, predBlocks), seen: newSightings(),
 		recent: newRecent(), lanes: newLanes()}
+	if r.opt.Seed == 0 {
+		r.opt.Seed = rand.Uint64()
+	}
 	r.answers, _ = lru.New[string, string](mostAnswers) // fails for a size below 1
 	r.metrics = newMetrics(opt.Metrics, r)
 	r.scratch.New = func() any { return new(scratch) }

@@ -429,8 +429,12 @@ func prose(n int) string {
 // What is counted by a worker's name goes when nobody needs it any more.
 func TestForget(t *testing.T) {
 	w := newWorld(t, 2)
-	for range 8 {
-		w.Observe(Outcome{ID: w.decide(chatBody("m", `"some words"`)).ID, Phase: Ended, Code: 200, CachedTokens: -1})
+	var open []string
+	for range 8 { // side by side: no worker gets all
+		open = append(open, w.decide(chatBody("m", `"some words"`)).ID)
+	}
+	for _, id := range open {
+		w.Observe(Outcome{ID: id, Phase: Ended, Code: 200, CachedTokens: -1})
 	}
 	w.Forget("w0")
 	if left := w.labels(t, "sightline_outcomes_total", 1); left != "w1" {

@@ -27,13 +27,16 @@ const (
 
 // Booking is one request's hold on a slot. What the Fleet's methods return are copies, which do not change.
 type Booking struct {
-	Slot   *Slot
-	Tokens int       // to prefill there
-	Decode *Slot     // who decodes, where another does
-	Note   any       // the router's own, given back at the end
-	Bytes  int       // of memory that Note keeps
-	Source uint64    // of Envoy's connections and streams, the one that spoke of it last; 0: none that has an end of its own
-	At     time.Time // of the decision; Book sets it
+	Slot    *Slot
+	Tokens  int       // to prefill there, and of pictures to encode
+	Context int       // tokens of the prompt
+	Locals  []uint64  // the prompt's blocks, by which events tell of its prefill; nil: they cannot
+	From    int       // of them, those that are held or promised
+	Decode  *Slot     // who decodes, where another does
+	Note    any       // the router's own, given back at the end
+	Bytes   int       // of memory that Note keeps
+	Source  uint64    // of Envoy's connections and streams, the one that spoke of it last; 0: none that has an end of its own
+	At      time.Time // of the decision; Book sets it
 }
 
 type booking struct {
@@ -71,9 +74,9 @@ type bookings struct {
 // Book counts a request on a slot under its decision id.
 func (f *Fleet) Book(id string, b Booking) {
 	b.At = f.now()
-	one := &booking{Booking: b, id: id, hold: b.Slot.book(b.Tokens, b.At)}
+	one := &booking{Booking: b, id: id, hold: b.Slot.book(&b, b.At)}
 	if b.Decode != nil {
-		one.decoding = b.Decode.book(0, b.At)
+		one.decoding = b.Decode.book(&Booking{Context: b.Context}, b.At)
 	}
 	t := &f.bookings
 	t.mu.Lock()
@@ -251,7 +254,10 @@ func (f *Fleet) Confirm(id, addr string, source uint64) (now, moved *Booking, ok
 				b.Slot = slot
 			}
 		}
-		b.hold = b.Slot.book(b.Tokens, at)
+		if b.From = 0; w.Class != was.Slot.Worker.Class { // its blocks have other hashes
+			b.Locals = nil
+		}
+		b.hold = b.Slot.book(&b.Booking, at)
 	}
 	is := b.Booking
 	return &is, moved, true
@@ -265,9 +271,9 @@ func (f *Fleet) ServedBy(b *Booking, addr string) *Worker {
 	return f.ByAddr(addr)
 }
 
-// End releases a request's slot and learns from its time to first byte (0: none came, or nothing is to be learned). It
-// gives the booking, once. source is the one that told of the end, 0 for the request's own stream.
-func (f *Fleet) End(id string, source uint64, firstByte time.Duration) (*Booking, bool) {
+// End releases a request's slot. It gives the booking, once. source is the one that told of the end, 0 for the request's
+// own stream.
+func (f *Fleet) End(id string, source uint64) (*Booking, bool) {
 	t := &f.bookings
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -280,7 +286,6 @@ func (f *Fleet) End(id string, source uint64, firstByte time.Duration) (*Booking
 		t.reported(b, source, now)
 	}
 	t.close(b, now)
-	b.Slot.learn(b.Tokens, firstByte)
 	return &b.Booking, true
 }
 

@@ -16,24 +16,29 @@ func TestBookingsGiveBackWhatTheyTook(t *testing.T) {
 		c := &clock{time.Unix(1000, 0)}
 		f, a, b := twoWorkers(c)
 		slots := append(a.Slots, b.Slots...)
+		slots[0].EventAge = func(time.Time) time.Duration { return 0 }
+		slots[1].EventAge = func(now time.Time) time.Duration { return time.Duration(now.Unix() % 2) }
 		addrs := []string{a.Addr, b.Addr}
 		for i := range 3000 {
 			id := fmt.Sprint(r.IntN(i/4 + 1))
-			switch r.IntN(8) {
+			switch r.IntN(9) {
 			case 0, 1, 2:
-				f.Book(id, Booking{Slot: slots[r.IntN(3)], Decode: []*Slot{nil, a.Slots[0]}[r.IntN(2)], Tokens: r.IntN(20000), Source: uint64(r.IntN(4))})
+				f.Book(id, Booking{Slot: slots[r.IntN(3)], Decode: []*Slot{nil, a.Slots[0]}[r.IntN(2)], Tokens: r.IntN(20000), Context: r.IntN(20000),
+					Locals: make([]uint64, r.IntN(20)), From: r.IntN(10), Source: uint64(r.IntN(4))})
 			case 3, 4:
 				f.Confirm(id, addrs[r.IntN(2)], uint64(r.IntN(4)))
 			case 5:
-				f.End(id, uint64(r.IntN(4)), time.Duration(r.IntN(1000))*time.Millisecond)
+				f.End(id, uint64(r.IntN(4)))
 			case 6:
 				f.Lost(uint64(1 + r.IntN(3)))
 			case 7:
 				c.t = c.t.Add(time.Duration(r.IntN(3000)) * time.Millisecond)
 				f.Expire()
+			case 8:
+				slots[r.IntN(3)].Progress(func(locals []uint64) int { return r.IntN(len(locals) + 3) }, c.t)
 			}
 			for _, s := range slots {
-				if l := s.Load(c.t); l.Inflight < 0 || l.Backlog < 0 || l.Recent < 0 || l.Inflight == 0 && l.Backlog != 0 {
+				if l := s.Load(c.t); l.Inflight < 0 || l.Backlog < 0 || l.Recent < 0 || l.Context < 0 || l.Inflight == 0 && l.Backlog != 0 {
 					t.Fatalf("seed %d, step %d: %+v", seed, i, l)
 				}
 			}
@@ -41,7 +46,7 @@ func TestBookingsGiveBackWhatTheyTook(t *testing.T) {
 		c.t = c.t.Add(longest)
 		f.Expire()
 		for i, s := range slots {
-			if l := s.Load(c.t); l.Inflight != 0 || l.Backlog != 0 || s.queue.Len() != 0 {
+			if l := s.Load(c.t); l.Inflight != 0 || l.Backlog != 0 || l.Context != 0 || len(s.queue) != 0 {
 				t.Errorf("seed %d: slot %d keeps %+v", seed, i, l)
 			}
 		}
@@ -62,7 +67,7 @@ func TestBacklogIsTheOpenRequests(t *testing.T) {
 	if got := s.Load(c.t).Backlog; got != 73000-firstRate {
 		t.Errorf("backlog %v", got)
 	}
-	f.End("long", 1, 0)
+	f.End("long", 1)
 	if got := s.Load(c.t).Backlog; got != 1000 {
 		t.Errorf("backlog %v, want the short one's", got)
 	}
@@ -100,7 +105,7 @@ func TestLostStream(t *testing.T) {
 	left(9)
 	f.Lost(2) // only its connection: a new stream tells of the end of one of them
 	c.t = c.t.Add(time.Second)
-	f.End("two0", 3, 0)
+	f.End("two0", 3)
 	c.t = c.t.Add(time.Minute)
 	left(7)
 	f.Lost(3)
@@ -140,16 +145,16 @@ func TestSilence(t *testing.T) {
 	f.Confirm("1", a.Addr, 1)
 	c.t = c.t.Add(time.Minute)
 	silent(false) // one is not told of, but others are
-	f.End("1", 1, 0)
+	f.End("1", 1)
 	f.Book("3", Booking{Slot: a.Slots[0]})
 	c.t = c.t.Add(silence)
 	silent(true)
 	c.t = c.t.Add(time.Hour)
 	silent(true)
-	f.End("3", 0, 0) // its own stream says that the client left
+	f.End("3", 0) // its own stream says that the client left
 	silent(true)
 	f.Book("4", Booking{Slot: a.Slots[0]})
-	f.End("4", 1, 0)
+	f.End("4", 1)
 	silent(false)
 }
 

@@ -53,7 +53,7 @@ func TestPrefillApart(t *testing.T) {
 	if seen["a"] != 2 || seen["b"] != 2 || p.Slots[0].Load(now).Inflight != 4 {
 		t.Errorf("decoded by %v", seen)
 	}
-	f.End("r0", 0, 0)
+	f.End("r0", 0)
 	now = now.Add(2 * unconfirmed)
 	f.Book("x", Booking{Slot: p.Slots[0]}) // the others end: nobody told of them
 	if n := a.Slots[0].Load(now).Inflight + b.Slots[0].Load(now).Inflight; n != 0 {

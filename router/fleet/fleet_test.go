@@ -44,10 +44,10 @@ func TestBookingsCountAndDrain(t *testing.T) {
 	if l := s.Load(c.t); l.Backlog != 20000-firstRate {
 		t.Errorf("backlog %v after a second", l.Backlog)
 	}
-	if _, ok := f.End("1", 0, time.Second); !ok {
+	if _, ok := f.End("1", 0); !ok {
 		t.Error("end of 1")
 	}
-	if _, ok := f.End("1", 0, time.Second); ok {
+	if _, ok := f.End("1", 0); ok {
 		t.Error("1 ended twice")
 	}
 	if l := s.Load(c.t); l.Inflight != 1 {
@@ -60,7 +60,7 @@ func TestConfirmMoves(t *testing.T) {
 	c := &clock{time.Unix(1000, 0)}
 	f, a, b := twoWorkers(c)
 	f.Book("x", Booking{Slot: a.Slots[0], Tokens: 100, Note: "n"})
-	b.Slots[0].book(0, c.t)
+	b.Slots[0].book(&Booking{}, c.t)
 	now, moved, ok := f.Confirm("x", "10.0.0.2:8000", 1)
 	if !ok || moved == nil || moved.Slot != a.Slots[0] || now.Slot != b.Slots[1] || now.Note != "n" {
 		t.Fatalf("%+v %+v %v: want the less loaded rank of b", now, moved, ok)
@@ -92,7 +92,7 @@ func TestLostReportsExpire(t *testing.T) {
 	tick := func(d time.Duration) {
 		c.t = c.t.Add(d)
 		f.Book("tick", Booking{Slot: b.Slots[0]})
-		f.End("tick", 0, 0)
+		f.End("tick", 0)
 	}
 	tick(31 * time.Second)
 	if l := a.Slots[0].Load(c.t); l.Inflight != 64 {
@@ -128,26 +128,9 @@ func TestBookingsBounded(t *testing.T) {
 			t.Errorf("%d bytes each: %d open, %d expired, want %d and %d", bytes, f.Open(), f.Expired(), room, more)
 		}
 		for i, want := range map[int]bool{0: false, running - 1: false, more - 1: false, more: true, room + more - 1: true} {
-			if _, ok := f.End(fmt.Sprint(i), 0, 0); ok != want {
+			if _, ok := f.End(fmt.Sprint(i), 0); ok != want {
 				t.Errorf("%d bytes each: booking %d is open: %v", bytes, i, ok)
 			}
 		}
-	}
-}
-
-func TestRateIsLearned(t *testing.T) {
-	c := &clock{time.Unix(1000, 0)}
-	_, a, _ := twoWorkers(c)
-	s := a.Slots[0]
-	for range 50 {
-		s.learn(40000, time.Second)
-	}
-	if s.rate < 39000 {
-		t.Errorf("rate %v, want about 40000", s.rate)
-	}
-	s.learn(100, time.Millisecond) // too short to tell anything
-	s.learn(40000, 0)
-	if s.rate > 41000 {
-		t.Errorf("rate %v", s.rate)
 	}
 }

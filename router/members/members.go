@@ -82,7 +82,7 @@ type member struct {
 	spec   Spec
 	worker *fleet.Worker
 	slots  []Slot
-	sinks  []stream.Sink
+	sinks  []*slotSink
 	end    context.CancelFunc // of what runs while it is one
 	runs   sync.WaitGroup
 }
@@ -165,12 +165,13 @@ func (s *Set) join(finder int, spec Spec) error {
 	ctx, end := context.WithCancel(context.Background())
 	m := &member{finder: finder, spec: spec, end: end}
 	m.worker = fleet.NewWorker(spec.Name, spec.Addr, spec.Model, spec.Ranks, func(int) indexer.SlotID {
-		sink := stream.Join(s.o.Index, spec.Copies)
-		m.sinks = append(m.sinks, leaving{sink, s.o.Linger})
+		sink := &slotSink{IndexSink: stream.Join(s.o.Index, spec.Copies), linger: s.o.Linger, index: s.o.Index}
+		m.sinks = append(m.sinks, sink)
 		return sink.Slot()
 	})
 	m.worker.Addr, m.worker.Class, m.worker.Instance, m.worker.Frontends, m.worker.Prefill = addr, spec.Class, spec.Instance, spec.Frontends, spec.Prefill
 	for r, slot := range m.worker.Slots {
+		m.sinks[r].slot = slot
 		o := stream.Options{Sink: m.sinks[r], Stored: s.audited(slot.ID)}
 		tells, err := spec.Listen(slot, r, &o)
 		if err != nil {
@@ -272,15 +273,46 @@ func (s *Set) Close() {
 	s.members = nil
 }
 
-// leaving is a sink that is emptied at once when it leaves, but keeps its number in the index for a while: what the
-// router predicted under it must not count for the worker that gets the number next.
-type leaving struct {
+// slotSink is the index for one slot's feed. After each message with stored blocks it moves the slot's prefills on.
+//
+// It is emptied at once when it leaves, but keeps its number in the index for a while: what the router predicted under it
+// must not count for the worker that gets the number next.
+type slotSink struct {
 	*stream.IndexSink
-	after time.Duration
+	linger  time.Duration
+	index   *indexer.Index
+	slot    *fleet.Slot
+	matches indexer.Matches
+	stored  bool // since Done
 }
 
-// Leave implements feed.Sink.
-func (l leaving) Leave() {
-	l.Clear()
-	time.AfterFunc(l.after, l.IndexSink.Leave)
+// Store implements stream.Sink.
+func (s *slotSink) Store(e *kvevent.Event) error {
+	s.stored = true
+	return s.IndexSink.Store(e)
+}
+
+// Done implements stream.Sink.
+func (s *slotSink) Done(partial, recurrent bool) {
+	s.IndexSink.Done(partial, recurrent)
+	if s.stored {
+		s.slot.Progress(s.held, time.Now())
+	}
+	s.stored = false
+}
+
+func (s *slotSink) held(locals []uint64) int {
+	s.index.Match(locals, &s.matches)
+	for _, m := range s.matches.Slots {
+		if m.Slot == s.slot.ID {
+			return int(m.Blocks)
+		}
+	}
+	return 0
+}
+
+// Leave implements stream.Sink.
+func (s *slotSink) Leave() {
+	s.Clear()
+	time.AfterFunc(s.linger, s.IndexSink.Leave)
 }

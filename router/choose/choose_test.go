@@ -1,6 +1,9 @@
-package pick
+package choose
 
-import "testing"
+import (
+	"math/rand/v2"
+	"testing"
+)
 
 func TestRank(t *testing.T) {
 	for _, c := range []struct {
@@ -11,11 +14,16 @@ func TestRank(t *testing.T) {
 	}{
 		{"longest prefix wins", []Candidate{{Slot: 0}, {Slot: 1, Exact: 500, Predicted: 500}, {Slot: 2, Exact: 100, Predicted: 100}}, 1000, []int{1, 2, 0}},
 		{"predicted counts like exact", []Candidate{{Slot: 0, Exact: 300, Predicted: 300}, {Slot: 1, Predicted: 400}}, 1000, []int{1, 0}},
-		{"a queue longer than the saving loses", []Candidate{{Slot: 0, Exact: 500, Predicted: 500, Backlog: 600}, {Slot: 1}}, 1000, []int{1, 0}},
+		{"a queue longer than twice the saving loses", []Candidate{{Slot: 0, Exact: 500, Predicted: 500, Backlog: 1100}, {Slot: 1}}, 1000, []int{1, 0}},
 		{"a picture already encoded wins", []Candidate{{Slot: 0, Encode: 1196}, {Slot: 1, Seen: 1196}}, 1300, []int{1, 0}},
 		{"requests in flight weigh", []Candidate{{Slot: 0, Inflight: 3}, {Slot: 1, Inflight: 1}}, 10, []int{1, 0}},
-		{"a short shared prefix does not draw new work", []Candidate{{Slot: 0, Exact: 48, Predicted: 48, Recent: 1200}, {Slot: 1}}, 1000, []int{1, 0}},
-		{"a longer prefix does", []Candidate{{Slot: 0, Exact: 80, Predicted: 80, Recent: 1200}, {Slot: 1}}, 1000, []int{0, 1}},
+		{"a short shared prefix does not draw new work", []Candidate{{Slot: 0, Exact: 48, Predicted: 48, Inflight: 1}, {Slot: 1}}, 1000, []int{1, 0}},
+		{"a longer prefix does", []Candidate{{Slot: 0, Exact: 80, Predicted: 80, Inflight: 1}, {Slot: 1}}, 1000, []int{0, 1}},
+		{"decode steps read the context of others", []Candidate{{Slot: 0, Inflight: 2, Context: 60000}, {Slot: 1, Inflight: 2}}, 1000, []int{1, 0}},
+		{"a slow worker's prefill costs more", []Candidate{{Slot: 0, Exact: 100, Predicted: 100, Rate: 5000}, {Slot: 1, Rate: 10000}, {Slot: 2, Rate: 10000}}, 1000, []int{1, 2, 0}},
+		{"rates that differ little are equal", []Candidate{{Slot: 0, Exact: 32, Predicted: 32, Rate: 9000}, {Slot: 1, Rate: 10500}, {Slot: 2, Inflight: 1}}, 1000, []int{0, 1, 2}},
+		{"of a full fleet work done twice is paid by all", []Candidate{{Slot: 0, Exact: 500, Predicted: 500, Backlog: 1100, Inflight: 60}, {Slot: 1, Inflight: 60}}, 1000, []int{0, 1}},
+		{"equal costs: the least recent work", []Candidate{{Slot: 0, Recent: 1200}, {Slot: 1}}, 1000, []int{1, 0}},
 		{"work on the same prompt is no queue", []Candidate{{Slot: 0, Predicted: 400, Backlog: 800, Shared: 800, Inflight: 1}, {Slot: 1, Encode: 391}}, 410, []int{0, 1}},
 		{"a full cache weighs less than a held prompt", []Candidate{{Slot: 0, Usage: 1}, {Slot: 1, Usage: 0.1}, {Slot: 2, Exact: 1900, Predicted: 1900, Usage: 1}}, 2000, []int{2, 1, 0}},
 		{"a trial goes first", []Candidate{{Slot: 0, Exact: 1000, Predicted: 1000}, {Slot: 1, First: true, Backlog: 9000}, {Slot: 2}}, 1000, []int{1, 0, 2}},
@@ -41,17 +49,30 @@ func TestOwnLengths(t *testing.T) {
 	}
 }
 
-// Equal candidates take turns, each once a round.
-func TestTiesGoRound(t *testing.T) {
+// Equal candidates are drawn alike; routers that draw differently do not all choose the same.
+func TestTiesAreDrawn(t *testing.T) {
 	var first [4]int
-	for turn := range uint64(40) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 4000 {
 		c := []Candidate{{Slot: 0}, {Slot: 1}, {Slot: 2}, {Slot: 3}}
-		first[Rank(c, 3, turn)[0].Slot]++
+		first[Rank(c, 3, r.Uint64())[0].Slot]++
 	}
 	for slot, n := range first {
-		if n != 10 {
-			t.Errorf("slot %d came first %d times of 40", slot, n)
+		if n < 800 || n > 1200 {
+			t.Errorf("slot %d came first %d times of 4,000", slot, n)
 		}
+	}
+}
+
+// What is shown of a cost is what was ranked by.
+func TestTermsSumUp(t *testing.T) {
+	c := []Candidate{{Slot: 0, Tokens: 1000, Exact: 100, Predicted: 200, Encode: 300, Inflight: 4, Backlog: 700, Shared: 100, Context: 1000, Usage: 0.5, Rate: 5000}, {Slot: 1, Tokens: 1000, Rate: 5000}}
+	got := FleetOf(c).Cost(&c[0])
+	if want := (Terms{Prefill: 2 * 1100, Queue: 600, Requests: 512, Context: 30, Cache: 512}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	if Rank(c, 2, 0); c[1].cost != got.Sum() {
+		t.Errorf("ranked by %v, shown %v", c[1].cost, got.Sum())
 	}
 }
 

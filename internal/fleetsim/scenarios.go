@@ -1,0 +1,130 @@
+package fleetsim
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A scenario is traffic and a fleet. Its capacity is the rate (conversations or bursts a second; of a trace, how much faster
+// than recorded) at which round robin's mean time to first token reaches 1.5 s on this fleet; loads are shares of it. All
+// were fixed before anything was tuned.
+type Scenario struct {
+	Name     string
+	About    string
+	Workers  int
+	Capacity float64
+	Traffic  func(rate float64) []*Request
+	Change   func(*Setup) // nil: a fleet without faults
+	Until    time.Duration
+}
+
+// Scenarios lists those that need no trace.
+func Scenarios() []Scenario {
+	const minutes = 150 // seconds of traffic
+	still := func(hot float64) func(float64) []*Request {
+		return func(rate float64) []*Request { return images(1, rate, minutes, hot) }
+	}
+	talk := func(rate float64) []*Request { return chats(1, rate, minutes) }
+	list := []Scenario{
+		{Name: "chats", About: "conversations under four system prompts", Capacity: 26, Traffic: talk},
+		{Name: "images", About: "questions about pictures, some of them asked about often", Capacity: 33, Traffic: still(0)},
+		{Name: "hot image", About: "the same, a third of them about one picture", Capacity: 44, Traffic: still(0.3)},
+		{Name: "agents", About: "long common instructions, many short steps", Capacity: 3.7, Traffic: func(rate float64) []*Request { return agents(1, rate, 100) }},
+		{Name: "siblings", About: "sixteen at once with one new prompt of 8,000 tokens", Capacity: 1.1, Traffic: func(rate float64) []*Request { return siblings(1, rate, minutes) }},
+		{Name: "short prompts", About: "most of them shorter than a block", Capacity: 108, Traffic: func(rate float64) []*Request { return shorts(1, rate, 60) }},
+		{Name: "slow worker", About: "images; one worker at half speed", Capacity: 33, Traffic: still(0), Change: func(s *Setup) { s.Speeds = []float64{0.5} }},
+		{Name: "failing worker", About: "images; one worker answers 503 at once", Capacity: 29, Traffic: still(0), Change: func(s *Setup) { s.Failing = 1 }},
+		{Name: "event loss", About: "images; a tenth of the event messages is lost", Capacity: 33, Traffic: still(0), Change: func(s *Setup) { s.Lossy = 0.1 }},
+		{Name: "no events", About: "images; no events at all", Capacity: 33, Traffic: still(0), Change: func(s *Setup) { s.NoEvents = true }},
+		{Name: "replicas", About: "images; sixteen routers that do not see each other", Capacity: 33, Traffic: still(0), Change: func(s *Setup) { s.Replicas = 16 }},
+		{Name: "scale-up", About: "chats; two of the eight workers come after a minute", Capacity: 21, Traffic: talk, Change: func(s *Setup) { s.Joining, s.JoinAt = 2, time.Minute }},
+	}
+	for i := range list {
+		list[i].Workers, list[i].Until = 8, minutes*time.Second
+	}
+	return list
+}
+
+// Mooncake is a scenario of a trace in that form, gzipped: 6,000 requests of it on sixteen workers.
+func Mooncake(open func() (io.ReadCloser, error)) (Scenario, error) {
+	read := func(speed float64) ([]*Request, error) {
+		f, err := open()
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		return mooncake(f, speed, 6000)
+	}
+	if _, err := read(1); err != nil {
+		return Scenario{}, err
+	}
+	return Scenario{Name: "mooncake", About: "conversations of a chat service", Workers: 16, Capacity: 3, Until: time.Hour, Traffic: func(speed float64) []*Request {
+		trace, _ := read(speed) // it was read before
+		return trace
+	}}, nil
+}
+
+// Rival is a rule under its name.
+type Rival struct {
+	Name string
+	Make func(replica int) Rule
+}
+
+// Rules lists the router of this repository first, then the others, and the oracle last.
+func Rules() []Rival {
+	list := []Rival{{"sightline", newSightline}}
+	for _, r := range []struct {
+		name string
+		make func() Rule
+	}{
+		{"round robin", roundRobin}, {"least request", leastRequest}, {"power of two", powerOfTwo}, {"prefix hash", prefixHash}, {"session sticky", sessionSticky},
+		{"Dynamo linear", dynamoLinear}, {"Dynamo lmetric", dynamoLmetric}, {"llm-d 3:2:2", llmdScorers}, {"llm-d filter", llmdFilter}, {"SGLang", sglangCacheAware},
+		{"vLLM kv_aware", vllmKVAware}, {"vLLM smetric", smetric}, {"AIBrix prefix", aibrixPrefix}, {"AIBrix tokens", aibrixTokens}, {"production-stack", productionStack},
+		{"oracle", oracle},
+	} {
+		list = append(list, Rival{r.name, func(int) Rule { return r.make() }})
+	}
+	return list
+}
+
+// warmUp is left out of the numbers.
+const warmUp = 20 * time.Second
+
+// Play runs a scenario at a load under a rule.
+func (s *Scenario) Play(load float64, rule Rival) (*Result, Summary) {
+	setup := Setup{Workers: s.Workers, Engine: defaultEngine(), Delays: defaultDelays(), Seed: 1}
+	if s.Change != nil {
+		s.Change(&setup)
+	}
+	r := Run(setup, s.Traffic(load*s.Capacity), rule.Make)
+	return r, r.Summarise(func(x *Served) bool { return x.At >= warmUp && x.At < s.Until })
+}
+
+// Compare writes a table for each scenario and load: times in milliseconds, the best mean first.
+func Compare(w io.Writer, scenarios []Scenario, loads []float64, rules []Rival) {
+	for _, sc := range scenarios {
+		for _, load := range loads {
+			fmt.Fprintf(w, "%s at %.0f %%: %s\n", sc.Name, 100*load, sc.About)
+			fmt.Fprintf(w, "  %-17s %8s %8s %8s %8s %9s %6s %6s %6s\n", "TTFT, ms", "mean", "p50", "p90", "p99", "end", "hits", "skew", "failed")
+			type row struct {
+				mean time.Duration
+				text string
+			}
+			var rows []row
+			for _, rule := range rules {
+				_, s := sc.Play(load, rule)
+				rows = append(rows, row{s.Mean, fmt.Sprintf("  %-17s %8d %8d %8d %8d %9d %6.3f %6.2f %6d", rule.Name, s.Mean.Milliseconds(), s.P50.Milliseconds(),
+					s.P90.Milliseconds(), s.P99.Milliseconds(), s.E2E.Milliseconds(), s.Hits, s.Skew, s.Failed)})
+			}
+			slices.SortStableFunc(rows, func(a, b row) int { return cmp.Compare(a.mean, b.mean) })
+			for _, r := range rows {
+				fmt.Fprintln(w, r.text)
+			}
+			fmt.Fprintln(w, strings.Repeat("-", 88))
+		}
+	}
+}

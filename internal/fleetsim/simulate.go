@@ -1,0 +1,336 @@
+package fleetsim
+
+import (
+	"container/heap"
+	"math/rand/v2"
+	"time"
+
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/mmhash/block"
+)
+
+// Delays are how late what happens is known to the router.
+type Delays struct {
+	Event, Report, Scrape time.Duration // Scrape: the period
+}
+
+func defaultDelays() Delays {
+	return Delays{Event: 2 * time.Millisecond, Report: 20 * time.Millisecond, Scrape: 200 * time.Millisecond}
+}
+
+// Setup is one fleet under one load.
+type Setup struct {
+	Workers  int
+	Engine   Engine
+	Speeds   []float64 // by worker; missing: 1
+	Failing  int       // this many workers answer 503 at once
+	Delays   Delays
+	Replicas int     // routers that take requests in turn, each with its own view; 0: 1
+	Lossy    float64 // share of event messages that are lost
+	NoEvents bool
+	NoScrape bool
+	JoinAt   time.Duration
+	Joining  int // of the workers, the last ones come at JoinAt
+	Seed     uint64
+}
+
+// Rule chooses a worker. A Rule sees what a router of its kind sees.
+type Rule interface {
+	// Pick gives the worker for a request; it may keep what it books in r.booked.
+	Pick(v *View, r *run) int
+	// Began: the first token of a streamed answer has come (a proxy sees it, Envoy's log does not).
+	Began(v *View, r *run)
+	// Ended: the request is over. failed: with 503, at once.
+	Ended(v *View, r *run, failed bool)
+}
+
+// listener is a Rule that follows events itself, behind the index.
+type listener interface {
+	Heard(v *View, worker int, out []change)
+}
+
+// View is what one router knows: blocks as events told, load as it booked and scraped.
+type View struct {
+	Now     time.Duration
+	Size    int // tokens a block
+	Loads   []Load
+	Alive   []int // workers to choose among
+	Index   *indexer.Index
+	rand    *rand.Rand
+	matches indexer.Matches
+	overlap []int
+	sim     *sim
+}
+
+// Load is what a router knows of a worker.
+type Load struct {
+	Inflight int     // requests given and not ended
+	Prefill  int     // uncached tokens of requests whose first token has not come
+	Tokens   int     // prompt tokens of requests in flight
+	Context  int     // prompt tokens of requests in flight, and what they generated, as far as known
+	Given    int     // requests given, ever
+	Running  int     // scraped
+	Waiting  int     // scraped
+	Usage    float64 // scraped: share of the KV cache in use
+}
+
+// Overlap gives the leading tokens of a request that each worker holds, as events told; valid until the next call.
+func (v *View) Overlap(r *run) []int {
+	v.Index.Match(r.locals[:r.input/v.Size], &v.matches)
+	clear(v.overlap)
+	for _, m := range v.matches.Slots {
+		v.overlap[m.Slot] = min(int(m.Blocks), (r.input-1)/v.Size) * v.Size
+	}
+	return v.overlap
+}
+
+type event struct {
+	at  time.Duration
+	seq uint64
+	do  func()
+}
+
+type events []event
+
+func (e events) Len() int { return len(e) }
+func (e events) Less(i, j int) bool {
+	return e[i].at < e[j].at || e[i].at == e[j].at && e[i].seq < e[j].seq
+}
+func (e events) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
+func (e *events) Push(x any)   { *e = append(*e, x.(event)) }
+func (e *events) Pop() any {
+	old := *e
+	last := old[len(old)-1]
+	old[len(old)-1] = event{}
+	*e = old[:len(old)-1]
+	return last
+}
+
+type sim struct {
+	setup   Setup
+	now     time.Duration
+	seq     uint64
+	queue   events
+	workers []*worker
+	views   []*View
+	rules   []Rule
+	next    map[*Request][]*Request
+	result  *Result
+	left    int
+	rand    *rand.Rand
+	turn    int
+	seen    map[uint64]bool // blocks that anybody has computed: an infinite cache
+}
+
+// Served is how one request fared.
+type Served struct {
+	Req       *Request
+	Worker    int
+	At        time.Duration
+	TTFT, E2E time.Duration
+	Cached    int // tokens found
+	Possible  int // tokens that a cache without end, shared by all, would have found
+	Failed    bool
+}
+
+// Result is one run.
+type Result struct {
+	Served []Served
+	Took   time.Duration // virtual
+	Work   []float64     // seconds by worker
+	Tokens []int         // prefilled, by worker
+}
+
+// Run replays a trace under a rule; rule makes one for each replica.
+func Run(setup Setup, trace []*Request, rule func(replica int) Rule) *Result {
+	s := &sim{setup: setup, next: make(map[*Request][]*Request), result: &Result{}, left: len(trace), rand: rand.New(rand.NewPCG(setup.Seed, 1)), seen: make(map[uint64]bool)}
+	for i := range setup.Workers {
+		w := &worker{Engine: setup.Engine, id: i, speed: 1, cache: newBlocks(setup.Engine.Blocks), encoder: newEncoder(setup.Engine.Encoder)}
+		if i < len(setup.Speeds) {
+			w.speed = setup.Speeds[i]
+		}
+		if i < setup.Failing {
+			w.fails = refusing
+		}
+		s.workers = append(s.workers, w)
+	}
+	for i := range max(1, setup.Replicas) {
+		v := &View{Size: setup.Engine.BlockSize, Index: indexer.New(indexer.Options{}), Loads: make([]Load, setup.Workers), overlap: make([]int, setup.Workers),
+			rand: rand.New(rand.NewPCG(setup.Seed, uint64(i)+2)), sim: s}
+		for w := range setup.Workers {
+			v.Index.Join(indexer.SlotOptions{})
+			if w < setup.Workers-setup.Joining {
+				v.Alive = append(v.Alive, w)
+			}
+		}
+		s.views = append(s.views, v)
+		s.rules = append(s.rules, rule(i))
+	}
+	if setup.Joining > 0 {
+		s.after(setup.JoinAt, s.join)
+	}
+	for _, r := range trace {
+		if r.Prev != nil {
+			s.next[r.Prev] = append(s.next[r.Prev], r)
+			continue
+		}
+		s.after(r.At, func() { s.arrive(r) })
+	}
+	if !setup.NoScrape {
+		s.after(setup.Delays.Scrape, s.scrape)
+	}
+	for len(s.queue) > 0 && s.left > 0 {
+		e := heap.Pop(&s.queue).(event)
+		s.now = e.at
+		e.do()
+	}
+	s.result.Took = s.now
+	for _, w := range s.workers {
+		s.result.Work = append(s.result.Work, w.done)
+		s.result.Tokens = append(s.result.Tokens, w.prefill)
+	}
+	return s.result
+}
+
+func (s *sim) after(d time.Duration, do func()) {
+	s.seq++
+	heap.Push(&s.queue, event{s.now + d, s.seq, do})
+}
+
+func (s *sim) join() {
+	for _, v := range s.views {
+		v.Alive = v.Alive[:0]
+		for w := range s.workers {
+			v.Alive = append(v.Alive, w)
+		}
+	}
+}
+
+func (s *sim) scrape() {
+	for _, v := range s.views {
+		for i, w := range s.workers {
+			l := &v.Loads[i]
+			l.Running, l.Waiting, l.Usage = len(w.running), len(w.waiting), 1-float64(w.cache.unused)/float64(w.Blocks)
+		}
+	}
+	s.after(s.setup.Delays.Scrape, s.scrape)
+}
+
+func (s *sim) arrive(req *Request) {
+	r := &run{req: req, arrived: s.now, input: req.Input(), output: max(1, req.Answer.Tokens)}
+	r.locals = req.locals(s.setup.Engine.BlockSize)
+	r.chain = block.Chain(nil, r.locals, 0, false)
+	possible := 0
+	for possible < (r.input-1)/s.setup.Engine.BlockSize && s.seen[r.chain[possible]] {
+		possible++
+	}
+	for _, c := range r.chain[possible:] {
+		s.seen[c] = true
+	}
+	replica := s.turn % len(s.views)
+	s.turn++
+	v, rule := s.views[replica], s.rules[replica]
+	v.Now = s.now
+	r.worker = rule.Pick(v, r)
+	w, l := s.workers[r.worker], &v.Loads[r.worker]
+	uncached := r.input - v.Overlap(r)[r.worker]
+	l.Inflight++
+	l.Given++
+	l.Prefill += uncached
+	l.Tokens += r.input
+	l.Context += r.input
+	served := Served{Req: req, Worker: r.worker, At: s.now, Possible: possible * s.setup.Engine.BlockSize}
+	end := func(failed bool) {
+		s.after(s.setup.Delays.Report, func() {
+			v.Now = s.now
+			l.Inflight--
+			l.Tokens -= r.input
+			l.Context -= r.input
+			if failed {
+				l.Prefill -= uncached
+			}
+			rule.Ended(v, r, failed)
+		})
+		s.result.Served = append(s.result.Served, served)
+		s.left--
+		for _, n := range s.next[req] {
+			s.after(n.At, func() { s.arrive(n) })
+		}
+	}
+	if w.fails == refusing {
+		served.Failed = true
+		end(true)
+		return
+	}
+	r.calls = calls{
+		began: func() {
+			served.TTFT, served.Cached = s.now-r.arrived, r.cached
+			s.after(s.setup.Delays.Report, func() { v.Now = s.now; l.Prefill -= uncached; rule.Began(v, r) })
+		},
+		ended: func() { served.E2E = s.now - r.arrived; end(false) },
+	}
+	w.waiting = append(w.waiting, r)
+	s.work(w)
+}
+
+// work begins a worker's next step if it is idle.
+func (s *sim) work(w *worker) {
+	if w.busy {
+		return
+	}
+	took := w.schedule()
+	if took == 0 {
+		return
+	}
+	w.busy = true
+	s.after(took, func() {
+		w.busy = false
+		began, ended := w.finish()
+		s.tell(w)
+		for _, r := range began {
+			r.calls.began()
+		}
+		for _, r := range ended {
+			r.calls.ended()
+		}
+		s.work(w)
+	})
+}
+
+// tell sends a step's events on their way.
+func (s *sim) tell(w *worker) {
+	out := w.out
+	w.out = nil
+	if len(out) == 0 || s.setup.NoEvents {
+		return
+	}
+	for i, v := range s.views {
+		if s.setup.Lossy > 0 && s.rand.Float64() < s.setup.Lossy {
+			continue
+		}
+		rule := s.rules[i]
+		s.after(s.setup.Delays.Event, func() {
+			v.Now = s.now
+			for _, c := range out {
+				v.apply(indexer.SlotID(w.id), c)
+			}
+			if l, ok := rule.(listener); ok {
+				l.Heard(v, w.id, out)
+			}
+		})
+	}
+}
+
+func (v *View) apply(slot indexer.SlotID, c change) {
+	if !c.stored {
+		_, _ = v.Index.Remove(slot, indexer.GPU, []uint64{c.hash})
+		return
+	}
+	parent, has := uint64(0), c.from > 0
+	if has {
+		parent = c.run.chain[c.from-1]
+	}
+	_ = v.Index.Store(slot, indexer.GPU, parent, has, c.run.chain[c.from:c.to], c.run.locals[c.from:c.to])
+}
+
+func slotOf(w int) indexer.SlotID { return indexer.SlotID(w) }

@@ -1,0 +1,321 @@
+package fleetsim
+
+import "time"
+
+// Engine is one engine on one GPU as the simulation has it: sizes, and what a step costs.
+type Engine struct {
+	BlockSize int
+	Blocks    int // of the KV cache
+	Budget    int // tokens a step (max_num_batched_tokens)
+	MaxSeqs   int
+	Encoder   int // tokens of the encoder cache
+
+	Step    float64 // seconds: weights are read, kernels launched
+	Prefill float64 // seconds a prompt token
+	Pair    float64 // seconds a prompt token and token before it (attention)
+	Decode  float64 // seconds a sequence
+	Context float64 // seconds a token of context of a decoding sequence
+	Encode  float64 // seconds a picture token
+}
+
+// defaultEngine resembles vLLM with an 8 B vision-language model on one large GPU: 12,000 prompt tokens a second, 8 ms a
+// step, room for 400,000 tokens. The figures are a guess of that size, not a measurement.
+func defaultEngine() Engine {
+	return Engine{BlockSize: 16, Blocks: 25000, Budget: 8192, MaxSeqs: 256, Encoder: 8192,
+		Step: 8e-3, Prefill: 80e-6, Pair: 0.9e-9, Decode: 40e-6, Context: 40e-9, Encode: 60e-6}
+}
+
+// worker is one simulated engine.
+type worker struct {
+	Engine
+	id      int
+	speed   float64 // a step takes 1/speed of Engine's time
+	fails   failure
+	cache   *blocks
+	encoder *encoder
+	waiting []*run
+	running []*run
+	busy    bool
+	out     []change // told at the step's end
+
+	done    float64 // seconds of work done
+	prefill int     // tokens computed
+}
+
+// failure is what is wrong with a worker.
+type failure uint8
+
+const (
+	fine     failure = iota
+	refusing         // answers 503 at once
+)
+
+// run is one request at a worker.
+type run struct {
+	req      *Request
+	arrived  time.Duration // at the router
+	chain    []uint64      // chain hashes of the full blocks of prompt and answer
+	locals   []uint64
+	input    int
+	output   int
+	computed int // prompt tokens
+	made     int // tokens generated
+	cached   int // prompt tokens found in the cache
+	held     []*cell
+	stored   int // blocks whose hash is in the cache
+	chunk    int // of this step
+	worker   int
+	first    time.Duration
+	booked   any // the rule's own
+	calls    calls
+}
+
+// calls are told how a run goes.
+type calls struct{ began, ended func() }
+
+// change is one KV event.
+type change struct {
+	stored bool
+	run    *run
+	from   int // stored: run.chain[from:to]
+	to     int
+	hash   uint64 // removed
+}
+
+// outstanding is the true work before a new request: tokens of prompts still to compute, pictures too.
+func (w *worker) outstanding() (tokens int) {
+	for _, list := range [][]*run{w.running, w.waiting} {
+		for _, r := range list {
+			left := r.input - r.computed
+			if r.held == nil { // not admitted
+				left -= w.cache.hits(r.chain, (r.input-1)/w.BlockSize) * w.BlockSize
+			}
+			tokens += max(0, left)
+		}
+	}
+	return tokens
+}
+
+// schedule begins a step and tells how long it takes; 0: there is nothing to do.
+func (w *worker) schedule() time.Duration {
+	budget, cost := w.Budget, 0.0
+	for _, r := range w.running {
+		if r.computed == r.input {
+			r.chunk = 1
+			budget--
+			cost += w.Decode + w.Context*float64(r.input+r.made)
+		}
+	}
+	for _, r := range w.running {
+		if r.computed < r.input {
+			cost += w.take(r, &budget)
+		}
+	}
+	for len(w.waiting) > 0 && len(w.running) < w.MaxSeqs && budget > 0 {
+		r := w.waiting[0]
+		hit, ok := w.cache.admit(r, w.BlockSize, &w.out)
+		if !ok {
+			break
+		}
+		r.cached, r.computed, r.stored = hit, hit, hit/w.BlockSize
+		w.waiting = w.waiting[1:]
+		w.running = append(w.running, r)
+		cost += w.take(r, &budget)
+	}
+	if len(w.running) == 0 {
+		return 0
+	}
+	seconds := (cost + w.Step) / w.speed
+	w.done += seconds
+	return time.Duration(seconds * float64(time.Second))
+}
+
+// take gives a prefilling run its share of the step.
+func (w *worker) take(r *run, budget *int) (cost float64) {
+	r.chunk = min(*budget, r.input-r.computed)
+	*budget -= r.chunk
+	w.prefill += r.chunk
+	to := r.computed + r.chunk
+	for _, m := range r.req.Images {
+		if m.Offset < to && m.Offset+m.Tokens > r.computed && !w.encoder.has(m) {
+			cost += w.Encode * float64(m.Tokens)
+		}
+	}
+	n := float64(r.chunk)
+	cost += w.Prefill*n + w.Pair*n*(float64(r.computed)+n/2)
+	w.store(r, to)
+	return cost
+}
+
+// store puts the full blocks up to a token into the cache.
+func (w *worker) store(r *run, to int) {
+	full := min(to/w.BlockSize, len(r.chain))
+	if full <= r.stored {
+		return
+	}
+	from := r.stored
+	for i := from; i < full; i++ {
+		w.cache.name(r.held[i], r.chain[i])
+	}
+	r.stored = full
+	w.out = append(w.out, change{stored: true, run: r, from: from, to: full})
+}
+
+// finish ends a step: began are the runs whose first token is out, ended those that are over.
+func (w *worker) finish() (began, ended []*run) {
+	keep := w.running[:0]
+	for _, r := range w.running {
+		if r.computed < r.input {
+			r.computed += r.chunk
+			if r.chunk = 0; r.computed < r.input {
+				keep = append(keep, r)
+				continue
+			}
+		}
+		if r.made++; r.made == 1 {
+			began = append(began, r)
+		}
+		w.store(r, r.input+r.made-1)
+		if r.made >= r.output {
+			ended = append(ended, r)
+			w.cache.release(r.held)
+			continue
+		}
+		keep = append(keep, r)
+	}
+	w.running = keep
+	return began, ended
+}
+
+// blocks is a prefix cache as vLLM has it: blocks that nobody uses keep their content until they are needed, the least
+// recently used first, and of one request the last first.
+type blocks struct {
+	named  map[uint64]*cell
+	free   cell // ring of blocks that nobody uses; next is the first to go
+	unused int
+}
+
+type cell struct {
+	hash       uint64
+	named      bool
+	users      int
+	prev, next *cell
+}
+
+func newBlocks(n int) *blocks {
+	b := &blocks{named: make(map[uint64]*cell, n)}
+	b.free.prev, b.free.next = &b.free, &b.free
+	for range n {
+		b.push(new(cell))
+	}
+	return b
+}
+
+func (b *blocks) push(c *cell) {
+	c.prev, c.next = b.free.prev, &b.free
+	c.prev.next, b.free.prev = c, c
+	b.unused++
+}
+
+func (b *blocks) pull(c *cell) {
+	c.prev.next, c.next.prev = c.next, c.prev
+	c.prev, c.next = nil, nil
+	b.unused--
+}
+
+// hits counts the leading blocks of a chain that are held, most at the most.
+func (b *blocks) hits(chain []uint64, most int) (n int) {
+	for n < most && b.named[chain[n]] != nil {
+		n++
+	}
+	return n
+}
+
+// admit takes the blocks that a run needs. ok is false if there are too few.
+func (b *blocks) admit(r *run, size int, out *[]change) (hit int, ok bool) {
+	n := b.hits(r.chain, (r.input-1)/size)
+	need := (r.input+r.output+size-1)/size - n
+	idle := 0
+	for _, h := range r.chain[:n] {
+		if b.named[h].users == 0 {
+			idle++
+		}
+	}
+	if b.unused-idle < need {
+		return 0, false
+	}
+	r.held = make([]*cell, 0, n+need)
+	for _, h := range r.chain[:n] {
+		c := b.named[h]
+		if c.users == 0 {
+			b.pull(c)
+		}
+		c.users++
+		r.held = append(r.held, c)
+	}
+	for range need {
+		c := b.free.next
+		b.pull(c)
+		if c.named {
+			delete(b.named, c.hash)
+			*out = append(*out, change{hash: c.hash})
+			c.named = false
+		}
+		c.users = 1
+		r.held = append(r.held, c)
+	}
+	return n * size, true
+}
+
+// name gives a block its hash; a second block of one content stays without.
+func (b *blocks) name(c *cell, hash uint64) {
+	if !c.named && b.named[hash] == nil {
+		c.hash, c.named = hash, true
+		b.named[hash] = c
+	}
+}
+
+func (b *blocks) release(held []*cell) {
+	for i := len(held) - 1; i >= 0; i-- {
+		c := held[i]
+		if c.users--; c.users == 0 {
+			b.push(c)
+		}
+	}
+}
+
+// encoder is the cache of encoded pictures: by tokens, the least recently used go.
+type encoder struct {
+	room int
+	used int
+	at   map[uint64]int // picture → turn of its last use
+	size map[uint64]int
+	turn int
+}
+
+func newEncoder(room int) *encoder {
+	return &encoder{room: room, at: make(map[uint64]int), size: make(map[uint64]int)}
+}
+
+// has tells whether a picture is encoded, and sees to it that it is.
+func (e *encoder) has(m Image) bool {
+	e.turn++
+	_, ok := e.at[m.ID]
+	e.at[m.ID] = e.turn
+	if ok {
+		return true
+	}
+	e.size[m.ID] = m.Tokens
+	for e.used += m.Tokens; e.used > e.room && len(e.at) > 1; {
+		oldest := uint64(0)
+		for id, at := range e.at {
+			if _, known := e.at[oldest]; !known || at < e.at[oldest] {
+				oldest = id
+			}
+		}
+		e.used -= e.size[oldest]
+		delete(e.at, oldest)
+		delete(e.size, oldest)
+	}
+	return false
+}

@@ -1,0 +1,150 @@
+// Package choose turns what is known of each candidate into a ranking.
+//
+//	cost = slowness × (α × (tokens to prefill + picture tokens to encode) + tokens queued before it
+//	                   + perRequest × requests in flight + perContext × their prompt tokens)
+//	       + full × KV cache in use
+//
+// All in tokens of an average worker's prefill, so that each term can be read and compared: a prefix that a worker holds is
+// worth what it saves, and loses to another worker when the queue before it is longer than that. α is above one because
+// work that is spared is spared for all that come after: 2, and 3 in a fleet that is full, where work done twice is paid
+// by everybody (docs/choice.md has the measurements). Time is linear in the candidates; nothing is allocated.
+package choose
+
+import "math"
+
+const (
+	alpha      = 2    // weight of work that a worker would have to do itself
+	alphaFull  = 3    // the same where the fleet is full
+	fillFrom   = 30   // requests in flight a candidate, on average, from which alpha rises
+	fillTo     = 60   // and at which it is alphaFull
+	perRequest = 128  // tokens that one request in flight costs the next one: its share of each decode step
+	perContext = 0.03 // the same of each token that its decode steps read
+	full       = 1024 // what a KV cache costs that is all in use, where a worker tells (NVIDIA's standalone example)
+	slack      = 16   // tokens within which costs count as equal: a few milliseconds of prefill
+	alike      = 1.1  // rates that differ by less are equal: prompts' lengths and decode steps move them as much
+	slowest    = 8    // bounds slowness, both ways
+)
+
+// Candidate is one slot as the decision sees it.
+type Candidate struct {
+	Slot      int     // the caller's index
+	First     bool    // it costs less than all others: its worker is to be tried
+	Tokens    int     // the prompt's length; workers of another class may read it otherwise
+	Exact     int     // leading tokens that its own events prove, or would if it were not Doubtful
+	Predicted int     // leading tokens with what was routed there and not confirmed; ≥ Exact
+	Encode    int     // picture tokens behind the cached prefix that it would have to encode
+	Seen      int     // picture tokens behind the cached prefix that its encoder cache should have
+	Inflight  int     // requests
+	Backlog   float64 // tokens queued
+	Context   float64 // prompt tokens of the requests in flight
+	Rate      float64 // tokens prefilled a second; 0: not known
+	Recent    float64 // tokens given to it lately
+	Usage     float64 // share of its KV cache in use, 0 to 1
+	Doubtful  bool    // its events have not come for long
+	Shared    int     // of Backlog: work on this very prompt's front, booked by requests that are on their way
+
+	cost float64
+}
+
+// Terms is a candidate's cost, term by term, in tokens.
+type Terms struct {
+	Prefill, Queue, Requests, Context, Cache float64
+}
+
+// Sum is the cost.
+func (t Terms) Sum() float64 { return t.Prefill + t.Queue + t.Requests + t.Context + t.Cache }
+
+// Fleet is what of all candidates a cost depends on.
+type Fleet struct {
+	Alpha float64
+	Rate  float64 // the mean of those that are known
+}
+
+// FleetOf looks at all candidates of a decision.
+func FleetOf(c []Candidate) (f Fleet) {
+	inflight, known := 0, 0
+	for i := range c {
+		inflight += c[i].Inflight
+		if c[i].Rate > 0 {
+			f.Rate += c[i].Rate
+			known++
+		}
+	}
+	f.Rate /= float64(max(1, known))
+	fill := float64(inflight) / float64(max(1, len(c)))
+	f.Alpha = alpha + (alphaFull-alpha)*min(1, max(0, (fill-fillFrom)/(fillTo-fillFrom)))
+	return f
+}
+
+// Cost is a candidate's. Waiting for work that is being done on the prompt's own front is no cost: elsewhere the same work
+// would have to be done again.
+func (f Fleet) Cost(c *Candidate) Terms {
+	slow := 1.0
+	if c.Rate > 0 {
+		slow = min(slowest, max(1./slowest, f.Rate/c.Rate))
+		slow = min(max(1, slow/alike), max(slow*alike, 1./slowest))
+	}
+	left := float64(c.Tokens-min(c.Tokens, c.Predicted)) + float64(c.Encode)
+	return Terms{
+		Prefill:  slow * f.Alpha * left,
+		Queue:    slow * max(0, c.Backlog-float64(c.Shared)),
+		Requests: slow * perRequest * float64(c.Inflight),
+		Context:  slow * perContext * c.Context,
+		Cache:    full * c.Usage,
+	}
+}
+
+// Rank sorts the best n candidates to the front, best first, and returns them. Of equal ones the two that were given the
+// least work lately are taken, one or the other by draw, so that routers which cannot see each other do not all choose the
+// same. Give a random number.
+func Rank(c []Candidate, n int, draw uint64) []Candidate {
+	f := FleetOf(c)
+	for i := range c {
+		if c[i].cost = f.Cost(&c[i]).Sum(); c[i].First {
+			c[i].cost = math.Inf(-1)
+		}
+	}
+	n = min(n, len(c))
+	for i := range n {
+		best := next(c[i:], draw>>i) + i
+		c[i], c[best] = c[best], c[i]
+	}
+	return c[:n]
+}
+
+// next finds the place of the best one.
+func next(c []Candidate, draw uint64) int {
+	cheapest := math.Inf(1)
+	for i := range c {
+		cheapest = min(cheapest, c[i].cost)
+	}
+	least, second := -1, -1
+	for i := range c {
+		switch {
+		case c[i].cost > cheapest+slack:
+		case least < 0 || before(&c[i], &c[least], draw):
+			least, second = i, least
+		case second < 0 || before(&c[i], &c[second], draw):
+			second = i
+		}
+	}
+	if second >= 0 && draw&1 == 1 {
+		return second
+	}
+	return least
+}
+
+// before orders equal candidates: by recent work, then in an order of the draw's own.
+func before(a, b *Candidate, draw uint64) bool {
+	if a.Recent != b.Recent {
+		return a.Recent < b.Recent
+	}
+	return mixed(a.Slot, draw) < mixed(b.Slot, draw)
+}
+
+// mixed is a number that looks random, of a slot in a draw.
+func mixed(slot int, draw uint64) uint64 {
+	x := (draw ^ uint64(slot)) * 0x9E3779B97F4A7C15
+	x = (x ^ x>>32) * 0xD6E8FEB86659FD93
+	return x ^ x>>32
+}

@@ -1,0 +1,248 @@
+package fleet
+
+import (
+	"math"
+	"slices"
+	"time"
+)
+
+// What a slot has to do is known from what it was given and from what it tells:
+//
+//	booked ─▶ tokens queued ── blocks stored (KV events) ─▶ fewer ── last block stored, or the request ends ─▶ none
+//	                        ── between events, and where none come ─▶ fewer, at the rate that the slot has shown
+//
+// Events come once a scheduler step, after its computation (vLLM 0.30 to 0.32 publish behind update_from_output), so the
+// last block of a prompt tells the end of its prefill, and the time between two events how fast the slot is. A server's
+// response headers tell neither: vLLM sends those of a streamed answer before the prefill, and those of another one after
+// the last token.
+const (
+	firstRate  = 10000           // tokens a second, taken until events tell
+	recently   = time.Minute     // in which booked work loses half its weight in Load.Recent
+	believed   = 2 * time.Second // for which a slot whose events come is taken to go on at its rate without one
+	mostAsked  = 8               // prefills that are looked up after an event, the oldest: engines prefill in order of arrival
+	sampleSize = 4096            // tokens, at least, of one sample of the rate
+	sampleTime = 5 * time.Second // at most
+)
+
+// Load is a slot's state at one moment.
+type Load struct {
+	Inflight int     // requests: ours, and others' where the worker tells
+	Backlog  float64 // tokens booked and not yet prefilled
+	Context  float64 // prompt tokens of the requests in flight: what decode steps read
+	Recent   float64 // tokens booked, each half as heavy after each minute
+	Rate     float64 // tokens prefilled a second, as events show; 0: not shown yet
+	Usage    float64 // share of the KV cache in use, 0 to 1; 0 where the worker does not tell
+}
+
+// load is what a Slot keeps under its lock.
+type load struct {
+	inflight int
+	context  float64
+	queue    []*hold   // those with tokens to prefill, in the order of booking
+	backlog  float64   // the sum of what is left of them, at the time since
+	recent   float64   // at the time since
+	since    time.Time // of backlog and recent
+	unheard  time.Duration
+	rate     float64
+	shown    bool // rate was
+	sample   struct {
+		from   time.Time
+		tokens float64
+		took   time.Duration
+	}
+	others int     // requests that the worker told of and that were not booked here
+	usage  float64 // of its KV cache, as told
+}
+
+// hold is what one booking takes of a slot: a request in flight, and tokens until they are prefilled.
+type hold struct {
+	slot    *Slot
+	tokens  float64
+	rest    float64  // of them, what events have not told of
+	left    float64  // of them, what is taken to be left; ≤ rest
+	locals  []uint64 // blocks by which events tell; nil: none will
+	from    int      // of them, held at the decision
+	context float64
+	at      time.Time
+	over    bool
+}
+
+// Load tells how loaded the slot is.
+func (s *Slot) Load(now time.Time) Load {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drain(now)
+	l := Load{Inflight: s.inflight + s.others, Backlog: s.backlog, Context: s.context, Recent: s.recent, Usage: s.usage}
+	if s.shown {
+		l.Rate = s.rate
+	}
+	return l
+}
+
+// Encoded counts the picture tokens that the slot was given to encode; n more now.
+func (s *Slot) Encoded(n int) uint64 { return s.encoded.Add(uint64(n)) }
+
+// hears tells whether the slot's events come as they happen.
+func (s *Slot) hears(now time.Time) bool { return s.EventAge != nil && s.EventAge(now) == 0 }
+
+// drain takes off what the slot should have done since it was last looked at, the oldest first.
+func (s *Slot) drain(now time.Time) {
+	d := now.Sub(s.since)
+	if d <= 0 {
+		return
+	}
+	s.since = now
+	s.recent *= half(d)
+	if s.backlog == 0 {
+		return
+	}
+	if s.hears(now) {
+		d = min(d, believed-s.unheard)
+		s.unheard += d
+	}
+	done := s.rate * d.Seconds()
+	for _, h := range s.queue {
+		n := min(h.left, done)
+		h.left -= n
+		if done -= n; done <= 0 {
+			break
+		}
+	}
+	s.tidy()
+}
+
+// tidy drops the holds of which nothing is left and nothing will be told, and sums the others up.
+func (s *Slot) tidy() {
+	s.backlog = 0
+	s.queue = slices.DeleteFunc(s.queue, func(h *hold) bool {
+		s.backlog += h.left
+		return h.left <= 0 && (h.rest <= 0 || h.locals == nil)
+	})
+}
+
+// half is what is left of recent work after a time.
+func half(d time.Duration) float64 { return math.Exp2(-d.Seconds() / recently.Seconds()) }
+
+// book counts a request on the slot.
+func (s *Slot) book(b *Booking, now time.Time) *hold {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drain(now)
+	h := &hold{slot: s, tokens: float64(b.Tokens), rest: float64(b.Tokens), left: float64(b.Tokens), from: b.From, context: float64(b.Context), at: now}
+	if b.From < len(b.Locals) && s.hears(now) {
+		h.locals = b.Locals
+	}
+	if s.backlog == 0 {
+		s.unheard = 0
+	}
+	if !slices.ContainsFunc(s.queue, func(h *hold) bool { return h.locals != nil }) {
+		s.sample.from = now
+	}
+	s.inflight++
+	s.context += h.context
+	s.recent += h.left
+	if h.left > 0 {
+		s.queue = append(s.queue, h)
+		s.backlog += h.left
+	}
+	return h
+}
+
+// Progress moves the slot's prefills on by what its events have told. held gives how many leading blocks of a prompt the
+// slot holds. Call it after each message with stored blocks; it costs at most eight lookups, while prompts are prefilled.
+func (s *Slot) Progress(held func(locals []uint64) int, now time.Time) {
+	var list [mostAsked]*hold
+	asked := s.unfinished(list[:0])
+	if len(asked) == 0 {
+		return
+	}
+	var blocks [mostAsked]int
+	for i, h := range asked {
+		blocks[i] = held(h.locals)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drain(now)
+	done, last := 0.0, 0
+	for i, h := range asked {
+		if h.over {
+			continue
+		}
+		missing := float64(len(h.locals)-min(blocks[i], len(h.locals))) / float64(len(h.locals)-h.from)
+		if rest := min(h.rest, h.tokens*missing); rest < h.rest {
+			done += h.rest - rest
+			h.rest = rest
+		}
+		if h.rest == 0 {
+			last = i
+		}
+	}
+	for _, h := range asked[:last] { // an event of theirs was lost
+		h.rest = 0
+	}
+	if done == 0 {
+		return
+	}
+	s.learn(done, now)
+	s.unheard = 0
+	for _, h := range s.queue {
+		if h.locals != nil {
+			h.left = h.rest
+		}
+	}
+	s.tidy()
+}
+
+// unfinished appends the oldest holds of which events will tell more.
+func (s *Slot) unfinished(list []*hold) []*hold {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, h := range s.queue {
+		if h.locals != nil && h.rest > 0 {
+			if list = append(list, h); len(list) == cap(list) {
+				break
+			}
+		}
+	}
+	return list
+}
+
+// learn takes down that tokens were prefilled since the event before. EWMA of tokens ÷ time, weight 0.1 a sample.
+func (s *Slot) learn(tokens float64, now time.Time) {
+	p := &s.sample
+	p.tokens += tokens
+	p.took += now.Sub(p.from)
+	p.from = now
+	if p.tokens < sampleSize && p.took < sampleTime || p.took <= 0 {
+		return
+	}
+	seen := p.tokens / p.took.Seconds()
+	p.tokens, p.took = 0, 0
+	if !s.shown {
+		s.rate, s.shown = seen, true
+		return
+	}
+	s.rate += 0.1 * (seen - s.rate)
+}
+
+// release gives back the place and the tokens that are left. It must be called once.
+func (h *hold) release(now time.Time) {
+	s := h.slot
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drain(now)
+	h.over, h.left, h.rest = true, 0, 0
+	s.inflight--
+	s.context -= h.context
+	s.unheard = 0
+	s.tidy()
+}
+
+// undo releases what was never used: another worker got the request.
+func (h *hold) undo(now time.Time) {
+	h.release(now)
+	s := h.slot
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.recent = max(0, s.recent-h.tokens*half(now.Sub(h.at)))
+}

@@ -1,0 +1,130 @@
+package fleet
+
+import (
+	"math"
+	"testing"
+	"time"
+)
+
+// heard is a worker whose events come.
+func heard(c *clock) (*Fleet, *Slot) {
+	f, a, _ := twoWorkers(c)
+	a.Slots[0].EventAge = func(time.Time) time.Duration { return 0 }
+	return f, a.Slots[0]
+}
+
+// stored is a lookup that finds so many blocks of the prompt whose first block is id.
+type stored map[uint64]int
+
+func (s stored) held(locals []uint64) int { return s[locals[0]] }
+
+func promptOf(id uint64, blocks int) []uint64 {
+	locals := make([]uint64, blocks)
+	for i := range locals {
+		locals[i] = id
+	}
+	return locals
+}
+
+// The queue is what events have not told of yet: it falls with each stored block, and the last one ends it, whatever the
+// tail behind it.
+func TestEventsMoveTheQueue(t *testing.T) {
+	c := &clock{time.Unix(1000, 0)}
+	f, s := heard(c)
+	f.Book("a", Booking{Slot: s, Tokens: 8005, Context: 10005, Locals: promptOf(1, 625), From: 125})
+	f.Book("b", Booking{Slot: s, Tokens: 1600, Context: 1600, Locals: promptOf(2, 100)})
+	if l := s.Load(c.t); l.Backlog != 9605 || l.Context != 11605 || l.Rate != 0 {
+		t.Errorf("%+v", l)
+	}
+	now := stored{1: 125}
+	for _, step := range []struct {
+		blocks map[uint64]int
+		want   float64
+	}{
+		{map[uint64]int{1: 125}, 9605}, // of others' prompts
+		{map[uint64]int{1: 375}, 8005./2 + 1600},
+		{map[uint64]int{1: 625}, 1600}, // the five tokens behind its last block too
+		{map[uint64]int{1: 625, 2: 100}, 0},
+	} {
+		for id, n := range step.blocks {
+			now[id] = n
+		}
+		s.Progress(now.held, c.t)
+		if l := s.Load(c.t); math.Abs(l.Backlog-step.want) > 1e-6 {
+			t.Errorf("%v: %v tokens queued, want %v", step.blocks, l.Backlog, step.want)
+		}
+	}
+	f.End("a", 1)
+	f.End("b", 1)
+	if l := s.Load(c.t); l.Inflight != 0 || l.Backlog != 0 || l.Context != 0 {
+		t.Errorf("in the end %+v", l)
+	}
+}
+
+// The time between events teaches how fast a worker is, and nothing else does: not how soon its headers come.
+func TestRateComesFromEvents(t *testing.T) {
+	c := &clock{time.Unix(1000, 0)}
+	f, s := heard(c)
+	const rate = 3200.
+	now := stored{}
+	for i := range 30 {
+		id := uint64(i + 1)
+		f.Book("x", Booking{Slot: s, Tokens: 6400, Locals: promptOf(id, 400)})
+		for done := 0; done < 400; {
+			done += 80
+			now[id] = done
+			c.t = c.t.Add(time.Duration(80 * 16 / rate * float64(time.Second)))
+			s.Progress(now.held, c.t)
+		}
+		f.End("x", 1)
+		c.t = c.t.Add(time.Minute) // idle: says nothing
+	}
+	if l := s.Load(c.t); math.Abs(l.Rate-rate) > 0.02*rate {
+		t.Errorf("rate %v, want %v", l.Rate, rate)
+	}
+}
+
+// A worker that hangs keeps its queue: it is taken to go on for two seconds, not for ever.
+func TestHangingWorkerKeepsItsQueue(t *testing.T) {
+	c := &clock{time.Unix(1000, 0)}
+	f, s := heard(c)
+	f.Book("a", Booking{Slot: s, Tokens: 100000, Locals: promptOf(1, 6250)})
+	c.t = c.t.Add(time.Hour / 4)
+	if l := s.Load(c.t); l.Backlog != 100000-2*firstRate {
+		t.Errorf("%v tokens queued after a quarter of an hour", l.Backlog)
+	}
+	s.Progress(stored{1: 625}.held, c.t) // what was taken for done was not
+	if l := s.Load(c.t); l.Backlog != 90000 {
+		t.Errorf("%v tokens queued after a tenth of it was stored", l.Backlog)
+	}
+}
+
+// An event that was lost keeps nothing in the queue for long: engines prefill in order of arrival.
+func TestLostEventEndsWithTheNext(t *testing.T) {
+	c := &clock{time.Unix(1000, 0)}
+	f, s := heard(c)
+	f.Book("lost", Booking{Slot: s, Tokens: 16000, Locals: promptOf(1, 1000)})
+	f.Book("told", Booking{Slot: s, Tokens: 16000, Locals: promptOf(2, 1000)})
+	f.Book("next", Booking{Slot: s, Tokens: 16000, Locals: promptOf(3, 1000)})
+	s.Progress(stored{2: 1000}.held, c.t)
+	if l := s.Load(c.t); l.Backlog != 16000 {
+		t.Errorf("%v tokens queued, want those of the last", l.Backlog)
+	}
+}
+
+// Where no event can come (none at all, or all of the prompt's blocks are held) the queue drains by the rate.
+func TestDrainsWhereNoEventComes(t *testing.T) {
+	c := &clock{time.Unix(1000, 0)}
+	f, s := heard(c)
+	f.Book("whole", Booking{Slot: s, Tokens: 16, Locals: promptOf(1, 100), From: 100})
+	c.t = c.t.Add(10 * time.Millisecond)
+	if l := s.Load(c.t); l.Backlog != 0 {
+		t.Errorf("a prompt that is held whole: %v", l.Backlog)
+	}
+	s.EventAge = nil
+	f.Book("mute", Booking{Slot: s, Tokens: 5 * firstRate, Locals: promptOf(1, 100)})
+	c.t = c.t.Add(5 * time.Second)
+	if l := s.Load(c.t); l.Backlog != 0 {
+		t.Errorf("a worker without events: %v", l.Backlog)
+	}
+}

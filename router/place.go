@@ -1,0 +1,46 @@
+package router
+
+import (
+	"slices"
+
+	"github.com/sightline-router/sightline/engine"
+)
+
+// Place decides for a prompt that was read already: for simulations, which have no bodies. The decision is taken and booked
+// like any other; a model that is not known has no targets.
+func (r *Router) Place(id, model string, p *engine.Prompt) Decision {
+	x := &decision{Router: r, req: new(Request), now: r.opt.Now(), out: Decision{ID: id, Reason: Load}, mem: r.scratch.Get().(*scratch)}
+	r.opt.Fleet.Expire()
+	x.mem.req.Model = model
+	if why := x.findModel(); why != "" {
+		x.out.Why = why
+	} else if refusal := x.open(); refusal != nil {
+		x.refuse(refusal)
+	} else {
+		x.wanted()
+		for i := range x.mem.readings {
+			x.mem.readings[i] = reading{wanted: x.mem.readings[i].wanted, prompt: p, usage: len(p.IDs)}
+		}
+		x.choose()
+	}
+	x.mem.release()
+	r.scratch.Put(x.mem)
+	r.metrics.decided(&x.out, r.opt.Now().Sub(x.now))
+	return x.out
+}
+
+// wanted notes which classes have workers among the slots, and so which readings are needed.
+func (x *decision) wanted() {
+	s := x.mem
+	s.readings = slices.Grow(s.readings[:0], len(x.model.prompts))[:len(x.model.prompts)]
+	clear(s.readings)
+	s.blocks = slices.Grow(s.blocks[:0], len(x.model.classes))[:len(x.model.classes)]
+	for i := range s.blocks {
+		s.blocks[i].wanted = false
+	}
+	s.readings[0].wanted = len(x.slots) == 0
+	for _, slot := range x.slots {
+		class := x.model.classOf(slot.Worker)
+		s.blocks[class].wanted, s.readings[x.model.classes[class].reading].wanted = true, true
+	}
+}
