@@ -10,7 +10,7 @@ POISON  := -tags poison
 export CGO_ENABLED ?= 0
 export SIGHTLINE_CACHE ?= $(CACHE)
 
-.PHONY: help build demo test vet golangci unit manifests race e2e e2e-compose e2e-gateway e2e-vllm generated bench bench-envoy bench-media conformance fuzz differential differential-vllm bench-index bench-peers bench-large bench-events soak envoy lint clean
+.PHONY: help build demo test vet golangci unit manifests race e2e e2e-compose e2e-gateway e2e-vllm generated sim bench bench-envoy bench-media conformance fuzz differential differential-vllm bench-index bench-peers bench-large bench-events soak envoy lint clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -81,6 +81,9 @@ generated: build ## print again what is committed as printed: the envoy.yaml of 
 
 race: ## the concurrent rooms under the race detector (needs a C compiler)
 	CGO_ENABLED=1 $(GO) test $(POISON) -race -timeout 20m ./indexer/... ./router/... ./extproc/... ./body ./engine/... ./mmhash/... ./prompt/tokenizer/...
+
+sim: build ## the choice beside other routers' rules, on a simulated fleet: every scenario at 70 % (five minutes); TRACE=mooncake.jsonl.gz
+	bin/sightline sim $(if $(TRACE),--trace $(TRACE))
 
 bench: ## the numbers of the README, each beside its code
 	$(GO) test -run '^$$' -bench . -benchmem ./body/... ./engine/... ./prompt/... ./mmhash/... ./indexer/... ./router/... ./extproc/...

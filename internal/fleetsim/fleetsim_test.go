@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"compress/gzip"
 	"io"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -48,13 +50,13 @@ func TestNearTheOracle(t *testing.T) {
 		{"siblings", 1.3, 1, []string{"round robin", "llm-d filter"}},
 	} {
 		sc := scenario(t, c.scenario)
-		_, ours := sc.Play(c.load, rule(t, "sightline"))
-		_, best := sc.Play(c.load, rule(t, "oracle"))
+		_, ours := sc.run(c.load, rule(t, "sightline"))
+		_, best := sc.run(c.load, rule(t, "oracle"))
 		if got := float64(ours.Mean) / float64(best.Mean); got > c.most {
 			t.Errorf("%s at %v: mean TTFT %v, %.2f of the oracle's, want %v at most", c.scenario, c.load, ours.Mean, got, c.most)
 		}
 		for _, name := range c.rivals {
-			if _, s := sc.Play(c.load, rule(t, name)); ours.Mean > s.Mean || ours.P99 > s.P99+s.P99/33 {
+			if _, s := sc.run(c.load, rule(t, name)); ours.Mean > s.Mean || ours.P99 > s.P99+s.P99/33 {
 				t.Errorf("%s at %v: TTFT %v, p99 %v; %s has %v, %v", c.scenario, c.load, ours.Mean, ours.P99, name, s.Mean, s.P99)
 			}
 		}
@@ -65,7 +67,7 @@ func TestNearTheOracle(t *testing.T) {
 func TestUnequalWorkers(t *testing.T) {
 	share := func(name string) float64 {
 		sc := scenario(t, name)
-		r, _ := sc.Play(0.7, rule(t, "sightline"))
+		r, _ := sc.run(0.7, rule(t, "sightline"))
 		late, first := 0, 0
 		for _, s := range r.Served {
 			if s.At > 10*time.Second && s.At < sc.Until {
@@ -89,8 +91,8 @@ func TestUnequalWorkers(t *testing.T) {
 func TestBlind(t *testing.T) {
 	for _, name := range []string{"event loss", "no events"} {
 		sc := scenario(t, name)
-		_, ours := sc.Play(0.7, rule(t, "sightline"))
-		if _, s := sc.Play(0.7, rule(t, "least request")); ours.Mean > s.Mean+s.Mean/20 {
+		_, ours := sc.run(0.7, rule(t, "sightline"))
+		if _, s := sc.run(0.7, rule(t, "least request")); ours.Mean > s.Mean+s.Mean/20 {
 			t.Errorf("%s: mean TTFT %v, least request has %v", name, ours.Mean, s.Mean)
 		}
 	}
@@ -100,7 +102,9 @@ func TestBlind(t *testing.T) {
 func TestDeterministic(t *testing.T) {
 	var tables [2]bytes.Buffer
 	for i := range tables {
-		Compare(&tables[i], []Scenario{*scenario(t, "siblings")}, []float64{0.4}, Rules())
+		if err := Play(&tables[i], Options{Scenarios: []string{"siblings"}, Loads: []float64{0.4}}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if tables[0].String() != tables[1].String() || strings.Count(tables[0].String(), "\n") != len(Rules())+3 {
 		t.Errorf("two runs differ, or rules are missing:\n%s%s", &tables[0], &tables[1])
@@ -123,7 +127,13 @@ func TestMooncake(t *testing.T) {
 	if !slices.Equal(a[:32], b[:32]) || a[32] == b[32] {
 		t.Error("the first 512 tokens are not equal, or the next ones are")
 	}
-	if _, err := Mooncake(func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader("no gzip")), nil }); err == nil {
-		t.Error("a file that is no gzip")
+	bad := filepath.Join(t.TempDir(), "trace")
+	if err := os.WriteFile(bad, []byte("no gzip"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range []Options{{Trace: bad}, {Scenarios: []string{"nope"}}, {Rules: []string{"nope"}}} {
+		if err := Play(io.Discard, o); err == nil {
+			t.Errorf("%+v is played", o)
+		}
 	}
 }

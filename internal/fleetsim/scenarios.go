@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -49,10 +50,10 @@ func Scenarios() []Scenario {
 	return list
 }
 
-// Mooncake is a scenario of a trace in that form, gzipped: 6,000 requests of it on sixteen workers.
-func Mooncake(open func() (io.ReadCloser, error)) (Scenario, error) {
+// Mooncake is a scenario of a trace in that form, a gzipped file: 6,000 requests of it on sixteen workers.
+func Mooncake(path string) (Scenario, error) {
 	read := func(speed float64) ([]*Request, error) {
-		f, err := open()
+		f, err := os.Open(path)
 		if err != nil {
 			return nil, err
 		}
@@ -60,7 +61,7 @@ func Mooncake(open func() (io.ReadCloser, error)) (Scenario, error) {
 		return mooncake(f, speed, 6000)
 	}
 	if _, err := read(1); err != nil {
-		return Scenario{}, err
+		return Scenario{}, fmt.Errorf("%s: %w", path, err)
 	}
 	return Scenario{Name: "mooncake", About: "conversations of a chat service", Workers: 16, Capacity: 3, Until: time.Hour, Traffic: func(speed float64) []*Request {
 		trace, _ := read(speed) // it was read before
@@ -91,11 +92,61 @@ func Rules() []Rival {
 	return list
 }
 
+// Options say what Play plays.
+type Options struct {
+	Scenarios []string  // by name; nil: all
+	Rules     []string  // by name; nil: all
+	Loads     []float64 // shares of a scenario's capacity
+	Trace     string    // a file in Mooncake's form, gzipped, to play too; "": none
+}
+
+// Play compares rules and writes a table for each scenario and load. The error says which name is not known, or what of the
+// trace cannot be read.
+func Play(w io.Writer, o Options) error {
+	scenarios := Scenarios()
+	if o.Trace != "" {
+		trace, err := Mooncake(o.Trace)
+		if err != nil {
+			return err
+		}
+		scenarios = append(scenarios, trace)
+	}
+	scenarios, err := named(scenarios, o.Scenarios, func(s Scenario) string { return s.Name })
+	if err != nil {
+		return fmt.Errorf("scenario: %w", err)
+	}
+	rules, err := named(Rules(), o.Rules, func(r Rival) string { return r.Name })
+	if err != nil {
+		return fmt.Errorf("rule: %w", err)
+	}
+	compare(w, scenarios, o.Loads, rules)
+	return nil
+}
+
+// named leaves those of a list that are named; no name: all.
+func named[T any](list []T, names []string, name func(T) string) (some []T, err error) {
+	if len(names) == 0 {
+		return list, nil
+	}
+	for _, n := range names {
+		at := slices.IndexFunc(list, func(x T) bool { return name(x) == n })
+		if at < 0 {
+			known := make([]string, len(list))
+			for i := range list {
+				known[i] = name(list[i])
+			}
+			return nil, fmt.Errorf("%q is none of %q", n, known)
+		}
+		some = append(some, list[at])
+	}
+	return some, nil
+}
+
 // warmUp is left out of the numbers.
 const warmUp = 20 * time.Second
 
-// Play runs a scenario at a load under a rule.
-func (s *Scenario) Play(load float64, rule Rival) (*Result, Summary) {
+// run plays a scenario at a load under a rule.
+func (s *Scenario) run(load float64, rule Rival) (*Result, Summary) {
 	setup := Setup{Workers: s.Workers, Engine: defaultEngine(), Delays: defaultDelays(), Seed: 1}
 	if s.Change != nil {
 		s.Change(&setup)
@@ -104,8 +155,8 @@ func (s *Scenario) Play(load float64, rule Rival) (*Result, Summary) {
 	return r, r.Summarise(func(x *Served) bool { return x.At >= warmUp && x.At < s.Until })
 }
 
-// Compare writes a table for each scenario and load: times in milliseconds, the best mean first.
-func Compare(w io.Writer, scenarios []Scenario, loads []float64, rules []Rival) {
+// compare writes a table for each scenario and load: times in milliseconds, the best mean first.
+func compare(w io.Writer, scenarios []Scenario, loads []float64, rules []Rival) {
 	for _, sc := range scenarios {
 		for _, load := range loads {
 			fmt.Fprintf(w, "%s at %.0f %%: %s\n", sc.Name, 100*load, sc.About)
@@ -116,7 +167,7 @@ func Compare(w io.Writer, scenarios []Scenario, loads []float64, rules []Rival) 
 			}
 			var rows []row
 			for _, rule := range rules {
-				_, s := sc.Play(load, rule)
+				_, s := sc.run(load, rule)
 				rows = append(rows, row{s.Mean, fmt.Sprintf("  %-17s %8d %8d %8d %8d %9d %6.3f %6.2f %6d", rule.Name, s.Mean.Milliseconds(), s.P50.Milliseconds(),
 					s.P90.Milliseconds(), s.P99.Milliseconds(), s.E2E.Milliseconds(), s.Hits, s.Skew, s.Failed)})
 			}
