@@ -216,6 +216,7 @@ func sizes(found []Medium, turn bool) []vision.Media {
 		out[i].Tokens = md.Facts.Tokens
 		if turn {
 			out[i].Width, out[i].Height = md.Facts.Turned()
+			out[i].Turned = md.Facts.Orientation >= 5 && md.Facts.Orientation <= 8
 		}
 	}
 	return out

@@ -50,8 +50,8 @@ func (m *Model) converseMistral(req *body.Request, messages []body.Message, s se
 	return nil
 }
 
-// expandMistral is Expand in mistral mode. The tokenizer puts the pictures in before the engine truncates. (It does not turn
-// them by their EXIF orientation as the engine does: where that changes the rows, the engine answers 500.)
+// expandMistral is Expand in mistral mode. The tokenizer puts the pictures in before the engine truncates, and it does not
+// turn them by their EXIF orientation as the engine does: where that changes the rows, the engine finds no picture.
 func (m *Model) expandMistral(d *Draft, p *DraftPrompt, sizes []vision.Media) (e Expanded, err error) {
 	e = Expanded{IDs: p.IDs, Exact: true}
 	if e.IDs == nil {
@@ -64,6 +64,11 @@ func (m *Model) expandMistral(d *Draft, p *DraftPrompt, sizes []vision.Media) (e
 		}
 	}
 	if len(p.Media) > 0 {
+		for _, md := range sizes {
+			if md.Turned && m.rows(md) != m.rows(vision.Media{Modality: md.Modality, Width: md.Height, Height: md.Width}) {
+				return e, &Refused{Status: 500, Reason: "picture whose EXIF orientation changes its rows, in mistral mode"}
+			}
+		}
 		if e, err = m.expandMedia(d, e.IDs, sizes); err != nil || !e.Exact {
 			return e, err
 		}
@@ -72,6 +77,14 @@ func (m *Model) expandMistral(d *Draft, p *DraftPrompt, sizes []vision.Media) (e
 		return e, nil
 	}
 	return e, &Refused{Status: 500, Reason: "truncate_prompt_tokens cuts a picture"}
+}
+
+// rows tells a picture's rows and columns apart from others: its patches, and all of its tokens.
+func (m *Model) rows(md vision.Media) (size [2]int) {
+	if m.visErr == nil {
+		size[0], size[1], _ = m.vision.Count(md, nil)
+	}
+	return size
 }
 
 // controlTokens shows a Mistral tokenizer as package vision needs it: its texts are nothing but control tokens.

@@ -78,7 +78,7 @@ func TestMistralMode(t *testing.T) {
 	}
 }
 
-// A cut picture is a 500.
+// EXIF orientation that changes the rows is a 500, one that does not is none; so is a cut picture.
 func TestMistralRefusals(t *testing.T) {
 	m := load(t, mistralDir(t, nil), Options{})
 	const picture = `"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"` + png + `"}}]}]`
@@ -87,6 +87,9 @@ func TestMistralRefusals(t *testing.T) {
 		size       vision.Media
 		status     int
 	}{
+		{"turned", `{` + picture + `}`, vision.Media{Width: 12, Height: 8, Turned: true}, 500},
+		{"turned and square", `{` + picture + `}`, vision.Media{Width: 8, Height: 8, Turned: true}, 0},
+		{"turned, rows as before", `{` + picture + `}`, vision.Media{Width: 7, Height: 8, Turned: true}, 0},
 		{"cut picture at the end", `{"truncate_prompt_tokens":9,"truncation_side":"right",` + picture + `}`, vision.Media{Width: 12, Height: 8}, 500},
 		{"cut picture", `{"truncate_prompt_tokens":5,` + picture + `}`, vision.Media{Width: 12, Height: 8}, 500},
 	} {

@@ -55,6 +55,7 @@ type Media struct {
 	// Width and Height in pixels, as the engine sees them: swapped for EXIF orientations 5 to 8 where it turns pictures first
 	// (vLLM does, SGLang and TensorRT-LLM do not).
 	Width, Height int
+	Turned        bool // EXIF swapped the two
 
 	Tokens int   // of embeddings that take a picture's place: their number
 	Clip   *Clip // of a video, see Model.Sample; nil where its frames are not known
