@@ -115,7 +115,7 @@ func pieceVersion(name string) (version int, images bool, err error) {
 func Load(dir fs.FS) (*Tokenizer, error) {
 	name := file(dir)
 	if name == "" {
-		return nil, errors.New("no Mistral tokenizer here: want tekken.json or tokenizer.model with a version, such as tokenizer.model.v3")
+		return nil, errors.New("no Mistral tokenizer here: want tekken.json, or tokenizer.model with a version: tokenizer.model.v3")
 	}
 	data, err := fs.ReadFile(dir, name)
 	if err != nil {

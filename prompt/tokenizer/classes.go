@@ -36,7 +36,7 @@ const (
 	clCategory    = 1<<5 - 1
 	clOnigSpace   = 1 << (5 + iota - 1) // \s of the regex engine
 	clOnigWord                          // \w of the regex engine
-	clRustSpace                         // char::is_whitespace
+	_                                   // char::is_whitespace, which is unicode.IsSpace
 	clRustNumeric                       // char::is_numeric
 	clRustWord                          // \w of the crate regex
 	clOldPunct                          // crate unicode_categories: punctuation

@@ -30,8 +30,8 @@ func isDeepSeek(steps []preSpec) bool {
 	return true
 }
 
-// Flags of deepSeekFlags. Marks count as letters; a character of the second pattern has fHan and flags of its own, so that no run of
-// letters or signs leaves its part.
+// Flags of deepSeekFlags. Marks count as letters; a character of the second pattern has fHan and flags of its own, so that no
+// run of letters or signs leaves its part.
 const (
 	fSign      = fUpper // \p{P} or \p{S}
 	fHanLetter = fMark
@@ -62,7 +62,8 @@ func newDeepSeekScanner() *scanner {
 	return s
 }
 
-// nextDeepSeek gives the end of the word that begins at b[i]. What the third pattern does not match is a word up to where it does.
+// nextDeepSeek gives the end of the word that begins at b[i]. What the third pattern does not match is a word up to where it
+// does.
 func (s *scanner) nextDeepSeek(b []byte, i int, f uint8, size int) int {
 	if f&fNumber != 0 {
 		return s.number(b, i+size)

@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"fmt"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -289,9 +290,9 @@ func (c preSpec) stage(raw bool) ([]stage, error) {
 		return []stage{m, split{pattern: literalPattern(m.with), how: mergedWithNext}}, nil
 	case "Whitespace":
 		// \w+|[^\w\s]+ of the crate regex, whose \w has the joiners and not the superscript digits
-		return []stage{split{class(clRustSpace), removed, false}, split{class(clRustWord), contiguous, false}}, nil
+		return []stage{split{runePattern(unicode.IsSpace), removed, false}, split{class(clRustWord), contiguous, false}}, nil
 	case "WhitespaceSplit":
-		return []stage{split{class(clRustSpace), removed, false}}, nil
+		return []stage{split{runePattern(unicode.IsSpace), removed, false}}, nil
 	case "Punctuation":
 		return []stage{split{class(clOldPunct), how, false}}, nil
 	case "Digits":
