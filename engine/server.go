@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -101,80 +102,73 @@ func (s *Server) DefaultsOf(given func(key string) bool) {
 	}
 }
 
+// faults collects what is wrong with a Server, each by its key.
+type faults []error
+
+func (f *faults) when(wrong bool, key, format string, args ...any) {
+	if wrong {
+		*f = append(*f, fmt.Errorf(key+": "+format, args...))
+	}
+}
+
+func (f *faults) unless(key, got string, known ...string) {
+	f.when(!slices.Contains(known, got), key, "%q is not known (want %s)", got, strings.Join(known, ", "))
+}
+
 // Check names every value that cannot be, by its key.
 func (s *Server) Check() error {
-	var errs []error
-	bad := func(key, format string, args ...any) { errs = append(errs, fmt.Errorf(key+": "+format, args...)) }
-	oneOf := func(key, got string, want ...string) {
-		for _, w := range want {
-			if got == w {
-				return
-			}
-		}
-		bad(key, "%q is not known (want %s)", got, strings.Join(want, ", "))
-	}
-	r := s.Rules()
+	var f faults
+	s.checkWords(&f)
+	s.checkEngine(&f)
+	s.checkValues(&f)
+	return errors.Join(f...)
+}
+
+func (s *Server) checkWords(f *faults) {
 	if s.OwnRules == nil {
-		oneOf("engine", s.Engine, "vllm", "sglang", "trtllm")
+		f.unless("engine", s.Engine, "vllm", "sglang", "trtllm")
 	}
-	oneOf("chat_template_content_format", s.ContentFormat, "auto", "string", "openai")
-	oneOf("mm_hasher_algorithm", s.MMHasher, "blake3", "sha256", "sha512")
-	oneOf("tokenizer_mode", s.TokenizerMode, "auto", "mistral")
-	oneOf("media_names", s.MediaNames, "computed", "injected")
-	oneOf("block_hash", s.BlockHash, "sightline", "dynamo", "dynamo_suffix")
-	if s.EnableEagle && !s.Dynamo() {
-		bad("enable_eagle", "true, but only Dynamo's hashes depend on it (want block_hash: dynamo, or leave it out)")
-	}
-	oneOf("speculative_algorithm", s.Speculative, "", "EAGLE", "EAGLE3")
-	if h := strings.TrimPrefix(s.Fingerprint, "sha256:"); s.Fingerprint != "" && (len(h) != 64 || len(h) == len(s.Fingerprint) || strings.Trim(h, "0123456789abcdef") != "") {
-		bad("processor_fingerprint", "%q is none (want sha256: and 64 hex digits, as Sightline logs it)", s.Fingerprint)
-	}
-	for key, v := range map[string]string{"processor_fingerprint": s.Fingerprint, "speculative_algorithm": s.Speculative} {
-		if v != "" && !r.HasProcessor {
-			bad(key, "only SGLang has one (want engine: sglang)")
-		}
-	}
-	if s.MediaNames == "injected" {
-		if _, err := rules.ParseVersion(s.EngineVersion); err == nil && !r.TakesUUID {
-			bad("media_names", "injected needs vLLM 0.11 or later, which takes a uuid with a content part (want computed for %s %s)", s.Engine, s.EngineVersion)
-		}
-	}
-	if s.BlockSize < 1 || s.BlockSize > 1<<16 {
-		bad("block_size", "%d is out of range (want 1 to 65536, such as 16)", s.BlockSize)
-	}
-	if s.AllowedLocalMediaPath != "" && !strings.HasPrefix(s.AllowedLocalMediaPath, "/") {
-		bad("allowed_local_media_path", "%q is relative (want the engine's --allowed-local-media-path, such as /srv/media)", s.AllowedLocalMediaPath)
-	}
-	if s.MaxFileSizeMB < 1 || s.MaxFileSizeMB > 4096 {
-		bad("max_file_size_mb", "%d is out of range (want 1 to 4096, such as 50)", s.MaxFileSizeMB)
-	}
-	if s.MaxModelLen < 0 {
-		bad("max_model_len", "%d is negative (want the engine's limit in tokens, or 0: not checked)", s.MaxModelLen)
-	}
-	if s.MMProcessorCacheGB < 0 {
-		bad("mm_processor_cache_gb", "%g is negative (want the engine's flag, or 0 for no cache)", s.MMProcessorCacheGB)
-	}
+	f.unless("chat_template_content_format", s.ContentFormat, "auto", "string", "openai")
+	f.unless("mm_hasher_algorithm", s.MMHasher, "blake3", "sha256", "sha512")
+	f.unless("tokenizer_mode", s.TokenizerMode, "auto", "mistral")
+	f.unless("media_names", s.MediaNames, "computed", "injected")
+	f.unless("block_hash", s.BlockHash, "sightline", "dynamo", "dynamo_suffix")
+	f.unless("speculative_algorithm", s.Speculative, "", "EAGLE", "EAGLE3")
+}
+
+// checkEngine checks what only some engines and releases have.
+func (s *Server) checkEngine(f *faults) {
+	r := s.Rules()
+	_, err := rules.ParseVersion(s.EngineVersion)
+	f.when(err != nil, "engine_version", "%v", err)
+	f.when(s.EnableEagle && !s.Dynamo(), "enable_eagle", "true, but only Dynamo's hashes depend on it (want block_hash: dynamo, or leave it out)")
+	f.when(s.Fingerprint != "" && !r.HasProcessor, "processor_fingerprint", "only SGLang has one (want engine: sglang)")
+	f.when(s.Speculative != "" && !r.HasProcessor, "speculative_algorithm", "only SGLang has one (want engine: sglang)")
+	f.when(s.MediaNames == "injected" && err == nil && !r.TakesUUID, "media_names",
+		"injected needs vLLM 0.11 or later, which takes a uuid with a content part (want computed for %s %s)", s.Engine, s.EngineVersion)
+	f.when(!r.Dialect.TakesTemplate(s.ChatTemplate), "chat_template",
+		"SGLang takes one of its named forms, such as qwen2-vl, or a file that ends in .jinja or .json; %.80q is neither", s.ChatTemplate)
+}
+
+func (s *Server) checkValues(f *faults) {
+	digits, hashed := strings.CutPrefix(s.Fingerprint, "sha256:")
+	isHash := hashed && len(digits) == 64 && strings.Trim(digits, "0123456789abcdef") == ""
+	f.when(s.Fingerprint != "" && !isHash, "processor_fingerprint", "%q is none (want sha256: and 64 hex digits, as Sightline logs it)", s.Fingerprint)
+	f.when(s.BlockSize < 1 || s.BlockSize > 1<<16, "block_size", "%d is out of range (want 1 to 65536, such as 16)", s.BlockSize)
+	f.when(s.AllowedLocalMediaPath != "" && !strings.HasPrefix(s.AllowedLocalMediaPath, "/"), "allowed_local_media_path",
+		"%q is relative (want the engine's --allowed-local-media-path, such as /srv/media)", s.AllowedLocalMediaPath)
+	f.when(s.MaxFileSizeMB < 1 || s.MaxFileSizeMB > 4096, "max_file_size_mb", "%d is out of range (want 1 to 4096, such as 50)", s.MaxFileSizeMB)
+	f.when(s.MaxModelLen < 0, "max_model_len", "%d is negative (want the engine's limit in tokens, or 0: not checked)", s.MaxModelLen)
+	f.when(s.MMProcessorCacheGB < 0, "mm_processor_cache_gb", "%g is negative (want the engine's flag, or 0 for no cache)", s.MMProcessorCacheGB)
 	for i, host := range s.AllowedMediaDomains {
-		if host == "" || strings.ContainsAny(host, "/@ ") {
-			bad(fmt.Sprintf("allowed_media_domains[%d]", i), "%q is no host (want a bare name, such as images.example.com)", host)
-		}
+		f.when(host == "" || strings.ContainsAny(host, "/@ "), fmt.Sprintf("allowed_media_domains[%d]", i),
+			"%q is no host (want a bare name, such as images.example.com)", host)
 	}
-	if s.Revision != "" && !filepath.IsLocal(s.Revision) {
-		bad("revision", "%q is no name of a branch, a tag or a commit", s.Revision)
-	}
-	if !r.Dialect.TakesTemplate(s.ChatTemplate) {
-		bad("chat_template", "SGLang takes one of its named forms, such as qwen2-vl, or a file that ends in .jinja or .json; %.80q is neither", s.ChatTemplate)
-	}
-	if err := vision.CheckFamily(s.VisionFamily); err != nil {
-		bad("vision_family", "%v", err)
-	}
-	if _, err := rules.ParseVersion(s.EngineVersion); err != nil {
-		bad("engine_version", "%v", err)
-	}
-	if _, err := time.LoadLocation(s.TimeZone); err != nil {
-		bad("time_zone", "%q is not known here (want a name such as UTC or Europe/Berlin)", s.TimeZone)
-	}
-	return errors.Join(errs...)
+	f.when(s.Revision != "" && !filepath.IsLocal(s.Revision), "revision", "%q is no name of a branch, a tag or a commit", s.Revision)
+	err := vision.CheckFamily(s.VisionFamily)
+	f.when(err != nil, "vision_family", "%v", err)
+	_, err = time.LoadLocation(s.TimeZone)
+	f.when(err != nil, "time_zone", "%q is not known here (want a name such as UTC or Europe/Berlin)", s.TimeZone)
 }
 
 // Foreign lists the keys that only vLLM has, for another engine, where they are not as in base (nil: the defaults).
