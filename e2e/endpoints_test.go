@@ -203,7 +203,7 @@ func storedAnswers(t *testing.T, fullDuplex bool) {
 	}
 	begin := func(i int, more string) (id, worker string) {
 		t.Helper()
-		body := fmt.Sprintf(`{"model":"model-%d","input":"question %d"%s}`, i%2, number.Load(), more)
+		body := fmt.Sprintf(`{"model":"model-%d","instructions":"%d, so that no two prompts begin alike","input":"question"%s}`, i%2, number.Load(), more)
 		req, err := http.NewRequest("POST", fmt.Sprintf("%s/m%d/v1/responses", w.url, i%2), strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
@@ -247,6 +247,7 @@ func storedAnswers(t *testing.T, fullDuplex bool) {
 		seen[worker] = true
 		follow(i, id, worker)
 		id, worker = begin(i, `,"stream":true`)
+		seen[worker] = true
 		follow(i, id, worker)
 	}
 	close(finish)

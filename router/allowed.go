@@ -43,10 +43,7 @@ func (x *decision) open() *Refusal {
 	if x.req.Stored != "" {
 		return nil
 	}
-	_, silent := x.opt.Fleet.Silent()
-	hasRoom := func(s *fleet.Slot) bool {
-		return x.opt.MaxInFlight <= 0 || silent || s.Load(x.now).Inflight < x.opt.MaxInFlight
-	}
+	hasRoom := x.hasRoom()
 	if x.opt.MaxInFlight > 0 {
 		x.slots = nil
 		for _, s := range well {
@@ -55,7 +52,7 @@ func (x *decision) open() *Refusal {
 			}
 		}
 		if len(x.slots) == 0 && len(well) > 0 {
-			return &Refusal{Status: http.StatusTooManyRequests, Message: "all workers have as many requests as they may"}
+			return full()
 		}
 	}
 	if len(well) == len(slots) {
@@ -67,4 +64,39 @@ func (x *decision) open() *Refusal {
 		}
 	}
 	return nil
+}
+
+// hasRoom tells of a slot whether it may have one more request.
+func (x *decision) hasRoom() func(*fleet.Slot) bool {
+	_, silent := x.opt.Fleet.Silent()
+	return func(s *fleet.Slot) bool {
+		return x.opt.MaxInFlight <= 0 || silent || s.Load(x.now).Inflight < x.opt.MaxInFlight
+	}
+}
+
+func full() *Refusal {
+	return &Refusal{Status: http.StatusTooManyRequests, Message: "all workers have as many requests as they may"}
+}
+
+// inTurn chooses and books, where there is a limit one decision after another: side by side two would take the last place.
+// Slots that filled up since they were opened are left out.
+func (x *decision) inTurn(choose func()) {
+	if x.opt.MaxInFlight <= 0 || x.req.Stored != "" || len(x.slots) == 0 {
+		choose()
+		return
+	}
+	x.admission.Lock()
+	defer x.admission.Unlock()
+	hasRoom := x.hasRoom()
+	var open []*fleet.Slot
+	for _, s := range x.slots {
+		if hasRoom(s) {
+			open = append(open, s)
+		}
+	}
+	if x.slots = open; len(open) == 0 {
+		x.refuse(full())
+		return
+	}
+	choose()
 }

@@ -125,7 +125,7 @@ func (x *decision) decideBody(ctx context.Context) {
 		x.byLoad(why)
 		return
 	}
-	x.choose()
+	x.inTurn(x.choose)
 }
 
 // clean takes what a client must not say out of the body. unread says why the rest of it cannot be read, if it cannot.
@@ -172,13 +172,15 @@ func (x *decision) byLoad(why string) {
 		x.out.Why = noWorker
 		return
 	}
-	x.mem.candidates = x.mem.candidates[:0]
-	for i := range x.slots {
-		x.mem.candidates = append(x.mem.candidates, x.candidate(i))
-	}
-	x.rank()
-	x.target()
-	x.hold(&booked{model: x.out.Model, slot: x.chosen, reason: Load, cached: -1}, fleet.Booking{})
+	x.inTurn(func() {
+		x.mem.candidates = x.mem.candidates[:0]
+		for i := range x.slots {
+			x.mem.candidates = append(x.mem.candidates, x.candidate(i))
+		}
+		x.rank()
+		x.target()
+		x.hold(&booked{model: x.out.Model, slot: x.chosen, reason: Load, cached: -1}, fleet.Booking{})
+	})
 }
 
 // refuse answers the client in the workers' stead.

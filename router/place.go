@@ -21,7 +21,7 @@ func (r *Router) Place(id, model string, p *engine.Prompt) Decision {
 		for i := range x.mem.readings {
 			x.mem.readings[i] = reading{wanted: x.mem.readings[i].wanted, prompt: p, usage: len(p.IDs)}
 		}
-		x.choose()
+		x.inTurn(x.choose)
 	}
 	x.mem.release()
 	r.scratch.Put(x.mem)

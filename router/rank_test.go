@@ -77,9 +77,9 @@ func handlesOf(locals []uint64) []uint64 { return block.Chain(nil, locals, 0, fa
 // The rank goes into the body, in place of a client's own, and a retry goes only where there is such a rank.
 func TestRankInBody(t *testing.T) {
 	for name, body := range map[string]string{
-		"plain":            `{"model":"m","messages":[{"role":"user","content":"one two three four five"}]}`,
-		"spaces":           " \n{ \"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"one two three four five\"}]}",
-		"the client's own": `{"routed_dp_rank":7,"model":"m","messages":[{"role":"user","content":"one two three four five"}],"routed_dp_rank":9}`,
+		"plain":            `{"model":"m","messages":[{"role":"user","content":"one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty"}]}`,
+		"spaces":           " \n{ \"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty\"}]}",
+		"the client's own": `{"routed_dp_rank":7,"model":"m","messages":[{"role":"user","content":"one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty"}],"routed_dp_rank":9}`,
 	} {
 		r, ix, workers := onSGLang(t, 2, 1, 2)
 		store(t, r, ix, workers[0].Slots[1], body)
@@ -110,7 +110,7 @@ func TestRankInBody(t *testing.T) {
 // At page size 1 a prompt is matched to the token, its last one always computed; a report of 0 cached tokens, which SGLang
 // also gives where it does not report, costs nothing; a real one drops what was not found.
 func TestSGLangReports(t *testing.T) {
-	body := `{"model":"m","messages":[{"role":"user","content":"one two three four five six seven"}]}`
+	body := `{"model":"m","messages":[{"role":"user","content":"one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty six seven"}]}`
 	r, ix, workers := onSGLang(t, 0)
 	store(t, r, ix, workers[0].Slots[0], body)
 	ask := func(id string, reported int) Decision {

@@ -65,6 +65,7 @@ type Router struct {
 	answers   *lru.Cache[string, string] // see keeper.go
 	recent    *recent
 	choices   atomic.Uint64 // taken
+	admission sync.Mutex    // see inTurn
 	lanes     *lanes
 	metrics   *metrics
 	scratch   sync.Pool

@@ -20,7 +20,7 @@ const (
 	perRequest = 128  // tokens that one request in flight costs the next one: its share of each decode step
 	perContext = 0.03 // the same of each token that its decode steps read
 	full       = 1024 // what a KV cache costs that is all in use, where a worker tells (NVIDIA's standalone example)
-	slack      = 16   // tokens within which costs count as equal: a few milliseconds of prefill
+	slack      = 64   // tokens within which costs count as equal: two blocks of 16 that one holds and the other would compute
 	alike      = 1.1  // rates that differ by less are equal: prompts' lengths and decode steps move them as much
 	slowest    = 8    // bounds slowness, both ways
 )

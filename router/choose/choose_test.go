@@ -17,7 +17,7 @@ func TestRank(t *testing.T) {
 		{"a queue longer than twice the saving loses", []Candidate{{Slot: 0, Exact: 500, Predicted: 500, Backlog: 1100}, {Slot: 1}}, 1000, []int{1, 0}},
 		{"a picture already encoded wins", []Candidate{{Slot: 0, Encode: 1196}, {Slot: 1, Seen: 1196}}, 1300, []int{1, 0}},
 		{"requests in flight weigh", []Candidate{{Slot: 0, Inflight: 3}, {Slot: 1, Inflight: 1}}, 10, []int{1, 0}},
-		{"a short shared prefix does not draw new work", []Candidate{{Slot: 0, Exact: 48, Predicted: 48, Inflight: 1}, {Slot: 1}}, 1000, []int{1, 0}},
+		{"a short shared prefix does not draw new work", []Candidate{{Slot: 0, Exact: 48, Predicted: 48, Inflight: 1, Recent: 1200}, {Slot: 1}}, 1000, []int{1, 0}},
 		{"a longer prefix does", []Candidate{{Slot: 0, Exact: 80, Predicted: 80, Inflight: 1}, {Slot: 1}}, 1000, []int{0, 1}},
 		{"decode steps read the context of others", []Candidate{{Slot: 0, Inflight: 2, Context: 60000}, {Slot: 1, Inflight: 2}}, 1000, []int{1, 0}},
 		{"a slow worker's prefill costs more", []Candidate{{Slot: 0, Exact: 100, Predicted: 100, Rate: 5000}, {Slot: 1, Rate: 10000}, {Slot: 2, Rate: 10000}}, 1000, []int{1, 2, 0}},
