@@ -304,7 +304,3 @@ func EachOf(items []template.Value, f func(template.Value) (template.Value, erro
 
 // Forms of a value in a request.
 func isText(v gjson.Result) bool { return v.Type == gjson.String }
-
-func oneOf(v gjson.Result, texts ...string) bool {
-	return isText(v) && slices.Contains(texts, v.String())
-}

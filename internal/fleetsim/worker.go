@@ -65,7 +65,6 @@ type run struct {
 	stored   int // blocks whose hash is in the cache
 	chunk    int // of this step
 	worker   int
-	first    time.Duration
 	booked   any // the rule's own
 	calls    calls
 }

@@ -156,12 +156,6 @@ func (s *state) grow(n int) {
 	s.work(n)
 }
 
-// list makes a list of s's own, accounted for.
-func (s *state) list(items []Value) Value {
-	s.step(len(items))
-	return NewList(items...)
-}
-
 func (s *state) deeper() {
 	if s.depth++; s.depth > s.t.opts.Limits.Depth {
 		limit("nested deeper than %d", s.t.opts.Limits.Depth)
