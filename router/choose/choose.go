@@ -94,9 +94,9 @@ func (f Fleet) Cost(c *Candidate) Terms {
 	}
 }
 
-// Rank sorts the best n candidates to the front, best first, and returns them. Of equal ones the two that were given the
-// least work lately are taken, one or the other by draw, so that routers which cannot see each other do not all choose the
-// same. Give a random number.
+// Rank sorts the best n candidates to the front, best first, and returns them. Of equal ones that comes first which was
+// given the least work lately, and of those the draw decides, so that routers which cannot see each other do not all choose
+// the same. Give a random number.
 func Rank(c []Candidate, n int, draw uint64) []Candidate {
 	f := FleetOf(c)
 	for i := range c {
@@ -118,20 +118,13 @@ func next(c []Candidate, draw uint64) int {
 	for i := range c {
 		cheapest = min(cheapest, c[i].cost)
 	}
-	least, second := -1, -1
+	best := -1
 	for i := range c {
-		switch {
-		case c[i].cost > cheapest+slack:
-		case least < 0 || before(&c[i], &c[least], draw):
-			least, second = i, least
-		case second < 0 || before(&c[i], &c[second], draw):
-			second = i
+		if c[i].cost <= cheapest+slack && (best < 0 || before(&c[i], &c[best], draw)) {
+			best = i
 		}
 	}
-	if second >= 0 && draw&1 == 1 {
-		return second
-	}
-	return least
+	return best
 }
 
 // before orders equal candidates: by recent work, then in an order of the draw's own.

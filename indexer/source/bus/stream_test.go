@@ -74,9 +74,10 @@ func TestLostStream(t *testing.T) {
 				t.Fatal(err)
 			}
 			if by == "an operator" {
-				if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: Stream, Subjects: []string{"sightline.kv.>"}, MaxBytes: 9 << 20}); err != nil && !strings.Contains(err.Error(), "in use") {
-					t.Fatal(err)
-				}
+				until(t, "there is a stream", func() bool { // the agent makes one too, and while both do the server may refuse one of them
+					_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: Stream, Subjects: []string{"sightline.kv.>"}, MaxBytes: 9 << 20})
+					return err == nil || strings.Contains(err.Error(), "in use")
+				})
 			}
 			h.give(payloads[half:]...)
 			r.same("w", payloads, prompts)
