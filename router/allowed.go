@@ -39,7 +39,7 @@ func (x *decision) allowed() []*fleet.Slot {
 func (x *decision) open() *Refusal {
 	slots := x.allowed()
 	well := fleet.Healthy(slots)
-	x.slots, x.trial, x.opened = well, nil, true
+	x.known, x.slots, x.trial, x.opened = slots, well, nil, true
 	if x.req.Stored != "" {
 		return nil
 	}

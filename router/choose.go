@@ -38,7 +38,7 @@ func (x *decision) choose() {
 		x.out.Why = noWorker
 		return
 	}
-	x.mem.candidates = x.mem.candidates[:0]
+	x.mem.candidates, x.mem.shut = x.mem.candidates[:0], shut{}
 	for class := range x.model.classes {
 		x.addCandidates(class)
 	}
@@ -50,8 +50,10 @@ func (x *decision) choose() {
 	x.edit(rd.edits)
 	x.out.PromptTokens = len(rd.prompt.IDs)
 	// An engine always computes the last token, so a prompt that is held whole loses its last block (vLLM).
-	x.out.CachedTokens = min(best.Predicted, max(0, x.out.PromptTokens-1)/size*size)
+	most := max(0, x.out.PromptTokens-1) / size * size
+	x.out.CachedTokens = min(best.Predicted, most)
 	x.out.MatchedBlocks = x.out.CachedTokens / size
+	x.regret(best, most)
 	x.target()
 	x.explain(best, rd)
 	x.book(best, class)
@@ -82,18 +84,25 @@ func (x *decision) addCandidates(class int) {
 		}
 		c := x.candidate(i)
 		c.Tokens = tokens
-		held := s.overlapOf(slot)
-		if slot.EventAge != nil {
-			held, c.Doubtful = believed(held, slot.EventAge(x.now))
-		}
-		promised := held
-		if looked {
-			promised = x.predicted.leading(uint32(slot.ID), keys.chain, held, x.now)
-		}
+		var held, promised int
+		held, promised, c.Doubtful = x.holds(slot, keys.chain, looked)
 		c.Exact, c.Predicted, c.Shared = held*size, promised*size, (promised-held)*size
 		s.candidates = append(s.candidates, c)
 	}
 	x.addPictures(rd.prompt, s.candidates[from:])
+	x.addShut(class, looked)
+}
+
+// holds is how many leading blocks of the prompt that was matched last a slot holds, and how many with those promised.
+func (x *decision) holds(slot *fleet.Slot, chain []uint64, looked bool) (held, promised int, doubtful bool) {
+	held = x.mem.overlapOf(slot)
+	if slot.EventAge != nil {
+		held, doubtful = believed(held, slot.EventAge(x.now))
+	}
+	if !looked {
+		return held, held, doubtful
+	}
+	return held, x.predicted.leading(uint32(slot.ID), chain, held, x.now), doubtful
 }
 
 // candidate is a slot with its load: all that a choice by load knows.

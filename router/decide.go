@@ -27,7 +27,8 @@ type decision struct {
 	cuts    []body.Edit // what a client must not say
 	cleaned bool        // with out.Edits the body may be passed on, whatever happens
 	servedName
-	slots  []*fleet.Slot // that may get the request, once they are opened
+	known  []*fleet.Slot // that may get the request some time
+	slots  []*fleet.Slot // of them, those that may get it now, once they are opened
 	opened bool
 	trial  *fleet.Worker // one of theirs that is to be tried; nil: none
 	turn   uint64        // breaks ties
@@ -45,6 +46,7 @@ type scratch struct {
 	longest    int       // tokens of the longest prompt of all readings
 	matches    indexer.Matches
 	overlap    []int32 // leading blocks held, by slot; those of matches are not 0
+	shut       shut
 	candidates []choose.Candidate
 }
 

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"net/http"
 	"strconv"
 	"time"
 
@@ -14,6 +15,11 @@ type metrics struct {
 	seconds   prometheus.Histogram
 	prompt    *prometheus.CounterVec // tokens by model
 	cached    *prometheus.CounterVec // tokens predicted as cached, by model and reason
+	held      *prometheus.CounterVec // tokens that the worker which held most held, by model
+	regret    *prometheus.CounterVec // of them, those that the chosen one lacked, by model and why it was chosen
+	late      *prometheus.CounterVec // the same in seconds
+	asked     *prometheus.CounterVec // prompt tokens of answers with the next, as engines counted them
+	found     *prometheus.CounterVec // cached tokens, as engines counted them
 	outcomes  *prometheus.CounterVec // worker, code class
 	told      *prometheus.CounterVec // the engine's own cached tokens against ours: equal, fewer, fewer_than_bound, more, more_than_bound
 	promised  *prometheus.CounterVec // the engine's own prompt tokens against ours: equal, differs
@@ -36,6 +42,11 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 			Buckets: prometheus.ExponentialBuckets(50e-6, 2, 14)}),
 		prompt:    vec("prompt_tokens_total", "Prompt tokens of decided requests.", "model"),
 		cached:    vec("predicted_cached_tokens_total", "Prompt tokens predicted to be cached on the chosen worker.", "model", "reason"),
+		held:      vec("held_tokens_total", "Prompt tokens that the worker held which held most of its prompt.", "model"),
+		regret:    vec("regret_tokens_total", "Prompt tokens held elsewhere and not on the chosen worker, by why it was chosen.", "model", "why"),
+		late:      vec("regret_seconds_total", "Time that chosen workers take to prefill them, by the rate that each has shown.", "model", "why"),
+		asked:     vec("engine_prompt_tokens_total", "Prompt tokens, as the engine counted, of the answers that told how many of them were cached.", "model"),
+		found:     vec("engine_cached_tokens_total", "Of them, those that were cached, as the engine counted.", "model"),
 		outcomes:  vec("outcomes_total", "Ended requests by the worker that had them last and status class; other: an address that is no known worker's.", "worker", "code"),
 		told:      vec("cached_tokens_reported_total", "Answers that carried the engine's own count of cached tokens, against the prediction.", "model", "verdict"),
 		promised:  vec("prompt_tokens_reported_total", "Answers that carried the engine's own count of prompt tokens, against ours where that was exact.", "model", "verdict"),
@@ -55,7 +66,7 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 	counter := func(name, help string, get func() uint64) prometheus.Collector {
 		return prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "sightline", Name: name, Help: help}, func() float64 { return float64(get()) })
 	}
-	reg.MustRegister(m.decisions, m.down, m.seconds, m.prompt, m.cached, m.outcomes, m.told, m.promised, m.removed, m.stored, m.moved, m.corrected, m.unmatched, m.failures,
+	reg.MustRegister(m.decisions, m.down, m.seconds, m.prompt, m.cached, m.held, m.regret, m.late, m.asked, m.found, m.outcomes, m.told, m.promised, m.removed, m.stored, m.moved, m.corrected, m.unmatched, m.failures,
 		gauge("requests_open", "Decided requests that have not ended.", func() float64 { return float64(r.opt.Fleet.Open()) }),
 		counter("bookings_expired_total", "Requests that ended without a report from Envoy.", r.opt.Fleet.Expired),
 		gauge("workers_out", "Workers that get trial requests only, because they fail.", func() (n float64) {
@@ -89,6 +100,19 @@ func (m *metrics) decided(d *Decision, took time.Duration) {
 	}
 	m.prompt.WithLabelValues(d.Model).Add(float64(d.PromptTokens))
 	m.cached.WithLabelValues(d.Model, string(d.Reason)).Add(float64(d.CachedTokens))
+	m.held.WithLabelValues(d.Model).Add(float64(d.HeldTokens))
+	if d.Regret != "" {
+		m.regret.WithLabelValues(d.Model, d.Regret).Add(float64(d.HeldTokens - d.CachedTokens))
+		m.late.WithLabelValues(d.Model, d.Regret).Add(d.regretSeconds)
+	}
+}
+
+// counted takes down what the engine said of a prompt's cached tokens, whichever worker had it.
+func (m *metrics) counted(b *booked, o Outcome) {
+	if o.Code == http.StatusOK && o.CachedTokens >= 0 && o.PromptTokens > 0 {
+		m.asked.WithLabelValues(b.model).Add(float64(o.PromptTokens))
+		m.found.WithLabelValues(b.model).Add(float64(o.CachedTokens))
+	}
 }
 
 // Forget drops a worker's outcomes from the metrics.

@@ -62,8 +62,12 @@ func (r *Router) ended(o Outcome) {
 	if o.Code < 200 || o.Code >= 400 { // refused or broken: it stored nothing that we could count on
 		r.predicted.drop(b.promised.Load(), b.chain)
 	}
-	if b.mute && o.CachedTokens == 0 || at.Slot != b.slot || !known || b.cached < 0 {
-		o.CachedTokens = -1 // nothing was reported, or of another worker than the prediction is of
+	if b.mute && o.CachedTokens == 0 || b.cached < 0 {
+		o.CachedTokens = -1 // nothing was reported, or of something else
+	}
+	r.metrics.counted(b, o)
+	if at.Slot != b.slot || !known {
+		o.CachedTokens = -1 // of another worker than the prediction is of
 	}
 	if b.disproved(o) {
 		r.correct(at.Slot, b, o.CachedTokens)

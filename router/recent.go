@@ -33,6 +33,8 @@ type Recent struct {
 	Asked        string        `json:"asked,omitempty"` // the model's name that is not known, see Decision
 	PromptTokens int           `json:"prompt_tokens"`
 	CachedTokens int           `json:"cached_tokens"`          // predicted
+	HeldTokens   int           `json:"held_tokens"`            // the most that any worker held
+	Regret       string        `json:"regret,omitempty"`       // why that worker was not chosen, where it is another
 	Partial      bool          `json:"partial,omitempty"`      // the prediction is a lower bound
 	Recurrent    bool          `json:"recurrent,omitempty"`    // it is an upper bound
 	Took         time.Duration `json:"took_ns"`                // to decide
@@ -70,7 +72,7 @@ func newRecent() *recent {
 
 func (r *recent) add(d *Decision, at time.Time, took time.Duration) {
 	e := &Recent{At: at, ID: d.ID, Model: d.Model, Reason: d.Reason, Why: d.Why, Asked: d.Asked, Rank: -1, PromptTokens: d.PromptTokens,
-		CachedTokens: d.CachedTokens, Partial: d.Partial, Recurrent: d.Recurrent, Took: took, Reported: -1}
+		CachedTokens: d.CachedTokens, HeldTokens: d.HeldTokens, Regret: d.Regret, Partial: d.Partial, Recurrent: d.Recurrent, Took: took, Reported: -1}
 	if len(d.Targets) > 0 {
 		e.Worker, e.Addr, e.Rank = d.Targets[0].Worker, d.Targets[0].Addr, d.Targets[0].Rank
 	}

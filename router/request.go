@@ -71,6 +71,10 @@ type Decision struct {
 	PromptTokens  int // 0: not known
 	CachedTokens  int // predicted to be cached on Targets[0]
 	MatchedBlocks int
+	// HeldTokens is the most that any worker which may get the request is known to hold of the prompt. Where it is more than
+	// CachedTokens, Regret says in a word why that worker was not chosen.
+	HeldTokens int
+	Regret     string
 	// Partial: the index does not know all that Targets[0] holds. CachedTokens is a lower bound.
 	Partial bool
 	// Recurrent: Targets[0] needs states of layers beside the KV blocks for a hit. CachedTokens is an upper bound.
@@ -80,7 +84,8 @@ type Decision struct {
 	Refuse  *Refusal
 	Edits   []Edit
 
-	source uint64 // the request's
+	source        uint64  // the request's
+	regretSeconds float64 // that Targets[0] takes to prefill what Regret costs; 0: its rate has not shown yet
 }
 
 // Refusal answers the client at once instead of routing.

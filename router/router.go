@@ -8,6 +8,7 @@
 //	decide.go   the way of a request, top to bottom
 //	read.go     what its engines read, once for each different way of starting them
 //	choose.go   candidates, the choice, targets
+//	regret.go   what the choice gave up
 //	book.go     what is remembered of a decision
 //	observe.go  what Envoy reports of it: load and predictions move to the worker really used
 package router

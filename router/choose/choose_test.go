@@ -78,7 +78,39 @@ func TestTermsSumUp(t *testing.T) {
 
 func TestRankAllocatesNothing(t *testing.T) {
 	c := make([]Candidate, 64)
-	if n := testing.AllocsPerRun(10, func() { Rank(c, 3, 7) }); n != 0 {
+	c[60].Predicted, c[60].Tokens, c[60].Backlog = 500, 500, 9000
+	if n := testing.AllocsPerRun(10, func() { Rank(c, 3, 7); Best(c) }); n != 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// What kept the candidate that holds most from being chosen has a name, each time the one that is meant.
+func TestBest(t *testing.T) {
+	for want, c := range map[string][]Candidate{
+		"":       {{Predicted: 500}, {Predicted: 400}},
+		Trial:    {{First: true}, {Predicted: 500}},
+		Doubtful: {{}, {Predicted: 500, Doubtful: true, Backlog: 5000}},
+		Equal:    {{Predicted: 480}, {Predicted: 500, Recent: 100}},
+		Slower:   {{Rate: 10000}, {Predicted: 500, Rate: 2000}, {Rate: 10000}},
+		Queue:    {{Inflight: 1}, {Predicted: 500, Backlog: 5000, Inflight: 3}},
+		Requests: {{}, {Predicted: 500, Inflight: 20, Context: 9000, Backlog: 1000}},
+		Cache:    {{}, {Predicted: 300, Usage: 1}},
+		Encode:   {{Predicted: 480, Seen: 1000}, {Predicted: 500, Encode: 1000}},
+	} {
+		for i := range c {
+			c[i].Slot, c[i].Tokens = i, 1000
+		}
+		Rank(c, 3, 0)
+		overlap, why := Best(c)
+		if c[0].Slot != 0 || why != want || overlap != 500 && want != Cache {
+			t.Errorf("%q: slot %d is chosen, the best holds %d, not chosen for %q", want, c[0].Slot, overlap, why)
+		}
+	}
+	c := []Candidate{{Slot: 0, Tokens: 400, Predicted: 900}, {Slot: 1, Tokens: 400, Predicted: 400, Backlog: 100}}
+	if Rank(c, 2, 0); c[0].Slot != 0 {
+		t.Fatal("another one is chosen")
+	}
+	if n, why := Best(c); n != 400 || why != "" {
+		t.Errorf("of 400 tokens %d are held, and another one was better for %q", n, why)
 	}
 }

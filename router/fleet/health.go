@@ -119,12 +119,15 @@ func (w *Worker) Out(now time.Time) string {
 	return fmt.Sprintf("out: %d failures in a row, the last: %s; next trial in %v", h.failures, h.last, max(0, h.next.Sub(now)).Round(time.Second))
 }
 
+// Well tells whether the worker is in.
+func (w *Worker) Well() bool { return !w.health.out.Load() }
+
 // Healthy leaves the slots whose workers are in, or all where those would be too few. It costs an atomic read a slot, and
 // allocates only while a worker is out.
 func Healthy(slots []*Slot) []*Slot {
 	out := 0
 	for _, s := range slots {
-		if s.Worker.health.out.Load() {
+		if !s.Worker.Well() {
 			out++
 		}
 	}
@@ -133,7 +136,7 @@ func Healthy(slots []*Slot) []*Slot {
 	}
 	in := make([]*Slot, 0, len(slots)-out)
 	for _, s := range slots {
-		if !s.Worker.health.out.Load() {
+		if s.Worker.Well() {
 			in = append(in, s)
 		}
 	}

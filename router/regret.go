@@ -1,0 +1,52 @@
+package router
+
+import "github.com/sightline-router/sightline/router/choose"
+
+// Regret is what a decision gives up of what is cached: the longest overlap that any worker of the request is known to have,
+// less the chosen one's. The choice gives it up for reasons (router/choose), or because that worker cannot be chosen.
+//
+//	asked = novel, which nobody holds + lost, which another one holds + cached on the chosen one
+const (
+	isOut  = "out"  // the worker fails
+	isFull = "full" // it has as many requests as it may
+)
+
+// shut is the most that a slot holds which cannot be chosen now.
+type shut struct {
+	tokens int
+	why    string
+}
+
+// addShut looks the prompt, as a class has it, up for the class's slots that cannot be chosen now.
+func (x *decision) addShut(class int, looked bool) {
+	open := 0 // both lists have one order, but for the slots of a trial
+	for _, slot := range x.known {
+		switch {
+		case open < len(x.slots) && x.slots[open] == slot:
+			open++
+		case slot.Worker != x.trial && x.model.classOf(slot.Worker) == class:
+			_, promised, _ := x.holds(slot, x.mem.blocks[class].chain, looked)
+			if tokens := promised * x.model.classes[class].BlockSize; tokens > x.mem.shut.tokens {
+				x.mem.shut = shut{tokens, isFull}
+				if !slot.Worker.Well() {
+					x.mem.shut.why = isOut
+				}
+			}
+		}
+	}
+}
+
+// regret takes down the most that a worker holds of the prompt, of which an engine uses so many tokens at most.
+func (x *decision) regret(best *choose.Candidate, most int) {
+	held, why := choose.Best(x.mem.candidates)
+	if s := x.mem.shut; s.tokens > held {
+		held, why = s.tokens, s.why
+	}
+	x.out.HeldTokens = min(held, most)
+	if lost := x.out.HeldTokens - x.out.CachedTokens; lost > 0 {
+		x.out.Regret = why
+		if best.Rate > 0 {
+			x.out.regretSeconds = float64(lost) / best.Rate
+		}
+	}
+}

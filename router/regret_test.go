@@ -1,0 +1,111 @@
+package router
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sightline-router/sightline/router/choose"
+	"github.com/sightline-router/sightline/router/fleet"
+)
+
+// One prompt that w0 holds, decided while something keeps it from w0: what is lost is counted, by why.
+func TestRegret(t *testing.T) {
+	for why, keep := range map[string]func(w *world){
+		"": func(*world) {},
+		choose.Queue: func(w *world) {
+			w.opt.Fleet.Book("other", fleet.Booking{Slot: w.slots[0], Tokens: 1 << 20})
+		},
+		isFull: func(w *world) {
+			w.opt.MaxInFlight = 1
+			w.opt.Fleet.Book("other", fleet.Booking{Slot: w.slots[0]})
+		},
+		isOut: func(w *world) {
+			for range 3 {
+				w.slots[0].Worker.Failed("reset", w.now)
+			}
+		},
+		choose.Trial: func(w *world) {
+			for range 3 {
+				w.slots[1].Worker.Failed("reset", w.now)
+			}
+			w.now = w.now.Add(2 * time.Second)
+		},
+		choose.Doubtful: func(w *world) {
+			w.slots[0].EventAge = func(time.Time) time.Duration { return time.Minute }
+			w.opt.Fleet.Book("other", fleet.Booking{Slot: w.slots[0], Tokens: 1 << 20})
+		},
+	} {
+		t.Run(why, func(t *testing.T) {
+			w := newWorld(t, 3)
+			body := chatBody("m", fmt.Sprintf("%q", text(300, 8)))
+			w.stores(0, body)
+			keep(w)
+			d := w.decide(body)
+			lost := d.HeldTokens - d.CachedTokens
+			if d.Regret != why || (lost > 0) != (why != "") || d.HeldTokens == 0 || d.HeldTokens >= d.PromptTokens {
+				t.Errorf("%d of %d tokens held, %d cached, not the best for %q", d.HeldTokens, d.PromptTokens, d.CachedTokens, d.Regret)
+			}
+			want := ""
+			if why != "" {
+				want = fmt.Sprintf("m,%s=%d ", why, lost)
+			}
+			if got := w.counted(t, "sightline_regret_tokens_total"); got != want {
+				t.Errorf("counted %q, want %q", got, want)
+			}
+			if got := w.counted(t, "sightline_held_tokens_total"); got != fmt.Sprintf("m=%d ", d.HeldTokens) {
+				t.Errorf("held: %q", got)
+			}
+			if r := w.Recent(1)[0]; r.HeldTokens != d.HeldTokens || r.Regret != why {
+				t.Errorf("remembered %+v", r)
+			}
+		})
+	}
+}
+
+// Regret in time is what the chosen worker takes, and nothing while it has not shown how fast it is.
+func TestRegretSeconds(t *testing.T) {
+	w := newWorld(t, 2)
+	body := chatBody("m", fmt.Sprintf("%q", text(300, 8)))
+	w.stores(0, body)
+	w.opt.Fleet.Book("other", fleet.Booking{Slot: w.slots[0], Tokens: 1 << 20})
+	w.decide(body)
+	if got := w.counted(t, "sightline_regret_seconds_total"); got != "m,queue=0 " {
+		t.Errorf("not shown yet: %q", got)
+	}
+	s := w.slots[1]
+	s.EventAge = func(time.Time) time.Duration { return 0 }
+	w.opt.Fleet.Book("shows", fleet.Booking{Slot: s, Tokens: 5000, Locals: make([]uint64, 100)})
+	w.now = w.now.Add(5 * time.Second)
+	s.Progress(func(locals []uint64) int { return len(locals) }, w.now)
+	for id := range 2 {
+		w.opt.Fleet.End(fmt.Sprint("d", id+1), 1)
+	}
+	w.predicted = newPredictions(time.Second, predBlocks)
+	d := w.decide(body)
+	if rate := s.Load(w.now).Rate; d.Regret == "" || rate == 0 || w.counted(t, "sightline_regret_seconds_total") != fmt.Sprintf("m,%s=%v ", d.Regret, float64(d.HeldTokens)/rate) {
+		t.Errorf("rate %v, %+v: %s", rate, d, w.counted(t, "sightline_regret_seconds_total"))
+	}
+}
+
+// Both of the engine's counts are summed up, or none: their quotient is a hit rate.
+func TestEngineTokens(t *testing.T) {
+	w := newWorld(t, 2)
+	body := chatBody("m", fmt.Sprintf("%q", text(300, 8)))
+	for _, o := range []Outcome{
+		{Code: 200, CachedTokens: 0, PromptTokens: 1000},
+		{Code: 200, CachedTokens: 600, PromptTokens: 1000, Addr: "10.0.0.2:8000"}, // wherever it went
+		{Code: 200, CachedTokens: 600, PromptTokens: 1000, Addr: "10.0.0.1:8000"},
+		{Code: 200, CachedTokens: -1, PromptTokens: 1000},
+		{Code: 200, CachedTokens: 500},
+		{Code: 500, CachedTokens: 500, PromptTokens: 1000},
+	} {
+		o.ID, o.Phase = w.decide(body).ID, Ended
+		w.Observe(o)
+	}
+	got := w.counted(t, "sightline_engine_prompt_tokens_total") + w.counted(t, "sightline_engine_cached_tokens_total")
+	if strings.TrimSpace(got) != "m=3000 m=1200" {
+		t.Error(got)
+	}
+}
