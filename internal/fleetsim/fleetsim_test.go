@@ -50,13 +50,14 @@ func TestNearTheOracle(t *testing.T) {
 		{"siblings", 1.3, 1, []string{"round robin", "llm-d filter"}},
 	} {
 		sc := scenario(t, c.scenario)
-		_, ours := sc.run(c.load, rule(t, "sightline"))
-		_, best := sc.run(c.load, rule(t, "oracle"))
+		trace := sc.at(c.load)
+		_, ours := sc.run(trace, rule(t, "sightline"))
+		_, best := sc.run(trace, rule(t, "oracle"))
 		if got := float64(ours.Mean) / float64(best.Mean); got > c.most {
 			t.Errorf("%s at %v: mean TTFT %v, %.2f of the oracle's, want %v at most", c.scenario, c.load, ours.Mean, got, c.most)
 		}
 		for _, name := range c.rivals {
-			if _, s := sc.run(c.load, rule(t, name)); ours.Mean > s.Mean || ours.P99 > s.P99+s.P99/33 {
+			if _, s := sc.run(trace, rule(t, name)); ours.Mean > s.Mean || ours.P99 > s.P99+s.P99/33 {
 				t.Errorf("%s at %v: TTFT %v, p99 %v; %s has %v, %v", c.scenario, c.load, ours.Mean, ours.P99, name, s.Mean, s.P99)
 			}
 		}
@@ -67,7 +68,7 @@ func TestNearTheOracle(t *testing.T) {
 func TestUnequalWorkers(t *testing.T) {
 	share := func(name string) float64 {
 		sc := scenario(t, name)
-		r, _ := sc.run(0.7, rule(t, "sightline"))
+		r, _ := sc.run(sc.at(0.7), rule(t, "sightline"))
 		late, first := 0, 0
 		for _, s := range r.Served {
 			if s.At > 10*time.Second && s.At < sc.Until {
@@ -91,8 +92,9 @@ func TestUnequalWorkers(t *testing.T) {
 func TestBlind(t *testing.T) {
 	for _, name := range []string{"event loss", "no events"} {
 		sc := scenario(t, name)
-		_, ours := sc.run(0.7, rule(t, "sightline"))
-		if _, s := sc.run(0.7, rule(t, "least request")); ours.Mean > s.Mean+s.Mean/20 {
+		trace := sc.at(0.7)
+		_, ours := sc.run(trace, rule(t, "sightline"))
+		if _, s := sc.run(trace, rule(t, "least request")); ours.Mean > s.Mean+s.Mean/20 {
 			t.Errorf("%s: mean TTFT %v, least request has %v", name, ours.Mean, s.Mean)
 		}
 	}
@@ -123,7 +125,8 @@ func TestMooncake(t *testing.T) {
 	if err != nil || len(trace) != 2 || trace[1].At != 1500*time.Millisecond || trace[0].Input() != 1000 || trace[1].Input() != 1030 || trace[1].Answer.Tokens != 7 {
 		t.Fatalf("%v %+v", err, trace)
 	}
-	a, b := trace[0].locals(16), trace[1].locals(16)
+	prepare(trace, 16)
+	a, b := trace[0].blocks, trace[1].blocks
 	if !slices.Equal(a[:32], b[:32]) || a[32] == b[32] {
 		t.Error("the first 512 tokens are not equal, or the next ones are")
 	}

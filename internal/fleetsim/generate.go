@@ -65,18 +65,31 @@ func (m *maker) say(r *Request, tokens, answer int) {
 	r.Answer = Segment{m.id(), answer}
 }
 
-// Chats are conversations of text under one of four system prompts.
-func chats(seed uint64, rate, seconds float64) []*Request {
+// talk is a kind of conversation of text.
+type talk struct {
+	systems, system int     // how many beginnings there are, and their tokens
+	turns           int     // at most
+	again           float64 // probability of a further turn
+	think           float64 // seconds before it, on average
+	say, answer     float64 // median tokens of each
+}
+
+var (
+	chats  = talk{systems: 4, system: 600, turns: 15, again: 0.8, think: 8, say: 250, answer: 180}
+	agents = talk{systems: 5, system: 7000, turns: 40, again: 0.92, think: 2, say: 600, answer: 120} // long instructions, short steps
+)
+
+func (k talk) traffic(seed uint64, rate, seconds float64) []*Request {
 	m := newMaker(seed, rate)
 	for m.at < seconds {
-		system := Segment{uint64(1 + m.IntN(4)), 600}
+		system := Segment{uint64(1 + m.IntN(k.systems)), k.system}
 		var r *Request
-		for turn := 0; turn == 0 || turn < 15 && m.Float64() < 0.8; turn++ {
-			r = m.turn(r, 8)
+		for turn := 0; turn == 0 || turn < k.turns && m.Float64() < k.again; turn++ {
+			r = m.turn(r, k.think)
 			if turn == 0 {
 				r.add(system, false)
 			}
-			m.say(r, m.about(250, 1), m.about(180, 0.6))
+			m.say(r, m.about(k.say, 1), m.about(k.answer, 0.6))
 		}
 	}
 	return m.trace
@@ -100,23 +113,6 @@ func images(seed uint64, rate, seconds, hot float64) []*Request {
 				}
 			}
 			m.say(r, m.about(40, 0.6), m.about(120, 0.6))
-		}
-	}
-	return m.trace
-}
-
-// agents have long instructions in common and take many short steps.
-func agents(seed uint64, rate, seconds float64) []*Request {
-	m := newMaker(seed, rate)
-	for m.at < seconds {
-		tools := Segment{uint64(1 + m.IntN(5)), 7000}
-		var r *Request
-		for turn := 0; turn == 0 || turn < 40 && m.Float64() < 0.92; turn++ {
-			r = m.turn(r, 2)
-			if turn == 0 {
-				r.add(tools, false)
-			}
-			m.say(r, m.about(600, 1), m.about(120, 0.6))
 		}
 	}
 	return m.trace

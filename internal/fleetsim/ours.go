@@ -11,29 +11,29 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// sightline is the router itself, on the simulation's clock, with the view's index.
+// sightline is the router itself, on the simulation's clock, with its own index.
 type sightline struct {
-	v       *View
 	now     time.Duration
 	router  *router.Router
+	index   *indexer.Index
 	fleet   *fleet.Fleet
 	workers []*fleet.Worker
 	matches indexer.Matches
 	ids     []uint32
+	hashes  []uint64
 	alive   int
 	next    int
 }
 
-// newSightline makes a rule of the router that this repository builds.
-func newSightline(int) Rule { return &sightline{} }
-
 const modelName = "simulated"
 
-func (s *sightline) start(v *View) {
-	s.v = v
+// newSightline makes a rule of the router that this repository builds.
+func newSightline(v *View) Rule {
+	s := &sightline{index: indexer.New(indexer.Options{})}
 	now := func() time.Time { return time.Unix(1_000_000, 0).Add(s.now) }
 	s.fleet = fleet.New(now)
 	for i := range v.Loads {
+		s.index.Join(indexer.SlotOptions{})
 		addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 8000)
 		w := fleet.NewWorker(fmt.Sprint(i), addr, modelName, 0, func(int) indexer.SlotID { return slotOf(i) })
 		if !v.sim.setup.NoEvents {
@@ -42,13 +42,13 @@ func (s *sightline) start(v *View) {
 		s.workers = append(s.workers, w)
 	}
 	s.router = router.New(router.Options{Models: []router.Model{{Name: modelName, Prompts: engine.Unread(engine.Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: v.Size})}},
-		Fleet: s.fleet, Index: v.Index, PredictedTTL: 10 * time.Second, Now: now, Seed: v.sim.setup.Seed + 1})
+		Fleet: s.fleet, Index: s.index, PredictedTTL: 10 * time.Second, Now: now, Seed: v.sim.setup.Seed + 1})
+	return s
 }
 
+func slotOf(w int) indexer.SlotID { return indexer.SlotID(w) }
+
 func (s *sightline) Pick(v *View, r *run) int {
-	if s.v == nil {
-		s.start(v)
-	}
 	s.now = v.Now
 	if len(v.Alive) != s.alive {
 		var in []*fleet.Worker
@@ -87,14 +87,14 @@ func (s *sightline) Ended(v *View, r *run, failed bool) {
 
 // Heard implements listener.
 func (s *sightline) Heard(v *View, worker int, out []change) {
-	if s.v == nil {
-		return
-	}
 	s.now = v.Now
+	for _, c := range out {
+		s.apply(v, slotOf(worker), c)
+	}
 	for _, c := range out {
 		if c.stored {
 			s.workers[worker].Slots[0].Progress(func(locals []uint64) int {
-				v.Index.Match(locals, &s.matches)
+				s.index.Match(locals, &s.matches)
 				for _, m := range s.matches.Slots {
 					if m.Slot == slotOf(worker) {
 						return int(m.Blocks)
@@ -105,4 +105,21 @@ func (s *sightline) Heard(v *View, worker int, out []change) {
 			return
 		}
 	}
+}
+
+func (s *sightline) apply(v *View, slot indexer.SlotID, c change) {
+	s.hashes = s.hashes[:0]
+	if !c.stored {
+		s.hashes = append(s.hashes, v.sim.trace.chain[c.block])
+		_, _ = s.index.Remove(slot, indexer.GPU, s.hashes)
+		return
+	}
+	parent, has := uint64(0), c.from > 0
+	if has {
+		parent = v.sim.trace.chain[c.run.blocks[c.from-1]]
+	}
+	for _, b := range c.run.blocks[c.from:c.to] {
+		s.hashes = append(s.hashes, v.sim.trace.chain[b])
+	}
+	_ = s.index.Store(slot, indexer.GPU, parent, has, s.hashes, c.run.req.locals[c.from:c.to])
 }

@@ -71,10 +71,10 @@ func powerOfTwo() Rule {
 // prefixHash hashes the first 256 tokens to a worker (rendezvous).
 func prefixHash() Rule {
 	return pickBy{pick: func(v *View, r *run) int {
-		n := min(len(r.locals)-1, 16)
+		n := min(len(r.blocks)-1, 16)
 		h := uint64(0)
 		if n > 0 {
-			h = r.chain[n-1]
+			h = v.sim.trace.chain[r.blocks[n-1]]
 		}
 		return rendezvous(v.Alive, h)
 	}}
@@ -170,7 +170,7 @@ func sglangCacheAware() Rule {
 		if float64(hits[best]) > 0.3*float64(r.input) {
 			return best
 		}
-		return v.cheapest(v.Alive, func(w int) float64 { return float64(v.Index.HeldBlocks(slotOf(w))) })
+		return v.cheapest(v.Alive, func(w int) float64 { return float64(v.held.counts[w]) })
 	}}
 }
 
@@ -244,7 +244,7 @@ func oracle() Rule {
 	return pickBy{pick: func(v *View, r *run) int {
 		return v.cheapest(v.Alive, func(i int) float64 {
 			w := v.sim.workers[i]
-			hit := w.cache.hits(r.chain, (r.input-1)/v.Size) * v.Size
+			hit := w.cache.hits(r.blocks, (r.input-1)/v.Size) * v.Size
 			n := float64(r.input - hit)
 			encode := 0.0
 			for _, m := range r.req.Images {

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -29,12 +31,12 @@ func Scenarios() []Scenario {
 	still := func(hot float64) func(float64) []*Request {
 		return func(rate float64) []*Request { return images(1, rate, minutes, hot) }
 	}
-	talk := func(rate float64) []*Request { return chats(1, rate, minutes) }
+	talk := func(rate float64) []*Request { return chats.traffic(1, rate, minutes) }
 	list := []Scenario{
 		{Name: "chats", About: "conversations under four system prompts", Capacity: 26, Traffic: talk},
 		{Name: "images", About: "questions about pictures, some of them asked about often", Capacity: 33, Traffic: still(0)},
 		{Name: "hot image", About: "the same, a third of them about one picture", Capacity: 44, Traffic: still(0.3)},
-		{Name: "agents", About: "long common instructions, many short steps", Capacity: 3.7, Traffic: func(rate float64) []*Request { return agents(1, rate, 100) }},
+		{Name: "agents", About: "long common instructions, many short steps", Capacity: 3.7, Traffic: func(rate float64) []*Request { return agents.traffic(1, rate, 100) }},
 		{Name: "siblings", About: "sixteen at once with one new prompt of 8,000 tokens", Capacity: 1.1, Traffic: func(rate float64) []*Request { return siblings(1, rate, minutes) }},
 		{Name: "short prompts", About: "most of them shorter than a block", Capacity: 108, Traffic: func(rate float64) []*Request { return shorts(1, rate, 60) }},
 		{Name: "slow worker", About: "images; one worker at half speed", Capacity: 33, Traffic: still(0), Change: func(s *Setup) { s.Speeds = []float64{0.5} }},
@@ -72,7 +74,7 @@ func Mooncake(path string) (Scenario, error) {
 // Rival is a rule under its name.
 type Rival struct {
 	Name string
-	Make func(replica int) Rule
+	Make func(*View) Rule
 }
 
 // Rules lists the router of this repository first, then the others, and the oracle last.
@@ -87,7 +89,7 @@ func Rules() []Rival {
 		{"vLLM kv_aware", vllmKVAware}, {"vLLM smetric", smetric}, {"AIBrix prefix", aibrixPrefix}, {"AIBrix tokens", aibrixTokens}, {"production-stack", productionStack},
 		{"oracle", oracle},
 	} {
-		list = append(list, Rival{r.name, func(int) Rule { return r.make() }})
+		list = append(list, Rival{r.name, func(*View) Rule { return r.make() }})
 	}
 	return list
 }
@@ -145,13 +147,18 @@ func named[T any](list []T, names []string, name func(T) string) (some []T, err 
 // warmUp is left out of the numbers.
 const warmUp = 20 * time.Second
 
-// run plays a scenario at a load under a rule.
-func (s *Scenario) run(load float64, rule Rival) (*Result, Summary) {
+// at makes the traffic of a load.
+func (s *Scenario) at(load float64) *Trace {
+	return prepare(s.Traffic(load*s.Capacity), defaultEngine().BlockSize)
+}
+
+// run plays a scenario's traffic under a rule.
+func (s *Scenario) run(trace *Trace, rule Rival) (*Result, Summary) {
 	setup := Setup{Workers: s.Workers, Engine: defaultEngine(), Delays: defaultDelays(), Seed: 1}
 	if s.Change != nil {
 		s.Change(&setup)
 	}
-	r := Run(setup, s.Traffic(load*s.Capacity), rule.Make)
+	r := Run(setup, trace, rule.Make)
 	return r, r.Summarise(func(x *Served) bool { return x.At >= warmUp && x.At < s.Until })
 }
 
@@ -161,21 +168,35 @@ func compare(w io.Writer, scenarios []Scenario, loads []float64, rules []Rival) 
 		for _, load := range loads {
 			fmt.Fprintf(w, "%s at %.0f %%: %s\n", sc.Name, 100*load, sc.About)
 			fmt.Fprintf(w, "  %-17s %8s %8s %8s %8s %9s %6s %6s %6s\n", "TTFT, ms", "mean", "p50", "p90", "p99", "end", "hits", "skew", "failed")
-			type row struct {
-				mean time.Duration
-				text string
-			}
-			var rows []row
-			for _, rule := range rules {
-				_, s := sc.run(load, rule)
-				rows = append(rows, row{s.Mean, fmt.Sprintf("  %-17s %8d %8d %8d %8d %9d %6.3f %6.2f %6d", rule.Name, s.Mean.Milliseconds(), s.P50.Milliseconds(),
-					s.P90.Milliseconds(), s.P99.Milliseconds(), s.E2E.Milliseconds(), s.Hits, s.Skew, s.Failed)})
-			}
-			slices.SortStableFunc(rows, func(a, b row) int { return cmp.Compare(a.mean, b.mean) })
-			for _, r := range rows {
-				fmt.Fprintln(w, r.text)
+			for _, r := range sc.compare(load, rules) {
+				fmt.Fprintf(w, "  %-17s %8d %8d %8d %8d %9d %6.3f %6.2f %6d\n", r.rule, r.Mean.Milliseconds(), r.P50.Milliseconds(),
+					r.P90.Milliseconds(), r.P99.Milliseconds(), r.E2E.Milliseconds(), r.Hits, r.Skew, r.Failed)
 			}
 			fmt.Fprintln(w, strings.Repeat("-", 88))
 		}
 	}
+}
+
+type row struct {
+	rule string
+	Summary
+}
+
+// compare plays a load under each rule, as many at once as there are processors; the best mean comes first.
+func (s *Scenario) compare(load float64, rules []Rival) []row {
+	trace := s.at(load)
+	rows := make([]row, len(rules))
+	var all sync.WaitGroup
+	slots := make(chan struct{}, runtime.GOMAXPROCS(0))
+	for i, rule := range rules {
+		all.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			_, sum := s.run(trace, rule)
+			rows[i] = row{rule.Name, sum}
+		})
+	}
+	all.Wait()
+	slices.SortStableFunc(rows, func(a, b row) int { return cmp.Compare(a.Mean, b.Mean) })
+	return rows
 }

@@ -1,12 +1,9 @@
 package fleetsim
 
 import (
-	"container/heap"
+	"math/bits"
 	"math/rand/v2"
 	"time"
-
-	"github.com/sightline-router/sightline/indexer"
-	"github.com/sightline-router/sightline/mmhash/block"
 )
 
 // Delays are how late what happens is known to the router.
@@ -44,22 +41,23 @@ type Rule interface {
 	Ended(v *View, r *run, failed bool)
 }
 
-// listener is a Rule that follows events itself, behind the index.
+// listener is a Rule that follows events itself, and keeps its own index.
 type listener interface {
 	Heard(v *View, worker int, out []change)
 }
 
 // View is what one router knows: blocks as events told, load as it booked and scraped.
 type View struct {
-	Now     time.Duration
-	Size    int // tokens a block
-	Loads   []Load
-	Alive   []int // workers to choose among
-	Index   *indexer.Index
-	rand    *rand.Rand
-	matches indexer.Matches
-	overlap []int
-	sim     *sim
+	Now   time.Duration
+	Size  int // tokens a block
+	Loads []Load
+	Alive []int // workers to choose among
+	held  holders
+	rand  *rand.Rand
+	sim   *sim
+
+	overlap []int // by worker
+	of      *run  // whose they are, at the time Now
 }
 
 // Load is what a router knows of a worker.
@@ -76,12 +74,67 @@ type Load struct {
 
 // Overlap gives the leading tokens of a request that each worker holds, as events told; valid until the next call.
 func (v *View) Overlap(r *run) []int {
-	v.Index.Match(r.locals[:r.input/v.Size], &v.matches)
-	clear(v.overlap)
-	for _, m := range v.matches.Slots {
-		v.overlap[m.Slot] = min(int(m.Blocks), (r.input-1)/v.Size) * v.Size
+	if v.of != r {
+		v.of = r
+		v.held.match(r.blocks[:(r.input-1)/v.Size], v.overlap)
+		for w := range v.overlap {
+			v.overlap[w] *= v.Size
+		}
 	}
 	return v.overlap
+}
+
+// holders tell for each block which workers hold it: a set of bits a block.
+type holders struct {
+	words  int // a set
+	bits   []uint64
+	counts []int // blocks by worker
+	left   []uint64
+}
+
+func newHolders(workers, blocks int) holders {
+	words := (workers + 63) / 64
+	return holders{words: words, bits: make([]uint64, words*blocks), counts: make([]int, workers), left: make([]uint64, words)}
+}
+
+func (h *holders) set(block int32, worker int, holds bool) {
+	word, bit := &h.bits[int(block)*h.words+worker/64], uint64(1)<<(worker%64)
+	switch had := *word&bit != 0; {
+	case holds && !had:
+		*word |= bit
+		h.counts[worker]++
+	case !holds && had:
+		*word &^= bit
+		h.counts[worker]--
+	}
+}
+
+// match gives how many leading blocks of a prompt each worker holds.
+func (h *holders) match(prompt []int32, leading []int) {
+	for i := range h.left {
+		h.left[i] = ^uint64(0)
+	}
+	clear(leading)
+	for n, block := range prompt {
+		any := uint64(0)
+		for i := range h.left {
+			for gone := h.left[i] &^ h.bits[int(block)*h.words+i]; gone != 0; gone &= gone - 1 {
+				if w := i*64 + bits.TrailingZeros64(gone); w < len(leading) {
+					leading[w] = n
+				}
+			}
+			h.left[i] &= h.bits[int(block)*h.words+i]
+			any |= h.left[i]
+		}
+		if any == 0 {
+			return
+		}
+	}
+	for w := range leading {
+		if h.left[w/64]>>(w%64)&1 != 0 {
+			leading[w] = len(prompt)
+		}
+	}
 }
 
 type event struct {
@@ -90,24 +143,41 @@ type event struct {
 	do  func()
 }
 
+func (e *event) before(o *event) bool { return e.at < o.at || e.at == o.at && e.seq < o.seq }
+
+// events is a heap: the next one first.
 type events []event
 
-func (e events) Len() int { return len(e) }
-func (e events) Less(i, j int) bool {
-	return e[i].at < e[j].at || e[i].at == e[j].at && e[i].seq < e[j].seq
+func (q *events) push(e event) {
+	*q = append(*q, e)
+	h := *q
+	for i := len(h) - 1; i > 0 && h[i].before(&h[(i-1)/2]); i = (i - 1) / 2 {
+		h[i], h[(i-1)/2] = h[(i-1)/2], h[i]
+	}
 }
-func (e events) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
-func (e *events) Push(x any)   { *e = append(*e, x.(event)) }
-func (e *events) Pop() any {
-	old := *e
-	last := old[len(old)-1]
-	old[len(old)-1] = event{}
-	*e = old[:len(old)-1]
-	return last
+
+func (q *events) pop() event {
+	h := *q
+	next, last := h[0], len(h)-1
+	h[0], h[last] = h[last], event{}
+	h, *q = h[:last], h[:last]
+	for i := 0; 2*i+1 < last; {
+		child := 2*i + 1
+		if child+1 < last && h[child+1].before(&h[child]) {
+			child++
+		}
+		if !h[child].before(&h[i]) {
+			break
+		}
+		h[i], h[child] = h[child], h[i]
+		i = child
+	}
+	return next
 }
 
 type sim struct {
 	setup   Setup
+	trace   *Trace
 	now     time.Duration
 	seq     uint64
 	queue   events
@@ -119,7 +189,7 @@ type sim struct {
 	left    int
 	rand    *rand.Rand
 	turn    int
-	seen    map[uint64]bool // blocks that anybody has computed: an infinite cache
+	seen    []bool // blocks that anybody has computed: an infinite cache
 }
 
 // Served is how one request fared.
@@ -141,9 +211,11 @@ type Result struct {
 	Tokens []int         // prefilled, by worker
 }
 
-// Run replays a trace under a rule; rule makes one for each replica.
-func Run(setup Setup, trace []*Request, rule func(replica int) Rule) *Result {
-	s := &sim{setup: setup, next: make(map[*Request][]*Request), result: &Result{}, left: len(trace), rand: rand.New(rand.NewPCG(setup.Seed, 1)), seen: make(map[uint64]bool)}
+// Run replays a trace under a rule; rule makes one for each replica's view.
+func Run(setup Setup, trace *Trace, rule func(*View) Rule) *Result {
+	n := len(trace.Requests)
+	s := &sim{setup: setup, trace: trace, next: make(map[*Request][]*Request), result: &Result{Served: make([]Served, 0, n)}, left: n,
+		rand: rand.New(rand.NewPCG(setup.Seed, 1)), seen: make([]bool, len(trace.chain))}
 	for i := range setup.Workers {
 		w := &worker{Engine: setup.Engine, id: i, speed: 1, cache: newBlocks(setup.Engine.Blocks), encoder: newEncoder(setup.Engine.Encoder)}
 		if i < len(setup.Speeds) {
@@ -155,21 +227,18 @@ func Run(setup Setup, trace []*Request, rule func(replica int) Rule) *Result {
 		s.workers = append(s.workers, w)
 	}
 	for i := range max(1, setup.Replicas) {
-		v := &View{Size: setup.Engine.BlockSize, Index: indexer.New(indexer.Options{}), Loads: make([]Load, setup.Workers), overlap: make([]int, setup.Workers),
-			rand: rand.New(rand.NewPCG(setup.Seed, uint64(i)+2)), sim: s}
-		for w := range setup.Workers {
-			v.Index.Join(indexer.SlotOptions{})
-			if w < setup.Workers-setup.Joining {
-				v.Alive = append(v.Alive, w)
-			}
+		v := &View{Size: setup.Engine.BlockSize, held: newHolders(setup.Workers, len(trace.chain)), Loads: make([]Load, setup.Workers),
+			overlap: make([]int, setup.Workers), rand: rand.New(rand.NewPCG(setup.Seed, uint64(i)+2)), sim: s}
+		for w := range setup.Workers - setup.Joining {
+			v.Alive = append(v.Alive, w)
 		}
 		s.views = append(s.views, v)
-		s.rules = append(s.rules, rule(i))
+		s.rules = append(s.rules, rule(v))
 	}
 	if setup.Joining > 0 {
 		s.after(setup.JoinAt, s.join)
 	}
-	for _, r := range trace {
+	for _, r := range trace.Requests {
 		if r.Prev != nil {
 			s.next[r.Prev] = append(s.next[r.Prev], r)
 			continue
@@ -180,7 +249,7 @@ func Run(setup Setup, trace []*Request, rule func(replica int) Rule) *Result {
 		s.after(setup.Delays.Scrape, s.scrape)
 	}
 	for len(s.queue) > 0 && s.left > 0 {
-		e := heap.Pop(&s.queue).(event)
+		e := s.queue.pop()
 		s.now = e.at
 		e.do()
 	}
@@ -194,7 +263,7 @@ func Run(setup Setup, trace []*Request, rule func(replica int) Rule) *Result {
 
 func (s *sim) after(d time.Duration, do func()) {
 	s.seq++
-	heap.Push(&s.queue, event{s.now + d, s.seq, do})
+	s.queue.push(event{s.now + d, s.seq, do})
 }
 
 func (s *sim) join() {
@@ -217,15 +286,13 @@ func (s *sim) scrape() {
 }
 
 func (s *sim) arrive(req *Request) {
-	r := &run{req: req, arrived: s.now, input: req.Input(), output: max(1, req.Answer.Tokens)}
-	r.locals = req.locals(s.setup.Engine.BlockSize)
-	r.chain = block.Chain(nil, r.locals, 0, false)
+	r := &run{req: req, arrived: s.now, blocks: req.blocks, input: req.Input(), output: max(1, req.Answer.Tokens)}
 	possible := 0
-	for possible < (r.input-1)/s.setup.Engine.BlockSize && s.seen[r.chain[possible]] {
+	for possible < (r.input-1)/s.setup.Engine.BlockSize && s.seen[r.blocks[possible]] {
 		possible++
 	}
-	for _, c := range r.chain[possible:] {
-		s.seen[c] = true
+	for _, b := range r.blocks[possible:] {
+		s.seen[b] = true
 	}
 	replica := s.turn % len(s.views)
 	s.turn++
@@ -311,26 +378,20 @@ func (s *sim) tell(w *worker) {
 		rule := s.rules[i]
 		s.after(s.setup.Delays.Event, func() {
 			v.Now = s.now
-			for _, c := range out {
-				v.apply(indexer.SlotID(w.id), c)
-			}
 			if l, ok := rule.(listener); ok {
 				l.Heard(v, w.id, out)
+				return
+			}
+			v.of = nil
+			for _, c := range out {
+				if !c.stored {
+					v.held.set(c.block, w.id, false)
+					continue
+				}
+				for _, b := range c.run.blocks[c.from:c.to] {
+					v.held.set(b, w.id, true)
+				}
 			}
 		})
 	}
 }
-
-func (v *View) apply(slot indexer.SlotID, c change) {
-	if !c.stored {
-		_, _ = v.Index.Remove(slot, indexer.GPU, []uint64{c.hash})
-		return
-	}
-	parent, has := uint64(0), c.from > 0
-	if has {
-		parent = c.run.chain[c.from-1]
-	}
-	_ = v.Index.Store(slot, indexer.GPU, parent, has, c.run.chain[c.from:c.to], c.run.locals[c.from:c.to])
-}
-
-func slotOf(w int) indexer.SlotID { return indexer.SlotID(w) }

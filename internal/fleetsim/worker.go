@@ -54,16 +54,15 @@ const (
 type run struct {
 	req      *Request
 	arrived  time.Duration // at the router
-	chain    []uint64      // chain hashes of the full blocks of prompt and answer
-	locals   []uint64
+	blocks   []int32       // numbers of the full blocks of prompt and answer
 	input    int
 	output   int
-	computed int // prompt tokens
-	made     int // tokens generated
-	cached   int // prompt tokens found in the cache
-	held     []*cell
-	stored   int // blocks whose hash is in the cache
-	chunk    int // of this step
+	computed int     // prompt tokens
+	made     int     // tokens generated
+	cached   int     // prompt tokens found in the cache
+	held     []int32 // cells of the cache
+	stored   int     // blocks whose hash is in the cache
+	chunk    int     // of this step
 	worker   int
 	booked   any // the rule's own
 	calls    calls
@@ -78,7 +77,7 @@ type change struct {
 	run    *run
 	from   int // stored: run.chain[from:to]
 	to     int
-	hash   uint64 // removed
+	block  int32 // removed
 }
 
 // outstanding is the true work before a new request: tokens of prompts still to compute, pictures too.
@@ -87,7 +86,7 @@ func (w *worker) outstanding() (tokens int) {
 		for _, r := range list {
 			left := r.input - r.computed
 			if r.held == nil { // not admitted
-				left -= w.cache.hits(r.chain, (r.input-1)/w.BlockSize) * w.BlockSize
+				left -= w.cache.hits(r.blocks, (r.input-1)/w.BlockSize) * w.BlockSize
 			}
 			tokens += max(0, left)
 		}
@@ -148,13 +147,13 @@ func (w *worker) take(r *run, budget *int) (cost float64) {
 
 // store puts the full blocks up to a token into the cache.
 func (w *worker) store(r *run, to int) {
-	full := min(to/w.BlockSize, len(r.chain))
+	full := min(to/w.BlockSize, len(r.blocks))
 	if full <= r.stored {
 		return
 	}
 	from := r.stored
 	for i := from; i < full; i++ {
-		w.cache.name(r.held[i], r.chain[i])
+		w.cache.name(r.held[i], r.blocks[i])
 	}
 	r.stored = full
 	w.out = append(w.out, change{stored: true, run: r, from: from, to: full})
@@ -189,42 +188,36 @@ func (w *worker) finish() (began, ended []*run) {
 // blocks is a prefix cache as vLLM has it: blocks that nobody uses keep their content until they are needed, the least
 // recently used first, and of one request the last first.
 type blocks struct {
-	named  map[uint64]*cell
-	free   cell // ring of blocks that nobody uses; next is the first to go
-	unused int
+	at     pages  // number of a block → its cell
+	cells  []cell // the first is the end of the ring of cells that nobody uses; its next is the first to go
+	fresh  int    // cells that nobody has used yet; they go before those of the ring
+	unused int    // cells of the ring and fresh ones
 }
 
 type cell struct {
-	hash       uint64
-	named      bool
-	users      int
-	prev, next *cell
+	block      int32 // its content's number; none: -1
+	users      int32
+	prev, next int32
 }
 
-func newBlocks(n int) *blocks {
-	b := &blocks{named: make(map[uint64]*cell, n)}
-	b.free.prev, b.free.next = &b.free, &b.free
-	for range n {
-		b.push(new(cell))
-	}
-	return b
-}
+func newBlocks(n int) *blocks { return &blocks{cells: []cell{{block: -1}}, fresh: n, unused: n} }
 
-func (b *blocks) push(c *cell) {
-	c.prev, c.next = b.free.prev, &b.free
-	c.prev.next, b.free.prev = c, c
+func (b *blocks) push(c int32) {
+	last := b.cells[0].prev
+	b.cells[c].prev, b.cells[c].next = last, 0
+	b.cells[last].next, b.cells[0].prev = c, c
 	b.unused++
 }
 
-func (b *blocks) pull(c *cell) {
-	c.prev.next, c.next.prev = c.next, c.prev
-	c.prev, c.next = nil, nil
+func (b *blocks) pull(c int32) {
+	prev, next := b.cells[c].prev, b.cells[c].next
+	b.cells[prev].next, b.cells[next].prev = next, prev
 	b.unused--
 }
 
-// hits counts the leading blocks of a chain that are held, most at the most.
-func (b *blocks) hits(chain []uint64, most int) (n int) {
-	for n < most && b.named[chain[n]] != nil {
+// hits counts the leading blocks of a prompt that are held, most at the most.
+func (b *blocks) hits(prompt []int32, most int) (n int) {
+	for n < most && b.at.get(prompt[n]) != 0 {
 		n++
 	}
 	return n
@@ -232,55 +225,88 @@ func (b *blocks) hits(chain []uint64, most int) (n int) {
 
 // admit takes the blocks that a run needs. ok is false if there are too few.
 func (b *blocks) admit(r *run, size int, out *[]change) (hit int, ok bool) {
-	n := b.hits(r.chain, (r.input-1)/size)
+	n := b.hits(r.blocks, (r.input-1)/size)
 	need := (r.input+r.output+size-1)/size - n
 	idle := 0
-	for _, h := range r.chain[:n] {
-		if b.named[h].users == 0 {
+	for _, h := range r.blocks[:n] {
+		if b.cells[b.at.get(h)].users == 0 {
 			idle++
 		}
 	}
 	if b.unused-idle < need {
 		return 0, false
 	}
-	r.held = make([]*cell, 0, n+need)
-	for _, h := range r.chain[:n] {
-		c := b.named[h]
-		if c.users == 0 {
+	r.held = make([]int32, 0, n+need)
+	for _, h := range r.blocks[:n] {
+		c := b.at.get(h)
+		if b.cells[c].users == 0 {
 			b.pull(c)
 		}
-		c.users++
+		b.cells[c].users++
 		r.held = append(r.held, c)
 	}
 	for range need {
-		c := b.free.next
-		b.pull(c)
-		if c.named {
-			delete(b.named, c.hash)
-			*out = append(*out, change{hash: c.hash})
-			c.named = false
-		}
-		c.users = 1
-		r.held = append(r.held, c)
+		r.held = append(r.held, b.take(out))
 	}
 	return n * size, true
 }
 
-// name gives a block its hash; a second block of one content stays without.
-func (b *blocks) name(c *cell, hash uint64) {
-	if !c.named && b.named[hash] == nil {
-		c.hash, c.named = hash, true
-		b.named[hash] = c
+// take empties the cell that is to go first.
+func (b *blocks) take(out *[]change) int32 {
+	if b.fresh > 0 {
+		b.fresh--
+		b.unused--
+		b.cells = append(b.cells, cell{block: -1, users: 1})
+		return int32(len(b.cells) - 1)
+	}
+	at := b.cells[0].next
+	b.pull(at)
+	c := &b.cells[at]
+	if c.block >= 0 {
+		b.at.set(c.block, 0)
+		*out = append(*out, change{block: c.block})
+		c.block = -1
+	}
+	c.users = 1
+	return at
+}
+
+// name gives a cell its content; a second cell of one content stays without.
+func (b *blocks) name(c, block int32) {
+	if b.cells[c].block < 0 && b.at.get(block) == 0 {
+		b.cells[c].block = block
+		b.at.set(block, c)
 	}
 }
 
-func (b *blocks) release(held []*cell) {
+func (b *blocks) release(held []int32) {
 	for i := len(held) - 1; i >= 0; i-- {
-		c := held[i]
+		c := &b.cells[held[i]]
 		if c.users--; c.users == 0 {
-			b.push(c)
+			b.push(held[i])
 		}
 	}
+}
+
+// pages is an array of mostly zeros.
+type pages []*[1024]int32
+
+func (p pages) get(i int32) int32 {
+	if at := int(i >> 10); at < len(p) && p[at] != nil {
+		return p[at][i&1023]
+	}
+	return 0
+}
+
+func (p *pages) set(i, x int32) {
+	at := int(i >> 10)
+	for at >= len(*p) {
+		*p = append(*p, nil)
+	}
+	if (*p)[at] == nil {
+		(*p)[at] = new([1024]int32)
+	}
+	(*p)[at][i&1023] = x
 }
 
 // encoder is the cache of encoded pictures: by tokens, the least recently used go.
