@@ -3,6 +3,7 @@ package router
 import (
 	"net"
 	"net/http"
+	"slices"
 
 	"github.com/sightline-router/sightline/router/fleet"
 )
@@ -33,9 +34,10 @@ func (x *decision) allowed() []*fleet.Slot {
 }
 
 // open leaves of the allowed slots those that may get a request now: of workers that are well, with fewer requests than they
-// may have; all that are well are full: the request is shed, as the endpoint-picker protocol has it. A worker whose trial is
-// due is among them too, and is to be the first choice. Where Envoy tells nothing, nobody knows what is in flight, and the
-// limit refuses nobody. A request that asks for an answer that is there costs nothing, and no limit stops it.
+// may have; all that are well are full: the request is shed, as the endpoint-picker protocol has it. Newcomers that have their
+// share already are left out where others are left. A worker whose trial is due is among them too, and is to be the first
+// choice. Where Envoy tells nothing, nobody knows what is in flight, and the limit refuses nobody. A request that asks for an
+// answer that is there costs nothing, and no limit stops it.
 func (x *decision) open() *Refusal {
 	slots := x.allowed()
 	well := fleet.Healthy(slots)
@@ -55,6 +57,8 @@ func (x *decision) open() *Refusal {
 			return full()
 		}
 	}
+	x.mem.eased = slices.Grow(x.mem.eased[:0], len(x.slots))
+	x.slots = fleet.Eased(x.slots, x.mem.eased, x.now)
 	if len(well) == len(slots) {
 		return nil
 	}
@@ -66,11 +70,15 @@ func (x *decision) open() *Refusal {
 	return nil
 }
 
-// hasRoom tells of a slot whether it may have one more request.
+// hasRoom tells of a slot whether it may have one more request of ours: others' are in their senders' limits.
 func (x *decision) hasRoom() func(*fleet.Slot) bool {
 	_, silent := x.opt.Fleet.Silent()
 	return func(s *fleet.Slot) bool {
-		return x.opt.MaxInFlight <= 0 || silent || s.Load(x.now).Inflight < x.opt.MaxInFlight
+		if x.opt.MaxInFlight <= 0 || silent {
+			return true
+		}
+		load := s.Load(x.now)
+		return load.Inflight-load.Others < x.opt.MaxInFlight
 	}
 }
 

@@ -5,7 +5,18 @@ import (
 	"net/http"
 	"testing"
 	"time"
+
+	"github.com/sightline-router/sightline/router/choose"
+	"github.com/sightline-router/sightline/router/fleet"
 )
+
+// inflight counts the requests that are open at all workers.
+func (w *world) inflight() (n int) {
+	for _, s := range w.opt.Fleet.Slots("") {
+		n += s.Load(w.now).Inflight
+	}
+	return n
+}
 
 // A pool and a subset hint limit the choice whether the body can be read or not; the cache still decides within them.
 func TestAllowed(t *testing.T) {
@@ -223,5 +234,71 @@ func TestAllFail(t *testing.T) {
 		if seen[name] < 30 {
 			t.Errorf("all fail: requests to %v", seen)
 		}
+	}
+}
+
+// A worker that joins looks idle, and gets no more than the mean of the others at first. With the others full it gets what comes.
+func TestNewcomer(t *testing.T) {
+	w := newWorld(t, 3)
+	all := w.opt.Fleet.Workers()
+	w.opt.Fleet.Set(all[:2])
+	w.now = w.now.Add(time.Minute)
+	ask := func(seed uint64) (string, *Refusal) {
+		d := w.decide(chatBody("m", fmt.Sprintf("%q", text(400, seed))))
+		if d.Refuse != nil {
+			return "", d.Refuse
+		}
+		return d.Targets[0].Worker, nil
+	}
+	for i := range uint64(6) {
+		ask(i)
+	}
+	w.opt.Fleet.Set(all)
+	got := map[string]int{}
+	for i := range uint64(6) {
+		name, _ := ask(10 + i)
+		got[name]++
+	}
+	if got["w2"] != 3 && got["w2"] != 4 { // 3 at the first, and the mean grows with the others'
+		t.Errorf("%v: want three or four of six at the newcomer", got)
+	}
+	w.opt.MaxInFlight = 5
+	for i := range uint64(8) {
+		if name, refused := ask(20 + i); refused != nil && w.inflight() < 15 {
+			t.Errorf("request %d: %q, refused with %d in flight", i, name, w.inflight())
+		}
+	}
+	if n := w.inflight(); n != 15 {
+		t.Errorf("%d in flight, want all places of three taken", n)
+	}
+}
+
+// What others have at a worker makes it dearer, and fills no place of ours.
+func TestOthersRequests(t *testing.T) {
+	w := newWorld(t, 2)
+	w.opt.MaxInFlight = 1
+	for _, worker := range w.opt.Fleet.Workers() {
+		worker.Slots[0].Tell(fleet.Told{Running: 50, Lasts: time.Hour}, w.now)
+	}
+	w.opt.Fleet.Workers()[0].Slots[0].Tell(fleet.Told{Running: 60, Lasts: time.Hour}, w.now)
+	for i, want := range []string{"w1", "w0"} {
+		if d := w.decide(chatBody("m", fmt.Sprintf("%q", text(100, uint64(i))))); d.Refuse != nil || d.Targets[0].Worker != want {
+			t.Errorf("request %d: %+v, want %s", i, d, want)
+		}
+	}
+	if d := w.decide(chatBody("m", `"x"`)); d.Refuse == nil {
+		t.Errorf("full: %+v", d)
+	}
+}
+
+// A worker that does not tell its KV cache's use is neither drawn to nor kept from because of it.
+func TestUsageNotTold(t *testing.T) {
+	cands := []choose.Candidate{{Usage: 0.2}, {Usage: -1}, {Usage: 0.6}}
+	if evenUsage(cands); cands[1].Usage != 0.4 || cands[0].Usage != 0.2 {
+		t.Errorf("%+v", cands)
+	}
+	cands = []choose.Candidate{{Usage: -1}, {Usage: -1}}
+	if evenUsage(cands); cands[0].Usage != 0 || cands[1].Usage != 0 {
+		t.Errorf("%+v", cands)
 	}
 }

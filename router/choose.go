@@ -109,8 +109,28 @@ func (x *decision) holds(slot *fleet.Slot, chain []uint64, looked bool) (held, p
 func (x *decision) candidate(i int) choose.Candidate {
 	slot := x.slots[i]
 	load := slot.Load(x.now)
+	if !load.Tells {
+		load.Usage = -1 // until all are there: see evenUsage
+	}
 	return choose.Candidate{Slot: i, First: slot.Worker == x.trial, Inflight: load.Inflight, Backlog: load.Backlog, Context: load.Context, Rate: load.Rate,
 		Recent: load.Recent, Usage: load.Usage}
+}
+
+// evenUsage gives the candidates that do not tell their KV cache's use, or not any more, the mean of those that do: not to tell
+// neither draws requests nor keeps them away.
+func evenUsage(cands []choose.Candidate) {
+	sum, tell := 0.0, 0
+	for i := range cands {
+		if u := cands[i].Usage; u >= 0 {
+			sum += u
+			tell++
+		}
+	}
+	for i := range cands {
+		if cands[i].Usage < 0 {
+			cands[i].Usage = sum / float64(max(1, tell))
+		}
+	}
 }
 
 // hash computes the blocks that a class looks up, or takes them from an earlier class that has the same: two releases read
@@ -188,6 +208,7 @@ func (x *decision) addPictures(p *engine.Prompt, cands []choose.Candidate) {
 // rank orders the candidates.
 func (x *decision) rank() {
 	x.turn = x.choices.Add(1)
+	evenUsage(x.mem.candidates)
 	x.ranked = choose.Rank(x.mem.candidates, ranks, x.draw())
 	x.chosen = x.slots[x.ranked[0].Slot]
 }

@@ -48,6 +48,7 @@ type scratch struct {
 	overlap    []int32 // leading blocks held, by slot; those of matches are not 0
 	shut       shut
 	candidates []choose.Candidate
+	eased      []*fleet.Slot
 }
 
 // Decide ranks the workers for one request. It never fails: what cannot be read is routed by load, and Why says so. Once
@@ -70,6 +71,7 @@ func (s *scratch) release() {
 	s.body.Release()
 	s.req = body.Request{}
 	clear(s.readings)
+	clear(s.eased[:cap(s.eased)])
 }
 
 func (x *decision) decide(ctx context.Context) {

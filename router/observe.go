@@ -13,7 +13,7 @@ import (
 func (r *Router) Observe(o Outcome) {
 	switch o.Phase {
 	case Failed:
-		r.failed(r.opt.Fleet.ByAddr(o.Addr), o.Fault)
+		r.failed(r.opt.Fleet.FailedAt(o.ID, o.Addr), o.Fault)
 	case Lost:
 		r.opt.Fleet.Lost(o.Source)
 	case Started:

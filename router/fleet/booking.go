@@ -235,16 +235,14 @@ func (f *Fleet) Confirm(id, addr string, source uint64) (now, moved *Booking, ok
 	if b == nil {
 		return nil, nil, false
 	}
-	if w == nil && b.Slot.Worker.Instance == "" && b.Slot.Worker.Addr == addr {
-		w = b.Slot.Worker // it has left the set since
-	}
-	if w == nil && !b.Slot.Worker.at(addr) {
+	there := b.Slot.Worker.at(addr) // also one that has left since, and another has its address now
+	if !there && w == nil {
 		return nil, nil, false
 	}
 	at := f.now()
 	t.reported(b, source, at)
 	t.move(b, running, at)
-	if b.Slot.Worker != w && !b.Slot.Worker.at(addr) {
+	if !there {
 		was := b.Booking
 		moved = &was
 		b.hold.undo(at)
@@ -266,6 +264,17 @@ func (f *Fleet) Confirm(id, addr string, source uint64) (now, moved *Booking, ok
 // ServedBy is the worker that answered a booked request at addr ("": where it was booked); nil: it is not known.
 func (f *Fleet) ServedBy(b *Booking, addr string) *Worker {
 	if addr == "" || b.Slot.Worker.at(addr) {
+		return b.Slot.Worker
+	}
+	return f.ByAddr(addr)
+}
+
+// FailedAt is the worker that failed a request at an address of its own; nil: nobody's. Where the request was booked there, it
+// is that worker, also when another one has its address by now.
+func (f *Fleet) FailedAt(id, addr string) *Worker {
+	f.bookings.mu.Lock()
+	defer f.bookings.mu.Unlock()
+	if b := f.bookings.open[id]; b != nil && b.Slot.Worker.Instance == "" && b.Slot.Worker.at(addr) {
 		return b.Slot.Worker
 	}
 	return f.ByAddr(addr)

@@ -3,9 +3,12 @@ package fleet
 import (
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/sightline-router/sightline/indexer"
 )
 
 // Whatever happens to bookings, and in whichever order, each gives back what it took: in the end nothing is left, and at no
@@ -175,4 +178,48 @@ func TestBookingsAreCopies(t *testing.T) {
 		})
 	}
 	all.Wait()
+}
+
+// A worker that left, and another one at its address: what was booked for the first stays its own, to the end.
+func TestAnotherAtTheAddress(t *testing.T) {
+	now := time.Unix(1000, 0)
+	f := New(func() time.Time { return now })
+	worker := func() *Worker {
+		return NewWorker("w", netip.MustParseAddrPort("10.0.0.1:80"), "m", 0, func(int) indexer.SlotID { return 0 })
+	}
+	old, next := worker(), worker()
+	f.Set([]*Worker{old})
+	for _, id := range []string{"a", "b", "c"} {
+		f.Book(id, Booking{Slot: old.Slots[0], Tokens: 100, Context: 100})
+	}
+	f.Confirm("a", old.Addr, 1)
+	f.Set(nil)
+	f.Set([]*Worker{next})
+	f.Book("d", Booking{Slot: next.Slots[0], Tokens: 10, Context: 10})
+	for _, id := range []string{"a", "b"} {
+		if b, moved, ok := f.Confirm(id, old.Addr, 1); !ok || moved != nil || b.Slot != old.Slots[0] {
+			t.Errorf("%s: %+v, moved %+v, %v", id, b, moved, ok)
+		}
+		if w := f.FailedAt(id, old.Addr); w != old {
+			t.Errorf("%s failed at %p, want %p", id, w, old)
+		}
+	}
+	if f.FailedAt("d", next.Addr) != next || f.FailedAt("unknown", next.Addr) != next || f.FailedAt("d", "10.0.0.9:80") != nil {
+		t.Error("a failure of the next one's is somebody else's")
+	}
+	for i, id := range []string{"a", "b", "c"} {
+		b, ok := f.End(id, 1)
+		if !ok || f.ServedBy(b, old.Addr) != old {
+			t.Errorf("%s: ended %v, served by %p, want %p", id, ok, f.ServedBy(b, old.Addr), old)
+		}
+		if l, was := next.Slots[0].Load(now), old.Slots[0].Load(now); l.Inflight != 1 || l.Context != 10 || was.Inflight != 2-i {
+			t.Errorf("%s: the next one has %+v, the old one %+v", id, l, was)
+		}
+	}
+	f.End("d", 1)
+	for _, w := range []*Worker{old, next} {
+		if l := w.Slots[0].Load(now); l.Inflight != 0 || l.Context != 0 || l.Backlog != 0 {
+			t.Errorf("%+v after all have ended", l)
+		}
+	}
 }

@@ -3,7 +3,8 @@
 // A worker has one Slot for each data-parallel rank; a slot is what a request is sent to. Load is counted, not asked
 // for: a request books its slot when it is decided, Envoy's access log moves the booking to the worker really used and
 // ends it (booking.go). What is left to prefill follows the worker's own events (load.go); a booking that nobody ends
-// expires. Workers that fail are put out for a time (health.go).
+// expires. What workers tell of their load corrects it for a while (told.go). Workers that fail are put out for a time
+// (health.go), and those that come, or come back, get no more than their share at first (newcomer.go).
 package fleet
 
 import (
@@ -29,12 +30,17 @@ type Worker struct {
 	Frontends []string
 	Prefill   bool // it only prefills: another of the model's workers decodes
 
-	health health
+	health  health
+	present atomic.Bool  // in the fleet
+	settles atomic.Int64 // Unix ns until which it is a newcomer
 }
 
 // at tells whether a request that went to addr may have gone to this worker.
 func (w *Worker) at(addr string) bool {
-	return w.Instance != "" && slices.Contains(w.Frontends, addr)
+	if w.Instance == "" {
+		return w.Addr == addr
+	}
+	return slices.Contains(w.Frontends, addr)
 }
 
 // Slot is a worker or one of its data-parallel ranks.
@@ -110,8 +116,20 @@ func (f *Fleet) Set(workers []*Worker) {
 			st.slots = append(st.slots, st.byModel[w.Model]...)
 		}
 	}
+	now := f.now()
+	for _, w := range workers {
+		if !w.present.Swap(true) {
+			w.arrive(now)
+		}
+	}
+	for _, w := range f.Workers() {
+		w.present.Store(slices.Contains(workers, w))
+	}
 	f.state.Store(st)
 }
+
+// Present tells whether the worker is in the fleet: known and ready.
+func (w *Worker) Present() bool { return w.present.Load() }
 
 // Workers lists the workers. The caller must not change the list.
 func (f *Fleet) Workers() []*Worker { return f.state.Load().workers }

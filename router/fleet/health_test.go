@@ -12,7 +12,8 @@ import (
 )
 
 // One story of a worker's health: F fails, A answers a request decided now, a answers one decided before it went out,
-// T tries, a number lets so many seconds pass. After each step it is in (+) or out (-); of T, whether it was given (!).
+// T tries, a number lets so many seconds pass; asked for its health it answers well (g), does not (m), or says that it is not
+// available (n). After each step it is in (+) or out (-); of T, whether it was given (!).
 func TestHealth(t *testing.T) {
 	for _, c := range []struct{ name, steps, want string }{
 		{"three in a row", "F F F", "+ + -"},
@@ -25,6 +26,16 @@ func TestHealth(t *testing.T) {
 		{"it ends what it had: full, not broken", "F F F 1 T F a 1 T A", "+ + - - -! - - - -! +"},
 		{"fails again soon: the pauses go on", "F F F 1 T A F F F 1 T 3 T", "+ + - - -! + + + - - - - -!"},
 		{"fails again late: the first pause", "F F F 1 T A 61 F F F 1 T", "+ + - - -! + + + + - - -!"},
+		{"three checks in a row", "m m m 9 T g T", "+ + - - - + +"},
+		{"an answer between checks", "m m A m m A m m", "+ + + + + + + +"},
+		{"a good check between checks", "m m g m m m", "+ + + + + -"},
+		{"it says so itself", "n T 60 T m g", "- - - - - +"},
+		{"a good check does not make up for requests", "F g F g F g g 1 T", "+ + + + - - - - -!"},
+		{"nor bring it back", "F F F g 1 T F g g 3 T g 1 T A", "+ + - - - -! - - - - - - - -! +"},
+		{"away and back: a trial at once", "F F F 1 T F m m m 60 T g T A", "+ + - - -! - - - - - - - -! +"},
+		{"away by one check", "F F F 1 T F m T g T F 1 T 3 T", "+ + - - -! - - - - -! - - - - -!"},
+		{"both: in when neither", "n F F F T g T A", "- - - - - - -! +"},
+		{"both, the answer first", "F F F 1 T n A g", "+ + - - -! - - +"},
 	} {
 		w, now := &Worker{}, time.Unix(1000, 0)
 		w.health.since = time.Time{}
@@ -38,6 +49,12 @@ func TestHealth(t *testing.T) {
 				w.Answered(now, now)
 			case "a":
 				w.Answered(time.Unix(999, 0), now)
+			case "g":
+				w.Checked("", false, now)
+			case "m":
+				w.Checked("timeout", false, now)
+			case "n":
+				w.Checked("503", true, now)
 			case "T":
 				if w.Try(now) {
 					tried = "!"
@@ -57,6 +74,22 @@ func TestHealth(t *testing.T) {
 		}
 		if g := strings.Join(got, " "); g != c.want {
 			t.Errorf("%s: %s\n got %s\nwant %s", c.name, c.steps, g, c.want)
+		}
+	}
+}
+
+// Whoever asks is told of each change once.
+func TestChangesAreToldOnce(t *testing.T) {
+	w, now := &Worker{}, time.Unix(1000, 0)
+	for i, c := range []struct {
+		is, want bool
+	}{
+		{w.Checked("refused", false, now), false}, {w.Checked("refused", false, now), false}, {w.Checked("refused", false, now), true},
+		{w.Checked("refused", false, now), false}, {w.Failed("connect", now), false}, {w.Failed("connect", now), false}, {w.Failed("connect", now), false},
+		{w.Checked("", false, now), false}, {w.Answered(now, now), true}, {w.Checked("503", true, now), true}, {w.Checked("", false, now), true},
+	} {
+		if c.is != c.want {
+			t.Errorf("step %d: changed %v, want %v", i, c.is, c.want)
 		}
 	}
 }

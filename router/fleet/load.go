@@ -27,11 +27,13 @@ const (
 // Load is a slot's state at one moment.
 type Load struct {
 	Inflight int     // requests: ours, and others' where the worker tells
+	Others   int     // of them, those that were not booked here
 	Backlog  float64 // tokens booked and not yet prefilled
 	Context  float64 // prompt tokens of the requests in flight: what decode steps read
 	Recent   float64 // tokens booked, each half as heavy after each minute
 	Rate     float64 // tokens prefilled a second, as events show; 0: not shown yet
 	Usage    float64 // share of the KV cache in use, 0 to 1; 0 where the worker does not tell
+	Tells    bool    // it tells its usage
 }
 
 // load is what a Slot keeps under its lock.
@@ -50,8 +52,7 @@ type load struct {
 		tokens float64
 		took   time.Duration
 	}
-	others int     // requests that the worker told of and that were not booked here
-	usage  float64 // of its KV cache, as told
+	told told
 }
 
 // hold is what one booking takes of a slot: a request in flight, and tokens until they are prefilled.
@@ -72,7 +73,11 @@ func (s *Slot) Load(now time.Time) Load {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drain(now)
-	l := Load{Inflight: s.inflight + s.others, Backlog: s.backlog, Context: s.context, Recent: s.recent, Usage: s.usage}
+	l := Load{Inflight: s.inflight, Backlog: s.backlog, Context: s.context, Recent: s.recent}
+	if k := &s.told; now.Before(k.ends) {
+		l.Others, l.Usage, l.Tells = k.others, max(0, k.usage), k.usage >= 0
+		l.Inflight += k.others
+	}
 	if s.shown {
 		l.Rate = s.rate
 	}
@@ -139,6 +144,7 @@ func (s *Slot) book(b *Booking, now time.Time) *hold {
 		s.sample.from = now
 	}
 	s.inflight++
+	s.told.most[0] = max(s.told.most[0], s.inflight)
 	s.context += h.context
 	s.recent += h.left
 	if h.left > 0 {

@@ -3,27 +3,68 @@ package fleet
 import (
 	"encoding/json"
 	"fmt"
+	"time"
 )
 
-// Told is what a worker says of its own load: TensorRT-LLM's in NVIDIA's standalone router example, as JSON.
+// What a worker tells of its own load corrects ours, and never replaces it: our bookings are known before the worker has the
+// request, what it tells is behind. Beyond doubt are only the requests that it tells of and that cannot be ours, which are
+// those above the most that were booked here at once while its numbers were made:
+//
+//	told.Old ──────────▶ now        told.Lasts
+//	│ the most booked    │ Tell ───────────────▶ the correction ends, unless it was told anew
+//
+// A request is booked before it is sent and until its end is reported, so what a worker has of ours at any moment is booked at
+// that moment. A worker that tells of fewer than were booked changes nothing.
+
+// Told is what a worker says of its own load.
 type Told struct {
-	Waiting int     `json:"num_waiting_reqs"` // requests queued or paused, whoever sent them
-	Usage   float64 `json:"kv_cache_usage"`   // share of the KV blocks that are allocated, 0 to 1
+	Running, Waiting int           // requests, whoever sent them
+	Usage            float64       // share of the KV cache in use, 0 to 1; below 0: it does not say
+	Old              time.Duration // how long ago the numbers may have been made, at most
+	Lasts            time.Duration // for which it is believed
 }
 
-// ParseTold reads one load message.
+// ParseTold reads one load message of TensorRT-LLM in NVIDIA's standalone router example, which is JSON. What waits is queued
+// or paused; what runs it does not say.
 func ParseTold(message []byte) (Told, error) {
-	t := Told{Waiting: -1, Usage: -1}
-	if err := json.Unmarshal(message, &t); err != nil || t.Waiting < 0 || t.Waiting > 1<<20 || !(t.Usage >= 0 && t.Usage <= 1) {
+	m := struct {
+		Waiting int     `json:"num_waiting_reqs"`
+		Usage   float64 `json:"kv_cache_usage"`
+	}{-1, -1}
+	if err := json.Unmarshal(message, &m); err != nil || m.Waiting < 0 || m.Waiting > 1<<20 || !(m.Usage >= 0 && m.Usage <= 1) {
 		return Told{}, fmt.Errorf("load: want {\"num_waiting_reqs\": a count, \"kv_cache_usage\": 0 to 1} in %d bytes", len(message))
 	}
-	return t, nil
+	return Told{Waiting: m.Waiting, Usage: m.Usage}, nil
 }
 
-// Tell takes the worker's word on its load. Requests waiting there that were not booked here come on top of those that
-// were: another router's, or what passed by. The zero Told takes it all back.
-func (s *Slot) Tell(t Told) {
+// told is a slot's correction, and what it is compared with.
+type told struct {
+	others   int // requests that the worker told of and that were not booked here
+	usage    float64
+	at, ends time.Time // at zero: it never told
+	most     [2]int    // requests booked at once: since turned, and in the time before that
+	turned   time.Time
+}
+
+// Tell takes the worker's word on its load, now. The zero Told takes it all back.
+func (s *Slot) Tell(t Told, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.others, s.usage = max(0, t.Waiting-s.inflight), t.Usage
+	k := &s.told
+	if now.Sub(k.turned) >= t.Old {
+		k.most, k.turned = [2]int{s.inflight, k.most[0]}, now
+	}
+	k.others, k.usage, k.at, k.ends = max(0, t.Running+t.Waiting-max(k.most[0], k.most[1])), t.Usage, now, now.Add(t.Lasts)
+}
+
+// Told gives what of the worker's word counts now, and how old it is; ok is false if nothing does. A usage below 0 was not
+// told.
+func (s *Slot) Told(now time.Time) (others int, usage float64, age time.Duration, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k := &s.told
+	if !now.Before(k.ends) {
+		return 0, -1, 0, false
+	}
+	return k.others, k.usage, now.Sub(k.at), true
 }

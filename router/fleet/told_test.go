@@ -1,45 +1,87 @@
 package fleet
 
 import (
+	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/sightline-router/sightline/indexer"
 )
 
-// Requests that others sent come on top of ours, and ours count once.
-func TestToldLoad(t *testing.T) {
-	now := time.Now()
-	f := New(func() time.Time { return now })
-	w := NewWorker("w", netip.MustParseAddrPort("10.0.0.1:80"), "m", 0, func(int) indexer.SlotID { return 0 })
-	f.Set([]*Worker{w})
+// What one worker tells, step by step: b books a request of ours, e ends the oldest; "r w u" tells of r running and w waiting
+// requests and of usage u; "+n" lets n tenths of a second pass; "-" takes all back. After each: in flight, of them others'.
+func TestTold(t *testing.T) {
+	for _, c := range []struct{ name, steps, want string }{
+		{"nothing told", "b|b|e|e|e", "1 0|2 0|1 0|0 0|0 0"},
+		{"others on top of ours", "b|b|2 3 .2|b|e", "1 0|2 0|5 3|6 3|5 3"},
+		{"fewer than ours change nothing", "b|b|b|0 0 0|1 1 .5|e", "1 0|2 0|3 0|3 0|3 0|2 0"},
+		{"ours that ended while it was asked are not others'", "b|b|b|b|e|e|e|4 0 .1|e", "1 0|2 0|3 0|4 0|3 0|2 0|1 0|1 0|0 0"},
+		{"nor those of the time before", "b|b|+19|0 2 0|+19|e|e|0 2 0", "1 0|2 0|2 0|2 0|2 0|1 0|0 0|0 0"},
+		{"but later they are", "b|b|0 2 0|+10|e|e|0 0 0|+10|0 0 0|+19|0 2 0|+1|0 2 0", "1 0|2 0|2 0|2 0|1 0|0 0|0 0|0 0|0 0|0 0|0 0|0 0|2 2"},
+		{"ours that it has not told of yet", "0 4 0|b|b|0 5 0", "4 4|5 4|6 4|5 3"},
+		{"old: it counts for three seconds", "9 0 .9|+29|b|+1|e", "9 9|9 9|10 9|1 0|0 0"},
+		{"taken back", "9 0 .9|-|b", "9 9|0 0|1 0"},
+	} {
+		now := time.Unix(1000, 0)
+		f := New(func() time.Time { return now })
+		w := NewWorker("w", netip.MustParseAddrPort("10.0.0.1:80"), "m", 0, func(int) indexer.SlotID { return 0 })
+		f.Set([]*Worker{w})
+		s := w.Slots[0]
+		s.told.turned = now
+		var got []string
+		booked, ended := 0, 0
+		for _, step := range strings.Split(c.steps, "|") {
+			told, tenths := Told{Old: 2 * time.Second, Lasts: 3 * time.Second}, 0
+			switch {
+			case step == "b":
+				f.Book(fmt.Sprint(booked), Booking{Slot: s})
+				booked++
+			case step == "e":
+				f.End(fmt.Sprint(ended), 0)
+				ended++
+			case step == "-":
+				s.Tell(Told{}, now)
+			case step[0] == '+':
+				_, _ = fmt.Sscan(step[1:], &tenths)
+				now = now.Add(time.Duration(tenths) * time.Second / 10)
+			default:
+				_, _ = fmt.Sscan(step, &told.Running, &told.Waiting, &told.Usage)
+				s.Tell(told, now)
+			}
+			l := s.Load(now)
+			got = append(got, fmt.Sprint(l.Inflight, l.Others))
+		}
+		if g := strings.Join(got, "|"); g != c.want {
+			t.Errorf("%s: %s\n got %s\nwant %s", c.name, c.steps, g, c.want)
+		}
+	}
+}
+
+// The share of the KV cache in use counts while it is told, and what is not told is not taken for an empty cache.
+func TestToldUsage(t *testing.T) {
+	w, now := NewWorker("w", netip.MustParseAddrPort("10.0.0.1:80"), "m", 0, func(int) indexer.SlotID { return 0 }), time.Unix(1000, 0)
 	s := w.Slots[0]
-	tell := func(message string) {
+	want := func(usage float64, tells bool, age time.Duration) {
 		t.Helper()
-		told, err := ParseTold([]byte(message))
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.Tell(told)
-	}
-	want := func(inflight int, usage float64) {
-		t.Helper()
-		if l := s.Load(now); l.Inflight != inflight || l.Usage != usage {
-			t.Errorf("%+v, want %d in flight, usage %v", l, inflight, usage)
+		l := s.Load(now)
+		_, shown, old, ok := s.Told(now)
+		if l.Usage != usage || l.Tells != tells || ok && (old != age || tells && shown != usage) || ok != (age >= 0) {
+			t.Errorf("%+v; shown %v of %v ago, %v", l, shown, old, ok)
 		}
 	}
-	f.Book("a", Booking{Slot: s})
-	f.Book("b", Booking{Slot: s})
-	want(2, 0)
-	tell(`{"num_waiting_reqs": 5, "kv_cache_usage": 0.25}`)
-	want(5, 0.25)
-	f.Book("c", Booking{Slot: s}) // until it is told of again
-	want(6, 0.25)
-	tell(`{"num_waiting_reqs": 1, "kv_cache_usage": 1}`)
-	want(3, 1)
-	s.Tell(Told{})
-	want(3, 0)
+	want(0, false, -1)
+	s.Tell(Told{Usage: 0.5, Lasts: time.Second}, now)
+	want(0.5, true, 0)
+	now = now.Add(900 * time.Millisecond)
+	want(0.5, true, 900*time.Millisecond)
+	s.Tell(Told{Usage: -1, Lasts: time.Second}, now)
+	want(0, false, 0)
+	s.Tell(Told{Usage: 0, Lasts: time.Second}, now)
+	want(0, true, 0)
+	now = now.Add(time.Second)
+	want(0, false, -1)
 }
 
 func FuzzParseTold(f *testing.F) {

@@ -1,0 +1,105 @@
+package fleet
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/sightline-router/sightline/indexer"
+)
+
+// Workers by what they have in flight: settled ones, then newcomers. Those left are named by their place.
+func TestEased(t *testing.T) {
+	for _, c := range []struct {
+		name         string
+		settled, new []int
+		want         []int
+	}{
+		{"no newcomer", []int{9, 0}, nil, []int{0, 1}},
+		{"all are new", nil, []int{9, 0}, []int{0, 1}},
+		{"an idle fleet: one each", []int{0, 0}, []int{0, 1}, []int{0, 1, 2}},
+		{"the mean of the others", []int{4, 2}, []int{0, 2, 3, 4}, []int{0, 1, 2, 3}},
+		{"a share below one", []int{0, 0, 1}, []int{0, 1, 1}, []int{0, 1, 2, 3}},
+	} {
+		start := time.Unix(1000, 0)
+		now := start
+		f := New(func() time.Time { return now })
+		var workers []*Worker
+		add := func(inflight []int) {
+			for _, n := range inflight {
+				w := NewWorker(fmt.Sprint(len(workers)), netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), uint16(1+len(workers))), "m", 0,
+					func(int) indexer.SlotID { return 0 })
+				workers = append(workers, w)
+				for i := range n {
+					f.Book(fmt.Sprint(w.Name, " ", i), Booking{Slot: w.Slots[0]})
+				}
+			}
+			f.Set(workers)
+		}
+		add(c.settled)
+		now = now.Add(settling)
+		add(c.new)
+		var into [8]*Slot
+		check := func(want []int) {
+			t.Helper()
+			var got []int
+			for _, s := range Eased(f.Slots("m"), into[:0], now) {
+				var n int
+				_, _ = fmt.Sscan(s.Worker.Name, &n)
+				got = append(got, n)
+			}
+			if fmt.Sprint(got) != fmt.Sprint(want) {
+				t.Errorf("%s: %v are left, want %v", c.name, got, want)
+			}
+		}
+		check(c.want)
+		if n := testing.AllocsPerRun(10, func() { Eased(f.Slots("m"), into[:0], now) }); n > 0 {
+			t.Errorf("%s: %v allocations", c.name, n)
+		}
+		now = now.Add(settling)
+		var all []int
+		for i := range workers {
+			all = append(all, i)
+		}
+		check(all)
+	}
+}
+
+// A worker is a newcomer when it joins, is ready again, or is back in after failures; not while it stays.
+func TestWhoIsNew(t *testing.T) {
+	now := time.Unix(1000, 0)
+	f := New(func() time.Time { return now })
+	w := NewWorker("w", netip.MustParseAddrPort("10.0.0.1:80"), "m", 0, func(int) indexer.SlotID { return 0 })
+	expect := func(what string, isNew bool) {
+		t.Helper()
+		if w.isNew(now) != isNew {
+			t.Errorf("%s: new %v", what, !isNew)
+		}
+		now = now.Add(settling)
+	}
+	f.Set([]*Worker{w})
+	expect("joined", true)
+	f.Set([]*Worker{w})
+	expect("stays", false)
+	f.Set(nil)
+	if w.Present() {
+		t.Error("present, and not in the fleet")
+	}
+	expect("not ready", false)
+	f.Set([]*Worker{w})
+	expect("ready again", true)
+	for range failuresInARow {
+		w.Failed("503", now)
+	}
+	expect("out", false)
+	w.Answered(now, now)
+	expect("back in", true)
+	w.Checked("503", true, now)
+	expect("out by a check", false)
+	w.Checked("", false, now)
+	expect("back in by a check", true)
+	w.Checked("", false, now)
+	w.Answered(now, now)
+	expect("is well", false)
+}
