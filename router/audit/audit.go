@@ -17,8 +17,10 @@ package audit
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -49,15 +51,21 @@ type Options struct {
 }
 
 // Auditor compares. Safe for concurrent use; a nil one does nothing.
+//
+// A decision waits for Expect, so what Expect locks is held for a moment only: mu guards the lists of requests, and nothing
+// is compared or looked up under it. What a request was told is guarded by its slot's comparing, taken before mu.
 type Auditor struct {
-	o       Options
-	mu      sync.Mutex
-	slots   map[indexer.SlotID]*slot
-	byID    map[string]*request
-	tokens  int // kept, of all open requests
-	blocks  int
+	o      Options
+	mu     sync.Mutex
+	slots  map[indexer.SlotID]*slot
+	byID   map[string]*request
+	ended  []*request // that wait for their verdicts, in the order of their ends; some may be open no more
+	tokens int        // kept, of all open requests
+	blocks int
+	recent []Finding // the last ones, oldest first
+
+	judging sync.Mutex // of judge, with matches
 	matches indexer.Matches
-	recent  []Finding // the last ones, oldest first
 
 	verdicts *prometheus.CounterVec
 	strays   prometheus.Counter
@@ -66,9 +74,12 @@ type Auditor struct {
 }
 
 type slot struct {
-	open   []*request // by age
-	events uint64     // stored events seen
-	names  bool       // events name the sessions that we gave
+	open   []*request    // by age
+	events atomic.Uint64 // stored events seen
+
+	comparing sync.Mutex
+	names     bool       // events name the sessions that we gave
+	compared  []*request // with the event at hand
 }
 
 // Expectation is a routed request: what its worker should store.
@@ -121,7 +132,7 @@ func (a *Auditor) Expect(e Expectation) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.blocks+len(e.Locals) > openBlocks {
-		a.verdict(x, Unattributed)
+		a.count(x, Unattributed)
 		return
 	}
 	if a.tokens+len(e.Prompt.IDs) <= openTokens {
@@ -138,10 +149,13 @@ func (a *Auditor) put(x *request, h indexer.SlotID) {
 		a.slots[h] = s
 	}
 	if len(s.open) == openPerSlot {
-		a.verdict(s.open[0], Unattributed)
+		a.count(s.open[0], Unattributed)
 		a.remove(s.open[0])
 	}
-	x.Slot, x.before = h, s.events
+	if same := a.byID[x.ID]; same != nil {
+		a.remove(same)
+	}
+	x.Slot, x.home, x.before = h, s, s.events.Load()
 	s.open = append(s.open, x)
 	a.byID[x.ID] = x
 	a.tokens += len(x.ids)
@@ -149,12 +163,8 @@ func (a *Auditor) put(x *request, h indexer.SlotID) {
 }
 
 func (a *Auditor) remove(x *request) {
-	s := a.slots[x.Slot]
-	for i := range s.open {
-		if s.open[i] == x {
-			s.open = append(s.open[:i], s.open[i+1:]...)
-			break
-		}
+	if i := slices.Index(x.home.open, x); i >= 0 {
+		x.home.open = slices.Delete(x.home.open, i, i+1)
 	}
 	a.tokens -= len(x.ids)
 	a.blocks -= len(x.Locals)
@@ -208,10 +218,11 @@ func (a *Auditor) End(id string, served bool) {
 	x := a.byID[id]
 	switch {
 	case x == nil:
-	case served:
-		x.ended = a.o.Now()
-	default:
+	case !served:
 		a.remove(x)
+	case x.over.IsZero():
+		x.over = a.o.Now()
+		a.ended = append(a.ended, x)
 	}
 }
 
@@ -221,20 +232,20 @@ func (a *Auditor) Stored(h indexer.SlotID, e *kvevent.Event) {
 	if a == nil || e.Tier != kvevent.GPU || len(e.Locals) == 0 || len(e.EngineHashes) != len(e.Locals) {
 		return
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	s := a.slots[h]
+	s := a.listening(h)
 	if s == nil {
 		return
 	}
-	s.events++
-	if x := a.byID[e.Session]; x != nil && x.Slot == h && x.Session == x.ID {
+	s.comparing.Lock()
+	defer s.comparing.Unlock()
+	defer func() { clear(s.compared) }() // they keep prompts
+	if a.begin(s, h, e.Session) {
 		s.names = true
 		a.named.Inc()
 	}
 	var departs []*request
 	own := false
-	for _, x := range s.open {
+	for _, x := range s.compared {
 		switch x.compare(e) {
 		case same:
 			own = true
@@ -259,6 +270,30 @@ func (a *Auditor) Stored(h indexer.SlotID, e *kvevent.Event) {
 	}
 }
 
+// listening is a slot that has open requests, nil if it has none. It counts the event.
+func (a *Auditor) listening(h indexer.SlotID) *slot {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := a.slots[h]
+	if s == nil {
+		return nil
+	}
+	s.events.Add(1)
+	if len(s.open) == 0 {
+		return nil
+	}
+	return s
+}
+
+// begin lists the requests that an event is compared with, and tells whether it names one of them.
+func (a *Auditor) begin(s *slot, h indexer.SlotID, session string) (named bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s.compared = append(s.compared[:0], s.open...)
+	x := a.byID[session]
+	return x != nil && x.Slot == h && x.Session == x.ID
+}
+
 // Run gives verdicts until ctx ends.
 func (a *Auditor) Run(ctx context.Context) {
 	tick := time.NewTicker(grace / 4)
@@ -275,32 +310,50 @@ func (a *Auditor) Run(ctx context.Context) {
 
 // judge ends the requests whose time has come.
 func (a *Auditor) judge(now time.Time) {
+	a.judging.Lock()
+	defer a.judging.Unlock()
+	for x := a.due(now); x != nil; x = a.due(now) {
+		a.verdict(x, a.weigh(x))
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for id, x := range a.byID {
-		switch {
-		case !x.ended.IsZero() && now.Sub(x.ended) >= grace:
-			a.verdict(x, a.weigh(x))
-		case now.Sub(x.since) < patience:
-			continue
+	for _, s := range a.slots {
+		for len(s.open) > 0 && now.Sub(s.open[0].since) >= patience {
+			a.remove(s.open[0])
 		}
-		a.remove(a.byID[id])
 	}
+}
+
+// due takes the next request whose verdict is due out of the lists, nil if there is none.
+func (a *Auditor) due(now time.Time) *request {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for len(a.ended) > 0 && now.Sub(a.ended[0].over) >= grace {
+		x := a.ended[0]
+		a.ended[0] = nil
+		if a.ended = a.ended[1:]; a.byID[x.ID] == x {
+			a.remove(x)
+			return x
+		}
+	}
+	return nil
 }
 
 // weigh finds a request's verdict: what the index now says of its worker comes first.
 func (a *Auditor) weigh(x *request) Verdict {
+	x.home.comparing.Lock()
+	defer x.home.comparing.Unlock()
 	if x.held || a.holds(x) {
 		return Equal
 	}
-	switch s := a.slots[x.Slot]; {
+	switch {
 	case x.otherSize != 0:
 		x.finding = &Finding{Verdict: BlockSize, Ours: x.Size, Theirs: x.otherSize}
 		return BlockSize
 	case x.finding != nil && x.rivals == 0:
 		a.learned.Add(float64(x.learn(x.told)))
 		return x.finding.Verdict
-	case s.events == x.before && len(x.Locals) > 0:
+	case x.home.events.Load() == x.before && len(x.Locals) > 0:
 		return Nothing
 	}
 	return Unattributed

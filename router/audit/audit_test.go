@@ -1,9 +1,11 @@
 package audit
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -458,4 +460,101 @@ func FuzzStored(f *testing.F) {
 		b.now = b.now.Add(patience)
 		b.a.judge(b.now)
 	})
+}
+
+// Nothing that a decision or a report waits for waits for a comparison: Stored and judge hold that lock while they compare.
+func TestNobodyWaitsForAComparison(t *testing.T) {
+	b := newBench(t)
+	b.expect("first", ids(64, 1))
+	first := b.a.byID["first"]
+	first.home.comparing.Lock()
+	b.expect("second", ids(64, 500))
+	b.a.End("second", true)
+	b.a.End("first", false)
+	b.a.Move("second", b.slot, "w")
+	b.a.Findings()
+	b.a.Leave(b.slot)
+	first.home.comparing.Unlock()
+	if len(b.a.byID) != 0 || b.a.tokens != 0 || b.a.blocks != 0 {
+		t.Errorf("%d requests, %d tokens, %d blocks are kept of none", len(b.a.byID), b.a.tokens, b.a.blocks)
+	}
+}
+
+// Decisions, reports and events side by side, for the race detector; an event that comes right behind its decision meets it.
+func TestSideBySide(t *testing.T) {
+	b := newBench(t)
+	slots := []indexer.SlotID{b.slot, b.ix.Join(indexer.SlotOptions{})}
+	b.a.o.Now = func() time.Time { return time.Unix(1000, 0) }
+	var all sync.WaitGroup
+	for worker := range 4 {
+		all.Go(func() {
+			for i := range 100 {
+				id, prompt := fmt.Sprint(worker, "-", i), ids(64, uint32(1000*(worker*100+i)))
+				slot := slots[i%2]
+				b.a.Expect(Expectation{ID: id, Slot: slot, Model: "m", Worker: "w", Locals: locals(prompt, nil), Size: size, Prompts: &engine.Model{},
+					Prompt: &engine.Prompt{IDs: prompt, Exact: true}})
+				b.a.mu.Lock()
+				x := b.a.byID[id]
+				b.a.mu.Unlock()
+				if i%5 == 0 {
+					b.a.Move(id, slots[1-i%2], "v")
+				}
+				e := kvevent.Event{Kind: kvevent.Stored, BlockSize: size, Tokens: prompt, Locals: locals(prompt, nil), EngineHashes: make([]uint64, 4)}
+				b.a.Stored(slot, &e)
+				x.home.comparing.Lock()
+				if !x.held && i%5 != 0 {
+					t.Errorf("%s did not meet its event", id)
+				}
+				x.home.comparing.Unlock()
+				b.a.End(id, i%7 != 0)
+				b.a.judge(time.Unix(1000+int64(i%3), 0))
+			}
+		})
+	}
+	all.Wait()
+	b.a.judge(time.Unix(1010, 0))
+	if len(b.a.byID) != 0 || b.a.tokens != 0 || b.a.blocks != 0 || len(b.a.ended) != 0 {
+		t.Errorf("%d requests, %d tokens, %d blocks are kept of none", len(b.a.byID), b.a.tokens, b.a.blocks)
+	}
+}
+
+// BenchmarkExpect is what a decision waits for while the slot has 128 open requests of 32 k tokens and tells of such prompts.
+func BenchmarkExpect(b *testing.B) {
+	now := time.Unix(1000, 0)
+	ix := indexer.New(indexer.Options{})
+	slot := ix.Join(indexer.SlotOptions{})
+	a := New(Options{Index: ix, Now: func() time.Time { return now }})
+	var open []Expectation
+	for i := range 2 * openPerSlot {
+		prompt := slices.Concat(ids(16384, 1), ids(16384, uint32(100000+i*20000)))
+		open = append(open, Expectation{ID: fmt.Sprint(i), Slot: slot, Model: "m", Worker: "w", Locals: locals(prompt, nil), Size: size,
+			Prompts: &engine.Model{}, Prompt: &engine.Prompt{IDs: prompt, Exact: true}})
+	}
+	stop := make(chan struct{})
+	var feed sync.WaitGroup
+	feed.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			e := &open[i%len(open)]
+			a.Stored(slot, &kvevent.Event{Kind: kvevent.Stored, BlockSize: size, Tokens: e.Prompt.IDs, Locals: e.Locals, EngineHashes: make([]uint64, len(e.Locals))})
+		}
+	})
+	took := make([]time.Duration, b.N)
+	b.ResetTimer()
+	for i := range b.N {
+		time.Sleep(50 * time.Microsecond) // meets the feed anywhere
+		start := time.Now()
+		a.Expect(open[i%len(open)])
+		took[i] = time.Since(start)
+	}
+	b.StopTimer()
+	close(stop)
+	feed.Wait()
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2].Nanoseconds()), "p50-ns")
+	b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds()), "p99-ns")
 }

@@ -11,9 +11,10 @@ import (
 // request is an open one.
 type request struct {
 	Expectation
-	since, ended time.Time
-	before       uint64   // the slot's events when it came
-	ids          []uint32 // nil where there was no room: compared by block
+	since, over time.Time // over is guarded by Auditor.mu
+	home        *slot
+	before      uint64   // the slot's events when it came
+	ids         []uint32 // nil where there was no room: compared by block
 
 	next      uint64 // engine hash of the last block that was told and is ours
 	nextPos   int    // number of the block behind it; -1: none was told yet

@@ -45,7 +45,7 @@ const keepFindings = 64
 
 // verdict counts a request's end and, if something is wrong, keeps it for people.
 func (a *Auditor) verdict(x *request, v Verdict) {
-	a.verdicts.WithLabelValues(x.Model, x.Worker, string(v)).Inc()
+	a.count(x, v)
 	if v == Equal || v == Unattributed {
 		return
 	}
@@ -58,12 +58,18 @@ func (a *Auditor) verdict(x *request, v Verdict) {
 	if a.o.Text && v == Token {
 		f.OurText, f.TheirText = x.Prompts.Text(uint32(f.Ours)), x.Prompts.Text(uint32(f.Theirs))
 	}
+	a.mu.Lock()
 	if len(a.recent) == keepFindings {
 		a.recent = slices.Delete(a.recent, 0, 1)
 	}
 	a.recent = append(a.recent, *f)
+	a.mu.Unlock()
 	a.o.Log.Warn("a worker stored something else than was predicted: "+string(v), zap.String("model", f.Model), zap.String("worker", f.Worker),
 		zap.String("id", f.ID), zap.String("what", f.Says))
+}
+
+func (a *Auditor) count(x *request, v Verdict) {
+	a.verdicts.WithLabelValues(x.Model, x.Worker, string(v)).Inc()
 }
 
 func (f *Finding) text() string {
