@@ -1,0 +1,136 @@
+package router
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sightline-router/sightline/engine"
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/mmhash/block"
+	"github.com/sightline-router/sightline/router/audit"
+	"github.com/sightline-router/sightline/router/fleet"
+)
+
+// thousand is a fleet of a thousand workers at work: prompts of 8,192 tokens, of which 2,048 are one of eight system prompts
+// that most workers hold, 4,096 a conversation's, and the rest new; eight requests in flight a worker, of which one is
+// prefilled.
+type thousand struct {
+	*Router
+	now   time.Time
+	index *indexer.Index
+	audit *audit.Auditor
+	by    map[string]*fleet.Slot // by address
+	rnd   *rand.Rand
+	open  []underway // by age
+	count int
+}
+
+type underway struct {
+	d      Decision
+	prompt *engine.Prompt
+	stored bool
+}
+
+const (
+	thousandWorkers = 1000
+	perWorker       = 8
+)
+
+func newThousand() *thousand {
+	w := &thousand{now: time.Unix(1_800_000_000, 0), index: indexer.New(indexer.Options{}), by: map[string]*fleet.Slot{}, rnd: rand.New(rand.NewPCG(1, 2))}
+	clock := func() time.Time { return w.now }
+	f := fleet.New(clock)
+	var workers []*fleet.Worker
+	for i := range thousandWorkers {
+		addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 8000)
+		one := fleet.NewWorker(fmt.Sprint("w", i), addr, "m", 0, func(int) indexer.SlotID { return w.index.Join(indexer.SlotOptions{}) })
+		one.Slots[0].EventAge = func(time.Time) time.Duration { return 0 }
+		workers = append(workers, one)
+		w.by[one.Addr] = one.Slots[0]
+	}
+	f.Set(workers)
+	w.audit = audit.New(audit.Options{Index: w.index, Now: clock})
+	w.Router = New(Options{Models: []Model{{Name: "m", Prompts: engine.Unread(engine.Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: 16})}},
+		Fleet: f, Index: w.index, Audit: w.audit, PredictedTTL: 20 * time.Second, Now: clock, Metrics: prometheus.NewRegistry(), Seed: 1})
+	for range thousandWorkers * perWorker {
+		w.request()
+	}
+	return w
+}
+
+func (w *thousand) prompt() *engine.Prompt {
+	ids := make([]uint32, 0, 8192)
+	add := func(n int, seed uint64) {
+		r := rand.New(rand.NewPCG(seed, 3))
+		for range n {
+			ids = append(ids, r.Uint32N(150_000))
+		}
+	}
+	add(2048, w.rnd.Uint64N(8))
+	add(4096, 1000+w.rnd.Uint64N(4*thousandWorkers))
+	add(2048, 1<<32+uint64(w.count))
+	return &engine.Prompt{IDs: ids, Sure: len(ids), Exact: true}
+}
+
+// request decides one more, and lets the fleet go on: the oldest one ends, and one that has waited is prefilled and told of.
+func (w *thousand) request() (took time.Duration) {
+	w.count++
+	p := w.prompt()
+	w.now = w.now.Add(500 * time.Microsecond)
+	start := time.Now()
+	d := w.Place(fmt.Sprint(w.count), "m", p)
+	took = time.Since(start)
+	w.open = append(w.open, underway{d: d, prompt: p})
+	w.Observe(Outcome{ID: d.ID, Phase: Started, Addr: d.Targets[0].Addr, CachedTokens: -1})
+	if at := len(w.open) - thousandWorkers; at >= 0 {
+		w.store(&w.open[at])
+	}
+	if len(w.open) > thousandWorkers*perWorker {
+		w.Observe(Outcome{ID: w.open[0].d.ID, Phase: Ended, Addr: w.open[0].d.Targets[0].Addr, Code: 200, Answered: true, CachedTokens: -1})
+		w.open = slices.Delete(w.open, 0, 1)
+	}
+	return took
+}
+
+// store has a worker tell that it has prefilled a request.
+func (w *thousand) store(u *underway) {
+	slot := w.by[u.d.Targets[0].Addr]
+	locals := u.prompt.Locals(nil, 16, "")
+	chain := block.Chain(nil, locals, 0, false)
+	w.audit.Stored(slot.ID, &kvevent.Event{Kind: kvevent.Stored, BlockSize: 16, Tokens: u.prompt.IDs, Locals: locals, EngineHashes: chain})
+	if err := w.index.Store(slot.ID, indexer.GPU, 0, false, chain, locals); err != nil {
+		panic(err)
+	}
+	slot.Progress(func(locals []uint64) int { return len(locals) }, w.now)
+	u.prompt = nil
+}
+
+// BenchmarkThousandWorkers is one decision after another among them.
+func BenchmarkThousandWorkers(b *testing.B) {
+	w := newThousand()
+	runtime.GC()
+	took := make([]time.Duration, b.N)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	b.ResetTimer()
+	for i := range b.N {
+		took[i] = w.request()
+	}
+	b.StopTimer()
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
+	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
+	b.ReportMetric(float64(after.HeapAlloc>>20), "heap-MiB")
+	s := w.index.Stats()
+	b.ReportMetric(float64(s.Blocks)/1e6, "Mblocks")
+}
