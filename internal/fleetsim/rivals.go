@@ -1,29 +1,22 @@
 package fleetsim
 
 import (
+	"cmp"
 	"math"
 	"slices"
+	"time"
 )
 
-// The rules of other routers, as their sources have them (interop notes of 2026-11: Dynamo 1.6, llm-d-router, SGLang's
-// gateway, vLLM's router, AIBrix, production-stack). All see the same index, counts and scrapes.
+// The rules of other routers, as their sources have them (read in November 2026: Dynamo 1.6, llm-d-router, SGLang's gateway,
+// vLLM's router, AIBrix, production-stack), each with its defaults. A rule sees what its router sees: events where that
+// follows events, else what it sent itself, at once. Where a source leaves equal workers in a fixed order, one is drawn,
+// unless that order is what the rule is known for. All proxies see the first token.
 
 // idle are the parts of a Rule that a stateless rule leaves out.
 type idle struct{}
 
 func (idle) Began(*View, *run)       {}
 func (idle) Ended(*View, *run, bool) {}
-
-// byCost makes a rule of a cost: the cheapest worker, ties at random.
-type byCost struct {
-	idle
-	cost func(v *View, r *run, w, hit int) float64
-}
-
-func (c byCost) Pick(v *View, r *run) int {
-	hits := v.Overlap(r)
-	return v.cheapest(v.Alive, func(w int) float64 { return c.cost(v, r, w, hits[w]) })
-}
 
 // cheapest is the worker of the lowest cost, one of several at random.
 func (v *View) cheapest(among []int, cost func(w int) float64) int {
@@ -53,23 +46,23 @@ func (v *View) leastLoaded(among []int) int {
 	return v.cheapest(among, func(w int) float64 { return float64(v.Loads[w].Inflight) })
 }
 
-func roundRobin() Rule {
+func roundRobin(*View) Rule {
 	turn := -1
 	return pickBy{pick: func(v *View, r *run) int { turn++; return v.Alive[turn%len(v.Alive)] }}
 }
 
-func leastRequest() Rule {
+func leastRequest(*View) Rule {
 	return pickBy{pick: func(v *View, r *run) int { return v.leastLoaded(v.Alive) }}
 }
 
-func powerOfTwo() Rule {
+func powerOfTwo(*View) Rule {
 	return pickBy{pick: func(v *View, r *run) int {
 		return v.leastLoaded([]int{v.Alive[v.rand.IntN(len(v.Alive))], v.Alive[v.rand.IntN(len(v.Alive))]})
 	}}
 }
 
 // prefixHash hashes the first 256 tokens to a worker (rendezvous).
-func prefixHash() Rule {
+func prefixHash(*View) Rule {
 	return pickBy{pick: func(v *View, r *run) int {
 		n := min(len(r.blocks)-1, 16)
 		h := uint64(0)
@@ -91,7 +84,7 @@ func rendezvous(among []int, key uint64) int {
 }
 
 // sessionSticky binds a session to the worker with the fewest requests at its first turn.
-func sessionSticky() Rule {
+func sessionSticky(*View) Rule {
 	bound := make(map[uint64]int)
 	return pickBy{pick: func(v *View, r *run) int {
 		if w, ok := bound[r.req.Session]; ok && r.req.Session != 0 {
@@ -103,41 +96,168 @@ func sessionSticky() Rule {
 	}}
 }
 
-// dynamo: prefill blocks of what is active and of this prompt, less the overlap, and the blocks of running prompts.
-func dynamoLinear() Rule {
-	return byCost{cost: func(v *View, r *run, w, hit int) float64 {
-		size := float64(v.Size)
-		return math.Max(0, float64(v.Loads[w].Prefill+r.input-hit)/size) + float64(v.Loads[w].Context)/size
-	}}
+// dynamo is DefaultWorkerSelector of Dynamo 1.6 (lib/kv-router/src/scheduling) at temperature 0, with its names. Tiers below
+// the GPU, taints and shared caches are the caller's: it gives what they credit.
+type dynamo struct {
+	overlapCredit, creditDecay float64
+	prefillScale               float64
+	activeRequest              float64
+	lmetric                    bool // the policy of that name
+	decodeOnly                 bool // a decode router that does not track prefills
 }
 
-func dynamoLmetric() Rule {
-	return byCost{cost: func(v *View, r *run, w, hit int) float64 {
-		size := float64(v.Size)
-		return math.Max(0, float64(v.Loads[w].Prefill+r.input-hit)/size) * (float64(v.Loads[w].Context)/size + 1)
-	}}
+// dynamoInput is what its cost of one worker depends on, in blocks but for the requests.
+type dynamoInput struct {
+	request       float64 // the prompt's, whole
+	prefill       float64 // tokens to prefill, active and of this prompt, in fractions of a block; nothing where it does not track them
+	excess        float64 // of them, above the least of all workers
+	device, below float64 // overlap on the GPU; credit for what lies elsewhere
+	decode        float64 // of running requests and of this one, those in common once
+	requests      float64
 }
 
-// llmdScorers: prefix 3, queue 2, KV use 2; the queue by the scrape.
-func llmdScorers() Rule {
-	return byCost{cost: func(v *View, r *run, w, hit int) float64 {
+func (d dynamo) cost(in dynamoInput) float64 {
+	credit := d.overlapCredit/(1+d.creditDecay*in.excess/math.Max(1, in.request))*in.device + in.below
+	prefill := math.Max(0, in.prefill-credit)
+	switch {
+	case d.lmetric:
+		return prefill * (in.decode + 1)
+	case d.decodeOnly && d.overlapCredit > 0:
+		return math.Max(0, in.decode-credit) + d.activeRequest*in.requests
+	}
+	return d.prefillScale*prefill + in.decode + d.activeRequest*in.requests
+}
+
+// dynamoRule is the selector with what its router tracks: tokens until the first one of the answer is out, and the blocks of
+// running prompts, those that several have in common once.
+type dynamoRule struct {
+	dynamo
+	active []tally // by worker: running requests by block
+}
+
+func dynamoLinear(v *View) Rule {
+	return &dynamoRule{dynamo: dynamo{overlapCredit: 1, prefillScale: 1}, active: make([]tally, len(v.Loads))}
+}
+
+func dynamoLmetric(v *View) Rule {
+	d := dynamoLinear(v).(*dynamoRule)
+	d.lmetric = true
+	return d
+}
+
+func (d *dynamoRule) Pick(v *View, r *run) int {
+	hits, size, prompt := v.Overlap(r), float64(v.Size), r.prompt(v.Size)
+	w := v.cheapest(v.Alive, func(w int) float64 {
+		more := 0
+		for _, b := range prompt {
+			if d.active[w].times.get(b) == 0 {
+				more++
+			}
+		}
+		return d.cost(dynamoInput{request: math.Ceil(float64(r.input) / size), prefill: float64(v.Loads[w].Prefill+r.input) / size, device: float64(hits[w]) / size,
+			decode: float64(d.active[w].blocks + more), requests: float64(v.Loads[w].Inflight)})
+	})
+	for _, b := range prompt {
+		d.active[w].add(b, 1)
+	}
+	return w
+}
+
+func (d *dynamoRule) Began(*View, *run) {}
+
+func (d *dynamoRule) Ended(v *View, r *run, failed bool) {
+	for _, b := range r.prompt(v.Size) {
+		d.active[r.worker].add(b, -1)
+	}
+}
+
+// tally counts how often each block is in use.
+type tally struct {
+	times  pages
+	blocks int // in use
+}
+
+// add gives how often it is now.
+func (t *tally) add(block, by int32) int32 {
+	had := t.times.get(block)
+	t.times.set(block, had+by)
+	switch {
+	case had == 0:
+		t.blocks++
+	case had+by == 0:
+		t.blocks--
+	}
+	return had + by
+}
+
+// history is what a router without events knows of caches: what it sent there, the least recently sent forgotten.
+type history struct {
+	holders
+	sent []*blocks // by worker
+	gone []change
+}
+
+// newHistory makes one that forgets what is beyond so many blocks a worker.
+func newHistory(v *View, most int) *history {
+	h := &history{holders: newHolders(len(v.Loads), len(v.sim.trace.chain))}
+	for range v.Loads {
+		h.sent = append(h.sent, newBlocks(most))
+	}
+	return h
+}
+
+// endless is the size of a history that forgets nothing within a simulation.
+const endless = 1 << 30
+
+// overlap is as View.Overlap.
+func (h *history) overlap(v *View, r *run) []int { return v.lookUp(r, &h.holders) }
+
+func (h *history) add(v *View, r *run, w int) {
+	h.gone = h.gone[:0]
+	for _, b := range slices.Backward(r.prompt(v.Size)) { // of one prompt the last goes first
+		h.sent[w].touch(b, &h.gone)
+		h.set(b, w, true)
+	}
+	for _, c := range h.gone {
+		h.set(c.block, w, false)
+	}
+}
+
+// known makes a rule that keeps a history of one that is given what it tells.
+func known(most int, pick func(v *View, r *run, hits []int) int) func(*View) Rule {
+	return func(v *View) Rule {
+		h := newHistory(v, most)
+		return pickBy{pick: func(v *View, r *run) int {
+			w := pick(v, r, h.overlap(v, r))
+			h.add(v, r, w)
+			return w
+		}}
+	}
+}
+
+// llmdScorers is the built-in profile of llm-d-router: prefix 3, queue 2, KV use 2, the highest score. Its prefix scorer
+// remembers what was sent, as many blocks as the engine says that it has; queues and KV use are scraped.
+func llmdScorers(v *View) Rule {
+	return known(v.sim.setup.Engine.Blocks, func(v *View, r *run, hits []int) int {
 		lo, hi := math.MaxInt, 0
 		for _, o := range v.Alive {
 			lo, hi = min(lo, v.Loads[o].Waiting), max(hi, v.Loads[o].Waiting)
 		}
-		queue := 1.0
-		if hi > lo {
-			queue = float64(hi-v.Loads[w].Waiting) / float64(hi-lo)
-		}
-		return -(3*float64(hit)/float64(r.input) + 2*queue + 2*(1-v.Loads[w].Usage))
-	}}
+		return v.cheapest(v.Alive, func(w int) float64 {
+			queue := 1.0
+			if hi > lo {
+				queue = float64(hi-v.Loads[w].Waiting) / float64(hi-lo)
+			}
+			return -(3*float64(hits[w])/float64(r.input) + 2*queue + 2*(1-v.Loads[w].Usage))
+		})
+	})(v)
 }
 
-// llmdFilter: those that hold 0.8 of the prompt, unless they have much more to do than the others, by tokens in flight.
-func llmdFilter() Rule {
-	const most = 286720 // tokens: 18 s at 15,928 a second
-	return pickBy{pick: func(v *View, r *run) int {
-		hits := v.Overlap(r)
+// llmdFilter is its optimised baseline (llm-d #1651): those that hold 0.8 of the prompt, unless they have 18 s more to do
+// than the others at 15,928 tokens a second; of them the fewest tokens in flight.
+func llmdFilter(v *View) Rule {
+	const most = 286720 // tokens
+	return known(v.sim.setup.Engine.Blocks, func(v *View, r *run, hits []int) int {
 		var sticky []int
 		least, leastSticky := math.MaxInt, math.MaxInt
 		for _, w := range v.Alive {
@@ -152,95 +272,180 @@ func llmdFilter() Rule {
 			among = v.Alive
 		}
 		return v.cheapest(among, func(w int) float64 { return float64(v.Loads[w].Tokens + r.input - hits[w]) })
-	}}
+	})(v)
 }
 
-// sglang: least loaded when counts diverge (64, 1.5), else the best prefix above 0.3, else the smallest tree.
-func sglangCacheAware() Rule {
-	return pickBy{pick: func(v *View, r *run) int {
+// sglangCacheAware is cache_aware of SGLang's gateway with its launcher's figures: the least loaded where counts diverge (64,
+// 1.5), else the best prefix above 0.3 of what was sent, else the least loaded (once the smallest tree).
+func sglangCacheAware(v *View) Rule {
+	return known(endless, func(v *View, r *run, hits []int) int {
 		lo, hi := math.MaxInt, 0
 		for _, w := range v.Alive {
 			lo, hi = min(lo, v.Loads[w].Inflight), max(hi, v.Loads[w].Inflight)
 		}
-		if hi-lo > 64 && float64(hi) > 1.5*float64(lo) {
-			return v.leastLoaded(v.Alive)
-		}
-		hits := v.Overlap(r)
 		best := v.cheapest(v.Alive, func(w int) float64 { return -float64(hits[w]) })
-		if float64(hits[best]) > 0.3*float64(r.input) {
-			return best
-		}
-		return v.cheapest(v.Alive, func(w int) float64 { return float64(v.held.counts[w]) })
-	}}
-}
-
-// vllmKVAware: the most blocks; nothing held: the least loaded.
-func vllmKVAware() Rule {
-	return pickBy{pick: func(v *View, r *run) int {
-		hits := v.Overlap(r)
-		best := v.cheapest(v.Alive, func(w int) float64 { return -float64(hits[w]) })
-		if hits[best] == 0 {
+		if hi-lo > 64 && float64(hi) > 1.5*float64(lo) || float64(hits[best]) <= 0.3*float64(r.input) {
 			return v.leastLoaded(v.Alive)
 		}
 		return best
-	}}
+	})(v)
 }
 
-// smetric: vLLM's router; queued work in prefill cost with quadratic attention, times the requests there.
-func smetric() Rule {
-	const lin, att = 1.0, 1.1e-5
-	return byCost{cost: func(v *View, r *run, w, hit int) float64 {
-		n := float64(r.input - hit)
-		queued := float64(v.Loads[w].Prefill) + lin*n + att*n*(float64(r.input)-n/2)
-		return queued * float64(v.Loads[w].Inflight+1)
-	}}
+// kvAware is kv_aware of vLLM's router: the most blocks by events or sent within 2 s, the last worker of several; nothing
+// held: the least loaded. Load plays no part.
+type kvAware struct {
+	idle
+	promised holders
+	times    []tally // by worker
+	recent   []sent
 }
 
-// aibrixPrefix: least loaded where counts spread by more than 8; else the highest match among those with no more than
-// the mean and a deviation.
-func aibrixPrefix() Rule {
-	return pickBy{pick: func(v *View, r *run) int {
+type sent struct {
+	until time.Duration
+	r     *run
+}
+
+func vllmKVAware(v *View) Rule {
+	return &kvAware{promised: newHolders(len(v.Loads), len(v.sim.trace.chain)), times: make([]tally, len(v.Loads))}
+}
+
+func (k *kvAware) Pick(v *View, r *run) int {
+	for len(k.recent) > 0 && k.recent[0].until <= v.Now {
+		k.promise(v, k.recent[0].r, -1)
+		k.recent = k.recent[1:]
+	}
+	hits := v.lookUp(r, &v.held, &k.promised)
+	r.worker = v.Alive[0]
+	for _, w := range v.Alive {
+		if hits[w] >= hits[r.worker] {
+			r.worker = w
+		}
+	}
+	if hits[r.worker] == 0 {
+		r.worker = v.leastLoaded(v.Alive)
+	}
+	k.promise(v, r, 1)
+	k.recent = append(k.recent, sent{v.Now + 2*time.Second, r})
+	return r.worker
+}
+
+func (k *kvAware) promise(v *View, r *run, by int32) {
+	for _, b := range r.prompt(v.Size) {
+		k.promised.set(b, r.worker, k.times[r.worker].add(b, by) > 0)
+	}
+}
+
+// smetric is that of vLLM's router, colocated: work before the first token (without its quadratic term, which is off) times
+// the requests there. A further turn goes to the longest history, where that is more than half of what the turn before sent,
+// unless only others give the first token within 1 s + 62.5 ms for each thousand tokens, by the rates that they have shown.
+type smetric struct {
+	*history
+	queued []float64
+	rates  []rates
+}
+
+type rates struct {
+	last []float64 // of the last 64
+	rate float64   // tokens a second, their 90 % quantile; 0: fewer than eight yet
+}
+
+func vllmSmetric(v *View) Rule {
+	return &smetric{history: newHistory(v, endless), queued: make([]float64, len(v.Loads)), rates: make([]rates, len(v.Loads))}
+}
+
+func (s *smetric) Pick(v *View, r *run) int {
+	hits := s.overlap(v, r)
+	work := func(w int) float64 { return s.queued[w] + float64(r.input-hits[w]) }
+	soon := func(w int) bool {
+		return s.rates[w].rate == 0 || work(w)/s.rates[w].rate <= 1+0.0625*float64(r.input)/1000
+	}
+	home := slices.MaxFunc(v.Alive, func(a, b int) int {
+		return cmp.Or(cmp.Compare(hits[a], hits[b]), cmp.Compare(work(b), work(a)))
+	})
+	w := home
+	if r.req.Prev == nil || float64(hits[home]) <= 0.5*float64(r.req.Prev.Input()) || !soon(home) && slices.ContainsFunc(v.Alive, soon) {
+		w = v.cheapest(v.Alive, func(w int) float64 { return work(w) * float64(v.Loads[w].Inflight) })
+	}
+	cost := float64(r.input - hits[w])
+	s.queued[w] += cost
+	r.booked = cost
+	s.add(v, r, w)
+	return w
+}
+
+func (s *smetric) Began(v *View, r *run) {
+	cost, took, of := r.booked.(float64), v.Now-r.arrived, &s.rates[r.worker]
+	s.queued[r.worker] -= cost
+	r.booked = 0.0
+	if cost == 0 || took == 0 {
+		return
+	}
+	if len(of.last) == 64 {
+		of.last = of.last[1:]
+	}
+	if of.last = append(of.last, cost/took.Seconds()); len(of.last) >= 8 {
+		sorted := slices.Sorted(slices.Values(of.last))
+		of.rate = sorted[int(math.Round(0.9*float64(len(sorted)-1)))]
+	}
+}
+
+func (s *smetric) Ended(v *View, r *run, failed bool) { s.queued[r.worker] -= r.booked.(float64) }
+
+// aibrixPrefix is prefix-cache of AIBrix: the highest match in percent among those with no more requests than the mean and a
+// deviation, else the fewest requests. Where the busiest has more than twice the mean and one, and eight more than the
+// least, only the least busy are looked at.
+func aibrixPrefix(v *View) Rule {
+	return known(endless, func(v *View, r *run, hits []int) int {
 		lo, hi, sum, sq := math.MaxInt, 0, 0.0, 0.0
 		for _, w := range v.Alive {
 			n := v.Loads[w].Inflight
 			lo, hi, sum, sq = min(lo, n), max(hi, n), sum+float64(n), sq+float64(n)*float64(n)
 		}
-		if hi-lo > 8 {
-			return v.leastLoaded(v.Alive)
-		}
 		mean := sum / float64(len(v.Alive))
 		limit := mean + math.Sqrt(math.Max(0, sq/float64(len(v.Alive))-mean*mean))
-		hits := v.Overlap(r)
+		if float64(hi) > 2*(mean+1) && hi-lo >= 8 {
+			limit = float64(lo)
+		}
 		return v.cheapest(v.Alive, func(w int) float64 {
 			if hits[w] == 0 || float64(v.Loads[w].Inflight) > limit {
 				return 1e9 + float64(v.Loads[w].Inflight)
 			}
 			return -1000*math.Floor(100*float64(hits[w])/float64(r.input)) + float64(v.Loads[w].Inflight)
 		})
-	}}
+	})(v)
 }
 
-// aibrixTokens: active tokens, 0.3 of resident ones and 3,500 a request, up to half off by the match.
-func aibrixTokens() Rule {
-	return byCost{cost: func(v *View, r *run, w, hit int) float64 {
-		l := v.Loads[w]
-		return (float64(l.Prefill+r.input-hit) + 0.3*float64(l.Context) + 3500*float64(l.Inflight)) * (1 - 0.5*float64(hit)/float64(r.input))
-	}}
+// aibrixTokens is its hybrid_cache_load: tokens to prefill, 0.3 of those resident and 3,500 a request, less half of that times
+// the square of the match.
+func aibrixTokens(v *View) Rule {
+	return known(endless, func(v *View, r *run, hits []int) int {
+		return v.cheapest(v.Alive, func(w int) float64 {
+			l, match := v.Loads[w], float64(hits[w])/float64(r.input)
+			return math.Max(1, float64(l.Prefill)+0.3*float64(l.Context)+3500*float64(l.Inflight)) * (1 - 0.5*match*match)
+		})
+	})(v)
 }
 
-// productionStack: the match less how far the worker's load is above the mean.
-func productionStack() Rule {
-	return byCost{cost: func(v *View, r *run, w, hit int) float64 {
-		mean := 0.0
+// productionStack is loadaware of the production stack: the match less how far the worker's load is above the mean; nothing
+// held: the least loaded.
+func productionStack(*View) Rule {
+	return pickBy{pick: func(v *View, r *run) int {
+		hits, mean, most := v.Overlap(r), 0.0, 0
 		for _, o := range v.Alive {
 			mean += float64(v.Loads[o].Inflight) / float64(len(v.Alive))
+			most = max(most, hits[o])
 		}
-		return -(float64(hit)/float64(r.input) - (float64(v.Loads[w].Inflight)-mean)/math.Max(1, mean))
+		if most == 0 {
+			return v.leastLoaded(v.Alive)
+		}
+		return v.cheapest(v.Alive, func(w int) float64 {
+			return -(float64(hits[w])/float64(r.input) - (float64(v.Loads[w].Inflight)-mean)/math.Max(1, mean))
+		})
 	}}
 }
 
 // oracle sees true queues and caches, and picks what gives the first token soonest.
-func oracle() Rule {
+func oracle(*View) Rule {
 	return pickBy{pick: func(v *View, r *run) int {
 		return v.cheapest(v.Alive, func(i int) float64 {
 			w := v.sim.workers[i]

@@ -79,19 +79,12 @@ type Rival struct {
 
 // Rules lists the router of this repository first, then the others, and the oracle last.
 func Rules() []Rival {
-	list := []Rival{{"sightline", newSightline}}
-	for _, r := range []struct {
-		name string
-		make func() Rule
-	}{
+	return []Rival{{"sightline", newSightline},
 		{"round robin", roundRobin}, {"least request", leastRequest}, {"power of two", powerOfTwo}, {"prefix hash", prefixHash}, {"session sticky", sessionSticky},
 		{"Dynamo linear", dynamoLinear}, {"Dynamo lmetric", dynamoLmetric}, {"llm-d 3:2:2", llmdScorers}, {"llm-d filter", llmdFilter}, {"SGLang", sglangCacheAware},
-		{"vLLM kv_aware", vllmKVAware}, {"vLLM smetric", smetric}, {"AIBrix prefix", aibrixPrefix}, {"AIBrix tokens", aibrixTokens}, {"production-stack", productionStack},
+		{"vLLM kv_aware", vllmKVAware}, {"vLLM smetric", vllmSmetric}, {"AIBrix prefix", aibrixPrefix}, {"AIBrix tokens", aibrixTokens}, {"production-stack", productionStack},
 		{"oracle", oracle},
-	} {
-		list = append(list, Rival{r.name, func(*View) Rule { return r.make() }})
 	}
-	return list
 }
 
 // Options say what Play plays.

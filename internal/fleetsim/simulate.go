@@ -57,7 +57,6 @@ type View struct {
 	sim   *sim
 
 	overlap []int // by worker
-	of      *run  // whose they are, at the time Now
 }
 
 // Load is what a router knows of a worker.
@@ -73,66 +72,54 @@ type Load struct {
 }
 
 // Overlap gives the leading tokens of a request that each worker holds, as events told; valid until the next call.
-func (v *View) Overlap(r *run) []int {
-	if v.of != r {
-		v.of = r
-		v.held.match(r.blocks[:(r.input-1)/v.Size], v.overlap)
-		for w := range v.overlap {
-			v.overlap[w] *= v.Size
-		}
+func (v *View) Overlap(r *run) []int { return v.lookUp(r, &v.held) }
+
+// lookUp is Overlap for what any of some holders tell.
+func (v *View) lookUp(r *run, of ...*holders) []int {
+	match(r.blocks[:(r.input-1)/v.Size], v.overlap, of)
+	for w := range v.overlap {
+		v.overlap[w] *= v.Size
 	}
 	return v.overlap
 }
 
 // holders tell for each block which workers hold it: a set of bits a block.
 type holders struct {
-	words  int // a set
-	bits   []uint64
-	counts []int // blocks by worker
-	left   []uint64
+	words int // a set
+	bits  []uint64
 }
 
 func newHolders(workers, blocks int) holders {
 	words := (workers + 63) / 64
-	return holders{words: words, bits: make([]uint64, words*blocks), counts: make([]int, workers), left: make([]uint64, words)}
+	return holders{words: words, bits: make([]uint64, words*blocks)}
 }
 
 func (h *holders) set(block int32, worker int, holds bool) {
 	word, bit := &h.bits[int(block)*h.words+worker/64], uint64(1)<<(worker%64)
-	switch had := *word&bit != 0; {
-	case holds && !had:
+	if *word &^= bit; holds {
 		*word |= bit
-		h.counts[worker]++
-	case !holds && had:
-		*word &^= bit
-		h.counts[worker]--
 	}
 }
 
 // match gives how many leading blocks of a prompt each worker holds.
-func (h *holders) match(prompt []int32, leading []int) {
-	for i := range h.left {
-		h.left[i] = ^uint64(0)
+func match(prompt []int32, leading []int, of []*holders) {
+	for i := range leading {
+		leading[i] = len(prompt)
 	}
-	clear(leading)
-	for n, block := range prompt {
-		any := uint64(0)
-		for i := range h.left {
-			for gone := h.left[i] &^ h.bits[int(block)*h.words+i]; gone != 0; gone &= gone - 1 {
-				if w := i*64 + bits.TrailingZeros64(gone); w < len(leading) {
-					leading[w] = n
-				}
+	for word := range of[0].words {
+		left := ^uint64(0)
+		if rest := len(leading) - word*64; rest < 64 {
+			left = 1<<rest - 1
+		}
+		for n := 0; n < len(prompt) && left != 0; n++ {
+			held := uint64(0)
+			for _, h := range of {
+				held |= h.bits[int(prompt[n])*h.words+word]
 			}
-			h.left[i] &= h.bits[int(block)*h.words+i]
-			any |= h.left[i]
-		}
-		if any == 0 {
-			return
-		}
-	}
-	for w := range leading {
-		if h.left[w/64]>>(w%64)&1 != 0 {
-			leading[w] = len(prompt)
+			for gone := left &^ held; gone != 0; gone &= gone - 1 {
+				leading[word*64+bits.TrailingZeros64(gone)] = n
+			}
+			left &= held
 		}
 	}
 }
@@ -300,7 +287,7 @@ func (s *sim) arrive(req *Request) {
 	v.Now = s.now
 	r.worker = rule.Pick(v, r)
 	w, l := s.workers[r.worker], &v.Loads[r.worker]
-	uncached := r.input - v.Overlap(r)[r.worker]
+	uncached := r.input - v.overlap[r.worker] // as the rule saw it, if it looked
 	l.Inflight++
 	l.Given++
 	l.Prefill += uncached
@@ -382,7 +369,6 @@ func (s *sim) tell(w *worker) {
 				l.Heard(v, w.id, out)
 				return
 			}
-			v.of = nil
 			for _, c := range out {
 				if !c.stored {
 					v.held.set(c.block, w.id, false)

@@ -68,6 +68,9 @@ type run struct {
 	calls    calls
 }
 
+// prompt gives the numbers of the prompt's full blocks.
+func (r *run) prompt(size int) []int32 { return r.blocks[:r.input/size] }
+
 // calls are told how a run goes.
 type calls struct{ began, ended func() }
 
@@ -269,6 +272,19 @@ func (b *blocks) take(out *[]change) int32 {
 	}
 	c.users = 1
 	return at
+}
+
+// touch keeps a block that nobody uses as the most recent one.
+func (b *blocks) touch(block int32, out *[]change) {
+	c := b.at.get(block)
+	if c == 0 {
+		c = b.take(out)
+		b.name(c, block)
+	} else {
+		b.pull(c)
+	}
+	b.cells[c].users = 0
+	b.push(c)
 }
 
 // name gives a cell its content; a second cell of one content stays without.
