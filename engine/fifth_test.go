@@ -119,7 +119,8 @@ func TestFifthEngine(t *testing.T) {
 	r := router.New(router.Options{Models: []router.Model{{Name: "m", Prompts: live}}, Fleet: fl, Index: ix, PredictedTTL: time.Nanosecond})
 
 	const gif = "R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7"
-	text := `{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"data:image/gif;base64,` + gif +
+	long := strings.Repeat("a ", 200) // few tokens less to compute are no reason to choose a worker
+	text := `{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"` + long + `a"},{"type":"image_url","image_url":{"url":"data:image/gif;base64,` + gif +
 		`"}},{"type":"text","text":"b"}]}]}`
 	var skeleton body.Skeleton
 	var req body.Request
