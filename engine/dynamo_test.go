@@ -3,32 +3,21 @@ package engine
 import (
 	"context"
 	"encoding/json"
-	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 
 	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/internal/testkit/golden"
 )
 
 // What the real frontend of Dynamo 1.6.1 computed for chat requests with pictures as data URLs: names and block hashes.
 func TestConformanceDynamoRequests(t *testing.T) {
-	golden, models := os.Getenv("SIGHTLINE_GOLDEN"), os.Getenv("SIGHTLINE_MODELS")
-	if golden == "" || models == "" {
-		t.Skip("SIGHTLINE_GOLDEN or SIGHTLINE_MODELS is not set")
-	}
-	text, err := os.ReadFile(filepath.Join(golden, "dynamo", "wire", "mm_requests.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	var cases []struct {
 		Request json.RawMessage `json:"chat_request"`
 		Names   []string        `json:"url_hashes"`
 		Blocks  []uint64        `json:"routing_block_hashes_bs16"`
 	}
-	if err := json.Unmarshal(text, &cases); err != nil {
-		t.Fatal(err)
-	}
+	golden.JSON(t, &cases, golden.Dir(t, "dynamo", "wire", "mm_requests.json"))
 	shared, err := NewMedia(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -36,7 +25,7 @@ func TestConformanceDynamoRequests(t *testing.T) {
 	defer shared.Close()
 	s := DefaultServer()
 	s.BlockHash = "dynamo"
-	m, err := Load("m", filepath.Join(models, "qwen2.5-vl-7b-instruct"), s, shared)
+	m, err := Load("m", golden.Models(t, "qwen2.5-vl-7b-instruct"), s, shared)
 	if err != nil {
 		t.Fatal(err)
 	}

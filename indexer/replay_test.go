@@ -1,17 +1,13 @@
 package indexer
 
 import (
-	"bufio"
-	"bytes"
-	"compress/gzip"
 	"encoding/json"
 	"errors"
-	"io"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/sightline-router/sightline/internal/testkit/golden"
 )
 
 // A replay is one recorded run of Dynamo 1.6.1's index: events and lookups with its answers (testdata/README.md).
@@ -155,32 +151,8 @@ func (r *replay) run(t *testing.T) (finds, wrong, wrongDefault int) {
 	return finds, wrong, wrongDefault
 }
 
-func readReplays(t *testing.T, r io.Reader) (all []replay) {
-	lines := bufio.NewScanner(r)
-	lines.Buffer(nil, 64<<20)
-	for lines.Scan() {
-		var one replay
-		if err := json.Unmarshal(lines.Bytes(), &one); err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, one)
-	}
-	if err := lines.Err(); err != nil {
-		t.Fatal(err)
-	}
-	return all
-}
-
 func storedReplays(t *testing.T) []replay {
-	packed, err := os.ReadFile("testdata/index_replay.jsonl.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	z, err := gzip.NewReader(bytes.NewReader(packed))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return readReplays(t, z)
+	return golden.Lines[replay](t, "testdata/index_replay.jsonl.gz")
 }
 
 func TestDynamoReplay(t *testing.T) {
@@ -222,21 +194,8 @@ func TestRightWhereDynamoIsWrong(t *testing.T) {
 
 // TestConformanceDynamoReplay plays all replays of a golden directory.
 func TestConformanceDynamoReplay(t *testing.T) {
-	dir := os.Getenv("SIGHTLINE_GOLDEN")
-	if dir == "" {
-		t.Skip("SIGHTLINE_GOLDEN is not set (want a directory with dynamo/index_replay*.jsonl)")
-	}
-	files, _ := filepath.Glob(filepath.Join(dir, "dynamo", "index_replay*.jsonl"))
-	if len(files) == 0 {
-		t.Fatalf("no dynamo/index_replay*.jsonl in %s", dir)
-	}
-	for _, name := range files {
-		f, err := os.Open(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		runs := readReplays(t, f)
-		f.Close()
+	for _, name := range golden.Files(t, golden.Dir(t, "dynamo", "index_replay*.jsonl")) {
+		runs := golden.Lines[replay](t, name)
 		for i := range runs {
 			runs[i].run(t)
 		}

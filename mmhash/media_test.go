@@ -15,6 +15,7 @@ import (
 	"github.com/tidwall/gjson"
 	"github.com/zeebo/blake3"
 
+	"github.com/sightline-router/sightline/internal/testkit/golden"
 	"github.com/sightline-router/sightline/mmhash/header"
 )
 
@@ -146,10 +147,7 @@ func TestTIFFInPieces(t *testing.T) {
 
 // TestConformanceIdentify: every golden image as file, as data URL and as escaped data URL in pieces is one identity.
 func TestConformanceIdentify(t *testing.T) {
-	root := os.Getenv("SIGHTLINE_GOLDEN")
-	if root == "" {
-		t.Skip("SIGHTLINE_GOLDEN is not set: golden images are outside the repository")
-	}
+	root := golden.Dir(t)
 	rng := rand.New(rand.NewPCG(7, 8))
 	n := 0
 	for _, dir := range []string{"images/png", "images/jpg", "images/gif", "images/webp", "vllm/images"} {
@@ -198,10 +196,7 @@ func TestUnescape(t *testing.T) {
 // TestConformanceDataURLs: every data URL of the recorded vLLM requests, as the JSON had it: what vLLM answered is read,
 // what it refused for the URL's sake is refused with the same status.
 func TestConformanceDataURLs(t *testing.T) {
-	root := os.Getenv("SIGHTLINE_GOLDEN")
-	if root == "" {
-		t.Skip("SIGHTLINE_GOLDEN is not set: recordings are outside the repository")
-	}
+	root := golden.Dir(t)
 	marker := regexp.MustCompile(`@@([^@]+)@@`)
 	literal := regexp.MustCompile(`(?i)"(data:[^"]*)"`)
 	good, bad := 0, 0

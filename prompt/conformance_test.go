@@ -1,11 +1,8 @@
 package prompt_test
 
 import (
-	"bytes"
-	"compress/gzip"
 	"encoding/json"
 	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,60 +10,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sightline-router/sightline/internal/testkit/golden"
 	. "github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/prompt/template"
 	"github.com/sightline-router/sightline/prompt/vision"
 )
-
-// Recordings and model directories that are not part of the project.
-func conformance(t *testing.T) (golden, models string) {
-	golden, models = os.Getenv("SIGHTLINE_GOLDEN"), os.Getenv("SIGHTLINE_MODELS")
-	if golden == "" || models == "" {
-		t.Skip("SIGHTLINE_GOLDEN and SIGHTLINE_MODELS are not set: the recordings and model directories are not part of the project")
-	}
-	return golden, models
-}
-
-func readFile(t *testing.T, path string) []byte {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if strings.HasSuffix(path, ".gz") {
-		z, err := gzip.NewReader(bytes.NewReader(data))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if data, err = io.ReadAll(z); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return data
-}
-
-func readAs(t *testing.T, path string, v any) {
-	if err := json.Unmarshal(readFile(t, path), v); err != nil {
-		t.Fatalf("%s: %v", path, err)
-	}
-}
-
-// directoryOf puts a model directory together from several, packed files unpacked; later ones win.
-func directoryOf(t *testing.T, from ...string) string {
-	dir := t.TempDir()
-	for _, src := range from {
-		entries, err := os.ReadDir(src)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, e := range entries {
-			data := readFile(t, filepath.Join(src, e.Name()))
-			if err := os.WriteFile(filepath.Join(dir, strings.TrimSuffix(e.Name(), ".gz")), data, 0o644); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	return dir
-}
 
 // asBody makes a chat request; {"type":"image"} parts become pictures. Key order is kept below the top.
 func asBody(t *testing.T, messages json.RawMessage, fields map[string]json.RawMessage) string {
@@ -83,7 +31,7 @@ func asBody(t *testing.T, messages json.RawMessage, fields map[string]json.RawMe
 
 // Conversations rendered by jinja2, tokenised by @huggingface/tokenizers and expanded by vLLM's rules (golden_chat.json).
 func TestConformanceGoldenChat(t *testing.T) {
-	golden, models := conformance(t)
+	recordings, models := golden.Dir(t), golden.Models(t)
 	var rows []struct {
 		Model, Case, Template, Text string
 		Messages                    json.RawMessage
@@ -95,7 +43,7 @@ func TestConformanceGoldenChat(t *testing.T) {
 		Ranges                      [][2]int
 		Error                       string
 	}
-	readAs(t, filepath.Join(models, "golden_chat.json"), &rows)
+	golden.JSON(t, &rows, models, "golden_chat.json")
 	overlays := map[string]string{"gemma3": "gemma3", "llama3.1": "llama3"}
 	loaded := map[string]*Model{}
 	n := 0
@@ -104,11 +52,11 @@ func TestConformanceGoldenChat(t *testing.T) {
 		if m == nil {
 			from := []string{filepath.Join(models, row.Model)}
 			if o := overlays[row.Model]; o != "" {
-				from = append(from, filepath.Join(golden, "vllm", "model_dirs", o))
+				from = append(from, filepath.Join(recordings, "vllm", "model_dirs", o))
 			}
-			dir := directoryOf(t, from...)
+			dir := golden.Unpacked(t, from...)
 			if name := row.Template; strings.HasPrefix(name, "tokenizer_config.") && name != "tokenizer_config.json" {
-				if err := os.WriteFile(filepath.Join(dir, "tokenizer_config.json"), readFile(t, filepath.Join(models, row.Model, name)), 0o644); err != nil {
+				if err := os.WriteFile(filepath.Join(dir, "tokenizer_config.json"), golden.Read(t, models, row.Model, name), 0o644); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -187,18 +135,18 @@ const pad = 1_000_000 // ids from here on stand for pictures
 
 // A real SGLang server's chats: as many tokens as it counted, and the token ids of its KV events, pictures apart.
 func TestConformanceSGLangServer(t *testing.T) {
-	golden, models := conformance(t)
+	recordings, models := golden.Dir(t), golden.Models(t)
 	sizes := map[string]vision.Media{}
 	for _, kind := range []string{"jpg", "png", "webp"} {
 		var v map[string]struct{ Size [2]int }
-		readAs(t, filepath.Join(golden, "images", kind, "variants.json"), &v)
+		golden.JSON(t, &v, recordings, "images", kind, "variants.json")
 		for name, im := range v {
 			sizes[kind+"/"+name] = vision.Media{Width: im.Size[0], Height: im.Size[1]}
 		}
 	}
 	var server struct{ Steps []sglangStep }
-	readAs(t, filepath.Join(golden, "sglang", "server_qwen3vl.json.gz"), &server)
-	m := load(t, directoryOf(t, filepath.Join(models, "qwen3-vl")), Options{Dialect: of("sglang"), AutoToolChoice: true})
+	golden.JSON(t, &server, recordings, "sglang", "server_qwen3vl.json.gz")
+	m := load(t, golden.Unpacked(t, filepath.Join(models, "qwen3-vl")), Options{Dialect: of("sglang"), AutoToolChoice: true})
 	ends := map[int64]int{}
 	chats, blocks := 0, 0
 	for _, s := range server.Steps {
@@ -268,16 +216,16 @@ func sglangEvents(t *testing.T, s sglangStep, e Expanded, ends map[int64]int) (b
 
 // The text server's tokenizer has Llama 3's first template; its prompts are short enough to write the template here.
 func TestConformanceSGLangText(t *testing.T) {
-	golden, models := conformance(t)
+	recordings, models := golden.Dir(t), golden.Models(t)
 	file := filepath.Join(t.TempDir(), "llama3.jinja")
 	text := `{{ bos_token }}{% for m in messages %}{{ '<|start_header_id|>' + m['role'] + '<|end_header_id|>\n\n' + m['content'] | trim + '<|eot_id|>' }}{% endfor %}` +
 		`{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}`
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	m := load(t, directoryOf(t, filepath.Join(models, "llama3.1")), Options{Dialect: of("sglang"), TemplateFile: file})
+	m := load(t, golden.Unpacked(t, filepath.Join(models, "llama3.1")), Options{Dialect: of("sglang"), TemplateFile: file})
 	var server struct{ Steps []sglangStep }
-	readAs(t, filepath.Join(golden, "sglang", "server_text.json.gz"), &server)
+	golden.JSON(t, &server, recordings, "sglang", "server_text.json.gz")
 	n := 0
 	for _, s := range server.Steps {
 		if s.Path != ChatEndpoint {
@@ -299,14 +247,14 @@ func TestConformanceSGLangText(t *testing.T) {
 
 // Our words for vLLM's fallback templates give what its files give.
 func TestConformanceFallbacks(t *testing.T) {
-	_, models := conformance(t)
+	models := golden.Models(t)
 	chats := [][][2]string{
 		{{"user", "Hi"}}, {{"system", "S"}, {"user", "Hi"}}, {{"user", "a"}, {"assistant", "b"}, {"user", " c\n"}},
 		{{"user", "a"}, {"assistant", "b"}}, {{"system", "S"}, {"user", "a"}, {"assistant", "b"}}, {{"user", "a"}, {"user", "b"}}, {{"assistant", "b"}}}
 	n := 0
 	for file, modelType := range map[string]string{"template_basic": "paligemma", "template_blip2": "blip-2", "template_chatml": "minicpmv",
 		"template_deepseek_ocr": "deepseek_ocr", "template_deepseek_vl2": "deepseek_vl_v2"} {
-		theirs, err := template.Compile(string(readFile(t, filepath.Join(models, "vllm-templates", file+".jinja"))), template.Options{})
+		theirs, err := template.Compile(string(golden.Read(t, models, "vllm-templates", file+".jinja")), template.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/sightline-router/sightline/internal/testkit/golden"
 	. "github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/prompt/vision"
 )
@@ -123,11 +124,7 @@ func statusOf(err error) int {
 // TestConformanceMistralPrompts: what mistral-common made of chats with pictures, with Pixtral's own tokenizer.
 // SIGHTLINE_MISTRAL_COMMON is the data directory of the Python package mistral-common 1.13.1.
 func TestConformanceMistralPrompts(t *testing.T) {
-	golden, data := os.Getenv("SIGHTLINE_GOLDEN"), os.Getenv("SIGHTLINE_MISTRAL_COMMON")
-	if golden == "" || data == "" {
-		t.Skip("SIGHTLINE_GOLDEN and SIGHTLINE_MISTRAL_COMMON are not set: recordings and vocabularies are not part of the project")
-	}
-	m := load(t, mistralDir(t, readFile(t, filepath.Join(data, "tekken_240911.json"))), Options{})
+	m := load(t, mistralDir(t, golden.Read(t, golden.MistralCommon(t, "tekken_240911.json"))), Options{})
 	var rows []struct {
 		Case     string
 		Messages json.RawMessage
@@ -136,7 +133,7 @@ func TestConformanceMistralPrompts(t *testing.T) {
 		IDs      [][2]int `json:"ids_rle"`
 		Ranges   [][2]int
 	}
-	readAs(t, filepath.Join(golden, "processor", "prompts", "pixtral_mistral.json.gz"), &rows)
+	golden.JSON(t, &rows, golden.Dir(t, "processor", "prompts", "pixtral_mistral.json.gz"))
 	for _, row := range rows {
 		body := asBody(t, row.Messages, row.Kwargs)
 		d := draft(t, m, ChatEndpoint, body)

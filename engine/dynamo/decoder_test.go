@@ -1,31 +1,22 @@
 package dynamo
 
 import (
-	"bufio"
 	"bytes"
-	"compress/gzip"
-	"embed"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"io"
-	"os"
-	"path/filepath"
 	"reflect"
 	"testing"
 
 	"github.com/tinylib/msgp/msgp"
 
 	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/internal/testkit/golden"
 )
 
 // Captures of ai-dynamo 1.6.1 processes on loopback: two mock workers of two ranks with 64 blocks each, and a worker with
 // pictures, over the ZMQ plane (kv-events and kv_metrics) and the NATS plane (everything); the discovery folders beside them.
-//
-//go:embed testdata
-var captures embed.FS
-
 type captured struct {
 	Topic   string            `json:"channel_topic"`
 	Subject string            `json:"subject"`
@@ -37,35 +28,7 @@ type captured struct {
 	Extra   map[string]string `json:"-"`
 }
 
-func load(t testing.TB, name string) (out []captured) {
-	t.Helper()
-	f, err := captures.Open("testdata/" + name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return lines(t, z)
-}
-
-func lines(t testing.TB, r io.Reader) (out []captured) {
-	s := bufio.NewScanner(r)
-	s.Buffer(nil, 1<<24)
-	for s.Scan() {
-		var c captured
-		if err := json.Unmarshal(s.Bytes(), &c); err != nil {
-			t.Fatal(err)
-		}
-		out = append(out, c)
-	}
-	if s.Err() != nil {
-		t.Fatal(s.Err())
-	}
-	return out
-}
+func load(t testing.TB, name string) []captured { return golden.Lines[captured](t, "testdata", name) }
 
 // kvPayloads are the payloads of a capture's KV events, in order.
 func kvPayloads(t testing.TB, list []captured) (out []envelope) {
@@ -134,23 +97,10 @@ func TestCaptures(t *testing.T) {
 }
 
 func TestConformanceWire(t *testing.T) {
-	dir := os.Getenv("SIGHTLINE_GOLDEN")
-	if dir == "" {
-		t.Skip("SIGHTLINE_GOLDEN is not set: no captures")
-	}
 	for _, name := range []string{"event_plane_zmq.jsonl", "event_plane_zmq_mm.jsonl", "event_plane_nats.jsonl"} {
-		f, err := os.Open(filepath.Join(dir, "dynamo", "wire", name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		list := lines(t, f)
-		f.Close()
+		list := golden.Lines[captured](t, golden.Dir(t, "dynamo", "wire", name))
 		n, ranks := checkCapture(t, list)
 		t.Logf("conformance: Dynamo 1.6.1 %s: %d messages, %d events of %d worker-ranks", name, len(list), n, len(ranks))
-	}
-	text, err := os.ReadFile(filepath.Join(dir, "dynamo", "misc.json"))
-	if err != nil {
-		t.Fatal(err)
 	}
 	var misc struct {
 		Codec []struct {
@@ -158,9 +108,7 @@ func TestConformanceWire(t *testing.T) {
 			Hex  string          `json:"msgpack_hex"`
 		} `json:"router_event_codec"`
 	}
-	if err := json.Unmarshal(text, &misc); err != nil {
-		t.Fatal(err)
-	}
+	golden.JSON(t, &misc, golden.Dir(t, "dynamo", "misc.json"))
 	for i, c := range misc.Codec {
 		packed, err := hex.DecodeString(c.Hex)
 		if err != nil {

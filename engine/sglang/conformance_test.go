@@ -1,17 +1,12 @@
 package sglang
 
 import (
-	"compress/gzip"
 	"encoding/base64"
-	"encoding/json"
-	"io"
-	"os"
-	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/internal/testkit/eventtest"
+	"github.com/sightline-router/sightline/internal/testkit/golden"
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
@@ -90,27 +85,6 @@ func localsOfIDs(ids []uint64, size int, salt, lora string, pairs bool) (out []u
 	return out
 }
 
-func golden(t *testing.T, file string, into any) {
-	dir := os.Getenv("SIGHTLINE_GOLDEN")
-	if dir == "" {
-		t.Skip("SIGHTLINE_GOLDEN is not set: no recordings")
-	}
-	f, err := os.Open(filepath.Join(dir, "sglang", file))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	r := io.Reader(f)
-	if strings.HasSuffix(file, ".gz") {
-		if r, err = gzip.NewReader(f); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := json.NewDecoder(r).Decode(into); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // Real cache trees at page sizes 1 to 64: after each step the prompt inserted is held whole, found by its own ids, as long
 // a prefix of it was held before as the tree said, and what is evicted was held.
 func TestConformanceCacheTrees(t *testing.T) {
@@ -130,7 +104,7 @@ func TestConformanceCacheTrees(t *testing.T) {
 			Payload  []byte
 		}
 	}
-	golden(t, "events.json.gz", &scenarios)
+	golden.JSON(t, &scenarios, golden.Dir(t, "sglang", "events.json.gz"))
 	steps, blocks := 0, 0
 	for _, s := range scenarios {
 		t.Run(s.Name, func(t *testing.T) {
@@ -182,7 +156,7 @@ func TestConformanceServerText(t *testing.T) {
 			Events []struct{ Frames []string }
 		}
 	}
-	golden(t, "server_text.json.gz", &rec)
+	golden.JSON(t, &rec, golden.Dir(t, "sglang", "server_text.json.gz"))
 	var d Decoder
 	held, compared, blocks, bad := tree{}, 0, 0, uint64(0)
 	for _, s := range rec.Steps {

@@ -1,21 +1,19 @@
 package sglang
 
 import (
-	"bytes"
-	"compress/gzip"
 	"encoding/json"
 	"errors"
-	"os"
 	"testing"
 
 	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/internal/testkit/golden"
 	"github.com/sightline-router/sightline/prompt"
 )
 
 // Random conversations in each of SGLang's named ways, written by SGLang 0.5.23's own parser/conversation.py.
 func TestConversations(t *testing.T) {
 	const shipped = "../../examples/models/qwen2.5-vl"
-	var golden struct {
+	var rec struct {
 		Rows []struct {
 			Name, Prompt, Error string
 			Request             json.RawMessage
@@ -23,23 +21,14 @@ func TestConversations(t *testing.T) {
 		}
 		Paths map[string]string
 	}
-	data, err := os.ReadFile("testdata/sglang_conversations.json.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	z, err := gzip.NewReader(bytes.NewReader(data))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.NewDecoder(z).Decode(&golden); err != nil {
-		t.Fatal(err)
-	}
+	golden.JSON(t, &rec, "testdata/sglang_conversations.json.gz")
 	var like *prompt.Model
 	models := map[string]*prompt.Model{}
 	open := 0
-	for _, row := range golden.Rows {
+	for _, row := range rec.Rows {
 		m := models[row.Name]
 		if m == nil {
+			var err error
 			if m, err = prompt.Load(shipped, prompt.Options{Dialect: Dialect(), TemplateFile: row.Name, Like: like}); err != nil {
 				t.Fatal(err)
 			}
@@ -62,7 +51,7 @@ func TestConversations(t *testing.T) {
 			t.Errorf("%s %s:\nours     %q\nSGLang's %q", row.Name, row.Request, d.Prompts[0].Text, row.Prompt)
 		}
 	}
-	for path, want := range golden.Paths {
+	for path, want := range rec.Paths {
 		if got := writingOf("", "", path); got != want {
 			t.Errorf("%s is written as %q, SGLang takes %q", path, got, want)
 		}
@@ -70,7 +59,7 @@ func TestConversations(t *testing.T) {
 	if len(models) != len(writings()) {
 		t.Errorf("%d of %d ways seen", len(models), len(writings()))
 	}
-	t.Logf("%d conversations, %d of them with media whose place is not known", len(golden.Rows), open)
+	t.Logf("%d conversations, %d of them with media whose place is not known", len(rec.Rows), open)
 }
 
 // By itself SGLang takes a form for some models; whisper's is not written here.

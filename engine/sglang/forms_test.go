@@ -1,9 +1,7 @@
 package sglang
 
 import (
-	"compress/gzip"
 	"encoding/json"
-	"os"
 	"slices"
 	"testing"
 
@@ -11,6 +9,7 @@ import (
 
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/internal/testkit/eventtest"
+	"github.com/sightline-router/sightline/internal/testkit/golden"
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
@@ -25,18 +24,7 @@ type release struct {
 }
 
 func releases(t testing.TB) (out []release) {
-	f, err := os.Open("testdata/versions.json.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err == nil {
-		err = json.NewDecoder(z).Decode(&out)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	golden.JSON(t, &out, "testdata/versions.json.gz")
 	return out
 }
 

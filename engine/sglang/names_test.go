@@ -5,13 +5,13 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/internal/testkit/golden"
 )
 
 // The classes by which SGLang names Qwen3-VL's pictures.
@@ -37,34 +37,6 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// picture is a golden picture.
-func picture(t *testing.T, file string) []byte {
-	t.Helper()
-	b, err := os.ReadFile(filepath.Join(os.Getenv("SIGHTLINE_GOLDEN"), "images", file))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
-
-// pictures lists the picture parts of a request, in order: {url or file marker, uuid}.
-func pictures(r gjson.Result) (parts []gjson.Result) {
-	var walk func(v gjson.Result)
-	walk = func(v gjson.Result) {
-		if v.IsObject() && (v.Get("image_url").Exists() || v.Get("type").String() == "image") {
-			parts = append(parts, v)
-			return
-		}
-		if v.IsObject() || v.IsArray() {
-			v.ForEach(func(_, e gjson.Result) bool { walk(e); return true })
-		}
-	}
-	for _, k := range []string{"messages", "input"} {
-		walk(r.Get(k))
-	}
-	return parts
-}
-
 // TestConformanceItems: pads, artifact keys, and the items of a real Qwen3-VL processor (SGLang 0.5.23).
 func TestConformanceItems(t *testing.T) {
 	var vec struct {
@@ -85,7 +57,7 @@ func TestConformanceItems(t *testing.T) {
 			Item        string          `json:"item_hash"`
 		}
 	}
-	golden(t, "hash_vectors.json", &vec)
+	golden.JSON(t, &vec, golden.Dir(t, "sglang", "hash_vectors.json"))
 	for _, p := range vec.Pads {
 		h, err := ParseItem(p.Hash)
 		if err != nil {
@@ -122,9 +94,7 @@ func TestConformanceItems(t *testing.T) {
 		artifacts++
 	}
 
-	var raw json.RawMessage
-	golden(t, "image_items_qwen3-vl.json", &raw)
-	items := gjson.ParseBytes(raw)
+	items := gjson.ParseBytes(golden.Read(t, golden.Dir(t, "sglang", "image_items_qwen3-vl.json")))
 	proc := Processor{ModelType: "qwen3_vl", Architectures: []string{"Qwen3VLForConditionalGeneration"}, Class: qwenClass, Wrapper: qwenWrapper, transformers: "5.19.0", transport: "cpu"}
 	if got, want := proc.fingerprint(), items.Get("processor.fingerprint").String(); got != want {
 		t.Errorf("fingerprint %s, want %s", got, want)
@@ -135,7 +105,7 @@ func TestConformanceItems(t *testing.T) {
 	n := 0
 	for _, row := range items.Get("rows").Array() {
 		for i, it := range row.Get("items").Array() {
-			file := picture(t, row.Get(fmt.Sprintf("images.%d", i)).String())
+			file := golden.Read(t, golden.Dir(t, "images", row.Get(fmt.Sprintf("images.%d", i)).String()))
 			got := ItemName(Item(proc.fingerprint(), sha256.Sum256(file), ""))
 			if got != it.Get("hash").String() {
 				t.Errorf("%s item %d: %s, want %s", row.Get("case"), i, got, it.Get("hash"))
@@ -153,9 +123,7 @@ func TestConformanceItems(t *testing.T) {
 // TestConformanceServerPictures: the pads in the events of a real Qwen3-VL server pin one fingerprint, which holds for every
 // picture whose pages were stored, detail and all.
 func TestConformanceServerPictures(t *testing.T) {
-	var raw json.RawMessage
-	golden(t, "server_qwen3vl.json.gz", &raw)
-	srv := gjson.ParseBytes(raw)
+	srv := gjson.ParseBytes(golden.Read(t, golden.Dir(t, "sglang", "server_qwen3vl.json.gz")))
 	proc := Processor{ModelType: "qwen3_vl", Architectures: []string{"Qwen3VLForConditionalGeneration"}, Class: qwenClass, Wrapper: qwenWrapper}
 	pinned, n := map[string]bool{}, 0
 	for _, step := range srv.Get("steps").Array() {
@@ -167,9 +135,9 @@ func TestConformanceServerPictures(t *testing.T) {
 		if !pads { // text only: the picture's pages were there already
 			continue
 		}
-		for _, p := range pictures(step) {
+		for _, p := range golden.Pictures(step) {
 			f := p.Get("image_url.file").String()
-			file, found := picture(t, f), false
+			file, found := golden.Read(t, golden.Dir(t, "images", f)), false
 			for _, c := range proc.Candidates([]string{"5.23.0", "5.19.0"}) {
 				h := Item(c, sha256.Sum256(file), p.Get("image_url.detail").String())
 				if ids[Pads(h, PadFour)[0]] {

@@ -2,12 +2,9 @@ package trtllm
 
 import (
 	"bytes"
-	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"testing"
@@ -16,6 +13,7 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/indexer/stream"
+	"github.com/sightline-router/sightline/internal/testkit/golden"
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
@@ -55,22 +53,8 @@ func (s *scenario) spans() (out []block.Span) {
 // TestConformanceEvents: each answer, decoded, has the hashes that a request with the prompt's tokens and items has, in
 // the order of the chain; applied to an index, the request finds what the events left there.
 func TestConformanceEvents(t *testing.T) {
-	root := os.Getenv("SIGHTLINE_GOLDEN")
-	if root == "" {
-		t.Skip("SIGHTLINE_GOLDEN is not set: recordings are outside the repository")
-	}
-	b, err := os.ReadFile(filepath.Join(root, "trtllm", "events.json.gz"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	z, err := gzip.NewReader(bytes.NewReader(b))
-	if err != nil {
-		t.Fatal(err)
-	}
 	var all []scenario
-	if err := json.NewDecoder(z).Decode(&all); err != nil {
-		t.Fatal(err)
-	}
+	golden.JSON(t, &all, golden.Dir(t, "trtllm", "events.json.gz"))
 	blocks, events := 0, 0
 	for _, s := range all {
 		want := map[uint64]uint64{}

@@ -2,13 +2,11 @@ package trtllm
 
 import (
 	"encoding/hex"
-	"encoding/json"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/zeebo/blake3"
 
+	"github.com/sightline-router/sightline/internal/testkit/golden"
 	"github.com/sightline-router/sightline/mmhash/header"
 	"github.com/sightline-router/sightline/mmhash/pixels"
 )
@@ -47,25 +45,12 @@ func TestPieces(t *testing.T) {
 
 // TestConformanceNames: every name that a request over HTTP can have, from the file on.
 func TestConformanceNames(t *testing.T) {
-	root := os.Getenv("SIGHTLINE_GOLDEN")
-	if root == "" {
-		t.Skip("SIGHTLINE_GOLDEN is not set: no recordings")
-	}
-	text, err := os.ReadFile(filepath.Join(root, "trtllm", "image_hashes.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	var rows []map[string]any
-	if err := json.Unmarshal(text, &rows); err != nil {
-		t.Fatal(err)
-	}
+	golden.JSON(t, &rows, golden.Dir(t, "trtllm", "image_hashes.json"))
 	n, unread := 0, 0
 	for _, r := range rows {
 		f := r["file"].(string)
-		file, err := os.ReadFile(filepath.Join(root, "images", f))
-		if err != nil {
-			t.Fatal(err)
-		}
+		file := golden.Read(t, golden.Dir(t, "images", f))
 		p, err := pixels.Decode(file)
 		if header.KindOf(err) == header.Unsupported {
 			unread++

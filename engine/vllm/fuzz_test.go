@@ -35,18 +35,7 @@ func TestDecodeAllocatesNothing(t *testing.T) {
 }
 
 // stream is a worker's recorded batches.
-func stream(t testing.TB) (payloads [][]byte) {
-	set, err := recorded.Selection()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, s := range set.Cases["qwen2.5-vl-b16"] {
-		for _, f := range s.Frames {
-			payloads = append(payloads, f.Payload)
-		}
-	}
-	return payloads
-}
+func stream(t testing.TB) [][]byte { return recorded.Selection(t).Payloads("qwen2.5-vl-b16") }
 
 // BenchmarkDecode reads and hashes stored events: text of 64 blocks, and a recorded stream with pictures.
 func BenchmarkDecode(b *testing.B) {

@@ -2,8 +2,6 @@ package vllm
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/sightline-router/sightline/indexer/kvevent"
@@ -13,23 +11,11 @@ import (
 // What a real vLLM sent, decoded, is what package block makes of the same request: every case of the selection here, every
 // case of the whole set in TestConformanceCases.
 func TestRecordedCases(t *testing.T) {
-	set, err := recorded.Selection()
-	if err != nil {
-		t.Fatal(err)
-	}
-	checkCases(t, set)
+	checkCases(t, recorded.Selection(t))
 }
 
 func TestConformanceCases(t *testing.T) {
-	dir := os.Getenv("SIGHTLINE_GOLDEN")
-	if dir == "" {
-		t.Skip("SIGHTLINE_GOLDEN is not set: no recordings")
-	}
-	set, err := recorded.FromDir(filepath.Join(dir, "vllm"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	checkCases(t, set)
+	checkCases(t, recorded.All(t))
 }
 
 func checkCases(t *testing.T, set *recorded.Set) {

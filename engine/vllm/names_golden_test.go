@@ -1,18 +1,17 @@
 package vllm
 
 import (
-	"bufio"
 	"bytes"
+	"cmp"
 	"fmt"
-	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/internal/testkit/golden"
 	"github.com/sightline-router/sightline/mmhash/header"
 	"github.com/sightline-router/sightline/mmhash/name"
 )
@@ -40,24 +39,6 @@ func namesOf(t *testing.T, w gjson.Result) (v *Names, towerLoRA bool) {
 	return v, towerLoRA
 }
 
-// pictures lists the picture parts of a request, in order: {url or file marker, uuid}.
-func pictures(r gjson.Result) (parts []gjson.Result) {
-	var walk func(v gjson.Result)
-	walk = func(v gjson.Result) {
-		if v.IsObject() && (v.Get("image_url").Exists() || v.Get("type").String() == "image") {
-			parts = append(parts, v)
-			return
-		}
-		if v.IsObject() || v.IsArray() {
-			v.ForEach(func(_, e gjson.Result) bool { walk(e); return true })
-		}
-	}
-	for _, k := range []string{"messages", "input"} {
-		walk(r.Get(k))
-	}
-	return parts
-}
-
 // fileOf finds the picture of a part: base64 marker or URL of the recording's server; "" for a null part.
 func fileOf(p gjson.Result) string {
 	s := p.Get("image_url.url").String()
@@ -80,28 +61,13 @@ func fileOf(p gjson.Result) string {
 // TestConformanceNames: every image name of every recorded request that a real vLLM answered (0.32.0 in all its
 // configurations, 0.30.0, 0.23.0), and the adapter prefix in the events of the tower-LoRA worker.
 func TestConformanceNames(t *testing.T) {
-	root := os.Getenv("SIGHTLINE_GOLDEN")
-	if root == "" {
-		t.Skip("SIGHTLINE_GOLDEN is not set: no recordings")
-	}
-	text, err := os.ReadFile(filepath.Join(root, "vllm", "workers.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	workers := gjson.ParseBytes(text)
+	root := golden.Dir(t, "vllm")
+	workers := gjson.ParseBytes(golden.Read(t, root, "workers.json"))
 	total, perWorker := 0, map[string]int{}
 	var lines [][]byte
-	files, _ := filepath.Glob(filepath.Join(root, "vllm", "cases", "*.jsonl"))
-	more, _ := filepath.Glob(filepath.Join(root, "vllm", "sequences", "*.jsonl"))
-	for _, f := range append(files, more...) {
-		b, err := os.ReadFile(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		sc := bufio.NewScanner(bytes.NewReader(b))
-		sc.Buffer(nil, 64<<20)
-		for sc.Scan() {
-			c := gjson.ParseBytes(sc.Bytes())
+	for _, f := range append(golden.Files(t, root, "cases", "*.jsonl"), golden.Files(t, root, "sequences", "*.jsonl")...) {
+		for line := range bytes.Lines(golden.Read(t, f)) {
+			c := gjson.ParseBytes(line)
 			if steps := c.Get("steps"); steps.Exists() {
 				for i, s := range steps.Array() {
 					inner := s.Get("requests")
@@ -111,13 +77,13 @@ func TestConformanceNames(t *testing.T) {
 					for _, q := range inner.Array() {
 						if q.Get("request").Exists() {
 							lines = append(lines, fmt.Appendf(nil, `{"id":%q,"worker":%q,"status":%d,"request":%s,"mm":%s}`,
-								fmt.Sprintf("%s#%d", c.Get("id").String(), i), c.Get("worker").String(), q.Get("status").Int(), q.Get("request").Raw, orNull(q.Get("mm").Raw)))
+								fmt.Sprintf("%s#%d", c.Get("id").String(), i), c.Get("worker").String(), q.Get("status").Int(), q.Get("request").Raw, cmp.Or(q.Get("mm").Raw, "null")))
 						}
 					}
 				}
 				continue
 			}
-			lines = append(lines, slices.Clone(sc.Bytes()))
+			lines = append(lines, line)
 		}
 	}
 	for _, line := range lines {
@@ -137,7 +103,7 @@ func TestConformanceNames(t *testing.T) {
 			continue
 		}
 		req := c.Get("request")
-		parts := pictures(req)
+		parts := golden.Pictures(req)
 		if len(parts) != len(want) {
 			t.Errorf("%s: %d parts, %d names", c.Get("id"), len(parts), len(want))
 			continue
@@ -145,11 +111,8 @@ func TestConformanceNames(t *testing.T) {
 		for i, p := range parts {
 			var it name.Item
 			var file []byte
-			var err error
 			if f := fileOf(p); f != "" {
-				if file, err = os.ReadFile(filepath.Join(root, "vllm", "images", f)); err != nil {
-					t.Fatal(err)
-				}
+				file = golden.Read(t, root, "images", f)
 				r := header.New()
 				r.Write(file)
 				for r.Again() {
@@ -187,11 +150,4 @@ func TestConformanceNames(t *testing.T) {
 	if total < 400 {
 		t.Errorf("only %d names compared", total)
 	}
-}
-
-func orNull(s string) string {
-	if s == "" {
-		return "null"
-	}
-	return s
 }

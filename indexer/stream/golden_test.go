@@ -3,8 +3,6 @@ package stream
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -19,23 +17,11 @@ import (
 // Recorded sequences against one cache (repeats, growing chats, salts, eviction, resets, a restart, two ranks): before
 // each request the index foretells what the engine then reported as cached tokens.
 func TestRecordedSequences(t *testing.T) {
-	set, err := recorded.Selection()
-	if err != nil {
-		t.Fatal(err)
-	}
-	checkSequences(t, set)
+	checkSequences(t, recorded.Selection(t))
 }
 
 func TestConformanceSequences(t *testing.T) {
-	dir := os.Getenv("SIGHTLINE_GOLDEN")
-	if dir == "" {
-		t.Skip("SIGHTLINE_GOLDEN is not set: no recordings")
-	}
-	set, err := recorded.FromDir(filepath.Join(dir, "vllm"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	checkSequences(t, set)
+	checkSequences(t, recorded.All(t))
 }
 
 // growing passes over the resets that the recorder made between requests, so that the cache grows.
@@ -49,23 +35,11 @@ func (g *growing) Decode(b []byte) (kvevent.Batch, error) {
 
 // Every recorded request finds, in an index fed with its worker's frames, every full block that it stored.
 func TestRecordedCasesAreFound(t *testing.T) {
-	set, err := recorded.Selection()
-	if err != nil {
-		t.Fatal(err)
-	}
-	checkFound(t, set)
+	checkFound(t, recorded.Selection(t))
 }
 
 func TestConformanceCasesAreFound(t *testing.T) {
-	dir := os.Getenv("SIGHTLINE_GOLDEN")
-	if dir == "" {
-		t.Skip("SIGHTLINE_GOLDEN is not set: no recordings")
-	}
-	set, err := recorded.FromDir(filepath.Join(dir, "vllm"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	checkFound(t, set)
+	checkFound(t, recorded.All(t))
 }
 
 func checkFound(t *testing.T, set *recorded.Set) {
@@ -212,22 +186,15 @@ func (p *player) close() {
 
 // The whole path of an event: queue, order, decode, hash, index. One worker of 0.32 with batches of 64 blocks.
 func BenchmarkFeed(b *testing.B) {
-	set, err := recorded.Selection()
-	if err != nil {
-		b.Fatal(err)
-	}
-	var frames []recorded.Frame
-	for _, s := range set.Cases["qwen2.5-vl-b16"] {
-		frames = append(frames, s.Frames...)
-	}
+	payloads := recorded.Selection(b).Payloads("qwen2.5-vl-b16")
 	sink := Join(indexer.New(indexer.Options{}), false)
 	f := &Feed{o: Options{Source: newWorker(0, false), Decoder: &vllm.Decoder{}, Sink: sink}, wake: make(chan struct{}, 1)}
 	seq, ctx := uint64(0), b.Context()
 	b.ReportAllocs()
 	b.ResetTimer()
 	for b.Loop() {
-		for _, frame := range frames {
-			f.takeMessage(ctx, Message{Seq: seq, Payload: frame.Payload})
+		for _, payload := range payloads {
+			f.takeMessage(ctx, Message{Seq: seq, Payload: payload})
 			seq++
 		}
 	}

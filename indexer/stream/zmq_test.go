@@ -67,17 +67,8 @@ func (p *publisher) send(payload []byte) {
 // A router that joins a running worker over real sockets: replay for what was before, live messages after, a gap in
 // between, and nothing left behind.
 func TestOverZMQ(t *testing.T) {
-	set, err := recorded.Selection()
-	if err != nil {
-		t.Fatal(err)
-	}
-	step := set.Cases["qwen2.5-vl-b16"]
-	var payloads [][]byte
-	for _, s := range step {
-		for _, f := range s.Frames {
-			payloads = append(payloads, f.Payload)
-		}
-	}
+	set := recorded.Selection(t)
+	step, payloads := set.Cases["qwen2.5-vl-b16"], set.Payloads("qwen2.5-vl-b16")
 	p := publish(t)
 	for _, b := range payloads[:20] {
 		p.send(b)

@@ -1,22 +1,11 @@
 package block
 
 import (
-	"bufio"
-	"bytes"
-	"compress/gzip"
-	_ "embed"
-	"encoding/json"
-	"io"
-	"os"
-	"path/filepath"
 	"slices"
 	"testing"
-)
 
-// A selection of what ai-dynamo-runtime 1.6.1 (compute_block_hash_for_seq) and the crate dynamo-kv-router 1.6.1 answered.
-//
-//go:embed testdata/dynamo_block_hashes.jsonl.gz
-var dynamoVectors []byte
+	"github.com/sightline-router/sightline/internal/testkit/golden"
+)
 
 type dynamoVector struct {
 	ID        string   `json:"id"`
@@ -38,37 +27,19 @@ type infos struct {
 	} `json:"mm_objects"`
 }
 
+// A selection of what ai-dynamo-runtime 1.6.1 (compute_block_hash_for_seq) and the crate dynamo-kv-router 1.6.1 answered.
 func TestDynamoVectors(t *testing.T) {
-	z, err := gzip.NewReader(bytes.NewReader(dynamoVectors))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := checkDynamo(t, z); n < 80 {
+	if n := checkDynamo(t, "testdata/dynamo_block_hashes.jsonl.gz"); n < 80 {
 		t.Errorf("only %d vectors", n)
 	}
 }
 
 func TestConformanceDynamoBlocks(t *testing.T) {
-	dir := os.Getenv("SIGHTLINE_GOLDEN")
-	if dir == "" {
-		t.Skip("SIGHTLINE_GOLDEN is not set: no vectors")
-	}
-	f, err := os.Open(filepath.Join(dir, "dynamo", "block_hashes.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	t.Logf("conformance: Dynamo 1.6.1 block hashes: %d vectors equal", checkDynamo(t, f))
+	t.Logf("conformance: Dynamo 1.6.1 block hashes: %d vectors equal", checkDynamo(t, golden.Dir(t, "dynamo", "block_hashes.jsonl")))
 }
 
-func checkDynamo(t *testing.T, r io.Reader) (n int) {
-	lines := bufio.NewScanner(r)
-	lines.Buffer(nil, 1<<24)
-	for lines.Scan() {
-		var v dynamoVector
-		if err := json.Unmarshal(lines.Bytes(), &v); err != nil {
-			t.Fatal(err)
-		}
+func checkDynamo(t *testing.T, file string) (n int) {
+	for _, v := range golden.Lines[dynamoVector](t, file) {
 		d := Dynamo{Size: v.Size, Seed: DynamoSeed(v.LoRA, v.Namespace), Eagle: v.Eagle}
 		got := d.Locals(nil, v.Tokens, v.blockSpans())
 		if !slices.Equal(got, v.Locals) {
@@ -83,9 +54,6 @@ func checkDynamo(t *testing.T, r io.Reader) (n int) {
 			t.Errorf("%s: chain %d, want %d", v.ID, chain, v.Seqs)
 		}
 		n++
-	}
-	if err := lines.Err(); err != nil {
-		t.Fatal(err)
 	}
 	return n
 }

@@ -2,7 +2,6 @@ package header
 
 import (
 	"bytes"
-	"compress/gzip"
 	"compress/zlib"
 	"encoding/binary"
 	"encoding/json"
@@ -12,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/sightline-router/sightline/internal/testkit/golden"
 )
 
 // row is one file of testdata/corpus.json.gz with Pillow 13.0.0's answer (see testdata/make_corpus.py).
@@ -28,19 +29,8 @@ type row struct {
 
 func corpus(t testing.TB) []row {
 	t.Helper()
-	f, err := os.Open("testdata/corpus.json.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var rows []row
-	if err := json.NewDecoder(z).Decode(&rows); err != nil {
-		t.Fatal(err)
-	}
+	golden.JSON(t, &rows, "testdata/corpus.json.gz")
 	return rows
 }
 
@@ -117,10 +107,7 @@ func TestPillow(t *testing.T) {
 
 // TestConformanceImages reads every golden image: formats, modes and sizes as Pillow 13.0.0 has them.
 func TestConformanceImages(t *testing.T) {
-	root := os.Getenv("SIGHTLINE_GOLDEN")
-	if root == "" {
-		t.Skip("SIGHTLINE_GOLDEN is not set: golden images are outside the repository")
-	}
+	root := golden.Dir(t)
 	type variant struct {
 		Mode     string
 		Size     [2]int

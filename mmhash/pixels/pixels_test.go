@@ -3,7 +3,6 @@ package pixels
 import (
 	"bytes"
 	"cmp"
-	"compress/gzip"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -11,12 +10,12 @@ import (
 	"hash/crc32"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"strconv"
 	"testing"
 	"time"
 
+	"github.com/sightline-router/sightline/internal/testkit/golden"
 	"github.com/sightline-router/sightline/mmhash/header"
 )
 
@@ -31,17 +30,7 @@ type picture struct {
 
 func pictures(t testing.TB) (ps []picture) {
 	t.Helper()
-	b, err := os.ReadFile("testdata/pictures.json.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	z, err := gzip.NewReader(bytes.NewReader(b))
-	if err == nil {
-		err = json.NewDecoder(z).Decode(&ps)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	golden.JSON(t, &ps, "testdata/pictures.json.gz")
 	return ps
 }
 
@@ -79,19 +68,6 @@ func TestPictures(t *testing.T) {
 	}
 }
 
-func golden(t testing.TB, path ...string) []byte {
-	t.Helper()
-	root := os.Getenv("SIGHTLINE_GOLDEN")
-	if root == "" {
-		t.Skip("SIGHTLINE_GOLDEN is not set: the pictures are outside the repository")
-	}
-	b, err := os.ReadFile(filepath.Join(append([]string{root}, path...)...))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
-
 // TestConformanceImages: every recorded picture, against Pillow 13.0.0.
 func TestConformanceImages(t *testing.T) {
 	for _, dir := range []string{"jpg", "png", "gif", "webp"} {
@@ -103,14 +79,12 @@ func TestConformanceImages(t *testing.T) {
 			One  string `json:"white_rgb_sha256"`
 		}
 		for f, v := range map[string]any{"expected.json": &plain, "variants.json": &more} {
-			if err := json.Unmarshal(golden(t, "images", dir, f), v); err != nil {
-				t.Fatal(err)
-			}
+			golden.JSON(t, v, golden.Dir(t, "images", dir, f))
 		}
 		good := 0
 		for f, w := range plain {
 			m := more[f]
-			p := picture{Name: f, Size: m.Size, White: cmp.Or(m.One, w.RGB), File: golden(t, "images", dir, f)}
+			p := picture{Name: f, Size: m.Size, White: cmp.Or(m.One, w.RGB), File: golden.Read(t, golden.Dir(t, "images", dir, f))}
 			if p.check(t) {
 				good++
 			}

@@ -1,9 +1,9 @@
 package template
 
 import (
-	"os"
-	"path/filepath"
 	"testing"
+
+	"github.com/sightline-router/sightline/internal/testkit/golden"
 )
 
 // benchTemplate has the shape of a vision model's chat template: text or parts, image markers, tools, tool calls.
@@ -74,15 +74,7 @@ func BenchmarkRender(b *testing.B) { benchRender(b, benchTemplate) }
 
 // BenchmarkRenderQwen3VL does so with Qwen3-VL's own template, from SIGHTLINE_MODELS.
 func BenchmarkRenderQwen3VL(b *testing.B) {
-	dir := os.Getenv("SIGHTLINE_MODELS")
-	if dir == "" {
-		b.Skip("SIGHTLINE_MODELS is not set: model files are not in this repository")
-	}
-	src, err := os.ReadFile(filepath.Join(dir, "qwen3-vl", "chat_template.jinja"))
-	if err != nil {
-		b.Fatal(err)
-	}
-	benchRender(b, string(src))
+	benchRender(b, string(golden.Read(b, golden.Models(b, "qwen3-vl", "chat_template.jinja"))))
 }
 
 // BenchmarkFromJSON reads the messages of the same conversation.

@@ -7,28 +7,9 @@ import (
 	"sort"
 	"testing"
 	"time"
+
+	"github.com/sightline-router/sightline/internal/testkit/golden"
 )
-
-// goldenDir gives the directory of golden results, which is no part of the repository.
-func goldenDir(t *testing.T) string {
-	t.Helper()
-	dir := os.Getenv("SIGHTLINE_GOLDEN")
-	if dir == "" {
-		t.Skip("SIGHTLINE_GOLDEN is not set: the golden chat templates of other projects are not in this repository")
-	}
-	return dir
-}
-
-func readJSON(t testing.TB, path string, into any) {
-	t.Helper()
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(raw, into); err != nil {
-		t.Fatal(err)
-	}
-}
 
 // mustJSON reads JSON into a Value.
 func mustJSON(t testing.TB, raw []byte) Value {
@@ -54,21 +35,21 @@ func noon() time.Time       { return time.Date(2025, 7, 10, 12, 0, 0, 0, time.UT
 
 // TestConformanceChatTemplates renders real models' templates over contexts; Jinja2 made the expected texts.
 func TestConformanceChatTemplates(t *testing.T) {
-	dir := filepath.Join(goldenDir(t), "chat_templates")
-	var golden struct {
+	dir := golden.Dir(t, "chat_templates")
+	var rec struct {
 		Contexts map[string]json.RawMessage
 		Expected map[string]map[string]struct {
 			OK    *string
 			Error *string
 		}
 	}
-	readJSON(t, filepath.Join(dir, "cases.json"), &golden)
+	golden.JSON(t, &rec, dir, "cases.json")
 	contexts := map[string]Vars{}
-	for name, raw := range golden.Contexts {
+	for name, raw := range rec.Contexts {
 		contexts[name] = varsOf(mustJSON(t, raw))
 	}
 	var names []string
-	for name := range golden.Expected {
+	for name := range rec.Expected {
 		names = append(names, name)
 	}
 	sort.Strings(names)
@@ -82,7 +63,7 @@ func TestConformanceChatTemplates(t *testing.T) {
 			t.Fatal(err)
 		}
 		tmpl, compileErr := Compile(string(src), Options{Now: noon})
-		for context, want := range golden.Expected[name] {
+		for context, want := range rec.Expected[name] {
 			cases++
 			var got []byte
 			err := compileErr
@@ -113,7 +94,7 @@ func TestConformanceChatHF(t *testing.T) {
 		Kwargs       json.RawMessage
 		OK, Err      *string
 	}
-	readJSON(t, filepath.Join(goldenDir(t), "chat_hf", "cases.json"), &rows)
+	golden.JSON(t, &rows, golden.Dir(t, "chat_hf", "cases.json"))
 	for _, row := range rows {
 		chat := Chat{Messages: mustJSON(t, row.Messages), AliasReasoning: true}
 		for _, e := range mustJSON(t, row.Kwargs).Dict().Entries() {

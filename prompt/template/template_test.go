@@ -1,34 +1,23 @@
 package template
 
 import (
-	"compress/gzip"
 	"encoding/json"
 	"errors"
-	"os"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/sightline-router/sightline/internal/testkit/golden"
 )
 
 // TestFacts renders generated templates and compares with what the real Jinja2 gave for them; see testdata/README.md.
 func TestFacts(t *testing.T) {
-	f, err := os.Open("testdata/facts.json.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var facts []struct {
 		T   string          `json:"t"`
 		Res referenceResult `json:"r"`
 	}
-	if err := json.NewDecoder(z).Decode(&facts); err != nil {
-		t.Fatal(err)
-	}
+	golden.JSON(t, &facts, "testdata/facts.json.gz")
 	vars := varsOf(mustJSON(t, []byte(makerVars)))
 	absent := 0
 	for _, fact := range facts {

@@ -2,18 +2,16 @@ package tokenizer
 
 import (
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/sightline-router/sightline/internal/testkit/golden"
 )
 
 func BenchmarkEncode(b *testing.B) {
-	models := outside(b, "SIGHTLINE_MODELS")
-	golden := filepath.Join(outside(b, "SIGHTLINE_GOLDEN"), "tokenizer")
-	texts := benchTexts(b, golden)
+	models, texts := golden.Models(b), benchTexts(b, golden.Dir(b, "tokenizer"))
 	for _, model := range []string{"qwen2.5-vl-7b-instruct", "llama3.1", "gemma3"} {
-		tok, err := LoadJSON(readMaybeGzip(b, filepath.Join(models, model, "tokenizer.json")))
+		tok, err := LoadJSON(golden.Read(b, models, model, "tokenizer.json"))
 		if err != nil {
 			b.Error(err)
 			continue
@@ -36,7 +34,9 @@ func BenchmarkEncode(b *testing.B) {
 // benchTexts gives about 8,000 tokens of prose, and the long runs that must not cost more per byte.
 func benchTexts(b testing.TB, dir string) []goldenText {
 	var prose, mixed, han strings.Builder
-	for _, text := range golden[[]goldenText](b, filepath.Join(dir, "texts.json")) {
+	var texts []goldenText
+	golden.JSON(b, &texts, dir, "texts.json")
+	for _, text := range texts {
 		if len(text.Text) > 1000 && text.Category == "english" && prose.Len() < 36000 {
 			prose.WriteString(text.Text)
 		}
@@ -81,11 +81,7 @@ func benchTexts(b testing.TB, dir string) []goldenText {
 }
 
 func BenchmarkLoad(b *testing.B) {
-	models := outside(b, "SIGHTLINE_MODELS")
-	file, err := os.ReadFile(filepath.Join(models, "qwen2.5-vl-7b-instruct", "tokenizer.json"))
-	if err != nil {
-		b.Fatal(err)
-	}
+	file := golden.Read(b, golden.Models(b, "qwen2.5-vl-7b-instruct", "tokenizer.json"))
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := LoadJSON(file); err != nil {
@@ -96,9 +92,8 @@ func BenchmarkLoad(b *testing.B) {
 
 // BenchmarkConversation is the last of 30 turns of a growing conversation, with and without the cache of turns.
 func BenchmarkConversation(b *testing.B) {
-	models := outside(b, "SIGHTLINE_MODELS")
-	prose := benchTexts(b, filepath.Join(outside(b, "SIGHTLINE_GOLDEN"), "tokenizer"))[0].Text
-	tok, err := LoadJSON(readMaybeGzip(b, filepath.Join(models, "qwen2.5-vl-7b-instruct", "tokenizer.json")))
+	prose := benchTexts(b, golden.Dir(b, "tokenizer"))[0].Text
+	tok, err := LoadJSON(golden.Read(b, golden.Models(b, "qwen2.5-vl-7b-instruct", "tokenizer.json")))
 	if err != nil {
 		b.Fatal(err)
 	}

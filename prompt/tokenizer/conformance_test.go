@@ -1,63 +1,26 @@
 package tokenizer
 
 import (
-	"bytes"
-	"compress/gzip"
-	"encoding/json"
-	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/sightline-router/sightline/internal/testkit/golden"
 )
-
-// goldenDir and modelsDir give the directories of reference results and model files, which are not part of the repository.
-func outside(t testing.TB, variable string) string {
-	dir := os.Getenv(variable)
-	if dir == "" {
-		t.Skipf("%s is not set: the directory with reference data is not here", variable)
-	}
-	return dir
-}
-
-// readMaybeGzip reads path, or path.gz unpacked.
-func readMaybeGzip(t testing.TB, path string) []byte {
-	t.Helper()
-	b, err := os.ReadFile(path)
-	if os.IsNotExist(err) {
-		b, err = os.ReadFile(path + ".gz")
-		if err == nil {
-			var z *gzip.Reader
-			if z, err = gzip.NewReader(bytes.NewReader(b)); err == nil {
-				b, err = io.ReadAll(z)
-			}
-		}
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
 
 type goldenText struct{ Category, Text string }
 
-func golden[T any](t testing.TB, path string) (v T) {
-	t.Helper()
-	if err := json.Unmarshal(readMaybeGzip(t, path), &v); err != nil {
-		t.Fatal(err)
-	}
-	return v
-}
-
 // conform compares a tokenizer with reference ids, text by text.
-func conform(t *testing.T, tok *Tokenizer, texts []goldenText, want [][]uint32, opt Options) {
+func conform(t *testing.T, tok *Tokenizer, texts []goldenText, ids string) {
 	t.Helper()
+	var want [][]uint32
+	golden.JSON(t, &want, ids)
 	if len(want) != len(texts) {
 		t.Fatalf("%d texts, %d results", len(texts), len(want))
 	}
 	wrong := 0
 	for i, text := range texts {
-		got := tok.Encode(nil, text.Text, opt)
+		got := tok.Encode(nil, text.Text, Options{})
 		if !slices.Equal(got, want[i]) {
 			if wrong++; wrong <= 5 {
 				t.Errorf("text %d (%s) %.80q:\n got %v\nwant %v", i, text.Category, text.Text, head(got), head(want[i]))
@@ -70,31 +33,29 @@ func conform(t *testing.T, tok *Tokenizer, texts []goldenText, want [][]uint32, 
 func head(ids []uint32) []uint32 { return ids[:min(len(ids), 40)] }
 
 func TestConformanceTokenizer(t *testing.T) {
-	dir := filepath.Join(outside(t, "SIGHTLINE_GOLDEN"), "tokenizer")
-	models := outside(t, "SIGHTLINE_MODELS")
-	texts := golden[[]goldenText](t, filepath.Join(dir, "texts.json"))
+	dir := golden.Dir(t, "tokenizer")
+	models, texts := golden.Models(t), []goldenText{}
+	golden.JSON(t, &texts, dir, "texts.json")
 	for name, model := range map[string]string{"qwen2_5": "qwen2.5-vl-7b-instruct", "llama3_2": "llama3.1", "gemma3": "gemma3"} {
 		t.Run(name, func(t *testing.T) {
-			tok, err := LoadJSON(readMaybeGzip(t, filepath.Join(models, model, "tokenizer.json")))
+			tok, err := LoadJSON(golden.Read(t, models, model, "tokenizer.json"))
 			if err != nil {
 				t.Fatal(err)
 			}
-			conform(t, tok, texts, golden[[][]uint32](t, filepath.Join(dir, name+".ids.json")), Options{})
+			conform(t, tok, texts, filepath.Join(dir, name+".ids.json"))
 		})
 	}
 }
 
 func TestConformanceTokenizerKinds(t *testing.T) {
-	dir := filepath.Join(outside(t, "SIGHTLINE_GOLDEN"), "tokenizer_kinds")
-	models := outside(t, "SIGHTLINE_MODELS")
-	texts := golden[[]goldenText](t, filepath.Join(dir, "texts.json"))
+	dir := golden.Dir(t, "tokenizer_kinds")
+	models, texts := golden.Models(t), []goldenText{}
+	golden.JSON(t, &texts, dir, "texts.json")
 	fromFile := func(load func([]byte) (*Tokenizer, error), file string) func(testing.TB) (*Tokenizer, error) {
-		return func(t testing.TB) (*Tokenizer, error) { return load(readMaybeGzip(t, filepath.Join(models, file))) }
+		return func(t testing.TB) (*Tokenizer, error) { return load(golden.Read(t, models, file)) }
 	}
 	fromMistral := func(load func([]byte) (*Tokenizer, error), file string) func(testing.TB) (*Tokenizer, error) {
-		return func(t testing.TB) (*Tokenizer, error) {
-			return load(readMaybeGzip(t, filepath.Join(outside(t, "SIGHTLINE_MISTRAL_COMMON"), file)))
-		}
+		return func(t testing.TB) (*Tokenizer, error) { return load(golden.Read(t, golden.MistralCommon(t, file))) }
 	}
 	for name, load := range map[string]func(testing.TB) (*Tokenizer, error){
 		"llava15_llama2_bpe_tokenizer_json": fromFile(LoadJSON, "llava-1.5-7b-hf/tokenizer.json"),
@@ -114,7 +75,7 @@ func TestConformanceTokenizerKinds(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			conform(t, tok, texts, golden[[][]uint32](t, filepath.Join(dir, name+".ids.json")), Options{})
+			conform(t, tok, texts, filepath.Join(dir, name+".ids.json"))
 		})
 	}
 }

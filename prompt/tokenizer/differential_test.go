@@ -7,12 +7,14 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/sightline-router/sightline/internal/testkit/golden"
 )
 
 // TestDifferential compares with the package tokenizers==0.23.3 on random tokenizers and texts, made by
 // testdata/differential.py. SIGHTLINE_PYTHON names a Python that has it; SIGHTLINE_SEED and SIGHTLINE_COUNT vary the run.
 func TestDifferential(t *testing.T) {
-	python := outside(t, "SIGHTLINE_PYTHON")
+	python := golden.Folder(t, "SIGHTLINE_PYTHON")
 	seed, count := "1", "200"
 	if v := os.Getenv("SIGHTLINE_SEED"); v != "" {
 		seed = v

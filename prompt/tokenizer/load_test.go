@@ -3,12 +3,13 @@ package tokenizer
 import (
 	"encoding/json"
 	"fmt"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
 	"testing/fstest"
 	"time"
+
+	"github.com/sightline-router/sightline/internal/testkit/golden"
 )
 
 func byteVocab(more ...string) string {
@@ -99,7 +100,7 @@ func TestTiktoken(t *testing.T) {
 // TestConformanceLoad prints what a tokenizer.json takes to load and to hold, and fails where one of 7 MB holds more than 40 MB
 // with all its tables built, or takes three seconds: the goal on a quiet machine is 150 ms.
 func TestConformanceLoad(t *testing.T) {
-	models := outside(t, "SIGHTLINE_MODELS")
+	models := golden.Models(t)
 	heap := func() float64 {
 		var m runtime.MemStats
 		runtime.GC()
@@ -107,7 +108,7 @@ func TestConformanceLoad(t *testing.T) {
 		return float64(m.HeapAlloc) / 1e6
 	}
 	for _, model := range []string{"qwen2.5-vl-7b-instruct", "llama3.1", "gemma3"} {
-		file := readMaybeGzip(t, filepath.Join(models, model, "tokenizer.json"))
+		file := golden.Read(t, models, model, "tokenizer.json")
 		before, best := heap(), time.Hour
 		var tok *Tokenizer
 		var err error

@@ -1,12 +1,8 @@
 package tokenizer
 
 import (
-	"bufio"
-	"bytes"
-	"compress/gzip"
 	"encoding/json"
 	"fmt"
-	"io"
 	"math"
 	"os"
 	"os/exec"
@@ -15,24 +11,21 @@ import (
 	"testing"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/sightline-router/sightline/internal/testkit/golden"
 )
 
 // compareSentencePiece reads models and reference ids, one JSON object a line, as testdata/sentencepiece.py writes them.
-func compareSentencePiece(t *testing.T, r io.Reader) (models int) {
-	lines := bufio.NewScanner(r)
-	lines.Buffer(nil, 64<<20)
-	for ; lines.Scan(); models++ {
-		var c struct {
-			Name  string
-			Model []byte
-			Rows  []struct {
-				Text string
-				IDs  []uint32
-			}
+func compareSentencePiece(t *testing.T, text []byte) int {
+	models := golden.LinesOf[struct {
+		Name  string
+		Model []byte
+		Rows  []struct {
+			Text string
+			IDs  []uint32
 		}
-		if err := json.Unmarshal(lines.Bytes(), &c); err != nil {
-			t.Fatal(err)
-		}
+	}](t, text)
+	for _, c := range models {
 		tok, err := LoadSentencePiece(c.Model)
 		if err != nil {
 			t.Errorf("%s: %v", c.Name, err)
@@ -45,30 +38,19 @@ func compareSentencePiece(t *testing.T, r io.Reader) (models int) {
 			}
 		}
 	}
-	if lines.Err() != nil {
-		t.Fatal(lines.Err())
-	}
-	return models
+	return len(models)
 }
 
 // testdata/sentencepiece.jsonl.gz: python sentencepiece.py 5.
 func TestSentencePiece(t *testing.T) {
-	b, err := os.ReadFile("testdata/sentencepiece.jsonl.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	z, err := gzip.NewReader(bytes.NewReader(b))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := compareSentencePiece(t, z); n != 16 {
+	if n := compareSentencePiece(t, golden.Read(t, "testdata/sentencepiece.jsonl.gz")); n != 16 {
 		t.Errorf("%d models, want 16", n)
 	}
 }
 
 // TestDifferentialSentencePiece needs a Python with sentencepiece==0.2.3 in SIGHTLINE_PYTHON.
 func TestDifferentialSentencePiece(t *testing.T) {
-	python := outside(t, "SIGHTLINE_PYTHON")
+	python := golden.Folder(t, "SIGHTLINE_PYTHON")
 	seed := os.Getenv("SIGHTLINE_SEED")
 	if seed == "" {
 		seed = "1"
@@ -77,7 +59,7 @@ func TestDifferentialSentencePiece(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%d models", compareSentencePiece(t, bytes.NewReader(out)))
+	t.Logf("%d models", compareSentencePiece(t, out))
 }
 
 // A piece that is the NUL character is none where bytes have pieces (expected ids: sentencepiece 0.2.3, whose log says so).

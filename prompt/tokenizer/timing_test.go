@@ -9,21 +9,23 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sightline-router/sightline/internal/testkit/golden"
 )
 
 // TestConformanceSpeed prints how many times faster than the package tokenizers==0.23.3 this one encodes prose, both in one run, and
 // fails where that is less than ten times: the machine may be busy, the goal of 25 times is for a quiet one.
 func TestConformanceSpeed(t *testing.T) {
-	python := outside(t, "SIGHTLINE_PYTHON")
-	models := outside(t, "SIGHTLINE_MODELS")
-	prose := benchTexts(t, filepath.Join(outside(t, "SIGHTLINE_GOLDEN"), "tokenizer"))[0].Text
+	python := golden.Folder(t, "SIGHTLINE_PYTHON")
+	models := golden.Models(t)
+	prose := benchTexts(t, golden.Dir(t, "tokenizer"))[0].Text
 	dir := t.TempDir()
 	textFile, jsonFile := filepath.Join(dir, "text.txt"), filepath.Join(dir, "tokenizer.json")
 	if err := os.WriteFile(textFile, []byte(prose), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, model := range []string{"qwen2.5-vl-7b-instruct", "llama3.1", "gemma3"} {
-		file := readMaybeGzip(t, filepath.Join(models, model, "tokenizer.json"))
+		file := golden.Read(t, models, model, "tokenizer.json")
 		if err := os.WriteFile(jsonFile, file, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -65,12 +67,12 @@ func fastest(tok *Tokenizer, text string, n int) (best time.Duration, tokens int
 // TestConformanceWorstCase prints what a byte of long runs costs in bytes of prose. The goal on a quiet machine is three; it
 // fails at six.
 func TestConformanceWorstCase(t *testing.T) {
-	models := outside(t, "SIGHTLINE_MODELS")
-	texts := benchTexts(t, filepath.Join(outside(t, "SIGHTLINE_GOLDEN"), "tokenizer"))
+	models := golden.Models(t)
+	texts := benchTexts(t, golden.Dir(t, "tokenizer"))
 	prose := texts[0].Text
 	const limit = 6
 	for _, model := range []string{"qwen2.5-vl-7b-instruct", "llama3.1", "gemma3"} {
-		tok, err := LoadJSON(readMaybeGzip(t, filepath.Join(models, model, "tokenizer.json")))
+		tok, err := LoadJSON(golden.Read(t, models, model, "tokenizer.json"))
 		if err != nil {
 			t.Fatal(err)
 		}

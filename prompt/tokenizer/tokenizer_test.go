@@ -1,13 +1,9 @@
 package tokenizer
 
 import (
-	"bufio"
-	"bytes"
-	"compress/gzip"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/text/unicode/norm"
+
+	"github.com/sightline-router/sightline/internal/testkit/golden"
 )
 
 // pipelineCase is a random tokenizer and what tokenizers==0.23.3 made of texts with it (testdata/differential.py).
@@ -29,29 +27,8 @@ type pipelineCase struct {
 }
 
 // pipelines reads testdata/pipelines.jsonl.gz: python differential.py 11 90.
-func pipelines(t testing.TB) (out []pipelineCase) {
-	t.Helper()
-	b, err := os.ReadFile("testdata/pipelines.jsonl.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	z, err := gzip.NewReader(bytes.NewReader(b))
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewScanner(z)
-	lines.Buffer(nil, 16<<20)
-	for lines.Scan() {
-		var c pipelineCase
-		if err := json.Unmarshal(lines.Bytes(), &c); err != nil {
-			t.Fatal(err)
-		}
-		out = append(out, c)
-	}
-	if lines.Err() != nil {
-		t.Fatal(lines.Err())
-	}
-	return out
+func pipelines(t testing.TB) []pipelineCase {
+	return golden.Lines[pipelineCase](t, "testdata/pipelines.jsonl.gz")
 }
 
 // compare gives the first difference from the reference, "" if there is none.

@@ -2,9 +2,10 @@ package tokenizer
 
 import (
 	"math/rand/v2"
-	"path/filepath"
 	"slices"
 	"testing"
+
+	"github.com/sightline-router/sightline/internal/testkit/golden"
 )
 
 // TestWideEqualsMerging holds long words of three-byte characters, whole and broken, against merging pair by pair. The merges are
@@ -42,9 +43,9 @@ func TestWideEqualsMerging(t *testing.T) {
 // TestConformanceWide does the same with real vocabularies, against merging with a heap: any wide characters, and the
 // tokens of the vocabulary itself in any order.
 func TestConformanceWide(t *testing.T) {
-	models := outside(t, "SIGHTLINE_MODELS")
+	models := golden.Models(t)
 	for _, model := range []string{"qwen2.5-vl-7b-instruct", "llama3.1"} {
-		tok, err := LoadJSON(readMaybeGzip(t, filepath.Join(models, model, "tokenizer.json")))
+		tok, err := LoadJSON(golden.Read(t, models, model, "tokenizer.json"))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -2,8 +2,6 @@ package vision
 
 import (
 	"bufio"
-	"bytes"
-	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,6 +15,7 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"github.com/sightline-router/sightline/internal/testkit/golden"
 	"github.com/sightline-router/sightline/prompt/tokenizer"
 )
 
@@ -32,33 +31,6 @@ func (t realTokens) EncodeText(dst []uint32, text string) []uint32 {
 
 func (t realTokens) DecodeText(ids []uint32) string { return t.Decode(ids, false) }
 
-func conformanceDirs(t *testing.T) (golden, models string) {
-	t.Helper()
-	golden, models = os.Getenv("SIGHTLINE_GOLDEN"), os.Getenv("SIGHTLINE_MODELS")
-	if golden == "" || models == "" {
-		t.Skip("SIGHTLINE_GOLDEN and SIGHTLINE_MODELS name no directories of recordings and model files")
-	}
-	return golden, models
-}
-
-func readMaybeGzip(t *testing.T, path string) []byte {
-	t.Helper()
-	data, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if strings.HasSuffix(path, ".gz") {
-		z, err := gzip.NewReader(bytes.NewReader(data))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if data, err = io.ReadAll(z); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return data
-}
-
 func loadTokens(t *testing.T, data []byte) realTokens {
 	t.Helper()
 	tok, err := tokenizer.LoadJSON(data)
@@ -69,39 +41,35 @@ func loadTokens(t *testing.T, data []byte) realTokens {
 }
 
 // recordedDir puts together one of the model directories of the recordings.
-func recordedDir(t *testing.T, golden, models, name string) fstest.MapFS {
+func recordedDir(t *testing.T, name string) fstest.MapFS {
 	t.Helper()
-	base := filepath.Join(golden, "vllm", "model_dirs")
+	base := golden.Dir(t, "vllm", "model_dirs")
 	var manifest map[string]map[string]struct{ Here, From string }
-	if err := json.Unmarshal(readMaybeGzip(t, filepath.Join(base, "manifest.json")), &manifest); err != nil {
-		t.Fatal(err)
-	}
+	golden.JSON(t, &manifest, base, "manifest.json")
 	out := fstest.MapFS{}
 	for file, where := range manifest[name] {
-		path := filepath.Join(models, where.From)
+		path := golden.Models(t, where.From)
 		if where.Here != "" {
 			path = filepath.Join(base, where.Here)
 		}
 		if strings.HasPrefix(where.From, "pip package") {
 			continue
 		}
-		out[file] = &fstest.MapFile{Data: readMaybeGzip(t, path)}
+		out[file] = &fstest.MapFile{Data: golden.Read(t, path)}
 	}
 	return out
 }
 
 // Whole prompts of the Hugging Face processors with real vocabularies.
 func TestConformanceProcessorPrompts(t *testing.T) {
-	golden, models := conformanceDirs(t)
+	recordings, models := golden.Dir(t), golden.Models(t)
 	var fams []processorFamily
-	if err := json.Unmarshal(readMaybeGzip(t, filepath.Join(golden, "processor", "families.json")), &fams); err != nil {
-		t.Fatal(err)
-	}
+	golden.JSON(t, &fams, recordings, "processor", "families.json")
 	rename := func(data []byte, pairs ...string) []byte {
 		return []byte(strings.NewReplacer(pairs...).Replace(string(data)))
 	}
 	in := func(parts ...string) []byte {
-		return readMaybeGzip(t, filepath.Join(append([]string{models}, parts...)...))
+		return golden.Read(t, golden.Models(t, parts...))
 	}
 	vocab := map[string]func() []byte{
 		"gemma3": func() []byte { return in("gemma3", "tokenizer.json.gz") },
@@ -111,7 +79,7 @@ func TestConformanceProcessorPrompts(t *testing.T) {
 		"onevis": func() []byte {
 			return rename(in("qwen2.5-vl-7b-instruct", "tokenizer.json"), "<|object_ref_start|>", "<image>")
 		},
-		"intern":  func() []byte { return recordedDir(t, golden, models, "internvl")["tokenizer.json"].Data },
+		"intern":  func() []byte { return recordedDir(t, "internvl")["tokenizer.json"].Data },
 		"granite": nil, // vocab.json and merges.txt, read below
 		"pixtral": func() []byte {
 			return rename(in("mistral-nemo-vocab", "tokenizer.json.gz"), `"<pad>"`, `"[IMG]"`, "[MIDDLE]", "[IMG_BREAK]", "[SUFFIX]", "[IMG_END]", "<SPECIAL_17>", "[SYSTEM_PROMPT]", "<SPECIAL_18>", "[/SYSTEM_PROMPT]")
@@ -123,7 +91,7 @@ func TestConformanceProcessorPrompts(t *testing.T) {
 	loaded := map[string]realTokens{}
 	rows, seen := 0, 0
 	for _, f := range fams {
-		path := filepath.Join(golden, "processor", "prompts", f.Family+".json.gz")
+		path := filepath.Join(recordings, "processor", "prompts", f.Family+".json.gz")
 		if _, err := os.Stat(path); err != nil || use[f.Family] == "" {
 			continue
 		}
@@ -135,9 +103,7 @@ func TestConformanceProcessorPrompts(t *testing.T) {
 			Ranges [][2]int
 			Error  string
 		}
-		if err := json.Unmarshal(readMaybeGzip(t, path), &prompts); err != nil {
-			t.Fatal(err)
-		}
+		golden.JSON(t, &prompts, path)
 		tok, ok := loaded[use[f.Family]]
 		if !ok {
 			if make := vocab[use[f.Family]]; make != nil {
@@ -176,11 +142,7 @@ func TestConformanceProcessorPrompts(t *testing.T) {
 				continue
 			}
 			rows++
-			var media []Media
-			for _, im := range p.Images {
-				media = append(media, Media{Width: im[0], Height: im[1]})
-			}
-			ids, spans, err := m.ExpandText(nil, p.Prompt, media, nil)
+			ids, spans, err := m.ExpandText(nil, p.Prompt, pictures(p.Images), nil)
 			if err != nil {
 				t.Errorf("%s %s: %v", f.Family, p.Case, err)
 				continue
@@ -222,25 +184,17 @@ var recordedImage = regexp.MustCompile(`@@([\w.]+)@@|18099/(?:redir/)?([\w.]+)"`
 // The recordings of a running vLLM: take each prompt, put the placeholders
 // back where the spans are, and expand it again.
 func TestConformanceVLLM(t *testing.T) {
-	golden, models := conformanceDirs(t)
+	recordings := golden.Dir(t)
 	var images map[string]struct{ Size [2]int }
-	if err := json.Unmarshal(readMaybeGzip(t, filepath.Join(golden, "vllm", "images", "index.json")), &images); err != nil {
-		t.Fatal(err)
-	}
+	golden.JSON(t, &images, recordings, "vllm", "images", "index.json")
 	var workers map[string]struct{ Flags []string }
-	if err := json.Unmarshal(readMaybeGzip(t, filepath.Join(golden, "vllm", "workers.json")), &workers); err != nil {
-		t.Fatal(err)
-	}
-	files, err := filepath.Glob(filepath.Join(golden, "vllm", "cases", "*.jsonl"))
-	if err != nil || len(files) == 0 {
-		t.Fatal("no recordings", err)
-	}
-	for _, file := range files {
+	golden.JSON(t, &workers, recordings, "vllm", "workers.json")
+	for _, file := range golden.Files(t, recordings, "vllm", "cases", "*.jsonl") {
 		worker := strings.TrimSuffix(filepath.Base(file), ".jsonl")
 		t.Run(worker, func(t *testing.T) {
 			flags := workers[worker].Flags
 			name := flags[1]
-			model := recordedDir(t, golden, models, name)
+			model := recordedDir(t, name)
 			var tok Tokens
 			if model["tokenizer.json"] != nil {
 				tok = loadTokens(t, model["tokenizer.json"].Data)
@@ -251,6 +205,7 @@ func TestConformanceVLLM(t *testing.T) {
 				stub.ids["[IMG]"], stub.ids["[IMG_BREAK]"], stub.ids["[IMG_END]"] = 10, 12, 13
 				tok = stub
 			}
+			var err error
 			opts := Options{}
 			if i := slices.Index(flags, "--mm-processor-kwargs"); i >= 0 {
 				if opts.ProcessorKwargs, err = ParseKwargs([]byte(flags[i+1])); err != nil {
@@ -393,7 +348,7 @@ func replayOne(t *testing.T, m *Model, tok Tokens, c recordedCase, media []Media
 
 // Rendered chats of real model directories: ids, expanded ids and ranges.
 func TestConformanceChat(t *testing.T) {
-	_, models := conformanceDirs(t)
+	models := golden.Models(t)
 	var rows []struct {
 		Model, Case, Text string
 		Images            [][2]int
@@ -401,9 +356,7 @@ func TestConformanceChat(t *testing.T) {
 		RLE               [][2]int `json:"expanded_rle"`
 		Ranges            [][2]int
 	}
-	if err := json.Unmarshal(readMaybeGzip(t, filepath.Join(models, "golden_chat.json")), &rows); err != nil {
-		t.Fatal(err)
-	}
+	golden.JSON(t, &rows, models, "golden_chat.json")
 	loaded := map[string]*Model{}
 	n := 0
 	for _, r := range rows {
@@ -416,11 +369,7 @@ func TestConformanceChat(t *testing.T) {
 			continue // the template refuses these messages
 		}
 		n++
-		var media []Media
-		for _, im := range r.Images {
-			media = append(media, Media{Width: im[0], Height: im[1]})
-		}
-		ids, spans, err := m.Expand(nil, r.IDs, media, nil)
+		ids, spans, err := m.Expand(nil, r.IDs, pictures(r.Images), nil)
 		if err != nil {
 			t.Errorf("%s %s: %v", r.Model, r.Case, err)
 			continue
@@ -441,13 +390,11 @@ func TestConformanceChat(t *testing.T) {
 
 // Prompts of SGLang's own processor; the ids before it writes its pads.
 func TestConformanceSGLang(t *testing.T) {
-	golden, models := conformanceDirs(t)
+	recordings, models := golden.Dir(t), golden.Models(t)
 	sizes := map[string][2]int{}
 	for _, kind := range []string{"jpg", "png", "gif", "webp"} {
 		var v map[string]struct{ Size [2]int }
-		if err := json.Unmarshal(readMaybeGzip(t, filepath.Join(golden, "images", kind, "variants.json")), &v); err != nil {
-			t.Fatal(err)
-		}
+		golden.JSON(t, &v, recordings, "images", kind, "variants.json")
 		for name, im := range v {
 			sizes[kind+"/"+name] = im.Size
 		}
@@ -461,9 +408,7 @@ func TestConformanceSGLang(t *testing.T) {
 				Items        []struct{ Offsets [][2]int }
 			}
 		}
-		if err := json.Unmarshal(readMaybeGzip(t, filepath.Join(golden, "sglang", "image_items_"+name+".json")), &rec); err != nil {
-			t.Fatal(err)
-		}
+		golden.JSON(t, &rec, recordings, "sglang", "image_items_"+name+".json")
 		m := loadModelDir(t, filepath.Join(models, name), Options{Reading: sglang})
 		n := 0
 		for _, r := range rec.Rows {
@@ -506,15 +451,8 @@ func TestConformanceSGLang(t *testing.T) {
 // loadModelDir loads a directory whose tokenizer may be gzipped.
 func loadModelDir(t *testing.T, path string, opts Options) *Model {
 	t.Helper()
-	d := fstest.MapFS{}
-	entries, err := os.ReadDir(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, e := range entries {
-		d[strings.TrimSuffix(e.Name(), ".gz")] = &fstest.MapFile{Data: readMaybeGzip(t, filepath.Join(path, e.Name()))}
-	}
-	m, err := Load(d, loadTokens(t, d["tokenizer.json"].Data), opts)
+	dir := golden.Unpacked(t, path)
+	m, err := Load(os.DirFS(dir), loadTokens(t, golden.Read(t, dir, "tokenizer.json")), opts)
 	if err != nil {
 		t.Fatalf("%s: %v", path, err)
 	}
@@ -523,7 +461,7 @@ func loadModelDir(t *testing.T, path string, opts Options) *Model {
 
 // Every model directory at hand loads as the family that it is, and counts.
 func TestConformanceModelDirs(t *testing.T) {
-	_, models := conformanceDirs(t)
+	models := golden.Models(t)
 	for _, c := range []struct {
 		dir, family  string
 		embed, total int // of 1280 x 720
@@ -536,14 +474,7 @@ func TestConformanceModelDirs(t *testing.T) {
 		{"molmo-7b-d", "molmo", 1152, 1196},
 		{"llama3.1", "", 0, 0},
 	} {
-		d := fstest.MapFS{}
-		entries, err := os.ReadDir(filepath.Join(models, c.dir))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, e := range entries {
-			d[strings.TrimSuffix(e.Name(), ".gz")] = &fstest.MapFile{Data: readMaybeGzip(t, filepath.Join(models, c.dir, e.Name()))}
-		}
+		d := os.DirFS(golden.Unpacked(t, filepath.Join(models, c.dir)))
 		tok, err := tokenizer.LoadFS(d)
 		if err != nil {
 			t.Errorf("%s: tokenizer: %v", c.dir, err)
@@ -566,10 +497,10 @@ func TestConformanceModelDirs(t *testing.T) {
 // MiniCPM-V's placeholder is text that merges with the newline behind it, so
 // vLLM goes through text and encodes the pieces one by one.
 func TestConformanceMiniCPM(t *testing.T) {
-	_, models := conformanceDirs(t)
+	models := golden.Models(t)
 	d := dir(obj{"config.json": obj{"model_type": "minicpmv", "version": 4.5, "query_num": 64},
 		"preprocessor_config.json": obj{"max_slice_nums": 9, "scale_resolution": 448, "image_feature_size": 64}})
-	tok := loadTokens(t, readMaybeGzip(t, filepath.Join(models, "minicpm-v-4.5", "tokenizer.json.gz")))
+	tok := loadTokens(t, golden.Read(t, models, "minicpm-v-4.5", "tokenizer.json.gz"))
 	m, err := Load(d, tok, Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -3,12 +3,14 @@ package vision
 import (
 	"errors"
 	"testing"
+
+	"github.com/sightline-router/sightline/internal/testkit/golden"
 )
 
 // Random settings in a directory's files, random picture sizes, one to three pictures, random kwargs: what the processors
 // of transformers 5.23.0 make of the prompt, or that they fail. A sample of 9,000 cases that were compared.
 func TestProcessorRandom(t *testing.T) {
-	var golden struct {
+	var rec struct {
 		Families map[string]struct {
 			Typ, Proc, IP string
 			Tok           obj
@@ -22,10 +24,10 @@ func TestProcessorRandom(t *testing.T) {
 			RLE              rle
 		}
 	}
-	readGolden(t, "processor_random.json.gz", &golden)
+	golden.JSON(t, &rec, "testdata/processor_random.json.gz")
 	fails := 0
-	for i, r := range golden.Rows {
-		f := golden.Families[r.Fam]
+	for i, r := range rec.Rows {
+		f := rec.Families[r.Fam]
 		special := map[string]bool{}
 		for _, n := range f.Specials {
 			special[n] = true
@@ -41,11 +43,7 @@ func TestProcessorRandom(t *testing.T) {
 		m, err := Load(dir(files), stub, Options{Reading: transformers})
 		var ids []uint32
 		if err == nil {
-			var media []Media
-			for _, s := range r.Sizes {
-				media = append(media, Media{Width: s[0], Height: s[1]})
-			}
-			ids, _, err = m.ExpandText(nil, r.Text, media, r.Kw)
+			ids, _, err = m.ExpandText(nil, r.Text, pictures(r.Sizes), r.Kw)
 		}
 		where := func() string { return string(marshal(r.Cfg)) + string(marshal(r.Pk)) + string(marshal(r.Kw)) }
 		if r.Error != "" {
@@ -57,20 +55,12 @@ func TestProcessorRandom(t *testing.T) {
 			}
 			continue
 		}
-		want := stream(func(yield func(string, int) bool) {
-			for i := range r.RLE {
-				tok := r.RLE.token(i)
-				if !special[tok] {
-					tok = goldenBytes(tok)
-				}
-				yield(tok, r.RLE.n(i))
-			}
-		}, special)
+		want := r.RLE.stream(special, goldenBytes)
 		if have := streamIDs(stub, ids, special); err != nil || have != want {
 			t.Errorf("%s %s %v: %v\nwant %.300s\nhave %.300s", r.Fam, where(), r.Sizes, err, want, have)
 		}
 	}
-	t.Logf("%d rows of %d processors, %d of them failing", len(golden.Rows), len(golden.Families), fails)
+	t.Logf("%d rows of %d processors, %d of them failing", len(rec.Rows), len(rec.Families), fails)
 }
 
 func merged(a, b obj) obj {

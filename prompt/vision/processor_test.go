@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/sightline-router/sightline/internal/testkit/golden"
 )
 
 // processorDirs adds what a processor's class settings leave to the rest of
@@ -76,11 +78,36 @@ type processorFamily struct {
 	Image_processor_config obj
 }
 
-// token, repeat
+// rle is a list of tokens' texts, each with how often it stands there.
 type rle [][2]any
 
-func (r rle) n(i int) int        { return int(r[i][1].(float64)) }
-func (r rle) token(i int) string { return r[i][0].(string) }
+func (r rle) all(yield func(token string, n int) bool) {
+	for _, run := range r {
+		if !yield(run[0].(string), int(run[1].(float64))) {
+			return
+		}
+	}
+}
+
+// stream is stream of the tokens, of which plain gives the text where they are not special.
+func (r rle) stream(special map[string]bool, plain func(string) string) string {
+	return stream(func(yield func(string, int) bool) {
+		for token, n := range r.all {
+			if !special[token] {
+				token = plain(token)
+			}
+			yield(token, n)
+		}
+	}, special)
+}
+
+// pictures are pictures of these sizes.
+func pictures(sizes [][2]int) (media []Media) {
+	for _, s := range sizes {
+		media = append(media, Media{Width: s[0], Height: s[1]})
+	}
+	return media
+}
 
 // byteLevel turns a golden's token text into plain text.
 func byteLevel(token string) string {
@@ -168,35 +195,32 @@ func loadProcessor(t testing.TB, f processorFamily, reading Reading, tokens map[
 // The processor's own expansion of "A" + placeholder + "B" for every size.
 func TestProcessorCounts(t *testing.T) {
 	var fams []processorFamily
-	readGolden(t, "processor_families.json.gz", &fams)
+	golden.JSON(t, &fams, "testdata/processor_families.json.gz")
 	var counts map[string][]struct {
 		W, H  int
 		RLE   rle
 		Error string
 	}
-	readGolden(t, "processor_counts.json.gz", &counts)
+	golden.JSON(t, &counts, "testdata/processor_counts.json.gz")
 	rows := 0
 	for _, f := range fams {
-		golden := counts[f.Family]
-		if len(golden) == 0 {
+		recorded := counts[f.Family]
+		if len(recorded) == 0 {
 			continue
 		}
 		tokens := map[string]bool{}
-		for _, r := range golden {
-			for i := range r.RLE {
-				tokens[r.RLE.token(i)] = true
+		for _, r := range recorded {
+			for token := range r.RLE.all {
+				tokens[token] = true
 			}
 		}
 		m, stub := loadProcessor(t, f, transformers, tokens)
-		special := map[string]bool{}
-		for _, n := range stub.names {
-			special[n] = true
-		}
+		special := stub.special()
 		placeholder := f.Placeholder
 		if processorDirs[f.Family].mistral {
 			placeholder = "[IMG]"
 		}
-		for _, r := range golden {
+		for _, r := range recorded {
 			rows++
 			ids, spans, err := m.ExpandText(nil, "A"+placeholder+"B", []Media{{Width: r.W, Height: r.H}}, processorDirs[f.Family].kw)
 			if r.Error != "" {
@@ -210,15 +234,7 @@ func TestProcessorCounts(t *testing.T) {
 				t.Errorf("%s %dx%d: %v", f.Family, r.W, r.H, err)
 				continue
 			}
-			want := stream(func(yield func(string, int) bool) {
-				for i := range r.RLE {
-					tok := r.RLE.token(i)
-					if !special[tok] {
-						tok = byteLevel(tok)
-					}
-					yield(tok, r.RLE.n(i))
-				}
-			}, special)
+			want := r.RLE.stream(special, byteLevel)
 			have := streamIDs(stub, ids, special)
 			if f.Tokenizer == "real" {
 				// SentencePiece marks words with spaces that the stub has not.
@@ -250,7 +266,7 @@ func streamIDs(stub *stubTokens, ids []uint32, special map[string]bool) string {
 // Whole prompts of the families whose golden tokenizer is one token per byte.
 func TestProcessorPrompts(t *testing.T) {
 	var fams []processorFamily
-	readGolden(t, "processor_families.json.gz", &fams)
+	golden.JSON(t, &fams, "testdata/processor_families.json.gz")
 	var prompts map[string][]struct {
 		Case   string
 		Images [][2]int
@@ -258,17 +274,17 @@ func TestProcessorPrompts(t *testing.T) {
 		RLE    rle      `json:"tokens_rle"`
 		Ranges [][2]int `json:"ranges"`
 	}
-	readGolden(t, "processor_prompts.json.gz", &prompts)
+	golden.JSON(t, &prompts, "testdata/processor_prompts.json.gz")
 	rows, ranges := 0, 0
 	for _, f := range fams {
-		golden := prompts[f.Family]
-		if len(golden) == 0 {
+		recorded := prompts[f.Family]
+		if len(recorded) == 0 {
 			continue
 		}
 		tokens := map[string]bool{}
-		for _, r := range golden {
-			for i := range r.RLE {
-				tokens[r.RLE.token(i)] = true
+		for _, r := range recorded {
+			for token := range r.RLE.all {
+				tokens[token] = true
 			}
 		}
 		bytewise := true
@@ -278,31 +294,15 @@ func TestProcessorPrompts(t *testing.T) {
 			}
 		}
 		m, stub := loadProcessor(t, f, transformers, tokens)
-		special := map[string]bool{}
-		for _, n := range stub.names {
-			special[n] = true
-		}
-		for _, r := range golden {
+		special := stub.special()
+		for _, r := range recorded {
 			rows++
-			var media []Media
-			for _, im := range r.Images {
-				media = append(media, Media{Width: im[0], Height: im[1]})
-			}
-			ids, spans, err := m.ExpandText(nil, r.Prompt, media, processorDirs[f.Family].kw)
+			ids, spans, err := m.ExpandText(nil, r.Prompt, pictures(r.Images), processorDirs[f.Family].kw)
 			if err != nil {
 				t.Errorf("%s %s: %v", f.Family, r.Case, err)
 				continue
 			}
-			specialOnly := func(s string) string { return s }
-			want := specialOnly(stream(func(yield func(string, int) bool) {
-				for i := range r.RLE {
-					tok := r.RLE.token(i)
-					if !special[tok] {
-						tok = goldenBytes(tok)
-					}
-					yield(tok, r.RLE.n(i))
-				}
-			}, special))
+			want := r.RLE.stream(special, goldenBytes)
 			if have := streamIDs(stub, ids, special); have != want {
 				t.Errorf("%s %s: want %s\nhave %s", f.Family, r.Case, want, have)
 				continue

@@ -3,6 +3,8 @@ package vision
 import (
 	"errors"
 	"testing"
+
+	"github.com/sightline-router/sightline/internal/testkit/golden"
 )
 
 // ruleDirs builds, for each rule of the image token goldens, a directory that
@@ -130,7 +132,7 @@ func TestCounts(t *testing.T) {
 		Embed, Total int
 		Reject       string
 	}
-	readGolden(t, "image_tokens.json.gz", &rows)
+	golden.JSON(t, &rows, "testdata/image_tokens.json.gz")
 	models := map[string]*Model{}
 	for _, r := range rows {
 		m := models[r.Rule]

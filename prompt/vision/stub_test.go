@@ -1,13 +1,10 @@
 package vision
 
 import (
-	"compress/gzip"
 	"encoding/json"
 	"io/fs"
-	"os"
 	"sort"
 	"strings"
-	"testing"
 	"testing/fstest"
 )
 
@@ -30,6 +27,15 @@ func newStub(specials ...string) *stubTokens {
 	t.sorted = append(t.sorted, t.names...)
 	sort.SliceStable(t.sorted, func(i, j int) bool { return len(t.sorted[i]) > len(t.sorted[j]) })
 	return t
+}
+
+// special tells its special tokens.
+func (t *stubTokens) special() map[string]bool {
+	set := map[string]bool{}
+	for _, name := range t.names {
+		set[name] = true
+	}
+	return set
 }
 
 func (t *stubTokens) ID(token string) (uint32, bool) {
@@ -91,23 +97,6 @@ var (
 	trtllm       = Reading{Processor: true, OutOfVocab: true}
 	transformers = Reading{Processor: true, Always: true}
 )
-
-// readGolden reads a gzipped JSON file of testdata.
-func readGolden(t testing.TB, name string, into any) {
-	t.Helper()
-	f, err := os.Open("testdata/" + name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.NewDecoder(z).Decode(into); err != nil {
-		t.Fatal(err)
-	}
-}
 
 // specialsOf lists the tokens that a family's entry may ask for.
 func specialsOf(f *family) []string {

@@ -169,20 +169,14 @@ func until(t testing.TB, head string, ok func() bool) {
 
 // recording is one recorded worker: payloads and the prompts that they store.
 func recording(t testing.TB) (payloads [][]byte, prompts [][]uint64) {
-	set, err := recorded.Selection()
-	if err != nil {
-		t.Fatal(err)
-	}
 	const worker = "qwen3-vl-b16"
+	set := recorded.Selection(t)
 	for _, s := range set.Cases[worker] {
-		for _, f := range s.Frames {
-			payloads = append(payloads, f.Payload)
-		}
 		for _, p := range s.Prompts {
 			prompts = append(prompts, block.Locals(nil, p.Tokens, 16, p.Spans, block.Seed, block.SaltHash(s.Salt)))
 		}
 	}
-	return payloads, prompts
+	return set.Payloads(worker), prompts
 }
 
 // same waits until the router's index answers every prompt as one that was fed directly.

@@ -6,13 +6,11 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,6 +18,8 @@ import (
 	"time"
 
 	zmq4 "github.com/go-zeromq/zmq4"
+
+	"github.com/sightline-router/sightline/internal/testkit/golden"
 )
 
 func deadline(t testing.TB) context.Context {
@@ -265,19 +265,7 @@ func TestReplayForms(t *testing.T) {
 
 // Replies recorded from running vLLM 0.23.0 (three frames), 0.30.0 and 0.32.0 (four), as a DEALER got them.
 func TestConformanceReplies(t *testing.T) {
-	dir := os.Getenv("SIGHTLINE_GOLDEN")
-	if dir == "" {
-		t.Skip("SIGHTLINE_GOLDEN is not set: no recordings")
-	}
-	files, _ := filepath.Glob(filepath.Join(dir, "vllm", "sequences", "*.replay.json"))
-	if len(files) == 0 {
-		t.Fatalf("no replays under %s", dir)
-	}
-	for _, name := range files {
-		b, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+	for _, name := range golden.Files(t, golden.Dir(t, "vllm", "sequences", "*.replay.json")) {
 		var recorded struct {
 			Replays []struct {
 				Start       uint64 `json:"start_seq"`
@@ -285,9 +273,7 @@ func TestConformanceReplies(t *testing.T) {
 				First, Last [][]string
 			}
 		}
-		if err := json.Unmarshal(b, &recorded); err != nil {
-			t.Fatal(err)
-		}
+		golden.JSON(t, &recorded, name)
 		for _, r := range recorded.Replays {
 			messages := append(r.First, r.Last...)
 			if r.Replies == 1 {

@@ -1,30 +1,32 @@
 // Package recorded holds recordings of a real vLLM for tests: requests, the token ids and media that the engine made of
 // them, and the ZMQ frames that it sent, byte for byte. Only tests import it.
 //
-// testdata/ has a selection that every checkout can run (its README names the program and version); FromDir reads the
-// whole set, or any other set of the same form.
+// testdata/ has a selection that every checkout can run (its README names the program and version); All is the whole set,
+// which is no part of the repository.
 package recorded
 
 import (
-	"bufio"
-	"bytes"
-	"compress/gzip"
-	"embed"
+	_ "embed"
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"io"
-	"os"
-	"path/filepath"
 	"strings"
+	"testing"
 
+	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/internal/testkit/golden"
 	"github.com/sightline-router/sightline/mmhash/block"
 )
 
-//go:embed testdata/*.gz
-var selection embed.FS
+var (
+	//go:embed testdata/cases.jsonl.gz
+	someCases []byte
+	//go:embed testdata/sequences.jsonl.gz
+	someSequences []byte
+)
 
 // Frame is one ZMQ message of a publisher.
 type Frame struct {
@@ -72,6 +74,16 @@ type Set struct {
 	Sequences []Sequence
 }
 
+// Payloads are all messages of a worker's cases.
+func (set *Set) Payloads(worker string) (all [][]byte) {
+	for _, s := range set.Cases[worker] {
+		for _, f := range s.Frames {
+			all = append(all, f.Payload)
+		}
+	}
+	return all
+}
+
 // BlockSize reads a worker's block size from its name, which holds it as -b16.
 func BlockSize(worker string) int {
 	size := 0
@@ -101,31 +113,41 @@ func (s Step) Locals(worker string, p Prompt) []uint64 {
 }
 
 // Selection is the set in testdata.
-func Selection() (*Set, error) {
-	return load(func(name string) (io.ReadCloser, error) {
-		f, err := selection.Open("testdata/" + name + ".gz")
-		if err != nil {
-			return nil, err
-		}
-		return gzip.NewReader(f)
-	}, []string{"cases.jsonl"}, []string{"sequences.jsonl"})
+func Selection(t testing.TB) *Set {
+	t.Helper()
+	set := &Set{Cases: map[string][]Step{}}
+	set.addCases(t, golden.LinesOf[rawStep](t, golden.Plain(t, someCases)))
+	set.addSequences(t, golden.LinesOf[rawStep](t, golden.Plain(t, someSequences)))
+	return set
 }
 
-// FromDir reads the whole set from a directory with cases/ and sequences/.
-func FromDir(dir string) (*Set, error) {
-	names := func(pattern string) (list []string) {
-		found, _ := filepath.Glob(filepath.Join(dir, pattern))
-		for _, f := range found {
-			rel, _ := filepath.Rel(dir, f)
-			list = append(list, rel)
+// All is the whole set; without it the test is skipped.
+func All(t testing.TB) *Set {
+	t.Helper()
+	set := &Set{Cases: map[string][]Step{}}
+	for _, f := range golden.Files(t, golden.Dir(t, "vllm", "cases", "*.jsonl")) {
+		set.addCases(t, golden.Lines[rawStep](t, f))
+	}
+	for _, f := range golden.Files(t, golden.Dir(t, "vllm", "sequences", "*.jsonl")) {
+		set.addSequences(t, golden.Lines[rawStep](t, f))
+	}
+	return set
+}
+
+func (set *Set) addCases(t testing.TB, cases []rawStep) {
+	for _, c := range cases {
+		set.Cases[c.Worker] = append(set.Cases[c.Worker], c.of(t, c.ID))
+	}
+}
+
+func (set *Set) addSequences(t testing.TB, sequences []rawStep) {
+	for _, raw := range sequences {
+		seq := Sequence{ID: raw.ID, Worker: raw.Worker}
+		for _, s := range raw.Steps {
+			seq.Steps = append(seq.Steps, s.of(t, raw.ID))
 		}
-		return list
+		set.Sequences = append(set.Sequences, seq)
 	}
-	cases, sequences := names("cases/*.jsonl"), names("sequences/*.jsonl")
-	if len(cases) == 0 || len(sequences) == 0 {
-		return nil, fmt.Errorf("%s: want cases/*.jsonl and sequences/*.jsonl", dir)
-	}
-	return load(func(name string) (io.ReadCloser, error) { return os.Open(filepath.Join(dir, name)) }, cases, sequences)
 }
 
 type rawStep struct {
@@ -136,9 +158,9 @@ type rawStep struct {
 		Salt     string `json:"cache_salt"`
 		LogProbs *int   `json:"prompt_logprobs"`
 	}
-	Prompt          []json.RawMessage   `json:"prompt_token_rle"`
-	PerChoice       [][]json.RawMessage `json:"prompt_token_rle_per_choice"`
-	Output          json.RawMessage     `json:"output_token_ids"`
+	Prompt          json.RawMessage   `json:"prompt_token_rle"`
+	PerChoice       []json.RawMessage `json:"prompt_token_rle_per_choice"`
+	Output          json.RawMessage   `json:"output_token_ids"`
 	MM              []rawMedia
 	RenderPrompts   []struct{ MM []rawMedia } `json:"render_prompts"`
 	Blocks          [][2]json.RawMessage
@@ -157,63 +179,15 @@ type rawMedia struct {
 	Offset, Length int
 }
 
-func load(open func(string) (io.ReadCloser, error), cases, sequences []string) (*Set, error) {
-	set := &Set{Cases: map[string][]Step{}}
-	for _, name := range cases {
-		if err := lines(open, name, func(raw rawStep) error {
-			step, err := raw.step()
-			step.ID = raw.ID
-			set.Cases[raw.Worker] = append(set.Cases[raw.Worker], step)
-			return err
-		}); err != nil {
-			return nil, err
-		}
-	}
-	for _, name := range sequences {
-		if err := lines(open, name, func(raw rawStep) error {
-			seq := Sequence{ID: raw.ID, Worker: raw.Worker}
-			for _, s := range raw.Steps {
-				step, err := s.step()
-				if err != nil {
-					return err
-				}
-				step.ID = raw.ID
-				seq.Steps = append(seq.Steps, step)
-			}
-			set.Sequences = append(set.Sequences, seq)
-			return nil
-		}); err != nil {
-			return nil, err
-		}
-	}
-	return set, nil
-}
-
-func lines(open func(string) (io.ReadCloser, error), name string, each func(rawStep) error) error {
-	f, err := open(name)
+// of is the step of a case or sequence.
+func (r rawStep) of(t testing.TB, id string) Step {
+	t.Helper()
+	step, err := r.step()
 	if err != nil {
-		return err
+		t.Fatalf("%s: %v", id, err)
 	}
-	defer f.Close()
-	r := bufio.NewReaderSize(f, 1<<20)
-	for n := 1; ; n++ {
-		line, err := r.ReadBytes('\n')
-		if len(bytes.TrimSpace(line)) > 0 {
-			var raw rawStep
-			if err := json.Unmarshal(line, &raw); err != nil {
-				return fmt.Errorf("%s:%d: %w", name, n, err)
-			}
-			if err := each(raw); err != nil {
-				return fmt.Errorf("%s:%d (%s): %w", name, n, raw.ID, err)
-			}
-		}
-		if err == io.EOF {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("%s:%d: %w", name, n, err)
-		}
-	}
+	step.ID = id
+	return step
 }
 
 func (r rawStep) step() (Step, error) {
@@ -261,10 +235,11 @@ func (r rawStep) step() (Step, error) {
 	if r.Status != 200 {
 		return s, nil
 	}
-	return s, r.prompts(&s)
+	r.prompts(&s)
+	return s, nil
 }
 
-func (r rawStep) prompts(s *Step) error {
+func (r rawStep) prompts(s *Step) {
 	all := r.PerChoice
 	var outputs [][]uint32
 	if json.Unmarshal(r.Output, &outputs) != nil {
@@ -278,19 +253,7 @@ func (r rawStep) prompts(s *Step) error {
 		}
 	}
 	for i, rle := range all {
-		var p Prompt
-		for _, item := range rle {
-			var id uint32
-			run := [2]uint32{0, 1}
-			if json.Unmarshal(item, &id) == nil {
-				run[0] = id
-			} else if err := json.Unmarshal(item, &run); err != nil {
-				return fmt.Errorf("prompt_token_rle: %w", err)
-			}
-			for range run[1] {
-				p.Tokens = append(p.Tokens, run[0])
-			}
-		}
+		p := Prompt{Tokens: golden.Tokens(gjson.ParseBytes(rle))}
 		p.Asked = len(p.Tokens)
 		if i < len(outputs) && len(outputs[i]) > 1 {
 			p.Tokens = append(p.Tokens, outputs[i][:len(outputs[i])-1]...)
@@ -305,7 +268,6 @@ func (r rawStep) prompts(s *Step) error {
 		}
 		s.Prompts = append(s.Prompts, p)
 	}
-	return nil
 }
 
 // handle reads a block hash, an integer or {"$bytes": hex}, as the engine's own integer form.

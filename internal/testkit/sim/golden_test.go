@@ -1,16 +1,12 @@
 package sim
 
 import (
-	"bufio"
 	"bytes"
-	"compress/gzip"
 	"context"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"io"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,6 +14,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"github.com/sightline-router/sightline/internal/testkit/golden"
 	"github.com/sightline-router/sightline/internal/testkit/vllmid"
 )
 
@@ -117,21 +114,6 @@ func (p *player) published() []uint64 {
 	return next
 }
 
-func unRLE(raw json.RawMessage) []uint32 {
-	var tokens []uint32
-	for _, e := range gjson.ParseBytes(raw).Array() {
-		if !e.IsArray() {
-			tokens = append(tokens, uint32(e.Uint()))
-			continue
-		}
-		run := e.Array()
-		for range run[1].Int() {
-			tokens = append(tokens, uint32(run[0].Uint()))
-		}
-	}
-	return tokens
-}
-
 // lateFrames: the recording lacks the request's events.
 const lateFrames = "late"
 
@@ -142,7 +124,7 @@ func (p *player) request(t *testing.T, s *step) (how string) {
 	for _, id := range gjson.ParseBytes(s.OutputTokenIDs).Array() {
 		answer = append(answer, uint32(id.Uint()))
 	}
-	p.prompt = Prompt{Tokens: unRLE(s.PromptTokenRLE), Answer: answer}
+	p.prompt = Prompt{Tokens: golden.Tokens(gjson.ParseBytes(s.PromptTokenRLE)), Answer: answer}
 	body := gjson.ParseBytes(s.Request)
 	for _, m := range s.MM {
 		id := m.Hash
@@ -245,35 +227,6 @@ func sameBatch(a, b []byte) bool {
 	return len(a) == len(b) && len(a) > 10 && bytes.Equal(a[:2], b[:2]) && bytes.Equal(a[10:], b[10:])
 }
 
-// lines calls each for every JSON line.
-func lines(t *testing.T, r io.Reader, each func(line []byte)) {
-	t.Helper()
-	in := bufio.NewReaderSize(r, 1<<20)
-	for {
-		line, err := in.ReadBytes('\n')
-		if len(bytes.TrimSpace(line)) > 0 {
-			each(line)
-		}
-		if err != nil {
-			return
-		}
-	}
-}
-
-func unzip(t *testing.T, path string) io.Reader {
-	t.Helper()
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = f.Close() })
-	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return z
-}
-
 // playSequence runs one recorded sequence against one worker.
 func playSequence(t *testing.T, line []byte, workers gjson.Result) {
 	id := gjson.GetBytes(line, "id").Str
@@ -311,73 +264,49 @@ func playSequence(t *testing.T, line []byte, workers gjson.Result) {
 }
 
 func TestGoldenSequences(t *testing.T) {
-	workers, err := io.ReadAll(unzip(t, "../vllmid/testdata/workers.json.gz"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := 0
-	lines(t, unzip(t, "testdata/sequences.jsonl.gz"), func(line []byte) {
-		n++
-		playSequence(t, line, gjson.ParseBytes(workers))
-	})
-	if n == 0 {
-		t.Error("no sequences")
+	workers := gjson.ParseBytes(golden.Read(t, "../vllmid/testdata/workers.json.gz"))
+	for line := range bytes.Lines(golden.Read(t, "testdata/sequences.jsonl.gz")) {
+		playSequence(t, line, workers)
 	}
 }
 
 func TestConformanceGolden(t *testing.T) {
-	dir := os.Getenv("SIGHTLINE_GOLDEN")
-	if dir == "" {
-		t.Skip("SIGHTLINE_GOLDEN is not set: want the directory of the golden recordings")
-	}
-	dir = filepath.Join(dir, "vllm")
-	b, err := os.ReadFile(filepath.Join(dir, "workers.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	workers := gjson.ParseBytes(b)
+	dir := golden.Dir(t, "vllm")
+	workers := gjson.ParseBytes(golden.Read(t, dir, "workers.json"))
 	for _, kind := range []string{"seq", "evict", "dp", "restart"} {
-		files, _ := filepath.Glob(filepath.Join(dir, "sequences", "*."+kind+".jsonl"))
-		for _, f := range files {
+		for _, f := range golden.Files(t, dir, "sequences", "*."+kind+".jsonl") {
 			if strings.Contains(f, "gemma3") { // hybrid attention: several groups, which the simulator does not have
 				continue
 			}
-			b, err := os.ReadFile(f)
-			if err != nil {
-				t.Fatal(err)
+			for line := range bytes.Lines(golden.Read(t, f)) {
+				playSequence(t, line, workers)
 			}
-			lines(t, bytes.NewReader(b), func(line []byte) { playSequence(t, line, workers) })
 		}
 	}
-	files, _ := filepath.Glob(filepath.Join(dir, "cases", "*.jsonl"))
 	played, left := 0, map[string]int{}
-	for _, f := range files {
+	for _, f := range golden.Files(t, dir, "cases", "*.jsonl") {
 		name := strings.TrimSuffix(filepath.Base(f), ".jsonl")
 		recorded := workers.Get(strings.ReplaceAll(name, ".", `\.`))
 		if strings.Contains(name, "gemma3") {
 			continue
 		}
-		b, err := os.ReadFile(f)
-		if err != nil {
-			t.Fatal(err)
-		}
 		p := play(t, recorded)
-		lines(t, bytes.NewReader(b), func(line []byte) {
+		for line := range bytes.Lines(golden.Read(t, f)) {
 			var s step
 			if err := json.Unmarshal(line, &s); err != nil {
 				left["several prompts"]++
-				return
+				continue
 			}
 			switch {
 			case s.Status != 200:
 				left["refused"]++
-				return
+				continue
 			case gjson.GetBytes(s.Request, "n").Int() > 1:
 				left["several answers to one prompt"]++
-				return
+				continue
 			case len(s.PromptTokenRLE) == 0 || gjson.GetBytes(line, "prompt_token_rle_per_choice").Exists():
 				left["several prompts, or no tokens recorded"]++
-				return
+				continue
 			}
 			// Every case begins with a reset, announced by as many events as its first batch shows.
 			p.worker.ResetPrefixCache()
@@ -403,7 +332,7 @@ func TestConformanceGolden(t *testing.T) {
 			default:
 				t.Errorf("%s: %.600s", s.ID, how)
 			}
-		})
+		}
 	}
 	t.Logf("%d cases equal; not played: %v", played, left)
 }

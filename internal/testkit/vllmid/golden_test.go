@@ -1,21 +1,19 @@
 package vllmid
 
 import (
-	"bufio"
 	"bytes"
-	"compress/gzip"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/internal/testkit/golden"
 )
 
 // The judge: recordings of real vLLM workers (0.32.0, 0.30.0, 0.23.0), described in testdata/README.md.
@@ -79,84 +77,32 @@ func (w *goldenWorker) prepare() (err error) {
 }
 
 func TestGolden(t *testing.T) {
-	read := func(name string) io.Reader {
-		f, err := os.Open(filepath.Join("testdata", name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { f.Close() })
-		z, err := gzip.NewReader(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return z
-	}
 	var images map[string][]byte
-	if err := json.NewDecoder(read("images.json.gz")).Decode(&images); err != nil {
-		t.Fatal(err)
-	}
-	runGolden(t, read("workers.json.gz"), images, map[string]io.Reader{"selection": read("cases.jsonl.gz")})
+	golden.JSON(t, &images, "testdata/images.json.gz")
+	runGolden(t, "testdata/workers.json.gz", images, "testdata/cases.jsonl.gz")
 }
 
 func TestConformanceGolden(t *testing.T) {
-	dir := os.Getenv("SIGHTLINE_GOLDEN")
-	if dir == "" {
-		t.Skip("SIGHTLINE_GOLDEN is not set: want the directory of the golden recordings")
-	}
-	dir = filepath.Join(dir, "vllm")
-	files, err := filepath.Glob(filepath.Join(dir, "images", "d_*"))
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no images below %s: %v", dir, err)
-	}
 	images := map[string][]byte{}
-	for _, f := range files {
-		if images[filepath.Base(f)], err = os.ReadFile(f); err != nil {
-			t.Fatal(err)
-		}
+	for _, f := range golden.Files(t, golden.Dir(t, "vllm", "images", "d_*")) {
+		images[filepath.Base(f)] = golden.Read(t, f)
 	}
-	workers, err := os.Open(filepath.Join(dir, "workers.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer workers.Close()
-	cases := map[string]io.Reader{}
-	files, _ = filepath.Glob(filepath.Join(dir, "cases", "*.jsonl"))
-	for _, f := range files {
-		b, err := os.ReadFile(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		cases[filepath.Base(f)] = bytes.NewReader(b)
-	}
-	runGolden(t, workers, images, cases)
+	runGolden(t, golden.Dir(t, "vllm", "workers.json"), images, golden.Files(t, golden.Dir(t, "vllm", "cases", "*.jsonl"))...)
 }
 
-func runGolden(t *testing.T, workersFile io.Reader, images map[string][]byte, cases map[string]io.Reader) {
+func runGolden(t *testing.T, workersFile string, images map[string][]byte, cases ...string) {
 	var workers map[string]*goldenWorker
-	if err := json.NewDecoder(workersFile).Decode(&workers); err != nil {
-		t.Fatal(err)
-	}
+	golden.JSON(t, &workers, workersFile)
 	for name, w := range workers {
 		if err := w.prepare(); err != nil {
 			t.Fatalf("worker %s: %v", name, err)
 		}
 	}
 	var total count
-	for name, r := range cases {
-		lines := bufio.NewReaderSize(r, 1<<20)
-		for {
-			line, err := lines.ReadBytes('\n')
-			if len(bytes.TrimSpace(line)) > 0 {
-				var c goldenCase
-				if err := json.Unmarshal(line, &c); err != nil {
-					t.Fatalf("%s: %v", name, err)
-				}
-				if err := checkCase(&c, workers[c.Worker], images, &total); err != nil {
-					t.Errorf("%s: %v", c.ID, err)
-				}
-			}
-			if err != nil {
-				break
+	for _, file := range cases {
+		for _, c := range golden.Lines[goldenCase](t, file) {
+			if err := checkCase(&c, workers[c.Worker], images, &total); err != nil {
+				t.Errorf("%s: %v", c.ID, err)
 			}
 		}
 	}
@@ -194,7 +140,7 @@ func checkCase(c *goldenCase, w *goldenWorker, images map[string][]byte, n *coun
 	var chain []Digest
 	var keys []string
 	for i, p := range prompts {
-		tokens, out := unRLE(p), outputs
+		tokens, out := golden.Tokens(gjson.ParseBytes(p)), outputs
 		if len(outputs) > i && outputs[i].IsArray() {
 			out = outputs[i].Array()
 		}
@@ -263,21 +209,6 @@ func compactJSON(raw json.RawMessage) string {
 	var b bytes.Buffer
 	_ = json.Compact(&b, raw)
 	return b.String()
-}
-
-func unRLE(raw json.RawMessage) []uint32 {
-	var tokens []uint32
-	for _, e := range gjson.ParseBytes(raw).Array() {
-		if !e.IsArray() {
-			tokens = append(tokens, uint32(e.Uint()))
-			continue
-		}
-		run := e.Array()
-		for range run[1].Int() {
-			tokens = append(tokens, uint32(run[0].Uint()))
-		}
-	}
-	return tokens
 }
 
 // unknownName stands for a medium that vLLM does not name by its file.
