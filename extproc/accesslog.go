@@ -135,6 +135,7 @@ func readUsage(m *corev3.Metadata, o *router.Outcome) {
 	if n := u.GetInputTokens(); n != nil {
 		o.PromptTokens = int(n.GetValue())
 	}
+	o.OutputTokens = int(u.GetOutputTokens().GetValue())
 	if n := u.GetInputTokenDetails().GetCachedTokens(); n != nil {
 		o.CachedTokens = int(n.GetValue())
 	}

@@ -60,6 +60,10 @@ func TestAccessLog(t *testing.T) {
 	over := func(addr string, code, cached, prompt int) router.Outcome {
 		return router.Outcome{ID: "A", Phase: router.Ended, Addr: addr, Code: code, Source: 2, FirstByte: 1500 * time.Microsecond, CachedTokens: cached, PromptTokens: prompt}
 	}
+	wrote := func(o router.Outcome, tokens int) router.Outcome {
+		o.OutputTokens = tokens
+		return o
+	}
 	failed := func(fault string) router.Outcome {
 		return router.Outcome{ID: "A", Phase: router.Failed, Addr: "10.0.0.1:8000", Fault: fault, Source: 2, CachedTokens: -1, PromptTokens: -1}
 	}
@@ -94,6 +98,8 @@ func TestAccessLog(t *testing.T) {
 		{"usage", []*accessv3.HTTPAccessLogEntry{usage(t, entry(ended, "A", worker, 200), &aiv3.TokenUsage{
 			InputTokens: wrapperspb.UInt64(130), InputTokenDetails: &aiv3.InputTokenDetails{CachedTokens: wrapperspb.UInt64(0)}})},
 			[]router.Outcome{over(one, 200, 0, 130)}},
+		{"usage with output", []*accessv3.HTTPAccessLogEntry{usage(t, entry(ended, "A", worker, 200), &aiv3.TokenUsage{OutputTokens: wrapperspb.UInt64(77)})},
+			[]router.Outcome{wrote(over(one, 200, -1, -1), 77)}},
 		{"usage without details", []*accessv3.HTTPAccessLogEntry{usage(t, entry(ended, "A", worker, 200), &aiv3.TokenUsage{InputTokens: wrapperspb.UInt64(130)})},
 			[]router.Outcome{over(one, 200, -1, 130)}},
 		{"usage of another type", []*accessv3.HTTPAccessLogEntry{usage(t, entry(ended, "A", worker, 200), &corev3.Address{})},

@@ -7,6 +7,7 @@ import (
 	"github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/choose"
+	"github.com/sightline-router/sightline/router/decisionlog"
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
@@ -17,9 +18,10 @@ type booked struct {
 	slot          *fleet.Slot // chosen
 	stores        uint64      // stored events that the index had of it at the decision
 	reason        Reason
-	locals, chain []uint64 // the prompt's blocks
-	size          int      // tokens a block
-	proven        int      // blocks that events proved at the decision
+	line          *decisionlog.Line // nil: none is written
+	locals, chain []uint64          // the prompt's blocks
+	size          int               // tokens a block
+	proven        int               // blocks that events proved at the decision
 	promised      atomic.Pointer[promise]
 	cached        int  // tokens predicted to be cached on slot; -1: no answer can be compared with it
 	lower         bool // cached is a lower bound
@@ -72,6 +74,10 @@ func (x *decision) book(best *choose.Candidate, class int) {
 func (x *decision) hold(b *booked, work fleet.Booking) {
 	work.Slot, work.Decode, work.Source, work.Note = x.chosen, x.decode, x.out.source, b
 	work.Bytes = 256 + 8*(len(b.locals)+len(b.chain))
+	if x.held = true; x.opt.Decisions != nil {
+		b.line = x.line(b)
+		work.Bytes += lineBytes + 8*len(b.line.HashIDs)
+	}
 	x.opt.Fleet.Book(x.out.ID, work)
 }
 

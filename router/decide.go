@@ -35,6 +35,7 @@ type decision struct {
 	ranked []choose.Candidate
 	chosen *fleet.Slot // the first of ranked; nil: no worker is known
 	decode *fleet.Slot // who decodes, where another does
+	held   bool        // it is booked
 }
 
 // scratch is one decision's memory, reused.
@@ -59,6 +60,7 @@ func (r *Router) Decide(ctx context.Context, req *Request) Decision {
 	r.opt.Fleet.Expire()
 	x.decide(ctx)
 	x.rankInBody()
+	x.unheld()
 	x.mem.release()
 	r.scratch.Put(x.mem)
 	took := r.opt.Now().Sub(x.now)

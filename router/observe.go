@@ -66,6 +66,11 @@ func (r *Router) ended(o Outcome) {
 		o.CachedTokens = -1 // nothing was reported, or of something else
 	}
 	r.metrics.counted(b, o)
+	worker := at.Slot.Worker.Name
+	if !known {
+		worker = "other"
+	}
+	r.told(b, at, worker, o)
 	if at.Slot != b.slot || !known {
 		o.CachedTokens = -1 // of another worker than the prediction is of
 	}
@@ -73,10 +78,6 @@ func (r *Router) ended(o Outcome) {
 		r.correct(at.Slot, b, o.CachedTokens)
 	}
 	r.opt.Audit.End(o.ID, o.Code == http.StatusOK)
-	worker := at.Slot.Worker.Name
-	if !known {
-		worker = "other"
-	}
 	r.metrics.ended(b, worker, o)
 }
 

@@ -23,6 +23,7 @@ func (r *Router) Place(id, model string, p *engine.Prompt) Decision {
 		}
 		x.inTurn(x.choose)
 	}
+	x.unheld()
 	x.mem.release()
 	r.scratch.Put(x.mem)
 	r.metrics.decided(&x.out, r.opt.Now().Sub(x.now))

@@ -9,6 +9,7 @@ import "github.com/sightline-router/sightline/router/choose"
 const (
 	isOut  = "out"  // the worker fails
 	isFull = "full" // it has as many requests as it may
+	isNew  = "new"  // it has come lately, and has its share
 )
 
 // shut is the most that a slot holds which cannot be chosen now.
@@ -27,9 +28,11 @@ func (x *decision) addShut(class int, looked bool) {
 		case slot.Worker != x.trial && x.model.classOf(slot.Worker) == class:
 			_, promised, _ := x.holds(slot, x.mem.blocks[class].chain, looked)
 			if tokens := promised * x.model.classes[class].BlockSize; tokens > x.mem.shut.tokens {
-				x.mem.shut = shut{tokens, isFull}
+				x.mem.shut = shut{tokens, isNew}
 				if !slot.Worker.Well() {
 					x.mem.shut.why = isOut
+				} else if !x.hasRoom()(slot) {
+					x.mem.shut.why = isFull
 				}
 			}
 		}

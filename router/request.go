@@ -131,4 +131,5 @@ type Outcome struct {
 	CachedTokens int
 	// PromptTokens likewise.
 	PromptTokens int
+	OutputTokens int // likewise, 0 where it is not told
 }

@@ -10,6 +10,7 @@
 //	choose.go   candidates, the choice, targets
 //	regret.go   what the choice gave up
 //	book.go     what is remembered of a decision
+//	line.go     what the decision log says of it
 //	observe.go  what Envoy reports of it: load and predictions move to the worker really used
 package router
 
@@ -27,6 +28,7 @@ import (
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/router/audit"
+	"github.com/sightline-router/sightline/router/decisionlog"
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
@@ -47,6 +49,7 @@ type Options struct {
 	Index        *indexer.Index
 	Audit        *audit.Auditor        // nil: predictions are not compared with what workers store
 	PredictedTTL time.Duration         // how long a routed prompt counts as held before events confirm it
+	Decisions    *decisionlog.Log      // nil: none
 	Log          *zap.Logger           // nil: silent
 	Metrics      prometheus.Registerer // nil: none
 	Now          func() time.Time      // nil: time.Now
@@ -95,6 +98,9 @@ func New(opt Options) *Router {
 	}
 	r.answers, _ = lru.New[string, string](mostAnswers) // fails for a size below 1
 	r.metrics = newMetrics(opt.Metrics, r)
+	if opt.Decisions != nil {
+		opt.Fleet.OnForgotten(r.forgotten)
+	}
 	r.scratch.New = func() any { return new(scratch) }
 	for i := range opt.Models {
 		m := newServedModel(&opt.Models[i])

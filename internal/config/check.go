@@ -108,6 +108,11 @@ func (c *Config) checkRanges(bad report) {
 	inRange(bad, "index.max_bytes", c.Index.MaxBytes, 16<<20, 1<<40)
 	inRange(bad, "media.max_bytes", c.Media.MaxBytes, 1<<10, 512<<20) // package fetch holds no more unfinished bytes
 	inRange(bad, "media.relay.max_bytes", c.Media.Relay.MaxBytes, 1<<20, 1<<40)
+	inRange(bad, "decision_log.max_bytes", c.DecisionLog.MaxBytes, 1<<20, 1<<40)
+	inRange(bad, "decision_log.keep", c.DecisionLog.Keep, 1, 1000)
+	if c.DecisionLog.KeyFile != "" && c.DecisionLog.File == "" {
+		bad("decision_log.key_file", "given without file: nothing is written (want file too)")
+	}
 	inRange(bad, "index.predicted_ttl", c.Index.PredictedTTL, 100*time.Millisecond, time.Hour)
 	inRange(bad, "body_timeout", c.BodyTimeout, time.Second, time.Hour)
 	inRange(bad, "envoy.message_timeout", c.Envoy.MessageTimeout, 200*time.Millisecond, time.Minute)

@@ -30,6 +30,7 @@ type Config struct {
 	Probe       bool          `yaml:"probe"`      // ask workers at start how they tokenise a few conversations, and compare
 	Audit       bool          `yaml:"audit"`      // compare what workers store with what was predicted
 	AuditText   bool          `yaml:"audit_text"` // show the text of a token that differs, which is a client's
+	DecisionLog DecisionLog   `yaml:"decision_log"`
 	Index       Index         `yaml:"index"`
 	Media       Media         `yaml:"media"`
 	Models      []Model       `yaml:"models"`
@@ -54,6 +55,14 @@ type NATS struct {
 type Index struct {
 	MaxBytes     Size          `yaml:"max_bytes"`
 	PredictedTTL time.Duration `yaml:"predicted_ttl"` // how long a routed prompt counts as held before events confirm it
+}
+
+// DecisionLog says where each decision is written, with what became of it. Off without File.
+type DecisionLog struct {
+	File     string `yaml:"file"`
+	MaxBytes Size   `yaml:"max_bytes"` // of the file, at which it is put aside
+	Keep     int    `yaml:"keep"`      // files put aside that are kept
+	KeyFile  string `yaml:"key_file"`  // a secret of 32 bytes or more, for pseudonyms that replicas share; without one, one is drawn at each start
 }
 
 // Media says which images may be fetched and how long a request waits for one.
@@ -174,7 +183,8 @@ func Default() Config {
 	return Config{
 		Listen: "127.0.0.1:9002", Admin: "127.0.0.1:9903", LogLevel: "info", BodyLimit: 64 << 20, BodyTimeout: 5 * time.Minute,
 		Probe: true, Audit: true,
-		Index: Index{MaxBytes: 2 << 30, PredictedTTL: 20 * time.Second},
+		DecisionLog: DecisionLog{MaxBytes: 64 << 20, Keep: 5},
+		Index:       Index{MaxBytes: 2 << 30, PredictedTTL: 20 * time.Second},
 		Media: Media{Budget: 150 * time.Millisecond, MaxBytes: 64 << 20,
 			Relay: Relay{TTL: 2 * time.Minute, MaxBytes: 256 << 20}},
 		Dynamo:     Dynamo{Namespace: "dynamo", Component: "backend", PrefillComponent: "prefill", Endpoint: "generate"},

@@ -25,6 +25,19 @@ func (c *Config) CheckServe() error {
 	if _, err := c.Media.Relay.Key(); err != nil {
 		errs = append(errs, err)
 	}
+	if _, err := c.DecisionLog.Key(); err != nil {
+		errs = append(errs, err)
+	}
+	if file := c.DecisionLog.File; file != "" {
+		if info, err := os.Stat(filepath.Dir(file)); err != nil {
+			bad("decision_log.file", "%w (want a file in a folder that is there)", err)
+		} else if !info.IsDir() {
+			bad("decision_log.file", "%s is a file (want a file in a folder)", filepath.Dir(file))
+		}
+		if info, err := os.Stat(file); err == nil && info.IsDir() {
+			bad("decision_log.file", "%s is a folder (want a file)", file)
+		}
+	}
 	if file := c.Kubernetes.CAFile; file != "" {
 		if _, err := authority(file); err != nil {
 			bad("kubernetes.ca_file", "%w", err)
@@ -53,12 +66,24 @@ func (r *Relay) Key() ([]byte, error) {
 	if r.KeyFile == "" || r.Listen == "" {
 		return nil, nil
 	}
-	key, err := os.ReadFile(r.KeyFile)
+	return sharedKey("media.relay.key_file", r.KeyFile)
+}
+
+// Key is the secret that replicas share; nil without KeyFile.
+func (d *DecisionLog) Key() ([]byte, error) {
+	if d.KeyFile == "" {
+		return nil, nil
+	}
+	return sharedKey("decision_log.key_file", d.KeyFile)
+}
+
+func sharedKey(path, file string) ([]byte, error) {
+	key, err := os.ReadFile(file)
 	if err != nil {
-		return nil, fmt.Errorf("media.relay.key_file: %w", err)
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	if len(key) < 32 {
-		return nil, fmt.Errorf("media.relay.key_file: %s holds %d bytes (want 32 or more, the same in all replicas)", r.KeyFile, len(key))
+		return nil, fmt.Errorf("%s: %s holds %d bytes (want 32 or more, the same in all replicas)", path, file, len(key))
 	}
 	return key, nil
 }

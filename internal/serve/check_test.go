@@ -108,6 +108,7 @@ func TestCheckGood(t *testing.T) {
 		"ports chosen by the system": strings.Replace(goodConfig, ":9002", ":0", 1) + "admin: \"127.0.0.1:0\"\n",
 		"a socket":                   strings.Replace(goodConfig, "127.0.0.1:9002", "unix:/run/s.sock", 1),
 		"no page":                    goodConfig + "admin: \"\"\n",
+		"decision log":               goodConfig + "decision_log: {file: DIR/decisions.jsonl, max_bytes: 1MiB, keep: 1, key_file: DIR/secret}\n",
 		"all limits low":             goodConfig + "body_limit: 1MiB\nindex: {max_bytes: 16MiB, predicted_ttl: 1s}\n",
 		"networks":                   goodConfig + "envoy: {worker_networks: [\"10.0.0.0/8:8000-8010\"]}\n",
 		"a name for all of its addresses": strings.Replace(goodConfig, `{name: a, addr: "10.0.0.5:8000", events: {zmq: "tcp://10.0.0.5:5557", replay: "tcp://10.0.0.5:5558"}}`,
@@ -153,6 +154,14 @@ func TestCheckMistakes(t *testing.T) {
 		{"", "nats: {listen: \"127.0.0.1:9002\"}", `nats.listen: "127.0.0.1:9002" is also listen`},
 		{"", "nats: {url: \"nats://10.0.0.4:4222\", dir: DIR}", "nats.dir: given without listen"},
 		{"", "nats: {listen: \"127.0.0.1:4222\", dir: DIR/text}", "nats.dir: "},
+		// The decision log.
+		{"", "decision_log: {file: DIR/gone/d.jsonl}", "decision_log.file: "},
+		{"", "decision_log: {file: DIR/text/d.jsonl}", "decision_log.file: DIR/text is a file"},
+		{"", "decision_log: {file: DIR}", "decision_log.file: DIR is a folder"},
+		{"", "decision_log: {file: DIR/d.jsonl, max_bytes: 1KiB}", "decision_log.max_bytes: 1KiB is out of range"},
+		{"", "decision_log: {file: DIR/d.jsonl, keep: 0}", "decision_log.keep: 0 is out of range"},
+		{"", "decision_log: {file: DIR/d.jsonl, key_file: DIR/short}", "decision_log.key_file: DIR/short holds 31 bytes"},
+		{"", "decision_log: {key_file: DIR/secret}", "decision_log.key_file: given without file"},
 		// Memory, pictures.
 		{"", "index: {max_bytes: 0}", "index.max_bytes: 0 is out of range (want 16MiB to "},
 		{"", "index: {predicted_ttl: -20s}", "index.predicted_ttl: -20s is out of range (want "},

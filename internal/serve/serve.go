@@ -23,6 +23,7 @@ import (
 	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/audit"
+	"github.com/sightline-router/sightline/router/decisionlog"
 	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/members"
 	"github.com/sightline-router/sightline/router/probe"
@@ -99,8 +100,13 @@ type running struct {
 // Run serves until ctx ends; version is shown on the admin page.
 func (s *Server) Run(ctx context.Context, version string) error {
 	defer s.log.Sync()
-	r := s.decider(ctx)
-	var err error
+	metrics := prometheus.NewRegistry()
+	decisions, err := s.openDecisionLog(metrics)
+	if err != nil {
+		return err
+	}
+	defer decisions.Close()
+	r := s.decider(ctx, metrics, decisions)
 	if r.sources, err = startSources(ctx, s.cfg, s.models, r.members()); err != nil {
 		return err
 	}
@@ -131,8 +137,8 @@ func (s *Server) Run(ctx context.Context, version string) error {
 
 // decider makes what decides, until ctx ends: the index, the fleet, audit and probe, and the router over them. Nobody tells
 // them of workers yet.
-func (s *Server) decider(ctx context.Context) *running {
-	r := &running{Server: s, metrics: prometheus.NewRegistry(), roster: extproc.NewRoster(), done: make(chan error, 3),
+func (s *Server) decider(ctx context.Context, metrics *prometheus.Registry, decisions *decisionlog.Log) *running {
+	r := &running{Server: s, metrics: metrics, roster: extproc.NewRoster(), done: make(chan error, 3),
 		index: indexer.New(indexer.Options{MaxBytes: int64(s.cfg.Index.MaxBytes)}), fleet: fleet.New(nil)}
 	r.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	go paceHeap(ctx, r.index)
@@ -144,13 +150,30 @@ func (s *Server) decider(ctx context.Context) *running {
 		r.probe = probe.New(probe.Options{Log: s.log, Metrics: r.metrics})
 		go r.probe.Run(ctx)
 	}
-	r.router = router.New(router.Options{Models: s.models, Fleet: r.fleet, Index: r.index, Audit: r.audit,
+	r.router = router.New(router.Options{Models: s.models, Fleet: r.fleet, Index: r.index, Audit: r.audit, Decisions: decisions,
 		PredictedTTL: s.cfg.Index.PredictedTTL, MaxInFlight: s.cfg.MaxInFlight, Log: s.log, Metrics: r.metrics,
 		Resync: func(slot *fleet.Slot) {
 			r.sources.set.Resync(func(f *fleet.Slot) bool { return f == slot }, "fewer_cached")
 		}})
 	go r.router.Run(ctx)
 	return r
+}
+
+// openDecisionLog gives nil where none is configured.
+func (s *Server) openDecisionLog(metrics prometheus.Registerer) (*decisionlog.Log, error) {
+	c := s.cfg.DecisionLog
+	if c.File == "" {
+		return nil, nil
+	}
+	key, err := c.Key()
+	if err != nil {
+		return nil, err
+	}
+	l, err := decisionlog.Open(decisionlog.Options{File: c.File, MaxBytes: int64(c.MaxBytes), Keep: c.Keep, Key: key, Log: s.log, Metrics: metrics})
+	if err != nil {
+		return nil, fmt.Errorf("decision_log.file: %w", err)
+	}
+	return l, nil
 }
 
 // members are the parts that hear of each worker that comes or goes.

@@ -48,7 +48,11 @@ type Candidate struct {
 
 // Terms is a candidate's cost, term by term, in tokens.
 type Terms struct {
-	Prefill, Queue, Requests, Context, Cache float64
+	Prefill  float64 `json:"prefill"`
+	Queue    float64 `json:"queue"`
+	Requests float64 `json:"requests"`
+	Context  float64 `json:"context"`
+	Cache    float64 `json:"cache"`
 }
 
 // Sum is the cost.

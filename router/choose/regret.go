@@ -1,5 +1,7 @@
 package choose
 
+import "math"
+
 // Why a candidate is not chosen that holds more of the prompt than the one that is: a closed set of words, for labels.
 const (
 	Trial    = "trial"    // the chosen one's worker is to be tried
@@ -27,6 +29,20 @@ func Best(c []Candidate) (overlap int, why string) {
 		why = FleetOf(c).why(&c[best], &c[0])
 	}
 	return c[best].overlap(), why
+}
+
+// Ties counts the candidates beside the first whose cost counts as equal to the least, of those that Rank has just ranked.
+func Ties(c []Candidate) (n int) {
+	least := math.Inf(1)
+	for i := range c {
+		least = min(least, c[i].cost)
+	}
+	for i := range c[1:] {
+		if c[1+i].cost <= least+slack {
+			n++
+		}
+	}
+	return n
 }
 
 func (c *Candidate) overlap() int { return min(c.Predicted, c.Tokens) }

@@ -67,7 +67,8 @@ type bookings struct {
 	queue   [stages]list.List // the one that came first in front
 	bytes   int
 	expired uint64
-	waiting *booking     // the first since the last report
+	waiting *booking // the first since the last report
+	forgot  func(*Booking)
 	silent  atomic.Int64 // Unix ns since which no report has come though one should have; 0: they come
 }
 
@@ -139,6 +140,9 @@ func (t *bookings) expire(now time.Time) {
 	for b := t.overdue(now); b != nil; b = t.overdue(now) {
 		t.close(b, now)
 		t.expired++
+		if t.forgot != nil {
+			t.forgot(&b.Booking)
+		}
 	}
 }
 
@@ -167,6 +171,13 @@ func (t *bookings) first(s stage) *booking {
 		return e.Value.(*booking)
 	}
 	return nil
+}
+
+// OnForgotten has do called for each booking that ends without a report. It must neither block nor call the Fleet.
+func (f *Fleet) OnForgotten(do func(*Booking)) {
+	f.bookings.mu.Lock()
+	defer f.bookings.mu.Unlock()
+	f.bookings.forgot = do
 }
 
 // Expired counts the bookings that ended without a report.

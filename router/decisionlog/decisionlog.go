@@ -1,0 +1,290 @@
+// Package decisionlog writes what was decided and what became of it, for people and for replay: one JSON object a line.
+//
+//	decision ─▶ Line, kept with the booking ── its end is told, or never will be ─▶ Add ─▶ queue ─▶ keyed, written, rotated
+//
+// One line a decision, at its end: then all of it is known, and nothing must be joined. Lines stand in the order of ends, so
+// who replays them sorts by timestamp. The form is Mooncake's trace (timestamp, input_length, output_length, hash_ids) and
+// more beside it.
+//
+// Nothing of a request's content is written. What must be compared (prompts, pictures, sessions) is written as a
+// pseudonym: HMAC-SHA-256 under a key that is drawn at the start, or that replicas share so that their lines join. Nobody
+// waits for the disk: a line that finds the queue full, or that cannot be written, is dropped and counted.
+package decisionlog
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"hash"
+	"math"
+	"os"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"gopkg.in/natefinch/lumberjack.v2"
+
+	"github.com/sightline-router/sightline/router/choose"
+)
+
+const (
+	// Span is how many tokens one of Line.HashIDs stands for: Mooncake's.
+	Span    = 512
+	version = 1    // of the form
+	waiting = 1024 // lines in the queue
+)
+
+// Line is one decision. Numbers of tokens are of the prompt as the chosen worker reads it; what is not known is 0 or left
+// out, but for Cached.
+type Line struct {
+	Version   int    `json:"v"`
+	Timestamp int64  `json:"timestamp"` // of the decision, Unix ms
+	ID        string `json:"id"`
+	Model     string `json:"model"`
+	Adapter   string `json:"adapter,omitempty"`
+	// Session is the client's session; Add takes it as it came and writes its pseudonym.
+	Session      string `json:"session,omitempty"`
+	InputLength  int    `json:"input_length"`
+	OutputLength int    `json:"output_length"` // as the engine told
+	// HashIDs are one for each 512 tokens begun, equal where all of the prompt to there is equal. Add takes chain hashes,
+	// and 0 for what is not known, which becomes equal to nothing.
+	HashIDs []uint64 `json:"hash_ids"`
+	Images  []Image  `json:"images,omitempty"`
+
+	Reason     string      `json:"reason"`
+	Why        string      `json:"why,omitempty"`
+	Worker     string      `json:"worker,omitempty"`
+	Rank       int         `json:"rank"` // -1: none
+	Cached     int         `json:"cached_tokens"`
+	Held       int         `json:"held_tokens"`
+	Regret     string      `json:"regret,omitempty"`
+	Margin     float64     `json:"margin"` // what the second costs more, tokens; 0 where there is none
+	Ties       int         `json:"ties"`   // further candidates whose cost counts as equal
+	Considered int         `json:"considered"`
+	Ranked     []Candidate `json:"ranked,omitempty"`
+	Took       float64     `json:"took_ms"` // to decide
+
+	Outcome        Outcome `json:"outcome"`
+	Status         int     `json:"status,omitempty"`
+	Used           string  `json:"used,omitempty"` // worker that had it last; "other": none of ours
+	ReportedCached int     `json:"reported_cached_tokens"`
+	ReportedPrompt int     `json:"reported_prompt_tokens,omitempty"`
+	FirstByte      float64 `json:"first_byte_ms,omitempty"`
+	End            float64 `json:"end_ms,omitempty"` // from the decision to its end
+}
+
+// Image is a picture, an audio or a video in the prompt. Add takes the key that it is cached by as its ID.
+type Image struct {
+	ID     uint64 `json:"id"`
+	Offset int    `json:"offset"`
+	Tokens int    `json:"tokens"`
+}
+
+// Candidate is one of the best, as choose.Candidate has it.
+type Candidate struct {
+	Worker    string       `json:"worker"`
+	Rank      int          `json:"rank"` // -1: none
+	Exact     int          `json:"exact"`
+	Predicted int          `json:"predicted"`
+	Inflight  int          `json:"inflight"`
+	Backlog   float64      `json:"backlog"`
+	Rate      float64      `json:"rate"`
+	Cost      float64      `json:"cost"`
+	Terms     choose.Terms `json:"terms"`
+}
+
+// Outcome is how a decision ended.
+type Outcome string
+
+// The outcomes.
+const (
+	Ended   Outcome = "ended"   // Envoy told
+	Expired Outcome = "expired" // nobody told
+	Refused Outcome = "refused" // the client was answered at once
+	NoPlace Outcome = "none"    // no worker was known
+)
+
+// Options say where lines go.
+type Options struct {
+	File     string
+	MaxBytes int64  // of the file, at which it is put aside, in whole MiB
+	Keep     int    // files put aside that are kept; 1 at least
+	Key      []byte // of pseudonyms; nil: a random one
+	Log      *zap.Logger
+	Metrics  prometheus.Registerer // nil: none
+}
+
+// Log is an open one. Safe for concurrent use; a nil one does nothing.
+type Log struct {
+	out   *lumberjack.Logger
+	mac   hash.Hash
+	log   *zap.Logger
+	queue chan *Line
+	stop  chan struct{}
+	end   sync.WaitGroup
+	lines *prometheus.CounterVec // what: written, dropped, failed
+
+	failing bool // the last line was not written
+	torn    bool // the file ends within a line
+}
+
+// Open opens the file, and says so if it cannot. Close what it gives.
+func Open(o Options) (*Log, error) {
+	f, err := os.OpenFile(o.File, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if info, err := f.Stat(); err == nil && info.Mode().IsRegular() && info.Mode().Perm() != 0o600 {
+		err = f.Chmod(0o600)
+		if err != nil {
+			return nil, fmt.Errorf("others can read it: %w", err)
+		}
+	}
+	if err := f.Close(); err != nil {
+		return nil, err
+	}
+	l := newLog(o)
+	l.end.Go(l.run)
+	return l, nil
+}
+
+func newLog(o Options) *Log {
+	key := o.Key
+	if key == nil {
+		key = make([]byte, 32)
+		_, _ = rand.Read(key) // never fails
+	}
+	l := &Log{out: &lumberjack.Logger{Filename: o.File, MaxSize: int(o.MaxBytes >> 20), MaxBackups: max(1, o.Keep)}, mac: hmac.New(sha256.New, key), log: o.Log,
+		queue: make(chan *Line, waiting), stop: make(chan struct{}),
+		lines: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "decision_log_lines_total",
+			Help: "Lines of the decision log: written; dropped because too many waited; failed to be written."}, []string{"what"})}
+	if l.log == nil {
+		l.log = zap.NewNop()
+	}
+	if o.Metrics != nil {
+		o.Metrics.MustRegister(l.lines)
+	}
+	return l
+}
+
+// Add has a line written. It never waits; the line is the log's from now on.
+func (l *Log) Add(line *Line) {
+	if l == nil || line == nil {
+		return
+	}
+	select {
+	case l.queue <- line:
+	default:
+		l.lines.WithLabelValues("dropped").Inc()
+	}
+}
+
+// Close writes what waits and closes the file. Lines that are added afterwards are lost.
+func (l *Log) Close() error {
+	if l == nil {
+		return nil
+	}
+	close(l.stop)
+	l.end.Wait()
+	return l.out.Close()
+}
+
+func (l *Log) run() {
+	for {
+		select {
+		case line := <-l.queue:
+			l.write(line)
+		case <-l.stop:
+			for len(l.queue) > 0 {
+				l.write(<-l.queue)
+			}
+			return
+		}
+	}
+}
+
+// write puts a line into the file. A failure is logged once until lines
+// can be written again.
+func (l *Log) write(line *Line) {
+	l.hide(line)
+	text, err := json.Marshal(line)
+	if err == nil {
+		text = append(text, '\n')
+		if l.torn {
+			text = append([]byte{'\n'}, text...)
+		}
+		var n int
+		n, err = l.out.Write(text)
+		l.torn = err != nil && (n > 0 || l.torn)
+	}
+	switch failed := err != nil; {
+	case failed && !l.failing:
+		l.log.Error("the decision log cannot be written: lines are dropped until it can", zap.Error(err))
+	case !failed && l.failing:
+		l.log.Info("the decision log is written again")
+	}
+	if l.failing = err != nil; l.failing {
+		l.lines.WithLabelValues("failed").Inc()
+	} else {
+		l.lines.WithLabelValues("written").Inc()
+	}
+}
+
+// hide puts pseudonyms in the place of what was given, and rounds what nobody needs to the last digit.
+func (l *Log) hide(line *Line) {
+	line.Version = version
+	for k, chain := range line.HashIDs {
+		if chain == 0 {
+			line.HashIDs[k] = l.pseudonym(ofNothing, line.ID, uint64(k))
+		} else {
+			line.HashIDs[k] = l.pseudonym(ofPrompt, line.Model, uint64(k), chain)
+		}
+	}
+	for i := range line.Images {
+		line.Images[i].ID = l.pseudonym(ofImage, "", line.Images[i].ID)
+	}
+	for i := range line.Ranked {
+		c := &line.Ranked[i]
+		for _, n := range []*float64{&c.Backlog, &c.Rate, &c.Cost, &c.Terms.Prefill, &c.Terms.Queue, &c.Terms.Requests, &c.Terms.Context, &c.Terms.Cache} {
+			*n = math.Round(10**n) / 10
+		}
+	}
+	line.Margin = math.Round(10*line.Margin) / 10
+	if line.Session != "" {
+		line.Session = fmt.Sprintf("%014x", l.pseudonym(ofSession, line.Session))
+	}
+}
+
+// What a pseudonym is of: equal numbers of different kinds have different ones.
+const (
+	ofPrompt  = 'p'
+	ofNothing = 'n'
+	ofImage   = 'i'
+	ofSession = 's'
+)
+
+// pseudonym is a number below 2⁵³, which every reader of JSON can hold.
+func (l *Log) pseudonym(kind byte, text string, numbers ...uint64) uint64 {
+	b := []byte{kind}
+	for _, n := range numbers {
+		b = binary.BigEndian.AppendUint64(b, n)
+	}
+	l.mac.Reset()
+	l.mac.Write(append(b, text...))
+	return binary.BigEndian.Uint64(l.mac.Sum(nil)) >> 11
+}
+
+// Spans gives Line.HashIDs of a prompt of so many tokens: of the chain hashes of its blocks, those nearest to the end of
+// each span.
+func Spans(chain []uint64, blockSize, tokens int) []uint64 {
+	out := make([]uint64, (tokens+Span-1)/Span)
+	for k := range out {
+		if last := min((k+1)*Span, tokens)/blockSize - 1; last >= 0 && last < len(chain) {
+			out[k] = chain[last]
+		}
+	}
+	return out
+}

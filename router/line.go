@@ -1,0 +1,80 @@
+package router
+
+import (
+	"math"
+	"strings"
+	"time"
+
+	"github.com/sightline-router/sightline/router/choose"
+	"github.com/sightline-router/sightline/router/decisionlog"
+	"github.com/sightline-router/sightline/router/fleet"
+)
+
+const (
+	lineBytes   = 2048 // of a line, without the hashes of its prompt
+	sessionText = 256  // bytes of a session id that tell it from others
+)
+
+// line begins the decision log's line for a decision that is taken; b is what is booked of it, nil for nothing.
+func (x *decision) line(b *booked) *decisionlog.Line {
+	d := &x.out
+	session := sessionOf(x.mem.req.Fields, x.req.Session)
+	l := &decisionlog.Line{Timestamp: x.now.UnixMilli(), ID: d.ID, Model: d.Model, Adapter: x.adapter, Session: strings.Clone(session[:min(len(session), sessionText)]),
+		InputLength: d.PromptTokens, HashIDs: []uint64{}, Reason: string(d.Reason), Why: d.Why, Rank: -1, Cached: d.CachedTokens, Held: d.HeldTokens, Regret: d.Regret,
+		Took: milliseconds(x.opt.Now().Sub(x.now)), ReportedCached: -1}
+	if b == nil {
+		return l
+	}
+	l.Worker, l.Rank = x.chosen.Worker.Name, x.chosen.Rank
+	l.Considered, l.Ties = len(x.mem.candidates), choose.Ties(x.mem.candidates)
+	f := choose.FleetOf(x.mem.candidates)
+	for i := range x.ranked {
+		c := &x.ranked[i]
+		slot, terms := x.slots[c.Slot], f.Cost(c)
+		l.Ranked = append(l.Ranked, decisionlog.Candidate{Worker: slot.Worker.Name, Rank: slot.Rank, Exact: c.Exact, Predicted: c.Predicted, Inflight: c.Inflight,
+			Backlog: c.Backlog, Rate: c.Rate, Cost: terms.Sum(), Terms: terms})
+	}
+	if len(l.Ranked) > 1 {
+		l.Margin = l.Ranked[1].Cost - l.Ranked[0].Cost
+	}
+	if b.size > 0 {
+		l.HashIDs = decisionlog.Spans(b.chain, b.size, d.PromptTokens)
+		media := x.reading(x.model.classOf(x.chosen.Worker)).prompt.Media
+		for i := range media[:min(len(media), mostMedia)] {
+			l.Images = append(l.Images, decisionlog.Image{ID: media[i].Key, Offset: media[i].Offset, Tokens: media[i].Length})
+		}
+	}
+	return l
+}
+
+// unheld has a line written for a decision that nothing is booked of: it is at its end.
+func (x *decision) unheld() {
+	if x.held || x.opt.Decisions == nil {
+		return
+	}
+	l := x.line(nil)
+	if l.Outcome = decisionlog.NoPlace; x.out.Refuse != nil {
+		l.Outcome, l.Status = decisionlog.Refused, x.out.Refuse.Status
+	}
+	x.opt.Decisions.Add(l)
+}
+
+// told has the line of a request that has ended written.
+func (r *Router) told(b *booked, at *fleet.Booking, worker string, o Outcome) {
+	if l := b.line; l != nil {
+		l.Outcome, l.Status, l.Used = decisionlog.Ended, o.Code, worker
+		l.OutputLength, l.ReportedCached, l.ReportedPrompt = o.OutputTokens, o.CachedTokens, max(0, o.PromptTokens)
+		l.FirstByte, l.End = milliseconds(o.FirstByte), milliseconds(r.opt.Now().Sub(at.At))
+		r.opt.Decisions.Add(l)
+	}
+}
+
+// forgotten has the line of a request written whose end nobody told.
+func (r *Router) forgotten(at *fleet.Booking) {
+	if b, ours := at.Note.(*booked); ours && b.line != nil {
+		b.line.Outcome, b.line.End = decisionlog.Expired, milliseconds(r.opt.Now().Sub(at.At))
+		r.opt.Decisions.Add(b.line)
+	}
+}
+
+func milliseconds(d time.Duration) float64 { return math.Round(d.Seconds()*1e6) / 1e3 }

@@ -1,0 +1,98 @@
+package router
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sightline-router/sightline/router/decisionlog"
+	"github.com/sightline-router/sightline/router/fleet"
+)
+
+// What the decision log says of decisions that end in each way: one line each, in the order of their ends.
+func TestDecisionLog(t *testing.T) {
+	w := newWorld(t, 3)
+	file := filepath.Join(t.TempDir(), "decisions.jsonl")
+	log, err := decisionlog.Open(decisionlog.Options{File: file, MaxBytes: 1 << 20, Keep: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.opt.Decisions, w.opt.Metrics = log, nil
+	w.Router = New(w.opt)
+	front := text(600, 8)
+	body := func(more string) string { return chatBody("m", fmt.Sprintf("%q", front+strings.Repeat(more+" ", 20))) }
+	w.stores(0, body("first"))
+	ask := func(id, body string) Decision {
+		return w.Decide(t.Context(), &Request{ID: id, Path: "/v1/chat/completions", Session: "a client's session", Body: [][]byte{[]byte(body)}})
+	}
+	first := ask("first", body("first"))
+	if first.CachedTokens < 1024 {
+		t.Fatalf("%+v", first)
+	}
+	w.opt.Fleet.Book("other", fleet.Booking{Slot: w.slots[0], Tokens: 1 << 20})
+	ask("second", body("second"))
+	ask("picture", chatBody("m", picture(1, 640, 480)))
+	ask("refused", "\xff\xfe{")
+	w.now = w.now.Add(2 * time.Second)
+	w.Observe(Outcome{ID: "second", Phase: Ended, Addr: "10.0.0.3:8000", Code: 200, CachedTokens: 32, PromptTokens: 2000, OutputTokens: 99, FirstByte: time.Second})
+	w.Observe(Outcome{ID: "first", Phase: Ended, Addr: "10.9.9.9:1", Code: 503, CachedTokens: -1})
+	w.now = w.now.Add(time.Minute)
+	w.opt.Fleet.Expire()
+	w.opt.Fleet.Set(nil)
+	ask("nowhere", body("first"))
+	if err := log.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, secret := range []string{front[:20], "client", "What is it"} {
+		if bytes.Contains(b, []byte(secret)) {
+			t.Errorf("the log holds %q", secret)
+		}
+	}
+	got := map[string]decisionlog.Line{}
+	var order []string
+	for one := range bytes.Lines(b) {
+		var l decisionlog.Line
+		if err := json.Unmarshal(one, &l); err != nil {
+			t.Fatalf("%s: %v", one, err)
+		}
+		got[l.ID] = l
+		order = append(order, fmt.Sprint(l.ID, " ", l.Outcome))
+	}
+	if want := "refused refused, second ended, first ended, picture expired, nowhere none"; strings.Join(order, ", ") != want {
+		t.Fatalf("%v, want %s", order, want)
+	}
+	a, c := got["first"], got["second"]
+	if a.Reason != "exact" || a.Worker != "w0" || a.Cached != first.CachedTokens || a.Held != a.Cached || a.Status != 503 || a.Used != "other" || a.ReportedCached != -1 ||
+		a.Timestamp != 1_800_000_000_000 || a.InputLength != first.PromptTokens || a.Considered != 3 || len(a.Ranked) != 3 || a.Ties != 0 || a.End != 2000 {
+		t.Errorf("%+v", a)
+	}
+	best, next := a.Ranked[0], a.Ranked[1]
+	if best.Worker != "w0" || best.Exact < a.Cached || next.Exact != 0 || best.Terms.Prefill == 0 || best.Cost > best.Terms.Sum()+1 || a.Margin < next.Cost-best.Cost-1 || a.Margin <= 0 {
+		t.Errorf("%+v", a.Ranked)
+	}
+	if c.Worker == "w0" || c.Regret != "queue" || c.Held <= c.Cached || c.Used != "w2" || c.OutputLength != 99 || c.ReportedCached != 32 || c.ReportedPrompt != 2000 || c.FirstByte != 1000 {
+		t.Errorf("%+v", c)
+	}
+	if n := (a.InputLength + 511) / 512; len(a.HashIDs) != n || n < 3 || a.HashIDs[0] != c.HashIDs[0] || a.HashIDs[1] != c.HashIDs[1] || a.HashIDs[n-1] == c.HashIDs[n-1] {
+		t.Errorf("%v, %v: want equal numbers for the front alone", a.HashIDs, c.HashIDs)
+	}
+	if a.Session == "" || a.Session != c.Session {
+		t.Errorf("sessions %q, %q", a.Session, c.Session)
+	}
+	if p := got["picture"]; len(p.Images) != 1 || p.Images[0].ID == 0 || p.Images[0].Tokens < 100 || p.Images[0].Offset == 0 || p.End < 30_000 {
+		t.Errorf("%+v", p)
+	}
+	if r := got["refused"]; r.Status != 400 || r.Worker != "" || len(r.HashIDs) != 0 {
+		t.Errorf("%+v", r)
+	}
+}
