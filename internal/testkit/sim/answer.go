@@ -298,6 +298,9 @@ func (w *Worker) writeStream(ctx context.Context, rw http.ResponseWriter, j *job
 		object = "chat.completion.chunk"
 	}
 	rw.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+	if flush() != nil { // the headers, before anything is computed, as uvicorn sends them for all three engines
+		return
+	}
 	send := func(u *usage, promptIDs []uint32, choices ...choice) error {
 		c := completion{ID: j.id, Object: object, Created: j.created, Model: j.model, Choices: choices, Usage: u, PromptTokenIDs: promptIDs}
 		if c.Choices == nil {

@@ -19,7 +19,8 @@ import (
 type scheduler struct {
 	rank   int
 	time   TimeModel
-	size   int // tokens a block
+	slow   float64 // how many times that
+	size   int     // tokens a block
 	seats  int
 	hasher *vllmid.BlockHasher
 	pub    teller
@@ -165,7 +166,7 @@ func (e *scheduler) schedule() (step []*sequence, cost time.Duration) {
 		e.running = append(e.running, e.waiting[0])
 		e.waiting = e.waiting[1:]
 	}
-	return step, cost
+	return step, time.Duration(float64(cost) * e.slow)
 }
 
 // grow makes room for a running sequence's newest token and stores the block that it fills. Without a free block the

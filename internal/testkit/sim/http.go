@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -48,36 +49,51 @@ func (w *Worker) routes() http.Handler {
 			mux.HandleFunc("GET /kv_event_sources", w.eventSources)
 		}
 	case SGLang:
+		mux.HandleFunc("GET /metrics", w.sglangMetrics) // with --enable-metrics
 		if w.cfg.Version != oldSGLang {
 			mux.HandleFunc("GET /server_info", w.serverInfo)
 		}
-	case TRTLLM:
+	case TRTLLM, TRTLLMZMQ:
+		mux.HandleFunc("GET /prometheus/metrics", w.trtllmMetrics) // with enable_iter_perf_stats
+	}
+	if w.cfg.Engine == TRTLLM {
 		mux.HandleFunc("POST /kv_cache_events", w.drained)
 	}
 	mux.HandleFunc("GET /sim/blocks", func(rw http.ResponseWriter, _ *http.Request) { answerJSON(rw, w.Blocks()) })
 	mux.HandleFunc("GET /sim/stats", func(rw http.ResponseWriter, _ *http.Request) { answerJSON(rw, w.Stats()) })
 	mux.HandleFunc("POST /sim/fault", func(rw http.ResponseWriter, r *http.Request) {
-		for i, name := range faultNames {
-			if r.FormValue("mode") == name {
-				w.SetFault(Fault(i))
-				return
-			}
+		fault := Fault(slices.Index(faultNames, r.FormValue("mode")))
+		if fault < 0 {
+			http.Error(rw, "mode: want one of "+strings.Join(faultNames, ", "), http.StatusBadRequest)
+			return
 		}
-		http.Error(rw, "mode: want one of "+strings.Join(faultNames, ", "), http.StatusBadRequest)
+		if r.FormValue("deaf") != "" {
+			fault |= Deaf
+		}
+		w.SetFault(fault)
+	})
+	mux.HandleFunc("POST /sim/slow", func(rw http.ResponseWriter, r *http.Request) {
+		by, err := strconv.ParseFloat(r.FormValue("by"), 64)
+		if err != nil || !(by > 0 && by < 1e6) {
+			http.Error(rw, "by: want how many times slower", http.StatusBadRequest)
+			return
+		}
+		w.SetSlow(by)
 	})
 	return w.withFaults(mux)
 }
 
-// withFaults fails as SetFault says; the endpoints below /sim/ always work.
+// withFaults fails as SetFault says.
 func (w *Worker) withFaults(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		fault := Fault(w.fault.Load())
+		generates := r.Method == http.MethodPost && strings.HasPrefix(r.URL.Path, "/v1/")
 		switch {
-		case strings.HasPrefix(r.URL.Path, "/sim/"):
-		case fault == Refuse:
+		case strings.HasPrefix(r.URL.Path, "/sim/"), !generates && fault&Deaf == 0:
+		case fault&^Deaf == Refuse:
 			rw.WriteHeader(http.StatusServiceUnavailable)
 			return
-		case fault == Hang:
+		case fault&^Deaf == Hang:
 			_, _ = io.Copy(io.Discard, r.Body) // a disconnect shows only once the body is read
 			<-r.Context().Done()
 			return

@@ -132,12 +132,15 @@ func (t TimeModel) scaled(speed float64) TimeModel {
 // Fault is a way to fail, for tests.
 type Fault int32
 
-// The faults. They hold for all requests but those to /sim/.
+// The faults. They hold for requests to generate; /health says that all is well and /metrics what is true, unless Deaf is
+// added: then for every path but those below /sim/.
 const (
 	Healthy           Fault = iota
-	Refuse                  // 503 to everything
+	Refuse                  // 503 at once
 	Hang                    // no answer until the client goes
 	DieAfterFirstByte       // the connection breaks after an answer's first bytes
+
+	Deaf Fault = 1 << 8
 )
 
 var faultNames = []string{"healthy", "refuse", "hang", "die-after-first-byte"}
@@ -232,7 +235,7 @@ func New(cfg Config) (*Worker, error) {
 	}
 	for r := range cfg.Ranks {
 		e := &scheduler{
-			rank: r, time: cfg.Time.scaled(cfg.Speed), size: cfg.BlockSize, seats: cfg.MaxSeqs, hasher: hasher,
+			rank: r, time: cfg.Time.scaled(cfg.Speed), slow: 1, size: cfg.BlockSize, seats: cfg.MaxSeqs, hasher: hasher,
 			pub:  &drain{rank: r, ranks: cfg.Ranks, blockSize: cfg.BlockSize, blocks: cfg.Blocks},
 			wake: make(chan struct{}, 1), pool: newPool(cfg.Blocks), encoder: newLRU(cfg.EncoderTokens),
 		}
@@ -348,6 +351,15 @@ func (w *Worker) Engine() Engine { return w.cfg.Engine }
 
 // SetFault makes the worker fail from now on, or heal.
 func (w *Worker) SetFault(f Fault) { w.fault.Store(int32(f)) }
+
+// SetSlow makes every step from the next one on take so many times its time; 1 is as configured.
+func (w *Worker) SetSlow(by float64) {
+	for _, e := range w.engines {
+		e.mu.Lock()
+		e.slow = by
+		e.mu.Unlock()
+	}
+}
 
 // ResetPrefixCache empties every rank's prefix cache, as POST /reset_prefix_cache does; false where requests run. As in
 // vLLM, the cleared event travels with the next batch.

@@ -351,6 +351,61 @@ func TestTimeModel(t *testing.T) {
 	}
 }
 
+// A stream's headers come before anything is computed, those of another answer behind all of it.
+func TestHeadersComeFirst(t *testing.T) {
+	w := start(t, Config{BlockSize: 4, Blocks: 64, Speed: 1, Time: TimeModel{Prefill: time.Hour}})
+	for _, stream := range []bool{true, false} {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		if !stream {
+			ctx, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
+		}
+		req, _ := http.NewRequestWithContext(ctx, "POST", "http://"+w.Addr()+"/v1/chat/completions", strings.NewReader(chat("a b", fmt.Sprintf(`,"stream":%v`, stream))))
+		resp, err := http.DefaultClient.Do(req)
+		if stream && (err != nil || resp.StatusCode != 200) || !stream && err == nil {
+			t.Errorf("stream %v: %v, %v", stream, resp, err)
+		}
+		cancel()
+		if err == nil {
+			resp.Body.Close()
+		}
+	}
+}
+
+// Each engine tells its load under its own names, and a slower worker is slower from the next step on.
+func TestLoadMetrics(t *testing.T) {
+	for engine, c := range map[Engine]struct{ path, running, waiting, usage string }{
+		VLLM: {"/metrics", `vllm:num_requests_running{engine="0",model_name="test-vl"} 1`, `vllm:num_requests_waiting{engine="0",model_name="test-vl"} 1`,
+			`vllm:kv_cache_usage_perc{engine="0",model_name="test-vl"} 0.25`},
+		SGLang: {"/metrics", `sglang:num_running_reqs{engine_type="unified",model_name="test-vl",moe_ep_rank="0",pp_rank="0",tp_rank="0"} 1`,
+			`sglang:num_queue_reqs{engine_type="unified",model_name="test-vl",moe_ep_rank="0",pp_rank="0",tp_rank="0"} 1`,
+			`sglang:token_usage{engine_type="unified",model_name="test-vl",moe_ep_rank="0",pp_rank="0",tp_rank="0"} 0.25`},
+		TRTLLMZMQ: {"/prometheus/metrics", `trtllm_num_requests_running{engine_type="trtllm",model_name="test-vl"} 1`,
+			`trtllm_num_requests_waiting{engine_type="trtllm",model_name="test-vl"} 1`, `trtllm_kv_cache_utilization{engine_type="trtllm",model_name="test-vl"} 0.25`},
+	} {
+		w := start(t, Config{Engine: engine, BlockSize: 4, Blocks: 9, MaxSeqs: 1, Speed: 1, Time: TimeModel{Prefill: time.Second}})
+		if status, body := call(t, w, "POST", "/sim/slow?by=3600", ""); status != 200 {
+			t.Fatal(body)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		for range 2 {
+			req, _ := http.NewRequestWithContext(ctx, "POST", "http://"+w.Addr()+"/v1/chat/completions", strings.NewReader(chat(words(8, "w"), `,"stream":true`)))
+			if resp, err := http.DefaultClient.Do(req); err != nil {
+				t.Fatal(err)
+			} else {
+				defer resp.Body.Close()
+			}
+		}
+		eventually(t, "one runs, one waits", func() bool { s := w.Stats(); return s.Running == 1 && s.Waiting == 1 })
+		_, body := call(t, w, "GET", c.path, "")
+		for _, want := range []string{c.running, c.waiting, c.usage} {
+			if !strings.Contains(body, want+"\n") {
+				t.Errorf("%s: no %s in\n%s", engine, want, body)
+			}
+		}
+		cancel()
+	}
+}
+
 func TestFaults(t *testing.T) {
 	w := start(t, Config{BlockSize: 4, Blocks: 64})
 	url := "http://" + w.Addr() + "/v1/chat/completions"
@@ -359,12 +414,21 @@ func TestFaults(t *testing.T) {
 			t.Fatalf("%s: %d %s", mode, status, body)
 		}
 	}
-	set("refuse")
-	for _, path := range []string{"/health", "/v1/models"} {
-		if status, _ := call(t, w, "GET", path, ""); status != 503 {
-			t.Errorf("%s: %d, want 503", path, status)
+	refuses := func(health int) {
+		t.Helper()
+		for _, path := range []string{"/health", "/v1/models", "/metrics"} {
+			if status, _ := call(t, w, "GET", path, ""); status != health {
+				t.Errorf("%s: %d, want %d", path, status, health)
+			}
+		}
+		if status, _ := call(t, w, "POST", "/v1/chat/completions", chat("a", "")); status != 503 {
+			t.Errorf("a request: %d, want 503", status)
 		}
 	}
+	set("refuse")
+	refuses(200)
+	set("refuse&deaf=1")
+	refuses(503)
 	set("hang")
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()

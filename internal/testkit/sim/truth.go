@@ -174,6 +174,39 @@ func (w *Worker) metrics(rw http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintf(&b, "vllm:time_to_first_token_seconds_bucket{%s,le=\"+Inf\"} %d\n", labels, h.count)
 		fmt.Fprintf(&b, "vllm:time_to_first_token_seconds_sum{%s} %g\nvllm:time_to_first_token_seconds_count{%s} %d\n", labels, h.sum, labels, h.count)
 	}
+	writeMetrics(rw, b.String())
+}
+
+func writeMetrics(rw http.ResponseWriter, text string) {
 	rw.Header().Set("Content-Type", "text/plain; version=0.0.4")
-	_, _ = rw.Write([]byte(b.String()))
+	_, _ = rw.Write([]byte(text))
+}
+
+// sglangMetrics are those of SGLang 0.5.23 that tell of load (observability/metrics_collector.py), one series a rank.
+func (w *Worker) sglangMetrics(rw http.ResponseWriter, _ *http.Request) {
+	var b strings.Builder
+	for _, e := range w.engines {
+		e.mu.Lock()
+		running, waiting, usage := len(e.running), len(e.waiting), e.pool.usage()
+		e.mu.Unlock()
+		labels := fmt.Sprintf(`engine_type="unified",model_name=%q,moe_ep_rank="0",pp_rank="0",tp_rank="0"`, w.cfg.ServedName)
+		if len(w.engines) > 1 {
+			labels = fmt.Sprintf(`dp_rank="%d",`, e.rank) + labels
+		}
+		fmt.Fprintf(&b, "sglang:num_running_reqs{%s} %d\nsglang:num_queue_reqs{%s} %d\nsglang:token_usage{%s} %g\n", labels, running, labels, waiting, labels, usage)
+	}
+	writeMetrics(rw, b.String())
+}
+
+// trtllmMetrics are those of TensorRT-LLM 1.3 that tell of load (metrics/collector.py): one series for all ranks.
+func (w *Worker) trtllmMetrics(rw http.ResponseWriter, _ *http.Request) {
+	s, usage := w.Stats(), 0.0
+	for _, e := range w.engines {
+		e.mu.Lock()
+		usage += e.pool.usage() / float64(len(w.engines))
+		e.mu.Unlock()
+	}
+	labels := fmt.Sprintf(`engine_type="trtllm",model_name=%q`, w.cfg.ServedName)
+	writeMetrics(rw, fmt.Sprintf("trtllm_num_requests_running{%s} %d\ntrtllm_num_requests_waiting{%s} %d\ntrtllm_kv_cache_utilization{%s} %g\n",
+		labels, s.Running, labels, s.Waiting, labels, usage))
 }
