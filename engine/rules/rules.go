@@ -37,6 +37,7 @@ type Rules struct {
 	EventsTellAdapter bool // blocks of different LoRA adapters do
 	CountsCopies      bool // each physical copy of a block is told, stored and removed; otherwise a block may be told again
 	EventsOverHTTP    bool // events are drained over HTTP (POST /kv_cache_events)
+	StoredEarly       bool // over ZeroMQ, stored blocks are told when the step that computes them begins, if one ran before
 	TellsLoad         bool // NVIDIA's standalone example of this engine publishes its workers' load beside their events
 
 	// Decoder reads events as they come over ZeroMQ.

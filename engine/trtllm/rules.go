@@ -12,6 +12,9 @@ func Rules(v rules.Version) rules.Rules {
 		TakesPaths: true, TakesEmbeddingFiles: true,
 		NewKeys:         func(o rules.KeysOptions) (rules.Keys, error) { return newKeys(v, o) },
 		EventsTellMedia: v.AtLeast(1, 2, 0), EventsTellSalt: v.AtLeast(1, 2, 0), EventsTellAdapter: true,
+		// The V2 manager commits a batch's blocks when the batch is launched, and flushes them with the results of the one
+		// before (1.3, _executor_loop_overlap in pyexecutor/py_executor.py). The drain over HTTP is behind the prefill.
+		StoredEarly:    v.AtLeast(1, 3, 0),
 		EventsOverHTTP: true, TellsLoad: true,
 		Decoder: func(d rules.Decoding) rules.Decoder { return &Decoder{Keep: d.Keep, Standalone: d.Standalone} },
 	}

@@ -25,6 +25,7 @@ func (s *sources) listen(wc *config.Worker, drain *trtllm.Drain, slot *fleet.Slo
 	case wc.Events.HTTP != "":
 		hearDrain(o, drain, rank, s.keep)
 	case wc.Events.ZMQ != "":
+		slot.Early = class.Rules().StoredEarly && wc.Events.Load == ""
 		err = hearSockets(o, wc.Events, rank, s.decoder(wc))
 	case wc.Events.Auto:
 		o.Decoder, o.Idle = s.decoder(wc), idleTime

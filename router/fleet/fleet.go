@@ -51,6 +51,8 @@ type Slot struct {
 	// EventAge, if set, is how long the slot's events have not come as they happen (stream.Feed.Age). Set before the worker
 	// is in the fleet.
 	EventAge func(now time.Time) time.Duration
+	// Early: its stored blocks are told when the step that computes them begins (rules.Rules.StoredEarly). Set as EventAge is.
+	Early bool
 
 	encoded atomic.Uint64 // picture tokens, ever
 

@@ -11,10 +11,11 @@ import (
 //	booked ─▶ tokens queued ── blocks stored (KV events) ─▶ fewer ── last block stored, or the request ends ─▶ none
 //	                        ── between events, and where none come ─▶ fewer, at the rate that the slot has shown
 //
-// Events come once a scheduler step, after its computation (vLLM 0.30 to 0.32 publish behind update_from_output), so the
-// last block of a prompt tells the end of its prefill, and the time between two events how fast the slot is. A server's
-// response headers tell neither: vLLM sends those of a streamed answer before the prefill, and those of another one after
-// the last token.
+// Events come once a scheduler step, after its computation (vLLM 0.30 to 0.32 behind update_from_output, SGLang since 0.5.9
+// behind process_batch_result_prefill, TensorRT-LLM's drain behind update_resources), so the last block of a prompt tells the
+// end of its prefill, and the time between two events how fast the slot is. TensorRT-LLM's V2 manager tells them a step early:
+// there a message tells that the blocks of the one before are computed (Slot.Early). A server's response headers tell neither:
+// those of a streamed answer come before the prefill, and those of another one after the last token. docs/choice.md has it all.
 const (
 	firstRate  = 10000           // tokens a second, taken until events tell
 	recently   = time.Minute     // in which booked work loses half its weight in Load.Recent
@@ -63,6 +64,7 @@ type hold struct {
 	left    float64  // of them, what is taken to be left; ≤ rest
 	locals  []uint64 // blocks by which events tell; nil: none will
 	from    int      // of them, held at the decision
+	told    int      // of them, held at the message before; of an Early slot only these are computed
 	context float64
 	at      time.Time
 	over    bool
@@ -133,7 +135,7 @@ func (s *Slot) book(b *Booking, now time.Time) *hold {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drain(now)
-	h := &hold{slot: s, tokens: float64(b.Tokens), rest: float64(b.Tokens), left: float64(b.Tokens), from: b.From, context: float64(b.Context), at: now}
+	h := &hold{slot: s, tokens: float64(b.Tokens), rest: float64(b.Tokens), left: float64(b.Tokens), from: b.From, told: b.From, context: float64(b.Context), at: now}
 	if b.From < len(b.Locals) && s.hears(now) {
 		h.locals = b.Locals
 	}
@@ -174,7 +176,11 @@ func (s *Slot) Progress(held func(locals []uint64) int, now time.Time) {
 		if h.over {
 			continue
 		}
-		missing := float64(len(h.locals)-min(blocks[i], len(h.locals))) / float64(len(h.locals)-h.from)
+		computed := min(blocks[i], len(h.locals))
+		if s.Early {
+			computed, h.told = h.told, computed
+		}
+		missing := float64(len(h.locals)-computed) / float64(len(h.locals)-h.from)
 		if rest := min(h.rest, h.tokens*missing); rest < h.rest {
 			done += h.rest - rest
 			h.rest = rest

@@ -61,6 +61,25 @@ func TestEventsMoveTheQueue(t *testing.T) {
 	}
 }
 
+// Of a slot that tells its blocks when their step begins, a message tells that what the one before named is computed.
+func TestEarlyBlocks(t *testing.T) {
+	c := &clock{time.Unix(1000, 0)}
+	f, s := heard(c)
+	s.Early = true
+	f.Book("a", Booking{Slot: s, Tokens: 1600, Locals: promptOf(1, 100)})
+	now := stored{}
+	for _, step := range []struct {
+		blocks int
+		want   float64
+	}{{50, 1600}, {100, 800}, {100, 0}} {
+		now[1] = step.blocks
+		s.Progress(now.held, c.t)
+		if l := s.Load(c.t); math.Abs(l.Backlog-step.want) > 1e-6 {
+			t.Errorf("%d blocks told: %v tokens queued, want %v", step.blocks, l.Backlog, step.want)
+		}
+	}
+}
+
 // The time between events teaches how fast a worker is, and nothing else does: not how soon its headers come.
 func TestRateComesFromEvents(t *testing.T) {
 	c := &clock{time.Unix(1000, 0)}
