@@ -10,7 +10,7 @@ POISON  := -tags poison
 export CGO_ENABLED ?= 0
 export SIGHTLINE_CACHE ?= $(CACHE)
 
-.PHONY: help build demo test vet golangci unit manifests race e2e e2e-compose e2e-gateway e2e-vllm generated sim bench bench-envoy bench-media conformance fuzz differential differential-vllm bench-index bench-peers bench-large bench-events soak envoy lint clean
+.PHONY: help build demo test vet golangci unit manifests race e2e e2e-compose e2e-gateway e2e-vllm generated sim bench bench-envoy bench-media conformance fuzz differential differential-vllm bench-index bench-peers bench-large bench-events bench-fleet soak envoy lint clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -138,6 +138,11 @@ bench-large: ## 50 M blocks of 64 workers: memory, and lookups beside a small in
 bench-events: ## 256 workers' events at 100 k blocks/s, event to index and to decision (fails beyond 5 ms, over NATS 15), resync of 100 k blocks
 	$(GO) test -run '^$$' -bench 'BenchmarkFleetEvents' -benchtime 1x ./internal/testkit/sim
 	$(GO) test -run '^$$' -bench 'BenchmarkLatency|BenchmarkDecision|BenchmarkJoin|BenchmarkResync' -benchtime 2s ./internal/testkit/sim ./indexer/stream ./indexer/source/bus
+
+bench-fleet: ## Sightline, round robin and least request before two real vLLM (10 GB, fifteen minutes), judged by what the engines count; VLLM= for simulated ones; WORKERS=ip:port,… MODEL_DIR=DIR for your own
+	@test -n "$(WORKERS)" -o -z "$(VLLM)" || e2e/vllm/setup.sh $(CACHE)/vllm-$(VLLM) $(VLLM)
+	SIGHTLINE_BENCH_FLEET=1 SIGHTLINE_BENCH_WORKERS=$(WORKERS) SIGHTLINE_VLLM=$(if $(VLLM),$(CACHE)/vllm-$(VLLM)) \
+	  $(GO) test -count=1 -timeout 40m -v -run '^TestBenchFleet$$' ./e2e
 
 soak-media: ## a minute of requests with four 720p images each, through a real Envoy
 	SIGHTLINE_SOAK=60s $(GO) test -count=1 -timeout 10m -v -run 'TestMediaSoak' ./e2e

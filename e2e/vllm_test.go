@@ -7,15 +7,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/tidwall/gjson"
 
-	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/envoy"
-	"github.com/sightline-router/sightline/internal/testkit/lab"
 )
 
 // The same with real engines: `make e2e-vllm` installs the CPU build of vLLM and sets SIGHTLINE_VLLM to where it is. Two
@@ -35,80 +32,6 @@ const tinyConfig = `{"architectures":["Qwen2_5_VLForConditionalGeneration"],"mod
 "intermediate_size":64,"num_heads":1,"in_chans":3,"out_hidden_size":128,"patch_size":14,"spatial_merge_size":2,
 "spatial_patch_size":14,"window_size":112,"fullatt_block_indexes":[0],"tokens_per_second":2,"temporal_patch_size":2}}`
 
-// engineStart bounds an engine's start: 70 s on two idle cores, some minutes where it was just installed.
-const engineStart = 12 * time.Minute
-
-// vllmServer is a vLLM server that runs.
-type vllmServer struct {
-	bin, version, dir, name string
-	addr, events, replays   string // ip:port
-	cmd                     *exec.Cmd
-	done                    chan struct{} // closed when it has ended
-	log                     *os.File
-}
-
-// newEngine starts a worker with an installed vLLM; healthy waits for it.
-func newEngine(t *testing.T, bin, dir, name string) *vllmServer {
-	t.Helper()
-	e := &vllmServer{bin: bin, version: versionOf(t, bin), dir: dir, name: name, addr: freeAddr(t), events: freeAddr(t), replays: freeAddr(t)}
-	var err error
-	if e.log, err = os.Create(filepath.Join(dir, name+".log")); err != nil {
-		t.Fatal(err)
-	}
-	e.start(t)
-	t.Cleanup(func() {
-		e.stop()
-		if text, _ := os.ReadFile(e.log.Name()); t.Failed() {
-			t.Logf("%s, vLLM %s:\n%s", name, e.version, text[max(0, len(text)-3000):])
-		}
-	})
-	return e
-}
-
-func (e *vllmServer) start(t *testing.T) {
-	t.Helper()
-	port := func(addr string) string { return addr[strings.LastIndexByte(addr, ':')+1:] }
-	e.cmd = exec.Command(filepath.Join(e.bin, "bin", "vllm"), "serve", tinyName, "--host", "127.0.0.1", "--port", port(e.addr),
-		"--load-format", "dummy", "--enforce-eager", "--dtype", "bfloat16", "--skip-mm-profiling", "--block-size", "16",
-		"--max-model-len", "20000", "--max-num-batched-tokens", "20000", "--max-num-seqs", "8", "--enable-prompt-tokens-details",
-		"--kv-events-config", fmt.Sprintf(`{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:%s","replay_endpoint":"tcp://*:%s"}`, port(e.events), port(e.replays)))
-	e.cmd.Dir, e.cmd.Stdout, e.cmd.Stderr = e.dir, e.log, e.log
-	e.cmd.Env = append(os.Environ(), "PATH="+filepath.Join(e.bin, "bin")+":"+os.Getenv("PATH"), "HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1",
-		"VLLM_CPU_KVCACHE_SPACE=1", "VLLM_CPU_OMP_THREADS_BIND=nobind", "OMP_NUM_THREADS=1", "VLLM_HOST_IP=127.0.0.1")
-	e.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := e.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	done, cmd := make(chan struct{}), e.cmd
-	e.done = done
-	go func() {
-		_ = cmd.Wait()
-		close(done)
-	}()
-}
-
-func (e *vllmServer) stop() {
-	_ = syscall.Kill(-e.cmd.Process.Pid, syscall.SIGKILL)
-	<-e.done
-}
-
-func (e *vllmServer) healthy(t *testing.T) {
-	t.Helper()
-	end := time.After(engineStart)
-	for {
-		if _, err := lab.Get("http://" + e.addr + "/health"); err == nil {
-			return
-		}
-		select {
-		case <-e.done:
-			t.Fatalf("%s, vLLM %s: has ended", e.name, e.version)
-		case <-end:
-			t.Fatalf("%s, vLLM %s: not up within %v", e.name, e.version, engineStart)
-		case <-time.After(500 * time.Millisecond):
-		}
-	}
-}
-
 // versionOf tells the release of an installed vLLM.
 func versionOf(t *testing.T, dir string) string {
 	t.Helper()
@@ -119,24 +42,46 @@ func versionOf(t *testing.T, dir string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(filepath.Base(found[0]), "vllm-"), "+cpu.dist-info")
 }
 
-func TestRealVLLM(t *testing.T) {
-	bin := os.Getenv("SIGHTLINE_VLLM")
-	if bin == "" {
-		t.Skip("needs a real vLLM: make e2e-vllm")
+// vllmCommand is a vLLM installed in bin, which serves the tiny model that lies in dir.
+func vllmCommand(bin, dir string) func(e *engineProcess) *exec.Cmd {
+	return func(e *engineProcess) *exec.Cmd {
+		portOf := func(addr string) string { return addr[strings.LastIndexByte(addr, ':')+1:] }
+		c := exec.Command(filepath.Join(bin, "bin", "vllm"), "serve", tinyName, "--host", "127.0.0.1", "--port", portOf(e.addr),
+			"--load-format", "dummy", "--enforce-eager", "--dtype", "bfloat16", "--skip-mm-profiling", "--block-size", "16",
+			"--max-model-len", "20000", "--max-num-batched-tokens", "20000", "--max-num-seqs", "8", "--enable-prompt-tokens-details",
+			"--kv-events-config", fmt.Sprintf(`{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:%s","replay_endpoint":"tcp://*:%s"}`, portOf(e.events), portOf(e.replays)))
+		c.Dir = dir
+		c.Env = append(os.Environ(), "PATH="+filepath.Join(bin, "bin")+":"+os.Getenv("PATH"), "HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1",
+			"VLLM_CPU_KVCACHE_SPACE=1", "VLLM_CPU_OMP_THREADS_BIND=nobind", "OMP_NUM_THREADS=1", "VLLM_HOST_IP=127.0.0.1")
+		return c
 	}
-	dir := t.TempDir()
-	model := filepath.Join(dir, tinyName)
+}
+
+// tinyModel makes the model's directory in dir.
+func tinyModel(t *testing.T, dir string) (model string) {
+	t.Helper()
+	model = filepath.Join(dir, tinyName)
 	if err := os.CopyFS(model, os.DirFS(modelDir)); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(model, "config.json"), []byte(tinyConfig), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	return model
+}
+
+func TestRealVLLM(t *testing.T) {
+	bin := os.Getenv("SIGHTLINE_VLLM")
+	if bin == "" {
+		t.Skip("needs a real vLLM: make e2e-vllm")
+	}
+	dir := t.TempDir()
+	model := tinyModel(t, dir)
 	old := os.Getenv("SIGHTLINE_VLLM_OLD")
 	if old == "" {
 		old = bin
 	}
-	engines := []*vllmServer{newEngine(t, bin, dir, "worker-1"), newEngine(t, old, dir, "worker-2")}
+	engines := []*engineProcess{startEngine(t, "worker-1", versionOf(t, bin), vllmCommand(bin, dir)), startEngine(t, "worker-2", versionOf(t, old), vllmCommand(old, dir))}
 	for _, e := range engines {
 		e.healthy(t)
 	}
@@ -188,21 +133,8 @@ func TestRealVLLM(t *testing.T) {
 }
 
 // realConfig is Sightline's configuration for engines, the first of which is of the model's own release.
-func realConfig(model string, engines []*vllmServer, mediaNames string) map[string]any {
-	var workers []any
-	classes := []any{}
-	for _, e := range engines {
-		events := map[string]any{"zmq": "tcp://" + e.events, "replay": "tcp://" + e.replays}
-		if v, _ := rules.ParseVersion(e.version); v.AtLeast(0, 31, 0) { // which says itself where it publishes
-			events = map[string]any{"auto": true}
-		}
-		w := map[string]any{"name": e.name, "addr": e.addr, "events": events}
-		if e.version != engines[0].version {
-			classes = append(classes, map[string]any{"name": "old", "engine_version": e.version})
-			w["class"] = "old"
-		}
-		workers = append(workers, w)
-	}
+func realConfig(model string, engines []*engineProcess, mediaNames string) map[string]any {
+	workers, classes := workersOf(engines)
 	return map[string]any{"log_level": "warn", "workers": workers, "models": []any{map[string]any{"name": tinyName, "dir": model,
 		"engine_version": engines[0].version, "engine_model": tinyName, "block_size": 16, "max_model_len": 20000, "media_names": mediaNames, "classes": classes}}}
 }
@@ -304,7 +236,7 @@ func (r *realRun) compare(messages []any) (answer string) {
 
 // refusals sends what vLLM answers with an error: through the gateway it is answered with the same status, and nothing is
 // stored, predicted or judged for it.
-func (r *realRun) refusals(engines []*vllmServer) {
+func (r *realRun) refusals(engines []*engineProcess) {
 	t := r.t
 	t.Helper()
 	r.audited()

@@ -88,6 +88,9 @@ func (w *Worker) withFaults(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		fault := Fault(w.fault.Load())
 		generates := r.Method == http.MethodPost && strings.HasPrefix(r.URL.Path, "/v1/")
+		if generates {
+			w.asked.Add(1)
+		}
 		switch {
 		case strings.HasPrefix(r.URL.Path, "/sim/"), !generates && fault&Deaf == 0:
 		case fault&^Deaf == Refuse:

@@ -153,6 +153,7 @@ type Worker struct {
 	words   map[uint32]string
 	fetcher *http.Client
 	fault   atomic.Int32
+	asked   atomic.Int64
 	turn    atomic.Uint32 // whose turn it is among equally loaded ranks
 	ids     atomic.Uint64
 

@@ -26,6 +26,8 @@ type Counters struct {
 // Stats is a worker's state: the sum over its ranks.
 type Stats struct {
 	Counters
+	// Asked counts the HTTP requests to generate, those that a Fault took among them.
+	Asked   int `json:"asked"`
 	Running int `json:"running"`
 	Waiting int `json:"waiting"`
 	// Blocks is the number of distinct blocks held, Batches that of event batches published.
@@ -37,7 +39,7 @@ type Stats struct {
 
 // Stats gives the counters of all ranks together.
 func (w *Worker) Stats() Stats {
-	s := Stats{Subscribed: true}
+	s := Stats{Asked: int(w.asked.Load()), Subscribed: true}
 	for _, e := range w.engines {
 		e.mu.Lock()
 		c := e.counters

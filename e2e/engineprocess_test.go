@@ -1,0 +1,145 @@
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/internal/testkit/lab"
+)
+
+// engineProcess is a worker that runs as a process of its own, so that it can be killed: a real vLLM, or a simulated one.
+type engineProcess struct {
+	name, version         string
+	addr, events, replays string // ip:port
+	command               func(*engineProcess) *exec.Cmd
+	cmd                   *exec.Cmd
+	done                  chan struct{} // closed when it has ended
+	log                   *os.File
+}
+
+// engineStart bounds an engine's start: vLLM takes 70 s on two idle cores, some minutes where it was just installed.
+const engineStart = 12 * time.Minute
+
+// startEngine starts a worker; healthy waits for it.
+func startEngine(t *testing.T, name, version string, command func(*engineProcess) *exec.Cmd) *engineProcess {
+	t.Helper()
+	e := &engineProcess{name: name, version: version, addr: freeAddr(t), events: freeAddr(t), replays: freeAddr(t), command: command}
+	var err error
+	if e.log, err = os.Create(filepath.Join(t.TempDir(), name+".log")); err != nil {
+		t.Fatal(err)
+	}
+	e.start(t)
+	t.Cleanup(func() {
+		e.stop()
+		if text, _ := os.ReadFile(e.log.Name()); t.Failed() {
+			t.Logf("%s, version %s:\n%s", name, e.version, text[max(0, len(text)-3000):])
+		}
+		_ = e.log.Close()
+	})
+	return e
+}
+
+// simCommand is a simulated vLLM, so many times faster than one on a large GPU.
+func simCommand(bin string, speed float64) func(*engineProcess) *exec.Cmd {
+	return func(e *engineProcess) *exec.Cmd {
+		return exec.Command(bin, "worker-sim", "--model-dir", modelDir, "--served-name", lab.ModelName, "--listen", e.addr,
+			"--events", e.events, "--replay", e.replays, "--speed", fmt.Sprint(speed))
+	}
+}
+
+func (e *engineProcess) start(t *testing.T) {
+	t.Helper()
+	e.cmd = e.command(e)
+	e.cmd.Stdout, e.cmd.Stderr = e.log, e.log
+	e.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := e.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	done, cmd := make(chan struct{}), e.cmd
+	e.done = done
+	go func() {
+		_ = cmd.Wait()
+		close(done)
+	}()
+}
+
+// stop kills it.
+func (e *engineProcess) stop() {
+	_ = syscall.Kill(-e.cmd.Process.Pid, syscall.SIGKILL)
+	<-e.done
+}
+
+func (e *engineProcess) healthy(t *testing.T) {
+	t.Helper()
+	end := time.After(engineStart)
+	for {
+		if _, err := lab.Get("http://" + e.addr + "/health"); err == nil {
+			return
+		}
+		select {
+		case <-e.done:
+			t.Fatalf("%s, version %s: has ended", e.name, e.version)
+		case <-end:
+			t.Fatalf("%s, version %s: not up within %v", e.name, e.version, engineStart)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// told changes how a simulated worker behaves: "fault?mode=refuse", "slow?by=10".
+func (e *engineProcess) told(t *testing.T, what string) {
+	t.Helper()
+	resp, err := http.Post("http://"+e.addr+"/sim/"+what, "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if text, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s", what, text)
+	}
+}
+
+// asked counts the requests to generate that a simulated worker got in this life, whatever became of them.
+func (e *engineProcess) asked(t *testing.T) int {
+	t.Helper()
+	text, err := lab.Get("http://" + e.addr + "/sim/stats")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int(gjson.GetBytes(text, "asked").Int())
+}
+
+func addrsOf(engines []*engineProcess) (addrs []string) {
+	for _, e := range engines {
+		addrs = append(addrs, e.addr)
+	}
+	return addrs
+}
+
+// workersOf is the configuration's list of them, and of the classes of those that are not of the first one's release.
+func workersOf(engines []*engineProcess) (workers, classes []any) {
+	classes = []any{} // a key without a value is refused
+	for _, e := range engines {
+		events := map[string]any{"zmq": "tcp://" + e.events, "replay": "tcp://" + e.replays}
+		if v, _ := rules.ParseVersion(e.version); v.AtLeast(0, 31, 0) { // which says itself where it publishes
+			events = map[string]any{"auto": true}
+		}
+		w := map[string]any{"name": e.name, "addr": e.addr, "events": events}
+		if e.version != engines[0].version {
+			classes = append(classes, map[string]any{"name": "old", "engine_version": e.version})
+			w["class"] = "old"
+		}
+		workers = append(workers, w)
+	}
+	return workers, classes
+}
