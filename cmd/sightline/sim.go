@@ -9,10 +9,26 @@ import (
 type simCmd struct {
 	Scenarios []string  `help:"Names of the scenarios to play; default: all."`
 	Rules     []string  `help:"Names of the rules to compare; default: all."`
-	Loads     []float64 `default:"0.7" help:"Shares of what round robin bears."`
-	Trace     string    `type:"existingfile" help:"A trace in Mooncake's form, gzipped, to play too (scenario mooncake)."`
+	Loads     []float64 `default:"0.7" help:"Shares of what round robin bears; --loads 0.4,0.7,0.9,1.3 for all of docs/choice.md."`
+	Trace     string    `type:"existingfile" help:"A trace to play too, gzipped or not: a JSON object a line, in Mooncake's form. Its scenario has the file's name."`
+	Workers   int       `default:"16" help:"Workers that serve the trace."`
+	HTML      string    `name:"html" placeholder:"FILE" help:"Write the plots there, as one page."`
+	Goals     bool      `help:"Play what the goals of docs/numbers.md are about instead, and say which are reached; fails where one is not."`
 }
 
 func (c *simCmd) Run() error {
-	return fleetsim.Play(os.Stdout, fleetsim.Options{Scenarios: c.Scenarios, Rules: c.Rules, Loads: c.Loads, Trace: c.Trace})
+	o := fleetsim.Options{Scenarios: c.Scenarios, Rules: c.Rules, Loads: c.Loads, Trace: c.Trace, Workers: c.Workers, Goals: c.Goals}
+	if c.HTML == "" {
+		return fleetsim.Play(os.Stdout, o)
+	}
+	f, err := os.Create(c.HTML)
+	if err != nil {
+		return err
+	}
+	o.HTML = f
+	err = fleetsim.Play(os.Stdout, o)
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	return err
 }

@@ -2,10 +2,6 @@ package fleetsim
 
 import (
 	"bytes"
-	"compress/gzip"
-	"io"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -57,8 +53,8 @@ func TestNearTheOracle(t *testing.T) {
 			t.Errorf("%s at %v: mean TTFT %v, %.2f of the oracle's, want %v at most", c.scenario, c.load, ours.Mean, got, c.most)
 		}
 		for _, name := range c.rivals {
-			if _, s := sc.run(trace, rule(t, name)); ours.Mean > s.Mean+s.Mean/33 || ours.P99 > s.P99+s.P99/33 {
-				t.Errorf("%s at %v: TTFT %v, p99 %v; %s has %v, %v", c.scenario, c.load, ours.Mean, ours.P99, name, s.Mean, s.P99)
+			if _, s := sc.run(trace, rule(t, name)); ours.Mean > s.Mean+s.Mean/33 || ours.TTFT.P99 > s.TTFT.P99+s.TTFT.P99/33 {
+				t.Errorf("%s at %v: TTFT %v, p99 %v; %s has %v, %v", c.scenario, c.load, ours.Mean, ours.TTFT.P99, name, s.Mean, s.TTFT.P99)
 			}
 		}
 	}
@@ -88,9 +84,9 @@ func TestUnequalWorkers(t *testing.T) {
 	}
 }
 
-// Without events, or with a tenth of them lost, it is no worse than the least loaded worker.
+// Without events, with a tenth of them lost, or without Envoy's reports, it is no worse than the least loaded worker.
 func TestBlind(t *testing.T) {
-	for _, name := range []string{"event loss", "no events"} {
+	for _, name := range []string{"event loss", "no events", "no reports"} {
 		sc := scenario(t, name)
 		trace := sc.at(0.7)
 		_, ours := sc.run(trace, rule(t, "sightline"))
@@ -113,30 +109,66 @@ func TestDeterministic(t *testing.T) {
 	}
 }
 
-// A trace's blocks are equal where its ids are, and prompts have the recorded lengths.
-func TestMooncake(t *testing.T) {
-	var z bytes.Buffer
-	w := gzip.NewWriter(&z)
-	_, _ = io.WriteString(w, `{"timestamp": 0, "input_length": 1000, "output_length": 5, "hash_ids": [1, 2]}
-{"timestamp": 3000, "input_length": 1030, "output_length": 7, "hash_ids": [1, 3, 4]}
-`)
-	_ = w.Close()
-	trace, err := mooncake(&z, 2, 10)
-	if err != nil || len(trace) != 2 || trace[1].At != 1500*time.Millisecond || trace[0].Input() != 1000 || trace[1].Input() != 1030 || trace[1].Answer.Tokens != 7 {
-		t.Fatalf("%v %+v", err, trace)
+// What a scenario changes shows: an adapter's first use costs its load, a burst has its pause, nothing is in flight where an
+// agent is paced, and a fleet has the speeds that it is given.
+func TestScenariosAreWhatTheySay(t *testing.T) {
+	one := rule(t, "least request")
+	play := func(setup Setup, trace []*Request) *Result { return Run(setup, prepare(trace, 16), one.Make) }
+	alone := Setup{Workers: 1, Engine: defaultEngine(), Delays: defaultDelays()}
+	var used []time.Duration
+	for _, s := range play(alone, adapted(1, paced(1, 20), 2)).Served {
+		used = append(used, s.TTFT)
 	}
-	prepare(trace, 16)
-	a, b := trace[0].blocks, trace[1].blocks
-	if !slices.Equal(a[:32], b[:32]) || a[32] == b[32] {
-		t.Error("the first 512 tokens are not equal, or the next ones are")
-	}
-	bad := filepath.Join(t.TempDir(), "trace")
-	if err := os.WriteFile(bad, []byte("no gzip"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, o := range []Options{{Trace: bad}, {Scenarios: []string{"nope"}}, {Rules: []string{"nope"}}} {
-		if err := Play(io.Discard, o); err == nil {
-			t.Errorf("%+v is played", o)
+	plain := play(alone, paced(1, 20)).Served
+	loads := 0
+	for i := range used {
+		if used[i] > plain[i].TTFT+250*time.Millisecond {
+			loads++
 		}
+	}
+	if loads != 2 {
+		t.Errorf("%d of 20 requests with two adapters wait for a load, want 2", loads)
+	}
+	for _, r := range inBursts(images(1, 60, 10, 0)) {
+		if r.Prev == nil && r.At%(6*time.Second) > 2*time.Second {
+			t.Fatalf("a request comes %v after the start", r.At)
+		}
+	}
+	end := time.Duration(0)
+	for _, s := range play(alone, paced(1, 50)).Served {
+		if s.At < end {
+			t.Fatal("a paced agent's request comes before the one before has ended")
+		}
+		end = s.At + s.E2E
+	}
+	if setup := scenario(t, "unequal 16").setup(); len(setup.Speeds) != 16 || setup.Speeds[0] != 0.4 || setup.Speeds[15] != 1.6 {
+		t.Errorf("speeds %v", setup.Speeds)
+	}
+}
+
+// A run's numbers are of the requests that they say: classes, regret, shares, requests a second.
+func TestSummary(t *testing.T) {
+	long, word := &Request{}, &Request{}
+	long.add(Segment{1, 1000}, false)
+	word.add(Segment{2, 20}, false)
+	r := &Result{Took: time.Minute, Work: []float64{3, 1}, Served: []Served{
+		{Req: long, At: time.Second, TTFT: time.Second, E2E: 2 * time.Second},
+		{Req: long, Worker: 1, At: 30 * time.Second, TTFT: 2 * time.Second, E2E: 3 * time.Second, Cached: 400, Possible: 800, Lost: 300},
+		{Req: long, At: 31 * time.Second, TTFT: 4 * time.Second, E2E: 5 * time.Second},
+		{Req: word, At: 32 * time.Second, TTFT: time.Second, E2E: 90 * time.Second},
+		{Req: word, Worker: 1, At: 33 * time.Second, Failed: true},
+	}}
+	s := r.Summarise(20*time.Second, time.Hour)
+	if s.TTFT.N != 3 || s.TTFT.P50 != 2*time.Second || s.Failed != 1 || s.Rate != 2./40 || s.Skew != 1.5 {
+		t.Errorf("%+v", s)
+	}
+	if s.Classes[warm].N != 1 || s.Classes[cold].P99 != 4*time.Second || s.Classes[short].N != 1 {
+		t.Errorf("classes %+v", s.Classes)
+	}
+	if s.Hits != 400./2020 || s.Possible != 800./2020 || s.Regret != 300./2020 {
+		t.Errorf("%v of %v tokens hit, regret %v", s.Hits, s.Possible, s.Regret)
+	}
+	if got := r.Share(1, 20*time.Second, time.Hour); got != 1 {
+		t.Errorf("worker 1 has %v of a fair share, want 1: two of four", got)
 	}
 }

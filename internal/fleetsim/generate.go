@@ -1,11 +1,6 @@
 package fleetsim
 
 import (
-	"bufio"
-	"compress/gzip"
-	"encoding/json"
-	"fmt"
-	"io"
 	"math"
 	"math/rand/v2"
 	"time"
@@ -49,7 +44,7 @@ func (m *maker) turn(prev *Request, think float64) *Request {
 	if prev == nil {
 		r.At, r.Session = m.arrival(), m.id()
 	} else {
-		r.Prev, r.Session, r.At = prev, prev.Session, time.Duration(m.ExpFloat64()*think*float64(time.Second))
+		r.Prev, r.Session, r.History, r.At = prev, prev.Session, prev.Input(), time.Duration(m.ExpFloat64()*think*float64(time.Second))
 		for _, s := range prev.Prompt {
 			r.add(s, false)
 		}
@@ -140,7 +135,6 @@ func shorts(seed uint64, rate, seconds float64) []*Request {
 		r := m.turn(nil, 0)
 		if m.Float64() < 0.7 {
 			m.say(r, 4+m.IntN(11), m.about(150, 0.8))
-			r.Short = true
 			continue
 		}
 		m.say(r, m.about(1500, 0.8), m.about(150, 0.8))
@@ -148,37 +142,55 @@ func shorts(seed uint64, rate, seconds float64) []*Request {
 	return m.trace
 }
 
-// mooncake reads a trace in Mooncake's form: a JSON object a line with timestamp (ms), input_length, output_length and
-// hash_ids, one for each 512 tokens of the input. speed is how many times faster than recorded it comes.
-func mooncake(r io.Reader, speed float64, n int) (trace []*Request, err error) {
-	z, err := gzip.NewReader(r)
-	if err != nil {
-		return nil, err
+// herd are single requests under one system prompt, a quarter of what they say (sglang #21199: 26 %).
+func herd(seed uint64, rate, seconds float64) []*Request {
+	m := newMaker(seed, rate)
+	for m.at < seconds {
+		r := m.turn(nil, 0)
+		r.add(Segment{1, 600}, false)
+		m.say(r, m.about(1500, 0.5), m.about(150, 0.6))
 	}
-	lines := bufio.NewScanner(z)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() && len(trace) < n {
-		var l struct {
-			Timestamp    float64  `json:"timestamp"`
-			InputLength  int      `json:"input_length"`
-			OutputLength int      `json:"output_length"`
-			HashIDs      []uint64 `json:"hash_ids"`
+	return m.trace
+}
+
+// paced are requests of which each waits for the one before, as an agent's do that is alone: at each decision nothing is in
+// flight. Every fifth begins another conversation.
+func paced(seed uint64, n int) []*Request {
+	m := newMaker(seed, 1)
+	var before, r *Request
+	for i := range n {
+		if i%5 == 0 {
+			r = m.turn(nil, 0)
+			r.add(Segment{1, 1000}, false)
+		} else {
+			r = m.turn(r, 0)
 		}
-		if err := json.Unmarshal(lines.Bytes(), &l); err != nil {
-			return nil, fmt.Errorf("line %d: %w", len(trace)+1, err)
-		}
-		req := &Request{At: time.Duration(l.Timestamp / speed * float64(time.Millisecond))}
-		for i, id := range l.HashIDs {
-			if tokens := min(512, l.InputLength-512*i); tokens > 0 {
-				req.add(Segment{mix(id, 3), tokens}, false)
-			}
-		}
-		if len(req.Prompt) == 0 {
-			continue
-		}
-		req.Answer = Segment{mix(uint64(len(trace)), 4), l.OutputLength}
-		req.Session = req.Prompt[min(len(req.Prompt)-1, 1)].ID
-		trace = append(trace, req)
+		m.say(r, m.about(600, 0.6), m.about(60, 0.5))
+		r.At, r.Prev = 50*time.Millisecond, before
+		before = r
 	}
-	return trace, lines.Err()
+	return m.trace
+}
+
+// inBursts lets traffic come in 2 s of every 6 s: give three times the rate and a third of the seconds.
+func inBursts(trace []*Request) []*Request {
+	for _, r := range trace {
+		if r.Prev == nil {
+			r.At += r.At / (2 * time.Second) * (4 * time.Second)
+		}
+	}
+	return trace
+}
+
+// adapted gives each conversation one of n adapters, some more often.
+func adapted(seed uint64, trace []*Request, n int) []*Request {
+	m := newMaker(seed, 1)
+	of := make(map[uint64]uint64)
+	for _, r := range trace {
+		if of[r.Session] == 0 {
+			of[r.Session] = 1 + uint64(m.zipf(n, 1.2))
+		}
+		r.Adapter = of[r.Session]
+	}
+	return trace
 }

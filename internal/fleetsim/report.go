@@ -7,45 +7,113 @@ import (
 
 // Summary is a run in numbers.
 type Summary struct {
-	Mean, P50, P90, P99 time.Duration // time to first token
-	E2E                 time.Duration // mean
-	Hits, Possible      float64       // share of prompt tokens found in the cache; and by a cache without end
-	Skew                float64       // the busiest worker's work over the mean
-	Rate                float64       // requests a second
-	Failed              int
+	Mean     time.Duration // time to first token
+	TTFT     Quantiles
+	Classes  [classes]Quantiles
+	E2E      time.Duration // mean
+	Hits     float64       // share of prompt tokens found in the cache
+	Possible float64       // by a cache without end that all workers share
+	Regret   float64       // share of prompt tokens that another worker held, and the chosen one did not
+	Skew     float64       // the busiest worker's work over the mean
+	Rate     float64       // requests ended a second
+	Failed   int
 }
 
-// Summarise gives the numbers of the served requests that keep selects; nil: all.
-func (r *Result) Summarise(keep func(*Served) bool) (s Summary) {
-	var ttft []time.Duration
+// Quantiles are of the times to first token of so many requests.
+type Quantiles struct {
+	N             int
+	P50, P90, P99 time.Duration
+	Curve         [51]time.Duration // every second percentile
+}
+
+// class is a kind of request.
+type class int
+
+const (
+	warm  class = iota // a cache without end has half of the prompt
+	cold               // it has not
+	short              // the prompt has fewer than 32 tokens: hardly a block
+	classes
+)
+
+func (c class) String() string { return [...]string{"warm", "cold", "short"}[c] }
+
+func classOf(s *Served) class {
+	switch {
+	case s.Req.Input() < 32:
+		return short
+	case 2*s.Possible >= s.Req.Input():
+		return warm
+	}
+	return cold
+}
+
+// Summarise gives the numbers of the requests that came from one time on until another.
+func (r *Result) Summarise(from, until time.Duration) (s Summary) {
+	var all []time.Duration
+	var of [classes][]time.Duration
 	var sum, e2e time.Duration
-	asked, found, possible := 0, 0, 0
+	asked, found, possible, lost, ended := 0, 0, 0, 0, 0
+	until = min(until, r.Took)
 	for i := range r.Served {
 		one := &r.Served[i]
-		if keep != nil && !keep(one) {
+		if end := one.At + one.E2E; !one.Failed && end >= from && end < until {
+			ended++
+		}
+		if one.At < from || one.At >= until {
 			continue
 		}
 		if one.Failed {
 			s.Failed++
 			continue
 		}
-		ttft = append(ttft, one.TTFT)
+		c := classOf(one)
+		all, of[c] = append(all, one.TTFT), append(of[c], one.TTFT)
 		sum, e2e = sum+one.TTFT, e2e+one.E2E
-		asked, found, possible = asked+one.Req.Input(), found+one.Cached, possible+one.Possible
+		asked, found, possible, lost = asked+one.Req.Input(), found+one.Cached, possible+one.Possible, lost+one.Lost
 	}
-	if len(ttft) == 0 {
+	if len(all) == 0 {
 		return s
 	}
-	slices.Sort(ttft)
-	at := func(q float64) time.Duration { return ttft[min(len(ttft)-1, int(q*float64(len(ttft))))] }
-	n := time.Duration(len(ttft))
-	s.Mean, s.E2E, s.P50, s.P90, s.P99 = sum/n, e2e/n, at(0.5), at(0.9), at(0.99)
-	s.Hits, s.Possible = float64(found)/float64(asked), float64(possible)/float64(asked)
-	s.Rate = float64(len(ttft)) / r.Took.Seconds()
+	n := time.Duration(len(all))
+	s.Mean, s.E2E, s.TTFT = sum/n, e2e/n, quantiles(all)
+	for c := range of {
+		s.Classes[c] = quantiles(of[c])
+	}
+	s.Hits, s.Possible, s.Regret = float64(found)/float64(asked), float64(possible)/float64(asked), float64(lost)/float64(asked)
+	s.Rate = float64(ended) / (until - from).Seconds()
 	total, most := 0.0, 0.0
 	for _, w := range r.Work {
 		total, most = total+w, max(most, w)
 	}
 	s.Skew = most / (total / float64(len(r.Work)))
 	return s
+}
+
+// quantiles sorts what it is given.
+func quantiles(d []time.Duration) (q Quantiles) {
+	if len(d) == 0 {
+		return q
+	}
+	slices.Sort(d)
+	at := func(share float64) time.Duration { return d[min(len(d)-1, int(share*float64(len(d))))] }
+	q.N, q.P50, q.P90, q.P99 = len(d), at(0.5), at(0.9), at(0.99)
+	for i := range q.Curve {
+		q.Curve[i] = at(float64(i) / float64(len(q.Curve)-1))
+	}
+	return q
+}
+
+// Share is what of the requests between two times a worker got, over a fair share.
+func (r *Result) Share(worker int, from, until time.Duration) float64 {
+	all, its := 0, 0
+	for _, s := range r.Served {
+		if s.At >= from && s.At < until {
+			all++
+			if s.Worker == worker {
+				its++
+			}
+		}
+	}
+	return float64(its) / float64(max(1, all)) * float64(len(r.Work))
 }

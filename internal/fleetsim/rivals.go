@@ -12,6 +12,22 @@ import (
 // follows events, else what it sent itself, at once. Where a source leaves equal workers in a fixed order, one is drawn,
 // unless that order is what the rule is known for. All proxies see the first token.
 
+// Rival is a rule under its name.
+type Rival struct {
+	Name string
+	Make func(*View) Rule
+}
+
+// Rules lists the router of this repository first, then the others, and the oracle last.
+func Rules() []Rival {
+	return []Rival{{"sightline", newSightline},
+		{"round robin", roundRobin}, {"least request", leastRequest}, {"power of two", powerOfTwo}, {"prefix hash", prefixHash}, {"session sticky", sessionSticky},
+		{"Dynamo linear", dynamoLinear}, {"Dynamo lmetric", dynamoLmetric}, {"llm-d 3:2:2", llmdScorers}, {"llm-d filter", llmdFilter}, {"SGLang", sglangCacheAware},
+		{"vLLM kv_aware", vllmKVAware}, {"vLLM smetric", vllmSmetric}, {"AIBrix prefix", aibrixPrefix}, {"AIBrix tokens", aibrixTokens}, {"production-stack", productionStack},
+		{"oracle", oracle},
+	}
+}
+
 // idle are the parts of a Rule that a stateless rule leaves out.
 type idle struct{}
 
@@ -363,7 +379,7 @@ func (s *smetric) Pick(v *View, r *run) int {
 		return cmp.Or(cmp.Compare(hits[a], hits[b]), cmp.Compare(work(b), work(a)))
 	})
 	w := home
-	if r.req.Prev == nil || float64(hits[home]) <= 0.5*float64(r.req.Prev.Input()) || !soon(home) && slices.ContainsFunc(v.Alive, soon) {
+	if r.req.History == 0 || float64(hits[home]) <= 0.5*float64(r.req.History) || !soon(home) && slices.ContainsFunc(v.Alive, soon) {
 		w = v.cheapest(v.Alive, func(w int) float64 { return work(w) * float64(v.Loads[w].Inflight) })
 	}
 	cost := float64(r.input - hits[w])
@@ -456,6 +472,9 @@ func oracle(*View) Rule {
 				if _, ok := w.encoder.at[m.ID]; !ok && m.Offset+m.Tokens > hit {
 					encode += w.Encode * float64(m.Tokens)
 				}
+			}
+			if _, ok := w.adapters.at[r.req.Adapter]; !ok && r.req.Adapter != 0 {
+				encode += w.Load
 			}
 			queued := float64(w.outstanding())
 			return (w.Prefill*(queued+n) + w.Pair*n*(float64(hit)+n/2) + encode + w.step(queued+n)) / w.speed

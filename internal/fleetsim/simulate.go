@@ -17,18 +17,19 @@ func defaultDelays() Delays {
 
 // Setup is one fleet under one load.
 type Setup struct {
-	Workers  int
-	Engine   Engine
-	Speeds   []float64 // by worker; missing: 1
-	Failing  int       // this many workers answer 503 at once
-	Delays   Delays
-	Replicas int     // routers that take requests in turn, each with its own view; 0: 1
-	Lossy    float64 // share of event messages that are lost
-	NoEvents bool
-	NoScrape bool
-	JoinAt   time.Duration
-	Joining  int // of the workers, the last ones come at JoinAt
-	Seed     uint64
+	Workers   int
+	Engine    Engine
+	Speeds    []float64 // by worker; missing: 1
+	Failing   int       // this many workers answer 503 at once
+	Delays    Delays
+	Replicas  int     // routers that take requests in turn, each with its own view; 0: 1
+	Lossy     float64 // share of event messages that are lost
+	NoEvents  bool
+	ScrapedTo time.Duration // from then on no worker's metrics come; 0: they always do
+	NoReports bool          // Envoy tells this repository's router nothing; other routers are proxies and see ends themselves
+	JoinAt    time.Duration
+	Joining   int // of the workers, the last ones come at JoinAt
+	Seed      uint64
 }
 
 // Rule chooses a worker. A Rule sees what a router of its kind sees.
@@ -187,6 +188,7 @@ type Served struct {
 	TTFT, E2E time.Duration
 	Cached    int // tokens found
 	Possible  int // tokens that a cache without end, shared by all, would have found
+	Lost      int // tokens that another worker held at the decision, and the chosen one did not
 	Failed    bool
 }
 
@@ -204,7 +206,7 @@ func Run(setup Setup, trace *Trace, rule func(*View) Rule) *Result {
 	s := &sim{setup: setup, trace: trace, next: make(map[*Request][]*Request), result: &Result{Served: make([]Served, 0, n)}, left: n,
 		rand: rand.New(rand.NewPCG(setup.Seed, 1)), seen: make([]bool, len(trace.chain))}
 	for i := range setup.Workers {
-		w := &worker{Engine: setup.Engine, id: i, speed: 1, cache: newBlocks(setup.Engine.Blocks), encoder: newEncoder(setup.Engine.Encoder)}
+		w := &worker{Engine: setup.Engine, id: i, speed: 1, cache: newBlocks(setup.Engine.Blocks), encoder: newRecent(setup.Engine.Encoder), adapters: newRecent(setup.Engine.Adapters)}
 		if i < len(setup.Speeds) {
 			w.speed = setup.Speeds[i]
 		}
@@ -232,9 +234,7 @@ func Run(setup Setup, trace *Trace, rule func(*View) Rule) *Result {
 		}
 		s.after(r.At, func() { s.arrive(r) })
 	}
-	if !setup.NoScrape {
-		s.after(setup.Delays.Scrape, s.scrape)
-	}
+	s.after(setup.Delays.Scrape, s.scrape)
 	for len(s.queue) > 0 && s.left > 0 {
 		e := s.queue.pop()
 		s.now = e.at
@@ -269,7 +269,9 @@ func (s *sim) scrape() {
 			l.Running, l.Waiting, l.Usage = len(w.running), len(w.waiting), 1-float64(w.cache.unused)/float64(w.Blocks)
 		}
 	}
-	s.after(s.setup.Delays.Scrape, s.scrape)
+	if next := s.now + s.setup.Delays.Scrape; s.setup.ScrapedTo == 0 || next <= s.setup.ScrapedTo {
+		s.after(s.setup.Delays.Scrape, s.scrape)
+	}
 }
 
 func (s *sim) arrive(req *Request) {
@@ -293,7 +295,7 @@ func (s *sim) arrive(req *Request) {
 	l.Prefill += uncached
 	l.Tokens += r.input
 	l.Context += r.input
-	served := Served{Req: req, Worker: r.worker, At: s.now, Possible: possible * s.setup.Engine.BlockSize}
+	served := Served{Req: req, Worker: r.worker, At: s.now, Possible: possible * s.setup.Engine.BlockSize, Lost: s.lost(r, v.Alive)}
 	end := func(failed bool) {
 		s.after(s.setup.Delays.Report, func() {
 			v.Now = s.now
@@ -325,6 +327,15 @@ func (s *sim) arrive(req *Request) {
 	}
 	w.waiting = append(w.waiting, r)
 	s.work(w)
+}
+
+// lost is how many tokens more of a prompt the best worker holds than the chosen one.
+func (s *sim) lost(r *run, alive []int) int {
+	most, held := (r.input-1)/s.setup.Engine.BlockSize, 0
+	for _, w := range alive {
+		held = max(held, s.workers[w].cache.hits(r.blocks, most))
+	}
+	return (held - s.workers[r.worker].cache.hits(r.blocks, most)) * s.setup.Engine.BlockSize
 }
 
 // work begins a worker's next step if it is idle.

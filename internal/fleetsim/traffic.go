@@ -20,13 +20,13 @@ import (
 // few bytes; equal segments at equal places are equal tokens.
 type Request struct {
 	At      time.Duration // from the trace's start; with Prev, after Prev's end
-	Prev    *Request      // the turn before it in its conversation; nil: it comes at At
+	Prev    *Request      // what it waits for, as a rule the turn before it in its conversation; nil: it comes at At
 	Session uint64        // of its conversation; 0: none
 	Prompt  []Segment
 	Answer  Segment // what the engine will generate
 	Images  []Image // in the order of the prompt
 	Adapter uint64  // LoRA adapter; 0: none
-	Short   bool    // reported with the short ones
+	History int     // prompt tokens of the turn before it; 0: the first one
 
 	input  int      // tokens of Prompt
 	locals []uint64 // see prepare
@@ -79,7 +79,7 @@ func prepare(requests []*Request, size int) *Trace {
 	var chain []uint64
 	for _, r := range requests {
 		p := r.read(ids[:0])
-		p.IDs = tokens(p.IDs, r.Answer)
+		p.IDs = r.tokens(p.IDs, r.Answer)
 		p.Sure, ids = len(p.IDs), p.IDs
 		r.locals = p.Locals(make([]uint64, 0, len(ids)/size), size, "")
 		r.blocks = make([]int32, len(r.locals))
@@ -99,7 +99,7 @@ func prepare(requests []*Request, size int) *Trace {
 // read makes the prompt as the router reads it; ids is memory to use.
 func (r *Request) read(ids []uint32) *engine.Prompt {
 	for _, s := range r.Prompt {
-		ids = tokens(ids, s)
+		ids = r.tokens(ids, s)
 	}
 	p := &engine.Prompt{IDs: ids, Sure: len(ids), Exact: true}
 	for _, m := range r.Images {
@@ -108,8 +108,11 @@ func (r *Request) read(ids []uint32) *engine.Prompt {
 	return p
 }
 
-// tokens appends a segment's.
-func tokens(ids []uint32, s Segment) []uint32 {
+// tokens appends a segment's. Under another adapter they are others: engines name an adapter's blocks otherwise.
+func (r *Request) tokens(ids []uint32, s Segment) []uint32 {
+	if r.Adapter != 0 {
+		s.ID = mix(s.ID, r.Adapter)
+	}
 	for i := range s.Tokens {
 		ids = append(ids, uint32(mix(s.ID, uint64(i)))&0xffff)
 	}

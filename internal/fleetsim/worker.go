@@ -9,6 +9,7 @@ type Engine struct {
 	Budget    int // tokens a step (max_num_batched_tokens)
 	MaxSeqs   int
 	Encoder   int // tokens of the encoder cache
+	Adapters  int // that fit at once
 
 	Step    float64 // seconds: weights are read, kernels launched
 	Prefill float64 // seconds a prompt token
@@ -16,27 +17,29 @@ type Engine struct {
 	Decode  float64 // seconds a sequence
 	Context float64 // seconds a token of context of a decoding sequence
 	Encode  float64 // seconds a picture token
+	Load    float64 // seconds to load an adapter
 }
 
 // defaultEngine resembles vLLM with an 8 B vision-language model on one large GPU: 12,000 prompt tokens a second, 8 ms a
 // step, room for 400,000 tokens. The figures are a guess of that size, not a measurement.
 func defaultEngine() Engine {
-	return Engine{BlockSize: 16, Blocks: 25000, Budget: 8192, MaxSeqs: 256, Encoder: 8192,
-		Step: 8e-3, Prefill: 80e-6, Pair: 0.9e-9, Decode: 40e-6, Context: 40e-9, Encode: 60e-6}
+	return Engine{BlockSize: 16, Blocks: 25000, Budget: 8192, MaxSeqs: 256, Encoder: 8192, Adapters: 4,
+		Step: 8e-3, Prefill: 80e-6, Pair: 0.9e-9, Decode: 40e-6, Context: 40e-9, Encode: 60e-6, Load: 0.3}
 }
 
 // worker is one simulated engine.
 type worker struct {
 	Engine
-	id      int
-	speed   float64 // a step takes 1/speed of Engine's time
-	fails   failure
-	cache   *blocks
-	encoder *encoder
-	waiting []*run
-	running []*run
-	busy    bool
-	out     []change // told at the step's end
+	id       int
+	speed    float64 // a step takes 1/speed of Engine's time
+	fails    failure
+	cache    *blocks
+	encoder  *recent
+	adapters *recent
+	waiting  []*run
+	running  []*run
+	busy     bool
+	out      []change // told at the step's end
 
 	done    float64 // seconds of work done
 	prefill int     // tokens computed
@@ -121,6 +124,9 @@ func (w *worker) schedule() time.Duration {
 		r.cached, r.computed, r.stored = hit, hit, hit/w.BlockSize
 		w.waiting = w.waiting[1:]
 		w.running = append(w.running, r)
+		if r.req.Adapter != 0 && !w.adapters.has(r.req.Adapter, 1) {
+			cost += w.Load
+		}
 		cost += w.take(r, &budget)
 	}
 	if len(w.running) == 0 {
@@ -138,7 +144,7 @@ func (w *worker) take(r *run, budget *int) (cost float64) {
 	w.prefill += r.chunk
 	to := r.computed + r.chunk
 	for _, m := range r.req.Images {
-		if m.Offset < to && m.Offset+m.Tokens > r.computed && !w.encoder.has(m) {
+		if m.Offset < to && m.Offset+m.Tokens > r.computed && !w.encoder.has(m.ID, m.Tokens) {
 			cost += w.Encode * float64(m.Tokens)
 		}
 	}
@@ -325,29 +331,29 @@ func (p *pages) set(i, x int32) {
 	(*p)[at][i&1023] = x
 }
 
-// encoder is the cache of encoded pictures: by tokens, the least recently used go.
-type encoder struct {
+// recent is a cache by size of which the least recently used go: of encoded pictures by tokens, of adapters by number.
+type recent struct {
 	room int
 	used int
-	at   map[uint64]int // picture → turn of its last use
+	at   map[uint64]int // what it holds → turn of its last use
 	size map[uint64]int
 	turn int
 }
 
-func newEncoder(room int) *encoder {
-	return &encoder{room: room, at: make(map[uint64]int), size: make(map[uint64]int)}
+func newRecent(room int) *recent {
+	return &recent{room: room, at: make(map[uint64]int), size: make(map[uint64]int)}
 }
 
-// has tells whether a picture is encoded, and sees to it that it is.
-func (e *encoder) has(m Image) bool {
+// has tells whether something is held, and sees to it that it is.
+func (e *recent) has(id uint64, size int) bool {
 	e.turn++
-	_, ok := e.at[m.ID]
-	e.at[m.ID] = e.turn
+	_, ok := e.at[id]
+	e.at[id] = e.turn
 	if ok {
 		return true
 	}
-	e.size[m.ID] = m.Tokens
-	for e.used += m.Tokens; e.used > e.room && len(e.at) > 1; {
+	e.size[id] = size
+	for e.used += size; e.used > e.room && len(e.at) > 1; {
 		oldest := uint64(0)
 		for id, at := range e.at {
 			if _, known := e.at[oldest]; !known || at < e.at[oldest] {

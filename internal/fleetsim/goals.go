@@ -1,0 +1,172 @@
+package fleetsim
+
+import (
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"time"
+)
+
+// A goal is what the choice is held to in one run.
+type goal struct {
+	scenario string
+	load     float64
+	about    string
+	reached  func(p *Played) (measured string, ok bool)
+}
+
+// goals lists them. Of a trace there are goals where it is given and named mooncake.
+func goals() (list []goal) {
+	add := func(scenario string, load float64, about string, reached func(p *Played) (string, bool)) {
+		list = append(list, goal{scenario, load, about, reached})
+	}
+	for _, name := range []string{"chats", "images", "hot image"} {
+		add(name, 0.7, "mean and p99 at most 1.05 of the oracle's", func(p *Played) (string, bool) {
+			ours, oracle := p.row("sightline"), p.row("oracle")
+			mean, tail := over(ours.Mean, oracle.Mean), over(ours.TTFT.P99, oracle.TTFT.P99)
+			return fmt.Sprintf("%.3f, %.3f", mean, tail), mean <= 1.05 && tail <= 1.05
+		})
+	}
+	for _, load := range []float64{0.4, 0.7, 0.9} {
+		add("mooncake", load, "mean at most 1.05 of the oracle's, end below every rival's", func(p *Played) (string, bool) {
+			mean, end := over(p.row("sightline").Mean, p.row("oracle").Mean), p.best(endOf)
+			return fmt.Sprintf("%.3f, %.3f of the best", mean, end), mean <= 1.05 && end <= 1
+		})
+	}
+	for _, name := range []string{"chats", "images"} {
+		add(name, 1.3, "mean at most the oracle's, end below every rival's", func(p *Played) (string, bool) {
+			mean, end := over(p.row("sightline").Mean, p.row("oracle").Mean), p.best(endOf)
+			return fmt.Sprintf("%.3f, %.3f of the best", mean, end), mean <= 1 && end <= 1
+		})
+	}
+	for _, c := range []struct {
+		name  string
+		times float64
+	}{{"saturated images", 1.3}, {"saturated agents", 3.5}} {
+		add(c.name, 3, fmt.Sprintf("%.1f times round robin's requests a second", c.times), func(p *Played) (string, bool) {
+			rate := p.row("sightline").Rate / p.row("round robin").Rate
+			return fmt.Sprintf("%.2f", rate), rate >= c.times
+		})
+	}
+	add("slow worker", 0.7, "at most 0.6 of a fair share after 10 s", func(p *Played) (string, bool) {
+		share := p.row("sightline").result.Share(0, 10*time.Second, p.Scenario.Until)
+		return fmt.Sprintf("%.2f", share), share <= 0.6
+	})
+	add("failing worker", 0.7, "at most 1 % of requests after 2 s", func(p *Played) (string, bool) {
+		share := p.row("sightline").result.Share(0, 2*time.Second, p.Scenario.Until) / float64(p.Scenario.Workers)
+		return fmt.Sprintf("%.2f %%", 100*share), share <= 0.01
+	})
+	for _, name := range []string{"event loss", "no events", "scrape outage", "no reports"} {
+		add(name, 0.7, "mean at most 1.05 of least request's", func(p *Played) (string, bool) {
+			mean := over(p.row("sightline").Mean, p.row("least request").Mean)
+			return fmt.Sprintf("%.3f", mean), mean <= 1.05
+		})
+	}
+	return list
+}
+
+// best is sightline's over the best rival's.
+func (p *Played) best(of func(*Row) time.Duration) float64 {
+	least := time.Duration(0)
+	for i := range p.Rows {
+		r := &p.Rows[i]
+		if r.Rule != "sightline" && r.Rule != "oracle" && (least == 0 || of(r) < least) {
+			least = of(r)
+		}
+	}
+	return over(of(p.row("sightline")), least)
+}
+
+func meanOf(r *Row) time.Duration { return r.Mean }
+func tailOf(r *Row) time.Duration { return r.TTFT.P99 }
+func endOf(r *Row) time.Duration  { return r.E2E }
+
+func over(a, b time.Duration) float64 { return float64(a) / float64(max(1, b)) }
+
+func (p *Played) row(rule string) *Row {
+	return &p.Rows[slices.IndexFunc(p.Rows, func(r Row) bool { return r.Rule == rule })]
+}
+
+// playGoals plays what the goals are about, each scenario and load once, writes its table, and in the end what is reached.
+func playGoals(w io.Writer, scenarios []Scenario, o Options) error {
+	var all []Played
+	lines, missed := "", 0
+	judge := func(name string, load float64, about, measured string, ok bool) {
+		verdict := "reached"
+		if !ok {
+			verdict = "not reached"
+			missed++
+		}
+		lines += fmt.Sprintf("  %-18s %3.0f %%  %-62s %-24s %s\n", name, 100*load, about, measured, verdict)
+	}
+	asked := goals()
+	for i := range scenarios {
+		for _, load := range append(slices.Clone(Loads), saturated...) {
+			var of []goal
+			for _, g := range asked {
+				if g.scenario == scenarios[i].Name && g.load == load {
+					of = append(of, g)
+				}
+			}
+			if len(of) == 0 {
+				continue
+			}
+			p := scenarios[i].compare(load, Rules())
+			p.write(w)
+			all = append(all, p)
+			for _, g := range of {
+				measured, ok := g.reached(&p)
+				judge(g.scenario, g.load, g.about, measured, ok)
+			}
+			mean, tail := p.best(meanOf), p.best(tailOf)
+			judge(p.Scenario.Name, load, "mean and p99 at most 1.03 of the best rival's", fmt.Sprintf("%.3f, %.3f", mean, tail), mean <= 1.03 && tail <= 1.03)
+		}
+	}
+	at := slices.IndexFunc(scenarios, func(s Scenario) bool { return s.Workers == 1000 })
+	took, bytes := scenarios[at].cost()
+	judge(scenarios[at].Name, scenarios[at].Loads[0], "a decision takes 1 ms at most, p99", fmt.Sprintf("%.2f ms, %d MB", took.Seconds()*1e3, bytes>>20), took <= time.Millisecond)
+	fmt.Fprint(w, lines)
+	if o.HTML != nil {
+		if err := writePage(o.HTML, all); err != nil {
+			return err
+		}
+	}
+	if missed > 0 {
+		return fmt.Errorf("%d goals are not reached", missed)
+	}
+	return nil
+}
+
+// timed is a Rule whose decisions are timed, on the machine's clock.
+type timed struct {
+	*sightline
+	took []time.Duration
+}
+
+func (t *timed) Pick(v *View, r *run) int {
+	start := time.Now()
+	defer func() { t.took = append(t.took, time.Since(start)) }()
+	return t.sightline.Pick(v, r)
+}
+
+// cost measures the p99 of a decision, and the memory of the router at the end, on this machine. It plays alone.
+func (s *Scenario) cost() (p99 time.Duration, bytes uint64) {
+	trace := s.at(s.Loads[0])
+	var rule *timed
+	Run(s.setup(), trace, func(v *View) Rule {
+		rule = &timed{sightline: newSightline(v).(*sightline)}
+		return rule
+	})
+	with := inUse()
+	p99 = quantiles(rule.took).P99
+	rule.sightline = nil
+	return p99, with - min(with, inUse())
+}
+
+func inUse() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}

@@ -1,0 +1,234 @@
+package fleetsim
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A trace is a JSON object a line, as Mooncake publishes them, gzipped or plain, with what pictures and adapters need:
+//
+//	{"timestamp": 1250, "input_length": 1180, "output_length": 96, "hash_ids": [17, 18, 19],
+//	 "images": [{"id": "9f86d081", "offset": 120, "tokens": 1036}], "session": 4, "adapter": "sql"}
+//
+// timestamp is in milliseconds from any moment on; hash_ids has one for each 512 tokens of the input, the last ones maybe
+// fewer: equal ids are equal tokens behind equal tokens. The ids of images, sessions and adapters are numbers or strings;
+// images, session and adapter may be left out.
+const (
+	perHash    = 512     // tokens
+	mostLine   = 1 << 20 // bytes
+	mostTokens = 4 << 20 // of a prompt, and of an answer
+	mostServed = 6000    // requests of a trace that are played
+	mostTime   = 1e12    // milliseconds
+	mooncake   = 3       // the capacity of Mooncake's conversations on 16 workers, as it was fixed first
+)
+
+type traceLine struct {
+	Timestamp    float64      `json:"timestamp"`
+	InputLength  int          `json:"input_length"`
+	OutputLength int          `json:"output_length"`
+	HashIDs      []uint64     `json:"hash_ids"`
+	Images       []traceImage `json:"images,omitempty"`
+	Session      traceID      `json:"session,omitzero"`
+	Adapter      traceID      `json:"adapter,omitzero"`
+}
+
+type traceImage struct {
+	ID     traceID `json:"id"`
+	Offset int     `json:"offset"`
+	Tokens int     `json:"tokens"`
+}
+
+// traceID is a number or a string's hash; 0: none.
+type traceID uint64
+
+func (id *traceID) UnmarshalJSON(text []byte) error {
+	var s string
+	var n uint64
+	switch {
+	case json.Unmarshal(text, &n) == nil:
+		*id = traceID(mix(n, 11))
+	case json.Unmarshal(text, &s) == nil && s != "":
+		*id = 12
+		for _, c := range []byte(s) {
+			*id = traceID(mix(uint64(*id), uint64(c)))
+		}
+	case string(text) == "null", string(text) == `""`:
+		*id = 0
+	default:
+		return fmt.Errorf("an id is a number or a string, not %.40s", text)
+	}
+	return nil
+}
+
+// ReadTrace reads up to most requests. speed is how many times faster than recorded they come. Errors name the line.
+func ReadTrace(r io.Reader, speed float64, most int) (trace []*Request, err error) {
+	plain := bufio.NewReader(r)
+	if magic, _ := plain.Peek(2); bytes.Equal(magic, []byte{0x1f, 0x8b}) {
+		z, err := gzip.NewReader(plain)
+		if err != nil {
+			return nil, fmt.Errorf("gzip: %w", err)
+		}
+		plain = bufio.NewReader(z)
+	}
+	lines := bufio.NewScanner(plain)
+	lines.Buffer(nil, mostLine)
+	ends := make(map[uint64]int) // the last whole hash id of a prompt → its tokens, to tell further turns
+	first, n := 0.0, 0
+	for len(trace) < most && lines.Scan() {
+		n++
+		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
+			continue
+		}
+		var l traceLine
+		if err = json.Unmarshal(lines.Bytes(), &l); err == nil {
+			err = l.check()
+		}
+		if err != nil {
+			return nil, fmt.Errorf("line %d: %w", n, err)
+		}
+		if len(trace) == 0 {
+			first = l.Timestamp
+		}
+		req := l.request(len(trace), ends)
+		req.At = time.Duration(math.Max(0, l.Timestamp-first) / speed * float64(time.Millisecond))
+		trace = append(trace, req)
+	}
+	switch {
+	case lines.Err() != nil:
+		return nil, fmt.Errorf("line %d: %w", n+1, lines.Err())
+	case len(trace) == 0:
+		return nil, fmt.Errorf("no request in %d lines", n)
+	}
+	return trace, nil
+}
+
+// check tells what of a line cannot be.
+func (l *traceLine) check() error {
+	switch {
+	case !(math.Abs(l.Timestamp) <= mostTime):
+		return fmt.Errorf("timestamp %v, want milliseconds", l.Timestamp)
+	case l.InputLength < 1 || l.InputLength > mostTokens:
+		return fmt.Errorf("input_length %d, want 1 to %d", l.InputLength, mostTokens)
+	case l.OutputLength < 0 || l.OutputLength > mostTokens:
+		return fmt.Errorf("output_length %d, want 0 to %d", l.OutputLength, mostTokens)
+	case len(l.HashIDs) > (l.InputLength+perHash-1)/perHash:
+		return fmt.Errorf("%d hash_ids, want one for each %d of %d tokens", len(l.HashIDs), perHash, l.InputLength)
+	}
+	end := 0
+	for i, m := range l.Images {
+		if m.ID == 0 || m.Offset < end || m.Tokens < 1 || m.Tokens > l.InputLength-m.Offset {
+			return fmt.Errorf("images[%d] at %d with %d tokens: want an id, in order, within %d tokens", i, m.Offset, m.Tokens, l.InputLength)
+		}
+		end = m.Offset + m.Tokens
+	}
+	return nil
+}
+
+// request is a line's. What hash_ids leave over of the prompt is its own.
+func (l *traceLine) request(n int, ends map[uint64]int) *Request {
+	r := &Request{Session: uint64(l.Session), Adapter: uint64(l.Adapter), Answer: Segment{mix(uint64(n), 4), l.OutputLength}}
+	for i, id := range l.HashIDs {
+		r.add(Segment{mix(id, 3), min(perHash, l.InputLength-perHash*i)}, false)
+	}
+	if rest := l.InputLength - r.Input(); rest > 0 {
+		r.add(Segment{mix(uint64(n), 5), rest}, false)
+	}
+	for _, m := range l.Images {
+		r.Images = append(r.Images, Image{uint64(m.ID), m.Offset, m.Tokens})
+	}
+	if r.Session == 0 { // the second id is the first that tells conversations apart
+		r.Session = r.Prompt[min(len(r.Prompt)-1, 1)].ID
+	}
+	whole := l.HashIDs[:min(len(l.HashIDs), l.InputLength/perHash)]
+	for i := len(whole) - 1; i >= 0 && r.History == 0; i-- {
+		r.History = ends[whole[i]]
+	}
+	if len(whole) > 0 {
+		ends[whole[len(whole)-1]] = r.Input()
+	}
+	return r
+}
+
+// WriteTrace writes requests in a trace's form. A turn comes when the one before has ended at 20 ms a token, as nobody
+// answers here.
+func WriteTrace(w io.Writer, requests []*Request) error {
+	at := make(map[*Request]time.Duration)
+	for _, r := range requests {
+		if at[r] = r.At; r.Prev != nil {
+			at[r] += at[r.Prev] + time.Duration(r.Prev.Answer.Tokens)*20*time.Millisecond
+		}
+	}
+	requests = slices.Clone(requests)
+	slices.SortStableFunc(requests, func(a, b *Request) int { return int(at[a] - at[b]) })
+	numbers, sessions := make(map[uint64]uint64), make(map[uint64]uint64)
+	number := func(of map[uint64]uint64, x uint64) uint64 {
+		if _, ok := of[x]; !ok {
+			of[x] = uint64(len(of)) + 1
+		}
+		return of[x]
+	}
+	out := bufio.NewWriter(w)
+	for _, r := range requests {
+		line := struct {
+			Timestamp    int64            `json:"timestamp"`
+			InputLength  int              `json:"input_length"`
+			OutputLength int              `json:"output_length"`
+			HashIDs      []uint64         `json:"hash_ids"`
+			Images       []map[string]any `json:"images,omitempty"`
+			Session      uint64           `json:"session"`
+		}{Timestamp: at[r].Milliseconds(), InputLength: r.Input(), OutputLength: r.Answer.Tokens, Session: number(sessions, r.Session)}
+		chain, ids := uint64(1), r.read(nil).IDs
+		for from := 0; from < len(ids); from += perHash {
+			for _, id := range ids[from:min(len(ids), from+perHash)] {
+				chain = mix(chain, uint64(id))
+			}
+			line.HashIDs = append(line.HashIDs, number(numbers, chain))
+		}
+		for _, m := range r.Images {
+			line.Images = append(line.Images, map[string]any{"id": m.ID, "offset": m.Offset, "tokens": m.Tokens})
+		}
+		text, err := json.Marshal(line)
+		if err != nil {
+			return err
+		}
+		_, _ = out.Write(append(text, '\n'))
+	}
+	return out.Flush()
+}
+
+// readScenario makes a scenario of a trace's file: its first 6,000 requests.
+func readScenario(path string, workers int, others []Scenario) (Scenario, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return Scenario{}, err
+	}
+	read := func(speed float64) ([]*Request, error) { return ReadTrace(bytes.NewReader(text), speed, mostServed) }
+	if _, err := read(1); err != nil {
+		return Scenario{}, fmt.Errorf("%s: %w", path, err)
+	}
+	name := filepath.Base(path)
+	if end := strings.IndexAny(name, "._"); end > 0 {
+		name = name[:end]
+	}
+	if slices.ContainsFunc(others, func(s Scenario) bool { return s.Name == name }) {
+		name = "trace " + name
+	}
+	s := Scenario{Name: name, About: "the first requests of " + filepath.Base(path), Workers: workers, Until: time.Hour, Traffic: func(speed float64) []*Request {
+		trace, _ := read(speed) // it was read before
+		return trace
+	}}
+	if s.Capacity = mooncake; s.Name != "mooncake" || workers != 16 {
+		s.Capacity = s.findCapacity()
+	}
+	return s, nil
+}

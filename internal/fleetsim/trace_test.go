@@ -1,0 +1,77 @@
+package fleetsim
+
+import (
+	"bytes"
+	"compress/gzip"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+const twoLines = `{"timestamp": 1000, "input_length": 1000, "output_length": 5, "hash_ids": [1, 2]}
+{"timestamp": 4000, "input_length": 1030, "output_length": 7, "hash_ids": [1, 3, 4], "images": [{"id": "9f", "offset": 520, "tokens": 80}, {"id": 7, "offset": 600, "tokens": 1}], "session": "a", "adapter": 3}
+`
+
+// A trace's blocks are equal where its ids are, prompts have the recorded lengths, and pictures and adapters count.
+func TestReadTrace(t *testing.T) {
+	var z bytes.Buffer
+	w := gzip.NewWriter(&z)
+	_, _ = io.WriteString(w, twoLines)
+	_ = w.Close()
+	for name, text := range map[string]io.Reader{"plain": strings.NewReader(twoLines), "gzipped": &z} {
+		trace, err := ReadTrace(text, 2, 10)
+		if err != nil || len(trace) != 2 || trace[1].At != 1500*time.Millisecond || trace[0].Input() != 1000 || trace[1].Input() != 1030 || trace[1].Answer.Tokens != 7 {
+			t.Fatalf("%s: %v %+v", name, err, trace)
+		}
+		if m := trace[1].Images; len(m) != 2 || m[0].Offset != 520 || m[0].Tokens != 80 || m[0].ID == m[1].ID || trace[1].Session == 0 || trace[1].Adapter == 0 {
+			t.Errorf("%s: %+v", name, trace[1])
+		}
+		trace[1].Adapter = 0
+		prepare(trace, 16)
+		a, b := trace[0].blocks, trace[1].blocks
+		if !slices.Equal(a[:32], b[:32]) || a[32] == b[32] {
+			t.Errorf("%s: the first 512 tokens are not equal, or the next ones are", name)
+		}
+		trace[1].Adapter = 9
+		if prepare(trace, 16); trace[0].blocks[0] == trace[1].blocks[0] {
+			t.Errorf("%s: an adapter's blocks are the model's", name)
+		}
+	}
+}
+
+// What cannot be is refused with the line's number.
+func TestBadTraces(t *testing.T) {
+	good := `{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1, 2]}` + "\n"
+	for _, c := range []struct{ text, want string }{
+		{"", "no request"},
+		{good + "{", "line 2: unexpected end"},
+		{good + "\n" + `{"timestamp": 0, "input_length": 0, "output_length": 5, "hash_ids": []}`, "line 3: input_length 0"},
+		{good + `{"timestamp": 0, "input_length": 9, "output_length": -1}`, "line 2: output_length -1"},
+		{`{"timestamp": 1e300, "input_length": 9, "output_length": 1}`, "line 1: timestamp"},
+		{`{"timestamp": 0, "input_length": 9000000000, "output_length": 1}`, "line 1: input_length"},
+		{`{"timestamp": 0, "input_length": 512, "output_length": 1, "hash_ids": [1, 2]}`, "line 1: 2 hash_ids"},
+		{`{"timestamp": 0, "input_length": 9, "output_length": 1, "images": [{"id": 1, "offset": 8, "tokens": 2}]}`, "line 1: images[0]"},
+		{`{"timestamp": 0, "input_length": 9, "output_length": 1, "images": [{"id": 1, "offset": 4, "tokens": 2}, {"id": 1, "offset": 5, "tokens": 2}]}`, "line 1: images[1]"},
+		{`{"timestamp": 0, "input_length": 9, "output_length": 1, "images": [{"offset": 4, "tokens": 2}]}`, "line 1: images[0]"},
+		{`{"timestamp": 0, "input_length": 9, "output_length": 1, "session": {}}`, "line 1: an id is a number or a string"},
+		{good + strings.Repeat(" ", mostLine+1), "line 2: "},
+		{"\x1f\x8bno gzip", "gzip"},
+	} {
+		if _, err := ReadTrace(strings.NewReader(c.text), 1, 10); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%.60q: %v, want %q", c.text, err, c.want)
+		}
+	}
+	bad := filepath.Join(t.TempDir(), "trace")
+	if err := os.WriteFile(bad, []byte("no trace"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range []Options{{Trace: bad}, {Scenarios: []string{"nope"}}, {Rules: []string{"nope"}}} {
+		if err := Play(io.Discard, o); err == nil {
+			t.Errorf("%+v is played", o)
+		}
+	}
+}
