@@ -257,3 +257,79 @@ func TestAccessLogIsMissing(t *testing.T) {
 		t.Error("the warning went away by itself")
 	}
 }
+
+// A worker whose /health says that it is not available gets nothing new at once, ends what it has, and is back when it is well.
+func TestWorkerDrains(t *testing.T) {
+	w := start(t, 3, nil)
+	admin := w.serveBefore(map[string]any{"health_every": "100ms"})
+	eventually(t, "requests are decided", func() bool { return w.post(chatOf(400, 0), nil).id() != "" })
+	held := make(chan reply)
+	go func() { held <- w.post(chatOf(400, 1), http.Header{"X-Hold": {"to the end"}}) }()
+	var draining *worker
+	eventually(t, "a request is at a worker", func() bool {
+		for _, x := range w.workers {
+			if x.waiting.Load() > 0 {
+				draining = x
+			}
+		}
+		return draining != nil
+	})
+	draining.health.Store(http.StatusServiceUnavailable)
+	eventually(t, "it is left alone", func() bool { return metricOf(t, admin, "sightline_workers_out", "") == 1 })
+	before := draining.served.Load()
+	for i := range 30 {
+		if r := w.post(chatOf(400, 100+i), nil); r.status != http.StatusOK {
+			t.Errorf("request %d: status %d, %v", i, r.status, r.err)
+		}
+	}
+	if n := draining.served.Load() - before; n != 0 {
+		t.Errorf("%d requests went to a worker that drains", n)
+	}
+	if rows := page(t, admin, "/workers"); !strings.Contains(rows, "asked for its health: 503") || inFlight(t, admin) == 0 {
+		t.Errorf("not shown: %s", rows)
+	}
+	close(draining.hold("to the end"))
+	if r := <-held; r.status != http.StatusOK {
+		t.Errorf("what it had ended with status %d, %v", r.status, r.err)
+	}
+	eventually(t, "nothing is in flight", func() bool { return inFlight(t, admin) == 0 })
+	if metricOf(t, admin, "sightline_workers_out", "") != 1 {
+		t.Error("an answer to what it had brought it back")
+	}
+	draining.health.Store(0)
+	eventually(t, "it gets requests again", func() bool {
+		w.post(chatOf(400, 200+int(draining.served.Load())), nil)
+		return draining.served.Load() > before
+	})
+	if n := metricOf(t, admin, "sightline_worker_failures_total", ""); n != 0 {
+		t.Errorf("%v requests failed", n)
+	}
+}
+
+// What others send a worker is told by its metrics, and new prompts go elsewhere; told no more, it gets its share again.
+func TestOthersLoadIsSeen(t *testing.T) {
+	w := start(t, 2, nil)
+	busy := w.workers[0]
+	busy.running.Store(50)
+	w.workers[1].running.Store(1)
+	admin := w.serveBefore(map[string]any{"load_every": "100ms"})
+	eventually(t, "the page shows it", func() bool { return strings.Contains(page(t, admin, "/"), "50 of them not ours") })
+	seed := 0
+	share := func() (at int32) {
+		before := busy.served.Load()
+		for range 20 {
+			seed++
+			w.post(chatOf(400, seed), nil)
+		}
+		return busy.served.Load() - before
+	}
+	eventually(t, "requests are decided", func() bool { return w.post(chatOf(400, 0), nil).id() != "" })
+	if n := share(); n != 0 {
+		t.Errorf("%d of 20 requests at a worker with 50 of others'", n)
+	}
+	if metricOf(t, admin, "sightline_worker_load_age_seconds", "") > 3 {
+		t.Errorf("ages: %s", page(t, admin, "/metrics"))
+	}
+	busy.running.Store(0)
+	eventually(t, "it gets its share", func() bool { return share() > 5 })
+}

@@ -30,6 +30,8 @@ type worker struct {
 	served  atomic.Int32             // requests that came whole
 	waiting atomic.Int32             // of them
 	failing atomic.Int32             // the status of all answers; 0: as they should be; hangUp: none, the connection breaks
+	health  atomic.Int32             // the status of /health; 0: 200
+	running atomic.Int32             // requests that /metrics tells of; 0: there is no such page
 }
 
 const hangUp = -1
@@ -55,7 +57,19 @@ func startWorker(t testing.TB) *worker {
 func startWorkerOn(t testing.TB, lis net.Listener, addr string) *worker {
 	w := &worker{addr: addr, held: map[string]chan struct{}{}}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("GET /health", func(rw http.ResponseWriter, _ *http.Request) {
+		if status := int(w.health.Load()); status > 0 {
+			rw.WriteHeader(status)
+		}
+	})
+	mux.HandleFunc("GET /metrics", func(rw http.ResponseWriter, r *http.Request) {
+		n := w.running.Load()
+		if n == 0 {
+			http.NotFound(rw, r)
+			return
+		}
+		fmt.Fprintf(rw, "vllm:num_requests_running{engine=\"0\"} %d\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.5\n", n)
+	})
 	mux.HandleFunc("/", w.serve)
 	w.srv = &http.Server{Handler: mux}
 	go func() { _ = w.srv.Serve(lis) }()

@@ -5,6 +5,7 @@ package rules
 import (
 	"context"
 	"net/http"
+	"time"
 
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/prompt"
@@ -51,6 +52,22 @@ type Rules struct {
 	HasTokenize       bool // POST /tokenize
 	TokenizesChats    bool // it takes messages too, not only text
 	TokenizesPictures bool // and expands pictures in them
+
+	// What they tell of themselves while they serve.
+	Health string // the path that answers 2xx while the server can serve, and 503 while it cannot; "": none
+	Load   Load
+}
+
+// Load says where a server tells its load: gauges on a page in Prometheus' text form.
+type Load struct {
+	Path             string   // "": it does not tell
+	Running, Waiting string   // requests
+	Usage            []string // share of the KV cache in use, 0 to 1: the name that it has now, then those that it had
+	Rank             string   // the label with the number of a data-parallel rank; "": it has none
+	// Old is how long ago the gauges may have been set while the engine works. Stands are those that may stand still for
+	// longer when it has nothing to do: unchanged, they are not believed after Old if they tell of requests.
+	Old    time.Duration
+	Stands bool
 }
 
 // Decoding is how events are read.

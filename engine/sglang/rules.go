@@ -20,6 +20,7 @@ func Rules(v rules.Version) rules.Rules {
 		Decoder:     func(d rules.Decoding) rules.Decoder { return &Decoder{Keep: d.Keep, Pad: d.Pad} },
 		FindEvents:  findEvents,
 		HasTokenize: true,
+		Health:      health, Load: load,
 	}
 }
 

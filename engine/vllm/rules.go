@@ -22,6 +22,7 @@ func Rules(v rules.Version) rules.Rules {
 		Decoder:       func(d rules.Decoding) rules.Decoder { return &Decoder{Keep: d.Keep} },
 		TellsSettings: true,
 		HasTokenize:   true, TokenizesChats: true, TokenizesPictures: since(17), // #34560
+		Health: health, Load: load,
 	}
 	if since(31) {
 		r.FindEvents = func(ctx context.Context, client *http.Client, addr, host string, rank int) (rules.EventSource, error) {

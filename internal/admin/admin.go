@@ -47,12 +47,20 @@ type Worker struct {
 	Partial     bool    `json:"partial"` // some of its blocks are not known here
 	Inflight    int     `json:"in_flight"`
 	Backlog     float64 `json:"backlog_tokens"`
+	Told        *Told   `json:"told,omitempty"`         // nil: nothing that it told of its load counts
 	Health      string  `json:"health,omitempty"`       // why it gets trial requests only; "": it is well
 	Events      string  `json:"events"`                 // live, catching up, waiting, not ready, none
 	EventsError string  `json:"events_error,omitempty"` // while they are not live: what happened last
 	Batches     uint64  `json:"event_batches"`
 	LastEvent   string  `json:"last_event,omitempty"`
 	OtherSize   int     `json:"other_block_size,omitempty"` // its events carry blocks of this size, not of the configured one
+}
+
+// Told is what a worker's own word adds to its load.
+type Told struct {
+	Others int      `json:"others_in_flight"`         // of its requests in flight, those that were not decided here
+	Usage  *float64 `json:"kv_cache_usage,omitempty"` // 0 to 1; nil: it does not say
+	Age    string   `json:"ago"`
 }
 
 // State is where the page gets its facts from.

@@ -27,7 +27,10 @@ type Config struct {
 	Route       Route         `yaml:"route"`
 	TLS         TLS           `yaml:"tls"`
 	NATS        NATS          `yaml:"nats"`
-	Probe       bool          `yaml:"probe"`      // ask workers at start how they tokenise a few conversations, and compare
+	Probe       bool          `yaml:"probe"` // ask workers at start how they tokenise a few conversations, and compare
+	// HealthEvery and LoadEvery are how often each worker is asked whether it is well, and for its load; 0: never.
+	HealthEvery time.Duration `yaml:"health_every"`
+	LoadEvery   time.Duration `yaml:"load_every"`
 	Audit       bool          `yaml:"audit"`      // compare what workers store with what was predicted
 	AuditText   bool          `yaml:"audit_text"` // show the text of a token that differs, which is a client's
 	DecisionLog DecisionLog   `yaml:"decision_log"`
@@ -182,7 +185,7 @@ func (s Size) MarshalYAML() ([]byte, error) { return []byte(s.String()), nil }
 func Default() Config {
 	return Config{
 		Listen: "127.0.0.1:9002", Admin: "127.0.0.1:9903", LogLevel: "info", BodyLimit: 64 << 20, BodyTimeout: 5 * time.Minute,
-		Probe: true, Audit: true,
+		Probe: true, HealthEvery: 5 * time.Second, LoadEvery: time.Second, Audit: true,
 		DecisionLog: DecisionLog{MaxBytes: 64 << 20, Keep: 5},
 		Index:       Index{MaxBytes: 2 << 30, PredictedTTL: 20 * time.Second},
 		Media: Media{Budget: 150 * time.Millisecond, MaxBytes: 64 << 20,

@@ -3,7 +3,6 @@ package serve
 import (
 	"context"
 	"net"
-	"net/http"
 	"time"
 
 	"go.uber.org/zap"
@@ -21,7 +20,7 @@ func (s *sources) asked(addr string, r rules.Rules, rank, ranks, blockSize int) 
 	if err != nil {
 		return nil, err
 	}
-	client := &http.Client{Timeout: askTime, Transport: &http.Transport{DisableKeepAlives: true}}
+	client := rules.NewClient(askTime)
 	var last rules.EventSource
 	return &stream.Lookup{Find: func(ctx context.Context) (stream.ZMQ, error) {
 		e, err := r.FindEvents(ctx, client, addr, host, rank)

@@ -84,6 +84,7 @@ func (l *dynamoLink) spec(w dynamo.Worker) members.Spec {
 		spec.Instance, spec.Frontends, spec.Prefill = id, c.Frontends, l.prefill
 	case c.EnginePort > 0 && err == nil:
 		spec.Addr = netip.AddrPortFrom(ip, uint16(c.EnginePort))
+		spec.WhileMember = func(ctx context.Context, w *fleet.Worker) { l.nurse.Watch(ctx, w, class.Rules(), true) }
 	}
 	spec.Ready = spec.Addr.IsValid()
 	size := w.BlockSize

@@ -54,7 +54,7 @@ dynamo: {plane: nats, nats: %q, discovery: %q, frontends: ["127.0.0.1:40002", "1
 		t.Fatal(err)
 	}
 	ix, fl := indexer.New(indexer.Options{}), fleet.New(nil)
-	s, err := startSources(t.Context(), cfg, nil, members.Options{Index: ix, Fleet: fl, Log: zap.NewNop(), Metrics: prometheus.NewRegistry(), Changed: func([]*fleet.Worker) {}})
+	s, err := startSources(t.Context(), cfg, nil, nil, members.Options{Index: ix, Fleet: fl, Log: zap.NewNop(), Metrics: prometheus.NewRegistry(), Changed: func([]*fleet.Worker) {}})
 	if err != nil {
 		t.Fatal(err)
 	}

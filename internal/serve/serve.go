@@ -27,6 +27,7 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/members"
 	"github.com/sightline-router/sightline/router/probe"
+	"github.com/sightline-router/sightline/router/vitals"
 )
 
 // Server is what a configuration asks for, read and not yet started.
@@ -91,6 +92,7 @@ type running struct {
 	fleet   *fleet.Fleet
 	audit   *audit.Auditor // nil: off
 	probe   *probe.Prober  // nil: off
+	nurse   *vitals.Nurse
 	router  *router.Router
 	roster  *extproc.Roster
 	sources *sources
@@ -107,7 +109,7 @@ func (s *Server) Run(ctx context.Context, version string) error {
 	}
 	defer decisions.Close()
 	r := s.decider(ctx, metrics, decisions)
-	if r.sources, err = startSources(ctx, s.cfg, s.models, r.members()); err != nil {
+	if r.sources, err = startSources(ctx, s.cfg, s.models, r.nurse, r.members()); err != nil {
 		return err
 	}
 	defer r.sources.close()
@@ -150,6 +152,7 @@ func (s *Server) decider(ctx context.Context, metrics *prometheus.Registry, deci
 		r.probe = probe.New(probe.Options{Log: s.log, Metrics: r.metrics})
 		go r.probe.Run(ctx)
 	}
+	r.nurse = vitals.New(vitals.Options{Health: s.cfg.HealthEvery, Load: s.cfg.LoadEvery, Fleet: r.fleet, Log: s.log, Metrics: r.metrics})
 	r.router = router.New(router.Options{Models: s.models, Fleet: r.fleet, Index: r.index, Audit: r.audit, Decisions: decisions,
 		PredictedTTL: s.cfg.Index.PredictedTTL, MaxInFlight: s.cfg.MaxInFlight, Log: s.log, Metrics: r.metrics,
 		Resync: func(slot *fleet.Slot) {
@@ -186,6 +189,7 @@ func (r *running) members() members.Options {
 		Forget: func(worker string) {
 			r.audit.Forget(worker)
 			r.router.Forget(worker)
+			r.nurse.Forget(worker)
 		}}
 }
 

@@ -96,6 +96,12 @@ func (s *sources) rows(ix *indexer.Index) (rows []admin.Worker) {
 		load := f.Load(now)
 		r := admin.Worker{Name: f.Worker.Name, Addr: f.Worker.Addr, Model: f.Worker.Model, Class: f.Worker.Class, Rank: f.Rank,
 			Blocks: ix.HeldBlocks(f.ID), Inflight: load.Inflight, Backlog: load.Backlog, Health: f.Worker.Out(now), Events: "none"}
+		if others, usage, age, ok := f.Told(now); ok {
+			r.Told = &admin.Told{Others: others, Age: age.Round(100 * time.Millisecond).String()}
+			if usage >= 0 {
+				r.Told.Usage = &usage
+			}
+		}
 		if f.Feed != nil {
 			st := f.Feed.Stats()
 			r.Events, r.Batches, r.Partial, r.OtherSize = "waiting", st.Batches, st.Partial || ix.Partial(f.ID), st.OtherSize

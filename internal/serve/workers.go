@@ -22,6 +22,7 @@ import (
 	"github.com/sightline-router/sightline/router/discover"
 	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/members"
+	"github.com/sightline-router/sightline/router/vitals"
 )
 
 // sources say who the workers are, and for each slot how its events come: what the configuration names, and what finders
@@ -32,6 +33,7 @@ type sources struct {
 	log    *zap.Logger
 	keep   bool      // events keep what audit and learning read of them
 	nats   *bus.Link // nil: none is used
+	nurse  *vitals.Nurse
 	set    *members.Set
 
 	stop    context.CancelFunc
@@ -45,8 +47,8 @@ type finder interface {
 
 // startSources takes up the workers of a configuration and starts the finders of the others. o says who is told of them.
 // Close what it gives.
-func startSources(ctx context.Context, cfg config.Config, models []router.Model, o members.Options) (s *sources, err error) {
-	s = &sources{cfg: cfg, models: models, log: o.Log, keep: o.Audit != nil}
+func startSources(ctx context.Context, cfg config.Config, models []router.Model, nurse *vitals.Nurse, o members.Options) (s *sources, err error) {
+	s = &sources{cfg: cfg, models: models, nurse: nurse, log: o.Log, keep: o.Audit != nil}
 	ctx, s.stop = context.WithCancel(ctx)
 	if cfg.NATS.URL != "" || cfg.NATS.Listen != "" {
 		dir := cmp.Or(cfg.NATS.Dir, filepath.Join(os.TempDir(), fmt.Sprintf("sightline-nats-%d", os.Getuid())))
@@ -144,8 +146,15 @@ func (s *sources) spec(like *config.Worker, e discover.Endpoint) members.Spec {
 		Listen: func(slot *fleet.Slot, rank int, o *stream.Options) (bool, error) {
 			return s.listen(&wc, drain, slot, rank, o)
 		}}
-	if wc.Events.Load != "" {
-		spec.WhileMember = func(ctx context.Context, w *fleet.Worker) { hearLoad(ctx, wc.Events.Load, w.Slots[0], s.log) }
+	spec.WhileMember = func(ctx context.Context, w *fleet.Worker) {
+		if wc.Events.Load == "" {
+			s.nurse.Watch(ctx, w, class.Rules(), true)
+			return
+		}
+		var both sync.WaitGroup
+		both.Go(func() { s.nurse.Watch(ctx, w, class.Rules(), false) })
+		hearLoad(ctx, wc.Events.Load, w.Slots[0], s.log)
+		both.Wait()
 	}
 	return spec
 }

@@ -191,7 +191,7 @@ func TestEndpointsOf(t *testing.T) {
 	yes, no := true, false
 	type ep = struct {
 		Addresses  []string
-		Conditions struct{ Ready, Terminating *bool }
+		Conditions struct{ Ready, Serving, Terminating *bool }
 		TargetRef  *struct{ Kind, Name string }
 	}
 	type ports = []struct {
@@ -205,6 +205,8 @@ func TestEndpointsOf(t *testing.T) {
 		}
 		return e
 	}
+	unserving := one("10.0.0.1", "a", &yes)
+	unserving.Conditions.Serving = &no
 	http, grpc, p8000, p9000 := "http", "grpc", 8000, 9000
 	single, double := ports{{&http, &p8000}}, ports{{&http, &p8000}, {&grpc, &p9000}}
 	for _, c := range []struct {
@@ -215,6 +217,7 @@ func TestEndpointsOf(t *testing.T) {
 		wrong string
 	}{
 		{"ready not given is ready", "", []*endpointSlice{{AddressType: "IPv4", Ports: single, Endpoints: []ep{one("10.0.0.1", "", nil)}}}, "=10.0.0.1:8000", ""},
+		{"called ready, and its probe fails", "", []*endpointSlice{{AddressType: "IPv4", Ports: single, Endpoints: []ep{unserving}}}, "a=10.0.0.1:8000!", ""},
 		{"by number, though the slice has no ports", "8001", []*endpointSlice{{AddressType: "IPv4", Endpoints: []ep{one("10.0.0.1", "a", &yes)}}}, "a=10.0.0.1:8001", ""},
 		{"by name", "grpc", []*endpointSlice{{AddressType: "IPv4", Ports: double, Endpoints: []ep{one("10.0.0.1", "a", &yes)}}}, "a=10.0.0.1:9000", ""},
 		{"two ports and none named", "", []*endpointSlice{{AddressType: "IPv4", Ports: double, Endpoints: []ep{one("10.0.0.1", "a", &yes)}}}, "", "2 ports fit"},

@@ -17,7 +17,7 @@ type endpointSlice struct {
 	AddressType string // IPv4, IPv6; FQDN is left out
 	Endpoints   []struct {
 		Addresses  []string // interchangeable; consumers take the first
-		Conditions struct{ Ready, Terminating *bool }
+		Conditions struct{ Ready, Serving, Terminating *bool }
 		TargetRef  *struct{ Kind, Name string }
 	}
 	Ports []struct {
@@ -30,7 +30,8 @@ type endpointSlice struct {
 // slices; or "", if they have only one. An address may stand in several slices for a while, when the control plane moves
 // it: ready in one is ready. A pod with an IPv4 and an IPv6 address is one worker, by IPv4.
 //
-// "Ready" is true or not given, and not terminating: with publishNotReadyAddresses a terminating pod still says ready.
+// Ready is one whose conditions ready and serving are true or not given, and that is not terminating: with
+// publishNotReadyAddresses every pod says ready, and serving alone tells what its readiness probe does.
 func endpointsOf(list map[string]*endpointSlice, port string) ([]Endpoint, error) {
 	byAddr := make(map[netip.AddrPort]Endpoint)
 	family4 := make(map[string]bool) // pods known by an IPv4 address
@@ -54,7 +55,7 @@ func endpointsOf(list map[string]*endpointSlice, port string) ([]Endpoint, error
 				continue
 			}
 			ep := Endpoint{Addr: netip.AddrPortFrom(ip.Unmap(), p)}
-			ep.Ready = (e.Conditions.Ready == nil || *e.Conditions.Ready) && (e.Conditions.Terminating == nil || !*e.Conditions.Terminating)
+			ep.Ready = holds(e.Conditions.Ready, true) && holds(e.Conditions.Serving, true) && !holds(e.Conditions.Terminating, false)
 			if e.TargetRef != nil && e.TargetRef.Kind == "Pod" {
 				ep.Name = e.TargetRef.Name
 				family4[ep.Name] = family4[ep.Name] || ip.Unmap().Is4()
@@ -75,6 +76,14 @@ func endpointsOf(list map[string]*endpointSlice, port string) ([]Endpoint, error
 		out = out[:maxEndpoints]
 	}
 	return out, wrong
+}
+
+// holds tells whether a condition is so; otherwise is what counts where it is not given.
+func holds(condition *bool, otherwise bool) bool {
+	if condition == nil {
+		return otherwise
+	}
+	return *condition
 }
 
 func (s *endpointSlice) port(want string) (uint16, error) {

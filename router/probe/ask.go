@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"time"
 )
@@ -17,16 +16,6 @@ const (
 	perRequest = 10 * time.Second
 	maxAnswer  = 1 << 20
 )
-
-// newClient talks to the given addresses alone: no proxy, no redirects, no compression.
-func newClient() *http.Client {
-	return &http.Client{
-		Transport: &http.Transport{DialContext: (&net.Dialer{Timeout: 3 * time.Second}).DialContext, DisableCompression: true,
-			MaxResponseHeaderBytes: 64 << 10, MaxIdleConnsPerHost: 1, IdleConnTimeout: 10 * time.Second},
-		Timeout:       perRequest,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
-}
 
 // statusError is an answer other than 200.
 type statusError int

@@ -19,6 +19,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sightline-router/sightline/engine"
+	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/internal/guard"
 )
 
@@ -113,7 +114,7 @@ func New(opt Options) *Prober {
 	if opt.Log == nil {
 		opt.Log = zap.NewNop()
 	}
-	p := &Prober{opt: opt, client: newClient(), again: make(chan struct{}, 1), joined: make(chan struct{}, 1)}
+	p := &Prober{opt: opt, client: rules.NewClient(perRequest), again: make(chan struct{}, 1), joined: make(chan struct{}, 1)}
 	p.total = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "probe_total",
 		Help: "Comparisons of a worker's tokens and settings with ours."}, []string{"worker", "verdict"})
 	if opt.Metrics != nil {
@@ -157,7 +158,6 @@ const sideBySide = 4
 // Run probes all workers, then those that did not answer, at growing distances, and all once more after each Again. It
 // returns when ctx ends.
 func (p *Prober) Run(ctx context.Context) {
-	defer p.client.CloseIdleConnections()
 	all, wait := true, p.opt.Retry
 	for {
 		open := p.round(ctx, all)

@@ -1,0 +1,267 @@
+// Package vitals asks workers how they are, each at its own address and nowhere else.
+//
+//	health path   ─▶ Worker.Checked: three failures in a row, or a 503, and it gets no requests until the next good answer
+//	metrics page  ─▶ Slot.Tell: requests that are not ours, the KV cache's use; believed for three periods
+//
+// What paths and gauges are called, and how old they may be, is the engine's (rules.Rules). A worker that has none of it is
+// asked once a minute, in case another one has taken its place, and nothing is held against it. Answers are hostile: an answer
+// is read up to a size and a time, and counts whole or not at all (page.go).
+package vitals
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/internal/guard"
+	"github.com/sightline-router/sightline/router/fleet"
+)
+
+const (
+	healthTime = 5 * time.Second // SGLang answers after one at the earliest
+	loadTime   = 2 * time.Second
+	periods    = 3           // for which a worker's load is believed
+	soon       = time.Second // until a worker that failed is asked for its health again
+	seldom     = time.Minute // until one that has none of it is asked again
+	unheard    = 3           // failures in a row after which the log says that a worker's load is not heard
+)
+
+// Options say how often workers are asked; 0: never.
+type Options struct {
+	Health, Load time.Duration
+	Log          *zap.Logger
+	Metrics      prometheus.Registerer
+	Fleet        *fleet.Fleet // whose workers' ages are shown
+}
+
+// Nurse asks. Safe for concurrent use.
+type Nurse struct {
+	o            Options
+	health, load *http.Client
+	failed       *prometheus.CounterVec
+}
+
+// New makes a Nurse; Watch each worker.
+func New(o Options) *Nurse {
+	n := &Nurse{o: o, health: rules.NewClient(healthTime), load: rules.NewClient(loadTime)}
+	n.failed = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "worker_checks_failed_total",
+		Help: "Times that a worker, asked for its health or load, failed: refused, timeout, broken, unreadable, or the status of its answer."}, []string{"worker", "what", "why"})
+	o.Metrics.MustRegister(n.failed, n)
+	return n
+}
+
+// Forget drops what is counted of a worker.
+func (n *Nurse) Forget(worker string) { n.failed.DeletePartialMatch(prometheus.Labels{"worker": worker}) }
+
+var ageDesc = prometheus.NewDesc("sightline_worker_load_age_seconds", "How long ago each worker told the load that counts now; none: nothing that it told does.",
+	[]string{"worker", "rank"}, nil)
+
+// Describe implements prometheus.Collector.
+func (n *Nurse) Describe(ch chan<- *prometheus.Desc) { ch <- ageDesc }
+
+// Collect implements prometheus.Collector.
+func (n *Nurse) Collect(ch chan<- prometheus.Metric) {
+	now := time.Now()
+	for _, w := range n.o.Fleet.Workers() {
+		for _, s := range w.Slots {
+			if _, _, age, ok := s.Told(now); ok {
+				ch <- prometheus.MustNewConstMetric(ageDesc, prometheus.GaugeValue, age.Seconds(), w.Name, strconv.Itoa(max(s.Rank, 0)))
+			}
+		}
+	}
+}
+
+// Watch asks a worker for its health and, with load, for its load, until ctx ends. While it is not in the fleet it is not asked.
+// A nil Nurse asks nobody.
+func (n *Nurse) Watch(ctx context.Context, w *fleet.Worker, r rules.Rules, load bool) {
+	if n == nil {
+		return
+	}
+	var both sync.WaitGroup
+	if n.o.Health > 0 && r.Health != "" {
+		c := &checks{Nurse: n, worker: w, path: r.Health}
+		both.Go(func() { again(ctx, w, n.o.Health, c.ask) })
+	}
+	if n.o.Load > 0 && load && r.Load.Path != "" {
+		l := &loads{Nurse: n, worker: w, load: r.Load, last: make([]standing, len(w.Slots))}
+		both.Go(func() { again(ctx, w, n.o.Load, l.ask) })
+	}
+	both.Wait()
+}
+
+// again asks until ctx ends, every so often, and at other times than others do; ask may say that it wants to be asked again
+// after another time.
+func again(ctx context.Context, w *fleet.Worker, every time.Duration, ask func(context.Context) time.Duration) {
+	for wait := rand.N(min(every, soon)); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		wait = every
+		if w.Present() {
+			if other := ask(ctx); other > 0 {
+				wait = other
+			}
+		}
+		wait = wait*9/10 + rand.N(wait/5+1)
+	}
+}
+
+// checks are one worker's of its health.
+type checks struct {
+	*Nurse
+	worker *fleet.Worker
+	path   string
+	none   bool // it has none, as was said
+}
+
+func (c *checks) ask(ctx context.Context) (next time.Duration) {
+	w := c.worker
+	status, err := get(ctx, c.health, w.Addr, c.path, nil)
+	failed, said := "", c.none
+	switch c.none = false; {
+	case ctx.Err() != nil:
+		return 0
+	case err != nil:
+		failed = why(err)
+	case status >= 500 && status != http.StatusNotImplemented:
+		failed = strconv.Itoa(status)
+	case status < 200 || status > 299: // it answers, and has no word on its health for us
+		if !said {
+			c.o.Log.Info("a worker has no health to ask for: only requests tell of it", zap.String("worker", w.Name), zap.String("path", c.path), zap.Int("status", status))
+		}
+		c.none, next = true, seldom
+	}
+	if failed != "" {
+		c.failed.WithLabelValues(w.Name, "health", failed).Inc()
+		next = min(soon, c.o.Health)
+	}
+	changed := w.Checked(failed, status == http.StatusServiceUnavailable, time.Now())
+	switch at := []zap.Field{zap.String("worker", w.Name), zap.String("addr", w.Addr), zap.String("path", c.path)}; {
+	case changed && failed != "":
+		c.o.Log.Warn("a worker is not well and gets no requests until it is", append(at, zap.String("why", failed))...)
+	case changed:
+		c.o.Log.Info("a worker is well again and gets requests", at...)
+	}
+	return next
+}
+
+// loads are one worker's of its load.
+type loads struct {
+	*Nurse
+	worker *fleet.Worker
+	load   rules.Load
+	last   []standing // by slot
+	fails  int        // in a row
+	none   bool
+}
+
+// standing is what a rank told, and since when the same.
+type standing struct {
+	gauges
+	since time.Time
+}
+
+func (l *loads) ask(ctx context.Context) (next time.Duration) {
+	w := l.worker
+	var page map[int]gauges
+	asked := time.Now()
+	status, err := get(ctx, l.Nurse.load, w.Addr, l.load.Path, func(body io.Reader) (err error) {
+		page, err = read(&l.load, body)
+		return err
+	})
+	failed := ""
+	switch {
+	case ctx.Err() != nil:
+		return 0
+	case err != nil:
+		failed = why(err)
+	case status >= 500 && status != http.StatusNotImplemented || status == http.StatusTooManyRequests:
+		failed = strconv.Itoa(status)
+	case status != http.StatusOK || len(page) == 0:
+		if !l.none {
+			l.o.Log.Info("a worker does not tell its load: what others send it is not known", zap.String("worker", w.Name), zap.String("path", l.load.Path), zap.Int("status", status))
+		}
+		l.none, next = true, seldom
+	}
+	if failed != "" { // what it told last is believed for its time
+		l.failed.WithLabelValues(w.Name, "load", failed).Inc()
+		if l.fails++; l.fails == unheard {
+			l.o.Log.Warn("a worker's load is not heard: only our own requests there count", zap.String("worker", w.Name), zap.String("path", l.load.Path), zap.String("why", failed))
+		}
+		return 0
+	}
+	if l.fails >= unheard {
+		l.o.Log.Info("a worker's load is heard again", zap.String("worker", w.Name))
+	}
+	l.fails, l.none = 0, next > 0
+	l.tell(page, asked, time.Now())
+	return next
+}
+
+// tell gives each slot what its rank told, or all of it to the slot of a worker without ranks.
+func (l *loads) tell(page map[int]gauges, asked, now time.Time) {
+	for i, s := range l.worker.Slots {
+		g, ok := page[s.Rank]
+		if s.Rank < 0 {
+			g, ok = sum(page), len(page) > 0
+		}
+		if last := &l.last[i]; g != last.gauges {
+			*last = standing{g, now}
+		} else if l.load.Stands && g.running+g.waiting > 0 && now.Sub(last.since) > l.load.Old {
+			ok = false
+		}
+		var t fleet.Told
+		if ok {
+			t = fleet.Told{Running: g.running, Waiting: g.waiting, Usage: g.usage, Old: l.load.Old + now.Sub(asked), Lasts: periods * max(l.o.Load, soon)}
+		}
+		s.Tell(t, now)
+	}
+}
+
+// errUnreadable is an answer that no engine gives. It does not quote it.
+var errUnreadable = errors.New("an answer that is not as the engine writes it")
+
+// get asks for a path. Of an answer with status 200 body reads what it wants.
+func get(ctx context.Context, client *http.Client, addr, path string, body func(io.Reader) error) (status int, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+path, nil)
+	if err != nil {
+		return 0, err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	if body != nil && resp.StatusCode == http.StatusOK {
+		err = guard.Call(func() error { return body(resp.Body) })
+	}
+	return resp.StatusCode, err
+}
+
+// why names what went wrong in a word.
+func why(err error) string {
+	var timeout net.Error
+	var panicked *guard.Panic
+	switch {
+	case errors.Is(err, errUnreadable), errors.As(err, &panicked):
+		return "unreadable"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "refused"
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return "timeout"
+	}
+	return "broken"
+}

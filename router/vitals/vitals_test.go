@@ -1,0 +1,290 @@
+package vitals
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/sightline-router/sightline/engine"
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/router/fleet"
+)
+
+// ward is one worker that is asked, as a server that a test changes.
+type ward struct {
+	t      *testing.T
+	nurse  *Nurse
+	fleet  *fleet.Fleet
+	worker *fleet.Worker
+	reg    *prometheus.Registry
+	log    *observer.ObservedLogs
+	asked  atomic.Int32
+	mu     sync.Mutex
+	answer http.HandlerFunc
+}
+
+func newWard(t *testing.T, o Options, ranks int, answer http.HandlerFunc) *ward {
+	w := &ward{t: t, reg: prometheus.NewRegistry(), fleet: fleet.New(nil), answer: answer}
+	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		w.asked.Add(1)
+		w.mu.Lock()
+		answer := w.answer
+		w.mu.Unlock()
+		answer(rw, r)
+	}))
+	w.worker = fleet.NewWorker("w", netip.MustParseAddrPort(server.Listener.Addr().String()), "m", ranks, func(int) indexer.SlotID { return 0 })
+	w.fleet.Set([]*fleet.Worker{w.worker})
+	core, log := observer.New(zap.InfoLevel)
+	o.Fleet, o.Log, o.Metrics, w.log = w.fleet, zap.New(core), w.reg, log
+	w.nurse = New(o)
+	w.nurse.health.Timeout, w.nurse.load.Timeout = 200*time.Millisecond, 200*time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		w.nurse.Watch(ctx, w.worker, engine.RulesOf("vllm", "0.32.0"), true)
+		close(ended)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+		server.CloseClientConnections()
+		server.Close()
+	})
+	return w
+}
+
+func (w *ward) answers(a http.HandlerFunc) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.answer = a
+}
+
+func (w *ward) until(what string, ok func() bool) {
+	w.t.Helper()
+	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			w.t.Fatalf("never: %s; out %q, load %+v", what, w.worker.Out(time.Now()), w.worker.Slots[0].Load(time.Now()))
+		}
+	}
+}
+
+// hears waits until the worker was asked so many times more, all of them answered but the last.
+func (w *ward) hears(n int32) {
+	w.t.Helper()
+	from := w.asked.Load()
+	w.until("it is asked again", func() bool { return w.asked.Load() >= from+n })
+}
+
+func (w *ward) failures(why string) (n float64) {
+	all, err := w.reg.Gather()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, f := range all {
+		for _, m := range f.Metric {
+			for _, l := range m.Label {
+				if f.GetName() == "sightline_worker_checks_failed_total" && l.GetName() == "why" && l.GetValue() == why {
+					n += m.GetCounter().GetValue()
+				}
+			}
+		}
+	}
+	return n
+}
+
+func (w *ward) said(text string) (n int) { return w.log.FilterMessageSnippet(text).Len() }
+
+func status(code int) http.HandlerFunc {
+	return func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(code) }
+}
+
+func hang(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+
+func page(text string) http.HandlerFunc {
+	return func(rw http.ResponseWriter, _ *http.Request) { _, _ = rw.Write([]byte(text)) }
+}
+
+var often = Options{Health: 2 * time.Millisecond}
+
+// However a worker fails its checks, it is out after three in a row and in with the next good one, and each is said once.
+func TestHealth(t *testing.T) {
+	for why, fail := range map[string]http.HandlerFunc{
+		"500":     status(500),
+		"503":     status(503),
+		"timeout": hang,
+		"broken":  func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+	} {
+		t.Run(why, func(t *testing.T) {
+			w := newWard(t, often, 0, status(200))
+			w.hears(3)
+			if out := w.worker.Out(time.Now()); out != "" {
+				t.Fatalf("well, and %s", out)
+			}
+			w.answers(fail)
+			w.until("out", func() bool { return strings.Contains(w.worker.Out(time.Now()), why) })
+			w.hears(4)
+			w.answers(status(204))
+			w.until("in", func() bool { return w.worker.Out(time.Now()) == "" })
+			if w.said("not well") != 1 || w.said("well again") != 1 || w.failures(why) < 3 {
+				t.Errorf("said %v; %v failures counted", w.log.All(), w.failures(why))
+			}
+			w.nurse.Forget("w")
+			if n := w.failures(why); n != 0 {
+				t.Errorf("%v failures of a worker that is forgotten", n)
+			}
+		})
+	}
+}
+
+// A worker that says that it is not available gets nothing from that word on.
+func TestNotAvailable(t *testing.T) {
+	w := newWard(t, Options{Health: time.Minute}, 0, status(503))
+	w.until("out", func() bool { return w.worker.Out(time.Now()) != "" })
+	if n := w.asked.Load(); n != 1 {
+		t.Errorf("out after %d words, want one", n)
+	}
+}
+
+// Nobody listens: refused.
+func TestNotThere(t *testing.T) {
+	w := newWard(t, often, 0, status(200))
+	lost := fleet.NewWorker("lost", netip.MustParseAddrPort("127.0.0.1:1"), "m", 0, func(int) indexer.SlotID { return 0 })
+	w.fleet.Set([]*fleet.Worker{w.worker, lost})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go w.nurse.Watch(ctx, lost, engine.RulesOf("sglang", ""), false)
+	w.until("out", func() bool { return strings.Contains(lost.Out(time.Now()), "refused") })
+}
+
+// A worker that has no such path, or gives it to others only, is well; that is said once. The same for its load.
+func TestHasNone(t *testing.T) {
+	for _, code := range []int{404, 405, 401, 403, 501, 307} {
+		w := newWard(t, Options{Health: time.Millisecond, Load: time.Millisecond}, 0, status(code))
+		w.until("said", func() bool { return w.said("no health to ask for") == 1 && w.said("does not tell its load") == 1 })
+		if out := w.worker.Out(time.Now()); out != "" || w.asked.Load() != 2 || w.failures(fmt.Sprint(code)) != 0 {
+			t.Errorf("%d: %q, asked %d times", code, out, w.asked.Load())
+		}
+	}
+}
+
+// A worker that is not ready is asked nothing, and nothing is asked where both are off.
+func TestNotAsked(t *testing.T) {
+	off := newWard(t, Options{}, 0, status(503))
+	away := newWard(t, Options{Health: time.Millisecond, Load: time.Millisecond}, 0, status(200))
+	away.hears(2)
+	away.fleet.Set(nil)
+	away.until("nothing is under way", func() bool {
+		n := away.asked.Load()
+		time.Sleep(20 * time.Millisecond)
+		return away.asked.Load() == n
+	})
+	away.fleet.Set([]*fleet.Worker{away.worker})
+	away.hears(2)
+	if n := off.asked.Load(); n != 0 {
+		t.Errorf("asked %d times", n)
+	}
+}
+
+// An answer does not send us elsewhere.
+func TestNoRedirects(t *testing.T) {
+	var elsewhere atomic.Int32
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
+	defer other.Close()
+	w := newWard(t, Options{Health: time.Millisecond, Load: time.Millisecond}, 0, func(rw http.ResponseWriter, r *http.Request) {
+		http.Redirect(rw, r, other.URL+r.URL.Path, http.StatusTemporaryRedirect)
+	})
+	w.until("said", func() bool { return w.said("no health to ask for") == 1 && w.said("does not tell its load") == 1 })
+	if n := elsewhere.Load(); n != 0 {
+		t.Errorf("%d questions went elsewhere", n)
+	}
+}
+
+func inflight(s *fleet.Slot) (n int, usage float64) {
+	l := s.Load(time.Now())
+	return l.Inflight, l.Usage
+}
+
+// What a worker tells counts for its ranks, our own requests once, and ends when it is told no more. It keeps nobody out.
+func TestLoad(t *testing.T) {
+	w := newWard(t, Options{Load: 5 * time.Millisecond}, 2, page(vllmPage))
+	slots := w.worker.Slots
+	w.until("told", func() bool {
+		a, b := slots[0].Load(time.Now()), slots[1].Load(time.Now())
+		return a.Inflight == 3 && a.Others == 3 && a.Usage == 0.25 && a.Tells && b.Inflight == 7 && b.Usage == 0.5
+	})
+	w.fleet.Book("a", fleet.Booking{Slot: slots[0]})
+	w.until("ours is among them", func() bool { n, _ := inflight(slots[0]); return n == 3 })
+	if n, err := w.reg.Gather(); err != nil || len(n) != 1 || n[0].GetName() != "sightline_worker_load_age_seconds" || len(n[0].Metric) != 2 {
+		t.Errorf("ages: %v, %v", n, err)
+	}
+	for why, a := range map[string]http.HandlerFunc{
+		"unreadable": page("vllm:num_requests_running NaN\n"), "500": status(500), "429": status(429), "broken": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		"timeout": func(rw http.ResponseWriter, r *http.Request) { // a page that does not end
+			for r.Context().Err() == nil {
+				_, _ = rw.Write([]byte("x 1\n"))
+				rw.(http.Flusher).Flush()
+				time.Sleep(time.Millisecond)
+			}
+		},
+	} {
+		w.answers(page(vllmPage))
+		w.until("told", func() bool { n, _ := inflight(slots[1]); return n == 7 })
+		w.answers(a)
+		w.until(why, func() bool { return w.failures(why) > 0 })
+	}
+	w.until("it is not believed any more", func() bool {
+		n, usage := inflight(slots[0])
+		other, _ := inflight(slots[1])
+		return n == 1 && usage == 0 && other == 0
+	})
+	if out := w.worker.Out(time.Now()); out != "" || w.said("not heard") == 0 {
+		t.Errorf("%q, said %v", out, w.log.All())
+	}
+	if n, err := w.reg.Gather(); err != nil || len(n) != 1 || n[0].GetName() != "sightline_worker_checks_failed_total" {
+		t.Errorf("an age is left: %v, %v", n, err)
+	}
+}
+
+// A worker without ranks here, with several of its own, has all of them.
+func TestLoadOfAllRanks(t *testing.T) {
+	w := newWard(t, Options{Load: time.Millisecond}, 0, page(vllmPage))
+	w.until("told", func() bool { n, usage := inflight(w.worker.Slots[0]); return n == 10 && usage == 0.375 })
+}
+
+// Gauges that stand still where nothing happens are not others' requests for ever; an idle worker's zeros hold.
+func TestStandingGauges(t *testing.T) {
+	w := fleet.NewWorker("w", netip.MustParseAddrPort("10.0.0.1:80"), "m", 0, func(int) indexer.SlotID { return 0 })
+	l := &loads{Nurse: &Nurse{o: Options{Load: time.Second}}, worker: w, load: *loadOf("sglang"), last: make([]standing, 1)}
+	now := time.Unix(1000, 0)
+	for i, c := range []struct {
+		told   gauges
+		pass   time.Duration
+		others int
+		tells  bool
+	}{
+		{gauges{8, 1, 0.5}, 0, 9, true},
+		{gauges{8, 1, 0.5}, 5 * time.Second, 9, true},
+		{gauges{8, 1, 0.5}, time.Second, 0, false},
+		{gauges{8, 1, 0.5}, time.Second, 0, false},
+		{gauges{8, 1, 0.25}, time.Second, 9, true},
+		{gauges{0, 0, 0}, time.Second, 0, true},
+		{gauges{0, 0, 0}, time.Hour, 0, true},
+	} {
+		now = now.Add(c.pass)
+		l.tell(map[int]gauges{0: c.told}, now, now)
+		if got := w.Slots[0].Load(now); got.Others != c.others || got.Tells != c.tells {
+			t.Errorf("step %d: %+v, want %d others, told %v", i, got, c.others, c.tells)
+		}
+	}
+}
