@@ -108,7 +108,8 @@ func TestFailingHolderIsLeft(t *testing.T) {
 	if !strings.Contains(page(t, l.Admin, "/"), "503") {
 		t.Error("the page does not show it")
 	}
-	if metric(t, l, "sightline_worker_failures_total", fmt.Sprintf("worker-%d", holder+1)) < 3 || metric(t, l, "sightline_workers_out", "") != 1 {
+	name := fmt.Sprintf("worker-%d", holder+1)
+	if metric(t, l, "sightline_worker_failures_total", name)+metric(t, l, "sightline_worker_checks_failed_total", name) < 3 || metric(t, l, "sightline_workers_out", "") != 1 {
 		t.Error("the metrics do not tell")
 	}
 	l.Sims[holder].SetFault(sim.Healthy)

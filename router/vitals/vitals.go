@@ -62,7 +62,9 @@ func New(o Options) *Nurse {
 }
 
 // Forget drops what is counted of a worker.
-func (n *Nurse) Forget(worker string) { n.failed.DeletePartialMatch(prometheus.Labels{"worker": worker}) }
+func (n *Nurse) Forget(worker string) {
+	n.failed.DeletePartialMatch(prometheus.Labels{"worker": worker})
+}
 
 var ageDesc = prometheus.NewDesc("sightline_worker_load_age_seconds", "How long ago each worker told the load that counts now; none: nothing that it told does.",
 	[]string{"worker", "rank"}, nil)
