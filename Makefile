@@ -10,7 +10,7 @@ POISON  := -tags poison
 export CGO_ENABLED ?= 0
 export SIGHTLINE_CACHE ?= $(CACHE)
 
-.PHONY: help build demo test vet golangci unit manifests race e2e e2e-compose e2e-gateway e2e-vllm generated sim bench bench-envoy bench-media conformance fuzz differential differential-vllm bench-index bench-peers bench-large bench-events bench-fleet soak envoy lint clean
+.PHONY: help build demo test vet golangci unit manifests race e2e e2e-compose e2e-gateway e2e-vllm generated sim sim-all bench bench-envoy bench-media conformance fuzz differential differential-vllm bench-index bench-peers bench-large bench-events bench-fleet soak envoy lint clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -82,8 +82,11 @@ generated: build ## print again what is committed as printed: the envoy.yaml of 
 race: ## the concurrent rooms under the race detector (needs a C compiler)
 	CGO_ENABLED=1 $(GO) test $(POISON) -race -timeout 20m ./indexer/... ./router/... ./extproc/... ./body ./engine/... ./mmhash/... ./prompt/tokenizer/...
 
-sim: build ## the choice beside other routers' rules, on a simulated fleet: every scenario at 70 % (five minutes); TRACE=mooncake.jsonl.gz
-	bin/sightline sim $(if $(TRACE),--trace $(TRACE))
+sim: build ## the choice beside other routers' rules on a simulated fleet: what its goals are about, and which are reached (five minutes); TRACE=mooncake_conversation.jsonl.gz
+	bin/sightline sim --goals $(if $(TRACE),--trace $(TRACE))
+
+sim-all: build ## every scenario at every load under every rule, and the page bin/sim.html (an hour on two cores); TRACE= as above
+	bin/sightline sim --loads 0.4,0.7,0.9,1.3 --html bin/sim.html $(if $(TRACE),--trace $(TRACE))
 
 bench: ## the numbers of the README, each beside its code
 	$(GO) test -run '^$$' -bench . -benchmem ./body/... ./engine/... ./prompt/... ./mmhash/... ./indexer/... ./router/... ./extproc/...

@@ -1,34 +1,41 @@
 package main
 
 import (
+	"errors"
+	"io"
 	"os"
 
 	"github.com/sightline-router/sightline/internal/fleetsim"
 )
 
 type simCmd struct {
-	Scenarios []string  `help:"Names of the scenarios to play; default: all."`
-	Rules     []string  `help:"Names of the rules to compare; default: all."`
-	Loads     []float64 `default:"0.7" help:"Shares of what round robin bears; --loads 0.4,0.7,0.9,1.3 for all of docs/choice.md."`
-	Trace     string    `type:"existingfile" help:"A trace to play too, gzipped or not: a JSON object a line, in Mooncake's form. Its scenario has the file's name."`
-	Workers   int       `default:"16" help:"Workers that serve the trace."`
-	HTML      string    `name:"html" placeholder:"FILE" help:"Write the plots there, as one page."`
-	Goals     bool      `help:"Play what the goals of docs/numbers.md are about instead, and say which are reached; fails where one is not."`
+	Scenarios  []string  `help:"Names of the scenarios to play; default: all."`
+	Rules      []string  `help:"Names of the rules to compare; default: all."`
+	Loads      []float64 `default:"0.7" help:"Shares of what round robin bears; --loads 0.4,0.7,0.9,1.3 for all of docs/choice.md."`
+	Trace      string    `type:"existingfile" help:"A trace to play too, gzipped or not: a JSON object a line, in Mooncake's form. Its scenario has the file's name."`
+	Workers    int       `default:"16" help:"Workers that serve the trace."`
+	HTML       string    `name:"html" placeholder:"FILE" help:"Write the plots there, as one page."`
+	WriteTrace string    `placeholder:"FILE" help:"Write the trace of examples/traces there, and play nothing."`
+	Goals      bool      `help:"Play what the goals of docs/numbers.md are about instead, and say which are reached; fails where one is not."`
 }
 
 func (c *simCmd) Run() error {
-	o := fleetsim.Options{Scenarios: c.Scenarios, Rules: c.Rules, Loads: c.Loads, Trace: c.Trace, Workers: c.Workers, Goals: c.Goals}
-	if c.HTML == "" {
-		return fleetsim.Play(os.Stdout, o)
+	if c.WriteTrace != "" {
+		return toFile(c.WriteTrace, fleetsim.WritePictures)
 	}
-	f, err := os.Create(c.HTML)
+	play := func(page io.Writer) error {
+		return fleetsim.Play(os.Stdout, fleetsim.Options{Scenarios: c.Scenarios, Rules: c.Rules, Loads: c.Loads, Trace: c.Trace, Workers: c.Workers, HTML: page, Goals: c.Goals})
+	}
+	if c.HTML == "" {
+		return play(nil)
+	}
+	return toFile(c.HTML, play)
+}
+
+func toFile(name string, write func(io.Writer) error) error {
+	f, err := os.Create(name)
 	if err != nil {
 		return err
 	}
-	o.HTML = f
-	err = fleetsim.Play(os.Stdout, o)
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	return err
+	return errors.Join(write(f), f.Close())
 }

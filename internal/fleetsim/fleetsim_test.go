@@ -2,6 +2,7 @@ package fleetsim
 
 import (
 	"bytes"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -96,15 +97,18 @@ func TestBlind(t *testing.T) {
 	}
 }
 
-// Equal seeds give equal runs.
+// Equal seeds give equal runs, and equal pages, which ask for nothing outside of them.
 func TestDeterministic(t *testing.T) {
-	var tables [2]bytes.Buffer
+	var tables, pages [2]bytes.Buffer
 	for i := range tables {
-		if err := Play(&tables[i], Options{Scenarios: []string{"siblings"}, Loads: []float64{0.4}}); err != nil {
+		if err := Play(&tables[i], Options{Scenarios: []string{"siblings"}, Loads: []float64{0.4, 0.5}, HTML: &pages[i]}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if tables[0].String() != tables[1].String() || strings.Count(tables[0].String(), "\n") != len(Rules())+3 {
+	if p := pages[0].String(); p != pages[1].String() || strings.Count(p, "<svg") != 7 || strings.Count(p, "</svg>") != 7 || regexp.MustCompile(`src=|href=|url\(|NaN|Inf`).MatchString(p) {
+		t.Errorf("two pages differ, have other plots than seven, or something that they should not:\n%.3000s", p)
+	}
+	if tables[0].String() != tables[1].String() || strings.Count(tables[0].String(), "\n") != 2*(len(Rules())+3) {
 		t.Errorf("two runs differ, or rules are missing:\n%s%s", &tables[0], &tables[1])
 	}
 }

@@ -159,9 +159,21 @@ func (l *traceLine) request(n int, ends map[uint64]int) *Request {
 	return r
 }
 
-// WriteTrace writes requests in a trace's form. A turn comes when the one before has ended at 20 ms a token, as nobody
+// WritePictures writes the trace of examples/traces, gzipped: 10,000 questions about pictures, from a fixed seed.
+func WritePictures(w io.Writer) error {
+	z, err := gzip.NewWriterLevel(w, gzip.BestCompression)
+	if err != nil {
+		return err
+	}
+	if err := writeTrace(z, images(2026, 23, 320, 0.05), 10000); err != nil {
+		return err
+	}
+	return z.Close()
+}
+
+// writeTrace writes the first of some requests in a trace's form. A turn comes when the one before has ended at 20 ms a token, as nobody
 // answers here.
-func WriteTrace(w io.Writer, requests []*Request) error {
+func writeTrace(w io.Writer, requests []*Request, most int) error {
 	at := make(map[*Request]time.Duration)
 	for _, r := range requests {
 		if at[r] = r.At; r.Prev != nil {
@@ -178,7 +190,7 @@ func WriteTrace(w io.Writer, requests []*Request) error {
 		return of[x]
 	}
 	out := bufio.NewWriter(w)
-	for _, r := range requests {
+	for _, r := range requests[:min(most, len(requests))] {
 		line := struct {
 			Timestamp    int64            `json:"timestamp"`
 			InputLength  int              `json:"input_length"`

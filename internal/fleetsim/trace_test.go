@@ -75,3 +75,42 @@ func TestBadTraces(t *testing.T) {
 		}
 	}
 }
+
+// The trace of examples/traces is what its generator writes, whatever a release of Go makes of gzip.
+func TestPicturesAreAsWritten(t *testing.T) {
+	var made bytes.Buffer
+	if err := WritePictures(&made); err != nil {
+		t.Fatal(err)
+	}
+	kept, err := os.ReadFile("../../examples/traces/images.jsonl.gz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text [2][]byte
+	for i, z := range [][]byte{kept, made.Bytes()} {
+		r, err := gzip.NewReader(bytes.NewReader(z))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text[i], err = io.ReadAll(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !bytes.Equal(text[0], text[1]) || len(kept) > 1e6 || bytes.Count(text[0], []byte("\n")) != 10000 {
+		t.Errorf("%d bytes with %d lines, want under 1 MB with the 10,000 that sightline sim --write-trace writes", len(kept), bytes.Count(text[0], []byte("\n")))
+	}
+	trace, err := ReadTrace(bytes.NewReader(kept), 1, 1e6)
+	if err != nil || len(trace) != 10000 {
+		t.Fatal(len(trace), err)
+	}
+	pictures, further := 0, 0
+	for _, r := range trace {
+		pictures += len(r.Images)
+		if r.History > 0 {
+			further++
+		}
+	}
+	if pictures < 10000 || further < 1000 {
+		t.Errorf("%d pictures and %d further turns in 10,000 requests", pictures, further)
+	}
+}
