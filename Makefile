@@ -144,7 +144,7 @@ bench-events: ## 256 workers' events at 100 k blocks/s, event to index and to de
 
 bench-fleet: ## Sightline, round robin and least request before two real vLLM (10 GB, fifteen minutes), judged by what the engines count; VLLM= for simulated ones; WORKERS=ip:port,… MODEL_DIR=DIR for your own
 	@test -n "$(WORKERS)" -o -z "$(VLLM)" || e2e/vllm/setup.sh $(CACHE)/vllm-$(VLLM) $(VLLM)
-	SIGHTLINE_BENCH_FLEET=1 SIGHTLINE_BENCH_WORKERS=$(WORKERS) SIGHTLINE_VLLM=$(if $(VLLM),$(CACHE)/vllm-$(VLLM)) \
+	SIGHTLINE_BENCH_FLEET=1 SIGHTLINE_BENCH_WORKERS=$(WORKERS) MODEL_DIR=$(abspath $(MODEL_DIR)) SIGHTLINE_VLLM=$(if $(VLLM),$(CACHE)/vllm-$(VLLM)) \
 	  $(GO) test -count=1 -timeout 40m -v -run '^TestBenchFleet$$' ./e2e
 
 soak-media: ## a minute of requests with four 720p images each, through a real Envoy
