@@ -136,8 +136,8 @@ func TestFleetFailures(t *testing.T) {
 	began := time.Now()
 	l.more(100)
 	part = shares(100)[hanging] // what it has not answered is load
-	if t.Logf("a worker that hangs gets %.2f times its fair share after two and a half seconds", part); part > 0.6 {
-		t.Error("want 0.6 at most")
+	if t.Logf("a worker that hangs gets %.2f times its fair share after two and a half seconds", part); part > 1 {
+		t.Error("it draws traffic")
 	}
 	eventually(t, "it is put aside", func() bool {
 		return gjson.Get(g.page("/workers"), fmt.Sprintf("#(name==%q).health", fleet[hanging].name)).Str != ""
