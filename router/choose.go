@@ -78,31 +78,35 @@ func (x *decision) addCandidates(class int) {
 	looked := rd.reuse != prompt.Recomputed
 	s.match(x, keys.locals, looked)
 	from := len(s.candidates)
+	s.reach.reset()
 	for i, slot := range x.slots {
 		if x.model.classOf(slot.Worker) != class {
 			continue
 		}
 		c := x.candidate(i)
 		c.Tokens = tokens
-		var held, promised int
-		held, promised, c.Doubtful = x.holds(slot, keys.chain, looked)
-		c.Exact, c.Predicted, c.Shared = held*size, promised*size, (promised-held)*size
+		c.Exact, c.Doubtful = x.proven(slot)
+		s.reach.add(uint32(slot.ID), c.Exact)
 		s.candidates = append(s.candidates, c)
+	}
+	if looked {
+		x.predicted.extend(keys.chain, &s.reach, x.now)
+	}
+	for i := range s.candidates[from:] {
+		c, promised := &s.candidates[from+i], int(s.reach.all[i].blocks)
+		c.Exact, c.Predicted, c.Shared = c.Exact*size, promised*size, (promised-c.Exact)*size
 	}
 	x.addPictures(rd.prompt, s.candidates[from:])
 	x.addShut(class, looked)
 }
 
-// holds is how many leading blocks of the prompt that was matched last a slot holds, and how many with those promised.
-func (x *decision) holds(slot *fleet.Slot, chain []uint64, looked bool) (held, promised int, doubtful bool) {
-	held = x.mem.overlapOf(slot)
+// proven is how many leading blocks of the prompt that was matched last a slot's events tell of, and whether that is in doubt.
+func (x *decision) proven(slot *fleet.Slot) (blocks int, doubtful bool) {
+	blocks = x.mem.overlapOf(slot)
 	if slot.EventAge != nil {
-		held, doubtful = believed(held, slot.EventAge(x.now))
+		return believed(blocks, slot.EventAge(x.now))
 	}
-	if !looked {
-		return held, held, doubtful
-	}
-	return held, x.predicted.leading(uint32(slot.ID), chain, held, x.now), doubtful
+	return blocks, false
 }
 
 // candidate is a slot with its load: all that a choice by load knows.

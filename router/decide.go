@@ -47,6 +47,7 @@ type scratch struct {
 	longest    int       // tokens of the longest prompt of all readings
 	matches    indexer.Matches
 	overlap    []int32 // leading blocks held, by slot; those of matches are not 0
+	reach      reaches // by candidate of the class at hand
 	shut       shut
 	candidates []choose.Candidate
 	eased      []*fleet.Slot

@@ -15,15 +15,15 @@ import (
 // predictions remember which blocks a request was routed to, until the worker's events confirm them. Without them two
 // requests with one new picture 10 ms apart would go to two workers.
 //
-// A block is known by its chained hash, which names its whole prefix, mixed with the slot. All blocks of a prompt lie in
-// one shard, by its first block, so a prompt costs one lock, and looking is shared. Most prompts of a service begin alike
+// A block is known by its chained hash, which names its whole prefix (promised.go). All blocks of a prompt lie in one shard,
+// by its first block, so a prompt costs one lock, and looking is shared. Most prompts of a service begin alike
 // and share a shard: the room is one for all shards. An entry ends ttl after its last use; when there is no room the oldest
-// batch of all shards ends early, counted. Each key stands in one batch: used again, it moves to a later one when its own
-// ends, so that a prompt asked for a thousand times is kept once. Cost: about 50 bytes a block and 30 ns a probe.
+// batch of all shards ends early, counted. Each promise stands in one batch: used again, it moves to a later one when its own
+// ends, so that a prompt asked for a thousand times is kept once. Cost: about 60 bytes a block and slot.
 type predictions struct {
 	ttl     time.Duration
-	most    int64 // blocks in all shards
-	size    atomic.Int64
+	most    int64        // blocks in all shards
+	size    atomic.Int64 // promises, each of a block to a slot
 	shard   [predShards]predShard
 	dropped atomic.Uint64 // entries that ended early because there was no room
 }
@@ -36,14 +36,15 @@ const (
 
 type predShard struct {
 	sync.RWMutex
-	until   map[uint64]int64 // key → end, Unix ns
-	batches []predBatch      // by age
-	oldest  atomic.Int64     // end of the first batch; 0: there is none
+	promisedBlocks
+	batches []predBatch  // by age
+	oldest  atomic.Int64 // end of the first batch; 0: there is none
 }
 
 type predBatch struct {
-	until int64
-	keys  []uint64
+	until  int64
+	slot   uint32
+	blocks []uint64
 }
 
 // promise is what add noted: the blocks that were not predicted on the slot before begin at from.
@@ -56,13 +57,10 @@ type promise struct {
 func newPredictions(ttl time.Duration, most int64) *predictions {
 	p := &predictions{ttl: ttl, most: most}
 	for i := range p.shard {
-		p.shard[i].until = make(map[uint64]int64)
+		p.shard[i].first = make(map[uint64]firstPromised)
 	}
 	return p
 }
-
-// key mixes a slot into a block's chained hash.
-func key(slot uint32, block uint64) uint64 { return block ^ (uint64(slot)+1)*0x9E3779B97F4A7C15 }
 
 func (p *predictions) of(chain []uint64) *predShard { return &p.shard[chain[0]%predShards] }
 
@@ -75,10 +73,22 @@ func (p *predictions) leading(slot uint32, chain []uint64, from int, now time.Ti
 	t := now.UnixNano()
 	s.RLock()
 	defer s.RUnlock()
-	for from < len(chain) && s.until[key(slot, chain[from])] > t {
-		from++
+	for ; from < len(chain); from++ {
+		if end, _ := s.until(chain[from], slot); end <= t {
+			break
+		}
 	}
 	return from
+}
+
+// extend is leading for many slots at once.
+func (p *predictions) extend(chain []uint64, slots *reaches, now time.Time) {
+	if len(chain) > 0 {
+		s := p.of(chain)
+		s.RLock()
+		defer s.RUnlock()
+		slots.extend(&s.promisedBlocks, chain, now.UnixNano())
+	}
 }
 
 // add notes that slot will hold the blocks from from on, as many as there is room for.
@@ -94,42 +104,39 @@ func (p *predictions) add(slot uint32, chain []uint64, from int, now time.Time) 
 	s := p.of(chain)
 	s.Lock()
 	defer s.Unlock()
-	keys := make([]uint64, 0, len(chain)-from)
 	for len(s.batches) > 0 && s.batches[0].until <= t {
-		keys = p.retire(s, t, keys)
+		p.retire(s, t)
 	}
+	blocks := make([]uint64, 0, len(chain)-from)
 	for i := from; i < len(chain); i++ {
-		k := key(slot, chain[i])
-		end, known := s.until[k]
+		end, known := s.put(chain[i], slot, made.until)
 		if !known {
-			keys = append(keys, k)
-			p.size.Add(1)
+			blocks = append(blocks, chain[i])
 		}
 		if end <= t {
 			made.from = min(made.from, i)
 		}
-		s.until[k] = made.until
 	}
-	s.insert(predBatch{until: made.until, keys: keys})
+	p.size.Add(int64(len(blocks)))
+	s.insert(predBatch{made.until, slot, blocks})
 	return made
 }
 
-// retire ends a shard's oldest batch and adds those of its keys that live on to keep.
-func (p *predictions) retire(s *predShard, now int64, keep []uint64) []uint64 {
+// retire ends a shard's oldest batch. What was used again since lives on in a later one.
+func (p *predictions) retire(s *predShard, now int64) {
 	old := s.batches[0]
 	s.batches = s.batches[1:]
-	for _, k := range old.keys {
-		switch end := s.until[k]; {
-		case end > old.until:
-			keep = append(keep, k)
-			continue
-		case end > now:
+	again := predBatch{slot: old.slot}
+	for _, b := range old.blocks {
+		end := s.end(b, old.slot, old.until)
+		if end > old.until {
+			again.blocks, again.until = append(again.blocks, b), max(again.until, end)
+		} else if end > now {
 			p.dropped.Add(1)
 		}
-		delete(s.until, k)
-		p.size.Add(-1)
 	}
-	return keep
+	p.size.Add(int64(len(again.blocks) - len(old.blocks)))
+	s.insert(again)
 }
 
 // makeRoom ends the oldest batch of all shards; false: there is none.
@@ -148,17 +155,13 @@ func (p *predictions) makeRoom(now int64) bool {
 	if len(s.batches) == 0 {
 		return true // another was here first
 	}
-	again := predBatch{keys: p.retire(s, now, nil)} // used again since
-	for _, k := range again.keys {
-		again.until = max(again.until, s.until[k])
-	}
-	s.insert(again)
+	p.retire(s, now)
 	return true
 }
 
-// insert puts a batch where its age has it, if it has keys.
+// insert puts a batch where its age has it, if it has blocks.
 func (s *predShard) insert(b predBatch) {
-	if len(b.keys) > 0 {
+	if len(b.blocks) > 0 {
 		at, _ := slices.BinarySearchFunc(s.batches, b.until+1, func(have predBatch, until int64) int { return cmp.Compare(have.until, until) })
 		s.batches = slices.Insert(s.batches, at, b)
 	}
@@ -179,8 +182,8 @@ func (p *predictions) drop(made *promise, chain []uint64) {
 	s.Lock()
 	defer s.Unlock()
 	for _, b := range chain[made.from:] {
-		if k := key(made.slot, b); s.until[k] == made.until {
-			s.until[k] = 1 // over; its batch removes it
+		if end, _ := s.until(b, made.slot); end == made.until {
+			s.put(b, made.slot, 1) // over; its batch removes it
 		}
 	}
 }

@@ -70,6 +70,15 @@ func TestPredictionsTakenBack(t *testing.T) {
 	p.drop(p.add(2, long, 20, now), long) // nothing was promised
 }
 
+// promises counts them.
+func (p *promisedBlocks) promises() (n int) {
+	n = len(p.first)
+	for _, list := range p.lists {
+		n += len(list)
+	}
+	return n
+}
+
 // However much is predicted, memory is bounded, and what ended early is counted: the oldest of all shards.
 func TestPredictionsBounded(t *testing.T) {
 	now := time.Unix(1000, 0)
@@ -85,7 +94,7 @@ func TestPredictionsBounded(t *testing.T) {
 	}
 	kept := 0
 	for i := range p.shard {
-		kept += len(p.shard[i].until)
+		kept += p.shard[i].promises()
 	}
 	if int64(kept) != p.size.Load() || kept > most || kept < most-1000 {
 		t.Errorf("%d entries, counted %d, want up to %d", kept, p.size.Load(), most)
@@ -144,7 +153,7 @@ func TestPredictionsSideBySide(t *testing.T) {
 	all.Wait()
 	kept := 0
 	for i := range p.shard {
-		kept += len(p.shard[i].until)
+		kept += p.shard[i].promises()
 	}
 	if int64(kept) != p.size.Load() || kept > 2000+8*108 {
 		t.Errorf("%d entries, counted %d", kept, p.size.Load())
@@ -158,7 +167,7 @@ func TestPredictionsRenewed(t *testing.T) {
 	c := chainOf(1, 500)
 	kept := func() (n int) {
 		for _, b := range p.of(c).batches {
-			n += len(b.keys)
+			n += len(b.blocks)
 		}
 		return n
 	}
@@ -180,8 +189,8 @@ func TestPredictionsRenewed(t *testing.T) {
 		t.Errorf("%d keys kept of a prompt that ended", n)
 	}
 	long := chainOf(7, predPrompt+10)
-	if p.add(3, long, 0, now); len(p.of(long).until) != predPrompt+1 && len(p.of(long).until) != predPrompt || p.leading(3, long, 0, now) != predPrompt {
-		t.Errorf("%d entries of a prompt longer than one may be", len(p.of(long).until))
+	if p.add(3, long, 0, now); p.of(long).promises() != predPrompt+1 && p.of(long).promises() != predPrompt || p.leading(3, long, 0, now) != predPrompt {
+		t.Errorf("%d entries of a prompt longer than one may be", p.of(long).promises())
 	}
 }
 

@@ -26,8 +26,11 @@ func (x *decision) addShut(class int, looked bool) {
 		case open < len(x.slots) && x.slots[open] == slot:
 			open++
 		case slot.Worker != x.trial && x.model.classOf(slot.Worker) == class:
-			_, promised, _ := x.holds(slot, x.mem.blocks[class].chain, looked)
-			if tokens := promised * x.model.classes[class].BlockSize; tokens > x.mem.shut.tokens {
+			blocks, _ := x.proven(slot)
+			if looked {
+				blocks = x.predicted.leading(uint32(slot.ID), x.mem.blocks[class].chain, blocks, x.now)
+			}
+			if tokens := blocks * x.model.classes[class].BlockSize; tokens > x.mem.shut.tokens {
 				x.mem.shut = shut{tokens, isNew}
 				if !slot.Worker.Well() {
 					x.mem.shut.why = isOut

@@ -1,0 +1,62 @@
+package router
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// Promises that come, are renewed, taken back and end in any order: all slots looked up at once reach as far as each by
+// itself, and what is kept is what is counted.
+func TestAllSlotsAtOnce(t *testing.T) {
+	for seed := range uint64(30) {
+		r := rand.New(rand.NewPCG(seed, 5))
+		p := newPredictions(10*time.Second, 3000)
+		now := time.Unix(1000, 0)
+		slots := 1 + r.IntN(60)
+		front := chainOf(seed, 12)
+		prompt := func() []uint64 {
+			c := append([]uint64(nil), front[:1+r.IntN(len(front))]...)
+			return append(c, chainOf(uint64(1+r.IntN(5)), r.IntN(20))...)
+		}
+		for range 400 {
+			c := prompt()
+			from := r.IntN(len(c) + 1)
+			made := p.add(uint32(r.IntN(slots)), c, from, now)
+			if r.IntN(4) == 0 {
+				p.drop(made, c)
+			}
+			now = now.Add(time.Duration(r.IntN(200)) * time.Millisecond)
+			asked := prompt()
+			var all reaches
+			want := make(map[uint32]int)
+			for slot := range uint32(slots + 3) { // some of which nothing was ever promised to
+				if r.IntN(3) > 0 {
+					held := r.IntN(len(asked) + 1)
+					want[slot] = p.leading(slot, asked, held, now)
+					all.add(slot, held)
+				}
+			}
+			p.extend(asked, &all, now)
+			for _, one := range all.all {
+				if int(one.blocks) != want[one.slot] {
+					t.Fatalf("seed %d: slot %d reaches block %d, by itself %d", seed, one.slot, one.blocks, want[one.slot])
+				}
+			}
+		}
+		kept, last := 0, now.Add(time.Hour)
+		for i := range p.shard {
+			s := &p.shard[i]
+			kept += s.promises()
+			for len(s.batches) > 0 {
+				p.retire(s, last.UnixNano())
+			}
+			if n := s.promises(); n != 0 || len(s.free) != len(s.lists) {
+				t.Errorf("seed %d: %d promises are left when all batches are gone, %d of %d lists in use", seed, n, len(s.lists)-len(s.free), len(s.lists))
+			}
+		}
+		if p.size.Load() != 0 || kept == 0 {
+			t.Errorf("seed %d: %d counted of none, before of %d", seed, p.size.Load(), kept)
+		}
+	}
+}

@@ -1,0 +1,53 @@
+package router
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/sightline-router/sightline/router/fleet"
+)
+
+// Without any report of Envoy's nothing locks: once that is noticed a limit refuses nobody, load falls by events and by
+// time, and requests spread over the workers as before.
+func TestNobodyReports(t *testing.T) {
+	w := newWorld(t, 3)
+	w.opt.MaxInFlight = 4
+	w.slots[0].EventAge = func(time.Time) time.Duration { return 0 }
+	went, refused := map[string]int{}, 0
+	for i := range 600 { // a minute
+		d := w.decide(chatBody("m", fmt.Sprintf("%q", text(100, uint64(i)))))
+		switch {
+		case d.Refuse == nil:
+			went[d.Targets[0].Worker]++
+		case i >= 60:
+			t.Fatalf("request %d is refused: %s", i, d.Why)
+		default:
+			refused++
+		}
+		w.slots[0].Progress(func(locals []uint64) int { return len(locals) }, w.now)
+		if l := w.slots[0].Load(w.now); l.Backlog != 0 {
+			t.Fatalf("%v tokens queued behind the event of the last", l.Backlog)
+		}
+		if n := w.opt.Fleet.Open(); n > 301 {
+			t.Fatalf("%d requests open: they do not end after 30 s", n)
+		}
+		w.now = w.now.Add(100 * time.Millisecond)
+	}
+	if since, silent := w.Silent(); !silent || w.now.Sub(since) < 59*time.Second || refused > 50 {
+		t.Errorf("silent %t since %v, %d refused before that was known", silent, since, refused)
+	}
+	for worker, n := range went {
+		if n < 120 {
+			t.Errorf("%s got %d of 600 requests", worker, n)
+		}
+	}
+	w.opt.Fleet.Book("long", fleet.Booking{Slot: w.slots[1], Tokens: 50000})
+	w.now = w.now.Add(30 * time.Second)
+	w.opt.Fleet.Expire()
+	for _, s := range w.slots {
+		if l := s.Load(w.now); l.Inflight != 0 || l.Backlog != 0 || l.Context != 0 {
+			t.Errorf("idle for 30 s: %+v", l)
+		}
+	}
+}
