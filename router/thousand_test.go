@@ -1,3 +1,5 @@
+//go:build linux
+
 package router
 
 import (
@@ -10,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
 
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
@@ -81,13 +84,14 @@ func (w *thousand) prompt() *engine.Prompt {
 }
 
 // request decides one more, and lets the fleet go on: the oldest one ends, and one that has waited is prefilled and told of.
-func (w *thousand) request() (took time.Duration) {
+// It gives the time that the decision took, and its thread's own time, which other work on the machine does not add to.
+func (w *thousand) request() (took, own time.Duration) {
 	w.count++
 	p := w.prompt()
 	w.now = w.now.Add(500 * time.Microsecond)
-	start := time.Now()
+	start, before := time.Now(), threadTime()
 	d := w.Place(fmt.Sprint(w.count), "m", p)
-	took = time.Since(start)
+	own, took = threadTime()-before, time.Since(start)
 	w.open = append(w.open, underway{d: d, prompt: p})
 	w.Observe(Outcome{ID: d.ID, Phase: Started, Addr: d.Targets[0].Addr, CachedTokens: -1})
 	if at := len(w.open) - thousandWorkers; at >= 0 {
@@ -97,7 +101,13 @@ func (w *thousand) request() (took time.Duration) {
 		w.Observe(Outcome{ID: w.open[0].d.ID, Phase: Ended, Addr: w.open[0].d.Targets[0].Addr, Code: 200, Answered: true, CachedTokens: -1})
 		w.open = slices.Delete(w.open, 0, 1)
 	}
-	return took
+	return took, own
+}
+
+func threadTime() time.Duration {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t)
+	return time.Duration(t.Nano())
 }
 
 // store has a worker tell that it has prefilled a request.
@@ -117,19 +127,23 @@ func (w *thousand) store(u *underway) {
 func BenchmarkThousandWorkers(b *testing.B) {
 	w := newThousand()
 	runtime.GC()
-	took := make([]time.Duration, b.N)
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	took, own := make([]time.Duration, b.N), make([]time.Duration, b.N)
 	b.ResetTimer()
 	for i := range b.N {
-		took[i] = w.request()
+		took[i], own[i] = w.request()
 	}
 	b.StopTimer()
+	var after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&after)
 	slices.Sort(took)
-	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
-	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
+	slices.Sort(own)
+	for _, share := range []int{50, 99} {
+		b.ReportMetric(float64(took[len(took)*share/100].Microseconds()), fmt.Sprintf("p%d-µs", share))
+		b.ReportMetric(float64(own[len(own)*share/100].Microseconds()), fmt.Sprintf("own-p%d-µs", share))
+	}
 	b.ReportMetric(float64(after.HeapAlloc>>20), "heap-MiB")
 	s := w.index.Stats()
 	b.ReportMetric(float64(s.Blocks)/1e6, "Mblocks")
