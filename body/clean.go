@@ -167,10 +167,8 @@ func judgeUnread(pieces [][]byte, bad error) error {
 		return refuse("%v (want JSON in UTF-8 as RFC 8259 has it: no byte order mark, no NaN, no Infinity)", bad)
 	}
 	var k keyFinder
-	for _, p := range pieces {
-		if k.find(p) {
-			return &Refused{Status: http.StatusRequestEntityTooLarge, Reason: bad.Error() + ", and may hold fields that clients must not send"}
-		}
+	if slices.ContainsFunc(pieces, k.find) {
+		return &Refused{Status: http.StatusRequestEntityTooLarge, Reason: bad.Error() + ", and may hold fields that clients must not send"}
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -54,10 +55,7 @@ func repository(dir string, s Server) (string, error) {
 // snapshot finds a revision: a branch or a tag by its file below refs, a commit by its own name. Without a revision it
 // is main, or the only one that there is.
 func snapshot(repo, revision string) (string, error) {
-	want := revision
-	if want == "" {
-		want = "main"
-	}
+	want := cmp.Or(revision, "main")
 	if !filepath.IsLocal(want) {
 		return "", fmt.Errorf("model directory: revision %q is no name of a branch, a tag or a commit", revision)
 	}

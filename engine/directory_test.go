@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -60,9 +61,7 @@ const (
 func TestDirectories(t *testing.T) {
 	cached := func(extra map[string]string) map[string]string {
 		files := modelFiles(repo+"snapshots/"+first+"/", repo+"blobs/", map[string]string{repo + "refs/main": first + "\n", repo + "refs/refs/pr/1": other})
-		for k, v := range extra {
-			files[k] = v
-		}
+		maps.Copy(files, extra)
 		return files
 	}
 	two := map[string]string{repo + "snapshots/" + other + "/config.json": "{}"}

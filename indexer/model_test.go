@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/sightline-router/sightline/indexer/kvevent"
@@ -43,10 +44,8 @@ func (n *naiveSlot) forget(engineHash uint64) {
 func (n *naiveSlot) store(tier Tier, parent uint64, hasParent bool, engineHashes, locals []uint64) error {
 	path := uint64(frontPath)
 	if hasParent {
-		for _, h := range engineHashes {
-			if h == parent {
-				return ErrOwnParent
-			}
+		if slices.Contains(engineHashes, parent) {
+			return ErrOwnParent
 		}
 		p := n.names[parent]
 		if p == nil {

@@ -64,8 +64,7 @@ func (r *Refusal) Error() string { return "data URL: " + r.Reason }
 
 // Status gives the HTTP status with which vLLM refuses a picture for err, 0 if it may well accept it.
 func Status(err error) int {
-	var r *Refusal
-	if errors.As(err, &r) {
+	if r, ok := errors.AsType[*Refusal](err); ok {
 		return r.Status
 	}
 	switch header.KindOf(err) {

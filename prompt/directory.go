@@ -1,12 +1,12 @@
 package prompt
 
 import (
+	"cmp"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
+	"maps"
+
+	"github.com/sightline-router/sightline/body/jsonread"
 )
 
 // templates are the chat templates of a model directory. Order of precedence as in transformers 5 (processing_utils,
@@ -28,57 +28,34 @@ type directory struct {
 
 func (t *templates) missing() bool { return t.plain == "" && t.tools == "" }
 
-func readDirectory(dir string) (d directory, err error) {
+func readDirectory(dir fs.FS) (d directory, err error) {
 	var config struct {
 		ModelType     string   `json:"model_type"`
 		Architectures []string `json:"architectures"`
 	}
-	if err := readJSON(dir, "config.json", &config); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	var tokenizer, special, processor, template map[string]json.RawMessage
+	if err := cmp.Or(jsonread.File(dir, "config.json", &config), jsonread.File(dir, "tokenizer_config.json", &tokenizer),
+		jsonread.File(dir, "special_tokens_map.json", &special), jsonread.File(dir, "processor_config.json", &processor),
+		jsonread.File(dir, "chat_template.json", &template)); err != nil {
 		return d, err
 	}
 	d.modelType, d.archs = config.ModelType, config.Architectures
-	var cfg map[string]json.RawMessage
-	if err := readJSON(dir, "tokenizer_config.json", &cfg); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return d, err
-	}
-	d.special = specialTokens(cfg)
-	var smap map[string]json.RawMessage
-	if err := readJSON(dir, "special_tokens_map.json", &smap); err == nil {
-		for k, v := range specialTokens(smap) {
-			if _, ok := d.special[k]; !ok {
-				d.special[k] = v
-			}
-		}
-	} else if !errors.Is(err, fs.ErrNotExist) {
-		return d, err
-	}
-	plain, tools := named(cfg["chat_template"])
-	tokenizer := plain
-	var proc struct {
-		Template json.RawMessage `json:"chat_template"`
-	}
-	for _, file := range []string{"processor_config.json", "chat_template.json"} {
-		proc.Template = nil
-		if err := readJSON(dir, file, &proc); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return d, err
-		}
-		if p, _ := named(proc.Template); p != "" {
-			plain = p
-			if tools == "" {
-				tools = p
-			}
+	d.special = specialTokens(special)
+	maps.Copy(d.special, specialTokens(tokenizer))
+	plain, tools := named(tokenizer["chat_template"])
+	own := plain
+	for _, file := range []map[string]json.RawMessage{processor, template} {
+		if p, _ := named(file["chat_template"]); p != "" {
+			plain, tools = p, cmp.Or(tools, p)
 		}
 	}
-	if text, err := os.ReadFile(filepath.Join(dir, "chat_template.jinja")); err == nil {
-		plain, tools, tokenizer = string(text), string(text), string(text)
-		if text, err := os.ReadFile(filepath.Join(dir, "additional_chat_templates", "tool_use.jinja")); err == nil {
+	if text, err := fs.ReadFile(dir, "chat_template.jinja"); err == nil {
+		plain, tools, own = string(text), string(text), string(text)
+		if text, err := fs.ReadFile(dir, "additional_chat_templates/tool_use.jinja"); err == nil {
 			tools = string(text)
 		}
 	}
-	if tokenizer == "" {
-		tokenizer = plain
-	}
-	d.templates = templates{plain: plain, tools: tools, tokenizer: tokenizer}
+	d.templates = templates{plain: plain, tools: tools, tokenizer: cmp.Or(own, plain)}
 	return d, nil
 }
 
@@ -96,11 +73,8 @@ func named(raw json.RawMessage) (plain, tools string) {
 	} else if json.Unmarshal(raw, &byName) != nil {
 		return "", ""
 	}
-	plain, tools = byName["default"], byName["tool_use"]
-	if tools == "" {
-		tools = plain
-	}
-	return plain, tools
+	plain = byName["default"]
+	return plain, cmp.Or(byName["tool_use"], plain)
 }
 
 // specialTokens reads the names that templates know, such as bos_token; a value is a text or an object with content.
@@ -116,15 +90,4 @@ func specialTokens(cfg map[string]json.RawMessage) map[string]string {
 		}
 	}
 	return out
-}
-
-func readJSON(dir, name string, v any) error {
-	data, err := os.ReadFile(filepath.Join(dir, name))
-	if err != nil {
-		return err
-	}
-	if err := json.Unmarshal(data, v); err != nil {
-		return fmt.Errorf("%s: %w", filepath.Join(dir, name), err)
-	}
-	return nil
 }

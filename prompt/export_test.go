@@ -1,5 +1,7 @@
 package prompt
 
+import "os"
+
 // What the tests, which stand outside because the engines' dialects do, need to see.
 
 const CacheBytes = cacheBytes
@@ -12,6 +14,6 @@ func (m *Model) Forget(bytes int, seed uint64) { m.cache = m.tok.NewCache(bytes,
 
 // TemplatesIn are the templates of a directory: without tools, with them, and the tokenizer's.
 func TemplatesIn(dir string) ([3]string, error) {
-	d, err := readDirectory(dir)
+	d, err := readDirectory(os.DirFS(dir))
 	return [3]string{d.templates.plain, d.templates.tools, d.templates.tokenizer}, err
 }

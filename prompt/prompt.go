@@ -15,6 +15,7 @@ package prompt
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -128,9 +129,9 @@ func Load(dir string, opt Options) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	d, err := readDirectory(dir)
+	d, err := readDirectory(os.DirFS(dir))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
 	m.modelType, m.archs, m.facts = d.modelType, d.archs, vision.FactsOf(d.modelType, opt.VisionFamily)
 	if m.cache == nil {
@@ -155,12 +156,7 @@ func Load(dir string, opt Options) (*Model, error) {
 
 // loadVariables sets what templates see in every request: special tokens and the server's default kwargs.
 func (m *Model) loadVariables(special map[string]string) error {
-	names := make([]string, 0, len(special))
-	for k := range special {
-		names = append(names, k)
-	}
-	slices.Sort(names)
-	for _, k := range names {
+	for _, k := range slices.Sorted(maps.Keys(special)) {
 		m.vars.Set(k, template.String(special[k]))
 	}
 	if m.opt.TemplateKwargs == "" {

@@ -2,6 +2,7 @@ package sglang
 
 import (
 	"encoding/json"
+	"maps"
 	"slices"
 	"testing"
 
@@ -138,9 +139,7 @@ func TestOneBadEvent(t *testing.T) {
 		"block_size": 2, "lora_id": nil, "new_field": map[string]any{"a": []any{1}}}
 	with := func(key string, v any) map[string]any {
 		m := map[string]any{}
-		for k, v := range good {
-			m[k] = v
-		}
+		maps.Copy(m, good)
 		m[key] = v
 		return m
 	}

@@ -2,6 +2,7 @@ package fetch
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"io"
 	"net/http"
@@ -38,12 +39,7 @@ func (f *Fetcher) exchange(ctx context.Context, t target, old *entry) (e *entry,
 	switch {
 	case resp.StatusCode == http.StatusNotModified && old != nil:
 		e.facts = old.facts
-		if e.etag == "" {
-			e.etag = old.etag
-		}
-		if e.modified == "" {
-			e.modified = old.modified
-		}
+		e.etag, e.modified = cmp.Or(e.etag, old.etag), cmp.Or(e.modified, old.modified)
 		f.stats.unchanged.Add(1)
 		return e, nil
 	case resp.StatusCode != http.StatusOK:

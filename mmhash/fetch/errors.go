@@ -77,8 +77,7 @@ var (
 // failure sorts what the HTTP client says. Its *url.Error carries the whole URL and is dropped; so is the text of errors
 // that quote it.
 func failure(host string, err error) *Error {
-	var own *Error
-	if errors.As(err, &own) {
+	if own, ok := errors.AsType[*Error](err); ok {
 		return own
 	}
 	var u *url.Error

@@ -12,6 +12,7 @@
 package fetch
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -72,25 +73,10 @@ type Config struct {
 }
 
 func (c *Config) defaults() {
-	set := func(p *int64, v int64) {
-		if *p == 0 {
-			*p = v
-		}
-	}
-	n := func(p *int, v int) {
-		if *p == 0 {
-			*p = v
-		}
-	}
-	set((*int64)(&c.Budget), int64(150*time.Millisecond))
-	set((*int64)(&c.Timeout), int64(10*time.Second))
-	set(&c.MaxBytes, 50<<20)
-	set(&c.InFlightBytes, 512<<20)
-	set(&c.ByteCache, 256<<20)
-	n(&c.MaxRedirects, 5)
-	n(&c.PerHost, 8)
-	n(&c.Total, 64)
-	n(&c.URLs, 100_000)
+	c.Budget, c.Timeout = cmp.Or(c.Budget, 150*time.Millisecond), cmp.Or(c.Timeout, 10*time.Second)
+	c.MaxBytes, c.InFlightBytes = cmp.Or(c.MaxBytes, 50<<20), cmp.Or(c.InFlightBytes, 512<<20)
+	c.ByteCache, c.URLs = cmp.Or(c.ByteCache, 256<<20), cmp.Or(c.URLs, 100_000)
+	c.PerHost, c.Total, c.MaxRedirects = cmp.Or(c.PerHost, 8), cmp.Or(c.Total, 64), cmp.Or(c.MaxRedirects, 5)
 	if len(c.Ports) == 0 {
 		c.Ports = []uint16{80, 443}
 	}

@@ -627,8 +627,7 @@ func TestConfig(t *testing.T) {
 
 // kindOf gives the kind of a fetch error; ok is false for any other error.
 func kindOf(err error) (k Kind, ok bool) {
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Kind, true
 	}
 	return 0, false

@@ -3,6 +3,7 @@ package fetch
 import (
 	"net"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/zeebo/blake3"
@@ -83,10 +84,8 @@ func (c *Config) permits(u *url.URL) error {
 		return nil
 	}
 	h := hostname(u.Hostname())
-	for _, d := range c.AllowedDomains {
-		if d == h {
-			return nil
-		}
+	if slices.Contains(c.AllowedDomains, h) {
+		return nil
 	}
 	return errDomain
 }

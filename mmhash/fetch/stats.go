@@ -31,8 +31,7 @@ func (f *Fetcher) Stats() Stats {
 
 // count notes how a Get ended.
 func (f *Fetcher) count(err error) error {
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		f.stats.failed[e.Kind].Add(1)
 	}
 	return err

@@ -80,8 +80,7 @@ func (e *Error) Error() string {
 
 // KindOf gives the kind of a header error, 0 for any other.
 func KindOf(err error) Kind {
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Kind
 	}
 	return 0

@@ -15,6 +15,7 @@ package relay
 
 import (
 	"bytes"
+	"cmp"
 	"container/list"
 	"crypto/hmac"
 	"crypto/rand"
@@ -87,12 +88,7 @@ func New(c Config) (*Relay, error) {
 		strings.ContainsAny(c.URL, "\"\\ ") {
 		return nil, errors.New("relay: url is not where workers could ask (want one such as http://10.0.0.2:9904)")
 	}
-	if c.TTL == 0 {
-		c.TTL = 2 * time.Minute
-	}
-	if c.MaxBytes == 0 {
-		c.MaxBytes = 256 << 20
-	}
+	c.TTL, c.MaxBytes = cmp.Or(c.TTL, 2*time.Minute), cmp.Or(c.MaxBytes, 256<<20)
 	if c.now == nil {
 		c.now = time.Now
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/hex"
+	"slices"
 )
 
 // Values of the unpickler: nil, bool, int64, huge, string, tuple, *list, *dict, global, shape, other.
@@ -97,8 +98,8 @@ func (m *machine) top() any {
 
 // marked takes what lies above the last mark, and the mark.
 func (m *machine) marked() []any {
-	for i := len(m.stack) - 1; i >= 0; i-- {
-		if m.stack[i] == any(mark{}) {
+	for i, v := range slices.Backward(m.stack) {
+		if v == any(mark{}) {
 			items := append([]any(nil), m.stack[i+1:]...)
 			m.stack = m.stack[:i]
 			return items

@@ -3,6 +3,7 @@ package template
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -111,10 +112,8 @@ func AppendFloat(dst []byte, f float64) []byte {
 	}
 	from := len(dst)
 	dst = strconv.AppendFloat(dst, f, 'f', -1, 64)
-	for _, c := range dst[from:] {
-		if c == '.' {
-			return dst
-		}
+	if slices.Contains(dst[from:], '.') {
+		return dst
 	}
 	return append(dst, ".0"...)
 }

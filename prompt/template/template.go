@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 )
@@ -48,9 +49,9 @@ type Vars []Var
 func (v *Vars) Set(name string, value Value) { *v = append(*v, Var{name, value}) }
 
 func (v Vars) get(name string) (Value, bool) {
-	for i := len(v) - 1; i >= 0; i-- {
-		if v[i].Name == name {
-			return v[i].Value, true
+	for _, v0 := range slices.Backward(v) {
+		if v0.Name == name {
+			return v0.Value, true
 		}
 	}
 	return Value{}, false

@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+
+	"github.com/sightline-router/sightline/body/jsonread"
 )
 
 // Load reads the tokenizer of a model directory. The kind follows from the files that are there, in this order:
@@ -86,28 +88,13 @@ func (n *tokenName) UnmarshalJSON(b []byte) error {
 	return err
 }
 
-// readJSON reads a file of the directory into v; a missing file is no error.
-func (d *directory) readJSON(name string, v any) error {
-	b, err := fs.ReadFile(d.dir, name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err == nil {
-		err = json.Unmarshal(b, v)
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
-	}
-	return nil
-}
-
 func (d *directory) readConfig() error {
-	if err := d.readJSON("tokenizer_config.json", &d.config); err != nil {
+	if err := jsonread.File(d.dir, "tokenizer_config.json", &d.config); err != nil {
 		return err
 	}
 	byID := map[uint32]AddedToken{}
 	var extra map[string]uint32
-	if err := d.readJSON("added_tokens.json", &extra); err != nil {
+	if err := jsonread.File(d.dir, "added_tokens.json", &extra); err != nil {
 		return err
 	}
 	for text, id := range extra {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -120,9 +121,7 @@ func TestConformanceProcessorPrompts(t *testing.T) {
 		}
 		d := processorDirs[f.Family]
 		pre := obj{}
-		for k, v := range f.Image_processor_config {
-			pre[k] = v
-		}
+		maps.Copy(pre, f.Image_processor_config)
 		config := obj{"model_type": d.typ}
 		if d.typ == "pixtral" {
 			config = obj{"model_type": "llava", "vision_config": obj{"model_type": "pixtral"}}

@@ -1,17 +1,14 @@
 package vision
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
 	"regexp"
 	"strings"
-)
 
-// maxFile bounds the size of a configuration file.
-const maxFile = 16 << 20
+	"github.com/sightline-router/sightline/body/jsonread"
+)
 
 // Load reads the model directory dir (os.DirFS of it) and builds the placeholder rules for one way of reading. A text model gives a
 // Model whose Family is "". A *MissingError says that the model's prompts cannot be predicted; an *UnknownModelError comes with
@@ -111,13 +108,13 @@ func readSettings(dir fs.FS, opts Options) (*settings, error) {
 		{"config.json", &s.config}, {"preprocessor_config.json", &pre},
 		{"processor_config.json", &proc}, {"tokenizer_config.json", &s.tokenizer}, {"video_preprocessor_config.json", &video},
 	} {
-		if err := readJSON(dir, f.name, f.into); err != nil {
+		if err := jsonread.File(dir, f.name, f.into); err != nil {
 			return nil, err
 		}
 	}
 	if s.config == nil || opts.MistralFormat {
 		var params map[string]any
-		if err := readJSON(dir, "params.json", &params); err != nil {
+		if err := jsonread.File(dir, "params.json", &params); err != nil {
 			return nil, err
 		}
 		if params != nil {
@@ -145,23 +142,6 @@ func readSettings(dir fs.FS, opts Options) (*settings, error) {
 	s.hasFile = s.image != nil
 	s.kw = map[string]any{}
 	return s.with(opts.ProcessorKwargs), nil
-}
-
-func readJSON(dir fs.FS, name string, into *map[string]any) error {
-	data, err := fs.ReadFile(dir, name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if len(data) > maxFile {
-		return fmt.Errorf("%s: %d bytes, more than %d", name, len(data), maxFile)
-	}
-	if err := json.Unmarshal(data, into); err != nil {
-		return fmt.Errorf("%s: want a JSON object: %w", name, err)
-	}
-	return nil
 }
 
 // mistralConfig turns Mistral's params.json into the keys of a config.json.

@@ -2,6 +2,7 @@ package vision
 
 import (
 	"errors"
+	"maps"
 	"testing"
 
 	"github.com/sightline-router/sightline/internal/testkit/golden"
@@ -66,9 +67,7 @@ func TestProcessorRandom(t *testing.T) {
 func merged(a, b obj) obj {
 	out := obj{}
 	for _, m := range []obj{a, b} {
-		for k, v := range m {
-			out[k] = v
-		}
+		maps.Copy(out, m)
 	}
 	return out
 }

@@ -3,6 +3,7 @@ package vision
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -173,9 +174,7 @@ func loadProcessor(t testing.TB, f processorFamily, reading Reading, tokens map[
 		files["params.json"] = d.config
 	} else {
 		pre := obj{"processor_class": f.Processor, "image_processor_type": f.Image_processor}
-		for k, v := range f.Image_processor_config {
-			pre[k] = v
-		}
+		maps.Copy(pre, f.Image_processor_config)
 		files["preprocessor_config.json"] = pre
 		files["config.json"] = obj{"model_type": d.typ}
 		if d.typ == "pixtral" {
@@ -224,8 +223,7 @@ func TestProcessorCounts(t *testing.T) {
 			rows++
 			ids, spans, err := m.ExpandText(nil, "A"+placeholder+"B", []Media{{Width: r.W, Height: r.H}}, processorDirs[f.Family].kw)
 			if r.Error != "" {
-				var refusal *RefusedError
-				if !errors.As(err, &refusal) {
+				if _, ok := errors.AsType[*RefusedError](err); !ok {
 					t.Errorf("%s %dx%d: want a refusal (%s), have %d ids, %v", f.Family, r.W, r.H, r.Error, len(ids), err)
 				}
 				continue

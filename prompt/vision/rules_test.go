@@ -2,6 +2,7 @@ package vision
 
 import (
 	"errors"
+	"maps"
 	"testing"
 
 	"github.com/sightline-router/sightline/internal/testkit/golden"
@@ -100,9 +101,7 @@ func loadRule(t testing.TB, rule string, reading Reading) (*Model, Kwargs) {
 		t.Fatalf("no directory for rule %s", rule)
 	}
 	config := obj{"vocab_size": 1 << 17}
-	for k, v := range d.config {
-		config[k] = v
-	}
+	maps.Copy(config, d.config)
 	files := obj{"config.json": config, "preprocessor_config.json": nil}
 	if d.mistral {
 		files = obj{"params.json": d.config}
@@ -142,8 +141,7 @@ func TestCounts(t *testing.T) {
 		}
 		embed, total, err := m.Count(Media{Width: r.W, Height: r.H}, ruleDirs[r.Rule].kw)
 		if r.Reject != "" {
-			var refusal *RefusedError
-			if !errors.As(err, &refusal) {
+			if _, ok := errors.AsType[*RefusedError](err); !ok {
 				t.Errorf("%s %dx%d: want a refusal (%s), have %d tokens, %v", r.Rule, r.W, r.H, r.Reject, embed, err)
 			}
 			continue

@@ -3,6 +3,7 @@ package zmq
 // The live side: dial, subscribe, read until the connection breaks, dial again.
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -96,11 +97,7 @@ func (s *Sub) read(ctx context.Context, c *conn, each func(Message)) error {
 	if s.Up != nil {
 		s.Up()
 	}
-	every := s.pingEvery
-	if every == 0 {
-		every = pingEvery
-	}
-	go c.ping(ctx, every)
+	go c.ping(ctx, cmp.Or(s.pingEvery, pingEvery))
 	for {
 		parts, err := c.message()
 		if err != nil {

@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -140,10 +141,8 @@ func (c *conn) handshake(socket string, peerTypes []string) error {
 	if err != nil {
 		return err
 	}
-	for _, want := range peerTypes {
-		if kind == want {
-			return nil
-		}
+	if slices.Contains(peerTypes, kind) {
+		return nil
 	}
 	return fmt.Errorf("peer is a %s socket, want %s (wrong port?)", kind, peerTypes[0])
 }

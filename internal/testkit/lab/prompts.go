@@ -47,8 +47,7 @@ func NewPrompts(dir string, engine_ sim.Engine, engineModel string, blockSize in
 		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
 		ps, err := m.Read(ctx, path, "", &req)
-		var refused *engine.Refused
-		if errors.As(err, &refused) {
+		if refused, ok := errors.AsType[*engine.Refused](err); ok {
 			return nil, &sim.Refusal{Status: refused.Status, Type: "BadRequestError", Message: refused.Reason}
 		}
 		if err != nil {
