@@ -190,11 +190,10 @@ func (m *Model) converse(req *body.Request, messages []body.Message, s settings,
 		d.Prompts = append(d.Prompts, DraftPrompt{Text: text, Media: r.media, addSpecial: true})
 		return nil
 	}
-	t, err := m.templateFor(s)
+	r, err := m.readerFor(req.Body, s)
 	if err != nil {
 		return err
 	}
-	r := m.reader(req.Body, t)
 	turns, err := r.turns(messages)
 	if err != nil {
 		return err
@@ -202,16 +201,17 @@ func (m *Model) converse(req *body.Request, messages []body.Message, s settings,
 	return r.render(turns, s, d)
 }
 
-// templateFor picks the template: the request's own, or one of the model's.
-func (m *Model) templateFor(s settings) (t *chatTemplate, err error) {
+// readerFor picks the template, the request's own or one of the model's, and gives a reader for it.
+func (m *Model) readerFor(body *body.Skeleton, s settings) (*Reader, error) {
 	if m.opaque != nil {
 		return nil, m.opaque
 	}
-	t = m.plain
+	t := m.plain
 	if !s.tools.IsNone() {
 		t = m.tools
 	}
 	if s.source != "" {
+		var err error
 		if t, err = m.compile(s.source); err != nil {
 			return nil, Refuse("chat_template of the request does not compile")
 		}
@@ -222,7 +222,7 @@ func (m *Model) templateFor(s settings) (t *chatTemplate, err error) {
 	if t == nil {
 		return nil, ErrNoTemplate
 	}
-	return t, nil
+	return m.reader(body, t), nil
 }
 
 // render lays the turns out as the engine does and renders them as one prompt of the draft.

@@ -18,11 +18,10 @@ func (m *Model) messages(req *body.Request, d *Draft) error {
 	if err != nil {
 		return err
 	}
-	t, err := m.templateFor(s)
+	r, err := m.readerFor(req.Body, s)
 	if err != nil {
 		return err
 	}
-	r := m.reader(req.Body, t)
 	system, err := r.systemField(req.Fields["system"])
 	if err != nil {
 		return err
@@ -356,13 +355,13 @@ func (t *chatTemplate) wantsSystemFirst() bool {
 // it for another one.
 func (m *Model) disabledEffort() string {
 	probe := func(effort string) (string, bool) {
-		t, err := m.templateFor(settings{tools: template.None})
+		r, err := m.readerFor(nil, settings{tools: template.None})
 		if err != nil {
 			return "", false
 		}
 		var d Draft
 		s := settings{tools: template.None, documents: template.None, effort: template.String(effort), generate: true}
-		if err := m.reader(nil, t).render([]Turn{TextTurn("user", "Hi")}, s, &d); err != nil {
+		if err := r.render([]Turn{TextTurn("user", "Hi")}, s, &d); err != nil {
 			return "", false
 		}
 		return d.Prompts[0].Text, true

@@ -25,11 +25,10 @@ func (m *Model) responses(req *body.Request, d *Draft) error {
 	if err != nil {
 		return err
 	}
-	t, err := m.templateFor(s)
+	r, err := m.readerFor(req.Body, s)
 	if err != nil {
 		return err
 	}
-	r := m.reader(req.Body, t)
 	var turns []Turn
 	if v := req.Fields["instructions"]; v.Type != gjson.Null {
 		text, err := r.String(v, "instructions is no text")

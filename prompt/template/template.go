@@ -49,9 +49,9 @@ type Vars []Var
 func (v *Vars) Set(name string, value Value) { *v = append(*v, Var{name, value}) }
 
 func (v Vars) get(name string) (Value, bool) {
-	for _, v0 := range slices.Backward(v) {
-		if v0.Name == name {
-			return v0.Value, true
+	for _, e := range slices.Backward(v) {
+		if e.Name == name {
+			return e.Value, true
 		}
 	}
 	return Value{}, false

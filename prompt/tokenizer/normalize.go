@@ -66,14 +66,8 @@ func newNormalizers(raw []byte) (normalizers, error) {
 			seq = append(seq, inner...)
 		}
 		return seq, nil
-	case "NFC":
-		return normalizers{unicodeForm{norm.NFC}}, nil
-	case "NFD":
-		return normalizers{unicodeForm{norm.NFD}}, nil
-	case "NFKC":
-		return normalizers{unicodeForm{norm.NFKC}}, nil
-	case "NFKD":
-		return normalizers{unicodeForm{norm.NFKD}}, nil
+	case "NFC", "NFD", "NFKC", "NFKD":
+		return normalizers{unicodeForm{unicodeForms[c.Type]}}, nil
 	case "ByteLevel":
 		return normalizers{byteLevelNormalizer{}}, nil
 	case "Prepend":
@@ -91,6 +85,8 @@ func newNormalizers(raw []byte) (normalizers, error) {
 	}
 	return nil, fmt.Errorf("type %q: not known", c.Type)
 }
+
+var unicodeForms = map[string]norm.Form{"NFC": norm.NFC, "NFD": norm.NFD, "NFKC": norm.NFKC, "NFKD": norm.NFKD}
 
 type byteLevelNormalizer struct{}
 

@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"cmp"
 	"fmt"
 	"unicode"
 	"unicode/utf8"
@@ -274,10 +275,7 @@ func (c preSpec) stage(raw bool) ([]stage, error) {
 		}
 		return []stage{b}, nil
 	case "Metaspace":
-		m := metaspace{c.Replacement, c.PrependScheme}
-		if m.scheme == "" {
-			m.scheme = "always"
-		}
+		m := metaspace{c.Replacement, cmp.Or(c.PrependScheme, "always")}
 		if c.AddPrefixSpace != nil && !*c.AddPrefixSpace {
 			m.scheme = "never"
 		}

@@ -2,6 +2,7 @@ package tokenizer
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/base64"
 	"fmt"
 	"io/fs"
@@ -245,10 +246,7 @@ func loadVocabMerges(d *directory, b []byte) (*Tokenizer, error) {
 	switch class {
 	case "Qwen2Tokenizer", "Qwen3Tokenizer", "Qwen2_5Tokenizer":
 		t.normalize = normalizers{unicodeForm{norm.NFC}}
-		pattern, no := d.config.Pattern, false
-		if pattern == "" {
-			pattern = patternQwen
-		}
+		pattern, no := cmp.Or(d.config.Pattern, patternQwen), false
 		steps = []preSpec{
 			{Type: "Split", Pattern: patternSpec{Regex: &pattern}},
 			{Type: "ByteLevel", AddPrefixSpace: &prefix, UseRegex: &no},

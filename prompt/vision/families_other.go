@@ -1,6 +1,7 @@
 package vision
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -176,10 +177,7 @@ func (m *Model) bos() (uint32, bool) { return m.tok.ID(m.bosText()) }
 
 // leadingBOS puts the BOS token in front of a text that has none, behind pictures at its start (Llama 3.2 Vision).
 func leadingBOS(m *Model, text, image string) string {
-	bos := tokenText(m.settings.tokenizer["bos_token"])
-	if bos == "" {
-		bos = "<|begin_of_text|>"
-	}
+	bos := cmp.Or(tokenText(m.settings.tokenizer["bos_token"]), "<|begin_of_text|>")
 	if strings.Contains(text, bos) {
 		return text
 	}

@@ -1,6 +1,7 @@
 package vision
 
 import (
+	"cmp"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -373,10 +374,7 @@ func (m *Model) Placeholder(modality string, k int) (text string, ok bool) {
 	if r == nil || r.entry.put == "-" {
 		return "", false
 	}
-	text = r.entry.put
-	if text == "" {
-		text = r.entry.target
-	}
+	text = cmp.Or(r.entry.put, r.entry.target)
 	text = strings.ReplaceAll(m.fill(text), "{k}", fmt.Sprint(k))
 	return text, text != ""
 }

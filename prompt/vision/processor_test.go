@@ -191,29 +191,44 @@ func loadProcessor(t testing.TB, f processorFamily, reading Reading, tokens map[
 	return m, stub
 }
 
-// The processor's own expansion of "A" + placeholder + "B" for every size.
-func TestProcessorCounts(t *testing.T) {
+// processorRow is one expansion of a processor: of a picture of one size, or of a whole prompt.
+type processorRow struct {
+	W, H  int
+	RLE   rle
+	Error string
+
+	Case, Prompt string
+	Images       [][2]int
+	Tokens       rle `json:"tokens_rle"`
+	Ranges       [][2]int
+}
+
+// eachProcessor gives each family that a file has rows of, with their tokens and a model that knows these.
+func eachProcessor(t *testing.T, file string, do func(f processorFamily, rows []processorRow, tokens map[string]bool, m *Model, stub *stubTokens)) int {
 	var fams []processorFamily
 	golden.JSON(t, &fams, "testdata/processor_families.json.gz")
-	var counts map[string][]struct {
-		W, H  int
-		RLE   rle
-		Error string
-	}
-	golden.JSON(t, &counts, "testdata/processor_counts.json.gz")
-	rows := 0
+	var all map[string][]processorRow
+	golden.JSON(t, &all, "testdata", file)
 	for _, f := range fams {
-		recorded := counts[f.Family]
-		if len(recorded) == 0 {
+		if len(all[f.Family]) == 0 {
 			continue
 		}
 		tokens := map[string]bool{}
-		for _, r := range recorded {
-			for token := range r.RLE.all {
+		for _, r := range all[f.Family] {
+			for token := range append(r.RLE, r.Tokens...).all {
 				tokens[token] = true
 			}
 		}
 		m, stub := loadProcessor(t, f, transformers, tokens)
+		do(f, all[f.Family], tokens, m, stub)
+	}
+	return len(all)
+}
+
+// The processor's own expansion of "A" + placeholder + "B" for every size.
+func TestProcessorCounts(t *testing.T) {
+	rows := 0
+	families := eachProcessor(t, "processor_counts.json.gz", func(f processorFamily, recorded []processorRow, _ map[string]bool, m *Model, stub *stubTokens) {
 		special := stub.special()
 		placeholder := f.Placeholder
 		if processorDirs[f.Family].mistral {
@@ -249,8 +264,8 @@ func TestProcessorCounts(t *testing.T) {
 				t.Errorf("%s: %d spans", f.Family, len(spans))
 			}
 		}
-	}
-	t.Logf("%d rows of %d families", rows, len(counts))
+	})
+	t.Logf("%d rows of %d families", rows, families)
 }
 
 func streamIDs(stub *stubTokens, ids []uint32, special map[string]bool) string {
@@ -263,35 +278,14 @@ func streamIDs(stub *stubTokens, ids []uint32, special map[string]bool) string {
 
 // Whole prompts of the families whose golden tokenizer is one token per byte.
 func TestProcessorPrompts(t *testing.T) {
-	var fams []processorFamily
-	golden.JSON(t, &fams, "testdata/processor_families.json.gz")
-	var prompts map[string][]struct {
-		Case   string
-		Images [][2]int
-		Prompt string
-		RLE    rle      `json:"tokens_rle"`
-		Ranges [][2]int `json:"ranges"`
-	}
-	golden.JSON(t, &prompts, "testdata/processor_prompts.json.gz")
 	rows, ranges := 0, 0
-	for _, f := range fams {
-		recorded := prompts[f.Family]
-		if len(recorded) == 0 {
-			continue
-		}
-		tokens := map[string]bool{}
-		for _, r := range recorded {
-			for token := range r.RLE.all {
-				tokens[token] = true
-			}
-		}
+	families := eachProcessor(t, "processor_prompts.json.gz", func(f processorFamily, recorded []processorRow, tokens map[string]bool, m *Model, stub *stubTokens) {
 		bytewise := true
 		for tok := range tokens {
 			if len([]rune(tok)) > 1 && !strings.ContainsAny(tok, "<[]") {
 				bytewise = false
 			}
 		}
-		m, stub := loadProcessor(t, f, transformers, tokens)
 		special := stub.special()
 		for _, r := range recorded {
 			rows++
@@ -300,7 +294,7 @@ func TestProcessorPrompts(t *testing.T) {
 				t.Errorf("%s %s: %v", f.Family, r.Case, err)
 				continue
 			}
-			want := r.RLE.stream(special, goldenBytes)
+			want := r.Tokens.stream(special, goldenBytes)
 			if have := streamIDs(stub, ids, special); have != want {
 				t.Errorf("%s %s: want %s\nhave %s", f.Family, r.Case, want, have)
 				continue
@@ -317,8 +311,8 @@ func TestProcessorPrompts(t *testing.T) {
 				t.Errorf("%s %s: want ranges %v, have %v", f.Family, r.Case, r.Ranges, have)
 			}
 		}
-	}
-	t.Logf("%d prompts of %d families, ranges of %d", rows, len(prompts), ranges)
+	})
+	t.Logf("%d prompts of %d families, ranges of %d", rows, families, ranges)
 }
 
 // goldenBytes undoes GPT-2's printable bytes.
