@@ -47,7 +47,8 @@ func repository(dir string, s Server) (string, error) {
 	}
 	repo := filepath.Join(hub, "models--"+strings.ReplaceAll(s.EngineModel, "/", "--"))
 	if !isDir(repo, "snapshots") {
-		return "", fmt.Errorf("model directory: the cache %s does not have %q (want engine_model as the repository's name, such as Qwen/Qwen2.5-VL-7B-Instruct)", hub, s.EngineModel)
+		return "", fmt.Errorf("model directory: the cache %s does not have %q (want engine_model as the repository's name, "+
+			"such as Qwen/Qwen2.5-VL-7B-Instruct)", hub, s.EngineModel)
 	}
 	return snapshot(repo, s.Revision)
 }
@@ -72,12 +73,14 @@ func snapshot(repo, revision string) (string, error) {
 			return "", fmt.Errorf("model directory: %w", err)
 		}
 		if len(entries) != 1 {
-			return "", fmt.Errorf("model directory: %s has no refs/main and %d snapshots (give the revision, or name the snapshot's folder)", repo, len(entries))
+			return "", fmt.Errorf("model directory: %s has no refs/main and %d snapshots "+
+				"(give the revision, or name the snapshot's folder)", repo, len(entries))
 		}
 		commit = entries[0].Name()
 	}
 	if !isDir(repo, "snapshots", commit) {
-		return "", fmt.Errorf("model directory: %s has no snapshot %s of revision %q (download it, or give another revision)", repo, commit, want)
+		return "", fmt.Errorf("model directory: %s has no snapshot %s of revision %q (download it, or give another revision)",
+			repo, commit, want)
 	}
 	return filepath.Join(repo, "snapshots", commit), nil
 }

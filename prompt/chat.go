@@ -66,7 +66,8 @@ func (m *Model) batch(req *body.Request, d *Draft) error {
 	own.Fields = make(map[string]gjson.Result, len(req.Fields))
 	for key, v := range req.Fields {
 		switch key {
-		case "tools", "tool_choice", "documents", "reasoning_effort", "truncate_prompt_tokens", "add_special_tokens": // not of this API
+		case "tools", "tool_choice", "documents", "reasoning_effort", "truncate_prompt_tokens",
+			"add_special_tokens": // not of this API
 		default:
 			own.Fields[key] = v
 		}
@@ -255,7 +256,8 @@ func (r *Reader) render(turns []Turn, s settings, d *Draft) error {
 	if err != nil {
 		return renderError(err)
 	}
-	prompt := DraftPrompt{Text: unsafe.String(unsafe.SliceData(text), len(text)), Media: r.media, addSpecial: s.addSpecial, tail: tail}
+	prompt := DraftPrompt{Text: unsafe.String(unsafe.SliceData(text), len(text)), Media: r.media,
+		addSpecial: s.addSpecial, tail: tail}
 	d.Prompts = append(d.Prompts, prompt)
 	return nil
 }

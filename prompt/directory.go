@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"io/fs"
 	"maps"
+	"strings"
 
 	"github.com/sightline-router/sightline/body/jsonread"
 )
@@ -80,7 +81,8 @@ func named(raw json.RawMessage) (plain, tools string) {
 // specialTokens reads the names that templates know, such as bos_token; a value is a text or an object with content.
 func specialTokens(cfg map[string]json.RawMessage) map[string]string {
 	out := make(map[string]string)
-	for _, key := range []string{"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token", "image_token", "boi_token", "eoi_token", "audio_token", "video_token"} {
+	for key := range strings.FieldsSeq("bos_token eos_token unk_token sep_token pad_token cls_token mask_token " +
+		"image_token boi_token eoi_token audio_token video_token") {
 		var text string
 		var object struct{ Content string }
 		if json.Unmarshal(cfg[key], &text) == nil && text != "" {

@@ -73,7 +73,8 @@ const whyTooLong = "prompt is longer than max_model_len"
 
 // What keeps a request from being exact.
 var (
-	ErrNoTemplate    = &Unpredicted{"the model directory has no chat template (expected chat_template.jinja, chat_template.json or tokenizer_config.json with chat_template; or give one with chat_template)"}
+	ErrNoTemplate = &Unpredicted{"the model directory has no chat template (expected chat_template.jinja, chat_template.json or " +
+		"tokenizer_config.json with chat_template; or give one with chat_template)"}
 	ErrTemplateLimit = &Unpredicted{"the chat template goes beyond its limits on this conversation"}
 	ErrEndpoint      = &Unpredicted{"endpoint whose prompts are not read"}
 	ErrStored        = &Unpredicted{"request that goes on from a response stored in the server"}
@@ -118,7 +119,8 @@ type chatTemplate struct {
 // unknown vision family, loads and says so in Warnings: texts are still exact there.
 func Load(dir string, opt Options) (*Model, error) {
 	if !opt.Dialect.complete() {
-		return nil, errors.New("prompt.Options.Dialect lacks Format, Part, Messages or Tools (want an engine's, such as that of engine/vllm)")
+		return nil, errors.New("prompt.Options.Dialect lacks Format, Part, Messages or Tools " +
+			"(want an engine's, such as that of engine/vllm)")
 	}
 	m := &Model{opt: opt}
 	m.opt.Like = nil
@@ -204,7 +206,8 @@ func (m *Model) Warnings() (w []string) {
 		w = append(w, ErrNoTemplate.Error())
 	}
 	if m.maybeMistral {
-		w = append(w, "the directory has a Mistral tokenizer too: the engine takes it by itself where the weights are consolidated*.safetensors, and then tokenizer_mode must be mistral here")
+		w = append(w, "the directory has a Mistral tokenizer too: the engine takes it by itself where the weights are "+
+			"consolidated*.safetensors, and then tokenizer_mode must be mistral here")
 	}
 	if m.visErr != nil {
 		return append(w, m.visErr.Error())

@@ -93,7 +93,8 @@ func (c *Config) defaults() {
 
 func (c *Config) check() error {
 	for what, v := range map[string]int64{"Budget": int64(c.Budget), "Timeout": int64(c.Timeout), "MaxBytes": c.MaxBytes,
-		"InFlightBytes": c.InFlightBytes, "ByteCache": c.ByteCache, "PerHost": int64(c.PerHost), "Total": int64(c.Total), "URLs": int64(c.URLs)} {
+		"InFlightBytes": c.InFlightBytes, "ByteCache": c.ByteCache, "PerHost": int64(c.PerHost), "Total": int64(c.Total),
+		"URLs": int64(c.URLs)} {
 		if v < 0 {
 			return fmt.Errorf("fetch: %s %d: want a positive number", what, v)
 		}
@@ -141,7 +142,8 @@ func New(cfg Config) (*Fetcher, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
-	f := &Fetcher{cfg: cfg, total: make(chan struct{}, cfg.Total), flight: map[key]*flight{}, hosts: newHosts(cfg.PerHost, cfg.now)}
+	f := &Fetcher{cfg: cfg, total: make(chan struct{}, cfg.Total), flight: map[key]*flight{},
+		hosts: newHosts(cfg.PerHost, cfg.now)}
 	f.urls = otter.Must(&otter.Options[key, *entry]{MaximumSize: cfg.URLs})
 	f.bytes = otter.Must(&otter.Options[mmhash.ContentID, []byte]{
 		MaximumWeight: uint64(cfg.ByteCache),

@@ -315,8 +315,9 @@ func otherFormat(b []byte) string {
 		magic, name string
 	}{
 		{0, "\x00\x00\x01\x00", "ICO"}, {0, "\x00\x00\x02\x00", "CUR"}, {0, "\xff\x4f\xff\x51", "JPEG2000"},
-		{0, "\x00\x00\x00\x0cjP  \r\n\x87\n", "JPEG2000"}, {0, "qoif", "QOI"}, {0, "Pf", "PPM"}, {0, "P0CMYK", "PPM"}, {0, "Py", "PPM"},
-		{0, "8BPS", "PSD"}, {0, "DDS ", "DDS"}, {0, "P7 332", "XVTHUMB"}, {0, "icns", "ICNS"}, {0, "\x01\xda", "SGI"}, {0, "BLP1", "BLP"}, {0, "BLP2", "BLP"},
+		{0, "\x00\x00\x00\x0cjP  \r\n\x87\n", "JPEG2000"}, {0, "qoif", "QOI"}, {0, "Pf", "PPM"}, {0, "P0CMYK", "PPM"},
+		{0, "Py", "PPM"}, {0, "8BPS", "PSD"}, {0, "DDS ", "DDS"}, {0, "P7 332", "XVTHUMB"}, {0, "icns", "ICNS"},
+		{0, "\x01\xda", "SGI"}, {0, "BLP1", "BLP"}, {0, "BLP2", "BLP"},
 		{0, "DanM", "MSP"}, {0, "LinS", "MSP"}, {0, "#define", "XBM"}, {0, "/* XPM", "XPM"}, {0, "Image type:", "IM"},
 		{0, "SIMPLE", "FITS"}, {0, "\x59\xa6\x6a\x95", "SUN"}, {0, "\x80\xe8\x00\x00", "PIXAR"}, {0, "FTEX", "FTEX"},
 		{4, "\x11\xaf", "FLI"}, {4, "\x12\xaf", "FLI"}, {0, "\xb1\x68\xde\x3a", "DCX"},

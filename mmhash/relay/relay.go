@@ -92,7 +92,8 @@ func New(c Config) (*Relay, error) {
 	if c.now == nil {
 		c.now = time.Now
 	}
-	r := &Relay{cfg: c, base: strings.TrimRight(c.URL, "/"), held: make(map[mmhash.ContentID]*list.Element), key: c.Key, peer: newPeer()}
+	r := &Relay{cfg: c, base: strings.TrimRight(c.URL, "/"), key: c.Key, peer: newPeer(),
+		held: make(map[mmhash.ContentID]*list.Element)}
 	switch _, err := netip.ParseAddrPort(c.Self); {
 	case c.Key == nil && c.Self == "":
 		r.key = make([]byte, 32)

@@ -31,7 +31,7 @@ func (t table) load(dir fs.FS, tok Tokens, opts Options) (*Model, error) {
 	f := t.match(s)
 	if named != nil {
 		if f != nil && f != named {
-			m.warnings = append(m.warnings, fmt.Sprintf("vision_family %s is taken; the directory's files say %s", named.name, f.name))
+			m.warn("vision_family %s is taken; the directory's files say %s", named.name, f.name)
 		}
 		f = named
 	}
@@ -93,6 +93,10 @@ func (m *Model) bindIDs() error {
 		m.outOfVocab = uint32(vocab + 1)
 	}
 	return nil
+}
+
+func (m *Model) warn(format string, a ...any) {
+	m.warnings = append(m.warnings, fmt.Sprintf(format, a...))
 }
 
 func (m *Model) lacks(format string, a ...any) error {
@@ -204,15 +208,15 @@ func (m *Model) resolveNames() error {
 			// A derived vocabulary may call the token otherwise.
 			text = m.tok.DecodeText([]uint32{cfgID})
 			if again, known := m.tok.ID(text); !known || again != cfgID {
-				return m.lacks("token %s: the tokenizer has neither it nor a token of id %d (config.json %s)", n.text, cfgID, n.id)
+				return m.lacks("token %s: the tokenizer has neither it nor a token of id %d (config.json %s)",
+					n.text, cfgID, n.id)
 			}
 		case !ok:
 			return m.lacks("token %s: not in the tokenizer, and config.json has no %s", text, n.id)
 		case hasCfg && cfgID != id && !n.loose:
 			return m.lacks("token %s: the tokenizer says %d, config.json (%s) says %d", text, id, n.id, cfgID)
 		case hasCfg && cfgID != id:
-			m.warnings = append(m.warnings, fmt.Sprintf("token %s: the tokenizer says %d, config.json (%s) says %d; the engine takes the tokenizer's",
-				text, id, n.id, cfgID))
+			m.warn("token %s: the tokenizer says %d, config.json (%s) says %d; the engine takes the tokenizer's", text, id, n.id, cfgID)
 		}
 		m.names[key] = text
 	}
@@ -300,7 +304,8 @@ func (m *Model) compile(modality string, e *entry) (*rule, error) {
 	if r.target != "" && !strings.Contains(r.target, "{k}") {
 		r.targets = m.tok.EncodeText(nil, r.target)
 	}
-	if addsBOS, said := m.settings.tokenizer["add_bos_token"].(bool); e.prefix != "" && (e.prefix != "{bos}" || addsBOS || !said) {
+	addsBOS, said := m.settings.tokenizer["add_bos_token"].(bool)
+	if e.prefix != "" && (e.prefix != "{bos}" || addsBOS || !said) {
 		r.prefix = m.tok.EncodeText(nil, m.fill(e.prefix))
 	}
 	if e.id != "" {
