@@ -16,7 +16,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"slices"
 	"sync"
 	"time"
 )
@@ -49,9 +48,9 @@ type Vars []Var
 func (v *Vars) Set(name string, value Value) { *v = append(*v, Var{name, value}) }
 
 func (v Vars) get(name string) (Value, bool) {
-	for _, e := range slices.Backward(v) {
-		if e.Name == name {
-			return e.Value, true
+	for i := len(v) - 1; i >= 0; i-- {
+		if v[i].Name == name {
+			return v[i].Value, true
 		}
 	}
 	return Value{}, false
