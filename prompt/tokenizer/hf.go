@@ -13,15 +13,6 @@ import (
 	"github.com/sightline-router/sightline/body/jsonread"
 )
 
-// LoadJSON reads the text of a tokenizer.json alone, as tokenizers.Tokenizer.from_str does.
-func LoadJSON(b []byte) (*Tokenizer, error) {
-	t, err := readTokenizerJSON(b)
-	if err != nil {
-		return nil, err
-	}
-	return t, t.finish()
-}
-
 func newTokenizer() *Tokenizer {
 	return &Tokenizer{byID: map[uint32]*AddedToken{}, byText: map[string]uint32{}, special: map[string]bool{}}
 }

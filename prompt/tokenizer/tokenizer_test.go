@@ -16,6 +16,15 @@ import (
 	"github.com/sightline-router/sightline/internal/testkit/golden"
 )
 
+// LoadJSON reads the text of a tokenizer.json alone, as tokenizers.Tokenizer.from_str does.
+func LoadJSON(b []byte) (*Tokenizer, error) {
+	t, err := readTokenizerJSON(b)
+	if err != nil {
+		return nil, err
+	}
+	return t, t.finish()
+}
+
 // pipelineCase is a random tokenizer and what tokenizers==0.23.3 made of texts with it (testdata/differential.py).
 type pipelineCase struct {
 	Tokenizer string

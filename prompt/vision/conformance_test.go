@@ -34,7 +34,7 @@ func (t realTokens) DecodeText(ids []uint32) string { return t.Decode(ids, false
 
 func loadTokens(t *testing.T, data []byte) realTokens {
 	t.Helper()
-	tok, err := tokenizer.LoadJSON(data)
+	tok, err := tokenizer.LoadFS(fstest.MapFS{"tokenizer.json": {Data: data}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -77,14 +77,6 @@ func (l *Link) Close() {
 	}
 }
 
-// Addr is where the embedded server listens; "" if NATS is another process.
-func (l *Link) Addr() string {
-	if l.server == nil {
-		return ""
-	}
-	return l.server.Addr().String()
-}
-
 // embedded starts a server. While its port is taken it tries again, up to serverStart.
 func embedded(o LinkOptions) (*server.Server, error) {
 	host, p, err := net.SplitHostPort(o.Listen)

@@ -20,7 +20,7 @@ func TestLink(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.Listen = l.Addr()
+	o.Listen = l.server.Addr().String()
 	conn, err := Connect("nats://"+o.Listen, "agent", o.Log)
 	if err != nil {
 		t.Fatal(err)

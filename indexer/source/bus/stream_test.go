@@ -105,8 +105,8 @@ func TestPortIsTaken(t *testing.T) {
 	go func() {
 		l, err := StartLink(LinkOptions{Listen: taken, Dir: t.TempDir(), Log: zap.NewNop()})
 		if err == nil {
-			if l.Addr() != taken {
-				t.Errorf("it listens on %s", l.Addr())
+			if addr := l.server.Addr().String(); addr != taken {
+				t.Errorf("it listens on %s", addr)
 			}
 			l.Close()
 		}
