@@ -16,7 +16,6 @@ const (
 // Errors of a body that is JSON but no request. They never quote the body.
 var (
 	ErrObject   = errors.New("body is not a JSON object")
-	ErrModel    = errors.New("model is missing or no string")
 	ErrMessages = errors.New("messages is missing or no list")
 	ErrMany     = errors.New("more than 4096 messages or content parts, or more than 65536 keys in them")
 )
@@ -26,7 +25,6 @@ var (
 type Request struct {
 	Body     *Skeleton
 	Model    string
-	HasModel bool
 	Messages []Message
 	Batch    [][]Message             // where messages is a list of conversations: windows of Messages; else nil
 	Fields   map[string]gjson.Result // all other top-level keys
@@ -35,7 +33,6 @@ type Request struct {
 // Message is one chat message. Content is a string (Text set, Parts nil), null, or a list of parts.
 type Message struct {
 	Role    string
-	HasRole bool // it is a text, if an empty one
 	Kind    ContentKind
 	Content gjson.Result
 	Parts   []Part
@@ -81,7 +78,7 @@ func Parse(s *Skeleton, req *Request) error {
 	root.ForEach(func(k, v gjson.Result) bool {
 		switch key := k.String(); key {
 		case "model":
-			req.Model, req.HasModel = s.String(v)
+			req.Model, _ = s.String(v)
 		case "messages":
 			messages = v
 		default:
@@ -188,7 +185,7 @@ func (s *Skeleton) message(v gjson.Result) (m Message, err error) {
 	v.ForEach(func(k, v gjson.Result) bool {
 		switch key := k.String(); key {
 		case "role":
-			m.Role, m.HasRole = s.String(v)
+			m.Role, _ = s.String(v)
 		case "content":
 			m.Content = v
 		default:

@@ -13,9 +13,8 @@ type Expanded struct {
 	IDs   []uint32
 	Spans []vision.Span // in prompt order; Index is the medium's
 	// Exact is false where the prompt is only known up to a medium; IDs and Spans end there, and Why says what stopped it.
-	Exact  bool
-	Why    string // one of a fixed set of texts
-	Detail string // for people; "" for none
+	Exact bool
+	Why   string // one of a fixed set of texts
 }
 
 // Expand tokenises a prompt and puts the media in; sizes[i] belongs to the i-th medium of the prompt. Errors: a *Refused.
@@ -159,7 +158,7 @@ func (m *Model) expandText(d *Draft, p *DraftPrompt, sizes []vision.Media) (Expa
 
 func (m *Model) expandMedia(d *Draft, ids []uint32, sizes []vision.Media) (e Expanded, err error) {
 	if m.visErr != nil {
-		return Expanded{Why: "media of a model whose vision rule is not known", Detail: m.visErr.Error()}, nil
+		return Expanded{Why: "media of a model whose vision rule is not known"}, nil
 	}
 	dst := make([]uint32, 0, min(len(ids)+1300*len(sizes), d.most))
 	out, spans, err := m.vision.With(m.tokens(d), d.most).Expand(dst, ids, sizes, d.kwargs)
@@ -175,14 +174,13 @@ func (d *Draft) expanded(out []uint32, spans []vision.Span, err error) (Expanded
 	var open *vision.UndecidableError
 	switch {
 	case errors.As(err, &refused):
-		const why = "media that the engine refuses for their sizes, number or place"
-		return Expanded{}, &Refused{Status: refused.Status, Reason: why, Detail: refused.Reason}
+		return Expanded{}, &Refused{Status: refused.Status, Reason: "media that the engine refuses for their sizes, number or place"}
 	case errors.As(err, &open) && open.TooMany && d.refuses:
 		return Expanded{}, Refuse(whyTooLong)
 	case errors.As(err, &open) && open.TooMany:
 		return Expanded{IDs: out, Spans: spans, Why: ErrLong.Reason}, nil
 	case errors.As(err, &open):
-		return Expanded{IDs: out, Spans: spans, Why: "media whose tokens a request does not tell", Detail: open.Reason}, nil
+		return Expanded{IDs: out, Spans: spans, Why: "media whose tokens a request does not tell"}, nil
 	}
 	return Expanded{}, err
 }

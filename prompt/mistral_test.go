@@ -67,7 +67,7 @@ func TestMistralMode(t *testing.T) {
 			d := draft(t, m, c.endpoint, c.body)
 			e, err := m.Expand(d, &d.Prompts[0], c.sizes)
 			if err != nil || !e.Exact {
-				t.Fatal(err, e.Why, e.Detail)
+				t.Fatal(err, e.Why)
 			}
 			if got := m.Tokenizer().Decode(e.IDs, false); got != c.want {
 				t.Errorf("got  %s\nwant %s", got, c.want)

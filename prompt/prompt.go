@@ -54,7 +54,6 @@ type Options struct {
 type Refused struct {
 	Status int
 	Reason string // one of a fixed set of texts, good for a metric's label
-	Detail string // for people, with numbers; "" for none
 }
 
 func (e *Refused) Error() string {
