@@ -41,7 +41,9 @@ func (x *decision) line(b *booked) *decisionlog.Line {
 		l.HashIDs = decisionlog.Spans(b.chain, b.size, d.PromptTokens)
 		media := x.reading(x.model.classOf(x.chosen.Worker)).prompt.Media
 		for i := range media[:min(len(media), mostMedia)] {
-			l.Images = append(l.Images, decisionlog.Image{ID: media[i].Key, Offset: media[i].Offset, Tokens: media[i].Length})
+			if media[i].Length > 0 { // else it is not in the prompt that was read
+				l.Images = append(l.Images, decisionlog.Image{ID: media[i].Key, Offset: media[i].Offset, Tokens: media[i].Length})
+			}
 		}
 	}
 	return l

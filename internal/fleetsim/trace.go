@@ -28,7 +28,7 @@ const (
 	mostLine   = 1 << 20 // bytes
 	mostTokens = 4 << 20 // of a prompt, and of an answer
 	mostServed = 6000    // requests of a trace that are played
-	mostTime   = 1e12    // milliseconds
+	mostTime   = 1e14    // milliseconds: Unix times too, as the decision log has them
 	mooncake   = 3       // the capacity of Mooncake's conversations on 16 workers, as it was fixed first
 )
 

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sightline-router/sightline/router/decisionlog"
 )
 
 const twoLines = `{"timestamp": 1000, "input_length": 1000, "output_length": 5, "hash_ids": [1, 2]}
@@ -112,5 +114,36 @@ func TestPicturesAreAsWritten(t *testing.T) {
 	}
 	if pictures < 10000 || further < 1000 {
 		t.Errorf("%d pictures and %d further turns in 10,000 requests", pictures, further)
+	}
+}
+
+// What the router's decision log says is a trace: of prompts with a common beginning, a picture and a session.
+func TestDecisionLogIsATrace(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "decisions.jsonl")
+	log, err := decisionlog.Open(decisionlog.Options{File: file, MaxBytes: 1 << 20, Keep: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range uint64(2) {
+		log.Add(&decisionlog.Line{Timestamp: time.Date(2030, 1, 1, 0, 0, int(i), 0, time.UTC).UnixMilli(), ID: "d", Model: "m", Adapter: "lora", Session: "a client's",
+			InputLength: 1100, OutputLength: 9, HashIDs: []uint64{7, 8 + i, 0}, Images: []decisionlog.Image{{ID: 5, Offset: 3, Tokens: 100}}, ReportedCached: -1})
+	}
+	if err := log.Close(); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	trace, err := ReadTrace(f, 1, 10)
+	if err != nil || len(trace) != 2 {
+		t.Fatalf("%+v, %v", trace, err)
+	}
+	a, b := trace[0], trace[1]
+	prepare(trace, 16)
+	if b.At != time.Second || b.Input() != 1100 || b.Answer.Tokens != 9 || a.Session == 0 || a.Session != b.Session || a.Images[0] != b.Images[0] || a.Adapter == 0 ||
+		a.blocks[31] != b.blocks[31] || a.blocks[32] == b.blocks[32] {
+		t.Errorf("%+v %+v", a, b)
 	}
 }

@@ -181,14 +181,15 @@ func TestFullDisk(t *testing.T) {
 	for range 10 {
 		l.write(sample("1", 10))
 	}
+	defer func() { _ = l.Close() }()
 	if n := counted(t, reg, "failed"); n != 10 || said.Len() != 1 {
 		t.Errorf("%v failures counted, %d lines in the log", n, said.Len())
 	}
 	file := filepath.Join(t.TempDir(), "decisions.jsonl")
-	l.out.Filename = file
 	if err := l.out.Close(); err != nil {
 		t.Fatal(err)
 	}
+	l.out = newLog(Options{File: file, MaxBytes: 1 << 20}).out
 	l.torn = true // as after a write that ended in the middle
 	l.write(sample("2", 10))
 	l.write(sample("3", 10))
