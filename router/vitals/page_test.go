@@ -83,7 +83,8 @@ trtllm_kv_cache_utilization{engine_type="undefined",model_name="undefined"} 0.06
 func TestEnginesTell(t *testing.T) {
 	for _, name := range []string{"vllm", "sglang", "trtllm"} {
 		r := engine.RulesOf(name, "")
-		if l := r.Load; r.Health != "/health" || l.Path == "" || l.Running == "" || l.Waiting == "" || len(l.Usage) == 0 || l.Old < time.Second {
+		l := r.Load
+		if r.Health != "/health" || l.Path == "" || l.Running == "" || l.Waiting == "" || len(l.Usage) == 0 || l.Old < time.Second {
 			t.Errorf("%s: %q, %+v", name, r.Health, l)
 		}
 	}
@@ -105,7 +106,9 @@ func FuzzPage(f *testing.F) {
 	f.Fuzz(func(t *testing.T, page string) {
 		got, err := read(l, strings.NewReader(page))
 		for rank, g := range got {
-			if err != nil || rank < 0 || rank >= maxRank || g.running < 0 || g.running > maxCount || g.waiting < 0 || g.waiting > maxCount || !(g.usage >= 0 && g.usage <= 1 || g.usage == -1) {
+			count := func(n int) bool { return n >= 0 && n <= maxCount }
+			use := g.usage == -1 || g.usage >= 0 && g.usage <= 1
+			if err != nil || rank < 0 || rank >= maxRank || !count(g.running) || !count(g.waiting) || !use {
 				t.Errorf("rank %d: %+v, %v", rank, g, err)
 			}
 		}
@@ -118,7 +121,7 @@ func BenchmarkPage(b *testing.B) {
 	for rank := range 8 {
 		page.WriteString(strings.ReplaceAll(strings.ReplaceAll(vllmPage, `"1"`, `"x"`), `"0"`, fmt.Sprintf("%q", fmt.Sprint(rank))))
 		for i := range 1500 {
-			fmt.Fprintf(&page, "vllm:e2e_request_latency_seconds_bucket{engine=\"%d\",le=\"%d.0\",model_name=\"Qwen/Qwen2.5-VL-7B-Instruct\"} %d.0\n", rank, i, i*i)
+			fmt.Fprintf(&page, `vllm:e2e_request_latency_seconds_bucket{engine="%d",le="%d.0",model_name="Qwen/Qwen2.5-VL-7B"} %d.0`+"\n", rank, i, i*i)
 		}
 	}
 	text := strings.ReplaceAll(page.String(), `engine="x"`, `engine="8"`)

@@ -56,7 +56,8 @@ type Nurse struct {
 func New(o Options) *Nurse {
 	n := &Nurse{o: o, health: rules.NewClient(healthTime), load: rules.NewClient(loadTime)}
 	n.failed = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "worker_checks_failed_total",
-		Help: "Times that a worker, asked for its health or load, failed: refused, timeout, broken, unreadable, or the status of its answer."}, []string{"worker", "what", "why"})
+		Help: "Times that a worker, asked for its health or load, failed: refused, timeout, broken, unreadable, or the status of its answer."},
+		[]string{"worker", "what", "why"})
 	o.Metrics.MustRegister(n.failed, n)
 	return n
 }
@@ -66,8 +67,8 @@ func (n *Nurse) Forget(worker string) {
 	n.failed.DeletePartialMatch(prometheus.Labels{"worker": worker})
 }
 
-var ageDesc = prometheus.NewDesc("sightline_worker_load_age_seconds", "How long ago each worker told the load that counts now; none: nothing that it told does.",
-	[]string{"worker", "rank"}, nil)
+var ageDesc = prometheus.NewDesc("sightline_worker_load_age_seconds",
+	"How long ago each worker told the load that counts now; none: nothing that it told does.", []string{"worker", "rank"}, nil)
 
 // Describe implements prometheus.Collector.
 func (n *Nurse) Describe(ch chan<- *prometheus.Desc) { ch <- ageDesc }
@@ -78,7 +79,8 @@ func (n *Nurse) Collect(ch chan<- prometheus.Metric) {
 	for _, w := range n.o.Fleet.Workers() {
 		for _, s := range w.Slots {
 			if _, _, age, ok := s.Told(now); ok {
-				ch <- prometheus.MustNewConstMetric(ageDesc, prometheus.GaugeValue, age.Seconds(), w.Name, strconv.Itoa(max(s.Rank, 0)))
+				rank := strconv.Itoa(max(s.Rank, 0))
+				ch <- prometheus.MustNewConstMetric(ageDesc, prometheus.GaugeValue, age.Seconds(), w.Name, rank)
 			}
 		}
 	}
@@ -142,7 +144,8 @@ func (c *checks) ask(ctx context.Context) (next time.Duration) {
 		failed = strconv.Itoa(status)
 	case status < 200 || status > 299: // it answers, and has no word on its health for us
 		if !said {
-			c.o.Log.Info("a worker has no health to ask for: only requests tell of it", zap.String("worker", w.Name), zap.String("path", c.path), zap.Int("status", status))
+			c.o.Log.Info("a worker has no health to ask for: only requests tell of it",
+				zap.String("worker", w.Name), zap.String("path", c.path), zap.Int("status", status))
 		}
 		c.none, next = true, seldom
 	}
@@ -194,14 +197,16 @@ func (l *loads) ask(ctx context.Context) (next time.Duration) {
 		failed = strconv.Itoa(status)
 	case status != http.StatusOK || len(page) == 0:
 		if !l.none {
-			l.o.Log.Info("a worker does not tell its load: what others send it is not known", zap.String("worker", w.Name), zap.String("path", l.load.Path), zap.Int("status", status))
+			l.o.Log.Info("a worker does not tell its load: what others send it is not known",
+				zap.String("worker", w.Name), zap.String("path", l.load.Path), zap.Int("status", status))
 		}
 		l.none, next = true, seldom
 	}
 	if failed != "" { // what it told last is believed for its time
 		l.failed.WithLabelValues(w.Name, "load", failed).Inc()
 		if l.fails++; l.fails == unheard {
-			l.o.Log.Warn("a worker's load is not heard: only our own requests there count", zap.String("worker", w.Name), zap.String("path", l.load.Path), zap.String("why", failed))
+			l.o.Log.Warn("a worker's load is not heard: only our own requests there count",
+				zap.String("worker", w.Name), zap.String("path", l.load.Path), zap.String("why", failed))
 		}
 		return 0
 	}
@@ -227,7 +232,8 @@ func (l *loads) tell(page map[int]gauges, asked, now time.Time) {
 		}
 		var t fleet.Told
 		if ok {
-			t = fleet.Told{Running: g.running, Waiting: g.waiting, Usage: g.usage, Old: l.load.Old + now.Sub(asked), Lasts: periods * max(l.o.Load, soon)}
+			t = fleet.Told{Running: g.running, Waiting: g.waiting, Usage: g.usage, Old: l.load.Old + now.Sub(asked),
+				Lasts: periods * max(l.o.Load, soon)}
 		}
 		s.Tell(t, now)
 	}

@@ -109,6 +109,8 @@ func status(code int) http.HandlerFunc {
 	return func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(code) }
 }
 
+func breakOff(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
+
 func hang(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
 
 func page(text string) http.HandlerFunc {
@@ -123,7 +125,7 @@ func TestHealth(t *testing.T) {
 		"500":     status(500),
 		"503":     status(503),
 		"timeout": hang,
-		"broken":  func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		"broken":  breakOff,
 	} {
 		t.Run(why, func(t *testing.T) {
 			w := newWard(t, often, 0, status(200))
@@ -225,11 +227,12 @@ func TestLoad(t *testing.T) {
 	})
 	w.fleet.Book("a", fleet.Booking{Slot: slots[0]})
 	w.until("ours is among them", func() bool { n, _ := inflight(slots[0]); return n == 3 })
-	if n, err := w.reg.Gather(); err != nil || len(n) != 1 || n[0].GetName() != "sightline_worker_load_age_seconds" || len(n[0].Metric) != 2 {
+	n, err := w.reg.Gather()
+	if err != nil || len(n) != 1 || n[0].GetName() != "sightline_worker_load_age_seconds" || len(n[0].Metric) != 2 {
 		t.Errorf("ages: %v, %v", n, err)
 	}
 	for why, a := range map[string]http.HandlerFunc{
-		"unreadable": page("vllm:num_requests_running NaN\n"), "500": status(500), "429": status(429), "broken": func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		"unreadable": page("vllm:num_requests_running NaN\n"), "500": status(500), "429": status(429), "broken": breakOff,
 		"timeout": func(rw http.ResponseWriter, r *http.Request) { // a page that does not end
 			for r.Context().Err() == nil {
 				_, _ = rw.Write([]byte("x 1\n"))
