@@ -31,7 +31,8 @@ type predictions struct {
 const (
 	predShards = 64
 	predBlocks = 1 << 21
-	predPrompt = predBlocks / 8 // of one prompt: no request may take all the room
+	predPrompt = predBlocks / 8  // of one prompt: no request may take all the room
+	untoldTTL  = 2 * time.Minute // of a worker without events: nothing else will tell what it holds (NVIDIA Dynamo 1.6: 120 s)
 )
 
 type predShard struct {
@@ -91,13 +92,16 @@ func (p *predictions) extend(chain []uint64, slots *reaches, now time.Time) {
 	}
 }
 
-// add notes that slot will hold the blocks from from on, as many as there is room for.
-func (p *predictions) add(slot uint32, chain []uint64, from int, now time.Time) *promise {
+// add notes that slot will hold the blocks from from on, as many as there is room for; told: its events will confirm them.
+func (p *predictions) add(slot uint32, chain []uint64, from int, told bool, now time.Time) *promise {
 	if from >= len(chain) || p.ttl <= 0 {
 		return nil
 	}
-	t := now.UnixNano()
-	made := &promise{slot: slot, from: len(chain), until: t + int64(p.ttl)}
+	t, ttl := now.UnixNano(), p.ttl
+	if !told {
+		ttl = max(ttl, untoldTTL)
+	}
+	made := &promise{slot: slot, from: len(chain), until: t + int64(ttl)}
 	chain = chain[:min(len(chain), from+predPrompt)]
 	for p.size.Load()+int64(len(chain)-from) > p.most && p.makeRoom(t) {
 	}

@@ -1,28 +1,29 @@
 // Package choose turns what is known of each candidate into a ranking.
 //
-//	cost = slowness × (α × (tokens to prefill + picture tokens to encode) + tokens queued before it
-//	                   + perRequest × requests in flight + perContext × their prompt tokens)
-//	       + full × KV cache in use
+//	wait  = tokens queued before it + tokens to prefill + picture tokens to encode
+//	cost  = slowness × (wait + wait² ÷ tail + stall × requests in flight × (tokens to prefill + to encode)
+//	                    + perRequest × requests in flight + perContext × their prompt tokens)
+//	        + full × KV cache in use
 //
-// All in tokens of an average worker's prefill, so that each term can be read and compared: a prefix that a worker holds is
-// worth what it saves, and loses to another worker when the queue before it is longer than that. α is above one because
-// work that is spared is spared for all that come after: 2, and 3 in a fleet that is full, where work done twice is paid
-// by everybody (docs/choice.md has the measurements). Time is linear in the candidates; nothing is allocated.
+// All in tokens of an average worker's prefill, so that each term can be read and compared. The wait is what the request pays
+// itself; its square keeps the long ones rare. The stall is what the others pay: while a prompt is prefilled the worker's
+// other requests decode slower, so work that a prefix spares is worth the more the busier its worker is, and the fuller the
+// fleet. The rest is what the others make this request pay while it decodes. docs/choice.md has the measurements. Time is
+// linear in the candidates; nothing is allocated.
 package choose
 
 import "math"
 
 const (
-	alpha      = 2    // weight of work that a worker would have to do itself
-	alphaFull  = 3    // the same where the fleet is full
-	fillFrom   = 30   // requests in flight a candidate, on average, from which alpha rises
-	fillTo     = 60   // and at which it is alphaFull
-	perRequest = 128  // tokens that one request in flight costs the next one: its share of each decode step
-	perContext = 0.03 // the same of each token that its decode steps read
-	full       = 1024 // what a KV cache costs that is all in use, where a worker tells (NVIDIA's standalone example)
-	slack      = 64   // tokens within which costs count as equal: two blocks of 16 that one holds and the other would compute
-	alike      = 1.1  // rates that differ by less are equal: prompts' lengths and decode steps move them as much
-	slowest    = 8    // bounds slowness, both ways
+	tail       = 10000 // tokens of waiting at which another one costs three: about a second
+	stall      = 0.1   // share of a prefill's time that it costs each request in flight there
+	mostStall  = 6     // together: beyond, a queue would grow for the sake of what it holds
+	perRequest = 64    // tokens that one request in flight costs the next one: its share of each decode step
+	perContext = 0.03  // the same of each token that its decode steps read
+	full       = 1024  // what a KV cache costs that is all in use, where a worker tells (NVIDIA's standalone example)
+	slack      = 48    // tokens within which costs count as equal: less than one request in flight, more than a block or two
+	alike      = 1.1   // rates that differ by less are equal: prompts' lengths and decode steps move them as much
+	slowest    = 8     // bounds slowness, both ways
 )
 
 // Candidate is one slot as the decision sees it.
@@ -48,35 +49,35 @@ type Candidate struct {
 
 // Terms is a candidate's cost, term by term, in tokens.
 type Terms struct {
-	Prefill  float64 `json:"prefill"`
+	Prefill  float64 `json:"prefill"` // of the prompt's rest and its pictures
 	Queue    float64 `json:"queue"`
+	Tail     float64 `json:"tail"`  // of a long wait, beyond its length
+	Stall    float64 `json:"stall"` // of the others there, while this one is prefilled
 	Requests float64 `json:"requests"`
 	Context  float64 `json:"context"`
 	Cache    float64 `json:"cache"`
 }
 
 // Sum is the cost.
-func (t Terms) Sum() float64 { return t.Prefill + t.Queue + t.Requests + t.Context + t.Cache }
+func (t Terms) Sum() float64 {
+	return t.Prefill + t.Queue + t.Tail + t.Stall + t.Requests + t.Context + t.Cache
+}
 
 // Fleet is what of all candidates a cost depends on.
 type Fleet struct {
-	Alpha float64
-	Rate  float64 // the mean of those that are known
+	Rate float64 // the mean of those that are known
 }
 
 // FleetOf looks at all candidates of a decision.
 func FleetOf(c []Candidate) (f Fleet) {
-	inflight, known := 0, 0
+	known := 0
 	for i := range c {
-		inflight += c[i].Inflight
 		if c[i].Rate > 0 {
 			f.Rate += c[i].Rate
 			known++
 		}
 	}
 	f.Rate /= float64(max(1, known))
-	fill := float64(inflight) / float64(max(1, len(c)))
-	f.Alpha = alpha + (alphaFull-alpha)*min(1, max(0, (fill-fillFrom)/(fillTo-fillFrom)))
 	return f
 }
 
@@ -89,10 +90,13 @@ func (f Fleet) Cost(c *Candidate) Terms {
 		slow = min(max(1, slow/alike), max(slow*alike, 1./slowest))
 	}
 	left := float64(c.Tokens-min(c.Tokens, c.Predicted)) + float64(c.Encode)
+	queue, others := max(0, c.Backlog-float64(c.Shared)), float64(c.Inflight)
 	return Terms{
-		Prefill:  slow * f.Alpha * left,
-		Queue:    slow * max(0, c.Backlog-float64(c.Shared)),
-		Requests: slow * perRequest * float64(c.Inflight),
+		Prefill:  slow * left,
+		Queue:    slow * queue,
+		Tail:     slow * (queue + left) * (queue + left) / tail,
+		Stall:    slow * min(mostStall, stall*others) * left,
+		Requests: slow * perRequest * others,
 		Context:  slow * perContext * c.Context,
 		Cache:    full * c.Usage,
 	}

@@ -14,14 +14,15 @@ func TestRank(t *testing.T) {
 	}{
 		{"longest prefix wins", []Candidate{{Slot: 0}, {Slot: 1, Exact: 500, Predicted: 500}, {Slot: 2, Exact: 100, Predicted: 100}}, 1000, []int{1, 2, 0}},
 		{"predicted counts like exact", []Candidate{{Slot: 0, Exact: 300, Predicted: 300}, {Slot: 1, Predicted: 400}}, 1000, []int{1, 0}},
-		{"a queue longer than twice the saving loses", []Candidate{{Slot: 0, Exact: 500, Predicted: 500, Backlog: 1100}, {Slot: 1}}, 1000, []int{1, 0}},
+		{"a queue longer than the saving loses", []Candidate{{Slot: 0, Exact: 500, Predicted: 500, Backlog: 1100}, {Slot: 1}}, 1000, []int{1, 0}},
 		{"a picture already encoded wins", []Candidate{{Slot: 0, Encode: 1196}, {Slot: 1, Seen: 1196}}, 1300, []int{1, 0}},
 		{"requests in flight weigh", []Candidate{{Slot: 0, Inflight: 3}, {Slot: 1, Inflight: 1}}, 10, []int{1, 0}},
 		{"a short shared prefix does not draw new work", []Candidate{{Slot: 0, Exact: 48, Predicted: 48, Inflight: 1, Recent: 1200}, {Slot: 1}}, 1000, []int{1, 0}},
-		{"a longer prefix does", []Candidate{{Slot: 0, Exact: 80, Predicted: 80, Inflight: 1}, {Slot: 1}}, 1000, []int{0, 1}},
+		{"a longer prefix does", []Candidate{{Slot: 0, Exact: 240, Predicted: 240, Inflight: 1}, {Slot: 1}}, 1000, []int{0, 1}},
 		{"decode steps read the context of others", []Candidate{{Slot: 0, Inflight: 2, Context: 60000}, {Slot: 1, Inflight: 2}}, 1000, []int{1, 0}},
 		{"a slow worker's prefill costs more", []Candidate{{Slot: 0, Exact: 100, Predicted: 100, Rate: 5000}, {Slot: 1, Rate: 10000}, {Slot: 2, Rate: 10000}}, 1000, []int{1, 2, 0}},
 		{"rates that differ little are equal", []Candidate{{Slot: 0, Exact: 32, Predicted: 32, Rate: 9000}, {Slot: 1, Rate: 10500}, {Slot: 2, Inflight: 1}}, 1000, []int{0, 1, 2}},
+		{"a long wait costs more than in proportion", []Candidate{{Slot: 0, Exact: 1000, Predicted: 1000, Backlog: 9000}, {Slot: 1, Backlog: 7900}}, 1000, []int{1, 0}},
 		{"of a full fleet work done twice is paid by all", []Candidate{{Slot: 0, Exact: 500, Predicted: 500, Backlog: 1100, Inflight: 60}, {Slot: 1, Inflight: 60}}, 1000, []int{0, 1}},
 		{"equal costs: the least recent work", []Candidate{{Slot: 0, Recent: 1200}, {Slot: 1}}, 1000, []int{1, 0}},
 		{"work on the same prompt is no queue", []Candidate{{Slot: 0, Predicted: 400, Backlog: 800, Shared: 800, Inflight: 1}, {Slot: 1, Encode: 391}}, 410, []int{0, 1}},
@@ -68,7 +69,7 @@ func TestTiesAreDrawn(t *testing.T) {
 func TestTermsSumUp(t *testing.T) {
 	c := []Candidate{{Slot: 0, Tokens: 1000, Exact: 100, Predicted: 200, Encode: 300, Inflight: 4, Backlog: 700, Shared: 100, Context: 1000, Usage: 0.5, Rate: 5000}, {Slot: 1, Tokens: 1000, Rate: 5000}}
 	got := FleetOf(c).Cost(&c[0])
-	if want := (Terms{Prefill: 2 * 1100, Queue: 600, Requests: 512, Context: 30, Cache: 512}); got != want {
+	if want := (Terms{Prefill: 1100, Queue: 600, Tail: 289, Stall: 440, Requests: 256, Context: 30, Cache: 512}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 	if Rank(c, 2, 0); c[1].cost != got.Sum() {

@@ -67,8 +67,8 @@ func (f Fleet) why(c, chosen *Candidate) string {
 		name string
 		more float64
 	}{
-		{Queue, ours.Queue - theirs.Queue},
-		{Requests, ours.Requests + ours.Context - theirs.Requests - theirs.Context},
+		{Queue, ours.Queue + ours.Tail - theirs.Queue - theirs.Tail},
+		{Requests, ours.Requests + ours.Context + ours.Stall - theirs.Requests - theirs.Context - theirs.Stall},
 		{Cache, ours.Cache - theirs.Cache},
 		{Encode, ours.Prefill - theirs.Prefill},
 	} {
