@@ -134,6 +134,7 @@ func TestNewWorkerHasSeenNothing(t *testing.T) {
 	var workers []*fleet.Worker
 	for i, s := range w.slots {
 		n := fleet.NewWorker(fmt.Sprint("new", i), netip.MustParseAddrPort(fmt.Sprintf("10.0.1.%d:8000", i+1)), "m", 0, func(int) indexer.SlotID { return s.ID })
+		n.Slots[0].EventAge = s.EventAge
 		workers = append(workers, n)
 	}
 	w.opt.Fleet.Set(workers)

@@ -58,6 +58,7 @@ func newWorld(t testing.TB, n int) *world {
 		fw := fleet.NewWorker(fmt.Sprint("w", i), netip.MustParseAddrPort(fmt.Sprintf("10.0.0.%d:8000", i+1)), "m", 0, func(int) indexer.SlotID {
 			return w.index.Join(indexer.SlotOptions{CountCopies: true})
 		})
+		fw.Slots[0].EventAge = func(time.Time) time.Duration { return 0 }
 		workers = append(workers, fw)
 		w.slots = append(w.slots, fw.Slots...)
 	}
