@@ -90,6 +90,15 @@ func (s *sightline) Ended(v *View, r *run, failed bool) {
 	s.router.Observe(o)
 }
 
+// Scraped implements scraper.
+func (s *sightline) Scraped(v *View) {
+	s.now = v.Now
+	at, every := time.Unix(1_000_000, 0).Add(s.now), v.sim.setup.Delays.Scrape
+	for i, l := range v.Loads {
+		s.workers[i].Slots[0].Tell(fleet.Told{Running: l.Running, Waiting: l.Waiting, Usage: l.Usage, Old: every, Lasts: 3 * time.Second}, at)
+	}
+}
+
 // Heard implements listener.
 func (s *sightline) Heard(v *View, worker int, out []change) {
 	s.now = v.Now
