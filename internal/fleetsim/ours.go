@@ -43,7 +43,27 @@ func newSightline(v *View) Rule {
 	}
 	s.router = router.New(router.Options{Models: []router.Model{{Name: modelName, Prompts: engine.Unread(engine.Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: v.Size})}},
 		Fleet: s.fleet, Index: s.index, PredictedTTL: 10 * time.Second, Now: now, Seed: v.sim.setup.Seed + 1})
+	v.sim.after(time.Duration(v.rand.Int64N(int64(loadEvery))), func() { s.ask(v) }) // replicas begin at different moments
 	return s
+}
+
+// What workers are asked for, as the configuration has it where it says nothing, and router/vitals and engine/vllm have it.
+const (
+	loadEvery = time.Second
+	loadOld   = 2 * time.Second // at most
+	loadLasts = 3 * loadEvery
+)
+
+// ask reads every worker's metrics page, now and from now on.
+func (s *sightline) ask(v *View) {
+	s.now = v.sim.now
+	if until := v.sim.setup.ScrapedTo; until != 0 && s.now > until {
+		return
+	}
+	for i, w := range v.sim.workers {
+		s.workers[i].Slots[0].Tell(fleet.Told{Running: len(w.running), Waiting: len(w.waiting), Usage: w.use(), Old: loadOld, Lasts: loadLasts}, time.Unix(1_000_000, 0).Add(s.now))
+	}
+	v.sim.after(loadEvery, func() { s.ask(v) })
 }
 
 func slotOf(w int) indexer.SlotID { return indexer.SlotID(w) }
@@ -88,15 +108,6 @@ func (s *sightline) Ended(v *View, r *run, failed bool) {
 		o.Code = 503
 	}
 	s.router.Observe(o)
-}
-
-// Scraped implements scraper.
-func (s *sightline) Scraped(v *View) {
-	s.now = v.Now
-	at, every := time.Unix(1_000_000, 0).Add(s.now), v.sim.setup.Delays.Scrape
-	for i, l := range v.Loads {
-		s.workers[i].Slots[0].Tell(fleet.Told{Running: l.Running, Waiting: l.Waiting, Usage: l.Usage, Old: every, Lasts: 3 * time.Second}, at)
-	}
 }
 
 // Heard implements listener.

@@ -47,11 +47,6 @@ type listener interface {
 	Heard(v *View, worker int, out []change)
 }
 
-// scraper is a Rule that takes down itself what was scraped.
-type scraper interface {
-	Scraped(v *View)
-}
-
 // View is what one router knows: blocks as events told, load as it booked and scraped.
 type View struct {
 	Now   time.Duration
@@ -268,14 +263,10 @@ func (s *sim) join() {
 }
 
 func (s *sim) scrape() {
-	for i, v := range s.views {
+	for _, v := range s.views {
 		for i, w := range s.workers {
 			l := &v.Loads[i]
-			l.Running, l.Waiting, l.Usage = len(w.running), len(w.waiting), 1-float64(w.cache.unused)/float64(w.Blocks)
-		}
-		if r, ok := s.rules[i].(scraper); ok {
-			v.Now = s.now
-			r.Scraped(v)
+			l.Running, l.Waiting, l.Usage = len(w.running), len(w.waiting), w.use()
 		}
 	}
 	if next := s.now + s.setup.Delays.Scrape; s.setup.ScrapedTo == 0 || next <= s.setup.ScrapedTo {

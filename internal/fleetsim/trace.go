@@ -3,6 +3,7 @@ package fleetsim
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"encoding/json"
 	"fmt"
@@ -20,7 +21,8 @@ import (
 //	{"timestamp": 1250, "input_length": 1180, "output_length": 96, "hash_ids": [17, 18, 19],
 //	 "images": [{"id": "9f86d081", "offset": 120, "tokens": 1036}], "session": 4, "adapter": "sql"}
 //
-// timestamp is in milliseconds from any moment on; hash_ids has one for each 512 tokens of the input, the last ones maybe
+// Sightline's decision log has that form too; of it a line is left out whose prompt was not read. Lines may stand in any
+// order. timestamp is in milliseconds from any moment on; hash_ids has one for each 512 tokens of the input, the last ones maybe
 // fewer: equal ids are equal tokens behind equal tokens. The ids of images, sessions and adapters are numbers or strings;
 // images, session and adapter may be left out.
 const (
@@ -40,6 +42,7 @@ type traceLine struct {
 	Images       []traceImage `json:"images,omitempty"`
 	Session      traceID      `json:"session,omitzero"`
 	Adapter      traceID      `json:"adapter,omitzero"`
+	Outcome      string       `json:"outcome"` // of a decision log
 }
 
 type traceImage struct {
@@ -80,34 +83,39 @@ func ReadTrace(r io.Reader, speed float64, most int) (trace []*Request, err erro
 		}
 		plain = bufio.NewReader(z)
 	}
-	lines := bufio.NewScanner(plain)
-	lines.Buffer(nil, mostLine)
-	ends := make(map[uint64]int) // the last whole hash id of a prompt → its tokens, to tell further turns
-	first, n := 0.0, 0
-	for len(trace) < most && lines.Scan() {
+	scan := bufio.NewScanner(plain)
+	scan.Buffer(nil, mostLine)
+	var lines []traceLine
+	n := 0
+	for len(lines) < most && scan.Scan() {
 		n++
-		if len(bytes.TrimSpace(lines.Bytes())) == 0 {
+		if len(bytes.TrimSpace(scan.Bytes())) == 0 {
 			continue
 		}
 		var l traceLine
-		if err = json.Unmarshal(lines.Bytes(), &l); err == nil {
+		if err = json.Unmarshal(scan.Bytes(), &l); err == nil {
+			if l.Outcome != "" && l.InputLength == 0 {
+				continue
+			}
 			err = l.check()
 		}
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %w", n, err)
 		}
-		if len(trace) == 0 {
-			first = l.Timestamp
-		}
-		req := l.request(len(trace), ends)
-		req.At = time.Duration(math.Max(0, l.Timestamp-first) / speed * float64(time.Millisecond))
-		trace = append(trace, req)
+		lines = append(lines, l)
 	}
 	switch {
-	case lines.Err() != nil:
-		return nil, fmt.Errorf("line %d: %w", n+1, lines.Err())
-	case len(trace) == 0:
+	case scan.Err() != nil:
+		return nil, fmt.Errorf("line %d: %w", n+1, scan.Err())
+	case len(lines) == 0:
 		return nil, fmt.Errorf("no request in %d lines", n)
+	}
+	slices.SortStableFunc(lines, func(a, b traceLine) int { return cmp.Compare(a.Timestamp, b.Timestamp) })
+	ends := make(map[uint64]int) // the last whole hash id of a prompt → its tokens, to tell further turns
+	for i := range lines {
+		r := lines[i].request(i, ends)
+		r.At = time.Duration((lines[i].Timestamp - lines[0].Timestamp) / speed * float64(time.Millisecond))
+		trace = append(trace, r)
 	}
 	return trace, nil
 }

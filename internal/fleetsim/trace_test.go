@@ -45,6 +45,17 @@ func TestReadTrace(t *testing.T) {
 	}
 }
 
+// A decision log is played as it lies: its lines stand in the order of ends, and some have no prompt.
+func TestDecisionLogAsItLies(t *testing.T) {
+	trace, err := ReadTrace(strings.NewReader(`{"v": 1, "timestamp": 1795375000500, "id": "b", "adapter": "sql", "session": "c0ffee", "input_length": 20, "output_length": 3, "hash_ids": [17876543210987654321], "outcome": "ended"}
+{"v": 1, "timestamp": 1795375000200, "id": "c", "input_length": 0, "output_length": 0, "hash_ids": null, "outcome": "refused"}
+{"v": 1, "timestamp": 1795375000000, "id": "a", "input_length": 600, "output_length": 9, "hash_ids": [5, 6], "images": [{"id": 18446744073709551615, "offset": 4, "tokens": 500}], "outcome": "expired"}
+`), 1, 10)
+	if err != nil || len(trace) != 2 || trace[0].Input() != 600 || trace[0].At != 0 || trace[1].At != 500*time.Millisecond || trace[1].Adapter == 0 || len(trace[0].Images) != 1 {
+		t.Errorf("%v %+v", err, trace)
+	}
+}
+
 // What cannot be is refused with the line's number.
 func TestBadTraces(t *testing.T) {
 	good := `{"timestamp": 0, "input_length": 600, "output_length": 5, "hash_ids": [1, 2]}` + "\n"

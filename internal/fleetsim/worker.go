@@ -100,6 +100,9 @@ func (w *worker) outstanding() (tokens int) {
 	return tokens
 }
 
+// use is the share of the KV cache that runs hold.
+func (w *worker) use() float64 { return 1 - float64(w.cache.unused)/float64(w.Blocks) }
+
 // schedule begins a step and tells how long it takes; 0: there is nothing to do.
 func (w *worker) schedule() time.Duration {
 	budget, cost := w.Budget, 0.0
