@@ -17,6 +17,7 @@ import (
 	"cmp"
 	_ "embed"
 	"encoding/json"
+	"fmt"
 	"html/template"
 	"io"
 	"net/http"
@@ -61,6 +62,14 @@ type Told struct {
 	Others int      `json:"others_in_flight"`         // of its requests in flight, those that were not decided here
 	Usage  *float64 `json:"kv_cache_usage,omitempty"` // 0 to 1; nil: it does not say
 	Age    string   `json:"ago"`
+}
+
+// Percent is Usage as the page shows it; "" where the worker does not say.
+func (t *Told) Percent() string {
+	if t.Usage == nil {
+		return ""
+	}
+	return fmt.Sprintf("%.0f %%", 100**t.Usage)
 }
 
 // State is where the page gets its facts from.

@@ -34,7 +34,11 @@ func TestPages(t *testing.T) {
 	srv := httptest.NewServer(Handler(State{
 		Version: "v0 <i>", Router: rt, Gatherer: prometheus.NewRegistry(), Ready: func() error { return ready },
 		Workers: func() []Worker {
-			return []Worker{{Name: "gpu-a", Addr: "10.0.0.5:8000", Rank: -1, Blocks: 7, Events: "live"}}
+			used := 0.25
+			return []Worker{
+				{Name: "gpu-a", Addr: "10.0.0.5:8000", Rank: -1, Blocks: 7, Events: "live", Told: &Told{Usage: &used}},
+				{Name: "gpu-b", Inflight: 3, Told: &Told{Others: 2, Age: "700ms"}},
+			}
 		},
 		Resync: func(worker string) int { asked = worker; return strings.Count(worker, "gpu-a") },
 		Blocks: func(worker string, rank int) ([]indexer.Block, error) {
@@ -64,7 +68,7 @@ func TestPages(t *testing.T) {
 	}
 
 	page := get("GET", "/", 200)
-	for _, want := range []string{"gpu-a", "10.0.0.5:8000", `<b class="warn">1</b>predicted as the workers report <small>of 2</small>`, "100 %</b>load", "model unknown: “&lt;b&gt;none&lt;/b&gt;”", "v0 &lt;i&gt;"} {
+	for _, want := range []string{"gpu-a", "10.0.0.5:8000", `>25 %<`, "3 <small>2 of them not ours, told 700ms ago</small>", `<b class="warn">1</b>predicted as the workers report <small>of 2</small>`, "100 %</b>load", "model unknown: “&lt;b&gt;none&lt;/b&gt;”", "v0 &lt;i&gt;"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %q", want)
 		}
