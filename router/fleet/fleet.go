@@ -119,13 +119,15 @@ func (f *Fleet) Set(workers []*Worker) {
 		}
 	}
 	now := f.now()
+	stays := make(map[*Worker]bool, len(workers))
 	for _, w := range workers {
+		stays[w] = true
 		if !w.present.Swap(true) {
 			w.arrive(now)
 		}
 	}
 	for _, w := range f.Workers() {
-		w.present.Store(slices.Contains(workers, w))
+		w.present.Store(stays[w])
 	}
 	f.state.Store(st)
 }

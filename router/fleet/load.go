@@ -92,7 +92,8 @@ func (s *Slot) Encoded(n int) uint64 { return s.encoded.Add(uint64(n)) }
 // hears tells whether the slot's events come as they happen.
 func (s *Slot) hears(now time.Time) bool { return s.EventAge != nil && s.EventAge(now) == 0 }
 
-// drain takes off what the slot should have done since it was last looked at, the oldest first.
+// drain takes off what the slot should have done since it was last looked at, the oldest first. A decision asks every slot, so
+// it looks at those holds alone that time has moved on, and at all only when one of them is done.
 func (s *Slot) drain(now time.Time) {
 	d := now.Sub(s.since)
 	if d <= 0 {
@@ -107,15 +108,19 @@ func (s *Slot) drain(now time.Time) {
 		d = min(d, believed-s.unheard)
 		s.unheard += d
 	}
-	done := s.rate * d.Seconds()
+	done, ended := s.rate*d.Seconds(), false
 	for _, h := range s.queue {
-		n := min(h.left, done)
-		h.left -= n
-		if done -= n; done <= 0 {
+		if done <= 0 {
 			break
 		}
+		if n := min(h.left, done); n > 0 {
+			h.left, done, s.backlog = h.left-n, done-n, max(0, s.backlog-n)
+			ended = ended || h.left == 0
+		}
 	}
-	s.tidy()
+	if ended {
+		s.tidy()
+	}
 }
 
 // tidy drops the holds of which nothing is left and nothing will be told, and sums the others up.

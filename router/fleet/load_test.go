@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"fmt"
 	"math"
 	"testing"
 	"time"
@@ -145,5 +146,18 @@ func TestDrainsWhereNoEventComes(t *testing.T) {
 	c.t = c.t.Add(5 * time.Second)
 	if l := s.Load(c.t); l.Backlog != 0 {
 		t.Errorf("a worker without events: %v", l.Backlog)
+	}
+}
+
+// BenchmarkLoad is a look at a slot with 64 prompts queued, a millisecond after the look before.
+func BenchmarkLoad(b *testing.B) {
+	c := &clock{time.Unix(1000, 0)}
+	f, s := heard(c)
+	for i := range 64 {
+		f.Book(fmt.Sprint(i), Booking{Slot: s, Tokens: 1e6, Locals: promptOf(1, 64)})
+	}
+	for b.Loop() {
+		c.t = c.t.Add(time.Millisecond)
+		s.Load(c.t)
 	}
 }

@@ -31,9 +31,12 @@ func Eased(slots, into []*Slot, now time.Time) []*Slot {
 	}
 	into = into[:0]
 	for _, s := range slots {
-		if n := s.Load(now).Inflight; !s.Worker.isNew(now) || n == 0 || n*settled < inflight {
-			into = append(into, s)
+		if s.Worker.isNew(now) {
+			if n := s.Load(now).Inflight; n > 0 && n*settled >= inflight {
+				continue
+			}
 		}
+		into = append(into, s)
 	}
 	return into
 }
