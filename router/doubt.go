@@ -1,6 +1,10 @@
 package router
 
-import "time"
+import (
+	"time"
+
+	"github.com/sightline-router/sightline/router/fleet"
+)
 
 // What the index says of a slot is as old as its event stream. A stream that has just broken costs nothing: it comes back
 // with what was missed. One that stays away leaves behind what the worker held then, and the worker goes on storing and
@@ -23,4 +27,13 @@ func believed(blocks int, age time.Duration) (n int, doubtful bool) {
 		return 0, true
 	}
 	return int(float64(blocks) * float64(unknownAfter-age) / float64(unknownAfter-doubtAfter)), true
+}
+
+// tells reports whether a slot's events will tell of what it is given.
+func tells(slot *fleet.Slot, now time.Time) bool {
+	if slot.EventAge == nil {
+		return false
+	}
+	_, doubtful := believed(0, slot.EventAge(now))
+	return !doubtful
 }

@@ -69,3 +69,24 @@ func TestDoubtfulComesSecond(t *testing.T) {
 		t.Errorf("the engine found 10 blocks; %d are believed of %d", now, held)
 	}
 }
+
+// What is routed to a worker counts for minutes where its events do not come: without a source, or with one that is dead.
+func TestPredictionsOfADeadStream(t *testing.T) {
+	for name, c := range map[string]struct {
+		age  func(time.Time) time.Duration
+		want Reason
+	}{
+		"no source": {nil, Predicted},
+		"live":      {func(time.Time) time.Duration { return 0 }, Load},
+		"dead":      {func(time.Time) time.Duration { return unknownAfter }, Predicted},
+	} {
+		w := newWorld(t, 1)
+		w.slots[0].EventAge = c.age
+		body := chatBody("m", fmt.Sprintf("%q", text(400, 9)))
+		w.decide(body)
+		w.now = w.now.Add(time.Minute)
+		if d := w.decide(body); d.Reason != c.want {
+			t.Errorf("%s: a minute later %s, want %s", name, d.Reason, c.want)
+		}
+	}
+}

@@ -41,7 +41,8 @@ func (r *Router) confirm(o Outcome) bool {
 	b := now.Note.(*booked)
 	var made *promise
 	if now.Slot.Worker.Class == moved.Slot.Worker.Class {
-		made = r.predicted.add(uint32(now.Slot.ID), b.chain, 0, now.Slot.EventAge != nil, r.opt.Now())
+		at := r.opt.Now()
+		made = r.predicted.add(uint32(now.Slot.ID), b.chain, 0, tells(now.Slot, at), at)
 		r.opt.Audit.Move(o.ID, now.Slot.ID, now.Slot.Worker.Name)
 	} else { // its blocks have other hashes: nothing to predict, nothing to compare
 		r.opt.Audit.End(o.ID, false)

@@ -32,8 +32,11 @@ const (
 	predShards = 64
 	predBlocks = 1 << 21
 	predPrompt = predBlocks / 8  // of one prompt: no request may take all the room
-	untoldTTL  = 2 * time.Minute // of a worker without events: nothing else will tell what it holds (NVIDIA Dynamo 1.6: 120 s)
+	untoldTTL  = 2 * time.Minute // of a worker whose events do not come: nothing else will tell what it holds (NVIDIA Dynamo 1.6: 120 s)
 )
+
+// LongestPrediction is how long a prediction of any worker counts, under an Options.PredictedTTL.
+func LongestPrediction(ttl time.Duration) time.Duration { return max(ttl, untoldTTL) }
 
 type predShard struct {
 	sync.RWMutex
@@ -99,7 +102,7 @@ func (p *predictions) add(slot uint32, chain []uint64, from int, told bool, now 
 	}
 	t, ttl := now.UnixNano(), p.ttl
 	if !told {
-		ttl = max(ttl, untoldTTL)
+		ttl = LongestPrediction(ttl)
 	}
 	made := &promise{slot: slot, from: len(chain), until: t + int64(ttl)}
 	chain = chain[:min(len(chain), from+predPrompt)]
@@ -129,6 +132,7 @@ func (p *predictions) add(slot uint32, chain []uint64, from int, told bool, now 
 // retire ends a shard's oldest batch. What was used again since lives on in a later one.
 func (p *predictions) retire(s *predShard, now int64) {
 	old := s.batches[0]
+	s.batches[0].blocks = nil // the array that it leaves lives on
 	s.batches = s.batches[1:]
 	again := predBatch{slot: old.slot}
 	for _, b := range old.blocks {

@@ -252,7 +252,8 @@ func BenchmarkPredictions(b *testing.B) {
 	}
 }
 
-// What a worker without events was given counts for minutes: nothing else tells what it holds.
+// What a worker without events was given counts for minutes, and for no longer than LongestPrediction says, for which its
+// number goes to no other worker: nothing else tells what it holds.
 func TestPredictionsOfTheUntold(t *testing.T) {
 	now := time.Unix(1000, 0)
 	p := newPredictions(10*time.Second, predBlocks)
@@ -263,7 +264,7 @@ func TestPredictionsOfTheUntold(t *testing.T) {
 	if told, untold := p.leading(1, c, 0, late), p.leading(2, c, 0, late); told != 0 || untold != 10 {
 		t.Errorf("after a minute %d blocks of a worker with events count and %d of one without, want 0 and 10", told, untold)
 	}
-	if n := p.leading(2, c, 0, now.Add(untoldTTL)); n != 0 {
+	if n := p.leading(2, c, 0, now.Add(LongestPrediction(10*time.Second))); n != 0 {
 		t.Errorf("%d blocks count for ever", n)
 	}
 }

@@ -58,7 +58,7 @@ func startSources(ctx context.Context, cfg config.Config, models []router.Model,
 	}
 	finders, like, err := s.finders()
 	components := dynamoComponents(&cfg.Dynamo)
-	o.Finders, o.Linger = len(finders)+len(components), cfg.Index.PredictedTTL+time.Minute
+	o.Finders, o.Linger = len(finders)+len(components), router.LongestPrediction(cfg.Index.PredictedTTL)+time.Minute
 	s.set = members.New(o)
 	if err == nil {
 		err = s.addConfigured()
