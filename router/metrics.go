@@ -111,7 +111,7 @@ func (m *metrics) decided(d *Decision, took time.Duration) {
 func (m *metrics) counted(b *booked, o Outcome) {
 	if o.Code == http.StatusOK && o.CachedTokens >= 0 && o.PromptTokens > 0 {
 		m.asked.WithLabelValues(b.model).Add(float64(o.PromptTokens))
-		m.found.WithLabelValues(b.model).Add(float64(o.CachedTokens))
+		m.found.WithLabelValues(b.model).Add(float64(min(o.CachedTokens, o.PromptTokens)))
 	}
 }
 

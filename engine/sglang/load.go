@@ -16,6 +16,6 @@ var load = rules.Load{Path: "/metrics", Running: "sglang:num_running_reqs", Wait
 
 // health is answered after one second at the earliest, once the engine has put out any token since; an idle one computes one for
 // it, unless SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION=0, with which only the HTTP server answers. 503 while the server starts,
-// while it ends gracefully, and after 20 s without a token (python/sglang/srt/entrypoints/http_server.py, read in a revision of 2026). The
-// path /health_generate is the same without the exception.
+// while it ends gracefully, and after 20 s without a token (python/sglang/srt/entrypoints/http_server.py, read in a revision
+// of 2026). The path /health_generate is the same without the exception.
 const health = "/health"

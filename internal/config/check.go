@@ -117,10 +117,11 @@ func (c *Config) checkRanges(bad report) {
 	inRange(bad, "body_timeout", c.BodyTimeout, time.Second, time.Hour)
 	inRange(bad, "envoy.message_timeout", c.Envoy.MessageTimeout, 200*time.Millisecond, time.Minute)
 	inRange(bad, "media.budget", c.Media.Budget, time.Millisecond, time.Minute)
-	for key, every := range map[string]time.Duration{"health_every": c.HealthEvery, "load_every": c.LoadEvery} {
-		if every != 0 {
-			inRange(bad, key, every, 100*time.Millisecond, time.Minute)
-		}
+	if c.HealthEvery != 0 {
+		inRange(bad, "health_every", c.HealthEvery, 100*time.Millisecond, time.Minute)
+	}
+	if c.LoadEvery != 0 {
+		inRange(bad, "load_every", c.LoadEvery, 100*time.Millisecond, time.Minute)
 	}
 	inRange(bad, "media.relay.ttl", c.Media.Relay.TTL, time.Second, 24*time.Hour)
 	if c.MaxInFlight < 0 {

@@ -206,8 +206,7 @@ func (l *Log) run() {
 	}
 }
 
-// write puts a line into the file. A failure is logged once until lines
-// can be written again.
+// write puts a line into the file. A failure is logged once, until lines can be written again.
 func (l *Log) write(line *Line) {
 	l.hide(line)
 	text, err := json.Marshal(line)

@@ -29,8 +29,9 @@ const (
 )
 
 type health struct {
-	out atomic.Bool // fails || down != ""
-	mu  sync.Mutex
+	out  atomic.Bool // fails || down != ""
+	mu   sync.Mutex
+	left time.Time // when it was put out last
 
 	fails    bool          // out because requests failed
 	failures int           // of requests, in a row
@@ -79,7 +80,11 @@ func (h *health) rest(now time.Time) {
 // weigh puts the worker out or in, as its requests and checks say. The caller holds the lock.
 func (w *Worker) weigh(now time.Time) {
 	h := &w.health
-	if out := h.fails || h.down != ""; h.out.Swap(out) && !out {
+	out := h.fails || h.down != ""
+	switch was := h.out.Swap(out); {
+	case out && !was:
+		h.left = now
+	case was && !out && now.Sub(h.left) >= restart:
 		w.arrive(now)
 	}
 }

@@ -4,7 +4,13 @@ import "time"
 
 // settling is how long a worker that joined the fleet, or came back in, is a newcomer. It looks idle, and would draw all that
 // nobody holds, while its first requests compile kernels and capture graphs.
-const settling = 10 * time.Second
+//
+// restart is the shortest absence after which one that is back in may have started anew. Sooner it is as warm as it was: a
+// proxy that answers one check with 503 shall not cost it what it holds.
+const (
+	settling = 10 * time.Second
+	restart  = 5 * time.Second
+)
 
 // arrive makes the worker a newcomer.
 func (w *Worker) arrive(now time.Time) { w.settles.Store(now.Add(settling).UnixNano()) }

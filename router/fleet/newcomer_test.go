@@ -66,7 +66,7 @@ func TestEased(t *testing.T) {
 	}
 }
 
-// A worker is a newcomer when it joins, is ready again, or is back in after failures; not while it stays.
+// A worker is a newcomer when it joins, is ready again, or is back in after failures; not while it stays, or was out for a moment.
 func TestWhoIsNew(t *testing.T) {
 	now := time.Unix(1000, 0)
 	f := New(func() time.Time { return now })
@@ -99,6 +99,10 @@ func TestWhoIsNew(t *testing.T) {
 	expect("out by a check", false)
 	w.Checked("", false, now)
 	expect("back in by a check", true)
+	w.Checked("503", true, now)
+	now = now.Add(time.Second)
+	w.Checked("", false, now)
+	expect("out for a second", false)
 	w.Checked("", false, now)
 	w.Answered(now, now)
 	expect("is well", false)

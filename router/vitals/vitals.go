@@ -253,6 +253,9 @@ func get(ctx context.Context, client *http.Client, addr, path string, body func(
 		return 0, err
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode > 599 { // no status: no label either
+		return 0, errUnreadable
+	}
 	if body != nil && resp.StatusCode == http.StatusOK {
 		err = guard.Call(func() error { return body(resp.Body) })
 	}

@@ -122,10 +122,11 @@ var often = Options{Health: 2 * time.Millisecond}
 // However a worker fails its checks, it is out after three in a row and in with the next good one, and each is said once.
 func TestHealth(t *testing.T) {
 	for why, fail := range map[string]http.HandlerFunc{
-		"500":     status(500),
-		"503":     status(503),
-		"timeout": hang,
-		"broken":  breakOff,
+		"500":        status(500),
+		"503":        status(503),
+		"unreadable": status(799), // no status there is
+		"timeout":    hang,
+		"broken":     breakOff,
 	} {
 		t.Run(why, func(t *testing.T) {
 			w := newWard(t, often, 0, status(200))
