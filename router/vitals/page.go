@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
@@ -89,11 +90,12 @@ func lines(l *rules.Load, page io.Reader) (kept []byte, err error) {
 	names := append([]string{l.Running, l.Waiting}, l.Usage...)
 	rest := &io.LimitedReader{R: page, N: maxPage}
 	sc := bufio.NewScanner(rest)
-	sc.Buffer(make([]byte, 0, 4<<10), maxLine)
+	sc.Buffer(make([]byte, 0, 16<<10), maxLine)
 	for sc.Scan() {
 		line := sc.Bytes()
-		name := line[:max(0, bytes.IndexAny(line, "{ \t"))]
-		if !slices.ContainsFunc(names, func(n string) bool { return n == string(name) }) {
+		if !slices.ContainsFunc(names, func(n string) bool {
+			return len(line) > len(n) && string(line[:len(n)]) == n && strings.IndexByte("{ \t", line[len(n)]) >= 0
+		}) {
 			continue
 		}
 		if kept = append(append(kept, line...), '\n'); len(kept) > maxKept {
