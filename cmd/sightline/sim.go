@@ -4,6 +4,8 @@ import (
 	"errors"
 	"io"
 	"os"
+	"os/signal"
+	"syscall"
 
 	"github.com/sightline-router/sightline/internal/fleetsim"
 )
@@ -20,6 +22,7 @@ type simCmd struct {
 }
 
 func (c *simCmd) Run() error {
+	signal.Reset(os.Interrupt, syscall.SIGTERM) // there is nothing to put in order: it just ends
 	if c.WriteTrace != "" {
 		return toFile(c.WriteTrace, fleetsim.WritePictures)
 	}

@@ -2,6 +2,7 @@ package fleetsim
 
 import (
 	"cmp"
+	"fmt"
 	"time"
 )
 
@@ -29,6 +30,7 @@ var saturated = []float64{3}
 const (
 	seconds = 150
 	warmUp  = 20 * time.Second // at most a seventh of what is played
+	fastest = 1 << 12          // times faster than recorded that a trace is tried
 )
 
 // Scenarios lists those that need no trace. Ten are complaints of users of other routers, with what was seen there.
@@ -113,8 +115,8 @@ func (s *Scenario) run(trace *Trace, rule Rival) (*Result, Summary) {
 }
 
 // findCapacity looks for the rate at which round robin's mean time to first token is 1.5 s longer than where nothing waits:
-// within 2 %.
-func (s *Scenario) findCapacity() float64 {
+// within 2 %. Of a trace that is too short for that there is none.
+func (s *Scenario) findCapacity() (float64, error) {
 	mean := func(rate float64) time.Duration {
 		_, sum := s.run(prepare(s.Traffic(rate), defaultEngine().BlockSize), Rival{"round robin", roundRobin})
 		return sum.Mean
@@ -123,6 +125,9 @@ func (s *Scenario) findCapacity() float64 {
 	most := mean(low) + 1500*time.Millisecond
 	high := 2 * low
 	for ; mean(high) < most; low, high = high, 2*high {
+		if high > fastest {
+			return 0, fmt.Errorf("too few requests to load %d workers: give more, or fewer workers", s.Workers)
+		}
 	}
 	for high > 1.02*low {
 		if middle := (low + high) / 2; mean(middle) < most {
@@ -131,5 +136,5 @@ func (s *Scenario) findCapacity() float64 {
 			high = middle
 		}
 	}
-	return low
+	return low, nil
 }

@@ -248,7 +248,9 @@ func readScenario(path string, workers int, others []Scenario) (Scenario, error)
 		return trace
 	}}
 	if s.Capacity = mooncake; s.Name != "mooncake" || workers != 16 {
-		s.Capacity = s.findCapacity()
+		if s.Capacity, err = s.findCapacity(); err != nil {
+			return Scenario{}, fmt.Errorf("%s: %w", path, err)
+		}
 	}
 	return s, nil
 }
