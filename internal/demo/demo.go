@@ -86,7 +86,9 @@ Left running (Ctrl-C ends it). Try:
 
   Sightline's page  http://%s/
   Envoy's counters  curl -s 'http://%s/stats?filter=^sightline'
-`, full.URL, again(host.URL), full.Admin, full.EnvoyAdmin)
+  a worker fails    curl -X POST 'http://%s/sim/fault?mode=refuse'  (hang, healthy)
+  or is slow        curl -X POST 'http://%s/sim/slow?by=10'
+`, full.URL, again(host.URL), full.Admin, full.EnvoyAdmin, full.Sims[0].Addr(), full.Sims[0].Addr())
 		<-ctx.Done()
 	}
 	return nil
