@@ -96,7 +96,7 @@ func TestKubernetesWorkers(t *testing.T) {
 		}
 		return gjson.Get(page, "usage.prompt_tokens_details.cached_tokens").Int()
 	}
-	eventually(t, "readiness", func() bool { return g.page("/readyz") == "ready\n" })
+	eventually(t, "readiness", func() bool { return strings.HasPrefix(g.page("/readyz"), "ready:") })
 	g.ready(1)
 	wantFleet("vllm-1:live")
 	ask("alpha")

@@ -67,12 +67,14 @@ type Options struct {
 	// EnvoyWaits is how long Envoy waits for an answer (its message_timeout) before it goes on with the request as it came;
 	// 0: for ever. A decision is given half of it: the other half is for the body's way here and back.
 	EnvoyWaits time.Duration
-	Route      Route                 // what a stream's metadata leaves open
-	TLS        *tls.Config           // nil: plain text
-	Models     []string              // if any: what GET /v1/models is answered with
-	Roster     *Roster               // the workers for Envoy's fallback clusters; nil: they are told nothing
-	Log        *zap.Logger           // nil: silent
-	Metrics    prometheus.Registerer // nil: none
+	Route      Route       // what a stream's metadata leaves open
+	TLS        *tls.Config // nil: plain text
+	// Starting has the health service say NOT_SERVING of ext_proc and of "readiness" until Ready is called.
+	Starting bool
+	Models   []string              // if any: what GET /v1/models is answered with
+	Roster   *Roster               // the workers for Envoy's fallback clusters; nil: they are told nothing
+	Log      *zap.Logger           // nil: silent
+	Metrics  prometheus.Registerer // nil: none
 }
 
 // Server serves Envoy on one listener: ext_proc, access logs, endpoint discovery and gRPC health checks.
@@ -153,10 +155,21 @@ func New(decide Decide, observe Observe, opt Options) (*Server, error) {
 	healthpb.RegisterHealthServer(s.grpc, s.health)
 	// "" is set by the health package. Envoy's check in our envoy.yaml asks for the service by name; deployments of the
 	// endpoint-picker protocol ask for the other two.
-	for _, name := range []string{extprocv3.ExternalProcessor_ServiceDesc.ServiceName, "liveness", "readiness"} {
-		s.health.SetServingStatus(name, healthpb.HealthCheckResponse_SERVING)
+	s.health.SetServingStatus("liveness", healthpb.HealthCheckResponse_SERVING)
+	s.setReadiness(healthpb.HealthCheckResponse_SERVING)
+	if opt.Starting {
+		s.setReadiness(healthpb.HealthCheckResponse_NOT_SERVING)
 	}
 	return s, nil
+}
+
+// Ready ends Options.Starting. What comes before is answered all the same.
+func (s *Server) Ready() { s.setReadiness(healthpb.HealthCheckResponse_SERVING) }
+
+func (s *Server) setReadiness(to healthpb.HealthCheckResponse_ServingStatus) {
+	for _, name := range []string{extprocv3.ExternalProcessor_ServiceDesc.ServiceName, "readiness"} {
+		s.health.SetServingStatus(name, to)
+	}
 }
 
 func newGRPC(opt Options) *grpc.Server {

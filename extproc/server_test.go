@@ -29,6 +29,22 @@ func TestHealth(t *testing.T) {
 	}
 }
 
+// One that starts is alive, and ready when it is told so.
+func TestStarting(t *testing.T) {
+	r := newRig(t, always(pick), Options{Starting: true})
+	for _, ready := range []bool{false, true} {
+		if ready {
+			r.Ready()
+		}
+		for name, serves := range map[string]bool{"": true, "liveness": true, "readiness": ready, "envoy.service.ext_proc.v3.ExternalProcessor": ready} {
+			res, err := healthpb.NewHealthClient(r.conn).Check(t.Context(), &healthpb.HealthCheckRequest{Service: name})
+			if err != nil || (res.GetStatus() == healthpb.HealthCheckResponse_SERVING) != serves {
+				t.Errorf("ready %v, %q: %v, %v", ready, name, res, err)
+			}
+		}
+	}
+}
+
 // A stop waits for requests in progress, not for access log streams, which never end.
 func TestGracefulStop(t *testing.T) {
 	inside, release := make(chan struct{}), make(chan struct{})

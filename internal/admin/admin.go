@@ -2,7 +2,7 @@
 //
 //	/            a page: workers, decisions, what kept them from being exact
 //	/metrics     Prometheus
-//	/healthz     200 while the process lives; /readyz: 200 once it can decide
+//	/healthz     200 while the process lives; /readyz: 200 once it knows what the workers hold, or has waited for that long enough
 //	/decisions   the last decisions as JSON (?n=20, ?id=…)
 //	/audit       the last requests that were not stored as predicted, as JSON
 //	/workers     the workers as JSON; POST /workers/resync?worker=… has one tell everything anew
@@ -75,7 +75,7 @@ func (t *Told) Percent() string {
 // State is where the page gets its facts from.
 type State struct {
 	Version  string
-	Ready    func() error // nil once decisions can be taken
+	Ready    func() (how string, err error) // how it became ready; an error while it is not
 	Router   *router.Router
 	Workers  func() []Worker
 	Resync   func(worker string) int                                // starts a worker's feeds anew, and says how many
@@ -115,11 +115,12 @@ func Handler(s State) http.Handler {
 }
 
 func (s *State) readyz(w http.ResponseWriter, _ *http.Request) {
-	if err := s.Ready(); err != nil {
+	how, err := s.Ready()
+	if err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
-	_, _ = io.WriteString(w, "ready\n")
+	_, _ = io.WriteString(w, "ready: "+how+"\n")
 }
 
 func (s *State) decisions(w http.ResponseWriter, r *http.Request) {
@@ -204,7 +205,7 @@ type share struct {
 
 func newView(s State) view {
 	v := view{Version: s.Version, Workers: s.Workers()}
-	if err := s.Ready(); err != nil {
+	if _, err := s.Ready(); err != nil {
 		v.NotReady = err.Error()
 	}
 	if since, silent := s.Router.Silent(); silent {

@@ -32,7 +32,7 @@ func TestPages(t *testing.T) {
 	var ready error
 	asked := ""
 	srv := httptest.NewServer(Handler(State{
-		Version: "v0 <i>", Router: rt, Gatherer: prometheus.NewRegistry(), Ready: func() error { return ready },
+		Version: "v0 <i>", Router: rt, Gatherer: prometheus.NewRegistry(), Ready: func() (string, error) { return "all is known", ready },
 		Workers: func() []Worker {
 			used := 0.25
 			return []Worker{
@@ -87,7 +87,7 @@ func TestPages(t *testing.T) {
 	get("GET", "/decisions?id=third", 404)
 
 	get("GET", "/healthz", 200)
-	if s := get("GET", "/readyz", 200); s != "ready\n" {
+	if s := get("GET", "/readyz", 200); s != "ready: all is known\n" {
 		t.Errorf("/readyz says %q", s)
 	}
 	ready = errors.New("no workers yet")

@@ -114,6 +114,9 @@ func (c *Config) checkRanges(bad report) {
 		bad("decision_log.key_file", "given without file: nothing is written (want file too)")
 	}
 	inRange(bad, "index.predicted_ttl", c.Index.PredictedTTL, 100*time.Millisecond, time.Hour)
+	if c.ReadyAfter != 0 {
+		inRange(bad, "ready_after", c.ReadyAfter, 100*time.Millisecond, 10*time.Minute)
+	}
 	inRange(bad, "body_timeout", c.BodyTimeout, time.Second, time.Hour)
 	inRange(bad, "envoy.message_timeout", c.Envoy.MessageTimeout, 200*time.Millisecond, time.Minute)
 	inRange(bad, "media.budget", c.Media.Budget, time.Millisecond, time.Minute)

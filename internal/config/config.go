@@ -33,6 +33,8 @@ type Config struct {
 	LoadEvery   time.Duration `yaml:"load_every"`
 	Audit       bool          `yaml:"audit"`      // compare what workers store with what was predicted
 	AuditText   bool          `yaml:"audit_text"` // show the text of a token that differs, which is a client's
+	// ReadyAfter is how long a start may wait for the workers' event streams to catch up before it says that it is ready.
+	ReadyAfter  time.Duration `yaml:"ready_after"`
 	DecisionLog DecisionLog   `yaml:"decision_log"`
 	Index       Index         `yaml:"index"`
 	Media       Media         `yaml:"media"`
@@ -185,7 +187,7 @@ func (s Size) MarshalYAML() ([]byte, error) { return []byte(s.String()), nil }
 func Default() Config {
 	return Config{
 		Listen: "127.0.0.1:9002", Admin: "127.0.0.1:9903", LogLevel: "info", BodyLimit: 64 << 20, BodyTimeout: 5 * time.Minute,
-		Probe: true, HealthEvery: 5 * time.Second, LoadEvery: time.Second, Audit: true,
+		Probe: true, HealthEvery: 5 * time.Second, LoadEvery: time.Second, ReadyAfter: 30 * time.Second, Audit: true,
 		DecisionLog: DecisionLog{MaxBytes: 64 << 20, Keep: 5},
 		Index:       Index{MaxBytes: 2 << 30, PredictedTTL: 20 * time.Second},
 		Media: Media{Budget: 150 * time.Millisecond, MaxBytes: 64 << 20,

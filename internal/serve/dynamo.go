@@ -66,7 +66,7 @@ func (l *dynamoLink) found(workers []dynamo.Worker) {
 		specs[i] = l.spec(w)
 		specs[i].ID = w
 	}
-	l.set.Update(l.finder, specs)
+	l.update(l.finder, specs)
 }
 
 // spec says how a worker is reached and heard.

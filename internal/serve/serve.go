@@ -96,6 +96,7 @@ type running struct {
 	router  *router.Router
 	roster  *extproc.Roster
 	sources *sources
+	gate    *gate
 	done    chan error // a listener's failure, or the end of a graceful stop
 }
 
@@ -113,6 +114,7 @@ func (s *Server) Run(ctx context.Context, version string) error {
 		return err
 	}
 	defer r.sources.close()
+	r.gate = &gate{sources: r.sources, after: s.cfg.ReadyAfter, began: time.Now()}
 	r.metrics.MustRegister(newStateMetrics(r.index, s.media), s.panics)
 	relayed, err := startRelay(s.cfg.Media.Relay, s.media, r.done)
 	if err != nil {
@@ -200,7 +202,7 @@ func (r *running) serveEnvoy(ctx context.Context) error {
 		return err
 	}
 	srv, err := extproc.New(r.router.Decide, r.router.Observe, extproc.Options{
-		MaxBody: int(r.cfg.BodyLimit), BodyTimeout: r.cfg.BodyTimeout, EnvoyWaits: r.cfg.Envoy.MessageTimeout,
+		MaxBody: int(r.cfg.BodyLimit), BodyTimeout: r.cfg.BodyTimeout, EnvoyWaits: r.cfg.Envoy.MessageTimeout, Starting: true,
 		Route:  extproc.Route{Mode: extproc.Mode(r.cfg.Route.Mode), Pool: r.cfg.Route.Pool, Header: r.cfg.Route.Header},
 		Models: modelNames(r.cfg), TLS: secure, Roster: r.roster, Log: r.log, Metrics: r.metrics})
 	if err != nil {
@@ -210,7 +212,11 @@ func (r *running) serveEnvoy(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
+	if _, err := r.gate.look(time.Now()); err == nil { // before anyone asks
+		srv.Ready()
+	}
 	go func() { r.done <- srv.Serve(ctx, lis) }()
+	go r.gate.await(ctx, r.log, srv.Ready)
 	return nil
 }
 
@@ -218,7 +224,7 @@ func (r *running) serveEnvoy(ctx context.Context) error {
 func (r *running) serveAdmin(version string) (*http.Server, error) {
 	web := &http.Server{ReadHeaderTimeout: 5 * time.Second, Handler: admin.Handler(admin.State{
 		Version: version, Router: r.router, Gatherer: r.metrics, Hosts: r.media.Hosts, Probe: r.probe, Audit: r.audit,
-		Ready: r.sources.ready, Blocks: r.sources.set.Blocks, Workers: func() []admin.Worker { return r.sources.rows(r.index) },
+		Ready: func() (string, error) { return r.gate.look(time.Now()) }, Blocks: r.sources.set.Blocks, Workers: func() []admin.Worker { return r.sources.rows(r.index) },
 		Resync: func(worker string) int {
 			return r.sources.set.Resync(func(f *fleet.Slot) bool { return f.Worker.Name == worker }, "asked")
 		},

@@ -3,13 +3,13 @@ package serve
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -35,6 +35,7 @@ type sources struct {
 	nats   *bus.Link // nil: none is used
 	nurse  *vitals.Nurse
 	set    *members.Set
+	told   []atomic.Bool // by finder: it has said who is there
 
 	stop    context.CancelFunc
 	running sync.WaitGroup
@@ -58,7 +59,8 @@ func startSources(ctx context.Context, cfg config.Config, models []router.Model,
 	}
 	finders, like, err := s.finders()
 	components := dynamoComponents(&cfg.Dynamo)
-	o.Finders, o.Linger = len(finders)+len(components), router.LongestPrediction(cfg.Index.PredictedTTL)+time.Minute
+	s.told = make([]atomic.Bool, len(finders)+len(components))
+	o.Finders, o.Linger = len(s.told), router.LongestPrediction(cfg.Index.PredictedTTL)+time.Minute
 	s.set = members.New(o)
 	if err == nil {
 		err = s.addConfigured()
@@ -77,7 +79,7 @@ func startSources(ctx context.Context, cfg config.Config, models []router.Model,
 				for j, e := range now {
 					specs[j] = s.spec(&like[i], e)
 				}
-				s.set.Update(i+1, specs)
+				s.update(i+1, specs)
 			})
 		})
 	}
@@ -159,15 +161,10 @@ func (s *sources) spec(like *config.Worker, e discover.Endpoint) members.Spec {
 	return spec
 }
 
-// ready says why requests cannot be decided yet. Once the finders have told, an empty fleet is their word, not our fault.
-func (s *sources) ready() error {
-	switch {
-	case len(s.cfg.Workers)+len(s.cfg.Kubernetes.Workers) == 0 && s.cfg.Dynamo.Plane == "":
-		return errors.New("no workers are configured")
-	case s.set.Waiting():
-		return errors.New("no worker has been found yet")
-	}
-	return nil
+// update brings the workers of one finder, from 1, in line with what it found.
+func (s *sources) update(finder int, found []members.Spec) {
+	s.set.Update(finder, found)
+	s.told[finder-1].Store(true)
 }
 
 func (s *sources) close() {

@@ -1,0 +1,104 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// gate keeps a router that has just started from being sent requests before it knows what the workers hold: it would send
+// prompts away from the workers that have them. It opens when every event stream of a ready worker that can be reached has
+// been replayed, or ready_after has passed, and stays open. Requests that come all the same are decided by what is known.
+type gate struct {
+	sources *sources
+	after   time.Duration // ready_after
+	began   time.Time
+	how     atomic.Pointer[string] // how it came to open; nil: it is shut
+}
+
+// reachTime is how long a stream whose worker refuses connections is waited for: a pod's network may come up after it.
+const reachTime = 2 * time.Second
+
+// look says how the gate came to open, or why it is shut.
+func (g *gate) look(now time.Time) (how string, err error) {
+	if how := g.how.Load(); how != nil {
+		return *how, nil
+	}
+	if g.sources.set.Waiting() { // once the finders have told, an empty fleet is their word, not our fault
+		return "", errors.New("no worker has been found yet")
+	}
+	waited := now.Sub(g.began)
+	silent := len(g.sources.told)
+	for i := range g.sources.told {
+		if g.sources.told[i].Load() {
+			silent--
+		}
+	}
+	streams, caughtUp, reached := 0, 0, silent == 0
+	var behind []string
+	for _, slot := range g.sources.set.Slots() {
+		if slot.Feed == nil || !slot.Ready {
+			continue
+		}
+		streams++
+		st := slot.Feed.Stats()
+		if st.CaughtUp {
+			caughtUp++
+			continue
+		}
+		behind = append(behind, fmt.Sprintf("%s/%d", slot.Worker.Name, max(slot.Rank, 0)))
+		if st.Connected || st.LastError == "" || waited < reachTime {
+			reached = false
+		}
+	}
+	known := fmt.Sprintf("%d of %d event streams have caught up", caughtUp, streams)
+	if len(behind) > 0 {
+		known += "; not " + strings.Join(behind[:min(len(behind), shownBehind)], ", ")
+	}
+	if silent > 0 {
+		known += fmt.Sprintf("; %d of %d finders of workers have told nothing", silent, len(g.sources.told))
+	}
+	switch {
+	case reached && streams == 0:
+		how = "no worker tells events"
+	case reached && len(behind) == 0:
+		how = known
+	case reached:
+		how = known + ", which cannot be reached"
+	case waited >= g.after:
+		how = fmt.Sprintf("ready_after (%v) has passed: %s", g.after, known)
+	default:
+		return "", fmt.Errorf("catching up, for %v at most: %s", g.after, known)
+	}
+	g.how.CompareAndSwap(nil, &how)
+	return *g.how.Load(), nil
+}
+
+// shownBehind is how many streams are named.
+const shownBehind = 5
+
+// gateEvery is how often a shut gate is looked at.
+const gateEvery = 50 * time.Millisecond
+
+// await calls open when the gate opens.
+func (g *gate) await(ctx context.Context, log *zap.Logger, open func()) {
+	tick := time.NewTicker(gateEvery)
+	defer tick.Stop()
+	for {
+		if how, err := g.look(time.Now()); err == nil {
+			log.Info("ready", zap.String("why", how), zap.Duration("after", time.Since(g.began)))
+			open()
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,123 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/sightline-router/sightline/engine/vllm"
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/indexer/stream"
+	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/router/members"
+)
+
+// publisher is a worker that is connected to (up) or refuses (down), and replays when the test lets it.
+type publisher struct {
+	refuses bool
+	replay  chan struct{}
+}
+
+func (p *publisher) Run(ctx context.Context, f *stream.Feed) error {
+	if p.refuses {
+		f.Down(errors.New("connection refused"))
+	} else {
+		f.Up()
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (p *publisher) Replay(ctx context.Context, _ uint64, _ func(stream.Message) error) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-p.replay:
+		return nil
+	}
+}
+
+// started is a gate over one finder's workers, by name.
+func started(t *testing.T, workers map[string]*publisher) *gate {
+	s := &sources{told: make([]atomic.Bool, 1)}
+	s.set = members.New(members.Options{Index: indexer.New(indexer.Options{}), Fleet: fleet.New(nil), Log: zap.NewNop(), Metrics: prometheus.NewRegistry(),
+		Finders: 1, Changed: func([]*fleet.Worker) {}})
+	t.Cleanup(s.set.Close)
+	g := &gate{sources: s, after: time.Minute, began: time.Now()}
+	if _, err := g.look(g.began); err == nil {
+		t.Fatal("ready before any worker was found")
+	}
+	var found []members.Spec
+	for name, p := range workers {
+		spec := members.Spec{ID: name, Name: name, Ready: true, Model: "m", Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(len(found))}), 8000)}
+		spec.Listen = func(_ *fleet.Slot, _ int, o *stream.Options) (bool, error) {
+			o.Source, o.Decoder = p, &vllm.Decoder{}
+			return p != nil, nil
+		}
+		found = append(found, spec)
+	}
+	s.update(1, found)
+	for _, slot := range s.set.Slots() {
+		for slot.Feed != nil && !slot.Feed.Stats().Connected && slot.Feed.Stats().LastError == "" {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	return g
+}
+
+// A start is ready when what can be reached has caught up, and says so; and it stays ready.
+func TestReadyWhenCaughtUp(t *testing.T) {
+	replay := make(chan struct{})
+	g := started(t, map[string]*publisher{"a": {replay: replay}, "refusing": {refuses: true}, "silent": nil})
+	if how, err := g.look(g.began.Add(reachTime)); err == nil || !strings.Contains(err.Error(), "0 of 2 event streams have caught up") {
+		t.Fatalf("while a replay is under way: %q, %v", how, err)
+	}
+	close(replay)
+	how := ""
+	for err := errors.New("shut"); err != nil; time.Sleep(time.Millisecond) {
+		if _, early := g.look(g.began.Add(reachTime - 1)); early == nil {
+			t.Fatal("a worker that refuses connections was not waited for")
+		}
+		how, err = g.look(g.began.Add(reachTime))
+		if t.Context().Err() != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := "1 of 2 event streams have caught up; not refusing/0, which cannot be reached"; how != want {
+		t.Errorf("%q, want %q", how, want)
+	}
+	g.sources.update(1, nil)
+	if again, err := g.look(g.began); again != how || err != nil {
+		t.Errorf("later: %q, %v", again, err)
+	}
+}
+
+// A replay that does not come holds a start up for ready_after and no longer.
+func TestReadyAfter(t *testing.T) {
+	g := started(t, map[string]*publisher{"a": {}})
+	if _, err := g.look(g.began.Add(g.after - 1)); err == nil {
+		t.Fatal("ready without the replay")
+	}
+	opened := false
+	g.began = g.began.Add(-g.after)
+	g.await(t.Context(), zap.NewNop(), func() { opened = true })
+	if how, err := g.look(time.Now()); !opened || err != nil || !strings.HasPrefix(how, "ready_after (1m0s) has passed: 0 of 1") {
+		t.Errorf("%v, %q, %v", opened, how, err)
+	}
+}
+
+// Nothing to wait for, nothing waited for.
+func TestReadyWithoutEvents(t *testing.T) {
+	for name, workers := range map[string]map[string]*publisher{"no workers": nil, "no events": {"a": nil}} {
+		if how, err := started(t, workers).look(time.Now()); err != nil || how != "no worker tells events" {
+			t.Errorf("%s: %q, %v", name, how, err)
+		}
+	}
+}
