@@ -66,7 +66,7 @@ var (
 
 // Options sets up an Index. The zero value is good: no limit.
 type Options struct {
-	// MaxBytes limits the index's memory; 0 is no limit. It counts whole chunks of 2 MiB, at least 16 MiB, and not the
+	// MaxBytes limits the index's memory; 0 is no limit. It counts whole chunks of 2 MiB, at least 16 MiB and at most 32 GiB, and not the
 	// table directories, which add about 2 %. An index that is full evicts what was least useful (see budget.go).
 	MaxBytes int64
 }

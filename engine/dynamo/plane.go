@@ -16,12 +16,18 @@ import (
 // A gap cannot be filled, because Dynamo repeats lost events only on its own request plane. The feed then clears the
 // worker-rank and goes on partial.
 type Plane struct {
-	mu    sync.Mutex
-	ranks map[Key]*rank
+	// Full, if set, is called once: when messages are refused because of too many worker-ranks that nobody has asked for.
+	Full func()
+
+	mu        sync.Mutex
+	ranks     map[Key]*rank
+	strangers int // ranks without a source: nobody has asked for them yet
+	refused   uint64
 }
 
 type rank struct {
 	key         Key
+	claimed     bool // a source has it
 	plane       *Plane
 	feed        *stream.Feed // nil while no feed runs
 	epoch       uint64       // number of publishers so far: each is a new incarnation
@@ -31,7 +37,9 @@ type rank struct {
 }
 
 const (
-	maxRanks = 4096 // worker-ranks with a feed or with pending messages
+	// maxStrangers bounds the worker-ranks that messages name and nobody has asked for. Those that were asked for are as many as
+	// discovery says.
+	maxStrangers = 4096
 	// Kept for a worker-rank whose feed does not run yet, because discovery may be slower than the first events.
 	pendingMessages = 256
 	pendingBytes    = 4 << 20
@@ -41,23 +49,51 @@ const (
 func (p *Plane) Source(k Key) stream.Source {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if r := p.rank(k); r != nil {
-		return r
-	}
-	return &rank{key: k, plane: p} // too many: it gets no messages until there is room
+	return p.claim(k)
 }
 
-// rank finds or makes a rank; nil if there are too many. The caller holds mu.
-func (p *Plane) rank(k Key) *rank {
+// claim finds or makes the rank of a source. The caller holds mu.
+func (p *Plane) claim(k Key) *rank {
 	r := p.ranks[k]
-	if r == nil && len(p.ranks) < maxRanks {
-		if p.ranks == nil {
-			p.ranks = make(map[Key]*rank)
-		}
-		r = &rank{key: k, plane: p}
-		p.ranks[k] = r
+	switch {
+	case r == nil:
+		r = p.add(k)
+	case !r.claimed:
+		p.strangers--
 	}
+	r.claimed = true
 	return r
+}
+
+// rank finds a message's rank, or makes it; nil if there are too many that nobody has asked for. The caller holds mu.
+func (p *Plane) rank(k Key) *rank {
+	if r := p.ranks[k]; r != nil {
+		return r
+	}
+	if p.strangers >= maxStrangers {
+		if p.refused++; p.refused == 1 && p.Full != nil {
+			p.Full()
+		}
+		return nil
+	}
+	p.strangers++
+	return p.add(k)
+}
+
+func (p *Plane) add(k Key) *rank {
+	if p.ranks == nil {
+		p.ranks = make(map[Key]*rank)
+	}
+	r := &rank{key: k, plane: p}
+	p.ranks[k] = r
+	return r
+}
+
+// Refused is how many messages were of worker-ranks beyond those that are kept for discovery to tell of.
+func (p *Plane) Refused() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.refused
 }
 
 // Run implements stream.Source.
@@ -65,9 +101,7 @@ func (r *rank) Run(ctx context.Context, f *stream.Feed) error {
 	f.Up()
 	p := r.plane
 	p.mu.Lock()
-	if p.ranks[r.key] == nil && len(p.ranks) < maxRanks {
-		p.ranks[r.key] = r
-	}
+	r = p.claim(r.key) // another one than before, if the last feed had ended meanwhile
 	r.feed = f
 	for _, m := range r.pending {
 		f.Offer(m)

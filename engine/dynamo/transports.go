@@ -17,7 +17,7 @@ type Scope struct{ Namespace, Component, Endpoint string }
 // DialZMQ follows one publisher of the ZMQ plane until ctx ends. Frames: topic, publisher, sequence, frame. When the connection
 // is lost, so are the streams of the worker-ranks whose events came over it.
 func (p *Plane) DialZMQ(ctx context.Context, endpoint string) error {
-	heard := map[*rank]bool{} // usually one; at most maxRanks
+	heard := map[*rank]bool{} // usually one
 	sub := zmq.Sub{Endpoint: endpoint, Topic: topic, Up: func() { p.link(heard, nil) }, Down: func(err error) { p.link(heard, err) }}
 	return sub.Run(ctx, func(m zmq.Message) {
 		if b, err := unframe(m.Payload); err == nil {

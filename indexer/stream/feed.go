@@ -21,6 +21,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -85,6 +86,9 @@ type Options struct {
 	OtherSize func(tokens int)
 	// Link, if set, is called in the source's goroutine when its connection is made and lost.
 	Link func(up bool)
+	// Turns, if set, bounds how many of the feeds that share it are answered at once, by its capacity: a source whose answer is
+	// one snapshot has all of it in memory. Waiting for a turn does not count as the replay's time.
+	Turns chan struct{}
 	// Idle is after how much silence the last message is asked for again, which shows a restart or a lost message. 0: never.
 	// Only for sources whose Replay is cheap.
 	Idle time.Duration
@@ -228,6 +232,14 @@ func (f *Feed) Malformed() {
 	f.update(func(s *Stats) {
 		s.Malformed++
 		s.LastError = "a message without a sequence number (another topic's publisher?)"
+	})
+}
+
+// refused records that another than the worker connected.
+func (f *Feed) refused(peer netip.Addr) {
+	f.update(func(s *Stats) {
+		s.Malformed++
+		s.LastError = "a connection from " + peer.String() + " was refused: that is not where the worker is"
 	})
 }
 

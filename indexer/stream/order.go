@@ -179,6 +179,14 @@ func (f *Feed) catchUp(ctx context.Context) bool {
 
 // replay runs one replay and applies what it brings. errRestarted: another incarnation answered.
 func (f *Feed) replay(ctx context.Context) error {
+	if f.o.Turns != nil {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case f.o.Turns <- struct{}{}:
+			defer func() { <-f.o.Turns }()
+		}
+	}
 	ctx, cancel := context.WithTimeout(ctx, replayTime)
 	defer cancel()
 	r := replay{Feed: f, known: f.started && f.next > 0}

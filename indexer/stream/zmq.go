@@ -3,6 +3,7 @@ package stream
 import (
 	"context"
 	"errors"
+	"net/netip"
 
 	"github.com/sightline-router/sightline/indexer/source/zmq"
 )
@@ -10,14 +11,15 @@ import (
 // ZMQ is a worker-rank's PUB socket and, if it has one, its replay socket. Endpoints are as zmq.Address returns them.
 type ZMQ struct {
 	Endpoint       string
-	ReplayEndpoint string // the replay endpoint; "" if the worker has none
-	Topic          string // prefix; "" takes all
-	Bind           bool   // Endpoint is where to listen for the worker
+	ReplayEndpoint string       // the replay endpoint; "" if the worker has none
+	Topic          string       // prefix; "" takes all
+	Bind           bool         // Endpoint is where to listen for the worker
+	From           netip.Prefix // with Bind: where it connects from; zero: anywhere
 }
 
 // Run implements Source.
 func (z ZMQ) Run(ctx context.Context, f *Feed) error {
-	sub := zmq.Sub{Endpoint: z.Endpoint, Topic: z.Topic, Bind: z.Bind, Up: f.Up, Down: f.Down, Malformed: f.Malformed}
+	sub := zmq.Sub{Endpoint: z.Endpoint, Topic: z.Topic, Bind: z.Bind, From: z.From, Refused: f.refused, Up: f.Up, Down: f.Down, Malformed: f.Malformed}
 	return sub.Run(ctx, func(m zmq.Message) { f.Offer(Message{Seq: m.Seq, Payload: m.Payload}) })
 }
 

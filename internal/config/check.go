@@ -104,8 +104,8 @@ func sameListener(a, b string) bool {
 
 // checkRanges bounds what is a number of bytes or a time.
 func (c *Config) checkRanges(bad report) {
-	inRange(bad, "body_limit", c.BodyLimit, 1<<20, 2047<<20) // Envoy's least; gRPC's most
-	inRange(bad, "index.max_bytes", c.Index.MaxBytes, 16<<20, 1<<40)
+	inRange(bad, "body_limit", c.BodyLimit, 1<<20, 2047<<20)          // Envoy's least; gRPC's most
+	inRange(bad, "index.max_bytes", c.Index.MaxBytes, 16<<20, 32<<30) // as far as the index's page numbers reach
 	inRange(bad, "media.max_bytes", c.Media.MaxBytes, 1<<10, 512<<20) // package fetch holds no more unfinished bytes
 	inRange(bad, "media.relay.max_bytes", c.Media.Relay.MaxBytes, 1<<20, 1<<40)
 	inRange(bad, "decision_log.max_bytes", c.DecisionLog.MaxBytes, 1<<20, 1<<40)

@@ -124,6 +124,8 @@ type Events struct {
 	NATS bool   `yaml:"nats"` // an agent beside the worker publishes them
 	// Bind listens at ZMQ for an engine whose publisher connects.
 	Bind bool `yaml:"bind"`
+	// From is a network that it connects from, with Bind; "": the worker's address alone.
+	From string `yaml:"from"`
 	// Load is where a worker of NVIDIA's standalone router example publishes its load; its events are then of that form.
 	Load string `yaml:"load"`
 	Auto bool   `yaml:"auto"` // the worker itself says where: GET /server_info (SGLang) or /kv_event_sources (vLLM 0.31)

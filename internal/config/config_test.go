@@ -101,6 +101,8 @@ func TestMistakes(t *testing.T) {
 		{small + "standalone: {host: 10.0.0.9, workers: 2, metrics: 65535}", "standalone.metrics: 65535 is no first of 2 ports"},
 		{small + "standalone: {host: 10.0.0.9, workers: 1}", "workers[1].events.load: given with ranks, or for another engine than trtllm"},
 		{small + "- {addr: 10.0.0.6:8000, events: {bind: true}}", "workers[1].events.bind: given without zmq"},
+		{small + "- {addr: 10.0.0.6:8000, events: {zmq: \"tcp://*:5557\", bind: true, from: 10.0.0.6}}", "workers[1].events.from: \"10.0.0.6\" is no network"},
+		{"index: {max_bytes: 33GiB}", "index.max_bytes: "},
 		{"body_limit: lots", "is no size"},
 		{"log_level: loud", "log_level:"},
 		{"nats: {url: a, listen: b}", "nats: url and listen are both given"},

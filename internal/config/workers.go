@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net"
+	"net/netip"
 	"strconv"
 	"strings"
 
@@ -118,6 +119,9 @@ func (c *workersCheck) eventKeys(e *Events, path string) {
 		if given && e.ZMQ == "" {
 			c.bad(path+".events."+key, "given without zmq, the socket that it belongs to (want zmq too, or leave it out)")
 		}
+	}
+	if _, err := netip.ParsePrefix(e.From); e.From != "" && (err != nil || !e.Bind) {
+		c.bad(path+".events.from", "%q is no network, or bind is not true (want one such as 10.0.0.0/24 from which the publisher connects here)", e.From)
 	}
 	if e.NATS && c.NATS.URL == "" && c.NATS.Listen == "" {
 		c.bad(path+".events.nats", "true, but nats.url and nats.listen are both empty")

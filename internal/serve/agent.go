@@ -3,6 +3,7 @@ package serve
 import (
 	"context"
 	"fmt"
+	"net/netip"
 
 	"go.uber.org/zap"
 
@@ -78,7 +79,7 @@ func (c *AgentOptions) feeds() ([]stream.Options, error) {
 			continue
 		}
 		e := config.Events{ZMQ: c.ZMQ, Replay: c.Replay, Topic: c.Topic, Bind: c.Bind}
-		if err := hearSockets(o, e, r, engine.RulesOf(c.Engine, "").Decoder(rules.Decoding{Keep: keep})); err != nil {
+		if err := hearSockets(o, e, netip.Prefix{}, r, engine.RulesOf(c.Engine, "").Decoder(rules.Decoding{Keep: keep})); err != nil {
 			return nil, err
 		}
 	}

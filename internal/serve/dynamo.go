@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strconv"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
 	"github.com/sightline-router/sightline/engine/dynamo"
@@ -37,9 +38,19 @@ func dynamoComponents(c *config.Dynamo) []string {
 }
 
 // startDynamo begins to follow one of dynamoComponents; it ends with ctx, when running is done.
-func (s *sources) startDynamo(ctx context.Context, finder int, component string) error {
+func (s *sources) startDynamo(ctx context.Context, metrics prometheus.Registerer, finder int, component string) error {
 	c := &s.cfg.Dynamo
-	l := &dynamoLink{sources: s, plane: new(dynamo.Plane), finder: finder, prefill: component != c.Component}
+	l := &dynamoLink{sources: s, plane: &dynamo.Plane{}, finder: finder, prefill: component != c.Component}
+	l.plane.Full = func() {
+		s.log.Warn("Dynamo's plane has events of more workers that discovery does not know than are kept for it; they are dropped "+
+			"(dynamo.discovery is another deployment's?)", zap.String("component", component))
+	}
+	err := metrics.Register(prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "sightline", Name: "dynamo_events_refused_total",
+		Help:        "Messages of Dynamo's plane that were dropped: of workers that discovery does not know, beyond those that are kept for it.",
+		ConstLabels: prometheus.Labels{"component": component}}, func() float64 { return float64(l.plane.Refused()) }))
+	if err != nil {
+		return err
+	}
 	scope := dynamo.Scope{Namespace: c.Namespace, Component: component, Endpoint: c.Endpoint}
 	follow := dynamo.Follower{Root: c.Discovery, Scope: scope, Plane: l.plane, Found: l.found,
 		Failed: func(err error) {

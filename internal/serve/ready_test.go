@@ -14,7 +14,9 @@ import (
 
 	"github.com/sightline-router/sightline/engine/vllm"
 	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/indexer/source/bus"
 	"github.com/sightline-router/sightline/indexer/stream"
+	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/members"
 )
@@ -119,5 +121,27 @@ func TestReadyWithoutEvents(t *testing.T) {
 		if how, err := started(t, workers).look(time.Now()); err != nil || how != "no worker tells events" {
 			t.Errorf("%s: %q, %v", name, how, err)
 		}
+	}
+}
+
+// Who may connect to a socket that is listened at: the worker, or the network that is configured.
+func TestPublisherOf(t *testing.T) {
+	for _, c := range []struct{ addr, from, want string }{
+		{"10.0.0.5:8000", "", "10.0.0.5/32"}, {"[fd00::5]:8000", "", "fd00::5/128"}, {"10.0.0.5:8000", "10.9.0.7/16", "10.9.0.0/16"},
+	} {
+		wc := config.Worker{Events: config.Events{From: c.from}}
+		if got := publisherOf(&wc, netip.MustParseAddrPort(c.addr)).String(); got != c.want {
+			t.Errorf("%+v: %s", c, got)
+		}
+	}
+}
+
+// All ranks whose agents send snapshots share the turns.
+func TestSnapshotsShareTurns(t *testing.T) {
+	s := &sources{nats: &bus.Link{}, turns: make(chan struct{}, 1), cfg: config.Config{Models: []config.Model{{Name: "m"}}}}
+	w := fleet.NewWorker("w", netip.MustParseAddrPort("10.0.0.5:8000"), "m", 0, func(int) indexer.SlotID { return 0 })
+	var o stream.Options
+	if _, err := s.listen(&config.Worker{Model: "m", Events: config.Events{NATS: true}}, nil, w.Slots[0], 0, &o); err != nil || o.Turns != s.turns {
+		t.Errorf("%v, %v", o.Turns, err)
 	}
 }

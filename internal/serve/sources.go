@@ -2,6 +2,7 @@ package serve
 
 import (
 	"fmt"
+	"net/netip"
 	"time"
 
 	"go.uber.org/zap"
@@ -17,6 +18,10 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
+// snapshotsAtOnce bounds the agents' snapshots in memory: 256 MiB each at most, 32 MB for 2 M blocks. A thousand ranks that all ask
+// at a start would have 32 GB here.
+const snapshotsAtOnce = 8
+
 // listen says how the events of one slot come; false if the worker tells nothing. drain is the one of all its ranks.
 func (s *sources) listen(wc *config.Worker, drain *trtllm.Drain, slot *fleet.Slot, rank int, o *stream.Options) (_ bool, err error) {
 	class, _ := s.cfg.ClassOf(wc)
@@ -26,12 +31,13 @@ func (s *sources) listen(wc *config.Worker, drain *trtllm.Drain, slot *fleet.Slo
 		hearDrain(o, drain, rank, s.keep)
 	case wc.Events.ZMQ != "":
 		slot.Early = class.Rules().StoredEarly && wc.Events.Load == ""
-		err = hearSockets(o, wc.Events, rank, s.decoder(wc))
+		addr, _ := netip.ParseAddrPort(wc.Addr)
+		err = hearSockets(o, wc.Events, publisherOf(wc, addr), rank, s.decoder(wc))
 	case wc.Events.Auto:
 		o.Decoder, o.Idle = s.decoder(wc), idleTime
 		o.Source, err = s.asked(slot.Worker.Addr, class.Rules(), rank, wc.Ranks, class.BlockSize)
 	case wc.Events.NATS:
-		o.Source, o.Decoder = s.nats.Source(slot.Worker.Name, rank), new(bus.Decoder)
+		o.Source, o.Decoder, o.Turns = s.nats.Source(slot.Worker.Name, rank), new(bus.Decoder), s.turns
 	default:
 		return false, nil
 	}
@@ -43,13 +49,22 @@ func hearDrain(o *stream.Options, drain *trtllm.Drain, rank int, keep bool) {
 	o.Source, o.Decoder = drain.Source(), &trtllm.Decoder{Rank: rank, BlockSize: o.BlockSize, Keep: keep}
 }
 
+// publisherOf is where a worker's publisher connects from: its address, where the configuration names no network.
+func publisherOf(wc *config.Worker, addr netip.AddrPort) netip.Prefix {
+	if from, err := netip.ParsePrefix(wc.Events.From); err == nil {
+		return from.Masked()
+	}
+	a := addr.Addr().Unmap().WithZone("")
+	return netip.PrefixFrom(a, a.BitLen())
+}
+
 // hearSockets takes a rank's events from its ZeroMQ sockets.
-func hearSockets(o *stream.Options, e config.Events, rank int, d stream.Decoder) (err error) {
+func hearSockets(o *stream.Options, e config.Events, from netip.Prefix, rank int, d stream.Decoder) (err error) {
 	host := ""
 	if e.Bind {
 		host = "0.0.0.0"
 	}
-	z := stream.ZMQ{Topic: e.Topic, Bind: e.Bind}
+	z := stream.ZMQ{Topic: e.Topic, Bind: e.Bind, From: from}
 	if z.Endpoint, err = zmq.Address(e.ZMQ, host, rank); err != nil {
 		return fmt.Errorf("zmq: %w", err)
 	}

@@ -31,8 +31,9 @@ type sources struct {
 	cfg    config.Config
 	models []router.Model
 	log    *zap.Logger
-	keep   bool      // events keep what audit and learning read of them
-	nats   *bus.Link // nil: none is used
+	keep   bool          // events keep what audit and learning read of them
+	nats   *bus.Link     // nil: none is used
+	turns  chan struct{} // agents' snapshots that are here at once
 	nurse  *vitals.Nurse
 	set    *members.Set
 	told   []atomic.Bool // by finder: it has said who is there
@@ -49,7 +50,7 @@ type finder interface {
 // startSources takes up the workers of a configuration and starts the finders of the others. o says who is told of them.
 // Close what it gives.
 func startSources(ctx context.Context, cfg config.Config, models []router.Model, nurse *vitals.Nurse, o members.Options) (s *sources, err error) {
-	s = &sources{cfg: cfg, models: models, nurse: nurse, log: o.Log, keep: o.Audit != nil}
+	s = &sources{cfg: cfg, models: models, nurse: nurse, log: o.Log, keep: o.Audit != nil, turns: make(chan struct{}, snapshotsAtOnce)}
 	ctx, s.stop = context.WithCancel(ctx)
 	if cfg.NATS.URL != "" || cfg.NATS.Listen != "" {
 		dir := cmp.Or(cfg.NATS.Dir, filepath.Join(os.TempDir(), fmt.Sprintf("sightline-nats-%d", os.Getuid())))
@@ -66,7 +67,7 @@ func startSources(ctx context.Context, cfg config.Config, models []router.Model,
 		err = s.addConfigured()
 	}
 	for i := 0; i < len(components) && err == nil; i++ {
-		err = s.startDynamo(ctx, len(finders)+1+i, components[i])
+		err = s.startDynamo(ctx, o.Metrics, len(finders)+1+i, components[i])
 	}
 	if err != nil {
 		s.close()

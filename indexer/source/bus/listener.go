@@ -182,6 +182,7 @@ func (s *source) requestSnapshot(ctx context.Context) ([]byte, error) {
 	next := map[uint64]uint32{}
 	var whole []byte
 	var youngest uint64
+	size := 0
 	for {
 		m, err := sub.NextMsgWithContext(ctx)
 		switch {
@@ -200,9 +201,10 @@ func (s *source) requestSnapshot(ctx context.Context) ([]byte, error) {
 			return nil, fmt.Errorf("part %d of %d, want part %d", i, n, next[epoch])
 		}
 		next[epoch] = i + 1
-		if got[epoch] = append(got[epoch], m.Data[partHead:]...); len(got[epoch]) > maxSnapshot {
+		if size += len(m.Data) - partHead; size > maxSnapshot { // of all agents that answer
 			return nil, fmt.Errorf("snapshot over %d bytes", maxSnapshot)
 		}
+		got[epoch] = append(got[epoch], m.Data[partHead:]...)
 		if i+1 == n && epoch > youngest {
 			whole, youngest = got[epoch], epoch
 			var cancel context.CancelFunc

@@ -2,15 +2,21 @@ package zmq
 
 import (
 	"context"
+	"fmt"
 	"net"
+	"net/netip"
 	"sync"
 
 	"github.com/sightline-router/sightline/internal/guard"
 )
 
 // bound listens for a publisher that connects to us, as vLLM's and SGLang's do if their endpoint names another host. An
-// address is one worker's: of several publishers only the newest is read, because it is the same one after a restart.
+// address is one worker's: of several publishers that From allows only the newest is read, because it is the same one after a
+// restart. A wildcard takes IPv4 and IPv6.
 func (s *Sub) bound(ctx context.Context, network, address string, each func(Message)) error {
+	if at, err := netip.ParseAddrPort(address); err == nil && at.Addr().IsUnspecified() {
+		address = fmt.Sprint(":", at.Port())
+	}
 	lis, err := net.Listen(network, address)
 	if err != nil {
 		return err
@@ -28,6 +34,15 @@ func (s *Sub) bound(ctx context.Context, network, address string, each func(Mess
 		nc, err := lis.Accept()
 		if err != nil {
 			return err
+		}
+		if peer, ok := nc.RemoteAddr().(*net.TCPAddr); ok && s.From.IsValid() {
+			if a := peer.AddrPort().Addr().Unmap().WithZone(""); !s.From.Contains(a) {
+				nc.Close()
+				if s.Refused != nil {
+					s.Refused(a)
+				}
+				continue
+			}
 		}
 		readers.Go(func() {
 			greet, cancel := context.WithTimeout(ctx, handshakeTime)

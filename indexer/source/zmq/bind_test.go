@@ -1,7 +1,9 @@
 package zmq
 
 import (
+	"fmt"
 	"net"
+	"net/netip"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -65,4 +67,50 @@ func TestBare(t *testing.T) {
 		p.read()
 	})
 	expect(t, collect(t, &Sub{Endpoint: endpoint, Bare: true}), `0 {"num_waiting_reqs": 3}`)
+}
+
+// A publisher from elsewhere does not displace the worker's; a wildcard takes both families, where the machine has both.
+func TestBindFrom(t *testing.T) {
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := free.Addr().(*net.TCPAddr).Port
+	free.Close()
+	refused := make(chan netip.Addr, 1)
+	got := collect(t, &Sub{Endpoint: fmt.Sprint("tcp://*:", port), Bind: true, From: netip.MustParsePrefix("127.0.0.1/32"), Refused: func(a netip.Addr) { refused <- a }})
+	from := func(local, to string) net.Conn {
+		t.Helper()
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(local)}}
+		for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+			c, err := d.Dial("tcp", net.JoinHostPort(to, fmt.Sprint(port)))
+			if err == nil {
+				t.Cleanup(func() { c.Close() })
+				return c
+			}
+			if time.Now().After(end) {
+				t.Fatal(err)
+			}
+		}
+	}
+	worker := greet(from("127.0.0.1", "127.0.0.1"), "PUB")
+	worker.read()
+	worker.message("", string(be(0)), "first")
+	expect(t, got, "0 first")
+	strangers := map[string]string{"127.0.0.2": "127.0.0.1"}
+	if six, err := net.Listen("tcp", "[::1]:0"); err == nil {
+		six.Close()
+		strangers["::1"] = "::1"
+	}
+	for stranger, to := range strangers {
+		c := from(stranger, to)
+		if n, err := c.Read(make([]byte, 1)); err == nil {
+			t.Errorf("%s got %d bytes of an answer", stranger, n)
+		}
+		if a := <-refused; a.String() != stranger {
+			t.Errorf("refused %v, want %s", a, stranger)
+		}
+	}
+	worker.message("", string(be(1)), "still")
+	expect(t, got, "1 still")
 }

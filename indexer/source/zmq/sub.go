@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"time"
 
 	"github.com/sightline-router/sightline/internal/guard"
@@ -26,6 +27,9 @@ type Sub struct {
 	Topic string
 	// Bind listens at Endpoint, for a publisher that connects (bind.go).
 	Bind bool
+	// From is where the publisher may connect from, with Bind; zero: anywhere. Refused is called for others. Optional.
+	From    netip.Prefix
+	Refused func(netip.Addr)
 	// Bare takes messages without a sequence number: the last frame is the payload.
 	Bare bool
 	// Up is called after every (re)connection, before its first message: what was published in between is lost, and the
