@@ -18,7 +18,7 @@ type simCmd struct {
 	Workers    int       `default:"16" help:"Workers that serve the trace."`
 	HTML       string    `name:"html" placeholder:"FILE" help:"Write the plots there, as one page."`
 	WriteTrace string    `placeholder:"FILE" help:"Write the trace of examples/traces there, and play nothing."`
-	Goals      bool      `help:"Play what the goals of docs/numbers.md are about instead, and say which are reached; fails where one is not."`
+	Goals      bool      `help:"Play what the goals of docs/choice.md are about instead, and say which are reached; fails where one is not."`
 }
 
 func (c *simCmd) Run() error {

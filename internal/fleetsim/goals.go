@@ -119,6 +119,9 @@ func playGoals(w io.Writer, scenarios []Scenario, o Options) error {
 				measured, ok := g.reached(&p)
 				judge(g.scenario, g.load, g.about, measured, ok)
 			}
+			if load == saturated[0] || p.Scenario.setup().Failing > 0 {
+				continue // what those wait that get through says nothing: who fails many has less to do
+			}
 			mean, tail := p.best(meanOf), p.best(tailOf)
 			judge(p.Scenario.Name, load, "mean and p99 at most 1.03 of the best rival's", fmt.Sprintf("%.3f, %.3f", mean, tail), mean <= 1.03 && tail <= 1.03)
 		}
