@@ -1,6 +1,12 @@
 package dynamo
 
-import "testing"
+import (
+	"testing"
+	"time"
+
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/indexer/stream"
+)
 
 // Every worker-rank that discovery tells of is heard, however many they are; of those that nobody has asked for, so many are kept
 // until discovery knows them, and more are refused, counted and told of once.
@@ -26,5 +32,22 @@ func TestManyRanks(t *testing.T) {
 	p.Source(Key{Worker: 0, Rank: 1}) // discovery has come to know one
 	if p.deliver(Key{Worker: 1 << 40}, 1, 0, nil) == nil {
 		t.Error("there is room for one, and it is refused")
+	}
+}
+
+// A rank whose feed ends and begins again hears what comes after, also where a message came in between.
+func TestRankHeardAgain(t *testing.T) {
+	var p Plane
+	k := Key{Worker: 7}
+	source := p.Source(k)
+	for life := range 3 {
+		f := stream.Start(stream.Options{Source: source, Decoder: &Decoder{Key: k}, Sink: stream.Join(indexer.New(indexer.Options{}), false)})
+		for end := time.Now().Add(20 * time.Second); f.Stats().LastMessage.IsZero(); time.Sleep(time.Millisecond) {
+			if p.deliver(k, 1, 0, []byte{0}); time.Now().After(end) {
+				t.Fatalf("life %d: nothing is heard", life)
+			}
+		}
+		f.Close()
+		p.deliver(k, 1, 0, []byte{0})
 	}
 }
