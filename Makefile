@@ -82,10 +82,10 @@ generated: build ## print again what is committed as printed: the envoy.yaml of 
 race: ## the concurrent rooms under the race detector (needs a C compiler)
 	CGO_ENABLED=1 $(GO) test $(POISON) -race -timeout 20m ./indexer/... ./router/... ./extproc/... ./body ./engine/... ./mmhash/... ./prompt/tokenizer/...
 
-sim: build ## the choice beside other routers' rules on a simulated fleet: what its goals are about, and which are reached (five minutes); TRACE=mooncake_conversation.jsonl.gz
+sim: build ## the choice beside other routers' rules on a simulated fleet: what its goals are about, and which are reached (four minutes; fails where one is not); TRACE=mooncake_conversation.jsonl.gz
 	bin/sightline sim --goals $(if $(TRACE),--trace $(TRACE))
 
-sim-all: build ## every scenario at every load under every rule, and the page bin/sim.html (an hour on two cores); TRACE= as above
+sim-all: build ## every scenario at every load under every rule, and the page bin/sim.html (twenty minutes on two cores); TRACE= as above
 	bin/sightline sim --loads 0.4,0.7,0.9,1.3 --html bin/sim.html $(if $(TRACE),--trace $(TRACE))
 
 bench: ## the numbers of the README, each beside its code
