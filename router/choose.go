@@ -16,6 +16,7 @@ const (
 	ranks          = 8    // candidates that are ranked
 	mostTargets    = 3    // that Envoy is told
 	mostMedia      = 64   // that weigh in a choice
+	mostOthers     = 4    // requests of others that weigh: their number is seconds old, and routers that all follow it herd
 	unknownPicture = 1000 // tokens that a picture of unknown size counts for: about 1280×720 for most families
 )
 
@@ -116,8 +117,8 @@ func (x *decision) candidate(i int) choose.Candidate {
 	if !load.Tells {
 		load.Usage = -1 // until all are there: see evenUsage
 	}
-	return choose.Candidate{Slot: i, First: slot.Worker == x.trial, Inflight: load.Inflight, Backlog: load.Backlog, Context: load.Context, Rate: load.Rate,
-		Recent: load.Recent, Usage: load.Usage}
+	return choose.Candidate{Slot: i, First: slot.Worker == x.trial, Inflight: load.Inflight - load.Others + min(load.Others, mostOthers),
+		Backlog: load.Backlog, Context: load.Context, Rate: load.Rate, Recent: load.Recent, Usage: load.Usage}
 }
 
 // evenUsage gives the candidates that do not tell their KV cache's use, or not any more, the mean of those that do: not to tell
