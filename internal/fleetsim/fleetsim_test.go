@@ -97,6 +97,16 @@ func TestBlind(t *testing.T) {
 	}
 }
 
+// Sixteen routers that see each other only in the workers' metrics do not herd: that would cost them what the workers hold.
+func TestReplicasDoNotHerd(t *testing.T) {
+	sc := scenario(t, "replicas")
+	trace := sc.at(1.3)
+	_, ours := sc.run(trace, rule(t, "sightline"))
+	if _, s := sc.run(trace, rule(t, "least request")); ours.Mean > s.Mean/5 {
+		t.Errorf("mean TTFT %v, least request has %v", ours.Mean, s.Mean)
+	}
+}
+
 // Equal seeds give equal runs, and equal pages, which ask for nothing outside of them.
 func TestDeterministic(t *testing.T) {
 	var tables, pages [2]bytes.Buffer
