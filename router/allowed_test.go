@@ -277,9 +277,6 @@ func TestNewcomer(t *testing.T) {
 func TestOthersRequests(t *testing.T) {
 	w := newWorld(t, 2)
 	w.opt.MaxInFlight = 1
-	for _, worker := range w.opt.Fleet.Workers() {
-		worker.Slots[0].Tell(fleet.Told{Running: 50, Lasts: time.Hour}, w.now)
-	}
 	w.opt.Fleet.Workers()[0].Slots[0].Tell(fleet.Told{Running: 60, Lasts: time.Hour}, w.now)
 	for i, want := range []string{"w1", "w0"} {
 		if d := w.decide(chatBody("m", fmt.Sprintf("%q", text(100, uint64(i))))); d.Refuse != nil || d.Targets[0].Worker != want {
