@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"strings"
 	"sync"
 	"testing"
@@ -60,7 +61,8 @@ func TestBenchFleet(t *testing.T) {
 		var fleet []*engineProcess
 		dir := t.TempDir()
 		for i := range 2 {
-			e, command, version := fmt.Sprint("worker-", i+1), simCommand("", 1), "0.32.0"
+			var command func(*engineProcess) *exec.Cmd
+			e, version := fmt.Sprint("worker-", i+1), "0.32.0"
 			if bin != "" {
 				if i == 0 {
 					tinyModel(t, dir)

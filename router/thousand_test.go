@@ -39,7 +39,6 @@ type thousand struct {
 type underway struct {
 	d      Decision
 	prompt *engine.Prompt
-	stored bool
 }
 
 const (
