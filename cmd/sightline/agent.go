@@ -14,6 +14,7 @@ type agentCmd struct {
 	HTTP      string `name:"http" xor:"from" required:"" help:"TensorRT-LLM's server, such as http://127.0.0.1:8000, whose /kv_cache_events is drained: nobody else may."`
 	Replay    string `help:"The engine's replay socket, such as tcp://127.0.0.1:5558."`
 	Bind      bool   `help:"Listen at --zmq for an engine whose publisher connects."`
+	From      string `help:"With --bind: where the engine may connect from, such as 10.0.0.0/8; else only this machine or pod."`
 	Topic     string `help:"Only messages whose topic begins so."`
 	Ranks     int    `help:"Data-parallel ranks; 0: none."`
 	BlockSize int    `help:"Tokens a block; 0: as the engine says."`

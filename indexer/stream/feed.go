@@ -238,7 +238,7 @@ func (f *Feed) Malformed() {
 // refused records that another than the worker connected.
 func (f *Feed) refused(peer netip.Addr) {
 	f.update(func(s *Stats) {
-		s.Malformed++
+		s.Strangers++
 		s.LastError = "a connection from " + peer.String() + " was refused: that is not where the worker is"
 	})
 }

@@ -16,6 +16,7 @@ type Stats struct {
 	Replays    uint64 // replays that were answered
 
 	Malformed      uint64 // received data that is no message
+	Strangers      uint64 // connections from where the worker is not
 	Panics         uint64 // panics in the source, the decoder or Options.Stored; each costs a connection or a message
 	DecodeErrors   uint64 // messages that could not be read
 	ReplayErrors   uint64 // replays that failed

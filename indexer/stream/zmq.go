@@ -14,7 +14,7 @@ type ZMQ struct {
 	ReplayEndpoint string       // the replay endpoint; "" if the worker has none
 	Topic          string       // prefix; "" takes all
 	Bind           bool         // Endpoint is where to listen for the worker
-	From           netip.Prefix // with Bind: where it connects from; zero: anywhere
+	From           netip.Prefix // with Bind: where it connects from; zero: this machine
 }
 
 // Run implements Source.

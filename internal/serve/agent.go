@@ -2,8 +2,10 @@ package serve
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -23,6 +25,7 @@ type AgentOptions struct {
 	HTTP      string // or TensorRT-LLM's server, whose /kv_cache_events is drained
 	Replay    string // the engine's replay socket
 	Bind      bool   // listen at ZMQ for an engine whose publisher connects
+	From      string // with Bind: a network that the engine may connect from; "": this machine alone
 	Topic     string // only messages whose topic begins so
 	Ranks     int    // data-parallel ranks; 0: none
 	BlockSize int    // tokens a block; 0: as the engine says
@@ -59,7 +62,9 @@ func Agent(ctx context.Context, c AgentOptions) error {
 			return err
 		}
 		o.Sink, o.Link = p, p.Link
-		defer stream.Start(o).Close()
+		f := stream.Start(o)
+		defer f.Close()
+		go watch(ctx, f, log.With(zap.Int("rank", r)))
 	}
 	log.Info("publishing", zap.String("worker", c.Worker), zap.String("nats", conn.ConnectedUrlRedacted()))
 	<-ctx.Done()
@@ -70,6 +75,10 @@ func Agent(ctx context.Context, c AgentOptions) error {
 func (c *AgentOptions) feeds() ([]stream.Options, error) {
 	keep := c.Publish == "tokens"
 	drain := trtllm.NewDrain(c.HTTP, c.Ranks)
+	from, err := c.from()
+	if err != nil {
+		return nil, err
+	}
 	out := make([]stream.Options, max(1, c.Ranks))
 	for r := range out {
 		o := &out[r]
@@ -79,9 +88,53 @@ func (c *AgentOptions) feeds() ([]stream.Options, error) {
 			continue
 		}
 		e := config.Events{ZMQ: c.ZMQ, Replay: c.Replay, Topic: c.Topic, Bind: c.Bind}
-		if err := hearSockets(o, e, netip.Prefix{}, r, engine.RulesOf(c.Engine, "").Decoder(rules.Decoding{Keep: keep})); err != nil {
+		if err := hearSockets(o, e, from, r, engine.RulesOf(c.Engine, "").Decoder(rules.Decoding{Keep: keep})); err != nil {
 			return nil, err
 		}
 	}
 	return out, nil
+}
+
+// from is the network that From names, zero where it names none.
+func (c *AgentOptions) from() (netip.Prefix, error) {
+	switch {
+	case c.From == "":
+		return netip.Prefix{}, nil
+	case !c.Bind:
+		return netip.Prefix{}, errors.New("--from: given without --bind (want it where the engine's publisher connects to the agent)")
+	}
+	p, err := netip.ParsePrefix(c.From)
+	if err != nil {
+		return netip.Prefix{}, fmt.Errorf("--from: %q (want a network, such as 10.0.0.0/8)", c.From)
+	}
+	return p.Masked(), nil
+}
+
+// watchEvery is how often an agent looks for what its log should say.
+const watchEvery = time.Second
+
+// watch logs what becomes of a rank's connection to its engine, until ctx ends.
+func watch(ctx context.Context, f *stream.Feed, log *zap.Logger) {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	var before stream.Stats
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		now := f.Stats()
+		switch live := now.Live(); {
+		case live && !before.Live():
+			log.Info("the engine is heard")
+		case !live && before.Live():
+			log.Warn("the engine is not heard", zap.String("error", now.LastError))
+		}
+		if n := now.Strangers - before.Strangers; n > 0 {
+			log.Warn("connections from where the engine is not were refused (--from allows a network)", zap.Uint64("connections", n),
+				zap.String("last", now.LastError))
+		}
+		before = now
+	}
 }

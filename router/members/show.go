@@ -63,7 +63,7 @@ func (s *Set) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(ageDesc, prometheus.GaugeValue, f.Feed.Age(time.Now()).Seconds(), f.Worker.Name, rank)
 		for what, n := range map[string]uint64{
 			"batches": st.Batches, "events": st.Events, "blocks": st.Blocks, "unknown": st.Unknown, "unreadable": st.Bad, "gaps": st.Gaps, "restarts": st.Restarts,
-			"duplicates": st.Duplicates, "dropped": st.Drops, "stale": st.Stale, "replays": st.Replays, "decode_errors": st.DecodeErrors, "malformed": st.Malformed, "panics": st.Panics,
+			"duplicates": st.Duplicates, "dropped": st.Drops, "stale": st.Stale, "replays": st.Replays, "decode_errors": st.DecodeErrors, "malformed": st.Malformed, "strangers": st.Strangers, "panics": st.Panics,
 			"replay_errors": st.ReplayErrors, "unknown_parents": st.UnknownParents, "unknown_blocks": st.UnknownBlocks,
 			"refused": st.Refused, "unresolved": st.Unresolved, "other_block_size": st.OtherBlockSize,
 		} {

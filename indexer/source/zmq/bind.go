@@ -35,14 +35,12 @@ func (s *Sub) bound(ctx context.Context, network, address string, each func(Mess
 		if err != nil {
 			return err
 		}
-		if peer, ok := nc.RemoteAddr().(*net.TCPAddr); ok && s.From.IsValid() {
-			if a := peer.AddrPort().Addr().Unmap().WithZone(""); !s.From.Contains(a) {
-				nc.Close()
-				if s.Refused != nil {
-					s.Refused(a)
-				}
-				continue
+		if a, ok := s.allowed(nc); !ok {
+			nc.Close()
+			if s.Refused != nil {
+				s.Refused(a)
 			}
+			continue
 		}
 		readers.Go(func() {
 			greet, cancel := context.WithTimeout(ctx, handshakeTime)
@@ -67,4 +65,21 @@ func (s *Sub) bound(ctx context.Context, network, address string, each func(Mess
 			}
 		})
 	}
+}
+
+// allowed is whether a peer is where From says, and its address. A peer on this machine that dials an address of this machine
+// comes from that address.
+func (s *Sub) allowed(nc net.Conn) (netip.Addr, bool) {
+	at := func(a net.Addr) netip.Addr {
+		tcp, _ := a.(*net.TCPAddr)
+		return tcp.AddrPort().Addr().Unmap().WithZone("") // of no TCP address: none
+	}
+	peer := at(nc.RemoteAddr())
+	switch {
+	case !peer.IsValid(): // a socket in the file system
+		return peer, true
+	case s.From.IsValid():
+		return peer, s.From.Contains(peer)
+	}
+	return peer, peer.IsLoopback() || peer == at(nc.LocalAddr())
 }

@@ -114,3 +114,37 @@ func TestBindFrom(t *testing.T) {
 	worker.message("", string(be(1)), "still")
 	expect(t, got, "1 still")
 }
+
+// Without a network only this machine may connect: by loopback, or from the address that it dials.
+func TestBindAllows(t *testing.T) {
+	for _, c := range []struct {
+		from, peer, local string
+		want              bool
+	}{
+		{"", "127.0.0.1:9", "127.0.0.1:5557", true},
+		{"", "[::ffff:127.0.0.1]:9", "[::]:5557", true},
+		{"", "[::1]:9", "[::1]:5557", true},
+		{"", "10.0.0.5:9", "10.0.0.5:5557", true},
+		{"", "10.0.0.6:9", "10.0.0.5:5557", false},
+		{"", "[fd00::6]:9", "[fd00::5]:5557", false},
+		{"10.0.0.0/24", "10.0.0.6:9", "10.0.0.5:5557", true},
+		{"10.0.0.0/24", "127.0.0.1:9", "127.0.0.1:5557", false},
+	} {
+		s := Sub{}
+		if c.from != "" {
+			s.From = netip.MustParsePrefix(c.from)
+		}
+		if _, got := s.allowed(ends{peer: c.peer, local: c.local}); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
+}
+
+// ends is a connection that has two addresses and nothing else.
+type ends struct {
+	net.Conn
+	peer, local string
+}
+
+func (e ends) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(netip.MustParseAddrPort(e.peer)) }
+func (e ends) LocalAddr() net.Addr  { return net.TCPAddrFromAddrPort(netip.MustParseAddrPort(e.local)) }

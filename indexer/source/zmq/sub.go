@@ -27,7 +27,8 @@ type Sub struct {
 	Topic string
 	// Bind listens at Endpoint, for a publisher that connects (bind.go).
 	Bind bool
-	// From is where the publisher may connect from, with Bind; zero: anywhere. Refused is called for others. Optional.
+	// From is where the publisher may connect from, with Bind; zero: this machine (a pod's containers are one). Refused is called
+	// for others. Optional.
 	From    netip.Prefix
 	Refused func(netip.Addr)
 	// Bare takes messages without a sequence number: the last frame is the payload.
