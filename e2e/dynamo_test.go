@@ -127,7 +127,7 @@ func TestRealDynamo(t *testing.T) {
 					t.Fatal("the NATS server does not start")
 				}
 				d.plane = append(d.plane, "NATS_SERVER="+s.ClientURL())
-				link["nats"] = s.ClientURL()
+				link["nats"] = map[string]string{"url": s.ClientURL()}
 			}
 			r := &dynamoRun{t: t, d: d, score: &total}
 			r.begin(link)

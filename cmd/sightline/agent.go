@@ -18,9 +18,11 @@ type agentCmd struct {
 	Topic     string `help:"Only messages whose topic begins so."`
 	Ranks     int    `help:"Data-parallel ranks; 0: none."`
 	BlockSize int    `help:"Tokens a block; 0: as the engine says."`
-	NATS      string `name:"nats" required:"" help:"NATS server, such as nats://10.0.0.4:4222."`
-	Publish   string `enum:"blocks,tokens" default:"blocks" help:"blocks: hashes only; tokens: token ids too, for audits (that puts prompts on the NATS server's disk)."`
-	LogLevel  string `default:"info" help:"debug, info, warn or error."`
+
+	NATS serve.AgentNATS `embed:""`
+
+	Publish  string `enum:"blocks,tokens" default:"blocks" help:"blocks: hashes only; tokens: token ids too, for audits (that puts prompts on the NATS server's disk)."`
+	LogLevel string `default:"info" help:"debug, info, warn or error."`
 }
 
 func (c *agentCmd) Run(ctx context.Context) error { return serve.Agent(ctx, serve.AgentOptions(*c)) }

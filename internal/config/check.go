@@ -133,30 +133,34 @@ func (c *Config) checkRanges(bad report) {
 }
 
 func (c *Config) checkNATS(bad report) {
-	n := &c.NATS
+	n, s := &c.NATS, &c.NATS.Stream
 	if n.URL != "" && n.Listen != "" {
 		bad("nats", "url and listen are both given (want url for an existing server, or listen for an embedded one)")
 	}
-	if n.Dir != "" && n.Listen == "" {
-		bad("nats.dir", "given without listen (only the embedded server keeps streams here)")
+	for key, given := range map[string]string{"dir": n.Dir, "config": n.Config} {
+		if given != "" && n.Listen == "" {
+			bad("nats."+key, "given without listen (it is the embedded server's)")
+		}
 	}
-	checkNATSURL(n.URL, "nats.url", bad)
+	n.Check(n.Listen != "", bad.below("nats."))
+	if err := n.Prefix.Check(); err != nil {
+		bad("nats.prefix", "%v", err)
+	}
+	inRange(bad, "nats.stream.replicas", s.Replicas, 1, 5)
+	if s.Replicas > 1 && n.Listen != "" {
+		bad("nats.stream.replicas", "%d, but the embedded server is one (want 1, or url)", s.Replicas)
+	}
+	bad.oneOf("nats.stream.storage", s.Storage, "file or memory", "file", "memory")
+	bad.oneOf("nats.stream.compression", s.Compression, "none or s2", "none", "s2")
+	inRange(bad, "nats.stream.max_bytes", s.MaxBytes, 1<<20, 1<<40)
+	if s.MaxAge != 0 {
+		inRange(bad, "nats.stream.max_age", s.MaxAge, time.Minute, 366*24*time.Hour)
+	}
 }
 
-// checkNATSURL takes a list of servers, with or without a scheme, as the NATS client does.
-func checkNATSURL(list, path string, bad report) {
-	if list == "" {
-		return
-	}
-	for text := range strings.SplitSeq(list, ",") {
-		if text = strings.TrimSpace(text); !strings.Contains(text, "://") {
-			text = "nats://" + text
-		}
-		u, err := url.Parse(text)
-		if err != nil || u.Hostname() == "" || !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme) {
-			bad(path, "this is no server (want one such as nats://10.0.0.4:4222, or several with commas)") // it may hold a password
-		}
-	}
+// below reports keys of a part of the file.
+func (bad report) below(path string) report {
+	return func(key, format string, args ...any) { bad(path+key, format, args...) }
 }
 
 func (c *Config) checkMedia(bad report) {

@@ -14,6 +14,7 @@ import (
 	"github.com/goccy/go-yaml"
 
 	"github.com/sightline-router/sightline/engine"
+	"github.com/sightline-router/sightline/indexer/source/bus"
 )
 
 // Config is the whole file.
@@ -49,11 +50,34 @@ type Config struct {
 	Envoy      Envoy      `yaml:"envoy"`
 }
 
-// NATS says where KV events of agents come from. With neither URL nor Listen there is no NATS at all.
+// NATS says where KV events of agents come from, and what NATS knows us by. With neither URL nor Listen there is no NATS at all.
 type NATS struct {
-	URL    string `yaml:"url"`    // an existing server, such as nats://10.0.0.4:4222
-	Listen string `yaml:"listen"` // or: an embedded server, listening here for agents, such as 0.0.0.0:4222
-	Dir    string `yaml:"dir"`    // where the embedded server keeps its streams; default: a directory below the temporary one
+	bus.Access `yaml:",inline"` // URL: an existing server
+	Listen     string           `yaml:"listen"` // or: an embedded server, listening here for agents, such as 127.0.0.1:4222
+	Dir        string           `yaml:"dir"`    // where the embedded server keeps its streams; default: a new directory below the temporary one
+	Config     string           `yaml:"config"` // a nats-server configuration for it: users and permissions, TLS, limits
+	Prefix     bus.Prefix       `yaml:"prefix"` // of subjects and of the stream's name; agents have the same
+	Stream     Stream           `yaml:"stream"`
+}
+
+// Given tells whether there is a server.
+func (n *NATS) Given() bool { return n.URL != "" || n.Listen != "" }
+
+// Stream is how the agents' stream is made where there is none.
+type Stream struct {
+	Replicas    int           `yaml:"replicas"`
+	Storage     string        `yaml:"storage"` // file or memory
+	MaxBytes    Size          `yaml:"max_bytes"`
+	MaxAge      time.Duration `yaml:"max_age"`     // 0: any
+	Compression string        `yaml:"compression"` // none or s2
+}
+
+// Link is what package bus is told of it all.
+func (n *NATS) Link() bus.LinkOptions {
+	s := &n.Stream
+	return bus.LinkOptions{Access: n.Access, Prefix: n.Prefix, Server: bus.Server{Listen: n.Listen, Dir: n.Dir, Config: n.Config},
+		Stream: bus.StreamOptions{Replicas: s.Replicas, Memory: s.Storage == "memory", MaxBytes: int64(s.MaxBytes), MaxAge: s.MaxAge,
+			Compress: s.Compression == "s2"}}
 }
 
 // Index bounds what is remembered of the workers' blocks.
@@ -189,6 +213,7 @@ func (s Size) MarshalYAML() ([]byte, error) { return []byte(s.String()), nil }
 func Default() Config {
 	return Config{
 		Listen: "127.0.0.1:9002", Admin: "127.0.0.1:9903", LogLevel: "info", BodyLimit: 64 << 20, BodyTimeout: 5 * time.Minute,
+		NATS:  NATS{Prefix: bus.DefaultPrefix, Stream: Stream{Replicas: 1, Storage: "file", MaxBytes: 256 << 20, Compression: "none"}},
 		Probe: true, HealthEvery: 5 * time.Second, LoadEvery: time.Second, ReadyAfter: 30 * time.Second, Audit: true,
 		DecisionLog: DecisionLog{MaxBytes: 64 << 20, Keep: 5},
 		Index:       Index{MaxBytes: 2 << 30, PredictedTTL: 20 * time.Second},

@@ -158,6 +158,9 @@ func fits(tree any, t reflect.Type, path string) error {
 		}
 		return nil
 	}
+	if t.Kind() == reflect.Struct && t.Field(0).Tag.Get("yaml") == "url" { // it was one value once; that may hold a password
+		return fmt.Errorf("%s: one value, where keys and values are wanted (want url, such as {url: nats://10.0.0.4:4222})", path)
+	}
 	text, err := yaml.Marshal(tree)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)

@@ -3,17 +3,19 @@ package config
 import (
 	"net/netip"
 	"strings"
+
+	"github.com/sightline-router/sightline/indexer/source/bus"
 )
 
 // Dynamo finds the workers of an NVIDIA Dynamo deployment, and hears their KV events on its event plane. Off without
 // Plane.
 type Dynamo struct {
-	Plane     string `yaml:"plane"`     // zmq or nats
-	Discovery string `yaml:"discovery"` // the folder of its file discovery (DYN_FILE_KV)
-	NATS      string `yaml:"nats"`      // the server of a NATS plane, such as nats://10.0.0.4:4222
-	Namespace string `yaml:"namespace"`
-	Component string `yaml:"component"`
-	Endpoint  string `yaml:"endpoint"`
+	Plane     string     `yaml:"plane"`     // zmq or nats
+	Discovery string     `yaml:"discovery"` // the folder of its file discovery (DYN_FILE_KV)
+	NATS      bus.Access `yaml:"nats"`      // the server of a NATS plane
+	Namespace string     `yaml:"namespace"`
+	Component string     `yaml:"component"`
+	Endpoint  string     `yaml:"endpoint"`
 	// PrefillComponent has the workers that prefill for those of Component, where the deployment has such; "": never.
 	PrefillComponent string `yaml:"prefill_component"`
 	Model            string `yaml:"model"` // name of one of models; may be left out where there is one
@@ -30,7 +32,7 @@ func (d *Dynamo) Worker() *Worker { return &Worker{Model: d.Model, Class: d.Clas
 func (c *Config) checkDynamo(worker func(w *Worker, path string), bad report) {
 	d := &c.Dynamo
 	if d.Plane == "" {
-		if d.Discovery != "" || len(d.Frontends) > 0 || d.NATS != "" || d.EnginePort != 0 || d.Model != "" || d.Class != "" {
+		if d.Discovery != "" || len(d.Frontends) > 0 || d.NATS != (bus.Access{}) || d.EnginePort != 0 || d.Model != "" || d.Class != "" {
 			bad("dynamo.plane", "missing (want zmq or nats)")
 		}
 		return
@@ -41,14 +43,14 @@ func (c *Config) checkDynamo(worker func(w *Worker, path string), bad report) {
 		bad.oneOf("dynamo.plane", d.Plane, "zmq or nats", "zmq", "nats")
 	}
 	switch {
-	case d.Plane == "nats" && d.NATS == "":
-		bad("dynamo.nats", "missing (want the server of the %s plane, such as nats://10.0.0.4:4222)", d.Plane)
-	case d.Plane == "zmq" && d.NATS != "":
+	case d.Plane == "nats" && d.NATS.URL == "":
+		bad("dynamo.nats.url", "missing (want the server of the %s plane, such as nats://10.0.0.4:4222)", d.Plane)
+	case d.Plane == "zmq" && d.NATS != (bus.Access{}):
 		bad("dynamo.nats", "given, but plane is zmq (want plane: nats, or leave it out)")
 	case d.Discovery == "":
 		bad("dynamo.discovery", "missing (want the folder of --discovery-backend file, DYN_FILE_KV)")
 	}
-	checkNATSURL(d.NATS, "dynamo.nats", bad)
+	d.NATS.Check(false, bad.below("dynamo.nats."))
 	for key, name := range map[string]string{"namespace": d.Namespace, "component": d.Component, "endpoint": d.Endpoint} {
 		if name == "" || len(name) > 255 || strings.ContainsAny(name, "/ ") {
 			bad("dynamo."+key, "%q is no name", name)

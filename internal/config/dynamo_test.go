@@ -25,7 +25,7 @@ func TestDynamo(t *testing.T) {
 	readsBack(t, c)
 	for name, change := range map[string][2]string{
 		"NATS": {"plane: zmq", `plane: nats
-  nats: "nats://10.0.0.4:4222"`},
+  nats: {url: "nats://10.0.0.4:4222", user: u, password_file: /etc/nats/password}`},
 		"the engines' own":  {`frontends: ["10.0.0.7:8000", "10.0.0.8:8000"]`, "engine_port: 8000"},
 		"computed names":    {"media_names: injected", "media_names: computed"},
 		"publisher's other": {"block_hash: dynamo", "block_hash: dynamo_suffix"},
@@ -41,7 +41,9 @@ func TestDynamoMistakes(t *testing.T) {
 		{"plane: zmq", `plane: ""`, "dynamo.plane: missing"},
 		{"plane: zmq", "plane: zmk", `dynamo.plane: "zmk" is not known (want zmq or nats)`},
 		{"plane: zmq", "plane: jetstream", "dynamo.plane: jetstream is followed no more"},
-		{"plane: zmq", "plane: nats", "dynamo.nats: missing"},
+		{"plane: zmq", "plane: nats\n  nats: nats://u:p@10.0.0.4:4222", "dynamo.nats: one value, where keys and values are wanted"},
+		{"plane: zmq", "plane: nats\n  nats: {url: a, nkey: f, token_file: g}", "dynamo.nats.token_file: given beside nkey"},
+		{"plane: zmq", "plane: nats", "dynamo.nats.url: missing"},
 		{"discovery: /run/dynamo", `discovery: ""`, "dynamo.discovery: missing"},
 		{"plane: zmq", "plane: zmq\n  namespace: a/b", `dynamo.namespace: "a/b" is no name`},
 		{"plane: zmq", `plane: zmq

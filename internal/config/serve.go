@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/sightline-router/sightline/indexer/source/bus"
 )
 
 // CheckServe says what keeps a configuration from being served on this machine: nothing to route to, files that are not
@@ -48,6 +50,16 @@ func (c *Config) CheckServe() error {
 			bad("kubernetes.token_file", "%w", err)
 		} else if len(text) == 0 {
 			bad("kubernetes.token_file", "%s is empty (want a ServiceAccount's token)", file)
+		}
+	}
+	if server := c.NATS.Link().Server; c.NATS.Listen != "" {
+		if err := server.Check(); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	for path, a := range map[string]*bus.Access{"nats": &c.NATS.Access, "dynamo.nats": &c.Dynamo.NATS} {
+		if _, err := a.Options(); err != nil {
+			errs = append(errs, fmt.Errorf("%s.%w", path, err))
 		}
 	}
 	if err := canHold(c.NATS.Dir); c.NATS.Dir != "" && err != nil {

@@ -123,7 +123,7 @@ func (c *workersCheck) eventKeys(e *Events, path string) {
 	if _, err := netip.ParsePrefix(e.From); e.From != "" && (err != nil || !e.Bind) {
 		c.bad(path+".events.from", "%q is no network, or bind is not true (want one such as 10.0.0.0/24 from which the publisher connects here)", e.From)
 	}
-	if e.NATS && c.NATS.URL == "" && c.NATS.Listen == "" {
+	if e.NATS && !c.NATS.Given() {
 		c.bad(path+".events.nats", "true, but nats.url and nats.listen are both empty")
 	}
 	if u := webURL(strings.ReplaceAll(e.HTTP, "{ip}", "10.0.0.5")); e.HTTP != "" && (u == nil || strings.Trim(u.Path, "/") != "") {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -29,9 +30,15 @@ type AgentOptions struct {
 	Topic     string // only messages whose topic begins so
 	Ranks     int    // data-parallel ranks; 0: none
 	BlockSize int    // tokens a block; 0: as the engine says
-	NATS      string // server
+	NATS      AgentNATS
 	Publish   string // blocks: hashes only; tokens: token ids too
 	LogLevel  string
+}
+
+// AgentNATS is where an agent publishes to, as flags.
+type AgentNATS struct {
+	bus.Access
+	Prefix bus.Prefix `name:"nats-prefix" default:"sightline" help:"nats.prefix of the router's configuration."`
 }
 
 // Agent runs beside one worker until ctx ends: it listens to the worker's KV events and publishes them to NATS.
@@ -41,7 +48,10 @@ func Agent(ctx context.Context, c AgentOptions) error {
 		return err
 	}
 	defer log.Sync()
-	conn, err := bus.Connect(c.NATS, "sightline agent "+c.Worker, log)
+	if err := c.checkNATS(); err != nil {
+		return err
+	}
+	conn, err := c.NATS.Connect(bus.ConnectOptions{Name: "sightline agent " + c.Worker, Inbox: c.NATS.Prefix.AgentInbox(c.Worker), Log: log})
 	if err != nil {
 		return fmt.Errorf("nats: %w", err)
 	}
@@ -56,7 +66,7 @@ func Agent(ctx context.Context, c AgentOptions) error {
 		if c.Ranks == 0 {
 			rank = -1
 		}
-		p, err := bus.NewPublisher(bus.PublisherOptions{NATS: conn, Worker: c.Worker, Rank: rank, CountCopies: copies,
+		p, err := bus.NewPublisher(bus.PublisherOptions{NATS: conn, Prefix: c.NATS.Prefix, Worker: c.Worker, Rank: rank, CountCopies: copies,
 			Tokens: c.Publish == "tokens", Log: log})
 		if err != nil {
 			return err
@@ -69,6 +79,19 @@ func Agent(ctx context.Context, c AgentOptions) error {
 	log.Info("publishing", zap.String("worker", c.Worker), zap.String("nats", conn.ConnectedUrlRedacted()))
 	<-ctx.Done()
 	return nil
+}
+
+// checkNATS says which flags cannot be, or which file.
+func (c *AgentOptions) checkNATS() error {
+	var errs []error
+	c.NATS.Check(false, func(key, format string, args ...any) {
+		flag := strings.TrimSuffix("--nats-"+strings.ReplaceAll(key, "_", "-"), "-url")
+		errs = append(errs, fmt.Errorf(flag+": "+format, args...))
+	})
+	if err := c.NATS.Prefix.Check(); err != nil {
+		errs = append(errs, fmt.Errorf("--nats-prefix: %w", err))
+	}
+	return errors.Join(errs...)
 }
 
 // feeds are the ranks' feeds but for their sinks.

@@ -60,6 +60,7 @@ func checkDir(t *testing.T) string {
 	pair("ours")
 	pair("other")
 	write(t, filepath.Join(dir, "text"), []byte("no PEM"))
+	write(t, filepath.Join(dir, "empty"), nil)
 	write(t, filepath.Join(dir, "short"), []byte("31 bytes are no secret for all.\n")[:31])
 	write(t, filepath.Join(dir, "secret"), make([]byte, 32))
 	write(t, filepath.Join(dir, "t.jinja"), []byte("{{ messages[0].content }}"))
@@ -150,6 +151,25 @@ func TestCheckMistakes(t *testing.T) {
 		// NATS.
 		{"", "nats: {url: \"nats://\"}", "nats.url: this is no server (want one such as nats://10.0.0.4:4222"},
 		{"", "nats: {url: \"http://10.0.0.4:4222\"}", "nats.url: this is no server"},
+		{"", "nats: {url: \"nats://u:secret@10.0.0.4:4222\"}", "nats.url: it holds a user or a secret (want user and password_file"},
+		{"", "nats: {nkey: DIR/text}", "nats.url: missing, though it is said what NATS knows us by"},
+		{"", "nats: {url: a, credentials: c, nkey: n}", "nats.nkey: given beside credentials (want one of credentials, nkey, user"},
+		{"", "nats: {url: a, password_file: p}", "nats.user: user and password_file must both be given"},
+		{"", "nats: {url: a, tls_cert: p}", "nats.tls_cert: tls_cert and tls_key must both be given"},
+		{"", "nats: {listen: \"127.0.0.1:4222\", tls_ca: p}", "nats.tls_ca: tls_ca and tls_cert are for url"},
+		{"", "nats: {url: a, config: p}", "nats.config: given without listen"},
+		{"", "nats: {url: a, credentials: DIR/none}", "nats.credentials: open DIR/none"},
+		{"", "nats: {url: a, credentials: DIR/text}", "nats.credentials: DIR/text holds no user's JWT and seed"},
+		{"", "nats: {url: a, nkey: DIR/text}", "nats.nkey: text: "},
+		{"", "nats: {url: a, user: u, password_file: DIR/none}", "nats.password_file: open DIR/none"},
+		{"", "nats: {url: a, token_file: DIR/none}", "nats.token_file: open DIR/none"},
+		{"", "nats: {url: a, tls_ca: DIR/text}", "nats.tls_ca: nats: failed to parse root certificate"},
+		{"", "nats: {url: a, prefix: A.b}", `nats.prefix: "A.b" is no prefix (want up to 32 of a-z`},
+		{"", "nats: {url: a, stream: {storage: disk}}", `nats.stream.storage: "disk" is not known (want file or memory)`},
+		{"", "nats: {listen: \"127.0.0.1:4222\", stream: {replicas: 3}}", "nats.stream.replicas: 3, but the embedded server is one"},
+		{"", "nats: {listen: \"0.0.0.0:4222\"}", `nats.listen: "0.0.0.0:4222" is open to the network`},
+		{"", "nats: {listen: \":4222\"}", `nats.listen: ":4222" is open to the network`},
+		{"", "nats: {listen: \"127.0.0.1:4222\", config: DIR/empty}", "nats.config: DIR/empty lets in whoever comes"},
 		{"", "nats: {listen: \"4222\"}", `nats.listen: "4222" is not where to listen`},
 		{"", "nats: {listen: \"127.0.0.1:9002\"}", `nats.listen: "127.0.0.1:9002" is also listen`},
 		{"", "nats: {url: \"nats://10.0.0.4:4222\", dir: DIR}", "nats.dir: given without listen"},

@@ -57,9 +57,9 @@ func (s *sources) startDynamo(ctx context.Context, metrics prometheus.Registerer
 			l.log.Warn("Dynamo's deployment cannot be followed; what is known stays", zap.Error(err))
 		}}
 	if c.Plane != "zmq" {
-		conn, err := bus.Connect(c.NATS, "sightline", s.log)
+		conn, err := c.NATS.Connect(bus.ConnectOptions{Name: "sightline", Log: s.log, Refused: s.refused.WithLabelValues("dynamo").Inc})
 		if err != nil {
-			return fmt.Errorf("dynamo.nats: %w", err)
+			return fmt.Errorf("dynamo.nats.%w", err)
 		}
 		context.AfterFunc(ctx, conn.Close)
 		follow.Plane = nil

@@ -49,7 +49,7 @@ func TestDynamoDeployment(t *testing.T) {
 	record("instances", "7", `{"instance_id":7,"transport":{"tcp":"127.0.0.1:40001/generate"}}`)
 	cfg, err := config.Parse(fmt.Appendf(nil, `
 models: [{name: m, dir: models/m, block_hash: dynamo, media_names: injected}]
-dynamo: {plane: nats, nats: %q, discovery: %q, frontends: ["127.0.0.1:40002", "127.0.0.1:40003"]}`, ns.ClientURL(), root))
+dynamo: {plane: nats, nats: {url: %q}, discovery: %q, frontends: ["127.0.0.1:40002", "127.0.0.1:40003"]}`, ns.ClientURL(), root))
 	if err != nil {
 		t.Fatal(err)
 	}

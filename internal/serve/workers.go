@@ -5,13 +5,12 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
 	"github.com/sightline-router/sightline/engine/trtllm"
@@ -28,15 +27,16 @@ import (
 // sources say who the workers are, and for each slot how its events come: what the configuration names, and what finders
 // (package discover, a Dynamo deployment) find while we run. The set keeps feeds, index, fleet and audit in line.
 type sources struct {
-	cfg    config.Config
-	models []router.Model
-	log    *zap.Logger
-	keep   bool          // events keep what audit and learning read of them
-	nats   *bus.Link     // nil: none is used
-	turns  chan struct{} // agents' snapshots that are here at once
-	nurse  *vitals.Nurse
-	set    *members.Set
-	told   []atomic.Bool // by finder: it has said who is there
+	cfg     config.Config
+	models  []router.Model
+	log     *zap.Logger
+	keep    bool                   // events keep what audit and learning read of them
+	nats    *bus.Link              // nil: none is used
+	refused *prometheus.CounterVec // by whose NATS
+	turns   chan struct{}          // agents' snapshots that are here at once
+	nurse   *vitals.Nurse
+	set     *members.Set
+	told    []atomic.Bool // by finder: it has said who is there
 
 	stop    context.CancelFunc
 	running sync.WaitGroup
@@ -52,9 +52,14 @@ type finder interface {
 func startSources(ctx context.Context, cfg config.Config, models []router.Model, nurse *vitals.Nurse, o members.Options) (s *sources, err error) {
 	s = &sources{cfg: cfg, models: models, nurse: nurse, log: o.Log, keep: o.Audit != nil, turns: make(chan struct{}, snapshotsAtOnce)}
 	ctx, s.stop = context.WithCancel(ctx)
-	if cfg.NATS.URL != "" || cfg.NATS.Listen != "" {
-		dir := cmp.Or(cfg.NATS.Dir, filepath.Join(os.TempDir(), fmt.Sprintf("sightline-nats-%d", os.Getuid())))
-		if s.nats, err = bus.StartLink(bus.LinkOptions{URL: cfg.NATS.URL, Listen: cfg.NATS.Listen, Dir: dir, Log: o.Log}); err != nil {
+	refused, err := natsRefused(o.Metrics)
+	if err != nil {
+		return nil, err
+	}
+	if s.refused = refused; cfg.NATS.Given() {
+		link := cfg.NATS.Link()
+		link.Refused, link.Log = refused.WithLabelValues("agents").Inc, o.Log
+		if s.nats, err = bus.StartLink(link); err != nil {
 			return nil, err
 		}
 	}
@@ -85,6 +90,13 @@ func startSources(ctx context.Context, cfg config.Config, models []router.Model,
 		})
 	}
 	return s, nil
+}
+
+// natsRefused counts what NATS servers did not let us do.
+func natsRefused(metrics prometheus.Registerer) (*prometheus.CounterVec, error) {
+	v := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "nats_refused_total",
+		Help: "Times that a NATS server did not let us in, or refused a subject, by what it is for."}, []string{"of"})
+	return v, metrics.Register(v)
 }
 
 // addConfigured takes up the workers that are configured by address.

@@ -25,11 +25,11 @@ import (
 // is waited for.
 func runServer(t testing.TB, dir string, port int) *server.Server {
 	t.Helper()
-	s, err := embedded(LinkOptions{Listen: fmt.Sprint("127.0.0.1:", max(port, 0)), Dir: dir, Log: zap.NewNop()})
+	s, err := (&Server{Listen: fmt.Sprint("127.0.0.1:", max(port, 0)), Dir: dir}).start(StreamOptions{}, zap.NewNop())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s
+	return s.Server
 }
 
 func connect(t testing.TB, url string) *nats.Conn {
@@ -50,7 +50,7 @@ func makeStream(t testing.TB, nc *nats.Conn, maxBytes int64) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	if err := ensure(ctx, js, maxBytes, nil); err != nil {
+	if err := ensure(ctx, js, "", StreamOptions{MaxBytes: maxBytes}, nil); err != nil {
 		t.Fatal(err)
 	}
 }

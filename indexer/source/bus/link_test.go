@@ -15,13 +15,13 @@ import (
 // anew on the same port and directory, and the agent is heard again.
 func TestLink(t *testing.T) {
 	payloads, prompts := recording(t)
-	o := LinkOptions{Listen: "127.0.0.1:0", Dir: t.TempDir(), Log: zap.NewNop()}
+	o := LinkOptions{Server: Server{Listen: "127.0.0.1:0", Dir: t.TempDir()}, Log: zap.NewNop()}
 	l, err := StartLink(o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	o.Listen = l.server.Addr().String()
-	conn, err := Connect("nats://"+o.Listen, "agent", o.Log)
+	conn, err := Access{URL: "nats://" + o.Listen}.Connect(ConnectOptions{Name: "agent", Log: o.Log})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func TestLinkWaits(t *testing.T) {
 	addr := s.Addr().(*net.TCPAddr)
 	s.Shutdown()
 	s.WaitForShutdown()
-	l, err := StartLink(LinkOptions{URL: "nats://" + addr.String(), Log: zap.New(core)})
+	l, err := StartLink(LinkOptions{Access: Access{URL: "nats://" + addr.String()}, Log: zap.New(core)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func TestLinkWaits(t *testing.T) {
 	conn := connect(t, s.ClientURL())
 	until(t, "the stream", func() bool {
 		js, _ := conn.JetStream()
-		_, err := js.StreamInfo(Stream)
+		_, err := js.StreamInfo(DefaultPrefix.Stream())
 		return err == nil
 	})
 }

@@ -22,7 +22,9 @@ import (
 // Listener follows all workers' subjects with one ordered consumer and hands each message to the feed of its worker-rank. Set
 // the fields, then Run it once.
 type Listener struct {
-	NATS *nats.Conn
+	NATS   *nats.Conn
+	Prefix Prefix
+	Stream StreamOptions // if there is none
 	// Found is called in the listener's goroutine for each message (at least every 5 s) of a worker-rank that no feed
 	// follows: start a feed with Source, or ignore it.
 	Found func(worker string, rank int)
@@ -63,10 +65,10 @@ func (l *Listener) Run(ctx context.Context) error {
 
 // follow listens to the stream until it breaks.
 func (l *Listener) follow(ctx context.Context, js jetstream.JetStream) error {
-	if err := ensure(ctx, js, keptEvents, l.Log); err != nil {
+	if err := ensure(ctx, js, l.Prefix, l.Stream, l.Log); err != nil {
 		return err
 	}
-	return consume(ctx, js, cmp.Or(l.watch, watchStream), func(m jetstream.Msg) {
+	return consume(ctx, js, l.Prefix, cmp.Or(l.watch, watchStream), func(m jetstream.Msg) {
 		_ = guard.Call(func() error { l.deliver(m.Subject(), m.Data()); return nil }) // a message that panics is dropped
 	})
 }
@@ -81,7 +83,7 @@ func (l *Listener) deliver(subject string, data []byte) {
 	f := l.feeds[subject]
 	l.mu.Unlock()
 	if f == nil {
-		if worker, rank, ok := parseSubject(subject); ok && l.Found != nil {
+		if worker, rank, ok := l.Prefix.parseSubject(subject); ok && l.Found != nil {
 			l.Found(worker, rank)
 		}
 		return
@@ -101,7 +103,7 @@ type source struct {
 
 // Run implements feed.Source.
 func (s *source) Run(ctx context.Context, f *stream.Feed) error {
-	subject := eventSubjects + s.suffix
+	subject := s.l.Prefix.events() + s.suffix
 	s.l.mu.Lock()
 	if s.l.feeds == nil {
 		s.l.feeds = map[string]*stream.Feed{}
@@ -175,7 +177,7 @@ func (s *source) requestSnapshot(ctx context.Context) ([]byte, error) {
 		return nil, err
 	}
 	defer sub.Unsubscribe()
-	if err := s.l.NATS.PublishRequest(snapshotSubjects+s.suffix, inbox, nil); err != nil {
+	if err := s.l.NATS.PublishRequest(s.l.Prefix.asks()+s.suffix, inbox, nil); err != nil {
 		return nil, err
 	}
 	got := map[uint64][]byte{} // by epoch
@@ -229,11 +231,11 @@ func (s *source) replayStream(ctx context.Context, from uint64, each func(stream
 	if err != nil {
 		return err
 	}
-	jetStream, err := js.Stream(ctx, Stream)
+	jetStream, err := js.Stream(ctx, s.l.Prefix.Stream())
 	if err != nil {
 		return err
 	}
-	last, err := jetStream.GetLastMsgForSubject(ctx, eventSubjects+s.suffix)
+	last, err := jetStream.GetLastMsgForSubject(ctx, s.l.Prefix.events()+s.suffix)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
 		return errors.New("no agent answers and the stream has nothing of it")
 	} else if err != nil {
@@ -243,8 +245,8 @@ func (s *source) replayStream(ctx context.Context, from uint64, each func(stream
 	if err != nil {
 		return err
 	}
-	c, err := js.OrderedConsumer(ctx, Stream, jetstream.OrderedConsumerConfig{
-		FilterSubjects: []string{eventSubjects + s.suffix}, DeliverPolicy: jetstream.DeliverAllPolicy})
+	c, err := js.OrderedConsumer(ctx, s.l.Prefix.Stream(), jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{s.l.Prefix.events() + s.suffix}, DeliverPolicy: jetstream.DeliverAllPolicy})
 	if err != nil {
 		return err
 	}

@@ -3,7 +3,6 @@ package bus
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -32,6 +31,7 @@ const (
 // PublisherOptions sets up a Publisher.
 type PublisherOptions struct {
 	NATS   *nats.Conn
+	Prefix Prefix
 	Worker string
 	Rank   int // -1: the worker has no ranks
 	// CountCopies: see indexer.SlotOptions.
@@ -71,19 +71,19 @@ type Publisher struct {
 	}
 }
 
-// NewPublisher publishes until Leave, and makes the stream if there is none. Its epoch is the time of the call, so routers
+// NewPublisher publishes until Leave. Routers make the stream; until there is one, events are kept. Its epoch is the time of the call, so routers
 // follow the younger of two agents for one worker.
 func NewPublisher(o PublisherOptions) (*Publisher, error) {
 	js, err := jetstream.New(o.NATS)
 	if err != nil {
 		return nil, err
 	}
-	p := &Publisher{o: o, js: js, subject: eventSubjects + subjectSuffix(o.Worker, o.Rank), epoch: uint64(time.Now().UnixNano()),
+	p := &Publisher{o: o, js: js, subject: o.Prefix.events() + subjectSuffix(o.Worker, o.Rank), epoch: uint64(time.Now().UnixNano()),
 		flags: flagPartial | flagAway}
 	p.index = indexer.New(indexer.Options{})
 	p.slot = p.index.Join(indexer.SlotOptions{CountCopies: o.CountCopies})
 	p.out.wake = make(chan struct{}, 1)
-	p.requests, err = o.NATS.Subscribe(snapshotSubjects+subjectSuffix(o.Worker, o.Rank), p.answerSnapshot)
+	p.requests, err = o.NATS.Subscribe(o.Prefix.asks()+subjectSuffix(o.Worker, o.Rank), p.answerSnapshot)
 	if err != nil {
 		return nil, err
 	}
@@ -192,10 +192,7 @@ func (p *Publisher) enqueue() {
 func (p *Publisher) send(ctx context.Context) {
 	beat := time.NewTicker(heartbeat)
 	defer beat.Stop()
-	err := ensure(ctx, p.js, keptEvents, p.o.Log)
-	if err != nil && ctx.Err() == nil {
-		p.o.Log.Warn("the agents' stream cannot be made yet", zap.Error(err))
-	}
+	var err error
 	for {
 		select {
 		case <-ctx.Done():
@@ -230,9 +227,6 @@ func (p *Publisher) send(ctx context.Context) {
 			}
 			if before == nil && ctx.Err() == nil {
 				p.o.Log.Warn("events cannot be published; they are kept and tried again", zap.Error(err))
-			}
-			if errors.Is(err, jetstream.ErrNoStreamResponse) { // no stream has the subject: it was deleted
-				_ = ensure(ctx, p.js, keptEvents, p.o.Log)
 			}
 			select {
 			case <-ctx.Done():

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,37 +13,71 @@ import (
 	"go.uber.org/zap"
 )
 
-// Stream is the JetStream stream that all agents publish to.
-const Stream = "SIGHTLINE_KV"
+// Prefix names what belongs to one deployment on a NATS server: its subjects begin so, and its stream is named after it. The zero
+// value is DefaultPrefix.
+type Prefix string
 
-const (
-	eventSubjects    = "sightline.kv."
-	snapshotSubjects = "sightline.ask."
-	// keptEvents bounds the disk space of a stream that we make; a router that joins asks the agents for what is not in it.
-	keptEvents = 256 << 20
-	ensureTime = 5 * time.Second // for one attempt
-)
+// DefaultPrefix has the stream SIGHTLINE_KV.
+const DefaultPrefix Prefix = "sightline"
+
+// Check is nil for a name that is one part of a subject, and of which no two make one stream's name.
+func (p Prefix) Check() error {
+	if len(p) > 32 || strings.Trim(string(p), "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
+		return fmt.Errorf("%q is no prefix (want up to 32 of a-z, 0-9, - and _)", string(p))
+	}
+	return nil
+}
+
+// Stream is the JetStream stream that all agents publish to.
+func (p Prefix) Stream() string { return strings.ToUpper(string(cmp.Or(p, DefaultPrefix))) + "_KV" }
+
+// events, asks and inboxes are the beginnings of subjects: of batches, of snapshot requests, of answers.
+func (p Prefix) events() string  { return string(cmp.Or(p, DefaultPrefix)) + ".kv." }
+func (p Prefix) asks() string    { return string(cmp.Or(p, DefaultPrefix)) + ".ask." }
+func (p Prefix) inboxes() string { return string(cmp.Or(p, DefaultPrefix)) + ".inbox." }
+
+// RouterInbox and AgentInbox are ConnectOptions.Inbox of the routers, and of a worker's agent.
+func (p Prefix) RouterInbox() string             { return p.inboxes() + "router" }
+func (p Prefix) AgentInbox(worker string) string { return p.inboxes() + "agent." + token(worker) }
+
+// StreamOptions are a stream's settings when it is made. The zero value is one replica on disk, uncompressed, of 256 MiB.
+type StreamOptions struct {
+	Replicas int // 0: 1
+	Memory   bool
+	MaxBytes int64         // at which the oldest messages go; 0: keptEvents
+	MaxAge   time.Duration // 0: any
+	Compress bool
+}
+
+// keptEvents bounds the disk space of a stream that we make; a router that joins asks the agents for what is not in it.
+const keptEvents = 256 << 20
+
+const ensureTime = 5 * time.Second // for one attempt
 
 // ensure makes the stream if there is none, and logs that. One that exists is not changed: its limits, storage and replicas
-// are its operator's. maxBytes bounds the disk space of one made here; when it is full the oldest messages go. They serve
-// routers that join while a worker's agent is away; otherwise routers ask the agent.
-func ensure(ctx context.Context, js jetstream.JetStream, maxBytes int64, log *zap.Logger) error {
+// are its operator's. Its messages serve routers that join while a worker's agent is away; otherwise routers ask the agent.
+func ensure(ctx context.Context, js jetstream.JetStream, p Prefix, o StreamOptions, log *zap.Logger) error {
 	ctx, cancel := context.WithTimeout(ctx, ensureTime)
 	defer cancel()
-	_, err := js.Stream(ctx, Stream)
+	_, err := js.Stream(ctx, p.Stream())
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		_, err = js.CreateStream(ctx, jetstream.StreamConfig{
-			Name: Stream, Subjects: []string{eventSubjects + ">"}, Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardOld,
-			MaxBytes: maxBytes, Storage: jetstream.FileStorage, AllowDirect: true,
-		})
+		c := jetstream.StreamConfig{Name: p.Stream(), Subjects: []string{p.events() + ">"}, Retention: jetstream.LimitsPolicy,
+			Discard: jetstream.DiscardOld, MaxBytes: cmp.Or(o.MaxBytes, keptEvents), MaxAge: o.MaxAge, Replicas: max(o.Replicas, 1), AllowDirect: true}
+		if o.Memory {
+			c.Storage = jetstream.MemoryStorage
+		}
+		if o.Compress {
+			c.Compression = jetstream.S2Compression
+		}
+		_, err = js.CreateStream(ctx, c)
 		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another process made it first, with other limits
 			err = nil
 		} else if err == nil && log != nil {
-			log.Info("the agents' stream was not there and is made", zap.String("stream", Stream))
+			log.Info("the agents' stream was not there and is made", zap.String("stream", p.Stream()))
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("stream %s: %w", Stream, err)
+		return fmt.Errorf("stream %s: %w", p.Stream(), err)
 	}
 	return nil
 }
@@ -53,14 +88,14 @@ const watchStream = 5 * time.Second
 // consume calls each for the last message of every subject and all that follow, in order, until ctx ends or the stream is lost.
 // It looks often whether the stream is still the same: one that is made anew begins with number 1, and an ordered consumer of
 // the old one waits silently for the number that it had reached.
-func consume(ctx context.Context, js jetstream.JetStream, often time.Duration, each func(jetstream.Msg)) error {
-	s, err := js.Stream(ctx, Stream)
+func consume(ctx context.Context, js jetstream.JetStream, p Prefix, often time.Duration, each func(jetstream.Msg)) error {
+	s, err := js.Stream(ctx, p.Stream())
 	if err != nil {
 		return err
 	}
 	made := s.CachedInfo().Created
-	c, err := js.OrderedConsumer(ctx, Stream, jetstream.OrderedConsumerConfig{
-		FilterSubjects: []string{eventSubjects + ">"}, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy})
+	c, err := js.OrderedConsumer(ctx, p.Stream(), jetstream.OrderedConsumerConfig{
+		FilterSubjects: []string{p.events() + ">"}, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy})
 	if err != nil {
 		return err
 	}
@@ -92,7 +127,7 @@ func consume(ctx context.Context, js jetstream.JetStream, often time.Duration, e
 		case <-watch.C:
 		}
 		look, cancel := context.WithTimeout(ctx, ensureTime)
-		now, err := js.Stream(look, Stream)
+		now, err := js.Stream(look, p.Stream())
 		cancel()
 		switch {
 		case errors.Is(err, jetstream.ErrStreamNotFound):
@@ -103,9 +138,13 @@ func consume(ctx context.Context, js jetstream.JetStream, often time.Duration, e
 	}
 }
 
-// subjectSuffix is a worker-rank's part of a subject: the worker's name, in which characters that NATS does not take are
-// written as =XX, and the rank.
+// subjectSuffix is a worker-rank's part of a subject.
 func subjectSuffix(worker string, rank int) string {
+	return token(worker) + "." + strconv.Itoa(max(rank, 0))
+}
+
+// token is a worker's name as a part of a subject: characters that NATS does not take are written as =XX.
+func token(worker string) string {
 	var b strings.Builder
 	for i := range len(worker) {
 		switch c := worker[i]; {
@@ -115,12 +154,12 @@ func subjectSuffix(worker string, rank int) string {
 			fmt.Fprintf(&b, "=%02X", c)
 		}
 	}
-	return b.String() + "." + strconv.Itoa(max(rank, 0))
+	return b.String()
 }
 
 // parseSubject reads worker and rank back from one of the stream's subjects.
-func parseSubject(subject string) (worker string, rank int, valid bool) {
-	rest, valid := strings.CutPrefix(subject, eventSubjects)
+func (p Prefix) parseSubject(subject string) (worker string, rank int, valid bool) {
+	rest, valid := strings.CutPrefix(subject, p.events())
 	name, number, two := strings.Cut(rest, ".")
 	rank, err := strconv.Atoi(number)
 	if !valid || !two || err != nil || rank < 0 || name == "" {

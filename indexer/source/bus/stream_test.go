@@ -23,13 +23,13 @@ func TestOperatorsLimitsStay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	theirs, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: Stream, Subjects: []string{"sightline.kv.>"}, MaxBytes: 5 << 20,
+	theirs, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: DefaultPrefix.Stream(), Subjects: []string{"sightline.kv.>"}, MaxBytes: 5 << 20,
 		MaxAge: time.Hour, MaxMsgSize: 1 << 20, Compression: jetstream.S2Compression, Storage: jetstream.MemoryStorage})
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := theirs.CachedInfo().Config
-	l, err := StartLink(LinkOptions{URL: s.ClientURL(), Log: zap.NewNop()})
+	l, err := StartLink(LinkOptions{Access: Access{URL: s.ClientURL()}, Log: zap.NewNop()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,12 +70,12 @@ func TestLostStream(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := js.DeleteStream(t.Context(), Stream); err != nil {
+			if err := js.DeleteStream(t.Context(), DefaultPrefix.Stream()); err != nil {
 				t.Fatal(err)
 			}
 			if by == "an operator" {
 				until(t, "there is a stream", func() bool { // the agent makes one too, and while both do the server may refuse one of them
-					_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: Stream, Subjects: []string{"sightline.kv.>"}, MaxBytes: 9 << 20})
+					_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: DefaultPrefix.Stream(), Subjects: []string{"sightline.kv.>"}, MaxBytes: 9 << 20})
 					return err == nil || strings.Contains(err.Error(), "in use")
 				})
 			}
@@ -103,7 +103,7 @@ func TestPortIsTaken(t *testing.T) {
 	taken := c.LocalAddr().String()
 	started := make(chan error, 1)
 	go func() {
-		l, err := StartLink(LinkOptions{Listen: taken, Dir: t.TempDir(), Log: zap.NewNop()})
+		l, err := StartLink(LinkOptions{Server: Server{Listen: taken, Dir: t.TempDir()}, Log: zap.NewNop()})
 		if err == nil {
 			if addr := l.server.Addr().String(); addr != taken {
 				t.Errorf("it listens on %s", addr)
@@ -123,7 +123,7 @@ func TestPortIsTaken(t *testing.T) {
 	if err := <-started; err != nil {
 		t.Error(err)
 	}
-	if _, err := StartLink(LinkOptions{Listen: far.Addr().String(), Dir: t.TempDir(), Log: zap.NewNop()}); err == nil || !strings.Contains(err.Error(), "address already in use") {
+	if _, err := StartLink(LinkOptions{Server: Server{Listen: far.Addr().String(), Dir: t.TempDir()}, Log: zap.NewNop()}); err == nil || !strings.Contains(err.Error(), "address already in use") {
 		t.Errorf("of a port that stays taken it says: %v", err)
 	}
 }

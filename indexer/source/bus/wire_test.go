@@ -94,14 +94,14 @@ func FuzzDecode(f *testing.F) {
 func TestPlaces(t *testing.T) {
 	for _, worker := range []string{"worker-1", "10.0.0.5:8000", "a b.c*>", "ä", "x=2E"} {
 		for _, rank := range []int{0, 7} {
-			w, r, ok := parseSubject(eventSubjects + subjectSuffix(worker, rank))
+			w, r, ok := DefaultPrefix.parseSubject(DefaultPrefix.events() + subjectSuffix(worker, rank))
 			if !ok || w != worker || r != rank {
 				t.Errorf("%q rank %d comes back as %q rank %d, %v", worker, rank, w, r, ok)
 			}
 		}
 	}
-	for _, bad := range []string{"", "other.x.0", eventSubjects, eventSubjects + "x", eventSubjects + "x.y", eventSubjects + "x.-1", eventSubjects + "=4.0", eventSubjects + "=zz.0", eventSubjects + ".0"} {
-		if w, r, ok := parseSubject(bad); ok {
+	for _, bad := range []string{"", "other.x.0", DefaultPrefix.events(), DefaultPrefix.events() + "x", DefaultPrefix.events() + "x.y", DefaultPrefix.events() + "x.-1", DefaultPrefix.events() + "=4.0", DefaultPrefix.events() + "=zz.0", DefaultPrefix.events() + ".0"} {
+		if w, r, ok := DefaultPrefix.parseSubject(bad); ok {
 			t.Errorf("%q is read as %q rank %d", bad, w, r)
 		}
 	}

@@ -1,0 +1,198 @@
+package bus
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
+	"go.uber.org/zap"
+)
+
+// Access says where a NATS server is and what it knows us by. It has the same words as keys of the configuration and as flags of
+// the agent. Secrets stand in files; all but the nkey's public part are read again with each connection, so that changed ones
+// need no restart.
+type Access struct {
+	URL          string `yaml:"url" name:"nats" required:"" help:"NATS server, such as nats://10.0.0.4:4222, or several with commas."`
+	Credentials  string `yaml:"credentials" name:"nats-credentials" placeholder:"FILE" help:"What NATS knows us by: a credentials file (.creds),"`
+	NKey         string `yaml:"nkey" name:"nats-nkey" placeholder:"FILE" help:"or a file with an nkey's seed,"`
+	User         string `yaml:"user" name:"nats-user" help:"or a user's name"`
+	PasswordFile string `yaml:"password_file" name:"nats-password-file" placeholder:"FILE" help:"and a file with the password,"`
+	TokenFile    string `yaml:"token_file" name:"nats-token-file" placeholder:"FILE" help:"or a file with a token."`
+	TLSCA        string `yaml:"tls_ca" name:"nats-tls-ca" placeholder:"FILE" help:"PEM file of the authority of NATS' certificate; with it, TLS is a must."`
+	TLSCert      string `yaml:"tls_cert" name:"nats-tls-cert" placeholder:"FILE" help:"PEM file of our own certificate, for mutual TLS."`
+	TLSKey       string `yaml:"tls_key" name:"nats-tls-key" placeholder:"FILE" help:"PEM file of its key."`
+}
+
+// Given tells whether there is anything but a URL.
+func (a Access) Given() bool { a.URL = ""; return a != Access{} }
+
+// Check tells bad what cannot be, by key; it reads no file (Options does). inProcess: of a server in this process, without URL.
+func (a *Access) Check(inProcess bool, bad func(key, format string, args ...any)) {
+	var ways []string
+	for _, w := range []struct{ key, given string }{{"credentials", a.Credentials}, {"nkey", a.NKey}, {"user", a.User}, {"token_file", a.TokenFile}} {
+		if w.given != "" {
+			ways = append(ways, w.key)
+		}
+	}
+	if len(ways) > 1 {
+		bad(ways[1], "given beside %s (want one of credentials, nkey, user with password_file, and token_file)", ways[0])
+	}
+	if (a.User == "") != (a.PasswordFile == "") {
+		bad("user", "user and password_file must both be given, or neither")
+	}
+	if (a.TLSCert == "") != (a.TLSKey == "") {
+		bad("tls_cert", "tls_cert and tls_key must both be given, or neither")
+	}
+	switch {
+	case inProcess && a.TLSCA+a.TLSCert != "":
+		bad("tls_ca", "tls_ca and tls_cert are for url; the embedded server is in this very process (its own certificate stands in nats.config)")
+	case !inProcess && a.URL == "" && a.Given():
+		bad("url", "missing, though it is said what NATS knows us by (want one such as nats://10.0.0.4:4222)")
+	case a.URL != "":
+		a.checkURL(bad)
+	}
+}
+
+// checkURL takes a list of servers, with or without a scheme, as the NATS client does.
+func (a *Access) checkURL(bad func(key, format string, args ...any)) {
+	for text := range strings.SplitSeq(a.URL, ",") {
+		if text = strings.TrimSpace(text); !strings.Contains(text, "://") {
+			text = "nats://" + text
+		}
+		u, err := url.Parse(text)
+		switch {
+		case err != nil || u.Hostname() == "" || !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme):
+			bad("url", "this is no server (want one such as nats://10.0.0.4:4222, or several with commas)") // it may hold a password
+		case u.User != nil:
+			bad("url", "it holds a user or a secret (want user and password_file, or token_file: files are not printed and not logged)")
+		}
+	}
+}
+
+// Options are the NATS client's. An error names the key whose file is not there or holds something else, and no secret.
+func (a *Access) Options() (out []nats.Option, err error) {
+	fail := func(key string, err error) ([]nats.Option, error) { return nil, fmt.Errorf("%s: %w", key, err) }
+	switch {
+	case a.Credentials != "":
+		text, err := os.ReadFile(a.Credentials)
+		if err != nil {
+			return fail("credentials", err)
+		}
+		_, noToken := nkeys.ParseDecoratedJWT(text)
+		if _, noSeed := nkeys.ParseDecoratedUserNKey(text); noToken != nil || noSeed != nil || !bytes.Contains(text, []byte("-----BEGIN")) {
+			return fail("credentials", fmt.Errorf("%s holds no user's JWT and seed (want a .creds file, such as nsc writes)", a.Credentials))
+		}
+		out = append(out, nats.UserCredentials(a.Credentials))
+	case a.NKey != "":
+		o, err := nats.NkeyOptionFromSeed(a.NKey)
+		if err != nil {
+			return fail("nkey", fmt.Errorf("%s: %w (want a file with a user's seed, which begins with SU)", filepath.Base(a.NKey), err))
+		}
+		out = append(out, o)
+	case a.User != "":
+		if _, err := secret(a.PasswordFile); err != nil {
+			return fail("password_file", err)
+		}
+		out = append(out, nats.UserInfoHandler(func() (string, string) { word, _ := secret(a.PasswordFile); return a.User, word }))
+	case a.TokenFile != "":
+		if _, err := secret(a.TokenFile); err != nil {
+			return fail("token_file", err)
+		}
+		out = append(out, nats.TokenHandler(func() string { word, _ := secret(a.TokenFile); return word }))
+	}
+	var test nats.Options // the client's own checks of the files
+	if a.TLSCA != "" {
+		o := nats.RootCAs(a.TLSCA)
+		if err := o(&test); err != nil {
+			return fail("tls_ca", err)
+		}
+		out = append(out, o)
+	}
+	if a.TLSCert != "" {
+		o := nats.ClientCert(a.TLSCert, a.TLSKey)
+		if err := o(&test); err != nil {
+			return fail("tls_cert", err)
+		}
+		out = append(out, o)
+	}
+	return out, nil
+}
+
+// secret reads a file's one line.
+func secret(file string) (string, error) {
+	text, err := os.ReadFile(file)
+	word := strings.TrimSpace(string(text))
+	if err == nil && (word == "" || strings.ContainsAny(word, "\r\n")) {
+		err = fmt.Errorf("%s holds %d lines (want one, the secret)", file, strings.Count(word, "\n")+min(len(word), 1))
+	}
+	return word, err
+}
+
+// ConnectOptions are what a connection has beside its Access.
+type ConnectOptions struct {
+	Name string // shown by the server
+	// Inbox is the prefix of the subjects at which answers come, so that permissions can tell them apart; "": the client's own.
+	Inbox string
+	Log   *zap.Logger
+	// Refused is called each time that the server does not let us in, or refuses a subject; may be nil. The log says so once until
+	// we are in again.
+	Refused func()
+
+	server nats.InProcessConnProvider // in place of the URL
+}
+
+// Connect connects for good: it keeps trying while the server is away or does not let us in, each client at its own random times.
+func (a Access) Connect(o ConnectOptions) (*nats.Conn, error) {
+	list, err := a.Options()
+	if err != nil {
+		return nil, err
+	}
+	var told atomic.Bool // of this row of failures
+	again := func() bool { return told.Swap(false) }
+	failed := func(err error) {
+		refused := isRefusal(err)
+		if refused && o.Refused != nil {
+			o.Refused()
+		}
+		switch {
+		case told.Swap(true):
+		case refused:
+			o.Log.Error("NATS refuses what we are or do: see our credentials and permissions; it is tried again", zap.Error(err))
+		default:
+			o.Log.Warn("NATS cannot be used; it is tried again", zap.Error(err))
+		}
+	}
+	list = append(list, nats.Name(o.Name), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort(),
+		nats.ReconnectWait(250*time.Millisecond), nats.ReconnectJitter(time.Second, time.Second),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { o.Log.Warn("NATS is away", zap.Error(err)) }),
+		nats.ConnectHandler(func(*nats.Conn) {
+			if again() {
+				o.Log.Info("NATS is there")
+			}
+		}),
+		nats.ReconnectHandler(func(*nats.Conn) { again(); o.Log.Info("NATS is back") }),
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { failed(err) }),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { failed(err) }))
+	if o.Inbox != "" {
+		list = append(list, nats.CustomInboxPrefix(o.Inbox))
+	}
+	if o.server != nil {
+		list = append(list, nats.InProcessServer(o.server))
+	}
+	return nats.Connect(a.URL, list...)
+}
+
+// isRefusal tells the answers of a server that does not let a user in, or to a subject.
+func isRefusal(err error) bool {
+	return errors.Is(err, nats.ErrPermissionViolation) || errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked) ||
+		errors.Is(err, nats.ErrAccountAuthExpired)
+}

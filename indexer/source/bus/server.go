@@ -1,0 +1,208 @@
+package bus
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"go.uber.org/zap"
+)
+
+// Bounds of an embedded server, where its Config says nothing else.
+const (
+	maxConnections   = 4096
+	maxSubscriptions = 4096 // of one connection: an agent has one for each rank
+	maxPayload       = 8 << 20
+	maxPending       = 64 << 20 // bytes that wait for one connection; then it is closed
+)
+
+// serverStart bounds the start of an embedded server. Its port may be taken for a moment, such as by an outgoing connection if
+// it lies in the system's ephemeral range.
+const serverStart = 10 * time.Second
+
+const pollReady = 50 * time.Millisecond
+
+// embedded is a server in this process.
+type embedded struct {
+	*server.Server
+	remove string // a directory that was made for it
+}
+
+func (e *embedded) close() {
+	if e == nil {
+		return
+	}
+	if e.Server != nil {
+		e.Shutdown()
+		e.WaitForShutdown()
+	}
+	if e.remove != "" {
+		_ = os.RemoveAll(e.remove)
+	}
+}
+
+// Check says what keeps the server from being started: a listener that strangers reach, a Config that is none, a Dir that others
+// can write to. Errors begin with the key.
+func (s *Server) Check() error {
+	o, err := s.options()
+	if err != nil {
+		return err
+	}
+	if s.Dir != "" {
+		if err := checkDir(o.StoreDir); err != nil {
+			return fmt.Errorf("nats.dir: %w", err)
+		}
+	}
+	return nil
+}
+
+// options are the server's.
+func (s *Server) options() (*server.Options, error) {
+	o := &server.Options{}
+	if s.Config != "" {
+		var err error
+		if o, err = server.ProcessConfigFile(s.Config); err != nil {
+			return nil, fmt.Errorf("nats.config: %w", err)
+		}
+	}
+	host, p, err := net.SplitHostPort(s.Listen)
+	port, bad := strconv.Atoi(p)
+	if err = errors.Join(err, bad); err != nil || port < 0 {
+		return nil, fmt.Errorf("nats.listen: %q is not where to listen (want host:port)", s.Listen)
+	}
+	users := len(o.Users)+len(o.Nkeys)+len(o.TrustedOperators) > 0 || o.Username != "" || o.Authorization != "" || o.AuthCallout != nil
+	switch {
+	case s.Config != "" && (!users || o.NoAuthUser != ""):
+		return nil, fmt.Errorf("nats.config: %s lets in whoever comes (want users and no no_auth_user: `sightline credentials` writes such a file)", s.Config)
+	case !users && !isLoopback(host):
+		return nil, fmt.Errorf("nats.listen: %q is open to the network, and whoever comes may say what any worker holds, or delete the stream: "+
+			"want a loopback address, or credentials: run `sightline credentials DIR -c FILE`, then set nats.config: DIR/users.conf and "+
+			"nats.nkey: DIR/router.nk, and give each agent its --nats-nkey", s.Listen)
+	}
+	o.ServerName, o.Host, o.Port = cmp.Or(o.ServerName, "sightline"), host, port
+	if port == 0 {
+		o.Port = server.RANDOM_PORT
+	}
+	o.JetStream, o.StoreDir = true, cmp.Or(s.Dir, o.StoreDir)
+	o.NoSigs, o.NoLog = true, true
+	o.MaxConn, o.MaxSubs = cmp.Or(o.MaxConn, maxConnections), cmp.Or(o.MaxSubs, maxSubscriptions)
+	o.MaxPayload, o.MaxPending = cmp.Or(o.MaxPayload, maxPayload), cmp.Or(o.MaxPending, maxPending)
+	return o, nil
+}
+
+func isLoopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.Unmap().IsLoopback()
+}
+
+// checkDir wants a directory that no other user can put files into, or none yet.
+func checkDir(dir string) error {
+	info, err := os.Stat(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	owner := os.Geteuid()
+	if s, ok := info.Sys().(*syscall.Stat_t); ok {
+		owner = int(s.Uid)
+	}
+	switch {
+	case !info.IsDir():
+		return fmt.Errorf("%s is a file (want a folder)", dir)
+	case info.Mode()&0o002 != 0, owner != os.Geteuid() && owner != 0:
+		return fmt.Errorf("%s belongs to another user, or all may write to it (mode %v, user %d): want a folder of ours, mode 0700", dir, info.Mode(), owner)
+	}
+	return nil
+}
+
+// start starts the server with room for a stream. While its port is taken it tries again, up to serverStart.
+func (s *Server) start(stream StreamOptions, log *zap.Logger) (_ *embedded, err error) {
+	if err := s.Check(); err != nil {
+		return nil, err
+	}
+	o, err := s.options()
+	if err != nil {
+		return nil, err
+	}
+	e := &embedded{}
+	if o.StoreDir == "" {
+		if e.remove, err = os.MkdirTemp("", "sightline-nats-"); err != nil {
+			return nil, fmt.Errorf("nats.dir: %w", err)
+		}
+		o.StoreDir = e.remove
+	} else if err := os.MkdirAll(o.StoreDir, 0o700); err != nil {
+		return nil, fmt.Errorf("nats.dir: %w", err)
+	} else if err := checkDir(filepath.Join(o.StoreDir, server.JetStreamStoreDir)); err != nil {
+		return nil, fmt.Errorf("nats.dir: %w", err)
+	}
+	room := 2 * cmp.Or(stream.MaxBytes, keptEvents)
+	o.JetStreamMaxStore = cmp.Or(max(o.JetStreamMaxStore, 0), room)
+	if stream.Memory {
+		o.JetStreamMaxMemory = cmp.Or(max(o.JetStreamMaxMemory, 0), room)
+	} else {
+		o.JetStreamMaxMemory = cmp.Or(max(o.JetStreamMaxMemory, 0), 64<<20)
+	}
+	for end := time.Now().Add(serverStart); ; {
+		if e.Server, err = server.NewServer(o.Clone()); err != nil {
+			e.close()
+			return nil, fmt.Errorf("nats: %w", err)
+		}
+		log := serverLog{log, make(chan string, 1)}
+		e.SetLogger(log, false, false)
+		go e.Start()
+		why := ""
+		for why == "" {
+			if e.ReadyForConnections(pollReady) {
+				return e, nil
+			}
+			select {
+			case why = <-log.fatal:
+			default:
+				if time.Now().After(end) {
+					why = "not ready in time"
+				}
+			}
+		}
+		e.Shutdown()
+		e.WaitForShutdown()
+		if !strings.Contains(why, syscall.EADDRINUSE.Error()) || time.Now().After(end) {
+			e.close()
+			return nil, fmt.Errorf("nats: the embedded server did not start on %s within %v: %s", s.Listen, serverStart, why)
+		}
+		time.Sleep(pollReady/2 + rand.N(pollReady))
+	}
+}
+
+// serverLog passes an embedded server's warnings and errors to our log, which thins out what repeats, and the reason why it cannot
+// start to start.
+type serverLog struct {
+	log   *zap.Logger
+	fatal chan string
+}
+
+func (l serverLog) Noticef(string, ...any) {}
+func (l serverLog) Debugf(string, ...any)  {}
+func (l serverLog) Tracef(string, ...any)  {}
+func (l serverLog) Warnf(format string, v ...any) {
+	l.log.Warn("NATS server", zap.String("says", fmt.Sprintf(format, v...)))
+}
+func (l serverLog) Errorf(format string, v ...any) {
+	l.log.Error("NATS server", zap.String("says", fmt.Sprintf(format, v...)))
+}
+func (l serverLog) Fatalf(format string, v ...any) {
+	select {
+	case l.fatal <- fmt.Sprintf(format, v...):
+	default:
+	}
+}
