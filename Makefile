@@ -151,7 +151,7 @@ soak-media: ## a minute of requests with four 720p images each, through a real E
 	SIGHTLINE_SOAK=60s $(GO) test -count=1 -timeout 10m -v -run 'TestMediaSoak' ./e2e
 
 soak: ## millions of steps of the index's model checker, and 360 workers behind bad wires, under the race detector
-	CGO_ENABLED=1 SIGHTLINE_LONG=1 $(GO) test -race -count=1 -timeout 60m -run 'Model|Replay' ./indexer
+	CGO_ENABLED=1 SIGHTLINE_LONG=1 $(GO) test -race -count=1 -timeout 60m -run 'Model|Replay' ./indexer ./indexer/stream
 	CGO_ENABLED=1 SIGHTLINE_LONG=1 $(GO) test -race -count=1 -timeout 60m -run 'BadWire' ./internal/testkit/sim
 
 clean:

@@ -29,6 +29,9 @@ func (f *Feed) apply(m Message) error {
 	if f.started && !whole {
 		f.clearAll()
 	}
+	if !f.started || !whole {
+		f.first = m.Seq
+	}
 	f.started, f.next = true, m.Seq+1
 	*f.appliedAt(m.Seq) = fingerprint{m.Seq + 1, xxh3.Hash(m.Payload)}
 	n := Stats{Batches: 1, Events: uint64(len(batch.Events)), Unknown: batch.Unknown, Bad: batch.Bad, Gaps: batch.Gaps}
@@ -40,6 +43,7 @@ func (f *Feed) apply(m Message) error {
 	f.o.Sink.Done(f.partial, f.recurrent)
 	f.update(func(s *Stats) {
 		s.add(&n)
+		s.Orphans = f.orphans.told
 		s.LastSeq, s.Epoch, s.Partial, s.Away = m.Seq, m.Epoch, f.partial, batch.Away
 	})
 	return nil
@@ -53,11 +57,14 @@ func (f *Feed) applyEvent(e *kvevent.Event, n *Stats) {
 	case kvevent.Copied:
 		n.Unresolved += f.storeCopies(e)
 	case kvevent.Removed:
-		n.UnknownBlocks += uint64(f.o.Sink.Remove(e.Tier, e.EngineHashes))
+		unknown := f.o.Sink.Remove(e.Tier, e.EngineHashes) - f.orphans.removed(e.Tier, e.EngineHashes)
+		n.UnknownBlocks += uint64(max(0, unknown))
 		f.offload.removed(e)
+		if e.Tier == kvevent.GPU {
+			f.cutStems(e.EngineHashes)
+		}
 	case kvevent.Cleared:
-		f.o.Sink.Clear()
-		f.offload.clear()
+		f.clear()
 		f.partial = false
 	}
 }
@@ -84,8 +91,11 @@ func (f *Feed) store(e *kvevent.Event, n *Stats) {
 	case err == nil:
 		f.offload.stored(e)
 		n.Blocks += uint64(len(e.EngineHashes))
+		f.attach(e.EngineHashes, n)
 	case errors.Is(err, indexer.ErrUnknownParent):
 		n.UnknownParents++
+		n.OrphansDropped += f.orphans.take(e)
+		f.lacks()
 	default:
 		n.Refused++
 		f.update(func(s *Stats) { s.LastError = err.Error() })

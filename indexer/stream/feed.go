@@ -7,6 +7,7 @@
 //	feed.go     Options, Start, Close; both ends of the queue
 //	order.go    sequence numbers: which message is next, a duplicate, behind a gap, of another incarnation
 //	apply.go    events → Sink
+//	orphans.go  blocks whose parent is not known; stems.go: what requests show of it
 //	offload.go  blocks that events name by engine hash alone
 //	stats.go    counters and state
 //	index.go    the Sink that is an index
@@ -116,10 +117,13 @@ type Feed struct {
 	queue        queue
 	stats        Stats
 	resyncWanted bool         // Resync was called
+	learned      []Stem       // Learn
 	staleSince   atomic.Int64 // when the stream stopped being live, in Unix ns; 0 while it is live
 
 	order
 	offload offload
+	orphans orphans
+	stems   stems
 }
 
 // Start runs a feed until Close.
@@ -277,6 +281,7 @@ func (f *Feed) applyQueue(ctx context.Context) {
 					check.Reset(next)
 				}
 			}
+			f.takeLearned()
 			for more := true; more && ctx.Err() == nil; {
 				f.mu.Lock()
 				m, up, lost := f.queue.pop()

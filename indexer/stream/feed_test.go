@@ -191,16 +191,25 @@ func (w *worker) change(b []byte) []byte {
 		w.chains = append(w.chains, nil)
 	}
 	n := w.rng.IntN(4) + 1
-	b = msgp.AppendString(msgp.AppendArrayHeader(b, 9), "BlockStored")
-	b = msgp.AppendArrayHeader(b, uint32(n))
+	var hashes []uint64
 	var tokens []uint32
 	for range n {
 		h := w.rng.Uint64()
-		b = msgp.AppendUint64(b, h)
+		hashes = append(hashes, h)
 		w.salt++
 		tokens = append(tokens, w.salt, 7)
-		w.chains[at] = append(w.chains[at], h)
 		w.truth[held{kvevent.GPU, h, block.Local(nil, tokens[len(tokens)-2:], nil, block.Seed)}] = 1
+	}
+	w.chains[at] = append(w.chains[at], hashes...)
+	return appendStored(b, parent, hashes, tokens)
+}
+
+// appendStored writes a stored event; parent ends with the first block's parent, if it has one.
+func appendStored(b []byte, parent, hashes []uint64, tokens []uint32) []byte {
+	b = msgp.AppendString(msgp.AppendArrayHeader(b, 9), "BlockStored")
+	b = msgp.AppendArrayHeader(b, uint32(len(hashes)))
+	for _, h := range hashes {
+		b = msgp.AppendUint64(b, h)
 	}
 	if parent == nil {
 		b = msgp.AppendNil(b)
@@ -215,11 +224,22 @@ func (w *worker) change(b []byte) []byte {
 	b = msgp.AppendNil(b) // lora_id
 	b = msgp.AppendString(b, "GPU")
 	b = msgp.AppendNil(b) // lora_name
-	b = msgp.AppendArrayHeader(b, uint32(n))
-	for range n {
+	b = msgp.AppendArrayHeader(b, uint32(len(hashes)))
+	for range hashes {
 		b = msgp.AppendNil(b)
 	}
 	return b
+}
+
+// stray is a message of a block whose parent nobody knows.
+func (w *worker) stray() Message {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	b := msgp.AppendFloat64(msgp.AppendArrayHeader(nil, 3), 0)
+	b = appendStored(msgp.AppendArrayHeader(b, 1), []uint64{1}, []uint64{2}, []uint32{1, 1})
+	m := Message{Epoch: w.epoch, Seq: uint64(len(w.sent)), Payload: msgp.AppendInt(b, 0)}
+	w.sent = append(w.sent, m)
+	return m
 }
 
 // restart begins a new life with an empty cache.

@@ -25,6 +25,7 @@ import (
 type order struct {
 	started   bool   // a message was applied, or nothing was published yet: next is valid
 	next      uint64 // the sequence number expected
+	first     uint64 // from here to next everything was applied
 	epoch     uint64
 	lastHeard time.Time        // time of the last message of that epoch
 	applied   [512]fingerprint // the last messages applied, by seq modulo 512
@@ -35,6 +36,9 @@ type order struct {
 	confirmed  uint64        // while replayOwed: next at the time when the publisher was last known to be the same incarnation
 	backoff    time.Duration // average wait until a failed replay is tried again
 	notBefore  time.Time     // no replay before this time
+	lacking    time.Duration // average wait until a replay after the last unknown parent that should have been known
+	suspected  bool          // until a replay is answered: what the sink holds is wrong
+	replaying  bool
 }
 
 // fingerprint identifies a message that was applied. number is seq + 1, so that 0 marks an empty entry.
@@ -123,15 +127,36 @@ func (f *Feed) afterDrop(ctx context.Context) {
 func (f *Feed) restart(epoch uint64) {
 	f.update(func(s *Stats) { s.Restarts++ })
 	f.clearAll()
-	f.started, f.next, f.epoch, f.applied = false, 0, epoch, [512]fingerprint{}
+	f.started, f.next, f.first, f.epoch, f.applied = false, 0, 0, epoch, [512]fingerprint{}
 }
 
 // clearAll empties the sink, because what it holds may be wrong. The rank is partial until the publisher's state is known.
 func (f *Feed) clearAll() {
-	f.o.Sink.Clear()
-	f.offload.clear()
+	f.clear()
 	f.partial = true
 	f.reportBounds()
+}
+
+func (f *Feed) clear() {
+	f.o.Sink.Clear()
+	f.offload.clear()
+	f.orphans.clear()
+	f.stems.clear()
+}
+
+// lacks is called when an event names a parent that is not held. Of a rank that was taken for complete that shows that it is
+// not, though no message is known to be missing: the publisher is asked for everything, each time later than the time before,
+// and the rank is partial until it has answered.
+func (f *Feed) lacks() {
+	if f.partial {
+		return
+	}
+	f.partial = true
+	if f.replaying { // there is nothing to ask for beyond this
+		return
+	}
+	f.lacking = min(max(2*f.lacking, firstRetry), lastRetry)
+	f.replayOwed, f.confirmed, f.notBefore = true, f.next, time.Now().Add(jitter(f.lacking))
 }
 
 // resync replaces what the sink holds by what a replay from 0 brings. What the publisher no longer has makes the rank partial.
@@ -139,10 +164,10 @@ func (f *Feed) resync(ctx context.Context) {
 	if !f.started || f.next == 0 {
 		return // nothing was applied yet
 	}
-	f.partial, f.replayOwed, f.backoff, f.notBefore = true, true, 0, time.Time{}
+	f.partial, f.suspected, f.replayOwed, f.backoff, f.notBefore = true, true, true, 0, time.Time{}
 	f.reportBounds()
 	if !f.catchUp(ctx) && f.backoff == 0 { // unsupported: there is nobody to ask, now or later
-		f.replayOwed = false
+		f.suspected = false
 		f.clearAll()
 	}
 }
@@ -160,6 +185,7 @@ func (f *Feed) catchUp(ctx context.Context) bool {
 			continue
 		}
 		if errors.Is(err, errors.ErrUnsupported) {
+			f.replayOwed = false
 			return false
 		}
 		if err != nil {
@@ -198,6 +224,8 @@ func (f *Feed) replay(ctx context.Context) error {
 		}
 	}
 	inApply := false
+	f.replaying = true
+	defer func() { f.replaying = false }()
 	err := guard.Call(func() error {
 		return f.o.Source.Replay(ctx, r.from, func(m Message) error {
 			inApply = true
@@ -210,6 +238,8 @@ func (f *Feed) replay(ctx context.Context) error {
 		panic(err)
 	}
 	switch {
+	case err == nil && r.kept && !r.reached:
+		return errRestarted
 	case err != nil || r.answered:
 		return err
 	case r.olderAnswered:
@@ -233,6 +263,7 @@ type replay struct {
 	known         bool   // a message was applied before
 	fromZero      bool   // the rank is incomplete: replay from 0, since a suffix cannot restore missing blocks
 	answered      bool
+	kept, reached bool // it brings less than is known, which stays; it has the last message applied
 	olderAnswered bool
 }
 
@@ -252,12 +283,20 @@ func (r *replay) take(m Message) error {
 	if !r.answered {
 		r.answered = true
 		r.update(func(s *Stats) { s.Replays++ })
-		if r.fromZero {
+		r.kept = r.fromZero && !r.suspected && m.Epoch == 0 && m.Seq > r.first && m.Seq < r.next
+		r.suspected = false
+		if r.fromZero && !r.kept {
 			r.clearAll()
 			r.started, r.next = false, 0
 		} else if r.known && m.Seq == r.from && !r.sameIncarnation(m) {
 			return errRestarted
 		}
+	}
+	if r.kept && m.Seq == r.next-1 && !r.reached {
+		if !r.sameIncarnation(m) {
+			return errRestarted
+		}
+		r.reached = true
 	}
 	if r.started && m.Seq < r.next {
 		return nil
@@ -271,5 +310,5 @@ func (r *replay) take(m Message) error {
 // skip gives up a message that cannot be read, with everything before it.
 func (f *Feed) skip(m Message) {
 	f.clearAll()
-	f.started, f.next = true, m.Seq+1
+	f.started, f.next, f.first = true, m.Seq+1, m.Seq+1
 }

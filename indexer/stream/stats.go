@@ -22,6 +22,12 @@ type Stats struct {
 	ReplayErrors   uint64 // replays that failed
 	UnknownParents uint64 // stored events whose parent is not held
 	UnknownBlocks  uint64 // removed blocks that were not held
+
+	OrphansAttached uint64 // blocks whose parent was not held when they were told, and is now
+	OrphansDropped  uint64 // such blocks that found no room
+	Stems           uint64 // parents of such blocks that requests have shown
+	StemsDropped    uint64 // those that found no room
+
 	Refused        uint64 // stored events that the sink refused for another reason
 	Unresolved     uint64 // blocks named by engine hash alone whose content is not known
 	OtherBlockSize uint64 // blocks of another size than Options.BlockSize; left out
@@ -29,6 +35,7 @@ type Stats struct {
 	// Partial: the worker may hold more than its events said; the index's matches are a lower bound.
 	Partial bool
 
+	Orphans     int // blocks that wait for their parent
 	OtherSize   int // the last block size of events that was not Options.BlockSize; 0: none
 	Epoch       uint64
 	LastSeq     uint64
@@ -52,6 +59,10 @@ func (s *Stats) add(n *Stats) {
 	s.OtherBlockSize += n.OtherBlockSize
 	s.Unresolved += n.Unresolved
 	s.Refused += n.Refused
+	s.OrphansAttached += n.OrphansAttached
+	s.OrphansDropped += n.OrphansDropped
+	s.Stems += n.Stems
+	s.StemsDropped += n.StemsDropped
 }
 
 // Live reports whether the worker's events come as they happen, with nothing missing from before.

@@ -1,0 +1,274 @@
+package stream
+
+// Orphans: stored blocks whose parent is not held, because it was told before our time, further back than a replay reaches.
+// They wait below their parent's engine hash, or below another orphan, until the parent is stored, or until a request shows
+// which block of which prompt the parent is (stems.go). Removals and clears reach them as they reach what the sink holds.
+//
+// At most maxOrphans blocks of a rank wait, at about 80 bytes each: beyond, the one told longest ago goes, with all that waits
+// below it. Of several copies of a block one is counted, so that one removal takes it away: too little rather than too much.
+
+import "github.com/sightline-router/sightline/indexer/kvevent"
+
+const maxOrphans = 1 << 18
+
+// orphans are trees. Of a root only the engine hash is known; all others were told. The zero value is empty.
+type orphans struct {
+	at     map[uint64]uint32 // by engine hash, a place in blocks
+	blocks []orphan          // the first is nobody's: place 0 stands for none
+	free   uint32            // first of the places that are free, linked by next
+	told   int               // blocks that are no roots
+
+	oldest, newest uint32 // of those told
+}
+
+type orphan struct {
+	engineHash, local         uint64
+	parent, child, prev, next uint32 // prev and next: children of one parent
+	older, newer              uint32
+	tiers                     uint8 // a bit for each tier that holds it; 0: a root
+	gone                      bool  // a root whose removal was told since anything came to wait for it
+}
+
+// take takes the blocks of a stored event whose parent is not held, and gives how many had to go for want of room.
+func (o *orphans) take(e *kvevent.Event) (dropped uint64) {
+	parent := o.get(e.Parent)
+	o.blocks[parent].gone = false
+	for i, h := range e.EngineHashes {
+		b := o.get(h)
+		n := &o.blocks[b]
+		if n.child != 0 && o.below(parent, b) {
+			break // no engine tells of a block that waits for itself
+		}
+		if n.tiers != 0 {
+			o.unqueue(b)
+		}
+		if n.local != e.Locals[i] {
+			n.local, n.tiers = e.Locals[i], 0
+		}
+		n.tiers |= 1 << e.Tier
+		o.queue(b)
+		if above := n.parent; above != parent {
+			o.unlink(b)
+			o.link(b, parent)
+			o.release(above)
+		}
+		parent = b
+	}
+	for o.told > maxOrphans {
+		dropped += uint64(len(o.cut(o.oldest)))
+	}
+	return dropped
+}
+
+// below reports whether a block waits below another, or is it.
+func (o *orphans) below(b, other uint32) bool {
+	for b != 0 && b != other {
+		b = o.blocks[b].parent
+	}
+	return b == other
+}
+
+// removed takes blocks out of a tier and gives how many of them waited there.
+func (o *orphans) removed(tier kvevent.Tier, engineHashes []uint64) (known int) {
+	if o.told == 0 {
+		return 0
+	}
+	for _, h := range engineHashes {
+		b, ok := o.at[h]
+		if !ok {
+			continue
+		}
+		n := &o.blocks[b]
+		switch {
+		case n.tiers == 0:
+			n.gone = n.gone || tier == kvevent.GPU
+		case n.tiers&(1<<tier) != 0:
+			known++
+			if n.tiers == 1<<tier {
+				o.untell(b)
+				n.gone = true
+				o.release(b)
+			} else {
+				n.tiers &^= 1 << tier
+			}
+		}
+	}
+	return known
+}
+
+// root finds the root below which a block waits whose prompt is known: locals are the prompt's blocks up to it. It gives the
+// root and how many of the prompt's blocks end with it; 0 if none waits, or what waits is not of that prompt.
+func (o *orphans) root(engineHash uint64, locals []uint64) (root uint64, blocks int) {
+	b, ok := o.at[engineHash]
+	blocks = len(locals)
+	for ; ok && blocks > 0; blocks-- {
+		n := &o.blocks[b]
+		if n.tiers == 0 {
+			if n.gone {
+				break
+			}
+			return n.engineHash, blocks
+		}
+		if n.local != locals[blocks-1] {
+			break
+		}
+		b = n.parent
+	}
+	return 0, 0
+}
+
+// cut takes a block out and all that waits below it, parents first, and each chain in a row.
+func (o *orphans) cut(b uint32) (out []waited) {
+	for list := []uint32{b}; len(list) > 0; {
+		b, list = list[len(list)-1], list[:len(list)-1]
+		n := &o.blocks[b]
+		out = append(out, waited{o.blocks[n.parent].engineHash, n.engineHash, n.local, n.tiers})
+		for c := n.child; c != 0; c = o.blocks[c].next {
+			list = append(list, c)
+		}
+	}
+	for i := len(out) - 1; i >= 0; i-- { // children first: each leaves nothing behind
+		if b, ok := o.at[out[i].engineHash]; ok {
+			o.untell(b)
+			o.release(b)
+		}
+	}
+	return out
+}
+
+// waited is a block that was taken out.
+type waited struct {
+	parent, engineHash, local uint64
+	tiers                     uint8
+}
+
+func (o *orphans) clear() { *o = orphans{} }
+
+// get is the place of an engine hash's block, which becomes a root if there was none.
+func (o *orphans) get(engineHash uint64) uint32 {
+	if b, ok := o.at[engineHash]; ok {
+		return b
+	}
+	if o.at == nil {
+		o.at, o.blocks = map[uint64]uint32{}, make([]orphan, 1)
+	}
+	b := o.free
+	if b != 0 {
+		o.free = o.blocks[b].next
+	} else {
+		b = uint32(len(o.blocks))
+		o.blocks = append(o.blocks, orphan{})
+	}
+	o.blocks[b] = orphan{engineHash: engineHash}
+	o.at[engineHash] = b
+	return b
+}
+
+// release frees the place of a root that nothing waits for.
+func (o *orphans) release(b uint32) {
+	if b == 0 {
+		return
+	}
+	n := &o.blocks[b]
+	if n.tiers != 0 || n.child != 0 {
+		return
+	}
+	delete(o.at, n.engineHash)
+	*n = orphan{next: o.free}
+	if o.free = b; len(o.at) == 0 {
+		o.clear() // gives the memory back
+	}
+}
+
+// untell makes a block a root: it is not held.
+func (o *orphans) untell(b uint32) {
+	n := &o.blocks[b]
+	if n.tiers == 0 {
+		return
+	}
+	n.tiers = 0
+	o.unqueue(b)
+	above := n.parent
+	o.unlink(b)
+	o.release(above)
+}
+
+// link puts a block below another.
+func (o *orphans) link(b, parent uint32) {
+	n, p := &o.blocks[b], &o.blocks[parent]
+	if n.parent, n.next = parent, p.child; n.next != 0 {
+		o.blocks[n.next].prev = b
+	}
+	p.child = b
+}
+
+// unlink takes a block out from below its parent, if it has one.
+func (o *orphans) unlink(b uint32) {
+	n := &o.blocks[b]
+	if n.prev != 0 {
+		o.blocks[n.prev].next = n.next
+	} else if n.parent != 0 {
+		o.blocks[n.parent].child = n.next
+	}
+	if n.next != 0 {
+		o.blocks[n.next].prev = n.prev
+	}
+	n.parent, n.prev, n.next = 0, 0, 0
+}
+
+// queue makes a block the one told last.
+func (o *orphans) queue(b uint32) {
+	n := &o.blocks[b]
+	if n.older, n.newer = o.newest, 0; o.newest != 0 {
+		o.blocks[o.newest].newer = b
+	} else {
+		o.oldest = b
+	}
+	o.newest = b
+	o.told++
+}
+
+func (o *orphans) unqueue(b uint32) {
+	n := &o.blocks[b]
+	if n.older != 0 {
+		o.blocks[n.older].newer = n.newer
+	} else {
+		o.oldest = n.newer
+	}
+	if n.newer != 0 {
+		o.blocks[n.newer].older = n.older
+	} else {
+		o.newest = n.older
+	}
+	o.told--
+}
+
+// attach stores what waits for blocks that are held now, in chains.
+func (f *Feed) attach(engineHashes []uint64, n *Stats) {
+	for _, h := range engineHashes {
+		b, ok := f.orphans.at[h]
+		if !ok {
+			continue
+		}
+		list := f.orphans.cut(b)[1:]
+		e := kvevent.Event{Kind: kvevent.Stored, HasParent: true, BlockSize: f.o.BlockSize}
+		for from, to := 0, 0; from < len(list); from = to {
+			first := list[from]
+			e.Parent, e.EngineHashes, e.Locals = first.parent, e.EngineHashes[:0], e.Locals[:0]
+			for to = from; to < len(list) && list[to].tiers == first.tiers && (to == from || list[to].parent == list[to-1].engineHash); to++ {
+				e.EngineHashes, e.Locals = append(e.EngineHashes, list[to].engineHash), append(e.Locals, list[to].local)
+			}
+			for tier := range kvevent.Tier(kvevent.Tiers) {
+				if e.Tier = tier; first.tiers>>tier&1 == 0 {
+					continue
+				}
+				if f.o.Sink.Store(&e) == nil {
+					n.OrphansAttached += uint64(to - from)
+					f.offload.stored(&e)
+				} else {
+					n.OrphansDropped += uint64(to - from)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,166 @@
+package stream
+
+// Stems: prompts' beginnings of which a rank holds all blocks while no event of ours told of them. A request whose stored
+// blocks hang below a block that nobody knows tells what that block is: the one before them in its prompt (package audit).
+// Everything before it is held too, under engine hashes that nobody told: they are stored under made ones.
+//
+// That is sound because engines evict from the ends of prompts: vLLM gives a request's blocks back last block first and takes
+// the ones given back first, SGLang and TensorRT-LLM evict leaves only. So a block that is held has all before it, and when
+// the last stem that goes through a made block loses its end, whose removal is told by name, the made block goes. It costs
+// hits, and never promises one: what is held after the known ends have gone is not known any more.
+
+import (
+	"encoding/binary"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/sightline-router/sightline/indexer/kvevent"
+)
+
+// stems are a rank's. The zero value is empty.
+type stems struct {
+	ends map[uint64]uint64 // engine hash of an end: the made hash before it, 0 if it begins the prompt
+	made map[uint64]made   // by made engine hash
+}
+
+type made struct {
+	before uint64 // as in ends
+	behind int    // made blocks and ends behind it
+}
+
+// maxStems bounds a rank's made blocks, about 60 bytes each here.
+const maxStems = 1 << 18
+
+func (s *stems) clear() { *s = stems{} }
+
+// grow adds a stem and gives the engine hashes of its blocks, those that were known among them; nil if there is no room.
+func (s *stems) grow(end uint64, locals []uint64) []uint64 {
+	if len(s.made)+len(s.ends)+len(locals) > maxStems {
+		return nil
+	}
+	if s.ends == nil {
+		s.ends, s.made = map[uint64]uint64{}, map[uint64]made{}
+	}
+	list := make([]uint64, len(locals))
+	before := uint64(0)
+	for i, local := range locals[:len(locals)-1] {
+		var key [16]byte
+		binary.LittleEndian.PutUint64(key[:], before)
+		binary.LittleEndian.PutUint64(key[8:], local)
+		h := xxh3.HashSeed(key[:], stemSeed)
+		m, known := s.made[h]
+		if !known {
+			m.before = before
+			s.hold(before)
+		}
+		s.made[h] = m
+		list[i], before = h, h
+	}
+	s.hold(before)
+	s.ends[end], list[len(list)-1] = before, end
+	return list
+}
+
+// hold counts one more block behind a made one.
+func (s *stems) hold(h uint64) {
+	if m, ok := s.made[h]; ok {
+		m.behind++
+		s.made[h] = m
+	}
+}
+
+// stemSeed keeps made engine hashes apart from engines' own, which are no hashes of this kind.
+const stemSeed = 0x5374656d
+
+// cut takes out the stems that end in blocks which were removed, and gives the made blocks that go with them.
+func (s *stems) cut(engineHashes []uint64) (gone []uint64) {
+	if len(s.ends) == 0 {
+		return nil
+	}
+	for _, end := range engineHashes {
+		h, ok := s.ends[end]
+		if !ok {
+			continue
+		}
+		delete(s.ends, end)
+		for {
+			m, ok := s.made[h]
+			if !ok {
+				break
+			}
+			if m.behind--; m.behind > 0 {
+				s.made[h] = m
+				break
+			}
+			delete(s.made, h)
+			gone = append(gone, h)
+			h = m.before
+		}
+	}
+	return gone
+}
+
+// cutStems takes the made blocks away that only the stems which end in removed blocks went through.
+func (f *Feed) cutStems(removed []uint64) {
+	if gone := f.stems.cut(removed); len(gone) > 0 {
+		f.o.Sink.Remove(kvevent.GPU, gone)
+	}
+}
+
+// Stem is what a request showed: the block Parent, which events name and none has told of, is the last of Locals, the leading
+// blocks of a prompt.
+type Stem struct {
+	Parent uint64
+	Locals []uint64
+}
+
+// mostLearned is how many stems may wait for the feed.
+const mostLearned = 1024
+
+// Learn takes a stem for the feed's goroutine, which stores it if blocks still wait for its parent. It does not block: beyond
+// mostLearned that wait, stems are dropped and counted, and the next request of that prompt shows the same. s.Locals must not change.
+func (f *Feed) Learn(s Stem) {
+	f.mu.Lock()
+	if len(f.learned) < mostLearned {
+		f.learned = append(f.learned, s)
+	} else {
+		f.stats.StemsDropped++
+	}
+	f.mu.Unlock()
+	f.signal()
+}
+
+// takeLearned stores the stems that wait.
+func (f *Feed) takeLearned() {
+	f.mu.Lock()
+	list := f.learned
+	f.learned = nil
+	f.mu.Unlock()
+	for _, l := range list {
+		f.adopt(l)
+	}
+}
+
+// adopt stores a stem, and what waited for it.
+func (f *Feed) adopt(l Stem) {
+	end, blocks := f.orphans.root(l.Parent, l.Locals)
+	if blocks == 0 {
+		return
+	}
+	n := Stats{}
+	f.cutStems([]uint64{end}) // known, and taken out of the index since
+	list := f.stems.grow(end, l.Locals[:blocks])
+	if list == nil {
+		n.StemsDropped++
+	} else {
+		// What is known of the made blocks is stored again: a request may have taken some out of the index (Index.Drop).
+		f.o.Sink.Remove(kvevent.GPU, list[:blocks-1])
+		e := kvevent.Event{Kind: kvevent.Stored, BlockSize: f.o.BlockSize, EngineHashes: list, Locals: l.Locals[:blocks]}
+		if err := f.o.Sink.Store(&e); err == nil {
+			n.Stems++
+			f.attach(list[blocks-1:], &n)
+		}
+	}
+	f.o.Sink.Done(f.partial, f.recurrent)
+	f.update(func(s *Stats) { s.add(&n); s.Orphans = f.orphans.told })
+}
