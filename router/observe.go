@@ -78,6 +78,7 @@ func (r *Router) ended(o Outcome) {
 	if b.disproved(o) {
 		r.correct(at.Slot, b, o.CachedTokens)
 	}
+	r.opt.Audit.Found(o.ID, o.CachedTokens)
 	r.opt.Audit.End(o.ID, o.Code == http.StatusOK)
 	r.metrics.ended(b, worker, o)
 }

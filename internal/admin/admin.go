@@ -54,6 +54,7 @@ type Worker struct {
 	EventsError string  `json:"events_error,omitempty"` // while they are not live: what happened last
 	Batches     uint64  `json:"event_batches"`
 	LastEvent   string  `json:"last_event,omitempty"`
+	Orphans     int     `json:"orphan_blocks,omitempty"`    // told of, while their parent is not known: they count for nothing
 	OtherSize   int     `json:"other_block_size,omitempty"` // its events carry blocks of this size, not of the configured one
 }
 

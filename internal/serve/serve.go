@@ -147,7 +147,10 @@ func (s *Server) decider(ctx context.Context, metrics *prometheus.Registry, deci
 	r.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	go paceHeap(ctx, r.index)
 	if s.cfg.Audit {
-		r.audit = audit.New(audit.Options{Index: r.index, Log: s.log, Metrics: r.metrics, Text: s.cfg.AuditText})
+		r.audit = audit.New(audit.Options{Index: r.index, Log: s.log, Metrics: r.metrics, Text: s.cfg.AuditText,
+			Parent: func(slot indexer.SlotID, engineHash uint64, locals []uint64) {
+				r.sources.set.Learn(slot, engineHash, locals)
+			}})
 		go r.audit.Run(ctx)
 	}
 	if s.cfg.Probe {

@@ -12,6 +12,7 @@
 //
 //	audit.go    Auditor: open requests and their end
 //	compare.go  one request against one event
+//	parent.go   what a request shows of blocks that were stored before our time
 //	finding.go  what people read of it
 package audit
 
@@ -48,6 +49,9 @@ type Options struct {
 	Now     func() time.Time      // nil: time.Now
 	// Text adds the text of a differing token to its finding, for /audit and the page: two tokens of a prompt. Never logged.
 	Text bool
+	// Parent, if set, is told that the block that a slot's events name as a parent, unknown to the index, is the last of
+	// locals, the leading blocks of a prompt, all of which the slot holds. It must not block, and may keep locals.
+	Parent func(slot indexer.SlotID, engineHash uint64, locals []uint64)
 }
 
 // Auditor compares. Safe for concurrent use; a nil one does nothing.
@@ -80,6 +84,7 @@ type slot struct {
 	comparing sync.Mutex
 	names     bool       // events name the sessions that we gave
 	compared  []*request // with the event at hand
+	hanging   []*request // of them, those whose it may be behind a parent that is not known
 }
 
 // Expectation is a routed request: what its worker should store.
@@ -127,7 +132,7 @@ func (a *Auditor) Expect(e Expectation) {
 		return // nothing to store
 	}
 	e.Session = strings.Clone(e.Session) // it may lie in the request
-	x := &request{Expectation: e, since: a.o.Now(), nextPos: -1}
+	x := &request{Expectation: e, since: a.o.Now(), nextPos: -1, found: -1}
 	x.Prompt = &engine.Prompt{Media: e.Prompt.Media, Exact: e.Prompt.Exact} // not its text
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -180,7 +185,7 @@ func (a *Auditor) Move(id string, h indexer.SlotID, worker string) {
 	defer a.mu.Unlock()
 	if x := a.byID[id]; x != nil {
 		a.remove(x)
-		moved := &request{Expectation: x.Expectation, since: x.since, ids: x.ids, nextPos: -1} // what the first slot told is not the other's
+		moved := &request{Expectation: x.Expectation, since: x.since, ids: x.ids, nextPos: -1, found: -1} // what the first slot told is not the other's
 		moved.Worker, moved.From = worker, 0
 		a.put(moved, h)
 	}
@@ -238,17 +243,22 @@ func (a *Auditor) Stored(h indexer.SlotID, e *kvevent.Event) {
 	}
 	s.comparing.Lock()
 	defer s.comparing.Unlock()
-	defer func() { clear(s.compared) }() // they keep prompts
+	defer func() { clear(s.compared); clear(s.hanging) }() // they keep prompts
 	if a.begin(s, h, e.Session) {
 		s.names = true
 		a.named.Inc()
 	}
 	var departs []*request
 	own := false
+	s.hanging = s.hanging[:0]
 	for _, x := range s.compared {
 		switch x.compare(e) {
 		case same:
 			own = true
+			if x.hangs(e) {
+				s.hanging = append(s.hanging, x)
+			}
+			x.parent.doubtful = x.parent.doubtful || !e.HasParent
 			a.learned.Add(float64(x.learn(x.names(e))))
 		case departed:
 			if x.Session == e.Session || e.Session == "" && !(s.names && x.Session == x.ID) {
@@ -256,6 +266,7 @@ func (a *Auditor) Stored(h indexer.SlotID, e *kvevent.Event) {
 			}
 		}
 	}
+	showParent(s.hanging, e)
 	switch {
 	case own || len(departs) == 0:
 	case len(departs) > 1:
@@ -313,7 +324,11 @@ func (a *Auditor) judge(now time.Time) {
 	a.judging.Lock()
 	defer a.judging.Unlock()
 	for x := a.due(now); x != nil; x = a.due(now) {
-		a.verdict(x, a.weigh(x))
+		v, shown := a.weigh(x)
+		a.verdict(x, v)
+		if shown {
+			a.o.Parent(x.Slot, x.parent.engineHash, x.Locals[:x.parent.at])
+		}
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -339,13 +354,18 @@ func (a *Auditor) due(now time.Time) *request {
 	return nil
 }
 
-// weigh finds a request's verdict: what the index now says of its worker comes first.
-func (a *Auditor) weigh(x *request) Verdict {
+// weigh finds a request's verdict: what the index now says of its worker comes first. shown: its parent is news.
+func (a *Auditor) weigh(x *request) (_ Verdict, shown bool) {
 	x.home.comparing.Lock()
 	defer x.home.comparing.Unlock()
 	if x.held || a.holds(x) {
-		return Equal
+		return Equal, a.shown(x)
 	}
+	return a.differs(x), false
+}
+
+// differs is the verdict of a request whose blocks are not all there.
+func (a *Auditor) differs(x *request) Verdict {
 	switch {
 	case x.otherSize != 0:
 		x.finding = &Finding{Verdict: BlockSize, Ours: x.Size, Theirs: x.otherSize}

@@ -126,7 +126,7 @@ func (b *bench) verdict(id string) Verdict {
 	}
 	b.a.End(id, true)
 	b.now = b.now.Add(grace)
-	v := b.a.weigh(x)
+	v, _ := b.a.weigh(x)
 	b.a.judge(b.now)
 	if b.a.byID[id] != nil {
 		b.t.Fatalf("%s is still watched after its verdict", id)

@@ -19,8 +19,11 @@ type request struct {
 	next      uint64 // engine hash of the last block that was told and is ours
 	nextPos   int    // number of the block behind it; -1: none was told yet
 	at        int    // block where the last event compared begins
-	held      bool   // all its blocks were told, if only for a moment
-	otherSize int    // tokens a block of an event that cannot be compared
+	goesOn    bool   // behind the last that was told and is ours
+	parent    parent
+	found     int  // cached tokens, by the engine's own count; below 0: not told. Guarded by Auditor.mu until the end
+	held      bool // all its blocks were told, if only for a moment
+	otherSize int  // tokens a block of an event that cannot be compared
 	finding   *Finding
 	told      []told // what the event with the finding calls the request's media
 	rivals    int    // further events that departed from it: which one is its own is not known
@@ -47,6 +50,7 @@ func (x *request) compare(e *kvevent.Event) likeness {
 		return foreign
 	}
 	p, child := x.place(e)
+	x.goesOn = p >= 0 && p == x.nextPos && e.Parent == x.next
 	if x.at = p; p < 0 {
 		return foreign
 	}

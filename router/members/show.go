@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/indexer/stream"
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
@@ -31,6 +32,15 @@ func (s *Set) Resync(match func(*fleet.Slot) bool, why string) (n int) {
 	return n
 }
 
+// Learn tells the feed of a slot what a block is that its events name as a parent and that it does not know.
+func (s *Set) Learn(slot indexer.SlotID, parent uint64, locals []uint64) {
+	for _, f := range s.Slots() {
+		if f.ID == slot && f.Feed != nil {
+			f.Feed.Learn(stream.Stem{Parent: parent, Locals: locals})
+		}
+	}
+}
+
 // Blocks lists what the index has of a worker-rank.
 func (s *Set) Blocks(worker string, rank int) ([]indexer.Block, error) {
 	for _, f := range s.Slots() {
@@ -44,12 +54,24 @@ func (s *Set) Blocks(worker string, rank int) ([]indexer.Block, error) {
 var (
 	eventsDesc = prometheus.NewDesc("sightline_events_total", "What became of each worker's KV events.", []string{"worker", "rank", "what"}, nil)
 	ageDesc    = prometheus.NewDesc("sightline_event_stream_age_seconds", "How long each worker's KV events have not come as they happen; 0 while they do.", []string{"worker", "rank"}, nil)
+
+	orphansDesc = prometheus.NewDesc("sightline_orphan_blocks", "Blocks that each worker told of whose parent is not known yet: they count for nothing.", []string{"worker", "rank"}, nil)
+	partialDesc = prometheus.NewDesc("sightline_worker_partial", "1 while a worker may hold more than is known of it.", []string{"worker", "rank"}, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (s *Set) Describe(ch chan<- *prometheus.Desc) {
 	ch <- eventsDesc
 	ch <- ageDesc
+	ch <- orphansDesc
+	ch <- partialDesc
+}
+
+func number(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
 }
 
 // Collect implements prometheus.Collector: every feed's counters, when asked.
@@ -60,12 +82,18 @@ func (s *Set) Collect(ch chan<- prometheus.Metric) {
 		}
 		st := f.Feed.Stats()
 		rank := fmt.Sprint(max(f.Rank, 0))
-		ch <- prometheus.MustNewConstMetric(ageDesc, prometheus.GaugeValue, f.Feed.Age(time.Now()).Seconds(), f.Worker.Name, rank)
+		gauge := func(desc *prometheus.Desc, v float64) {
+			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, f.Worker.Name, rank)
+		}
+		gauge(ageDesc, f.Feed.Age(time.Now()).Seconds())
+		gauge(orphansDesc, float64(st.Orphans))
+		gauge(partialDesc, number(st.Partial || s.o.Index.Partial(f.ID)))
 		for what, n := range map[string]uint64{
 			"batches": st.Batches, "events": st.Events, "blocks": st.Blocks, "unknown": st.Unknown, "unreadable": st.Bad, "gaps": st.Gaps, "restarts": st.Restarts,
 			"duplicates": st.Duplicates, "dropped": st.Drops, "stale": st.Stale, "replays": st.Replays, "decode_errors": st.DecodeErrors, "malformed": st.Malformed, "strangers": st.Strangers, "panics": st.Panics,
 			"replay_errors": st.ReplayErrors, "unknown_parents": st.UnknownParents, "unknown_blocks": st.UnknownBlocks,
 			"refused": st.Refused, "unresolved": st.Unresolved, "other_block_size": st.OtherBlockSize,
+			"orphans_attached": st.OrphansAttached, "orphans_dropped": st.OrphansDropped, "parents_shown": st.Stems, "parents_dropped": st.StemsDropped,
 		} {
 			ch <- prometheus.MustNewConstMetric(eventsDesc, prometheus.CounterValue, float64(n), f.Worker.Name, rank, what)
 		}

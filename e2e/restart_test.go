@@ -1,0 +1,133 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/internal/testkit/lab"
+	"github.com/sightline-router/sightline/internal/testkit/sim"
+)
+
+// talk is a conversation: the same beginning as all others, and turns of its own.
+type talk struct {
+	messages []any
+	rng      *rand.Rand
+}
+
+var systemPrompt = words(rand.New(rand.NewPCG(1, 1)), 400)
+
+func words(rng *rand.Rand, n int) string {
+	var b strings.Builder
+	for range n {
+		fmt.Fprintf(&b, "%c%c%c ", 'a'+rng.IntN(26), 'a'+rng.IntN(26), 'a'+rng.IntN(26))
+	}
+	return b.String()
+}
+
+func newTalk(seed uint64) *talk {
+	return &talk{messages: []any{map[string]any{"role": "system", "content": systemPrompt}}, rng: rand.New(rand.NewPCG(seed, 2))}
+}
+
+// turn is the conversation's next request, with a message of some words.
+func (c *talk) turn(n int) map[string]any {
+	if len(c.messages) > 1 {
+		c.messages = append(c.messages, map[string]any{"role": "assistant", "content": words(c.rng, 5)})
+	}
+	c.messages = append(c.messages, map[string]any{"role": "user", "content": words(c.rng, n)})
+	return map[string]any{"messages": c.messages}
+}
+
+// direct has a worker answer a request that passes Sightline by.
+func direct(t *testing.T, w *sim.Worker, body map[string]any) {
+	body["model"], body["max_tokens"] = lab.ModelName, 1
+	raw, err := json.Marshal(body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.Post("http://"+w.Addr()+"/v1/chat/completions", "application/json", bytes.NewReader(raw))
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer resp.Body.Close()
+	if text, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusOK {
+		t.Errorf("status %d: %s", resp.StatusCode, text)
+	}
+}
+
+// A router that starts beside a worker which has told of its cache longer ago than it can tell again: what comes again is
+// known after it has come once, and nothing is promised that is not held.
+func TestStartBesideAFullWorker(t *testing.T) {
+	for _, named := range []bool{true, false} {
+		t.Run(fmt.Sprint("sessions named ", named), func(t *testing.T) {
+			chats, window := 4000, 1000
+			if !named {
+				chats, window = 1000, 250
+			}
+			l := startLab(t, func(o *lab.Options) {
+				o.Workers, o.Blocks = 1, 1<<17
+				o.Sim = func(_ int, c *sim.Config) { c.BufferSteps = window }
+				o.Config = func(keys map[string]any) {
+					keys["models"].([]any)[0].(map[string]any)["session_ids"] = named
+					keys["index"] = map[string]any{"predicted_ttl": "100ms"} // what counts is what the index knows
+				}
+			})
+			l.KillSightline()
+			all := make([]*talk, chats)
+			var fill sync.WaitGroup
+			for k := range 4 {
+				fill.Go(func() {
+					for i := k; i < chats; i += 4 {
+						all[i] = newTalk(uint64(i))
+						direct(t, l.Sims[0], all[i].turn(220))
+					}
+				})
+			}
+			fill.Wait()
+			t.Logf("the worker holds %d blocks and has told of them in %d batches, of which it can tell %d again",
+				l.Sims[0].Stats().Blocks, l.Sims[0].Stats().Batches, window)
+			if err := l.StartSightline(); err != nil {
+				t.Fatal(err)
+			}
+			if err := l.WaitReady(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			some := rand.New(rand.NewPCG(9, 9)).Perm(chats)[:150]
+			round := func() (held, known int) {
+				for _, i := range some {
+					r := post(t, l, all[i].turn(40), nil)
+					d := lastDecision(t, l)
+					predicted := int(d.Get("cached_tokens").Int())
+					if r.status != http.StatusOK || predicted > r.cached {
+						t.Fatalf("status %d: %d tokens predicted, the worker had %d\n%s", r.status, predicted, r.cached, d.Raw)
+					}
+					held, known = held+r.cached, known+predicted
+				}
+				return held, known
+			}
+			held, known := round()
+			t.Logf("first time: %d of %d tokens known", known, held)
+			eventually(t, "the last request's verdict", func() bool {
+				return metric(t, l, "sightline_audit_total", "") >= float64(len(some))
+			})
+			held, known = round()
+			t.Logf("second time: %d of %d tokens known", known, held)
+			if known*100 < held*95 {
+				t.Errorf("%d of %d tokens that the worker holds are known, want 95 %%", known, held)
+			}
+			rows, _ := lab.Get("http://" + l.Admin + "/workers")
+			if n := gjson.GetBytes(rows, "0.blocks_held").Int(); int(n) > l.Sims[0].Stats().Blocks {
+				t.Errorf("%d blocks known of a worker that holds %d", n, l.Sims[0].Stats().Blocks)
+			}
+		})
+	}
+}

@@ -1,0 +1,89 @@
+package audit
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/indexer/kvevent"
+)
+
+// behind has the worker tell of blocks behind a parent of which the index knows nothing, for a session.
+func (b *bench) behind(parent uint64, session string, blocks []uint64) (last uint64) {
+	e := kvevent.Event{Kind: kvevent.Stored, BlockSize: size, HasParent: parent != 0, Parent: parent, Session: session, Locals: blocks}
+	for range blocks {
+		b.engineHash++
+		e.EngineHashes = append(e.EngineHashes, b.engineHash)
+	}
+	b.a.Stored(b.slot, &e)
+	return b.engineHash
+}
+
+// A request whose stored blocks hang behind a block that nobody knows shows what that block is, and only where nothing else can
+// be meant.
+func TestParentIsShown(t *testing.T) {
+	const old = 7777
+	prompt := ids(size*6, 100)
+	all := locals(prompt, nil)
+	twin := append(ids(size*3, 5000), prompt[size*3:]...) // another beginning, the same end
+	repeats := slices.Concat(prompt[:size*4], prompt[size*2:size*4])
+	for name, c := range map[string]struct {
+		do   func(b *bench)
+		want int // number of the block behind the parent; 0: nothing is shown
+	}{
+		"at once": {func(b *bench) { b.behind(old, "", all[3:]) }, 3},
+		"in two chunks": {func(b *bench) {
+			last := b.behind(old, "", all[3:5])
+			b.behind(last, "", all[5:])
+		}, 3},
+		"with the engine's own count":      {func(b *bench) { b.a.Found("r", 3*size); b.behind(old, "", all[3:]) }, 3},
+		"with a count that says otherwise": {func(b *bench) { b.a.Found("r", 5*size); b.behind(old, "", all[3:]) }, 0},
+		"not to its end":                   {func(b *bench) { b.behind(old, "", all[3:5]) }, 0},
+		"behind two parents":               {func(b *bench) { b.behind(old, "", all[3:]); b.behind(old+1, "", all[3:]) }, 0},
+		"stored from its beginning":        {func(b *bench) { b.behind(0, "", all); b.behind(old, "", all[3:]) }, 0},
+		"another open request with that end": {func(b *bench) {
+			b.expect("twin", twin)
+			b.behind(old, "", all[3:])
+		}, 0},
+		"another with its own beginning too": {func(b *bench) {
+			b.expect("twin", slices.Concat(prompt, ids(size, 9000)))
+			b.behind(old, "", all[3:])
+		}, 3},
+		"named beside a twin": {func(b *bench) {
+			b.expect("twin", twin)
+			b.behind(old, "r", all[3:])
+		}, 3},
+		"of another session": {func(b *bench) { b.behind(old, "elsewhere", all[3:]) }, 0},
+		"known to the index": {func(b *bench) {
+			if err := b.ix.Store(b.slot, indexer.GPU, 0, false, []uint64{1, 2, 3, 4, 5, 6}, all); err != nil {
+				b.t.Fatal(err)
+			}
+			b.behind(old, "", all[3:])
+		}, 0},
+	} {
+		b := newBench(t)
+		got := 0
+		b.a.o.Parent = func(slot indexer.SlotID, engineHash uint64, leading []uint64) {
+			if got = len(leading); slot != b.slot || engineHash != old || !slices.Equal(leading, all[:got]) {
+				t.Errorf("%s: %d, %d blocks", name, engineHash, got)
+			}
+		}
+		b.named("r", prompt)
+		c.do(b)
+		b.a.End("r", true)
+		b.now = b.now.Add(grace)
+		b.a.judge(b.now)
+		if got != c.want {
+			t.Errorf("%s: a parent of %d blocks is shown, want %d", name, got, c.want)
+		}
+	}
+
+	// A block that stands at two places of a prompt does not tell which it is.
+	b := newBench(t)
+	b.a.o.Parent = func(indexer.SlotID, uint64, []uint64) { t.Error("a place is shown that may be another") }
+	b.expect("r", repeats)
+	b.behind(old, "", locals(repeats, nil)[4:])
+	b.a.End("r", true)
+	b.now = b.now.Add(grace)
+	b.a.judge(b.now)
+}
