@@ -1,7 +1,10 @@
 package e2e
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
+	"os"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -55,9 +58,24 @@ func TestDeadStreams(t *testing.T) {
 
 // The agents' JetStream stream is deleted under a running Sightline and a running agent: it is made again, and events come.
 func TestStreamDeleted(t *testing.T) {
-	l := startLab(t, func(o *lab.Options) { o.Workers = 2 })
+	l := startLab(t, func(o *lab.Options) {
+		o.Workers = 2
+		o.Config = func(keys map[string]any) { // neither Sightline nor an agent may do it: there is an operator
+			file := keys["nats"].(map[string]any)["config"].(string)
+			users, err := os.ReadFile(file)
+			if err == nil {
+				err = os.WriteFile(file, bytes.Replace(users, []byte("users = ["), []byte("users = [ {user: operator, password: word}"), 1), 0o600)
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	})
 	onWorker(t, l, 1, 580)
-	conn, err := nats.Connect("nats://" + l.NATS)
+	if _, err := nats.Connect("nats://" + l.NATS); !errors.Is(err, nats.ErrAuthorization) {
+		t.Errorf("a stranger comes in: %v", err)
+	}
+	conn, err := nats.Connect("nats://"+l.NATS, nats.UserInfo("operator", "word"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,15 +20,16 @@ import (
 var version = "unknown"
 
 type cli struct {
-	Serve     serveCmd     `cmd:"" help:"Run the router: ext_proc, access log and health service for Envoy."`
-	Agent     agentCmd     `cmd:"" help:"Run beside one worker: listen to its KV events and publish them to NATS."`
-	Explain   explainCmd   `cmd:"" help:"Show what each stage makes of requests: text, tokens, image names, block hashes."`
-	Envoy     envoyCmd     `cmd:"" help:"Print the envoy.yaml that fits a configuration, or find an Envoy binary."`
-	EPP       eppCmd       `cmd:"" name:"epp-conformance" help:"Ask an endpoint picker the cases of Gateway API's endpoint-picker protocol."`
-	Demo      demoCmd      `cmd:"" help:"Show it all on this machine: a real Envoy, three simulated workers, a mixed load."`
-	Sim       simCmd       `cmd:"" help:"Compare the router's choice with the rules of other routers, on one simulated fleet."`
-	WorkerSim workerSimCmd `cmd:"" hidden:"" help:"Run a simulated worker: an OpenAI-style server with an engine's cache and KV events."`
-	Version   versionCmd   `cmd:"" help:"Print the version."`
+	Serve       serveCmd       `cmd:"" help:"Run the router: ext_proc, access log and health service for Envoy."`
+	Agent       agentCmd       `cmd:"" help:"Run beside one worker: listen to its KV events and publish them to NATS."`
+	Credentials credentialsCmd `cmd:"" help:"Make the keys by which a NATS server knows the router and each worker's agent, and its file of users and permissions."`
+	Explain     explainCmd     `cmd:"" help:"Show what each stage makes of requests: text, tokens, image names, block hashes."`
+	Envoy       envoyCmd       `cmd:"" help:"Print the envoy.yaml that fits a configuration, or find an Envoy binary."`
+	EPP         eppCmd         `cmd:"" name:"epp-conformance" help:"Ask an endpoint picker the cases of Gateway API's endpoint-picker protocol."`
+	Demo        demoCmd        `cmd:"" help:"Show it all on this machine: a real Envoy, three simulated workers, a mixed load."`
+	Sim         simCmd         `cmd:"" help:"Compare the router's choice with the rules of other routers, on one simulated fleet."`
+	WorkerSim   workerSimCmd   `cmd:"" hidden:"" help:"Run a simulated worker: an OpenAI-style server with an engine's cache and KV events."`
+	Version     versionCmd     `cmd:"" help:"Print the version."`
 }
 
 type versionCmd struct{}

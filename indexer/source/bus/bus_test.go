@@ -95,11 +95,15 @@ func agent(t testing.TB, nc *nats.Conn, worker string) (*hand, *Publisher) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return agentOf(t, p), p
+}
+
+func agentOf(t testing.TB, p *Publisher) *hand {
 	h := &hand{ready: make(chan *stream.Feed, 1)}
 	f := stream.Start(stream.Options{Source: h, Decoder: &growing{}, Sink: p})
 	h.f = <-h.ready
 	t.Cleanup(f.Close)
-	return h, p
+	return h
 }
 
 // router listens to all workers; every one found gets a feed.

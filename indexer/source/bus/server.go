@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -36,12 +37,16 @@ const pollReady = 50 * time.Millisecond
 type embedded struct {
 	*server.Server
 	remove string // a directory that was made for it
+	done   chan struct{}
+	watch  sync.WaitGroup
 }
 
 func (e *embedded) close() {
 	if e == nil {
 		return
 	}
+	close(e.done)
+	e.watch.Wait()
 	if e.Server != nil {
 		e.Shutdown()
 		e.WaitForShutdown()
@@ -135,7 +140,7 @@ func (s *Server) start(stream StreamOptions, log *zap.Logger) (_ *embedded, err 
 	if err != nil {
 		return nil, err
 	}
-	e := &embedded{}
+	e := &embedded{done: make(chan struct{})}
 	if o.StoreDir == "" {
 		if e.remove, err = os.MkdirTemp("", "sightline-nats-"); err != nil {
 			return nil, fmt.Errorf("nats.dir: %w", err)
@@ -164,6 +169,9 @@ func (s *Server) start(stream StreamOptions, log *zap.Logger) (_ *embedded, err 
 		why := ""
 		for why == "" {
 			if e.ReadyForConnections(pollReady) {
+				if s.Config != "" {
+					e.watch.Go(func() { s.reload(e, o, log.log) })
+				}
 				return e, nil
 			}
 			select {
@@ -181,6 +189,44 @@ func (s *Server) start(stream StreamOptions, log *zap.Logger) (_ *embedded, err 
 			return nil, fmt.Errorf("nats: the embedded server did not start on %s within %v: %s", s.Listen, serverStart, why)
 		}
 		time.Sleep(pollReady/2 + rand.N(pollReady))
+	}
+}
+
+// reloadEvery is how often a changed Config is looked for.
+const reloadEvery = 2 * time.Second
+
+// reload has a changed Config take effect: new users come in, and who is no longer named is thrown out.
+func (s *Server) reload(e *embedded, began *server.Options, log *zap.Logger) {
+	changed := func() (at time.Time) {
+		if info, err := os.Stat(s.Config); err == nil {
+			at = info.ModTime()
+		}
+		return at
+	}
+	last := changed()
+	tick := time.NewTicker(reloadEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-e.done:
+			return
+		case <-tick.C:
+		}
+		now := changed()
+		if now.Equal(last) || now.IsZero() {
+			continue
+		}
+		last = now
+		o, err := s.options()
+		if err == nil {
+			o.StoreDir, o.JetStreamMaxMemory, o.JetStreamMaxStore = began.StoreDir, began.JetStreamMaxMemory, began.JetStreamMaxStore
+			err = e.ReloadOptions(o)
+		}
+		if err != nil {
+			log.Error("the NATS server keeps its configuration as it was", zap.Error(err))
+			continue
+		}
+		log.Info("the NATS server has read its configuration again", zap.String("nats.config", s.Config))
 	}
 }
 

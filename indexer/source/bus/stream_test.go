@@ -50,6 +50,30 @@ func TestOperatorsLimitsStay(t *testing.T) {
 	}
 }
 
+// A stream that is not there is made as the operator says.
+func TestStreamAsConfigured(t *testing.T) {
+	s := runServer(t, t.TempDir(), -1)
+	defer s.Shutdown()
+	js, err := jetstream.New(connect(t, s.ClientURL()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := StreamOptions{Memory: true, MaxBytes: 7 << 20, MaxAge: time.Hour, Compress: true}
+	for range 2 { // whoever comes second leaves it so
+		if err := ensure(t.Context(), js, "", o, nil); err != nil {
+			t.Fatal(err)
+		}
+		o = StreamOptions{}
+	}
+	made, err := js.Stream(t.Context(), DefaultPrefix.Stream())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c := made.CachedInfo().Config; c.Storage != jetstream.MemoryStorage || c.MaxBytes != 7<<20 || c.MaxAge != time.Hour || c.Compression != jetstream.S2Compression || c.Replicas != 1 {
+		t.Errorf("made with %+v", c)
+	}
+}
+
 // A stream that is deleted under a running agent and a running router is made again, and events come again; also where it had
 // reached a number that the new one will not reach for long, and where somebody else makes it again.
 func TestLostStream(t *testing.T) {

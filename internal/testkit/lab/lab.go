@@ -18,6 +18,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/envoy"
+	"github.com/sightline-router/sightline/indexer/source/bus"
 	"github.com/sightline-router/sightline/internal/testkit/envoytest"
 	"github.com/sightline-router/sightline/internal/testkit/sim"
 )
@@ -110,7 +111,8 @@ func Start(ctx context.Context, o Options) (*Lab, error) {
 			if w.Engine() == sim.Standalone {
 				break // all of them are heard directly
 			}
-			args := []string{"agent", "--worker", workerName(i + 1), "--nats", "nats://" + l.NATS, "--ranks", fmt.Sprint(o.Ranks), "--log-level", "error"}
+			args := []string{"agent", "--worker", workerName(i + 1), "--nats", "nats://" + l.NATS,
+				"--nats-nkey", l.credentials("agent-" + workerName(i+1) + ".nk"), "--ranks", fmt.Sprint(o.Ranks), "--log-level", "error"}
 			switch w.Engine() {
 			case sim.TRTLLM:
 				args = append(args, "--http", "http://"+w.Addr())
@@ -144,7 +146,10 @@ func Start(ctx context.Context, o Options) (*Lab, error) {
 
 func workerName(i int) string { return fmt.Sprint("worker-", i+1) }
 
-// configure writes Sightline's file.
+// credentials is a file of those by which the NATS server knows Sightline and the agents.
+func (l *Lab) credentials(name string) string { return filepath.Join(l.dir, "credentials", name) }
+
+// configure writes Sightline's file, and the credentials.
 func (l *Lab) configure(listen string) error {
 	var list []any
 	for i, w := range l.Sims {
@@ -162,13 +167,21 @@ func (l *Lab) configure(listen string) error {
 		}
 		list = append(list, map[string]any{"name": workerName(i), "addr": w.Addr(), "ranks": l.o.Ranks, "events": events})
 	}
+	var names []string
+	for i := range l.Sims {
+		names = append(names, workerName(i))
+	}
+	if _, err := bus.WriteUsers(l.credentials(""), bus.DefaultPrefix, names); err != nil {
+		return err
+	}
 	dir, err := filepath.Abs(l.o.ModelDir)
 	if err != nil {
 		return err
 	}
 	keys := map[string]any{
 		"listen": listen, "admin": l.Admin, "log_level": "error",
-		"nats":    map[string]any{"listen": l.NATS, "dir": filepath.Join(l.dir, "nats")},
+		"nats": map[string]any{"listen": l.NATS, "dir": filepath.Join(l.dir, "nats"), "config": l.credentials("users.conf"),
+			"nkey": l.credentials("router.nk")},
 		"media":   map[string]any{"allow": []string{"127.0.0.0/8"}},
 		"models":  []any{map[string]any{"name": ModelName, "dir": dir}},
 		"workers": list,

@@ -1,0 +1,228 @@
+package bus
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/jwt/v2"
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nkeys"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+)
+
+// secured starts a nats-server with a configuration, on a port (0: any), and gives the port.
+func secured(t *testing.T, conf string, port int) (*server.Server, int) {
+	t.Helper()
+	dir := t.TempDir()
+	writeFile(t, filepath.Join(dir, "nats.conf"), conf)
+	s := Server{Listen: fmt.Sprint("127.0.0.1:", port), Config: filepath.Join(dir, "nats.conf")}
+	e, err := s.start(StreamOptions{}, zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { e.Shutdown() })
+	return e.Server, e.Addr().(*net.TCPAddr).Port
+}
+
+func writeFile(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// selfSigned writes cert.pem and key.pem, which are an authority, its server and its client at once.
+func selfSigned(t *testing.T, dir string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), NotAfter: time.Now().Add(time.Hour), IsCA: true,
+		BasicConstraintsValid: true, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
+	cert, err := x509.CreateCertificate(rand.Reader, &of, &of, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, filepath.Join(dir, "cert.pem"), string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert})))
+	writeFile(t, filepath.Join(dir, "key.pem"), string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})))
+}
+
+func newSeed(t *testing.T, make func() (nkeys.KeyPair, error)) (key nkeys.KeyPair, public, seed string) {
+	t.Helper()
+	key, err := make()
+	if err != nil {
+		t.Fatal(err)
+	}
+	public, _ = key.PublicKey()
+	s, _ := key.Seed()
+	return key, public, string(s)
+}
+
+var aSeed = regexp.MustCompile("SU[A-Z2-7]{20}")
+
+// Every way to be known, each against a server that lets in nobody else: with the secret in a file, then with another secret on both
+// sides, which a running connection takes up when it connects again. A wrong secret is refused, said once, counted, and not logged.
+func TestAccess(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "secret")
+	for name, c := range map[string]struct {
+		access Access
+		secret func() (secret, conf string) // a new one
+	}{
+		"password": {Access{User: "agent", PasswordFile: file}, func() (string, string) {
+			_, _, word := newSeed(t, nkeys.CreateUser)
+			return word + "\n", fmt.Sprintf(`authorization {user: agent, password: %q}`, word)
+		}},
+		"token": {Access{TokenFile: file}, func() (string, string) {
+			_, _, word := newSeed(t, nkeys.CreateUser)
+			return word + "\n", fmt.Sprintf(`authorization {token: %q}`, word)
+		}},
+		"credentials": {Access{Credentials: file}, func() (string, string) {
+			operator, operatorKey, _ := newSeed(t, nkeys.CreateOperator)
+			account, accountKey, _ := newSeed(t, nkeys.CreateAccount)
+			_, system, _ := newSeed(t, nkeys.CreateAccount)
+			_, userKey, seed := newSeed(t, nkeys.CreateUser)
+			oc, ac, uc := jwt.NewOperatorClaims(operatorKey), jwt.NewAccountClaims(accountKey), jwt.NewUserClaims(userKey)
+			oc.SystemAccount = system
+			ac.Limits.JetStreamLimits.DiskStorage = 1 << 20
+			ot, _ := oc.Encode(operator)
+			at, _ := ac.Encode(operator)
+			st, _ := jwt.NewAccountClaims(system).Encode(operator)
+			ut, _ := uc.Encode(account)
+			creds, err := jwt.FormatUserConfig(ut, []byte(seed))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return string(creds), fmt.Sprintf("operator: %s\nsystem_account: %s\nresolver: MEMORY\nresolver_preload: {%s: %s, %s: %s}", ot, system, accountKey, at, system, st)
+		}},
+		"certificate": {Access{TLSCA: filepath.Join(dir, "cert.pem"), TLSCert: filepath.Join(dir, "cert.pem"), TLSKey: filepath.Join(dir, "key.pem"),
+			TokenFile: file}, func() (string, string) {
+			selfSigned(t, dir)
+			return "a-word", fmt.Sprintf("authorization {token: a-word}\ntls {cert_file: %[1]q, key_file: %[2]q, ca_file: %[1]q, verify: true}",
+				filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"))
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			secret, conf := c.secret()
+			writeFile(t, file, secret)
+			s, port := secured(t, conf, 0)
+			core, seen := observer.New(zapcore.DebugLevel)
+			var refused atomic.Int64
+			c.access.URL = fmt.Sprint("nats://127.0.0.1:", port)
+			conn, err := c.access.Connect(ConnectOptions{Name: "agent", Log: zap.New(core), Refused: func() { refused.Add(1) }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			if err := conn.Flush(); err != nil {
+				t.Fatal(err)
+			}
+			s.Shutdown()
+			s.WaitForShutdown()
+			old := secret
+			secret, conf = c.secret()
+			if name != "certificate" {
+				writeFile(t, file, old)
+			}
+			_, _ = secured(t, conf, port)
+			if name != "certificate" {
+				until(t, "refusals", func() bool { return refused.Load() > 1 })
+				if n := seen.FilterMessageSnippet("NATS refuses").Len(); n != 1 || conn.IsConnected() {
+					t.Errorf("the log says %d times that it is refused; connected %v", n, conn.IsConnected())
+				}
+				writeFile(t, file, secret)
+			}
+			until(t, "a connection with the new secret", conn.IsConnected)
+
+			for _, e := range seen.All() {
+				if text := fmt.Sprint(e.Message, e.ContextMap()); strings.Contains(text, strings.TrimSpace(secret)) || aSeed.MatchString(text) {
+					t.Errorf("the log holds a secret: %s", text)
+				}
+			}
+		})
+	}
+}
+
+// Who is refused from the start says so, and comes in once the server knows him.
+func TestRefusedFromTheStart(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "token")
+	writeFile(t, file, "wrong")
+	_, port := secured(t, "authorization {token: right}", 0)
+	core, seen := observer.New(zapcore.DebugLevel)
+	var refused atomic.Int64
+	c, err := Access{URL: fmt.Sprint("nats://127.0.0.1:", port), TokenFile: file}.Connect(ConnectOptions{Log: zap.New(core), Refused: func() { refused.Add(1) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	until(t, "a refusal", func() bool { return refused.Load() > 0 && seen.FilterMessageSnippet("NATS refuses").Len() == 1 })
+	writeFile(t, file, "right")
+	until(t, "a connection", c.IsConnected)
+}
+
+// A server that has no TLS is not talked to where an authority is given.
+func TestTLSIsAMust(t *testing.T) {
+	dir := t.TempDir()
+	selfSigned(t, dir)
+	writeFile(t, filepath.Join(dir, "token"), "word")
+	_, port := secured(t, "authorization {token: word}", 0)
+	core, seen := observer.New(zapcore.DebugLevel)
+	c, err := Access{URL: fmt.Sprint("nats://127.0.0.1:", port), TLSCA: filepath.Join(dir, "cert.pem"), TokenFile: filepath.Join(dir, "token")}.
+		Connect(ConnectOptions{Log: zap.New(core)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	until(t, "the log's word", func() bool { return seen.FilterMessageSnippet("NATS cannot be used").Len() == 1 })
+	if c.IsConnected() {
+		t.Error("connected without TLS")
+	}
+}
+
+// Two deployments on one server: each hears its own workers, of the same names, and has a stream of its own.
+func TestPrefixes(t *testing.T) {
+	payloads, prompts := recording(t)
+	s := runServer(t, t.TempDir(), -1)
+	defer s.Shutdown()
+	for i, p := range []Prefix{"blue", "green"} {
+		l, err := StartLink(LinkOptions{Access: Access{URL: s.ClientURL()}, Prefix: p, Log: zap.NewNop()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		pub, err := NewPublisher(PublisherOptions{NATS: connect(t, s.ClientURL()), Prefix: p, Worker: "w", Rank: 0, CountCopies: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := agentOf(t, pub)
+		have := payloads[:len(payloads)/(i+1)]
+		h.give(have...)
+		g := guarded{Link: l}
+		r := g.follows(t, "w")
+		r.same("w", have, prompts)
+		js, _ := l.NATS.JetStream()
+		if info, err := js.StreamInfo(strings.ToUpper(string(p)) + "_KV"); err != nil || info.Config.Subjects[0] != string(p)+".kv.>" {
+			t.Errorf("%s: %+v, %v", p, info, err)
+		}
+	}
+}

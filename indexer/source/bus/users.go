@@ -1,0 +1,119 @@
+package bus
+
+import (
+	"bytes"
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/template"
+
+	"github.com/nats-io/nkeys"
+)
+
+//go:embed users.conf.tmpl
+var usersTemplate string
+
+const (
+	routerSeed = "router.nk"
+	anySeed    = "agents.nk" // may publish for every worker
+	usersFile  = "users.conf"
+)
+
+// AnyWorker is in place of a worker's name in WriteUsers: an agent that may publish for every worker.
+const AnyWorker = "*"
+
+// WriteUsers makes a user of a NATS server for the routers and one for each worker's agent: a file with a seed in dir for each, 0600,
+// and users.conf, the configuration by which a nats-server knows them and lets each do what it needs and no more. Seeds that are
+// there stay, and so do their users: whose seed is deleted is left out the next time. It gives the names of the new files.
+func WriteUsers(dir string, p Prefix, workers []string) (made []string, err error) {
+	if err := p.Check(); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	names := []string{routerSeed}
+	for _, w := range workers {
+		switch w {
+		case "":
+			return nil, errors.New("a worker without a name")
+		case AnyWorker:
+			names = append(names, anySeed)
+		default:
+			names = append(names, "agent-"+token(w)+".nk")
+		}
+	}
+	for _, name := range names {
+		if made, err = makeSeed(dir, name, made); err != nil {
+			return made, err
+		}
+	}
+	type user struct{ Name, Key, Token string }
+	view := struct {
+		Prefix         string
+		Stream         string
+		Router, Agents []user
+	}{Prefix: strings.TrimSuffix(p.events(), ".kv."), Stream: p.Stream()}
+	files, err := filepath.Glob(filepath.Join(dir, "*.nk"))
+	if err != nil {
+		return made, err
+	}
+	for _, file := range files {
+		key, err := publicKey(file)
+		if err != nil {
+			return made, err
+		}
+		name := strings.TrimSuffix(filepath.Base(file), ".nk")
+		worker, isAgent := strings.CutPrefix(name, "agent-")
+		switch {
+		case name+".nk" == routerSeed:
+			view.Router = append(view.Router, user{name, key, ""})
+		case name+".nk" == anySeed:
+			view.Agents = append(view.Agents, user{name, key, AnyWorker})
+		case isAgent && strings.Trim(worker, "*>. ") == worker:
+			view.Agents = append(view.Agents, user{name, key, worker})
+		}
+	}
+	var text bytes.Buffer
+	if err := template.Must(template.New(usersFile).Parse(usersTemplate)).Execute(&text, view); err != nil {
+		return made, err
+	}
+	tmp := filepath.Join(dir, "."+usersFile)
+	if err := os.WriteFile(tmp, text.Bytes(), 0o644); err != nil {
+		return made, err
+	}
+	return append(made, usersFile), os.Rename(tmp, filepath.Join(dir, usersFile))
+}
+
+// makeSeed writes a file with a new user's seed, if there is none.
+func makeSeed(dir, name string, made []string) ([]string, error) {
+	f, err := os.OpenFile(filepath.Join(dir, name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, os.ErrExist) {
+		return made, nil
+	} else if err != nil {
+		return made, err
+	}
+	key, err := nkeys.CreateUser()
+	if err == nil {
+		var seed []byte
+		if seed, err = key.Seed(); err == nil {
+			_, err = f.Write(append(seed, '\n'))
+		}
+	}
+	return append(made, name), errors.Join(err, f.Close())
+}
+
+func publicKey(file string) (string, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	key, err := nkeys.FromSeed(bytes.TrimSpace(text))
+	if err != nil {
+		return "", fmt.Errorf("%s: %w (want a user's seed; delete the file to have a new one)", file, err)
+	}
+	return key.PublicKey()
+}

@@ -1,0 +1,232 @@
+package bus
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/indexer/stream"
+)
+
+// guarded is a router on a server that knows the router, and the agents of workers a and b.
+type guarded struct {
+	dir, url string
+	*Link
+}
+
+// withUsers gives one on an embedded server; asExample on a nats-server with the configuration of examples/nats.
+func withUsers(t *testing.T) guarded { return guardedBy(t, nil) }
+func asExample(t *testing.T) guarded {
+	return guardedBy(t, func(dir string) string {
+		text, err := os.ReadFile("../../../examples/nats/nats-server.conf")
+		if err != nil {
+			t.Fatal(err)
+		}
+		writeFile(t, filepath.Join(dir, "nats-server.conf"), string(text))
+		o, err := server.ProcessConfigFile(filepath.Join(dir, "nats-server.conf"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.Port, o.StoreDir, o.NoSigs, o.NoLog = server.RANDOM_PORT, filepath.Join(dir, "streams"), true, true
+		s, err := server.NewServer(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go s.Start()
+		t.Cleanup(s.Shutdown)
+		if !s.ReadyForConnections(20 * time.Second) {
+			t.Fatal("the server does not start")
+		}
+		return s.Addr().String()
+	})
+}
+
+func guardedBy(t *testing.T, begin func(dir string) (addr string)) guarded {
+	t.Helper()
+	dir := t.TempDir()
+	if _, err := WriteUsers(dir, "", []string{"a", "b"}); err != nil {
+		t.Fatal(err)
+	}
+	o := LinkOptions{Access: Access{NKey: filepath.Join(dir, routerSeed)}, Log: zap.NewNop()}
+	addr := ""
+	if begin != nil {
+		addr = begin(dir)
+	} else {
+		o.Server = Server{Listen: "0.0.0.0:0", Dir: filepath.Join(dir, "streams"), Config: filepath.Join(dir, usersFile)}
+	}
+	at := func() string { return "nats://127.0.0.1" + addr[strings.LastIndexByte(addr, ':'):] }
+	if addr != "" {
+		o.Access.URL = at()
+	}
+	l, err := StartLink(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(l.Close)
+	if addr == "" {
+		addr = l.server.Addr().String()
+	}
+	return guarded{dir, at(), l}
+}
+
+// as connects as one of the users; refusals go to the channel.
+func (g *guarded) as(t *testing.T, worker, seed string) (*nats.Conn, *atomic.Int64) {
+	t.Helper()
+	refused := new(atomic.Int64)
+	inbox := DefaultPrefix.AgentInbox(worker)
+	if seed == routerSeed {
+		inbox = DefaultPrefix.RouterInbox()
+	}
+	c, err := Access{URL: g.url, NKey: filepath.Join(g.dir, seed)}.Connect(ConnectOptions{Name: worker, Inbox: inbox, Log: zap.NewNop(),
+		Refused: func() { refused.Add(1) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c, refused
+}
+
+// follows gives a router's view of a worker.
+func (g *guarded) follows(t *testing.T, worker string) *router {
+	r := &router{t: t, index: indexer.New(indexer.Options{}), listener: &g.Listener, feeds: map[string]*stream.Feed{}, slots: map[string]indexer.SlotID{}}
+	r.follow(worker)
+	t.Cleanup(r.feeds[worker].Close)
+	return r
+}
+
+// With the users and the permissions that WriteUsers writes, on a server that all can reach: the whole works, from an agent's events to
+// a late router's snapshot; and what an open server let everybody do is refused. There, one message of anybody claimed blocks for any
+// worker, or took it out of the running for half a minute, and one request deleted the stream.
+func TestPermissions(t *testing.T) {
+	t.Run("embedded", func(t *testing.T) { testPermissions(t, withUsers(t)) })
+	t.Run("examples/nats", func(t *testing.T) { testPermissions(t, asExample(t)) })
+}
+
+func testPermissions(t *testing.T, g guarded) {
+	payloads, prompts := recording(t)
+	agentA, refusedA := g.as(t, "a", "agent-a.nk")
+	agentB, refusedB := g.as(t, "b", "agent-b.nk")
+	a, _ := agent(t, agentA, "a")
+	b, _ := agent(t, agentB, "b")
+	a.give(payloads...)
+	b.give(payloads[:10]...)
+	ofB := g.follows(t, "b")
+	g.follows(t, "a").same("a", payloads, prompts) // asks the agent for its snapshot
+	ofB.same("b", payloads[:10], prompts)
+	if n := refusedA.Load() + refusedB.Load(); n > 0 {
+		t.Fatalf("%d refusals of what agents need", n)
+	}
+
+	asRouter, refusedRouter := g.as(t, "", routerSeed)
+	before := ofB.feeds["b"].Stats()
+	younger := appendHead(nil, 0, uint64(time.Now().Add(time.Hour).UnixNano()), 0) // it would end all that the router knows of b
+	for _, who := range []struct {
+		name    string
+		conn    *nats.Conn
+		refused *atomic.Int64
+	}{{"agent a", agentA, refusedA}, {"a router", asRouter, refusedRouter}} {
+		for what, subject := range map[string]string{"events of b": "sightline.kv.b.0", "deleting": "$JS.API.STREAM.DELETE.SIGHTLINE_KV",
+			"changing": "$JS.API.STREAM.UPDATE.SIGHTLINE_KV", "purging": "$JS.API.STREAM.PURGE.SIGHTLINE_KV",
+			"deleting a message": "$JS.API.STREAM.MSG.DELETE.SIGHTLINE_KV", "another stream": "$JS.API.STREAM.CREATE.MINE",
+			"an answer for b": "sightline.inbox.router.x", "answering for b": "< sightline.ask.b.0", "hearing answers": "< sightline.inbox.>",
+			"hearing events": "< sightline.kv.>"} {
+			before := who.refused.Load()
+			var err error
+			if heard, ok := strings.CutPrefix(subject, "< "); ok {
+				_, err = who.conn.SubscribeSync(heard)
+			} else {
+				err = who.conn.Publish(subject, younger)
+			}
+			if err = errors.Join(err, who.conn.Flush()); err != nil { // what the server refuses comes before its answer to this
+				t.Fatal(err)
+			}
+			until(t, who.name+": a refusal of "+what, func() bool { return who.refused.Load() > before })
+		}
+	}
+	b.give(payloads[10:]...)
+	ofB.same("b", payloads, prompts)
+	if st := ofB.feeds["b"].Stats(); st.Epoch != before.Epoch || st.Restarts != before.Restarts {
+		t.Errorf("another's message was heard: %+v, before %+v", st, before)
+	}
+
+	for name, stranger := range map[string]Access{"without credentials": {URL: g.url}, "with a seed of its own": {URL: g.url, NKey: strangersSeed(t)}} {
+		list, err := stranger.Options()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c, err := nats.Connect(g.url, list...); !errors.Is(err, nats.ErrAuthorization) {
+			t.Errorf("a stranger %s comes in: %v, %v", name, c, err)
+		}
+	}
+}
+
+func strangersSeed(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if _, err := WriteUsers(dir, "", nil); err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(dir, routerSeed)
+}
+
+// A user who is taken away under a running agent is refused, which is said once and counted, until its seed is known again; then
+// it publishes on. A new worker's agent comes in without a restart.
+func TestUsersChange(t *testing.T) {
+	t.Parallel() // it waits for the server to look
+	payloads, prompts := recording(t)
+	g := withUsers(t)
+	core, seen := observer.New(zapcore.InfoLevel)
+	var refused atomic.Int64
+	seed := filepath.Join(g.dir, "agent-a.nk")
+	text, err := os.ReadFile(seed)
+	own := filepath.Join(t.TempDir(), "seed") // the agent's copy
+	if err != nil || os.WriteFile(own, text, 0o600) != nil {
+		t.Fatal(err)
+	}
+	c, err := Access{URL: g.url, NKey: own}.Connect(ConnectOptions{Inbox: DefaultPrefix.AgentInbox("a"), Log: zap.New(core),
+		Refused: func() { refused.Add(1) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	a, _ := agent(t, c, "a")
+	a.give(payloads[:20]...)
+	r := g.follows(t, "a")
+	r.same("a", payloads[:20], prompts)
+
+	write := func(workers ...string) {
+		t.Helper()
+		if _, err := WriteUsers(g.dir, "", workers); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Remove(seed); err != nil {
+		t.Fatal(err)
+	}
+	write("c")
+	until(t, "the refusals", func() bool { return refused.Load() > 2 })
+	if n := seen.FilterMessageSnippet("NATS refuses").Len(); n != 1 {
+		t.Errorf("the log says it %d times", n)
+	}
+	other, _ := g.as(t, "c", "agent-c.nk")
+	h, _ := agent(t, other, "c")
+	h.give(payloads...)
+	g.follows(t, "c").same("c", payloads, prompts)
+	a.give(payloads[20:]...)
+	if err := os.WriteFile(seed, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	write()
+	r.same("a", payloads, prompts)
+}
