@@ -1,8 +1,7 @@
 package router
 
 import (
-	"cmp"
-	"slices"
+	"container/heap"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,14 +40,29 @@ func LongestPrediction(ttl time.Duration) time.Duration { return max(ttl, untold
 type predShard struct {
 	sync.RWMutex
 	promisedBlocks
-	batches []predBatch  // by age
-	oldest  atomic.Int64 // end of the first batch; 0: there is none
+	batches predBatches
+	oldest  atomic.Int64 // end of the batch that ends first; 0: there is none
 }
+
+// predBatches is a heap: the first ends first.
+type predBatches []predBatch
 
 type predBatch struct {
 	until  int64
 	slot   uint32
 	blocks []uint64
+}
+
+func (b predBatches) Len() int           { return len(b) }
+func (b predBatches) Less(i, j int) bool { return b[i].until < b[j].until }
+func (b predBatches) Swap(i, j int)      { b[i], b[j] = b[j], b[i] }
+func (b *predBatches) Push(x any)        { *b = append(*b, x.(predBatch)) }
+func (b *predBatches) Pop() any {
+	last := len(*b) - 1
+	x := (*b)[last]
+	(*b)[last] = predBatch{} // the array lives on
+	*b = (*b)[:last]
+	return x
 }
 
 // promise is what add noted: the blocks that were not predicted on the slot before begin at from.
@@ -131,9 +145,7 @@ func (p *predictions) add(slot uint32, chain []uint64, from int, told bool, now 
 
 // retire ends a shard's oldest batch. What was used again since lives on in a later one.
 func (p *predictions) retire(s *predShard, now int64) {
-	old := s.batches[0]
-	s.batches[0].blocks = nil // the array that it leaves lives on
-	s.batches = s.batches[1:]
+	old := heap.Pop(&s.batches).(predBatch)
 	again := predBatch{slot: old.slot}
 	for _, b := range old.blocks {
 		end := s.end(b, old.slot, old.until)
@@ -167,11 +179,10 @@ func (p *predictions) makeRoom(now int64) bool {
 	return true
 }
 
-// insert puts a batch where its age has it, if it has blocks.
+// insert adds a batch, if it has blocks.
 func (s *predShard) insert(b predBatch) {
 	if len(b.blocks) > 0 {
-		at, _ := slices.BinarySearchFunc(s.batches, b.until+1, func(have predBatch, until int64) int { return cmp.Compare(have.until, until) })
-		s.batches = slices.Insert(s.batches, at, b)
+		heap.Push(&s.batches, b)
 	}
 	first := int64(0)
 	if len(s.batches) > 0 {
