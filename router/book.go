@@ -45,7 +45,7 @@ func (x *decision) book(best *choose.Candidate, class int) {
 	}
 	both := slices.Concat(keys.locals, keys.chain)
 	b.locals, b.chain = both[:len(keys.locals)], both[len(keys.locals):]
-	b.promised.Store(x.predicted.add(uint32(x.chosen.ID), b.chain, b.proven, tells(x.chosen, x.now), x.now))
+	b.promised.Store(x.predicted.add(uint32(x.chosen.ID), b.chain, b.proven, x.lasts(x.chosen, x.now), x.now))
 	for i := range rd.prompt.Media[:min(len(rd.prompt.Media), mostMedia)] {
 		md := &rd.prompt.Media[i]
 		tokens := md.Length

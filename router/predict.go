@@ -109,16 +109,27 @@ func (p *predictions) extend(chain []uint64, slots *reaches, now time.Time) {
 	}
 }
 
-// add notes that slot will hold the blocks from from on, as many as there is room for; told: its events will confirm them.
-func (p *predictions) add(slot uint32, chain []uint64, from int, told bool, now time.Time) *promise {
+// lasts is how long a prediction of a slot counts. Events confirm it only when the request's turn comes, so the time of the
+// queue before it comes on top.
+func (r *Router) lasts(slot *fleet.Slot, now time.Time) time.Duration {
+	ttl := r.predicted.ttl
+	most := LongestPrediction(ttl)
+	if !tells(slot, now) {
+		return most
+	}
+	if load := slot.Load(now); load.Rate > 0 {
+		ttl += time.Duration(min(most.Seconds(), load.Backlog/load.Rate) * float64(time.Second))
+	}
+	return min(most, ttl)
+}
+
+// add notes that slot will hold the blocks from from on, as many as there is room for, and that this counts for a time.
+func (p *predictions) add(slot uint32, chain []uint64, from int, lasts time.Duration, now time.Time) *promise {
 	if from >= len(chain) || p.ttl <= 0 {
 		return nil
 	}
-	t, ttl := now.UnixNano(), p.ttl
-	if !told {
-		ttl = LongestPrediction(ttl)
-	}
-	made := &promise{slot: slot, from: len(chain), until: t + int64(ttl)}
+	t := now.UnixNano()
+	made := &promise{slot: slot, from: len(chain), until: t + int64(lasts)}
 	chain = chain[:min(len(chain), from+predPrompt)]
 	for p.size.Load()+int64(len(chain)-from) > p.most && p.makeRoom(t) {
 	}

@@ -22,7 +22,7 @@ func TestPredictions(t *testing.T) {
 	now := time.Unix(1000, 0)
 	p := newPredictions(10*time.Second, predBlocks)
 	a := chainOf(1, 20)
-	p.add(3, a, 4, true, now)
+	p.add(3, a, 4, p.ttl, now)
 	if n := p.leading(3, a, 4, now); n != 20 {
 		t.Errorf("leading %d, want all 20", n)
 	}
@@ -35,8 +35,8 @@ func TestPredictions(t *testing.T) {
 	if n := p.leading(3, a, 4, now.Add(11*time.Second)); n != 4 {
 		t.Errorf("%d after the end", n)
 	}
-	p.add(3, a, 10, true, now.Add(5*time.Second)) // used again: lives longer
-	p.add(3, chainOf(9, 1), 0, true, now.Add(12*time.Second))
+	p.add(3, a, 10, p.ttl, now.Add(5*time.Second)) // used again: lives longer
+	p.add(3, chainOf(9, 1), 0, p.ttl, now.Add(12*time.Second))
 	if n := p.leading(3, a, 10, now.Add(12*time.Second)); n != 20 {
 		t.Errorf("a renewed prediction ended: %d", n)
 	}
@@ -50,24 +50,24 @@ func TestPredictionsTakenBack(t *testing.T) {
 	now := time.Unix(1000, 0)
 	p := newPredictions(10*time.Second, predBlocks)
 	long := chainOf(1, 20)
-	first := p.add(3, long[:10], 0, true, now)
-	refused := p.add(3, long, 0, true, now.Add(time.Millisecond))
+	first := p.add(3, long[:10], 0, p.ttl, now)
+	refused := p.add(3, long, 0, p.ttl, now.Add(time.Millisecond))
 	p.drop(refused, long)
 	if n := p.leading(3, long, 0, now.Add(time.Second)); n != 10 {
 		t.Errorf("%d predicted, want the first request's 10", n)
 	}
-	refused = p.add(3, long, 0, true, now.Add(2*time.Second))
-	p.add(3, long[:15], 0, true, now.Add(3*time.Second))
+	refused = p.add(3, long, 0, p.ttl, now.Add(2*time.Second))
+	p.add(3, long[:15], 0, p.ttl, now.Add(3*time.Second))
 	p.drop(refused, long)
 	p.drop(first, long[:10])
 	if n := p.leading(3, long, 0, now.Add(4*time.Second)); n != 15 {
 		t.Errorf("%d predicted, want the last request's 15", n)
 	}
-	p.drop(p.add(2, long, 5, true, now), long)
+	p.drop(p.add(2, long, 5, p.ttl, now), long)
 	if n := p.leading(2, long, 5, now.Add(time.Second)); n != 5 {
 		t.Errorf("%d predicted of a promise that was taken back", n)
 	}
-	p.drop(p.add(2, long, 20, true, now), long) // nothing was promised
+	p.drop(p.add(2, long, 20, p.ttl, now), long) // nothing was promised
 }
 
 // promises counts them.
@@ -90,7 +90,7 @@ func TestPredictionsBounded(t *testing.T) {
 		c := chainOf(uint64(i), 1000)
 		c[0] = uint64(i % 3) // three shards
 		chains = append(chains, c)
-		p.add(0, c, 0, true, now)
+		p.add(0, c, 0, p.ttl, now)
 	}
 	kept := 0
 	for i := range p.shard {
@@ -120,7 +120,7 @@ func TestPredictionsOfOneBeginning(t *testing.T) {
 	for i := range 200 {
 		c := slices.Concat(chainOf(1, 20), chainOf(uint64(100+i), 480))
 		chains = append(chains, c)
-		p.add(uint32(i%8), c, 0, true, now)
+		p.add(uint32(i%8), c, 0, p.ttl, now)
 	}
 	for i, c := range chains {
 		if n := p.leading(uint32(i%8), c, 0, now); n != len(c) {
@@ -142,7 +142,7 @@ func TestPredictionsSideBySide(t *testing.T) {
 			for i := range 300 {
 				now = now.Add(20 * time.Millisecond)
 				c := chainOf(uint64(i%20), 100+g)
-				made := p.add(uint32(g%2), c, 0, true, now)
+				made := p.add(uint32(g%2), c, 0, p.ttl, now)
 				p.leading(uint32(g%2), c, 0, now)
 				if i%3 == 0 {
 					p.drop(made, c)
@@ -173,7 +173,7 @@ func TestPredictionsRenewed(t *testing.T) {
 	}
 	for i := range 100 {
 		now = now.Add(time.Second)
-		made := p.add(3, c, 0, true, now)
+		made := p.add(3, c, 0, p.ttl, now)
 		if i%7 == 0 {
 			p.drop(made, c)
 		} else if n := p.leading(3, c, 0, now.Add(9*time.Second)); n != 500 {
@@ -183,13 +183,13 @@ func TestPredictionsRenewed(t *testing.T) {
 			t.Fatalf("%d keys kept for 500 blocks", n)
 		}
 	}
-	p.add(3, []uint64{c[0] + predShards}, 0, true, now.Add(11*time.Second))
-	p.add(3, []uint64{c[0] + predShards}, 0, true, now.Add(22*time.Second))
+	p.add(3, []uint64{c[0] + predShards}, 0, p.ttl, now.Add(11*time.Second))
+	p.add(3, []uint64{c[0] + predShards}, 0, p.ttl, now.Add(22*time.Second))
 	if n := kept(); n != 1 {
 		t.Errorf("%d keys kept of a prompt that ended", n)
 	}
 	long := chainOf(7, predPrompt+10)
-	if p.add(3, long, 0, true, now); p.of(long).promises() != predPrompt+1 && p.of(long).promises() != predPrompt || p.leading(3, long, 0, now) != predPrompt {
+	if p.add(3, long, 0, p.ttl, now); p.of(long).promises() != predPrompt+1 && p.of(long).promises() != predPrompt || p.leading(3, long, 0, now) != predPrompt {
 		t.Errorf("%d entries of a prompt longer than one may be", p.of(long).promises())
 	}
 }
@@ -246,7 +246,7 @@ func BenchmarkPredictions(b *testing.B) {
 				for slot := range uint32(8) {
 					p.leading(slot, c, 0, now)
 				}
-				p.add(uint32(i%8), c, 0, true, now)
+				p.add(uint32(i%8), c, 0, p.ttl, now)
 			}
 		})
 	}
@@ -258,8 +258,8 @@ func TestPredictionsOfTheUntold(t *testing.T) {
 	now := time.Unix(1000, 0)
 	p := newPredictions(10*time.Second, predBlocks)
 	c := chainOf(1, 10)
-	p.add(1, c, 0, true, now)
-	p.add(2, c, 0, false, now)
+	p.add(1, c, 0, p.ttl, now)
+	p.add(2, c, 0, LongestPrediction(p.ttl), now)
 	late := now.Add(time.Minute)
 	if told, untold := p.leading(1, c, 0, late), p.leading(2, c, 0, late); told != 0 || untold != 10 {
 		t.Errorf("after a minute %d blocks of a worker with events count and %d of one without, want 0 and 10", told, untold)

@@ -22,7 +22,7 @@ func TestAllSlotsAtOnce(t *testing.T) {
 		for range 400 {
 			c := prompt()
 			from := r.IntN(len(c) + 1)
-			made := p.add(uint32(r.IntN(slots)), c, from, r.IntN(4) > 0, now)
+			made := p.add(uint32(r.IntN(slots)), c, from, []time.Duration{p.ttl, LongestPrediction(p.ttl)}[r.IntN(2)], now)
 			if r.IntN(4) == 0 {
 				p.drop(made, c)
 			}

@@ -1,23 +1,28 @@
 // Package choose turns what is known of each candidate into a ranking.
 //
-//	wait  = tokens queued before it + tokens to prefill + picture tokens to encode
-//	cost  = slowness × (wait + wait² ÷ tail + stall × requests in flight × (tokens to prefill + to encode)
+//	work  = tokens to prefill + picture tokens to encode
+//	wait  = tokens queued before it + work
+//	cost  = slowness × (wait + wait² ÷ tail + stalled × work × (1 + 2 × tokens queued ÷ tail)
 //	                    + perRequest × requests in flight + perContext × their prompt tokens)
 //	        + full × KV cache in use
 //
+//	stalled = stall × requests in flight, at most mostStall + tokens queued ÷ stallStep
+//
 // All in tokens of an average worker's prefill, so that each term can be read and compared. The wait is what the request pays
-// itself; its square keeps the long ones rare. The stall is what the others pay: while a prompt is prefilled the worker's
-// other requests decode slower, so work that a prefix spares is worth the more the busier its worker is, and the fuller the
-// fleet. The rest is what the others make this request pay while it decodes. docs/choice.md has the measurements. Time is
-// linear in the candidates; nothing is allocated.
+// itself; its square keeps the long ones rare. Behind "stalled" stands what the others pay: work holds up those that decode
+// and those that come behind it, and costs each of them what one more token costs where so many are queued (the derivative of
+// wait + wait² ÷ tail). So work that a prefix spares is worth the more the busier its worker is: a fleet that is too full to
+// serve all serves the more of them the less it computes twice. The rest is what the others make this request pay while it
+// decodes. docs/choice.md has the measurements. Time is linear in the candidates; nothing is allocated.
 package choose
 
 import "math"
 
 const (
 	tail       = 10000 // tokens of waiting at which another one costs three: about a second
-	stall      = 0.1   // share of a prefill's time that it costs each request in flight there
-	mostStall  = 6     // together: beyond, a queue would grow for the sake of what it holds
+	stall      = 0.15  // share of a prefill's time that it costs each request in flight there
+	mostStall  = 10    // together, where nothing is queued: beyond, a queue would grow for the sake of what its worker holds
+	stallStep  = 2500  // tokens queued that raise it by one: where all queues are long, what is held is what counts
 	perRequest = 64    // tokens that one request in flight costs the next one: its share of each decode step
 	perContext = 0.03  // the same of each token that its decode steps read
 	full       = 1024  // what a KV cache costs that is all in use, where a worker tells (NVIDIA's standalone example)
@@ -95,7 +100,7 @@ func (f Fleet) Cost(c *Candidate) Terms {
 		Prefill:  slow * left,
 		Queue:    slow * queue,
 		Tail:     slow * (queue + left) * (queue + left) / tail,
-		Stall:    slow * min(mostStall, stall*others) * left,
+		Stall:    slow * min(mostStall+queue/stallStep, stall*others) * (1 + 2*queue/tail) * left,
 		Requests: slow * perRequest * others,
 		Context:  slow * perContext * c.Context,
 		Cache:    full * c.Usage,
