@@ -9,7 +9,7 @@ import (
 func TestManifestsApply(t *testing.T) {
 	c := startCluster(t)
 	pools := c.crds()
-	for _, folder := range []string{"envoy-gateway", "workers", "base", "istio", "inference-pool"} {
+	for _, folder := range []string{"envoy-gateway", "workers", "base", "nats", "istio", "inference-pool"} {
 		if folder == "inference-pool" && !pools {
 			t.Log("inference-pool: NOT APPLIED: SIGHTLINE_CRDS names no folder with crd_inferencepools.yaml")
 			continue

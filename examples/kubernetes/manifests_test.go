@@ -24,10 +24,12 @@ import (
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/least_request/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/load_balancing_policies/override_host/v3"
 	"github.com/goccy/go-yaml"
+	natsserver "github.com/nats-io/nats-server/v2/server"
 	"github.com/tidwall/gjson"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/sightline-router/sightline/indexer/source/bus"
 	"github.com/sightline-router/sightline/internal/config"
 )
 
@@ -213,6 +215,72 @@ func TestReferences(t *testing.T) {
 	pool, _ := find(all["inference-pool"], "InferencePool", "vllm")
 	if !selects(pool.Get("spec.selector.matchLabels"), vllmPods) || pool.Get("spec.endpointPickerRef.name").Str != "sightline" {
 		t.Errorf("%v does not fit", pool)
+	}
+}
+
+// The agents' way: the same workers, each with an agent; keys and users of one Secret, each where it belongs; a server that takes them.
+func TestNATS(t *testing.T) {
+	all := read(t)["nats"]
+	workers, _ := find(all, "StatefulSet", "vllm")
+	plain, _ := find(read(t)["workers"], "Deployment", "vllm")
+	service, _ := find(all, "Service", "nats")
+	cfg, err := config.Load("nats/sightline.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	base, err := config.Load("base/sightline.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	base.NATS, base.Kubernetes = cfg.NATS, cfg.Kubernetes
+	if fmt.Sprint(base) != fmt.Sprint(cfg) {
+		t.Errorf("nats/sightline.yaml differs from base's in more than its events:\n%v\n%v", cfg, base)
+	}
+	pod := workers.Get("spec.template.spec")
+	if got, want := pod.Get("containers.0.args").Raw, plain.Get("spec.template.spec.containers.0.args").Raw; got != want {
+		t.Errorf("the workers run with %s, want %s", got, want)
+	}
+	agent := pod.Get(`containers.#(name=="agent")`)
+	flags := agent.Get("args").String()
+	mount := agent.Get("volumeMounts.0")
+	for _, want := range []string{"--worker=$(POD_NAME)", "--nats=" + cfg.NATS.URL, "--nats-nkey=" + mount.Get("mountPath").Str} {
+		if !strings.Contains(flags, want) {
+			t.Errorf("the agent's flags %s lack %s", flags, want)
+		}
+	}
+	if want := fmt.Sprintf("nats://%s:%s", service.Get("metadata.name").Str, service.Get("spec.ports.0.port").Raw); cfg.NATS.URL != want {
+		t.Errorf("nats.url is %s, the Service %s", cfg.NATS.URL, want)
+	}
+
+	// What the README's commands put into the Secret has every name that is mounted, and the server takes the users.
+	dir := t.TempDir()
+	if _, err := bus.WriteUsers(dir, cfg.NATS.Prefix, []string{"vllm-0", "vllm-1", "vllm-2"}); err != nil {
+		t.Fatal(err)
+	}
+	kustomization, _ := find(all, "Kustomization", "")
+	server, _ := find(all, "StatefulSet", "nats")
+	mounted := []string{"router.nk", server.Get("spec.template.spec.volumes.0.projected.sources.1.secret.items.0.key").Str}
+	for i := range workers.Get("spec.replicas").Int() {
+		mounted = append(mounted, strings.ReplaceAll(mount.Get("subPathExpr").Str, "$(POD_NAME)", fmt.Sprint("vllm-", i)))
+	}
+	for _, name := range mounted {
+		if _, err := os.Stat(filepath.Join(dir, name)); err != nil {
+			t.Error(err)
+		}
+	}
+	if patch := kustomization.Get("patches.0.patch").Str; !strings.Contains(patch, "key: router.nk") || !strings.Contains(patch, filepath.Dir(cfg.NATS.NKey)) {
+		t.Errorf("Sightline's key %s is not mounted by %s", cfg.NATS.NKey, patch)
+	}
+	conf, err := os.ReadFile("nats/nats-server.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "nats-server.conf"), conf, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o, err := natsserver.ProcessConfigFile(filepath.Join(dir, "nats-server.conf"))
+	if err != nil || len(o.Nkeys) != 4 || o.StoreDir != server.Get("spec.template.spec.containers.0.volumeMounts.1.mountPath").Str {
+		t.Errorf("%v: %+v", err, o)
 	}
 }
 
