@@ -104,10 +104,8 @@ func (x *decision) addCandidates(class int) {
 // proven is how many leading blocks of the prompt that was matched last a slot's events tell of, and whether that is in doubt.
 func (x *decision) proven(slot *fleet.Slot) (blocks int, doubtful bool) {
 	blocks = x.mem.overlapOf(slot)
-	if slot.EventAge != nil {
-		return believed(blocks, slot.EventAge(x.now))
-	}
-	return blocks, false
+	age, _ := ageOf(slot, x.now)
+	return believed(blocks, age)
 }
 
 // candidate is a slot with its load: all that a choice by load knows.
@@ -271,9 +269,10 @@ func (x *decision) target() {
 // explain gives the step of the ladder, and what keeps the decision from the one above or from being certain.
 func (x *decision) explain(best *choose.Candidate, rd *reading) {
 	d := &x.out
+	_, doubt := ageOf(x.chosen, x.now)
 	switch {
 	case best.Doubtful && best.Exact > 0:
-		d.Reason, d.Why = Predicted, eventsAway
+		d.Reason, d.Why = Predicted, doubt
 	case best.Predicted > best.Exact:
 		d.Reason, d.Why = Predicted, unconfirmed
 	case best.Exact > 0:
@@ -281,7 +280,7 @@ func (x *decision) explain(best *choose.Candidate, rd *reading) {
 	case best.Seen > 0:
 		d.Reason, d.Why = Affinity, "no block held, media seen"
 	case best.Doubtful:
-		d.Why = eventsAway
+		d.Why = doubt
 	default:
 		d.Why = "no block held"
 	}

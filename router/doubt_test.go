@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/sightline-router/sightline/router/fleet"
 )
 
 // What a worker's events told counts for less and less once they have stopped coming, never as exact, and in the end for
@@ -67,6 +69,62 @@ func TestDoubtfulComesSecond(t *testing.T) {
 	w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: 160})
 	if now := w.index.HeldBlocks(w.slots[0].ID); now != 10 {
 		t.Errorf("the engine found 10 blocks; %d are believed of %d", now, held)
+	}
+}
+
+// A worker whose events were lost counts as predicted at once, and less and less, though its stream is live.
+func TestLostEventsLeaveDoubt(t *testing.T) {
+	w := newWorld(t, 1)
+	body := chatBody("m", fmt.Sprintf("%q", text(4000, 9)))
+	w.stores(0, body)
+	var lost time.Duration
+	w.slots[0].EventAge = func(time.Time) time.Duration { return 0 }
+	w.slots[0].Doubt = func(time.Time) time.Duration { return lost }
+	whole := w.decide(body)
+	last := whole.CachedTokens + 1
+	for _, lost = range []time.Duration{time.Millisecond, time.Minute, 4 * time.Minute} {
+		w.now = w.now.Add(time.Hour)
+		d := w.decide(body)
+		if d.Reason != Predicted || d.Why != eventsLost || d.CachedTokens >= last || d.CachedTokens == 0 {
+			t.Errorf("after %v: %s, %q, %d tokens", lost, d.Reason, d.Why, d.CachedTokens)
+		}
+		last = d.CachedTokens
+	}
+	w.now, lost = w.now.Add(time.Hour), unknownAfter
+	if d := w.decide(body); d.CachedTokens != 0 {
+		t.Errorf("after %v: %d tokens", lost, d.CachedTokens)
+	}
+	w.now, lost = w.now.Add(time.Hour), 0
+	if d := w.decide(body); d.Reason != Exact || d.CachedTokens != whole.CachedTokens {
+		t.Errorf("settled: %s, %d tokens", d.Reason, d.CachedTokens)
+	}
+}
+
+// Of a worker in doubt some answers are bound to be less than its events promised. It is asked anew when most are.
+func TestMostMustBeGone(t *testing.T) {
+	for good, want := range map[int]int{0: 1, 5: 0} {
+		w := newWorld(t, 1)
+		w.slots[0].Doubt = func(time.Time) time.Duration { return 1 }
+		asked := 0
+		w.opt.Resync = func(*fleet.Slot) { asked++ }
+		seed := uint64(0)
+		answer := func(share int) {
+			seed++
+			body := chatBody("m", fmt.Sprintf("%q", text(1000, 2000+seed)))
+			w.stores(0, body)
+			d := w.decide(body)
+			w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: d.CachedTokens * share})
+			w.now = w.now.Add(time.Second)
+		}
+		answer(0)
+		for range good {
+			answer(1)
+		}
+		answer(0)
+		answer(0)
+		if asked != want {
+			t.Errorf("%d good answers among three bad ones: asked %d times, want %d", good, asked, want)
+		}
 	}
 }
 

@@ -77,6 +77,8 @@ func (r *Router) ended(o Outcome) {
 	}
 	if b.disproved(o) {
 		r.correct(at.Slot, b, o.CachedTokens)
+	} else if b.stale && o.Code == http.StatusOK && o.CachedTokens >= b.cached && b.cached > 0 {
+		r.suspects.found(at.Slot)
 	}
 	r.opt.Audit.Found(o.ID, o.CachedTokens)
 	r.opt.Audit.End(o.ID, o.Code == http.StatusOK)

@@ -10,7 +10,8 @@ import (
 
 // An engine that finds less than its own events promised has lost something that it has not told. One such answer may be
 // an eviction between the decision and the prefill, and only its chain is dropped. When it happens again and again on one
-// slot, the index is wrong about it, and the slot's feed starts anew.
+// slot, the index is wrong about it, and the slot's feed starts anew. Of a slot that is in doubt anyway (doubt.go) some of that is to be
+// expected: there it must be most of the answers.
 const (
 	doubts      = 3                // answers
 	doubtWindow = time.Minute      // within which they must fall
@@ -25,6 +26,7 @@ type suspects struct {
 
 type suspect struct {
 	at   [doubts]time.Time // the last ones, oldest first
+	good int               // answers since the first of them that found what was predicted though it was in doubt
 	rest time.Time         // no resync before
 }
 
@@ -41,11 +43,28 @@ func (s *suspects) count(slot *fleet.Slot, now time.Time) bool {
 		one = new(suspect)
 		s.by[slot] = one
 	}
+	if now.Sub(one.at[doubts-1]) > doubtWindow {
+		one.good = 0
+	}
 	copy(one.at[:], one.at[1:])
 	one.at[doubts-1] = now
 	if one.at[0].IsZero() || now.Sub(one.at[0]) > doubtWindow || now.Before(one.rest) {
 		return false
 	}
-	one.at, one.rest = [doubts]time.Time{doubts - 1: now}, now.Add(doubtRest)
+	few := one.good >= doubts
+	one.at, one.good = [doubts]time.Time{doubts - 1: now}, 0
+	if few {
+		return false
+	}
+	one.rest = now.Add(doubtRest)
 	return true
+}
+
+// found takes down that a slot in doubt had what was predicted.
+func (s *suspects) found(slot *fleet.Slot) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if one := s.by[slot]; one != nil {
+		one.good++
+	}
 }

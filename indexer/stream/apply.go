@@ -10,8 +10,8 @@ import (
 	"github.com/sightline-router/sightline/internal/guard"
 )
 
-// apply decodes m and passes its events to the sink. Messages missing before it are taken as lost: everything is cleared
-// first, and the rank is partial until the publisher clears or sends a snapshot. On an error nothing was done.
+// apply decodes m and passes its events to the sink. Messages missing before it are taken as lost: what was told before is in
+// doubt, and the rank is partial until the publisher clears or sends a snapshot. On an error nothing was done.
 func (f *Feed) apply(m Message) error {
 	var batch kvevent.Batch
 	err := guard.Call(func() (err error) { batch, err = f.o.Decoder.Decode(m.Payload); return err })
@@ -27,7 +27,7 @@ func (f *Feed) apply(m Message) error {
 		f.partial = !whole
 	}
 	if f.started && !whole {
-		f.clearAll()
+		f.lose()
 	}
 	if !f.started || !whole {
 		f.first = m.Seq
@@ -38,12 +38,13 @@ func (f *Feed) apply(m Message) error {
 	for i := range batch.Events {
 		f.applyEvent(&batch.Events[i], &n)
 	}
+	f.settle()
 	f.partial = f.partial || batch.Partial
 	f.recurrent = f.recurrent || batch.Recurrent
 	f.o.Sink.Done(f.partial, f.recurrent)
 	f.update(func(s *Stats) {
 		s.add(&n)
-		s.Orphans = f.orphans.told
+		s.Orphans, s.Doubtful = f.orphans.told, len(f.doubt.before)
 		s.LastSeq, s.Epoch, s.Partial, s.Away = m.Seq, m.Epoch, f.partial, batch.Away
 	})
 	return nil
@@ -60,6 +61,7 @@ func (f *Feed) applyEvent(e *kvevent.Event, n *Stats) {
 		unknown := f.o.Sink.Remove(e.Tier, e.EngineHashes) - f.orphans.removed(e.Tier, e.EngineHashes)
 		n.UnknownBlocks += uint64(max(0, unknown))
 		f.offload.removed(e)
+		f.doubtRemoved(e.EngineHashes)
 		if e.Tier == kvevent.GPU {
 			f.cutStems(e.EngineHashes)
 		}
@@ -87,6 +89,7 @@ func (f *Feed) store(e *kvevent.Event, n *Stats) {
 		n.Unresolved += f.storeCopies(e)
 		return
 	}
+	f.doubtStored(e)
 	switch err := f.o.Sink.Store(e); {
 	case err == nil:
 		f.offload.stored(e)
@@ -114,5 +117,5 @@ func (f *Feed) otherSize(tokens int) {
 // reportBounds passes partial and recurrent to the sink and the stats when they change outside a batch.
 func (f *Feed) reportBounds() {
 	f.o.Sink.Done(f.partial, f.recurrent)
-	f.update(func(s *Stats) { s.Partial = f.partial })
+	f.update(func(s *Stats) { s.Partial, s.Orphans, s.Doubtful = f.partial, f.orphans.told, len(f.doubt.before) })
 }

@@ -7,14 +7,15 @@
 //	feed.go     Options, Start, Close; both ends of the queue
 //	order.go    sequence numbers: which message is next, a duplicate, behind a gap, of another incarnation
 //	apply.go    events → Sink
+//	doubt.go    what was told before messages were lost for good
 //	orphans.go  blocks whose parent is not known; stems.go: what requests show of it
 //	offload.go  blocks that events name by engine hash alone
 //	stats.go    counters and state
 //	index.go    the Sink that is an index
 //	zmq.go      the Source that is a pair of ZeroMQ sockets; lookup.go: one that asks the worker where they are
 //
-// What may be wrong is thrown away: too little in the index costs a hit, too much promises a hit that the worker does not
-// have. Cost: two goroutines a rank, a queue of at most 64 MiB, about 0.2 µs a block from payload to index. Nothing here returns an
+// What may be wrong is thrown away, or known to be in doubt: too little in the index costs a hit, too much promises a hit that the
+// worker does not have. Cost: two goroutines a rank, a queue of at most 64 MiB, about 0.2 µs a block from payload to index. Nothing here returns an
 // error to a caller: errors are counted in Stats, and the last one is in Stats.LastError.
 package stream
 
@@ -28,6 +29,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/internal/guard"
 )
@@ -93,6 +95,10 @@ type Options struct {
 	// Idle is after how much silence the last message is asked for again, which shows a restart or a lost message. 0: never.
 	// Only for sources whose Replay is cheap.
 	Idle time.Duration
+	// Held, if set, lists what Sink holds. A gap that cannot be filled then leaves it in doubt; otherwise the gap clears it.
+	Held func() ([]indexer.Block, error)
+
+	doubtTime time.Duration // for tests; 0: the package's
 }
 
 const (
@@ -119,16 +125,21 @@ type Feed struct {
 	resyncWanted bool         // Resync was called
 	learned      []Stem       // Learn
 	staleSince   atomic.Int64 // when the stream stopped being live, in Unix ns; 0 while it is live
+	doubtSince   atomic.Int64 // of doubt, in Unix ns; 0: there is none
 
 	order
 	offload offload
 	orphans orphans
 	stems   stems
+	doubt   doubt
 }
 
 // Start runs a feed until Close.
 func Start(o Options) *Feed {
 	ctx, cancel := context.WithCancel(context.Background())
+	if o.doubtTime == 0 {
+		o.doubtTime = doubtTime
+	}
 	f := &Feed{o: o, cancel: cancel, wake: make(chan struct{}, 1)}
 	f.stats.Partial = true // until a batch shows otherwise
 	f.updateStale()
@@ -267,6 +278,7 @@ func (f *Feed) applyQueue(ctx context.Context) {
 		case <-check.C:
 			f.catchUp(ctx)
 			f.setCaughtUp()
+			f.settle()
 			if next := f.nextCheck(f.o.Idle); next > 0 {
 				check.Reset(next)
 			}
@@ -321,6 +333,11 @@ func (f *Feed) setCaughtUp() {
 func (f *Feed) nextCheck(idle time.Duration) time.Duration {
 	if f.replayOwed && (idle == 0 || f.backoff < idle) {
 		return max(time.Until(f.notBefore), time.Millisecond)
+	}
+	if !f.doubt.since.IsZero() {
+		if left := max(time.Until(f.doubt.since.Add(f.o.doubtTime)), time.Millisecond); idle == 0 || left < idle {
+			return left
+		}
 	}
 	return jitter(idle)
 }

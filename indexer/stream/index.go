@@ -20,6 +20,9 @@ func Join(index *indexer.Index, copies bool) *IndexSink {
 // Slot is the slot's number in the index, until Leave.
 func (s *IndexSink) Slot() indexer.SlotID { return s.slot }
 
+// Held is for Options.
+func (s *IndexSink) Held() ([]indexer.Block, error) { return s.index.Blocks(s.slot) }
+
 // Store implements Sink.
 func (s *IndexSink) Store(e *kvevent.Event) error {
 	return s.index.Store(s.slot, e.Tier, e.Parent, e.HasParent, e.EngineHashes, e.Locals)

@@ -5,7 +5,7 @@ package stream
 //
 //	the next        apply it
 //	seen before     drop it if it is the same message, by its checksum; else the publisher has restarted
-//	beyond the next replay what is missing; what cannot be had makes the rest worthless: clear, and go on partial
+//	beyond the next replay what is missing; what cannot be had puts the rest in doubt (doubt.go): go on partial
 //
 // A replay begins with the last message applied. A publisher that sends another message under its number, or has none, has
 // restarted, even if its numbers have passed ours by now.
@@ -119,7 +119,7 @@ func (f *Feed) acceptEpoch(m Message) bool {
 // afterDrop is called when the queue has dropped messages and no later message came that would show the gap.
 func (f *Feed) afterDrop(ctx context.Context) {
 	if !f.catchUp(ctx) {
-		f.clearAll()
+		f.lose()
 	}
 }
 
@@ -142,6 +142,7 @@ func (f *Feed) clear() {
 	f.offload.clear()
 	f.orphans.clear()
 	f.stems.clear()
+	f.endDoubt()
 }
 
 // lacks is called when an event names a parent that is not held. Of a rank that was taken for complete that shows that it is
@@ -168,7 +169,11 @@ func (f *Feed) resync(ctx context.Context) {
 	f.reportBounds()
 	if !f.catchUp(ctx) && f.backoff == 0 { // unsupported: there is nobody to ask, now or later
 		f.suspected = false
-		f.clearAll()
+		if f.doubt.since.IsZero() {
+			f.clearAll()
+		} else {
+			f.dropDoubtful()
+		}
 	}
 }
 
@@ -307,8 +312,8 @@ func (r *replay) take(m Message) error {
 	return nil
 }
 
-// skip gives up a message that cannot be read, with everything before it.
+// skip gives up a message that cannot be read.
 func (f *Feed) skip(m Message) {
-	f.clearAll()
+	f.lose()
 	f.started, f.next, f.first = true, m.Seq+1, m.Seq+1
 }

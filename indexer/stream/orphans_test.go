@@ -23,6 +23,7 @@ type tree struct {
 	slot  indexer.SlotID
 	feed  *Feed
 	hand  *byHand
+	doubt time.Duration // how long it lasts; 0: as ever
 }
 
 type node struct {
@@ -58,7 +59,7 @@ func newTree(t *testing.T, seed uint64) *tree {
 func (w *tree) join() {
 	sink := Join(w.index, false)
 	w.slot, w.hand = sink.Slot(), &byHand{feed: make(chan *Feed, 1), seq: 1000}
-	w.feed = Start(Options{Source: w.hand, Decoder: w.hand, Sink: sink})
+	w.feed = Start(Options{Source: w.hand, Decoder: w.hand, Sink: sink, Held: sink.Held, doubtTime: w.doubt})
 	<-w.hand.feed
 	w.Cleanup(w.feed.Close)
 }
@@ -265,10 +266,7 @@ func TestOrphansModel(t *testing.T) {
 					w.learn(n)
 				}
 			default:
-				for _, n := range w.nodes {
-					n.held, n.children = false, 0
-				}
-				w.tell(kvevent.Event{Kind: kvevent.Cleared})
+				w.clears()
 			}
 			w.neverMore()
 		}

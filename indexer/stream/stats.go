@@ -9,6 +9,7 @@ type Stats struct {
 	Unknown, Bad uint64 // events of an unknown type, and events that could not be read; the rest of their batch was applied
 
 	Gaps       uint64 // times that messages, or events by the engine's own numbers, were missing
+	Unfilled   uint64 // of them, those that nobody could fill: what was known is in doubt, or gone
 	Restarts   uint64 // new incarnations of the publisher
 	Duplicates uint64 // messages that came again
 	Drops      uint64 // messages that found the queue full
@@ -25,6 +26,7 @@ type Stats struct {
 
 	OrphansAttached uint64 // blocks whose parent was not held when they were told, and is now
 	OrphansDropped  uint64 // such blocks that found no room
+	DoubtfulDropped uint64 // blocks told before such a gap that no later event has shown to be held
 	Stems           uint64 // parents of such blocks that requests have shown
 	StemsDropped    uint64 // those that found no room
 
@@ -36,6 +38,7 @@ type Stats struct {
 	Partial bool
 
 	Orphans     int // blocks that wait for their parent
+	Doubtful    int // blocks told before a gap that was not filled, and not of since
 	OtherSize   int // the last block size of events that was not Options.BlockSize; 0: none
 	Epoch       uint64
 	LastSeq     uint64

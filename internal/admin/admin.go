@@ -55,6 +55,8 @@ type Worker struct {
 	Batches     uint64  `json:"event_batches"`
 	LastEvent   string  `json:"last_event,omitempty"`
 	Orphans     int     `json:"orphan_blocks,omitempty"`    // told of, while their parent is not known: they count for nothing
+	Doubtful    int     `json:"doubtful_blocks,omitempty"`  // told of before messages were lost, and not since
+	Unfilled    uint64  `json:"gaps_unfilled,omitempty"`    // times that messages were lost for good
 	OtherSize   int     `json:"other_block_size,omitempty"` // its events carry blocks of this size, not of the configured one
 }
 

@@ -120,7 +120,7 @@ func (s *sources) rows(ix *indexer.Index) (rows []admin.Worker) {
 		if f.Feed != nil {
 			st := f.Feed.Stats()
 			r.Events, r.Batches, r.Partial, r.OtherSize = "waiting", st.Batches, st.Partial || ix.Partial(f.ID), st.OtherSize
-			r.Orphans = st.Orphans
+			r.Orphans, r.Doubtful, r.Unfilled = st.Orphans, st.Doubtful, st.Unfilled
 			if st.Live() {
 				r.Events = "live"
 			} else if st.Connected && !st.Away {

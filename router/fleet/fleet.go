@@ -51,6 +51,9 @@ type Slot struct {
 	// EventAge, if set, is how long the slot's events have not come as they happen (stream.Feed.Age). Set before the worker
 	// is in the fleet.
 	EventAge func(now time.Time) time.Duration
+	// Doubt, if set, is for how long what the index holds of the slot has been in doubt, because messages were lost; 0: it is not
+	// (stream.Feed.Doubt). Set as EventAge is.
+	Doubt func(now time.Time) time.Duration
 	// Early: its stored blocks are told when the step that computes them begins (rules.Rules.StoredEarly). Set as EventAge is.
 	Early bool
 

@@ -172,7 +172,7 @@ func (s *Set) join(finder int, spec Spec) error {
 	m.worker.Addr, m.worker.Class, m.worker.Instance, m.worker.Frontends, m.worker.Prefill = addr, spec.Class, spec.Instance, spec.Frontends, spec.Prefill
 	for r, slot := range m.worker.Slots {
 		m.sinks[r].slot = slot
-		o := stream.Options{Sink: m.sinks[r], Stored: s.audited(slot.ID)}
+		o := stream.Options{Sink: m.sinks[r], Held: m.sinks[r].Held, Stored: s.audited(slot.ID)}
 		tells, err := spec.Listen(slot, r, &o)
 		if err != nil {
 			s.leave(m)
@@ -181,7 +181,7 @@ func (s *Set) join(finder int, spec Spec) error {
 		known := Slot{Slot: slot, Ready: spec.Ready}
 		if tells {
 			known.Feed = stream.Start(o)
-			slot.EventAge = known.Feed.Age
+			slot.EventAge, slot.Doubt = known.Feed.Age, known.Feed.Doubt
 		}
 		m.slots = append(m.slots, known)
 	}

@@ -55,8 +55,9 @@ var (
 	eventsDesc = prometheus.NewDesc("sightline_events_total", "What became of each worker's KV events.", []string{"worker", "rank", "what"}, nil)
 	ageDesc    = prometheus.NewDesc("sightline_event_stream_age_seconds", "How long each worker's KV events have not come as they happen; 0 while they do.", []string{"worker", "rank"}, nil)
 
-	orphansDesc = prometheus.NewDesc("sightline_orphan_blocks", "Blocks that each worker told of whose parent is not known yet: they count for nothing.", []string{"worker", "rank"}, nil)
-	partialDesc = prometheus.NewDesc("sightline_worker_partial", "1 while a worker may hold more than is known of it.", []string{"worker", "rank"}, nil)
+	orphansDesc  = prometheus.NewDesc("sightline_orphan_blocks", "Blocks that each worker told of whose parent is not known yet: they count for nothing.", []string{"worker", "rank"}, nil)
+	doubtfulDesc = prometheus.NewDesc("sightline_doubtful_blocks", "Blocks that each worker told of before messages were lost, and not since.", []string{"worker", "rank"}, nil)
+	partialDesc  = prometheus.NewDesc("sightline_worker_partial", "1 while a worker may hold more than is known of it.", []string{"worker", "rank"}, nil)
 )
 
 // Describe implements prometheus.Collector.
@@ -64,6 +65,7 @@ func (s *Set) Describe(ch chan<- *prometheus.Desc) {
 	ch <- eventsDesc
 	ch <- ageDesc
 	ch <- orphansDesc
+	ch <- doubtfulDesc
 	ch <- partialDesc
 }
 
@@ -87,6 +89,7 @@ func (s *Set) Collect(ch chan<- prometheus.Metric) {
 		}
 		gauge(ageDesc, f.Feed.Age(time.Now()).Seconds())
 		gauge(orphansDesc, float64(st.Orphans))
+		gauge(doubtfulDesc, float64(st.Doubtful))
 		gauge(partialDesc, number(st.Partial || s.o.Index.Partial(f.ID)))
 		for what, n := range map[string]uint64{
 			"batches": st.Batches, "events": st.Events, "blocks": st.Blocks, "unknown": st.Unknown, "unreadable": st.Bad, "gaps": st.Gaps, "restarts": st.Restarts,
@@ -94,6 +97,7 @@ func (s *Set) Collect(ch chan<- prometheus.Metric) {
 			"replay_errors": st.ReplayErrors, "unknown_parents": st.UnknownParents, "unknown_blocks": st.UnknownBlocks,
 			"refused": st.Refused, "unresolved": st.Unresolved, "other_block_size": st.OtherBlockSize,
 			"orphans_attached": st.OrphansAttached, "orphans_dropped": st.OrphansDropped, "parents_shown": st.Stems, "parents_dropped": st.StemsDropped,
+			"gaps_unfilled": st.Unfilled, "doubtful_dropped": st.DoubtfulDropped,
 		} {
 			ch <- prometheus.MustNewConstMetric(eventsDesc, prometheus.CounterValue, float64(n), f.Worker.Name, rank, what)
 		}

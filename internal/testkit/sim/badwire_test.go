@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -44,6 +45,19 @@ func TestBadWire(t *testing.T) {
 				r.traffic(nil)
 				r.same(h)
 				if s := f.Stats(); s.Gaps+s.Duplicates == 0 || s.Restarts == 0 || s.DecodeErrors == 0 || s.Replays == 0 {
+					t.Errorf("too little happened: %+v", s)
+				}
+			})
+			t.Run(fmt.Sprint(engine, "/alone/", seed), func(t *testing.T) { // without a replay
+				t.Parallel()
+				r := startRig(t, engine, seed)
+				z := r.path()
+				z.ReplayEndpoint = ""
+				f, h := r.feed(stream.Options{Source: z, Decoder: r.decoder()})
+				r.traffic(nil)
+				f.Resync() // what is in doubt goes
+				r.neverMore(h)
+				if s := f.Stats(); s.Unfilled == 0 || s.Replays > 0 {
 					t.Errorf("too little happened: %+v", s)
 				}
 			})
@@ -135,7 +149,7 @@ func (r *rig) listen(z stream.ZMQ) (*stream.Feed, indexer.SlotID) {
 
 func (r *rig) feed(o stream.Options) (*stream.Feed, indexer.SlotID) {
 	sink := stream.Join(r.index, r.cfg.Engine == VLLM)
-	o.Sink = sink
+	o.Sink, o.Held = sink, sink.Held
 	f := stream.Start(o)
 	r.Cleanup(f.Close)
 	return f, sink.Slot()
@@ -209,44 +223,86 @@ func (r *rig) same(h indexer.SlotID) {
 	r.Error(why)
 }
 
-// unlike tells how the index differs from what the worker holds; "" where it does not. What a block's event says goes
-// through the engine's own form and decoder once more, on a good wire.
-func (r *rig) unlike(h indexer.SlotID) string {
-	e := r.w.engines[0]
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	local := map[string]uint64{}
-	parents := map[string]bool{}
-	for hash, c := range e.pool.held {
-		stored := event{kind: stored, hashes: []vllmid.Digest{hash}, parent: c.parent, tokens: c.tokens, keys: [][]vllmid.Key{c.keys}}
-		batch, err := r.decoder().Decode(batchOf(r.w.form(), []event{stored}, 0, time.Now()))
-		if err != nil || len(batch.Events) != 1 {
-			return fmt.Sprintf("a block's own event: %v, %d events", err, len(batch.Events))
+// neverMore checks that the index has nothing of a slot that the worker does not hold, once all events have come.
+func (r *rig) neverMore(h indexer.SlotID) {
+	r.Helper()
+	why := ""
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+		held := map[string]bool{}
+		for _, chain := range r.truth() {
+			for n := range chain {
+				held[fmt.Sprint(chain[:n+1])] = true
+			}
 		}
-		local[string(hash)] = batch.Events[0].Locals[0]
-		parents[string(c.parent)] = true
+		list, err := r.index.Blocks(h)
+		if err != nil {
+			r.Fatal(err)
+		}
+		why = ""
+		chains := make([][]uint64, len(list))
+		for i, b := range list {
+			if b.Parent >= 0 {
+				chains[i] = slices.Clone(chains[b.Parent])
+			}
+			chains[i] = append(chains[i], b.Local)
+			if b.Copies != [indexer.Tiers]uint8{} && !held[fmt.Sprint(chains[i])] {
+				why = fmt.Sprintf("block %d of %d is not held: %d blocks into its prompt", i, len(list), len(chains[i]))
+			}
+		}
+		if why == "" {
+			return
+		}
 	}
-	if held := r.index.HeldBlocks(h); held != len(local) {
-		return fmt.Sprintf("%d blocks in the index, the worker holds %d", held, len(local))
+	r.Error(why)
+}
+
+// unlike tells how the index differs from what the worker holds; "" where it does not.
+func (r *rig) unlike(h indexer.SlotID) string {
+	chains := r.truth()
+	if held := r.index.HeldBlocks(h); held != len(chains) {
+		return fmt.Sprintf("%d blocks in the index, the worker holds %d", held, len(chains))
 	}
 	if r.index.Partial(h) {
 		return "the index takes what it has for a part"
 	}
 	var m indexer.Matches
-	for hash := range local {
-		if parents[hash] {
-			continue
-		}
-		var chain []uint64
-		for at := vllmid.Digest(hash); at != ""; at = e.pool.held[at].parent {
-			chain = append([]uint64{local[string(at)]}, chain...)
-		}
+	for _, chain := range chains {
 		r.index.Match(chain, &m)
 		if len(m.Slots) != 1 || int(m.Slots[0].Blocks) != len(chain) {
 			return fmt.Sprintf("of a row of %d blocks %d are in the index", len(chain), m.Longest)
 		}
 	}
 	return ""
+}
+
+// truth lists for each block that the worker holds the local hashes from its prompt's first block to it. What a block's event
+// says goes through the engine's own form and decoder once more, on a good wire.
+func (r *rig) truth() (chains [][]uint64) {
+	r.Helper()
+	e := r.w.engines[0]
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	local := map[string]uint64{}
+	for hash, c := range e.pool.held {
+		stored := event{kind: stored, hashes: []vllmid.Digest{hash}, parent: c.parent, tokens: c.tokens, keys: [][]vllmid.Key{c.keys}}
+		batch, err := r.decoder().Decode(batchOf(r.w.form(), []event{stored}, 0, time.Now()))
+		if err != nil || len(batch.Events) != 1 {
+			r.Fatalf("a block's own event: %v, %d events", err, len(batch.Events))
+		}
+		local[string(hash)] = batch.Events[0].Locals[0]
+	}
+	for hash := range e.pool.held {
+		var chain []uint64
+		for at := hash; at != ""; at = e.pool.held[at].parent {
+			if e.pool.held[at] == nil { // engines evict from the ends
+				r.Fatal("a block is held and one before it is not")
+			}
+			chain = append(chain, local[string(at)])
+		}
+		slices.Reverse(chain)
+		chains = append(chains, chain)
+	}
+	return chains
 }
 
 // startJetStream runs a NATS server and gives a connection to it; the agents' stream is there.

@@ -1,0 +1,144 @@
+package stream
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"github.com/sightline-router/sightline/indexer/kvevent"
+)
+
+// lose loses the worker's next batch.
+func (w *tree) lose(change func()) {
+	feed := w.feed
+	w.feed = nil // tell says nothing
+	change()
+	w.feed = feed
+	w.hand.seq++
+}
+
+func (w *tree) doubtful() int { return w.feed.Stats().Doubtful }
+
+// clears empties the worker.
+func (w *tree) clears() {
+	for _, n := range w.nodes {
+		n.held, n.children = false, 0
+	}
+	w.tell(kvevent.Event{Kind: kvevent.Cleared})
+}
+
+// One lost message takes nothing away: what was told before is in doubt until later events have settled it.
+func TestLostMessageLeavesDoubt(t *testing.T) {
+	w := newTree(t, 1)
+	w.join()
+	front := w.store(nil, 10)
+	named, removed, stored, silent := w.store(front, 10), w.store(front, 10), w.store(front, 10), w.store(front, 10)
+	var under *node
+	w.lose(func() { under = w.store(named, 2); w.evict(stored) })
+	w.tell()
+	if s := w.feed.Stats(); s.Doubtful != 50 || s.Unfilled != 1 || !s.Partial || w.feed.Doubt(time.Now()) == 0 || w.matched(silent) != 20 {
+		t.Fatalf("%+v, %v", s, w.feed.Doubt(time.Now()))
+	}
+	next := w.store(named, 3) // shows that all before it is held
+	if d := w.doubtful(); d != 30 || w.matched(next) != 23 {
+		t.Errorf("%d blocks in doubt, want 30; %d known", d, w.matched(next))
+	}
+	w.evict(removed)
+	w.tell(kvevent.Event{Kind: kvevent.Stored, BlockSize: size, HasParent: true, Parent: stored.parent.hash,
+		EngineHashes: []uint64{stored.hash}, Locals: []uint64{stored.local}})
+	stored.held = true
+	if d := w.doubtful(); d != 19 {
+		t.Errorf("%d blocks in doubt, want 19", d)
+	}
+	w.evict(stored)
+	w.store(under, 1) // what was stored in the lost message is not known
+	w.neverMore()
+	w.feed.Resync() // nobody can be asked: what is in doubt still goes
+	applied(t, w.feed, "the end of the doubt", func(s Stats) bool { return s.DoubtfulDropped == 19 && s.Doubtful == 0 })
+	if w.feed.Doubt(time.Now()) != 0 || w.matched(next) != 23 || w.matched(silent) != 10 || w.matched(removed) != 10 {
+		t.Errorf("known: %d, %d, %d", w.matched(next), w.matched(silent), w.matched(removed))
+	}
+}
+
+// A Clear that was lost shows in what is stored again, and a doubt that nothing settles ends by itself.
+func TestLostClear(t *testing.T) {
+	w := newTree(t, 2)
+	w.join()
+	var prompts []*node
+	for range 30 {
+		prompts = append(prompts, w.store(nil, 10))
+	}
+	w.lose(w.clears)
+	for i, n := range prompts[:enoughStored] {
+		if w.matched(prompts[29]) != 10 {
+			t.Fatalf("all is dropped after %d events", i)
+		}
+		e := kvevent.Event{Kind: kvevent.Stored, BlockSize: size}
+		for ; n != nil; n = n.parent {
+			n.held = true
+			e.EngineHashes, e.Locals = append([]uint64{n.hash}, e.EngineHashes...), append([]uint64{n.local}, e.Locals...)
+		}
+		w.tell(e)
+	}
+	w.neverMore()
+	if held := w.index.HeldBlocks(w.slot); held != enoughStored*10 || w.feed.Doubt(time.Now()) != 0 {
+		t.Errorf("%d blocks held", held)
+	}
+
+	w = newTree(t, 3)
+	w.doubt = 20 * time.Millisecond
+	w.join()
+	for range 5 {
+		w.store(nil, 10)
+	}
+	w.lose(w.clears)
+	w.tell()
+	applied(t, w.feed, "the end of the doubt", func(s Stats) bool { return s.DoubtfulDropped == 50 })
+	w.neverMore()
+}
+
+// Whatever is lost, once the doubt is over nothing is promised that is not held, and what events have named since is known.
+func TestDoubtModel(t *testing.T) {
+	seeds := 4
+	if os.Getenv("SIGHTLINE_LONG") != "" {
+		seeds = 500
+	}
+	for seed := range uint64(seeds) {
+		w := newTree(t, seed)
+		w.join()
+		w.store(nil, 3)
+		step := func() {
+			n := w.nodes[w.rng.IntN(len(w.nodes))]
+			switch r := w.rng.IntN(100); {
+			case r < 50 && n.held:
+				w.store(n, w.rng.IntN(4)+1)
+			case r < 60:
+				w.store(nil, w.rng.IntN(4)+1)
+			case r < 99:
+				if n.held && n.children == 0 {
+					w.evict(n)
+				}
+			default:
+				w.clears()
+			}
+		}
+		for range 150 {
+			if w.rng.IntN(25) == 0 {
+				w.lose(step)
+			} else {
+				step()
+			}
+		}
+		w.lose(func() {})
+		w.tell()
+		last := w.store(nil, 5)
+		for w.doubtful() > 0 {
+			w.feed.Resync()
+			applied(t, w.feed, "the end of the doubt", func(s Stats) bool { return s.Doubtful == 0 })
+		}
+		w.neverMore()
+		if w.matched(last) != 5 {
+			t.Errorf("seed %d: what was stored since is not known", seed)
+		}
+	}
+}
