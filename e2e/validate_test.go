@@ -14,9 +14,10 @@ import (
 // The binary takes every form of configuration that the generator prints, without a warning.
 func TestEnvoyTakesTheConfiguration(t *testing.T) {
 	for name, change := range map[string]func(*envoy.Options){
-		"default":     func(*envoy.Options) {},
-		"unix socket": func(o *envoy.Options) { o.Sightline = "unix:/run/sightline/sightline.sock" },
-		"token usage": func(o *envoy.Options) { o.TokenUsage = true },
+		"default":            func(*envoy.Options) {},
+		"unix socket":        func(o *envoy.Options) { o.Sightline = "unix:/run/sightline/sightline.sock" },
+		"token usage":        func(o *envoy.Options) { o.TokenUsage = true },
+		"several Sightlines": func(o *envoy.Options) { o.Sightline, o.EDS, o.OverrideHost = "10.0.0.2:9002,10.0.0.3:9002", true, true },
 		"IPv6": func(o *envoy.Options) {
 			o.Listen, o.Workers = "[::]:10000", []string{"[fd00::1]:8000", "[fd00::2]:8000"}
 		},

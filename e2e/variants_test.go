@@ -66,6 +66,44 @@ func TestVariantsServe(t *testing.T) {
 	}
 }
 
+// Of two Sightlines each decides, the other one goes on when one ends, and each hears of every request that was decided, so also of its
+// own: Envoy's log stream of a thread would go to one of them alone.
+func TestTwoSightlines(t *testing.T) {
+	w := start(t, 2, func(o *envoy.Options) { o.Sightline += "," + freeAddr(t) })
+	both := strings.Split(w.sightline, ",")
+	var s [2]*sightline
+	run := func(i int) {
+		w.sightline = both[i]
+		s[i] = w.runSightline(extproc.Options{})
+	}
+	ended := func(i int, id string) bool {
+		said := s[i].of(id)
+		return len(said) > 0 && said[len(said)-1].Phase == router.Ended
+	}
+	ask := func() string {
+		t.Helper()
+		r := decided(func() reply { return w.post(chat(script{Targets: w.addrs()[:1]}), nil) })
+		if r.err != nil || r.Worker != w.addrs()[0] {
+			t.Fatalf("%v, status %d from %s", r.err, r.status, r.Worker)
+		}
+		return r.id()
+	}
+	run(0) // alone
+	run(1)
+	for i := range s { // what Envoy logs while it has not connected is lost
+		eventually(t, "the log comes", func() bool { id := ask(); time.Sleep(50 * time.Millisecond); return ended(i, id) })
+	}
+	for range 20 {
+		id := ask()
+		eventually(t, "both hear how it ended", func() bool { return ended(0, id) && ended(1, id) })
+	}
+	s[0].stop()
+	w.waitDecided()
+	run(0)
+	s[1].stop()
+	w.waitDecided()
+}
+
 // The form for an old release: the choice is obeyed, and a request without one goes anywhere.
 func TestOldRelease(t *testing.T) {
 	w := start(t, 2, func(o *envoy.Options) { o.Version = "1.36" })

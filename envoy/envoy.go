@@ -24,7 +24,7 @@ var source string
 type Options struct {
 	Listen    string // ip:port for clients
 	Admin     string // ip:port of Envoy's admin page: whoever reaches it can stop Envoy
-	Sightline string // where Sightline listens: host:port, or unix:/path (10 % faster, and refused at once when it is down)
+	Sightline string // where Sightline listens: host:port, or unix:/path (10 % faster, and refused at once when it is down); several with commas
 	// Workers are all workers as host:port. Requests without a decision are spread over them.
 	Workers []string
 	// Allow limits what Envoy dials for a decision. Empty: exactly the Workers, which must be IP addresses then.

@@ -45,6 +45,10 @@ func configurations() map[string]Options {
 			o.Workers = []string{"worker-0.workers:8000", "worker-1.workers:8000"}
 			o.Allow = []Range{{netip.MustParsePrefix("10.0.0.0/8"), 8000, 8010}, {netip.MustParsePrefix("192.168.0.0/16"), 8000, 8000}}
 		}),
+		"three Sightlines": change(func(o *Options) {
+			o.Sightline = "10.0.0.2:9002, 10.0.0.3:9002,unix:/run/sightline.sock"
+			o.SightlineTLS = &TLS{CA: "/ca.pem"}
+		}),
 		"one worker":    change(func(o *Options) { o.Workers = o.Workers[:1] }),
 		"no worker yet": change(func(o *Options) { o.Pools = []Pool{{Name: "m", Header: "X-Model=m"}} }),
 	}
@@ -165,6 +169,8 @@ func TestWrongOptions(t *testing.T) {
 		`listen "10000"`:                    func(o *Options) { o.Listen = "10000" },
 		`admin "localhost:1": want an IP`:   func(o *Options) { o.Admin = "localhost:1" },
 		`sightline ":9002"`:                 func(o *Options) { o.Sightline = ":9002" },
+		`sightline "10.0.0.2:9002": twice`:  func(o *Options) { o.Sightline = "10.0.0.2:9002,10.0.0.2:9002" },
+		`sightline "":`:                     func(o *Options) { o.Sightline = "10.0.0.2:9002," },
 		`sightline "unix:s"`:                func(o *Options) { o.Sightline = "unix:s" },
 		`sightline "unix:/a b"`:             func(o *Options) { o.Sightline = "unix:/a b" },
 		`workers: none`:                     func(o *Options) { o.Workers = nil },

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,22 +16,36 @@ import (
 // view is what the template sees: the options, read and completed.
 type view struct {
 	Options
-	Command                  string   // how the text was made
-	Listen, Admin, Sightline hostPort // hide the strings of Options
-	Socket                   string
-	Pools                    []poolView
-	Picks                    []pick
-	Composite                bool
-	Stats                    bool   // Envoy can count by tags from its access log
-	TooLarge                 int    // the first length above BodyLimit
-	Paths, Odd               string // regular expressions: endpoints that take a prompt, and paths that may be one spelt otherwise
-	Headers                  []steering.Header
-	Reasons                  []string
-	Sums                     []string // numbers of a decision that are added up, by model and worker
-	WorkerTLS, SightlineTLS  *tlsView
-	LeftOut                  []string // what the release cannot do
-	Releases                 string
+	Command                 string   // how the text was made
+	Listen, Admin           hostPort // hide the strings of Options
+	Sightlines              []sightlines
+	Pools                   []poolView
+	Picks                   []pick
+	Composite               bool
+	Stats                   bool   // Envoy can count by tags from its access log
+	TooLarge                int    // the first length above BodyLimit
+	Paths, Odd              string // regular expressions: endpoints that take a prompt, and paths that may be one spelt otherwise
+	Headers                 []steering.Header
+	Reasons                 []string
+	Sums                    []string // numbers of a decision that are added up, by model and worker
+	WorkerTLS, SightlineTLS *tlsView
+	LeftOut                 []string // what the release cannot do
+	Releases                string
 }
+
+// sightlines is a cluster: all of them, for ext_proc; where there are several, another of each one alone, for access logs.
+type sightlines struct {
+	Cluster string
+	Peers   []peer
+}
+
+type peer struct {
+	hostPort
+	Socket string
+}
+
+// Logs are the clusters that access logs go to: every Sightline hears everything, and knows what it decided itself.
+func (v *view) Logs() []sightlines { return v.Sightlines[min(1, len(v.Sightlines)-1):] }
 
 type pick struct{ Cluster, Header string }
 
@@ -79,14 +94,7 @@ func viewOf(o Options) (*view, error) {
 	}
 	v.Listen = r.addr("listen", o.Listen, true)
 	v.Admin = r.addr("admin", o.Admin, true)
-	if path, isUnix := strings.CutPrefix(o.Sightline, "unix:"); isUnix {
-		v.Socket = path
-		if !isFile(path) {
-			r.bad("sightline %q: want unix: and an absolute path without blanks, such as unix:/run/sightline.sock", o.Sightline)
-		}
-	} else {
-		v.Sightline = r.addr("sightline", o.Sightline, true)
-	}
+	peers := v.sightlines(r)
 	v.release(r)
 	v.pools(r)
 	if o.BodyLimit < 1<<20 || o.BodyLimit > 1<<31-1 {
@@ -103,8 +111,35 @@ func viewOf(o Options) (*view, error) {
 		workers = append(workers, p.Workers...)
 	}
 	v.WorkerTLS = r.tls("worker tls", o.WorkerTLS, "http/1.1", workers)
-	v.SightlineTLS = r.tls("sightline tls", o.SightlineTLS, "h2", []hostPort{v.Sightline})
+	v.SightlineTLS = r.tls("sightline tls", o.SightlineTLS, "h2", peers)
 	return v, errors.Join(r.errs...)
+}
+
+// sightlines reads where Sightline listens.
+func (v *view) sightlines(r *reader) (peers []hostPort) {
+	v.Sightlines = []sightlines{{Cluster: "sightline"}}
+	list := strings.Split(v.Options.Sightline, ",")
+	for i, text := range list {
+		text = strings.TrimSpace(text)
+		p := peer{}
+		if path, isUnix := strings.CutPrefix(text, "unix:"); isUnix {
+			p.Socket = path
+			if !isFile(path) {
+				r.bad("sightline %q: want unix: and an absolute path without blanks, such as unix:/run/sightline.sock", text)
+			}
+		} else {
+			p.hostPort = r.addr("sightline", text, true)
+			peers = append(peers, p.hostPort)
+		}
+		if slices.Contains(v.Sightlines[0].Peers, p) {
+			r.bad("sightline %q: twice", text)
+		}
+		v.Sightlines[0].Peers = append(v.Sightlines[0].Peers, p)
+		if len(list) > 1 {
+			v.Sightlines = append(v.Sightlines, sightlines{fmt.Sprint("sightline_log_", i), []peer{p}})
+		}
+	}
+	return peers
 }
 
 // release leaves out what the oldest Envoy in question cannot do.

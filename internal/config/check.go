@@ -295,6 +295,11 @@ func (c *Config) checkEnvoy(bad report) {
 	for i, f := range c.Dynamo.Frontends {
 		dialled(fmt.Sprintf("dynamo.frontends[%d]", i), f)
 	}
+	for i, at := range c.Envoy.Sightlines {
+		if _, err := netip.ParseAddrPort(at); err != nil && !strings.HasPrefix(at, "unix:/") || slices.Contains(c.Envoy.Sightlines[:i], at) {
+			bad(fmt.Sprintf("envoy.sightlines[%d]", i), "%q is not where Envoy finds another Sightline (want ip:port, such as 10.0.0.2:9002, or unix:/path)", at)
+		}
+	}
 	for i, p := range c.Envoy.Pools {
 		path := fmt.Sprintf("envoy.pools[%d]", i)
 		name, _, isHeader := strings.Cut(p.Header, "=")

@@ -164,6 +164,8 @@ type Envoy struct {
 	// that is configured otherwise, keep it equal to what stands there.
 	MessageTimeout time.Duration `yaml:"message_timeout"`
 	Workers        []string      `yaml:"worker_networks"` // what may be dialled, as 10.0.0.0/8:8000-8010; default: the workers' own addresses
+	// Sightlines are the addresses of all Sightlines that this Envoy asks in turn, where there are several; default: listen.
+	Sightlines []string `yaml:"sightlines"`
 	// TokenUsage has Envoy read the engine's token counts from answers, so that predictions are checked against them. 1.40.
 	TokenUsage bool `yaml:"token_usage"`
 	// Pools tell which model a request is for by its route; without them all workers are one pool.

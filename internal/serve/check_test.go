@@ -170,6 +170,7 @@ func TestCheckMistakes(t *testing.T) {
 		{"", "nats: {listen: \"0.0.0.0:4222\"}", `nats.listen: "0.0.0.0:4222" is open to the network`},
 		{"", "nats: {listen: \":4222\"}", `nats.listen: ":4222" is open to the network`},
 		{"", "nats: {listen: \"127.0.0.1:4222\", config: DIR/empty}", "nats.config: DIR/empty lets in whoever comes"},
+		{"", "envoy: {sightlines: [\"10.0.0.2:9002\", \"sightline:9002\"]}", `envoy.sightlines[1]: "sightline:9002" is not where Envoy finds another`},
 		{"", "nats: {listen: \"4222\"}", `nats.listen: "4222" is not where to listen`},
 		{"", "nats: {listen: \"127.0.0.1:9002\"}", `nats.listen: "127.0.0.1:9002" is also listen`},
 		{"", "nats: {url: \"nats://10.0.0.4:4222\", dir: DIR}", "nats.dir: given without listen"},

@@ -53,6 +53,9 @@ func envoyOptions(cfg config.Config) (envoy.Options, error) {
 	o := envoy.Default()
 	o.Listen, o.Admin, o.Sightline, o.BodyLimit = cfg.Envoy.Listen, cfg.Envoy.Admin, cfg.Listen, int(cfg.BodyLimit)
 	o.MessageTimeout, o.TokenUsage = cfg.Envoy.MessageTimeout, cfg.Envoy.TokenUsage
+	if len(cfg.Envoy.Sightlines) > 0 {
+		o.Sightline = strings.Join(cfg.Envoy.Sightlines, ",")
+	}
 	if len(cfg.Workers)+len(cfg.Dynamo.Frontends) > 0 {
 		o.Workers = append([]string(nil), cfg.Dynamo.Frontends...)
 		for _, w := range cfg.Workers {

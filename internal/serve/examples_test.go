@@ -2,6 +2,7 @@ package serve
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +13,25 @@ import (
 
 	"github.com/sightline-router/sightline/internal/config"
 )
+
+// Several Sightlines of a configuration are all asked and all told; one is where it listens.
+func TestEnvoyOfSeveral(t *testing.T) {
+	for keys, want := range map[string]int{"": 0, "envoy: {sightlines: [\"10.0.0.2:9002\", \"10.0.0.3:9002\"]}": 2} {
+		cfg, err := config.Parse([]byte(keys))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := EnvoyYAML(cfg, "", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 3 {
+			if got := strings.Contains(string(text), fmt.Sprintf("name: sightline_log_%d", i)); got != (i < want) {
+				t.Errorf("%q: a log for number %d: %v", keys, i, got)
+			}
+		}
+	}
+}
 
 // The committed envoy.yaml of an example is what its configuration prints.
 func TestExampleEnvoy(t *testing.T) {
