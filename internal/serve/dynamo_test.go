@@ -20,9 +20,9 @@ import (
 )
 
 // A deployment's workers as Sightline comes to have them: found in the folder, heard over the plane, asked for at a front
-// end; gone when their record is.
+// end; gone when their record is. The plane's server wants a password.
 func TestDynamoDeployment(t *testing.T) {
-	ns, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true})
+	ns, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, Username: "router", Password: "word", NoSigs: true, NoLog: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,9 +47,11 @@ func TestDynamoDeployment(t *testing.T) {
 	}
 	record("mdc", "7", `{"instance_id":7,"card_json":{"display_name":"m","kv_cache_block_size":16,"runtime_config":{"data_parallel_size":2}}}`)
 	record("instances", "7", `{"instance_id":7,"transport":{"tcp":"127.0.0.1:40001/generate"}}`)
+	password := filepath.Join(t.TempDir(), "password")
+	write(t, password, []byte("word\n"))
 	cfg, err := config.Parse(fmt.Appendf(nil, `
 models: [{name: m, dir: models/m, block_hash: dynamo, media_names: injected}]
-dynamo: {plane: nats, nats: {url: %q}, discovery: %q, frontends: ["127.0.0.1:40002", "127.0.0.1:40003"]}`, ns.ClientURL(), root))
+dynamo: {plane: nats, nats: {url: %q, user: router, password_file: %q}, discovery: %q, frontends: ["127.0.0.1:40002", "127.0.0.1:40003"]}`, "nats://"+ns.Addr().String(), password, root))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +74,7 @@ dynamo: {plane: nats, nats: {url: %q}, discovery: %q, frontends: ["127.0.0.1:400
 	if w.Name != "dynamo-7" || w.Instance != "7" || w.Addr != "127.0.0.1:40002" || len(w.Frontends) != 2 || len(w.Slots) != 2 || w.Slots[1].Rank != 1 {
 		t.Errorf("%+v", w)
 	}
-	nc, err := nats.Connect(ns.ClientURL())
+	nc, err := nats.Connect(ns.ClientURL(), nats.UserInfo("router", "word"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -78,7 +78,7 @@ func newSeed(t *testing.T, make func() (nkeys.KeyPair, error)) (key nkeys.KeyPai
 	return key, public, string(s)
 }
 
-var aSeed = regexp.MustCompile("SU[A-Z2-7]{20}")
+var aSeed = regexp.MustCompile(`\bSU[A-Z2-7]{56}\b`)
 
 // Every way to be known, each against a server that lets in nobody else: with the secret in a file, then with another secret on both
 // sides, which a running connection takes up when it connects again. A wrong secret is refused, said once, counted, and not logged.

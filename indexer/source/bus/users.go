@@ -28,6 +28,9 @@ const AnyWorker = "*"
 // WriteUsers makes a user of a NATS server for the routers and one for each worker's agent: a file with a seed in dir for each, 0600,
 // and users.conf, the configuration by which a nats-server knows them and lets each do what it needs and no more. Seeds that are
 // there stay, and so do their users: whose seed is deleted is left out the next time. It gives the names of the new files.
+//
+// An agent must never have the right to make a consumer, even of its own events: the server delivers a push consumer's messages to
+// whatever subject its maker names, permissions or not (nats-server 2.15), so it could answer for another worker.
 func WriteUsers(dir string, p Prefix, workers []string) (made []string, err error) {
 	if err := p.Check(); err != nil {
 		return nil, err
@@ -73,7 +76,7 @@ func WriteUsers(dir string, p Prefix, workers []string) (made []string, err erro
 			view.Router = append(view.Router, user{name, key, ""})
 		case name+".nk" == anySeed:
 			view.Agents = append(view.Agents, user{name, key, AnyWorker})
-		case isAgent && strings.Trim(worker, "*>. ") == worker:
+		case isAgent && strings.Trim(worker, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=") == "":
 			view.Agents = append(view.Agents, user{name, key, worker})
 		}
 	}

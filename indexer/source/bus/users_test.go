@@ -2,8 +2,10 @@ package bus
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -154,6 +156,28 @@ func testPermissions(t *testing.T, g guarded) {
 			until(t, who.name+": a refusal of "+what, func() bool { return who.refused.Load() > before })
 		}
 	}
+	// A server delivers a push consumer's messages to whatever subject its maker names, whatever he may publish himself.
+	for _, to := range []string{"sightline.kv.b.0", "sightline.inbox.router.x", "sightline.ask.b.0"} {
+		before := refusedA.Load()
+		answers, answer := DefaultPrefix.AgentInbox("a")+".made", make(chan *nats.Msg, 1)
+		sub, err := agentA.ChanSubscribe(answers, answer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body := fmt.Sprintf(`{"stream_name":"SIGHTLINE_KV","config":{"name":"x","filter_subject":"sightline.kv.a.0","deliver_subject":%q,"ack_policy":"none"}}`, to)
+		if err := agentA.PublishRequest("$JS.API.CONSUMER.CREATE.SIGHTLINE_KV.x.sightline.kv.a.0", answers, []byte(body)); err != nil {
+			t.Fatal(err)
+		}
+		until(t, "an answer or a refusal", func() bool { return len(answer) > 0 || refusedA.Load() > before })
+		select {
+		case m := <-answer:
+			if !strings.Contains(string(m.Data), `"error"`) {
+				t.Errorf("agent a has its messages delivered to %s: %s", to, m.Data)
+			}
+		default:
+		}
+		_ = sub.Unsubscribe()
+	}
 	b.give(payloads[10:]...)
 	ofB.same("b", payloads, prompts)
 	if st := ofB.feeds["b"].Stats(); st.Epoch != before.Epoch || st.Restarts != before.Restarts {
@@ -229,4 +253,56 @@ func TestUsersChange(t *testing.T) {
 	}
 	write()
 	r.same("a", payloads, prompts)
+}
+
+// A user for each, whatever a worker's name is; seeds only we can read; what is there stays; one key for all agents where it is asked for.
+func TestWriteUsers(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new")
+	made, err := WriteUsers(dir, "blue", []string{"10.0.0.5:8000", "any", AnyWorker})
+	if want := []string{"router.nk", "agent-10=2E0=2E0=2E5=3A8000.nk", "agent-any.nk", "agents.nk", "users.conf"}; err != nil || !slices.Equal(made, want) {
+		t.Fatalf("%v, %v", made, err)
+	}
+	for _, name := range made[:4] {
+		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v, %v", name, info, err)
+		}
+	}
+	first, err := os.ReadFile(filepath.Join(dir, "users.conf"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if made, err = WriteUsers(dir, "blue", []string{"any"}); err != nil || len(made) != 1 {
+		t.Errorf("again: %v, %v", made, err)
+	}
+	if again, _ := os.ReadFile(filepath.Join(dir, "users.conf")); string(again) != string(first) || aSeed.Match(first) {
+		t.Errorf("users.conf is now\n%s\nit was\n%s", again, first)
+	}
+	o, err := server.ProcessConfigFile(filepath.Join(dir, "users.conf"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"blue.kv.10=2E0=2E0=2E5=3A8000.*", "blue.kv.any.*", "blue.kv.*.*", "blue.ask.*.*"} {
+		n := 0
+		for _, u := range o.Nkeys {
+			if slices.Contains(u.Permissions.Publish.Allow, want) {
+				n++
+			}
+		}
+		if n != 1 || len(o.Nkeys) != 4 {
+			t.Errorf("%d of %d users may publish %s", n, len(o.Nkeys), want)
+		}
+	}
+	for _, wrong := range []func() error{
+		func() error { _, err := WriteUsers(dir, "A.b", nil); return err },
+		func() error { _, err := WriteUsers(dir, "", []string{""}); return err },
+		func() error {
+			writeFile(t, filepath.Join(dir, "agent-x.nk"), "?")
+			_, err := WriteUsers(dir, "", nil)
+			return err
+		},
+	} {
+		if wrong() == nil {
+			t.Error("taken")
+		}
+	}
 }
