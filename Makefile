@@ -128,7 +128,7 @@ differential-vllm: ## random requests and image files against vLLM's own renderi
 	@e2e/vllm/setup.sh $(CACHE)/vllm-$(VLLM) $(VLLM)
 	SIGHTLINE_VLLM=$(CACHE)/vllm-$(VLLM) $(GO) test -count=1 -timeout 30m -v -run 'TestDifferentialVLLM' ./engine ./mmhash
 
-bench-index: ## the index alone: a lookup, lookups beside stores and removals, the whole path of a KV event (half a minute)
+bench-index: ## the index alone: a lookup, lookups beside stores and removals, also behind one front of 1,000 workers, the whole path of a KV event (half a minute)
 	$(GO) test -run '^$$' -bench 'BenchmarkMatch|BenchmarkFeed' -benchmem ./indexer ./indexer/stream
 
 bench-peers: ## our index beside Dynamo's crate: make bench-peers DYNAMO_BENCH=DIR
@@ -151,7 +151,7 @@ soak-media: ## a minute of requests with four 720p images each, through a real E
 	SIGHTLINE_SOAK=60s $(GO) test -count=1 -timeout 10m -v -run 'TestMediaSoak' ./e2e
 
 soak: ## millions of steps of the index's model checker, and 360 workers behind bad wires, under the race detector
-	CGO_ENABLED=1 SIGHTLINE_LONG=1 $(GO) test -race -count=1 -timeout 60m -run 'Model|Replay' ./indexer ./indexer/stream
+	CGO_ENABLED=1 SIGHTLINE_LONG=1 $(GO) test -race -count=1 -timeout 60m -run 'Model|Replay|Reused' ./indexer ./indexer/stream
 	CGO_ENABLED=1 SIGHTLINE_LONG=1 $(GO) test -race -count=1 -timeout 60m -run 'BadWire' ./internal/testkit/sim
 
 clean:

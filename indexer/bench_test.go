@@ -2,6 +2,7 @@ package indexer
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"runtime"
 	"slices"
 	"sync/atomic"
@@ -104,6 +105,105 @@ func BenchmarkMatchDuringIngest(b *testing.B) {
 	b.ReportMetric(at(0.999), "p99.9-ns")
 	b.ReportMetric(float64(total)/time.Since(start).Seconds()/1e6, "Mblocks-in/s")
 	runtime.KeepAlive(x)
+}
+
+// BenchmarkMatchHotFront looks up prompts of 8,192 tokens that all begin with one front of 2,048, which 1,000 workers hold,
+// while the other core stores a million blocks a second behind it and removes as many: each worker keeps its last prompts.
+// The clock is the wall's. A core that is taken away for a while spoils the p99 of that window alone, so both figures are
+// medians over windows of 2,048 lookups.
+func BenchmarkMatchHotFront(b *testing.B) {
+	const (
+		workers, live           = 1000, 4
+		size, front, batch      = 512, 128, 64
+		rate, window, unpopular = 1_000_000, 2048, 10
+	)
+	prompts := make([]uint64, 0, (workers*live+workers)*size) // as many more as are stored anew before the first comes again
+	for i := range uint64(workers * (live + 1)) {
+		for k := range uint64(front) {
+			prompts = append(prompts, pathOf(1, k))
+		}
+		for k := range uint64(size - front) {
+			prompts = append(prompts, pathOf(2+i, k))
+		}
+	}
+	prompt := func(i int) []uint64 { return prompts[i*size : (i+1)*size] }
+	x := New(Options{})
+	var ids [workers]SlotID
+	for w := range ids {
+		ids[w] = x.Join(SlotOptions{})
+		x.Store(ids[w], GPU, 0, false, prompt(0)[:front], prompt(0)[:front])
+	}
+	part := func(w, i, from int) { // blocks that follow a block; a local hash serves as engine hash
+		p := prompt(i)
+		if err := x.Store(ids[w], GPU, p[from-1], true, p[from:from+batch], p[from:from+batch]); err != nil {
+			b.Error(err)
+		}
+	}
+	for i := range workers * live {
+		for from := front; from < size; from += batch {
+			part(i%workers, i, from)
+		}
+	}
+	var stop atomic.Bool
+	done := make(chan float64)
+	go func() {
+		start, stored := time.Now(), 0
+		// Rounds of all workers: in each a worker stores the next batch of its new prompt and loses one of its oldest.
+		for next := workers * live; ; next += workers {
+			for step := 0; step < size-front; step += batch {
+				for w := range workers {
+					for float64(stored) > time.Since(start).Seconds()*rate && !stop.Load() {
+					}
+					if stop.Load() {
+						done <- float64(stored) / time.Since(start).Seconds()
+						return
+					}
+					i, from := next+w, size-batch-step
+					oldest := prompt((i - workers*live) % (workers * (live + 1)))
+					if n, err := x.Remove(ids[w], GPU, oldest[from:from+batch]); n != 0 || err != nil {
+						b.Error(n, err)
+					}
+					part(w, i%(workers*(live+1)), front+step)
+					stored += batch
+				}
+			}
+		}
+	}()
+	var m Matches
+	var walls [window]float64
+	var p50, p99 []float64
+	rng, n := rand.New(rand.NewPCG(1, 1)), 0
+	unknown := slices.Clone(prompt(0))
+	for i := range unknown[front:] {
+		unknown[front+i] = pathOf(0, uint64(i))
+	}
+	for b.Loop() {
+		q := prompt(rng.IntN(workers * (live + 1)))
+		if n%unpopular == 0 {
+			q = unknown
+		}
+		at := time.Now()
+		x.Match(q, &m)
+		walls[n%window] = float64(time.Since(at))
+		if len(m.Slots) != workers {
+			b.Fatal(len(m.Slots))
+		}
+		if n++; n%window == 0 {
+			slices.Sort(walls[:])
+			p50, p99 = append(p50, walls[window/2]), append(p99, walls[window*99/100])
+		}
+	}
+	stop.Store(true)
+	in := <-done
+	if len(p50) > 0 {
+		slices.Sort(p50)
+		slices.Sort(p99)
+		b.ReportMetric(p50[len(p50)/2], "p50-ns")
+		b.ReportMetric(p99[len(p99)/2], "p99-ns")
+		b.ReportMetric(in/1e6, "Mblocks-in/s")
+	}
+	st := x.Stats()
+	b.ReportMetric(float64(st.Used)/float64(st.Blocks), "B/block")
 }
 
 // BenchmarkDecode stores one block an event, 64 prompts in turn, as decoding does.

@@ -102,7 +102,7 @@ func (x *Index) sweep() (dropped int) {
 	}
 	for _, ref := range refs[:n] {
 		if node := x.mem.page(ref / pageBlocks).node; node != noNode {
-			dropped += s.evictIdle(x.shardOfNode(node), node&(1<<nodeBits-1), b.idleEpochs)
+			dropped += s.evictIdle(node, b.idleEpochs)
 		}
 	}
 	s.returnPages(2 * pageStock)
@@ -118,7 +118,8 @@ func (x *Index) sweep() (dropped int) {
 
 // evictIdle evicts all of a slot's blocks of one node, if the node was idle for that many epochs and has no children. A
 // negative number of epochs takes any node.
-func (s *slot) evictIdle(sh *shard, id uint32, age int) (dropped int) {
+func (s *slot) evictIdle(id uint32, age int) (dropped int) {
+	sh := s.x.shardOfNode(id)
 	sh.lock.RLock()
 	nd := sh.node(id)
 	unused := int((sh.epoch.Load() - nd.epoch()) & epochMask)
@@ -144,8 +145,6 @@ func (s *slot) evictIdle(sh *shard, id uint32, age int) (dropped int) {
 		}
 		at = pg.next
 	}
-	sh.lock.Lock()
-	sh.evictNode(s, id)
-	sh.lock.Unlock()
+	s.evictNode(id)
 	return dropped
 }

@@ -5,13 +5,15 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
 )
 
-// TestConcurrent feeds slots from goroutines of their own while others look up, list and count, all in one shard and
-// under a budget in one of two runs. A slot's own blocks must be found between its events whatever the others do.
+// TestConcurrent feeds slots from goroutines of their own while others look up, list and count, all behind one front that
+// a thousand more slots hold, and under a budget in one of two runs. A slot's own blocks must be found between its events
+// whatever the others do.
 func TestConcurrent(t *testing.T) {
 	rounds := 60
 	if os.Getenv("SIGHTLINE_LONG") != "" {
@@ -20,9 +22,16 @@ func TestConcurrent(t *testing.T) {
 	for _, o := range []Options{{}, {MaxBytes: 16 << 20}} {
 		t.Run(fmt.Sprintf("limit %d", o.MaxBytes), func(t *testing.T) {
 			x := New(o)
-			front := make([]uint64, 40) // shared by all: one shard
+			front := make([]uint64, 40)
 			for i := range front {
 				front[i] = pathOf(1, uint64(i))
+			}
+			var holders []SlotID
+			for range 1000 {
+				holders = append(holders, x.Join(SlotOptions{}))
+				if err := x.Store(holders[len(holders)-1], GPU, 0, false, front, front); err != nil {
+					t.Fatal(err)
+				}
 			}
 			var done atomic.Bool
 			var feed, look sync.WaitGroup
@@ -40,9 +49,9 @@ func TestConcurrent(t *testing.T) {
 							q[40+i] = pathOf(seed, uint64(i))
 						}
 						x.Match(q, &m)
-						for _, h := range m.Slots {
-							if h.Blocks == 0 || int(h.Blocks) > len(q) {
-								t.Errorf("%+v", h)
+						for i, h := range m.Slots {
+							if h.Blocks == 0 || int(h.Blocks) > len(q) || i > 0 && h.Slot <= m.Slots[i-1].Slot {
+								t.Errorf("row %d: %+v", i, h)
 							}
 						}
 						x.Stats()
@@ -52,6 +61,12 @@ func TestConcurrent(t *testing.T) {
 			feed.Wait()
 			done.Store(true)
 			look.Wait()
+			audit(t, x)
+			for _, id := range holders {
+				if err := x.Leave(id); err != nil {
+					t.Error(err)
+				}
+			}
 			if s := x.Stats(); s.Nodes != 0 || s.Blocks != 0 || s.Slots != 0 {
 				t.Errorf("left behind: %+v", s)
 			}
@@ -124,55 +139,149 @@ func feeder(t *testing.T, x *Index, front []uint64, w uint64, rounds int) {
 	}
 }
 
-// TestManySlots gives one node more residencies than one list holds, and takes them away again.
-func TestManySlots(t *testing.T) {
-	const slots = 1500
+// TestReused changes what a node's number stands for under the feet of lookups: two chains that begin in one shard and branch
+// after as many blocks come and go in turn. What follows the one must never be found behind the other.
+func TestReused(t *testing.T) {
+	rounds := 5000
+	if os.Getenv("SIGHTLINE_LONG") != "" {
+		rounds = 1_000_000
+	}
 	x := New(Options{})
-	doc := make([]uint64, 50)
-	for i := range doc {
-		doc[i] = uint64(i + 1)
+	const length = 64
+	var chains [2][3][]uint64 // of each front: as it goes on in its own node, in a child, and as only the other one does
+	for f := range chains {
+		for k := range chains[f] {
+			c := []uint64{7}
+			for i := range uint64(length - 1) {
+				c = append(c, pathOf(uint64(f), i))
+			}
+			chains[f][k] = append(c, [3]uint64{1, 2 + uint64(f), 3 - uint64(f)}[k])
+		}
 	}
-	rng := rand.New(rand.NewPCG(3, 4))
-	depth := map[SlotID]int{}
-	var all []SlotID
-	for range slots {
+	var done atomic.Bool
+	var look sync.WaitGroup
+	for r := range 2 {
+		look.Go(func() {
+			var m Matches
+			for !done.Load() {
+				for _, c := range chains {
+					if x.Match(c[2], &m); m.Longest > length {
+						t.Errorf("reader %d: %d blocks, and %d are all that was ever stored", r, m.Longest, length)
+						return
+					}
+				}
+			}
+		})
+	}
+	var feed sync.WaitGroup
+	feed.Go(func() { // so that lookups must wait between two shards
 		id := x.Join(SlotOptions{})
-		all = append(all, id)
-		depth[id] = 1 + rng.IntN(len(doc))
-		other := append([]uint64{}, doc[:depth[id]]...)
-		if rng.IntN(2) == 0 {
-			other = append(other, rng.Uint64())
+		for i := uint64(0); !done.Load(); i++ {
+			x.Store(id, GPU, 0, false, []uint64{i}, []uint64{i})
+			x.Remove(id, GPU, []uint64{i})
 		}
-		if err := x.Store(id, GPU, 0, false, other, other); err != nil {
-			t.Fatal(err)
+		x.Leave(id)
+	})
+	id := x.Join(SlotOptions{})
+	for round := range rounds {
+		c := chains[round%2]
+		x.Store(id, GPU, 0, false, c[0], c[0])
+		x.Store(id, GPU, c[1][length-1], true, c[1][length:], c[1][length:])
+		if n, err := x.Remove(id, GPU, append(c[0], c[1][length])); n != 0 || err != nil {
+			t.Fatal(n, err)
 		}
 	}
-	var m Matches
-	check := func() {
-		t.Helper()
-		x.Match(doc, &m)
-		if len(m.Slots) != len(depth) {
-			t.Fatalf("%d slots found, want %d", len(m.Slots), len(depth))
+	done.Store(true)
+	look.Wait()
+	feed.Wait()
+	x.Leave(id)
+	if s := x.Stats(); s.Nodes != 0 {
+		t.Errorf("left behind: %+v", s)
+	}
+	audit(t, x)
+}
+
+// TestFollow lets a lookup wait between two shards. It must begin anew if its parent's shard was cut meanwhile.
+func TestFollow(t *testing.T) {
+	for _, cut := range []bool{false, true} {
+		x := New(Options{})
+		id := x.Join(SlotOptions{})
+		x.Store(id, GPU, 0, false, []uint64{1, 2, 3}, []uint64{1, 2, 3})
+		from := x.shardOfKey(childKey(root, 0, 1, x.seed))
+		next := &x.shards[(from.first>>nodeBits+1)%shardCount]
+		from.lock.RLock()
+		next.lock.Lock()
+		whole := make(chan bool)
+		go func() { whole <- from.follow(next) }()
+		for from.lock.state.Load() != 0 {
+			runtime.Gosched()
 		}
-		for _, r := range m.Slots {
-			if int(r.Blocks) != depth[r.Slot] {
-				t.Fatalf("slot %d: %d blocks, want %d", r.Slot, r.Blocks, depth[r.Slot])
+		if cut {
+			x.Remove(id, GPU, []uint64{3})
+		}
+		next.lock.Unlock()
+		if got := <-whole; got == cut {
+			t.Errorf("cut %v: follow says %v", cut, got)
+		}
+	}
+}
+
+// TestManySlots gives one node more residencies than one list holds, in order and in none, and takes them away again.
+func TestManySlots(t *testing.T) {
+	const slots = 2500
+	for _, inOrder := range []bool{true, false} {
+		x := New(Options{})
+		doc := make([]uint64, 50)
+		for i := range doc {
+			doc[i] = uint64(i + 1)
+		}
+		rng := rand.New(rand.NewPCG(3, 4))
+		depth := map[SlotID]int{}
+		var all []SlotID
+		for range slots {
+			all = append(all, x.Join(SlotOptions{}))
+		}
+		if !inOrder {
+			rng.Shuffle(slots, func(i, j int) { all[i], all[j] = all[j], all[i] })
+		}
+		for _, id := range all {
+			depth[id] = 1 + rng.IntN(len(doc))
+			other := append([]uint64{}, doc[:depth[id]]...)
+			if rng.IntN(2) == 0 {
+				other = append(other, rng.Uint64())
+			}
+			if err := x.Store(id, GPU, 0, false, other, other); err != nil {
+				t.Fatal(err)
 			}
 		}
-	}
-	check()
-	rng.Shuffle(slots, func(i, j int) { all[i], all[j] = all[j], all[i] })
-	for i, id := range all {
-		if err := x.Leave(id); err != nil {
-			t.Fatal(err)
+		var m Matches
+		check := func() {
+			t.Helper()
+			audit(t, x)
+			x.Match(doc, &m)
+			if len(m.Slots) != len(depth) {
+				t.Fatalf("%d slots found, want %d", len(m.Slots), len(depth))
+			}
+			for _, r := range m.Slots {
+				if int(r.Blocks) != depth[r.Slot] {
+					t.Fatalf("slot %d: %d blocks, want %d", r.Slot, r.Blocks, depth[r.Slot])
+				}
+			}
 		}
-		delete(depth, id)
-		if i%97 == 0 {
-			check()
+		check()
+		rng.Shuffle(slots, func(i, j int) { all[i], all[j] = all[j], all[i] })
+		for i, id := range all {
+			if err := x.Leave(id); err != nil {
+				t.Fatal(err)
+			}
+			delete(depth, id)
+			if i%97 == 0 {
+				check()
+			}
 		}
-	}
-	if s := x.Stats(); s.Nodes != 0 || s.Slots != 0 {
-		t.Errorf("left behind: %+v", s)
+		if s := x.Stats(); s.Nodes != 0 || s.Slots != 0 {
+			t.Errorf("left behind: %+v", s)
+		}
 	}
 }
 

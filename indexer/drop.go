@@ -26,27 +26,43 @@ func (x *Index) Drop(id SlotID, locals []uint64, from int, since uint64) (droppe
 	defer s.mu.Unlock()
 	before := s.heldBlocks.Load()
 	var engineHashes [Tiers][]uint64
-	sh := x.shardForPrompt(locals[0])
-	sh.lock.RLock()
-	for parent, offset, at := uint32(root), 0, 0; at < len(locals); {
-		run := sh.child(parent, offset, locals[at:])
-		if run == 0 {
-			break
-		}
-		nd := sh.mem.node(run)
-		n := common(sh.mem.locals(run, nd.length()), locals[at:])
-		if _, head := sh.mem.residencyOf(nd, id); head != nil {
-			s.appendDropped(&engineHashes, *head, max(from-at, 0), n, since)
-		}
-		parent, offset, at = nd.id, n, at+n
+	for whole := false; !whole; {
+		engineHashes, whole = s.dropped(locals, from, since)
 	}
-	sh.lock.RUnlock()
 	for tier, list := range engineHashes {
 		for part := range slices.Chunk(list, sliceBlocks) {
 			s.remove(Tier(tier), part)
 		}
 	}
 	return int(before - s.heldBlocks.Load()), nil
+}
+
+// dropped returns by tier the engine hashes of what Drop takes away; false if it must begin anew, see shard.
+func (s *slot) dropped(locals []uint64, from int, since uint64) (engineHashes [Tiers][]uint64, whole bool) {
+	var sh *shard
+	for parent, offset, at := uint32(root), 0, 0; at < len(locals); {
+		key := childKey(parent, offset, locals[at], s.x.seed)
+		next := s.x.shardOfKey(key)
+		if sh == nil {
+			next.lock.RLock()
+		} else if !sh.follow(next) {
+			next.lock.RUnlock()
+			return engineHashes, false
+		}
+		sh = next
+		run := sh.child(key, parent, offset, locals[at:])
+		if run == 0 {
+			break
+		}
+		nd := sh.mem.node(run)
+		n := common(sh.mem.locals(run, nd.length()), locals[at:])
+		if _, head := sh.mem.residencyOf(nd, s.id); head != nil {
+			s.appendDropped(&engineHashes, *head, max(from-at, 0), n, since)
+		}
+		parent, offset, at = nd.id, n, at+n
+	}
+	sh.lock.RUnlock()
+	return engineHashes, true
 }
 
 // appendDropped appends by tier the engine hashes that a list of pages holds at offsets [from, to) of its node and that were

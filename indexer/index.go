@@ -13,13 +13,13 @@
 // One content under two engine hashes, an engine hash that comes back for other content, gaps left by removals and one
 // block in two tiers are told apart.
 //
-// The index is a prefix tree, split into shards by a prompt's first block:
+// The index is a prefix tree, whose nodes lie scattered over shards:
 //
 //	index.go      Index, slots that join and leave, Stats
 //	match.go      Match: the lookup
 //	ingest.go     Store, Remove, Clear; write.go: one slice of a stored event under a shard's lock
 //	drop.go       Drop: blocks that a worker turned out not to hold
-//	shard.go      a shard: nodes found by (parent, offset, local hash)
+//	shard.go      a shard: nodes found by (parent, offset, local hash); how calls go from shard to shard
 //	node.go       a node: a run of local hashes, and the slots that hold some of it
 //	residency.go  what one slot holds of one node, in one word
 //	page.go       sixteen blocks of one slot: engine hashes and tiers
@@ -75,8 +75,7 @@ type Options struct {
 //
 // Measured on a shared machine with two EPYC cores (traces of internal/testkit/benchpeers): a lookup of 128 blocks among 19 M
 // held ones 0.5 to 0.8 µs, among 50 M 0.6 µs; 5 to 13 M blocks/s stored per core from empty, 13 to 27 M into used memory;
-// 8 to 16 M/s removed; 27 bytes a held block in all. Bad at: prompts that branch every block or two, and fleets whose
-// prompts all begin with the same block, because their writers take turns at one shard's lock.
+// 8 to 16 M/s removed; 27 bytes a held block in all. Bad at: prompts that branch every block or two.
 type Index struct {
 	shards [shardCount]shard
 	mem    *memory
@@ -97,7 +96,7 @@ func New(o Options) *Index {
 	x.budget.limited, x.budget.idleEpochs = o.MaxBytes > 0, maxIdleEpochs
 	for i := range x.shards {
 		sh := &x.shards[i]
-		sh.id, sh.mem, sh.seed, sh.epoch = uint32(i), x.mem, x.seed, &x.epoch
+		sh.first, sh.mem, sh.seed, sh.epoch = uint32(i)<<nodeBits, x.mem, x.seed, &x.epoch
 		sh.runs.mem, sh.children.mem = x.mem, x.mem
 	}
 	x.slots.Store(new([]*slot))
@@ -170,11 +169,11 @@ func (x *Index) lockSlot(id SlotID) (*slot, error) {
 	return nil, fmt.Errorf("slot %d: %w (want one that Join gave and Leave has not taken)", id, ErrUnknownSlot)
 }
 
-// shardOfNode returns the shard of a full node number.
-func (x *Index) shardOfNode(node uint32) *shard { return &x.shards[node>>nodeBits] }
+// shardOfNode returns the shard of a node.
+func (x *Index) shardOfNode(id uint32) *shard { return &x.shards[id>>nodeBits] }
 
-// shardForPrompt returns the shard of the prompts that begin with a local hash.
-func (x *Index) shardForPrompt(local uint64) *shard { return &x.shards[mix(local, x.seed)>>58] }
+// shardOfKey returns the shard of a node by its childKey. The bits are of those that the table of children has no use for.
+func (x *Index) shardOfKey(key uint64) *shard { return &x.shards[key>>16%shardCount] }
 
 // HeldBlocks is the number of blocks that a slot holds in any tier, counted by engine hash; 0 for an unknown slot.
 func (x *Index) HeldBlocks(id SlotID) int {

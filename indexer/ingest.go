@@ -65,17 +65,8 @@ func (x *Index) Store(id SlotID, tier Tier, parent uint64, hasParent bool, engin
 func (s *slot) store(at uint32, tier Tier, engineHashes, locals []uint64) int {
 	s.keysFor(engineHashes)
 	s.stock(len(engineHashes)/pageBlocks + 2)
-	var sh *shard
-	if at == noRef {
-		sh = s.x.shardForPrompt(locals[0])
-	} else {
-		sh = s.x.shardOfNode(s.x.mem.page(at / pageBlocks).node)
-	}
-	w := writer{slot: s, shard: sh, tier: tier}
-	sh.lock.Lock()
+	w := writer{slot: s, tier: tier}
 	n := w.insert(at, engineHashes, locals)
-	sh.lock.Unlock()
-
 	added := 0
 	for _, f := range s.newHashes[:w.newCount] {
 		ref, key := s.refs[f], s.keys[f]
@@ -131,11 +122,8 @@ func (s *slot) forget(ref uint32) {
 			delete(s.copies, copyKey{pg.engineHashes[ref%pageBlocks], t})
 		}
 	}
-	sh := s.x.shardOfNode(pg.node)
 	refs := [1]uint32{ref}
-	sh.lock.Lock()
-	sh.release(s, refs[:], 1<<Tiers-1)
-	sh.lock.Unlock()
+	s.release(refs[:], 1<<Tiers-1)
 }
 
 // Remove takes blocks out of one tier of a slot, in any order, and returns how many of them the slot did not hold there. A
@@ -186,10 +174,7 @@ func (s *slot) remove(tier Tier, engineHashes []uint64) (unknown int) {
 		for to < n && mem.page(s.refs[to]/pageBlocks).node == node {
 			to++
 		}
-		sh := s.x.shardOfNode(node)
-		sh.lock.Lock()
-		unknown += sh.release(s, s.refs[from:to], 1<<tier)
-		sh.lock.Unlock()
+		unknown += s.release(s.refs[from:to], 1<<tier)
 		from = to
 	}
 	removed := 0
@@ -252,14 +237,9 @@ func (s *slot) clear() {
 				if tag == 0 {
 					continue
 				}
-				node := mem.page(seg[i].refs[k] / pageBlocks).node
-				if node == noNode {
-					continue // removed with an earlier block of its node
+				if node := mem.page(seg[i].refs[k] / pageBlocks).node; node != noNode { // else gone with an earlier block of its node
+					s.evictNode(node)
 				}
-				sh := s.x.shardOfNode(node)
-				sh.lock.Lock()
-				sh.evictNode(s, node&(1<<nodeBits-1))
-				sh.lock.Unlock()
 			}
 		}
 	})

@@ -35,6 +35,15 @@ func (l *spinLock) RLock() {
 	l.rlockSlow()
 }
 
+// TryRLock is RLock where that need not wait; else it returns false.
+func (l *spinLock) TryRLock() bool {
+	if l.state.Add(1) < writing {
+		return true
+	}
+	l.state.Add(-1)
+	return false
+}
+
 func (l *spinLock) rlockSlow() {
 	for {
 		l.state.Add(-1)

@@ -133,6 +133,7 @@ type script struct {
 	docs  [][]uint64
 	m     Matches
 	tiers int
+	crowd int // number of slots that hold a front of all documents
 	log   []string
 }
 
@@ -146,16 +147,30 @@ func newScript(t *testing.T, seed uint64) *script {
 	case 1, 2:
 		long = 400
 	}
+	var front []uint64
+	if seed%8 == 0 { // one front of all documents, and a crowd that holds it
+		for range 1 + s.IntN(60) {
+			front = append(front, s.Uint64())
+		}
+		s.crowd = 200 + s.IntN(1500)
+	}
 	for range 4 + s.IntN(12) { // documents that share fronts with earlier ones
-		var d []uint64
+		d := slices.Clone(front)
 		if n := len(s.docs); n > 0 && s.IntN(4) > 0 {
 			from := s.docs[s.IntN(n)]
 			d = append(d, from[:s.IntN(len(from)+1)]...)
 		}
-		for n := 1 + s.IntN(long); len(d) < n || len(d) == 0; {
+		for n := len(front) + 1 + s.IntN(long); len(d) < n || len(d) == 0; {
 			d = append(d, s.Uint64N(1<<uint(1+s.IntN(40))))
 		}
 		s.docs = append(s.docs, d)
+	}
+	for range s.crowd {
+		s.join()
+		id := s.live[len(s.live)-1]
+		engineHashes := s.names(front, 0, len(front), 0)
+		s.x.Store(id, GPU, 0, false, engineHashes, front)
+		s.model.slots[id].store(GPU, 0, false, engineHashes, front)
 	}
 	return s
 }
@@ -210,18 +225,25 @@ func (s *script) names(doc []uint64, from, to, kind int) []uint64 {
 	return out
 }
 
+func (s *script) join() {
+	counting := s.IntN(2) == 0
+	id := s.x.Join(SlotOptions{CountCopies: counting})
+	if s.model.slots[id] != nil {
+		s.fail("Join gave %d twice", id)
+	}
+	s.note("join %d counting %v", id, counting)
+	s.model.slots[id] = &naiveSlot{counting: counting, names: map[uint64]*naiveBlock{}, paths: map[uint64]*[Tiers]int{}}
+	s.live = append(s.live, id)
+}
+
 func (s *script) step() {
-	if len(s.live) == 0 || len(s.live) < 20 && s.IntN(200) == 0 {
-		counting := s.IntN(2) == 0
-		id := s.x.Join(SlotOptions{CountCopies: counting})
-		if s.model.slots[id] != nil {
-			s.fail("Join gave %d twice", id)
-		}
-		s.note("join %d counting %v", id, counting)
-		s.model.slots[id] = &naiveSlot{counting: counting, names: map[uint64]*naiveBlock{}, paths: map[uint64]*[Tiers]int{}}
-		s.live = append(s.live, id)
+	if len(s.live) == 0 || len(s.live) < 20+s.crowd && s.IntN(200) == 0 {
+		s.join()
 	}
 	k := s.IntN(len(s.live))
+	if s.crowd > 0 && s.IntN(4) > 0 { // the crowd mostly stands there
+		k = s.IntN(min(len(s.live), 20))
+	}
 	id := s.live[k]
 	n := s.model.slots[id]
 	doc := s.docs[s.IntN(len(s.docs))]
@@ -335,6 +357,9 @@ func rebuild(x *Index, id SlotID, list []Block) error {
 }
 
 func (s *script) check(doc []uint64) {
+	if s.crowd > 0 && s.IntN(8) > 0 {
+		return // slow: the model asks every slot
+	}
 	q := doc
 	if s.IntN(4) == 0 {
 		q = append(append([]uint64{}, doc[:s.IntN(len(doc)+1)]...), s.Uint64())
@@ -346,11 +371,9 @@ func (s *script) check(doc []uint64) {
 		want.Slot = id
 		longest = max(longest, int(want.Blocks))
 		got := Match{Slot: id}
-		for _, r := range s.m.Slots {
-			if r.Slot == id {
-				got = r
-				found++
-			}
+		if i, ok := slices.BinarySearchFunc(s.m.Slots, id, func(r Match, id SlotID) int { return int(r.Slot) - int(id) }); ok {
+			got = s.m.Slots[i]
+			found++
 		}
 		if got != want {
 			s.fail("lookup of %d blocks, slot %d: %+v, model %+v", len(q), id, got, want)

@@ -12,8 +12,8 @@ import (
 //
 // Cost: 64 bytes for the record, 8 bytes a block, rounded up to 64, and some 8 bytes in the table of children. The record
 // stands in front of its hashes in one run, so one fetch brings both. Up to three residencies lie in the record, more in a
-// list of runs of the same shard. Bad at: prompts that branch every block or two (about 140 bytes a node), and finding one
-// residency among thousands, which is a scan.
+// list of runs of the same shard, both in order of their slots. Bad at: prompts that branch every block or two (about 140
+// bytes a node).
 type node struct {
 	residencies    [3]residency
 	pages          [3]uint32 // first page of each residency
@@ -70,15 +70,15 @@ const (
 	inlineResidencies = 3
 )
 
-// residencyList heads a run with residencies that do not fit into the node's record; behind it lie its residencies, then
-// the first page of each.
+// residencyList heads a run with residencies that do not fit into the node's record; behind it lie its residencies, in order
+// of their slots as they are in all runs of a list, then the first page of each.
 type residencyList struct {
 	next  uint32 // further run, 0 at the end
 	count uint16
 	units uint16
 }
 
-const maxListUnits = 64 // 340 residencies; more go to further runs
+const maxListUnits = 128 // 682 residencies; more go to further runs
 
 func (l *residencyList) capacity() int { return (int(l.units)*unitWords - 1) * 2 / 3 }
 
@@ -107,130 +107,131 @@ func (m *memory) residenciesOf(nd *node, at uint32) (residencies []residency, pa
 	return residencies, pages, l.next
 }
 
-// residencyOf finds a slot's residency and its first page; nil if the slot holds nothing of the node.
-func (m *memory) residencyOf(nd *node, id SlotID) (*residency, *uint32) {
-	for at := uint32(0); ; {
-		residencies, pages, next := m.residenciesOf(nd, at)
-		for i := range residencies {
-			if residencies[i].slot() == id {
-				return &residencies[i], &pages[i]
-			}
-		}
-		if at = next; at == 0 {
-			return nil, nil
-		}
-	}
+// place is where a slot's residency stands among a node's, or would stand.
+type place struct {
+	list, before uint32 // run of the list, and the one before it; 0 if there is none
+	i            int    // number in it
 }
 
-// addResidency adds an empty residency for a slot; nil if there is no memory left.
-func (r *runs) addResidency(nd *node, id SlotID) (*residency, *uint32) {
-	if nd.list == 0 && nd.residents < inlineResidencies {
-		i := nd.residents
-		nd.residencies[i], nd.pages[i] = newResidency(id, 0, 0), noPage
-		nd.residents++
-		return &nd.residencies[i], &nd.pages[i]
+// find finds a slot's residency; false if there is none. Cost: a step for each run of the list, then halving.
+func (m *memory) find(nd *node, id SlotID) (p place, found bool) {
+	residencies, _, next := m.residenciesOf(nd, 0)
+	for p.list = nd.list; next != 0 && residencies[len(residencies)-1].slot() < id; {
+		p.before, p.list = p.list, next
+		residencies, _, next = m.residenciesOf(nd, next)
 	}
-	if !r.growList(nd) {
+	end := len(residencies)
+	for p.i < end {
+		if mid := (p.i + end) / 2; residencies[mid].slot() < id {
+			p.i = mid + 1
+		} else {
+			end = mid
+		}
+	}
+	return p, p.i < len(residencies) && residencies[p.i].slot() == id
+}
+
+// residencyOf returns a slot's residency and its first page; nil if the slot holds nothing of the node.
+func (m *memory) residencyOf(nd *node, id SlotID) (*residency, *uint32) {
+	p, found := m.find(nd, id)
+	if !found {
 		return nil, nil
 	}
-	l := r.mem.residencyList(nd.list)
-	l.count++
-	residencies, pages := l.arrays()
-	i := len(residencies) - 1
-	residencies[i], pages[i] = newResidency(id, 0, 0), noPage
-	nd.residents++
-	return &residencies[i], &pages[i]
+	residencies, pages, _ := m.residenciesOf(nd, p.list)
+	return &residencies[p.i], &pages[p.i]
 }
 
-// growList makes room for one more residency in the first run of the list.
-func (r *runs) growList(nd *node) bool {
-	old := nd.list
-	var l *residencyList
-	n := 1
-	if old != 0 {
-		if l = r.mem.residencyList(old); int(l.count) < l.capacity() {
-			return true
+// addResidency adds an empty residency for a slot that has none; nil if there is no memory left.
+func (r *runs) addResidency(nd *node, id SlotID) (*residency, *uint32) {
+	full := int(nd.residents) == inlineResidencies
+	p, _ := r.mem.find(nd, id)
+	if p.list != 0 {
+		l := r.mem.residencyList(p.list)
+		full = int(l.count) == l.capacity()
+	}
+	if full {
+		if !r.growList(nd, p) {
+			return nil, nil
 		}
-		n = min(int(l.units)*2, maxListUnits)
+		p, _ = r.mem.find(nd, id)
+	}
+	nd.residents++
+	if p.list != 0 {
+		r.mem.residencyList(p.list).count++
+	}
+	residencies, pages, _ := r.mem.residenciesOf(nd, p.list)
+	copy(residencies[p.i+1:], residencies[p.i:])
+	copy(pages[p.i+1:], pages[p.i:])
+	residencies[p.i], pages[p.i] = newResidency(id, 0, 0), noPage
+	return &residencies[p.i], &pages[p.i]
+}
+
+// growList makes room for one more residency at a place whose run, or record, is full: a run of twice the length takes its
+// place or, where it has its full length, one behind it takes half of it; nothing, if slots come in order.
+func (r *runs) growList(nd *node, p place) bool {
+	old, oldPages, next := r.mem.residenciesOf(nd, p.list)
+	n, split := 1, 0
+	if p.list != 0 {
+		if n = 2 * int(r.mem.residencyList(p.list).units); n > maxListUnits {
+			if n, split = maxListUnits, len(old)/2; next == 0 && p.i == len(old) {
+				n, split = 1, len(old)
+			}
+		}
 	}
 	at := r.alloc(n)
 	if at == 0 {
 		return false
 	}
 	w := r.mem.residencyList(at)
-	*w = residencyList{units: uint16(n)}
+	*w = residencyList{units: uint16(n), next: next, count: uint16(len(old) - split)}
+	residencies, pages := w.arrays()
+	copy(residencies, old[split:])
+	copy(pages, oldPages[split:])
 	switch {
-	case old == 0:
-		w.count = inlineResidencies
-		residencies, pages := w.arrays()
-		copy(residencies, nd.residencies[:])
-		copy(pages, nd.pages[:])
-	case n > int(l.units): // the longer run replaces the shorter one
-		w.count, w.next = l.count, l.next
-		residencies, pages := w.arrays()
-		oldSeats, oldHeads := l.arrays()
-		copy(residencies, oldSeats)
-		copy(pages, oldHeads)
-		r.free(old, int(l.units))
-	default: // the run has its full length: put another in front
-		w.next = old
+	case split > 0:
+		l := r.mem.residencyList(p.list)
+		l.next, l.count = at, uint16(split)
+		return true
+	case p.before != 0:
+		r.mem.residencyList(p.before).next = at
+	default:
+		nd.list = at
 	}
-	nd.list = at
+	if p.list != 0 {
+		r.free(p.list, int(r.mem.residencyList(p.list).units))
+	}
 	return true
 }
 
-// dropResidency removes a slot's residency.
+// dropResidency removes a slot's residency, frees a run of the list that is empty then, and moves the residencies back into
+// the record when few are left.
 func (r *runs) dropResidency(nd *node, id SlotID) {
-	before := uint32(0)
-	for at := uint32(0); ; {
-		if at == 0 {
-			at = nd.list
-		}
-		residencies, pages, next := r.mem.residenciesOf(nd, at)
-		for i := range residencies {
-			if residencies[i].slot() != id {
-				continue
-			}
-			last := len(residencies) - 1
-			residencies[i], pages[i] = residencies[last], pages[last]
-			nd.residents--
-			if nd.list != 0 {
-				r.shrinkList(nd, before, at)
-			}
-			return
-		}
-		if before, at = at, next; at == 0 {
-			return
-		}
+	p, _ := r.mem.find(nd, id)
+	residencies, pages, next := r.mem.residenciesOf(nd, p.list)
+	copy(residencies[p.i:], residencies[p.i+1:])
+	copy(pages[p.i:], pages[p.i+1:])
+	nd.residents--
+	if p.list == 0 {
+		return
 	}
-}
-
-// shrinkList takes the last residency off one run of the list, frees a run that is empty, and moves the residencies back
-// into the record when few are left.
-func (r *runs) shrinkList(nd *node, before, at uint32) {
-	l := r.mem.residencyList(at)
-	l.count--
-	if l.count == 0 {
-		if before == 0 {
-			nd.list = l.next
+	l := r.mem.residencyList(p.list)
+	if l.count--; l.count == 0 {
+		if p.before == 0 {
+			nd.list = next
 		} else {
-			r.mem.residencyList(before).next = l.next
+			r.mem.residencyList(p.before).next = next
 		}
-		r.free(at, int(l.units))
+		r.free(p.list, int(l.units))
 	}
 	if nd.residents > inlineResidencies-1 { // one below the record's capacity, so that a residency that comes and goes moves nothing
 		return
 	}
 	k := 0
 	for at := nd.list; at != 0; {
-		l := r.mem.residencyList(at)
-		residencies, pages := l.arrays()
-		for i := range residencies {
-			nd.residencies[k], nd.pages[k] = residencies[i], pages[i]
-			k++
-		}
-		next := l.next
-		r.free(at, int(l.units))
+		residencies, pages, next := r.mem.residenciesOf(nd, at)
+		k += copy(nd.residencies[k:], residencies)
+		copy(nd.pages[k-len(residencies):], pages)
+		r.free(at, int(r.mem.residencyList(at).units))
 		at = next
 	}
 	nd.list = 0

@@ -11,7 +11,7 @@ package indexer
 // The engine hashes and storedAt are read and written by the slot's own calls only. The other fields change only under the shard's
 // lock, because lookups read them where the residency's summary is not enough.
 type page struct {
-	node         uint32 // shard and node; noNode on a free page
+	node         uint32 // noNode on a free page
 	next, prev   uint32 // of the same slot and node; noPage at the ends
 	held         [Tiers]uint16
 	base         uint16 // offset of the first block in the node, a multiple of 16

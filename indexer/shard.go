@@ -6,44 +6,51 @@ import (
 	"unsafe"
 )
 
-// shard holds the nodes of all prompts whose first local hash falls to it, so a prompt lies in one shard together with
-// every prompt that shares its front. lock guards everything here: lookups read, and stores and removals write for a
-// fraction of a microsecond.
+// shard holds a part of the nodes: which, says a hash of the place where a node hangs and of its first block. So a front
+// that all prompts share lies in one shard, which lookups read and hardly anyone writes, and what follows it in all of them.
+// lock guards everything here: lookups read, and stores and removals write for a fraction of a microsecond.
 //
-// Shards are picked by the first block alone: if all prompts of a fleet begin with one system prompt, one shard does all
-// the work and its writers take turns.
+// A call holds one shard's lock at a time and may not wait for a second one, so none waits in a circle; it goes from a
+// node to its child or back with no lock in between. That is sound because
+//   - a child is counted in its parent from before it is found to after it is gone (addChild, childGone), and a node that
+//     counts a child at an offset is neither freed nor cut before that offset, nor grows there. So the parent that a node
+//     names is always the one that it was stored behind;
+//   - a store or removal goes only through nodes that it has reserved a child in, or of which its slot holds a block, which
+//     nobody else takes away;
+//   - a lookup, which keeps nothing in place, takes the child's lock before it lets go of the parent's if that one is free.
+//     Else it lets go first, waits, and begins anew if blocks of the parent's shard were cut meanwhile (follow): the
+//     parent's number or offset may then stand for other content.
 type shard struct {
 	lock        spinLock
+	cuts        atomic.Uint64 // how often blocks were cut off a node, or a node was freed
 	mem         *memory
 	seed        uint64
-	id          uint32
+	first       uint32 // node number 0, which stands for no node
 	runs        runs
 	children    table                     // (parent, offset in it, first local hash) → run
-	root        node                      // parent of the nodes at the front of a prompt; has no blocks
-	nodeRuns    []*[numbersPerSlab]uint32 // run of each node, by its number
+	nodeRuns    []*[numbersPerSlab]uint32 // run of each node, by its number in the shard
 	freeNumbers []uint32                  // free for reuse
-	numbersUsed uint32                    // numbers ever given, the root's included
+	numbersUsed uint32                    // numbers ever given, and 0
 	epoch       *atomic.Uint32
 }
 
 // runOf returns the run of a node; it changes when the node grows.
-func (sh *shard) runOf(id uint32) *uint32 { return &sh.nodeRuns[id/numbersPerSlab][id%numbersPerSlab] }
-
-func (sh *shard) node(id uint32) *node {
-	if id == root {
-		return &sh.root
-	}
-	return sh.mem.node(*sh.runOf(id))
+func (sh *shard) runOf(id uint32) *uint32 {
+	n := id & (1<<nodeBits - 1)
+	return &sh.nodeRuns[n/numbersPerSlab][n%numbersPerSlab]
 }
 
-func (sh *shard) childKey(parent uint32, offset int, local uint64) uint64 {
-	return mix(local^(uint64(parent)<<lengthBits|uint64(offset))*0x9E3779B97F4A7C15, sh.seed)
+func (sh *shard) node(id uint32) *node { return sh.mem.node(*sh.runOf(id)) }
+
+// childKey is the hash of the place where a node hangs and of its first block.
+func childKey(parent uint32, offset int, local, seed uint64) uint64 {
+	return mix(local^(uint64(parent)<<lengthBits|uint64(offset))*0x9E3779B97F4A7C15, seed)
 }
 
 // keyOf is the key under which a run stands in children.
 func (sh *shard) keyOf(run uint32) uint64 {
 	nd := sh.mem.node(run)
-	return sh.childKey(nd.parent, int(nd.parentOffset), sh.mem.locals(run, 1)[0])
+	return childKey(nd.parent, int(nd.parentOffset), sh.mem.locals(run, 1)[0], sh.seed)
 }
 
 // keysOf is keyOf of many runs, for table.insert.
@@ -53,14 +60,24 @@ func (sh *shard) keysOf(runs []uint32, keys []uint64) {
 	}
 }
 
-// child finds the node that hangs at an offset of a parent and begins with the first of the local hashes. It returns the
-// node's run, 0 if there is none.
-func (sh *shard) child(parent uint32, offset int, locals []uint64) uint32 {
+// follow takes a lookup's read lock from one shard on to the next. It returns false if what the lookup knows of a parent in
+// the first may no longer be true.
+func (sh *shard) follow(next *shard) bool {
+	if sh == next {
+		return true
+	}
+	cuts := sh.cuts.Load()
+	sh.lock.RUnlock()
+	next.lock.RLock()
+	return sh.cuts.Load() == cuts
+}
+
+// child finds the node that hangs at an offset of a parent and begins with the first of the local hashes, which have that
+// childKey. It returns the node's run, 0 if there is none.
+func (sh *shard) child(key uint64, parent uint32, offset int, locals []uint64) uint32 {
 	if sh.children.dir == nil {
 		return 0
 	}
-	local := locals[0]
-	key := sh.childKey(parent, offset, local)
 	seg, home, tag := sh.children.segmentOf(key), homeOf(key), tagOf(key)
 	for d := uint32(0); d < segmentLines; d++ {
 		l := seg.line(home + d)
@@ -68,7 +85,7 @@ func (sh *shard) child(parent uint32, offset int, locals []uint64) uint32 {
 		for ; lo|hi != 0; lo, hi = dropLow(lo, hi) {
 			run := l.refs[lowEntry(lo, hi)]
 			prefetch(unsafe.Pointer(sh.mem.node(run)), lines(locals))
-			if nd := sh.mem.node(run); sh.mem.locals(run, 1)[0] == local && nd.parent == parent && int(nd.parentOffset) == offset {
+			if nd := sh.mem.node(run); sh.mem.locals(run, 1)[0] == locals[0] && nd.parent == parent && int(nd.parentOffset) == offset {
 				return run
 			}
 		}
@@ -80,8 +97,10 @@ func (sh *shard) child(parent uint32, offset int, locals []uint64) uint32 {
 }
 
 // prefetchChild asks for the cache lines of the node that child will most likely find.
-func (sh *shard) prefetchChild(parent uint32, offset int, locals []uint64) {
-	key := sh.childKey(parent, offset, locals[0])
+func (sh *shard) prefetchChild(key uint64, locals []uint64) {
+	if sh.children.dir == nil {
+		return
+	}
 	l := sh.children.segmentOf(key).line(homeOf(key))
 	if lo, hi := l.match(tagOf(key)); lo|hi != 0 {
 		prefetch(unsafe.Pointer(sh.mem.node(l.refs[lowEntry(lo, hi)])), lines(locals))
@@ -128,33 +147,52 @@ func bytesOf(a []uint64) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(a))), len(a)*8)
 }
 
-// newNode adds a node of one or more blocks at an offset of a parent and returns its number; root if there is no memory
-// left.
-func (sh *shard) newNode(parent uint32, offset int, locals []uint64) uint32 {
+// newNode adds a node of one or more blocks at an offset of a parent, where addChild was called, and returns its run; 0 if
+// there is no memory left.
+func (sh *shard) newNode(key uint64, parent uint32, offset int, locals []uint64) uint32 {
 	id := sh.takeNumber()
 	if id == root {
-		return root
+		return 0
 	}
 	n := units(nodeWords + len(locals))
 	run := sh.runs.alloc(n)
 	if run == 0 {
 		sh.freeNumbers = append(sh.freeNumbers, id)
-		return root
+		return 0
 	}
 	nd := sh.mem.node(run)
 	*nd = node{id: id, parent: parent, parentOffset: uint16(offset)}
 	nd.set(len(locals), n, sh.epoch.Load())
 	copy(sh.mem.locals(run, len(locals)), locals)
-	if !sh.children.insert(sh.childKey(parent, offset, locals[0]), run, sh.keysOf) {
+	if !sh.children.insert(key, run, sh.keysOf) {
 		sh.runs.free(run, n)
 		sh.freeNumbers = append(sh.freeNumbers, id)
-		return root
+		return 0
 	}
 	*sh.runOf(id) = run
-	p := sh.node(parent)
-	p.childCount++
-	p.maxChildOffset = max(p.maxChildOffset, uint16(offset))
-	return id
+	return run
+}
+
+// addChild counts a child that will hang at an offset of a node.
+func (nd *node) addChild(offset int) {
+	nd.childCount++
+	nd.maxChildOffset = max(nd.maxChildOffset, uint16(offset))
+}
+
+// childGone tells a node that a child of it is gone, and its own parent if it is freed for that. No lock may be held. root is
+// told nothing.
+func (x *Index) childGone(id uint32) {
+	for id != root {
+		sh := x.shardOfNode(id)
+		sh.lock.Lock()
+		nd, parent := sh.node(id), uint32(root)
+		if nd.childCount--; nd.childCount == 0 {
+			nd.maxChildOffset = 0
+			parent = sh.trim(id)
+		}
+		sh.lock.Unlock()
+		id = parent
+	}
 }
 
 // takeNumber returns a free node number; root if there is none.
@@ -162,8 +200,8 @@ func (sh *shard) takeNumber() uint32 {
 	if id, ok := pop(&sh.freeNumbers); ok {
 		return id
 	}
-	sh.numbersUsed = max(sh.numbersUsed, root+1)
-	if sh.numbersUsed == 1<<nodeBits {
+	sh.numbersUsed = max(sh.numbersUsed, 1)
+	if sh.numbersUsed == 1<<nodeBits-1 { // the last of the last shard is noNode
 		return root
 	}
 	if int(sh.numbersUsed) >= len(sh.nodeRuns)*numbersPerSlab {
@@ -174,7 +212,7 @@ func (sh *shard) takeNumber() uint32 {
 		sh.nodeRuns = append(sh.nodeRuns, (*[numbersPerSlab]uint32)(sh.mem.slabWords(slab)))
 	}
 	sh.numbersUsed++
-	return sh.numbersUsed - 1
+	return sh.first + sh.numbersUsed - 1
 }
 
 // append adds blocks at the end of a node and returns how many found room. The node's run may move.
@@ -225,47 +263,44 @@ func (sh *shard) growRun(id uint32, words int) bool {
 	return true
 }
 
-// trim cuts blocks off the end of a node that no slot holds and no child hangs behind. A node that becomes empty is freed,
-// and its parent is trimmed in turn.
-func (sh *shard) trim(id uint32) {
-	for id != root {
-		run := *sh.runOf(id)
-		nd := sh.mem.node(run)
-		top, length := int(nd.maxChildOffset), nd.length()
-		for at := uint32(0); top < length; {
-			residencies, pages, next := sh.mem.residenciesOf(nd, at)
-			for i, res := range residencies {
-				end := res.leading()
-				if res&residencyBeyond != 0 {
-					end = sh.mem.lastHeld(pages[i])
-				}
-				top = max(top, end)
-			}
-			if at = next; at == 0 {
-				break
-			}
-		}
-		if top >= length {
-			return
-		}
-		capacity := nd.capacity()
-		if top > 0 {
-			if keep := units(nodeWords + top); keep*2 <= capacity {
-				sh.runs.free(run+uint32(keep), capacity-keep)
-				capacity = keep
-			}
-			nd.set(top, capacity, nd.epoch())
-			return
-		}
-		parent := nd.parent
-		sh.children.remove(sh.keyOf(run), run)
-		sh.runs.freeResidencies(nd)
-		sh.runs.free(run, capacity)
-		sh.freeNumbers = append(sh.freeNumbers, id)
-		p := sh.node(parent)
-		if p.childCount--; p.childCount == 0 {
-			p.maxChildOffset = 0
-		}
-		id = parent
+// trim cuts blocks off the end of a node that no slot holds and no child hangs behind. A node that becomes empty is freed:
+// then trim returns its parent, for childGone, else root.
+func (sh *shard) trim(id uint32) (parent uint32) {
+	run := *sh.runOf(id)
+	nd := sh.mem.node(run)
+	top, length := int(nd.maxChildOffset), nd.length()
+	if top >= length {
+		return root
 	}
+	for at := uint32(0); ; {
+		residencies, pages, next := sh.mem.residenciesOf(nd, at)
+		for i, res := range residencies {
+			end := res.leading()
+			if res&residencyBeyond != 0 {
+				end = sh.mem.lastHeld(pages[i])
+			}
+			if top = max(top, end); top >= length {
+				return root
+			}
+		}
+		if at = next; at == 0 {
+			break
+		}
+	}
+	sh.cuts.Add(1)
+	capacity := nd.capacity()
+	if top > 0 {
+		if keep := units(nodeWords + top); keep*2 <= capacity {
+			sh.runs.free(run+uint32(keep), capacity-keep)
+			capacity = keep
+		}
+		nd.set(top, capacity, nd.epoch())
+		return root
+	}
+	parent = nd.parent
+	sh.children.remove(sh.keyOf(run), run)
+	sh.runs.freeResidencies(nd)
+	sh.runs.free(run, capacity)
+	sh.freeNumbers = append(sh.freeNumbers, id)
+	return parent
 }

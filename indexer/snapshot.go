@@ -68,7 +68,7 @@ func Events(list []Block) (events []kvevent.Event) {
 
 // branch is what a slot holds of one node, as read out for a listing.
 type branch struct {
-	id           uint32 // full node number
+	id           uint32
 	parent       *branch
 	parentOffset int    // node.parentOffset
 	blocks       int    // number of its blocks that are listed: up to the last held one, or the last with a listed child
@@ -90,7 +90,7 @@ func (s *slot) branches() (list []*branch) {
 		b := &branch{id: id, page: noPage}
 		known[id] = b
 		sh.lock.RLock()
-		nd := sh.node(id & (1<<nodeBits - 1))
+		nd := sh.node(id)
 		parent, at := nd.parent, int(nd.parentOffset)
 		if _, head := mem.residencyOf(nd, s.id); head != nil {
 			b.page = *head
@@ -98,7 +98,7 @@ func (s *slot) branches() (list []*branch) {
 		}
 		sh.lock.RUnlock()
 		if parent != root {
-			b.parent, b.parentOffset = get(sh.id<<nodeBits|parent), at
+			b.parent, b.parentOffset = get(parent), at
 			b.parent.blocks = max(b.parent.blocks, at)
 		}
 		list = append(list, b)
@@ -121,7 +121,7 @@ func (s *slot) appendBranch(out []Block, b *branch) []Block {
 	mem := s.x.mem
 	sh := s.x.shardOfNode(b.id)
 	sh.lock.RLock()
-	locals := append([]uint64(nil), mem.locals(*sh.runOf(b.id & (1<<nodeBits - 1)), b.blocks)...)
+	locals := append([]uint64(nil), mem.locals(*sh.runOf(b.id), b.blocks)...)
 	sh.lock.RUnlock()
 	before := -1
 	if b.parent != nil {

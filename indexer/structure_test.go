@@ -2,23 +2,26 @@ package indexer
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/sightline-router/sightline/internal/testkit/benchpeers/trace"
 )
 
-// audit walks a shard and compares every count and link with what it counts or links.
-func (sh *shard) audit() error {
+// audit walks a shard and compares every count and link with what it counts or links. It adds the shard's nodes to children,
+// by their parents.
+func (sh *shard) audit(x *Index, children map[uint32]int) error {
 	free := map[uint32]bool{}
 	for _, id := range sh.freeNumbers {
 		free[id] = true
 	}
 	runs := map[uint32]int{} // run → units
-	children := map[uint32]uint32{}
-	for id := uint32(root + 1); id < sh.numbersUsed; id++ {
+	nodes := 0
+	for id := sh.first + 1; id < sh.first+sh.numbersUsed; id++ {
 		if free[id] {
 			continue
 		}
+		nodes++
 		run := *sh.runOf(id)
 		nd := sh.mem.node(run)
 		if nd.id != id {
@@ -27,28 +30,44 @@ func (sh *shard) audit() error {
 		if runs[run] = nd.capacity(); units(nodeWords+nd.length()) > nd.capacity() || nd.length() == 0 {
 			return fmt.Errorf("node %d: %d blocks in %d units", id, nd.length(), nd.capacity())
 		}
-		if children[nd.parent]++; nd.parent != root && (free[nd.parent] || int(nd.parentOffset) > sh.node(nd.parent).length()) {
-			return fmt.Errorf("node %d hangs at %d of node %d", id, nd.parentOffset, nd.parent)
+		if children[nd.parent]++; nd.parent != root {
+			p := x.shardOfNode(nd.parent).node(nd.parent)
+			if p.id != nd.parent || nd.parentOffset > p.maxChildOffset || int(nd.parentOffset) > p.length() {
+				return fmt.Errorf("node %d hangs at %d of node %d", id, nd.parentOffset, nd.parent)
+			}
+			if locals := sh.mem.locals(run, 1); int(nd.parentOffset) < p.length() &&
+				sh.mem.locals(*x.shardOfNode(p.id).runOf(p.id), p.length())[nd.parentOffset] == locals[0] {
+				return fmt.Errorf("node %d hangs at %d of node %d, which goes on with the same block", id, nd.parentOffset, nd.parent)
+			}
 		}
-		if got := sh.child(nd.parent, int(nd.parentOffset), sh.mem.locals(run, 1)); got != run {
+		key := sh.keyOf(run)
+		if got := sh.child(key, nd.parent, int(nd.parentOffset), sh.mem.locals(run, 1)); got != run || x.shardOfKey(key) != sh {
 			return fmt.Errorf("node %d in run %#x is found in %#x", id, run, got)
 		}
-		if nd.list != 0 {
-			for at := nd.list; at != 0; at = sh.mem.residencyList(at).next {
+		residents, last := 0, -1
+		for at := nd.list; ; {
+			residencies, _, next := sh.mem.residenciesOf(nd, at)
+			for _, res := range residencies {
+				if residents++; int(res.slot()) <= last {
+					return fmt.Errorf("node %d: slot %d behind slot %d", id, res.slot(), last)
+				}
+				last = int(res.slot())
+			}
+			if at != 0 {
 				runs[at] = int(sh.mem.residencyList(at).units)
 			}
+			if at = next; at == 0 {
+				break
+			}
+		}
+		if residents != int(nd.residents) {
+			return fmt.Errorf("node %d has %d residencies, counts %d", id, residents, nd.residents)
 		}
 	}
 	inTable := 0
 	sh.children.each(func(s *segment) { inTable += s.count() })
-	total := uint32(0)
-	for id, n := range children {
-		if total += n; sh.node(id).childCount != n {
-			return fmt.Errorf("node %d has %d children, counts %d", id, n, sh.node(id).childCount)
-		}
-	}
-	if inTable != int(total) {
-		return fmt.Errorf("%d nodes, %d in the children table", total, inTable)
+	if inTable != nodes {
+		return fmt.Errorf("%d nodes, %d in the children table", nodes, inTable)
 	}
 	used := map[uint32]string{} // no unit twice
 	claim := func(at uint32, n int, by string) error {
@@ -80,9 +99,18 @@ func (sh *shard) audit() error {
 
 func audit(t *testing.T, x *Index) {
 	t.Helper()
+	children := map[uint32]int{}
 	for i := range x.shards {
-		if err := x.shards[i].audit(); err != nil {
+		if err := x.shards[i].audit(x, children); err != nil {
 			t.Fatalf("shard %d: %v", i, err)
+		}
+	}
+	for i := range x.shards {
+		sh := &x.shards[i]
+		for id := sh.first + 1; id < sh.first+sh.numbersUsed; id++ {
+			if !slices.Contains(sh.freeNumbers, id) && int(sh.node(id).childCount) != children[id] {
+				t.Fatalf("node %d has %d children, counts %d", id, children[id], sh.node(id).childCount)
+			}
 		}
 	}
 }

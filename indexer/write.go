@@ -1,10 +1,10 @@
 package indexer
 
-// writer puts one slice of a stored event into a shard. All of it runs under the shard's write lock; the slot's table is
-// updated afterwards.
+// writer puts one slice of a stored event into the tree, node by node, each under its shard's write lock; the slot's table
+// is updated afterwards.
 type writer struct {
 	*slot
-	shard    *shard
+	shard    *shard // of the node at hand
 	tier     Tier
 	newCount int // length of slot.newHashes
 }
@@ -12,50 +12,84 @@ type writer struct {
 // insert walks along the nodes from the block at, or from the front if at is noRef, adds nodes for new content and records
 // every block on the slot's pages. slot.refs gets the blocks' references. It returns the number of blocks that found room.
 func (w *writer) insert(at uint32, engineHashes, locals []uint64) int {
-	sh := w.shard
 	node, off, near := uint32(root), 0, noPage
 	if at != noRef {
 		near = at / pageBlocks
-		pg := sh.mem.page(near)
-		node, off = pg.node&(1<<nodeBits-1), int(pg.base)+int(at%pageBlocks)+1
+		pg := w.x.mem.page(near)
+		node, off = pg.node, int(pg.base)+int(at%pageBlocks)+1
 	}
-	done := 0
-	for done < len(locals) {
-		rest := locals[done:]
-		n := 0
+	for done := 0; ; {
+		want, got := 0, 0
 		if node != root {
-			run := *sh.runOf(node)
-			nd := sh.mem.node(run)
-			end := nd.length()
-			if off < end {
-				n = common(sh.mem.locals(run, end)[off:], rest)
-			} else if nd.childCount == 0 || int(nd.maxChildOffset) < end {
-				n = sh.append(node, rest) // no child hangs at the end, so the node can grow
-			}
+			want, got = w.goOn(node, off, near, engineHashes, locals, done)
 		}
-		if n == 0 {
-			var next uint32
-			if run := sh.child(node, off, rest); run != 0 {
-				next = sh.mem.node(run).id
-			} else {
-				next = sh.newNode(node, off, rest[:min(len(rest), maxNodeBlocks)])
+		if want == 0 {
+			if node, want, got = w.branch(node, off, engineHashes, locals, done); node == root {
+				return done
 			}
-			if next == root {
-				break
-			}
-			node, off, near = next, 0, noPage
-			continue
+			off = 0
 		}
-		got := w.hold(node, off, near, engineHashes[done:done+n], done)
 		done += got
-		if got < n {
-			sh.trim(node)
-			break
+		if got < want || done == len(locals) {
+			return done
 		}
 		near = w.refs[done-1] / pageBlocks
-		off += n
+		off += want
 	}
-	return done
+}
+
+// goOn records blocks from number done on as held from an offset of a node on: those that it has there, and more at its end
+// if it can grow. It returns how many these are and how many found room. If there are none, it has counted a child there.
+func (w *writer) goOn(id uint32, off int, near uint32, engineHashes, locals []uint64, done int) (want, got int) {
+	sh := w.x.shardOfNode(id)
+	w.shard = sh
+	sh.lock.Lock()
+	nd, rest, parent := sh.node(id), locals[done:], uint32(root)
+	end := nd.length()
+	if off < end {
+		want = common(sh.mem.locals(*sh.runOf(id), end)[off:], rest)
+	}
+	if off+want == end && want < len(rest) && (nd.childCount == 0 || int(nd.maxChildOffset) < end) {
+		want += sh.append(id, rest[want:]) // no child hangs at the end, so the node can grow
+	}
+	if want == 0 {
+		nd.addChild(off)
+	} else if got = w.hold(id, off, near, engineHashes[done:done+want], done); got < want {
+		parent = sh.trim(id)
+	}
+	sh.lock.Unlock()
+	w.x.childGone(parent)
+	return want, got
+}
+
+// branch records blocks from number done on as held in a child of a node, of those that begin there with the first of them,
+// or in a new one. It returns the child, how many blocks it has and how many found room; root if the child itself did not.
+func (w *writer) branch(node uint32, off int, engineHashes, locals []uint64, done int) (child uint32, want, got int) {
+	rest := locals[done:]
+	key := childKey(node, off, rest[0], w.x.seed)
+	sh := w.x.shardOfKey(key)
+	w.shard = sh
+	sh.lock.Lock()
+	run := sh.child(key, node, off, rest)
+	parent, freed := node, uint32(root) // parent: it counts a child too many
+	if run != 0 {
+		want = common(sh.mem.locals(run, sh.mem.node(run).length()), rest)
+	} else {
+		want = min(len(rest), maxNodeBlocks)
+		if run = sh.newNode(key, node, off, rest[:want]); run != 0 {
+			parent = root
+		}
+	}
+	if run != 0 {
+		child = sh.mem.node(run).id
+		if got = w.hold(child, 0, noPage, engineHashes[done:done+want], done); got < want {
+			freed = sh.trim(child)
+		}
+	}
+	sh.lock.Unlock()
+	w.x.childGone(parent)
+	w.x.childGone(freed)
+	return child, want, got
 }
 
 // hold records blocks of one node as held by the slot: on its pages and in its residency. It returns how many found room.
@@ -160,7 +194,7 @@ func (w *writer) fillOne(page uint32, bit int, head *uint32, engineHash uint64, 
 		last, id = id, pg.next
 	}
 	if free == noPage {
-		if free = w.newPage(mem.page(page).node&(1<<nodeBits-1), int(base), last, head); free == noPage {
+		if free = w.newPage(mem.page(page).node, int(base), last, head); free == noPage {
 			return false
 		}
 	}
@@ -176,7 +210,7 @@ func (w *writer) newPage(id uint32, base int, before uint32, head *uint32) uint3
 		return noPage
 	}
 	pg := mem.page(page)
-	pg.node, pg.base, pg.held = w.shard.id<<nodeBits|id, uint16(base), [Tiers]uint16{}
+	pg.node, pg.base, pg.held = id, uint16(base), [Tiers]uint16{}
 	pg.prev = before
 	if before == noPage {
 		pg.next, *head = *head, page
@@ -213,9 +247,11 @@ func (m *memory) seek(head, near uint32, base int) (page, before uint32) {
 
 // release takes blocks of one node out of some tiers (one bit each). It replaces by noRef the references of blocks that the
 // slot still holds elsewhere, and of blocks that it did not hold in these tiers; unknown counts the latter.
-func (sh *shard) release(s *slot, refs []uint32, tiers uint8) (unknown int) {
-	mem := sh.mem
-	id := mem.page(refs[0]/pageBlocks).node & (1<<nodeBits - 1)
+func (s *slot) release(refs []uint32, tiers uint8) (unknown int) {
+	mem := s.x.mem
+	id := mem.page(refs[0] / pageBlocks).node
+	sh := s.x.shardOfNode(id)
+	sh.lock.Lock()
 	nd := sh.node(id)
 	res, head := mem.residencyOf(nd, s.id)
 	all := res.leading()
@@ -260,9 +296,12 @@ func (sh *shard) release(s *slot, refs []uint32, tiers uint8) (unknown int) {
 	} else {
 		*res = res.cut(low, front)
 	}
+	parent := uint32(root)
 	if top+1 == nd.length() {
-		sh.trim(id)
+		parent = sh.trim(id)
 	}
+	sh.lock.Unlock()
+	s.x.childGone(parent)
 	return unknown
 }
 
@@ -278,8 +317,10 @@ func unlink(m *memory, pg *page, head *uint32) {
 	}
 }
 
-// evictNode takes all of a slot's blocks of one node away, but leaves the slot's table to the caller.
-func (sh *shard) evictNode(s *slot, id uint32) {
+// evictNode takes all of the slot's blocks of one node away, but leaves the table to the caller.
+func (s *slot) evictNode(id uint32) {
+	sh := s.x.shardOfNode(id)
+	sh.lock.Lock()
 	nd := sh.node(id)
 	_, head := sh.mem.residencyOf(nd, s.id)
 	for page := *head; page != noPage; {
@@ -288,5 +329,7 @@ func (sh *shard) evictNode(s *slot, id uint32) {
 		page = next
 	}
 	sh.runs.dropResidency(nd, s.id)
-	sh.trim(id)
+	parent := sh.trim(id)
+	sh.lock.Unlock()
+	s.x.childGone(parent)
 }
