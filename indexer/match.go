@@ -95,20 +95,24 @@ func (m *Matches) count(sh *shard, nd *node, at, n int) (alive bool) {
 // begin makes a row for each residency of the first node.
 func (m *Matches) begin(mem *memory, nd *node, n int) {
 	rows := slices.Grow(m.Slots, int(nd.residents))[:nd.residents]
-	k, longest := 0, 0
+	left, longest, least := rows, uint32(0), uint32(n)
 	for list := uint32(0); ; {
 		residencies, _, next := mem.residenciesOf(nd, list)
-		for _, res := range residencies {
-			held := min(res.leading(), n)
-			rows[k] = Match{res.slot(), uint32(held)}
-			longest = max(longest, held)
-			k += boolToInt(held > 0)
+		part := left[:len(residencies)]
+		for i, res := range residencies {
+			held := min(uint32(res.leading()), uint32(n))
+			part[i] = Match{res.slot(), held}
+			longest, least = max(longest, held), min(least, held)
 		}
+		left = left[len(part):]
 		if list = next; list == 0 {
 			break
 		}
 	}
-	m.Slots, m.Longest = rows[:k], longest
+	if least == 0 { // they hold blocks behind the first
+		rows = slices.DeleteFunc(rows, func(r Match) bool { return r.Blocks == 0 })
+	}
+	m.Slots, m.Longest = rows, int(longest)
 }
 
 // add adds to the rows what the residencies of a further node hold. Both are in order of their slots.
