@@ -135,3 +135,42 @@ func TestStartBesideAFullWorker(t *testing.T) {
 		})
 	}
 }
+
+// A worker that was started anew and has nobody who could replay its events: what it held before is forgotten before it says anything,
+// since its page tells that it is another.
+func TestWorkerReborn(t *testing.T) {
+	var c sim.Config
+	l := startLab(t, func(o *lab.Options) {
+		o.Workers = 1
+		o.Sim = func(_ int, is *sim.Config) { c = *is }
+		o.Config = func(keys map[string]any) {
+			worker := keys["workers"].([]any)[0].(map[string]any)
+			delete(worker["events"].(map[string]any), "replay")
+		}
+	})
+	first := post(t, l, newTalk(1).turn(50), nil)
+	awaitExact(t, l, first.worker, first.prompt)
+	eventually(t, "its page to be read", func() bool {
+		rows, err := lab.Get("http://" + l.Admin + "/workers")
+		return err == nil && gjson.GetBytes(rows, "0.told").Exists()
+	})
+	old := l.Sims[0]
+	c.Listen, c.Events = old.Addr(), strings.TrimPrefix(old.EventsAddr(), "tcp://")
+	old.Close()
+	var err error
+	eventually(t, "the ports to be free", func() bool {
+		l.Sims[0], err = sim.New(c)
+		return err == nil
+	})
+	l.Sims[0].Start()
+	eventually(t, "the old blocks to go", func() bool {
+		rows, err := lab.Get("http://" + l.Admin + "/workers")
+		return err == nil && gjson.GetBytes(rows, "0.blocks_held").Int() == 0
+	})
+	if n := metric(t, l, "sightline_events_total", `what="restarts"`); n != 1 {
+		t.Errorf("%v restarts counted", n)
+	}
+	eventually(t, "the worker to be well", func() bool { return post(t, l, newTalk(1).turn(50), nil).status == http.StatusOK })
+	again := post(t, l, newTalk(1).turn(50), nil)
+	awaitExact(t, l, again.worker, again.prompt)
+}

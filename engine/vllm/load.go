@@ -10,8 +10,11 @@ import (
 // data-parallel rank, labelled engine (vllm/v1/metrics/loggers.py). The KV cache's use is gpu_cache_usage_perc in 0.8, both names
 // in a revision of 2025 that was read, and kv_cache_usage_perc alone in 2026. Steps are taken to last two seconds at most.
 // /health asks the engine's client, not the engine: 503 once that has found the engine dead
-// (vllm/entrypoints/serve/instrumentator/health.py, read in a revision of 2026).
+// (vllm/entrypoints/serve/instrumentator/health.py, read in a revision of 2026). The API server's process ends with its engine's, and
+// its page tells when it began, unless several API servers share one page: prometheus_client has process_* only where it does not
+// collect from several processes, as SGLang's and TensorRT-LLM's pages do.
 const health = "/health"
 
 var load = rules.Load{Path: "/metrics", Running: "vllm:num_requests_running", Waiting: "vllm:num_requests_waiting",
-	Usage: []string{"vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"}, Rank: "engine", Old: 2 * time.Second}
+	Usage: []string{"vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"}, Rank: "engine",
+	Began: "process_start_time_seconds", Old: 2 * time.Second}

@@ -124,6 +124,7 @@ type Feed struct {
 	stats        Stats
 	resyncWanted bool         // Resync was called
 	learned      []Stem       // Learn
+	rebornAfter  time.Time    // Reborn; zero: not called
 	staleSince   atomic.Int64 // when the stream stopped being live, in Unix ns; 0 while it is live
 	doubtSince   atomic.Int64 // of doubt, in Unix ns; 0: there is none
 
@@ -213,6 +214,15 @@ func (f *Feed) Resync() {
 	f.signal()
 }
 
+// Reborn is for a caller who found that the engine's process is another than it was at a time. Unless the feed has seen that itself since,
+// it asks, and with nobody to ask clears what is known. Reborn does not wait.
+func (f *Feed) Reborn(was time.Time) {
+	f.mu.Lock()
+	f.rebornAfter = was
+	f.mu.Unlock()
+	f.signal()
+}
+
 // Up is called by the source after each (re)connection.
 func (f *Feed) Up() {
 	f.mu.Lock()
@@ -284,9 +294,12 @@ func (f *Feed) applyQueue(ctx context.Context) {
 			}
 		case <-f.wake:
 			f.mu.Lock()
-			doubt := f.resyncWanted
-			f.resyncWanted = false
+			doubt, reborn := f.resyncWanted, f.rebornAfter
+			f.resyncWanted, f.rebornAfter = false, time.Time{}
 			f.mu.Unlock()
+			if !reborn.IsZero() {
+				f.replaceIncarnation(ctx, reborn)
+			}
 			if doubt {
 				f.resync(ctx)
 				if next := f.nextCheck(f.o.Idle); next > 0 {

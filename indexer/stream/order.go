@@ -30,7 +30,8 @@ type order struct {
 	lastHeard time.Time        // time of the last message of that epoch
 	applied   [512]fingerprint // the last messages applied, by seq modulo 512
 	partial   bool
-	recurrent bool // kvevent.Batch.Recurrent of any batch so far
+	recurrent bool      // kvevent.Batch.Recurrent of any batch so far
+	restarted time.Time // the last time that a new incarnation began
 	// replayOwed: a replay failed, and what it would have brought is still missing.
 	replayOwed bool
 	confirmed  uint64        // while replayOwed: next at the time when the publisher was last known to be the same incarnation
@@ -126,8 +127,20 @@ func (f *Feed) afterDrop(ctx context.Context) {
 // restart begins with a new incarnation of the publisher: nothing is known of it.
 func (f *Feed) restart(epoch uint64) {
 	f.update(func(s *Stats) { s.Restarts++ })
+	f.restarted = time.Now()
 	f.clearAll()
 	f.started, f.next, f.first, f.epoch, f.applied = false, 0, 0, epoch, [512]fingerprint{}
+}
+
+// replaceIncarnation is called when the engine's process is another than it was at a time. A publisher that can be asked knows
+// whether it is the same: by the message under our last number.
+func (f *Feed) replaceIncarnation(ctx context.Context, was time.Time) {
+	if !f.started || f.next == 0 || f.restarted.After(was) {
+		return
+	}
+	if !f.catchUp(ctx) && !f.restarted.After(was) {
+		f.restart(f.epoch)
+	}
 }
 
 // clearAll empties the sink, because what it holds may be wrong. The rank is partial until the publisher's state is known.

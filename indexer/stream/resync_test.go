@@ -2,6 +2,7 @@ package stream
 
 import (
 	"testing"
+	"time"
 
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
@@ -54,6 +55,50 @@ func TestResyncWithoutReplay(t *testing.T) {
 	before := f.Stats()
 	f.Offer(w.step())
 	applied(t, f, "the next message", func(s Stats) bool { return s.Batches == before.Batches+1 })
+}
+
+// A process that began anew is known by somebody else, though nothing was published since, or the numbers fit: what its forerunner
+// held goes. One that the publisher does not confirm, or that was seen already, changes nothing.
+func TestReborn(t *testing.T) {
+	for _, replays := range []bool{false, true} {
+		w := newWorker(41, replays)
+		f, r := start(t, w, Options{})
+		f.Up()
+		for range 20 {
+			f.Offer(w.step())
+		}
+		settle(t, w, r, f)
+		if replays {
+			f.Reborn(time.Now())
+			f.Offer(w.step())
+			settle(t, w, r, f)
+			if s := f.Stats(); s.Restarts != 0 {
+				t.Errorf("the publisher says that it is the same: %+v", s)
+			}
+		}
+		was := time.Now()
+		w.restart()
+		f.Reborn(was)
+		applied(t, f, "the restart", func(s Stats) bool { return s.Restarts == 1 })
+		settleEmpty := func() {
+			for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+				if got, _ := r.state(); len(got) == 0 {
+					return
+				} else if time.Now().After(end) {
+					t.Fatalf("%d blocks of the one before", len(got))
+				}
+			}
+		}
+		settleEmpty()
+		f.Reborn(was) // it is known
+		for range 25 {
+			f.Offer(w.step())
+		}
+		settle(t, w, r, f)
+		if s := f.Stats(); s.Restarts != 1 {
+			t.Errorf("replays %v: %+v", replays, s)
+		}
+	}
 }
 
 // The index knows of a worker whose blocks are not all told.

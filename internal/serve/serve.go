@@ -157,7 +157,8 @@ func (s *Server) decider(ctx context.Context, metrics *prometheus.Registry, deci
 		r.probe = probe.New(probe.Options{Log: s.log, Metrics: r.metrics})
 		go r.probe.Run(ctx)
 	}
-	r.nurse = vitals.New(vitals.Options{Health: s.cfg.HealthEvery, Load: s.cfg.LoadEvery, Fleet: r.fleet, Log: s.log, Metrics: r.metrics})
+	r.nurse = vitals.New(vitals.Options{Health: s.cfg.HealthEvery, Load: s.cfg.LoadEvery, Fleet: r.fleet, Log: s.log, Metrics: r.metrics,
+		Reborn: func(w *fleet.Worker, was time.Time) { r.sources.set.Reborn(w, was) }})
 	r.router = router.New(router.Options{Models: s.models, Fleet: r.fleet, Index: r.index, Audit: r.audit, Decisions: decisions,
 		PredictedTTL: s.cfg.Index.PredictedTTL, MaxInFlight: s.cfg.MaxInFlight, Log: s.log, Metrics: r.metrics,
 		Resync: func(slot *fleet.Slot) {

@@ -32,6 +32,15 @@ func (s *Set) Resync(match func(*fleet.Slot) bool, why string) (n int) {
 	return n
 }
 
+// Reborn tells the feeds of a worker that its process is another than it was at a time.
+func (s *Set) Reborn(w *fleet.Worker, was time.Time) {
+	for _, f := range s.Slots() {
+		if f.Worker == w && f.Feed != nil {
+			f.Feed.Reborn(was)
+		}
+	}
+}
+
 // Learn tells the feed of a slot what a block is that its events name as a parent and that it does not know.
 func (s *Set) Learn(slot indexer.SlotID, parent uint64, locals []uint64) {
 	for _, f := range s.Slots() {

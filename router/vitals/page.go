@@ -23,6 +23,7 @@ const (
 	maxKept  = 1 << 20
 	maxRank  = 1 << 10
 	maxCount = 1 << 16 // requests
+	maxTime  = 1 << 40 // Unix seconds
 )
 
 // gauges are what one rank tells.
@@ -31,28 +32,34 @@ type gauges struct {
 	usage            float64 // below 0: not told
 }
 
-// read takes the gauges off a page, by rank; those without one are rank 0's. Of several series of a rank (tensor-parallel ranks,
+// read takes the gauges off a page, by rank; those without one are rank 0's; and when the worker's process began, 0 if that is not told. Of several series of a rank (tensor-parallel ranks,
 // priorities beside their sum) the largest counts. It is an error if one of them has a value that it cannot have; a page without
 // any of them gives none.
-func read(l *rules.Load, page io.Reader) (map[int]gauges, error) {
+func read(l *rules.Load, page io.Reader) (out map[int]gauges, began float64, err error) {
 	kept, err := lines(l, page)
 	if err != nil || len(kept) == 0 {
-		return nil, err
+		return nil, 0, err
 	}
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(bytes.NewReader(kept))
 	if err != nil {
-		return nil, errUnreadable
+		return nil, 0, errUnreadable
 	}
-	out := make(map[int]gauges)
+	out = make(map[int]gauges)
 	usage := slices.IndexFunc(l.Usage, func(name string) bool { return families[name] != nil })
 	for name, family := range families {
 		for _, m := range family.Metric {
+			if name == l.Began {
+				if began = m.GetUntyped().GetValue(); !(began > 0 && began < maxTime) {
+					return nil, 0, errUnreadable
+				}
+				continue
+			}
 			rank := 0
 			for _, label := range m.Label {
 				if label.GetName() == l.Rank && l.Rank != "" {
 					if rank, err = strconv.Atoi(label.GetValue()); err != nil || rank < 0 || rank >= maxRank {
-						return nil, errUnreadable
+						return nil, 0, errUnreadable
 					}
 				}
 			}
@@ -64,7 +71,7 @@ func read(l *rules.Load, page io.Reader) (map[int]gauges, error) {
 			switch name {
 			case l.Running, l.Waiting:
 				if !(v >= 0 && v <= maxCount) {
-					return nil, errUnreadable
+					return nil, 0, errUnreadable
 				}
 				if name == l.Running {
 					g.running = max(g.running, int(v))
@@ -73,7 +80,7 @@ func read(l *rules.Load, page io.Reader) (map[int]gauges, error) {
 				}
 			default:
 				if !(v >= 0 && v <= 1) {
-					return nil, errUnreadable
+					return nil, 0, errUnreadable
 				}
 				if name == l.Usage[usage] {
 					g.usage = max(g.usage, v)
@@ -82,19 +89,19 @@ func read(l *rules.Load, page io.Reader) (map[int]gauges, error) {
 			out[rank] = g
 		}
 	}
-	return out, nil
+	return out, began, nil
 }
 
 // lines are those of a page that tell the wanted gauges.
 func lines(l *rules.Load, page io.Reader) (kept []byte, err error) {
-	names := append([]string{l.Running, l.Waiting}, l.Usage...)
+	names := append([]string{l.Running, l.Waiting, l.Began}, l.Usage...)
 	rest := &io.LimitedReader{R: page, N: maxPage}
 	sc := bufio.NewScanner(rest)
 	sc.Buffer(make([]byte, 0, 16<<10), maxLine)
 	for sc.Scan() {
 		line := sc.Bytes()
 		if !slices.ContainsFunc(names, func(n string) bool {
-			return len(line) > len(n) && string(line[:len(n)]) == n && strings.IndexByte("{ \t", line[len(n)]) >= 0
+			return n != "" && len(line) > len(n) && string(line[:len(n)]) == n && strings.IndexByte("{ \t", line[len(n)]) >= 0
 		}) {
 			continue
 		}

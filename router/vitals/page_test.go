@@ -67,12 +67,14 @@ trtllm_kv_cache_utilization{engine_type="undefined",model_name="undefined"} 0.06
 		{"a good value beside", "vllm", "vllm:num_requests_running{engine=\"0\"} 1\nvllm:num_requests_running{engine=\"1\"} -7\n", nil},
 		{"an odd rank", "vllm", "vllm:num_requests_running{engine=\"-1\"} 1\n", nil},
 		{"a rank far off", "vllm", "vllm:num_requests_running{engine=\"1000000000\"} 1\n", nil},
+		{"born before time", "vllm", "vllm:num_requests_running 1\nprocess_start_time_seconds -5\n", nil},
+		{"born at no time", "vllm", "vllm:num_requests_running 1\nprocess_start_time_seconds NaN\n", nil},
 		{"broken", "vllm", "vllm:num_requests_running{engine=\n", nil},
 		{"a line that does not end", "vllm", strings.Repeat("x", 2*maxLine), nil},
 		{"the same for ever", "vllm", strings.Repeat("vllm:num_requests_running 1\n", maxKept/20), nil},
 		{"a page that does not end", "vllm", strings.Repeat(strings.Repeat("y", 1023)+"\n", maxPage/1024+1), nil},
 	} {
-		got, err := read(loadOf(c.engine), strings.NewReader(c.page))
+		got, _, err := read(loadOf(c.engine), strings.NewReader(c.page))
 		if (err != nil) != (c.want == nil) || err == nil && !maps.Equal(got, c.want) {
 			t.Errorf("%s: %v, %v; want %v", c.name, got, err, c.want)
 		}
@@ -104,7 +106,10 @@ func FuzzPage(f *testing.F) {
 	f.Add("vllm:num_requests_running{engine=\"1\\n\"} 0x1p3 1\nvllm:kv_cache_usage_perc 1e-400\n")
 	l := loadOf("vllm")
 	f.Fuzz(func(t *testing.T, page string) {
-		got, err := read(l, strings.NewReader(page))
+		got, began, err := read(l, strings.NewReader(page))
+		if !(began >= 0 && began < maxTime) {
+			t.Errorf("began at %v", began)
+		}
 		for rank, g := range got {
 			count := func(n int) bool { return n >= 0 && n <= maxCount }
 			use := g.usage == -1 || g.usage >= 0 && g.usage <= 1
@@ -128,7 +133,7 @@ func BenchmarkPage(b *testing.B) {
 	b.SetBytes(int64(len(text)))
 	b.ReportAllocs()
 	for b.Loop() {
-		if got, err := read(loadOf("vllm"), strings.NewReader(text)); err != nil || len(got) != 9 {
+		if got, _, err := read(loadOf("vllm"), strings.NewReader(text)); err != nil || len(got) != 9 {
 			b.Fatal(got, err)
 		}
 	}

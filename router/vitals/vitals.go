@@ -2,6 +2,7 @@
 //
 //	health path   ─▶ Worker.Checked: three failures in a row, or a 503, and it gets no requests until the next good answer
 //	metrics page  ─▶ Slot.Tell: requests that are not ours, the KV cache's use; believed for three periods
+//	both          ─▶ Options.Reborn: another process answers at the worker's address (life.go)
 //
 // What paths and gauges are called, and how old they may be, is the engine's (rules.Rules). A worker that has none of it is
 // asked once a minute, in case another one has taken its place, and nothing is held against it. Answers are hostile: an answer
@@ -43,6 +44,8 @@ type Options struct {
 	Log          *zap.Logger
 	Metrics      prometheus.Registerer
 	Fleet        *fleet.Fleet // whose workers' ages are shown
+	// Reborn, if set, is told that a worker's process is another than it was at a time. It must not block.
+	Reborn func(w *fleet.Worker, was time.Time)
 }
 
 // Nurse asks. Safe for concurrent use.
@@ -93,12 +96,13 @@ func (n *Nurse) Watch(ctx context.Context, w *fleet.Worker, r rules.Rules, load 
 		return
 	}
 	var both sync.WaitGroup
+	one := &life{}
 	if n.o.Health > 0 && r.Health != "" {
-		c := &checks{Nurse: n, worker: w, path: r.Health}
+		c := &checks{Nurse: n, worker: w, path: r.Health, life: one}
 		both.Go(func() { again(ctx, w, n.o.Health, c.ask) })
 	}
 	if n.o.Load > 0 && load && r.Load.Path != "" {
-		l := &loads{Nurse: n, worker: w, load: r.Load, last: make([]standing, len(w.Slots))}
+		l := &loads{Nurse: n, worker: w, load: r.Load, last: make([]standing, len(w.Slots)), life: one}
 		both.Go(func() { again(ctx, w, n.o.Load, l.ask) })
 	}
 	both.Wait()
@@ -129,10 +133,11 @@ type checks struct {
 	worker *fleet.Worker
 	path   string
 	none   bool // it has none, as was said
+	life   *life
 }
 
 func (c *checks) ask(ctx context.Context) (next time.Duration) {
-	w := c.worker
+	w, asked := c.worker, time.Now()
 	status, err := get(ctx, c.health, w.Addr, c.path, nil)
 	failed, said := "", c.none
 	switch c.none = false; {
@@ -148,6 +153,9 @@ func (c *checks) ask(ctx context.Context) (next time.Duration) {
 				zap.String("worker", w.Name), zap.String("path", c.path), zap.Int("status", status))
 		}
 		c.none, next = true, seldom
+	}
+	if err == nil || failed == refused {
+		c.reborn(w, c.life.answered(failed == refused, asked))
 	}
 	if failed != "" {
 		c.failed.WithLabelValues(w.Name, "health", failed).Inc()
@@ -171,6 +179,7 @@ type loads struct {
 	last   []standing // by slot
 	fails  int        // in a row
 	none   bool
+	life   *life
 }
 
 // standing is what a rank told, and since when the same.
@@ -182,9 +191,10 @@ type standing struct {
 func (l *loads) ask(ctx context.Context) (next time.Duration) {
 	w := l.worker
 	var page map[int]gauges
+	began := 0.0
 	asked := time.Now()
 	status, err := get(ctx, l.Nurse.load, w.Addr, l.load.Path, func(body io.Reader) (err error) {
-		page, err = read(&l.load, body)
+		page, began, err = read(&l.load, body)
 		return err
 	})
 	failed := ""
@@ -214,6 +224,7 @@ func (l *loads) ask(ctx context.Context) (next time.Duration) {
 		l.o.Log.Info("a worker's load is heard again", zap.String("worker", w.Name))
 	}
 	l.fails, l.none = 0, next > 0
+	l.reborn(w, l.life.told(began, asked))
 	l.tell(page, asked, time.Now())
 	return next
 }
@@ -262,6 +273,9 @@ func get(ctx context.Context, client *http.Client, addr, path string, body func(
 	return resp.StatusCode, err
 }
 
+// refused is why a connection was not made: nobody listens at the address.
+const refused = "refused"
+
 // why names what went wrong in a word.
 func why(err error) string {
 	var timeout net.Error
@@ -270,7 +284,7 @@ func why(err error) string {
 	case errors.Is(err, errUnreadable), errors.As(err, &panicked):
 		return "unreadable"
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return "refused"
+		return refused
 	case errors.As(err, &timeout) && timeout.Timeout():
 		return "timeout"
 	}

@@ -162,6 +162,7 @@ type Worker struct {
 	mediaAsked int
 	mediaHit   int
 
+	began   time.Time
 	engines []*scheduler
 	http    net.Listener
 	server  *http.Server
@@ -227,7 +228,7 @@ func New(cfg Config) (*Worker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("simulated worker: %w", err)
 	}
-	w := &Worker{cfg: cfg, rules: rules, namer: namer, words: map[uint32]string{}, fetcher: loopbackClient(), processor: newLRU(4096)}
+	w := &Worker{cfg: cfg, rules: rules, namer: namer, words: map[uint32]string{}, fetcher: loopbackClient(), processor: newLRU(4096), began: time.Now()}
 	for _, word := range cfg.Words {
 		w.words[word.ID] = word.Text
 	}

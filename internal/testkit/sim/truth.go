@@ -159,6 +159,7 @@ func (w *Worker) metrics(rw http.ResponseWriter, _ *http.Request) {
 	}
 	family("mm_cache_queries_total", "counter", once(asked))
 	family("mm_cache_hits_total", "counter", once(hit))
+	fmt.Fprintf(&b, "# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds %.2f\n", float64(w.began.UnixMilli())/1000)
 	fmt.Fprintf(&b, "# TYPE vllm:cache_config_info gauge\n")
 	for _, e := range w.engines {
 		fmt.Fprintf(&b, "vllm:cache_config_info{block_size=\"%d\",enable_prefix_caching=\"True\",engine=\"%d\",num_gpu_blocks=\"%d\",prefix_caching_hash_algo=\"%s\"} 1.0\n",

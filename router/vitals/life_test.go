@@ -1,0 +1,72 @@
+package vitals
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sightline-router/sightline/router/fleet"
+)
+
+// A new process is told once, by its birth where that is known, else by an address at which nobody listened for a while.
+func TestLives(t *testing.T) {
+	at := func(s int) time.Time { return time.Unix(int64(1000+s), 0) }
+	type step struct {
+		began   float64 // a page; 0: a health check
+		refused bool
+		want    int // since when it may be another; 0: it is the same
+	}
+	for name, steps := range map[string][]step{
+		"another birth":           {{began: 5}, {began: 5}, {began: 6, want: 2}, {began: 6}},
+		"two behind one address":  {{began: 5}, {began: 6, want: 1}, {began: 5}, {began: 6}, {began: 5}},
+		"refused, then back":      {{}, {}, {refused: true}, {refused: true}, {want: 2}, {}},
+		"refused from the first":  {{refused: true}, {}, {}},
+		"refused, the same birth": {{began: 5}, {}, {refused: true}, {}, {began: 5}},
+		"refused, another birth":  {{began: 5}, {refused: true}, {}, {began: 7, want: 1}},
+		"birth not told at first": {{}, {began: 5}, {began: 5}},
+	} {
+		l := &life{}
+		for i, s := range steps {
+			var was time.Time
+			if s.began > 0 {
+				was = l.told(s.began, at(i+1))
+			} else {
+				was = l.answered(s.refused, at(i+1))
+			}
+			if want := at(s.want); was != want && (s.want > 0 || !was.IsZero()) {
+				t.Errorf("%s, step %d: %v, want %v", name, i+1, was, s.want)
+			}
+		}
+	}
+}
+
+// The page of a worker that was started anew says so.
+func TestRebornIsTold(t *testing.T) {
+	var mu sync.Mutex
+	var told []*fleet.Worker
+	page := func(began float64) http.HandlerFunc {
+		return func(rw http.ResponseWriter, _ *http.Request) {
+			fmt.Fprintf(rw, "vllm:num_requests_running 0\n# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds %g\n", began)
+		}
+	}
+	w := newWard(t, Options{Load: time.Millisecond, Reborn: func(w *fleet.Worker, _ time.Time) {
+		mu.Lock()
+		defer mu.Unlock()
+		told = append(told, w)
+	}}, 0, page(1.7e9))
+	w.hears(3)
+	w.answers(page(1.70000001e9))
+	reborn := func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(told)
+	}
+	w.until("it is told", func() bool { return reborn() > 0 })
+	w.hears(3)
+	if n := reborn(); n != 1 || !slices.Contains(told, w.worker) {
+		t.Errorf("told %d times", n)
+	}
+}
