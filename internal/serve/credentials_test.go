@@ -1,0 +1,57 @@
+package serve
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sightline-router/sightline/indexer/source/bus"
+)
+
+// The command makes keys for the workers whose agents a configuration names, under its prefix; with them its embedded server may
+// listen to the network.
+func TestWriteCredentials(t *testing.T) {
+	dir := checkDir(t)
+	file := filepath.Join(dir, "sightline.yaml")
+	text := strings.Replace(goodConfig, "DIR", dir, -1) + `- {name: gpu, addr: 10.0.0.9:8000, events: {nats: true}}
+nats: {listen: "0.0.0.0:4222", prefix: blue, config: ` + dir + "/keys/users.conf, nkey: " + dir + "/keys/router.nk}\n"
+	write(t, file, []byte(text))
+	if err := check(t, dir, text); err == nil || !strings.Contains(err.Error(), "nats.config: open ") {
+		t.Errorf("without the files: %v", err)
+	}
+	var out strings.Builder
+	if err := WriteCredentials(CredentialsOptions{Dir: filepath.Join(dir, "keys"), Config: file, Worker: []string{"other"}}, &out); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"router.nk", "agent-gpu.nk", "agent-other.nk", "users.conf"} {
+		if !strings.Contains(out.String(), "written: "+filepath.Join(dir, "keys", want)) {
+			t.Errorf("%s lacks %s", out.String(), want)
+		}
+	}
+	users, err := os.ReadFile(filepath.Join(dir, "keys", "users.conf"))
+	if err != nil || !strings.Contains(string(users), `"blue.kv.gpu.*"`) {
+		t.Errorf("%v: %s", err, users)
+	}
+	if err := check(t, dir, text); err != nil {
+		t.Error(err)
+	}
+}
+
+// What an agent's flags cannot be together stops it at once, in the flags' words.
+func TestAgentFlags(t *testing.T) {
+	const url = "nats://127.0.0.1:1"
+	for want, n := range map[string]AgentNATS{
+		"--nats-nkey: given beside credentials":                          {Access: bus.Access{URL: url, Credentials: "c", NKey: "n"}},
+		"--nats-user: user and password_file must both be given":         {Access: bus.Access{URL: url, User: "u"}},
+		"--nats: it holds a user or a secret":                            {Access: bus.Access{URL: "nats://secret@127.0.0.1:1"}},
+		"--nats-prefix: \"A\" is no prefix":                              {Access: bus.Access{URL: url}, Prefix: "A"},
+		"nkey: none: nats: open none":                                    {Access: bus.Access{URL: url, NKey: "none"}},
+		"tls_ca: nats: error loading or parsing rootCA file: open none:": {Access: bus.Access{URL: url, TLSCA: "none"}},
+	} {
+		err := Agent(t.Context(), AgentOptions{Worker: "w", Engine: "vllm", ZMQ: "tcp://127.0.0.1:2", NATS: n, LogLevel: "error"})
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret@") {
+			t.Errorf("%v\nwant %s", err, want)
+		}
+	}
+}
