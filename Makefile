@@ -147,10 +147,13 @@ bench-fleet: ## Sightline, round robin and least request before two real vLLM (1
 	SIGHTLINE_BENCH_FLEET=1 SIGHTLINE_BENCH_WORKERS=$(WORKERS) MODEL_DIR=$(abspath $(MODEL_DIR)) SIGHTLINE_VLLM=$(if $(VLLM),$(CACHE)/vllm-$(VLLM)) \
 	  $(GO) test -count=1 -timeout 40m -v -run '^TestBenchFleet$$' ./e2e
 
+bench-restart: ## what decisions know after a restart of Sightline, by how events come (two minutes)
+	SIGHTLINE_BENCH_RESTART=1 $(GO) test -count=1 -timeout 10m -v -run '^TestBenchRestart$$' ./e2e
+
 soak-media: ## a minute of requests with four 720p images each, through a real Envoy
 	SIGHTLINE_SOAK=60s $(GO) test -count=1 -timeout 10m -v -run 'TestMediaSoak' ./e2e
 
-soak: ## millions of steps of the index's model checker, and 360 workers behind bad wires, under the race detector
+soak: ## millions of steps of the index's model checker, and 900 workers behind bad wires, a third of them without a replay, under the race detector
 	CGO_ENABLED=1 SIGHTLINE_LONG=1 $(GO) test -race -count=1 -timeout 60m -run 'Model|Replay|Reused' ./indexer ./indexer/stream
 	CGO_ENABLED=1 SIGHTLINE_LONG=1 $(GO) test -race -count=1 -timeout 60m -run 'BadWire' ./internal/testkit/sim
 

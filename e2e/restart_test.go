@@ -7,9 +7,11 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/tidwall/gjson"
 
@@ -46,8 +48,8 @@ func (c *talk) turn(n int) map[string]any {
 	return map[string]any{"messages": c.messages}
 }
 
-// direct has a worker answer a request that passes Sightline by.
-func direct(t *testing.T, w *sim.Worker, body map[string]any) {
+// direct has a worker answer a request that passes Sightline by, and gives the prompt's tokens.
+func direct(t *testing.T, w *sim.Worker, body map[string]any) (prompt int) {
 	body["model"], body["max_tokens"] = lab.ModelName, 1
 	raw, err := json.Marshal(body)
 	if err != nil {
@@ -56,12 +58,14 @@ func direct(t *testing.T, w *sim.Worker, body map[string]any) {
 	resp, err := http.Post("http://"+w.Addr()+"/v1/chat/completions", "application/json", bytes.NewReader(raw))
 	if err != nil {
 		t.Error(err)
-		return
+		return 0
 	}
 	defer resp.Body.Close()
-	if text, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusOK {
+	text, _ := io.ReadAll(resp.Body)
+	if resp.StatusCode != http.StatusOK {
 		t.Errorf("status %d: %s", resp.StatusCode, text)
 	}
+	return int(gjson.GetBytes(text, "usage.prompt_tokens").Int())
 }
 
 // A router that starts beside a worker which has told of its cache longer ago than it can tell again: what comes again is
@@ -173,4 +177,85 @@ func TestWorkerReborn(t *testing.T) {
 	eventually(t, "the worker to be well", func() bool { return post(t, l, newTalk(1).turn(50), nil).status == http.StatusOK })
 	again := post(t, l, newTalk(1).turn(50), nil)
 	awaitExact(t, l, again.worker, again.prompt)
+}
+
+// What a restart of Sightline costs, by how events come (make bench-restart): conversations go on while it starts. A decision is blind
+// that knows less than nine tenths of what a worker holds of its prompt.
+func TestBenchRestart(t *testing.T) {
+	if os.Getenv("SIGHTLINE_BENCH_RESTART") == "" {
+		t.Skip("make bench-restart runs it")
+	}
+	const talks, pace, lasts = 200, 50 * time.Millisecond, 20 * time.Second
+	for _, c := range []struct {
+		name          string
+		workers, home int // the worker that has all conversations
+		window        int // batches that it can tell again
+		others        int // of so many turns one passes Sightline by, as another replica's would; 0: none
+		blindAfter5   int // at most; below 0: any number
+	}{
+		{"ZeroMQ with replay", 1, 0, 10000, 0, 0},
+		{"ZeroMQ, a replay of a quarter", 1, 0, talks / 4, 0, -1},
+		{"agents over NATS", 2, 1, 10000, 0, 0},
+		{"two replicas, a replay of a quarter", 1, 0, talks / 4, 2, -1},
+	} {
+		l := startLab(t, func(o *lab.Options) {
+			o.Workers, o.Blocks = c.workers, 1<<15
+			o.Sim = func(_ int, is *sim.Config) { is.BufferSteps = c.window }
+		})
+		all, held := make([]*talk, talks), make([]int, talks)
+		turn := func(i int) { held[i] = direct(t, l.Sims[c.home], all[i].turn(40)) / 16 * 16 }
+		for i := range all {
+			all[i] = newTalk(uint64(i))
+			held[i] = direct(t, l.Sims[c.home], all[i].turn(200)) / 16 * 16
+		}
+		l.KillSightline()
+		rng := rand.New(rand.NewPCG(3, 3))
+		began := time.Now()
+		if err := l.StartSightline(); err != nil {
+			t.Fatal(err)
+		}
+		var ready, warm time.Duration
+		decided, blind, late, undecided := 0, 0, 0, 0
+		for next := began; time.Since(began) < lasts; next = next.Add(pace) {
+			time.Sleep(time.Until(next))
+			i := rng.IntN(talks)
+			if c.others > 0 && rng.IntN(c.others) == 0 {
+				turn(i)
+				continue
+			}
+			at := time.Since(began)
+			before := lastID(l)
+			r := post(t, l, all[i].turn(40), nil)
+			if now := lastID(l); now == "" || now == before {
+				undecided++
+			} else {
+				d := lastDecision(t, l)
+				if decided++; ready == 0 {
+					ready = at
+				}
+				if int(d.Get("cached_tokens").Int())*10 < held[i]*9 {
+					blind, warm = blind+1, at
+					if at > ready+5*time.Second {
+						late++
+					}
+				}
+			}
+			held[i] = 0
+			if r.worker == c.home {
+				held[i] = r.prompt / 16 * 16
+			}
+		}
+		t.Logf("%-36s %3d of %3d decisions blind, %3d later than 5 s after the first; the last %4.1f s after the start, the first decision %.1f s; %d requests undecided",
+			c.name+":", blind, decided, late, warm.Seconds(), ready.Seconds(), undecided)
+		if c.blindAfter5 >= 0 && late > c.blindAfter5 || decided == 0 {
+			t.Errorf("%s: %d blind decisions after 5 s, want %d", c.name, late, c.blindAfter5)
+		}
+		l.Stop()
+	}
+}
+
+// lastID is the newest decision's; "" while Sightline does not answer.
+func lastID(l *lab.Lab) string {
+	d, _ := lab.Get("http://" + l.Admin + "/decisions?n=1")
+	return gjson.GetBytes(d, "0.id").Str
 }
