@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"syscall"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -43,7 +44,7 @@ func TestDeadStreams(t *testing.T) {
 	l := startLab(t, func(o *lab.Options) { o.Workers = 2 })
 	urls := []string{onWorker(t, l, 0, 500), onWorker(t, l, 1, 540)}
 	l.Sims[0].StopEvents()
-	l.KillAgent(1)
+	_ = l.EndAgent(1, syscall.SIGKILL)
 	for i, url := range urls {
 		name := fmt.Sprint("worker-", i+1)
 		eventually(t, name+" to be doubtful", func() bool {
@@ -53,6 +54,54 @@ func TestDeadStreams(t *testing.T) {
 		if age := metric(t, l, "sightline_event_stream_age_seconds", name); age < 10 {
 			t.Errorf("%s is doubted after %v s", name, age)
 		}
+	}
+}
+
+// An agent ends, with a word and without, and another begins: the router keeps what it knew, hears what came meanwhile, and the
+// agent's page says how it stands.
+func TestAgentRestarts(t *testing.T) {
+	l := startLab(t, func(o *lab.Options) { o.Workers = 2 })
+	urls := []string{onWorker(t, l, 1, 700)}
+	agent := func(path string) (string, bool) {
+		b, err := lab.Get("http://" + l.AgentAdmin[0] + path)
+		return string(b), err == nil
+	}
+	number := func(name string) float64 { return metricOf(t, l.AgentAdmin[0], name, "") }
+	ready := func() bool { _, ok := agent("/readyz"); return ok }
+	restarts := func() float64 {
+		return metric(t, l, "sightline_events_total", `what="restarts",worker="worker-2"`) + metric(t, l, "sightline_events_total", `what="gaps_unfilled",worker="worker-2"`)
+	}
+	eventually(t, "the agent to be ready", ready)
+	before := restarts()
+	for i, by := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+		if err := l.EndAgent(1, by); by == syscall.SIGTERM && err != nil {
+			t.Errorf("a clean end: %v", err)
+		}
+		for _, url := range urls {
+			if d := again(t, l, url); d.Get("reason").Str != "exact" {
+				t.Errorf("after %v, while no agent is there: %s", by, d.Raw)
+			}
+		}
+		if err := l.StartAgent(1); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the next agent to be ready", ready)
+		if number("sightline_agent_resumed") != 1 || number("sightline_agent_blocks") == 0 || number("sightline_agent_publish_refused_total") != 0 {
+			text, _ := agent("/state")
+			t.Errorf("after %v: %s", by, text)
+		}
+		for _, url := range urls {
+			if d := again(t, l, url); d.Get("reason").Str != "exact" {
+				t.Errorf("after %v: %s", by, d.Raw)
+			}
+		}
+		urls = append(urls, onWorker(t, l, 1, uint64(740+40*i)))
+	}
+	if n := restarts() - before; n != 0 {
+		t.Errorf("the router began anew %v times", n)
+	}
+	if text, _ := agent("/state"); gjson.Get(text, "worker").Str != "worker-2" || gjson.Get(text, "ranks.0.published.Blocks").Int() == 0 {
+		t.Error(text)
 	}
 }
 

@@ -18,10 +18,13 @@ type agentCmd struct {
 	Topic     string `help:"Only messages whose topic begins so."`
 	Ranks     int    `help:"Data-parallel ranks; 0: none."`
 	BlockSize int    `help:"Tokens a block; 0: as the engine says."`
+	Metrics   string `placeholder:"URL" help:"The engine's metrics page, such as http://127.0.0.1:8000/metrics: its process_start_time_seconds tells an agent that starts whether the engine is still the same, where it has no replay socket."`
 
 	NATS serve.AgentNATS `embed:""`
 
 	Publish  string `enum:"blocks,tokens" default:"blocks" help:"blocks: hashes only; tokens: token ids too, for audits (that puts prompts on the NATS server's disk)."`
+	State    string `placeholder:"FILE" help:"Keep what the worker holds in a file as well, for when NATS loses it."`
+	Admin    string `placeholder:"HOST:PORT" help:"Serve /metrics, /readyz, /healthz and /state there, such as 127.0.0.1:9904. It has no login."`
 	LogLevel string `default:"info" help:"debug, info, warn or error."`
 }
 

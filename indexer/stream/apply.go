@@ -26,7 +26,7 @@ func (f *Feed) apply(m Message) error {
 	} else {
 		f.partial = !whole
 	}
-	if f.started && !whole {
+	if snapshot := len(batch.Events) > 0 && batch.Events[0].Kind == kvevent.Cleared; f.started && !whole && !snapshot {
 		f.lose()
 	}
 	if !f.started || !whole {
@@ -41,6 +41,9 @@ func (f *Feed) apply(m Message) error {
 	f.settle()
 	f.partial = f.partial || batch.Partial
 	f.recurrent = f.recurrent || batch.Recurrent
+	if f.o.Applied != nil {
+		f.o.Applied(Position{f.next, f.appliedAt(m.Seq).sum, f.partial, f.recurrent})
+	}
 	f.o.Sink.Done(f.partial, f.recurrent)
 	f.update(func(s *Stats) {
 		s.add(&n)

@@ -87,6 +87,11 @@ type Options struct {
 	// OtherSize, if set, is called in the feed's goroutine with a block size other than BlockSize that events carry, once
 	// for each new value.
 	OtherSize func(tokens int)
+	// From is where a stream that was followed before goes on, with a sink that holds what it held there. The first replay shows
+	// whether the publisher is still the same.
+	From Position
+	// Applied, if set, is called in the feed's goroutine with the position after each batch, before the sink's Done.
+	Applied func(Position)
 	// Link, if set, is called in the source's goroutine when its connection is made and lost.
 	Link func(up bool)
 	// Turns, if set, bounds how many of the feeds that share it are answered at once, by its capacity: a source whose answer is
@@ -99,6 +104,13 @@ type Options struct {
 	Held func() ([]indexer.Block, error)
 
 	doubtTime time.Duration // for tests; 0: the package's
+}
+
+// Position is a place in a publisher's stream: behind its message number Next-1, whose payload has the XXH3-64 Sum. The zero
+// value is the beginning.
+type Position struct {
+	Next, Sum          uint64
+	Partial, Recurrent bool // what a Sink is told at Done
 }
 
 const (
@@ -143,6 +155,10 @@ func Start(o Options) *Feed {
 	}
 	f := &Feed{o: o, cancel: cancel, wake: make(chan struct{}, 1)}
 	f.stats.Partial = true // until a batch shows otherwise
+	if p := o.From; p.Next > 0 {
+		f.started, f.next, f.partial, f.recurrent, f.stats.Partial = true, p.Next, p.Partial, p.Recurrent, p.Partial
+		*f.appliedAt(p.Next - 1) = fingerprint{p.Next, p.Sum}
+	}
 	f.updateStale()
 	f.running.Go(func() { f.listen(ctx) })
 	f.running.Go(func() { f.applyQueue(ctx) })

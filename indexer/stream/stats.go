@@ -68,6 +68,18 @@ func (s *Stats) add(n *Stats) {
 	s.StemsDropped += n.StemsDropped
 }
 
+// Counters are the counters by the names that metrics have.
+func (s *Stats) Counters() map[string]uint64 {
+	return map[string]uint64{
+		"batches": s.Batches, "events": s.Events, "blocks": s.Blocks, "unknown": s.Unknown, "unreadable": s.Bad, "gaps": s.Gaps, "restarts": s.Restarts,
+		"duplicates": s.Duplicates, "dropped": s.Drops, "stale": s.Stale, "replays": s.Replays, "decode_errors": s.DecodeErrors, "malformed": s.Malformed, "strangers": s.Strangers, "panics": s.Panics,
+		"replay_errors": s.ReplayErrors, "unknown_parents": s.UnknownParents, "unknown_blocks": s.UnknownBlocks,
+		"refused": s.Refused, "unresolved": s.Unresolved, "other_block_size": s.OtherBlockSize,
+		"orphans_attached": s.OrphansAttached, "orphans_dropped": s.OrphansDropped, "parents_shown": s.Stems, "parents_dropped": s.StemsDropped,
+		"gaps_unfilled": s.Unfilled, "doubtful_dropped": s.DoubtfulDropped,
+	}
+}
+
 // Live reports whether the worker's events come as they happen, with nothing missing from before.
 func (s *Stats) Live() bool { return s.Connected && s.CaughtUp && !s.Away }
 

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 
 	"github.com/sightline-router/sightline/engine"
@@ -30,8 +32,11 @@ type AgentOptions struct {
 	Topic     string // only messages whose topic begins so
 	Ranks     int    // data-parallel ranks; 0: none
 	BlockSize int    // tokens a block; 0: as the engine says
+	Metrics   string // the engine's metrics page, for process_start_time_seconds
 	NATS      AgentNATS
 	Publish   string // blocks: hashes only; tokens: token ids too
+	State     string // a file that keeps what the worker holds; "": NATS alone does
+	Admin     string // host:port of metrics and state; "": none
 	LogLevel  string
 }
 
@@ -60,24 +65,58 @@ func Agent(ctx context.Context, c AgentOptions) error {
 	if err != nil {
 		return err
 	}
-	copies := c.HTTP == "" && engine.RulesOf(c.Engine, "").CountsCopies
-	for r, o := range feeds {
-		rank := r
-		if c.Ranks == 0 {
-			rank = -1
-		}
-		p, err := bus.NewPublisher(bus.PublisherOptions{NATS: conn, Prefix: c.NATS.Prefix, Worker: c.Worker, Rank: rank, CountCopies: copies,
-			Tokens: c.Publish == "tokens", Log: log})
-		if err != nil {
-			return err
-		}
-		o.Sink, o.Link = p, p.Link
-		f := stream.Start(o)
-		defer f.Close()
-		go watch(ctx, f, log.With(zap.Int("rank", r)))
+	a := &agent{o: c, ranks: make([]agentRank, len(feeds))}
+	failed := make(chan error, 1)
+	page, err := a.serve(failed)
+	if err != nil {
+		return err
 	}
+	defer page.Close()
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	go func() { stop(<-failed) }()
+	var ranks sync.WaitGroup
+	for r, o := range feeds {
+		ranks.Go(func() {
+			if err := a.rank(ctx, conn, r, o, log.With(zap.Int("rank", r))); err != nil && ctx.Err() == nil {
+				stop(err)
+			}
+		})
+	}
+	ranks.Wait()
+	log.Info("stopped")
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// rank publishes a rank's events until ctx ends, and then what is left of them.
+func (a *agent) rank(ctx context.Context, conn *nats.Conn, r int, o stream.Options, log *zap.Logger) error {
+	c := &a.o
+	po := bus.PublisherOptions{NATS: conn, Prefix: c.NATS.Prefix, Worker: c.Worker, Rank: r, Replays: c.Replay != "", Tokens: c.Publish == "tokens",
+		CountCopies: c.HTTP == "" && engine.RulesOf(c.Engine, "").CountsCopies, Log: log}
+	if c.Ranks == 0 {
+		po.Rank = -1
+	}
+	if po.File = c.State; po.File != "" && r > 0 {
+		po.File += fmt.Sprint(".", r)
+	}
+	if c.Metrics != "" && c.HTTP == "" { // of a drained queue nobody knows what was missed
+		po.Life = func(ctx context.Context) string { return processStart(ctx, c.Metrics) }
+	}
+	p, err := bus.NewPublisher(ctx, po)
+	if err != nil {
+		return err
+	}
+	p.Options(&o)
+	f := stream.Start(o)
+	a.mu.Lock()
+	a.ranks[r] = agentRank{p, f}
+	a.mu.Unlock()
 	log.Info("publishing", zap.String("worker", c.Worker), zap.String("nats", conn.ConnectedUrlRedacted()))
-	<-ctx.Done()
+	watch(ctx, f, log)
+	f.Close()
 	return nil
 }
 

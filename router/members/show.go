@@ -100,14 +100,7 @@ func (s *Set) Collect(ch chan<- prometheus.Metric) {
 		gauge(orphansDesc, float64(st.Orphans))
 		gauge(doubtfulDesc, float64(st.Doubtful))
 		gauge(partialDesc, number(st.Partial || s.o.Index.Partial(f.ID)))
-		for what, n := range map[string]uint64{
-			"batches": st.Batches, "events": st.Events, "blocks": st.Blocks, "unknown": st.Unknown, "unreadable": st.Bad, "gaps": st.Gaps, "restarts": st.Restarts,
-			"duplicates": st.Duplicates, "dropped": st.Drops, "stale": st.Stale, "replays": st.Replays, "decode_errors": st.DecodeErrors, "malformed": st.Malformed, "strangers": st.Strangers, "panics": st.Panics,
-			"replay_errors": st.ReplayErrors, "unknown_parents": st.UnknownParents, "unknown_blocks": st.UnknownBlocks,
-			"refused": st.Refused, "unresolved": st.Unresolved, "other_block_size": st.OtherBlockSize,
-			"orphans_attached": st.OrphansAttached, "orphans_dropped": st.OrphansDropped, "parents_shown": st.Stems, "parents_dropped": st.StemsDropped,
-			"gaps_unfilled": st.Unfilled, "doubtful_dropped": st.DoubtfulDropped,
-		} {
+		for what, n := range st.Counters() {
 			ch <- prometheus.MustNewConstMetric(eventsDesc, prometheus.CounterValue, float64(n), f.Worker.Name, rank, what)
 		}
 	}

@@ -23,6 +23,8 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/sightline-router/sightline/indexer/stream"
 )
 
 // secured starts a nats-server with a configuration, on a port (0: any), and gives the port.
@@ -203,18 +205,14 @@ func TestTLSIsAMust(t *testing.T) {
 func TestPrefixes(t *testing.T) {
 	payloads, prompts := recording(t)
 	s := runServer(t, t.TempDir(), -1)
-	defer s.Shutdown()
 	for i, p := range []Prefix{"blue", "green"} {
 		l, err := StartLink(LinkOptions{Access: Access{URL: s.ClientURL()}, Prefix: p, Log: zap.NewNop()})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer l.Close()
-		pub, err := NewPublisher(PublisherOptions{NATS: connect(t, s.ClientURL()), Prefix: p, Worker: "w", Rank: 0, CountCopies: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		h := agentOf(t, pub)
+		h := &hand{ready: make(chan *stream.Feed, 1)}
+		h.agent(t, PublisherOptions{NATS: connect(t, s.ClientURL()), Prefix: p, Worker: "w"})
 		have := payloads[:len(payloads)/(i+1)]
 		h.give(have...)
 		g := guarded{Link: l}

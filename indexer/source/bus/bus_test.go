@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/sightline-router/sightline/engine/vllm"
 	"github.com/sightline-router/sightline/indexer"
@@ -29,6 +32,7 @@ func runServer(t testing.TB, dir string, port int) *server.Server {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(s.Shutdown) // after the agents have left
 	return s.Server
 }
 
@@ -58,24 +62,48 @@ func makeStream(t testing.TB, nc *nats.Conn, maxBytes int64) {
 // hand is a worker whose frames a test gives by hand.
 type hand struct {
 	ready chan *stream.Feed
-	seq   uint64
 	f     *stream.Feed
+	kept  uint64 // for replays; 0: it has none
+
+	mu   sync.Mutex
+	told [][]byte // by number
 }
 
 func (h *hand) Run(ctx context.Context, f *stream.Feed) error {
+	if h.kept > 0 {
+		f.Up()
+	}
 	h.ready <- f
 	<-ctx.Done()
 	return ctx.Err()
 }
 
-func (h *hand) Replay(context.Context, uint64, func(stream.Message) error) error {
-	return errors.ErrUnsupported
+func (h *hand) Replay(_ context.Context, from uint64, each func(stream.Message) error) error {
+	if h.kept == 0 {
+		return errors.ErrUnsupported
+	}
+	h.mu.Lock()
+	told := h.told
+	h.mu.Unlock()
+	n := uint64(len(told))
+	for i := max(from, n-min(n, h.kept)); i < n; i++ {
+		if err := each(stream.Message{Seq: i, Payload: told[i]}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
+// give tells payloads, to its feed if it has one.
 func (h *hand) give(payloads ...[]byte) {
 	for _, p := range payloads {
-		h.f.Offer(stream.Message{Seq: h.seq, Payload: p})
-		h.seq++
+		h.mu.Lock()
+		seq := uint64(len(h.told))
+		h.told = append(h.told, p)
+		h.mu.Unlock()
+		if h.f != nil {
+			h.f.Offer(stream.Message{Seq: seq, Payload: p})
+		}
 	}
 }
 
@@ -91,19 +119,27 @@ func (g *growing) Decode(b []byte) (kvevent.Batch, error) {
 // agent is a feed whose sink publishes.
 func agent(t testing.TB, nc *nats.Conn, worker string) (*hand, *Publisher) {
 	t.Helper()
-	p, err := NewPublisher(PublisherOptions{NATS: nc, Worker: worker, Rank: 0, CountCopies: true})
+	h := &hand{ready: make(chan *stream.Feed, 1)}
+	return h, h.agent(t, PublisherOptions{NATS: nc, Worker: worker})
+}
+
+// agent begins to hear the worker.
+func (h *hand) agent(t testing.TB, o PublisherOptions) *Publisher {
+	t.Helper()
+	o.CountCopies = true
+	p, err := NewPublisher(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return agentOf(t, p), p
-}
-
-func agentOf(t testing.TB, p *Publisher) *hand {
-	h := &hand{ready: make(chan *stream.Feed, 1)}
-	f := stream.Start(stream.Options{Source: h, Decoder: &growing{}, Sink: p})
+	so := stream.Options{Source: h, Decoder: &growing{}}
+	p.Options(&so)
+	f := stream.Start(so)
 	h.f = <-h.ready
 	t.Cleanup(f.Close)
-	return h
+	if h.kept > 0 {
+		until(t, "a first replay", func() bool { return f.Stats().CaughtUp })
+	}
+	return p
 }
 
 // router listens to all workers; every one found gets a feed.
@@ -242,7 +278,6 @@ func TestOverNATS(t *testing.T) {
 	var at int
 	fmt.Sscanf(port[len("127.0.0.1:"):], "%d", &at)
 	s = runServer(t, dir, at)
-	defer s.Shutdown()
 	early.same("10.0.0.5:8000", payloads, prompts)
 	late.same("10.0.0.5:8000", payloads, prompts)
 
@@ -258,11 +293,11 @@ func TestOverNATS(t *testing.T) {
 	}
 }
 
-// An agent that could not publish for longer than its buffer lasts leaves a gap, and routers ask for everything.
+// While NATS is away an agent keeps what it would have published, up to a bound. Beyond it routers read a snapshot.
 func TestBufferOverflow(t *testing.T) {
 	payloads, prompts := recording(t)
-	s := runServer(t, t.TempDir(), -1)
-	defer s.Shutdown()
+	dir := t.TempDir()
+	s := runServer(t, dir, -1)
 	nc := connect(t, s.ClientURL())
 	makeStream(t, nc, 64<<20)
 	h, p := agent(t, nc, "w")
@@ -271,27 +306,38 @@ func TestBufferOverflow(t *testing.T) {
 	r.await("w")
 	r.same("w", payloads[:10], prompts)
 
-	// The buffer is played full: what waits is thrown away as an overflow would.
-	p.out.Lock()
-	before := len(p.out.queue)
+	port := s.Addr().(*net.TCPAddr).Port
+	s.Shutdown()
+	s.WaitForShutdown()
+	until(t, "NATS to be away", func() bool { return !p.Stats().Connected })
 	h.give(payloads[10:40]...)
-	p.out.Unlock()
 	until(t, "the batches", func() bool { return h.f.Stats().Batches == 40 })
-	p.out.Lock()
-	p.out.queue, p.out.bytes = p.out.queue[:before], 0
-	p.out.Unlock()
-	h.give(payloads[40:]...)
+	if st := p.Stats(); st.Pending == 0 || st.Pending > maxMessage || st.Connected {
+		t.Errorf("%+v", st)
+	}
+	p.mu.Lock()
+	p.events = slices.Grow(p.events, maxMessage)[:maxMessage] // as if so much had come
+	p.mu.Unlock()
+	h.give(payloads[40:60]...)
+	until(t, "the batches", func() bool { return h.f.Stats().Batches == 60 })
+	if st := p.Stats(); st.Pending != 0 || st.Dropped != 1 {
+		t.Errorf("%+v", st)
+	}
+	s = runServer(t, dir, port)
+	r.same("w", payloads[:60], prompts)
+	h.give(payloads[60:]...)
 	r.same("w", payloads, prompts)
 }
 
-// Two agents for one worker, and one that is started again: the routers follow the youngest, and nothing is mixed.
+// Two agents for one worker: the routers follow the younger, and the older one falls silent and says so.
 func TestTwoAgents(t *testing.T) {
 	payloads, prompts := recording(t)
 	s := runServer(t, t.TempDir(), -1)
-	defer s.Shutdown()
 	makeStream(t, connect(t, s.ClientURL()), 64<<20)
 	r := listen(t, connect(t, s.ClientURL()))
-	one, _ := agent(t, connect(t, s.ClientURL()), "w")
+	core, logged := observer.New(zap.ErrorLevel)
+	one := &hand{ready: make(chan *stream.Feed, 1)}
+	older := one.agent(t, PublisherOptions{NATS: connect(t, s.ClientURL()), Worker: "w", Log: zap.New(core)})
 	one.give(payloads[:20]...)
 	r.await("w")
 	r.same("w", payloads[:20], prompts)
@@ -303,21 +349,25 @@ func TestTwoAgents(t *testing.T) {
 		}
 	}
 	r.same("w", payloads, prompts)
-	until(t, "the younger agent", func() bool { return r.feeds["w"].Stats().Epoch == p.epoch })
-	r.same("w", payloads, prompts)
-	// Both are asked at once by a router that joins; it takes the younger, where that one answers late by its next message.
+	until(t, "the older agent's end", func() bool { return older.Stats().Refused == 1 })
+	if st := older.Stats(); st.Current || logged.Len() != 1 {
+		t.Errorf("%d lines, %+v", logged.Len(), st)
+	}
+	if st := p.Stats(); !st.Current || st.Refused > 0 || st.Seq <= older.Stats().Seq {
+		t.Errorf("%+v", st)
+	}
 	late := listen(t, connect(t, s.ClientURL()))
 	late.await("w")
 	late.same("w", payloads, prompts)
-	until(t, "the younger agent", func() bool { return late.feeds["w"].Stats().Epoch == p.epoch })
-	late.same("w", payloads, prompts)
+	if st := late.feeds["w"].Stats(); st.Epoch != p.Stats().Epoch || st.Restarts > 0 {
+		t.Errorf("%+v", st)
+	}
 }
 
 // A worker is live only while its agent hears the engine, and the agent is heard.
 func TestAgentAway(t *testing.T) {
 	payloads, prompts := recording(t)
 	s := runServer(t, t.TempDir(), -1)
-	defer s.Shutdown()
 	makeStream(t, connect(t, s.ClientURL()), 64<<20)
 	r := listen(t, connect(t, s.ClientURL()))
 	r.listener.silence = 300 * time.Millisecond
@@ -326,7 +376,7 @@ func TestAgentAway(t *testing.T) {
 	}
 	conn := connect(t, s.ClientURL())
 	h, p := agent(t, conn, "w")
-	p.Link(true)
+	p.link(true)
 	h.give(payloads...)
 	r.await("w")
 	r.same("w", payloads, prompts)
@@ -342,37 +392,55 @@ func TestAgentAway(t *testing.T) {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	p.Link(true)
+	p.link(true)
 	until(t, "live again", live(true))
-	p.Link(false)
+	p.link(false)
 	until(t, "the engine's end", live(false))
 }
 
-// A stream that is full loses its oldest messages: a router that joins without an agent knows only a part, and says so.
+// A stream that is full loses its oldest messages. A router that joins has them from a snapshot: the agent writes one when it
+// is asked, and it is there when the agent is gone. Without either a router knows only a part, and says so.
 func TestStreamFull(t *testing.T) {
-	payloads, _ := recording(t)
+	payloads, prompts := recording(t)
 	s := runServer(t, t.TempDir(), -1)
-	defer s.Shutdown()
 	makeStream(t, connect(t, s.ClientURL()), 16<<10)
-	h, p := agent(t, connect(t, s.ClientURL()), "w")
-	for range 40 {
-		h.give(payloads...)
+	join := func() *router {
+		r := listen(t, connect(t, s.ClientURL()))
+		r.await("w")
+		return r
 	}
-	until(t, "all batches", func() bool { return h.f.Stats().Batches == uint64(40*len(payloads)) })
-	until(t, "all published", func() bool { p.out.Lock(); defer p.out.Unlock(); return len(p.out.queue) == 0 })
-	h.f.Close()
-	r := listen(t, connect(t, s.ClientURL()))
-	r.await("w")
+	fill := func(h *hand, p *Publisher) {
+		for _, b := range payloads {
+			h.give(b)
+			until(t, "a message of its own", func() bool {
+				st := p.Stats()
+				return st.Messages >= uint64(len(h.told)) && st.Pending == 0
+			})
+		}
+	}
+	gone := connect(t, s.ClientURL())
+	h, p := agent(t, gone, "w")
+	fill(h, p)
+	gone.Close() // without a word
+	r := join()
 	until(t, "the rest of the stream", func() bool { return r.feeds["w"].Stats().Batches > 0 })
 	if st := r.feeds["w"].Stats(); !st.Partial {
 		t.Errorf("not partial: %+v", st)
 	}
+	gone = connect(t, s.ClientURL())
+	h, p = agent(t, gone, "w")
+	fill(h, p)
+	join().same("w", payloads, prompts)
+	if st := p.Stats(); st.Snapshots == 0 || st.SnapshotErrors > 0 {
+		t.Errorf("%+v", st)
+	}
+	gone.Close()
+	join().same("w", payloads, prompts)
 }
 
 // BenchmarkJoin tells a router of a worker with 100 000 blocks: ask, snapshot, index.
 func BenchmarkJoin(b *testing.B) {
 	s := runServer(b, b.TempDir(), -1)
-	defer s.Shutdown()
 	nc := connect(b, s.ClientURL())
 	makeStream(b, nc, 64<<20)
 	_, p := agent(b, nc, "w")
@@ -383,6 +451,7 @@ func BenchmarkJoin(b *testing.B) {
 		}
 	}
 	p.Done(false, false)
+	until(b, "the stream", func() bool { return p.Stats().Pending == 0 })
 	l := &Listener{NATS: connect(b, s.ClientURL())}
 	b.ResetTimer()
 	for b.Loop() {
@@ -413,7 +482,6 @@ func block100k() (events []kvevent.Event) {
 func BenchmarkLatency(b *testing.B) {
 	payloads, _ := recording(b)
 	s := runServer(b, b.TempDir(), -1)
-	defer s.Shutdown()
 	makeStream(b, connect(b, s.ClientURL()), 64<<20)
 	h, _ := agent(b, connect(b, s.ClientURL()), "w")
 	r := listen(b, connect(b, s.ClientURL()))

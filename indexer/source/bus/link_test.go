@@ -61,7 +61,6 @@ func TestLinkWaits(t *testing.T) {
 		return seen.FilterMessage("the agents' stream cannot be heard; it is tried again").Len() > 0
 	})
 	s = runServer(t, t.TempDir(), addr.Port)
-	defer s.Shutdown()
 	conn := connect(t, s.ClientURL())
 	until(t, "the stream", func() bool {
 		js, _ := conn.JetStream()

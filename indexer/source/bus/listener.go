@@ -3,16 +3,16 @@ package bus
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/zeebo/xxh3"
 	"go.uber.org/zap"
 
 	"github.com/sightline-router/sightline/indexer/stream"
@@ -25,7 +25,7 @@ type Listener struct {
 	NATS   *nats.Conn
 	Prefix Prefix
 	Stream StreamOptions // if there is none
-	// Found is called in the listener's goroutine for each message (at least every 5 s) of a worker-rank that no feed
+	// Found is called in the listener's goroutine for each message of a worker-rank that no feed
 	// follows: start a feed with Source, or ignore it.
 	Found func(worker string, rank int)
 	// Log says when the stream is away and when it was made; may be nil.
@@ -33,8 +33,9 @@ type Listener struct {
 
 	silence, watch time.Duration // for tests; 0: agentSilence, watchStream
 
-	mu    sync.Mutex
-	feeds map[string]*stream.Feed // by subject
+	foreign atomic.Bool // a message that cannot be read was logged
+	mu      sync.Mutex
+	feeds   map[string]*follower // by the subject's suffix
 }
 
 // listenRetry is the average pause between attempts.
@@ -47,6 +48,15 @@ func (l *Listener) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	beats, err := l.NATS.Subscribe(l.Prefix.beats()+">", func(m *nats.Msg) {
+		if f := l.follower(strings.TrimPrefix(m.Subject, l.Prefix.beats())); f != nil {
+			f.beat.Store(time.Now().UnixNano())
+		}
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = beats.Unsubscribe() }()
 	for ctx.Err() == nil {
 		err := l.follow(ctx, js)
 		if err == nil || ctx.Err() != nil {
@@ -69,26 +79,43 @@ func (l *Listener) follow(ctx context.Context, js jetstream.JetStream) error {
 		return err
 	}
 	return consume(ctx, js, l.Prefix, cmp.Or(l.watch, watchStream), func(m jetstream.Msg) {
-		_ = guard.Call(func() error { l.deliver(m.Subject(), m.Data()); return nil }) // a message that panics is dropped
+		_ = guard.Call(func() error { l.deliver(m.Subject(), m.Headers(), m.Data()); return nil }) // a message that panics is dropped
 	})
 }
 
 // deliver hands one message to its feed, or reports a worker-rank that has none.
-func (l *Listener) deliver(subject string, data []byte) {
-	epoch, seq, err := readNumbers(data)
+func (l *Listener) deliver(subject string, headers nats.Header, data []byte) {
+	h, err := readHead(data)
+	if err == nil && forwarded(headers, 0) {
+		err = errForwarded
+	}
 	if err != nil {
+		if l.Log != nil && !l.foreign.Swap(true) {
+			l.Log.Warn("a message of the agents' stream cannot be read; this is said once", zap.String("subject", subject), zap.Error(err))
+		}
 		return // another program's, or another release's
 	}
-	l.mu.Lock()
-	f := l.feeds[subject]
-	l.mu.Unlock()
+	f := l.follower(strings.TrimPrefix(subject, l.Prefix.events()))
 	if f == nil {
 		if worker, rank, ok := l.Prefix.parseSubject(subject); ok && l.Found != nil {
 			l.Found(worker, rank)
 		}
 		return
 	}
-	f.Offer(stream.Message{Epoch: epoch, Seq: seq, Payload: data})
+	f.Offer(stream.Message{Epoch: h.epoch, Seq: h.seq, Payload: data})
+}
+
+// follower is the feed of a worker-rank, nil if none follows it.
+func (l *Listener) follower(suffix string) *follower {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.feeds[suffix]
+}
+
+// follower is a feed, and when its agent's heartbeat was heard last.
+type follower struct {
+	*stream.Feed
+	beat atomic.Int64 // Unix ns
 }
 
 // Source is one worker-rank, for a feed with this package's Decoder.
@@ -103,176 +130,70 @@ type source struct {
 
 // Run implements feed.Source.
 func (s *source) Run(ctx context.Context, f *stream.Feed) error {
-	subject := s.l.Prefix.events() + s.suffix
+	w := &follower{Feed: f}
 	s.l.mu.Lock()
 	if s.l.feeds == nil {
-		s.l.feeds = map[string]*stream.Feed{}
+		s.l.feeds = map[string]*follower{}
 	}
-	if s.l.feeds[subject] != nil {
+	if s.l.feeds[s.suffix] != nil {
 		s.l.mu.Unlock()
-		return fmt.Errorf("%s is followed by another feed", subject)
+		return fmt.Errorf("%s is followed by another feed", s.suffix)
 	}
-	s.l.feeds[subject] = f
+	s.l.feeds[s.suffix] = w
 	s.l.mu.Unlock()
 	defer func() {
 		s.l.mu.Lock()
-		delete(s.l.feeds, subject)
+		delete(s.l.feeds, s.suffix)
 		s.l.mu.Unlock()
 	}()
 	f.Up()
-	s.watch(ctx, f)
+	s.watch(ctx, w)
 	return ctx.Err()
 }
 
 // agentSilence is how long an agent may be silent before it is taken to be down.
 const agentSilence = 3 * heartbeat
 
-// watch takes the feed down when the agent's heartbeats stop; the next message takes it up again.
-func (s *source) watch(ctx context.Context, f *stream.Feed) {
+// watch takes the feed down when nothing is heard of the agent, and up again when it is.
+func (s *source) watch(ctx context.Context, f *follower) {
 	silence := cmp.Or(s.l.silence, agentSilence)
 	tick := time.NewTicker(silence / 3)
 	defer tick.Stop()
-	since := time.Now()
+	began := time.Now()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			st := f.Stats()
-			if st.LastMessage.After(since) {
-				since = st.LastMessage
-			}
-			if st.Connected && time.Since(since) > silence {
-				f.Down(errors.New("the agent is silent"))
-			}
+		}
+		st := f.Stats()
+		heard := max(began.UnixNano(), f.beat.Load(), st.LastMessage.UnixNano())
+		switch silent := time.Since(time.Unix(0, heard)) > silence; {
+		case silent && st.Connected:
+			f.Down(errors.New("the agent is silent"))
+		case !silent && !st.Connected:
+			f.Up()
 		}
 	}
 }
 
-// Replay implements stream.Source. The agent answers with a snapshot, whatever from is. If no agent answers, the messages that
-// the stream still has of its last incarnation must do.
+// Replay implements stream.Source.
 func (s *source) Replay(ctx context.Context, from uint64, each func(stream.Message) error) error {
-	b, err := s.requestSnapshot(ctx)
-	if err == nil {
-		epoch, seq, err := readNumbers(b)
-		if err != nil {
-			return err
-		}
-		return each(stream.Message{Epoch: epoch, Seq: seq, Payload: b})
-	}
-	if !errors.Is(err, nats.ErrNoResponders) {
-		return fmt.Errorf("asking the agent: %w", err)
-	}
-	return s.replayStream(ctx, from, each)
-}
-
-// youngerWait is how long an agent's answer waits for that of a younger agent.
-const youngerWait = 50 * time.Millisecond
-
-// requestSnapshot returns the snapshot of the youngest agent that answers.
-func (s *source) requestSnapshot(ctx context.Context) ([]byte, error) {
-	inbox := s.l.NATS.NewRespInbox()
-	sub, err := s.l.NATS.SubscribeSync(inbox)
-	if err != nil {
-		return nil, err
-	}
-	defer sub.Unsubscribe()
-	if err := s.l.NATS.PublishRequest(s.l.Prefix.asks()+s.suffix, inbox, nil); err != nil {
-		return nil, err
-	}
-	got := map[uint64][]byte{} // by epoch
-	next := map[uint64]uint32{}
-	var whole []byte
-	var youngest uint64
-	size := 0
-	for {
-		m, err := sub.NextMsgWithContext(ctx)
-		switch {
-		case err != nil && whole != nil:
-			return checked(whole)
-		case err != nil:
-			return nil, err
-		case len(m.Data) == 0 && m.Header.Get("Status") == "503":
-			return nil, nats.ErrNoResponders
-		case len(m.Data) < partHead:
-			return nil, fmt.Errorf("a part of %d bytes", len(m.Data))
-		}
-		epoch := binary.LittleEndian.Uint64(m.Data)
-		i, n := binary.LittleEndian.Uint32(m.Data[8:]), binary.LittleEndian.Uint32(m.Data[12:])
-		if i != next[epoch] || i >= n || len(got) > 8 {
-			return nil, fmt.Errorf("part %d of %d, want part %d", i, n, next[epoch])
-		}
-		next[epoch] = i + 1
-		if size += len(m.Data) - partHead; size > maxSnapshot { // of all agents that answer
-			return nil, fmt.Errorf("snapshot over %d bytes", maxSnapshot)
-		}
-		got[epoch] = append(got[epoch], m.Data[partHead:]...)
-		if i+1 == n && epoch > youngest {
-			whole, youngest = got[epoch], epoch
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeout(ctx, youngerWait)
-			defer cancel()
-		}
-	}
-}
-
-// checked returns a snapshot without the checksum at its end.
-func checked(whole []byte) ([]byte, error) {
-	n := len(whole) - 8
-	if n < 0 || xxh3.Hash(whole[:n]) != binary.LittleEndian.Uint64(whole[n:]) {
-		return nil, errors.New("a snapshot that is damaged")
-	}
-	return whole[:n], nil
-}
-
-// replayStream reads what the stream has of a worker-rank, up to its last message now, and of that message's epoch only.
-func (s *source) replayStream(ctx context.Context, from uint64, each func(stream.Message) error) error {
-	js, err := jetstream.New(s.l.NATS)
+	line, err := newLine(s.l.NATS, s.l.Prefix, s.suffix)
 	if err != nil {
 		return err
 	}
-	jetStream, err := js.Stream(ctx, s.l.Prefix.Stream())
-	if err != nil {
+	err = line.messages(ctx, from, false, each)
+	if !errors.Is(err, errIncomplete) && !errors.Is(err, errEmpty) {
 		return err
 	}
-	last, err := jetStream.GetLastMsgForSubject(ctx, s.l.Prefix.events()+s.suffix)
-	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		return errors.New("no agent answers and the stream has nothing of it")
-	} else if err != nil {
+	if err := ensure(ctx, line.js, s.l.Prefix, s.l.Stream, s.l.Log); err != nil { // snapshots may have been deleted
 		return err
 	}
-	lastEpoch, _, err := readNumbers(last.Data)
-	if err != nil {
-		return err
+	noAgent := line.ask(ctx)
+	err = line.messages(ctx, from, noAgent != nil, each)
+	if err != nil && noAgent != nil {
+		err = fmt.Errorf("%w (%w)", err, noAgent)
 	}
-	c, err := js.OrderedConsumer(ctx, s.l.Prefix.Stream(), jetstream.OrderedConsumerConfig{
-		FilterSubjects: []string{s.l.Prefix.events() + s.suffix}, DeliverPolicy: jetstream.DeliverAllPolicy})
-	if err != nil {
-		return err
-	}
-	messages, err := c.Messages()
-	if err != nil {
-		return err
-	}
-	defer messages.Stop()
-	defer context.AfterFunc(ctx, messages.Stop)()
-	for {
-		m, err := messages.Next()
-		if err != nil {
-			return err
-		}
-		meta, err := m.Metadata()
-		if err != nil {
-			return err
-		}
-		epoch, seq, err := readNumbers(m.Data())
-		if err == nil && epoch == lastEpoch && seq >= from {
-			if err := each(stream.Message{Epoch: epoch, Seq: seq, Payload: m.Data()}); err != nil {
-				return err
-			}
-		}
-		if meta.Sequence.Stream >= last.Sequence {
-			return nil
-		}
-	}
+	return err
 }

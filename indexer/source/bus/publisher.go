@@ -1,31 +1,37 @@
 package bus
 
 import (
+	"cmp"
 	"context"
-	"encoding/binary"
+	"errors"
 	"math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/zeebo/xxh3"
 	"go.uber.org/zap"
 
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/indexer/stream"
 )
 
 const (
-	bufferMessages = 8192
-	bufferBytes    = 64 << 20
-	// heartbeat is the longest silence of a publisher: by the next message a router sees that it missed the last one.
+	// maxMessage bounds the events that wait while a message is on its way, or NATS is away. Beyond it they are dropped, and
+	// routers read a snapshot. It fits the usual server's limit of 1 MiB.
+	maxMessage = 1<<20 - 4<<10
+	maxAsking  = 1024 // routers that wait for a snapshot
+	// heartbeat says that all an agent knows is in the stream.
 	heartbeat   = 5 * time.Second
 	publishTime = 2 * time.Second // for one attempt
 	retryPause  = 250 * time.Millisecond
-	partBytes   = 512 << 10
-	partHead    = 16 // epoch, index, count
-	maxSnapshot = 256 << 20
+	leaveTime   = 5 * time.Second // for what is left to publish, and the last snapshot
+	// A snapshot is written when something has changed, snapshotEvery after the last one and a second more for each 256 KiB that
+	// it had: 2 M blocks, 32 MB, every three minutes.
+	snapshotEvery = time.Minute
+	snapshotPace  = 256 << 10
+	snapshotTime  = 30 * time.Second // to write one
 )
 
 // PublisherOptions sets up a Publisher.
@@ -38,62 +44,120 @@ type PublisherOptions struct {
 	CountCopies bool
 	// Tokens publishes token ids, media names and sessions too, for audits. The agent's decoder must keep them.
 	Tokens bool
-	Log    *zap.Logger // for events that cannot be published; may be nil
+	// Replays: the engine can be asked for what it told while no agent was there.
+	Replays bool
+	// Life, if set, asks which life of the engine this is, such as when its process began; "": it does not say. An agent goes on
+	// with what an earlier one held if the engine replays, or if this is the same.
+	Life func(context.Context) string
+	File string      // keeps the snapshot too; "": none
+	Log  *zap.Logger // may be nil
+
+	every time.Duration // for tests; 0: snapshotEvery
 }
 
-// Publisher is the sink of an agent's feed: it publishes every batch as one message, and answers routers' snapshot requests.
-// While NATS is away it buffers at most 64 MB; then the oldest messages are dropped, and routers see the gap in the numbers
-// and ask for a snapshot.
-type Publisher struct {
-	o        PublisherOptions
-	js       jetstream.JetStream
-	subject  string
-	epoch    uint64
-	cancel   context.CancelFunc
-	running  sync.WaitGroup
-	requests *nats.Subscription
+// PublisherStats is what a Publisher has counted, and its state now.
+type PublisherStats struct {
+	Messages, Bytes uint64    // that the stream has taken
+	Failed          uint64    // attempts to publish that failed, and were tried again
+	Dropped         uint64    // times that events were too many to wait, and were dropped for a snapshot
+	Refused         uint64    // messages that were refused because a younger agent publishes: 0 or 1
+	Pending         int       // bytes of events that wait
+	Blocks          int       // that the worker holds
+	Snapshots       uint64    // written
+	SnapshotErrors  uint64    // not written
+	SnapshotBytes   int       // of the last one
+	SnapshotAt      time.Time // when it was written
+	Epoch, Seq      uint64    // Seq: of the next message
+	Connected       bool      // to NATS
+	Resumed         bool      // it went on where an earlier agent ended
+	Current         bool      // what it knows is in the stream, or on its way, and no younger agent is there
+}
 
-	// mu is held from a batch's first event to its Done, so that a snapshot never has half a batch.
+// Publisher is the sink of an agent's feed. What batches bring while a message is on its way goes into the next one, so one
+// message is on its way at a time: it must say which number the stream gave the one before. While NATS is away nothing is
+// published; after it comes the difference, or a gap and a snapshot where that is too long. Its options for the feed are those
+// that Options sets.
+type Publisher struct {
+	o       PublisherOptions
+	line    *line
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+	asks    *nats.Subscription
+	wake    chan struct{}
+	from    stream.Position // where the engine's stream goes on
+
+	// Only the sender's, and before it runs the claim's.
+	last   uint64    // the stream's number of the line's last message
+	unsure bool      // whether it is: an attempt failed
+	left   *outgoing // was on its way when the sending ended
+
+	// mu is held from a batch's first event to its Done, so that nothing has half a batch.
 	mu        sync.Mutex
 	inBatch   bool
-	index     *indexer.Index // what the worker holds, for snapshots: about 27 bytes a block
+	index     *indexer.Index // what the worker holds: about 27 bytes a block
 	slot      indexer.SlotID
-	blockSize int    // of all blocks: the feed leaves others out
-	seq       uint64 // of the next message
-	events    []byte // of the batch
-	flags     byte   // flagPartial, flagAway (the engine cannot be heard) and flagRecurrent, as they are now
-
-	out struct {
-		sync.Mutex
-		queue [][]byte
-		bytes int
-		wake  chan struct{}
-	}
+	blockSize int // of all blocks: the feed leaves others out
+	head          // of the last message; its seq is the next one's
+	up        bool
+	unproven  bool   // it went on from a snapshot, and the engine has not shown yet that nothing was missed
+	events    []byte // that wait
+	waiting   bool   // there is something to publish, if only flags
+	dropped   bool   // events were dropped: until a snapshot is taken none are kept, and each message leaves out a number
+	fenced    bool   // a younger agent publishes
+	failing   bool   // the last attempt to publish failed
+	links     int    // connections to the engine so far
+	changed   bool   // since the last snapshot
+	saving    bool
+	saved     time.Time // when the last one was tried; at first the start
+	made      int64     // when the stream was
+	asking    []*nats.Msg
+	stats     PublisherStats
 }
 
-// NewPublisher publishes until Leave. Routers make the stream; until there is one, events are kept. Its epoch is the time of the call, so routers
-// follow the younger of two agents for one worker.
-func NewPublisher(o PublisherOptions) (*Publisher, error) {
-	js, err := jetstream.New(o.NATS)
+// NewPublisher takes the worker's place in the stream, reads what an earlier agent held, and publishes until Leave. It waits
+// for the stream, which routers make, until ctx ends.
+func NewPublisher(ctx context.Context, o PublisherOptions) (*Publisher, error) {
+	if o.Log == nil {
+		o.Log = zap.NewNop()
+	}
+	l, err := newLine(o.NATS, o.Prefix, subjectSuffix(o.Worker, o.Rank))
 	if err != nil {
 		return nil, err
 	}
-	p := &Publisher{o: o, js: js, subject: o.Prefix.events() + subjectSuffix(o.Worker, o.Rank), epoch: uint64(time.Now().UnixNano()),
-		flags: flagPartial | flagAway}
-	p.index = indexer.New(indexer.Options{})
-	p.slot = p.index.Join(indexer.SlotOptions{CountCopies: o.CountCopies})
-	p.out.wake = make(chan struct{}, 1)
-	p.requests, err = o.NATS.Subscribe(o.Prefix.asks()+subjectSuffix(o.Worker, o.Rank), p.answerSnapshot)
-	if err != nil {
+	p := &Publisher{o: o, line: l, wake: make(chan struct{}, 1), index: indexer.New(indexer.Options{})}
+	p.join()
+	if err := p.begin(ctx); err != nil {
 		return nil, err
 	}
-	if p.o.Log == nil {
-		p.o.Log = zap.NewNop()
+	p.saved = time.Now()
+	if p.asks, err = o.NATS.Subscribe(o.Prefix.asks()+l.suffix, p.asked); err != nil {
+		return nil, err
 	}
-	ctx, cancel := context.WithCancel(context.Background())
+	sending, cancel := context.WithCancel(context.Background())
 	p.cancel = cancel
-	p.running.Go(func() { p.send(ctx) })
+	p.running.Go(func() { p.send(sending) })
+	p.signal()
 	return p, nil
+}
+
+func (p *Publisher) join() {
+	p.slot = p.index.Join(indexer.SlotOptions{CountCopies: p.o.CountCopies})
+}
+
+// Options makes p the sink of a feed.
+func (p *Publisher) Options(o *stream.Options) {
+	o.Sink, o.Link, o.From, o.Applied = p, p.link, p.from, p.applied
+	o.BlockSize = cmp.Or(o.BlockSize, p.blockSize)
+}
+
+// Stats returns a copy.
+func (p *Publisher) Stats() PublisherStats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.stats
+	s.Pending, s.Blocks, s.Epoch, s.Seq, s.Connected = len(p.events), p.index.HeldBlocks(p.slot), p.epoch, p.seq, p.o.NATS.IsConnected()
+	s.Current = s.Connected && !p.failing && !p.fenced && !p.unproven
+	return s
 }
 
 // beginBatch takes mu at a batch's first event; Done releases it.
@@ -104,176 +168,355 @@ func (p *Publisher) beginBatch() {
 	}
 }
 
-// Store implements feed.Sink.
+// add puts an event to those that wait. The caller holds mu.
+func (p *Publisher) add(e *kvevent.Event) {
+	p.changed = true
+	if p.fenced || p.dropped {
+		return
+	}
+	if p.events = appendEvent(p.events, e, p.o.Tokens); len(p.events) > maxMessage {
+		p.drop()
+	}
+}
+
+// drop gives up the events that wait: routers see the gap in the numbers and read a snapshot. The caller holds mu.
+func (p *Publisher) drop() {
+	p.events, p.dropped, p.waiting = nil, true, true
+	p.stats.Dropped++
+}
+
+// Store implements stream.Sink.
 func (p *Publisher) Store(e *kvevent.Event) error {
 	p.beginBatch()
 	if err := p.index.Store(p.slot, e.Tier, e.Parent, e.HasParent, e.EngineHashes, e.Locals); err != nil {
 		return err
 	}
-	p.events, p.blockSize = appendEvent(p.events, e, p.o.Tokens), e.BlockSize
+	p.blockSize = e.BlockSize
+	p.add(e)
 	return nil
 }
 
-// Remove implements feed.Sink.
+// Remove implements stream.Sink.
 func (p *Publisher) Remove(tier kvevent.Tier, engineHashes []uint64) (unknown int) {
 	p.beginBatch()
 	unknown, _ = p.index.Remove(p.slot, tier, engineHashes)
 	if unknown < len(engineHashes) {
-		p.events = appendEvent(p.events, &kvevent.Event{Kind: kvevent.Removed, Tier: tier, EngineHashes: engineHashes}, false)
+		p.add(&kvevent.Event{Kind: kvevent.Removed, Tier: tier, EngineHashes: engineHashes})
 	}
 	return unknown
 }
 
-// Clear implements feed.Sink.
+// Clear implements stream.Sink.
 func (p *Publisher) Clear() {
 	p.beginBatch()
 	_ = p.index.Clear(p.slot)
-	p.events = appendEvent(p.events[:0], &kvevent.Event{Kind: kvevent.Cleared}, false)
+	p.events = p.events[:0]
+	p.add(&kvevent.Event{Kind: kvevent.Cleared})
 }
 
-// Done implements stream.Sink: it publishes the batch, if there is anything in it.
+// applied is for stream.Options: the engine's position after the batch.
+func (p *Publisher) applied(at stream.Position) {
+	p.beginBatch()
+	p.next, p.sum, p.unproven = at.Next, at.Sum, false
+}
+
+// Done implements stream.Sink: what the batch brought is to be published, if it brought anything.
 func (p *Publisher) Done(partial, recurrent bool) {
 	p.beginBatch()
-	flags := p.flags & flagAway
-	if partial {
-		flags |= flagPartial
-	}
-	if recurrent {
-		flags |= flagRecurrent
-	}
-	if len(p.events) > 0 || flags != p.flags {
-		p.flags = flags
-		p.enqueue()
-	}
+	p.flag(flagPartial, partial)
+	p.flag(flagRecurrent, recurrent)
+	p.flag(flagAway, !p.up || p.unproven)
+	p.waiting = p.waiting || len(p.events) > 0
+	waiting := p.waiting && !p.fenced
 	p.inBatch = false
 	p.mu.Unlock()
+	if waiting {
+		p.signal()
+	}
 }
 
-// Link publishes whether the engine can be heard; it is for stream.Options.
-func (p *Publisher) Link(up bool) {
+// link is for stream.Options: whether the engine can be heard.
+func (p *Publisher) link(up bool) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if away := p.flags&flagAway != 0; away == up {
-		p.flags ^= flagAway
-		p.enqueue()
+	if p.up = up; up {
+		p.links++
+	}
+	p.flag(flagAway, !p.up || p.unproven)
+	p.mu.Unlock()
+	p.signal()
+}
+
+// flag sets what holds of the worker. The caller holds mu.
+func (p *Publisher) flag(flag byte, set bool) {
+	if was := p.flags&flag != 0; was != set {
+		p.flags ^= flag
+		p.waiting = true
 	}
 }
 
-// Leave implements feed.Sink: nothing more is published.
-func (p *Publisher) Leave() {
-	_ = p.requests.Unsubscribe()
-	p.cancel()
-	p.running.Wait()
-}
-
-// enqueue puts the batch as a message into the buffer. The caller holds mu.
-func (p *Publisher) enqueue() {
-	b := appendHead(make([]byte, 0, headBytes+len(p.events)), p.flags, p.epoch, p.seq)
-	b = append(b, p.events...)
-	p.seq++
-	if p.events = p.events[:0]; cap(p.events) > 4<<20 {
-		p.events = nil
-	}
-	p.out.Lock()
-	for len(p.out.queue) > 0 && (len(p.out.queue) >= bufferMessages || p.out.bytes+len(b) > bufferBytes) {
-		p.out.bytes -= len(p.out.queue[0])
-		p.out.queue = p.out.queue[1:]
-	}
-	p.out.queue = append(p.out.queue, b)
-	p.out.bytes += len(b)
-	p.out.Unlock()
+func (p *Publisher) signal() {
 	select {
-	case p.out.wake <- struct{}{}:
+	case p.wake <- struct{}{}:
 	default:
 	}
 }
 
-// send publishes the buffer in order, each message until the server has it, and a heartbeat in silence.
+// asked keeps a router's question until a snapshot is there.
+func (p *Publisher) asked(m *nats.Msg) {
+	p.mu.Lock()
+	if len(p.asking) < maxAsking {
+		p.asking = append(p.asking, m)
+	}
+	p.mu.Unlock()
+	p.signal()
+}
+
+// Leave implements stream.Sink: it publishes what waits, says that nobody hears the engine any more, and writes a snapshot, for
+// leaveTime at most. What the worker holds stays known.
+func (p *Publisher) Leave() {
+	p.cancel()
+	p.running.Wait()
+	_ = p.asks.Unsubscribe()
+	if !p.o.NATS.IsConnected() || p.fenced {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), leaveTime)
+	defer cancel()
+	if p.left != nil && p.deliver(ctx, p.left) != nil {
+		return
+	}
+	p.mu.Lock()
+	p.flag(flagAway, true)
+	p.mu.Unlock()
+	if m, s := p.take(true); m != nil && p.deliver(ctx, m) == nil && s != nil {
+		p.save(ctx, s)
+	}
+}
+
+// send publishes what waits, and a heartbeat in silence.
 func (p *Publisher) send(ctx context.Context) {
 	beat := time.NewTicker(heartbeat)
 	defer beat.Stop()
-	var err error
+	look := time.NewTicker(min(cmp.Or(p.o.every, snapshotEvery), heartbeat))
+	defer look.Stop()
 	for {
+		now := false
 		select {
 		case <-ctx.Done():
 			return
 		case <-beat.C:
-			p.mu.Lock()
-			p.enqueue()
-			p.mu.Unlock()
-		case <-p.out.wake:
+			now = true
+		case <-look.C:
+		case <-p.wake:
 		}
-		for ctx.Err() == nil {
-			p.out.Lock()
-			if len(p.out.queue) == 0 {
-				p.out.Unlock()
-				break
+		if !p.o.NATS.IsConnected() { // what comes meanwhile is kept, and published after
+			continue
+		}
+		if m, s := p.take(false); m != nil {
+			if err := p.deliver(ctx, m); errors.Is(err, errFenced) {
+				p.stop()
+				return
+			} else if err != nil { // ctx
+				p.left = m
+				p.unsaved(s)
+				return
+			} else if s != nil {
+				p.running.Go(func() { p.save(ctx, s) })
 			}
-			b := p.out.queue[0]
-			p.out.Unlock()
-			before := err
-			if err = p.publish(ctx, b); err == nil {
-				if before != nil {
-					p.o.Log.Info("events are published")
-				}
-				beat.Reset(heartbeat)
-				p.out.Lock()
-				if len(p.out.queue) > 0 && &p.out.queue[0][0] == &b[0] { // it was not dropped meanwhile
-					p.out.bytes -= len(b)
-					p.out.queue = p.out.queue[1:]
-				}
-				p.out.Unlock()
-				continue
-			}
-			if before == nil && ctx.Err() == nil {
-				p.o.Log.Warn("events cannot be published; they are kept and tried again", zap.Error(err))
-			}
-			select {
-			case <-ctx.Done():
-			case <-time.After(retryPause/2 + rand.N(retryPause)):
-			}
+		}
+		if now {
+			_ = p.o.NATS.Publish(p.o.Prefix.beats()+p.line.suffix, nil)
 		}
 	}
 }
 
-// publish tries once. The message may arrive although its confirmation does not: routers drop the second copy by its number.
-// A message that is too big for the server is given up: routers see the gap and ask for a snapshot.
-func (p *Publisher) publish(ctx context.Context, b []byte) error {
-	if int64(len(b)) > p.o.NATS.MaxPayload() && p.o.NATS.IsConnected() {
-		return nil
+// outgoing is a message of the line.
+type outgoing struct {
+	head
+	payload []byte
+	number  uint64 // the stream's, once it has it
+	made    int64  // when the stream was made that has it
+}
+
+// snapshot is what the worker holds after a message.
+type snapshot struct {
+	of        *outgoing
+	blocks    []indexer.Block
+	blockSize int
+	links     int
+	asking    []*nats.Msg
+}
+
+// take makes a message of what waits, nil if nothing does, and a snapshot of the state after it if one is due.
+func (p *Publisher) take(leaving bool) (m *outgoing, s *snapshot) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	every := cmp.Or(p.o.every, snapshotEvery) + time.Duration(p.stats.SnapshotBytes/snapshotPace)*time.Second
+	if most := p.o.NATS.MaxPayload(); most > 0 && int64(headBytes+len(p.events)) > most {
+		p.drop()
 	}
+	due := p.dropped || len(p.asking) > 0 || p.changed && (leaving || time.Since(p.saved) >= every)
+	due = due && !p.saving
+	if !p.waiting && !due {
+		return nil, nil
+	}
+	if p.dropped {
+		p.seq++
+	}
+	m = &outgoing{head: p.head, payload: append(p.head.append(make([]byte, 0, headBytes+len(p.events))), p.events...)}
+	if p.events = p.events[:0]; cap(p.events) > maxMessage/4 {
+		p.events = nil
+	}
+	p.seq++
+	p.waiting = false
+	if due {
+		list, err := p.index.Blocks(p.slot)
+		if err == nil {
+			s = &snapshot{m, list, p.blockSize, p.links, p.asking}
+			p.changed, p.dropped, p.saving, p.asking = false, false, true, nil
+		}
+	}
+	return m, s
+}
+
+var errFenced = errors.New("a younger agent publishes for this worker")
+
+// deliver publishes a message until the stream has it. It ends with ctx, and with errFenced.
+func (p *Publisher) deliver(ctx context.Context, m *outgoing) error {
+	for {
+		before := p.unsure
+		err := p.attempt(ctx, m)
+		if err == nil && before {
+			p.o.Log.Info("events are published")
+		}
+		if err == nil || ctx.Err() != nil || errors.Is(err, errFenced) {
+			return err
+		}
+		p.unsure = true
+		p.mu.Lock()
+		p.stats.Failed++
+		p.failing = true
+		p.mu.Unlock()
+		if !before {
+			p.o.Log.Warn("events cannot be published; they are kept and tried again", zap.Error(err))
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(retryPause/2 + rand.N(retryPause)):
+		}
+	}
+}
+
+// attempt publishes once, on the condition that nobody has published since. After a failure it first looks at what the stream
+// has: the message may have arrived although its confirmation did not.
+func (p *Publisher) attempt(ctx context.Context, m *outgoing) error {
 	ctx, cancel := context.WithTimeout(ctx, publishTime)
 	defer cancel()
-	_, err := p.js.PublishMsg(ctx, &nats.Msg{Subject: p.subject, Data: b})
+	if p.unsure {
+		e, err := p.line.end(ctx)
+		if err != nil {
+			return err
+		}
+		p.mu.Lock()
+		if p.made != e.made { // numbers begin anew: a snapshot's tag has an old one
+			p.made, p.last, p.changed = e.made, 0, true
+		}
+		p.mu.Unlock()
+		switch {
+		case e.message == nil:
+			p.last = 0
+		case e.unreadable != nil && e.message.Sequence > p.last: // no agent's
+			p.last = e.message.Sequence
+		case e.unreadable == nil && e.agent == p.agent && e.message.Sequence >= p.last:
+			if p.last = e.message.Sequence; e.seq == m.seq {
+				p.published(m)
+				return nil
+			}
+		case e.unreadable == nil && e.epoch >= p.epoch && e.message.Sequence > p.last:
+			return errFenced
+		}
+	}
+	ack, err := p.line.js.PublishMsg(ctx, &nats.Msg{Subject: p.line.subject(), Data: m.payload}, jetstream.WithExpectLastSequencePerSubject(p.last))
+	if err == nil {
+		p.last = ack.Sequence
+		p.published(m)
+	}
 	return err
 }
 
-// answerSnapshot answers a router's snapshot request with the state after the last message, in parts.
-func (p *Publisher) answerSnapshot(m *nats.Msg) {
+func (p *Publisher) published(m *outgoing) {
+	p.unsure = false
 	p.mu.Lock()
-	if p.seq == 0 { // seq-1 would underflow: publish an empty batch 0 for the snapshot to cover
-		p.enqueue()
-	}
-	b := appendHead(nil, p.flags, p.epoch, p.seq-1)
-	list, err := p.index.Blocks(p.slot)
-	blockSize := p.blockSize
+	m.number, m.made = p.last, p.made
+	p.stats.Messages++
+	p.stats.Bytes += uint64(len(m.payload))
+	p.failing = false
 	p.mu.Unlock()
-	if err != nil {
-		return
+}
+
+// stop ends the publishing for good: a younger agent is there.
+func (p *Publisher) stop() {
+	p.o.Log.Error("a younger agent publishes this worker's events; this one has stopped. Two agents for one worker, or two workers of one name?",
+		zap.String("worker", p.o.Worker), zap.Int("rank", p.o.Rank))
+	_ = p.asks.Unsubscribe()
+	p.mu.Lock()
+	p.fenced, p.events, p.asking = true, nil, nil
+	p.stats.Refused++
+	p.mu.Unlock()
+}
+
+// unsaved is for a snapshot whose message did not get into the stream.
+func (p *Publisher) unsaved(s *snapshot) {
+	if s != nil {
+		p.mu.Lock()
+		p.saving, p.changed = false, true
+		p.mu.Unlock()
 	}
+}
+
+// save writes a snapshot, whose message the stream has, and answers who asked for it.
+func (p *Publisher) save(ctx context.Context, s *snapshot) {
+	ctx, cancel := context.WithTimeout(ctx, snapshotTime)
+	defer cancel()
+	b := s.of.head.append(nil)
 	b = appendEvent(b, &kvevent.Event{Kind: kvevent.Cleared}, false)
-	for _, e := range indexer.Events(list) {
-		e.BlockSize = blockSize
+	for _, e := range indexer.Events(s.blocks) {
+		e.BlockSize = s.blockSize
 		b = appendEvent(b, &e, false)
 	}
-	b = binary.LittleEndian.AppendUint64(b, xxh3.Hash(b))
-	parts := (len(b) + partBytes - 1) / partBytes
-	for i := range parts {
-		part := binary.LittleEndian.AppendUint64(nil, p.epoch)
-		part = binary.LittleEndian.AppendUint32(part, uint32(i))
-		part = binary.LittleEndian.AppendUint32(part, uint32(parts))
-		if m.Respond(append(part, b[i*partBytes:min((i+1)*partBytes, len(b))]...)) != nil {
-			return
+	t := tag{Epoch: s.of.epoch, Seq: s.of.seq, Number: s.of.number, Made: s.of.made}
+	if p.o.Life != nil {
+		life := p.o.Life(ctx)
+		p.mu.Lock()
+		if p.links == s.links { // the engine was not left between
+			t.Life = life
 		}
+		p.mu.Unlock()
 	}
+	err := p.line.save(ctx, t, b)
+	if p.o.File != "" {
+		err = errors.Join(err, saveFile(p.o.File, t, b))
+	}
+	answer := ""
+	p.mu.Lock()
+	p.saving, p.saved, p.stats.SnapshotBytes = false, time.Now(), len(b)
+	if err == nil {
+		p.stats.Snapshots++
+		p.stats.SnapshotAt = p.saved
+	} else {
+		p.changed, answer = true, err.Error()
+	}
+	ended := errors.Is(ctx.Err(), context.Canceled) // a last snapshot follows
+	if err != nil && !ended {
+		p.stats.SnapshotErrors++
+	}
+	p.mu.Unlock()
+	if err != nil && !ended {
+		p.o.Log.Warn("a snapshot was not written", zap.Error(err))
+	}
+	for _, m := range s.asking {
+		_ = m.Respond([]byte(answer))
+	}
+	p.signal() // more may have asked
 }

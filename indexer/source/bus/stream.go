@@ -13,7 +13,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// Prefix names what belongs to one deployment on a NATS server: its subjects begin so, and its stream is named after it. The zero
+// Prefix names what belongs to one deployment on a NATS server: its subjects begin so, and its streams are named after it. The zero
 // value is DefaultPrefix.
 type Prefix string
 
@@ -31,9 +31,15 @@ func (p Prefix) Check() error {
 // Stream is the JetStream stream that all agents publish to.
 func (p Prefix) Stream() string { return strings.ToUpper(string(cmp.Or(p, DefaultPrefix))) + "_KV" }
 
-// events, asks and inboxes are the beginnings of subjects: of batches, of snapshot requests, of answers.
+// State is the JetStream stream of what workers hold: snapshots, by worker-rank.
+func (p Prefix) State() string { return strings.ToUpper(string(cmp.Or(p, DefaultPrefix))) + "_STATE" }
+
+// events, states, asks, beats and inboxes are the beginnings of subjects: of batches, of snapshots, of requests for one, of
+// heartbeats, of answers.
 func (p Prefix) events() string  { return string(cmp.Or(p, DefaultPrefix)) + ".kv." }
 func (p Prefix) asks() string    { return string(cmp.Or(p, DefaultPrefix)) + ".ask." }
+func (p Prefix) states() string  { return string(cmp.Or(p, DefaultPrefix)) + ".state." }
+func (p Prefix) beats() string   { return string(cmp.Or(p, DefaultPrefix)) + ".beat." }
 func (p Prefix) inboxes() string { return string(cmp.Or(p, DefaultPrefix)) + ".inbox." }
 
 // RouterInbox and AgentInbox are ConnectOptions.Inbox of the routers, and of a worker's agent.
@@ -49,35 +55,38 @@ type StreamOptions struct {
 	Compress bool
 }
 
-// keptEvents bounds the disk space of a stream that we make; a router that joins asks the agents for what is not in it.
+// keptEvents bounds the disk space of a stream that we make; what came before a snapshot is not needed any more.
 const keptEvents = 256 << 20
 
 const ensureTime = 5 * time.Second // for one attempt
 
-// ensure makes the stream if there is none, and logs that. One that exists is not changed: its limits, storage and replicas
-// are its operator's. Its messages serve routers that join while a worker's agent is away; otherwise routers ask the agent.
+// ensure makes the streams if there are none, and logs that. One that exists is not changed: its limits, storage and replicas
+// are its operator's. The events are what came after the snapshots.
 func ensure(ctx context.Context, js jetstream.JetStream, p Prefix, o StreamOptions, log *zap.Logger) error {
 	ctx, cancel := context.WithTimeout(ctx, ensureTime)
 	defer cancel()
-	_, err := js.Stream(ctx, p.Stream())
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		c := jetstream.StreamConfig{Name: p.Stream(), Subjects: []string{p.events() + ">"}, Retention: jetstream.LimitsPolicy,
-			Discard: jetstream.DiscardOld, MaxBytes: cmp.Or(o.MaxBytes, keptEvents), MaxAge: o.MaxAge, Replicas: max(o.Replicas, 1), AllowDirect: true}
+	events := jetstream.StreamConfig{Name: p.Stream(), Subjects: []string{p.events() + ">"}, MaxBytes: cmp.Or(o.MaxBytes, keptEvents), MaxAge: o.MaxAge}
+	states := jetstream.StreamConfig{Name: p.State(), Subjects: []string{p.states() + ">"}, MaxMsgsPerSubject: 1}
+	for _, c := range []jetstream.StreamConfig{events, states} {
+		c.Retention, c.Discard, c.AllowDirect, c.Replicas = jetstream.LimitsPolicy, jetstream.DiscardOld, true, max(o.Replicas, 1)
 		if o.Memory {
 			c.Storage = jetstream.MemoryStorage
 		}
 		if o.Compress {
 			c.Compression = jetstream.S2Compression
 		}
-		_, err = js.CreateStream(ctx, c)
-		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another process made it first, with other limits
-			err = nil
-		} else if err == nil && log != nil {
-			log.Info("the agents' stream was not there and is made", zap.String("stream", p.Stream()))
+		_, err := js.Stream(ctx, c.Name)
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			_, err = js.CreateStream(ctx, c)
+			if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another process made it first, with other limits
+				err = nil
+			} else if err == nil && log != nil {
+				log.Info("the agents' stream was not there and is made", zap.String("stream", c.Name))
+			}
 		}
-	}
-	if err != nil {
-		return fmt.Errorf("stream %s: %w", p.Stream(), err)
+		if err != nil {
+			return fmt.Errorf("stream %s: %w", c.Name, err)
+		}
 	}
 	return nil
 }

@@ -17,7 +17,6 @@ import (
 // What an operator has set for the stream stays as it is, whoever starts.
 func TestOperatorsLimitsStay(t *testing.T) {
 	s := runServer(t, t.TempDir(), -1)
-	defer s.Shutdown()
 	conn := connect(t, s.ClientURL())
 	js, err := jetstream.New(conn)
 	if err != nil {
@@ -53,7 +52,6 @@ func TestOperatorsLimitsStay(t *testing.T) {
 // A stream that is not there is made as the operator says.
 func TestStreamAsConfigured(t *testing.T) {
 	s := runServer(t, t.TempDir(), -1)
-	defer s.Shutdown()
 	js, err := jetstream.New(connect(t, s.ClientURL()))
 	if err != nil {
 		t.Fatal(err)
@@ -82,14 +80,13 @@ func TestLostStream(t *testing.T) {
 		t.Run("made again by "+by, func(t *testing.T) {
 			t.Parallel()
 			s := runServer(t, t.TempDir(), -1)
-			defer s.Shutdown()
 			conn := connect(t, s.ClientURL())
 			r := listen(t, conn)
 			h, _ := agent(t, conn, "w")
 			half := len(payloads) / 2
 			h.give(payloads[:half]...)
 			r.await("w")
-			until(t, "half of the batches", func() bool { return r.feeds["w"].Stats().LastSeq+1 >= uint64(half) })
+			r.same("w", payloads[:half], prompts)
 			js, err := jetstream.New(conn)
 			if err != nil {
 				t.Fatal(err)

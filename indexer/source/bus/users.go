@@ -57,9 +57,9 @@ func WriteUsers(dir string, p Prefix, workers []string) (made []string, err erro
 	type user struct{ Name, Key, Token string }
 	view := struct {
 		Prefix         string
-		Stream         string
+		Stream, State  string
 		Router, Agents []user
-	}{Prefix: strings.TrimSuffix(p.events(), ".kv."), Stream: p.Stream()}
+	}{Prefix: strings.TrimSuffix(p.events(), ".kv."), Stream: p.Stream(), State: p.State()}
 	files, err := filepath.Glob(filepath.Join(dir, "*.nk"))
 	if err != nil {
 		return made, err

@@ -132,13 +132,14 @@ func testPermissions(t *testing.T, g guarded) {
 
 	asRouter, refusedRouter := g.as(t, "", routerSeed)
 	before := ofB.feeds["b"].Stats()
-	younger := appendHead(nil, 0, uint64(time.Now().Add(time.Hour).UnixNano()), 0) // it would end all that the router knows of b
+	younger := (&head{epoch: uint64(time.Now().Add(time.Hour).UnixNano())}).append(nil) // it would end all that the router knows of b
 	for _, who := range []struct {
 		name    string
 		conn    *nats.Conn
 		refused *atomic.Int64
 	}{{"agent a", agentA, refusedA}, {"a router", asRouter, refusedRouter}} {
-		for what, subject := range map[string]string{"events of b": "sightline.kv.b.0", "deleting": "$JS.API.STREAM.DELETE.SIGHTLINE_KV",
+		for what, subject := range map[string]string{"events of b": "sightline.kv.b.0", "a snapshot of b": "sightline.state.b.0.tag", "a heartbeat of b": "sightline.beat.b.0",
+			"deleting": "$JS.API.STREAM.DELETE.SIGHTLINE_KV",
 			"changing": "$JS.API.STREAM.UPDATE.SIGHTLINE_KV", "purging": "$JS.API.STREAM.PURGE.SIGHTLINE_KV",
 			"deleting a message": "$JS.API.STREAM.MSG.DELETE.SIGHTLINE_KV", "another stream": "$JS.API.STREAM.CREATE.MINE",
 			"an answer for b": "sightline.inbox.router.x", "answering for b": "< sightline.ask.b.0", "hearing answers": "< sightline.inbox.>",
@@ -178,6 +179,30 @@ func testPermissions(t *testing.T, g guarded) {
 		}
 		_ = sub.Unsubscribe()
 	}
+	times := refusedA.Load()
+	for _, subject := range []string{"$JS.API.CONSUMER.CREATE.SIGHTLINE_KV.mine.sightline.kv.>", "$JS.API.CONSUMER.CREATE.SIGHTLINE_KV.mine",
+		"$JS.API.DIRECT.GET.SIGHTLINE_KV.sightline.kv.b.0", "$JS.API.DIRECT.GET.SIGHTLINE_KV"} {
+		if err := errors.Join(agentA.Publish(subject, nil), agentA.Flush()); err != nil {
+			t.Fatal(err)
+		}
+		times++
+		until(t, "a refusal of reading b by "+subject, func() bool { return refusedA.Load() == times })
+	}
+	// What an agent may read it may have sent anywhere: its own message, as one of b's, or as b's snapshot.
+	if _, err := agentA.Request("sightline.kv.a.0", younger, 10*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	for _, to := range []string{"sightline.kv.b.0", "sightline.state.b.0.tag"} {
+		if err := errors.Join(agentA.PublishRequest("$JS.API.DIRECT.GET.SIGHTLINE_KV.sightline.kv.a.0", to, nil), agentA.Flush()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until(t, "the forged message", func() bool {
+		js, _ := g.NATS.JetStream()
+		m, err := js.GetLastMsg("SIGHTLINE_KV", "sightline.kv.b.0", nats.DirectGet())
+		tag, err2 := js.GetLastMsg("SIGHTLINE_STATE", "sightline.state.b.0.tag", nats.DirectGet())
+		return err == nil && err2 == nil && len(m.Header["Nats-Stream"]) > 1 && len(tag.Header["Nats-Stream"]) > 1
+	})
 	b.give(payloads[10:]...)
 	ofB.same("b", payloads, prompts)
 	if st := ofB.feeds["b"].Stats(); st.Epoch != before.Epoch || st.Restarts != before.Restarts {

@@ -1,14 +1,20 @@
 // Package bus carries a worker-rank's cache over NATS: an agent beside the worker publishes, every router listens.
 //
 //	worker ─ ZMQ ─▶ stream ─▶ Publisher ─ JetStream, one subject a worker-rank ─▶ Listener ─▶ stream ─▶ index
-//	                            ▲                                                   │
-//	                            └──────────── snapshot request (core NATS) ◀────────┘   at join, behind a gap
+//	                           ▲  │                                                 ▲
+//	             at a start    └──┴──────── snapshot (a stream too) ────────────────┘   at join, behind a gap
 //
 //	wire.go      the bytes of a message
 //	publisher.go the agent's side: a Sink that publishes
+//	resume.go    how an agent begins: it takes its place in the line, and goes on where the last one ended
+//	line.go      a worker-rank's line: a snapshot and the messages after it, for routers and for an agent's start
 //	listener.go  the router's side: subjects → feeds, and a Source for each
 //	stream.go    names and limits of the stream and its subjects
 //	link.go      the router's connection, or its embedded server
+//
+// A worker-rank's messages are one line: epoch and number, then the stream's own number for each. Every message is published on
+// the condition that the one before is the last of its subject, so the stream takes messages of one agent only: the one that
+// came last. An older agent's next message is refused, and it falls silent. Nobody compares clocks.
 //
 // A message has a block's local hash, engine hash, parent and tier: about 16 bytes a block. Token ids and media names, which would
 // put every prompt on the server's disk, are sent only in mode Tokens, for audits. Errors of the connection are retried for
@@ -26,16 +32,19 @@ import (
 
 // A message, little endian:
 //
-//	'S' version flags | epoch u64 | seq u64 | event …
+//	'S' version flags | epoch u64 | seq u64 | agent u64 | engine's next u64 | engine's sum u64 | event …
+//
+// agent is drawn by each process. The engine's next message and the checksum of its last one (stream.Position) are those after
+// the events, so that another agent can go on from here.
 //
 // An event: kind, tier and what follows (1 byte) | blocks varint | engine hashes u64 …
 // A stored event adds: block size varint | parent u64, if any | locals u64 …, and in mode Tokens: tokens u32 … | adapter |
 // session | media.
-// A snapshot is such a message, of a clear and the events that rebuild what the worker holds, and its XXH3-64 (8 bytes).
+// A snapshot is such a message, of a clear and the events that rebuild what the worker holds.
 const (
 	magic     = 'S'
-	version   = 2
-	headBytes = 3 + 8 + 8
+	version   = 3
+	headBytes = 3 + 5*8
 
 	flagPartial   = 1
 	flagAway      = 2 // the agent has no connection to the engine
@@ -50,22 +59,26 @@ const (
 
 var errShort = errors.New("message ends in the middle of a value")
 
-func appendHead(b []byte, flags byte, epoch, seq uint64) []byte {
-	b = append(b, magic, version, flags)
-	b = binary.LittleEndian.AppendUint64(b, epoch)
-	return binary.LittleEndian.AppendUint64(b, seq)
+// head is what stands before a message's events.
+type head struct {
+	flags             byte
+	epoch, seq, agent uint64
+	next, sum         uint64 // the engine's, as in stream.Position
 }
 
-// readNumbers reads only a message's epoch and sequence number.
-func readNumbers(b []byte) (epoch, seq uint64, err error) {
+func (h *head) append(b []byte) []byte {
+	return appendWords(append(b, magic, version, h.flags), []uint64{h.epoch, h.seq, h.agent, h.next, h.sum})
+}
+
+func readHead(b []byte) (h head, err error) {
+	if len(b) < 2 || b[0] != magic || b[1] != version {
+		return h, fmt.Errorf("bus message begins with % x, want %x version %d (agent and router of one release?)", b[:min(2, len(b))], magic, version)
+	}
 	if len(b) < headBytes {
-		return 0, 0, fmt.Errorf("bus message of %d bytes, want %d or more", len(b), headBytes)
+		return h, fmt.Errorf("bus message of %d bytes, want %d or more", len(b), headBytes)
 	}
-	if b[0] != magic || b[1] != version {
-		return 0, 0, fmt.Errorf("bus message begins with %#x version %d, want %#x version %d (agent and router of one release?)",
-			b[0], b[1], magic, version)
-	}
-	return binary.LittleEndian.Uint64(b[3:]), binary.LittleEndian.Uint64(b[11:]), nil
+	word := func(i int) uint64 { return binary.LittleEndian.Uint64(b[3+8*i:]) }
+	return head{b[2], word(0), word(1), word(2), word(3), word(4)}, nil
 }
 
 // appendEvent appends one event, with its tokens and names if tokens is set.
@@ -140,10 +153,11 @@ func (d *Decoder) Decode(b []byte) (kvevent.Batch, error) {
 		*d = Decoder{}
 	}
 	d.events, d.words, d.tokens, d.media = d.events[:0], d.words[:0], d.tokens[:0], d.media[:0]
-	if _, _, err := readNumbers(b); err != nil {
+	h, err := readHead(b)
+	if err != nil {
 		return kvevent.Batch{}, err
 	}
-	batch := kvevent.Batch{Partial: b[2]&flagPartial != 0, Away: b[2]&flagAway != 0, Recurrent: b[2]&flagRecurrent != 0}
+	batch := kvevent.Batch{Partial: h.flags&flagPartial != 0, Away: h.flags&flagAway != 0, Recurrent: h.flags&flagRecurrent != 0}
 	r := reader{b: b[headBytes:]}
 	for len(r.b) > 0 && r.err == nil {
 		d.event(&r)

@@ -1,12 +1,12 @@
 package bus
 
 import (
-	"encoding/binary"
+	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
-
-	"github.com/zeebo/xxh3"
 
 	"github.com/sightline-router/sightline/indexer/kvevent"
 )
@@ -33,12 +33,12 @@ func TestWire(t *testing.T) {
 		if c.tokens {
 			flags = flagPartial | flagAway
 		}
-		b := appendHead(nil, flags, 77, 88)
+		b := (&head{flags, 77, 88, 99, 111, 222}).append(nil)
 		for i := range c.in {
 			b = appendEvent(b, &c.in[i], c.tokens)
 		}
-		if epoch, seq, err := readNumbers(b); epoch != 77 || seq != 88 || err != nil {
-			t.Errorf("%s: epoch %d, seq %d, %v", c.name, epoch, seq, err)
+		if h, err := readHead(b); h != (head{flags, 77, 88, 99, 111, 222}) || err != nil {
+			t.Errorf("%s: %+v, %v", c.name, h, err)
 		}
 		var d Decoder
 		batch, err := d.Decode(b)
@@ -63,13 +63,15 @@ func TestWire(t *testing.T) {
 			}
 		}
 	}
-	if _, _, err := readNumbers([]byte("HTTP/1.1 400 Bad Request and more")); err == nil {
-		t.Error("foreign bytes are taken")
+	for _, foreign := range []string{"HTTP/1.1 400 Bad Request and more", "S\x02 of a release before, with its numbers"} {
+		if _, err := readHead([]byte(foreign)); err == nil || !strings.Contains(err.Error(), "of one release?") {
+			t.Errorf("%q is taken: %v", foreign, err)
+		}
 	}
 }
 
 func FuzzDecode(f *testing.F) {
-	b := appendHead(nil, 0, 1, 2)
+	b := (&head{epoch: 1, seq: 2}).append(nil)
 	b = appendEvent(b, &kvevent.Event{Kind: kvevent.Stored, HasParent: true, Parent: 1, BlockSize: 2, EngineHashes: []uint64{1}, Locals: []uint64{2}, Tokens: []uint32{7, 8},
 		LoRA: "a", Media: []kvevent.Mention{{Name: []byte("n")}}}, true)
 	f.Add(appendEvent(b, &kvevent.Event{Kind: kvevent.Removed, EngineHashes: []uint64{4}}, false))
@@ -107,19 +109,32 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-func TestDamagedSnapshot(t *testing.T) {
-	good := binary.LittleEndian.AppendUint64([]byte("blocks"), xxh3.HashString("blocks"))
-	if b, err := checked(good); err != nil || string(b) != "blocks" {
-		t.Errorf("%q %v", b, err)
+// A state file that is damaged anywhere is not read.
+func TestDamagedFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "state")
+	want := tag{Epoch: 1, Seq: 2, Number: 3, Made: 4, Life: "5"}
+	if err := saveFile(file, want, []byte("blocks")); err != nil {
+		t.Fatal(err)
+	}
+	if is, b, err := loadFile(file); err != nil || is != want || string(b) != "blocks" {
+		t.Errorf("%+v %q %v", is, b, err)
+	}
+	good, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	try := func(b []byte, what string, i int) {
+		if err := os.WriteFile(file, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := loadFile(file); err == nil {
+			t.Errorf("%s %d, and it is taken", what, i)
+		}
 	}
 	for i := range good {
 		bad := slices.Clone(good)
 		bad[i] ^= 4
-		if _, err := checked(bad); err == nil {
-			t.Errorf("byte %d changed, and the snapshot is taken", i)
-		}
-		if _, err := checked(good[:i]); err == nil {
-			t.Errorf("cut at %d, and the snapshot is taken", i)
-		}
+		try(bad, "changed at", i)
+		try(good[:i], "cut at", i)
 	}
 }

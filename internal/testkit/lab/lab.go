@@ -53,7 +53,8 @@ type Lab struct {
 	URL        string // of Envoy
 	Admin      string // host:port of Sightline's admin page; "" without it
 	EnvoyAdmin string
-	NATS       string // host:port of Sightline's embedded server
+	NATS       string   // host:port of Sightline's embedded server
+	AgentAdmin []string // host:port of each agent's page
 
 	o      Options
 	dir    string
@@ -93,7 +94,7 @@ func Start(ctx context.Context, o Options) (*Lab, error) {
 		l.Sims = append(l.Sims, w)
 		addrs = append(addrs, w.Addr())
 	}
-	ports, err := FreePorts(5)
+	ports, err := FreePorts(5 + l.o.Workers)
 	if err != nil {
 		return l, err
 	}
@@ -111,21 +112,10 @@ func Start(ctx context.Context, o Options) (*Lab, error) {
 			if w.Engine() == sim.Standalone {
 				break // all of them are heard directly
 			}
-			args := []string{"agent", "--worker", workerName(i + 1), "--nats", "nats://" + l.NATS,
-				"--nats-nkey", l.credentials("agent-" + workerName(i+1) + ".nk"), "--ranks", fmt.Sprint(o.Ranks), "--log-level", "error"}
-			switch w.Engine() {
-			case sim.TRTLLM:
-				args = append(args, "--http", "http://"+w.Addr())
-			case sim.TRTLLMZMQ:
-				args = append(args, "--engine", "trtllm", "--zmq", w.EventsAddr(), "--replay", w.ReplayAddr())
-			default:
-				args = append(args, "--engine", string(w.Engine()), "--zmq", w.EventsAddr(), "--replay", w.ReplayAddr())
-			}
-			c, err := l.run(args...)
-			if err != nil {
+			l.agents, l.AgentAdmin = append(l.agents, nil), append(l.AgentAdmin, at(5+i))
+			if err := l.StartAgent(i + 1); err != nil {
 				return l, err
 			}
-			l.agents = append(l.agents, c)
 		}
 	}
 	eo := envoy.Default()
@@ -203,12 +193,29 @@ func (l *Lab) StartSightline() (err error) {
 	return err
 }
 
-// KillAgent ends the agent of the i-th worker (from 1: the first has none) without a chance to say good-bye.
-func (l *Lab) KillAgent(i int) {
+// StartAgent runs the agent of the i-th worker (from 1: the first has none); after EndAgent, once more.
+func (l *Lab) StartAgent(i int) (err error) {
+	w := l.Sims[i]
+	args := []string{"agent", "--worker", workerName(i), "--nats", "nats://" + l.NATS, "--nats-nkey", l.credentials("agent-" + workerName(i) + ".nk"),
+		"--admin", l.AgentAdmin[i-1], "--ranks", fmt.Sprint(l.o.Ranks), "--log-level", "error"}
+	switch w.Engine() {
+	case sim.TRTLLM:
+		args = append(args, "--http", "http://"+w.Addr())
+	case sim.TRTLLMZMQ:
+		args = append(args, "--engine", "trtllm", "--zmq", w.EventsAddr(), "--replay", w.ReplayAddr())
+	default:
+		args = append(args, "--engine", string(w.Engine()), "--zmq", w.EventsAddr(), "--replay", w.ReplayAddr())
+	}
+	l.agents[i-1], err = l.run(args...)
+	return err
+}
+
+// EndAgent ends the agent of the i-th worker by a signal: SIGKILL leaves it no chance to say good-bye.
+func (l *Lab) EndAgent(i int, by syscall.Signal) error {
 	c := l.agents[i-1]
-	_ = c.Process.Kill()
-	_ = c.Wait()
 	l.agents[i-1] = nil
+	_ = c.Process.Signal(by)
+	return c.Wait()
 }
 
 // KillSightline ends it without a chance to say good-bye.

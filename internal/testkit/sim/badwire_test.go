@@ -65,12 +65,12 @@ func TestBadWire(t *testing.T) {
 				t.Parallel()
 				r := startRig(t, engine, seed)
 				conn := startJetStream(t)
-				r.agent(conn)
-				younger := r.agent(conn)
-				l := &bus.Listener{NATS: conn}
+				l := &bus.Listener{NATS: conn} // makes the stream
 				ctx, end := context.WithCancel(t.Context())
 				defer end()
 				go func() { _ = l.Run(ctx) }()
+				r.agent(conn)
+				younger := r.agent(conn)
 				_, h := r.feed(stream.Options{Source: l.Source("w", -1), Decoder: new(bus.Decoder)})
 				r.traffic(func() { // the younger agent is started anew
 					younger.Close()
@@ -158,11 +158,13 @@ func (r *rig) feed(o stream.Options) (*stream.Feed, indexer.SlotID) {
 // agent publishes what it hears of the worker, over wires of its own.
 func (r *rig) agent(conn *nats.Conn) *stream.Feed {
 	r.Helper()
-	p, err := bus.NewPublisher(bus.PublisherOptions{NATS: conn, Worker: "w", Rank: -1, CountCopies: r.cfg.Engine == VLLM})
+	p, err := bus.NewPublisher(r.Context(), bus.PublisherOptions{NATS: conn, Worker: "w", Rank: -1, CountCopies: r.cfg.Engine == VLLM, Replays: true})
 	if err != nil {
 		r.Fatal(err)
 	}
-	f := stream.Start(stream.Options{Source: r.path(), Decoder: r.decoder(), Sink: p, Link: p.Link, Idle: 100 * time.Millisecond})
+	o := stream.Options{Source: r.path(), Decoder: r.decoder(), Idle: 100 * time.Millisecond}
+	p.Options(&o)
+	f := stream.Start(o)
 	r.Cleanup(f.Close)
 	return f
 }
@@ -305,7 +307,7 @@ func (r *rig) truth() (chains [][]uint64) {
 	return chains
 }
 
-// startJetStream runs a NATS server and gives a connection to it; the agents' stream is there.
+// startJetStream runs a NATS server and gives a connection to it.
 func startJetStream(t testing.TB) *nats.Conn {
 	t.Helper()
 	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true})

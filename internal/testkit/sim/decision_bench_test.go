@@ -86,11 +86,11 @@ func startDeciding(b *testing.B, agents bool) *deciding {
 		}))
 		o := stream.Options{Source: stream.ZMQ{Endpoint: "tcp://" + p.pub.Addr().String(), ReplayEndpoint: "tcp://" + p.back.Addr().String()}, Decoder: &vllm.Decoder{Keep: true}}
 		if agents {
-			agent, err := bus.NewPublisher(bus.PublisherOptions{NATS: conn, Worker: name, Rank: -1, CountCopies: true})
+			agent, err := bus.NewPublisher(b.Context(), bus.PublisherOptions{NATS: conn, Worker: name, Rank: -1, CountCopies: true})
 			if err != nil {
 				b.Fatal(err)
 			}
-			o.Sink, o.Link = agent, agent.Link
+			agent.Options(&o)
 			b.Cleanup(stream.Start(o).Close)
 			o = stream.Options{Source: listener.Source(name, -1), Decoder: new(bus.Decoder)}
 		}

@@ -1,0 +1,266 @@
+package bus
+
+// A worker-rank's line, as routers read it when they join and an agent when it starts: the newest snapshot, which is tagged with
+// the stream's number of the message after which it was taken, and what the stream has behind that. It needs no agent that
+// answers, so a router may join while one is being replaced. Where the stream has lost messages behind the snapshot (it is
+// bounded, and shared by all workers), or there is none, an agent that is there is asked to write one.
+//
+// Snapshots lie in a stream of their own, which keeps the last message of each subject: parts, and a tag, which is written last.
+// An Object Store would do as well, but for who may write: its users need the right to purge all of it, and its names cannot be
+// told apart by a server's permissions.
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/zeebo/xxh3"
+
+	"github.com/sightline-router/sightline/indexer/stream"
+)
+
+const (
+	maxSnapshot = 256 << 20
+	partBytes   = 512 << 10
+	maxParts    = 4096
+)
+
+// line is one worker-rank's.
+type line struct {
+	conn   *nats.Conn
+	js     jetstream.JetStream
+	prefix Prefix
+	suffix string
+}
+
+func newLine(conn *nats.Conn, prefix Prefix, suffix string) (*line, error) {
+	js, err := jetstream.New(conn)
+	return &line{conn, js, prefix, suffix}, err
+}
+
+func (l *line) subject() string { return l.prefix.events() + l.suffix }
+
+// tag says what a snapshot is of.
+type tag struct {
+	Epoch, Seq uint64 // of the message that it has all of
+	Number     uint64 // that message's in the stream
+	Made       int64  // when the stream was made, by the server's clock: another stream has other numbers
+	Life       string // the engine's (PublisherOptions.Life)
+
+	Half, Parts int    // where its parts are: two snapshots take turns
+	Sum         uint64 // XXH3-64
+}
+
+// end is the stream's last message of the line as it is now.
+type end struct {
+	made    int64
+	stream  jetstream.Stream
+	message *jetstream.RawStreamMsg // nil: there is none
+	head
+	unreadable error // another release's, or another program's
+}
+
+func (l *line) end(ctx context.Context) (e end, err error) {
+	if e.stream, err = l.js.Stream(ctx, l.prefix.Stream()); err != nil {
+		return e, err
+	}
+	e.made = e.stream.CachedInfo().Created.UnixNano()
+	e.message, err = e.stream.GetLastMsgForSubject(ctx, l.subject())
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		e.message, err = nil, nil
+	}
+	if e.message != nil {
+		if e.head, e.unreadable = readHead(e.message.Data); forwarded(e.message.Header, 1) {
+			e.unreadable = errForwarded
+			marks := e.message.Header[jetstream.SequenceHeader] // the server's own is the last
+			if e.message.Sequence, err = strconv.ParseUint(marks[len(marks)-1], 10, 64); err != nil {
+				return e, err
+			}
+		}
+	}
+	return e, err
+}
+
+// tag reads the newest snapshot's; of none, or one that nobody can read, it is zero.
+func (l *line) tag(ctx context.Context) (t tag, err error) {
+	b, err := l.state(ctx, "tag")
+	switch {
+	case errors.Is(err, jetstream.ErrMsgNotFound), errors.Is(err, jetstream.ErrStreamNotFound), errors.Is(err, errForwarded):
+		return tag{}, nil
+	case err != nil:
+		return tag{}, err
+	}
+	if json.Unmarshal(b, &t) != nil || t.Parts < 0 || t.Parts > maxParts {
+		return tag{}, nil
+	}
+	return t, nil
+}
+
+// state reads one message of a snapshot.
+func (l *line) state(ctx context.Context, name string) ([]byte, error) {
+	s, err := l.js.Stream(ctx, l.prefix.State())
+	if err != nil {
+		return nil, err
+	}
+	m, err := s.GetLastMsgForSubject(ctx, l.prefix.states()+l.suffix+"."+name)
+	if err != nil {
+		return nil, err
+	}
+	if forwarded(m.Header, 1) {
+		return nil, errForwarded
+	}
+	return m.Data, nil
+}
+
+var errForwarded = errors.New("a message that a server was made to send")
+
+// forwarded tells a message that was read from a stream, by somebody who had the answer sent to a subject that he may not publish to
+// himself: a server asks nobody's permission for that, and marks the answer (nats-server 2.15). marks is how many a message has anyway.
+func forwarded(h nats.Header, marks int) bool { return len(h[jetstream.StreamHeader]) > marks }
+
+func (t *tag) part(i int) string { return fmt.Sprintf("%d.%d", t.Half, i) }
+
+// snapshot reads the one that a tag is of.
+func (l *line) snapshot(ctx context.Context, t tag) (message []byte, err error) {
+	for i := range t.Parts {
+		b, err := l.state(ctx, t.part(i))
+		if err != nil {
+			return nil, fmt.Errorf("part %d of the snapshot: %w", i, err)
+		}
+		message = append(message, b...)
+		if len(message) > maxSnapshot {
+			return nil, fmt.Errorf("a snapshot of more than %d bytes", maxSnapshot)
+		}
+	}
+	if xxh3.Hash(message) != t.Sum {
+		return nil, errors.New("a snapshot that is damaged, or was replaced meanwhile")
+	}
+	return message, nil
+}
+
+// save replaces the snapshot. The one before it stays whole until the new one's tag is there.
+func (l *line) save(ctx context.Context, t tag, message []byte) error {
+	before, err := l.tag(ctx)
+	if err != nil {
+		return err
+	}
+	put := func(name string, b []byte) error {
+		_, err := l.js.Publish(ctx, l.prefix.states()+l.suffix+"."+name, b)
+		return err
+	}
+	size := min(partBytes, int(l.conn.MaxPayload())-headBytes)
+	t.Half, t.Sum = 1-before.Half&1, xxh3.Hash(message)
+	for b := range slices.Chunk(message, max(size, 1)) {
+		if err := put(t.part(t.Parts), b); err != nil {
+			return err
+		}
+		if t.Parts++; t.Parts > maxParts {
+			return fmt.Errorf("a snapshot of %d bytes is too large", len(message))
+		}
+	}
+	text, err := json.Marshal(t)
+	if err != nil {
+		return err
+	}
+	return put("tag", text)
+}
+
+var (
+	errEmpty      = errors.New("the stream has nothing of the worker")
+	errIncomplete = errors.New("the stream has lost messages behind the snapshot, or there is no snapshot")
+)
+
+// messages calls each for the newest snapshot and all behind it, up to the stream's end as it is at the call. Of these it may
+// leave out those before number from. errIncomplete: messages are missing; before the first call of each, or between. With
+// some, what there is must do.
+func (l *line) messages(ctx context.Context, from uint64, some bool, each func(stream.Message) error) error {
+	e, err := l.end(ctx)
+	switch {
+	case err != nil:
+		return err
+	case e.message == nil:
+		return errEmpty
+	case e.unreadable != nil:
+		return e.unreadable
+	case from > 0 && from == e.seq: // nothing is missing
+		return each(stream.Message{Epoch: e.epoch, Seq: e.seq, Payload: e.message.Data})
+	}
+	t, err := l.tag(ctx)
+	if err != nil {
+		return err
+	}
+	next := uint64(0)
+	begin := func() error { return nil }
+	if t.Made == e.made && t.Epoch == e.epoch {
+		next = t.Seq + 1
+		if from <= t.Seq {
+			begin = func() error {
+				b, err := l.snapshot(ctx, t)
+				if err != nil {
+					return err
+				}
+				return each(stream.Message{Epoch: t.Epoch, Seq: t.Seq, Payload: b})
+			}
+		}
+		if next > e.seq {
+			return begin()
+		}
+	} else {
+		t = tag{}
+	}
+	c, err := l.js.OrderedConsumer(ctx, l.prefix.Stream(), jetstream.OrderedConsumerConfig{FilterSubjects: []string{l.subject()},
+		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: t.Number + 1})
+	if err != nil {
+		return err
+	}
+	list, err := c.Messages()
+	if err != nil {
+		return err
+	}
+	defer list.Stop()
+	defer context.AfterFunc(ctx, list.Stop)()
+	for first := true; ; {
+		m, err := list.Next()
+		if err != nil {
+			return err
+		}
+		meta, err := m.Metadata()
+		if err != nil {
+			return err
+		}
+		if h, err := readHead(m.Data()); err == nil && !forwarded(m.Headers(), 0) && h.epoch == e.epoch && h.seq >= next {
+			if h.seq != next && !some {
+				return errIncomplete
+			}
+			if first {
+				first = false
+				if err := begin(); err != nil {
+					return err
+				}
+			}
+			if next = h.seq + 1; h.seq >= from {
+				if err := each(stream.Message{Epoch: h.epoch, Seq: h.seq, Payload: m.Data()}); err != nil {
+					return err
+				}
+			}
+		}
+		if meta.Sequence.Stream >= e.message.Sequence {
+			return nil
+		}
+	}
+}
+
+// ask has the agent write a snapshot, and returns when it is there. nats.ErrNoResponders: there is no agent.
+func (l *line) ask(ctx context.Context) error {
+	m, err := l.conn.RequestWithContext(ctx, l.prefix.asks()+l.suffix, nil)
+	if err == nil && len(m.Data) > 0 {
+		err = fmt.Errorf("the agent wrote no snapshot: %.200s", strings.ToValidUTF8(string(m.Data), "?"))
+	}
+	return err
+}

@@ -1,0 +1,205 @@
+package bus
+
+// How an agent begins. It takes its place at the end of the worker's line with an empty message: from then on an older agent's
+// messages are refused. Then it reads what the newest snapshot says the worker held, and where the engine's own stream was by then.
+// If the engine can be asked for what it told since, or has shown that it is the same process, the agent goes on from there, and
+// routers keep what they know; package stream finds out by the first replay whether the engine is still the same, and clears if
+// not. Where the last agent published more behind its snapshot (it had no time to write one at its end), the engine tells it again,
+// and routers read a snapshot. Else the agent begins anew, and routers forget.
+//
+// The messages behind the snapshot are not read from the stream: that takes a consumer, and whoever may make one speaks for others
+// (WriteUsers).
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/zeebo/xxh3"
+	"go.uber.org/zap"
+
+	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/indexer/stream"
+)
+
+const beginTime = 30 * time.Second // for one attempt
+
+// begin tries until it is done, or ctx ends.
+func (p *Publisher) begin(ctx context.Context) error {
+	for told := ""; ; {
+		attempt, cancel := context.WithTimeout(ctx, beginTime)
+		fresh, err := p.claim(attempt)
+		if err == nil {
+			err = p.load(attempt, fresh)
+		}
+		cancel()
+		if err == nil || ctx.Err() != nil {
+			return cmp.Or(ctx.Err(), err)
+		}
+		if err.Error() != told {
+			told = err.Error()
+			p.o.Log.Warn("the agents' stream cannot be used yet; it is tried again", zap.Error(err))
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(retryPause/2 + rand.N(retryPause)):
+		}
+	}
+}
+
+// claim puts an empty message behind the line's last one. fresh: there was none, and the line has begun with it.
+func (p *Publisher) claim(ctx context.Context) (fresh bool, err error) {
+	e, err := p.line.end(ctx)
+	if err != nil {
+		return false, err
+	}
+	// A new line's epoch is when the server made the stream, so that lines of an older stream have smaller ones.
+	p.made, p.head, p.last = e.made, head{epoch: uint64(e.made)}, 0
+	if fresh = e.message == nil || e.unreadable != nil; !fresh {
+		p.head = e.head
+		p.seq++
+	}
+	if e.message != nil {
+		p.last = e.message.Sequence
+	}
+	p.head.agent = rand.Uint64()
+	p.flags |= flagAway
+	ack, err := p.line.js.PublishMsg(ctx, &nats.Msg{Subject: p.line.subject(), Data: p.head.append(nil)}, jetstream.WithExpectLastSequencePerSubject(p.last))
+	if err != nil {
+		return false, err
+	}
+	p.last = ack.Sequence
+	p.seq++
+	return fresh, nil
+}
+
+// load goes on with what the line holds, or begins anew.
+func (p *Publisher) load(ctx context.Context, fresh bool) error {
+	life := ""
+	if p.o.Life != nil {
+		life = p.o.Life(ctx)
+	}
+	holds := func(t tag) bool { // whether the engine lets us go on from what it held
+		if life != "" && t.Life != "" {
+			return life == t.Life
+		}
+		return p.o.Replays
+	}
+	t, message, err := p.kept(ctx)
+	if err != nil {
+		return err
+	}
+	p.waiting = true
+	if message == nil || !holds(t) || p.restore(message) != nil {
+		_ = p.index.Clear(p.slot)
+		p.next, p.sum, p.flags = 0, 0, flagAway
+		p.add(&kvevent.Event{Kind: kvevent.Cleared})
+		return nil
+	}
+	p.stats.Resumed, p.unproven = true, !p.o.Replays
+	p.from = stream.Position{Next: p.next, Sum: p.sum, Partial: p.flags&flagPartial != 0, Recurrent: p.flags&flagRecurrent != 0}
+	p.flags |= flagAway
+	p.dropped = fresh || t.Made != p.made || t.Epoch != p.epoch || t.Seq != p.seq-2 // what stood before the claim was another message: routers read all
+	p.o.Log.Info("what an earlier agent held is taken over, if the engine is still the same", zap.Int("blocks", p.index.HeldBlocks(p.slot)),
+		zap.Uint64("engine_message", p.next))
+	return nil
+}
+
+// restore applies a message that an agent published.
+func (p *Publisher) restore(b []byte) error {
+	batch, err := new(Decoder).Decode(b)
+	if err != nil {
+		return err
+	}
+	for i := range batch.Events {
+		switch e := &batch.Events[i]; e.Kind {
+		case kvevent.Stored:
+			p.blockSize = e.BlockSize
+			err = errors.Join(err, p.index.Store(p.slot, e.Tier, e.Parent, e.HasParent, e.EngineHashes, e.Locals))
+		case kvevent.Removed:
+			_, _ = p.index.Remove(p.slot, e.Tier, e.EngineHashes)
+		case kvevent.Cleared:
+			_ = p.index.Clear(p.slot)
+		}
+	}
+	h, _ := readHead(b) // Decode has
+	p.flags, p.next, p.sum = h.flags, h.next, h.sum
+	return err
+}
+
+// kept is the newer one of the snapshots in NATS and in the file. One that cannot be read is none.
+func (p *Publisher) kept(ctx context.Context) (t tag, message []byte, err error) {
+	if t, err = p.line.tag(ctx); err != nil {
+		return t, nil, err
+	}
+	if t.Parts > 0 {
+		if message, err = p.line.snapshot(ctx, t); err != nil {
+			p.o.Log.Warn("the snapshot cannot be read", zap.Error(err))
+			message = nil
+		}
+	}
+	if p.o.File == "" {
+		return t, message, nil
+	}
+	is, b, err := loadFile(p.o.File)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+	case err != nil:
+		p.o.Log.Warn("the state file cannot be read", zap.Error(err))
+	case message == nil || is.Epoch > t.Epoch || is.Epoch == t.Epoch && is.Seq > t.Seq:
+		return is, b, nil
+	}
+	return t, message, nil
+}
+
+// saveFile replaces a file by a snapshot: its tag and the length of it, the message, and the XXH3-64 of all that.
+func saveFile(file string, t tag, message []byte) error {
+	text, err := json.Marshal(t)
+	if err != nil {
+		return err
+	}
+	b := binary.LittleEndian.AppendUint32(nil, uint32(len(text)))
+	b = append(append(b, text...), message...)
+	b = binary.LittleEndian.AppendUint64(b, xxh3.Hash(b))
+	part, err := os.CreateTemp(filepath.Dir(file), filepath.Base(file)+".*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(part.Name()) // of a failure
+	_, err = part.Write(b)
+	if err = errors.Join(err, part.Sync(), part.Close()); err != nil {
+		return err
+	}
+	return os.Rename(part.Name(), file)
+}
+
+func loadFile(file string) (t tag, message []byte, err error) {
+	if s, err := os.Stat(file); err != nil {
+		return t, nil, err
+	} else if s.Size() > maxSnapshot {
+		return t, nil, fmt.Errorf("%s: %d bytes, want %d at most", file, s.Size(), maxSnapshot)
+	}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return t, nil, err
+	}
+	n := len(b) - 8
+	if n < 4 || xxh3.Hash(b[:n]) != binary.LittleEndian.Uint64(b[n:]) {
+		return t, nil, fmt.Errorf("%s: it is damaged", file)
+	}
+	size := int(binary.LittleEndian.Uint32(b))
+	if size > n-4 {
+		return t, nil, fmt.Errorf("%s: it is damaged", file)
+	}
+	return t, b[4+size : n], json.Unmarshal(b[4:4+size], &t)
+}

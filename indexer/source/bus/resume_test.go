@@ -1,0 +1,132 @@
+package bus
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/sightline-router/sightline/indexer/stream"
+)
+
+// An agent ends, with a word or without, and another one begins, while the engine goes on, or not. Routers keep what they know
+// wherever the engine can still say what came meanwhile; wherever it cannot, they forget; and in no case do they end up with
+// anything but what the engine told the second agent.
+func TestAgentRestarts(t *testing.T) {
+	payloads, prompts := recording(t)
+	end := len(payloads)
+	half := end - 20
+	life := func(s string) func(context.Context) string { return func(context.Context) string { return s } }
+	for _, c := range []struct {
+		name    string
+		kept    uint64                                // messages that the engine still has; 0: it has no replay
+		killed  bool                                  // without a word
+		every   time.Duration                         // between snapshots
+		missed  int                                   // messages while no agent is there
+		lives   [2]func(context.Context) string       // the engine's
+		restart bool                                  // the engine, meanwhile
+		lose    func(*testing.T, jetstream.JetStream) // of what NATS has
+		file    bool
+		resumed bool // the second agent takes over what the first held
+		keeps   bool // routers are told no more than what came meanwhile
+		partial bool // the window had passed: only what came after it is known
+	}{
+		{name: "ended", kept: 20, missed: 15, resumed: true, keeps: true},
+		{name: "ended, nothing came meanwhile", kept: 20, resumed: true, keeps: true},
+		{name: "killed before its first snapshot", kept: 20, killed: true, missed: 15, every: time.Hour, partial: true},
+		{name: "killed after a snapshot", kept: 20, killed: true, missed: 15, every: 200 * time.Millisecond, resumed: true},
+		{name: "away for longer than the engine keeps", kept: 5, missed: 15, resumed: true, partial: true},
+		{name: "the engine restarted", kept: 20, restart: true, resumed: true},
+		{name: "the engine restarted, and its metrics say so", kept: 20, restart: true, lives: [2]func(context.Context) string{life("a"), life("b")}},
+		{name: "no replay", missed: 15, partial: true},
+		{name: "no replay, nothing came, and it is the same engine", lives: [2]func(context.Context) string{life("a"), life("a")}, resumed: true, keeps: true},
+		{name: "no replay, something came", missed: 1, lives: [2]func(context.Context) string{life("a"), life("a")}, resumed: true, partial: true},
+		{name: "the store is lost, the file is there", kept: 20, missed: 15, file: true, resumed: true, lose: func(t *testing.T, js jetstream.JetStream) {
+			for _, name := range []string{DefaultPrefix.State(), DefaultPrefix.Stream()} {
+				if err := js.DeleteStream(t.Context(), name); err != nil {
+					t.Error(err)
+				}
+			}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := runServer(t, t.TempDir(), -1)
+			makeStream(t, connect(t, s.ClientURL()), 64<<20)
+			early := listen(t, connect(t, s.ClientURL()))
+			early.listener.silence = time.Hour
+			h := &hand{ready: make(chan *stream.Feed, 1), kept: c.kept}
+			o := PublisherOptions{Worker: "w", Replays: c.kept > 0, Life: c.lives[0], every: c.every}
+			if c.file {
+				o.File = filepath.Join(t.TempDir(), "state")
+			}
+			nc := connect(t, s.ClientURL())
+			o.NATS = nc
+			first := h.agent(t, o)
+			if c.kept == 0 {
+				first.link(true)
+			}
+			h.give(payloads[:half]...)
+			early.await("w")
+			early.same("w", payloads[:half], prompts)
+			if c.every == 200*time.Millisecond {
+				until(t, "a snapshot", func() bool { return first.Stats().Snapshots > 0 })
+			}
+			before := early.feeds["w"].Stats()
+			if c.killed {
+				nc.Close()
+			}
+			h.f.Close()
+			h.f = nil
+			if st := first.Stats(); !c.killed && (st.Snapshots == 0 || st.SnapshotErrors > 0) {
+				t.Errorf("the first: %+v", st)
+			}
+			if c.lose != nil {
+				js, err := jetstream.New(connect(t, s.ClientURL()))
+				if err != nil {
+					t.Fatal(err)
+				}
+				c.lose(t, js)
+				makeStream(t, connect(t, s.ClientURL()), 64<<20)
+			}
+
+			if held := early.index.HeldBlocks(early.slots["w"]); held == 0 {
+				t.Error("nothing is known while no agent is there")
+			}
+			if c.restart {
+				h.told = nil
+			}
+			told := len(h.told)
+			h.give(payloads[told : told+c.missed]...)
+			o.NATS, o.Life = connect(t, s.ClientURL()), c.lives[1]
+			second := h.agent(t, o)
+			if c.kept == 0 {
+				second.link(true)
+			}
+			h.give(payloads[told+c.missed : end]...)
+			until(t, "the second agent's batches", func() bool { st := h.f.Stats(); return st.LastSeq == uint64(end-1) })
+			if got := second.Stats().Resumed; got != c.resumed {
+				t.Errorf("resumed %v, want %v", got, c.resumed)
+			}
+			if c.partial { // what the engine told before is lost: routers have what the agent has
+				until(t, "the same as the agent's", func() bool {
+					st := second.Stats()
+					return st.Blocks > 0 && early.index.HeldBlocks(early.slots["w"]) == st.Blocks && early.index.Partial(early.slots["w"])
+				})
+			} else {
+				early.same("w", payloads[:end], prompts)
+			}
+			st := early.feeds["w"].Stats()
+			if kept := st.Restarts == before.Restarts && st.Epoch == before.Epoch && st.Events-before.Events < 50; c.keeps && !kept {
+				t.Errorf("routers keep what they know: %v, want %v: %+v, before %+v", kept, c.keeps, st, before)
+			}
+			late := listen(t, connect(t, s.ClientURL()))
+			late.await("w")
+			until(t, "a router that joins knows as much", func() bool {
+				return late.index.HeldBlocks(late.slots["w"]) == early.index.HeldBlocks(early.slots["w"])
+			})
+		})
+	}
+}

@@ -1,0 +1,189 @@
+package serve
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/sightline-router/sightline/indexer/source/bus"
+	"github.com/sightline-router/sightline/indexer/stream"
+)
+
+// agent is a running agent, as its page shows it:
+//
+//	/metrics  Prometheus
+//	/healthz  200 while the process lives; /readyz: 200 while NATS has all that the engine told
+//	/state    the counters and positions of each rank, as JSON
+type agent struct {
+	o  AgentOptions
+	mu sync.Mutex
+	// ranks that have taken their place in the stream; of others both are nil.
+	ranks []agentRank
+}
+
+type agentRank struct {
+	publisher *bus.Publisher
+	feed      *stream.Feed
+}
+
+// rankState is one rank in /state.
+type rankState struct {
+	Rank      int                `json:"rank"`
+	NotReady  string             `json:"not_ready,omitempty"` // why; "": it is
+	Age       float64            `json:"stream_age_seconds"`
+	Published bus.PublisherStats `json:"published"`
+	Heard     stream.Stats       `json:"heard"`
+}
+
+// state reads all ranks.
+func (a *agent) state() []rankState {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	list := make([]rankState, len(a.ranks))
+	for r, it := range a.ranks {
+		s := &list[r]
+		s.Rank = r
+		if it.feed == nil {
+			s.NotReady = "it has no place in NATS' stream yet (NATS is away, or no router has made the stream)"
+			continue
+		}
+		s.Published, s.Heard, s.Age = it.publisher.Stats(), it.feed.Stats(), it.feed.Age(time.Now()).Seconds()
+		switch {
+		case s.Published.Refused > 0:
+			s.NotReady = "a younger agent publishes for this worker"
+		case !s.Published.Connected:
+			s.NotReady = "NATS is away"
+		case !s.Heard.Connected:
+			s.NotReady = "the engine is not heard"
+		case !s.Heard.CaughtUp, !s.Published.Current:
+			s.NotReady = "it is catching up"
+		}
+	}
+	return list
+}
+
+// serve serves the page, if it is wanted, and tells failed when it cannot any more. Close what it gives.
+func (a *agent) serve(failed chan<- error) (*http.Server, error) {
+	web := &http.Server{ReadHeaderTimeout: 5 * time.Second}
+	if a.o.Admin == "" {
+		return web, nil
+	}
+	metrics := prometheus.NewRegistry()
+	metrics.MustRegister(a, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		for _, s := range a.state() {
+			if s.NotReady != "" {
+				http.Error(w, fmt.Sprintf("rank %d: %s", s.Rank, s.NotReady), http.StatusServiceUnavailable)
+				return
+			}
+		}
+		_, _ = io.WriteString(w, "ready\n")
+	})
+	mux.HandleFunc("GET /state", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(map[string]any{"worker": a.o.Worker, "ranks": a.state()})
+	})
+	web.Handler = mux
+	lis, err := net.Listen("tcp", a.o.Admin)
+	if err != nil {
+		return nil, fmt.Errorf("--admin: %w", err)
+	}
+	go serveHTTP(web, lis, "--admin", failed)
+	return web, nil
+}
+
+// agentMetrics are what each rank counts, in the order of Collect.
+var agentMetrics = []struct {
+	name, help string
+	kind       prometheus.ValueType
+	value      func(*rankState) float64
+}{
+	{"published_messages_total", "Messages that the stream has taken.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Messages) }},
+	{"published_bytes_total", "Bytes of them.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Bytes) }},
+	{"publish_failures_total", "Attempts to publish that failed and were tried again.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Failed) }},
+	{"publish_refused_total", "1 once a younger agent publishes for this worker: this one has stopped.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Refused) }},
+	{"dropped_total", "Times that events were too many to wait, and routers had to read a snapshot.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Dropped) }},
+	{"pending_bytes", "Bytes of events that wait to be published.", prometheus.GaugeValue, func(s *rankState) float64 { return float64(s.Published.Pending) }},
+	{"nats_connected", "1 while NATS is connected.", prometheus.GaugeValue, func(s *rankState) float64 { return number(s.Published.Connected) }},
+	{"engine_connected", "1 while the engine is connected.", prometheus.GaugeValue, func(s *rankState) float64 { return number(s.Heard.Connected) }},
+	{"ready", "1 while NATS has all that the engine told.", prometheus.GaugeValue, func(s *rankState) float64 { return number(s.NotReady == "") }},
+	{"resumed", "1 where this agent went on with what an earlier one held.", prometheus.GaugeValue, func(s *rankState) float64 { return number(s.Published.Resumed) }},
+	{"stream_age_seconds", "How long the engine's events have not come as they happen; 0 while they do.", prometheus.GaugeValue, func(s *rankState) float64 { return s.Age }},
+	{"blocks", "Blocks that the worker holds.", prometheus.GaugeValue, func(s *rankState) float64 { return float64(s.Published.Blocks) }},
+	{"snapshots_total", "Snapshots written.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Snapshots) }},
+	{"snapshot_failures_total", "Snapshots that could not be written.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.SnapshotErrors) }},
+	{"snapshot_bytes", "Bytes of the last snapshot.", prometheus.GaugeValue, func(s *rankState) float64 { return float64(s.Published.SnapshotBytes) }},
+	{"snapshot_timestamp_seconds", "When the last snapshot was written; 0: none was.", prometheus.GaugeValue, func(s *rankState) float64 {
+		if s.Published.SnapshotAt.IsZero() {
+			return 0
+		}
+		return float64(s.Published.SnapshotAt.UnixMilli()) / 1000
+	}},
+}
+
+func number(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
+}
+
+var agentEvents = prometheus.NewDesc("sightline_agent_events_total", "What became of the engine's KV events.", []string{"rank", "what"}, nil)
+
+// Describe is for Prometheus: the metrics are found by Collect.
+func (a *agent) Describe(chan<- *prometheus.Desc) {}
+
+// Collect is for Prometheus.
+func (a *agent) Collect(ch chan<- prometheus.Metric) {
+	for _, s := range a.state() {
+		rank := fmt.Sprint(s.Rank)
+		for _, m := range agentMetrics {
+			ch <- prometheus.MustNewConstMetric(prometheus.NewDesc("sightline_agent_"+m.name, m.help, []string{"rank"}, nil), m.kind, m.value(&s), rank)
+		}
+		for what, n := range s.Heard.Counters() {
+			ch <- prometheus.MustNewConstMetric(agentEvents, prometheus.CounterValue, float64(n), rank, what)
+		}
+	}
+}
+
+const (
+	startTime  = 2 * time.Second // for the engine's metrics page
+	startBytes = 16 << 20
+)
+
+var startClient = &http.Client{Timeout: startTime, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+
+// processStart is when the engine's process began, by its metrics page; "" where it does not say, as with Prometheus' multiprocess
+// mode (SGLang, and vLLM with several API servers).
+func processStart(ctx context.Context, url string) string {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return ""
+	}
+	resp, err := startClient.Do(req)
+	if err != nil {
+		return ""
+	}
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(io.LimitReader(resp.Body, startBytes))
+	for resp.StatusCode == http.StatusOK && lines.Scan() {
+		if v, ok := strings.CutPrefix(lines.Text(), "process_start_time_seconds "); ok {
+			return strings.TrimSpace(v)
+		}
+	}
+	return ""
+}
