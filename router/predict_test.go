@@ -252,19 +252,43 @@ func BenchmarkPredictions(b *testing.B) {
 	}
 }
 
-// What a worker without events was given counts for minutes, and for no longer than LongestPrediction says, for which its
-// number goes to no other worker: nothing else tells what it holds.
-func TestPredictionsOfTheUntold(t *testing.T) {
-	now := time.Unix(1000, 0)
-	p := newPredictions(10*time.Second, predBlocks)
-	c := chainOf(1, 10)
-	p.add(1, c, 0, p.ttl, now)
-	p.add(2, c, 0, LongestPrediction(p.ttl), now)
-	late := now.Add(time.Minute)
-	if told, untold := p.leading(1, c, 0, late), p.leading(2, c, 0, late); told != 0 || untold != 10 {
-		t.Errorf("after a minute %d blocks of a worker with events count and %d of one without, want 0 and 10", told, untold)
+// What a worker was given counts until its turn comes and a while longer; without events for minutes, since nothing else tells
+// what it holds; and never longer than LongestPrediction says, for which its number goes to no other worker.
+func TestPredictionsLast(t *testing.T) {
+	w := newWorld(t, 2)
+	s, ttl := w.slots[0], 20*time.Second
+	done := 0
+	book := func(id string, tokens int) {
+		w.opt.Fleet.Book(id, fleet.Booking{Slot: s, Tokens: tokens, Locals: make([]uint64, tokens/16)})
 	}
-	if n := p.leading(2, c, 0, now.Add(LongestPrediction(10*time.Second))); n != 0 {
+	if got := w.lasts(s, w.now); got != ttl {
+		t.Errorf("%v where nothing is known of the rate, want %v", got, ttl)
+	}
+	for i := range 30 { // 3,200 tokens a second
+		book(fmt.Sprint(i), 6400)
+		for done = 80; done <= 400; done += 80 {
+			w.now = w.now.Add(400 * time.Millisecond)
+			s.Progress(func([]uint64) int { return done }, w.now)
+		}
+		w.opt.Fleet.End(fmt.Sprint(i), 1)
+	}
+	for _, c := range []struct {
+		queue int
+		want  time.Duration
+	}{{0, ttl}, {32000, ttl + 10*time.Second}, {1e6, LongestPrediction(ttl)}} {
+		book("queue", c.queue)
+		if got := w.lasts(s, w.now); got < c.want-time.Second || got > c.want+time.Second || got > LongestPrediction(ttl) {
+			t.Errorf("%v behind %v tokens, want about %v", got, c.queue, c.want)
+		}
+		w.opt.Fleet.End("queue", 1)
+	}
+	s.EventAge = nil
+	if got := w.lasts(s, w.now); got != LongestPrediction(ttl) {
+		t.Errorf("%v without events, want %v", got, LongestPrediction(ttl))
+	}
+	c := chainOf(1, 10)
+	w.predicted.add(uint32(s.ID), c, 0, LongestPrediction(ttl), w.now)
+	if n := w.predicted.leading(uint32(s.ID), c, 0, w.now.Add(LongestPrediction(ttl))); n != 0 {
 		t.Errorf("%d blocks count for ever", n)
 	}
 }

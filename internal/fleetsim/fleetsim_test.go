@@ -97,6 +97,16 @@ func TestBlind(t *testing.T) {
 	}
 }
 
+// A fleet that is offered three times what it bears serves the more of it the less it computes twice.
+func TestSaturated(t *testing.T) {
+	sc := scenario(t, "saturated images")
+	trace := sc.at(saturated[0])
+	_, ours := sc.run(trace, rule(t, "sightline"))
+	if _, s := sc.run(trace, rule(t, "round robin")); ours.Rate < 1.25*s.Rate {
+		t.Errorf("%.1f requests a second, round robin has %.1f", ours.Rate, s.Rate)
+	}
+}
+
 // Sixteen routers that see each other only in the workers' metrics do not herd: that would cost them what the workers hold.
 func TestReplicasDoNotHerd(t *testing.T) {
 	sc := scenario(t, "replicas")
