@@ -67,7 +67,7 @@ func TestBenchFleet(t *testing.T) {
 				if i == 0 {
 					tinyModel(t, dir)
 				}
-				command, version = vllmCommand(bin, dir), versionOf(t, bin)
+				command, version = vllmCommand(bin, dir, window), versionOf(t, bin)
 			} else if own, err := product(); err != nil {
 				t.Fatal(err)
 			} else {

@@ -20,6 +20,8 @@ import (
 // and KV events are the engine's own. SIGHTLINE_VLLM_OLD, if set, is an older release for the second worker, which is then
 // of another class.
 
+const window = 10000 // vLLM's default
+
 const tinyName = "qwen2.5-vl" // vLLM's --model argument is part of its image names
 
 // tinyConfig is Qwen2.5-VL's configuration with all sizes of weights made small; what decides tokens is as published.
@@ -42,14 +44,14 @@ func versionOf(t *testing.T, dir string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(filepath.Base(found[0]), "vllm-"), "+cpu.dist-info")
 }
 
-// vllmCommand is a vLLM installed in bin, which serves the tiny model that lies in dir.
-func vllmCommand(bin, dir string) func(e *engineProcess) *exec.Cmd {
+// vllmCommand is a vLLM installed in bin, which serves the tiny model that lies in dir and can tell so many batches again.
+func vllmCommand(bin, dir string, window int) func(e *engineProcess) *exec.Cmd {
 	return func(e *engineProcess) *exec.Cmd {
 		portOf := func(addr string) string { return addr[strings.LastIndexByte(addr, ':')+1:] }
 		c := exec.Command(filepath.Join(bin, "bin", "vllm"), "serve", tinyName, "--host", "127.0.0.1", "--port", portOf(e.addr),
 			"--load-format", "dummy", "--enforce-eager", "--dtype", "bfloat16", "--skip-mm-profiling", "--block-size", "16",
 			"--max-model-len", "20000", "--max-num-batched-tokens", "20000", "--max-num-seqs", "8", "--enable-prompt-tokens-details",
-			"--kv-events-config", fmt.Sprintf(`{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:%s","replay_endpoint":"tcp://*:%s"}`, portOf(e.events), portOf(e.replays)))
+			"--kv-events-config", fmt.Sprintf(`{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:%s","replay_endpoint":"tcp://*:%s","buffer_steps":%d}`, portOf(e.events), portOf(e.replays), window))
 		c.Dir = dir
 		c.Env = append(os.Environ(), "PATH="+filepath.Join(bin, "bin")+":"+os.Getenv("PATH"), "HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1",
 			"VLLM_CPU_KVCACHE_SPACE=1", "VLLM_CPU_OMP_THREADS_BIND=nobind", "OMP_NUM_THREADS=1", "VLLM_HOST_IP=127.0.0.1")
@@ -81,7 +83,7 @@ func TestRealVLLM(t *testing.T) {
 	if old == "" {
 		old = bin
 	}
-	engines := []*engineProcess{startEngine(t, "worker-1", versionOf(t, bin), vllmCommand(bin, dir)), startEngine(t, "worker-2", versionOf(t, old), vllmCommand(old, dir))}
+	engines := []*engineProcess{startEngine(t, "worker-1", versionOf(t, bin), vllmCommand(bin, dir, window)), startEngine(t, "worker-2", versionOf(t, old), vllmCommand(old, dir, window))}
 	for _, e := range engines {
 		e.healthy(t)
 	}
@@ -101,6 +103,7 @@ func TestRealVLLM(t *testing.T) {
 	engines[0].stop()
 	engines[0].start(t)
 	engines[0].healthy(t)
+	r.ready(len(engines))
 	r.fresh = "worker-1"
 	r.conversations("a restarted worker", 100)
 	r.audited()
@@ -129,6 +132,55 @@ func TestRealVLLM(t *testing.T) {
 		engines[0].version, engines[1].version, r.equal, r.unequal, r.first, r.refused, r.notRefused, r.probes, equal, other)
 	if r.unequal+r.notRefused > 0 || other > 0 {
 		t.Error("the engines and the predictions do not agree")
+	}
+}
+
+// A router that starts beside a worker whose history is longer than it can tell again: what comes again is known, and nothing
+// is promised that vLLM does not have.
+func TestRealVLLMShortReplay(t *testing.T) {
+	bin := os.Getenv("SIGHTLINE_VLLM")
+	if bin == "" {
+		t.Skip("needs a real vLLM: make e2e-vllm")
+	}
+	dir := t.TempDir()
+	model := tinyModel(t, dir)
+	e := startEngine(t, "worker-1", versionOf(t, bin), vllmCommand(bin, dir, 4))
+	e.healthy(t)
+	ask := func(g *gateway, c *talk) string {
+		status, text := g.ask(c.turn(60)["messages"].([]any), map[string]any{"model": tinyName, "max_tokens": 1}, nil)
+		if status != http.StatusOK {
+			t.Fatalf("status %d: %.300s", status, text)
+		}
+		return text
+	}
+	var talks [12]*talk
+	for i := range talks {
+		talks[i] = newTalk(uint64(i))
+		ask(&gateway{t: t, url: "http://" + e.addr}, talks[i])
+	}
+	config := realConfig(model, []*engineProcess{e}, "computed")
+	config["index"] = map[string]any{"predicted_ttl": "100ms"} // what counts is what the index knows
+	g := startGateway(t, config, func(o *envoy.Options) { o.TokenUsage, o.Workers = true, []string{e.addr} })
+	g.ready(1)
+	var held, known int64
+	for round := range 2 {
+		held, known = 0, 0
+		for _, c := range talks {
+			cached := gjson.Get(ask(g, c), "usage.prompt_tokens_details.cached_tokens").Int()
+			predicted := gjson.Get(g.page("/decisions?n=1"), "0.cached_tokens").Int()
+			if predicted > cached {
+				t.Errorf("%d tokens predicted, vLLM had %d", predicted, cached)
+			}
+			held, known = held+cached, known+predicted
+		}
+		t.Logf("time %d: %d of %d cached tokens known", round+1, known, held)
+		eventually(t, "verdicts of all requests", func() bool {
+			return g.counted("sightline_audit_total", "verdict")["equal"] >= float64(len(talks)*(round+1))
+		})
+	}
+	fmt.Printf("e2e-vllm: a replay window of 4 batches, a history of %d: %d of %d cached tokens known the second time\n", len(talks), known, held)
+	if known*100 < held*95 {
+		t.Errorf("%d of %d tokens that vLLM holds are known, want 95 %%", known, held)
 	}
 }
 

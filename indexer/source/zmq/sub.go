@@ -46,11 +46,11 @@ type Sub struct {
 
 const (
 	minWait = 50 * time.Millisecond
-	maxWait = 5 * time.Second
+	maxWait = 2 * time.Second // a worker that has begun anew should not serve for long unheard
 )
 
 // Run calls each for every message until ctx ends; the payload is valid until each returns. Between attempts to connect it
-// waits 50 ms, then longer, up to 5 s, for ever. The error is ctx's, or names an endpoint that cannot be dialled.
+// waits 50 ms, then longer, up to 2 s, for ever. The error is ctx's, or names an endpoint that cannot be dialled.
 func (s *Sub) Run(ctx context.Context, each func(Message)) error {
 	once, host := s.dialled, ""
 	if s.Bind {
