@@ -27,7 +27,7 @@ const (
 	perContext = 0.03  // the same of each token that its decode steps read
 	full       = 1024  // what a KV cache costs that is all in use, where a worker tells (NVIDIA's standalone example)
 	slack      = 48    // tokens within which costs count as equal: less than one request in flight, more than a block or two
-	alike      = 1.1   // rates that differ by less are equal: prompts' lengths and decode steps move them as much
+	alike      = 1.2   // rates that differ by less are equal: prompts' lengths and decode steps move them as much
 	slowest    = 8     // bounds slowness, both ways
 )
 
