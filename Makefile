@@ -138,8 +138,8 @@ bench-peers: ## our index beside Dynamo's crate: make bench-peers DYNAMO_BENCH=D
 bench-large: ## 50 M blocks of 64 workers: memory, and lookups beside a small index's (2 GB, two minutes)
 	$(GO) run ./internal/testkit/benchpeers -large
 
-bench-events: ## 256 workers' events at 100 k blocks/s, event to index and to decision (fails beyond 5 ms, over NATS 15), resync of 100 k blocks
-	$(GO) test -run '^$$' -bench 'BenchmarkFleetEvents' -benchtime 1x ./internal/testkit/sim
+bench-events: ## 256 workers' events at 100 k blocks/s, event to index and to decision (fails beyond 5 ms, over NATS 15), resync of 100 k blocks; 1,000 workers at 1 M blocks/s on one core (10 ms), and all of them beginning anew (a minute)
+	$(GO) test -run '^$$' -bench 'BenchmarkFleetEvents|BenchmarkCrowd' -benchtime 1x ./internal/testkit/sim
 	$(GO) test -run '^$$' -bench 'BenchmarkLatency|BenchmarkDecision|BenchmarkJoin|BenchmarkResync' -benchtime 2s ./internal/testkit/sim ./indexer/stream ./indexer/source/bus
 
 bench-fleet: ## Sightline, round robin and least request before two real vLLM (10 GB, fifteen minutes), judged by what the engines count; VLLM= for simulated ones; WORKERS=ip:port,… MODEL_DIR=DIR for your own

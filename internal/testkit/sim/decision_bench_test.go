@@ -50,8 +50,10 @@ func BenchmarkDecision(b *testing.B) {
 type deciding struct {
 	*router.Router
 	model   *engine.Model
+	index   *indexer.Index
 	workers []*publishing
 	ids     int
+	pause   time.Duration // between two questions
 }
 
 func startDeciding(b *testing.B, agents bool) *deciding {
@@ -64,8 +66,8 @@ func startDeciding(b *testing.B, agents bool) *deciding {
 	if err != nil {
 		b.Fatal(err)
 	}
-	d := &deciding{model: live.Model()}
 	x := indexer.New(indexer.Options{})
+	d := &deciding{model: live.Model(), index: x, pause: 20 * time.Microsecond}
 	var listener *bus.Listener
 	conn := startJetStream(b)
 	if agents {
@@ -137,7 +139,7 @@ func (d *deciding) follow(b *testing.B, i int) time.Duration {
 		if time.Since(start) > 30*time.Second {
 			b.Fatalf("the decision never changes: %+v", got)
 		}
-		time.Sleep(20 * time.Microsecond) // the cores are for those who bring the event
+		time.Sleep(d.pause) // the cores are for those who bring the event
 	}
 }
 
