@@ -2,7 +2,7 @@
 //
 //	work  = tokens to prefill + picture tokens to encode
 //	wait  = tokens queued before it + work
-//	cost  = slowness × (wait + wait² ÷ tail + stalled × work × (1 + 2 × tokens queued ÷ tail)
+//	cost  = slowness × (wait + wait² ÷ tail + stalled × work × (1 + 1.5 × tokens queued ÷ tail)
 //	                    + perRequest × requests in flight + perContext × their prompt tokens)
 //	        + full × KV cache in use
 //
@@ -10,10 +10,11 @@
 //
 // All in tokens of an average worker's prefill, so that each term can be read and compared. The wait is what the request pays
 // itself; its square keeps the long ones rare. Behind "stalled" stands what the others pay: work holds up those that decode
-// and those that come behind it, and costs each of them what one more token costs where so many are queued (the derivative of
-// wait + wait² ÷ tail). So work that a prefix spares is worth the more the busier its worker is: a fleet that is too full to
-// serve all serves the more of them the less it computes twice. The rest is what the others make this request pay while it
-// decodes. docs/choice.md has the measurements. Time is linear in the candidates; nothing is allocated.
+// and those that come behind it, and costs each of them about what one more token costs where so many are queued (the
+// derivative of wait + wait² ÷ tail has 2 for 1.5, which draws work together in bursts). So work that a prefix spares is worth
+// the more the busier its worker is: a fleet that is too full to serve all serves the more of them the less it computes twice.
+// The rest is what the others make this request pay while it decodes. docs/choice.md has the measurements. Time is linear in
+// the candidates; nothing is allocated.
 package choose
 
 import "math"
@@ -100,7 +101,7 @@ func (f Fleet) Cost(c *Candidate) Terms {
 		Prefill:  slow * left,
 		Queue:    slow * queue,
 		Tail:     slow * (queue + left) * (queue + left) / tail,
-		Stall:    slow * min(mostStall+queue/stallStep, stall*others) * (1 + 2*queue/tail) * left,
+		Stall:    slow * min(mostStall+queue/stallStep, stall*others) * (1 + 1.5*queue/tail) * left,
 		Requests: slow * perRequest * others,
 		Context:  slow * perContext * c.Context,
 		Cache:    full * c.Usage,

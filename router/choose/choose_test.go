@@ -69,7 +69,7 @@ func TestTiesAreDrawn(t *testing.T) {
 func TestTermsSumUp(t *testing.T) {
 	c := []Candidate{{Slot: 0, Tokens: 1000, Exact: 100, Predicted: 200, Encode: 300, Inflight: 4, Backlog: 700, Shared: 100, Context: 1000, Usage: 0.5, Rate: 5000}, {Slot: 1, Tokens: 1000, Rate: 5000}}
 	got := FleetOf(c).Cost(&c[0])
-	if want := (Terms{Prefill: 1100, Queue: 600, Tail: 289, Stall: 739.2, Requests: 256, Context: 30, Cache: 512}); got != want {
+	if want := (Terms{Prefill: 1100, Queue: 600, Tail: 289, Stall: 719.4, Requests: 256, Context: 30, Cache: 512}); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 	if Rank(c, 2, 0); c[1].cost != got.Sum() {
