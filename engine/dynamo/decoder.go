@@ -1,8 +1,10 @@
 package dynamo
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/tinylib/msgp/msgp"
 
@@ -28,15 +30,19 @@ type Decoder struct {
 // Decode reads one payload: a list of RouterEvents, or one alone, as named MessagePack. The batch is valid until the next
 // call. An error means that the payload is cut or no such list; an event that cannot be read is only counted (Dynamo's own
 // router drops the whole batch).
-func (d *Decoder) Decode(payload []byte) (batch kvevent.Batch, err error) {
+func (d *Decoder) Decode(payload []byte) (batch kvevent.Batch, _ error) {
 	d.a.Reset()
-	batch.Bad, err = eachEvent(payload, func(b []byte) error {
+	bad, err := eachEvent(payload, func(b []byte) error {
 		before, e := d.a, &d.e
 		*e = routerEvent{}
 		err := e.read(b, d.data)
+		mine := e.key == d.Key && (len(e.domain) == 0 || string(e.domain) == "worker")
+		if mine {
+			batch.CountKey(e.strange)
+		}
 		switch {
 		case err != nil:
-		case e.key != d.Key || len(e.domain) > 0 && string(e.domain) != "worker": // another worker-rank's, or a cache owner's
+		case !mine: // another worker-rank's, or a cache owner's
 		case !e.known:
 			batch.Unknown++
 		case e.kind == kvevent.Stored && len(d.a.EngineHashes)-len(before.EngineHashes) != len(d.a.Locals)-len(before.Locals):
@@ -51,7 +57,7 @@ func (d *Decoder) Decode(payload []byte) (batch kvevent.Batch, err error) {
 	if err != nil {
 		return kvevent.Batch{}, err
 	}
-	batch.Events = d.a.Events
+	batch.Events, batch.Bad = d.a.Events, bad
 	return batch, nil
 }
 
@@ -102,6 +108,15 @@ type routerEvent struct {
 	known        bool // its data is of a known kind
 	parent       uint64
 	hasParent    bool
+	strange      string // the first key that no release sends
+}
+
+// skip skips the value of a key that is not needed, and notes one that is none of those known.
+func (e *routerEvent) skip(key, b []byte, known ...string) ([]byte, error) {
+	if e.strange == "" && !slices.Contains(known, wire.View(key)) {
+		e.strange = cmp.Or(wire.View(key), "an empty key")
+	}
+	return msgp.Skip(b)
 }
 
 var errIncomplete = errors.New("event without worker_id or data")
@@ -128,10 +143,10 @@ func (e *routerEvent) read(b []byte, data func(b []byte) ([]byte, error)) error 
 					hasData = true
 					return data(b)
 				}
-				return msgp.Skip(b)
+				return e.skip(key, b, "event_id")
 			})
 		default:
-			return msgp.Skip(b)
+			return e.skip(key, b, "state_source", "session_id")
 		}
 		return b, err
 	})
@@ -165,13 +180,13 @@ func (d *Decoder) data(b []byte) ([]byte, error) {
 				case "blocks":
 					return wire.Array(b, d.block)
 				}
-				return msgp.Skip(b)
+				return e.skip(key, b, "start_position")
 			})
 		case "removed":
 			e.kind, e.known = kvevent.Removed, true
 			return wire.Map(b, func(key, b []byte) ([]byte, error) {
 				if string(key) != "block_hashes" {
-					return msgp.Skip(b)
+					return e.skip(key, b)
 				}
 				return wire.Array(b, func(b []byte) ([]byte, error) {
 					h, b, err := msgp.ReadUint64Bytes(b)
@@ -199,7 +214,7 @@ func (d *Decoder) block(b []byte) ([]byte, error) {
 			hasLocal = true
 			local, b, err = msgp.ReadUint64Bytes(b)
 		default:
-			return msgp.Skip(b)
+			return d.e.skip(key, b, "mm_extra_info")
 		}
 		return b, err
 	})

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/tinylib/msgp/msgp"
@@ -72,7 +73,7 @@ func checkCapture(t *testing.T, list []captured) (events int, ranks map[Key]bool
 			decoders[k] = &Decoder{Key: k, BlockSize: 16}
 		}
 		b, err := decoders[k].Decode(e.Payload)
-		if err != nil || len(b.Events) == 0 || b.Bad+b.Unknown > 0 {
+		if err != nil || len(b.Events) == 0 || b.Bad+b.Unknown+b.UnknownKeys > 0 {
 			t.Fatalf("%v: %+v", err, b)
 		}
 		events += len(b.Events)
@@ -174,6 +175,23 @@ func TestForms(t *testing.T) {
 	whole := pack(t, `[`+stored+`]`)
 	if _, err := new(Decoder).Decode(whole[:len(whole)-3]); err == nil {
 		t.Error("a cut list was read")
+	}
+}
+
+// A key that no release sends is counted once an event, wherever it stands, of the decoder's own worker-rank only.
+func TestUnknownKeys(t *testing.T) {
+	for _, at := range []string{"", `"worker_id":18446744073709551615`, `"dp_rank":3`, `"start_position":2`, `"tokens_hash":9223372036854775808`} {
+		text, want, key := stored, uint64(0), ""
+		if at != "" {
+			text, want, key = strings.Replace(stored, at, at+`,"future":"a secret"`, 1), 1, "future"
+		}
+		d := Decoder{Key: Key{1<<64 - 1, 3}, BlockSize: 16}
+		if got, err := d.Decode(pack(t, text)); err != nil || len(got.Events) != 1 || got.UnknownKeys != want || got.UnknownKey != key {
+			t.Errorf("behind %q: %v, %+v", at, err, got)
+		}
+		if got, err := new(Decoder).Decode(pack(t, text)); err != nil || got.UnknownKeys > 0 {
+			t.Errorf("behind %q, of another rank: %v, %+v", at, err, got)
+		}
 	}
 }
 

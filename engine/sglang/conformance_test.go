@@ -123,7 +123,7 @@ func TestConformanceCacheTrees(t *testing.T) {
 					}
 					held.apply(t, b)
 					blocks += eventtest.Blocks(b)
-					bad += b.Bad + b.Unknown
+					bad += b.Bad + b.Unknown + b.UnknownKeys
 				}
 				if st.Op == "insert" && held.leading(want) != len(want) {
 					t.Errorf("step %d: %d of %d blocks held after", i, held.leading(want), len(want))
@@ -178,7 +178,7 @@ func TestConformanceServerText(t *testing.T) {
 			}
 			held.apply(t, b)
 			blocks += eventtest.Blocks(b)
-			bad += b.Bad + b.Unknown
+			bad += b.Bad + b.Unknown + b.UnknownKeys
 		}
 	}
 	if bad > 0 || compared == 0 {

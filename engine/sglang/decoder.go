@@ -1,7 +1,7 @@
 // Package sglang reads the KV events of SGLang 0.5.6 to 0.5.23.
 //
 // The frame is vLLM's (package wire): a msgpack array [time, [event, …], rank]. An event is an array, tag first (up to
-// 0.5.19), or a map with a "type" (from 0.5.20). Fields were added by release; unknown ones are skipped:
+// 0.5.19), or a map with a "type" (from 0.5.20). Fields were added by release; unknown ones are skipped and counted:
 //
 //	BlockStored   block_hashes parent_block_hash token_ids block_size lora_id | medium (0.5.9) |
 //	              maps: cache_salt session_id (0.5.20) lora_name (0.5.22)

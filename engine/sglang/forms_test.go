@@ -45,7 +45,7 @@ func TestReleases(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if batch.Bad+batch.Unknown > 0 || len(batch.Events) != len(r.Events) {
+				if batch.Bad+batch.Unknown+batch.UnknownKeys > 0 || len(batch.Events) != len(r.Events) {
 					t.Fatalf("%+v of %d events", batch, len(r.Events))
 				}
 				check(t, batch.Events)
@@ -178,6 +178,17 @@ func TestOneBadEvent(t *testing.T) {
 	for cut := range whole[:len(whole)-1] {
 		if got, err := d.Decode(whole[:cut]); err == nil || len(got.Events) > 0 {
 			t.Fatalf("cut at %d: %d events, error %v", cut, len(got.Events), err)
+		}
+	}
+}
+
+// What only vLLM sends is not read here, and so not known.
+func TestKeysOfVLLM(t *testing.T) {
+	for key, v := range map[string]any{"extra_keys": []any{nil}, "group_idx": 0} {
+		e := map[string]any{"type": "BlockStored", "block_hashes": []any{uint64(7)}, "parent_block_hash": nil, "token_ids": []any{1, 2}, "block_size": 2, key: v}
+		var d Decoder
+		if got, err := d.Decode(batch(encode(t, e))); err != nil || got.UnknownKeys != 1 || got.UnknownKey != key || len(got.Events) != 1 {
+			t.Errorf("%s: %v, %+v", key, err, got)
 		}
 	}
 }

@@ -13,6 +13,12 @@ import (
 // emit appends the event that was read into d.f to the batch.
 func (d *Decoder) emit() error {
 	e := kvevent.Event{Kind: d.f.Kind, Tier: d.f.Tier(), EngineHashes: d.f.EngineHashes}
+	switch { // what vLLM sends and no release of SGLang: it is not read here
+	case d.f.ExtraKeys != nil:
+		d.f.Strange("extra_keys")
+	case d.f.Group >= 0:
+		d.f.Strange("group_idx")
+	}
 	switch {
 	case e.Kind == kvevent.Cleared:
 		e = kvevent.Event{Kind: kvevent.Cleared}

@@ -19,9 +19,11 @@
 package trtllm
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 
 	"github.com/tidwall/gjson"
@@ -57,6 +59,7 @@ type Decoder struct {
 	items     itemState
 	groups    wire.Groups // of the ZeroMQ form
 	scratch   []byte
+	strange   string // the first key of the event being read that no release sends (JSON form)
 }
 
 // scope is one stream of a model with several attention windows: blocks of the largest window, which no layer outlives,
@@ -102,10 +105,12 @@ func (d *Decoder) json(payload []byte) error {
 	}
 	list.ForEach(func(_, event gjson.Result) bool {
 		before := d.a
+		d.strange = ""
 		if d.envelope(event) != nil {
 			d.a.Rollback(before)
 			d.out.Bad++
 		}
+		d.out.CountKey(d.strange)
 		return true
 	})
 	return nil
@@ -116,18 +121,61 @@ func (d *Decoder) envelope(event gjson.Result) error {
 	if !event.IsObject() {
 		return errors.New("want an object")
 	}
-	if rank, _ := whole(event.Get("attention_dp_rank")); rank != d.Rank {
+	var id, window, rank, group, data gjson.Result
+	event.ForEach(func(key, v gjson.Result) bool {
+		switch key.Str {
+		case "event_id":
+			id = v
+		case "window_size":
+			window = v
+		case "attention_dp_rank":
+			rank = v
+		case "layer_group_id":
+			group = v
+		case "data":
+			data = v
+		case "hash_algo":
+		default:
+			d.unknownKey(key.Str)
+		}
+		return true
+	})
+	if rank, _ := whole(rank); rank != d.Rank {
+		d.strange = ""
 		return nil
 	}
 	at := scope{window: math.MaxInt, known: true} // no window told: full attention
-	if n, ok := whole(event.Get("window_size")); ok {
+	if n, ok := whole(window); ok {
 		at.window = n
 	}
-	at.group, _ = whole(event.Get("layer_group_id"))
-	if id, ok := number(event.Get("event_id")); ok {
+	at.group, _ = whole(group)
+	if id, ok := number(id); ok {
 		d.number(id)
 	}
-	return d.data(event.Get("data"), at)
+	return d.data(data, at)
+}
+
+// The keys that releases send in an event's data and in an mm_key.
+var (
+	dataKeys  = []string{"type", "num_blocks_per_cache_level", "parent_hash", "blocks", "block_hashes", "block_hash", "cache_level", "priority"}
+	mediaKeys = []string{"type", "hash", "start_offset", "uuid"}
+)
+
+// checkKeys notes a key of an object that is none of those known.
+func (d *Decoder) checkKeys(object gjson.Result, known []string) {
+	object.ForEach(func(key, _ gjson.Result) bool {
+		if !slices.Contains(known, key.Str) {
+			d.unknownKey(key.Str)
+		}
+		return true
+	})
+}
+
+// unknownKey notes a key of the event that no release sends.
+func (d *Decoder) unknownKey(key string) {
+	if d.strange == "" {
+		d.strange = cmp.Or(key, "an empty key")
+	}
 }
 
 // number sees to gaps and new lives. Numbers rise by one, per rank; there is no way to ask again.
@@ -191,6 +239,7 @@ func (d *Decoder) data(data gjson.Result, at scope) error {
 	if !d.provesPrefix(at) {
 		return nil
 	}
+	d.checkKeys(data, dataKeys)
 	switch kind {
 	case "created":
 		for i, blocks := range data.Get("num_blocks_per_cache_level").Array() {

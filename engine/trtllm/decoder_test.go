@@ -213,6 +213,22 @@ func localsOf(e *kvevent.Event) (out []uint64) {
 	return out
 }
 
+// A key that no release sends is counted once an event, wherever it stands.
+func TestUnknownKeys(t *testing.T) {
+	token, media := `{"type":"unique_token","token_id":1,"token_extra_id":0`, `{"type":"mm_key","hash":"aa","start_offset":0,"uuid":"x"`
+	whole := `[{"event_id":0,"window_size":4,"layer_group_id":0,"attention_dp_rank":0,"hash_algo":"v1","data":{"type":"stored","parent_hash":null,"blocks":[{"type":"stored_block",` +
+		`"block_hash":1,"cache_level":0,"priority":3,"cache_salt":null,"tokens":[` + token + `}],"mm_keys":[` + media + `}]}]}}]`
+	for _, at := range []string{"", `"event_id":0`, `"parent_hash":null`, `"block_hash":1`, `"token_id":1`, `"start_offset":0`} {
+		payload, want, key := whole, uint64(0), ""
+		if at != "" {
+			payload, want, key = strings.Replace(whole, at, at+`,"future":"a secret","more":1`, 1), 1, "future"
+		}
+		if got, b := told(t, &Decoder{BlockSize: 1}, []byte(payload)); got != "cleared; stored gpu[1]" || b.UnknownKeys != want || b.UnknownKey != key {
+			t.Errorf("behind %q: %s, %+v", at, got, b)
+		}
+	}
+}
+
 // The same over ZeroMQ.
 func TestMsgpack(t *testing.T) {
 	const a = "aaaaaaaaaaaaaaaa000000000000000000000000000000000000000000000000"
@@ -229,7 +245,7 @@ func TestMsgpack(t *testing.T) {
 	d := new(Decoder)
 	got, b := told(t, d, encode([]any{1.5, []any{stored, map[string]any{"type": "Novel"}, 7, map[string]any{"type": "BlockRemoved", "block_hashes": []any{uint64(3)}, "medium": "GPU"},
 		map[string]any{"type": "BlockRemoved", "block_hashes": []any{uint64(3)}, "medium": "GPU", "group_idx": 2}, map[string]any{"type": "AllBlocksCleared"}}, 1}))
-	if want := "stored gpu[18446744073709551614 3]; removed gpu[3]; removed gpu[" + fmt.Sprint(kvevent.InGroup(3, 2)) + "]; cleared"; got != want || b.Unknown != 1 || b.Bad != 1 {
+	if want := "stored gpu[18446744073709551614 3]; removed gpu[3]; removed gpu[" + fmt.Sprint(kvevent.InGroup(3, 2)) + "]; cleared"; got != want || b.Unknown != 1 || b.Bad != 1 || b.UnknownKeys != 1 || b.UnknownKey != "future" {
 		t.Errorf("got %s\nwant %s; %+v", got, want, b)
 	}
 	if w := block.Locals(nil, []uint32{5, 1001, 1001, 1001, 1001, 6, 6, 6}, 4, []block.Span{{Offset: 1, Length: 4, Name: block.NameHash(a)}}, block.Seed, 0); !slices.Equal(b.Events[0].Locals, w) {

@@ -83,7 +83,7 @@ func TestConformanceEvents(t *testing.T) {
 			t.Fatal(err)
 		}
 		batch, err := (&Decoder{Keep: true, BlockSize: s.Size}).Decode(payload)
-		if err != nil || batch.Bad+batch.Unknown+batch.Gaps > 0 || batch.Partial {
+		if err != nil || batch.Bad+batch.Unknown+batch.UnknownKeys+batch.Gaps > 0 || batch.Partial {
 			t.Fatalf("%s: %v, %+v", s.ID, err, batch)
 		}
 		events += len(list)

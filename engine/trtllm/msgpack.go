@@ -18,9 +18,8 @@ import (
 // mm_keys: null or {"mm_objects": [{"mm_hash": first 64 bits of the key's hash, "offsets": [[start, end], …]}]} for each
 // block, and nothing at all where there are no pictures.
 
-func (d *Decoder) msgpack(payload []byte) error {
-	batch, err := wire.Batch(payload, &d.a, &d.f, d.packedTokens, d.packed)
-	d.out.Unknown, d.out.Bad = batch.Unknown, batch.Bad
+func (d *Decoder) msgpack(payload []byte) (err error) {
+	d.out, err = wire.Batch(payload, &d.a, &d.f, d.packedTokens, d.packed)
 	return err
 }
 
@@ -33,6 +32,9 @@ func (d *Decoder) packedTokens(b []byte) (rest []byte, err error) {
 // packed takes the event that was read into d.f.
 func (d *Decoder) packed() error {
 	f := &d.f
+	if f.Salt != nil { // no release sends it in this form
+		f.Strange("cache_salt")
+	}
 	full := d.groups.Prove(f)
 	switch f.Kind {
 	case kvevent.Cleared:
@@ -125,7 +127,10 @@ func (d *Decoder) packedKeys(b []byte) (rest []byte, err error) {
 				name, b, err = msgp.ReadStringZC(b)
 			case "start_offset":
 				start, b, err = msgp.ReadIntBytes(b)
+			case "type", "uuid":
+				return msgp.Skip(b)
 			default:
+				d.f.Strange(wire.View(key))
 				return msgp.Skip(b)
 			}
 			return b, err
@@ -144,12 +149,16 @@ func (d *Decoder) packedKeys(b []byte) (rest []byte, err error) {
 func (d *Decoder) packedInfo(b []byte) ([]byte, error) {
 	return wire.Map(b, func(key, b []byte) ([]byte, error) {
 		if string(key) != "mm_objects" {
+			d.f.Strange(wire.View(key))
 			return msgp.Skip(b)
 		}
 		return wire.Array(b, func(b []byte) ([]byte, error) {
 			named := false
 			b, err := wire.Map(b, func(key, b []byte) ([]byte, error) {
 				if string(key) != "mm_hash" {
+					if string(key) != "offsets" {
+						d.f.Strange(wire.View(key))
+					}
 					return msgp.Skip(b)
 				}
 				name, rest, err := msgp.ReadUint64Bytes(b)

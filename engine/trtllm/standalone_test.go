@@ -68,7 +68,7 @@ func standalone(engineHashes []uint64, tokens []uint32, pictures ...picture) []b
 func storedAlone(t *testing.T, engineHashes []uint64, tokens []uint32, pictures ...picture) *kvevent.Event {
 	t.Helper()
 	batch, err := (&Decoder{Standalone: true}).Decode(standalone(engineHashes, tokens, pictures...))
-	if err != nil || len(batch.Events) != 1 || batch.Bad > 0 || batch.Events[0].MediaUnknown {
+	if err != nil || len(batch.Events) != 1 || batch.Bad+batch.UnknownKeys > 0 || batch.Events[0].MediaUnknown {
 		t.Fatalf("%v %+v", err, batch)
 	}
 	var spans []block.Span

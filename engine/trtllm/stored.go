@@ -78,6 +78,9 @@ func (d *Decoder) storedBlock(v gjson.Result) (err error) {
 			if v.Type == gjson.String {
 				b.salt = block.SaltHash(v.Str)
 			}
+		case "type", "priority":
+		default:
+			d.unknownKey(key.Str)
 		}
 		return err == nil
 	})
@@ -110,6 +113,9 @@ func (d *Decoder) readTokens(tokens gjson.Result) (extra uint64, err error) {
 				if n, ok := number(v); ok && n != 0 {
 					extra = extra*31 + n
 				}
+			case "type":
+			default:
+				d.unknownKey(key.Str)
 			}
 			return true
 		})
@@ -134,6 +140,7 @@ func (d *Decoder) readKeys(keys gjson.Result) (err error) {
 			err = errors.New("mm_key without a hash")
 			return false
 		}
+		d.checkKeys(k, mediaKeys)
 		start, _ := whole(k.Get("start_offset"))
 		d.key(name, start, &run)
 		return true

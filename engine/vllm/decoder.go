@@ -1,7 +1,7 @@
 // Package vllm reads the KV events of vLLM 0.10.2 to 0.33.
 //
 // A payload is a msgpack array [time, [event, …], rank]. An event is an array, tag first (up to 0.23), or a map with a
-// "type" (from 0.24). Fields were added by release (in brackets: the first that has it); unknown ones are skipped:
+// "type" (from 0.24). Fields were added by release (in brackets: the first that has it); unknown ones are skipped and counted:
 //
 //	BlockStored   block_hashes parent_block_hash token_ids block_size lora_id | medium (0.10.2) | lora_name (0.14) |
 //	              extra_keys (0.17) | group_idx (0.20) | kv_cache_spec_kind, …_sliding_window (0.22) | maps: locality,
@@ -55,6 +55,9 @@ func (d *Decoder) tokens(b []byte) (rest []byte, err error) {
 
 // emit appends the event that was read into d.f to the batch.
 func (d *Decoder) emit() error {
+	if d.f.Salt != nil { // salts stand in extra_keys
+		d.f.Strange("cache_salt")
+	}
 	switch d.f.Kind {
 	case kvevent.Stored:
 		// Arrays of 0.17 to 0.19 end at extra_keys; in 0.17 and 0.18 media may be bare names there.

@@ -42,7 +42,7 @@ func TestGenerations(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if len(batch.Events) != 3 {
+		if len(batch.Events) != 3 || batch.UnknownKeys > 0 {
 			t.Fatalf("%s: %+v", name, batch)
 		}
 		var spans []block.Span
@@ -163,6 +163,8 @@ func TestForms(t *testing.T) {
 			want: &kvevent.Event{Locals: locals(block.Seed, four, []uint64{block.NameHash("my-uuid"), salt})}},
 		{name: "a key of a form to come", event: mapStored(hashes, nil, tokens, "extra_keys", list{list{list{"mm", "aa", 3}}, nil}),
 			want: &kvevent.Event{Locals: locals(block.Seed, four, []uint64{rawHash(list{"mm", "aa", 3})})}},
+		{name: "a salt apart", event: mapStored(hashes, nil, tokens, "extra_keys", list{nil, nil}, "cache_salt", "tenant-a"),
+			want: &kvevent.Event{Locals: locals(block.Seed, four)}},
 		{name: "keys in another order, unknown fields", event: object{"lookahead_token_ids", list{1, 2}, "extra_keys", list{nil, nil}, "block_size", 2,
 			"token_ids", tokens, "block_hashes", hashes, "parent_block_hash", uint64(9), "new", object{"a", list{}}, "type", "BlockStored"},
 			want: &kvevent.Event{HasParent: true, Parent: 9, Locals: locals(block.Seed, four)}},
@@ -192,6 +194,9 @@ func TestForms(t *testing.T) {
 		}
 		if again, _ := d.Decode(batchOf()); batch.Recurrent != (c.name == "mamba") || again.Recurrent != batch.Recurrent {
 			t.Errorf("%s: recurrent %v, and then %v", c.name, batch.Recurrent, again.Recurrent)
+		}
+		if key := map[string]string{"a key of a form to come": "extra_keys of another form", "a salt apart": "cache_salt", "keys in another order, unknown fields": "new"}[c.name]; batch.UnknownKey != key {
+			t.Errorf("%s: unknown key %q, want %q", c.name, batch.UnknownKey, key)
 		}
 		if batch.Unknown+batch.Bad > 0 {
 			t.Errorf("%s: %d unknown, %d not read", c.name, batch.Unknown, batch.Bad)

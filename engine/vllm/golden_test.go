@@ -86,7 +86,7 @@ func (w *worked) stored(t *testing.T, s recorded.Step) {
 	var order []uint64
 	for _, f := range s.Frames {
 		batch, err := w.d.Decode(f.Payload)
-		if err != nil || batch.Bad+batch.Unknown > 0 {
+		if err != nil || batch.Bad+batch.Unknown+batch.UnknownKeys > 0 {
 			t.Fatalf("%v: %+v", err, batch)
 		}
 		for _, e := range batch.Events {

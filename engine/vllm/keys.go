@@ -185,6 +185,7 @@ func (d *Decoder) unknownKey(b []byte) ([]byte, error) {
 		return b, err
 	}
 	d.h.names = append(d.h.names, xxh3.Hash(key))
+	d.f.Strange("extra_keys of another form")
 	return rest, nil
 }
 

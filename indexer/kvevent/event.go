@@ -131,6 +131,20 @@ type Batch struct {
 	// What the decoder skipped: events of an unknown type, events that could not be read, and gaps in the engine's own event
 	// numbers (TensorRT-LLM), where it puts a Cleared event and sets Partial.
 	Unknown, Bad, Gaps uint64
+	// UnknownKeys is how many events carried a key, or an element at an array's end, that the decoder does not know: what is
+	// in it may change what a block's hash covers. UnknownKey is the first of them; it may point into the payload.
+	UnknownKeys uint64
+	UnknownKey  string
+}
+
+// CountKey counts an event that carried key, which the decoder does not know; "" is no key.
+func (b *Batch) CountKey(key string) {
+	if key == "" {
+		return
+	}
+	if b.UnknownKeys++; b.UnknownKeys == 1 {
+		b.UnknownKey = key
+	}
 }
 
 // FoldDigest makes an engine hash of a block hash that is sent as bytes: its last 8 bytes, big endian, as vLLM makes its

@@ -2,6 +2,7 @@ package stream
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/zeebo/xxh3"
 
@@ -34,7 +35,8 @@ func (f *Feed) apply(m Message) error {
 	}
 	f.started, f.next = true, m.Seq+1
 	*f.appliedAt(m.Seq) = fingerprint{m.Seq + 1, xxh3.Hash(m.Payload)}
-	n := Stats{Batches: 1, Events: uint64(len(batch.Events)), Unknown: batch.Unknown, Bad: batch.Bad, Gaps: batch.Gaps}
+	n := Stats{Batches: 1, Events: uint64(len(batch.Events)), Unknown: batch.Unknown, Bad: batch.Bad, Gaps: batch.Gaps,
+		UnknownKeys: batch.UnknownKeys}
 	for i := range batch.Events {
 		f.applyEvent(&batch.Events[i], &n)
 	}
@@ -45,11 +47,16 @@ func (f *Feed) apply(m Message) error {
 		f.o.Applied(Position{f.next, f.appliedAt(m.Seq).sum, f.partial, f.recurrent})
 	}
 	f.o.Sink.Done(f.partial, f.recurrent)
+	first := false
 	f.update(func(s *Stats) {
+		first = s.UnknownKeys == 0 && n.UnknownKeys > 0
 		s.add(&n)
 		s.Orphans, s.Doubtful = f.orphans.told, len(f.doubt.before)
 		s.LastSeq, s.Epoch, s.Partial, s.Away = m.Seq, m.Epoch, f.partial, batch.Away
 	})
+	if first && f.o.UnknownKey != nil {
+		f.o.UnknownKey(fmt.Sprintf("%.40q", batch.UnknownKey))
+	}
 	return nil
 }
 

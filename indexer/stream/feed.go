@@ -87,6 +87,9 @@ type Options struct {
 	// OtherSize, if set, is called in the feed's goroutine with a block size other than BlockSize that events carry, once
 	// for each new value.
 	OtherSize func(tokens int)
+	// UnknownKey, if set, is called in the feed's goroutine when an event first carries a key that the decoder does not know,
+	// with that key, quoted and cut after 40 characters.
+	UnknownKey func(key string)
 	// From is where a stream that was followed before goes on, with a sink that holds what it held there. The first replay shows
 	// whether the publisher is still the same.
 	From Position

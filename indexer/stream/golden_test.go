@@ -79,7 +79,7 @@ func checkFound(t *testing.T, set *recorded.Set) {
 		if lost := int(last-first) + 1 - frames; len(missed) > lost {
 			t.Errorf("%s: %d messages missed by the recorder, but %q", worker, lost, missed)
 		}
-		if s := f.Stats(); s.Gaps+s.Restarts+s.DecodeErrors+s.UnknownParents+s.Refused+s.OtherBlockSize > 0 {
+		if s := f.Stats(); s.Gaps+s.Restarts+s.DecodeErrors+s.UnknownKeys+s.UnknownParents+s.Refused+s.OtherBlockSize > 0 {
 			t.Errorf("%s: %+v", worker, s)
 		}
 	}
@@ -169,7 +169,7 @@ func (p *player) check(ranks bool) {
 	}
 	for n, r := range p.feeds {
 		s := r.f.Stats()
-		if s.Restarts != p.restarts || s.Gaps+s.UnknownParents+s.UnknownBlocks+s.DecodeErrors+s.Refused+s.Unresolved > 0 {
+		if s.Restarts != p.restarts || s.Gaps+s.UnknownParents+s.UnknownBlocks+s.UnknownKeys+s.DecodeErrors+s.Refused+s.Unresolved > 0 {
 			p.t.Errorf("rank %d: %+v", n, s)
 		}
 	}

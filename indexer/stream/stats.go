@@ -8,6 +8,8 @@ type Stats struct {
 
 	Unknown, Bad uint64 // events of an unknown type, and events that could not be read; the rest of their batch was applied
 
+	UnknownKeys uint64 // events with a key, or an element at an array's end, that the decoder does not know; they were applied without it
+
 	Gaps       uint64 // times that messages, or events by the engine's own numbers, were missing
 	Unfilled   uint64 // of them, those that nobody could fill: what was known is in doubt, or gone
 	Restarts   uint64 // new incarnations of the publisher
@@ -56,6 +58,7 @@ func (s *Stats) add(n *Stats) {
 	s.Blocks += n.Blocks
 	s.Unknown += n.Unknown
 	s.Bad += n.Bad
+	s.UnknownKeys += n.UnknownKeys
 	s.Gaps += n.Gaps
 	s.UnknownParents += n.UnknownParents
 	s.UnknownBlocks += n.UnknownBlocks
@@ -71,7 +74,7 @@ func (s *Stats) add(n *Stats) {
 // Counters are the counters by the names that metrics have.
 func (s *Stats) Counters() map[string]uint64 {
 	return map[string]uint64{
-		"batches": s.Batches, "events": s.Events, "blocks": s.Blocks, "unknown": s.Unknown, "unreadable": s.Bad, "gaps": s.Gaps, "restarts": s.Restarts,
+		"batches": s.Batches, "events": s.Events, "blocks": s.Blocks, "unknown": s.Unknown, "unreadable": s.Bad, "unknown_keys": s.UnknownKeys, "gaps": s.Gaps, "restarts": s.Restarts,
 		"duplicates": s.Duplicates, "dropped": s.Drops, "stale": s.Stale, "replays": s.Replays, "decode_errors": s.DecodeErrors, "malformed": s.Malformed, "strangers": s.Strangers, "panics": s.Panics,
 		"replay_errors": s.ReplayErrors, "unknown_parents": s.UnknownParents, "unknown_blocks": s.UnknownBlocks,
 		"refused": s.Refused, "unresolved": s.Unresolved, "other_block_size": s.OtherBlockSize,

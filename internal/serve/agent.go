@@ -110,6 +110,7 @@ func (a *agent) rank(ctx context.Context, conn *nats.Conn, r int, o stream.Optio
 		return err
 	}
 	p.Options(&o)
+	o.UnknownKey = unknownKey(log.With(zap.String("worker", c.Worker)))
 	f := stream.Start(o)
 	a.mu.Lock()
 	a.ranks[r] = agentRank{p, f}

@@ -108,6 +108,7 @@ func (l *dynamoLink) spec(w dynamo.Worker) members.Spec {
 	spec.Listen = func(_ *fleet.Slot, rank int, o *stream.Options) (bool, error) {
 		k := dynamo.Key{Worker: w.ID, Rank: uint32(rank)}
 		o.Source, o.Decoder, o.BlockSize = l.plane.Source(k), &dynamo.Decoder{Key: k, BlockSize: size}, class.BlockSize
+		o.UnknownKey = unknownKey(l.log.With(zap.String("worker", spec.Name), zap.Int("rank", rank)))
 		return true, nil
 	}
 	return spec

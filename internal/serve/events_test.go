@@ -3,6 +3,8 @@ package serve
 import (
 	"encoding/binary"
 	"fmt"
+	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -10,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/tinylib/msgp/msgp"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/internal/admin"
@@ -18,10 +21,17 @@ import (
 	"github.com/sightline-router/sightline/router/members"
 )
 
-// told is what the admin page shows of a worker of an engine that publishes these batches of events, each an event's map,
-// on a ZeroMQ socket without replay.
+// told is toldTo without a log and the counters.
 func told(t *testing.T, engine string, batches ...map[string]any) admin.Worker {
+	w, _ := toldTo(t, zap.NewNop(), engine, batches...)
+	return w
+}
+
+// toldTo is what the admin page shows of a worker of an engine that publishes these batches of events, each an event's map,
+// on a ZeroMQ socket without replay, and what sightline_events_total counts.
+func toldTo(t *testing.T, log *zap.Logger, engine string, batches ...map[string]any) (_ admin.Worker, counters map[string]float64) {
 	t.Helper()
+	metrics := prometheus.NewRegistry()
 	pub := zmq4.NewPub(t.Context())
 	defer pub.Close()
 	if err := pub.Listen("tcp://127.0.0.1:0"); err != nil {
@@ -34,7 +44,7 @@ workers: [{name: w, addr: "127.0.0.1:1", events: {zmq: "tcp://%s"}}]`, engine, p
 		t.Fatal(err)
 	}
 	ix := indexer.New(indexer.Options{})
-	s, err := startSources(t.Context(), cfg, nil, nil, members.Options{Index: ix, Fleet: fleet.New(nil), Log: zap.NewNop(), Metrics: prometheus.NewRegistry(), Changed: func([]*fleet.Worker) {}})
+	s, err := startSources(t.Context(), cfg, nil, nil, members.Options{Index: ix, Fleet: fleet.New(nil), Log: log, Metrics: metrics, Changed: func([]*fleet.Worker) {}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +62,19 @@ workers: [{name: w, addr: "127.0.0.1:1", events: {zmq: "tcp://%s"}}]`, engine, p
 			_ = pub.Send(m) // what is sent before the subscription is lost; twice is once, by its number
 		}
 	}
-	return s.rows(ix)[0]
+	families, err := metrics.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	counters = map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.Metric {
+			if f.GetName() == "sightline_events_total" { // its labels: rank, what, worker
+				counters[m.Label[1].GetValue()] = m.GetCounter().GetValue()
+			}
+		}
+	}
+	return s.rows(ix)[0], counters
 }
 
 func storedEvent(kind string) map[string]any {
@@ -82,6 +104,24 @@ func TestGroupKinds(t *testing.T) {
 			if w := told(t, engine, storedEvent(kind)); w.Blocks != want {
 				t.Errorf("%s, %s: %d blocks are held, want %d", engine, kind, w.Blocks, want)
 			}
+		}
+	}
+}
+
+// Keys that a decoder does not know are counted, and the log names the first of them, cut, and nothing of their values.
+func TestUnknownKeysAreTold(t *testing.T) {
+	more := storedEvent("")
+	more["hash_version_"+strings.Repeat("x", 1000)] = "a secret"
+	for _, engine := range []string{"vllm", "sglang", "trtllm"} {
+		core, logged := observer.New(zap.WarnLevel)
+		w, counters := toldTo(t, zap.New(core), engine, storedEvent(""), more, more)
+		lines := logged.FilterMessageSnippet("carry a key that is not known").All()
+		if w.Blocks == 0 || counters["batches"] != 3 || counters["unknown_keys"] != 2 || len(lines) != 1 {
+			t.Fatalf("%s: %+v, %v, %v", engine, w, counters, logged.All())
+		}
+		want := map[string]any{"worker": "w", "rank": int64(0), "key": `"hash_version_` + strings.Repeat("x", 27) + `"`}
+		if got := lines[0].ContextMap(); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: the log says %v, want %v", engine, got, want)
 		}
 	}
 }

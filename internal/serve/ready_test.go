@@ -138,7 +138,7 @@ func TestPublisherOf(t *testing.T) {
 
 // All ranks whose agents send snapshots share the turns.
 func TestSnapshotsShareTurns(t *testing.T) {
-	s := &sources{nats: &bus.Link{}, turns: make(chan struct{}, 1), cfg: config.Config{Models: []config.Model{{Name: "m"}}}}
+	s := &sources{log: zap.NewNop(), nats: &bus.Link{}, turns: make(chan struct{}, 1), cfg: config.Config{Models: []config.Model{{Name: "m"}}}}
 	w := fleet.NewWorker("w", netip.MustParseAddrPort("10.0.0.5:8000"), "m", 0, func(int) indexer.SlotID { return 0 })
 	var o stream.Options
 	if _, err := s.listen(&config.Worker{Model: "m", Events: config.Events{NATS: true}}, nil, w.Slots[0], 0, &o); err != nil || o.Turns != s.turns {

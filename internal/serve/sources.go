@@ -26,6 +26,7 @@ const snapshotsAtOnce = 8
 func (s *sources) listen(wc *config.Worker, drain *trtllm.Drain, slot *fleet.Slot, rank int, o *stream.Options) (_ bool, err error) {
 	class, _ := s.cfg.ClassOf(wc)
 	o.BlockSize, o.OtherSize = class.BlockSize, s.otherSize(slot.Worker, class.BlockSize)
+	o.UnknownKey = unknownKey(s.log.With(zap.String("worker", slot.Worker.Name), zap.Int("rank", rank)))
 	switch {
 	case wc.Events.HTTP != "":
 		hearDrain(o, drain, rank, s.keep)
@@ -101,6 +102,14 @@ func (s *sources) otherSize(w *fleet.Worker, want int) func(int) {
 			"found: set block_size of its model, or give the worker a class with that block_size",
 			zap.String("worker", w.Name), zap.String("model", w.Model), zap.String("class", w.Class),
 			zap.Int("events_block_size", got), zap.Int("configured_block_size", want))
+	}
+}
+
+// unknownKey tells of an engine that has learned to say more than its decoder knows.
+func unknownKey(log *zap.Logger) func(key string) {
+	return func(key string) {
+		log.Warn("a worker's events carry a key that is not known; they are read without it, and if it changes what a block's hash covers, what is found "+
+			"of the worker is wrong: look for a newer Sightline. Further keys and events are only counted (unknown_keys)", zap.String("key", key))
 	}
 }
 

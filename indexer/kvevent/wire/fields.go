@@ -8,7 +8,7 @@ package wire
 //	BlockRemoved  block_hashes medium group_idx
 //	AllBlocksCleared
 //
-// Unknown keys and fields are skipped.
+// Unknown keys and fields are skipped, and counted (Batch.UnknownKeys).
 
 import (
 	"cmp"
@@ -40,8 +40,9 @@ type Fields struct {
 
 	LoRA, Medium, Locality, SpecKind, Salt, Session []byte
 
-	known     bool // the type is known; of other events nothing is read
-	firstHash int  // length of the arena's EngineHashes when the event began
+	known     bool   // the type is known; of other events nothing is read
+	strange   string // the first key that is not known; "": there is none
+	firstHash int    // length of the arena's EngineHashes when the event began
 }
 
 // read reads the event at b and returns what follows it. Block hashes are appended to the arena. tokens reads the array of
@@ -103,7 +104,7 @@ func (f *Fields) readArray(whole []byte, a *kvevent.Arena, tokens func([]byte) (
 		return msgp.Skip(whole)
 	}
 	f.Elements = int(n)
-	var order []string
+	order := clearedOrder
 	switch f.Kind {
 	case kvevent.Stored:
 		order = storedOrder
@@ -111,11 +112,7 @@ func (f *Fields) readArray(whole []byte, a *kvevent.Arena, tokens func([]byte) (
 		order = removedOrder
 	}
 	for i := range f.Elements - 1 {
-		key := ""
-		if i < len(order) {
-			key = order[i]
-		}
-		if b, err = f.readField(key, b, a, tokens); err != nil {
+		if b, err = f.readField(order[min(i, len(order)-1)], b, a, tokens); err != nil {
 			return b, fmt.Errorf("field %d: %w", i+1, err)
 		}
 	}
@@ -138,12 +135,21 @@ func (f *Fields) readType(b []byte) ([]byte, error) {
 	return rest, err
 }
 
-// The fields of an array event behind its tag, in the order in which releases added them.
+// The fields of an array event behind its tag, in the order in which releases added them. The last name is that of all fields
+// that no release sends.
 var (
 	storedOrder = []string{"block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium", "lora_name", "extra_keys",
-		"group_idx", "kv_cache_spec_kind"}
-	removedOrder = []string{"block_hashes", "medium", "group_idx"}
+		"group_idx", "kv_cache_spec_kind", "kv_cache_spec_sliding_window", "BlockStored[12]"}
+	removedOrder = []string{"block_hashes", "medium", "group_idx", "BlockRemoved[4]"}
+	clearedOrder = []string{"AllBlocksCleared[1]"}
 )
+
+// Strange notes that the event carried a key that its decoder does not know, or knows from other engines only.
+func (f *Fields) Strange(key string) {
+	if f.strange == "" {
+		f.strange = cmp.Or(key, "an empty key")
+	}
+}
 
 // readField reads one field and skips those that are not needed.
 func (f *Fields) readField(key string, b []byte, a *kvevent.Arena, tokens func([]byte) ([]byte, error)) (rest []byte, err error) {
@@ -186,7 +192,10 @@ func (f *Fields) readField(key string, b []byte, a *kvevent.Arena, tokens func([
 		f.Salt, rest, err = ReadText(b)
 	case "session_id":
 		f.Session, rest, err = readTextOrSkip(b)
+	case "type", "kv_cache_spec_sliding_window", "ownership", "lookahead_token_ids": // no part of what a local hash covers
+		rest, err = msgp.Skip(b)
 	default:
+		f.Strange(key)
 		rest, err = msgp.Skip(b)
 	}
 	return rest, err

@@ -65,12 +65,16 @@ func Batch(payload []byte, a *kvevent.Arena, f *Fields, tokens func(b []byte) ([
 		case !f.known:
 			batch.Unknown++
 		}
+		batch.CountKey(f.strange)
 		b = rest
 	}
 	if n > 2 {
 		if _, err = msgp.Skip(b); err != nil {
 			return kvevent.Batch{}, fmt.Errorf("batch rank: %w", err)
 		}
+	}
+	if n > 3 {
+		batch.CountKey("batch[3]")
 	}
 	batch.Events = a.Events
 	return batch, nil
