@@ -153,7 +153,7 @@ bench-restart: ## what decisions know after a restart of Sightline, by how event
 soak-media: ## a minute of requests with four 720p images each, through a real Envoy
 	SIGHTLINE_SOAK=60s $(GO) test -count=1 -timeout 10m -v -run 'TestMediaSoak' ./e2e
 
-soak: ## millions of steps of the index's model checker, and 900 workers behind bad wires, a third of them without a replay, under the race detector
+soak: ## millions of steps of the index's model checker, and 1,020 workers behind bad wires, 300 of them without a replay, of 120 only one rank, under the race detector
 	CGO_ENABLED=1 SIGHTLINE_LONG=1 $(GO) test -race -count=1 -timeout 60m -run 'Model|Replay|Reused' ./indexer ./indexer/stream
 	CGO_ENABLED=1 SIGHTLINE_LONG=1 $(GO) test -race -count=1 -timeout 60m -run 'BadWire' ./internal/testkit/sim
 

@@ -121,7 +121,8 @@ type Mention struct {
 // Batch is the events of one message, in order: those of one scheduler step.
 type Batch struct {
 	// Partial: the publisher itself may not know all that the worker holds (an agent behind a gap).
-	Partial bool
+	// With Stands that is how it stands after this batch, whatever earlier ones said; else it holds until a Cleared event.
+	Partial, Stands bool
 	// Recurrent: the model has layers that keep a state instead of blocks (mamba, linear attention). A hit needs both, so
 	// the stored blocks are an upper bound.
 	Recurrent bool

@@ -41,18 +41,20 @@ func (f *Feed) apply(m Message) error {
 		f.applyEvent(&batch.Events[i], &n)
 	}
 	f.settle()
-	f.partial = f.partial || batch.Partial
+	if f.theirs = batch.Stands && batch.Partial; !batch.Stands {
+		f.partial = f.partial || batch.Partial
+	}
 	f.recurrent = f.recurrent || batch.Recurrent
 	if f.o.Applied != nil {
-		f.o.Applied(Position{f.next, f.appliedAt(m.Seq).sum, f.partial, f.recurrent})
+		f.o.Applied(Position{f.next, f.appliedAt(m.Seq).sum, f.isPartial(), f.recurrent})
 	}
-	f.o.Sink.Done(f.partial, f.recurrent)
+	f.o.Sink.Done(f.isPartial(), f.recurrent)
 	first := false
 	f.update(func(s *Stats) {
 		first = s.UnknownKeys == 0 && n.UnknownKeys > 0
 		s.add(&n)
 		s.Orphans, s.Doubtful = f.orphans.told, len(f.doubt.before)
-		s.LastSeq, s.Epoch, s.Partial, s.Away = m.Seq, m.Epoch, f.partial, batch.Away
+		s.LastSeq, s.Epoch, s.Partial, s.Away = m.Seq, m.Epoch, f.isPartial(), batch.Away
 	})
 	if first && f.o.UnknownKey != nil {
 		f.o.UnknownKey(fmt.Sprintf("%.40q", batch.UnknownKey))
@@ -126,6 +128,6 @@ func (f *Feed) otherSize(tokens int) {
 
 // reportBounds passes partial and recurrent to the sink and the stats when they change outside a batch.
 func (f *Feed) reportBounds() {
-	f.o.Sink.Done(f.partial, f.recurrent)
-	f.update(func(s *Stats) { s.Partial, s.Orphans, s.Doubtful = f.partial, f.orphans.told, len(f.doubt.before) })
+	f.o.Sink.Done(f.isPartial(), f.recurrent)
+	f.update(func(s *Stats) { s.Partial, s.Orphans, s.Doubtful = f.isPartial(), f.orphans.told, len(f.doubt.before) })
 }

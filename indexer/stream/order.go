@@ -30,6 +30,7 @@ type order struct {
 	lastHeard time.Time        // time of the last message of that epoch
 	applied   [512]fingerprint // the last messages applied, by seq modulo 512
 	partial   bool
+	theirs    bool      // the publisher is partial itself, by its last message
 	recurrent bool      // kvevent.Batch.Recurrent of any batch so far
 	restarted time.Time // the last time that a new incarnation began
 	// replayOwed: a replay failed, and what it would have brought is still missing.
@@ -55,6 +56,8 @@ var errRestarted = errors.New("the publisher has restarted")
 
 // appliedAt is the entry for a sequence number; it may be that of a message 512 earlier or later.
 func (o *order) appliedAt(seq uint64) *fingerprint { return &o.applied[seq%uint64(len(o.applied))] }
+
+func (o *order) isPartial() bool { return o.partial || o.theirs }
 
 // sameIncarnation reports whether m is known to come from the publisher incarnation whose message was applied under that
 // number: by its epoch or, without epochs, because it is that very message.
@@ -151,6 +154,7 @@ func (f *Feed) clearAll() {
 }
 
 func (f *Feed) clear() {
+	f.theirs = false
 	f.o.Sink.Clear()
 	f.offload.clear()
 	f.orphans.clear()
@@ -162,7 +166,7 @@ func (f *Feed) clear() {
 // not, though no message is known to be missing: the publisher is asked for everything, each time later than the time before,
 // and the rank is partial until it has answered.
 func (f *Feed) lacks() {
-	if f.partial {
+	if f.isPartial() {
 		return
 	}
 	f.partial = true

@@ -161,6 +161,6 @@ func (f *Feed) adopt(l Stem) {
 			f.attach(list[blocks-1:], &n)
 		}
 	}
-	f.o.Sink.Done(f.partial, f.recurrent)
+	f.o.Sink.Done(f.isPartial(), f.recurrent)
 	f.update(func(s *Stats) { s.add(&n); s.Orphans = f.orphans.told })
 }

@@ -157,7 +157,7 @@ func (d *Decoder) Decode(b []byte) (kvevent.Batch, error) {
 	if err != nil {
 		return kvevent.Batch{}, err
 	}
-	batch := kvevent.Batch{Partial: h.flags&flagPartial != 0, Away: h.flags&flagAway != 0, Recurrent: h.flags&flagRecurrent != 0}
+	batch := kvevent.Batch{Partial: h.flags&flagPartial != 0, Stands: true, Away: h.flags&flagAway != 0, Recurrent: h.flags&flagRecurrent != 0}
 	r := reader{b: b[headBytes:]}
 	for len(r.b) > 0 && r.err == nil {
 		d.event(&r)

@@ -32,70 +32,128 @@ var (
 )
 
 func TestBadWire(t *testing.T) {
-	seeds := 1
-	if os.Getenv("SIGHTLINE_LONG") != "" {
-		seeds = 60
-	}
+	seeds := badSeeds(60)
 	for _, engine := range []string{"vllm", "vllm 0.22.0", "sglang", "sglang 0.5.6", "trtllm-zmq"} {
-		for seed := range uint64(seeds) {
+		for seed := range seeds {
 			t.Run(fmt.Sprint(engine, "/direct/", seed), func(t *testing.T) {
 				t.Parallel()
-				r := startRig(t, engine, seed)
+				r := startRig(t, engine, seed, 1)
 				f, h := r.listen(r.path())
 				r.traffic(nil)
-				r.same(h)
+				r.same(0, h)
 				if s := f.Stats(); s.Gaps+s.Duplicates == 0 || s.Restarts == 0 || s.DecodeErrors == 0 || s.Replays == 0 {
 					t.Errorf("too little happened: %+v", s)
 				}
 			})
 			t.Run(fmt.Sprint(engine, "/alone/", seed), func(t *testing.T) { // without a replay
 				t.Parallel()
-				r := startRig(t, engine, seed)
+				r := startRig(t, engine, seed, 1)
 				z := r.path()
 				z.ReplayEndpoint = ""
 				f, h := r.feed(stream.Options{Source: z, Decoder: r.decoder()})
 				r.traffic(nil)
 				f.Resync() // what is in doubt goes
-				r.neverMore(h)
+				r.neverMore(0, h)
 				if s := f.Stats(); s.Unfilled == 0 || s.Replays > 0 {
 					t.Errorf("too little happened: %+v", s)
 				}
 			})
 			t.Run(fmt.Sprint(engine, "/agents/", seed), func(t *testing.T) {
 				t.Parallel()
-				r := startRig(t, engine, seed)
+				r := startRig(t, engine, seed, 1)
 				conn := startJetStream(t)
 				l := &bus.Listener{NATS: conn} // makes the stream
 				ctx, end := context.WithCancel(t.Context())
 				defer end()
 				go func() { _ = l.Run(ctx) }()
-				r.agent(conn)
-				younger := r.agent(conn)
-				_, h := r.feed(stream.Options{Source: l.Source("w", -1), Decoder: new(bus.Decoder)})
-				r.traffic(func() { // the younger agent is started anew
-					younger.Close()
-					r.agent(conn)
+				o := bus.PublisherOptions{NATS: conn, Rank: -1, Replays: true}
+				r.agent(o, r.path())
+				younger := r.agent(o, r.path())
+				_, h := r.hear(l, -1)
+				r.traffic(func(i int) {
+					if i == badRequests/2 { // the younger agent is started anew
+						younger.Close()
+						r.agent(o, r.path())
+					}
 				})
-				r.same(h)
+				r.same(0, h)
 			})
 		}
 	}
 }
 
-// rig is a worker behind bad wires, and an index.
+// A rank is a stream of its own: what its wires do says nothing of the rank beside it, whose wires are good.
+func TestBadWireOfOneRank(t *testing.T) {
+	for _, engine := range []string{"vllm", "sglang", "trtllm-zmq"} {
+		for seed := range badSeeds(20) {
+			for _, way := range []string{"direct", "agents"} {
+				t.Run(fmt.Sprint(engine, "/", way, "/", seed), func(t *testing.T) {
+					t.Parallel()
+					r := startRig(t, engine, seed, 2)
+					good, bad := r.wire(0, faults{}, faults{}), r.path()
+					heard, good0 := r.listen(good)
+					var h indexer.SlotID
+					if way == "direct" {
+						_, h = r.listen(bad)
+					} else {
+						l := &bus.Listener{NATS: startJetStream(t)}
+						ctx, end := context.WithCancel(t.Context())
+						defer end()
+						go func() { _ = l.Run(ctx) }()
+						o := bus.PublisherOptions{NATS: l.NATS, Rank: 0, Replays: true}
+						heard.Close()
+						heard = r.agent(o, good)
+						_, good0 = r.hear(l, 0)
+						o.Rank = 1
+						r.agent(o, bad)
+						_, h = r.hear(l, 1)
+					}
+					r.traffic(func(i int) {
+						if i%20 == 10 { // while the other's wires are bad
+							r.ask(0, words(7, fmt.Sprint("own", i))) // tells of a reset before
+							r.same(0, good0)
+						}
+					})
+					r.same(0, good0)
+					r.same(1, h)
+					if s := heard.Stats(); s.DecodeErrors+s.Unfilled+s.UnknownBlocks+s.UnknownParents > 0 {
+						t.Errorf("the rank with good wires: %+v", s)
+					}
+				})
+			}
+		}
+	}
+}
+
+// badSeeds is one seed, or many where many are asked for.
+func badSeeds(many uint64) uint64 {
+	if os.Getenv("SIGHTLINE_LONG") == "" {
+		return 1
+	}
+	return many
+}
+
+// rig is a worker whose last rank is behind bad wires, and an index.
 type rig struct {
 	*testing.T
 	cfg   Config
 	w     *Worker
 	rng   *rand.Rand
-	wires []*proxy
+	wires []badPath
 	index *indexer.Index
 }
 
-func startRig(t *testing.T, engine string, seed uint64) *rig {
+// badPath leads to a socket of a rank.
+type badPath struct {
+	*proxy
+	rank   int
+	replay bool
+}
+
+func startRig(t *testing.T, engine string, seed uint64, ranks int) *rig {
 	name, version, _ := strings.Cut(engine, " ")
 	r := &rig{T: t, rng: rand.New(rand.NewPCG(seed, 3)), index: indexer.New(indexer.Options{}),
-		cfg: Config{Engine: Engine(name), Version: version, Model: "test-vl", Prompt: wordPrompt, BlockSize: 4, Blocks: 48, Time: TimeModel{Decode: 100 * time.Microsecond}, Speed: 1}}
+		cfg: Config{Engine: Engine(name), Version: version, Ranks: ranks, Model: "test-vl", Prompt: wordPrompt, BlockSize: 4, Blocks: 48, Time: TimeModel{Decode: 100 * time.Microsecond}, Speed: 1}}
 	r.restart()
 	t.Cleanup(func() { r.w.Close() })
 	return r
@@ -117,17 +175,22 @@ func (r *rig) restart() {
 }
 
 func (r *rig) lead() {
-	for i, p := range r.wires {
-		at := []string{r.w.EventsAddr(), r.w.ReplayAddr()}[i%2]
-		at = strings.TrimPrefix(at, "tcp://")
+	for _, p := range r.wires {
+		sockets := r.w.engines[p.rank].pub.(*publisher)
+		at := sockets.pub.Addr().String()
+		if p.replay {
+			at = sockets.back.Addr().String()
+		}
 		p.target.Store(&at)
 	}
 }
 
-// path is a wire to each of the worker's two sockets.
-func (r *rig) path() stream.ZMQ {
-	events, replay := startProxy(r.T, r.rng.Uint64(), badEvents), startProxy(r.T, r.rng.Uint64(), badReplay)
-	r.wires = append(r.wires, events, replay)
+// path is a bad wire to each of the last rank's two sockets.
+func (r *rig) path() stream.ZMQ { return r.wire(r.cfg.Ranks-1, badEvents, badReplay) }
+
+func (r *rig) wire(rank int, onEvents, onReplay faults) stream.ZMQ {
+	events, replay := startProxy(r.T, r.rng.Uint64(), onEvents), startProxy(r.T, r.rng.Uint64(), onReplay)
+	r.wires = append(r.wires, badPath{events, rank, false}, badPath{replay, rank, true})
 	r.lead()
 	return stream.ZMQ{Endpoint: events.endpoint(), ReplayEndpoint: replay.endpoint()}
 }
@@ -155,42 +218,46 @@ func (r *rig) feed(o stream.Options) (*stream.Feed, indexer.SlotID) {
 	return f, sink.Slot()
 }
 
-// agent publishes what it hears of the worker, over wires of its own.
-func (r *rig) agent(conn *nats.Conn) *stream.Feed {
+// agent publishes what it hears of a rank.
+func (r *rig) agent(o bus.PublisherOptions, z stream.ZMQ) *stream.Feed {
 	r.Helper()
-	p, err := bus.NewPublisher(r.Context(), bus.PublisherOptions{NATS: conn, Worker: "w", Rank: -1, CountCopies: r.cfg.Engine == VLLM, Replays: true})
+	o.Worker, o.CountCopies = "w", r.cfg.Engine == VLLM
+	p, err := bus.NewPublisher(r.Context(), o)
 	if err != nil {
 		r.Fatal(err)
 	}
-	o := stream.Options{Source: r.path(), Decoder: r.decoder(), Idle: 100 * time.Millisecond}
-	p.Options(&o)
-	f := stream.Start(o)
+	from := stream.Options{Source: z, Decoder: r.decoder(), Idle: 100 * time.Millisecond}
+	p.Options(&from)
+	f := stream.Start(from)
 	r.Cleanup(f.Close)
 	return f
 }
 
+// hear follows what agents publish.
+func (r *rig) hear(l *bus.Listener, rank int) (*stream.Feed, indexer.SlotID) {
+	return r.feed(stream.Options{Source: l.Source("w", rank), Decoder: new(bus.Decoder)})
+}
+
+const badRequests = 240
+
 // traffic sends conversations that share heads and push each other out, starts the worker anew twice, and in the end
-// heals the wires. halfway is called between.
-func (r *rig) traffic(halfway func()) {
+// heals the wires. Before each request between is called, where it is not nil.
+func (r *rig) traffic(between func(request int)) {
 	r.Helper()
-	const requests = 240
-	for i := range requests {
+	for i := range badRequests {
+		if between != nil {
+			between(i)
+		}
 		switch {
-		case i == requests/3 || i == requests*2/3:
+		case i == badRequests/3 || i == badRequests*2/3:
 			r.restart()
-		case i == requests/2 && halfway != nil:
-			halfway()
 		case i%50 == 49:
 			r.w.ResetPrefixCache()
 		}
 		if i%10 == 5 { // what nobody hears tries nothing
 			r.heard()
 		}
-		head := words(5+r.rng.IntN(12), string(rune('a'+r.rng.IntN(4))))
-		body := chat(head+words(r.rng.IntN(12), string(rune('p'+r.rng.IntN(6)))), fmt.Sprintf(`,"max_tokens":%d`, 1+r.rng.IntN(9)))
-		if status, answer := call(r.T, r.w, "POST", "/v1/chat/completions", body); status != 200 {
-			r.Fatalf("%d %s", status, answer)
-		}
+		r.converse()
 	}
 	done := faults{}
 	for _, p := range r.wires {
@@ -204,6 +271,21 @@ func (r *rig) traffic(halfway func()) {
 	}
 }
 
+// converse sends a request of a few conversations.
+func (r *rig) converse() {
+	r.Helper()
+	head := words(5+r.rng.IntN(12), string(rune('a'+r.rng.IntN(4))))
+	r.ask(r.rng.IntN(r.cfg.Ranks), head+words(r.rng.IntN(12), string(rune('p'+r.rng.IntN(6)))))
+}
+
+func (r *rig) ask(rank int, text string) {
+	r.Helper()
+	body := chat(text, fmt.Sprintf(`,"max_tokens":%d`, 1+r.rng.IntN(9)))
+	if status, answer := call(r.T, r.w, "POST", "/v1/chat/completions", body, "X-Data-Parallel-Rank", fmt.Sprint(rank)); status != 200 {
+		r.Fatalf("%d %s", status, answer)
+	}
+}
+
 func (r *rig) heard() {
 	r.Helper()
 	for end := time.Now().Add(30 * time.Second); !r.w.Stats().Subscribed; time.Sleep(time.Millisecond) {
@@ -213,25 +295,25 @@ func (r *rig) heard() {
 	}
 }
 
-// same waits until the index says of a slot what the worker holds.
-func (r *rig) same(h indexer.SlotID) {
+// same waits until the index says of a slot what the rank holds.
+func (r *rig) same(rank int, h indexer.SlotID) {
 	r.Helper()
 	why := ""
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if why = r.unlike(h); why == "" {
+		if why = r.unlike(rank, h); why == "" {
 			return
 		}
 	}
 	r.Error(why)
 }
 
-// neverMore checks that the index has nothing of a slot that the worker does not hold, once all events have come.
-func (r *rig) neverMore(h indexer.SlotID) {
+// neverMore checks that the index has nothing of a slot that the rank does not hold, once all events have come.
+func (r *rig) neverMore(rank int, h indexer.SlotID) {
 	r.Helper()
 	why := ""
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		held := map[string]bool{}
-		for _, chain := range r.truth() {
+		for _, chain := range r.truth(rank) {
 			for n := range chain {
 				held[fmt.Sprint(chain[:n+1])] = true
 			}
@@ -258,9 +340,9 @@ func (r *rig) neverMore(h indexer.SlotID) {
 	r.Error(why)
 }
 
-// unlike tells how the index differs from what the worker holds; "" where it does not.
-func (r *rig) unlike(h indexer.SlotID) string {
-	chains := r.truth()
+// unlike tells how the index differs from what the rank holds; "" where it does not.
+func (r *rig) unlike(rank int, h indexer.SlotID) string {
+	chains := r.truth(rank)
 	if held := r.index.HeldBlocks(h); held != len(chains) {
 		return fmt.Sprintf("%d blocks in the index, the worker holds %d", held, len(chains))
 	}
@@ -270,18 +352,18 @@ func (r *rig) unlike(h indexer.SlotID) string {
 	var m indexer.Matches
 	for _, chain := range chains {
 		r.index.Match(chain, &m)
-		if len(m.Slots) != 1 || int(m.Slots[0].Blocks) != len(chain) {
+		if !slices.Contains(m.Slots, indexer.Match{Slot: h, Blocks: uint32(len(chain))}) {
 			return fmt.Sprintf("of a row of %d blocks %d are in the index", len(chain), m.Longest)
 		}
 	}
 	return ""
 }
 
-// truth lists for each block that the worker holds the local hashes from its prompt's first block to it. What a block's event
+// truth lists for each block that the rank holds the local hashes from its prompt's first block to it. What a block's event
 // says goes through the engine's own form and decoder once more, on a good wire.
-func (r *rig) truth() (chains [][]uint64) {
+func (r *rig) truth(rank int) (chains [][]uint64) {
 	r.Helper()
-	e := r.w.engines[0]
+	e := r.w.engines[rank]
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	local := map[string]uint64{}
