@@ -57,7 +57,7 @@ func (s *sources) startDynamo(ctx context.Context, metrics prometheus.Registerer
 			l.log.Warn("Dynamo's deployment cannot be followed; what is known stays", zap.Error(err))
 		}}
 	if c.Plane != "zmq" {
-		conn, err := c.NATS.Connect(bus.ConnectOptions{Name: "sightline", Log: s.log, Refused: s.refused.WithLabelValues("dynamo").Inc})
+		conn, err := c.NATS.Connect(bus.ConnectOptions{Name: "sightline", Log: s.log, Refused: s.refused.WithLabelValues("plane").Inc})
 		if err != nil {
 			return fmt.Errorf("dynamo.nats.%w", err)
 		}

@@ -277,7 +277,7 @@ func TestOverNATS(t *testing.T) {
 	until(t, "the agent's feed", func() bool { return h.f.Stats().Batches == uint64(len(payloads)) })
 	var at int
 	fmt.Sscanf(port[len("127.0.0.1:"):], "%d", &at)
-	s = runServer(t, dir, at)
+	runServer(t, dir, at)
 	early.same("10.0.0.5:8000", payloads, prompts)
 	late.same("10.0.0.5:8000", payloads, prompts)
 
@@ -323,7 +323,7 @@ func TestBufferOverflow(t *testing.T) {
 	if st := p.Stats(); st.Pending != 0 || st.Dropped != 1 {
 		t.Errorf("%+v", st)
 	}
-	s = runServer(t, dir, port)
+	runServer(t, dir, port)
 	r.same("w", payloads[:60], prompts)
 	h.give(payloads[60:]...)
 	r.same("w", payloads, prompts)
