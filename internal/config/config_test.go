@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 )
 
 const small = `
@@ -62,6 +63,18 @@ func TestDefaultsAndFile(t *testing.T) {
 	}
 	if c, err = Load(path); err != nil || c.Models[0].Dir != filepath.Join(filepath.Dir(path), "models/m") {
 		t.Errorf("%v %q", err, c.Models[0].Dir)
+	}
+}
+
+// A plain 0 is 0s, where a key takes that; a number without a unit is no time.
+func TestPlainZero(t *testing.T) {
+	c, err := Parse([]byte("ready_after: 0\nhealth_every: 0\nload_every: \"0\"\nnats: {stream: {max_age: 0}}\nbody_timeout: ~\nenvoy: {message_timeout: \"1s\"}\n"))
+	if err != nil || c.ReadyAfter+c.HealthEvery+c.LoadEvery+c.NATS.Stream.MaxAge != 0 || c.BodyTimeout != 5*time.Minute || c.Envoy.MessageTimeout != time.Second {
+		t.Errorf("%v %+v", err, c)
+	}
+	mistake(t, "body_timeout: 0", "body_timeout: 0s is out of range (want 1s to 1h0m0s)")
+	for _, wrong := range []string{"5", "0.5", "-3", "true", "[0s]"} {
+		mistake(t, "ready_after: "+wrong, "(want a time such as 20s)")
 	}
 }
 

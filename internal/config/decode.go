@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/goccy/go-yaml"
 
@@ -123,8 +124,18 @@ func decode(data []byte, v any) error {
 	if err := fits(tree, reflect.TypeOf(v).Elem(), ""); err != nil || tree == nil {
 		return err
 	}
-	return yaml.Unmarshal(data, v)
+	return yaml.UnmarshalWithOptions(data, v, times)
 }
+
+// times reads times such as 20s, and a plain 0, which needs no unit; that a key takes no 0s is its range's matter.
+var times = yaml.CustomUnmarshaler(func(d *time.Duration, text []byte) error {
+	var given any
+	err := yaml.Unmarshal(text, &given)
+	if given != nil && err == nil {
+		*d, err = time.ParseDuration(fmt.Sprint(given))
+	}
+	return err
+})
 
 // fits reports the first key of a tree that the type has not, or whose value it cannot hold, by the key's path.
 func fits(tree any, t reflect.Type, path string) error {
@@ -166,7 +177,7 @@ func fits(tree any, t reflect.Type, path string) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	v := reflect.New(t).Interface()
-	if err = yaml.Unmarshal(text, v); err == nil {
+	if err = yaml.UnmarshalWithOptions(text, v, times); err == nil {
 		return nil
 	}
 	if own, ok := v.(yaml.BytesUnmarshaler); ok { // it says what it wants
