@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 )
 
@@ -84,6 +85,20 @@ const shownBehind = 5
 
 // gateEvery is how often a shut gate is looked at.
 const gateEvery = 50 * time.Millisecond
+
+var readyDesc = prometheus.NewDesc("sightline_ready", "1 once the start is over: what workers hold is known, or was waited for long enough.", nil, nil)
+
+// Describe is for Prometheus.
+func (g *gate) Describe(ch chan<- *prometheus.Desc) { ch <- readyDesc }
+
+// Collect is for Prometheus.
+func (g *gate) Collect(ch chan<- prometheus.Metric) {
+	ready := 0.0
+	if _, err := g.look(time.Now()); err == nil {
+		ready = 1
+	}
+	ch <- prometheus.MustNewConstMetric(readyDesc, prometheus.GaugeValue, ready)
+}
 
 // await calls open when the gate opens.
 func (g *gate) await(ctx context.Context, log *zap.Logger, open func()) {

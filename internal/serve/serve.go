@@ -32,11 +32,11 @@ import (
 
 // Server is what a configuration asks for, read and not yet started.
 type Server struct {
-	cfg    config.Config
-	log    *zap.Logger
-	media  *engine.Media
-	models []router.Model
-	panics prometheus.Collector
+	cfg     config.Config
+	log     *zap.Logger
+	media   *engine.Media
+	models  []router.Model
+	metrics *prometheus.Registry
 }
 
 // Load checks a configuration and reads all files that it names; an error says what is wrong.
@@ -59,8 +59,10 @@ func Load(cfg config.Config) (*Server, error) {
 		log.Info("images of this model are named by its workers' rule from now on", zap.String("model", model),
 			zap.String("processor_fingerprint", fingerprint))
 	}
+	metrics := prometheus.NewRegistry()
 	panics := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "media_panics_total",
 		Help: "Media, by where, that could not be read because of a fault of ours; the log says where it lies."}, []string{"where"})
+	metrics.MustRegister(panics)
 	media.Panicked = func(where string, err error) {
 		panics.WithLabelValues(where).Inc()
 		log.Error("a panic in reading media; the request goes on without", zap.String("where", where), zap.Error(err))
@@ -69,7 +71,7 @@ func Load(cfg config.Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Server{cfg, log, media, models, panics}, nil
+	return &Server{cfg, log, media, models, metrics}, nil
 }
 
 func newLog(level string) (*zap.Logger, error) {
@@ -87,7 +89,6 @@ func newLog(level string) (*zap.Logger, error) {
 // running is a Server at work: what its parts share.
 type running struct {
 	*Server
-	metrics *prometheus.Registry
 	index   *indexer.Index
 	fleet   *fleet.Fleet
 	audit   *audit.Auditor // nil: off
@@ -103,19 +104,18 @@ type running struct {
 // Run serves until ctx ends; version is shown on the admin page.
 func (s *Server) Run(ctx context.Context, version string) error {
 	defer s.log.Sync()
-	metrics := prometheus.NewRegistry()
-	decisions, err := s.openDecisionLog(metrics)
+	decisions, err := s.openDecisionLog(s.metrics)
 	if err != nil {
 		return err
 	}
 	defer decisions.Close()
-	r := s.decider(ctx, metrics, decisions)
+	r := s.decider(ctx, decisions)
 	if r.sources, err = startSources(ctx, s.cfg, s.models, r.nurse, r.members()); err != nil {
 		return err
 	}
 	defer r.sources.close()
 	r.gate = &gate{sources: r.sources, after: s.cfg.ReadyAfter, began: time.Now()}
-	r.metrics.MustRegister(newStateMetrics(r.index, s.media), s.panics)
+	r.metrics.MustRegister(newStateMetrics(r.index, s.media), r.gate)
 	relayed, err := startRelay(s.cfg.Media.Relay, s.media, r.done)
 	if err != nil {
 		return err
@@ -141,8 +141,8 @@ func (s *Server) Run(ctx context.Context, version string) error {
 
 // decider makes what decides, until ctx ends: the index, the fleet, audit and probe, and the router over them. Nobody tells
 // them of workers yet.
-func (s *Server) decider(ctx context.Context, metrics *prometheus.Registry, decisions *decisionlog.Log) *running {
-	r := &running{Server: s, metrics: metrics, roster: extproc.NewRoster(), done: make(chan error, 3),
+func (s *Server) decider(ctx context.Context, decisions *decisionlog.Log) *running {
+	r := &running{Server: s, roster: extproc.NewRoster(), done: make(chan error, 3),
 		index: indexer.New(indexer.Options{MaxBytes: int64(s.cfg.Index.MaxBytes)}), fleet: fleet.New(nil)}
 	r.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	go paceHeap(ctx, r.index)

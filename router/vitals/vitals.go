@@ -70,20 +70,36 @@ func (n *Nurse) Forget(worker string) {
 	n.failed.DeletePartialMatch(prometheus.Labels{"worker": worker})
 }
 
-var ageDesc = prometheus.NewDesc("sightline_worker_load_age_seconds",
-	"How long ago each worker told the load that counts now; none: nothing that it told does.", []string{"worker", "rank"}, nil)
+var (
+	ageDesc = prometheus.NewDesc("sightline_worker_load_age_seconds",
+		"How long ago each worker told the load that counts now; none: nothing that it told does.", []string{"worker", "rank"}, nil)
+	usageDesc = prometheus.NewDesc("sightline_worker_kv_cache_usage",
+		"Share of its KV cache that each worker told to be in use, 0 to 1; none: it does not say.", []string{"worker", "rank"}, nil)
+	inflightDesc = prometheus.NewDesc("sightline_worker_requests_in_flight",
+		"Requests in flight at each worker, others' that it told of included.", []string{"worker", "rank"}, nil)
+)
 
 // Describe implements prometheus.Collector.
-func (n *Nurse) Describe(ch chan<- *prometheus.Desc) { ch <- ageDesc }
+func (n *Nurse) Describe(ch chan<- *prometheus.Desc) {
+	ch <- ageDesc
+	ch <- usageDesc
+	ch <- inflightDesc
+}
 
 // Collect implements prometheus.Collector.
 func (n *Nurse) Collect(ch chan<- prometheus.Metric) {
 	now := time.Now()
 	for _, w := range n.o.Fleet.Workers() {
 		for _, s := range w.Slots {
-			if _, _, age, ok := s.Told(now); ok {
-				rank := strconv.Itoa(max(s.Rank, 0))
-				ch <- prometheus.MustNewConstMetric(ageDesc, prometheus.GaugeValue, age.Seconds(), w.Name, rank)
+			gauge := func(desc *prometheus.Desc, v float64) {
+				ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, w.Name, strconv.Itoa(max(s.Rank, 0)))
+			}
+			gauge(inflightDesc, float64(s.Load(now).Inflight))
+			if _, usage, age, ok := s.Told(now); ok {
+				gauge(ageDesc, age.Seconds())
+				if usage >= 0 {
+					gauge(usageDesc, usage)
+				}
 			}
 		}
 	}

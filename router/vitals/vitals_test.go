@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -228,9 +229,19 @@ func TestLoad(t *testing.T) {
 	})
 	w.fleet.Book("a", fleet.Booking{Slot: slots[0]})
 	w.until("ours is among them", func() bool { n, _ := inflight(slots[0]); return n == 3 })
-	n, err := w.reg.Gather()
-	if err != nil || len(n) != 1 || n[0].GetName() != "sightline_worker_load_age_seconds" || len(n[0].Metric) != 2 {
-		t.Errorf("ages: %v, %v", n, err)
+	told, err := w.reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := map[string][]float64{}
+	for _, f := range told {
+		for _, m := range f.Metric {
+			shown[f.GetName()] = append(shown[f.GetName()], m.GetGauge().GetValue())
+		}
+	}
+	if len(shown) != 3 || len(shown["sightline_worker_load_age_seconds"]) != 2 || !slices.Equal(shown["sightline_worker_kv_cache_usage"], []float64{0.25, 0.5}) ||
+		!slices.Equal(shown["sightline_worker_requests_in_flight"], []float64{3, 7}) {
+		t.Errorf("shown: %v", shown)
 	}
 	for why, a := range map[string]http.HandlerFunc{
 		"unreadable": page("vllm:num_requests_running NaN\n"), "500": status(500), "429": status(429), "broken": breakOff,
@@ -255,7 +266,7 @@ func TestLoad(t *testing.T) {
 	if out := w.worker.Out(time.Now()); out != "" || w.said("not heard") == 0 {
 		t.Errorf("%q, said %v", out, w.log.All())
 	}
-	if n, err := w.reg.Gather(); err != nil || len(n) != 1 || n[0].GetName() != "sightline_worker_checks_failed_total" {
+	if n, err := w.reg.Gather(); err != nil || len(n) != 2 || n[0].GetName() != "sightline_worker_checks_failed_total" || n[1].GetName() != "sightline_worker_requests_in_flight" {
 		t.Errorf("an age is left: %v, %v", n, err)
 	}
 }
