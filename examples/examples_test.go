@@ -3,6 +3,7 @@ package examples
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -61,6 +62,39 @@ func TestMigrating(t *testing.T) {
 			if m == nil || !known(m[1]) {
 				t.Errorf("%s: %s: %q names no key of docs/configuration.md", example, flag, here)
 			}
+		}
+	}
+}
+
+// The units run commands that exist, as nobody in particular, with nothing writable but their own folder, and end where systemd
+// would not take them.
+func TestUnits(t *testing.T) {
+	dir := t.TempDir()
+	binary := filepath.Join(dir, "sightline")
+	if err := os.WriteFile(binary, []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	var units []string
+	for name, command := range map[string]string{"sightline.service": "serve --config /etc/sightline/sightline.yaml", "sightline-agent@.service": "agent --worker %i $FLAGS"} {
+		text, err := os.ReadFile(filepath.Join("systemd", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"ExecStart=/usr/local/bin/sightline " + command, "DynamicUser=yes", "ProtectSystem=strict", "NoNewPrivileges=yes", "CapabilityBoundingSet=",
+			"Environment=GOMEMLIMIT=", "MemoryMax=", "Restart=always", "WantedBy=multi-user.target"} {
+			if !strings.Contains(string(text), "\n"+want) {
+				t.Errorf("%s has no %s", name, want)
+			}
+		}
+		unit := filepath.Join(dir, name)
+		if err := os.WriteFile(unit, []byte(strings.ReplaceAll(string(text), "/usr/local/bin/sightline", binary)), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		units = append(units, unit)
+	}
+	if tool, err := exec.LookPath("systemd-analyze"); err == nil {
+		if out, err := exec.Command(tool, append([]string{"verify", "--man=no"}, units...)...).CombinedOutput(); err != nil || len(out) > 0 {
+			t.Errorf("systemd-analyze: %v\n%s", err, out)
 		}
 	}
 }

@@ -5,19 +5,17 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/signal"
-	"runtime"
-	"runtime/debug"
 	"syscall"
 	_ "time/tzdata" // time_zone, in images without a zone database
 
 	"github.com/alecthomas/kong"
-)
 
-// version is set by the Makefile.
-var version = "unknown"
+	"github.com/sightline-router/sightline/internal/buildinfo"
+)
 
 type cli struct {
 	Serve       serveCmd       `cmd:"" help:"Run the router: ext_proc, access log and health service for Envoy."`
@@ -29,22 +27,21 @@ type cli struct {
 	Demo        demoCmd        `cmd:"" help:"Show it all on this machine: a real Envoy, three simulated workers, a mixed load."`
 	Sim         simCmd         `cmd:"" help:"Compare the router's choice with the rules of other routers, on one simulated fleet."`
 	WorkerSim   workerSimCmd   `cmd:"" hidden:"" help:"Run a simulated worker: an OpenAI-style server with an engine's cache and KV events."`
-	Version     versionCmd     `cmd:"" help:"Print the version."`
+	Version     versionCmd     `cmd:"" help:"Print the version, and what this binary was built from."`
+
+	ShowVersion kong.VersionFlag `name:"version" help:"Print the version and exit."`
 }
 
-type versionCmd struct{}
+type versionCmd struct {
+	JSON bool `help:"As one JSON object: version, commit, dirty, commit_time, go, platform, envoy_api."`
+}
 
-func (versionCmd) Run() error {
-	fmt.Printf("sightline %s (%s", version, runtime.Version())
-	if b, ok := debug.ReadBuildInfo(); ok {
-		for _, d := range b.Deps {
-			if d.Path == "github.com/envoyproxy/go-control-plane/envoy" {
-				fmt.Printf(", Envoy API %s", d.Version)
-			}
-		}
+func (c *versionCmd) Run() error {
+	if c.JSON {
+		return json.NewEncoder(os.Stdout).Encode(buildinfo.Read())
 	}
-	fmt.Println(")")
-	return nil
+	_, err := fmt.Println(buildinfo.Read())
+	return err
 }
 
 func main() {
@@ -52,6 +49,7 @@ func main() {
 	defer stop()
 	var c cli
 	k := kong.Parse(&c, kong.Name("sightline"), kong.UsageOnError(), kong.BindTo(ctx, (*context.Context)(nil)),
+		kong.Vars{"version": buildinfo.Read().String()},
 		kong.Description("Sends each chat request, text and images, to the worker that already holds most of its KV cache. Behind Envoy, as an external processor."),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 110}))
 	if err := k.Run(); err != nil {

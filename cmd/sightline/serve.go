@@ -35,5 +35,5 @@ func (c *serveCmd) Run(ctx context.Context) error {
 		fmt.Printf("%s: %d models, %d workers: good\n", c.Config, len(cfg.Models), len(cfg.Workers))
 		return nil
 	}
-	return s.Run(ctx, version)
+	return s.Run(ctx)
 }

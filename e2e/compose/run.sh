@@ -51,7 +51,10 @@ image() { docker build -q -t "$1" "$2" >>"$work/log" 2>&1 || { tail -n 20 "$work
 export CGO_ENABLED=0
 mkdir -p "$work/sightline" "$work/nats" "$work/envoy/root/usr/local/bin"
 go build -trimpath -ldflags '-s -w' -o "$work/sightline/sightline" ./cmd/sightline
-printf 'FROM scratch\nCOPY sightline /sightline\nENTRYPOINT ["/sightline"]\n' >"$work/sightline/Dockerfile"
+# The last stage of our own Dockerfile, with what its first stage makes.
+sed -n '/^FROM scratch/,$ { s/--from=build //; p }' Dockerfile >"$work/sightline/Dockerfile"
+mkdir -p "$work/sightline/etc/ssl/certs" "$work/sightline/empty/sightline"
+touch "$work/sightline/etc/ssl/certs/ca-certificates.crt"
 go build -trimpath -ldflags '-s -w' -o "$work/nats/nats-server" github.com/nats-io/nats-server/v2
 printf 'FROM scratch\nCOPY nats-server /nats-server\nENTRYPOINT ["/nats-server"]\n' >"$work/nats/Dockerfile"
 binary=$(SIGHTLINE_CACHE=${SIGHTLINE_CACHE:-$root/.cache} "$work/sightline/sightline" envoy --which)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/sightline-router/sightline/indexer/source/bus"
 	"github.com/sightline-router/sightline/indexer/stream"
+	"github.com/sightline-router/sightline/internal/buildinfo"
 )
 
 // agent is a running agent, as its page shows it:
@@ -80,7 +81,7 @@ func (a *agent) serve(failed chan<- error) (*http.Server, error) {
 		return web, nil
 	}
 	metrics := prometheus.NewRegistry()
-	metrics.MustRegister(a, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	metrics.MustRegister(a, buildinfo.Read().Metric(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {})

@@ -20,6 +20,7 @@ import (
 	"github.com/sightline-router/sightline/extproc"
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/internal/admin"
+	"github.com/sightline-router/sightline/internal/buildinfo"
 	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/audit"
@@ -101,9 +102,10 @@ type running struct {
 	done    chan error // a listener's failure, or the end of a graceful stop
 }
 
-// Run serves until ctx ends; version is shown on the admin page.
-func (s *Server) Run(ctx context.Context, version string) error {
+// Run serves until ctx ends.
+func (s *Server) Run(ctx context.Context) error {
 	defer s.log.Sync()
+	build := buildinfo.Read()
 	decisions, err := s.openDecisionLog(s.metrics)
 	if err != nil {
 		return err
@@ -115,7 +117,7 @@ func (s *Server) Run(ctx context.Context, version string) error {
 	}
 	defer r.sources.close()
 	r.gate = &gate{sources: r.sources, after: s.cfg.ReadyAfter, began: time.Now()}
-	r.metrics.MustRegister(newStateMetrics(r.index, s.media), r.gate)
+	r.metrics.MustRegister(newStateMetrics(r.index, s.media), r.gate, build.Metric())
 	relayed, err := startRelay(s.cfg.Media.Relay, s.media, r.done)
 	if err != nil {
 		return err
@@ -127,13 +129,13 @@ func (s *Server) Run(ctx context.Context, version string) error {
 	if err := r.serveEnvoy(serving); err != nil {
 		return err
 	}
-	page, err := r.serveAdmin(version)
+	page, err := r.serveAdmin(build.Version)
 	if err != nil {
 		return err
 	}
 	defer page.Close()
 	s.log.Info("serving", zap.String("listen", s.cfg.Listen), zap.String("admin", s.cfg.Admin), zap.Int("models", len(s.models)),
-		zap.Int("workers", len(s.cfg.Workers)), zap.String("version", version))
+		zap.Int("workers", len(s.cfg.Workers)), zap.String("version", build.Version))
 	err = <-r.done
 	s.log.Info("stopped")
 	return err

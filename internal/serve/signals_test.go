@@ -62,7 +62,7 @@ func registered(t *testing.T, text string) map[string]bool {
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	stop() // it starts all of it and ends
-	if err := s.Run(ctx, "test"); err != nil {
+	if err := s.Run(ctx); err != nil {
 		t.Fatal(err)
 	}
 	return described(s.metrics)
