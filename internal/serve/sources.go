@@ -38,7 +38,8 @@ func (s *sources) listen(wc *config.Worker, drain *trtllm.Drain, slot *fleet.Slo
 		o.Decoder, o.Idle = s.decoder(wc), idleTime
 		o.Source, err = s.asked(slot.Worker.Addr, class.Rules(), rank, wc.Ranks, class.BlockSize)
 	case wc.Events.NATS:
-		o.Source, o.Decoder, o.Turns = s.nats.Source(slot.Worker.Name, rank), new(bus.Decoder), s.turns
+		// A message that the stream takes while the consumer begins may pass it by (nats-server 2.15): it is asked for.
+		o.Source, o.Decoder, o.Turns, o.Idle = s.nats.Source(slot.Worker.Name, rank), new(bus.Decoder), s.turns, idleTime
 	default:
 		return false, nil
 	}
