@@ -7,9 +7,12 @@ import "time"
 //
 // restart is the shortest absence after which one that is back in may have started anew. Sooner it is as warm as it was: a
 // proxy that answers one check with 503 shall not cost it what it holds.
+//
+// fewest requests in flight keep nobody away: they may have ended already, since Envoy tells of it some 20 ms later.
 const (
 	settling = 10 * time.Second
 	restart  = 5 * time.Second
+	fewest   = 4
 )
 
 // arrive makes the worker a newcomer.
@@ -17,7 +20,7 @@ func (w *Worker) arrive(now time.Time) { w.settles.Store(now.Add(settling).UnixN
 
 func (w *Worker) isNew(now time.Time) bool { return now.UnixNano() < w.settles.Load() }
 
-// Eased leaves out the newcomers that have as many requests in flight as the mean of the others, and one at least. Where all
+// Eased leaves out the newcomers that have as many requests in flight as the mean of the others, and fewest at least. Where all
 // are new nobody is left out, as at the start of Sightline. It costs an atomic read a slot, and while there are newcomers a look
 // at each one's load; what it gives may lie in into.
 func Eased(slots, into []*Slot, now time.Time) []*Slot {
@@ -38,7 +41,7 @@ func Eased(slots, into []*Slot, now time.Time) []*Slot {
 	into = into[:0]
 	for _, s := range slots {
 		if s.Worker.isNew(now) {
-			if n := s.Load(now).Inflight; n > 0 && n*settled >= inflight {
+			if n := s.Load(now).Inflight; n >= fewest && n*settled >= inflight {
 				continue
 			}
 		}

@@ -18,9 +18,9 @@ func TestEased(t *testing.T) {
 	}{
 		{"no newcomer", []int{9, 0}, nil, []int{0, 1}},
 		{"all are new", nil, []int{9, 0}, []int{0, 1}},
-		{"an idle fleet: one each", []int{0, 0}, []int{0, 1}, []int{0, 1, 2}},
-		{"the mean of the others", []int{4, 2}, []int{0, 2, 3, 4}, []int{0, 1, 2, 3}},
-		{"a share below one", []int{0, 0, 1}, []int{0, 1, 1}, []int{0, 1, 2, 3}},
+		{"an idle fleet: four each", []int{0, 0}, []int{3, 4}, []int{0, 1, 2}},
+		{"the mean of the others", []int{8, 4}, []int{0, 5, 6, 7}, []int{0, 1, 2, 3}},
+		{"a share below four", []int{0, 0, 1}, []int{0, 3, 4}, []int{0, 1, 2, 3, 4}},
 	} {
 		start := time.Unix(1000, 0)
 		now := start
