@@ -18,6 +18,7 @@ import (
 	"github.com/sightline-router/sightline/indexer/source/bus"
 	"github.com/sightline-router/sightline/indexer/stream"
 	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/router/vitals"
 )
 
 // AgentOptions say whose events are published where.
@@ -103,7 +104,7 @@ func (a *agent) rank(ctx context.Context, conn *nats.Conn, r int, o stream.Optio
 		po.File += fmt.Sprint(".", r)
 	}
 	if c.Metrics != "" && c.HTTP == "" { // of a drained queue nobody knows what was missed
-		po.Life = func(ctx context.Context) string { return processStart(ctx, c.Metrics) }
+		po.Life = vitals.Birth(c.Metrics)
 	}
 	p, err := bus.NewPublisher(ctx, po)
 	if err != nil {

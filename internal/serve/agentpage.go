@@ -1,14 +1,11 @@
 package serve
 
 import (
-	"bufio"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"strings"
 	"sync"
 	"time"
 
@@ -159,32 +156,4 @@ func (a *agent) Collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstMetric(agentEvents, prometheus.CounterValue, float64(n), rank, what)
 		}
 	}
-}
-
-const (
-	startTime  = 2 * time.Second // for the engine's metrics page
-	startBytes = 16 << 20
-)
-
-var startClient = &http.Client{Timeout: startTime, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-
-// processStart is when the engine's process began, by its metrics page; "" where it does not say, as with Prometheus' multiprocess
-// mode (SGLang, and vLLM with several API servers).
-func processStart(ctx context.Context, url string) string {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return ""
-	}
-	resp, err := startClient.Do(req)
-	if err != nil {
-		return ""
-	}
-	defer resp.Body.Close()
-	lines := bufio.NewScanner(io.LimitReader(resp.Body, startBytes))
-	for resp.StatusCode == http.StatusOK && lines.Scan() {
-		if v, ok := strings.CutPrefix(lines.Text(), "process_start_time_seconds "); ok {
-			return strings.TrimSpace(v)
-		}
-	}
-	return ""
 }

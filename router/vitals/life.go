@@ -1,9 +1,13 @@
 package vitals
 
 import (
+	"context"
+	"io"
+	"strconv"
 	"sync"
 	"time"
 
+	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
@@ -56,5 +60,22 @@ func (l *life) answered(refused bool, asked time.Time) (was time.Time) {
 func (n *Nurse) reborn(w *fleet.Worker, was time.Time) {
 	if !was.IsZero() && n.o.Reborn != nil {
 		n.o.Reborn(w, was)
+	}
+}
+
+// Birth asks for when the process began that serves a metrics page, each time that it is called: Unix seconds as text; "" where that
+// cannot be had or is not told, as with Prometheus' multiprocess mode (SGLang, and vLLM with several API servers).
+func Birth(url string) func(context.Context) string {
+	client, wanted := rules.NewClient(loadTime), rules.Load{Began: "process_start_time_seconds"}
+	return func(ctx context.Context) string {
+		began := 0.0
+		_, err := get(ctx, client, url, func(page io.Reader) (err error) {
+			_, began, err = read(&wanted, page)
+			return err
+		})
+		if err != nil || began == 0 {
+			return ""
+		}
+		return strconv.FormatFloat(began, 'f', -1, 64)
 	}
 }

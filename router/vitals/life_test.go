@@ -2,7 +2,9 @@ package vitals
 
 import (
 	"fmt"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"sync"
 	"testing"
@@ -68,5 +70,31 @@ func TestRebornIsTold(t *testing.T) {
 	w.hears(3)
 	if n := reborn(); n != 1 || !slices.Contains(told, w.worker) {
 		t.Errorf("told %d times", n)
+	}
+}
+
+// Whoever asks for a process's birth by its metrics page gets it, and nothing of a page that does not tell, is no page or leads elsewhere.
+func TestBirth(t *testing.T) {
+	for page, want := range map[string]string{
+		"# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds 1.7953951e+09\n": "1795395100",
+		"process_start_time_seconds_other 5\n":                                                "",
+		"process_start_time_seconds never\n":                                                  "",
+		"elsewhere":                                                                           "",
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if page == "elsewhere" {
+				http.Redirect(w, r, "/page", http.StatusFound)
+				return
+			}
+			_, _ = io.WriteString(w, page)
+		}))
+		birth := Birth(server.URL + "/metrics")
+		if got := birth(t.Context()); got != want {
+			t.Errorf("%q: %q, want %q", page, got, want)
+		}
+		server.Close()
+		if got := birth(t.Context()); got != "" {
+			t.Errorf("%q of a server that has gone", got)
+		}
 	}
 }

@@ -154,7 +154,7 @@ type checks struct {
 
 func (c *checks) ask(ctx context.Context) (next time.Duration) {
 	w, asked := c.worker, time.Now()
-	status, err := get(ctx, c.health, w.Addr, c.path, nil)
+	status, err := get(ctx, c.health, "http://"+w.Addr+c.path, nil)
 	failed, said := "", c.none
 	switch c.none = false; {
 	case ctx.Err() != nil:
@@ -209,7 +209,7 @@ func (l *loads) ask(ctx context.Context) (next time.Duration) {
 	var page map[int]gauges
 	began := 0.0
 	asked := time.Now()
-	status, err := get(ctx, l.Nurse.load, w.Addr, l.load.Path, func(body io.Reader) (err error) {
+	status, err := get(ctx, l.Nurse.load, "http://"+w.Addr+l.load.Path, func(body io.Reader) (err error) {
 		page, began, err = read(&l.load, body)
 		return err
 	})
@@ -269,9 +269,9 @@ func (l *loads) tell(page map[int]gauges, asked, now time.Time) {
 // errUnreadable is an answer that no engine gives. It does not quote it.
 var errUnreadable = errors.New("an answer that is not as the engine writes it")
 
-// get asks for a path. Of an answer with status 200 body reads what it wants.
-func get(ctx context.Context, client *http.Client, addr, path string, body func(io.Reader) error) (status int, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+path, nil)
+// get asks for a page. Of an answer with status 200 body reads what it wants.
+func get(ctx context.Context, client *http.Client, url string, body func(io.Reader) error) (status int, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return 0, err
 	}
