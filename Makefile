@@ -51,7 +51,7 @@ vet:
 unit: ## tests of all rooms, no Envoy needed
 	$(GO) test $(POISON) $$($(GO) list ./... | grep -v /e2e)
 
-manifests: ## examples/kubernetes by the CRD schemas, CEL rules and types of an API server (a module of its own)
+manifests: ## examples/kubernetes and examples/helm by the CRD schemas, CEL rules and types of an API server (a module of its own)
 	cd e2e/manifests && $(GO) test -count=1 ./...
 
 OPENAI := $(CACHE)/openai-3.54.0

@@ -1,9 +1,10 @@
-// Package manifests validates examples/kubernetes against the schemas that an API server would use: structural schema,
+// Package manifests validates examples/kubernetes and examples/helm against the schemas that an API server would use: structural schema,
 // unknown fields, list keys and CEL rules of the CRDs, and Kubernetes' own types for built-in kinds. A module of its own,
 // so that none of these dependencies is the product's; versions are those of go.mod:
 //
 //	Gateway API and Envoy Gateway   github.com/envoyproxy/gateway (it embeds both)
 //	Istio                           istio.io/api
+//	the chart of examples/helm      helm.sh/helm, which renders it
 //	InferencePool                   no Go module has it: a folder with crd_*.yaml, named by SIGHTLINE_CRDS
 package manifests
 

@@ -1,0 +1,182 @@
+package manifests
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"helm.sh/helm/v3/pkg/chart/loader"
+	"helm.sh/helm/v3/pkg/chartutil"
+	"helm.sh/helm/v3/pkg/engine"
+	"sigs.k8s.io/yaml"
+)
+
+const base = "../../examples/kubernetes/base"
+
+// render gives the chart's manifests as `helm install NAME -n llm -f` of the values would send them, by kind and name.
+func render(t *testing.T, name, values string) (map[string]map[string]any, error) {
+	t.Helper()
+	chart, err := loader.Load("../../examples/helm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var given map[string]any
+	if err := yaml.UnmarshalStrict([]byte(values), &given); err != nil {
+		t.Fatal(err)
+	}
+	all, err := chartutil.ToRenderValues(chart, given, chartutil.ReleaseOptions{Name: name, Namespace: "llm", IsInstall: true}, nil)
+	if err != nil {
+		return nil, err
+	}
+	files, err := engine.Render(chart, all)
+	if err != nil {
+		return nil, err
+	}
+	s, out := load(t), map[string]map[string]any{}
+	for file, text := range files {
+		if path.Ext(file) != ".yaml" || strings.TrimSpace(text) == "" {
+			continue
+		}
+		docs, err := documents([]byte(text))
+		if err != nil {
+			t.Fatalf("%s: %v\n%s", file, err, text)
+		}
+		for _, doc := range docs {
+			if err := s.validate(doc); err != nil {
+				t.Errorf("%s: %v\n%s", file, err, doc)
+			}
+			var o map[string]any
+			if err := yaml.Unmarshal(doc, &o); err != nil {
+				t.Fatal(err)
+			}
+			meta := o["metadata"].(map[string]any)
+			if meta["namespace"] != "llm" {
+				t.Errorf("%s: %v is in no namespace", file, meta["name"])
+			}
+			out[fmt.Sprint(o["kind"], "/", meta["name"])] = o
+		}
+	}
+	return out, nil
+}
+
+// at walks down an object; nil where there is nothing.
+func at(o any, keys ...string) any {
+	for _, k := range keys {
+		m, _ := o.(map[string]any)
+		o = m[k]
+	}
+	return o
+}
+
+// As it stands, the chart installs what the base of the Kustomize folders does. Beside labels, the image's tag and the
+// fingerprint of the configuration nothing may differ.
+func TestChartIsTheBase(t *testing.T) {
+	chart, err := render(t, "sightline", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for file, docs := range committed(t) {
+		if path.Dir(file) != base {
+			continue
+		}
+		for _, doc := range docs {
+			var want map[string]any
+			if err := yaml.Unmarshal(doc, &want); err != nil {
+				t.Fatal(err)
+			}
+			key := fmt.Sprint(want["kind"], "/", at(want, "metadata", "name"))
+			if key == "Namespace/llm" || key == "NetworkPolicy/vllm" { // helm's --create-namespace; the workers' own
+				continue
+			}
+			got := chart[key]
+			if got == nil {
+				t.Errorf("the chart has no %s", key)
+				continue
+			}
+			seen++
+			delete(at(got, "metadata").(map[string]any), "labels")
+			delete(at(want, "metadata").(map[string]any), "labels")
+			if key == "Deployment/sightline" {
+				template := at(got, "spec", "template", "metadata").(map[string]any)
+				delete(template, "annotations")
+				container := at(got, "spec", "template", "spec", "containers").([]any)[0].(map[string]any)
+				if container["image"] != "registry.example/sightline:0.1.0-rc.1" {
+					t.Errorf("image %v", container["image"])
+				}
+				container["image"] = "sightline"
+				delete(at(want, "spec").(map[string]any), "replicas") // the autoscaler's
+			}
+			if !reflect.DeepEqual(got, want) {
+				a, _ := yaml.Marshal(got)
+				b, _ := yaml.Marshal(want)
+				t.Errorf("%s is\n%s\nin the chart, and\n%s\nin %s", key, a, b, file)
+			}
+		}
+	}
+	if seen != len(chart)-1 {
+		t.Errorf("%d objects compared; the chart has %v", seen, slices.Sorted(maps.Keys(chart)))
+	}
+	text, err := os.ReadFile(path.Join(base, "sightline.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want, got any
+	written, _ := at(chart["ConfigMap/sightline"], "data", "sightline.yaml").(string)
+	if err := yaml.Unmarshal(text, &want); err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal([]byte(written), &got); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("configuration %v, %v; want %v", got, err, want)
+	}
+}
+
+// Each value does what it says, under another name than the chart's.
+func TestChartValues(t *testing.T) {
+	o, err := render(t, "second", `
+image: {repository: r/s, tag: v9, pullSecrets: [{name: mine}]}
+replicas: 3
+autoscaling: {enabled: false}
+network: {enabled: true, workerPorts: [8123], moreEgress: [{to: [{podSelector: {matchLabels: {app: nats}}}], ports: [{port: 4222}]}]}
+config: {listen: "0.0.0.0:1234", admin: "0.0.0.0:4321", log_level: debug}
+models: {volume: {persistentVolumeClaim: null, hostPath: {path: /data}}}
+secret: keys
+podAnnotations: {a/b: c}
+nodeSelector: {disk: fast}
+tolerations: [{key: gpu, operator: Exists}]
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := fmt.Sprint(o)
+	for _, want := range []string{"image:r/s:v9", "replicas:3", "port:8123", "port:4222", "port:1234", "containerPort:4321", "path:/data",
+		"secretName:keys", "mountPath:/secrets", "a/b:c", "disk:fast", "key:gpu", "log_level: debug", "name:mine"} {
+		if !strings.Contains(all, want) {
+			t.Errorf("no %s in %v", want, all)
+		}
+	}
+	if o["HorizontalPodAutoscaler/second"] != nil || strings.Contains(all, "claimName") || strings.Contains(all, "app:sightline") {
+		t.Errorf("what was switched off or renamed is still there: %v", all)
+	}
+	before := at(o["Deployment/second"], "spec", "template", "metadata", "annotations", "sightline/config")
+	o, err = render(t, "second", `config: {log_level: info}`)
+	if err != nil || before == nil || at(o["Deployment/second"], "spec", "template", "metadata", "annotations", "sightline/config") == before {
+		t.Errorf("%v: a changed configuration starts no new pods", err)
+	}
+	for values, want := range map[string]string{
+		"replica: 3":                  "replica",
+		"config: {listen: nowhere}":   "listen",
+		"image: {repository: ''}":     "repository",
+		"network: {workerPorts: [a]}": "workerPorts",
+		"autoscaling: {cpu: 200}":     "cpu",
+	} {
+		if _, err := render(t, "x", values); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want an error with %q", values, err, want)
+		}
+	}
+}

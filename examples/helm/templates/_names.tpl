@@ -1,0 +1,12 @@
+{{- define "labels" -}}
+app: {{ .Release.Name }}
+app.kubernetes.io/name: sightline
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+
+{{- /* The last number of host:port. */ -}}
+{{- define "port" -}}
+{{- last (splitList ":" (required (printf "config.%s is needed, as host:port" .key) .addr)) -}}
+{{- end }}
