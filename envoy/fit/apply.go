@@ -1,0 +1,210 @@
+package fit
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/sightline-router/sightline/envoy"
+)
+
+type (
+	wrapped32 = wrapperspb.UInt32Value
+	wrapped64 = wrapperspb.UInt64Value
+)
+
+// Missing lists what the configuration lacks, as parts of what envoy.Generate prints for w. An error: Generate's.
+func Missing(b Bootstrap, w Want) ([]Piece, error) {
+	c := look(b, w)
+	if len(c.wishes) == 0 {
+		return nil, nil
+	}
+	o := c.want.Options
+	o.OverrideHost, o.EDS, o.Pools = true, false, nil
+	if len(o.Workers) == 0 {
+		o.Workers = envoy.Default().Workers
+	}
+	if minor, ok := minorOf(b.Envoy); ok && o.Version == "" {
+		o.Version = "1." + strconv.Itoa(max(minor, 36))
+	}
+	text, err := envoy.Generate(o)
+	if err != nil {
+		return nil, err
+	}
+	var printed any
+	if err := yaml.UnmarshalWithOptions(text, &printed, yaml.UseOrderedMap()); err != nil {
+		return nil, err
+	}
+	var out []Piece
+	for _, w := range c.wishes {
+		p := w.Piece
+		v, ok := get(printed, w.from)
+		if !ok {
+			return nil, fmt.Errorf("the generated configuration has no %v", w.from)
+		}
+		if w.with != nil {
+			v = w.with(v)
+		}
+		p.value = v
+		if p.How != "set" {
+			v = []any{v}
+		} else {
+			v = object(last(p.at), v)
+		}
+		if _, err := fmt.Sscanf(p.How, "add before [%d]", &p.before); err != nil {
+			p.before = -1
+		}
+		text, err := yaml.MarshalWithOptions(v, yaml.IndentSequence(false))
+		if err != nil {
+			return nil, err
+		}
+		p.YAML = string(text)
+		out = append(out, p)
+	}
+	return out, nil
+}
+
+// Apply is the file with the pieces in it, as YAML, without its comments. Only what was read of a file can be written back.
+func Apply(b Bootstrap, pieces []Piece) ([]byte, error) {
+	if b.file == nil {
+		return nil, errors.New("what a running Envoy tells cannot be written back: give its envoy.yaml")
+	}
+	v := b.file
+	// From behind, so that what is added before an element moves no place that is still to come.
+	ordered := slices.Clone(pieces)
+	slices.SortStableFunc(ordered, func(x, y Piece) int { return boolean(x.before >= 0) - boolean(y.before >= 0) })
+	for _, p := range ordered {
+		if p.How == "set" {
+			v = set(v, p.at, p.value)
+			continue
+		}
+		there, _ := get(v, p.at)
+		list, ok := there.([]any)
+		if !ok && there != nil {
+			return nil, fmt.Errorf("%s is no list", p.Where)
+		}
+		at := len(list)
+		if p.before >= 0 {
+			at = min(p.before, at)
+		}
+		v = set(v, p.at, slices.Insert(slices.Clone(list), at, p.value))
+	}
+	return yaml.MarshalWithOptions(v, yaml.IndentSequence(false))
+}
+
+func boolean(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func last(p path) string { s, _ := p[len(p)-1].(string); return s }
+
+// nth is a step to the n-th element of a list that has a name.
+type nth struct {
+	name string
+	n    int
+}
+
+// object makes an object of names and values in turn.
+func object(pairs ...any) yaml.MapSlice {
+	var m yaml.MapSlice
+	for i := 0; i+1 < len(pairs); i += 2 {
+		m = append(m, yaml.MapItem{Key: pairs[i], Value: pairs[i+1]})
+	}
+	return m
+}
+
+// plain is a message as objects and lists.
+func plain(m proto.Message) any {
+	js, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(m)
+	var v any
+	if err == nil {
+		err = yaml.UnmarshalWithOptions(js, &v, yaml.UseOrderedMap())
+	}
+	if err != nil {
+		return nil
+	}
+	return v
+}
+
+// member finds a member by its name, or by the same name in camelCase, which Envoy reads as well; -1: none.
+func member(m yaml.MapSlice, name string) int {
+	return slices.IndexFunc(m, func(i yaml.MapItem) bool {
+		key, _ := i.Key.(string)
+		return key == name || strings.Contains(name, "_") && strings.EqualFold(key, strings.ReplaceAll(name, "_", ""))
+	})
+}
+
+// get follows a path; an index of -1 is the last element.
+func get(v any, p path) (any, bool) {
+	for _, step := range p {
+		switch s := step.(type) {
+		case string:
+			m, _ := v.(yaml.MapSlice)
+			i := member(m, s)
+			if i < 0 {
+				return nil, false
+			}
+			v = m[i].Value
+		case int:
+			list, _ := v.([]any)
+			if s < 0 {
+				s += len(list)
+			}
+			if s < 0 || s >= len(list) {
+				return nil, false
+			}
+			v = list[s]
+		case nth:
+			list, _ := v.([]any)
+			seen := 0
+			i := slices.IndexFunc(list, func(x any) bool {
+				name, _ := get(x, path{"name"})
+				if name == s.name {
+					seen++
+				}
+				return seen > s.n
+			})
+			if i < 0 {
+				return nil, false
+			}
+			v = list[i]
+		}
+	}
+	return v, true
+}
+
+// set gives v with x at a place below; objects on the way are made, and v itself stays as it is.
+func set(v any, p path, x any) any {
+	if len(p) == 0 {
+		return x
+	}
+	switch s := p[0].(type) {
+	case string:
+		m, _ := v.(yaml.MapSlice)
+		m = slices.Clone(m)
+		if i := member(m, s); i >= 0 {
+			m[i].Value = set(m[i].Value, p[1:], x)
+			return m
+		}
+		return append(m, yaml.MapItem{Key: s, Value: set(nil, p[1:], x)})
+	case int:
+		list, _ := v.([]any)
+		if s < 0 || s >= len(list) {
+			return v
+		}
+		list = slices.Clone(list)
+		list[s] = set(list[s], p[1:], x)
+		return list
+	}
+	return v
+}

@@ -1,0 +1,336 @@
+// Package fit reads the configuration of an Envoy that is already there and says what Sightline needs of it:
+//
+//	b, err := fit.Load(ctx, "envoy.yaml")      // or http://127.0.0.1:9901, a running Envoy's admin page
+//	findings := fit.Check(b, want)             // what is there and will not work (rules.go), each with its place
+//	pieces, err := fit.Missing(b, want)        // what is not there: parts of what envoy.Generate prints
+//	text, err := fit.Apply(b, pieces)          // the file with them in it
+//
+// Sightline is put in by an override_host load balancer on the cluster that the inference routes lead to already: routes stay
+// as they are, what Sightline does not answer is balanced as before, and no address outside of the cluster can be dialled.
+// Configurations made by envoy.Generate, with its ORIGINAL_DST clusters, are understood as well.
+package fit
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"google.golang.org/protobuf/encoding/prototext"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/sightline-router/sightline/envoy"
+	"github.com/sightline-router/sightline/internal/steering"
+)
+
+// Want is what Envoy has to fit: Sightline's address, limits and time, as for envoy.Generate. Workers and Pools may be empty;
+// with them it is checked that Envoy knows each worker. OverrideHost and Listen do not count.
+type Want struct{ envoy.Options }
+
+// Severities, the worst first. A note is worth knowing and may be meant.
+const (
+	Error   = "error"   // requests fail, choices are ignored, or a client can choose for itself
+	Warning = "warning" // it works until something else does not
+	Note    = "note"
+)
+
+// Finding is something in the configuration that will not work with Sightline. Names are stable; docs/envoy.md lists them.
+type Finding struct {
+	Name, Severity string
+	Where          string // the place in the file, as yq writes it
+	Got, Want, Fix string
+}
+
+// Piece is something to put into the configuration.
+type Piece struct {
+	Name  string
+	Where string // the list it is added to, or the member that is set
+	How   string // "add", "add before [2]" or "set"
+	Why   string
+	YAML  string // as it stands there
+
+	at     path
+	before int // for How "add before"
+	value  any
+}
+
+// Check says what will not work, the worst first.
+func Check(b Bootstrap, w Want) []Finding {
+	c := look(b, w)
+	rank := []string{Error, Warning, Note}
+	slices.SortStableFunc(c.findings, func(x, y Finding) int {
+		return slices.Index(rank, x.Severity) - slices.Index(rank, y.Severity)
+	})
+	return c.findings
+}
+
+// Print writes findings as text, and pieces as YAML documents with comments.
+func Print(out io.Writer, findings []Finding, pieces []Piece) {
+	for _, f := range findings {
+		fmt.Fprintf(out, "# %s: %s at %s\n#   got:  %s\n#   want: %s\n#   fix:  %s\n", f.Severity, f.Name, f.Where, f.Got, f.Want, f.Fix)
+	}
+	for _, p := range pieces {
+		fmt.Fprintf(out, "---\n# missing: %s. %s\n# %s: %s\n%s", p.Name, p.Why, p.How, p.Where, p.YAML)
+	}
+}
+
+// checker walks through a configuration once.
+type checker struct {
+	Bootstrap
+	want     Want
+	findings []Finding
+	wishes   []wish
+}
+
+// wish is a Piece before it is cut out of what the generator prints.
+type wish struct {
+	Piece
+	from path            // its place there
+	with func(v any) any // changes it; nil: as it is
+}
+
+func (c *checker) find(name, severity string, at path, got any, want, fix string) {
+	f := Finding{name, severity, at.String(), fmt.Sprint(got), want, fix}
+	if !slices.Contains(c.findings, f) {
+		c.findings = append(c.findings, f)
+	}
+}
+
+// miss wishes for a piece, once.
+func (c *checker) miss(name, how, why string, at, from path, with func(any) any) {
+	w := wish{Piece{Name: name, How: how, Why: why, Where: at.String(), at: at}, from, with}
+	same := func(o wish) bool { return o.Where == w.Where && (how == "set" || o.Name == name) }
+	if !slices.ContainsFunc(c.wishes, same) {
+		c.wishes = append(c.wishes, w)
+	}
+}
+
+// site is an HTTP connection manager with the routes that requests for inference take.
+type site struct {
+	at       path // of its typed_config
+	listener placed[*listenerv3.Listener]
+	hcm      *hcmv3.HttpConnectionManager
+	hosts    []host
+	ours     placed[*extprocv3.ExternalProcessor] // nil: none
+	name     string                               // of our filter
+	index    int                                  // of our filter, or of the router that it comes before
+	router   int
+}
+
+// host is a virtual host.
+type host struct {
+	at     path
+	of     *routev3.VirtualHost
+	routes []*way
+	leads  bool
+}
+
+// way is a route to clusters.
+type way struct {
+	at       path
+	of       *routev3.Route
+	clusters []string
+	asked    []string // the paths of inference requests that come this way
+	prefix   string   // that is taken off before a worker sees the path
+	picked   bool     // taken once Sightline has answered
+}
+
+func look(b Bootstrap, w Want) *checker {
+	if len(w.Options.Sightline) == 0 {
+		w.Options.Sightline = envoy.Default().Sightline
+	}
+	c := &checker{Bootstrap: b, want: w}
+	c.version()
+	led := false
+	for _, l := range b.listeners {
+		chains := slices.Clone(l.of.GetFilterChains())
+		for i := range chains {
+			led = c.chain(l, l.at.to("filter_chains", i), chains[i]) || led
+		}
+		if d := l.of.GetDefaultFilterChain(); d != nil {
+			led = c.chain(l, l.at.to("default_filter_chain"), d) || led
+		}
+	}
+	if !led {
+		c.find("no_route", Error, path{"static_resources", "listeners"}, "no route of a virtual host leads POST /v1/chat/completions to a cluster",
+			"one", "check the file; what a control plane tells (RDS, LDS) is seen at the admin address of a running Envoy")
+	}
+	return c
+}
+
+func (c *checker) chain(l placed[*listenerv3.Listener], at path, chain *listenerv3.FilterChain) (led bool) {
+	for i, f := range chain.GetFilters() {
+		hcm, ok := as[*hcmv3.HttpConnectionManager](f.GetTypedConfig())
+		if !ok {
+			continue
+		}
+		s := &site{at: at.to("filters", i, "typed_config"), listener: l, hcm: hcm}
+		routes, place := hcm.GetRouteConfig(), s.at.to("route_config")
+		if rds := hcm.GetRds(); rds != nil {
+			told, ok := c.routes[rds.GetRouteConfigName()]
+			if routes, place = told.of, told.at; !ok {
+				c.find("routes_elsewhere", Note, s.at.to("rds"), rds.GetRouteConfigName(), "the routes",
+					"give the admin address of a running Envoy: its routes come from a control plane")
+			}
+		}
+		if !s.lead(routes, place) {
+			continue
+		}
+		led = true
+		c.site(s, routes)
+	}
+	return led
+}
+
+// lead finds the routes that take requests for inference, and reports whether there are any.
+func (s *site) lead(routes *routev3.RouteConfiguration, at path) (any bool) {
+	for i, v := range routes.GetVirtualHosts() {
+		h := host{at: at.to("virtual_hosts", i), of: v}
+		asked := slices.Clone(steering.Endpoints)
+		for j, r := range v.GetRoutes() {
+			w := &way{at: h.at.to("routes", j), of: r, clusters: clustersOf(r.GetRoute())}
+			h.routes = append(h.routes, w)
+			for _, e := range steering.Endpoints {
+				if p := before(r, e); p != "" && !slices.Contains(asked, p) {
+					asked = append(asked, p)
+				}
+			}
+		}
+		for _, e := range asked {
+			var earlier [][]string // conditions of the routes that take it
+			for _, w := range h.routes {
+				conditions, ok := takes(w.of.GetMatch(), e)
+				within := func(some []string) bool {
+					return !slices.ContainsFunc(some, func(x string) bool { return !slices.Contains(conditions, x) })
+				}
+				if !ok || slices.ContainsFunc(earlier, within) {
+					continue
+				}
+				earlier = append(earlier, conditions)
+				if len(w.clusters) == 0 {
+					continue
+				}
+				w.asked, h.leads, any = append(w.asked, e), true, true
+				w.picked = slices.ContainsFunc(conditions, func(x string) bool { return strings.Contains(x, "x-target-worker") })
+				for _, plain := range steering.Endpoints {
+					if before(w.of, plain) == e {
+						w.prefix = strings.TrimSuffix(e, plain)
+					}
+				}
+			}
+		}
+		s.hosts = append(s.hosts, h)
+	}
+	return any
+}
+
+// before is the path that a route makes an endpoint of by rewriting its own prefix; "": it makes none.
+func before(r *routev3.Route, endpoint string) string {
+	prefix, action := r.GetMatch().GetPrefix()+r.GetMatch().GetPathSeparatedPrefix(), r.GetRoute()
+	became := action.GetPrefixRewrite()
+	if re := action.GetRegexRewrite(); re != nil {
+		pattern, err := regexp.Compile(re.GetPattern().GetRegex())
+		if err != nil {
+			return ""
+		}
+		became = pattern.ReplaceAllString(prefix, group.ReplaceAllString(re.GetSubstitution(), "$${$1}"))
+	}
+	rest, ok := strings.CutPrefix(endpoint, became)
+	if !ok || became == "" || became == prefix {
+		return ""
+	}
+	return prefix + rest
+}
+
+// group is how a rewrite names a part of what it matched.
+var group = regexp.MustCompile(`\\(\d)`)
+
+// takes reports whether a route may take a POST of a path, and on which conditions.
+func takes(m *routev3.RouteMatch, at string) (conditions []string, may bool) {
+	same := func(a, b string) bool { return a == b }
+	if c := m.GetCaseSensitive(); c != nil && !c.GetValue() {
+		same = strings.EqualFold
+	}
+	begins := func(p string) bool { return len(at) >= len(p) && same(at[:len(p)], p) }
+	switch p := m.GetPathSpecifier().(type) {
+	case *routev3.RouteMatch_Prefix:
+		may = begins(p.Prefix)
+	case *routev3.RouteMatch_Path:
+		may = same(at, p.Path)
+	case *routev3.RouteMatch_PathSeparatedPrefix:
+		may = same(at, p.PathSeparatedPrefix) || begins(p.PathSeparatedPrefix+"/")
+	case *routev3.RouteMatch_SafeRegex:
+		re, err := regexp.Compile(`^(?:` + p.SafeRegex.GetRegex() + `)$`)
+		may = err == nil && re.MatchString(at)
+	}
+	for _, h := range m.GetHeaders() {
+		if exact := h.GetStringMatch().GetExact(); h.GetName() == ":method" && exact != "" && !h.GetInvertMatch() {
+			may = may && exact == http.MethodPost
+			continue
+		}
+		conditions = append(conditions, prototext.Format(h))
+	}
+	for _, q := range m.GetQueryParameters() {
+		conditions = append(conditions, prototext.Format(q))
+	}
+	for _, d := range m.GetDynamicMetadata() {
+		conditions = append(conditions, prototext.Format(d))
+	}
+	if f := m.GetRuntimeFraction(); f != nil {
+		conditions = append(conditions, prototext.Format(f))
+	}
+	return conditions, may
+}
+
+func clustersOf(a *routev3.RouteAction) (out []string) {
+	if n := a.GetCluster(); n != "" {
+		out = append(out, n)
+	}
+	for _, w := range a.GetWeightedClusters().GetClusters() {
+		out = append(out, w.GetName())
+	}
+	return out
+}
+
+func (c *checker) cluster(name string) (placed[*clusterv3.Cluster], bool) {
+	i := slices.IndexFunc(c.clusters, func(p placed[*clusterv3.Cluster]) bool { return p.of.GetName() == name })
+	if i < 0 {
+		return placed[*clusterv3.Cluster]{}, false
+	}
+	return c.clusters[i], true
+}
+
+// isSightline reports whether a gRPC service is Sightline: by its cluster's name or addresses, or its target's.
+func (c *checker) isSightline(g *corev3.GrpcService) bool {
+	for _, kv := range g.GetInitialMetadata() {
+		if strings.HasPrefix(kv.GetKey(), "x-sightline-") {
+			return true
+		}
+	}
+	name := g.GetEnvoyGrpc().GetClusterName() + g.GetGoogleGrpc().GetTargetUri()
+	if strings.Contains(name, "sightline") {
+		return true
+	}
+	there, ok := c.cluster(name)
+	wanted := strings.Split(strings.ReplaceAll(c.want.Options.Sightline, " ", ""), ",")
+	return ok && slices.ContainsFunc(addresses(there.of.GetLoadAssignment()), func(a string) bool { return slices.Contains(wanted, a) }) ||
+		slices.Contains(wanted, name)
+}
+
+// kind is the extension that a configuration is for, whatever name it goes by: jwt_authn for
+// envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication.
+func kind(packed *anypb.Any) string {
+	parts := strings.Split(packed.GetTypeUrl(), ".")
+	if len(parts) < 3 {
+		return ""
+	}
+	return parts[len(parts)-3]
+}
