@@ -22,6 +22,10 @@ release: ## archives, bills of materials and checksums of what is committed, in 
 	@test -n "$(V)" || { echo "usage: make release V=0.1.0-rc.1"; exit 2; }
 	$(GO) run ./internal/release -version $(V)
 
+.PHONY: release-test
+release-test: ## a release of what is committed, built twice and compared; go install by version through a file proxy (two minutes)
+	SIGHTLINE_RELEASE=1 $(GO) test -count=1 -v -run 'TestRelease|TestGoInstall' ./internal/release
+
 image: ## the container image sightline:$V (V=dev), with Docker
 	docker build -t sightline:$(or $(V),dev) --build-arg VERSION=$(V) --build-arg REVISION=$$(git rev-parse HEAD) .
 

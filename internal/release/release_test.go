@@ -91,8 +91,9 @@ func TestGoInstall(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	here, _ := os.Getwd()
-	if err := errors.Join(zip.CreateFromVCS(packed, m, here, "HEAD", ""), packed.Close()); err != nil {
+	src := filepath.Join(t.TempDir(), "src")
+	command(t, "", nil, "git", "clone", "-q", "--shared", ".", src)
+	if err := errors.Join(zip.CreateFromVCS(packed, m, src, "HEAD", ""), packed.Close()); err != nil {
 		t.Fatal(err)
 	}
 	mod, err := os.ReadFile("go.mod")
