@@ -126,7 +126,7 @@ func (s *Server) Check() error {
 
 func (s *Server) checkWords(f *faults) {
 	if s.OwnRules == nil {
-		f.unless("engine", s.Engine, "vllm", "sglang", "trtllm")
+		f.unless("engine", s.Engine, names...)
 	}
 	f.unless("chat_template_content_format", s.ContentFormat, "auto", "string", "openai")
 	f.unless("mm_hasher_algorithm", s.MMHasher, "blake3", "sha256", "sha512")

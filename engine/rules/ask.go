@@ -31,23 +31,45 @@ func NewClient(limit time.Duration) *http.Client {
 	}
 }
 
-// GetJSON decodes the JSON that the server at addr (host:port) answers for a path; since names the release that has the path,
-// for the error. Errors quote nothing of the answer, because a server's settings may hold secrets.
-func GetJSON(ctx context.Context, client *http.Client, addr, path, since string, into any) error {
+// StatusError is an answer of another status than 200.
+type StatusError struct {
+	Path   string
+	Status int
+	Since  string // who has the path, such as vLLM 0.31 or later
+}
+
+func (e *StatusError) Error() string {
+	return fmt.Sprintf("GET %s: status %d (want 200; %s has it)", e.Path, e.Status, e.Since)
+}
+
+// Get gives what the server at addr (host:port) answers with status 200 for a path, if it has no more than limit bytes; since
+// names who has the path, for the error, such as vLLM 0.31 or later.
+func Get(ctx context.Context, client *http.Client, addr, path, since string, limit int64) ([]byte, http.Header, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+path, nil)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	res, err := client.Do(req)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		return fmt.Errorf("GET %s: status %d (want 200; %s or later has it)", path, res.StatusCode, since)
+		return nil, nil, &StatusError{path, res.StatusCode, since}
 	}
-	if json.NewDecoder(io.LimitReader(res.Body, maxAnswer)).Decode(into) != nil {
-		return fmt.Errorf("GET %s: want a JSON object of less than 4 MiB", path)
+	body, err := io.ReadAll(io.LimitReader(res.Body, limit+1))
+	if err == nil && int64(len(body)) > limit {
+		err = fmt.Errorf("GET %s: more than %d bytes", path, limit)
 	}
-	return nil
+	return body, res.Header, err
+}
+
+// GetJSON decodes the JSON that Get gives, of less than 4 MiB. Errors quote nothing of the answer, because a server's settings
+// may hold secrets.
+func GetJSON(ctx context.Context, client *http.Client, addr, path, since string, into any) error {
+	body, _, err := Get(ctx, client, addr, path, since, maxAnswer)
+	if err == nil && json.Unmarshal(body, into) != nil {
+		err = fmt.Errorf("GET %s: want a JSON object of less than 4 MiB", path)
+	}
+	return err
 }

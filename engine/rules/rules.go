@@ -48,10 +48,15 @@ type Rules struct {
 	FindEvents func(ctx context.Context, client *http.Client, addr, host string, rank int) (EventSource, error)
 
 	// What its servers tell when they are asked.
-	TellsSettings     bool // /v1/models gives --model as root, /version the release, /metrics the block size
-	HasTokenize       bool // POST /tokenize
-	TokenizesChats    bool // it takes messages too, not only text
-	TokenizesPictures bool // and expands pictures in them
+	Owner             string // what /v1/models calls owned_by
+	CacheInfo         string // on the page of Load, a gauge whose labels are the KV cache's settings, block_size one of them
+	TellsSettings     bool   // /v1/models gives --model as root, /version the release, /metrics the block size
+	HasTokenize       bool   // POST /tokenize
+	TokenizesChats    bool   // it takes messages too, not only text
+	TokenizesPictures bool   // and expands pictures in them
+
+	// Describe fills in what a server tells of itself beside /v1/models, /version and its page of Load, which is given.
+	Describe func(ctx context.Context, client *http.Client, page []byte, f *Facts)
 
 	// What they tell of themselves while they serve.
 	Health string // the path that answers 2xx while the server can serve, and 503 while it cannot; "": none

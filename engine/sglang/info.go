@@ -2,11 +2,14 @@ package sglang
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"net"
 	"net/http"
 	"strconv"
 
 	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/indexer/source/zmq"
 )
 
 // ServerInfo is what a server answers about its KV events (GET /server_info, member kv_events; SGLang 0.5.23). The answer also
@@ -20,15 +23,19 @@ type ServerInfo struct {
 	Ranks     int    `json:"dp_size"`
 }
 
+func (i *ServerInfo) publishes() bool {
+	return i != nil && i.Publisher == "zmq" && i.Port >= 1 && i.Port <= 65535
+}
+
 // FetchServerInfo asks the server at addr (host:port). One that publishes nothing is rules.ErrNoEvents.
 func FetchServerInfo(ctx context.Context, client *http.Client, addr string) (info ServerInfo, err error) {
 	var all struct {
 		Events *ServerInfo `json:"kv_events"`
 	}
-	if err := rules.GetJSON(ctx, client, addr, "/server_info", "SGLang 0.5.22", &all); err != nil {
+	if err := rules.GetJSON(ctx, client, addr, "/server_info", "SGLang 0.5.22 or later", &all); err != nil {
 		return info, err
 	}
-	if all.Events == nil || all.Events.Publisher != "zmq" || all.Events.Port < 1 || all.Events.Port > 65535 {
+	if !all.Events.publishes() {
 		return info, rules.ErrNoEvents
 	}
 	return *all.Events, nil
@@ -42,4 +49,89 @@ func (i ServerInfo) Endpoints(host string, rank int) (pub, replay string) {
 		replay = "tcp://" + net.JoinHostPort(host, strconv.Itoa(i.Replay+rank))
 	}
 	return pub, replay
+}
+
+// maxRanks bounds the ranks that a server may say it has.
+const maxRanks = 1024
+
+// describe asks for the server's arguments (GET /server_info, before 0.5.22 /get_server_info: ServerArgs' fields, the release and,
+// since 0.5.22, kv_events). They hold its keys: only what is named here is read.
+func describe(ctx context.Context, client *http.Client, _ []byte, f *rules.Facts) {
+	var a struct {
+		Version      string      `json:"version"`
+		Model        string      `json:"model_path"`
+		Revision     string      `json:"revision"`
+		ChatTemplate string      `json:"chat_template"`
+		Speculative  string      `json:"speculative_algorithm"`
+		PageSize     int         `json:"page_size"`
+		Ranks        int         `json:"dp_size"`
+		NoCache      *bool       `json:"disable_radix_cache"`
+		Report       *bool       `json:"enable_cache_report"`
+		Events       *ServerInfo `json:"kv_events"`
+
+		Config json.RawMessage `json:"kv_events_config"` // as it was given: a string of JSON
+	}
+	const since = "SGLang 0.5.22 or later"
+	err := rules.GetJSON(ctx, client, f.Addr, "/server_info", since, &a)
+	var status *rules.StatusError
+	if errors.As(err, &status) && status.Status == http.StatusNotFound {
+		err = rules.GetJSON(ctx, client, f.Addr, "/get_server_info", "SGLang 0.4 or later", &a)
+	}
+	if err != nil {
+		f.Lacks("settings", err)
+		return
+	}
+	f.Version, f.EngineModel, f.Revision = rules.Plain(a.Version), rules.Plain(a.Model), rules.Plain(a.Revision)
+	f.ChatTemplate, f.Speculative = rules.Plain(a.ChatTemplate), rules.Plain(a.Speculative)
+	f.BlockSize, f.Ranks, f.CountsCached = rules.Count(a.PageSize), min(rules.Count(a.Ranks), maxRanks), a.Report
+	if a.NoCache != nil {
+		caches := !*a.NoCache
+		f.PrefixCaching = &caches
+	}
+	publishes := a.Events.publishes()
+	f.Publishes = &publishes
+	ranks := max(1, f.Ranks)
+	switch {
+	case publishes:
+		for rank := range ranks {
+			e := rules.EventSource{Topic: rules.Plain(a.Events.Topic), BlockSize: a.Events.BlockSize, Ranks: ranks}
+			e.Pub, e.Replay = a.Events.Endpoints(f.Host(), rank)
+			f.Events = append(f.Events, e)
+		}
+	case len(a.Config) > 0:
+		f.Events, err = configured(a.Config, f.Host(), ranks)
+		publishes = err == nil && len(f.Events) > 0
+		if err != nil {
+			f.Lacks("events", err)
+		}
+	}
+}
+
+// configured reads --kv-events-config, whose endpoint is tcp://*:5557 and whose replay endpoint is none where it says nothing
+// (sglang/srt/disaggregation/kv_events.py).
+func configured(config json.RawMessage, host string, ranks int) (list []rules.EventSource, err error) {
+	c := struct {
+		Publisher string `json:"publisher"`
+		Endpoint  string `json:"endpoint"`
+		Replay    string `json:"replay_endpoint"`
+		Topic     string `json:"topic"`
+	}{Endpoint: "tcp://*:5557"}
+	var text string
+	if json.Unmarshal(config, &text) == nil {
+		config = json.RawMessage(text)
+	}
+	if len(config) > 0 && json.Unmarshal(config, &c) != nil {
+		return nil, errors.New("kv_events_config is no JSON object")
+	}
+	for rank := 0; rank < ranks && c.Publisher == "zmq"; rank++ {
+		e := rules.EventSource{Topic: rules.Plain(c.Topic)}
+		if e.Pub, err = zmq.Address(c.Endpoint, host, rank); err == nil && c.Replay != "" {
+			e.Replay, err = zmq.Address(c.Replay, host, rank)
+		}
+		if err != nil {
+			return nil, errors.New("kv_events_config has an endpoint that is not tcp://host:port")
+		}
+		list = append(list, e)
+	}
+	return list, nil
 }

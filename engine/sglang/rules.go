@@ -20,7 +20,8 @@ func Rules(v rules.Version) rules.Rules {
 		Decoder:     func(d rules.Decoding) rules.Decoder { return &Decoder{Keep: d.Keep, Pad: d.Pad} },
 		FindEvents:  findEvents,
 		HasTokenize: true,
-		Health:      health, Load: load,
+		Owner:       "sglang", Describe: describe,
+		Health: health, Load: load,
 	}
 }
 

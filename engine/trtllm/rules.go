@@ -17,7 +17,8 @@ func Rules(v rules.Version) rules.Rules {
 		StoredEarly:    v.AtLeast(1, 3, 0),
 		EventsOverHTTP: true, TellsLoad: true,
 		Decoder: func(d rules.Decoding) rules.Decoder { return &Decoder{Keep: d.Keep, Standalone: d.Standalone} },
-		Health:  health, Load: load,
+		Owner:   "tensorrt_llm", Describe: describe,
+		Health: health, Load: load,
 	}
 }
 

@@ -2,6 +2,7 @@ package vllm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -23,14 +24,24 @@ type EventSource struct {
 // FetchEventSource asks the server at addr (host:port) where a rank publishes. The endpoints that it returns can be dialled on
 // host; Replay is "" if there is no replay socket. A server that publishes nothing is rules.ErrNoEvents.
 func FetchEventSource(ctx context.Context, client *http.Client, addr, host string, rank int) (s EventSource, err error) {
-	var ranks map[string]EventSource
-	if err := rules.GetJSON(ctx, client, addr, "/kv_event_sources", "vLLM 0.31", &ranks); err != nil {
+	ranks, err := fetchEventSources(ctx, client, addr)
+	if err != nil {
 		return s, err
 	}
 	s, ok := ranks[strconv.Itoa(rank)]
 	if !ok && len(ranks) > 0 {
 		return s, fmt.Errorf("GET /kv_event_sources: %d ranks, rank %d is none of them (is ranks of the worker its data-parallel size?)", len(ranks), rank)
 	}
+	return s.on(host)
+}
+
+func fetchEventSources(ctx context.Context, client *http.Client, addr string) (ranks map[string]EventSource, err error) {
+	err = rules.GetJSON(ctx, client, addr, "/kv_event_sources", "vLLM 0.31 or later", &ranks)
+	return ranks, err
+}
+
+// on is the source with endpoints that can be dialled on host.
+func (s EventSource) on(host string) (_ EventSource, err error) {
 	if !s.Enabled || s.Publisher != "zmq" {
 		return s, rules.ErrNoEvents
 	}
@@ -38,6 +49,41 @@ func FetchEventSource(ctx context.Context, client *http.Client, addr, host strin
 		s.Replay, err = onHost(host, s.Replay)
 	}
 	return s, err
+}
+
+// maxRanks bounds the ranks that a server may say it has.
+const maxRanks = 1024
+
+// describe reads the labels of vllm:cache_config_info, which are the fields of CacheConfig (vllm/config/cache.py; block_size is
+// what the engine came to, user_specified_block_size whether one was asked for), and asks for the event sockets. Nothing
+// tells whether --enable-prompt-tokens-details was given but an answer's usage.
+func describe(ctx context.Context, client *http.Client, page []byte, f *rules.Facts) {
+	if labels := rules.Labels(page, cacheInfo); labels != nil {
+		f.BlockSize, f.BlockSizeGiven = rules.LabelCount(labels, "block_size"), rules.LabelBool(labels, "user_specified_block_size")
+		f.Blocks, f.MatchUnit = rules.LabelCount(labels, "num_gpu_blocks"), rules.LabelCount(labels, "prefix_match_unit")
+		f.PrefixCaching = rules.LabelBool(labels, "enable_prefix_caching")
+		f.HashAlgo, f.MambaCacheMode = rules.Label(labels, "prefix_caching_hash_algo"), rules.Label(labels, "mamba_cache_mode")
+	} else if len(page) > 0 {
+		f.Lacks("block_size", errors.New("its page of metrics has no "+cacheInfo))
+	}
+	ranks, err := fetchEventSources(ctx, client, f.Addr)
+	if err != nil {
+		f.Lacks("events", err)
+		return
+	}
+	publishes := false
+	f.Publishes, f.Ranks = &publishes, min(len(ranks), maxRanks)
+	for rank := range f.Ranks {
+		s, err := ranks[strconv.Itoa(rank)].on(f.Host())
+		if errors.Is(err, rules.ErrNoEvents) {
+			continue
+		}
+		if publishes = true; err != nil {
+			f.Lacks("events", err)
+			return
+		}
+		f.Events = append(f.Events, rules.EventSource{Pub: s.Pub, Replay: s.Replay, Topic: rules.Plain(s.Topic)})
+	}
 }
 
 // onHost moves an endpoint to another host and keeps its port: the bound host is often a wildcard, and an answer must not

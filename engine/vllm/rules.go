@@ -21,7 +21,8 @@ func Rules(v rules.Version) rules.Rules {
 		CountsCopies:  true, // its block pool tells of each block
 		Decoder:       func(d rules.Decoding) rules.Decoder { return &Decoder{Keep: d.Keep} },
 		TellsSettings: true,
-		HasTokenize:   true, TokenizesChats: true, TokenizesPictures: since(17), // #34560
+		Owner:         "vllm", CacheInfo: cacheInfo, Describe: describe,
+		HasTokenize: true, TokenizesChats: true, TokenizesPictures: since(17), // #34560
 		Health: health, Load: load,
 	}
 	if since(31) {

@@ -3,9 +3,7 @@ package probe
 import (
 	"context"
 	"fmt"
-	"regexp"
 	"slices"
-	"strconv"
 
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/engine/rules"
@@ -47,7 +45,7 @@ func (p *Prober) settings(ctx context.Context, w *Worker, m *engine.Model) (foun
 		case "/version":
 			err = compareRelease(answer, &m.Server, wrong)
 		case "/metrics":
-			compareBlockSize(string(answer), w, wrong)
+			compareBlockSize(answer, w, m.Rules().CacheInfo, wrong)
 		}
 		if err != nil {
 			found = append(found, Finding{What: path, Verdict: Unreachable, Detail: err.Error()})
@@ -105,21 +103,8 @@ func compareRelease(answer []byte, s *engine.Server, wrong func(key, format stri
 	return nil
 }
 
-// cacheConfig is vLLM's vllm:cache_config_info, a gauge whose labels are the cache's settings.
-var cacheConfig = regexp.MustCompile(`(?m)^vllm:cache_config_info\{(?:.*,)?block_size="(\d+)"`)
-
-func compareBlockSize(page string, w *Worker, wrong func(key, format string, args ...any)) {
-	if size := cacheBlockSize(page); w.BlockSize > 0 && size > 0 && size != w.BlockSize {
+func compareBlockSize(page []byte, w *Worker, gauge string, wrong func(key, format string, args ...any)) {
+	if size := rules.LabelCount(rules.Labels(page, gauge), "block_size"); w.BlockSize > 0 && size > 0 && size != w.BlockSize {
 		wrong("block_size", "configured %d, the worker says %d: nothing it holds would be found (give it a class with its block_size)", w.BlockSize, size)
 	}
-}
-
-// cacheBlockSize reads the tokens a block off a page of metrics; 0 if it is not there.
-func cacheBlockSize(page string) int {
-	found := cacheConfig.FindStringSubmatch(page)
-	if found == nil {
-		return 0
-	}
-	size, _ := strconv.Atoi(found[1])
-	return size
 }

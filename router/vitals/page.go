@@ -92,6 +92,13 @@ func read(l *rules.Load, page io.Reader) (out map[int]gauges, began float64, err
 	return out, began, nil
 }
 
+// Requests are those that a page tells to run and to wait on all ranks; false where it does not tell, or tells nonsense.
+func Requests(l *rules.Load, page []byte) (n int, ok bool) {
+	ranks, _, err := read(l, bytes.NewReader(page))
+	all := sum(ranks)
+	return all.running + all.waiting, err == nil && len(ranks) > 0
+}
+
 // lines are those of a page that tell the wanted gauges.
 func lines(l *rules.Load, page io.Reader) (kept []byte, err error) {
 	names := append([]string{l.Running, l.Waiting, l.Began}, l.Usage...)

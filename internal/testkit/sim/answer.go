@@ -222,7 +222,7 @@ func (w *Worker) usageOf(j *job, cached, generated []int) *usage {
 			u.Details.MultimodalTokens[m.Modality] += m.Length
 		}
 	}
-	if w.cfg.Engine == SGLang && u.Details.CachedTokens == 0 { // --enable-cache-report says nothing of nothing
+	if w.cfg.Bare || w.cfg.Engine == SGLang && u.Details.CachedTokens == 0 { // --enable-cache-report says nothing of nothing
 		u.Details = nil
 	}
 	u.TotalTokens = u.PromptTokens + u.CompletionTokens

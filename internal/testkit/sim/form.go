@@ -104,7 +104,7 @@ func number64(h vllmid.Digest, signed bool) any {
 }
 
 // oldSGLang is the release of SGLang whose events are arrays of one page each, without medium, salt or adapter's name, and
-// which offers neither /server_info's part on events nor topics in replays.
+// which has /get_server_info, without a part on events, and no topics in replays.
 const oldSGLang = "0.5.6"
 
 // SGLang: the ids in its cache, with a picture's pads in the place of its tokens.

@@ -50,11 +50,17 @@ func (w *Worker) routes() http.Handler {
 		}
 	case SGLang:
 		mux.HandleFunc("GET /metrics", w.sglangMetrics) // with --enable-metrics
-		if w.cfg.Version != oldSGLang {
-			mux.HandleFunc("GET /server_info", w.serverInfo)
+		path := "GET /server_info"
+		if w.cfg.Version == oldSGLang {
+			path = "GET /get_server_info"
 		}
+		mux.HandleFunc(path, w.serverInfo)
 	case TRTLLM, TRTLLMZMQ:
 		mux.HandleFunc("GET /prometheus/metrics", w.trtllmMetrics) // with enable_iter_perf_stats
+		mux.HandleFunc("GET /server_info", func(rw http.ResponseWriter, _ *http.Request) {
+			answerJSON(rw, map[string]any{"tokens_per_block": w.cfg.BlockSize, "kv_cache_hash_algo": "v1_block_key", "max_batch_size": w.cfg.MaxSeqs,
+				"disaggregated_params": nil})
+		})
 	}
 	if w.cfg.Engine == TRTLLM {
 		mux.HandleFunc("POST /kv_cache_events", w.drained)
@@ -86,6 +92,7 @@ func (w *Worker) routes() http.Handler {
 // withFaults fails as SetFault says.
 func (w *Worker) withFaults(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		rw.Header().Set("Server", "sightline-simulated")
 		fault := Fault(w.fault.Load())
 		generates := r.Method == http.MethodPost && strings.HasPrefix(r.URL.Path, "/v1/")
 		if generates {
@@ -175,35 +182,56 @@ func (w *Worker) tokenize(rw http.ResponseWriter, r *http.Request) {
 	answerJSON(rw, map[string]any{"count": len(prompts[0].Tokens), "max_model_len": w.cfg.MaxModelLen, "tokens": prompts[0].Tokens})
 }
 
+// models lists what is served: vLLM with --model as root, SGLang with the served name, TensorRT-LLM without either.
 func (w *Worker) models(rw http.ResponseWriter, _ *http.Request) {
 	type model struct {
 		ID          string  `json:"id"`
 		Object      string  `json:"object"`
 		OwnedBy     string  `json:"owned_by"`
-		Root        string  `json:"root"`
+		Root        string  `json:"root,omitempty"`
 		Parent      *string `json:"parent"`
-		MaxModelLen *int    `json:"max_model_len"`
+		MaxModelLen *int    `json:"max_model_len,omitempty"`
 	}
-	list := []model{{w.cfg.ServedName, "model", "vllm", w.cfg.Model, nil, &w.cfg.MaxModelLen}}
+	base := model{w.cfg.ServedName, "model", "vllm", w.cfg.Model, nil, &w.cfg.MaxModelLen}
+	switch w.cfg.Engine {
+	case SGLang:
+		base.OwnedBy, base.Root = "sglang", base.ID
+	case TRTLLM, TRTLLMZMQ, Standalone:
+		base.OwnedBy, base.Root, base.MaxModelLen = "tensorrt_llm", "", nil
+	}
+	list := []model{base}
 	for _, a := range w.cfg.Adapters {
-		list = append(list, model{a.Name, "model", "vllm", a.Path, &w.cfg.ServedName, nil})
+		list = append(list, model{a.Name, "model", base.OwnedBy, a.Path, &w.cfg.ServedName, nil})
 	}
 	answerJSON(rw, map[string]any{"object": "list", "data": list})
 }
 
-// serverInfo is SGLang's, as far as it concerns events.
+// serverInfo is SGLang's: its arguments, keys in clear among them, and where events are. Before 0.5.22 only the arguments say so.
 func (w *Worker) serverInfo(rw http.ResponseWriter, _ *http.Request) {
-	p := w.engines[0].pub.(*publisher)
-	answerJSON(rw, map[string]any{"page_size": w.cfg.BlockSize, "kv_events": map[string]any{
-		"publisher": "zmq", "topic": w.cfg.Topic, "endpoint_port_base": p.pub.port(), "replay_endpoint_port_base": p.back.port(),
-		"block_size": w.cfg.BlockSize, "dp_size": w.cfg.Ranks,
-	}})
+	info := map[string]any{"model_path": w.cfg.Model, "served_model_name": w.cfg.ServedName, "api_key": "sk-secret", "revision": nil,
+		"page_size": w.cfg.BlockSize, "dp_size": w.cfg.Ranks, "disable_radix_cache": false, "enable_cache_report": !w.cfg.Bare,
+		"chat_template": nil, "speculative_algorithm": nil, "version": w.cfg.Version, "kv_events_config": nil, "internal_states": []any{}}
+	if p := w.engines[0].pub.(*publisher); !w.cfg.Bare {
+		pub, replay := p.pub.port(), p.back.port()
+		info["kv_events_config"] = fmt.Sprintf(`{"publisher":"zmq","endpoint":"tcp://*:%d","replay_endpoint":"tcp://*:%d","topic":%q}`, pub, replay, w.cfg.Topic)
+		if w.cfg.Version != oldSGLang {
+			info["kv_events"] = map[string]any{
+				"publisher": "zmq", "topic": w.cfg.Topic, "endpoint_port_base": pub, "replay_endpoint_port_base": replay,
+				"block_size": w.cfg.BlockSize, "dp_size": w.cfg.Ranks,
+			}
+		}
+	}
+	answerJSON(rw, info)
 }
 
 func (w *Worker) eventSources(rw http.ResponseWriter, _ *http.Request) {
 	sources := map[string]any{}
 	for _, e := range w.engines {
 		p := e.pub.(*publisher)
+		if w.cfg.Bare {
+			sources[strconv.Itoa(e.rank)] = map[string]any{"enable_kv_cache_events": false, "publisher": "null"}
+			continue
+		}
 		sources[strconv.Itoa(e.rank)] = map[string]any{
 			"enable_kv_cache_events": true, "publisher": "zmq", "topic": w.cfg.Topic,
 			"endpoint":        fmt.Sprintf("tcp://*:%d", p.pub.port()),

@@ -45,6 +45,8 @@ type Config struct {
 	// Words are what answers are made of. Default: a few words with ids from 100 on.
 	Words []Word
 
+	// Bare tells as a server that was started without flags: of no events, and in usage of no cached tokens.
+	Bare bool
 	// Version is the vLLM release to act as, 0.22 to 0.33: it decides hashes, image names and wire forms.
 	// Default: 0.32.0; the other engines have one release each, SGLang also 0.5.6.
 	Version string

@@ -181,7 +181,7 @@ func TestAnswerForms(t *testing.T) {
 		`vllm:num_requests_running{engine="0",model_name="test-vl"} 0`,
 		`vllm:prefix_cache_queries_total{engine="0",model_name="test-vl"} 32`,
 		`vllm:prefix_cache_hits_total{engine="0",model_name="test-vl"} 8`, // an adapter's blocks are its own
-		`block_size="4",enable_prefix_caching="True",engine="0",num_gpu_blocks="64"`,
+		`block_size="4",cache_dtype="auto",enable_prefix_caching="True",engine="0"`, `num_gpu_blocks="64"`,
 		`vllm:time_to_first_token_seconds_count{engine="0",model_name="test-vl"} 5`,
 	} {
 		if !strings.Contains(body, want) {

@@ -1,0 +1,184 @@
+// Package survey asks one worker what it is: engine, release, models, block size, event sockets.
+//
+//	GET /v1/models  ─▶ whose server it is (owned_by), the names it serves, --model where the engine tells it
+//	GET /version    ─▶ the release
+//	GET its metrics ─▶ the KV cache's settings (vLLM), requests in flight
+//	what the engine has beside (rules.Describe) ─▶ event sockets, arguments
+//
+// Nothing that is asked changes anything at the worker; Canary, which does, has it compute one token. What could not be learnt
+// is named. A worker may be anything that listens: each answer is bounded, in time by the client that is given (rules.NewClient:
+// no proxies, no redirects), and in size here.
+package survey
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/sightline-router/sightline/engine"
+	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/internal/guard"
+	"github.com/sightline-router/sightline/router/vitals"
+)
+
+const (
+	maxPage   = 16 << 20 // vLLM's metrics have some 200 KB for each data-parallel rank
+	maxServed = 1024
+	maxAnswer = 1 << 20
+)
+
+// dynamoOwner is how NVIDIA Dynamo's front end calls the owner of each model (lib/llm/src/http/service/openai.rs).
+const dynamoOwner = "nvidia"
+
+// simulatedServer is what this project's own simulated workers put into their Server header.
+const simulatedServer = "sightline-simulated"
+
+// Ask asks the worker at addr (host:port). An error means that it gave no list of models, so that nothing is known of it but
+// its address.
+func Ask(ctx context.Context, client *http.Client, addr string) (f rules.Facts, err error) {
+	f.Addr = addr
+	err = guard.Call(func() error { return ask(ctx, client, &f) })
+	return f, err
+}
+
+func ask(ctx context.Context, client *http.Client, f *rules.Facts) error {
+	if err := models(ctx, client, f); err != nil {
+		return err
+	}
+	if f.FrontEnd = f.Owner == dynamoOwner; f.FrontEnd {
+		f.Lacks("engine", errors.New("it is a front end of NVIDIA Dynamo: its workers have no HTTP to be asked by"))
+		return nil
+	}
+	if f.Engine = engine.ByOwner(f.Owner); f.Engine == "" {
+		f.Lacks("engine", fmt.Errorf("owned_by of /v1/models is %.100q, which is none of vLLM's, SGLang's and TensorRT-LLM's", f.Owner))
+		return nil
+	}
+	r := engine.RulesOf(f.Engine, "")
+	page, _, err := rules.Get(ctx, client, f.Addr, r.Load.Path, "every engine with metrics switched on", maxPage)
+	if err != nil {
+		page = nil
+		f.Lacks("requests", err)
+	} else if n, ok := vitals.Requests(&r.Load, page); ok {
+		f.Requests = &n
+	}
+	r.Describe(ctx, client, page, f)
+	if f.Version != "" {
+		return nil
+	}
+	var release struct {
+		Version string `json:"version"`
+	}
+	if err := rules.GetJSON(ctx, client, f.Addr, "/version", "every release", &release); err != nil {
+		f.Lacks("version", err)
+		return nil
+	}
+	if _, err := rules.ParseVersion(release.Version); err != nil {
+		f.Lacks("version", errors.New("/version names no release such as 0.32.0"))
+		return nil
+	}
+	f.Version = rules.Plain(release.Version)
+	return nil
+}
+
+// models reads /v1/models. Its root is the engine's --model at vLLM alone; SGLang's is the served name (its arguments have the
+// other), and TensorRT-LLM has none.
+func models(ctx context.Context, client *http.Client, f *rules.Facts) error {
+	body, header, err := rules.Get(ctx, client, f.Addr, "/v1/models", "every engine", maxAnswer)
+	if err != nil {
+		return err
+	}
+	var list struct {
+		Data []struct {
+			ID     string `json:"id"`
+			Owner  string `json:"owned_by"`
+			Root   string `json:"root"`
+			Parent string `json:"parent"`
+			MaxLen int    `json:"max_model_len"`
+		} `json:"data"`
+	}
+	if json.Unmarshal(body, &list) != nil {
+		return errors.New("GET /v1/models: want JSON as an OpenAI-style server writes it")
+	}
+	if len(list.Data) == 0 {
+		return errors.New("GET /v1/models: it serves no model (yet)")
+	}
+	f.Owner, f.Simulated = rules.Plain(list.Data[0].Owner), header.Get("Server") == simulatedServer
+	for _, m := range list.Data[:min(len(list.Data), maxServed)] {
+		one := rules.Served{ID: rules.Plain(m.ID), Root: rules.Plain(m.Root), Parent: rules.Plain(m.Parent), MaxLen: rules.Count(m.MaxLen)}
+		if one.ID == "" {
+			f.Lacks("served", errors.New("a model's name is empty, longer than a kilobyte or not printable"))
+			continue
+		}
+		f.Served = append(f.Served, one)
+		if one.Parent == "" {
+			f.MaxModelLen = cmp.Or(f.MaxModelLen, one.MaxLen)
+		}
+	}
+	if len(f.Served) > 0 && engine.RulesOf(engine.ByOwner(f.Owner), "").TellsSettings {
+		f.EngineModel = f.Served[0].Root
+	}
+	return nil
+}
+
+// Canary has the worker compute a token of the same short text, twice, and notes whether answers count the cached tokens: some
+// engines leave out a 0.
+func Canary(ctx context.Context, client *http.Client, f *rules.Facts) error {
+	if len(f.Served) == 0 {
+		return errors.New("it serves no model")
+	}
+	text := strings.Repeat("one two three four ", min(1024, max(16, f.BlockSize)))
+	body, err := json.Marshal(map[string]any{"model": f.Served[0].ID, "prompt": text, "max_tokens": 1})
+	if err != nil {
+		return err
+	}
+	counts := false
+	for range 2 {
+		u, err := Post(ctx, client, f.Addr, "/v1/completions", body)
+		if err != nil {
+			return err
+		}
+		counts = counts || u.Details != nil
+	}
+	if counts || f.CountsCached == nil { // of several ranks another one may have answered: a no that was told stays, as does a yes
+		f.CountsCached = &counts
+	}
+	return nil
+}
+
+// Usage is what an answer says of its request's tokens; Details is nil where the server was not told to count cached ones.
+type Usage struct {
+	Prompt  int `json:"prompt_tokens"`
+	Details *struct {
+		Cached int `json:"cached_tokens"`
+	} `json:"prompt_tokens_details"`
+}
+
+// Post sends a request and gives its answer's usage.
+func Post(ctx context.Context, client *http.Client, addr, path string, body []byte) (Usage, error) {
+	var answer struct {
+		Usage Usage `json:"usage"`
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+addr+path, bytes.NewReader(body))
+	if err != nil {
+		return answer.Usage, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	res, err := client.Do(req)
+	if err != nil {
+		return answer.Usage, err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return answer.Usage, fmt.Errorf("POST %s: status %d (want 200)", path, res.StatusCode)
+	}
+	if json.NewDecoder(io.LimitReader(res.Body, maxAnswer)).Decode(&answer) != nil || answer.Usage.Prompt < 1 {
+		return answer.Usage, fmt.Errorf("POST %s: want an answer with its usage", path)
+	}
+	return answer.Usage, nil
+}
