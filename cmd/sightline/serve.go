@@ -29,11 +29,11 @@ func (c *serveCmd) Run(ctx context.Context) error {
 	}
 	s, err := serve.Load(cfg)
 	if err != nil {
-		return fmt.Errorf("%s: %w", c.Config, err)
+		return fmt.Errorf("%s: %w", c.Config, cfg.Hide(err))
 	}
 	if c.Check {
 		fmt.Printf("%s: %d models, %d workers: good\n", c.Config, len(cfg.Models), len(cfg.Workers))
 		return nil
 	}
-	return s.Run(ctx)
+	return cfg.Hide(s.Run(ctx))
 }

@@ -2,10 +2,11 @@
 // cannot be or keys that contradict each other stop the start with a line each, which names the key, what came and what is
 // wanted. What is not given has the default that `sightline serve --print-config` shows.
 //
-// Here are the keys; decode.go reads them; check.go, workers.go and serve.go say what cannot be.
+// Here are the keys; decode.go reads them; reference.go resolves ${env:…} and ${file:…}; check.go, workers.go and serve.go say what cannot be.
 package config
 
 import (
+	"bytes"
 	"fmt"
 	"strconv"
 	"strings"
@@ -48,6 +49,8 @@ type Config struct {
 	Dynamo     Dynamo     `yaml:"dynamo"`
 	Standalone Standalone `yaml:"standalone"`
 	Envoy      Envoy      `yaml:"envoy"`
+
+	refs *references // what values refer to; nil: nothing
 }
 
 // NATS says where KV events of agents come from, and what NATS knows us by. With neither URL nor Listen there is no NATS at all.
@@ -228,4 +231,10 @@ func Default() Config {
 }
 
 // YAML is the effective configuration as a file that Load reads.
-func (c Config) YAML() ([]byte, error) { return yaml.Marshal(c) }
+func (c Config) YAML() ([]byte, error) {
+	text, err := yaml.Marshal(c)
+	if err != nil || c.refs == nil || len(c.refs.found) == 0 && !bytes.Contains(text, []byte("${")) {
+		return text, err
+	}
+	return c.refs.hideYAML(text)
+}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/parser"
 
 	"github.com/sightline-router/sightline/engine"
 )
@@ -23,11 +24,11 @@ func Load(path string) (Config, error) {
 	if err != nil {
 		return Config{}, err
 	}
-	c, err := Parse(data)
+	place := filepath.Dir(path)
+	c, err := parse(data, place)
 	if err != nil {
 		return c, fmt.Errorf("%s: %w", path, err)
 	}
-	place := filepath.Dir(path)
 	for i := range c.Models {
 		m := &c.Models[i]
 		m.Dir = absolute(place, m.Dir)
@@ -41,20 +42,17 @@ func Load(path string) (Config, error) {
 	return c, nil
 }
 
-func absolute(place, path string) string {
-	if filepath.IsAbs(path) {
-		return path
-	}
-	return filepath.Join(place, path)
-}
+// Parse reads and checks YAML text. Each error names the path of its key. Files that values refer to are taken from the
+// working directory.
+func Parse(data []byte) (Config, error) { return parse(data, "") }
 
-// Parse reads and checks YAML text. Each error names the path of its key.
-func Parse(data []byte) (Config, error) {
+func parse(data []byte, place string) (Config, error) {
 	c := Default()
-	if err := decode(data, &c); err != nil {
-		return c, err
+	c.refs = &references{place: place}
+	if err := decode(data, &c, c.refs); err != nil {
+		return c, c.Hide(err)
 	}
-	return c, c.check()
+	return c, c.Hide(c.check())
 }
 
 // UnmarshalYAML begins with the engine's defaults, and each class with what the model has.
@@ -111,20 +109,38 @@ func (m *Model) Set(assignment string) error {
 		return fmt.Errorf("%s: %w", key, err)
 	}
 	type plain Model // what is not given stays
-	return decode(data, (*plain)(m))
+	return decode(data, (*plain)(m), nil)
 }
 
-// decode reads YAML text into v, which holds the defaults.
-func decode(data []byte, v any) error {
+// decode reads YAML text into v, which holds the defaults. refs, if any, takes what values refer to.
+func decode(data []byte, v any, refs *references) error {
+	file, err := parser.ParseBytes(data, 0)
+	if err != nil {
+		return firstLine(err)
+	}
+	if len(file.Docs) == 0 || file.Docs[0].Body == nil {
+		return nil
+	}
+	root := file.Docs[0].Body
+	if refs != nil {
+		if root, err = refs.resolve(root); err != nil {
+			return err
+		}
+	}
 	var tree any
-	if err := yaml.Unmarshal(data, &tree); err != nil {
-		line, _, _ := strings.Cut(err.Error(), "\n")
-		return errors.New(line)
+	if err := yaml.NodeToValue(root, &tree); err != nil {
+		return firstLine(err)
 	}
 	if err := fits(tree, reflect.TypeOf(v).Elem(), ""); err != nil || tree == nil {
 		return err
 	}
-	return yaml.UnmarshalWithOptions(data, v, times)
+	return yaml.NodeToValue(root, v, times)
+}
+
+// firstLine leaves out the excerpt of the file that the YAML reader adds.
+func firstLine(err error) error {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return errors.New(line)
 }
 
 // times reads times such as 20s, and a plain 0, which needs no unit; that a key takes no 0s is its range's matter.

@@ -70,7 +70,7 @@ func (c *Config) CheckServe() error {
 			bad("dynamo.discovery", "%s is a file (want the folder that Dynamo's processes have as DYN_FILE_KV)", dir)
 		}
 	}
-	return errors.Join(errs...)
+	return c.Hide(errors.Join(errs...))
 }
 
 // Key is the secret that replicas share; nil without KeyFile.

@@ -1,0 +1,107 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// What ${env:…} and ${file:…} stand for is in the configuration with the type that its key wants, and is not printed.
+func TestReferences(t *testing.T) {
+	dir := t.TempDir()
+	put := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("user", "sekret user: {x} # \"\n\n")
+	put("most", "7\r\n")
+	put("sightline.yaml", `
+log_level: ${env:CONF_LEVEL}
+max_in_flight: ${file:most}
+probe: ${env:CONF_PROBE}
+body_timeout: ${env:CONF_TIME}
+body_limit: "${env:CONF_SIZE}MiB"
+nats: {url: "nats://${env:CONF_HOST}:4222", user: "${file:user}", password_file: /p}
+media: {domains: [&d "${env:CONF_HOST}.example", *d]}
+models:
+- name: &name ${env:CONF_DIGITS}
+  dir: "${env:CONF_HOST}/m"
+  engine: trtllm
+  chat_template: "$${x}{{ a }}"
+  mm_processor_kwargs:
+    max_pixels: ${file:most}
+workers:
+- {addr: "10.0.0.5:8000", model: *name}
+standalone: {host: "${env:CONF_IP}", workers: 1, model: *name}
+`)
+	for name, value := range map[string]string{"LEVEL": "warn", "PROBE": "false", "TIME": "90s", "SIZE": "2", "HOST": "h", "DIGITS": "0123", "IP": "10.9.8.7"} {
+		t.Setenv("CONF_"+name, value)
+	}
+	c, err := Load(filepath.Join(dir, "sightline.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &c.Models[0]
+	if c.LogLevel != "warn" || c.MaxInFlight != 7 || c.Probe || c.BodyTimeout != 90*time.Second || c.BodyLimit != 2<<20 || c.NATS.URL != "nats://h:4222" ||
+		c.NATS.User != "sekret user: {x} # \"\n" || c.Media.Domains[1] != "h.example" || m.Name != "0123" || m.Dir != filepath.Join(dir, "h/m") ||
+		m.ChatTemplate != "${x}{{ a }}" || m.ProcessorKwargs != `{"max_pixels": 7}` || c.Workers[1].Addr != "10.9.8.7:8001" {
+		t.Errorf("%+v", c)
+	}
+	text, err := c.YAML()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, secret := range []string{"sekret", "10.9.8.7", "0123", "nats://h:"} {
+		if strings.Contains(string(text), secret) {
+			t.Errorf("%q is printed:\n%s", secret, text)
+		}
+	}
+	again, err := parse(text, dir)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	if second, _ := again.YAML(); string(second) != string(text) || again.Models[0].ProcessorKwargs != m.ProcessorKwargs || again.MaxInFlight != 7 || again.Probe {
+		t.Errorf("what is printed reads as something else:\n%s\n%s", text, second)
+	}
+	if files := c.Files(); len(files) != 3 || files[1] != filepath.Join(dir, "user") && files[0] != filepath.Join(dir, "user") {
+		t.Errorf("files %q", files)
+	}
+}
+
+// Every reference that cannot be followed is named by its key, and no error shows what came by one.
+func TestReferenceMistakes(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{"large": strings.Repeat("x", mostReferred+1), "binary": "\xff\xfe"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("CONF_SECRET", "hunter2!")
+	t.Setenv("CONF_ONE", "1")
+	for text, want := range map[string]string{
+		"listen: ${env:CONF_GONE}":                               "listen: ${env:CONF_GONE}: there is no such environment variable",
+		"workers: [{name: \"${file:gone}\"}]":                    "workers[0].name: ${file:gone}: open ",
+		"media: {domains: [a, \"${vault:x}\"]}":                  "media.domains[1]: ${vault:x} is no reference (want ${env:NAME}",
+		"admin: ${env:}":                                         "admin: ${env:} is no reference",
+		"admin: ${env:CONF_GONE}\nlisten: a${b":                  "listen: ${ without a }",
+		"admin: ${env:CONF_GONE}\nlog_level: ${file:no}":         "admin: ${env:CONF_GONE}",
+		"admin: ${file:large}":                                   "admin: ${file:large}: the file is too large (want 64KiB at most)",
+		"admin: ${file:binary}":                                  "admin: ${file:binary}: the file holds no text",
+		"log_level: ${env:CONF_SECRET}":                          `log_level: "${env:CONF_SECRET}" is not known`,
+		"max_in_flight: ${env:CONF_SECRET}":                      "max_in_flight: ${env:CONF_SECRET} is no such value (want a whole number)",
+		"body_limit: ${env:CONF_SECRET}":                         `body_limit: "${env:CONF_SECRET}" is no size`,
+		"nats: {url: \"nats://u:${env:CONF_SECRET}@h\"}":         "nats.url: it holds a user or a secret",
+		"envoy: {worker_networks: [\"${env:CONF_ONE}\"]}":        `envoy.worker_networks[0]: `,
+		"audit_text: true\naudit: ${env:CONF_ONE}":               "audit: ${env:CONF_ONE} is no such value",
+		"standalone: {workers: 1, host: \"${env:CONF_SECRET}\"}": `standalone.host: "${env:CONF_SECRET}" is not what Envoy can dial`,
+	} {
+		_, err := parse([]byte(text), dir)
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%q\n got %v\nwant %s", text, err, want)
+		}
+	}
+}
