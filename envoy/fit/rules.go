@@ -266,7 +266,7 @@ func (c *checker) hosts(s *site, routes *routev3.RouteConfiguration) (dials bool
 			}
 			c.way(s, h, w, routes)
 			for _, name := range w.clusters {
-				workers[name] = true
+				workers[name] = c.workers(name)
 				header, reads := c.reads(name)
 				dials = dials || header != ""
 				for _, p := range w.asked {
@@ -279,8 +279,8 @@ func (c *checker) hosts(s *site, routes *routev3.RouteConfiguration) (dials bool
 				c.elsewhere(s, w.at, routes, h.of.GetTypedPerFilterConfig(), w.of.GetTypedPerFilterConfig())
 			}
 			for _, name := range w.clusters {
-				if len(w.asked) == 0 {
-					break
+				if len(w.asked) == 0 || !c.workers(name) {
+					continue
 				}
 				c.worker(name, slices.ContainsFunc(w.asked, func(p string) bool { return !picked[p] }))
 			}
@@ -458,7 +458,7 @@ func (c *checker) path(s *site, w *way) {
 func (c *checker) pool(clusters []string) string {
 	for _, name := range clusters {
 		there, _ := c.cluster(name)
-		known := addresses(there.of.GetLoadAssignment())
+		known := c.endpointsOf(there.of)
 		for _, p := range c.want.Pools {
 			if slices.ContainsFunc(p.Workers, func(a string) bool { return slices.Contains(known, a) }) {
 				return p.Name
@@ -535,6 +535,9 @@ func (c *checker) worker(name string, unread bool) {
 	default:
 		c.miss("choice", "set", "A worker that Sightline names is taken, if it is one of this cluster; else the cluster balances as before. No other address is dialled.",
 			at.to("load_balancing_policy"), path{"static_resources", "clusters", -1, "load_balancing_policy"}, fallback(of))
+		if !slices.Contains(c.led, name) {
+			c.led = append(c.led, name)
+		}
 	}
 	if header != "" {
 		c.allowed(name, there)
@@ -589,15 +592,12 @@ func (c *checker) guarded(of *clusterv3.Cluster) bool {
 
 // unknown: a worker that Envoy does not have is chosen in vain.
 func (c *checker) unknown(name string, there placed[*clusterv3.Cluster]) {
-	have, told := c.endpoints[there.of.GetEdsClusterConfig().GetServiceName()]
-	if !told {
-		have, told = c.endpoints[name]
-	}
-	if there.of.GetType() == clusterv3.Cluster_STATIC {
-		have, told = addresses(there.of.GetLoadAssignment()), true
-	}
-	if h, _ := c.reads(name); !told || h != "" || len(c.want.Pools) > 0 {
+	if h, _ := c.reads(name); h != "" || len(c.want.Pools) > 0 || there.of.GetType() == clusterv3.Cluster_STRICT_DNS {
 		return
+	}
+	have := c.endpointsOf(there.of)
+	if there.of.GetType() == clusterv3.Cluster_EDS && len(have) == 0 {
+		return // a file does not say
 	}
 	for _, w := range c.want.Workers {
 		if !slices.Contains(have, w) {

@@ -1,11 +1,14 @@
 package serve
 
 import (
+	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/sightline-router/sightline/envoy"
+	"github.com/sightline-router/sightline/envoy/fit"
 	"github.com/sightline-router/sightline/internal/config"
 )
 
@@ -46,6 +49,59 @@ func PrintEnvoy(file, variants, release string, out, warn io.Writer) error {
 	}
 	_, err = out.Write(text)
 	return err
+}
+
+// FitEnvoy prints what the Envoy at from (see fit.Load) lacks for the configuration of a file ("": the shipped example's
+// values) and what in it will not work; or, to apply, from's file with all that it lacks, and what is still wrong to warn. It
+// reports whether nothing is wrong, or left wrong, but for notes. clusters are those of the workers; none: see fit.Want.
+func FitEnvoy(ctx context.Context, file, variants, release, from string, clusters []string, apply bool, out, warn io.Writer) (fits bool, err error) {
+	cfg := config.Default()
+	if file != "" {
+		if cfg, err = config.Load(file); err != nil {
+			return false, err
+		}
+	}
+	want, err := EnvoyWant(cfg)
+	if err == nil && variants != "" {
+		err = want.Apply(variants)
+	}
+	if err != nil {
+		return false, err
+	}
+	want.Version, want.Clusters = release, clusters
+	b, err := fit.Load(ctx, from)
+	if err != nil {
+		return false, err
+	}
+	pieces, err := fit.Missing(b, want)
+	if err != nil {
+		return false, err
+	}
+	if apply {
+		text, err := fit.Apply(b, pieces)
+		if err != nil {
+			return false, fmt.Errorf("%s: %w", from, err)
+		}
+		if _, err := out.Write(text); err != nil {
+			return false, err
+		}
+		if b, err = fit.Read(text); err != nil {
+			return false, fmt.Errorf("%s with the pieces in it: %w", from, err)
+		}
+		out, pieces = warn, nil
+	}
+	findings := fit.Check(b, want)
+	wrong := slices.ContainsFunc(findings, func(f fit.Finding) bool { return f.Severity != fit.Note })
+	return !wrong && len(pieces) == 0, fit.Print(out, findings, pieces)
+}
+
+// EnvoyWant is what Envoy has to fit for a configuration.
+func EnvoyWant(cfg config.Config) (fit.Want, error) {
+	o, err := envoyOptions(cfg)
+	if len(cfg.Workers)+len(cfg.Dynamo.Frontends) == 0 {
+		o.Workers = nil // they are found while running
+	}
+	return fit.Want{Options: o}, err
 }
 
 // envoyOptions are what a configuration says; the shipped example's workers where it names none.

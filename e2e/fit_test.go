@@ -1,0 +1,233 @@
+package e2e
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/sightline-router/sightline/internal/testkit/envoytest"
+	"github.com/sightline-router/sightline/internal/testkit/lab"
+)
+
+// ownEnvoy is a user's envoy.yaml; VLLM is the cluster that a route leads to.
+type ownEnvoy struct {
+	hosts   string // virtual hosts; "": one, all to VLLM
+	filters string // before the router
+	kind    string // the workers' cluster; "": STATIC, by address
+	path    string // before /v1 in requests
+	second  bool   // a second listener, for something else
+	still   string // what is found wrong afterwards, for a person to decide
+}
+
+var ownEnvoys = map[string]ownEnvoy{
+	"round robin": {},
+	"authentication and a buffer": {filters: `
+          - name: jwt
+            typed_config:
+              "@type": type.googleapis.com/envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication
+              providers: { all: { issuer: me, local_jwks: { inline_string: '{"keys":[{"kty":"oct","kid":"k","k":"c2VjcmV0","alg":"HS256"}]}' } } }
+              rules: [{ match: { prefix: / }, requires: { allow_missing_or_failed: {} } }]
+          - name: envoy.filters.http.ext_authz
+            typed_config:
+              "@type": type.googleapis.com/envoy.extensions.filters.http.ext_authz.v3.ExtAuthz
+              http_service: { server_uri: { uri: "http://web", cluster: web, timeout: 5s } }
+          - name: envoy.filters.http.buffer
+            typed_config: { "@type": type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer, max_request_bytes: 134217728 }`},
+	"an ext_proc of its own": {filters: `
+          - name: envoy.filters.http.ext_proc
+            typed_config:
+              "@type": type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor
+              grpc_service: { envoy_grpc: { cluster_name: theirs } }
+              failure_mode_allow: true
+              processing_mode: { request_body_mode: NONE }`},
+	"workers by name": {kind: "STRICT_DNS"},
+	"several listeners and hosts": {second: true, path: "/models/a", hosts: `
+            - name: models
+              domains: [127.0.0.1, "127.0.0.1:*"]
+              routes:
+              - match: { path_separated_prefix: /models/a }
+                route: { cluster: VLLM, regex_rewrite: { pattern: { regex: ^/models/a }, substitution: "" }, timeout: 60s }
+              - match: { prefix: / }
+                route: { cluster: web }
+            - name: site
+              domains: ["*"]
+              routes: [{ match: { prefix: / }, route: { cluster: web } }]`, still: "route_timeout"},
+}
+
+// yaml is the whole file.
+func (o ownEnvoy) yaml(listen, second, admin, web string, workers []string) string {
+	address := func(addr string) string {
+		host, port, _ := net.SplitHostPort(addr)
+		if o.kind == "STRICT_DNS" {
+			host = "localhost"
+		}
+		return fmt.Sprintf("address: { socket_address: { address: %q, port_value: %s } }", host, port)
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "admin: { %s }\nstatic_resources:\n  listeners:\n", ownEnvoy{}.address(admin))
+	listener := func(addr, hosts string) {
+		fmt.Fprintf(&b, `  - name: %q
+    %s
+    filter_chains:
+    - filters:
+      - name: envoy.filters.network.http_connection_manager
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: mine
+          route_config:
+            virtual_hosts:%s
+          http_filters:%s
+          - name: envoy.filters.http.router
+            typed_config: { "@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router }
+`, addr, ownEnvoy{}.address(addr), strings.ReplaceAll(hosts, "VLLM", "vllm"), o.filters)
+	}
+	const all = `
+            - name: all
+              domains: ["*"]
+              routes: [{ match: { prefix: / }, route: { cluster: %s } }]`
+	listener(listen, cmp.Or(o.hosts, fmt.Sprintf(all, "vllm")))
+	if o.second {
+		listener(second, fmt.Sprintf(all, "web"))
+	}
+	cluster := func(name, kind string, addrs ...string) {
+		fmt.Fprintf(&b, "  - name: %s\n    type: %s\n    dns_lookup_family: V4_ONLY\n    load_assignment:\n      cluster_name: %s\n      endpoints:\n      - lb_endpoints:\n", name, kind, name)
+		for _, a := range addrs {
+			fmt.Fprintf(&b, "        - endpoint: { %s }\n", address(a))
+		}
+	}
+	b.WriteString("  clusters:\n")
+	cluster("vllm", cmp.Or(o.kind, "STATIC"), workers...)
+	o.kind = ""
+	cluster("web", "STATIC", web)
+	cluster("theirs", "STATIC", "127.0.0.1:1")
+	return b.String()
+}
+
+func (ownEnvoy) address(addr string) string {
+	host, port, _ := net.SplitHostPort(addr)
+	return fmt.Sprintf("address: { socket_address: { address: %q, port_value: %s } }", host, port)
+}
+
+var missing = regexp.MustCompile(`(?m)^# missing: ([a-z_ 0-9]+)\.`)
+
+// Sightline comes into an Envoy that is there: the file with the pieces in it runs, a repeated picture goes to the worker that
+// has it, a client's header does not, and then nothing is missing.
+func TestIntoAnEnvoyThatIsThere(t *testing.T) {
+	var keys map[string]any
+	l := startLab(t, func(o *lab.Options) { o.Config = func(k map[string]any) { keys = maps.Clone(k) } })
+	text, err := yaml.Marshal(keys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	config := filepath.Join(dir, "sightline.yaml")
+	write := func(file string, text []byte) string {
+		t.Helper()
+		if err := os.WriteFile(file, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	write(config, text)
+	fits := func(from string, more ...string) (status int, out, warned string) {
+		t.Helper()
+		var stdout, stderr bytes.Buffer
+		cmd := exec.Command(l.Self(), append([]string{"envoy", "-c", config, "--for", from}, more...)...)
+		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+		var exit *exec.ExitError
+		if err := cmd.Run(); err != nil && !errors.As(err, &exit) {
+			t.Fatal(err)
+		}
+		return cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()
+	}
+	var workers []string
+	for _, w := range l.Sims {
+		workers = append(workers, w.Addr())
+	}
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "web") }))
+	defer web.Close()
+
+	run := func(t *testing.T, text []byte, admin string) *envoytest.Process {
+		t.Helper()
+		var log lockedBuffer
+		p, err := envoytest.Run(t.Context(), binary(t), text, admin, &log, "--concurrency", "2")
+		if err != nil {
+			t.Fatalf("%v\n%s", err, &log)
+		}
+		t.Cleanup(p.Stop)
+		return p
+	}
+	for i, name := range slices.Sorted(maps.Keys(ownEnvoys)) {
+		t.Run(name, func(t *testing.T) {
+			o := ownEnvoys[name]
+			listen, admin := freeAddr(t), freeAddr(t)
+			mine := write(filepath.Join(dir, fmt.Sprint(i, ".yaml")), []byte(o.yaml(listen, freeAddr(t), admin, web.Listener.Addr().String(), workers)))
+			status, before, _ := fits(mine)
+			wanted := missing.FindAllString(before, -1)
+			if status != 1 || len(wanted) < 8 {
+				t.Fatalf("status %d:\n%s", status, before)
+			}
+			if name == "round robin" { // the same is seen from a running one
+				text, err := os.ReadFile(mine)
+				if err != nil {
+					t.Fatal(err)
+				}
+				p := run(t, text, admin)
+				if status, out, warned := fits("http://" + admin); status != 1 || !slices.Equal(missing.FindAllString(out, -1), wanted) {
+					t.Errorf("running: status %d, %s\n%s\nwant %v", status, warned, out, wanted)
+				}
+				p.Stop()
+			}
+			_, applied, still := fits(mine, "--apply")
+			if (o.still != "") != strings.Contains(still, ": "+o.still+" at ") || strings.Count(still, "# error")+strings.Count(still, "# warning") != min(len(o.still), 1) {
+				t.Errorf("still wrong: %s", still)
+			}
+			ours := write(filepath.Join(dir, fmt.Sprint(i, "-applied.yaml")), []byte(applied))
+			if status, out, _ := fits(ours); status != min(len(o.still), 1) || missing.MatchString(out) {
+				t.Errorf("status %d, still missing:\n%s", status, out)
+			}
+			if _, again, _ := fits(ours, "--apply"); again != applied {
+				t.Errorf("a second time:\n%s", again)
+			}
+			run(t, []byte(applied), admin)
+			if status, out, warned := fits("http://" + admin); status != min(len(o.still), 1) || missing.MatchString(out) {
+				t.Errorf("running: status %d, %s\n%s", status, warned, out)
+			}
+
+			l.URL = "http://" + listen + o.path
+			url := dataURL(photo(uint64(400 + i)))
+			first := ask(t, l, "What is this?", url)
+			if first.status != http.StatusOK || first.worker < 0 {
+				t.Fatalf("%+v", first)
+			}
+			awaitExact(t, l, first.worker, first.prompt)
+			parts := []any{picturePart(url, nil), map[string]any{"type": "text", "text": "And this?"}}
+			for _, forged := range workers {
+				header := http.Header{"X-Target-Worker": {forged}, "X-Gateway-Destination-Endpoint": {forged}, "X-Envoy-Original-Dst-Host": {forged}}
+				r := post(t, l, map[string]any{"messages": []any{map[string]any{"role": "user", "content": parts}}}, header)
+				if r.status != http.StatusOK || r.worker != first.worker || r.cached < 380 {
+					t.Errorf("%s in headers: %+v, the first went to %d", forged, r, first.worker)
+				}
+			}
+			if o.path != "" {
+				if got, err := lab.Get("http://" + listen + "/v1/chat/completions"); err != nil || string(got) != "web" {
+					t.Errorf("%q, %v from the other service", got, err)
+				}
+			}
+		})
+	}
+}
