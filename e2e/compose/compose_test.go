@@ -30,7 +30,8 @@ func running(t *testing.T) setup {
 		t.Skip("needs the example running: make e2e-compose")
 	}
 	at := func(key string) string { return "http://127.0.0.1:" + os.Getenv(key) }
-	return setup{t, at("ENVOY_PORT"), at("ENVOY_ADMIN_PORT"), at("SIGHTLINE_PORT")}
+	page := strings.Replace(at("SIGHTLINE_PORT"), "//", "//operator:example-of-compose@", 1) // admin_token in sightline.yaml
+	return setup{t, at("ENVOY_PORT"), at("ENVOY_ADMIN_PORT"), page}
 }
 
 func (s setup) docker(args ...string) {

@@ -222,7 +222,7 @@ func startPod(t *testing.T, ip string) *sim.Worker {
 	return w
 }
 
-// production is the configuration of the folder base, but for where the model lies.
+// production is the configuration of the folder base, but for where the model lies, and that this machine may look at the page.
 func production(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile(manifests + "base/sightline.yaml")
@@ -233,7 +233,7 @@ func production(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return strings.Replace(string(text), "dir: /models/hub", "dir: "+dir, 1)
+	return strings.NewReplacer("dir: /models/hub", "dir: "+dir, "admin: 0.0.0.0:", "admin: 127.0.0.1:").Replace(string(text))
 }
 
 // startSightline runs the production configuration with the ServiceAccount's token.

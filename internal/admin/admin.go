@@ -10,7 +10,7 @@
 //	/index       what the index has of a worker-rank, one block a line as JSON: ?worker=…&rank=0
 //	/probes      what workers answered when asked for their tokens and settings, as JSON; POST asks them again
 //
-// Nothing here shows a prompt, an image or a key. Bind it to loopback or a private network: it has no login.
+// Nothing here shows a prompt, an image or a key. Who may look is Access's (token.go).
 package admin
 
 import (
@@ -77,6 +77,7 @@ func (t *Told) Percent() string {
 
 // State is where the page gets its facts from.
 type State struct {
+	Access   Access
 	Version  string
 	Ready    func() (how string, err error) // how it became ready; an error while it is not
 	Router   *router.Router
@@ -114,7 +115,7 @@ func Handler(s State) http.Handler {
 			w.WriteHeader(http.StatusAccepted)
 		})
 	}
-	return mux
+	return s.Access.guard(mux)
 }
 
 func (s *State) readyz(w http.ResponseWriter, _ *http.Request) {

@@ -32,7 +32,7 @@ func TestPages(t *testing.T) {
 	var ready error
 	asked := ""
 	srv := httptest.NewServer(Handler(State{
-		Version: "v0 <i>", Router: rt, Gatherer: prometheus.NewRegistry(), Ready: func() (string, error) { return "all is known", ready },
+		Access: Access{Loopback: true}, Version: "v0 <i>", Router: rt, Gatherer: prometheus.NewRegistry(), Ready: func() (string, error) { return "all is known", ready },
 		Workers: func() []Worker {
 			used := 0.25
 			return []Worker{

@@ -62,6 +62,10 @@ func (c *Config) checkListeners(bad report) {
 	if c.Listen == "unix:" {
 		bad("listen", "%q names no socket (want one such as unix:/run/sightline.sock)", c.Listen)
 	}
+	const least = 16
+	if n := len(c.AdminToken); n > 0 && n < least || strings.ContainsFunc(c.AdminToken, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		bad("admin_token", "%d bytes, not shown here (want %d or more, all of them ASCII without spaces, as openssl rand -hex 32 gives)", n, least)
+	}
 	type listener struct{ key, addr string }
 	for _, process := range [][]listener{
 		{{"listen", c.Listen}, {"admin", c.Admin}, {"nats.listen", c.NATS.Listen}, {"media.relay.listen", c.Media.Relay.Listen}},

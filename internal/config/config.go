@@ -20,10 +20,12 @@ import (
 
 // Config is the whole file.
 type Config struct {
-	Listen    string `yaml:"listen"`     // ext_proc, access log and health service: host:port or unix:/path
-	Admin     string `yaml:"admin"`      // metrics and state over HTTP: host:port; "" for none
-	LogLevel  string `yaml:"log_level"`  // debug, info, warn or error
-	BodyLimit Size   `yaml:"body_limit"` // the largest request body, such as 64MiB
+	Listen string `yaml:"listen"` // ext_proc, access log and health service: host:port or unix:/path
+	Admin  string `yaml:"admin"`  // metrics and state over HTTP: host:port; "" for none
+	// AdminToken opens it beyond loopback, and its POSTs.
+	AdminToken string `yaml:"admin_token"`
+	LogLevel   string `yaml:"log_level"`  // debug, info, warn or error
+	BodyLimit  Size   `yaml:"body_limit"` // the largest request body, such as 64MiB
 	// BodyTimeout is how long a request body may take to come; then the client gets 408.
 	BodyTimeout time.Duration `yaml:"body_timeout"`
 	Route       Route         `yaml:"route"`

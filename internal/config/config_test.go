@@ -118,6 +118,8 @@ func TestMistakes(t *testing.T) {
 		{"index: {max_bytes: 33GiB}", "index.max_bytes: "},
 		{"body_limit: lots", "is no size"},
 		{"log_level: loud", "log_level:"},
+		{"admin_token: 0123456789", "admin_token: 10 bytes, not shown here"},
+		{"admin_token: \"0123456789 abcdefgh\"", "admin_token: 19 bytes"},
 		{"nats: {url: a, listen: b}", "nats: url and listen are both given"},
 		{"envoy: {worker_networks: [10.0.0.0/8]}", "envoy.worker_networks[0]:"},
 		{"route: {mode: eep}", `route.mode: "eep" is not known (want sightline or epp`},

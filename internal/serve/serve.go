@@ -228,13 +228,7 @@ func (r *running) serveEnvoy(ctx context.Context) error {
 
 // serveAdmin serves the admin page, if it is wanted. Close what it gives.
 func (r *running) serveAdmin(version string) (*http.Server, error) {
-	web := &http.Server{ReadHeaderTimeout: 5 * time.Second, Handler: admin.Handler(admin.State{
-		Version: version, Router: r.router, Gatherer: r.metrics, Hosts: r.media.Hosts, Probe: r.probe, Audit: r.audit,
-		Ready: func() (string, error) { return r.gate.look(time.Now()) }, Blocks: r.sources.set.Blocks, Workers: func() []admin.Worker { return r.sources.rows(r.index) },
-		Resync: func(worker string) int {
-			return r.sources.set.Resync(func(f *fleet.Slot) bool { return f.Worker.Name == worker }, "asked")
-		},
-	})}
+	web := &http.Server{ReadHeaderTimeout: 5 * time.Second}
 	if r.cfg.Admin == "" {
 		return web, nil
 	}
@@ -242,6 +236,15 @@ func (r *running) serveAdmin(version string) (*http.Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("admin: %w", err)
 	}
+	at, _ := lis.Addr().(*net.TCPAddr)
+	web.Handler = admin.Handler(admin.State{
+		Access:  admin.Access{Token: r.cfg.AdminToken, Loopback: at != nil && at.IP.IsLoopback()},
+		Version: version, Router: r.router, Gatherer: r.metrics, Hosts: r.media.Hosts, Probe: r.probe, Audit: r.audit,
+		Ready: func() (string, error) { return r.gate.look(time.Now()) }, Blocks: r.sources.set.Blocks, Workers: func() []admin.Worker { return r.sources.rows(r.index) },
+		Resync: func(worker string) int {
+			return r.sources.set.Resync(func(f *fleet.Slot) bool { return f.Worker.Name == worker }, "asked")
+		},
+	})
 	go serveHTTP(web, lis, "admin", r.done)
 	return web, nil
 }

@@ -1,0 +1,68 @@
+package admin
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+)
+
+// Who may do what: every row is a request, and what becomes of it without a token configured and with one, on loopback and beyond.
+func TestAccess(t *testing.T) {
+	const token = "0123456789abcdef-secret"
+	const closed, local, open = http.StatusForbidden, http.StatusUnauthorized, http.StatusOK
+	basic := func(password string) string {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.SetBasicAuth("anyone", password)
+		return "Authorization=" + r.Header.Get("Authorization")
+	}
+	for _, c := range []struct {
+		what, method, path, host, header string
+		// on loopback without a token configured and with one; beyond loopback likewise
+		want [4]int
+	}{
+		{"a probe", "GET", "/readyz", "10.0.0.5:9903", "", [4]int{open, open, open, open}},
+		{"a scrape", "GET", "/metrics", "10.0.0.5:9903", "", [4]int{open, open, open, open}},
+		{"a POST of what is open", "POST", "/metrics", "10.0.0.5:9903", "", [4]int{closed, local, closed, local}},
+		{"the page", "GET", "/", "127.0.0.1:9903", "", [4]int{open, open, closed, local}},
+		{"the page by name", "GET", "/", "LOCALHOST:9903", "", [4]int{open, open, closed, local}},
+		{"the page over IPv6", "GET", "/", "[::1]:9903", "", [4]int{open, open, closed, local}},
+		{"a name that leads here", "GET", "/", "evil.example:9903", "", [4]int{closed, local, closed, local}},
+		{"a name that begins so", "GET", "/", "127.0.0.1.evil.example", "", [4]int{closed, local, closed, local}},
+		{"no host", "GET", "/", "", "", [4]int{closed, local, closed, local}},
+		{"the token", "GET", "/", "10.0.0.5:9903", "Authorization=Bearer " + token, [4]int{closed, open, closed, open}},
+		{"the token as a password", "GET", "/", "10.0.0.5:9903", basic(token), [4]int{closed, open, closed, open}},
+		{"another token", "GET", "/", "10.0.0.5:9903", "Authorization=Bearer " + token + "x", [4]int{closed, local, closed, local}},
+		{"an empty token", "GET", "/", "10.0.0.5:9903", "Authorization=Bearer ", [4]int{closed, local, closed, local}},
+		{"an empty password", "GET", "/", "10.0.0.5:9903", basic(""), [4]int{closed, local, closed, local}},
+		{"another scheme", "GET", "/", "10.0.0.5:9903", "Authorization=Digest " + token, [4]int{closed, local, closed, local}},
+		{"an operator's POST", "POST", "/", "127.0.0.1:9903", "", [4]int{open, local, closed, local}},
+		{"a POST to a name that leads here", "POST", "/", "evil.example:9903", "", [4]int{closed, local, closed, local}},
+		{"a POST with the token", "POST", "/", "10.0.0.5:9903", "Authorization=bearer " + token, [4]int{closed, open, closed, open}},
+		{"a browser's POST from our page", "POST", "/", "127.0.0.1:9903", "Sec-Fetch-Site=same-origin", [4]int{closed, local, closed, local}},
+		{"an older browser's", "POST", "/", "127.0.0.1:9903", "Origin=http://127.0.0.1:9903", [4]int{closed, local, closed, local}},
+		{"a POST from another site", "POST", "/", "127.0.0.1:9903", "Sec-Fetch-Site=cross-site", [4]int{closed, closed, closed, closed}},
+		{"an older browser's from another site", "POST", "/", "127.0.0.1:9903", "Origin=http://evil.example", [4]int{closed, closed, closed, closed}},
+		{"a form's, with the password that the browser knows", "POST", "/", "127.0.0.1:9903", basic(token) + "\nOrigin=http://evil.example", [4]int{closed, closed, closed, closed}},
+		{"any other method", "DELETE", "/", "127.0.0.1:9903", "", [4]int{open, local, closed, local}},
+	} {
+		for i, a := range []Access{{"", true}, {token, true}, {"", false}, {token, false}} {
+			r := httptest.NewRequest(c.method, c.path, nil)
+			r.Host = c.host
+			for _, h := range strings.Split(c.header, "\n") {
+				if name, value, ok := strings.Cut(h, "="); ok {
+					r.Header.Set(name, value)
+				}
+			}
+			w := httptest.NewRecorder()
+			a.guard(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})).ServeHTTP(w, r)
+			if w.Code != c.want[i] {
+				t.Errorf("%s, token configured %t, on loopback %t: status %d, want %d", c.what, a.Token != "", a.Loopback, w.Code, c.want[i])
+			}
+			asks := w.Header().Get("WWW-Authenticate") != ""
+			if says := w.Body.String(); w.Code >= 400 && !strings.Contains(says, "admin_token") && !strings.Contains(says, "another site") || asks != (w.Code == local) || strings.Contains(says, token) {
+				t.Errorf("%s: it says %q, asks for a password %t", c.what, says, asks)
+			}
+		}
+	}
+}
