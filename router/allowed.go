@@ -63,7 +63,7 @@ func (x *decision) open() *Refusal {
 		return nil
 	}
 	for _, s := range slots {
-		if s.Worker == x.trial || x.trial == nil && hasRoom(s) && s.Worker.Try(x.now) {
+		if s.Worker == x.trial || x.trial == nil && !x.aside && hasRoom(s) && s.Worker.Try(x.now) {
 			x.trial, x.slots = s.Worker, append(x.slots, s)
 		}
 	}

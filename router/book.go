@@ -34,6 +34,9 @@ type booked struct {
 // book remembers what the choice comes to: blocks that the slot will hold, pictures that it will have seen, work that it has
 // got, and events that are to be expected of it.
 func (x *decision) book(best *choose.Candidate, class int) {
+	if x.aside {
+		return
+	}
 	d, rd, c, keys := &x.out, x.reading(class), &x.model.classes[class], &x.mem.blocks[class]
 	b := &booked{model: d.Model, slot: x.chosen, stores: x.opt.Index.Stores(x.chosen.ID), reason: d.Reason, size: c.BlockSize, cached: d.CachedTokens, lower: d.Partial,
 		upper: d.Recurrent || rd.reuse == prompt.Perhaps, stale: best.Doubtful, usage: rd.usage, mute: c.rules.MuteCached}
@@ -72,6 +75,9 @@ func (x *decision) book(best *choose.Candidate, class int) {
 
 // hold books work on the chosen slot.
 func (x *decision) hold(b *booked, work fleet.Booking) {
+	if x.aside {
+		return
+	}
 	work.Slot, work.Decode, work.Source, work.Note = x.chosen, x.decode, x.out.source, b
 	work.Bytes = 256 + 8*(len(b.locals)+len(b.chain))
 	if x.held = true; x.opt.Decisions != nil {

@@ -36,6 +36,7 @@ type decision struct {
 	chosen *fleet.Slot // the first of ranked; nil: no worker is known
 	decode *fleet.Slot // who decodes, where another does
 	held   bool        // it is booked
+	aside  bool        // nothing is to come of it: see Consider
 }
 
 // scratch is one decision's memory, reused.
@@ -62,11 +63,11 @@ func (r *Router) Decide(ctx context.Context, req *Request) Decision {
 	x.decide(ctx)
 	x.rankInBody()
 	x.unheld()
-	x.mem.release()
-	r.scratch.Put(x.mem)
 	took := r.opt.Now().Sub(x.now)
 	r.metrics.decided(&x.out, took)
-	r.recent.add(&x.out, x.now, took)
+	r.recent.add(x.recent(took))
+	x.mem.release()
+	r.scratch.Put(x.mem)
 	return x.out
 }
 
@@ -211,6 +212,6 @@ func (x *decision) afterPanic(p any) {
 		return
 	}
 	x.out = Decision{ID: x.out.ID, Model: x.out.Model, Edits: x.out.Edits, source: x.out.source}
-	x.opened = false
+	x.opened, x.ranked, x.chosen = false, nil, nil
 	x.byLoad(why)
 }

@@ -27,12 +27,8 @@ func (x *decision) line(b *booked) *decisionlog.Line {
 	}
 	l.Worker, l.Rank = x.chosen.Worker.Name, x.chosen.Rank
 	l.Considered, l.Ties = len(x.mem.candidates), choose.Ties(x.mem.candidates)
-	f := choose.FleetOf(x.mem.candidates)
-	for i := range x.ranked {
-		c := &x.ranked[i]
-		slot, terms := x.slots[c.Slot], f.Cost(c)
-		l.Ranked = append(l.Ranked, decisionlog.Candidate{Worker: slot.Worker.Name, Rank: slot.Rank, Exact: c.Exact, Predicted: c.Predicted, Inflight: c.Inflight,
-			Backlog: c.Backlog, Rate: c.Rate, Cost: terms.Sum(), Terms: terms})
+	for _, c := range x.considered() {
+		l.Ranked = append(l.Ranked, c.Candidate)
 	}
 	if len(l.Ranked) > 1 {
 		l.Margin = l.Ranked[1].Cost - l.Ranked[0].Cost

@@ -9,6 +9,9 @@ import (
 	"unicode/utf8"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
+
+	"github.com/sightline-router/sightline/router/audit"
+	"github.com/sightline-router/sightline/router/choose"
 )
 
 // recent keeps the last decisions, for people: the admin page and the demo read it. One lock, 1024 entries, of
@@ -42,6 +45,20 @@ type Recent struct {
 	Code         int           `json:"code,omitempty"`         // HTTP status at the end
 	Reported     int           `json:"reported_cached_tokens"` // by the engine; -1: not told
 	FirstByte    time.Duration `json:"first_byte_ns,omitempty"`
+	Audit        audit.Verdict `json:"audit,omitempty"` // what the worker then stored, against the prediction; "": nothing was compared, or not yet
+
+	// Of the best candidates, the chosen one first; in a list of decisions it is left out.
+	Considered int          `json:"considered"` // candidates in all
+	Ties       int          `json:"ties"`       // further ones whose cost counts as equal to the least
+	Ranked     []Considered `json:"ranked,omitempty"`
+}
+
+// Margin is what the second candidate costs more than the chosen one, in tokens; 0 where there is none.
+func (r *Recent) Margin() float64 {
+	if len(r.Ranked) < 2 || r.Ranked[1].Out != "" {
+		return 0
+	}
+	return r.Ranked[1].Cost - r.Ranked[0].Cost
 }
 
 // shownName is how many characters of a client's word are shown.
@@ -70,12 +87,21 @@ func newRecent() *recent {
 	return &recent{last: last}
 }
 
-func (r *recent) add(d *Decision, at time.Time, took time.Duration) {
-	e := &Recent{At: at, ID: d.ID, Model: d.Model, Reason: d.Reason, Why: d.Why, Asked: d.Asked, Rank: -1, PromptTokens: d.PromptTokens,
+// recent is the decision as people see it.
+func (x *decision) recent(took time.Duration) *Recent {
+	d := &x.out
+	e := &Recent{At: x.now, ID: d.ID, Model: d.Model, Reason: d.Reason, Why: d.Why, Asked: d.Asked, Rank: -1, PromptTokens: d.PromptTokens,
 		CachedTokens: d.CachedTokens, HeldTokens: d.HeldTokens, Regret: d.Regret, Partial: d.Partial, Recurrent: d.Recurrent, Took: took, Reported: -1}
+	if x.chosen != nil {
+		e.Considered, e.Ties, e.Ranked = len(x.mem.candidates), choose.Ties(x.mem.candidates), x.considered()
+	}
 	if len(d.Targets) > 0 {
 		e.Worker, e.Addr, e.Rank = d.Targets[0].Worker, d.Targets[0].Addr, d.Targets[0].Rank
 	}
+	return e
+}
+
+func (r *recent) add(e *Recent) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.last.Add(e.ID, e)
@@ -93,6 +119,15 @@ func (r *recent) observe(o Outcome) {
 	}
 }
 
+// Audited takes down what the audit found of a decision.
+func (r *Router) Audited(id string, v audit.Verdict) {
+	r.recent.mu.Lock()
+	defer r.recent.mu.Unlock()
+	if e, ok := r.recent.last.Peek(id); ok {
+		e.Audit = v
+	}
+}
+
 // Recent lists up to n past decisions, the newest first.
 func (r *Router) Recent(n int) []Recent {
 	r.recent.mu.Lock()
@@ -100,7 +135,9 @@ func (r *Router) Recent(n int) []Recent {
 	all := r.recent.last.Values()
 	out := make([]Recent, 0, len(all))
 	for _, e := range slices.Backward(all[max(0, len(all)-max(n, 0)):]) {
-		out = append(out, *e)
+		one := *e
+		one.Ranked = nil
+		out = append(out, one)
 	}
 	return out
 }

@@ -1,6 +1,9 @@
 package router
 
-import "github.com/sightline-router/sightline/router/choose"
+import (
+	"github.com/sightline-router/sightline/router/choose"
+	"github.com/sightline-router/sightline/router/fleet"
+)
 
 // Regret is what a decision gives up of what is cached: the longest overlap that any worker of the request is known to have,
 // less the chosen one's. The choice gives it up for reasons (router/choose), or because that worker cannot be chosen.
@@ -31,15 +34,21 @@ func (x *decision) addShut(class int, looked bool) {
 				blocks = x.predicted.leading(uint32(slot.ID), x.mem.blocks[class].chain, blocks, x.now)
 			}
 			if tokens := blocks * x.model.classes[class].BlockSize; tokens > x.mem.shut.tokens {
-				x.mem.shut = shut{tokens, isNew}
-				if !slot.Worker.Well() {
-					x.mem.shut.why = isOut
-				} else if !x.hasRoom()(slot) {
-					x.mem.shut.why = isFull
-				}
+				x.mem.shut = shut{tokens, x.why(slot)}
 			}
 		}
 	}
+}
+
+// why a slot cannot be chosen.
+func (x *decision) why(slot *fleet.Slot) string {
+	switch {
+	case !slot.Worker.Well():
+		return isOut
+	case !x.hasRoom()(slot):
+		return isFull
+	}
+	return isNew
 }
 
 // regret takes down the most that a worker holds of the prompt, of which an engine uses so many tokens at most.

@@ -9,6 +9,7 @@
 //	read.go     what its engines read, once for each different way of starting them
 //	choose.go   candidates, the choice, targets
 //	regret.go   what the choice gave up
+//	consider.go a decision of which nothing comes, for people
 //	book.go     what is remembered of a decision
 //	line.go     what the decision log says of it
 //	observe.go  what Envoy reports of it: load and predictions move to the worker really used

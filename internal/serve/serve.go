@@ -150,6 +150,7 @@ func (s *Server) decider(ctx context.Context, decisions *decisionlog.Log) *runni
 	go paceHeap(ctx, r.index)
 	if s.cfg.Audit {
 		r.audit = audit.New(audit.Options{Index: r.index, Log: s.log, Metrics: r.metrics, Text: s.cfg.AuditText,
+			Verdict: func(id string, v audit.Verdict) { r.router.Audited(id, v) },
 			Parent: func(slot indexer.SlotID, engineHash uint64, locals []uint64) {
 				r.sources.set.Learn(slot, engineHash, locals)
 			}})

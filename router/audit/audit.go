@@ -49,6 +49,8 @@ type Options struct {
 	Now     func() time.Time      // nil: time.Now
 	// Text adds the text of a differing token to its finding, for /audit and the page: two tokens of a prompt. Never logged.
 	Text bool
+	// Verdict, if set, is told each verdict. It must not block.
+	Verdict func(id string, v Verdict)
 	// Parent, if set, is told that the block that a slot's events name as a parent, unknown to the index, is the last of
 	// locals, the leading blocks of a prompt, all of which the slot holds. It must not block, and may keep locals.
 	Parent func(slot indexer.SlotID, engineHash uint64, locals []uint64)

@@ -70,6 +70,9 @@ func (a *Auditor) verdict(x *request, v Verdict) {
 
 func (a *Auditor) count(x *request, v Verdict) {
 	a.verdicts.WithLabelValues(x.Model, x.Worker, string(v)).Inc()
+	if a.o.Verdict != nil {
+		a.o.Verdict(x.ID, v)
+	}
 }
 
 func (f *Finding) text() string {

@@ -1,0 +1,92 @@
+package router
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"go.uber.org/zap"
+
+	"github.com/sightline-router/sightline/router/choose"
+	"github.com/sightline-router/sightline/router/decisionlog"
+	"github.com/sightline-router/sightline/router/fleet"
+)
+
+// Considered is a worker, or a rank of one, as a decision saw it. Of one that could not be chosen only what it holds is known.
+type Considered struct {
+	decisionlog.Candidate
+	Encode   int    `json:"encode"`             // picture tokens that it would have to encode
+	Doubtful bool   `json:"doubtful,omitempty"` // its events have not come for long
+	Trial    bool   `json:"trial,omitempty"`    // it fails, and this request is to show whether it still does
+	Out      string `json:"out,omitempty"`      // why it could not be chosen: out, full or new
+}
+
+// Consider decides as Decide does at this moment, and nothing comes of it: nothing is booked, counted, predicted or watched for,
+// and no worker gets its trial. Of the workers those that cost least are told, and then those that could not be chosen, so many
+// at most.
+func (r *Router) Consider(ctx context.Context, req *Request, most int) (Decision, Recent) {
+	aside := &Router{opt: r.opt, names: r.names, predicted: r.predicted, seen: r.seen, answers: r.answers, lanes: r.lanes}
+	aside.opt.Log, aside.opt.Audit, aside.opt.Decisions = zap.NewNop(), nil, nil
+	aside.metrics = newMetrics(nil, aside)
+	x := &decision{Router: aside, req: req, now: r.opt.Now(), out: Decision{ID: req.ID, Reason: Load}, mem: new(scratch), aside: true}
+	x.decide(ctx)
+	x.rankInBody()
+	if x.chosen != nil { // the choice ranked the best few: now all, by cost, behind the chosen one
+		f := choose.FleetOf(x.mem.candidates)
+		slices.SortStableFunc(x.mem.candidates[1:], func(a, b choose.Candidate) int { return cmp.Compare(f.Cost(&a).Sum(), f.Cost(&b).Sum()) })
+		x.ranked = x.mem.candidates[:min(len(x.mem.candidates), most)]
+	}
+	told := *x.recent(r.opt.Now().Sub(x.now))
+	told.Ranked = append(told.Ranked, x.excluded(most-len(told.Ranked))...)
+	return x.out, told
+}
+
+// considered are the ranked candidates, best first.
+func (x *decision) considered() []Considered {
+	if len(x.ranked) == 0 {
+		return nil
+	}
+	out, f := make([]Considered, len(x.ranked)), choose.FleetOf(x.mem.candidates)
+	for i := range x.ranked {
+		c := &x.ranked[i]
+		slot, terms := x.slots[c.Slot], f.Cost(c)
+		out[i] = Considered{Encode: c.Encode, Doubtful: c.Doubtful, Trial: c.First, Candidate: decisionlog.Candidate{Worker: slot.Worker.Name, Rank: slot.Rank,
+			Exact: c.Exact, Predicted: c.Predicted, Inflight: c.Inflight, Backlog: c.Backlog, Rate: c.Rate, Cost: terms.Sum(), Terms: terms}}
+	}
+	return out
+}
+
+// excluded are the workers that could not be chosen, so many at most, with what they hold of a prompt that was read.
+func (x *decision) excluded(most int) (out []Considered) {
+	class := -1
+	for _, slot := range x.known {
+		if len(out) == most || slices.Contains(x.slots, slot) {
+			continue
+		}
+		c := Considered{Out: x.why(slot), Candidate: decisionlog.Candidate{Worker: slot.Worker.Name, Rank: slot.Rank, Inflight: slot.Load(x.now).Inflight}}
+		if own := x.classRead(slot); own >= 0 {
+			keys, size := &x.mem.blocks[own], x.model.classes[own].BlockSize
+			if own != class {
+				x.mem.match(x, keys.locals, true)
+				class = own
+			}
+			c.Exact, c.Doubtful = x.proven(slot)
+			c.Predicted = x.predicted.leading(uint32(slot.ID), keys.chain, c.Exact, x.now) * size
+			c.Exact *= size
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// classRead is the number of a slot's class, if the prompt was read as its workers read it; else -1.
+func (x *decision) classRead(slot *fleet.Slot) int {
+	if x.out.PromptTokens == 0 {
+		return -1
+	}
+	class := x.model.classOf(slot.Worker)
+	if !x.mem.blocks[class].wanted {
+		return -1
+	}
+	return class
+}

@@ -1,0 +1,85 @@
+package router
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"testing"
+
+	"github.com/sightline-router/sightline/router/audit"
+)
+
+// What would be decided is what is decided next, all workers are told, and nothing comes of having asked.
+func TestConsider(t *testing.T) {
+	w := newWorld(t, 5)
+	body := chatBody("m", fmt.Sprintf("%q", text(400, 1)))
+	w.stores(1, body)
+	w.stores(3, body)
+	for range 3 {
+		w.slots[3].Worker.Failed("503", w.now)
+	}
+	ask := &Request{ID: "asked", Path: "/v1/chat/completions", Body: [][]byte{[]byte(body)}}
+	before, _ := w.metrics.Gather()
+	d, told := w.Consider(t.Context(), ask, 64)
+	after, _ := w.metrics.Gather()
+	if fmt.Sprint(before) != fmt.Sprint(after) || w.opt.Fleet.Open() != 0 || len(w.Recent(9)) != 0 {
+		t.Errorf("something came of asking: %d open, %d decisions\n%v\n%v", w.opt.Fleet.Open(), len(w.Recent(9)), before, after)
+	}
+	if again, _ := w.Consider(t.Context(), ask, 64); again.CachedTokens != d.CachedTokens || again.Reason != Exact {
+		t.Errorf("asked again: %+v, before %+v", again, d)
+	}
+	got := w.decide(body)
+	if got.Targets[0] != d.Targets[0] || got.CachedTokens != d.CachedTokens || got.HeldTokens != d.HeldTokens || got.Reason != d.Reason {
+		t.Errorf("decided %+v, would have been %+v", got, d)
+	}
+	if len(told.Ranked) != 5 || told.Considered != 4 || told.Ranked[0].Worker != "w1" || told.Ranked[0].Exact == 0 || told.Margin() <= 0 {
+		t.Fatalf("told: %+v", told)
+	}
+	for i, c := range told.Ranked[1:4] {
+		if c.Exact != 0 || c.Out != "" || c.Cost <= told.Ranked[0].Cost || c.Cost != c.Terms.Sum() || c.Cost < told.Ranked[i].Cost {
+			t.Errorf("candidate %d: %+v", i+1, c)
+		}
+	}
+	if c := told.Ranked[4]; c.Worker != "w3" || c.Out != isOut || c.Exact != told.Ranked[0].Exact {
+		t.Errorf("the worker that fails: %+v", c)
+	}
+	if _, few := w.Consider(t.Context(), ask, 2); len(few.Ranked) != 2 || few.Considered != 4 {
+		t.Errorf("of at most 2: %+v", few.Ranked)
+	}
+
+	// A past decision keeps its best candidates, and what the audit found; a list of decisions does not.
+	w.Audited("d1", audit.Equal)
+	past, _ := w.Decision("d1")
+	if len(past.Ranked) != 4 || !reflect.DeepEqual(past.Ranked[0], told.Ranked[0]) || past.Audit != audit.Equal || past.Margin() != told.Margin() {
+		t.Errorf("kept: %+v", past)
+	}
+	if list := w.Recent(1); len(list[0].Ranked) != 0 || list[0].Considered != 4 {
+		t.Errorf("listed: %+v", list[0])
+	}
+	if _, err := json.Marshal(told); err != nil { // a trial's rank is no number
+		t.Error(err)
+	}
+}
+
+// Of a request that is not read, or that nobody may get, it is told why; a trial is left for real requests.
+func TestConsiderWithoutPrompt(t *testing.T) {
+	w := newWorld(t, 2)
+	if d, told := w.Consider(t.Context(), &Request{ID: "a", Body: [][]byte{[]byte(chatBody("other", `"x"`))}}, 64); d.Why != "model unknown" || told.Asked != "other" || len(told.Ranked) != 2 {
+		t.Errorf("model unknown: %+v %+v", d, told)
+	}
+	if d, told := w.Consider(t.Context(), &Request{ID: "a", Body: [][]byte{[]byte(`{"model":`)}}, 64); d.Refuse == nil || len(told.Ranked) != 0 {
+		t.Errorf("no JSON: %+v %+v", d, told)
+	}
+	for range 3 {
+		w.slots[1].Worker.Failed("503", w.now)
+	}
+	w.now = w.now.Add(2e9) // a trial is due
+	body := chatBody("m", `"Hello"`)
+	d, told := w.Consider(t.Context(), &Request{ID: "b", Path: "/v1/chat/completions", Body: [][]byte{[]byte(body)}}, 64)
+	if d.Targets[0].Worker != "w0" || len(told.Ranked) != 2 || told.Ranked[1].Out != isOut {
+		t.Errorf("one is out: %+v %+v", d, told)
+	}
+	if got := w.decide(body); got.Targets[0].Worker != "w1" {
+		t.Errorf("the trial: %+v", got)
+	}
+}
