@@ -263,9 +263,10 @@ func (c *checker) lead(s *site, routes *routev3.RouteConfiguration, at path) (an
 	return any
 }
 
-// workers reports whether a cluster is taken for one of workers.
+// workers reports whether a cluster is taken for one of workers; one that is not there is.
 func (c *checker) workers(name string) bool {
-	return len(c.want.Clusters) == 0 || slices.Contains(c.want.Clusters, name)
+	_, there := c.cluster(name)
+	return len(c.want.Clusters) == 0 || slices.Contains(c.want.Clusters, name) || !there
 }
 
 // endpointsOf are a cluster's addresses, as far as they are told here.

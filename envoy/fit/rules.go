@@ -475,13 +475,12 @@ func (c *checker) reads(name string) (header string, reads bool) {
 		return "", false
 	}
 	if composite, ok := as[*compositev3.ClusterConfig](there.of.GetClusterType().GetTypedConfig()); ok {
-		for _, sub := range composite.GetClusters() {
+		for _, sub := range composite.GetClusters() { // the first attempt's, where it goes by a header
 			if part, ok := c.cluster(sub.GetName()); ok && part.of.GetOriginalDstLbConfig() != nil {
-				h, r := c.reads(sub.GetName())
-				header, reads = h, reads || r
+				return c.reads(sub.GetName())
 			}
 		}
-		return header, reads
+		return "", false
 	}
 	if there.of.GetType() == clusterv3.Cluster_ORIGINAL_DST {
 		o := there.of.GetOriginalDstLbConfig()
