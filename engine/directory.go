@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -154,7 +155,7 @@ func (st *state) list() error {
 		}
 		slices.Sort(names)
 		for _, n := range names {
-			if name := path.Join(sub, n); matters(name) {
+			if name := path.Join(sub, n); Matters(name) {
 				if err := st.add(name, filepath.Join(st.dir, sub, n)); err != nil {
 					return err
 				}
@@ -181,8 +182,8 @@ func (st *state) add(name, file string) error {
 	return nil
 }
 
-// matters tells whether prompts depend on a file of this name.
-func matters(name string) bool {
+// Matters tells whether prompts depend on a file of this name in a model directory; those of weights do not count.
+func Matters(name string) bool {
 	switch {
 	case strings.HasSuffix(name, ".index.json"): // of weights
 		return false
@@ -199,6 +200,9 @@ func matters(name string) bool {
 // lfsMagic begins what Git leaves in place of a large file that was not downloaded (git-lfs specification, version 1).
 const lfsMagic = "version https://git-lfs"
 
+// IsLFSPointer tells whether a file's content is such a pointer.
+func IsLFSPointer(content []byte) bool { return bytes.HasPrefix(content, []byte(lfsMagic)) }
+
 // check says what makes the directory unreadable: an error of the look, or a file that is a Git LFS pointer (those have
 // less than 1,024 bytes).
 func (st *state) check() error {
@@ -212,7 +216,7 @@ func (st *state) check() error {
 		if f.size >= 1024 {
 			continue
 		}
-		if text, err := readBounded(f.file, 1024); err == nil && strings.HasPrefix(string(text), lfsMagic) {
+		if text, err := readBounded(f.file, 1024); err == nil && IsLFSPointer(text) {
 			return fmt.Errorf("%s: it is a Git LFS pointer, not the file (run `git lfs pull` there)", f.file)
 		}
 	}

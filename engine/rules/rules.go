@@ -58,9 +58,21 @@ type Rules struct {
 	// Describe fills in what a server tells of itself beside /v1/models, /version and its page of Load, which is given.
 	Describe func(ctx context.Context, client *http.Client, page []byte, f *Facts)
 
+	Flags Flags
+
 	// What they tell of themselves while they serve.
 	Health string // the path that answers 2xx while the server can serve, and 503 while it cannot; "": none
 	Load   Load
+}
+
+// Flags are the arguments by which a server is started so that it tells what is worth knowing, as people type them; "": it needs
+// none, or has none.
+type Flags struct {
+	Events  string // KV events, with a replay socket where it has one
+	Caching string // the prefix cache
+	Counts  string // cached tokens in answers' usage
+	Metrics string // requests running and waiting, on its page of metrics
+	Blocks  string // blocks of more than one token
 }
 
 // Load says where a server tells its load: gauges on a page in Prometheus' text form.

@@ -18,6 +18,10 @@ func Rules(v rules.Version) rules.Rules {
 		EventsOverHTTP: true, TellsLoad: true,
 		Decoder: func(d rules.Decoding) rules.Decoder { return &Decoder{Keep: d.Keep, Standalone: d.Standalone} },
 		Owner:   "tensorrt_llm", Describe: describe,
+		Flags: rules.Flags{
+			Events:  "kv_cache_config: {enable_block_reuse: true, event_buffer_max_size: 16384} (in the file of --config)",
+			Metrics: "return_perf_metrics: true, enable_iter_perf_stats: true (in the file of --config)",
+		},
 		Health: health, Load: load,
 	}
 }

@@ -22,6 +22,10 @@ func Rules(v rules.Version) rules.Rules {
 		Decoder:       func(d rules.Decoding) rules.Decoder { return &Decoder{Keep: d.Keep} },
 		TellsSettings: true,
 		Owner:         "vllm", CacheInfo: cacheInfo, Describe: describe,
+		Flags: rules.Flags{
+			Events:  `--kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5657"}'`,
+			Caching: "--enable-prefix-caching", Counts: "--enable-prompt-tokens-details",
+		},
 		HasTokenize: true, TokenizesChats: true, TokenizesPictures: since(17), // #34560
 		Health: health, Load: load,
 	}

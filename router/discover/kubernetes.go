@@ -101,6 +101,20 @@ func (k *Kubernetes) Follow(ctx context.Context, found func([]Endpoint)) {
 	}
 }
 
+// List gives the endpoints as they are now.
+func (k *Kubernetes) List(ctx context.Context) ([]Endpoint, error) {
+	client, err := k.client()
+	if err != nil {
+		return nil, err
+	}
+	defer client.CloseIdleConnections()
+	list, _, err := k.list(ctx, client)
+	if err != nil {
+		return nil, err
+	}
+	return endpointsOf(list, k.Port)
+}
+
 // session lists, then watches until something fails.
 func (k *Kubernetes) session(ctx context.Context, tell func(map[string]*endpointSlice)) error {
 	client, err := k.client() // anew each time: the authority's file changes too

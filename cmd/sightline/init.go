@@ -1,0 +1,37 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"github.com/sightline-router/sightline/internal/draft"
+)
+
+type initCmd struct {
+	Worker     []string `placeholder:"HOST:PORT" help:"Address of a running worker. Repeatable."`
+	Kubernetes []string `sep:"none" placeholder:"SELECTOR" help:"Or: a label selector of EndpointSlices, such as kubernetes.io/service-name=vllm. Repeatable."`
+	Namespace  string   `help:"With --kubernetes: their namespace; default: the pod's own."`
+	KubePort   string   `help:"With --kubernetes: the port to dial, its name or number; default: the only one."`
+	KubeAPI    string   `name:"kube-api" help:"With --kubernetes, outside of a pod: the API server, such as http://127.0.0.1:8001 of kubectl proxy."`
+	ModelDir   []string `sep:"none" placeholder:"[NAME=]DIR" help:"Directory of a model's files without the weights. Default: the workers' own path, Hugging Face's cache, or the hub of $HF_ENDPOINT."`
+	Out        string   `default:"." help:"Where to write sightline.yaml and envoy.yaml."`
+	Force      bool     `help:"Overwrite what is there."`
+	Canary     bool     `help:"Have each worker compute two tokens, to see whether its answers count cached ones."`
+}
+
+// Help is what `sightline init --help` says beside the flags.
+func (c *initCmd) Help() string {
+	return "Asks running workers what they are, finds their models' files, writes sightline.yaml and envoy.yaml, checks them, and says what is to be switched on at the workers."
+}
+
+func (c *initCmd) Run(ctx context.Context) error {
+	if len(c.Kubernetes) == 0 && c.Namespace+c.KubePort+c.KubeAPI != "" {
+		return errors.New("--namespace, --kube-port and --kube-api belong to --kubernetes, which is not given")
+	}
+	o := draft.Options{Workers: c.Worker, ModelDir: c.ModelDir, Out: c.Out, Force: c.Force, Canary: c.Canary}
+	for _, selector := range c.Kubernetes {
+		o.Groups = append(o.Groups, draft.Group{API: c.KubeAPI, Namespace: c.Namespace, Selector: selector, Port: c.KubePort})
+	}
+	return draft.Run(ctx, o, os.Stdout)
+}

@@ -1,0 +1,100 @@
+package draft
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/sightline-router/sightline/engine"
+)
+
+// found says what each worker is, in a line.
+func (d *drafter) found() {
+	d.each(func(m *model, c *class, w *worker) {
+		kind := ""
+		if w.Simulated {
+			kind = ", simulated"
+		}
+		if c.name != "" {
+			kind += ", class " + c.name
+		}
+		fmt.Fprintf(d.say, "%s: %s %s%s, serves %s, blocks of %v tokens", w.Addr, w.Engine, w.Version, kind, m.name, c.value("block_size"))
+		if w.Ranks > 1 {
+			fmt.Fprintf(d.say, ", %d ranks", w.Ranks)
+		}
+		events, _ := eventsOf(w)
+		switch {
+		case len(w.Events) > 0:
+			fmt.Fprintf(d.say, ", KV events at %s", w.Events[0].Pub)
+		case len(events) == 0:
+			fmt.Fprint(d.say, ", no KV events")
+		}
+		fmt.Fprintln(d.say)
+	})
+}
+
+func (c *class) value(name string) any {
+	for _, k := range c.keys {
+		if k.name == name {
+			return k.value
+		}
+	}
+	return nil
+}
+
+// advise says what is to be switched on at the workers, what nobody could tell, and what to do next.
+func (d *drafter) advise() {
+	var do, unknown []string
+	d.each(func(m *model, c *class, w *worker) {
+		note := func(list *[]string, format string, args ...any) {
+			*list = append(*list, "  "+w.Addr+": "+fmt.Sprintf(format, args...))
+		}
+		r := engine.RulesOf(w.Engine, w.Version)
+		flags := r.Flags
+		off := func(told *bool) bool { return told != nil && !*told }
+		if off(w.Publishes) {
+			note(&do, "KV events are off, so what it holds is only guessed: %s", flags.Events)
+		} else if len(w.Events) > 0 && w.Events[0].Replay == "" {
+			note(&do, "its events have no replay socket, so a lost one stays lost: replay_endpoint in %s", flags.Events)
+		}
+		if off(w.PrefixCaching) {
+			note(&do, "prefix caching is off, so there is nothing to route for: %s", flags.Caching)
+		}
+		if off(w.CountsCached) {
+			note(&do, "answers do not count cached tokens, so predictions are not checked against them: %s", flags.Counts)
+		}
+		if file := w.ChatTemplate; file != "" && c.value("chat_template") == "" {
+			note(&do, "it has a chat template of its own, %s: give a copy of that file here as chat_template", file)
+		}
+		if flags.Metrics != "" && w.Requests == nil {
+			note(&do, "it does not tell its load: %s", flags.Metrics)
+		}
+		if flags.Blocks != "" && c.value("block_size") == 1 {
+			note(&do, "every token is a block, which costs memory and time in the router: %s", flags.Blocks)
+		}
+		if w.Publishes == nil && !r.EventsOverHTTP {
+			note(&do, "%s %s does not say where it publishes KV events. If it was started with them, give events: {zmq: \"tcp://%s:PORT\"}; else: %s",
+				w.Engine, w.Version, w.Host(), flags.Events)
+		}
+		if r.EventsOverHTTP {
+			note(&do, "its KV events are drained over HTTP, by this router alone. They need %s", flags.Events)
+		}
+		if w.CountsCached == nil && flags.Counts != "" {
+			note(&unknown, "whether answers count cached tokens (--canary has it compute two tokens and looks; %s)", flags.Counts)
+		}
+		for _, u := range w.Unknown {
+			note(&unknown, "%s: %s", u.What, u.Why)
+		}
+	})
+	for _, part := range []struct {
+		head string
+		list []string
+	}{{"To switch on at the workers:", do}, {"Not learnt:", unknown}} {
+		if len(part.list) > 0 {
+			fmt.Fprintf(d.say, "%s\n%s\n", part.head, strings.Join(part.list, "\n"))
+		}
+	}
+	config := filepath.Join(d.Out, configFile)
+	fmt.Fprintf(d.say, "Written and checked: %s, %s. Next:\n  sightline serve -c %s\n  envoy -c %s\n",
+		config, filepath.Join(d.Out, envoyFile), config, filepath.Join(d.Out, envoyFile))
+}

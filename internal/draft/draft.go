@@ -1,0 +1,167 @@
+// Package draft writes a first configuration from what running workers say of themselves: `sightline init`.
+//
+//	addresses ─ survey ─▶ facts ─ group.go ─▶ models, with a class for each way in which their workers were started
+//	                               files.go ─▶ each model's directory: given, the workers' own, a cache's, or fetched from a hub
+//	                               write.go ─▶ sightline.yaml, checked as `sightline serve --check` does, and envoy.yaml
+//	                              advice.go ─▶ what was found, and what is to be switched on at the workers
+//
+// Nothing is overwritten unasked, and nothing is written that does not pass the check.
+package draft
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/sightline-router/sightline/engine"
+	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/internal/survey"
+	"github.com/sightline-router/sightline/router/discover"
+)
+
+// Options say whom to ask and where to write.
+type Options struct {
+	Workers  []string            // host:port of each
+	Groups   []Group             // of pods
+	ModelDir []string            // DIR, or NAME=DIR where there are several models
+	Out      string              // the directory to write into
+	Force    bool                // overwrite what is there
+	Canary   bool                // have each worker compute two tokens, to see whether it counts cached ones
+	Getenv   func(string) string // nil: os.Getenv
+}
+
+// Group is the pods behind the EndpointSlices that a label selector names; what is empty is the pod's own that asks.
+type Group struct{ API, Namespace, Selector, Port string }
+
+// askTime bounds one question to a worker, and answerTime the canary's.
+const (
+	askTime    = 5 * time.Second
+	answerTime = 60 * time.Second
+	maxWorkers = 1024
+)
+
+// drafter is one run.
+type drafter struct {
+	Options
+	say    io.Writer
+	client *http.Client
+	models []*model
+}
+
+// Run asks the workers, writes sightline.yaml and envoy.yaml into Out, and says what it found.
+func Run(ctx context.Context, o Options, say io.Writer) error {
+	if o.Getenv == nil {
+		o.Getenv = os.Getenv
+	}
+	d := &drafter{Options: o, say: say, client: rules.NewClient(askTime)}
+	for _, name := range []string{configFile, envoyFile} {
+		if _, err := os.Lstat(filepath.Join(o.Out, name)); err == nil && !o.Force {
+			return fmt.Errorf("%s is there already (give --force to overwrite it, or another --out)", filepath.Join(o.Out, name))
+		}
+	}
+	workers, err := d.ask(ctx)
+	if err != nil {
+		return err
+	}
+	if d.models, err = group(workers); err != nil {
+		return err
+	}
+	d.found()
+	if err := os.MkdirAll(o.Out, 0o755); err != nil {
+		return err
+	}
+	for _, m := range d.models {
+		if err := d.files(ctx, m); err != nil {
+			return fmt.Errorf("model %s: %w", m.name, err)
+		}
+		fmt.Fprintf(say, "%s: files in %s, %s\n", m.name, m.dir, m.dirFrom)
+	}
+	if err := d.write(); err != nil {
+		return err
+	}
+	d.advise()
+	return nil
+}
+
+// worker is one that was asked.
+type worker struct {
+	rules.Facts
+	group *Group // nil: it was named by its address
+	auto  bool   // it says itself where it publishes
+}
+
+// ask finds out what each worker is, sixteen at a time. One that cannot be asked is an error: a configuration without it is not
+// what was wanted.
+func (d *drafter) ask(ctx context.Context) (list []*worker, err error) {
+	for _, addr := range d.Workers {
+		list = append(list, &worker{Facts: rules.Facts{Addr: addr}})
+	}
+	for i := range d.Groups {
+		g := &d.Groups[i]
+		pods, err := g.pods(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("--kubernetes %s: %w", g.Selector, err)
+		}
+		for _, p := range pods {
+			list = append(list, &worker{Facts: rules.Facts{Addr: p.Addr.String()}, group: g})
+		}
+	}
+	if len(list) == 0 || len(list) > maxWorkers {
+		return nil, fmt.Errorf("%d workers (want --worker host:port or --kubernetes SELECTOR for 1 to %d)", len(list), maxWorkers)
+	}
+	slots, failed := make(chan struct{}, 16), make([]error, len(list))
+	var all sync.WaitGroup
+	for i, w := range list {
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			failed[i] = d.one(ctx, w)
+		})
+	}
+	all.Wait()
+	return list, errors.Join(failed...)
+}
+
+func (d *drafter) one(ctx context.Context, w *worker) (err error) {
+	if w.Facts, err = survey.Ask(ctx, d.client, w.Addr); err != nil {
+		return fmt.Errorf("worker %s: %w", w.Addr, err)
+	}
+	switch {
+	case w.FrontEnd:
+		return fmt.Errorf("worker %s: it is a front end of NVIDIA Dynamo, whose workers are found by its discovery (see dynamo in docs/configuration.md)", w.Addr)
+	case w.Engine == "":
+		return fmt.Errorf("worker %s: %s", w.Addr, w.Unknown[len(w.Unknown)-1].Why)
+	case len(w.Served) == 0:
+		return fmt.Errorf("worker %s: it serves no model that can be named", w.Addr)
+	}
+	if find := engine.RulesOf(w.Engine, w.Version).FindEvents; find != nil {
+		_, err := find(ctx, d.client, w.Addr, w.Host(), 0)
+		w.auto = err == nil
+	}
+	if d.Canary {
+		if err := survey.Canary(ctx, rules.NewClient(answerTime), &w.Facts); err != nil {
+			w.Lacks("counts_cached", err)
+		}
+	}
+	return nil
+}
+
+// pods lists a group's once.
+func (g *Group) pods(ctx context.Context) ([]discover.Endpoint, error) {
+	api, namespace := discover.InCluster()
+	k := discover.Kubernetes{API: cmp.Or(g.API, api), CAFile: discover.DefaultCAFile, TokenFile: discover.DefaultTokenFile,
+		Namespace: cmp.Or(g.Namespace, namespace), Selector: g.Selector, Port: g.Port, Log: zap.NewNop()}
+	if k.API == "" || k.Namespace == "" {
+		return nil, errors.New("this is no pod with a ServiceAccount's token (give --namespace, and --kube-api: what `kubectl proxy` listens at)")
+	}
+	return k.List(ctx)
+}

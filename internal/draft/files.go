@@ -1,0 +1,98 @@
+package draft
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/sightline-router/sightline/internal/hub"
+)
+
+// files finds a model's directory: the one that was given; the workers' own path, if it is here too; what Hugging Face's cache
+// has of the repository; at last a hub's, fetched at one commit into the directory that is written to.
+func (d *drafter) files(ctx context.Context, m *model) (err error) {
+	for _, given := range d.ModelDir {
+		name, dir, named := strings.Cut(given, "=")
+		if !named {
+			name, dir = m.name, given
+		}
+		if name == m.name && (named || len(d.models) == 1) {
+			m.dirFrom = "as given"
+			m.dir, err = filepath.Abs(dir)
+			return err
+		}
+	}
+	path := ""
+	for _, c := range m.classes {
+		for _, w := range c.workers {
+			path = cmp.Or(path, w.EngineModel)
+		}
+	}
+	if filepath.IsAbs(path) {
+		if isModel(path) {
+			m.dir, m.dirFrom = path, "the workers' own path"
+			return nil
+		}
+		return fmt.Errorf("its workers load it from %s, which is not here (give --model-dir with a copy of its files without the weights)", path)
+	}
+	repo := cmp.Or(path, m.name) // TensorRT-LLM tells no path
+	if m.dir = d.cached(repo); m.dir != "" {
+		m.dirFrom = "Hugging Face's cache"
+		return nil
+	}
+	return d.fetch(ctx, m, repo)
+}
+
+// isModel tells a directory that holds a model.
+func isModel(dir string) bool {
+	for _, name := range []string{"config.json", "tokenizer.json", "params.json"} {
+		if info, err := os.Stat(filepath.Join(dir, name)); err == nil && info.Mode().IsRegular() {
+			return true
+		}
+	}
+	return false
+}
+
+// cached finds a repository's folder in a cache; its revision is followed from there.
+func (d *drafter) cached(repo string) string {
+	folder := "models--" + strings.ReplaceAll(repo, "/", "--")
+	if !filepath.IsLocal(folder) || strings.ContainsRune(folder, filepath.Separator) {
+		return ""
+	}
+	for _, cache := range []string{d.Getenv("HF_HUB_CACHE"), d.Getenv("HUGGINGFACE_HUB_CACHE"), filepath.Join(hub.Home(d.Getenv), "hub")} {
+		if at := filepath.Join(cache, folder); filepath.IsAbs(at) {
+			if entries, err := os.ReadDir(filepath.Join(at, "snapshots")); err == nil && len(entries) > 0 {
+				return at
+			}
+		}
+	}
+	return ""
+}
+
+// fetch takes the small files from a hub, unless that was done before.
+func (d *drafter) fetch(ctx context.Context, m *model, repo string) error {
+	folder := strings.ReplaceAll(repo, "/", "--")
+	if folder == "" || strings.HasPrefix(folder, ".") || strings.ContainsRune(folder, filepath.Separator) {
+		return fmt.Errorf("%q is no repository's name (give --model-dir)", repo)
+	}
+	at := filepath.Join(d.Out, "models", folder)
+	m.dir = filepath.Join("models", folder)
+	if isModel(at) {
+		m.dirFrom = "fetched before"
+		return nil
+	}
+	h, err := hub.FromEnvironment(d.Getenv)
+	if err != nil {
+		return fmt.Errorf("its files are in no cache here: %w", err)
+	}
+	commit, err := h.Fetch(ctx, repo, m.revision, at)
+	if errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("%s is there, and holds no model (remove it)", at)
+	}
+	m.dirFrom = "fetched at commit " + commit
+	return err
+}

@@ -1,0 +1,213 @@
+package draft
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/sightline-router/sightline/engine"
+	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/internal/serve"
+)
+
+const (
+	configFile = "sightline.yaml"
+	envoyFile  = "envoy.yaml"
+)
+
+// file is YAML text that is being written, a line for each key and behind it where the value comes from.
+type file struct{ bytes.Buffer }
+
+// line writes a key. What comes from a worker is quoted where YAML would read it otherwise.
+func (f *file) line(indent, name string, value any, from string) {
+	text, _ := yaml.MarshalWithOptions(value, yaml.Flow(true)) // texts, numbers, lists and maps of them cannot fail
+	fmt.Fprintf(f, "%s%s: %s", indent, name, bytes.TrimSpace(text))
+	if from != "" {
+		fmt.Fprintf(f, " # %s", from)
+	}
+	f.WriteByte('\n')
+}
+
+// yaml is the configuration, with the keys that differ from their defaults.
+func (d *drafter) yaml() []byte {
+	f := &file{}
+	f.WriteString("# Drafted by `sightline init` from what the workers said. All keys: docs/configuration.md.\nmodels:\n")
+	for _, m := range d.models {
+		f.line("- ", "name", m.name, "/v1/models")
+		if len(m.aliases) > 0 {
+			f.line("  ", "aliases", m.aliases, "/v1/models")
+		}
+		if len(m.adapters) > 0 {
+			f.line("  ", "adapters", m.adapters, "/v1/models")
+		}
+		f.line("  ", "dir", m.dir, m.dirFrom)
+		own := map[string]any{}
+		for _, k := range m.classes[0].keys {
+			if own[k.name] = k.value; k.value != k.or {
+				f.line("  ", k.name, k.value, k.from)
+			}
+		}
+		for i, c := range m.classes[1:] {
+			if i == 0 {
+				f.WriteString("  classes: # workers that were started otherwise\n")
+			}
+			f.line("  - ", "name", c.name, "")
+			for _, k := range c.keys {
+				if own[k.name] != k.value {
+					f.line("    ", k.name, k.value, k.from)
+				}
+			}
+		}
+	}
+	d.workers(f)
+	return f.Bytes()
+}
+
+// workers lists those that were named by their addresses, and the groups of pods, which have one line for all.
+func (d *drafter) workers(f *file) {
+	networks := []string{}
+	heads := map[bool]string{false: "workers:\n", true: "kubernetes:\n  workers:\n"}
+	for _, pods := range []bool{false, true} {
+		said := map[*Group]bool{}
+		d.each(func(m *model, c *class, w *worker) {
+			if (w.group != nil) != pods {
+				return
+			}
+			first, indent := "- ", "  "
+			if pods {
+				if at := network(w.Addr); !slices.Contains(networks, at) {
+					networks = append(networks, at)
+				}
+				if said[w.group] {
+					return
+				}
+				said[w.group], first, indent = true, "  - ", "    "
+			}
+			f.WriteString(heads[pods])
+			heads[pods] = ""
+			if pods {
+				f.line(first, "selector", w.group.Selector, "")
+				f.given(indent, "namespace", w.group.Namespace)
+				f.given(indent, "port", w.group.Port)
+			} else {
+				f.line(first, "addr", w.Addr, "")
+			}
+			if len(d.models) > 1 {
+				f.line(indent, "model", m.name, "")
+			}
+			f.given(indent, "class", c.name)
+			if w.Ranks > 1 {
+				f.line(indent, "ranks", w.Ranks, "its data-parallel size")
+			}
+			if events, from := eventsOf(w); len(events) > 0 {
+				f.line(indent, "events", events, from)
+			}
+		})
+	}
+	if len(networks) > 0 {
+		f.WriteString("envoy:\n")
+		f.line("  ", "worker_networks", networks, "around the pods that were found: make it the pods' network")
+	}
+}
+
+func (f *file) given(indent, name, value string) {
+	if value != "" {
+		f.line(indent, name, value, "")
+	}
+}
+
+// each goes through all workers, by model and class.
+func (d *drafter) each(do func(m *model, c *class, w *worker)) {
+	for _, m := range d.models {
+		for _, c := range m.classes {
+			for _, w := range c.workers {
+				do(m, c, w)
+			}
+		}
+	}
+}
+
+// eventsOf says how a worker's events are heard: by asking it, where it answers that to the router too; by its sockets; or by
+// draining them.
+func eventsOf(w *worker) (keys yaml.MapSlice, from string) {
+	host, ip := net.JoinHostPort(w.Host(), ""), "{ip}:"
+	here := func(endpoint string) string {
+		if w.group != nil {
+			endpoint = strings.Replace(endpoint, host, ip, 1)
+		}
+		return endpoint
+	}
+	switch {
+	case w.auto:
+		return yaml.MapSlice{{Key: "auto", Value: true}}, "it says where it publishes"
+	case len(w.Events) > 0:
+		keys = yaml.MapSlice{{Key: "zmq", Value: here(w.Events[0].Pub)}}
+		if w.Events[0].Replay != "" {
+			keys = append(keys, yaml.MapItem{Key: "replay", Value: here(w.Events[0].Replay)})
+		}
+		if w.Events[0].Topic != "" {
+			keys = append(keys, yaml.MapItem{Key: "topic", Value: w.Events[0].Topic})
+		}
+		return keys, "its arguments"
+	case engine.RulesOf(w.Engine, w.Version).EventsOverHTTP:
+		return yaml.MapSlice{{Key: "http", Value: here("http://" + w.Addr)}}, "drained: for one router alone"
+	}
+	return nil, ""
+}
+
+// network is where pods like the one at addr may be.
+func network(addr string) string {
+	at, err := netip.ParseAddrPort(addr)
+	if err != nil {
+		return addr
+	}
+	bits := 16
+	if at.Addr().Is6() {
+		bits = 64
+	}
+	prefix, _ := at.Addr().Prefix(bits) // of a whole address it does not fail
+	return fmt.Sprintf("%v:%d", prefix, at.Port())
+}
+
+// write writes both files, once what they say has passed the check of `sightline serve --check`.
+func (d *drafter) write() error {
+	text := d.yaml()
+	draft, err := os.CreateTemp(d.Out, ".draft-*.yaml")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(draft.Name())
+	_, err = draft.Write(text)
+	if err = errors.Join(err, draft.Chmod(0o644), draft.Close()); err != nil {
+		return err
+	}
+	cfg, err := config.Load(draft.Name())
+	if err == nil {
+		quiet := cfg
+		quiet.LogLevel = "error"
+		_, err = serve.Load(quiet)
+	}
+	if err != nil {
+		return fmt.Errorf("what the workers said makes no configuration that starts, so nothing is written: %w", err)
+	}
+	variant := ""
+	if len(cfg.Kubernetes.Workers) > 0 {
+		variant = "eds"
+	}
+	proxy, err := serve.EnvoyYAML(cfg, variant, "")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(d.Out, envoyFile), proxy, 0o644); err != nil { //nolint:gosec // no secrets in it
+		return err
+	}
+	return os.Rename(draft.Name(), filepath.Join(d.Out, configFile))
+}
