@@ -158,6 +158,16 @@ workers:
 - addr: W0
   events: {http: "http://W0"}
 `, says: []string{"event_buffer_max_size: 16384", "drained"}},
+		"a worker that refers to our secrets": {fleet: []sim.Config{{Model: "${env:HOME} # x"}},
+			want: `models:
+- name: "$${env:HOME}
+  dir: DIR
+  engine_version: 0.32.0
+  max_model_len: 65520
+workers:
+- addr: W0
+  events: {auto: true}
+`},
 		"two models": {fleet: []sim.Config{{Model: "a"}, {Model: "b: c"}}, dirs: []string{"a=" + modelDir, "b: c=" + modelDir},
 			want: `models:
 - name: a

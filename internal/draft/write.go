@@ -26,10 +26,11 @@ const (
 // file is YAML text that is being written, a line for each key and behind it where the value comes from.
 type file struct{ bytes.Buffer }
 
-// line writes a key. What comes from a worker is quoted where YAML would read it otherwise.
+// line writes a key. What comes from a worker is quoted where YAML would read it otherwise, and refers to nothing of ours.
 func (f *file) line(indent, name string, value any, from string) {
 	text, _ := yaml.MarshalWithOptions(value, yaml.Flow(true)) // texts, numbers, lists and maps of them cannot fail
-	fmt.Fprintf(f, "%s%s: %s", indent, name, bytes.TrimSpace(text))
+	text = bytes.ReplaceAll(bytes.TrimSpace(text), []byte("${"), []byte("$${"))
+	fmt.Fprintf(f, "%s%s: %s", indent, name, text)
 	if from != "" {
 		fmt.Fprintf(f, " # %s", from)
 	}

@@ -1,0 +1,144 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sightline-router/sightline/internal/testkit/envoytest"
+	"github.com/sightline-router/sightline/internal/testkit/lab"
+	"github.com/sightline-router/sightline/internal/testkit/sim"
+)
+
+// From running workers to a picture that goes back to the worker that has it: what `sightline init` writes is served as it is, but
+// for the ports of this machine.
+func TestInit(t *testing.T) {
+	p, err := prompts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var addrs []string
+	for range 2 {
+		w, err := sim.New(sim.Config{Model: lab.ModelName, Prompt: func(ctx context.Context, path string, body []byte) ([]sim.Prompt, error) { return p(ctx, path, body) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Start()
+		t.Cleanup(w.Close)
+		addrs = append(addrs, w.Addr())
+	}
+	l := initialised(t, modelDir, addrs)
+	seen := func(question string) (worker string, r result) {
+		r = ask(t, l, question, dataURL(photo(77)))
+		quiet(t, l)
+		return lastDecision(t, l).Get("worker").Str, r
+	}
+	first, r := seen("What is this?")
+	if r.status != 200 || r.cached != 0 {
+		t.Fatalf("%+v", r)
+	}
+	eventually(t, "the picture's blocks", func() bool {
+		worker, r := seen("And what is that?")
+		return worker == first && r.cached > 380
+	})
+	for _, other := range []string{"This?", "That?", "What else?"} {
+		if worker, r := seen(other); worker != first || r.cached < 380 {
+			t.Errorf("%s: at %s with %d tokens cached, the first was at %s", other, worker, r.cached, first)
+		}
+	}
+}
+
+// initialised runs `sightline init` for running workers, then Sightline and Envoy with what it wrote.
+func initialised(t *testing.T, model string, workers []string) *lab.Lab {
+	t.Helper()
+	bin, err := product()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := t.TempDir()
+	args := []string{"init", "--canary", "--out", out, "--model-dir", model}
+	for _, addr := range workers {
+		args = append(args, "--worker", addr)
+	}
+	said, err := exec.Command(bin, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("sightline init: %v\n%s", err, said)
+	}
+	if strings.Contains(string(said), "switch on") {
+		t.Errorf("these workers lack nothing:\n%s", said)
+	}
+	config, proxy := filepath.Join(out, "sightline.yaml"), filepath.Join(out, "envoy.yaml")
+	if said, err := exec.Command(bin, "serve", "-c", config, "--check").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, said)
+	}
+	l := &lab.Lab{Admin: freeAddr(t)}
+	listen, clients, envoyAdmin := freeAddr(t), freeAddr(t), freeAddr(t)
+	l.URL = "http://" + clients
+	f, err := os.OpenFile(config, os.O_APPEND|os.O_WRONLY, 0)
+	if err == nil {
+		_, err = io.WriteString(f, "listen: "+listen+"\nadmin: "+l.Admin+"\nlog_level: error\n")
+		err = errors.Join(err, f.Close())
+	}
+	text, readErr := os.ReadFile(proxy)
+	if err = errors.Join(err, readErr); err != nil {
+		t.Fatal(err)
+	}
+	port := func(addr string) string { return "port_value: " + addr[strings.LastIndexByte(addr, ':')+1:] + " " }
+	moved := strings.NewReplacer("port_value: 9002 ", port(listen), "port_value: 10000 ", port(clients), "port_value: 9901 ", port(envoyAdmin)).Replace(string(text))
+	cmd := exec.Command(bin, "serve", "-c", config)
+	var log lockedBuffer
+	cmd.Stdout, cmd.Stderr = &log, &log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if t.Failed() {
+			t.Log(log.String(), "\n", string(text))
+		}
+	})
+	e, err := envoytest.Run(t.Context(), binary(t), []byte(moved), envoyAdmin, &log, "--concurrency", "2")
+	if err != nil {
+		t.Fatal(err, log.String())
+	}
+	t.Cleanup(e.Stop)
+	if err := lab.WaitReady(t.Context(), l.Admin, envoyAdmin, len(workers)); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// The same with real engines, as in TestRealVLLM: two workers of vLLM, asked by init, then a picture that goes back.
+func TestRealVLLMInit(t *testing.T) {
+	bin := os.Getenv("SIGHTLINE_VLLM")
+	if bin == "" {
+		t.Skip("needs a real vLLM: make e2e-vllm")
+	}
+	dir := t.TempDir()
+	model := tinyModel(t, dir)
+	var addrs []string
+	for _, name := range []string{"worker-1", "worker-2"} {
+		e := startEngine(t, name, versionOf(t, bin), vllmCommand(bin, dir, window))
+		e.healthy(t)
+		addrs = append(addrs, e.addr)
+	}
+	l := initialised(t, model, addrs)
+	picture := []any{map[string]any{"type": "image_url", "image_url": map[string]any{"url": dataURL(photo(77))}}, map[string]any{"type": "text", "text": "What?"}}
+	body := func() map[string]any {
+		return map[string]any{"model": tinyName, "messages": []any{map[string]any{"role": "user", "content": picture}}}
+	}
+	if r := post(t, l, body(), nil); r.status != 200 {
+		t.Fatalf("%+v", r)
+	}
+	first := lastDecision(t, l).Get("worker").Str
+	eventually(t, "the picture's blocks", func() bool {
+		r := post(t, l, body(), nil)
+		return r.cached > 380 && lastDecision(t, l).Get("worker").Str == first
+	})
+}
