@@ -21,12 +21,16 @@ type explainCmd struct {
 	MediaAllow    []string  `sep:"none" help:"Private network that image URLs may point to, as CIDR; all are refused otherwise. Repeatable."`
 	Set           []string  `sep:"none" help:"key=value for any other key of a model's configuration. Repeatable."`
 	Now           time.Time `help:"Date that templates print, such as 2026-11-21T00:00:00Z; default: now."`
-	JSONL         bool      `name:"jsonl" help:"One JSON object a line."`
+	JSONL         bool      `name:"jsonl" aliases:"json" help:"One JSON object a line."`
 
 	Class  string `help:"One of the model's classes in the configuration; default: the model's own keys."`
 	Index  string `xor:"from" help:"Instead of requests, print what is held by a worker: a running Sightline's admin address such as http://127.0.0.1:9903, or a file with what its /index gave."`
 	Worker string `help:"With --index: the worker's name."`
 	Rank   int    `help:"With --index: the worker's data-parallel rank."`
+
+	Admin string `xor:"from" placeholder:"URL" help:"Where a running Sightline would send the requests, and why: its admin address, such as http://127.0.0.1:9903."`
+	ID    string `help:"With --admin: a past decision, by its id: what was known, and what became of it."`
+	Token string `env:"SIGHTLINE_ADMIN_TOKEN" help:"With --admin or --index: the running Sightline's admin_token."`
 }
 
 func (c *explainCmd) Run(ctx context.Context) error { return explain.Run(ctx, explain.Options(*c)) }

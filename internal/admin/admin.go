@@ -4,6 +4,8 @@
 //	/metrics     Prometheus
 //	/healthz     200 while the process lives; /readyz: 200 once it knows what the workers hold, or has waited for that long enough
 //	/decisions   the last decisions as JSON (?n=20, ?id=…)
+//	/explain    ?id=…: a decision with its candidates, what they cost and what became of it; POST a request: where it would go now
+//	/v1/route   POST a request: the worker that it should be sent to (route.go)
 //	/audit       the last requests that were not stored as predicted, as JSON
 //	/workers     the workers as JSON; POST /workers/resync?worker=… has one tell everything anew
 //	/hosts       hosts of image URLs that failed lately, and whether they are left alone for now
@@ -78,6 +80,7 @@ func (t *Told) Percent() string {
 // State is where the page gets its facts from.
 type State struct {
 	Access   Access
+	Asking   Asking
 	Version  string
 	Ready    func() (how string, err error) // how it became ready; an error while it is not
 	Router   *router.Router
@@ -88,10 +91,13 @@ type State struct {
 	Gatherer prometheus.Gatherer
 	Probe    *probe.Prober  // nil: none
 	Audit    *audit.Auditor // nil: none
+
+	asking chan struct{} // one for each body that is being asked about
 }
 
 // Handler serves the pages.
 func Handler(s State) http.Handler {
+	s.asking = make(chan struct{}, mostAsked)
 	mux := http.NewServeMux()
 	t := template.Must(template.New("page").Parse(page))
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
@@ -108,6 +114,10 @@ func Handler(s State) http.Handler {
 	mux.HandleFunc("GET /hosts", func(w http.ResponseWriter, _ *http.Request) { answer(w, s.Hosts()) })
 	mux.HandleFunc("GET /audit", func(w http.ResponseWriter, _ *http.Request) { answer(w, s.Audit.Findings()) })
 	mux.HandleFunc("GET /index", s.index)
+	mux.HandleFunc("GET /explain", s.explainDecision)
+	mux.HandleFunc("POST /explain", s.explainRequest)
+	mux.HandleFunc("POST /v1/route", s.route)
+	mux.HandleFunc("POST /v1/route/{id}/end", s.routeEnded)
 	if s.Probe != nil {
 		mux.HandleFunc("GET /probes", func(w http.ResponseWriter, _ *http.Request) { answer(w, s.Probe.Results()) })
 		mux.HandleFunc("POST /probes", func(w http.ResponseWriter, _ *http.Request) {
@@ -139,7 +149,7 @@ func (s *State) decisions(w http.ResponseWriter, r *http.Request) {
 	}
 	d, ok := s.Router.Decision(id)
 	if !ok {
-		http.Error(w, "no such decision among the last 1024", http.StatusNotFound)
+		http.Error(w, notKnown, http.StatusNotFound)
 		return
 	}
 	answer(w, d)
@@ -167,6 +177,8 @@ func (s *State) index(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	writeBlocks(w, list)
 }
+
+const notKnown = "no such decision among the last 1024"
 
 func answer(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")

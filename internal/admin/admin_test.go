@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -32,7 +33,7 @@ func TestPages(t *testing.T) {
 	var ready error
 	asked := ""
 	srv := httptest.NewServer(Handler(State{
-		Access: Access{Loopback: true}, Version: "v0 <i>", Router: rt, Gatherer: prometheus.NewRegistry(), Ready: func() (string, error) { return "all is known", ready },
+		Access: Access{Loopback: true}, Asking: Asking{MaxBody: 1 << 10, Budget: time.Second}, Version: "v0 <i>", Router: rt, Gatherer: prometheus.NewRegistry(), Ready: func() (string, error) { return "all is known", ready },
 		Workers: func() []Worker {
 			used := 0.25
 			return []Worker{
@@ -105,8 +106,52 @@ func TestPages(t *testing.T) {
 ` {
 		t.Errorf("/index: %q", s)
 	}
+	if s := get("POST", "/v1/route?path=/v1/completions", 400); !strings.Contains(s, "JSON") { // no body
+		t.Errorf("/v1/route: %q", s)
+	}
+	get("GET", "/explain?id=second", 200)
+	get("GET", "/explain?id=third", 404)
 	get("GET", "/index?worker=gpu-a&rank=x", 400)
 	get("GET", "/index?worker=gpu-z", 404)
 	get("GET", "/probes", 404) // none are made
 	get("GET", "/elsewhere", 404)
+}
+
+// What is asked about is bounded: the size of a body, and how many are read at a time.
+func TestAskingIsBounded(t *testing.T) {
+	rt := router.New(router.Options{Fleet: fleet.New(nil), Index: indexer.New(indexer.Options{})})
+	h := Handler(State{Access: Access{Loopback: true}, Asking: Asking{MaxBody: 100, Budget: time.Second}, Router: rt, Gatherer: prometheus.NewRegistry()})
+	post := func(path string, body io.Reader) int {
+		r := httptest.NewRequest("POST", "http://127.0.0.1:9903"+path, body)
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded") // as curl -d says
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		return w.Code
+	}
+	for _, path := range []string{"/v1/route", "/v1/route?book=true", "/explain"} {
+		if got := post(path, strings.NewReader(strings.Repeat(" ", 101))); got != http.StatusRequestEntityTooLarge {
+			t.Errorf("%s with a body that is too large: %d", path, got)
+		}
+	}
+	if got := post("/v1/route", strings.NewReader(`{"model":"m","messages":[]}`)); got != http.StatusServiceUnavailable {
+		t.Errorf("without workers: %d", got)
+	}
+	var ends []*io.PipeWriter
+	done := make(chan int)
+	for range mostAsked {
+		read, write := io.Pipe()
+		ends = append(ends, write)
+		go func() { done <- post("/explain", read) }()
+		_, _ = io.WriteString(write, "{") // it is being read
+	}
+	if got := post("/explain", strings.NewReader("{}")); got != http.StatusServiceUnavailable {
+		t.Errorf("with %d bodies on their way: %d", mostAsked, got)
+	}
+	for _, w := range ends {
+		_ = w.Close()
+		<-done
+	}
+	if got := post("/explain", strings.NewReader("{}")); got != http.StatusOK {
+		t.Errorf("when they are gone: %d", got)
+	}
 }

@@ -3,12 +3,13 @@
 // read is told as the request's error.
 //
 //	explain.go  options, requests read   model.go  the model that they name   request.go  the stages   print.go  for people
-//	index.go    explain --index
+//	index.go    explain --index                  live.go   explain --admin: where a running Sightline sends a request, and why
 package explain
 
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"io"
@@ -41,6 +42,10 @@ type Options struct {
 	Index  string // instead of requests: what is held by a worker, by an admin address or a snapshot's file
 	Worker string
 	Rank   int
+
+	Admin string // a running Sightline's admin address: where it would send the requests, or
+	ID    string // what it knew and what became of a past decision
+	Token string // its admin_token
 }
 
 // Run writes to standard output what each stage makes of the requests, or what an index holds.
@@ -50,7 +55,10 @@ func Run(ctx context.Context, o Options) error {
 	if o.Index != "" {
 		return o.showIndex(ctx, out)
 	}
-	m, err := o.model()
+	if o.ID != "" {
+		return o.showDecision(ctx, out)
+	}
+	explain, err := o.explainer(ctx, out)
 	if err != nil {
 		return err
 	}
@@ -61,10 +69,26 @@ func Run(ctx context.Context, o Options) error {
 		}
 		defer in.Close()
 	}
-	return eachRequest(in, func(request []byte) {
-		o.show(out, m.explain(ctx, request))
-		out.Flush()
+	var failed error
+	err = eachRequest(in, func(request []byte) {
+		if failed == nil {
+			failed = explain(request)
+			out.Flush()
+		}
 	})
+	return cmp.Or(failed, err)
+}
+
+// explainer explains one request: by a model's files, or as a running Sightline would route it.
+func (o *Options) explainer(ctx context.Context, out io.Writer) (func(request []byte) error, error) {
+	if o.Admin != "" {
+		return func(request []byte) error { return o.showRoute(ctx, out, request) }, nil
+	}
+	m, err := o.model()
+	return func(request []byte) error {
+		o.show(out, m.explain(ctx, request))
+		return nil
+	}, err
 }
 
 // eachRequest gives the requests of a file: one a line, or one that is written over several lines.

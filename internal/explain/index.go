@@ -59,12 +59,20 @@ func (o *Options) listing(ctx context.Context) ([]byte, error) {
 	if o.Worker == "" {
 		return nil, fmt.Errorf("%s has the index of all workers (give --worker NAME)", o.Index)
 	}
+	return o.ask(ctx, http.MethodGet, o.Index, "/index", url.Values{"worker": {o.Worker}, "rank": {strconv.Itoa(o.Rank)}}, nil)
+}
+
+// ask asks a running Sightline's admin address.
+func (o *Options) ask(ctx context.Context, method, admin, path string, query url.Values, send []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	ask := strings.TrimRight(o.Index, "/") + "/index?" + url.Values{"worker": {o.Worker}, "rank": {strconv.Itoa(o.Rank)}}.Encode()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, ask, nil)
+	ask := strings.TrimRight(admin, "/") + path + "?" + query.Encode()
+	req, err := http.NewRequestWithContext(ctx, method, ask, bytes.NewReader(send))
 	if err != nil {
 		return nil, err
+	}
+	if o.Token != "" {
+		req.Header.Set("Authorization", "Bearer "+o.Token)
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {

@@ -240,6 +240,7 @@ func (r *running) serveAdmin(version string) (*http.Server, error) {
 	at, _ := lis.Addr().(*net.TCPAddr)
 	web.Handler = admin.Handler(admin.State{
 		Access:  admin.Access{Token: r.cfg.AdminToken, Loopback: at != nil && at.IP.IsLoopback()},
+		Asking:  admin.Asking{MaxBody: int(r.cfg.BodyLimit), Budget: r.cfg.Envoy.MessageTimeout / 2},
 		Version: version, Router: r.router, Gatherer: r.metrics, Hosts: r.media.Hosts, Probe: r.probe, Audit: r.audit,
 		Ready: func() (string, error) { return r.gate.look(time.Now()) }, Blocks: r.sources.set.Blocks, Workers: func() []admin.Worker { return r.sources.rows(r.index) },
 		Resync: func(worker string) int {

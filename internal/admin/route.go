@@ -1,0 +1,212 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/sightline-router/sightline/internal/guard"
+	"github.com/sightline-router/sightline/internal/steering"
+	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/audit"
+)
+
+// Asking says how much of a request is read that an operator or another router asks about over HTTP.
+type Asking struct {
+	MaxBody int
+	Budget  time.Duration // for a decision, as for Envoy's requests
+}
+
+const (
+	mostAsked      = 4  // bodies at a time
+	mostConsidered = 64 // workers that /explain tells of
+)
+
+// Routed is what /v1/route answers. Second is where a retry should go.
+type Routed struct {
+	ID           string        `json:"id"`
+	Model        string        `json:"model"`
+	Place                      // where the request should go
+	Second       *Place        `json:"second,omitempty"`
+	Reason       router.Reason `json:"reason"`
+	Why          string        `json:"why,omitempty"`
+	PromptTokens int           `json:"prompt_tokens"`
+	CachedTokens int           `json:"cached_tokens"` // predicted
+	Booked       bool          `json:"booked"`
+}
+
+// Place is a worker, and the rank of it that the request should be given.
+type Place struct {
+	Worker   string `json:"worker"`
+	Address  string `json:"address"`
+	Rank     int    `json:"rank"`               // -1: none
+	Instance string `json:"instance,omitempty"` // behind a front end at Address: what that one picks the worker by
+	Prefill  string `json:"prefill,omitempty"`  // who prefills, where that is another one
+}
+
+// Ended is what a caller of /v1/route tells of the end of a request that it had booked.
+type Ended struct {
+	Address      string `json:"address"`       // that had it; default: the first choice
+	Code         int    `json:"code"`          // HTTP status; default 200
+	PromptTokens int    `json:"prompt_tokens"` // as the engine counted; with CachedTokens
+	CachedTokens *int   `json:"cached_tokens"` // nil: not told
+	OutputTokens int    `json:"output_tokens"`
+	FirstByteMS  int    `json:"first_byte_ms"` // since the decision
+}
+
+// Explained is what /explain answers: a decision, past or as it would be now, and what the audit found.
+type Explained struct {
+	router.Recent
+	Margin  float64        `json:"margin"` // what the second candidate costs more, tokens
+	Refused string         `json:"refused,omitempty"`
+	Finding *audit.Finding `json:"finding,omitempty"` // where the worker stored something else
+}
+
+// asked reads a body as a client would send it to Envoy: ?path= is its path there, ?pool= the pool of its route. The caller
+// gives back what it takes. An answer of false: the client has been told why.
+func (s *State) asked(w http.ResponseWriter, r *http.Request) (_ *router.Request, done func(), ok bool) {
+	query := r.URL.Query() // the body is no form, whatever its type
+	path := steering.Canonical(cmp.Or(query.Get("path"), steering.Chat))
+	if !steering.IsEndpoint(path) {
+		http.Error(w, "path is none that takes a prompt (want one such as "+steering.Chat+")", http.StatusBadRequest)
+		return nil, nil, false
+	}
+	select {
+	case s.asking <- struct{}{}:
+	default:
+		http.Error(w, "too many at once; try again", http.StatusServiceUnavailable)
+		return nil, nil, false
+	}
+	done = func() { <-s.asking }
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, int64(s.Asking.MaxBody)))
+	if err != nil {
+		done()
+		code := http.StatusBadRequest
+		if errors.As(err, new(*http.MaxBytesError)) {
+			code = http.StatusRequestEntityTooLarge
+		}
+		http.Error(w, err.Error(), code)
+		return nil, nil, false
+	}
+	return &router.Request{ID: rand.Text(), Path: path, Pool: query.Get("pool"), Session: r.Header.Get("X-Session-ID"), Body: [][]byte{body},
+		Arrived: time.Now()}, done, true
+}
+
+// route answers where a request should go. With ?book=true it counts as sent there, until its end is told or half an hour has passed.
+func (s *State) route(w http.ResponseWriter, r *http.Request) {
+	req, done, ok := s.asked(w, r)
+	if !ok {
+		return
+	}
+	defer done()
+	ctx, cancel := context.WithTimeout(r.Context(), s.Asking.Budget)
+	defer cancel()
+	var d router.Decision
+	book := r.URL.Query().Get("book") == "true"
+	if err := guard.Call(func() error {
+		if book {
+			d = s.Router.Decide(ctx, req)
+		} else {
+			d, _ = s.Router.Consider(ctx, req, 0)
+		}
+		return nil
+	}); err != nil {
+		http.Error(w, "internal error", http.StatusInternalServerError)
+		return
+	}
+	switch {
+	case d.Refuse != nil:
+		http.Error(w, d.Refuse.Message, d.Refuse.Status)
+		return
+	case len(d.Targets) == 0:
+		http.Error(w, cmp.Or(d.Why, "no worker known"), http.StatusServiceUnavailable)
+		return
+	}
+	if book {
+		s.Router.Observe(router.Outcome{ID: d.ID, Phase: router.Started, Addr: d.Targets[0].Addr, CachedTokens: -1})
+	}
+	out := Routed{ID: d.ID, Model: d.Model, Place: placeOf(d.Targets[0]), Reason: d.Reason, Why: d.Why, PromptTokens: d.PromptTokens,
+		CachedTokens: d.CachedTokens, Booked: book}
+	if len(d.Targets) > 1 {
+		second := placeOf(d.Targets[1])
+		out.Second = &second
+	}
+	answer(w, out)
+}
+
+func placeOf(t router.Target) Place { return Place{t.Worker, t.Addr, t.Rank, t.Instance, t.Prefill} }
+
+// routeEnded takes the end of a booked request.
+func (s *State) routeEnded(w http.ResponseWriter, r *http.Request) {
+	end := Ended{Code: http.StatusOK}
+	known, ok := s.Router.Decision(r.PathValue("id"))
+	if !ok {
+		http.Error(w, notKnown, http.StatusNotFound)
+		return
+	}
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 4<<10)).Decode(&end); err != nil && err != io.EOF {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	if _, err := netip.ParseAddrPort(end.Address); err != nil && end.Address != "" {
+		http.Error(w, "address is none (want ip:port)", http.StatusBadRequest)
+		return
+	}
+	o := router.Outcome{ID: known.ID, Phase: router.Ended, Addr: cmp.Or(end.Address, known.Addr), Code: end.Code, Answered: true, CachedTokens: -1,
+		PromptTokens: end.PromptTokens, OutputTokens: end.OutputTokens, FirstByte: time.Duration(end.FirstByteMS) * time.Millisecond}
+	if end.CachedTokens != nil {
+		o.CachedTokens = *end.CachedTokens
+	}
+	s.Router.Observe(o)
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// explainRequest tells where a request would go now, and why.
+func (s *State) explainRequest(w http.ResponseWriter, r *http.Request) {
+	req, done, ok := s.asked(w, r)
+	if !ok {
+		return
+	}
+	defer done()
+	ctx, cancel := context.WithTimeout(r.Context(), s.Asking.Budget)
+	defer cancel()
+	var out Explained
+	if err := guard.Call(func() error {
+		d, told := s.Router.Consider(ctx, req, mostConsidered)
+		if out = s.explained(told); d.Refuse != nil {
+			out.Refused = d.Refuse.Message
+		}
+		return nil
+	}); err != nil {
+		http.Error(w, "internal error", http.StatusInternalServerError)
+		return
+	}
+	answer(w, out)
+}
+
+// explainDecision tells of a past decision what was known then, and what became of it.
+func (s *State) explainDecision(w http.ResponseWriter, r *http.Request) {
+	d, ok := s.Router.Decision(r.FormValue("id"))
+	if !ok {
+		http.Error(w, notKnown, http.StatusNotFound)
+		return
+	}
+	answer(w, s.explained(d))
+}
+
+func (s *State) explained(d router.Recent) Explained {
+	e := Explained{Recent: d, Margin: d.Margin()}
+	for _, f := range s.Audit.Findings() {
+		if f.ID == d.ID {
+			e.Finding = &f
+			break
+		}
+	}
+	return e
+}
