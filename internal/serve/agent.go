@@ -57,7 +57,9 @@ func Agent(ctx context.Context, c AgentOptions) error {
 	if err := c.checkNATS(); err != nil {
 		return err
 	}
-	conn, err := c.NATS.Connect(bus.ConnectOptions{Name: "sightline agent " + c.Worker, Inbox: c.NATS.Prefix.AgentInbox(c.Worker), Log: log})
+	a := &agent{o: c}
+	conn, err := c.NATS.Connect(bus.ConnectOptions{Name: "sightline agent " + c.Worker, Inbox: c.NATS.Prefix.AgentInbox(c.Worker), Log: log,
+		Refused: func() { a.refused.Add(1) }})
 	if err != nil {
 		return fmt.Errorf("nats: %w", err)
 	}
@@ -66,7 +68,7 @@ func Agent(ctx context.Context, c AgentOptions) error {
 	if err != nil {
 		return err
 	}
-	a := &agent{o: c, ranks: make([]agentRank, len(feeds))}
+	a.ranks = make([]agentRank, len(feeds))
 	failed := make(chan error, 1)
 	page, err := a.serve(failed)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -27,7 +28,8 @@ type agent struct {
 	o  AgentOptions
 	mu sync.Mutex
 	// ranks that have taken their place in the stream; of others both are nil.
-	ranks []agentRank
+	ranks   []agentRank
+	refused atomic.Uint64 // by NATS, of the process
 }
 
 type agentRank struct {
@@ -38,6 +40,7 @@ type agentRank struct {
 // rankState is one rank in /state.
 type rankState struct {
 	Rank      int                `json:"rank"`
+	Refused   uint64             `json:"nats_refused"` // times that NATS did not let the process in, or refused it a subject
 	NotReady  string             `json:"not_ready,omitempty"` // why; "": it is
 	Age       float64            `json:"stream_age_seconds"`
 	Published bus.PublisherStats `json:"published"`
@@ -51,7 +54,7 @@ func (a *agent) state() []rankState {
 	list := make([]rankState, len(a.ranks))
 	for r, it := range a.ranks {
 		s := &list[r]
-		s.Rank = r
+		s.Rank, s.Refused = r, a.refused.Load()
 		if it.feed == nil {
 			s.NotReady = "it has no place in NATS' stream yet (NATS is away, or no router has made the stream)"
 			continue
@@ -117,6 +120,7 @@ var agentMetrics = []struct {
 	{"dropped_total", "Times that events were too many to wait, and routers had to read a snapshot.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Dropped) }},
 	{"pending_bytes", "Bytes of events that wait to be published.", prometheus.GaugeValue, func(s *rankState) float64 { return float64(s.Published.Pending) }},
 	{"nats_connected", "1 while NATS is connected.", prometheus.GaugeValue, func(s *rankState) float64 { return number(s.Published.Connected) }},
+	{"nats_refused_total", "Times that NATS did not let the agent in, or refused it a subject.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Refused) }},
 	{"engine_connected", "1 while the engine is connected.", prometheus.GaugeValue, func(s *rankState) float64 { return number(s.Heard.Connected) }},
 	{"ready", "1 while NATS has all that the engine told.", prometheus.GaugeValue, func(s *rankState) float64 { return number(s.NotReady == "") }},
 	{"resumed", "1 where this agent went on with what an earlier one held.", prometheus.GaugeValue, func(s *rankState) float64 { return number(s.Published.Resumed) }},
