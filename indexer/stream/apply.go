@@ -25,6 +25,8 @@ func (f *Feed) apply(m Message) error {
 	if f.started {
 		whole = m.Seq == f.next
 	} else {
+		// Messages were told before anybody listened, and cannot be had: so begins an agent without a replay beside SGLang, whose
+		// number 0 says that nothing is held, or beside an engine that has served. Nobody can tell these two apart by numbers.
 		f.partial = !whole
 	}
 	if snapshot := len(batch.Events) > 0 && batch.Events[0].Kind == kvevent.Cleared; f.started && !whole && !snapshot {

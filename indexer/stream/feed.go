@@ -96,7 +96,7 @@ type Options struct {
 	// Applied, if set, is called in the feed's goroutine with the position after each batch, before the sink's Done.
 	Applied func(Position)
 	// Link, if set, is called in the source's goroutine when its connection is made and lost.
-	Link func(up bool)
+	Link func(f *Feed, up bool)
 	// Turns, if set, bounds how many of the feeds that share it are answered at once, by its capacity: a source whose answer is
 	// one snapshot has all of it in memory. Waiting for a turn does not count as the replay's time.
 	Turns chan struct{}
@@ -251,7 +251,7 @@ func (f *Feed) Up() {
 	f.mu.Unlock()
 	f.signal()
 	if f.o.Link != nil {
-		f.o.Link(true)
+		f.o.Link(f, true)
 	}
 }
 
@@ -267,7 +267,7 @@ func (f *Feed) Down(err error) {
 		}
 	})
 	if f.o.Link != nil {
-		f.o.Link(false)
+		f.o.Link(f, false)
 	}
 }
 

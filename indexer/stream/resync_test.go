@@ -135,3 +135,42 @@ func TestOtherBlockSizeIsTold(t *testing.T) {
 		t.Errorf("told %d times, %+v", n, f.Stats())
 	}
 }
+
+// said decodes a payload of one byte to the batch of that number.
+type said []kvevent.Batch
+
+func (s said) Decode(payload []byte) (kvevent.Batch, error) { return s[payload[0]], nil }
+
+// What a publisher that stands by its word (an agent) says of itself holds until its next batch; another's until its engine clears.
+// A gap of ours is ours: no word of the publisher's ends it.
+func TestWhoseWordStands(t *testing.T) {
+	const whole, partial, standsWhole, standsPartial, clears = 0, 1, 2, 3, 4
+	batches := said{{}, {Partial: true}, {Stands: true}, {Stands: true, Partial: true}, {Events: []kvevent.Event{{Kind: kvevent.Cleared}}}}
+	for _, c := range []struct {
+		first   uint64 // number of the first message
+		batches []byte
+		want    bool
+	}{
+		{0, []byte{whole}, false},
+		{0, []byte{partial}, true},
+		{0, []byte{partial, whole}, true},
+		{0, []byte{partial, clears}, false},
+		{0, []byte{standsPartial}, true},
+		{0, []byte{standsPartial, standsWhole}, false},
+		{0, []byte{standsPartial, standsWhole, standsPartial}, true},
+		{7, []byte{standsWhole}, true},
+		{7, []byte{standsPartial, standsWhole}, true},
+		{7, []byte{standsPartial, clears, standsWhole}, false},
+	} {
+		r := newRecorder()
+		f := &Feed{o: Options{Decoder: batches, Sink: r, doubtTime: doubtTime}}
+		for i, b := range c.batches {
+			if err := f.apply(Message{Seq: c.first + uint64(i), Payload: []byte{b}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, got := r.state(); got != c.want || f.Stats().Partial != c.want {
+			t.Errorf("%+v: partial %v", c, got)
+		}
+	}
+}

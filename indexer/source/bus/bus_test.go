@@ -376,7 +376,7 @@ func TestAgentAway(t *testing.T) {
 	}
 	conn := connect(t, s.ClientURL())
 	h, p := agent(t, conn, "w")
-	p.link(true)
+	p.link(nil, true)
 	h.give(payloads...)
 	r.await("w")
 	r.same("w", payloads, prompts)
@@ -392,9 +392,9 @@ func TestAgentAway(t *testing.T) {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	p.link(true)
+	p.link(nil, true)
 	until(t, "live again", live(true))
-	p.link(false)
+	p.link(nil, false)
 	until(t, "the engine's end", live(false))
 }
 

@@ -27,6 +27,7 @@ const (
 	publishTime = 2 * time.Second // for one attempt
 	retryPause  = 250 * time.Millisecond
 	leaveTime   = 5 * time.Second // for what is left to publish, and the last snapshot
+	lifeTries   = 60              // a heartbeat apart: an engine is heard before it answers
 	// A snapshot is written when something has changed, snapshotEvery after the last one and a second more for each 256 KiB that
 	// it had: 2 M blocks, 32 MB, every three minutes.
 	snapshotEvery = time.Minute
@@ -47,7 +48,8 @@ type PublisherOptions struct {
 	// Replays: the engine can be asked for what it told while no agent was there.
 	Replays bool
 	// Life, if set, asks which life of the engine this is, such as when its process began; "": it does not say. An agent goes on
-	// with what an earlier one held if the engine replays, or if this is the same.
+	// with what an earlier one held if the engine replays, or if this is the same; and it asks at each connection to the engine:
+	// one that was replaced meanwhile, and has told as many messages as its forerunner, looks the same where nothing is replayed.
 	Life func(context.Context) string
 	File string      // keeps the snapshot too; "": none
 	Log  *zap.Logger // may be nil
@@ -80,6 +82,7 @@ type PublisherStats struct {
 type Publisher struct {
 	o       PublisherOptions
 	line    *line
+	sending context.Context // until Leave
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 	asks    *nats.Subscription
@@ -99,14 +102,16 @@ type Publisher struct {
 	blockSize int // of all blocks: the feed leaves others out
 	head          // of the last message; its seq is the next one's
 	up        bool
-	unproven  bool   // it went on from a snapshot, and the engine has not shown yet that nothing was missed
-	events    []byte // that wait
-	waiting   bool   // there is something to publish, if only flags
-	dropped   bool   // events were dropped: until a snapshot is taken none are kept, and each message leaves out a number
-	fenced    bool   // a younger agent publishes
-	failing   bool   // the last attempt to publish failed
-	links     int    // connections to the engine so far
-	changed   bool   // since the last snapshot
+	unproven  bool      // it went on from a snapshot, and the engine has not shown yet that nothing was missed
+	events    []byte    // that wait
+	waiting   bool      // there is something to publish, if only flags
+	dropped   bool      // events were dropped: until a snapshot is taken none are kept, and each message leaves out a number
+	fenced    bool      // a younger agent publishes
+	failing   bool      // the last attempt to publish failed
+	links     int       // connections to the engine so far
+	life      string    // the engine's, as it was told last
+	lived     time.Time // when that was asked
+	changed   bool      // since the last snapshot
 	saving    bool
 	saved     time.Time // when the last one was tried; at first the start
 	made      int64     // when the stream was
@@ -133,9 +138,8 @@ func NewPublisher(ctx context.Context, o PublisherOptions) (*Publisher, error) {
 	if p.asks, err = o.NATS.Subscribe(o.Prefix.asks()+l.suffix, p.asked); err != nil {
 		return nil, err
 	}
-	sending, cancel := context.WithCancel(context.Background())
-	p.cancel = cancel
-	p.running.Go(func() { p.send(sending) })
+	p.sending, p.cancel = context.WithCancel(context.Background())
+	p.running.Go(func() { p.send(p.sending) })
 	p.signal()
 	return p, nil
 }
@@ -236,14 +240,44 @@ func (p *Publisher) Done(partial, recurrent bool) {
 }
 
 // link is for stream.Options: whether the engine can be heard.
-func (p *Publisher) link(up bool) {
+func (p *Publisher) link(f *stream.Feed, up bool) {
 	p.mu.Lock()
 	if p.up = up; up {
 		p.links++
 	}
+	links := p.links
 	p.flag(flagAway, !p.up || p.unproven)
 	p.mu.Unlock()
 	p.signal()
+	if up && p.o.Life != nil {
+		p.running.Go(func() { p.relive(f, links) })
+	}
+}
+
+// relive asks which life of the engine is heard now, and tells the feed of another than before.
+func (p *Publisher) relive(f *stream.Feed, links int) {
+	for range lifeTries {
+		asked := time.Now()
+		life := p.o.Life(p.sending)
+		p.mu.Lock()
+		over, was, lived := p.links != links, p.life, p.lived
+		if life != "" && !over {
+			p.life, p.lived = life, asked
+		}
+		p.mu.Unlock()
+		if life != "" && !over && was != "" && was != life {
+			p.o.Log.Info("the engine is another process than before")
+			f.Reborn(lived)
+		}
+		if life != "" || over {
+			return
+		}
+		select {
+		case <-p.sending.Done():
+			return
+		case <-time.After(heartbeat):
+		}
+	}
 }
 
 // flag sets what holds of the worker. The caller holds mu.

@@ -87,7 +87,9 @@ func (p *Publisher) claim(ctx context.Context) (fresh bool, err error) {
 func (p *Publisher) load(ctx context.Context, fresh bool) error {
 	life := ""
 	if p.o.Life != nil {
+		p.lived = time.Now()
 		life = p.o.Life(ctx)
+		p.life = life
 	}
 	holds := func(t tag) bool { // whether the engine lets us go on from what it held
 		if life != "" && t.Life != "" {

@@ -66,7 +66,7 @@ func TestAgentRestarts(t *testing.T) {
 			o.NATS = nc
 			first := h.agent(t, o)
 			if c.kept == 0 {
-				first.link(true)
+				first.link(nil, true)
 			}
 			h.give(payloads[:half]...)
 			early.await("w")
@@ -103,7 +103,7 @@ func TestAgentRestarts(t *testing.T) {
 			o.NATS, o.Life = connect(t, s.ClientURL()), c.lives[1]
 			second := h.agent(t, o)
 			if c.kept == 0 {
-				second.link(true)
+				second.link(nil, true)
 			}
 			h.give(payloads[told+c.missed : end]...)
 			until(t, "the second agent's batches", func() bool { st := h.f.Stats(); return st.LastSeq == uint64(end-1) })

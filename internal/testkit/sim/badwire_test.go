@@ -7,10 +7,10 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
 	"github.com/sightline-router/sightline/engine/sglang"
@@ -141,6 +141,8 @@ type rig struct {
 	rng   *rand.Rand
 	wires []badPath
 	index *indexer.Index
+
+	births atomic.Int64 // workers so far
 }
 
 // badPath leads to a socket of a rank.
@@ -162,6 +164,14 @@ func startRig(t *testing.T, engine string, seed uint64, ranks int) *rig {
 // restart replaces the worker by one that holds nothing; the wires lead to it.
 func (r *rig) restart() {
 	r.Helper()
+	r.replace()
+	r.lead()
+}
+
+// replace does, and leaves the wires.
+func (r *rig) replace() {
+	r.Helper()
+	r.births.Add(1)
 	if r.w != nil {
 		r.w.Close()
 	}
@@ -171,7 +181,19 @@ func (r *rig) restart() {
 	}
 	w.Start()
 	r.w = w
-	r.lead()
+}
+
+// cut takes the wires away until lead.
+func (r *rig) cut() {
+	nowhere := "127.0.0.1:1"
+	for _, p := range r.wires {
+		p.target.Store(&nowhere)
+		p.mu.Lock()
+		for c := range p.open {
+			_ = c.Close()
+		}
+		p.mu.Unlock()
+	}
 }
 
 func (r *rig) lead() {
@@ -235,7 +257,7 @@ func (r *rig) agent(o bus.PublisherOptions, z stream.ZMQ) *stream.Feed {
 
 // hear follows what agents publish.
 func (r *rig) hear(l *bus.Listener, rank int) (*stream.Feed, indexer.SlotID) {
-	return r.feed(stream.Options{Source: l.Source("w", rank), Decoder: new(bus.Decoder)})
+	return r.feed(stream.Options{Source: l.Source("w", rank), Decoder: new(bus.Decoder), Idle: time.Second})
 }
 
 const badRequests = 240
@@ -392,19 +414,7 @@ func (r *rig) truth(rank int) (chains [][]uint64) {
 // startJetStream runs a NATS server and gives a connection to it.
 func startJetStream(t testing.TB) *nats.Conn {
 	t.Helper()
-	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Start()
-	t.Cleanup(func() {
-		s.Shutdown()
-		s.WaitForShutdown()
-	})
-	if !s.ReadyForConnections(20 * time.Second) {
-		t.Fatal("the NATS server does not start")
-	}
-	conn, err := nats.Connect(s.ClientURL())
+	conn, err := nats.Connect(startNATS(t).ClientURL())
 	if err != nil {
 		t.Fatal(err)
 	}
