@@ -40,7 +40,7 @@ type agentRank struct {
 // rankState is one rank in /state.
 type rankState struct {
 	Rank      int                `json:"rank"`
-	Refused   uint64             `json:"nats_refused"` // times that NATS did not let the process in, or refused it a subject
+	Refused   uint64             `json:"nats_refused"`        // times that NATS did not let the process in, or refused it a subject
 	NotReady  string             `json:"not_ready,omitempty"` // why; "": it is
 	Age       float64            `json:"stream_age_seconds"`
 	Published bus.PublisherStats `json:"published"`
