@@ -1,7 +1,7 @@
 // Package fit reads the configuration of an Envoy that is already there and says what Sightline needs of it:
 //
 //	b, err := fit.Load(ctx, "envoy.yaml")      // or http://127.0.0.1:9901, a running Envoy's admin page
-//	findings := fit.Check(b, want)             // what is there and will not work (rules.go), each with its place
+//	findings := fit.Check(b, want)             // what is there and will not work (advice.go), each with its place
 //	pieces, err := fit.Missing(b, want)        // what is not there: parts of what envoy.Generate prints
 //	text, err := fit.Apply(b, pieces)          // the file with them in it
 //
@@ -111,13 +111,6 @@ type wish struct {
 	with func(v any) any // changes it; nil: as it is
 }
 
-func (c *checker) find(name, severity string, at path, got any, want, fix string) {
-	f := Finding{name, severity, at.String(), fmt.Sprint(got), want, fix}
-	if !slices.Contains(c.findings, f) {
-		c.findings = append(c.findings, f)
-	}
-}
-
 // miss wishes for a piece, once.
 func (c *checker) miss(name, how, why string, at, from path, with func(any) any) {
 	w := wish{Piece{Name: name, How: how, Why: why, Where: at.String(), at: at}, from, with}
@@ -187,12 +180,10 @@ func look(b Bootstrap, w Want) *checker {
 		}
 	}
 	if !led {
-		c.find("no_route", Error, path{"static_resources", "listeners"}, "no route of a virtual host leads POST /v1/chat/completions to a cluster",
-			"one", "check the file; what a control plane tells (RDS, LDS) is seen at the admin address of a running Envoy")
+		c.find("no_route", path{"static_resources", "listeners"}, "no route of a virtual host leads POST /v1/chat/completions to a cluster")
 	}
 	if len(c.want.Clusters) == 0 && len(c.led) > 1 {
-		c.find("which_clusters", Note, path{"static_resources", "clusters"}, "POST /v1/chat/completions is led to "+strings.Join(c.led, ", "),
-			"workers alone", "name those of the workers (--cluster NAME,…), or give Sightline's configuration with them (-c)")
+		c.find("which_clusters", path{"static_resources", "clusters"}, "POST /v1/chat/completions is led to "+strings.Join(c.led, ", "))
 	}
 	return c
 }
@@ -208,8 +199,7 @@ func (c *checker) chain(l placed[*listenerv3.Listener], at path, chain *listener
 		if rds := hcm.GetRds(); rds != nil {
 			told, ok := c.routes[rds.GetRouteConfigName()]
 			if routes, place = told.of, told.at; !ok {
-				c.find("routes_elsewhere", Note, s.at.to("rds"), rds.GetRouteConfigName(), "the routes",
-					"give the admin address of a running Envoy: its routes come from a control plane")
+				c.find("routes_elsewhere", s.at.to("rds"), rds.GetRouteConfigName())
 			}
 		}
 		if !c.lead(s, routes, place) {

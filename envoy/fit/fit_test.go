@@ -128,6 +128,7 @@ func TestMistakes(t *testing.T) {
 		infer   = "                stat_prefix: inference\n"
 		theirs  = "ext_proc.v3.ExternalProcessor\n              grpc_service: { envoy_grpc: { cluster_name: other } }\n              processing_mode: { request_body_mode: "
 	)
+	cases := map[string]bool{"worker_health": true, "which_clusters": true} // of TestApply, of TestClusters
 	for _, c := range []struct{ name, from, to, at, got string }{
 		{"body_mode", "request_body_mode: BUFFERED", "request_body_mode: NONE", procAt + ".processing_mode.request_body_mode", "NONE"},
 		{"body_mode", "request_body_mode: BUFFERED", "request_body_mode: STREAMED", procAt + ".processing_mode.request_body_mode", "STREAMED"},
@@ -210,15 +211,45 @@ func TestMistakes(t *testing.T) {
 		if b.Envoy = "1.40.0"; c.name == "envoy_version" {
 			b.Envoy = "1.35.2"
 		}
-		if !strings.Contains(string(page), "`"+c.name+"`") {
-			t.Errorf("docs/envoy.md does not name %s", c.name)
-		}
+		cases[c.name] = true
 		found := Check(b, Want{Options: envoy.Default()})
 		is := func(f Finding) bool {
 			return f.Name == c.name && strings.Contains(f.Where, c.at) && strings.Contains(f.Got, c.got) && f.Want != "" && f.Fix != ""
 		}
 		if !slices.ContainsFunc(found, is) {
 			t.Errorf("%s at %s with %q is not among %+v", c.name, c.at, c.got, found)
+		}
+	}
+	for name := range advice {
+		if !cases[name] {
+			t.Errorf("no case for %s", name)
+		}
+		if !strings.Contains(string(page), "`"+name+"`") {
+			t.Errorf("docs/envoy.md does not name %s", name)
+		}
+	}
+}
+
+// Where several clusters may be the workers', it says so, unless it is told.
+func TestClusters(t *testing.T) {
+	text := strings.Replace(user, "{ cluster: vllm }", "{ weighted_clusters: { clusters: [{ name: vllm, weight: 1 }, { name: b, weight: 1 }] } }", 1)
+	_, cluster, _ := strings.Cut(user, "  - name: vllm")
+	text += "  - name: b" + strings.NewReplacer("vllm", "b", "8001", "8003").Replace(cluster)
+	for _, c := range []struct {
+		workers, clusters []string
+		asked             bool
+		changed           int // clusters
+	}{{nil, nil, true, 2}, {nil, []string{"b"}, false, 1}, {[]string{"127.0.0.1:8003"}, nil, false, 1}} {
+		b, w := read(t, text), Want{Options: envoy.Default(), Clusters: c.clusters}
+		w.Workers = c.workers
+		asks := slices.ContainsFunc(Check(b, w), func(f Finding) bool { return f.Name == "which_clusters" })
+		pieces, err := Missing(b, w)
+		changed := 0
+		for _, p := range pieces {
+			changed += boolean(p.Name == "choice")
+		}
+		if err != nil || asks != c.asked || changed != c.changed {
+			t.Errorf("%+v: %v, asks %v, %d clusters changed", c, err, asks, changed)
 		}
 	}
 }

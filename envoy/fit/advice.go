@@ -1,0 +1,97 @@
+package fit
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// advice is, by a finding's name, how bad it is, what is wanted and what to do; rules.go, routes.go and clusters.go say when. BODY_LIMIT and TIMEOUT
+// stand for what Sightline is told. docs/envoy.md has a line for each.
+var advice = map[string]struct{ severity, want, fix string }{
+	// What Sightline is shown.
+	"body_mode": {Error, "request_header_mode: SEND, request_body_mode: BUFFERED (or FULL_DUPLEX_STREAMED with request_trailer_mode: SEND)",
+		"processing_mode: { request_header_mode: SEND, request_body_mode: BUFFERED, response_header_mode: SKIP }"},
+	"response_body_mode": {Error, "NONE", "leave it out: streamed answers are held back until they end"},
+	"forward_rules":      {Warning, "none", "leave it out, or let through :method, :path, content-* and all that steers"},
+	"body_limit":         {Error, "BODY_LIMIT, Sightline's body_limit", "request_body_buffer_limit on the virtual host: one limit for HTTP/1 and HTTP/2"},
+	"buffer_filter":      {Error, "BODY_LIMIT, Sightline's body_limit", "raise it, or leave the filter out: Envoy buffers for Sightline anyway"},
+	"ext_authz_body":     {Error, "BODY_LIMIT, Sightline's body_limit", "allow_partial_message: true, or raise it, or leave with_request_body out"},
+	"http2_window": {Warning, "1 MiB and more", "leave initial_stream_window_size out (or 16777216; the connection's 67108864): " +
+		"a body stops at each window, and message_timeout runs"},
+
+	// How it is asked.
+	"filter_disabled":      {Error, "not disabled", "take disabled: true out: Sightline is not asked on this route"},
+	"message_timeout":      {Error, "TIMEOUT, as Sightline is told", "message_timeout: TIMEOUT; copying 15 to 30 MiB over takes up to 200ms by itself"},
+	"message_timeout_long": {Warning, "TIMEOUT, as Sightline is told", "message_timeout: TIMEOUT; each request waits so long for a Sightline that hangs"},
+	"fail_closed":          {Warning, "true", "failure_mode_allow: true, or requests fail while Sightline is away"},
+	"observability_mode":   {Error, "false", "take it out: Envoy does not wait for the choice"},
+	"allow_mode_override":  {Warning, "true", "allow_mode_override: true, so that what is no inference streams through and is not buffered"},
+	"grpc_message_limit":   {Error, "BODY_LIMIT and more", "envoy_grpc without max_receive_message_length: an edited body comes back in one message"},
+	"sightline_http2":      {Error, "HTTP/2, for gRPC", "explicit_http_config: { http2_protocol_options: {} }"},
+	"sightline_health": {Warning, "a gRPC health check, and common_lb_config: { healthy_panic_threshold: { value: 0 } }", "take both over from the cluster sightline that " +
+		"\"sightline envoy\" prints: each request waits for a Sightline that hangs, and with FULL_DUPLEX_STREAMED fails"},
+
+	// What it may say.
+	"mutation_rules": {Error, "all that Sightline sets", `allow_expression: { regex: ` +
+		`"x-(target|worker|dynamo|bypass|sightline|route|data|session|gateway)-.*|content-(type|length)|retry-after" }; edited bodies and refusals need the last`},
+	"metadata": {Warning, "receiving_namespaces: { untyped: [sightline] }",
+		"metadata_options: { receiving_namespaces: { untyped: [sightline] } }: access logs and override_host read it"},
+	"disable_immediate_response": {Error, "false", "take it out: refusals (400, 413, 429) become errors of Envoy's"},
+
+	// What stands around it.
+	"guard_behind":        {Warning, "before Sightline's filter", "move it: bodies of requests that it refuses are read first"},
+	"body_changed_behind": {Error, "before Sightline's filter", "move it, so that Sightline reads what workers read"},
+	"behind_router":       {Error, "behind Sightline's filter", "move the router to the end: Sightline is never asked"},
+	"two_full_duplex": {Warning, "one", "ask Sightline with request_body_mode: BUFFERED: before Envoy 1.38 (1.36 and 1.37 with #43175) bodies " +
+		"of more than some KB are truncated, and even later some were (#43983)"},
+
+	// How its choice is followed.
+	"route_cache": {Error, "CLEAR", "route_cache_action: CLEAR, or the route for x-target-worker is never looked for"},
+	"choice_not_read": {Error, "override_host_sources: [{ metadata: { key: sightline, path: [{ key: endpoints }] } }], or http_header_name: x-target-worker",
+		"Sightline says it nowhere else: choices are ignored"},
+	"header_removed": {Error, "not here", "remove it in an upstream header_mutation filter: here it is gone before the worker is dialled (503)"},
+	"cluster_type": {Error, "STATIC, STRICT_DNS or EDS", "make it STRICT_DNS, or list the workers: " +
+		"Envoy knows no single worker of such a cluster, and could not follow a choice"},
+	"cluster_unknown": {Error, "a cluster of this name", "add it; or, if a control plane tells it, give the admin address of a running Envoy"},
+	"worker_unknown":  {Warning, "all workers of Sightline's", "add it: a choice of it is not followed"},
+	"any_address": {Warning, "an upstream_rbac filter with the workers' networks", "envoy.worker_networks in Sightline's configuration and " +
+		"\"sightline envoy\" print it; on a composite cluster, not on its parts, where it is silently not applied"},
+	"steering_headers": {Warning, "removed before the first route is looked for", "early_header_mutation_extensions as in the piece: " +
+		"with Sightline away a client chooses the worker, or any address"},
+
+	// What Sightline hears of it.
+	"access_log":      {Warning, "an http_grpc access log to it", "the piece: Sightline knows each worker's load and health by it"},
+	"access_log_id":   {Error, "[x-sightline-id]", "add x-sightline-id: without it no line is joined with its decision"},
+	"access_log_late": {Warning, "0.02s", "buffer_flush_interval: 0.02s: an ended request counts as its worker's load until then"},
+
+	// What ends a generation.
+	"route_timeout":       {Warning, "0s, no end", "timeout: 0s, and no other: a generation takes minutes"},
+	"stream_idle_timeout": {Warning, "3600s", "an engine may think for minutes before the first byte, and between bytes"},
+	"request_timeout":     {Warning, "60s and more", "pictures over a slow line take longer"},
+	"retries": {Warning, "connect-failure,refused-stream,reset",
+		"engines answer 500 to requests that are merely wrong: each would be computed several times"},
+	"circuit_breakers": {Warning, "4096 and more; 64 retries and more",
+		"raise them: what is above gets 503, and a worker that dies takes all of its requests into a retry at once"},
+	"worker_health": {Note, "either", "health_checks: [{ timeout: 1s, interval: 1s, unhealthy_threshold: 2, healthy_threshold: 1, " +
+		"http_health_check: { path: /health } }]: requests without a choice go to dead workers"},
+
+	// What is not seen.
+	"envoy_version":    {Error, "1.36 or later", "take a newer Envoy"},
+	"no_route":         {Error, "one", "check the file; what a control plane tells (RDS, LDS) is seen at the admin address of a running Envoy"},
+	"routes_elsewhere": {Note, "the routes", "give the admin address of a running Envoy: its routes come from a control plane"},
+	"which_clusters":   {Note, "workers alone", "name those of the workers (--cluster NAME,…), or give Sightline's configuration with them (-c)"},
+}
+
+// find notes a finding, as bad as the table says.
+func (c *checker) find(name string, at path, got any) { c.as(advice[name].severity, name, at, got) }
+
+// as notes a finding that is better or worse than the table says.
+func (c *checker) as(severity, name string, at path, got any) {
+	fill := strings.NewReplacer("BODY_LIMIT", fmt.Sprint(c.want.BodyLimit), "TIMEOUT", seconds(c.want.MessageTimeout)).Replace
+	a := advice[name]
+	f := Finding{name, severity, at.String(), fmt.Sprint(got), fill(a.want), fill(a.fix)}
+	if !slices.Contains(c.findings, f) {
+		c.findings = append(c.findings, f)
+	}
+}
