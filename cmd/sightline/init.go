@@ -5,6 +5,8 @@ import (
 	"errors"
 	"os"
 
+	"github.com/sightline-router/sightline/internal/calibrate"
+	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/internal/draft"
 )
 
@@ -17,6 +19,7 @@ type initCmd struct {
 	ModelDir   []string `sep:"none" placeholder:"[NAME=]DIR" help:"Directory of a model's files without the weights. Default: the workers' own path, Hugging Face's cache, or the hub of $HF_ENDPOINT."`
 	Out        string   `default:"." help:"Where to write sightline.yaml and envoy.yaml."`
 	Force      bool     `help:"Overwrite what is there."`
+	Calibrate  bool     `help:"Measure how fast an idle worker of each class prefills, and what an image costs there; it says what it sends. A busy worker is refused without --force."`
 	Canary     bool     `help:"Have each worker compute two tokens, to see whether its answers count cached ones."`
 }
 
@@ -29,9 +32,22 @@ func (c *initCmd) Run(ctx context.Context) error {
 	if len(c.Kubernetes) == 0 && c.Namespace+c.KubePort+c.KubeAPI != "" {
 		return errors.New("--namespace, --kube-port and --kube-api belong to --kubernetes, which is not given")
 	}
-	o := draft.Options{Workers: c.Worker, ModelDir: c.ModelDir, Out: c.Out, Force: c.Force, Canary: c.Canary}
+	o := draft.Options{Workers: c.Worker, ModelDir: c.ModelDir, Out: c.Out, Force: c.Force, Canary: c.Canary, Calibrate: c.Calibrate}
 	for _, selector := range c.Kubernetes {
 		o.Groups = append(o.Groups, draft.Group{API: c.KubeAPI, Namespace: c.Namespace, Selector: selector, Port: c.KubePort})
 	}
 	return draft.Run(ctx, o, os.Stdout)
+}
+
+type calibrateCmd struct {
+	Config string `short:"c" type:"existingfile" required:"" help:"Configuration file (YAML)."`
+	Force  bool   `help:"Also workers that are busy, or do not say."`
+}
+
+func (c *calibrateCmd) Run(ctx context.Context) error {
+	cfg, err := config.Load(c.Config)
+	if err != nil {
+		return err
+	}
+	return calibrate.Fleet(ctx, &cfg, calibrate.Options{Force: c.Force}, os.Stdout)
 }

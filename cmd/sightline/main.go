@@ -19,6 +19,7 @@ import (
 
 type cli struct {
 	Init        initCmd        `cmd:"" help:"Write a first configuration from what running workers say of themselves."`
+	Calibrate   calibrateCmd   `cmd:"" help:"Measure how fast the workers of a configuration prefill, and what an image costs there."`
 	Serve       serveCmd       `cmd:"" help:"Run the router: ext_proc, access log and health service for Envoy."`
 	Agent       agentCmd       `cmd:"" help:"Run beside one worker: listen to its KV events and publish them to NATS."`
 	Credentials credentialsCmd `cmd:"" help:"Make the keys by which a NATS server knows the router and each worker's agent, and its file of users and permissions."`

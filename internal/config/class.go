@@ -24,12 +24,13 @@ type Class struct {
 	Name          string `yaml:"name"` // as workers name it
 	Dir           string `yaml:"dir"`
 	engine.Server `yaml:",inline"`
+	PrefillRate   int `yaml:"prefill_rate"`
 }
 
 // Class finds a class of the model; "" is the one of the model's own keys.
 func (m *Model) Class(name string) (Class, bool) {
 	if name == "" {
-		return Class{Dir: m.Dir, Server: m.Server}, true
+		return Class{Dir: m.Dir, Server: m.Server, PrefillRate: m.PrefillRate}, true
 	}
 	for _, c := range m.Classes {
 		if c.Name == name {
@@ -49,7 +50,11 @@ func (c *Config) ClassOf(w *Worker) (Class, bool) {
 	return Class{}, false
 }
 
+// maxRate is above what any worker prefills in a second.
+const maxRate = 10_000_000
+
 func (m *Model) checkClasses(path string, bad report) {
+	inRange(bad, path+".prefill_rate", m.PrefillRate, 0, maxRate)
 	names := map[string]int{}
 	for i := range m.Classes {
 		c := &m.Classes[i]
@@ -63,6 +68,7 @@ func (m *Model) checkClasses(path string, bad report) {
 		names[c.Name] = i
 		c.EngineModel = cmp.Or(c.EngineModel, m.EngineModel)
 		checkServer(&c.Server, &m.Server, at, bad)
+		inRange(bad, at+".prefill_rate", c.PrefillRate, 0, maxRate)
 	}
 }
 

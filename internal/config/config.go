@@ -129,7 +129,8 @@ type Model struct {
 	Adapters      []string `yaml:"adapters"` // LoRA adapters' names
 	Dir           string   `yaml:"dir"`      // model directory without weights; relative to this file
 	engine.Server `yaml:",inline"`
-	Classes       []Class `yaml:"classes"` // workers that were started otherwise
+	PrefillRate   int     `yaml:"prefill_rate"` // tokens a second that a worker is taken to prefill until its events show it; 0: 10,000
+	Classes       []Class `yaml:"classes"`      // workers that were started otherwise
 }
 
 // Worker is one engine server.

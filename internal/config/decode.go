@@ -72,7 +72,7 @@ func (m *Model) UnmarshalYAML(decode func(any) error) error {
 		}
 	}
 	for i, class := range classes {
-		m.Classes[i] = Class{Dir: m.Dir, Server: m.Server}
+		m.Classes[i] = Class{Dir: m.Dir, Server: m.Server, PrefillRate: m.PrefillRate}
 		if class.decode == nil { // a null
 			continue
 		}

@@ -24,19 +24,22 @@ import (
 
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/internal/calibrate"
 	"github.com/sightline-router/sightline/internal/survey"
 	"github.com/sightline-router/sightline/router/discover"
 )
 
 // Options say whom to ask and where to write.
 type Options struct {
-	Workers  []string            // host:port of each
-	Groups   []Group             // of pods
-	ModelDir []string            // DIR, or NAME=DIR where there are several models
-	Out      string              // the directory to write into
-	Force    bool                // overwrite what is there
-	Canary   bool                // have each worker compute two tokens, to see whether it counts cached ones
-	Getenv   func(string) string // nil: os.Getenv
+	Workers  []string // host:port of each
+	Groups   []Group  // of pods
+	ModelDir []string // DIR, or NAME=DIR where there are several models
+	Out      string   // the directory to write into
+	Force    bool     // overwrite what is there
+	// Calibrate measures the first worker of each class (package calibrate); with Force also a busy one.
+	Calibrate bool
+	Canary    bool                // have each worker compute two tokens, to see whether it counts cached ones
+	Getenv    func(string) string // nil: os.Getenv
 }
 
 // Group is the pods behind the EndpointSlices that a label selector names; what is empty is the pod's own that asks.
@@ -74,6 +77,11 @@ func Run(ctx context.Context, o Options, say io.Writer) error {
 	}
 	if d.models, err = group(workers); err != nil {
 		return err
+	}
+	if o.Calibrate {
+		if err := d.calibrate(ctx); err != nil {
+			return err
+		}
 	}
 	d.found()
 	if err := os.MkdirAll(o.Out, 0o755); err != nil {
@@ -150,6 +158,22 @@ func (d *drafter) one(ctx context.Context, w *worker) (err error) {
 	if d.Canary {
 		if err := survey.Canary(ctx, rules.NewClient(answerTime), &w.Facts); err != nil {
 			w.Lacks("counts_cached", err)
+		}
+	}
+	return nil
+}
+
+// calibrate measures the first worker of each class.
+func (d *drafter) calibrate(ctx context.Context) error {
+	for _, m := range d.models {
+		for _, c := range m.classes {
+			w := c.workers[0]
+			r, err := calibrate.Measure(ctx, &w.Facts, calibrate.Options{Force: d.Force}, d.say)
+			if err != nil {
+				return fmt.Errorf("worker %s: %w", w.Addr, err)
+			}
+			fmt.Fprintf(d.say, "%s: %v\n", w.Addr, r)
+			c.keys = append(c.keys, key{"prefill_rate", "tokens a second, measured at " + w.Addr, r.Key(), 0})
 		}
 	}
 	return nil

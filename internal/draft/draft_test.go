@@ -9,7 +9,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/sightline-router/sightline/internal/testkit/lab"
 	"github.com/sightline-router/sightline/internal/testkit/sim"
 )
 
@@ -210,6 +212,29 @@ workers:
 				}
 			}
 		})
+	}
+}
+
+// A measured rate becomes a key. What is measured is package calibrate's; here the worker has a rate of its own, less what this
+// machine adds.
+func TestCalibrate(t *testing.T) {
+	p, err := lab.NewPrompts(modelDir, sim.VLLM, "m", 16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := sim.New(sim.Config{Model: "m", MaxModelLen: 8000, Prompt: p, Speed: 1, Time: sim.TimeModel{Prefill: 250 * time.Microsecond, Encode: 100 * time.Millisecond}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Start()
+	defer w.Close()
+	text, said, err := run(t, Options{ModelDir: []string{modelDir}, Calibrate: true}, w)
+	rate := 0
+	if _, after, ok := strings.Cut(text, "  prefill_rate: "); ok {
+		_, err = fmt.Sscan(after, &rate)
+	}
+	if err != nil || rate < 100 || rate > 8000 || !strings.Contains(said, "measuring W0: a short text") || !strings.Contains(said, "to encode it costs") {
+		t.Errorf("rate %d, %v\n%s\n%s", rate, err, said, text)
 	}
 }
 

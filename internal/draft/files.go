@@ -42,6 +42,7 @@ func (d *drafter) files(ctx context.Context, m *model) (err error) {
 	repo := cmp.Or(path, m.name) // TensorRT-LLM tells no path
 	if m.dir = d.cached(repo); m.dir != "" {
 		m.dirFrom = "Hugging Face's cache"
+		m.follow()
 		return nil
 	}
 	return d.fetch(ctx, m, repo)
@@ -71,6 +72,13 @@ func (d *drafter) cached(repo string) string {
 		}
 	}
 	return ""
+}
+
+// follow has a cache's folder read at the revision that the workers were started with; none: main.
+func (m *model) follow() {
+	if m.revision != "" && filepath.IsLocal(m.revision) {
+		m.classes[0].keys = append(m.classes[0].keys, key{"revision", "the workers' argument", m.revision, ""})
+	}
 }
 
 // fetch takes the small files from a hub, unless that was done before.

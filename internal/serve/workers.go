@@ -157,7 +157,7 @@ func (s *sources) spec(like *config.Worker, e discover.Endpoint) members.Spec {
 		pod  string
 	}
 	spec := members.Spec{ID: place{e.Addr, e.Name}, Name: wc.Name, Addr: e.Addr, Ready: e.Ready, Model: wc.Model, Class: wc.Class,
-		Ranks: wc.Ranks, Copies: class.Rules().CountsCopies,
+		Ranks: wc.Ranks, Rate: class.PrefillRate, Copies: class.Rules().CountsCopies,
 		Listen: func(slot *fleet.Slot, rank int, o *stream.Options) (bool, error) {
 			return s.listen(&wc, drain, slot, rank, o)
 		}}

@@ -59,6 +59,18 @@ func TestBookingsGiveBackWhatTheyTook(t *testing.T) {
 	}
 }
 
+// A worker that is expected to be faster empties its queue sooner, until its events say otherwise; slowness is not read off that.
+func TestExpectedRate(t *testing.T) {
+	c := &clock{time.Unix(1000, 0)}
+	f, a, _ := twoWorkers(c)
+	a.Expect(3 * firstRate)
+	f.Book("long", Booking{Slot: a.Slots[0], Tokens: 72000})
+	c.t = c.t.Add(time.Second)
+	if l := a.Slots[0].Load(c.t); l.Backlog != 72000-3*firstRate || l.Rate != 0 {
+		t.Errorf("%+v", l)
+	}
+}
+
 // The tokens of a request that ends early go with it; those of the others are prefilled in their order.
 func TestBacklogIsTheOpenRequests(t *testing.T) {
 	c := &clock{time.Unix(1000, 0)}

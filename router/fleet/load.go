@@ -86,6 +86,16 @@ func (s *Slot) Load(now time.Time) Load {
 	return l
 }
 
+// Expect has the slots drain their queues at so many tokens a second, until events show their rate; for a worker that is not in the
+// fleet yet. 0: as ever.
+func (w *Worker) Expect(rate int) {
+	for _, s := range w.Slots {
+		if rate > 0 {
+			s.rate = float64(rate)
+		}
+	}
+}
+
 // Encoded counts the picture tokens that the slot was given to encode; n more now.
 func (s *Slot) Encoded(n int) uint64 { return s.encoded.Add(uint64(n)) }
 

@@ -39,6 +39,7 @@ type Spec struct {
 	Ready        bool // requests may go to it
 	Model, Class string
 	Ranks        int  // data-parallel ranks; 0: it has none
+	Rate         int  // tokens a second that it is taken to prefill until events show it; 0: fleet's own start
 	Copies       bool // its events tell of each physical copy of a block
 	// Instance, Frontends and Prefill as in fleet.Worker; with an Instance, Addr is not its own.
 	Instance  string
@@ -170,6 +171,7 @@ func (s *Set) join(finder int, spec Spec) error {
 		return sink.Slot()
 	})
 	m.worker.Addr, m.worker.Class, m.worker.Instance, m.worker.Frontends, m.worker.Prefill = addr, spec.Class, spec.Instance, spec.Frontends, spec.Prefill
+	m.worker.Expect(spec.Rate)
 	for r, slot := range m.worker.Slots {
 		m.sinks[r].slot = slot
 		o := stream.Options{Sink: m.sinks[r], Held: m.sinks[r].Held, Stored: s.audited(slot.ID)}

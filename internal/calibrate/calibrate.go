@@ -1,0 +1,205 @@
+// Package calibrate measures one idle worker: how fast it prefills, and what an image costs beside its tokens.
+//
+//	the same long text twice  ─▶ the second comes from the prefix cache: what it spares, by the time that it spares, is the rate
+//	the same image twice      ─▶ likewise; what the rate does not explain is the encoder's work, in tokens of prefill
+//
+// Texts and images are random, so that no cache has them. Each request asks for one token.
+package calibrate
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"image"
+	"image/color"
+	"image/png"
+	"io"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/internal/survey"
+)
+
+const (
+	words    = 8000 // of the long text, about as many tokens
+	few      = 2000 // where the model's length is not known
+	side     = 896  // pixels of the image
+	patience = 5 * time.Minute
+	askTime  = 5 * time.Second
+)
+
+// Options say how to measure.
+type Options struct {
+	Force bool             // also a worker that is busy, or does not say
+	Now   func() time.Time // nil: time.Now
+}
+
+// Result is what was measured.
+type Result struct {
+	Rate        float64 // tokens prefilled a second
+	ImageTokens int     // of a request with an image of 896 by 896 pixels, its few words included; 0: it takes none
+	Encode      float64 // what that image costs beside them, in tokens of prefill
+}
+
+// Measure measures the worker of which f tells, and says before what it sends.
+func Measure(ctx context.Context, f *rules.Facts, o Options, say io.Writer) (r Result, err error) {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	switch {
+	case len(f.Served) == 0:
+		return r, errors.New("it serves no model")
+	case f.Requests == nil && !o.Force:
+		return r, errors.New("it does not say whether it is idle (--force measures all the same)")
+	case f.Requests != nil && *f.Requests > 0 && !o.Force:
+		return r, fmt.Errorf("%d requests run or wait there, which would be measured too (--force measures all the same)", *f.Requests)
+	case f.PrefixCaching != nil && !*f.PrefixCaching:
+		return r, errors.New("its prefix caching is off: nothing comes from a cache")
+	}
+	n := few
+	if f.MaxModelLen > 0 {
+		n = min(words, f.MaxModelLen/4)
+	}
+	fmt.Fprintf(say, "measuring %s: a short text, twice one of %d words, twice an image of %d by %d pixels, a token each\n", f.Addr, n, side, side)
+	m := &meter{ctx, rules.NewClient(patience), f, o.Now}
+	if _, err := m.ask(text(8)); err != nil {
+		return r, err
+	}
+	long := text(n)
+	spared, took, err := m.twice(long)
+	if err != nil {
+		return r, err
+	}
+	r.Rate = float64(spared.tokens) / took.Seconds()
+	picture := []any{map[string]any{"type": "image_url", "image_url": map[string]any{"url": noise()}}, map[string]any{"type": "text", "text": "?"}}
+	spared, took, err = m.twice(picture)
+	if err != nil {
+		fmt.Fprintf(say, "%s: nothing measured of images: %v\n", f.Addr, err)
+		return r, nil
+	}
+	r.ImageTokens, r.Encode = spared.prompt, max(0, took.Seconds()*r.Rate-float64(spared.tokens))
+	return r, nil
+}
+
+// String says it for people.
+func (r Result) String() string {
+	s := fmt.Sprintf("prefills %.0f tokens a second", r.Rate)
+	if r.ImageTokens > 0 {
+		s += fmt.Sprintf("; an image of %d by %d pixels is %d tokens, and to encode it costs as much as %.0f more", side, side, r.ImageTokens, r.Encode)
+	}
+	return s
+}
+
+// Fleet measures the first worker of each class of a configuration and says what to write there.
+func Fleet(ctx context.Context, cfg *config.Config, o Options, say io.Writer) error {
+	client, done := rules.NewClient(askTime), map[string]bool{}
+	for i := range cfg.Workers {
+		w := &cfg.Workers[i]
+		of := fmt.Sprintf("models[%q]", w.Model)
+		if w.Class != "" {
+			of += fmt.Sprintf(".classes[%q]", w.Class)
+		}
+		if done[of] {
+			continue
+		}
+		done[of] = true
+		f, err := survey.Ask(ctx, client, w.Addr)
+		if err != nil {
+			return fmt.Errorf("worker %s: %w", w.Addr, err)
+		}
+		r, err := Measure(ctx, &f, o, say)
+		if err != nil {
+			return fmt.Errorf("worker %s: %w", w.Addr, err)
+		}
+		fmt.Fprintf(say, "%s: %v\n%s.prefill_rate: %d\n", w.Addr, r, of, r.Key())
+	}
+	if len(done) == 0 {
+		return errors.New("the configuration names no worker by its address")
+	}
+	return nil
+}
+
+// Key is the rate as the key prefill_rate takes it: two digits are known.
+func (r Result) Key() int {
+	step := math.Pow(10, math.Floor(math.Log10(max(1, r.Rate)))-1)
+	return int(math.Round(r.Rate/step) * step)
+}
+
+// meter times requests to one worker.
+type meter struct {
+	ctx    context.Context //nolint:containedctx // of one measurement
+	client *http.Client
+	facts  *rules.Facts
+	now    func() time.Time
+}
+
+// counts are a request's tokens, and those that the second of two was spared.
+type counts struct{ prompt, tokens int }
+
+// twice sends the same content two times and gives what the second was spared. Where answers do not count cached tokens, it is
+// taken to have been spared all.
+func (m *meter) twice(content any) (c counts, took time.Duration, err error) {
+	var u [2]survey.Usage
+	var took2 [2]time.Duration
+	for i := range u {
+		began := m.now()
+		if u[i], err = m.ask(content); err != nil {
+			return c, 0, err
+		}
+		took2[i] = m.now().Sub(began)
+	}
+	c = counts{u[0].Prompt, u[0].Prompt}
+	if u[1].Details != nil {
+		c.tokens = u[1].Details.Cached
+		if u[0].Details != nil {
+			c.tokens -= u[0].Details.Cached
+		}
+	}
+	if took = took2[0] - took2[1]; took <= took2[0]/10 || c.tokens < 1 {
+		return c, took, fmt.Errorf("the second request of two that are alike took as long as the first (%v and %v): it did not come from a cache, or something else runs there",
+			took2[0].Round(time.Millisecond), took2[1].Round(time.Millisecond))
+	}
+	return c, took, nil
+}
+
+func (m *meter) ask(content any) (survey.Usage, error) {
+	body, err := json.Marshal(map[string]any{"model": m.facts.Served[0].ID, "max_tokens": 1, "messages": []any{map[string]any{"role": "user", "content": content}}})
+	if err != nil {
+		return survey.Usage{}, err
+	}
+	return survey.Post(m.ctx, m.client, m.facts.Addr, "/v1/chat/completions", body)
+}
+
+// text is so many random words.
+func text(n int) string {
+	list := strings.Fields("one two three four five red green blue sea wind rain stone tree house door road time day night hand")
+	out := make([]string, n)
+	for i := range out {
+		out[i] = list[rand.IntN(len(list))]
+	}
+	return strings.Join(out, " ")
+}
+
+// noise is a PNG of random squares as a data URL.
+func noise() string {
+	img := image.NewGray(image.Rect(0, 0, side, side))
+	for y := 0; y < side; y += 8 {
+		for x := 0; x < side; x += 8 {
+			c := color.Gray{Y: uint8(rand.IntN(256))}
+			for i := range 64 {
+				img.SetGray(x+i%8, y+i/8, c)
+			}
+		}
+	}
+	var b bytes.Buffer
+	_ = png.Encode(&b, img) // into memory it does not fail
+	return "data:image/png;base64," + base64.StdEncoding.EncodeToString(b.Bytes())
+}
