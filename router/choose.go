@@ -1,6 +1,7 @@
 package router
 
 import (
+	"hash/maphash"
 	"math"
 	"slices"
 
@@ -54,6 +55,9 @@ func (x *decision) choose() {
 	most := max(0, x.out.PromptTokens-1) / size * size
 	x.out.CachedTokens = min(best.Predicted, most)
 	x.out.MatchedBlocks = x.out.CachedTokens / size
+	if x.out.CachedTokens == 0 && len(rd.prompt.IDs) >= beginning {
+		x.out.Begins = uint32(maphash.Comparable(x.seed, [beginning]uint32(rd.prompt.IDs)))
+	}
 	x.regret(best, most)
 	x.target()
 	x.explain(best, rd)

@@ -38,6 +38,7 @@ type Recent struct {
 	CachedTokens int           `json:"cached_tokens"`          // predicted
 	HeldTokens   int           `json:"held_tokens"`            // the most that any worker held
 	Regret       string        `json:"regret,omitempty"`       // why that worker was not chosen, where it is another
+	Begins       uint32        `json:"begins,omitempty"`       // equal where prompts begin alike of which nothing was held, see Decision
 	Partial      bool          `json:"partial,omitempty"`      // the prediction is a lower bound
 	Recurrent    bool          `json:"recurrent,omitempty"`    // it is an upper bound
 	Took         time.Duration `json:"took_ns"`                // to decide
@@ -60,6 +61,9 @@ func (r *Recent) Margin() float64 {
 	}
 	return r.Ranked[1].Cost - r.Ranked[0].Cost
 }
+
+// beginning is how many tokens of a prompt Decision.Begins stands for.
+const beginning = 16
 
 // shownName is how many characters of a client's word are shown.
 const shownName = 64
@@ -91,7 +95,7 @@ func newRecent() *recent {
 func (x *decision) recent(took time.Duration) *Recent {
 	d := &x.out
 	e := &Recent{At: x.now, ID: d.ID, Model: d.Model, Reason: d.Reason, Why: d.Why, Asked: d.Asked, Rank: -1, PromptTokens: d.PromptTokens,
-		CachedTokens: d.CachedTokens, HeldTokens: d.HeldTokens, Regret: d.Regret, Partial: d.Partial, Recurrent: d.Recurrent, Took: took, Reported: -1}
+		CachedTokens: d.CachedTokens, HeldTokens: d.HeldTokens, Regret: d.Regret, Begins: d.Begins, Partial: d.Partial, Recurrent: d.Recurrent, Took: took, Reported: -1}
 	if x.chosen != nil {
 		e.Considered, e.Ties, e.Ranked = len(x.mem.candidates), choose.Ties(x.mem.candidates), x.considered()
 	}

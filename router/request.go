@@ -75,6 +75,9 @@ type Decision struct {
 	// CachedTokens, Regret says in a word why that worker was not chosen.
 	HeldTokens int
 	Regret     string
+	// Begins is a number for the first 16 tokens of a prompt of which nothing was held: equal numbers began alike, until the next
+	// start. 0: it is shorter, or was not read.
+	Begins uint32
 	// Partial: the index does not know all that Targets[0] holds. CachedTokens is a lower bound.
 	Partial bool
 	// Recurrent: Targets[0] needs states of layers beside the KV blocks for a hit. CachedTokens is an upper bound.

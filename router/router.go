@@ -16,6 +16,7 @@
 package router
 
 import (
+	"hash/maphash"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -69,6 +70,7 @@ type Router struct {
 	suspects  suspects
 	answers   *lru.Cache[string, string] // see keeper.go
 	recent    *recent
+	seed      maphash.Seed  // of Decision.Begins
 	choices   atomic.Uint64 // taken
 	admission sync.Mutex    // see inTurn
 	lanes     *lanes
@@ -93,7 +95,7 @@ func New(opt Options) *Router {
 	// Each message once a minute: what is wrong with requests is counted, and logged once in a while.
 	opt.Log = opt.Log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core { return zapcore.NewSamplerWithOptions(c, time.Minute, 1, 0) }))
 	r := &Router{opt: opt, names: make(map[string]servedName), predicted: newPredictions(opt.PredictedTTL, predBlocks), seen: newSightings(),
-		recent: newRecent(), lanes: newLanes()}
+		recent: newRecent(), seed: maphash.MakeSeed(), lanes: newLanes()}
 	if r.opt.Seed == 0 {
 		r.opt.Seed = rand.Uint64()
 	}

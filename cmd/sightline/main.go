@@ -24,6 +24,7 @@ type cli struct {
 	Agent       agentCmd       `cmd:"" help:"Run beside one worker: listen to its KV events and publish them to NATS."`
 	Credentials credentialsCmd `cmd:"" help:"Make the keys by which a NATS server knows the router and each worker's agent, and its file of users and permissions."`
 	Explain     explainCmd     `cmd:"" help:"Show what each stage makes of requests: text, tokens, image names, block hashes."`
+	Doctor      doctorCmd      `cmd:"" help:"Look for what keeps requests from hits: in the files, at workers, Envoy, NATS and a running Sightline."`
 	Envoy       envoyCmd       `cmd:"" help:"Print the envoy.yaml that fits a configuration, or find an Envoy binary."`
 	EPP         eppCmd         `cmd:"" name:"epp-conformance" help:"Ask an endpoint picker the cases of Gateway API's endpoint-picker protocol."`
 	Demo        demoCmd        `cmd:"" help:"Show it all on this machine: a real Envoy, three simulated workers, a mixed load."`

@@ -61,11 +61,17 @@ func (t Tier) String() string {
 // LocalCPUBackend, LocalDiskBackend, RemoteBackend (LMCache); CPU_PINNED, DISK, EXTERNAL (SGLang, Dynamo). It does not
 // allocate for the short names.
 func TierOf(medium string) Tier {
+	t, _ := KnownTier(medium)
+	return t
+}
+
+// KnownTier is TierOf, and whether the name is one that is known.
+func KnownTier(medium string) (t Tier, known bool) {
 	switch medium {
 	case "", "GPU":
-		return GPU
+		return GPU, true
 	case "CPU":
-		return CPU
+		return CPU, true
 	}
 	m := strings.ToLower(medium)
 	has := func(words ...string) bool {
@@ -77,16 +83,16 @@ func TierOf(medium string) Tier {
 		return false
 	}
 	switch {
-	case has("remote", "external", "shared"):
-		return Remote
+	case has("remote", "external", "shared", "obj"):
+		return Remote, true
 	case has("gpu", "hbm", "cuda", "device"):
-		return GPU
+		return GPU, true
 	case has("cpu", "host", "dram"):
-		return CPU
+		return CPU, true
 	case has("disk", "storage", "file", "ssd", "nvme"), m == "fs":
-		return Disk
+		return Disk, true
 	}
-	return Remote
+	return Remote, false
 }
 
 // Event is one change of one worker-rank's cache. Its slices belong to the decoder and are valid until its next Decode.

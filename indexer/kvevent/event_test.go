@@ -8,8 +8,8 @@ func TestTierOf(t *testing.T) {
 		"STORAGE": Disk, "Disk": Disk, "LocalDiskBackend": Disk, "FS": Disk, "fs": Disk, "nvme": Disk,
 		"OBJ": Remote, "EXTERNAL": Remote, "RemoteBackend": Remote, "something new": Remote,
 	} {
-		if got := TierOf(name); got != want {
-			t.Errorf("%q: %s, want %s", name, got, want)
+		if got, known := KnownTier(name); got != want || known != (name != "something new") || TierOf(name) != want {
+			t.Errorf("%q: %s, known %t, want %s", name, got, known, want)
 		}
 	}
 	if n := testing.AllocsPerRun(10, func() { TierOf("GPU"); TierOf("CPU") }); n != 0 {

@@ -51,15 +51,21 @@ func (f *Feed) apply(m Message) error {
 		f.o.Applied(Position{f.next, f.appliedAt(m.Seq).sum, f.isPartial(), f.recurrent})
 	}
 	f.o.Sink.Done(f.isPartial(), f.recurrent)
-	first := false
+	first := ""
 	f.update(func(s *Stats) {
-		first = s.UnknownKeys == 0 && n.UnknownKeys > 0
+		if s.UnknownKeys == 0 && n.UnknownKeys > 0 {
+			first = fmt.Sprintf("%.40q", batch.UnknownKey)
+			s.UnknownKey = first
+		}
 		s.add(&n)
+		if n.Blocks > 0 && m.Epoch == 0 {
+			s.Stored = [2]uint64{m.Seq, f.appliedAt(m.Seq).sum}
+		}
 		s.Orphans, s.Doubtful = f.orphans.told, len(f.doubt.before)
 		s.LastSeq, s.Epoch, s.Partial, s.Away = m.Seq, m.Epoch, f.isPartial(), batch.Away
 	})
-	if first && f.o.UnknownKey != nil {
-		f.o.UnknownKey(fmt.Sprintf("%.40q", batch.UnknownKey))
+	if first != "" && f.o.UnknownKey != nil {
+		f.o.UnknownKey(first)
 	}
 	return nil
 }

@@ -39,9 +39,11 @@ type Stats struct {
 	// Partial: the worker may hold more than its events said; the index's matches are a lower bound.
 	Partial bool
 
-	Orphans     int // blocks that wait for their parent
-	Doubtful    int // blocks told before a gap that was not filled, and not of since
-	OtherSize   int // the last block size of events that was not Options.BlockSize; 0: none
+	Orphans     int       // blocks that wait for their parent
+	Doubtful    int       // blocks told before a gap that was not filled, and not of since
+	UnknownKey  string    // the first of UnknownKeys, quoted and cut after 40 characters
+	Stored      [2]uint64 // number and XXH3-64 of the last message that stored blocks; zero: none, or it is of a transport with epochs
+	OtherSize   int       // the last block size of events that was not Options.BlockSize; 0: none
 	Epoch       uint64
 	LastSeq     uint64
 	Connected   bool

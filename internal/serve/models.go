@@ -131,15 +131,27 @@ func watchModels(ctx context.Context, models []router.Model, reg prometheus.Regi
 // probed are workers as the prober wants them.
 func probed(models []router.Model, workers []*fleet.Worker) (list []probe.Worker) {
 	for _, w := range workers {
-		for _, m := range models {
-			if m.Name == w.Model && w.Instance == "" { // a front end's answers are not the worker's
-				c := m.Class(w.Class)
-				list = append(list, probe.Worker{Name: w.Name, Addr: w.Addr, Model: m.Name, Names: append([]string{m.Name}, m.Aliases...),
-					Ours: c.Prompts, BlockSize: c.BlockSize, Adapters: m.Adapters})
-			}
+		if p, ok := probeOf(models, w.Name, w.Addr, w.Model, w.Class); ok && w.Instance == "" { // a front end's answers are not the worker's
+			list = append(list, p)
 		}
 	}
 	return list
+}
+
+func probeOf(models []router.Model, name, addr, model, class string) (probe.Worker, bool) {
+	for _, m := range models {
+		if m.Name == model {
+			c := m.Class(class)
+			return probe.Worker{Name: name, Addr: addr, Model: m.Name, Names: append([]string{m.Name}, m.Aliases...),
+				Ours: c.Prompts, BlockSize: c.BlockSize, Adapters: m.Adapters}, true
+		}
+	}
+	return probe.Worker{}, false
+}
+
+// ProbeOf is a worker as package probe wants it; false: there is no such model.
+func (s *Server) ProbeOf(name, addr, model, class string) (probe.Worker, bool) {
+	return probeOf(s.models, name, addr, model, class)
 }
 
 // modelNames is what Sightline answers GET /v1/models with: nothing for one model, whose workers know all of its names.

@@ -120,7 +120,7 @@ func (s *sources) rows(ix *indexer.Index) (rows []admin.Worker) {
 	for _, f := range s.set.Slots() {
 		load := f.Load(now)
 		r := admin.Worker{Name: f.Worker.Name, Addr: f.Worker.Addr, Model: f.Worker.Model, Class: f.Worker.Class, Rank: f.Rank,
-			Blocks: ix.HeldBlocks(f.ID), Inflight: load.Inflight, Backlog: load.Backlog, Health: f.Worker.Out(now), Events: "none"}
+			Blocks: ix.HeldBlocks(f.ID), Inflight: load.Inflight, Backlog: load.Backlog, Health: f.Worker.Out(now), Events: "none", Prefill: f.Worker.Prefill}
 		if others, usage, age, ok := f.Told(now); ok {
 			r.Told = &admin.Told{Others: others, Age: age.Round(100 * time.Millisecond).String()}
 			if usage >= 0 {
@@ -130,7 +130,7 @@ func (s *sources) rows(ix *indexer.Index) (rows []admin.Worker) {
 		if f.Feed != nil {
 			st := f.Feed.Stats()
 			r.Events, r.Batches, r.Partial, r.OtherSize = "waiting", st.Batches, st.Partial || ix.Partial(f.ID), st.OtherSize
-			r.Orphans, r.Doubtful, r.Unfilled = st.Orphans, st.Doubtful, st.Unfilled
+			r.Orphans, r.Doubtful, r.Unfilled, r.UnknownKey = st.Orphans, st.Doubtful, st.Unfilled, st.UnknownKey
 			if st.Live() {
 				r.Events = "live"
 			} else if st.Connected && !st.Away {

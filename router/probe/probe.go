@@ -179,6 +179,9 @@ func (p *Prober) Run(ctx context.Context) {
 	}
 }
 
+// All probes all workers, once.
+func (p *Prober) All(ctx context.Context) { p.round(ctx, true) }
+
 // Again asks for a probe of all workers. It does not wait; several calls before the probe count as one. A nil prober does
 // nothing.
 func (p *Prober) Again() {

@@ -201,12 +201,17 @@ func (f *Fields) readField(key string, b []byte, a *kvevent.Arena, tokens func([
 	return rest, err
 }
 
-// Tier is where the blocks lie: Remote, whatever the medium, if they are not in the worker's own memory.
+// Tier is where the blocks lie: Remote, whatever the medium, if they are not in the worker's own memory. A medium of a name that
+// is not known counts as a key that is not.
 func (f *Fields) Tier() kvevent.Tier {
 	if len(f.Locality) > 0 && !strings.EqualFold(View(f.Locality), "LOCAL") {
 		return kvevent.Remote
 	}
-	return kvevent.TierOf(View(f.Medium))
+	tier, known := kvevent.KnownTier(View(f.Medium))
+	if !known && f.strange == "" {
+		f.Strange("medium " + string(f.Medium[:min(len(f.Medium), 40)]))
+	}
+	return tier
 }
 
 // FullPrefix reports whether a stored event's blocks prove that the whole prefix is cached: true for groups whose layers see

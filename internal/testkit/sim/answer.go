@@ -112,7 +112,7 @@ func (w *Worker) job(ctx context.Context, r *http.Request, raw []byte, body gjso
 			tokens: append(make([]uint32, 0, len(p.Tokens)+limit), p.Tokens...), prompt: len(p.Tokens),
 			answer: w.answer(p), report: body.Get("vllm_xargs.kv_cache_report_mode").Str == "full",
 		}
-		s.noRead = asksPromptLogprobs(body) // every prompt token must be computed
+		s.noRead = w.cfg.NoPrefixCache || asksPromptLogprobs(body) // every prompt token must be computed
 		for _, m := range p.Media {
 			s.items = append(s.items, vllmid.Item{Identifier: m.Identifier, Offset: m.Offset, Length: m.Length})
 		}

@@ -18,6 +18,7 @@ type publisher struct {
 	rank   int
 	topic  string
 	steps  int // batches kept
+	skew   time.Duration
 	pub    *listener
 	back   *listener // nil: no replay
 
@@ -62,7 +63,7 @@ func (p *publisher) publish(events []event) {
 		p.publish(events[:1])
 		events = events[1:]
 	}
-	payload := batchOf(p.form, events, p.rank, time.Now())
+	payload := batchOf(p.form, events, p.rank, time.Now().Add(p.skew))
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	seq := p.next

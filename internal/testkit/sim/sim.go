@@ -47,6 +47,9 @@ type Config struct {
 
 	// Bare tells as a server that was started without flags: of no events, and in usage of no cached tokens.
 	Bare bool
+	// NoPrefixCache finds nothing cached, and says so; Skew is how far its clock is ahead.
+	NoPrefixCache bool
+	Skew          time.Duration
 	// Version is the vLLM release to act as, 0.22 to 0.33: it decides hashes, image names and wire forms.
 	// Default: 0.32.0; the other engines have one release each, SGLang also 0.5.6.
 	Version string
@@ -274,7 +277,7 @@ func (w *Worker) listenEvents() error {
 	for r, e := range w.engines {
 		e.pub = &publisher{form: w.form(), alone: w.cfg.Engine == Standalone, clear: w.cfg.Engine == SGLang,
 			topics: w.cfg.Version != oldSGLang && (w.cfg.Engine != VLLM || w.rules.ReplayTopic),
-			rank:   r, topic: w.cfg.Topic, steps: w.cfg.BufferSteps, pub: pubs[r], back: backs[r]}
+			rank:   r, topic: w.cfg.Topic, steps: w.cfg.BufferSteps, skew: w.cfg.Skew, pub: pubs[r], back: backs[r]}
 		if loads != nil {
 			e.load = &publisher{pub: loads[r]}
 		}

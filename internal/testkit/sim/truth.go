@@ -162,10 +162,10 @@ func (w *Worker) metrics(rw http.ResponseWriter, _ *http.Request) {
 	fmt.Fprintf(&b, "# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds %.2f\n", float64(w.began.UnixMilli())/1000)
 	fmt.Fprintf(&b, "# TYPE vllm:cache_config_info gauge\n")
 	for _, e := range w.engines {
-		fmt.Fprintf(&b, `vllm:cache_config_info{_block_size_resolved="True",block_size="%d",cache_dtype="auto",enable_prefix_caching="True",engine="%d",`+
+		fmt.Fprintf(&b, `vllm:cache_config_info{_block_size_resolved="True",block_size="%d",cache_dtype="auto",enable_prefix_caching="%s",engine="%d",`+
 			`kv_offloading_size="None",mamba_block_size="None",mamba_cache_mode="none",num_gpu_blocks="%d",num_gpu_blocks_override="None",`+
 			`prefix_caching_hash_algo="%s",prefix_match_unit="None",user_specified_block_size="True"} 1.0`+"\n",
-			w.cfg.BlockSize, e.rank, w.cfg.Blocks, w.cfg.HashAlgo)
+			w.cfg.BlockSize, map[bool]string{true: "False", false: "True"}[w.cfg.NoPrefixCache], e.rank, w.cfg.Blocks, w.cfg.HashAlgo)
 	}
 	fmt.Fprintf(&b, "# TYPE vllm:time_to_first_token_seconds histogram\n")
 	for _, e := range w.engines {

@@ -1,0 +1,313 @@
+package doctor
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/tinylib/msgp/msgp"
+
+	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/indexer/source/zmq"
+	"github.com/sightline-router/sightline/internal/survey"
+)
+
+// The canary is a prompt of some four blocks that nobody has sent before, one token long in its answer. Each worker gets it twice
+// while its event sockets are listened to: the second answer must find it cached, and an event must tell that it is stored.
+// Through Envoy it is sent twice again, with headers that would steer if Envoy believed them, and a body as large as may be.
+
+// canary is what came of it at one worker.
+type canary struct {
+	sent          bool
+	err           error
+	first, second survey.Usage
+	sockets       []*socket
+}
+
+// socket is one rank's event socket.
+type socket struct {
+	rules.EventSource
+	rank     int
+	ours     bool // it is configured; else the worker told of it, and an agent beside it may be the only one to reach it
+	replayed error
+
+	mu     sync.Mutex
+	up     bool
+	err    error // the last, while it was not up
+	frames []frame
+}
+
+// frame is a message with stored blocks.
+type frame struct {
+	payload   [sha256.Size]byte
+	came      time.Time
+	stamped   time.Time // by the worker; zero: it is not
+	blockSize int
+	begins    string // the tokens of a first block, as text; "": it has none
+	hash      uint64 // of that block
+}
+
+// through is what came of it through Envoy.
+type through struct {
+	asked         bool
+	err           error
+	first, second survey.Usage
+	steered       error // an answer to a request with forged headers that is not the one without
+	passed        int   // bytes of the largest body that was taken
+	failed        int   // of the smallest that was not; 0: none
+	status        string
+}
+
+// text makes a prompt of at least so many tokens; equal seeds make equal prompts.
+func text(seed uint64, tokens int) string {
+	return fmt.Sprintf("%016x ", seed) + strings.Repeat("one two three four ", max(16, tokens))
+}
+
+func prompt(model, text string) []byte {
+	body, _ := json.Marshal(map[string]any{"model": model, "prompt": text, "max_tokens": 1}) // texts and numbers do not fail
+	return body
+}
+
+// sendCanaries sends all of them.
+func (s *seen) sendCanaries(ctx context.Context) {
+	seed := rand.Uint64() // one for all workers: their names of equal blocks are compared
+	s.each(func(w *worker) {
+		if w.err == nil && len(w.facts.Served) > 0 {
+			w.sendCanary(ctx, seed, s.o.Patience)
+		}
+	})
+	if s.envoyAsked && s.envoyErr == nil {
+		s.sendThrough(ctx)
+	}
+}
+
+// sources are where the worker's events are heard.
+func (w *worker) sources() (list []*socket) {
+	if e := w.Events; e.ZMQ != "" && !e.Bind {
+		for rank := range max(1, w.Ranks) {
+			one := &socket{rank: rank, ours: true}
+			var err error
+			if one.Pub, err = zmq.Address(e.ZMQ, "", rank); err == nil && e.Replay != "" {
+				one.Replay, err = zmq.Address(e.Replay, "", rank)
+			}
+			one.Topic, one.err = e.Topic, err
+			list = append(list, one)
+		}
+		return list
+	}
+	for rank, e := range w.facts.Events {
+		list = append(list, &socket{EventSource: e, rank: rank, ours: w.Events.Auto})
+	}
+	return list
+}
+
+func (w *worker) sendCanary(ctx context.Context, seed uint64, patience time.Duration) {
+	c := &w.canary
+	c.sent, c.sockets = true, w.sources()
+	listening, stop := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer stop()
+	for _, one := range c.sockets {
+		if one.err == nil {
+			all.Go(func() { one.listen(listening, w.rules) })
+			all.Go(func() { one.askReplay(listening, patience) })
+		}
+	}
+	wait(ctx, patience, func() bool { return allAre(c.sockets, func(o *socket) bool { return o.up || o.err != nil }) })
+	client := rules.NewClient(10 * patience) // a prompt may wait for its turn
+	for try := range uint64(3) {             // what is sent before a subscription has taken effect is not heard
+		body := prompt(w.facts.Served[0].ID, text(seed+try, w.class.BlockSize))
+		if c.first, c.err = survey.Post(ctx, client, w.Addr, "/v1/completions", body); c.err != nil {
+			return
+		}
+		if c.second, c.err = survey.Post(ctx, client, w.Addr, "/v1/completions", body); c.err != nil {
+			return
+		}
+		if wait(ctx, patience/3, c.heard) || len(c.sockets) == 0 {
+			return
+		}
+	}
+}
+
+// heard tells whether an event of stored blocks came.
+func (c *canary) heard() bool {
+	return !allAre(c.sockets, func(o *socket) bool { return len(o.frames) == 0 })
+}
+
+// allAre asks each socket under its lock.
+func allAre(list []*socket, is func(*socket) bool) bool {
+	yes := true
+	for _, o := range list {
+		o.mu.Lock()
+		yes = yes && is(o)
+		o.mu.Unlock()
+	}
+	return yes
+}
+
+// wait asks until a condition holds, for so long at most.
+func wait(ctx context.Context, patience time.Duration, cond func() bool) bool {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for !cond() {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	return true
+}
+
+// mostFrames is how many of a socket are kept: a worker may be busy.
+const mostFrames = 256
+
+// listen keeps what comes until ctx ends.
+func (o *socket) listen(ctx context.Context, r rules.Rules) {
+	if r.Decoder == nil {
+		return
+	}
+	d := r.Decoder(rules.Decoding{Keep: true})
+	sub := zmq.Sub{Endpoint: o.Pub, Topic: o.Topic,
+		Up:   func() { o.mu.Lock(); o.up = true; o.mu.Unlock() },
+		Down: func(err error) { o.mu.Lock(); o.err = err; o.mu.Unlock() }}
+	err := sub.Run(ctx, func(m zmq.Message) {
+		batch, err := d.Decode(m.Payload)
+		if err != nil {
+			return
+		}
+		f := frame{payload: sha256.Sum256(m.Payload), came: time.Now(), stamped: stamp(m.Payload)}
+		for i := range batch.Events {
+			e := &batch.Events[i]
+			if e.Kind != kvevent.Stored || len(e.EngineHashes) == 0 {
+				continue
+			}
+			if f.blockSize = e.BlockSize; !e.HasParent && len(e.Tokens) >= e.BlockSize && f.begins == "" && e.LoRA == "" {
+				f.begins, f.hash = fmt.Sprint(e.Tokens[:e.BlockSize]), e.EngineHashes[0]
+			}
+		}
+		o.mu.Lock()
+		if f.blockSize > 0 && len(o.frames) < mostFrames {
+			o.frames = append(o.frames, f)
+		}
+		o.mu.Unlock()
+	})
+	if ctx.Err() == nil {
+		o.mu.Lock()
+		o.err = err
+		o.mu.Unlock()
+	}
+}
+
+// stamp is the time that a batch of vLLM, SGLang or TensorRT-LLM begins with, in Unix seconds; zero: none.
+func stamp(payload []byte) time.Time {
+	if _, rest, err := msgp.ReadArrayHeaderBytes(payload); err == nil {
+		if at, _, err := msgp.ReadFloat64Bytes(rest); err == nil && at > 1e9 && at < 1e10 {
+			return time.UnixMilli(int64(at * 1e3))
+		}
+	}
+	return time.Time{}
+}
+
+var errEnough = errors.New("enough was replayed")
+
+// askReplay asks for the first message that is kept.
+func (o *socket) askReplay(ctx context.Context, patience time.Duration) {
+	if o.Replay == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if err := zmq.Replay(ctx, o.Replay, 0, func(zmq.Message) error { return errEnough }); err != nil && !errors.Is(err, errEnough) {
+		o.mu.Lock()
+		o.replayed = err
+		o.mu.Unlock()
+	}
+}
+
+// nowhere is an address where nobody is: the discard port of this machine.
+const nowhere = "127.0.0.1:9"
+
+// sendThrough sends the canaries through Envoy.
+func (s *seen) sendThrough(ctx context.Context) {
+	t := &s.through
+	host, port, err := net.SplitHostPort(s.cfg.Envoy.Listen)
+	if ip := net.ParseIP(host); err == nil && (host == "" || ip != nil && ip.IsUnspecified()) {
+		host = "127.0.0.1"
+	}
+	at := net.JoinHostPort(host, port)
+	if err != nil || len(s.cfg.Models) == 0 || !answersAt(at) {
+		return
+	}
+	t.asked = true
+	m := s.cfg.Models[0]
+	client := rules.NewClient(10 * s.o.Patience)
+	body := prompt(m.Name, text(rand.Uint64(), m.BlockSize))
+	if t.first, t.err = survey.Post(ctx, client, at, "/v1/completions", body); t.err != nil {
+		return
+	}
+	if s.running != nil { // it predicts the second from the first at once, but its end is told a moment later
+		wait(ctx, s.o.Patience/10, func() bool { return false })
+	}
+	if t.second, t.err = survey.Post(ctx, client, at, "/v1/completions", body); t.err != nil {
+		return
+	}
+	forged := http.Header{"Content-Type": {"application/json"}}
+	for _, name := range []string{"x-target-worker", "x-target-worker-2", "x-gateway-destination-endpoint"} {
+		forged.Set(name, nowhere)
+	}
+	if status, err := send(ctx, client, at, body, forged); err != nil || status != http.StatusOK {
+		t.steered = fmt.Errorf("with x-target-worker: %s from the client the answer is %s", nowhere, words(status, err))
+	}
+	s.tryBodies(ctx, client, at, m.Name)
+}
+
+// tryBodies finds the largest body that passes. Its request is one that no engine computes: max_tokens is below 1.
+func (s *seen) tryBodies(ctx context.Context, client *http.Client, at, model string) {
+	t := &s.through
+	for size := int(s.cfg.BodyLimit); size >= 16<<10; size /= 4 {
+		head := fmt.Appendf(nil, `{"model":%q,"prompt":"x","max_tokens":-1,"user":"`, model)
+		body := append(append(head, bytes.Repeat([]byte("x"), size-len(head)-2)...), `"}`...)
+		status, err := send(ctx, client, at, body, http.Header{"Content-Type": {"application/json"}})
+		if err == nil && status != http.StatusRequestEntityTooLarge && status < 500 {
+			t.passed = size
+			return
+		}
+		t.failed, t.status = size, cmp.Or(t.status, words(status, err))
+	}
+}
+
+func words(status int, err error) string {
+	if err != nil {
+		return err.Error()
+	}
+	return fmt.Sprint("status ", status)
+}
+
+func send(ctx context.Context, client *http.Client, at string, body []byte, h http.Header) (status int, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+at+"/v1/completions", bytes.NewReader(body))
+	if err != nil {
+		return 0, err
+	}
+	req.Header = h
+	res, err := client.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer res.Body.Close()
+	_, err = io.Copy(io.Discard, io.LimitReader(res.Body, 1<<20))
+	return res.StatusCode, err
+}

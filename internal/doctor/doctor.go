@@ -1,0 +1,215 @@
+// Package doctor looks for what keeps requests from hits: in the files, at the workers, in Envoy, at the running Sightline.
+//
+//	look      what is there, asked once: look.go (files, workers, Envoy, the admin page, NATS, agents), canary.go (requests
+//	          of its own, and the events that they cause)
+//	checks    the table below, each a function of what was seen: workers.go, tokens.go, events.go, outside.go (Envoy,
+//	          Sightline, NATS, agents)
+//	verdicts  print.go, for people and as JSON
+//
+// Nothing that it asks changes anything but for the canary, which has each worker compute a few tokens. A check without what it
+// needs says so, and does not guess. Each code has a section in docs/doctor.md.
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Options say what is looked at.
+type Options struct {
+	Config string   // Sightline's file
+	Envoy  string   // an envoy.yaml, a config dump or an Envoy's admin page; "": the page of envoy.admin, if it answers
+	Admin  string   // a running Sightline's admin page; "": that of the file's admin, if it answers
+	Agents []string // agents' admin pages
+	Pre    bool     // files only
+	Canary bool     // send requests
+	// Patience is how long an answer, or an event, is waited for; 0: 3 s.
+	Patience time.Duration
+	JSON     bool
+	Color    bool
+	Watch    time.Duration // look again after so long, until the context ends, and print what changed; 0: look once
+	Out      io.Writer
+}
+
+// Verdict is what a check came to. The worst of the first three decides the exit status.
+type Verdict string
+
+// The verdicts. Unchecked: something that it needs was not there, and the evidence says what.
+const (
+	OK        Verdict = "ok"
+	Warning   Verdict = "warning"
+	Error     Verdict = "error"
+	Unchecked Verdict = "not checked"
+)
+
+// Result is one check's.
+type Result struct {
+	Code     string   `json:"code"` // stable, such as SL0101
+	Category string   `json:"category"`
+	Title    string   `json:"title"`
+	Verdict  Verdict  `json:"verdict"`
+	Evidence []string `json:"evidence,omitempty"`
+	Fix      string   `json:"fix,omitempty"`
+	Link     string   `json:"link,omitempty"` // of what is not well: a section of docs/doctor.md
+}
+
+// categories are named by the first two digits of codes.
+var categories = map[string]string{"01": "workers", "02": "tokens", "03": "events", "04": "envoy", "05": "sightline", "06": "nats and agents"}
+
+// checks are all of them, by category. A title says what is so when all is well.
+var checks = []struct {
+	code, title string
+	look        func(*seen, *report)
+}{
+	{"SL0501", "the configuration is good, its files are there", configuration},
+	{"SL0109", "every worker answers", answers},
+	{"SL0107", "every worker is the engine and release that is configured", engines},
+	{"SL0103", "workers serve the model under its configured names", names},
+	{"SL0108", "adapters are the same on all workers of a model", adapters},
+	{"SL0101", "block sizes are those configured", blockSizes},
+	{"SL0102", "prefix caching is on: the same prompt again is found cached", prefixCaching},
+	{"SL0104", "answers count cached tokens", countsCached},
+	{"SL0105", "every model and role has a worker that gets requests", roles},
+	{"SL0106", "workers tell their load", loads},
+	{"SL0202", "plain text becomes the same tokens here and there", tokenizers},
+	{"SL0201", "conversations become the same tokens here and there", templates},
+	{"SL0204", "pictures become the same tokens and names here and there", pictures},
+	{"SL0203", "prompts are longer than a block", shortPrompts},
+	{"SL0205", "requests find what was computed before", hits},
+	{"SL0301", "workers publish KV events", published},
+	{"SL0303", "event sockets are reached where they are configured", sockets},
+	{"SL0304", "events that were missed can be asked for", replays},
+	{"SL0308", "every worker has an event socket of its own", oneSocketEach},
+	{"SL0305", "events of offloaded blocks say what the blocks hold", offloaded},
+	{"SL0306", "storage media of events are known", media},
+	{"SL0309", "events are read whole: no unknown keys, nothing lost", eventStreams},
+	{"SL0302", "workers name equal blocks alike", hashes},
+	{"SL0307", "workers' clocks agree with ours", clocks},
+	{"SL0401", "Envoy takes bodies as large as Sightline does", bodies},
+	{"SL0402", "messages between Envoy and Sightline may be as large as bodies", ofEnvoy("SL0402")},
+	{"SL0403", "Envoy waits for Sightline as long as it is told, and no longer", ofEnvoy("SL0403")},
+	{"SL0404", "requests go on while Sightline is away", ofEnvoy("SL0404")},
+	{"SL0405", "bodies are read and streamed by one filter", ofEnvoy("SL0405")},
+	{"SL0406", "circuit breakers leave room for a batch", ofEnvoy("SL0406")},
+	{"SL0407", "clients cannot choose a worker", steered},
+	{"SL0408", "Envoy sends requests where Sightline chose", obeyed},
+	{"SL0409", "Envoy's access log tells Sightline how requests end", accessLog},
+	{"SL0410", "nothing else in Envoy's configuration will not work", ofEnvoy("SL0410")},
+	{"SL0502", "the index is fed by events, up to the length of prompts", feeds},
+	{"SL0503", "the index has room for what the workers' caches hold", room},
+	{"SL0504", "several Sightlines share nothing that one alone may have", replicas},
+	{"SL0505", "the running Sightline is ready", ready},
+	{"SL0601", "NATS is reached, its streams are there", reachNATS},
+	{"SL0602", "agents hear their engines and publish", agents},
+}
+
+// report is a check's result while it is made.
+type report struct{ Result }
+
+// bad notes what is wrong and what to do; the fix of the worst is kept.
+func (r *report) bad(v Verdict, fix, format string, args ...any) {
+	if r.Verdict != Error && (v == Error || r.Verdict != Warning) {
+		r.Verdict, r.Fix = v, fix
+		r.Evidence = slices.Insert(r.Evidence, 0, fmt.Sprintf(format, args...))
+		return
+	}
+	r.Evidence = append(r.Evidence, fmt.Sprintf(format, args...))
+}
+
+// ok notes what was seen to be well.
+func (r *report) ok(format string, args ...any) {
+	if r.Verdict == "" || r.Verdict == Unchecked {
+		r.Verdict = OK
+	}
+	r.Evidence = append(r.Evidence, fmt.Sprintf(format, args...))
+}
+
+// unchecked notes what was not looked at, and why.
+func (r *report) unchecked(format string, args ...any) {
+	if r.Verdict == "" {
+		r.Verdict = Unchecked
+	}
+	if why := "not checked: " + fmt.Sprintf(format, args...); !slices.Contains(r.Evidence, why) {
+		r.Evidence = append(r.Evidence, why)
+	}
+}
+
+// Examine looks once.
+func Examine(ctx context.Context, o Options) []Result {
+	if o.Patience <= 0 {
+		o.Patience = 3 * time.Second
+	}
+	s := look(ctx, o)
+	list := make([]Result, 0, len(checks))
+	for _, c := range checks {
+		r := report{Result{Code: c.code, Category: categories[c.code[2:4]], Title: c.title}}
+		if s.configErr != nil && c.code != "SL0501" {
+			r.unchecked("the configuration is not good (SL0501)")
+		} else {
+			c.look(s, &r)
+		}
+		if r.Verdict == "" {
+			r.Verdict = Unchecked
+		}
+		if r.Verdict == Warning || r.Verdict == Error {
+			r.Link = "docs/doctor.md#" + strings.ToLower(r.Code)
+		}
+		list = append(list, r.Result)
+	}
+	slices.SortStableFunc(list, func(a, b Result) int { return strings.Compare(a.Code[:4], b.Code[:4]) })
+	return list
+}
+
+// Status is the process's exit status: 0 all is well, 1 an error, 2 a warning and no error. What was not checked does not
+// count: it is listed.
+func Status(list []Result) (status int) {
+	for _, r := range list {
+		switch {
+		case r.Verdict == Error:
+			return 1
+		case r.Verdict == Warning:
+			status = 2
+		}
+	}
+	return status
+}
+
+// Run looks, prints, and gives the exit status; with Watch again and again, where only what changed is printed.
+func Run(ctx context.Context, o Options) (status int, err error) {
+	list := Examine(ctx, o)
+	if err := o.print(list); err != nil || o.Watch <= 0 {
+		return Status(list), err
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return Status(list), nil
+		case <-time.After(o.Watch):
+		}
+		before := maps.Collect(func(yield func(string, Verdict) bool) {
+			for _, r := range list {
+				if !yield(r.Code, r.Verdict) {
+					return
+				}
+			}
+		})
+		now := Examine(ctx, o)
+		if ctx.Err() != nil {
+			return Status(list), nil
+		}
+		list = now
+		for _, r := range list {
+			if r.Verdict == before[r.Code] {
+				continue
+			}
+			if err := o.printOne(r, fmt.Sprintf("%s, was %s: ", time.Now().Format(time.TimeOnly), before[r.Code])); err != nil {
+				return Status(list), err
+			}
+		}
+	}
+}

@@ -1,0 +1,488 @@
+package doctor
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sightline-router/sightline/internal/admin"
+	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/internal/serve"
+	"github.com/sightline-router/sightline/internal/testkit/lab"
+	"github.com/sightline-router/sightline/internal/testkit/sim"
+	"github.com/sightline-router/sightline/internal/testkit/vllmid"
+	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/audit"
+)
+
+const modelDir = "../../examples/models/qwen2.5-vl"
+
+var prompts = sync.OnceValues(func() (lab.Prompts, error) { return lab.NewPrompts(modelDir, sim.VLLM, lab.ModelName, 16) })
+
+// fleet is two simulated workers, a configuration of them, an envoy.yaml for it, and what a running Sightline's page shows. A
+// test plants a mistake in one of them.
+type fleet struct {
+	sim     func(i int, c *sim.Config)
+	up      func(workers []*sim.Worker)                       // they serve
+	proxy   func(w http.ResponseWriter, r *http.Request) bool // stands before worker a, and has answered
+	config  []string                                          // what is replaced in sightline.yaml, in pairs, and in envoy.yaml
+	envoy   []string
+	variant string // of envoy.yaml
+	page    page
+	agent   string // what its /state says
+}
+
+// page is an admin page.
+type page struct {
+	notReady  string
+	workers   []admin.Worker
+	findings  []audit.Finding
+	decisions []router.Recent
+	metrics   string
+}
+
+func (p *page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch r.URL.Path {
+	case "/readyz":
+		if p.notReady != "" {
+			http.Error(w, p.notReady, http.StatusServiceUnavailable)
+		}
+	case "/workers":
+		_ = json.NewEncoder(w).Encode(p.workers)
+	case "/audit":
+		_ = json.NewEncoder(w).Encode(p.findings)
+	case "/decisions":
+		_ = json.NewEncoder(w).Encode(p.decisions)
+	case "/metrics":
+		fmt.Fprint(w, p.metrics)
+	}
+}
+
+// well is a fleet without a mistake.
+func well() *fleet {
+	f := &fleet{}
+	for i, name := range []string{"a", "b"} {
+		f.page.workers = append(f.page.workers, admin.Worker{Name: name, Addr: fmt.Sprint("127.0.0.1:", i+1), Model: lab.ModelName, Rank: -1, Events: "live", Told: &admin.Told{}})
+	}
+	for range 8 {
+		f.page.decisions = append(f.page.decisions, decided(func(*router.Recent) {}))
+	}
+	return f
+}
+
+// decided is a decision like others, with something changed.
+func decided(change func(d *router.Recent)) router.Recent {
+	d := router.Recent{Model: lab.ModelName, Worker: "a", Addr: "10.0.0.5:8000", Used: "10.0.0.5:8000", Reason: router.Exact, PromptTokens: 160, CachedTokens: 144, Reported: 144, Code: 200}
+	change(&d)
+	return d
+}
+
+func (f *fleet) decide(change func(d *router.Recent)) {
+	for i := range f.page.decisions {
+		change(&f.page.decisions[i])
+	}
+}
+
+const yamlText = `
+admin: ""
+load_every: 1s
+models: [{name: sim-vl, dir: DIR, engine_version: 0.32.0, engine_model: sim-vl, block_size: 16}]
+workers:
+- {name: a, addr: "A:", events: {zmq: "A-EVENTS", replay: "A-REPLAY"}}
+- {name: b, addr: "B:", events: {zmq: "B-EVENTS", replay: "B-REPLAY"}}
+`
+
+// examine starts the fleet and looks at it.
+func (f *fleet) examine(t *testing.T, change func(*Options)) []Result {
+	t.Helper()
+	read, err := prompts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	model, err := filepath.Abs(modelDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	words := []string{"DIR", model}
+	var sims []*sim.Worker
+	for i, name := range []string{"A", "B"} {
+		c := sim.Config{Model: lab.ModelName, Prompt: read}
+		if f.sim != nil {
+			f.sim(i, &c)
+		}
+		w, err := sim.New(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Start()
+		t.Cleanup(w.Close)
+		addr := w.Addr()
+		if i == 0 && f.proxy != nil {
+			there := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: addr})
+			front := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+				if !f.proxy(rw, r) {
+					there.ServeHTTP(rw, r)
+				}
+			}))
+			t.Cleanup(front.Close)
+			addr = front.Listener.Addr().String()
+		}
+		sims = append(sims, w)
+		words = append(words, name+":", addr, name+"-PORT", port(w.EventsAddr()), name+"-EVENTS", w.EventsAddr(), name+"-REPLAY", w.ReplayAddr())
+	}
+	if f.up != nil {
+		f.up(sims)
+	}
+	o := Options{Config: filepath.Join(dir, "sightline.yaml"), Envoy: filepath.Join(dir, "envoy.yaml"), Canary: true, Patience: 2 * time.Second}
+	text := strings.NewReplacer(words...).Replace(edited(t, yamlText, f.config))
+	put(t, o.Config, text)
+	if cfg, err := config.Load(o.Config); err == nil {
+		made, err := serve.EnvoyYAML(cfg, f.variant, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		put(t, o.Envoy, edited(t, string(made), f.envoy))
+	}
+	running := httptest.NewServer(&f.page)
+	t.Cleanup(running.Close)
+	o.Admin = running.URL
+	if f.agent != "" {
+		beside := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, f.agent) }))
+		t.Cleanup(beside.Close)
+		o.Agents = []string{beside.URL}
+	}
+	if change != nil {
+		change(&o)
+	}
+	return Examine(t.Context(), o)
+}
+
+func put(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Of a fleet that is well nothing is said.
+func TestWell(t *testing.T) {
+	list := well().examine(t, nil)
+	for _, r := range list {
+		if r.Verdict == Warning || r.Verdict == Error {
+			t.Errorf("%+v", r)
+		}
+	}
+	if Status(list) != 0 {
+		t.Error(Status(list))
+	}
+	out := &bytes.Buffer{}
+	o := Options{Out: out}
+	if err := o.print(list); err != nil || strings.Contains(out.String(), "\x1b") || !strings.Contains(out.String(), "√ SL0301 ") {
+		t.Error(err, out)
+	}
+	for _, r := range list {
+		if r.Verdict == Unchecked {
+			t.Logf("%s: %v", r.Code, r.Evidence)
+		}
+	}
+}
+
+func pairs(texts ...string) []string { return texts }
+
+// edited has texts replaced, one of which at least is there.
+func edited(t *testing.T, text string, pairs []string) string {
+	t.Helper()
+	out := strings.NewReplacer(pairs...).Replace(text)
+	if len(pairs) > 0 && out == text {
+		t.Fatalf("nothing of %q is there", pairs)
+	}
+	return out
+}
+
+// mistakes are those of the field, in the order of how often they are made; some befall us in several forms.
+var mistakes = []struct {
+	name, code    string
+	verdict       Verdict
+	evidence, fix string
+	plant         func(f *fleet)
+}{
+	{"1 events off", "SL0301", Error, "a says that it publishes no KV events", `"publisher":"zmq"`, func(f *fleet) { f.sim = only(func(c *sim.Config) { c.Bare = true }) }},
+	{"1 other topic", "SL0301", Error, `its topic is "kv", asked for is "other"`, "--kv-events-config", func(f *fleet) {
+		f.sim = func(_ int, c *sim.Config) { c.Topic = "kv" }
+		f.config = pairs(`replay: "A-REPLAY"`, `replay: "A-REPLAY", topic: other`)
+	}},
+	{"2 block size", "SL0101", Error, "blocks of 32 tokens by its events, configured are 16", "block_size: 32", func(f *fleet) { f.sim = only(func(c *sim.Config) { c.BlockSize = 32 }) }},
+	{"3 prefix caching off", "SL0102", Error, "a says that its prefix cache is off", "--enable-prefix-caching", func(f *fleet) { f.sim = only(func(c *sim.Config) { c.NoPrefixCache = true }) }},
+	{"3 and it does not say so", "SL0102", Error, "a found 0 of", "--enable-prefix-caching", func(f *fleet) {
+		f.sim, f.proxy = only(func(c *sim.Config) { c.NoPrefixCache = true }), without("/metrics")
+	}},
+	{"4 chat template", "SL0201", Error, "a, one turn: first difference at token ", "chat_template", func(f *fleet) { f.sim = only(reads("/v1/chat/completions", first)) }},
+	{"5 tokenizer", "SL0202", Error, "a, text: first difference at token 0, ours ", "of the same commit", func(f *fleet) { f.sim = only(reads("/v1/completions", first)) }},
+	{"6 served name", "SL0103", Error, `a: the worker serves no model called "sim-vl"`, "--served-model-name sim-vl", func(f *fleet) { f.sim = only(func(c *sim.Config) { c.ServedName = "other" }) }},
+	{"6 --model", "SL0103", Error, `a: configured "sim-vl", the worker says "org/sim-vl"`, "engine_model: org/sim-vl", func(f *fleet) {
+		f.sim = only(func(c *sim.Config) { c.Model, c.ServedName = "org/sim-vl", lab.ModelName })
+	}},
+	{"6 requests for others", "SL0103", Warning, `requests name models that nobody serves: ["gpt-5"]`, `aliases: ["gpt-5"]`, func(f *fleet) {
+		f.page.decisions = append(f.page.decisions, router.Recent{Asked: "gpt-5", Reason: router.Load})
+	}},
+	{"7 hash seed", "SL0302", Warning, "a and b name the same block otherwise", "PYTHONHASHSEED=0", func(f *fleet) { f.sim = only(func(c *sim.Config) { c.HashSeed = "7" }) }},
+	{"7 hash algorithm", "SL0302", Warning, "a hashes with sha256, b with sha256_cbor", "--prefix-caching-hash-algo", func(f *fleet) { f.sim = only(func(c *sim.Config) { c.HashAlgo = vllmid.SHA256 }) }},
+	{"8 event socket refuses", "SL0303", Error, "a, rank 0: tcp://127.0.0.1:", "publish at tcp://*:PORT (not at localhost)", func(f *fleet) { f.up = func(w []*sim.Worker) { w[0].StopEvents() } }},
+	{"8 wrong port", "SL0303", Error, "a, rank 0: tcp://127.0.0.1:9: ", `events: {zmq: "tcp://127.0.0.1:`, func(f *fleet) { f.config = pairs("A-EVENTS", "tcp://127.0.0.1:9") }},
+	{"8 ranks", "SL0303", Error, "a has 2 data-parallel ranks, configured are 0", "ranks: 2", func(f *fleet) { f.sim = only(func(c *sim.Config) { c.Ranks = 2 }) }},
+	{"8 not heard", "SL0303", Error, "the running Sightline does not hear it: refused", "SL0602", func(f *fleet) { f.page.workers[0].Events, f.page.workers[0].EventsError = "waiting", "refused" }},
+	{"9 no replay", "SL0304", Warning, "a: no replay is configured", `events: {replay: "tcp://127.0.0.1:`, func(f *fleet) { f.config = pairs(`, replay: "A-REPLAY"`, "") }},
+	{"9 replay among the event ports", "SL0304", Error, "overlap: each rank takes its port plus its number", "events at 5557 and replay at 5657", func(f *fleet) {
+		f.config = pairs(`{zmq: "A-EVENTS", replay: "A-REPLAY"}`, "{auto: true}", `addr: "A:"`, `addr: "A:", ranks: 2`)
+		const rank = `{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:3000%d","replay_endpoint":"tcp://*:3000%d"}`
+		f.proxy = says("/kv_event_sources", fmt.Sprintf(`{"0":`+rank+`,"1":`+rank+`}`, 1, 2, 2, 3))
+	}},
+	{"10 offload without payload", "SL0305", Warning, "7 offloaded blocks were told without their tokens", `"self_describing_kv_events": true`, func(f *fleet) {
+		f.page.metrics += `sightline_events_total{worker="a",rank="0",what="unresolved"} 7` + "\n"
+	}},
+	{"11 medium", "SL0306", Warning, "a tells of blocks in HYPERRAM, a medium that is not known", "a newer Sightline", func(f *fleet) { f.page.workers[0].UnknownKey = `"medium HYPERRAM"` }},
+	{"12 short prompts", "SL0203", Warning, "8 of the last 8 prompts are shorter than a block of 16 tokens", "engines cache whole blocks", func(f *fleet) { f.decide(func(d *router.Recent) { d.PromptTokens = 12 }) }},
+	{"13 image settings", "SL0204", Error, "a, a picture: first difference at token ", "mm_processor_kwargs", func(f *fleet) { f.sim = only(reads("", shorterPictures)) }},
+	{"13 image names", "SL0204", Error, "a: the medium at token 5 has another name there", "mm_hasher_algorithm", func(f *fleet) {
+		f.page.findings = []audit.Finding{{Worker: "a", Verdict: audit.MediaName, Says: "the medium at token 5 has another name there"}}
+	}},
+	{"14 cached tokens not told", "SL0104", Warning, "a: usage of its answers does not tell cached tokens", "--enable-prompt-tokens-details", func(f *fleet) { f.sim = only(func(c *sim.Config) { c.Bare = true }) }},
+	{"15 Envoy's body limit", "SL0401", Error, "bodies above it are answered with 413", "", func(f *fleet) { f.envoy = limits("32768") }},
+	{"16 gRPC message", "SL0402", Error, "answers of more than 4194304 bytes fail", "max_receive_message_length", func(f *fleet) {
+		f.envoy = pairs("envoy_grpc: { cluster_name: sightline }", "envoy_grpc: { cluster_name: sightline, max_receive_message_length: 4194304 }")
+	}},
+	{"17 message_timeout", "SL0403", Error, "200ms", "message_timeout: 2s", func(f *fleet) { f.envoy = pairs("message_timeout: 2s", "message_timeout: 0.2s") }},
+	{"17 without end", "SL0403", Warning, "16m40s", "message_timeout: 2s", func(f *fleet) { f.envoy = pairs("message_timeout: 2s", "message_timeout: 1000s") }},
+	{"18 fails closed", "SL0404", Warning, "false", "failure_mode_allow: true", func(f *fleet) { f.envoy = pairs("failure_mode_allow: true", "failure_mode_allow: false") }},
+	{"19 two full duplex", "SL0405", Warning, "a second ext_proc with FULL_DUPLEX_STREAMED", "request_body_mode: BUFFERED", func(f *fleet) {
+		f.variant, f.envoy = "full_duplex", pairs("          http_filters:\n", `          http_filters:
+          - name: other
+            typed_config:
+              "@type": type.googleapis.com/envoy.extensions.filters.http.ext_proc.v3.ExternalProcessor
+              grpc_service: { envoy_grpc: { cluster_name: other } }
+              processing_mode: { request_body_mode: FULL_DUPLEX_STREAMED, request_trailer_mode: SEND }
+`)
+	}},
+	{"20 circuit breakers", "SL0406", Warning, "max_requests 1024", "raise them", func(f *fleet) { f.envoy = pairs("max_requests: 65536", "max_requests: 1024") }},
+	{"21 steering headers", "SL0407", Error, "believed from clients: x-target-worker*", "early_header_mutation_extensions", func(f *fleet) {
+		f.envoy = pairs("prefix: x-target-worker }", "prefix: x-other }")
+	}},
+	{"22 replicas", "SL0504", Error, "agents publish to one of 2", "nats: {url: …}", func(f *fleet) {
+		f.config = pairs(`admin: ""`, "admin: \"\"\nnats: {listen: \"127.0.0.1:0\"}\nenvoy: {sightlines: [\"10.0.0.1:9002\", \"10.0.0.2:9002\"]}")
+	}},
+	{"23 role empty", "SL0105", Error, "sim-vl: 2 workers prefill, none decodes", "dynamo.component", func(f *fleet) { f.page.workers[0].Prefill, f.page.workers[1].Prefill = true, true }},
+	{"23 no worker", "SL0105", Error, "sim-vl: no worker gets requests", "start a worker", func(f *fleet) { f.page.workers[0].Health, f.page.workers[1].Health = "refused", "refused" }},
+	{"24 metrics want a key", "SL0106", Warning, "a: GET /metrics wants a key", "without a key", func(f *fleet) { f.proxy = without("/metrics") }},
+	{"24 stale", "SL0106", Warning, "the running Sightline has none that counts", "let Sightline read", func(f *fleet) { f.page.workers[0].Told = nil }},
+	{"25 guesses in the place of events", "SL0502", Warning, "a: no events are configured", "events: {auto: true}", func(f *fleet) { f.config = pairs(`, events: {zmq: "A-EVENTS", replay: "A-REPLAY"}`, "") }},
+	{"25 match limit", "SL0502", Warning, "configured 1024, the worker says ", "max_model_len", func(f *fleet) { f.config = pairs("block_size: 16", "block_size: 16, max_model_len: 1024") }},
+	{"26 plain front end", "SL0107", Error, "a is a front end of NVIDIA Dynamo", "dynamo.frontends", func(f *fleet) {
+		f.proxy = says("/v1/models", `{"object":"list","data":[{"id":"sim-vl","object":"model","owned_by":"nvidia"}]}`)
+	}},
+	{"26 another release", "SL0107", Warning, "a is vllm 0.30.0, configured is 0.32.0", "engine_version: 0.30.0", func(f *fleet) { f.sim = only(func(c *sim.Config) { c.Version = "0.30.0" }) }},
+	{"27 adapters", "SL0108", Warning, `a: the worker serves the adapter "cats"`, "load the same ones on all", func(f *fleet) {
+		f.sim = only(func(c *sim.Config) { c.Adapters = []sim.Adapter{{Name: "cats", Path: "/cats"}} })
+	}},
+	{"28 picks not obeyed", "SL0408", Error, "8 of the last 8 requests went elsewhere than chosen, such as 10.0.0.9:8000 instead of", "x-target-worker", func(f *fleet) { f.decide(func(d *router.Recent) { d.Used = "10.0.0.9:8000" }) }},
+	{"29 clocks", "SL0307", Warning, "a: its events are stamped -5m", "NTP", func(f *fleet) { f.sim = only(func(c *sim.Config) { c.Skew = 5 * time.Minute }) }},
+	{"30 one size for another", "SL0503", Warning, "workers' caches have 800000 blocks", "index: {max_bytes: 21MiB}", func(f *fleet) {
+		f.sim = func(_ int, c *sim.Config) { c.Blocks = 400000 }
+		f.config = pairs(`admin: ""`, "admin: \"\"\nindex: {max_bytes: 16MiB}")
+	}},
+
+	{"a worker that refuses", "SL0109", Error, "connection refused", "start it, or correct addr", func(f *fleet) { f.config = pairs(`"A:"`, `"127.0.0.1:9"`) }},
+	{"one socket for two", "SL0308", Error, "a and b: the same events come under both names", "each worker's own socket", func(f *fleet) { f.config = pairs("B-EVENTS", "tcp://localhost:A-PORT") }},
+	{"one socket for two, in the file", "SL0501", Error, "is also", "mend the keys", func(f *fleet) { f.config = pairs("B-EVENTS", "A-EVENTS") }},
+	{"one socket for two, as heard", "SL0308", Error, "the running Sightline hears the same events", "each worker's own socket", func(f *fleet) { f.page.metrics += "sightline_event_socket_shared{worker=\"a\",rank=\"0\"} 1\n" }},
+	{"unknown keys", "SL0309", Warning, `b: events carry the key "hash_version"`, "a newer Sightline", func(f *fleet) { f.page.workers[1].UnknownKey = `"hash_version"` }},
+	{"events lost", "SL0309", Warning, "b: 3 times events were lost", "replay", func(f *fleet) { f.page.workers[1].Unfilled = 3 }},
+	{"no access log", "SL0409", Error, "no entry of Envoy's access log comes", "sightline envoy", func(f *fleet) { f.page.metrics += "sightline_access_log_silent 1\n" }},
+	{"not ready", "SL0505", Error, "catching up", "what it waits for", func(f *fleet) { f.page.notReady = "catching up" }},
+	{"an agent", "SL0602", Error, "of worker a, rank 0: NATS is away", "--nats", func(f *fleet) { f.agent = `{"worker":"a","ranks":[{"rank":0,"not_ready":"NATS is away"}]}` }},
+	{"no agent", "SL0602", Error, "b: no agent tells its events here: waiting", "sightline agent --worker b", func(f *fleet) {
+		f.config = pairs(`{zmq: "B-EVENTS", replay: "B-REPLAY"}`, "{nats: true}", `admin: ""`, "admin: \"\"\nnats: {listen: \"127.0.0.1:0\"}")
+		f.page.workers[1].Events = "waiting"
+	}},
+	{"no NATS", "SL0601", Error, "no server is reached", "nats.url", func(f *fleet) { f.config = pairs(`admin: ""`, "admin: \"\"\nnats: {url: \"nats://127.0.0.1:9\"}") }},
+	{"configuration", "SL0501", Error, "unknown", "mend the keys", func(f *fleet) { f.config = pairs("load_every", "load_evry") }},
+
+	{"0 hits: other tokens", "SL0205", Error, "other tokens: a stored another prompt", "SL0201", noHits(func(f *fleet) {
+		f.page.findings = []audit.Finding{{Worker: "a", Verdict: audit.Token, Says: "first difference at token 3"}}
+	})},
+	{"0 hits: events late", "SL0205", Error, "events late: 1 event streams are not live", "SL0303", noHits(func(f *fleet) { f.page.workers[0].Events = "catching up" })},
+	{"0 hits: events lost", "SL0205", Error, "engines found more than was predicted in 8 of 8", "SL0304", noHits(func(f *fleet) { f.decide(func(d *router.Recent) { d.Reported = 0; d.CachedTokens = -1 }) })},
+	{"0 hits: wrong name", "SL0205", Warning, "wrong name: 8 of the last 8", "aliases", noHits(func(f *fleet) { f.decide(func(d *router.Recent) { d.Asked, d.PromptTokens = "x", 0 }) })},
+	{"0 hits: evicted", "SL0205", Warning, "evicted: engines found less than was predicted in 8 of 8", "larger KV cache", func(f *fleet) { f.decide(func(d *router.Recent) { d.Reported = 0 }) }},
+	{"0 hits: prefix below a block", "SL0205", Warning, "shared prefix shorter than a block: 8 of 8", "put what differs", noHits(func(f *fleet) { f.decide(func(d *router.Recent) { d.Begins = 7 }) })},
+	{"0 hits: nothing shared", "SL0205", Warning, "no shared prefix: 0 of the last 8", "behind what is equal", noHits(func(*fleet) {})},
+}
+
+// only changes worker a.
+func only(change func(c *sim.Config)) func(int, *sim.Config) {
+	return func(i int, c *sim.Config) {
+		if i == 0 {
+			change(c)
+		}
+	}
+}
+
+// reads has a worker read requests of a path ("": all) otherwise.
+func reads(path string, change func(p *sim.Prompt)) func(*sim.Config) {
+	return func(c *sim.Config) {
+		own := c.Prompt
+		c.Prompt = func(ctx context.Context, at string, body []byte) ([]sim.Prompt, error) {
+			list, err := own(ctx, at, body)
+			for i := range list {
+				if path == "" || at == path {
+					list[i].Tokens = slices.Clone(list[i].Tokens)
+					change(&list[i])
+				}
+			}
+			return list, err
+		}
+	}
+}
+
+func first(p *sim.Prompt) { p.Tokens[0]++ }
+
+func shorterPictures(p *sim.Prompt) {
+	for i := range p.Media {
+		at := p.Media[i].Offset
+		p.Tokens = slices.Delete(p.Tokens, at, at+1)
+		p.Media[i].Length--
+	}
+}
+
+// says answers a path so; without wants a key for it.
+func says(path, answer string) func(http.ResponseWriter, *http.Request) bool {
+	return func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path != path {
+			return false
+		}
+		if answer == "" {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+		fmt.Fprint(w, answer)
+		return true
+	}
+}
+
+func without(path string) func(http.ResponseWriter, *http.Request) bool { return says(path, "") }
+
+func noHits(plant func(f *fleet)) func(f *fleet) {
+	return func(f *fleet) {
+		f.decide(func(d *router.Recent) { d.Reason, d.CachedTokens, d.Reported = router.Load, 0, 0 })
+		plant(f)
+	}
+}
+
+func limits(bytes string) []string {
+	return pairs("per_connection_buffer_limit_bytes: 67108864", "per_connection_buffer_limit_bytes: "+bytes, "request_body_buffer_limit: 67108864", "request_body_buffer_limit: "+bytes)
+}
+
+// Each mistake, planted alone, is found under its code with what to do, and changes the exit status.
+func TestMistakes(t *testing.T) {
+	for _, m := range mistakes {
+		t.Run(m.name, func(t *testing.T) {
+			f := well()
+			m.plant(f)
+			list := f.examine(t, nil)
+			at := slices.IndexFunc(list, func(r Result) bool { return r.Code == m.code })
+			r := list[at]
+			says := strings.Join(r.Evidence, "\n")
+			if r.Verdict != m.verdict || !strings.Contains(says, m.evidence) || !strings.Contains(r.Fix, m.fix) || r.Fix == "" || r.Link != "docs/doctor.md#"+strings.ToLower(m.code) {
+				t.Errorf("%+v\nwant %s, %q, fix %q", r, m.verdict, m.evidence, m.fix)
+			}
+			if status := Status(list); status == 0 || m.verdict == Error && status != 1 {
+				t.Errorf("exit status %d", status)
+			}
+		})
+	}
+}
+
+// --pre asks nobody; --watch prints what has changed; --json and colours are for those who want them.
+func TestForms(t *testing.T) {
+	f := well()
+	f.envoy = pairs("failure_mode_allow: true", "failure_mode_allow: false")
+	var o Options
+	list := f.examine(t, func(given *Options) { given.Pre, given.Canary, o = true, false, *given; o.Pre, o.Canary = true, false })
+	for _, r := range list {
+		wrong := r.Code == "SL0404"
+		if static := r.Category == "envoy" || r.Category == "sightline"; wrong != (r.Verdict == Warning) || !static && r.Verdict != Unchecked && r.Code != "SL0602" {
+			t.Errorf("%+v", r)
+		}
+	}
+	out := &bytes.Buffer{}
+	o.Out, o.JSON = out, true
+	if status, err := Run(t.Context(), o); status != 2 || err != nil || !json.Valid(out.Bytes()) || !strings.Contains(out.String(), `"fix":"failure_mode_allow: true`) {
+		t.Errorf("%d, %v: %s", status, err, out)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	changed := &mends{t: t, stop: stop, file: o.Envoy}
+	o.Out, o.JSON, o.Color, o.Watch = changed, false, true, time.Millisecond
+	if status, err := Run(ctx, o); status != 0 || err != nil || !strings.Contains(changed.String(), "\x1b[33m‼\x1b[0m SL0404") {
+		t.Errorf("%d, %v: %s", status, err, changed)
+	}
+	if news := changed.String()[changed.first:]; strings.Count(news, "\n") != 1 || !strings.Contains(news, "was warning: requests go on while Sightline is away") {
+		t.Errorf("after the mistake was mended:\n%s", news)
+	}
+}
+
+// mends mends the file when it has read the end of a list, and stops at what comes then.
+type mends struct {
+	bytes.Buffer
+	t     *testing.T
+	stop  func()
+	file  string
+	first int
+}
+
+func (m *mends) Write(b []byte) (int, error) {
+	n, err := m.Buffer.Write(b)
+	switch {
+	case m.first > 0:
+		m.stop()
+	case bytes.Contains(b, []byte(" not checked\n")):
+		text, err := os.ReadFile(m.file)
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		put(m.t, m.file, strings.ReplaceAll(string(text), "failure_mode_allow: false", "failure_mode_allow: true"))
+		m.first = m.Len()
+	}
+	return n, err
+}
+
+// Each code has a section, and each section a code.
+func TestPageHasEachCode(t *testing.T) {
+	text, err := os.ReadFile("../../docs/doctor.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var have, want []string
+	for _, m := range regexp.MustCompile(`(?m)^### (SL\d{4})$`).FindAllStringSubmatch(string(text), -1) {
+		have = append(have, m[1])
+	}
+	for _, c := range checks {
+		want = append(want, c.code)
+	}
+	slices.Sort(have)
+	slices.Sort(want)
+	if !slices.Equal(have, want) || len(slices.Compact(slices.Clone(want))) != len(want) {
+		t.Errorf("docs/doctor.md has\n%v, checks are\n%v", have, want)
+	}
+}

@@ -1,0 +1,284 @@
+package doctor
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/sightline-router/sightline/internal/admin"
+)
+
+// Mistake 1.
+func published(s *seen, r *report) {
+	const fix = `start the worker with --kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5558"}'`
+	s.asked(r, func(w *worker) {
+		c := &w.canary
+		switch p := w.facts.Publishes; {
+		case p != nil && !*p:
+			r.bad(Error, fix, "%s says that it publishes no KV events", w.Name)
+		case len(c.sockets) > 0 && c.sent && c.err == nil && c.heard():
+			r.ok("%s: an event came of the canary", w.Name)
+		case len(c.sockets) > 0 && c.sent && c.err == nil && allAre(c.sockets, func(o *socket) bool { return o.up && o.ours }):
+			topic := ""
+			for _, e := range w.facts.Events {
+				if !strings.HasPrefix(e.Topic, w.Events.Topic) {
+					topic = fmt.Sprintf(" (its topic is %q, asked for is %q)", e.Topic, w.Events.Topic)
+				}
+			}
+			r.bad(Error, fix, "%s: no event came within %v of a prompt that it computed%s", w.Name, s.o.Patience, topic)
+		case s.running != nil && c.sent && c.err == nil && s.batches(w, s.running.later) > s.batches(w, s.running.rows):
+			r.ok("%s: events of the canary came to the running Sightline", w.Name)
+		case p != nil:
+			r.ok("%s says that it publishes", w.Name)
+		default:
+			r.unchecked("%s does not tell, and its sockets are not listened to here", w.Name)
+		}
+	})
+}
+
+// batches are those of a worker that came to the running Sightline.
+func (s *seen) batches(w *worker, rows []admin.Worker) (n uint64) {
+	for _, row := range rows {
+		if row.Name == w.Name {
+			n += row.Batches
+		}
+	}
+	return n
+}
+
+// Mistake 8.
+func sockets(s *seen, r *report) {
+	s.asked(r, func(w *worker) {
+		for _, o := range w.canary.sockets {
+			said := ""
+			if o.rank < len(w.facts.Events) {
+				said = w.facts.Events[o.rank].Pub
+			}
+			switch {
+			case o.up && said != "" && port(said) != port(o.Pub):
+				r.bad(Error, "events: {zmq: \""+said+"\"}", "%s, rank %d: configured is %s, the worker says %s", w.Name, o.rank, o.Pub, said)
+			case o.up:
+				r.ok("%s, rank %d: %s", w.Name, o.rank, o.Pub)
+			case o.ours:
+				fix := "publish at tcp://*:PORT (not at localhost), open the port, and name the pod's address (not a Service's); rank r is at port + r"
+				if said != "" && port(said) != port(o.Pub) {
+					fix = "events: {zmq: \"" + said + "\"}"
+				}
+				r.bad(Error, fix, "%s, rank %d: %s: %v", w.Name, o.rank, o.Pub, o.err)
+			}
+		}
+		if ranks := w.facts.Ranks; ranks > 1 && ranks != w.Ranks {
+			r.bad(Error, fmt.Sprintf("ranks: %d", ranks), "%s has %d data-parallel ranks, configured are %d", w.Name, ranks, w.Ranks)
+		}
+		for _, row := range s.rowsOf(w) {
+			if row.Events == "waiting" {
+				r.bad(Error, "see what is said of its connection; events.nats wants the agent, SL0602", "%s, rank %d: the running Sightline does not hear it: %s", w.Name, max(row.Rank, 0), row.EventsError)
+			} else if row.Events == "live" {
+				r.ok("%s, rank %d: the running Sightline hears it", w.Name, max(row.Rank, 0))
+			}
+		}
+	})
+	if r.Verdict == "" {
+		r.unchecked("no event socket is configured that can be listened to here")
+	}
+}
+
+func port(endpoint string) string {
+	u, err := url.Parse(endpoint)
+	if err != nil {
+		return ""
+	}
+	return u.Port()
+}
+
+// Mistake 9.
+func replays(s *seen, r *report) {
+	s.asked(r, func(w *worker) {
+		if w.Events.ZMQ != "" && w.Events.Replay == "" && w.Events.Load == "" {
+			fix := "give the worker \"replay_endpoint\":\"tcp://*:5657\" in --kv-events-config, and here events: {replay: \"tcp://" + hostOf(w.Addr) + ":5657\"}"
+			if len(w.facts.Events) > 0 && w.facts.Events[0].Replay != "" {
+				fix = "events: {replay: \"" + w.facts.Events[0].Replay + "\"}"
+			}
+			r.bad(Warning, fix, "%s: no replay is configured: what it holds at a start, and what is missed, is never known", w.Name)
+		}
+		for _, o := range w.canary.sockets {
+			if distance := number(o.Replay) - number(o.Pub); o.Replay != "" && o.rank == 0 && max(distance, -distance) < max(1, w.Ranks, w.facts.Ranks) && hostOf(plain(o.Replay)) == hostOf(plain(o.Pub)) {
+				r.bad(Error, "move replay_endpoint away by the number of ranks, such as events at 5557 and replay at 5657",
+					"%s: events at %s and replay at %s overlap: each rank takes its port plus its number", w.Name, o.Pub, o.Replay)
+			} else if o.replayed != nil && o.ours {
+				r.bad(Error, "events: {replay: …} where the worker has its replay_endpoint; rank r is at port + r", "%s, rank %d: %v", w.Name, o.rank, o.replayed)
+			} else if o.Replay != "" && o.ours {
+				r.ok("%s, rank %d: %s", w.Name, o.rank, o.Replay)
+			}
+		}
+	})
+	if r.Verdict == "" {
+		r.unchecked("no replay socket is configured that can be asked from here")
+	}
+}
+
+func plain(endpoint string) string { return strings.TrimPrefix(endpoint, "tcp://") }
+
+func number(endpoint string) (n int) {
+	_, _ = fmt.Sscan(port(endpoint), &n)
+	return n
+}
+
+// oneSocketEach finds workers whose events are one another's: the same messages, stamps and all.
+func oneSocketEach(s *seen, r *report) {
+	whose := map[[32]byte]string{}
+	for _, w := range s.workers {
+		for _, o := range w.canary.sockets {
+			for _, f := range o.frames {
+				if other, ok := whose[f.payload]; ok && other != w.Name && !f.stamped.IsZero() {
+					r.bad(Error, "events: {zmq: …} of each worker's own socket", "%s and %s: the same events come under both names", other, w.Name)
+					return
+				}
+				whose[f.payload] = w.Name
+			}
+		}
+	}
+	if n := s.count("sightline_event_socket_shared"); n > 0 {
+		r.bad(Error, "events: {zmq: …} of each worker's own socket", "the running Sightline hears the same events under several names: %g worker-ranks", n)
+	} else if s.running != nil {
+		r.ok("the running Sightline hears no event under two names")
+	}
+	s.canaries(r, func(w *worker, c *canary) {
+		if c.heard() {
+			r.ok("%s: events of its own", w.Name)
+		}
+	})
+}
+
+// counted are what the running Sightline, and the agents, counted of events.
+func (s *seen) counted(what string, heard func(*agent) uint64) (n float64, asked bool) {
+	n = s.count("sightline_events_total", "what="+what)
+	for i := range s.agents {
+		n += float64(heard(&s.agents[i]))
+	}
+	return n, s.running != nil || len(s.agents) > 0
+}
+
+// Mistake 10.
+func offloaded(s *seen, r *report) {
+	n, asked := s.counted("unresolved", func(a *agent) (n uint64) {
+		for _, one := range a.state.Ranks {
+			n += one.Heard.Unresolved
+		}
+		return n
+	})
+	switch {
+	case !asked:
+		r.unchecked("%s, and no agent is named (--agent URL)", s.noNews)
+	case n > 0:
+		r.bad(Warning, `"self_describing_kv_events": true in the connector's kv_connector_extra_config (vLLM)`, "%g offloaded blocks were told without their tokens: they count for nothing", n)
+	default:
+		r.ok("none was told without")
+	}
+}
+
+// Mistake 11.
+func media(s *seen, r *report) {
+	unknown := 0
+	for _, row := range s.rows() {
+		if name, ok := strings.CutPrefix(row.UnknownKey, `"medium `); ok {
+			unknown++
+			r.bad(Warning, "a newer Sightline, or a word to its makers: the medium counts as a shared store, which promises least",
+				"%s tells of blocks in %s, a medium that is not known", row.Name, strings.TrimSuffix(name, `"`))
+		}
+	}
+	switch {
+	case s.running == nil:
+		r.unchecked("%s", s.noNews)
+	case unknown == 0:
+		r.ok("all that came is known")
+	}
+}
+
+// eventStreams: what else is wrong with what comes.
+func eventStreams(s *seen, r *report) {
+	if s.running == nil {
+		r.unchecked("%s", s.noNews)
+		return
+	}
+	for _, row := range s.rows() {
+		switch {
+		case row.UnknownKey != "" && !strings.HasPrefix(row.UnknownKey, `"medium `):
+			r.bad(Warning, "look for a newer Sightline: the engine says more than this one knows", "%s: events carry the key %s, which is not known", row.Name, row.UnknownKey)
+		case row.Unfilled > 0:
+			r.bad(Warning, "events: {replay: …}, or an agent beside the worker", "%s: %d times events were lost that nobody could bring again", row.Name, row.Unfilled)
+		}
+	}
+	for _, what := range []string{"decode_errors", "unreadable", "malformed", "panics"} {
+		if n := s.count("sightline_events_total", "what="+what); n > 0 {
+			r.bad(Warning, "is the socket a worker's, and its release one that is read (README.md)?", "%s: %g", what, n)
+		}
+	}
+	if r.Verdict == "" {
+		r.ok("%g messages", s.count("sightline_events_total", "what=batches"))
+	}
+}
+
+// Mistake 7: Sightline itself does not use the engine's names, but stores that workers share, and pulls from each other, do.
+func hashes(s *seen, r *report) {
+	type name struct{ engine, model, begins string }
+	first, algo := map[name]*worker{}, map[string]*worker{}
+	named := map[name]uint64{}
+	heard := 0
+	s.canaries(r, func(w *worker, c *canary) {
+		if a := w.facts.HashAlgo; a != "" {
+			at := w.Model + "\x00" + w.Worker.Class
+			if other := algo[at]; other != nil && other.facts.HashAlgo != a {
+				r.bad(Warning, "--prefix-caching-hash-algo: the same for all workers", "%s hashes with %s, %s with %s", other.Name, other.facts.HashAlgo, w.Name, a)
+			}
+			algo[at] = w
+		}
+		for _, o := range c.sockets {
+			for _, f := range o.frames {
+				if f.begins == "" || w.class.Engine != "vllm" {
+					continue
+				}
+				heard++
+				at := name{w.facts.Version, w.Model + w.Worker.Class, f.begins}
+				if other := first[at]; other != nil && other != w && named[at] != f.hash {
+					r.bad(Warning, "PYTHONHASHSEED=0, the same for all workers (vLLM before 0.29), and the same --prefix-caching-hash-algo",
+						"%s and %s name the same block otherwise: nothing is found in a store that they share (Sightline's own choice is not touched)", other.Name, w.Name)
+					return
+				}
+				first[at], named[at] = w, f.hash
+			}
+		}
+	})
+	if r.Verdict == "" && heard > 0 {
+		r.ok("%d first blocks", heard)
+	}
+	if r.Verdict == "" {
+		r.unchecked("no first block of a vLLM worker was heard")
+	}
+}
+
+// mostSkew is how far stamps may be off: an event comes milliseconds after its step.
+const mostSkew = 30 * time.Second
+
+// Mistake 29. Sightline orders events by number and asks no clock; what joins logs and metrics of several machines does.
+func clocks(s *seen, r *report) {
+	s.canaries(r, func(w *worker, c *canary) {
+		for _, o := range c.sockets {
+			for _, f := range o.frames {
+				if f.stamped.IsZero() {
+					continue
+				}
+				if skew := f.came.Sub(f.stamped); max(skew, -skew) > mostSkew {
+					r.bad(Warning, "run NTP (chrony, systemd-timesyncd) on the worker's machine and here", "%s: its events are stamped %v off our clock", w.Name, skew.Round(time.Second))
+				} else {
+					r.ok("%s: %v", w.Name, skew.Round(time.Millisecond))
+				}
+				return
+			}
+		}
+	})
+	if r.Verdict == "" {
+		r.unchecked("no event with a stamp was heard")
+	}
+}

@@ -1,0 +1,351 @@
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"go.uber.org/zap"
+
+	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/envoy/fit"
+	"github.com/sightline-router/sightline/indexer/source/bus"
+	"github.com/sightline-router/sightline/indexer/stream"
+	"github.com/sightline-router/sightline/internal/admin"
+	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/internal/serve"
+	"github.com/sightline-router/sightline/internal/survey"
+	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/audit"
+	"github.com/sightline-router/sightline/router/probe"
+)
+
+const (
+	sideBySide = 8        // workers asked at once
+	maxPage    = 64 << 20 // of an admin page
+)
+
+// seen is what there is.
+type seen struct {
+	o         Options
+	began     time.Time
+	cfg       config.Config
+	configErr error
+	workers   []*worker
+	probes    []probe.Result // of the running Sightline, or our own
+
+	envoy      []fit.Finding
+	lacks      []fit.Piece
+	envoyErr   error
+	envoyAsked bool // it was named, or answers
+	through    through
+
+	running *running // nil: none
+	noNews  string   // why
+
+	natsErr error
+	nats    []*jetstream.StreamInfo
+	agents  []agent
+}
+
+// worker is one that is configured by address, or that the running Sightline has found.
+type worker struct {
+	config.Worker
+	class  config.Class
+	rules  rules.Rules
+	facts  rules.Facts
+	err    error // it did not answer
+	canary canary
+}
+
+// running is what a Sightline tells of itself.
+type running struct {
+	notReady  string
+	rows      []admin.Worker
+	later     []admin.Worker // after the canary
+	probes    []probe.Result
+	findings  []audit.Finding
+	decisions []router.Recent
+	metrics   map[string]*dto.MetricFamily
+}
+
+// agent is what one tells of itself.
+type agent struct {
+	at    string
+	err   error
+	state struct {
+		Worker string
+		Ranks  []struct {
+			Rank     int
+			NotReady string `json:"not_ready"`
+			Heard    stream.Stats
+		}
+	}
+}
+
+// look asks all that is there.
+func look(ctx context.Context, o Options) *seen {
+	s := &seen{o: o, began: time.Now()}
+	cfg, err := config.Load(o.Config)
+	var loaded *serve.Server
+	if err == nil {
+		s.cfg, cfg.LogLevel = cfg, "error"
+		if loaded, err = serve.Load(cfg); err != nil {
+			err = cfg.Hide(err)
+		}
+	}
+	if s.configErr = err; err != nil {
+		return s
+	}
+	s.lookAtEnvoy(ctx)
+	if o.Pre {
+		s.noNews = "--pre looks at files alone"
+		return s
+	}
+	client := rules.NewClient(o.Patience)
+	s.running, s.noNews = s.askSightline(ctx)
+	s.list()
+	s.each(func(w *worker) { w.facts, w.err = survey.Ask(ctx, client, w.Addr) })
+	s.lookAtTokens(ctx, loaded)
+	if o.Canary {
+		s.sendCanaries(ctx)
+	}
+	if s.running != nil && o.Canary {
+		_ = s.get(ctx, "/workers", &s.running.later)
+		_ = s.get(ctx, "/decisions?n=1024", &s.running.decisions)
+	}
+	s.lookAtNATS(ctx)
+	for _, at := range o.Agents {
+		a := agent{at: at}
+		a.err = getJSON(ctx, client, web(at)+"/state", "", &a.state)
+		s.agents = append(s.agents, a)
+	}
+	return s
+}
+
+// list has the workers that the file names, and those that the running Sightline found.
+func (s *seen) list() {
+	add := func(wc config.Worker) {
+		class, ok := s.cfg.ClassOf(&wc)
+		if ok {
+			s.workers = append(s.workers, &worker{Worker: wc, class: class, rules: class.Rules()})
+		}
+	}
+	for _, wc := range s.cfg.Workers {
+		add(wc)
+	}
+	for _, row := range s.rows() {
+		known := func(w *worker) bool { return w.Name == row.Name || w.Addr == row.Addr }
+		if row.Addr != "" && !slices.ContainsFunc(s.workers, known) {
+			add(config.Worker{Name: row.Name, Addr: row.Addr, Model: row.Model, Class: row.Class, Events: config.Events{Auto: true}})
+		}
+	}
+}
+
+// each calls do for all workers, some at a time.
+func (s *seen) each(do func(*worker)) {
+	var all sync.WaitGroup
+	room := make(chan struct{}, sideBySide)
+	for _, w := range s.workers {
+		room <- struct{}{}
+		all.Go(func() {
+			defer func() { <-room }()
+			do(w)
+		})
+	}
+	all.Wait()
+}
+
+// rows are the workers as the running Sightline shows them.
+func (s *seen) rows() []admin.Worker {
+	if s.running == nil {
+		return nil
+	}
+	return s.running.rows
+}
+
+// count sums a counter or gauge of the running Sightline over the series that have all of the labels, given as name=value.
+func (s *seen) count(name string, labels ...string) (sum float64) {
+	if s.running == nil {
+		return 0
+	}
+	for _, m := range s.running.metrics[name].GetMetric() {
+		has := func(label string) bool {
+			return slices.ContainsFunc(m.GetLabel(), func(l *dto.LabelPair) bool { return l.GetName()+"="+l.GetValue() == label })
+		}
+		if !slices.ContainsFunc(labels, func(l string) bool { return !has(l) }) {
+			sum += m.GetCounter().GetValue() + m.GetGauge().GetValue() + m.GetUntyped().GetValue()
+		}
+	}
+	return sum
+}
+
+// lookAtTokens compares tokens and settings with those of the workers.
+func (s *seen) lookAtTokens(ctx context.Context, loaded *serve.Server) {
+	var list []probe.Worker
+	for _, w := range s.workers {
+		if p, ok := loaded.ProbeOf(w.Name, w.Addr, w.Model, w.Worker.Class); ok && w.err == nil {
+			list = append(list, p)
+		}
+	}
+	p := probe.New(probe.Options{Workers: list})
+	p.All(ctx)
+	s.probes = p.Results()
+}
+
+func (s *seen) lookAtEnvoy(ctx context.Context) {
+	from := cmp.Or(s.o.Envoy, "http://"+s.cfg.Envoy.Admin)
+	if s.o.Envoy == "" && (s.o.Pre || !answersAt(s.cfg.Envoy.Admin)) {
+		s.envoyErr = fmt.Errorf("no Envoy is named (--envoy FILE or the address of its admin page), and none answers at envoy.admin, %s", s.cfg.Envoy.Admin)
+		return
+	}
+	if s.o.Pre && strings.Contains(from, "://") {
+		s.envoyErr = errors.New("--pre looks at files alone")
+		return
+	}
+	s.envoyAsked = true
+	b, err := fit.Load(ctx, from)
+	if err != nil {
+		s.envoyErr = err
+		return
+	}
+	want, err := serve.EnvoyWant(s.cfg)
+	if err != nil {
+		s.envoyErr = err
+		return
+	}
+	s.envoy = fit.Check(b, want)
+	s.lacks, s.envoyErr = fit.Missing(b, want)
+}
+
+// answersAt tells whether something listens at host:port.
+func answersAt(addr string) bool {
+	c, err := net.DialTimeout("tcp", addr, time.Second)
+	if err == nil {
+		c.Close()
+	}
+	return err == nil
+}
+
+// askSightline asks a running Sightline for all that it tells; nil where there is none, and why.
+func (s *seen) askSightline(ctx context.Context) (*running, string) {
+	if s.o.Admin == "" && (s.cfg.Admin == "" || !answersAt(s.cfg.Admin)) {
+		return nil, fmt.Sprintf("no running Sightline is named (--admin URL), and none answers at admin, %q", s.cfg.Admin)
+	}
+	r := &running{}
+	if err := s.get(ctx, "/readyz", nil); err != nil {
+		r.notReady = err.Error()
+	}
+	for path, into := range map[string]any{"/workers": &r.rows, "/audit": &r.findings, "/decisions?n=1024": &r.decisions, "/metrics": &r.metrics} {
+		if err := s.get(ctx, path, into); err != nil {
+			return nil, err.Error()
+		}
+	}
+	return r, ""
+}
+
+// get asks the running Sightline's admin page.
+func (s *seen) get(ctx context.Context, path string, into any) error {
+	return getJSON(ctx, rules.NewClient(s.o.Patience), web(cmp.Or(s.o.Admin, s.cfg.Admin))+path, s.cfg.AdminToken, into)
+}
+
+// web makes a URL of an address, if it is none.
+func web(at string) string {
+	if !strings.Contains(at, "://") {
+		at = "http://" + at
+	}
+	return strings.TrimRight(at, "/")
+}
+
+// getJSON reads a page of JSON, or metrics, or nothing; the error has the words of an answer other than 200.
+func getJSON(ctx context.Context, client *http.Client, url, token string, into any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(res.Body, 512))
+		return fmt.Errorf("%s: status %d: %s", url, res.StatusCode, strings.TrimSpace(string(text)))
+	}
+	switch into := into.(type) {
+	case nil:
+		return nil
+	case *map[string]*dto.MetricFamily:
+		parser := expfmt.NewTextParser(model.UTF8Validation)
+		*into, err = parser.TextToMetricFamilies(io.LimitReader(res.Body, maxPage))
+	default:
+		err = json.NewDecoder(io.LimitReader(res.Body, maxPage)).Decode(into)
+	}
+	if err != nil {
+		err = fmt.Errorf("%s: %w", url, err)
+	}
+	return err
+}
+
+// lookAtNATS asks an existing server for the agents' streams, as Sightline would.
+func (s *seen) lookAtNATS(ctx context.Context) {
+	n := &s.cfg.NATS
+	if n.URL == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.o.Patience)
+	defer cancel()
+	refused := make(chan struct{}, 1)
+	c, err := n.Connect(bus.ConnectOptions{Name: "sightline doctor", Inbox: n.Prefix.RouterInbox(), Log: zap.NewNop(), Refused: func() {
+		select {
+		case refused <- struct{}{}:
+		default:
+		}
+	}})
+	if err != nil {
+		s.natsErr = err
+		return
+	}
+	defer c.Close()
+	for c.Status() != nats.CONNECTED && s.natsErr == nil {
+		select {
+		case <-refused:
+			s.natsErr = errors.New("the server does not let us in: see nats.nkey, nats.credentials, nats.user")
+		case <-ctx.Done():
+			s.natsErr = fmt.Errorf("no server is reached at nats.url within %v", s.o.Patience)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	if s.natsErr != nil {
+		return
+	}
+	js, err := jetstream.New(c)
+	for _, name := range []string{n.Prefix.Stream(), n.Prefix.State()} {
+		if err == nil {
+			var one jetstream.Stream
+			if one, err = js.Stream(ctx, name); err == nil {
+				s.nats = append(s.nats, one.CachedInfo())
+				continue
+			}
+		}
+		s.natsErr = fmt.Errorf("stream %s: %w", name, err)
+		return
+	}
+}

@@ -1,0 +1,284 @@
+package doctor
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+
+	"github.com/sightline-router/sightline/envoy/fit"
+	"github.com/sightline-router/sightline/internal/config"
+)
+
+// codes are where package fit's findings go; all others to SL0410.
+var codes = map[string]string{
+	"body_limit": "SL0401", "buffer_filter": "SL0401", "ext_authz_body": "SL0401", "connection_limit": "SL0401", "http2_window": "SL0401",
+	"grpc_message_limit": "SL0402",
+	"message_timeout":    "SL0403", "message_timeout_long": "SL0403",
+	"fail_closed": "SL0404", "sightline_health": "SL0404",
+	"two_full_duplex": "SL0405", "body_mode": "SL0405", "body_changed_behind": "SL0405",
+	"circuit_breakers": "SL0406", "retries": "SL0406",
+	"steering_headers": "SL0407", "any_address": "SL0407",
+	"choice_not_read": "SL0408", "cluster_type": "SL0408", "worker_unknown": "SL0408", "mutation_rules": "SL0408", "header_removed": "SL0408", "metadata": "SL0408", "route_cache": "SL0408",
+	"access_log": "SL0409", "access_log_id": "SL0409", "access_log_late": "SL0409",
+}
+
+func codeOf(f fit.Finding) string {
+	if code, ok := codes[f.Name]; ok {
+		return code
+	}
+	return "SL0410"
+}
+
+// ofEnvoy reports the findings that belong to a code.
+func ofEnvoy(code string) func(*seen, *report) {
+	return func(s *seen, r *report) {
+		if s.envoyErr != nil {
+			if s.envoyAsked && code == "SL0410" {
+				r.bad(Error, "give --envoy an envoy.yaml, a config dump or the address of an Envoy's admin page", "%v", s.envoyErr)
+				return
+			}
+			r.unchecked("%v", s.envoyErr)
+			return
+		}
+		for _, f := range s.envoy {
+			if codeOf(f) != code {
+				continue
+			}
+			says := fmt.Sprintf("%s at %s: %s (want %s)", f.Name, f.Where, f.Got, f.Want)
+			switch f.Severity {
+			case fit.Error:
+				r.bad(Error, f.Fix, "%s", says)
+			case fit.Warning:
+				r.bad(Warning, f.Fix, "%s", says)
+			default:
+				r.ok("%s", says)
+			}
+		}
+		for _, p := range s.lacks {
+			if code == "SL0410" {
+				r.bad(Error, "sightline envoy -c … --for … prints what is missing, and with --apply the file with it", "missing: %s, at %s: %s", p.Name, p.Where, p.Why)
+			}
+		}
+		if r.Verdict == "" {
+			r.ok("nothing is found in the configuration")
+		}
+	}
+}
+
+// Mistakes 15 and 16, as the canary has it.
+func bodies(s *seen, r *report) {
+	ofEnvoy("SL0401")(s, r)
+	if t := &s.through; t.failed > 0 {
+		r.bad(Error, "per_connection_buffer_limit_bytes of the listener, request_body_buffer_limit of the virtual host, and the worker's own limit: body_limit and more",
+			"a body of %v is not taken (%s), one of %v is", config.Size(t.failed), t.status, config.Size(t.passed))
+	} else if t.passed > 0 {
+		r.ok("a body of %v passes", config.Size(t.passed))
+	}
+}
+
+// Mistake 21.
+func steered(s *seen, r *report) {
+	ofEnvoy("SL0407")(s, r)
+	if t := &s.through; t.steered != nil {
+		r.bad(Error, "early_header_mutation_extensions as \"sightline envoy\" prints them", "%v", t.steered)
+	} else if t.asked && t.err == nil {
+		r.ok("forged headers change nothing")
+	}
+}
+
+// Mistake 28.
+func obeyed(s *seen, r *report) {
+	ofEnvoy("SL0408")(s, r)
+	t := &s.through
+	if t.err != nil {
+		r.bad(Error, "see Envoy's log and its routes; a worker's answer to the same request is in SL0109", "the canary through Envoy at %s: %v", s.cfg.Envoy.Listen, t.err)
+	}
+	if s.running == nil {
+		return
+	}
+	went, other, ours, at := 0, 0, false, ""
+	for _, d := range s.decisions() {
+		if ours = ours || d.At.After(s.began) && t.asked && d.PromptTokens > 0; d.Used == "" || len(d.Addr) == 0 {
+			continue
+		}
+		went++
+		if d.Used != d.Addr {
+			other, at = other+1, fmt.Sprintf("%s instead of %s", d.Used, d.Addr)
+		}
+	}
+	switch {
+	case t.asked && t.err == nil && !ours:
+		r.bad(Error, "the ext_proc filter on the route that requests for inference take (\"sightline envoy --for\" prints it)", "Envoy answered the canary, and Sightline was not asked about it")
+	case 10*other > went:
+		r.bad(Error, "workers' cluster: override_host that reads x-target-worker, or ORIGINAL_DST by that header, as \"sightline envoy --for\" prints it",
+			"%d of the last %d requests went elsewhere than chosen, such as %s", other, went, at)
+	case went > 0:
+		r.ok("%d of the last %d requests went where they were to go", went-other, went)
+	}
+}
+
+func accessLog(s *seen, r *report) {
+	ofEnvoy("SL0409")(s, r)
+	if s.count("sightline_access_log_silent") > 0 {
+		r.bad(Error, "the access loggers that \"sightline envoy\" prints, to all Sightlines", "requests are decided and no entry of Envoy's access log comes: load is a guess, failing workers are not noticed")
+	} else if n := s.count("sightline_access_log_entries_total", "kind=ended"); n > 0 {
+		r.ok("%g ends were told", n)
+	}
+}
+
+// Mistake 25.
+func feeds(s *seen, r *report) {
+	for i := range s.cfg.Workers {
+		w := &s.cfg.Workers[i]
+		from := ""
+		for _, e := range []struct {
+			given bool
+			name  string
+		}{{w.Events.ZMQ != "", "its socket"}, {w.Events.Auto, "its socket, wherever it says"}, {w.Events.NATS, "an agent"}, {w.Events.HTTP != "", "its HTTP queue"}} {
+			if e.given {
+				from = e.name
+			}
+		}
+		if from == "" {
+			r.bad(Warning, `events: {auto: true}, {zmq: …, replay: …}, {nats: true} or {http: …}`, "%s: no events are configured: what it holds is guessed from what was sent there", w.Name)
+		} else {
+			r.ok("%s: fed by %s", w.Name, from)
+		}
+	}
+	for _, list := range s.found("max_model_len") {
+		for _, f := range list {
+			r.bad(Warning, "max_model_len: the worker's, or leave it out: of longer prompts only the beginning is known", "%s", f.Detail)
+		}
+	}
+	for _, row := range s.rows() {
+		if row.Events == "none" && !slices.ContainsFunc(s.cfg.Workers, func(w config.Worker) bool { return w.Name == row.Name }) {
+			r.bad(Warning, "events: {auto: true} of its group", "%s: the running Sightline hears no events of it", row.Name)
+		}
+	}
+	if r.Verdict == "" {
+		r.unchecked("no worker is configured by address")
+	}
+}
+
+// A block of one worker takes 20 to 27 bytes of the index (docs/scaling.md).
+const bytesOfBlock = 27
+
+// Mistake 30, in the form that befalls us: one size taken for another. The index must have room for the workers' pools.
+func room(s *seen, r *report) {
+	blocks := 0
+	s.asked(r, func(w *worker) { blocks += w.facts.Blocks * max(1, w.Ranks) })
+	limit := int64(s.cfg.Index.MaxBytes)
+	lost := s.count("sightline_index_lost_blocks_total")
+	switch need := int64(blocks) * bytesOfBlock; {
+	case need > limit:
+		r.bad(Warning, fmt.Sprintf("index: {max_bytes: %dMiB}", need>>20+1), "workers' caches have %d blocks, some %v of the index, and index.max_bytes is %v: the least useful are forgotten", blocks, mib(need), s.cfg.Index.MaxBytes)
+	case lost > 0:
+		r.bad(Warning, "index: {max_bytes: …}, larger", "the running Sightline had no room for %g blocks", lost)
+	case blocks > 0:
+		r.ok("%d blocks, some %v of %v", blocks, mib(need), s.cfg.Index.MaxBytes)
+	}
+	for _, w := range s.workers {
+		if held := w.facts.Blocks * w.facts.BlockSize; held > 0 && w.facts.MaxModelLen > held {
+			r.bad(Warning, "--max-model-len or --gpu-memory-utilization of the worker", "%s: its KV cache holds %d tokens, a prompt may have %d", w.Name, held, w.facts.MaxModelLen)
+		}
+	}
+	if r.Verdict == "" {
+		r.unchecked("workers do not tell how many blocks they have")
+	}
+}
+
+func mib(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
+
+// Mistake 22.
+func replicas(s *seen, r *report) {
+	n := len(s.cfg.Envoy.Sightlines)
+	if n < 2 {
+		r.ok("there is one")
+		return
+	}
+	for _, w := range s.cfg.Workers {
+		if w.Events.HTTP != "" {
+			r.bad(Error, "an agent beside the worker, and events: {nats: true}", "%s: events.http takes its events away from the other %d Sightlines", w.Name, n-1)
+		}
+	}
+	if s.cfg.NATS.Listen != "" {
+		r.bad(Error, "nats: {url: …}: one server for all", "nats.listen is this Sightline's own server: agents publish to one of %d", n)
+	}
+	if host, _, _ := net.SplitHostPort(strings.TrimPrefix(s.cfg.NATS.URL, "nats://")); hostOf(host) == "127.0.0.1" {
+		r.bad(Warning, "nats: {url: …} that all reach", "nats.url is on loopback")
+	}
+	if s.cfg.Media.Relay.Listen != "" && s.cfg.Media.Relay.KeyFile == "" && s.cfg.Media.Relay.URL != "" {
+		r.ok("the relay's URL must be this very process's, as there is no key_file")
+	}
+	if s.cfg.MaxInFlight > 0 {
+		r.bad(Warning, fmt.Sprintf("max_in_flight: %d, a part for each", max(1, s.cfg.MaxInFlight/n)), "max_in_flight %d holds for each of %d Sightlines by itself", s.cfg.MaxInFlight, n)
+	}
+	if r.Verdict == "" {
+		r.ok("%d Sightlines, each hears all by itself", n)
+	}
+}
+
+func ready(s *seen, r *report) {
+	switch {
+	case s.running == nil && s.o.Admin != "" && !s.o.Pre:
+		r.bad(Error, "start it, or correct --admin (beyond loopback it wants the configuration's admin_token)", "%s", s.noNews)
+	case s.running == nil:
+		r.unchecked("%s", s.noNews)
+	case s.running.notReady != "":
+		r.bad(Error, "see what it waits for: an event stream, or a finder of workers", "%s", s.running.notReady)
+	default:
+		r.ok("%d worker-ranks", len(s.rows()))
+	}
+}
+
+func reachNATS(s *seen, r *report) {
+	switch {
+	case s.o.Pre:
+		r.unchecked("--pre looks at files alone")
+	case s.cfg.NATS.URL == "" && s.cfg.NATS.Listen != "":
+		if n := s.count("sightline_nats_refused_total"); n > 0 {
+			r.bad(Error, "credentials as \"sightline credentials\" makes them, on both sides", "the embedded server refused agents, %g times", n)
+			return
+		}
+		r.ok("it is within Sightline (nats.listen)")
+	case s.cfg.NATS.URL == "":
+		r.ok("none is configured")
+	case s.natsErr != nil:
+		r.bad(Error, "start it with JetStream, correct nats.url, and give Sightline the permissions of \"sightline credentials\"; Sightline makes the streams when it starts", "%v", s.natsErr)
+	default:
+		for _, one := range s.nats {
+			r.ok("%s: %d messages, %s", one.Config.Name, one.State.Msgs, mib(int64(one.State.Bytes)))
+		}
+	}
+}
+
+func agents(s *seen, r *report) {
+	for i := range s.agents {
+		a := &s.agents[i]
+		if a.err != nil {
+			r.bad(Error, "start it with --admin, or correct --agent", "%s: %v", a.at, a.err)
+		}
+		for _, rank := range a.state.Ranks {
+			if rank.NotReady != "" {
+				r.bad(Error, "see its log, and its --zmq, --replay and --nats", "%s, of worker %s, rank %d: %s", a.at, a.state.Worker, rank.Rank, rank.NotReady)
+			} else {
+				r.ok("%s, of worker %s, rank %d: %d messages heard", a.at, a.state.Worker, rank.Rank, rank.Heard.Batches)
+			}
+		}
+	}
+	for _, w := range s.cfg.Workers {
+		for _, row := range s.rows() {
+			if w.Events.NATS && row.Name == w.Name && row.Events != "live" && row.Events != "not ready" {
+				r.bad(Error, "start its agent: sightline agent --worker "+w.Name+" …, and look at its /readyz", "%s: no agent tells its events here: %s", w.Name, row.Events)
+			}
+		}
+	}
+	if r.Verdict == "" && !slices.ContainsFunc(s.cfg.Workers, func(w config.Worker) bool { return w.Events.NATS }) {
+		r.ok("none is configured")
+	} else if r.Verdict == "" && s.running != nil {
+		r.ok("all are heard")
+	} else if r.Verdict == "" {
+		r.unchecked("none is named (--agent URL), and %s", s.noNews)
+	}
+}

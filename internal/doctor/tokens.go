@@ -1,0 +1,219 @@
+package doctor
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+
+	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/audit"
+	"github.com/sightline-router/sightline/router/probe"
+)
+
+const (
+	plainText = "text" // as the probe calls it
+	aPicture  = "a picture"
+)
+
+// compared reports what the probe found of conversations that are meant.
+func (s *seen) compared(r *report, fix string, meant func(what string) bool) {
+	s.asked(r, func(w *worker) {
+		seen, wrong := 0, 0
+		for _, p := range s.probes {
+			for _, f := range p.Findings {
+				if p.Worker != w.Name || !meant(f.What) {
+					continue
+				}
+				switch f.Verdict {
+				case probe.Equal:
+					seen++
+				case probe.Differs:
+					wrong++
+					at := ""
+					if d := f.Difference; d != nil {
+						at = fmt.Sprintf(": first difference at token %d, ours %d, the worker's %d", d.Position, d.Ours, d.Theirs)
+					}
+					r.bad(Error, fix, "%s, %s%s %s", w.Name, f.What, at, f.Detail)
+				default:
+					r.unchecked("%s, %s: %s %s", w.Name, f.What, f.Verdict, f.Detail)
+				}
+			}
+		}
+		switch {
+		case seen > 0 && wrong == 0:
+			r.ok("%s: %d texts", w.Name, seen)
+		case seen+wrong == 0:
+			r.unchecked("%s has no /tokenize for it", w.Name)
+		}
+	})
+}
+
+// differs tells whether the probe found other tokens in plain text: then all else differs for the same cause.
+func (s *seen) differs(what string) bool {
+	return slices.ContainsFunc(s.probes, func(p probe.Result) bool {
+		return slices.ContainsFunc(p.Findings, func(f probe.Finding) bool { return f.What == what && f.Verdict == probe.Differs })
+	})
+}
+
+// Mistake 5.
+func tokenizers(s *seen, r *report) {
+	s.compared(r, "dir: the very files that the worker loaded, of the same commit (pin revision on both sides)", func(what string) bool { return what == plainText })
+	s.asked(r, func(w *worker) {
+		if theirs := w.facts.Revision; theirs != "" && theirs != w.class.Revision {
+			r.bad(Warning, "revision: "+theirs, "%s has revision %s, configured is %q", w.Name, theirs, w.class.Revision)
+		}
+	})
+}
+
+// Mistake 4.
+func templates(s *seen, r *report) {
+	if s.differs(plainText) {
+		r.unchecked("plain text differs already (SL0202)")
+		return
+	}
+	s.compared(r, "chat_template, chat_template_content_format and default_chat_template_kwargs: as the worker was started", func(what string) bool {
+		return slices.Contains([]string{"one turn", "system and user", "several turns"}, what)
+	})
+}
+
+// Mistake 13.
+func pictures(s *seen, r *report) {
+	const fix = "mm_processor_kwargs, media_io_kwargs, mm_hasher_algorithm, engine_model and engine_version: as the worker was started"
+	for _, f := range s.audited(audit.Span, audit.MediaName) {
+		r.bad(Error, fix, "%s: %s", f.Worker, f.Says)
+	}
+	if s.differs("one turn") || s.differs(plainText) {
+		r.unchecked("texts differ already (SL0201, SL0202)")
+		return
+	}
+	s.compared(r, fix, func(what string) bool { return what == aPicture })
+}
+
+// decisions are the last ones of the running Sightline.
+func (s *seen) decisions() []router.Recent {
+	if s.running == nil {
+		return nil
+	}
+	return s.running.decisions
+}
+
+// audited are the running Sightline's last findings with one of these verdicts.
+func (s *seen) audited(verdicts ...audit.Verdict) (list []audit.Finding) {
+	if s.running != nil {
+		for _, f := range s.running.findings {
+			if slices.Contains(verdicts, f.Verdict) {
+				list = append(list, f)
+			}
+		}
+	}
+	return list
+}
+
+// sizeOf is the configured block size where a decision went.
+func (s *seen) sizeOf(d *router.Recent) int {
+	for _, w := range s.workers {
+		if w.Name == d.Worker {
+			return w.class.BlockSize
+		}
+	}
+	return 0
+}
+
+// Mistake 12.
+func shortPrompts(s *seen, r *report) {
+	read, short, size := 0, 0, 0
+	for _, d := range s.decisions() {
+		if n := s.sizeOf(&d); d.PromptTokens > 0 && n > 0 {
+			if read++; d.PromptTokens < n {
+				short, size = short+1, n
+			}
+		}
+	}
+	switch {
+	case s.running == nil:
+		r.unchecked("%s", s.noNews)
+	case read == 0:
+		r.unchecked("the running Sightline has decided nothing yet")
+	case 2*short > read:
+		r.bad(Warning, "nothing to mend here: engines cache whole blocks (a smaller --block-size, where the model allows it)",
+			"%d of the last %d prompts are shorter than a block of %d tokens: 0 hits is right for them", short, read, size)
+	default:
+		r.ok("%d of the last %d prompts are shorter than a block", short, read)
+	}
+}
+
+// hits says why requests find nothing, if they do not: the first of the causes that shows.
+func hits(s *seen, r *report) {
+	if s.running == nil {
+		r.unchecked("%s", s.noNews)
+		return
+	}
+	var asked, found, unknown, short, more, fewer, told, behind, blind int
+	begun := map[uint32]int{}
+	for _, d := range s.decisions() {
+		size := s.sizeOf(&d)
+		if d.Asked != "" {
+			unknown++
+		}
+		if d.PromptTokens == 0 || d.Reason == router.RefusedByUs {
+			continue
+		}
+		asked++
+		if d.CachedTokens > 0 || d.Reported > 0 {
+			found++
+		}
+		if d.PromptTokens < size {
+			short++
+		}
+		if d.Code == http.StatusOK && d.Reported >= 0 {
+			told++
+			if d.Reported > d.CachedTokens {
+				more++
+			} else if d.Reported < d.CachedTokens {
+				fewer++
+			}
+		}
+		if begun[d.Begins]++; d.Begins != 0 && begun[d.Begins] == 2 && d.PromptTokens >= size {
+			blind += 2
+		} else if d.Begins != 0 && begun[d.Begins] > 2 && d.PromptTokens >= size {
+			blind++
+		}
+	}
+	full := ""
+	for _, row := range s.rows() {
+		if row.Events != "live" && row.Events != "none" {
+			behind++
+		}
+		if row.Told != nil && row.Told.Usage != nil && *row.Told.Usage > 0.9 {
+			full = row.Name
+		}
+	}
+	other := s.audited(audit.Token, audit.Span, audit.MediaName, audit.Keys, audit.Block, audit.BlockSize)
+	switch {
+	case asked+unknown == 0:
+		r.unchecked("the running Sightline has decided nothing yet")
+	case 2*unknown > asked+unknown:
+		r.bad(Warning, "aliases of the model that is meant (SL0103 names them)", "wrong name: %d of the last %d requests name a model that nobody serves", unknown, asked+unknown)
+	case asked < 4 || 50*found >= asked && 2*fewer <= found: // one in fifty
+		r.ok("%d of the last %d requests had a hit", found, asked)
+	case len(other) > 0:
+		r.bad(Error, "see SL0201, SL0202 and SL0204, or block_size", "other tokens: %s stored another prompt than was predicted: %s", other[0].Worker, other[0].Says)
+	case s.differs(plainText) || s.differs("one turn"):
+		r.bad(Error, "see SL0201 and SL0202", "other tokens: workers do not read prompts as Sightline does")
+	case behind > 0:
+		r.bad(Error, "see SL0303", "events late: %d event streams are not live, so what workers hold is not known", behind)
+	case 2*more > told && told > 0:
+		r.bad(Error, "see SL0301, SL0303 and SL0304", "events late or lost: engines found more than was predicted in %d of %d answers", more, told)
+	case 2*short > asked:
+		r.bad(Warning, "see SL0203", "%d of %d prompts are shorter than a block", short, asked)
+	case full != "" || 2*fewer > max(found, 1):
+		r.bad(Warning, "give workers a larger KV cache (--gpu-memory-utilization, offloading), or more workers",
+			"evicted: engines found less than was predicted in %d of %d answers; worker with a full KV cache: %q", fewer, told, full)
+	case 2*blind > asked:
+		r.bad(Warning, "put what differs (dates, ids, names) behind what is equal in prompts; a smaller --block-size, where the model allows it",
+			"shared prefix shorter than a block: %d of %d prompts begin alike, and differ before the first block ends", blind, asked)
+	default:
+		r.bad(Warning, "nothing to mend here, if prompts are indeed all different; else put what differs behind what is equal",
+			"no shared prefix: %d of the last %d requests had a hit, and no cause shows but that prompts begin differently", found, asked)
+	}
+}

@@ -1,0 +1,283 @@
+package doctor
+
+import (
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+
+	"github.com/sightline-router/sightline/engine/rules"
+	"github.com/sightline-router/sightline/internal/admin"
+	"github.com/sightline-router/sightline/router/probe"
+)
+
+// asked calls do for the workers that answered; without any the check was not made.
+func (s *seen) asked(r *report, do func(w *worker)) {
+	n := 0
+	for _, w := range s.workers {
+		if w.err == nil {
+			n++
+			do(w)
+		}
+	}
+	switch {
+	case s.o.Pre:
+		r.unchecked("--pre looks at files alone")
+	case len(s.workers) == 0:
+		r.unchecked("no worker is configured by address, and no running Sightline tells of those that it found")
+	case n == 0:
+		r.unchecked("no worker answers (SL0109)")
+	}
+}
+
+// canaries calls do for the workers that computed the canary.
+func (s *seen) canaries(r *report, do func(w *worker, c *canary)) {
+	n := 0
+	s.asked(r, func(w *worker) {
+		if w.canary.sent && w.canary.err == nil {
+			n++
+			do(w, &w.canary)
+		} else if w.canary.err != nil {
+			r.unchecked("%s: the canary failed: %v", w.Name, w.canary.err)
+		}
+	})
+	if n == 0 && !s.o.Canary {
+		r.unchecked("no canary is sent (--no-canary)")
+	}
+}
+
+// found are the probe's findings of one thing, by worker.
+func (s *seen) found(what ...string) (list map[string][]probe.Finding) {
+	list = map[string][]probe.Finding{}
+	for _, p := range s.probes {
+		for _, f := range p.Findings {
+			if slices.Contains(what, f.What) {
+				list[p.Worker] = append(list[p.Worker], f)
+			}
+		}
+	}
+	return list
+}
+
+func configuration(s *seen, r *report) {
+	if s.configErr == nil {
+		r.ok("%d models, %d workers", len(s.cfg.Models), len(s.cfg.Workers))
+		return
+	}
+	r.bad(Error, "mend the keys that are named; docs/configuration.md has all of them", "%v", s.configErr)
+}
+
+func answers(s *seen, r *report) {
+	for _, w := range s.workers {
+		if w.err != nil {
+			r.bad(Error, fmt.Sprintf("start it, or correct addr of worker %q; from here: curl http://%s/v1/models", w.Name, w.Addr), "%s at %s: %v", w.Name, w.Addr, w.err)
+		} else {
+			r.ok("%s at %s: %s %s", w.Name, w.Addr, w.facts.Engine, w.facts.Version)
+		}
+	}
+	for _, row := range s.rows() {
+		if row.Health != "" {
+			r.bad(Warning, "see its log; it gets requests again once it answers", "the running Sightline sends %s no requests: %s", row.Name, row.Health)
+		}
+	}
+	s.asked(r, func(*worker) {})
+}
+
+// Mistake 26: a worker that runs without what is expected, a front end in the place of a worker, another release.
+func engines(s *seen, r *report) {
+	s.asked(r, func(w *worker) {
+		f, c := &w.facts, &w.class
+		switch {
+		case f.FrontEnd:
+			r.bad(Error, "name it under dynamo.frontends, and its workers by dynamo: {plane: …, discovery: …}", "%s is a front end of NVIDIA Dynamo, no worker", w.Name)
+		case f.Engine == "":
+			r.bad(Error, "give addr the engine's own port, not that of a proxy before it", "%s: owned_by of /v1/models is %q, no engine that is known", w.Name, f.Owner)
+		case f.Engine != c.Engine:
+			r.bad(Error, "engine: "+f.Engine, "%s is %s, configured is %s", w.Name, f.Engine, c.Engine)
+		case f.Version == "":
+			r.unchecked("%s tells no release", w.Name)
+		case f.Version != c.EngineVersion:
+			r.bad(Warning, "engine_version: "+f.Version+", of its model or of a class for it", "%s is %s %s, configured is %s", w.Name, f.Engine, f.Version, c.EngineVersion)
+		default:
+			r.ok("%s: %s %s", w.Name, f.Engine, f.Version)
+		}
+	})
+}
+
+// Mistake 6.
+func names(s *seen, r *report) {
+	found := s.found("name", "engine_model")
+	s.asked(r, func(w *worker) {
+		for _, f := range found[w.Name] {
+			fix := "--served-model-name " + w.Model + " at the worker, or models: {name: " + w.facts.Served[0].ID + "}"
+			if f.What == "engine_model" {
+				fix = "engine_model: " + w.facts.EngineModel
+			}
+			r.bad(Error, fix, "%s: %s", w.Name, f.Detail)
+		}
+		if len(found[w.Name]) == 0 {
+			r.ok("%s serves %s", w.Name, w.facts.Served[0].ID)
+		}
+	})
+	var strange []string
+	for _, d := range s.decisions() {
+		if d.Asked != "" && !slices.Contains(strange, d.Asked) {
+			strange = append(strange, d.Asked)
+		}
+	}
+	if len(strange) > 0 {
+		r.bad(Warning, fmt.Sprintf("aliases: [%q] of the model that is meant, or adapters", strange[0]), "requests name models that nobody serves: %q", strange[:min(len(strange), 8)])
+	}
+}
+
+// Mistake 27.
+func adapters(s *seen, r *report) {
+	found := s.found("adapters")
+	s.asked(r, func(w *worker) {
+		for _, f := range found[w.Name] {
+			r.bad(Warning, "adapters: as every worker of the model lists them; load the same ones on all", "%s: %s", w.Name, f.Detail)
+		}
+		if len(found[w.Name]) == 0 {
+			r.ok("%s", w.Name)
+		}
+	})
+}
+
+// Mistake 2.
+func blockSizes(s *seen, r *report) {
+	s.asked(r, func(w *worker) {
+		size, from := w.facts.BlockSize, "its metrics"
+		for _, o := range w.canary.sockets {
+			for _, f := range o.frames {
+				size, from = f.blockSize, "its events"
+			}
+		}
+		for _, row := range s.rowsOf(w) {
+			if row.OtherSize > 0 {
+				size, from = row.OtherSize, "its events, as the running Sightline hears them"
+			}
+		}
+		switch {
+		case size == 0:
+			r.unchecked("%s does not tell its block size", w.Name)
+		case size != w.class.BlockSize:
+			by := ""
+			if given := w.facts.BlockSizeGiven; given != nil && !*given {
+				by = "; it chose it itself, as none was given"
+			}
+			r.bad(Error, fmt.Sprintf("block_size: %d, of its model or of a class for it", size), "%s has blocks of %d tokens by %s, configured are %d%s: nothing it holds is found",
+				w.Name, size, from, w.class.BlockSize, by)
+		default:
+			r.ok("%s: %d tokens", w.Name, size)
+		}
+		if unit := w.facts.MatchUnit; unit > size && size > 0 {
+			r.ok("%s finds multiples of %d tokens alone", w.Name, unit)
+		}
+	})
+}
+
+// Mistake 3.
+func prefixCaching(s *seen, r *report) {
+	const fix = "start it with --enable-prefix-caching (vLLM; hybrid models have it off), without --disable-radix-cache (SGLang), with enable_block_reuse (TensorRT-LLM)"
+	s.asked(r, func(w *worker) {
+		u := w.canary.second
+		switch on := w.facts.PrefixCaching; {
+		case on != nil && !*on:
+			r.bad(Error, fix, "%s says that its prefix cache is off", w.Name)
+		case w.canary.sent && w.canary.err == nil && u.Details != nil && u.Details.Cached == 0 && u.Prompt > w.class.BlockSize:
+			r.bad(Error, fix, "%s found 0 of %d tokens cached of a prompt that it had computed right before", w.Name, u.Prompt)
+		case w.canary.sent && u.Details != nil:
+			r.ok("%s found %d of %d tokens cached", w.Name, u.Details.Cached, u.Prompt)
+		case on != nil:
+			r.ok("%s says that it is on", w.Name)
+		default:
+			r.unchecked("%s does not tell", w.Name)
+		}
+	})
+}
+
+// Mistake 14.
+func countsCached(s *seen, r *report) {
+	s.canaries(r, func(w *worker, c *canary) {
+		if c.second.Details == nil && (c.first.Details == nil || c.first.Details.Cached == 0) {
+			r.bad(Warning, "start it with --enable-prompt-tokens-details (vLLM), --enable-cache-report (SGLang)",
+				"%s: usage of its answers does not tell cached tokens, so predictions are not checked against them", w.Name)
+			return
+		}
+		r.ok("%s", w.Name)
+	})
+}
+
+// Mistake 23.
+func roles(s *seen, r *report) {
+	if s.running == nil {
+		r.unchecked("%s", s.noNews)
+		return
+	}
+	for _, m := range s.cfg.Models {
+		well, prefill, decode := 0, 0, 0
+		for _, row := range s.rows() {
+			if row.Model != m.Name || row.Health != "" || row.Events == "not ready" {
+				continue
+			}
+			well++
+			if prefill++; !row.Prefill {
+				prefill, decode = prefill-1, decode+1
+			}
+		}
+		switch {
+		case well == 0:
+			r.bad(Error, "start a worker of it; if there is one, correct model of its entry, or the finder's group", "%s: no worker gets requests", m.Name)
+		case prefill > 0 && decode == 0:
+			r.bad(Error, "start workers of dynamo.component: those of prefill_component compute no answers", "%s: %d workers prefill, none decodes", m.Name, prefill)
+		default:
+			r.ok("%s: %d worker-ranks, %d of them prefill", m.Name, well, prefill)
+		}
+	}
+}
+
+// Mistake 24.
+func loads(s *seen, r *report) {
+	if s.cfg.LoadEvery == 0 {
+		r.bad(Warning, "load_every: 1s", "load_every is 0: what others send to workers is not known")
+		return
+	}
+	s.asked(r, func(w *worker) {
+		if w.rules.Load.Path == "" || w.Events.Load != "" {
+			return
+		}
+		at := slices.IndexFunc(w.facts.Unknown, func(u rules.Unknown) bool { return u.What == "requests" })
+		fix := "let Sightline read http://" + w.Addr + w.rules.Load.Path + " without a key and without TLS (SGLang: --enable-metrics; TensorRT-LLM: enable_iter_perf_stats)"
+		stale := 0
+		for _, row := range s.rowsOf(w) {
+			if row.Told == nil && row.Health == "" {
+				stale++
+			}
+		}
+		switch {
+		case w.facts.Requests == nil && at >= 0:
+			r.bad(Warning, fix, "%s: %s", w.Name, w.facts.Unknown[at].Why)
+		case w.facts.Requests == nil:
+			r.bad(Warning, fix, "%s: its page of metrics does not tell its requests", w.Name)
+		case stale > 0:
+			r.bad(Warning, fix, "%s tells its load here, but the running Sightline has none that counts", w.Name)
+		default:
+			r.ok("%s: %d requests", w.Name, *w.facts.Requests)
+		}
+	})
+}
+
+// rowsOf are a worker's rows in the running Sightline.
+func (s *seen) rowsOf(w *worker) (list []admin.Worker) {
+	for _, row := range s.rows() {
+		if row.Name == w.Name || strings.HasPrefix(row.Name, w.Name+"/") {
+			list = append(list, row)
+		}
+	}
+	return list
+}
+
+func hostOf(addr string) string {
+	host, _, _ := net.SplitHostPort(addr)
+	return host
+}
