@@ -120,6 +120,9 @@ func (d *drafter) ask(ctx context.Context) (list []*worker, err error) {
 			return nil, fmt.Errorf("--kubernetes %s: %w", g.Selector, err)
 		}
 		for _, p := range pods {
+			if !p.Ready {
+				continue
+			}
 			list = append(list, &worker{Facts: rules.Facts{Addr: p.Addr.String()}, group: g})
 		}
 	}

@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/sightline-router/sightline/internal/testkit/fakekube"
 	"github.com/sightline-router/sightline/internal/testkit/lab"
 	"github.com/sightline-router/sightline/internal/testkit/sim"
 )
@@ -212,6 +214,46 @@ workers:
 				}
 			}
 		})
+	}
+}
+
+// Pods are asked where they are now, and followed by their selector; kubectl's proxy speaks for us.
+func TestPods(t *testing.T) {
+	api, err := fakekube.Start(t.TempDir(), "models")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer api.Close()
+	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Header.Set("Authorization", "Bearer secret-token")
+		api.ServeHTTP(w, r)
+	}))
+	defer proxy.Close()
+	w := start(t, sim.Config{Engine: sim.SGLang, Version: "0.5.6", Model: "m"})
+	at := netip.MustParseAddrPort(w.Addr())
+	api.Put("vllm-1", "vllm", int(at.Port()), fakekube.Pod{Name: "a", IP: "127.0.0.1", Ready: true}, fakekube.Pod{Name: "b", IP: "127.0.0.2"})
+	group := Group{API: proxy.URL, Namespace: "models", Selector: "kubernetes.io/service-name=vllm"}
+	text, _, err := run(t, Options{Groups: []Group{group}, ModelDir: []string{modelDir}})
+	dir, _ := filepath.Abs(modelDir)
+	port := func(endpoint string) string { return endpoint[strings.LastIndexByte(endpoint, ':'):] }
+	want := `models:
+- name: m
+  dir: ` + dir + `
+  engine: sglang
+  engine_version: 0.5.6
+  block_size: 16
+  max_model_len: 65520
+kubernetes:
+  api: ` + proxy.URL + `
+  workers:
+  - selector: kubernetes.io/service-name=vllm
+    namespace: models
+    events: {zmq: "tcp://{ip}` + port(w.EventsAddr()) + `", replay: "tcp://{ip}` + port(w.ReplayAddr()) + `"}
+envoy:
+  worker_networks: ["127.0.0.0/16` + port(w.Addr()) + `"]
+`
+	if plain := strings.ReplaceAll(text, `"`, ""); err != nil || plain != strings.ReplaceAll(want, `"`, "") {
+		t.Errorf("%v\n%s\nwant\n%s", err, text, want)
 	}
 }
 

@@ -75,7 +75,7 @@ func (d *drafter) yaml() []byte {
 // workers lists those that were named by their addresses, and the groups of pods, which have one line for all.
 func (d *drafter) workers(f *file) {
 	networks := []string{}
-	heads := map[bool]string{false: "workers:\n", true: "kubernetes:\n  workers:\n"}
+	heads := map[bool]string{false: "workers:\n", true: "kubernetes:\n" + d.server() + "  workers:\n"}
 	for _, pods := range []bool{false, true} {
 		said := map[*Group]bool{}
 		d.each(func(m *model, c *class, w *worker) {
@@ -117,6 +117,15 @@ func (d *drafter) workers(f *file) {
 		f.WriteString("envoy:\n")
 		f.line("  ", "worker_networks", networks, "around the pods that were found: make it the pods' network")
 	}
+}
+
+// server is the API server, where it was named: all groups were found there.
+func (d *drafter) server() string {
+	f := &file{}
+	if len(d.Groups) > 0 && d.Groups[0].API != "" {
+		f.line("  ", "api", d.Groups[0].API, "leave it out in a pod")
+	}
+	return f.String()
 }
 
 func (f *file) given(indent, name, value string) {
