@@ -27,12 +27,15 @@ const (
 	Removed
 	// Cleared: nothing is left, in any tier.
 	Cleared
+	// Lost: events are missing here that nobody has any more, so what was told before is in doubt: of EngineHashes, or all
+	// where there are none. No engine says so; an agent does.
+	Lost
 )
 
 // String names the kind.
 func (k Kind) String() string {
-	if k <= Cleared {
-		return [...]string{"stored", "copied", "removed", "cleared"}[k]
+	if k <= Lost {
+		return [...]string{"stored", "copied", "removed", "cleared", "lost"}[k]
 	}
 	return "unknown"
 }

@@ -39,10 +39,10 @@ func (f *Feed) apply(m Message) error {
 	*f.appliedAt(m.Seq) = fingerprint{m.Seq + 1, xxh3.Hash(m.Payload)}
 	n := Stats{Batches: 1, Events: uint64(len(batch.Events)), Unknown: batch.Unknown, Bad: batch.Bad, Gaps: batch.Gaps,
 		UnknownKeys: batch.UnknownKeys}
+	f.theirs = f.theirs || batch.Stands && batch.Partial // before its events: what they lack is no wonder
 	for i := range batch.Events {
 		f.applyEvent(&batch.Events[i], &n)
 	}
-	f.settle()
 	if f.theirs = batch.Stands && batch.Partial; !batch.Stands {
 		f.partial = f.partial || batch.Partial
 	}
@@ -50,6 +50,7 @@ func (f *Feed) apply(m Message) error {
 	if f.o.Applied != nil {
 		f.o.Applied(Position{f.next, f.appliedAt(m.Seq).sum, f.isPartial(), f.recurrent})
 	}
+	f.settle()
 	f.o.Sink.Done(f.isPartial(), f.recurrent)
 	first := ""
 	f.update(func(s *Stats) {
@@ -78,6 +79,7 @@ func (f *Feed) applyEvent(e *kvevent.Event, n *Stats) {
 	case kvevent.Copied:
 		n.Unresolved += f.storeCopies(e)
 	case kvevent.Removed:
+		f.tell(e)
 		unknown := f.o.Sink.Remove(e.Tier, e.EngineHashes) - f.orphans.removed(e.Tier, e.EngineHashes)
 		n.UnknownBlocks += uint64(max(0, unknown))
 		f.offload.removed(e)
@@ -88,6 +90,16 @@ func (f *Feed) applyEvent(e *kvevent.Event, n *Stats) {
 	case kvevent.Cleared:
 		f.clear()
 		f.partial = false
+	case kvevent.Lost:
+		f.lose()
+		f.doubtOnly(e.EngineHashes)
+	}
+}
+
+// tell passes on what a reader of the sink must hear.
+func (f *Feed) tell(e *kvevent.Event) {
+	if f.o.Told != nil {
+		f.o.Told(e)
 	}
 }
 
@@ -109,6 +121,7 @@ func (f *Feed) store(e *kvevent.Event, n *Stats) {
 		n.Unresolved += f.storeCopies(e)
 		return
 	}
+	f.tell(e)
 	f.doubtStored(e)
 	switch err := f.o.Sink.Store(e); {
 	case err == nil:

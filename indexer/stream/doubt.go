@@ -12,6 +12,8 @@ package stream
 // after doubtTime, or when a resync finds nobody to ask. Cost: about 50 bytes a doubtful block, and its listing at the gap.
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/sightline-router/sightline/indexer/kvevent"
@@ -36,6 +38,9 @@ type doubt struct {
 
 // lose is called when messages are missing that cannot be had: what is held is in doubt, or cleared where the sink cannot list it.
 func (f *Feed) lose() {
+	if f.o.Held != nil {
+		f.tell(&kvevent.Event{Kind: kvevent.Lost})
+	}
 	f.update(func(s *Stats) {
 		if !f.replayOwed {
 			s.Unfilled++
@@ -76,6 +81,30 @@ func (f *Feed) lose() {
 	f.partial = true
 	f.settle()
 	f.reportBounds()
+}
+
+// doubtOnly settles all but the blocks that an agent still doubts; none: it doubts all.
+func (f *Feed) doubtOnly(engineHashes []uint64) {
+	if len(engineHashes) == 0 {
+		return
+	}
+	only := make(map[uint64]uint64, len(engineHashes))
+	for _, h := range engineHashes {
+		if before, ok := f.doubt.before[h]; ok {
+			only[h] = before
+		}
+	}
+	f.doubt.before = only
+	f.settle()
+}
+
+// Rest is what the sink does not hold of what the feed knows, as events: which blocks are in doubt, and those that wait for their
+// parent. It is for a sink that keeps the feed out meanwhile, from a batch's first call to its Done.
+func (f *Feed) Rest() (out []kvevent.Event) {
+	if d := &f.doubt; len(d.before) > 0 {
+		out = append(out, kvevent.Event{Kind: kvevent.Lost, EngineHashes: slices.Collect(maps.Keys(d.before))})
+	}
+	return append(out, f.orphans.events(f.o.BlockSize)...)
 }
 
 // doubtStored settles what a stored event tells of doubtful blocks, before it is applied.
@@ -139,8 +168,8 @@ func (f *Feed) dropDoubtful() {
 	for h := range f.doubt.before {
 		list = append(list, h)
 	}
-	f.endDoubt()
 	f.forget(list)
+	f.endDoubt()
 	f.update(func(s *Stats) { s.Doubtful, s.DoubtfulDropped = 0, s.DoubtfulDropped+uint64(len(list)) })
 }
 

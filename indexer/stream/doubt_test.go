@@ -2,9 +2,12 @@ package stream
 
 import (
 	"os"
+	"reflect"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
 )
 
@@ -140,5 +143,55 @@ func TestDoubtModel(t *testing.T) {
 		if w.matched(last) != 5 {
 			t.Errorf("seed %d: what was stored since is not known", seed)
 		}
+	}
+}
+
+// What an agent knows beside the blocks that it holds goes with its snapshot: who begins with it doubts the same blocks, and has the same
+// ones wait, in the same order, without those that are gone.
+func TestRest(t *testing.T) {
+	w := newTree(t, 7)
+	w.join()
+	front := w.store(nil, 10)
+	w.lose(func() { w.store(front, 3) })
+	w.tell()
+	sure := w.store(front, 2)
+	doubted := w.store(nil, 4)
+	w.lose(func() { w.store(nil, 1) })
+	w.tell()
+	w.store(sure, 1)
+	strange := &node{hash: 5, local: 5}
+	w.store(w.store(strange, 3), 2)
+	gone := w.store(strange, 1)
+	w.evict(gone)
+
+	b := newTree(t, 8)
+	sink := Join(b.index, false)
+	list, err := w.index.Blocks(w.slot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range indexer.Events(list) {
+		if err := sink.Store(&e); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rest := w.feed.Rest()
+	var told []kvevent.Event
+	f := Start(Options{Source: &byHand{feed: make(chan *Feed, 1)}, Sink: sink, Held: sink.Held, From: Position{Next: 9, Partial: true}, Begin: rest,
+		BlockSize: size, Told: func(e *kvevent.Event) { told = append(told, *e) }})
+	was, is := w.feed.Stats(), f.Stats()
+	if is.Doubtful != was.Doubtful || was.Doubtful != 4 || is.Orphans != was.Orphans || was.Orphans != 5 || f.Doubt(time.Now()) == 0 || doubted == nil {
+		t.Errorf("%d blocks in doubt and %d that wait, want %d and %d", is.Doubtful, is.Orphans, was.Doubtful, was.Orphans)
+	}
+	again := f.Rest()
+	for _, list := range [][]kvevent.Event{rest, again} {
+		slices.Sort(list[0].EngineHashes) // of a map
+	}
+	if !reflect.DeepEqual(rest, again) {
+		t.Errorf("%+v\nwant %+v", again, rest)
+	}
+	f.Close()
+	if len(told) > 0 {
+		t.Errorf("told again: %+v", told)
 	}
 }

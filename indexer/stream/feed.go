@@ -84,6 +84,9 @@ type Options struct {
 	// Stored, if set, is called with every stored event before it is applied, in the feed's goroutine: for audit and
 	// learning. The event is valid until it returns.
 	Stored func(*kvevent.Event)
+	// Told, if set, is called in the feed's goroutine with what a reader of Sink who runs a feed of his own must hear, before it is
+	// applied: each event, its copies resolved and other block sizes left out, and where what is held is cleared or lost.
+	Told func(*kvevent.Event)
 	// OtherSize, if set, is called in the feed's goroutine with a block size other than BlockSize that events carry, once
 	// for each new value.
 	OtherSize func(tokens int)
@@ -93,6 +96,8 @@ type Options struct {
 	// From is where a stream that was followed before goes on, with a sink that holds what it held there. The first replay shows
 	// whether the publisher is still the same.
 	From Position
+	// Begin is what Rest gave of that stream.
+	Begin []kvevent.Event
 	// Applied, if set, is called in the feed's goroutine with the position after each batch, before the sink's Done.
 	Applied func(Position)
 	// Link, if set, is called in the source's goroutine when its connection is made and lost.
@@ -161,6 +166,13 @@ func Start(o Options) *Feed {
 	if p := o.From; p.Next > 0 {
 		f.started, f.next, f.partial, f.recurrent, f.stats.Partial = true, p.Next, p.Partial, p.Recurrent, p.Partial
 		*f.appliedAt(p.Next - 1) = fingerprint{p.Next, p.Sum}
+	}
+	f.o.Told = nil // who reads the sink has heard it
+	for i := range o.Begin {
+		f.applyEvent(&o.Begin[i], &Stats{})
+	}
+	if f.o.Told = o.Told; len(o.Begin) > 0 {
+		f.reportBounds()
 	}
 	f.updateStale()
 	f.running.Go(func() { f.listen(ctx) })
@@ -308,6 +320,7 @@ func (f *Feed) applyQueue(ctx context.Context) {
 			f.catchUp(ctx)
 			f.setCaughtUp()
 			f.settle()
+			f.reportBounds()
 			if next := f.nextCheck(f.o.Idle); next > 0 {
 				check.Reset(next)
 			}

@@ -74,12 +74,13 @@ func (f *Feed) storeCopies(e *kvevent.Event) (unresolved uint64) {
 			continue
 		}
 		o.scratch = [2]uint64{h, l.local}
-		err := f.o.Sink.Store(&kvevent.Event{Kind: kvevent.Stored, Tier: e.Tier, HasParent: l.hasParent, Parent: l.parent,
-			BlockSize: int(l.blockSize), EngineHashes: o.scratch[:1], Locals: o.scratch[1:]})
-		if err != nil {
+		resolved := kvevent.Event{Kind: kvevent.Stored, Tier: e.Tier, HasParent: l.hasParent, Parent: l.parent,
+			BlockSize: int(l.blockSize), EngineHashes: o.scratch[:1], Locals: o.scratch[1:]}
+		if f.o.Sink.Store(&resolved) != nil {
 			unresolved++
 			continue
 		}
+		f.tell(&resolved)
 		l.copies = min(l.copies, 254) + 1
 		o.blocks[h] = l
 	}

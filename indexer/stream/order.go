@@ -18,6 +18,7 @@ import (
 
 	"github.com/zeebo/xxh3"
 
+	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/internal/guard"
 )
 
@@ -154,6 +155,7 @@ func (f *Feed) clearAll() {
 }
 
 func (f *Feed) clear() {
+	f.tell(&kvevent.Event{Kind: kvevent.Cleared})
 	f.theirs = false
 	f.o.Sink.Clear()
 	f.offload.clear()
@@ -184,13 +186,16 @@ func (f *Feed) resync(ctx context.Context) {
 	}
 	f.partial, f.suspected, f.replayOwed, f.backoff, f.notBefore = true, true, true, 0, time.Time{}
 	f.reportBounds()
-	if !f.catchUp(ctx) && f.backoff == 0 { // unsupported: there is nobody to ask, now or later
-		f.suspected = false
-		if f.doubt.since.IsZero() {
+	answered := f.catchUp(ctx)
+	if !answered && f.backoff == 0 { // unsupported: there is nobody to ask, now or later
+		if f.suspected = false; f.doubt.since.IsZero() {
 			f.clearAll()
-		} else {
-			f.dropDoubtful()
 		}
+		answered = true
+	}
+	if answered && !f.doubt.since.IsZero() { // an agent's answer may bring what it doubts
+		f.dropDoubtful()
+		f.reportBounds()
 	}
 }
 

@@ -136,6 +136,40 @@ func (o *orphans) cut(b uint32) (out []waited) {
 	return out
 }
 
+// events are what makes empty orphans be these.
+func (o *orphans) events(blockSize int) (out []kvevent.Event) {
+	last := uint64(0) // the last block of a chain of one tier that may go on
+	for b := o.oldest; b != 0; b = o.blocks[b].newer {
+		n := &o.blocks[b]
+		parent := o.blocks[n.parent].engineHash
+		alone := n.tiers&(n.tiers-1) == 0
+		if e := len(out) - 1; alone && e >= 0 && last == parent && 1<<out[e].Tier == n.tiers {
+			out[e].EngineHashes, out[e].Locals = append(out[e].EngineHashes, n.engineHash), append(out[e].Locals, n.local)
+			last = n.engineHash
+			continue
+		}
+		for tier := range kvevent.Tier(kvevent.Tiers) {
+			if n.tiers>>tier&1 != 0 {
+				out = append(out, kvevent.Event{Kind: kvevent.Stored, Tier: tier, HasParent: true, Parent: parent, BlockSize: blockSize,
+					EngineHashes: []uint64{n.engineHash}, Locals: []uint64{n.local}})
+			}
+		}
+		if last = 0; alone {
+			last = n.engineHash
+		}
+	}
+	gone := kvevent.Event{Kind: kvevent.Removed}
+	for h, b := range o.at {
+		if n := &o.blocks[b]; n.tiers == 0 && n.gone {
+			gone.EngineHashes = append(gone.EngineHashes, h)
+		}
+	}
+	if len(gone.EngineHashes) > 0 {
+		out = append(out, gone)
+	}
+	return out
+}
+
 // waited is a block that was taken out.
 type waited struct {
 	parent, engineHash, local uint64

@@ -88,6 +88,7 @@ type Publisher struct {
 	asks    *nats.Subscription
 	wake    chan struct{}
 	from    stream.Position // where the engine's stream goes on
+	rest    []kvevent.Event // that the feed begins with
 
 	// Only the sender's, and before it runs the claim's.
 	last   uint64    // the stream's number of the line's last message
@@ -96,6 +97,7 @@ type Publisher struct {
 
 	// mu is held from a batch's first event to its Done, so that nothing has half a batch.
 	mu        sync.Mutex
+	feed      *stream.Feed // once it has heard the engine
 	inBatch   bool
 	index     *indexer.Index // what the worker holds: about 27 bytes a block
 	slot      indexer.SlotID
@@ -150,7 +152,7 @@ func (p *Publisher) join() {
 
 // Options makes p the sink of a feed.
 func (p *Publisher) Options(o *stream.Options) {
-	o.Sink, o.Link, o.From, o.Applied = p, p.link, p.from, p.applied
+	o.Sink, o.Link, o.From, o.Begin, o.Applied, o.Told, o.Held = p, p.link, p.from, p.rest, p.applied, p.told, p.held
 	o.BlockSize = cmp.Or(o.BlockSize, p.blockSize)
 }
 
@@ -189,24 +191,30 @@ func (p *Publisher) drop() {
 	p.stats.Dropped++
 }
 
+// told is for stream.Options: what routers must hear. Their feeds make of it what ours does: blocks wait there for their parents as
+// they do here, and doubt ends as it does here. So none of that is published, only what the engine said, and where something is missing.
+func (p *Publisher) told(e *kvevent.Event) {
+	p.beginBatch()
+	if e.Kind == kvevent.Cleared {
+		p.events = p.events[:0]
+	}
+	if e.Kind == kvevent.Stored {
+		p.blockSize = e.BlockSize
+	}
+	p.add(e)
+}
+
 // Store implements stream.Sink.
 func (p *Publisher) Store(e *kvevent.Event) error {
 	p.beginBatch()
-	if err := p.index.Store(p.slot, e.Tier, e.Parent, e.HasParent, e.EngineHashes, e.Locals); err != nil {
-		return err
-	}
-	p.blockSize = e.BlockSize
-	p.add(e)
-	return nil
+	return p.index.Store(p.slot, e.Tier, e.Parent, e.HasParent, e.EngineHashes, e.Locals)
 }
 
 // Remove implements stream.Sink.
 func (p *Publisher) Remove(tier kvevent.Tier, engineHashes []uint64) (unknown int) {
 	p.beginBatch()
 	unknown, _ = p.index.Remove(p.slot, tier, engineHashes)
-	if unknown < len(engineHashes) {
-		p.add(&kvevent.Event{Kind: kvevent.Removed, Tier: tier, EngineHashes: engineHashes})
-	}
+	p.changed = true
 	return unknown
 }
 
@@ -214,9 +222,10 @@ func (p *Publisher) Remove(tier kvevent.Tier, engineHashes []uint64) (unknown in
 func (p *Publisher) Clear() {
 	p.beginBatch()
 	_ = p.index.Clear(p.slot)
-	p.events = p.events[:0]
-	p.add(&kvevent.Event{Kind: kvevent.Cleared})
 }
+
+// held is for stream.Options.
+func (p *Publisher) held() ([]indexer.Block, error) { return p.index.Blocks(p.slot) }
 
 // applied is for stream.Options: the engine's position after the batch.
 func (p *Publisher) applied(at stream.Position) {
@@ -242,6 +251,7 @@ func (p *Publisher) Done(partial, recurrent bool) {
 // link is for stream.Options: whether the engine can be heard.
 func (p *Publisher) link(f *stream.Feed, up bool) {
 	p.mu.Lock()
+	p.feed = f
 	if p.up = up; up {
 		p.links++
 	}
@@ -376,6 +386,7 @@ type outgoing struct {
 type snapshot struct {
 	of        *outgoing
 	blocks    []indexer.Block
+	rest      []kvevent.Event // stream.Feed's
 	blockSize int
 	links     int
 	asking    []*nats.Msg
@@ -406,7 +417,10 @@ func (p *Publisher) take(leaving bool) (m *outgoing, s *snapshot) {
 	if due {
 		list, err := p.index.Blocks(p.slot)
 		if err == nil {
-			s = &snapshot{m, list, p.blockSize, p.links, p.asking}
+			s = &snapshot{of: m, blocks: list, blockSize: p.blockSize, links: p.links, asking: p.asking, rest: p.rest}
+			if p.feed != nil {
+				s.rest = p.feed.Rest()
+			}
 			p.changed, p.dropped, p.saving, p.asking = false, false, true, nil
 		}
 	}
@@ -518,6 +532,9 @@ func (p *Publisher) save(ctx context.Context, s *snapshot) {
 	for _, e := range indexer.Events(s.blocks) {
 		e.BlockSize = s.blockSize
 		b = appendEvent(b, &e, false)
+	}
+	for i := range s.rest {
+		b = appendEvent(b, &s.rest[i], false)
 	}
 	t := tag{Epoch: s.of.epoch, Seq: s.of.seq, Number: s.of.number, Made: s.of.made}
 	if p.o.Life != nil {

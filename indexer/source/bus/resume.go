@@ -27,6 +27,7 @@ import (
 	"github.com/zeebo/xxh3"
 	"go.uber.org/zap"
 
+	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/indexer/stream"
 )
@@ -104,7 +105,7 @@ func (p *Publisher) load(ctx context.Context, fresh bool) error {
 	p.waiting = true
 	if message == nil || !holds(t) || p.restore(message) != nil {
 		_ = p.index.Clear(p.slot)
-		p.next, p.sum, p.flags = 0, 0, flagAway
+		p.next, p.sum, p.flags, p.rest = 0, 0, flagAway, nil
 		p.add(&kvevent.Event{Kind: kvevent.Cleared})
 		return nil
 	}
@@ -127,11 +128,20 @@ func (p *Publisher) restore(b []byte) error {
 		switch e := &batch.Events[i]; e.Kind {
 		case kvevent.Stored:
 			p.blockSize = e.BlockSize
-			err = errors.Join(err, p.index.Store(p.slot, e.Tier, e.Parent, e.HasParent, e.EngineHashes, e.Locals))
+			failed := p.index.Store(p.slot, e.Tier, e.Parent, e.HasParent, e.EngineHashes, e.Locals)
+			if errors.Is(failed, indexer.ErrUnknownParent) {
+				p.rest, failed = append(p.rest, *e), nil
+			}
+			err = errors.Join(err, failed)
+		case kvevent.Lost:
+			p.rest = append(p.rest, *e)
 		case kvevent.Removed:
-			_, _ = p.index.Remove(p.slot, e.Tier, e.EngineHashes)
+			if _, _ = p.index.Remove(p.slot, e.Tier, e.EngineHashes); len(p.rest) > 0 {
+				p.rest = append(p.rest, *e)
+			}
 		case kvevent.Cleared:
 			_ = p.index.Clear(p.slot)
+			p.rest = nil
 		}
 	}
 	h, _ := readHead(b) // Decode has

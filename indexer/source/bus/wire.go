@@ -40,10 +40,10 @@ import (
 // An event: kind, tier and what follows (1 byte) | blocks varint | engine hashes u64 …
 // A stored event adds: block size varint | parent u64, if any | locals u64 …, and in mode Tokens: tokens u32 … | adapter |
 // session | media.
-// A snapshot is such a message, of a clear and the events that rebuild what the worker holds.
+// A snapshot is such a message, of a clear, the events that rebuild what the worker holds, and stream.Feed's Rest.
 const (
 	magic     = 'S'
-	version   = 3
+	version   = 4
 	headBytes = 3 + 5*8
 
 	flagPartial   = 1
@@ -173,7 +173,7 @@ func (d *Decoder) event(r *reader) {
 	head := r.byte()
 	e := kvevent.Event{Kind: kvevent.Kind(head & eventKind), Tier: kvevent.Tier(head & eventTier >> 3),
 		HasParent: head&eventParent != 0, MediaUnknown: head&eventMedia != 0}
-	if e.Kind > kvevent.Cleared {
+	if e.Kind > kvevent.Lost {
 		r.err = fmt.Errorf("kind %d", e.Kind)
 		return
 	}

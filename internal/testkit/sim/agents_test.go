@@ -57,7 +57,8 @@ func TestAgentsThatDie(t *testing.T) {
 						c.act(r)
 						r.talk()
 						if engine != replay {
-							r.neverMore(r.rank, r.slot) // nobody can tell what was missed, until the engine clears
+							r.routers.Resync() // what is in doubt goes: nobody can tell what was missed, until the engine clears
+							r.neverMore(r.rank, r.slot)
 							r.w.ResetPrefixCache()
 							r.talk()
 						}
@@ -86,6 +87,74 @@ func TestWhetherAFirstAgentIsPartial(t *testing.T) {
 	}
 }
 
+// An agent that begins beside a full engine with a short replay window: routers hear of blocks behind those that nobody told of,
+// requests show what these are, and what comes again is known, to a router that was there and to one that joins. The agent's next
+// life knows as much, and after a gap routers doubt what the agent doubts.
+func TestAgentBesideAFullEngine(t *testing.T) {
+	for _, form := range []string{"vllm", "sglang", "trtllm-zmq"} {
+		t.Run(form, func(t *testing.T) {
+			t.Parallel()
+			r := &agentRig{rig: startRig(t, form, 5, 1), engine: "replay", nats: startNATS(t)}
+			r.cfg.BufferSteps, r.cfg.Blocks = 4, 4096
+			r.restart()
+			r.path = r.wire(0, faults{}, faults{})
+			for range 120 {
+				r.converse()
+			}
+			link, err := bus.StartLink(bus.LinkOptions{Access: bus.Access{URL: r.nats.ClientURL()}, Log: zap.NewNop()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(link.Close)
+			r.begin()
+			r.routers, r.slot = r.hear(&link.Listener, -1)
+			r.talk()
+			r.shown()
+			r.stop(true)
+			r.talk() // more than the window
+			r.begin()
+			r.talk()
+			r.shown()
+			r.stop(false)
+			r.begin()
+			r.talk()
+			r.shown()
+			r.index = indexer.New(indexer.Options{}) // another router
+			r.routers.Close()
+			r.routers, r.slot = r.hear(&link.Listener, -1)
+			r.shown()
+		})
+	}
+}
+
+// shown waits until what requests show of the blocks behind unknown ones makes the router know all that waits, as behind a stream of
+// its own, and nothing that the worker does not hold.
+func (r *agentRig) shown() {
+	r.Helper()
+	end := time.Now().Add(30 * time.Second)
+	for ; r.routers.Stats().Orphans == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			r.Fatalf("no block waits for its parent: %+v", r.routers.Stats())
+		}
+	}
+	r.neverMore(0, r.slot)
+	chains, ends := r.truth(0)
+	for ; r.routers.Stats().Orphans > 0; time.Sleep(10 * time.Millisecond) {
+		for i, chain := range chains {
+			r.routers.Learn(stream.Stem{Parent: ends[i], Locals: chain})
+		}
+		if time.Now().After(end) {
+			r.Fatalf("%d blocks known of %d: %+v", r.index.HeldBlocks(r.slot), len(chains), r.routers.Stats())
+		}
+	}
+	r.neverMore(0, r.slot)
+	known := r.index.HeldBlocks(r.slot)
+	if r.Logf("%d blocks known of %d", known, len(chains)); known < r.known {
+		r.Errorf("%d blocks known, %d were before", known, r.known)
+	}
+	r.known = known
+}
+
 // agentRig is a worker whose last rank is heard by an agent, and a router that hears the agent.
 type agentRig struct {
 	*rig
@@ -98,6 +167,7 @@ type agentRig struct {
 
 	routers *stream.Feed
 	slot    indexer.SlotID
+	known   int // blocks, as shown saw it
 }
 
 func startAgentRig(t *testing.T, form string, seed uint64, ranks int, engine string) *agentRig {

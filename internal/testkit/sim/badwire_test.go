@@ -335,7 +335,8 @@ func (r *rig) neverMore(rank int, h indexer.SlotID) {
 	why := ""
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		held := map[string]bool{}
-		for _, chain := range r.truth(rank) {
+		chains, _ := r.truth(rank)
+		for _, chain := range chains {
 			for n := range chain {
 				held[fmt.Sprint(chain[:n+1])] = true
 			}
@@ -345,7 +346,7 @@ func (r *rig) neverMore(rank int, h indexer.SlotID) {
 			r.Fatal(err)
 		}
 		why = ""
-		chains := make([][]uint64, len(list))
+		chains = make([][]uint64, len(list))
 		for i, b := range list {
 			if b.Parent >= 0 {
 				chains[i] = slices.Clone(chains[b.Parent])
@@ -364,7 +365,7 @@ func (r *rig) neverMore(rank int, h indexer.SlotID) {
 
 // unlike tells how the index differs from what the rank holds; "" where it does not.
 func (r *rig) unlike(rank int, h indexer.SlotID) string {
-	chains := r.truth(rank)
+	chains, _ := r.truth(rank)
 	if held := r.index.HeldBlocks(h); held != len(chains) {
 		return fmt.Sprintf("%d blocks in the index, the worker holds %d", held, len(chains))
 	}
@@ -381,21 +382,21 @@ func (r *rig) unlike(rank int, h indexer.SlotID) string {
 	return ""
 }
 
-// truth lists for each block that the rank holds the local hashes from its prompt's first block to it. What a block's event
+// truth lists for each block that the rank holds the local hashes from its prompt's first block to it, and its engine hash. What a block's event
 // says goes through the engine's own form and decoder once more, on a good wire.
-func (r *rig) truth(rank int) (chains [][]uint64) {
+func (r *rig) truth(rank int) (chains [][]uint64, ends []uint64) {
 	r.Helper()
 	e := r.w.engines[rank]
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	local := map[string]uint64{}
+	local, engineHash := map[string]uint64{}, map[string]uint64{}
 	for hash, c := range e.pool.held {
 		stored := event{kind: stored, hashes: []vllmid.Digest{hash}, parent: c.parent, tokens: c.tokens, keys: [][]vllmid.Key{c.keys}}
 		batch, err := r.decoder().Decode(batchOf(r.w.form(), []event{stored}, 0, time.Now()))
 		if err != nil || len(batch.Events) != 1 {
 			r.Fatalf("a block's own event: %v, %d events", err, len(batch.Events))
 		}
-		local[string(hash)] = batch.Events[0].Locals[0]
+		local[string(hash)], engineHash[string(hash)] = batch.Events[0].Locals[0], batch.Events[0].EngineHashes[0]
 	}
 	for hash := range e.pool.held {
 		var chain []uint64
@@ -406,9 +407,9 @@ func (r *rig) truth(rank int) (chains [][]uint64) {
 			chain = append(chain, local[string(at)])
 		}
 		slices.Reverse(chain)
-		chains = append(chains, chain)
+		chains, ends = append(chains, chain), append(ends, engineHash[string(hash)])
 	}
-	return chains
+	return chains, ends
 }
 
 // startJetStream runs a NATS server and gives a connection to it.
