@@ -40,7 +40,7 @@ func TestHundredPictures(t *testing.T) {
 	}
 	before := runtime.NumGoroutine()
 	t.Run("read", func(t *testing.T) {
-		m := loadShipped(t, func(_ *Server, x *Media) { x.budget = 100 * time.Millisecond })
+		m := loadShipped(t, func(_ *Server, x *Media) { x.budget.Store(int64(100 * time.Millisecond)) })
 		p, _ := read(t, m, chatPath, one(strings.Join(parts, ",")))
 		names := map[string]bool{}
 		for i := range p.Media {

@@ -87,7 +87,7 @@ func TestLastIdentity(t *testing.T) {
 	if !first.Exact || first.Media[0].Alias == 0 {
 		t.Fatalf("the first time: %+v", first)
 	}
-	m.Media.budget = time.Millisecond
+	m.Media.budget.Store(int64(time.Millisecond))
 	again, _ := read(t, m, chatPath, ask(host.URL+"/a?sig=2", ""))
 	if again.Exact || again.Why != inexactBudget || len(again.Media) != 1 || again.Media[0].Key != first.Media[0].Key || again.Media[0].Alias != first.Media[0].Alias {
 		t.Errorf("late: %q, %+v, want key %x", again.Why, again.Media, first.Media[0].Key)
@@ -96,7 +96,7 @@ func TestLastIdentity(t *testing.T) {
 		t.Errorf("another URL stands for the same: %+v", other.Media)
 	}
 	// The bytes were not kept: a name that only this request needs is not computed from nothing.
-	m.Media.budget = 0
+	m.Media.budget.Store(0)
 	if p, _ := read(t, m, chatPath, ask(host.URL+"/a?sig=1", `,"mm_processor_kwargs":{"max_pixels":1003520}`)); p.Exact && p.Media[0].Name == "" {
 		t.Errorf("%+v", p.Media)
 	}

@@ -5,7 +5,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"time"
+	"sync/atomic"
 
 	lru "github.com/hashicorp/golang-lru/v2"
 
@@ -28,7 +28,7 @@ type Media struct {
 	pixels *pixels.Names
 	fetch  *fetch.Fetcher // nil: URLs are never fetched
 	// budget is how long a request waits for pictures that are not in its body, in all; 0: as long as it takes.
-	budget  time.Duration
+	budget  atomic.Int64 // ns
 	locals  locals
 	learned *learned
 	mu      sync.Mutex
@@ -65,7 +65,7 @@ func NewMedia(c *fetch.Config) (*Media, error) {
 	if c == nil {
 		return m, nil
 	}
-	m.budget = c.Budget
+	m.budget.Store(int64(c.Budget))
 	own := *c
 	own.Seen, own.Panicked = m.nameAhead, func(err error) { m.panicked("fetch", err) }
 	m.fetch, err = fetch.New(own)
@@ -76,6 +76,15 @@ func (x *Media) panicked(where string, err error) {
 	if x.Panicked != nil {
 		x.Panicked(where, err)
 	}
+}
+
+// Change sets what fetch.Fetcher.Change does, for requests that begin from now on.
+func (x *Media) Change(c *fetch.Config) error {
+	if err := x.fetch.Change(*c); err != nil {
+		return err
+	}
+	x.budget.Store(int64(c.Budget))
+	return nil
 }
 
 // Close ends downloads.

@@ -146,10 +146,11 @@ func (m *Model) Read(ctx context.Context, endpoint, lora string, req *body.Reque
 
 // withinBudget limits the wait of a request whose pictures are not all in its body.
 func (x *Media) withinBudget(ctx context.Context, req *body.Request, d *prompt.Draft) (context.Context, context.CancelFunc) {
+	budget := time.Duration(x.budget.Load())
 	for i := range d.Prompts {
 		for j := range d.Prompts[i].Media {
-			if x.budget > 0 && isRemote(req.Body, &d.Prompts[i].Media[j]) {
-				return context.WithTimeout(ctx, x.budget)
+			if budget > 0 && isRemote(req.Body, &d.Prompts[i].Media[j]) {
+				return context.WithTimeout(ctx, budget)
 			}
 		}
 	}

@@ -2,14 +2,22 @@ package extproc
 
 import (
 	"net/http"
+	"time"
 
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 )
 
-// asksModels tells a request for the list of models. One worker knows its own model alone, so where there are several
-// models the list is ours to give. With us down Envoy asks any worker.
-func (c *call) asksModels() bool {
-	return c.models != nil && c.head.method == http.MethodGet && c.head.path == "/v1/models"
+// SetModels takes the place of Options.Models.
+func (s *Server) SetModels(names []string) { s.models.Store(modelList(names, time.Now().Unix())) }
+
+// askedModels is the answer to a request for the list of models; nil: it is no such request, or the answer is not ours. One
+// worker knows its own model alone, so where there are several models the list is ours to give. With us down Envoy asks any
+// worker.
+func (c *call) askedModels() *extprocv3.ProcessingResponse {
+	if c.head.method != http.MethodGet || c.head.path != "/v1/models" {
+		return nil
+	}
+	return c.models.Load()
 }
 
 // modelList is an OpenAI list of models as an answer for the client; nil without names.

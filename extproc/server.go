@@ -82,8 +82,8 @@ type Server struct {
 	decide  Decide
 	observe Observe
 	opt     Options
-	log     *zap.Logger                   // sampled: each message once a minute
-	models  *extprocv3.ProcessingResponse // nil: workers answer for themselves
+	log     *zap.Logger                                  // sampled: each message once a minute
+	models  atomic.Pointer[extprocv3.ProcessingResponse] // nil: workers answer for themselves
 	metrics *metrics
 	ended   *joiner
 	sources atomic.Uint64 // connections and access log streams so far
@@ -141,7 +141,6 @@ func New(decide Decide, observe Observe, opt Options) (*Server, error) {
 		log: opt.Log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
 			return zapcore.NewSamplerWithOptions(c, sampledPeriod, 1, 0)
 		})),
-		models:      modelList(opt.Models, time.Now().Unix()),
 		metrics:     m,
 		ended:       newJoiner(joinCapacity),
 		maxInFlight: bodiesAtOnce * int64(opt.MaxBody),
@@ -149,6 +148,7 @@ func New(decide Decide, observe Observe, opt Options) (*Server, error) {
 		health:      health.NewServer(),
 		stopping:    make(chan struct{}),
 	}
+	s.SetModels(opt.Models)
 	extprocv3.RegisterExternalProcessorServer(s.grpc, s)
 	accesslogv3.RegisterAccessLogServiceServer(s.grpc, s)
 	endpointsvc.RegisterEndpointDiscoveryServiceServer(s.grpc, s)

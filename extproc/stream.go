@@ -48,9 +48,9 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 	headers := c.in.GetRequestHeaders()
 	c.head = readHead(headers.GetHeaders().GetHeaders(), headers.GetEndOfStream())
 	c.head.path = strings.TrimPrefix(c.head.path, c.Path)
-	if c.asksModels() && !c.strict { // there every request gets an endpoint
+	if list := c.askedModels(); list != nil && !c.strict { // there every request gets an endpoint
 		s.metrics.gate(notOurs, "models")
-		c.send(s.models)
+		c.send(list)
 		return nil
 	}
 	verdict, reason := c.head.judge(s.opt.MaxBody)

@@ -46,7 +46,7 @@ func (x *decision) open() *Refusal {
 		return nil
 	}
 	hasRoom := x.hasRoom()
-	if x.opt.MaxInFlight > 0 {
+	if x.maxInFlight > 0 {
 		x.slots = nil
 		for _, s := range well {
 			if hasRoom(s) {
@@ -74,11 +74,11 @@ func (x *decision) open() *Refusal {
 func (x *decision) hasRoom() func(*fleet.Slot) bool {
 	_, silent := x.opt.Fleet.Silent()
 	return func(s *fleet.Slot) bool {
-		if x.opt.MaxInFlight <= 0 || silent {
+		if x.maxInFlight <= 0 || silent {
 			return true
 		}
 		load := s.Load(x.now)
-		return load.Inflight-load.Others < x.opt.MaxInFlight
+		return load.Inflight-load.Others < x.maxInFlight
 	}
 }
 
@@ -89,7 +89,7 @@ func full() *Refusal {
 // inTurn chooses and books, where there is a limit one decision after another: side by side two would take the last place.
 // Slots that filled up since they were opened are left out.
 func (x *decision) inTurn(choose func()) {
-	if x.opt.MaxInFlight <= 0 || x.req.Stored != "" || len(x.slots) == 0 {
+	if x.maxInFlight <= 0 || x.req.Stored != "" || len(x.slots) == 0 {
 		choose()
 		return
 	}

@@ -59,7 +59,7 @@ func TestAllowed(t *testing.T) {
 // A worker with as many requests as it may have gets no more, whatever it holds; with all full, a request is shed.
 func TestMaxInFlight(t *testing.T) {
 	w := newWorld(t, 2)
-	w.opt.MaxInFlight = 2
+	w.limit(2)
 	body := chatBody("m", fmt.Sprintf("%q", text(100, 1)))
 	w.stores(0, body)
 	ask := func(id, body string, only ...string) Decision {
@@ -99,7 +99,7 @@ func TestMaxInFlight(t *testing.T) {
 func TestLostReportsDoNotLock(t *testing.T) {
 	for _, confirmed := range []bool{false, true} {
 		w := newWorld(t, 2)
-		w.opt.MaxInFlight = 1
+		w.limit(1)
 		body := chatBody("m", fmt.Sprintf("%q", text(100, 1)))
 		ask := func() Decision { return w.decide(body) }
 		for range 2 {
@@ -127,7 +127,7 @@ func TestLostReportsDoNotLock(t *testing.T) {
 // A limit that nobody counts for refuses nobody.
 func TestNoLimitWithoutReports(t *testing.T) {
 	w := newWorld(t, 2)
-	w.opt.MaxInFlight = 1
+	w.limit(1)
 	body := chatBody("m", fmt.Sprintf("%q", text(100, 1)))
 	w.decide(body)
 	w.decide(body)
@@ -262,7 +262,7 @@ func TestNewcomer(t *testing.T) {
 	if got["w2"] != 3 && got["w2"] != 4 { // 3 at the first, and the mean grows with the others'
 		t.Errorf("%v: want three or four of six at the newcomer", got)
 	}
-	w.opt.MaxInFlight = 5
+	w.limit(5)
 	for i := range uint64(8) {
 		if name, refused := ask(20 + i); refused != nil && w.inflight() < 15 {
 			t.Errorf("request %d: %q, refused with %d in flight", i, name, w.inflight())
@@ -276,7 +276,7 @@ func TestNewcomer(t *testing.T) {
 // What others have at a worker makes it dearer, and fills no place of ours.
 func TestOthersRequests(t *testing.T) {
 	w := newWorld(t, 2)
-	w.opt.MaxInFlight = 1
+	w.limit(1)
 	w.opt.Fleet.Workers()[0].Slots[0].Tell(fleet.Told{Running: 60, Lasts: time.Hour}, w.now)
 	for i, want := range []string{"w1", "w0"} {
 		if d := w.decide(chatBody("m", fmt.Sprintf("%q", text(100, uint64(i))))); d.Refuse != nil || d.Targets[0].Worker != want {

@@ -25,10 +25,11 @@ type Considered struct {
 // and no worker gets its trial. Of the workers those that cost least are told, and then those that could not be chosen, so many
 // at most.
 func (r *Router) Consider(ctx context.Context, req *Request, most int) (Decision, Recent) {
-	aside := &Router{opt: r.opt, names: r.names, predicted: r.predicted, seen: r.seen, answers: r.answers, lanes: r.lanes}
+	aside, now := &Router{opt: r.opt, predicted: r.predicted, seen: r.seen, answers: r.answers, lanes: r.lanes}, r.serving.Load()
 	aside.opt.Log, aside.opt.Audit, aside.opt.Decisions = zap.NewNop(), nil, nil
 	aside.metrics = newMetrics(nil, aside)
-	x := &decision{Router: aside, req: req, now: r.opt.Now(), out: Decision{ID: req.ID, Reason: Load}, mem: new(scratch), aside: true}
+	aside.serving.Store(now)
+	x := &decision{Router: aside, serving: now, req: req, now: r.opt.Now(), out: Decision{ID: req.ID, Reason: Load}, mem: new(scratch), aside: true}
 	x.decide(ctx)
 	x.rankInBody()
 	if x.chosen != nil { // the choice ranked the best few: now all, by cost, behind the chosen one

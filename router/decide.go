@@ -20,6 +20,7 @@ import (
 // decision is one request on its way: what each step finds out, for the next.
 type decision struct {
 	*Router
+	*serving
 	req     *Request
 	now     time.Time
 	out     Decision
@@ -58,7 +59,7 @@ type scratch struct {
 // ctx has ended it answers soon, on the step of the ladder that it has come to. A body is cleaned before all else, and
 // whatever happens then, its edits are in the decision.
 func (r *Router) Decide(ctx context.Context, req *Request) Decision {
-	x := &decision{Router: r, req: req, now: r.opt.Now(), out: Decision{ID: req.ID, Reason: Load, source: req.Source}, mem: r.scratch.Get().(*scratch)}
+	x := &decision{Router: r, serving: r.serving.Load(), req: req, now: r.opt.Now(), out: Decision{ID: req.ID, Reason: Load, source: req.Source}, mem: r.scratch.Get().(*scratch)}
 	r.opt.Fleet.Expire()
 	x.decide(ctx)
 	x.rankInBody()

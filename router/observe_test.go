@@ -76,7 +76,7 @@ func TestOutcomeIsTheServingWorkers(t *testing.T) {
 // A refusal is no decision by load.
 func TestRefusalsAreCountedAsSuch(t *testing.T) {
 	w := newWorld(t, 1)
-	w.opt.MaxInFlight = 1
+	w.limit(1)
 	body := chatBody("m", `"Hello"`)
 	w.decide(body)
 	if d := w.decide(body); d.Refuse == nil || d.Reason != RefusedByUs {
@@ -153,7 +153,7 @@ func TestNewWorkerHasSeenNothing(t *testing.T) {
 // 200 prompts of 8 k tokens with one system prompt are all predicted where they went.
 func TestOneSystemPrompt(t *testing.T) {
 	w := newWorld(t, 4)
-	w.predicted.ttl = time.Hour
+	w.Serve(w.opt.Models, 0, time.Hour)
 	system := text(300, 1)
 	body := func(i int) string {
 		return fmt.Sprintf(`{"model":"m","messages":[{"role":"system","content":%q},{"role":"user","content":%q}]}`, system, text(1800, uint64(100+i)))

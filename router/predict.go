@@ -20,9 +20,9 @@ import (
 // batch of all shards ends early, counted. Each promise stands in one batch: used again, it moves to a later one when its own
 // ends, so that a prompt asked for a thousand times is kept once. Cost: about 60 bytes a block and slot.
 type predictions struct {
-	ttl     time.Duration
-	most    int64        // blocks in all shards
-	size    atomic.Int64 // promises, each of a block to a slot
+	ttl     time.Duration // Options.PredictedTTL at the start; 0: none is kept
+	most    int64         // blocks in all shards
+	size    atomic.Int64  // promises, each of a block to a slot
 	shard   [predShards]predShard
 	dropped atomic.Uint64 // entries that ended early because there was no room
 }
@@ -112,7 +112,7 @@ func (p *predictions) extend(chain []uint64, slots *reaches, now time.Time) {
 // lasts is how long a prediction of a slot counts. Events confirm it only when the request's turn comes, so the time of the
 // queue before it comes on top.
 func (r *Router) lasts(slot *fleet.Slot, now time.Time) time.Duration {
-	ttl := r.predicted.ttl
+	ttl := r.serving.Load().predictedTTL
 	most := LongestPrediction(ttl)
 	if !tells(slot, now) {
 		return most

@@ -60,7 +60,7 @@ func store(t *testing.T, r *Router, ix *indexer.Index, at *fleet.Slot, skeleton 
 	if err := body.Read([][]byte{[]byte(skeleton)}, &sk, &req); err != nil {
 		t.Fatal(err)
 	}
-	m := r.names["m"].model.Prompts.Model()
+	m := r.serving.Load().names["m"].model.Prompts.Model()
 	ps, err := m.Read(t.Context(), "/v1/chat/completions", "", &req)
 	if err != nil {
 		t.Fatal(err)

@@ -18,7 +18,7 @@ func TestRegret(t *testing.T) {
 			w.opt.Fleet.Book("other", fleet.Booking{Slot: w.slots[0], Tokens: 1 << 20})
 		},
 		isFull: func(w *world) {
-			w.opt.MaxInFlight = 1
+			w.limit(1)
 			w.opt.Fleet.Book("other", fleet.Booking{Slot: w.slots[0]})
 		},
 		isOut: func(w *world) {

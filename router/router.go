@@ -64,7 +64,7 @@ type Options struct {
 // Router decides. Safe for concurrent use.
 type Router struct {
 	opt       Options
-	names     map[string]servedName // by all names that requests may use
+	serving   atomic.Pointer[serving]
 	predicted *predictions
 	seen      *sightings
 	suspects  suspects
@@ -76,6 +76,13 @@ type Router struct {
 	lanes     *lanes
 	metrics   *metrics
 	scratch   sync.Pool
+}
+
+// serving is what a decision goes by from its begin to its end, whatever is set meanwhile. It never changes.
+type serving struct {
+	names        map[string]servedName // by all names that requests may use
+	maxInFlight  int
+	predictedTTL time.Duration
 }
 
 // servedName is what a request's model name stands for.
@@ -94,7 +101,7 @@ func New(opt Options) *Router {
 	}
 	// Each message once a minute: what is wrong with requests is counted, and logged once in a while.
 	opt.Log = opt.Log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core { return zapcore.NewSamplerWithOptions(c, time.Minute, 1, 0) }))
-	r := &Router{opt: opt, names: make(map[string]servedName), predicted: newPredictions(opt.PredictedTTL, predBlocks), seen: newSightings(),
+	r := &Router{opt: opt, predicted: newPredictions(opt.PredictedTTL, predBlocks), seen: newSightings(),
 		recent: newRecent(), seed: maphash.MakeSeed(), lanes: newLanes()}
 	if r.opt.Seed == 0 {
 		r.opt.Seed = rand.Uint64()
@@ -105,15 +112,22 @@ func New(opt Options) *Router {
 		opt.Fleet.OnForgotten(r.forgotten)
 	}
 	r.scratch.New = func() any { return new(scratch) }
-	for i := range opt.Models {
-		m := newServedModel(&opt.Models[i])
-		r.names[m.Name] = servedName{model: m}
+	r.Serve(opt.Models, opt.MaxInFlight, opt.PredictedTTL)
+	return r
+}
+
+// Serve sets what is decided by, each as in Options, for decisions that begin from now on.
+func (r *Router) Serve(models []Model, maxInFlight int, predictedTTL time.Duration) {
+	now := &serving{names: make(map[string]servedName), maxInFlight: maxInFlight, predictedTTL: predictedTTL}
+	for i := range models {
+		m := newServedModel(&models[i])
+		now.names[m.Name] = servedName{model: m}
 		for _, n := range m.Aliases {
-			r.names[n] = servedName{model: m}
+			now.names[n] = servedName{model: m}
 		}
 		for _, n := range m.Adapters {
-			r.names[n] = servedName{model: m, adapter: n}
+			now.names[n] = servedName{model: m, adapter: n}
 		}
 	}
-	return r
+	r.serving.Store(now)
 }

@@ -43,6 +43,9 @@ type world struct {
 	ids     int
 }
 
+// limit sets max_in_flight.
+func (w *world) limit(most int) { w.Serve(w.opt.Models, most, w.opt.PredictedTTL) }
+
 // newWorld is a router before n workers w0, w1, … at 10.0.0.1:8000, 10.0.0.2:8000, …
 func newWorld(t testing.TB, n int) *world {
 	t.Helper()

@@ -12,7 +12,7 @@ import (
 // time, and requests spread over the workers as before.
 func TestNobodyReports(t *testing.T) {
 	w := newWorld(t, 3)
-	w.opt.MaxInFlight = 4
+	w.limit(4)
 	w.slots[0].EventAge = func(time.Time) time.Duration { return 0 }
 	went, refused := map[string]int{}, 0
 	for i := range 600 { // a minute

@@ -9,6 +9,7 @@
 //	/audit       the last requests that were not stored as predicted, as JSON
 //	/workers     the workers as JSON; POST /workers/resync?worker=… has one tell everything anew
 //	/hosts       hosts of image URLs that failed lately, and whether they are left alone for now
+//	/reload      POST reads the configuration again, and says what of it needs a restart
 //	/index       what the index has of a worker-rank, one block a line as JSON: ?worker=…&rank=0
 //	/probes      what workers answered when asked for their tokens and settings, as JSON; POST asks them again
 //
@@ -81,18 +82,21 @@ func (t *Told) Percent() string {
 
 // State is where the page gets its facts from.
 type State struct {
-	Access   Access
-	Asking   Asking
-	Version  string
-	Ready    func() (how string, err error) // how it became ready; an error while it is not
-	Router   *router.Router
-	Workers  func() []Worker
-	Resync   func(worker string) int                                // starts a worker's feeds anew, and says how many
-	Blocks   func(worker string, rank int) ([]indexer.Block, error) // rank 0 where it has none
-	Hosts    func() []fetch.HostState
-	Gatherer prometheus.Gatherer
-	Probe    *probe.Prober  // nil: none
-	Audit    *audit.Auditor // nil: none
+	Access  Access
+	Asking  Asking
+	Version string
+	Ready   func() (how string, err error) // how it became ready; an error while it is not
+	Router  *router.Router
+	Workers func() []Worker
+	Resync  func(worker string) int         // starts a worker's feeds anew, and says how many
+	Reload  func() (said string, err error) // reads the configuration again; with an error the old one stays
+	// Configuration says what is wrong with it as it was last read, or waits for a restart; "": nothing.
+	Configuration func() string
+	Blocks        func(worker string, rank int) ([]indexer.Block, error) // rank 0 where it has none
+	Hosts         func() []fetch.HostState
+	Gatherer      prometheus.Gatherer
+	Probe         *probe.Prober  // nil: none
+	Audit         *audit.Auditor // nil: none
 
 	asking chan struct{} // one for each body that is being asked about
 }
@@ -113,6 +117,7 @@ func Handler(s State) http.Handler {
 	mux.HandleFunc("GET /decisions", s.decisions)
 	mux.HandleFunc("GET /workers", func(w http.ResponseWriter, _ *http.Request) { answer(w, s.Workers()) })
 	mux.HandleFunc("POST /workers/resync", s.resync)
+	mux.HandleFunc("POST /reload", s.reload)
 	mux.HandleFunc("GET /hosts", func(w http.ResponseWriter, _ *http.Request) { answer(w, s.Hosts()) })
 	mux.HandleFunc("GET /audit", func(w http.ResponseWriter, _ *http.Request) { answer(w, s.Audit.Findings()) })
 	mux.HandleFunc("GET /index", s.index)
@@ -165,6 +170,15 @@ func (s *State) resync(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusAccepted)
 }
 
+func (s *State) reload(w http.ResponseWriter, _ *http.Request) {
+	said, err := s.Reload()
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusUnprocessableEntity)
+		return
+	}
+	_, _ = io.WriteString(w, cmp.Or(said, "taken up")+"\n")
+}
+
 func (s *State) index(w http.ResponseWriter, r *http.Request) {
 	rank, err := strconv.Atoi(cmp.Or(r.FormValue("rank"), "0"))
 	if err != nil {
@@ -189,18 +203,20 @@ func answer(w http.ResponseWriter, v any) {
 
 // view is the page's data.
 type view struct {
-	Version   string
-	NotReady  string
-	Silent    string // for how long Envoy has told nothing; "": it tells
-	Workers   []Worker
-	Probes    []probed
-	Findings  []audit.Finding
-	Decisions []decision
-	Reasons   []share
-	Prompt    int // tokens of the decisions kept
-	Cached    int
-	Told      int // decisions whose worker has reported its cached tokens
-	AsTold    int // of them, those predicted so
+	Version  string
+	NotReady string
+	// Configuration is what is wrong with it as it was last read, or waits for a restart; "": nothing.
+	Configuration string
+	Silent        string // for how long Envoy has told nothing; "": it tells
+	Workers       []Worker
+	Probes        []probed
+	Findings      []audit.Finding
+	Decisions     []decision
+	Reasons       []share
+	Prompt        int // tokens of the decisions kept
+	Cached        int
+	Told          int // decisions whose worker has reported its cached tokens
+	AsTold        int // of them, those predicted so
 }
 
 type decision struct {
@@ -222,7 +238,7 @@ type share struct {
 }
 
 func newView(s State) view {
-	v := view{Version: s.Version, Workers: s.Workers()}
+	v := view{Version: s.Version, Workers: s.Workers(), Configuration: s.Configuration()}
 	if _, err := s.Ready(); err != nil {
 		v.NotReady = err.Error()
 	}

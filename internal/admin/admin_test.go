@@ -30,10 +30,11 @@ func TestPages(t *testing.T) {
 		}
 		rt.Observe(router.Outcome{ID: id, Phase: router.Ended, Addr: "10.0.0.5:8000", Code: 200, CachedTokens: 16 * i, PromptTokens: 64})
 	}
-	var ready error
+	var ready, broken error
 	asked := ""
 	srv := httptest.NewServer(Handler(State{
 		Access: Access{Loopback: true}, Asking: Asking{MaxBody: 1 << 10, Budget: time.Second}, Version: "v0 <i>", Router: rt, Gatherer: prometheus.NewRegistry(), Ready: func() (string, error) { return "all is known", ready },
+		Reload: func() (string, error) { return "", broken }, Configuration: func() string { return "<bad>" },
 		Workers: func() []Worker {
 			used := 0.25
 			return []Worker{
@@ -69,7 +70,7 @@ func TestPages(t *testing.T) {
 	}
 
 	page := get("GET", "/", 200)
-	for _, want := range []string{"gpu-a", "10.0.0.5:8000", `>25 %<`, "3 <small>2 of them not ours, told 700ms ago</small>", `<b class="warn">1</b>predicted as the workers report <small>of 2</small>`, "100 %</b>load", "model unknown: “&lt;b&gt;none&lt;/b&gt;”", "v0 &lt;i&gt;"} {
+	for _, want := range []string{"gpu-a", "10.0.0.5:8000", `>25 %<`, "3 <small>2 of them not ours, told 700ms ago</small>", `<b class="warn">1</b>predicted as the workers report <small>of 2</small>`, "100 %</b>load", "model unknown: “&lt;b&gt;none&lt;/b&gt;”", "v0 &lt;i&gt;", "Configuration: &lt;bad&gt;"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %q", want)
 		}
@@ -101,6 +102,13 @@ func TestPages(t *testing.T) {
 	}
 	get("POST", "/workers/resync?worker=gpu-z", 404)
 	get("GET", "/workers/resync?worker=gpu-a", 405)
+	if s := get("POST", "/reload", 200); s != "taken up\n" {
+		t.Errorf("/reload says %q", s)
+	}
+	broken = errors.New("models: none")
+	if s := get("POST", "/reload", 422); s != "models: none\n" {
+		t.Errorf("/reload says %q", s)
+	}
 	if s := get("GET", "/index?worker=gpu-a&rank=1", 200); s != `{"block":0,"parent":-1,"place":0,"local_hash":"000000000000000a","engine_hash":"0000000000000000","tiers":[]}
 {"block":1,"parent":0,"place":1,"local_hash":"000000000000000b","engine_hash":"0000000000000007","tiers":["gpu","cpu"]}
 ` {

@@ -18,14 +18,14 @@ import (
 	"github.com/sightline-router/sightline/indexer/source/bus"
 )
 
-// Config is the whole file.
+// Config is the whole file. A key tagged reload:"live" is followed while a process runs (Follow).
 type Config struct {
 	Listen string `yaml:"listen"` // ext_proc, access log and health service: host:port or unix:/path
 	Admin  string `yaml:"admin"`  // metrics and state over HTTP: host:port; "" for none
 	// AdminToken opens it beyond loopback, and its POSTs.
 	AdminToken string `yaml:"admin_token"`
-	LogLevel   string `yaml:"log_level"`  // debug, info, warn or error
-	BodyLimit  Size   `yaml:"body_limit"` // the largest request body, such as 64MiB
+	LogLevel   string `yaml:"log_level" reload:"live"` // debug, info, warn or error
+	BodyLimit  Size   `yaml:"body_limit"`              // the largest request body, such as 64MiB
 	// BodyTimeout is how long a request body may take to come; then the client gets 408.
 	BodyTimeout time.Duration `yaml:"body_timeout"`
 	Route       Route         `yaml:"route"`
@@ -42,17 +42,18 @@ type Config struct {
 	DecisionLog DecisionLog   `yaml:"decision_log"`
 	Index       Index         `yaml:"index"`
 	Media       Media         `yaml:"media"`
-	Models      []Model       `yaml:"models"`
-	Workers     []Worker      `yaml:"workers"`
+	Models      []Model       `yaml:"models" reload:"live"`
+	Workers     []Worker      `yaml:"workers" reload:"live"`
 	// MaxInFlight is how many requests a worker, or each of its ranks, may have open before it gets no more; 0: no limit.
-	MaxInFlight int `yaml:"max_in_flight"`
+	MaxInFlight int `yaml:"max_in_flight" reload:"live"`
 	// Kubernetes lists further workers, which come and go.
-	Kubernetes Kubernetes `yaml:"kubernetes"`
+	Kubernetes Kubernetes `yaml:"kubernetes" reload:"live"`
 	Dynamo     Dynamo     `yaml:"dynamo"`
-	Standalone Standalone `yaml:"standalone"`
-	Envoy      Envoy      `yaml:"envoy"`
+	Standalone Standalone `yaml:"standalone" reload:"live"`
+	Envoy      Envoy      `yaml:"envoy" reload:"live"`
 
-	refs *references // what values refer to; nil: nothing
+	File string     `yaml:"-"` // it was read from here; "": from nowhere
+	refs references // what values refer to
 }
 
 // NATS says where KV events of agents come from, and what NATS knows us by. With neither URL nor Listen there is no NATS at all.
@@ -88,7 +89,7 @@ func (n *NATS) Link() bus.LinkOptions {
 // Index bounds what is remembered of the workers' blocks.
 type Index struct {
 	MaxBytes     Size          `yaml:"max_bytes"`
-	PredictedTTL time.Duration `yaml:"predicted_ttl"` // how long a routed prompt counts as held before events confirm it
+	PredictedTTL time.Duration `yaml:"predicted_ttl" reload:"live"` // how long a routed prompt counts as held before events confirm it
 }
 
 // DecisionLog says where each decision is written, with what became of it. Off without File.
@@ -101,13 +102,13 @@ type DecisionLog struct {
 
 // Media says which images may be fetched and how long a request waits for one.
 type Media struct {
-	Budget   time.Duration `yaml:"budget"`    // a request's wait for image headers and identities, in all
-	Allow    []string      `yaml:"allow"`     // private networks that image URLs may point to, as CIDR; all others are refused
-	Domains  []string      `yaml:"domains"`   // if any: the only hosts that images are fetched from
-	MaxBytes Size          `yaml:"max_bytes"` // of one image
+	Budget   time.Duration `yaml:"budget" reload:"live"`  // a request's wait for image headers and identities, in all
+	Allow    []string      `yaml:"allow" reload:"live"`   // private networks that image URLs may point to, as CIDR; all others are refused
+	Domains  []string      `yaml:"domains" reload:"live"` // if any: the only hosts that images are fetched from
+	MaxBytes Size          `yaml:"max_bytes"`             // of one image
 	// Signing lists, per host, query parameters that sign a URL and do not say what it shows; added to those of the large
 	// object stores.
-	Signing map[string][]string `yaml:"signing"`
+	Signing map[string][]string `yaml:"signing" reload:"live"`
 	Relay   Relay               `yaml:"relay"`
 }
 
@@ -168,7 +169,7 @@ type Envoy struct {
 	// MessageTimeout is how long Envoy waits for an answer of Sightline's before it goes on with the request as it came,
 	// undecided and uncleaned: message_timeout of its ext_proc filter. Sightline answers within half of it. Behind an Envoy
 	// that is configured otherwise, keep it equal to what stands there.
-	MessageTimeout time.Duration `yaml:"message_timeout"`
+	MessageTimeout time.Duration `yaml:"message_timeout" reload:"no"`
 	Workers        []string      `yaml:"worker_networks"` // what may be dialled, as 10.0.0.0/8:8000-8010; default: the workers' own addresses
 	// Sightlines are the addresses of all Sightlines that this Envoy asks in turn, where there are several; default: listen.
 	Sightlines []string `yaml:"sightlines"`
@@ -236,7 +237,7 @@ func Default() Config {
 // YAML is the effective configuration as a file that Load reads.
 func (c Config) YAML() ([]byte, error) {
 	text, err := yaml.Marshal(c)
-	if err != nil || c.refs == nil || len(c.refs.found) == 0 && !bytes.Contains(text, []byte("${")) {
+	if err != nil || len(c.refs.found) == 0 && !bytes.Contains(text, []byte("${")) {
 		return text, err
 	}
 	return c.refs.hideYAML(text)

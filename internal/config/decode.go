@@ -26,6 +26,7 @@ func Load(path string) (Config, error) {
 	}
 	place := filepath.Dir(path)
 	c, err := parse(data, place)
+	c.File = path
 	if err != nil {
 		return c, fmt.Errorf("%s: %w", path, err)
 	}
@@ -48,8 +49,8 @@ func Parse(data []byte) (Config, error) { return parse(data, "") }
 
 func parse(data []byte, place string) (Config, error) {
 	c := Default()
-	c.refs = &references{place: place}
-	if err := decode(data, &c, c.refs); err != nil {
+	c.refs.place = place
+	if err := decode(data, &c, &c.refs); err != nil {
 		return c, c.Hide(err)
 	}
 	return c, c.Hide(c.check())

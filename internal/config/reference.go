@@ -124,7 +124,7 @@ func (r *references) read(inner string) (string, error) {
 
 // Hide gives an error whose text shows references in place of what came by them.
 func (c *Config) Hide(err error) error {
-	if err == nil || c.refs == nil || len(c.refs.found) == 0 {
+	if err == nil || len(c.refs.found) == 0 {
 		return err
 	}
 	return errors.New(c.refs.hide(err.Error()))
@@ -246,13 +246,8 @@ func eachScalar(n ast.Node, path string, f func(n ast.Node, path string) ast.Nod
 	return n
 }
 
-// Files are those that the configuration was read from, beside its own: what its values refer to.
-func (c *Config) Files() []string {
-	if c.refs == nil {
-		return nil
-	}
-	return c.refs.Files
-}
+// Files are those that the configuration was read from: its own, and those that its values refer to.
+func (c *Config) Files() []string { return append([]string{c.File}, c.refs.Files...) }
 
 func absolute(place, path string) string {
 	if filepath.IsAbs(path) {

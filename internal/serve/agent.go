@@ -49,7 +49,7 @@ type AgentNATS struct {
 
 // Agent runs beside one worker until ctx ends: it listens to the worker's KV events and publishes them to NATS.
 func Agent(ctx context.Context, c AgentOptions) error {
-	log, err := newLog(c.LogLevel)
+	log, _, err := newLog(c.LogLevel)
 	if err != nil {
 		return err
 	}

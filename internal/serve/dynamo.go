@@ -21,9 +21,10 @@ import (
 // its events carry and its front ends take as a header; a new id, or another shape (ranks, model card), is a new worker.
 type dynamoLink struct {
 	*sources
+	follower
 	plane   *dynamo.Plane
-	finder  int
 	prefill bool
+	workers []dynamo.Worker // found last
 }
 
 // dynamoComponents are those whose workers are followed: of the component, and of the one that prefills for it.
@@ -37,10 +38,13 @@ func dynamoComponents(c *config.Dynamo) []string {
 	return []string{c.Component, c.PrefillComponent}
 }
 
-// startDynamo begins to follow one of dynamoComponents; it ends with ctx, when running is done.
-func (s *sources) startDynamo(ctx context.Context, metrics prometheus.Registerer, finder int, component string) error {
-	c := &s.cfg.Dynamo
-	l := &dynamoLink{sources: s, plane: &dynamo.Plane{}, finder: finder, prefill: component != c.Component}
+// startDynamo begins to follow one of dynamoComponents.
+func (s *sources) startDynamo(metrics prometheus.Registerer, component string) error {
+	c := &s.now.Load().cfg.Dynamo
+	l := &dynamoLink{sources: s, plane: &dynamo.Plane{}, prefill: component != c.Component}
+	s.numbers++
+	l.number, l.again = s.numbers, l.tell
+	s.followers = append(s.followers, &l.follower)
 	l.plane.Full = func() {
 		s.log.Warn("Dynamo's plane has events of more workers that discovery does not know than are kept for it; they are dropped "+
 			"(dynamo.discovery is another deployment's?)", zap.String("component", component))
@@ -61,31 +65,44 @@ func (s *sources) startDynamo(ctx context.Context, metrics prometheus.Registerer
 		if err != nil {
 			return fmt.Errorf("dynamo.nats.%w", err)
 		}
-		context.AfterFunc(ctx, conn.Close)
+		context.AfterFunc(s.ctx, conn.Close)
 		follow.Plane = nil
 		if err := l.plane.SubscribeNATS(conn, scope); err != nil {
 			return err
 		}
 	}
-	s.running.Go(func() { follow.Run(ctx) })
+	s.running.Go(func() { follow.Run(s.ctx) })
 	return nil
 }
 
 func (l *dynamoLink) found(workers []dynamo.Worker) {
-	specs := make([]members.Spec, len(workers))
-	for i, w := range workers {
+	l.follower.mu.Lock()
+	l.workers = workers
+	l.follower.mu.Unlock()
+	l.tell()
+}
+
+func (l *dynamoLink) tell() {
+	l.follower.mu.Lock()
+	defer l.follower.mu.Unlock()
+	specs := make([]members.Spec, len(l.workers))
+	for i, w := range l.workers {
 		specs[i] = l.spec(w)
-		specs[i].ID = w
 	}
-	l.update(l.finder, specs)
+	l.update(&l.follower, specs)
 }
 
 // spec says how a worker is reached and heard.
 func (l *dynamoLink) spec(w dynamo.Worker) members.Spec {
-	c := &l.cfg.Dynamo
-	class, _ := l.cfg.ClassOf(&config.Worker{Model: c.Model, Class: c.Class})
+	cfg := &l.now.Load().cfg
+	c := &cfg.Dynamo
+	class, _ := cfg.ClassOf(&config.Worker{Model: c.Model, Class: c.Class})
 	id := strconv.FormatUint(w.ID, 10)
-	spec := members.Spec{Name: "dynamo-" + id, Model: c.Model, Class: c.Class, Ranks: w.Ranks}
+	type worker struct {
+		dynamo.Worker
+		heard
+	}
+	spec := members.Spec{ID: worker{w, heardOf(&class)}, Name: "dynamo-" + id, Model: c.Model, Class: c.Class, Ranks: w.Ranks}
 	if w.Ranks == 1 {
 		spec.Ranks = 0
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,6 +21,13 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/members"
 )
+
+// served is a configuration whose models are not read.
+func served(cfg config.Config) *atomic.Pointer[state] {
+	now := new(atomic.Pointer[state])
+	now.Store(&state{cfg: cfg})
+	return now
+}
 
 // told is toldTo without a log and the counters.
 func told(t *testing.T, engine string, batches ...map[string]any) admin.Worker {
@@ -44,7 +52,7 @@ workers: [{name: w, addr: "127.0.0.1:1", events: {zmq: "tcp://%s"}}]`, engine, p
 		t.Fatal(err)
 	}
 	ix := indexer.New(indexer.Options{})
-	s, err := startSources(t.Context(), cfg, nil, nil, members.Options{Index: ix, Fleet: fleet.New(nil), Log: log, Metrics: metrics, Changed: func([]*fleet.Worker) {}})
+	s, err := startSources(t.Context(), served(cfg), nil, members.Options{Index: ix, Fleet: fleet.New(nil), Log: log, Metrics: metrics, Changed: func([]*fleet.Worker) {}})
 	if err != nil {
 		t.Fatal(err)
 	}

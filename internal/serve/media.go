@@ -10,11 +10,12 @@ import (
 )
 
 // NewMedia makes what all models share of pictures: the fetcher by its limits, and the memory of what was identified.
-func NewMedia(c config.Media) (*engine.Media, error) {
+func NewMedia(c config.Media) (*engine.Media, error) { return engine.NewMedia(fetching(c)) }
+
+func fetching(c config.Media) *fetch.Config {
 	signing := maps.Clone(fetch.DefaultSigning)
 	maps.Copy(signing, c.Signing)
-	return engine.NewMedia(&fetch.Config{AllowedDomains: c.Domains, Allow: parsePrefixes(c.Allow), Budget: c.Budget,
-		MaxBytes: int64(c.MaxBytes), Signing: signing})
+	return &fetch.Config{AllowedDomains: c.Domains, Allow: parsePrefixes(c.Allow), Budget: c.Budget, MaxBytes: int64(c.MaxBytes), Signing: signing}
 }
 
 // parsePrefixes reads networks that config has checked.

@@ -22,11 +22,15 @@ import (
 // lookEvery is how often model directories are looked at.
 const lookEvery = 3 * time.Second
 
-// loadModels reads the model directories. One that cannot be read stops the start; what only keeps it from being exact is
-// said once.
-func loadModels(cfg config.Config, media *engine.Media, log *zap.Logger) ([]router.Model, error) {
+// loadModels reads the model directories; those that now (nil: nothing) has read with the same keys are taken from it. One
+// that cannot be read is an error; what only keeps it from being exact is said once.
+func loadModels(cfg config.Config, now *state, media *engine.Media, log *zap.Logger) ([]router.Model, error) {
 	var out []router.Model
 	for i, mc := range cfg.Models {
+		if m, read := now.model(mc); read {
+			out = append(out, m)
+			continue
+		}
 		start := time.Now()
 		live, err := engine.LoadLive(mc.Name, mc.Dir, mc.Server, media)
 		if err != nil {
@@ -86,6 +90,24 @@ func atKey(path string, err error) error {
 	return fmt.Errorf("%s.dir: %w", path, err)
 }
 
+// model is a model of which nothing that is read from its directory or decides how differs.
+func (s *state) model(mc config.Model) (m router.Model, found bool) {
+	if s == nil {
+		return m, false
+	}
+	named := func(c config.Model) config.Model {
+		c.Aliases, c.Adapters, c.PrefillRate = mc.Aliases, mc.Adapters, mc.PrefillRate
+		return c
+	}
+	at := slices.IndexFunc(s.cfg.Models, func(c config.Model) bool { return reflect.DeepEqual(named(c), mc) })
+	if at < 0 {
+		return m, false
+	}
+	m = s.models[at]
+	m.Aliases, m.Adapters = mc.Aliases, mc.Adapters
+	return m, true
+}
+
 // livesOf lists a model's different readings.
 func livesOf(m router.Model) []*engine.Live {
 	out := []*engine.Live{m.Prompts}
@@ -104,27 +126,52 @@ func logModel(log *zap.Logger, m *engine.Model) {
 	log.Info("model loaded", zap.String("model", m.Name), zap.String("family", m.Family()))
 }
 
-// watchModels reads model directories again when their files change, until ctx ends. changed is called after each new
-// model.
-func watchModels(ctx context.Context, models []router.Model, reg prometheus.Registerer, log *zap.Logger, changed func()) {
-	reloads := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "model_reloads_total",
-		Help: "Model directories that changed while running: loaded, or failed and the old one kept."}, []string{"model", "verdict"})
-	reg.MustRegister(reloads)
+// modelWatch reads model directories again when their files change. changed is called after each new model.
+type modelWatch struct {
+	log     *zap.Logger
+	changed func()
+	reloads *prometheus.CounterVec
+	watched map[*engine.Live]context.CancelFunc
+}
+
+func newModelWatch(reg prometheus.Registerer, log *zap.Logger, changed func()) *modelWatch {
+	w := &modelWatch{log: log, changed: changed, watched: map[*engine.Live]context.CancelFunc{},
+		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "model_reloads_total",
+			Help: "Model directories that changed while running: loaded, or failed and the old one kept."}, []string{"model", "verdict"})}
+	reg.MustRegister(w.reloads)
+	return w
+}
+
+// set watches these models, until ctx ends, and no others.
+func (w *modelWatch) set(ctx context.Context, models []router.Model) {
+	old := w.watched
+	w.watched = map[*engine.Live]context.CancelFunc{}
 	for _, m := range models {
-		loaded, failed := reloads.WithLabelValues(m.Name, "loaded"), reloads.WithLabelValues(m.Name, "failed")
-		report := func(now *engine.Model, err error) {
-			if err != nil {
-				failed.Inc()
-				log.Error("a changed model directory does not load; the old model stays", zap.String("model", m.Name), zap.Error(err))
-				return
-			}
-			loaded.Inc()
-			logModel(log, now)
-			changed()
-		}
 		for _, live := range livesOf(m) {
-			go live.Watch(ctx, lookEvery, report)
+			if w.watched[live] = old[live]; old[live] == nil {
+				var one context.Context
+				one, w.watched[live] = context.WithCancel(ctx)
+				go live.Watch(one, lookEvery, w.report(m.Name))
+			}
+			delete(old, live)
 		}
+	}
+	for _, stop := range old {
+		stop()
+	}
+}
+
+func (w *modelWatch) report(model string) func(*engine.Model, error) {
+	loaded, failed := w.reloads.WithLabelValues(model, "loaded"), w.reloads.WithLabelValues(model, "failed")
+	return func(now *engine.Model, err error) {
+		if err != nil {
+			failed.Inc()
+			w.log.Error("a changed model directory does not load; the old model stays", zap.String("model", model), zap.Error(err))
+			return
+		}
+		loaded.Inc()
+		logModel(w.log, now)
+		w.changed()
 	}
 }
 

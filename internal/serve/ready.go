@@ -30,19 +30,15 @@ func (g *gate) look(now time.Time) (how string, err error) {
 	if how := g.how.Load(); how != nil {
 		return *how, nil
 	}
-	if g.sources.set.Waiting() { // once the finders have told, an empty fleet is their word, not our fault
+	slots := g.sources.set.Slots()
+	silent, finders := g.sources.silent()
+	if len(slots) == 0 && silent > 0 { // once the finders have told, an empty fleet is their word, not our fault
 		return "", errors.New("no worker has been found yet")
 	}
 	waited := now.Sub(g.began)
-	silent := len(g.sources.told)
-	for i := range g.sources.told {
-		if g.sources.told[i].Load() {
-			silent--
-		}
-	}
 	streams, caughtUp, reached := 0, 0, silent == 0
 	var behind []string
-	for _, slot := range g.sources.set.Slots() {
+	for _, slot := range slots {
 		if slot.Feed == nil || !slot.Ready {
 			continue
 		}
@@ -62,7 +58,7 @@ func (g *gate) look(now time.Time) (how string, err error) {
 		known += "; not " + strings.Join(behind[:min(len(behind), shownBehind)], ", ")
 	}
 	if silent > 0 {
-		known += fmt.Sprintf("; %d of %d finders of workers have told nothing", silent, len(g.sources.told))
+		known += fmt.Sprintf("; %d of %d finders of workers have told nothing", silent, finders)
 	}
 	switch {
 	case reached && streams == 0:
@@ -76,7 +72,8 @@ func (g *gate) look(now time.Time) (how string, err error) {
 	default:
 		return "", fmt.Errorf("catching up, for %v at most: %s", g.after, known)
 	}
-	g.how.CompareAndSwap(nil, &how)
+	opened := how // the named result is written to once more
+	g.how.CompareAndSwap(nil, &opened)
 	return *g.how.Load(), nil
 }
 

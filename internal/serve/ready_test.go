@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/netip"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -48,9 +47,9 @@ func (p *publisher) Replay(ctx context.Context, _ uint64, _ func(stream.Message)
 
 // started is a gate over one finder's workers, by name.
 func started(t *testing.T, workers map[string]*publisher) *gate {
-	s := &sources{told: make([]atomic.Bool, 1)}
+	s := &sources{followers: []*follower{{number: 1}}}
 	s.set = members.New(members.Options{Index: indexer.New(indexer.Options{}), Fleet: fleet.New(nil), Log: zap.NewNop(), Metrics: prometheus.NewRegistry(),
-		Finders: 1, Changed: func([]*fleet.Worker) {}})
+		Changed: func([]*fleet.Worker) {}})
 	t.Cleanup(s.set.Close)
 	g := &gate{sources: s, after: time.Minute, began: time.Now()}
 	if _, err := g.look(g.began); err == nil {
@@ -65,7 +64,7 @@ func started(t *testing.T, workers map[string]*publisher) *gate {
 		}
 		found = append(found, spec)
 	}
-	s.update(1, found)
+	s.update(s.followers[0], found)
 	for _, slot := range s.set.Slots() {
 		for slot.Feed != nil && !slot.Feed.Stats().Connected && slot.Feed.Stats().LastError == "" {
 			time.Sleep(time.Millisecond)
@@ -95,7 +94,7 @@ func TestReadyWhenCaughtUp(t *testing.T) {
 	if want := "1 of 2 event streams have caught up; not refusing/0, which cannot be reached"; how != want {
 		t.Errorf("%q, want %q", how, want)
 	}
-	g.sources.update(1, nil)
+	g.sources.update(g.sources.followers[0], nil)
 	if again, err := g.look(g.began); again != how || err != nil {
 		t.Errorf("later: %q, %v", again, err)
 	}
@@ -138,7 +137,7 @@ func TestPublisherOf(t *testing.T) {
 
 // All ranks whose agents send snapshots share the turns.
 func TestSnapshotsShareTurns(t *testing.T) {
-	s := &sources{log: zap.NewNop(), nats: &bus.Link{}, turns: make(chan struct{}, 1), cfg: config.Config{Models: []config.Model{{Name: "m"}}}}
+	s := &sources{log: zap.NewNop(), nats: &bus.Link{}, turns: make(chan struct{}, 1), now: served(config.Config{Models: []config.Model{{Name: "m"}}})}
 	w := fleet.NewWorker("w", netip.MustParseAddrPort("10.0.0.5:8000"), "m", 0, func(int) indexer.SlotID { return 0 })
 	var o stream.Options
 	if _, err := s.listen(&config.Worker{Model: "m", Events: config.Events{NATS: true}}, nil, w.Slots[0], 0, &o); err != nil || o.Turns != s.turns {

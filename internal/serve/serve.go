@@ -5,10 +5,12 @@ package serve
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -33,10 +35,12 @@ import (
 
 // Server is what a configuration asks for, read and not yet started.
 type Server struct {
-	cfg     config.Config
+	cfg     config.Config // as at the start
 	log     *zap.Logger
+	level   zap.AtomicLevel
 	media   *engine.Media
-	models  []router.Model
+	now     atomic.Pointer[state] // what is served
+	read    [sha256.Size]byte     // sum of the files that cfg was read from
 	metrics *prometheus.Registry
 }
 
@@ -45,11 +49,11 @@ func Load(cfg config.Config) (*Server, error) {
 	if err := cfg.CheckServe(); err != nil {
 		return nil, err
 	}
-	log, err := newLog(cfg.LogLevel)
+	log, level, err := newLog(cfg.LogLevel)
 	if err != nil {
 		return nil, err
 	}
-	if _, _, err := (&sources{cfg: cfg, log: log}).finders(); err != nil {
+	if _, err := wantedFinders(&cfg, log); err != nil {
 		return nil, err
 	}
 	media, err := NewMedia(cfg.Media)
@@ -68,23 +72,27 @@ func Load(cfg config.Config) (*Server, error) {
 		panics.WithLabelValues(where).Inc()
 		log.Error("a panic in reading media; the request goes on without", zap.String("where", where), zap.Error(err))
 	}
-	models, err := loadModels(cfg, media, log)
+	s := &Server{cfg: cfg, log: log, level: level, media: media, metrics: metrics, read: sumOf(cfg.Files())}
+	models, err := loadModels(cfg, nil, media, log)
 	if err != nil {
 		return nil, err
 	}
-	return &Server{cfg, log, media, models, metrics}, nil
+	s.now.Store(&state{cfg, models})
+	return s, nil
 }
 
-func newLog(level string) (*zap.Logger, error) {
-	l, err := zapcore.ParseLevel(level)
+// newLog gives the level too, which can be set anew.
+func newLog(level string) (*zap.Logger, zap.AtomicLevel, error) {
+	l, err := zap.ParseAtomicLevel(level)
 	if err != nil {
-		return nil, err
+		return nil, l, err
 	}
 	zc := zap.NewProductionConfig()
-	zc.Level = zap.NewAtomicLevelAt(l)
+	zc.Level = l
 	zc.EncoderConfig.EncodeTime = zapcore.RFC3339TimeEncoder
 	zc.DisableStacktrace = true
-	return zc.Build()
+	log, err := zc.Build()
+	return log, l, err
 }
 
 // running is a Server at work: what its parts share.
@@ -112,7 +120,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	defer decisions.Close()
 	r := s.decider(ctx, decisions)
-	if r.sources, err = startSources(ctx, s.cfg, s.models, r.nurse, r.members()); err != nil {
+	if r.sources, err = startSources(ctx, &s.now, r.nurse, r.members()); err != nil {
 		return err
 	}
 	defer r.sources.close()
@@ -123,18 +131,20 @@ func (s *Server) Run(ctx context.Context) error {
 		return err
 	}
 	defer relayed.Close()
-	watchModels(ctx, s.models, r.metrics, s.log, r.probe.Again)
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
-	if err := r.serveEnvoy(serving); err != nil {
+	envoy, err := r.serveEnvoy(serving)
+	if err != nil {
 		return err
 	}
-	page, err := r.serveAdmin(build.Version)
+	reloads := newReloader(serving, r, envoy)
+	defer func() { stop(); reloads.mu.Lock() }() // none is under way, and none will be
+	page, err := r.serveAdmin(build.Version, reloads)
 	if err != nil {
 		return err
 	}
 	defer page.Close()
-	s.log.Info("serving", zap.String("listen", s.cfg.Listen), zap.String("admin", s.cfg.Admin), zap.Int("models", len(s.models)),
+	s.log.Info("serving", zap.String("listen", s.cfg.Listen), zap.String("admin", s.cfg.Admin), zap.Int("models", len(s.cfg.Models)),
 		zap.Int("workers", len(s.cfg.Workers)), zap.String("version", build.Version))
 	err = <-r.done
 	s.log.Info("stopped")
@@ -162,7 +172,7 @@ func (s *Server) decider(ctx context.Context, decisions *decisionlog.Log) *runni
 	}
 	r.nurse = vitals.New(vitals.Options{Health: s.cfg.HealthEvery, Load: s.cfg.LoadEvery, Fleet: r.fleet, Log: s.log, Metrics: r.metrics,
 		Reborn: func(w *fleet.Worker, was time.Time) { r.sources.set.Reborn(w, was) }})
-	r.router = router.New(router.Options{Models: s.models, Fleet: r.fleet, Index: r.index, Audit: r.audit, Decisions: decisions,
+	r.router = router.New(router.Options{Models: s.now.Load().models, Fleet: r.fleet, Index: r.index, Audit: r.audit, Decisions: decisions,
 		PredictedTTL: s.cfg.Index.PredictedTTL, MaxInFlight: s.cfg.MaxInFlight, Log: s.log, Metrics: r.metrics,
 		Resync: func(slot *fleet.Slot) {
 			r.sources.set.Resync(func(f *fleet.Slot) bool { return f == slot }, "fewer_cached")
@@ -192,7 +202,7 @@ func (s *Server) openDecisionLog(metrics prometheus.Registerer) (*decisionlog.Lo
 func (r *running) members() members.Options {
 	return members.Options{Index: r.index, Fleet: r.fleet, Audit: r.audit, Log: r.log, Metrics: r.metrics,
 		Changed: func(now []*fleet.Worker) {
-			r.probe.Set(probed(r.models, now))
+			r.probe.Set(probed(r.now.Load().models, now))
 			r.roster.Set(endpoints(now))
 		},
 		Forget: func(worker string) {
@@ -203,32 +213,32 @@ func (r *running) members() members.Options {
 }
 
 // serveEnvoy answers Envoy until ctx ends.
-func (r *running) serveEnvoy(ctx context.Context) error {
+func (r *running) serveEnvoy(ctx context.Context) (*extproc.Server, error) {
 	secure, err := r.cfg.TLS.Server()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	srv, err := extproc.New(r.router.Decide, r.router.Observe, extproc.Options{
 		MaxBody: int(r.cfg.BodyLimit), BodyTimeout: r.cfg.BodyTimeout, EnvoyWaits: r.cfg.Envoy.MessageTimeout, Starting: true,
 		Route:  extproc.Route{Mode: extproc.Mode(r.cfg.Route.Mode), Pool: r.cfg.Route.Pool, Header: r.cfg.Route.Header},
 		Models: modelNames(r.cfg), TLS: secure, Roster: r.roster, Log: r.log, Metrics: r.metrics})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	lis, err := extproc.Listen(r.cfg.Listen)
 	if err != nil {
-		return fmt.Errorf("listen: %w", err)
+		return nil, fmt.Errorf("listen: %w", err)
 	}
 	if _, err := r.gate.look(time.Now()); err == nil { // before anyone asks
 		srv.Ready()
 	}
 	go func() { r.done <- srv.Serve(ctx, lis) }()
 	go r.gate.await(ctx, r.log, srv.Ready)
-	return nil
+	return srv, nil
 }
 
 // serveAdmin serves the admin page, if it is wanted. Close what it gives.
-func (r *running) serveAdmin(version string) (*http.Server, error) {
+func (r *running) serveAdmin(version string, reloads *reloader) (*http.Server, error) {
 	web := &http.Server{ReadHeaderTimeout: 5 * time.Second}
 	if r.cfg.Admin == "" {
 		return web, nil
@@ -241,7 +251,7 @@ func (r *running) serveAdmin(version string) (*http.Server, error) {
 	web.Handler = admin.Handler(admin.State{
 		Access:  admin.Access{Token: r.cfg.AdminToken, Loopback: at != nil && at.IP.IsLoopback()},
 		Asking:  admin.Asking{MaxBody: int(r.cfg.BodyLimit), Budget: r.cfg.Envoy.MessageTimeout / 2},
-		Version: version, Router: r.router, Gatherer: r.metrics, Hosts: r.media.Hosts, Probe: r.probe, Audit: r.audit,
+		Version: version, Reload: reloads.reload, Configuration: reloads.said, Router: r.router, Gatherer: r.metrics, Hosts: r.media.Hosts, Probe: r.probe, Audit: r.audit,
 		Ready: func() (string, error) { return r.gate.look(time.Now()) }, Blocks: r.sources.set.Blocks, Workers: func() []admin.Worker { return r.sources.rows(r.index) },
 		Resync: func(worker string) int {
 			return r.sources.set.Resync(func(f *fleet.Slot) bool { return f.Worker.Name == worker }, "asked")

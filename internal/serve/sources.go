@@ -24,7 +24,7 @@ const snapshotsAtOnce = 8
 
 // listen says how the events of one slot come; false if the worker tells nothing. drain is the one of all its ranks.
 func (s *sources) listen(wc *config.Worker, drain *trtllm.Drain, slot *fleet.Slot, rank int, o *stream.Options) (_ bool, err error) {
-	class, _ := s.cfg.ClassOf(wc)
+	class, _ := s.now.Load().cfg.ClassOf(wc)
 	o.BlockSize, o.OtherSize = class.BlockSize, s.otherSize(slot.Worker, class.BlockSize)
 	o.UnknownKey = unknownKey(s.log.With(zap.String("worker", slot.Worker.Name), zap.Int("rank", rank)))
 	switch {
@@ -86,11 +86,14 @@ const idleTime = 10 * time.Second
 // decoder reads what a worker publishes. The pad tokens of pictures in events go to the model, which learns from them how
 // SGLang's workers name pictures.
 func (s *sources) decoder(wc *config.Worker) stream.Decoder {
-	class, _ := s.cfg.ClassOf(wc)
+	class, _ := s.now.Load().cfg.ClassOf(wc)
 	d := rules.Decoding{Keep: s.keep, Standalone: wc.Events.Load != ""}
-	for i := range s.models {
-		if m := &s.models[i]; m.Name == wc.Model {
-			d.Pad = m.Class(wc.Class).Prompts.SawPad
+	d.Pad = func(pad uint64) {
+		models := s.now.Load().models
+		for i := range models {
+			if m := &models[i]; m.Name == wc.Model {
+				m.Class(wc.Class).Prompts.SawPad(pad)
+			}
 		}
 	}
 	return class.Rules().Decoder(d)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -27,8 +28,7 @@ import (
 // sources say who the workers are, and for each slot how its events come: what the configuration names, and what finders
 // (package discover, a Dynamo deployment) find while we run. The set keeps feeds, index, fleet and audit in line.
 type sources struct {
-	cfg     config.Config
-	models  []router.Model
+	now     *atomic.Pointer[state]
 	log     *zap.Logger
 	keep    bool                   // events keep what audit and learning read of them
 	nats    *bus.Link              // nil: none is used
@@ -36,8 +36,13 @@ type sources struct {
 	turns   chan struct{}          // agents' snapshots that are here at once
 	nurse   *vitals.Nurse
 	set     *members.Set
-	told    []atomic.Bool // by finder: it has said who is there
+	longest atomic.Int64 // ns, that a prediction was made for, ever
 
+	mu        sync.Mutex
+	followers []*follower
+	numbers   int // finders, ever
+
+	ctx     context.Context // of what follows
 	stop    context.CancelFunc
 	running sync.WaitGroup
 }
@@ -47,11 +52,27 @@ type finder interface {
 	Follow(ctx context.Context, found func([]discover.Endpoint))
 }
 
+// follower is a finder at work.
+type follower struct {
+	number int
+	looks  string // what for; "": a Dynamo component's
+	finder finder
+	stop   context.CancelFunc
+	again  func() // tells what was found last once more
+	told   atomic.Bool
+
+	mu    sync.Mutex
+	like  config.Worker // what its workers are
+	found []discover.Endpoint
+	gone  bool
+}
+
 // startSources takes up the workers of a configuration and starts the finders of the others. o says who is told of them.
 // Close what it gives.
-func startSources(ctx context.Context, cfg config.Config, models []router.Model, nurse *vitals.Nurse, o members.Options) (s *sources, err error) {
-	s = &sources{cfg: cfg, models: models, nurse: nurse, log: o.Log, keep: o.Audit != nil, turns: make(chan struct{}, snapshotsAtOnce)}
-	ctx, s.stop = context.WithCancel(ctx)
+func startSources(ctx context.Context, now *atomic.Pointer[state], nurse *vitals.Nurse, o members.Options) (s *sources, err error) {
+	cfg := &now.Load().cfg
+	s = &sources{now: now, nurse: nurse, log: o.Log, keep: o.Audit != nil, turns: make(chan struct{}, snapshotsAtOnce)}
+	s.ctx, s.stop = context.WithCancel(ctx)
 	refused, err := natsRefused(o.Metrics)
 	if err != nil {
 		return nil, err
@@ -63,33 +84,110 @@ func startSources(ctx context.Context, cfg config.Config, models []router.Model,
 			return nil, err
 		}
 	}
-	finders, like, err := s.finders()
-	components := dynamoComponents(&cfg.Dynamo)
-	s.told = make([]atomic.Bool, len(finders)+len(components))
-	o.Finders, o.Linger = len(s.told), router.LongestPrediction(cfg.Index.PredictedTTL)+time.Minute
+	o.Linger = func() time.Duration { return time.Duration(s.longest.Load()) + time.Minute }
 	s.set = members.New(o)
-	if err == nil {
-		err = s.addConfigured()
+	wanted, err := wantedFinders(cfg, s.log)
+	components := dynamoComponents(&cfg.Dynamo)
+	for _, spec := range s.configured(cfg) {
+		if err == nil {
+			err = s.set.Add(0, spec)
+		}
 	}
 	for i := 0; i < len(components) && err == nil; i++ {
-		err = s.startDynamo(ctx, o.Metrics, len(finders)+1+i, components[i])
+		err = s.startDynamo(o.Metrics, components[i])
 	}
 	if err != nil {
 		s.close()
 		return nil, err
 	}
-	for i, f := range finders {
-		s.running.Go(func() {
-			f.Follow(ctx, func(now []discover.Endpoint) {
-				specs := make([]members.Spec, len(now))
-				for j, e := range now {
-					specs[j] = s.spec(&like[i], e)
-				}
-				s.update(i+1, specs)
-			})
-		})
-	}
+	s.follow(wanted)
 	return s, nil
+}
+
+// follow brings the workers in line with the configuration as it is now: wanted are its finders. Those that look for the same
+// as before go on, and what they found is told anew.
+func (s *sources) follow(wanted []*follower) {
+	cfg := &s.now.Load().cfg
+	s.longest.Store(max(s.longest.Load(), int64(router.LongestPrediction(cfg.Index.PredictedTTL))))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var stay, fresh []*follower
+	for _, w := range wanted {
+		at := slices.IndexFunc(s.followers, func(f *follower) bool { return f.looks == w.looks })
+		if at < 0 {
+			fresh = append(fresh, w)
+			continue
+		}
+		old := s.followers[at]
+		s.followers = slices.Delete(s.followers, at, at+1)
+		old.mu.Lock()
+		old.like = w.like
+		old.mu.Unlock()
+		stay = append(stay, old)
+	}
+	var gone []int
+	for _, f := range s.followers {
+		if f.looks == "" {
+			stay = append(stay, f)
+			continue
+		}
+		f.stop()
+		f.mu.Lock() // what it has begun to tell is told
+		f.gone = true
+		f.mu.Unlock()
+		gone = append(gone, f.number)
+	}
+	s.set.Update(0, s.configured(cfg), gone...)
+	for _, f := range stay {
+		if f.told.Load() {
+			f.again()
+		}
+	}
+	for _, f := range fresh {
+		s.start(f)
+	}
+	s.followers = append(stay, fresh...)
+}
+
+// start has a follower follow.
+func (s *sources) start(f *follower) {
+	ctx, stop := context.WithCancel(s.ctx)
+	s.numbers++
+	f.number, f.stop = s.numbers, stop
+	tell := func() {
+		specs := make([]members.Spec, len(f.found))
+		for i, e := range f.found {
+			specs[i] = s.spec(&f.like, e)
+		}
+		s.update(f, specs)
+	}
+	f.again = func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		tell()
+	}
+	s.running.Go(func() {
+		f.finder.Follow(ctx, func(now []discover.Endpoint) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if !f.gone {
+				f.found = now
+				tell()
+			}
+		})
+	})
+}
+
+// silent is how many of the finders have not told who is there yet.
+func (s *sources) silent() (silent, all int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, f := range s.followers {
+		if !f.told.Load() {
+			silent++
+		}
+	}
+	return silent, len(s.followers)
 }
 
 // natsRefused counts what NATS servers did not let us do.
@@ -99,45 +197,43 @@ func natsRefused(metrics prometheus.Registerer) (*prometheus.CounterVec, error) 
 	return v, metrics.Register(v)
 }
 
-// addConfigured takes up the workers that are configured by address.
-func (s *sources) addConfigured() error {
-	for i := range s.cfg.Workers {
-		wc := &s.cfg.Workers[i]
-		addr, host, _, _ := config.SplitAddr(wc.Addr)
-		if host != "" { // a finder follows the name
-			continue
-		}
-		if err := s.set.Add(0, s.spec(wc, discover.Endpoint{Name: wc.Name, Addr: addr, Ready: true})); err != nil {
-			return fmt.Errorf("workers[%d]: %w", i, err)
+// configured are the workers that are configured by address.
+func (s *sources) configured(cfg *config.Config) (list []members.Spec) {
+	for i := range cfg.Workers {
+		wc := &cfg.Workers[i]
+		if addr, host, _, _ := config.SplitAddr(wc.Addr); host == "" { // else a finder follows the name
+			list = append(list, s.spec(wc, discover.Endpoint{Name: wc.Name, Addr: addr, Ready: true}))
 		}
 	}
-	return nil
+	return list
 }
 
-// finders are those that the configuration asks for, each with what its workers are like.
-func (s *sources) finders() (list []finder, like []config.Worker, err error) {
-	for i := range s.cfg.Workers {
-		wc := &s.cfg.Workers[i]
+// wantedFinders are those that a configuration asks for, not yet at work.
+func wantedFinders(cfg *config.Config, log *zap.Logger) (list []*follower, err error) {
+	for i := range cfg.Workers {
+		wc := &cfg.Workers[i]
 		_, host, port, err := config.SplitAddr(wc.Addr)
 		if err != nil {
-			return list, like, fmt.Errorf("workers[%d]: %w", i, err)
+			return nil, fmt.Errorf("workers[%d]: %w", i, err)
 		}
 		if host != "" {
-			list, like = append(list, &discover.DNS{Host: host, Port: port, Log: s.log}), append(like, *wc)
+			list = append(list, &follower{looks: wc.Addr, like: *wc, finder: &discover.DNS{Host: host, Port: port, Log: log}})
 		}
 	}
 	api, namespace := discover.InCluster()
-	for i := range s.cfg.Kubernetes.Workers {
-		g, k := &s.cfg.Kubernetes.Workers[i], &s.cfg.Kubernetes
-		f := &discover.Kubernetes{API: cmp.Or(k.API, api), CAFile: cmp.Or(k.CAFile, discover.DefaultCAFile),
-			TokenFile: cmp.Or(k.TokenFile, discover.DefaultTokenFile), Namespace: cmp.Or(g.Namespace, namespace), Selector: g.LabelSelector(), Port: g.Port, Log: s.log}
+	for i := range cfg.Kubernetes.Workers {
+		g, k := &cfg.Kubernetes.Workers[i], &cfg.Kubernetes
+		f := discover.Kubernetes{API: cmp.Or(k.API, api), CAFile: cmp.Or(k.CAFile, discover.DefaultCAFile),
+			TokenFile: cmp.Or(k.TokenFile, discover.DefaultTokenFile), Namespace: cmp.Or(g.Namespace, namespace), Selector: g.LabelSelector(), Port: g.Port}
 		if f.API == "" || f.Namespace == "" {
-			return list, like, fmt.Errorf("kubernetes.workers[%d]: this is no pod with a ServiceAccount's token "+
+			return nil, fmt.Errorf("kubernetes.workers[%d]: this is no pod with a ServiceAccount's token "+
 				"(give kubernetes.api, ca_file, token_file and the group's namespace)", i)
 		}
-		list, like = append(list, f), append(like, g.Worker)
+		looks := fmt.Sprintf("%+v", f)
+		f.Log = log
+		list = append(list, &follower{looks: looks, like: g.Worker, finder: &f})
 	}
-	return list, like, nil
+	return list, nil
 }
 
 // spec is the worker at an endpoint, as it is configured.
@@ -150,13 +246,15 @@ func (s *sources) spec(like *config.Worker, e discover.Endpoint) members.Spec {
 		*u = strings.ReplaceAll(*u, "{ip}", host)
 	}
 	wc.Addr, wc.Name = e.Addr.String(), cmp.Or(e.Name, wc.Name)
-	class, _ := s.cfg.ClassOf(&wc)
+	class, _ := s.now.Load().cfg.ClassOf(&wc)
 	drain := trtllm.NewDrain(wc.Events.HTTP, wc.Ranks)
-	type place struct { // another pod at an address that was given out again is another worker
+	type worker struct { // another pod at an address that was given out again is another worker
 		addr netip.AddrPort
 		pod  string
+		config.Worker
+		heard
 	}
-	spec := members.Spec{ID: place{e.Addr, e.Name}, Name: wc.Name, Addr: e.Addr, Ready: e.Ready, Model: wc.Model, Class: wc.Class,
+	spec := members.Spec{ID: worker{e.Addr, e.Name, *like, heardOf(&class)}, Name: wc.Name, Addr: e.Addr, Ready: e.Ready, Model: wc.Model, Class: wc.Class,
 		Ranks: wc.Ranks, Rate: class.PrefillRate, Copies: class.Rules().CountsCopies,
 		Listen: func(slot *fleet.Slot, rank int, o *stream.Options) (bool, error) {
 			return s.listen(&wc, drain, slot, rank, o)
@@ -174,10 +272,18 @@ func (s *sources) spec(like *config.Worker, e discover.Endpoint) members.Spec {
 	return spec
 }
 
-// update brings the workers of one finder, from 1, in line with what it found.
-func (s *sources) update(finder int, found []members.Spec) {
-	s.set.Update(finder, found)
-	s.told[finder-1].Store(true)
+// heard is what of a class its workers' feeds are made by: with another, a worker is another.
+type heard struct {
+	engine, version string
+	blockSize       int
+}
+
+func heardOf(c *config.Class) heard { return heard{c.Engine, c.EngineVersion, c.BlockSize} }
+
+// update brings the workers of one finder in line with what it found.
+func (s *sources) update(f *follower, found []members.Spec) {
+	s.set.Update(f.number, found)
+	f.told.Store(true)
 }
 
 func (s *sources) close() {

@@ -110,6 +110,7 @@ func (c *Config) check() error {
 // Fetcher is safe for concurrent use. Close it.
 type Fetcher struct {
 	cfg    Config
+	rules  atomic.Pointer[Config] // of it, what Change changes
 	client *http.Client
 	urls   *otter.Cache[key, *entry]
 	bytes  *otter.Cache[mmhash.ContentID, []byte]
@@ -150,8 +151,23 @@ func New(cfg Config) (*Fetcher, error) {
 		Weigher:       func(_ mmhash.ContentID, b []byte) uint32 { return uint32(len(b)) + 128 },
 	})
 	f.base, f.stop = context.WithCancel(context.Background())
-	f.client, f.idle = newClient(&f.cfg)
+	f.rules.Store(&f.cfg)
+	f.client, f.idle = newClient(&f.cfg, f.rules.Load)
 	return f, nil
+}
+
+// Change sets AllowedDomains, Allow, Budget and Signing anew, for what is asked for from now on; all else of cfg is left as it
+// was. What is remembered stays.
+func (f *Fetcher) Change(cfg Config) error {
+	own := f.cfg
+	own.AllowedDomains, own.Allow, own.Budget, own.Signing = slices.Clone(cfg.AllowedDomains), cfg.Allow, cfg.Budget, cfg.Signing
+	own.defaults()
+	if err := own.check(); err != nil {
+		return err
+	}
+	f.rules.Store(&own)
+	f.idle() // connections to where none may lead any more
+	return nil
 }
 
 // Close ends running downloads and returns when none is left.
@@ -194,7 +210,7 @@ func (f *Fetcher) Get(ctx context.Context, rawURL string) (mmhash.Facts, error) 
 	if err != nil {
 		return mmhash.Facts{}, f.count(err)
 	}
-	budget := time.NewTimer(f.cfg.Budget)
+	budget := time.NewTimer(f.rules.Load().Budget)
 	defer budget.Stop()
 	select {
 	case <-fl.done:

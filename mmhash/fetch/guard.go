@@ -30,11 +30,11 @@ var never = []netip.Prefix{
 type addressGuard struct {
 	public *ssrf.Guardian
 	ports  []uint16
-	allow  []netip.Prefix
+	rules  func() *Config // as they are now
 }
 
 func newGuard(c *Config) *addressGuard {
-	return &addressGuard{ssrf.New(ssrf.WithPorts(c.Ports...)), c.Ports, c.Allow}
+	return &addressGuard{ssrf.New(ssrf.WithPorts(c.Ports...)), c.Ports, func() *Config { return c }}
 }
 
 // control is net.Dialer.Control.
@@ -57,7 +57,7 @@ func (g *addressGuard) check(ap netip.AddrPort) error {
 	switch {
 	case in(never):
 		return errAddress
-	case in(g.allow):
+	case in(g.rules().Allow):
 		return nil
 	}
 	return g.public.SafeAddrPort(netip.AddrPortFrom(ip, ap.Port()))
@@ -130,8 +130,8 @@ func port(u *url.URL) uint16 {
 	return 80
 }
 
-// newClient makes the HTTP client and the function that drops its idle connections.
-func newClient(c *Config) (*http.Client, func()) {
+// newClient makes the HTTP client and the function that drops its idle connections. rules gives those of c that may change.
+func newClient(c *Config, rules func() *Config) (*http.Client, func()) {
 	base := func(d *net.Dialer) *http.Transport {
 		return &http.Transport{
 			DialContext:            d.DialContext,
@@ -145,6 +145,7 @@ func newClient(c *Config) (*http.Client, func()) {
 		}
 	}
 	g := newGuard(c)
+	g.rules = rules
 	t := &transport{guard: g, proxy: c.Proxy}
 	t.direct = base(&net.Dialer{Timeout: 5 * time.Second, Control: g.control, Resolver: c.resolver})
 	t.proxied = base(&net.Dialer{Timeout: 5 * time.Second, Resolver: c.resolver})
@@ -154,7 +155,7 @@ func newClient(c *Config) (*http.Client, func()) {
 			return errRedirects
 		}
 		r.Header.Del("Referer") // it would carry the signed URL to another host
-		return c.permits(r.URL)
+		return rules().permits(r.URL)
 	}}
 	return client, func() { t.direct.CloseIdleConnections(); t.proxied.CloseIdleConnections() }
 }

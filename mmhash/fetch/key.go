@@ -57,12 +57,12 @@ func (f *Fetcher) parse(raw string) (target, error) {
 	}
 	u.Scheme = strings.ToLower(u.Scheme)
 	t := target{url: u, host: strings.Clone(hostname(u.Hostname()))}
-	if err := f.cfg.permits(u); err != nil {
+	if err := f.rules.Load().permits(u); err != nil {
 		return target{}, &Error{Kind: Refused, Host: t.host, Err: err}
 	}
 	u.Fragment, u.RawFragment = "", ""
 	query := u.RawQuery
-	if drop := f.cfg.signing(t.host); drop != nil {
+	if drop := f.rules.Load().signing(t.host); drop != nil {
 		query = dropParams(query, drop)
 		t.signed = len(query) != len(u.RawQuery)
 	}

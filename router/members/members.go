@@ -59,8 +59,7 @@ type Options struct {
 	Audit   *audit.Auditor // nil: none
 	Log     *zap.Logger
 	Metrics prometheus.Registerer
-	Finders int                   // that will call Update, each with a number of its own from 1
-	Linger  time.Duration         // the index gives the number of a worker that left to no other for so long: predictions under it, of decisions that had begun before, end first
+	Linger  func() time.Duration  // nil: 0; the index gives the number of a worker that left to no other for so long: predictions under it, of decisions that had begun before, end first
 	Changed func([]*fleet.Worker) // told of every worker set that the fleet gets
 	Forget  func(worker string)   // told of a name that no worker has had for an hour: what is counted by it can go
 }
@@ -75,7 +74,6 @@ type Set struct {
 
 	mu      sync.Mutex
 	members []*member // in the order of their joining
-	told    map[int]bool
 }
 
 type member struct {
@@ -97,7 +95,10 @@ type Slot struct {
 
 // New makes an empty Set. Close it.
 func New(o Options) *Set {
-	s := &Set{o: o, told: map[int]bool{}}
+	if o.Linger == nil {
+		o.Linger = func() time.Duration { return 0 }
+	}
+	s := &Set{o: o}
 	s.register()
 	return s
 }
@@ -113,13 +114,16 @@ func (s *Set) Add(finder int, spec Spec) error {
 	return nil
 }
 
-// Update brings the workers of one finder in line with what it found.
-func (s *Set) Update(finder int, found []Spec) {
+// Update brings the workers of one finder in line with what it found. Those of finders that are gone leave too.
+func (s *Set) Update(finder int, found []Spec, gone ...int) {
 	s.mu.Lock()
-	s.told[finder] = true
 	var left []*member
 	stay := make(map[any]bool, len(found))
 	s.members = slices.DeleteFunc(s.members, func(m *member) bool {
+		if slices.Contains(gone, m.finder) {
+			left = append(left, m)
+			return true
+		}
 		if m.finder != finder {
 			return false
 		}
@@ -136,7 +140,9 @@ func (s *Set) Update(finder int, found []Spec) {
 			continue
 		}
 		if err := s.join(finder, f); err != nil {
-			s.o.Log.Warn("a worker that was found is left out", zap.String("worker", f.Name), zap.Stringer("addr", f.Addr), zap.Error(err))
+			s.o.Log.Warn("a worker is left out", zap.String("worker", f.Name), zap.Stringer("addr", f.Addr), zap.Error(err))
+		} else {
+			s.o.Log.Info("worker joined", zap.String("worker", f.Name), zap.Stringer("addr", f.Addr), zap.Int("ranks", f.Ranks), zap.Bool("ready", f.Ready))
 		}
 		stay[f.ID] = true
 	}
@@ -191,9 +197,6 @@ func (s *Set) join(finder int, spec Spec) error {
 		m.runs.Go(func() { spec.WhileMember(ctx, m.worker) })
 	}
 	s.members = append(s.members, m)
-	if finder > 0 {
-		s.o.Log.Info("worker joined", zap.String("worker", spec.Name), zap.String("addr", addr), zap.Int("ranks", len(m.slots)), zap.Bool("ready", spec.Ready))
-	}
 	return nil
 }
 
@@ -258,13 +261,6 @@ func (s *Set) Slots() (list []Slot) {
 	return list
 }
 
-// Waiting tells whether no worker is known because a finder has not told anything yet.
-func (s *Set) Waiting() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.members) == 0 && len(s.told) < s.o.Finders
-}
-
 // Close ends all feeds. Nothing may be told of the Set afterwards.
 func (s *Set) Close() {
 	s.mu.Lock()
@@ -281,7 +277,7 @@ func (s *Set) Close() {
 // must not count for the worker that gets the number next.
 type slotSink struct {
 	*stream.IndexSink
-	linger  time.Duration
+	linger  func() time.Duration
 	index   *indexer.Index
 	slot    *fleet.Slot
 	matches indexer.Matches
@@ -316,5 +312,5 @@ func (s *slotSink) held(locals []uint64) int {
 // Leave implements stream.Sink.
 func (s *slotSink) Leave() {
 	s.Clear()
-	time.AfterFunc(s.linger, s.IndexSink.Leave)
+	time.AfterFunc(s.linger(), s.IndexSink.Leave)
 }

@@ -83,7 +83,7 @@ type bench struct {
 
 func newBench(t *testing.T, au func(*indexer.Index) *audit.Auditor) *bench {
 	b := &bench{t: t, ix: indexer.New(indexer.Options{}), fleet: fleet.New(nil), reg: prometheus.NewRegistry()}
-	b.Set = New(Options{Index: b.ix, Fleet: b.fleet, Audit: au(b.ix), Log: zap.NewNop(), Metrics: b.reg, Finders: 2, Changed: func([]*fleet.Worker) { b.sets++ },
+	b.Set = New(Options{Index: b.ix, Fleet: b.fleet, Audit: au(b.ix), Log: zap.NewNop(), Metrics: b.reg, Changed: func([]*fleet.Worker) { b.sets++ },
 		Forget: func(worker string) { b.gone = append(b.gone, worker) }})
 	t.Cleanup(b.Close)
 	return b
@@ -137,9 +137,6 @@ func spec(e *publisher, name, addr string) Spec {
 // Found, not ready, ready again with what it holds, gone and forgotten; the other finder's workers stay.
 func TestLifeOfAWorker(t *testing.T) {
 	b := newBench(t, noAudit)
-	if !b.Waiting() {
-		t.Error("nobody has told anything, and nothing is waited for")
-	}
 	var one, two publisher
 	first, second := spec(&one, "a", "10.0.0.1:8000"), spec(&two, "b", "10.0.0.2:8000")
 	first.Ranks = 2
@@ -148,7 +145,7 @@ func TestLifeOfAWorker(t *testing.T) {
 	b.Update(1, []Spec{first})
 	b.Update(2, []Spec{second})
 	b.wait("feeds", func() bool { return beside.Load() == 1 && one.running() == 2 && two.running() == 1 })
-	if got := b.names(); !slices.Equal(got, []string{"a", "b"}) || b.Waiting() {
+	if got := b.names(); !slices.Equal(got, []string{"a", "b"}) {
 		t.Fatalf("fleet %v", got)
 	}
 	slot := b.fleet.Workers()[0].Slots[1]
@@ -184,9 +181,6 @@ func TestLifeOfAWorker(t *testing.T) {
 	}
 	if n := b.ix.HeldBlocks(slot.ID); n != 0 {
 		t.Errorf("%d blocks of a worker that left", n)
-	}
-	if b.Waiting() {
-		t.Error("waiting for finders that have told")
 	}
 	b.Close()
 	if two.running() != 0 {

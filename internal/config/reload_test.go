@@ -1,0 +1,58 @@
+package config
+
+import (
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// What a process goes on with has the new live keys and the old others, which are named.
+func TestFollow(t *testing.T) {
+	was, err := Parse([]byte(small + "listen: 127.0.0.1:1\nnats: {url: \"nats://a\"}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, err := Parse([]byte(small + "- {addr: 10.0.0.6:8000}\nlisten: 127.0.0.1:2\nmax_in_flight: 3\nmedia: {domains: [d], max_bytes: 1MiB}\nindex: {max_bytes: 1GiB, predicted_ttl: 1s}\n" +
+		"nats: {url: \"nats://b\", stream: {replicas: 3}}\nenvoy: {listen: \"127.0.0.1:3\", message_timeout: 1s}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	live, restart, err := was.Follow(next)
+	if want := []string{"listen", "nats.url", "nats.stream.replicas", "index.max_bytes", "media.max_bytes", "envoy.message_timeout"}; err != nil || !slices.Equal(restart, want) {
+		t.Errorf("%v, %q want a restart", err, restart)
+	}
+	if live.Listen != was.Listen || live.NATS.URL != "nats://a" || live.Index.MaxBytes != was.Index.MaxBytes || live.Envoy.MessageTimeout != was.Envoy.MessageTimeout ||
+		len(live.Workers) != 2 || live.MaxInFlight != 3 || live.Media.Domains[0] != "d" || live.Index.PredictedTTL != next.Index.PredictedTTL || live.Envoy.Listen != "127.0.0.1:3" {
+		t.Errorf("%+v", live)
+	}
+	if _, restart, err := live.Follow(live); err != nil || len(restart) > 0 {
+		t.Errorf("no change: %q, %v", restart, err)
+	}
+}
+
+// The page for users names every key that is followed without a restart.
+func TestLiveDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../docs/configuration.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(page), "\n## Reload\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	var walk func(rt reflect.Type, path string)
+	walk = func(rt reflect.Type, path string) {
+		for i := range rt.NumField() {
+			f := rt.Field(i)
+			at := path + f.Tag.Get("yaml")
+			if f.Tag.Get("reload") == "live" {
+				if !strings.Contains(section, "`"+at+"`") {
+					t.Errorf("docs/configuration.md, Reload, does not name %s", at)
+				}
+			} else if f.Type.Kind() == reflect.Struct {
+				walk(f.Type, at+".")
+			}
+		}
+	}
+	walk(reflect.TypeFor[Config](), "")
+}

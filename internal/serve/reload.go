@@ -1,0 +1,222 @@
+package serve
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/sightline-router/sightline/extproc"
+	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/router"
+)
+
+// state is what is served, whole: one configuration and the models that were read for it. It never changes; a reload puts
+// another in its place.
+type state struct {
+	cfg    config.Config
+	models []router.Model
+}
+
+// reloader takes up what a changed configuration says, while requests go on: on SIGHUP, on POST /reload, and when its files
+// have changed and stand still. A configuration that cannot be leaves everything as it is.
+type reloader struct {
+	*running
+	ctx   context.Context
+	envoy *extproc.Server
+	watch *modelWatch
+
+	mu    sync.Mutex        // of a reload
+	files []string          // the configuration's own, and those that its values refer to
+	seen  [sha256.Size]byte // of files, when they were last read
+
+	toldMu   sync.Mutex
+	problem  string
+	success  prometheus.Gauge
+	at       prometheus.Gauge
+	reloads  *prometheus.CounterVec
+	restarts *prometheus.GaugeVec
+}
+
+// filesEvery is how often the configuration's files are looked at.
+const filesEvery = 2 * time.Second
+
+// newReloader begins with the configuration that is served.
+func newReloader(ctx context.Context, r *running, envoy *extproc.Server) *reloader {
+	gauge := func(name, help string) prometheus.GaugeOpts {
+		return prometheus.GaugeOpts{Namespace: "sightline", Name: "config_" + name, Help: help}
+	}
+	x := &reloader{running: r, ctx: ctx, envoy: envoy, watch: newModelWatch(r.metrics, r.log, r.probe.Again),
+		success: prometheus.NewGauge(gauge("reload_success", "1 unless the configuration could not be taken up when it was last read.")),
+		at:      prometheus.NewGauge(gauge("last_reload_timestamp_seconds", "When a configuration was last taken up; at first the start.")),
+		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "config_reloads_total",
+			Help: "Times that the configuration was read again: taken up, or failed and the old one kept."}, []string{"result"}),
+		restarts: prometheus.NewGaugeVec(gauge("needs_restart", "1 for each key that differs from what the process runs with, and is taken up by a restart alone."), []string{"key"})}
+	r.metrics.MustRegister(x.success, x.at, x.reloads, x.restarts)
+	x.success.Set(1)
+	x.at.SetToCurrentTime()
+	for _, result := range []string{"success", "failure"} {
+		x.reloads.WithLabelValues(result)
+	}
+	x.watch.set(ctx, r.now.Load().models)
+	x.files, x.seen = r.cfg.Files(), r.read
+	go x.run()
+	return x
+}
+
+// run reloads when it is asked to by a signal, or files have changed, until its context ends.
+func (x *reloader) run() {
+	if x.cfg.File == "" {
+		return
+	}
+	asked := make(chan os.Signal, 1)
+	signal.Notify(asked, syscall.SIGHUP)
+	defer signal.Stop(asked)
+	tick := time.NewTicker(filesEvery)
+	defer tick.Stop()
+	x.mu.Lock()
+	last := x.seen
+	x.mu.Unlock()
+	for {
+		select {
+		case <-x.ctx.Done():
+			return
+		case <-asked:
+			_, _ = x.reload()
+			continue
+		case <-tick.C:
+		}
+		x.mu.Lock()
+		now := sumOf(x.files)
+		changed := now != x.seen
+		x.mu.Unlock()
+		if changed && now == last { // for one look: it is not being written
+			_, _ = x.reload()
+		}
+		last = now
+	}
+}
+
+// sumOf tells whether files are as they were, whatever their names lead to.
+func sumOf(files []string) (sum [sha256.Size]byte) {
+	h := sha256.New()
+	for _, name := range files {
+		info, err := os.Stat(name)
+		if err != nil || !info.Mode().IsRegular() { // a pipe would be emptied
+			fmt.Fprintln(h, name, err)
+			continue
+		}
+		f, err := os.Open(name)
+		if err == nil {
+			_, err = io.Copy(h, f)
+			f.Close()
+		}
+		fmt.Fprintln(h, name, err)
+	}
+	return [sha256.Size]byte(h.Sum(nil))
+}
+
+// reload reads the configuration and takes it up; said is what an operator should know. With an error nothing has changed.
+func (x *reloader) reload() (said string, err error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	switch {
+	case x.cfg.File == "":
+		return "", errors.New("the configuration came from no file")
+	case x.ctx.Err() != nil:
+		return "", x.ctx.Err()
+	}
+	x.seen = sumOf(x.files)
+	next, err := config.Load(x.cfg.File)
+	if files := next.Files(); next.File != "" && !slices.Equal(files, x.files) {
+		x.files, x.seen = files, sumOf(files)
+	}
+	var restart []string
+	if err == nil {
+		restart, err = x.take(next)
+	}
+	x.tell(restart, err)
+	if err != nil {
+		return "", err
+	}
+	return x.said(), nil
+}
+
+// take puts what a configuration says in the place of what is served, but for the keys that it names.
+func (x *reloader) take(next config.Config) (restart []string, err error) {
+	live, restart, err := x.cfg.Follow(next)
+	if err != nil {
+		return nil, err
+	}
+	if err := live.CheckServe(); err != nil {
+		return nil, err
+	}
+	level, err := zapcore.ParseLevel(live.LogLevel)
+	if err != nil {
+		return nil, err
+	}
+	finders, err := wantedFinders(&live, x.log)
+	if err != nil {
+		return nil, live.Hide(err)
+	}
+	models, err := loadModels(live, x.now.Load(), x.media, x.log)
+	if err != nil {
+		return nil, live.Hide(err)
+	}
+	if err := x.media.Change(fetching(live.Media)); err != nil {
+		return nil, live.Hide(err)
+	}
+	x.level.SetLevel(level)
+	x.now.Store(&state{live, models})
+	x.router.Serve(models, live.MaxInFlight, live.Index.PredictedTTL) // before there are workers of what is new
+	x.envoy.SetModels(modelNames(live))
+	x.watch.set(x.ctx, models)
+	x.sources.follow(finders)
+	x.probe.Set(probed(models, x.fleet.Workers()))
+	return restart, nil
+}
+
+// tell says in log and metrics what has become of a reload, and keeps it for the page.
+func (x *reloader) tell(restart []string, err error) {
+	x.toldMu.Lock()
+	defer x.toldMu.Unlock()
+	if err != nil {
+		x.problem = "the configuration cannot be taken up; the old one stays: " + err.Error()
+		x.success.Set(0)
+		x.reloads.WithLabelValues("failure").Inc()
+		x.log.Error("the configuration cannot be taken up; the old one stays", zap.Error(err))
+		return
+	}
+	x.problem = ""
+	if len(restart) > 0 {
+		x.problem = "needs a restart: " + strings.Join(restart, ", ")
+	}
+	x.success.Set(1)
+	x.at.SetToCurrentTime()
+	x.reloads.WithLabelValues("success").Inc()
+	x.restarts.Reset()
+	for _, key := range restart {
+		x.restarts.WithLabelValues(key).Set(1)
+	}
+	now := x.now.Load()
+	x.log.Info("the configuration is taken up", zap.Int("models", len(now.models)), zap.Int("workers", len(now.cfg.Workers)), zap.Strings("needs_restart", restart))
+}
+
+// said is what is wrong with the configuration as it was last read, or what of it waits for a restart; "": nothing.
+func (x *reloader) said() string {
+	x.toldMu.Lock()
+	defer x.toldMu.Unlock()
+	return x.problem
+}
