@@ -198,7 +198,7 @@ func probeOf(models []router.Model, name, addr, model, class string) (probe.Work
 
 // ProbeOf is a worker as package probe wants it; false: there is no such model.
 func (s *Server) ProbeOf(name, addr, model, class string) (probe.Worker, bool) {
-	return probeOf(s.models, name, addr, model, class)
+	return probeOf(s.now.Load().models, name, addr, model, class)
 }
 
 // modelNames is what Sightline answers GET /v1/models with: nothing for one model, whose workers know all of its names.
