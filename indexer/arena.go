@@ -16,7 +16,7 @@ func (m *memory) takeChunk() *chunk {
 	if !ok {
 		c = m.freshChunk()
 	}
-	m.count++
+	m.count.Add(1)
 	if m.wants(aheadChunks) && !m.preparing {
 		m.preparing = true
 		go m.prepare(aheadChunks)
@@ -25,7 +25,7 @@ func (m *memory) takeChunk() *chunk {
 }
 
 // wants reports whether fewer than n chunks are ready and the limit allows another.
-func (m *memory) wants(n int) bool { return len(m.ready) < min(n, m.limit-m.count) }
+func (m *memory) wants(n int) bool { return len(m.ready) < min(n, m.limit-int(m.count.Load())) }
 
 func (m *memory) freshChunk() *chunk {
 	if len(m.arena) == 0 {

@@ -41,8 +41,11 @@ func (x *Index) keepBudget(n int, noRoom bool) {
 		b.stored.Add(-epoch)
 		x.epoch.Store((x.epoch.Load() + 1) & epochMask)
 	}
-	_, used := x.mem.usage()
-	if !noRoom && used < limit-limit/8 || !b.mu.TryLock() {
+	enough := limit - limit/8
+	if !noRoom && int64(x.mem.count.Load())*chunkBytes < enough { // without the memory's lock, which all slots share
+		return
+	}
+	if _, used := x.mem.usage(); !noRoom && used < enough || !b.mu.TryLock() {
 		return
 	}
 	defer b.mu.Unlock()

@@ -31,10 +31,10 @@ type memory struct {
 	chunks [maxChunks]*chunk
 
 	mu       sync.Mutex
-	count    int      // chunks in use
-	limit    int      // chunks allowed
-	slabs    []uint32 // slabs free for any purpose
-	pages    []uint32 // pages free for any slot
+	count    atomic.Int32 // chunks in use; written under mu
+	limit    int          // chunks allowed
+	slabs    []uint32     // slabs free for any purpose
+	pages    []uint32     // pages free for any slot
 	segments []*segment
 
 	scratch sync.Pool // *scratch, for tables that split
@@ -75,10 +75,10 @@ func (m *memory) slabLocked() (uint32, bool) {
 }
 
 func (m *memory) grow() bool {
-	if m.count >= m.limit {
+	c := int(m.count.Load())
+	if c >= m.limit {
 		return false
 	}
-	c := m.count
 	m.chunks[c] = m.takeChunk()
 	for i := chunkSlabs - 1; i >= 0; i-- {
 		if s := uint32(c*chunkSlabs + i); s != 0 { // address 0 means "none"
@@ -174,7 +174,7 @@ func (m *memory) page(id uint32) *page {
 func (m *memory) usage() (resident, used int64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	resident = int64(m.count+len(m.ready)) * chunkBytes
+	resident = (int64(m.count.Load()) + int64(len(m.ready))) * chunkBytes
 	idle := 8*(len(m.slabs)*slabWords+len(m.pages)*pageWords+int(m.idleUnits.Load())*unitWords) + len(m.segments)*segmentBytes
-	return resident, int64(m.count)*chunkBytes - int64(idle)
+	return resident, int64(m.count.Load())*chunkBytes - int64(idle)
 }
