@@ -28,6 +28,7 @@ type cli struct {
 	Envoy       envoyCmd       `cmd:"" help:"Print the envoy.yaml that fits a configuration, or find an Envoy binary."`
 	EPP         eppCmd         `cmd:"" name:"epp-conformance" help:"Ask an endpoint picker the cases of Gateway API's endpoint-picker protocol."`
 	Demo        demoCmd        `cmd:"" help:"Show it all on this machine: a real Envoy, three simulated workers, a mixed load."`
+	Bench       benchCmd       `cmd:"" help:"Measure a running Envoy: times and cache hits under conversations of a shape, or a trace, with and without Sightline."`
 	Sim         simCmd         `cmd:"" help:"Compare the router's choice with the rules of other routers, on one simulated fleet."`
 	WorkerSim   workerSimCmd   `cmd:"" hidden:"" help:"Run a simulated worker: an OpenAI-style server with an engine's cache and KV events."`
 	Version     versionCmd     `cmd:"" help:"Print the version, and what this binary was built from."`

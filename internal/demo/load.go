@@ -1,7 +1,6 @@
 package demo
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/base64"
@@ -10,14 +9,11 @@ import (
 	"image"
 	"image/color"
 	"image/jpeg"
-	"io"
 	"math/rand/v2"
-	"net/http"
 	"strings"
 	"time"
 
-	"github.com/tidwall/gjson"
-
+	"github.com/sightline-router/sightline/internal/bench"
 	"github.com/sightline-router/sightline/internal/testkit/lab"
 )
 
@@ -133,34 +129,6 @@ func send(ctx context.Context, l *lab.Lab, n int, r request) (a answer, err erro
 	if err != nil {
 		return a, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, l.URL+"/v1/chat/completions", bytes.NewReader(body))
-	if err != nil {
-		return a, err
-	}
-	req.Header.Set("Content-Type", "application/json")
-	start := time.Now()
-	resp, err := l.Do(req)
-	if err != nil {
-		return a, err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, 300))
-		return a, fmt.Errorf("status %d: %s", resp.StatusCode, text)
-	}
-	lines := bufio.NewScanner(resp.Body)
-	for lines.Scan() {
-		data, ok := strings.CutPrefix(lines.Text(), "data: ")
-		if !ok || data == "[DONE]" {
-			continue
-		}
-		if a.first == 0 {
-			a.first = time.Since(start)
-		}
-		if u := gjson.Get(data, "usage"); u.IsObject() {
-			a.prompt = int(u.Get("prompt_tokens").Int())
-			a.cached = int(u.Get("prompt_tokens_details.cached_tokens").Int())
-		}
-	}
-	return a, lines.Err()
+	got, err := bench.Ask(ctx, l.Do, l.URL, nil, body)
+	return answer{prompt: got.Prompt, cached: got.Cached, first: got.First}, err
 }

@@ -52,6 +52,7 @@ type Lab struct {
 	Sims       []*sim.Worker
 	URL        string // of Envoy
 	Admin      string // host:port of Sightline's admin page; "" without it
+	ExtProc    string // host:port where Envoy finds Sightline
 	EnvoyAdmin string
 	NATS       string   // host:port of Sightline's embedded server
 	AgentAdmin []string // host:port of each agent's page
@@ -99,7 +100,7 @@ func Start(ctx context.Context, o Options) (*Lab, error) {
 		return l, err
 	}
 	at := func(i int) string { return fmt.Sprintf("127.0.0.1:%d", ports[i]) }
-	l.URL, l.EnvoyAdmin = "http://"+at(0), at(1)
+	l.URL, l.EnvoyAdmin, l.ExtProc = "http://"+at(0), at(1), at(2)
 	if !o.Without {
 		l.Admin, l.NATS = at(3), at(4)
 		if err := l.configure(at(2)); err != nil {

@@ -1,0 +1,187 @@
+// Package bench measures a running Envoy as its clients see it: it sends conversations of a shape, or a trace, and says how
+// long answers took and how much of the prompts the engines found cached. Given a second address, such as a listener without
+// Sightline, it asks both in turns and shows them side by side.
+//
+//	fleetsim.Shape, ReadTrace ─▶ content.go: bodies ─▶ send.go: an Envoy, or extproc.go: Sightline alone ─▶ report.go
+//
+// Each round has words and pictures of its own, so that no round finds what another has left in the workers' caches.
+package bench
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/sightline-router/sightline/internal/fleetsim"
+)
+
+// Options are the flags of `sightline bench`.
+type Options struct {
+	URL     string // of an Envoy, such as http://127.0.0.1:10000
+	Without string // of the same workers without Sightline; "": no comparison
+	ExtProc string // host:port of Sightline itself, in URL's place: decisions alone
+	Model   string // "": the first that URL serves
+	Header  http.Header
+
+	Shape   string  // of the traffic; see fleetsim.Shapes
+	Reuse   float64 // share of the conversations that begin as others do, 0 to 1
+	Rate    float64 // conversations a second
+	Seconds float64
+	Trace   string  // a file in Mooncake's form, in place of a shape
+	Speed   float64 // times faster than recorded; of a shape, than people think between turns
+	Most    int     // requests of a round
+	Answer  int     // tokens of an answer at most; 0: as the traffic says
+
+	Clients int    // requests open at a time, at most
+	Rounds  int    // of each side
+	Seed    uint64 // 0: a random one
+	JSON    bool
+}
+
+// Run measures, prints what it found to out, and how far it is to progress where that is a terminal.
+func Run(ctx context.Context, o Options, out io.Writer, progress *os.File) error {
+	sides, err := o.sides(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := o.traffic(1); err != nil {
+		return err
+	}
+	seed := cmp.Or(o.Seed, rand.Uint64())
+	for n := range max(1, o.Rounds) * len(sides) {
+		round, side := seed+uint64(n/len(sides)), sides[n%len(sides)]
+		list, err := o.traffic(round)
+		if err != nil {
+			return err
+		}
+		side.play(ctx, &o, list, round*2+uint64(n%len(sides)), newBar(progress, fmt.Sprintf("%s, round %d", side.Name, 1+n/len(sides)), len(list)))
+		if ctx.Err() != nil {
+			break // what is known so far is shown
+		}
+	}
+	err = report(out, &o, sides)
+	for _, s := range sides {
+		if s.Requests == s.Failed {
+			err = errors.Join(err, fmt.Errorf("%s: every request failed: %s", s.Name, s.lastError))
+		}
+	}
+	return err
+}
+
+// sides are what is measured, the first with Sightline.
+func (o *Options) sides(ctx context.Context) ([]*side, error) {
+	if (o.URL == "") == (o.ExtProc == "") {
+		return nil, errors.New("want --url or --ext-proc, and one of them")
+	}
+	if o.ExtProc != "" {
+		if o.Without != "" || o.Model == "" {
+			return nil, errors.New("--ext-proc needs --model, and goes without --without")
+		}
+		ask, err := dial(o.ExtProc)
+		return []*side{{Name: "Sightline alone", ask: ask}}, err
+	}
+	client := &http.Client{Timeout: 10 * time.Minute, Transport: &http.Transport{MaxIdleConnsPerHost: o.Clients, DisableCompression: true}}
+	if o.Model == "" {
+		var err error
+		if o.Model, err = served(ctx, client, o.URL, o.Header); err != nil {
+			return nil, fmt.Errorf("--model is not given, and %w", err)
+		}
+	}
+	through := func(name, url string) *side {
+		return &side{Name: name, ask: func(ctx context.Context, body []byte) (Answer, error) {
+			return Ask(ctx, client.Do, url, o.Header, body)
+		}}
+	}
+	if o.Without == "" {
+		return []*side{through("measured", o.URL)}, nil
+	}
+	return []*side{through("with", o.URL), through("without", o.Without)}, nil
+}
+
+// traffic makes a round's requests.
+func (o *Options) traffic(seed uint64) ([]*fleetsim.Request, error) {
+	speed := cmp.Or(o.Speed, 1)
+	var list []*fleetsim.Request
+	if o.Trace == "" {
+		var err error
+		if list, err = fleetsim.Shape(o.Shape, seed, o.Rate, o.Seconds, o.Reuse); err != nil {
+			return nil, err
+		}
+		for _, r := range list {
+			if r.Prev != nil {
+				r.At = time.Duration(float64(r.At) / speed)
+			}
+		}
+	} else {
+		f, err := os.Open(o.Trace)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		if list, err = fleetsim.ReadTrace(f, speed, o.Most); err != nil {
+			return nil, fmt.Errorf("%s: %w", o.Trace, err)
+		}
+	}
+	if len(list) == 0 {
+		return nil, fmt.Errorf("no request comes in %g s of %g conversations a second", o.Seconds, o.Rate)
+	}
+	return list[:min(len(list), o.Most)], nil
+}
+
+// side is one way to the workers, and what came of it.
+type side struct {
+	result
+	Name string
+	ask  func(ctx context.Context, body []byte) (Answer, error)
+}
+
+// play sends a round: a first turn at its time, a further one once the turn before has been answered and thought about. A
+// request that finds as many open as may be waits, and its time counts from when it is sent.
+func (s *side) play(ctx context.Context, o *Options, list []*fleetsim.Request, salt uint64, bar *bar) {
+	next := make(map[*fleetsim.Request][]*fleetsim.Request)
+	writer := newWriter(o.Model, o.Trace == "", o.Answer, salt)
+	open := make(chan struct{}, max(1, o.Clients))
+	var all sync.WaitGroup
+	var turn func(r *fleetsim.Request, after time.Duration)
+	turn = func(r *fleetsim.Request, after time.Duration) {
+		select {
+		case <-time.After(after):
+		case <-ctx.Done():
+			return
+		}
+		open <- struct{}{}
+		a, err := s.ask(ctx, writer.body(r))
+		<-open
+		if ctx.Err() != nil {
+			return
+		}
+		s.add(a, err)
+		bar.step(&s.result)
+		writer.answered(r, a.Text)
+		for _, n := range next[r] {
+			all.Go(func() { turn(n, n.At) })
+		}
+	}
+	began := time.Now()
+	var first []*fleetsim.Request
+	for _, r := range list {
+		if r.Prev == nil {
+			first = append(first, r)
+		} else {
+			next[r.Prev] = append(next[r.Prev], r)
+		}
+	}
+	for _, r := range first {
+		all.Go(func() { turn(r, r.At) })
+	}
+	all.Wait()
+	bar.end()
+	s.Took += time.Since(began)
+}
