@@ -58,6 +58,10 @@ unit: ## tests of all rooms, no Envoy needed
 manifests: ## examples/kubernetes and examples/helm by the CRD schemas, CEL rules and types of an API server (a module of its own)
 	cd e2e/manifests && $(GO) test -count=1 ./...
 
+.PHONY: page
+page: build ## the admin page in a real browser (needs chromium), in three sizes, light and dark; UPDATE=1 writes docs/page.png
+	cd e2e/page && SIGHTLINE=$(CURDIR)/$(BIN) $(GO) test -count=1 -timeout 10m . $(if $(UPDATE),-args -update)
+
 OPENAI := $(CACHE)/openai-3.54.0
 $(OPENAI):
 	@echo "e2e: fetching the openai client (once)"

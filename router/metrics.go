@@ -10,6 +10,7 @@ import (
 
 // metrics are the router's own counters. Labels hold configured names and words of ours, never client text.
 type metrics struct {
+	totals    totals
 	decisions *prometheus.CounterVec // model; reason, or that the client was answered at once
 	down      *prometheus.CounterVec // why a rung was lost
 	seconds   prometheus.Histogram
@@ -101,6 +102,10 @@ func (m *metrics) decided(d *Decision, took time.Duration) {
 	m.prompt.WithLabelValues(d.Model).Add(float64(d.PromptTokens))
 	m.cached.WithLabelValues(d.Model, string(d.Reason)).Add(float64(d.CachedTokens))
 	m.held.WithLabelValues(d.Model).Add(float64(d.HeldTokens))
+	m.totals.decisions.Add(1)
+	m.totals.prompt.Add(uint64(d.PromptTokens))
+	m.totals.held.Add(uint64(max(d.HeldTokens, d.CachedTokens)))
+	m.totals.cached.Add(uint64(d.CachedTokens))
 	if d.Regret != "" {
 		m.regret.WithLabelValues(d.Model, d.Regret).Add(float64(d.HeldTokens - d.CachedTokens))
 		m.late.WithLabelValues(d.Model, d.Regret).Add(d.regretSeconds)
@@ -112,6 +117,8 @@ func (m *metrics) counted(b *booked, o Outcome) {
 	if o.Code == http.StatusOK && o.CachedTokens >= 0 && o.PromptTokens > 0 {
 		m.asked.WithLabelValues(b.model).Add(float64(o.PromptTokens))
 		m.found.WithLabelValues(b.model).Add(float64(min(o.CachedTokens, o.PromptTokens)))
+		m.totals.asked.Add(uint64(o.PromptTokens))
+		m.totals.found.Add(uint64(min(o.CachedTokens, o.PromptTokens)))
 	}
 }
 

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -46,7 +47,8 @@ type Recent struct {
 	Code         int           `json:"code,omitempty"`         // HTTP status at the end
 	Reported     int           `json:"reported_cached_tokens"` // by the engine; -1: not told
 	FirstByte    time.Duration `json:"first_byte_ns,omitempty"`
-	Audit        audit.Verdict `json:"audit,omitempty"` // what the worker then stored, against the prediction; "": nothing was compared, or not yet
+	Images       []string      `json:"images,omitempty"` // numbers for its pictures and other media, the same for the same one in this process
+	Audit        audit.Verdict `json:"audit,omitempty"`  // what the worker then stored, against the prediction; "": nothing was compared, or not yet
 
 	// Of the best candidates, the chosen one first; in a list of decisions it is left out.
 	Considered int          `json:"considered"` // candidates in all
@@ -67,6 +69,9 @@ const beginning = 16
 
 // shownName is how many characters of a client's word are shown.
 const shownName = 64
+
+// shownMedia is how many of a prompt's media are told.
+const shownMedia = 8
 
 // shown is a client's word as it can be shown: its first shownName characters, a replacement character for each that is not
 // printable. It shares no memory with the body.
@@ -96,6 +101,14 @@ func (x *decision) recent(took time.Duration) *Recent {
 	d := &x.out
 	e := &Recent{At: x.now, ID: d.ID, Model: d.Model, Reason: d.Reason, Why: d.Why, Asked: d.Asked, Rank: -1, PromptTokens: d.PromptTokens,
 		CachedTokens: d.CachedTokens, HeldTokens: d.HeldTokens, Regret: d.Regret, Begins: d.Begins, Partial: d.Partial, Recurrent: d.Recurrent, Took: took, Reported: -1}
+	if x.chosen != nil && d.PromptTokens > 0 {
+		media := x.reading(x.model.classOf(x.chosen.Worker)).prompt.Media
+		for i := range media[:min(len(media), shownMedia)] {
+			if md := &media[i]; md.Key != 0 {
+				e.Images = append(e.Images, fmt.Sprintf("%08x", uint32((md.Key^x.opt.Seed)*0x9E3779B97F4A7C15>>32)))
+			}
+		}
+	}
 	if x.chosen != nil {
 		e.Considered, e.Ties, e.Ranked = len(x.mem.candidates), choose.Ties(x.mem.candidates), x.considered()
 	}

@@ -1,6 +1,6 @@
 // Package admin serves what an operator looks at: a page, metrics, and the same facts as JSON.
 //
-//	/            a page: workers, decisions, what kept them from being exact
+//	/            a page, kept up to date by /events: how well it goes, workers, decisions; ?worker=, ?image=, ?id= of a decision
 //	/metrics     Prometheus
 //	/healthz     200 while the process lives; /readyz: 200 once it knows what the workers hold, or has waited for that long enough
 //	/decisions   the last decisions as JSON (?n=20, ?id=…)
@@ -18,14 +18,12 @@ package admin
 
 import (
 	"cmp"
-	_ "embed"
+	"context"
 	"encoding/json"
 	"fmt"
-	"html/template"
 	"io"
 	"net/http"
 	"strconv"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -36,9 +34,6 @@ import (
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/probe"
 )
-
-//go:embed page.html
-var page string
 
 // Worker is one worker's row.
 type Worker struct {
@@ -57,12 +52,14 @@ type Worker struct {
 	EventsError string  `json:"events_error,omitempty"` // while they are not live: what happened last
 	Batches     uint64  `json:"event_batches"`
 	LastEvent   string  `json:"last_event,omitempty"`
-	Orphans     int     `json:"orphan_blocks,omitempty"`    // told of, while their parent is not known: they count for nothing
-	Doubtful    int     `json:"doubtful_blocks,omitempty"`  // told of before messages were lost, and not since
-	Unfilled    uint64  `json:"gaps_unfilled,omitempty"`    // times that messages were lost for good
-	UnknownKey  string  `json:"unknown_key,omitempty"`      // the first that its events carried and that is not known, quoted
-	Prefill     bool    `json:"prefill,omitempty"`          // it prefills for others
-	OtherSize   int     `json:"other_block_size,omitempty"` // its events carry blocks of this size, not of the configured one
+	EventAge    float64 `json:"event_age_seconds,omitempty"`         // how long its events have not come as they happen
+	Rate        float64 `json:"prefill_tokens_per_second,omitempty"` // that it has shown; 0: none yet
+	Orphans     int     `json:"orphan_blocks,omitempty"`             // told of, while their parent is not known: they count for nothing
+	Doubtful    int     `json:"doubtful_blocks,omitempty"`           // told of before messages were lost, and not since
+	Unfilled    uint64  `json:"gaps_unfilled,omitempty"`             // times that messages were lost for good
+	UnknownKey  string  `json:"unknown_key,omitempty"`               // the first that its events carried and that is not known, quoted
+	Prefill     bool    `json:"prefill,omitempty"`                   // it prefills for others
+	OtherSize   int     `json:"other_block_size,omitempty"`          // its events carry blocks of this size, not of the configured one
 }
 
 // Told is what a worker's own word adds to its load.
@@ -101,16 +98,17 @@ type State struct {
 	asking chan struct{} // one for each body that is being asked about
 }
 
-// Handler serves the pages.
-func Handler(s State) http.Handler {
+// Handler serves the pages, and keeps their history until ctx ends.
+func Handler(ctx context.Context, s State) http.Handler {
 	s.asking = make(chan struct{}, mostAsked)
 	mux := http.NewServeMux()
-	t := template.Must(template.New("page").Parse(page))
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
-		_ = t.Execute(w, newView(s))
-	})
+	page := newCockpit(s)
+	go page.run(ctx)
+	mux.HandleFunc("GET /{$}", page.show)
+	mux.HandleFunc("GET /events", page.events)
+	for name, kind := range assets {
+		mux.HandleFunc("GET /"+name, asset(name, kind))
+	}
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.Gatherer, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("GET /readyz", s.readyz)
@@ -199,93 +197,4 @@ const notKnown = "no such decision among the last 1024"
 func answer(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(v)
-}
-
-// view is the page's data.
-type view struct {
-	Version  string
-	NotReady string
-	// Configuration is what is wrong with it as it was last read, or waits for a restart; "": nothing.
-	Configuration string
-	Silent        string // for how long Envoy has told nothing; "": it tells
-	Workers       []Worker
-	Probes        []probed
-	Findings      []audit.Finding
-	Decisions     []decision
-	Reasons       []share
-	Prompt        int // tokens of the decisions kept
-	Cached        int
-	Told          int // decisions whose worker has reported its cached tokens
-	AsTold        int // of them, those predicted so
-}
-
-type decision struct {
-	router.Recent
-	Ago, Took, First string
-}
-
-// probed is one worker's row: its verdict, and what is not equal.
-type probed struct {
-	probe.Result
-	Ago  string
-	News []probe.Finding
-}
-
-type share struct {
-	Name    string
-	Count   int
-	Percent int
-}
-
-func newView(s State) view {
-	v := view{Version: s.Version, Workers: s.Workers(), Configuration: s.Configuration()}
-	if _, err := s.Ready(); err != nil {
-		v.NotReady = err.Error()
-	}
-	if since, silent := s.Router.Silent(); silent {
-		v.Silent = time.Since(since).Round(time.Second).String()
-	}
-	if s.Probe != nil {
-		for _, r := range s.Probe.Results() {
-			row := probed{Result: r}
-			if !r.At.IsZero() {
-				row.Ago = time.Since(r.At).Round(time.Second).String()
-			}
-			for _, f := range r.Findings {
-				if f.Verdict != probe.Equal {
-					row.News = append(row.News, f)
-				}
-			}
-			v.Probes = append(v.Probes, row)
-		}
-	}
-	v.Findings = s.Audit.Findings()
-	v.Findings = v.Findings[:min(len(v.Findings), 10)]
-	all := s.Router.Recent(1024)
-	count := map[router.Reason]int{}
-	for i, d := range all {
-		count[d.Reason]++
-		v.Prompt += d.PromptTokens
-		v.Cached += d.CachedTokens
-		if d.Code == http.StatusOK && d.Reported >= 0 && d.Used == d.Addr {
-			v.Told++
-			more, fewer := d.Reported > d.CachedTokens, d.Reported < d.CachedTokens
-			if !more && !fewer || d.Partial && more || d.Recurrent && fewer { // what was predicted, or within its bound
-				v.AsTold++
-			}
-		}
-		if i < 25 {
-			row := decision{Recent: d, Ago: time.Since(d.At).Round(time.Second).String(), Took: d.Took.Round(10 * time.Microsecond).String()}
-			if d.FirstByte > 0 {
-				row.First = d.FirstByte.Round(time.Millisecond).String()
-			}
-			v.Decisions = append(v.Decisions, row)
-		}
-	}
-	for _, r := range []router.Reason{router.Exact, router.Predicted, router.Affinity, router.Load, router.RefusedByUs} {
-		if len(all) > 0 && (r != router.RefusedByUs || count[r] > 0) {
-			v.Reasons = append(v.Reasons, share{string(r), count[r], (100*count[r] + len(all)/2) / len(all)})
-		}
-	}
-	return v
 }

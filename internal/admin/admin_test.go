@@ -32,7 +32,7 @@ func TestPages(t *testing.T) {
 	}
 	var ready, broken error
 	asked := ""
-	srv := httptest.NewServer(Handler(State{
+	srv := httptest.NewServer(Handler(t.Context(), State{
 		Access: Access{Loopback: true}, Asking: Asking{MaxBody: 1 << 10, Budget: time.Second}, Version: "v0 <i>", Router: rt, Gatherer: prometheus.NewRegistry(), Ready: func() (string, error) { return "all is known", ready },
 		Reload: func() (string, error) { return "", broken }, Configuration: func() string { return "<bad>" },
 		Workers: func() []Worker {
@@ -70,7 +70,7 @@ func TestPages(t *testing.T) {
 	}
 
 	page := get("GET", "/", 200)
-	for _, want := range []string{"gpu-a", "10.0.0.5:8000", `>25 %<`, "3 <small>2 of them not ours, told 700ms ago</small>", `<b class="warn">1</b>predicted as the workers report <small>of 2</small>`, "100 %</b>load", "model unknown: “&lt;b&gt;none&lt;/b&gt;”", "v0 &lt;i&gt;", "Configuration: &lt;bad&gt;"} {
+	for _, want := range []string{"gpu-a", "10.0.0.5:8000", `>25 %<`, "3 <small>2 of them not ours, told 700ms ago</small>", `<b class="warn">1 <i>of 2</i></b>predicted as the workers report`, "<b>100 %</b> load", "model unknown: “&lt;b&gt;none&lt;/b&gt;”", "v0 &lt;i&gt;", "Configuration: &lt;bad&gt;"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %q", want)
 		}
@@ -128,7 +128,7 @@ func TestPages(t *testing.T) {
 // What is asked about is bounded: the size of a body, and how many are read at a time.
 func TestAskingIsBounded(t *testing.T) {
 	rt := router.New(router.Options{Fleet: fleet.New(nil), Index: indexer.New(indexer.Options{})})
-	h := Handler(State{Access: Access{Loopback: true}, Asking: Asking{MaxBody: 100, Budget: time.Second}, Router: rt, Gatherer: prometheus.NewRegistry()})
+	h := Handler(t.Context(), State{Access: Access{Loopback: true}, Asking: Asking{MaxBody: 100, Budget: time.Second}, Router: rt, Gatherer: prometheus.NewRegistry()})
 	post := func(path string, body io.Reader) int {
 		r := httptest.NewRequest("POST", "http://127.0.0.1:9903"+path, body)
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded") // as curl -d says

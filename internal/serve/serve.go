@@ -139,7 +139,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	reloads := newReloader(serving, r, envoy)
 	defer func() { stop(); reloads.mu.Lock() }() // none is under way, and none will be
-	page, err := r.serveAdmin(build.Version, reloads)
+	page, err := r.serveAdmin(serving, build.Version, reloads)
 	if err != nil {
 		return err
 	}
@@ -238,7 +238,7 @@ func (r *running) serveEnvoy(ctx context.Context) (*extproc.Server, error) {
 }
 
 // serveAdmin serves the admin page, if it is wanted. Close what it gives.
-func (r *running) serveAdmin(version string, reloads *reloader) (*http.Server, error) {
+func (r *running) serveAdmin(ctx context.Context, version string, reloads *reloader) (*http.Server, error) {
 	web := &http.Server{ReadHeaderTimeout: 5 * time.Second}
 	if r.cfg.Admin == "" {
 		return web, nil
@@ -248,7 +248,7 @@ func (r *running) serveAdmin(version string, reloads *reloader) (*http.Server, e
 		return nil, fmt.Errorf("admin: %w", err)
 	}
 	at, _ := lis.Addr().(*net.TCPAddr)
-	web.Handler = admin.Handler(admin.State{
+	web.Handler = admin.Handler(ctx, admin.State{
 		Access:  admin.Access{Token: r.cfg.AdminToken, Loopback: at != nil && at.IP.IsLoopback()},
 		Asking:  admin.Asking{MaxBody: int(r.cfg.BodyLimit), Budget: r.cfg.Envoy.MessageTimeout / 2},
 		Version: version, Reload: reloads.reload, Configuration: reloads.said, Router: r.router, Gatherer: r.metrics, Hosts: r.media.Hosts, Probe: r.probe, Audit: r.audit,

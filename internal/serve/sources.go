@@ -123,7 +123,10 @@ func (s *sources) rows(ix *indexer.Index) (rows []admin.Worker) {
 	for _, f := range s.set.Slots() {
 		load := f.Load(now)
 		r := admin.Worker{Name: f.Worker.Name, Addr: f.Worker.Addr, Model: f.Worker.Model, Class: f.Worker.Class, Rank: f.Rank,
-			Blocks: ix.HeldBlocks(f.ID), Inflight: load.Inflight, Backlog: load.Backlog, Health: f.Worker.Out(now), Events: "none", Prefill: f.Worker.Prefill}
+			Blocks: ix.HeldBlocks(f.ID), Inflight: load.Inflight, Backlog: load.Backlog, Health: f.Worker.Out(now), Events: "none", Prefill: f.Worker.Prefill, Rate: load.Rate}
+		if f.EventAge != nil {
+			r.EventAge = f.EventAge(now).Seconds()
+		}
 		if others, usage, age, ok := f.Told(now); ok {
 			r.Told = &admin.Told{Others: others, Age: age.Round(100 * time.Millisecond).String()}
 			if usage >= 0 {

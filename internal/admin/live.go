@@ -1,0 +1,168 @@
+package admin
+
+import (
+	"bytes"
+	"context"
+	"embed"
+	"encoding/json"
+	"html/template"
+	"net/http"
+	"sync"
+	"time"
+)
+
+//go:embed page.html page.css page.js icon.svg
+var files embed.FS
+
+var assets = map[string]string{"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8", "icon.svg": "image/svg+xml"}
+
+const (
+	watchers  = 32               // pages that are kept up to date at once
+	mostDelay = 10 * time.Second // that a watcher may take one message in
+)
+
+// sections of the page that are sent when they change, by the template's and the element's name.
+var sections = []string{"now", "plots", "fleet", "decisions", "checks", "hour"}
+
+// cockpit takes a sample a second and, while somebody watches, renders the page's sections once for all.
+type cockpit struct {
+	state State
+	page  *template.Template
+
+	mu       sync.Mutex
+	history  history
+	sent     map[string]string // sections as they were rendered last
+	watching map[chan []byte]bool
+}
+
+func newCockpit(s State) *cockpit {
+	return &cockpit{state: s, page: template.Must(template.ParseFS(files, "page.html")), watching: make(map[chan []byte]bool)}
+}
+
+// run samples until ctx ends.
+func (c *cockpit) run(ctx context.Context) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			c.step(time.Now())
+		}
+	}
+}
+
+func (c *cockpit) step(now time.Time) {
+	first := firstBytes(c.state.Router.Recent(256), now.Add(-10*time.Second))
+	totals, rows := c.state.Router.Totals(), c.state.Workers()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.history.add(totals, rows, first)
+	if len(c.watching) == 0 {
+		c.sent = nil
+		return
+	}
+	news := c.news()
+	if len(news) == 0 {
+		return
+	}
+	message, _ := json.Marshal(news) // texts do not fail
+	for to := range c.watching {
+		select {
+		case to <- message:
+		default: // it is too slow: it connects again and gets all of it
+			delete(c.watching, to)
+			close(to)
+		}
+	}
+}
+
+// news renders the sections and gives those that have changed.
+func (c *cockpit) news() map[string]string {
+	v := c.view("", "")
+	if c.sent == nil {
+		c.sent = make(map[string]string)
+	}
+	news := make(map[string]string)
+	for _, name := range sections {
+		var text bytes.Buffer
+		if err := c.page.ExecuteTemplate(&text, name, v); err != nil {
+			continue
+		}
+		if html := text.String(); html != c.sent[name] {
+			c.sent[name], news[name] = html, html
+		}
+	}
+	return news
+}
+
+// events sends what changes of the page, as server-sent events.
+func (c *cockpit) events(w http.ResponseWriter, r *http.Request) {
+	c.mu.Lock()
+	if len(c.watching) >= watchers {
+		c.mu.Unlock()
+		http.Error(w, "too many watch the page", http.StatusServiceUnavailable)
+		return
+	}
+	if c.sent == nil {
+		c.news()
+	}
+	all, _ := json.Marshal(c.sent)
+	mine := make(chan []byte, 2)
+	c.watching[mine] = true
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.watching, mine)
+	}()
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("Cache-Control", "no-store")
+	out := http.NewResponseController(w)
+	for message := all; ; {
+		_ = out.SetWriteDeadline(time.Now().Add(mostDelay))
+		if _, err := w.Write(append(append([]byte("data: "), message...), "\n\n"...)); err != nil || out.Flush() != nil {
+			return
+		}
+		var ok bool
+		select {
+		case <-r.Context().Done():
+			return
+		case message, ok = <-mine:
+			if !ok {
+				return
+			}
+		}
+	}
+}
+
+// show answers with the page: all of it, or what there is of one worker, image or decision.
+func (c *cockpit) show(w http.ResponseWriter, r *http.Request) {
+	query := r.URL.Query()
+	c.mu.Lock()
+	v := c.view(query.Get("worker"), query.Get("image"))
+	c.mu.Unlock()
+	if id := query.Get("id"); id != "" {
+		d, ok := c.state.Router.Decision(id)
+		if !ok {
+			http.Error(w, notKnown, http.StatusNotFound)
+			return
+		}
+		v.Title, v.Decision = "decision "+id, newDecided(c.state.explained(d))
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; "+
+		"base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+	w.Header().Set("Referrer-Policy", "no-referrer")
+	_ = c.page.ExecuteTemplate(w, "page", v)
+}
+
+func asset(name, kind string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", kind)
+		w.Header().Set("Cache-Control", "no-cache")
+		http.ServeFileFS(w, r, files, name)
+	}
+}

@@ -1,0 +1,150 @@
+package admin
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/fleet"
+)
+
+func watched(t *testing.T) (*cockpit, *[]Worker, *httptest.Server) {
+	workers := &[]Worker{{Name: "<gpu>", Rank: -1, Events: "live", Rate: 10_000}}
+	c := newCockpit(State{Router: router.New(router.Options{Fleet: fleet.New(nil), Index: indexer.New(indexer.Options{})}),
+		Ready: func() (string, error) { return "", nil }, Configuration: func() string { return "" }, Workers: func() []Worker { return *workers }})
+	srv := httptest.NewServer(http.HandlerFunc(c.events))
+	t.Cleanup(srv.Close)
+	return c, workers, srv
+}
+
+// Who watches gets all of the page at once, and then what has changed of it; nothing is rendered when nobody does.
+func TestEvents(t *testing.T) {
+	c, workers, srv := watched(t)
+	now := time.Now()
+	c.step(now)
+	if c.sent != nil || len(c.history.minutes) != 1 {
+		t.Errorf("nobody looks: %d sections rendered, %d samples", len(c.sent), len(c.history.minutes))
+	}
+	resp, err := http.Get(srv.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, 1<<20)
+	next := func() (news map[string]string) {
+		t.Helper()
+		for lines.Scan() {
+			if text, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
+				if err := json.Unmarshal([]byte(text), &news); err != nil {
+					t.Fatal(err)
+				}
+				return news
+			}
+		}
+		t.Fatalf("the stream ended: %v", lines.Err())
+		return nil
+	}
+	if all := next(); len(all) < len(sections)-1 || !strings.Contains(all["fleet"], "&lt;gpu&gt;") {
+		t.Errorf("at first %d sections (the checks may be empty): %v", len(all), all["fleet"])
+	}
+	(*workers)[0].Inflight = 7
+	c.step(now.Add(time.Second))
+	news := next()
+	if !strings.Contains(news["fleet"], ">7<") || news["decisions"] != "" {
+		t.Errorf("after a change: %v", news)
+	}
+	resp.Body.Close()
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		c.mu.Lock()
+		n := len(c.watching)
+		c.mu.Unlock()
+		if n == 0 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("who has left is still written to")
+		}
+	}
+	if c.step(now.Add(2 * time.Second)); c.sent != nil {
+		t.Error("it is rendered for nobody")
+	}
+}
+
+// So many watch at most; who does not read is let go and can come again.
+func TestWatchersAreBounded(t *testing.T) {
+	c, workers, srv := watched(t)
+	for range watchers {
+		c.watching[make(chan []byte, 2)] = true // that nobody reads
+	}
+	resp, err := http.Get(srv.URL)
+	if err != nil || resp.StatusCode != http.StatusServiceUnavailable {
+		t.Fatalf("one more: %v %v", resp, err)
+	}
+	for i := range 3 {
+		(*workers)[0].Inflight++
+		c.step(time.Now().Add(time.Duration(i) * time.Second))
+	}
+	if len(c.watching) != 0 {
+		t.Errorf("%d watch who do not read", len(c.watching))
+	}
+}
+
+// History has its bounds, sums up ten seconds, and shows what is not known as a gap.
+func TestHistory(t *testing.T) {
+	var h history
+	rows := make([]Worker, 2*sparks)
+	for i := range rows {
+		rows[i] = Worker{Name: fmt.Sprint("w", i), Inflight: i, EventAge: float64(i)}
+	}
+	var sum router.Totals
+	for i := range 5000 {
+		sum = sum.Plus(router.Totals{Decisions: 2, Prompt: 100, Cached: 50, Held: 60})
+		var first []time.Duration
+		if i%2 == 0 {
+			first = []time.Duration{time.Second, 3 * time.Second, 2 * time.Second}
+		}
+		h.add(sum, rows, first)
+	}
+	if len(h.minutes) != seconds || len(h.hour) != tens || len(h.sparks) != sparks || len(h.spark(&rows[0])) == 0 || h.spark(&rows[sparks]) != "" {
+		t.Errorf("%d, %d, %d kept", len(h.minutes), len(h.hour), len(h.sparks))
+	}
+	last, ten := h.minutes[seconds-1], h.hour[tens-1]
+	if last.Prompt != 100 || ten.Prompt != 1000 || ten.Decisions != 20 || !math.IsNaN(last.Median) || ten.Median != 2 || ten.Tail != 3 || ten.Most != 2*sparks-1 {
+		t.Errorf("a second: %+v, ten: %+v", last, ten)
+	}
+	list := plots(h.minutes, seconds, 1)
+	if s := list[0].Series; s[0].Last != "50" || s[1].Last != "–" || s[1].D != "" {
+		t.Errorf("cached: %+v", s)
+	}
+	if d := list[1].Series[0].D; strings.Count(d, "M") != seconds/2 || strings.Contains(d, "NaN") {
+		t.Errorf("every second one is not known: %.100s", d)
+	}
+}
+
+// What caches were good for is said as far as it is known, and what of it is an estimate.
+func TestSaved(t *testing.T) {
+	for _, c := range []struct {
+		t    router.Totals
+		rate float64
+		want saved
+	}{
+		{router.Totals{}, 0, saved{"–", "nothing was asked yet", "–", "GPU-hours", "nothing was asked yet"}},
+		{router.Totals{Prompt: 1000, Cached: 250}, 0, saved{"25 %", "250 of 1000, predicted; no engine has told its count", "–", "GPU-hours", "no worker has shown yet how fast it prefills"}},
+		{router.Totals{Prompt: 1, EnginePrompt: 144_000_000, EngineCached: 72_000_000}, 10_000,
+			saved{"50 %", "72.0 M of 144.0 M, as the engines counted", "2", "GPU-hours", "an estimate: those tokens at the 10 k a second that workers show, one GPU a worker; since the start"}},
+		{router.Totals{EnginePrompt: 40_000, EngineCached: 20_000}, 10_000,
+			saved{"50 %", "20 k of 40 k, as the engines counted", "2", "GPU-seconds", "an estimate: those tokens at the 10 k a second that workers show, one GPU a worker; since the start"}},
+	} {
+		if got := savedOf(c.t, c.rate); got != c.want {
+			t.Errorf("%+v at %v: %+v, want %+v", c.t, c.rate, got, c.want)
+		}
+	}
+}

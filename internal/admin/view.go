@@ -1,0 +1,264 @@
+package admin
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/sightline-router/sightline/mmhash/fetch"
+	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/audit"
+	"github.com/sightline-router/sightline/router/probe"
+)
+
+// view is the page's data.
+type view struct {
+	Version  string
+	Title    string // of one worker's or image's or decision's page; "": of all
+	Decision *decided
+	NotReady string
+	// Configuration is what is wrong with it as it was last read, or waits for a restart; "": nothing.
+	Configuration string
+	Silent        string // for how long Envoy has told nothing; "": it tells
+
+	Saved            saved
+	First, FirstTail string // time to the first byte
+	FirstCount       int
+	Live, Slots      int
+	Inflight         int
+	Reasons          []share
+	Kept             int // decisions that are kept
+	Told             int // of them, those whose worker has reported its cached tokens
+	AsTold           int // of those, predicted so
+
+	Minutes, Hour []plot
+	Rows          []row
+	Decisions     []decision
+	Probes        []probed
+	Findings      []audit.Finding
+	Hosts         []fetch.HostState
+}
+
+// Refetch tells whether the page is of a part, which is not pushed.
+func (v *view) Refetch() bool { return v.Title != "" }
+
+// saved is what caches were good for since the start.
+type saved struct{ Share, Of, Hours, Unit, How string }
+
+type row struct {
+	Worker
+	Spark string
+}
+
+type decision struct {
+	router.Recent
+	Ago, Took, First string
+}
+
+// probed is one worker's row: its verdict, and what is not equal.
+type probed struct {
+	probe.Result
+	Ago  string
+	News []probe.Finding
+}
+
+type share struct {
+	Name    string
+	Count   int
+	Percent int
+}
+
+// shown is how many decisions a page lists.
+const shown = 25
+
+// view looks at everything; of one worker or image, where it is named.
+func (c *cockpit) view(worker, image string) *view {
+	s := &c.state
+	v := &view{Version: s.Version, Configuration: s.Configuration()}
+	if _, err := s.Ready(); err != nil {
+		v.NotReady = err.Error()
+	}
+	if since, silent := s.Router.Silent(); silent {
+		v.Silent = time.Since(since).Round(time.Second).String()
+	}
+	c.fleet(v)
+	all := s.Router.Recent(1024)
+	v.Kept = len(all)
+	v.judge(all)
+	of := all
+	switch {
+	case worker != "":
+		v.Title = "worker " + worker
+		of = slices.DeleteFunc(all, func(d router.Recent) bool { return d.Worker != worker })
+	case image != "":
+		v.Title = "image " + image
+		of = slices.DeleteFunc(all, func(d router.Recent) bool { return !slices.Contains(d.Images, image) })
+	}
+	if v.Title == "" {
+		of = of[:min(len(of), shown)]
+	}
+	for i := range of {
+		v.Decisions = append(v.Decisions, newDecision(&of[i]))
+	}
+	if image == "" {
+		v.checks(s, worker)
+	}
+	v.Minutes, v.Hour = plots(c.history.minutes, seconds, 1), plots(c.history.hour, tens, perTen)
+	return v
+}
+
+// fleet fills in what is known of the workers, and what they saved.
+func (c *cockpit) fleet(v *view) {
+	rate, known := 0.0, 0
+	for _, w := range c.state.Workers() {
+		v.Rows = append(v.Rows, row{w, c.history.spark(&w)})
+		v.Slots++
+		v.Inflight += w.Inflight
+		if w.Health == "" && (w.Events == "live" || w.Events == "none") {
+			v.Live++
+		}
+		if w.Rate > 0 {
+			rate += w.Rate
+			known++
+		}
+	}
+	v.Saved = savedOf(c.state.Router.Totals(), rate/float64(max(1, known)))
+}
+
+// savedOf says what caches were good for, in truth where engines count, else as predicted; tokens a second of one worker make
+// hours of it.
+func savedOf(t router.Totals, rate float64) saved {
+	part, whole, how := t.EngineCached, t.EnginePrompt, "as the engines counted"
+	if whole == 0 {
+		part, whole, how = t.Cached, t.Prompt, "predicted; no engine has told its count"
+	}
+	if whole == 0 {
+		return saved{Share: "–", Of: "nothing was asked yet", Hours: "–", Unit: "GPU-hours", How: "nothing was asked yet"}
+	}
+	s := saved{Share: fmt.Sprintf("%.0f %%", 100*float64(part)/float64(whole)), Of: fmt.Sprintf("%s of %s, %s", short(float64(part)), short(float64(whole)), how),
+		Hours: "–", Unit: "GPU-hours", How: "no worker has shown yet how fast it prefills"}
+	if rate > 0 {
+		if spent := float64(part) / rate; spent >= 360 {
+			s.Hours = fmt.Sprintf("%.3g", spent/3600)
+		} else {
+			s.Hours, s.Unit = fmt.Sprintf("%.2g", spent), "GPU-seconds"
+		}
+		s.How = fmt.Sprintf("an estimate: those tokens at the %s a second that workers show, one GPU a worker; since the start", short(rate))
+	}
+	return s
+}
+
+// checks are probes, findings and hosts; of one worker, where it is named.
+func (v *view) checks(s *State, worker string) {
+	if s.Probe != nil {
+		for _, r := range s.Probe.Results() {
+			row := probed{Result: r}
+			if !r.At.IsZero() {
+				row.Ago = time.Since(r.At).Round(time.Second).String()
+			}
+			for _, f := range r.Findings {
+				if f.Verdict != probe.Equal {
+					row.News = append(row.News, f)
+				}
+			}
+			if worker == "" || r.Worker == worker {
+				v.Probes = append(v.Probes, row)
+			}
+		}
+	}
+	v.Findings = slices.DeleteFunc(s.Audit.Findings(), func(f audit.Finding) bool { return worker != "" && f.Worker != worker })
+	v.Findings = v.Findings[:min(len(v.Findings), 10)]
+	if s.Hosts != nil && worker == "" {
+		v.Hosts = s.Hosts()
+	}
+}
+
+// judge sums up decisions.
+func (v *view) judge(all []router.Recent) {
+	count := map[router.Reason]int{}
+	for _, d := range all {
+		count[d.Reason]++
+		if d.Code == http.StatusOK && d.Reported >= 0 && d.Used == d.Addr {
+			v.Told++
+			more, fewer := d.Reported > d.CachedTokens, d.Reported < d.CachedTokens
+			if !more && !fewer || d.Partial && more || d.Recurrent && fewer { // what was predicted, or within its bound
+				v.AsTold++
+			}
+		}
+	}
+	for _, r := range []router.Reason{router.Exact, router.Predicted, router.Affinity, router.Load, router.RefusedByUs} {
+		if len(all) > 0 && (r != router.RefusedByUs || count[r] > 0) {
+			v.Reasons = append(v.Reasons, share{string(r), count[r], (100*count[r] + len(all)/2) / len(all)})
+		}
+	}
+	if first := firstBytes(all, time.Time{}); len(first) > 0 {
+		v.First, v.FirstTail = milli(quantile(first, 0.5)), milli(quantile(first, 0.95))
+		v.FirstCount = len(first)
+	} else {
+		v.First = "–"
+	}
+}
+
+// firstBytes are the times to the first byte of decisions since a time.
+func firstBytes(all []router.Recent, since time.Time) (list []time.Duration) {
+	for i := range all {
+		if d := &all[i]; d.FirstByte > 0 && d.At.After(since) {
+			list = append(list, d.FirstByte)
+		}
+	}
+	return list
+}
+
+func milli(d time.Duration) string { return d.Round(time.Millisecond).String() }
+
+func newDecision(d *router.Recent) decision {
+	row := decision{Recent: *d, Ago: time.Since(d.At).Round(time.Second).String(), Took: d.Took.Round(10 * time.Microsecond).String()}
+	if d.FirstByte > 0 {
+		row.First = milli(d.FirstByte)
+	}
+	return row
+}
+
+// decided is one decision's page.
+type decided struct {
+	Explained
+	FirstByte  string
+	Legend     []bar
+	Candidates []candidate
+}
+
+// candidate is a worker, and what it costs as bars of the length that it has beside the dearest.
+type candidate struct {
+	router.Considered
+	Bars []bar
+}
+
+type bar struct{ Name, Class, X, Width, Tokens string }
+
+func newDecided(e Explained) *decided {
+	d := &decided{Explained: e}
+	if e.Recent.FirstByte > 0 {
+		d.FirstByte = milli(e.Recent.FirstByte)
+	}
+	most := 1.0
+	for i := range e.Ranked {
+		most = max(most, e.Ranked[i].Cost)
+	}
+	for _, c := range e.Ranked {
+		k, at := &c.Terms, 0.0
+		one := candidate{Considered: c}
+		for i, t := range []struct {
+			name   string
+			tokens float64
+		}{{"prefill", k.Prefill}, {"queue", k.Queue}, {"long wait", k.Tail}, {"stall", k.Stall}, {"requests", k.Requests}, {"context", k.Context}, {"cache", k.Cache}} {
+			width := 300 * t.tokens / most
+			one.Bars = append(one.Bars, bar{t.name, "c" + strconv.Itoa(i+1), fmt.Sprintf("%.1f", at), fmt.Sprintf("%.1f", width), short(t.tokens)})
+			at += width
+		}
+		d.Legend = one.Bars
+		d.Candidates = append(d.Candidates, one)
+	}
+	return d
+}
