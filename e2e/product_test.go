@@ -570,6 +570,9 @@ func TestDemo(t *testing.T) {
 			t.Errorf("the demo does not say %q", want)
 		}
 	}
+	if strings.Contains(string(out), `"level":`) { // neither Sightline nor an agent has anything to warn of
+		t.Errorf("in the demo something is logged:\n%s", out)
+	}
 }
 
 // The request that a demo left running offers first is a hit.

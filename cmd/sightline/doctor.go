@@ -26,12 +26,10 @@ func (c *doctorCmd) Help() string {
 }
 
 func (c *doctorCmd) Run(ctx context.Context) error {
-	out, err := os.Stdout.Stat()
-	status, err2 := doctor.Run(ctx, doctor.Options{Config: c.Config, Envoy: c.Envoy, Admin: c.Admin, Agents: c.Agent, Pre: c.Pre, Canary: c.Canary && !c.Pre,
-		Patience: c.Patience, Watch: c.Watch, JSON: c.JSON, Out: os.Stdout,
-		Color: err == nil && out.Mode()&os.ModeCharDevice != 0 && os.Getenv("NO_COLOR") == ""})
-	if err2 != nil {
-		return fmt.Errorf("doctor: %w", err2)
+	status, err := doctor.Run(ctx, doctor.Options{Config: c.Config, Envoy: c.Envoy, Admin: c.Admin, Agents: c.Agent, Pre: c.Pre, Canary: c.Canary && !c.Pre,
+		Patience: c.Patience, Watch: c.Watch, JSON: c.JSON, Out: os.Stdout, Color: colored(os.Stdout)})
+	if err != nil {
+		return fmt.Errorf("doctor: %w", err)
 	}
 	os.Exit(status)
 	return nil

@@ -16,7 +16,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -30,6 +29,7 @@ type Options struct {
 	Envoy    string // path of the binary
 	ModelDir string // without weights
 	Stay     bool   // leave everything running until ctx ends
+	Color    bool   // Out is a terminal: colours, and how far it is
 	Out      io.Writer
 }
 
@@ -49,35 +49,41 @@ func Run(ctx context.Context, o Options) error {
 	load := mixed(shots, host.URL)
 	fmt.Fprintf(o.Out, "demo: %d requests, twice, through %s\n\n", len(load), o.Envoy)
 
-	fmt.Fprintln(o.Out, "first without Sightline: Envoy spreads the requests round robin …")
+	p := paint(o.Color)
+	fmt.Fprintf(o.Out, "%s Envoy spreads the requests round robin …\n", p.bold("first without Sightline:"))
 	parts := lab.Options{Self: self, Envoy: o.Envoy, ModelDir: o.ModelDir, Prompts: prompts, Speed: 2, Blocks: 2048, Without: true}
 	plain, err := lab.Start(ctx, parts)
 	defer plain.Stop()
 	if err != nil {
 		return err
 	}
-	without, err := play(ctx, plain, load, nil)
+	without, err := play(ctx, plain, load, func(i int, _ *answer) {
+		if o.Color {
+			fmt.Fprintf(o.Out, "\r\x1b[K%3d of %d\r", i+1, len(load))
+		}
+	})
 	if err != nil {
 		return err
 	}
 	plain.Stop()
 
-	fmt.Fprintf(o.Out, "then with Sightline, on fresh workers:\n\n")
+	fmt.Fprintf(o.Out, "%s on fresh workers:\n\n", p.bold("then with Sightline,"))
 	parts.Without = false
 	full, err := lab.Start(ctx, parts)
 	defer full.Stop()
 	if err != nil {
 		return err
 	}
-	with, err := play(ctx, full, load, o.Out)
+	p.head(o.Out)
+	with, err := play(ctx, full, load, func(i int, a *answer) { p.row(o.Out, i, load[i].what, a) })
 	if err != nil {
 		return err
 	}
-	compare(o.Out, sum(without, plain.Encoded()), sum(with, full.Encoded()))
+	p.compare(o.Out, sum(without, plain.Encoded()), sum(with, full.Encoded()))
 	if err := judge(load, with); err != nil {
 		return err
 	}
-	fmt.Fprintln(o.Out, "\nEvery repeated picture went to the worker that held it, by data URL, by URL, and in later turns.")
+	fmt.Fprintf(o.Out, "\n%s\n", p.green("Every repeated picture went to the worker that held it, by data URL, by URL, and in later turns."))
 	if o.Stay {
 		fmt.Fprintf(o.Out, `
 Left running (Ctrl-C ends it). Try:
@@ -114,12 +120,9 @@ func imageHost(shots [][]byte) *httptest.Server {
 	return httptest.NewServer(mux)
 }
 
-// play sends the load, one request after the other but for those marked together, and shows each if out is given.
-func play(ctx context.Context, l *lab.Lab, load []request, out io.Writer) ([]answer, error) {
+// play sends the load, one request after the other but for those marked together, and tells of each answer.
+func play(ctx context.Context, l *lab.Lab, load []request, tell func(i int, a *answer)) ([]answer, error) {
 	answers := make([]answer, len(load))
-	if out != nil {
-		fmt.Fprintf(out, "  #  %-29s %-9s %-10s %7s %9s %9s %7s\n", "request", "worker", "why", "prompt", "predicted", "reported", "ttft")
-	}
 	for n := 0; n < len(load); n++ {
 		first := n
 		for n+1 < len(load) && load[n+1].together {
@@ -128,24 +131,21 @@ func play(ctx context.Context, l *lab.Lab, load []request, out io.Writer) ([]ans
 		if err := sendTogether(ctx, l, load, answers, first, n); err != nil {
 			return nil, fmt.Errorf("request %d (%s): %w", first+1, load[first].what, err)
 		}
-		if out == nil {
-			continue
-		}
-		raw, err := lab.Get(fmt.Sprintf("http://%s/decisions?n=%d", l.Admin, n-first+1))
-		if err != nil {
-			return nil, err
-		}
 		var decided []decision // newest first
-		if err := json.Unmarshal(raw, &decided); err != nil {
-			return nil, err
+		if l.Admin != "" {
+			raw, err := lab.Get(fmt.Sprintf("http://%s/decisions?n=%d", l.Admin, n-first+1))
+			if err != nil {
+				return nil, err
+			}
+			if err := json.Unmarshal(raw, &decided); err != nil {
+				return nil, err
+			}
 		}
 		for i := first; i <= n; i++ {
-			a := &answers[i]
 			if at := n - i; at < len(decided) {
-				a.decided = decided[at]
+				answers[i].decided = decided[at]
 			}
-			fmt.Fprintf(out, "%3d  %-29s %-9s %-10s %7d %9d %9d %5d ms\n", i+1, load[i].what, fmt.Sprint("worker-", a.worker+1), a.decided.Reason,
-				a.prompt, a.decided.Cached, a.cached, a.first.Milliseconds())
+			tell(i, &answers[i])
 		}
 	}
 	return answers, nil
@@ -187,37 +187,4 @@ func judge(load []request, got []answer) error {
 		return errors.New("not as it should be:\n  " + strings.Join(bad, "\n  "))
 	}
 	return nil
-}
-
-// summary is what one run comes to.
-type summary struct {
-	requests, prompt, cached, encoded, equal int
-	mean, p99                                time.Duration // to the first token
-}
-
-func sum(list []answer, encoded int) summary {
-	s := summary{requests: len(list), encoded: encoded}
-	var ttft []time.Duration
-	for _, a := range list {
-		s.prompt += a.prompt
-		s.cached += a.cached
-		s.mean += a.first / time.Duration(len(list))
-		ttft = append(ttft, a.first)
-		if a.decided.Cached == a.cached {
-			s.equal++
-		}
-	}
-	slices.Sort(ttft)
-	s.p99 = ttft[(len(ttft)*99-1)/100]
-	return s
-}
-
-func compare(out io.Writer, a, b summary) {
-	row := func(what string, of func(summary) string) { fmt.Fprintf(out, "%-28s %16s %16s\n", what, of(a), of(b)) }
-	fmt.Fprintf(out, "\n%-28s %16s %16s\n", "", "round robin", "Sightline")
-	row("cached tokens", func(s summary) string { return fmt.Sprintf("%d (%d %%)", s.cached, 100*s.cached/max(1, s.prompt)) })
-	row("images encoded", func(s summary) string { return fmt.Sprint(s.encoded) })
-	row("time to first token, mean", func(s summary) string { return fmt.Sprintf("%d ms", s.mean.Milliseconds()) })
-	row("time to first token, p99", func(s summary) string { return fmt.Sprintf("%d ms", s.p99.Milliseconds()) })
-	fmt.Fprintf(out, "\npredicted cached tokens = the worker's own count in %d of %d requests\n", b.equal, b.requests)
 }

@@ -48,7 +48,7 @@ func (l *Listener) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	beats, err := l.NATS.Subscribe(l.Prefix.beats()+">", func(m *nats.Msg) {
+	beats, err := l.NATS.Subscribe(l.Prefix.beats()+"*.*", func(m *nats.Msg) {
 		if f := l.follower(strings.TrimPrefix(m.Subject, l.Prefix.beats())); f != nil {
 			f.beat.Store(time.Now().UnixNano())
 		}

@@ -1,0 +1,79 @@
+package demo
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+)
+
+// paint writes in colours, on a terminal that wants them.
+type paint bool
+
+func (p paint) as(code, text string) string {
+	if !p {
+		return text
+	}
+	return "\x1b[" + code + "m" + text + "\x1b[0m"
+}
+
+func (p paint) bold(text string) string  { return p.as("1", text) }
+func (p paint) green(text string) string { return p.as("32", text) }
+
+func (p paint) head(out io.Writer) {
+	fmt.Fprintf(out, "%s\n", p.bold(fmt.Sprintf("  #  %-29s %-9s %-9s %-16s %7s %9s %9s %7s", "request", "worker", "why", "held of it", "prompt", "predicted", "reported", "ttft")))
+}
+
+// row is a request's line: why it went where it did, and how much of its prompt that is about.
+func (p paint) row(out io.Writer, i int, what string, a *answer) {
+	share := 100 * a.decided.Cached / max(1, a.prompt)
+	bar := strings.Repeat("■", (share+9)/10) + strings.Repeat("·", 10-(share+9)/10)
+	reported := fmt.Sprintf("%9d", a.cached)
+	if a.cached != a.decided.Cached {
+		reported = p.as("31", reported)
+	}
+	held := fmt.Sprintf("%s %3d %%", bar, share)
+	if share >= 50 {
+		held = p.green(held)
+	}
+	fmt.Fprintf(out, "%3d  %-29s %-9s %-9s %s %7d %9d %s %4d ms\n", i+1, what, fmt.Sprint("worker-", a.worker+1), a.decided.Reason, held,
+		a.prompt, a.decided.Cached, reported, a.first.Milliseconds())
+}
+
+// summary is what one run comes to.
+type summary struct {
+	requests, prompt, cached, encoded, equal int
+	mean, p50, p99                           time.Duration // to the first token
+}
+
+func sum(list []answer, encoded int) summary {
+	s := summary{requests: len(list), encoded: encoded}
+	var ttft []time.Duration
+	for _, a := range list {
+		s.prompt += a.prompt
+		s.cached += a.cached
+		s.mean += a.first / time.Duration(len(list))
+		ttft = append(ttft, a.first)
+		if a.decided.Cached == a.cached {
+			s.equal++
+		}
+	}
+	slices.Sort(ttft)
+	s.p50, s.p99 = ttft[len(ttft)/2], ttft[(len(ttft)*99-1)/100]
+	return s
+}
+
+// compare sets the two runs side by side.
+func (p paint) compare(out io.Writer, a, b summary) {
+	row := func(what string, of func(summary) string) {
+		fmt.Fprintf(out, "%-28s %16s %s\n", what, of(a), p.green(fmt.Sprintf("%16s", of(b))))
+	}
+	fmt.Fprintf(out, "\n%-28s %16s %s\n", "", "round robin", p.bold(fmt.Sprintf("%16s", "Sightline")))
+	row("cached tokens", func(s summary) string { return fmt.Sprintf("%d (%d %%)", s.cached, 100*s.cached/max(1, s.prompt)) })
+	row("images encoded", func(s summary) string { return fmt.Sprint(s.encoded) })
+	row("time to first token, mean", func(s summary) string { return fmt.Sprintf("%d ms", s.mean.Milliseconds()) })
+	row("time to first token, p50", func(s summary) string { return fmt.Sprintf("%d ms", s.p50.Milliseconds()) })
+	row("time to first token, p99", func(s summary) string { return fmt.Sprintf("%d ms", s.p99.Milliseconds()) })
+	fmt.Fprintf(out, "\npredicted cached tokens = the worker's own count in %d of %d requests\n", b.equal, b.requests)
+}
