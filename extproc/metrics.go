@@ -27,18 +27,21 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	streams := counter("extproc_streams_total", "ext_proc streams that Envoy opened, one per request.")
 	bodyBytes := counter("extproc_body_bytes_total", "Request body bytes read.")
 	m := &metrics{
-		gates: counter("extproc_gate_total", "Requests by what the headers said: readable; unreadable (refused); not ours (passed); and why.",
+		gates: counter("extproc_gate_total", "Requests by what the headers said: readable; unreadable (refused); not ours (passed); and why. busy: 503, as many bytes of bodies were here as may be; body late: 408.",
 			"verdict", "why"),
 		answers: counter("extproc_answers_total",
 			"Answers given to Envoy by the decision's reason; refused: the client was answered at once.", "reason"),
-		errors: counter("extproc_errors_total", "Streams that ended without a decision, by what happened.", "what"),
+		errors: counter("extproc_errors_total", "Streams that ended without a decision, by what happened; decided too late: Envoy had gone on with the request as it came, after envoy.message_timeout.", "what"),
 		latency: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Namespace: "sightline", Name: "extproc_decision_seconds",
 			Help:    "Time from the whole body being here to the answer being on its way.",
 			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2},
 		}),
-		entries: counter("access_log_entries_total", "Entries of Envoy's access log by what became of them.", "kind"),
+		entries: counter("access_log_entries_total", "Entries of Envoy's access log by what became of them: started, ended, failed, no decision id, repeated or late, other type.", "kind"),
 	}
+	m.errors.WithLabelValues(tooSlow) // a counter that first appears as 1 has not increased, to an alert
+	m.gates.WithLabelValues(string(unreadable), busy)
+	m.gates.WithLabelValues(string(unreadable), late)
 	m.streams, m.bodyBytes = streams.WithLabelValues(), bodyBytes.WithLabelValues()
 	if reg == nil {
 		return m, nil

@@ -148,6 +148,7 @@ func (c *call) room() bool {
 const (
 	busy    = "busy"
 	late    = "body late"
+	tooSlow = "decided too late"
 	tooBusy = "too many request bodies at once; try again"
 	tooLate = "the request body took too long to come"
 	tooLong = "the request body is larger than this server reads; send less, or name media by URL"
@@ -265,7 +266,7 @@ func (c *call) decideBody(body [][]byte, arrived time.Time) router.Decision {
 		Only: c.only, Session: c.head.session, Body: body, Arrived: arrived,
 	})
 	if c.opt.EnvoyWaits > 0 && time.Since(arrived) >= c.opt.EnvoyWaits {
-		c.metrics.errors.WithLabelValues("decided too late").Inc() // Envoy has gone on, with the request as it came
+		c.metrics.errors.WithLabelValues(tooSlow).Inc() // Envoy has gone on, with the request as it came
 	}
 	if c.strict && len(d.Targets) == 0 && d.Refuse == nil {
 		d.Refuse = &router.Refusal{Status: http.StatusServiceUnavailable, Message: "no endpoint is eligible for this request"}

@@ -67,9 +67,24 @@ func (r *Router) Decide(ctx context.Context, req *Request) Decision {
 	took := r.opt.Now().Sub(x.now)
 	r.metrics.decided(&x.out, took)
 	r.recent.add(x.recent(took))
+	x.logged(took)
 	x.mem.release()
 	r.scratch.Put(x.mem)
 	return x.out
+}
+
+// logged writes the decision's one line, for who has asked for as much.
+func (x *decision) logged(took time.Duration) {
+	line := x.opt.Log.Check(zap.DebugLevel, "decided")
+	if line == nil {
+		return
+	}
+	worker := ""
+	if len(x.out.Targets) > 0 {
+		worker = x.out.Targets[0].Worker
+	}
+	line.Write(zap.String("id", x.out.ID), zap.String("model", x.out.Model), zap.String("worker", worker), zap.String("reason", string(x.out.Reason)),
+		zap.String("why", x.out.Why), zap.Int("prompt_tokens", x.out.PromptTokens), zap.Int("cached_tokens", x.out.CachedTokens), zap.Duration("took", took))
 }
 
 func (s *scratch) release() {

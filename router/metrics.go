@@ -38,7 +38,7 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 	}
 	m := &metrics{
 		decisions: vec("decisions_total", "Decisions by the ladder step that they were taken on; refused: the client was answered at once.", "model", "reason"),
-		down:      vec("steps_down_total", "What kept decisions from being exact.", "why"),
+		down:      vec("steps_down_total", "Decisions by what kept them from being exact.", "why"),
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "sightline", Name: "decision_seconds", Help: "Time to decide, body in hand.",
 			Buckets: prometheus.ExponentialBuckets(50e-6, 2, 14)}),
 		prompt:    vec("prompt_tokens_total", "Prompt tokens of decided requests.", "model"),
@@ -46,17 +46,17 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 		held:      vec("held_tokens_total", "Prompt tokens that the worker held which held most of its prompt.", "model"),
 		regret:    vec("regret_tokens_total", "Prompt tokens held elsewhere and not on the chosen worker, by why it was chosen.", "model", "why"),
 		late:      vec("regret_seconds_total", "Time that chosen workers take to prefill them, by the rate that each has shown.", "model", "why"),
-		asked:     vec("engine_prompt_tokens_total", "Prompt tokens, as the engine counted, of the answers that told how many of them were cached.", "model"),
+		asked:     vec("engine_prompt_tokens_total", "Prompt tokens, as the engine counted, of the answers that told how many of them were cached; needs envoy.token_usage. Not counted: a 0 of SGLang, requests with several prompts, prefill and decode apart.", "model"),
 		found:     vec("engine_cached_tokens_total", "Of them, those that were cached, as the engine counted.", "model"),
 		outcomes:  vec("outcomes_total", "Ended requests by the worker that had them last and status class; other: an address that is no known worker's.", "worker", "code"),
-		told:      vec("cached_tokens_reported_total", "Answers that carried the engine's own count of cached tokens, against the prediction.", "model", "verdict"),
-		promised:  vec("prompt_tokens_reported_total", "Answers that carried the engine's own count of prompt tokens, against ours where that was exact.", "model", "verdict"),
+		told:      vec("cached_tokens_reported_total", "Answers that carried the engine's own count of cached tokens, against the prediction: equal, fewer, more; fewer_than_bound and more_than_bound where it was a bound.", "model", "verdict"),
+		promised:  vec("prompt_tokens_reported_total", "Answers that carried the engine's own count of prompt tokens, against ours where that was exact: equal, differs.", "model", "verdict"),
 		removed:   vec("removed_fields_total", "Fields that clients must not send, taken out of request bodies.", "field"),
-		stored:    vec("stored_answers_total", "Answers of /v1/responses whose worker was learned; requests for one, found or unknown.", "what"),
+		stored:    vec("stored_answers_total", "Answers of /v1/responses whose worker was learned; requests that name one: found, or unknown (forgotten, or given before a restart or through another replica), which go anywhere.", "what"),
 		moved:     prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "moved_total", Help: "Requests that Envoy sent to another worker than the first choice."}),
 		corrected: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "blocks_corrected_total", Help: "Blocks taken out of the index because an engine did not find them cached."}),
 		failures:  vec("worker_failures_total", "Requests that failed at a worker: connect, reset, protocol, timeout, or the status of 5xx.", "worker", "what"),
-		unmatched: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "outcomes_unmatched_total", Help: "Access log entries without an open decision."}),
+		unmatched: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "outcomes_unmatched_total", Help: "Access log entries without an open decision: another replica's, or one that had expired."}),
 	}
 	if reg == nil {
 		return m
@@ -70,7 +70,7 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 	reg.MustRegister(m.decisions, m.down, m.seconds, m.prompt, m.cached, m.held, m.regret, m.late, m.asked, m.found, m.outcomes, m.told, m.promised, m.removed, m.stored, m.moved, m.corrected, m.unmatched, m.failures,
 		gauge("requests_open", "Decided requests that have not ended.", func() float64 { return float64(r.opt.Fleet.Open()) }),
 		counter("bookings_expired_total", "Requests that ended without a report from Envoy.", r.opt.Fleet.Expired),
-		gauge("workers_out", "Workers that get trial requests only, because they fail.", func() (n float64) {
+		gauge("workers_out", "Workers that get trial requests only, because they fail, or nothing, because they say that they are not well.", func() (n float64) {
 			for _, w := range r.opt.Fleet.Workers() {
 				if w.Out(r.opt.Now()) != "" {
 					n++

@@ -20,10 +20,10 @@ func newStateMetrics(index *indexer.Index, media *engine.Media) *stateMetrics {
 		return prometheus.NewDesc("sightline_"+name, help, []string{"what"}, nil)
 	}
 	return &stateMetrics{index, media,
-		desc("index", "What the index holds: blocks summed over slots, bytes."),
-		desc("index_lost_blocks_total", "Blocks that the index had no room for: evicted, or not taken."),
+		desc("index", "What the index holds: slots, partial_slots (known in part), blocks summed over them, bytes."),
+		desc("index_lost_blocks_total", "Blocks that the index had no room for: evicted, not_taken."),
 		desc("relay", "What the relay holds: bytes, pictures."),
-		desc("relay_total", "The relay: pictures offered to workers, those that found no room, answers by kind."),
+		desc("relay_total", "The relay: pictures offered to workers, full (no room), served, passed on, refused (expired 410, gone 404, forbidden 403)."),
 		desc("fetch_total", "Pictures asked for by URL: answered from memory, downloaded, unchanged, or the kind of failure."),
 	}
 }

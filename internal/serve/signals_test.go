@@ -3,15 +3,21 @@ package serve
 import (
 	"context"
 	"encoding/json"
+	"flag"
+	"fmt"
 	"maps"
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	dto "github.com/prometheus/client_model/go"
 
+	"github.com/sightline-router/sightline/internal/buildinfo"
 	"github.com/sightline-router/sightline/internal/config"
 )
 
@@ -40,13 +46,16 @@ dynamo: {discovery: DIR/discovery, plane: zmq}
 var (
 	ownName   = regexp.MustCompile(`\bsightline_[a-z_]*[a-z]\b`)
 	envoyName = regexp.MustCompile(`\benvoy_[a-z_]*[a-z]\b`)
-	descName  = regexp.MustCompile(`^Desc\{fqName: "(sightline_[a-z_]+)"`)
-	agentRows = regexp.MustCompile("(?s)all `sightline_agent_`:\n(.*?)\n\n")
-	agentName = regexp.MustCompile("(?m)^\\| ((?:`[a-z_{}]+`(?:, )?)+) \\|")
+	descForm  = regexp.MustCompile(`^Desc\{fqName: "(sightline_[a-z_]+)", help: ("(?:[^"\\]|\\.)*"), unit: "[a-z]*", constLabels: \{(.*)\}, variableLabels: \{(.*)\}\}$`)
+	constName = regexp.MustCompile(`([a-z_]+)="`)
+	update    = flag.Bool("update", false, "write docs/signals.md")
 )
 
-// registered are the names that a Sightline with this configuration has registered when it serves.
-func registered(t *testing.T, text string) map[string]bool {
+// signal is a metric as docs/signals.md tells of it.
+type signal struct{ name, kind, labels, help string }
+
+// registered are the metrics that a Sightline with this configuration has registered when it serves, by name.
+func registered(t *testing.T, text string) map[string]signal {
 	t.Helper()
 	dir := checkDir(t)
 	if err := os.Mkdir(dir+"/discovery", 0o700); err != nil {
@@ -68,18 +77,109 @@ func registered(t *testing.T, text string) map[string]bool {
 	return described(s.metrics)
 }
 
-func described(c prometheus.Collector) map[string]bool {
-	all, names := make(chan *prometheus.Desc), map[string]bool{}
+// described reads descriptions. They have no type: what only grows ends in _total, to which e2e's TestCountersAreCounters holds
+// all that runs; the histograms are those of how long decisions take.
+func described(c prometheus.Collector) map[string]signal {
+	all, found := make(chan *prometheus.Desc), map[string]signal{}
 	go func() {
 		c.Describe(all)
 		close(all)
 	}()
 	for d := range all {
-		if m := descName.FindStringSubmatch(d.String()); m != nil {
-			names[m[1]] = true
+		m := descForm.FindStringSubmatch(d.String())
+		if m == nil {
+			continue
 		}
+		s := signal{name: m[1], kind: "gauge", labels: m[4]}
+		s.help, _ = strconv.Unquote(m[2])
+		switch {
+		case strings.HasSuffix(s.name, "_total"):
+			s.kind = "counter"
+		case strings.HasSuffix(s.name, "decision_seconds"):
+			s.kind = "histogram"
+		}
+		for _, name := range constName.FindAllStringSubmatch(m[3], -1) {
+			s.labels = strings.TrimPrefix(s.labels+","+name[1], ",")
+		}
+		found[s.name] = s
 	}
-	return names
+	return found
+}
+
+func routerSignals(t *testing.T) map[string]signal {
+	all := registered(t, ownEvents)
+	maps.Copy(all, registered(t, dynamoEvents))
+	if len(all) < 50 {
+		t.Fatalf("only %d metrics: %v", len(all), slices.Sorted(maps.Keys(all)))
+	}
+	return all
+}
+
+// descriptions are what agents export, who describe nothing beforehand.
+type descriptions struct{ prometheus.Collector }
+
+func (descriptions) Describe(ch chan<- *prometheus.Desc) {
+	for _, m := range agentMetrics {
+		ch <- prometheus.NewDesc("sightline_agent_"+m.name, m.help, []string{"rank"}, nil)
+	}
+	ch <- agentEvents
+	buildinfo.Read().Metric().Describe(ch)
+}
+
+func table(signals map[string]signal) string {
+	var out strings.Builder
+	out.WriteString("\n| metric | type | labels | what |\n|---|---|---|---|\n")
+	for _, name := range slices.Sorted(maps.Keys(signals)) {
+		s := signals[name]
+		if s.labels != "" {
+			s.labels = "`" + strings.ReplaceAll(s.labels, ",", "`, `") + "`"
+		}
+		fmt.Fprintf(&out, "| `%s` | %s | %s | %s |\n", name, s.kind, s.labels, s.help)
+	}
+	return out.String()
+}
+
+// docs/signals.md is what the registries say. -update writes it.
+func TestSignalsDoc(t *testing.T) {
+	page := read(t, "docs/signals.md")
+	written := page
+	for mark, signals := range map[string]map[string]signal{"router": routerSignals(t), "agent": described(descriptions{})} {
+		before, rest, ok := strings.Cut(written, "<!-- "+mark+" -->\n")
+		_, after, end := strings.Cut(rest, "<!-- end -->")
+		if !ok || !end {
+			t.Fatalf("docs/signals.md has no place for the metrics of the %s", mark)
+		}
+		written = before + "<!-- " + mark + " -->\n" + table(signals) + "\n<!-- end -->" + after
+	}
+	if *update {
+		if err := os.WriteFile("../../docs/signals.md", []byte(written), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if written != page {
+		t.Error("docs/signals.md is not what is registered; go test ./internal/serve -run TestSignalsDoc -update writes it")
+	}
+}
+
+// Names, units and help are as Prometheus' own linter wants them.
+func TestSignalsAreNamedWell(t *testing.T) {
+	all := routerSignals(t)
+	maps.Copy(all, described(descriptions{}))
+	kinds := map[string]*dto.MetricType{"counter": dto.MetricType_COUNTER.Enum(), "gauge": dto.MetricType_GAUGE.Enum(), "histogram": dto.MetricType_HISTOGRAM.Enum()}
+	var families []*dto.MetricFamily
+	for _, s := range all {
+		labels := []*dto.LabelPair{}
+		for name := range strings.SplitSeq(s.labels, ",") {
+			labels = append(labels, &dto.LabelPair{Name: &name, Value: new(string)})
+		}
+		families = append(families, &dto.MetricFamily{Name: &s.name, Help: &s.help, Type: kinds[s.kind], Metric: []*dto.Metric{{Label: labels}}})
+	}
+	problems, err := promlint.NewWithMetricFamilies(families).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
 }
 
 func read(t *testing.T, file string) string {
@@ -91,39 +191,11 @@ func read(t *testing.T, file string) string {
 	return string(text)
 }
 
-// Each metric that is registered stands in docs/operations.md, and each that the documentation, the rules and the dashboard
-// name is registered: a metric that was renamed is found in all of them.
+// Each metric that the documentation, the rules and the dashboard name is exported: one that was renamed is found in all of
+// them.
 func TestSignalsAreExported(t *testing.T) {
-	names := registered(t, ownEvents)
-	maps.Copy(names, registered(t, dynamoEvents))
-	if len(names) < 50 {
-		t.Fatalf("only %d metrics: %v", len(names), slices.Sorted(maps.Keys(names)))
-	}
-	docs := read(t, "docs/operations.md")
-	told := map[string]bool{}
-	for _, name := range ownName.FindAllString(docs, -1) {
-		told[name] = true
-	}
-	for name := range names {
-		if !told[name] {
-			t.Errorf("docs/operations.md does not tell of %s", name)
-		}
-	}
-	agent := map[string]bool{"sightline_agent": true, "sightline_agent_events_total": true}
-	for _, m := range agentMetrics {
-		agent["sightline_agent_"+m.name] = true
-	}
-	inDocs := map[string]bool{"sightline_agent": true}
-	for _, row := range agentName.FindAllStringSubmatch(agentRows.FindString(docs), -1) {
-		for name := range strings.SplitSeq(row[1], ", ") {
-			name, _, _ = strings.Cut(strings.Trim(name, "`"), "{")
-			inDocs["sightline_agent_"+name] = true
-		}
-	}
-	if !maps.Equal(agent, inDocs) {
-		t.Errorf("agents export\n%v, docs/operations.md has\n%v", slices.Sorted(maps.Keys(agent)), slices.Sorted(maps.Keys(inDocs)))
-	}
-	maps.Copy(names, agent)
+	names := routerSignals(t)
+	maps.Copy(names, described(descriptions{}))
 	cockpit := read(t, "docs/cockpit.md") // e2e asks Envoy for each name there
 	for _, file := range []string{"docs/operations.md", "examples/prometheus/rules.yml", "examples/prometheus/rules_test.yml", "examples/grafana/sightline.json"} {
 		text := read(t, file)
@@ -132,7 +204,9 @@ func TestSignalsAreExported(t *testing.T) {
 			for _, of := range []string{"_bucket", "_sum", "_count"} {
 				series = strings.TrimSuffix(series, of)
 			}
-			if !names[name] && !(strings.HasSuffix(series, "_seconds") && names[series]) {
+			_, exported := names[name]
+			_, timed := names[series]
+			if !exported && !(timed && strings.HasSuffix(series, "_seconds")) && name != "sightline_agent" {
 				t.Errorf("%s: nothing exports %s", file, name)
 			}
 		}

@@ -193,7 +193,8 @@ func (s *sources) silent() (silent, all int) {
 // natsRefused counts what NATS servers did not let us do.
 func natsRefused(metrics prometheus.Registerer) (*prometheus.CounterVec, error) {
 	v := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "nats_refused_total",
-		Help: "Times that a NATS server did not let us in, or refused a subject, by what it is for."}, []string{"of"})
+		Help: "Times that a NATS server did not let us in, or refused a subject, by what it is for: agents, plane (Dynamo's); the log has its words."}, []string{"of"})
+	v.WithLabelValues("agents") // a counter that first appears as 1 has not increased, to an alert
 	return v, metrics.Register(v)
 }
 
