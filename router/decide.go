@@ -75,7 +75,7 @@ func (r *Router) Decide(ctx context.Context, req *Request) Decision {
 
 // logged writes the decision's one line, for who has asked for as much.
 func (x *decision) logged(took time.Duration) {
-	line := x.opt.Log.Check(zap.DebugLevel, "decided")
+	line := x.lines.Check(zap.DebugLevel, "decided")
 	if line == nil {
 		return
 	}
@@ -125,6 +125,10 @@ func (x *decision) decideBody(ctx context.Context) {
 	}
 	if why := x.findModel(); why != "" {
 		x.byLoad(why)
+		return
+	}
+	if refusal := x.awaitWorker(ctx); refusal != nil {
+		x.refuse(refusal)
 		return
 	}
 	if before, _ := x.mem.body.String(x.mem.req.Fields["previous_response_id"]); before != "" {

@@ -47,7 +47,8 @@ type Model struct {
 type Options struct {
 	Models       []Model
 	Fleet        *fleet.Fleet
-	MaxInFlight  int // open requests of a slot, at which it gets no more; 0: no limit
+	MaxInFlight  int           // open requests of a slot, at which it gets no more; 0: no limit
+	Hold         time.Duration // that a request waits for a worker where none is known; 0: not, and it has no target then
 	Index        *indexer.Index
 	Audit        *audit.Auditor        // nil: predictions are not compared with what workers store
 	PredictedTTL time.Duration         // how long a routed prompt counts as held before events confirm it
@@ -75,6 +76,8 @@ type Router struct {
 	admission sync.Mutex    // see inTurn
 	lanes     *lanes
 	metrics   *metrics
+	waiters   *waiters
+	lines     *zap.Logger // for what is told of each decision
 	scratch   sync.Pool
 }
 
@@ -99,10 +102,11 @@ func New(opt Options) *Router {
 	if opt.Log == nil {
 		opt.Log = zap.NewNop()
 	}
+	lines := opt.Log
 	// Each message once a minute: what is wrong with requests is counted, and logged once in a while.
 	opt.Log = opt.Log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core { return zapcore.NewSamplerWithOptions(c, time.Minute, 1, 0) }))
 	r := &Router{opt: opt, predicted: newPredictions(opt.PredictedTTL, predBlocks), seen: newSightings(),
-		recent: newRecent(), seed: maphash.MakeSeed(), lanes: newLanes()}
+		recent: newRecent(), seed: maphash.MakeSeed(), lanes: newLanes(), waiters: newWaiters(), lines: lines}
 	if r.opt.Seed == 0 {
 		r.opt.Seed = rand.Uint64()
 	}
@@ -122,6 +126,8 @@ func (r *Router) Serve(models []Model, maxInFlight int, predictedTTL time.Durati
 	for i := range models {
 		m := newServedModel(&models[i])
 		now.names[m.Name] = servedName{model: m}
+		r.metrics.decisions.WithLabelValues(m.Name, string(RefusedByUs)) // a counter that first appears as 1 has not increased, to an alert
+		r.metrics.told.WithLabelValues(m.Name, "fewer")
 		for _, n := range m.Aliases {
 			now.names[n] = servedName{model: m}
 		}

@@ -451,7 +451,7 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// labels joins the values of one label, by its number, of all series of a metric.
+// labels joins the values of one label, by its number, of all series of a metric that have counted something.
 func (w *world) labels(t *testing.T, metric string, label int) (out string) {
 	all, err := w.metrics.Gather()
 	if err != nil {
@@ -460,7 +460,9 @@ func (w *world) labels(t *testing.T, metric string, label int) (out string) {
 	for _, f := range all {
 		if f.GetName() == metric {
 			for _, m := range f.GetMetric() {
-				out += m.GetLabel()[label].GetValue()
+				if m.GetCounter().GetValue() > 0 {
+					out += m.GetLabel()[label].GetValue()
+				}
 			}
 		}
 	}

@@ -131,6 +131,9 @@ func (c *Config) checkRanges(bad report) {
 		inRange(bad, "load_every", c.LoadEvery, 100*time.Millisecond, time.Minute)
 	}
 	inRange(bad, "media.relay.ttl", c.Media.Relay.TTL, time.Second, 24*time.Hour)
+	if c.Hold < 0 || c.Hold > c.Envoy.MessageTimeout/2 {
+		bad("hold", "%s is more than Envoy waits for (want at most half of envoy.message_timeout, %s, or 0s for not at all)", c.Hold, c.Envoy.MessageTimeout/2)
+	}
 	if c.MaxInFlight < 0 {
 		bad("max_in_flight", "%d is no number of requests (want 1 or more, or 0 for no limit)", c.MaxInFlight)
 	}

@@ -46,6 +46,9 @@ type Config struct {
 	Workers     []Worker      `yaml:"workers" reload:"live"`
 	// MaxInFlight is how many requests a worker, or each of its ranks, may have open before it gets no more; 0: no limit.
 	MaxInFlight int `yaml:"max_in_flight" reload:"live"`
+	// Hold is how long a request waits for a worker where none is known for it; then its client gets 503. 0: it does not wait,
+	// and Envoy's fallback takes it (in the endpoint-picker protocol: 503).
+	Hold time.Duration `yaml:"hold"`
 	// Kubernetes lists further workers, which come and go.
 	Kubernetes Kubernetes `yaml:"kubernetes" reload:"live"`
 	Dynamo     Dynamo     `yaml:"dynamo"`

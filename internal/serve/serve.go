@@ -173,7 +173,7 @@ func (s *Server) decider(ctx context.Context, decisions *decisionlog.Log) *runni
 	r.nurse = vitals.New(vitals.Options{Health: s.cfg.HealthEvery, Load: s.cfg.LoadEvery, Fleet: r.fleet, Log: s.log, Metrics: r.metrics,
 		Reborn: func(w *fleet.Worker, was time.Time) { r.sources.set.Reborn(w, was) }})
 	r.router = router.New(router.Options{Models: s.now.Load().models, Fleet: r.fleet, Index: r.index, Audit: r.audit, Decisions: decisions,
-		PredictedTTL: s.cfg.Index.PredictedTTL, MaxInFlight: s.cfg.MaxInFlight, Log: s.log, Metrics: r.metrics,
+		PredictedTTL: s.cfg.Index.PredictedTTL, MaxInFlight: s.cfg.MaxInFlight, Hold: s.cfg.Hold, Log: s.log, Metrics: r.metrics,
 		Resync: func(slot *fleet.Slot) {
 			r.sources.set.Resync(func(f *fleet.Slot) bool { return f == slot }, "fewer_cached")
 		}})

@@ -51,11 +51,11 @@ var (
 	update    = flag.Bool("update", false, "write docs/signals.md")
 )
 
-// signal is a metric as docs/signals.md tells of it.
-type signal struct{ name, kind, labels, help string }
+// exporting is a metric as docs/signals.md tells of it.
+type exporting struct{ name, kind, labels, help string }
 
 // registered are the metrics that a Sightline with this configuration has registered when it serves, by name.
-func registered(t *testing.T, text string) map[string]signal {
+func registered(t *testing.T, text string) map[string]exporting {
 	t.Helper()
 	dir := checkDir(t)
 	if err := os.Mkdir(dir+"/discovery", 0o700); err != nil {
@@ -79,8 +79,8 @@ func registered(t *testing.T, text string) map[string]signal {
 
 // described reads descriptions. They have no type: what only grows ends in _total, to which e2e's TestCountersAreCounters holds
 // all that runs; the histograms are those of how long decisions take.
-func described(c prometheus.Collector) map[string]signal {
-	all, found := make(chan *prometheus.Desc), map[string]signal{}
+func described(c prometheus.Collector) map[string]exporting {
+	all, found := make(chan *prometheus.Desc), map[string]exporting{}
 	go func() {
 		c.Describe(all)
 		close(all)
@@ -90,7 +90,7 @@ func described(c prometheus.Collector) map[string]signal {
 		if m == nil {
 			continue
 		}
-		s := signal{name: m[1], kind: "gauge", labels: m[4]}
+		s := exporting{name: m[1], kind: "gauge", labels: m[4]}
 		s.help, _ = strconv.Unquote(m[2])
 		switch {
 		case strings.HasSuffix(s.name, "_total"):
@@ -106,7 +106,7 @@ func described(c prometheus.Collector) map[string]signal {
 	return found
 }
 
-func routerSignals(t *testing.T) map[string]signal {
+func routerSignals(t *testing.T) map[string]exporting {
 	all := registered(t, ownEvents)
 	maps.Copy(all, registered(t, dynamoEvents))
 	if len(all) < 50 {
@@ -126,7 +126,7 @@ func (descriptions) Describe(ch chan<- *prometheus.Desc) {
 	buildinfo.Read().Metric().Describe(ch)
 }
 
-func table(signals map[string]signal) string {
+func table(signals map[string]exporting) string {
 	var out strings.Builder
 	out.WriteString("\n| metric | type | labels | what |\n|---|---|---|---|\n")
 	for _, name := range slices.Sorted(maps.Keys(signals)) {
@@ -143,7 +143,7 @@ func table(signals map[string]signal) string {
 func TestSignalsDoc(t *testing.T) {
 	page := read(t, "docs/signals.md")
 	written := page
-	for mark, signals := range map[string]map[string]signal{"router": routerSignals(t), "agent": described(descriptions{})} {
+	for mark, signals := range map[string]map[string]exporting{"router": routerSignals(t), "agent": described(descriptions{})} {
 		before, rest, ok := strings.Cut(written, "<!-- "+mark+" -->\n")
 		_, after, end := strings.Cut(rest, "<!-- end -->")
 		if !ok || !end {

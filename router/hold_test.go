@@ -1,0 +1,80 @@
+package router
+
+import (
+	"net/http"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+)
+
+// Where no worker is known a request waits for one, and its client is told to come again where none comes.
+func TestHold(t *testing.T) {
+	for name, c := range map[string]struct {
+		hold        time.Duration
+		comes, full bool
+		why         string // of a refusal; "": a worker or Envoy's fallback takes it
+		outcome     string
+	}{
+		"off":               {0, false, false, "", ""},
+		"one comes":         {time.Hour, true, false, "", heldServed},
+		"none comes":        {time.Millisecond, false, false, "no worker is there for this request", heldNone},
+		"many wait already": {time.Hour, false, true, "no worker is there for this request", heldFull},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 1)
+			workers := w.opt.Fleet.Workers()
+			w.opt.Fleet.Set(nil)
+			w.opt.Hold = c.hold
+			if c.full {
+				w.waiters.now.Store(mostHeld)
+			}
+			done := make(chan Decision, 1)
+			go func() { done <- w.decide(`{"model":"m","messages":[{"role":"user","content":"hi"}]}`) }()
+			if c.comes {
+				for w.waiters.now.Load() == 0 {
+					runtime.Gosched()
+				}
+				w.opt.Fleet.Set(workers)
+			}
+			d := <-done
+			if (len(d.Targets) == 1) != c.comes || (d.Refuse != nil) != (c.why != "") {
+				t.Errorf("%+v", d)
+			}
+			if d.Refuse != nil && (d.Refuse.Status != http.StatusServiceUnavailable || d.Refuse.Message != c.why) {
+				t.Errorf("refused with %+v", d.Refuse)
+			}
+			if c.outcome != "" && !strings.Contains(w.counted(t, "sightline_requests_held_total"), c.outcome+"=1 ") {
+				t.Errorf("not counted as %q", c.outcome)
+			}
+		})
+	}
+}
+
+// At debug each decision is one line, however many there are, and no line has a word of a prompt.
+func TestDecisionLines(t *testing.T) {
+	w := newWorld(t, 2)
+	core, lines := observer.New(zap.DebugLevel)
+	w.lines = zap.New(core)
+	for range 3 {
+		w.decide(`{"model":"m","messages":[{"role":"user","content":"a secret"}]}`)
+	}
+	said := lines.FilterMessage("decided").All()
+	if len(said) != 3 {
+		t.Fatalf("%d lines, want 3", len(said))
+	}
+	for i, l := range said {
+		f := l.ContextMap()
+		if f["id"] == "" || f["model"] != "m" || f["worker"] == "" || f["prompt_tokens"] == int64(0) {
+			t.Errorf("line %d: %v", i, f)
+		}
+		for _, v := range f {
+			if s, _ := v.(string); strings.Contains(s, "secret") {
+				t.Errorf("line %d has the prompt: %v", i, f)
+			}
+		}
+	}
+}
