@@ -70,6 +70,13 @@ $(OPENAI):
 e2e: $(OPENAI) ## the whole, with a real Envoy, real NATS, real sockets, the stock openai client
 	SIGHTLINE_OPENAI=$(OPENAI)/bin/python $(GO) test $(POISON) -count=1 -timeout 20m ./e2e/...
 
+.PHONY: signals
+signals: ## rules and dashboard, asked of a real Prometheus behind a real Envoy; needs Debian's package prometheus
+	@command -v promtool prometheus >/dev/null || { echo "signals: promtool and prometheus are missing (Debian: apt-get install prometheus)"; exit 1; }
+	promtool check rules examples/prometheus/rules.yml
+	cd examples/prometheus && promtool test rules rules_test.yml
+	SIGHTLINE_PROMETHEUS=1 $(GO) test $(POISON) -count=1 -timeout 10m -v -run '^TestSignalsInPrometheus$$' ./e2e
+
 e2e-compose: ## examples/compose on a Docker engine, images built here; fails where no engine can be had
 	@e2e/compose/run.sh
 
