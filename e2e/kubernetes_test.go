@@ -75,6 +75,7 @@ func TestKubernetesWorkers(t *testing.T) {
 		t.Fatal(err)
 	}
 	g := startGateway(t, map[string]any{
+		"hold": "3s", "envoy": map[string]any{"message_timeout": "20s"},
 		"models": []any{map[string]any{"name": "sim-vl", "dir": model}},
 		"kubernetes": map[string]any{"api": api.URL, "ca_file": api.CAFile, "token_file": api.TokenFile, "workers": []any{
 			map[string]any{"namespace": "llm", "service": "vllm", "port": "http", "events": map[string]any{"zmq": "tcp://{ip}:" + ports[1], "replay": "tcp://{ip}:" + ports[2]}},
@@ -144,5 +145,33 @@ func TestKubernetesWorkers(t *testing.T) {
 	}
 	if first.Stats().Requests != at {
 		t.Error("a pod that left got a request")
+	}
+
+	// None is left: a request waits for one that comes, and gets 503 where none does.
+	held := func(outcome string) float64 {
+		return metricOf(t, g.admin, "sightline_requests_held_total", fmt.Sprintf("outcome=%q", outcome))
+	}
+	eventually(t, "a request that waited is served", func() bool {
+		list(nil)
+		wantFleet("")
+		done, before := make(chan int, 1), metricOf(t, g.admin, "sightline_extproc_body_bytes_total", "")
+		go func() {
+			status, _ := g.ask([]any{user("gamma")}, map[string]any{"model": "sim-vl"}, nil)
+			done <- status
+		}()
+		eventually(t, "it is here", func() bool {
+			return metricOf(t, g.admin, "sightline_extproc_body_bytes_total", "") > before || len(done) > 0
+		})
+		list(nil, second)
+		return <-done == http.StatusOK && held("served") > 0
+	})
+	list(nil)
+	wantFleet("")
+	status, page := g.ask([]any{user("delta")}, map[string]any{"model": "sim-vl"}, nil)
+	if status != http.StatusServiceUnavailable || !strings.Contains(page, "no worker is there") || held("none came") == 0 {
+		t.Errorf("without workers: %d, %s", status, page)
+	}
+	if first.Stats().Requests != at {
+		t.Error("Envoy's fallback got a request that was held")
 	}
 }
