@@ -326,11 +326,38 @@ func TestSightlineKilledUnderLoad(t *testing.T) {
 	url := dataURL(photo(6))
 	first := ask(t, l, "What is this?", url)
 	awaitExact(t, l, first.worker, first.prompt)
+	sent, end := hundredASecond(t, l)
+	for range 2 {
+		at := sent.Load()
+		eventually(t, "load", func() bool { return sent.Load() > at+50 })
+		l.KillSightline()
+		at = sent.Load()
+		eventually(t, "load without Sightline", func() bool { return sent.Load() > at+100 })
+		if err := l.StartSightline(); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.WaitReady(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	end()
+	// Of what it decided while Envoy was about to find it again, Sightline may never hear the end: quiet would wait for it.
+	again := fmt.Appendf(nil, `{"model":%q,"max_tokens":1,"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":%q}},{"type":"text","text":"And now?"}]}]}`, lab.ModelName, url)
+	eventually(t, "the picture to be known again", func() bool {
+		raws(t, l, again, nil)
+		d := lastDecision(t, l)
+		return d.Get("reason").Str == "exact" && d.Get("cached_tokens").Int() > 380
+	})
+}
+
+// hundredASecond sends short requests until end is called, which wants all of them answered with 200.
+func hundredASecond(t *testing.T, l *lab.Lab) (sent *atomic.Int64, end func()) {
 	ctx, stop := context.WithCancel(t.Context())
-	var sent, failed atomic.Int64
+	var failed atomic.Int64
 	var clients sync.WaitGroup
+	sent = new(atomic.Int64)
 	clients.Go(func() {
-		tick := time.NewTicker(10 * time.Millisecond) // 100 requests a second
+		tick := time.NewTicker(10 * time.Millisecond)
 		defer tick.Stop()
 		for n := 0; ; n++ {
 			select {
@@ -353,32 +380,15 @@ func TestSightlineKilledUnderLoad(t *testing.T) {
 			})
 		}
 	})
-	for range 2 {
-		at := sent.Load()
-		eventually(t, "load", func() bool { return sent.Load() > at+50 })
-		l.KillSightline()
-		at = sent.Load()
-		eventually(t, "load without Sightline", func() bool { return sent.Load() > at+100 })
-		if err := l.StartSightline(); err != nil {
-			t.Fatal(err)
-		}
-		if err := l.WaitReady(t.Context()); err != nil {
-			t.Fatal(err)
+	return sent, func() {
+		t.Helper()
+		stop()
+		clients.Wait()
+		t.Logf("%d requests, %d failed", sent.Load(), failed.Load())
+		if failed.Load() != 0 || sent.Load() < 200 {
+			t.Errorf("%d of %d requests failed", failed.Load(), sent.Load())
 		}
 	}
-	stop()
-	clients.Wait()
-	t.Logf("%d requests, %d failed", sent.Load(), failed.Load())
-	if failed.Load() != 0 || sent.Load() < 200 {
-		t.Errorf("%d of %d requests failed", failed.Load(), sent.Load())
-	}
-	// Of what it decided while Envoy was about to find it again, Sightline may never hear the end: quiet would wait for it.
-	again := fmt.Appendf(nil, `{"model":%q,"max_tokens":1,"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":%q}},{"type":"text","text":"And now?"}]}]}`, lab.ModelName, url)
-	eventually(t, "the picture to be known again", func() bool {
-		raws(t, l, again, nil)
-		d := lastDecision(t, l)
-		return d.Get("reason").Str == "exact" && d.Get("cached_tokens").Int() > 380
-	})
 }
 
 // A worker dies: requests that had no first byte yet are answered by others; streams that had begun are cut, and counted.

@@ -188,6 +188,9 @@ func (l *Lab) configure(listen string) error {
 	return os.WriteFile(l.config, text, 0o600)
 }
 
+// ConfigFile is Sightline's file, which may be written anew while it runs.
+func (l *Lab) ConfigFile() string { return l.config }
+
 // StartSightline runs `sightline serve`; after KillSightline, once more.
 func (l *Lab) StartSightline() (err error) {
 	l.main, err = l.run("serve", "--config", l.config)
