@@ -77,6 +77,8 @@ var (
 		"Share of its KV cache that each worker told to be in use, 0 to 1; none: it does not say.", []string{"worker", "rank"}, nil)
 	inflightDesc = prometheus.NewDesc("sightline_worker_requests_in_flight",
 		"Requests in flight at each worker, others' that it told of included.", []string{"worker", "rank"}, nil)
+	queuedDesc = prometheus.NewDesc("sightline_worker_queued_prefill_seconds",
+		"How long each worker takes to prefill what waits there, at the rate that it has shown; none: it has work and has not shown one. Sums by model say how far a fleet is behind.", []string{"model", "worker", "rank"}, nil)
 )
 
 // Describe implements prometheus.Collector.
@@ -84,6 +86,7 @@ func (n *Nurse) Describe(ch chan<- *prometheus.Desc) {
 	ch <- ageDesc
 	ch <- usageDesc
 	ch <- inflightDesc
+	ch <- queuedDesc
 }
 
 // Collect implements prometheus.Collector.
@@ -94,7 +97,11 @@ func (n *Nurse) Collect(ch chan<- prometheus.Metric) {
 			gauge := func(desc *prometheus.Desc, v float64) {
 				ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, w.Name, strconv.Itoa(max(s.Rank, 0)))
 			}
-			gauge(inflightDesc, float64(s.Load(now).Inflight))
+			load := s.Load(now)
+			gauge(inflightDesc, float64(load.Inflight))
+			if load.Backlog == 0 || load.Rate > 0 {
+				ch <- prometheus.MustNewConstMetric(queuedDesc, prometheus.GaugeValue, load.Backlog/max(load.Rate, 1), w.Model, w.Name, strconv.Itoa(max(s.Rank, 0)))
+			}
 			if _, usage, age, ok := s.Told(now); ok {
 				gauge(ageDesc, age.Seconds())
 				if usage >= 0 {

@@ -239,7 +239,7 @@ func TestLoad(t *testing.T) {
 			shown[f.GetName()] = append(shown[f.GetName()], m.GetGauge().GetValue())
 		}
 	}
-	if len(shown) != 3 || len(shown["sightline_worker_load_age_seconds"]) != 2 || !slices.Equal(shown["sightline_worker_kv_cache_usage"], []float64{0.25, 0.5}) ||
+	if len(shown) != 4 || !slices.Equal(shown["sightline_worker_queued_prefill_seconds"], []float64{0, 0}) || len(shown["sightline_worker_load_age_seconds"]) != 2 || !slices.Equal(shown["sightline_worker_kv_cache_usage"], []float64{0.25, 0.5}) ||
 		!slices.Equal(shown["sightline_worker_requests_in_flight"], []float64{3, 7}) {
 		t.Errorf("shown: %v", shown)
 	}
@@ -266,7 +266,8 @@ func TestLoad(t *testing.T) {
 	if out := w.worker.Out(time.Now()); out != "" || w.said("not heard") == 0 {
 		t.Errorf("%q, said %v", out, w.log.All())
 	}
-	if n, err := w.reg.Gather(); err != nil || len(n) != 2 || n[0].GetName() != "sightline_worker_checks_failed_total" || n[1].GetName() != "sightline_worker_requests_in_flight" {
+	if n, err := w.reg.Gather(); err != nil || len(n) != 3 || n[0].GetName() != "sightline_worker_checks_failed_total" || n[1].GetName() != "sightline_worker_queued_prefill_seconds" ||
+		n[2].GetName() != "sightline_worker_requests_in_flight" {
 		t.Errorf("an age is left: %v, %v", n, err)
 	}
 }
