@@ -3,11 +3,48 @@ package e2e
 import (
 	"bytes"
 	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/sightline-router/sightline/internal/bench"
 	"github.com/sightline-router/sightline/internal/testkit/lab"
+	"github.com/sightline-router/sightline/internal/testkit/sim"
 )
+
+// With envoy.debug_headers an answer names its decision, and a client cannot say so itself; what is not decided names none.
+func TestDebugHeaders(t *testing.T) {
+	l := startLab(t, func(o *lab.Options) { o.Debug = true })
+	for body, reasons := range map[string]string{
+		`{"model":"` + lab.ModelName + `","max_tokens":1,"messages":[{"role":"user","content":"hello"}]}`: "exact predicted affinity load",
+		`{"model":"` + lab.ModelName + `","messages":[{"role":"user","content":"hello","uuid":{}}]`:       "refused load",
+	} {
+		req, _ := http.NewRequest(http.MethodPost, l.URL+"/v1/chat/completions", strings.NewReader(body))
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("X-Sightline-Id", "mine")
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		h := resp.Header
+		if len(h["X-Sightline-Id"]) != 1 || h.Get("X-Sightline-Id") == "mine" || !strings.Contains(reasons, h.Get("X-Sightline-Reason")) {
+			t.Errorf("%s: status %d, %v", body, resp.StatusCode, h)
+		}
+		if resp.StatusCode == http.StatusOK && !slices.ContainsFunc(l.Sims, func(w *sim.Worker) bool { return w.Addr() == h.Get("X-Sightline-Worker") }) {
+			t.Errorf("%q is no worker", h.Get("X-Sightline-Worker"))
+		}
+	}
+	resp, err := http.Get(l.URL + "/v1/models")
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.Header.Get("X-Sightline-Reason") != "" {
+		t.Errorf("a request that is not decided: %v", resp.Header)
+	}
+}
 
 // `sightline bench` on a real Envoy and on Sightline alone: no request fails, and of pictures that are asked about again the
 // engines find much cached.

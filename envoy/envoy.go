@@ -54,6 +54,8 @@ type Options struct {
 	WorkerTLS, SightlineTLS *TLS
 	// TokenUsage has Envoy read the engine's token counts from answers and report them to Sightline. Needs 1.40.
 	TokenUsage bool
+	// DebugHeaders has Envoy tell clients who decided what: x-sightline-id, -worker (where the answer came from) and -reason.
+	DebugHeaders bool
 
 	variant string // as Apply was asked, for the text's first line
 }

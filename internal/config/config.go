@@ -178,6 +178,8 @@ type Envoy struct {
 	Sightlines []string `yaml:"sightlines"`
 	// TokenUsage has Envoy read the engine's token counts from answers, so that predictions are checked against them. 1.40.
 	TokenUsage bool `yaml:"token_usage"`
+	// DebugHeaders has Envoy add the decision's id and reason, and the worker, to answers.
+	DebugHeaders bool `yaml:"debug_headers"`
 	// Pools tell which model a request is for by its route; without them all workers are one pool.
 	Pools        []Pool  `yaml:"pools"`
 	WorkerTLS    PeerTLS `yaml:"worker_tls"`    // Envoy to workers

@@ -108,7 +108,7 @@ func EnvoyWant(cfg config.Config) (fit.Want, error) {
 func envoyOptions(cfg config.Config) (envoy.Options, error) {
 	o := envoy.Default()
 	o.Listen, o.Admin, o.Sightline, o.BodyLimit = cfg.Envoy.Listen, cfg.Envoy.Admin, cfg.Listen, int(cfg.BodyLimit)
-	o.MessageTimeout, o.TokenUsage = cfg.Envoy.MessageTimeout, cfg.Envoy.TokenUsage
+	o.MessageTimeout, o.TokenUsage, o.DebugHeaders = cfg.Envoy.MessageTimeout, cfg.Envoy.TokenUsage, cfg.Envoy.DebugHeaders
 	if len(cfg.Envoy.Sightlines) > 0 {
 		o.Sightline = strings.Join(cfg.Envoy.Sightlines, ",")
 	}

@@ -32,6 +32,7 @@ type Options struct {
 	Workers  int        // how many; 0: three
 	Engine   sim.Engine // of the workers; "": vLLM
 	Ranks    int        // data-parallel ranks a worker; 0: none
+	Debug    bool       // envoy.debug_headers
 	Speed    float64    // of the simulated workers; 0: no delay
 	Blocks   int        // of a worker's cache; 0: the simulator's default
 	// Without leaves Sightline away: Envoy then spreads requests round robin.
@@ -121,6 +122,7 @@ func Start(ctx context.Context, o Options) (*Lab, error) {
 	}
 	eo := envoy.Default()
 	eo.Listen, eo.Admin, eo.Sightline, eo.Workers, eo.TokenUsage = at(0), at(1), at(2), addrs, true
+	eo.DebugHeaders = o.Debug
 	log, err := os.Create(filepath.Join(l.dir, "envoy.log"))
 	if err != nil {
 		return l, err
