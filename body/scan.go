@@ -15,6 +15,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"sort"
 	"strings"
@@ -315,6 +316,25 @@ func (s *Skeleton) Full(v gjson.Result) string {
 	}
 	out = append(out, s.text[at:end]...)
 	return unsafe.String(unsafe.SliceData(out), len(out))
+}
+
+// Outline writes a value's JSON text to out, of each long literal its length and no more than its first 4 KiB: enough to tell
+// most values apart. out must not fail.
+func (s *Skeleton) Outline(out io.Writer, v gjson.Result) {
+	at := s.offset(v.Raw)
+	if at < 0 {
+		return
+	}
+	_, _ = out.Write(s.text[at : at+len(v.Raw)])
+	for i := s.firstAt(at); i < len(s.lits) && s.lits[i].at < at+len(v.Raw); i++ {
+		_, _ = fmt.Fprint(out, s.lits[i].Len)
+		left := 4 << 10
+		for _, p := range s.Pieces(s.lits[i]) {
+			p = p[:min(left, len(p))]
+			left -= len(p)
+			_, _ = out.Write(p)
+		}
+	}
 }
 
 // BodyRange is where a value's raw text, quotes included, stands in the body; -1, -1 for a value that is not of the body.

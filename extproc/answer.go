@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/report"
 )
 
 // The headers that steer a request. Envoy must drop them, and all others of package steering's table, from what clients
@@ -96,12 +97,16 @@ func (t *terms) unread(headers mutation, metadata members) encoded {
 
 // steer writes the decision into request headers. The second choice is always there: Envoy 1.39 answers 503 on a retry
 // whose header is missing (1.40 moves on); with one worker it is that worker again, and the attempt after that goes
-// to any. Without a target, whatever a client may have smuggled in is removed and Envoy's fallback takes the request.
+// to any. Without a target (no worker is known, or the request is left alone), whatever a client may have smuggled in is removed
+// and Envoy's fallback takes the request.
 func (t *terms) steer(d router.Decision) mutation {
 	m := make(mutation, 0, 768)
 	m.set(HeaderID, d.ID)
 	m.set(HeaderReason, string(d.Reason))
 	m.remove(t.foreign...)
+	if d.Session != "" {
+		m.set(HeaderSession, d.Session)
+	}
 	if len(d.Targets) == 0 {
 		m.remove(t.smuggled()...)
 		return m
@@ -121,9 +126,6 @@ func (t *terms) steer(d router.Decision) mutation {
 	}
 	if t.Mode != Sightline {
 		m.set(HeaderEndpoint, ranked(d))
-	}
-	if d.Session != "" {
-		m.set(HeaderSession, d.Session)
 	}
 	rank, behind, prefill := number(first.Rank), "", ""
 	if first.Instance != "" {
@@ -182,6 +184,9 @@ func (t *terms) metadata(d router.Decision) members {
 	}
 	if d.Why != "" {
 		m.text("why", d.Why)
+	}
+	if d.Arm == report.Left {
+		m.text("arm", string(d.Arm))
 	}
 	all := make(members, 0, 512)
 	if len(d.Targets) > 0 {

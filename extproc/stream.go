@@ -262,7 +262,7 @@ func (c *call) decideBody(body [][]byte, arrived time.Time) router.Decision {
 	}
 	defer cancel()
 	d := c.safely(ctx, &router.Request{
-		ID: c.id, Source: connection(c.stream.Context()), Path: c.head.path, Stored: c.head.stored(), Pool: c.Pool,
+		ID: c.id, Source: connection(c.stream.Context()), Path: c.head.path, Stored: c.head.stored(), Pool: c.Pool, MustPick: c.strict,
 		Only: c.only, Session: c.head.session, Body: body, Arrived: arrived,
 	})
 	if c.opt.EnvoyWaits > 0 && time.Since(arrived) >= c.opt.EnvoyWaits {

@@ -37,7 +37,7 @@ func (x *decision) allowed() []*fleet.Slot {
 // may have; all that are well are full: the request is shed, as the endpoint-picker protocol has it. Newcomers that have their
 // share already are left out where others are left. A worker whose trial is due is among them too, and is to be the first
 // choice. Where Envoy tells nothing, nobody knows what is in flight, and the limit refuses nobody. A request that asks for an
-// answer that is there costs nothing, and no limit stops it.
+// answer that is there costs nothing, and no limit stops it, nor one that is left alone; that is no worker's trial either.
 func (x *decision) open() *Refusal {
 	slots := x.allowed()
 	well := fleet.Healthy(slots)
@@ -54,12 +54,15 @@ func (x *decision) open() *Refusal {
 			}
 		}
 		if len(x.slots) == 0 && len(well) > 0 {
-			return full()
+			if !x.left() {
+				return full()
+			}
+			x.slots = well
 		}
 	}
 	x.mem.eased = slices.Grow(x.mem.eased[:0], len(x.slots))
 	x.slots = fleet.Eased(x.slots, x.mem.eased, x.now)
-	if len(well) == len(slots) {
+	if len(well) == len(slots) || x.left() {
 		return nil
 	}
 	for _, s := range slots {
@@ -89,7 +92,7 @@ func full() *Refusal {
 // inTurn chooses and books, where there is a limit one decision after another: side by side two would take the last place.
 // Slots that filled up since they were opened are left out.
 func (x *decision) inTurn(choose func()) {
-	if x.maxInFlight <= 0 || x.req.Stored != "" || len(x.slots) == 0 {
+	if x.maxInFlight <= 0 || x.req.Stored != "" || len(x.slots) == 0 || x.left() {
 		choose()
 		return
 	}

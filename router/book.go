@@ -3,25 +3,32 @@ package router
 import (
 	"slices"
 	"sync/atomic"
+	"time"
 
+	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/choose"
 	"github.com/sightline-router/sightline/router/decisionlog"
 	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/router/report"
 )
 
 // booked is what a booking remembers of its decision. Reports of one request may be observed side by side: but for promised
-// it does not change.
+// it does not change, once its slot is known.
 type booked struct {
-	model         string
-	slot          *fleet.Slot // chosen
+	model string
+	arm   report.Arm
+	line  *decisionlog.Line // nil: none is written
+	left  *untouched        // nil: it was steered
+
+	slot          *fleet.Slot // that it is booked at first: the chosen one, or of a request that was left alone the one that got it
 	stores        uint64      // stored events that the index had of it at the decision
-	reason        Reason
-	line          *decisionlog.Line // nil: none is written
-	locals, chain []uint64          // the prompt's blocks
-	size          int               // tokens a block
-	proven        int               // blocks that events proved at the decision
+	exact         bool        // its events prove what is predicted
+	locals, chain []uint64    // the prompt's blocks
+	tokens        int         // of the prompt; 0: not read
+	size          int         // tokens a block
+	proven        int         // blocks that events proved at the decision
 	promised      atomic.Pointer[promise]
 	cached        int  // tokens predicted to be cached on slot; -1: no answer can be compared with it
 	lower         bool // cached is a lower bound
@@ -31,55 +38,116 @@ type booked struct {
 	mute          bool // the engine reports 0 cached tokens where it says nothing (SGLang without --enable-cache-report)
 }
 
+// standing is how a slot stood for a prompt at the decision, in tokens.
+type standing struct {
+	slot                     *fleet.Slot
+	class                    int
+	exact, predicted, encode int
+	rate                     float64
+	stores                   uint64 // stored events that the index had of it
+	doubtful                 bool
+}
+
+func (x *decision) standingOf(class int, slot *fleet.Slot, c *choose.Candidate) standing {
+	return standing{slot: slot, class: class, exact: c.Exact, predicted: c.Predicted, encode: c.Encode, rate: c.Rate, stores: x.opt.Index.Stores(slot.ID), doubtful: c.Doubtful}
+}
+
+// cached is how many of a prompt's tokens the engine should find. It always computes the last token, so a prompt that is held
+// whole loses its last block (vLLM).
+func (s *standing) cached(tokens, size int) int { return min(s.predicted, max(0, tokens-1)/size*size) }
+
+// asked is a prompt as the workers of one class read it.
+type asked struct {
+	class         *servedClass
+	prompts       *engine.Live
+	prompt        *engine.Prompt
+	locals, chain []uint64
+	several, skip bool // there are several prompts; the engine may read no cache
+	unread        bool
+	usage         int
+}
+
+// askedOf keeps what a class's workers read.
+func (x *decision) askedOf(class int) asked {
+	c, rd, keys := &x.model.classes[class], x.reading(class), &x.mem.blocks[class]
+	both := slices.Concat(keys.locals, keys.chain)
+	return asked{class: c, prompts: x.model.prompts[c.reading], prompt: rd.prompt, locals: both[:len(keys.locals)], chain: both[len(keys.locals):],
+		several: rd.several, skip: rd.reuse == prompt.Perhaps, unread: rd.err != nil, usage: rd.usage}
+}
+
 // book remembers what the choice comes to: blocks that the slot will hold, pictures that it will have seen, work that it has
 // got, and events that are to be expected of it.
 func (x *decision) book(best *choose.Candidate, class int) {
 	if x.aside {
 		return
 	}
-	d, rd, c, keys := &x.out, x.reading(class), &x.model.classes[class], &x.mem.blocks[class]
-	b := &booked{model: d.Model, slot: x.chosen, stores: x.opt.Index.Stores(x.chosen.ID), reason: d.Reason, size: c.BlockSize, cached: d.CachedTokens, lower: d.Partial,
-		upper: d.Recurrent || rd.reuse == prompt.Perhaps, stale: best.Doubtful, usage: rd.usage, mute: c.rules.MuteCached}
-	if !best.Doubtful { // else no event will tell of what it gets
-		b.proven = best.Exact / c.BlockSize
+	b := &booked{model: x.out.Model, arm: x.out.Arm}
+	if x.left() {
+		x.leave(b)
+		return
 	}
-	if x.decode != nil || rd.several {
-		b.cached = -1 // what is reported is of another worker's cache, or of another prompt or all (vLLM: the last that ends; SGLang: the sum)
+	a, st := x.askedOf(class), x.standingOf(class, x.chosen, best)
+	work := x.at(b, &st, &a)
+	if x.decode != nil {
+		b.cached = -1 // what is reported is of another worker's cache
 	}
-	both := slices.Concat(keys.locals, keys.chain)
-	b.locals, b.chain = both[:len(keys.locals)], both[len(keys.locals):]
-	b.promised.Store(x.predicted.add(uint32(x.chosen.ID), b.chain, b.proven, x.lasts(x.chosen, x.now), x.now))
-	for i := range rd.prompt.Media[:min(len(rd.prompt.Media), mostMedia)] {
-		md := &rd.prompt.Media[i]
+	x.remember(b, &st, &a, x.now)
+	x.hold(b, work)
+	if !a.unread {
+		x.expect(b, &a, x.out.ID, x.auditSession(a.class.sessions))
+	}
+}
+
+// at takes down that a request is at a slot, and gives what is to be booked there.
+func (r *Router) at(b *booked, st *standing, a *asked) fleet.Booking {
+	id, size := st.slot.ID, a.class.BlockSize
+	b.slot, b.stores, b.locals, b.chain, b.size, b.usage, b.mute = st.slot, st.stores, a.locals, a.chain, size, a.usage, a.class.rules.MuteCached
+	b.tokens = len(a.prompt.IDs)
+	b.exact, b.stale = !st.doubtful && st.exact > 0 && st.predicted <= st.exact, st.doubtful
+	b.lower, b.upper = r.opt.Index.Partial(id), r.opt.Index.Recurrent(id) || a.skip
+	if !st.doubtful { // else no event will tell of what it gets
+		b.proven = st.exact / size
+	}
+	cached := st.cached(b.tokens, size)
+	if b.cached = cached; a.several {
+		b.cached = -1 // what is reported is of another prompt or all (vLLM: the last that ends; SGLang: the sum)
+	}
+	work := fleet.Booking{Tokens: b.tokens - cached + st.encode, Context: b.tokens}
+	if a.prompt.Exact { // else its last block is not the last that it will store
+		work.Locals, work.From = b.locals, st.predicted/size
+	}
+	return work
+}
+
+// remember notes which blocks the slot will hold and which pictures it will have seen.
+func (r *Router) remember(b *booked, st *standing, a *asked, now time.Time) {
+	b.promised.Store(r.predicted.add(uint32(b.slot.ID), b.chain, b.proven, r.lasts(b.slot, now), now))
+	for i := range a.prompt.Media[:min(len(a.prompt.Media), mostMedia)] {
+		md := &a.prompt.Media[i]
 		tokens := md.Length
 		switch {
 		case tokens == 0:
 			tokens = unknownPicture
-		case md.Offset+md.Length <= best.Predicted:
+		case md.Offset+md.Length <= st.predicted:
 			continue // its blocks are held: it is not encoded
 		}
-		x.seen.add(md.Key, x.chosen, tokens)
+		r.seen.add(md.Key, b.slot, tokens)
 		if md.Alias != 0 {
-			x.seen.add(md.Alias, x.chosen, 0)
+			r.seen.add(md.Alias, b.slot, 0)
 		}
-	}
-	work := fleet.Booking{Tokens: d.PromptTokens - d.CachedTokens + best.Encode, Context: d.PromptTokens}
-	if rd.prompt.Exact { // else its last block is not the last that it will store
-		work.Locals, work.From = b.locals, best.Predicted/c.BlockSize
-	}
-	x.hold(b, work)
-	if rd.err == nil {
-		x.expect(b, rd, c)
 	}
 }
 
-// hold books work on the chosen slot.
+// hold books work on the chosen slot, or at nobody yet.
 func (x *decision) hold(b *booked, work fleet.Booking) {
 	if x.aside {
 		return
 	}
-	work.Slot, work.Decode, work.Source, work.Note = x.chosen, x.decode, x.out.source, b
-	work.Bytes = 256 + 8*(len(b.locals)+len(b.chain))
+	work.Decode, work.Source, work.Note = x.decode, x.out.source, b
+	if b.left == nil {
+		work.Slot = x.chosen
+	}
+	work.Bytes += 256 + 8*(len(b.locals)+len(b.chain))
 	if x.held = true; x.opt.Decisions != nil {
 		b.line = x.line(b)
 		work.Bytes += lineBytes + 8*len(b.line.HashIDs)
@@ -87,13 +155,17 @@ func (x *decision) hold(b *booked, work fleet.Booking) {
 	x.opt.Fleet.Book(x.out.ID, work)
 }
 
-// expect has the audit watch for what the slot will store. A request without a session id gets the decision's, where the
-// engine's events will name it.
-func (x *decision) expect(b *booked, rd *reading, c *servedClass) {
+// auditSession is the request's session for the audit. One without gets the decision's id, where engines' events will name it.
+func (x *decision) auditSession(named bool) string {
 	session := sessionOf(x.mem.req.Fields, x.req.Session)
-	if session == "" && x.opt.Audit != nil && c.sessions && x.chosen.Worker.Instance == "" {
+	if session == "" && x.opt.Audit != nil && named && x.chosen.Worker.Instance == "" {
 		session, x.out.Session = x.out.ID, x.out.ID
 	}
-	x.opt.Audit.Expect(audit.Expectation{ID: x.out.ID, Slot: x.chosen.ID, Worker: x.chosen.Worker.Name, Model: b.model, Session: session,
-		Locals: b.locals, From: b.proven, Size: b.size, Prompts: x.model.prompts[c.reading].Model(), Prompt: rd.prompt})
+	return session
+}
+
+// expect has the audit watch for what the slot will store.
+func (r *Router) expect(b *booked, a *asked, id, session string) {
+	r.opt.Audit.Expect(audit.Expectation{ID: id, Slot: b.slot.ID, Worker: b.slot.Worker.Name, Model: b.model, Session: session,
+		Locals: b.locals, From: b.proven, Size: b.size, Prompts: a.prompts.Model(), Prompt: a.prompt})
 }

@@ -49,7 +49,9 @@ func (x *decision) choose() {
 	best := &x.ranked[0]
 	class := x.model.classOf(x.chosen.Worker)
 	rd, size := x.reading(class), x.model.classes[class].BlockSize
-	x.edit(rd.edits)
+	if !x.left() || x.agreed() {
+		x.edit(rd.edits)
+	}
 	x.out.PromptTokens = len(rd.prompt.IDs)
 	// An engine always computes the last token, so a prompt that is held whole loses its last block (vLLM).
 	most := max(0, x.out.PromptTokens-1) / size * size
@@ -59,7 +61,11 @@ func (x *decision) choose() {
 		x.out.Begins = uint32(maphash.Comparable(x.seed, [beginning]uint32(rd.prompt.IDs)))
 	}
 	x.regret(best, most)
-	x.target()
+	if x.left() {
+		x.would()
+	} else {
+		x.target()
+	}
 	x.explain(best, rd)
 	x.book(best, class)
 }
@@ -101,7 +107,8 @@ func (x *decision) addCandidates(class int) {
 		c, promised := &s.candidates[from+i], int(s.reach.all[i].blocks)
 		c.Exact, c.Predicted, c.Shared = c.Exact*size, promised*size, (promised-c.Exact)*size
 	}
-	x.addPictures(rd.prompt, s.candidates[from:])
+	x.addPictures(rd.prompt, x.slots, s.candidates[from:])
+	x.stand(class, x.slots, s.candidates[from:]...)
 	x.addShut(class, looked)
 }
 
@@ -192,8 +199,8 @@ func (s *scratch) overlapOf(slot *fleet.Slot) int {
 	return int(s.overlap[slot.ID])
 }
 
-// addPictures fills in, per candidate, the picture tokens behind its cached prefix: to encode, or in its encoder cache.
-func (x *decision) addPictures(p *engine.Prompt, cands []choose.Candidate) {
+// addPictures fills in, per candidate, one of slots, the picture tokens behind its cached prefix: to encode, or in its encoder cache.
+func (x *decision) addPictures(p *engine.Prompt, slots []*fleet.Slot, cands []choose.Candidate) {
 	for i := range p.Media[:min(len(p.Media), mostMedia)] {
 		md := &p.Media[i]
 		by := x.seen.by(md.Key)
@@ -204,10 +211,10 @@ func (x *decision) addPictures(p *engine.Prompt, cands []choose.Candidate) {
 			c := &cands[j]
 			c.Shared += max(0, min(c.Predicted, md.Offset+md.Length)-max(c.Exact, md.Offset)) // booked for its encoding too
 			switch {
-			case md.Length == 0 && !by.holds(x.slots[c.Slot]):
+			case md.Length == 0 && !by.holds(slots[c.Slot]):
 				c.Encode += unknownPicture
 			case md.Length > 0 && md.Offset+md.Length <= c.Predicted:
-			case by.holds(x.slots[c.Slot]):
+			case by.holds(slots[c.Slot]):
 				c.Seen += max(md.Length, 1)
 			default:
 				c.Encode += md.Length // whole, also where one token of it is missing
@@ -268,6 +275,11 @@ func (x *decision) target() {
 			x.out.Targets = append(x.out.Targets, Target{Worker: slot.Worker.Name, Addr: slot.Worker.Addr, Rank: slot.Rank})
 		}
 	}
+}
+
+// would names the worker that a request that is left alone would have got.
+func (x *decision) would() {
+	x.out.WouldBe = Target{Worker: x.chosen.Worker.Name, Addr: x.chosen.Worker.Addr, Rank: x.chosen.Rank}
 }
 
 // explain gives the step of the ladder, and what keeps the decision from the one above or from being certain.

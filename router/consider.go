@@ -26,7 +26,7 @@ type Considered struct {
 // at most.
 func (r *Router) Consider(ctx context.Context, req *Request, most int) (Decision, Recent) {
 	aside, now := &Router{opt: r.opt, predicted: r.predicted, seen: r.seen, answers: r.answers, lanes: r.lanes}, r.serving.Load()
-	aside.opt.Log, aside.opt.Audit, aside.opt.Decisions = zap.NewNop(), nil, nil
+	aside.opt.Log, aside.opt.Audit, aside.opt.Decisions, aside.opt.Left = zap.NewNop(), nil, nil, 0
 	aside.metrics = newMetrics(nil, aside)
 	aside.serving.Store(now)
 	x := &decision{Router: aside, serving: now, req: req, now: r.opt.Now(), out: Decision{ID: req.ID, Reason: Load}, mem: new(scratch), aside: true}

@@ -38,6 +38,8 @@ type decision struct {
 	decode *fleet.Slot // who decodes, where another does
 	held   bool        // it is booked
 	aside  bool        // nothing is to come of it: see Consider
+
+	standings []standing // of a request that is left alone
 }
 
 // scratch is one decision's memory, reused.
@@ -59,7 +61,7 @@ type scratch struct {
 // ctx has ended it answers soon, on the step of the ladder that it has come to. A body is cleaned before all else, and
 // whatever happens then, its edits are in the decision.
 func (r *Router) Decide(ctx context.Context, req *Request) Decision {
-	x := &decision{Router: r, serving: r.serving.Load(), req: req, now: r.opt.Now(), out: Decision{ID: req.ID, Reason: Load, source: req.Source}, mem: r.scratch.Get().(*scratch)}
+	x := &decision{Router: r, serving: r.serving.Load(), req: req, now: r.opt.Now(), out: Decision{ID: req.ID, Arm: r.arm(), Reason: Load, source: req.Source}, mem: r.scratch.Get().(*scratch)}
 	r.opt.Fleet.Expire()
 	x.decide(ctx)
 	x.rankInBody()
@@ -101,11 +103,15 @@ func (x *decision) decide(ctx context.Context) {
 		}
 	}()
 	switch {
-	case x.req.Stored != "" && x.followAnswer(x.req.Stored):
-		x.byLoad("the worker that keeps the answer")
 	case x.req.Stored != "":
-		x.byLoad("whose answer it is is not known")
+		x.bound()
+		if x.followAnswer(x.req.Stored) {
+			x.byLoad("the worker that keeps the answer")
+		} else {
+			x.byLoad("whose answer it is is not known")
+		}
 	case x.req.Body == nil:
+		x.takeSide()
 		x.byLoad("body not read")
 	default:
 		x.decideBody(ctx)
@@ -119,6 +125,7 @@ func (x *decision) decideBody(ctx context.Context) {
 		x.refuse(refusal)
 		return
 	}
+	x.takeSide()
 	if unread != nil {
 		x.byLoad(unread.Error())
 		return
@@ -132,6 +139,7 @@ func (x *decision) decideBody(ctx context.Context) {
 		return
 	}
 	if before, _ := x.mem.body.String(x.mem.req.Fields["previous_response_id"]); before != "" {
+		x.bound()
 		x.followAnswer(before)
 	}
 	if refusal := x.open(); refusal != nil {
@@ -206,14 +214,21 @@ func (x *decision) byLoad(why string) {
 			x.mem.candidates = append(x.mem.candidates, x.candidate(i))
 		}
 		x.rank()
+		b := &booked{model: x.out.Model, arm: x.out.Arm, cached: -1}
+		if x.left() {
+			x.would()
+			x.leave(b)
+			return
+		}
 		x.target()
-		x.hold(&booked{model: x.out.Model, slot: x.chosen, reason: Load, cached: -1}, fleet.Booking{})
+		b.slot = x.chosen
+		x.hold(b, fleet.Booking{})
 	})
 }
 
 // refuse answers the client in the workers' stead.
 func (x *decision) refuse(refusal *Refusal) {
-	x.out.Edits, x.out.Reason, x.out.Why, x.out.Refuse = nil, RefusedByUs, refusal.Message, refusal
+	x.out.Edits, x.out.Arm, x.out.Reason, x.out.Why, x.out.Refuse = nil, "", RefusedByUs, refusal.Message, refusal
 }
 
 // afterPanic ends a decision that panicked. Behind the cleaning that costs the choice alone; before it the client is
@@ -231,7 +246,7 @@ func (x *decision) afterPanic(p any) {
 		x.refuse(&Refusal{Status: http.StatusBadRequest, Message: why})
 		return
 	}
-	x.out = Decision{ID: x.out.ID, Model: x.out.Model, Edits: x.out.Edits, source: x.out.source}
-	x.opened, x.ranked, x.chosen = false, nil, nil
+	x.out = Decision{ID: x.out.ID, Arm: x.out.Arm, Model: x.out.Model, Edits: x.out.Edits, source: x.out.source}
+	x.opened, x.ranked, x.chosen, x.standings = false, nil, nil, nil
 	x.byLoad(why)
 }

@@ -40,9 +40,9 @@ func newWaiters() *waiters {
 	return h
 }
 
-// awaitWorker waits until a worker is known that the request may go to. The time is not the decision's own.
+// awaitWorker waits until a worker is known that the request may go to, unless Envoy is to pick it. The time is not the decision's own.
 func (x *decision) awaitWorker(ctx context.Context) *Refusal {
-	if x.opt.Hold <= 0 || x.aside || len(x.allowed()) > 0 {
+	if x.opt.Hold <= 0 || x.aside || x.left() && !x.req.MustPick || len(x.allowed()) > 0 {
 		return nil
 	}
 	outcome := x.wait(ctx)

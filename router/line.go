@@ -20,7 +20,7 @@ func (x *decision) line(b *booked) *decisionlog.Line {
 	d := &x.out
 	session := sessionOf(x.mem.req.Fields, x.req.Session)
 	l := &decisionlog.Line{Timestamp: x.now.UnixMilli(), ID: d.ID, Model: d.Model, Adapter: x.adapter, Session: strings.Clone(session[:min(len(session), sessionText)]),
-		InputLength: d.PromptTokens, HashIDs: []uint64{}, Reason: string(d.Reason), Why: d.Why, Rank: -1, Cached: d.CachedTokens, Held: d.HeldTokens, Regret: d.Regret,
+		InputLength: d.PromptTokens, HashIDs: []uint64{}, Arm: string(d.Arm), Reason: string(d.Reason), Why: d.Why, Rank: -1, Cached: d.CachedTokens, Held: d.HeldTokens, Regret: d.Regret,
 		Took: milliseconds(x.opt.Now().Sub(x.now)), ReportedCached: -1}
 	if b == nil {
 		return l
@@ -33,9 +33,10 @@ func (x *decision) line(b *booked) *decisionlog.Line {
 	if len(l.Ranked) > 1 {
 		l.Margin = l.Ranked[1].Cost - l.Ranked[0].Cost
 	}
-	if b.size > 0 {
-		l.HashIDs = decisionlog.Spans(b.chain, b.size, d.PromptTokens)
-		media := x.reading(x.model.classOf(x.chosen.Worker)).prompt.Media
+	if d.PromptTokens > 0 {
+		class := x.model.classOf(x.chosen.Worker)
+		l.HashIDs = decisionlog.Spans(x.mem.blocks[class].chain, x.model.classes[class].BlockSize, d.PromptTokens)
+		media := x.reading(class).prompt.Media
 		for i := range media[:min(len(media), mostMedia)] {
 			if media[i].Length > 0 { // else it is not in the prompt that was read
 				l.Images = append(l.Images, decisionlog.Image{ID: media[i].Key, Offset: media[i].Offset, Tokens: media[i].Length})
@@ -58,8 +59,9 @@ func (x *decision) unheld() {
 }
 
 // told has the line of a request that has ended written.
-func (r *Router) told(b *booked, at *fleet.Booking, worker string, o Outcome) {
+func (r *Router) told(b *booked, at *fleet.Booking, worker string, o Outcome, would *decisionlog.Would) {
 	if l := b.line; l != nil {
+		l.Would = would
 		l.Outcome, l.Status, l.Used = decisionlog.Ended, o.Code, worker
 		l.OutputLength, l.ReportedCached, l.ReportedPrompt = o.OutputTokens, o.CachedTokens, max(0, o.PromptTokens)
 		l.FirstByte, l.End = milliseconds(o.FirstByte), milliseconds(r.opt.Now().Sub(at.At))

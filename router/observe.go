@@ -6,6 +6,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/sightline-router/sightline/router/decisionlog"
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
@@ -37,8 +38,12 @@ func (r *Router) confirm(o Outcome) bool {
 	if moved == nil {
 		return ok
 	}
-	r.metrics.moved.Inc()
 	b := now.Note.(*booked)
+	if moved.Slot == nil { // it was left alone, and now has a worker
+		r.settle(b, o.ID, r.opt.Now())
+		return true
+	}
+	r.metrics.moved.Inc()
 	var made *promise
 	if now.Slot.Worker.Class == moved.Slot.Worker.Class {
 		at := r.opt.Now()
@@ -67,11 +72,16 @@ func (r *Router) ended(o Outcome) {
 		o.CachedTokens = -1 // nothing was reported, or of something else
 	}
 	r.metrics.counted(b, o)
-	worker := at.Slot.Worker.Name
-	if !known {
-		worker = "other"
+	worker := "other"
+	if known && at.Slot != nil {
+		worker = at.Slot.Worker.Name
 	}
-	r.told(b, at, worker, o)
+	var would *decisionlog.Would
+	if known {
+		would = b.would(at.Slot)
+	}
+	r.told(b, at, worker, o, would)
+	r.count(b, at, known, o, would)
 	if at.Slot != b.slot || !known {
 		o.CachedTokens = -1 // of another worker than the prediction is of
 	}
@@ -89,7 +99,7 @@ func (r *Router) ended(o Outcome) {
 // says nothing: vLLM keeps back the last one that it finds where it drafts with EAGLE or MTP (read in 0.10 to 0.33), and
 // one that was evicted since the decision is told by an event.
 func (b *booked) disproved(o Outcome) bool {
-	return (b.reason == Exact || b.stale) && !b.upper && o.Code == http.StatusOK && o.CachedTokens >= 0 && o.CachedTokens < b.cached-b.size
+	return (b.exact || b.stale) && !b.upper && o.Code == http.StatusOK && o.CachedTokens >= 0 && o.CachedTokens < b.cached-b.size
 }
 
 // correct takes out of the index what a slot did not find, unless it has stored that since. When it happens again and again

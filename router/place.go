@@ -9,7 +9,7 @@ import (
 // Place decides for a prompt that was read already: for simulations, which have no bodies. The decision is taken and booked
 // like any other; a model that is not known has no targets.
 func (r *Router) Place(id, model string, p *engine.Prompt) Decision {
-	x := &decision{Router: r, serving: r.serving.Load(), req: new(Request), now: r.opt.Now(), out: Decision{ID: id, Reason: Load}, mem: r.scratch.Get().(*scratch)}
+	x := &decision{Router: r, serving: r.serving.Load(), req: new(Request), now: r.opt.Now(), out: Decision{ID: id, Arm: r.arm(), Reason: Load}, mem: r.scratch.Get().(*scratch)}
 	r.opt.Fleet.Expire()
 	x.mem.req.Model = model
 	if why := x.findModel(); why != "" {

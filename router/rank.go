@@ -12,7 +12,7 @@ import (
 // rankInBody puts the chosen rank at the body's begin (routed_dp_rank, SGLang 0.5.23). What a client put there itself was
 // cut out before.
 func (x *decision) rankInBody() {
-	if x.model == nil || x.chosen == nil || x.out.Refuse != nil {
+	if x.model == nil || x.chosen == nil || x.out.Refuse != nil || x.left() {
 		return
 	}
 	rank, class := x.chosen.Rank, &x.model.classes[x.model.classOf(x.chosen.Worker)]

@@ -143,7 +143,6 @@ func (rd *reading) read(ctx context.Context, m *engine.Model, path, adapter stri
 // whoever gets the request can read it.
 func (x *decision) unreadable() (why string) {
 	var first *reading
-	same := true
 	for i := range x.mem.readings {
 		rd := &x.mem.readings[i]
 		switch {
@@ -154,15 +153,29 @@ func (x *decision) unreadable() (why string) {
 		case first == nil:
 			first = rd
 		}
-		same = same && sameEdits(first.edits, rd.edits)
 	}
-	if same {
+	if x.agreed() {
 		x.edit(first.edits)
 	}
 	if first.refused() {
 		return "the engine will answer with an error"
 	}
 	return first.err.Error()
+}
+
+// agreed tells whether all engines that may get the request want its body changed alike.
+func (x *decision) agreed() bool {
+	var first *reading
+	for i := range x.mem.readings {
+		switch rd := &x.mem.readings[i]; {
+		case !rd.wanted:
+		case first == nil:
+			first = rd
+		case !sameEdits(first.edits, rd.edits):
+			return false
+		}
+	}
+	return true
 }
 
 // edit adds changes to those that clean the body, in the body's order.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/choose"
+	"github.com/sightline-router/sightline/router/report"
 )
 
 // recent keeps the last decisions, for people: the admin page and the demo read it. One lock, 1024 entries, of
@@ -29,7 +30,8 @@ type Recent struct {
 	At           time.Time     `json:"at"`
 	ID           string        `json:"id"`
 	Model        string        `json:"model"`
-	Worker       string        `json:"worker"` // chosen first
+	Arm          report.Arm    `json:"arm,omitempty"`
+	Worker       string        `json:"worker"` // chosen first, also for a request that was left alone
 	Addr         string        `json:"addr"`
 	Rank         int           `json:"rank"` // -1: none
 	Reason       Reason        `json:"reason"`
@@ -99,7 +101,7 @@ func newRecent() *recent {
 // recent is the decision as people see it.
 func (x *decision) recent(took time.Duration) *Recent {
 	d := &x.out
-	e := &Recent{At: x.now, ID: d.ID, Model: d.Model, Reason: d.Reason, Why: d.Why, Asked: d.Asked, Rank: -1, PromptTokens: d.PromptTokens,
+	e := &Recent{At: x.now, ID: d.ID, Model: d.Model, Arm: d.Arm, Reason: d.Reason, Why: d.Why, Asked: d.Asked, Rank: -1, PromptTokens: d.PromptTokens,
 		CachedTokens: d.CachedTokens, HeldTokens: d.HeldTokens, Regret: d.Regret, Begins: d.Begins, Partial: d.Partial, Recurrent: d.Recurrent, Took: took, Reported: -1}
 	if x.chosen != nil && d.PromptTokens > 0 {
 		media := x.reading(x.model.classOf(x.chosen.Worker)).prompt.Media
@@ -112,7 +114,9 @@ func (x *decision) recent(took time.Duration) *Recent {
 	if x.chosen != nil {
 		e.Considered, e.Ties, e.Ranked = len(x.mem.candidates), choose.Ties(x.mem.candidates), x.considered()
 	}
-	if len(d.Targets) > 0 {
+	if d.WouldBe.Worker != "" {
+		e.Worker, e.Addr, e.Rank = d.WouldBe.Worker, d.WouldBe.Addr, d.WouldBe.Rank
+	} else if len(d.Targets) > 0 {
 		e.Worker, e.Addr, e.Rank = d.Targets[0].Worker, d.Targets[0].Addr, d.Targets[0].Rank
 	}
 	return e

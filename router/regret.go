@@ -24,7 +24,7 @@ type shut struct {
 // addShut looks the prompt, as a class has it, up for the class's slots that cannot be chosen now.
 func (x *decision) addShut(class int, looked bool) {
 	open := 0 // both lists have one order, but for the slots of a trial
-	for _, slot := range x.known {
+	for i, slot := range x.known {
 		switch {
 		case open < len(x.slots) && x.slots[open] == slot:
 			open++
@@ -33,7 +33,13 @@ func (x *decision) addShut(class int, looked bool) {
 			if looked {
 				blocks = x.predicted.leading(uint32(slot.ID), x.mem.blocks[class].chain, blocks, x.now)
 			}
-			if tokens := blocks * x.model.classes[class].BlockSize; tokens > x.mem.shut.tokens {
+			tokens := blocks * x.model.classes[class].BlockSize
+			if x.left() { // Envoy may use it all the same
+				c := []choose.Candidate{{Slot: i, Exact: tokens, Predicted: tokens, Rate: slot.Load(x.now).Rate}}
+				x.addPictures(x.reading(class).prompt, x.known, c)
+				x.stand(class, x.known, c...)
+			}
+			if tokens > x.mem.shut.tokens {
 				x.mem.shut = shut{tokens, x.why(slot)}
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/body"
+	"github.com/sightline-router/sightline/router/report"
 )
 
 // Request is what the router needs to know of one HTTP request. Everything in it is hostile input.
@@ -14,6 +15,9 @@ type Request struct {
 	Path string
 	// Pool limits the choice to the workers of the model of this name; empty: by the model that the body names.
 	Pool string
+	// MustPick: Envoy cannot pick by itself (the endpoint-picker protocol). A request that is left alone gets the worker that one
+	// gets of which nothing is known.
+	MustPick bool
 	// Only limits the choice to these addresses, each an ip:port or an ip for all its ports. nil: no limit; empty: none.
 	Only []string
 	// Stored is the id of the answer that a request without a prompt is about (GET /v1/responses/ID); empty: none.
@@ -55,12 +59,14 @@ type Target struct {
 	PrefillRank int
 }
 
-// Decision is the router's answer. Targets is empty only if no worker is known (Envoy's fallback then takes the
-// request) or Refuse is set.
+// Decision is the router's answer. Targets is empty only if no worker is known or the request is left alone (Envoy's fallback
+// then takes the request) or Refuse is set.
 type Decision struct {
 	ID      string
-	Model   string   // the pool's model name, never client text
-	Targets []Target // ranked, best first, at most three
+	Arm     report.Arm // steered or left alone; "" for neither
+	WouldBe Target     // of a request that is left alone: the choice. What is said of Targets[0] below is said of it
+	Model   string     // the pool's model name, never client text
+	Targets []Target   // ranked, best first, at most three
 	Reason  Reason
 	// Why names what kept the decision from the step above, such as "model unknown"; for Exact only what keeps it from being
 	// certain. Never holds client text.

@@ -11,6 +11,7 @@
 //	regret.go   what the choice gave up
 //	consider.go a decision of which nothing comes, for people
 //	book.go     what is remembered of a decision
+//	left.go     requests that are decided and left to Envoy's own balancing
 //	line.go     what the decision log says of it
 //	observe.go  what Envoy reports of it: load and predictions move to the worker really used
 package router
@@ -32,6 +33,7 @@ import (
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/decisionlog"
 	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/router/report"
 )
 
 // Model is one model that requests may name.
@@ -47,8 +49,10 @@ type Model struct {
 type Options struct {
 	Models       []Model
 	Fleet        *fleet.Fleet
-	MaxInFlight  int           // open requests of a slot, at which it gets no more; 0: no limit
-	Hold         time.Duration // that a request waits for a worker where none is known; 0: not, and it has no target then
+	MaxInFlight  int            // open requests of a slot, at which it gets no more; 0: no limit
+	Hold         time.Duration  // that a request waits for a worker where none is known; 0: not, and it has no target then
+	Left         float64        // share of the conversations that are left to Envoy's own balancing; 1: all, nothing is steered
+	Report       *report.Totals // sums up what comes of requests, by arm; nil: one of the router's own
 	Index        *indexer.Index
 	Audit        *audit.Auditor        // nil: predictions are not compared with what workers store
 	PredictedTTL time.Duration         // how long a routed prompt counts as held before events confirm it
@@ -107,6 +111,9 @@ func New(opt Options) *Router {
 	opt.Log = opt.Log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core { return zapcore.NewSamplerWithOptions(c, time.Minute, 1, 0) }))
 	r := &Router{opt: opt, predicted: newPredictions(opt.PredictedTTL, predBlocks), seen: newSightings(),
 		recent: newRecent(), seed: maphash.MakeSeed(), lanes: newLanes(), waiters: newWaiters(), lines: lines}
+	if r.opt.Report == nil {
+		r.opt.Report = report.New("", opt.Now())
+	}
 	if r.opt.Seed == 0 {
 		r.opt.Seed = rand.Uint64()
 	}

@@ -54,6 +54,7 @@ type Line struct {
 	HashIDs []uint64 `json:"hash_ids"`
 	Images  []Image  `json:"images,omitempty"`
 
+	Arm        string      `json:"arm,omitempty"` // steered, or left to Envoy's own balancing: then the choice is what would have been
 	Reason     string      `json:"reason"`
 	Why        string      `json:"why,omitempty"`
 	Worker     string      `json:"worker,omitempty"`
@@ -74,7 +75,19 @@ type Line struct {
 	ReportedPrompt int     `json:"reported_prompt_tokens,omitempty"`
 	FirstByte      float64 `json:"first_byte_ms,omitempty"`
 	End            float64 `json:"end_ms,omitempty"` // from the decision to its end
+	Would          *Would  `json:"would,omitempty"`  // of a request left alone, where both workers are known
 }
+
+// Would compares the choice for a request that was left alone with the worker that Envoy used, both as known at the decision.
+type Would struct {
+	Cached     int     `json:"cached_tokens"`      // leading tokens of the prompt that the chosen one held
+	UsedCached int     `json:"used_cached_tokens"` // that the used one held
+	Encode     int     `json:"encode_tokens"`      // of pictures, that the used one had to encode beyond those of the chosen one
+	Rate       float64 `json:"rate"`               // tokens that the used one prefills a second, else the mean of all; 0: none has shown
+}
+
+// Tokens are what the choice would have spared; negative: what it would have cost.
+func (w *Would) Tokens() int { return w.Cached - w.UsedCached }
 
 // Image is a picture, an audio or a video in the prompt. Add takes the key that it is cached by as its ID.
 type Image struct {

@@ -27,22 +27,23 @@ const (
 
 // Booking is one request's hold on a slot. What the Fleet's methods return are copies, which do not change.
 type Booking struct {
-	Slot    *Slot
-	Tokens  int       // to prefill there, and of pictures to encode
-	Context int       // tokens of the prompt
-	Locals  []uint64  // the prompt's blocks, by which events tell of its prefill; nil: they cannot
-	From    int       // of them, those that are held or promised
-	Decode  *Slot     // who decodes, where another does
-	Note    any       // the router's own, given back at the end
-	Bytes   int       // of memory that Note keeps
-	Source  uint64    // of Envoy's connections and streams, the one that spoke of it last; 0: none that has an end of its own
-	At      time.Time // of the decision; Book sets it
+	Slot    *Slot          // nil: it is not known yet who will get it, and nobody is charged until Confirm tells
+	Place   func(*Booking) // without a Slot: called once, with it; fills in what is booked there. It must not call the Fleet
+	Tokens  int            // to prefill there, and of pictures to encode
+	Context int            // tokens of the prompt
+	Locals  []uint64       // the prompt's blocks, by which events tell of its prefill; nil: they cannot
+	From    int            // of them, those that are held or promised
+	Decode  *Slot          // who decodes, where another does
+	Note    any            // the router's own, given back at the end
+	Bytes   int            // of memory that Note keeps
+	Source  uint64         // of Envoy's connections and streams, the one that spoke of it last; 0: none that has an end of its own
+	At      time.Time      // of the decision; Book sets it
 }
 
 type booking struct {
 	Booking
 	id       string
-	hold     *hold // of Slot
+	hold     *hold // of Slot; nil: there is none yet
 	decoding *hold // of Decode; nil: none
 	stage    stage
 	before   stage     // of an orphan
@@ -75,7 +76,10 @@ type bookings struct {
 // Book counts a request on a slot under its decision id.
 func (f *Fleet) Book(id string, b Booking) {
 	b.At = f.now()
-	one := &booking{Booking: b, id: id, hold: b.Slot.book(&b, b.At)}
+	one := &booking{Booking: b, id: id}
+	if b.Slot != nil {
+		one.hold = b.Slot.book(&b, b.At)
+	}
 	if b.Decode != nil {
 		one.decoding = b.Decode.book(&Booking{Context: b.Context}, b.At)
 	}
@@ -118,7 +122,9 @@ func (t *bookings) close(b *booking, now time.Time) {
 	delete(t.open, b.id)
 	t.leave(b)
 	t.bytes -= b.Bytes
-	b.hold.release(now)
+	if b.hold != nil {
+		b.hold.release(now)
+	}
 	if b.decoding != nil {
 		b.decoding.release(now)
 	}
@@ -236,8 +242,8 @@ func (f *Fleet) Lost(source uint64) {
 }
 
 // Confirm takes Envoy's word, told by a source, that a request went to addr. Where that is not the booked
-// worker the booking moves to the other's least loaded slot; moved is the booking as it was. ok is false if the request or
-// worker is not known.
+// worker the booking moves to the other's least loaded slot; moved is the booking as it was, without a Slot where it had none.
+// ok is false if the request or worker is not known.
 func (f *Fleet) Confirm(id, addr string, source uint64) (now, moved *Booking, ok bool) {
 	t := &f.bookings
 	t.mu.Lock()
@@ -246,7 +252,7 @@ func (f *Fleet) Confirm(id, addr string, source uint64) (now, moved *Booking, ok
 	if b == nil {
 		return nil, nil, false
 	}
-	there := b.Slot.Worker.at(addr) // also one that has left since, and another has its address now
+	there := b.Slot != nil && b.Slot.Worker.at(addr) // also one that has left since, and another has its address now
 	if !there && w == nil {
 		return nil, nil, false
 	}
@@ -256,15 +262,19 @@ func (f *Fleet) Confirm(id, addr string, source uint64) (now, moved *Booking, ok
 	if !there {
 		was := b.Booking
 		moved = &was
-		b.hold.undo(at)
 		b.Slot = w.Slots[0]
 		for _, slot := range w.Slots[1:] {
 			if slot.Load(at).Inflight < b.Slot.Load(at).Inflight {
 				b.Slot = slot
 			}
 		}
-		if b.From = 0; w.Class != was.Slot.Worker.Class { // its blocks have other hashes
-			b.Locals = nil
+		if was.Slot == nil {
+			b.Place(&b.Booking)
+		} else {
+			b.hold.undo(at)
+			if b.From = 0; w.Class != was.Slot.Worker.Class { // its blocks have other hashes
+				b.Locals = nil
+			}
 		}
 		b.hold = b.Slot.book(&b.Booking, at)
 	}
@@ -274,7 +284,7 @@ func (f *Fleet) Confirm(id, addr string, source uint64) (now, moved *Booking, ok
 
 // ServedBy is the worker that answered a booked request at addr ("": where it was booked); nil: it is not known.
 func (f *Fleet) ServedBy(b *Booking, addr string) *Worker {
-	if addr == "" || b.Slot.Worker.at(addr) {
+	if b.Slot != nil && (addr == "" || b.Slot.Worker.at(addr)) {
 		return b.Slot.Worker
 	}
 	return f.ByAddr(addr)
@@ -285,7 +295,7 @@ func (f *Fleet) ServedBy(b *Booking, addr string) *Worker {
 func (f *Fleet) FailedAt(id, addr string) *Worker {
 	f.bookings.mu.Lock()
 	defer f.bookings.mu.Unlock()
-	if b := f.bookings.open[id]; b != nil && b.Slot.Worker.Instance == "" && b.Slot.Worker.at(addr) {
+	if b := f.bookings.open[id]; b != nil && b.Slot != nil && b.Slot.Worker.Instance == "" && b.Slot.Worker.at(addr) {
 		return b.Slot.Worker
 	}
 	return f.ByAddr(addr)

@@ -1,0 +1,271 @@
+// Package report sums up what steering brings. Requests are of two arms: those that Sightline steered, and those that it left to
+// Envoy's own balancing, in `mode: observe` or by `enforce: 10%`.
+//
+//	ended request, or line of a decision log ─▶ Totals ─▶ Report: JSON, metrics, and text for people
+//
+// Of both arms it tells how many prompt tokens were cached and how soon answers came; of those left alone also what the choice
+// would have had, one request at a time: what its worker held at the decision, less what the one held that Envoy used. That is no
+// forecast of a fleet that is steered: there the workers hold other things. Totals count from the start, in a few KB.
+package report
+
+import (
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sightline-router/sightline/router/decisionlog"
+)
+
+// Arm is a side of the split. Of neither side, "", is a request that can go to one worker alone, or that was refused.
+type Arm string
+
+// The arms.
+const (
+	Steered Arm = "steered" // Envoy was told where to send it
+	Left    Arm = "left"    // Envoy was told nothing
+)
+
+// Request is one that has ended.
+type Request struct {
+	Arm       Arm
+	OK        bool // the answer's status is below 400
+	Prompt    int  // tokens; 0: not read
+	Cached    int  // of them; -1: not known
+	Counted   bool // Cached is the engine's own count; else it is what its worker was known to hold at the decision
+	FirstByte time.Duration
+	End       time.Duration
+	Would     *decisionlog.Would // of those left alone; nil: not known
+}
+
+// Of reads a line of a decision log. ok is false for one that is of no arm, or whose end was not told.
+func Of(l *decisionlog.Line) (r Request, ok bool) {
+	if l.Arm == "" || l.Outcome != decisionlog.Ended {
+		return r, false
+	}
+	r = Request{Arm: Arm(l.Arm), OK: ok200(l.Status), Prompt: l.InputLength, Cached: l.ReportedCached, Counted: l.ReportedCached >= 0,
+		FirstByte: duration(l.FirstByte), End: duration(l.End), Would: l.Would}
+	switch {
+	case r.Counted:
+	case l.Would != nil:
+		r.Cached = l.Would.UsedCached
+	case r.Arm == Steered && l.Used == l.Worker:
+		r.Cached = l.Cached
+	}
+	return r, true
+}
+
+func ok200(status int) bool { return status >= 200 && status < 400 }
+
+func duration(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }
+
+// Report is what comes of it all.
+type Report struct {
+	Mode    string    `json:"mode,omitempty"` // observe, or the share that is steered, such as 10%; "" of a log
+	Since   time.Time `json:"since"`          // of the start, or of the first decision
+	Until   time.Time `json:"until"`
+	Steered Side      `json:"steered"`
+	Left    Side      `json:"left"`
+	Would   Would     `json:"would"` // of those left alone
+}
+
+// Side is one arm. Tokens are of requests with an answer whose prompt was read and whose cached tokens are known.
+type Side struct {
+	Requests  int   `json:"requests"` // ended
+	Failed    int   `json:"failed"`   // of them, those with no answer or an error
+	Known     int   `json:"known"`    // of them, those whose tokens are in the sums below
+	Counted   int   `json:"counted"`  // of those, by the engine's own count; else by what its worker was known to hold
+	Prompt    int   `json:"prompt_tokens"`
+	Cached    int   `json:"cached_tokens"`
+	FirstByte Times `json:"first_byte"` // of answers; of a streamed one its headers, which engines may send before the prefill
+	End       Times `json:"end"`        // from the decision to the answer's end
+}
+
+// Times are of so many requests, in milliseconds, right to a tenth.
+type Times struct {
+	N   int     `json:"n"`
+	P50 float64 `json:"p50_ms"` // 0: too few
+	P95 float64 `json:"p95_ms"` // 0: too few
+}
+
+// Below so many requests a number says nothing.
+const (
+	fewForP50  = 20
+	fewForP95  = 100
+	fewForMean = 30
+)
+
+// Would is what the choice would have had, of requests left alone whose choice and whose worker are both known.
+type Would struct {
+	Requests    int     `json:"requests"`
+	Prompt      int     `json:"prompt_tokens"`
+	Better      int     `json:"better"` // the chosen worker held more
+	Spared      int     `json:"spared_tokens"`
+	Worse       int     `json:"worse"` // it held less: another one was chosen for its load
+	Cost        int     `json:"cost_tokens"`
+	Encode      int     `json:"encode_tokens"` // of pictures, that would not have been encoded; negative: more of them
+	Timed       int     `json:"timed"`         // requests whose worker has shown its rate
+	Millis      float64 `json:"ms"`            // of prefill and encoding, that they would have been spared in all
+	Mean        float64 `json:"mean_tokens"`   // spared less cost, a request
+	Uncertainty float64 `json:"mean_error"`    // 95 % of means of so many independent requests are that near; 0: too few
+}
+
+// Totals sum requests up. Safe for concurrent use.
+type Totals struct {
+	mode  string
+	mu    sync.Mutex
+	since time.Time
+	until time.Time
+	arms  map[Arm]*sums
+	would Would
+	sum2  float64 // of squares of tokens spared
+}
+
+type sums struct {
+	Side
+	first, end times
+}
+
+// New makes empty totals. Mode and since are for the report; with a zero since it is that of the first request.
+func New(mode string, since time.Time) *Totals {
+	return &Totals{mode: mode, since: since, arms: map[Arm]*sums{Steered: {}, Left: {}}}
+}
+
+// Add counts a request that was decided at a time. One of no arm is not counted.
+func (t *Totals) Add(r Request, at time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.arms[r.Arm]
+	if s == nil {
+		return
+	}
+	if t.since.IsZero() || at.Before(t.since) {
+		t.since = at
+	}
+	if end := at.Add(r.End); end.After(t.until) {
+		t.until = end
+	}
+	s.Requests++
+	if !r.OK {
+		s.Failed++
+		return
+	}
+	s.first.add(r.FirstByte)
+	s.end.add(r.End)
+	if r.Prompt > 0 && r.Cached >= 0 {
+		s.Known++
+		s.Prompt += r.Prompt
+		s.Cached += min(r.Cached, r.Prompt)
+		if r.Counted {
+			s.Counted++
+		}
+	}
+	if w := r.Would; w != nil && r.Arm == Left {
+		t.would.add(w, r.Prompt)
+		t.sum2 += float64(w.Tokens()) * float64(w.Tokens())
+	}
+}
+
+func (w *Would) add(one *decisionlog.Would, prompt int) {
+	w.Requests++
+	w.Prompt += prompt
+	switch n := one.Tokens(); {
+	case n > 0:
+		w.Better++
+		w.Spared += n
+	case n < 0:
+		w.Worse++
+		w.Cost -= n
+	}
+	w.Encode += one.Encode
+	if one.Rate > 0 {
+		w.Timed++
+		w.Millis += 1e3 * float64(one.Tokens()+one.Encode) / one.Rate
+	}
+}
+
+// Report gives what was counted until now.
+func (t *Totals) Report() Report {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := Report{Mode: t.mode, Since: t.since, Until: t.until, Steered: t.arms[Steered].side(), Left: t.arms[Left].side(), Would: t.would}
+	if n := float64(r.Would.Requests); n > 0 {
+		r.Would.Mean = float64(r.Would.Spared-r.Would.Cost) / n
+		if r.Would.Requests >= fewForMean {
+			r.Would.Uncertainty = 1.96 * math.Sqrt(max(0, t.sum2/n-r.Would.Mean*r.Would.Mean)/(n-1))
+		}
+	}
+	return r
+}
+
+func (s *sums) side() Side {
+	side := s.Side
+	side.FirstByte, side.End = s.first.quantiles(), s.end.quantiles()
+	return side
+}
+
+// times counts durations in buckets, of which each ends at the fourth root of two times the one before.
+type times struct {
+	n       int
+	buckets [96]int
+}
+
+const firstBucket = 0.25 // ms
+
+func (h *times) add(d time.Duration) {
+	if d <= 0 { // not told
+		return
+	}
+	h.n++
+	at := math.Round(4 * math.Log2(d.Seconds()*1e3/firstBucket))
+	h.buckets[int(min(max(0, at), float64(len(h.buckets)-1)))]++
+}
+
+func (h *times) quantiles() Times {
+	q := Times{N: h.n}
+	if h.n >= fewForP50 {
+		q.P50 = h.at(0.5)
+	}
+	if h.n >= fewForP95 {
+		q.P95 = h.at(0.95)
+	}
+	return q
+}
+
+func (h *times) at(share float64) float64 {
+	left := int(math.Ceil(share * float64(h.n)))
+	i := slices.IndexFunc(h.buckets[:], func(n int) bool { left -= n; return left <= 0 })
+	return math.Round(10*firstBucket*math.Exp2(float64(i)/4)) / 10
+}
+
+// The metrics: what of the report is worth a curve.
+var (
+	requestsDesc = prometheus.NewDesc("sightline_trial_requests_total", "Ended requests by arm: steered, or left to Envoy's own balancing.", []string{"arm"}, nil)
+	promptDesc   = prometheus.NewDesc("sightline_trial_prompt_tokens_total", "Prompt tokens of answered requests whose cached tokens are known, by arm.", []string{"arm"}, nil)
+	cachedDesc   = prometheus.NewDesc("sightline_trial_cached_tokens_total", "Of them, those that were cached, by arm.", []string{"arm"}, nil)
+	wouldDesc    = prometheus.NewDesc("sightline_trial_would_tokens_total", "Of requests left alone, tokens that the choice's worker held and the used one did not: spared; the other way about: cost.", []string{"what"}, nil)
+)
+
+// Describe is for Prometheus.
+func (t *Totals) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{requestsDesc, promptDesc, cachedDesc, wouldDesc} {
+		ch <- d
+	}
+}
+
+// Collect is for Prometheus.
+func (t *Totals) Collect(ch chan<- prometheus.Metric) {
+	r := t.Report()
+	show := func(d *prometheus.Desc, n int, label string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), label)
+	}
+	for arm, s := range map[Arm]Side{Steered: r.Steered, Left: r.Left} {
+		show(requestsDesc, s.Requests, string(arm))
+		show(promptDesc, s.Prompt, string(arm))
+		show(cachedDesc, s.Cached, string(arm))
+	}
+	show(wouldDesc, r.Would.Spared, "spared")
+	show(wouldDesc, r.Would.Cost, "cost")
+}
