@@ -7,6 +7,7 @@
 //	/explain    ?id=…: a decision with its candidates, what they cost and what became of it; POST a request: where it would go now
 //	/v1/route   POST a request: the worker that it should be sent to (route.go)
 //	/audit       the last requests that were not stored as predicted, as JSON
+//	/report      what steering brings: requests steered and requests left alone, as JSON
 //	/workers     the workers as JSON; POST /workers/resync?worker=… has one tell everything anew
 //	/hosts       hosts of image URLs that failed lately, and whether they are left alone for now
 //	/reload      POST reads the configuration again, and says what of it needs a restart
@@ -33,6 +34,7 @@ import (
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/probe"
+	"github.com/sightline-router/sightline/router/report"
 )
 
 // Worker is one worker's row.
@@ -92,8 +94,9 @@ type State struct {
 	Blocks        func(worker string, rank int) ([]indexer.Block, error) // rank 0 where it has none
 	Hosts         func() []fetch.HostState
 	Gatherer      prometheus.Gatherer
-	Probe         *probe.Prober  // nil: none
-	Audit         *audit.Auditor // nil: none
+	Probe         *probe.Prober        // nil: none
+	Audit         *audit.Auditor       // nil: none
+	Report        func() report.Report // nil: none
 
 	asking chan struct{} // one for each body that is being asked about
 }
@@ -118,6 +121,7 @@ func Handler(ctx context.Context, s State) http.Handler {
 	mux.HandleFunc("POST /reload", s.reload)
 	mux.HandleFunc("GET /hosts", func(w http.ResponseWriter, _ *http.Request) { answer(w, s.Hosts()) })
 	mux.HandleFunc("GET /audit", func(w http.ResponseWriter, _ *http.Request) { answer(w, s.Audit.Findings()) })
+	mux.HandleFunc("GET /report", func(w http.ResponseWriter, _ *http.Request) { answer(w, s.Report()) })
 	mux.HandleFunc("GET /index", s.index)
 	mux.HandleFunc("GET /explain", s.explainDecision)
 	mux.HandleFunc("POST /explain", s.explainRequest)

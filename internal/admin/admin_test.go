@@ -16,6 +16,7 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/router/report"
 )
 
 // The pages of a router that has taken two decisions, of which the worker reported one otherwise than predicted.
@@ -42,6 +43,7 @@ func TestPages(t *testing.T) {
 				{Name: "gpu-b", Inflight: 3, Told: &Told{Others: 2, Age: "700ms"}},
 			}
 		},
+		Report: report.New("observe", time.Unix(0, 0)).Report,
 		Resync: func(worker string) int { asked = worker; return strings.Count(worker, "gpu-a") },
 		Blocks: func(worker string, rank int) ([]indexer.Block, error) {
 			if worker != "gpu-a" || rank != 1 {

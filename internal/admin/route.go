@@ -94,7 +94,7 @@ func (s *State) asked(w http.ResponseWriter, r *http.Request) (_ *router.Request
 		http.Error(w, err.Error(), code)
 		return nil, nil, false
 	}
-	return &router.Request{ID: rand.Text(), Path: path, Pool: query.Get("pool"), Session: r.Header.Get("X-Session-ID"), Body: [][]byte{body},
+	return &router.Request{ID: rand.Text(), Path: path, Pool: query.Get("pool"), Session: r.Header.Get("X-Session-ID"), Body: [][]byte{body}, MustPick: true,
 		Arrived: time.Now()}, done, true
 }
 
@@ -158,7 +158,7 @@ func (s *State) routeEnded(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "address is none (want ip:port)", http.StatusBadRequest)
 		return
 	}
-	o := router.Outcome{ID: known.ID, Phase: router.Ended, Addr: cmp.Or(end.Address, known.Addr), Code: end.Code, Answered: true, CachedTokens: -1,
+	o := router.Outcome{ID: known.ID, Phase: router.Ended, Addr: cmp.Or(end.Address, known.Used, known.Addr), Code: end.Code, Answered: true, CachedTokens: -1,
 		PromptTokens: end.PromptTokens, OutputTokens: end.OutputTokens, FirstByte: time.Duration(end.FirstByteMS) * time.Millisecond}
 	if end.CachedTokens != nil {
 		o.CachedTokens = *end.CachedTokens

@@ -22,6 +22,7 @@ type view struct {
 	// Configuration is what is wrong with it as it was last read, or waits for a restart; "": nothing.
 	Configuration string
 	Silent        string // for how long Envoy has told nothing; "": it tells
+	Report        string // what steering brings, as text; "" while all is steered
 
 	Saved            saved
 	First, FirstTail string // time to the first byte
@@ -79,6 +80,11 @@ func (c *cockpit) view(worker, image string) *view {
 	v := &view{Version: s.Version, Configuration: s.Configuration()}
 	if _, err := s.Ready(); err != nil {
 		v.NotReady = err.Error()
+	}
+	if s.Report != nil {
+		if r := s.Report(); r.Left.Requests > 0 || r.Mode != "100%" {
+			v.Report = r.String()
+		}
 	}
 	if since, silent := s.Router.Silent(); silent {
 		v.Silent = time.Since(since).Round(time.Second).String()

@@ -40,6 +40,13 @@ func (c *Config) check() error {
 	c.checkListeners(bad)
 	c.checkRanges(bad)
 	bad.oneOf("log_level", c.LogLevel, "debug, info, warn or error", "debug", "info", "warn", "error")
+	bad.oneOf("mode", c.Mode, "observe or enforce", observe, enforce)
+	if c.Mode == observe && c.Enforce != 100 {
+		bad("enforce", "%v, but mode is observe: nothing is steered (want mode: enforce, or leave this out)", c.Enforce)
+	}
+	if left, _ := c.LeftAlone(); left > 0 && c.Dynamo.Plane != "" {
+		bad("mode", "with dynamo every request must be steered: its front ends in direct mode answer 400 where no worker is named (want enforce, at 100%%)")
+	}
 	if c.AuditText && !c.Audit {
 		bad("audit_text", "true, but audit is false: there is nothing to show (want audit: true, or leave it out)")
 	}

@@ -28,10 +28,14 @@ type Config struct {
 	BodyLimit  Size   `yaml:"body_limit"`              // the largest request body, such as 64MiB
 	// BodyTimeout is how long a request body may take to come; then the client gets 408.
 	BodyTimeout time.Duration `yaml:"body_timeout"`
-	Route       Route         `yaml:"route"`
-	TLS         TLS           `yaml:"tls"`
-	NATS        NATS          `yaml:"nats"`
-	Probe       bool          `yaml:"probe"` // ask workers at start how they tokenise a few conversations, and compare
+	// Mode is enforce, or observe: everything is decided and counted, and Envoy is told nothing of it.
+	Mode string `yaml:"mode"`
+	// Enforce is the share of conversations that are steered; the others are treated as in observe.
+	Enforce Percent `yaml:"enforce"`
+	Route   Route   `yaml:"route"`
+	TLS     TLS     `yaml:"tls"`
+	NATS    NATS    `yaml:"nats"`
+	Probe   bool    `yaml:"probe"` // ask workers at start how they tokenise a few conversations, and compare
 	// HealthEvery and LoadEvery are how often each worker is asked whether it is well, and for its load; 0: never.
 	HealthEvery time.Duration `yaml:"health_every"`
 	LoadEvery   time.Duration `yaml:"load_every"`
@@ -186,6 +190,41 @@ type Envoy struct {
 	SightlineTLS PeerTLS `yaml:"sightline_tls"` // Envoy to Sightline
 }
 
+// Percent is a share such as 10%, in hundredths.
+type Percent float64
+
+// UnmarshalYAML reads "10%".
+func (p *Percent) UnmarshalYAML(b []byte) error {
+	text := strings.Trim(strings.TrimSpace(string(b)), `"'`)
+	if num, ok := strings.CutSuffix(text, "%"); ok {
+		if n, err := strconv.ParseFloat(strings.TrimSpace(num), 64); err == nil && n >= 0 && n <= 100 {
+			*p = Percent(n)
+			return nil
+		}
+	}
+	return fmt.Errorf("%q is no share (want one such as 10%%, 0%% to 100%%)", text)
+}
+
+// String writes it so.
+func (p Percent) String() string { return strconv.FormatFloat(float64(p), 'f', -1, 64) + "%" }
+
+// MarshalYAML writes it so.
+func (p Percent) MarshalYAML() ([]byte, error) { return []byte(p.String()), nil }
+
+// LeftAlone is the share of conversations that are left to Envoy's own balancing, 0 to 1, and how the report calls that.
+func (c *Config) LeftAlone() (share float64, mode string) {
+	if c.Mode == observe {
+		return 1, observe
+	}
+	return 1 - float64(c.Enforce)/100, c.Enforce.String()
+}
+
+// The modes.
+const (
+	observe = "observe"
+	enforce = "enforce"
+)
+
 // Size is a number of bytes: 1048576, 64MiB, 2GiB.
 type Size int64
 
@@ -226,7 +265,7 @@ func (s Size) MarshalYAML() ([]byte, error) { return []byte(s.String()), nil }
 // Default is the configuration of an empty file.
 func Default() Config {
 	return Config{
-		Listen: "127.0.0.1:9002", Admin: "127.0.0.1:9903", LogLevel: "info", BodyLimit: 64 << 20, BodyTimeout: 5 * time.Minute,
+		Mode: enforce, Enforce: 100, Listen: "127.0.0.1:9002", Admin: "127.0.0.1:9903", LogLevel: "info", BodyLimit: 64 << 20, BodyTimeout: 5 * time.Minute,
 		NATS:  NATS{Prefix: bus.DefaultPrefix, Stream: Stream{Replicas: 1, Storage: "file", MaxBytes: 256 << 20, Compression: "none"}},
 		Probe: true, HealthEvery: 5 * time.Second, LoadEvery: time.Second, ReadyAfter: 30 * time.Second, Audit: true,
 		DecisionLog: DecisionLog{MaxBytes: 64 << 20, Keep: 5},

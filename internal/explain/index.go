@@ -11,7 +11,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/sightline-router/sightline/internal/admin"
 )
@@ -63,30 +62,6 @@ func (o *Options) listing(ctx context.Context) ([]byte, error) {
 }
 
 // ask asks a running Sightline's admin address.
-func (o *Options) ask(ctx context.Context, method, admin, path string, query url.Values, send []byte) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	ask := strings.TrimRight(admin, "/") + path + "?" + query.Encode()
-	req, err := http.NewRequestWithContext(ctx, method, ask, bytes.NewReader(send))
-	if err != nil {
-		return nil, err
-	}
-	if o.Token != "" {
-		req.Header.Set("Authorization", "Bearer "+o.Token)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxIndex+1))
-	switch {
-	case err != nil:
-		return nil, err
-	case resp.StatusCode != http.StatusOK:
-		return nil, fmt.Errorf("%s answers %d: %s", ask, resp.StatusCode, strings.TrimSpace(string(body[:min(len(body), 300)])))
-	case len(body) > maxIndex:
-		return nil, fmt.Errorf("%s answers with more than %d bytes", ask, maxIndex)
-	}
-	return body, nil
+func (o *Options) ask(ctx context.Context, method, base, path string, query url.Values, send []byte) ([]byte, error) {
+	return admin.Ask(ctx, admin.Question{Method: method, Base: base, Path: path + "?" + query.Encode(), Token: o.Token, Send: send, Most: maxIndex})
 }

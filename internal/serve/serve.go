@@ -30,6 +30,7 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 	"github.com/sightline-router/sightline/router/members"
 	"github.com/sightline-router/sightline/router/probe"
+	"github.com/sightline-router/sightline/router/report"
 	"github.com/sightline-router/sightline/router/vitals"
 )
 
@@ -104,6 +105,7 @@ type running struct {
 	probe   *probe.Prober  // nil: off
 	nurse   *vitals.Nurse
 	router  *router.Router
+	report  *report.Totals
 	roster  *extproc.Roster
 	sources *sources
 	gate    *gate
@@ -172,7 +174,9 @@ func (s *Server) decider(ctx context.Context, decisions *decisionlog.Log) *runni
 	}
 	r.nurse = vitals.New(vitals.Options{Health: s.cfg.HealthEvery, Load: s.cfg.LoadEvery, Fleet: r.fleet, Log: s.log, Metrics: r.metrics,
 		Reborn: func(w *fleet.Worker, was time.Time) { r.sources.set.Reborn(w, was) }})
-	r.router = router.New(router.Options{Models: s.now.Load().models, Fleet: r.fleet, Index: r.index, Audit: r.audit, Decisions: decisions,
+	left, mode := s.cfg.LeftAlone()
+	r.report = report.New(mode, time.Now())
+	r.router = router.New(router.Options{Left: left, Report: r.report, Models: s.now.Load().models, Fleet: r.fleet, Index: r.index, Audit: r.audit, Decisions: decisions,
 		PredictedTTL: s.cfg.Index.PredictedTTL, MaxInFlight: s.cfg.MaxInFlight, Hold: s.cfg.Hold, Log: s.log, Metrics: r.metrics,
 		Resync: func(slot *fleet.Slot) {
 			r.sources.set.Resync(func(f *fleet.Slot) bool { return f == slot }, "fewer_cached")
@@ -251,7 +255,7 @@ func (r *running) serveAdmin(ctx context.Context, version string, reloads *reloa
 	web.Handler = admin.Handler(ctx, admin.State{
 		Access:  admin.Access{Token: r.cfg.AdminToken, Loopback: at != nil && at.IP.IsLoopback()},
 		Asking:  admin.Asking{MaxBody: int(r.cfg.BodyLimit), Budget: r.cfg.Envoy.MessageTimeout / 2},
-		Version: version, Reload: reloads.reload, Configuration: reloads.said, Router: r.router, Gatherer: r.metrics, Hosts: r.media.Hosts, Probe: r.probe, Audit: r.audit,
+		Version: version, Reload: reloads.reload, Configuration: reloads.said, Router: r.router, Gatherer: r.metrics, Hosts: r.media.Hosts, Probe: r.probe, Audit: r.audit, Report: r.report.Report,
 		Ready: func() (string, error) { return r.gate.look(time.Now()) }, Blocks: r.sources.set.Blocks, Workers: func() []admin.Worker { return r.sources.rows(r.index) },
 		Resync: func(worker string) int {
 			return r.sources.set.Resync(func(f *fleet.Slot) bool { return f.Worker.Name == worker }, "asked")

@@ -1,0 +1,124 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/internal/testkit/lab"
+	"github.com/sightline-router/sightline/router/report"
+)
+
+// The way of docs/rollout.md, with a real Envoy: one load in observe, with a tenth steered, with all steered. Its conversations
+// show a picture each, and ask about it again.
+func TestRollout(t *testing.T) {
+	const conversations, turns = 40, 3
+	var photos []string
+	for c := range conversations {
+		photos = append(photos, dataURL(photo(uint64(c))))
+	}
+	for _, step := range []struct {
+		name  string
+		keys  map[string]any
+		check func(t *testing.T, r report.Report)
+	}{
+		{"observe", map[string]any{"mode": "observe", "max_in_flight": 1}, func(t *testing.T, r report.Report) {
+			if r.Steered.Requests != 0 || r.Would.Requests != r.Left.Requests || r.Would.Spared < 300*conversations {
+				t.Errorf("%+v", r)
+			}
+		}},
+		{"a tenth", map[string]any{"enforce": "10%"}, func(t *testing.T, r report.Report) {
+			if r.Steered.Requests < turns || r.Left.Requests < 5*r.Steered.Requests || share(r.Steered) < share(r.Left) {
+				t.Errorf("%+v", r)
+			}
+		}},
+		{"all", map[string]any{}, func(t *testing.T, r report.Report) {
+			if r.Left.Requests != 0 || r.Would.Requests != 0 || share(r.Steered) < 0.5 {
+				t.Errorf("%+v", r)
+			}
+		}},
+	} {
+		t.Run(step.name, func(t *testing.T) {
+			log := filepath.Join(t.TempDir(), "decisions.jsonl")
+			l := startLab(t, func(o *lab.Options) {
+				o.Config = func(keys map[string]any) {
+					keys["decision_log"] = map[string]any{"file": log}
+					for k, v := range step.keys {
+						keys[k] = v
+					}
+				}
+			})
+			served := map[int]int{}
+			for turn := range turns {
+				for c := range conversations {
+					// A client that would choose a worker chooses nothing.
+					got := post(t, l, map[string]any{"messages": []any{map[string]any{"role": "user", "content": []any{
+						map[string]any{"type": "image_url", "image_url": map[string]any{"url": photos[c]}},
+						map[string]any{"type": "text", "text": fmt.Sprintf("And what is number %d?", turn)}}}}},
+						http.Header{"X-Target-Worker": {l.Sims[0].Addr()}, "X-Session-Id": {fmt.Sprint("session ", c)}})
+					if served[got.worker]++; got.status != http.StatusOK {
+						t.Fatalf("status %d: %s", got.status, got.body)
+					}
+				}
+				eventually(t, "all ends are known", func() bool { return told(t, l).Left.Requests+told(t, l).Steered.Requests == conversations*(turn+1) })
+			}
+			if len(served) != len(l.Sims) {
+				t.Errorf("requests by worker: %v", served)
+			}
+			r := told(t, l)
+			if r.Left.Failed+r.Steered.Failed > 0 || r.Left.Counted+r.Steered.Counted != conversations*turns {
+				t.Errorf("%+v", r)
+			}
+			step.check(t, r)
+			armsHold(t, l)
+			var ofLog report.Report
+			eventually(t, "the log has all lines", func() bool {
+				text, err := exec.Command(l.Self(), "report", "--json", log).Output()
+				return err == nil && json.Unmarshal(text, &ofLog) == nil && ofLog.Left.Requests+ofLog.Steered.Requests == conversations*turns
+			})
+			if ofLog.Would != r.Would || ofLog.Left.Cached != r.Left.Cached || ofLog.Steered.Prompt != r.Steered.Prompt {
+				t.Errorf("of the log\n%+v\nof the page\n%+v", ofLog, r)
+			}
+			text, err := exec.Command(l.Self(), "report", "--admin", l.Admin).Output()
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("%s", text)
+		})
+	}
+}
+
+// told is what the running Sightline reports.
+func told(t *testing.T, l *lab.Lab) (r report.Report) {
+	t.Helper()
+	text, err := lab.Get("http://" + l.Admin + "/report")
+	if err == nil {
+		err = json.Unmarshal(text, &r)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func share(s report.Side) float64 { return float64(s.Cached) / float64(max(1, s.Prompt)) }
+
+// armsHold looks through all decisions: each tells its arm, the choice and who got it, and one that was steered went where it should.
+func armsHold(t *testing.T, l *lab.Lab) {
+	t.Helper()
+	all, err := lab.Get("http://" + l.Admin + "/decisions?n=1024")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range gjson.ParseBytes(all).Array() {
+		arm, chosen, used := d.Get("arm").Str, d.Get("addr").Str, d.Get("used").Str
+		if used == "" || chosen == "" || arm != "left" && (arm != "steered" || chosen != used) {
+			t.Errorf("%s", d.Raw)
+		}
+	}
+}

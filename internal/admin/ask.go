@@ -1,0 +1,53 @@
+package admin
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// Question is asked of a running Sightline.
+type Question struct {
+	Method string // "": GET
+	Base   string // its page's address, such as http://127.0.0.1:9903
+	Path   string // with its query
+	Token  string // its admin_token; "": none
+	Send   []byte
+	Most   int64 // bytes of the answer
+}
+
+// Ask gives the answer. One that is no 200, that is longer than it may be or that has not come in a minute is an error.
+func Ask(ctx context.Context, q Question) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	if !strings.Contains(q.Base, "://") {
+		q.Base = "http://" + q.Base
+	}
+	ask := strings.TrimRight(q.Base, "/") + q.Path
+	req, err := http.NewRequestWithContext(ctx, q.Method, ask, bytes.NewReader(q.Send))
+	if err != nil {
+		return nil, err
+	}
+	if q.Token != "" {
+		req.Header.Set("Authorization", "Bearer "+q.Token)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, q.Most+1))
+	switch {
+	case err != nil:
+		return nil, err
+	case resp.StatusCode != http.StatusOK:
+		return nil, fmt.Errorf("%s answers %d: %s", ask, resp.StatusCode, strings.TrimSpace(string(body[:min(len(body), 300)])))
+	case int64(len(body)) > q.Most:
+		return nil, fmt.Errorf("%s answers with more than %d bytes", ask, q.Most)
+	}
+	return body, nil
+}

@@ -1,0 +1,72 @@
+// Package rollout answers what an operator asks on the way from `mode: observe` to all requests steered: what it brings (Report),
+// and what another configuration would have brought (Replay).
+package rollout
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/sightline-router/sightline/internal/admin"
+	"github.com/sightline-router/sightline/router/report"
+)
+
+// ReportOptions say whose report is printed.
+type ReportOptions struct {
+	Files []string // decision logs; none: Admin is asked
+	Admin string   // address of a running Sightline's admin page
+	Token string   // its admin_token
+	JSON  bool
+}
+
+const maxReport = 1 << 20 // bytes of an answer
+
+// Report prints what steering brings.
+func Report(ctx context.Context, o ReportOptions, out io.Writer) error {
+	r, err := o.read(ctx)
+	if err != nil {
+		return err
+	}
+	if o.JSON {
+		return json.NewEncoder(out).Encode(r)
+	}
+	_, err = fmt.Fprint(out, r)
+	return err
+}
+
+func (o *ReportOptions) read(ctx context.Context) (r report.Report, err error) {
+	if len(o.Files) == 0 {
+		text, err := admin.Ask(ctx, admin.Question{Base: o.Admin, Path: "/report", Token: o.Token, Most: maxReport})
+		if err == nil {
+			err = json.Unmarshal(text, &r)
+		}
+		return r, err
+	}
+	lines, end, err := readers(o.Files)
+	defer end()
+	if err != nil {
+		return r, err
+	}
+	return report.ReadLog(lines)
+}
+
+// readers are the files one after another. End them, also after an error.
+func readers(files []string) (_ io.Reader, end func(), err error) {
+	var all []io.Reader
+	var open []*os.File
+	end = func() {
+		for _, f := range open {
+			_ = f.Close() // read only
+		}
+	}
+	for _, name := range files {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, end, err
+		}
+		open, all = append(open, f), append(all, f)
+	}
+	return io.MultiReader(all...), end, nil
+}

@@ -1,0 +1,270 @@
+package router
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/router/audit"
+	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/router/report"
+)
+
+// newLeft is newWorld with a share of conversations that are left alone.
+func newLeft(t *testing.T, workers int, share float64) *world {
+	w := newWorld(t, workers)
+	w.opt.Left = share
+	return w
+}
+
+// busy counts what is booked and predicted.
+func (w *world) busy() (out string) {
+	for i, s := range w.slots {
+		l := s.Load(w.now)
+		out += fmt.Sprintf("w%d: %d, %.0f tokens; ", i, l.Inflight, l.Backlog)
+	}
+	return out + fmt.Sprint(w.predicted.size.Load() > 0)
+}
+
+// Of a request that is left alone nothing is told and nothing booked, until Envoy says who got it; then all of it is that worker's.
+func TestLeftAlone(t *testing.T) {
+	body := chatBody("m", fmt.Sprintf("%q", text(300, 5)))
+	for name, c := range map[string]struct {
+		reports []Outcome
+		booked  string // then
+		used    string // as the report says
+	}{
+		"nobody tells":      {nil, "w0: 0, 0 tokens; w1: 0, 0 tokens; false", ""},
+		"another worker":    {[]Outcome{{Phase: Started, Addr: "10.0.0.2:8000"}}, "w0: 0, 0 tokens; w1: 1, 1190 tokens; true", ""},
+		"the chosen one":    {[]Outcome{{Phase: Started, Addr: "10.0.0.1:8000"}}, "w0: 1, 6 tokens; w1: 0, 0 tokens; false", ""},
+		"a retry":           {[]Outcome{{Phase: Started, Addr: "10.0.0.1:8000"}, {Phase: Started, Addr: "10.0.0.2:8000"}}, "w0: 0, 0 tokens; w1: 1, 6 tokens; true", ""},
+		"somebody unknown":  {[]Outcome{{Phase: Started, Addr: "10.9.9.9:1"}}, "w0: 0, 0 tokens; w1: 0, 0 tokens; false", ""},
+		"its end":           {[]Outcome{{Phase: Ended, Addr: "10.0.0.2:8000", Code: 200}}, "w0: 0, 0 tokens; w1: 0, 0 tokens; true", "1184 spared"},
+		"the chosen's end":  {[]Outcome{{Phase: Ended, Addr: "10.0.0.1:8000", Code: 200}}, "w0: 0, 0 tokens; w1: 0, 0 tokens; false", "0 spared"},
+		"an end at nobody":  {[]Outcome{{Phase: Ended, Code: 503}}, "w0: 0, 0 tokens; w1: 0, 0 tokens; false", ""},
+		"an end of unknown": {[]Outcome{{Phase: Ended, Addr: "10.9.9.9:1", Code: 200}}, "w0: 0, 0 tokens; w1: 0, 0 tokens; false", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newLeft(t, 2, 1)
+			w.opt.Audit = audit.New(audit.Options{Index: w.index})
+			w.stores(0, body)
+			d := w.decide(body)
+			if d.Arm != report.Left || len(d.Targets) != 0 || d.WouldBe.Worker != "w0" || d.Reason != Exact || d.CachedTokens == 0 || d.Refuse != nil {
+				t.Fatalf("%+v", d)
+			}
+			if got := w.busy(); got != "w0: 0, 0 tokens; w1: 0, 0 tokens; false" {
+				t.Errorf("at the decision: %s", got)
+			}
+			for _, o := range c.reports {
+				o.ID, o.CachedTokens = d.ID, -1
+				w.Observe(o)
+			}
+			if got := w.busy(); got != c.booked {
+				t.Errorf("%s, want %s", got, c.booked)
+			}
+			if r := w.opt.Report.Report(); c.used != "" && fmt.Sprint(r.Would.Spared, " spared") != c.used {
+				t.Errorf("%+v, want %s", r, c.used)
+			}
+			w.now = w.now.Add(time.Hour)
+			w.opt.Fleet.Expire()
+			if n := w.opt.Fleet.Open(); n != 0 {
+				t.Errorf("%d open", n)
+			}
+		})
+	}
+}
+
+// What a request of this kind does is known from where it went: its prompt is predicted there, and the choice follows.
+func TestChoiceFollowsWhatHappens(t *testing.T) {
+	w := newLeft(t, 3, 1)
+	body := chatBody("m", picture(3, 640, 480))
+	first := w.decide(body)
+	second := w.decide(body)
+	if second.Reason != Load || second.CachedTokens != 0 {
+		t.Errorf("a prompt counts as held where it never went: %+v", second)
+	}
+	used := (w.worker(first.WouldBe.Worker) + 1) % 3
+	w.Observe(Outcome{ID: first.ID, Phase: Started, Addr: w.slots[used].Worker.Addr})
+	third := w.decide(body)
+	if third.Reason != Predicted || third.WouldBe.Addr != w.slots[used].Worker.Addr {
+		t.Errorf("the choice does not follow: %+v", third)
+	}
+	w.now = w.now.Add(time.Minute)
+	if d := w.decide(body); d.Reason != Affinity || d.WouldBe.Addr != w.slots[used].Worker.Addr {
+		t.Errorf("who has seen the picture: %+v", d)
+	}
+}
+
+func (w *world) worker(name string) (n int) {
+	_, err := fmt.Sscanf(name, "w%d", &n)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return n
+}
+
+// Nothing is refused for want of room, whether or not all are full; what the engine would not survive is.
+func TestLeftIsNotShed(t *testing.T) {
+	w := newLeft(t, 1, 1)
+	w.limit(1)
+	body := chatBody("m", `"Hello"`)
+	for range 3 {
+		d := w.decide(body)
+		w.Observe(Outcome{ID: d.ID, Phase: Started, Addr: "10.0.0.1:8000"})
+		if d.Refuse != nil || d.Arm != report.Left {
+			t.Errorf("%+v", d)
+		}
+	}
+	if n := w.slots[0].Load(w.now).Inflight; n != 3 {
+		t.Errorf("%d in flight", n)
+	}
+	if d := w.decide("{"); d.Refuse == nil || d.Arm != "" {
+		t.Errorf("no JSON: %+v", d)
+	}
+	if d := w.decide(`{"model":"m","mm_hashes":["x"],"messages":[{"role":"user","content":[{"type":"text","text":"hi","uuid":"u"}]}]}`); len(d.Edits) == 0 || d.Arm != report.Left {
+		t.Errorf("not cleaned: %+v", d)
+	}
+}
+
+// Where Envoy cannot pick by itself a request that is left alone gets the worker that one gets of which nothing is known, and counts there.
+func TestLeftWhereEnvoyCannotPick(t *testing.T) {
+	w := newLeft(t, 2, 1)
+	body := chatBody("m", fmt.Sprintf("%q", text(300, 5)))
+	w.stores(0, body)
+	for range 3 {
+		w.ids++
+		d := w.Decide(t.Context(), &Request{ID: fmt.Sprint("d", w.ids), Path: "/v1/chat/completions", Body: [][]byte{[]byte(body)}, MustPick: true})
+		if d.Arm != report.Left || d.WouldBe.Worker != "w0" || len(d.Targets) != 2 {
+			t.Errorf("%+v", d)
+		}
+	}
+	if a, b := w.slots[0].Load(w.now).Inflight, w.slots[1].Load(w.now).Inflight; a+b != 3 || a == 0 || b == 0 {
+		t.Errorf("%d and %d in flight", a, b)
+	}
+	w.ids++
+	if d := w.Decide(t.Context(), &Request{ID: "no body", MustPick: true}); len(d.Targets) != 2 || d.Arm != report.Left {
+		t.Errorf("a body that is not read: %+v", d)
+	}
+}
+
+// The worker's ranks, and workers that could not be chosen, have their places in the comparison; one that came since has none.
+func TestUsedWorkersStanding(t *testing.T) {
+	body := chatBody("m", fmt.Sprintf("%q", text(300, 5)))
+	for name, c := range map[string]struct {
+		change func(w *world)
+		used   int
+		want   string
+	}{
+		"full":    {func(w *world) { w.limit(1); w.fill(0) }, 0, "1 compared, 0 spared, 1184 cost"},
+		"out":     {func(w *world) { w.fails(0) }, 0, "1 compared, 0 spared, 1184 cost"},
+		"new":     {func(*world) {}, 9, "0 compared, 0 spared, 0 cost"},
+		"well":    {func(*world) {}, 1, "1 compared, 1184 spared, 0 cost"},
+		"as said": {func(*world) {}, 0, "1 compared, 0 spared, 0 cost"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newLeft(t, 2, 1)
+			w.stores(0, body)
+			c.change(w)
+			d := w.decide(body)
+			if c.used == 9 {
+				w.opt.Fleet.Set(append(w.opt.Fleet.Workers(), fleet.NewWorker("w9", netip.MustParseAddrPort("10.0.0.10:8000"), "m", 0, func(int) indexer.SlotID { return w.index.Join(indexer.SlotOptions{}) })))
+			}
+			w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: fmt.Sprintf("10.0.0.%d:8000", c.used+1), Code: 200, CachedTokens: -1})
+			x := w.opt.Report.Report().Would
+			if got := fmt.Sprintf("%d compared, %d spared, %d cost", x.Requests, x.Spared, x.Cost); got != c.want {
+				t.Errorf("%s, want %s; chosen %+v", got, c.want, d.WouldBe)
+			}
+		})
+	}
+}
+
+// fill gives a worker a request of others'.
+func (w *world) fill(i int) {
+	w.opt.Fleet.Book("full", fleet.Booking{Slot: w.slots[i], Note: &booked{cached: -1}})
+}
+
+// fails lets a worker fail until it is out.
+func (w *world) fails(i int) {
+	for range 3 {
+		w.slots[i].Worker.Failed("connect", w.now)
+	}
+}
+
+// A conversation stays on its side, by its session or by how it begins, and so it does in another replica and with a larger share.
+// The share holds.
+func TestSplit(t *testing.T) {
+	const conversations = 10000
+	turn := func(i, turn int, session bool) *Request {
+		r := &Request{ID: fmt.Sprint(i, " ", turn)}
+		asks := fmt.Sprintf("Question %d?", i)
+		if session {
+			r.Session, asks = fmt.Sprint("session ", i), "Hello"
+		}
+		more := ""
+		for k := range turn {
+			more += fmt.Sprintf(`,{"role":"assistant","content":"So %d"},{"role":"user","content":"and %d?"}`, k, k)
+		}
+		r.Body = [][]byte{fmt.Appendf(nil, `{"model":"unknown","max_tokens":%d,"messages":[{"role":"system","content":"Be brief."},{"role":"user","content":%q}%s]}`, turn, asks, more)}
+		return r
+	}
+	small, large, other := newLeft(t, 1, 0.9), newLeft(t, 1, 0.5), newLeft(t, 2, 0.9)
+	for _, session := range []bool{true, false} {
+		steered := 0
+		for i := range conversations {
+			arm := small.Decide(t.Context(), turn(i, 0, session)).Arm
+			if arm == report.Steered {
+				steered++
+				if large.Decide(t.Context(), turn(i, 0, session)).Arm != arm {
+					t.Fatalf("conversation %d is steered at 10 %% and not at 50 %%", i)
+				}
+			}
+			if i < 300 && (small.Decide(t.Context(), turn(i, 1+i%3, session)).Arm != arm || other.Decide(t.Context(), turn(i, 2, session)).Arm != arm) {
+				t.Fatalf("conversation %d changes sides", i)
+			}
+		}
+		if off := float64(steered)/conversations - 0.1; math.Abs(off) > 0.012 { // four standard deviations
+			t.Errorf("session %t: %d of %d are steered", session, steered, conversations)
+		}
+	}
+}
+
+// Only the worker that keeps an answer can serve who asks for it: of neither arm, but in observe, where nothing is steered.
+func TestStoredAnswersAreOfNoArm(t *testing.T) {
+	for share, want := range map[float64]report.Arm{0.99: "", 1: report.Left} {
+		w := newLeft(t, 2, share)
+		w.answers.Add("resp_1", "10.0.0.2:8000")
+		d := w.Decide(t.Context(), &Request{ID: "a", Stored: "resp_1", Pool: "m"})
+		if d.Arm != want || want == "" && (len(d.Targets) == 0 || d.Targets[0].Worker != "w1") || want != "" && len(d.Targets) != 0 {
+			t.Errorf("%v: %+v", share, d)
+		}
+	}
+}
+
+// Reports of one request that come side by side place it once.
+func TestLeftReportsSideBySide(t *testing.T) {
+	w := newLeft(t, 3, 1)
+	w.opt.Audit = audit.New(audit.Options{Index: w.index})
+	body := chatBody("m", picture(1, 640, 480))
+	for range 50 {
+		d := w.decide(body)
+		var all sync.WaitGroup
+		for _, o := range []Outcome{{Phase: Started, Addr: "10.0.0.2:8000"}, {Phase: Started, Addr: "10.0.0.3:8000"}, {Phase: Ended, Addr: "10.0.0.3:8000", Code: 200},
+			{Phase: Failed, Addr: "10.0.0.2:8000", Fault: "reset"}} {
+			o.ID, o.CachedTokens = d.ID, -1
+			all.Go(func() { w.Observe(o) })
+		}
+		all.Wait()
+	}
+	for i, s := range w.slots {
+		if n := s.Load(w.now).Inflight; n != 0 || w.opt.Fleet.Open() != 0 {
+			t.Errorf("%d in flight on w%d, %d open", n, i, w.opt.Fleet.Open())
+		}
+	}
+	if n := w.opt.Report.Report().Left.Requests; n != 50 {
+		t.Errorf("%d requests in the report", n)
+	}
+}

@@ -1,0 +1,101 @@
+package report
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sightline-router/sightline/router/decisionlog"
+)
+
+var began = time.UnixMilli(1_800_000_000_000)
+
+// one is the i-th request of an arm: 1000 tokens, 10 ms and more to the first byte; left alone, the choice held 500, the used one 100 or, each tenth, 600.
+func one(arm Arm, i int) Request {
+	r := Request{Arm: arm, OK: true, Prompt: 1000, Cached: 500, Counted: i%2 == 0, FirstByte: time.Duration(10+i) * time.Millisecond, End: time.Second}
+	if arm == Left {
+		r.Would = &decisionlog.Would{Cached: 500, UsedCached: 100, Encode: 50, Rate: 10000}
+		if i%10 == 0 {
+			r.Would.UsedCached, r.Would.Rate = 600, 0
+		}
+	}
+	return r
+}
+
+func line(r Request, at time.Time) *decisionlog.Line {
+	l := &decisionlog.Line{Timestamp: at.UnixMilli(), Arm: string(r.Arm), Outcome: decisionlog.Ended, Status: 200, InputLength: r.Prompt, ReportedCached: -1,
+		Worker: "a", Used: "a", Cached: r.Cached, Would: r.Would, FirstByte: r.FirstByte.Seconds() * 1e3, End: r.End.Seconds() * 1e3}
+	if !r.OK {
+		l.Status = 503
+	}
+	if r.Counted {
+		l.ReportedCached = r.Cached
+	}
+	return l
+}
+
+// A running Sightline's report and that of its decision log are one.
+func TestLogAndTotalsAgree(t *testing.T) {
+	live, log := New("", time.Time{}), ""
+	for i := range 200 {
+		for _, r := range []Request{one(Steered, i), one(Left, i), {Arm: Left, Cached: -1}} {
+			at := began.Add(time.Duration(i) * time.Second)
+			if text, err := json.Marshal(line(r, at)); err == nil {
+				log += string(text) + "\n"
+			}
+			if r.Would != nil && !r.Counted {
+				r.Cached = r.Would.UsedCached
+			}
+			live.Add(r, at)
+		}
+	}
+	log += `{"outcome":"refused","status":429}` + "\n\n" + `{"arm":"left","outcome":"expired"}` + "\n"
+	read, err := ReadLog(strings.NewReader(log))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, got := fmt.Sprintf("%+v", live.Report()), fmt.Sprintf("%+v", read)
+	if got != want {
+		t.Errorf("of the log\n%s\nof the totals\n%s", got, want)
+	}
+	// Each even request is counted by the engine, each tenth among them.
+	if s := read.Left; s.Requests != 400 || s.Failed != 200 || s.Known != 200 || s.Counted != 100 || s.Prompt != 200_000 || s.Cached != 100*500+100*100 {
+		t.Errorf("%+v", s)
+	}
+	w := read.Would
+	if w.Requests != 200 || w.Better != 180 || w.Spared != 180*400 || w.Worse != 20 || w.Cost != 2000 || w.Encode != 10000 || w.Timed != 180 || math.Abs(w.Millis-180*45) > 1e-6 || w.Mean != 350 {
+		t.Errorf("%+v", w)
+	}
+	if w.Uncertainty < 20 || w.Uncertainty > 22 { // 1.96 × 150 ÷ √199
+		t.Errorf("350 ± %v", w.Uncertainty)
+	}
+	if p := read.Steered.FirstByte; math.Abs(p.P50/109.5-1) > 0.1 || math.Abs(p.P95/199.5-1) > 0.1 {
+		t.Errorf("%+v, want 109.5 and 199.5 within a tenth", p)
+	}
+}
+
+// Numbers that rest on few requests are not given, and what was not told is not counted as none.
+func TestTooFew(t *testing.T) {
+	totals := New("10%", began)
+	for i := range 19 {
+		totals.Add(one(Left, i), began)
+	}
+	totals.Add(Request{Arm: Steered, OK: true, Prompt: 100, Cached: -1}, began)
+	totals.Add(Request{OK: true, Prompt: 100}, began) // of no arm
+	r := totals.Report()
+	if r.Left.FirstByte != (Times{N: 19}) || r.Would.Uncertainty != 0 || r.Steered.Known != 0 || r.Steered.Requests != 1 || r.Steered.FirstByte.N != 0 {
+		t.Errorf("%+v", r)
+	}
+	for _, want := range []string{"enforce: 10%", "too few: 19", "too few for a mean: 19", "less          2 (11 %): 200 tokens less"} {
+		if text := r.String(); !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	if _, err := ReadLog(io.MultiReader(strings.NewReader("{}\n"), strings.NewReader("no json\n"))); err == nil || !strings.HasPrefix(err.Error(), "line 2: ") {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,116 @@
+package report
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/sightline-router/sightline/router/decisionlog"
+)
+
+// maxLine bounds a line of a decision log, in bytes: of a prompt of a million tokens it has 40 KB.
+const maxLine = 4 << 20
+
+// ReadLog sums up the lines of a decision log, or of several one after another. Errors name the line.
+func ReadLog(r io.Reader) (Report, error) {
+	t := New("", time.Time{})
+	scan := bufio.NewScanner(r)
+	scan.Buffer(nil, maxLine)
+	n := 0
+	for scan.Scan() {
+		n++
+		if len(bytes.TrimSpace(scan.Bytes())) == 0 {
+			continue
+		}
+		l := decisionlog.Line{ReportedCached: -1}
+		if err := json.Unmarshal(scan.Bytes(), &l); err != nil {
+			return Report{}, fmt.Errorf("line %d: %w", n, err)
+		}
+		if one, ok := Of(&l); ok {
+			t.Add(one, time.UnixMilli(l.Timestamp))
+		}
+	}
+	if err := scan.Err(); err != nil {
+		return Report{}, fmt.Errorf("line %d: %w", n+1, err)
+	}
+	return t.Report(), nil
+}
+
+// String is the report for people. What rests on too few requests is not given.
+func (r Report) String() string {
+	var out strings.Builder
+	fmt.Fprintf(&out, "%s to %s", minute(r.Since), minute(r.Until))
+	if r.Mode != "" {
+		fmt.Fprintf(&out, ", %s", strings.TrimPrefix("enforce: "+r.Mode, map[bool]string{true: "enforce: "}[r.Mode == "observe"]))
+	}
+	out.WriteString("\n\n")
+	row := func(what string, of func(s *Side) string) {
+		fmt.Fprintf(&out, "%-22s %18s %18s\n", what, of(&r.Steered), of(&r.Left))
+	}
+	fmt.Fprintf(&out, "%-22s %18s %18s\n", "", "steered", "left alone")
+	row("requests", func(s *Side) string { return fmt.Sprint(s.Requests) })
+	row("failed", func(s *Side) string { return fmt.Sprint(s.Failed) })
+	row("prompt tokens", func(s *Side) string { return fmt.Sprint(s.Prompt) })
+	row("cached of them", func(s *Side) string { return fmt.Sprintf("%d (%s)", s.Cached, percent(s.Cached, s.Prompt)) })
+	row("  of so many requests", func(s *Side) string { return fmt.Sprint(s.Known) })
+	row("  by the engine's count", func(s *Side) string { return fmt.Sprint(s.Counted) })
+	row("first byte, median", func(s *Side) string { return millis(s.FirstByte.P50, s.FirstByte.N) })
+	row("  p95", func(s *Side) string { return millis(s.FirstByte.P95, s.FirstByte.N) })
+	row("end, median", func(s *Side) string { return millis(s.End.P50, s.End.N) })
+	row("  p95", func(s *Side) string { return millis(s.End.P95, s.End.N) })
+	r.Would.write(&out)
+	return out.String()
+}
+
+func (x *Would) write(w io.Writer) {
+	if x.Requests == 0 {
+		fmt.Fprint(w, "\nNo request was left alone of which it is known what the choice would have been.\n")
+		return
+	}
+	of := func(n int) string { return fmt.Sprintf("%d (%s)", n, percent(n, x.Requests)) }
+	fmt.Fprintf(w, "\nOf %d requests left alone, each as its workers stood when it was decided, the choice would have found\n", x.Requests)
+	fmt.Fprintf(w, "  more cached   %s: %d tokens more\n", of(x.Better), x.Spared)
+	fmt.Fprintf(w, "  as much       %s\n", of(x.Requests-x.Better-x.Worse))
+	fmt.Fprintf(w, "  less          %s: %d tokens less\n", of(x.Worse), x.Cost)
+	fmt.Fprintf(w, "In all %+d tokens (%s of their prompts)", x.Spared-x.Cost, percent(x.Spared-x.Cost, x.Prompt))
+	if x.Uncertainty > 0 {
+		fmt.Fprintf(w, ", %.0f ± %.0f a request", x.Mean, x.Uncertainty)
+	} else if x.Requests < fewForMean {
+		fmt.Fprintf(w, "; too few for a mean: %d", x.Requests)
+	}
+	fmt.Fprintf(w, ", and %+d tokens of pictures not encoded.\n", x.Encode)
+	if x.Timed > 0 {
+		fmt.Fprintf(w, "At the rates that workers have shown that is %+.1f s of prefill, %+.0f ms a request", x.Millis/1e3, x.Millis/float64(x.Timed))
+		if x.Timed < x.Requests {
+			fmt.Fprintf(w, ", of %d requests", x.Timed)
+		}
+		fmt.Fprint(w, ".\n")
+	} else {
+		fmt.Fprint(w, "No worker has shown yet how fast it prefills.\n")
+	}
+}
+
+func minute(t time.Time) string {
+	if t.IsZero() {
+		return "–"
+	}
+	return t.Format("2006-01-02 15:04")
+}
+
+func percent(n, of int) string {
+	if of == 0 {
+		return "–"
+	}
+	return fmt.Sprintf("%.0f %%", 100*float64(n)/float64(of))
+}
+
+func millis(ms float64, n int) string {
+	if ms == 0 {
+		return fmt.Sprintf("too few: %d", n)
+	}
+	return fmt.Sprintf("%.0f ms", ms)
+}
