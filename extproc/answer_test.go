@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/report"
 )
 
 // told is what an answer makes of the request's headers: set and removed ("-").
@@ -107,6 +108,26 @@ func TestSteer(t *testing.T) {
 				t.Errorf("headers %v, want %v", got, c.want)
 			}
 		})
+	}
+}
+
+// Of a request that is left alone Envoy is told nothing that steers, in any terms; and what a client says of it goes.
+func TestLeftAlone(t *testing.T) {
+	d := router.Decision{ID: "ID1", Arm: report.Left, Reason: router.Exact, Session: "ID1", WouldBe: router.Target{Worker: "a", Addr: "10.0.0.1:8000", Rank: 2}}
+	for _, mode := range []Mode{Sightline, Auto} {
+		at := &terms{Route: Route{Mode: mode, Header: HeaderWorker}}
+		want := map[string]string{HeaderID: "ID1", HeaderReason: "exact", HeaderSession: "ID1"}
+		for _, name := range at.smuggled() {
+			want[name] = "-"
+		}
+		a := decoded(t, at.atBody(d))
+		if got := told(a.GetRequestBody().GetResponse().GetHeaderMutation()); !maps.Equal(got, want) {
+			t.Errorf("%q: %v, want %v", mode, got, want)
+		}
+		meta := map[string]any{MetadataSpace: map[string]any{"id": "ID1", "reason": "exact", "arm": "left", "matched_blocks": 0., "cached_tokens": 0., "prompt_tokens": 0.}}
+		if got := a.GetDynamicMetadata().AsMap(); !reflect.DeepEqual(got, meta) {
+			t.Errorf("%q: %v, want %v", mode, got, meta)
+		}
 	}
 }
 

@@ -138,6 +138,8 @@ func TestRouteSettings(t *testing.T) {
 			}
 			if reqs, _ := r.seen(); reqs[0].Pool != c.pool {
 				t.Errorf("pool %q, want %q", reqs[0].Pool, c.pool)
+			} else if reqs[0].MustPick != (c.name == "epp") {
+				t.Errorf("the router must pick: %t", reqs[0].MustPick)
 			}
 			if n := r.logs.FilterMessageSnippet("x-sightline-mode").Len(); (n > 0) != (c.name == "wrong mode") {
 				t.Errorf("%d complaints about the mode", n)

@@ -162,6 +162,9 @@ func (r *Router) place(b *booked, at *fleet.Booking) {
 	if st := b.left.of(at.Slot); st != nil && b.left.asked != nil {
 		work := r.at(b, st, &b.left.asked[st.class])
 		at.Tokens, at.Context, at.Locals, at.From = work.Tokens, work.Context, work.Locals, work.From
+		if r.opt.Index.Stores(st.slot.ID) != st.stores { // its events may have come already, and tell nothing any more
+			at.Locals = nil
+		}
 	}
 }
 

@@ -78,10 +78,10 @@ func (f *Fleet) Book(id string, b Booking) {
 	b.At = f.now()
 	one := &booking{Booking: b, id: id}
 	if b.Slot != nil {
-		one.hold = b.Slot.book(&b, b.At)
+		one.hold = b.Slot.book(&b, b.At, b.At)
 	}
 	if b.Decode != nil {
-		one.decoding = b.Decode.book(&Booking{Context: b.Context}, b.At)
+		one.decoding = b.Decode.book(&Booking{Context: b.Context}, b.At, b.At)
 	}
 	t := &f.bookings
 	t.mu.Lock()
@@ -268,7 +268,9 @@ func (f *Fleet) Confirm(id, addr string, source uint64) (now, moved *Booking, ok
 				b.Slot = slot
 			}
 		}
+		since := at
 		if was.Slot == nil {
+			since = b.At
 			b.Place(&b.Booking)
 		} else {
 			b.hold.undo(at)
@@ -276,7 +278,7 @@ func (f *Fleet) Confirm(id, addr string, source uint64) (now, moved *Booking, ok
 				b.Locals = nil
 			}
 		}
-		b.hold = b.Slot.book(&b.Booking, at)
+		b.hold = b.Slot.book(&b.Booking, at, since)
 	}
 	is := b.Booking
 	return &is, moved, true

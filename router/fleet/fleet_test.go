@@ -60,7 +60,7 @@ func TestConfirmMoves(t *testing.T) {
 	c := &clock{time.Unix(1000, 0)}
 	f, a, b := twoWorkers(c)
 	f.Book("x", Booking{Slot: a.Slots[0], Tokens: 100, Note: "n"})
-	b.Slots[0].book(&Booking{}, c.t)
+	b.Slots[0].book(&Booking{}, c.t, c.t)
 	now, moved, ok := f.Confirm("x", "10.0.0.2:8000", 1)
 	if !ok || moved == nil || moved.Slot != a.Slots[0] || now.Slot != b.Slots[1] || now.Note != "n" {
 		t.Fatalf("%+v %+v %v: want the less loaded rank of b", now, moved, ok)

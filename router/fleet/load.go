@@ -145,8 +145,8 @@ func (s *Slot) tidy() {
 // half is what is left of recent work after a time.
 func half(d time.Duration) float64 { return math.Exp2(-d.Seconds() / recently.Seconds()) }
 
-// book counts a request on the slot.
-func (s *Slot) book(b *Booking, now time.Time) *hold {
+// book counts a request on the slot, which it has had since a time.
+func (s *Slot) book(b *Booking, now, since time.Time) *hold {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drain(now)
@@ -158,7 +158,7 @@ func (s *Slot) book(b *Booking, now time.Time) *hold {
 		s.unheard = 0
 	}
 	if !slices.ContainsFunc(s.queue, func(h *hold) bool { return h.locals != nil }) {
-		s.sample.from = now
+		s.sample.from = since
 	}
 	s.inflight++
 	s.told.most[0] = max(s.told.most[0], s.inflight)
