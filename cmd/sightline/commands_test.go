@@ -1,0 +1,154 @@
+package main
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/alecthomas/kong"
+)
+
+// runs says whose tests run a subcommand.
+var runs = map[string]string{
+	"init": "e2e", "serve": "e2e", "explain": "e2e", "envoy": "e2e", "demo": "e2e", "report": "e2e", "worker-sim": "e2e",
+	"agent": "internal/serve", "credentials": "internal/serve", "calibrate": "internal/calibrate", "doctor": "internal/doctor",
+	"epp-conformance": "e2e", "bench": "internal/bench", "sim": "internal/fleetsim", "version": "internal/release",
+}
+
+// elsewhere are the programs of the pages' commands that no test runs as they stand there, with what they need.
+var elsewhere = map[string]string{
+	"kubectl":      "a cluster: make manifests validates what is applied, make e2e-gateway applies it",
+	"helm":         "a cluster: make manifests renders the chart",
+	"docker":       "Docker and a registry: make e2e-compose",
+	"trtllm-serve": "a GPU",
+	"vllm":         "a GPU: make e2e-vllm starts its CPU build",
+	"sglang":       "a GPU: its recordings are part of make test",
+	"nats-server":  "a server of your own: make test embeds it",
+}
+
+// shell is what every machine has, or what a page has just started; make test runs Envoy itself.
+var shell = strings.Fields("curl jq open cp cat head chmod printf envoy")
+
+var (
+	blocks = regexp.MustCompile("(?ms)^ *```([a-z]*)\n(.*?)^ *```$|((?:^ {4,}\\S.*\n)+)")
+	spans  = regexp.MustCompile("`((?:make [a-z][a-z0-9-]*|sightline )[^`]*)`")
+	flags  = regexp.MustCompile(`--[a-z][a-z-]+`)
+	target = regexp.MustCompile(`(?m)^([a-z][a-z0-9-]*):`)
+	part   = regexp.MustCompile(`\s(?:\||&&|;|>)\s|\s#`)
+	assign = regexp.MustCompile(`^(?:[A-Z_]+=\S+ )+`)
+)
+
+// commands are those of a page: of its blocks and spans. Of blocks that are not marked as sh only what begins with a name
+// in known counts, since these also hold what programs print.
+func commands(page string) (list []string) {
+	known := func(word string) bool { return word == "sightline" || word == "make" || elsewhere[word] != "" }
+	add := func(text string, all bool) {
+		for line := range strings.Lines(strings.ReplaceAll(text, "\\\n", " ")) {
+			for i, c := range part.Split(strings.TrimPrefix(strings.TrimSpace(line), "$ "), -1) {
+				c = assign.ReplaceAllString(strings.TrimSpace(c), "")
+				if word, _, _ := strings.Cut(c, " "); c != "" && (known(word) || all && i == 0 && word[0] != '{' && word[0] != '#') {
+					list = append(list, c)
+				}
+			}
+		}
+	}
+	for _, m := range blocks.FindAllStringSubmatch(page, -1) {
+		if m[1] == "" || m[1] == "sh" {
+			add(m[2]+m[3], m[1] == "sh")
+		}
+	}
+	for _, m := range spans.FindAllStringSubmatch(page, -1) {
+		add(m[1], false)
+	}
+	return list
+}
+
+// pages are those that tell what to run.
+func pages(t *testing.T) (list []string) {
+	for _, at := range []string{"*.md", "docs/*.md", "examples/*/README.md"} {
+		found, err := filepath.Glob("../../" + at)
+		if err != nil || found == nil {
+			t.Fatal(at, err)
+		}
+		list = append(list, found...)
+	}
+	return slices.DeleteFunc(list, func(p string) bool { return filepath.Base(p) == "CHANGELOG.md" })
+}
+
+// TestCommands holds the commands of the pages to what is there: subcommands and flags are the binary's and have tests that
+// run them, targets are the Makefile's. Commands that need a cluster, a GPU or a registry are printed.
+func TestCommands(t *testing.T) {
+	parser, err := kong.New(&cli{}, kong.Vars{"version": ""})
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := map[string]map[string]bool{} // the flags of each subcommand
+	for _, n := range parser.Model.Children {
+		known[n.Name] = map[string]bool{}
+		for _, group := range n.AllFlags(false) {
+			for _, f := range group {
+				known[n.Name]["--"+f.Name] = true
+			}
+		}
+	}
+	makefile, err := os.ReadFile("../../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	targets := map[string]bool{}
+	for _, m := range target.FindAllStringSubmatch(string(makefile), -1) {
+		targets[m[1]] = true
+	}
+	counted, notRun := 0, map[string]bool{}
+	for _, page := range pages(t) {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		page = strings.TrimPrefix(filepath.ToSlash(page), "../../")
+		for _, command := range commands(string(text)) {
+			counted++
+			words := strings.Fields(command)
+			switch word := words[0]; {
+			case word == "make":
+				for _, w := range words[1:] {
+					if !strings.Contains(w, "=") && !targets[w] {
+						t.Errorf("%s: %s: the Makefile has no target %s", page, command, w)
+					}
+				}
+			case word == "sightline":
+				subcommand := words[1]
+				if subcommand == "--version" {
+					break
+				}
+				if known[subcommand] == nil {
+					t.Errorf("%s: %s: there is no such subcommand", page, command)
+				}
+				if tests, _ := filepath.Glob(filepath.Join("../..", runs[subcommand], "*_test.go")); runs[subcommand] == "" || tests == nil {
+					t.Errorf("%s: %s: say in runs which tests run it", page, command)
+				}
+				for _, flag := range flags.FindAllString(command, -1) {
+					if !known[subcommand][flag] {
+						t.Errorf("%s: %s: there is no flag %s", page, command, flag)
+					}
+				}
+			case elsewhere[word] != "":
+				notRun[word+" ("+elsewhere[word]+"): "+page+": "+command] = true
+			case strings.Contains(word, "/"):
+				if _, err := os.Stat(filepath.Join("../..", word)); err != nil {
+					t.Errorf("%s: %s: no such file", page, command)
+				}
+			case !slices.Contains(shell, word):
+				t.Errorf("%s: %s: say in elsewhere what it needs", page, command)
+			}
+		}
+	}
+	if counted < 100 {
+		t.Errorf("%d commands found: the pages have more", counted)
+	}
+	t.Logf("%d commands; not run by make test as they stand:\n%s", counted, strings.Join(slices.Sorted(maps.Keys(notRun)), "\n"))
+}

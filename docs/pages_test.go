@@ -1,0 +1,86 @@
+package docs
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var (
+	fenced  = regexp.MustCompile("(?ms)^ *```.*?^ *```$")
+	heading = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	link    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	noSlug  = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+	named   = regexp.MustCompile(`\bdocs/[a-z]+\.md(#[a-z0-9_-]+)?`)
+)
+
+// files are the repository's texts with one of these endings, by their path from its root.
+func files(t *testing.T, endings ...string) map[string]string {
+	texts := map[string]string{}
+	err := filepath.WalkDir("..", func(path string, e fs.DirEntry, err error) error {
+		hidden := len(e.Name()) > 2 && e.Name()[0] == '.'
+		if err == nil && e.IsDir() && (hidden && e.Name() != ".ci" || e.Name() == "testdata" || e.Name() == "bin") {
+			return filepath.SkipDir
+		}
+		if err != nil || e.IsDir() || !slices.Contains(endings, filepath.Ext(path)) {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		texts[filepath.ToSlash(path[len("../"):])] = string(text)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return texts
+}
+
+// anchors are those that GitHub makes of a page's headings.
+func anchors(page string) map[string]bool {
+	set := map[string]bool{}
+	for _, h := range heading.FindAllStringSubmatch(fenced.ReplaceAllString(page, ""), -1) {
+		set[strings.ReplaceAll(noSlug.ReplaceAllString(strings.ToLower(h[1]), ""), " ", "-")] = true
+	}
+	return set
+}
+
+// TestLinks follows each relative link of a page, and each page that code, manifests and pages name as docs/….md: file and
+// heading exist. Every page of docs/ stands in its index.
+func TestLinks(t *testing.T) {
+	pages := files(t, ".md")
+	follow := func(from, to, fragment string) {
+		if _, err := os.Stat(filepath.Join("..", to)); err != nil {
+			t.Errorf("%s names %s, which is not there", from, to)
+		} else if fragment != "" && !anchors(pages[to])[fragment] {
+			t.Errorf("%s names %s#%s: no such heading there", from, to, fragment)
+		}
+	}
+	linked := map[string]bool{}
+	for from, text := range pages {
+		for _, m := range link.FindAllStringSubmatch(fenced.ReplaceAllString(text, ""), -1) {
+			if to, fragment, _ := strings.Cut(m[1], "#"); !strings.Contains(to, ":") {
+				target := from
+				if to != "" {
+					target = filepath.Join(filepath.Dir(from), to)
+				}
+				follow(from, target, fragment)
+				linked[from+" "+target] = true
+			}
+		}
+	}
+	for from, text := range files(t, ".go", ".yaml", ".yml", ".json", ".md") {
+		for _, m := range named.FindAllString(text, -1) {
+			to, fragment, _ := strings.Cut(m, "#")
+			follow(from, to, fragment)
+		}
+	}
+	for page := range pages {
+		if filepath.Dir(page) == "docs" && page != "docs/README.md" && !linked["docs/README.md "+page] {
+			t.Errorf("docs/README.md does not list %s", page)
+		}
+	}
+}
