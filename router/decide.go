@@ -106,9 +106,9 @@ func (x *decision) decide(ctx context.Context) {
 	case x.req.Stored != "":
 		x.bound()
 		if x.followAnswer(x.req.Stored) {
-			x.byLoad("the worker that keeps the answer")
+			x.placed("the worker that keeps the answer")
 		} else {
-			x.byLoad("whose answer it is is not known")
+			x.placed("whose answer it is is not known")
 		}
 	case x.req.Body == nil:
 		x.takeSide()
@@ -126,6 +126,10 @@ func (x *decision) decideBody(ctx context.Context) {
 		return
 	}
 	x.takeSide()
+	if errors.Is(unread, body.ErrObject) || errors.Is(unread, body.ErrMessages) { // the engine tells the client
+		x.placed(unread.Error())
+		return
+	}
 	if unread != nil {
 		x.byLoad(unread.Error())
 		return
@@ -157,7 +161,10 @@ func (x *decision) decideBody(ctx context.Context) {
 	}
 	defer lane.give(size)
 	x.read(ctx)
-	if why := x.unreadable(); why != "" {
+	if why, theirs := x.unreadable(); theirs {
+		x.placed(why)
+		return
+	} else if why != "" {
 		x.byLoad(why)
 		return
 	}
@@ -186,6 +193,7 @@ func (x *decision) findModel() (why string) {
 	switch {
 	case !known:
 		x.out.Asked = shown(x.mem.req.Model)
+		x.unserved.add(x.out.Asked, x.now)
 		return "model unknown"
 	case x.req.Pool != "" && x.req.Pool != name.model.Name:
 		return "model of another pool" // its own engines answer that they have no such model
@@ -194,8 +202,14 @@ func (x *decision) findModel() (why string) {
 	return ""
 }
 
-// byLoad places a request of which nothing is known but, perhaps, its model.
+// byLoad places a request that a reading was expected of, and says why there is none.
 func (x *decision) byLoad(why string) {
+	x.opt.Log.Warn("request routed by load: "+why, zap.String("id", x.out.ID), zap.String("model", x.out.Model), zap.String("asked", x.out.Asked))
+	x.placed(why)
+}
+
+// placed places a request of which nothing is known but, perhaps, its model.
+func (x *decision) placed(why string) {
 	if !x.opened {
 		if refusal := x.open(); refusal != nil {
 			x.refuse(refusal)
@@ -203,7 +217,6 @@ func (x *decision) byLoad(why string) {
 		}
 	}
 	x.out.Reason, x.out.Why = Load, why
-	x.opt.Log.Warn("request routed by load: "+why, zap.String("id", x.out.ID), zap.String("model", x.out.Model), zap.String("asked", x.out.Asked))
 	if len(x.slots) == 0 {
 		x.out.Why = noWorker
 		return

@@ -140,8 +140,8 @@ func (rd *reading) read(ctx context.Context, m *engine.Model, path, adapter stri
 }
 
 // unreadable says why no reading has a prompt, "" if one has. Then only the changes are made that every engine wants:
-// whoever gets the request can read it.
-func (x *decision) unreadable() (why string) {
+// whoever gets the request can read it. theirs: the mistake is the client's, which the engine will tell it.
+func (x *decision) unreadable() (why string, theirs bool) {
 	var first *reading
 	for i := range x.mem.readings {
 		rd := &x.mem.readings[i]
@@ -149,7 +149,7 @@ func (x *decision) unreadable() (why string) {
 		case !rd.wanted:
 			continue
 		case rd.err == nil:
-			return ""
+			return "", false
 		case first == nil:
 			first = rd
 		}
@@ -158,9 +158,9 @@ func (x *decision) unreadable() (why string) {
 		x.edit(first.edits)
 	}
 	if first.refused() {
-		return "the engine will answer with an error"
+		return "the engine will answer with an error", true
 	}
-	return first.err.Error()
+	return first.err.Error(), false
 }
 
 // agreed tells whether all engines that may get the request want its body changed alike.

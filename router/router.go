@@ -74,6 +74,7 @@ type Router struct {
 	seen      *sightings
 	suspects  suspects
 	answers   *lru.Cache[string, string] // see keeper.go
+	unserved  unserved
 	recent    *recent
 	seed      maphash.Seed  // of Decision.Begins
 	choices   atomic.Uint64 // taken

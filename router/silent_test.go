@@ -5,6 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
@@ -49,5 +52,31 @@ func TestNobodyReports(t *testing.T) {
 		if l := s.Load(w.now); l.Inflight != 0 || l.Backlog != 0 || l.Context != 0 {
 			t.Errorf("idle for 30 s: %+v", l)
 		}
+	}
+}
+
+// What clients do every day is no line of the log; a name that nobody serves is one, and a number that falls again.
+func TestWhatIsWarnedOf(t *testing.T) {
+	core, logged := observer.New(zap.InfoLevel)
+	w := newWorld(t, 2)
+	w.opt.Log = zap.New(core)
+	w.answers.Add("resp_1", "10.0.0.2:8000")
+	for _, id := range []string{"resp_1", "resp_2"} {
+		w.Decide(t.Context(), &Request{ID: id, Path: "/v1/responses/" + id, Stored: id})
+	}
+	for _, body := range []string{chatBody("m", `"hi"`), chatBody("lora", `"hi"`), `{"model":"m","messages":"hi"}`, `[]`} {
+		w.decide(body)
+	}
+	if logged.Len() > 0 {
+		t.Errorf("%v", logged.All())
+	}
+	for i := range 100 {
+		w.decide(chatBody(fmt.Sprint("nobody-", i), `"hi"`))
+	}
+	if lines := logged.FilterField(zap.String("asked", "nobody-0")).Len(); lines != 1 || w.unserved.count(w.now) != mostUnserved {
+		t.Errorf("%d lines, %d names", lines, w.unserved.count(w.now))
+	}
+	if n := w.unserved.count(w.now.Add(2 * time.Hour)); n != 0 {
+		t.Errorf("%d names after two hours", n)
 	}
 }

@@ -59,7 +59,7 @@ func (f *Feed) apply(m Message) error {
 			s.UnknownKey = first
 		}
 		s.add(&n)
-		if n.Blocks > 0 && m.Epoch == 0 {
+		if n.Blocks > 0 && m.Epoch == 0 && m.Payload[0]&0xf0 == 0x90 { // an array that begins with its time
 			s.Stored = [2]uint64{m.Seq, f.appliedAt(m.Seq).sum}
 		}
 		s.Orphans, s.Doubtful = f.orphans.told, len(f.doubt.before)

@@ -42,7 +42,7 @@ type Stats struct {
 	Orphans     int       // blocks that wait for their parent
 	Doubtful    int       // blocks told before a gap that was not filled, and not of since
 	UnknownKey  string    // the first of UnknownKeys, quoted and cut after 40 characters
-	Stored      [2]uint64 // number and XXH3-64 of the last message that stored blocks; zero: none, or it is of a transport with epochs
+	Stored      [2]uint64 // number and XXH3-64 of the last message with the engine's stamp that stored blocks; zero: none
 	OtherSize   int       // the last block size of events that was not Options.BlockSize; 0: none
 	Epoch       uint64
 	LastSeq     uint64

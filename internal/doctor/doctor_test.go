@@ -307,7 +307,7 @@ var mistakes = []struct {
 	{"a worker that refuses", "SL0109", Error, "connection refused", "start it, or correct addr", func(f *fleet) { f.config = pairs(`"A:"`, `"127.0.0.1:9"`) }},
 	{"one socket for two", "SL0308", Error, "a and b: the same events come under both names", "each worker's own socket", func(f *fleet) { f.config = pairs("B-EVENTS", "tcp://localhost:A-PORT") }},
 	{"one socket for two, in the file", "SL0501", Error, "is also", "mend the keys", func(f *fleet) { f.config = pairs("B-EVENTS", "A-EVENTS") }},
-	{"one socket for two, as heard", "SL0308", Error, "the running Sightline hears the same events", "each worker's own socket", func(f *fleet) { f.page.metrics += "sightline_event_socket_shared{worker=\"a\",rank=\"0\"} 1\n" }},
+	{"one socket for two, as heard", "SL0308", Error, "the running Sightline hears the same events of a and of b", "each worker's own socket", func(f *fleet) { f.page.workers[0].SameEvents = "b" }},
 	{"unknown keys", "SL0309", Warning, `b: events carry the key "hash_version"`, "a newer Sightline", func(f *fleet) { f.page.workers[1].UnknownKey = `"hash_version"` }},
 	{"events lost", "SL0309", Warning, "b: 3 times events were lost", "replay", func(f *fleet) { f.page.workers[1].Unfilled = 3 }},
 	{"no access log", "SL0409", Error, "no entry of Envoy's access log comes", "sightline envoy", func(f *fleet) { f.page.metrics += "sightline_access_log_silent 1\n" }},

@@ -139,10 +139,10 @@ func oneSocketEach(s *seen, r *report) {
 			}
 		}
 	}
-	if n := s.count("sightline_event_socket_shared"); n > 0 {
-		r.bad(Error, "events: {zmq: …} of each worker's own socket", "the running Sightline hears the same events under several names: %g worker-ranks", n)
-	} else if s.running != nil {
-		r.ok("the running Sightline hears no event under two names")
+	for _, row := range s.rows() {
+		if row.SameEvents != "" {
+			r.bad(Error, "events: {zmq: …} of each worker's own socket", "the running Sightline hears the same events of %s and of %s", row.Name, row.SameEvents)
+		}
 	}
 	s.canaries(r, func(w *worker, c *canary) {
 		if c.heard() {

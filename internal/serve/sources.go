@@ -16,6 +16,7 @@ import (
 	"github.com/sightline-router/sightline/internal/admin"
 	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/router/fleet"
+	"github.com/sightline-router/sightline/router/members"
 )
 
 // snapshotsAtOnce bounds the agents' snapshots in memory: 256 MiB each at most, 32 MB for 2 M blocks. A thousand ranks that all ask
@@ -120,7 +121,9 @@ func unknownKey(log *zap.Logger) func(key string) {
 // rows are the workers as the admin page shows them.
 func (s *sources) rows(ix *indexer.Index) (rows []admin.Worker) {
 	now := time.Now()
-	for _, f := range s.set.Slots() {
+	list := s.set.Slots()
+	shared := members.Shared(list)
+	for _, f := range list {
 		load := f.Load(now)
 		r := admin.Worker{Name: f.Worker.Name, Addr: f.Worker.Addr, Model: f.Worker.Model, Class: f.Worker.Class, Rank: f.Rank,
 			Blocks: ix.HeldBlocks(f.ID), Inflight: load.Inflight, Backlog: load.Backlog, Health: f.Worker.Out(now), Events: "none", Prefill: f.Worker.Prefill, Rate: load.Rate}
@@ -135,6 +138,7 @@ func (s *sources) rows(ix *indexer.Index) (rows []admin.Worker) {
 		}
 		if f.Feed != nil {
 			st := f.Feed.Stats()
+			r.SameEvents = shared[f.Feed]
 			r.Events, r.Batches, r.Partial, r.OtherSize = "waiting", st.Batches, st.Partial || ix.Partial(f.ID), st.OtherSize
 			r.Orphans, r.Doubtful, r.Unfilled, r.UnknownKey = st.Orphans, st.Doubtful, st.Unfilled, st.UnknownKey
 			if st.Live() {

@@ -10,6 +10,7 @@
 //
 //	members.go  Set: who is there
 //	show.go     what the feeds see: metrics, listings, resyncs
+//	watch.go    what is wrong with them, as lines of the log
 package members
 
 import (

@@ -107,7 +107,7 @@ func (b *bench) wait(what string, cond func() bool) {
 	}
 }
 
-// count sums a counter's values where a label is so.
+// count sums a counter's or gauge's values where a label is so.
 func count(t *testing.T, reg *prometheus.Registry, name, label, value string) (sum float64) {
 	t.Helper()
 	all, err := reg.Gather()
@@ -118,7 +118,7 @@ func count(t *testing.T, reg *prometheus.Registry, name, label, value string) (s
 		for _, m := range f.Metric {
 			for _, l := range m.Label {
 				if f.GetName() == name && l.GetName() == label && l.GetValue() == value {
-					sum += m.GetCounter().GetValue()
+					sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
 				}
 			}
 		}

@@ -66,6 +66,7 @@ var (
 
 	orphansDesc  = prometheus.NewDesc("sightline_orphan_blocks", "Blocks that each worker told of whose parent is not known yet: they count for nothing.", []string{"worker", "rank"}, nil)
 	doubtfulDesc = prometheus.NewDesc("sightline_doubtful_blocks", "Blocks that each worker told of before messages were lost, and not since.", []string{"worker", "rank"}, nil)
+	sharedDesc   = prometheus.NewDesc("sightline_event_socket_shared", "1 while the same KV events come under the name of another worker too.", []string{"worker", "rank"}, nil)
 	partialDesc  = prometheus.NewDesc("sightline_worker_partial", "1 while a worker may hold more than is known of it.", []string{"worker", "rank"}, nil)
 )
 
@@ -76,6 +77,7 @@ func (s *Set) Describe(ch chan<- *prometheus.Desc) {
 	ch <- orphansDesc
 	ch <- doubtfulDesc
 	ch <- partialDesc
+	ch <- sharedDesc
 }
 
 func number(is bool) float64 {
@@ -87,7 +89,9 @@ func number(is bool) float64 {
 
 // Collect implements prometheus.Collector: every feed's counters, when asked.
 func (s *Set) Collect(ch chan<- prometheus.Metric) {
-	for _, f := range s.Slots() {
+	list := s.Slots()
+	shared := Shared(list)
+	for _, f := range list {
 		if f.Feed == nil {
 			continue
 		}
@@ -99,6 +103,7 @@ func (s *Set) Collect(ch chan<- prometheus.Metric) {
 		gauge(ageDesc, f.Feed.Age(time.Now()).Seconds())
 		gauge(orphansDesc, float64(st.Orphans))
 		gauge(doubtfulDesc, float64(st.Doubtful))
+		gauge(sharedDesc, number(shared[f.Feed] != ""))
 		gauge(partialDesc, number(st.Partial || s.o.Index.Partial(f.ID)))
 		for what, n := range st.Counters() {
 			ch <- prometheus.MustNewConstMetric(eventsDesc, prometheus.CounterValue, float64(n), f.Worker.Name, rank, what)

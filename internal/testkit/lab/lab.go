@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -178,6 +179,7 @@ func (l *Lab) configure(listen string) error {
 		"media":   map[string]any{"allow": []string{"127.0.0.0/8"}},
 		"models":  []any{map[string]any{"name": ModelName, "dir": dir}},
 		"workers": list,
+		"envoy":   map[string]any{"listen": strings.TrimPrefix(l.URL, "http://"), "admin": l.EnvoyAdmin},
 	}
 	if l.o.Config != nil {
 		l.o.Config(keys)
@@ -270,6 +272,9 @@ func (l *Lab) Stop() {
 
 // Do sends a request with the time limit of all that is asked here.
 func (l *Lab) Do(r *http.Request) (*http.Response, error) { return l.client.Do(r) }
+
+// Config is the path of Sightline's configuration.
+func (l *Lab) Config() string { return l.config }
 
 // Self is the path of the sightline binary that runs here.
 func (l *Lab) Self() string { return l.o.Self }

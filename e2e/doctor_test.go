@@ -1,0 +1,95 @@
+package e2e
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/sightline-router/sightline/internal/doctor"
+	"github.com/sightline-router/sightline/internal/testkit/lab"
+)
+
+// A fleet that is well: whatever clients ask for is normal work, of which Sightline's log warns of nothing, and the doctor finds
+// nothing wrong: each check was made.
+func TestNothingToWarnOf(t *testing.T) {
+	var log lockedBuffer
+	l := startLab(t, func(o *lab.Options) {
+		o.Log, o.Config = &log, func(keys map[string]any) { keys["log_level"] = "warn" }
+	})
+	shot, err := os.ReadFile("../examples/picture.png")
+	if err != nil {
+		t.Fatal(err)
+	}
+	picture := "data:image/png;base64," + base64.StdEncoding.EncodeToString(shot)
+	long := strings.Repeat("What is in the harbour of this town? ", 20)
+	say := func(content any, more map[string]any) map[string]any {
+		m := map[string]any{"model": lab.ModelName, "max_tokens": 4, "messages": []any{map[string]any{"role": "user", "content": content}}}
+		for k, v := range more {
+			m[k] = v
+		}
+		return m
+	}
+	for i, r := range []struct {
+		method, path string
+		body         any
+		status       int
+	}{
+		{"GET", "/v1/models", nil, 200}, {"GET", "/health", nil, 200}, {"GET", "/v1/responses/resp_unknown", nil, 404}, {"GET", "/nothing", nil, 404},
+		{"POST", "/tokenize", map[string]any{"model": lab.ModelName, "prompt": "a"}, 200},
+		{"POST", "/v1/chat/completions", say(long, nil), 200}, {"POST", "/v1/chat/completions", say(long, nil), 200},
+		{"POST", "/v1/chat/completions", say(long, map[string]any{"stream": true}), 200},
+		{"POST", "/v1/chat/completions", say("hi", map[string]any{"temperature": 0.5, "user": "u"}), 200},
+		{"POST", "/v1/chat/completions", say([]any{map[string]any{"type": "image_url", "image_url": map[string]any{"url": picture}}, map[string]any{"type": "text", "text": "?"}}, nil), 200},
+		{"POST", "/v1/completions", map[string]any{"model": lab.ModelName, "prompt": long, "max_tokens": 2}, 200},
+		{"POST", "/v1/completions", map[string]any{"model": lab.ModelName, "prompt": []string{long, "b"}, "max_tokens": 2}, 200},
+		{"POST", "/v1/chat/completions", say("hi", map[string]any{"max_tokens": -1}), 400},                           // the client's mistake
+		{"POST", "/v1/chat/completions", map[string]any{"model": lab.ModelName, "messages": "hi"}, 400},              // likewise
+		{"POST", "/v1/chat/completions", say("hi", map[string]any{"prompt_logprobs": 1}), 200},                       // reads no cache
+		{"POST", "/v1/chat/completions", say("hi", map[string]any{"x-unknown": map[string]any{"a": []int{1}}}), 200}, // an extra field
+	} {
+		var body []byte
+		if r.body != nil {
+			body, _ = json.Marshal(r.body) // texts and numbers do not fail
+		}
+		req, err := http.NewRequestWithContext(t.Context(), r.method, l.URL+r.path, strings.NewReader(string(body)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		res, err := l.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		if res.StatusCode != r.status {
+			t.Errorf("request %d, %s %s: status %d, want %d", i+1, r.method, r.path, res.StatusCode, r.status)
+		}
+	}
+	args := []string{"doctor", "-c", l.Config(), "--json", "--patience", "20s"}
+	for _, at := range l.AgentAdmin {
+		args = append(args, "--agent", at)
+	}
+	out, err := exec.CommandContext(t.Context(), l.Self(), args...).Output()
+	var said struct {
+		Status int
+		Checks []doctor.Result
+	}
+	if json.Unmarshal(out, &said) != nil || err != nil || said.Status != 0 {
+		t.Errorf("%v, status %d: %s", err, said.Status, out)
+	}
+	for _, r := range said.Checks {
+		if r.Verdict != doctor.OK {
+			t.Errorf("%+v", r)
+		}
+	}
+	for line := range strings.Lines(log.String()) {
+		if strings.Contains(line, `"level":"warn"`) || strings.Contains(line, `"level":"error"`) {
+			t.Error(fmt.Sprint("normal work warns: ", line))
+		}
+	}
+}

@@ -1,0 +1,82 @@
+package members
+
+import (
+	"context"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/sightline-router/sightline/indexer/stream"
+)
+
+const (
+	watchEvery = time.Second
+	deadAfter  = 5 * time.Second // for which a worker's events have not come as they happen
+	sayAgain   = time.Minute     // the same of the same worker
+)
+
+// trouble is what was said of a feed.
+type trouble struct {
+	dead, shared bool
+	since        time.Time // the last line
+}
+
+// Watch tells of events that do not come, and of those that come under the name of another worker too, until ctx ends.
+func (s *Set) Watch(ctx context.Context) {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	told := map[*stream.Feed]trouble{}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			told = s.tell(told, now)
+		}
+	}
+}
+
+// tell says what is new since told, and gives what is said by now.
+func (s *Set) tell(told map[*stream.Feed]trouble, now time.Time) map[*stream.Feed]trouble {
+	list := s.Slots()
+	others, all := Shared(list), make(map[*stream.Feed]trouble, len(list))
+	for _, f := range list {
+		if f.Feed == nil || !f.Ready {
+			continue
+		}
+		was := told[f.Feed]
+		is := trouble{f.Feed.Age(now) >= deadAfter, others[f.Feed] != "", was.since}
+		if at := []zap.Field{zap.String("worker", f.Worker.Name), zap.Int("rank", max(f.Rank, 0))}; (is.dead != was.dead || is.shared != was.shared) && now.Sub(was.since) >= sayAgain {
+			is.since = now
+			switch {
+			case is.shared && !was.shared:
+				s.o.Log.Error("two workers have the same events: each is believed to hold what one of them holds; correct events.zmq", append(at, zap.String("other", others[f.Feed]))...)
+			case is.dead && !was.dead:
+				s.o.Log.Warn("a worker's KV events do not come; what is known of it counts for less and less", append(at, zap.String("error", f.Feed.Stats().LastError))...)
+			case was.dead && !is.dead:
+				s.o.Log.Info("a worker's KV events come again", at...)
+			}
+		} else if is.dead != was.dead || is.shared != was.shared {
+			is = was // it is said later
+		}
+		all[f.Feed] = is
+	}
+	return all
+}
+
+// Shared finds feeds whose last stored blocks came by the same message, stamp and all: their sockets are one publisher's. It
+// gives another worker's name for each.
+func Shared(list []Slot) map[*stream.Feed]string {
+	first, out := map[[2]uint64]Slot{}, map[*stream.Feed]string{}
+	for _, f := range list {
+		if f.Feed == nil {
+			continue
+		}
+		key := f.Feed.Stats().Stored
+		other, twice := first[key]
+		if first[key] = f; twice && key != [2]uint64{} {
+			out[f.Feed], out[other.Feed] = other.Worker.Name, f.Worker.Name
+		}
+	}
+	return out
+}
