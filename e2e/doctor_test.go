@@ -1,16 +1,22 @@
 package e2e
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/internal/doctor"
+	"github.com/sightline-router/sightline/internal/testkit/envoytest"
 	"github.com/sightline-router/sightline/internal/testkit/lab"
 )
 
@@ -90,6 +96,49 @@ func TestNothingToWarnOf(t *testing.T) {
 	for line := range strings.Lines(log.String()) {
 		if strings.Contains(line, `"level":"warn"`) || strings.Contains(line, `"level":"error"`) {
 			t.Error(fmt.Sprint("normal work warns: ", line))
+		}
+	}
+}
+
+// What only requests through a real Envoy show: a body that is too large for it, and a Sightline that it does not reach.
+func TestDoctorThroughEnvoy(t *testing.T) {
+	l := startLab(t, nil)
+	text, err := os.ReadFile(l.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := config.Load(l.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := net.SplitHostPort(cfg.Listen)
+	for _, c := range []struct{ code, evidence, old, new string }{
+		{"SL0401", " is not taken (status 413), one of ", "buffer_limit: 67108864", "buffer_limit: 65536"},
+		{"SL0408", "Envoy answered the canary, and Sightline was not asked about it", "port_value: " + port, "port_value: 9"},
+	} {
+		listen, admin, file := freeAddr(t), freeAddr(t), filepath.Join(filepath.Dir(l.Config()), c.code+".yaml")
+		own := strings.NewReplacer(strings.TrimPrefix(l.URL, "http://"), listen, l.EnvoyAdmin, admin).Replace(string(text))
+		if err := os.WriteFile(file, []byte(own), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		printed, err := exec.CommandContext(t.Context(), l.Self(), "envoy", "-c", file).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var log lockedBuffer
+		p, err := envoytest.Run(t.Context(), binary(t), bytes.ReplaceAll(printed, []byte(c.old), []byte(c.new)), admin, &log, "--concurrency", "2")
+		if err != nil {
+			t.Fatalf("%v\n%s", err, log.String())
+		}
+		out, _ := exec.CommandContext(t.Context(), l.Self(), "doctor", "-c", file, "--json", "--patience", "10s").Output() // its status is 1
+		p.Stop()
+		var said struct{ Checks []doctor.Result }
+		if err := json.Unmarshal(out, &said); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		at := slices.IndexFunc(said.Checks, func(r doctor.Result) bool { return r.Code == c.code })
+		if r := said.Checks[at]; r.Verdict != doctor.Error || !strings.Contains(strings.Join(r.Evidence, "\n"), c.evidence) || r.Fix == "" {
+			t.Errorf("%+v", r)
 		}
 	}
 }

@@ -324,7 +324,7 @@ var mistakes = []struct {
 		f.page.findings = []audit.Finding{{Worker: "a", Verdict: audit.Token, Says: "first difference at token 3"}}
 	})},
 	{"0 hits: events late", "SL0205", Error, "events late: 1 event streams are not live", "SL0303", noHits(func(f *fleet) { f.page.workers[0].Events = "catching up" })},
-	{"0 hits: events lost", "SL0205", Error, "engines found more than was predicted in 8 of 8", "SL0304", noHits(func(f *fleet) { f.decide(func(d *router.Recent) { d.Reported = 0; d.CachedTokens = -1 }) })},
+	{"0 hits: events lost", "SL0205", Error, "engines found more than was predicted in 8 of 8", "SL0304", noHits(func(f *fleet) { f.decide(func(d *router.Recent) { d.Reported = 144 }) })},
 	{"0 hits: wrong name", "SL0205", Warning, "wrong name: 8 of the last 8", "aliases", noHits(func(f *fleet) { f.decide(func(d *router.Recent) { d.Asked, d.PromptTokens = "x", 0 }) })},
 	{"0 hits: evicted", "SL0205", Warning, "evicted: engines found less than was predicted in 8 of 8", "larger KV cache", func(f *fleet) { f.decide(func(d *router.Recent) { d.Reported = 0 }) }},
 	{"0 hits: prefix below a block", "SL0205", Warning, "shared prefix shorter than a block: 8 of 8", "put what differs", noHits(func(f *fleet) { f.decide(func(d *router.Recent) { d.Begins = 7 }) })},
@@ -439,6 +439,17 @@ func TestForms(t *testing.T) {
 	}
 	if news := changed.String()[changed.first:]; strings.Count(news, "\n") != 1 || !strings.Contains(news, "was warning: requests go on while Sightline is away") {
 		t.Errorf("after the mistake was mended:\n%s", news)
+	}
+}
+
+// A worker that is configured by name is one at each of its addresses, with its events there.
+func TestNames(t *testing.T) {
+	list := resolved(t.Context(), config.Worker{Name: "w", Addr: "localhost:8000", Events: config.Events{ZMQ: "tcp://{ip}:5557"}})
+	at := slices.IndexFunc(list, func(w config.Worker) bool {
+		return w.Addr == "127.0.0.1:8000" && w.Events.ZMQ == "tcp://127.0.0.1:5557"
+	})
+	if at < 0 {
+		t.Errorf("%+v", list)
 	}
 }
 

@@ -118,7 +118,7 @@ func look(ctx context.Context, o Options) *seen {
 	}
 	client := rules.NewClient(o.Patience)
 	s.running, s.noNews = s.askSightline(ctx)
-	s.list()
+	s.list(ctx)
 	s.each(func(w *worker) { w.facts, w.err = survey.Ask(ctx, client, w.Addr) })
 	s.lookAtTokens(ctx, loaded)
 	if o.Canary {
@@ -138,7 +138,7 @@ func look(ctx context.Context, o Options) *seen {
 }
 
 // list has the workers that the file names, and those that the running Sightline found.
-func (s *seen) list() {
+func (s *seen) list(ctx context.Context) {
 	add := func(wc config.Worker) {
 		class, ok := s.cfg.ClassOf(&wc)
 		if ok {
@@ -146,7 +146,9 @@ func (s *seen) list() {
 		}
 	}
 	for _, wc := range s.cfg.Workers {
-		add(wc)
+		for _, one := range resolved(ctx, wc) {
+			add(one)
+		}
 	}
 	for _, row := range s.rows() {
 		known := func(w *worker) bool { return w.Name == row.Name || w.Addr == row.Addr }
@@ -154,6 +156,29 @@ func (s *seen) list() {
 			add(config.Worker{Name: row.Name, Addr: row.Addr, Model: row.Model, Class: row.Class, Events: config.Events{Auto: true}})
 		}
 	}
+}
+
+// resolved is a worker at each address of its name.
+func resolved(ctx context.Context, wc config.Worker) []config.Worker {
+	_, host, port, err := config.SplitAddr(wc.Addr)
+	if err != nil || host == "" {
+		return []config.Worker{wc}
+	}
+	ips, err := net.DefaultResolver.LookupHost(ctx, host)
+	if err != nil {
+		return []config.Worker{wc} // that it does not answer says why
+	}
+	list := make([]config.Worker, len(ips))
+	for i, ip := range ips {
+		list[i] = wc
+		if list[i].Addr = net.JoinHostPort(ip, fmt.Sprint(port)); len(ips) > 1 {
+			list[i].Name += "/" + list[i].Addr
+		}
+		for _, u := range []*string{&list[i].Events.ZMQ, &list[i].Events.Replay} {
+			*u = strings.ReplaceAll(*u, "{ip}", strings.TrimSuffix(net.JoinHostPort(ip, ""), ":"))
+		}
+	}
+	return list
 }
 
 // each calls do for all workers, some at a time.

@@ -238,7 +238,7 @@ func reachNATS(s *seen, r *report) {
 		r.unchecked("--pre looks at files alone")
 	case s.cfg.NATS.URL == "" && s.cfg.NATS.Listen != "":
 		if n := s.count("sightline_nats_refused_total"); n > 0 {
-			r.bad(Error, "credentials as \"sightline credentials\" makes them, on both sides", "the embedded server refused agents, %g times", n)
+			r.bad(Error, "credentials as \"sightline credentials\" makes them, on both sides", "it refused us or an agent something, %g times; the log has its words", n)
 			return
 		}
 		r.ok("it is within Sightline (nats.listen)")

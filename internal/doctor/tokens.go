@@ -159,7 +159,7 @@ func hits(s *seen, r *report) {
 			continue
 		}
 		asked++
-		if d.CachedTokens > 0 || d.Reported > 0 {
+		if d.CachedTokens > 0 {
 			found++
 		}
 		if d.PromptTokens < size {
@@ -167,7 +167,7 @@ func hits(s *seen, r *report) {
 		}
 		if d.Code == http.StatusOK && d.Reported >= 0 {
 			told++
-			if d.Reported > d.CachedTokens {
+			if d.Reported >= d.CachedTokens+max(size, 1) && !d.Partial {
 				more++
 			} else if d.Reported < d.CachedTokens {
 				fewer++

@@ -101,7 +101,7 @@ func startSources(ctx context.Context, now *atomic.Pointer[state], nurse *vitals
 		return nil, err
 	}
 	s.follow(wanted)
-	s.running.Go(func() { s.set.Watch(ctx) })
+	s.running.Go(func() { s.set.Watch(s.ctx) })
 	return s, nil
 }
 
