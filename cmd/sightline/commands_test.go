@@ -34,7 +34,7 @@ var elsewhere = map[string]string{
 var shell = strings.Fields("curl jq open cp cat head chmod printf envoy")
 
 var (
-	blocks = regexp.MustCompile("(?ms)^ *```([a-z]*)\n(.*?)^ *```$|((?:^ {4,}\\S.*\n)+)")
+	blocks = regexp.MustCompile("(?ms)^ *```([a-z]*)\n(.*?)^ *```$|((?:^ {4,}\\S[^\n]*\n)+)")
 	spans  = regexp.MustCompile("`((?:make [a-z][a-z0-9-]*|sightline )[^`]*)`")
 	flags  = regexp.MustCompile(`--[a-z][a-z-]+`)
 	target = regexp.MustCompile(`(?m)^([a-z][a-z0-9-]*):`)

@@ -197,7 +197,11 @@ func TestSignalsAreExported(t *testing.T) {
 	names := routerSignals(t)
 	maps.Copy(names, described(descriptions{}))
 	cockpit := read(t, "docs/cockpit.md") // e2e asks Envoy for each name there
-	for _, file := range []string{"docs/operations.md", "examples/prometheus/rules.yml", "examples/prometheus/rules_test.yml", "examples/grafana/sightline.json"} {
+	files := []string{"examples/prometheus/rules.yml", "examples/prometheus/rules_test.yml", "examples/grafana/sightline.json"}
+	for _, page := range strings.Fields("operations decisions agents rollout tune models security") {
+		files = append(files, "docs/"+page+".md")
+	}
+	for _, file := range files {
 		text := read(t, file)
 		for _, name := range ownName.FindAllString(text, -1) {
 			series := name
