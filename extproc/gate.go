@@ -39,6 +39,7 @@ type head struct {
 	encoded       bool  // by anything but identity
 	contentLength int64 // -1: not given
 	session       string
+	traceparent   string
 	noBody        bool // Envoy said that no body follows
 }
 
@@ -73,6 +74,8 @@ func readHead(hs []*corev3.HeaderValue, endOfStream bool) head {
 			if n, err := strconv.ParseInt(v, 10, 64); err == nil && n >= 0 {
 				h.contentLength = n
 			}
+		case headerTrace:
+			h.traceparent = v
 		case HeaderSession:
 			if h.session == "" {
 				h.session = v[:min(len(v), maxSession)]

@@ -51,6 +51,10 @@ type Decide func(ctx context.Context, req *router.Request) router.Decision
 // goroutines and must not block.
 type Observe func(router.Outcome)
 
+// Traced takes a decision once its answer is sent: when it began and how long it took, the request's path, and the W3C
+// traceparent that it belongs under, as it came: "" for none, and at worst hostile. It must not block.
+type Traced func(traceparent, path string, d router.Decision, began time.Time, took time.Duration)
+
 // DefaultMaxBody is the largest request body that is read, in bytes: two dozen 720p images as PNG data URLs.
 const DefaultMaxBody = 64 << 20
 
@@ -73,6 +77,7 @@ type Options struct {
 	Starting bool
 	Models   []string              // if any: what GET /v1/models is answered with
 	Roster   *Roster               // the workers for Envoy's fallback clusters; nil: they are told nothing
+	Traced   Traced                // hears of each decision; nil: nobody does
 	Log      *zap.Logger           // nil: silent
 	Metrics  prometheus.Registerer // nil: none
 }

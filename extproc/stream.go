@@ -80,6 +80,7 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 		goOn = c.buffered()
 	}
 	c.close() // an answer may take minutes to come, and the body is done with
+	c.trace()
 	if goOn && (c.strict || c.learns || c.duplex && !c.requestEnded) {
 		c.follow()
 	}
@@ -95,7 +96,8 @@ type call struct {
 	head   head
 	id     string // the decision's
 	opened time.Time
-	booked int64 // bytes of this body that are here
+	traced *traced // nil: not asked for, or no decision
+	booked int64   // bytes of this body that are here
 
 	patience sync.Mutex // between the body and the end of its time
 	bodyHere bool
@@ -265,6 +267,9 @@ func (c *call) decideBody(body [][]byte, arrived time.Time) router.Decision {
 		ID: c.id, Source: connection(c.stream.Context()), Path: c.head.path, Stored: c.head.stored(), Pool: c.Pool, MustPick: c.strict,
 		Only: c.only, Session: c.head.session, Body: body, Arrived: arrived,
 	})
+	if c.opt.Traced != nil {
+		c.traced = &traced{began: arrived, took: time.Since(arrived)}
+	}
 	if c.opt.EnvoyWaits > 0 && time.Since(arrived) >= c.opt.EnvoyWaits {
 		c.metrics.errors.WithLabelValues(tooSlow).Inc() // Envoy has gone on, with the request as it came
 	}
@@ -290,6 +295,9 @@ func (s *Server) safely(ctx context.Context, req *router.Request) (d router.Deci
 // entry will ever tell how it ended. False: nothing more is to be said on this stream.
 func (c *call) answer(d router.Decision, form any) bool {
 	c.metrics.answered(d)
+	if c.traced != nil {
+		c.traced.decision = d
+	}
 	if d.Refuse != nil {
 		c.send(c.refusal(d))
 		return false

@@ -115,7 +115,13 @@ func chat(kv ...string) []string {
 // talk sends messages, each after the answer to the one before, until the server ends the stream.
 func (r *rig) talk(t testing.TB, msgs ...*extprocv3.ProcessingRequest) []*extprocv3.ProcessingResponse {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	return r.talkIn(context.Background(), t, msgs...)
+}
+
+// talkIn is talk with the stream's metadata.
+func (r *rig) talkIn(ctx context.Context, t testing.TB, msgs ...*extprocv3.ProcessingRequest) []*extprocv3.ProcessingResponse {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	stream, err := extprocv3.NewExternalProcessorClient(r.conn).Process(ctx)
 	if err != nil {

@@ -121,6 +121,10 @@ func (c *Config) checkRanges(bad report) {
 	inRange(bad, "media.relay.max_bytes", c.Media.Relay.MaxBytes, 1<<20, 1<<40)
 	inRange(bad, "decision_log.max_bytes", c.DecisionLog.MaxBytes, 1<<20, 1<<40)
 	inRange(bad, "decision_log.keep", c.DecisionLog.Keep, 1, 1000)
+	inRange(bad, "tracing.sample", c.Tracing.Sample, 0, 1)
+	if at := c.Tracing.Endpoint; at != "" && !isListener(at) {
+		bad("tracing.endpoint", "%q is no OTLP/gRPC receiver (want host:port, such as 127.0.0.1:4317)", at)
+	}
 	if c.DecisionLog.KeyFile != "" && c.DecisionLog.File == "" {
 		bad("decision_log.key_file", "given without file: nothing is written (want file too)")
 	}

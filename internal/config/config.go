@@ -44,6 +44,7 @@ type Config struct {
 	// ReadyAfter is how long a start may wait for the workers' event streams to catch up before it says that it is ready.
 	ReadyAfter  time.Duration `yaml:"ready_after"`
 	DecisionLog DecisionLog   `yaml:"decision_log"`
+	Tracing     Tracing       `yaml:"tracing"`
 	Index       Index         `yaml:"index"`
 	Media       Media         `yaml:"media"`
 	Models      []Model       `yaml:"models" reload:"live"`
@@ -105,6 +106,13 @@ type DecisionLog struct {
 	MaxBytes Size   `yaml:"max_bytes"` // of the file, at which it is put aside
 	Keep     int    `yaml:"keep"`      // files put aside that are kept
 	KeyFile  string `yaml:"key_file"`  // a secret of 32 bytes or more, for pseudonyms that replicas share; without one, one is drawn at each start
+}
+
+// Tracing says where decisions go as OpenTelemetry spans. Off without Endpoint.
+type Tracing struct {
+	Endpoint string  `yaml:"endpoint"` // host:port of an OTLP/gRPC receiver
+	Insecure bool    `yaml:"insecure"` // plain text
+	Sample   float64 `yaml:"sample"`   // share of the decisions whose request came with no span
 }
 
 // Media says which images may be fetched and how long a request waits for one.
@@ -269,6 +277,7 @@ func Default() Config {
 		NATS:  NATS{Prefix: bus.DefaultPrefix, Stream: Stream{Replicas: 1, Storage: "file", MaxBytes: 256 << 20, Compression: "none"}},
 		Probe: true, HealthEvery: 5 * time.Second, LoadEvery: time.Second, ReadyAfter: 30 * time.Second, Audit: true,
 		DecisionLog: DecisionLog{MaxBytes: 64 << 20, Keep: 5},
+		Tracing:     Tracing{Sample: 0.01},
 		Index:       Index{MaxBytes: 2 << 30, PredictedTTL: 20 * time.Second},
 		Media: Media{Budget: 150 * time.Millisecond, MaxBytes: 64 << 20,
 			Relay: Relay{TTL: 2 * time.Minute, MaxBytes: 256 << 20}},

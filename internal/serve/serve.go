@@ -24,6 +24,7 @@ import (
 	"github.com/sightline-router/sightline/internal/admin"
 	"github.com/sightline-router/sightline/internal/buildinfo"
 	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/internal/trace"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/audit"
 	"github.com/sightline-router/sightline/router/decisionlog"
@@ -128,6 +129,11 @@ func (s *Server) Run(ctx context.Context) error {
 	defer r.sources.close()
 	r.gate = &gate{sources: r.sources, after: s.cfg.ReadyAfter, began: time.Now()}
 	r.metrics.MustRegister(newStateMetrics(r.index, s.media), r.gate, build.Metric())
+	tracer, err := s.startTracing(build.Version)
+	if err != nil {
+		return err
+	}
+	defer tracer.Close()
 	relayed, err := startRelay(s.cfg.Media.Relay, s.media, r.done)
 	if err != nil {
 		return err
@@ -135,7 +141,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer relayed.Close()
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
-	envoy, err := r.serveEnvoy(serving)
+	envoy, err := r.serveEnvoy(serving, tracer)
 	if err != nil {
 		return err
 	}
@@ -202,6 +208,19 @@ func (s *Server) openDecisionLog(metrics prometheus.Registerer) (*decisionlog.Lo
 	return l, nil
 }
 
+// startTracing gives nil where it is off.
+func (s *Server) startTracing(version string) (*trace.Tracer, error) {
+	c := s.cfg.Tracing
+	if c.Endpoint == "" {
+		return nil, nil
+	}
+	t, err := trace.Start(trace.Options{Endpoint: c.Endpoint, Insecure: c.Insecure, Sample: c.Sample, Version: version, Log: s.log})
+	if err != nil {
+		return nil, fmt.Errorf("tracing.endpoint: %w", err)
+	}
+	return t, nil
+}
+
 // members are the parts that hear of each worker that comes or goes.
 func (r *running) members() members.Options {
 	return members.Options{Index: r.index, Fleet: r.fleet, Audit: r.audit, Log: r.log, Metrics: r.metrics,
@@ -217,12 +236,16 @@ func (r *running) members() members.Options {
 }
 
 // serveEnvoy answers Envoy until ctx ends.
-func (r *running) serveEnvoy(ctx context.Context) (*extproc.Server, error) {
+func (r *running) serveEnvoy(ctx context.Context, tracer *trace.Tracer) (*extproc.Server, error) {
 	secure, err := r.cfg.TLS.Server()
 	if err != nil {
 		return nil, err
 	}
-	srv, err := extproc.New(r.router.Decide, r.router.Observe, extproc.Options{
+	var traced extproc.Traced
+	if tracer != nil {
+		traced = tracer.Decided
+	}
+	srv, err := extproc.New(r.router.Decide, r.router.Observe, extproc.Options{Traced: traced,
 		MaxBody: int(r.cfg.BodyLimit), BodyTimeout: r.cfg.BodyTimeout, EnvoyWaits: r.cfg.Envoy.MessageTimeout, Starting: true,
 		Route:  extproc.Route{Mode: extproc.Mode(r.cfg.Route.Mode), Pool: r.cfg.Route.Pool, Header: r.cfg.Route.Header},
 		Models: modelNames(r.cfg), TLS: secure, Roster: r.roster, Log: r.log, Metrics: r.metrics})

@@ -1,0 +1,119 @@
+// Package trace sends decisions as OpenTelemetry spans over OTLP/gRPC: one span "sightline decide" each, under the span that
+// the request came with. What a client wrote is in none of it: no prompt, no image, no header, no name of a model that is
+// not configured. Nothing waits for the receiver: 2,048 spans are queued at most, and what comes beyond is dropped.
+package trace
+
+import (
+	"context"
+	"crypto/tls"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/sightline-router/sightline/internal/steering"
+	"github.com/sightline-router/sightline/router"
+)
+
+const (
+	mostQueued  = 2048
+	longest     = 128             // bytes of a traceparent that is read; version 00 has 55
+	flushWithin = 2 * time.Second // at the end
+)
+
+// Options say where spans go.
+type Options struct {
+	Endpoint string  // host:port of an OTLP/gRPC receiver
+	Insecure bool    // plain text; otherwise TLS with the system's authorities
+	Sample   float64 // share of the decisions whose request came with no span, 0 to 1
+	Version  string  // Sightline's
+	Log      *zap.Logger
+}
+
+// Tracer makes spans of decisions.
+type Tracer struct {
+	provider *sdk.TracerProvider
+	tracer   trace.Tracer
+	log      *zap.Logger
+}
+
+// Start connects in the background: a receiver that is away is no error. Failures of OpenTelemetry's own, which it keeps one
+// handler for in a process, go to the log, each message once a minute.
+func Start(opt Options) (*Tracer, error) {
+	secure := otlptracegrpc.WithTLSCredentials(credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS12}))
+	if opt.Insecure {
+		secure = otlptracegrpc.WithInsecure()
+	}
+	exporter, err := otlptracegrpc.New(context.Background(), otlptracegrpc.WithEndpoint(opt.Endpoint), secure)
+	if err != nil {
+		return nil, err
+	}
+	log := opt.Log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
+		return zapcore.NewSamplerWithOptions(c, time.Minute, 1, 0)
+	}))
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Warn("traces are not sent", zap.Error(err)) }))
+	provider := sdk.NewTracerProvider(
+		sdk.WithBatcher(exporter, sdk.WithMaxQueueSize(mostQueued)),
+		sdk.WithSampler(sdk.ParentBased(sdk.TraceIDRatioBased(opt.Sample))),
+		sdk.WithResource(resource.NewSchemaless(attribute.String("service.name", "sightline"), attribute.String("service.version", opt.Version))))
+	return &Tracer{provider: provider, tracer: provider.Tracer("sightline"), log: log}, nil
+}
+
+// Decided is an extproc.Traced.
+func (t *Tracer) Decided(traceparent, path string, d router.Decision, began time.Time, took time.Duration) {
+	ctx := context.Background()
+	if len(traceparent) <= longest {
+		ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": traceparent})
+	}
+	_, span := t.tracer.Start(ctx, "sightline decide", trace.WithTimestamp(began))
+	if span.IsRecording() {
+		span.SetAttributes(attributes(path, &d)...)
+	}
+	span.End(trace.WithTimestamp(began.Add(took)))
+}
+
+// attributes follow OpenTelemetry's semantic conventions for generative AI where those have a name for it.
+func attributes(path string, d *router.Decision) []attribute.KeyValue {
+	out := []attribute.KeyValue{attribute.String("sightline.id", d.ID), attribute.String("sightline.reason", string(d.Reason))}
+	operation := ""
+	switch path {
+	case steering.Chat, steering.Batch, steering.Responses, steering.Messages:
+		operation = "chat"
+	case steering.Completions:
+		operation = "text_completion"
+	}
+	worker := ""
+	if len(d.Targets) > 0 {
+		worker = d.Targets[0].Worker
+	}
+	for _, a := range []attribute.KeyValue{attribute.String("gen_ai.operation.name", operation), attribute.String("gen_ai.request.model", d.Model),
+		attribute.String("sightline.worker", worker), attribute.String("sightline.why", d.Why)} {
+		if a.Value.AsString() != "" {
+			out = append(out, a)
+		}
+	}
+	if d.PromptTokens > 0 {
+		out = append(out, attribute.Int("gen_ai.usage.input_tokens", d.PromptTokens), attribute.Int("sightline.cached_tokens", d.CachedTokens))
+	}
+	return out
+}
+
+// Close sends what is queued, for two seconds at most. Nil is closed.
+func (t *Tracer) Close() {
+	if t == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), flushWithin)
+	defer cancel()
+	if err := t.provider.Shutdown(ctx); err != nil {
+		t.log.Warn("the last traces are not sent", zap.Error(err))
+	}
+}
