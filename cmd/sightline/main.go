@@ -32,6 +32,7 @@ type cli struct {
 	Bench       benchCmd       `cmd:"" help:"Measure a running Envoy: times and cache hits under conversations of a shape, or a trace, with and without Sightline."`
 	Sim         simCmd         `cmd:"" help:"Compare the router's choice with the rules of other routers, on one simulated fleet."`
 	WorkerSim   workerSimCmd   `cmd:"" hidden:"" help:"Run a simulated worker: an OpenAI-style server with an engine's cache and KV events."`
+	Config      configCmd      `cmd:"" help:"What a configuration may hold."`
 	Version     versionCmd     `cmd:"" help:"Print the version, and what this binary was built from."`
 
 	ShowVersion kong.VersionFlag `name:"version" help:"Print the version and exit."`

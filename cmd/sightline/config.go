@@ -1,0 +1,18 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/sightline-router/sightline/internal/config"
+)
+
+type configCmd struct {
+	Schema schemaCmd `cmd:"" help:"Print the JSON Schema of the configuration, for editors."`
+}
+
+type schemaCmd struct{}
+
+func (schemaCmd) Run() error {
+	_, err := fmt.Print(config.Schema)
+	return err
+}
