@@ -198,7 +198,7 @@ func (c *checker) sightlines(s *site, name string) {
 	}
 	o, _ := as[*upstreamv3.HttpProtocolOptions](there.of.GetTypedExtensionProtocolOptions()["envoy.extensions.upstreams.http.v3.HttpProtocolOptions"])
 	if o.GetExplicitHttpConfig().GetHttp2ProtocolOptions() == nil && o.GetAutoConfig() == nil && o.GetUseDownstreamProtocolConfig() == nil &&
-		there.of.GetHttp2ProtocolOptions() == nil {
+		there.of.GetHttp2ProtocolOptions() == nil { //nolint:staticcheck // deprecated, and still in people's files
 		c.find("sightline_http2", there.at.to("typed_extension_protocol_options"), "HTTP/1")
 	}
 	if w := o.GetExplicitHttpConfig().GetHttp2ProtocolOptions().GetInitialStreamWindowSize(); w != nil && w.GetValue() < 1<<20 {

@@ -77,7 +77,6 @@ type running struct {
 	notReady  string
 	rows      []admin.Worker
 	later     []admin.Worker // after the canary
-	probes    []probe.Result
 	findings  []audit.Finding
 	decisions []router.Recent
 	metrics   map[string]*dto.MetricFamily
