@@ -25,6 +25,7 @@ type cli struct {
 	Credentials credentialsCmd `cmd:"" help:"Make the keys by which a NATS server knows the router and each worker's agent, and its file of users and permissions."`
 	Explain     explainCmd     `cmd:"" help:"Show what each stage makes of requests: text, tokens, image names, block hashes."`
 	Doctor      doctorCmd      `cmd:"" help:"Look for what keeps requests from hits: in the files, at workers, Envoy, NATS and a running Sightline."`
+	Bundle      bundleCmd      `cmd:"" help:"Write a tar.gz for a bug report: configuration, state and checks, without secrets."`
 	Envoy       envoyCmd       `cmd:"" help:"Print the envoy.yaml that fits a configuration, or find an Envoy binary."`
 	EPP         eppCmd         `cmd:"" name:"epp-conformance" help:"Ask an endpoint picker the cases of Gateway API's endpoint-picker protocol."`
 	Report      reportCmd      `cmd:"" help:"Print what steering brings: requests steered against requests left alone, and what the choice would have had."`

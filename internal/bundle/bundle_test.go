@@ -1,0 +1,109 @@
+package bundle
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sightline-router/sightline/internal/admin"
+	"github.com/sightline-router/sightline/mmhash/fetch"
+	"github.com/sightline-router/sightline/router"
+)
+
+// Secrets are planted in the configuration, in what a running Sightline answers, and in what Envoy does. None is in the file, its
+// list or its missing.txt, and what is no secret is still there.
+func TestNoSecretLeaves(t *testing.T) {
+	const token, fromEnv = "planted-token-0123456789", "planted-env-0123456789"
+	t.Setenv("PLANTED", fromEnv)
+	leaks := "nats://user:planted-password@10.0.0.1:4222 and http://10.0.0.2/a?sig=planted-query " + token + " " + fromEnv
+	page := httptest.NewServer(admin.Handler(t.Context(), admin.State{
+		Access: admin.Access{Token: token}, Gatherer: prometheus.NewRegistry(), Router: &router.Router{},
+		Workers: func() []admin.Worker { return []admin.Worker{{Name: "worker-a", EventsError: leaks}} },
+		Hosts:   func() []fetch.HostState { return nil },
+		Ready:   func() (string, error) { return "", errors.New("not yet") },
+	}))
+	defer page.Close()
+	envoy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/config_dump":
+			fmt.Fprint(w, `{"cluster": "kept-cluster", "port": 12345678901234567890, "tls_certificates": [{"private_key": {"inline_bytes": "planted-key"}}],
+				"add": [{"header": {"key": "Authorization", "value": "Bearer planted-bearer"}}, {"header": {"key": "x-kept", "value": "kept-value"}}],
+				"match": [{"name": "x-api-key", "string_match": {"exact": "planted-match"}}],
+				"filter": {"name": "envoy.filters.http.credential_injector", "generic_secret": {"inline_string": "planted-generic"}}}`)
+		case "/server_info":
+			fmt.Fprint(w, `{"command_line_options": {"config_yaml": "a: planted-yaml"}}`)
+		default:
+			http.Redirect(w, r, "http://10.255.255.1/planted-elsewhere", http.StatusFound)
+		}
+	}))
+	defer envoy.Close()
+
+	dir := t.TempDir()
+	config, file := filepath.Join(dir, "sightline.yaml"), filepath.Join(dir, "bundle.tar.gz")
+	text := "admin_token: " + token + "\nmodels: [{name: '${env:PLANTED}', path: " + dir + "}]\n"
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var list bytes.Buffer
+	if err := Run(t.Context(), Options{Config: config, Admin: page.URL, Envoy: envoy.URL, File: file, Out: &list}); err != nil {
+		t.Fatal(err)
+	}
+	files := unpack(t, file)
+	all := list.String()
+	for _, name := range []string{"config.yaml", "version.json", "sightline/workers", "sightline/metrics", "envoy/config_dump", "envoy/server_info", "doctor.json", "missing.txt"} {
+		if files[name] == "" {
+			t.Errorf("%s is not in it; it says\n%s", name, all)
+		}
+	}
+	for name, text := range files {
+		all += "\n== " + name + "\n" + text
+	}
+	if at := strings.Index(all, "planted-"); at >= 0 {
+		t.Errorf("a secret is in it: %.300s", all[max(0, at-150):])
+	}
+	for _, kept := range []string{"worker-a", "kept-cluster", "kept-value", "12345678901234567890", "${env:PLANTED}", "envoy/stats: 302 Found"} {
+		if !strings.Contains(all, kept) {
+			t.Errorf("%s is not in it", kept)
+		}
+	}
+	if err := Run(context.Background(), Options{File: file, Out: io.Discard}); !errors.Is(err, os.ErrExist) {
+		t.Errorf("a file that is there: %v", err)
+	}
+}
+
+func unpack(t *testing.T, file string) map[string]string {
+	t.Helper()
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	zipped, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{}
+	for r := tar.NewReader(zipped); ; {
+		h, err := r.Next()
+		if err == io.EOF {
+			return files
+		}
+		text, readErr := io.ReadAll(r)
+		if err = errors.Join(err, readErr); err != nil {
+			t.Fatal(err)
+		}
+		files[h.Name] = string(text)
+	}
+}
