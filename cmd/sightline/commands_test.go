@@ -15,7 +15,7 @@ import (
 // runs says whose tests run a subcommand.
 var runs = map[string]string{
 	"init": "e2e", "serve": "e2e", "explain": "e2e", "envoy": "e2e", "demo": "e2e", "report": "e2e", "worker-sim": "e2e",
-	"config": "internal/config", "agent": "internal/serve", "credentials": "internal/serve", "calibrate": "internal/calibrate", "doctor": "internal/doctor",
+	"config": "internal/config", "agent": "internal/serve", "credentials": "internal/serve", "calibrate": "internal/calibrate", "doctor": "internal/doctor", "bundle": "internal/bundle",
 	"epp-conformance": "e2e", "bench": "internal/bench", "sim": "internal/fleetsim", "version": "internal/release",
 }
 

@@ -20,7 +20,7 @@ type Question struct {
 	Most   int64 // bytes of the answer
 }
 
-// Ask gives the answer. One that is no 200, that is longer than it may be or that has not come in a minute is an error.
+// Ask gives the answer. It follows no redirect, for the token is for this address. One that is no 200, that is longer than it may be or that has not come in a minute is an error.
 func Ask(ctx context.Context, q Question) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -35,7 +35,8 @@ func Ask(ctx context.Context, q Question) ([]byte, error) {
 	if q.Token != "" {
 		req.Header.Set("Authorization", "Bearer "+q.Token)
 	}
-	resp, err := http.DefaultClient.Do(req)
+	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	resp, err := client.Do(req)
 	if err != nil {
 		return nil, err
 	}

@@ -1,8 +1,8 @@
 // Package bundle puts what a bug report needs into one tar.gz: the effective configuration, the version, what a running Sightline
 // and an Envoy say of themselves, and doctor's checks. Prompts, images and keys are in none of these pages.
 //
-// A secret is taken out in two ways. Of Envoy's JSON, keys go that may hold one (redact). Of every text, whatever it is from, go
-// the tokens, what the configuration's ${…} references stand for, and the userinfo and query of URLs (scrub).
+// A secret is taken out in three ways. Of Sightline's JSON go clients' words (clientText), of Envoy's the keys that may hold a secret
+// (redact), and of every text the tokens, what the configuration's ${…} references stand for, and the userinfo and query of URLs (scrub).
 package bundle
 
 import (
@@ -15,21 +15,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"regexp"
 	"strings"
 	"time"
 
+	"github.com/sightline-router/sightline/internal/admin"
 	"github.com/sightline-router/sightline/internal/buildinfo"
 	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/internal/doctor"
 )
 
-// What one answer may have and take; a larger or later one is left out.
 const (
-	maxAnswer = 32 << 20
-	patience  = 10 * time.Second
+	maxAnswer = 32 << 20 // bytes of a page; a larger one is left out
+	patience  = time.Minute
 )
 
 // Options say what is asked. What is empty is left out, and listed as missing; so is what does not answer.
@@ -75,7 +74,10 @@ func Run(ctx context.Context, o Options) (err error) {
 	take("version.json", func() ([]byte, error) { return json.Marshal(buildinfo.Read()) })
 	for _, page := range []string{"workers", "probes", "audit", "decisions?n=200", "hosts", "metrics"} {
 		path, _, _ := strings.Cut(page, "?")
-		take("sightline/"+path, func() ([]byte, error) { return get(ctx, o.Admin, page, b.token) })
+		take("sightline/"+path, func() ([]byte, error) {
+			text, err := get(ctx, o.Admin, page, b.token)
+			return clientText.ReplaceAll(text, []byte("${1}"+hidden+`"`)), err
+		})
 	}
 	for _, page := range []string{"stats?format=json", "server_info", "config_dump"} {
 		path, _, _ := strings.Cut(page, "?")
@@ -91,7 +93,7 @@ func Run(ctx context.Context, o Options) (err error) {
 		if b.cfg.File == "" {
 			return nil, errors.New("wants a configuration")
 		}
-		ctx, stop := context.WithTimeout(ctx, 6*patience)
+		ctx, stop := context.WithTimeout(ctx, patience)
 		defer stop()
 		var out bytes.Buffer
 		_, err := doctor.Run(ctx, doctor.Options{Config: o.Config, Admin: o.Admin, Envoy: o.Envoy, JSON: true, Out: &out})
@@ -132,36 +134,12 @@ func (b *bundle) add(name string, text []byte, at time.Time) error {
 	return err
 }
 
-// get gives one page. It follows no redirect: the token is for this address alone.
+// get gives one page.
 func get(ctx context.Context, base, page, token string) ([]byte, error) {
 	if base == "" {
 		return nil, errors.New("not asked for (give its admin page's URL)")
 	}
-	ctx, stop := context.WithTimeout(ctx, patience)
-	defer stop()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(base, "/")+"/"+page, nil)
-	if err != nil {
-		return nil, err
-	}
-	if token != "" {
-		req.Header.Set("Authorization", "Bearer "+token)
-	}
-	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	res, err := client.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer res.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer+1))
-	switch {
-	case err != nil:
-		return nil, err
-	case res.StatusCode != http.StatusOK:
-		return nil, errors.New(res.Status)
-	case len(text) > maxAnswer:
-		return nil, fmt.Errorf("larger than %v", config.Size(maxAnswer))
-	}
-	return text, nil
+	return admin.Ask(ctx, admin.Question{Base: base, Path: "/" + page, Token: token, Most: maxAnswer})
 }
 
 // hidden stands where a secret was.
@@ -170,6 +148,8 @@ const hidden = "hidden"
 var (
 	userinfo = regexp.MustCompile(`://[^/\s"'@?#]+@`)
 	query    = regexp.MustCompile(`(://[^\s"'?]*\?)[^\s"']+`)
+	// What Sightline tells of clients' words, with audit_text: the text of two tokens. Names of models that they asked for stay.
+	clientText = regexp.MustCompile(`("(?:our_text|their_text)": *")(?:[^"\\]|\\.)*"`)
 	// Envoy's keys whose values may be secrets or hold them: data sources, keys, and a whole configuration as a flag.
 	secretKey = regexp.MustCompile(`(?i)^(inline_(string|bytes)|config_yaml|.*(password|private_key|secret|token)|authorization|cookie)$`)
 	// Headers, as Envoy's lists of headers to add and to match name them.

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,11 +16,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/sightline-router/sightline/internal/admin"
-	"github.com/sightline-router/sightline/mmhash/fetch"
 	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/audit"
 )
 
 // Secrets are planted in the configuration, in what a running Sightline answers, and in what Envoy does. None is in the file, its
@@ -28,11 +27,21 @@ func TestNoSecretLeaves(t *testing.T) {
 	const token, fromEnv = "planted-token-0123456789", "planted-env-0123456789"
 	t.Setenv("PLANTED", fromEnv)
 	leaks := "nats://user:planted-password@10.0.0.1:4222 and http://10.0.0.2/a?sig=planted-query " + token + " " + fromEnv
-	page := httptest.NewServer(admin.Handler(t.Context(), admin.State{
-		Access: admin.Access{Token: token}, Gatherer: prometheus.NewRegistry(), Router: &router.Router{},
-		Workers: func() []admin.Worker { return []admin.Worker{{Name: "worker-a", EventsError: leaks}} },
-		Hosts:   func() []fetch.HostState { return nil },
-		Ready:   func() (string, error) { return "", errors.New("not yet") },
+	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.Header.Get("Authorization") != "Bearer "+token:
+			http.Error(w, "who asks?", http.StatusUnauthorized)
+		case r.URL.Path == "/workers":
+			json.NewEncoder(w).Encode([]admin.Worker{{Name: "worker-a", EventsError: leaks}})
+		case r.URL.Path == "/audit":
+			json.NewEncoder(w).Encode([]audit.Finding{{Model: "kept-model", OurText: `planted-"text`, TheirText: `planted-\`}})
+		case r.URL.Path == "/decisions":
+			json.NewEncoder(w).Encode([]router.Recent{{Worker: "kept-choice", Asked: "kept-name"}})
+		case r.URL.Path == "/metrics":
+			fmt.Fprintln(w, "kept_metric 1")
+		default:
+			http.NotFound(w, r)
+		}
 	}))
 	defer page.Close()
 	envoy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -45,14 +54,14 @@ func TestNoSecretLeaves(t *testing.T) {
 		case "/server_info":
 			fmt.Fprint(w, `{"command_line_options": {"config_yaml": "a: planted-yaml"}}`)
 		default:
-			http.Redirect(w, r, "http://10.255.255.1/planted-elsewhere", http.StatusFound)
+			http.Redirect(w, r, "http://10.255.255.1/elsewhere", http.StatusFound)
 		}
 	}))
 	defer envoy.Close()
 
 	dir := t.TempDir()
 	config, file := filepath.Join(dir, "sightline.yaml"), filepath.Join(dir, "bundle.tar.gz")
-	text := "admin_token: " + token + "\nmodels: [{name: '${env:PLANTED}', path: " + dir + "}]\n"
+	text := "admin_token: " + token + "\nmodels: [{name: '${env:PLANTED}', dir: " + dir + ", engine_version: 0.32.0, block_size: 16}]\n"
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +82,7 @@ func TestNoSecretLeaves(t *testing.T) {
 	if at := strings.Index(all, "planted-"); at >= 0 {
 		t.Errorf("a secret is in it: %.300s", all[max(0, at-150):])
 	}
-	for _, kept := range []string{"worker-a", "kept-cluster", "kept-value", "12345678901234567890", "${env:PLANTED}", "envoy/stats: 302 Found"} {
+	for _, kept := range []string{"worker-a", "kept-model", "kept-choice", "kept-name", "kept_metric", "kept-cluster", "kept-value", "12345678901234567890", "${env:PLANTED}", "answers 302"} {
 		if !strings.Contains(all, kept) {
 			t.Errorf("%s is not in it", kept)
 		}
