@@ -17,14 +17,62 @@ import (
 	"github.com/sightline-router/sightline/internal/testkit/lab"
 )
 
-// engineProcess is a worker that runs as a process of its own, so that it can be killed: a real vLLM, or a simulated one.
+// process is one that can be killed, stopped by SIGSTOP and started again.
+type process struct {
+	name    string
+	command func() *exec.Cmd
+	cmd     *exec.Cmd
+	done    chan struct{} // closed when it has ended
+	log     *os.File
+}
+
+func startProcess(t *testing.T, name string, command func() *exec.Cmd) *process {
+	t.Helper()
+	p := &process{name: name, command: command}
+	var err error
+	if p.log, err = os.Create(filepath.Join(t.TempDir(), name+".log")); err != nil {
+		t.Fatal(err)
+	}
+	p.start(t)
+	t.Cleanup(func() {
+		p.stop()
+		if text, _ := os.ReadFile(p.log.Name()); t.Failed() {
+			t.Logf("%s:\n%s", name, text[max(0, len(text)-3000):])
+		}
+		_ = p.log.Close()
+	})
+	return p
+}
+
+func (p *process) start(t *testing.T) {
+	t.Helper()
+	p.cmd = p.command()
+	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	done, cmd := make(chan struct{}), p.cmd
+	p.done = done
+	go func() {
+		_ = cmd.Wait()
+		close(done)
+	}()
+}
+
+func (p *process) signal(s syscall.Signal) { _ = syscall.Kill(-p.cmd.Process.Pid, s) }
+
+// stop kills it.
+func (p *process) stop() {
+	p.signal(syscall.SIGKILL)
+	<-p.done
+}
+
+// engineProcess is a worker that runs as a process of its own: a real vLLM, or a simulated one.
 type engineProcess struct {
-	name, version         string
+	*process
+	version               string
 	addr, events, replays string // ip:port
-	command               func(*engineProcess) *exec.Cmd
-	cmd                   *exec.Cmd
-	done                  chan struct{} // closed when it has ended
-	log                   *os.File
 }
 
 // engineStart bounds an engine's start: vLLM takes 70 s on two idle cores, some minutes where it was just installed.
@@ -33,19 +81,8 @@ const engineStart = 12 * time.Minute
 // startEngine starts a worker; healthy waits for it.
 func startEngine(t *testing.T, name, version string, command func(*engineProcess) *exec.Cmd) *engineProcess {
 	t.Helper()
-	e := &engineProcess{name: name, version: version, addr: freeAddr(t), events: freeAddr(t), replays: freeAddr(t), command: command}
-	var err error
-	if e.log, err = os.Create(filepath.Join(t.TempDir(), name+".log")); err != nil {
-		t.Fatal(err)
-	}
-	e.start(t)
-	t.Cleanup(func() {
-		e.stop()
-		if text, _ := os.ReadFile(e.log.Name()); t.Failed() {
-			t.Logf("%s, version %s:\n%s", name, e.version, text[max(0, len(text)-3000):])
-		}
-		_ = e.log.Close()
-	})
+	e := &engineProcess{version: version, addr: freeAddr(t), events: freeAddr(t), replays: freeAddr(t)}
+	e.process = startProcess(t, name, func() *exec.Cmd { return command(e) })
 	return e
 }
 
@@ -55,28 +92,6 @@ func simCommand(bin string, speed float64) func(*engineProcess) *exec.Cmd {
 		return exec.Command(bin, "worker-sim", "--model-dir", modelDir, "--served-name", lab.ModelName, "--listen", e.addr,
 			"--events", e.events, "--replay", e.replays, "--speed", fmt.Sprint(speed))
 	}
-}
-
-func (e *engineProcess) start(t *testing.T) {
-	t.Helper()
-	e.cmd = e.command(e)
-	e.cmd.Stdout, e.cmd.Stderr = e.log, e.log
-	e.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := e.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	done, cmd := make(chan struct{}), e.cmd
-	e.done = done
-	go func() {
-		_ = cmd.Wait()
-		close(done)
-	}()
-}
-
-// stop kills it.
-func (e *engineProcess) stop() {
-	_ = syscall.Kill(-e.cmd.Process.Pid, syscall.SIGKILL)
-	<-e.done
 }
 
 func (e *engineProcess) healthy(t *testing.T) {

@@ -64,7 +64,7 @@ func startGateway(t *testing.T, keys map[string]any, change func(*envoy.Options)
 // run starts Sightline with a configuration, which lacks only the addresses.
 func (g *gateway) run(keys map[string]any) {
 	g.t.Helper()
-	keys["listen"], keys["admin"] = g.listen, g.admin
+	keys["listen"], keys["admin"], keys["drain"] = g.listen, g.admin, "0s"
 	bin, err := product()
 	if err != nil {
 		g.t.Fatal(err)

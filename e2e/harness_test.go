@@ -455,7 +455,7 @@ func (w *world) runProduct(keys map[string]any) (stop func()) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	for k, v := range map[string]any{"listen": w.sightline, "admin": "", "log_level": "error", "probe": false} {
+	for k, v := range map[string]any{"listen": w.sightline, "admin": "", "log_level": "error", "probe": false, "drain": "0s"} {
 		if keys[k] == nil {
 			keys[k] = v
 		}

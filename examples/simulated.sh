@@ -26,6 +26,7 @@ admin=127.0.0.1:$((HTTP_PORT + 1))
 {
   echo "listen: unix:$work/s"
   echo "admin: $admin"
+  echo "drain: 0s"
   echo "models: [{name: \"$MODEL\", dir: $model, block_size: $BLOCK_SIZE$([ $ENGINE = vllm ] || echo ", engine: trtllm, engine_version: 1.3.0")}]"
   echo "envoy: {listen: \"127.0.0.1:$HTTP_PORT\", admin: \"127.0.0.1:$((HTTP_PORT + 2))\"}"
   if [ $ENGINE = standalone ]; then

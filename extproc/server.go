@@ -22,6 +22,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -75,11 +76,13 @@ type Options struct {
 	TLS        *tls.Config // nil: plain text
 	// Starting has the health service say NOT_SERVING of ext_proc and of "readiness" until Ready is called.
 	Starting bool
-	Models   []string              // if any: what GET /v1/models is answered with
-	Roster   *Roster               // the workers for Envoy's fallback clusters; nil: they are told nothing
-	Traced   Traced                // hears of each decision; nil: nobody does
-	Log      *zap.Logger           // nil: silent
-	Metrics  prometheus.Registerer // nil: none
+	// Drain is how long a stop goes on deciding, its health NOT_SERVING, so that every Envoy has left before it ends. 0: not at all.
+	Drain   time.Duration
+	Models  []string              // if any: what GET /v1/models is answered with
+	Roster  *Roster               // the workers for Envoy's fallback clusters; nil: they are told nothing
+	Traced  Traced                // hears of each decision; nil: nobody does
+	Log     *zap.Logger           // nil: silent
+	Metrics prometheus.Registerer // nil: none
 }
 
 // Server serves Envoy on one listener: ext_proc, access logs, endpoint discovery and gRPC health checks.
@@ -101,6 +104,7 @@ type Server struct {
 
 	grpc     *grpc.Server
 	health   *health.Server
+	begun    sync.Once // Ready, unless a stop came first
 	stopping chan struct{}
 
 	// The embedded stubs answer what this server has no use for.
@@ -112,15 +116,15 @@ type Server struct {
 // How the gRPC transport is set up. Measured with a 3.7 MB body on two cores (BenchmarkDecision), p50 against gRPC's
 // defaults: 0.9x over a unix socket, no difference beyond the noise over loopback TCP. Large windows are for a network.
 const (
-	streamWindow  = 16 << 20  // a body of that size is sent without waiting for us
-	connWindow    = 128 << 20 // eight of them at once on one connection
-	readBuffer    = 256 << 10 // fewer read calls; 32 KB is the default
-	maxStreams    = 65536     // the same as the circuit breaker in our envoy.yaml
-	stackedIdle   = 128       // goroutines that wait for streams; beyond, each stream starts one
-	headroom      = 64 << 10  // what a body message holds besides the body: attributes, metadata
-	bodiesAtOnce  = 16        // × MaxBody = most body bytes here
-	fewBytes      = 1 << 20   // announced: a quarter of them is for such bodies alone
-	graceOnStop   = 5 * time.Second
+	streamWindow  = 16 << 20         // a body of that size is sent without waiting for us
+	connWindow    = 128 << 20        // eight of them at once on one connection
+	readBuffer    = 256 << 10        // fewer read calls; 32 KB is the default
+	maxStreams    = 65536            // the same as the circuit breaker in our envoy.yaml
+	stackedIdle   = 128              // goroutines that wait for streams; beyond, each stream starts one
+	headroom      = 64 << 10         // what a body message holds besides the body: attributes, metadata
+	bodiesAtOnce  = 16               // × MaxBody = most body bytes here
+	fewBytes      = 1 << 20          // announced: a quarter of them is for such bodies alone
+	lastStreams   = 10 * time.Minute // after a drain: those of the endpoint-picker protocol last as long as the answers
 	sampledPeriod = time.Minute
 )
 
@@ -169,7 +173,9 @@ func New(decide Decide, observe Observe, opt Options) (*Server, error) {
 }
 
 // Ready ends Options.Starting. What comes before is answered all the same.
-func (s *Server) Ready() { s.setReadiness(healthpb.HealthCheckResponse_SERVING) }
+func (s *Server) Ready() {
+	s.begun.Do(func() { s.setReadiness(healthpb.HealthCheckResponse_SERVING) })
+}
 
 func (s *Server) setReadiness(to healthpb.HealthCheckResponse_ServingStatus) {
 	for _, name := range []string{extprocv3.ExternalProcessor_ServiceDesc.ServiceName, "readiness"} {
@@ -199,15 +205,20 @@ func newGRPC(opt Options) *grpc.Server {
 	)
 }
 
-// Serve answers on lis until ctx ends, then stops gracefully: health turns to NOT_SERVING, requests in progress get
-// five seconds. It closes lis, and is called once. A stop by ctx is not an error.
+// Serve answers on lis until ctx ends, then stops gracefully: health turns to NOT_SERVING at once, but for "liveness"; requests are
+// decided for Options.Drain more; what has begun by then gets ten minutes. It closes lis, and is called once. A stop by ctx is
+// not an error.
 func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	stopped := make(chan struct{})
 	unhook := context.AfterFunc(ctx, func() {
 		defer close(stopped)
-		s.health.Shutdown()
+		s.begun.Do(func() {}) // a late Ready changes nothing
+		s.health.SetServingStatus("", healthpb.HealthCheckResponse_NOT_SERVING)
+		s.setReadiness(healthpb.HealthCheckResponse_NOT_SERVING)
+		time.Sleep(s.opt.Drain)
 		close(s.stopping) // access log streams never end by themselves
-		hard := time.AfterFunc(graceOnStop, s.grpc.Stop)
+		s.health.Shutdown()
+		hard := time.AfterFunc(lastStreams, s.grpc.Stop)
 		defer hard.Stop()
 		s.grpc.GracefulStop()
 	})

@@ -132,6 +132,7 @@ func (c *Config) checkRanges(bad report) {
 	if c.ReadyAfter != 0 {
 		inRange(bad, "ready_after", c.ReadyAfter, 100*time.Millisecond, 10*time.Minute)
 	}
+	inRange(bad, "drain", c.Drain, 0, 10*time.Minute)
 	inRange(bad, "body_timeout", c.BodyTimeout, time.Second, time.Hour)
 	inRange(bad, "envoy.message_timeout", c.Envoy.MessageTimeout, 200*time.Millisecond, time.Minute)
 	inRange(bad, "media.budget", c.Media.Budget, time.Millisecond, time.Minute)

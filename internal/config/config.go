@@ -42,7 +42,9 @@ type Config struct {
 	Audit       bool          `yaml:"audit"`      // compare what workers store with what was predicted
 	AuditText   bool          `yaml:"audit_text"` // show the text of a token that differs, which is a client's
 	// ReadyAfter is how long a start may wait for the workers' event streams to catch up before it says that it is ready.
-	ReadyAfter  time.Duration `yaml:"ready_after"`
+	ReadyAfter time.Duration `yaml:"ready_after"`
+	// Drain is how long a stop goes on deciding, once it has said that it is not ready any more.
+	Drain       time.Duration `yaml:"drain"`
 	DecisionLog DecisionLog   `yaml:"decision_log"`
 	Tracing     Tracing       `yaml:"tracing"`
 	Index       Index         `yaml:"index"`
@@ -275,7 +277,7 @@ func Default() Config {
 	return Config{
 		Mode: enforce, Enforce: 100, Listen: "127.0.0.1:9002", Admin: "127.0.0.1:9903", LogLevel: "info", BodyLimit: 64 << 20, BodyTimeout: 5 * time.Minute,
 		NATS:  NATS{Prefix: bus.DefaultPrefix, Stream: Stream{Replicas: 1, Storage: "file", MaxBytes: 256 << 20, Compression: "none"}},
-		Probe: true, HealthEvery: 5 * time.Second, LoadEvery: time.Second, ReadyAfter: 30 * time.Second, Audit: true,
+		Probe: true, HealthEvery: 5 * time.Second, LoadEvery: time.Second, ReadyAfter: 30 * time.Second, Drain: 10 * time.Second, Audit: true,
 		DecisionLog: DecisionLog{MaxBytes: 64 << 20, Keep: 5},
 		Tracing:     Tracing{Sample: 0.01},
 		Index:       Index{MaxBytes: 2 << 30, PredictedTTL: 20 * time.Second},

@@ -19,6 +19,7 @@ type gate struct {
 	sources *sources
 	after   time.Duration // ready_after
 	began   time.Time
+	ctx     context.Context        // ended: a stop has begun
 	how     atomic.Pointer[string] // how it came to open; nil: it is shut
 }
 
@@ -27,6 +28,9 @@ const reachTime = 2 * time.Second
 
 // look says how the gate came to open, or why it is shut.
 func (g *gate) look(now time.Time) (how string, err error) {
+	if g.ctx.Err() != nil {
+		return "", errors.New("stopping; requests that come are still decided")
+	}
 	if how := g.how.Load(); how != nil {
 		return *how, nil
 	}

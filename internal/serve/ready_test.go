@@ -51,7 +51,7 @@ func started(t *testing.T, workers map[string]*publisher) *gate {
 	s.set = members.New(members.Options{Index: indexer.New(indexer.Options{}), Fleet: fleet.New(nil), Log: zap.NewNop(), Metrics: prometheus.NewRegistry(),
 		Changed: func([]*fleet.Worker) {}})
 	t.Cleanup(s.set.Close)
-	g := &gate{sources: s, after: time.Minute, began: time.Now()}
+	g := &gate{sources: s, after: time.Minute, began: time.Now(), ctx: t.Context()}
 	if _, err := g.look(g.began); err == nil {
 		t.Fatal("ready before any worker was found")
 	}

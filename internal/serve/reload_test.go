@@ -70,7 +70,7 @@ func startReloading(t *testing.T, text string) *reloading {
 func (r *reloading) write(text string) {
 	r.t.Helper()
 	text = strings.NewReplacer("DIR", filepath.Dir(r.file), "ADMIN", r.admin).Replace(text)
-	write(r.t, r.file+".new", []byte(text))
+	write(r.t, r.file+".new", []byte(text+"\ndrain: 0s\n"))
 	if err := os.Rename(r.file+".new", r.file); err != nil {
 		r.t.Fatal(err)
 	}

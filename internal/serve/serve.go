@@ -113,9 +113,11 @@ type running struct {
 	done    chan error // a listener's failure, or the end of a graceful stop
 }
 
-// Run serves until ctx ends.
-func (s *Server) Run(ctx context.Context) error {
+// Run serves until stopped ends; then it says that it is not ready, and all goes on until extproc's Serve has drained and stopped.
+func (s *Server) Run(stopped context.Context) error {
 	defer s.log.Sync()
+	ctx, end := context.WithCancel(context.WithoutCancel(stopped))
+	defer end()
 	build := buildinfo.Read()
 	decisions, err := s.openDecisionLog(s.metrics)
 	if err != nil {
@@ -127,7 +129,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return err
 	}
 	defer r.sources.close()
-	r.gate = &gate{sources: r.sources, after: s.cfg.ReadyAfter, began: time.Now()}
+	r.gate = &gate{sources: r.sources, after: s.cfg.ReadyAfter, began: time.Now(), ctx: stopped}
 	r.metrics.MustRegister(newStateMetrics(r.index, s.media), r.gate, build.Metric())
 	tracer, err := s.startTracing(build.Version)
 	if err != nil {
@@ -141,7 +143,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer relayed.Close()
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
-	envoy, err := r.serveEnvoy(serving, tracer)
+	envoy, err := r.serveEnvoy(stopped, tracer)
 	if err != nil {
 		return err
 	}
@@ -154,6 +156,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer page.Close()
 	s.log.Info("serving", zap.String("listen", s.cfg.Listen), zap.String("admin", s.cfg.Admin), zap.Int("models", len(s.cfg.Models)),
 		zap.Int("workers", len(s.cfg.Workers)), zap.String("version", build.Version))
+	defer context.AfterFunc(stopped, func() { s.log.Info("stopping", zap.Duration("drain", s.cfg.Drain)) })()
 	err = <-r.done
 	s.log.Info("stopped")
 	return err
@@ -246,7 +249,7 @@ func (r *running) serveEnvoy(ctx context.Context, tracer *trace.Tracer) (*extpro
 		traced = tracer.Decided
 	}
 	srv, err := extproc.New(r.router.Decide, r.router.Observe, extproc.Options{Traced: traced,
-		MaxBody: int(r.cfg.BodyLimit), BodyTimeout: r.cfg.BodyTimeout, EnvoyWaits: r.cfg.Envoy.MessageTimeout, Starting: true,
+		MaxBody: int(r.cfg.BodyLimit), BodyTimeout: r.cfg.BodyTimeout, EnvoyWaits: r.cfg.Envoy.MessageTimeout, Starting: true, Drain: r.cfg.Drain,
 		Route:  extproc.Route{Mode: extproc.Mode(r.cfg.Route.Mode), Pool: r.cfg.Route.Pool, Header: r.cfg.Route.Header},
 		Models: modelNames(r.cfg), TLS: secure, Roster: r.roster, Log: r.log, Metrics: r.metrics})
 	if err != nil {

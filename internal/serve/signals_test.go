@@ -65,6 +65,7 @@ func registered(t *testing.T, text string) map[string]exporting {
 	if err != nil {
 		t.Fatal(err)
 	}
+	cfg.Drain = 0
 	s, err := Load(cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -173,7 +173,7 @@ func (l *Lab) configure(listen string) error {
 		return err
 	}
 	keys := map[string]any{
-		"listen": listen, "admin": l.Admin, "log_level": "error",
+		"listen": listen, "admin": l.Admin, "log_level": "error", "drain": "0s",
 		"nats": map[string]any{"listen": l.NATS, "dir": filepath.Join(l.dir, "nats"), "config": l.credentials("users.conf"),
 			"nkey": l.credentials("router.nk")},
 		"media":   map[string]any{"allow": []string{"127.0.0.0/8"}},
