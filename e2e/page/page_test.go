@@ -19,6 +19,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -69,6 +70,18 @@ func start(t *testing.T) demo {
 	}
 	t.Fatalf("the demo ended:\n%s", text.String())
 	return demo{}
+}
+
+// traffic fills the page for so long, and goes on until it is stopped.
+func (d demo) traffic(t *testing.T, seconds int) (stop func()) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Getenv("SIGHTLINE"), "bench", "--url", d.envoy, "--shape", "images", "--rate", "3",
+		"--seconds", strconv.Itoa(2*seconds), "--seed", "7")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Duration(seconds) * time.Second)
+	return func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }
 }
 
 func (d demo) ask(t *testing.T) {
@@ -185,9 +198,15 @@ const newest = `document.querySelector('#decisions td a')?.getAttribute('href')`
 func TestPage(t *testing.T) {
 	d := start(t)
 	b := browser(t)
+	seconds := 10
+	if *update {
+		seconds = 60
+	}
+	stop := d.traffic(t, seconds)
 	if *update {
 		shoot(t, b, d)
 	}
+	stop()
 	for _, scheme := range []string{"light", "dark"} {
 		for _, size := range [][2]int64{{390, 844}, {820, 1180}, {1440, 900}} {
 			name := fmt.Sprintf("%s-%d", scheme, size[0])

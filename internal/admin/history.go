@@ -3,6 +3,7 @@ package admin
 import (
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +18,7 @@ const (
 	perTen        = 10
 	sparks        = 256 // slots whose requests in flight are kept for a minute
 	sparkSeconds  = 60
+	narrowest     = 30 // samples that a plot is wide at least; while its ring fills it widens with it
 )
 
 // sample is what came in one step of time, and how things stood at its end.
@@ -97,11 +99,15 @@ type series struct {
 	of                   func(*sample) float64
 }
 
+// zeros are what a duration says needlessly: 5m0s, 1h0m0s.
+var zeros = regexp.MustCompile(`([hm])(?:0[ms])+$`)
+
 // plots are those of a ring, whose samples stand for so many seconds each.
-func plots(ring []sample, most int, step float64) []plot {
+func plots(ring []sample, step float64) []plot {
+	most := max(narrowest, len(ring))
 	share := func(part, whole uint64) float64 { return 100 * float64(part) / float64(whole) } // NaN where nothing came
-	span := (time.Duration(most) * time.Duration(step) * time.Second).String()
-	span = "the last " + strings.TrimSuffix(strings.TrimSuffix(span, "0s"), "0m")
+	span := "the last " + (time.Duration(most) * time.Duration(step) * time.Second).String()
+	span = zeros.ReplaceAllString(span, "$1")
 	list := []plot{
 		{Title: "Prompt tokens cached, %", Top: "100", Series: []series{
 			{Name: "predicted", of: func(s *sample) float64 { return share(s.Cached, s.Prompt) }},

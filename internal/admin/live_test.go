@@ -120,7 +120,15 @@ func TestHistory(t *testing.T) {
 	if last.Prompt != 100 || ten.Prompt != 1000 || ten.Decisions != 20 || !math.IsNaN(last.Median) || ten.Median != 2 || ten.Tail != 3 || ten.Most != 2*sparks-1 {
 		t.Errorf("a second: %+v, ten: %+v", last, ten)
 	}
-	list := plots(h.minutes, seconds, 1)
+	for n, want := range map[int]string{1: "the last 30s", 90: "the last 1m30s", seconds: "the last 5m"} {
+		if got := plots(h.minutes[:n], 1)[0].Span; got != want {
+			t.Errorf("%d seconds: %q, want %q", n, got, want)
+		}
+	}
+	if got := plots(h.hour, perTen)[0].Span; got != "the last 1h" {
+		t.Error(got)
+	}
+	list := plots(h.minutes, 1)
 	if s := list[0].Series; s[0].Last != "50" || s[1].Last != "–" || s[1].D != "" {
 		t.Errorf("cached: %+v", s)
 	}

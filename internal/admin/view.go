@@ -111,7 +111,7 @@ func (c *cockpit) view(worker, image string) *view {
 	if image == "" {
 		v.checks(s, worker)
 	}
-	v.Minutes, v.Hour = plots(c.history.minutes, seconds, 1), plots(c.history.hour, tens, perTen)
+	v.Minutes, v.Hour = plots(c.history.minutes, 1), plots(c.history.hour, perTen)
 	return v
 }
 
