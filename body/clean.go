@@ -21,7 +21,10 @@ import (
 // It is only as good as the way here: what Envoy passes on without asking (Sightline down or too busy, other paths) is
 // not cleaned.
 
-const maxSteering = 4096 // fields taken out of one body
+const (
+	maxSteering = 4096 // fields taken out of one body
+	saltKey     = "cache_salt"
+)
 
 // Edit replaces body bytes [From, To) by Text.
 type Edit struct {
@@ -46,11 +49,17 @@ func refuse(format string, args ...any) error {
 // set, is told each field by the table's name (bootstrap_* for that family), never by the client's. The error is a *Refused:
 // a content part with a uuid and no data, more fields than anybody needs, or a body that was not scanned and may hold
 // fields. One pass over the skeleton, or over the body where there is none.
-func Clean(pieces [][]byte, s *Skeleton, bad error, removed func(field string)) ([]Edit, error) {
+//
+// With salt, the body's own cache_salt goes too, and the salt is put in its place, without escapes; "": none is.
+func Clean(pieces [][]byte, s *Skeleton, bad error, salt *string, removed func(field string)) ([]Edit, error) {
 	if s.JSON() == "" {
-		return nil, judgeUnread(pieces, bad)
+		err := judgeUnread(pieces, bad)
+		if err == nil && salt != nil {
+			err = &Refused{Status: http.StatusRequestEntityTooLarge, Reason: bad.Error() + ", so no tenant's cache_salt can be put in"}
+		}
+		return nil, err
 	}
-	c := cleaner{body: s, in: jsonread.New(s.JSON()), removed: removed}
+	c := cleaner{body: s, in: jsonread.New(s.JSON()), salt: salt, removed: removed}
 	c.value(steering.InBody)
 	if err := c.in.Err(); err != nil && c.refused == nil {
 		c.refused = refuse("%v", ErrJSON)
@@ -65,6 +74,7 @@ func Clean(pieces [][]byte, s *Skeleton, bad error, removed func(field string)) 
 type cleaner struct {
 	body    *Skeleton
 	in      jsonread.Reader
+	salt    *string
 	removed func(field string)
 	edits   []Edit
 	refused error
@@ -90,6 +100,8 @@ func (c *cleaner) value(scope steering.Scope) {
 // kept in front, the one behind it.
 func (c *cleaner) object(scope steering.Scope) {
 	var part partContent
+	own := scope == steering.InBody && c.salt != nil // a cache_salt in here is replaced
+	begin := c.in.Offset() + 1
 	kept := false        // a pair before this one stays
 	lead, last := -1, -1 // where a removed run at the front begins; where the pair before ended
 	c.in.Pairs(func(key string, from int) {
@@ -97,7 +109,11 @@ func (c *cleaner) object(scope steering.Scope) {
 			key = gjson.Parse(`"` + key + `"`).String()
 		}
 		isNull := c.in.Peek() == 'n'
-		if f := scope.Field(key); f != nil {
+		f := scope.Field(key)
+		if own && key == saltKey {
+			f = &steering.Field{Name: saltKey}
+		}
+		if f != nil {
 			part.named = part.named || key == "uuid" && !isNull
 			if c.removed != nil {
 				c.removed(f.Label())
@@ -123,6 +139,13 @@ func (c *cleaner) object(scope steering.Scope) {
 	})
 	if lead >= 0 {
 		c.remove(lead, last)
+	}
+	if own && *c.salt != "" && c.in.Err() == nil {
+		text, at := `"`+saltKey+`":"`+*c.salt+`"`, c.body.BodyOffset(begin)
+		if kept {
+			text += ","
+		}
+		c.edits = slices.Insert(c.edits, 0, Edit{From: at, To: at, Text: []byte(text)})
 	}
 	if part.named && !part.hasData && c.refused == nil {
 		c.refused = refuse("a content part has a uuid and no data: media are named by their content here")

@@ -56,7 +56,7 @@ func clean(t testing.TB, text string) (string, error) {
 	if err := s.Scan([][]byte{[]byte(text[:half]), []byte(text[half:])}); err != nil {
 		t.Fatal(err)
 	}
-	list, err := Clean(nil, &s, nil, nil)
+	list, err := Clean(nil, &s, nil, nil, nil)
 	return apply(t, text, list), err
 }
 
@@ -73,6 +73,34 @@ func apply(t testing.TB, text string, list []Edit) string {
 		at = e.To
 	}
 	return out.String() + text[at:]
+}
+
+// A salt of the operator's takes the place of a client's, wherever in the body that stands and however often.
+func TestCleanSalt(t *testing.T) {
+	salt, none := "abc", ""
+	for _, c := range []struct{ body, with, without string }{
+		{`{}`, `{"cache_salt":"abc"}`, `{}`},
+		{` { "a": 1}`, ` {"cache_salt":"abc", "a": 1}`, ` { "a": 1}`},
+		{`{"cache_salt": "x"}`, `{"cache_salt":"abc"}`, `{}`},
+		{`{"cache_salt": "x", "a": {"cache_salt": 1}, "cache\u005fsalt": null}`, `{"cache_salt":"abc","a": {"cache_salt": 1}}`, `{"a": {"cache_salt": 1}}`},
+		{`{"a": 1, "uuid": 2, "rid": "r", "cache_salt": ["x"]}`, `{"cache_salt":"abc","a": 1, "uuid": 2}`, `{"a": 1, "uuid": 2}`},
+		{`["cache_salt"]`, `["cache_salt"]`, `["cache_salt"]`},
+	} {
+		for want, salt := range map[string]*string{c.with: &salt, c.without: &none} {
+			var s Skeleton
+			if err := s.Scan([][]byte{[]byte(c.body)}); err != nil {
+				t.Fatal(err)
+			}
+			list, err := Clean(nil, &s, nil, salt, nil)
+			if got := apply(t, c.body, list); err != nil || got != want {
+				t.Errorf("%s with %q: %s, %v; want %s", c.body, *salt, got, err, want)
+			}
+		}
+	}
+	var refused *Refused
+	if _, err := Clean([][]byte{[]byte(`[1]`)}, new(Skeleton), ErrLarge, &salt, nil); !errors.As(err, &refused) || refused.Status != 413 {
+		t.Errorf("a body that is not read: %v", err)
+	}
 }
 
 // Each field of the table, in each shape and place, once and twice, first and last, plain and escaped: what is left is the
@@ -252,7 +280,7 @@ func TestUnread(t *testing.T) {
 				t.Fatalf("%s: is read", c.name)
 			}
 			var refused *Refused
-			if _, bad := Clean(pieces, &s, err, nil); errors.As(bad, &refused) != (c.status != 0) || refused != nil && refused.Status != c.status {
+			if _, bad := Clean(pieces, &s, err, nil, nil); errors.As(bad, &refused) != (c.status != 0) || refused != nil && refused.Status != c.status {
 				t.Errorf("%s in steps of %d: %+v, want status %d", c.name, step, refused, c.status)
 			}
 		}
@@ -288,7 +316,7 @@ func FuzzClean(f *testing.F) {
 			}
 			return
 		}
-		list, err := Clean(nil, &s, nil, nil)
+		list, err := Clean(nil, &s, nil, nil, nil)
 		if err != nil {
 			return
 		}
@@ -300,7 +328,7 @@ func FuzzClean(f *testing.F) {
 		if err := again.Scan([][]byte{[]byte(out)}); err != nil {
 			t.Fatal(err)
 		}
-		if more, err := Clean(nil, &again, nil, nil); err != nil || len(more) > 0 {
+		if more, err := Clean(nil, &again, nil, nil, nil); err != nil || len(more) > 0 {
 			t.Fatalf("%q still has %v (%v)", out, more, err)
 		}
 		if tree, ok := asPython([]byte(out)); ok {
@@ -387,7 +415,7 @@ func BenchmarkClean(b *testing.B) {
 			b.SetBytes(int64(len(s.JSON())))
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := Clean(nil, &s, nil, nil); err != nil {
+				if _, err := Clean(nil, &s, nil, nil, nil); err != nil {
 					b.Fatal(err)
 				}
 			}

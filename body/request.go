@@ -103,6 +103,13 @@ func Parse(s *Skeleton, req *Request) error {
 	return err
 }
 
+// SetSalt has the request read as with this cache_salt; "": with none. It is for who changes the body so (Clean).
+func (req *Request) SetSalt(salt string) {
+	if delete(req.Fields, saltKey); salt != "" && req.Fields != nil {
+		req.Fields[saltKey] = gjson.Result{Type: gjson.String, Raw: `"` + salt + `"`, Str: salt}
+	}
+}
+
 // batch reads a list of conversations (vLLM's /v1/chat/completions/batch).
 func (req *Request) batch(list gjson.Result) (err error) {
 	r := messageReader{s: req.Body}

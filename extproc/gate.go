@@ -27,6 +27,9 @@ var unread = map[string]router.Refusal{
 	"content type":     {Status: http.StatusUnsupportedMediaType, Message: "the content-type is not JSON (want application/json)"},
 	"content encoding": {Status: http.StatusUnsupportedMediaType, Message: "the body is encoded (want no content-encoding)"},
 	"too large":        {Status: http.StatusRequestEntityTooLarge, Message: tooLong},
+	"tenants":          {Status: http.StatusBadRequest, Message: "the header that names the tenant is there more than once"},
+	"no tenant":        {Status: http.StatusForbidden, Message: "the header that names the tenant is missing"},
+	"tenant's path":    {Status: http.StatusForbidden, Message: "engines keep no tenants apart at this path"},
 }
 
 // maxSession bounds what is kept of a client's session id, in bytes.
@@ -39,6 +42,7 @@ type head struct {
 	encoded       bool  // by anything but identity
 	contentLength int64 // -1: not given
 	session       string
+	tenants       []string // values of the header that names one, but empty ones
 	traceparent   string
 	noBody        bool // Envoy said that no body follows
 }
@@ -52,11 +56,14 @@ func value(kv *corev3.HeaderValue) string {
 	return kv.GetValue()
 }
 
-// readHead collects the headers that matter. Envoy sends names in lower case.
-func readHead(hs []*corev3.HeaderValue, endOfStream bool) head {
+// readHead collects the headers that matter; tenant is the one that names it, "" for none. Envoy sends names in lower case.
+func readHead(hs []*corev3.HeaderValue, endOfStream bool, tenant string) head {
 	h := head{contentLength: -1, noBody: endOfStream}
 	for _, kv := range hs {
 		v := value(kv)
+		if kv.GetKey() == tenant && v != "" {
+			h.tenants = append(h.tenants, v)
+		}
 		switch kv.GetKey() {
 		case ":method":
 			h.method = v
@@ -86,7 +93,7 @@ func readHead(hs []*corev3.HeaderValue, endOfStream bool) head {
 }
 
 // judge applies the gate. The reason is a metric label; empty for readable.
-func (h *head) judge(maxBody int) (g gate, reason string) {
+func (h *head) judge(maxBody int, tenants *Tenants) (g gate, reason string) {
 	switch {
 	case !steering.IsEndpoint(h.path):
 		return notOurs, "path"
@@ -100,6 +107,9 @@ func (h *head) judge(maxBody int) (g gate, reason string) {
 		return unreadable, "content encoding"
 	case h.contentLength > int64(maxBody):
 		return unreadable, "too large"
+	}
+	if why := tenants.judge(h); why != "" {
+		return unreadable, why
 	}
 	return readable, ""
 }

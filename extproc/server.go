@@ -73,6 +73,7 @@ type Options struct {
 	// 0: for ever. A decision is given half of it: the other half is for the body's way here and back.
 	EnvoyWaits time.Duration
 	Route      Route       // what a stream's metadata leaves open
+	Tenants    Tenants     // whose a request is
 	TLS        *tls.Config // nil: plain text
 	// Starting has the health service say NOT_SERVING of ext_proc and of "readiness" until Ready is called.
 	Starting bool

@@ -46,14 +46,17 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 	}
 	c.terms = s.termsOf(stream.Context(), &c.in.ProcessingRequest)
 	headers := c.in.GetRequestHeaders()
-	c.head = readHead(headers.GetHeaders().GetHeaders(), headers.GetEndOfStream())
+	c.head = readHead(headers.GetHeaders().GetHeaders(), headers.GetEndOfStream(), s.opt.Tenants.Header)
+	if header := s.opt.Tenants.Header; header != "" {
+		c.foreign = append(c.foreign, header) // its value stays here
+	}
 	c.head.path = strings.TrimPrefix(c.head.path, c.Path)
 	if list := c.askedModels(); list != nil && !c.strict { // there every request gets an endpoint
 		s.metrics.gate(notOurs, "models")
 		c.send(list)
 		return nil
 	}
-	verdict, reason := c.head.judge(s.opt.MaxBody)
+	verdict, reason := c.head.judge(s.opt.MaxBody, &s.opt.Tenants)
 	if verdict == readable && !c.room() {
 		s.metrics.gate(unreadable, busy)
 		c.refuse(http.StatusServiceUnavailable, tooBusy)
@@ -265,7 +268,7 @@ func (c *call) decideBody(body [][]byte, arrived time.Time) router.Decision {
 	defer cancel()
 	d := c.safely(ctx, &router.Request{
 		ID: c.id, Source: connection(c.stream.Context()), Path: c.head.path, Stored: c.head.stored(), Pool: c.Pool, MustPick: c.strict,
-		Only: c.only, Session: c.head.session, Body: body, Arrived: arrived,
+		Only: c.only, Session: c.head.session, Salt: c.opt.Tenants.salt(&c.head), Body: body, Arrived: arrived,
 	})
 	if c.opt.Traced != nil {
 		c.traced = &traced{began: arrived, took: time.Since(arrived)}

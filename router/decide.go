@@ -175,7 +175,7 @@ func (x *decision) decideBody(ctx context.Context) {
 func (x *decision) clean() (unread error, refusal *Refusal) {
 	unread = body.Read(x.req.Body, &x.mem.body, &x.mem.req)
 	var err error
-	if x.cuts, err = body.Clean(x.req.Body, &x.mem.body, unread, x.metrics.fieldRemoved); err != nil {
+	if x.cuts, err = body.Clean(x.req.Body, &x.mem.body, unread, x.req.Salt, x.metrics.fieldRemoved); err != nil {
 		refusal = &Refusal{Status: http.StatusBadRequest, Message: err.Error()}
 		var refused *body.Refused
 		if errors.As(err, &refused) {
@@ -184,6 +184,9 @@ func (x *decision) clean() (unread error, refusal *Refusal) {
 		return unread, refusal
 	}
 	x.out.Edits, x.cleaned = x.cuts, true
+	if x.req.Salt != nil {
+		x.mem.req.SetSalt(*x.req.Salt)
+	}
 	return unread, nil
 }
 

@@ -26,6 +26,8 @@ type Request struct {
 	Source uint64
 	// Session is the client's X-Session-ID, if any.
 	Session string
+	// Salt, if not nil, takes the place of the body's cache_salt, whatever that is: ASCII letters and digits; "" for none.
+	Salt *string
 	// Body is the whole request body in pieces, in order. The router reads it during Decide and keeps nothing of it.
 	Body [][]byte
 	// Arrived is when the body was complete here; budgets count from it.

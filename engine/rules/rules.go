@@ -19,6 +19,7 @@ type Rules struct {
 
 	// Requests.
 	Dialect             prompt.Dialect // how they are read and written as prompts
+	TakesSalt           bool           // a request's cache_salt keeps its blocks apart from all of another one, and events tell it
 	TakesExtraKey       bool           // a request's extra_key sets caches apart; no event tells it
 	TakesUUID           bool           // a content part may carry a uuid, which becomes the medium's name
 	TakesSessionID      bool           // events name the session that a request carries as X-Session-ID

@@ -14,6 +14,7 @@ func Rules(v rules.Version) rules.Rules {
 		Release: "0.32.0", BlockSize: 16, VLLMKeys: true,
 		Dialect:         Dialect(v),
 		TakesUUID:       since(11),
+		TakesSalt:       since(17), // what is kept apart is so since 0.9; events tell it since 0.17
 		TakesSessionID:  since(30), // and uses it for nothing else (read in 0.30.0, 0.31.0 and 0.32.0)
 		RefusesLocal:    true,
 		NewKeys:         func(o rules.KeysOptions) (rules.Keys, error) { return newKeys(v, o) },

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/envoy"
 )
 
@@ -56,6 +57,7 @@ func (c *Config) check() error {
 	c.checkRoute(bad)
 	c.expandStandalone(bad)
 	c.checkModels(bad)
+	c.checkTenants(bad)
 	w := workersCheck{Config: c, bad: bad, names: map[string]string{}, addrs: map[string]string{}, sockets: map[string]string{}}
 	w.configured()
 	w.kubernetes()
@@ -251,6 +253,35 @@ func (c *Config) checkRoute(bad report) {
 	}
 	if (c.TLS.Cert == "") != (c.TLS.Key == "") || c.TLS.ClientCA != "" && c.TLS.Cert == "" {
 		bad("tls", "cert and key must both be given (client_ca may be, with them)")
+	}
+}
+
+// checkTenants wants engines that keep tenants apart, all of them.
+func (c *Config) checkTenants(bad report) {
+	switch t := &c.Tenants; {
+	case t.Header == "" && t.Required:
+		bad("tenants.required", "true, but no header names the tenant (want tenants.header, such as x-tenant)")
+		return
+	case t.Header == "":
+		return
+	case !isHeader(t.Header):
+		bad("tenants.header", "%q is no name of a header for the tenant (want one such as x-tenant)", t.Header)
+	case c.Dynamo.Plane != "":
+		bad("tenants.header", "with dynamo a client's nvext may name another salt (leave tenants out, or dynamo)")
+	}
+	c.Tenants.Header = strings.ToLower(c.Tenants.Header)
+	keeps := func(path string, s *engine.Server) {
+		if !s.Rules().TakesSalt {
+			bad("tenants.header", "%s is %s %s, of which it is not known that a cache_salt keeps tenants apart and that events tell it (want vllm "+
+				"from 0.17.0 on, or leave tenants out)", path, s.Engine, s.EngineVersion)
+		}
+	}
+	for i := range c.Models {
+		path := fmt.Sprintf("models[%d]", i)
+		keeps(path, &c.Models[i].Server)
+		for j := range c.Models[i].Classes {
+			keeps(fmt.Sprintf("%s.classes[%d]", path, j), &c.Models[i].Classes[j].Server)
+		}
 	}
 }
 

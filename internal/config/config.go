@@ -33,6 +33,7 @@ type Config struct {
 	// Enforce is the share of conversations that are steered; the others are treated as in observe.
 	Enforce Percent `yaml:"enforce"`
 	Route   Route   `yaml:"route"`
+	Tenants Tenants `yaml:"tenants"`
 	TLS     TLS     `yaml:"tls"`
 	NATS    NATS    `yaml:"nats"`
 	Probe   bool    `yaml:"probe"` // ask workers at start how they tokenise a few conversations, and compare
@@ -64,6 +65,12 @@ type Config struct {
 
 	File string     `yaml:"-"` // it was read from here; "": from nowhere
 	refs references // what values refer to
+}
+
+// Tenants are kept apart in workers' caches, by a header that Envoy or a filter of its sets.
+type Tenants struct {
+	Header   string `yaml:"header"` // names the tenant; "": there are none
+	Required bool   `yaml:"required"`
 }
 
 // NATS says where KV events of agents come from, and what NATS knows us by. With neither URL nor Listen there is no NATS at all.

@@ -95,6 +95,10 @@ func TestStandalone(t *testing.T) {
 func TestMistakes(t *testing.T) {
 	for _, c := range []struct{ yaml, want string }{
 		{"lisen: x", "lisen: unknown key (did you mean listen?)"},
+		{"tenants: {required: true}", "tenants.required: true, but no header"},
+		{"tenants: {header: Authorization}", "tenants.header: \"Authorization\" is no name"},
+		{"tenants: {header: x-tenant}\nmodels: [{name: m, dir: d, engine: sglang}]", "tenants.header: models[0] is sglang"},
+		{"tenants: {header: x-tenant}\nmodels: [{name: m, dir: d, classes: [{name: old, engine_version: 0.16.0}]}]", "models[0].classes[0] is vllm 0.16.0"},
 		{"models:\n- name: m\n  blocksize: 3", "models[0].blocksize: unknown key (did you mean block_size?)"},
 		{"workers:\n- addr: 1.2.3.4:5\n  events: {zqm: x}", "workers[0].events.zqm: unknown key (did you mean zmq?)"},
 		{"models:\n- name: m\n  block_size: many", "models[0].block_size: "},

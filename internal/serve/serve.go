@@ -250,8 +250,8 @@ func (r *running) serveEnvoy(ctx context.Context, tracer *trace.Tracer) (*extpro
 	}
 	srv, err := extproc.New(r.router.Decide, r.router.Observe, extproc.Options{Traced: traced,
 		MaxBody: int(r.cfg.BodyLimit), BodyTimeout: r.cfg.BodyTimeout, EnvoyWaits: r.cfg.Envoy.MessageTimeout, Starting: true, Drain: r.cfg.Drain,
-		Route:  extproc.Route{Mode: extproc.Mode(r.cfg.Route.Mode), Pool: r.cfg.Route.Pool, Header: r.cfg.Route.Header},
-		Models: modelNames(r.cfg), TLS: secure, Roster: r.roster, Log: r.log, Metrics: r.metrics})
+		Route:   extproc.Route{Mode: extproc.Mode(r.cfg.Route.Mode), Pool: r.cfg.Route.Pool, Header: r.cfg.Route.Header},
+		Tenants: extproc.Tenants(r.cfg.Tenants), Models: modelNames(r.cfg), TLS: secure, Roster: r.roster, Log: r.log, Metrics: r.metrics})
 	if err != nil {
 		return nil, err
 	}
