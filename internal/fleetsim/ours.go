@@ -1,6 +1,7 @@
 package fleetsim
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"time"
@@ -42,7 +43,7 @@ func newSightline(v *View) Rule {
 		s.workers = append(s.workers, w)
 	}
 	s.router = router.New(router.Options{Models: []router.Model{{Name: modelName, Prompts: engine.Unread(engine.Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: v.Size})}},
-		Fleet: s.fleet, Index: s.index, PredictedTTL: 10 * time.Second, Now: now, Seed: v.sim.setup.Seed + 1})
+		Fleet: s.fleet, Index: s.index, PredictedTTL: cmp.Or(v.sim.setup.PredictedTTL, 10*time.Second), Now: now, Seed: v.sim.setup.Seed + 1})
 	v.sim.after(time.Duration(v.rand.Int64N(int64(loadEvery))), func() { s.ask(v) }) // replicas begin at different moments
 	return s
 }

@@ -30,6 +30,8 @@ type Setup struct {
 	JoinAt    time.Duration
 	Joining   int // of the workers, the last ones come at JoinAt
 	Seed      uint64
+
+	PredictedTTL time.Duration // of this repository's router; 0: 10 s
 }
 
 // Rule chooses a worker. A Rule sees what a router of its kind sees.

@@ -43,6 +43,7 @@ type traceLine struct {
 	Session      traceID      `json:"session,omitzero"`
 	Adapter      traceID      `json:"adapter,omitzero"`
 	Outcome      string       `json:"outcome"` // of a decision log
+	logged
 }
 
 type traceImage struct {
@@ -144,7 +145,7 @@ func (l *traceLine) check() error {
 
 // request is a line's. What hash_ids leave over of the prompt is its own.
 func (l *traceLine) request(n int, ends map[uint64]int) *Request {
-	r := &Request{Session: uint64(l.Session), Adapter: uint64(l.Adapter), Answer: Segment{mix(uint64(n), 4), l.OutputLength}}
+	r := &Request{Session: uint64(l.Session), Adapter: uint64(l.Adapter), Answer: Segment{mix(uint64(n), 4), l.OutputLength}, logged: &l.logged}
 	for i, id := range l.HashIDs {
 		r.add(Segment{mix(id, 3), min(perHash, l.InputLength-perHash*i)}, false)
 	}

@@ -27,6 +27,7 @@ type Request struct {
 	Images  []Image // in the order of the prompt
 	Adapter uint64  // LoRA adapter; 0: none
 	History int     // prompt tokens of the turn before it; 0: the first one
+	logged  *logged // of a trace's line
 
 	input  int      // tokens of Prompt
 	locals []uint64 // see prepare

@@ -1,0 +1,33 @@
+package main
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/internal/fleetsim"
+)
+
+type replayCmd struct {
+	Files       []string `arg:"" type:"existingfile" help:"Decision logs, in the order of time."`
+	Config      string   `short:"c" required:"" type:"existingfile" help:"The other configuration: its mode, enforce, workers' number, block_size, prefill_rate and predicted_ttl count."`
+	CacheTokens int      `default:"400000" help:"Tokens that a worker's KV cache holds, as its log tells at the start (vLLM: GPU KV cache size)."`
+}
+
+func (c *replayCmd) Run() error {
+	cfg, err := config.Load(c.Config)
+	if err != nil {
+		return err
+	}
+	var logs []io.Reader
+	for _, name := range c.Files {
+		f, err := os.Open(name)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		logs = append(logs, f)
+	}
+	return fleetsim.Replay{Config: cfg, Name: filepath.Base(c.Config), Log: io.MultiReader(logs...), Cache: c.CacheTokens}.Run(os.Stdout)
+}
