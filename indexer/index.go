@@ -18,6 +18,7 @@
 //	index.go      Index, slots that join and leave, Stats
 //	match.go      Match: the lookup
 //	ingest.go     Store, Remove, Clear; write.go: one slice of a stored event under a shard's lock
+//	part.go       a share of all prompts, where one index holds no more
 //	drop.go       Drop: blocks that a worker turned out not to hold
 //	shard.go      a shard: nodes found by (parent, offset, local hash); how calls go from shard to shard
 //	node.go       a node: a run of local hashes, and the slots that hold some of it
@@ -69,6 +70,8 @@ type Options struct {
 	// MaxBytes limits the index's memory; 0 is no limit. It counts whole chunks of 2 MiB, at least 16 MiB and at most 32 GiB, and not the
 	// table directories, which add about 2 %. An index that is full evicts what was least useful (see budget.go).
 	MaxBytes int64
+	// Part: only prompts of this part are held.
+	Part Part
 }
 
 // Index is the prefix index. All methods are safe for concurrent use; calls for one slot run one after the other.
@@ -80,6 +83,7 @@ type Index struct {
 	shards [shardCount]shard
 	mem    *memory
 	seed   uint64
+	part   Part
 	epoch  atomic.Uint32 // the clock of the memory budget, see budget.go
 	budget budget
 
@@ -92,7 +96,7 @@ const shardCount = 64
 
 // New returns an empty index.
 func New(o Options) *Index {
-	x := &Index{mem: newMemory(o.MaxBytes), seed: rand.Uint64()}
+	x := &Index{mem: newMemory(o.MaxBytes), seed: rand.Uint64(), part: o.Part}
 	x.budget.limited, x.budget.idleEpochs = o.MaxBytes > 0, maxIdleEpochs
 	for i := range x.shards {
 		sh := &x.shards[i]

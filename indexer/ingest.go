@@ -11,7 +11,7 @@ import (
 //
 // An engine hash that is held already with the same content is stored again (a further copy, if the slot counts copies); with
 // other content it moves to the new content. Blocks for which there is no memory are counted as dropped and make the slot
-// partial; that is no error. Errors: ErrUnknownParent (not for a partial slot), ErrOwnParent, ErrMalformed,
+// partial; that is no error. Errors: ErrUnknownParent (not for a partial slot), ErrElsewhere, ErrOwnParent, ErrMalformed,
 // ErrUnknownSlot; nothing is stored then. Cost: about 0.1 µs a block, no allocation but the index's own growth.
 func (x *Index) Store(id SlotID, tier Tier, parent uint64, hasParent bool, engineHashes, locals []uint64) error {
 	if len(engineHashes) != len(locals) || tier >= Tiers {
@@ -22,7 +22,7 @@ func (x *Index) Store(id SlotID, tier Tier, parent uint64, hasParent bool, engin
 	if err != nil {
 		return err
 	}
-	at := noRef
+	at, elsewhere := noRef, !hasParent && len(locals) > 0 && !x.part.Holds(locals[0])
 	if hasParent {
 		if slices.Contains(engineHashes, parent) {
 			s.mu.Unlock()
@@ -30,7 +30,9 @@ func (x *Index) Store(id SlotID, tier Tier, parent uint64, hasParent bool, engin
 		}
 		if s.lastKnown && s.lastHash == parent {
 			at = s.lastRef
-		} else if at = s.find(parent, mix(parent, x.seed)); at == noRef {
+		} else if at = s.find(parent, mix(parent, x.seed)); at == noRef && x.part.Of > 1 {
+			elsewhere = true
+		} else if at == noRef {
 			partial := s.partial.Load()
 			s.mu.Unlock()
 			if partial {
@@ -40,6 +42,11 @@ func (x *Index) Store(id SlotID, tier Tier, parent uint64, hasParent bool, engin
 			return fmt.Errorf("stored: %w: engine hash %#x of slot %d (want it stored before; ask the worker for a replay from 0)",
 				ErrUnknownParent, parent, id)
 		}
+	}
+	if elsewhere {
+		s.elsewhere(tier, engineHashes)
+		s.mu.Unlock()
+		return ErrElsewhere
 	}
 	s.stores.Add(1)
 	all, noRoom := len(engineHashes), false

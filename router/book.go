@@ -113,7 +113,7 @@ func (r *Router) at(b *booked, st *standing, a *asked) fleet.Booking {
 		b.cached = -1 // what is reported is of another prompt or all (vLLM: the last that ends; SGLang: the sum)
 	}
 	work := fleet.Booking{Tokens: b.tokens - cached + st.encode, Context: b.tokens}
-	if a.prompt.Exact { // else its last block is not the last that it will store
+	if a.prompt.Exact && !r.elsewhere(b.locals) { // else its last block is not the last that it will store
 		work.Locals, work.From = b.locals, st.predicted/size
 	}
 	return work
@@ -121,7 +121,7 @@ func (r *Router) at(b *booked, st *standing, a *asked) fleet.Booking {
 
 // remember notes which blocks the slot will hold and which pictures it will have seen.
 func (r *Router) remember(b *booked, st *standing, a *asked, now time.Time) {
-	b.promised.Store(r.predicted.add(uint32(b.slot.ID), b.chain, b.proven, r.lasts(b.slot, now), now))
+	b.promised.Store(r.predicted.add(uint32(b.slot.ID), b.chain, b.proven, r.lasts(b.slot, b.locals, now), now))
 	for i := range a.prompt.Media[:min(len(a.prompt.Media), mostMedia)] {
 		md := &a.prompt.Media[i]
 		tokens := md.Length
@@ -164,8 +164,11 @@ func (x *decision) auditSession(named bool) string {
 	return session
 }
 
-// expect has the audit watch for what the slot will store.
+// expect has the audit watch for what the slot will store, unless the index has another part: that part's Sightline audits it.
 func (r *Router) expect(b *booked, a *asked, id, session string) {
+	if r.elsewhere(b.locals) {
+		return
+	}
 	r.opt.Audit.Expect(audit.Expectation{ID: id, Slot: b.slot.ID, Worker: b.slot.Worker.Name, Model: b.model, Session: session,
 		Locals: b.locals, From: b.proven, Size: b.size, Prompts: a.prompts.Model(), Prompt: a.prompt})
 }

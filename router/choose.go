@@ -25,6 +25,7 @@ const (
 const (
 	noWorker    = "no worker known"
 	unconfirmed = "not confirmed by events yet"
+	anotherPart = "the prompt is of another part of the index"
 )
 
 // blocks are the hashes that one class looks up.
@@ -66,7 +67,7 @@ func (x *decision) choose() {
 	} else {
 		x.target()
 	}
-	x.explain(best, rd)
+	x.explain(best, rd, x.elsewhere(x.mem.blocks[class].locals))
 	x.book(best, class)
 }
 
@@ -282,8 +283,13 @@ func (x *decision) would() {
 	x.out.WouldBe = Target{Worker: x.chosen.Worker.Name, Addr: x.chosen.Worker.Addr, Rank: x.chosen.Rank}
 }
 
+// elsewhere tells whether a prompt is of another part than the index holds: no events will tell of it.
+func (r *Router) elsewhere(locals []uint64) bool {
+	return len(locals) > 0 && !r.opt.Index.Part().Holds(locals[0])
+}
+
 // explain gives the step of the ladder, and what keeps the decision from the one above or from being certain.
-func (x *decision) explain(best *choose.Candidate, rd *reading) {
+func (x *decision) explain(best *choose.Candidate, rd *reading, elsewhere bool) {
 	d := &x.out
 	_, doubt := ageOf(x.chosen, x.now)
 	switch {
@@ -299,6 +305,9 @@ func (x *decision) explain(best *choose.Candidate, rd *reading) {
 		d.Why = doubt
 	default:
 		d.Why = "no block held"
+	}
+	if elsewhere {
+		d.Why = anotherPart
 	}
 	if rd.reuse == prompt.Recomputed {
 		d.Why = "the engine reads no cache for this request"

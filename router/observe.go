@@ -47,7 +47,7 @@ func (r *Router) confirm(o Outcome) bool {
 	var made *promise
 	if now.Slot.Worker.Class == moved.Slot.Worker.Class {
 		at := r.opt.Now()
-		made = r.predicted.add(uint32(now.Slot.ID), b.chain, 0, r.lasts(now.Slot, at), at)
+		made = r.predicted.add(uint32(now.Slot.ID), b.chain, 0, r.lasts(now.Slot, b.locals, at), at)
 		r.opt.Audit.Move(o.ID, now.Slot.ID, now.Slot.Worker.Name)
 	} else { // its blocks have other hashes: nothing to predict, nothing to compare
 		r.opt.Audit.End(o.ID, false)

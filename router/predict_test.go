@@ -261,7 +261,7 @@ func TestPredictionsLast(t *testing.T) {
 	book := func(id string, tokens int) {
 		w.opt.Fleet.Book(id, fleet.Booking{Slot: s, Tokens: tokens, Locals: make([]uint64, tokens/16)})
 	}
-	if got := w.lasts(s, w.now); got != ttl {
+	if got := w.lasts(s, nil, w.now); got != ttl {
 		t.Errorf("%v where nothing is known of the rate, want %v", got, ttl)
 	}
 	for i := range 30 { // 3,200 tokens a second
@@ -277,13 +277,13 @@ func TestPredictionsLast(t *testing.T) {
 		want  time.Duration
 	}{{0, ttl}, {32000, ttl + 10*time.Second}, {1e6, LongestPrediction(ttl)}} {
 		book("queue", c.queue)
-		if got := w.lasts(s, w.now); got < c.want-time.Second || got > c.want+time.Second || got > LongestPrediction(ttl) {
+		if got := w.lasts(s, nil, w.now); got < c.want-time.Second || got > c.want+time.Second || got > LongestPrediction(ttl) {
 			t.Errorf("%v behind %v tokens, want about %v", got, c.queue, c.want)
 		}
 		w.opt.Fleet.End("queue", 1)
 	}
 	s.EventAge = nil
-	if got := w.lasts(s, w.now); got != LongestPrediction(ttl) {
+	if got := w.lasts(s, nil, w.now); got != LongestPrediction(ttl) {
 		t.Errorf("%v without events, want %v", got, LongestPrediction(ttl))
 	}
 	c := chainOf(1, 10)

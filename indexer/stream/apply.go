@@ -81,7 +81,9 @@ func (f *Feed) applyEvent(e *kvevent.Event, n *Stats) {
 	case kvevent.Removed:
 		f.tell(e)
 		unknown := f.o.Sink.Remove(e.Tier, e.EngineHashes) - f.orphans.removed(e.Tier, e.EngineHashes)
-		n.UnknownBlocks += uint64(max(0, unknown))
+		if !f.inPart {
+			n.UnknownBlocks += uint64(max(0, unknown))
+		}
 		f.offload.removed(e)
 		f.doubtRemoved(e.EngineHashes)
 		if e.Tier == kvevent.GPU {
@@ -128,6 +130,9 @@ func (f *Feed) store(e *kvevent.Event, n *Stats) {
 		f.offload.stored(e)
 		n.Blocks += uint64(len(e.EngineHashes))
 		f.attach(e.EngineHashes, n)
+	case errors.Is(err, indexer.ErrElsewhere):
+		n.Elsewhere += uint64(len(e.EngineHashes))
+		f.inPart = true
 	case errors.Is(err, indexer.ErrUnknownParent):
 		n.UnknownParents++
 		n.OrphansDropped += f.orphans.take(e)

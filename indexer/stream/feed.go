@@ -149,6 +149,7 @@ type Feed struct {
 	doubtSince   atomic.Int64 // of doubt, in Unix ns; 0: there is none
 
 	order
+	inPart  bool // the sink holds a part of all prompts: removals of others' blocks are to be expected
 	offload offload
 	orphans orphans
 	stems   stems

@@ -34,6 +34,7 @@ type Stats struct {
 
 	Refused        uint64 // stored events that the sink refused for another reason
 	Unresolved     uint64 // blocks named by engine hash alone whose content is not known
+	Elsewhere      uint64 // blocks of other parts than the sink holds
 	OtherBlockSize uint64 // blocks of another size than Options.BlockSize; left out
 
 	// Partial: the worker may hold more than its events said; the index's matches are a lower bound.
@@ -65,6 +66,7 @@ func (s *Stats) add(n *Stats) {
 	s.UnknownParents += n.UnknownParents
 	s.UnknownBlocks += n.UnknownBlocks
 	s.OtherBlockSize += n.OtherBlockSize
+	s.Elsewhere += n.Elsewhere
 	s.Unresolved += n.Unresolved
 	s.Refused += n.Refused
 	s.OrphansAttached += n.OrphansAttached
@@ -79,7 +81,7 @@ func (s *Stats) Counters() map[string]uint64 {
 		"batches": s.Batches, "events": s.Events, "blocks": s.Blocks, "unknown": s.Unknown, "unreadable": s.Bad, "unknown_keys": s.UnknownKeys, "gaps": s.Gaps, "restarts": s.Restarts,
 		"duplicates": s.Duplicates, "dropped": s.Drops, "stale": s.Stale, "replays": s.Replays, "decode_errors": s.DecodeErrors, "malformed": s.Malformed, "strangers": s.Strangers, "panics": s.Panics,
 		"replay_errors": s.ReplayErrors, "unknown_parents": s.UnknownParents, "unknown_blocks": s.UnknownBlocks,
-		"refused": s.Refused, "unresolved": s.Unresolved, "other_block_size": s.OtherBlockSize,
+		"refused": s.Refused, "unresolved": s.Unresolved, "other_block_size": s.OtherBlockSize, "elsewhere": s.Elsewhere,
 		"orphans_attached": s.OrphansAttached, "orphans_dropped": s.OrphansDropped, "parents_shown": s.Stems, "parents_dropped": s.StemsDropped,
 		"gaps_unfilled": s.Unfilled, "doubtful_dropped": s.DoubtfulDropped,
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/envoy"
+	"github.com/sightline-router/sightline/indexer"
 )
 
 // report takes what cannot be: the path of its key, then what came and what is wanted.
@@ -119,6 +120,9 @@ func sameListener(a, b string) bool {
 func (c *Config) checkRanges(bad report) {
 	inRange(bad, "body_limit", c.BodyLimit, 1<<20, 2047<<20)          // Envoy's least; gRPC's most
 	inRange(bad, "index.max_bytes", c.Index.MaxBytes, 16<<20, 32<<30) // as far as the index's page numbers reach
+	if _, err := indexer.ParsePart(c.Index.Partition); err != nil {
+		bad("index.partition", "%v", err)
+	}
 	inRange(bad, "media.max_bytes", c.Media.MaxBytes, 1<<10, 512<<20) // package fetch holds no more unfinished bytes
 	inRange(bad, "media.relay.max_bytes", c.Media.Relay.MaxBytes, 1<<20, 1<<40)
 	inRange(bad, "decision_log.max_bytes", c.DecisionLog.MaxBytes, 1<<20, 1<<40)

@@ -106,6 +106,7 @@ func (n *NATS) Link() bus.LinkOptions {
 // Index bounds what is remembered of the workers' blocks.
 type Index struct {
 	MaxBytes     Size          `yaml:"max_bytes"`
+	Partition    string        `yaml:"partition"`                   // as indexer.ParsePart reads it: the part of all prompts that is held here
 	PredictedTTL time.Duration `yaml:"predicted_ttl" reload:"live"` // how long a routed prompt counts as held before events confirm it
 }
 

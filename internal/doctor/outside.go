@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/sightline-router/sightline/envoy/fit"
+	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/internal/config"
 )
 
@@ -169,6 +170,9 @@ func room(s *seen, r *report) {
 	blocks := 0
 	s.asked(r, func(w *worker) { blocks += w.facts.Blocks * max(1, w.Ranks) })
 	limit := int64(s.cfg.Index.MaxBytes)
+	if part, err := indexer.ParsePart(s.cfg.Index.Partition); err == nil {
+		blocks /= max(1, part.Of)
+	}
 	lost := s.count("sightline_index_lost_blocks_total")
 	switch need := int64(blocks) * bytesOfBlock; {
 	case need > limit:

@@ -165,8 +165,9 @@ func (s *Server) Run(stopped context.Context) error {
 // decider makes what decides, until ctx ends: the index, the fleet, audit and probe, and the router over them. Nobody tells
 // them of workers yet.
 func (s *Server) decider(ctx context.Context, decisions *decisionlog.Log) *running {
+	part, _ := indexer.ParsePart(s.cfg.Index.Partition) // checked
 	r := &running{Server: s, roster: extproc.NewRoster(), done: make(chan error, 3),
-		index: indexer.New(indexer.Options{MaxBytes: int64(s.cfg.Index.MaxBytes)}), fleet: fleet.New(nil)}
+		index: indexer.New(indexer.Options{MaxBytes: int64(s.cfg.Index.MaxBytes), Part: part}), fleet: fleet.New(nil)}
 	r.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	go paceHeap(ctx, r.index)
 	if s.cfg.Audit {

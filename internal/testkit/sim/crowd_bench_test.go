@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sightline-router/sightline/engine/vllm"
+	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/stream"
 	"github.com/sightline-router/sightline/internal/testkit/vllmid"
 )
@@ -155,7 +156,7 @@ func BenchmarkCrowd(b *testing.B) {
 	}
 	frames := live / crowdBatch
 	debug.FreeOSMemory()
-	d := startDeciding(b, false)
+	d := startDeciding(b, startTwo(b), indexer.Options{}, false)
 	d.pause = time.Millisecond // a decision among those takes as long as a hundred events
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	defer debug.SetGCPercent(debug.SetGCPercent(25)) // as serve has it beside an index: garbage as much as what else lives

@@ -29,7 +29,7 @@ func BenchmarkDecision(b *testing.B) {
 		nats bool
 	}{{"direct", 5 * time.Millisecond, false}, {"nats", 15 * time.Millisecond, true}} {
 		b.Run(c.name, func(b *testing.B) {
-			d := startDeciding(b, c.nats)
+			d := startDeciding(b, startTwo(b), indexer.Options{}, c.nats)
 			var took []time.Duration
 			for i := 0; b.Loop(); i++ {
 				took = append(took, d.follow(b, i))
@@ -51,12 +51,18 @@ type deciding struct {
 	*router.Router
 	model   *engine.Model
 	index   *indexer.Index
+	feeds   []*stream.Feed
+	slots   []indexer.SlotID
 	workers []*publishing
 	ids     int
 	pause   time.Duration // between two questions
 }
 
-func startDeciding(b *testing.B, agents bool) *deciding {
+func startTwo(b testing.TB) []*publishing {
+	return []*publishing{startPublishing(b, 0, 1000), startPublishing(b, 1, 1000)}
+}
+
+func startDeciding(b testing.TB, workers []*publishing, o indexer.Options, agents bool) *deciding {
 	b.Helper()
 	media, err := engine.NewMedia(nil)
 	if err != nil {
@@ -66,8 +72,8 @@ func startDeciding(b *testing.B, agents bool) *deciding {
 	if err != nil {
 		b.Fatal(err)
 	}
-	x := indexer.New(indexer.Options{})
-	d := &deciding{model: live.Model(), index: x, pause: 20 * time.Microsecond}
+	x := indexer.New(o)
+	d := &deciding{model: live.Model(), index: x, workers: workers, pause: 20 * time.Microsecond}
 	var listener *bus.Listener
 	conn := startJetStream(b)
 	if agents {
@@ -77,15 +83,14 @@ func startDeciding(b *testing.B, agents bool) *deciding {
 		go func() { _ = listener.Run(ctx) }()
 	}
 	var known []*fleet.Worker
-	for i := range 2 {
-		p := startPublishing(b, uint64(i), 1000)
-		d.workers = append(d.workers, p)
+	for i, p := range workers {
 		name := fmt.Sprint("w", i)
 		var sink *stream.IndexSink
 		known = append(known, fleet.NewWorker(name, netip.MustParseAddrPort(fmt.Sprintf("127.0.0.1:%d", 20000+i)), "m", 0, func(int) indexer.SlotID {
 			sink = stream.Join(x, true)
 			return sink.Slot()
 		}))
+		d.slots = append(d.slots, sink.Slot())
 		o := stream.Options{Source: stream.ZMQ{Endpoint: "tcp://" + p.pub.Addr().String(), ReplayEndpoint: "tcp://" + p.back.Addr().String()}, Decoder: &vllm.Decoder{Keep: true}}
 		if agents {
 			agent, err := bus.NewPublisher(b.Context(), bus.PublisherOptions{NATS: conn, Worker: name, Rank: -1, CountCopies: true})
@@ -99,15 +104,16 @@ func startDeciding(b *testing.B, agents bool) *deciding {
 		o.Sink = sink
 		f := stream.Start(o)
 		b.Cleanup(f.Close)
+		d.feeds = append(d.feeds, f)
 		within(b, 30*time.Second, "a worker heard", func() bool {
 			st := f.Stats()
 			_, heard := p.told()
 			return heard && st.Live()
 		})
 	}
-	workers := fleet.New(time.Now)
-	workers.Set(known)
-	d.Router = router.New(router.Options{Models: []router.Model{{Name: "m", Prompts: live}}, Fleet: workers, Index: x, PredictedTTL: time.Minute})
+	all := fleet.New(time.Now)
+	all.Set(known)
+	d.Router = router.New(router.Options{Models: []router.Model{{Name: "m", Prompts: live}}, Fleet: all, Index: x, PredictedTTL: time.Minute})
 	return d
 }
 
@@ -144,7 +150,7 @@ func (d *deciding) follow(b *testing.B, i int) time.Duration {
 }
 
 // stored is the event of a worker that has prefilled a body.
-func (d *deciding) stored(b *testing.B, id uint64, body []byte) event {
+func (d *deciding) stored(b testing.TB, id uint64, body []byte) event {
 	var s reqchat.Skeleton
 	var req reqchat.Request
 	if err := s.Scan([][]byte{body}); err != nil {

@@ -35,7 +35,7 @@ type publishing struct {
 	id, block uint64
 }
 
-func startPublishing(b *testing.B, id uint64, steps int) *publishing {
+func startPublishing(b testing.TB, id uint64, steps int) *publishing {
 	b.Helper()
 	rules, err := vllmid.RulesOf("0.32.0")
 	if err != nil {
@@ -146,7 +146,7 @@ func BenchmarkResync(b *testing.B) {
 	}
 }
 
-func within(b *testing.B, d time.Duration, what string, ok func() bool) {
+func within(b testing.TB, d time.Duration, what string, ok func() bool) {
 	b.Helper()
 	for end := time.Now().Add(d); !ok(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
