@@ -9,7 +9,7 @@ import (
 // Half of the prompts take half of the memory: nothing is kept of the others, and what is held is dropped when its name comes back
 // for one of theirs.
 func TestPart(t *testing.T) {
-	const prompts, length = 2000, 200
+	const prompts, length = 6000, 200
 	fill := func(p Part) (*Index, SlotID, int64) {
 		x := New(Options{Part: p})
 		slot := x.Join(SlotOptions{})
