@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/netip"
 	"strings"
 	"sync"
 	"testing"
@@ -26,27 +25,18 @@ func TestNoFormBypassesTheCleaning(t *testing.T) {
 			case "token_usage":
 				needs140(t)
 			}
-			w := start(t, 1, func(o *envoy.Options) {
-				switch name {
-				case "1.36":
-					o.Version = name
-					return
-				case "models":
-					o.Pools = []envoy.Pool{{Name: "m", Workers: o.Workers, Path: "/m"}, {Name: "n", Workers: o.Workers, Header: "x-n=1"}}
-				case "eds":
-					o.Allow = []envoy.Range{{Prefix: netip.MustParsePrefix("127.0.0.1/32"), FirstPort: 1, LastPort: 65535}}
-				}
-				if err := o.Apply(name); err != nil {
-					t.Fatal(err)
-				}
-			})
+			w := start(t, 1, func(o *envoy.Options) { applyVariant(t, o, name) })
 			prefix := ""
 			models := []any{map[string]any{"name": "m", "dir": absolute(t, modelDir)}}
 			if name == "models" {
 				prefix = "/m"
 				models = append(models, map[string]any{"name": "n", "dir": absolute(t, modelDir)})
 			}
-			w.runProduct(map[string]any{"models": models, "workers": []any{map[string]any{"addr": w.workers[0].addr, "model": "m"}}})
+			unread := "route"
+			if name == "fail_closed" {
+				unread = "refuse"
+			}
+			w.runProduct(map[string]any{"on_unread": unread, "models": models, "workers": []any{map[string]any{"addr": w.workers[0].addr, "model": "m"}}})
 			clean := `{"model":"m","messages":[{"role":"user","content":"hi"}]}`
 			eventually(t, "a clean request is served", func() bool {
 				r := w.send(w.client, "POST", prefix+chatPath, clean, nil)

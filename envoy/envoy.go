@@ -46,6 +46,10 @@ type Options struct {
 	// EDS has Sightline tell Envoy the workers (its gRPC listener serves them), so that the fallback follows the fleet.
 	// Needs Allow, unless OverrideHost.
 	EDS bool
+	// FailClosed has no body reach a worker that Sightline did not read: a request that it does not answer gets 503, a POST to a
+	// path that is no endpoint 403, but for Pass.
+	FailClosed bool
+	Pass       []string
 	// FullDuplex streams bodies through Sightline instead of buffering them in Envoy.
 	FullDuplex bool
 	// Version is the oldest Envoy that must take the configuration, such as 1.39; "": the release tested.

@@ -43,6 +43,7 @@ var variants = []struct {
 	}},
 	{"token_usage", func(o *Options) { o.TokenUsage = true }},
 	{"full_duplex", func(o *Options) { o.FullDuplex = true }},
+	{"fail_closed", func(o *Options) { o.FailClosed = true }},
 	{"eds", func(o *Options) {
 		o.EDS = true
 		if len(o.Allow) == 0 {

@@ -24,6 +24,7 @@ type view struct {
 	Composite               bool
 	Stats                   bool   // Envoy can count by tags from its access log
 	TooLarge                int    // the first length above BodyLimit
+	Passed                  string // paths whose bodies pass unread, where others do not
 	Paths, Odd              string // regular expressions: endpoints that take a prompt, and paths that may be one spelt otherwise
 	Headers                 []steering.Header
 	Reasons                 []string
@@ -100,6 +101,13 @@ func viewOf(o Options) (*view, error) {
 	if o.BodyLimit < 1<<20 || o.BodyLimit > 1<<31-1 {
 		r.bad("body limit: %d bytes, want 1 MiB to 2 GiB", o.BodyLimit)
 	}
+	for i, p := range o.Pass {
+		if !segment.MatchString(p) {
+			r.bad("pass_unread[%d] %q: want a path such as /v1/embeddings", i, p)
+		}
+		v.Passed += "|" + strings.ReplaceAll(regexp.QuoteMeta(p), `\`, `\\`)
+	}
+	v.Passed = strings.TrimPrefix(v.Passed, "|")
 	if o.MessageTimeout < time.Millisecond {
 		r.bad("message timeout: %v, want 1ms or more, such as 2s", o.MessageTimeout)
 	}

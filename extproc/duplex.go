@@ -57,13 +57,17 @@ func (c *call) fullDuplex() bool {
 	arrived := time.Now()
 	defer func() { c.metrics.latency.Observe(time.Since(arrived).Seconds()) }()
 	d := c.decideBody(pieces(body), arrived)
-	if !c.answer(d, c.atHeaders(d)) {
-		return false
-	}
 	back, err := splice(body, d.Edits)
 	if err != nil {
 		c.failed("edit", err)
+		if c.opt.RefuseUnread {
+			return false
+		}
 		back, _ = splice(body, nil)
+	}
+	if !c.answer(d, c.atHeaders(d)) {
+		back.Free()
+		return false
 	}
 	if trailers && back.Len() == 0 { // there was no body, so none is given back
 		back.Free()

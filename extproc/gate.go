@@ -2,6 +2,7 @@ package extproc
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -30,6 +31,17 @@ var unread = map[string]router.Refusal{
 	"tenants":          {Status: http.StatusBadRequest, Message: "the header that names the tenant is there more than once"},
 	"no tenant":        {Status: http.StatusForbidden, Message: "the header that names the tenant is missing"},
 	"tenant's path":    {Status: http.StatusForbidden, Message: "engines keep no tenants apart at this path"},
+}
+
+// unreadPath answers a request whose body nobody reads, where none may reach a worker so.
+var unreadPath = router.Refusal{Status: http.StatusForbidden, Message: "this path takes no requests with a body here"}
+
+// bodiless are the methods whose requests have no body that an engine's server reads; envoy.yaml.tmpl has the same.
+var bodiless = []string{"GET", "HEAD", "OPTIONS", "DELETE"}
+
+// passesUnread tells whether the body of a request that is not ours would reach a worker against an operator's will.
+func (h *head) passesUnread(allowed []string) bool {
+	return h.stored() == "" && !h.noBody && !slices.Contains(bodiless, h.method) && !slices.Contains(allowed, h.path)
 }
 
 // maxSession bounds what is kept of a client's session id, in bytes.

@@ -72,9 +72,13 @@ type Options struct {
 	// EnvoyWaits is how long Envoy waits for an answer (its message_timeout) before it goes on with the request as it came;
 	// 0: for ever. A decision is given half of it: the other half is for the body's way here and back.
 	EnvoyWaits time.Duration
-	Route      Route       // what a stream's metadata leaves open
-	Tenants    Tenants     // whose a request is
-	TLS        *tls.Config // nil: plain text
+	// RefuseUnread: what cannot be read and cleaned is refused, for whatever reason, and what is sent to a path that is no
+	// endpoint, but for those of Pass. Envoy must fail closed too (failure_mode_allow: false): we are not asked while we are away.
+	RefuseUnread bool
+	Pass         []string
+	Route        Route       // what a stream's metadata leaves open
+	Tenants      Tenants     // whose a request is
+	TLS          *tls.Config // nil: plain text
 	// Starting has the health service say NOT_SERVING of ext_proc and of "readiness" until Ready is called.
 	Starting bool
 	// Drain is how long a stop goes on deciding, its health NOT_SERVING, so that every Envoy has left before it ends. 0: not at all.

@@ -41,6 +41,7 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 
 	c := call{Server: s, stream: stream, id: newID(), opened: time.Now()}
 	defer c.close()
+	defer c.failClosed()
 	if !c.receive() || !s.canServe(&c.in.ProcessingRequest) {
 		return nil
 	}
@@ -53,6 +54,7 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 	c.head.path = strings.TrimPrefix(c.head.path, c.Path)
 	if list := c.askedModels(); list != nil && !c.strict { // there every request gets an endpoint
 		s.metrics.gate(notOurs, "models")
+		c.settled = true
 		c.send(list)
 		return nil
 	}
@@ -63,6 +65,10 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 		return nil
 	}
 	s.metrics.gate(verdict, reason)
+	if verdict == notOurs && s.opt.RefuseUnread && c.head.passesUnread(s.opt.Pass) {
+		c.refuse(unreadPath.Status, unreadPath.Message)
+		return nil
+	}
 
 	c.learns = c.head.path == steering.Responses && verdict == readable && (c.answers || !c.duplex)
 	goOn := false
@@ -73,6 +79,7 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 	case verdict == unreadable:
 		c.refuse(unread[reason].Status, unread[reason].Message)
 	case verdict == notOurs && !c.strict:
+		c.settled = true
 		goOn = c.send(c.pass())
 	case verdict != readable:
 		d := c.decideUnread(reason)
@@ -106,6 +113,7 @@ type call struct {
 	bodyHere bool
 	bodyLate bool // answered: it took too long
 
+	settled      bool // answered, so that nothing goes on without our word
 	requestEnded bool // Envoy has sent all of the request
 	code         int  // status of the response, once it has begun
 	decided      bool // a decision was sent
@@ -157,13 +165,25 @@ const (
 	tooBusy = "too many request bodies at once; try again"
 	tooLate = "the request body took too long to come"
 	tooLong = "the request body is larger than this server reads; send less, or name media by URL"
+
+	unreadBody = "the request could not be read; try again"
 )
 
 // refuse answers the client in the workers' stead: a body that cannot be read here could carry what clients must not say.
 func (c *call) refuse(code int, why string) {
+	c.settled = true
 	d := router.Decision{ID: c.id, Refuse: &router.Refusal{Status: code, Message: why}}
 	c.metrics.answered(d)
 	c.send(c.refusal(d))
+}
+
+// failClosed ends a stream that nothing was answered on, for whatever reason, where no body may pass unread. Envoy takes a
+// stream that ends in good order for "go on", whatever failure_mode_allow says; one that gRPC has ended for a message that
+// was too large is an error for it.
+func (c *call) failClosed() {
+	if c.opt.RefuseUnread && !c.settled && c.stream.Context().Err() == nil {
+		c.refuse(http.StatusServiceUnavailable, unreadBody)
+	}
 }
 
 // awaitBody refuses the request if its body is not here in time. Envoy holds a buffered body back until all of it is there,
@@ -220,7 +240,7 @@ func (c *call) buffered() bool {
 	form := c.atBody(d)
 	if err != nil {
 		c.failed("edit", err)
-		return c.answer(d, form)
+		return !c.opt.RefuseUnread && c.answer(d, form)
 	}
 	return c.answer(d, &edited{answer: form, body: body})
 }
@@ -286,6 +306,9 @@ func (s *Server) safely(ctx context.Context, req *router.Request) (d router.Deci
 	defer func() {
 		if d.ID == "" {
 			d = router.Decision{ID: req.ID, Reason: router.Load, Why: "internal error"}
+			if s.opt.RefuseUnread && req.Body != nil {
+				d.Refuse = &router.Refusal{Status: http.StatusServiceUnavailable, Message: unreadBody}
+			}
 		}
 	}()
 	defer s.survive("decide")
@@ -297,6 +320,7 @@ func (s *Server) safely(ctx context.Context, req *router.Request) (d router.Deci
 // answer sends a decision, in the form made for the phase, and takes it back if Envoy is gone: then no access log
 // entry will ever tell how it ended. False: nothing more is to be said on this stream.
 func (c *call) answer(d router.Decision, form any) bool {
+	c.settled = true
 	c.metrics.answered(d)
 	if c.traced != nil {
 		c.traced.decision = d

@@ -501,3 +501,47 @@ func TestClientGoneDuringTheDecision(t *testing.T) {
 		return len(outs) == 1 && outs[0].Phase == router.Ended && outs[0].ID == reqs[0].ID && outs[0].Code == 0
 	})
 }
+
+// Where no body may pass unread, whatever goes wrong is an answer of ours; else the stream ends, and Envoy goes on.
+func TestRefuseUnread(t *testing.T) {
+	other := func(method, path string) *extprocv3.ProcessingRequest {
+		return headersMsg(nil, false, ":method", method, ":path", path, "content-type", "application/json")
+	}
+	streamed, broken := modev3.ProcessingMode_STREAMED, pick
+	broken.Edits = []router.Edit{{From: 1, To: 400}}
+	for _, c := range []struct {
+		name   string
+		decide Decide
+		send   []*extprocv3.ProcessingRequest
+		want   int
+	}{
+		{"read", always(pick), []*extprocv3.ProcessingRequest{headersMsg(nil, false, chat()...), bodyMsg("{}", true)}, 0},
+		{"no headers", always(pick), []*extprocv3.ProcessingRequest{bodyMsg("{}", true)}, 503},
+		{"body mode", always(pick), []*extprocv3.ProcessingRequest{headersMsg(&streamed, false, chat()...)}, 503},
+		{"no body", always(pick), []*extprocv3.ProcessingRequest{headersMsg(nil, false, chat()...), headersMsg(nil, false, chat()...)}, 503},
+		{"panic", func(context.Context, *router.Request) router.Decision { panic("told to") }, []*extprocv3.ProcessingRequest{headersMsg(nil, false, chat()...), bodyMsg("{}", true)}, 503},
+		{"edit", always(broken), []*extprocv3.ProcessingRequest{headersMsg(nil, false, chat()...), bodyMsg("{}", true)}, 503},
+		{"edit, full duplex", always(broken), []*extprocv3.ProcessingRequest{headersMsg(&duplexed, false, chat()...), bodyMsg("{}", true)}, 503},
+		{"another path", always(pick), []*extprocv3.ProcessingRequest{other("POST", "/generate?x")}, 403},
+		{"another path, spelt otherwise", always(pick), []*extprocv3.ProcessingRequest{other("PUT", "/%67enerate/")}, 403},
+		{"a path that may pass", always(pick), []*extprocv3.ProcessingRequest{other("POST", "/v1%2Fembeddings")}, 0},
+		{"a stored answer", always(pick), []*extprocv3.ProcessingRequest{other("POST", "/v1/responses/a/cancel")}, 0},
+		{"GET", always(pick), []*extprocv3.ProcessingRequest{other("GET", "/generate")}, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for _, strict := range []bool{true, false} {
+				r := newRig(t, c.decide, Options{MaxBody: 1000, RefuseUnread: strict, Pass: []string{"/v1/embeddings"}, Route: Route{Mode: Sightline}})
+				l, code := r.open(t), 0
+				for _, m := range c.send {
+					_ = l.Send(m)
+				}
+				for a, err := l.Recv(); err == nil; a, err = l.Recv() {
+					code = max(code, int(a.GetImmediateResponse().GetStatus().GetCode()))
+				}
+				if strict && code != c.want || !strict && code != 0 {
+					t.Errorf("refused %t: status %d, want %d, or 0 where unread bodies are routed", strict, code, c.want)
+				}
+			}
+		})
+	}
+}

@@ -174,6 +174,9 @@ func (x *decision) decideBody(ctx context.Context) {
 // clean takes what a client must not say out of the body. unread says why the rest of it cannot be read, if it cannot.
 func (x *decision) clean() (unread error, refusal *Refusal) {
 	unread = body.Read(x.req.Body, &x.mem.body, &x.mem.req)
+	if x.opt.RefuseUnread && errors.Is(unread, body.ErrLarge) {
+		return unread, &Refusal{Status: http.StatusRequestEntityTooLarge, Message: unread.Error()}
+	}
 	var err error
 	if x.cuts, err = body.Clean(x.req.Body, &x.mem.body, unread, x.req.Salt, x.metrics.fieldRemoved); err != nil {
 		refusal = &Refusal{Status: http.StatusBadRequest, Message: err.Error()}

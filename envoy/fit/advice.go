@@ -25,6 +25,7 @@ var advice = map[string]struct{ severity, want, fix string }{
 	"message_timeout":      {Error, "TIMEOUT, as Sightline is told", "message_timeout: TIMEOUT; copying 15 to 30 MiB over takes up to 200ms by itself"},
 	"message_timeout_long": {Warning, "TIMEOUT, as Sightline is told", "message_timeout: TIMEOUT; each request waits so long for a Sightline that hangs"},
 	"fail_closed":          {Warning, "true", "failure_mode_allow: true, or requests fail while Sightline is away"},
+	"fail_open":            {Error, "false, as on_unread is refuse", "failure_mode_allow: false, or bodies reach workers unread while Sightline is away"},
 	"observability_mode":   {Error, "false", "take it out: Envoy does not wait for the choice"},
 	"allow_mode_override":  {Warning, "true", "allow_mode_override: true, so that what is no inference streams through and is not buffered"},
 	"grpc_message_limit":   {Error, "BODY_LIMIT and more", "envoy_grpc without max_receive_message_length: an edited body comes back in one message"},

@@ -32,7 +32,7 @@ func TestGeneratedFits(t *testing.T) {
 			t.Fatal(err)
 		}
 		b, w := read(t, string(text)), Want{Options: envoy.Default()}
-		w.Workers = nil // each has its own
+		w.Workers, w.FailClosed = nil, strings.Contains(file, "fail_closed") // each has its own
 		if strings.Contains(file, "1.36") {
 			b.Envoy = "1.36.2"
 		}
@@ -140,6 +140,7 @@ func TestMistakes(t *testing.T) {
 		{"message_timeout_long", "message_timeout: 2s", "message_timeout: 1000s", procAt + ".message_timeout", "16m40s"},
 		{"fail_closed", "failure_mode_allow: true", "failure_mode_allow: false", procAt + ".failure_mode_allow", "false"},
 		{"fail_closed", infer, infer + off + "overrides: { failure_mode_allow: false } } }\n", `.overrides.failure_mode_allow`, "false"},
+		{"fail_open", "failure_mode_allow: true", "failure_mode_allow:  true", procAt + ".failure_mode_allow", "true"},
 		{"observability_mode", "failure_mode_allow: true", "observability_mode: true", procAt + ".observability_mode", "true"},
 		{"disable_immediate_response", "failure_mode_allow: true", "disable_immediate_response: true", procAt, "true"},
 		{"allow_mode_override", "allow_mode_override: true", "allow_mode_override: false", procAt + ".allow_mode_override", "false"},
@@ -212,7 +213,9 @@ func TestMistakes(t *testing.T) {
 			b.Envoy = "1.35.2"
 		}
 		cases[c.name] = true
-		found := Check(b, Want{Options: envoy.Default()})
+		want := Want{Options: envoy.Default()}
+		want.FailClosed = c.name == "fail_open"
+		found := Check(b, want)
 		is := func(f Finding) bool {
 			return f.Name == c.name && strings.Contains(f.Where, c.at) && strings.Contains(f.Got, c.got) && f.Want != "" && f.Fix != ""
 		}

@@ -176,8 +176,8 @@ func (c *checker) settings(s *site, h *host, w *way, routes *routev3.RouteConfig
 		if m := p.GetOverrides().GetProcessingMode(); m != nil && !off {
 			c.modes(m, at.to("overrides", "processing_mode"))
 		}
-		if f := p.GetOverrides().GetFailureModeAllow(); f != nil && !f.GetValue() {
-			c.find("fail_closed", at.to("overrides", "failure_mode_allow"), false)
+		if f := p.GetOverrides().GetFailureModeAllow(); f != nil {
+			c.failure(f.GetValue(), at.to("overrides", "failure_mode_allow"))
 		}
 		break
 	}

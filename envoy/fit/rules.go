@@ -89,6 +89,15 @@ func named(name string) func(any) any {
 	return func(v any) any { return set(v, path{"name"}, name) }
 }
 
+// failure: what becomes of requests that Sightline does not answer.
+func (c *checker) failure(allow bool, at path) {
+	if c.want.FailClosed && allow {
+		c.find("fail_open", at, true)
+	} else if !c.want.FailClosed && !allow {
+		c.find("fail_closed", at, false)
+	}
+}
+
 // processor: how Sightline is asked.
 func (c *checker) processor(s *site, p *extprocv3.ExternalProcessor, at path) {
 	c.modes(p.GetProcessingMode(), at.to("processing_mode"))
@@ -98,9 +107,7 @@ func (c *checker) processor(s *site, p *extprocv3.ExternalProcessor, at path) {
 	case t.AsDuration() > 30*time.Second:
 		c.find("message_timeout_long", at.to("message_timeout"), t.AsDuration())
 	}
-	if !p.GetFailureModeAllow() {
-		c.find("fail_closed", at.to("failure_mode_allow"), false)
-	}
+	c.failure(p.GetFailureModeAllow(), at.to("failure_mode_allow"))
 	if p.GetObservabilityMode() {
 		c.find("observability_mode", at.to("observability_mode"), true)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/envoy"
 	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/internal/steering"
 )
 
 // report takes what cannot be: the path of its key, then what came and what is wanted.
@@ -42,6 +43,15 @@ func (c *Config) check() error {
 	c.checkListeners(bad)
 	c.checkRanges(bad)
 	bad.oneOf("log_level", c.LogLevel, "debug, info, warn or error", "debug", "info", "warn", "error")
+	bad.oneOf("on_unread", c.OnUnread, "route or refuse", route, refuse)
+	if len(c.PassUnread) > 0 && c.OnUnread != refuse {
+		bad("pass_unread", "given, but on_unread is route: all paths pass (want on_unread: refuse, or leave it out)")
+	}
+	for i, p := range c.PassUnread {
+		if !strings.HasPrefix(p, "/") || steering.Canonical(p) != p || strings.ContainsAny(p, "?# ") || steering.IsEndpoint(p) {
+			bad(fmt.Sprintf("pass_unread[%d]", i), "%q is no path that can pass (want one such as /v1/embeddings, and none of %s)", p, strings.Join(steering.Endpoints, ", "))
+		}
+	}
 	bad.oneOf("mode", c.Mode, "observe or enforce", observe, enforce)
 	if c.Mode == observe && c.Enforce != 100 {
 		bad("enforce", "%v, but mode is observe: nothing is steered (want mode: enforce, or leave this out)", c.Enforce)

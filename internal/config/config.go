@@ -28,6 +28,9 @@ type Config struct {
 	BodyLimit  Size   `yaml:"body_limit"`              // the largest request body, such as 64MiB
 	// BodyTimeout is how long a request body may take to come; then the client gets 408.
 	BodyTimeout time.Duration `yaml:"body_timeout"`
+	// OnUnread is route, or refuse: no body reaches a worker unread, but for POSTs to PassUnread, with Sightline away neither.
+	OnUnread   string   `yaml:"on_unread"`
+	PassUnread []string `yaml:"pass_unread"`
 	// Mode is enforce, or observe: everything is decided and counted, and Envoy is told nothing of it.
 	Mode string `yaml:"mode"`
 	// Enforce is the share of conversations that are steered; the others are treated as in observe.
@@ -237,8 +240,13 @@ func (c *Config) LeftAlone() (share float64, mode string) {
 	return 1 - float64(c.Enforce)/100, c.Enforce.String()
 }
 
-// The modes.
+// RefusesUnread tells whether no body may reach a worker unread.
+func (c *Config) RefusesUnread() bool { return c.OnUnread == refuse }
+
+// The modes, and what becomes of what is not read.
 const (
+	route   = "route"
+	refuse  = "refuse"
 	observe = "observe"
 	enforce = "enforce"
 )
@@ -283,7 +291,7 @@ func (s Size) MarshalYAML() ([]byte, error) { return []byte(s.String()), nil }
 // Default is the configuration of an empty file.
 func Default() Config {
 	return Config{
-		Mode: enforce, Enforce: 100, Listen: "127.0.0.1:9002", Admin: "127.0.0.1:9903", LogLevel: "info", BodyLimit: 64 << 20, BodyTimeout: 5 * time.Minute,
+		Mode: enforce, Enforce: 100, Listen: "127.0.0.1:9002", Admin: "127.0.0.1:9903", LogLevel: "info", BodyLimit: 64 << 20, BodyTimeout: 5 * time.Minute, OnUnread: route,
 		NATS:  NATS{Prefix: bus.DefaultPrefix, Stream: Stream{Replicas: 1, Storage: "file", MaxBytes: 256 << 20, Compression: "none"}},
 		Probe: true, HealthEvery: 5 * time.Second, LoadEvery: time.Second, ReadyAfter: 30 * time.Second, Drain: 10 * time.Second, Audit: true,
 		DecisionLog: DecisionLog{MaxBytes: 64 << 20, Keep: 5},

@@ -16,7 +16,7 @@ var codes = map[string]string{
 	"body_limit": "SL0401", "buffer_filter": "SL0401", "ext_authz_body": "SL0401", "connection_limit": "SL0401", "http2_window": "SL0401",
 	"grpc_message_limit": "SL0402",
 	"message_timeout":    "SL0403", "message_timeout_long": "SL0403",
-	"fail_closed": "SL0404", "sightline_health": "SL0404",
+	"fail_closed": "SL0404", "fail_open": "SL0404", "sightline_health": "SL0404",
 	"two_full_duplex": "SL0405", "body_mode": "SL0405", "body_changed_behind": "SL0405",
 	"circuit_breakers": "SL0406", "retries": "SL0406",
 	"steering_headers": "SL0407", "any_address": "SL0407",

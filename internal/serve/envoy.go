@@ -109,6 +109,7 @@ func envoyOptions(cfg config.Config) (envoy.Options, error) {
 	o := envoy.Default()
 	o.Listen, o.Admin, o.Sightline, o.BodyLimit = cfg.Envoy.Listen, cfg.Envoy.Admin, cfg.Listen, int(cfg.BodyLimit)
 	o.MessageTimeout, o.TokenUsage, o.DebugHeaders = cfg.Envoy.MessageTimeout, cfg.Envoy.TokenUsage, cfg.Envoy.DebugHeaders
+	o.FailClosed, o.Pass = cfg.RefusesUnread(), cfg.PassUnread
 	if len(cfg.Envoy.Sightlines) > 0 {
 		o.Sightline = strings.Join(cfg.Envoy.Sightlines, ",")
 	}

@@ -1,0 +1,123 @@
+package e2e
+
+import (
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/sightline-router/sightline/envoy"
+	"github.com/sightline-router/sightline/internal/steering"
+)
+
+// With Sightline killed, and with one that is stopped and answers nothing, Envoy itself takes from clients the headers that
+// steer, in every variant; where it is to fail closed no body reaches a worker.
+func TestSightlineAway(t *testing.T) {
+	for _, name := range append(envoy.VariantNames(), "1.36") {
+		t.Run(name, func(t *testing.T) {
+			switch name {
+			case "tls", "ipv6":
+				t.Skip("differs in addresses and certificates alone")
+			case "token_usage":
+				needs140(t)
+			}
+			w := startAsPrinted(t, 1, func(o *envoy.Options) { applyVariant(t, o, name) })
+			header := http.Header{}
+			for _, h := range steering.Headers {
+				if h.Prefix {
+					h.Name += "anything"
+				}
+				header.Set(h.Name, w.workers[0].addr)
+			}
+			want, path := http.StatusOK, chatPath
+			if name == "fail_closed" {
+				want = http.StatusServiceUnavailable
+			}
+			if name == "models" {
+				path = "/m" + path
+			}
+			away := func(how string) {
+				t.Helper()
+				served := w.workers[0].served.Load()
+				eventually(t, how+": answered as it should be", func() bool {
+					return w.send(w.client, "POST", path, chat(script{}), header).status == want
+				})
+				for _, c := range []*http.Client{w.client, w.h2} {
+					r := w.send(c, "POST", path, chat(script{}), header)
+					if r.err != nil || r.status != want {
+						t.Errorf("%s: %v, status %d, want %d", how, r.err, r.status, want)
+					}
+					for k, v := range r.Headers {
+						k = strings.ToLower(k)
+						if slices.ContainsFunc(steering.Headers, func(h steering.Header) bool { return h.Match(k) }) && slices.Contains(v, w.workers[0].addr) {
+							t.Errorf("%s: the worker saw %s: %q", how, k, v)
+						}
+					}
+				}
+				if want != http.StatusOK && w.workers[0].served.Load() != served {
+					t.Errorf("%s: a body reached the worker", how)
+				}
+			}
+			models := []any{map[string]any{"name": "m", "dir": absolute(t, modelDir)}}
+			if name == "models" {
+				models = append(models, map[string]any{"name": "n", "dir": absolute(t, modelDir)})
+			}
+			kill := w.runProduct(map[string]any{"models": models, "workers": []any{map[string]any{"addr": w.workers[0].addr, "model": "m"}}})
+			up := func() bool {
+				return w.send(w.client, "POST", path, chat(script{}), header).id() != ""
+			}
+			eventually(t, "Sightline decides, and has told the workers", func() bool {
+				return up() && (name != "eds" || w.stat("cluster.workers_any.membership_healthy") == 1)
+			})
+			if err := syscall.Kill(w.pid, syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			away("stopped")
+			if err := syscall.Kill(w.pid, syscall.SIGCONT); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "Sightline decides again", up)
+			kill()
+			away("killed")
+		})
+	}
+}
+
+// applyVariant gives options for the one worker that runs: 1.36 stands for the form of that release.
+func applyVariant(t *testing.T, o *envoy.Options, name string) {
+	t.Helper()
+	switch name {
+	case "1.36":
+		o.Version = name
+		return
+	case "models":
+		o.Pools = []envoy.Pool{{Name: "m", Workers: o.Workers, Path: "/m"}, {Name: "n", Workers: o.Workers, Header: "x-n=1"}}
+	case "eds":
+		o.Allow = []envoy.Range{{Prefix: netip.MustParsePrefix("127.0.0.1/32"), FirstPort: 1, LastPort: 65535}}
+	}
+	if err := o.Apply(name); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Where bodies must not pass unread, those for paths that Sightline does not read get 403, but for those that the operator
+// lets through; in whatever spelling.
+func TestUnreadPaths(t *testing.T) {
+	w := start(t, 1, func(o *envoy.Options) { o.FailClosed, o.Pass = true, []string{"/v1/embeddings"} })
+	w.runProduct(map[string]any{"on_unread": "refuse", "pass_unread": []string{"/v1/embeddings"}, "models": []any{map[string]any{"name": "m", "dir": absolute(t, modelDir)}},
+		"workers": []any{map[string]any{"addr": w.workers[0].addr, "model": "m"}}})
+	for _, c := range []struct {
+		method, path string
+		want         int
+	}{
+		{"POST", "/v1/embeddings", 200}, {"POST", "/v1%2Fembeddings", 200}, {"GET", "/version", 200}, {"DELETE", "/x", 200},
+		{"POST", "/generate", 403}, {"PUT", "/generate", 403}, {"POST", "/%67enerate", 403}, {"POST", "//generate", 403}, {"POST", "/v1/embeddings/x", 403},
+		{"POST", "/", 403}, {"PATCH", "/v1/chat/completions", 403}, {"POST", "/inference/v1/generate?x", 403},
+	} {
+		if r := w.send(w.client, c.method, c.path, `{"rid":"theirs"}`, nil); r.err != nil || r.status != c.want {
+			t.Errorf("%s %s: %v, status %d, want %d", c.method, c.path, r.err, r.status, c.want)
+		}
+	}
+}
