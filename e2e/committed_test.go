@@ -145,7 +145,11 @@ func serveCommitted(t *testing.T, file, release string) {
 		eventually(t, "Envoy is told the workers", func() bool { return w.stat("cluster.workers_any.membership_healthy") == 3 })
 	}
 	stop()
-	eventually(t, "requests pass without Sightline", func() bool { r := ask(0); return r.err == nil && r.status == 200 && r.id() == "" })
+	want := http.StatusOK
+	if name == "fail_closed.yaml" {
+		want = http.StatusServiceUnavailable
+	}
+	eventually(t, "requests pass without Sightline, or do not", func() bool { r := ask(0); return r.err == nil && r.status == want && r.id() == "" })
 }
 
 // users are the tests that read the committed configurations, each with the words by which it finds its files. Folders of
