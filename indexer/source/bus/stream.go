@@ -123,6 +123,7 @@ func consume(ctx context.Context, js jetstream.JetStream, p Prefix, often time.D
 		return err
 	}
 	defer consuming.Stop()
+	closed := consuming.Closed() // once: each call is a goroutine that lasts as long as the consumer
 	watch := time.NewTicker(often)
 	defer watch.Stop()
 	for {
@@ -131,7 +132,7 @@ func consume(ctx context.Context, js jetstream.JetStream, p Prefix, often time.D
 			return nil
 		case err := <-broken:
 			return err
-		case <-consuming.Closed():
+		case <-closed:
 			return errors.New("the consumer was closed")
 		case <-watch.C:
 		}

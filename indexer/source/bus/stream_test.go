@@ -1,8 +1,10 @@
 package bus
 
 import (
+	"context"
 	"math/rand/v2"
 	"net"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -146,5 +148,30 @@ func TestPortIsTaken(t *testing.T) {
 	}
 	if _, err := StartLink(LinkOptions{Server: Server{Listen: far.Addr().String(), Dir: t.TempDir()}, Log: zap.NewNop()}); err == nil || !strings.Contains(err.Error(), "address already in use") {
 		t.Errorf("of a port that stays taken it says: %v", err)
+	}
+}
+
+// Looking after the stream leaves nothing behind, however often it is done.
+func TestWatchLeavesNothing(t *testing.T) {
+	s := runServer(t, t.TempDir(), -1)
+	js, err := jetstream.New(connect(t, s.ClientURL()))
+	if err == nil {
+		err = ensure(t.Context(), js, DefaultPrefix, StreamOptions{}, nil)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- consume(ctx, js, DefaultPrefix, time.Millisecond, func(jetstream.Msg) {}) }()
+	time.Sleep(100 * time.Millisecond) // it has begun, or the next number is too low
+	before := runtime.NumGoroutine()
+	time.Sleep(500 * time.Millisecond)
+	if n := runtime.NumGoroutine() - before; n > 40 {
+		t.Errorf("%d goroutines more after half a second of looking", n)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }
