@@ -43,7 +43,8 @@ import (
 // A snapshot is such a message, of a clear, the events that rebuild what the worker holds, and stream.Feed's Rest.
 const (
 	magic     = 'S'
-	version   = 4
+	version   = 4 // it has kinds that 3 lacks
+	oldest    = 3 // of the release before, which a router hears while its agents are still of it
 	headBytes = 3 + 5*8
 
 	flagPartial   = 1
@@ -71,8 +72,8 @@ func (h *head) append(b []byte) []byte {
 }
 
 func readHead(b []byte) (h head, err error) {
-	if len(b) < 2 || b[0] != magic || b[1] != version {
-		return h, fmt.Errorf("bus message begins with % x, want %x version %d (agent and router of one release?)", b[:min(2, len(b))], magic, version)
+	if len(b) < 2 || b[0] != magic || b[1] < oldest || b[1] > version {
+		return h, fmt.Errorf("bus message begins with % x, want %x version %d to %d (update routers first, then agents)", b[:min(2, len(b))], magic, oldest, version)
 	}
 	if len(b) < headBytes {
 		return h, fmt.Errorf("bus message of %d bytes, want %d or more", len(b), headBytes)

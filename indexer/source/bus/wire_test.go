@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"encoding/hex"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -64,7 +65,7 @@ func TestWire(t *testing.T) {
 		}
 	}
 	for _, foreign := range []string{"HTTP/1.1 400 Bad Request and more", "S\x02 of a release before, with its numbers"} {
-		if _, err := readHead([]byte(foreign)); err == nil || !strings.Contains(err.Error(), "of one release?") {
+		if _, err := readHead([]byte(foreign)); err == nil || !strings.Contains(err.Error(), "update routers first") {
 			t.Errorf("%q is taken: %v", foreign, err)
 		}
 	}
@@ -136,5 +137,36 @@ func TestDamagedFile(t *testing.T) {
 		bad[i] ^= 4
 		try(bad, "changed at", i)
 		try(good[:i], "cut at", i)
+	}
+}
+
+// A message as agents of the release before send it, made by its code: 0.1.0-rc.1, version 3.
+func TestPreviousRelease(t *testing.T) {
+	text, err := os.ReadFile("testdata/rc1.hex")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := hex.DecodeString(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if h, err := readHead(b); err != nil || h != (head{flagPartial | flagAway, 77, 88, 99, 111, 222}) {
+		t.Errorf("%+v, %v", h, err)
+	}
+	var d Decoder
+	batch, err := d.Decode(b)
+	if err != nil || len(batch.Events) != 5 || !batch.Partial || !batch.Away {
+		t.Fatalf("%+v, %v", batch, err)
+	}
+	last := batch.Events[4]
+	if batch.Events[0].Kind != kvevent.Cleared || !slices.Equal(batch.Events[1].EngineHashes, []uint64{1, 1 << 63}) || batch.Events[2].Parent != 9 ||
+		batch.Events[3].Kind != kvevent.Removed || last.LoRA != "sql" || !slices.Equal(last.Tokens, []uint32{7, 1 << 31}) || string(last.Media[0].Name) != "aa" {
+		t.Errorf("%+v", batch.Events)
+	}
+	for _, other := range []byte{oldest - 1, version + 1} {
+		b[1] = other
+		if _, err := d.Decode(b); err == nil {
+			t.Errorf("version %d is read", other)
+		}
 	}
 }

@@ -1,0 +1,36 @@
+package serve
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/sightline-router/sightline/internal/config"
+)
+
+// What the release before has given people's machines, made by it and kept in testdata/rc1: a configuration with every key
+// (serve --print-config) loads, and metrics on which dashboards and alerts are built are still there, or CHANGELOG.md names them.
+func TestPreviousRelease(t *testing.T) {
+	read := func(file string) string {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	cfg, err := config.Parse([]byte(read("testdata/rc1/sightline.yaml")))
+	if err != nil {
+		t.Errorf("its configuration: %v", err)
+	}
+	if len(cfg.Workers) != 2 || len(cfg.Envoy.Sightlines) != 2 {
+		t.Errorf("its configuration is read as %d workers, %d Sightlines", len(cfg.Workers), len(cfg.Envoy.Sightlines))
+	}
+	now, changes := read("../../docs/signals.md"), read("../../CHANGELOG.md")
+	for name := range strings.FieldsSeq(read("testdata/rc1/metrics.txt")) {
+		is := regexp.MustCompile(`\b` + name + `\b`)
+		if !is.MatchString(now) && !is.MatchString(changes) {
+			t.Errorf("the metric %s is gone, and CHANGELOG.md does not say so", name)
+		}
+	}
+}
