@@ -8,7 +8,7 @@ POISON  := -tags poison
 export CGO_ENABLED ?= 0
 export SIGHTLINE_CACHE ?= $(CACHE)
 
-.PHONY: help build demo test vet golangci unit manifests race e2e e2e-compose e2e-gateway e2e-vllm generated sim sim-all bench bench-envoy bench-media conformance fuzz differential differential-vllm bench-index bench-peers bench-large bench-events bench-fleet soak envoy lint clean
+.PHONY: help build demo test vet golangci unit manifests race e2e e2e-compose e2e-gateway e2e-vllm generated sim sim-all bench bench-envoy bench-media conformance fuzz differential differential-vllm bench-index bench-peers bench-large bench-events bench-fleet envoy lint clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -171,10 +171,27 @@ bench-fleet: ## Sightline, round robin and least request before two real vLLM (1
 bench-restart: ## what decisions know after a restart of Sightline, by how events come (two minutes)
 	SIGHTLINE_BENCH_RESTART=1 $(GO) test -count=1 -timeout 10m -v -run '^TestBenchRestart$$' ./e2e
 
+.PHONY: chaos
+chaos: ## every part killed, stopped, starved or flooded under 200 requests a second, one after another; writes docs/reliability.md (five minutes)
+	SIGHTLINE_CHAOS=docs/reliability.md $(GO) test -count=1 -timeout 20m -v -run '^TestChaos$$' ./e2e
+
+# No release has been cut yet; this commit made the first archives that call themselves 0.1.0-rc.1.
+PREVIOUS := 349b0d8439ca7ff787d46acfb53b8e67c71a6fce
+.PHONY: upgrade
+upgrade: ## the release before and this one, side by side and one after the other, on one NATS server (two minutes)
+	@git cat-file -e $(PREVIOUS) 2>/dev/null || { echo "upgrade: NOT RUN: this clone has no commit $(PREVIOUS)"; exit 3; }
+	@mkdir -p $(CACHE)/previous && git archive $(PREVIOUS) | tar -x -C $(CACHE)/previous && cd $(CACHE)/previous && $(GO) build -buildvcs=false -o sightline ./cmd/sightline
+	SIGHTLINE_OLD=$(CACHE)/previous/sightline $(GO) test $(POISON) -count=1 -timeout 10m -v -run '^TestUpgrade$$' ./e2e
+
 soak-media: ## a minute of requests with four 720p images each, through a real Envoy
 	SIGHTLINE_SOAK=60s $(GO) test -count=1 -timeout 10m -v -run 'TestMediaSoak' ./e2e
 
-soak: ## millions of steps of the index's model checker, and 1,020 workers behind bad wires, 300 of them without a replay, of 120 only one rank, under the race detector
+.PHONY: soak soak-index
+D ?= 30m
+soak: ## what wears a router out, for D=30m: nothing that comes again, made-up names, workers and agents that come and go, strangers' bytes; writes docs/reliability.md
+	SIGHTLINE_SOAK_ALL=$(D) SIGHTLINE_SOAK_DOC=docs/reliability.md $(GO) test -count=1 -timeout 0 -v -run '^TestSoak$$' ./e2e
+
+soak-index: ## millions of steps of the index's model checker, and 1,020 workers behind bad wires, 300 of them without a replay, of 120 only one rank, under the race detector
 	CGO_ENABLED=1 SIGHTLINE_LONG=1 $(GO) test -race -count=1 -timeout 60m -run 'Model|Replay|Reused' ./indexer ./indexer/stream
 	CGO_ENABLED=1 SIGHTLINE_LONG=1 $(GO) test -race -count=1 -timeout 60m -run 'BadWire' ./internal/testkit/sim
 

@@ -10,7 +10,7 @@ import (
 
 // Two Sightlines behind one Envoy are restarted one after another, under load: no request fails, and each is decided.
 func TestRollingRestart(t *testing.T) {
-	s := startStand(t, 2, 2, 0, map[string]any{"drain": "3s", "envoy": map[string]any{"message_timeout": "2s"}})
+	s := startStand(t, 2, 0, 2, 0, map[string]any{"drain": "3s", "envoy": map[string]any{"message_timeout": "2s"}})
 	request := mixed(lab.ModelName)
 	var all []attempt
 	got := make(chan attempt, 1<<16)

@@ -42,6 +42,10 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, serveNothing(addr))
 		os.Exit(1)
 	}
+	if file := os.Getenv(natsVar); file != "" {
+		fmt.Fprintln(os.Stderr, serveNATS(file))
+		os.Exit(1)
+	}
 	if addr := os.Getenv(childVar); addr != "" {
 		s, err := extproc.New(decideAsTold, func(router.Outcome) {}, extproc.Options{})
 		if err == nil {

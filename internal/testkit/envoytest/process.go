@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -49,7 +50,11 @@ func Run(ctx context.Context, binary string, config []byte, admin string, log io
 		return nil, err
 	}
 	p := &Process{Admin: admin, dir: dir, gone: make(chan struct{})}
-	p.cmd = exec.Command(binary, append([]string{"-c", file, "--disable-hot-restart", "-l", "warn", "--file-flush-interval-msec", "50"}, args...)...)
+	all := append([]string{"-c", file, "-l", "warn", "--file-flush-interval-msec", "50"}, args...)
+	if !slices.Contains(args, "--restart-epoch") {
+		all = append(all, "--disable-hot-restart")
+	}
+	p.cmd = exec.Command(binary, all...)
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	if err := p.cmd.Start(); err != nil {
 		os.RemoveAll(dir)
@@ -101,6 +106,9 @@ func (p *Process) Get(ctx context.Context, path string) (string, error) {
 	}
 	return string(body), err
 }
+
+// Signal sends it a signal: SIGSTOP, SIGCONT.
+func (p *Process) Signal(s syscall.Signal) { _ = p.cmd.Process.Signal(s) }
 
 // Kill ends Envoy as a crash would, and waits for it. Stop removes what it leaves.
 func (p *Process) Kill() {

@@ -24,7 +24,7 @@ import (
 
 // What a worker really holds, through wires that lose, repeat, re-order and cut messages and connections, while it is
 // started anew, its replays race what it publishes, and, over NATS, two agents hear it: at the end the index says
-// exactly what the worker holds. SIGHTLINE_LONG tries many seeds (make soak).
+// exactly what the worker holds. SIGHTLINE_LONG tries many seeds (make soak-index).
 
 var (
 	badEvents = faults{lose: 12, double: 12, swap: 12, halve: 25, cut: 40, delay: 12}

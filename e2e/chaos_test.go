@@ -1,0 +1,482 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/internal/testkit/lab"
+)
+
+// Faults of every part under a steady mixed load through a real Envoy, one after another: two Sightlines, four workers of which two
+// are heard over NATS. What is counted of each fault:
+//
+//	requests        sent from a second before the fault until all is normal again: every replica found by Envoy and hearing every
+//	                worker, and forty answers in a row good and decided
+//	failed          no first byte came, or an error; refused: nobody listened at Envoy's port
+//	cut             an answer broke off after its first byte, which nobody may send again
+//	undecided       answered, by a worker that no Sightline chose
+//	index           what each replica knows of each worker, against what the worker holds, in blocks
+//
+// make test tries a few of them; make chaos all, at 200 requests a second, and writes docs/reliability.md.
+
+// fault is one thing that goes wrong.
+type fault struct {
+	name  string
+	short bool                // part of make test
+	may   string              // what may happen: "cut", "held" (failed, where Envoy held them)
+	do    func(*chaos) string // returns when it is over, with what is to be said of it
+}
+
+var faults = []fault{
+	{"Sightline killed, started again", true, "", func(c *chaos) string { return c.restart(c.replicas[0].process) }},
+	{"Sightline stopped for 10 s", false, "", func(c *chaos) string { return c.freeze(c.replicas[0].signal) }},
+	{"worker killed, started again", true, "cut", func(c *chaos) string { return c.restart(c.fleet[0].process) }},
+	{"worker with an agent killed, started again", false, "cut", func(c *chaos) string { return c.restart(c.fleet[3].process) }},
+	{"worker stopped for 10 s", false, "", func(c *chaos) string { return c.freeze(c.fleet[1].signal) }},
+	{"NATS killed, started again", true, "", func(c *chaos) string { return c.restart(c.nats) }},
+	{"NATS stopped for 10 s", false, "", func(c *chaos) string { return c.freeze(c.nats.signal) }},
+	{"Envoy killed, started again", true, "held", (*chaos).killEnvoy},
+	{"Envoy stopped for 10 s", false, "held", func(c *chaos) string {
+		return c.freeze(c.envoy.Signal) + "failed: of all that waited and comes at once, what gets no connection within Envoy's connect_timeout"
+	}},
+	{"Envoy restarted hot", false, "held", (*chaos).hotRestart},
+	{"an image host that drips", false, "", (*chaos).drip},
+	{"an event storm", false, "", (*chaos).storm},
+	{"1,000 workers join and leave", false, "", (*chaos).crowd},
+	{"JetStream's disk full for 10 s", false, "", (*chaos).fullDisk},
+}
+
+const faultLasts = 10 * time.Second
+
+type chaos struct {
+	*stand
+	rate    int
+	pids    int          // of Envoy's hot restarts
+	numbers atomic.Int64 // of requests
+
+	mu      sync.Mutex
+	sent    int
+	all     []attempt
+	good    int       // answers in a row that were good and decided
+	since   time.Time // the first of them
+	request func(i int) (string, bool)
+	also    func(i int) string // another body for the i-th request; "": none
+	quit    chan struct{}
+	running sync.WaitGroup
+}
+
+func TestChaos(t *testing.T) {
+	began, long := time.Now(), os.Getenv("SIGHTLINE_CHAOS") != ""
+	c := &chaos{rate: 40, request: mixed(lab.ModelName)}
+	if long {
+		c.rate = 200
+	}
+	if r, err := strconv.Atoi(os.Getenv("SIGHTLINE_CHAOS_RATE")); err == nil {
+		c.rate = r
+	}
+	args := []string{"--restart-epoch", "0", "--base-id", fmt.Sprint(os.Getpid() % 32000)}
+	c.stand = startStand(t, 4, 2, 2, 4, map[string]any{"drain": "0s", "probe": false, "media": map[string]any{"allow": []string{"127.0.0.0/8"}}}, args...)
+	c.begin()
+	c.more(3 * c.rate)
+	c.end()
+	c.settle()
+	before := c.held()
+	only := os.Getenv("SIGHTLINE_CHAOS_ONLY")
+	var rows []string
+	for _, f := range faults {
+		if !long && !f.short || !strings.Contains(f.name, only) {
+			continue
+		}
+		c.begin()
+		c.more(c.rate)
+		said := f.do(c)
+		over := time.Now()
+		took := c.normal(f.name, over).Seconds()
+		c.also = nil
+		all := c.end()
+		index := c.settle()
+		after := c.held()
+		refused, failed, cut, undecided, example := 0, 0, 0, 0, ""
+		for _, r := range all {
+			var dial *net.OpError
+			switch {
+			case r.failed() && errors.As(r.err, &dial) && dial.Op == "dial":
+				refused++
+			case r.failed() && r.began && r.status == http.StatusOK:
+				cut++
+			case r.failed():
+				failed++
+				example = fmt.Sprintf("status %d, %v, %.120s", r.status, r.err, r.body)
+			case !r.decided:
+				undecided++
+			}
+		}
+		if refused > 0 {
+			said += fmt.Sprintf("; %d requests found nobody at Envoy's port", refused)
+		}
+		row := fmt.Sprintf("| %s | %d | %d | %d | %d | %.1f s | %s | %s | %s |", f.name, len(all), failed, cut, undecided, took, index, after.beside(before), said)
+		t.Log(row)
+		rows = append(rows, row)
+		if failed > 0 && f.may != "held" || cut > 0 && f.may == "" || refused > 0 && f.may != "held" {
+			t.Errorf("%s: %d failed (%s), %d cut, %d refused", f.name, failed, example, cut, refused)
+		}
+		if index != "equal" {
+			t.Errorf("%s: the index is not what the workers hold: %s", f.name, index)
+		}
+		if what := after.above(before); what != "" {
+			t.Errorf("%s: left behind: %s", f.name, what)
+		}
+	}
+	if file := os.Getenv("SIGHTLINE_CHAOS"); file != "" && only == "" && !t.Failed() {
+		head := fmt.Sprintf("%d requests a second, two Sightlines, four simulated workers, a real Envoy, in %v on %d cores (`make chaos`).\n\n| fault | requests | failed | cut | undecided | normal after | index | goroutines, descriptors, MB (before) | |\n|---|---|---|---|---|---|---|---|---|\n",
+			c.rate, time.Since(began).Round(time.Second), runtime.NumCPU())
+		writeBetween(t, file, "chaos", head+strings.Join(rows, "\n"))
+	}
+}
+
+// writeBetween puts text between a page's markers <!-- name --> and <!-- /name -->.
+func writeBetween(t *testing.T, file, name, text string) {
+	t.Helper()
+	file = filepath.Join("..", file)
+	page, err := os.ReadFile(file)
+	begin, end := "<!-- "+name+" -->\n", "<!-- /"+name+" -->"
+	head, rest, found := strings.Cut(string(page), begin)
+	_, tail, ended := strings.Cut(rest, end)
+	if err != nil || !found || !ended {
+		t.Fatalf("%s has no %s … %s (%v)", file, begin, end, err)
+	}
+	if err := os.WriteFile(file, []byte(head+begin+"\n"+text+"\n\n"+end+tail), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// begin starts the load, end stops it and gives what came of it.
+func (c *chaos) begin() {
+	c.quit, c.all, c.good, c.sent = make(chan struct{}), nil, 0, 0
+	c.running.Go(func() {
+		tick := time.NewTicker(time.Second / time.Duration(c.rate))
+		defer tick.Stop()
+		for {
+			select {
+			case <-c.quit:
+				return
+			case <-tick.C:
+			}
+			i := int(c.numbers.Add(1))
+			body, stream := c.request(i)
+			if c.also != nil {
+				if other := c.also(i); other != "" {
+					body, stream = other, false
+				}
+			}
+			c.mu.Lock()
+			c.sent++
+			c.mu.Unlock()
+			c.running.Go(func() {
+				r := c.send(body, stream, 30*time.Second)
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				c.all = append(c.all, r)
+				if r.failed() || !r.decided {
+					c.good = 0
+				} else if c.good++; c.good == 1 {
+					c.since = time.Now()
+				}
+			})
+		}
+	})
+}
+
+func (c *chaos) more(n int) {
+	c.t.Helper()
+	sent := func() int { c.mu.Lock(); defer c.mu.Unlock(); return c.sent }
+	begin := sent()
+	eventually(c.t, fmt.Sprintf("%d more requests", n), func() bool { return sent() >= begin+n })
+}
+
+// normal waits until all is as before, and tells how long after a time that was.
+func (c *chaos) normal(after string, over time.Time) time.Duration {
+	c.t.Helper()
+	c.mu.Lock()
+	c.good = 0
+	c.mu.Unlock()
+	var whole time.Time
+	eventually(c.t, "all is normal after: "+after, func() bool {
+		if !c.whole() {
+			whole = time.Time{}
+		} else if whole.IsZero() {
+			whole = time.Now()
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.good >= 40 && !whole.IsZero()
+	})
+	return max(0, whole.Sub(over), c.since.Sub(over))
+}
+
+func (c *chaos) end() []attempt {
+	close(c.quit)
+	c.running.Wait()
+	return c.all
+}
+
+// settle waits until nothing is booked and the index is what workers hold, and says how it stands.
+func (c *chaos) settle() (index string) {
+	for end := time.Now().Add(40 * time.Second); ; time.Sleep(300 * time.Millisecond) {
+		index = ""
+		open := 0
+		for _, r := range c.replicas {
+			rows, _ := lab.Get("http://" + r.admin + "/workers")
+			for _, e := range c.fleet {
+				row := gjson.GetBytes(rows, fmt.Sprintf("#(name==%q)", e.name))
+				open += int(row.Get("in_flight").Int())
+				unsure := row.Get("doubtful_blocks").Int() + row.Get("orphan_blocks").Int()
+				if n, of := differing(r, e); n > 0 || unsure > 0 {
+					index += fmt.Sprintf("%s and %s differ in %d of %d blocks, %d in doubt. ", r.name, e.name, n, of, unsure)
+				}
+			}
+		}
+		if index == "" && open == 0 {
+			return "equal"
+		}
+		if time.Now().After(end) {
+			return fmt.Sprintf("%s%d requests booked", index, open)
+		}
+	}
+}
+
+// differing counts the blocks that only one of them has, by the engine's hash, of those that the worker holds.
+func differing(r *standing, e *engineProcess) (n, of int) {
+	listed, err := lab.Get("http://" + r.admin + "/index?worker=" + e.name)
+	held, problem := lab.Get("http://" + e.addr + "/sim/blocks")
+	if err != nil || problem != nil {
+		return 1, 0
+	}
+	only := map[uint64]bool{}
+	for _, b := range gjson.ParseBytes(held).Array() {
+		only[b.Get("hash").Uint()] = true
+	}
+	of = len(only)
+	for line := range bytes.Lines(listed) {
+		if hash, _ := strconv.ParseUint(gjson.GetBytes(line, "engine_hash").Str, 16, 64); len(gjson.GetBytes(line, "tiers").Array()) == 0 {
+			continue // held no more
+		} else if only[hash] {
+			delete(only, hash)
+		} else {
+			n++
+		}
+	}
+	return n + len(only), of
+}
+
+// resources are the most that a replica has of each.
+type resources struct{ goroutines, descriptors, megabytes int }
+
+// held is what replicas have once they are quiet.
+func (c *chaos) held() (most resources) {
+	for _, r := range c.replicas {
+		number := func(name string) int { return int(metricOf(c.t, r.admin, name+" ", "")) }
+		most.goroutines = max(most.goroutines, number("go_goroutines"))
+		most.descriptors = max(most.descriptors, number("process_open_fds"))
+		most.megabytes = max(most.megabytes, number("process_resident_memory_bytes")>>20)
+	}
+	return most
+}
+
+func (r resources) beside(before resources) string {
+	return fmt.Sprintf("%d, %d, %d (%d, %d, %d)", r.goroutines, r.descriptors, r.megabytes, before.goroutines, before.descriptors, before.megabytes)
+}
+
+// above says what is more than before, beyond what connections that idle account for.
+func (r resources) above(before resources) (what string) {
+	for name, n := range map[string][3]int{"goroutines": {r.goroutines, before.goroutines, 40}, "descriptors": {r.descriptors, before.descriptors, 20},
+		"MB": {r.megabytes, before.megabytes, 200}} {
+		if n[0] > n[1]+n[2] {
+			what += fmt.Sprintf(" %d %s, %d before", n[0], name, n[1])
+		}
+	}
+	return what
+}
+
+func (c *chaos) restart(p *process) string {
+	p.stop()
+	c.more(c.rate)
+	p.start(c.t)
+	return ""
+}
+
+func (c *chaos) freeze(signal func(syscall.Signal)) string {
+	signal(syscall.SIGSTOP)
+	time.Sleep(faultLasts)
+	signal(syscall.SIGCONT)
+	return ""
+}
+
+// killEnvoy: what it held fails, and is booked no more five seconds later.
+func (c *chaos) killEnvoy() string {
+	c.envoy.Kill()
+	began := time.Now()
+	eventually(c.t, "nothing is booked any more", func() bool { return c.booked() == 0 })
+	took := time.Since(began)
+	if took > 5*time.Second {
+		c.t.Errorf("requests of a killed Envoy stayed booked for %v, want 5 s", took)
+	}
+	c.pids++
+	c.startEnvoy("--restart-epoch", "0", "--base-id", fmt.Sprint((os.Getpid()+c.pids)%32000))
+	return fmt.Sprintf("failed: what it held; nothing booked %.1f s later", took.Seconds())
+}
+
+func (c *chaos) booked() (n int) {
+	for _, r := range c.replicas {
+		n += inFlight(c.t, r.admin)
+	}
+	return n
+}
+
+// hotRestart: another Envoy takes over the listeners, and the first ends once its requests have.
+func (c *chaos) hotRestart() string {
+	old := c.envoy
+	c.startEnvoy("--restart-epoch", "1", "--base-id", fmt.Sprint((os.Getpid()+c.pids)%32000), "--drain-strategy", "immediate",
+		"--drain-time-s", "3", "--parent-shutdown-time-s", "6")
+	time.Sleep(faultLasts)
+	old.Stop()
+	return "failed or cut: on connections that the old one closed at its end"
+}
+
+// drip: one request in twenty names a picture whose first bytes take three seconds to come.
+func (c *chaos) drip() string {
+	file := photo(900)
+	host := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		rw.Header().Set("content-type", "image/jpeg")
+		for i := range 30 {
+			_, _ = rw.Write(file[i : i+1])
+			rw.(http.Flusher).Flush()
+			time.Sleep(100 * time.Millisecond)
+		}
+		_, _ = rw.Write(file[30:])
+	}))
+	c.t.Cleanup(host.Close)
+	c.mu.Lock()
+	c.also = func(i int) string {
+		if i%20 != 0 {
+			return ""
+		}
+		body, _ := json.Marshal(map[string]any{"model": lab.ModelName, "max_tokens": 2, "messages": []any{user("What is it?", fmt.Sprint(host.URL, "/", i, ".jpg"))}})
+		return string(body)
+	}
+	c.mu.Unlock()
+	time.Sleep(faultLasts)
+	return "in one request of twenty; each is decided in time, and answered after 3 s, once its worker has the picture"
+}
+
+// storm: one worker stores and evicts as fast as it can, by prompts that pass everybody else by.
+func (c *chaos) storm() string {
+	e := c.fleet[1]
+	batches := func() int {
+		text, _ := lab.Get("http://" + e.addr + "/sim/stats")
+		return int(gjson.GetBytes(text, "prefilled_tokens").Int())
+	}
+	e.told(c.t, "slow?by=0.001")
+	defer e.told(c.t, "slow?by=1")
+	before, end := batches(), time.Now().Add(faultLasts)
+	ctx, cancel := context.WithDeadline(context.Background(), end.Add(20*time.Second))
+	defer cancel()
+	var flood sync.WaitGroup
+	for k := range 2 {
+		flood.Go(func() {
+			for i := 0; time.Now().Before(end); i++ {
+				ids := make([]int, 16384)
+				for j := range ids {
+					ids[j] = (k*7919 + i*31 + j*j) % 1000
+				}
+				body, _ := json.Marshal(map[string]any{"model": lab.ModelName, "max_tokens": 1, "prompt": ids})
+				req, _ := http.NewRequestWithContext(ctx, "POST", "http://"+e.addr+"/v1/completions", bytes.NewReader(body))
+				req.Header.Set("content-type", "application/json")
+				if resp, err := c.client.Do(req); err == nil {
+					_, _ = io.Copy(io.Discard, resp.Body)
+					resp.Body.Close()
+				}
+			}
+		})
+	}
+	flood.Wait()
+	return fmt.Sprintf("%d blocks a second stored, as many evicted, at one worker", (batches()-before)/16/int(faultLasts.Seconds()))
+}
+
+// crowd: a thousand workers more, at as many addresses of loopback, that one server answers for.
+func (c *chaos) crowd() string {
+	lis, err := net.Listen("tcp4", "0.0.0.0:0")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	startWorkerOn(c.t, lis, lis.Addr().String())
+	many := slices.Clone(c.workers)
+	for i := range 1000 {
+		many = append(many, map[string]any{"name": fmt.Sprint("crowd-", i), "addr": fmt.Sprintf("127.1.%d.%d:%d", i/250, 1+i%250, portOf(c.t, lis.Addr().String()))})
+	}
+	be := func(workers []any) (took time.Duration) {
+		began := time.Now()
+		for _, r := range c.replicas {
+			c.configure(r, workers)
+			r.signal(syscall.SIGHUP)
+		}
+		eventually(c.t, fmt.Sprintf("%d workers", len(workers)), func() bool {
+			return !slices.ContainsFunc(c.replicas, func(r *standing) bool {
+				rows, _ := lab.Get("http://" + r.admin + "/workers")
+				return int(gjson.GetBytes(rows, "#").Int()) != len(workers)
+			})
+		})
+		return time.Since(began)
+	}
+	joined := be(many)
+	c.more(4 * c.rate)
+	left := be(c.workers)
+	return fmt.Sprintf("known to both after %.1f s, gone after %.1f s", joined.Seconds(), left.Seconds())
+}
+
+// fullDisk: NATS begins anew on a disk of 16 MB, which then has no room left. A nats-server (2.15, filestore.go) takes nothing more into
+// a stream that it once could not write, so its operator makes room and starts it again: here on the disk that it had before.
+func (c *chaos) fullDisk() string {
+	c.small = true
+	c.nats.stop()
+	c.nats.start(c.t)
+	streams := fmt.Sprintf("/proc/%d/root%s/", c.nats.cmd.Process.Pid, filepath.Join(c.disk, "streams"))
+	eventually(c.t, "the agents' stream is made again", func() bool {
+		var fs syscall.Statfs_t
+		found, _ := filepath.Glob(streams + "jetstream/*/streams/SIGHTLINE_KV/meta.inf")
+		return len(found) > 0 && syscall.Statfs(streams, &fs) == nil && int64(fs.Blocks)*fs.Bsize == 16<<20
+	})
+	c.more(c.rate)
+	filler, err := os.Create(streams + "filler")
+	for err == nil {
+		_, err = filler.Write(make([]byte, 1<<16))
+	}
+	if !errors.Is(err, syscall.ENOSPC) {
+		c.t.Fatalf("the disk is not full: %v", err)
+	}
+	_ = filler.Close()
+	time.Sleep(faultLasts)
+	c.small = false
+	c.restart(c.nats)
+	return "and NATS started again"
+}
