@@ -24,7 +24,6 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -401,7 +400,9 @@ func jitter(d time.Duration) time.Duration {
 type queue struct {
 	items   []*Message
 	bytes   int
-	dropped bool // a message was dropped since the queue was last empty
+	dropped bool   // a message was dropped since the queue was last empty
+	last    []byte // payload of the message popped last: done with when the next one is
+	spare   []byte // memory for the next one pushed
 }
 
 // push copies a message into the queue; false if there is no room.
@@ -410,7 +411,7 @@ func (q *queue) push(m Message) bool {
 		q.dropped = true
 		return false
 	}
-	m.Payload = slices.Clone(m.Payload)
+	m.Payload, q.spare = append(q.spare, m.Payload...), nil
 	q.items = append(q.items, &m)
 	q.bytes += len(m.Payload)
 	return true
@@ -423,9 +424,18 @@ func (q *queue) markConnection() {
 	}
 }
 
+// mostSpare bounds the memory that a feed keeps for its next message.
+const mostSpare = 32 << 10
+
 // pop returns the next message, or up for a connection's mark. lost is true once when the queue is empty and messages were
 // dropped since it was last empty.
 func (q *queue) pop() (m *Message, up, lost bool) {
+	if q.last != nil {
+		if cap(q.last) <= mostSpare {
+			q.spare = q.last[:0]
+		}
+		q.last = nil
+	}
 	if len(q.items) == 0 {
 		lost, q.dropped = q.dropped, false
 		return nil, false, lost
@@ -435,5 +445,6 @@ func (q *queue) pop() (m *Message, up, lost bool) {
 		return nil, true, false
 	}
 	q.bytes -= len(m.Payload)
+	q.last = m.Payload
 	return m, false, false
 }

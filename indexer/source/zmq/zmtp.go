@@ -33,6 +33,10 @@ const (
 	flagLong    = 2
 	flagCommand = 4
 
+	// readBytes is what a read of a connection takes at once, beyond what its frame still lacks: a message of 64 blocks with their
+	// tokens. A thousand connections have one each, for as long as they live.
+	readBytes = 8 << 10
+
 	handshakeTime = 5 * time.Second
 	// pingEvery is how often a silent peer gets a PING; after three times that the connection is closed, if the peer's ZMTP
 	// has PINGs at all (3.1: libzmq 4.3).
@@ -68,7 +72,7 @@ func dial(ctx context.Context, network, address, socket string, peerTypes ...str
 func open(ctx context.Context, nc net.Conn, socket string, peerTypes ...string) (*conn, error) {
 	stop := context.AfterFunc(ctx, func() { nc.Close() })
 	c := &conn{Conn: nc}
-	c.r = bufio.NewReaderSize(readTimes{nc, &c.lastRead}, 64<<10)
+	c.r = bufio.NewReaderSize(readTimes{nc, &c.lastRead}, readBytes)
 	if err := c.handshake(socket, peerTypes); err != nil {
 		nc.Close()
 		if ctx.Err() != nil {

@@ -159,7 +159,7 @@ func BenchmarkCrowd(b *testing.B) {
 	d := startDeciding(b, startTwo(b), indexer.Options{}, false)
 	d.pause = time.Millisecond // a decision among those takes as long as a hundred events
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	defer debug.SetGCPercent(debug.SetGCPercent(25)) // as serve has it beside an index: garbage as much as what else lives
+	defer debug.SetGCPercent(debug.SetGCPercent(20)) // as serve has it beside an index: garbage as much as what else lives
 	self := exec.Command(os.Args[0])
 	self.Env = append(os.Environ(), crowdEnv+"="+strconv.Itoa(live), "GOMAXPROCS=1", "GOGC=off")
 	self.Stderr = os.Stderr
