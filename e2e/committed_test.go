@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"io/fs"
 	"net"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/sightline-router/sightline/envoy"
 	"github.com/sightline-router/sightline/extproc"
+	"github.com/sightline-router/sightline/internal/testkit/certs"
 	"github.com/sightline-router/sightline/internal/testkit/envoytest"
 )
 
@@ -71,15 +71,13 @@ func serveCommitted(t *testing.T, file, release string) {
 	var server *tls.Config
 	if name == "tls.yaml" {
 		text = strings.ReplaceAll(text, "/etc/sightline/tls/", dir+"/")
-		workers, ours := newCA(t, dir, "workers"), newCA(t, dir, "sl")
-		if err := os.Rename(ours.file, filepath.Join(dir, "ca.pem")); err != nil {
+		workers, ours := certs.NewCA(t, dir, "workers"), certs.NewCA(t, dir, "sl")
+		if err := os.Rename(ours.File, filepath.Join(dir, "ca.pem")); err != nil {
 			t.Fatal(err)
 		}
-		ours.sign(t, dir, "envoy")
-		pool := x509.NewCertPool()
-		pool.AddCert(ours.cert)
-		opt.TLS = &tls.Config{Certificates: []tls.Certificate{ours.sign(t, dir, "server").pair}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert, NextProtos: []string{"h2"}}
-		server = &tls.Config{Certificates: []tls.Certificate{workers.sign(t, dir, "worker").pair}}
+		ours.Sign(t, "envoy", time.Hour)
+		opt.TLS = &tls.Config{Certificates: []tls.Certificate{ours.Sign(t, "server", time.Hour).Pair}, ClientCAs: ours.Pool, ClientAuth: tls.RequireAndVerifyClientCert, NextProtos: []string{"h2"}}
+		server = &tls.Config{Certificates: []tls.Certificate{workers.Sign(t, "worker", time.Hour).Pair}}
 	}
 	var known []extproc.Endpoint
 	for i := range 3 {

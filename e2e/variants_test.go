@@ -1,25 +1,21 @@
 package e2e
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
-	"math/big"
-	"net"
 	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/sightline-router/sightline/envoy"
 	"github.com/sightline-router/sightline/extproc"
+	"github.com/sightline-router/sightline/internal/secure"
+	"github.com/sightline-router/sightline/internal/testkit/certs"
 	"github.com/sightline-router/sightline/router"
 )
 
@@ -201,21 +197,46 @@ func TestWorkersByEDS(t *testing.T) {
 	}
 }
 
-// Mutual TLS: Envoy and Sightline know each other by certificate; a Sightline that another CA signed is not asked.
+// Mutual TLS and a token: Envoy and Sightline know each other, and decisions, access log and the workers that Sightline tells of go through.
+// A Sightline that another CA signed is not asked; of one that wants another token there is no decision.
 func TestMutualTLS(t *testing.T) {
 	dir := t.TempDir()
-	good, other := newCA(t, dir, "good"), newCA(t, dir, "other")
-	mine := good.sign(t, dir, "envoy")
-	for name, server := range map[string]tls.Certificate{"known": good.sign(t, dir, "sightline").pair, "of another CA": other.sign(t, dir, "stranger").pair} {
+	good, other := certs.NewCA(t, dir, "good"), certs.NewCA(t, dir, "other")
+	mine, known, stranger := good.Sign(t, "envoy", time.Hour), good.Sign(t, "sightline", time.Hour), other.Sign(t, "stranger", time.Hour)
+	const token, renewed = "0123456789abcdef-of-envoy", "0123456789abcdef-renewed"
+	for name, c := range map[string]struct {
+		server certs.Signed
+		tokens string
+	}{"known": {known, renewed + "\n" + token + "\n"}, "of another CA": {stranger, token}, "another token": {known, renewed}} {
 		t.Run(name, func(t *testing.T) {
+			theirs, ours := filepath.Join(t.TempDir(), "envoy"), filepath.Join(t.TempDir(), "sightline")
+			for file, text := range map[string]string{theirs: token, ours: c.tokens} {
+				if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
 			w := start(t, 1, func(o *envoy.Options) {
 				o.Sightline = freeAddr(t)
-				o.SightlineTLS = &envoy.TLS{CA: good.file, Cert: mine.cert, Key: mine.key}
+				o.SightlineTLS = &envoy.TLS{CA: good.File, Cert: mine.Cert, Key: mine.Key}
+				o.SightlineTokenFile = theirs
 			})
-			pool := x509.NewCertPool()
-			pool.AddCert(good.cert)
-			s, err := extproc.New(decideAsTold, func(router.Outcome) {}, extproc.Options{TLS: &tls.Config{Certificates: []tls.Certificate{server}, ClientCAs: pool,
-				ClientAuth: tls.RequireAndVerifyClientCert, NextProtos: []string{"h2"}}})
+			under, err := (&secure.Listener{Cert: c.server.Cert, Key: c.server.Key, ClientCA: good.File}).Config(zap.NewNop(), "h2")
+			if err != nil {
+				t.Fatal(err)
+			}
+			tokens, err := secure.OpenTokens(ours, zap.NewNop())
+			if err != nil {
+				t.Fatal(err)
+			}
+			var started, ended atomic.Int64
+			s, err := extproc.New(decideAsTold, func(o router.Outcome) {
+				switch o.Phase {
+				case router.Started:
+					started.Add(1)
+				case router.Ended:
+					ended.Add(1)
+				}
+			}, extproc.Options{TLS: under, Admit: tokens.Admit})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -224,77 +245,19 @@ func TestMutualTLS(t *testing.T) {
 				t.Fatal(err)
 			}
 			go func() { _ = s.Serve(t.Context(), lis) }()
-			if name == "known" {
+			switch name {
+			case "known":
 				w.waitDecided()
+				eventually(t, "the access log comes", func() bool { return started.Load() > 0 && ended.Load() > 0 })
 				return
+			case "of another CA":
+				eventually(t, "Envoy refuses the certificate", func() bool { return w.stat("cluster.sightline.ssl.fail_verify_error") > 0 })
+			default: // health needs no token
+				eventually(t, "Envoy takes Sightline as well", func() bool { return w.stat("cluster.sightline.membership_healthy") > 0 })
 			}
-			eventually(t, "Envoy refuses the certificate", func() bool { return w.stat("cluster.sightline.ssl.fail_verify_error") > 0 })
 			if r := w.post(chat(script{Targets: w.addrs()}), nil); r.status != 200 || r.id() != "" {
 				t.Errorf("status %d, decision %q; want 200 without one", r.status, r.id())
 			}
 		})
-	}
-}
-
-type authority struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-	file string
-}
-
-type signed struct {
-	pair      tls.Certificate
-	cert, key string // files
-}
-
-func newCA(t *testing.T, dir, name string) authority {
-	t.Helper()
-	a := authority{file: filepath.Join(dir, name+"-ca.pem")}
-	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
-	var der []byte
-	der, a.key = create(t, tmpl, nil, nil)
-	a.cert, _ = x509.ParseCertificate(der)
-	writePEM(t, a.file, "CERTIFICATE", der)
-	return a
-}
-
-func (a authority) sign(t *testing.T, dir, name string) signed {
-	t.Helper()
-	tmpl := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
-	der, key := create(t, tmpl, a.cert, a.key)
-	raw, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := signed{cert: filepath.Join(dir, name+".pem"), key: filepath.Join(dir, name+"-key.pem")}
-	writePEM(t, s.cert, "CERTIFICATE", der)
-	writePEM(t, s.key, "PRIVATE KEY", raw)
-	if s.pair, err = tls.LoadX509KeyPair(s.cert, s.key); err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
-func create(t *testing.T, tmpl, parent *x509.Certificate, by *ecdsa.PrivateKey) ([]byte, *ecdsa.PrivateKey) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if parent == nil {
-		parent, by = tmpl, key
-	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, parent, &key.PublicKey, by)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return der, key
-}
-
-func writePEM(t *testing.T, file, kind string, der []byte) {
-	t.Helper()
-	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
-		t.Fatal(err)
 	}
 }

@@ -56,6 +56,8 @@ type Options struct {
 	Version string
 	// WorkerTLS is used towards workers, SightlineTLS towards Sightline; nil: plain text.
 	WorkerTLS, SightlineTLS *TLS
+	// SightlineTokenFile, as Envoy sees it, holds the token that it brings to Sightline; "": none.
+	SightlineTokenFile string
 	// TokenUsage has Envoy read the engine's token counts from answers and report them to Sightline. Needs 1.40.
 	TokenUsage bool
 	// DebugHeaders has Envoy tell clients who decided what: x-sightline-id, -worker (where the answer came from) and -reason.

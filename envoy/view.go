@@ -120,6 +120,9 @@ func viewOf(o Options) (*view, error) {
 	}
 	v.WorkerTLS = r.tls("worker tls", o.WorkerTLS, "http/1.1", workers)
 	v.SightlineTLS = r.tls("sightline tls", o.SightlineTLS, "h2", peers)
+	if o.SightlineTokenFile != "" && !isFile(o.SightlineTokenFile) {
+		r.bad("sightline token file %q: want an absolute path", o.SightlineTokenFile)
+	}
 	return v, errors.Join(r.errs...)
 }
 

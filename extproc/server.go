@@ -33,12 +33,15 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"github.com/sightline-router/sightline/router"
 )
@@ -79,6 +82,8 @@ type Options struct {
 	Route        Route       // what a stream's metadata leaves open
 	Tenants      Tenants     // whose a request is
 	TLS          *tls.Config // nil: plain text
+	// Admit tells whether who calls with this authorization header ("": none) may speak; nil: everybody. Health checks are answered in any case.
+	Admit func(authorization string) bool
 	// Starting has the health service say NOT_SERVING of ext_proc and of "readiness" until Ready is called.
 	Starting bool
 	// Drain is how long a stop goes on deciding, its health NOT_SERVING, so that every Envoy has left before it ends. 0: not at all.
@@ -158,7 +163,7 @@ func New(decide Decide, observe Observe, opt Options) (*Server, error) {
 		metrics:     m,
 		ended:       newJoiner(joinCapacity),
 		maxInFlight: bodiesAtOnce * int64(opt.MaxBody),
-		grpc:        newGRPC(opt),
+		grpc:        newGRPC(opt, m),
 		health:      health.NewServer(),
 		stopping:    make(chan struct{}),
 	}
@@ -188,7 +193,7 @@ func (s *Server) setReadiness(to healthpb.HealthCheckResponse_ServingStatus) {
 	}
 }
 
-func newGRPC(opt Options) *grpc.Server {
+func newGRPC(opt Options, m *metrics) *grpc.Server {
 	creds := insecure.NewCredentials()
 	if opt.TLS != nil {
 		creds = credentials.NewTLS(opt.TLS)
@@ -204,10 +209,26 @@ func newGRPC(opt Options) *grpc.Server {
 		grpc.StaticConnWindowSize(connWindow),
 		grpc.ReadBufferSize(readBuffer),
 		experimental.BufferPool(newFrames()),
+		grpc.StreamInterceptor(admit(opt.Admit, m)),
 		// An Envoy that vanished without a FIN is noticed within 40 s; one that pings often is not told off.
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
 	)
+}
+
+// admit lets in who brings a token, where one is wanted; nil: everybody. All but health checks are streams.
+func admit(known func(authorization string) bool, m *metrics) grpc.StreamServerInterceptor {
+	if known == nil {
+		return nil
+	}
+	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+		given := append(metadata.ValueFromIncomingContext(stream.Context(), "authorization"), "")[0]
+		if info.FullMethod != healthpb.Health_Watch_FullMethodName && !known(given) {
+			m.errors.WithLabelValues("no token").Inc()
+			return status.Error(codes.Unauthenticated, "want authorization: Bearer, with a token of listen_token_file")
+		}
+		return handle(srv, stream)
+	}
 }
 
 // Serve answers on lis until ctx ends, then stops gracefully: health turns to NOT_SERVING at once, but for "liveness"; requests are

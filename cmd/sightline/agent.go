@@ -22,10 +22,11 @@ type agentCmd struct {
 
 	NATS serve.AgentNATS `embed:""`
 
-	Publish  string `enum:"blocks,tokens" default:"blocks" help:"blocks: hashes only; tokens: token ids too, for audits (that puts prompts on the NATS server's disk)."`
-	State    string `placeholder:"FILE" help:"Keep what the worker holds in a file as well, for when NATS loses it."`
-	Admin    string `placeholder:"HOST:PORT" help:"Serve /metrics, /readyz, /healthz and /state there, such as 127.0.0.1:9904. It has no login."`
-	LogLevel string `default:"info" help:"debug, info, warn or error."`
+	Publish    string `enum:"blocks,tokens" default:"blocks" help:"blocks: hashes only; tokens: token ids too, for audits (that puts prompts on the NATS server's disk)."`
+	State      string `placeholder:"FILE" help:"Keep what the worker holds in a file as well, for when NATS loses it."`
+	Admin      string `placeholder:"HOST:PORT" help:"Serve /metrics, /readyz, /healthz and /state there, such as 127.0.0.1:9904; /state to loopback alone, or with the token in SIGHTLINE_ADMIN_TOKEN."`
+	AdminToken string `env:"SIGHTLINE_ADMIN_TOKEN" hidden:"" help:"Opens /state beyond loopback."`
+	LogLevel   string `default:"info" help:"debug, info, warn or error."`
 }
 
 func (c *agentCmd) Run(ctx context.Context) error { return serve.Agent(ctx, serve.AgentOptions(*c)) }

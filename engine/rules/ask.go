@@ -9,6 +9,8 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"github.com/sightline-router/sightline/internal/secure"
 )
 
 // ErrNoEvents: the worker publishes no events. It was started without --kv-events-config, or not over TCP.
@@ -21,11 +23,12 @@ const (
 )
 
 // NewClient asks workers, each at the address that it is given and nowhere else: no proxy, no redirects. Answers come as they
-// are, not compressed, each over a connection of its own. limit bounds one question, its answer's body too.
-func NewClient(limit time.Duration) *http.Client {
+// are, not compressed, each over a connection of its own. limit bounds one question, its answer's body too. as is how workers
+// are spoken to; nil: in plain text, without a key.
+func NewClient(limit time.Duration, as *secure.Client) *http.Client {
 	return &http.Client{
-		Transport: &http.Transport{DialContext: (&net.Dialer{Timeout: dialTime}).DialContext, DisableCompression: true, DisableKeepAlives: true,
-			MaxResponseHeaderBytes: maxHeaders},
+		Transport: as.Transport(&http.Transport{DialContext: (&net.Dialer{Timeout: dialTime}).DialContext, DisableCompression: true, DisableKeepAlives: true,
+			MaxResponseHeaderBytes: maxHeaders}),
 		Timeout:       limit,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}

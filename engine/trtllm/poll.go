@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/indexer/stream"
+	"github.com/sightline-router/sightline/internal/secure"
 )
 
 // Drain polls one worker's POST /kv_cache_events. An answer takes what it holds out of the engine's queue, so there must
@@ -41,10 +42,10 @@ const (
 )
 
 // NewDrain makes the poller of the server at base, such as http://10.0.0.5:8000, which has so many attention
-// data-parallel ranks (0 or 1: none). It begins when all of its Sources run.
-func NewDrain(base string, ranks int) *Drain {
+// data-parallel ranks (0 or 1: none). as is how it is spoken to, or nil. It begins when all of its Sources run.
+func NewDrain(base string, ranks int, as *secure.Client) *Drain {
 	t := &http.Transport{MaxIdleConnsPerHost: 1, DisableCompression: true}
-	return &Drain{url: base + eventsPath, ranks: max(ranks, 1), client: &http.Client{Transport: t, Timeout: answerTime,
+	return &Drain{url: base + eventsPath, ranks: max(ranks, 1), client: &http.Client{Transport: as.Transport(t), Timeout: answerTime,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 }
 

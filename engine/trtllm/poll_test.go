@@ -46,7 +46,7 @@ func TestDrain(t *testing.T) {
 	s := httptest.NewServer(q)
 	defer s.Close()
 	ix := indexer.New(indexer.Options{})
-	drain := NewDrain(s.URL, 2)
+	drain := NewDrain(s.URL, 2, nil)
 	var sinks [2]*stream.IndexSink
 	var feeds [2]*stream.Feed
 	for r := range feeds {

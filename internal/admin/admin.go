@@ -12,6 +12,7 @@
 //	/hosts       hosts of image URLs that failed lately, and whether they are left alone for now
 //	/reload      POST reads the configuration again, and says what of it needs a restart
 //	/index       what the index has of a worker-rank, one block a line as JSON: ?worker=…&rank=0
+//	/debug/pprof/ for the Go tool pprof
 //	/probes      what workers answered when asked for their tokens and settings, as JSON; POST asks them again
 //
 // Nothing here shows a prompt, an image or a key. Who may look is Access's (token.go).
@@ -24,6 +25,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/pprof"
 	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -135,7 +137,15 @@ func Handler(ctx context.Context, s State) http.Handler {
 			w.WriteHeader(http.StatusAccepted)
 		})
 	}
-	return s.Access.guard(mux)
+	profile(mux)
+	return s.Access.Guard(mux)
+}
+
+// profile adds what the Go tool pprof asks for.
+func profile(mux *http.ServeMux) {
+	for path, h := range map[string]http.HandlerFunc{"": pprof.Index, "cmdline": pprof.Cmdline, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace} {
+		mux.HandleFunc("GET /debug/pprof/"+path, h)
+	}
 }
 
 func (s *State) readyz(w http.ResponseWriter, _ *http.Request) {

@@ -34,7 +34,7 @@ func TestPages(t *testing.T) {
 	var ready, broken error
 	asked := ""
 	srv := httptest.NewServer(Handler(t.Context(), State{
-		Access: Access{Loopback: true}, Asking: Asking{MaxBody: 1 << 10, Budget: time.Second}, Version: "v0 <i>", Router: rt, Gatherer: prometheus.NewRegistry(), Ready: func() (string, error) { return "all is known", ready },
+		Access: Access{Token: func() string { return "a-token-of-tests" }, Loopback: true}, Asking: Asking{MaxBody: 1 << 10, Budget: time.Second}, Version: "v0 <i>", Router: rt, Gatherer: prometheus.NewRegistry(), Ready: func() (string, error) { return "all is known", ready },
 		Reload: func() (string, error) { return "", broken }, Configuration: func() string { return "<bad>" },
 		Workers: func() []Worker {
 			used := 0.25
@@ -58,6 +58,9 @@ func TestPages(t *testing.T) {
 		req, err := http.NewRequest(method, srv.URL+path, nil)
 		if err != nil {
 			t.Fatal(err)
+		}
+		if method == "POST" {
+			req.SetBasicAuth("anyone", "a-token-of-tests")
 		}
 		resp, err := srv.Client().Do(req)
 		if err != nil {
@@ -130,10 +133,11 @@ func TestPages(t *testing.T) {
 // What is asked about is bounded: the size of a body, and how many are read at a time.
 func TestAskingIsBounded(t *testing.T) {
 	rt := router.New(router.Options{Fleet: fleet.New(nil), Index: indexer.New(indexer.Options{})})
-	h := Handler(t.Context(), State{Access: Access{Loopback: true}, Asking: Asking{MaxBody: 100, Budget: time.Second}, Router: rt, Gatherer: prometheus.NewRegistry()})
+	h := Handler(t.Context(), State{Access: Access{Token: func() string { return "a-token-of-tests" }, Loopback: true}, Asking: Asking{MaxBody: 100, Budget: time.Second}, Router: rt, Gatherer: prometheus.NewRegistry()})
 	post := func(path string, body io.Reader) int {
 		r := httptest.NewRequest("POST", "http://127.0.0.1:9903"+path, body)
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded") // as curl -d says
+		r.SetBasicAuth("anyone", "a-token-of-tests")
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, r)
 		return w.Code

@@ -13,31 +13,35 @@ import (
 //	/healthz, /readyz, /metrics   everybody
 //	all else, with a token        who gives it: "Authorization: Bearer TOKEN", or, for browsers, as the password of any user
 //	GET, on loopback              also without, if the request's Host is loopback too: a page elsewhere whose name leads here is not
-//	POST, on loopback             likewise, from what is no browser, while no token is configured
 //
 // What a browser is made to send from another site's page is refused, whatever it carries.
 type Access struct {
-	Token    string // "": none is configured
-	Loopback bool   // the listener is reached from this machine alone
+	Token    func() string // the one that counts now; nil, or "": none is configured
+	Loopback bool          // the listener is reached from this machine alone
 }
 
-func (a Access) guard(next http.Handler) http.Handler {
-	want := sha256.Sum256([]byte(a.Token))
+// Guard lets through who may.
+func (a Access) Guard(next http.Handler) http.Handler {
 	sameSite := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		reads := r.Method == http.MethodGet || r.Method == http.MethodHead
-		here := a.Loopback && isLoopback(r.Host) && (reads || a.Token == "" && !fromBrowser(r))
+		here := a.Loopback && isLoopback(r.Host) && reads
+		token := ""
+		if a.Token != nil {
+			token = a.Token()
+		}
+		want := sha256.Sum256([]byte(token))
 		given := sha256.Sum256([]byte(tokenOf(r)))
-		known := a.Token != "" && subtle.ConstantTimeCompare(given[:], want[:]) == 1
+		known := token != "" && subtle.ConstantTimeCompare(given[:], want[:]) == 1
 		switch {
 		case reads && (r.URL.Path == "/healthz" || r.URL.Path == "/readyz" || r.URL.Path == "/metrics"):
 		case sameSite.Check(r) != nil:
 			http.Error(w, "a browser sent this from another site's page", http.StatusForbidden)
 			return
 		case known, here:
-		case a.Token == "":
-			http.Error(w, "admin_token is not set: beyond loopback there are /healthz, /readyz and /metrics alone, and nothing may be asked for by a browser "+
-				"(set admin_token in the configuration, or bind admin to 127.0.0.1 and call it so)", http.StatusForbidden)
+		case token == "":
+			http.Error(w, "admin_token is not set: beyond loopback there are /healthz, /readyz and /metrics alone, and nothing may be POSTed "+
+				"(set admin_token in the configuration; to look, bind admin to 127.0.0.1 and call it so)", http.StatusForbidden)
 			return
 		default:
 			w.Header().Set("WWW-Authenticate", `Basic realm="Sightline: any user, admin_token as password", charset="UTF-8"`)
@@ -59,11 +63,6 @@ func tokenOf(r *http.Request) string {
 		return ""
 	}
 	return strings.TrimSpace(token)
-}
-
-// fromBrowser tells whether a page may have made a browser send this: they add these headers themselves to every POST.
-func fromBrowser(r *http.Request) bool {
-	return r.Header.Get("Origin") != "" || r.Header.Get("Sec-Fetch-Site") != ""
 }
 
 // isLoopback tells whether host:port, or host, names this machine by an address that no DNS server gives away.

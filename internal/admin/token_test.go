@@ -36,7 +36,7 @@ func TestAccess(t *testing.T) {
 		{"an empty token", "GET", "/", "10.0.0.5:9903", "Authorization=Bearer ", [4]int{closed, local, closed, local}},
 		{"an empty password", "GET", "/", "10.0.0.5:9903", basic(""), [4]int{closed, local, closed, local}},
 		{"another scheme", "GET", "/", "10.0.0.5:9903", "Authorization=Digest " + token, [4]int{closed, local, closed, local}},
-		{"an operator's POST", "POST", "/", "127.0.0.1:9903", "", [4]int{open, local, closed, local}},
+		{"an operator's POST", "POST", "/", "127.0.0.1:9903", "", [4]int{closed, local, closed, local}},
 		{"a POST to a name that leads here", "POST", "/", "evil.example:9903", "", [4]int{closed, local, closed, local}},
 		{"a POST with the token", "POST", "/", "10.0.0.5:9903", "Authorization=bearer " + token, [4]int{closed, open, closed, open}},
 		{"a browser's POST from our page", "POST", "/", "127.0.0.1:9903", "Sec-Fetch-Site=same-origin", [4]int{closed, local, closed, local}},
@@ -44,9 +44,10 @@ func TestAccess(t *testing.T) {
 		{"a POST from another site", "POST", "/", "127.0.0.1:9903", "Sec-Fetch-Site=cross-site", [4]int{closed, closed, closed, closed}},
 		{"an older browser's from another site", "POST", "/", "127.0.0.1:9903", "Origin=http://evil.example", [4]int{closed, closed, closed, closed}},
 		{"a form's, with the password that the browser knows", "POST", "/", "127.0.0.1:9903", basic(token) + "\nOrigin=http://evil.example", [4]int{closed, closed, closed, closed}},
-		{"any other method", "DELETE", "/", "127.0.0.1:9903", "", [4]int{open, local, closed, local}},
+		{"any other method", "DELETE", "/", "127.0.0.1:9903", "", [4]int{closed, local, closed, local}},
 	} {
-		for i, a := range []Access{{"", true}, {token, true}, {"", false}, {token, false}} {
+		for i, a := range []string{"", token, "", token} {
+			a := Access{func() string { return a }, i < 2}
 			r := httptest.NewRequest(c.method, c.path, nil)
 			r.Host = c.host
 			for _, h := range strings.Split(c.header, "\n") {
@@ -55,9 +56,9 @@ func TestAccess(t *testing.T) {
 				}
 			}
 			w := httptest.NewRecorder()
-			a.guard(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})).ServeHTTP(w, r)
+			a.Guard(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})).ServeHTTP(w, r)
 			if w.Code != c.want[i] {
-				t.Errorf("%s, token configured %t, on loopback %t: status %d, want %d", c.what, a.Token != "", a.Loopback, w.Code, c.want[i])
+				t.Errorf("%s, token configured %t, on loopback %t: status %d, want %d", c.what, a.Token() != "", a.Loopback, w.Code, c.want[i])
 			}
 			asks := w.Header().Get("WWW-Authenticate") != ""
 			if says := w.Body.String(); w.Code >= 400 && !strings.Contains(says, "admin_token") && !strings.Contains(says, "another site") || asks != (w.Code == local) || strings.Contains(says, token) {

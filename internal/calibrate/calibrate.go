@@ -69,7 +69,7 @@ func Measure(ctx context.Context, f *rules.Facts, o Options, say io.Writer) (r R
 		n = min(words, f.MaxModelLen/4)
 	}
 	fmt.Fprintf(say, "measuring %s: a short text, twice one of %d words, twice an image of %d by %d pixels, a token each\n", f.Addr, n, side, side)
-	m := &meter{ctx, rules.NewClient(patience), f, o.Now}
+	m := &meter{ctx, rules.NewClient(patience, nil), f, o.Now}
 	if _, err := m.ask(text(8)); err != nil {
 		return r, err
 	}
@@ -100,7 +100,7 @@ func (r Result) String() string {
 
 // Fleet measures the first worker of each class of a configuration and says what to write there.
 func Fleet(ctx context.Context, cfg *config.Config, o Options, say io.Writer) error {
-	client, done := rules.NewClient(askTime), map[string]bool{}
+	client, done := rules.NewClient(askTime, nil), map[string]bool{}
 	for i := range cfg.Workers {
 		w := &cfg.Workers[i]
 		of := fmt.Sprintf("models[%q]", w.Model)

@@ -41,6 +41,7 @@ func (c *Config) check() error {
 	var errs []error
 	bad := report(func(path, format string, args ...any) { errs = append(errs, fmt.Errorf(path+": "+format, args...)) })
 	c.checkListeners(bad)
+	c.checkAccess(bad)
 	c.checkRanges(bad)
 	bad.oneOf("log_level", c.LogLevel, "debug, info, warn or error", "debug", "info", "warn", "error")
 	bad.oneOf("on_unread", c.OnUnread, "route or refuse", route, refuse)
@@ -105,6 +106,29 @@ func (c *Config) checkListeners(bad report) {
 				}
 			}
 		}
+	}
+}
+
+// checkAccess sees to it that what is said of TLS and tokens goes together.
+func (c *Config) checkAccess(bad report) {
+	relay := &c.Media.Relay
+	for path, err := range map[string]error{"tls": c.TLS.Check(), "admin_tls": c.AdminTLS.Check(), "media.relay.tls": relay.TLS.Check(),
+		"worker_access": c.WorkerAccess.Check()} {
+		if err != nil {
+			bad(path, "%v", err)
+		}
+	}
+	if c.AdminTLS.Cert != "" && c.Admin == "" {
+		bad("admin_tls", "given, but admin is off (want admin too)")
+	}
+	if https := strings.HasPrefix(relay.URL, "https://"); relay.TLS.Cert != "" && !https {
+		bad("media.relay.tls", "given, but workers are sent to %q (want a media.relay.url of https)", relay.URL)
+	}
+	if shared := relay.TLS.Cert != "" && relay.KeyFile != ""; shared != (relay.CA != "") {
+		bad("media.relay.ca", "want it where there are tls and key_file, and there alone: replicas fetch from each other")
+	}
+	if file := c.Envoy.SightlineTokenFile; c.ListenTokenFile != "" && file == "" {
+		bad("envoy.sightline_token_file", "missing, but listen_token_file lets nobody in without a token")
 	}
 }
 
@@ -264,9 +288,6 @@ func (c *Config) checkRoute(bad report) {
 	}
 	if h := c.Route.Header; h != "" && !isHeader(h) {
 		bad("route.header", "%q is no name of a header for the choice (want one such as x-target-worker)", h)
-	}
-	if (c.TLS.Cert == "") != (c.TLS.Key == "") || c.TLS.ClientCA != "" && c.TLS.Cert == "" {
-		bad("tls", "cert and key must both be given (client_ca may be, with them)")
 	}
 }
 

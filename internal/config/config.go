@@ -16,6 +16,7 @@ import (
 
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer/source/bus"
+	"github.com/sightline-router/sightline/internal/secure"
 )
 
 // Config is the whole file. A key tagged reload:"live" is followed while a process runs (Follow).
@@ -23,7 +24,7 @@ type Config struct {
 	Listen string `yaml:"listen"` // ext_proc, access log and health service: host:port or unix:/path
 	Admin  string `yaml:"admin"`  // metrics and state over HTTP: host:port; "" for none
 	// AdminToken opens it beyond loopback, and its POSTs.
-	AdminToken string `yaml:"admin_token"`
+	AdminToken string `yaml:"admin_token" reload:"live"`
 	LogLevel   string `yaml:"log_level" reload:"live"` // debug, info, warn or error
 	BodyLimit  Size   `yaml:"body_limit"`              // the largest request body, such as 64MiB
 	// BodyTimeout is how long a request body may take to come; then the client gets 408.
@@ -37,9 +38,15 @@ type Config struct {
 	Enforce Percent `yaml:"enforce"`
 	Route   Route   `yaml:"route"`
 	Tenants Tenants `yaml:"tenants"`
-	TLS     TLS     `yaml:"tls"`
-	NATS    NATS    `yaml:"nats"`
-	Probe   bool    `yaml:"probe"` // ask workers at start how they tokenise a few conversations, and compare
+	// TLS is of listen, AdminTLS of admin.
+	TLS      secure.Listener `yaml:"tls"`
+	AdminTLS secure.Listener `yaml:"admin_tls"`
+	// ListenTokenFile has tokens, one a line, one of which Envoy must bring to listen.
+	ListenTokenFile string `yaml:"listen_token_file"`
+	// WorkerAccess is how workers are asked: their health, load and settings.
+	WorkerAccess secure.Peer `yaml:"worker_access"`
+	NATS         NATS        `yaml:"nats"`
+	Probe        bool        `yaml:"probe"` // ask workers at start how they tokenise a few conversations, and compare
 	// HealthEvery and LoadEvery are how often each worker is asked whether it is well, and for its load; 0: never.
 	HealthEvery time.Duration `yaml:"health_every"`
 	LoadEvery   time.Duration `yaml:"load_every"`
@@ -149,6 +156,9 @@ type Relay struct {
 	TTL      time.Duration `yaml:"ttl"`       // how long a rewritten URL opens its image
 	MaxBytes Size          `yaml:"max_bytes"` // of the images held for workers
 	DataURLs bool          `yaml:"data_urls"` // also images that came as data URLs
+	// TLS is of listen; CA, with it and KeyFile, the authority of the replicas' certificates, which bear the host of URL.
+	TLS secure.Listener `yaml:"tls"`
+	CA  string          `yaml:"ca"`
 }
 
 // Model is one model that workers serve.
@@ -209,6 +219,8 @@ type Envoy struct {
 	Pools        []Pool  `yaml:"pools"`
 	WorkerTLS    PeerTLS `yaml:"worker_tls"`    // Envoy to workers
 	SightlineTLS PeerTLS `yaml:"sightline_tls"` // Envoy to Sightline
+	// SightlineTokenFile, as Envoy sees it, has the one token that it brings to Sightline, and no line break.
+	SightlineTokenFile string `yaml:"sightline_token_file"`
 }
 
 // Percent is a share such as 10%, in hundredths.

@@ -7,7 +7,10 @@ import (
 	"os"
 	"path/filepath"
 
+	"go.uber.org/zap"
+
 	"github.com/sightline-router/sightline/indexer/source/bus"
+	"github.com/sightline-router/sightline/internal/secure"
 )
 
 // CheckServe says what keeps a configuration from being served on this machine: nothing to route to, files that are not
@@ -21,9 +24,7 @@ func (c *Config) CheckServe() error {
 	if len(c.Workers)+len(c.Kubernetes.Workers) == 0 && c.Dynamo.Plane == "" {
 		bad("workers", "none given (want workers, or one of kubernetes, dynamo and standalone, which find them)")
 	}
-	if _, err := c.TLS.Server(); err != nil {
-		errs = append(errs, err)
-	}
+	c.checkFiles(bad)
 	if _, err := c.Media.Relay.Key(); err != nil {
 		errs = append(errs, err)
 	}
@@ -41,7 +42,7 @@ func (c *Config) CheckServe() error {
 		}
 	}
 	if file := c.Kubernetes.CAFile; file != "" {
-		if _, err := authority(file); err != nil {
+		if _, err := (&secure.Peer{CA: file}).Open(zap.NewNop()); err != nil {
 			bad("kubernetes.ca_file", "%w", err)
 		}
 	}
@@ -71,6 +72,36 @@ func (c *Config) CheckServe() error {
 		}
 	}
 	return c.Hide(errors.Join(errs...))
+}
+
+// checkFiles reads the files of TLS and tokens.
+func (c *Config) checkFiles(bad report) {
+	quiet, relay := zap.NewNop(), &c.Media.Relay
+	for path, l := range map[string]*secure.Listener{"tls": &c.TLS, "admin_tls": &c.AdminTLS, "media.relay.tls": &relay.TLS} {
+		if _, err := l.Config(quiet); err != nil {
+			bad(path, "%w", err)
+		}
+	}
+	for path, p := range map[string]*secure.Peer{"worker_access": &c.WorkerAccess, "media.relay": relay.Peer()} {
+		if _, err := p.Open(quiet); err != nil {
+			bad(path, "%w", err)
+		}
+	}
+	if _, err := secure.OpenTokens(c.ListenTokenFile, quiet); err != nil {
+		bad("listen_token_file", "%w", err)
+	}
+}
+
+// Peer is how one replica's relay is spoken to by another's: as it is spoken to by workers, with its own certificate.
+func (r *Relay) Peer() *secure.Peer {
+	if r.CA == "" {
+		return &secure.Peer{}
+	}
+	p := &secure.Peer{CA: r.CA, Cert: r.TLS.Cert, Key: r.TLS.Key}
+	if u := webURL(r.URL); u != nil {
+		p.Name = u.Hostname()
+	}
+	return p
 }
 
 // Key is the secret that replicas share; nil without KeyFile.

@@ -85,7 +85,7 @@ func (s *seen) sendCanaries(ctx context.Context) {
 	seed := rand.Uint64() // one for all workers: their names of equal blocks are compared
 	s.each(func(w *worker) {
 		if w.err == nil && len(w.facts.Served) > 0 {
-			w.sendCanary(ctx, seed, s.o.Patience)
+			w.sendCanary(ctx, seed, rules.NewClient(10*s.o.Patience, s.as), s.o.Patience)
 		}
 	})
 	if s.envoyAsked && s.envoyErr == nil {
@@ -113,7 +113,7 @@ func (w *worker) sources() (list []*socket) {
 	return list
 }
 
-func (w *worker) sendCanary(ctx context.Context, seed uint64, patience time.Duration) {
+func (w *worker) sendCanary(ctx context.Context, seed uint64, client *http.Client, patience time.Duration) {
 	c := &w.canary
 	c.sent, c.sockets = true, w.sources()
 	listening, stop := context.WithCancel(ctx)
@@ -127,8 +127,7 @@ func (w *worker) sendCanary(ctx context.Context, seed uint64, patience time.Dura
 		}
 	}
 	wait(ctx, patience, func() bool { return allAre(c.sockets, func(o *socket) bool { return o.up || o.err != nil }) })
-	client := rules.NewClient(10 * patience) // a prompt may wait for its turn
-	for try := range uint64(3) {             // what is sent before a subscription has taken effect is not heard
+	for try := range uint64(3) { // what is sent before a subscription has taken effect is not heard
 		body := prompt(w.facts.Served[0].ID, text(seed+try, w.class.BlockSize))
 		if c.first, c.err = survey.Post(ctx, client, w.Addr, "/v1/completions", body); c.err != nil {
 			return
@@ -254,7 +253,7 @@ func (s *seen) sendThrough(ctx context.Context) {
 	}
 	t.asked = true
 	m := s.cfg.Models[0]
-	client := rules.NewClient(10 * s.o.Patience)
+	client := rules.NewClient(10*s.o.Patience, nil)
 	body := prompt(m.Name, text(rand.Uint64(), m.BlockSize))
 	if t.first, t.err = survey.Post(ctx, client, at, "/v1/completions", body); t.err != nil {
 		return

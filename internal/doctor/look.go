@@ -27,6 +27,7 @@ import (
 	"github.com/sightline-router/sightline/indexer/stream"
 	"github.com/sightline-router/sightline/internal/admin"
 	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/internal/secure"
 	"github.com/sightline-router/sightline/internal/serve"
 	"github.com/sightline-router/sightline/internal/survey"
 	"github.com/sightline-router/sightline/router"
@@ -45,6 +46,7 @@ type seen struct {
 	began     time.Time
 	cfg       config.Config
 	configErr error
+	as        *secure.Client // how workers are spoken to, or nil
 	workers   []*worker
 	probes    []probe.Result // of the running Sightline, or our own
 
@@ -115,7 +117,10 @@ func look(ctx context.Context, o Options) *seen {
 		s.noNews = "--pre looks at files alone"
 		return s
 	}
-	client := rules.NewClient(o.Patience)
+	if s.as, s.configErr = s.cfg.WorkerAccess.Open(zap.NewNop()); s.configErr != nil {
+		return s
+	}
+	client := rules.NewClient(o.Patience, s.as)
 	s.running, s.noNews = s.askSightline(ctx)
 	s.list(ctx)
 	s.each(func(w *worker) { w.facts, w.err = survey.Ask(ctx, client, w.Addr) })
@@ -130,7 +135,7 @@ func look(ctx context.Context, o Options) *seen {
 	s.lookAtNATS(ctx)
 	for _, at := range o.Agents {
 		a := agent{at: at}
-		a.err = getJSON(ctx, client, web(at)+"/state", "", &a.state)
+		a.err = getJSON(ctx, rules.NewClient(o.Patience, nil), web(at)+"/state", s.cfg.AdminToken, &a.state)
 		s.agents = append(s.agents, a)
 	}
 	return s
@@ -226,7 +231,7 @@ func (s *seen) lookAtTokens(ctx context.Context, loaded *serve.Server) {
 			list = append(list, p)
 		}
 	}
-	p := probe.New(probe.Options{Workers: list})
+	p := probe.New(probe.Options{Workers: list, As: s.as})
 	p.All(ctx)
 	s.probes = p.Results()
 }
@@ -284,7 +289,11 @@ func (s *seen) askSightline(ctx context.Context) (*running, string) {
 
 // get asks the running Sightline's admin page.
 func (s *seen) get(ctx context.Context, path string, into any) error {
-	return getJSON(ctx, rules.NewClient(s.o.Patience), web(cmp.Or(s.o.Admin, s.cfg.Admin))+path, s.cfg.AdminToken, into)
+	at := s.cfg.Admin
+	if s.cfg.AdminTLS.Cert != "" {
+		at = "https://" + at
+	}
+	return getJSON(ctx, rules.NewClient(s.o.Patience, nil), web(cmp.Or(s.o.Admin, at))+path, s.cfg.AdminToken, into)
 }
 
 // web makes a URL of an address, if it is none.

@@ -65,7 +65,7 @@ func Run(ctx context.Context, o Options, say io.Writer) error {
 	if o.Getenv == nil {
 		o.Getenv = os.Getenv
 	}
-	d := &drafter{Options: o, say: say, client: rules.NewClient(askTime)}
+	d := &drafter{Options: o, say: say, client: rules.NewClient(askTime, nil)}
 	for _, name := range []string{configFile, envoyFile} {
 		if _, err := os.Lstat(filepath.Join(o.Out, name)); err == nil && !o.Force {
 			return fmt.Errorf("%s is there already (give --force to overwrite it, or another --out)", filepath.Join(o.Out, name))
@@ -159,7 +159,7 @@ func (d *drafter) one(ctx context.Context, w *worker) (err error) {
 		w.auto = err == nil
 	}
 	if d.Canary {
-		if err := survey.Canary(ctx, rules.NewClient(answerTime), &w.Facts); err != nil {
+		if err := survey.Canary(ctx, rules.NewClient(answerTime, nil), &w.Facts); err != nil {
 			w.Lacks("counts_cached", err)
 		}
 	}

@@ -38,7 +38,9 @@ type AgentOptions struct {
 	Publish   string // blocks: hashes only; tokens: token ids too
 	State     string // a file that keeps what the worker holds; "": NATS alone does
 	Admin     string // host:port of metrics and state; "": none
-	LogLevel  string
+	// AdminToken opens /state beyond loopback; "": nothing does.
+	AdminToken string
+	LogLevel   string
 }
 
 // AgentNATS is where an agent publishes to, as flags.
@@ -140,7 +142,7 @@ func (c *AgentOptions) checkNATS() error {
 // feeds are the ranks' feeds but for their sinks.
 func (c *AgentOptions) feeds() ([]stream.Options, error) {
 	keep := c.Publish == "tokens"
-	drain := trtllm.NewDrain(c.HTTP, c.Ranks)
+	drain := trtllm.NewDrain(c.HTTP, c.Ranks, nil)
 	from, err := c.from()
 	if err != nil {
 		return nil, err

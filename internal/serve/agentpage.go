@@ -16,6 +16,7 @@ import (
 
 	"github.com/sightline-router/sightline/indexer/source/bus"
 	"github.com/sightline-router/sightline/indexer/stream"
+	"github.com/sightline-router/sightline/internal/admin"
 	"github.com/sightline-router/sightline/internal/buildinfo"
 )
 
@@ -98,11 +99,11 @@ func (a *agent) serve(failed chan<- error) (*http.Server, error) {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(map[string]any{"worker": a.o.Worker, "ranks": a.state()})
 	})
-	web.Handler = mux
 	lis, err := net.Listen("tcp", a.o.Admin)
 	if err != nil {
 		return nil, fmt.Errorf("--admin: %w", err)
 	}
+	web.Handler = admin.Access{Token: func() string { return a.o.AdminToken }, Loopback: lis.Addr().(*net.TCPAddr).IP.IsLoopback()}.Guard(mux)
 	go serveHTTP(web, lis, "--admin", failed)
 	return web, nil
 }

@@ -20,7 +20,7 @@ func (s *sources) asked(addr string, r rules.Rules, rank, ranks, blockSize int) 
 	if err != nil {
 		return nil, err
 	}
-	client := rules.NewClient(askTime)
+	client := rules.NewClient(askTime, s.as)
 	var last rules.EventSource
 	return &stream.Lookup{Find: func(ctx context.Context) (stream.ZMQ, error) {
 		e, err := r.FindEvents(ctx, client, addr, host, rank)

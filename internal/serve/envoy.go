@@ -136,6 +136,7 @@ func envoyOptions(cfg config.Config) (envoy.Options, error) {
 		o.Pools = append(o.Pools, pool)
 	}
 	o.WorkerTLS, o.SightlineTLS = envoyTLS(cfg.Envoy.WorkerTLS), envoyTLS(cfg.Envoy.SightlineTLS)
+	o.SightlineTokenFile = cfg.Envoy.SightlineTokenFile
 	return o, nil
 }
 

@@ -7,13 +7,15 @@ import (
 	"net/http"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/mmhash/relay"
 )
 
 // startRelay serves pictures to the workers, if configured. A failure later goes to done. Close what it gives.
-func startRelay(c config.Relay, media *engine.Media, done chan<- error) (*http.Server, error) {
+func startRelay(c config.Relay, media *engine.Media, log *zap.Logger, done chan<- error) (*http.Server, error) {
 	// A worker that reads too slowly gives its place up; the largest picture at 10 Mbit/s fits.
 	web := &http.Server{ReadHeaderTimeout: 5 * time.Second, WriteTimeout: time.Minute, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
 	if c.Listen == "" {
@@ -23,12 +25,18 @@ func startRelay(c config.Relay, media *engine.Media, done chan<- error) (*http.S
 	if err != nil {
 		return nil, fmt.Errorf("media.relay.listen: %w", err)
 	}
+	if lis, err = c.TLS.Over(lis, log); err != nil {
+		return nil, fmt.Errorf("media.relay.tls: %w", err)
+	}
 	rc := relay.Config{URL: c.URL, TTL: c.TTL, MaxBytes: int64(c.MaxBytes)}
 	if c.KeyFile != "" {
 		if rc.Key, err = c.Key(); err != nil {
 			return nil, errors.Join(err, lis.Close())
 		}
 		rc.Self = relay.Address(lis.Addr())
+		if rc.As, err = c.Peer().Open(log); err != nil {
+			return nil, errors.Join(err, lis.Close())
+		}
 	}
 	r, err := relay.New(rc)
 	if err != nil {

@@ -30,6 +30,8 @@ type reloading struct {
 	*Server
 }
 
+const adminToken = "0123456789abcdef-admin"
+
 func startReloading(t *testing.T, text string) *reloading {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
@@ -69,6 +71,7 @@ func startReloading(t *testing.T, text string) *reloading {
 // write puts a configuration in place at once, as a ConfigMap's is.
 func (r *reloading) write(text string) {
 	r.t.Helper()
+	text += "\nadmin_token: " + adminToken + "\n"
 	text = strings.NewReplacer("DIR", filepath.Dir(r.file), "ADMIN", r.admin).Replace(text)
 	write(r.t, r.file+".new", []byte(text+"\ndrain: 0s\n"))
 	if err := os.Rename(r.file+".new", r.file); err != nil {
@@ -82,6 +85,7 @@ func (r *reloading) ask(method, path string) (code int, text string) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
+	req.Header.Set("Authorization", "Bearer "+adminToken)
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		r.t.Fatal(err)

@@ -24,6 +24,7 @@ import (
 	"github.com/sightline-router/sightline/internal/admin"
 	"github.com/sightline-router/sightline/internal/buildinfo"
 	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/internal/secure"
 	"github.com/sightline-router/sightline/internal/trace"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/audit"
@@ -41,6 +42,7 @@ type Server struct {
 	log     *zap.Logger
 	level   zap.AtomicLevel
 	media   *engine.Media
+	as      *secure.Client        // how workers are spoken to, or nil
 	now     atomic.Pointer[state] // what is served
 	read    [sha256.Size]byte     // sum of the files that cfg was read from
 	metrics *prometheus.Registry
@@ -62,6 +64,10 @@ func Load(cfg config.Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	as, err := cfg.WorkerAccess.Open(log)
+	if err != nil {
+		return nil, fmt.Errorf("worker_access: %w", err)
+	}
 	media.Pinned = func(model, fingerprint string) { // an operator can put it into the configuration
 		log.Info("images of this model are named by its workers' rule from now on", zap.String("model", model),
 			zap.String("processor_fingerprint", fingerprint))
@@ -74,7 +80,7 @@ func Load(cfg config.Config) (*Server, error) {
 		panics.WithLabelValues(where).Inc()
 		log.Error("a panic in reading media; the request goes on without", zap.String("where", where), zap.Error(err))
 	}
-	s := &Server{cfg: cfg, log: log, level: level, media: media, metrics: metrics, read: sumOf(cfg.Files())}
+	s := &Server{cfg: cfg, log: log, level: level, media: media, as: as, metrics: metrics, read: sumOf(cfg.Files())}
 	models, err := loadModels(cfg, nil, media, log)
 	if err != nil {
 		return nil, err
@@ -136,7 +142,7 @@ func (s *Server) Run(stopped context.Context) error {
 		return err
 	}
 	defer tracer.Close()
-	relayed, err := startRelay(s.cfg.Media.Relay, s.media, r.done)
+	relayed, err := startRelay(s.cfg.Media.Relay, s.media, s.log, r.done)
 	if err != nil {
 		return err
 	}
@@ -179,10 +185,10 @@ func (s *Server) decider(ctx context.Context, decisions *decisionlog.Log) *runni
 		go r.audit.Run(ctx)
 	}
 	if s.cfg.Probe {
-		r.probe = probe.New(probe.Options{Log: s.log, Metrics: r.metrics})
+		r.probe = probe.New(probe.Options{As: s.as, Log: s.log, Metrics: r.metrics})
 		go r.probe.Run(ctx)
 	}
-	r.nurse = vitals.New(vitals.Options{Health: s.cfg.HealthEvery, Load: s.cfg.LoadEvery, Fleet: r.fleet, Log: s.log, Metrics: r.metrics,
+	r.nurse = vitals.New(vitals.Options{As: s.as, Health: s.cfg.HealthEvery, Load: s.cfg.LoadEvery, Fleet: r.fleet, Log: s.log, Metrics: r.metrics,
 		Reborn: func(w *fleet.Worker, was time.Time) { r.sources.set.Reborn(w, was) }})
 	left, mode := s.cfg.LeftAlone()
 	r.report = report.New(mode, time.Now())
@@ -241,9 +247,17 @@ func (r *running) members() members.Options {
 
 // serveEnvoy answers Envoy until ctx ends.
 func (r *running) serveEnvoy(ctx context.Context, tracer *trace.Tracer) (*extproc.Server, error) {
-	secure, err := r.cfg.TLS.Server()
+	under, err := r.cfg.TLS.Config(r.log, "h2")
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("tls: %w", err)
+	}
+	tokens, err := secure.OpenTokens(r.cfg.ListenTokenFile, r.log)
+	if err != nil {
+		return nil, fmt.Errorf("listen_token_file: %w", err)
+	}
+	var admit func(string) bool
+	if tokens != nil {
+		admit = tokens.Admit
 	}
 	var traced extproc.Traced
 	if tracer != nil {
@@ -253,7 +267,7 @@ func (r *running) serveEnvoy(ctx context.Context, tracer *trace.Tracer) (*extpro
 		MaxBody: int(r.cfg.BodyLimit), BodyTimeout: r.cfg.BodyTimeout, EnvoyWaits: r.cfg.Envoy.MessageTimeout, Starting: true, Drain: r.cfg.Drain,
 		RefuseUnread: r.cfg.RefusesUnread(), Pass: r.cfg.PassUnread,
 		Route:   extproc.Route{Mode: extproc.Mode(r.cfg.Route.Mode), Pool: r.cfg.Route.Pool, Header: r.cfg.Route.Header},
-		Tenants: extproc.Tenants(r.cfg.Tenants), Models: modelNames(r.cfg), TLS: secure, Roster: r.roster, Log: r.log, Metrics: r.metrics})
+		Tenants: extproc.Tenants(r.cfg.Tenants), Models: modelNames(r.cfg), TLS: under, Admit: admit, Roster: r.roster, Log: r.log, Metrics: r.metrics})
 	if err != nil {
 		return nil, err
 	}
@@ -280,8 +294,11 @@ func (r *running) serveAdmin(ctx context.Context, version string, reloads *reloa
 		return nil, fmt.Errorf("admin: %w", err)
 	}
 	at, _ := lis.Addr().(*net.TCPAddr)
+	if lis, err = r.cfg.AdminTLS.Over(lis, r.log); err != nil {
+		return nil, fmt.Errorf("admin_tls: %w", err)
+	}
 	web.Handler = admin.Handler(ctx, admin.State{
-		Access:  admin.Access{Token: r.cfg.AdminToken, Loopback: at != nil && at.IP.IsLoopback()},
+		Access:  admin.Access{Token: func() string { return r.now.Load().cfg.AdminToken }, Loopback: at != nil && at.IP.IsLoopback()},
 		Asking:  admin.Asking{MaxBody: int(r.cfg.BodyLimit), Budget: r.cfg.Envoy.MessageTimeout / 2},
 		Version: version, Reload: reloads.reload, Configuration: reloads.said, Router: r.router, Gatherer: r.metrics, Hosts: r.media.Hosts, Probe: r.probe, Audit: r.audit, Report: r.report.Report,
 		Ready: func() (string, error) { return r.gate.look(time.Now()) }, Blocks: r.sources.set.Blocks, Workers: func() []admin.Worker { return r.sources.rows(r.index) },

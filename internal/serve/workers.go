@@ -18,6 +18,7 @@ import (
 	"github.com/sightline-router/sightline/indexer/source/bus"
 	"github.com/sightline-router/sightline/indexer/stream"
 	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/internal/secure"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/discover"
 	"github.com/sightline-router/sightline/router/fleet"
@@ -35,6 +36,7 @@ type sources struct {
 	refused *prometheus.CounterVec // by whose NATS
 	turns   chan struct{}          // agents' snapshots that are here at once
 	nurse   *vitals.Nurse
+	as      *secure.Client // how workers are spoken to, or nil
 	set     *members.Set
 	longest atomic.Int64 // ns, that a prediction was made for, ever
 
@@ -73,6 +75,9 @@ func startSources(ctx context.Context, now *atomic.Pointer[state], nurse *vitals
 	cfg := &now.Load().cfg
 	s = &sources{now: now, nurse: nurse, log: o.Log, keep: o.Audit != nil, turns: make(chan struct{}, snapshotsAtOnce)}
 	s.ctx, s.stop = context.WithCancel(ctx)
+	if s.as, err = cfg.WorkerAccess.Open(o.Log); err != nil {
+		return nil, fmt.Errorf("worker_access: %w", err)
+	}
 	refused, err := natsRefused(o.Metrics)
 	if err != nil {
 		return nil, err
@@ -249,7 +254,7 @@ func (s *sources) spec(like *config.Worker, e discover.Endpoint) members.Spec {
 	}
 	wc.Addr, wc.Name = e.Addr.String(), cmp.Or(e.Name, wc.Name)
 	class, _ := s.now.Load().cfg.ClassOf(&wc)
-	drain := trtllm.NewDrain(wc.Events.HTTP, wc.Ranks)
+	drain := trtllm.NewDrain(wc.Events.HTTP, wc.Ranks, s.as)
 	type worker struct { // another pod at an address that was given out again is another worker
 		addr netip.AddrPort
 		pod  string

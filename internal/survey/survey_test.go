@@ -44,7 +44,7 @@ func TestAsk(t *testing.T) {
 			}
 			w.Start()
 			defer w.Close()
-			client := rules.NewClient(10 * time.Second)
+			client := rules.NewClient(10*time.Second, nil)
 			f, err := Ask(t.Context(), client, w.Addr())
 			if err != nil {
 				t.Fatal(err)
@@ -121,7 +121,7 @@ func TestHostile(t *testing.T) {
 				_, _ = w.Write([]byte(page))
 			}))
 			defer s.Close()
-			f, err := Ask(t.Context(), rules.NewClient(10*time.Second), strings.TrimPrefix(s.URL, "http://"))
+			f, err := Ask(t.Context(), rules.NewClient(10*time.Second, nil), strings.TrimPrefix(s.URL, "http://"))
 			if (err != nil) != c.failed || fmt.Sprint(lacking(&f)) != c.unknown {
 				t.Errorf("%v, lacks %v (want %s)", err, f.Unknown, c.unknown)
 			}

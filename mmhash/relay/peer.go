@@ -6,17 +6,19 @@ import (
 	"net/http"
 	"path"
 	"time"
+
+	"github.com/sightline-router/sightline/internal/secure"
 )
 
 // passOn is open's answer for a picture that another replica holds.
 const passOn = 0
 
 // newPeer asks other replicas: straight, and never twice.
-func newPeer() http.Client {
-	return http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{
+func newPeer(as *secure.Client) http.Client {
+	return http.Client{Timeout: 30 * time.Second, Transport: as.Transport(&http.Transport{
 		DialContext:         (&net.Dialer{Timeout: 2 * time.Second}).DialContext,
 		MaxIdleConnsPerHost: 8, IdleConnTimeout: time.Minute, ResponseHeaderTimeout: 5 * time.Second,
-	}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	}), CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
 // pass asks the replica that a URL names. Its name is part of what was signed, so nobody but a replica chose it; it holds

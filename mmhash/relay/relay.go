@@ -34,16 +34,18 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sightline-router/sightline/internal/secure"
 	"github.com/sightline-router/sightline/mmhash"
 )
 
 // Config is a Relay's place and limits. Zero values take the defaults named here.
 type Config struct {
-	URL      string        // where workers reach the relay, such as http://10.0.0.2:9904; a path is kept
-	TTL      time.Duration // how long a URL opens its picture (2 minutes)
-	MaxBytes int64         // of the pictures held (256 MiB)
-	Key      []byte        // what replicas share, 32 bytes or more; nil: a key of this process
-	Self     string        // with Key: where the other replicas reach this one, ip:port
+	URL      string         // where workers reach the relay, such as http://10.0.0.2:9904; a path is kept
+	TTL      time.Duration  // how long a URL opens its picture (2 minutes)
+	MaxBytes int64          // of the pictures held (256 MiB)
+	Key      []byte         // what replicas share, 32 bytes or more; nil: a key of this process
+	Self     string         // with Key: where the other replicas reach this one, ip:port
+	As       *secure.Client // how they are spoken to, or nil
 
 	now func() time.Time
 }
@@ -92,7 +94,7 @@ func New(c Config) (*Relay, error) {
 	if c.now == nil {
 		c.now = time.Now
 	}
-	r := &Relay{cfg: c, base: strings.TrimRight(c.URL, "/"), key: c.Key, peer: newPeer(),
+	r := &Relay{cfg: c, base: strings.TrimRight(c.URL, "/"), key: c.Key, peer: newPeer(c.As),
 		held: make(map[mmhash.ContentID]*list.Element)}
 	switch _, err := netip.ParseAddrPort(c.Self); {
 	case c.Key == nil && c.Self == "":

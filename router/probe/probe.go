@@ -21,6 +21,7 @@ import (
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/internal/guard"
+	"github.com/sightline-router/sightline/internal/secure"
 )
 
 // Worker is one server to ask.
@@ -82,6 +83,7 @@ type Options struct {
 	Workers []Worker              // to begin with; Set changes them
 	Budget  time.Duration         // for one worker's whole probe; 0: 20 s
 	Retry   time.Duration         // first wait for a worker that did not answer; it grows to 64 times that; 0: 5 s
+	As      *secure.Client        // how workers are spoken to, or nil
 	Log     *zap.Logger           // nil: silent
 	Metrics prometheus.Registerer // nil: none
 }
@@ -114,7 +116,7 @@ func New(opt Options) *Prober {
 	if opt.Log == nil {
 		opt.Log = zap.NewNop()
 	}
-	p := &Prober{opt: opt, client: rules.NewClient(perRequest), again: make(chan struct{}, 1), joined: make(chan struct{}, 1)}
+	p := &Prober{opt: opt, client: rules.NewClient(perRequest, opt.As), again: make(chan struct{}, 1), joined: make(chan struct{}, 1)}
 	p.total = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "probe_total",
 		Help: "Comparisons of a worker's tokens and settings with ours: equal, differs, configuration, refused, inexact, absent, unreachable."}, []string{"worker", "verdict"})
 	if opt.Metrics != nil {

@@ -66,7 +66,7 @@ func (n *Nurse) reborn(w *fleet.Worker, was time.Time) {
 // Birth asks for when the process began that serves a metrics page, each time that it is called: Unix seconds as text; "" where that
 // cannot be had or is not told, as with Prometheus' multiprocess mode (SGLang, and vLLM with several API servers).
 func Birth(url string) func(context.Context) string {
-	client, wanted := rules.NewClient(loadTime), rules.Load{Began: "process_start_time_seconds"}
+	client, wanted := rules.NewClient(loadTime, nil), rules.Load{Began: "process_start_time_seconds"}
 	return func(ctx context.Context) string {
 		began := 0.0
 		_, err := get(ctx, client, url, func(page io.Reader) (err error) {

@@ -26,6 +26,7 @@ import (
 
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/internal/guard"
+	"github.com/sightline-router/sightline/internal/secure"
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
@@ -41,6 +42,7 @@ const (
 // Options say how often workers are asked; 0: never.
 type Options struct {
 	Health, Load time.Duration
+	As           *secure.Client // how workers are spoken to, or nil
 	Log          *zap.Logger
 	Metrics      prometheus.Registerer
 	Fleet        *fleet.Fleet // whose workers' ages are shown
@@ -57,7 +59,7 @@ type Nurse struct {
 
 // New makes a Nurse; Watch each worker.
 func New(o Options) *Nurse {
-	n := &Nurse{o: o, health: rules.NewClient(healthTime), load: rules.NewClient(loadTime)}
+	n := &Nurse{o: o, health: rules.NewClient(healthTime, o.As), load: rules.NewClient(loadTime, o.As)}
 	n.failed = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "worker_checks_failed_total",
 		Help: "Times that a worker, asked for its health or load, failed: refused, timeout, broken, unreadable, or the status of its answer."},
 		[]string{"worker", "what", "why"})

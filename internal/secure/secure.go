@@ -1,0 +1,307 @@
+// Package secure says who may speak to a listener, and as whom a peer is spoken to: TLS and bearer tokens of files. Files are
+// looked at again once a second while somebody connects, so that renewed ones need no restart. What cannot be read then, as a
+// new certificate beside the old one's key, changes nothing: the last good state stays in use, and the log says why.
+//
+//	Listener   certificate, key and the authority of clients; of a listener
+//	Tokens     a file of tokens, one a line; a caller must bring one of them
+//	Peer       the authority of servers, our own certificate, a key to send; towards workers and other replicas
+package secure
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// every is how long files count as they were read.
+const every = time.Second
+
+// held is what was made of files. Safe for concurrent use.
+type held[T any] struct {
+	files []string
+	parse func(texts [][]byte) (T, error)
+	log   *zap.Logger
+
+	mu    sync.Mutex
+	read  time.Time
+	texts [][]byte
+	now   T
+}
+
+// open reads the files for the first time.
+func open[T any](log *zap.Logger, parse func([][]byte) (T, error), files ...string) (*held[T], error) {
+	h := &held[T]{files: files, parse: parse, log: log}
+	err := h.renew(time.Now())
+	return h, err
+}
+
+func (h *held[T]) renew(now time.Time) error {
+	h.read = now
+	texts := make([][]byte, len(h.files))
+	for i, file := range h.files {
+		if file == "" {
+			continue
+		}
+		var err error
+		if texts[i], err = os.ReadFile(file); err != nil {
+			return err
+		}
+	}
+	if h.texts != nil && equal(texts, h.texts) {
+		return nil
+	}
+	next, err := h.parse(texts)
+	if err != nil {
+		return err
+	}
+	h.texts, h.now = texts, next
+	return nil
+}
+
+func equal(a, b [][]byte) bool {
+	for i := range a {
+		if !bytes.Equal(a[i], b[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// get is what the files say, or said when they could be read last.
+func (h *held[T]) get() T {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if now := time.Now(); now.Sub(h.read) >= every {
+		if err := h.renew(now); err != nil {
+			h.log.Error("a file of TLS or tokens cannot be read; what it held before stays in use", zap.Strings("files", h.files), zap.Error(err))
+		}
+	}
+	return h.now
+}
+
+// Listener names PEM files. Off without Cert.
+type Listener struct {
+	Cert     string `yaml:"cert"`      // relative to the working directory
+	Key      string `yaml:"key"`       //
+	ClientCA string `yaml:"client_ca"` // if given: only clients with a certificate that it signed
+}
+
+// Check wants what belongs together.
+func (l *Listener) Check() error {
+	if (l.Cert == "") != (l.Key == "") || l.ClientCA != "" && l.Cert == "" {
+		return errors.New("cert and key must both be given (client_ca may be, with them)")
+	}
+	return nil
+}
+
+// Config is the TLS of a listener that speaks these protocols (ALPN); nil where it is off. Sessions are not resumed, so each
+// connection is judged by the authority of its own time.
+func (l *Listener) Config(log *zap.Logger, protocols ...string) (*tls.Config, error) {
+	if l.Cert == "" {
+		return nil, nil
+	}
+	files, err := open(log, func(texts [][]byte) (*tls.Config, error) {
+		c := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: protocols, SessionTicketsDisabled: true}
+		pair, err := tls.X509KeyPair(texts[0], texts[1])
+		if err != nil {
+			return nil, fmt.Errorf("cert and key: %w", err)
+		}
+		if c.Certificates = []tls.Certificate{pair}; l.ClientCA == "" {
+			return c, nil
+		}
+		c.ClientAuth = tls.RequireAndVerifyClientCert
+		if c.ClientCAs, err = authority(l.ClientCA, texts[2]); err != nil {
+			return nil, fmt.Errorf("client_ca: %w", err)
+		}
+		return c, nil
+	}, l.Cert, l.Key, l.ClientCA)
+	if err != nil {
+		return nil, err
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: protocols, SessionTicketsDisabled: true,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return files.get(), nil }}, nil
+}
+
+// Over puts a listener of HTTP/1.1 under TLS, where that is on.
+func (l *Listener) Over(lis net.Listener, log *zap.Logger) (net.Listener, error) {
+	c, err := l.Config(log, "http/1.1")
+	if err != nil || c == nil {
+		return lis, err
+	}
+	return tls.NewListener(lis, c), nil
+}
+
+func authority(file string, text []byte) (*x509.CertPool, error) {
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("%s holds no certificate (want PEM)", file)
+	}
+	return pool, nil
+}
+
+// Tokens are what a caller may bring. While they change, the file has the old one and the new one.
+type Tokens struct{ sums *held[[][sha256.Size]byte] }
+
+const (
+	leastToken = 16 // bytes
+	mostTokens = 64
+)
+
+// OpenTokens reads a file of tokens, one a line. Without a file it is nil, which lets everybody in.
+func OpenTokens(file string, log *zap.Logger) (*Tokens, error) {
+	if file == "" {
+		return nil, nil
+	}
+	sums, err := open(log, func(texts [][]byte) (out [][sha256.Size]byte, err error) {
+		for token := range bytes.FieldsSeq(texts[0]) {
+			if len(token) < leastToken {
+				return nil, fmt.Errorf("%s: a token of %d bytes (want %d or more, as openssl rand -hex 32 gives)", file, len(token), leastToken)
+			}
+			out = append(out, sha256.Sum256(token))
+		}
+		if len(out) == 0 || len(out) > mostTokens {
+			return nil, fmt.Errorf("%s holds %d tokens (want 1 to %d, one a line)", file, len(out), mostTokens)
+		}
+		return out, nil
+	}, file)
+	return &Tokens{sums}, err
+}
+
+// Admit tells whether the value of an authorization header, with or without "Bearer" before it, is one of the tokens.
+func (t *Tokens) Admit(header string) bool {
+	if t == nil {
+		return true
+	}
+	if scheme, rest, two := strings.Cut(header, " "); two && strings.EqualFold(scheme, "Bearer") {
+		header = rest
+	}
+	given, known := sha256.Sum256([]byte(strings.TrimSpace(header))), 0
+	for _, sum := range t.sums.get() {
+		known |= subtle.ConstantTimeCompare(given[:], sum[:])
+	}
+	return known == 1
+}
+
+// Peer says how servers are spoken to. The zero value is plain HTTP without a key.
+type Peer struct {
+	CA   string `yaml:"ca"`   // PEM file of the authority of their certificates; with it TLS is spoken
+	Cert string `yaml:"cert"` // PEM files of our own certificate, where they ask for one
+	Key  string `yaml:"key"`
+	Name string `yaml:"name"` // that their certificates bear; default: the address that is asked
+	// APIKeyFile holds what is sent as "Authorization: Bearer".
+	APIKeyFile string `yaml:"api_key_file"`
+}
+
+// Check wants what belongs together.
+func (p *Peer) Check() error {
+	switch {
+	case (p.Cert == "") != (p.Key == ""):
+		return errors.New("cert and key must both be given, or neither")
+	case p.CA == "" && p.Cert+p.Name != "":
+		return errors.New("ca is missing, so TLS is off in spite of the other keys (want the PEM file of the authority)")
+	}
+	return nil
+}
+
+// Client is a Peer with its files open. A nil one is plain HTTP without a key.
+type Client struct {
+	tls *held[*tls.Config]
+	key *held[string]
+}
+
+// Open reads the files; nil where there are none.
+func (p *Peer) Open(log *zap.Logger) (c *Client, err error) {
+	if *p == (Peer{}) {
+		return nil, nil
+	}
+	c = &Client{}
+	if p.CA != "" {
+		c.tls, err = open(log, p.parse, p.CA, p.Cert, p.Key)
+	}
+	if err == nil && p.APIKeyFile != "" {
+		c.key, err = open(log, func(texts [][]byte) (string, error) {
+			key := string(bytes.TrimSpace(texts[0]))
+			if key == "" || strings.ContainsFunc(key, func(r rune) bool { return r <= ' ' || r > '~' }) {
+				return "", fmt.Errorf("api_key_file: %s holds no key (want one, ASCII without spaces)", p.APIKeyFile)
+			}
+			return key, nil
+		}, p.APIKeyFile)
+	}
+	return c, err
+}
+
+func (p *Peer) parse(texts [][]byte) (*tls.Config, error) {
+	roots, err := authority(p.CA, texts[0])
+	if err != nil {
+		return nil, fmt.Errorf("ca: %w", err)
+	}
+	c := &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, ServerName: p.Name}
+	if p.Cert != "" {
+		pair, err := tls.X509KeyPair(texts[1], texts[2])
+		if err != nil {
+			return nil, fmt.Errorf("cert and key: %w", err)
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return c, nil
+}
+
+// Transport has requests go over t as the Peer says: with TLS, also where a URL has http://, and with the key.
+func (c *Client) Transport(t *http.Transport) http.RoundTripper {
+	if c == nil {
+		return t
+	}
+	if c.tls != nil {
+		dial := t.DialContext
+		if dial == nil {
+			dial = (&net.Dialer{}).DialContext
+		}
+		t.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			plain, err := dial(ctx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			as := c.tls.get().Clone()
+			if host, _, err := net.SplitHostPort(addr); err == nil {
+				as.ServerName = cmp.Or(as.ServerName, host)
+			}
+			conn := tls.Client(plain, as)
+			if err := conn.HandshakeContext(ctx); err != nil {
+				return nil, errors.Join(err, plain.Close())
+			}
+			return conn, nil
+		}
+		t.DialTLSContext = t.DialContext
+	}
+	return &transport{c, t}
+}
+
+type transport struct {
+	*Client
+	under *http.Transport
+}
+
+func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
+	if t.key != nil {
+		req = req.Clone(req.Context())
+		req.Header.Set("Authorization", "Bearer "+t.key.get())
+	}
+	return t.under.RoundTrip(req)
+}
+
+// CloseIdleConnections is what http.Client's calls.
+func (t *transport) CloseIdleConnections() { t.under.CloseIdleConnections() }
