@@ -60,6 +60,7 @@ func checkDir(t *testing.T) string {
 	pair("ours")
 	pair("other")
 	write(t, filepath.Join(dir, "text"), []byte("no PEM"))
+	write(t, filepath.Join(dir, "api-key"), []byte("of-the-workers\n"))
 	write(t, filepath.Join(dir, "empty"), nil)
 	write(t, filepath.Join(dir, "short"), []byte("31 bytes are no secret for all.\n")[:31])
 	write(t, filepath.Join(dir, "secret"), make([]byte, 32))
@@ -103,7 +104,7 @@ func TestCheckGood(t *testing.T) {
 		"a template's file":          own("  chat_template: t.jinja\n"),
 		"a template's file, by path": own("  chat_template: DIR/t.jinja\n"),
 		"TLS":                        goodConfig + "tls: {cert: DIR/ours.pem, key: DIR/ours.key, client_ca: DIR/other.pem}\n",
-		"access":                     goodConfig + "admin_tls: {cert: DIR/ours.pem, key: DIR/ours.key}\nworker_access: {ca: DIR/other.pem, api_key_file: DIR/secret}\n",
+		"access":                     goodConfig + "admin_tls: {cert: DIR/ours.pem, key: DIR/ours.key}\nworker_access: {ca: DIR/other.pem, api_key_file: DIR/api-key}\n",
 		"relay":                      goodConfig + "media: {relay: {listen: \"127.0.0.1:9904\", url: \"http://127.0.0.1:9904\", key_file: DIR/secret}}\n",
 		"NATS":                       goodConfig + "nats: {listen: \"127.0.0.1:4222\", dir: DIR/streams}\n",
 		"two servers of NATS":        goodConfig + "nats: {url: \"nats://10.0.0.4:4222,nats://10.0.0.5:4222\"}\n",
