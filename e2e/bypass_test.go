@@ -85,7 +85,7 @@ func bypasses(slow bool) map[string]bypass {
 	for _, p := range []string{"/v1/chat%2Fcompletions", "/v1/chat%2fcompletions", "/v1%2Fchat%2Fcompletions", "/v1/ch%61t/completion%73", "/v1/%63%68%61%74/completions", "//v1/chat/completions",
 		"/v1//chat/completions", "/v1/chat//completions", "/v1/chat/completions/", "/v1/chat/completions//", "/v1/./chat/completions", "/v1/x/../chat/completions", "/v1/x/%2e%2e/chat/completions",
 		`/v1\chat\completions`, "/v1/chat%5Ccompletions", "/v1/chat%5ccompletions/", "/v1/chat/completions%2F", "/v1/chat/completions%3Fx", "/v1/chat/completions?x=1", "/v1/chat%2Fcompletions?a=b",
-		"/v1/chat/completions;x", "/v1/chat%2Fcompletions%2Fbatch", "/v1%2Fcompletions", "/v1%2Fresponses", "/v1/responses/", "/v1%2Fmessages"} {
+		"/v1/chat/completions;x", "/v1/chat%2Fcompletions%2Fbatch", "/v1%2Fcompletions", "/v1%2Fresponses", "/v1/responses/", "/v1%2Fmessages", "/v1/chat/completions%0a", "/v1%2Fmessages%0A"} {
 		list["path "+p] = bypass{path: p}
 	}
 	for _, v := range []string{"application/json", "application/json;x", "application/json;a=1;a=2", "application/json;;;", "application/json;/", "application/json; charset", `application/json;="`, "application/json ;",

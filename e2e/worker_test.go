@@ -153,6 +153,7 @@ func steered(r *http.Request, body []byte) (names []string) {
 	if err != nil || r.Method != http.MethodPost {
 		return nil
 	}
+	path = strings.TrimSuffix(path, "\n") // Starlette's $
 	path = strings.TrimSuffix(slashes.ReplaceAllString(path, "/"), "/")
 	if !slices.Contains(steering.Endpoints, path) {
 		return nil

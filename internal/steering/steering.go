@@ -33,13 +33,14 @@ var Endpoints = []string{Chat, Batch, Completions, Responses, Messages}
 const Odd = `/(.*(%|//|\\).*|/.*|.*/)`
 
 // Canonical is a path as servers behind us may read it: uvicorn decodes escapes once before it looks for a route
-// (unquote, all releases), others read a backslash or several slashes as one, follow dots, or redirect from a path with a
+// (unquote, all releases), Starlette's routes match a path with the end of a line behind it ($ of Python's re), others read a backslash or several slashes as one, follow dots, or redirect from a path with a
 // slash at its end to one without.
 func Canonical(p string) string {
 	if strings.IndexByte(p, '%') >= 0 {
 		if plain, err := url.PathUnescape(p); err == nil { // else a % stays, which no endpoint has
 			p = plain
 		}
+		p = strings.TrimSuffix(p, "\n")
 	}
 	p = strings.ReplaceAll(p, `\`, "/")
 	if strings.HasSuffix(p, "/") || strings.Contains(p, "//") || strings.Contains(p, "/.") {

@@ -33,7 +33,7 @@ func TestCanonical(t *testing.T) {
 	for p, want := range map[string]string{
 		"/v1/chat/completions": "/v1/chat/completions", "/v1/chat%2Fcompletions": "/v1/chat/completions", "/v1/ch%61t%2fcompletions/": "/v1/chat/completions", "//v1///chat/completions//": "/v1/chat/completions",
 		`/v1\chat%5ccompletions`: "/v1/chat/completions", "/v1/x%2F..%2Fchat/completions": "/v1/chat/completions", "/v1/./messages": "/v1/messages",
-		"/v1/chat%252Fcompletions": "/v1/chat%2Fcompletions", "/v1/chat%2Fcompletions%": "/v1/chat%2Fcompletions%", "/": "/", "": "", "*": "*",
+		"/v1/messages%0a": "/v1/messages", "/v1/chat%252Fcompletions": "/v1/chat%2Fcompletions", "/v1/chat%2Fcompletions%": "/v1/chat%2Fcompletions%", "/": "/", "": "", "*": "*",
 	} {
 		if got := Canonical(p); got != want {
 			t.Errorf("%q: %q, want %q", p, got, want)
