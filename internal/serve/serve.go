@@ -122,6 +122,7 @@ type running struct {
 // Run serves until stopped ends; then it says that it is not ready, and all goes on until extproc's Serve has drained and stopped.
 func (s *Server) Run(stopped context.Context) error {
 	defer s.log.Sync()
+	capMemory(s.log)
 	ctx, end := context.WithCancel(context.WithoutCancel(stopped))
 	defer end()
 	build := buildinfo.Read()
