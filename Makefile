@@ -144,8 +144,8 @@ conformance: $(MISTRAL) ## all golden cases: make conformance GOLDEN=DIR MODELS=
 	  test $$code = 0 || { grep -vE '^=== |no test files' $(CACHE)/conformance.log | tail -n 60; exit $$code; }
 
 FUZZTIME ?= 20s
-fuzz: ## every fuzz target for FUZZTIME each
-	@for pkg in $$($(GO) list ./...); do for f in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz'); do \
+fuzz: ## every fuzz target for FUZZTIME each, or those of one package: make fuzz T=./body
+	@for pkg in $$($(GO) list $(or $(T),./...)); do for f in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz'); do \
 	  echo "$$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1s $$pkg || exit 1; done; done
 
 $(PYTHON):
