@@ -29,16 +29,21 @@ const (
 	HeaderInstanceRank = "x-dynamo-dp-rank"
 	HeaderPrefill      = "x-dynamo-prefill-instance-id"
 	HeaderPrefillRank  = "x-dynamo-prefill-dp-rank"
-	HeaderID           = "x-sightline-id" // joins decision and access log
-	HeaderSession      = "x-session-id"   // read by vLLM: its events name the request by it
-	MetadataSpace      = "sightline"      // namespace of the dynamic metadata
+	// Read by llm-d's sidecar beside a worker: whom it asks to prefill, to encode, and to give KV blocks, each as ip:port.
+	HeaderPrefiller = "x-prefiller-host-port"
+	HeaderEncoder   = "x-encoder-hosts-ports"
+	HeaderSource    = "x-kv-cache-source-host-port"
+
+	HeaderID      = "x-sightline-id" // joins decision and access log
+	HeaderSession = "x-session-id"   // read by vLLM: its events name the request by it
+	MetadataSpace = "sightline"      // namespace of the dynamic metadata
 )
 
 // refused stands where a reason is counted, for requests that got an answer of ours and no worker.
 const refused = string(router.RefusedByUs)
 
 // choice are headers by which a server at the target picks a worker or a rank behind it: each is set or removed.
-var choice = []string{HeaderRank, HeaderInstance, HeaderInstanceRank, HeaderPrefill, HeaderPrefillRank}
+var choice = []string{HeaderRank, HeaderInstance, HeaderInstanceRank, HeaderPrefill, HeaderPrefillRank, HeaderPrefiller, HeaderEncoder, HeaderSource}
 
 // noBody is the mode override that keeps the body from us. Envoy replaces each body mode by what stands here: NONE for the
 // request and the response; other modes keep what they were.
@@ -127,18 +132,21 @@ func (t *terms) steer(d router.Decision) mutation {
 	if t.Mode != Sightline {
 		m.set(HeaderEndpoint, ranked(d))
 	}
-	rank, behind, prefill := number(first.Rank), "", ""
+	rank, behind, instance, prefill, prefiller := number(first.Rank), "", "", "", first.Prefill
 	if first.Instance != "" {
-		rank, behind = "", rank
+		rank, behind, instance, prefiller = "", rank, first.Prefill, ""
 	}
-	if first.Prefill != "" {
+	if instance != "" {
 		prefill = number(first.PrefillRank)
 	}
 	m.setOrRemove(HeaderRank, rank)
 	m.setOrRemove(HeaderInstance, first.Instance)
 	m.setOrRemove(HeaderInstanceRank, behind)
-	m.setOrRemove(HeaderPrefill, first.Prefill)
+	m.setOrRemove(HeaderPrefill, instance)
 	m.setOrRemove(HeaderPrefillRank, prefill)
+	m.setOrRemove(HeaderPrefiller, prefiller)
+	m.setOrRemove(HeaderEncoder, d.Encoder)
+	m.setOrRemove(HeaderSource, d.Source)
 	return m
 }
 

@@ -74,6 +74,7 @@ func TestSteer(t *testing.T) {
 	d := router.Target{Worker: "d", Addr: "10.0.0.7:8000", Rank: 1, Instance: "18446744073709551615"}
 	d2 := router.Target{Worker: "d", Addr: "10.0.0.8:8000", Rank: 1, Instance: "18446744073709551615"}
 	e := router.Target{Worker: "d", Addr: d.Addr, Rank: -1, Instance: "8", Prefill: "7", PrefillRank: 2}
+	f := router.Target{Worker: "f", Addr: "10.0.0.9:8000", Rank: -1, Prefill: "10.0.0.7:8000", PrefillRank: -1}
 	for _, c := range []struct {
 		name    string
 		targets []router.Target
@@ -81,6 +82,7 @@ func TestSteer(t *testing.T) {
 	}{
 		{"behind front ends", []router.Target{d, d2}, map[string]string{HeaderWorker: d.Addr, HeaderSecond: d2.Addr, HeaderRank: "-", HeaderInstance: d.Instance, HeaderInstanceRank: "1"}},
 		{"prefill and decode apart", []router.Target{e}, map[string]string{HeaderWorker: d.Addr, HeaderSecond: d.Addr, HeaderInstance: "8", HeaderInstanceRank: "-", HeaderPrefill: "7", HeaderPrefillRank: "2"}},
+		{"behind llm-d's sidecar", []router.Target{f, a}, map[string]string{HeaderWorker: f.Addr, HeaderSecond: a.Addr, HeaderPrefiller: "10.0.0.7:8000", HeaderEncoder: "10.0.0.6:8000", HeaderSource: "10.0.0.5:8000"}},
 		{"no worker known", nil, map[string]string{HeaderWorker: "-", HeaderSecond: "-", HeaderRank: "-"}},
 		{"one worker", []router.Target{a}, map[string]string{HeaderWorker: a.Addr, HeaderSecond: a.Addr, HeaderRank: "-"}},
 		{"two workers", []router.Target{a, b}, map[string]string{HeaderWorker: a.Addr, HeaderSecond: b.Addr, HeaderRank: "-"}},
@@ -88,7 +90,7 @@ func TestSteer(t *testing.T) {
 		{"a rank", []router.Target{b, a}, map[string]string{HeaderWorker: b.Addr, HeaderSecond: a.Addr, HeaderRank: "3"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			d := router.Decision{ID: "ID1", Reason: router.Exact, Targets: c.targets, Session: c.want[HeaderSession]}
+			d := router.Decision{ID: "ID1", Reason: router.Exact, Targets: c.targets, Session: c.want[HeaderSession], Encoder: c.want[HeaderEncoder], Source: c.want[HeaderSource]}
 			got := told(decoded(t, ours.atBody(d)).GetRequestBody().GetResponse().GetHeaderMutation())
 			if h := decoded(t, ours.atHeaders(d)); !maps.Equal(told(h.GetRequestHeaders().GetResponse().GetHeaderMutation()), got) || !proto.Equal(h.GetModeOverride(), noBody) {
 				t.Errorf("at the headers: %v", h)

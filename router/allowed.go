@@ -41,6 +41,9 @@ func (x *decision) allowed() []*fleet.Slot {
 func (x *decision) open() *Refusal {
 	slots := x.allowed()
 	well := fleet.Healthy(slots)
+	if !serves(well) {
+		well = slots
+	}
 	x.known, x.slots, x.trial, x.opened = slots, well, nil, true
 	if x.req.Stored != "" {
 		return nil
@@ -53,7 +56,7 @@ func (x *decision) open() *Refusal {
 				x.slots = append(x.slots, s)
 			}
 		}
-		if len(x.slots) == 0 && len(well) > 0 {
+		if !serves(x.slots) && len(well) > 0 {
 			if !x.left() {
 				return full()
 			}
@@ -73,11 +76,17 @@ func (x *decision) open() *Refusal {
 	return nil
 }
 
-// hasRoom tells of a slot whether it may have one more request of ours: others' are in their senders' limits.
+// serves tells whether any of some slots may serve a request, not only prefill it.
+func serves(slots []*fleet.Slot) bool {
+	return slices.ContainsFunc(slots, func(s *fleet.Slot) bool { return s.Worker.Role != fleet.Prefill })
+}
+
+// hasRoom tells of a slot whether it may have one more request of ours: others' are in their senders' limits. Of a pair the one
+// that decodes counts: what the other has is a queue, and no request stays there.
 func (x *decision) hasRoom() func(*fleet.Slot) bool {
 	_, silent := x.opt.Fleet.Silent()
 	return func(s *fleet.Slot) bool {
-		if x.maxInFlight <= 0 || silent {
+		if x.maxInFlight <= 0 || silent || s.Worker.Role == fleet.Prefill {
 			return true
 		}
 		load := s.Load(x.now)
@@ -105,7 +114,7 @@ func (x *decision) inTurn(choose func()) {
 			open = append(open, s)
 		}
 	}
-	if x.slots = open; len(open) == 0 {
+	if x.slots = open; !serves(open) {
 		x.refuse(full())
 		return
 	}

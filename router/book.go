@@ -143,9 +143,9 @@ func (x *decision) hold(b *booked, work fleet.Booking) {
 	if x.aside {
 		return
 	}
-	work.Decode, work.Source, work.Note = x.decode, x.out.source, b
+	work.Source, work.Note = x.out.source, b
 	if b.left == nil {
-		work.Slot = x.chosen
+		work.Slot, work.Decode = x.chosen, x.decode
 	}
 	work.Bytes += 256 + 8*(len(b.locals)+len(b.chain))
 	if x.held = true; x.opt.Decisions != nil {

@@ -67,6 +67,7 @@ func (x *decision) choose() {
 	} else {
 		x.target()
 	}
+	x.out.Source, x.out.Encoder = x.source(best), x.encoder(rd.prompt, best)
 	x.explain(best, rd, x.elsewhere(x.mem.blocks[class].locals))
 	x.book(best, class)
 }
@@ -228,6 +229,7 @@ func (x *decision) addPictures(p *engine.Prompt, slots []*fleet.Slot, cands []ch
 func (x *decision) rank() {
 	x.turn = x.choices.Add(1)
 	evenUsage(x.mem.candidates)
+	x.pair()
 	x.ranked = choose.Rank(x.mem.candidates, ranks, x.draw())
 	x.chosen = x.slots[x.ranked[0].Slot]
 }
@@ -252,29 +254,33 @@ func (x *decision) keepSameEdits() {
 	x.ranked = x.ranked[:1+len(kept)]
 }
 
-// target names up to three different places, in the order of the ranking, and who decodes. A worker behind front ends is
-// named in the request, for retries too: then they are the front ends, one after another, and no worker of another kind.
+// target names up to three different places, in the order of the ranking. A worker behind front ends is named in the request, for
+// retries too: then they are the front ends, one after another, and no worker of another kind.
 func (x *decision) target() {
-	x.decode = x.opt.Fleet.Decode(x.chosen, x.turn)
-	if w := x.chosen.Worker; w.Instance != "" {
-		t := Target{Worker: w.Name, Rank: x.chosen.Rank, Instance: w.Instance}
-		if x.decode != nil {
-			t.Prefill, t.PrefillRank = t.Instance, t.Rank
-			t.Instance, t.Rank = x.decode.Worker.Instance, x.decode.Rank
-		}
-		for i := range min(len(w.Frontends), mostTargets) {
-			t.Addr = w.Frontends[(x.turn+uint64(i))%uint64(len(w.Frontends))]
-			x.out.Targets = append(x.out.Targets, t)
-		}
+	x.out.Targets = make([]Target, 0, mostTargets)
+	switch w := x.chosen.Worker; {
+	case w.Role == fleet.Prefill:
+		x.targetPair()
+		return
+	case w.Instance != "":
+		x.atFrontends(Target{Worker: w.Name, Rank: x.chosen.Rank, Instance: w.Instance})
 		return
 	}
-	x.out.Targets = make([]Target, 0, mostTargets)
 	for _, c := range x.ranked {
 		slot := x.slots[c.Slot]
 		named := slices.ContainsFunc(x.out.Targets, func(t Target) bool { return t.Addr == slot.Worker.Addr })
-		if slot.Worker.Instance == "" && !named && len(x.out.Targets) < mostTargets {
+		if slot.Worker.Instance == "" && slot.Worker.Role != fleet.Prefill && !named && len(x.out.Targets) < mostTargets {
 			x.out.Targets = append(x.out.Targets, Target{Worker: slot.Worker.Name, Addr: slot.Worker.Addr, Rank: slot.Rank})
 		}
+	}
+}
+
+// atFrontends names the front ends of the chosen worker as the places for t.
+func (x *decision) atFrontends(t Target) {
+	list := x.chosen.Worker.Frontends
+	for i := range min(len(list), mostTargets) {
+		t.Addr = list[(x.turn+uint64(i))%uint64(len(list))]
+		x.out.Targets = append(x.out.Targets, t)
 	}
 }
 

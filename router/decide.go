@@ -54,6 +54,7 @@ type scratch struct {
 	reach      reaches // by candidate of the class at hand
 	shut       shut
 	candidates []choose.Candidate
+	decoders   []choose.Candidate // where others prefill, ranked
 	eased      []*fleet.Slot
 }
 

@@ -55,8 +55,8 @@ type Target struct {
 	// Instance is what the front end at Addr picks the worker by (NVIDIA Dynamo); "": Addr is the worker's own. Then all
 	// targets of a decision have the same: a request can name one.
 	Instance string
-	// Prefill and PrefillRank name in the same way who prefills, where that is another worker than Instance, which then
-	// decodes; Worker is the one that prefills.
+	// Prefill and PrefillRank name who prefills, where that is another worker, which Worker then is: the place that decodes asks it.
+	// With an Instance it is named in the same way; else by its ip:port (llm-d's sidecar at Addr).
 	Prefill     string
 	PrefillRank int
 }
@@ -90,6 +90,9 @@ type Decision struct {
 	Partial bool
 	// Recurrent: Targets[0] needs states of layers beside the KV blocks for a hit. CachedTokens is an upper bound.
 	Recurrent bool
+	// Encoder and Source, if not empty, are the ip:port of who encodes the request's pictures, and of who has KV blocks of it that the
+	// worker which prefills it should fetch.
+	Encoder, Source string
 	// Session, if not empty, is to be the request's X-Session-ID.
 	Session string
 	Refuse  *Refusal

@@ -41,6 +41,7 @@ type Model struct {
 	Name     string
 	Aliases  []string // other names for it
 	Adapters []string // LoRA adapters: names that requests use in place of the model's
+	FetchKV  bool     // workers fetch KV blocks from each other where they are told from whom
 	Prompts  *engine.Live
 	Classes  []Class // of workers that read it, or cache it, otherwise
 }

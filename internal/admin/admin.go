@@ -63,7 +63,7 @@ type Worker struct {
 	Unfilled    uint64  `json:"gaps_unfilled,omitempty"`             // times that messages were lost for good
 	UnknownKey  string  `json:"unknown_key,omitempty"`               // the first that its events carried and that is not known, quoted
 	SameEvents  string  `json:"same_events_as,omitempty"`            // another worker under whose name its events come too
-	Prefill     bool    `json:"prefill,omitempty"`                   // it prefills for others
+	Role        string  `json:"role,omitempty"`                      // prefill, decode, encode; none: all
 	OtherSize   int     `json:"other_block_size,omitempty"`          // its events carry blocks of this size, not of the configured one
 }
 

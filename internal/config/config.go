@@ -168,6 +168,7 @@ type Model struct {
 	Adapters      []string `yaml:"adapters"` // LoRA adapters' names
 	Dir           string   `yaml:"dir"`      // model directory without weights; relative to this file
 	engine.Server `yaml:",inline"`
+	FetchKV       bool    `yaml:"fetch_kv"`     // a worker is told who holds what it lacks (llm-d's sidecar with the offloading connector)
 	PrefillRate   int     `yaml:"prefill_rate"` // tokens a second that a worker is taken to prefill until its events show it; 0: 10,000
 	Classes       []Class `yaml:"classes"`      // workers that were started otherwise
 }
@@ -179,6 +180,7 @@ type Worker struct {
 	Model  string `yaml:"model"`  // may be left out where there is one model
 	Class  string `yaml:"class"`  // one of the model's classes; "": as the model's own keys say
 	Ranks  int    `yaml:"ranks"`  // data-parallel ranks behind this address; 0: none
+	Role   string `yaml:"role"`   // prefill, decode or encode; "" and both: all of a request
 	Events Events `yaml:"events"` // KV events
 }
 

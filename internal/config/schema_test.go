@@ -26,6 +26,7 @@ var update = flag.Bool("update", false, "write schema.json")
 // enums are the keys of few values, by the path of the key.
 var enums = map[string][]any{
 	"log_level": {"debug", "info", "warn", "error"}, "mode": {"observe", "enforce"}, "route.mode": {"", "sightline", "epp"}, "on_unread": {"route", "refuse"},
+	"workers.role": {"", "both", "prefill", "decode", "encode"}, "kubernetes.workers.role": {"", "both", "prefill", "decode", "encode"},
 	"nats.stream.storage": {"file", "memory"}, "nats.stream.compression": {"none", "s2"}, "dynamo.plane": {"", "zmq", "nats"},
 	"models.engine": {"vllm", "sglang", "trtllm"}, "models.chat_template_content_format": {"auto", "string", "openai"},
 	"models.mm_hasher_algorithm": {"blake3", "sha256", "sha512"}, "models.tokenizer_mode": {"auto", "mistral"},

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/sightline-router/sightline/indexer/source/zmq"
+	"github.com/sightline-router/sightline/router/fleet"
 )
 
 // maxRanks is how many data-parallel ranks a worker may have.
@@ -94,6 +95,11 @@ func (c *workersCheck) any(w *Worker, path string) {
 		c.bad(path+".class", "%q is no class of the model %q (give the name of one of its classes, or none)", w.Class, w.Model)
 	}
 	inRange(c.bad, path+".ranks", w.Ranks, 0, maxRanks)
+	if role, err := fleet.RoleOf(w.Role); err != nil {
+		c.bad(path+".role", "%v", err)
+	} else if role != fleet.Any && (w.Ranks > 0 || w.Class != "") {
+		c.bad(path+".role", "%q beside ranks or class (a sidecar passes one rank on to both; the workers of a pair read a prompt alike)", w.Role)
+	}
 	c.eventKeys(&w.Events, path)
 	if known {
 		c.eventsOf(w, &class, path)

@@ -221,7 +221,7 @@ func roles(s *seen, r *report) {
 				continue
 			}
 			well++
-			if prefill++; !row.Prefill {
+			if prefill++; row.Role != "prefill" {
 				prefill, decode = prefill-1, decode+1
 			}
 		}

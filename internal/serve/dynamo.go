@@ -109,7 +109,10 @@ func (l *dynamoLink) spec(w dynamo.Worker) members.Spec {
 	switch ip, err := netip.ParseAddr(w.Host); {
 	case len(c.Frontends) > 0:
 		spec.Addr, _ = netip.ParseAddrPort(c.Frontends[0]) // the configuration checks it
-		spec.Instance, spec.Frontends, spec.Prefill = id, c.Frontends, l.prefill
+		spec.Instance, spec.Frontends = id, c.Frontends
+		if l.prefill {
+			spec.Role = fleet.Prefill
+		}
 	case c.EnginePort > 0 && err == nil:
 		spec.Addr = netip.AddrPortFrom(ip, uint16(c.EnginePort))
 		spec.WhileMember = func(ctx context.Context, w *fleet.Worker) { l.nurse.Watch(ctx, w, class.Rules(), true) }

@@ -10,6 +10,7 @@ import (
 	"github.com/sightline-router/sightline/envoy"
 	"github.com/sightline-router/sightline/envoy/fit"
 	"github.com/sightline-router/sightline/internal/config"
+	"github.com/sightline-router/sightline/router/fleet"
 )
 
 // EnvoyYAML is the envoy.yaml for a configuration: of a variant, or several with commas, and for the oldest Envoy release that
@@ -115,9 +116,7 @@ func envoyOptions(cfg config.Config) (envoy.Options, error) {
 	}
 	if len(cfg.Workers)+len(cfg.Dynamo.Frontends) > 0 {
 		o.Workers = append([]string(nil), cfg.Dynamo.Frontends...)
-		for _, w := range cfg.Workers {
-			o.Workers = append(o.Workers, w.Addr)
-		}
+		o.Workers = append(o.Workers, serving(cfg, "")...)
 	}
 	for i, text := range cfg.Envoy.Workers {
 		r, err := envoy.ParseRange(text)
@@ -128,16 +127,22 @@ func envoyOptions(cfg config.Config) (envoy.Options, error) {
 	}
 	for _, p := range cfg.Envoy.Pools {
 		pool := envoy.Pool{Name: p.Model, Path: p.Path, Host: p.Host, Header: p.Header}
-		for _, w := range cfg.Workers {
-			if w.Model == p.Model {
-				pool.Workers = append(pool.Workers, w.Addr)
-			}
-		}
+		pool.Workers = serving(cfg, p.Model)
 		o.Pools = append(o.Pools, pool)
 	}
 	o.WorkerTLS, o.SightlineTLS = envoyTLS(cfg.Envoy.WorkerTLS), envoyTLS(cfg.Envoy.SightlineTLS)
 	o.SightlineTokenFile = cfg.Envoy.SightlineTokenFile
 	return o, nil
+}
+
+// serving are the addresses of a model's workers, or of all, that serve requests: what others ask is not Envoy's.
+func serving(cfg config.Config, model string) (addrs []string) {
+	for _, w := range cfg.Workers {
+		if role, _ := fleet.RoleOf(w.Role); role != fleet.Prefill && role != fleet.Encode && (model == "" || w.Model == model) {
+			addrs = append(addrs, w.Addr)
+		}
+	}
+	return addrs
 }
 
 func envoyTLS(t config.PeerTLS) *envoy.TLS {

@@ -4,7 +4,7 @@
 //	wait  = tokens queued before it + work
 //	cost  = slowness × (wait + wait² ÷ tail + stalled × work × (1 + 1.5 × tokens queued ÷ tail)
 //	                    + perRequest × requests in flight + perContext × their prompt tokens)
-//	        + full × KV cache in use
+//	        + full × KV cache in use + what is done elsewhere
 //
 //	stalled = stall × requests in flight, at most mostStall + tokens queued ÷ stallStep
 //
@@ -30,6 +30,9 @@ const (
 	slack      = 48    // tokens within which costs count as equal: less than one request in flight, more than a block or two
 	alike      = 1.2   // rates that differ by less are equal: prompts' lengths and decode steps move them as much
 	slowest    = 8     // bounds slowness, both ways
+
+	handover = 128  // what it costs to hand a prompt from one worker to another: two requests for one, some 10 ms
+	fetch    = 0.06 // and each token whose KV blocks are fetched: 128 KB of an 8 B model at 25 GB/s
 )
 
 // Candidate is one slot as the decision sees it.
@@ -49,6 +52,7 @@ type Candidate struct {
 	Usage     float64 // share of its KV cache in use, 0 to 1
 	Doubtful  bool    // its events have not come for long
 	Shared    int     // of Backlog: work on this very prompt's front, booked by requests that are on their way
+	Elsewhere float64 // what others do for it costs: the transfer and the load of the one that decodes, in tokens
 
 	cost float64
 }
@@ -62,11 +66,13 @@ type Terms struct {
 	Requests float64 `json:"requests"`
 	Context  float64 `json:"context"`
 	Cache    float64 `json:"cache"`
+	// Elsewhere is what a worker that only prefills adds: the transfer and the cost of the one that decodes.
+	Elsewhere float64 `json:"elsewhere"`
 }
 
 // Sum is the cost.
 func (t Terms) Sum() float64 {
-	return t.Prefill + t.Queue + t.Tail + t.Stall + t.Requests + t.Context + t.Cache
+	return t.Prefill + t.Queue + t.Tail + t.Stall + t.Requests + t.Context + t.Cache + t.Elsewhere
 }
 
 // Fleet is what of all candidates a cost depends on.
@@ -105,7 +111,20 @@ func (f Fleet) Cost(c *Candidate) Terms {
 		Requests: slow * perRequest * others,
 		Context:  slow * perContext * c.Context,
 		Cache:    full * c.Usage,
+
+		Elsewhere: c.Elsewhere,
 	}
+}
+
+// Fetch is what it costs to have the KV blocks of so many tokens from another worker; more than computing a few.
+func Fetch(tokens int) float64 { return handover + fetch*float64(tokens) }
+
+// Decoding is the candidate as one that decodes what another prefills: it fetches what it lacks.
+func (c *Candidate) Decoding() Candidate {
+	d := *c
+	d.Elsewhere = Fetch(c.Tokens - min(c.Tokens, c.Predicted))
+	d.Tokens, d.Encode, d.First = 0, 0, false
+	return d
 }
 
 // Rank sorts the best n candidates to the front, best first, and returns them. Of equal ones that comes first which was

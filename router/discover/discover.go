@@ -17,6 +17,8 @@ type Endpoint struct {
 	// Ready endpoints may be given requests. One that is not (still loading, failing its probe, or terminating) may yet
 	// be there and tell KV events.
 	Ready bool
+	// Role is the label llm-d.ai/role that its EndpointSlice has from its Service; "": none.
+	Role string
 }
 
 // maxEndpoints bounds one finder's set, far above any fleet behind one router.

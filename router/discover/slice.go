@@ -13,6 +13,7 @@ type endpointSlice struct {
 	Metadata struct {
 		Name            string
 		ResourceVersion string
+		Labels          map[string]string
 	}
 	AddressType string // IPv4, IPv6; FQDN is left out
 	Endpoints   []struct {
@@ -54,7 +55,7 @@ func endpointsOf(list map[string]*endpointSlice, port string) ([]Endpoint, error
 				wrong = fmt.Errorf("EndpointSlice %s: %q is no address", s.Metadata.Name, e.Addresses[0])
 				continue
 			}
-			ep := Endpoint{Addr: netip.AddrPortFrom(ip.Unmap(), p)}
+			ep := Endpoint{Addr: netip.AddrPortFrom(ip.Unmap(), p), Role: s.Metadata.Labels["llm-d.ai/role"]}
 			ep.Ready = holds(e.Conditions.Ready, true) && holds(e.Conditions.Serving, true) && !holds(e.Conditions.Terminating, false)
 			if e.TargetRef != nil && e.TargetRef.Kind == "Pod" {
 				ep.Name = e.TargetRef.Name

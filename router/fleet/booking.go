@@ -253,6 +253,10 @@ func (f *Fleet) Confirm(id, addr string, source uint64) (now, moved *Booking, ok
 		return nil, nil, false
 	}
 	there := b.Slot != nil && b.Slot.Worker.at(addr) // also one that has left since, and another has its address now
+	if b.Decode != nil && (w != nil || b.Decode.Worker.at(addr)) {
+		there = true
+		f.decodes(b, w, addr)
+	}
 	if !there && w == nil {
 		return nil, nil, false
 	}
@@ -282,6 +286,17 @@ func (f *Fleet) Confirm(id, addr string, source uint64) (now, moved *Booking, ok
 	}
 	is := b.Booking
 	return &is, moved, true
+}
+
+// decodes moves the part of a booking that is decoded elsewhere to the worker that has it. Who prefills stays the same.
+func (f *Fleet) decodes(b *booking, w *Worker, addr string) {
+	if w == nil || b.Decode.Worker.at(addr) {
+		return
+	}
+	now := f.now()
+	b.decoding.undo(now)
+	b.Decode = w.Slots[0]
+	b.decoding = b.Decode.book(&Booking{Context: b.Context}, now, now)
 }
 
 // ServedBy is the worker that answered a booked request at addr ("": where it was booked); nil: it is not known.

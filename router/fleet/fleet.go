@@ -28,7 +28,7 @@ type Worker struct {
 	// a pool of its front ends in direct mode). Addr is the first of them then; other workers have it too.
 	Instance  string
 	Frontends []string
-	Prefill   bool // it only prefills: another of the model's workers decodes
+	Role      Role
 
 	health  health
 	present atomic.Bool  // in the fleet
@@ -76,7 +76,7 @@ type state struct {
 	workers []*Worker
 	byAddr  map[string]*Worker
 	byModel map[string][]*Slot // to choose among
-	decode  map[string][]*Slot // where other workers decode
+	encode  map[string][]*Slot // that encode for those
 	slots   []*Slot            // to choose among, of all models
 }
 
@@ -107,7 +107,7 @@ func NewWorker(name string, addr netip.AddrPort, model string, ranks int, join f
 func (f *Fleet) Set(workers []*Worker) {
 	f.setMu.Lock()
 	defer f.setMu.Unlock()
-	st := &state{workers: workers, byAddr: make(map[string]*Worker), byModel: make(map[string][]*Slot), decode: make(map[string][]*Slot)}
+	st := &state{workers: workers, byAddr: make(map[string]*Worker), byModel: make(map[string][]*Slot), encode: make(map[string][]*Slot)}
 	models := make(map[string][]*Worker)
 	for _, w := range workers {
 		if w.Instance == "" {
@@ -117,7 +117,7 @@ func (f *Fleet) Set(workers []*Worker) {
 	}
 	for _, w := range workers {
 		if all := models[w.Model]; all[0] == w {
-			st.byModel[w.Model], st.decode[w.Model] = divide(all)
+			st.byModel[w.Model], st.encode[w.Model] = divide(all)
 			st.slots = append(st.slots, st.byModel[w.Model]...)
 		}
 	}

@@ -10,17 +10,21 @@ import (
 	"github.com/sightline-router/sightline/indexer"
 )
 
-// Where some only prefill, they are the choice and the others decode, the least busy first; without either kind the other
-// serves nothing, or all.
+// A fleet with those that prefill for others serves nothing without those that decode; one that encodes is never chosen.
 func TestPrefillApart(t *testing.T) {
 	now := time.Unix(1000, 0)
 	f := New(func() time.Time { return now })
 	worker := func(model, id string, prefill bool) *Worker {
 		w := NewWorker(id, netip.MustParseAddrPort("10.0.0.9:8000"), model, 0, func(int) indexer.SlotID { return 0 })
-		w.Instance, w.Frontends, w.Prefill = id, []string{"10.0.0.9:8000"}, prefill
+		w.Instance, w.Frontends = id, []string{"10.0.0.9:8000"}
+		if prefill {
+			w.Role = Prefill
+		}
 		return w
 	}
 	a, b, p, other := worker("m", "a", false), worker("m", "b", false), worker("m", "p", true), worker("n", "other", false)
+	e := worker("m", "e", false)
+	e.Role = Encode
 	slots := func(model string) (names []string) {
 		for _, s := range f.Slots(model) {
 			names = append(names, s.Worker.Name)
@@ -32,7 +36,8 @@ func TestPrefillApart(t *testing.T) {
 		m, all  []string
 	}{
 		{[]*Worker{a, other, b}, []string{"a", "b"}, []string{"a", "b", "other"}},
-		{[]*Worker{a, p, b, other}, []string{"p"}, []string{"p", "other"}},
+		{[]*Worker{a, p, b, other}, []string{"a", "p", "b"}, []string{"a", "p", "b", "other"}},
+		{[]*Worker{a, e, other}, []string{"a"}, []string{"a", "other"}},
 		{[]*Worker{p, other}, nil, []string{"other"}},
 	} {
 		f.Set(c.workers)
@@ -41,17 +46,11 @@ func TestPrefillApart(t *testing.T) {
 		}
 	}
 	f.Set([]*Worker{a, p, b, other})
-	if f.Decode(other.Slots[0], 1) != nil {
-		t.Error("another decodes for a worker that does all")
+	for i, d := range []*Worker{a, b, a, b} {
+		f.Book(fmt.Sprint("r", i), Booking{Slot: p.Slots[0], Tokens: 100, Decode: d.Slots[0]})
 	}
-	seen := map[string]int{}
-	for i := range 4 {
-		d := f.Decode(p.Slots[0], uint64(i))
-		seen[d.Worker.Name]++
-		f.Book(fmt.Sprint("r", i), Booking{Slot: p.Slots[0], Tokens: 100, Decode: d})
-	}
-	if seen["a"] != 2 || seen["b"] != 2 || p.Slots[0].Load(now).Inflight != 4 {
-		t.Errorf("decoded by %v", seen)
+	if a.Slots[0].Load(now).Inflight != 2 || p.Slots[0].Load(now).Inflight != 4 {
+		t.Errorf("%d decoding at one of two", a.Slots[0].Load(now).Inflight)
 	}
 	f.End("r0", 0)
 	now = now.Add(2 * unconfirmed)

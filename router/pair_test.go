@@ -1,0 +1,201 @@
+package router
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/router/fleet"
+)
+
+// Prefill and decode apart: the prefill worker that holds the prompt is named beside another that decodes, at each of the
+// front ends, and what is reported cached (the decode worker's) is not held against the prefill worker.
+func TestPrefillIsPickedByItsCache(t *testing.T) {
+	w := newWorld(t, 0)
+	var all []*fleet.Worker
+	for _, prefill := range []bool{true, true, false, false} {
+		id := fmt.Sprint(len(all) + 1)
+		fw := fleet.NewWorker("dynamo-"+id, netip.MustParseAddrPort("10.0.0.9:8000"), "m", 0, func(int) indexer.SlotID { return w.index.Join(indexer.SlotOptions{}) })
+		fw.Instance, fw.Frontends = id, []string{"10.0.0.9:8000", "10.0.0.8:8000"}
+		if prefill {
+			fw.Role = fleet.Prefill
+		}
+		all = append(all, fw)
+		w.slots = append(w.slots, fw.Slots...)
+	}
+	w.opt.Fleet.Set(all)
+	body := chatBody("m", fmt.Sprintf("%q", text(300, 7)))
+	w.stores(1, body)
+	decode := map[string]bool{}
+	w.opt.Seed = 0x5EED5EED5EED5EED
+	for range 8 {
+		d := w.decide(body)
+		if d.Reason != Exact || len(d.Targets) != 2 || d.Targets[0].Worker != "dynamo-2" || d.CachedTokens == 0 {
+			t.Fatalf("%+v", d)
+		}
+		for _, at := range d.Targets {
+			if at.Prefill != "2" || at.PrefillRank != -1 || at.Instance != d.Targets[0].Instance || at.Rank != -1 {
+				t.Errorf("%+v", at)
+			}
+		}
+		decode[d.Targets[0].Instance] = true
+		w.Observe(Outcome{ID: d.ID, Phase: Started, Addr: d.Targets[0].Addr})
+		w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: 0, PromptTokens: -1})
+	}
+	if !decode["3"] || !decode["4"] {
+		t.Errorf("decoded by %v, want 3 and 4", decode)
+	}
+	if d := w.decide(`{"model":"m"}`); len(d.Targets) == 0 || d.Targets[0].Prefill == "" || d.Targets[0].Instance == "" {
+		t.Errorf("by load: %+v", d)
+	}
+	if d := w.decide(body); d.Reason != Exact {
+		t.Errorf("after the decode worker's report: %+v", d)
+	}
+}
+
+// asRoles gives the workers roles, by their first letters: p, d, e.
+func (w *world) asRoles(roles string) {
+	all := slices.Clone(w.opt.Fleet.Workers())
+	for i, r := range roles {
+		all[i].Role = map[rune]fleet.Role{'p': fleet.Prefill, 'd': fleet.Decode, 'e': fleet.Encode}[r]
+	}
+	w.opt.Fleet.Set(all)
+}
+
+// load gives a worker so many requests of others, of 1,000 tokens.
+func (w *world) load(worker, requests int) {
+	for i := range requests {
+		w.opt.Fleet.Book(fmt.Sprint(worker, " other ", i), fleet.Booking{Slot: w.slots[worker], Context: 1000, Note: &booked{cached: -1}})
+	}
+}
+
+// Behind llm-d's sidecar a request goes to the worker that decodes and names the one that prefills, each chosen for itself; what is
+// held where it is decoded is not prefilled elsewhere; where one kind is missing the other does it all, or nobody does.
+func TestPairs(t *testing.T) {
+	long, short := chatBody("m", fmt.Sprintf("%q", text(4000, 7))), chatBody("m", `"hi"`)
+	for _, c := range []struct {
+		name, roles string
+		most        int // requests in flight that a worker may have
+		before      func(w *world)
+		body        string
+		want        string // who decodes ← who prefills
+		missing     string
+	}{
+		{"a long prompt", "pd", 0, nil, long, "w1←w0", ""},
+		{"the prefill worker that holds it", "ppd", 0, func(w *world) { w.stores(1, long) }, long, "w2←w1", ""},
+		{"the decode worker that holds it", "pdd", 0, func(w *world) { w.stores(2, long) }, long, "w2", ""},
+		{"a short prompt is not worth it", "pd", 0, nil, short, "w1", ""},
+		{"nobody decodes, so prefill there holds up nobody", "pd", 0, func(w *world) { w.opt.Fleet.End("1 other 0", 0) }, long, "w1", ""},
+		{"the decode worker with fewer requests", "pdd", 0, func(w *world) { w.fill(1) }, long, "w2←w0", ""},
+		{"one that decodes has no place left", "pdd", 2, func(w *world) { w.fill(2) }, long, "w1←w0", ""},
+		{"none has", "pd", 1, nil, long, "429", ""},
+		{"the prefill worker fails", "pd", 0, func(w *world) { w.fails(0) }, long, "w1", "prefill"},
+		{"none prefills", "dd", 0, func(w *world) { w.stores(1, long) }, long, "w1", "prefill"},
+		{"none decodes", "pp", 0, nil, long, "no worker known", ""},
+		{"one of each and one that does all", "p-", 0, nil, long, "w1←w0", ""},
+	} {
+		w := newWorld(t, len(c.roles))
+		w.asRoles(c.roles)
+		w.limit(c.most)
+		for i, role := range c.roles {
+			if role != 'p' {
+				w.load(i, 1)
+			}
+		}
+		if c.before != nil {
+			c.before(w)
+		}
+		d := w.decide(c.body)
+		got := d.Why
+		if d.Refuse != nil {
+			got = fmt.Sprint(d.Refuse.Status)
+		} else if len(d.Targets) > 0 {
+			first := d.Targets[0]
+			got = w.opt.Fleet.ByAddr(first.Addr).Name
+			if first.Prefill != "" {
+				got += "←" + w.opt.Fleet.ByAddr(first.Prefill).Name
+			}
+		}
+		if got != c.want {
+			t.Errorf("%s: %s, want %s (%+v)", c.name, got, c.want, d)
+		}
+		if missing := w.labels(t, "sightline_role_missing_total", 1); missing != c.missing {
+			t.Errorf("%s: missing %q, want %q", c.name, missing, c.missing)
+		}
+	}
+}
+
+// A retry goes to another worker that decodes: the prefill stays where it was, and who decodes is charged for it.
+func TestPairIsRetried(t *testing.T) {
+	w := newWorld(t, 3)
+	w.asRoles("pdd")
+	w.load(1, 1)
+	w.load(2, 1)
+	d := w.decide(chatBody("m", fmt.Sprintf("%q", text(4000, 7))))
+	if len(d.Targets) != 2 || d.Targets[1].Prefill != "10.0.0.1:8000" || d.Targets[0].Addr == d.Targets[1].Addr {
+		t.Fatalf("%+v", d.Targets)
+	}
+	w.Observe(Outcome{ID: d.ID, Phase: Started, Addr: d.Targets[1].Addr})
+	for i, s := range w.slots {
+		want := 1
+		if s.Worker.Addr == d.Targets[1].Addr {
+			want = 2
+		}
+		if l := s.Load(w.now); l.Inflight != want || (l.Backlog > 0) != (i == 0) {
+			t.Errorf("%s: %+v", s.Worker.Name, l)
+		}
+	}
+	w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: d.Targets[1].Addr, Code: 200, CachedTokens: -1})
+	if n := w.inflight(); n != 2 {
+		t.Errorf("%d in flight at the end", n)
+	}
+}
+
+// A picture is encoded by the same worker each time, whichever router decides, and another one's loss moves no other picture.
+func TestEncoderByName(t *testing.T) {
+	first := map[int]string{}
+	counts := map[string]int{}
+	for router := range 2 {
+		w := newWorld(t, 5)
+		w.asRoles("--eee")
+		for i := range 24 {
+			d := w.decide(chatBody("m", picture(uint64(i), 112, 112)))
+			if d.Encoder == "" || router == 1 && d.Encoder != first[i] {
+				t.Errorf("picture %d: %q, before %q", i, d.Encoder, first[i])
+			}
+			first[i] = d.Encoder
+			counts[d.Encoder]++
+		}
+		w.fails(2)
+		for i := range 24 {
+			d := w.decide(chatBody("m", picture(uint64(i), 112, 112)))
+			if d.Encoder == "10.0.0.3:8000" {
+				t.Errorf("picture %d: at one that fails", i)
+			}
+		}
+	}
+	for addr, n := range counts {
+		if len(counts) != 3 || n < 6 {
+			t.Errorf("%s: %d of 48 pictures", addr, n)
+		}
+	}
+}
+
+// With fetch_kv a worker is told who holds what it lacks, if that is much.
+func TestSource(t *testing.T) {
+	body := chatBody("m", fmt.Sprintf("%q", text(4000, 7)))
+	for _, fetch := range []bool{true, false} {
+		w := newWorld(t, 2)
+		models := w.opt.Models
+		models[0].FetchKV = fetch
+		w.Serve(models, 0, w.opt.PredictedTTL)
+		w.stores(0, body)
+		w.load(0, 900)
+		d := w.decide(body)
+		if want := map[bool]string{true: "10.0.0.1:8000"}[fetch]; d.Targets[0].Worker != "w1" || d.Source != want {
+			t.Errorf("%s from %q, want w1 from %q", d.Targets[0].Worker, d.Source, want)
+		}
+	}
+}
