@@ -168,6 +168,9 @@ func TestReferences(t *testing.T) {
 	if !strings.HasSuffix(cfg.Listen, port("grpc")) || !strings.HasSuffix(cfg.Admin, port("admin")) {
 		t.Errorf("listen %s, admin %s do not fit the container's ports", cfg.Listen, cfg.Admin)
 	}
+	if grace := deployment.Get("spec.template.spec.terminationGracePeriodSeconds").Int(); grace < 2*int64(cfg.Drain.Seconds()) {
+		t.Errorf("a pod has %d s to end, its drain alone takes %v", grace, cfg.Drain)
+	}
 	for _, probe := range []string{"startupProbe", "readinessProbe", "livenessProbe"} {
 		if container.Get(probe+".httpGet.port").Str != "admin" {
 			t.Errorf("%s asks another port", probe)
