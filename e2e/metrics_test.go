@@ -2,6 +2,9 @@ package e2e
 
 import (
 	"fmt"
+	"io"
+	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -44,6 +47,49 @@ func TestCountersAreCounters(t *testing.T) {
 	}
 	if names < 20 {
 		t.Errorf("only %d metrics", names)
+	}
+}
+
+// Other routers' names tell the same as ours, and an OpenMetrics scrape names a decision.
+func TestAliases(t *testing.T) {
+	l := startLab(t, func(o *lab.Options) {
+		o.Workers = 1
+		o.Config = func(keys map[string]any) { keys["metrics"] = map[string]any{"aliases": []string{"llm-d", "dynamo"}} }
+	})
+	url := dataURL(photo(63))
+	first := ask(t, l, "What is this?", url)
+	awaitExact(t, l, 0, first.prompt/16*16)
+	quiet(t, l)
+	second := ask(t, l, "What is this?", url)
+	quiet(t, l)
+	for name, want := range map[string]float64{
+		"llm_d_epp_request_total": 2, "llm_d_epp_request_error_total": 0, "llm_d_epp_request_ttft_seconds_count": 2, "llm_d_epp_request_duration_seconds_count": 2,
+		"llm_d_epp_scheduler_e2e_duration_seconds_count": 2, "llm_d_epp_request_input_tokens_sum": float64(first.prompt + second.prompt),
+		"llm_d_epp_request_cached_tokens_sum": float64(second.cached), "llm_d_epp_request_output_tokens_sum": 4, "dynamo_component_router_kv_hit_rate_count": 2,
+	} {
+		if got := metric(t, l, name, ""); got != want {
+			t.Errorf("%s is %v, want %v", name, got, want)
+		}
+	}
+	if got, want := metric(t, l, "dynamo_component_router_kv_hit_rate_sum", ""), float64(second.cached)/float64(second.prompt); second.cached == 0 || got != want {
+		t.Errorf("hit rates sum up to %v, want %v", got, want)
+	}
+	req, err := http.NewRequest(http.MethodGet, "http://"+l.Admin+"/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Accept", "application/openmetrics-text; version=1.0.0")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	page, _ := io.ReadAll(resp.Body)
+	id := regexp.QuoteMeta(lastDecision(t, l).Get("id").Str)
+	for _, name := range []string{"sightline_decision_seconds", "sightline_extproc_decision_seconds"} {
+		if !regexp.MustCompile(name + `_bucket\{.*# \{decision_id="` + id + `"\}`).Match(page) {
+			t.Errorf("%s has no exemplar %s:\n%.2000s", name, id, page)
+		}
 	}
 }
 

@@ -55,7 +55,7 @@ func (c *call) fullDuplex() bool {
 		return false
 	}
 	arrived := time.Now()
-	defer func() { c.metrics.latency.Observe(time.Since(arrived).Seconds()) }()
+	defer func() { c.metrics.took(c.id, time.Since(arrived)) }()
 	d := c.decideBody(pieces(body), arrived)
 	back, err := splice(body, d.Edits)
 	if err != nil {

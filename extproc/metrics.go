@@ -3,11 +3,17 @@ package extproc
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sightline-router/sightline/router"
 )
+
+// took takes down how long a decision took; its id is the exemplar.
+func (m *metrics) took(id string, d time.Duration) {
+	m.latency.(prometheus.ExemplarObserver).ObserveWithExemplar(d.Seconds(), prometheus.Labels{"decision_id": id})
+}
 
 // metrics are this package's counters. Every label value is a constant of ours or a decision's reason, never client text.
 type metrics struct {

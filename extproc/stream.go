@@ -232,7 +232,7 @@ func (c *call) buffered() bool {
 	c.requestEnded = c.in.GetRequestBody().GetEndOfStream()
 	c.book(int64(c.in.body.Len()))
 	d := c.decideBody(pieces(c.in.body), arrived)
-	defer func() { c.metrics.latency.Observe(time.Since(arrived).Seconds()) }()
+	defer func() { c.metrics.took(c.id, time.Since(arrived)) }()
 	if len(d.Edits) == 0 || d.Refuse != nil {
 		return c.answer(d, c.atBody(d))
 	}

@@ -69,6 +69,9 @@ func (r *Router) Decide(ctx context.Context, req *Request) Decision {
 	x.unheld()
 	took := r.opt.Now().Sub(x.now)
 	r.metrics.decided(&x.out, took)
+	if r.opt.Decided != nil {
+		r.opt.Decided(&x.out, took)
+	}
 	r.recent.add(x.recent(took))
 	x.logged(took)
 	x.mem.release()

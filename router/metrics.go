@@ -97,7 +97,7 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 func (m *metrics) fieldRemoved(field string) { m.removed.WithLabelValues(field).Inc() }
 
 func (m *metrics) decided(d *Decision, took time.Duration) {
-	m.seconds.Observe(took.Seconds())
+	m.seconds.(prometheus.ExemplarObserver).ObserveWithExemplar(took.Seconds(), prometheus.Labels{"decision_id": d.ID})
 	m.decisions.WithLabelValues(d.Model, string(d.Reason)).Inc()
 	if d.Why != "" {
 		m.down.WithLabelValues(d.Why).Inc()

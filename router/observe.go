@@ -72,6 +72,9 @@ func (r *Router) ended(o Outcome) {
 		o.CachedTokens = -1 // nothing was reported, or of something else
 	}
 	r.metrics.counted(b, o)
+	if r.opt.Ended != nil {
+		r.opt.Ended(b.model, &o, r.opt.Now().Sub(at.At))
+	}
 	worker := "other"
 	if known && at.Slot != nil {
 		worker = at.Slot.Worker.Name

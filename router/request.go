@@ -9,7 +9,7 @@ import (
 
 // Request is what the router needs to know of one HTTP request. Everything in it is hostile input.
 type Request struct {
-	// ID is our own id of the decision; it travels in a request header and comes back in Envoy's access log.
+	// ID is our own id of the decision, ASCII and 64 bytes at most; it travels in a request header and comes back in Envoy's access log.
 	ID string
 	// Path is the request path without its query, such as /v1/chat/completions.
 	Path string

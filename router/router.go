@@ -61,8 +61,11 @@ type Options struct {
 	Decisions    *decisionlog.Log      // nil: none
 	Log          *zap.Logger           // nil: silent
 	Metrics      prometheus.Registerer // nil: none
-	Now          func() time.Time      // nil: time.Now
-	Seed         uint64                // of the draws between equal candidates; 0: a random one
+	// Decided and Ended, if set, hear of each decision, and of each request's end with its model. They must not block.
+	Decided func(d *Decision, took time.Duration)
+	Ended   func(model string, o *Outcome, took time.Duration)
+	Now     func() time.Time // nil: time.Now
+	Seed    uint64           // of the draws between equal candidates; 0: a random one
 	// Resync, if set, is called when a slot has found less than its events promised again and again: what the index has of
 	// it is in doubt. It must not block.
 	Resync func(*fleet.Slot)

@@ -222,7 +222,7 @@ func TestUnknownModelIsNamed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		d := w.Decide(t.Context(), &Request{ID: model[:min(len(model), 9)], Path: "/v1/chat/completions", Body: [][]byte{body}})
+		d := w.Decide(t.Context(), &Request{ID: fmt.Sprint(len(model)), Path: "/v1/chat/completions", Body: [][]byte{body}})
 		clear(body) // as the pool does with what a request leaves behind
 		if d.Why != "model unknown" || d.Asked != want || w.Recent(1)[0].Asked != want {
 			t.Errorf("%.20q: %q, asked %q, want %q", model, d.Why, d.Asked, want)

@@ -115,7 +115,7 @@ func Handler(ctx context.Context, s State) http.Handler {
 	for name, kind := range assets {
 		mux.HandleFunc("GET /"+name, asset(name, kind))
 	}
-	mux.Handle("GET /metrics", promhttp.HandlerFor(s.Gatherer, promhttp.HandlerOpts{}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(s.Gatherer, promhttp.HandlerOpts{EnableOpenMetrics: true}))
 	mux.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("GET /readyz", s.readyz)
 	mux.HandleFunc("GET /decisions", s.decisions)

@@ -15,6 +15,7 @@ import (
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/envoy"
 	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/internal/alias"
 	"github.com/sightline-router/sightline/internal/steering"
 )
 
@@ -70,6 +71,9 @@ func (c *Config) check() error {
 	c.expandStandalone(bad)
 	c.checkModels(bad)
 	c.checkTenants(bad)
+	for i, of := range c.Metrics.Aliases {
+		bad.oneOf(fmt.Sprintf("metrics.aliases[%d]", i), of, strings.Join(alias.Of, " or "), alias.Of...)
+	}
 	w := workersCheck{Config: c, bad: bad, names: map[string]string{}, addrs: map[string]string{}, sockets: map[string]string{}}
 	w.configured()
 	w.kubernetes()

@@ -58,6 +58,7 @@ type Config struct {
 	Drain       time.Duration `yaml:"drain"`
 	DecisionLog DecisionLog   `yaml:"decision_log"`
 	Tracing     Tracing       `yaml:"tracing"`
+	Metrics     Metrics       `yaml:"metrics"`
 	Index       Index         `yaml:"index"`
 	Media       Media         `yaml:"media"`
 	Models      []Model       `yaml:"models" reload:"live"`
@@ -75,6 +76,11 @@ type Config struct {
 
 	File string     `yaml:"-"` // it was read from here; "": from nowhere
 	refs references // what values refer to
+}
+
+// Metrics says under which other names some are shown.
+type Metrics struct {
+	Aliases []string `yaml:"aliases"` // llm-d, dynamo
 }
 
 // Tenants are kept apart in workers' caches, by a header that Envoy or a filter of its sets.

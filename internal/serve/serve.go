@@ -22,6 +22,7 @@ import (
 	"github.com/sightline-router/sightline/extproc"
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/internal/admin"
+	"github.com/sightline-router/sightline/internal/alias"
 	"github.com/sightline-router/sightline/internal/buildinfo"
 	"github.com/sightline-router/sightline/internal/config"
 	"github.com/sightline-router/sightline/internal/secure"
@@ -193,7 +194,8 @@ func (s *Server) decider(ctx context.Context, decisions *decisionlog.Log) *runni
 		Reborn: func(w *fleet.Worker, was time.Time) { r.sources.set.Reborn(w, was) }})
 	left, mode := s.cfg.LeftAlone()
 	r.report = report.New(mode, time.Now())
-	r.router = router.New(router.Options{Left: left, Report: r.report, Models: s.now.Load().models, Fleet: r.fleet, Index: r.index, Audit: r.audit, Decisions: decisions,
+	others := alias.New(r.metrics, s.cfg.Metrics.Aliases)
+	r.router = router.New(router.Options{Left: left, Decided: others.Decided, Ended: others.Ended, Report: r.report, Models: s.now.Load().models, Fleet: r.fleet, Index: r.index, Audit: r.audit, Decisions: decisions,
 		PredictedTTL: s.cfg.Index.PredictedTTL, MaxInFlight: s.cfg.MaxInFlight, Hold: s.cfg.Hold, RefuseUnread: s.cfg.RefusesUnread(), Log: s.log, Metrics: r.metrics,
 		Resync: func(slot *fleet.Slot) {
 			r.sources.set.Resync(func(f *fleet.Slot) bool { return f == slot }, "fewer_cached")

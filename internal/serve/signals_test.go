@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/sightline-router/sightline/internal/alias"
 	"github.com/sightline-router/sightline/internal/buildinfo"
 	"github.com/sightline-router/sightline/internal/config"
 )
@@ -46,7 +47,7 @@ dynamo: {discovery: DIR/discovery, plane: zmq}
 var (
 	ownName   = regexp.MustCompile(`\bsightline_[a-z_]*[a-z]\b`)
 	envoyName = regexp.MustCompile(`\benvoy_[a-z_]*[a-z]\b`)
-	descForm  = regexp.MustCompile(`^Desc\{fqName: "(sightline_[a-z_]+)", help: ("(?:[^"\\]|\\.)*"), unit: "[a-z]*", constLabels: \{(.*)\}, variableLabels: \{(.*)\}\}$`)
+	descForm  = regexp.MustCompile(`^Desc\{fqName: "((?:sightline|llm_d_epp|dynamo)_[a-z0-9_]+)", help: ("(?:[^"\\]|\\.)*"), unit: "[a-z]*", constLabels: \{(.*)\}, variableLabels: \{(.*)\}\}$`)
 	constName = regexp.MustCompile(`([a-z_]+)="`)
 	update    = flag.Bool("update", false, "write docs/signals.md")
 )
@@ -96,7 +97,7 @@ func described(c prometheus.Collector) map[string]exporting {
 		switch {
 		case strings.HasSuffix(s.name, "_total"):
 			s.kind = "counter"
-		case strings.HasSuffix(s.name, "decision_seconds"):
+		case strings.HasSuffix(s.name, "decision_seconds"), !strings.HasPrefix(s.name, "sightline_"):
 			s.kind = "histogram"
 		}
 		for _, name := range constName.FindAllStringSubmatch(m[3], -1) {
@@ -144,7 +145,9 @@ func table(signals map[string]exporting) string {
 func TestSignalsDoc(t *testing.T) {
 	page := read(t, "docs/signals.md")
 	written := page
-	for mark, signals := range map[string]map[string]exporting{"router": routerSignals(t), "agent": described(descriptions{})} {
+	others := prometheus.NewRegistry()
+	alias.New(others, alias.Of)
+	for mark, signals := range map[string]map[string]exporting{"aliases": described(others), "router": routerSignals(t), "agent": described(descriptions{})} {
 		before, rest, ok := strings.Cut(written, "<!-- "+mark+" -->\n")
 		_, after, end := strings.Cut(rest, "<!-- end -->")
 		if !ok || !end {
