@@ -16,7 +16,7 @@ import (
 var runs = map[string]string{
 	"init": "e2e", "serve": "e2e", "explain": "e2e", "envoy": "e2e", "demo": "e2e", "report": "e2e", "worker-sim": "e2e",
 	"config": "internal/config", "agent": "internal/serve", "credentials": "internal/serve", "calibrate": "internal/calibrate", "doctor": "internal/doctor", "bundle": "internal/bundle",
-	"epp-conformance": "e2e", "bench": "internal/bench", "sim": "internal/fleetsim", "replay": "internal/fleetsim", "version": "internal/release",
+	"epp-conformance": "e2e", "bench": "internal/bench", "sim": "internal/fleetsim", "replay": "internal/fleetsim", "completion": "cmd/sightline", "version": "internal/release",
 }
 
 // elsewhere are the programs of the pages' commands that no test runs as they stand there, with what they need.

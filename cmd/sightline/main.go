@@ -35,6 +35,7 @@ type cli struct {
 	Sim         simCmd         `cmd:"" help:"Compare the router's choice with the rules of other routers, on one simulated fleet."`
 	WorkerSim   workerSimCmd   `cmd:"" hidden:"" help:"Run a simulated worker: an OpenAI-style server with an engine's cache and KV events."`
 	Config      configCmd      `cmd:"" help:"What a configuration may hold."`
+	Completion  completionCmd  `cmd:"" help:"Print what makes a shell complete sightline's commands and flags."`
 	Version     versionCmd     `cmd:"" help:"Print the version, and what this binary was built from."`
 
 	ShowVersion kong.VersionFlag `name:"version" help:"Print the version and exit."`

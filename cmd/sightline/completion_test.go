@@ -1,0 +1,66 @@
+package main
+
+import (
+	"bytes"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/alecthomas/kong"
+)
+
+// bash offers what the binary has: commands, what is below them, flags; and files where there is no word.
+func TestCompletion(t *testing.T) {
+	script := func(shell string) string {
+		t.Helper()
+		var out bytes.Buffer
+		parser, err := kong.New(&cli{}, kong.Vars{"version": ""}, kong.Writers(&out, &out))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, err := parser.Parse([]string{"completion", shell})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := ctx.Run(); err != nil {
+			t.Fatal(err)
+		}
+		return out.String()
+	}
+	bash := script("bash")
+	for _, c := range []struct{ line, want, not string }{
+		{"sightline ", "serve doctor completion", "worker-sim --version"},
+		{"sightline do", "doctor", "serve"},
+		{"sightline --", "--version", "serve"},
+		{"sightline serve --", "--config --check", "--rules"},
+		{"sightline serve --c", "--config --check", "--print-config"},
+		{"sightline config ", "schema", "serve"},
+		{"sightline completion ", "bash zsh fish", "serve"},
+		{"sightline serve -c conf", "", "serve"},
+	} {
+		words := strings.Split(c.line, " ")
+		run := bash + `COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _sightline; echo "${COMPREPLY[*]}"`
+		out, err := exec.Command("bash", append([]string{"-c", run, "bash"}, words...)...).CombinedOutput()
+		if err != nil {
+			t.Fatalf("%q: %v\n%s", c.line, err, out)
+		}
+		got := strings.Fields(string(out))
+		for _, w := range strings.Fields(c.want) {
+			if !slices.Contains(got, w) {
+				t.Errorf("%q: %s is not offered: %q", c.line, w, got)
+			}
+		}
+		for _, w := range strings.Fields(c.not) {
+			if slices.Contains(got, w) {
+				t.Errorf("%q: %s is offered", c.line, w)
+			}
+		}
+	}
+	if fish := script("fish"); !strings.Contains(fish, "-n '__fish_seen_subcommand_from serve' -l config -r -d '") || strings.Contains(fish, "worker-sim") {
+		t.Errorf("fish:\n%s", fish)
+	}
+	if zsh := script("zsh"); !strings.HasSuffix(zsh, bash) {
+		t.Errorf("zsh:\n%.200s", zsh)
+	}
+}
