@@ -81,7 +81,7 @@ e2e: $(OPENAI) $(ENGINES) ## the whole, with a real Envoy, real NATS, real socke
 
 .PHONY: signals
 signals: ## rules and dashboard, asked of a real Prometheus behind a real Envoy; needs Debian's package prometheus
-	@command -v promtool prometheus >/dev/null || { echo "signals: promtool and prometheus are missing (Debian: apt-get install prometheus)"; exit 1; }
+	@command -v promtool >/dev/null && command -v prometheus >/dev/null || { echo "signals: promtool and prometheus are missing (Debian: apt-get install prometheus)"; exit 1; }
 	promtool check rules examples/prometheus/rules.yml
 	cd examples/prometheus && promtool test rules rules_test.yml
 	SIGHTLINE_PROMETHEUS=1 $(GO) test $(POISON) -count=1 -timeout 10m -v -run '^TestSignalsInPrometheus$$' ./e2e

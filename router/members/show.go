@@ -61,7 +61,7 @@ func (s *Set) Blocks(worker string, rank int) ([]indexer.Block, error) {
 }
 
 var (
-	eventsDesc = prometheus.NewDesc("sightline_events_total", "What became of each worker's KV events; the words are in operations.md.", []string{"worker", "rank", "what"}, nil)
+	eventsDesc = prometheus.NewDesc("sightline_events_total", "What became of each worker's KV events; the words are in docs/signals.md.", []string{"worker", "rank", "what"}, nil)
 	ageDesc    = prometheus.NewDesc("sightline_event_stream_age_seconds", "How long each worker's KV events have not come as they happen; 0 while they do.", []string{"worker", "rank"}, nil)
 
 	orphansDesc  = prometheus.NewDesc("sightline_orphan_blocks", "Blocks that each worker told of whose parent is not known yet: they count for nothing.", []string{"worker", "rank"}, nil)
