@@ -29,6 +29,7 @@ func TestWorkerClasses(t *testing.T) {
 		o.Workers = len(kinds)
 		o.Sim = func(i int, c *sim.Config) { c.Version, c.BlockSize = kinds[i].version, kinds[i].block }
 		o.Config = func(keys map[string]any) {
+			keys["admin_token"] = "a-token-of-this-test"
 			model := keys["models"].([]any)[0].(map[string]any)
 			var classes []any
 			for i, k := range kinds {
@@ -95,7 +96,7 @@ func TestWorkerClasses(t *testing.T) {
 	if n, want := held(), len(l.Sims[1].Blocks()); n != want {
 		t.Errorf("explain --index lists %d blocks of worker-2, it holds %d", n, want)
 	}
-	resp, err := http.Post("http://"+l.Admin+"/workers/resync?worker=worker-2", "", nil)
+	resp, err := http.Post("http://anyone:a-token-of-this-test@"+l.Admin+"/workers/resync?worker=worker-2", "", nil)
 	if err != nil || resp.StatusCode != http.StatusAccepted {
 		t.Fatalf("resync: %v %v", resp, err)
 	}
