@@ -91,6 +91,8 @@ func (x *decision) book(best *choose.Candidate, class int) {
 	if x.decode != nil {
 		b.cached = -1 // what is reported is of another worker's cache
 	}
+	work.Tokens += best.Load
+	x.adapters.use(x.chosen, x.adapter, x.model.MaxLoRAs)
 	x.remember(b, &st, &a, x.now)
 	x.hold(b, work)
 	if !a.unread {

@@ -97,7 +97,7 @@ func (x *decision) addCandidates(class int) {
 			continue
 		}
 		c := x.candidate(i)
-		c.Tokens = tokens
+		c.Tokens, c.Load = tokens, x.adapters.work(slot, x.adapter, x.model.MaxLoRAs)
 		c.Exact, c.Doubtful = x.proven(slot)
 		s.reach.add(uint32(slot.ID), c.Exact)
 		s.candidates = append(s.candidates, c)

@@ -41,6 +41,7 @@ type Model struct {
 	Name     string
 	Aliases  []string // other names for it
 	Adapters []string // LoRA adapters: names that requests use in place of the model's
+	MaxLoRAs int      // adapters that a worker has loaded at once; 0: 1
 	FetchKV  bool     // workers fetch KV blocks from each other where they are told from whom
 	Prompts  *engine.Live
 	Classes  []Class // of workers that read it, or cache it, otherwise
@@ -77,6 +78,7 @@ type Router struct {
 	serving   atomic.Pointer[serving]
 	predicted *predictions
 	seen      *sightings
+	adapters  *adapters
 	suspects  suspects
 	answers   *lru.Cache[string, string] // see keeper.go
 	unserved  unserved
@@ -115,7 +117,7 @@ func New(opt Options) *Router {
 	lines := opt.Log
 	// Each message once a minute: what is wrong with requests is counted, and logged once in a while.
 	opt.Log = opt.Log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core { return zapcore.NewSamplerWithOptions(c, time.Minute, 1, 0) }))
-	r := &Router{opt: opt, predicted: newPredictions(opt.PredictedTTL, predBlocks), seen: newSightings(),
+	r := &Router{opt: opt, predicted: newPredictions(opt.PredictedTTL, predBlocks), seen: newSightings(), adapters: &adapters{of: make(map[*fleet.Slot][]string)},
 		recent: newRecent(), seed: maphash.MakeSeed(), lanes: newLanes(), waiters: newWaiters(), lines: lines}
 	if r.opt.Report == nil {
 		r.opt.Report = report.New("", opt.Now())

@@ -55,6 +55,7 @@ const maxRate = 10_000_000
 
 func (m *Model) checkClasses(path string, bad report) {
 	inRange(bad, path+".prefill_rate", m.PrefillRate, 0, maxRate)
+	inRange(bad, path+".max_loras", m.MaxLoRAs, 0, 1024)
 	names := map[string]int{}
 	for i := range m.Classes {
 		c := &m.Classes[i]

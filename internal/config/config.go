@@ -174,6 +174,7 @@ type Model struct {
 	Adapters      []string `yaml:"adapters"` // LoRA adapters' names
 	Dir           string   `yaml:"dir"`      // model directory without weights; relative to this file
 	engine.Server `yaml:",inline"`
+	MaxLoRAs      int     `yaml:"max_loras"`    // adapters that a worker has loaded at once; 0: 1
 	FetchKV       bool    `yaml:"fetch_kv"`     // a worker is told who holds what it lacks (llm-d's sidecar with the offloading connector)
 	PrefillRate   int     `yaml:"prefill_rate"` // tokens a second that a worker is taken to prefill until its events show it; 0: 10,000
 	Classes       []Class `yaml:"classes"`      // workers that were started otherwise

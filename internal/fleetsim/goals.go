@@ -49,6 +49,11 @@ func goals() (list []goal) {
 			return fmt.Sprintf("%.2f", rate), rate >= c.times
 		})
 	}
+	add("adapters", 0.7, "mean at most the oracle's, at most two loads an adapter, hits 0.97 of a shared cache's", func(p *Played) (string, bool) {
+		r := p.row("sightline")
+		mean, loads, hits := over(r.Mean, p.row("oracle").Mean), float64(r.result.Loads)/mostAdapters, r.Hits/r.Possible
+		return fmt.Sprintf("%.3f, %.2f, %.3f", mean, loads, hits), mean <= 1 && loads <= 2 && !(hits < 0.97)
+	})
 	add("slow worker", 0.7, "at most 0.6 of a fair share after 10 s", func(p *Played) (string, bool) {
 		share := p.row("sightline").result.Share(0, 10*time.Second, p.Scenario.Until)
 		return fmt.Sprintf("%.2f", share), share <= 0.6

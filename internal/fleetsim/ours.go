@@ -26,6 +26,16 @@ type sightline struct {
 	next    int
 }
 
+// adapters are the names that traffic asks for.
+func adapters() (names []string) {
+	for i := range mostAdapters {
+		names = append(names, (&Request{Adapter: uint64(i) + 1}).adapter())
+	}
+	return names
+}
+
+const mostAdapters = 16
+
 const modelName = "simulated"
 
 // newSightline makes a rule of the router that this repository builds.
@@ -42,7 +52,7 @@ func newSightline(v *View) Rule {
 		}
 		s.workers = append(s.workers, w)
 	}
-	s.router = router.New(router.Options{Models: []router.Model{{Name: modelName, Prompts: engine.Unread(engine.Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: v.Size})}},
+	s.router = router.New(router.Options{Models: []router.Model{{Name: modelName, Adapters: adapters(), MaxLoRAs: v.sim.setup.Engine.Adapters, Prompts: engine.Unread(engine.Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: v.Size})}},
 		Fleet: s.fleet, Index: s.index, PredictedTTL: cmp.Or(v.sim.setup.PredictedTTL, 10*time.Second), Now: now, Seed: v.sim.setup.Seed + 1})
 	v.sim.after(time.Duration(v.rand.Int64N(int64(loadEvery))), func() { s.ask(v) }) // replicas begin at different moments
 	return s
@@ -82,7 +92,7 @@ func (s *sightline) Pick(v *View, r *run) int {
 	s.next++
 	p := r.req.read(s.ids[:0])
 	s.ids = p.IDs
-	d := s.router.Place(fmt.Sprint(s.next), modelName, p)
+	d := s.router.Place(fmt.Sprint(s.next), cmp.Or(r.req.adapter(), modelName), p)
 	at := s.fleet.ByAddr(d.Targets[0].Addr)
 	r.booked = d
 	for i, w := range s.workers {

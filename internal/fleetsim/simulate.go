@@ -200,6 +200,7 @@ type Result struct {
 	Took   time.Duration // virtual
 	Work   []float64     // seconds by worker
 	Tokens []int         // prefilled, by worker
+	Loads  int           // of adapters
 }
 
 // Run replays a trace under a rule; rule makes one for each replica's view.
@@ -246,6 +247,7 @@ func Run(setup Setup, trace *Trace, rule func(*View) Rule) *Result {
 	for _, w := range s.workers {
 		s.result.Work = append(s.result.Work, w.done)
 		s.result.Tokens = append(s.result.Tokens, w.prefill)
+		s.result.Loads += w.loads
 	}
 	return s.result
 }

@@ -10,6 +10,7 @@
 package fleetsim
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/sightline-router/sightline/engine"
@@ -82,7 +83,7 @@ func prepare(requests []*Request, size int) *Trace {
 		p := r.read(ids[:0])
 		p.IDs = r.tokens(p.IDs, r.Answer)
 		p.Sure, ids = len(p.IDs), p.IDs
-		r.locals = p.Locals(make([]uint64, 0, len(ids)/size), size, "")
+		r.locals = p.Locals(make([]uint64, 0, len(ids)/size), size, r.adapter())
 		r.blocks = make([]int32, len(r.locals))
 		chain = block.Chain(chain[:0], r.locals, 0, false)
 		for i, c := range chain {
@@ -109,11 +110,16 @@ func (r *Request) read(ids []uint32) *engine.Prompt {
 	return p
 }
 
-// tokens appends a segment's. Under another adapter they are others: engines name an adapter's blocks otherwise.
-func (r *Request) tokens(ids []uint32, s Segment) []uint32 {
-	if r.Adapter != 0 {
-		s.ID = mix(s.ID, r.Adapter)
+// adapter is the name that it asks for; "": the model's.
+func (r *Request) adapter() string {
+	if r.Adapter == 0 {
+		return ""
 	}
+	return fmt.Sprint("adapter-", r.Adapter)
+}
+
+// tokens appends a segment's.
+func (r *Request) tokens(ids []uint32, s Segment) []uint32 {
 	for i := range s.Tokens {
 		ids = append(ids, uint32(mix(s.ID, uint64(i)))&0xffff)
 	}

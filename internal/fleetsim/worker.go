@@ -43,6 +43,7 @@ type worker struct {
 
 	done    float64 // seconds of work done
 	prefill int     // tokens computed
+	loads   int     // of adapters
 }
 
 // failure is what is wrong with a worker.
@@ -129,6 +130,7 @@ func (w *worker) schedule() time.Duration {
 		w.running = append(w.running, r)
 		if r.req.Adapter != 0 && !w.adapters.has(r.req.Adapter, 1) {
 			cost += w.Load
+			w.loads++
 		}
 		cost += w.take(r, &budget)
 	}

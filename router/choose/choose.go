@@ -1,6 +1,6 @@
 // Package choose turns what is known of each candidate into a ranking.
 //
-//	work  = tokens to prefill + picture tokens to encode
+//	work  = tokens to prefill + picture tokens to encode + what loading an adapter takes
 //	wait  = tokens queued before it + work
 //	cost  = slowness × (wait + wait² ÷ tail + stalled × work × (1 + 1.5 × tokens queued ÷ tail)
 //	                    + perRequest × requests in flight + perContext × their prompt tokens)
@@ -43,6 +43,7 @@ type Candidate struct {
 	Exact     int     // leading tokens that its own events prove, or would if it were not Doubtful
 	Predicted int     // leading tokens with what was routed there and not confirmed; ≥ Exact
 	Encode    int     // picture tokens behind the cached prefix that it would have to encode
+	Load      int     // tokens that it could prefill while it loads the prompt's adapter
 	Seen      int     // picture tokens behind the cached prefix that its encoder cache should have
 	Inflight  int     // requests
 	Backlog   float64 // tokens queued
@@ -101,7 +102,7 @@ func (f Fleet) Cost(c *Candidate) Terms {
 		slow = min(slowest, max(1./slowest, f.Rate/c.Rate))
 		slow = min(max(1, slow/alike), max(slow*alike, 1./slowest))
 	}
-	left := float64(c.Tokens-min(c.Tokens, c.Predicted)) + float64(c.Encode)
+	left := float64(c.Tokens-min(c.Tokens, c.Predicted)) + float64(c.Encode+c.Load)
 	queue, others := max(0, c.Backlog-float64(c.Shared)), float64(c.Inflight)
 	return Terms{
 		Prefill:  slow * left,
@@ -123,7 +124,7 @@ func Fetch(tokens int) float64 { return handover + fetch*float64(tokens) }
 func (c *Candidate) Decoding() Candidate {
 	d := *c
 	d.Elsewhere = Fetch(c.Tokens - min(c.Tokens, c.Predicted))
-	d.Tokens, d.Encode, d.First = 0, 0, false
+	d.Tokens, d.Encode, d.Load, d.First = 0, 0, 0, false
 	return d
 }
 
