@@ -26,6 +26,7 @@ import (
 // Entries carry the request header x-sightline-id, which is the decision's id. Other entry types, and entries without an
 // id (requests that were not ours, or that Envoy sent on without us), are counted and dropped. Envoy loses entries while
 // we are away, and entries of two Envoy threads can come in any order: joiner makes one clean story of what does come.
+// What is told of another replica's decision goes to that one.
 
 // tokenUsageKey is where the filter ai_protocol_manager (Envoy 1.40) leaves the engine's own token counts.
 const tokenUsageKey = "envoy.ai.token_usage"
@@ -35,7 +36,7 @@ const tokenUsageKey = "envoy.ai.token_usage"
 // hot keeps its streams until its last request is over.
 func (s *Server) StreamAccessLogs(stream accesslogv3.AccessLogService_StreamAccessLogsServer) error {
 	source := s.sources.Add(1)
-	defer s.observeSafely(router.Outcome{Phase: router.Lost, Source: source})
+	defer s.lost(source)
 	done := make(chan error, 1)
 	go func() {
 		for {
@@ -91,8 +92,39 @@ func (s *Server) logEntry(source uint64, e *accessv3.HTTPAccessLogEntry) {
 		s.metrics.entries.WithLabelValues("repeated or late").Inc()
 		return
 	}
+	if o.Phase != router.Failed && s.forward(&o) {
+		s.metrics.entries.WithLabelValues("forwarded").Inc()
+		return
+	}
 	kinds := [...]string{router.Started: "started", router.Ended: "ended", router.Failed: "failed"}
 	s.metrics.entries.WithLabelValues(kinds[o.Phase]).Inc()
+	s.observeSafely(o)
+}
+
+// forward sends what is another replica's to it. How a worker fails is for who hears of it.
+func (s *Server) forward(o *router.Outcome) bool {
+	if s.opt.Forward == nil || len(o.ID) <= len(s.opt.Instance) {
+		return false
+	}
+	to := o.ID[:len(s.opt.Instance)]
+	return to != s.opt.Instance && s.opt.Forward(to, *o)
+}
+
+// lost tells of a log stream that has ended.
+func (s *Server) lost(source uint64) {
+	o := router.Outcome{Phase: router.Lost, Source: source}
+	s.observeSafely(o)
+	if s.opt.Forward != nil {
+		s.opt.Forward("", o)
+	}
+}
+
+// Reported takes what another replica forwards, as if Envoy had told it here.
+func (s *Server) Reported(o router.Outcome) {
+	if o.Phase != router.Lost && !s.ended.admit(o) {
+		s.metrics.entries.WithLabelValues("repeated or late").Inc()
+		return
+	}
 	s.observeSafely(o)
 }
 

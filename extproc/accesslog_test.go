@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -178,4 +179,35 @@ func TestPanicInObserve(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.logEntry(0, entry(ended, "A", worker, 200))
+}
+
+// What Envoy tells of another replica's request goes there and nowhere else; of one that nobody has decided, and how workers fail, is
+// taken here. What comes from there is taken once, whoever else tells it.
+func TestForwarded(t *testing.T) {
+	var here, there []string
+	s, err := New(nil, func(o router.Outcome) { here = append(here, o.ID) }, Options{Instance: "OURS2222", Forward: func(to string, o router.Outcome) bool {
+		if to == "THEIRS22" || to == "" {
+			there = append(there, to+o.ID)
+			return true
+		}
+		return false
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fault := entry(upEnd, "THEIRS22F", worker, 0)
+	fault.CommonProperties.ResponseFlags = &accessv3.ResponseFlags{UpstreamRemoteReset: true}
+	for _, e := range []*accessv3.HTTPAccessLogEntry{entry(ready, "OURS2222A", worker, 0), entry(ready, "THEIRS22A", worker, 0), entry(ended, "THEIRS22A", worker, 200),
+		entry(ended, "THEIRS22A", worker, 200), entry(ended, "NOBODY22A", worker, 200), entry(ended, "SHORT", worker, 200), fault} {
+		s.logEntry(1, e)
+	}
+	s.Reported(router.Outcome{ID: "OURS2222A", Phase: router.Started, Addr: worker + ":8000"})
+	s.Reported(router.Outcome{ID: "OURS2222B", Phase: router.Ended})
+	s.lost(1)
+	if want := []string{"OURS2222A", "NOBODY22A", "SHORT", "THEIRS22F", "OURS2222B", ""}; !slices.Equal(here, want) {
+		t.Errorf("taken here: %q, want %q", here, want)
+	}
+	if want := []string{"THEIRS22THEIRS22A", "THEIRS22THEIRS22A", ""}; !slices.Equal(there, want) {
+		t.Errorf("forwarded: %q, want %q", there, want)
+	}
 }

@@ -43,7 +43,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 			Help:    "Time from the whole body being here to the answer being on its way.",
 			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2},
 		}),
-		entries: counter("access_log_entries_total", "Entries of Envoy's access log by what became of them: started, ended, failed, no decision id, repeated or late, other type.", "kind"),
+		entries: counter("access_log_entries_total", "Entries of Envoy's access log by what became of them: started, ended, failed, forwarded (to the replica that decided), no decision id, repeated or late, other type.", "kind"),
 	}
 	m.errors.WithLabelValues(tooSlow) // a counter that first appears as 1 has not increased, to an alert
 	m.gates.WithLabelValues(string(unreadable), busy)

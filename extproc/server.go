@@ -87,12 +87,18 @@ type Options struct {
 	// Starting has the health service say NOT_SERVING of ext_proc and of "readiness" until Ready is called.
 	Starting bool
 	// Drain is how long a stop goes on deciding, its health NOT_SERVING, so that every Envoy has left before it ends. 0: not at all.
-	Drain   time.Duration
-	Models  []string              // if any: what GET /v1/models is answered with
-	Roster  *Roster               // the workers for Envoy's fallback clusters; nil: they are told nothing
-	Traced  Traced                // hears of each decision; nil: nobody does
-	Log     *zap.Logger           // nil: silent
-	Metrics prometheus.Registerer // nil: none
+	Drain  time.Duration
+	Models []string // if any: what GET /v1/models is answered with
+	// Instance is at the front of all decisions' ids; "" where there are no replicas.
+	Instance string
+	// Forward, if set, takes what Envoy reported of a request that another replica decided, to there; an end of a log stream goes to
+	// all. false: that replica is not known. It must not block.
+	Forward  func(to string, o router.Outcome) bool
+	Services func(grpc.ServiceRegistrar) // if set, registers more
+	Roster   *Roster                     // the workers for Envoy's fallback clusters; nil: they are told nothing
+	Traced   Traced                      // hears of each decision; nil: nobody does
+	Log      *zap.Logger                 // nil: silent
+	Metrics  prometheus.Registerer       // nil: none
 }
 
 // Server serves Envoy on one listener: ext_proc, access logs, endpoint discovery and gRPC health checks.
@@ -172,6 +178,9 @@ func New(decide Decide, observe Observe, opt Options) (*Server, error) {
 	accesslogv3.RegisterAccessLogServiceServer(s.grpc, s)
 	endpointsvc.RegisterEndpointDiscoveryServiceServer(s.grpc, s)
 	healthpb.RegisterHealthServer(s.grpc, s.health)
+	if opt.Services != nil {
+		opt.Services(s.grpc)
+	}
 	// "" is set by the health package. Envoy's check in our envoy.yaml asks for the service by name; deployments of the
 	// endpoint-picker protocol ask for the other two.
 	s.health.SetServingStatus("liveness", healthpb.HealthCheckResponse_SERVING)

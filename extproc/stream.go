@@ -39,7 +39,7 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 	s.metrics.streams.Inc()
 	defer s.survive("stream")
 
-	c := call{Server: s, stream: stream, id: newID(), opened: time.Now()}
+	c := call{Server: s, stream: stream, id: s.opt.Instance + newID(), opened: time.Now()}
 	defer c.close()
 	defer c.failClosed()
 	if !c.receive() || !s.canServe(&c.in.ProcessingRequest) {

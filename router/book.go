@@ -30,12 +30,14 @@ type booked struct {
 	size          int         // tokens a block
 	proven        int         // blocks that events proved at the decision
 	promised      atomic.Pointer[promise]
-	cached        int  // tokens predicted to be cached on slot; -1: no answer can be compared with it
-	lower         bool // cached is a lower bound
-	upper         bool // cached is an upper bound
-	stale         bool // the slot's events had not come for long: the engine's own count is all that corrects the index
-	usage         int  // prompt tokens that the engine will report; 0: not known
-	mute          bool // the engine reports 0 cached tokens where it says nothing (SGLang without --enable-cache-report)
+	cached        int            // tokens predicted to be cached on slot; -1: no answer can be compared with it
+	lower         bool           // cached is a lower bound
+	upper         bool           // cached is an upper bound
+	stale         bool           // the slot's events had not come for long: the engine's own count is all that corrects the index
+	usage         int            // prompt tokens that the engine will report; 0: not known
+	number        uint64         // of the booking, for other replicas; 0: they are not told
+	media         []SharedMedium // for them: what it will have seen
+	mute          bool           // the engine reports 0 cached tokens where it says nothing (SGLang without --enable-cache-report)
 }
 
 // standing is how a slot stood for a prompt at the decision, in tokens.
@@ -133,10 +135,19 @@ func (r *Router) remember(b *booked, st *standing, a *asked, now time.Time) {
 		case md.Offset+md.Length <= st.predicted:
 			continue // its blocks are held: it is not encoded
 		}
-		r.seen.add(md.Key, b.slot, tokens)
-		if md.Alias != 0 {
-			r.seen.add(md.Alias, b.slot, 0)
+		m := SharedMedium{md.Key, md.Alias, tokens}
+		r.sawPicture(b.slot, m)
+		if r.opt.Share != nil {
+			b.media = append(b.media, m)
 		}
+	}
+}
+
+// sawPicture notes that a slot encodes a picture, or has it in its encoder's cache.
+func (r *Router) sawPicture(slot *fleet.Slot, m SharedMedium) {
+	r.seen.add(m.Key, slot, m.Tokens)
+	if m.Alias != 0 {
+		r.seen.add(m.Alias, slot, 0)
 	}
 }
 
@@ -154,6 +165,10 @@ func (x *decision) hold(b *booked, work fleet.Booking) {
 		b.line = x.line(b)
 		work.Bytes += lineBytes + 8*len(b.line.HashIDs)
 	}
+	if x.opt.Share != nil {
+		b.number = x.shared.Add(1)
+	}
+	x.Router.share(b, &work) // first, so that its end is told behind it
 	x.opt.Fleet.Book(x.out.ID, work)
 }
 

@@ -69,9 +69,13 @@ func (r *Router) told(b *booked, at *fleet.Booking, worker string, o Outcome, wo
 	}
 }
 
-// forgotten has the line of a request written whose end nobody told.
+// forgotten has the line of a request written whose end nobody told, and other replicas told.
 func (r *Router) forgotten(at *fleet.Booking) {
-	if b, ours := at.Note.(*booked); ours && b.line != nil {
+	b, ours := at.Note.(*booked)
+	if ours {
+		r.unshare(b, false)
+	}
+	if ours && b.line != nil {
 		b.line.Outcome, b.line.End = decisionlog.Expired, milliseconds(r.opt.Now().Sub(at.At))
 		r.opt.Decisions.Add(b.line)
 	}

@@ -41,6 +41,7 @@ func (r *Router) confirm(o Outcome) bool {
 	b := now.Note.(*booked)
 	if moved.Slot == nil { // it was left alone, and now has a worker
 		r.settle(b, o.ID, r.opt.Now())
+		r.share(b, now)
 		return true
 	}
 	r.metrics.moved.Inc()
@@ -53,6 +54,7 @@ func (r *Router) confirm(o Outcome) bool {
 		r.opt.Audit.End(o.ID, false)
 	}
 	r.predicted.drop(b.promised.Swap(made), b.chain)
+	r.share(b, now)
 	return true
 }
 
@@ -65,7 +67,9 @@ func (r *Router) ended(o Outcome) {
 	}
 	r.judge(o, at)
 	b := at.Note.(*booked)
-	if o.Code < 200 || o.Code >= 400 { // refused or broken: it stored nothing that we could count on
+	broken := o.Code < 200 || o.Code >= 400
+	r.unshare(b, broken)
+	if broken { // or refused: it stored nothing that we could count on
 		r.predicted.drop(b.promised.Load(), b.chain)
 	}
 	if b.mute && o.CachedTokens == 0 || b.cached < 0 {

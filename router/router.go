@@ -14,6 +14,7 @@
 //	left.go     requests that are decided and left to Envoy's own balancing
 //	line.go     what the decision log says of it
 //	observe.go  what Envoy reports of it: load and predictions move to the worker really used
+//	share.go    what other replicas are told of it, and what is done with theirs
 package router
 
 import (
@@ -70,6 +71,8 @@ type Options struct {
 	// Resync, if set, is called when a slot has found less than its events promised again and again: what the index has of
 	// it is in doubt. It must not block.
 	Resync func(*fleet.Slot)
+	// Share, if set, hears of each booking that other replicas are to be told of. It must not block.
+	Share func(*Shared)
 }
 
 // Router decides. Safe for concurrent use.
@@ -89,7 +92,9 @@ type Router struct {
 	lanes     *lanes
 	metrics   *metrics
 	waiters   *waiters
-	lines     *zap.Logger // for what is told of each decision
+	lines     *zap.Logger   // for what is told of each decision
+	shared    atomic.Uint64 // bookings numbered for other replicas
+	theirs    theirs
 	scratch   sync.Pool
 }
 
@@ -127,7 +132,7 @@ func New(opt Options) *Router {
 	}
 	r.answers, _ = lru.New[string, string](mostAnswers) // fails for a size below 1
 	r.metrics = newMetrics(opt.Metrics, r)
-	if opt.Decisions != nil {
+	if opt.Decisions != nil || opt.Share != nil {
 		opt.Fleet.OnForgotten(r.forgotten)
 	}
 	r.scratch.New = func() any { return new(scratch) }

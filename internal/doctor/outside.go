@@ -215,7 +215,7 @@ func replicas(s *seen, r *report) {
 	if s.cfg.Media.Relay.Listen != "" && s.cfg.Media.Relay.KeyFile == "" && s.cfg.Media.Relay.URL != "" {
 		r.ok("the relay's URL must be this very process's, as there is no key_file")
 	}
-	if s.cfg.MaxInFlight > 0 {
+	if s.cfg.MaxInFlight > 0 && !s.cfg.NATS.Given() {
 		r.bad(Warning, fmt.Sprintf("max_in_flight: %d, a part for each", max(1, s.cfg.MaxInFlight/n)), "max_in_flight %d holds for each of %d Sightlines by itself", s.cfg.MaxInFlight, n)
 	}
 	if r.Verdict == "" {

@@ -116,6 +116,7 @@ type running struct {
 	report  *report.Totals
 	roster  *extproc.Roster
 	sources *sources
+	peers   *replicas
 	gate    *gate
 	done    chan error // a listener's failure, or the end of a graceful stop
 }
@@ -155,6 +156,10 @@ func (s *Server) Run(stopped context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := r.peers.start(ctx, r, envoy); err != nil {
+		return err
+	}
+	defer r.peers.close()
 	reloads := newReloader(serving, r, envoy)
 	defer func() { stop(); reloads.mu.Lock() }() // none is under way, and none will be
 	page, err := r.serveAdmin(serving, build.Version, reloads)
@@ -174,7 +179,7 @@ func (s *Server) Run(stopped context.Context) error {
 // them of workers yet.
 func (s *Server) decider(ctx context.Context, decisions *decisionlog.Log) *running {
 	part, _ := indexer.ParsePart(s.cfg.Index.Partition) // checked
-	r := &running{Server: s, roster: extproc.NewRoster(), done: make(chan error, 3),
+	r := &running{Server: s, roster: extproc.NewRoster(), done: make(chan error, 3), peers: s.replicas(),
 		index: indexer.New(indexer.Options{MaxBytes: int64(s.cfg.Index.MaxBytes), Part: part}), fleet: fleet.New(nil)}
 	r.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	go paceHeap(ctx, r.index)
@@ -196,7 +201,7 @@ func (s *Server) decider(ctx context.Context, decisions *decisionlog.Log) *runni
 	r.report = report.New(mode, time.Now())
 	others := alias.New(r.metrics, s.cfg.Metrics.Aliases)
 	r.router = router.New(router.Options{Left: left, Decided: others.Decided, Ended: others.Ended, Report: r.report, Models: s.now.Load().models, Fleet: r.fleet, Index: r.index, Audit: r.audit, Decisions: decisions,
-		PredictedTTL: s.cfg.Index.PredictedTTL, MaxInFlight: s.cfg.MaxInFlight, Hold: s.cfg.Hold, RefuseUnread: s.cfg.RefusesUnread(), Log: s.log, Metrics: r.metrics,
+		Share: r.peers.share(), PredictedTTL: s.cfg.Index.PredictedTTL, MaxInFlight: s.cfg.MaxInFlight, Hold: s.cfg.Hold, RefuseUnread: s.cfg.RefusesUnread(), Log: s.log, Metrics: r.metrics,
 		Resync: func(slot *fleet.Slot) {
 			r.sources.set.Resync(func(f *fleet.Slot) bool { return f == slot }, "fewer_cached")
 		}})
@@ -266,7 +271,7 @@ func (r *running) serveEnvoy(ctx context.Context, tracer *trace.Tracer) (*extpro
 	if tracer != nil {
 		traced = tracer.Decided
 	}
-	srv, err := extproc.New(r.router.Decide, r.router.Observe, extproc.Options{Traced: traced,
+	srv, err := extproc.New(r.router.Decide, r.router.Observe, extproc.Options{Traced: traced, Instance: r.peers.instance(), Forward: r.peers.forward(),
 		MaxBody: int(r.cfg.BodyLimit), BodyTimeout: r.cfg.BodyTimeout, EnvoyWaits: r.cfg.Envoy.MessageTimeout, Starting: true, Drain: r.cfg.Drain,
 		RefuseUnread: r.cfg.RefusesUnread(), Pass: r.cfg.PassUnread,
 		Route:   extproc.Route{Mode: extproc.Mode(r.cfg.Route.Mode), Pool: r.cfg.Route.Pool, Header: r.cfg.Route.Header},

@@ -75,6 +75,7 @@ type Fleet struct {
 type state struct {
 	workers []*Worker
 	byAddr  map[string]*Worker
+	byName  map[string]*Worker
 	byModel map[string][]*Slot // to choose among
 	encode  map[string][]*Slot // that encode for those
 	slots   []*Slot            // to choose among, of all models
@@ -107,9 +108,10 @@ func NewWorker(name string, addr netip.AddrPort, model string, ranks int, join f
 func (f *Fleet) Set(workers []*Worker) {
 	f.setMu.Lock()
 	defer f.setMu.Unlock()
-	st := &state{workers: workers, byAddr: make(map[string]*Worker), byModel: make(map[string][]*Slot), encode: make(map[string][]*Slot)}
+	st := &state{workers: workers, byAddr: make(map[string]*Worker), byName: make(map[string]*Worker), byModel: make(map[string][]*Slot), encode: make(map[string][]*Slot)}
 	models := make(map[string][]*Worker)
 	for _, w := range workers {
+		st.byName[w.Name] = w
 		if w.Instance == "" {
 			st.byAddr[w.Addr] = w
 		}

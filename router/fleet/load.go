@@ -27,8 +27,9 @@ const (
 
 // Load is a slot's state at one moment.
 type Load struct {
-	Inflight int     // requests: ours, and others' where the worker tells
-	Others   int     // of them, those that were not booked here
+	Inflight int     // requests: ours, other replicas', and others' where the worker tells
+	Others   int     // of them, those that no replica we know has booked
+	Theirs   int     // of them, other replicas'
 	Backlog  float64 // tokens booked and not yet prefilled
 	Context  float64 // prompt tokens of the requests in flight: what decode steps read
 	Recent   float64 // tokens booked, each half as heavy after each minute
@@ -40,6 +41,7 @@ type Load struct {
 // load is what a Slot keeps under its lock.
 type load struct {
 	inflight int
+	theirs   int // of inflight
 	context  float64
 	queue    []*hold   // those with tokens to prefill, in the order of booking
 	backlog  float64   // the sum of what is left of them, at the time since
@@ -68,6 +70,7 @@ type hold struct {
 	context float64
 	at      time.Time
 	over    bool
+	theirs  bool // another replica's
 }
 
 // Load tells how loaded the slot is.
@@ -75,7 +78,7 @@ func (s *Slot) Load(now time.Time) Load {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drain(now)
-	l := Load{Inflight: s.inflight, Backlog: s.backlog, Context: s.context, Recent: s.recent}
+	l := Load{Inflight: s.inflight, Theirs: s.theirs, Backlog: s.backlog, Context: s.context, Recent: s.recent}
 	if k := &s.told; now.Before(k.ends) {
 		l.Others, l.Usage, l.Tells = k.others, max(0, k.usage), k.usage >= 0
 		l.Inflight += k.others
@@ -146,11 +149,13 @@ func (s *Slot) tidy() {
 func half(d time.Duration) float64 { return math.Exp2(-d.Seconds() / recently.Seconds()) }
 
 // book counts a request on the slot, which it has had since a time.
-func (s *Slot) book(b *Booking, now, since time.Time) *hold {
+func (s *Slot) book(b *Booking, now, since time.Time) *hold { return s.hold(b, now, since, false) }
+
+func (s *Slot) hold(b *Booking, now, since time.Time, theirs bool) *hold {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drain(now)
-	h := &hold{slot: s, tokens: float64(b.Tokens), rest: float64(b.Tokens), left: float64(b.Tokens), from: b.From, told: b.From, context: float64(b.Context), at: now}
+	h := &hold{slot: s, theirs: theirs, tokens: float64(b.Tokens), rest: float64(b.Tokens), left: float64(b.Tokens), from: b.From, told: b.From, context: float64(b.Context), at: now}
 	if b.From < len(b.Locals) && s.hears(now) {
 		h.locals = b.Locals
 	}
@@ -160,7 +165,9 @@ func (s *Slot) book(b *Booking, now, since time.Time) *hold {
 	if !slices.ContainsFunc(s.queue, func(h *hold) bool { return h.locals != nil }) {
 		s.sample.from = since
 	}
-	s.inflight++
+	if s.inflight++; theirs {
+		s.theirs++
+	}
 	s.told.most[0] = max(s.told.most[0], s.inflight)
 	s.context += h.context
 	s.recent += h.left
@@ -259,7 +266,9 @@ func (h *hold) release(now time.Time) {
 	defer s.mu.Unlock()
 	s.drain(now)
 	h.over, h.left, h.rest = true, 0, 0
-	s.inflight--
+	if s.inflight--; h.theirs {
+		s.theirs--
+	}
 	s.context -= h.context
 	s.unheard = 0
 	s.tidy()

@@ -80,7 +80,7 @@ var (
 	inflightDesc = prometheus.NewDesc("sightline_worker_requests_in_flight",
 		"Requests in flight at each worker, others' that it told of included.", []string{"worker", "rank"}, nil)
 	queuedDesc = prometheus.NewDesc("sightline_worker_queued_prefill_seconds",
-		"How long each worker takes to prefill what waits there, at the rate that it has shown; none: it has work and has not shown one. Sums by model say how far a fleet is behind.", []string{"model", "worker", "rank"}, nil)
+		"How long each worker takes to prefill what this Sightline has sent and waits there, at the rate that it has shown; none: it has work and has not shown one. Sums by model say how far a fleet is behind.", []string{"model", "worker", "rank"}, nil)
 )
 
 // Describe implements prometheus.Collector.
@@ -101,8 +101,8 @@ func (n *Nurse) Collect(ch chan<- prometheus.Metric) {
 			}
 			load := s.Load(now)
 			gauge(inflightDesc, float64(load.Inflight))
-			if load.Backlog == 0 || load.Rate > 0 {
-				ch <- prometheus.MustNewConstMetric(queuedDesc, prometheus.GaugeValue, load.Backlog/max(load.Rate, 1), w.Model, w.Name, strconv.Itoa(max(s.Rank, 0)))
+			if ours := s.Queued(now); ours == 0 || load.Rate > 0 {
+				ch <- prometheus.MustNewConstMetric(queuedDesc, prometheus.GaugeValue, ours/max(load.Rate, 1), w.Model, w.Name, strconv.Itoa(max(s.Rank, 0)))
 			}
 			if _, usage, age, ok := s.Told(now); ok {
 				gauge(ageDesc, age.Seconds())

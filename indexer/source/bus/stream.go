@@ -34,13 +34,14 @@ func (p Prefix) Stream() string { return strings.ToUpper(string(cmp.Or(p, Defaul
 // State is the JetStream stream of what workers hold: snapshots, by worker-rank.
 func (p Prefix) State() string { return strings.ToUpper(string(cmp.Or(p, DefaultPrefix))) + "_STATE" }
 
-// events, states, asks, beats and inboxes are the beginnings of subjects: of batches, of snapshots, of requests for one, of
-// heartbeats, of answers.
+// events, states, asks, beats, inboxes and peers are the beginnings of subjects: of batches, of snapshots, of requests for one, of
+// heartbeats, of answers, of what routers tell each other.
 func (p Prefix) events() string  { return string(cmp.Or(p, DefaultPrefix)) + ".kv." }
 func (p Prefix) asks() string    { return string(cmp.Or(p, DefaultPrefix)) + ".ask." }
 func (p Prefix) states() string  { return string(cmp.Or(p, DefaultPrefix)) + ".state." }
 func (p Prefix) beats() string   { return string(cmp.Or(p, DefaultPrefix)) + ".beat." }
 func (p Prefix) inboxes() string { return string(cmp.Or(p, DefaultPrefix)) + ".inbox." }
+func (p Prefix) peers() string   { return string(cmp.Or(p, DefaultPrefix)) + ".peer." }
 
 // RouterInbox and AgentInbox are ConnectOptions.Inbox of the routers, and of a worker's agent.
 func (p Prefix) RouterInbox() string             { return p.inboxes() + "router" }

@@ -11,6 +11,7 @@
 //	listener.go  the router's side: subjects → feeds, and a Source for each
 //	stream.go    names and limits of the stream and its subjects
 //	link.go      the router's connection, or its embedded server
+//	peers.go     messages between routers
 //
 // A worker-rank's messages are one line: epoch and number, then the stream's own number for each. Every message is published on
 // the condition that the one before is the last of its subject, so the stream takes messages of one agent only: the one that

@@ -1,0 +1,314 @@
+// Package peers has replicas share what they decide: bookings go to all others, and what Envoy reports of another's request to the
+// one that decided it.
+//
+//	router ─ Share ─▶ Exchange ── at once, then at most every 10 ms ─▶ Line (NATS, or Direct) ─▶ the others' Exchange ─▶ Follow
+//	access log ─ Forward ─▶ ┘     all that is open, every 500 ms ────▶                                       └▶ Reconcile, observe
+//
+// Nothing waits for anything: what finds no room is dropped and counted, and the next state puts it right, as it does for who comes
+// late. A replica of which nothing came for 1.5 s is gone, and its bookings with it. Messages are input like any other: bounded,
+// and believed only about what is the sender's own; who may send is the Line's to see to (NATS' permissions, a key, TLS).
+//
+//	wire.go   the bytes of a message
+//	direct.go the Line without NATS: a gRPC stream to each
+package peers
+
+import (
+	"context"
+	"crypto/rand"
+	"hash/maphash"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/sightline-router/sightline/internal/guard"
+	"github.com/sightline-router/sightline/router"
+)
+
+const (
+	waiting    = 8192                    // entries that wait to be sent
+	pause      = 10 * time.Millisecond   // between two messages
+	stateEvery = 500 * time.Millisecond  // and its sign of life
+	silent     = 1500 * time.Millisecond // then a replica is gone
+	mostPeers  = 256
+	mostStream = 1024 // of Envoy's log streams at one replica, that others know of
+)
+
+// Line carries messages between replicas.
+type Line interface {
+	// Send sends to a replica, to all for "", and does not wait for them.
+	Send(to string, message []byte) error
+}
+
+// Instance draws a replica's name: of this one process, at the front of the ids of its decisions.
+func Instance() string { return rand.Text()[:instance] }
+
+// InstanceOf is the replica that made a decision's id; "": none, or it is not such an id.
+func InstanceOf(id string) string {
+	if len(id) <= instance {
+		return ""
+	}
+	return id[:instance]
+}
+
+// Exchange is one replica's end.
+type Exchange struct {
+	own  string
+	log  *zap.Logger
+	out  chan entry
+	seed maphash.Seed
+
+	router *router.Router
+	report func(router.Outcome)
+
+	mu    sync.Mutex
+	peers map[string]*peer
+	known atomic.Int32 // peers
+
+	entries  *prometheus.CounterVec
+	unlisted atomic.Bool // a message that cannot be read was logged
+}
+
+type peer struct {
+	heard   time.Time
+	streams map[uint64]struct{} // of Envoy's access log there, as they are called here
+}
+
+// entry is one thing to send: to all, or a report to its decider.
+type entry struct {
+	shared *router.Shared
+	to     string
+	report router.Outcome
+}
+
+// New makes the end of the replica of a name. Run it; until then nothing is sent.
+func New(own string, log *zap.Logger, metrics prometheus.Registerer) *Exchange {
+	x := &Exchange{own: own, log: log, out: make(chan entry, waiting), seed: maphash.MakeSeed(), peers: make(map[string]*peer),
+		entries: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "peer_entries_total",
+			Help: "What replicas tell each other, by what became of it: sent, dropped (no room, or the line is away; the next state puts it right), taken, unread (messages that cannot be read); reports sent to the replica that decided, reports taken."}, []string{"what"})}
+	for _, what := range []string{"sent", "dropped", "taken", "unread", "reports sent", "reports taken"} {
+		x.entries.WithLabelValues(what)
+	}
+	gauge := func(name, help string, get func() float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "sightline", Name: name, Help: help}, get)
+	}
+	metrics.MustRegister(x.entries,
+		gauge("peers", "Other replicas that this one shares with.", func() float64 { return float64(x.known.Load()) }),
+		gauge("peer_age_seconds", "How long nothing has come of the replica that was heard longest ago; beyond 1.5 s it is gone.", x.age),
+		gauge("peer_requests", "Other replicas' requests that count here as in flight.", func() float64 {
+			if x.router == nil {
+				return 0
+			}
+			return float64(x.router.Theirs())
+		}))
+	return x
+}
+
+func (x *Exchange) age() (oldest float64) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, p := range x.peers {
+		oldest = max(oldest, time.Since(p.heard).Seconds())
+	}
+	return oldest
+}
+
+// Share is router.Options.Share.
+func (x *Exchange) Share(s *router.Shared) {
+	if x.known.Load() > 0 { // who comes later gets the state
+		x.put(entry{shared: s})
+	}
+}
+
+// Forward sends what Envoy reported to the replica that decided; "", and it goes to all. false: there is none such.
+func (x *Exchange) Forward(to string, o router.Outcome) bool {
+	if to != "" {
+		x.mu.Lock()
+		_, known := x.peers[to]
+		x.mu.Unlock()
+		if !known {
+			return false
+		}
+	}
+	x.put(entry{to: to, report: o})
+	return true
+}
+
+func (x *Exchange) put(e entry) {
+	select {
+	case x.out <- e:
+	default:
+		x.entries.WithLabelValues("dropped").Inc()
+	}
+}
+
+// Start names who hears of the others: the router, and report for what Envoy told them of its requests. Call it before Take and Run.
+func (x *Exchange) Start(r *router.Router, report func(router.Outcome)) {
+	x.router, x.report = r, report
+}
+
+// Run sends until ctx ends, and says good-bye.
+func (x *Exchange) Run(ctx context.Context, line Line) {
+	states, flush := time.NewTicker(stateEvery), time.NewTimer(0)
+	defer states.Stop()
+	x.send(line, true)
+	for {
+		select {
+		case <-ctx.Done():
+			x.message(line, "", append(head(x.own), kindBye), 1)
+			return
+		case <-states.C:
+			x.expire(time.Now())
+			x.send(line, true)
+		case e := <-x.out:
+			x.send(line, false, e)
+			flush.Reset(pause)
+			select { // what comes meanwhile goes together
+			case <-ctx.Done():
+			case <-flush.C:
+			}
+		}
+	}
+}
+
+// send sends what waits, and with state all that is open behind it: what ended before is not among it, what begins from now on
+// is told again.
+func (x *Exchange) send(line Line, state bool, first ...entry) {
+	type batch struct {
+		bytes []byte
+		n     int
+	}
+	batches := map[string]*batch{}
+	add := func(to string, n int, put func([]byte) []byte) {
+		b := batches[to]
+		if b == nil {
+			b = &batch{bytes: head(x.own)}
+			batches[to] = b
+		}
+		if b.bytes, b.n = put(b.bytes), b.n+n; len(b.bytes) > roomy {
+			x.message(line, to, b.bytes, b.n)
+			*b = batch{bytes: head(x.own)}
+		}
+	}
+	one := func(e entry) {
+		add(e.to, 1, func(b []byte) []byte {
+			if e.shared != nil {
+				return appendShared(b, e.shared)
+			}
+			return appendReport(b, &e.report)
+		})
+	}
+	for _, e := range first {
+		one(e)
+	}
+	for range len(x.out) {
+		one(<-x.out)
+	}
+	if state {
+		open, whole := x.router.Open(mostOpen)
+		if !whole {
+			open = nil
+		}
+		add("", 0, func(b []byte) []byte { return appendState(b, open, whole) })
+	}
+	for to, b := range batches {
+		if len(b.bytes) > headBytes {
+			x.message(line, to, b.bytes, b.n)
+		}
+	}
+}
+
+func (x *Exchange) message(line Line, to string, b []byte, n int) {
+	what := "sent"
+	if to != "" {
+		what = "reports sent"
+	}
+	if err := line.Send(to, b); err != nil {
+		what = "dropped"
+	}
+	x.entries.WithLabelValues(what).Add(float64(n))
+}
+
+// expire ends those of which nothing has come for long.
+func (x *Exchange) expire(now time.Time) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for name, p := range x.peers {
+		if now.Sub(p.heard) > silent {
+			x.leave(name, p)
+		}
+	}
+}
+
+// leave forgets a replica: its bookings end, and the log streams of Envoy's that it heard may have ended too.
+func (x *Exchange) leave(name string, p *peer) {
+	delete(x.peers, name)
+	x.known.Store(int32(len(x.peers)))
+	x.router.Leave(name)
+	for source := range p.streams {
+		x.report(router.Outcome{Phase: router.Lost, Source: source})
+	}
+	x.log.Info("a replica is gone; its requests do not count here any more", zap.String("replica", name))
+}
+
+// Take takes a message of another replica's.
+func (x *Exchange) Take(message []byte) {
+	from, entries, err := sender(message)
+	if from == x.own {
+		return
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if err == nil {
+		err = guard.Call(func() error { return x.from(from, entries) })
+	}
+	if err != nil {
+		x.entries.WithLabelValues("unread").Inc()
+		if !x.unlisted.Swap(true) {
+			x.log.Warn("another replica's message cannot be read; this is said once", zap.Error(err))
+		}
+	}
+}
+
+func (x *Exchange) from(name string, entries []byte) error {
+	p := x.peers[name]
+	if p == nil {
+		if len(x.peers) >= mostPeers || len(entries) > 0 && entries[0] == kindBye {
+			return nil
+		}
+		p = &peer{streams: make(map[uint64]struct{})}
+		x.peers[name] = p
+		x.known.Store(int32(len(x.peers)))
+		x.log.Info("another replica is there", zap.String("replica", name))
+	}
+	p.heard = time.Now()
+	count := x.entries.WithLabelValues("taken")
+	return each(entries, &taken{
+		shared: func(s *router.Shared) { count.Inc(); x.router.Follow(name, s) },
+		state:  func(open []router.Shared) { x.router.Reconcile(name, open) },
+		report: func(o router.Outcome) {
+			if o.Phase == router.Lost || InstanceOf(o.ID) == x.own {
+				o.Source = x.stream(name, p, &o)
+				x.entries.WithLabelValues("reports taken").Inc()
+				x.report(o)
+			}
+		},
+		bye: func() { x.leave(name, p) },
+	})
+}
+
+// stream is what a log stream of another replica's is called here: 0 where there are too many.
+func (x *Exchange) stream(name string, p *peer, o *router.Outcome) uint64 {
+	h := maphash.Comparable(x.seed, [2]any{name, o.Source}) | 1<<63 // our own are counted from 1
+	if o.Phase == router.Lost {
+		delete(p.streams, h)
+		return h
+	}
+	if _, known := p.streams[h]; !known && len(p.streams) >= mostStream {
+		return 0
+	}
+	p.streams[h] = struct{}{}
+	return h
+}

@@ -1,0 +1,262 @@
+package peers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"reflect"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/sightline-router/sightline/engine"
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/fleet"
+)
+
+// hall is a Line within the process: what is sent is heard by all others, or by one, unless it is away.
+type hall struct {
+	mu   sync.Mutex
+	all  []*replica
+	away atomic.Bool
+}
+
+func (h *hall) Send(to string, message []byte) error {
+	if h.away.Load() {
+		return errors.New("away")
+	}
+	h.mu.Lock()
+	all := h.all
+	h.mu.Unlock()
+	for _, r := range all {
+		if to == "" || to == r.own {
+			r.Take(message)
+		}
+	}
+	return nil
+}
+
+// replica is a router of simulated workers and its end of the line.
+type replica struct {
+	*Exchange
+	router *router.Router
+	fleet  *fleet.Fleet
+	stop   context.CancelFunc
+	done   chan struct{}
+}
+
+const workers = 8
+
+// join starts a replica in a hall.
+func (h *hall) join(t *testing.T) *replica {
+	own := Instance()
+	r := &replica{Exchange: New(own, zap.NewNop(), prometheus.NewRegistry()), fleet: fleet.New(nil), done: make(chan struct{})}
+	index := indexer.New(indexer.Options{})
+	var list []*fleet.Worker
+	for i := range workers {
+		addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 8000)
+		list = append(list, fleet.NewWorker(fmt.Sprint("w", i), addr, "m", 0, func(int) indexer.SlotID { return index.Join(indexer.SlotOptions{}) }))
+	}
+	r.fleet.Set(list)
+	r.router = router.New(router.Options{Models: []router.Model{{Name: "m", Prompts: engine.Unread(engine.Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: 16})}},
+		Fleet: r.fleet, Index: index, PredictedTTL: 10 * time.Second, Share: r.Share})
+	r.Start(r.router, r.router.Observe)
+	h.mu.Lock()
+	h.all = append(h.all[:len(h.all):len(h.all)], r)
+	h.mu.Unlock()
+	ctx, stop := context.WithCancel(t.Context())
+	r.stop = stop
+	go func() { defer close(r.done); r.Run(ctx, h) }()
+	t.Cleanup(func() { stop(); <-r.done })
+	return r
+}
+
+// decide places a prompt, which is told apart by a number, and gives the decision.
+func (r *replica) decide(prompt uint32, tokens int) router.Decision {
+	ids := make([]uint32, tokens)
+	for i := range ids {
+		ids[i] = prompt<<16 | uint32(i)
+	}
+	return r.router.Place(r.own+Instance(), "m", &engine.Prompt{IDs: ids, Sure: len(ids), Exact: true})
+}
+
+func (r *replica) load() (inflight int) {
+	for _, w := range r.fleet.Workers() {
+		inflight += w.Slots[0].Load(time.Now()).Inflight
+	}
+	return inflight
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it never came: " + what)
+		}
+	}
+}
+
+func known(n int, of ...*replica) func() bool {
+	return func() bool {
+		for _, r := range of {
+			if int(r.known.Load()) != n {
+				return false
+			}
+		}
+		return true
+	}
+}
+
+// What one has decided the other goes by at its next request: it finds the prediction, and the work.
+func TestTwoAgree(t *testing.T) {
+	h := &hall{}
+	a, b := h.join(t), h.join(t)
+	eventually(t, "they know each other", known(1, a, b))
+	for i := range 20 {
+		first := a.decide(uint32(i), 800)
+		eventually(t, "it is told", func() bool { return b.load() == i+1 })
+		if c := b.router; c.Theirs() != i+1 {
+			t.Fatalf("%d of theirs, want %d", c.Theirs(), i+1)
+		}
+		d := b.decide(uint32(i), 800)
+		if d.Targets[0] != first.Targets[0] || d.CachedTokens == 0 {
+			t.Fatalf("prompt %d: one chose %v, the other %v with %d cached", i, first.Targets[0], d.Targets[0], d.CachedTokens)
+		}
+		b.router.Observe(router.Outcome{ID: d.ID, Phase: router.Ended, Code: 200, CachedTokens: -1})
+	}
+}
+
+// Sixteen replicas, a burst to each of them, and one worker that looks best to all: without what they share each would begin with it.
+func TestNoHerd(t *testing.T) {
+	h := &hall{}
+	var all []*replica
+	for range 16 {
+		all = append(all, h.join(t))
+	}
+	eventually(t, "they know each other", known(15, all...))
+	for i := range workers { // all but worker 3 have work
+		if i == 3 {
+			continue
+		}
+		slot := all[0].fleet.Find(fmt.Sprint("w", i), -1)
+		all[0].Share(&router.Shared{Number: uint64(1000 + i), Worker: slot.Worker.Name, Rank: -1, Tokens: 3000, Context: 3000})
+		for _, r := range all[:1] {
+			r.fleet.Charge(fleet.Booking{Slot: slot, Tokens: 3000, Context: 3000})
+		}
+	}
+	eventually(t, "all see the work", func() bool {
+		for _, r := range all {
+			if r.load() < workers-1 {
+				return false
+			}
+		}
+		return true
+	})
+	got := map[string]int{}
+	for i := range 64 {
+		d := all[i%16].decide(uint32(100+i), 1000)
+		got[d.Targets[0].Worker]++
+		eventually(t, "all hear of it", func() bool {
+			for _, r := range all {
+				if r.load() < i+1 {
+					return false
+				}
+			}
+			return true
+		})
+	}
+	for w, n := range got {
+		if n > 16 { // of 64 among eight, one of which begins with 3,000 tokens less
+			t.Errorf("%s got %d of 64: %v", w, n, got)
+		}
+	}
+}
+
+// The line is away for longer than a replica is believed to live; what was begun and ended meanwhile is right once it is back. One that
+// goes takes its requests along, by a word or without.
+func TestAwayAndBack(t *testing.T) {
+	h := &hall{}
+	a, b := h.join(t), h.join(t)
+	eventually(t, "they know each other", known(1, a, b))
+	gone := a.decide(1, 800)
+	eventually(t, "it is told", func() bool { return b.load() == 1 })
+	h.away.Store(true)
+	eventually(t, "the other is given up", func() bool { return known(0, a, b)() && b.load() == 0 })
+	a.router.Observe(router.Outcome{ID: gone.ID, Phase: router.Ended, Code: 200, CachedTokens: -1})
+	for i := range 5 {
+		a.decide(uint32(2+i), 800)
+	}
+	h.away.Store(false)
+	eventually(t, "all of it is told", func() bool { return known(1, a, b)() && b.load() == 5 })
+	a.stop()
+	<-a.done
+	eventually(t, "good-bye", func() bool { return known(0, b)() && b.load() == 0 })
+}
+
+// What Envoy tells one replica of another's request goes there, and nowhere where nobody has that name.
+func TestForward(t *testing.T) {
+	h := &hall{}
+	a, b := h.join(t), h.join(t)
+	eventually(t, "they know each other", known(1, a, b))
+	d := a.decide(1, 800)
+	if b.Forward("NOBODY22", router.Outcome{ID: d.ID, Phase: router.Ended}) {
+		t.Error("forwarded to nobody")
+	}
+	if InstanceOf(d.ID) != a.own || !b.Forward(a.own, router.Outcome{ID: d.ID, Phase: router.Started, Addr: "10.0.0.1:8000", Source: 7, CachedTokens: -1}) {
+		t.Fatal("not forwarded to the decider")
+	}
+	eventually(t, "it moves to the worker that got it", func() bool { return a.fleet.Find("w1", -1).Load(time.Now()).Inflight == 1 })
+	eventually(t, "there too", func() bool { return b.fleet.Find("w1", -1).Load(time.Now()).Inflight == 1 })
+	b.Forward(a.own, router.Outcome{ID: d.ID, Phase: router.Ended, Code: 200, Source: 7, CachedTokens: -1})
+	eventually(t, "it ends in both", func() bool { return a.load() == 0 && b.load() == 0 })
+}
+
+// All that is written is read again as it was; what is cut anywhere, or changed, is refused or read, and never more than it can hold.
+func TestWire(t *testing.T) {
+	given := &router.Shared{Number: 7, Worker: "w1", Rank: -1, Decoder: "w2", DecoderRank: 3, Tokens: 500, Context: 800, From: 2, Told: true, Proven: 1,
+		Locals: []uint64{1, 1 << 63, 3}, Media: []router.SharedMedium{{Key: 9, Alias: 8, Tokens: 1000}}}
+	report := router.Outcome{ID: "A", Phase: router.Ended, Addr: "10.0.0.1:1", Fault: "reset", Source: 1 << 60, Code: 200, Answered: true, FirstByte: time.Second, CachedTokens: -1, PromptTokens: 7, OutputTokens: 8}
+	open := []router.Shared{{Number: 1, Worker: "w1", Rank: 0, Tokens: 5, Context: 6}, {Number: 2, Worker: "w2", Rank: -1}}
+	m := appendReport(appendShared(appendShared(appendShared(head("AAAAAAAA"), given), &router.Shared{Kind: router.Over, Number: 5}), &router.Shared{Kind: router.Broken, Number: 6}), &report)
+	m = append(appendState(m, open, true), kindBye)
+	read := func(m []byte) (got []any, err error) {
+		from, entries, err := sender(m)
+		if err != nil {
+			return nil, err
+		}
+		got = append(got, from)
+		return got, each(entries, &taken{shared: func(s *router.Shared) { got = append(got, s) }, report: func(o router.Outcome) { got = append(got, o) },
+			state: func(open []router.Shared) { got = append(got, open) }, bye: func() { got = append(got, "bye") }})
+	}
+	want := []any{"AAAAAAAA", given, &router.Shared{Kind: router.Over, Number: 5}, &router.Shared{Kind: router.Broken, Number: 6}, report, open, "bye"}
+	if got, err := read(m); err != nil || !reflect.DeepEqual(got, want) {
+		t.Fatalf("%v: %+v\nwant %+v", err, got, want)
+	}
+	for n := range len(m) {
+		_, _ = read(m[:n])
+	}
+	rng := rand.New(rand.NewPCG(1, 1))
+	for range 20000 {
+		bad := append([]byte(nil), m...)
+		for range 1 + rng.IntN(4) {
+			bad[headBytes+rng.IntN(len(bad)-headBytes)] = byte(rng.Uint32())
+		}
+		_, _ = read(bad)
+	}
+}
+
+func FuzzTake(f *testing.F) {
+	f.Add(appendShared(head("AAAAAAAA"), &router.Shared{Number: 7, Worker: "w1", Rank: -1, Locals: []uint64{1}}))
+	f.Fuzz(func(_ *testing.T, m []byte) {
+		if _, entries, err := sender(m); err == nil {
+			_ = each(entries, &taken{shared: func(*router.Shared) {}, report: func(router.Outcome) {}, state: func([]router.Shared) {}, bye: func() {}})
+		}
+	})
+}

@@ -1,0 +1,243 @@
+package peers
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sightline-router/sightline/router"
+)
+
+// A message: 'P' version | the sender's instance, 8 bytes | entry …
+//
+//	given    1 | number | worker, rank | decoder, rank | tokens | context | from | proven | flags | locals: n, u64 … | pictures: n, (key u64, alias u64, tokens) …
+//	over     2 | number
+//	broken   3 | number
+//	report   4 | id | phase | addr | fault | source u64 | code | flags | first byte, ns | cached+1 | prompt+1 | output
+//	state    5 | flags | n, (number | worker, rank | tokens | context) …
+//	bye      6
+//
+// Numbers are varints; a rank is one more than it is, a text has its length before it. A message is one process's word on what
+// is its own, so nothing in it names another sender.
+const (
+	magic      = 'P'
+	version    = 1
+	instance   = 8
+	headBytes  = 2 + instance
+	mostBytes  = 1 << 20 // of a message: NATS' usual limit
+	roomy      = mostBytes / 4
+	mostText   = 255
+	mostNumber = 1 << 40
+	mostMedia  = 64
+	mostOpen   = 1 << 14 // bookings in a state; with more open, it only says that its sender lives
+
+	kindGiven  = 1
+	kindOver   = 2
+	kindBroken = 3
+	kindReport = 4
+	kindState  = 5
+	kindBye    = 6
+
+	flagTold     = 1
+	flagAnswered = 1
+	flagWhole    = 1 // of a state: it has all that is open
+)
+
+var errForm = errors.New("a message that cannot be read")
+
+func head(own string) []byte { return append([]byte{magic, version}, own...) }
+
+func text(b []byte, s string) []byte {
+	s = s[:min(len(s), mostText)]
+	return append(append(b, byte(len(s))), s...)
+}
+
+func number(b []byte, n int) []byte { return binary.AppendUvarint(b, uint64(max(0, n))) }
+
+func appendShared(b []byte, s *router.Shared) []byte {
+	switch s.Kind {
+	case router.Over:
+		return binary.AppendUvarint(append(b, kindOver), s.Number)
+	case router.Broken:
+		return binary.AppendUvarint(append(b, kindBroken), s.Number)
+	}
+	b = binary.AppendUvarint(append(b, kindGiven), s.Number)
+	b = number(text(b, s.Worker), s.Rank+1)
+	b = number(text(b, s.Decoder), s.DecoderRank+1)
+	for _, n := range []int{s.Tokens, s.Context, s.From, s.Proven} {
+		b = number(b, n)
+	}
+	flags := byte(0)
+	if s.Told {
+		flags = flagTold
+	}
+	b = number(append(b, flags), len(s.Locals))
+	for _, l := range s.Locals {
+		b = binary.LittleEndian.AppendUint64(b, l)
+	}
+	media := s.Media[:min(len(s.Media), mostMedia)]
+	b = number(b, len(media))
+	for _, m := range media {
+		b = binary.LittleEndian.AppendUint64(b, m.Key)
+		b = binary.LittleEndian.AppendUint64(b, m.Alias)
+		b = number(b, m.Tokens)
+	}
+	return b
+}
+
+func appendState(b []byte, open []router.Shared, whole bool) []byte {
+	flags := byte(0)
+	if whole {
+		flags = flagWhole
+	}
+	b = number(append(b, kindState, flags), len(open))
+	for i := range open {
+		s := &open[i]
+		b = binary.AppendUvarint(b, s.Number)
+		b = number(number(number(text(b, s.Worker), s.Rank+1), s.Tokens), s.Context)
+	}
+	return b
+}
+
+func appendReport(b []byte, o *router.Outcome) []byte {
+	b = append(text(append(b, kindReport), o.ID), byte(o.Phase))
+	b = binary.LittleEndian.AppendUint64(text(text(b, o.Addr), o.Fault), o.Source)
+	flags := byte(0)
+	if o.Answered {
+		flags = flagAnswered
+	}
+	b = append(number(b, o.Code), flags)
+	for _, n := range []int{int(o.FirstByte), o.CachedTokens + 1, o.PromptTokens + 1, o.OutputTokens} {
+		b = number(b, n)
+	}
+	return b
+}
+
+// reader reads a message; the first thing that cannot be sets bad, and all later ones are zero.
+type reader struct {
+	b   []byte
+	bad bool
+}
+
+func (r *reader) number() int {
+	n, size := binary.Uvarint(r.b)
+	if size <= 0 || n > mostNumber {
+		r.bad, r.b = true, nil
+		return 0
+	}
+	r.b = r.b[size:]
+	return int(n)
+}
+
+func (r *reader) take(n int) []byte {
+	if n > len(r.b) {
+		r.bad, r.b = true, nil
+		return make([]byte, min(n, mostText+1))
+	}
+	out := r.b[:n]
+	r.b = r.b[n:]
+	return out
+}
+
+// count is a number of things that take a few bytes each, which must be there.
+func (r *reader) count(most, each int) int {
+	n := r.number()
+	if n > most || n*each > len(r.b) {
+		r.bad, r.b = true, nil
+		return 0
+	}
+	return n
+}
+
+func (r *reader) byte() byte   { return r.take(1)[0] }
+func (r *reader) word() uint64 { return binary.LittleEndian.Uint64(r.take(8)) }
+func (r *reader) text() string { return string(r.take(int(r.byte()))) }
+func (r *reader) rank() int    { return r.number() - 1 }
+
+func (r *reader) given() *router.Shared {
+	s := &router.Shared{Number: uint64(r.number()), Worker: r.text(), Rank: r.rank(), Decoder: r.text(), DecoderRank: r.rank(),
+		Tokens: r.number(), Context: r.number(), From: r.number(), Proven: r.number()}
+	s.Told = r.byte()&flagTold != 0
+	s.Locals = make([]uint64, r.count(router.MostSharedBlocks, 8))
+	for i := range s.Locals {
+		s.Locals[i] = r.word()
+	}
+	s.Media = make([]router.SharedMedium, r.count(mostMedia, 17))
+	for i := range s.Media {
+		s.Media[i] = router.SharedMedium{Key: r.word(), Alias: r.word(), Tokens: r.number()}
+	}
+	return s
+}
+
+func (r *reader) state() (open []router.Shared, whole bool) {
+	whole = r.byte()&flagWhole != 0
+	open = make([]router.Shared, r.count(mostOpen, 5))
+	for i := range open {
+		open[i] = router.Shared{Number: uint64(r.number()), Worker: r.text(), Rank: r.rank(), Tokens: r.number(), Context: r.number()}
+	}
+	return open, whole
+}
+
+func (r *reader) report() (o router.Outcome) {
+	o.ID, o.Phase, o.Addr, o.Fault, o.Source, o.Code = r.text(), router.Phase(r.byte()), r.text(), r.text(), r.word(), r.number()
+	o.Answered = r.byte()&flagAnswered != 0
+	o.FirstByte, o.CachedTokens, o.PromptTokens, o.OutputTokens = time.Duration(r.number()), r.number()-1, r.number()-1, r.number()
+	return o
+}
+
+// sender is who a message is from.
+func sender(message []byte) (from string, entries []byte, err error) {
+	if len(message) < headBytes || len(message) > mostBytes || message[0] != magic {
+		return "", nil, fmt.Errorf("%w: %d bytes", errForm, len(message))
+	}
+	if message[1] != version {
+		return "", nil, fmt.Errorf("%w: of version %d, want %d (replicas of one release?)", errForm, message[1], version)
+	}
+	return string(message[2:headBytes]), message[headBytes:], nil
+}
+
+// each gives the entries of a message, up to the first that cannot be read.
+func each(entries []byte, t *taken) error {
+	r := &reader{b: entries}
+	for len(r.b) > 0 {
+		switch kind := r.byte(); kind {
+		case kindGiven:
+			if s := r.given(); !r.bad && s.Number != 0 {
+				t.shared(s)
+			}
+		case kindOver, kindBroken:
+			s := &router.Shared{Kind: router.Over, Number: uint64(r.number())}
+			if kind == kindBroken {
+				s.Kind = router.Broken
+			}
+			if !r.bad {
+				t.shared(s)
+			}
+		case kindReport:
+			if o := r.report(); !r.bad && (o.Phase == router.Started || o.Phase == router.Ended || o.Phase == router.Lost) {
+				t.report(o)
+			}
+		case kindState:
+			if open, whole := r.state(); !r.bad && whole {
+				t.state(open)
+			}
+		case kindBye:
+			t.bye()
+		default:
+			r.bad = true
+		}
+		if r.bad {
+			return errForm
+		}
+	}
+	return nil
+}
+
+// taken is what becomes of a message's entries.
+type taken struct {
+	shared func(*router.Shared)
+	report func(router.Outcome)
+	state  func([]router.Shared)
+	bye    func()
+}

@@ -1,0 +1,210 @@
+package router
+
+import (
+	"sync"
+
+	"github.com/sightline-router/sightline/mmhash/block"
+	"github.com/sightline-router/sightline/router/fleet"
+)
+
+// Replicas that decide for one fleet tell each other what they book, so that each sees all work and all predictions, as one router
+// would. A booking travels with its prompt's blocks: each replica hears the workers' events itself, and by them follows what the
+// others have booked as it follows its own. Package peers carries it.
+//
+//	booked, or moved ─▶ Given ──▶ Follow: charged on the slot, predicted there, its pictures seen
+//	ended ─▶ Over, Broken ──────▶ Follow: given back; what broke stored nothing
+//	all that is open, now and then ─▶ Reconcile: what was lost on the way is put right
+//	a replica is gone ──────────▶ Leave: all that was its own is given back
+
+// SharedKind tells what became of a booking.
+type SharedKind uint8
+
+// The kinds. Given comes again where a request went to another worker.
+const (
+	Given SharedKind = iota
+	Over
+	Broken
+)
+
+// Shared is one booking, as other replicas are told of it. Of one that is Over or Broken there is the number alone.
+type Shared struct {
+	Kind            SharedKind
+	Number          uint64 // its replica's own, not 0
+	Worker          string
+	Rank            int    // -1: the worker has no ranks
+	Decoder         string // who decodes, where another does
+	DecoderRank     int
+	Tokens, Context int // as in fleet.Booking
+	From            int
+	Told            bool     // events tell of its prefill
+	Proven          int      // blocks that events proved
+	Locals          []uint64 // the prompt's blocks
+	Media           []SharedMedium
+}
+
+// SharedMedium is a picture that a worker has seen.
+type SharedMedium struct {
+	Key, Alias uint64
+	Tokens     int
+}
+
+// MostSharedBlocks of one prompt are told; of a longer one none, so that it is followed by the worker's rate.
+const MostSharedBlocks = 1 << 14
+
+// share tells of a booking that has a slot.
+func (r *Router) share(b *booked, at *fleet.Booking) {
+	if b.number == 0 || at.Slot == nil {
+		return
+	}
+	s := &Shared{Number: b.number, Worker: at.Slot.Worker.Name, Rank: at.Slot.Rank, Tokens: at.Tokens, Context: at.Context, Media: b.media}
+	if at.Decode != nil {
+		s.Decoder, s.DecoderRank = at.Decode.Worker.Name, at.Decode.Rank
+	}
+	if len(b.locals) <= MostSharedBlocks && at.Slot.Worker.Class == b.slot.Worker.Class { // those of another class have other hashes
+		s.Locals, s.From, s.Told, s.Proven = b.locals, at.From, at.Locals != nil, b.proven
+	}
+	if at.Slot != b.slot {
+		s.Proven = 0
+	}
+	r.opt.Share(s)
+}
+
+// unshare tells of a booking's end.
+func (r *Router) unshare(b *booked, broken bool) {
+	if b.number == 0 {
+		return
+	}
+	s := &Shared{Kind: Over, Number: b.number}
+	if broken {
+		s.Kind = Broken
+	}
+	r.opt.Share(s)
+}
+
+// Open lists what other replicas must know of: all bookings that have a slot, with what is left of them, and without blocks. ok is
+// false where there are more than most of them.
+func (r *Router) Open(most int) (list []Shared, ok bool) {
+	ok = true
+	r.opt.Fleet.Each(func(b *fleet.Booking, left int) bool {
+		if note := b.Note.(*booked); note.number != 0 {
+			if ok = len(list) < most; ok {
+				list = append(list, Shared{Number: note.number, Worker: b.Slot.Worker.Name, Rank: b.Slot.Rank, Tokens: left, Context: b.Context})
+			}
+		}
+		return ok
+	})
+	return list, ok
+}
+
+// theirs are other replicas' bookings.
+type theirs struct {
+	mu     sync.Mutex
+	of     map[string]map[uint64]*followed
+	count  int
+	blocks int // of their prompts, in all
+}
+
+// followed is one of them.
+type followed struct {
+	over  func()
+	made  *promise
+	chain []uint64
+}
+
+// Bounds of what other replicas may have us keep: 128 MiB of hashes.
+const (
+	mostTheirs       = 1 << 17
+	mostTheirsBlocks = 1 << 23
+)
+
+// Follow takes another replica's word on one of its bookings. A worker that is not known here (yet) is left to Reconcile.
+func (r *Router) Follow(replica string, s *Shared) {
+	t := &r.theirs
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r.end(replica, s.Number, s.Kind != Over)
+	if s.Kind == Given {
+		r.take(replica, s)
+	}
+}
+
+// end gives back a booking of theirs; its prediction too where it is void.
+func (r *Router) end(replica string, number uint64, void bool) {
+	t := &r.theirs
+	f := t.of[replica][number]
+	if f == nil {
+		return
+	}
+	delete(t.of[replica], number)
+	t.count, t.blocks = t.count-1, t.blocks-len(f.chain)
+	if f.over(); void {
+		r.predicted.drop(f.made, f.chain)
+	}
+}
+
+// take charges a booking of theirs.
+func (r *Router) take(replica string, s *Shared) {
+	t, now, slot := &r.theirs, r.opt.Now(), r.opt.Fleet.Find(s.Worker, s.Rank)
+	if slot == nil || t.count >= mostTheirs {
+		return
+	}
+	if t.blocks+len(s.Locals) > mostTheirsBlocks {
+		s.Locals = nil
+	}
+	b := fleet.Booking{Slot: slot, Tokens: s.Tokens, Context: s.Context}
+	if s.Told && s.From < len(s.Locals) {
+		b.Locals, b.From = s.Locals, s.From
+	}
+	if s.Decoder != "" {
+		b.Decode = r.opt.Fleet.Find(s.Decoder, s.DecoderRank)
+	}
+	f := &followed{chain: block.Chain(nil, s.Locals, 0, false)}
+	if len(s.Locals) > 0 {
+		f.made = r.predicted.add(uint32(slot.ID), f.chain, min(s.Proven, len(s.Locals)), r.lasts(slot, s.Locals, now), now)
+	}
+	for _, m := range s.Media {
+		r.sawPicture(slot, m)
+	}
+	f.over = r.opt.Fleet.Charge(b)
+	if t.of == nil {
+		t.of = make(map[string]map[uint64]*followed)
+	}
+	if t.of[replica] == nil {
+		t.of[replica] = make(map[uint64]*followed)
+	}
+	t.of[replica][s.Number] = f
+	t.count, t.blocks = t.count+1, t.blocks+len(f.chain)
+}
+
+// Reconcile takes all that another replica has open: what is not among it has ended, what is not known here is charged.
+func (r *Router) Reconcile(replica string, open []Shared) {
+	t := &r.theirs
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	there := make(map[uint64]bool, len(open))
+	for i := range open {
+		if there[open[i].Number] = true; t.of[replica][open[i].Number] == nil {
+			r.take(replica, &open[i])
+		}
+	}
+	for number := range t.of[replica] {
+		if !there[number] {
+			r.end(replica, number, false)
+		}
+	}
+}
+
+// Leave ends all that another replica has booked: it is gone. What it predicted stays: its workers have those requests.
+func (r *Router) Leave(replica string) {
+	r.Reconcile(replica, nil)
+	r.theirs.mu.Lock()
+	defer r.theirs.mu.Unlock()
+	delete(r.theirs.of, replica)
+}
+
+// Theirs counts other replicas' bookings.
+func (r *Router) Theirs() int {
+	r.theirs.mu.Lock()
+	defer r.theirs.mu.Unlock()
+	return r.theirs.count
+}
