@@ -52,6 +52,12 @@ vet:
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "not gofmt-formatted:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
 	$(GO) vet ./...
 
+# Servers of engines and their readers of JSON, for what may be smuggled past the gate; make smuggle says how many requests.
+ENGINES := $(CACHE)/engines-1
+$(ENGINES):
+	@echo "smuggle: fetching starlette, uvicorn, orjson and msgspec (once)"
+	@rm -rf $@.part && python3 -m venv $@.part && $@.part/bin/python -m pip install -q --disable-pip-version-check starlette==1.10.0 uvicorn==0.54.0 httptools==0.9.0 orjson==3.13.0 msgspec==0.22.0 && mv $@.part $@
+
 unit: | $(ENGINES) ## tests of all rooms, no Envoy needed
 	SIGHTLINE_ENGINES=$(ENGINES)/bin/python $(GO) test $(POISON) $$($(GO) list ./... | grep -v /e2e)
 
@@ -67,17 +73,15 @@ $(OPENAI):
 	@echo "e2e: fetching the openai client (once)"
 	@rm -rf $@.part && python3 -m venv $@.part && $@.part/bin/python -m pip install -q --disable-pip-version-check openai==3.54.0 && mv $@.part $@
 
-# Servers of engines and their readers of JSON, for what may be smuggled past the gate; make smuggle says how many requests.
-ENGINES := $(CACHE)/engines-1
-$(ENGINES):
-	@echo "smuggle: fetching starlette, uvicorn, orjson and msgspec (once)"
-	@rm -rf $@.part && python3 -m venv $@.part && $@.part/bin/python -m pip install -q --disable-pip-version-check starlette==1.10.0 uvicorn==0.54.0 httptools==0.9.0 orjson==3.13.0 msgspec==0.22.0 && mv $@.part $@
-.PHONY: smuggle
-N ?= 10000000
-smuggle: $(ENGINES) ## what do engines' servers read that we did not clean: N random requests in-process (ten minutes)
-	SIGHTLINE_ENGINES=$(ENGINES)/bin/python SIGHTLINE_SMUGGLE=$(N) $(GO) test -count=1 -timeout 3h -v -run '^TestNothingIsSmuggled$$' ./extproc
 e2e: $(OPENAI) $(ENGINES) ## the whole, with a real Envoy, real NATS, real sockets, the stock openai client
 	SIGHTLINE_OPENAI=$(OPENAI)/bin/python SIGHTLINE_ENGINES=$(ENGINES)/bin/python $(GO) test $(POISON) -count=1 -timeout 20m ./e2e/...
+
+.PHONY: smuggle
+N ?= 10000000
+THROUGH ?= 100000
+smuggle: $(ENGINES) ## what do engines' servers read that we did not clean: N random requests in-process (ten minutes), THROUGH of them through a real Envoy and uvicorn
+	SIGHTLINE_ENGINES=$(ENGINES)/bin/python SIGHTLINE_SMUGGLE=$(N) $(GO) test -count=1 -timeout 3h -v -run '^TestNothingIsSmuggled$$' ./extproc
+	SIGHTLINE_ENGINES=$(ENGINES)/bin/python SIGHTLINE_SMUGGLE_ENVOY=$(THROUGH) $(GO) test -count=1 -timeout 3h -v -run '^TestNothingIsSmuggledThroughEnvoy$$' ./e2e
 
 .PHONY: signals
 signals: ## rules and dashboard, asked of a real Prometheus behind a real Envoy; needs Debian's package prometheus
