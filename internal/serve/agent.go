@@ -72,7 +72,7 @@ func Agent(ctx context.Context, c AgentOptions) error {
 	}
 	a.ranks = make([]agentRank, len(feeds))
 	failed := make(chan error, 1)
-	page, err := a.serve(failed)
+	page, err := a.serve(log, failed)
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.uber.org/zap"
 
 	"github.com/sightline-router/sightline/indexer/source/bus"
 	"github.com/sightline-router/sightline/indexer/stream"
@@ -76,7 +77,7 @@ func (a *agent) state() []rankState {
 }
 
 // serve serves the page, if it is wanted, and tells failed when it cannot any more. Close what it gives.
-func (a *agent) serve(failed chan<- error) (*http.Server, error) {
+func (a *agent) serve(log *zap.Logger, failed chan<- error) (*http.Server, error) {
 	web := &http.Server{ReadHeaderTimeout: 5 * time.Second}
 	if a.o.Admin == "" {
 		return web, nil
@@ -104,7 +105,7 @@ func (a *agent) serve(failed chan<- error) (*http.Server, error) {
 		return nil, fmt.Errorf("--admin: %w", err)
 	}
 	web.Handler = admin.Access{Token: func() string { return a.o.AdminToken }, Loopback: lis.Addr().(*net.TCPAddr).IP.IsLoopback()}.Guard(mux)
-	go serveHTTP(web, lis, "--admin", failed)
+	go serveHTTP(web, lis, "--admin", log, failed)
 	return web, nil
 }
 

@@ -43,6 +43,6 @@ func startRelay(c config.Relay, media *engine.Media, log *zap.Logger, done chan<
 		return nil, errors.Join(err, lis.Close())
 	}
 	media.Relay, media.RelayDataURLs, web.Handler = r, c.DataURLs, r
-	go serveHTTP(web, lis, "media.relay", done)
+	go serveHTTP(web, lis, "media.relay", log, done)
 	return web, nil
 }

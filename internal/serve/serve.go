@@ -314,12 +314,14 @@ func (r *running) serveAdmin(ctx context.Context, version string, reloads *reloa
 			return r.sources.set.Resync(func(f *fleet.Slot) bool { return f.Worker.Name == worker }, "asked")
 		},
 	})
-	go serveHTTP(web, lis, "admin", r.done)
+	go serveHTTP(web, lis, "admin", r.log, r.done)
 	return web, nil
 }
 
-// serveHTTP serves until web is closed. A failure goes to done, with the key that it is about.
-func serveHTTP(web *http.Server, lis net.Listener, key string, done chan<- error) {
+// serveHTTP serves until web is closed. A failure goes to done, with the key that it is about. What strangers send wrong, such as
+// handshakes that fail, is said at debug: they could fill a log otherwise.
+func serveHTTP(web *http.Server, lis net.Listener, key string, log *zap.Logger, done chan<- error) {
+	web.ErrorLog, _ = zap.NewStdLogAt(log, zap.DebugLevel)
 	if err := web.Serve(lis); !errors.Is(err, http.ErrServerClosed) {
 		done <- fmt.Errorf("%s: %w", key, err)
 	}
