@@ -170,7 +170,8 @@ func (c *checker) mutations(m *mutationv3.HeaderMutationRules, at path) {
 		}
 	}
 	var lost []string
-	for _, h := range []string{"x-target-worker", "x-sightline-id", "x-route-reason", "x-data-parallel-rank", "content-length", "content-type", "retry-after"} {
+	for _, h := range []string{"x-target-worker", "x-sightline-id", "x-route-reason", "x-data-parallel-rank",
+		"x-prefiller-host-port", "x-encoder-hosts-ports", "x-kv-cache-source-host-port", "content-length", "content-type", "retry-after"} {
 		if forbid != nil && forbid.MatchString(h) || m.GetDisallowAll().GetValue() && (allow == nil || !allow.MatchString(h)) {
 			lost = append(lost, h)
 		}
