@@ -42,7 +42,9 @@ type Options struct {
 	Sim func(i int, c *sim.Config)
 	// Config, if set, may change Sightline's configuration, as the YAML file's keys, before it is written.
 	Config func(keys map[string]any)
-	Log    io.Writer // Sightline's and the agents' own output; nil: standard error
+	// Front, if set, may change what Envoy's configuration is made of.
+	Front func(o *envoy.Options)
+	Log   io.Writer // Sightline's and the agents' own output; nil: standard error
 }
 
 // ModelName is what requests call the model, unless a test says otherwise.
@@ -124,6 +126,9 @@ func Start(ctx context.Context, o Options) (*Lab, error) {
 	eo := envoy.Default()
 	eo.Listen, eo.Admin, eo.Sightline, eo.Workers, eo.TokenUsage = at(0), at(1), at(2), addrs, true
 	eo.DebugHeaders = o.Debug
+	if o.Front != nil {
+		o.Front(&eo)
+	}
 	log, err := os.Create(filepath.Join(l.dir, "envoy.log"))
 	if err != nil {
 		return l, err
