@@ -35,7 +35,7 @@ var advice = map[string]struct{ severity, want, fix string }{
 
 	// What it may say.
 	"mutation_rules": {Error, "all that Sightline sets", `allow_expression: { regex: ` +
-		`"x-(target|worker|dynamo|bypass|sight|route|data|session|gateway|prefill|enc|kv).*|content-.*|retry-after" }; edited bodies and refusals need the last`},
+		`"x-(target|worker|dynamo|bypass|sight|route|data|session|gateway|prefill|enc|kv)[a-z0-9-]+|content-[a-z]+|retry-after" }; edited bodies and refusals need the last`},
 	"metadata": {Warning, "receiving_namespaces: { untyped: [sightline] }",
 		"metadata_options: { receiving_namespaces: { untyped: [sightline] } }: access logs and override_host read it"},
 	"disable_immediate_response": {Error, "false", "take it out: refusals (400, 413, 429) become errors of Envoy's"},

@@ -146,7 +146,7 @@ func TestMistakes(t *testing.T) {
 		{"allow_mode_override", "allow_mode_override: true", "allow_mode_override: false", procAt + ".allow_mode_override", "false"},
 		{"metadata", "untyped: [sightline]", "untyped: [envoy.lb]", procAt + ".metadata_options", "not received"},
 		{"forward_rules", "failure_mode_allow: true", "forward_rules: { allowed_headers: { patterns: [{ exact: accept }] } }", procAt + ".forward_rules", "kept"},
-		{"mutation_rules", "|content-.*", "", procAt + ".mutation_rules", "content-length, content-type"},
+		{"mutation_rules", "|content-[a-z]+", "", procAt + ".mutation_rules", "content-length, content-type"},
 		{"grpc_message_limit", "envoy_grpc: { cluster_name: sightline }\n                init", "google_grpc: { target_uri: \"sightline:9002\", stat_prefix: x }\n                init", procAt + ".grpc_service", "4194304"},
 		{"grpc_message_limit", "envoy_grpc: { cluster_name: sightline }\n                init", "envoy_grpc: { cluster_name: sightline, max_receive_message_length: 1000 }\n                init", procAt + ".grpc_service", "1000"},
 		{"filter_disabled", infer, infer + off + "disabled: true } }\n", inferAt + `.typed_per_filter_config["envoy.filters.http.ext_proc"]`, "not asked"},
