@@ -201,6 +201,10 @@ upgrade: ## the release before and this one, side by side and one after the othe
 	@mkdir -p $(CACHE)/previous && git archive $(PREVIOUS) | tar -x -C $(CACHE)/previous && cd $(CACHE)/previous && $(GO) build -buildvcs=false -o sightline ./cmd/sightline
 	SIGHTLINE_OLD=$(CACHE)/previous/sightline $(GO) test $(POISON) -count=1 -timeout 10m -v -run '^TestUpgrade$$' ./e2e
 
+.PHONY: cost
+cost: ## bodies of 1 MB made to be slow, beside prose: time and memory of a decision; fails beyond 20 times; writes docs/reliability.md (a minute)
+	SIGHTLINE_COST=docs/reliability.md $(GO) test -count=1 -timeout 10m -v -run '^TestLinear$$' ./router
+
 soak-media: ## a minute of requests with four 720p images each, through a real Envoy
 	SIGHTLINE_SOAK=60s $(GO) test -count=1 -timeout 10m -v -run 'TestMediaSoak' ./e2e
 

@@ -25,6 +25,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/internal/testkit/lab"
+	"github.com/sightline-router/sightline/internal/testkit/section"
 )
 
 // Faults of every part under a steady mixed load through a real Envoy, one after another: two Sightlines, four workers of which two
@@ -150,23 +151,7 @@ func TestChaos(t *testing.T) {
 	if file := os.Getenv("SIGHTLINE_CHAOS"); file != "" && only == "" && !t.Failed() {
 		head := fmt.Sprintf("%d requests a second, two Sightlines, four simulated workers, a real Envoy, in %v on %d cores (`make chaos`).\n\n| fault | requests | failed | cut | undecided | normal after | index | goroutines, descriptors, MB (before) | |\n|---|---|---|---|---|---|---|---|---|\n",
 			c.rate, time.Since(began).Round(time.Second), runtime.NumCPU())
-		writeBetween(t, file, "chaos", head+strings.Join(rows, "\n"))
-	}
-}
-
-// writeBetween puts text between a page's markers <!-- name --> and <!-- /name -->.
-func writeBetween(t *testing.T, file, name, text string) {
-	t.Helper()
-	file = filepath.Join("..", file)
-	page, err := os.ReadFile(file)
-	begin, end := "<!-- "+name+" -->\n", "<!-- /"+name+" -->"
-	head, rest, found := strings.Cut(string(page), begin)
-	_, tail, ended := strings.Cut(rest, end)
-	if err != nil || !found || !ended {
-		t.Fatalf("%s has no %s … %s (%v)", file, begin, end, err)
-	}
-	if err := os.WriteFile(file, []byte(head+begin+"\n"+text+"\n\n"+end+tail), 0o644); err != nil {
-		t.Fatal(err)
+		section.Write(t, file, "chaos", head+strings.Join(rows, "\n"))
 	}
 }
 

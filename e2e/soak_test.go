@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/sightline-router/sightline/internal/testkit/lab"
+	"github.com/sightline-router/sightline/internal/testkit/section"
 )
 
 // A long run (make soak D=30m) of what wears a router out: prompts and pictures that never come again, names of models, sessions and
@@ -140,6 +141,6 @@ func TestSoak(t *testing.T) {
 		t.Errorf("p99 of the last tenth is %v, of the first %v", last.p99, first.p99)
 	}
 	if file := os.Getenv("SIGHTLINE_SOAK_DOC"); file != "" {
-		writeBetween(t, file, "soak", said+"\n\n"+strings.Join(rows, "\n"))
+		section.Write(t, file, "soak", said+"\n\n"+strings.Join(rows, "\n"))
 	}
 }

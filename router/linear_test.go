@@ -2,15 +2,15 @@ package router
 
 import (
 	"cmp"
-	"encoding/base64"
-	"encoding/binary"
 	"fmt"
+	"maps"
 	"math"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,194 +18,9 @@ import (
 
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/internal/testkit/section"
 	"github.com/sightline-router/sightline/router/fleet"
 )
-
-// shape is a kind of hostile body. build gives one of about n bytes; nonce makes it differ from all others, so that no
-// cache knows it.
-type shape struct {
-	name  string
-	path  string // "": chat completions
-	text  bool   // the text alone makes it hostile
-	build func(n int, nonce string) string
-}
-
-func times(n, size int, f func(i int) string) string {
-	var b strings.Builder
-	for i := 0; b.Len() < n-size; i++ {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		b.WriteString(f(i))
-	}
-	return b.String()
-}
-
-func numbered(format string) func(i int) string {
-	return func(i int) string { return fmt.Sprintf(format, i) }
-}
-
-func saying(text string) string {
-	return `{"model":"m","messages":[{"role":"user","content":"` + text + `"}]}`
-}
-
-func holding(parts string) string {
-	return `{"model":"m","messages":[{"role":"user","content":[` + parts + `]}]}`
-}
-
-// repeating is a chat of one text: a unit again and again.
-func repeating(unit string) func(n int, nonce string) string {
-	return func(n int, nonce string) string { return saying(nonce + strings.Repeat(unit, n/len(unit))) }
-}
-
-const words = "The picture shows a harbour at dusk, with 3 boats and (perhaps) 12 people on the quay. "
-
-// plainProse is what the others are measured by.
-var plainProse = shape{name: "prose", build: repeating(words)}
-
-// hostileShapes are bodies made to be slow: each stage of the way, with what it would take longest for.
-func hostileShapes() []shape {
-	nested := func(open, end string) func(n int, nonce string) string {
-		return func(n int, nonce string) string {
-			one := strings.Repeat(open, 150) + `"` + nonce + `"` + strings.Repeat(end, 150)
-			return `{"model":"m","messages":[{"role":"user","content":"` + nonce + `"}],"metadata":[` + times(n, len(one), func(int) string { return one }) + `]}`
-		}
-	}
-	anthropic := func(role, parts string) string {
-		return `{"model":"m","max_tokens":9,"messages":[{"role":"` + role + `","content":[` + parts + `]}]}`
-	}
-	return []shape{
-		// The scan.
-		{name: "quotes", build: repeating(`\"`)},
-		{name: "backslashes", build: repeating(`\\`)},
-		{name: "escaped letters", build: repeating(`\u00e9`)},
-		{name: "one number", build: func(n int, nonce string) string {
-			return `{"model":"m","messages":[{"role":"user","content":"` + nonce + `"}],"seed":` + strings.Repeat("7", n) + `}`
-		}},
-		{name: "deep lists", build: nested("[", "]")},
-		{name: "deep objects", build: nested(`{"a":`, "}")},
-		{name: "equal keys", build: func(n int, nonce string) string {
-			return `{` + times(n, 20, numbered(`"a":%d`)) + `,"model":"m","messages":[{"role":"user","content":"` + nonce + `"}]}`
-		}},
-		{name: "many keys", build: func(n int, nonce string) string {
-			return `{` + times(n, 20, numbered(`"a%d":0`)) + `,"model":"m","messages":[{"role":"user","content":"` + nonce + `"}]}`
-		}},
-		{name: "fields to remove", build: func(n int, nonce string) string {
-			return `{` + times(min(n, 90_000), 20, numbered(`"bootstrap_%d":0`)) + `,"model":"m","messages":[{"role":"user","content":"` + nonce + strings.Repeat("a", max(0, n-90_000)) + `"}]}`
-		}},
-		// Messages and parts.
-		{name: "messages", build: func(n int, nonce string) string {
-			long := strings.Repeat("a", n/4000)
-			return `{"model":"m","messages":[` + times(n-50, 50, numbered(`{"role":"user","content":"`+nonce+long+`%d"}`)) + `]}`
-		}},
-		{name: "text parts", build: func(n int, nonce string) string {
-			long := strings.Repeat("a", n/4000)
-			return holding(times(n-40, 50, numbered(`{"type":"text","text":"`+nonce+long+`%d"}`)))
-		}},
-		{name: "unknown keys of a part", build: func(n int, nonce string) string {
-			return holding(`{"type":"text","text":"` + nonce + `",` + times(n, 20, numbered(`"k%d":0`)) + `}`)
-		}},
-		{name: "unknown keys of a picture", build: func(n int, nonce string) string {
-			return holding(`{"type":"image_url","image_url":{"url":"data:image/png;base64,` + tinyPNG(1) + `"},` + times(n, 20, numbered(`"`+nonce+`%d":0`)) + `}`)
-		}},
-		{name: "keys of tool arguments", build: func(n int, nonce string) string {
-			args := "{" + times(n, 20, numbered(`\"k%d\":0`)) + "}"
-			return `{"model":"m","messages":[{"role":"assistant","content":"` + nonce + `","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"` + args + `"}}]},{"role":"user","content":"x"}]}`
-		}},
-		{name: "tool calls", build: func(n int, nonce string) string {
-			return `{"model":"m","messages":[{"role":"assistant","content":"` + nonce + `","tool_calls":[` +
-				times(n, 90, numbered(`{"id":"%d","type":"function","function":{"name":"f","arguments":"{}"}}`)) + `]},{"role":"user","content":"x"}]}`
-		}},
-		{name: "tools", build: func(n int, nonce string) string {
-			return `{"model":"m","messages":[{"role":"user","content":"` + nonce + `"}],"tools":[` +
-				times(n, 90, numbered(`{"type":"function","function":{"name":"f%d","parameters":{"type":"object"}}}`)) + `]}`
-		}},
-		{name: "template variables", build: func(n int, nonce string) string {
-			return `{"model":"m","messages":[{"role":"user","content":"` + nonce + `"}],"chat_template_kwargs":{` + times(n, 20, numbered(`"k%d":0`)) + `}}`
-		}},
-		{name: "documents", build: func(n int, nonce string) string {
-			return `{"model":"m","messages":[{"role":"user","content":"` + nonce + `"}],"documents":[` + times(n, 20, numbered(`{"text":"%d"}`)) + `]}`
-		}},
-		{name: "pictures", build: func(n int, nonce string) string {
-			return holding(`{"type":"text","text":"` + nonce + `"},` + times(n, 200, func(i int) string { return picturePart(i) }))
-		}},
-		{name: "pictures, one a message", build: func(n int, nonce string) string {
-			return `{"model":"m","messages":[` + times(n, 250, func(i int) string {
-				return `{"role":"user","content":[{"type":"text","text":"` + nonce + `"},` + picturePart(i) + `]}`
-			}) + `]}`
-		}},
-		{name: "pictures and a long text", build: func(n int, nonce string) string {
-			return holding(times(n/2, 200, picturePart) + `,{"type":"text","text":"` + nonce + strings.Repeat("a ", n/4) + `"}`)
-		}},
-		{name: "typed placeholders", build: repeating("<|image_pad|>")},
-		// Other APIs.
-		{name: "thinking blocks", path: "/v1/messages", build: func(n int, nonce string) string {
-			long := nonce + strings.Repeat("a", n/4000)
-			return anthropic("assistant", times(n, 60, numbered(`{"type":"thinking","thinking":"`+long+`%d"}`)))
-		}},
-		{name: "base64 pictures", path: "/v1/messages", build: func(n int, nonce string) string {
-			return anthropic("user", times(n, 300, base64Part))
-		}},
-		{name: "base64 pictures in tool results", path: "/v1/messages", build: func(n int, nonce string) string {
-			return anthropic("user", times(n, 1000, func(i int) string {
-				return `{"type":"tool_result","tool_use_id":"` + nonce + `","content":[` + times(900, 0, base64Part) + `]}`
-			}))
-		}},
-		{name: "tool results", path: "/v1/messages", build: func(n int, nonce string) string {
-			return anthropic("user", times(n, 60, numbered(`{"type":"tool_result","tool_use_id":"%d","content":"`+nonce+strings.Repeat("a", 200)+`"}`)))
-		}},
-		{name: "input items", path: "/v1/responses", build: func(n int, nonce string) string {
-			return `{"model":"m","input":[` + times(n, 90, numbered(`{"type":"function_call","call_id":"`+nonce+strings.Repeat("a", 200)+`%d","name":"f","arguments":"{}"}`)) + `]}`
-		}},
-		{name: "token ids", path: "/v1/completions", build: func(n int, nonce string) string {
-			return `{"model":"m","prompt":[` + times(n, 5, numbered("%d")) + `]}`
-		}},
-		{name: "prompts", path: "/v1/completions", build: func(n int, nonce string) string {
-			long := strings.Repeat("a ", n/2000)
-			return `{"model":"m","prompt":[` + times(n, 20, numbered(`"`+nonce+long+`%d"`)) + `]}`
-		}},
-		// Texts.
-		{name: "one letter", text: true, build: repeating("a")},
-		{name: "one capital", text: true, build: repeating("A")},
-		{name: "blanks", text: true, build: repeating(" ")},
-		{name: "blanks and letters", text: true, build: repeating("          a")},
-		{name: "breaks", text: true, build: repeating(`\n`)},
-		{name: "breaks and blanks", text: true, build: repeating(`\n `)},
-		{name: "tabs", text: true, build: repeating(`\t`)},
-		{name: "digits", text: true, build: repeating("7")},
-		{name: "signs", text: true, build: repeating("=")},
-		{name: "apostrophes", text: true, build: repeating("'")},
-		{name: "combining marks", text: true, build: repeating("\u0301")},
-		{name: "marks out of order", text: true, build: repeating("\u0301\u0323")},
-		{name: "composing letters", text: true, build: repeating("a\u0323\u0302")},
-		{name: "jamo", text: true, build: repeating("\u1100\u1161\u11a8")},
-		{name: "Chinese", text: true, build: repeating("港口")},
-		{name: "emoji", text: true, build: repeating("👩‍👩‍👧")},
-		{name: "beginnings of special tokens", text: true, build: repeating("<|im_")},
-		{name: "special tokens", text: true, build: repeating("<|im_start|>")},
-		{name: "thoughts", text: true, build: repeating("<think></think>")},
-	}
-}
-
-// tinyPNG is the i-th of a row of different pictures, as base64.
-func tinyPNG(i int) string {
-	b := []byte("\x89PNG\r\n\x1a\n\x00\x00\x00\x0dIHDR\x00\x00\x00\x1c\x00\x00\x00\x1c\x08\x02\x00\x00\x00")
-	b = withCRC(b, 12)
-	at := len(b)
-	b = binary.BigEndian.AppendUint32(append(b, "\x00\x00\x00\x78IDAT"...), uint32(i))
-	b = withCRC(append(b, make([]byte, 0x74)...), at+4)
-	at = len(b)
-	b = append(b, "\x00\x00\x00\x00IEND"...)
-	return base64.StdEncoding.EncodeToString(withCRC(b, at+4))
-}
-
-func picturePart(i int) string {
-	return fmt.Sprintf(`{"type":"image_url","image_url":{"url":"data:image/png;base64,%s"}}`, tinyPNG(i))
-}
-
-func base64Part(i int) string {
-	return fmt.Sprintf(`{"type":"image","source":{"type":"base64","media_type":"image/png","data":"%s"}}`, tinyPNG(i))
-}
 
 // servers are the kinds of engines that read a body in ways of their own.
 func servers(t *testing.T) map[string]*engine.Live {
@@ -264,14 +79,41 @@ func cpu() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
+// row is what the longest body of a shape cost, and how many times that is what prose of its length cost the same server.
+type row struct {
+	shape, server string
+	took          time.Duration
+	times         float64
+	memory        float64 // bytes allocated for a byte of body
+	timesMemory   float64
+}
+
+func (r row) worst() float64 { return max(r.times, r.timesMemory) }
+
+// dearest is a table of costs, the dearest first, 25 at most.
+func dearest(costs map[string]row) string {
+	rows := slices.SortedFunc(maps.Values(costs), func(a, b row) int {
+		return cmp.Or(cmp.Compare(b.worst(), a.worst()), cmp.Compare(a.server, b.server))
+	})
+	var b strings.Builder
+	b.WriteString("| body | engine | ms | times prose | bytes allocated for a byte | times prose |\n|---|---|---|---|---|---|")
+	for _, r := range rows[:min(len(rows), 25)] {
+		fmt.Fprintf(&b, "\n| %s | %s | %.1f | %.1f | %.0f | %.1f |",
+			r.shape, r.server, float64(r.took.Microseconds())/1000, r.times, r.memory, r.timesMemory)
+	}
+	return b.String()
+}
+
 // TestLinear: whatever a body says, a decision costs what its length says. Each hostile shape is measured at growing lengths,
 // each four times the one before: time and memory must not grow more than that, but for noise; quadratic work would grow
-// sixteenfold. And the longest may cost only so much more than prose of that length.
+// sixteenfold. And the longest may cost only so much more than prose of that length, in time and in memory. make cost writes the
+// dearest into docs/reliability.md, at 1 MB for all engines.
 func TestLinear(t *testing.T) {
 	const (
 		grows  = 10.0 // linear: 4, more where the caches end; quadratic: 16
-		dearer = 30.0 // keys: each takes some hundred bytes here
+		dearer = 20.0 // a key of ten bytes takes a thousand here, prose six times its length
 	)
+	page, costs := os.Getenv("SIGHTLINE_COST"), map[string]row{}
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // what the collector does beside would be counted
 	for server, live := range servers(t) {
 		t.Run(server, func(t *testing.T) {
@@ -282,7 +124,7 @@ func TestLinear(t *testing.T) {
 			})})
 			r := New(Options{Models: []Model{{Name: "m", Prompts: live}}, Fleet: f, Index: index, PredictedTTL: time.Second})
 			size := 1 << 20
-			if server != "vllm" { // what they do otherwise has to do with messages and parts
+			if server != "vllm" && page == "" { // what they do otherwise has to do with messages and parts
 				size = 1 << 18
 			}
 			nonce, why := 0, ""
@@ -306,7 +148,8 @@ func TestLinear(t *testing.T) {
 				return took, memory
 			}
 			cost(plainProse, size, 2)
-			plain, _ := cost(plainProse, size, 4)
+			plain, plainMemory := cost(plainProse, size, 4)
+			costs["prose, "+server] = row{plainProse.name, server, plain, 1, plainMemory, 1}
 			for _, s := range hostileShapes() {
 				if s.text && server != "vllm" {
 					continue // one tokenizer for all
@@ -328,12 +171,25 @@ func TestLinear(t *testing.T) {
 						}
 						took, memory = longer, longerMemory
 					}
-					t.Logf("%v, %.1f times prose, %.0f bytes of memory a byte (%s)", took, float64(took)/float64(plain), memory, why)
-					if float64(took) > dearer*float64(plain) {
-						t.Errorf("%v where prose takes %v (%s)", took, plain, why)
+					for round := 0; float64(took) > dearer*float64(plain) && round < 8; round++ { // the least of many: others compute too
+						again, _ := cost(s, size, 2)
+						took = min(took, again)
+					}
+					pooled := anew * float64(strings.Count(s.build(size, ""), "base64")) / float64(size)
+					c := row{s.name, server, took, float64(took) / float64(plain), memory, memory / plainMemory}
+					if c.times > dearer || memory > dearer*plainMemory+pooled {
+						t.Errorf("%v and %.0f bytes of memory a byte, where prose takes %v and %.0f (%s)", took, memory, plain, plainMemory, why)
+					}
+					if c.worst() > costs[s.name].worst() {
+						costs[s.name] = c
 					}
 				})
 			}
 		})
+	}
+	table := dearest(costs)
+	t.Log("\n" + table)
+	if page != "" && !t.Failed() {
+		section.Write(t, page, "cost", table)
 	}
 }

@@ -85,6 +85,7 @@ func extras(r *prompt.Reader, p *body.Part) (list []prompt.Field, err error) {
 	if err != nil {
 		return nil, err
 	}
+	list = make([]prompt.Field, 0, len(p.Fields)-known)
 	for _, e := range all.Dict().Entries() {
 		if !slices.Contains(partFields, e.Key.Text()) {
 			list = append(list, prompt.Field{Name: e.Key.Text(), Value: e.Value})

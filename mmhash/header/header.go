@@ -24,7 +24,6 @@ const MaxPixels = 178956970
 const (
 	maxSteps = 1 << 18  // windows of one file: a file cut into millions of tiny segments is given up
 	maxMeta  = 1 << 20  // bytes of one EXIF or XMP block that are looked at
-	maxText  = 4 << 20  // bytes of compressed PNG text unpacked in one file
 	keep     = 64 << 10 // a Reader's buffers beyond this are not kept for the next file
 )
 

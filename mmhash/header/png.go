@@ -21,8 +21,8 @@ type pngState struct {
 	sum      uint32
 	actl     bool
 	animated bool   // acTL with frames, and no second one
-	rawExif  []byte // "Raw profile type exif", decoded
-	unpacked int    // bytes of text that were compressed
+	rawExif  []byte // "Raw profile type exif"; unpacked in the end: the last of many counts
+	packed   struct{ exif, xmp bool }
 }
 
 // pngModes is Pillow's mode by colour type and bit depth.
@@ -164,9 +164,9 @@ func pngText(r *Reader, b []byte) {
 				r.fail(Malformed, "unknown compression of zTXt")
 				return
 			}
-			v = r.inflate(v[1:])
+			v = v[1:]
 		}
-		r.png.rawExif = unhexProfile(v)
+		r.png.rawExif, r.png.packed.exif = append(r.png.rawExif[:0], v...), kind == "zTXt"
 	case k == "XML:com.adobe.xmp" && kind == "iTXt":
 		if len(v) < 2 {
 			return
@@ -177,25 +177,19 @@ func pngText(r *Reader, b []byte) {
 		if !ok || packed != 0 && method != 0 {
 			return
 		}
-		if packed != 0 {
-			v = r.inflate(v)
-		}
-		r.xmp = append(r.xmp[:0], v...)
+		r.xmp, r.png.packed.xmp = append(r.xmp[:0], v...), packed != 0
 	case k == "XML:com.adobe.xmp":
-		r.xmp = append(r.xmp[:0], v...)
+		r.xmp, r.png.packed.xmp = append(r.xmp[:0], v...), false
 	}
 }
 
-// inflate unpacks at most maxMeta bytes, and maxText in one file; nil for bad data, as Pillow has it.
-func (r *Reader) inflate(b []byte) []byte {
+// inflate unpacks at most maxMeta bytes; nil for bad data, as Pillow has it.
+func inflate(b []byte) []byte {
 	z, err := zlib.NewReader(bytes.NewReader(b))
 	if err != nil {
 		return nil
 	}
 	v, err := io.ReadAll(io.LimitReader(z, maxMeta))
-	if r.png.unpacked += len(v); r.png.unpacked > maxText {
-		r.fail(Malformed, "too much text")
-	}
 	if err != nil {
 		return nil
 	}
@@ -218,8 +212,18 @@ func unhexProfile(b []byte) []byte {
 
 // pngDone settles where EXIF stands once the chain is over.
 func pngDone(r *Reader) {
+	p := &r.png
 	r.done = true
-	if !r.exifSeen && len(r.png.rawExif) > 0 {
-		r.exif, r.exifSeen = append(r.exif[:0], r.png.rawExif...), true
+	if p.packed.xmp {
+		r.xmp = inflate(r.xmp)
 	}
+	if r.exifSeen || len(p.rawExif) == 0 {
+		return
+	}
+	v := p.rawExif
+	if p.packed.exif {
+		v = inflate(v)
+	}
+	v = unhexProfile(v)
+	r.exif, r.exifSeen = append(r.exif[:0], v...), len(v) > 0
 }

@@ -117,7 +117,7 @@ func (d *Dict) add(key, v Value) {
 	case d.index != nil:
 		d.index[keyOf(key)] = int32(len(d.entries) - 1)
 	case len(d.entries) == indexFrom:
-		d.index = make(map[dictKey]int32, 2*len(d.entries))
+		d.index = make(map[dictKey]int32, max(2*len(d.entries), cap(d.entries)))
 		for i := range d.entries {
 			d.index[keyOf(d.entries[i].Key)] = int32(i)
 		}

@@ -8,7 +8,11 @@ type trie struct {
 	edges []uint64 // node<<8|byte in the high half, next node in the low half; 0: free
 	token []uint32 // by node: id, or noID
 	count int
+	two   []found // by the first two bytes, once all tokens are there: where most time went in texts of random letters
 }
+
+// found is where some bytes lead: the node, 0 beyond all tokens, and the longest token on the way, or noID.
+type found struct{ node, longest uint32 }
 
 func newTrie(tokens int) *trie {
 	t := &trie{token: []uint32{noID}}
@@ -30,6 +34,11 @@ func (t *trie) resize(size int) {
 func (t *trie) fit() {
 	t.resize(t.count*3/2 + 1)
 	t.token = slices.Clip(slices.Clone(t.token))
+	two := make([]found, 1<<16)
+	for i := range two {
+		two[i] = t.walk(found{0, noID}, []byte{byte(i >> 8), byte(i)})
+	}
+	t.two = two
 }
 
 // slot gives the place of an edge: where it is, or the free place where it would go.
@@ -76,14 +85,25 @@ func (t *trie) add(text []byte, id uint32) bool {
 
 // longest gives the longest token that b begins with; noID if there is none.
 func (t *trie) longest(b []byte) uint32 {
-	node, best := uint32(0), noID
+	if len(b) < 2 || t.two == nil {
+		return t.walk(found{0, noID}, b).longest
+	}
+	at := t.two[int(b[0])<<8|int(b[1])]
+	if at.node != 0 {
+		at = t.walk(at, b[2:])
+	}
+	return at.longest
+}
+
+// walk goes on from a node.
+func (t *trie) walk(at found, b []byte) found {
 	for _, c := range b {
-		if node = t.next(node, c); node == 0 {
+		if at.node = t.next(at.node, c); at.node == 0 {
 			break
 		}
-		if id := t.token[node]; id != noID {
-			best = id
+		if id := t.token[at.node]; id != noID {
+			at.longest = id
 		}
 	}
-	return best
+	return at
 }
