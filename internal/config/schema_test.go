@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"flag"
 	"os"
@@ -37,49 +38,72 @@ type object = map[string]any
 // reference is a value that stands elsewhere, which any key may have.
 var reference = object{"type": "string", "pattern": `\$\{(env|file):`}
 
-// said are the meanings of the keys, by section ("": the process's own) and key.
+// said are the meanings of the keys, by section ("": the process's own) and key, and of the sections, by what their headings say.
 func said(t *testing.T) map[string]string {
 	page, err := os.ReadFile("../../docs/configuration.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, section := map[string]string{}, ""
-	word := regexp.MustCompile("`([^`]+)`")
+	out, sections, keysFollow := map[string]string{}, []string{""}, false
+	word, link := regexp.MustCompile("`([^`]+)`"), regexp.MustCompile(`\[([^]]+)\]\([^)]*\)`)
+	names := func(text string) (list []string) {
+		for _, m := range word.FindAllStringSubmatch(text, -1) {
+			list = append(list, m[1])
+		}
+		return list
+	}
+	put := func(section, key, meaning string) {
+		if key = strings.TrimPrefix(section+"."+key, "."); out[key] == "" {
+			out[key] = strings.NewReplacer("**", "", "`", "").Replace(link.ReplaceAllString(meaning, "$1"))
+		}
+	}
 	for line := range strings.Lines(string(page)) {
 		if strings.HasPrefix(line, "#") {
-			section = ""
-			for _, m := range word.FindAllStringSubmatch(line, -1) {
-				section += m[1] + " "
+			title, meaning, _ := strings.Cut(strings.TrimSpace(line), ": ")
+			if sections = names(title); len(sections) == 0 {
+				sections = []string{""}
+			}
+			for _, s := range sections {
+				put("", s, meaning)
 			}
 		}
-		cells := strings.Split(strings.TrimSpace(line), " | ")
-		if !strings.HasPrefix(line, "| `") || len(cells) < 2 {
+		if !strings.HasPrefix(line, "| `") {
+			keysFollow = keysFollow && strings.HasPrefix(line, "|---") || strings.HasPrefix(line, "| key |")
+		}
+		cells := strings.Split(strings.TrimSuffix(strings.TrimSpace(line), "|"), " | ")
+		if !keysFollow || !strings.HasPrefix(line, "| `") || len(cells) < 2 {
 			continue
 		}
-		meaning := strings.TrimSuffix(strings.TrimSpace(cells[len(cells)-1]), " |")
-		if meaning == "|" {
-			continue
+		keys, of, one := strings.Cut(cells[0], "(of ") // one of two of this name
+		in := sections
+		if one {
+			in = names(of)
 		}
-		of := section
-		if _, rest, ok := strings.Cut(cells[0], "(of "); ok { // one of two of this name
-			of = strings.Trim(rest, "`)| ")
-		}
-		for _, m := range word.FindAllStringSubmatch(cells[0], -1) {
-			for s := range strings.FieldsSeq(of + " .") {
-				key := strings.TrimPrefix(s+"."+m[1], "..")
-				if out[key] == "" && (s != "." || section == "") {
-					out[key] = strings.NewReplacer("**", "", "`", "").Replace(regexp.MustCompile(`\[([^]]+)\]\([^)]*\)`).ReplaceAllString(meaning, "$1"))
-				}
+		for _, section := range in {
+			for _, key := range names(keys) {
+				put(section, key, strings.Trim(cells[len(cells)-1], "| "))
 			}
 		}
 	}
 	return out
 }
 
-// schemaOf describes a type; path is that of the key in the file, without indices.
-func schemaOf(v reflect.Value, path string, said map[string]string) object {
-	short := path[strings.LastIndexByte(path, '.')+1:]
+// meaning is what the page says of a key: in its own row, in that of the section whose keys it has too, or within that of the key that holds it.
+func meaning(path, above string, said map[string]string) string {
+	shared := strings.NewReplacer("models.classes", "models", "kubernetes.workers", "workers", "dynamo.nats", "nats").Replace(path)
+	at := strings.LastIndexByte(path, '.')
+	last := path[strings.LastIndexByte(path[:max(0, at)], '.')+1:]
+	text := cmp.Or(said[path], said[last], said[shared])
+	if text == "" && strings.Contains(above, path[at+1:]) {
+		return above
+	}
+	return text
+}
+
+// schemaOf describes a type; path is that of the key in the file, without indices, above the meaning of the key that holds it.
+func schemaOf(v reflect.Value, path, above string, said map[string]string) object {
 	var s object
+	text := meaning(path, above, said)
 	switch v.Interface().(type) {
 	case time.Duration:
 		s = object{"anyOf": []any{object{"type": "string"}, object{"const": 0}}, "default": v.Interface().(time.Duration).String()}
@@ -93,14 +117,14 @@ func schemaOf(v reflect.Value, path string, said map[string]string) object {
 		switch v.Kind() {
 		case reflect.Struct:
 			properties := object{}
-			fields(v, path, properties, said)
+			fields(v, path, text, properties, said)
 			s = object{"type": []any{"object", "null"}, "additionalProperties": false, "properties": properties}
 		case reflect.Slice:
-			s = object{"type": []any{"array", "null"}, "items": schemaOf(element(v.Type()), path, said)}
+			s = object{"type": []any{"array", "null"}, "items": schemaOf(element(v.Type()), path, above, said)}
 		case reflect.Map:
-			s = object{"type": []any{"object", "null"}, "additionalProperties": schemaOf(element(v.Type()), path, said)}
+			s = object{"type": []any{"object", "null"}, "additionalProperties": schemaOf(element(v.Type()), path, above, said)}
 		case reflect.Pointer:
-			s = schemaOf(reflect.New(v.Type().Elem()).Elem(), path, said)
+			s = schemaOf(reflect.New(v.Type().Elem()).Elem(), path, above, said)
 		case reflect.Interface:
 			s = object{}
 		case reflect.String:
@@ -122,21 +146,10 @@ func schemaOf(v reflect.Value, path string, said map[string]string) object {
 		delete(s, "type")
 		s["anyOf"] = []any{object{"enum": values}, reference}
 	}
-	for _, key := range []string{path, parent(path) + "." + short, parent(parent(path)) + "." + path[len(parent(parent(path))):], strings.Replace(path, "models.classes.", "models.", 1)} {
-		if text := said[strings.TrimPrefix(key, ".")]; text != "" && s["description"] == nil {
-			s["description"] = text
-		}
+	if text != "" {
+		s["description"] = text
 	}
 	return s
-}
-
-// parent is a path's section, as the page calls it: the last key before its end.
-func parent(path string) string {
-	at := strings.LastIndexByte(path, '.')
-	if at < 0 {
-		return ""
-	}
-	return path[:at]
 }
 
 // element is a value of what a list or a map has, with what it begins as.
@@ -151,22 +164,39 @@ func element(of reflect.Type) reflect.Value {
 	return v
 }
 
-func fields(v reflect.Value, path string, into object, said map[string]string) {
+func fields(v reflect.Value, path, above string, into object, said map[string]string) {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
 		tag, options, _ := strings.Cut(f.Tag.Get("yaml"), ",")
 		switch {
 		case options == "inline":
-			fields(v.Field(i), path, into, said)
+			fields(v.Field(i), path, above, into, said)
 		case tag != "" && tag != "-":
-			into[tag] = schemaOf(v.Field(i), strings.TrimPrefix(path+"."+tag, "."), said)
+			into[tag] = schemaOf(v.Field(i), strings.TrimPrefix(path+"."+tag, "."), above, said)
 		}
 	}
 }
 
-// The committed schema is what the types say, describes most keys, and takes and refuses what the reader does.
+// untold are the keys below a part of the schema that have no description.
+func untold(v any, path string) (list []string) {
+	part, ok := v.(object)
+	if !ok {
+		return nil
+	}
+	properties, _ := part["properties"].(object)
+	for key, of := range properties {
+		at := strings.TrimPrefix(path+"."+key, ".")
+		if of.(object)["description"] == nil {
+			list = append(list, at)
+		}
+		list = append(list, untold(of, at)...)
+	}
+	return append(append(list, untold(part["items"], path)...), untold(part["additionalProperties"], path)...)
+}
+
+// The committed schema is what the types say, describes each key, and takes and refuses what the reader does.
 func TestSchema(t *testing.T) {
-	s := schemaOf(reflect.ValueOf(Default()), "", said(t))
+	s := schemaOf(reflect.ValueOf(Default()), "", "", said(t))
 	s["$schema"], s["title"], s["type"] = "https://json-schema.org/draft/2020-12/schema", "Sightline's configuration", "object"
 	var text bytes.Buffer
 	e := json.NewEncoder(&text)
@@ -182,8 +212,8 @@ func TestSchema(t *testing.T) {
 	} else if !bytes.Equal(text.Bytes(), []byte(Schema)) {
 		t.Error("schema.json is not what the types and docs/configuration.md say: go test ./internal/config -run TestSchema -update")
 	}
-	if keys, told := strings.Count(text.String(), `"type"`)+strings.Count(text.String(), `"anyOf"`), strings.Count(text.String(), `"description"`); told < 120 {
-		t.Errorf("%d descriptions for about %d keys", told, keys)
+	for _, key := range untold(s, "") {
+		t.Errorf("%s has no meaning in docs/configuration.md", key)
 	}
 	doc, err := jsonschema.UnmarshalJSON(&text)
 	if err != nil {
