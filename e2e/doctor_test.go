@@ -76,19 +76,15 @@ func TestNothingToWarnOf(t *testing.T) {
 			t.Errorf("request %d, %s %s: status %d, want %d", i+1, r.method, r.path, res.StatusCode, r.status)
 		}
 	}
-	args := []string{"doctor", "-c", l.Config(), "--json", "--patience", "20s"}
+	args := []string{"--patience", "20s"}
 	for _, at := range l.AgentAdmin {
 		args = append(args, "--agent", at)
 	}
-	out, err := exec.CommandContext(t.Context(), l.Self(), args...).Output()
-	var said struct {
-		Status int
-		Checks []doctor.Result
+	checks, status := doctored(t, l.Self(), l.Config(), args...)
+	if status != 0 {
+		t.Errorf("status %d", status)
 	}
-	if json.Unmarshal(out, &said) != nil || err != nil || said.Status != 0 {
-		t.Errorf("%v, status %d: %s", err, said.Status, out)
-	}
-	for _, r := range said.Checks {
+	for _, r := range checks {
 		if r.Verdict != doctor.OK {
 			t.Errorf("%+v", r)
 		}
@@ -130,15 +126,23 @@ func TestDoctorThroughEnvoy(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%v\n%s", err, log.String())
 		}
-		out, _ := exec.CommandContext(t.Context(), l.Self(), "doctor", "-c", file, "--json", "--patience", "10s").Output() // its status is 1
+		checks, _ := doctored(t, l.Self(), file, "--patience", "10s")
 		p.Stop()
-		var said struct{ Checks []doctor.Result }
-		if err := json.Unmarshal(out, &said); err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
-		at := slices.IndexFunc(said.Checks, func(r doctor.Result) bool { return r.Code == c.code })
-		if r := said.Checks[at]; r.Verdict != doctor.Error || !strings.Contains(strings.Join(r.Evidence, "\n"), c.evidence) || r.Fix == "" {
+		at := slices.IndexFunc(checks, func(r doctor.Result) bool { return r.Code == c.code })
+		if r := checks[at]; r.Verdict != doctor.Error || !strings.Contains(strings.Join(r.Evidence, "\n"), c.evidence) || r.Fix == "" {
 			t.Errorf("%+v", r)
 		}
 	}
+}
+
+// doctored is what `sightline doctor` says of a configuration, and its exit status.
+func doctored(t *testing.T, bin, file string, args ...string) (checks []doctor.Result, status int) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), bin, append([]string{"doctor", "-c", file, "--json"}, args...)...)
+	out, err := cmd.Output()
+	var said struct{ Checks []doctor.Result }
+	if json.Unmarshal(out, &said) != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return said.Checks, cmd.ProcessState.ExitCode()
 }

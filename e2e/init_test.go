@@ -3,13 +3,14 @@ package e2e
 import (
 	"context"
 	"errors"
-	"io"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/sightline-router/sightline/internal/doctor"
 	"github.com/sightline-router/sightline/internal/testkit/envoytest"
 	"github.com/sightline-router/sightline/internal/testkit/lab"
 	"github.com/sightline-router/sightline/internal/testkit/sim"
@@ -53,7 +54,7 @@ func TestInit(t *testing.T) {
 	}
 }
 
-// initialised runs `sightline init` for running workers, then Sightline and Envoy with what it wrote.
+// initialised runs `sightline init` for running workers, then Sightline and Envoy with what it wrote, in which the doctor finds nothing wrong.
 func initialised(t *testing.T, model string, workers []string) *lab.Lab {
 	t.Helper()
 	bin, err := product()
@@ -81,7 +82,7 @@ func initialised(t *testing.T, model string, workers []string) *lab.Lab {
 	l.URL = "http://" + clients
 	f, err := os.OpenFile(config, os.O_APPEND|os.O_WRONLY, 0)
 	if err == nil {
-		_, err = io.WriteString(f, "listen: "+listen+"\nadmin: "+l.Admin+"\nlog_level: error\n")
+		_, err = fmt.Fprintf(f, "listen: %s\nadmin: %s\nenvoy: {listen: %q, admin: %q}\nlog_level: error\n", listen, l.Admin, clients, envoyAdmin)
 		err = errors.Join(err, f.Close())
 	}
 	text, readErr := os.ReadFile(proxy)
@@ -110,6 +111,15 @@ func initialised(t *testing.T, model string, workers []string) *lab.Lab {
 	t.Cleanup(e.Stop)
 	if err := lab.WaitReady(t.Context(), l.Admin, envoyAdmin, len(workers)); err != nil {
 		t.Fatal(err)
+	}
+	checks, status := doctored(t, bin, config, "--patience", "60s")
+	for _, c := range checks {
+		if c.Verdict != doctor.OK && c.Verdict != doctor.Unchecked {
+			t.Errorf("%+v", c)
+		}
+	}
+	if status != 0 || len(checks) < 30 {
+		t.Errorf("doctor: status %d of %d checks", status, len(checks))
 	}
 	return l
 }
