@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	spans "go.opentelemetry.io/proto/otlp/trace/v1"
 	"go.uber.org/zap"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/sightline-router/sightline/internal/trace"
 	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/decisionlog"
 )
 
 // receiver keeps what an OTLP receiver is sent.
@@ -56,6 +58,7 @@ func TestTraces(t *testing.T) {
 		"receiver away":        {client: sampled, away: true},
 	} {
 		t.Run(name, func(t *testing.T) {
+			told := router.Recent{Considered: 2, Ranked: []router.Considered{{Candidate: decisionlog.Candidate{Worker: "a", Cost: 36, Exact: 64}}, {Candidate: decisionlog.Candidate{Worker: "b", Cost: 100}}}}
 			lis, err := net.Listen("tcp", "127.0.0.1:0")
 			if err != nil {
 				t.Fatal(err)
@@ -68,7 +71,9 @@ func TestTraces(t *testing.T) {
 				go func() { _ = g.Serve(lis) }()
 				defer g.Stop()
 			}
-			tracer, err := trace.Start(trace.Options{Endpoint: lis.Addr().String(), Insecure: true, Sample: test.sample, Log: zap.NewNop()})
+			reg := prometheus.NewRegistry()
+			tracer, err := trace.Start(trace.Options{Endpoint: lis.Addr().String(), Insecure: true, Sample: test.sample, Log: zap.NewNop(), Metrics: reg,
+				Told: func(string) (router.Recent, bool) { return told, true }})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -100,11 +105,15 @@ func TestTraces(t *testing.T) {
 					}
 				}
 			}
-			if len(found) != test.spans {
-				t.Fatalf("%d spans, want %d", len(found), test.spans)
+			counted, err := reg.Gather()
+			if err != nil || len(found) != test.spans || !test.away && len(counted) != test.spans {
+				t.Fatalf("%d spans, want %d; counted %v, %v", len(found), test.spans, counted, err)
 			}
 			if test.spans == 0 {
 				return
+			}
+			if m := counted[0].GetMetric(); len(m) != 1 || m[0].GetLabel()[0].GetValue() != "sent" || m[0].GetCounter().GetValue() != 1 {
+				t.Errorf("counted %v", m)
 			}
 			s := found[0]
 			if parent := hex.EncodeToString(s.ParentSpanId); parent != test.parent || test.parent != "" && hex.EncodeToString(s.TraceId) != trace1 {
@@ -122,9 +131,12 @@ func TestTraces(t *testing.T) {
 			requests, _ := r.seen()
 			want := map[string]any{"gen_ai.operation.name": "chat", "gen_ai.request.model": "m", "gen_ai.usage.input_tokens": int64(100),
 				"sightline.id": requests[0].ID, "sightline.worker": "a", "sightline.reason": string(router.Load), "sightline.why": "no events",
-				"sightline.cached_tokens": int64(64)}
+				"sightline.cached_tokens": int64(64), "sightline.considered": int64(2), "sightline.ties": int64(0), "sightline.margin": int64(0)}
 			if !maps.Equal(seen, want) {
 				t.Errorf("attributes %v, want %v", seen, want)
+			}
+			if text := prototext.Format(s); len(s.Events) != 2 || !strings.Contains(text, "sightline.exact_tokens") || !strings.Contains(text, "sightline.cost_tokens") {
+				t.Error("the candidates are not told: ", text)
 			}
 		})
 	}

@@ -140,7 +140,7 @@ func (s *Server) Run(stopped context.Context) error {
 	defer r.sources.close()
 	r.gate = &gate{sources: r.sources, after: s.cfg.ReadyAfter, began: time.Now(), ctx: stopped}
 	r.metrics.MustRegister(newStateMetrics(r.index, s.media), r.gate, build.Metric())
-	tracer, err := s.startTracing(build.Version)
+	tracer, err := r.startTracing(build.Version)
 	if err != nil {
 		return err
 	}
@@ -227,12 +227,13 @@ func (s *Server) openDecisionLog(metrics prometheus.Registerer) (*decisionlog.Lo
 }
 
 // startTracing gives nil where it is off.
-func (s *Server) startTracing(version string) (*trace.Tracer, error) {
-	c := s.cfg.Tracing
+func (r *running) startTracing(version string) (*trace.Tracer, error) {
+	c := r.cfg.Tracing
 	if c.Endpoint == "" {
 		return nil, nil
 	}
-	t, err := trace.Start(trace.Options{Endpoint: c.Endpoint, Insecure: c.Insecure, Sample: c.Sample, Version: version, Log: s.log})
+	t, err := trace.Start(trace.Options{Endpoint: c.Endpoint, Insecure: c.Insecure, Sample: c.Sample, Version: version,
+		Told: r.router.Decision, Log: r.log, Metrics: r.metrics})
 	if err != nil {
 		return nil, fmt.Errorf("tracing.endpoint: %w", err)
 	}

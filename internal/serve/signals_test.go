@@ -32,6 +32,7 @@ models:
 workers:
 - {name: a, addr: "127.0.0.1:9", events: {zmq: "tcp://127.0.0.1:9"}}
 decision_log: {file: DIR/decisions.jsonl}
+tracing: {endpoint: "127.0.0.1:9", insecure: true}
 nats: {listen: "127.0.0.1:0", dir: DIR/streams}
 media: {relay: {listen: "127.0.0.1:0", url: "http://127.0.0.1:9904"}}
 `

@@ -1,13 +1,17 @@
 // Package trace sends decisions as OpenTelemetry spans over OTLP/gRPC: one span "sightline decide" each, under the span that
 // the request came with. What a client wrote is in none of it: no prompt, no image, no header, no name of a model that is
-// not configured. Nothing waits for the receiver: 2,048 spans are queued at most, and what comes beyond is dropped.
+// not configured. The candidates are its events. Nothing waits for the receiver: of the spans that are made and not yet sent more
+// than 2,048 are dropped; what became of each is counted.
 package trace
 
 import (
 	"context"
 	"crypto/tls"
+	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
@@ -31,18 +35,58 @@ const (
 
 // Options say where spans go.
 type Options struct {
-	Endpoint string  // host:port of an OTLP/gRPC receiver
-	Insecure bool    // plain text; otherwise TLS with the system's authorities
-	Sample   float64 // share of the decisions whose request came with no span, 0 to 1
-	Version  string  // Sightline's
+	Endpoint string                                // host:port of an OTLP/gRPC receiver
+	Insecure bool                                  // plain text; otherwise TLS with the system's authorities
+	Sample   float64                               // share of the decisions whose request came with no span, 0 to 1
+	Version  string                                // Sightline's
+	Told     func(id string) (router.Recent, bool) // a decision's candidates
 	Log      *zap.Logger
+	Metrics  prometheus.Registerer // nil: none
 }
 
 // Tracer makes spans of decisions.
 type Tracer struct {
 	provider *sdk.TracerProvider
 	tracer   trace.Tracer
+	told     func(id string) (router.Recent, bool)
 	log      *zap.Logger
+}
+
+// counts say what became of the spans, and how many wait.
+type counts struct {
+	waiting atomic.Int64
+	spans   *prometheus.CounterVec
+}
+
+// queue lets through what the batcher behind it has room for, which drops in silence.
+type queue struct {
+	sdk.SpanProcessor
+	*counts
+}
+
+func (q queue) OnEnd(span sdk.ReadOnlySpan) {
+	if q.waiting.Add(1) > mostQueued {
+		q.waiting.Add(-1)
+		q.spans.WithLabelValues("dropped").Inc()
+		return
+	}
+	q.SpanProcessor.OnEnd(span)
+}
+
+// sender is where the batcher's spans end.
+type sender struct {
+	sdk.SpanExporter
+	*counts
+}
+
+func (s sender) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error {
+	err, what := s.SpanExporter.ExportSpans(ctx, spans), "sent"
+	if err != nil {
+		what = "failed"
+	}
+	s.waiting.Add(-int64(len(spans)))
+	s.spans.WithLabelValues(what).Add(float64(len(spans)))
+	return err
 }
 
 // Start connects in the background: a receiver that is away is no error. Failures of OpenTelemetry's own, which it keeps one
@@ -60,11 +104,13 @@ func Start(opt Options) (*Tracer, error) {
 		return zapcore.NewSamplerWithOptions(c, time.Minute, 1, 0)
 	}))
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { log.Warn("traces are not sent", zap.Error(err)) }))
+	n := &counts{spans: promauto.With(opt.Metrics).NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "trace_spans_total",
+		Help: "Spans of decisions by what became of them: sent; failed: the receiver did not take them; dropped: 2,048 waited to be sent."}, []string{"what"})}
 	provider := sdk.NewTracerProvider(
-		sdk.WithBatcher(exporter, sdk.WithMaxQueueSize(mostQueued)),
+		sdk.WithSpanProcessor(queue{sdk.NewBatchSpanProcessor(sender{exporter, n}, sdk.WithMaxQueueSize(mostQueued)), n}),
 		sdk.WithSampler(sdk.ParentBased(sdk.TraceIDRatioBased(opt.Sample))),
 		sdk.WithResource(resource.NewSchemaless(attribute.String("service.name", "sightline"), attribute.String("service.version", opt.Version))))
-	return &Tracer{provider: provider, tracer: provider.Tracer("sightline"), log: log}, nil
+	return &Tracer{provider: provider, tracer: provider.Tracer("sightline"), told: opt.Told, log: log}, nil
 }
 
 // Decided is an extproc.Traced.
@@ -76,8 +122,23 @@ func (t *Tracer) Decided(traceparent, path string, d router.Decision, began time
 	_, span := t.tracer.Start(ctx, "sightline decide", trace.WithTimestamp(began))
 	if span.IsRecording() {
 		span.SetAttributes(attributes(path, &d)...)
+		t.candidates(span, d.ID)
 	}
 	span.End(trace.WithTimestamp(began.Add(took)))
+}
+
+// candidates are the workers that the decision weighed, best first, in tokens.
+func (t *Tracer) candidates(span trace.Span, id string) {
+	told, ok := t.told(id)
+	if !ok || told.Considered == 0 {
+		return
+	}
+	span.SetAttributes(attribute.Int("sightline.considered", told.Considered), attribute.Int("sightline.ties", told.Ties), attribute.Float64("sightline.margin", told.Margin()))
+	for _, c := range told.Ranked {
+		span.AddEvent("sightline.candidate", trace.WithTimestamp(told.At.Add(told.Took)), trace.WithAttributes(attribute.String("sightline.worker", c.Worker), attribute.Int("sightline.rank", c.Rank),
+			attribute.Int("sightline.exact_tokens", c.Exact), attribute.Int("sightline.predicted_tokens", c.Predicted), attribute.Int("sightline.encode_tokens", c.Encode),
+			attribute.Int("sightline.inflight", c.Inflight), attribute.Float64("sightline.backlog_tokens", c.Backlog), attribute.Float64("sightline.cost_tokens", c.Cost)))
+	}
 }
 
 // attributes follow OpenTelemetry's semantic conventions for generative AI where those have a name for it.

@@ -1,0 +1,39 @@
+package trace
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap"
+
+	"github.com/sightline-router/sightline/router"
+)
+
+// A receiver that hangs holds no decision up: the spans that wait are bounded, and what is dropped is counted.
+func TestSpansAreBounded(t *testing.T) {
+	lis, err := net.Listen("tcp", "127.0.0.1:0") // nobody accepts
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lis.Close()
+	reg := prometheus.NewRegistry()
+	tracer, err := Start(Options{Endpoint: lis.Addr().String(), Insecure: true, Sample: 1, Log: zap.NewNop(), Metrics: reg,
+		Told: func(string) (router.Recent, bool) { return router.Recent{}, false }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tracer.Close()
+	const made = mostQueued + 700
+	for range made {
+		tracer.Decided("", "/v1/completions", router.Decision{ID: "d"}, time.Now(), 0)
+	}
+	families, err := reg.Gather()
+	if err != nil || len(families) != 1 || len(families[0].GetMetric()) != 1 {
+		t.Fatal(families, err)
+	}
+	if m := families[0].GetMetric()[0]; m.GetLabel()[0].GetValue() != "dropped" || m.GetCounter().GetValue() != made-mostQueued {
+		t.Errorf("%v, want %d dropped", m, made-mostQueued)
+	}
+}
