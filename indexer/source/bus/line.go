@@ -197,7 +197,7 @@ func (l *line) messages(ctx context.Context, from uint64, some bool, each func(s
 	}
 	next := uint64(0)
 	begin := func() error { return nil }
-	if t.Made == e.made && t.Epoch == e.epoch {
+	if t.Made == e.made && t.Epoch == e.epoch && t.Seq <= e.seq { // else it is of another line, or of one before under that epoch
 		next = t.Seq + 1
 		if from <= t.Seq {
 			begin = func() error {
@@ -234,8 +234,8 @@ func (l *line) messages(ctx context.Context, from uint64, some bool, each func(s
 		if err != nil {
 			return err
 		}
-		if h, err := readHead(m.Data()); err == nil && !forwarded(m.Headers(), 0) && h.epoch == e.epoch && h.seq >= next {
-			if h.seq != next && !some {
+		if h, err := readHead(m.Data()); err == nil && !forwarded(m.Headers(), 0) && h.epoch == e.epoch {
+			if h.seq < next || h.seq != next && !some { // an earlier number: the line began anew
 				return errIncomplete
 			}
 			if first {

@@ -102,7 +102,11 @@ func (l *Listener) deliver(subject string, headers nats.Header, data []byte) {
 		}
 		return
 	}
-	f.Offer(stream.Message{Epoch: h.epoch, Seq: h.seq, Payload: data})
+	if h.epoch == f.last.epoch && h.agent != f.last.agent && h.seq <= f.last.seq {
+		f.again.Add(1)
+	}
+	f.last = h
+	f.Offer(stream.Message{Epoch: h.epoch + f.again.Load(), Seq: h.seq, Payload: data})
 }
 
 // follower is the feed of a worker-rank, nil if none follows it.
@@ -116,6 +120,10 @@ func (l *Listener) follower(suffix string) *follower {
 type follower struct {
 	*stream.Feed
 	beat atomic.Int64 // Unix ns
+	last head         // only deliver's
+	// again is how often the line began anew under the epoch that it had, as 0.1.0-rc.1's agents do behind a message that they
+	// cannot read. It is added to the epochs that the feed sees, since within one of them an earlier number is a duplicate.
+	again atomic.Uint64
 }
 
 // Source is one worker-rank, for a feed with this package's Decoder.
@@ -182,6 +190,10 @@ func (s *source) Replay(ctx context.Context, from uint64, each func(stream.Messa
 	line, err := newLine(s.l.NATS, s.l.Prefix, s.suffix)
 	if err != nil {
 		return err
+	}
+	if f := s.l.follower(s.suffix); f != nil && f.again.Load() > 0 {
+		again, as := f.again.Load(), each
+		each = func(m stream.Message) error { m.Epoch += again; return as(m) }
 	}
 	err = line.messages(ctx, from, false, each)
 	if !errors.Is(err, errIncomplete) && !errors.Is(err, errEmpty) {

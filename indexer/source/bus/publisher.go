@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -106,6 +107,7 @@ type Publisher struct {
 	up        bool
 	unproven  bool      // it went on from a snapshot, and the engine has not shown yet that nothing was missed
 	events    []byte    // that wait
+	lost      bool      // one of them is kvevent.Lost
 	waiting   bool      // there is something to publish, if only flags
 	dropped   bool      // events were dropped: until a snapshot is taken none are kept, and each message leaves out a number
 	fenced    bool      // a younger agent publishes
@@ -180,6 +182,7 @@ func (p *Publisher) add(e *kvevent.Event) {
 	if p.fenced || p.dropped {
 		return
 	}
+	p.lost = p.lost || e.Kind == kvevent.Lost
 	if p.events = appendEvent(p.events, e, p.o.Tokens); len(p.events) > maxMessage {
 		p.drop()
 	}
@@ -196,7 +199,7 @@ func (p *Publisher) drop() {
 func (p *Publisher) told(e *kvevent.Event) {
 	p.beginBatch()
 	if e.Kind == kvevent.Cleared {
-		p.events = p.events[:0]
+		p.events, p.lost = p.events[:0], false
 	}
 	if e.Kind == kvevent.Stored {
 		p.blockSize = e.BlockSize
@@ -408,12 +411,12 @@ func (p *Publisher) take(leaving bool) (m *outgoing, s *snapshot) {
 	if p.dropped {
 		p.seq++
 	}
-	m = &outgoing{head: p.head, payload: append(p.head.append(make([]byte, 0, headBytes+len(p.events))), p.events...)}
+	m = &outgoing{head: p.head, payload: append(p.head.append(make([]byte, 0, headBytes+len(p.events)), p.lost), p.events...)}
 	if p.events = p.events[:0]; cap(p.events) > maxMessage/4 {
 		p.events = nil
 	}
 	p.seq++
-	p.waiting = false
+	p.waiting, p.lost = false, false
 	if due {
 		list, err := p.index.Blocks(p.slot)
 		if err == nil {
@@ -527,7 +530,7 @@ func (p *Publisher) unsaved(s *snapshot) {
 func (p *Publisher) save(ctx context.Context, s *snapshot) {
 	ctx, cancel := context.WithTimeout(ctx, snapshotTime)
 	defer cancel()
-	b := s.of.head.append(nil)
+	b := s.of.head.append(nil, slices.ContainsFunc(s.rest, func(e kvevent.Event) bool { return e.Kind == kvevent.Lost }))
 	b = appendEvent(b, &kvevent.Event{Kind: kvevent.Cleared}, false)
 	for _, e := range indexer.Events(s.blocks) {
 		e.BlockSize = s.blockSize

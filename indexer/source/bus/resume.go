@@ -64,8 +64,9 @@ func (p *Publisher) claim(ctx context.Context) (fresh bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	// A new line's epoch is when the server made the stream, so that lines of an older stream have smaller ones.
-	p.made, p.head, p.last = e.made, head{epoch: uint64(e.made)}, 0
+	// A new line's epoch is when the server made the stream, and how many messages that has had: lines of an older stream, and those
+	// before in this one, have smaller ones.
+	p.made, p.head, p.last = e.made, head{epoch: uint64(e.made) + e.stream.CachedInfo().State.LastSeq}, 0
 	if fresh = e.message == nil || e.unreadable != nil; !fresh {
 		p.head = e.head
 		p.seq++
@@ -75,7 +76,7 @@ func (p *Publisher) claim(ctx context.Context) (fresh bool, err error) {
 	}
 	p.head.agent = rand.Uint64()
 	p.flags |= flagAway
-	ack, err := p.line.js.PublishMsg(ctx, &nats.Msg{Subject: p.line.subject(), Data: p.head.append(nil)}, jetstream.WithExpectLastSequencePerSubject(p.last))
+	ack, err := p.line.js.PublishMsg(ctx, &nats.Msg{Subject: p.line.subject(), Data: p.head.append(nil, false)}, jetstream.WithExpectLastSequencePerSubject(p.last))
 	if err != nil {
 		return false, err
 	}

@@ -44,8 +44,8 @@ import (
 // A snapshot is such a message, of a clear, the events that rebuild what the worker holds, and stream.Feed's Rest.
 const (
 	magic     = 'S'
-	version   = 4 // it has kinds that 3 lacks
-	oldest    = 3 // of the release before, which a router hears while its agents are still of it
+	version   = 4 // it has kvevent.Lost, which 3 lacks
+	oldest    = 3 // 0.1.0-rc.1's: of all messages that the release before can read too
 	headBytes = 3 + 5*8
 
 	flagPartial   = 1
@@ -68,8 +68,13 @@ type head struct {
 	next, sum         uint64 // the engine's, as in stream.Position
 }
 
-func (h *head) append(b []byte) []byte {
-	return appendWords(append(b, magic, version, h.flags), []uint64{h.epoch, h.seq, h.agent, h.next, h.sum})
+// append begins a message. lost: one of its events is kvevent.Lost.
+func (h *head) append(b []byte, lost bool) []byte {
+	v := byte(oldest)
+	if lost {
+		v = version
+	}
+	return appendWords(append(b, magic, v, h.flags), []uint64{h.epoch, h.seq, h.agent, h.next, h.sum})
 }
 
 func readHead(b []byte) (h head, err error) {

@@ -34,7 +34,7 @@ func TestWire(t *testing.T) {
 		if c.tokens {
 			flags = flagPartial | flagAway
 		}
-		b := (&head{flags, 77, 88, 99, 111, 222}).append(nil)
+		b := (&head{flags, 77, 88, 99, 111, 222}).append(nil, false)
 		for i := range c.in {
 			b = appendEvent(b, &c.in[i], c.tokens)
 		}
@@ -72,7 +72,7 @@ func TestWire(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	b := (&head{epoch: 1, seq: 2}).append(nil)
+	b := (&head{epoch: 1, seq: 2}).append(nil, false)
 	b = appendEvent(b, &kvevent.Event{Kind: kvevent.Stored, HasParent: true, Parent: 1, BlockSize: 2, EngineHashes: []uint64{1}, Locals: []uint64{2}, Tokens: []uint32{7, 8},
 		LoRA: "a", Media: []kvevent.Mention{{Name: []byte("n")}}}, true)
 	f.Add(appendEvent(b, &kvevent.Event{Kind: kvevent.Removed, EngineHashes: []uint64{4}}, false))
