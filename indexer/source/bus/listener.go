@@ -79,14 +79,15 @@ func (l *Listener) follow(ctx context.Context, js jetstream.JetStream) error {
 		return err
 	}
 	return consume(ctx, js, l.Prefix, cmp.Or(l.watch, watchStream), func(m jetstream.Msg) {
-		_ = guard.Call(func() error { l.deliver(m.Subject(), m.Headers(), m.Data()); return nil }) // a message that panics is dropped
+		_ = guard.Call(func() error { l.deliver(m); return nil }) // a message that panics is dropped
 	})
 }
 
 // deliver hands one message to its feed, or reports a worker-rank that has none.
-func (l *Listener) deliver(subject string, headers nats.Header, data []byte) {
+func (l *Listener) deliver(m jetstream.Msg) {
+	subject, data := m.Subject(), m.Data()
 	h, err := readHead(data)
-	if err == nil && forwarded(headers, 0) {
+	if err == nil && forwarded(m.Headers(), 0) {
 		err = errForwarded
 	}
 	if err != nil {
@@ -102,11 +103,12 @@ func (l *Listener) deliver(subject string, headers nats.Header, data []byte) {
 		}
 		return
 	}
-	if h.epoch == f.last.epoch && h.agent != f.last.agent && h.seq <= f.last.seq {
-		f.again.Add(1)
+	begun := uint64(0)
+	if meta, err := m.Metadata(); err == nil && h.epoch == f.last.epoch && h.agent != f.last.agent && h.seq <= f.last.seq {
+		begun = meta.Sequence.Stream
 	}
 	f.last = h
-	f.Offer(stream.Message{Epoch: h.epoch + f.again.Load(), Seq: h.seq, Payload: data})
+	f.Offer(stream.Message{Epoch: h.epoch + f.begin(h.epoch, begun), Seq: h.seq, Payload: data})
 }
 
 // follower is the feed of a worker-rank, nil if none follows it.
@@ -121,9 +123,23 @@ type follower struct {
 	*stream.Feed
 	beat atomic.Int64 // Unix ns
 	last head         // only deliver's
-	// again is how often the line began anew under the epoch that it had, as 0.1.0-rc.1's agents do behind a message that they
-	// cannot read. It is added to the epochs that the feed sees, since within one of them an earlier number is a duplicate.
-	again atomic.Uint64
+
+	mu           sync.Mutex
+	epoch, begun uint64 // begin's
+}
+
+// begin is line.begin. What it gives is added to the epochs that the feed sees: within one of them an earlier number is a duplicate.
+func (f *follower) begin(epoch, number uint64) (begun uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case epoch < f.epoch:
+		return 0
+	case epoch > f.epoch:
+		f.epoch, f.begun = epoch, 0
+	}
+	f.begun = max(f.begun, number)
+	return f.begun
 }
 
 // Source is one worker-rank, for a feed with this package's Decoder.
@@ -191,10 +207,11 @@ func (s *source) Replay(ctx context.Context, from uint64, each func(stream.Messa
 	if err != nil {
 		return err
 	}
-	if f := s.l.follower(s.suffix); f != nil && f.again.Load() > 0 {
-		again, as := f.again.Load(), each
-		each = func(m stream.Message) error { m.Epoch += again; return as(m) }
+	f := s.l.follower(s.suffix)
+	if f == nil {
+		f = new(follower)
 	}
+	line.begin = f.begin
 	err = line.messages(ctx, from, false, each)
 	if !errors.Is(err, errIncomplete) && !errors.Is(err, errEmpty) {
 		return err

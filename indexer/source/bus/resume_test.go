@@ -8,6 +8,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/indexer/stream"
 )
 
@@ -129,4 +130,72 @@ func TestAgentRestarts(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Only a message that has kvevent.Lost is one that 0.1.0-rc.1 cannot read. Behind it that release's agent begins the line anew under
+// the epoch that it had, and routers follow, as they do an agent of this release behind what it cannot read itself.
+func TestLineBegunAnew(t *testing.T) {
+	payloads, prompts := recording(t)
+	s := runServer(t, t.TempDir(), -1)
+	nc := connect(t, s.ClientURL())
+	makeStream(t, nc, 64<<20)
+	r := listen(t, connect(t, s.ClientURL()))
+	r.listener.silence = time.Hour
+	l, err := newLine(nc, "", subjectSuffix("w", 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := func() end {
+		t.Helper()
+		e, err := l.end(t.Context())
+		if err != nil || e.message == nil {
+			t.Fatal(e, err)
+		}
+		return e
+	}
+	held := func(what string, r *router, blocks int) {
+		t.Helper()
+		until(t, what, func() bool { return r.index.HeldBlocks(r.slots["w"]) == blocks && !r.index.Partial(r.slots["w"]) })
+	}
+	h, _ := agent(t, nc, "w")
+	h.give(payloads[:20]...)
+	r.await("w")
+	r.same("w", payloads[:20], prompts)
+	if v := last().message.Data[1]; v != oldest {
+		t.Errorf("version %d, want that of the release before", v)
+	}
+	h.f.Offer(stream.Message{Seq: 30, Payload: payloads[30]}) // ten are lost
+	until(t, "a message of what is lost", func() bool { return last().message.Data[1] == version })
+	was := last()
+	h.f.Close()
+
+	publish := func(b []byte) {
+		t.Helper()
+		if _, err := l.js.Publish(t.Context(), l.subject(), b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	events := appendEvent(nil, &kvevent.Event{Kind: kvevent.Cleared}, false)
+	stored := func(hash uint64) []byte {
+		return appendEvent(nil, &kvevent.Event{Kind: kvevent.Stored, BlockSize: 16, EngineHashes: []uint64{hash}, Locals: []uint64{hash}}, false)
+	}
+	publish((&head{epoch: was.epoch, agent: 1}).append(nil, false))
+	publish(append((&head{epoch: was.epoch, agent: 1, seq: 1}).append(nil, false), append(events, stored(1)...)...))
+	held("what the release before says anew", r, 1)
+	for seq := uint64(2); seq < was.seq+5; seq++ { // past the numbers of before
+		publish(append((&head{epoch: was.epoch, agent: 1, seq: seq}).append(nil, false), stored(seq)...))
+	}
+	held("all of it", r, int(was.seq)+4)
+	late := listen(t, connect(t, s.ClientURL()))
+	late.await("w")
+	held("all of it, and nothing of before", late, int(was.seq)+4)
+
+	publish([]byte("S\x09 of a release to come"))
+	h, p := agent(t, connect(t, s.ClientURL()), "w")
+	h.give(payloads...)
+	r.same("w", payloads, prompts)
+	if now := p.Stats().Epoch; now <= was.epoch {
+		t.Errorf("epoch %d again, after %d", now, was.epoch)
+	}
+	late.same("w", payloads, prompts)
 }

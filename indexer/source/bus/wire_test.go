@@ -158,6 +158,13 @@ func TestPreviousRelease(t *testing.T) {
 	if err != nil || len(batch.Events) != 5 || !batch.Partial || !batch.Away {
 		t.Fatalf("%+v, %v", batch, err)
 	}
+	again := (&head{flagPartial | flagAway, 77, 88, 99, 111, 222}).append(nil, false)
+	for i := range batch.Events {
+		again = appendEvent(again, &batch.Events[i], true)
+	}
+	if !slices.Equal(again, b) {
+		t.Errorf("these events are written as %x, which agents of the release before may not read", again)
+	}
 	last := batch.Events[4]
 	if batch.Events[0].Kind != kvevent.Cleared || !slices.Equal(batch.Events[1].EngineHashes, []uint64{1, 1 << 63}) || batch.Events[2].Parent != 9 ||
 		batch.Events[3].Kind != kvevent.Removed || last.LoRA != "sql" || !slices.Equal(last.Tokens, []uint32{7, 1 << 31}) || string(last.Media[0].Name) != "aa" {
