@@ -25,7 +25,7 @@ func (a Access) Guard(next http.Handler) http.Handler {
 	sameSite := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		reads := r.Method == http.MethodGet || r.Method == http.MethodHead
-		here := a.Loopback && isLoopback(r.Host) && reads
+		here := a.Loopback && IsLoopback(r.Host) && reads
 		token := ""
 		if a.Token != nil {
 			token = a.Token()
@@ -65,8 +65,8 @@ func tokenOf(r *http.Request) string {
 	return strings.TrimSpace(token)
 }
 
-// isLoopback tells whether host:port, or host, names this machine by an address that no DNS server gives away.
-func isLoopback(hostport string) bool {
+// IsLoopback tells whether host:port, or host, names this machine by an address that no DNS server gives away.
+func IsLoopback(hostport string) bool {
 	host := hostport
 	if at := strings.LastIndexByte(host, ':'); at > strings.LastIndexByte(host, ']') {
 		host = host[:at]

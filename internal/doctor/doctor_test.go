@@ -497,3 +497,28 @@ func TestPageHasEachCode(t *testing.T) {
 		t.Errorf("docs/doctor.md has\n%v, checks are\n%v", have, want)
 	}
 }
+
+// The token goes to agents on this machine, and in the clear nowhere else.
+func TestTokenIsNotSentInTheClear(t *testing.T) {
+	token := ""
+	beside := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		token = r.Header.Get("Authorization")
+		fmt.Fprint(w, "{}")
+	}))
+	defer beside.Close()
+	for _, c := range []struct{ at, token, sent, err string }{
+		{"http://127.0.0.1:", "secret", "Bearer secret", ""},
+		{"127.0.0.1:", "secret", "Bearer secret", ""},
+		{"http://0.0.0.0:", "secret", "", "in the clear"},
+		{"HTTP://0.0.0.0:", "secret", "", "in the clear"},
+		{"http://0.0.0.0:", "", "", ""},
+		{"http://%:", "", "", "invalid"},
+	} {
+		token = ""
+		s := &seen{cfg: &config.Config{AdminToken: c.token}, o: Options{Patience: time.Minute}}
+		a := s.askAgent(t.Context(), c.at+port(beside.Listener.Addr().String()))
+		if token != c.sent || (a.err == nil) != (c.err == "") || a.err != nil && !strings.Contains(a.err.Error(), c.err) {
+			t.Errorf("%s: sent %q, %v", c.at, token, a.err)
+		}
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -134,11 +135,20 @@ func look(ctx context.Context, o Options) *seen {
 	}
 	s.lookAtNATS(ctx)
 	for _, at := range o.Agents {
-		a := agent{at: at}
-		a.err = getJSON(ctx, rules.NewClient(o.Patience, nil), web(at)+"/state", s.cfg.AdminToken, &a.state)
-		s.agents = append(s.agents, a)
+		s.agents = append(s.agents, s.askAgent(ctx, at))
 	}
 	return s
+}
+
+// askAgent sends the configuration's token neither in the clear nor to a host that only a name server vouches for.
+func (s *seen) askAgent(ctx context.Context, at string) agent {
+	a := agent{at: at}
+	if u, err := url.Parse(web(at)); err != nil || s.cfg.AdminToken != "" && u.Scheme != "https" && !admin.IsLoopback(u.Host) {
+		a.err = cmp.Or(err, errors.New("not asked: admin_token would travel in the clear (name it by https://, or by 127.0.0.1 through a tunnel such as kubectl port-forward)"))
+		return a
+	}
+	a.err = getJSON(ctx, rules.NewClient(s.o.Patience, nil), web(at)+"/state", s.cfg.AdminToken, &a.state)
+	return a
 }
 
 // list has the workers that the file names, and those that the running Sightline found.
