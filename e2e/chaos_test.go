@@ -149,7 +149,7 @@ func TestChaos(t *testing.T) {
 		}
 	}
 	if file := os.Getenv("SIGHTLINE_CHAOS"); file != "" && only == "" && !t.Failed() {
-		head := fmt.Sprintf("%d requests a second, two Sightlines, four simulated workers, a real Envoy, in %v on %d cores (`make chaos`).\n\n| fault | requests | failed | cut | undecided | normal after | index | goroutines, descriptors, MB (before) | |\n|---|---|---|---|---|---|---|---|---|\n",
+		head := fmt.Sprintf("%d requests a second, two Sightlines, four simulated workers, a real Envoy, in %v on %d cores (`make chaos`).\n\n| fault | requests | failed | cut | undecided | normal after | index | goroutines, descriptors, MB, MB live (before) | |\n|---|---|---|---|---|---|---|---|---|\n",
 			c.rate, time.Since(began).Round(time.Second), runtime.NumCPU())
 		section.Write(t, file, "chaos", head+strings.Join(rows, "\n"))
 	}
@@ -274,22 +274,26 @@ func differing(r *standing, e *engineProcess) (n, of int) {
 	return n + len(only), of
 }
 
-// resources are the most that a replica has of each.
-type resources struct{ goroutines, descriptors, megabytes int }
+// resources are the most that a replica has of each. live is what is in use of its memory's heap, all pools emptied.
+type resources struct{ goroutines, descriptors, megabytes, live int }
 
 // held is what replicas have once they are quiet.
 func (c *chaos) held() (most resources) {
 	for _, r := range c.replicas {
+		for range 2 { // what a pool holds outlives one collection
+			page(c.t, r.admin, "/debug/pprof/heap?gc=1")
+		}
 		number := func(name string) int { return int(metricOf(c.t, r.admin, name+" ", "")) }
 		most.goroutines = max(most.goroutines, number("go_goroutines"))
 		most.descriptors = max(most.descriptors, number("process_open_fds"))
 		most.megabytes = max(most.megabytes, number("process_resident_memory_bytes")>>20)
+		most.live = max(most.live, number("go_memstats_heap_alloc_bytes")>>20)
 	}
 	return most
 }
 
 func (r resources) beside(before resources) string {
-	return fmt.Sprintf("%d, %d, %d (%d, %d, %d)", r.goroutines, r.descriptors, r.megabytes, before.goroutines, before.descriptors, before.megabytes)
+	return fmt.Sprintf("%d, %d, %d, %d (%d, %d, %d, %d)", r.goroutines, r.descriptors, r.megabytes, r.live, before.goroutines, before.descriptors, before.megabytes, before.live)
 }
 
 // above says what is more than before, beyond what connections that idle account for.

@@ -102,7 +102,7 @@ func TestSoak(t *testing.T) {
 	}
 	var parts []part
 	sent, failed, undecided := 0, 0, 0
-	rows := []string{"| tenth | requests | failed | undecided | p50, p99 of an answer (ms) | goroutines, descriptors, MB |", "|---|---|---|---|---|---|"}
+	rows := []string{"| tenth | requests | failed | undecided | p50, p99 of an answer (ms) | goroutines, descriptors, MB, MB live |", "|---|---|---|---|---|---|"}
 	for k := range tenths {
 		c.begin()
 		time.Sleep(lasts / tenths)
@@ -120,7 +120,7 @@ func TestSoak(t *testing.T) {
 		p := part{took[len(took)*99/100], c.held()}
 		parts = append(parts, p)
 		sent, failed, undecided = sent+len(all), failed+f, undecided+u
-		rows = append(rows, fmt.Sprintf("| %d | %d | %d | %d | %d, %d | %d, %d, %d |", k+1, len(all), f, u, took[len(took)/2].Milliseconds(), p.p99.Milliseconds(), p.goroutines, p.descriptors, p.megabytes))
+		rows = append(rows, fmt.Sprintf("| %d | %d | %d | %d | %d, %d | %d, %d, %d, %d |", k+1, len(all), f, u, took[len(took)/2].Milliseconds(), p.p99.Milliseconds(), p.goroutines, p.descriptors, p.megabytes, p.live))
 		t.Log(rows[len(rows)-1])
 	}
 	close(quit)

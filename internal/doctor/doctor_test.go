@@ -515,8 +515,8 @@ func TestTokenIsNotSentInTheClear(t *testing.T) {
 		{"http://%:", "", "", "invalid"},
 	} {
 		token = ""
-		s := &seen{cfg: &config.Config{AdminToken: c.token}, o: Options{Patience: time.Minute}}
-		a := s.askAgent(t.Context(), c.at+port(beside.Listener.Addr().String()))
+		s := &seen{cfg: config.Config{AdminToken: c.token}, o: Options{Patience: time.Minute}}
+		a := s.askAgent(t.Context(), c.at+beside.URL[len("http://127.0.0.1:"):])
 		if token != c.sent || (a.err == nil) != (c.err == "") || a.err != nil && !strings.Contains(a.err.Error(), c.err) {
 			t.Errorf("%s: sent %q, %v", c.at, token, a.err)
 		}
