@@ -71,7 +71,7 @@ func sockets(s *seen, r *report) {
 		if ranks := w.facts.Ranks; ranks > 1 && ranks != w.Ranks {
 			r.bad(Error, fmt.Sprintf("ranks: %d", ranks), "%s has %d data-parallel ranks, configured are %d", w.Name, ranks, w.Ranks)
 		}
-		for _, row := range s.rowsOf(w) {
+		for _, row := range w.of(s.rows()) {
 			if row.Events == "waiting" {
 				r.bad(Error, "see what is said of its connection; events.nats wants the agent, SL0602", "%s, rank %d: the running Sightline does not hear it: %s", w.Name, max(row.Rank, 0), row.EventsError)
 			} else if row.Events == "live" {

@@ -152,7 +152,7 @@ func blockSizes(s *seen, r *report) {
 				size, from = f.blockSize, "its events"
 			}
 		}
-		for _, row := range s.rowsOf(w) {
+		for _, row := range w.of(s.rows()) {
 			if row.OtherSize > 0 {
 				size, from = row.OtherSize, "its events, as the running Sightline hears them"
 			}
@@ -248,18 +248,15 @@ func loads(s *seen, r *report) {
 		}
 		at := slices.IndexFunc(w.facts.Unknown, func(u rules.Unknown) bool { return u.What == "requests" })
 		fix := "let Sightline read http://" + w.Addr + w.rules.Load.Path + " without a key and without TLS (SGLang: --enable-metrics; TensorRT-LLM: enable_iter_perf_stats)"
-		stale := 0
-		for _, row := range s.rowsOf(w) {
-			if row.Told == nil && row.Health == "" {
-				stale++
-			}
+		stale := func(rows []admin.Worker) bool {
+			return slices.ContainsFunc(w.of(rows), func(row admin.Worker) bool { return row.Told == nil && row.Health == "" })
 		}
 		switch {
 		case w.facts.Requests == nil && at >= 0:
 			r.bad(Warning, fix, "%s: %s", w.Name, w.facts.Unknown[at].Why)
 		case w.facts.Requests == nil:
 			r.bad(Warning, fix, "%s: its page of metrics does not tell its requests", w.Name)
-		case stale > 0:
+		case stale(s.rows()) && (s.running.later == nil || stale(s.running.later)): // one look may find a busy worker late
 			r.bad(Warning, fix, "%s tells its load here, but the running Sightline has none that counts", w.Name)
 		default:
 			r.ok("%s: %d requests", w.Name, *w.facts.Requests)
@@ -267,9 +264,9 @@ func loads(s *seen, r *report) {
 	})
 }
 
-// rowsOf are a worker's rows in the running Sightline.
-func (s *seen) rowsOf(w *worker) (list []admin.Worker) {
-	for _, row := range s.rows() {
+// of are a worker's rows among those of the running Sightline.
+func (w *worker) of(rows []admin.Worker) (list []admin.Worker) {
+	for _, row := range rows {
 		if row.Name == w.Name || strings.HasPrefix(row.Name, w.Name+"/") {
 			list = append(list, row)
 		}
