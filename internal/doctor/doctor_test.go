@@ -213,13 +213,15 @@ func edited(t *testing.T, text string, pairs []string) string {
 	return out
 }
 
-// mistakes are those of the field, in the order of how often they are made; some befall us in several forms.
-var mistakes = []struct {
+type mistake struct {
 	name, code    string
 	verdict       Verdict
 	evidence, fix string
 	plant         func(f *fleet)
-}{
+}
+
+// mistakes are those of the field, in the order of how often they are made; some befall us in several forms.
+var mistakes = []mistake{
 	{"1 events off", "SL0301", Error, "a says that it publishes no KV events", `"publisher":"zmq"`, func(f *fleet) { f.sim = only(func(c *sim.Config) { c.Bare = true }) }},
 	{"1 other topic", "SL0301", Error, `its topic is "kv", asked for is "other"`, "--kv-events-config", func(f *fleet) {
 		f.sim = func(_ int, c *sim.Config) { c.Topic = "kv" }
@@ -311,6 +313,7 @@ var mistakes = []struct {
 	{"unknown keys", "SL0309", Warning, `b: events carry the key "hash_version"`, "a newer Sightline", func(f *fleet) { f.page.workers[1].UnknownKey = `"hash_version"` }},
 	{"events lost", "SL0309", Warning, "b: 3 times events were lost", "replay", func(f *fleet) { f.page.workers[1].Unfilled = 3 }},
 	{"no access log", "SL0409", Error, "no entry of Envoy's access log comes", "sightline envoy", func(f *fleet) { f.page.metrics += "sightline_access_log_silent 1\n" }},
+	{"Envoy does not wait", "SL0410", Error, "observability_mode at ", "does not wait for the choice", func(f *fleet) { f.envoy = pairs("failure_mode_allow: true", "observability_mode: true") }},
 	{"not ready", "SL0505", Error, "catching up", "what it waits for", func(f *fleet) { f.page.notReady = "catching up" }},
 	{"an agent", "SL0602", Error, "of worker a, rank 0: NATS is away", "--nats", func(f *fleet) { f.agent = `{"worker":"a","ranks":[{"rank":0,"not_ready":"NATS is away"}]}` }},
 	{"no agent", "SL0602", Error, "b: no agent tells its events here: waiting", "sightline agent --worker b", func(f *fleet) {
@@ -394,8 +397,19 @@ func limits(bytes string) []string {
 	return pairs("per_connection_buffer_limit_bytes: 67108864", "per_connection_buffer_limit_bytes: "+bytes, "request_body_buffer_limit: 67108864", "request_body_buffer_limit: "+bytes)
 }
 
-// Each mistake, planted alone, is found under its code with what to do, and changes the exit status.
+// Each mistake, planted alone, is found under its code with what to do, and changes the exit status. All thirty are planted, and
+// something for each code.
 func TestMistakes(t *testing.T) {
+	for n := 1; n <= 30; n++ {
+		if !slices.ContainsFunc(mistakes, func(m mistake) bool { return strings.HasPrefix(m.name, fmt.Sprint(n, " ")) }) {
+			t.Errorf("mistake %d is not planted", n)
+		}
+	}
+	for _, c := range checks {
+		if !slices.ContainsFunc(mistakes, func(m mistake) bool { return m.code == c.code }) {
+			t.Errorf("nothing is planted for %s", c.code)
+		}
+	}
 	for _, m := range mistakes {
 		t.Run(m.name, func(t *testing.T) {
 			f := well()
