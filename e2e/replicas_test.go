@@ -1,0 +1,151 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sightline-router/sightline/envoy"
+	"github.com/sightline-router/sightline/internal/testkit/envoytest"
+	"github.com/sightline-router/sightline/internal/testkit/lab"
+)
+
+// Two Sightlines share what they decide, behind one Envoy, which logs to both, and behind two, each of which logs to whichever its
+// connection goes to: both know all that is in flight. One is killed under 200 requests a second: none fails, and within 2 s the
+// other one counts its own alone. Started again, and after NATS was away, both know all once more.
+func TestReplicasAreOne(t *testing.T) {
+	const long = 24
+	for _, envoys := range []int{1, 2} {
+		t.Run(fmt.Sprint("Envoys: ", envoys), func(t *testing.T) {
+			s := startStand(t, 2, 1, 2, 4, map[string]any{"drain": "0s", "probe": false})
+			if envoys == 2 {
+				s.beforeTwo()
+			}
+			one, two := s.replicas[0], s.replicas[1]
+			open := func(r *standing) int { return int(metricOf(t, r.admin, "sightline_requests_open", "")) }
+			theirs := func(r *standing) int { return int(metricOf(t, r.admin, "sightline_peer_requests", "")) }
+			agreed := func(n int) func() bool {
+				return func() bool {
+					return inFlight(t, one.admin) == n && inFlight(t, two.admin) == n && open(one) == theirs(two) && open(two) == theirs(one) && open(one)+open(two) == n
+				}
+			}
+			text := strings.Repeat("A letter of which there are many. ", 8)
+			request := func(i, tokens int) string {
+				return fmt.Sprintf(`{"model":%q,"max_tokens":%d,"stream":true,"messages":[{"role":"user","content":"Letter %d: %s"}]}`, lab.ModelName, tokens, i, text)
+			}
+			eventually(t, "they hear each other", func() bool {
+				return metricOf(t, one.admin, "sightline_peers ", "") == 1 && metricOf(t, two.admin, "sightline_peers ", "") == 1
+			})
+			slowly := func(by float64) {
+				for _, e := range s.fleet {
+					e.told(t, fmt.Sprint("slow?by=", by))
+				}
+			}
+			slowly(200) // the long ones last until they are told to end
+			ended := make(chan attempt, long)
+			for i := range long {
+				go func() { ended <- s.send(request(i, 1000), true, 5*time.Minute) }()
+			}
+			eventually(t, "both know all", agreed(long))
+			if open(one) == 0 || open(two) == 0 {
+				t.Fatalf("one of them decides nothing: %d and %d", open(one), open(two))
+			}
+			slowly(4) // a long one takes 9 s
+			load := startLoad(t, 200, func(i int) reply { return s.send(request(long+i, 2), true, time.Minute).reply })
+			best := time.Hour
+			for try := 0; try < 3 && best > 2*time.Second; try++ { // a machine that is busy may have the other one wait
+				load.more(200)
+				began := time.Now()
+				one.stop()
+				eventually(t, "its requests are forgotten", func() bool { return metricOf(t, two.admin, "sightline_peers ", "") == 0 && theirs(two) == 0 })
+				best = min(best, time.Since(began))
+				one.start(t)
+				eventually(t, "it is back", s.whole)
+			}
+			t.Logf("%.2f s after a kill the other one counted its own alone", best.Seconds())
+			if best > 2*time.Second {
+				t.Error("want 2 s")
+			}
+			load.more(100)
+			failed := 0
+			for _, r := range load.stop() {
+				if r.err != nil || r.status != http.StatusOK || !strings.Contains(string(r.body), "[DONE]") {
+					failed++
+					t.Logf("status %d, %v: %.100s", r.status, r.err, r.body)
+				}
+			}
+			t.Logf("%d of %d requests failed", failed, load.sent)
+			for range long {
+				if r := <-ended; r.failed() {
+					failed++
+					t.Logf("a long one: status %d, %v: %.100s", r.status, r.err, r.body)
+				}
+			}
+			if failed > 0 {
+				t.Error("want none")
+			}
+			eventually(t, "nothing is in flight", agreed(0))
+
+			s.nats.stop()
+			eventually(t, "they are alone", func() bool {
+				return metricOf(t, one.admin, "sightline_peers ", "")+metricOf(t, two.admin, "sightline_peers ", "") == 0
+			})
+			slowly(200)
+			for i := range long {
+				go func() { ended <- s.send(request(1<<20+i, 100), true, 5*time.Minute) }()
+			}
+			eventually(t, "all are decided", func() bool { return open(one)+open(two) == long })
+			s.nats.start(t)
+			eventually(t, "both know all again", agreed(long))
+			slowly(1)
+			for range long {
+				if r := <-ended; r.failed() {
+					t.Errorf("status %d, %v: %.100s", r.status, r.err, r.body)
+				}
+			}
+			eventually(t, "nothing is in flight", agreed(0))
+			forwarded := metricOf(t, one.admin, "sightline_access_log_entries_total", `"forwarded"`) + metricOf(t, two.admin, "sightline_access_log_entries_total", `"forwarded"`)
+			if t.Logf("%v reports were sent to whom they are about", forwarded); forwarded == 0 {
+				t.Error("want some: each of the last ones comes to one of two at random")
+			}
+		})
+	}
+}
+
+var logClusters = regexp.MustCompile(`(grpc_service: .*cluster_name: sightline)_log_\d+`)
+
+// beforeTwo puts two Envoys in the place of the one, whose clients' connections go to them in turn. They log as before a name that
+// stands for both Sightlines.
+func (s *stand) beforeTwo() {
+	s.t.Helper()
+	s.envoy.Stop()
+	var addrs []string
+	for range 2 {
+		o := s.options
+		o.Listen, o.Admin = freeAddr(s.t), freeAddr(s.t)
+		text, err := envoy.Generate(o)
+		if err == nil && !logClusters.Match(text) {
+			err = errors.New("logs go to no cluster of one Sightline")
+		}
+		if err == nil {
+			s.envoy, err = envoytest.Run(s.t.Context(), binary(s.t), logClusters.ReplaceAll(text, []byte("$1")), o.Admin, &s.log, "--concurrency", "2")
+		}
+		if err != nil {
+			s.t.Fatalf("%v\n%s", err, s.log.String())
+		}
+		s.t.Cleanup(s.envoy.Stop)
+		addrs = append(addrs, o.Listen)
+	}
+	var turn atomic.Uint32
+	s.client.Transport.(*http.Transport).DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, addrs[turn.Add(1)%2])
+	}
+	eventually(s.t, "Envoy finds both", s.whole)
+}
