@@ -43,6 +43,10 @@ func TestReplicasAreOne(t *testing.T) {
 			eventually(t, "they hear each other", func() bool {
 				return metricOf(t, one.admin, "sightline_peers ", "") == 1 && metricOf(t, two.admin, "sightline_peers ", "") == 1
 			})
+			eventually(t, "both are asked", func() bool { // an Envoy's threads learn one after another who is well
+				s.send(request(1<<21, 1), true, time.Minute)
+				return metricOf(t, one.admin, "sightline_decisions_total", "") > 0 && metricOf(t, two.admin, "sightline_decisions_total", "") > 0
+			})
 			slowly := func(by float64) {
 				for _, e := range s.fleet {
 					e.told(t, fmt.Sprint("slow?by=", by))
