@@ -18,8 +18,8 @@ build: ## the binary, bin/sightline
 	$(GO) build -trimpath -ldflags '-s -w' -o $(BIN) ./cmd/sightline
 
 .PHONY: release image
-release: ## archives, bills of materials and checksums of what is committed, in bin/release: make release V=0.1.0-rc.1
-	@test -n "$(V)" || { echo "usage: make release V=0.1.0-rc.1"; exit 2; }
+release: ## archives, bills of materials and checksums of what is committed, in bin/release: make release V=0.1.0
+	@test -n "$(V)" || { echo "usage: make release V=0.1.0"; exit 2; }
 	$(GO) run ./internal/release -version $(V)
 
 .PHONY: release-test
@@ -193,7 +193,7 @@ vuln: ## govulncheck; where its database is out of reach it says that nothing wa
 chaos: ## every part killed, stopped, starved or flooded under 200 requests a second, one after another; writes docs/reliability.md (five minutes)
 	SIGHTLINE_CHAOS=docs/reliability.md $(GO) test -count=1 -timeout 20m -v -run '^TestChaos$$' ./e2e
 
-# No release has been cut yet; this commit made the first archives that call themselves 0.1.0-rc.1.
+# The commit whose archives call themselves 0.1.0-rc.1.
 PREVIOUS := 349b0d8439ca7ff787d46acfb53b8e67c71a6fce
 .PHONY: upgrade
 upgrade: ## the release before and this one, side by side and one after the other, on one NATS server (two minutes)

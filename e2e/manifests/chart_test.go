@@ -106,7 +106,7 @@ func TestChartIsTheBase(t *testing.T) {
 				template := at(got, "spec", "template", "metadata").(map[string]any)
 				delete(template, "annotations")
 				container := at(got, "spec", "template", "spec", "containers").([]any)[0].(map[string]any)
-				if container["image"] != "registry.example/sightline:0.1.0-rc.1" {
+				if container["image"] != "registry.example/sightline:0.1.0" {
 					t.Errorf("image %v", container["image"])
 				}
 				container["image"] = "sightline"
