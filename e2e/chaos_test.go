@@ -299,7 +299,7 @@ func (r resources) beside(before resources) string {
 // above says what is more than before, beyond what connections that idle account for.
 func (r resources) above(before resources) (what string) {
 	for name, n := range map[string][3]int{"goroutines": {r.goroutines, before.goroutines, 40}, "descriptors": {r.descriptors, before.descriptors, 20},
-		"MB": {r.megabytes, before.megabytes, 200}} {
+		"MB": {r.megabytes, before.megabytes, 200}, "MB live": {r.live, before.live, 64}} {
 		if n[0] > n[1]+n[2] {
 			what += fmt.Sprintf(" %d %s, %d before", n[0], name, n[1])
 		}

@@ -151,8 +151,9 @@ func (s *Set) Update(finder int, found []Spec, gone ...int) {
 	s.mu.Unlock()
 	for _, m := range left {
 		s.leave(m)
-		time.AfterFunc(counted, func() { s.forget(m.worker.Name) })
-		s.o.Log.Info("worker left", zap.String("worker", m.worker.Name), zap.String("addr", m.worker.Addr))
+		name := m.worker.Name // not the whole member
+		time.AfterFunc(counted, func() { s.forget(name) })
+		s.o.Log.Info("worker left", zap.String("worker", name), zap.String("addr", m.worker.Addr))
 	}
 }
 

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+	"weak"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
@@ -267,4 +269,14 @@ func TestAudit(t *testing.T) {
 	if n := count(t, reg, "sightline_audit_total", "worker", "a"); n != 0 {
 		t.Errorf("%v verdicts counted of a worker that is forgotten", n)
 	}
+}
+
+// Of a worker that left no more is kept than its name: pods come once and never again.
+func TestLeftIsFreed(t *testing.T) {
+	b := newBench(t, noAudit)
+	e := &publisher{feeds: map[int]*stream.Feed{}}
+	b.Update(1, []Spec{{ID: 1, Name: "a", Addr: netip.MustParseAddrPort("10.0.0.1:80"), Model: "m", Ready: true, Listen: e.listen}})
+	left := weak.Make(b.members[0])
+	b.Update(1, nil)
+	b.wait("the member is still there", func() bool { runtime.GC(); return left.Value() == nil })
 }
