@@ -44,3 +44,44 @@ func TestAdaptersStay(t *testing.T) {
 		}
 	}
 }
+
+// An adapter that workers list is found without being configured; its requests go to those that list it, and to any again when
+// none does. What the workers' metrics tell is loaded counts as loaded.
+func TestAdaptersAreListed(t *testing.T) {
+	w := newWorld(t, 3)
+	n := 0
+	ask := func() Decision {
+		n++
+		d := w.decide(chatBody("new", fmt.Sprintf("%q", text(50, uint64(n)))))
+		w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: d.Targets[0].Addr, Code: 200, CachedTokens: -1})
+		return d
+	}
+	if d := ask(); d.Why != "model unknown" {
+		t.Fatalf("%+v", d)
+	}
+	list := func(i int, names ...string) {
+		listed := map[string]string{}
+		for _, name := range names {
+			listed[name] = "/" + name
+		}
+		w.slots[i].Worker.TellAdapters(listed)
+	}
+	list(0)
+	list(1, "new")
+	w.load(1, 50)
+	for range 6 {
+		if d := ask(); d.Targets[0].Worker != w.slots[1].Worker.Name || len(d.Targets) != 1 || d.Model == "" {
+			t.Fatalf("%+v", d)
+		}
+	}
+	list(1)
+	if d := ask(); d.Why != "model unknown" {
+		t.Fatalf("%+v", d)
+	}
+	w.slots[2].Worker.TellLoaded([]string{"x"}, 3)
+	for name, want := range map[string]int{"x": 0, "y": adapterLoad} {
+		if got := w.adapters.work(w.slots[2], name, 0); got != want {
+			t.Errorf("%q costs %d, want %d", name, got, want)
+		}
+	}
+}

@@ -9,13 +9,16 @@ import (
 )
 
 // allowed lists the slots that the request may go to: the model's, or the pool's where the route names one, and of them
-// those that a gateway's subset hint leaves.
+// those that have its adapter, and that a gateway's subset hint leaves.
 func (x *decision) allowed() []*fleet.Slot {
 	model := x.req.Pool
 	if model == "" && x.model != nil {
 		model = x.model.Name
 	}
 	slots := x.opt.Fleet.Slots(model)
+	if x.adapter != "" {
+		slots = fleet.With(x.adapter, slots)
+	}
 	if x.req.Only == nil {
 		return slots
 	}

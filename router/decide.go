@@ -200,6 +200,9 @@ func (x *decision) clean() (unread error, refusal *Refusal) {
 // findModel looks the request's model up; why says what keeps it from being used.
 func (x *decision) findModel() (why string) {
 	name, known := x.names[x.mem.req.Model]
+	if !known {
+		name, known = x.listed(x.mem.req.Model)
+	}
 	switch {
 	case !known:
 		x.out.Asked = shown(x.mem.req.Model)
@@ -210,6 +213,14 @@ func (x *decision) findModel() (why string) {
 	}
 	x.servedName, x.out.Model = name, name.model.Name
 	return ""
+}
+
+// listed finds an adapter that is not configured, and that a worker lists.
+func (x *decision) listed(adapter string) (name servedName, ok bool) {
+	model, adapter := x.opt.Fleet.ModelOf(adapter)
+	name, ok = x.names[model]
+	name.adapter = adapter
+	return name, ok && adapter != ""
 }
 
 // byLoad places a request that a reading was expected of, and says why there is none.

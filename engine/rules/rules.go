@@ -82,6 +82,7 @@ type Load struct {
 	Running, Waiting string   // requests
 	Usage            []string // share of the KV cache in use, 0 to 1: the name that it has now, then those that it had
 	Rank             string   // the label with the number of a data-parallel rank; "": it has none
+	Adapters         string   // whose labels name the LoRA adapters of requests that run and wait, and how many it holds at once; its value is when that was so
 	Began            string   // when the server's process began, in Unix seconds; "": not told
 	// Old is how long ago the gauges may have been set while the engine works. Stands are those that may stand still for
 	// longer when it has nothing to do: unchanged, they are not believed after Old if they tell of requests.

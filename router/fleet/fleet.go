@@ -30,9 +30,11 @@ type Worker struct {
 	Frontends []string
 	Role      Role
 
-	health  health
-	present atomic.Bool  // in the fleet
-	settles atomic.Int64 // Unix ns until which it is a newcomer
+	health   health
+	adapters atomic.Pointer[map[string]string] // as it listed them last, path by name
+	loaded   atomic.Pointer[loadedNow]
+	present  atomic.Bool  // in the fleet
+	settles  atomic.Int64 // Unix ns until which it is a newcomer
 }
 
 // at tells whether a request that went to addr may have gone to this worker.

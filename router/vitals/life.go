@@ -68,14 +68,14 @@ func (n *Nurse) reborn(w *fleet.Worker, was time.Time) {
 func Birth(url string) func(context.Context) string {
 	client, wanted := rules.NewClient(loadTime, nil), rules.Load{Began: "process_start_time_seconds"}
 	return func(ctx context.Context) string {
-		began := 0.0
+		var t told
 		_, err := get(ctx, client, url, func(page io.Reader) (err error) {
-			_, began, err = read(&wanted, page)
+			t, err = read(&wanted, page)
 			return err
 		})
-		if err != nil || began == 0 {
+		if err != nil || t.began == 0 {
 			return ""
 		}
-		return strconv.FormatFloat(began, 'f', -1, 64)
+		return strconv.FormatFloat(t.began, 'f', -1, 64)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
@@ -32,26 +33,43 @@ type gauges struct {
 	usage            float64 // below 0: not told
 }
 
-// read takes the gauges off a page, by rank; those without one are rank 0's; and when the worker's process began, 0 if that is not told. Of several series of a rank (tensor-parallel ranks,
+// told is what a worker's page tells.
+type told struct {
+	ranks map[int]gauges
+	began float64 // when its process began, in Unix seconds; 0: not told
+	// using are the adapters of requests that run or wait, room how many it has loaded at once; 0: not told.
+	using []string
+	room  int
+}
+
+// read takes the gauges off a page, by rank; those without one are rank 0's. Of several series of a rank (tensor-parallel ranks,
 // priorities beside their sum) the largest counts. It is an error if one of them has a value that it cannot have; a page without
 // any of them gives none.
-func read(l *rules.Load, page io.Reader) (out map[int]gauges, began float64, err error) {
+func read(l *rules.Load, page io.Reader) (t told, err error) {
 	kept, err := lines(l, page)
 	if err != nil || len(kept) == 0 {
-		return nil, 0, err
+		return t, err
 	}
 	parser := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := parser.TextToMetricFamilies(bytes.NewReader(kept))
 	if err != nil {
-		return nil, 0, errUnreadable
+		return told{}, errUnreadable
 	}
-	out = make(map[int]gauges)
+	t.ranks = make(map[int]gauges)
+	set := 0.0 // when using was
 	usage := slices.IndexFunc(l.Usage, func(name string) bool { return families[name] != nil })
 	for name, family := range families {
 		for _, m := range family.Metric {
 			if name == l.Began {
-				if began = m.GetUntyped().GetValue(); !(began > 0 && began < maxTime) {
-					return nil, 0, errUnreadable
+				if t.began = m.GetUntyped().GetValue(); !(t.began > 0 && t.began < maxTime) {
+					return told{}, errUnreadable
+				}
+				continue
+			}
+			if name == l.Adapters { // a series for each set of names, of which the last is now
+				if v := m.GetUntyped().GetValue(); v > set {
+					set = v
+					t.adapters(m.Label)
 				}
 				continue
 			}
@@ -59,11 +77,11 @@ func read(l *rules.Load, page io.Reader) (out map[int]gauges, began float64, err
 			for _, label := range m.Label {
 				if label.GetName() == l.Rank && l.Rank != "" {
 					if rank, err = strconv.Atoi(label.GetValue()); err != nil || rank < 0 || rank >= maxRank {
-						return nil, 0, errUnreadable
+						return told{}, errUnreadable
 					}
 				}
 			}
-			g, known := out[rank]
+			g, known := t.ranks[rank]
 			if !known {
 				g.usage = -1
 			}
@@ -71,7 +89,7 @@ func read(l *rules.Load, page io.Reader) (out map[int]gauges, began float64, err
 			switch name {
 			case l.Running, l.Waiting:
 				if !(v >= 0 && v <= maxCount) {
-					return nil, 0, errUnreadable
+					return told{}, errUnreadable
 				}
 				if name == l.Running {
 					g.running = max(g.running, int(v))
@@ -80,28 +98,46 @@ func read(l *rules.Load, page io.Reader) (out map[int]gauges, began float64, err
 				}
 			default:
 				if !(v >= 0 && v <= 1) {
-					return nil, 0, errUnreadable
+					return told{}, errUnreadable
 				}
 				if name == l.Usage[usage] {
 					g.usage = max(g.usage, v)
 				}
 			}
-			out[rank] = g
+			t.ranks[rank] = g
 		}
 	}
-	return out, began, nil
+	return t, nil
+}
+
+// adapters reads the labels of rules.Load.Adapters: names with commas between.
+func (t *told) adapters(labels []*dto.LabelPair) {
+	t.using = nil
+	for _, l := range labels {
+		switch l.GetName() {
+		case "running_lora_adapters", "waiting_lora_adapters":
+			if names := rules.Plain(l.GetValue()); names != "" {
+				for name := range strings.SplitSeq(names, ",") {
+					t.using = append(t.using, strings.TrimSpace(name))
+				}
+			}
+		case "max_lora":
+			n, _ := strconv.Atoi(l.GetValue())
+			t.room = max(0, min(n, mostAdapters))
+		}
+	}
 }
 
 // Requests are those that a page tells to run and to wait on all ranks; false where it does not tell, or tells nonsense.
 func Requests(l *rules.Load, page []byte) (n int, ok bool) {
-	ranks, _, err := read(l, bytes.NewReader(page))
-	all := sum(ranks)
-	return all.running + all.waiting, err == nil && len(ranks) > 0
+	t, err := read(l, bytes.NewReader(page))
+	all := sum(t.ranks)
+	return all.running + all.waiting, err == nil && len(t.ranks) > 0
 }
 
 // lines are those of a page that tell the wanted gauges.
 func lines(l *rules.Load, page io.Reader) (kept []byte, err error) {
-	names := append([]string{l.Running, l.Waiting, l.Began}, l.Usage...)
+	names := append([]string{l.Running, l.Waiting, l.Began, l.Adapters}, l.Usage...)
 	rest := &io.LimitedReader{R: page, N: maxPage}
 	sc := bufio.NewScanner(rest)
 	sc.Buffer(make([]byte, 0, 16<<10), maxLine)

@@ -74,7 +74,8 @@ trtllm_kv_cache_utilization{engine_type="undefined",model_name="undefined"} 0.06
 		{"the same for ever", "vllm", strings.Repeat("vllm:num_requests_running 1\n", maxKept/20), nil},
 		{"a page that does not end", "vllm", strings.Repeat(strings.Repeat("y", 1023)+"\n", maxPage/1024+1), nil},
 	} {
-		got, _, err := read(loadOf(c.engine), strings.NewReader(c.page))
+		told, err := read(loadOf(c.engine), strings.NewReader(c.page))
+		got := told.ranks
 		if (err != nil) != (c.want == nil) || err == nil && !maps.Equal(got, c.want) {
 			t.Errorf("%s: %v, %v; want %v", c.name, got, err, c.want)
 		}
@@ -106,7 +107,8 @@ func FuzzPage(f *testing.F) {
 	f.Add("vllm:num_requests_running{engine=\"1\\n\"} 0x1p3 1\nvllm:kv_cache_usage_perc 1e-400\n")
 	l := loadOf("vllm")
 	f.Fuzz(func(t *testing.T, page string) {
-		got, began, err := read(l, strings.NewReader(page))
+		told, err := read(l, strings.NewReader(page))
+		got, began := told.ranks, told.began
 		if !(began >= 0 && began < maxTime) {
 			t.Errorf("began at %v", began)
 		}
@@ -133,7 +135,7 @@ func BenchmarkPage(b *testing.B) {
 	b.SetBytes(int64(len(text)))
 	b.ReportAllocs()
 	for b.Loop() {
-		if got, _, err := read(loadOf("vllm"), strings.NewReader(text)); err != nil || len(got) != 9 {
+		if got, err := read(loadOf("vllm"), strings.NewReader(text)); err != nil || len(got.ranks) != 9 {
 			b.Fatal(got, err)
 		}
 	}

@@ -3,6 +3,7 @@
 //	health path   ─▶ Worker.Checked: three failures in a row, or a 503, and it gets no requests until the next good answer
 //	metrics page  ─▶ Slot.Tell: requests that are not ours, the KV cache's use; believed for three periods
 //	both          ─▶ Options.Reborn: another process answers at the worker's address (life.go)
+//	/v1/models    ─▶ Worker.TellAdapters: the LoRA adapters that it has loaded (adapters.go)
 //
 // What paths and gauges are called, and how old they may be, is the engine's (rules.Rules). A worker that has none of it is
 // asked once a minute, in case another one has taken its place, and nothing is held against it. Answers are hostile: an answer
@@ -55,6 +56,7 @@ type Nurse struct {
 	o            Options
 	health, load *http.Client
 	failed       *prometheus.CounterVec
+	reloaded     *prometheus.CounterVec
 }
 
 // New makes a Nurse; Watch each worker.
@@ -63,18 +65,23 @@ func New(o Options) *Nurse {
 	n.failed = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "worker_checks_failed_total",
 		Help: "Times that a worker, asked for its health or load, failed: refused, timeout, broken, unreadable, or the status of its answer."},
 		[]string{"worker", "what", "why"})
-	o.Metrics.MustRegister(n.failed, n)
+	n.reloaded = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "worker_adapters_reloaded_total",
+		Help: "LoRA adapters that a worker loaded anew from another path under a name that it had."}, []string{"worker"})
+	o.Metrics.MustRegister(n.failed, n.reloaded, n)
 	return n
 }
 
 // Forget drops what is counted of a worker.
 func (n *Nurse) Forget(worker string) {
 	n.failed.DeletePartialMatch(prometheus.Labels{"worker": worker})
+	n.reloaded.DeleteLabelValues(worker)
 }
 
 var (
 	ageDesc = prometheus.NewDesc("sightline_worker_load_age_seconds",
 		"How long ago each worker told the load that counts now; none: nothing that it told does.", []string{"worker", "rank"}, nil)
+	adaptersDesc = prometheus.NewDesc("sightline_worker_adapters",
+		"LoRA adapters that each worker lists.", []string{"worker"}, nil)
 	usageDesc = prometheus.NewDesc("sightline_worker_kv_cache_usage",
 		"Share of its KV cache that each worker told to be in use, 0 to 1; none: it does not say.", []string{"worker", "rank"}, nil)
 	inflightDesc = prometheus.NewDesc("sightline_worker_requests_in_flight",
@@ -87,6 +94,7 @@ var (
 func (n *Nurse) Describe(ch chan<- *prometheus.Desc) {
 	ch <- ageDesc
 	ch <- usageDesc
+	ch <- adaptersDesc
 	ch <- inflightDesc
 	ch <- queuedDesc
 }
@@ -95,6 +103,9 @@ func (n *Nurse) Describe(ch chan<- *prometheus.Desc) {
 func (n *Nurse) Collect(ch chan<- prometheus.Metric) {
 	now := time.Now()
 	for _, w := range n.o.Fleet.Workers() {
+		if listed := w.Adapters(); len(listed) > 0 {
+			ch <- prometheus.MustNewConstMetric(adaptersDesc, prometheus.GaugeValue, float64(len(listed)), w.Name)
+		}
 		for _, s := range w.Slots {
 			gauge := func(desc *prometheus.Desc, v float64) {
 				ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, v, w.Name, strconv.Itoa(max(s.Rank, 0)))
@@ -125,6 +136,8 @@ func (n *Nurse) Watch(ctx context.Context, w *fleet.Worker, r rules.Rules, load 
 	if n.o.Health > 0 && r.Health != "" {
 		c := &checks{Nurse: n, worker: w, path: r.Health, life: one}
 		both.Go(func() { again(ctx, w, n.o.Health, c.ask) })
+		a := &lists{Nurse: n, worker: w}
+		both.Go(func() { again(ctx, w, listEvery*n.o.Health, a.ask) })
 	}
 	if n.o.Load > 0 && load && r.Load.Path != "" {
 		l := &loads{Nurse: n, worker: w, load: r.Load, last: make([]standing, len(w.Slots)), life: one}
@@ -215,11 +228,10 @@ type standing struct {
 
 func (l *loads) ask(ctx context.Context) (next time.Duration) {
 	w := l.worker
-	var page map[int]gauges
-	began := 0.0
+	var page told
 	asked := time.Now()
 	status, err := get(ctx, l.Nurse.load, "http://"+w.Addr+l.load.Path, func(body io.Reader) (err error) {
-		page, began, err = read(&l.load, body)
+		page, err = read(&l.load, body)
 		return err
 	})
 	failed := ""
@@ -230,7 +242,7 @@ func (l *loads) ask(ctx context.Context) (next time.Duration) {
 		failed = why(err)
 	case status >= 500 && status != http.StatusNotImplemented || status == http.StatusTooManyRequests:
 		failed = strconv.Itoa(status)
-	case status != http.StatusOK || len(page) == 0:
+	case status != http.StatusOK || len(page.ranks) == 0:
 		if !l.none {
 			l.o.Log.Info("a worker does not tell its load: what others send it is not known",
 				zap.String("worker", w.Name), zap.String("path", l.load.Path), zap.Int("status", status))
@@ -249,8 +261,9 @@ func (l *loads) ask(ctx context.Context) (next time.Duration) {
 		l.o.Log.Info("a worker's load is heard again", zap.String("worker", w.Name))
 	}
 	l.fails, l.none = 0, next > 0
-	l.reborn(w, l.life.told(began, asked))
-	l.tell(page, asked, time.Now())
+	l.reborn(w, l.life.told(page.began, asked))
+	w.TellLoaded(page.using, page.room)
+	l.tell(page.ranks, asked, time.Now())
 	return next
 }
 

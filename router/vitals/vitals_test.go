@@ -33,14 +33,19 @@ type ward struct {
 	asked  atomic.Int32
 	mu     sync.Mutex
 	answer http.HandlerFunc
+	models http.HandlerFunc // to /v1/models
 }
 
 func newWard(t *testing.T, o Options, ranks int, answer http.HandlerFunc) *ward {
-	w := &ward{t: t, reg: prometheus.NewRegistry(), fleet: fleet.New(nil), answer: answer}
+	w := &ward{t: t, reg: prometheus.NewRegistry(), fleet: fleet.New(nil), answer: answer, models: func(rw http.ResponseWriter, _ *http.Request) { fmt.Fprint(rw, "{}") }}
 	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		w.asked.Add(1)
 		w.mu.Lock()
 		answer := w.answer
+		if r.URL.Path == "/v1/models" {
+			answer = w.models
+		} else {
+			w.asked.Add(1)
+		}
 		w.mu.Unlock()
 		answer(rw, r)
 	}))

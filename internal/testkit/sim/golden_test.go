@@ -88,7 +88,7 @@ func play(t *testing.T, recorded gjson.Result) *player {
 			cfg.Ranks = int(flags[i+1].Int())
 		case "--lora-modules":
 			name, path, _ := strings.Cut(flags[i+1].Str, "=")
-			cfg.Adapters = []Adapter{{name, path}}
+			cfg.Adapters = []Adapter{{Name: name, Path: path}}
 		case "--kv-events-config":
 			cfg.Topic = gjson.Get(flags[i+1].Str, "topic").Str
 		}

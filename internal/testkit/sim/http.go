@@ -33,6 +33,8 @@ func (w *Worker) routes() http.Handler {
 	mux.HandleFunc("POST /v1/messages", w.generate) // answered in the form of completions
 	mux.HandleFunc("POST /tokenize", w.tokenize)
 	mux.HandleFunc("GET /v1/models", w.models)
+	mux.HandleFunc("POST /v1/load_lora_adapter", w.loadAdapter) // with VLLM_ALLOW_RUNTIME_LORA_UPDATING
+	mux.HandleFunc("POST /v1/unload_lora_adapter", w.loadAdapter)
 	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {})
 	if w.cfg.Engine != SGLang { // which has none
 		mux.HandleFunc("GET /version", func(rw http.ResponseWriter, _ *http.Request) {
@@ -155,7 +157,7 @@ func (w *Worker) readBody(rw http.ResponseWriter, r *http.Request) (raw []byte, 
 		return raw, body, 0, nil
 	default:
 		for i, a := range w.cfg.Adapters {
-			if a.Name == model.Str {
+			if a.Name == model.Str && w.loaded[i].Load() {
 				return raw, body, i + 1, nil
 			}
 		}
@@ -200,10 +202,26 @@ func (w *Worker) models(rw http.ResponseWriter, _ *http.Request) {
 		base.OwnedBy, base.Root, base.MaxModelLen = "tensorrt_llm", "", nil
 	}
 	list := []model{base}
-	for _, a := range w.cfg.Adapters {
+	for i, a := range w.cfg.Adapters {
+		if !w.loaded[i].Load() {
+			continue
+		}
 		list = append(list, model{a.Name, "model", base.OwnedBy, a.Path, &w.cfg.ServedName, nil})
 	}
 	answerJSON(rw, map[string]any{"object": "list", "data": list})
+}
+
+// loadAdapter loads or unloads an adapter by its name, and to load it by its path.
+func (w *Worker) loadAdapter(rw http.ResponseWriter, r *http.Request) {
+	raw, err := io.ReadAll(http.MaxBytesReader(rw, r.Body, maxBody))
+	name, path, load := gjson.GetBytes(raw, "lora_name").Str, gjson.GetBytes(raw, "lora_path").Str, strings.HasPrefix(r.URL.Path, "/v1/load")
+	for i, a := range w.cfg.Adapters {
+		if err == nil && a.Name == name && w.loaded[i].Load() != load && (!load || a.Path == path) {
+			w.loaded[i].Store(load)
+			return
+		}
+	}
+	refuse(rw, &Refusal{Status: http.StatusNotFound, Type: "NotFoundError", Message: fmt.Sprintf("The lora adapter '%s' cannot be found.", name)})
 }
 
 // serverInfo is SGLang's: its arguments, keys in clear among them, and where events are. Before 0.5.22 only the arguments say so.

@@ -88,7 +88,10 @@ type Config struct {
 }
 
 // Adapter is one --lora-modules entry: name=path.
-type Adapter struct{ Name, Path string }
+type Adapter struct {
+	Name, Path string
+	Later      bool // POST /v1/load_lora_adapter loads it
+}
 
 // Word is one token of an answer and its text.
 type Word struct {
@@ -152,6 +155,7 @@ var faultNames = []string{"healthy", "refuse", "hang", "die-after-first-byte"}
 
 // Worker is one simulated worker. Its methods may be called from any goroutine.
 type Worker struct {
+	loaded  []atomic.Bool // of cfg.Adapters
 	cfg     Config
 	rules   vllmid.Rules
 	namer   *vllmid.Namer
@@ -236,6 +240,10 @@ func New(cfg Config) (*Worker, error) {
 	w := &Worker{cfg: cfg, rules: rules, namer: namer, words: map[uint32]string{}, fetcher: loopbackClient(), processor: newLRU(4096), began: time.Now()}
 	for _, word := range cfg.Words {
 		w.words[word.ID] = word.Text
+	}
+	w.loaded = make([]atomic.Bool, len(cfg.Adapters))
+	for i, a := range cfg.Adapters {
+		w.loaded[i].Store(!a.Later)
 	}
 	if w.http, err = net.Listen("tcp", cfg.Listen); err != nil {
 		return nil, fmt.Errorf("simulated worker: %w", err)

@@ -129,7 +129,7 @@ func chat(text string, more string) string {
 }
 
 func TestAnswerForms(t *testing.T) {
-	w := start(t, Config{BlockSize: 4, Blocks: 64, Adapters: []Adapter{{"tuned", "/adapters/tuned"}}})
+	w := start(t, Config{BlockSize: 4, Blocks: 64, Adapters: []Adapter{{Name: "tuned", Path: "/adapters/tuned"}, {Name: "later", Path: "/adapters/later", Later: true}}})
 	status, body := call(t, w, "POST", "/v1/chat/completions", chat(words(10, "a"), `,"max_tokens":3,"return_token_ids":true`), "X-Request-Id", "r1")
 	r := gjson.Parse(body)
 	if status != 200 || r.Get("id").Str != "chatcmpl-r1" || r.Get("object").Str != "chat.completion" || r.Get("choices.0.finish_reason").Str != "length" ||
