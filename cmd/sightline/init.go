@@ -11,9 +11,10 @@ import (
 )
 
 type initCmd struct {
-	Worker     []string `placeholder:"HOST:PORT" help:"Address of a running worker. Repeatable."`
+	Worker     []string `placeholder:"HOST:PORT" help:"Address of a running worker; with --dynamo, of a front end. Repeatable."`
 	Kubernetes []string `sep:"none" placeholder:"SELECTOR" help:"Or: a label selector of EndpointSlices, such as kubernetes.io/service-name=vllm. Repeatable."`
-	Namespace  string   `help:"With --kubernetes: their namespace; default: the pod's own."`
+	Dynamo     string   `type:"existingdir" placeholder:"DIR" help:"Or: the discovery folder of an NVIDIA Dynamo deployment, its DYN_FILE_KV. $NATS_SERVER is its NATS, where events go over that."`
+	Namespace  string   `help:"With --kubernetes: their namespace; default: the pod's own. With --dynamo: its namespace, where there are several."`
 	KubePort   string   `help:"With --kubernetes: the port to dial, its name or number; default: the only one."`
 	KubeAPI    string   `name:"kube-api" help:"With --kubernetes, outside of a pod: the API server, such as http://127.0.0.1:8001 of kubectl proxy."`
 	ModelDir   []string `sep:"none" placeholder:"[NAME=]DIR" help:"Directory of a model's files without the weights. Default: the workers' own path, Hugging Face's cache, or the hub of $HF_ENDPOINT."`
@@ -29,10 +30,13 @@ func (c *initCmd) Help() string {
 }
 
 func (c *initCmd) Run(ctx context.Context) error {
-	if len(c.Kubernetes) == 0 && c.Namespace+c.KubePort+c.KubeAPI != "" {
+	switch {
+	case len(c.Kubernetes) == 0 && (c.KubePort+c.KubeAPI != "" || c.Namespace != "" && c.Dynamo == ""):
 		return errors.New("--namespace, --kube-port and --kube-api belong to --kubernetes, which is not given")
+	case c.Dynamo != "" && (len(c.Kubernetes) > 0 || c.Calibrate || c.Canary):
+		return errors.New("--dynamo goes with none of --kubernetes, --calibrate and --canary (its workers answer no HTTP of their own)")
 	}
-	o := draft.Options{Workers: c.Worker, ModelDir: c.ModelDir, Out: c.Out, Force: c.Force, Canary: c.Canary, Calibrate: c.Calibrate}
+	o := draft.Options{Workers: c.Worker, Dynamo: c.Dynamo, Scope: c.Namespace, ModelDir: c.ModelDir, Out: c.Out, Force: c.Force, Canary: c.Canary, Calibrate: c.Calibrate}
 	for _, selector := range c.Kubernetes {
 		o.Groups = append(o.Groups, draft.Group{API: c.KubeAPI, Namespace: c.Namespace, Selector: selector, Port: c.KubePort})
 	}

@@ -43,8 +43,7 @@ const recordLifetime = 30 * time.Second
 // cannot be read is left out, since it may be half written.
 func discover(root string, s Scope, now time.Time) (d deployment, err error) {
 	workers := map[uint64]*Worker{}
-	instances := s.Namespace + "/" + s.Component + "/" + s.Endpoint + "/"
-	events := "namespace/" + s.Namespace + "/component/" + s.Component + "/endpoint/" + s.Endpoint + "/topic/" + topic + "/"
+	instances, events := s.String()+"/", s.events()
 	for _, bucket := range []struct {
 		name, prefix string
 		read         func(gjson.Result)
@@ -85,6 +84,12 @@ func discover(root string, s Scope, now time.Time) (d deployment, err error) {
 	slices.Sort(d.Endpoints)
 	d.Endpoints = slices.Compact(d.Endpoints)
 	return d, nil
+}
+
+// Workers are those of an endpoint that a discovery folder has at now.
+func Workers(root string, s Scope, now time.Time) ([]Worker, error) {
+	d, err := discover(root, s, now)
+	return d.Workers, err
 }
 
 // maxDataParallel bounds the ranks that a record may claim.

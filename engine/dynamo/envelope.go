@@ -8,7 +8,7 @@
 //	decoder.go    RouterEvents
 //	plane.go      one stream of many workers → a stream.Source for each worker-rank
 //	transports.go that stream over ZMQ and NATS
-//	discovery.go  the records of the file back end; follow.go: read again and again
+//	discovery.go  the records of the file back end; follow.go: read again and again; cards.go: what is deployed at all
 //
 // A RouterEvent has its worker and rank, and two hashes of each block: block_hash is the engine hash, and tokens_hash is the
 // local hash by Dynamo's own rule (block.Dynamo), which requests to such workers must use. Source: Dynamo 1.6.1, captures of

@@ -22,6 +22,7 @@ import (
 	"github.com/prometheus/common/model"
 	"go.uber.org/zap"
 
+	"github.com/sightline-router/sightline/engine/dynamo"
 	"github.com/sightline-router/sightline/engine/rules"
 	"github.com/sightline-router/sightline/envoy/fit"
 	"github.com/sightline-router/sightline/indexer/source/bus"
@@ -49,6 +50,9 @@ type seen struct {
 	configErr error
 	as        *secure.Client // how workers are spoken to, or nil
 	workers   []*worker
+	frontends []*worker       // of Dynamo: no workers
+	deployed  []dynamo.Worker // behind them, as its discovery folder says
+	deployErr error
 	probes    []probe.Result // of the running Sightline, or our own
 
 	envoy      []fit.Finding
@@ -124,6 +128,7 @@ func look(ctx context.Context, o Options) *seen {
 	client := rules.NewClient(o.Patience, s.as)
 	s.running, s.noNews = s.askSightline(ctx)
 	s.list(ctx)
+	s.lookAtDynamo(ctx, client)
 	s.each(func(w *worker) { w.facts, w.err = survey.Ask(ctx, client, w.Addr) })
 	s.lookAtTokens(ctx, loaded)
 	if o.Canary {
@@ -166,10 +171,24 @@ func (s *seen) list(ctx context.Context) {
 	}
 	for _, row := range s.rows() {
 		known := func(w *worker) bool { return w.Name == row.Name || w.Addr == row.Addr }
-		if row.Addr != "" && !slices.ContainsFunc(s.workers, known) {
+		if row.Addr != "" && !slices.ContainsFunc(s.workers, known) && !slices.Contains(s.cfg.Dynamo.Frontends, row.Addr) {
 			add(config.Worker{Name: row.Name, Addr: row.Addr, Model: row.Model, Class: row.Class, Events: config.Events{Auto: true}})
 		}
 	}
+}
+
+// lookAtDynamo asks the front ends what they serve, and reads the discovery folder.
+func (s *seen) lookAtDynamo(ctx context.Context, client *http.Client) {
+	c := &s.cfg.Dynamo
+	if c.Plane == "" {
+		return
+	}
+	for _, at := range c.Frontends {
+		w := &worker{Worker: config.Worker{Name: "front end " + at, Addr: at, Model: c.Model}}
+		w.facts, w.err = survey.Ask(ctx, client, at)
+		s.frontends = append(s.frontends, w)
+	}
+	s.deployed, s.deployErr = dynamo.Workers(c.Discovery, dynamo.Scope{Namespace: c.Namespace, Component: c.Component, Endpoint: c.Endpoint}, s.began)
 }
 
 // resolved is a worker at each address of its name.
@@ -347,38 +366,27 @@ func getJSON(ctx context.Context, client *http.Client, url, token string, into a
 	return err
 }
 
-// lookAtNATS asks an existing server for the agents' streams, as Sightline would.
+// lookAtNATS asks an existing server for the agents' streams, as Sightline would; of the server of Dynamo's plane, whether it
+// lets us in.
 func (s *seen) lookAtNATS(ctx context.Context) {
+	if d := &s.cfg.Dynamo; d.Plane == "nats" {
+		c, err := s.reach(ctx, "dynamo.nats", &d.NATS, "")
+		if s.natsErr = err; err != nil {
+			return
+		}
+		c.Close()
+	}
 	n := &s.cfg.NATS
 	if n.URL == "" {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.o.Patience)
-	defer cancel()
-	refused := make(chan struct{}, 1)
-	c, err := n.Connect(bus.ConnectOptions{Name: "sightline doctor", Inbox: n.Prefix.RouterInbox(), Log: zap.NewNop(), Refused: func() {
-		select {
-		case refused <- struct{}{}:
-		default:
-		}
-	}})
-	if err != nil {
-		s.natsErr = err
+	c, err := s.reach(ctx, "nats", &n.Access, n.Prefix.RouterInbox())
+	if s.natsErr = err; err != nil {
 		return
 	}
 	defer c.Close()
-	for c.Status() != nats.CONNECTED && s.natsErr == nil {
-		select {
-		case <-refused:
-			s.natsErr = errors.New("the server does not let us in: see nats.nkey, nats.credentials, nats.user")
-		case <-ctx.Done():
-			s.natsErr = fmt.Errorf("no server is reached at nats.url within %v", s.o.Patience)
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
-	if s.natsErr != nil {
-		return
-	}
+	ctx, cancel := context.WithTimeout(ctx, s.o.Patience)
+	defer cancel()
 	js, err := jetstream.New(c)
 	for _, name := range []string{n.Prefix.Stream(), n.Prefix.State()} {
 		if err == nil {
@@ -391,4 +399,30 @@ func (s *seen) lookAtNATS(ctx context.Context) {
 		s.natsErr = fmt.Errorf("stream %s: %w", name, err)
 		return
 	}
+}
+
+// reach connects to a server, within the patience there is.
+func (s *seen) reach(ctx context.Context, key string, n *bus.Access, inbox string) (*nats.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.o.Patience)
+	defer cancel()
+	refused := make(chan struct{}, 1)
+	c, err := n.Connect(bus.ConnectOptions{Name: "sightline doctor", Inbox: inbox, Log: zap.NewNop(), Refused: func() {
+		select {
+		case refused <- struct{}{}:
+		default:
+		}
+	}})
+	for err == nil && c.Status() != nats.CONNECTED {
+		select {
+		case <-refused:
+			err = fmt.Errorf("the server does not let us in: see %s.nkey, credentials, user", key)
+		case <-ctx.Done():
+			err = fmt.Errorf("no server is reached at %s.url within %v", key, s.o.Patience)
+		case <-time.After(10 * time.Millisecond):
+		}
+		if err != nil {
+			c.Close()
+		}
+	}
+	return c, err
 }

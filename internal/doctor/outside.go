@@ -246,6 +246,10 @@ func reachNATS(s *seen, r *report) {
 			return
 		}
 		r.ok("it is within Sightline (nats.listen)")
+	case s.natsErr != nil && s.cfg.Dynamo.Plane == "nats":
+		r.bad(Error, "correct what key it names, or start the server", "%v", s.natsErr)
+	case s.cfg.Dynamo.Plane == "nats" && s.cfg.NATS.URL == "":
+		r.ok("that of Dynamo's plane is reached")
 	case s.cfg.NATS.URL == "":
 		r.ok("none is configured")
 	case s.natsErr != nil:

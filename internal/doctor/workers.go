@@ -23,6 +23,8 @@ func (s *seen) asked(r *report, do func(w *worker)) {
 	switch {
 	case s.o.Pre:
 		r.unchecked("--pre looks at files alone")
+	case len(s.workers) == 0 && s.frontends != nil:
+		r.unchecked("Dynamo's workers answer no HTTP")
 	case len(s.workers) == 0:
 		r.unchecked("no worker is configured by address, and no running Sightline tells of those that it found")
 	case n == 0:
@@ -75,6 +77,22 @@ func answers(s *seen, r *report) {
 			r.ok("%s at %s: %s %s", w.Name, w.Addr, w.facts.Engine, w.facts.Version)
 		}
 	}
+	for _, w := range s.frontends {
+		if w.err != nil {
+			r.bad(Error, "start it, or correct dynamo.frontends", "%s: %v", w.Name, w.err)
+		} else {
+			r.ok("%s", w.Name)
+		}
+	}
+	switch d := &s.cfg.Dynamo; {
+	case s.deployErr != nil:
+		r.bad(Error, "dynamo.discovery: a folder that can be read", "%v", s.deployErr)
+	case s.frontends != nil && len(s.deployed) == 0:
+		r.bad(Error, "dynamo.discovery is the workers' DYN_FILE_KV; namespace, component and endpoint are theirs",
+			"%s has no live record of a worker of %s/%s/%s", d.Discovery, d.Namespace, d.Component, d.Endpoint)
+	case s.frontends != nil:
+		r.ok("%d workers behind Dynamo's front ends", len(s.deployed))
+	}
 	for _, row := range s.rows() {
 		if row.Health != "" {
 			r.bad(Warning, "see its log; it gets requests again once it answers", "the running Sightline sends %s no requests: %s", row.Name, row.Health)
@@ -106,6 +124,11 @@ func engines(s *seen, r *report) {
 
 // Mistake 6.
 func names(s *seen, r *report) {
+	for _, w := range s.frontends {
+		if w.err == nil && !slices.ContainsFunc(w.facts.Served, func(m rules.Served) bool { return m.ID == w.Model }) {
+			r.bad(Error, "models: {name: "+w.facts.Served[0].ID+"}", "%s serves no %q", w.Name, w.Model)
+		}
+	}
 	found := s.found("name", "engine_model")
 	s.asked(r, func(w *worker) {
 		for _, f := range found[w.Name] {
@@ -145,6 +168,13 @@ func adapters(s *seen, r *report) {
 
 // Mistake 2.
 func blockSizes(s *seen, r *report) {
+	for _, w := range s.deployed {
+		if class, ok := s.cfg.ClassOf(s.cfg.Dynamo.Worker()); ok && w.BlockSize > 0 && w.BlockSize != class.BlockSize {
+			r.bad(Error, fmt.Sprintf("block_size: %d", w.BlockSize), "Dynamo's worker %d has blocks of %d tokens by its model card, configured are %d: nothing it holds is found", w.ID, w.BlockSize, class.BlockSize)
+		} else if ok && w.BlockSize > 0 {
+			r.ok("Dynamo's worker %d: %d tokens", w.ID, w.BlockSize)
+		}
+	}
 	s.asked(r, func(w *worker) {
 		size, from := w.facts.BlockSize, "its metrics"
 		for _, o := range w.canary.sockets {

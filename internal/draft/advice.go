@@ -11,6 +11,10 @@ import (
 // found says what each worker is, in a line.
 func (d *drafter) found() {
 	d.each(func(m *model, c *class, w *worker) {
+		if w.behind != nil {
+			w.behind.found(d.say)
+			return
+		}
 		kind := ""
 		if w.Simulated {
 			kind = ", simulated"
@@ -48,6 +52,10 @@ func (d *drafter) advise() {
 	d.each(func(m *model, c *class, w *worker) {
 		note := func(list *[]string, format string, args ...any) {
 			*list = append(*list, "  "+w.Addr+": "+fmt.Sprintf(format, args...))
+		}
+		if w.behind != nil {
+			w.behind.advise(func(format string, args ...any) { note(&do, format, args...) }, func(format string, args ...any) { note(&unknown, format, args...) })
+			return
 		}
 		r := engine.RulesOf(w.Engine, w.Version)
 		flags := r.Flags

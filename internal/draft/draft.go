@@ -1,6 +1,7 @@
 // Package draft writes a first configuration from what running workers say of themselves: `sightline init`.
 //
 //	addresses ─ survey ─▶ facts ─ group.go ─▶ models, with a class for each way in which their workers were started
+//	                              dynamo.go ─▶ or the one model of an NVIDIA Dynamo deployment, of its discovery folder and front ends
 //	                               files.go ─▶ each model's directory: given, the workers' own, a cache's, or fetched from a hub
 //	                               write.go ─▶ sightline.yaml, checked as `sightline serve --check` does, and envoy.yaml
 //	                              advice.go ─▶ what was found, and what is to be switched on at the workers
@@ -31,8 +32,10 @@ import (
 
 // Options say whom to ask and where to write.
 type Options struct {
-	Workers  []string // host:port of each
+	Workers  []string // host:port of each; with Dynamo, of its front ends
 	Groups   []Group  // of pods
+	Dynamo   string   // the discovery folder of an NVIDIA Dynamo deployment
+	Scope    string   // its namespace, where the folder has several
 	ModelDir []string // DIR, or NAME=DIR where there are several models
 	Out      string   // the directory to write into
 	Force    bool     // overwrite what is there
@@ -103,13 +106,18 @@ func Run(ctx context.Context, o Options, say io.Writer) error {
 // worker is one that was asked.
 type worker struct {
 	rules.Facts
-	group *Group // nil: it was named by its address
-	auto  bool   // it says itself where it publishes
+	group  *Group      // nil: it was named by its address
+	auto   bool        // it says itself where it publishes
+	behind *deployment // of Dynamo: all its workers
 }
 
 // ask finds out what each worker is, sixteen at a time. One that cannot be asked is an error: a configuration without it is not
 // what was wanted.
 func (d *drafter) ask(ctx context.Context) (list []*worker, err error) {
+	if d.Dynamo != "" {
+		w, err := d.deployed(ctx)
+		return []*worker{w}, err
+	}
 	for _, addr := range d.Workers {
 		list = append(list, &worker{Facts: rules.Facts{Addr: addr}})
 	}
@@ -148,7 +156,7 @@ func (d *drafter) one(ctx context.Context, w *worker) (err error) {
 	}
 	switch {
 	case w.FrontEnd:
-		return fmt.Errorf("worker %s: it is a front end of NVIDIA Dynamo, whose workers are found by its discovery (see dynamo in docs/configuration.md)", w.Addr)
+		return fmt.Errorf("worker %s: it is a front end of NVIDIA Dynamo, whose workers are found by its discovery folder (give --dynamo DIR, its DYN_FILE_KV)", w.Addr)
 	case w.Engine == "":
 		return fmt.Errorf("worker %s: %s", w.Addr, w.Unknown[len(w.Unknown)-1].Why)
 	case len(w.Served) == 0:

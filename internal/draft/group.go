@@ -59,6 +59,9 @@ func keysOf(w *worker, name string) []key {
 	if !r.Dialect.TakesTemplate(template) || r.Dialect.TemplateFile(template, "/") != "" { // a file of the worker's
 		template = ""
 	}
+	if w.behind != nil {
+		list = append(list, key{"block_hash", "Dynamo's events carry its own hashes", "dynamo", ""}, key{"enable_eagle", "its model card", w.behind.Cards[0].Eagle, false})
+	}
 	return append(list, key{"speculative_algorithm", "its argument", speculative, ""}, key{"chat_template", "its argument", template, ""})
 }
 

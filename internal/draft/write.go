@@ -74,6 +74,10 @@ func (d *drafter) yaml() []byte {
 
 // workers lists those that were named by their addresses, and the groups of pods, which have one line for all.
 func (d *drafter) workers(f *file) {
+	if d.Dynamo != "" {
+		d.models[0].classes[0].workers[0].behind.write(f)
+		return
+	}
 	networks := []string{}
 	heads := map[bool]string{false: "workers:\n", true: "kubernetes:\n" + d.server() + "  workers:\n"}
 	for _, pods := range []bool{false, true} {

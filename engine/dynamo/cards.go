@@ -1,0 +1,78 @@
+package dynamo
+
+import (
+	"cmp"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/engine/rules"
+)
+
+// Endpoint is one that workers of a deployment serve, as their model cards tell.
+type Endpoint struct {
+	Scope
+	Prefill  bool     // its workers prefill for those of another component
+	Workers  int      // with a card
+	Cards    []Card   // that differ; workers of one deployment have one
+	Adapters []string // of LoRA
+	Plane    string   // that KV events are published on: zmq or nats; "" where none tells
+}
+
+// Card is what a worker's model card (ModelDeploymentCard of Dynamo 1.6) says that a configuration needs. Its engine, and the
+// engine's release, are not in it.
+type Card struct {
+	Model, Aliases string // names that clients use; a line for each alias
+	Path           string // where it loads the model from: a path or a repository's name
+	BlockSize      int
+	MaxModelLen    int // 0: not told
+	Eagle          bool
+}
+
+// Endpoints are those that a discovery folder has cards of at now, by name.
+func Endpoints(root string, now time.Time) (list []*Endpoint, err error) {
+	found := map[Scope]*Endpoint{}
+	read := func(r gjson.Result) {
+		s := Scope{rules.Plain(r.Get("namespace").Str), rules.Plain(r.Get("component").Str), rules.Plain(r.Get("endpoint").Str)}
+		e, c := cmp.Or(found[s], &Endpoint{Scope: s}), r.Get("card_json")
+		found[s] = e
+		if lora := rules.Plain(c.Get("lora.name").Str); lora != "" {
+			if !slices.Contains(e.Adapters, lora) {
+				e.Adapters = append(e.Adapters, lora)
+			}
+			return
+		}
+		e.Workers++
+		e.Prefill = c.Get("worker_type").Str == "prefill"
+		var aliases []string
+		for _, a := range c.Get("aliases").Array() {
+			aliases = append(aliases, rules.Plain(a.Str))
+		}
+		card := Card{rules.Plain(c.Get("display_name").Str), strings.Join(aliases, "\n"), rules.Plain(c.Get("source_path").Str),
+			rules.Count(int(c.Get("kv_cache_block_size").Int())), rules.Count(int(c.Get("context_length").Int())), c.Get("runtime_config.enable_eagle").Bool()}
+		if !slices.Contains(e.Cards, card) {
+			e.Cards = append(e.Cards, card)
+		}
+	}
+	if err := each(filepath.Join(root, "v1", "mdc"), "", now, read); err != nil {
+		return nil, err
+	}
+	for s, e := range found {
+		err = cmp.Or(err, each(filepath.Join(root, "v1", "event_channels"), s.events(), now, func(r gjson.Result) {
+			e.Plane = strings.ToLower(rules.Plain(r.Get("transport.kind").Str))
+		}))
+	}
+	return slices.SortedFunc(maps.Values(found), func(a, b *Endpoint) int { return strings.Compare(a.String(), b.String()) }), err
+}
+
+// String is the endpoint as Dynamo writes it.
+func (s Scope) String() string { return s.Namespace + "/" + s.Component + "/" + s.Endpoint }
+
+// events is what the keys of those begin with that publish KV events of an endpoint.
+func (s Scope) events() string {
+	return "namespace/" + s.Namespace + "/component/" + s.Component + "/endpoint/" + s.Endpoint + "/topic/" + topic + "/"
+}
