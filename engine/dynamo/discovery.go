@@ -58,7 +58,7 @@ func discover(root string, s Scope, now time.Time) (d deployment, err error) {
 		{"mdc", instances, func(r gjson.Result) {
 			card := r.Get("card_json")
 			if w := workers[r.Get("instance_id").Uint()]; w != nil {
-				w.Model, w.BlockSize = card.Get("display_name").Str, int(card.Get("kv_cache_block_size").Int())
+				w.Model, w.BlockSize = card.Get("display_name").Str, int(max(0, card.Get("kv_cache_block_size").Int()))
 				shape := card.Get("runtime_config")
 				w.ranks(shape.Get("data_parallel_start_rank").Int() + shape.Get("data_parallel_size").Int())
 			}

@@ -23,8 +23,9 @@ type ServerInfo struct {
 	Ranks     int    `json:"dp_size"`
 }
 
-func (i *ServerInfo) publishes() bool {
-	return i != nil && i.Publisher == "zmq" && i.Port >= 1 && i.Port <= 65535
+// publishes tells whether so many ranks have sockets at ports that can be.
+func (i *ServerInfo) publishes(ranks int) bool {
+	return i != nil && i.Publisher == "zmq" && i.Port >= 1 && max(i.Port, i.Replay) <= 65536-max(1, ranks)
 }
 
 // FetchServerInfo asks the server at addr (host:port). One that publishes nothing is rules.ErrNoEvents.
@@ -35,7 +36,7 @@ func FetchServerInfo(ctx context.Context, client *http.Client, addr string) (inf
 	if err := rules.GetJSON(ctx, client, addr, "/server_info", "SGLang 0.5.22 or later", &all); err != nil {
 		return info, err
 	}
-	if !all.Events.publishes() {
+	if !all.Events.publishes(0) {
 		return info, rules.ErrNoEvents
 	}
 	return *all.Events, nil
@@ -88,13 +89,13 @@ func describe(ctx context.Context, client *http.Client, _ []byte, f *rules.Facts
 		caches := !*a.NoCache
 		f.PrefixCaching = &caches
 	}
-	publishes := a.Events.publishes()
-	f.Publishes = &publishes
 	ranks := max(1, f.Ranks)
+	publishes := a.Events.publishes(ranks)
+	f.Publishes = &publishes
 	switch {
 	case publishes:
 		for rank := range ranks {
-			e := rules.EventSource{Topic: rules.Plain(a.Events.Topic), BlockSize: a.Events.BlockSize, Ranks: ranks}
+			e := rules.EventSource{Topic: rules.Plain(a.Events.Topic), BlockSize: rules.Count(a.Events.BlockSize), Ranks: ranks}
 			e.Pub, e.Replay = a.Events.Endpoints(f.Host(), rank)
 			f.Events = append(f.Events, e)
 		}

@@ -17,6 +17,9 @@ type served struct {
 	Parent string `json:"parent"` // of a LoRA adapter: the base model
 }
 
+// maxServed bounds the models that a worker may list, each of which may be a finding and a line of the log.
+const maxServed = 1024
+
 // settings compares what a server says of itself with the configuration: /v1/models gives its names, max_model_len and,
 // where the engine tells its settings, --model as root; then /version gives the release and /metrics the block size. An
 // endpoint that is not there is no news. SGLang's /server_info is never asked: it shows keys.
@@ -61,6 +64,7 @@ func compareModels(answer []byte, w *Worker, m *engine.Model, wrong func(key, fo
 	if err := decode(answer, &models); err != nil || len(models.Data) == 0 {
 		return err
 	}
+	models.Data = models.Data[:min(len(models.Data), maxServed)]
 	serves := func(name string) bool {
 		return slices.ContainsFunc(models.Data, func(one served) bool { return one.ID == name })
 	}

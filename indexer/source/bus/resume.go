@@ -203,16 +203,26 @@ func loadFile(file string) (t tag, message []byte, err error) {
 		return t, nil, fmt.Errorf("%s: %d bytes, want %d at most", file, s.Size(), maxSnapshot)
 	}
 	b, err := os.ReadFile(file)
-	if err != nil {
-		return t, nil, err
+	if err == nil {
+		t, message, err = unpack(b)
 	}
+	if err != nil {
+		return t, nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return t, message, nil
+}
+
+var errDamaged = errors.New("it is damaged")
+
+// unpack takes a file of saveFile's apart.
+func unpack(b []byte) (t tag, message []byte, err error) {
 	n := len(b) - 8
 	if n < 4 || xxh3.Hash(b[:n]) != binary.LittleEndian.Uint64(b[n:]) {
-		return t, nil, fmt.Errorf("%s: it is damaged", file)
+		return t, nil, errDamaged
 	}
 	size := int(binary.LittleEndian.Uint32(b))
 	if size > n-4 {
-		return t, nil, fmt.Errorf("%s: it is damaged", file)
+		return t, nil, errDamaged
 	}
 	return t, b[4+size : n], json.Unmarshal(b[4:4+size], &t)
 }

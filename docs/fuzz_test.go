@@ -1,0 +1,120 @@
+package docs
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+var (
+	fuzzFunc = regexp.MustCompile(`(?m)^func (Fuzz\w+)\(`)
+	fuzzRow  = regexp.MustCompile("(?m)^\\| `([^`]+)` `(Fuzz\\w+)` \\| (.+) \\| ([0-9,]+) \\|$")
+	fuzzRuns = regexp.MustCompile(`execs: (\d+)`)
+	fuzzSum  = regexp.MustCompile(`[0-9,]+ executions so far, by [0-9]+ targets`)
+)
+
+// TestFuzz holds the table of reliability.md to the fuzz targets that there are. With SIGHTLINE_FUZZ, a time or a count such as 20s
+// or 500x, it runs those that SIGHTLINE_FUZZ_ONLY matches ("package Name"), and adds what was run to the table; with
+// SIGHTLINE_FUZZ_KEEP it leaves the table as it is.
+func TestFuzz(t *testing.T) {
+	var targets []string
+	for file, text := range files(t, ".go") {
+		for _, f := range fuzzFunc.FindAllStringSubmatch(text, -1) {
+			targets = append(targets, filepath.ToSlash(filepath.Dir(file))+" "+f[1])
+		}
+	}
+	slices.Sort(targets)
+	page, err := os.ReadFile("reliability.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows []string
+	for _, r := range fuzzRow.FindAllSubmatch(page, -1) {
+		rows = append(rows, fmt.Sprintf("%s %s", r[1], r[2]))
+	}
+	if slices.Sort(rows); !slices.Equal(rows, targets) {
+		t.Fatalf("reliability.md has not one row for each fuzz target:\nrows without a target or twice: %q\ntargets without a row: %q", without(rows, targets), without(targets, rows))
+	}
+	how, only := os.Getenv("SIGHTLINE_FUZZ"), regexp.MustCompile(os.Getenv("SIGHTLINE_FUZZ_ONLY"))
+	if how == "" {
+		return
+	}
+	cache, err := exec.Command("go", "env", "GOCACHE").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	built, binary := "", filepath.Join(t.TempDir(), "fuzz.test")
+	for _, target := range targets {
+		if !only.MatchString(target) {
+			continue
+		}
+		dir, name, _ := strings.Cut(target, " ")
+		if built != dir { // once for all targets of a package
+			if out, err := exec.Command("go", "test", "-c", "-fuzz=.", "-o", binary, "../"+dir).CombinedOutput(); err != nil {
+				t.Fatalf("%s: %v\n%s", dir, err, out)
+			}
+			built = dir
+		}
+		run := exec.Command(binary, "-test.run=^$", "-test.fuzz=^"+name+"$", "-test.fuzztime="+how, "-test.fuzzminimizetime=20x", "-test.parallel=1",
+			"-test.fuzzcachedir="+filepath.Join(strings.TrimSpace(string(cache)), "fuzz", module, dir))
+		run.Dir = filepath.Join(root, dir)
+		out, err := run.CombinedOutput()
+		n := 0
+		for _, m := range fuzzRuns.FindAllSubmatch(out, -1) {
+			n, _ = strconv.Atoi(string(m[1]))
+		}
+		t.Logf("%s: %d", target, n)
+		if os.Getenv("SIGHTLINE_FUZZ_KEEP") == "" {
+			count(t, target, n)
+		}
+		if err != nil || n == 0 {
+			t.Errorf("%s: %v\n%s", target, err, out)
+		}
+	}
+}
+
+// count adds to a target's executions in the table, and to their sum.
+func count(t *testing.T, target string, n int) {
+	page, err := os.ReadFile("reliability.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum, rows := 0, 0
+	page = fuzzRow.ReplaceAllFunc(page, func(row []byte) []byte {
+		m := fuzzRow.FindSubmatch(row)
+		so, err := strconv.Atoi(strings.ReplaceAll(string(m[4]), ",", ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if fmt.Sprintf("%s %s", m[1], m[2]) == target {
+			so += n
+		}
+		sum, rows = sum+so, rows+1
+		return fmt.Appendf(nil, "| `%s` `%s` | %s | %s |", m[1], m[2], m[3], thousands(so))
+	})
+	page = fuzzSum.ReplaceAll(page, fmt.Appendf(nil, "%s executions so far, by %d targets", thousands(sum), rows))
+	if err := os.WriteFile("reliability.md", page, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func thousands(n int) string {
+	if n < 1000 {
+		return strconv.Itoa(n)
+	}
+	return fmt.Sprintf("%s,%03d", thousands(n/1000), n%1000)
+}
+
+func without(list, other []string) []string {
+	return slices.DeleteFunc(slices.Clone(list), func(s string) bool { return slices.Contains(other, s) })
+}

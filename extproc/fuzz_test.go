@@ -1,0 +1,230 @@
+package extproc
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/url"
+	"path"
+	"strings"
+	"testing"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/sightline-router/sightline/internal/steering"
+	"github.com/sightline-router/sightline/router"
+)
+
+// script is a stream without a network: what comes, and what was answered.
+type script struct {
+	grpc.ServerStream
+	ctx     context.Context
+	come    []*extprocv3.ProcessingRequest
+	asked   string   // the message received last, by its kind
+	answers []string // kinds, each behind the message that came before it
+	broken  error
+}
+
+func (s *script) Context() context.Context                  { return s.ctx }
+func (*script) Send(*extprocv3.ProcessingResponse) error    { return nil }
+func (*script) Recv() (*extprocv3.ProcessingRequest, error) { return nil, io.EOF }
+func name(request, response any) (of, answer string) {
+	cut := func(v any) string {
+		_, kind, _ := strings.Cut(fmt.Sprintf("%T", v), "ing")
+		_, kind, _ = strings.Cut(kind, "_")
+		return kind
+	}
+	return cut(request), cut(response)
+}
+
+func (s *script) RecvMsg(m any) error {
+	if len(s.come) == 0 {
+		return io.EOF
+	}
+	wire, err := proto.Marshal(s.come[0])
+	if err != nil {
+		return err
+	}
+	s.asked, _ = name(s.come[0].GetRequest(), nil)
+	s.come = s.come[1:]
+	return codec{}.Unmarshal(cut(wire, 7), m)
+}
+
+func (s *script) SendMsg(m any) error {
+	var a extprocv3.ProcessingResponse
+	wire, err := codec{}.Marshal(m)
+	if err == nil {
+		err = proto.Unmarshal(wire.Materialize(), &a)
+	}
+	if err != nil {
+		s.broken = err
+	}
+	_, kind := name(nil, a.GetResponse())
+	s.answers = append(s.answers, s.asked+">"+kind)
+	return nil
+}
+
+// orders are the messages that a byte of FuzzOrders stands for.
+func orders(text string) []*extprocv3.ProcessingRequest {
+	whole := headersMsg(nil, true, chat()...)
+	headers := &extprocv3.HttpHeaders{Headers: &corev3.HeaderMap{Headers: []*corev3.HeaderValue{{Key: ":status", RawValue: []byte("200")}}}}
+	return []*extprocv3.ProcessingRequest{
+		headersMsg(&buffered, false, chat()...), headersMsg(&duplexed, false, chat()...), headersMsg(nil, false, chat(":path", "/v1/responses")...), whole,
+		headersMsg(&duplexed, false, ":method", "GET", ":path", "/v1/models"), headersMsg(nil, false, chat("content-encoding", "br")...),
+		bodyMsg(text, true), bodyMsg(text, false), bodyMsg("", true),
+		{Request: &extprocv3.ProcessingRequest_RequestTrailers{RequestTrailers: &extprocv3.HttpTrailers{}}},
+		{Request: &extprocv3.ProcessingRequest_ResponseHeaders{ResponseHeaders: headers}},
+		{Request: &extprocv3.ProcessingRequest_ResponseBody{ResponseBody: &extprocv3.HttpBody{Body: []byte(text)}}},
+		{Request: &extprocv3.ProcessingRequest_ResponseBody{ResponseBody: &extprocv3.HttpBody{Body: []byte(text), EndOfStream: true}}},
+		{Request: &extprocv3.ProcessingRequest_ResponseTrailers{ResponseTrailers: &extprocv3.HttpTrailers{}}},
+		{},
+	}
+}
+
+// FuzzOrders: whatever order messages of ext_proc come in, the stream ends in good order, nothing panics, no body stays counted, no
+// answer is of another phase than what Envoy has sent (it would break the stream), and where no body may pass unread a stream that began with a request is answered.
+func FuzzOrders(f *testing.F) {
+	for _, s := range []string{"\x00\x06", "\x01\x07\x07\x06", "\x01\x07\x09", "\x02\x06\x0a\x0b\x0c", "\x01\x09\x0a\x0c\x0d", "\x00\x00", "\x06", "\x0e", "\x00\x07\x06", "\x03", "\x04\x06\x0a", "\x05\x06"} {
+		for how := range byte(4) {
+			f.Add([]byte(s), "{\"model\":\"m\"}", how)
+		}
+	}
+	f.Fuzz(func(t *testing.T, order []byte, text string, how byte) {
+		if len(order) > 32 || len(text) > 1<<10 {
+			return
+		}
+		core, logs := observer.New(zap.ErrorLevel)
+		opt := Options{MaxBody: 1 << 10, RefuseUnread: how&1 != 0, Log: zap.New(core)}
+		md := metadata.MD{}
+		if how&2 != 0 {
+			md = metadata.Pairs(keyMode, "epp")
+		}
+		server, err := New(always(pick), func(router.Outcome) {}, opt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &script{ctx: metadata.NewIncomingContext(t.Context(), md)}
+		all := orders(text)
+		for _, b := range order {
+			s.come = append(s.come, all[int(b)%len(all)])
+		}
+		first := len(s.come) > 0 && s.come[0].GetRequestHeaders() != nil
+		if err := server.Process(s); err != nil || s.broken != nil {
+			t.Fatal(err, s.broken)
+		}
+		if panics := logs.FilterMessageSnippet("panic").All(); len(panics) > 0 {
+			t.Fatal(panics[0].ContextMap())
+		}
+		if n := server.inFlight.Load(); n != 0 {
+			t.Fatalf("%d bytes stay counted", n)
+		}
+		if opt.RefuseUnread && first && len(s.answers) == 0 {
+			t.Fatal("a stream that began with a request ended without an answer")
+		}
+		for i, a := range s.answers {
+			asked, kind, _ := strings.Cut(a, ">")
+			// What is answered at the end of a full-duplex body answers all that came before: its headers, its pieces, its trailers.
+			request := strings.HasPrefix(asked, "Request") && strings.HasPrefix(kind, "Request")
+			if kind != asked && kind != "ImmediateResponse" && !request {
+				t.Fatalf("answer %d of %q", i, s.answers)
+			}
+		}
+	})
+}
+
+// FuzzGate: a request with a body for an endpoint, however its path is written, is never taken for one that is not ours; what is
+// readable is JSON by its type, without an encoding and not too long.
+func FuzzGate(f *testing.F) {
+	for _, h := range []string{":method: POST\n:path: /v1/chat/completions\ncontent-type: application/json", ":method: POST\n:path: //v1/%63ompletions/?a=/../b\ncontent-length: 99999999999999999999",
+		":method: POST\n:path: /v1/messages\ncontent-type: text/plain; x=application/json\ncontent-type: application/json", ":method: POST\n:path: /v1/responses\ncontent-encoding: identity, gzip",
+		":method: POST\n:path: /v1/chat/completions\nx-tenant: a\nx-tenant: b"} {
+		f.Add(h, false)
+	}
+	tenants := &Tenants{Header: "x-tenant"}
+	f.Fuzz(func(t *testing.T, lines string, end bool) {
+		var list []*corev3.HeaderValue
+		method, asked, types, encodings := "", "", []string(nil), ""
+		for line := range strings.SplitSeq(lines, "\n") {
+			key, v, _ := strings.Cut(line, ": ")
+			list = append(list, &corev3.HeaderValue{Key: key, RawValue: []byte(v)})
+			switch key {
+			case ":method":
+				method = v
+			case ":path":
+				asked = v
+			case "content-type":
+				types = append(types, v)
+			case "content-encoding":
+				encodings += v
+			}
+		}
+		h := readHead(list, end, tenants.Header)
+		verdict, reason := h.judge(1<<20, tenants)
+		if _, known := unread[reason]; verdict == unreadable && !known {
+			t.Fatalf("refused for %q, which has no answer", reason)
+		}
+		plain, _, _ := strings.Cut(asked, "?")
+		if p, err := url.PathUnescape(plain); err == nil && method == "POST" && !end && verdict == notOurs && steering.IsEndpoint(path.Clean(strings.TrimSpace(p))) {
+			t.Fatalf("%q is not ours: %s", asked, reason)
+		}
+		if verdict != readable {
+			return
+		}
+		for _, v := range types {
+			if !strings.Contains(strings.ToLower(v), "json") {
+				t.Fatalf("a body of type %q is read", v)
+			}
+		}
+		if strings.Trim(strings.ReplaceAll(strings.ToLower(encodings), "identity", ""), " ,\t\r\v\f") != "" && !strings.ContainsAny(encodings, "\u0085\u00a0\u2000\u3000") || h.contentLength > 1<<20 {
+			t.Fatalf("encoding %q, length %d", encodings, h.contentLength)
+		}
+	})
+}
+
+// FuzzAccessLog: no entry makes its reader panic, and no outcome that it gives has a number that cannot be.
+func FuzzAccessLog(f *testing.F) {
+	for _, e := range []proto.Message{entry(start, "A", worker, 0), entry(ready, "A", worker, 0), entry(ended, "A", worker, 200), entry(upEnd, "", "", 0)} {
+		f.Add(wireOf(f, e))
+	}
+	s, err := New(always(pick), func(o router.Outcome) {
+		if len(o.ID) > maxID || o.ID == "" {
+			panic("an id of no decision")
+		}
+	}, Options{})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, wire []byte) {
+		e := entry(ready, "", "", 0)
+		if proto.Unmarshal(wire, e) == nil {
+			s.logEntry(1, e)
+		}
+		if proto.Unmarshal(wire, new(accesslogv3.StreamAccessLogsMessage)) != nil {
+			return
+		}
+	})
+}
+
+// FuzzDiscovery: whatever clusters an Envoy asks about, it is told of each once.
+func FuzzDiscovery(f *testing.F) {
+	f.Add(wireOf(f, &discoveryv3.DiscoveryRequest{ResourceNames: []string{"all", "model/m", "model/", "x", "all"}}))
+	workers := []Endpoint{{"10.0.0.1:8000", "m"}, {"a.name:1", "m"}}
+	f.Fuzz(func(t *testing.T, wire []byte) {
+		var req discoveryv3.DiscoveryRequest
+		if proto.Unmarshal(wire, &req) != nil {
+			return
+		}
+		out, err := discovery(req.GetResourceNames(), workers, "1")
+		if err != nil || len(out.GetResources()) != len(req.GetResourceNames()) {
+			t.Fatalf("%d answers to %d names: %v", len(out.GetResources()), len(req.GetResourceNames()), err)
+		}
+	})
+}
