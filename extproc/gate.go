@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
@@ -56,7 +57,8 @@ type head struct {
 	session       string
 	tenants       []string // values of the header that names one, but empty ones
 	traceparent   string
-	noBody        bool // Envoy said that no body follows
+	firstToken    time.Duration // the client wants it within
+	noBody        bool          // Envoy said that no body follows
 }
 
 // value is a header's value. Envoy sends it as raw_value (value is empty since 1.27); tools that fill value instead are
@@ -92,6 +94,10 @@ func readHead(hs []*corev3.HeaderValue, endOfStream bool, tenant string) head {
 		case "content-length":
 			if n, err := strconv.ParseInt(v, 10, 64); err == nil && n >= 0 {
 				h.contentLength = n
+			}
+		case headerFirstToken:
+			if ms, err := strconv.ParseUint(v, 10, 24); err == nil {
+				h.firstToken = time.Duration(ms) * time.Millisecond
 			}
 		case headerTrace:
 			h.traceparent = v

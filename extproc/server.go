@@ -81,6 +81,7 @@ type Options struct {
 	Pass         []string
 	Route        Route       // what a stream's metadata leaves open
 	Tenants      Tenants     // whose a request is
+	Fair         Fair        // who gets few free places
 	TLS          *tls.Config // nil: plain text
 	// Admit tells whether who calls with this authorization header ("": none) may speak; nil: everybody. Health checks are answered in any case.
 	Admit func(authorization string) bool

@@ -48,6 +48,7 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 	c.terms = s.termsOf(stream.Context(), &c.in.ProcessingRequest)
 	headers := c.in.GetRequestHeaders()
 	c.head = readHead(headers.GetHeaders().GetHeaders(), headers.GetEndOfStream(), s.opt.Tenants.Header)
+	c.tenant, c.priority = s.opt.Fair.of(headers.GetHeaders().GetHeaders())
 	if header := s.opt.Tenants.Header; header != "" {
 		c.foreign = append(c.foreign, header) // its value stays here
 	}
@@ -101,13 +102,15 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 type call struct {
 	*Server
 	terms
-	stream extprocv3.ExternalProcessor_ProcessServer
-	in     inbound // the message received last
-	head   head
-	id     string // the decision's
-	opened time.Time
-	traced *traced // nil: not asked for, or no decision
-	booked int64   // bytes of this body that are here
+	stream   extprocv3.ExternalProcessor_ProcessServer
+	in       inbound // the message received last
+	head     head
+	id       string // the decision's
+	tenant   string // Options.Fair
+	priority int
+	opened   time.Time
+	traced   *traced // nil: not asked for, or no decision
+	booked   int64   // bytes of this body that are here
 
 	patience sync.Mutex // between the body and the end of its time
 	bodyHere bool
@@ -288,7 +291,7 @@ func (c *call) decideBody(body [][]byte, arrived time.Time) router.Decision {
 	defer cancel()
 	d := c.safely(ctx, &router.Request{
 		ID: c.id, Source: connection(c.stream.Context()), Path: c.head.path, Stored: c.head.stored(), Pool: c.Pool, MustPick: c.strict,
-		Only: c.only, Session: c.head.session, Salt: c.opt.Tenants.salt(&c.head), Body: body, Arrived: arrived,
+		Only: c.only, Session: c.head.session, FirstToken: c.head.firstToken, Tenant: c.tenant, Priority: c.priority, Salt: c.opt.Tenants.salt(&c.head), Body: body, Arrived: arrived,
 	})
 	if c.opt.Traced != nil {
 		c.traced = &traced{began: arrived, took: time.Since(arrived)}

@@ -11,6 +11,9 @@ import (
 // headerTrace is where W3C Trace Context has a request's span.
 const headerTrace = "traceparent"
 
+// headerFirstToken is by when a client wants its first token, in milliseconds (llm-d has it).
+const headerFirstToken = "x-slo-ttft-ms"
+
 // traced is what Options.Traced is told of a call's decision.
 type traced struct {
 	decision router.Decision

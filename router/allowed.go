@@ -2,7 +2,6 @@ package router
 
 import (
 	"net"
-	"net/http"
 	"slices"
 
 	"github.com/sightline-router/sightline/router/fleet"
@@ -61,7 +60,7 @@ func (x *decision) open() *Refusal {
 		}
 		if !serves(x.slots) && len(well) > 0 {
 			if !x.left() {
-				return full()
+				return x.full()
 			}
 			x.slots = well
 		}
@@ -93,12 +92,16 @@ func (x *decision) hasRoom() func(*fleet.Slot) bool {
 			return true
 		}
 		load := s.Load(x.now)
-		return load.Inflight-load.Others < x.maxInFlight
+		return load.Inflight-load.Others < x.most(s)
 	}
 }
 
-func full() *Refusal {
-	return &Refusal{Status: http.StatusTooManyRequests, Message: "all workers have as many requests as they may"}
+// most is how many requests a slot may have.
+func (x *decision) most(s *fleet.Slot) int {
+	if s.Worker.Most > 0 {
+		return s.Worker.Most
+	}
+	return x.maxInFlight
 }
 
 // inTurn chooses and books, where there is a limit one decision after another: side by side two would take the last place.
@@ -118,7 +121,11 @@ func (x *decision) inTurn(choose func()) {
 		}
 	}
 	if x.slots = open; !serves(open) {
-		x.refuse(full())
+		x.refuse(x.full())
+		return
+	}
+	if refusal := x.unfair(); refusal != nil {
+		x.refuse(refusal)
 		return
 	}
 	choose()

@@ -157,6 +157,9 @@ func (x *decision) hold(b *booked, work fleet.Booking) {
 		return
 	}
 	work.Source, work.Note = x.out.source, b
+	if x.opt.Fair {
+		work.Model, work.Tenant, work.Counted = x.out.Model, x.req.Tenant, true
+	}
 	if b.left == nil {
 		work.Slot, work.Decode = x.chosen, x.decode
 	}

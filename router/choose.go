@@ -129,7 +129,8 @@ func (x *decision) candidate(i int) choose.Candidate {
 		load.Usage = -1 // until all are there: see evenUsage
 	}
 	return choose.Candidate{Slot: i, First: slot.Worker == x.trial, Inflight: load.Inflight - load.Others + weighed(load.Others),
-		Backlog: load.Backlog, Context: load.Context, Rate: load.Rate, Recent: load.Recent, Usage: load.Usage}
+		Backlog: load.Backlog, Context: load.Context, Rate: load.Rate, Recent: load.Recent, Usage: load.Usage,
+		Away: slot.Worker.Away.Seconds()}
 }
 
 // weighed is how many of so many requests of others count: 14 of 50. Their number is seconds old, and routers that all follow
@@ -230,8 +231,26 @@ func (x *decision) rank() {
 	x.turn = x.choices.Add(1)
 	evenUsage(x.mem.candidates)
 	x.pair()
+	x.weighTime()
 	x.ranked = choose.Rank(x.mem.candidates, ranks, x.draw())
 	x.chosen = x.slots[x.ranked[0].Slot]
+}
+
+// weighTime has those candidates come first that are expected to be in time, where the client says by when it wants its first token.
+func (x *decision) weighTime() {
+	if x.req.FirstToken <= 0 {
+		return
+	}
+	f, outcome := choose.FleetOf(x.mem.candidates), "late"
+	for i := range x.mem.candidates {
+		c := &x.mem.candidates[i]
+		if c.Late = max(0, f.FirstToken(c)-x.req.FirstToken.Seconds()); c.Late == 0 {
+			outcome = "in time"
+		}
+	}
+	if !x.aside {
+		x.metrics.inTime.WithLabelValues(x.out.Model, outcome).Inc()
+	}
 }
 
 // draw is a number that looks random, another for each decision and each router.

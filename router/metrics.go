@@ -31,6 +31,8 @@ type metrics struct {
 	unmatched prometheus.Counter
 	failures  *prometheus.CounterVec // worker, what
 	missing   *prometheus.CounterVec // model, role
+	inTime    *prometheus.CounterVec // model, outcome
+	shed      *prometheus.CounterVec // model, why
 }
 
 func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
@@ -58,6 +60,8 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 		corrected: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "blocks_corrected_total", Help: "Blocks taken out of the index because an engine did not find them cached."}),
 		failures:  vec("worker_failures_total", "Requests that failed at a worker: connect, reset, protocol, timeout, or the status of 5xx.", "worker", "what"),
 		missing:   vec("role_missing_total", "Requests of a fleet with roles for which no worker with the role was there: prefill, done where it is decoded; encode, done where it is prefilled.", "model", "role"),
+		inTime:    vec("slo_decisions_total", "Requests whose client said by when it wants its first token (x-slo-ttft-ms): in time, as some worker is expected to be; or late, as all are.", "model", "outcome"),
+		shed:      newShed(),
 		unmatched: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "sightline", Name: "outcomes_unmatched_total", Help: "Access log entries without an open decision: another replica's, or one that had expired."}),
 	}
 	if reg == nil {
@@ -69,7 +73,7 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 	counter := func(name, help string, get func() uint64) prometheus.Collector {
 		return prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "sightline", Name: name, Help: help}, func() float64 { return float64(get()) })
 	}
-	reg.MustRegister(r.waiters.total, m.decisions, m.down, m.seconds, m.prompt, m.cached, m.held, m.regret, m.late, m.asked, m.found, m.outcomes, m.told, m.promised, m.removed, m.stored, m.moved, m.corrected, m.unmatched, m.failures, m.missing, r.opt.Report,
+	reg.MustRegister(r.waiters.total, m.decisions, m.down, m.seconds, m.prompt, m.cached, m.held, m.regret, m.late, m.asked, m.found, m.outcomes, m.told, m.promised, m.removed, m.stored, m.moved, m.corrected, m.unmatched, m.failures, m.missing, m.inTime, m.shed, r.opt.Report,
 		gauge("requests_open", "Decided requests that have not ended.", func() float64 { return float64(r.opt.Fleet.Open()) }),
 		counter("bookings_expired_total", "Requests that ended without a report from Envoy.", r.opt.Fleet.Expired),
 		gauge("workers_out", "Workers that get trial requests only, because they fail, or nothing, because they say that they are not well.", func() (n float64) {

@@ -32,6 +32,11 @@ func TestRegret(t *testing.T) {
 			}
 			w.now = w.now.Add(2 * time.Second)
 		},
+		choose.Distance: func(w *world) { w.slots[0].Worker.Away = time.Second },
+		choose.Late: func(w *world) {
+			w.opt.Fleet.Book("other", fleet.Booking{Slot: w.slots[0], Tokens: 3000})
+			w.firstToken = 150 * time.Millisecond
+		},
 		choose.Doubtful: func(w *world) {
 			w.slots[0].EventAge = func(time.Time) time.Duration { return time.Minute }
 			w.opt.Fleet.Book("other", fleet.Booking{Slot: w.slots[0], Tokens: 1 << 20})

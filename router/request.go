@@ -26,6 +26,11 @@ type Request struct {
 	Source uint64
 	// Session is the client's X-Session-ID, if any.
 	Session string
+	// FirstToken is within which time the client wants its first token; 0: it did not say. It orders workers, no more.
+	FirstToken time.Duration
+	// Tenant is whose the request is and Priority how urgent, as a trusted header says, with Options.Fair.
+	Tenant   string
+	Priority int
 	// Salt, if not nil, takes the place of the body's cache_salt, whatever that is: ASCII letters and digits; "" for none.
 	Salt *string
 	// Body is the whole request body in pieces, in order. The router reads it during Decide and keeps nothing of it.

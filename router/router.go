@@ -54,6 +54,7 @@ type Options struct {
 	Fleet        *fleet.Fleet
 	MaxInFlight  int            // open requests of a slot, at which it gets no more; 0: no limit
 	Hold         time.Duration  // that a request waits for a worker where none is known; 0: not, and it has no target then
+	Fair         bool           // few free places are shared out by Request.Tenant and Priority
 	RefuseUnread bool           // a body too large to be read is refused, whatever is in it
 	Left         float64        // share of the conversations that are left to Envoy's own balancing; 1: all, nothing is steered
 	Report       *report.Totals // sums up what comes of requests, by arm; nil: one of the router's own

@@ -35,12 +35,13 @@ var testModel = sync.OnceValues(func() (*engine.Live, error) {
 
 type world struct {
 	*Router
-	t       testing.TB
-	now     time.Time
-	index   *indexer.Index
-	metrics *prometheus.Registry
-	slots   []*fleet.Slot
-	ids     int
+	t          testing.TB
+	now        time.Time
+	index      *indexer.Index
+	metrics    *prometheus.Registry
+	slots      []*fleet.Slot
+	ids        int
+	firstToken time.Duration // that requests ask for
 }
 
 // limit sets max_in_flight.
@@ -73,7 +74,7 @@ func newWorld(t testing.TB, n int) *world {
 
 func (w *world) decide(body string) Decision {
 	w.ids++
-	return w.Decide(w.t.Context(), &Request{ID: fmt.Sprint("d", w.ids), Path: "/v1/chat/completions", Body: [][]byte{[]byte(body)}})
+	return w.Decide(w.t.Context(), &Request{ID: fmt.Sprint("d", w.ids), Path: "/v1/chat/completions", Body: [][]byte{[]byte(body)}, FirstToken: w.firstToken})
 }
 
 // stores plays the events of a worker that has prefilled a body.

@@ -180,6 +180,21 @@ func (c *Config) checkRanges(bad report) {
 	inRange(bad, "body_timeout", c.BodyTimeout, time.Second, time.Hour)
 	inRange(bad, "envoy.message_timeout", c.Envoy.MessageTimeout, 200*time.Millisecond, time.Minute)
 	inRange(bad, "media.budget", c.Media.Budget, time.Millisecond, time.Minute)
+	for zone, far := range c.Zones.all() {
+		if far != 0 {
+			inRange(bad, zone, far, time.Microsecond, time.Second)
+		}
+	}
+	for key, header := range map[string]*string{"fair_share.header": &c.Fair.Header, "fair_share.priority": &c.Fair.Priority} {
+		if *header = strings.ToLower(*header); *header == "" {
+			continue
+		}
+		if !isHeader(*header) {
+			bad(key, "%q is no name of a header (want one such as x-tenant)", *header)
+		} else if c.MaxInFlight == 0 {
+			bad(key, "%q shares out places, and there is no limit of them (give max_in_flight, or leave fair_share out)", *header)
+		}
+	}
 	if c.HealthEvery != 0 {
 		inRange(bad, "health_every", c.HealthEvery, 100*time.Millisecond, time.Minute)
 	}

@@ -63,6 +63,8 @@ type Config struct {
 	Media       Media         `yaml:"media"`
 	Models      []Model       `yaml:"models" reload:"live"`
 	Workers     []Worker      `yaml:"workers" reload:"live"`
+	Zones       Zones         `yaml:"zones"`
+	Fair        Fair          `yaml:"fair_share"`
 	// MaxInFlight is how many requests a worker, or each of its ranks, may have open before it gets no more; 0: no limit.
 	MaxInFlight int `yaml:"max_in_flight" reload:"live"`
 	// Hold is how long a request waits for a worker where none is known for it; then its client gets 503. 0: it does not wait,
@@ -76,6 +78,39 @@ type Config struct {
 
 	File string     `yaml:"-"` // it was read from here; "": from nowhere
 	refs references // what values refer to
+}
+
+// Fair says by which headers, that Envoy or a filter of its sets, few free places are shared out under MaxInFlight.
+type Fair struct {
+	Header   string `yaml:"header"`   // whose a request is; "": all are equal
+	Priority string `yaml:"priority"` // how urgent: a whole number, 0 without
+}
+
+// Zones say how far workers are from Envoy.
+type Zones struct {
+	Own      string                   `yaml:"own"`      // Envoy's; "": distance does not count
+	Distance time.Duration            `yaml:"distance"` // to a worker of another zone and back, beyond one of its own
+	To       map[string]time.Duration `yaml:"to"`       // the same, by zone
+}
+
+// Away is what a worker of a zone is farther away; 0 where that is not known.
+func (z *Zones) Away(zone string) time.Duration {
+	if far, known := z.To[zone]; known {
+		return far
+	}
+	if z.Own == "" || zone == "" || zone == z.Own {
+		return 0
+	}
+	return z.Distance
+}
+
+// all are the distances, by key.
+func (z *Zones) all() map[string]time.Duration {
+	all := map[string]time.Duration{"zones.distance": z.Distance}
+	for zone, far := range z.To {
+		all["zones.to."+zone] = far
+	}
+	return all
 }
 
 // Metrics says under which other names some are shown.
@@ -182,13 +217,16 @@ type Model struct {
 
 // Worker is one engine server.
 type Worker struct {
-	Name   string `yaml:"name"`   // for people and metrics; default: its address
-	Addr   string `yaml:"addr"`   // ip:port, what Envoy dials; or name:port, all whose addresses are followed
-	Model  string `yaml:"model"`  // may be left out where there is one model
-	Class  string `yaml:"class"`  // one of the model's classes; "": as the model's own keys say
-	Ranks  int    `yaml:"ranks"`  // data-parallel ranks behind this address; 0: none
-	Role   string `yaml:"role"`   // prefill, decode or encode; "" and both: all of a request
-	Events Events `yaml:"events"` // KV events
+	Name  string `yaml:"name"`  // for people and metrics; default: its address
+	Addr  string `yaml:"addr"`  // ip:port, what Envoy dials; or name:port, all whose addresses are followed
+	Model string `yaml:"model"` // may be left out where there is one model
+	Class string `yaml:"class"` // one of the model's classes; "": as the model's own keys say
+	Ranks int    `yaml:"ranks"` // data-parallel ranks behind this address; 0: none
+	Role  string `yaml:"role"`  // prefill, decode or encode; "" and both: all of a request
+	Zone  string `yaml:"zone"`  // where it stands; "": as its EndpointSlice tells, or not known
+	// MaxInFlight takes the place of the common one, where that is given.
+	MaxInFlight int    `yaml:"max_in_flight"`
+	Events      Events `yaml:"events"` // KV events
 }
 
 // Events says how a worker's KV events come here. With neither key its cache is only guessed from what was routed there.

@@ -94,6 +94,10 @@ func (c *workersCheck) any(w *Worker, path string) {
 	if c.wantModel(c.bad, path+".model", w.Model) && !known {
 		c.bad(path+".class", "%q is no class of the model %q (give the name of one of its classes, or none)", w.Class, w.Model)
 	}
+	if w.MaxInFlight != 0 && c.MaxInFlight == 0 {
+		c.bad(path+".max_in_flight", "%d, and there is no limit for the others (give max_in_flight too)", w.MaxInFlight)
+	}
+	inRange(c.bad, path+".max_in_flight", w.MaxInFlight, 0, 1<<20)
 	inRange(c.bad, path+".ranks", w.Ranks, 0, maxRanks)
 	if role, err := fleet.RoleOf(w.Role); err != nil {
 		c.bad(path+".role", "%v", err)

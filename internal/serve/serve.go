@@ -201,7 +201,7 @@ func (s *Server) decider(ctx context.Context, decisions *decisionlog.Log) *runni
 	r.report = report.New(mode, time.Now())
 	others := alias.New(r.metrics, s.cfg.Metrics.Aliases)
 	r.router = router.New(router.Options{Left: left, Decided: others.Decided, Ended: others.Ended, Report: r.report, Models: s.now.Load().models, Fleet: r.fleet, Index: r.index, Audit: r.audit, Decisions: decisions,
-		Share: r.peers.share(), PredictedTTL: s.cfg.Index.PredictedTTL, MaxInFlight: s.cfg.MaxInFlight, Hold: s.cfg.Hold, RefuseUnread: s.cfg.RefusesUnread(), Log: s.log, Metrics: r.metrics,
+		Share: r.peers.share(), PredictedTTL: s.cfg.Index.PredictedTTL, MaxInFlight: s.cfg.MaxInFlight, Fair: s.cfg.Fair != (config.Fair{}), Hold: s.cfg.Hold, RefuseUnread: s.cfg.RefusesUnread(), Log: s.log, Metrics: r.metrics,
 		Resync: func(slot *fleet.Slot) {
 			r.sources.set.Resync(func(f *fleet.Slot) bool { return f == slot }, "fewer_cached")
 		}})
@@ -276,7 +276,7 @@ func (r *running) serveEnvoy(ctx context.Context, tracer *trace.Tracer) (*extpro
 		MaxBody: int(r.cfg.BodyLimit), BodyTimeout: r.cfg.BodyTimeout, EnvoyWaits: r.cfg.Envoy.MessageTimeout, Starting: true, Drain: r.cfg.Drain,
 		RefuseUnread: r.cfg.RefusesUnread(), Pass: r.cfg.PassUnread,
 		Route:   extproc.Route{Mode: extproc.Mode(r.cfg.Route.Mode), Pool: r.cfg.Route.Pool, Header: r.cfg.Route.Header},
-		Tenants: extproc.Tenants(r.cfg.Tenants), Models: modelNames(r.cfg), TLS: under, Admit: admit, Roster: r.roster, Log: r.log, Metrics: r.metrics})
+		Tenants: extproc.Tenants(r.cfg.Tenants), Fair: extproc.Fair{Tenant: r.cfg.Fair.Header, Priority: r.cfg.Fair.Priority}, Models: modelNames(r.cfg), TLS: under, Admit: admit, Roster: r.roster, Log: r.log, Metrics: r.metrics})
 	if err != nil {
 		return nil, err
 	}

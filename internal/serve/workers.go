@@ -257,15 +257,17 @@ func (s *sources) spec(like *config.Worker, e discover.Endpoint) members.Spec {
 	role, _ := fleet.RoleOf(wc.Role) // the configuration checks its own; a label of another word is none
 	class, _ := s.now.Load().cfg.ClassOf(&wc)
 	drain := trtllm.NewDrain(wc.Events.HTTP, wc.Ranks, s.as)
+	away := s.now.Load().cfg.Zones.Away(cmp.Or(wc.Zone, e.Zone))
 	type worker struct { // another pod at an address that was given out again is another worker
 		addr netip.AddrPort
 		pod  string
 		role fleet.Role
+		away time.Duration
 		config.Worker
 		heard
 	}
-	spec := members.Spec{ID: worker{e.Addr, e.Name, role, *like, heardOf(&class)}, Name: wc.Name, Addr: e.Addr, Ready: e.Ready, Model: wc.Model, Class: wc.Class,
-		Role: role, Ranks: wc.Ranks, Rate: class.PrefillRate, Copies: class.Rules().CountsCopies,
+	spec := members.Spec{ID: worker{e.Addr, e.Name, role, away, *like, heardOf(&class)}, Name: wc.Name, Addr: e.Addr, Ready: e.Ready, Model: wc.Model, Class: wc.Class,
+		Role: role, Away: away, MaxInFlight: wc.MaxInFlight, Ranks: wc.Ranks, Rate: class.PrefillRate, Copies: class.Rules().CountsCopies,
 		Listen: func(slot *fleet.Slot, rank int, o *stream.Options) (bool, error) {
 			return s.listen(&wc, drain, slot, rank, o)
 		}}

@@ -4,7 +4,7 @@
 //	wait  = tokens queued before it + work
 //	cost  = slowness × (wait + wait² ÷ tail + stalled × work × (1 + 1.5 × tokens queued ÷ tail)
 //	                    + perRequest × requests in flight + perContext × their prompt tokens)
-//	        + full × KV cache in use + what is done elsewhere
+//	        + full × KV cache in use + what is done elsewhere + distance
 //
 //	stalled = stall × requests in flight, at most mostStall + tokens queued ÷ stallStep
 //
@@ -29,10 +29,13 @@ const (
 	full       = 1024  // what a KV cache costs that is all in use, where a worker tells (NVIDIA's standalone example)
 	slack      = 48    // tokens within which costs count as equal: less than one request in flight, more than a block or two
 	alike      = 1.2   // rates that differ by less are equal: prompts' lengths and decode steps move them as much
+	late       = 1e9   // what a second too late costs: more than all else
 	slowest    = 8     // bounds slowness, both ways
 
-	handover = 128  // what it costs to hand a prompt from one worker to another: two requests for one, some 10 ms
-	fetch    = 0.06 // and each token whose KV blocks are fetched: 128 KB of an 8 B model at 25 GB/s
+	handover = 128   // what it costs to hand a prompt from one worker to another: two requests for one, some 10 ms
+	usual    = 10000 // tokens prefilled a second where no worker's rate is known
+
+	fetch = 0.06 // and each token whose KV blocks are fetched: 128 KB of an 8 B model at 25 GB/s
 )
 
 // Candidate is one slot as the decision sees it.
@@ -53,6 +56,8 @@ type Candidate struct {
 	Usage     float64 // share of its KV cache in use, 0 to 1
 	Doubtful  bool    // its events have not come for long
 	Shared    int     // of Backlog: work on this very prompt's front, booked by requests that are on their way
+	Late      float64 // seconds after the time that the client wants its first token by; 0: in time
+	Away      float64 // seconds from Envoy and back, beyond a worker of its own zone
 	Elsewhere float64 // what others do for it costs: the transfer and the load of the one that decodes, in tokens
 
 	cost float64
@@ -69,11 +74,12 @@ type Terms struct {
 	Cache    float64 `json:"cache"`
 	// Elsewhere is what a worker that only prefills adds: the transfer and the cost of the one that decodes.
 	Elsewhere float64 `json:"elsewhere"`
+	Distance  float64 `json:"distance"` // of another zone
 }
 
 // Sum is the cost.
 func (t Terms) Sum() float64 {
-	return t.Prefill + t.Queue + t.Tail + t.Stall + t.Requests + t.Context + t.Cache + t.Elsewhere
+	return t.Prefill + t.Queue + t.Tail + t.Stall + t.Requests + t.Context + t.Cache + t.Elsewhere + t.Distance
 }
 
 // Fleet is what of all candidates a cost depends on.
@@ -94,6 +100,29 @@ func FleetOf(c []Candidate) (f Fleet) {
 	return f
 }
 
+// rate is what a second counts for, in tokens.
+func (f Fleet) rate() float64 {
+	if f.Rate > 0 {
+		return f.Rate
+	}
+	return usual
+}
+
+// FirstToken is in how many seconds a candidate is expected to answer: its queue, the prompt's rest and what is done elsewhere.
+func (f Fleet) FirstToken(c *Candidate) float64 {
+	rate := c.Rate
+	if rate <= 0 {
+		rate = f.rate()
+	}
+	queue, left := c.ahead()
+	return (queue+left)/rate + c.Elsewhere/f.rate() + c.Away
+}
+
+// ahead is what is queued before the prompt, and what of it there is to do.
+func (c *Candidate) ahead() (queue, left float64) {
+	return max(0, c.Backlog-float64(c.Shared)), float64(c.Tokens-min(c.Tokens, c.Predicted)) + float64(c.Encode+c.Load)
+}
+
 // Cost is a candidate's. Waiting for work that is being done on the prompt's own front is no cost: elsewhere the same work
 // would have to be done again.
 func (f Fleet) Cost(c *Candidate) Terms {
@@ -102,8 +131,8 @@ func (f Fleet) Cost(c *Candidate) Terms {
 		slow = min(slowest, max(1./slowest, f.Rate/c.Rate))
 		slow = min(max(1, slow/alike), max(slow*alike, 1./slowest))
 	}
-	left := float64(c.Tokens-min(c.Tokens, c.Predicted)) + float64(c.Encode+c.Load)
-	queue, others := max(0, c.Backlog-float64(c.Shared)), float64(c.Inflight)
+	queue, left := c.ahead()
+	others := float64(c.Inflight)
 	return Terms{
 		Prefill:  slow * left,
 		Queue:    slow * queue,
@@ -114,6 +143,7 @@ func (f Fleet) Cost(c *Candidate) Terms {
 		Cache:    full * c.Usage,
 
 		Elsewhere: c.Elsewhere,
+		Distance:  c.Away * f.rate(),
 	}
 }
 
@@ -134,7 +164,7 @@ func (c *Candidate) Decoding() Candidate {
 func Rank(c []Candidate, n int, draw uint64) []Candidate {
 	f := FleetOf(c)
 	for i := range c {
-		if c[i].cost = f.Cost(&c[i]).Sum(); c[i].First {
+		if c[i].cost = f.Cost(&c[i]).Sum() + late*c[i].Late; c[i].First {
 			c[i].cost = math.Inf(-1)
 		}
 	}

@@ -28,6 +28,10 @@ func TestRank(t *testing.T) {
 		{"work on the same prompt is no queue", []Candidate{{Slot: 0, Predicted: 400, Backlog: 800, Shared: 800, Inflight: 1}, {Slot: 1, Encode: 391}}, 410, []int{0, 1}},
 		{"a full cache weighs less than a held prompt", []Candidate{{Slot: 0, Usage: 1}, {Slot: 1, Usage: 0.1}, {Slot: 2, Exact: 1900, Predicted: 1900, Usage: 1}}, 2000, []int{2, 1, 0}},
 		{"a trial goes first", []Candidate{{Slot: 0, Exact: 1000, Predicted: 1000}, {Slot: 1, First: true, Backlog: 9000}, {Slot: 2}}, 1000, []int{1, 0, 2}},
+		{"another zone is away", []Candidate{{Slot: 0, Exact: 200, Predicted: 200, Away: 0.05}, {Slot: 1}}, 1000, []int{1, 0}},
+		{"a longer prefix is worth the way", []Candidate{{Slot: 0, Exact: 700, Predicted: 700, Away: 0.05}, {Slot: 1}}, 1000, []int{0, 1}},
+		{"in time before cheap", []Candidate{{Slot: 0, Exact: 900, Predicted: 900, Late: 0.001}, {Slot: 1, Inflight: 9}}, 1000, []int{1, 0}},
+		{"all late: the least late", []Candidate{{Slot: 0, Exact: 900, Predicted: 900, Late: 0.2}, {Slot: 1, Inflight: 9, Late: 0.1}}, 1000, []int{1, 0}},
 		{"credit never exceeds the prompt", []Candidate{{Slot: 0, Exact: 99, Predicted: 99, Inflight: 1}, {Slot: 1, Exact: 10, Predicted: 10}}, 10, []int{1, 0}},
 	} {
 		for i := range c.cands {
@@ -113,5 +117,20 @@ func TestBest(t *testing.T) {
 	}
 	if n, why := Best(c); n != 400 || why != "" {
 		t.Errorf("of 400 tokens %d are held, and another one was better for %q", n, why)
+	}
+}
+
+// The first token is expected when the queue and the rest of the prompt are done, at the worker's own rate, and has come the way.
+func TestFirstToken(t *testing.T) {
+	c := []Candidate{{Tokens: 1500, Exact: 500, Predicted: 500, Backlog: 3000, Rate: 10000, Inflight: 50}, {Tokens: 1500, Rate: 10000, Away: 0.01}, {Tokens: 1000, Rate: 2500}}
+	f := FleetOf(c)
+	for i, want := range []float64{0.4, 0.16, 0.4} {
+		if got := f.FirstToken(&c[i]); got < want*0.99 || got > want*1.01 {
+			t.Errorf("%d: %v s, want %v", i, got, want)
+		}
+	}
+	c[0].Rate, c[1].Rate, c[2].Rate = 0, 0, 0
+	if got := FleetOf(c).FirstToken(&c[2]); got != 0.1 {
+		t.Errorf("no rate is known: %v s", got)
 	}
 }

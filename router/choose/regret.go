@@ -12,6 +12,8 @@ const (
 	Requests = "requests" // more is in flight there
 	Cache    = "cache"    // its KV cache is fuller
 	Encode   = "encode"   // pictures would have to be encoded there
+	Distance = "distance" // it is in a zone farther off
+	Late     = "late"     // its first token is expected too late
 	Other    = "other"
 )
 
@@ -56,6 +58,8 @@ func (f Fleet) why(c, chosen *Candidate) string {
 		return Trial
 	case c.Doubtful:
 		return Doubtful
+	case c.Late > chosen.Late:
+		return Late
 	case c.cost <= chosen.cost+slack:
 		return Equal
 	case f.Cost(&asFast).Sum() <= chosen.cost+slack:
@@ -69,6 +73,7 @@ func (f Fleet) why(c, chosen *Candidate) string {
 	}{
 		{Queue, ours.Queue + ours.Tail - theirs.Queue - theirs.Tail},
 		{Requests, ours.Requests + ours.Context + ours.Stall - theirs.Requests - theirs.Context - theirs.Stall},
+		{Distance, ours.Distance - theirs.Distance},
 		{Cache, ours.Cache - theirs.Cache},
 		{Encode, ours.Prefill - theirs.Prefill},
 	} {

@@ -261,7 +261,7 @@ func (l *Log) hide(line *Line) {
 	for i := range line.Ranked {
 		c := &line.Ranked[i]
 		for _, n := range []*float64{&c.Backlog, &c.Rate, &c.Cost, &c.Terms.Prefill, &c.Terms.Queue, &c.Terms.Tail, &c.Terms.Stall,
-			&c.Terms.Requests, &c.Terms.Context, &c.Terms.Cache, &c.Terms.Elsewhere} {
+			&c.Terms.Requests, &c.Terms.Context, &c.Terms.Cache, &c.Terms.Elsewhere, &c.Terms.Distance} {
 			*n = math.Round(10**n) / 10
 		}
 	}

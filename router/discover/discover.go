@@ -19,6 +19,7 @@ type Endpoint struct {
 	Ready bool
 	// Role is the label llm-d.ai/role that its EndpointSlice has from its Service; "": none.
 	Role string
+	Zone string // the node's, as its EndpointSlice tells; "": not known
 }
 
 // maxEndpoints bounds one finder's set, far above any fleet behind one router.

@@ -34,6 +34,9 @@ func show(list []Endpoint) string {
 		if !e.Ready {
 			text += "!"
 		}
+		if e.Zone != "" {
+			text += "@" + e.Zone
+		}
 		out = append(out, text)
 	}
 	return strings.Join(out, " ")
@@ -193,6 +196,7 @@ func TestEndpointsOf(t *testing.T) {
 		Addresses  []string
 		Conditions struct{ Ready, Serving, Terminating *bool }
 		TargetRef  *struct{ Kind, Name string }
+		Zone       string
 	}
 	type ports = []struct {
 		Name *string
@@ -205,6 +209,8 @@ func TestEndpointsOf(t *testing.T) {
 		}
 		return e
 	}
+	zoned := one("10.0.0.1", "a", &yes)
+	zoned.Zone = "eu-1a"
 	unserving := one("10.0.0.1", "a", &yes)
 	unserving.Conditions.Serving = &no
 	http, grpc, p8000, p9000 := "http", "grpc", 8000, 9000
@@ -219,6 +225,7 @@ func TestEndpointsOf(t *testing.T) {
 		{"ready not given is ready", "", []*endpointSlice{{AddressType: "IPv4", Ports: single, Endpoints: []ep{one("10.0.0.1", "", nil)}}}, "=10.0.0.1:8000", ""},
 		{"called ready, and its probe fails", "", []*endpointSlice{{AddressType: "IPv4", Ports: single, Endpoints: []ep{unserving}}}, "a=10.0.0.1:8000!", ""},
 		{"by number, though the slice has no ports", "8001", []*endpointSlice{{AddressType: "IPv4", Endpoints: []ep{one("10.0.0.1", "a", &yes)}}}, "a=10.0.0.1:8001", ""},
+		{"with a zone", "", []*endpointSlice{{AddressType: "IPv4", Ports: single, Endpoints: []ep{zoned}}}, "a=10.0.0.1:8000@eu-1a", ""},
 		{"by name", "grpc", []*endpointSlice{{AddressType: "IPv4", Ports: double, Endpoints: []ep{one("10.0.0.1", "a", &yes)}}}, "a=10.0.0.1:9000", ""},
 		{"two ports and none named", "", []*endpointSlice{{AddressType: "IPv4", Ports: double, Endpoints: []ep{one("10.0.0.1", "a", &yes)}}}, "", "2 ports fit"},
 		{"in two slices, ready in one", "", []*endpointSlice{

@@ -20,6 +20,7 @@ type endpointSlice struct {
 		Addresses  []string // interchangeable; consumers take the first
 		Conditions struct{ Ready, Serving, Terminating *bool }
 		TargetRef  *struct{ Kind, Name string }
+		Zone       string
 	}
 	Ports []struct {
 		Name *string
@@ -55,7 +56,7 @@ func endpointsOf(list map[string]*endpointSlice, port string) ([]Endpoint, error
 				wrong = fmt.Errorf("EndpointSlice %s: %q is no address", s.Metadata.Name, e.Addresses[0])
 				continue
 			}
-			ep := Endpoint{Addr: netip.AddrPortFrom(ip.Unmap(), p), Role: s.Metadata.Labels["llm-d.ai/role"]}
+			ep := Endpoint{Addr: netip.AddrPortFrom(ip.Unmap(), p), Role: s.Metadata.Labels["llm-d.ai/role"], Zone: e.Zone}
 			ep.Ready = holds(e.Conditions.Ready, true) && holds(e.Conditions.Serving, true) && !holds(e.Conditions.Terminating, false)
 			if e.TargetRef != nil && e.TargetRef.Kind == "Pod" {
 				ep.Name = e.TargetRef.Name

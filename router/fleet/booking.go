@@ -38,6 +38,9 @@ type Booking struct {
 	Bytes   int            // of memory that Note keeps
 	Source  uint64         // of Envoy's connections and streams, the one that spoke of it last; 0: none that has an end of its own
 	At      time.Time      // of the decision; Book sets it
+	Model   string         // of whose requests Tenant's are counted, with Counted
+	Tenant  string
+	Counted bool
 }
 
 type booking struct {
@@ -67,6 +70,7 @@ type bookings struct {
 	open    map[string]*booking
 	queue   [stages]list.List // the one that came first in front
 	bytes   int
+	tenants map[string]map[string]int // requests in flight, by model and tenant
 	expired uint64
 	waiting *booking // the first since the last report
 	forgot  func(*Booking)
@@ -90,6 +94,7 @@ func (f *Fleet) Book(id string, b Booking) {
 		t.close(same, b.At)
 	}
 	t.open[id] = one
+	t.count(&b, 1)
 	t.bytes += b.Bytes
 	t.enter(one, fresh, b.At)
 	if t.waiting == nil {
@@ -121,6 +126,7 @@ func (t *bookings) move(b *booking, to stage, now time.Time) {
 func (t *bookings) close(b *booking, now time.Time) {
 	delete(t.open, b.id)
 	t.leave(b)
+	t.count(&b.Booking, -1)
 	t.bytes -= b.Bytes
 	if b.hold != nil {
 		b.hold.release(now)
@@ -128,6 +134,36 @@ func (t *bookings) close(b *booking, now time.Time) {
 	if b.decoding != nil {
 		b.decoding.release(now)
 	}
+}
+
+// count counts a tenant's requests; one without any is forgotten.
+func (t *bookings) count(b *Booking, by int) {
+	if !b.Counted {
+		return
+	}
+	of := t.tenants[b.Model]
+	if of == nil {
+		of = make(map[string]int)
+		t.tenants[b.Model] = of
+	}
+	if of[b.Tenant] += by; of[b.Tenant] == 0 {
+		delete(of, b.Tenant)
+	}
+}
+
+// InFlightOf is how many of a model's requests a tenant has in flight, how many tenants have any, this one included, and all that
+// they have. It takes time linear in the tenants.
+func (f *Fleet) InFlightOf(model, tenant string) (own, tenants, all int) {
+	f.bookings.mu.Lock()
+	defer f.bookings.mu.Unlock()
+	of := f.bookings.tenants[model]
+	for _, n := range of {
+		all += n
+	}
+	if own, tenants = of[tenant], len(of); own == 0 {
+		tenants++
+	}
+	return own, tenants, all
 }
 
 // Expire ends the bookings that nobody will end any more, and notices when no reports come. It costs 0.1 µs where there is

@@ -29,6 +29,8 @@ type Worker struct {
 	Instance  string
 	Frontends []string
 	Role      Role
+	Most      int           // requests that each slot may have, in place of the router's limit; 0: that
+	Away      time.Duration // what it is farther from Envoy than a worker of its own zone, there and back
 
 	health   health
 	adapters atomic.Pointer[map[string]string] // as it listed them last, path by name
@@ -88,7 +90,7 @@ func New(now func() time.Time) *Fleet {
 	if now == nil {
 		now = time.Now
 	}
-	f := &Fleet{now: now, bookings: bookings{open: make(map[string]*booking)}}
+	f := &Fleet{now: now, bookings: bookings{open: make(map[string]*booking), tenants: make(map[string]map[string]int)}}
 	f.state.Store(&state{})
 	return f
 }

@@ -43,9 +43,11 @@ type Spec struct {
 	Rate         int  // tokens a second that it is taken to prefill until events show it; 0: fleet's own start
 	Copies       bool // its events tell of each physical copy of a block
 	// Instance, Frontends and Role as in fleet.Worker; with an Instance, Addr is not its own.
-	Instance  string
-	Frontends []string
-	Role      fleet.Role
+	Instance    string
+	Frontends   []string
+	Role        fleet.Role
+	Away        time.Duration // as in fleet.Worker
+	MaxInFlight int           // fleet.Worker.Most
 	// Listen says how the events of one rank (from 0) come, by setting Source, Decoder and what else o needs; false: it
 	// tells nothing. Called once a rank, when the worker joins.
 	Listen func(slot *fleet.Slot, rank int, o *stream.Options) (bool, error)
@@ -178,7 +180,7 @@ func (s *Set) join(finder int, spec Spec) error {
 		m.sinks = append(m.sinks, sink)
 		return sink.Slot()
 	})
-	m.worker.Addr, m.worker.Class, m.worker.Instance, m.worker.Frontends, m.worker.Role = addr, spec.Class, spec.Instance, spec.Frontends, spec.Role
+	m.worker.Addr, m.worker.Class, m.worker.Instance, m.worker.Frontends, m.worker.Role, m.worker.Away, m.worker.Most = addr, spec.Class, spec.Instance, spec.Frontends, spec.Role, spec.Away, spec.MaxInFlight
 	m.worker.Expect(spec.Rate)
 	for r, slot := range m.worker.Slots {
 		m.sinks[r].slot = slot

@@ -1,0 +1,71 @@
+package router
+
+import (
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sightline-router/sightline/router/fleet"
+)
+
+// Under Options.MaxInFlight a fleet has so many places. The last of them are not for all, where a trusted header says whose a request
+// is and how urgent (Options.Fair): so it is who has most that gets 429 first, and who has nothing finds a place.
+//
+//	free places      priority < 0      0                       > 0
+//	over a quarter   let in            let in                  let in
+//	over a tenth     refused           let in                  let in
+//	any              refused           with at most its share  let in
+//
+// A share is the requests in flight that have a place here, divided by the tenants who have any; one who has all of them is above it.
+const (
+	keptForUrgent = 4  // one in so many places
+	keptForFew    = 10 // the same
+)
+
+// Words of sightline_requests_shed_total.
+const (
+	shedFull     = "full"
+	shedShare    = "share"
+	shedPriority = "priority"
+)
+
+func newShed() *prometheus.CounterVec {
+	shed := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "requests_shed_total",
+		Help: "Requests answered 429 because workers have as many as they may: full; share (its tenant has more than others, and little is free); priority (it is not urgent, and little is free)."},
+		[]string{"model", "why"})
+	return shed
+}
+
+func (x *decision) shed(why, says string) *Refusal {
+	if !x.aside {
+		x.metrics.shed.WithLabelValues(x.out.Model, why).Inc()
+	}
+	return &Refusal{Status: http.StatusTooManyRequests, Message: says}
+}
+
+func (x *decision) full() *Refusal {
+	return x.shed(shedFull, "all workers have as many requests as they may")
+}
+
+// unfair refuses a request that would take a place which is kept for others.
+func (x *decision) unfair() *Refusal {
+	if !x.opt.Fair || x.req.Priority > 0 {
+		return nil
+	}
+	places, free := 0, 0
+	for _, s := range fleet.Healthy(x.known) {
+		if s.Worker.Role != fleet.Prefill {
+			load := s.Load(x.now)
+			places += x.most(s)
+			free += max(0, x.most(s)-load.Inflight+load.Others)
+		}
+	}
+	mine, tenants, all := x.opt.Fleet.InFlightOf(x.out.Model, x.req.Tenant)
+	switch {
+	case x.req.Priority < 0 && free*keptForUrgent <= places:
+		return x.shed(shedPriority, "few places are free, and the request is not urgent")
+	case free*keptForFew <= places && mine > 0 && (mine == all || mine*tenants > all):
+		return x.shed(shedShare, "few places are free, and others have fewer")
+	}
+	return nil
+}

@@ -1,0 +1,72 @@
+package router
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+)
+
+// Of twenty places the last two go to those who have few, the last five to nobody who is not urgent, and all of them to who is.
+func TestFewPlacesAreShared(t *testing.T) {
+	w := newWorld(t, 2)
+	w.opt.Fair = true
+	w.limit(12)
+	w.slots[0].Worker.Most = 8
+	n := 0
+	ask := func(tenant string, priority int) (id string, status int) {
+		n++
+		id = fmt.Sprint("r", n)
+		d := w.Decide(t.Context(), &Request{ID: id, Path: "/v1/chat/completions", Tenant: tenant, Priority: priority, Body: [][]byte{[]byte(chatBody("m", fmt.Sprintf("%q", text(20, uint64(n)))))}})
+		if d.Refuse != nil {
+			return id, d.Refuse.Status
+		}
+		return id, http.StatusOK
+	}
+	fill := func(tenant string, priority, want int) {
+		t.Helper()
+		got := 0
+		for range 30 {
+			if _, status := ask(tenant, priority); status == http.StatusOK {
+				got++
+			} else if status != http.StatusTooManyRequests {
+				t.Fatal(status)
+			}
+		}
+		if got != want {
+			t.Fatalf("%s, priority %d: %d of 30 let in, want %d", tenant, priority, got, want)
+		}
+	}
+	fill("a", -1, 15)
+	fill("a", 0, 3)
+	if a, b := w.slots[0].Load(w.now).Inflight, w.slots[1].Load(w.now).Inflight; a+b != 18 || a > 8 {
+		t.Errorf("%d and %d in flight", a, b)
+	}
+	if _, status := ask("b", 0); status != http.StatusOK {
+		t.Errorf("who has nothing: %d", status)
+	}
+	if _, status := ask("a", 0); status != http.StatusTooManyRequests {
+		t.Errorf("who has most: %d", status)
+	}
+	if _, status := ask("b", 0); status != http.StatusOK {
+		t.Errorf("who has one of nineteen: %d", status)
+	}
+	fill("c", 1, 0)
+	for i := range 2 { // of a
+		if _, ok := w.opt.Fleet.End(fmt.Sprint("r", i+1), 0); !ok {
+			t.Fatal("not booked")
+		}
+	}
+	fill("a", 1, 2)
+	if got, want := w.counted(t, "sightline_requests_shed_total"), "m,full=58 m,priority=15 m,share=28 "; got != want {
+		t.Errorf("shed %q, want %q", got, want)
+	}
+	if own, tenants, all := w.opt.Fleet.InFlightOf("m", "a"); own != 18 || tenants != 2 || all != 20 {
+		t.Errorf("%d of %d of %d tenants", own, all, tenants)
+	}
+	for i := range n {
+		w.opt.Fleet.End(fmt.Sprint("r", i+1), 0)
+	}
+	if own, tenants, all := w.opt.Fleet.InFlightOf("m", "a"); own != 0 || tenants != 1 || all != 0 {
+		t.Errorf("at the end %d of %d of %d tenants", own, all, tenants)
+	}
+}
