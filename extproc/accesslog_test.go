@@ -178,6 +178,7 @@ func TestPanicInObserve(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer s.grpc.Stop()
 	s.logEntry(0, entry(ended, "A", worker, 200))
 }
 
@@ -195,6 +196,7 @@ func TestForwarded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer s.grpc.Stop()
 	fault := entry(upEnd, "THEIRS22F", worker, 0)
 	fault.CommonProperties.ResponseFlags = &accessv3.ResponseFlags{UpstreamRemoteReset: true}
 	for _, e := range []*accessv3.HTTPAccessLogEntry{entry(ready, "OURS2222A", worker, 0), entry(ready, "THEIRS22A", worker, 0), entry(ended, "THEIRS22A", worker, 200),

@@ -174,9 +174,11 @@ func TestNewRefuses(t *testing.T) {
 		t.Error("a 2 GiB body: no error")
 	}
 	reg := prometheus.NewRegistry()
-	if _, err := New(always(pick), nil, Options{Metrics: reg}); err != nil {
+	s, err := New(always(pick), nil, Options{Metrics: reg})
+	if err != nil {
 		t.Fatal(err)
 	}
+	defer s.grpc.Stop()
 	if _, err := New(always(pick), nil, Options{Metrics: reg}); err == nil || !strings.Contains(err.Error(), "registry") {
 		t.Errorf("same registry twice: %v", err)
 	}

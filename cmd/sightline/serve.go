@@ -31,6 +31,7 @@ func (c *serveCmd) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", c.Config, cfg.Hide(err))
 	}
+	defer s.Close()
 	if c.Check {
 		fmt.Printf("%s: %d models, %d workers: good\n", c.Config, len(cfg.Models), len(cfg.Workers))
 		return nil

@@ -33,7 +33,7 @@ func TestEvents(t *testing.T) {
 	if c.sent != nil || len(c.history.minutes) != 1 {
 		t.Errorf("nobody looks: %d sections rendered, %d samples", len(c.sent), len(c.history.minutes))
 	}
-	resp, err := http.Get(srv.URL)
+	resp, err := srv.Client().Get(srv.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,10 +84,11 @@ func TestWatchersAreBounded(t *testing.T) {
 	for range watchers {
 		c.watching[make(chan []byte, 2)] = true // that nobody reads
 	}
-	resp, err := http.Get(srv.URL)
+	resp, err := srv.Client().Get(srv.URL)
 	if err != nil || resp.StatusCode != http.StatusServiceUnavailable {
 		t.Fatalf("one more: %v %v", resp, err)
 	}
+	resp.Body.Close()
 	for i := range 3 {
 		(*workers)[0].Inflight++
 		c.step(time.Now().Add(time.Duration(i) * time.Second))

@@ -79,7 +79,13 @@ func Agent(ctx context.Context, c AgentOptions) error {
 	defer page.Close()
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	go func() { stop(<-failed) }()
+	go func() {
+		select {
+		case err := <-failed:
+			stop(err)
+		case <-ctx.Done():
+		}
+	}()
 	var ranks sync.WaitGroup
 	for r, o := range feeds {
 		ranks.Go(func() {

@@ -82,7 +82,10 @@ func check(t *testing.T, dir, text string) error {
 	write(t, file, []byte(strings.ReplaceAll(text, "DIR", dir)))
 	cfg, err := config.Load(file)
 	if err == nil {
-		_, err = Load(cfg)
+		var s *Server
+		if s, err = Load(cfg); err == nil {
+			s.Close()
+		}
 	}
 	return err
 }

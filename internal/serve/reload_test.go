@@ -57,6 +57,7 @@ func startReloading(t *testing.T, text string) *reloading {
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
+		r.Close()
 	})
 	r.wait("its page", func() bool {
 		resp, err := http.Get("http://" + r.admin + "/healthz")

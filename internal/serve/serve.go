@@ -49,7 +49,7 @@ type Server struct {
 	metrics *prometheus.Registry
 }
 
-// Load checks a configuration and reads all files that it names; an error says what is wrong.
+// Load checks a configuration and reads all files that it names; an error says what is wrong. Close what it gives.
 func Load(cfg config.Config) (*Server, error) {
 	if err := cfg.CheckServe(); err != nil {
 		return nil, err
@@ -67,6 +67,7 @@ func Load(cfg config.Config) (*Server, error) {
 	}
 	as, err := cfg.WorkerAccess.Open(log)
 	if err != nil {
+		media.Close()
 		return nil, fmt.Errorf("worker_access: %w", err)
 	}
 	media.Pinned = func(model, fingerprint string) { // an operator can put it into the configuration
@@ -84,11 +85,15 @@ func Load(cfg config.Config) (*Server, error) {
 	s := &Server{cfg: cfg, log: log, level: level, media: media, as: as, metrics: metrics, read: sumOf(cfg.Files())}
 	models, err := loadModels(cfg, nil, media, log)
 	if err != nil {
+		media.Close()
 		return nil, err
 	}
 	s.now.Store(&state{cfg, models})
 	return s, nil
 }
+
+// Close ends what Load began. Nothing may run then.
+func (s *Server) Close() { s.media.Close() }
 
 // newLog gives the level too, which can be set anew.
 func newLog(level string) (*zap.Logger, zap.AtomicLevel, error) {

@@ -72,6 +72,7 @@ func registered(t *testing.T, text string) map[string]exporting {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer s.Close()
 	ctx, stop := context.WithCancel(t.Context())
 	stop() // it starts all of it and ends
 	if err := s.Run(ctx); err != nil {

@@ -47,6 +47,7 @@ type Options struct {
 // Tracer makes spans of decisions.
 type Tracer struct {
 	provider *sdk.TracerProvider
+	exporter sdk.SpanExporter
 	tracer   trace.Tracer
 	told     func(id string) (router.Recent, bool)
 	log      *zap.Logger
@@ -110,7 +111,7 @@ func Start(opt Options) (*Tracer, error) {
 		sdk.WithSpanProcessor(queue{sdk.NewBatchSpanProcessor(sender{exporter, n}, sdk.WithMaxQueueSize(mostQueued)), n}),
 		sdk.WithSampler(sdk.ParentBased(sdk.TraceIDRatioBased(opt.Sample))),
 		sdk.WithResource(resource.NewSchemaless(attribute.String("service.name", "sightline"), attribute.String("service.version", opt.Version))))
-	return &Tracer{provider: provider, tracer: provider.Tracer("sightline"), told: opt.Told, log: log}, nil
+	return &Tracer{provider: provider, exporter: exporter, tracer: provider.Tracer("sightline"), told: opt.Told, log: log}, nil
 }
 
 // Decided is an extproc.Traced.
@@ -176,5 +177,6 @@ func (t *Tracer) Close() {
 	defer cancel()
 	if err := t.provider.Shutdown(ctx); err != nil {
 		t.log.Warn("the last traces are not sent", zap.Error(err))
+		_ = t.exporter.Shutdown(ctx) // else it tries again for a minute
 	}
 }

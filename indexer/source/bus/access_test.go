@@ -37,7 +37,7 @@ func secured(t *testing.T, conf string, port int) (*server.Server, int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { e.Shutdown() })
+	t.Cleanup(e.close)
 	return e.Server, e.Addr().(*net.TCPAddr).Port
 }
 
