@@ -73,7 +73,7 @@ func startReloading(t *testing.T, text string) *reloading {
 func (r *reloading) write(text string) {
 	r.t.Helper()
 	text += "\nadmin_token: " + adminToken + "\n"
-	text = strings.NewReplacer("DIR", filepath.Dir(r.file), "ADMIN", r.admin).Replace(text)
+	text = strings.NewReplacer("DIR", filepath.Dir(r.file), "ADMINPORT", strings.TrimPrefix(r.admin, "127.0.0.1:"), "ADMIN", r.admin).Replace(text)
 	write(r.t, r.file+".new", []byte(text+"\ndrain: 0s\n"))
 	if err := os.Rename(r.file+".new", r.file); err != nil {
 		r.t.Fatal(err)
