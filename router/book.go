@@ -58,6 +58,9 @@ func (x *decision) standingOf(class int, slot *fleet.Slot, c *choose.Candidate) 
 // whole loses its last block (vLLM).
 func (s *standing) cached(tokens, size int) int { return min(s.predicted, max(0, tokens-1)/size*size) }
 
+// mostChoices of one request count as requests of their own, as engines schedule them (n).
+const mostChoices = 128
+
 // asked is a prompt as the workers of one class read it.
 type asked struct {
 	class         *servedClass
@@ -67,6 +70,7 @@ type asked struct {
 	several, skip bool // there are several prompts; the engine may read no cache
 	unread        bool
 	usage         int
+	answers       int // that are decoded at once
 }
 
 // askedOf keeps what a class's workers read.
@@ -74,7 +78,8 @@ func (x *decision) askedOf(class int) asked {
 	c, rd, keys := &x.model.classes[class], x.reading(class), &x.mem.blocks[class]
 	both := slices.Concat(keys.locals, keys.chain)
 	return asked{class: c, prompts: x.model.prompts[c.reading], prompt: rd.prompt, locals: both[:len(keys.locals)], chain: both[len(keys.locals):],
-		several: rd.several, skip: rd.reuse == prompt.Perhaps, unread: rd.err != nil, usage: rd.usage}
+		several: rd.several, skip: rd.reuse == prompt.Perhaps, unread: rd.err != nil, usage: rd.usage,
+		answers: int(max(1, min(x.mem.req.Fields["n"].Int(), mostChoices)))}
 }
 
 // book remembers what the choice comes to: blocks that the slot will hold, pictures that it will have seen, work that it has
@@ -116,7 +121,7 @@ func (r *Router) at(b *booked, st *standing, a *asked) fleet.Booking {
 	if b.cached = cached; a.several {
 		b.cached = -1 // what is reported is of another prompt or all (vLLM: the last that ends; SGLang: the sum)
 	}
-	work := fleet.Booking{Tokens: b.tokens - cached + st.encode, Context: b.tokens}
+	work := fleet.Booking{Tokens: b.tokens - cached + st.encode, Context: a.answers * b.tokens, Answers: a.answers}
 	if a.prompt.Exact && !r.elsewhere(b.locals) { // else its last block is not the last that it will store
 		work.Locals, work.From = b.locals, st.predicted/size
 	}

@@ -31,6 +31,7 @@ type Booking struct {
 	Place   func(*Booking) // without a Slot: called once, with it; fills in what is booked there. It must not call the Fleet
 	Tokens  int            // to prefill there, and of pictures to encode
 	Context int            // tokens of the prompt
+	Answers int            // to it, decoded at once (n); 0: one
 	Locals  []uint64       // the prompt's blocks, by which events tell of its prefill; nil: they cannot
 	From    int            // of them, those that are held or promised
 	Decode  *Slot          // who decodes, where another does
@@ -85,7 +86,7 @@ func (f *Fleet) Book(id string, b Booking) {
 		one.hold = b.Slot.book(&b, b.At, b.At)
 	}
 	if b.Decode != nil {
-		one.decoding = b.Decode.book(&Booking{Context: b.Context}, b.At, b.At)
+		one.decoding = b.Decode.book(&Booking{Context: b.Context, Answers: b.Answers}, b.At, b.At)
 	}
 	t := &f.bookings
 	t.mu.Lock()
@@ -332,7 +333,7 @@ func (f *Fleet) decodes(b *booking, w *Worker, addr string) {
 	now := f.now()
 	b.decoding.undo(now)
 	b.Decode = w.Slots[0]
-	b.decoding = b.Decode.book(&Booking{Context: b.Context}, now, now)
+	b.decoding = b.Decode.book(&Booking{Context: b.Context, Answers: b.Answers}, now, now)
 }
 
 // ServedBy is the worker that answered a booked request at addr ("": where it was booked); nil: it is not known.

@@ -68,6 +68,7 @@ type hold struct {
 	from    int      // of them, held at the decision
 	told    int      // of them, held at the message before; of an Early slot only these are computed
 	context float64
+	answers int // that are decoded at once, each a request to the engine
 	at      time.Time
 	over    bool
 	theirs  bool // another replica's
@@ -155,7 +156,7 @@ func (s *Slot) hold(b *Booking, now, since time.Time, theirs bool) *hold {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drain(now)
-	h := &hold{slot: s, theirs: theirs, tokens: float64(b.Tokens), rest: float64(b.Tokens), left: float64(b.Tokens), from: b.From, told: b.From, context: float64(b.Context), at: now}
+	h := &hold{slot: s, theirs: theirs, tokens: float64(b.Tokens), rest: float64(b.Tokens), left: float64(b.Tokens), from: b.From, told: b.From, context: float64(b.Context), answers: max(1, b.Answers), at: now}
 	if b.From < len(b.Locals) && s.hears(now) {
 		h.locals = b.Locals
 	}
@@ -165,8 +166,8 @@ func (s *Slot) hold(b *Booking, now, since time.Time, theirs bool) *hold {
 	if !slices.ContainsFunc(s.queue, func(h *hold) bool { return h.locals != nil }) {
 		s.sample.from = since
 	}
-	if s.inflight++; theirs {
-		s.theirs++
+	if s.inflight += h.answers; theirs {
+		s.theirs += h.answers
 	}
 	s.told.most[0] = max(s.told.most[0], s.inflight)
 	s.context += h.context
@@ -266,8 +267,8 @@ func (h *hold) release(now time.Time) {
 	defer s.mu.Unlock()
 	s.drain(now)
 	h.over, h.left, h.rest = true, 0, 0
-	if s.inflight--; h.theirs {
-		s.theirs--
+	if s.inflight -= h.answers; h.theirs {
+		s.theirs -= h.answers
 	}
 	s.context -= h.context
 	s.unheard = 0
