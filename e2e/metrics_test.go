@@ -55,7 +55,9 @@ func TestCountersAreCounters(t *testing.T) {
 func TestAliases(t *testing.T) {
 	l := startLab(t, func(o *lab.Options) {
 		o.Workers = 1
-		o.Config = func(keys map[string]any) { keys["metrics"] = map[string]any{"aliases": []string{"llm-d", "dynamo"}} }
+		o.Config = func(keys map[string]any) {
+			keys["metrics"] = map[string]any{"aliases": []string{"llm-d", "gateway-api", "dynamo"}}
+		}
 	})
 	url := dataURL(photo(63))
 	first := ask(t, l, "What is this?", url)
@@ -67,6 +69,8 @@ func TestAliases(t *testing.T) {
 		"llm_d_epp_request_total": 2, "llm_d_epp_request_error_total": 0, "llm_d_epp_request_ttft_seconds_count": 2, "llm_d_epp_request_duration_seconds_count": 2,
 		"llm_d_epp_scheduler_e2e_duration_seconds_count": 2, "llm_d_epp_request_input_tokens_sum": float64(first.prompt + second.prompt),
 		"llm_d_epp_request_cached_tokens_sum": float64(second.cached), "llm_d_epp_request_output_tokens_sum": 4, "dynamo_component_router_kv_hit_rate_count": 2,
+		"inference_objective_request_total": 2, "inference_pool_ready_pods": 1, "llm_d_epp_request_running": 0, "llm_d_epp_scheduler_attempts_total": 2,
+		"dynamo_frontend_requests_total": 2, "dynamo_frontend_inflight_requests": 0,
 	} {
 		if got := metric(t, l, name, ""); got != want {
 			t.Errorf("%s is %v, want %v", name, got, want)

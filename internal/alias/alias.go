@@ -1,7 +1,12 @@
 // Package alias shows some of what the router tells under the names that other routers give it, for dashboards and autoscalers that
-// are there. Names and labels are as in llm-d's endpoint picker (pkg/epp/metrics/llm_d_router_metrics.go of llm-d-router,
-// 2026) and Dynamo's router (1.6); labels of what Sightline has not, such as fairness_id and priority, are left out, which a query
-// takes for empty. Buckets of times are those of llm-d, and two beyond. All are off unless asked for.
+// are there. Names, labels and buckets are those of
+//
+//	llm-d       llm-d-router v0.10.0: pkg/epp/metrics/llm_d_router_metrics.go, pkg/epp/datalayer/logger/logger.go
+//	gateway-api gateway-api-inference-extension v1.5.0: pkg/epp/metrics/metrics.go, which llm-d shows beside its own
+//	dynamo      Dynamo 1.6: lib/runtime/src/metrics/prometheus_names.rs
+//
+// Labels of what Sightline has not, such as fairness_id and priority, are left out, which a query takes for empty. A pool is a
+// model. All are off unless asked for.
 package alias
 
 import (
@@ -13,56 +18,107 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/fleet"
 )
 
 // Of are the routers whose names there are.
-var Of = []string{"llm-d", "dynamo"}
+var Of = []string{"llm-d", "gateway-api", "dynamo"}
 
-// alias is one metric.
+// alias is one metric under the names that routers give it.
 type alias struct {
-	of, name, help string
-	labels         []string  // the first is the model's name, which llm-d tells twice
-	buckets        []float64 // nil: a counter
-	decided        func(d *router.Decision, took time.Duration) (float64, bool)
-	ended          func(o *router.Outcome, took time.Duration) (float64, bool)
+	names   map[string]string // by router
+	help    string
+	labels  []string  // of names but Dynamo's, which calls the model "model"
+	buckets []float64 // nil: a counter, or a gauge where pool is set
+	decided func(d *router.Decision, took time.Duration) (float64, bool)
+	ended   func(o *router.Outcome, took time.Duration) (float64, bool)
+	pool    func(p *pool) (float64, bool)
+	queues  bool // a gauge for each worker of a pool
+}
+
+// both are the names of llm-d, and of gateway-api, whose subsystem differs.
+func both(llmd, gateway string) map[string]string {
+	return map[string]string{"llm-d": "llm_d_epp_" + llmd, "gateway-api": "inference_" + gateway}
+}
+
+func names(llmd, gateway, dynamo string) map[string]string {
+	m := both(llmd, gateway)
+	m["dynamo"] = "dynamo_" + dynamo
+	return m
 }
 
 var (
-	llmdLabels  = []string{"model_name", "target_model_name"}
-	llmdTokens  = []float64{1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32778, 65536, 131072, 262144, 524288, 1048576}
-	llmdSeconds = []float64{0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60, 120, 300, 600}
+	models  = []string{"model_name", "target_model_name"} // the same here
+	tokens  = []float64{1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32778, 65536, 131072, 262144, 524288, 1048576}
+	seconds = []float64{0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600, 900,
+		1200, 1800, 2700, 3600}
+	shares = prometheus.LinearBuckets(0, 0.05, 21)
 )
 
-func tokens(n int, o *router.Outcome) (float64, bool) {
+func counted(n int, o *router.Outcome) (float64, bool) {
 	return float64(n), o.Code == http.StatusOK && n >= 0 && o.PromptTokens > 0
 }
 
+func failed(o *router.Outcome) bool { return o.Code < 200 || o.Code >= 400 }
+
+func hitRate(d *router.Decision, _ time.Duration) (float64, bool) {
+	return float64(d.CachedTokens) / float64(max(1, d.PromptTokens)), d.PromptTokens > 0
+}
+
 var aliases = []alias{
-	{of: "llm-d", name: "llm_d_epp_request_total", help: "Decided requests.", labels: llmdLabels,
+	{names: both("request_total", "objective_request_total"), help: "Decided requests.", labels: models,
 		decided: func(*router.Decision, time.Duration) (float64, bool) { return 1, true }},
-	{of: "llm-d", name: "llm_d_epp_request_error_total", help: "Ended requests without an answer, or with an error.", labels: append(slices.Clip(llmdLabels), "error_code"),
-		ended: func(o *router.Outcome, _ time.Duration) (float64, bool) { return 1, o.Code < 200 || o.Code >= 400 }},
-	{of: "llm-d", name: "llm_d_epp_request_duration_seconds", help: "From the decision to the answer's end.", labels: llmdLabels, buckets: llmdSeconds,
+	{names: both("request_error_total", "objective_request_error_total"), help: "Ended requests without an answer, or with an error.", labels: append(slices.Clip(models), "error_code"),
+		ended: func(o *router.Outcome, _ time.Duration) (float64, bool) { return 1, failed(o) }},
+	{names: map[string]string{"dynamo": "dynamo_frontend_requests_total"}, help: "Ended requests; status is success or error.", labels: append(slices.Clip(models), "status"),
+		ended: func(*router.Outcome, time.Duration) (float64, bool) { return 1, true }},
+	{names: names("request_duration_seconds", "objective_request_duration_seconds", "frontend_request_duration_seconds"), help: "From the decision to the answer's end.", labels: models, buckets: seconds,
 		ended: func(o *router.Outcome, took time.Duration) (float64, bool) {
 			return took.Seconds(), o.Code == http.StatusOK
 		}},
-	{of: "llm-d", name: "llm_d_epp_request_ttft_seconds", help: "From the request's arrival to the answer's first byte.", labels: llmdLabels, buckets: llmdSeconds,
+	{names: names("request_ttft_seconds", "objective_request_ttft_seconds", "frontend_time_to_first_token_seconds"), help: "From the request's arrival to the answer's first byte.", labels: models, buckets: seconds,
 		ended: func(o *router.Outcome, _ time.Duration) (float64, bool) {
 			return o.FirstByte.Seconds(), o.FirstByte > 0
 		}},
-	{of: "llm-d", name: "llm_d_epp_request_input_tokens", help: "Prompt tokens, as the engine counted.", labels: llmdLabels, buckets: llmdTokens,
-		ended: func(o *router.Outcome, _ time.Duration) (float64, bool) { return tokens(o.PromptTokens, o) }},
-	{of: "llm-d", name: "llm_d_epp_request_output_tokens", help: "Generated tokens, as the engine counted.", labels: llmdLabels, buckets: llmdTokens[:12],
-		ended: func(o *router.Outcome, _ time.Duration) (float64, bool) { return tokens(o.OutputTokens, o) }},
-	{of: "llm-d", name: "llm_d_epp_request_cached_tokens", help: "Of the prompt tokens, those that were cached, as the engine counted.", labels: llmdLabels, buckets: llmdTokens,
-		ended: func(o *router.Outcome, _ time.Duration) (float64, bool) { return tokens(o.CachedTokens, o) }},
-	{of: "llm-d", name: "llm_d_epp_scheduler_e2e_duration_seconds", help: "Time to decide.", buckets: []float64{1e-4, 2e-4, 5e-4, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1},
-		decided: func(_ *router.Decision, took time.Duration) (float64, bool) { return took.Seconds(), true }},
-	{of: "dynamo", name: "dynamo_component_router_kv_hit_rate", help: "Share of the prompt that the chosen worker is predicted to hold.", labels: []string{"model"},
-		buckets: prometheus.LinearBuckets(0, 0.05, 21),
-		decided: func(d *router.Decision, _ time.Duration) (float64, bool) {
-			return float64(d.CachedTokens) / float64(max(1, d.PromptTokens)), d.PromptTokens > 0
+	{names: both("request_ntpot_seconds", "objective_normalized_time_per_output_token_seconds"), help: "From the decision to the answer's end, for each generated token.", labels: models,
+		buckets: []float64{0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10},
+		ended: func(o *router.Outcome, took time.Duration) (float64, bool) {
+			return took.Seconds() / float64(max(1, o.OutputTokens)), o.Code == http.StatusOK && o.OutputTokens > 0
 		}},
+	{names: names("request_input_tokens", "objective_input_tokens", "frontend_input_sequence_tokens"), help: "Prompt tokens, as the engine counted.", labels: models, buckets: tokens,
+		ended: func(o *router.Outcome, _ time.Duration) (float64, bool) { return counted(o.PromptTokens, o) }},
+	{names: names("request_output_tokens", "objective_output_tokens", "frontend_output_sequence_tokens"), help: "Generated tokens, as the engine counted.", labels: models, buckets: tokens,
+		ended: func(o *router.Outcome, _ time.Duration) (float64, bool) { return counted(o.OutputTokens, o) }},
+	{names: names("request_cached_tokens", "objective_prompt_cached_tokens", "frontend_cached_tokens"), help: "Of the prompt tokens, those that were cached, as the engine counted.", labels: models, buckets: tokens,
+		ended: func(o *router.Outcome, _ time.Duration) (float64, bool) { return counted(o.CachedTokens, o) }},
+	{names: both("scheduler_e2e_duration_seconds", "extension_scheduler_e2e_duration_seconds"), help: "Time to decide.", buckets: []float64{1e-4, 2e-4, 5e-4, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1},
+		decided: func(_ *router.Decision, took time.Duration) (float64, bool) { return took.Seconds(), true }},
+	{names: map[string]string{"dynamo": "dynamo_router_overhead_total_ms"}, help: "Milliseconds to decide.", buckets: prometheus.ExponentialBuckets(0.0001, 2, 18),
+		decided: func(_ *router.Decision, took time.Duration) (float64, bool) { return 1e3 * took.Seconds(), true }},
+	{names: both("scheduler_attempts_total", "extension_scheduler_attempts_total"), help: "Decisions; status is success, or failure where no worker could be named.", labels: []string{"status", "target_model_name"},
+		decided: func(*router.Decision, time.Duration) (float64, bool) { return 1, true }},
+	{names: both("prefix_indexer_hit_ratio", "extension_prefix_indexer_hit_ratio"), help: "Share of the prompt that the chosen worker is predicted to hold.",
+		buckets: prometheus.LinearBuckets(0, 0.1, 11), decided: hitRate},
+	{names: map[string]string{"dynamo": "dynamo_component_router_kv_hit_rate"}, help: "Share of the prompt that the chosen worker is predicted to hold.", labels: models, buckets: shares, decided: hitRate},
+
+	{names: names("request_running", "objective_running_requests", "frontend_inflight_requests"), help: "Requests in flight that were decided here.", labels: models,
+		pool: func(p *pool) (float64, bool) { return float64(p.inflight), true }},
+	{names: both("ready_endpoints", "pool_ready_pods"), help: "Workers that get requests.", labels: []string{"name"},
+		pool: func(p *pool) (float64, bool) { return float64(p.ready), true }},
+	{names: both("average_kv_cache_utilization", "pool_average_kv_cache_utilization"), help: "Mean share of their KV caches that workers tell to be in use.", labels: []string{"name"},
+		pool: func(p *pool) (float64, bool) { return mean(p.usage) }},
+	{names: both("average_queue_size", "pool_average_queue_size"), help: "Mean of the requests that workers tell to wait.", labels: []string{"name"},
+		pool: func(p *pool) (float64, bool) { return mean(p.waiting) }},
+	{names: both("average_running_requests", "pool_average_running_requests"), help: "Mean of the requests that workers tell to run.", labels: []string{"name"},
+		pool: func(p *pool) (float64, bool) { return mean(p.running) }},
+	{names: map[string]string{"llm-d": "llm_d_epp_std_dev_kv_cache_utilization"}, help: "Standard deviation of what workers tell of their KV caches.", labels: []string{"name"},
+		pool: func(p *pool) (float64, bool) { return deviation(p.usage) }},
+	{names: map[string]string{"llm-d": "llm_d_epp_std_dev_queue_size"}, help: "Standard deviation of the requests that workers tell to wait.", labels: []string{"name"},
+		pool: func(p *pool) (float64, bool) { return deviation(p.waiting) }},
+	{names: map[string]string{"llm-d": "llm_d_epp_std_dev_running_requests"}, help: "Standard deviation of the requests that workers tell to run.", labels: []string{"name"},
+		pool: func(p *pool) (float64, bool) { return deviation(p.running) }},
+	{names: map[string]string{"llm-d": "llm_d_epp_per_endpoint_queue_size"}, help: "Requests that each worker tells to wait.", labels: []string{"name", "model_server_endpoint"}, queues: true},
+	{names: map[string]string{"gateway-api": "inference_pool_per_pod_queue_size"}, help: "Requests that each worker tells to wait.", labels: []string{"name", "model_server_pod"}, queues: true},
 }
 
 // Set is what is shown.
@@ -70,53 +126,90 @@ type Set []shown
 
 type shown struct {
 	*alias
-	add func(value float64, labels ...string)
+	labels []string
+	add    func(value float64, labels ...string)
 }
 
-// New registers the names of some routers.
-func New(reg prometheus.Registerer, of []string) (set Set) {
+// labelsOf are an alias's labels under one router's name.
+func (a *alias) labelsOf(of string) []string {
+	if of != "dynamo" || len(a.labels) < 2 {
+		return a.labels
+	}
+	return append([]string{"model"}, a.labels[2:]...)
+}
+
+// New registers the names of some routers. fl tells of the workers; nil: of none.
+func New(reg prometheus.Registerer, of []string, fl *fleet.Fleet) (set Set) {
+	now := &pools{fleet: fl}
 	for i := range aliases {
-		a := &aliases[i]
-		switch {
-		case !slices.Contains(of, a.of):
-		case a.buckets == nil:
-			vec := prometheus.NewCounterVec(prometheus.CounterOpts{Name: a.name, Help: a.help}, a.labels)
-			reg.MustRegister(vec)
-			set = append(set, shown{a, func(n float64, labels ...string) { vec.WithLabelValues(labels...).Add(n) }})
-		default:
-			vec := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: a.name, Help: a.help, Buckets: a.buckets}, a.labels)
-			reg.MustRegister(vec)
-			set = append(set, shown{a, func(n float64, labels ...string) { vec.WithLabelValues(labels...).Observe(n) }})
+		for _, by := range Of {
+			a := &aliases[i]
+			name, labels := a.names[by], a.labelsOf(by)
+			switch {
+			case name == "" || !slices.Contains(of, by):
+			case a.pool != nil || a.queues:
+				now.gauges = append(now.gauges, gauge{a, labels, prometheus.NewDesc(name, a.help, labels, nil)})
+			case a.buckets == nil:
+				vec := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: a.help}, labels)
+				reg.MustRegister(vec)
+				set = append(set, shown{a, labels, func(n float64, values ...string) { vec.WithLabelValues(values...).Add(n) }})
+			default:
+				vec := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: a.help, Buckets: a.buckets}, labels)
+				reg.MustRegister(vec)
+				set = append(set, shown{a, labels, func(n float64, values ...string) { vec.WithLabelValues(values...).Observe(n) }})
+			}
 		}
+	}
+	if len(now.gauges) > 0 {
+		reg.MustRegister(now)
 	}
 	return set
 }
 
 // Decided takes a decision, which took so long.
 func (set Set) Decided(d *router.Decision, took time.Duration) {
+	status := "success"
+	if len(d.Targets) == 0 {
+		status = "failure"
+	}
 	for _, a := range set {
 		if a.decided == nil {
 			continue
 		}
 		if n, ok := a.decided(d, took); ok {
-			a.add(n, a.values(d.Model, 0)...)
+			a.add(n, values(a.labels, d.Model, "", status)...)
 		}
 	}
 }
 
 // Ended takes how a request for a model ended, so long after its decision.
 func (set Set) Ended(model string, o *router.Outcome, took time.Duration) {
+	status := "success"
+	if failed(o) {
+		status = "error"
+	}
 	for _, a := range set {
 		if a.ended == nil {
 			continue
 		}
 		if n, ok := a.ended(o, took); ok {
-			a.add(n, a.values(model, o.Code)...)
+			a.add(n, values(a.labels, model, strconv.Itoa(o.Code), status)...)
 		}
 	}
 }
 
-// values are those of the alias's labels.
-func (a *alias) values(model string, code int) []string {
-	return []string{model, model, strconv.Itoa(code)}[:len(a.labels)]
+// values are those of labels: all but two name the model, or its pool.
+func values(labels []string, model, code, status string) []string {
+	list := make([]string, len(labels))
+	for i, l := range labels {
+		switch l {
+		case "error_code":
+			list[i] = code
+		case "status":
+			list[i] = status
+		default:
+			list[i] = model
+		}
+	}
+	return list
 }

@@ -115,7 +115,7 @@ func (z *Zones) all() map[string]time.Duration {
 
 // Metrics says under which other names some are shown.
 type Metrics struct {
-	Aliases []string `yaml:"aliases"` // llm-d, dynamo
+	Aliases []string `yaml:"aliases"` // llm-d, gateway-api, dynamo
 }
 
 // Tenants are kept apart in workers' caches, by a header that Envoy or a filter of its sets.

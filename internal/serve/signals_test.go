@@ -48,9 +48,11 @@ dynamo: {discovery: DIR/discovery, plane: zmq}
 var (
 	ownName   = regexp.MustCompile(`\bsightline_[a-z_]*[a-z]\b`)
 	envoyName = regexp.MustCompile(`\benvoy_[a-z_]*[a-z]\b`)
-	descForm  = regexp.MustCompile(`^Desc\{fqName: "((?:sightline|llm_d_epp|dynamo)_[a-z0-9_]+)", help: ("(?:[^"\\]|\\.)*"), unit: "[a-z]*", constLabels: \{(.*)\}, variableLabels: \{(.*)\}\}$`)
-	constName = regexp.MustCompile(`([a-z_]+)="`)
-	update    = flag.Bool("update", false, "write docs/signals.md")
+	descForm  = regexp.MustCompile(`^Desc\{fqName: "((?:sightline|llm_d_epp|dynamo|inference)_[a-z0-9_]+)", help: ("(?:[^"\\]|\\.)*"), unit: "[a-z]*", constLabels: \{(.*)\}, variableLabels: \{(.*)\}\}$`)
+	// othersTimes are the histograms under other routers' names.
+	othersTimes = regexp.MustCompile(`^(llm_d_epp|inference|dynamo)_.*(_seconds|_tokens|_ms|_ratio|_rate)$`)
+	constName   = regexp.MustCompile(`([a-z_]+)="`)
+	update      = flag.Bool("update", false, "write docs/signals.md")
 )
 
 // exporting is a metric as docs/signals.md tells of it.
@@ -99,7 +101,7 @@ func described(c prometheus.Collector) map[string]exporting {
 		switch {
 		case strings.HasSuffix(s.name, "_total"):
 			s.kind = "counter"
-		case strings.HasSuffix(s.name, "decision_seconds"), !strings.HasPrefix(s.name, "sightline_"):
+		case strings.HasSuffix(s.name, "decision_seconds"), othersTimes.MatchString(s.name):
 			s.kind = "histogram"
 		}
 		for _, name := range constName.FindAllStringSubmatch(m[3], -1) {
@@ -148,7 +150,7 @@ func TestSignalsDoc(t *testing.T) {
 	page := read(t, "docs/signals.md")
 	written := page
 	others := prometheus.NewRegistry()
-	alias.New(others, alias.Of)
+	alias.New(others, alias.Of, nil)
 	for mark, signals := range map[string]map[string]exporting{"aliases": described(others), "router": routerSignals(t), "agent": described(descriptions{})} {
 		before, rest, ok := strings.Cut(written, "<!-- "+mark+" -->\n")
 		_, after, end := strings.Cut(rest, "<!-- end -->")

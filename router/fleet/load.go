@@ -81,7 +81,7 @@ func (s *Slot) Load(now time.Time) Load {
 	s.drain(now)
 	l := Load{Inflight: s.inflight, Theirs: s.theirs, Backlog: s.backlog, Context: s.context, Recent: s.recent}
 	if k := &s.told; now.Before(k.ends) {
-		l.Others, l.Usage, l.Tells = k.others, max(0, k.usage), k.usage >= 0
+		l.Others, l.Usage, l.Tells = k.others, max(0, k.word.Usage), k.word.Usage >= 0
 		l.Inflight += k.others
 	}
 	if s.shown {

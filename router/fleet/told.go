@@ -40,7 +40,7 @@ func ParseTold(message []byte) (Told, error) {
 // told is a slot's correction, and what it is compared with.
 type told struct {
 	others   int // requests that the worker told of and that were not booked here
-	usage    float64
+	word     Told
 	at, ends time.Time // at zero: it never told
 	most     [2]int    // requests booked at once: since turned, and in the time before that
 	turned   time.Time
@@ -54,7 +54,14 @@ func (s *Slot) Tell(t Told, now time.Time) {
 	if now.Sub(k.turned) >= t.Old {
 		k.most, k.turned = [2]int{s.inflight, k.most[0]}, now
 	}
-	k.others, k.usage, k.at, k.ends = max(0, t.Running+t.Waiting-max(k.most[0], k.most[1])), t.Usage, now, now.Add(t.Lasts)
+	k.others, k.word, k.at, k.ends = max(0, t.Running+t.Waiting-max(k.most[0], k.most[1])), t, now, now.Add(t.Lasts)
+}
+
+// Word is what the worker told last, as it told it; ok is false once that does not count any more.
+func (s *Slot) Word(now time.Time) (t Told, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.told.word, now.Before(s.told.ends)
 }
 
 // Told gives what of the worker's word counts now, and how old it is; ok is false if nothing does. A usage below 0 was not
@@ -66,5 +73,5 @@ func (s *Slot) Told(now time.Time) (others int, usage float64, age time.Duration
 	if !now.Before(k.ends) {
 		return 0, -1, 0, false
 	}
-	return k.others, k.usage, now.Sub(k.at), true
+	return k.others, k.word.Usage, now.Sub(k.at), true
 }

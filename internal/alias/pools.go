@@ -1,0 +1,113 @@
+package alias
+
+import (
+	"math"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sightline-router/sightline/router/fleet"
+)
+
+// pools shows how the workers of each model are, when asked.
+type pools struct {
+	fleet  *fleet.Fleet
+	gauges []gauge
+}
+
+type gauge struct {
+	*alias
+	labels []string
+	desc   *prometheus.Desc
+}
+
+// pool is the workers of one model, with what those tell of which something counts.
+type pool struct {
+	model                   string
+	ready, inflight         int
+	queues                  []queue
+	usage, waiting, running []float64
+}
+
+type queue struct {
+	worker  string
+	waiting float64
+}
+
+// Describe is for Prometheus.
+func (p *pools) Describe(ch chan<- *prometheus.Desc) {
+	for _, g := range p.gauges {
+		ch <- g.desc
+	}
+}
+
+// Collect is for Prometheus.
+func (p *pools) Collect(ch chan<- prometheus.Metric) {
+	for _, one := range p.look(time.Now()) {
+		for _, g := range p.gauges {
+			if g.pool == nil {
+				for _, q := range one.queues {
+					ch <- prometheus.MustNewConstMetric(g.desc, prometheus.GaugeValue, q.waiting, one.model, q.worker)
+				}
+			} else if n, ok := g.pool(one); ok {
+				ch <- prometheus.MustNewConstMetric(g.desc, prometheus.GaugeValue, n, values(g.labels, one.model, "", "")...)
+			}
+		}
+	}
+}
+
+// look sums up the workers by model. Of one with several ranks requests are summed, and the caches' shares are a mean.
+func (p *pools) look(now time.Time) (list []*pool) {
+	if p.fleet == nil {
+		return nil
+	}
+	at := map[string]*pool{}
+	for _, w := range p.fleet.Workers() {
+		one := at[w.Model]
+		if one == nil {
+			one = &pool{model: w.Model}
+			at[w.Model], list = one, append(list, one)
+		}
+		if w.Out(now) == "" {
+			one.ready++
+		}
+		var running, waiting float64
+		var usage []float64
+		tells := false
+		for _, slot := range w.Slots {
+			l := slot.Load(now)
+			one.inflight += l.Inflight - l.Others - l.Theirs
+			if t, ok := slot.Word(now); ok {
+				tells, running, waiting = true, running+float64(t.Running), waiting+float64(t.Waiting)
+				if t.Usage >= 0 {
+					usage = append(usage, t.Usage)
+				}
+			}
+		}
+		if tells {
+			one.queues = append(one.queues, queue{w.Name, waiting})
+			one.waiting, one.running = append(one.waiting, waiting), append(one.running, running)
+		}
+		if share, ok := mean(usage); ok {
+			one.usage = append(one.usage, share)
+		}
+	}
+	return list
+}
+
+func mean(values []float64) (m float64, ok bool) {
+	for _, v := range values {
+		m += v
+	}
+	return m / float64(max(1, len(values))), len(values) > 0
+}
+
+// deviation is that of a sample.
+func deviation(values []float64) (float64, bool) {
+	m, ok := mean(values)
+	sum := 0.0
+	for _, v := range values {
+		sum += (v - m) * (v - m)
+	}
+	return math.Sqrt(sum / float64(max(1, len(values)-1))), ok
+}
