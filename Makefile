@@ -148,8 +148,8 @@ conformance: $(MISTRAL) ## all golden cases: make conformance GOLDEN=DIR MODELS=
 	  test $$code = 0 || { grep -vE '^=== |no test files' $(CACHE)/conformance.log | tail -n 60; exit $$code; }
 
 FUZZTIME ?= 20s
-fuzz: ## every fuzz target for FUZZTIME each (also a count: 500x), or those whose package or name matches: make fuzz T=FuzzClean; adds what it ran to docs/reliability.md, but with KEEP=1
-	SIGHTLINE_FUZZ=$(FUZZTIME) SIGHTLINE_FUZZ_ONLY='$(patsubst ./%,%,$(T))' SIGHTLINE_FUZZ_KEEP=$(KEEP) $(GO) test -count=1 -timeout 0 -v -run '^TestFuzz$$' ./docs
+fuzz: ## every fuzz target for FUZZTIME each (also a count: 500x), or those whose package or name matches: make fuzz T=FuzzClean; adds what it ran to docs/reliability.md; SHORT=1 builds and counts less
+	SIGHTLINE_FUZZ=$(FUZZTIME) SIGHTLINE_FUZZ_ONLY='$(patsubst ./%,%,$(T))' SIGHTLINE_FUZZ_SHORT=$(SHORT) $(GO) test -count=1 -timeout 0 -v -run '^TestFuzz$$' ./docs
 
 $(PYTHON):
 	@rm -rf $@.part && python3 -m venv $@.part && $@.part/bin/python -m pip -q install jinja2==3.1.6 tokenizers==0.23.3 pillow==13.0.0 sentencepiece==0.2.3 mistral-common==1.13.1 && mv $@.part $@
