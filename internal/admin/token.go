@@ -39,6 +39,9 @@ func (a Access) Guard(next http.Handler) http.Handler {
 			http.Error(w, "a browser sent this from another site's page", http.StatusForbidden)
 			return
 		case known, here:
+		case token == "" && a.Loopback && IsLoopback(r.Host):
+			http.Error(w, "admin_token is not set, and without it nothing may be POSTed (set it in the configuration, and give it here: --token, or Authorization: Bearer)", http.StatusForbidden)
+			return
 		case token == "":
 			http.Error(w, "admin_token is not set: beyond loopback there are /healthz, /readyz and /metrics alone, and nothing may be POSTed "+
 				"(set admin_token in the configuration; to look, bind admin to 127.0.0.1 and call it so)", http.StatusForbidden)

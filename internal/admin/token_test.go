@@ -60,6 +60,9 @@ func TestAccess(t *testing.T) {
 			if w.Code != c.want[i] {
 				t.Errorf("%s, token configured %t, on loopback %t: status %d, want %d", c.what, a.Token() != "", a.Loopback, w.Code, c.want[i])
 			}
+			if says := w.Body.String(); c.what == "an operator's POST" && i == 0 && (strings.Contains(says, "beyond loopback") || !strings.Contains(says, "nothing may be POSTed")) {
+				t.Errorf("%s from this machine is told %q", c.what, says)
+			}
 			asks := w.Header().Get("WWW-Authenticate") != ""
 			if says := w.Body.String(); w.Code >= 400 && !strings.Contains(says, "admin_token") && !strings.Contains(says, "another site") || asks != (w.Code == local) || strings.Contains(says, token) {
 				t.Errorf("%s: it says %q, asks for a password %t", c.what, says, asks)
