@@ -4,11 +4,12 @@ package bus
 // messages are refused. Then it reads what the newest snapshot says the worker held, and where the engine's own stream was by then.
 // If the engine can be asked for what it told since, or has shown that it is the same process, the agent goes on from there, and
 // routers keep what they know; package stream finds out by the first replay whether the engine is still the same, and clears if
-// not. Where the last agent published more behind its snapshot (it had no time to write one at its end), the engine tells it again,
-// and routers read a snapshot. Else the agent begins anew, and routers forget.
+// not. Where the last agent published more behind its snapshot (it had no time to write one at its end), the agent reads that from
+// the stream, message by message: about 0.2 ms each, for catchUpTime at most. Where it cannot, routers read a snapshot, and what the
+// engine does not tell again is lost. Else the agent begins anew, and routers forget.
 //
-// The messages behind the snapshot are not read from the stream: that takes a consumer, and whoever may make one speaks for others
-// (WriteUsers).
+// No consumer is made for that: whoever may make one speaks for others (WriteUsers). Messages are asked for by number, which a server
+// allows for the whole stream or not at all, so WriteUsers lets only those agents do it that may publish for every worker.
 
 import (
 	"cmp"
@@ -32,7 +33,10 @@ import (
 	"github.com/sightline-router/sightline/indexer/stream"
 )
 
-const beginTime = 30 * time.Second // for one attempt
+const (
+	beginTime   = 30 * time.Second // for one attempt
+	catchUpTime = 10 * time.Second // to read what an earlier agent published behind its snapshot
+)
 
 // begin tries until it is done, or ctx ends.
 func (p *Publisher) begin(ctx context.Context) error {
@@ -111,12 +115,53 @@ func (p *Publisher) load(ctx context.Context, fresh bool) error {
 		return nil
 	}
 	p.stats.Resumed, p.unproven = true, !p.o.Replays
+	p.dropped = fresh || t.Made != p.made || t.Epoch != p.epoch // routers read all
+	if !p.dropped {
+		if err := p.catchUp(ctx, t); err != nil {
+			p.o.Log.Warn("what an earlier agent published behind its snapshot cannot be read; what the engine does not tell again is lost", zap.Error(err))
+			p.dropped = true
+		}
+	}
 	p.from = stream.Position{Next: p.next, Sum: p.sum, Partial: p.flags&flagPartial != 0, Recurrent: p.flags&flagRecurrent != 0}
 	p.flags |= flagAway
-	p.dropped = fresh || t.Made != p.made || t.Epoch != p.epoch || t.Seq != p.seq-2 // what stood before the claim was another message: routers read all
 	p.o.Log.Info("what an earlier agent held is taken over, if the engine is still the same", zap.Int("blocks", p.index.HeldBlocks(p.slot)),
 		zap.Uint64("engine_message", p.next))
 	return nil
+}
+
+// catchUp applies what stands in the line between a snapshot and the claim. After an error what was read before it holds.
+func (p *Publisher) catchUp(ctx context.Context, t tag) error {
+	ctx, cancel := context.WithTimeout(ctx, catchUpTime)
+	defer cancel()
+	claimed := p.seq - 1
+	if t.Seq+1 == claimed {
+		return nil
+	}
+	s, err := p.line.js.Stream(ctx, p.line.prefix.Stream())
+	if err != nil {
+		return err
+	}
+	for number := t.Number; ; {
+		m, err := s.GetMsg(ctx, number+1, jetstream.WithGetMsgSubject(p.line.subject()))
+		if err != nil {
+			return err
+		}
+		h, err := readHead(m.Data)
+		switch t.Seq++; {
+		case err != nil:
+			return err
+		case forwarded(m.Header, 1):
+			return errForwarded
+		case h.epoch != t.Epoch || h.seq != t.Seq:
+			return errIncomplete
+		case h.seq == claimed:
+			return nil
+		}
+		if err := p.restore(m.Data); err != nil {
+			return err
+		}
+		number, p.changed = m.Sequence, true
+	}
 }
 
 // restore applies a message that an agent published.

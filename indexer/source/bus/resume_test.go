@@ -25,6 +25,7 @@ func TestAgentRestarts(t *testing.T) {
 		kept    uint64                                // messages that the engine still has; 0: it has no replay
 		killed  bool                                  // without a word
 		every   time.Duration                         // between snapshots
+		asked   bool                                  // for a snapshot, 15 messages before the end
 		missed  int                                   // messages while no agent is there
 		lives   [2]func(context.Context) string       // the engine's
 		restart bool                                  // the engine, meanwhile
@@ -38,6 +39,7 @@ func TestAgentRestarts(t *testing.T) {
 		{name: "ended, nothing came meanwhile", kept: 20, resumed: true, keeps: true},
 		{name: "killed before its first snapshot", kept: 20, killed: true, missed: 15, every: time.Hour, partial: true},
 		{name: "killed after a snapshot", kept: 20, killed: true, missed: 15, every: 200 * time.Millisecond, resumed: true},
+		{name: "killed behind a snapshot, and the engine keeps nothing of that", kept: 1, killed: true, every: time.Hour, asked: true, resumed: true, keeps: true},
 		{name: "away for longer than the engine keeps", kept: 5, missed: 15, resumed: true, partial: true},
 		{name: "the engine restarted", kept: 20, restart: true, resumed: true},
 		{name: "the engine restarted, and its metrics say so", kept: 20, restart: true, lives: [2]func(context.Context) string{life("a"), life("b")}},
@@ -69,8 +71,22 @@ func TestAgentRestarts(t *testing.T) {
 			if c.kept == 0 {
 				first.link(nil, true)
 			}
-			h.give(payloads[:half]...)
-			early.await("w")
+			if c.asked {
+				h.give(payloads[:half-15]...)
+				early.await("w")
+				early.same("w", payloads[:half-15], prompts)
+				l, err := newLine(connect(t, s.ClientURL()), "", first.line.suffix)
+				if err == nil {
+					err = l.ask(t.Context())
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			h.give(payloads[len(h.told):half]...)
+			if !c.asked {
+				early.await("w")
+			}
 			early.same("w", payloads[:half], prompts)
 			if c.every == 200*time.Millisecond {
 				until(t, "a snapshot", func() bool { return first.Stats().Snapshots > 0 })

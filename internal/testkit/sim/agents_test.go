@@ -139,9 +139,8 @@ func (r *agentRig) shown() {
 	}
 	r.neverMore(0, r.slot)
 	chains, ends := r.truth(0)
-	// More may be on its way. What a killed agent had not written down, and the engine does not tell again, may be missing: a tenth
-	// at most here (two of 81 were seen, under the race detector).
-	for ; r.routers.Stats().Orphans > 0 || r.index.HeldBlocks(r.slot) < r.known*9/10; time.Sleep(10 * time.Millisecond) {
+	// More may be on its way.
+	for ; r.routers.Stats().Orphans > 0 || r.index.HeldBlocks(r.slot) < r.known; time.Sleep(10 * time.Millisecond) {
 		for i, chain := range chains {
 			r.routers.Learn(stream.Stem{Parent: ends[i], Locals: chain})
 		}
