@@ -154,8 +154,9 @@ var times = yaml.CustomUnmarshaler(func(d *time.Duration, text []byte) error {
 	return err
 })
 
-// fits reports the first key of a tree that the type has not, or whose value it cannot hold, by the key's path.
+// fits reports each key of a tree that the type has not, or whose value it cannot hold, by the key's path.
 func fits(tree any, t reflect.Type, path string) error {
+	var all []error
 	switch node := tree.(type) {
 	case nil: // a key without a value: as if it were not there
 		return nil
@@ -168,23 +169,20 @@ func fits(tree any, t reflect.Type, path string) error {
 			at := strings.TrimPrefix(path+"."+key, ".")
 			ft, ok := fields[key]
 			if !ok {
-				return fmt.Errorf("%s: %s", at, unknown(key, fields))
+				all = append(all, fmt.Errorf("%s: %s", at, unknown(key, fields)))
+				continue
 			}
-			if err := fits(node[key], ft, at); err != nil {
-				return err
-			}
+			all = append(all, fits(node[key], ft, at))
 		}
-		return nil
+		return errors.Join(all...)
 	case []any:
 		if t.Kind() != reflect.Slice {
 			break
 		}
 		for i, e := range node {
-			if err := fits(e, t.Elem(), fmt.Sprintf("%s[%d]", path, i)); err != nil {
-				return err
-			}
+			all = append(all, fits(e, t.Elem(), fmt.Sprintf("%s[%d]", path, i)))
 		}
-		return nil
+		return errors.Join(all...)
 	}
 	if t.Kind() == reflect.Struct && t.Field(0).Tag.Get("yaml") == "url" { // it was one value once; that may hold a password
 		return fmt.Errorf("%s: one value, where keys and values are wanted (want url, such as {url: nats://10.0.0.4:4222})", path)
@@ -233,7 +231,10 @@ func unknown(key string, fields map[string]reflect.Type) string {
 	if why := removed[key]; why != "" {
 		return "no key any more: " + why
 	}
-	best, dist := "", 4
+	best, dist := "", 3
+	if len(key) > 8 {
+		dist = 4
+	}
 	for _, f := range slices.Sorted(maps.Keys(fields)) {
 		if d := distance(key, f); d < dist {
 			best, dist = f, d
