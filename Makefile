@@ -186,7 +186,7 @@ bench-restart: ## what decisions know after a restart of Sightline, by how event
 .PHONY: vuln
 vuln: ## govulncheck; where its database is out of reach it says that nothing was checked
 	@out=$$(timeout 300 $(GO) run golang.org/x/vuln/cmd/govulncheck@v1.9.0 ./... 2>&1) && echo "vuln: none" || { \
-	  case "$$out" in *"exit status 3"*) echo "$$out"; exit 1;; *) echo "vuln: NOT CHECKED: the database or the tool is out of reach, or took five minutes. $$(echo "$$out" | head -n 1)";; esac; }
+	  case "$$out" in *"exit status 3"*) echo "$$out"; exit 1;; *) echo "vuln: NOT CHECKED: the database or the tool is out of reach, or took five minutes. $$(echo "$$out" | grep -v '^go: downloading' | head -n 1)";; esac; }
 
 .PHONY: chaos
 chaos: ## every part killed, stopped, starved or flooded under 200 requests a second, one after another; writes docs/reliability.md (five minutes)
