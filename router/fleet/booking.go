@@ -11,13 +11,15 @@ import (
 // Reports get lost, so each booking also ends by itself, by timer and before each decision (Expire):
 //
 //	fresh    decided; nobody told that a worker has it                    unconfirmed after the decision
+//	         or its log stream broke, so that its end may be lost,
+//	         and its Envoy lives                                          unconfirmed after the Envoy spoke again
 //	running  Envoy told that a worker has it                              longest after that
 //	orphan   the connection that asked, or the stream that told, ended    orphaned after its end
 //
 // When there are too many, or what they keep is too much, the oldest end. However a booking ends, it gives back the place
 // and the tokens that it took. All that end without a report are counted.
 const (
-	unconfirmed = 30 * time.Second // Envoy may be slow to connect
+	unconfirmed = 30 * time.Second // Envoy may be slow to connect. A generation that goes on for longer than this after a break counts no more
 	longest     = 30 * time.Minute // the longest generation that we believe in
 	orphaned    = 3 * time.Second  // an Envoy that has only lost its connection is back within a second
 	silence     = 5 * time.Second  // a report comes 20 ms after the fact
@@ -50,7 +52,6 @@ type booking struct {
 	hold     *hold // of Slot; nil: there is none yet
 	decoding *hold // of Decode; nil: none
 	stage    stage
-	before   stage     // of an orphan
 	since    time.Time // of stage
 	place    *list.Element
 }
@@ -238,7 +239,7 @@ func (f *Fleet) Silent() (since time.Time, ok bool) {
 }
 
 // reported notes that a source (0: the request's own) told of a booking. Where the one before has ended, its Envoy lives
-// all the same, and nothing else that it spoke of is lost.
+// all the same, and the others that it spoke of go on for a while: entries that were on their way when it broke are lost.
 func (t *bookings) reported(b *booking, source uint64, now time.Time) {
 	t.waiting = nil
 	t.silent.Store(0)
@@ -246,7 +247,7 @@ func (t *bookings) reported(b *booking, source uint64, now time.Time) {
 		t.each(orphan, func(other *booking) {
 			if other.Source == ended {
 				other.Source = source
-				t.move(other, other.before, now)
+				t.move(other, fresh, now)
 			}
 		})
 	}
@@ -262,7 +263,7 @@ func (t *bookings) each(s stage, do func(*booking)) {
 }
 
 // Lost tells that a source has ended: an Envoy died, or its connection. Unless another one soon tells of one of the
-// requests that this one spoke of, they end. It takes time linear in the bookings.
+// requests that this one spoke of, they end; if it does, those that it does not tell of end later (unconfirmed). It takes time linear in the bookings.
 func (f *Fleet) Lost(source uint64) {
 	t := &f.bookings
 	t.mu.Lock()
@@ -271,7 +272,6 @@ func (f *Fleet) Lost(source uint64) {
 	for _, s := range []stage{fresh, running} {
 		t.each(s, func(b *booking) {
 			if b.Source == source && source != 0 {
-				b.before = s
 				t.move(b, orphan, now)
 			}
 		})

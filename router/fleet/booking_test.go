@@ -121,8 +121,11 @@ func TestLostStream(t *testing.T) {
 	f.Lost(2) // only its connection: a new stream tells of the end of one of them
 	c.t = c.t.Add(time.Second)
 	f.End("two0", 3)
-	c.t = c.t.Add(time.Minute)
+	f.Confirm("two1", a.Addr, 3)
+	c.t = c.t.Add(unconfirmed - 1)
 	left(7)
+	c.t = c.t.Add(1) // the ends of the other six were lost with the stream
+	left(1)
 	f.Lost(3)
 	c.t = c.t.Add(orphaned)
 	left(0)
