@@ -131,6 +131,8 @@ func playGoals(w io.Writer, scenarios []Scenario, o Options) error {
 			judge(p.Scenario.Name, load, "mean and p99 at most 1.03 of the best rival's", fmt.Sprintf("%.3f, %.3f", mean, tail), mean <= 1.03 && tail <= 1.03)
 		}
 	}
+	images := slices.IndexFunc(scenarios, func(s Scenario) bool { return s.Name == "images" })
+	playReplicas(scenarios[images], 0.7, func(about, measured string, ok bool) { judge("images", 0.7, about, measured, ok) })
 	at := slices.IndexFunc(scenarios, func(s Scenario) bool { return s.Workers == 1000 })
 	took, bytes := scenarios[at].cost()
 	judge(scenarios[at].Name, scenarios[at].Loads[0], "a decision takes 1 ms at most, p99", fmt.Sprintf("%.2f ms, %d MB", took.Seconds()*1e3, bytes>>20), took <= time.Millisecond)

@@ -15,6 +15,7 @@ import (
 // sightline is the router itself, on the simulation's clock, with its own index.
 type sightline struct {
 	now     time.Duration
+	flush   time.Duration // of the last message to other replicas
 	router  *router.Router
 	index   *indexer.Index
 	fleet   *fleet.Fleet
@@ -52,7 +53,13 @@ func newSightline(v *View) Rule {
 		}
 		s.workers = append(s.workers, w)
 	}
-	s.router = router.New(router.Options{Models: []router.Model{{Name: modelName, Adapters: adapters(), MaxLoRAs: v.sim.setup.Engine.Adapters, Prompts: engine.Unread(engine.Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: v.Size})}},
+	var share func(*router.Shared)
+	if v.sim.setup.Sharing.Every > 0 {
+		own := len(v.sim.rules)
+		share = func(told *router.Shared) { s.share(v, own, told) }
+		s.leave(v, own)
+	}
+	s.router = router.New(router.Options{Share: share, Models: []router.Model{{Name: modelName, Adapters: adapters(), MaxLoRAs: v.sim.setup.Engine.Adapters, Prompts: engine.Unread(engine.Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: v.Size})}},
 		Fleet: s.fleet, Index: s.index, PredictedTTL: cmp.Or(v.sim.setup.PredictedTTL, 10*time.Second), Now: now, Seed: v.sim.setup.Seed + 1})
 	v.sim.after(time.Duration(v.rand.Int64N(int64(loadEvery))), func() { s.ask(v) }) // replicas begin at different moments
 	return s

@@ -23,6 +23,7 @@ type Setup struct {
 	Failing   int       // this many workers answer 503 at once
 	Delays    Delays
 	Replicas  int     // routers that take requests in turn, each with its own view; 0: 1
+	Sharing   Sharing // between replicas of this repository's router
 	Lossy     float64 // share of event messages that are lost
 	NoEvents  bool
 	ScrapedTo time.Duration // from then on no worker's metrics come; 0: they always do
