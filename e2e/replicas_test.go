@@ -19,13 +19,26 @@ import (
 
 // Two Sightlines share what they decide, behind one Envoy, which logs to both, and behind two, each of which logs to whichever its
 // connection goes to: both know all that is in flight. One is killed under 200 requests a second: none fails, and within 2 s the
-// other one counts its own alone. Started again, and after NATS was away, both know all once more.
+// other one counts its own alone. Started again, and after NATS was away, both know all once more; where they have streams of their own,
+// also without NATS, and while it is away.
 func TestReplicasAreOne(t *testing.T) {
 	const long = 24
-	for _, envoys := range []int{1, 2} {
-		t.Run(fmt.Sprint("Envoys: ", envoys), func(t *testing.T) {
-			s := startStand(t, 2, 1, 2, 4, map[string]any{"drain": "0s", "probe": false})
-			if envoys == 2 {
+	for name, c := range map[string]struct {
+		envoys, agents int
+		direct         bool
+	}{
+		"one Envoy, NATS":                   {1, 1, false},
+		"two Envoys, NATS":                  {2, 1, false},
+		"one Envoy, their own streams":      {1, 0, true},
+		"one Envoy, NATS and their streams": {1, 1, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			keys := map[string]any{"drain": "0s", "probe": false}
+			if c.direct {
+				keys["replicas"] = true // with the addresses of all
+			}
+			s := startStand(t, 2, c.agents, 2, 4, keys)
+			if c.envoys == 2 {
 				s.beforeTwo()
 			}
 			one, two := s.replicas[0], s.replicas[1]
@@ -97,16 +110,23 @@ func TestReplicasAreOne(t *testing.T) {
 			}
 			eventually(t, "nothing is in flight", agreed(0))
 
+			if c.agents == 0 {
+				return
+			}
 			s.nats.stop()
-			eventually(t, "they are alone", func() bool {
-				return metricOf(t, one.admin, "sightline_peers ", "")+metricOf(t, two.admin, "sightline_peers ", "") == 0
-			})
+			if !c.direct {
+				eventually(t, "they are alone", func() bool {
+					return metricOf(t, one.admin, "sightline_peers ", "")+metricOf(t, two.admin, "sightline_peers ", "") == 0
+				})
+			}
 			slowly(200)
 			for i := range long {
 				go func() { ended <- s.send(request(1<<20+i, 100), true, 5*time.Minute) }()
 			}
 			eventually(t, "all are decided", func() bool { return open(one)+open(two) == long })
-			s.nats.start(t)
+			if !c.direct {
+				s.nats.start(t)
+			}
 			eventually(t, "both know all again", agreed(long))
 			slowly(1)
 			for range long {

@@ -95,12 +95,18 @@ func startStandOf(t *testing.T, other string, workers, agents, replicas int, spe
 	if agents > 0 {
 		s.startNATS(agents)
 	}
-	var listens []string
+	listens := make([]string, replicas)
+	for i := range listens {
+		listens[i] = freeAddr(t)
+	}
+	if s.keys["replicas"] != nil {
+		s.keys["replicas"] = map[string]any{"addresses": listens}
+	}
 	for i := range replicas {
-		r := &standing{listen: freeAddr(t), admin: freeAddr(t), file: filepath.Join(t.TempDir(), "sightline.yaml")}
+		r := &standing{listen: listens[i], admin: freeAddr(t), file: filepath.Join(t.TempDir(), "sightline.yaml")}
 		s.configure(r, s.workers)
 		r.process = startProcess(t, fmt.Sprint("sightline-", i+1), func() *exec.Cmd { return exec.Command(s.bin, "serve", "-c", r.file) })
-		s.replicas, listens = append(s.replicas, r), append(listens, r.listen)
+		s.replicas = append(s.replicas, r)
 	}
 	o := envoy.Default()
 	o.Listen, o.Admin, o.Sightline, o.Workers, o.DebugHeaders = freeAddr(t), freeAddr(t), strings.Join(listens, ","), addrsOf(s.fleet), true

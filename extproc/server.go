@@ -268,6 +268,9 @@ func (s *Server) Serve(ctx context.Context, lis net.Listener) error {
 	return err
 }
 
+// Stopping is closed when the drain is over: streams that never end by themselves must end.
+func (s *Server) Stopping() <-chan struct{} { return s.stopping }
+
 // Listen opens "host:port" or "unix:/path/to/socket". A socket file that a dead process left behind is removed; one on
 // which somebody still answers is an error.
 func Listen(addr string) (lis net.Listener, err error) {

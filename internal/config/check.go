@@ -117,7 +117,7 @@ func (c *Config) checkListeners(bad report) {
 func (c *Config) checkAccess(bad report) {
 	relay := &c.Media.Relay
 	for path, err := range map[string]error{"tls": c.TLS.Check(), "admin_tls": c.AdminTLS.Check(), "media.relay.tls": relay.TLS.Check(),
-		"worker_access": c.WorkerAccess.Check()} {
+		"worker_access": c.WorkerAccess.Check(), "replicas": c.Replicas.Access.Check()} {
 		if err != nil {
 			bad(path, "%v", err)
 		}
@@ -398,6 +398,11 @@ func (c *Config) checkEnvoy(bad report) {
 	}
 	for i, f := range c.Dynamo.Frontends {
 		dialled(fmt.Sprintf("dynamo.frontends[%d]", i), f)
+	}
+	for i, at := range c.Replicas.Addresses {
+		if _, _, err := net.SplitHostPort(at); err != nil && !strings.HasPrefix(at, "unix:/") {
+			bad(fmt.Sprintf("replicas.addresses[%d]", i), "%q is not where another Sightline listens (want ip:port or name:port, such as sightline-replicas:9002, or unix:/path)", at)
+		}
 	}
 	for i, at := range c.Envoy.Sightlines {
 		if _, err := netip.ParseAddrPort(at); err != nil && !strings.HasPrefix(at, "unix:/") || slices.Contains(c.Envoy.Sightlines[:i], at) {

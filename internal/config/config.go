@@ -45,6 +45,7 @@ type Config struct {
 	ListenTokenFile string `yaml:"listen_token_file"`
 	// WorkerAccess is how workers are asked: their health, load and settings.
 	WorkerAccess secure.Peer `yaml:"worker_access"`
+	Replicas     Replicas    `yaml:"replicas"`
 	NATS         NATS        `yaml:"nats"`
 	Probe        bool        `yaml:"probe"` // ask workers at start how they tokenise a few conversations, and compare
 	// HealthEvery and LoadEvery are how often each worker is asked whether it is well, and for its load; 0: never.
@@ -78,6 +79,20 @@ type Config struct {
 
 	File string     `yaml:"-"` // it was read from here; "": from nowhere
 	refs references // what values refer to
+}
+
+// Replicas are all Sightlines of a fleet, this one too, as each reaches the others' listen.
+type Replicas struct {
+	Addresses []string    `yaml:"addresses"` // ip:port, name:port (all that it leads to) or unix:/path; default: envoy.sightlines
+	Access    secure.Peer `yaml:",inline"`
+}
+
+// All are the addresses, which Envoy's configuration has too; none where there is but one.
+func (r *Replicas) All(sightlines []string) []string {
+	if len(r.Addresses) > 0 || len(sightlines) < 2 {
+		return r.Addresses
+	}
+	return sightlines
 }
 
 // Fair says by which headers, that Envoy or a filter of its sets, few free places are shared out under MaxInFlight.

@@ -82,7 +82,7 @@ func (c *Config) checkFiles(bad report) {
 			bad(path, "%w", err)
 		}
 	}
-	for path, p := range map[string]*secure.Peer{"worker_access": &c.WorkerAccess, "media.relay": relay.Peer()} {
+	for path, p := range map[string]*secure.Peer{"worker_access": &c.WorkerAccess, "media.relay": relay.Peer(), "replicas": &c.Replicas.Access} {
 		if _, err := p.Open(quiet); err != nil {
 			bad(path, "%w", err)
 		}

@@ -196,8 +196,8 @@ func mib(n int64) string { return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20)) }
 
 // Mistake 22.
 func replicas(s *seen, r *report) {
-	n := len(s.cfg.Envoy.Sightlines)
-	if n < 2 {
+	n := max(len(s.cfg.Envoy.Sightlines), len(s.cfg.Replicas.Addresses))
+	if n < 2 && len(s.cfg.Replicas.Addresses) == 0 {
 		r.ok("there is one")
 		return
 	}
@@ -215,11 +215,15 @@ func replicas(s *seen, r *report) {
 	if s.cfg.Media.Relay.Listen != "" && s.cfg.Media.Relay.KeyFile == "" && s.cfg.Media.Relay.URL != "" {
 		r.ok("the relay's URL must be this very process's, as there is no key_file")
 	}
-	if s.cfg.MaxInFlight > 0 && !s.cfg.NATS.Given() {
-		r.bad(Warning, fmt.Sprintf("max_in_flight: %d, a part for each", max(1, s.cfg.MaxInFlight/n)), "max_in_flight %d holds for each of %d Sightlines by itself", s.cfg.MaxInFlight, n)
+	as := &s.cfg.Replicas.Access
+	if ca := s.cfg.TLS.Cert != "" && as.CA == ""; ca && !s.cfg.NATS.Given() {
+		r.bad(Warning, "replicas: {ca: …}, with cert and key where tls.client_ca asks for them", "listen speaks TLS, and nothing says how the others' is spoken to: they share nothing")
+	}
+	if s.cfg.ListenTokenFile != "" && as.APIKeyFile == "" && !s.cfg.NATS.Given() {
+		r.bad(Warning, "replicas: {api_key_file: …} with a token of listen_token_file", "listen wants a token, and the others' get none: they share nothing")
 	}
 	if r.Verdict == "" {
-		r.ok("%d Sightlines, each hears all by itself", n)
+		r.ok("each hears all events by itself, and what the others decide from them")
 	}
 }
 

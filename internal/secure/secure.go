@@ -260,6 +260,22 @@ func (p *Peer) parse(texts [][]byte) (*tls.Config, error) {
 	return c, nil
 }
 
+// TLS is what a connection that begins now speaks; nil: plain text.
+func (c *Client) TLS() *tls.Config {
+	if c == nil || c.tls == nil {
+		return nil
+	}
+	return c.tls.get().Clone()
+}
+
+// APIKey is what to send as a bearer token; "": nothing.
+func (c *Client) APIKey() string {
+	if c == nil || c.key == nil {
+		return ""
+	}
+	return c.key.get()
+}
+
 // Transport has requests go over t as the Peer says: with TLS, also where a URL has http://, and with the key.
 func (c *Client) Transport(t *http.Transport) http.RoundTripper {
 	if c == nil {

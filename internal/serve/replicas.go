@@ -3,6 +3,9 @@ package serve
 import (
 	"context"
 	"fmt"
+	"sync"
+
+	"google.golang.org/grpc"
 
 	"github.com/sightline-router/sightline/extproc"
 	"github.com/sightline-router/sightline/router"
@@ -12,17 +15,23 @@ import (
 // replicas is the end of the line to the other Sightlines; nil: there is no line.
 type replicas struct {
 	*peers.Exchange
-	own  string
-	stop context.CancelFunc
-	done chan struct{}
+	direct *peers.Direct // nil: by NATS alone
+	own    string
+	stop   context.CancelFunc
+	done   chan struct{}
 }
 
 func (s *Server) replicas() *replicas {
-	if !s.cfg.NATS.Given() {
+	direct := len(s.cfg.Replicas.All(s.cfg.Envoy.Sightlines)) > 0
+	if !s.cfg.NATS.Given() && !direct {
 		return nil
 	}
 	own := peers.Instance()
-	return &replicas{Exchange: peers.New(own, s.log, s.metrics), own: own, done: make(chan struct{})}
+	p := &replicas{Exchange: peers.New(own, s.log, s.metrics), own: own, done: make(chan struct{})}
+	if direct {
+		p.direct = peers.NewDirect(own, p.Take, s.log)
+	}
+	return p
 }
 
 func (p *replicas) instance() string {
@@ -46,20 +55,53 @@ func (p *replicas) forward() func(string, router.Outcome) bool {
 	return p.Forward
 }
 
+// services registers what other replicas call.
+func (p *replicas) services() func(grpc.ServiceRegistrar) {
+	if p == nil || p.direct == nil {
+		return nil
+	}
+	return p.direct.Register
+}
+
 // start joins the others. Close it.
 func (p *replicas) start(ctx context.Context, r *running, srv *extproc.Server) error {
 	if p == nil {
 		return nil
 	}
 	p.Start(r.router, srv.Reported)
-	line, err := r.sources.nats.Peers(p.own, p.Take)
+	access, err := r.cfg.Replicas.Access.Open(r.log)
 	if err != nil {
-		return fmt.Errorf("nats: %w", err)
+		return fmt.Errorf("replicas: %w", err)
+	}
+	var line peers.Line = p.direct
+	if r.sources.nats != nil {
+		bus, err := r.sources.nats.Peers(p.own, p.Take)
+		if err != nil {
+			return fmt.Errorf("nats: %w", err)
+		}
+		line = bus
+		if p.direct != nil {
+			line = peers.Either{bus, p.direct}
+		}
 	}
 	ctx, p.stop = context.WithCancel(ctx)
 	go func() {
 		defer close(p.done)
+		streams, end := context.WithCancel(context.WithoutCancel(ctx)) // until the good-bye is sent
+		var all sync.WaitGroup
+		if p.direct != nil {
+			all.Go(func() {
+				select {
+				case <-srv.Stopping():
+				case <-streams.Done():
+				}
+				p.direct.End()
+			})
+			all.Go(func() { p.direct.Run(streams, r.cfg.Replicas.All(r.cfg.Envoy.Sightlines), access) })
+		}
 		p.Run(ctx, line)
+		end()
+		all.Wait()
 	}()
 	return nil
 }

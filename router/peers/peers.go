@@ -1,14 +1,16 @@
 // Package peers has replicas share what they decide: bookings go to all others, and what Envoy reports of another's request to the
 // one that decided it.
 //
-//	router ─ Share ─▶ Exchange ── at once, then at most every 2 ms ─▶ Line (NATS) ─▶ the others' Exchange ─▶ Follow
+//	router ─ Share ─▶ Exchange ── at once, then at most every 2 ms ─▶ Line (NATS, or Direct) ─▶ the others' Exchange ─▶ Follow
 //	access log ─ Forward ─▶ ┘     all that is open, every 500 ms ────▶                                       └▶ Reconcile, observe
 //
 // Nothing waits for anything: what finds no room is dropped and counted, and the next state puts it right, as it does for who comes
 // late. A replica of which nothing came for 1.25 s is gone, and its bookings with it. Messages are input like any other: bounded,
-// and believed only about what is the sender's own; who may send is the Line's to see to (NATS' permissions).
+// and believed only about what is the sender's own; who may send is the Line's to see to (NATS' permissions; the listener's
+// certificates and tokens).
 //
-// wire.go has the bytes of a message.
+//	wire.go   the bytes of a message
+//	direct.go the Line without NATS, and while that is away: a gRPC stream to each
 package peers
 
 import (
