@@ -37,6 +37,7 @@ type reloader struct {
 	ctx   context.Context
 	envoy *extproc.Server
 	watch *modelWatch
+	ended chan struct{} // run has
 
 	mu    sync.Mutex        // of a reload
 	files []string          // the configuration's own, and those that its values refer to
@@ -58,7 +59,7 @@ func newReloader(ctx context.Context, r *running, envoy *extproc.Server) *reload
 	gauge := func(name, help string) prometheus.GaugeOpts {
 		return prometheus.GaugeOpts{Namespace: "sightline", Name: "config_" + name, Help: help}
 	}
-	x := &reloader{running: r, ctx: ctx, envoy: envoy, watch: newModelWatch(r.metrics, r.log, r.probe.Again),
+	x := &reloader{running: r, ctx: ctx, envoy: envoy, ended: make(chan struct{}), watch: newModelWatch(r.metrics, r.log, r.probe.Again),
 		success: prometheus.NewGauge(gauge("reload_success", "1 unless the configuration could not be taken up when it was last read.")),
 		at:      prometheus.NewGauge(gauge("last_reload_timestamp_seconds", "When a configuration was last taken up; at first the start.")),
 		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "config_reloads_total",
@@ -72,7 +73,10 @@ func newReloader(ctx context.Context, r *running, envoy *extproc.Server) *reload
 	}
 	x.watch.set(ctx, r.now.Load().models)
 	x.files, x.seen = r.cfg.Files(), r.read
-	go x.run()
+	go func() {
+		defer close(x.ended)
+		x.run()
+	}()
 	return x
 }
 

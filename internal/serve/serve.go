@@ -166,7 +166,7 @@ func (s *Server) Run(stopped context.Context) error {
 	}
 	defer r.peers.close()
 	reloads := newReloader(serving, r, envoy)
-	defer func() { stop(); reloads.mu.Lock() }() // none is under way, and none will be
+	defer func() { stop(); <-reloads.ended; reloads.mu.Lock() }() // none is under way, and none will be
 	page, err := r.serveAdmin(serving, build.Version, reloads)
 	if err != nil {
 		return err
