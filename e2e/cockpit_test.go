@@ -2,12 +2,15 @@ package e2e
 
 import (
 	"fmt"
+	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/sightline-router/sightline/envoy"
 	"github.com/sightline-router/sightline/extproc"
 )
 
@@ -59,6 +62,67 @@ func TestCockpit(t *testing.T) {
 		t.Errorf("Envoy has refused %d headers of ours", n)
 	}
 	t.Run("docs/cockpit.md", w.cockpitPage)
+}
+
+// Workers come and go at new addresses: what Envoy counts by address ends with them, but not while a request is at one.
+func TestStatsEndWithTheirWorkers(t *testing.T) {
+	const each = 8
+	w := startEdited(t, 1, func(o *envoy.Options) {
+		o.Allow = []envoy.Range{{Prefix: netip.MustParsePrefix("127.0.0.0/8"), FirstPort: 1, LastPort: 65535}}
+	}, func(printed string) string {
+		short := strings.Replace(withPatience(t, printed), "stats_eviction_interval: 1800s", "stats_flush_interval: 0.5s\nstats_eviction_interval: 1s", 1)
+		if !strings.Contains(short, "stats_eviction_interval: 1s") {
+			t.Fatal("the printed configuration has no eviction of half an hour")
+		}
+		return short
+	})
+	w.runSightline(extproc.Options{})
+	held := w.workers[0]
+	done := make(chan reply, 1)
+	go func() { done <- w.post(chat(script{Targets: []string{held.addr}}), http.Header{"X-Hold": {"long"}}) }()
+	gauge := "sightline.inflight.worker." + held.addr
+	eventually(t, gauge+" is 1", func() bool { return w.stat(gauge) == 1 })
+	of := func(round int) string { return fmt.Sprintf("127.0.%d.", round) }
+	series := func() (all int, text string) {
+		text, err := w.envoy.Get(t.Context(), "/stats?filter=%5Esightline%5C..*worker")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Count(text, "\n"), text
+	}
+	most := 0
+	for round := 1; round <= 4; round++ {
+		for i := range each {
+			lis, err := net.Listen("tcp", fmt.Sprintf("%s%d:0", of(round), 1+i))
+			if err != nil {
+				t.Fatal(err)
+			}
+			at := startWorkerOn(t, lis, lis.Addr().String())
+			if r := w.post(chat(script{Targets: []string{at.addr}, Blocks: 5}), nil); r.status != http.StatusOK {
+				t.Fatalf("at %s: status %d, %v", at.addr, r.status, r.err)
+			}
+			at.kill()
+		}
+		n, text := series()
+		if strings.Count(text, of(round)) < 2*each {
+			t.Fatalf("%d series, want some of each worker:\n%s", n, text)
+		}
+		most = max(most, n)
+		eventually(t, "those of the workers that have gone have ended", func() bool {
+			_, text := series()
+			return !strings.Contains(text, of(round))
+		})
+		if w.stat(gauge) != 1 {
+			t.Fatalf("%s has ended, with a request there", gauge)
+		}
+	}
+	t.Logf("%d series at most, of %d workers", most, 4*each)
+	if n, text := series(); n != 1 {
+		t.Errorf("%d series, want the one of the request that goes on:\n%s", n, text)
+	}
+	close(held.hold("long"))
+	<-done
+	eventually(t, "its own have ended", func() bool { n, _ := series(); return n == 0 })
 }
 
 var (

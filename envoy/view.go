@@ -176,8 +176,8 @@ func (v *view) release(r *reader) {
 		leave("  an upstream filter that checks the address dialled (1.39), so only the removal of clients' headers guards it.")
 		leave("  --variant override_host has neither gap on this release.")
 	}
-	if v.Stats = minor >= 38; !v.Stats {
-		leave("counters by model, reason and worker and requests in flight in /stats (1.38); " +
+	if v.Stats = minor >= 39; !v.Stats {
+		leave("counters by model, reason and worker and requests in flight in /stats (1.39); " +
 			"those by route and reason (vhost.llm.vcluster) are there.")
 	}
 	if v.TokenUsage && minor < 40 {
