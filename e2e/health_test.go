@@ -213,7 +213,7 @@ func TestEnvoyDies(t *testing.T) {
 	}
 	t.Cleanup(next.Stop)
 	eventually(t, "the places are free", func() bool { return inFlight(t, admin) == 0 })
-	if took := time.Since(died); took > 6*time.Second {
+	if took := time.Since(died); took > 5*time.Second {
 		t.Errorf("the dead Envoy's requests held their places for %v", took)
 	} else {
 		t.Logf("free after %v", took)

@@ -31,11 +31,12 @@ import (
 // tokenUsageKey is where the filter ai_protocol_manager (Envoy 1.40) leaves the engine's own token counts.
 const tokenUsageKey = "envoy.ai.token_usage"
 
-// StreamAccessLogs serves one of Envoy's log streams: one per Envoy thread and logger, open for as long as Envoy runs. Its
-// end means that an Envoy died, or lost its connection and will open another with the next entry. An Envoy that restarts
-// hot keeps its streams until its last request is over.
+// StreamAccessLogs serves one of Envoy's log streams: one per Envoy thread and kind of logger, open for as long as Envoy runs.
+// Its end means that an Envoy died, or lost its connection and will open another with the next entry. An Envoy that restarts
+// hot keeps its streams until its last request is over. Starts and ends may come over two streams; the connection that both
+// come over is the source of what they tell, so that the end of either is heeded for all of it.
 func (s *Server) StreamAccessLogs(stream accesslogv3.AccessLogService_StreamAccessLogsServer) error {
-	source := s.sources.Add(1)
+	source := connection(stream.Context())
 	defer s.lost(source)
 	done := make(chan error, 1)
 	go func() {

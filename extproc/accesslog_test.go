@@ -3,8 +3,10 @@ package extproc
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"reflect"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,7 +19,10 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/sightline-router/sightline/engine"
+	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/router"
+	"github.com/sightline-router/sightline/router/fleet"
 )
 
 const (
@@ -56,17 +61,17 @@ func usage(t *testing.T, e *accessv3.HTTPAccessLogEntry, m proto.Message) *acces
 
 func TestAccessLog(t *testing.T) {
 	started := func(addr string) router.Outcome {
-		return router.Outcome{ID: "A", Phase: router.Started, Addr: addr, Source: 2, CachedTokens: -1, PromptTokens: -1}
+		return router.Outcome{ID: "A", Phase: router.Started, Addr: addr, Source: 1, CachedTokens: -1, PromptTokens: -1}
 	}
 	over := func(addr string, code, cached, prompt int) router.Outcome {
-		return router.Outcome{ID: "A", Phase: router.Ended, Addr: addr, Code: code, Source: 2, FirstByte: 1500 * time.Microsecond, CachedTokens: cached, PromptTokens: prompt}
+		return router.Outcome{ID: "A", Phase: router.Ended, Addr: addr, Code: code, Source: 1, FirstByte: 1500 * time.Microsecond, CachedTokens: cached, PromptTokens: prompt}
 	}
 	wrote := func(o router.Outcome, tokens int) router.Outcome {
 		o.OutputTokens = tokens
 		return o
 	}
 	failed := func(fault string) router.Outcome {
-		return router.Outcome{ID: "A", Phase: router.Failed, Addr: "10.0.0.1:8000", Fault: fault, Source: 2, CachedTokens: -1, PromptTokens: -1}
+		return router.Outcome{ID: "A", Phase: router.Failed, Addr: "10.0.0.1:8000", Fault: fault, Source: 1, CachedTokens: -1, PromptTokens: -1}
 	}
 	flagged := func(id string, f *accessv3.ResponseFlags) *accessv3.HTTPAccessLogEntry {
 		e := entry(upEnd, id, worker, 0)
@@ -154,6 +159,74 @@ func TestAccessLogOfOneEnvoy(t *testing.T) {
 	eventually(t, "the end of the stream is told", seen(3))
 	if got[2].Phase != router.Lost || got[2].Source != got[0].Source {
 		t.Errorf("%+v", got[2])
+	}
+}
+
+// Envoy tells of starts over one stream and of ends over another. Where the latter breaks alone, with ends on their way, nobody
+// ever tells them: what is booked ends by itself all the same, whether the Envoy tells of another of its requests or of none.
+func TestEndsAreLostWithTheirStream(t *testing.T) {
+	for _, goesOn := range []bool{false, true} {
+		t.Run(fmt.Sprintf("it tells of another: %v", goesOn), func(t *testing.T) {
+			var ahead atomic.Int64 // of the clock
+			now := func() time.Time { return time.Unix(1000, 0).Add(time.Duration(ahead.Load())) }
+			fl, index := fleet.New(now), indexer.New(indexer.Options{})
+			fl.Set([]*fleet.Worker{fleet.NewWorker("w", netip.MustParseAddrPort(worker+":8000"), "m", 0,
+				func(int) indexer.SlotID { return index.Join(indexer.SlotOptions{}) })})
+			rt := router.New(router.Options{Models: []router.Model{{Name: "m", Prompts: engine.Unread(engine.Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: 16})}},
+				Fleet: fl, Index: index, PredictedTTL: time.Minute, Now: now})
+			r := newRig(t, always(pick), Options{})
+			heard := 0
+			hear := func(n int) { // as serve does, of the next n outcomes
+				t.Helper()
+				var all []router.Outcome
+				eventually(t, "they are told", func() bool { _, all = r.seen(); return len(all) >= heard+n })
+				for _, o := range all[heard : heard+n] {
+					rt.Observe(o)
+				}
+				heard += n
+			}
+			open := func(ctx context.Context) func(accessv3.AccessLogType, ...string) {
+				stream, err := accesslogv3.NewAccessLogServiceClient(r.conn).StreamAccessLogs(ctx)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return func(kind accessv3.AccessLogType, ids ...string) {
+					t.Helper()
+					var entries []*accessv3.HTTPAccessLogEntry
+					for _, id := range ids {
+						entries = append(entries, entry(kind, id, worker, 200))
+					}
+					if err := stream.Send(&accesslogv3.StreamAccessLogsMessage{LogEntries: &accesslogv3.StreamAccessLogsMessage_HttpLogs{
+						HttpLogs: &accesslogv3.StreamAccessLogsMessage_HTTPAccessLogEntries{LogEntry: entries}}}); err != nil {
+						t.Fatal(err)
+					}
+					hear(len(ids))
+				}
+			}
+			ids := []string{"A", "B", "C", "D", "E"}
+			for i, id := range ids {
+				rt.Place(id, "m", &engine.Prompt{IDs: slices.Repeat([]uint32{uint32(i)}, 100), Sure: 100, Exact: true})
+			}
+			ctx, breaks := context.WithCancel(t.Context())
+			upstream, downstream := open(t.Context()), open(ctx)
+			upstream(ready, ids...)
+			downstream(ended, "A")
+			ahead.Add(int64(time.Minute)) // they generate
+			fl.Expire()
+			if n := fl.Open(); n != 4 {
+				t.Fatalf("%d booked before the break, want 4", n)
+			}
+			breaks()
+			hear(1)
+			if goesOn {
+				open(t.Context())(ended, "B")
+			}
+			ahead.Add(int64(30 * time.Second))
+			fl.Expire()
+			if n := fl.Open(); n != 0 {
+				t.Errorf("%d are booked 30 s after their ends were lost", n)
+			}
+		})
 	}
 }
 

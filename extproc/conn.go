@@ -36,7 +36,7 @@ type conn struct {
 type remote struct {
 	net.Addr
 	number uint64
-	asked  atomic.Bool // a decision was asked for; the end of other connections, such as health checks', is not told
+	asked  atomic.Bool // a decision was asked for, or told of; the end of other connections, such as health checks', is not told
 }
 
 func (c *conn) RemoteAddr() net.Addr { return c.remote }
@@ -51,8 +51,8 @@ func (c *conn) Close() error {
 	return err
 }
 
-// connection is the number of the connection over which a decision is asked for; 0: not known. From here on the
-// connection's end is told.
+// connection is the number of the connection over which a decision is asked for, or told of; 0: not known. From here on its
+// end is told.
 func connection(ctx context.Context) uint64 {
 	p, ok := peer.FromContext(ctx)
 	if !ok {

@@ -111,7 +111,7 @@ type Server struct {
 	models  atomic.Pointer[extprocv3.ProcessingResponse] // nil: workers answer for themselves
 	metrics *metrics
 	ended   *joiner
-	sources atomic.Uint64 // connections and access log streams so far
+	sources atomic.Uint64 // connections so far
 
 	// Bodies that are here, in bytes, and their limit: beyond it requests are answered with 503, so that a burst of large
 	// uploads cannot take the process down. What gRPC has received of a message that is not whole does not count: with

@@ -120,8 +120,8 @@ type Edit = body.Edit
 type Phase uint8
 
 // Started: an upstream connection is ready and the request goes to Outcome.Addr. Ended: the request is over. Failed: an
-// attempt at Outcome.Addr came to nothing or broke off, as Outcome.Fault says; others may follow. Lost: the connection or
-// stream Source of Envoy's has ended, so what it spoke of may never be told to the end.
+// attempt at Outcome.Addr came to nothing or broke off, as Outcome.Fault says; others may follow. Lost: Envoy's
+// connection Source has ended, or a log stream over it, so what it spoke of may never be told to the end.
 const (
 	Started Phase = iota
 	Ended
@@ -139,8 +139,8 @@ type Outcome struct {
 	Answered bool
 	// Fault is what Failed is about: connect, reset, protocol or timeout.
 	Fault string
-	// Source is the stream of Envoy's access log that tells this (or, with Lost, the connection that has ended); 0: the
-	// request's own ext_proc stream.
+	// Source is the connection of Envoy's access log that tells this (with Lost: that has ended, or a log stream over it); 0:
+	// the request's own ext_proc stream.
 	Source uint64
 	// Answer is the id of an answer of /v1/responses, which the worker at Addr may keep; Started only, mostly empty.
 	Answer string

@@ -14,7 +14,8 @@ import (
 //	         or its log stream broke, so that its end may be lost,
 //	         and its Envoy lives                                          unconfirmed after the Envoy spoke again
 //	running  Envoy told that a worker has it                              longest after that
-//	orphan   the connection that asked, or the stream that told, ended    orphaned after its end
+//	orphan   the connection that asked or told, or a log stream over it,
+//	         ended                                                        orphaned after its end
 //
 // When there are too many, or what they keep is too much, the oldest end. However a booking ends, it gives back the place
 // and the tokens that it took. All that end without a report are counted.
@@ -39,7 +40,7 @@ type Booking struct {
 	Decode  *Slot          // who decodes, where another does
 	Note    any            // the router's own, given back at the end
 	Bytes   int            // of memory that Note keeps
-	Source  uint64         // of Envoy's connections and streams, the one that spoke of it last; 0: none that has an end of its own
+	Source  uint64         // of Envoy's connections, the one that spoke of it last; 0: none that has an end of its own
 	At      time.Time      // of the decision; Book sets it
 	Model   string         // of whose requests Tenant's are counted, with Counted
 	Tenant  string
@@ -262,7 +263,7 @@ func (t *bookings) each(s stage, do func(*booking)) {
 	}
 }
 
-// Lost tells that a source has ended: an Envoy died, or its connection. Unless another one soon tells of one of the
+// Lost tells that a source has ended, or a log stream over it: an Envoy died, or its connection, or the stream alone. Unless another one soon tells of one of the
 // requests that this one spoke of, they end; if it does, those that it does not tell of end later (unconfirmed). It takes time linear in the bookings.
 func (f *Fleet) Lost(source uint64) {
 	t := &f.bookings
