@@ -22,7 +22,7 @@ type request struct {
 	what     string // for the table
 	picture  int    // the picture it shows, -1: none
 	repeat   bool   // the picture was sent before
-	together bool   // sent while the one before is still on its way
+	together bool   // sent 10 ms after the one before, not after its answer
 	messages []any
 }
 
@@ -85,38 +85,44 @@ func mixed(shots [][]byte, host string) (list []request) {
 	}
 	add("text", -1, false, []any{says("system", system), says("user", "What do you do?")})
 	add("text", -1, false, []any{says("system", system), says("user", "Which picture formats do you know?")})
-	for i := range 4 {
-		add("new picture, data URL", i, false, ask(i, data(i), "What is in this picture?"))
+	// Three at once, then eight at once about what these showed: by round robin three of the eight meet their picture.
+	for i := range 3 {
+		add(fmt.Sprintf("new picture, %d of 3 at once", i+1), i, false, ask(i, data(i), "What is in this picture?"))
+		list[len(list)-1].together = i > 0
 	}
-	for _, i := range []int{2, 0, 3, 1} {
+	for n, i := range []int{1, 0, 2, 1, 2, 0, 0, 1} {
+		add(fmt.Sprintf("same picture, %d of 8 at once", n+1), i, true, ask(i, data(i), fmt.Sprintf("Is number %d a square?", n+1)))
+		list[len(list)-1].together = n > 0
+	}
+	for _, i := range []int{2, 0, 1} {
 		add("same picture, data URL", i, true, ask(i, data(i), "Which colour covers most of it?"))
 	}
-	add("new picture of the same size", 4, false, ask(4, data(4), "What is in this picture?"))
-	for _, i := range []int{1, 4, 0} {
+	add("new picture of the same size", 3, false, ask(3, data(3), "What is in this picture?"))
+	for _, i := range []int{1, 3, 0} {
 		add("same picture, by URL", i, true, ask(i, link(i, "a"), "How many rectangles are there?"))
 	}
 	add("same picture, another URL", 1, true, ask(1, link(1, "b"), "And which one is in front?"))
-	for _, i := range []int{5, 6} {
+	for _, i := range []int{4, 5} {
 		add("new picture, by URL", i, false, ask(i, link(i, "a"), "What is in this picture?"))
 		add("same picture, data URL", i, true, ask(i, data(i), "What is behind the largest one?"))
 	}
-	add("new picture", 7, false, ask(7, data(7), "What is in this picture?"))
-	add("same one, 10 ms later", 7, true, ask(7, data(7), "Is it a painting?"))
+	add("new picture", 6, false, ask(6, data(6), "What is in this picture?"))
+	add("same one, 10 ms later", 6, true, ask(6, data(6), "Is it a painting?"))
 	list[len(list)-1].together = true
 	// Two conversations, their turns interleaved; each starts with a picture.
-	talk := [][]any{ask(8, data(8), "Describe it, please."), ask(9, link(9, "a"), "Describe it, please.")}
+	talk := [][]any{ask(7, data(7), "Describe it, please."), ask(8, link(8, "a"), "Describe it, please.")}
 	for turn := range 5 {
 		for c := range talk {
 			what := "conversation begins"
 			if turn > 0 {
 				what = fmt.Sprintf("conversation, turn %d", turn+1)
 			}
-			add(what, 8+c, turn > 0, append([]any(nil), talk[c]...))
+			add(what, 7+c, turn > 0, append([]any(nil), talk[c]...))
 			talk[c] = append(talk[c], says("assistant", strings.Repeat(fmt.Sprintf("There is a large shape number %d, in front of others. ", turn), 6)),
 				says("user", fmt.Sprintf("Go on with part %d.", turn+2)))
 		}
 	}
-	for _, i := range []int{3, 6, 2, 5} {
+	for _, i := range []int{3, 5, 2, 4} {
 		add("same picture, by URL", i, true, ask(i, link(i, "b"), "Would it fit on a postcard?"))
 	}
 	return list

@@ -44,6 +44,7 @@ func (p paint) row(out io.Writer, i int, what string, a *answer) {
 // summary is what one run comes to.
 type summary struct {
 	requests, prompt, cached, encoded, equal int
+	by                                       [3]int        // requests of each worker
 	mean, p50, p99                           time.Duration // to the first token
 }
 
@@ -53,6 +54,7 @@ func sum(list []answer, encoded int) summary {
 	for _, a := range list {
 		s.prompt += a.prompt
 		s.cached += a.cached
+		s.by[a.worker]++
 		s.mean += a.first / time.Duration(len(list))
 		ttft = append(ttft, a.first)
 		if a.decided.Cached == a.cached {
@@ -64,16 +66,26 @@ func sum(list []answer, encoded int) summary {
 	return s
 }
 
-// compare sets the two runs side by side.
+// compare sets the two runs side by side: green is what Sightline did better.
 func (p paint) compare(out io.Writer, a, b summary) {
-	row := func(what string, of func(summary) string) {
-		fmt.Fprintf(out, "%-28s %16s %s\n", what, of(a), p.green(fmt.Sprintf("%16s", of(b))))
+	row := func(what, without, with string, better bool) {
+		with = fmt.Sprintf("%16s", with)
+		if better {
+			with = p.green(with)
+		}
+		fmt.Fprintf(out, "%-28s %16s %s\n", what, without, with)
 	}
+	first := func(what string, a, b time.Duration) {
+		row("time to first token, "+what, fmt.Sprintf("%d ms", a.Milliseconds()), fmt.Sprintf("%d ms", b.Milliseconds()), b < a)
+	}
+	cached := func(s summary) string { return fmt.Sprintf("%d (%d %%)", s.cached, 100*s.cached/max(1, s.prompt)) }
+	by := func(s summary) string { return fmt.Sprintf("%d, %d, %d", s.by[0], s.by[1], s.by[2]) }
 	fmt.Fprintf(out, "\n%-28s %16s %s\n", "", "round robin", p.bold(fmt.Sprintf("%16s", "Sightline")))
-	row("cached tokens", func(s summary) string { return fmt.Sprintf("%d (%d %%)", s.cached, 100*s.cached/max(1, s.prompt)) })
-	row("images encoded", func(s summary) string { return fmt.Sprint(s.encoded) })
-	row("time to first token, mean", func(s summary) string { return fmt.Sprintf("%d ms", s.mean.Milliseconds()) })
-	row("time to first token, p50", func(s summary) string { return fmt.Sprintf("%d ms", s.p50.Milliseconds()) })
-	row("time to first token, p99", func(s summary) string { return fmt.Sprintf("%d ms", s.p99.Milliseconds()) })
+	row("cached tokens", cached(a), cached(b), b.cached > a.cached)
+	row("images encoded", fmt.Sprint(a.encoded), fmt.Sprint(b.encoded), b.encoded < a.encoded)
+	first("mean", a.mean, b.mean)
+	first("p50", a.p50, b.p50)
+	first("p99", a.p99, b.p99)
+	row("requests by worker", by(a), by(b), false)
 	fmt.Fprintf(out, "\npredicted cached tokens = the worker's own count in %d of %d requests\n", b.equal, b.requests)
 }
