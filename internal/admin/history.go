@@ -3,7 +3,6 @@ package admin
 import (
 	"fmt"
 	"math"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -99,21 +98,17 @@ type series struct {
 	of                   func(*sample) float64
 }
 
-// zeros are what a duration says needlessly: 5m0s, 1h0m0s.
-var zeros = regexp.MustCompile(`([hm])(?:0[ms])+$`)
-
 // plots are those of a ring, whose samples stand for so many seconds each.
 func plots(ring []sample, step float64) []plot {
 	most := max(narrowest, len(ring))
 	share := func(part, whole uint64) float64 { return 100 * float64(part) / float64(whole) } // NaN where nothing came
-	span := "the last " + (time.Duration(most) * time.Duration(step) * time.Second).String()
-	span = zeros.ReplaceAllString(span, "$1")
+	span := "the last " + rough(time.Duration(most)*time.Duration(step)*time.Second)
 	list := []plot{
 		{Title: "Prompt tokens cached, %", Top: "100", Series: []series{
 			{Name: "predicted", of: func(s *sample) float64 { return share(s.Cached, s.Prompt) }},
 			{Name: "reported", of: func(s *sample) float64 { return share(s.EngineCached, s.EnginePrompt) }}}},
-		{Title: "Time to the first byte, s", Series: []series{
-			{Name: "median", of: func(s *sample) float64 { return s.Median }}, {Name: "95 %", of: func(s *sample) float64 { return s.Tail }}}},
+		{Title: "Time to the first byte, ms", Series: []series{
+			{Name: "median", of: func(s *sample) float64 { return 1000 * s.Median }}, {Name: "95 %", of: func(s *sample) float64 { return 1000 * s.Tail }}}},
 		{Title: "Requests a second", Series: []series{{Name: "decided", of: func(s *sample) float64 { return float64(s.Decisions) / step }}}},
 		{Title: "Requests in flight, by worker", Series: []series{
 			{Name: "mean", of: func(s *sample) float64 { return s.Mean }}, {Name: "most", of: func(s *sample) float64 { return s.Most }}}},

@@ -121,12 +121,12 @@ func TestHistory(t *testing.T) {
 	if last.Prompt != 100 || ten.Prompt != 1000 || ten.Decisions != 20 || !math.IsNaN(last.Median) || ten.Median != 2 || ten.Tail != 3 || ten.Most != 2*sparks-1 {
 		t.Errorf("a second: %+v, ten: %+v", last, ten)
 	}
-	for n, want := range map[int]string{1: "the last 30s", 90: "the last 1m30s", seconds: "the last 5m"} {
+	for n, want := range map[int]string{1: "the last 30 s", 90: "the last 90 s", seconds: "the last 5 min"} {
 		if got := plots(h.minutes[:n], 1)[0].Span; got != want {
 			t.Errorf("%d seconds: %q, want %q", n, got, want)
 		}
 	}
-	if got := plots(h.hour, perTen)[0].Span; got != "the last 1h" {
+	if got := plots(h.hour, perTen)[0].Span; got != "the last 60 min" {
 		t.Error(got)
 	}
 	list := plots(h.minutes, 1)
@@ -154,6 +154,23 @@ func TestSaved(t *testing.T) {
 	} {
 		if got := savedOf(c.t, c.rate); got != c.want {
 			t.Errorf("%+v at %v: %+v, want %+v", c.t, c.rate, got, c.want)
+		}
+	}
+}
+
+// Each cost of a candidate has a colour of its own, light and dark.
+func TestEveryCostHasAColour(t *testing.T) {
+	css, err := files.ReadFile("page.css")
+	if err != nil {
+		t.Fatal(err)
+	}
+	legend := newDecided(Explained{Recent: router.Recent{Ranked: make([]router.Considered, 1)}}).Legend
+	if len(legend) == 0 {
+		t.Fatal("no costs")
+	}
+	for _, b := range legend {
+		if strings.Count(string(css), "--"+b.Class+":") != 2 || !strings.Contains(string(css), "."+b.Class+" {") {
+			t.Errorf("%s: page.css has no colours for %s", b.Name, b.Class)
 		}
 	}
 }

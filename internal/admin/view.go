@@ -87,7 +87,7 @@ func (c *cockpit) view(worker, image string) *view {
 		}
 	}
 	if since, silent := s.Router.Silent(); silent {
-		v.Silent = time.Since(since).Round(time.Second).String()
+		v.Silent = rough(time.Since(since))
 	}
 	c.fleet(v)
 	all := s.Router.Recent(1024)
@@ -162,7 +162,7 @@ func (v *view) checks(s *State, worker string) {
 		for _, r := range s.Probe.Results() {
 			row := probed{Result: r}
 			if !r.At.IsZero() {
-				row.Ago = time.Since(r.At).Round(time.Second).String()
+				row.Ago = rough(time.Since(r.At))
 			}
 			for _, f := range r.Findings {
 				if f.Verdict != probe.Equal {
@@ -200,7 +200,7 @@ func (v *view) judge(all []router.Recent) {
 		}
 	}
 	if first := firstBytes(all, time.Time{}); len(first) > 0 {
-		v.First, v.FirstTail = milli(quantile(first, 0.5)), milli(quantile(first, 0.95))
+		v.First, v.FirstTail = brief(quantile(first, 0.5)), brief(quantile(first, 0.95))
 		v.FirstCount = len(first)
 	} else {
 		v.First = "–"
@@ -217,12 +217,31 @@ func firstBytes(all []router.Recent, since time.Time) (list []time.Duration) {
 	return list
 }
 
-func milli(d time.Duration) string { return d.Round(time.Millisecond).String() }
+// brief is a time that requests take, rough one that people wait.
+func brief(d time.Duration) string {
+	switch {
+	case d < time.Millisecond:
+		return fmt.Sprintf("%d µs", d.Round(10*time.Microsecond).Microseconds())
+	case d < 10*time.Second:
+		return fmt.Sprintf("%d ms", d.Round(time.Millisecond).Milliseconds())
+	}
+	return fmt.Sprintf("%.1f s", d.Seconds())
+}
+
+func rough(d time.Duration) string {
+	switch {
+	case d < 100*time.Second:
+		return fmt.Sprintf("%.0f s", d.Seconds())
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%.0f min", d.Minutes())
+	}
+	return fmt.Sprintf("%.0f h", d.Hours())
+}
 
 func newDecision(d *router.Recent) decision {
-	row := decision{Recent: *d, Ago: time.Since(d.At).Round(time.Second).String(), Took: d.Took.Round(10 * time.Microsecond).String()}
+	row := decision{Recent: *d, Ago: rough(time.Since(d.At)), Took: brief(d.Took)}
 	if d.FirstByte > 0 {
-		row.First = milli(d.FirstByte)
+		row.First = brief(d.FirstByte)
 	}
 	return row
 }
@@ -246,7 +265,7 @@ type bar struct{ Name, Class, X, Width, Tokens string }
 func newDecided(e Explained) *decided {
 	d := &decided{Explained: e}
 	if e.Recent.FirstByte > 0 {
-		d.FirstByte = milli(e.Recent.FirstByte)
+		d.FirstByte = brief(e.Recent.FirstByte)
 	}
 	most := 1.0
 	for i := range e.Ranked {
