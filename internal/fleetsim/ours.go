@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/sightline-router/sightline/engine"
@@ -48,6 +49,12 @@ func newSightline(v *View) Rule {
 		s.index.Join(indexer.SlotOptions{})
 		addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 8000)
 		w := fleet.NewWorker(fmt.Sprint(i), addr, modelName, 0, func(int) indexer.SlotID { return slotOf(i) })
+		if n := v.sim.setup.Prefill; n > 0 {
+			w.Role = fleet.Decode
+			if i < n {
+				w.Role = fleet.Prefill
+			}
+		}
 		if !v.sim.setup.NoEvents {
 			w.Slots[0].EventAge = func(time.Time) time.Duration { return 0 }
 		}
@@ -90,7 +97,7 @@ func (s *sightline) Pick(v *View, r *run) int {
 	s.now = v.Now
 	if len(v.Alive) != s.alive {
 		var in []*fleet.Worker
-		for _, w := range v.Alive {
+		for _, w := range append(slices.Clone(v.First), v.Alive...) {
 			in = append(in, s.workers[w])
 		}
 		s.fleet.Set(in)
@@ -102,6 +109,9 @@ func (s *sightline) Pick(v *View, r *run) int {
 	d := s.router.Place(fmt.Sprint(s.next), cmp.Or(r.req.adapter(), modelName), p)
 	at := s.fleet.ByAddr(d.Targets[0].Addr)
 	r.booked = d
+	if named := d.Targets[0].Prefill; named != "" {
+		r.first = slices.IndexFunc(s.workers, func(w *fleet.Worker) bool { return w.Addr == named })
+	}
 	for i, w := range s.workers {
 		if w == at {
 			if !v.sim.setup.NoReports { // at once: a server sends the headers of a streamed answer before its prefill

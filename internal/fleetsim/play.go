@@ -54,8 +54,8 @@ func Play(w io.Writer, o Options) error {
 	if err != nil {
 		return fmt.Errorf("scenario: %w", err)
 	}
-	rules, err := named(Rules(), o.Rules, func(r Rival) string { return r.Name })
-	if err != nil {
+	name := func(r Rival) string { return r.Name }
+	if _, err := named(append(Rules(), pairRules()...), o.Rules, name); err != nil {
 		return fmt.Errorf("rule: %w", err)
 	}
 	var all []Played
@@ -63,6 +63,10 @@ func Play(w io.Writer, o Options) error {
 		loads := o.Loads
 		if scenarios[i].Loads != nil {
 			loads = scenarios[i].Loads
+		}
+		rules := slices.DeleteFunc(scenarios[i].rules(), func(r Rival) bool { return len(o.Rules) > 0 && !slices.Contains(o.Rules, r.Name) })
+		if len(rules) == 0 {
+			continue
 		}
 		for _, load := range loads {
 			p := scenarios[i].compare(load, rules)

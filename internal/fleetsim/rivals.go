@@ -255,18 +255,25 @@ func known(most int, pick func(v *View, r *run, hits []int) int) func(*View) Rul
 // remembers what was sent, as many blocks as the engine says that it has; queues and KV use are scraped.
 func llmdScorers(v *View) Rule {
 	return known(v.sim.setup.Engine.Blocks, func(v *View, r *run, hits []int) int {
-		lo, hi := math.MaxInt, 0
-		for _, o := range v.Alive {
-			lo, hi = min(lo, v.Loads[o].Waiting), max(hi, v.Loads[o].Waiting)
-		}
+		queued := v.queues(v.Alive)
 		return v.cheapest(v.Alive, func(w int) float64 {
-			queue := 1.0
-			if hi > lo {
-				queue = float64(hi-v.Loads[w].Waiting) / float64(hi-lo)
-			}
-			return -(3*float64(hits[w])/float64(r.input) + 2*queue + 2*(1-v.Loads[w].Usage))
+			return -(3*float64(hits[w])/float64(r.input) + 2*queued(w) + 2*(1-v.Loads[w].Usage))
 		})
 	})(v)
+}
+
+// queues is llm-d's queue-scorer: 1 for the shortest queue, 0 for the longest, and 1 where all are equal.
+func (v *View) queues(among []int) func(w int) float64 {
+	lo, hi := math.MaxInt, 0
+	for _, o := range among {
+		lo, hi = min(lo, v.Loads[o].Waiting), max(hi, v.Loads[o].Waiting)
+	}
+	return func(w int) float64 {
+		if hi == lo {
+			return 1
+		}
+		return float64(hi-v.Loads[w].Waiting) / float64(hi-lo)
+	}
 }
 
 // llmdFilter is its optimised baseline (llm-d #1651): those that hold 0.8 of the prompt, unless they have 18 s more to do
@@ -463,23 +470,32 @@ func productionStack(*View) Rule {
 // oracle sees true queues and caches, and picks what gives the first token soonest.
 func oracle(*View) Rule {
 	return pickBy{pick: func(v *View, r *run) int {
-		return v.cheapest(v.Alive, func(i int) float64 {
-			w := v.sim.workers[i]
-			hit := w.cache.hits(r.blocks, (r.input-1)/v.Size) * v.Size
-			n := float64(r.input - hit)
-			encode := 0.0
-			for _, m := range r.req.Images {
-				if _, ok := w.encoder.at[m.ID]; !ok && m.Offset+m.Tokens > hit {
-					encode += w.Encode * float64(m.Tokens)
-				}
-			}
-			if _, ok := w.adapters.at[r.req.Adapter]; !ok && r.req.Adapter != 0 {
-				encode += w.Load
-			}
-			queued := float64(w.outstanding())
-			return (w.Prefill*(queued+n) + w.Pair*n*(float64(hit)+n/2) + encode + w.step(queued+n)) / w.speed
-		})
+		return v.cheapest(v.Alive, func(w int) float64 { return v.sim.workers[w].alone(r) })
 	}}
+}
+
+// alone is about how many seconds a new run would wait for its first token, as true queues and caches tell.
+func (w *worker) alone(r *run) float64 {
+	hit := w.cache.hits(r.blocks, (r.input-1)/w.BlockSize) * w.BlockSize
+	n := float64(r.input - hit)
+	encode := 0.0
+	for _, m := range r.req.Images {
+		if _, ok := w.encoder.at[m.ID]; !ok && m.Offset+m.Tokens > hit {
+			encode += w.Encode * float64(m.Tokens)
+		}
+	}
+	if _, ok := w.adapters.at[r.req.Adapter]; !ok && r.req.Adapter != 0 {
+		encode += w.Load
+	}
+	queued := float64(w.outstanding())
+	return (w.Prefill*(queued+n) + w.Pair*n*(float64(hit)+n/2) + encode + w.step(queued+n)) / w.speed
+}
+
+// behind is the same where another prefills for it.
+func (w *worker) behind(first *worker, r *run) float64 {
+	hit := w.cache.hits(r.blocks, (r.input-1)/w.BlockSize) * w.BlockSize
+	chunk := float64(min(w.Budget, w.outstanding())) // a step's share of what it prefills itself
+	return first.alone(r) + w.Handover + w.Fetch*float64(r.input-hit) + (w.Prefill*chunk+w.step(1))/w.speed
 }
 
 // step is what decoding costs the steps in which so many tokens are prefilled.

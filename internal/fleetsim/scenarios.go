@@ -3,6 +3,7 @@ package fleetsim
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -78,11 +79,41 @@ func Scenarios() []Scenario {
 		{Name: "saturated agents", Capacity: 3.7, Loads: saturated, Traffic: work, About: "agents; three times what round robin bears: requests a second"},
 		{Name: "thousand workers", Workers: 1000, Until: 5 * time.Second, Capacity: 33 * 125, Loads: []float64{0.7}, Traffic: func(rate float64) []*Request { return images(1, rate, 5, 0) }, About: "images; 5 s of them"},
 	}
+	list = append(list, apart(list)...)
 	for i := range list {
 		list[i].Until = cmp.Or(list[i].Until, seconds*time.Second)
 		list[i].Workers = cmp.Or(list[i].Workers, 8)
 	}
 	return list
+}
+
+// apart are those scenarios with four workers that prefill for the four others, under the rules that choose such pairs. Capacities
+// are those of pairs in turn.
+func apart(list []Scenario) (pairs []Scenario) {
+	for _, p := range []struct {
+		name     string
+		capacity float64
+	}{{"chats", 7}, {"images", 17}, {"agents", 1.33}, {"herd", 27}, {"short prompts", 71}, {"siblings", 1.4}, {"hot image", 24}, {"bursts", 15}, {"slow worker", 8.2}, {"scale-up", 7},
+		{"replicas", 15}, {"scrape outage", 17}, {"event loss", 17}, {"no events", 17}, {"no reports", 17}, {"adapters", 3.6}} {
+		s := list[slices.IndexFunc(list, func(s Scenario) bool { return s.Name == p.name })]
+		change := s.Change
+		s.Name, s.Capacity, s.About = p.name+" 4+4", p.capacity, s.About+"; four workers prefill for four"
+		s.Change = func(setup *Setup) {
+			if setup.Prefill = 4; change != nil {
+				change(setup)
+			}
+		}
+		pairs = append(pairs, s)
+	}
+	return pairs
+}
+
+// rules are those that it is played under.
+func (s *Scenario) rules() []Rival {
+	if s.setup().Prefill > 0 {
+		return pairRules()
+	}
+	return Rules()
 }
 
 // speeds spreads the workers' evenly.
@@ -118,7 +149,9 @@ func (s *Scenario) run(trace *Trace, rule Rival) (*Result, Summary) {
 // within 2 %. Of a trace that is too short for that there is none.
 func (s *Scenario) findCapacity() (float64, error) {
 	mean := func(rate float64) time.Duration {
-		_, sum := s.run(prepare(s.Traffic(rate), defaultEngine().BlockSize), Rival{"round robin", roundRobin})
+		rules := s.rules()
+		turns := slices.IndexFunc(rules, func(r Rival) bool { return r.Name == "round robin" })
+		_, sum := s.run(prepare(s.Traffic(rate), defaultEngine().BlockSize), rules[turns])
 		return sum.Mean
 	}
 	low := 1.0 / 16

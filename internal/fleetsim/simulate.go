@@ -18,6 +18,7 @@ func defaultDelays() Delays {
 // Setup is one fleet under one load.
 type Setup struct {
 	Workers   int
+	Prefill   int // of them, the first ones prefill for the others and are asked by nobody else
 	Engine    Engine
 	Speeds    []float64 // by worker; missing: 1
 	Failing   int       // this many workers answer 503 at once
@@ -37,7 +38,7 @@ type Setup struct {
 
 // Rule chooses a worker. A Rule sees what a router of its kind sees.
 type Rule interface {
-	// Pick gives the worker for a request; it may keep what it books in r.booked.
+	// Pick gives the worker for a request; it may keep what it books in r.booked, and name who prefills in r.first.
 	Pick(v *View, r *run) int
 	// Began: the first token of a streamed answer has come (a proxy sees it, Envoy's log does not).
 	Began(v *View, r *run)
@@ -56,6 +57,7 @@ type View struct {
 	Size  int // tokens a block
 	Loads []Load
 	Alive []int // workers to choose among
+	First []int // those that prefill for them
 	held  holders
 	rand  *rand.Rand
 	sim   *sim
@@ -187,12 +189,14 @@ type sim struct {
 type Served struct {
 	Req       *Request
 	Worker    int
+	First     int // who prefilled it; -1: Worker
 	At        time.Duration
 	TTFT, E2E time.Duration
 	Cached    int // tokens found
 	Possible  int // tokens that a cache without end, shared by all, would have found
 	Lost      int // tokens that another worker held at the decision, and the chosen one did not
 	Failed    bool
+	Dearer    bool // another prefilled it, though its worker itself would have had the first token sooner, as true queues and caches tell
 }
 
 // Result is one run.
@@ -222,9 +226,10 @@ func Run(setup Setup, trace *Trace, rule func(*View) Rule) *Result {
 	for i := range max(1, setup.Replicas) {
 		v := &View{Size: setup.Engine.BlockSize, held: newHolders(setup.Workers, len(trace.chain)), Loads: make([]Load, setup.Workers),
 			overlap: make([]int, setup.Workers), rand: rand.New(rand.NewPCG(setup.Seed, uint64(i)+2)), sim: s}
-		for w := range setup.Workers - setup.Joining {
-			v.Alive = append(v.Alive, w)
+		for w := range setup.Prefill {
+			v.First = append(v.First, w)
 		}
+		v.join(setup.Prefill, setup.Workers-setup.Joining)
 		s.views = append(s.views, v)
 		s.rules = append(s.rules, rule(v))
 	}
@@ -253,6 +258,8 @@ func Run(setup Setup, trace *Trace, rule func(*View) Rule) *Result {
 	return s.result
 }
 
+func inSeconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
 func (s *sim) after(d time.Duration, do func()) {
 	s.seq++
 	s.queue.push(event{s.now + d, s.seq, do})
@@ -260,10 +267,14 @@ func (s *sim) after(d time.Duration, do func()) {
 
 func (s *sim) join() {
 	for _, v := range s.views {
-		v.Alive = v.Alive[:0]
-		for w := range s.workers {
-			v.Alive = append(v.Alive, w)
-		}
+		v.join(s.setup.Workers-s.setup.Joining, s.setup.Workers)
+	}
+}
+
+// join adds the workers of a range.
+func (v *View) join(from, to int) {
+	for w := from; w < to; w++ {
+		v.Alive = append(v.Alive, w)
 	}
 }
 
@@ -271,7 +282,7 @@ func (s *sim) scrape() {
 	for _, v := range s.views {
 		for i, w := range s.workers {
 			l := &v.Loads[i]
-			l.Running, l.Waiting, l.Usage = len(w.running), len(w.waiting), w.use()
+			l.Running, l.Waiting, l.Usage = len(w.running), len(w.waiting)+w.fetching, w.use()
 		}
 	}
 	if next := s.now + s.setup.Delays.Scrape; s.setup.ScrapedTo == 0 || next <= s.setup.ScrapedTo {
@@ -280,7 +291,7 @@ func (s *sim) scrape() {
 }
 
 func (s *sim) arrive(req *Request) {
-	r := &run{req: req, arrived: s.now, blocks: req.blocks, input: req.Input(), output: max(1, req.Answer.Tokens)}
+	r := &run{req: req, arrived: s.now, blocks: req.blocks, input: req.Input(), output: max(1, req.Answer.Tokens), first: -1}
 	possible := 0
 	for possible < (r.input-1)/s.setup.Engine.BlockSize && s.seen[r.blocks[possible]] {
 		possible++
@@ -293,14 +304,22 @@ func (s *sim) arrive(req *Request) {
 	v, rule := s.views[replica], s.rules[replica]
 	v.Now = s.now
 	r.worker = rule.Pick(v, r)
-	w, l := s.workers[r.worker], &v.Loads[r.worker]
-	uncached := r.input - v.overlap[r.worker] // as the rule saw it, if it looked
+	w, l, first := s.workers[r.worker], &v.Loads[r.worker], &v.Loads[r.worker]
+	prefills := r.worker
+	if r.first >= 0 {
+		prefills, first = r.first, &v.Loads[r.first]
+		first.Inflight++
+		first.Given++
+		first.Tokens += r.input
+	}
+	uncached := r.input - v.overlap[prefills] // as the rule saw it, if it looked
 	l.Inflight++
 	l.Given++
-	l.Prefill += uncached
+	first.Prefill += uncached
 	l.Tokens += r.input
 	l.Context += r.input
-	served := Served{Req: req, Worker: r.worker, At: s.now, Possible: possible * s.setup.Engine.BlockSize, Lost: s.lost(r, v.Alive)}
+	served := Served{Req: req, Worker: r.worker, First: r.first, At: s.now, Possible: possible * s.setup.Engine.BlockSize, Lost: s.lost(r, prefills, v.Alive),
+		Dearer: r.first >= 0 && w.alone(r) < w.behind(s.workers[r.first], r)}
 	end := func(failed bool) {
 		s.after(s.setup.Delays.Report, func() {
 			v.Now = s.now
@@ -326,21 +345,41 @@ func (s *sim) arrive(req *Request) {
 	r.calls = calls{
 		began: func() {
 			served.TTFT, served.Cached = s.now-r.arrived, r.cached
-			s.after(s.setup.Delays.Report, func() { v.Now = s.now; l.Prefill -= uncached; rule.Began(v, r) })
+			s.after(s.setup.Delays.Report, func() {
+				v.Now = s.now
+				if r.first < 0 {
+					l.Prefill -= uncached
+				}
+				rule.Began(v, r)
+			})
 		},
 		ended: func() { served.E2E = s.now - r.arrived; end(false) },
 	}
+	if r.first < 0 {
+		s.queueAt(w, r)
+		return
+	}
+	r.lent = &run{req: req, blocks: r.blocks, input: r.input, output: 1, worker: r.first, first: -1, lends: true}
+	r.lent.calls = calls{began: func() {}, ended: func() {
+		r.cached = r.lent.cached
+		s.after(inSeconds(s.setup.Engine.Handover), func() { s.queueAt(w, r) })
+		s.after(s.setup.Delays.Report, func() { first.Inflight--; first.Tokens -= r.input; first.Prefill -= uncached })
+	}}
+	s.queueAt(s.workers[r.first], r.lent)
+}
+
+func (s *sim) queueAt(w *worker, r *run) {
 	w.waiting = append(w.waiting, r)
 	s.work(w)
 }
 
 // lost is how many tokens more of a prompt the best worker holds than the chosen one.
-func (s *sim) lost(r *run, alive []int) int {
+func (s *sim) lost(r *run, prefills int, alive []int) int {
 	most, held := (r.input-1)/s.setup.Engine.BlockSize, 0
 	for _, w := range alive {
 		held = max(held, s.workers[w].cache.hits(r.blocks, most))
 	}
-	return (held - s.workers[r.worker].cache.hits(r.blocks, most)) * s.setup.Engine.BlockSize
+	return max(0, held-s.workers[prefills].cache.hits(r.blocks, most)) * s.setup.Engine.BlockSize
 }
 
 // work begins a worker's next step if it is idle.
@@ -349,6 +388,7 @@ func (s *sim) work(w *worker) {
 		return
 	}
 	took := w.schedule()
+	s.fetch(w)
 	if took == 0 {
 		return
 	}
@@ -365,6 +405,28 @@ func (s *sim) work(w *worker) {
 		}
 		s.work(w)
 	})
+}
+
+// fetch begins the transfers that a worker has admitted: one after another, as one link carries them. When the blocks are there the
+// worker computes the last token (vLLM 0.32), and who prefilled lets them go.
+func (s *sim) fetch(w *worker) {
+	admitted := w.admitted
+	w.admitted = nil
+	for _, r := range admitted {
+		w.fetching++
+		w.fetched = max(s.now, w.fetched) + inSeconds(w.Fetch*float64(r.input-r.computed))
+		s.after(w.fetched-s.now, func() {
+			w.fetching--
+			r.computed = max(r.computed, r.input-1)
+			w.store(r, r.input-1)
+			w.running = append(w.running, r)
+			from := s.workers[r.first]
+			from.cache.release(r.lent.held)
+			s.tell(w)
+			s.work(w)
+			s.work(from)
+		})
+	}
 }
 
 // tell sends a step's events on their way.

@@ -1,0 +1,24 @@
+package fleetsim
+
+import "testing"
+
+// Where four workers prefill for four, requests wait no longer than under Dynamo's and llm-d's rules, and are not always prefilled
+// apart: what a decode worker holds nearly whole is computed there.
+func TestPairs(t *testing.T) {
+	for _, name := range []string{"chats 4+4", "hot image 4+4"} {
+		sc := scenario(t, name)
+		p := sc.compare(0.7, pairRules())
+		if mean, tail := p.best(meanOf), p.best(tailOf); mean > 1.03 || tail > 1.06 {
+			t.Errorf("%s: mean %.3f, p99 %.3f of the best rule's", name, mean, tail)
+		}
+		apart := 0
+		for _, s := range p.row("sightline").result.Served {
+			if s.First >= 0 {
+				apart++
+			}
+		}
+		if all := len(p.row("sightline").result.Served); apart == 0 || apart > all*3/4 {
+			t.Errorf("%s: %d of %d prefilled apart", name, apart, all)
+		}
+	}
+}
