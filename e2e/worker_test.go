@@ -70,6 +70,11 @@ func startWorkerOn(t testing.TB, lis net.Listener, addr string) *worker {
 		}
 		fmt.Fprintf(rw, "vllm:num_requests_running{engine=\"0\"} %d\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.5\n", n)
 	})
+	mux.HandleFunc("GET /v1/models", func(rw http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("X-Request-Id") != "" { // of a client's, through Envoy; Sightline asks for adapters
+			w.serve(rw, r)
+		}
+	})
 	mux.HandleFunc("/", w.serve)
 	w.srv = &http.Server{Handler: mux}
 	go func() { _ = w.srv.Serve(lis) }()
