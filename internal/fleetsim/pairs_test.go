@@ -5,9 +5,9 @@ import "testing"
 // Where four workers prefill for four, requests wait no longer than under Dynamo's and llm-d's rules, and are not always prefilled
 // apart: what a decode worker holds nearly whole is computed there.
 func TestPairs(t *testing.T) {
-	for _, name := range []string{"chats 4+4", "hot image 4+4"} {
+	for name, load := range map[string]float64{"chats 4+4": 0.7, "hot image 4+4": 0.7, "bursts 4+4": 1.3} {
 		sc := scenario(t, name)
-		p := sc.compare(0.7, pairRules())
+		p := sc.compare(load, pairRules())
 		if mean, tail := p.best(meanOf), p.best(tailOf); mean > 1.03 || tail > 1.06 {
 			t.Errorf("%s: mean %.3f, p99 %.3f of the best rule's", name, mean, tail)
 		}

@@ -45,6 +45,7 @@ type Booking struct {
 	Model   string         // of whose requests Tenant's are counted, with Counted
 	Tenant  string
 	Counted bool
+	fetched bool // it is Decode's part of another
 }
 
 type booking struct {
@@ -88,7 +89,7 @@ func (f *Fleet) Book(id string, b Booking) {
 		one.hold = b.Slot.book(&b, b.At, b.At)
 	}
 	if b.Decode != nil {
-		one.decoding = b.Decode.book(&Booking{Context: b.Context, Answers: b.Answers}, b.At, b.At)
+		one.decoding = b.Decode.book(&Booking{Context: b.Context, Answers: b.Answers, fetched: true}, b.At, b.At)
 	}
 	t := &f.bookings
 	t.mu.Lock()
@@ -334,7 +335,7 @@ func (f *Fleet) decodes(b *booking, w *Worker, addr string) {
 	now := f.now()
 	b.decoding.undo(now)
 	b.Decode = w.Slots[0]
-	b.decoding = b.Decode.book(&Booking{Context: b.Context, Answers: b.Answers}, now, now)
+	b.decoding = b.Decode.book(&Booking{Context: b.Context, Answers: b.Answers, fetched: true}, now, now)
 }
 
 // ServedBy is the worker that answered a booked request at addr ("": where it was booked); nil: it is not known.

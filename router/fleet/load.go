@@ -42,6 +42,7 @@ type Load struct {
 type load struct {
 	inflight int
 	theirs   int // of inflight
+	fetches  int // of inflight, those that others prefill
 	context  float64
 	queue    []*hold   // those with tokens to prefill, in the order of booking
 	backlog  float64   // the sum of what is left of them, at the time since
@@ -72,6 +73,7 @@ type hold struct {
 	at      time.Time
 	over    bool
 	theirs  bool // another replica's
+	fetched bool // others prefill it
 }
 
 // Load tells how loaded the slot is.
@@ -156,7 +158,7 @@ func (s *Slot) hold(b *Booking, now, since time.Time, theirs bool) *hold {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drain(now)
-	h := &hold{slot: s, theirs: theirs, tokens: float64(b.Tokens), rest: float64(b.Tokens), left: float64(b.Tokens), from: b.From, told: b.From, context: float64(b.Context), answers: max(1, b.Answers), at: now}
+	h := &hold{slot: s, theirs: theirs, fetched: b.fetched, tokens: float64(b.Tokens), rest: float64(b.Tokens), left: float64(b.Tokens), from: b.From, told: b.From, context: float64(b.Context), answers: max(1, b.Answers), at: now}
 	if b.From < len(b.Locals) && s.hears(now) {
 		h.locals = b.Locals
 	}
@@ -168,6 +170,9 @@ func (s *Slot) hold(b *Booking, now, since time.Time, theirs bool) *hold {
 	}
 	if s.inflight += h.answers; theirs {
 		s.theirs += h.answers
+	}
+	if h.fetched {
+		s.fetches++
 	}
 	s.told.most[0] = max(s.told.most[0], s.inflight)
 	s.context += h.context
@@ -181,6 +186,9 @@ func (s *Slot) hold(b *Booking, now, since time.Time, theirs bool) *hold {
 
 // Progress moves the slot's prefills on by what its events have told. held gives how many leading blocks of a prompt the
 // slot holds. Call it after each message with stored blocks; it costs at most eight lookups, while prompts are prefilled.
+//
+// Blocks that a slot fetches are told as those that it computes, and it need not have computed what was booked before. So while it
+// decodes what others prefill, a message says what is held, and nothing of the prompts before it or of how fast the slot is.
 func (s *Slot) Progress(held func(locals []uint64) int, now time.Time) {
 	var list [mostAsked]*hold
 	asked := s.unfinished(list[:0])
@@ -212,13 +220,19 @@ func (s *Slot) Progress(held func(locals []uint64) int, now time.Time) {
 			last = i
 		}
 	}
+	if s.fetches > 0 {
+		last = 0
+	}
 	for _, h := range asked[:last] { // an event of theirs was lost
 		h.rest = 0
 	}
 	if done == 0 {
 		return
 	}
-	s.learn(done, now)
+	if s.fetches == 0 {
+		s.learn(done, now)
+	}
+	s.sample.from = now
 	s.unheard = 0
 	for _, h := range s.queue {
 		if h.locals != nil {
@@ -269,6 +283,9 @@ func (h *hold) release(now time.Time) {
 	h.over, h.left, h.rest = true, 0, 0
 	if s.inflight -= h.answers; h.theirs {
 		s.theirs -= h.answers
+	}
+	if h.fetched {
+		s.fetches--
 	}
 	s.context -= h.context
 	s.unheard = 0

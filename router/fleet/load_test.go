@@ -3,8 +3,11 @@ package fleet
 import (
 	"fmt"
 	"math"
+	"net/netip"
 	"testing"
 	"time"
+
+	"github.com/sightline-router/sightline/indexer"
 )
 
 // heard is a worker whose events come.
@@ -159,5 +162,32 @@ func BenchmarkLoad(b *testing.B) {
 	for b.Loop() {
 		c.t = c.t.Add(time.Millisecond)
 		s.Load(c.t)
+	}
+}
+
+// Blocks that a worker fetches are no work of its own: they tell neither how fast it is, nor that what was booked before is done.
+func TestFetchedBlocksAreNoWork(t *testing.T) {
+	for _, apart := range []bool{false, true} {
+		c := &clock{time.Unix(1000, 0)}
+		f, s := heard(c)
+		f.Book("computed here", Booking{Slot: s, Tokens: 16000, Context: 16000, Locals: promptOf(1, 1000)})
+		f.Book("begins like one that is fetched", Booking{Slot: s, Tokens: 8000, Context: 8000, Locals: promptOf(2, 500)})
+		if apart {
+			first := NewWorker("p", netip.MustParseAddrPort("10.0.0.9:8000"), "m", 0, func(int) indexer.SlotID { return 9 })
+			f.Book("fetched", Booking{Slot: first.Slots[0], Tokens: 8000, Context: 8000, Locals: promptOf(2, 500), Decode: s})
+		}
+		c.t = c.t.Add(10 * time.Millisecond)
+		s.Progress(stored{2: 500}.held, c.t)
+		l := s.Load(c.t)
+		if apart && (l.Rate != 0 || l.Backlog < 15000) {
+			t.Errorf("fetched: %v tokens a second, %v queued, want no rate and the other's 16,000", l.Rate, l.Backlog)
+		}
+		if !apart && (l.Rate == 0 || l.Backlog != 0) {
+			t.Errorf("computed: %v tokens a second, %v queued, want a rate, and that the event of the other was lost", l.Rate, l.Backlog)
+		}
+		f.End("fetched", 1)
+		if s.fetches != 0 {
+			t.Error("still fetches at the end")
+		}
 	}
 }

@@ -11,7 +11,7 @@ func (f *Fleet) Charge(b Booking) (over func()) {
 	held := b.Slot.hold(&b, now, now, true)
 	decoding := (*hold)(nil)
 	if b.Decode != nil {
-		decoding = b.Decode.hold(&Booking{Context: b.Context}, now, now, true)
+		decoding = b.Decode.hold(&Booking{Context: b.Context, fetched: true}, now, now, true)
 	}
 	return func() {
 		now := f.now()
