@@ -8,8 +8,8 @@ import (
 
 // Where a model has workers that only encode, a request whose pictures the chosen worker would have to encode names one of them:
 // the one that has seen most of these pictures, and where none has, the one that the first picture's name falls to (rendezvous
-// hashing, the same in all replicas, which moves only a lost worker's pictures). llm-d's sidecar asks the encoders that a request
-// names at random, a picture each, so one is named and not several.
+// hashing, the same in all replicas, which moves only a lost worker's pictures). Of several addresses llm-d's sidecar gives the i-th
+// picture to the i-th (0.7 to 0.9, connector_ec_common.go), counting equal URLs once: one is named, whatever their number is there.
 
 // encoder picks who encodes the pictures of a prompt for its best candidate, and takes down that it has; "": that candidate does.
 func (x *decision) encoder(p *engine.Prompt, best *choose.Candidate) (addr string) {
