@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/tidwall/gjson"
@@ -20,8 +21,8 @@ import (
 	"github.com/sightline-router/sightline/internal/testkit/lab"
 )
 
-// sidecar stands before a simulated worker and does what llm-d's does: it has the worker that the header names prefill, and
-// then its own worker answers.
+// sidecar stands before a simulated worker and does what llm-d's does: it has the i-th picture encoded at the i-th worker of one header,
+// has the worker that the other header names prefill, and then its own worker answers.
 type sidecar struct {
 	*httptest.Server
 	addr string
@@ -44,6 +45,17 @@ func startSidecar(t *testing.T, worker string) *sidecar {
 		s.seen <- r.Header.Clone()
 		body, err := io.ReadAll(r.Body)
 		r.Body = io.NopCloser(bytes.NewReader(body))
+		if at := r.Header.Get(extproc.HeaderEncoder); at != "" {
+			encoders := strings.Split(at, ",")
+			for i, url := range gjson.GetBytes(body, `messages.0.content.#(type=="image_url")#.image_url.url`).Array() {
+				res, err := http.Post("http://"+encoders[i%len(encoders)]+r.URL.Path, "application/json", strings.NewReader(url.Str))
+				if err != nil {
+					t.Errorf("encode at %s: %v", at, err)
+					continue
+				}
+				res.Body.Close()
+			}
+		}
 		if at := r.Header.Get(extproc.HeaderPrefiller); err == nil && at != "" {
 			var res *http.Response
 			if res, err = http.Post("http://"+at+r.URL.Path, "application/json", bytes.NewReader(body)); err == nil {
@@ -65,6 +77,8 @@ func startSidecar(t *testing.T, worker string) *sidecar {
 func TestRoles(t *testing.T) {
 	fronts := make([]*sidecar, 3) // prefill, prefill, decode
 	var encoders []string
+	var mu sync.Mutex
+	encodes := map[string]map[string]int{} // picture by URL → encoder → how often it was asked
 	l := startLab(t, func(o *lab.Options) {
 		o.Front = func(e *envoy.Options) { e.Workers = []string{fronts[2].addr} } // the only one that Envoy may dial
 		o.Config = func(keys map[string]any) {
@@ -75,7 +89,20 @@ func TestRoles(t *testing.T) {
 				w["addr"], w["role"] = fronts[i].addr, role
 			}
 			for i := range 4 {
-				encoders = append(encoders, startWorker(t).addr)
+				encoder := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+					if r.Method != http.MethodPost {
+						return
+					}
+					url, _ := io.ReadAll(r.Body)
+					mu.Lock()
+					defer mu.Unlock()
+					if encodes[string(url)] == nil {
+						encodes[string(url)] = map[string]int{}
+					}
+					encodes[string(url)][r.Host]++
+				}))
+				t.Cleanup(encoder.Close)
+				encoders = append(encoders, encoder.Listener.Addr().String())
 				workers = append(workers, map[string]any{"name": fmt.Sprint("encoder-", i), "addr": encoders[i], "role": "encode"})
 			}
 			keys["workers"], keys["probe"], keys["health_every"] = workers, false, "100ms"
@@ -120,11 +147,11 @@ func TestRoles(t *testing.T) {
 		forged[http.CanonicalHeaderKey(name)] = []string{"192.0.2.1:1", "192.0.2.2:2"}
 	}
 	// ask sends a prompt and gives what the worker that decodes is told: who prefills and who encodes.
-	ask := func(text, picture string) (prefill, encode string) {
+	ask := func(text string, pictures ...string) (prefill, encode string) {
 		t.Helper()
 		settled()
 		parts := []any{map[string]any{"type": "text", "text": text}}
-		if picture != "" {
+		for _, picture := range pictures {
 			parts = append(parts, map[string]any{"type": "image_url", "image_url": map[string]any{"url": picture}})
 		}
 		body, err := json.Marshal(map[string]any{"model": lab.ModelName, "max_tokens": 2, "messages": []any{map[string]any{"role": "user", "content": parts}}})
@@ -144,8 +171,10 @@ func TestRoles(t *testing.T) {
 			t.Errorf("KV blocks from %q, though nothing is to be fetched", v)
 		}
 		prefill, encode = got.Get(extproc.HeaderPrefiller), got.Get(extproc.HeaderEncoder)
-		if prefill != "" && prefill != fronts[0].addr && prefill != fronts[1].addr || encode != "" && !slices.Contains(encoders, encode) {
-			t.Errorf("prefill at %q, encode at %q: not those of the configuration", prefill, encode)
+		for _, at := range strings.Split(encode, ",") {
+			if prefill != "" && prefill != fronts[0].addr && prefill != fronts[1].addr || encode != "" && !slices.Contains(encoders, at) {
+				t.Errorf("prefill at %q, encode at %q: not those of the configuration", prefill, encode)
+			}
 		}
 		return prefill, encode
 	}
@@ -153,10 +182,10 @@ func TestRoles(t *testing.T) {
 		return strings.Repeat(fmt.Sprintf("Story %d is about routers and their caches. ", n), 200)
 	}
 
-	if p, e := ask(text(0), ""); p == "" || e != "" {
+	if p, e := ask(text(0)); p == "" || e != "" {
 		t.Fatalf("a new text: prefill at %q, encode at %q", p, e)
 	}
-	if p, e := ask(text(0), ""); p != "" || e != "" {
+	if p, e := ask(text(0)); p != "" || e != "" {
 		t.Errorf("a text that is held where it is decoded: prefill at %q, encode at %q", p, e)
 	}
 	const pictures = 4
@@ -185,12 +214,29 @@ func TestRoles(t *testing.T) {
 			t.Errorf("picture %d again: prefill at %q, want %q; encode at %q, want %q", i, p, other, e, want)
 		}
 	}
+	// Each of them again, behind a new one: it is encoded where it was.
+	for i := range pictures {
+		_, e := ask(text(40+i), dataURL(photo(uint64(600+i))), dataURL(photo(uint64(500+i))))
+		if first, again, both := strings.Cut(e, ","); !both || again != encoded[i] {
+			t.Errorf("picture %d behind a new one: encode at %q and %q, want %q", i, first, again, encoded[i])
+		}
+	}
+	mu.Lock()
+	if len(encodes) != 2*pictures {
+		t.Errorf("%d pictures came to be encoded, want %d", len(encodes), 2*pictures)
+	}
+	for url, at := range encodes {
+		if len(at) != 1 {
+			t.Errorf("a picture of %d bytes was encoded at %v", len(url), at)
+		}
+	}
+	mu.Unlock()
 	missing := func() float64 { return metric(t, l, "sightline_role_missing_total", `role="prefill"`) }
 	if n := missing(); n != 0 {
 		t.Errorf("%v requests lacked a worker that prefills", n)
 	}
 	lose(1 - gone)
-	if p, _ := ask(text(30), ""); p != "" || missing() != 1 {
+	if p, _ := ask(text(30)); p != "" || missing() != 1 {
 		t.Errorf("without workers that prefill: prefill at %q, %v counted", p, missing())
 	}
 }

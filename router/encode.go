@@ -1,53 +1,60 @@
 package router
 
 import (
+	"slices"
+	"strings"
+
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/router/choose"
-	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// Where a model has workers that only encode, a request whose pictures the chosen worker would have to encode names one of them:
-// the one that has seen most of these pictures, and where none has, the one that the first picture's name falls to (rendezvous
-// hashing, the same in all replicas, which moves only a lost worker's pictures). Of several addresses llm-d's sidecar gives the i-th
-// picture to the i-th (0.7 to 0.9, connector_ec_common.go), counting equal URLs once: one is named, whatever their number is there.
+// Where a model has workers that only encode, a request whose pictures the chosen worker would have to encode names who does it: for each
+// picture the worker that its name falls to (rendezvous hashing). So it is the same in all replicas, with nothing told or remembered,
+// and of n workers one that comes or goes moves every nth picture and no other.
+//
+// llm-d's sidecar gives a request's i-th picture to the i-th address, and those behind the last address to the first again (0.7 to 0.10,
+// connector_epd_shared_storage.go, since 0.9 connector_ec_common.go). Which one is the i-th is certain where no picture stands there twice (up to 0.10 equal URLs count once, on its
+// main each counts) and where all are of one kind (a prompt may have them in another order than the body). Else the first one's worker
+// is named for all.
 
-// encoder picks who encodes the pictures of a prompt for its best candidate, and takes down that it has; "": that candidate does.
-func (x *decision) encoder(p *engine.Prompt, best *choose.Candidate) (addr string) {
+// encoder says who encodes the media of a prompt for its best candidate, as ip:port,ip:port; "": that candidate does.
+func (x *decision) encoder(p *engine.Prompt, best *choose.Candidate) string {
 	pool := x.opt.Fleet.Encoders(x.model.Name)
 	if len(pool) == 0 || best.Encode == 0 || x.left() {
 		return ""
 	}
 	media := p.Media[:min(len(p.Media), mostMedia)]
-	var chosen *fleet.Slot
-	most, highest := -1, uint64(0)
-	for _, slot := range pool {
-		if !slot.Worker.Well() {
-			continue
-		}
-		seen := 0
-		for i := range media {
-			if by := x.seen.by(media[i].Key); by.holds(slot) {
-				seen += max(1, media[i].Length)
+	if !ordered(media) {
+		media = media[:1]
+	}
+	var homes []string
+	for i := range media {
+		home, highest := "", uint64(0)
+		for _, slot := range pool {
+			if weight := lot(media[i].Key, slot.Worker.Addr); slot.Worker.Well() && (home == "" || weight > highest) {
+				home, highest = slot.Worker.Addr, weight
 			}
 		}
-		if weight := lot(media[0].Key, slot.Worker.Addr); seen > most || seen == most && weight > highest {
-			chosen, most, highest = slot, seen, weight
+		if home == "" {
+			if !x.aside {
+				x.metrics.missing.WithLabelValues(x.out.Model, noEncode).Inc()
+			}
+			return ""
 		}
-	}
-	if chosen == nil {
-		if !x.aside {
-			x.metrics.missing.WithLabelValues(x.out.Model, noEncode).Inc()
-		}
-		return ""
+		homes = append(homes, home)
 	}
 	best.Encode = 0
-	if x.aside {
-		return chosen.Worker.Addr
-	}
+	return strings.Join(homes, ",")
+}
+
+// ordered tells whether the i-th of some media is the i-th for the sidecar too.
+func ordered(media []engine.Medium) bool {
 	for i := range media {
-		x.seen.add(media[i].Key, chosen, max(1, media[i].Length))
+		if media[i].Modality != media[0].Modality || slices.ContainsFunc(media[:i], func(m engine.Medium) bool { return m.Key == media[i].Key }) {
+			return false
+		}
 	}
-	return chosen.Worker.Addr
+	return true
 }
 
 // lot is a number that looks random, of a picture at a worker, in every process the same.

@@ -95,8 +95,8 @@ type Decision struct {
 	Partial bool
 	// Recurrent: Targets[0] needs states of layers beside the KV blocks for a hit. CachedTokens is an upper bound.
 	Recurrent bool
-	// Encoder and Source, if not empty, are the ip:port of who encodes the request's pictures, and of who has KV blocks of it that the
-	// worker which prefills it should fetch.
+	// Encoder and Source, if not empty, are the ip:port,ip:port of who encodes the request's first picture, its second one and so on, or
+	// all of them, and the ip:port of who has KV blocks of it that the worker which prefills it should fetch.
 	Encoder, Source string
 	// Session, if not empty, is to be the request's X-Session-ID.
 	Session string
