@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -113,8 +114,10 @@ func TestReplicasAreOne(t *testing.T) {
 			if c.agents == 0 {
 				return
 			}
-			s.nats.stop()
-			if !c.direct {
+			if c.direct {
+				s.nats.signal(syscall.SIGSTOP) // its connections stay, and take what is sent
+			} else {
+				s.nats.stop()
 				eventually(t, "they are alone", func() bool {
 					return metricOf(t, one.admin, "sightline_peers ", "")+metricOf(t, two.admin, "sightline_peers ", "") == 0
 				})
@@ -128,6 +131,7 @@ func TestReplicasAreOne(t *testing.T) {
 				s.nats.start(t)
 			}
 			eventually(t, "both know all again", agreed(long))
+			s.nats.signal(syscall.SIGCONT)
 			slowly(1)
 			for range long {
 				if r := <-ended; r.failed() {

@@ -64,7 +64,7 @@ func newSightline(v *View) Rule {
 	if v.sim.setup.Sharing.Every > 0 {
 		own := len(v.sim.rules)
 		share = func(told *router.Shared) { s.share(v, own, told) }
-		s.leave(v, own)
+		s.cut(v, own)
 	}
 	s.router = router.New(router.Options{Share: share, Models: []router.Model{{Name: modelName, Adapters: adapters(), MaxLoRAs: v.sim.setup.Engine.Adapters, Prompts: engine.Unread(engine.Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: v.Size})}},
 		Fleet: s.fleet, Index: s.index, PredictedTTL: cmp.Or(v.sim.setup.PredictedTTL, 10*time.Second), Now: now, Seed: v.sim.setup.Seed + 1})

@@ -2,6 +2,7 @@ package fleetsim
 
 import (
 	"fmt"
+	"math"
 	"runtime"
 	"sync"
 	"time"
@@ -13,6 +14,7 @@ import (
 type Sharing struct {
 	Every time.Duration // between two messages: one goes at once, what comes within this time goes together; 0: nothing is told
 	To    time.Duration // from then on nothing arrives; 0: all does
+	Back  time.Duration // and from then on all does again; 0: never
 }
 
 // What router/peers has: the pause, and the silence after which a replica is gone. A message travels for a guess of two hops in one
@@ -21,11 +23,12 @@ const (
 	shareEvery  = 2 * time.Millisecond
 	shareTravel = time.Millisecond
 	shareGone   = 1250 * time.Millisecond
+	shareDeaf   = time.Second // until a line that hangs is left for the next, at most
 )
 
 // share tells the other replicas of a booking.
 func (s *sightline) share(v *View, own int, told *router.Shared) {
-	if to := v.sim.setup.Sharing.To; to != 0 && s.now >= to {
+	if how := v.sim.setup.Sharing; how.To != 0 && s.now >= how.To && (how.Back == 0 || s.now < how.Back) {
 		return
 	}
 	if s.flush < s.now { // what waits until then goes together
@@ -37,10 +40,16 @@ func (s *sightline) share(v *View, own int, told *router.Shared) {
 	})
 }
 
-// leave has the other replicas forget this one where nothing more comes of it.
-func (s *sightline) leave(v *View, own int) {
-	if to := v.sim.setup.Sharing.To; to != 0 {
-		s.others(v, own, to+shareGone, func(o *sightline) { o.router.Leave(replicaName(own)) })
+// cut has the other replicas forget this one where nothing more comes of it, and hear all that it has open where it comes again.
+func (s *sightline) cut(v *View, own int) {
+	switch how := v.sim.setup.Sharing; {
+	case how.Back != 0:
+		s.others(v, own, how.Back, func(o *sightline) {
+			open, _ := s.router.Open(math.MaxInt)
+			o.router.Reconcile(replicaName(own), open)
+		})
+	case how.To != 0:
+		s.others(v, own, how.To+shareGone, func(o *sightline) { o.router.Leave(replicaName(own)) })
 	}
 }
 
@@ -63,7 +72,7 @@ func sharings() []sharing {
 	half := seconds * time.Second / 2
 	return []sharing{
 		{"all is shared", Sharing{Every: shareEvery}, 1.03},
-		{"shared for half the time", Sharing{Every: shareEvery, To: half}, 1.05},
+		{"NATS hangs at half the time and their streams take over", Sharing{Every: shareEvery, To: half, Back: half + shareDeaf}, 1.05},
 		{"nothing is shared", Sharing{}, 1.15},
 	}
 }

@@ -73,16 +73,16 @@ func (p *replicas) start(ctx context.Context, r *running, srv *extproc.Server) e
 	if err != nil {
 		return fmt.Errorf("replicas: %w", err)
 	}
-	var line peers.Line = p.direct
+	var lines []peers.Line
 	if r.sources.nats != nil {
 		bus, err := r.sources.nats.Peers(p.own, p.Take)
 		if err != nil {
 			return fmt.Errorf("nats: %w", err)
 		}
-		line = bus
-		if p.direct != nil {
-			line = peers.Either{bus, p.direct}
-		}
+		lines = append(lines, bus)
+	}
+	if p.direct != nil {
+		lines = append(lines, p.direct)
 	}
 	ctx, p.stop = context.WithCancel(ctx)
 	go func() {
@@ -99,7 +99,7 @@ func (p *replicas) start(ctx context.Context, r *running, srv *extproc.Server) e
 			})
 			all.Go(func() { p.direct.Run(streams, r.cfg.Replicas.All(r.cfg.Envoy.Sightlines), access) })
 		}
-		p.Run(ctx, line)
+		p.Run(ctx, lines...)
 		end()
 		all.Wait()
 	}()

@@ -269,14 +269,3 @@ func (d *Direct) session(ctx context.Context, at string, as *secure.Client) erro
 		}
 	}
 }
-
-// Either sends by the first Line, and where that cannot by the second. Both are heard.
-type Either [2]Line
-
-// Send implements Line.
-func (e Either) Send(to string, message []byte) error {
-	if err := e[0].Send(to, message); err == nil {
-		return nil
-	}
-	return e[1].Send(to, message)
-}

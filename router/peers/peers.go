@@ -32,6 +32,7 @@ const (
 	waiting    = 8192                    // entries that wait to be sent
 	pause      = 2 * time.Millisecond    // between two messages; at 10, two replicas answer 7 % later (sightline sim)
 	stateEvery = 500 * time.Millisecond  // and its sign of life
+	deaf       = 750 * time.Millisecond  // a state that has not come back by then was lost; before the others take this one for gone
 	silent     = 1250 * time.Millisecond // then a replica is gone: within 2 s, as a state is when this is asked
 	mostPeers  = 256
 	mostStream = 1024 // of Envoy's log streams at one replica, that others know of
@@ -67,6 +68,7 @@ type Exchange struct {
 	mu    sync.Mutex
 	peers map[string]*peer
 	known atomic.Int32 // peers
+	echo  atomic.Int64 // when the first Line last gave back what was sent to all, in Unix nanoseconds
 
 	entries  *prometheus.CounterVec
 	unlisted atomic.Bool // a message that cannot be read was logged
@@ -150,21 +152,22 @@ func (x *Exchange) Start(r *router.Router, report func(router.Outcome)) {
 	x.router, x.report = r, report
 }
 
-// Run sends until ctx ends, and says good-bye.
-func (x *Exchange) Run(ctx context.Context, line Line) {
+// Run sends until ctx ends, and says good-bye: by the first of the lines, or the next where that cannot. The first of several must
+// give back to each what it sends to all, as NATS does: while it does not, it hangs, and is sent the states alone.
+func (x *Exchange) Run(ctx context.Context, lines ...Line) {
 	states, flush := time.NewTicker(stateEvery), time.NewTimer(0)
 	defer states.Stop()
-	x.send(line, true)
+	x.send(lines, true)
 	for {
 		select {
 		case <-ctx.Done():
-			x.message(line, "", append(head(x.own), kindBye), 1)
+			x.message(lines, "", append(head(x.own), kindBye), 1, true)
 			return
 		case <-states.C:
 			x.expire(time.Now())
-			x.send(line, true)
+			x.send(lines, true)
 		case e := <-x.out:
-			x.send(line, false, e)
+			x.send(lines, false, e)
 			flush.Reset(pause)
 			select { // what comes meanwhile goes together
 			case <-ctx.Done():
@@ -176,7 +179,7 @@ func (x *Exchange) Run(ctx context.Context, line Line) {
 
 // send sends what waits, and with state all that is open behind it: what ended before is not among it, what begins from now on
 // is told again.
-func (x *Exchange) send(line Line, state bool, first ...entry) {
+func (x *Exchange) send(lines []Line, state bool, first ...entry) {
 	type batch struct {
 		bytes []byte
 		n     int
@@ -189,7 +192,7 @@ func (x *Exchange) send(line Line, state bool, first ...entry) {
 			batches[to] = b
 		}
 		if b.bytes, b.n = put(b.bytes), b.n+n; len(b.bytes) > roomy {
-			x.message(line, to, b.bytes, b.n)
+			x.message(lines, to, b.bytes, b.n, state)
 			*b = batch{bytes: head(x.own)}
 		}
 	}
@@ -216,17 +219,30 @@ func (x *Exchange) send(line Line, state bool, first ...entry) {
 	}
 	for to, b := range batches {
 		if len(b.bytes) > headBytes {
-			x.message(line, to, b.bytes, b.n)
+			x.message(lines, to, b.bytes, b.n, state)
 		}
 	}
 }
 
-func (x *Exchange) message(line Line, to string, b []byte, n int) {
+func (x *Exchange) message(lines []Line, to string, b []byte, n int, state bool) {
 	what := "sent"
 	if to != "" {
 		what = "reports sent"
 	}
-	if err := line.Send(to, b); err != nil {
+	hangs := len(lines) > 1 && time.Since(time.Unix(0, x.echo.Load())) > deaf
+	var err error
+	for i, line := range lines {
+		if i == 0 && hangs {
+			if state {
+				_ = line.Send(to, b) // to hear whether it goes on
+			}
+			continue
+		}
+		if err = line.Send(to, b); err == nil {
+			break
+		}
+	}
+	if err != nil {
 		what = "dropped"
 	}
 	x.entries.WithLabelValues(what).Add(float64(n))
@@ -258,6 +274,7 @@ func (x *Exchange) leave(name string, p *peer) {
 func (x *Exchange) Take(message []byte) {
 	from, entries, err := sender(message)
 	if from == x.own {
+		x.echo.Store(time.Now().UnixNano())
 		return
 	}
 	x.mu.Lock()

@@ -26,11 +26,15 @@ type hall struct {
 	mu   sync.Mutex
 	all  []*replica
 	away atomic.Bool
+	deaf atomic.Bool // it takes what is sent, and nobody hears it
 }
 
 func (h *hall) Send(to string, message []byte) error {
 	if h.away.Load() {
 		return errors.New("away")
+	}
+	if h.deaf.Load() {
+		return nil
 	}
 	h.mu.Lock()
 	all := h.all
@@ -54,8 +58,8 @@ type replica struct {
 
 const workers = 8
 
-// join starts a replica in a hall.
-func (h *hall) join(t *testing.T) *replica {
+// join starts a replica in halls: others are there for where the first cannot.
+func (h *hall) join(t *testing.T, others ...*hall) *replica {
 	own := Instance()
 	r := &replica{Exchange: New(own, zap.NewNop(), prometheus.NewRegistry()), fleet: fleet.New(nil), done: make(chan struct{})}
 	index := indexer.New(indexer.Options{})
@@ -68,12 +72,16 @@ func (h *hall) join(t *testing.T) *replica {
 	r.router = router.New(router.Options{Models: []router.Model{{Name: "m", Prompts: engine.Unread(engine.Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: 16})}},
 		Fleet: r.fleet, Index: index, PredictedTTL: 10 * time.Second, Share: r.Share})
 	r.Start(r.router, r.router.Observe)
-	h.mu.Lock()
-	h.all = append(h.all[:len(h.all):len(h.all)], r)
-	h.mu.Unlock()
+	var lines []Line
+	for _, h := range append([]*hall{h}, others...) {
+		h.mu.Lock()
+		h.all = append(h.all[:len(h.all):len(h.all)], r)
+		h.mu.Unlock()
+		lines = append(lines, h)
+	}
 	ctx, stop := context.WithCancel(t.Context())
 	r.stop = stop
-	go func() { defer close(r.done); r.Run(ctx, h) }()
+	go func() { defer close(r.done); r.Run(ctx, lines...) }()
 	t.Cleanup(func() { stop(); <-r.done })
 	return r
 }
@@ -175,6 +183,26 @@ func TestNoHerd(t *testing.T) {
 	for w, n := range got {
 		if n > 16 { // of 64 among eight, one of which begins with 3,000 tokens less
 			t.Errorf("%s got %d of 64: %v", w, n, got)
+		}
+	}
+}
+
+// A line that hangs is left for the next within a second, and nobody is taken for gone; it is used again when it goes on.
+func TestLineThatHangs(t *testing.T) {
+	bus, streams := &hall{}, &hall{}
+	a, b := bus.join(t, streams), bus.join(t, streams)
+	eventually(t, "they know each other", known(1, a, b))
+	for i := range 3 {
+		bus.deaf.Store(i%2 == 0)
+		streams.deaf.Store(i%2 != 0)
+		a.decide(uint32(i), 800)
+		for end := time.Now().Add(silent + stateEvery); time.Now().Before(end); time.Sleep(time.Millisecond) {
+			if !known(1, a, b)() {
+				t.Fatal("one takes the other for gone")
+			}
+		}
+		if b.load() != i+1 {
+			t.Errorf("turn %d: %d requests are known, want %d", i, b.load(), i+1)
 		}
 	}
 }
