@@ -161,8 +161,8 @@ differential-vllm: ## random requests and image files against vLLM's own renderi
 	@e2e/vllm/setup.sh $(CACHE)/vllm-$(VLLM) $(VLLM)
 	SIGHTLINE_VLLM=$(CACHE)/vllm-$(VLLM) $(GO) test -count=1 -timeout 30m -v -run 'TestDifferentialVLLM' ./engine ./mmhash
 
-bench-index: ## the index alone: a lookup, lookups beside stores and removals, also behind one front of 1,000 workers, the whole path of a KV event (half a minute)
-	$(GO) test -run '^$$' -bench 'BenchmarkMatch|BenchmarkFeed' -benchmem ./indexer ./indexer/stream
+bench-index: ## the index alone: a lookup, lookups beside stores and removals, also behind one front of 1,000 workers, the whole path of a KV event, a lost one (half a minute)
+	$(GO) test -run '^$$' -bench 'BenchmarkMatch|BenchmarkFeed|BenchmarkGap' -benchmem ./indexer ./indexer/stream
 
 bench-peers: ## our index beside Dynamo's crate: make bench-peers DYNAMO_BENCH=DIR
 	@test -n "$(DYNAMO_BENCH)" || { echo "usage: make bench-peers DYNAMO_BENCH=DIR (the crate's benchmark)"; exit 2; }

@@ -19,7 +19,7 @@
 //	match.go      Match: the lookup
 //	ingest.go     Store, Remove, Clear; write.go: one slice of a stored event under a shard's lock
 //	part.go       a share of all prompts, where one index holds no more
-//	drop.go       Drop: blocks that a worker turned out not to hold
+//	drop.go       Drop: blocks that a worker turned out not to hold; doubt.go: those that it may not hold, as messages were lost
 //	shard.go      a shard: nodes found by (parent, offset, local hash); how calls go from shard to shard
 //	node.go       a node: a run of local hashes, and the slots that hold some of it
 //	residency.go  what one slot holds of one node, in one word

@@ -238,16 +238,10 @@ func (x *Index) Clear(id SlotID) error {
 // once.
 func (s *slot) clear() {
 	mem := s.x.mem
-	s.table.each(func(seg *segment) {
-		for i := range seg {
-			for k, tag := range seg[i].tags {
-				if tag == 0 {
-					continue
-				}
-				if node := mem.page(seg[i].refs[k] / pageBlocks).node; node != noNode { // else gone with an earlier block of its node
-					s.evictNode(node)
-				}
-			}
+	s.sure, s.doubtful = nil, 0
+	s.table.eachRef(func(ref uint32) {
+		if node := mem.page(ref / pageBlocks).node; node != noNode { // else gone with an earlier block of its node
+			s.evictNode(node)
 		}
 	})
 	s.table.reset()

@@ -21,11 +21,13 @@ type naiveSlot struct {
 	partial  bool // its worker may hold more than the events said: neither a clear nor the blocks of a resync change that
 	names    map[uint64]*naiveBlock
 	paths    map[uint64]*[Tiers]int // number of blocks at each path, by tier
+	parents  map[uint64]uint64      // of each path
 }
 
 type naiveBlock struct {
-	path uint64
-	held [Tiers]int
+	path     uint64
+	held     [Tiers]int
+	doubtful bool
 }
 
 func pathOf(parent, local uint64) uint64 { return mix(local, mix(parent, 99)) }
@@ -54,6 +56,7 @@ func (n *naiveSlot) store(tier Tier, parent uint64, hasParent bool, engineHashes
 		path = p.path
 	}
 	for i, h := range engineHashes {
+		n.parents[pathOf(path, locals[i])] = path
 		path = pathOf(path, locals[i])
 		if old := n.names[h]; old != nil && old.path != path {
 			n.forget(h)
@@ -109,6 +112,49 @@ func (n *naiveSlot) drop(locals []uint64, from int) (dropped int) {
 		}
 	}
 	return dropped
+}
+
+// doubt puts some blocks in doubt, or all; the others are beyond it.
+func (n *naiveSlot) doubt(engineHashes []uint64) {
+	for h, name := range n.names {
+		name.doubtful = len(engineHashes) == 0 || slices.Contains(engineHashes, h)
+		for t, c := range name.held {
+			name.held[t] = min(c, 1)
+		}
+	}
+}
+
+func (n *naiveSlot) doubtful() (list []uint64) {
+	for h, name := range n.names {
+		if name.doubtful {
+			list = append(list, h)
+		}
+	}
+	return list
+}
+
+func (n *naiveSlot) confirm(engineHash uint64) (confirmed int) {
+	name := n.names[engineHash]
+	if name == nil || !name.doubtful {
+		return 0
+	}
+	name.doubtful = false
+	at := map[uint64][]*naiveBlock{}
+	for _, b := range n.names {
+		at[b.path] = append(at[b.path], b)
+	}
+	confirmed = 1
+	for path := n.parents[name.path]; path != frontPath; path = n.parents[path] {
+		here := at[path]
+		if len(here) == 0 || slices.ContainsFunc(here, func(b *naiveBlock) bool { return !b.doubtful }) {
+			break
+		}
+		if len(here) == 1 {
+			here[0].doubtful = false
+			confirmed++
+		}
+	}
+	return confirmed
 }
 
 func (n *naiveSlot) match(locals []uint64) (m Match) {
@@ -232,7 +278,7 @@ func (s *script) join() {
 		s.fail("Join gave %d twice", id)
 	}
 	s.note("join %d counting %v", id, counting)
-	s.model.slots[id] = &naiveSlot{counting: counting, names: map[uint64]*naiveBlock{}, paths: map[uint64]*[Tiers]int{}}
+	s.model.slots[id] = &naiveSlot{counting: counting, names: map[uint64]*naiveBlock{}, paths: map[uint64]*[Tiers]int{}, parents: map[uint64]uint64{}}
 	s.live = append(s.live, id)
 }
 
@@ -282,6 +328,9 @@ func (s *script) step() {
 		if err == nil {
 			err = rebuild(s.x, id, list)
 		}
+		for _, name := range n.names {
+			name.doubtful = false
+		}
 		if err != nil {
 			s.fail("%v", err)
 		}
@@ -289,6 +338,35 @@ func (s *script) step() {
 		n.partial = s.IntN(2) == 0
 		s.note("partial %d %v", id, n.partial)
 		s.x.Mark(id, n.partial, false)
+	case op < 34:
+		var only []uint64
+		if s.IntN(3) == 0 {
+			only = s.names(doc, 0, 1+s.IntN(len(doc)), s.kind())
+		}
+		s.note("doubt %d %x", id, only[:min(4, len(only))])
+		s.x.Doubt(id, only)
+		n.doubt(only)
+	case op < 90:
+		at := s.IntN(len(doc))
+		h := s.names(doc, at, at+1, s.kind())[0]
+		s.note("confirm %d doc %d at %d %x", id, len(doc), at, h)
+		if got, want := s.x.Confirm(id, h), n.confirm(h); got != want {
+			s.fail("confirm: %d blocks, model %d", got, want)
+		}
+	case op < 110:
+		from := s.IntN(len(doc))
+		list := s.names(doc, from, from+1+s.IntN(len(doc)-from), s.kind())
+		s.note("drop doubtful %d doc %d from %d", id, len(doc), from)
+		var want []uint64
+		for _, h := range list {
+			if name := n.names[h]; name != nil && name.doubtful {
+				n.forget(h)
+				want = append(want, h)
+			}
+		}
+		if got := s.x.DropDoubtful(id, list); !slices.Equal(got, want) {
+			s.fail("drop doubtful: %x, model %x", got, want)
+		}
 	case op < 600:
 		from := 0
 		if s.IntN(3) > 0 {
@@ -336,6 +414,20 @@ func (s *script) step() {
 	}
 	if n := s.model.slots[id]; n != nil && (s.x.HeldBlocks(id) != len(n.names) || s.x.Partial(id) != n.partial) {
 		s.fail("slot %d has %d blocks, partial %v; model %d, %v", id, s.x.HeldBlocks(id), s.x.Partial(id), len(n.names), n.partial)
+	}
+	if n := s.model.slots[id]; n != nil {
+		want := n.doubtful()
+		if got := s.x.InDoubt(id); got != len(want) {
+			s.fail("slot %d has %d blocks in doubt, model %d", id, got, len(want))
+		}
+		if s.IntN(20) == 0 {
+			got := s.x.Doubtful(id)
+			slices.Sort(got)
+			slices.Sort(want)
+			if !slices.Equal(got, want) {
+				s.fail("slot %d: in doubt %x, model %x", id, got, want)
+			}
+		}
 	}
 }
 

@@ -31,6 +31,10 @@ type slot struct {
 
 	copies map[copyKey]uint8 // number of copies beyond the first, if countCopies
 
+	// Doubt: how many blocks are in doubt and, while any are, which are not, by page.
+	doubtful int
+	sure     map[uint32]uint16
+
 	// Scratch of one slice: references and table keys of its blocks, and the indexes of those whose engine hash is new.
 	refs      [sliceBlocks]uint32
 	keys      [sliceBlocks]uint64
@@ -117,7 +121,9 @@ const pageStock = 16
 
 // freePage puts a page back into the slot's stock.
 func (s *slot) freePage(id uint32) {
-	s.x.mem.page(id).node = noNode
+	pg := s.x.mem.page(id)
+	pg.node = noNode
+	s.unhold(id, pg.any())
 	s.pages = append(s.pages, id)
 }
 

@@ -104,15 +104,7 @@ func (s *slot) branches() (list []*branch) {
 		list = append(list, b)
 		return b
 	}
-	s.table.each(func(seg *segment) {
-		for i := range seg {
-			for k, tag := range seg[i].tags {
-				if tag != 0 {
-					get(mem.page(seg[i].refs[k] / pageBlocks).node)
-				}
-			}
-		}
-	})
+	s.table.eachRef(func(ref uint32) { get(mem.page(ref / pageBlocks).node) })
 	return list
 }
 

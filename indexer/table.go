@@ -284,6 +284,19 @@ func (t *table) each(f func(*segment)) {
 	}
 }
 
+// eachRef calls f once for every reference. f must not add any.
+func (t *table) eachRef(f func(ref uint32)) {
+	t.each(func(seg *segment) {
+		for i := range seg {
+			for k, tag := range seg[i].tags {
+				if tag != 0 {
+					f(seg[i].refs[k])
+				}
+			}
+		}
+	})
+}
+
 // reset empties the table and gives its memory back.
 func (t *table) reset() {
 	t.each(t.mem.freeSegment)

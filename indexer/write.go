@@ -160,7 +160,11 @@ func (w *writer) fillFree(page uint32, bit int, engineHashes []uint64, first int
 	pg := w.shard.mem.page(page)
 	pg.storedAt = uint16(w.stores.Load())
 	copy(pg.engineHashes[bit:], engineHashes)
-	pg.held[w.tier] |= (1<<len(engineHashes) - 1) << bit
+	blocks := uint16(1<<len(engineHashes)-1) << bit
+	pg.held[w.tier] |= blocks
+	if w.doubtful > 0 {
+		w.sure[page] |= blocks
+	}
 	for i := range engineHashes {
 		w.added(first+i, page, bit+i)
 	}
@@ -277,6 +281,7 @@ func (s *slot) release(refs []uint32, tiers uint8) (unknown int) {
 			refs[i] = noRef
 			continue
 		}
+		s.unhold(pageID, 1<<bit)
 		held, _, _ := mem.heldAt(mem.firstAt(pageID))
 		if left == 0 {
 			unlink(mem, pg, head)

@@ -97,7 +97,7 @@ func (d *Drain) poll(ctx context.Context, feeds []*stream.Feed) {
 			}
 		}
 		// An answer that broke off has been taken out of the queue all the same: its beginning is handed on, cannot be read,
-		// and so clears what is known.
+		// and so leaves what is known in doubt.
 		if holdsEvents(buf) {
 			for _, f := range feeds {
 				f.Offer(stream.Message{Seq: d.seq, Payload: buf})

@@ -30,7 +30,7 @@ func (f *Feed) apply(m Message) error {
 		f.partial = !whole
 	}
 	if snapshot := len(batch.Events) > 0 && batch.Events[0].Kind == kvevent.Cleared; f.started && !whole && !snapshot {
-		f.lose()
+		f.lose(nil)
 	}
 	if !f.started || !whole {
 		f.first = m.Seq
@@ -51,6 +51,7 @@ func (f *Feed) apply(m Message) error {
 		f.o.Applied(Position{f.next, f.appliedAt(m.Seq).sum, f.isPartial(), f.recurrent})
 	}
 	f.settle()
+	doubtful := f.inDoubt()
 	f.o.Sink.Done(f.isPartial(), f.recurrent)
 	first := ""
 	f.update(func(s *Stats) {
@@ -62,7 +63,7 @@ func (f *Feed) apply(m Message) error {
 		if n.Blocks > 0 && m.Epoch == 0 && m.Payload[0]&0xf0 == 0x90 { // an array that begins with its time
 			s.Stored = [2]uint64{m.Seq, f.appliedAt(m.Seq).sum}
 		}
-		s.Orphans, s.Doubtful = f.orphans.told, len(f.doubt.before)
+		s.Orphans, s.Doubtful = f.orphans.told, doubtful
 		s.LastSeq, s.Epoch, s.Partial, s.Away = m.Seq, m.Epoch, f.isPartial(), batch.Away
 	})
 	if first != "" && f.o.UnknownKey != nil {
@@ -85,7 +86,6 @@ func (f *Feed) applyEvent(e *kvevent.Event, n *Stats) {
 			n.UnknownBlocks += uint64(max(0, unknown))
 		}
 		f.offload.removed(e)
-		f.doubtRemoved(e.EngineHashes)
 		if e.Tier == kvevent.GPU {
 			f.cutStems(e.EngineHashes)
 		}
@@ -93,8 +93,7 @@ func (f *Feed) applyEvent(e *kvevent.Event, n *Stats) {
 		f.clear()
 		f.partial = false
 	case kvevent.Lost:
-		f.lose()
-		f.doubtOnly(e.EngineHashes)
+		f.lose(e.EngineHashes)
 	}
 }
 
@@ -154,6 +153,7 @@ func (f *Feed) otherSize(tokens int) {
 
 // reportBounds passes partial and recurrent to the sink and the stats when they change outside a batch.
 func (f *Feed) reportBounds() {
+	doubtful := f.inDoubt()
 	f.o.Sink.Done(f.isPartial(), f.recurrent)
-	f.update(func(s *Stats) { s.Partial, s.Orphans, s.Doubtful = f.isPartial(), f.orphans.told, len(f.doubt.before) })
+	f.update(func(s *Stats) { s.Partial, s.Orphans, s.Doubtful = f.isPartial(), f.orphans.told, doubtful })
 }

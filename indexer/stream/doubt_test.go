@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"math/rand/v2"
 	"os"
 	"reflect"
 	"slices"
@@ -175,15 +176,18 @@ func TestRest(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	rest := w.feed.Rest()
+	knows := func(x *indexer.Index, slot indexer.SlotID, f *Feed) []kvevent.Event {
+		return append([]kvevent.Event{{Kind: kvevent.Lost, EngineHashes: x.Doubtful(slot)}}, f.Rest()...)
+	}
+	rest := knows(w.index, w.slot, w.feed)
 	var told []kvevent.Event
-	f := Start(Options{Source: &byHand{feed: make(chan *Feed, 1)}, Sink: sink, Held: sink.Held, From: Position{Next: 9, Partial: true}, Begin: rest,
+	f := Start(Options{Source: &byHand{feed: make(chan *Feed, 1)}, Sink: sink, From: Position{Next: 9, Partial: true}, Begin: rest,
 		BlockSize: size, Told: func(e *kvevent.Event) { told = append(told, *e) }})
 	was, is := w.feed.Stats(), f.Stats()
 	if is.Doubtful != was.Doubtful || was.Doubtful != 4 || is.Orphans != was.Orphans || was.Orphans != 5 || f.Doubt(time.Now()) == 0 || doubted == nil {
 		t.Errorf("%d blocks in doubt and %d that wait, want %d and %d", is.Doubtful, is.Orphans, was.Doubtful, was.Orphans)
 	}
-	again := f.Rest()
+	again := knows(b.index, sink.Slot(), f)
 	for _, list := range [][]kvevent.Event{rest, again} {
 		slices.Sort(list[0].EngineHashes) // of a map
 	}
@@ -193,5 +197,25 @@ func TestRest(t *testing.T) {
 	f.Close()
 	if len(told) > 0 {
 		t.Errorf("told again: %+v", told)
+	}
+}
+
+// BenchmarkGap loses a message of a rank that holds 2^20 blocks in prompts of 512.
+func BenchmarkGap(b *testing.B) {
+	index := indexer.New(indexer.Options{})
+	sink := Join(index, true)
+	list, rng := make([]uint64, 512), rand.New(rand.NewPCG(1, 2))
+	for range 1 << 20 / len(list) {
+		for i := range list {
+			list[i] = rng.Uint64()
+		}
+		if err := index.Store(sink.Slot(), indexer.GPU, 0, false, list, list); err != nil {
+			b.Fatal(err)
+		}
+	}
+	f := &Feed{o: Options{Sink: sink, doubtTime: time.Hour}}
+	b.ReportAllocs()
+	for b.Loop() {
+		f.lose(nil)
 	}
 }

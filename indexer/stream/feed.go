@@ -68,6 +68,9 @@ type Sink interface {
 	// Done ends a batch. partial: the worker may hold more than its events said. recurrent: a hit needs more than the blocks
 	// (kvevent.Batch.Recurrent).
 	Done(partial, recurrent bool)
+	// Held is the slot that holds it all, so that a gap that cannot be filled leaves it in doubt; of a nil index the gap clears it.
+	// As other calls it belongs to a batch, which Done ends.
+	Held() (*indexer.Index, indexer.SlotID)
 	// Leave removes everything for good.
 	Leave()
 }
@@ -95,7 +98,7 @@ type Options struct {
 	// From is where a stream that was followed before goes on, with a sink that holds what it held there. The first replay shows
 	// whether the publisher is still the same.
 	From Position
-	// Begin is what Rest gave of that stream.
+	// Begin is which of that was in doubt, as a kvevent.Lost, and what Rest gave of that stream.
 	Begin []kvevent.Event
 	// Applied, if set, is called in the feed's goroutine with the position after each batch, before the sink's Done.
 	Applied func(Position)
@@ -107,8 +110,6 @@ type Options struct {
 	// Idle is after how much silence the last message is asked for again, which shows a restart or a lost message. 0: never.
 	// Only for sources whose Replay is cheap.
 	Idle time.Duration
-	// Held, if set, lists what Sink holds. A gap that cannot be filled then leaves it in doubt; otherwise the gap clears it.
-	Held func() ([]indexer.Block, error)
 
 	doubtTime time.Duration // for tests; 0: the package's
 }

@@ -84,6 +84,8 @@ func (r *recorder) Done(partial, _ bool) {
 	r.mu.Unlock()
 }
 
+func (r *recorder) Held() (*indexer.Index, indexer.SlotID) { return nil, 0 }
+
 func (r *recorder) Leave() { r.left = true }
 
 func (r *recorder) state() (map[held]int, bool) {

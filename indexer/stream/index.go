@@ -20,8 +20,8 @@ func Join(index *indexer.Index, copies bool) *IndexSink {
 // Slot is the slot's number in the index, until Leave.
 func (s *IndexSink) Slot() indexer.SlotID { return s.slot }
 
-// Held is for Options.
-func (s *IndexSink) Held() ([]indexer.Block, error) { return s.index.Blocks(s.slot) }
+// Held implements Sink.
+func (s *IndexSink) Held() (*indexer.Index, indexer.SlotID) { return s.index, s.slot }
 
 // Store implements Sink.
 func (s *IndexSink) Store(e *kvevent.Event) error {

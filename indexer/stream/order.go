@@ -124,7 +124,7 @@ func (f *Feed) acceptEpoch(m Message) bool {
 // afterDrop is called when the queue has dropped messages and no later message came that would show the gap.
 func (f *Feed) afterDrop(ctx context.Context) {
 	if !f.catchUp(ctx) {
-		f.lose()
+		f.lose(nil)
 	}
 }
 
@@ -194,7 +194,7 @@ func (f *Feed) resync(ctx context.Context) {
 		answered = true
 	}
 	if answered && !f.doubt.since.IsZero() { // an agent's answer may bring what it doubts
-		f.dropDoubtful()
+		f.dropAllDoubtful()
 		f.reportBounds()
 	}
 }
@@ -336,6 +336,6 @@ func (r *replay) take(m Message) error {
 
 // skip gives up a message that cannot be read.
 func (f *Feed) skip(m Message) {
-	f.lose()
+	f.lose(nil)
 	f.started, f.next, f.first = true, m.Seq+1, m.Seq+1
 }

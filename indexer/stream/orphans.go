@@ -117,6 +117,10 @@ func (o *orphans) root(engineHash uint64, locals []uint64) (root uint64, blocks 
 	return 0, 0
 }
 
+// Rest is what the sink does not hold of what the feed knows, as events: the blocks that wait for their parent. It is for a sink that
+// keeps the feed out meanwhile, from a batch's first call to its Done.
+func (f *Feed) Rest() []kvevent.Event { return f.orphans.events(f.o.BlockSize) }
+
 // cut takes a block out and all that waits below it, parents first, and each chain in a row.
 func (o *orphans) cut(b uint32) (out []waited) {
 	for list := []uint32{b}; len(list) > 0; {

@@ -59,7 +59,7 @@ func newTree(t *testing.T, seed uint64) *tree {
 func (w *tree) join() {
 	sink := Join(w.index, false)
 	w.slot, w.hand = sink.Slot(), &byHand{feed: make(chan *Feed, 1), seq: 1000}
-	w.feed = Start(Options{Source: w.hand, Decoder: w.hand, Sink: sink, Held: sink.Held, doubtTime: w.doubt})
+	w.feed = Start(Options{Source: w.hand, Decoder: w.hand, Sink: sink, doubtTime: w.doubt})
 	<-w.hand.feed
 	w.Cleanup(w.feed.Close)
 }

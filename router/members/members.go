@@ -184,7 +184,7 @@ func (s *Set) join(finder int, spec Spec) error {
 	m.worker.Expect(spec.Rate)
 	for r, slot := range m.worker.Slots {
 		m.sinks[r].slot = slot
-		o := stream.Options{Sink: m.sinks[r], Held: m.sinks[r].Held, Stored: s.audited(slot.ID)}
+		o := stream.Options{Sink: m.sinks[r], Stored: s.audited(slot.ID)}
 		tells, err := spec.Listen(slot, r, &o)
 		if err != nil {
 			s.leave(m)

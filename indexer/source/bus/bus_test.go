@@ -183,7 +183,7 @@ func listen(t testing.TB, nc *nats.Conn) *router {
 func (r *router) follow(worker string) {
 	sink := stream.Join(r.index, true)
 	r.slots[worker] = sink.Slot()
-	r.feeds[worker] = stream.Start(stream.Options{Source: r.listener.Source(worker, 0), Decoder: &Decoder{}, Sink: sink, Held: sink.Held, Idle: 10 * time.Second})
+	r.feeds[worker] = stream.Start(stream.Options{Source: r.listener.Source(worker, 0), Decoder: &Decoder{}, Sink: sink, Idle: 10 * time.Second})
 }
 
 func (r *router) await(worker string) {
@@ -457,7 +457,7 @@ func BenchmarkJoin(b *testing.B) {
 	for b.Loop() {
 		x := indexer.New(indexer.Options{})
 		sink := stream.Join(x, true)
-		f := stream.Start(stream.Options{Source: l.Source("w", 0), Decoder: &Decoder{}, Sink: sink, Held: sink.Held, Idle: 10 * time.Second})
+		f := stream.Start(stream.Options{Source: l.Source("w", 0), Decoder: &Decoder{}, Sink: sink, Idle: 10 * time.Second})
 		until(b, "all blocks", func() bool { return x.HeldBlocks(sink.Slot()) == 100_000 })
 		f.Close()
 	}

@@ -154,7 +154,7 @@ func (p *Publisher) join() {
 
 // Options makes p the sink of a feed.
 func (p *Publisher) Options(o *stream.Options) {
-	o.Sink, o.Link, o.From, o.Begin, o.Applied, o.Told, o.Held = p, p.link, p.from, p.rest, p.applied, p.told, p.held
+	o.Sink, o.Link, o.From, o.Begin, o.Applied, o.Told = p, p.link, p.from, p.rest, p.applied, p.told
 	o.BlockSize = cmp.Or(o.BlockSize, p.blockSize)
 }
 
@@ -227,8 +227,12 @@ func (p *Publisher) Clear() {
 	_ = p.index.Clear(p.slot)
 }
 
-// held is for stream.Options.
-func (p *Publisher) held() ([]indexer.Block, error) { return p.index.Blocks(p.slot) }
+// Held implements stream.Sink.
+func (p *Publisher) Held() (*indexer.Index, indexer.SlotID) {
+	p.beginBatch()
+	p.changed = true
+	return p.index, p.slot
+}
 
 // applied is for stream.Options: the engine's position after the batch.
 func (p *Publisher) applied(at stream.Position) {
@@ -422,7 +426,11 @@ func (p *Publisher) take(leaving bool) (m *outgoing, s *snapshot) {
 		if err == nil {
 			s = &snapshot{of: m, blocks: list, blockSize: p.blockSize, links: p.links, asking: p.asking, rest: p.rest}
 			if p.feed != nil {
-				s.rest = p.feed.Rest()
+				s.rest = nil
+				if list := p.index.Doubtful(p.slot); len(list) > 0 {
+					s.rest = []kvevent.Event{{Kind: kvevent.Lost, EngineHashes: list}}
+				}
+				s.rest = append(s.rest, p.feed.Rest()...)
 			}
 			p.changed, p.dropped, p.saving, p.asking = false, false, true, nil
 		}

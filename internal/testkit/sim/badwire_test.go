@@ -234,7 +234,7 @@ func (r *rig) listen(z stream.ZMQ) (*stream.Feed, indexer.SlotID) {
 
 func (r *rig) feed(o stream.Options) (*stream.Feed, indexer.SlotID) {
 	sink := stream.Join(r.index, r.cfg.Engine == VLLM)
-	o.Sink, o.Held = sink, sink.Held
+	o.Sink = sink
 	f := stream.Start(o)
 	r.Cleanup(f.Close)
 	return f, sink.Slot()
