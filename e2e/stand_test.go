@@ -50,6 +50,7 @@ type stand struct {
 type standing struct {
 	*process
 	listen, admin, file string
+	keys                map[string]any // of its own configuration
 }
 
 // natsVar turns the test binary into a NATS server of that configuration.
@@ -129,6 +130,7 @@ func (s *stand) configure(r *standing, workers []any) {
 	all := map[string]any{"listen": r.listen, "admin": r.admin, "log_level": "warn", "workers": workers,
 		"models": []any{map[string]any{"name": lab.ModelName, "dir": absolute(s.t, modelDir)}}}
 	maps.Copy(all, s.keys)
+	maps.Copy(all, r.keys)
 	if s.nats != nil {
 		all["nats"] = map[string]any{"url": s.keys["nats"].(map[string]any)["url"], "nkey": filepath.Join(s.disk, "router.nk")}
 	}

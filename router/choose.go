@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/sightline-router/sightline/engine"
+	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/prompt"
 	"github.com/sightline-router/sightline/router/choose"
@@ -32,6 +33,8 @@ const (
 type blocks struct {
 	wanted        bool // the class has workers
 	locals, chain []uint64
+	told          bool            // another replica said who holds the prompt
+	held          []indexer.Match // that are they
 }
 
 // choose picks the slot for a prompt, says why, and books it.
@@ -68,7 +71,8 @@ func (x *decision) choose() {
 		x.target()
 	}
 	x.out.Source, x.out.Encoder = x.source(best), x.encoder(rd.prompt, best)
-	x.explain(best, rd, x.elsewhere(x.mem.blocks[class].locals))
+	keys := &x.mem.blocks[class]
+	x.explain(best, rd, !keys.told && x.elsewhere(keys.locals))
 	x.book(best, class)
 }
 
@@ -87,9 +91,8 @@ func (x *decision) addCandidates(class int) {
 	if rd.err != nil {
 		tokens = s.longest
 	}
-	x.hash(class)
 	looked := rd.reuse != prompt.Recomputed
-	s.match(x, keys.locals, looked)
+	s.match(x, keys, looked)
 	from := len(s.candidates)
 	s.reach.reset()
 	for i, slot := range x.slots {
@@ -179,13 +182,16 @@ func (x *decision) sameBlocks(class int) *blocks {
 }
 
 // match looks up how many leading blocks each slot holds, in the place of the match before; without look none holds any.
-func (s *scratch) match(x *decision, locals []uint64, look bool) {
+func (s *scratch) match(x *decision, keys *blocks, look bool) {
 	for _, h := range s.matches.Slots {
 		s.overlap[h.Slot] = 0
 	}
 	s.matches.Slots = s.matches.Slots[:0]
-	if look {
-		x.opt.Index.Match(locals, &s.matches)
+	switch {
+	case keys.told && look:
+		s.matches.Slots = append(s.matches.Slots, keys.held...)
+	case look:
+		x.opt.Index.Match(keys.locals, &s.matches)
 	}
 	for _, h := range s.matches.Slots {
 		for int(h.Slot) >= len(s.overlap) {
@@ -306,11 +312,6 @@ func (x *decision) atFrontends(t Target) {
 // would names the worker that a request that is left alone would have got.
 func (x *decision) would() {
 	x.out.WouldBe = Target{Worker: x.chosen.Worker.Name, Addr: x.chosen.Worker.Addr, Rank: x.chosen.Rank}
-}
-
-// elsewhere tells whether a prompt is of another part than the index holds: no events will tell of it.
-func (r *Router) elsewhere(locals []uint64) bool {
-	return len(locals) > 0 && !r.opt.Index.Part().Holds(locals[0])
 }
 
 // explain gives the step of the ladder, and what keeps the decision from the one above or from being certain.

@@ -68,7 +68,7 @@ func (x *decision) excluded(most int) (out []Considered) {
 		if own := x.classRead(slot); own >= 0 {
 			keys, size := &x.mem.blocks[own], x.model.classes[own].BlockSize
 			if own != class {
-				x.mem.match(x, keys.locals, true)
+				x.mem.match(x, keys, true)
 				class = own
 			}
 			c.Exact, c.Doubtful = x.proven(slot)

@@ -172,6 +172,7 @@ func (x *decision) decideBody(ctx context.Context) {
 		x.byLoad(why)
 		return
 	}
+	x.look(ctx)
 	x.inTurn(x.choose)
 }
 

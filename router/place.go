@@ -1,6 +1,7 @@
 package router
 
 import (
+	"context"
 	"slices"
 
 	"github.com/sightline-router/sightline/engine"
@@ -21,6 +22,7 @@ func (r *Router) Place(id, model string, p *engine.Prompt) Decision {
 		for i := range x.mem.readings {
 			x.mem.readings[i] = reading{wanted: x.mem.readings[i].wanted, prompt: p, usage: len(p.IDs)}
 		}
+		x.look(context.Background())
 		x.inTurn(x.choose)
 	}
 	x.unheld()

@@ -110,11 +110,11 @@ func (p *predictions) extend(chain []uint64, slots *reaches, now time.Time) {
 }
 
 // lasts is how long a prediction of a slot counts. Events confirm it only when the request's turn comes, so the time of the
-// queue before it comes on top. A prompt of another part of the index is confirmed by none.
+// queue before it comes on top. A prompt of another part of the index is confirmed by none, unless its replica is asked and answers.
 func (r *Router) lasts(slot *fleet.Slot, locals []uint64, now time.Time) time.Duration {
 	ttl := r.serving.Load().predictedTTL
 	most := LongestPrediction(ttl)
-	if !tells(slot, now) || r.elsewhere(locals) {
+	if !tells(slot, now) || !r.answered.Load() && r.elsewhere(locals) {
 		return most
 	}
 	if load := slot.Load(now); load.Rate > 0 {

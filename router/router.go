@@ -18,6 +18,7 @@
 package router
 
 import (
+	"context"
 	"hash/maphash"
 	"math/rand/v2"
 	"sync"
@@ -74,6 +75,9 @@ type Options struct {
 	Resync func(*fleet.Slot)
 	// Share, if set, hears of each booking that other replicas are to be told of. It must not block.
 	Share func(*Shared)
+	// AskHolders, if set, asks a replica that holds another part of the index who holds leading blocks of a prompt of that part;
+	// false: none answered in time.
+	AskHolders func(ctx context.Context, locals []uint64) ([]Holder, bool)
 }
 
 // Router decides. Safe for concurrent use.
@@ -96,6 +100,7 @@ type Router struct {
 	lines     *zap.Logger   // for what is told of each decision
 	shared    atomic.Uint64 // bookings numbered for other replicas
 	theirs    theirs
+	answered  atomic.Bool // the last question to a replica of another part was
 	scratch   sync.Pool
 }
 

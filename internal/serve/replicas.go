@@ -48,6 +48,13 @@ func (p *replicas) share() func(*router.Shared) {
 	return p.Share
 }
 
+func (p *replicas) askHolders() func(context.Context, []uint64) ([]router.Holder, bool) {
+	if p == nil {
+		return nil
+	}
+	return p.AskHolders
+}
+
 func (p *replicas) forward() func(string, router.Outcome) bool {
 	if p == nil {
 		return nil

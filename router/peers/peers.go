@@ -9,8 +9,9 @@
 // and believed only about what is the sender's own; who may send is the Line's to see to (NATS' permissions; the listener's
 // certificates and tokens).
 //
-//	wire.go   the bytes of a message
-//	direct.go the Line without NATS, and while that is away: a gRPC stream to each
+//	wire.go    the bytes of a message
+//	direct.go  the Line without NATS, and while that is away: a gRPC stream to each
+//	holders.go questions to a replica that holds another part of the index, at once
 package peers
 
 import (
@@ -24,6 +25,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
+	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/internal/guard"
 	"github.com/sightline-router/sightline/router"
 )
@@ -70,12 +72,16 @@ type Exchange struct {
 	known atomic.Int32 // peers
 	echo  atomic.Int64 // when the first Line last gave back what was sent to all, in Unix nanoseconds
 
-	entries  *prometheus.CounterVec
-	unlisted atomic.Bool // a message that cannot be read was logged
+	lines atomic.Pointer[[]Line] // nil: Run has not begun
+	asked questions
+
+	entries, questions *prometheus.CounterVec
+	unlisted           atomic.Bool // a message that cannot be read was logged
 }
 
 type peer struct {
 	heard   time.Time
+	part    indexer.Part        // of the index, that it said it holds
 	streams map[uint64]struct{} // of Envoy's access log there, as they are called here
 }
 
@@ -90,14 +96,19 @@ type entry struct {
 func New(own string, log *zap.Logger, metrics prometheus.Registerer) *Exchange {
 	x := &Exchange{own: own, log: log, out: make(chan entry, waiting), seed: maphash.MakeSeed(), peers: make(map[string]*peer),
 		entries: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "peer_entries_total",
-			Help: "What replicas tell each other, by what became of it: sent, dropped (no room, or the line is away; the next state puts it right), taken, unread (messages that cannot be read); reports sent to the replica that decided, reports taken."}, []string{"what"})}
+			Help: "What replicas tell each other, by what became of it: sent, dropped (no room, or the line is away; the next state puts it right), taken, unread (messages that cannot be read); reports sent to the replica that decided, reports taken."}, []string{"what"}),
+		questions: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "part_questions_total",
+			Help: "Questions who holds a prompt of another part of the index, by what became of them: answered, late (decided without), nobody (no replica of that part is there, or it cannot be reached)."}, []string{"what"})}
 	for _, what := range []string{"sent", "dropped", "taken", "unread", "reports sent", "reports taken"} {
 		x.entries.WithLabelValues(what)
+	}
+	for _, what := range []string{"answered", "late", "nobody"} {
+		x.questions.WithLabelValues(what)
 	}
 	gauge := func(name, help string, get func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "sightline", Name: name, Help: help}, get)
 	}
-	metrics.MustRegister(x.entries,
+	metrics.MustRegister(x.entries, x.questions,
 		gauge("peers", "Other replicas that this one shares with.", func() float64 { return float64(x.known.Load()) }),
 		gauge("peer_age_seconds", "How long nothing has come of the replica that was heard longest ago; beyond 1.25 s it is gone.", x.age),
 		gauge("peer_requests", "Other replicas' requests that count here as in flight.", func() float64 {
@@ -157,6 +168,7 @@ func (x *Exchange) Start(r *router.Router, report func(router.Outcome)) {
 func (x *Exchange) Run(ctx context.Context, lines ...Line) {
 	states, flush := time.NewTicker(stateEvery), time.NewTimer(0)
 	defer states.Stop()
+	x.lines.Store(&lines)
 	x.send(lines, true)
 	for {
 		select {
@@ -215,7 +227,13 @@ func (x *Exchange) send(lines []Line, state bool, first ...entry) {
 		if !whole {
 			open = nil
 		}
-		add("", 0, func(b []byte) []byte { return appendState(b, open, whole) })
+		add("", 0, func(b []byte) []byte {
+			b = appendState(b, open, whole)
+			if part := x.router.Part(); part.Of > 1 { // behind it, for a release that cannot read this
+				b = appendPart(b, part)
+			}
+			return b
+		})
 	}
 	for to, b := range batches {
 		if len(b.bytes) > headBytes {
@@ -229,8 +247,15 @@ func (x *Exchange) message(lines []Line, to string, b []byte, n int, state bool)
 	if to != "" {
 		what = "reports sent"
 	}
+	if x.say(lines, to, b, state) != nil {
+		what = "dropped"
+	}
+	x.entries.WithLabelValues(what).Add(float64(n))
+}
+
+// say sends a message by the first of the lines that can.
+func (x *Exchange) say(lines []Line, to string, b []byte, state bool) (err error) {
 	hangs := len(lines) > 1 && time.Since(time.Unix(0, x.echo.Load())) > deaf
-	var err error
 	for i, line := range lines {
 		if i == 0 && hangs {
 			if state {
@@ -239,13 +264,10 @@ func (x *Exchange) message(lines []Line, to string, b []byte, n int, state bool)
 			continue
 		}
 		if err = line.Send(to, b); err == nil {
-			break
+			return nil
 		}
 	}
-	if err != nil {
-		what = "dropped"
-	}
-	x.entries.WithLabelValues(what).Add(float64(n))
+	return err
 }
 
 // expire ends those of which nothing has come for long.
@@ -277,10 +299,16 @@ func (x *Exchange) Take(message []byte) {
 		x.echo.Store(time.Now().UnixNano())
 		return
 	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
 	if err == nil {
-		err = guard.Call(func() error { return x.from(from, entries) })
+		err = guard.Call(func() error {
+			questions, err := x.from(from, entries)
+			for _, q := range questions {
+				if lines := x.lines.Load(); lines != nil { // what cannot be sent is late there
+					_ = x.say(*lines, from, appendHolders(head(x.own), q.number, x.router.Holders(q.locals)), false)
+				}
+			}
+			return err
+		})
 	}
 	if err != nil {
 		x.entries.WithLabelValues("unread").Inc()
@@ -290,11 +318,13 @@ func (x *Exchange) Take(message []byte) {
 	}
 }
 
-func (x *Exchange) from(name string, entries []byte) error {
+func (x *Exchange) from(name string, entries []byte) (questions []asked, err error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	p := x.peers[name]
 	if p == nil {
 		if len(x.peers) >= mostPeers || len(entries) > 0 && entries[0] == kindBye {
-			return nil
+			return nil, nil
 		}
 		p = &peer{streams: make(map[uint64]struct{})}
 		x.peers[name] = p
@@ -303,7 +333,7 @@ func (x *Exchange) from(name string, entries []byte) error {
 	}
 	p.heard = time.Now()
 	count := x.entries.WithLabelValues("taken")
-	return each(entries, &taken{
+	err = each(entries, &taken{
 		shared: func(s *router.Shared) { count.Inc(); x.router.Follow(name, s) },
 		state:  func(open []router.Shared) { x.router.Reconcile(name, open) },
 		report: func(o router.Outcome) {
@@ -313,8 +343,12 @@ func (x *Exchange) from(name string, entries []byte) error {
 				x.report(o)
 			}
 		},
-		bye: func() { x.leave(name, p) },
+		bye:     func() { x.leave(name, p) },
+		part:    func(part indexer.Part) { p.part = part },
+		ask:     func(q asked) { questions = append(questions, q) },
+		holders: func(number uint64, list []router.Holder) { x.asked.end(number, name, list) },
 	})
+	return questions, err
 }
 
 // stream is what a log stream of another replica's is called here: 0 where there are too many.

@@ -13,10 +13,12 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/zap"
 
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/mmhash/block"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/fleet"
 )
@@ -26,7 +28,8 @@ type hall struct {
 	mu   sync.Mutex
 	all  []*replica
 	away atomic.Bool
-	deaf atomic.Bool // it takes what is sent, and nobody hears it
+	deaf atomic.Bool             // it takes what is sent, and nobody hears it
+	less atomic.Pointer[replica] // hears nothing
 }
 
 func (h *hall) Send(to string, message []byte) error {
@@ -40,7 +43,7 @@ func (h *hall) Send(to string, message []byte) error {
 	all := h.all
 	h.mu.Unlock()
 	for _, r := range all {
-		if to == "" || to == r.own {
+		if (to == "" || to == r.own) && r != h.less.Load() {
 			r.Take(message)
 		}
 	}
@@ -52,6 +55,7 @@ type replica struct {
 	*Exchange
 	router *router.Router
 	fleet  *fleet.Fleet
+	index  *indexer.Index
 	stop   context.CancelFunc
 	done   chan struct{}
 }
@@ -60,9 +64,15 @@ const workers = 8
 
 // join starts a replica in halls: others are there for where the first cannot.
 func (h *hall) join(t *testing.T, others ...*hall) *replica {
+	return h.joinWith(t, indexer.Part{}, others...)
+}
+
+// joinWith starts one whose index holds a part.
+func (h *hall) joinWith(t *testing.T, part indexer.Part, others ...*hall) *replica {
 	own := Instance()
 	r := &replica{Exchange: New(own, zap.NewNop(), prometheus.NewRegistry()), fleet: fleet.New(nil), done: make(chan struct{})}
-	index := indexer.New(indexer.Options{})
+	index := indexer.New(indexer.Options{Part: part})
+	r.index = index
 	var list []*fleet.Worker
 	for i := range workers {
 		addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 8000)
@@ -70,7 +80,7 @@ func (h *hall) join(t *testing.T, others ...*hall) *replica {
 	}
 	r.fleet.Set(list)
 	r.router = router.New(router.Options{Models: []router.Model{{Name: "m", Prompts: engine.Unread(engine.Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: 16})}},
-		Fleet: r.fleet, Index: index, PredictedTTL: 10 * time.Second, Share: r.Share})
+		Fleet: r.fleet, Index: index, PredictedTTL: 10 * time.Second, Share: r.Share, AskHolders: r.AskHolders})
 	r.Start(r.router, r.router.Observe)
 	var lines []Line
 	for _, h := range append([]*hall{h}, others...) {
@@ -88,11 +98,15 @@ func (h *hall) join(t *testing.T, others ...*hall) *replica {
 
 // decide places a prompt, which is told apart by a number, and gives the decision.
 func (r *replica) decide(prompt uint32, tokens int) router.Decision {
-	ids := make([]uint32, tokens)
-	for i := range ids {
-		ids[i] = prompt<<16 | uint32(i)
+	return r.router.Place(r.own+Instance(), "m", &engine.Prompt{IDs: ids(prompt, tokens), Sure: tokens, Exact: true})
+}
+
+func ids(prompt uint32, tokens int) []uint32 {
+	list := make([]uint32, tokens)
+	for i := range list {
+		list[i] = prompt<<16 | uint32(i)
 	}
-	return r.router.Place(r.own+Instance(), "m", &engine.Prompt{IDs: ids, Sure: len(ids), Exact: true})
+	return list
 }
 
 func (r *replica) load() (inflight int) {
@@ -246,6 +260,65 @@ func TestForward(t *testing.T) {
 	eventually(t, "it ends in both", func() bool { return a.load() == 0 && b.load() == 0 })
 }
 
+// Two hold a half each of what workers hold: each decides by events about all prompts, with one question where the other has them, to
+// that one alone. A question to who does not answer takes little time, and one to nobody none; both are decided without.
+func TestParts(t *testing.T) {
+	h := &hall{}
+	a, b := h.joinWith(t, indexer.Part{Number: 1, Of: 2}), h.joinWith(t, indexer.Part{Number: 2, Of: 2})
+	whole := h.join(t)
+	all := []*replica{a, b, whole}
+	const prompts, tokens = 40, 800
+	mine := 0
+	for i := range prompts {
+		locals := block.Locals(nil, ids(uint32(i), tokens), 16, nil, block.Seed, 0)
+		for j, r := range all {
+			slot := r.fleet.Find(fmt.Sprint("w", i%workers), -1)
+			hashes := make([]uint64, len(locals))
+			for k := range hashes {
+				hashes[k] = uint64(i<<16 + k + 1)
+			}
+			if err := r.index.Store(slot.ID, indexer.GPU, 0, false, hashes, locals); err == nil && j == 0 {
+				mine++
+			}
+		}
+	}
+	if mine == 0 || mine == prompts {
+		t.Fatalf("%d of %d prompts are of the first half", mine, prompts)
+	}
+	outcomes := func(what string) int { return int(testutil.ToFloat64(a.questions.WithLabelValues(what))) }
+	eventually(t, "they know each other's part", func() bool {
+		return known(2, a, b)() && len(a.holdersOf(0))+len(b.holdersOf(0)) == 1
+	})
+	decide := func(i int, reason router.Reason) {
+		t.Helper()
+		d := a.decide(uint32(i), tokens)
+		if d.Reason != reason || reason == router.Exact && (d.Targets[0].Worker != fmt.Sprint("w", i%workers) || d.CachedTokens != tokens-16) {
+			t.Errorf("prompt %d: %+v", i, d)
+		}
+		a.router.Observe(router.Outcome{ID: d.ID, Phase: router.Ended, Code: 200, CachedTokens: -1})
+	}
+	for i := range prompts {
+		decide(i, router.Exact)
+	}
+	if outcomes("answered") != prompts-mine || outcomes("late")+outcomes("nobody") != 0 {
+		t.Errorf("%d answered, want %d; %d late, %d nobody", outcomes("answered"), prompts-mine, outcomes("late"), outcomes("nobody"))
+	}
+	h.less.Store(b)
+	for i := prompts; outcomes("late") == 0 && i < 2*prompts; i++ {
+		decide(i, router.Load)
+	}
+	if outcomes("late") == 0 {
+		t.Error("no question was late")
+	}
+	h.away.Store(true)
+	for i := 2 * prompts; outcomes("nobody") == 0 && i < 3*prompts; i++ {
+		decide(i, router.Load)
+	}
+	if outcomes("nobody") == 0 || len(a.asked.open) != 0 {
+		t.Errorf("%d questions to nobody, %d still open", outcomes("nobody"), len(a.asked.open))
+	}
+}
+
 // All that is written is read again as it was; what is cut anywhere, or changed, is refused or read, and never more than it can hold.
 func TestWire(t *testing.T) {
 	given := &router.Shared{Number: 7, Worker: "w1", Rank: -1, Decoder: "w2", DecoderRank: 3, Tokens: 500, Context: 800, From: 2, Told: true, Proven: 1,
@@ -254,6 +327,8 @@ func TestWire(t *testing.T) {
 	open := []router.Shared{{Number: 1, Worker: "w1", Rank: 0, Tokens: 5, Context: 6}, {Number: 2, Worker: "w2", Rank: -1}}
 	m := appendReport(appendShared(appendShared(appendShared(head("AAAAAAAA"), given), &router.Shared{Kind: router.Over, Number: 5}), &router.Shared{Kind: router.Broken, Number: 6}), &report)
 	m = append(appendState(m, open, true), kindBye)
+	part, question, holders := indexer.Part{Number: 2, Of: 3}, asked{7, []uint64{1, 1 << 63}}, []router.Holder{{Worker: "w1", Rank: -1, Blocks: 9}, {Worker: "w2", Rank: 3, Blocks: 1}}
+	m = appendHolders(appendAsk(appendPart(m, part), question.number, question.locals), 8, holders)
 	read := func(m []byte) (got []any, err error) {
 		from, entries, err := sender(m)
 		if err != nil {
@@ -261,9 +336,10 @@ func TestWire(t *testing.T) {
 		}
 		got = append(got, from)
 		return got, each(entries, &taken{shared: func(s *router.Shared) { got = append(got, s) }, report: func(o router.Outcome) { got = append(got, o) },
-			state: func(open []router.Shared) { got = append(got, open) }, bye: func() { got = append(got, "bye") }})
+			state: func(open []router.Shared) { got = append(got, open) }, bye: func() { got = append(got, "bye") },
+			part: func(p indexer.Part) { got = append(got, p) }, ask: func(q asked) { got = append(got, q) }, holders: func(number uint64, list []router.Holder) { got = append(got, number, list) }})
 	}
-	want := []any{"AAAAAAAA", given, &router.Shared{Kind: router.Over, Number: 5}, &router.Shared{Kind: router.Broken, Number: 6}, report, open, "bye"}
+	want := []any{"AAAAAAAA", given, &router.Shared{Kind: router.Over, Number: 5}, &router.Shared{Kind: router.Broken, Number: 6}, report, open, "bye", part, question, uint64(8), holders}
 	if got, err := read(m); err != nil || !reflect.DeepEqual(got, want) {
 		t.Fatalf("%v: %+v\nwant %+v", err, got, want)
 	}
@@ -284,7 +360,8 @@ func FuzzTake(f *testing.F) {
 	f.Add(appendShared(head("AAAAAAAA"), &router.Shared{Number: 7, Worker: "w1", Rank: -1, Locals: []uint64{1}}))
 	f.Fuzz(func(_ *testing.T, m []byte) {
 		if _, entries, err := sender(m); err == nil {
-			_ = each(entries, &taken{shared: func(*router.Shared) {}, report: func(router.Outcome) {}, state: func([]router.Shared) {}, bye: func() {}})
+			_ = each(entries, &taken{shared: func(*router.Shared) {}, report: func(router.Outcome) {}, state: func([]router.Shared) {}, bye: func() {},
+				part: func(indexer.Part) {}, ask: func(asked) {}, holders: func(uint64, []router.Holder) {}})
 		}
 	})
 }

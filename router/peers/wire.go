@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/router"
 )
 
@@ -17,6 +18,9 @@ import (
 //	report   4 | id | phase | addr | fault | source u64 | code | flags | first byte, ns | cached+1 | prompt+1 | output
 //	state    5 | flags | n, (number | worker, rank | tokens | context) …
 //	bye      6
+//	part     7 | number | of: of the index, that the sender holds; one that holds all does not say so
+//	ask      8 | question | locals: n, u64 …
+//	holders  9 | question | n, (worker, rank | blocks) …
 //
 // Numbers are varints; a rank is one more than it is, a text has its length before it. A message is one process's word on what
 // is its own, so nothing in it names another sender.
@@ -32,12 +36,15 @@ const (
 	mostMedia  = 64
 	mostOpen   = 1 << 14 // bookings in a state; with more open, it only says that its sender lives
 
-	kindGiven  = 1
-	kindOver   = 2
-	kindBroken = 3
-	kindReport = 4
-	kindState  = 5
-	kindBye    = 6
+	kindGiven   = 1
+	kindOver    = 2
+	kindBroken  = 3
+	kindReport  = 4
+	kindState   = 5
+	kindBye     = 6
+	kindPart    = 7
+	kindAsk     = 8
+	kindHolders = 9
 
 	flagTold     = 1
 	flagAnswered = 1
@@ -72,16 +79,38 @@ func appendShared(b []byte, s *router.Shared) []byte {
 	if s.Told {
 		flags = flagTold
 	}
-	b = number(append(b, flags), len(s.Locals))
-	for _, l := range s.Locals {
-		b = binary.LittleEndian.AppendUint64(b, l)
-	}
+	b = appendLocals(append(b, flags), s.Locals)
 	media := s.Media[:min(len(s.Media), mostMedia)]
 	b = number(b, len(media))
 	for _, m := range media {
 		b = binary.LittleEndian.AppendUint64(b, m.Key)
 		b = binary.LittleEndian.AppendUint64(b, m.Alias)
 		b = number(b, m.Tokens)
+	}
+	return b
+}
+
+func appendLocals(b []byte, locals []uint64) []byte {
+	b = number(b, len(locals))
+	for _, l := range locals {
+		b = binary.LittleEndian.AppendUint64(b, l)
+	}
+	return b
+}
+
+func appendPart(b []byte, p indexer.Part) []byte {
+	return number(number(append(b, kindPart), p.Number), p.Of)
+}
+
+// appendAsk asks about the prompt's first blocks, as many as may be told.
+func appendAsk(b []byte, question uint64, locals []uint64) []byte {
+	return appendLocals(binary.AppendUvarint(append(b, kindAsk), question), locals[:min(len(locals), router.MostSharedBlocks)])
+}
+
+func appendHolders(b []byte, question uint64, list []router.Holder) []byte {
+	b = number(binary.AppendUvarint(append(b, kindHolders), question), len(list))
+	for _, h := range list {
+		b = number(number(text(b, h.Worker), h.Rank+1), h.Blocks)
 	}
 	return b
 }
@@ -159,15 +188,35 @@ func (r *reader) given() *router.Shared {
 	s := &router.Shared{Number: uint64(r.number()), Worker: r.text(), Rank: r.rank(), Decoder: r.text(), DecoderRank: r.rank(),
 		Tokens: r.number(), Context: r.number(), From: r.number(), Proven: r.number()}
 	s.Told = r.byte()&flagTold != 0
-	s.Locals = make([]uint64, r.count(router.MostSharedBlocks, 8))
-	for i := range s.Locals {
-		s.Locals[i] = r.word()
-	}
+	s.Locals = r.locals()
 	s.Media = make([]router.SharedMedium, r.count(mostMedia, 17))
 	for i := range s.Media {
 		s.Media[i] = router.SharedMedium{Key: r.word(), Alias: r.word(), Tokens: r.number()}
 	}
 	return s
+}
+
+func (r *reader) locals() []uint64 {
+	list := make([]uint64, r.count(router.MostSharedBlocks, 8))
+	for i := range list {
+		list[i] = r.word()
+	}
+	return list
+}
+
+// asked is another replica's question.
+type asked struct {
+	number uint64
+	locals []uint64
+}
+
+func (r *reader) holders() (question uint64, list []router.Holder) {
+	question = uint64(r.number())
+	list = make([]router.Holder, r.count(router.MostHolders, 3))
+	for i := range list {
+		list[i] = router.Holder{Worker: r.text(), Rank: r.rank(), Blocks: r.number()}
+	}
+	return question, list
 }
 
 func (r *reader) state() (open []router.Shared, whole bool) {
@@ -224,6 +273,18 @@ func each(entries []byte, t *taken) error {
 			}
 		case kindBye:
 			t.bye()
+		case kindPart:
+			if p := (indexer.Part{Number: r.number(), Of: r.number()}); !r.bad {
+				t.part(p)
+			}
+		case kindAsk:
+			if q := (asked{uint64(r.number()), r.locals()}); !r.bad {
+				t.ask(q)
+			}
+		case kindHolders:
+			if question, list := r.holders(); !r.bad {
+				t.holders(question, list)
+			}
 		default:
 			r.bad = true
 		}
@@ -240,4 +301,8 @@ type taken struct {
 	report func(router.Outcome)
 	state  func([]router.Shared)
 	bye    func()
+
+	part    func(indexer.Part)
+	ask     func(asked)
+	holders func(uint64, []router.Holder)
 }

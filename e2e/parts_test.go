@@ -1,0 +1,98 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/sightline-router/sightline/internal/testkit/lab"
+)
+
+// Two Sightlines that hold a half of the index each, behind one Envoy that sends requests to either: what they find is what one that
+// holds all finds, after a start, so that nothing of it is a prediction; each holds half. One is killed under
+// load: no request fails, and its half is decided by predictions.
+func TestPartsAreOne(t *testing.T) {
+	const apps, perSecond = 60, 50
+	s := startStand(t, 4, 0, 2, 100, map[string]any{"drain": "0s", "probe": false, "replicas": true})
+	one, two := s.replicas[0], s.replicas[1]
+	systems := make([]string, apps)
+	for i := range systems {
+		systems[i] = words(rand.New(rand.NewPCG(uint64(i), 77)), 1200)
+	}
+	ask := func(app int, question string) attempt {
+		body, _ := json.Marshal(map[string]any{"model": lab.ModelName, "max_tokens": 1, "messages": []any{
+			map[string]any{"role": "system", "content": systems[app]}, map[string]any{"role": "user", "content": question}}})
+		return s.send(string(body), false, time.Minute)
+	}
+	round := func(name string) (hits int64) {
+		t.Helper()
+		for i := range apps {
+			r := ask(i, "A question of "+name)
+			if r.failed() {
+				t.Fatalf("status %d, %v: %.200s", r.status, r.err, r.body)
+			}
+			eventually(t, "nothing is in flight", func() bool { // else an idle worker may be the better choice
+				return inFlight(t, s.replicas[0].admin) == 0 && inFlight(t, s.replicas[len(s.replicas)-1].admin) == 0
+			})
+			hits += gjson.GetBytes(r.body, "usage.prompt_tokens_details.cached_tokens").Int()
+		}
+		return hits
+	}
+	asked := func(r *standing, what string) float64 {
+		return metricOf(t, r.admin, "sightline_part_questions_total", `"`+what+`"`)
+	}
+	part := func(r *standing, is string) {
+		r.stop()
+		if is != "" {
+			r.keys = map[string]any{"index": map[string]any{"partition": is}}
+		}
+		s.configure(r, s.workers)
+	}
+	round("nobody before")
+	part(one, "")
+	two.stop()
+	one.start(t)
+	s.replicas = []*standing{one}
+	eventually(t, "Envoy finds one, alone, that knows all", s.whole)
+	whole, blocks := round("the whole"), metricOf(t, one.admin, "sightline_index{", `"blocks"`)
+	s.replicas = []*standing{one, two}
+	part(one, "1/2")
+	part(two, "2/2")
+	one.start(t)
+	two.start(t)
+	eventually(t, "Envoy finds both halves", s.whole)
+	eventually(t, "they know each other", func() bool {
+		return metricOf(t, one.admin, "sightline_peers ", "") == 1 && metricOf(t, two.admin, "sightline_peers ", "") == 1
+	})
+	halves := round("two halves")
+	answered := asked(one, "answered") + asked(two, "answered")
+	t.Logf("%d tokens found by the halves, %d by the whole: %.3f; %v questions answered, %v late, %v to nobody", halves, whole, float64(halves)/float64(whole),
+		answered, asked(one, "late")+asked(two, "late"), asked(one, "nobody")+asked(two, "nobody"))
+	if float64(halves) < 0.97*float64(whole) || answered < apps/4 {
+		t.Error("want 97 %, and questions that are answered")
+	}
+	for _, r := range []*standing{one, two} {
+		if n := metricOf(t, r.admin, "sightline_index{", `"blocks"`) / blocks; n < 0.35 || n > 0.65 {
+			t.Errorf("%s holds %.2f of the blocks, want about half (TestPart of package indexer: in half of the bytes)", r.name, n)
+		}
+	}
+	load := startLoad(t, perSecond, func(i int) reply { return ask(i%apps, fmt.Sprint("Under load ", i)).reply })
+	load.more(perSecond)
+	one.stop()
+	load.more(4 * perSecond)
+	for _, r := range load.stop() {
+		if r.err != nil || r.status != http.StatusOK {
+			t.Errorf("status %d, %v: %.100s", r.status, r.err, r.body)
+		}
+	}
+	other := strings.Count(page(t, two.admin, "/decisions?n=500"), `"reason":"predicted"`)
+	if t.Logf("of %d requests under load %d were predicted, %v questions were late, %v to nobody", load.sent, other, asked(two, "late"), asked(two, "nobody")); other == 0 || asked(two, "nobody") == 0 {
+		t.Error("the dead one's half is not decided by predictions")
+	}
+}

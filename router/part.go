@@ -1,0 +1,76 @@
+package router
+
+import (
+	"context"
+
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/prompt"
+)
+
+// A Sightline whose index is a part of all prompts asks one that has another part who holds a prompt of it. What that one's index
+// says takes the place of what our own would; without an answer such a prompt is decided by predictions and load.
+//
+//	read ─▶ look: hashes, Options.AskHolders ─▶ (in turn) choose: match
+//	another's question ─▶ Holders ─▶ its answer
+
+// Holder is how many leading blocks of a prompt a worker, or a rank of one, holds.
+type Holder struct {
+	Worker string
+	Rank   int // -1: the worker has no ranks
+	Blocks int
+}
+
+// MostHolders are told of one prompt.
+const MostHolders = 1 << 13
+
+// Holders answers another replica: who holds leading blocks of a prompt, by our own index.
+func (r *Router) Holders(locals []uint64) (list []Holder) {
+	var m indexer.Matches
+	r.opt.Index.Match(locals, &m)
+	if len(m.Slots) == 0 {
+		return nil
+	}
+	blocks := make(map[indexer.SlotID]uint32, len(m.Slots))
+	for _, s := range m.Slots {
+		blocks[s.Slot] = s.Blocks
+	}
+	for _, w := range r.opt.Fleet.Workers() {
+		for _, s := range w.Slots {
+			if n := blocks[s.ID]; n > 0 && len(list) < MostHolders {
+				list = append(list, Holder{w.Name, s.Rank, int(n)})
+			}
+		}
+	}
+	return list
+}
+
+// Part is the share of all prompts that the index holds.
+func (r *Router) Part() indexer.Part { return r.opt.Index.Part() }
+
+// look hashes the prompt for each class that may get it, and asks who holds it where our own index has another part. It
+// comes before the decision's turn: nobody waits for another's answer.
+func (x *decision) look(ctx context.Context) {
+	for class := range x.model.classes {
+		keys, rd := &x.mem.blocks[class], x.reading(class)
+		if !keys.wanted || rd.refused() {
+			continue
+		}
+		x.hash(class)
+		if keys.told, keys.held = false, keys.held[:0]; x.opt.AskHolders == nil || rd.reuse == prompt.Recomputed || !x.elsewhere(keys.locals) {
+			continue
+		}
+		var list []Holder
+		list, keys.told = x.opt.AskHolders(ctx, keys.locals)
+		x.answered.Store(keys.told)
+		for _, h := range list {
+			if slot := x.opt.Fleet.Find(h.Worker, h.Rank); slot != nil {
+				keys.held = append(keys.held, indexer.Match{Slot: slot.ID, Blocks: uint32(min(max(0, h.Blocks), len(keys.locals)))})
+			}
+		}
+	}
+}
+
+// elsewhere tells whether a prompt is of another part than the index holds: no events will tell of it.
+func (r *Router) elsewhere(locals []uint64) bool {
+	return len(locals) > 0 && !r.Part().Holds(locals[0])
+}
