@@ -13,7 +13,7 @@ import (
 type Fair struct{ Tenant, Priority string }
 
 const (
-	maxTenant   = 256 // bytes of a tenant's name that count
+	maxTenant   = 255 // bytes of a tenant's name that count
 	maxPriority = 100 // as far as urgency goes, both ways
 )
 

@@ -34,7 +34,9 @@ type Shared struct {
 	Rank            int    // -1: the worker has no ranks
 	Decoder         string // who decodes, where another does
 	DecoderRank     int
-	Tokens, Context int // as in fleet.Booking
+	Tokens, Context int    // as in fleet.Booking
+	Answers         int    // more than 1, or 0
+	Model, Tenant   string // where fair shares count it; else Model is ""
 	From            int
 	Told            bool     // events tell of its prefill
 	Proven          int      // blocks that events proved
@@ -57,6 +59,12 @@ func (r *Router) share(b *booked, at *fleet.Booking) {
 		return
 	}
 	s := &Shared{Number: b.number, Worker: at.Slot.Worker.Name, Rank: at.Slot.Rank, Tokens: at.Tokens, Context: at.Context, Media: b.media}
+	if at.Answers > 1 {
+		s.Answers = at.Answers
+	}
+	if at.Counted {
+		s.Model, s.Tenant = at.Model, at.Tenant
+	}
 	if at.Decode != nil {
 		s.Decoder, s.DecoderRank = at.Decode.Worker.Name, at.Decode.Rank
 	}
@@ -151,7 +159,7 @@ func (r *Router) take(replica string, s *Shared) {
 	if t.blocks+len(s.Locals) > mostTheirsBlocks {
 		s.Locals = nil
 	}
-	b := fleet.Booking{Slot: slot, Tokens: s.Tokens, Context: s.Context}
+	b := fleet.Booking{Slot: slot, Tokens: s.Tokens, Context: s.Context, Answers: min(s.Answers, mostChoices), Model: s.Model, Tenant: s.Tenant, Counted: s.Model != ""}
 	if s.Told && s.From < len(s.Locals) {
 		b.Locals, b.From = s.Locals, s.From
 	}

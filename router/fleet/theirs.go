@@ -8,18 +8,26 @@ import "time"
 // Charge counts another replica's request at its slots. over ends it: call it once.
 func (f *Fleet) Charge(b Booking) (over func()) {
 	now := f.now()
+	f.count(&b, 1)
 	held := b.Slot.hold(&b, now, now, true)
 	decoding := (*hold)(nil)
 	if b.Decode != nil {
-		decoding = b.Decode.hold(&Booking{Context: b.Context, fetched: true}, now, now, true)
+		decoding = b.Decode.hold(&Booking{Context: b.Context, Answers: b.Answers, fetched: true}, now, now, true)
 	}
 	return func() {
 		now := f.now()
+		f.count(&b, -1)
 		held.release(now)
 		if decoding != nil {
 			decoding.release(now)
 		}
 	}
+}
+
+func (f *Fleet) count(b *Booking, by int) {
+	f.bookings.mu.Lock()
+	defer f.bookings.mu.Unlock()
+	f.bookings.count(b, by)
 }
 
 // Find gives a worker's slot of a rank (-1: it has none), nil if there is none.

@@ -155,6 +155,27 @@ func TestTwoAgree(t *testing.T) {
 	}
 }
 
+// A request for several answers counts as many at all replicas, and its tenant has them all, until it ends.
+func TestAnswersAndTenantsTravel(t *testing.T) {
+	h := &hall{}
+	a, b := h.join(t), h.join(t)
+	eventually(t, "they know each other", known(1, a, b))
+	for range 3 {
+		a.Share(&router.Shared{Number: 5, Worker: "w1", Rank: -1, Tokens: 10, Answers: 4, Model: "m", Tenant: "much"})
+	}
+	a.Share(&router.Shared{Number: 6, Worker: "w1", Rank: -1, Tokens: 10, Answers: 1 << 30})
+	eventually(t, "both are known", func() bool { return b.router.Theirs() == 2 && b.load() == 4+128 })
+	if own, tenants, all := b.fleet.InFlightOf("m", "much"); own != 1 || tenants != 1 || all != 1 {
+		t.Errorf("it has %d of %d, %d tenants; want 1 of 1", own, all, tenants)
+	}
+	a.Share(&router.Shared{Kind: router.Over, Number: 5})
+	a.Share(&router.Shared{Kind: router.Over, Number: 6})
+	eventually(t, "nothing is in flight", func() bool { return b.load() == 0 })
+	if _, _, all := b.fleet.InFlightOf("m", "much"); all != 0 {
+		t.Errorf("%d are counted for tenants in the end", all)
+	}
+}
+
 // Sixteen replicas, a burst to each of them, and one worker that looks best to all: without what they share each would begin with it.
 func TestNoHerd(t *testing.T) {
 	h := &hall{}
@@ -325,7 +346,8 @@ func TestWire(t *testing.T) {
 		Locals: []uint64{1, 1 << 63, 3}, Media: []router.SharedMedium{{Key: 9, Alias: 8, Tokens: 1000}}}
 	report := router.Outcome{ID: "A", Phase: router.Ended, Addr: "10.0.0.1:1", Fault: "reset", Source: 1 << 60, Code: 200, Answered: true, FirstByte: time.Second, CachedTokens: -1, PromptTokens: 7, OutputTokens: 8}
 	open := []router.Shared{{Number: 1, Worker: "w1", Rank: 0, Tokens: 5, Context: 6}, {Number: 2, Worker: "w2", Rank: -1}}
-	m := appendReport(appendShared(appendShared(appendShared(head("AAAAAAAA"), given), &router.Shared{Kind: router.Over, Number: 5}), &router.Shared{Kind: router.Broken, Number: 6}), &report)
+	counted := &router.Shared{Number: 9, Worker: "w1", Rank: -1, DecoderRank: -1, Answers: 4, Model: "m", Tenant: "t", Locals: []uint64{}, Media: []router.SharedMedium{}}
+	m := appendReport(appendShared(appendShared(appendShared(appendShared(head("AAAAAAAA"), given), counted), &router.Shared{Kind: router.Over, Number: 5}), &router.Shared{Kind: router.Broken, Number: 6}), &report)
 	m = append(appendState(m, open, true), kindBye)
 	part, question, holders := indexer.Part{Number: 2, Of: 3}, asked{7, []uint64{1, 1 << 63}}, []router.Holder{{Worker: "w1", Rank: -1, Blocks: 9}, {Worker: "w2", Rank: 3, Blocks: 1}}
 	m = appendHolders(appendAsk(appendPart(m, part), question.number, question.locals), 8, holders)
@@ -339,7 +361,7 @@ func TestWire(t *testing.T) {
 			state: func(open []router.Shared) { got = append(got, open) }, bye: func() { got = append(got, "bye") },
 			part: func(p indexer.Part) { got = append(got, p) }, ask: func(q asked) { got = append(got, q) }, holders: func(number uint64, list []router.Holder) { got = append(got, number, list) }})
 	}
-	want := []any{"AAAAAAAA", given, &router.Shared{Kind: router.Over, Number: 5}, &router.Shared{Kind: router.Broken, Number: 6}, report, open, "bye", part, question, uint64(8), holders}
+	want := []any{"AAAAAAAA", given, counted, &router.Shared{Kind: router.Over, Number: 5}, &router.Shared{Kind: router.Broken, Number: 6}, report, open, "bye", part, question, uint64(8), holders}
 	if got, err := read(m); err != nil || !reflect.DeepEqual(got, want) {
 		t.Fatalf("%v: %+v\nwant %+v", err, got, want)
 	}
@@ -357,7 +379,7 @@ func TestWire(t *testing.T) {
 }
 
 func FuzzTake(f *testing.F) {
-	f.Add(appendShared(head("AAAAAAAA"), &router.Shared{Number: 7, Worker: "w1", Rank: -1, Locals: []uint64{1}}))
+	f.Add(appendShared(head("AAAAAAAA"), &router.Shared{Answers: 2, Tenant: "t", Number: 7, Worker: "w1", Rank: -1, Locals: []uint64{1}}))
 	f.Fuzz(func(_ *testing.T, m []byte) {
 		if _, entries, err := sender(m); err == nil {
 			_ = each(entries, &taken{shared: func(*router.Shared) {}, report: func(router.Outcome) {}, state: func([]router.Shared) {}, bye: func() {},

@@ -21,6 +21,7 @@ import (
 //	part     7 | number | of: of the index, that the sender holds; one that holds all does not say so
 //	ask      8 | question | locals: n, u64 …
 //	holders  9 | question | n, (worker, rank | blocks) …
+//	given   10 | answers | model, tenant | as 1: of a request for several answers, or that fair shares count; unknown to 0.1.0
 //
 // Numbers are varints; a rank is one more than it is, a text has its length before it. A message is one process's word on what
 // is its own, so nothing in it names another sender.
@@ -45,6 +46,7 @@ const (
 	kindPart    = 7
 	kindAsk     = 8
 	kindHolders = 9
+	kindCounted = 10
 
 	flagTold     = 1
 	flagAnswered = 1
@@ -69,7 +71,12 @@ func appendShared(b []byte, s *router.Shared) []byte {
 	case router.Broken:
 		return binary.AppendUvarint(append(b, kindBroken), s.Number)
 	}
-	b = binary.AppendUvarint(append(b, kindGiven), s.Number)
+	if s.Answers > 1 || s.Model != "" {
+		b = text(text(number(append(b, kindCounted), s.Answers), s.Model), s.Tenant)
+	} else {
+		b = append(b, kindGiven)
+	}
+	b = binary.AppendUvarint(b, s.Number)
 	b = number(text(b, s.Worker), s.Rank+1)
 	b = number(text(b, s.Decoder), s.DecoderRank+1)
 	for _, n := range []int{s.Tokens, s.Context, s.From, s.Proven} {
@@ -251,8 +258,15 @@ func each(entries []byte, t *taken) error {
 	r := &reader{b: entries}
 	for len(r.b) > 0 {
 		switch kind := r.byte(); kind {
-		case kindGiven:
-			if s := r.given(); !r.bad && s.Number != 0 {
+		case kindGiven, kindCounted:
+			var answers int
+			var model, tenant string
+			if kind == kindCounted {
+				answers, model, tenant = r.number(), r.text(), r.text()
+			}
+			s := r.given()
+			s.Answers, s.Model, s.Tenant = answers, model, tenant
+			if !r.bad && s.Number != 0 {
 				t.shared(s)
 			}
 		case kindOver, kindBroken:
