@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 
@@ -10,7 +11,7 @@ import (
 // A worker computes a request of a LoRA adapter when it has loaded that adapter, and meanwhile nothing else. Which ones it has is
 // known from what it was sent: the last few, as many as fit (models[].max_loras, or as it tells), for engines drop the one that was used
 // least lately; and from its metrics, which name those in use, whoever asked for them.
-const adapterLoad = 2500 // tokens that could be prefilled meanwhile: a quarter of a second
+const adapterLoad = 2500 // tokens that could be prefilled meanwhile, until events show it: a quarter of a second
 
 // adapters are who was sent which, the last one first.
 type adapters struct {
@@ -28,15 +29,16 @@ func (a *adapters) work(slot *fleet.Slot, name string, room int) int {
 		return 0
 	}
 	room = roomOf(room, told)
+	one := cmp.Or(slot.Loading(), adapterLoad)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch has := a.of[slot]; {
 	case slices.Contains(has, name):
 		return 0
 	case len(has) < room:
-		return adapterLoad
+		return one
 	}
-	return 2 * adapterLoad
+	return 2 * one
 }
 
 // roomOf is how many adapters a worker has loaded at once: as configured, else as it tells, else one.

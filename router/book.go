@@ -98,7 +98,7 @@ func (x *decision) book(best *choose.Candidate, class int) {
 	if x.decode != nil {
 		b.cached = -1 // what is reported is of another worker's cache
 	}
-	work.Tokens += best.Load
+	work.Tokens, work.Load = work.Tokens+best.Load, best.Load
 	x.adapters.use(x.chosen, x.adapter, x.model.MaxLoRAs)
 	x.remember(b, &st, &a, x.now)
 	x.hold(b, work)

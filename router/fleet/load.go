@@ -17,12 +17,13 @@ import (
 // there a message tells that the blocks of the one before are computed (Slot.Early). A server's response headers tell neither:
 // those of a streamed answer come before the prefill, and those of another one after the last token. docs/choice.md has it all.
 const (
-	firstRate  = 10000           // tokens a second, taken until events tell
-	recently   = time.Minute     // in which booked work loses half its weight in Load.Recent
-	believed   = 2 * time.Second // for which a slot whose events come is taken to go on at its rate without one
-	mostAsked  = 8               // prefills that are looked up after an event, the oldest: engines prefill in order of arrival
-	sampleSize = 4096            // tokens, at least, of one sample of the rate
-	sampleTime = 5 * time.Second // at most
+	firstRate   = 10000           // tokens a second, taken until events tell
+	recently    = time.Minute     // in which booked work loses half its weight in Load.Recent
+	believed    = 2 * time.Second // for which a slot whose events come is taken to go on at its rate without one
+	mostAsked   = 8               // prefills that are looked up after an event, the oldest: engines prefill in order of arrival
+	sampleSize  = 4096            // tokens, at least, of one sample of the rate
+	sampleTime  = 5 * time.Second // at most
+	longestLoad = 30.             // seconds that loading an adapter is believed to take
 )
 
 // Load is a slot's state at one moment.
@@ -56,7 +57,9 @@ type load struct {
 		tokens float64
 		took   time.Duration
 	}
-	told told
+	loading float64 // seconds
+	loaded  bool    // loading was shown
+	told    told
 }
 
 // hold is what one booking takes of a slot: a request in flight, and tokens until they are prefilled.
@@ -72,8 +75,9 @@ type hold struct {
 	answers int // that are decoded at once, each a request to the engine
 	at      time.Time
 	over    bool
-	theirs  bool // another replica's
-	fetched bool // others prefill it
+	theirs  bool    // another replica's
+	fetched bool    // others prefill it
+	loads   float64 // of tokens, those that stand for loading an adapter; 0 too where others were before it
 }
 
 // Load tells how loaded the slot is.
@@ -163,7 +167,7 @@ func (s *Slot) hold(b *Booking, now, since time.Time, theirs bool) *hold {
 		h.locals = b.Locals
 	}
 	if s.backlog == 0 {
-		s.unheard = 0
+		s.unheard, h.loads = 0, float64(b.Load)
 	}
 	if !slices.ContainsFunc(s.queue, func(h *hold) bool { return h.locals != nil }) {
 		s.sample.from = since
@@ -218,6 +222,7 @@ func (s *Slot) Progress(held func(locals []uint64) int, now time.Time) {
 		}
 		if h.rest == 0 {
 			last = i
+			s.learnLoading(h, now)
 		}
 	}
 	if s.fetches > 0 {
@@ -272,6 +277,30 @@ func (s *Slot) learn(tokens float64, now time.Time) {
 		return
 	}
 	s.rate += 0.1 * (seen - s.rate)
+}
+
+// learnLoading takes down what a request of an adapter that was not loaded took to prefill, beyond its tokens' own time: of those before which
+// nothing was queued. Where it was loaded after all, that is nothing, so it is what loading is to be expected to take. EWMA, weight 0.2.
+func (s *Slot) learnLoading(h *hold, now time.Time) {
+	if h.loads == 0 || !s.shown {
+		return
+	}
+	took := min(max(0, now.Sub(h.at).Seconds()-(h.tokens-h.loads)/s.rate), longestLoad)
+	if h.loads = 0; !s.loaded {
+		s.loading, s.loaded = took, true
+		return
+	}
+	s.loading += 0.2 * (took - s.loading)
+}
+
+// Loading is how many tokens the slot could prefill while it loads an adapter, as events have shown; 0: they have not.
+func (s *Slot) Loading() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.loaded {
+		return 0
+	}
+	return max(1, int(s.loading*s.rate))
 }
 
 // release gives back the place and the tokens that are left. It must be called once.

@@ -107,6 +107,42 @@ func TestRateComesFromEvents(t *testing.T) {
 	}
 }
 
+// What a request of an adapter that is to be loaded takes beyond its tokens' time is what loading takes; one that waited behind another
+// shows nothing.
+func TestLoadingIsLearned(t *testing.T) {
+	c := &clock{time.Unix(1000, 0)}
+	f, s := heard(c)
+	now := stored{}
+	prefill := func(id uint64, load, before int, took time.Duration) {
+		f.Book(fmt.Sprint(id), Booking{Slot: s, Tokens: 1600 + load, Load: load, Locals: promptOf(id, 100)})
+		if before > 0 {
+			f.Book("behind", Booking{Slot: s, Tokens: 1600 + load, Load: load, Locals: promptOf(id+1, 100)})
+		}
+		c.t = c.t.Add(took)
+		now[id], now[id+1] = 100, 100*before
+		s.Progress(now.held, c.t)
+		f.End(fmt.Sprint(id), 1)
+		f.End("behind", 1)
+		c.t = c.t.Add(time.Minute)
+	}
+	for i := range 50 {
+		prefill(uint64(10+2*i), 0, 0, 200*time.Millisecond) // 8,000 a second
+	}
+	if got := s.Loading(); got != 0 {
+		t.Errorf("%d tokens before any was loaded", got)
+	}
+	for i := range 30 {
+		prefill(uint64(1000+2*i), 2500, 0, 700*time.Millisecond)
+	}
+	got := s.Loading()
+	if took := float64(got) / s.Load(c.t).Rate; math.Abs(took-0.5) > 0.1 {
+		t.Errorf("loading takes %.2f s, want half a second", took)
+	}
+	if prefill(2000, 2500, 1, 2*time.Second); s.loading > 0.9 {
+		t.Errorf("%.2f s: one that waited counts", s.loading)
+	}
+}
+
 // A worker that hangs keeps its queue: it is taken to go on for two seconds, not for ever.
 func TestHangingWorkerKeepsItsQueue(t *testing.T) {
 	c := &clock{time.Unix(1000, 0)}
