@@ -74,6 +74,13 @@ func TestAdaptersAreListed(t *testing.T) {
 			t.Fatalf("%+v", d)
 		}
 	}
+	list(1, "w")
+	if d := w.decide(chatBody("any:w", `"short"`)); d.Targets[0].Worker != w.slots[1].Worker.Name || len(d.Targets) != 1 {
+		t.Fatalf("%+v", d)
+	}
+	if d := w.decide(chatBody("any:v", `"short"`)); d.Why != "model unknown" {
+		t.Fatalf("%+v", d)
+	}
 	list(1)
 	if d := ask(); d.Why != "model unknown" {
 		t.Fatalf("%+v", d)

@@ -38,10 +38,15 @@ func (w *Worker) Adapters() map[string]string {
 	return nil
 }
 
-// Lists tells whether the worker listed an adapter.
+// Lists tells whether the worker listed an adapter, by its name in requests: that, or any model's name and ":" before it (SGLang).
 func (w *Worker) Lists(adapter string) bool {
-	_, has := w.Adapters()[adapter]
-	return has
+	listed := w.Adapters()
+	if _, has := listed[adapter]; has {
+		return true
+	}
+	_, name, two := strings.Cut(adapter, ":")
+	_, has := listed[name]
+	return two && has
 }
 
 // ModelOf is the model of a worker that lists an adapter, and the adapter's name in memory of its own; "": none does.
