@@ -301,11 +301,9 @@ func (x *Exchange) Take(message []byte) {
 	}
 	if err == nil {
 		err = guard.Call(func() error {
-			questions, err := x.from(from, entries)
-			for _, q := range questions {
-				if lines := x.lines.Load(); lines != nil { // what cannot be sent is late there
-					_ = x.say(*lines, from, appendHolders(head(x.own), q.number, x.router.Holders(q.locals)), false)
-				}
+			question, err := x.from(from, entries)
+			if lines := x.lines.Load(); question != nil && lines != nil { // what cannot be sent is late there
+				_ = x.say(*lines, from, appendHolders(head(x.own), question.number, x.router.Holders(question.locals)), false)
 			}
 			return err
 		})
@@ -318,7 +316,8 @@ func (x *Exchange) Take(message []byte) {
 	}
 }
 
-func (x *Exchange) from(name string, entries []byte) (questions []asked, err error) {
+// from takes a replica's entries. A question is a message of its own; of several in one the last is answered.
+func (x *Exchange) from(name string, entries []byte) (question *asked, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	p := x.peers[name]
@@ -345,10 +344,10 @@ func (x *Exchange) from(name string, entries []byte) (questions []asked, err err
 		},
 		bye:     func() { x.leave(name, p) },
 		part:    func(part indexer.Part) { p.part = part },
-		ask:     func(q asked) { questions = append(questions, q) },
+		ask:     func(q asked) { question = &q },
 		holders: func(number uint64, list []router.Holder) { x.asked.end(number, name, list) },
 	})
-	return questions, err
+	return question, err
 }
 
 // stream is what a log stream of another replica's is called here: 0 where there are too many.
