@@ -29,6 +29,7 @@ const (
 	maxSnapshot = 256 << 20
 	partBytes   = 512 << 10
 	maxParts    = 4096
+	maxAhead    = 8 << 20 // bytes of what stands behind a snapshot that are fetched ahead; the library's own bound is 500 messages, of a megabyte each
 )
 
 // line is one worker-rank's.
@@ -225,7 +226,7 @@ func (l *line) messages(ctx context.Context, from uint64, some bool, each func(s
 	if err != nil {
 		return err
 	}
-	list, err := c.Messages()
+	list, err := c.Messages(jetstream.PullMaxBytes(maxAhead))
 	if err != nil {
 		return err
 	}

@@ -148,6 +148,36 @@ func TestAgentRestarts(t *testing.T) {
 	}
 }
 
+// More than is fetched ahead stands behind the snapshot, in messages as large as agents write them: a router that joins reads all of it.
+func TestMuchBehindASnapshot(t *testing.T) {
+	s := runServer(t, t.TempDir(), -1)
+	nc := connect(t, s.ClientURL())
+	makeStream(t, nc, 64<<20)
+	l, err := newLine(nc, "", subjectSuffix("w", 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const messages = 3*maxAhead/maxMessage + 1
+	blocks := 0
+	for seq := range uint64(messages) {
+		b := (&head{epoch: 1, agent: 1, seq: seq}).append(nil, false)
+		for len(b) < maxMessage-64<<10 {
+			e := kvevent.Event{Kind: kvevent.Stored, BlockSize: 16}
+			for range 2048 {
+				blocks++
+				e.EngineHashes, e.Locals = append(e.EngineHashes, uint64(blocks)<<20), append(e.Locals, uint64(blocks)<<20)
+			}
+			b = appendEvent(b, &e, false)
+		}
+		if _, err := l.js.Publish(t.Context(), l.subject(), b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := listen(t, connect(t, s.ClientURL()))
+	r.await("w")
+	until(t, "all of it", func() bool { return r.index.HeldBlocks(r.slots["w"]) == blocks })
+}
+
 // Only a message that has kvevent.Lost is one that 0.1.0-rc.1 cannot read. Behind it that release's agent begins the line anew under
 // the epoch that it had, and routers follow, as they do an agent of this release behind what it cannot read itself.
 func TestLineBegunAnew(t *testing.T) {
