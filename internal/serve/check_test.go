@@ -190,6 +190,7 @@ func TestCheckMistakes(t *testing.T) {
 		{"", "decision_log: {key_file: DIR/secret}", "decision_log.key_file: given without file"},
 		// Memory, pictures.
 		{"", "index: {max_bytes: 0}", "index.max_bytes: 0 is out of range (want 16MiB to "},
+		{"", "index: {max_bytes: 33GiB}", "index.max_bytes: 33GiB is out of range (want 16MiB to 32GiB)"},
 		{"", "index: {partition: 3/2}", `index.partition: "3/2" is no part (want one such as 1/2`},
 		{"", "index: {predicted_ttl: -20s}", "index.predicted_ttl: -20s is out of range (want "},
 		{"", "index: {predicted_ttl: 0s}", "index.predicted_ttl: 0s is out of range"},
