@@ -173,14 +173,14 @@ bench-large: ## 50 M blocks of 64 workers: memory, and lookups beside a small in
 
 bench-events: ## 256 workers' events at 100 k blocks/s, event to index and to decision (fails beyond 5 ms, over NATS 15), resync of 100 k blocks; 1,000 workers at 1 M blocks/s on one core (10 ms), and all of them beginning anew (a minute)
 	$(GO) test -run '^$$' -bench 'BenchmarkFleetEvents|BenchmarkCrowd' -benchtime 1x ./internal/testkit/sim
-	$(GO) test -run '^$$' -bench 'BenchmarkLatency|BenchmarkDecision|BenchmarkJoin|BenchmarkResync' -benchtime 2s ./internal/testkit/sim ./indexer/stream ./indexer/source/bus
+	$(GO) test -run '^$$' -bench 'BenchmarkLatency|BenchmarkDecision|BenchmarkJoin|BenchmarkTakeOver|BenchmarkResync' -benchtime 2s ./internal/testkit/sim ./indexer/stream ./indexer/source/bus
 
 bench-fleet: ## Sightline, round robin and least request before two real vLLM (10 GB, fifteen minutes), judged by what the engines count; VLLM= for simulated ones; WORKERS=ip:port,… MODEL_DIR=DIR for your own
 	@test -n "$(WORKERS)" -o -z "$(VLLM)" || e2e/vllm/setup.sh $(CACHE)/vllm-$(VLLM) $(VLLM)
 	SIGHTLINE_BENCH_FLEET=1 SIGHTLINE_BENCH_WORKERS=$(WORKERS) MODEL_DIR=$(abspath $(MODEL_DIR)) SIGHTLINE_VLLM=$(if $(VLLM),$(CACHE)/vllm-$(VLLM)) \
 	  $(GO) test -count=1 -timeout 40m -v -run '^TestBenchFleet$$' ./e2e
 
-bench-restart: ## what decisions know after a restart of Sightline, by how events come (two minutes)
+bench-restart: ## what decisions know after a restart of Sightline, or of an agent, by how events come (four minutes)
 	SIGHTLINE_BENCH_RESTART=1 $(GO) test -count=1 -timeout 10m -v -run '^TestBenchRestart$$' ./e2e
 
 .PHONY: vuln

@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -179,8 +180,8 @@ func TestWorkerReborn(t *testing.T) {
 	awaitExact(t, l, again.worker, again.prompt)
 }
 
-// What a restart of Sightline costs, by how events come (make bench-restart): conversations go on while it starts. A decision is blind
-// that knows less than nine tenths of what a worker holds of its prompt.
+// What a restart of Sightline, or of an agent, costs, by how events come (make bench-restart): conversations go on while it starts. A
+// decision is blind that knows less than nine tenths of what a worker holds of its prompt.
 func TestBenchRestart(t *testing.T) {
 	if os.Getenv("SIGHTLINE_BENCH_RESTART") == "" {
 		t.Skip("make bench-restart runs it")
@@ -188,30 +189,57 @@ func TestBenchRestart(t *testing.T) {
 	const talks, pace, lasts = 200, 50 * time.Millisecond, 20 * time.Second
 	for _, c := range []struct {
 		name          string
-		workers, home int // the worker that has all conversations
-		window        int // batches that it can tell again
-		others        int // of so many turns one passes Sightline by, as another replica's would; 0: none
-		blindAfter5   int // at most; below 0: any number
+		workers, home int    // the worker that has all conversations
+		window        int    // batches that it can tell again
+		others        int    // of so many turns one passes Sightline by, as another replica's would; 0: none
+		agent         string // it is killed in place of Sightline, half of what it told behind a snapshot: with "own" credentials, or those for "any" worker
+		blindAfter5   int    // at most; below 0: any number
 	}{
-		{"ZeroMQ with replay", 1, 0, 10000, 0, 0},
-		{"ZeroMQ, a replay of a quarter", 1, 0, talks / 4, 0, -1},
-		{"agents over NATS", 2, 1, 10000, 0, 0},
-		{"two replicas, a replay of a quarter", 1, 0, talks / 4, 2, -1},
+		{"ZeroMQ with replay", 1, 0, 10000, 0, "", 0},
+		{"ZeroMQ, a replay of a quarter", 1, 0, talks / 4, 0, "", -1},
+		{"agents over NATS", 2, 1, 10000, 0, "", 0},
+		{"two replicas, a replay of a quarter", 1, 0, talks / 4, 2, "", -1},
+		{"the agent alone, a replay of a quarter", 2, 1, talks / 4, 0, "any", 0},
+		{"the same, with its worker's credentials", 2, 1, talks / 4, 0, "own", -1},
 	} {
 		l := startLab(t, func(o *lab.Options) {
-			o.Workers, o.Blocks = c.workers, 1<<15
+			o.Workers, o.Blocks, o.AnyAgent = c.workers, 1<<15, c.agent == "any"
 			o.Sim = func(_ int, is *sim.Config) { is.BufferSteps = c.window }
 		})
 		all, held := make([]*talk, talks), make([]int, talks)
 		turn := func(i int) { held[i] = direct(t, l.Sims[c.home], all[i].turn(40)) / 16 * 16 }
+		known := func() { // Sightline knows what the agent has heard, and that is all that its worker told
+			eventually(t, "what the worker told to be known", func() bool {
+				state, err := lab.Get("http://" + l.AgentAdmin[0] + "/state")
+				rows, err2 := lab.Get("http://" + l.Admin + "/workers")
+				agent := gjson.GetBytes(state, "ranks.0")
+				return err == nil && err2 == nil && agent.Get("not_ready").Str == "" && agent.Get("published.Blocks").Int() == int64(l.Sims[c.home].Stats().Blocks) &&
+					gjson.GetBytes(rows, "1.blocks_held").Int() == int64(l.Sims[c.home].Stats().Blocks)
+			})
+		}
 		for i := range all {
+			if i == talks/2 && c.agent != "" { // it writes a snapshot
+				known()
+				if err := l.EndAgent(1, syscall.SIGTERM); err != nil {
+					t.Fatal(err)
+				}
+				if err := l.StartAgent(1); err != nil {
+					t.Fatal(err)
+				}
+				known()
+			}
 			all[i] = newTalk(uint64(i))
 			held[i] = direct(t, l.Sims[c.home], all[i].turn(200)) / 16 * 16
 		}
-		l.KillSightline()
 		rng := rand.New(rand.NewPCG(3, 3))
+		kill, start := l.KillSightline, l.StartSightline
+		if c.agent != "" {
+			known()
+			kill, start = func() { _ = l.EndAgent(1, syscall.SIGKILL) }, func() error { return l.StartAgent(1) }
+		}
+		kill()
 		began := time.Now()
-		if err := l.StartSightline(); err != nil {
+		if err := start(); err != nil {
 			t.Fatal(err)
 		}
 		var ready, warm time.Duration

@@ -463,6 +463,49 @@ func BenchmarkJoin(b *testing.B) {
 	}
 }
 
+// BenchmarkTakeOver has an agent begin behind a killed one that published 800 messages of 125 blocks behind its snapshot.
+func BenchmarkTakeOver(b *testing.B) {
+	s := runServer(b, b.TempDir(), -1)
+	makeStream(b, connect(b, s.ClientURL()), 64<<20)
+	begin := func() *Publisher {
+		p, err := NewPublisher(b.Context(), PublisherOptions{NATS: connect(b, s.ClientURL()), Worker: "w", Replays: true, every: time.Hour})
+		if err != nil {
+			b.Fatal(err)
+		}
+		return p
+	}
+	kill := func(p *Publisher) {
+		p.cancel()
+		p.running.Wait()
+		p.o.NATS.Close()
+	}
+	p := begin()
+	if err := p.line.ask(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	list := block100k()
+	snapshot := p.Stats().Seq
+	for i := range list {
+		before := p.Stats().Messages
+		p.told(&list[i])
+		if err := p.Store(&list[i]); err != nil {
+			b.Fatal(err)
+		}
+		p.Done(false, false)
+		until(b, "the stream", func() bool { return p.Stats().Messages > before })
+	}
+	messages := p.Stats().Seq - snapshot
+	kill(p)
+	for b.Loop() {
+		p = begin()
+		if n := p.Stats().Blocks; n != 100_000 {
+			b.Fatalf("%d blocks", n)
+		}
+		kill(p)
+	}
+	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(uint64(b.N)*messages), "µs/message")
+}
+
 // block100k is 800 chains of 125 blocks.
 func block100k() (events []kvevent.Event) {
 	h := uint64(0)

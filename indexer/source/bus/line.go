@@ -91,6 +91,23 @@ func (l *line) end(ctx context.Context) (e end, err error) {
 	return e, err
 }
 
+var errNotOurs = errors.New("NATS lets us read the last message of our worker only: the credentials are those of one worker's agent (docs/agents.md)")
+
+// mayReadByNumber asks with a request that has no answer. What the server refuses it says before it answers the ping behind it.
+func (l *line) mayReadByNumber(ctx context.Context) error {
+	subject := "$JS.API.DIRECT.GET." + l.prefix.Stream()
+	if err := l.conn.Publish(subject, nil); err != nil {
+		return err
+	}
+	if err := l.conn.FlushWithContext(ctx); err != nil {
+		return err
+	}
+	if err := l.conn.LastError(); errors.Is(err, nats.ErrPermissionViolation) && strings.Contains(err.Error(), `"`+subject+`"`) {
+		return errNotOurs
+	}
+	return nil
+}
+
 // tag reads the newest snapshot's; of none, or one that nobody can read, it is zero.
 func (l *line) tag(ctx context.Context) (t tag, err error) {
 	b, err := l.state(ctx, "tag")

@@ -5,11 +5,12 @@ package bus
 // If the engine can be asked for what it told since, or has shown that it is the same process, the agent goes on from there, and
 // routers keep what they know; package stream finds out by the first replay whether the engine is still the same, and clears if
 // not. Where the last agent published more behind its snapshot (it had no time to write one at its end), the agent reads that from
-// the stream, message by message: about 0.2 ms each, for catchUpTime at most. Where it cannot, routers read a snapshot, and what the
-// engine does not tell again is lost. Else the agent begins anew, and routers forget.
+// the stream, message by message: 0.1 to 0.3 ms each over loopback (BenchmarkTakeOver), for catchUpTime at most. Where it cannot,
+// routers read a snapshot, and what the engine does not tell again is lost. Else the agent begins anew, and routers forget.
 //
 // No consumer is made for that: whoever may make one speaks for others (WriteUsers). Messages are asked for by number, which a server
-// allows for the whole stream or not at all, so WriteUsers lets only those agents do it that may publish for every worker.
+// allows for the whole stream or not at all, so WriteUsers lets only those agents do it that may publish for every worker. The server
+// answers none of the others' requests: an agent asks first whether it may, so that it need not wait.
 
 import (
 	"cmp"
@@ -118,7 +119,7 @@ func (p *Publisher) load(ctx context.Context, fresh bool) error {
 	p.dropped = fresh || t.Made != p.made || t.Epoch != p.epoch // routers read all
 	if !p.dropped {
 		if err := p.catchUp(ctx, t); err != nil {
-			p.o.Log.Warn("what an earlier agent published behind its snapshot cannot be read; what the engine does not tell again is lost", zap.Error(err))
+			p.o.Log.Warn("what an earlier agent published behind its snapshot cannot be read; routers read a snapshot, and what the engine does not tell again is lost", zap.Error(err))
 			p.dropped = true
 		}
 	}
@@ -136,6 +137,9 @@ func (p *Publisher) catchUp(ctx context.Context, t tag) error {
 	claimed := p.seq - 1
 	if t.Seq+1 == claimed {
 		return nil
+	}
+	if err := p.line.mayReadByNumber(ctx); err != nil {
+		return err
 	}
 	s, err := p.line.js.Stream(ctx, p.line.prefix.Stream())
 	if err != nil {

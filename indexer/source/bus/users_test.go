@@ -57,7 +57,7 @@ func asExample(t *testing.T) guarded {
 func guardedBy(t *testing.T, begin func(dir string) (addr string)) guarded {
 	t.Helper()
 	dir := t.TempDir()
-	if _, err := WriteUsers(dir, "", []string{"a", "b"}); err != nil {
+	if _, err := WriteUsers(dir, "", []string{"a", "b", AnyWorker}); err != nil {
 		t.Fatal(err)
 	}
 	o := LinkOptions{Access: Access{NKey: filepath.Join(dir, routerSeed)}, Log: zap.NewNop()}
@@ -216,6 +216,72 @@ func testPermissions(t *testing.T, g guarded) {
 		}
 		if c, err := nats.Connect(g.url, list...); !errors.Is(err, nats.ErrAuthorization) {
 			t.Errorf("a stranger %s comes in: %v, %v", name, c, err)
+		}
+	}
+}
+
+// An agent begins behind a killed one, with what that one published behind its snapshot in the stream alone. With the credentials for all
+// workers it reads that, and routers keep what they know. With those of its own worker it says at once that it may not: what was
+// published behind the snapshot is lost, and nothing is known that the engine does not have.
+func TestTakeOverByCredentials(t *testing.T) {
+	for name, begin := range map[string]func(*testing.T) guarded{"embedded": withUsers, "examples/nats": asExample} {
+		for seed, may := range map[string]bool{anySeed: true, "agent-a.nk": false} {
+			t.Run(name+"/"+seed, func(t *testing.T) {
+				t.Parallel()
+				payloads, prompts := recording(t)
+				half := len(payloads) - 20
+				g := begin(t)
+				h := &hand{ready: make(chan *stream.Feed, 1), kept: 1}
+				conn, _ := g.as(t, "a", seed)
+				o := PublisherOptions{NATS: conn, Worker: "a", Replays: true, every: time.Hour}
+				first := h.agent(t, o)
+				h.give(payloads[:half]...)
+				r := g.follows(t, "a")
+				r.same("a", payloads[:half], prompts)
+				l, err := newLine(g.NATS, "", first.line.suffix)
+				if err == nil {
+					err = l.ask(t.Context())
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				h.give(payloads[half:]...)
+				r.same("a", payloads, prompts)
+				all := first.Stats().Blocks
+				conn.Close()
+				h.f.Close()
+
+				core, seen := observer.New(zapcore.WarnLevel)
+				conn, refused := g.as(t, "a", seed)
+				o.NATS, o.Log = conn, zap.New(core)
+				began := time.Now()
+				second := h.agent(t, o)
+				if took := time.Since(began); took > catchUpTime/2 {
+					t.Errorf("it began after %v", took)
+				}
+				st, said := second.Stats(), seen.FilterMessageSnippet("cannot be read").All()
+				if may {
+					if !st.Resumed || st.Blocks != all || len(said) > 0 || refused.Load() > 0 {
+						t.Errorf("%d blocks, want %d; it says %v; %d refusals", st.Blocks, all, said, refused.Load())
+					}
+					r.same("a", payloads, prompts)
+					return
+				}
+				until(t, "the refusal", func() bool { return refused.Load() == 1 })
+				if len(said) != 1 || said[0].ContextMap()["error"] != errNotOurs.Error() || !st.Resumed || st.Blocks == 0 || st.Blocks >= all {
+					t.Errorf("%d blocks, %d before; it says %v", st.Blocks, all, said)
+				}
+				until(t, "routers know as much as the agent", func() bool {
+					return r.index.HeldBlocks(r.slots["a"]) == second.Stats().Blocks && r.index.Partial(r.slots["a"])
+				})
+				for i, p := range prompts {
+					var is, engine indexer.Matches
+					r.index.Match(p, &is)
+					if first.index.Match(p, &engine); is.Longest > engine.Longest {
+						t.Errorf("prompt %d: %d blocks known, the engine has %d", i, is.Longest, engine.Longest)
+					}
+				}
+			})
 		}
 	}
 }

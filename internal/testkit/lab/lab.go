@@ -36,6 +36,7 @@ type Options struct {
 	Debug    bool       // envoy.debug_headers
 	Speed    float64    // of the simulated workers; 0: no delay
 	Blocks   int        // of a worker's cache; 0: the simulator's default
+	AnyAgent bool       // each agent may publish for every worker
 	// Without leaves Sightline away: Envoy then spreads requests round robin.
 	Without bool
 	// Sim, if set, may change what the i-th simulated worker is.
@@ -166,7 +167,7 @@ func (l *Lab) configure(listen string) error {
 		}
 		list = append(list, map[string]any{"name": workerName(i), "addr": w.Addr(), "ranks": l.o.Ranks, "events": events})
 	}
-	var names []string
+	names := []string{bus.AnyWorker}
 	for i := range l.Sims {
 		names = append(names, workerName(i))
 	}
@@ -208,8 +209,11 @@ func (l *Lab) StartSightline() (err error) {
 
 // StartAgent runs the agent of the i-th worker (from 1: the first has none); after EndAgent, once more.
 func (l *Lab) StartAgent(i int) (err error) {
-	w := l.Sims[i]
-	args := []string{"agent", "--worker", workerName(i), "--nats", "nats://" + l.NATS, "--nats-nkey", l.credentials("agent-" + workerName(i) + ".nk"),
+	w, seed := l.Sims[i], "agent-"+workerName(i)+".nk"
+	if l.o.AnyAgent {
+		seed = "agents.nk"
+	}
+	args := []string{"agent", "--worker", workerName(i), "--nats", "nats://" + l.NATS, "--nats-nkey", l.credentials(seed),
 		"--admin", l.AgentAdmin[i-1], "--ranks", fmt.Sprint(l.o.Ranks), "--log-level", "error"}
 	switch w.Engine() {
 	case sim.TRTLLM:
