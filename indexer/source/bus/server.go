@@ -158,6 +158,7 @@ func (s *Server) start(stream StreamOptions, log *zap.Logger) (_ *embedded, err 
 	} else {
 		o.JetStreamMaxMemory = cmp.Or(max(o.JetStreamMaxMemory, 0), 64<<20)
 	}
+	last := "not ready in time" // or what kept the try before from starting
 	for end := time.Now().Add(serverStart); ; {
 		if e.Server, err = server.NewServer(o.Clone()); err != nil {
 			e.close()
@@ -178,10 +179,11 @@ func (s *Server) start(stream StreamOptions, log *zap.Logger) (_ *embedded, err 
 			case why = <-log.fatal:
 			default:
 				if time.Now().After(end) {
-					why = "not ready in time"
+					why = last
 				}
 			}
 		}
+		last = why
 		e.Shutdown()
 		e.WaitForShutdown()
 		if !strings.Contains(why, syscall.EADDRINUSE.Error()) || time.Now().After(end) {
