@@ -32,7 +32,7 @@ func runServer(t testing.TB, dir string, port int) *server.Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(s.Shutdown) // after the agents have left
+	t.Cleanup(s.close) // after the agents have left
 	return s.Server
 }
 

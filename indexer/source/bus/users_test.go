@@ -46,7 +46,7 @@ func asExample(t *testing.T) guarded {
 			t.Fatal(err)
 		}
 		go s.Start()
-		t.Cleanup(s.Shutdown)
+		t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
 		if !s.ReadyForConnections(20 * time.Second) {
 			t.Fatal("the server does not start")
 		}
