@@ -62,9 +62,10 @@ func TestLinkWaits(t *testing.T) {
 	})
 	s = runServer(t, t.TempDir(), addr.Port)
 	conn := connect(t, s.ClientURL())
-	until(t, "the stream", func() bool {
+	until(t, "the streams", func() bool { // both: a server that ends while it makes one leaves a goroutine behind
 		js, _ := conn.JetStream()
 		_, err := js.StreamInfo(DefaultPrefix.Stream())
-		return err == nil
+		_, err2 := js.StreamInfo(DefaultPrefix.State())
+		return err == nil && err2 == nil
 	})
 }

@@ -126,12 +126,12 @@ func TestPortIsTaken(t *testing.T) {
 	taken := c.LocalAddr().String()
 	started := make(chan error, 1)
 	go func() {
-		l, err := StartLink(LinkOptions{Server: Server{Listen: taken, Dir: t.TempDir()}, Log: zap.NewNop()})
+		e, err := (&Server{Listen: taken, Dir: t.TempDir()}).start(StreamOptions{}, zap.NewNop())
 		if err == nil {
-			if addr := l.server.Addr().String(); addr != taken {
+			if addr := e.Addr().String(); addr != taken {
 				t.Errorf("it listens on %s", addr)
 			}
-			l.Close()
+			e.close()
 		}
 		started <- err
 	}()
