@@ -3,27 +3,29 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/http"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
+	"github.com/goccy/go-yaml"
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/internal/testkit/lab"
 	"github.com/sightline-router/sightline/router/report"
 )
 
-// The way of docs/rollout.md, with a real Envoy: one load in observe, with a tenth steered, with all steered. Its conversations
-// show a picture each, and ask about it again.
+// The way of docs/rollout.md, with workers and a real Envoy that stay: observe, a tenth steered, all steered, a changed file and a
+// restart between them. Conversations show a picture each, and ask about it again; each step has new ones.
 func TestRollout(t *testing.T) {
 	const conversations, turns = 40, 3
-	var photos []string
-	for c := range conversations {
-		photos = append(photos, dataURL(photo(uint64(c))))
-	}
-	for _, step := range []struct {
+	var file map[string]any
+	l := startLab(t, func(o *lab.Options) { o.Config = func(keys map[string]any) { file = maps.Clone(keys) } })
+	for n, step := range []struct {
 		name  string
 		keys  map[string]any
 		check func(t *testing.T, r report.Report)
@@ -46,14 +48,31 @@ func TestRollout(t *testing.T) {
 	} {
 		t.Run(step.name, func(t *testing.T) {
 			log := filepath.Join(t.TempDir(), "decisions.jsonl")
-			l := startLab(t, func(o *lab.Options) {
-				o.Config = func(keys map[string]any) {
-					keys["decision_log"] = map[string]any{"file": log}
-					for k, v := range step.keys {
-						keys[k] = v
-					}
-				}
+			keys := maps.Clone(file)
+			maps.Copy(keys, step.keys)
+			keys["decision_log"] = map[string]any{"file": log}
+			l.KillSightline()
+			eventually(t, "Envoy sees that Sightline is away", func() bool { // so that it must see, without delay, that it is back
+				stats, err := lab.Get("http://" + l.EnvoyAdmin + "/stats?filter=cluster.sightline.membership_healthy")
+				return err == nil && strings.Contains(string(stats), ": 0")
 			})
+			text, err := yaml.Marshal(keys)
+			if err == nil {
+				err = os.WriteFile(l.ConfigFile(), text, 0o600)
+			}
+			if err == nil {
+				err = l.StartSightline()
+			}
+			if err == nil {
+				err = l.WaitReady(t.Context())
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			var photos []string
+			for c := range conversations {
+				photos = append(photos, dataURL(photo(uint64(n*conversations+c))))
+			}
 			served, order := map[int]int{}, rand.New(rand.NewPCG(1, 1))
 			for turn := range turns {
 				for _, c := range order.Perm(conversations) { // round robin would fall in step with a fixed order
@@ -61,7 +80,7 @@ func TestRollout(t *testing.T) {
 					got := post(t, l, map[string]any{"messages": []any{map[string]any{"role": "user", "content": []any{
 						map[string]any{"type": "image_url", "image_url": map[string]any{"url": photos[c]}},
 						map[string]any{"type": "text", "text": fmt.Sprintf("And what is number %d?", turn)}}}}},
-						http.Header{"X-Target-Worker": {l.Sims[0].Addr()}, "X-Session-Id": {fmt.Sprint("session ", c)}})
+						http.Header{"X-Target-Worker": {l.Sims[0].Addr()}, "X-Session-Id": {fmt.Sprint("session ", n*conversations+c)}})
 					if served[got.worker]++; got.status != http.StatusOK {
 						t.Fatalf("status %d: %s", got.status, got.body)
 					}
@@ -85,8 +104,7 @@ func TestRollout(t *testing.T) {
 			if ofLog.Would != r.Would || ofLog.Left.Cached != r.Left.Cached || ofLog.Steered.Prompt != r.Steered.Prompt {
 				t.Errorf("of the log\n%+v\nof the page\n%+v", ofLog, r)
 			}
-			text, err := exec.Command(l.Self(), "report", "--admin", l.Admin).Output()
-			if err != nil {
+			if text, err = exec.Command(l.Self(), "report", "--admin", l.Admin).Output(); err != nil {
 				t.Fatal(err)
 			}
 			t.Logf("%s", text)

@@ -30,7 +30,7 @@ var advice = map[string]struct{ severity, want, fix string }{
 	"allow_mode_override":  {Warning, "true", "allow_mode_override: true, so that what is no inference streams through and is not buffered"},
 	"grpc_message_limit":   {Error, "BODY_LIMIT and more", "envoy_grpc without max_receive_message_length: an edited body comes back in one message"},
 	"sightline_http2":      {Error, "HTTP/2, for gRPC", "explicit_http_config: { http2_protocol_options: {} }"},
-	"sightline_health": {Warning, "a gRPC health check, and common_lb_config: { healthy_panic_threshold: { value: 0 } }", "take both over from the cluster sightline that " +
+	"sightline_health": {Warning, "a gRPC health check, and common_lb_config: { healthy_panic_threshold: { value: 0 }, update_merge_window: 0s }", "take both over from the cluster sightline that " +
 		"\"sightline envoy\" prints: each request waits for a Sightline that hangs, and with FULL_DUPLEX_STREAMED fails"},
 
 	// What it may say.

@@ -182,7 +182,7 @@ func TestMistakes(t *testing.T) {
 		{"cluster_unknown", "  - name: workers_any", "  - name: workers_some", "static_resources.clusters", "workers_any"},
 		{"worker_unknown", "port_value: 8003", "port_value: 8004", "clusters[1].load_assignment", "127.0.0.1:8003"},
 		{"sightline_http2", "explicit_http_config: { http2_protocol_options: {} }", "explicit_http_config: { http_protocol_options: {} }", "clusters[0].typed_extension_protocol_options", "HTTP/1"},
-		{"sightline_health", "    common_lb_config: { healthy_panic_threshold: { value: 0 } }\n", "", "clusters[0].health_checks", "panic"},
+		{"sightline_health", "    common_lb_config: { healthy_panic_threshold: { value: 0 }, update_merge_window: 0s } # by default a health change waits for 1 s after the last\n", "", "clusters[0].health_checks", "panic"},
 		{"envoy_version", "stat_prefix: ingress", "stat_prefix: in", "node", "1.35.2"},
 		{"behind_router", ask, before + "router.v3.Router\n", "http_filters[0]", "stands before"},
 		{"routes_elsewhere", "          route_config:\n            name: llm", "          rds: { route_config_name: llm }\n          ignored:\n            name: llm", "typed_config.rds", "llm"},
@@ -192,7 +192,7 @@ func TestMistakes(t *testing.T) {
 		{"header_removed", "=              - name: picked # ", "              - request_headers_to_remove: [x-target-worker]\n                name: picked # ", "routes[0].request_headers_to_remove", "x-target-worker"},
 		{"choice_not_read", "=http_header_name: x-target-worker ", "http_header_name: x-envoy-original-dst-host ", "clusters[1].original_dst_lb_config", "x-envoy-original-dst-host"},
 		{"two_full_duplex", "~" + ask, before + theirs + "FULL_DUPLEX_STREAMED, request_trailer_mode: SEND }\n", "http_filters[0].typed_config.processing_mode.request_body_mode", "second"},
-		{"sightline_health", "~    common_lb_config: { healthy_panic_threshold: { value: 0 } }\n", "", "clusters[0].health_checks", "panic"},
+		{"sightline_health", "~    common_lb_config: { healthy_panic_threshold: { value: 0 }, update_merge_window: 0s } # by default a health change waits for 1 s after the last\n", "", "clusters[0].health_checks", "panic"},
 		{"any_address", "=envoy.extensions.filters.http.rbac.v3.RBAC", "mine.RBAC", "clusters[1].typed_extension_protocol_options", "workers dials"},
 	} {
 		file, from := files[0], c.from

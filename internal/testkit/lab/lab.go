@@ -67,6 +67,7 @@ type Lab struct {
 	client *http.Client
 	served sync.Map // a request's user → worker
 	config string   // Sightline's file
+	passed int      // Envoy's health checks of Sightlines before this one
 	main   *exec.Cmd
 	agents []*exec.Cmd
 	envoy  *envoytest.Process
@@ -203,6 +204,7 @@ func (l *Lab) ConfigFile() string { return l.config }
 
 // StartSightline runs `sightline serve`; after KillSightline, once more.
 func (l *Lab) StartSightline() (err error) {
+	l.passed = l.checks()
 	l.main, err = l.run("serve", "--config", l.config)
 	return err
 }
@@ -244,7 +246,18 @@ func (l *Lab) KillSightline() {
 
 // WaitReady waits until Sightline hears all workers and Envoy has found it healthy.
 func (l *Lab) WaitReady(ctx context.Context) error {
+	// Envoy may not have noticed that the one before was killed, and will still find this one not ready.
+	if err := WaitFor(ctx, "a health check of this Sightline", func() bool { return l.checks() > l.passed }); err != nil {
+		return err
+	}
 	return WaitReady(ctx, l.Admin, l.EnvoyAdmin, len(l.Sims)*max(1, l.o.Ranks))
+}
+
+// checks is how many of its health checks Envoy has seen pass.
+func (l *Lab) checks() (n int) {
+	text, _ := Get("http://" + l.EnvoyAdmin + "/stats?filter=cluster.sightline.health_check.success")
+	_, _ = fmt.Sscanf(string(text), "cluster.sightline.health_check.success: %d", &n)
+	return n
 }
 
 // run starts a subcommand of the binary as a process of its own.
