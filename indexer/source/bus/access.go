@@ -156,18 +156,18 @@ func (a Access) Connect(o ConnectOptions) (*nats.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	var told atomic.Bool // of this row of failures
-	again := func() bool { return told.Swap(false) }
+	var told, refusal atomic.Bool // of this row of failures, and that one was a refusal
+	again := func() bool { refusal.Store(false); return told.Swap(false) }
 	failed := func(err error) {
 		refused := isRefusal(err)
 		if refused && o.Refused != nil {
 			o.Refused()
 		}
 		switch {
-		case told.Swap(true):
-		case refused:
+		case refused && !refusal.Swap(true):
+			told.Store(true)
 			o.Log.Error("NATS refuses what we are or do: see our credentials and permissions; it is tried again", zap.Error(err))
-		default:
+		case !told.Swap(true):
 			o.Log.Warn("NATS cannot be used; it is tried again", zap.Error(err))
 		}
 	}

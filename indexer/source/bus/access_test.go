@@ -145,6 +145,7 @@ func TestAccess(t *testing.T) {
 			secret, conf = c.secret()
 			if name != "certificate" {
 				writeFile(t, file, old)
+				until(t, "the log to say that the server is away", func() bool { return seen.FilterMessageSnippet("cannot be used").Len() == 1 })
 			}
 			_, _ = secured(t, conf, port)
 			if name != "certificate" {
