@@ -204,6 +204,10 @@ upgrade: ## the release before and this one, side by side and one after the othe
 cost: ## bodies of 1 MB made to be slow, beside prose: time and memory of a decision; fails beyond 20 times; writes docs/reliability.md (a minute)
 	SIGHTLINE_COST=docs/reliability.md $(GO) test -count=1 -timeout 10m -v -run '^TestLinear$$' ./router
 
+.PHONY: memory
+memory: ## how much memory strangers can make Sightline use: hostile bodies, streams, pictures and events, each against a new process; TIMES=8 sends more, and each kind of body by itself; writes docs/reliability.md (a minute)
+	SIGHTLINE_MEMORY=docs/reliability.md SIGHTLINE_MEMORY_TIMES=$(TIMES) $(GO) test -count=1 -timeout 60m -v -run '^TestMemory$$' ./e2e
+
 soak-media: ## a minute of requests with four 720p images each, through a real Envoy
 	SIGHTLINE_SOAK=60s $(GO) test -count=1 -timeout 10m -v -run 'TestMediaSoak' ./e2e
 

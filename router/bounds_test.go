@@ -10,6 +10,7 @@ import (
 
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/internal/testkit/hostilebody"
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
@@ -41,8 +42,8 @@ func oneWorker(t *testing.T, change func(*engine.Server)) *Router {
 func TestBoundBeforeWork(t *testing.T) {
 	large := png(1, 3500, 3500) // says the header: 15,625 tokens
 	picture := `{"type":"image_url","image_url":{"url":"data:image/png;base64,` + base64.StdEncoding.EncodeToString(large) + `"}}`
-	pictures := holding(strings.TrimSuffix(strings.Repeat(picture+",", 1000), ","))
-	text := saying(strings.Repeat("a b c d e f g ", 8<<20/14)) // 4 M tokens
+	pictures := hostilebody.Holding(strings.TrimSuffix(strings.Repeat(picture+",", 1000), ","))
+	text := hostilebody.Saying(strings.Repeat("a b c d e f g ", 8<<20/14)) // 4 M tokens
 	for _, c := range []struct {
 		name, body, engine string
 		maxLen, most       int // ids that are made
@@ -91,11 +92,11 @@ func TestMemoryOfLongTexts(t *testing.T) {
 		runtime.ReadMemStats(&m)
 		return m.HeapAlloc
 	}
-	r.Decide(t.Context(), &Request{ID: "0", Path: "/v1/chat/completions", Body: [][]byte{[]byte(saying(strings.Repeat("\u0301\u0323a中 ", 1000)))}})
+	r.Decide(t.Context(), &Request{ID: "0", Path: "/v1/chat/completions", Body: [][]byte{[]byte(hostilebody.Saying(strings.Repeat("\u0301\u0323a中 ", 1000)))}})
 	idle := heap()
-	for name, unit := range map[string]string{"combining marks": "\u0301", "marks out of order": "\u0301\u0323", "composing letters": "a\u0323\u0302", "letters": "q", "Chinese": "港口", "prose": words} {
+	for name, unit := range map[string]string{"combining marks": "\u0301", "marks out of order": "\u0301\u0323", "composing letters": "a\u0323\u0302", "letters": "q", "Chinese": "港口", "prose": hostilebody.Words} {
 		t.Run(name, func(t *testing.T) {
-			body := []byte(saying(strings.Repeat(unit, size/len(unit))))
+			body := []byte(hostilebody.Saying(strings.Repeat(unit, size/len(unit))))
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
 			r.Decide(t.Context(), &Request{ID: name, Path: "/v1/chat/completions", Body: [][]byte{body}})

@@ -18,6 +18,7 @@ import (
 
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/internal/testkit/hostilebody"
 	"github.com/sightline-router/sightline/internal/testkit/section"
 	"github.com/sightline-router/sightline/router/fleet"
 )
@@ -129,12 +130,12 @@ func TestLinear(t *testing.T) {
 			}
 			nonce, why := 0, ""
 			// cost is of one decision about a shape of n bytes: its time, the least of several, and the memory taken for a byte.
-			cost := func(s shape, n int, rounds int) (took time.Duration, memory float64) {
+			cost := func(s hostilebody.Shape, n int, rounds int) (took time.Duration, memory float64) {
 				took, memory = time.Hour, math.Inf(1)
 				for range rounds {
 					nonce++
-					body := []byte(s.build(n, fmt.Sprintf("n%06d", nonce)))
-					req := &Request{ID: fmt.Sprint(nonce), Path: cmp.Or(s.path, "/v1/chat/completions"), Body: [][]byte{body}}
+					body := []byte(s.Build(n, fmt.Sprintf("n%06d", nonce)))
+					req := &Request{ID: fmt.Sprint(nonce), Path: cmp.Or(s.Path, "/v1/chat/completions"), Body: [][]byte{body}}
 					runtime.GC()
 					var before, after runtime.MemStats
 					runtime.ReadMemStats(&before)
@@ -147,17 +148,17 @@ func TestLinear(t *testing.T) {
 				}
 				return took, memory
 			}
-			cost(plainProse, size, 2)
-			plain, plainMemory := cost(plainProse, size, 4)
-			costs["prose, "+server] = row{plainProse.name, server, plain, 1, plainMemory, 1}
-			for _, s := range hostileShapes() {
-				if s.text && server != "vllm" {
+			cost(hostilebody.Prose, size, 2)
+			plain, plainMemory := cost(hostilebody.Prose, size, 4)
+			costs["prose, "+server] = row{hostilebody.Prose.Name, server, plain, 1, plainMemory, 1}
+			for _, s := range hostilebody.All() {
+				if s.Text && server != "vllm" {
 					continue // one tokenizer for all
 				}
-				t.Run(s.name, func(t *testing.T) {
+				t.Run(s.Name, func(t *testing.T) {
 					took, memory := cost(s, size/64, 3)
 					for n := size / 16; n <= size; n *= 4 {
-						spare := 16 + anew*float64(strings.Count(s.build(n, ""), "base64"))/float64(n)
+						spare := 16 + anew*float64(strings.Count(s.Build(n, ""), "base64"))/float64(n)
 						longer, longerMemory := cost(s, n, 1)
 						tooMuch := func() bool { return float64(longer) > grows*float64(took) || longerMemory > 2*memory+spare }
 						for round := 0; tooMuch() && longer < 5*time.Second && round < 5; round++ { // the machine may be busy, a table may have grown
@@ -175,13 +176,13 @@ func TestLinear(t *testing.T) {
 						again, _ := cost(s, size, 2)
 						took = min(took, again)
 					}
-					pooled := anew * float64(strings.Count(s.build(size, ""), "base64")) / float64(size)
-					c := row{s.name, server, took, float64(took) / float64(plain), memory, memory / plainMemory}
+					pooled := anew * float64(strings.Count(s.Build(size, ""), "base64")) / float64(size)
+					c := row{s.Name, server, took, float64(took) / float64(plain), memory, memory / plainMemory}
 					if c.times > dearer || memory > dearer*plainMemory+pooled {
 						t.Errorf("%v and %.0f bytes of memory a byte, where prose takes %v and %.0f (%s)", took, memory, plain, plainMemory, why)
 					}
-					if c.worst() > costs[s.name].worst() {
-						costs[s.name] = c
+					if c.worst() > costs[s.Name].worst() {
+						costs[s.Name] = c
 					}
 				})
 			}

@@ -187,7 +187,7 @@ func (s *Server) decider(ctx context.Context, decisions *decisionlog.Log) *runni
 	r := &running{Server: s, roster: extproc.NewRoster(), done: make(chan error, 3), peers: s.replicas(),
 		index: indexer.New(indexer.Options{MaxBytes: int64(s.cfg.Index.MaxBytes), Part: part}), fleet: fleet.New(nil)}
 	r.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	go paceHeap(ctx, r.index)
+	go paceHeap(ctx)
 	if s.cfg.Audit {
 		r.audit = audit.New(audit.Options{Index: r.index, Log: s.log, Metrics: r.metrics, Text: s.cfg.AuditText,
 			Verdict: func(id string, v audit.Verdict) { r.router.Audited(id, v) },

@@ -47,10 +47,10 @@ type Config struct {
 
 	PerHost       int   // downloads at once from one host (8)
 	Total         int   // and in all (64); sixteen times as many may wait, eight times PerHost for one host
-	InFlightBytes int64 // bytes of unfinished downloads (512 MiB)
+	InFlightBytes int64 // bytes of unfinished downloads (128 MiB)
 
 	URLs      int   // URLs remembered (100 000)
-	ByteCache int64 // bytes of pictures kept (256 MiB)
+	ByteCache int64 // bytes of pictures kept (64 MiB)
 
 	// Signing lists query parameters that sign a URL and do not say what it shows, per host: "cdn.example.com" or
 	// "*.example.com", a parameter with * at its end is a prefix. nil = DefaultSigning.
@@ -74,8 +74,8 @@ type Config struct {
 
 func (c *Config) defaults() {
 	c.Budget, c.Timeout = cmp.Or(c.Budget, 150*time.Millisecond), cmp.Or(c.Timeout, 10*time.Second)
-	c.MaxBytes, c.InFlightBytes = cmp.Or(c.MaxBytes, 50<<20), cmp.Or(c.InFlightBytes, 512<<20)
-	c.ByteCache, c.URLs = cmp.Or(c.ByteCache, 256<<20), cmp.Or(c.URLs, 100_000)
+	c.MaxBytes, c.InFlightBytes = cmp.Or(c.MaxBytes, 50<<20), cmp.Or(c.InFlightBytes, 128<<20)
+	c.ByteCache, c.URLs = cmp.Or(c.ByteCache, 64<<20), cmp.Or(c.URLs, 100_000)
 	c.PerHost, c.Total, c.MaxRedirects = cmp.Or(c.PerHost, 8), cmp.Or(c.Total, 64), cmp.Or(c.MaxRedirects, 5)
 	if len(c.Ports) == 0 {
 		c.Ports = []uint16{80, 443}

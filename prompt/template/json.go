@@ -20,6 +20,9 @@ const maxIntDigits = 4300
 // maxJSONDepth bounds nesting: FromJSON reads what clients send.
 const maxJSONDepth = 500
 
+// maxJSONValues bounds the values of one text: each takes up to a hundred bytes, and the shortest is written in two.
+const maxJSONValues = 1 << 19
+
 // FromJSON reads one JSON text. Strings without escapes point into raw. NaN and Infinity, invalid UTF-8 and lone
 // surrogates, which no tokenizer takes, are errors.
 func FromJSON(raw string) (Value, error) {
@@ -50,6 +53,7 @@ type jsonReader struct {
 	itemAt  []Value
 	dictAt  []Dict
 	listAt  []List
+	read    int // values
 }
 
 // doubled makes room for one more, twice what there was: append grows long ones by a quarter, and so takes five times as much.
@@ -73,6 +77,10 @@ func carve[T any](block *[]T, n, size int) []T {
 func (r *jsonReader) value(depth int) Value {
 	if depth > maxJSONDepth {
 		r.Fail(fmt.Errorf("nested deeper than %d", maxJSONDepth))
+		return Value{}
+	}
+	if r.read++; r.read > maxJSONValues {
+		r.Fail(fmt.Errorf("more than %d values", maxJSONValues))
 		return Value{}
 	}
 	switch r.Peek() {

@@ -26,6 +26,11 @@ const Nil = 0xc0
 // errShort: the message is cut.
 var errShort = errors.New("message ends in the middle of a value")
 
+// mostItems bounds one list: a million blocks, or their tokens, are more than an engine tells of at once.
+const mostItems = 1 << 20
+
+var errLong = fmt.Errorf("list of more than %d items", mostItems)
+
 // Batch reads a frame [time, [event, …], rank]. Of each event of a known type it fills f, whose slices lie in a and in the
 // payload, and calls emit, which appends what the event says to a; tokens reads its array of token ids (see Fields.read). An
 // event that cannot be read, or that emit refuses, is counted and leaves nothing in a. Time and rank are skipped.
@@ -81,7 +86,7 @@ func Batch(payload []byte, a *kvevent.Arena, f *Fields, tokens func(b []byte) ([
 }
 
 // ArrayHeader reads an array's length; null is an empty array. A length greater than the number of bytes left is an error, so a
-// false length reserves no memory.
+// false length reserves no memory. So is one of more than mostItems: an item of a byte takes eight here, and more in what is made of it.
 func ArrayHeader(b []byte) (n int, rest []byte, err error) {
 	if len(b) > 0 && b[0] == Nil {
 		return 0, b[1:], nil
@@ -92,6 +97,9 @@ func ArrayHeader(b []byte) (n int, rest []byte, err error) {
 	}
 	if uint64(size) > uint64(len(rest)) {
 		return 0, b, errShort
+	}
+	if size > mostItems {
+		return 0, b, errLong
 	}
 	return int(size), rest, nil
 }

@@ -24,7 +24,7 @@ import (
 )
 
 // maxMessage bounds one message, all frames together. vLLM's largest batches are a few MB.
-const maxMessage = 64 << 20
+const maxMessage = 16 << 20
 
 const (
 	maxFrames = 16
