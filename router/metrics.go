@@ -90,7 +90,7 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 			}
 			return 0
 		}),
-		gauge("unserved_models", "Model names that requests of the last hour asked for and nobody serves; 64 stand for more.", func() float64 { return float64(r.unserved.count(r.opt.Now())) }),
+		gauge("unserved_models", "Model names that requests of the last hour asked for and nobody serves; 64 stand for more.", func() float64 { return float64(len(r.Unserved())) }),
 		gauge("predictions", "Blocks predicted to be held and not confirmed.", func() float64 { return float64(r.predicted.size.Load()) }),
 		counter("predictions_dropped_total", "Predicted blocks that ended early because there was no room.", r.predicted.dropped.Load),
 		gauge("requests_waiting_to_be_read", "Cleaned requests that wait because as many bytes as may be are being read.", func() float64 { return float64(r.lanes.queued()) }),

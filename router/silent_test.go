@@ -73,10 +73,10 @@ func TestWhatIsWarnedOf(t *testing.T) {
 	for i := range 100 {
 		w.decide(chatBody(fmt.Sprint("nobody-", i), `"hi"`))
 	}
-	if lines := logged.FilterField(zap.String("asked", "nobody-0")).Len(); lines != 1 || w.unserved.count(w.now) != mostUnserved {
-		t.Errorf("%d lines, %d names", lines, w.unserved.count(w.now))
+	if lines := logged.FilterField(zap.String("asked", "nobody-0")).Len(); lines != 1 || len(w.Unserved()) != mostUnserved {
+		t.Errorf("%d lines, %d names", lines, len(w.Unserved()))
 	}
-	if n := w.unserved.count(w.now.Add(2 * time.Hour)); n != 0 {
-		t.Errorf("%d names after two hours", n)
+	if n := w.unserved.names(w.now.Add(2 * time.Hour)); len(n) != 0 {
+		t.Errorf("%v after two hours", n)
 	}
 }

@@ -1,6 +1,8 @@
 package router
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"time"
 )
@@ -29,14 +31,13 @@ func (u *unserved) add(name string, now time.Time) {
 	}
 }
 
-// count forgets those that were not asked for lately, and counts the others.
-func (u *unserved) count(now time.Time) int {
+// names forgets those that were not asked for lately, and lists the others.
+func (u *unserved) names(now time.Time) []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	for name, at := range u.last {
-		if now.Sub(at) > unservedFor {
-			delete(u.last, name)
-		}
-	}
-	return len(u.last)
+	maps.DeleteFunc(u.last, func(_ string, at time.Time) bool { return now.Sub(at) > unservedFor })
+	return slices.Sorted(maps.Keys(u.last))
 }
+
+// Unserved are the model names that requests of the last hour asked for and nobody serves; 64 stand for more.
+func (r *Router) Unserved() []string { return r.unserved.names(r.opt.Now()) }

@@ -21,8 +21,9 @@ type view struct {
 	NotReady string
 	// Configuration is what is wrong with it as it was last read, or waits for a restart; "": nothing.
 	Configuration string
-	Silent        string // for how long Envoy has told nothing; "": it tells
-	Report        string // what steering brings, as text; "" while all is steered
+	Silent        string   // for how long Envoy has told nothing; "": it tells
+	Unserved      []string // model names that were asked for and nobody serves
+	Report        string   // what steering brings, as text; "" while all is steered
 
 	Saved            saved
 	First, FirstTail string // time to the first byte
@@ -89,6 +90,7 @@ func (c *cockpit) view(worker, image string) *view {
 	if since, silent := s.Router.Silent(); silent {
 		v.Silent = rough(time.Since(since))
 	}
+	v.Unserved = s.Router.Unserved()
 	c.fleet(v)
 	all := s.Router.Recent(1024)
 	v.Kept = len(all)

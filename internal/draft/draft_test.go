@@ -95,6 +95,8 @@ workers:
 - addr: W1
   ranks: 2
   events: {auto: true}
+envoy:
+  token_usage: true
 `, says: []string{"W0: vllm 0.32.0, simulated, serves m, blocks of 16 tokens, KV events at PUB0"}, saysNone: []string{"switch on", "Not learnt"}},
 		"without flags": {fleet: []sim.Config{{Model: "m", Bare: true}}, canary: true,
 			want: `models:
@@ -131,6 +133,8 @@ workers:
 - addr: W3
   class: sglang
   events: {auto: true}
+envoy:
+  token_usage: true
 `, says: []string{"W0: vllm 0.30.0 does not say where it publishes KV events", "W1: whether answers count cached tokens (--canary"}},
 		"SGLang of two ages": {fleet: []sim.Config{{Engine: sim.SGLang, Model: "o/m", ServedName: "m", BlockSize: 1, Blocks: 9999},
 			{Engine: sim.SGLang, Version: "0.5.6", Model: "o/m", ServedName: "m", BlockSize: 1, Blocks: 9999, Topic: "kv", Bare: false}},
@@ -150,6 +154,8 @@ workers:
 - addr: W1
   class: v0.5.6
   events: {zmq: PUB1, replay: REPLAY1, topic: kv}
+envoy:
+  token_usage: true
 `, says: []string{"--page-size 16"}, saysNone: []string{"sk-secret"}},
 		"TensorRT-LLM": {fleet: []sim.Config{{Engine: sim.TRTLLM, Model: "m", BlockSize: 32}},
 			want: `models:
@@ -251,6 +257,7 @@ kubernetes:
     events: {zmq: "tcp://{ip}` + port(w.EventsAddr()) + `", replay: "tcp://{ip}` + port(w.ReplayAddr()) + `"}
 envoy:
   worker_networks: ["127.0.0.0/16` + port(w.Addr()) + `"]
+  token_usage: true
 `
 	if plain := strings.ReplaceAll(text, `"`, ""); err != nil || plain != strings.ReplaceAll(want, `"`, "") {
 		t.Errorf("%v\n%s\nwant\n%s", err, text, want)

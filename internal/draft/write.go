@@ -117,9 +117,16 @@ func (d *drafter) workers(f *file) {
 			}
 		})
 	}
-	if len(networks) > 0 {
+	counts := false
+	d.each(func(_ *model, _ *class, w *worker) { counts = counts || w.CountsCached != nil && *w.CountsCached })
+	if len(networks) > 0 || counts {
 		f.WriteString("envoy:\n")
+	}
+	if len(networks) > 0 {
 		f.line("  ", "worker_networks", networks, "around the pods that were found: make it the pods' network")
+	}
+	if counts {
+		f.line("  ", "token_usage", true, "answers count cached tokens: predictions are checked against them. Needs Envoy 1.40")
 	}
 }
 

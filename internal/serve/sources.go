@@ -150,7 +150,10 @@ func (s *sources) rows(ix *indexer.Index) (rows []admin.Worker) {
 				r.EventsError = st.LastError
 			}
 			if !st.LastMessage.IsZero() {
-				r.LastEvent = time.Since(st.LastMessage).Round(time.Second).String() + " ago"
+				r.LastEvent = "within a second"
+				if ago := now.Sub(st.LastMessage).Truncate(time.Second); ago > 0 {
+					r.LastEvent = ago.String() + " ago"
+				}
 			}
 		}
 		if !f.Ready {
