@@ -113,6 +113,29 @@ func images(seed uint64, rate, seconds, hot float64) []*Request {
 	return m.trace
 }
 
+// reused are questions about a picture or two, half of which are of the last hundred. The text before them is another each time, so
+// no worker holds their blocks.
+func reused(seed uint64, rate, seconds float64) []*Request {
+	m := newMaker(seed, rate)
+	var last []uint64
+	for m.at < seconds {
+		r := m.turn(nil, 0)
+		r.add(Segment{m.id(), 40}, false)
+		for range 1 + m.IntN(2) {
+			var p uint64
+			if len(last) > 0 && m.Float64() < 0.5 {
+				p = last[m.IntN(len(last))]
+			} else {
+				p = m.id()
+				last = append(last, p)[max(0, len(last)-99):]
+			}
+			r.add(Segment{p, 400 + int(mix(p, 5)%1600)}, true)
+		}
+		m.say(r, m.about(40, 0.6), m.about(120, 0.6))
+	}
+	return m.trace
+}
+
 // siblings come sixteen at a time with one new prompt of 8,000 tokens.
 func siblings(seed uint64, rate, seconds float64) []*Request {
 	m := newMaker(seed, rate)

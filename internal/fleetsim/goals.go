@@ -141,6 +141,7 @@ func playGoals(w io.Writer, scenarios []Scenario, o Options) error {
 	}
 	images := slices.IndexFunc(scenarios, func(s Scenario) bool { return s.Name == "images" })
 	playReplicas(scenarios[images], 0.7, func(about, measured string, ok bool) { judge("images", 0.7, about, measured, ok) })
+	playEncoders(scenarios[images], 0.4, func(about, measured string, ok bool) { judge("encode pool", 0.4, about, measured, ok) })
 	at := slices.IndexFunc(scenarios, func(s Scenario) bool { return s.Workers == 1000 })
 	took, bytes := scenarios[at].cost()
 	judge(scenarios[at].Name, scenarios[at].Loads[0], "a decision takes 1 ms at most, p99", fmt.Sprintf("%.2f ms, %d MB", took.Seconds()*1e3, bytes>>20), took <= time.Millisecond)

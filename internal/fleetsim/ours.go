@@ -25,6 +25,7 @@ type sightline struct {
 	ids     []uint32
 	hashes  []uint64
 	alive   int
+	pool    *encoding // nil: workers encode for themselves
 	next    int
 }
 
@@ -59,6 +60,9 @@ func newSightline(v *View) Rule {
 			w.Slots[0].EventAge = func(time.Time) time.Duration { return 0 }
 		}
 		s.workers = append(s.workers, w)
+	}
+	if n := v.sim.setup.Encoders; n > 0 {
+		s.encoders(n)
 	}
 	var share func(*router.Shared)
 	if v.sim.setup.Sharing.Every > 0 {
@@ -95,8 +99,9 @@ func slotOf(w int) indexer.SlotID { return indexer.SlotID(w) }
 
 func (s *sightline) Pick(v *View, r *run) int {
 	s.now = v.Now
-	if len(v.Alive) != s.alive {
-		var in []*fleet.Worker
+	encoders := s.pool.turn(v)
+	if len(v.First)+len(v.Alive)+len(encoders) != s.alive {
+		in := slices.Clone(encoders)
 		for _, w := range append(slices.Clone(v.First), v.Alive...) {
 			in = append(in, s.workers[w])
 		}
@@ -108,7 +113,9 @@ func (s *sightline) Pick(v *View, r *run) int {
 	s.ids = p.IDs
 	d := s.router.Place(fmt.Sprint(s.next), cmp.Or(r.req.adapter(), modelName), p)
 	at := s.fleet.ByAddr(d.Targets[0].Addr)
-	r.booked = d
+	if r.booked = d; s.pool != nil {
+		s.pool.take(v, r.req, d.Encoder)
+	}
 	if named := d.Targets[0].Prefill; named != "" {
 		r.first = slices.IndexFunc(s.workers, func(w *fleet.Worker) bool { return w.Addr == named })
 	}

@@ -33,6 +33,9 @@ type Setup struct {
 	Joining   int // of the workers, the last ones come at JoinAt
 	Seed      uint64
 
+	Encoders                  int           // workers that encode for the others, under this repository's router
+	EncoderGoes, EncoderComes time.Duration // the last of them is away between these; 0: never
+
 	PredictedTTL time.Duration // of this repository's router; 0: 10 s
 }
 

@@ -41,7 +41,7 @@ func paceHeap(ctx context.Context) {
 
 // tellCollections sends after each collection, until ctx ends: the runtime tells of none, but it finalizes what nobody holds.
 func tellCollections(ctx context.Context, collected chan<- struct{}) {
-	type sentinel struct{ self *sentinel } // with a pointer, so that it gets a place of its own
+	type sentinel struct{ _ *sentinel } // with a pointer, so that it gets a place of its own
 	var again func(*sentinel)
 	again = func(s *sentinel) {
 		if ctx.Err() != nil {
