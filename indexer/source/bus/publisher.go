@@ -117,7 +117,7 @@ type Publisher struct {
 	lived     time.Time // when that was asked
 	changed   bool      // since the last snapshot
 	saving    bool
-	saved     time.Time // when the last one was tried; at first the start
+	saved     time.Time // when the last one was tried; at first the start, or never where there was none
 	made      int64     // when the stream was
 	asking    []*nats.Msg
 	stats     PublisherStats
@@ -138,7 +138,9 @@ func NewPublisher(ctx context.Context, o PublisherOptions) (*Publisher, error) {
 	if err := p.begin(ctx); err != nil {
 		return nil, err
 	}
-	p.saved = time.Now()
+	if p.stats.Resumed {
+		p.saved = time.Now()
+	} // else the first message has one: an agent that is killed before would leave nothing to go on from
 	if p.asks, err = o.NATS.Subscribe(o.Prefix.asks()+l.suffix, p.asked); err != nil {
 		return nil, err
 	}

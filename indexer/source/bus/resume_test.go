@@ -37,7 +37,7 @@ func TestAgentRestarts(t *testing.T) {
 	}{
 		{name: "ended", kept: 20, missed: 15, resumed: true, keeps: true},
 		{name: "ended, nothing came meanwhile", kept: 20, resumed: true, keeps: true},
-		{name: "killed before its first snapshot", kept: 20, killed: true, missed: 15, every: time.Hour, partial: true},
+		{name: "killed behind its first message's snapshot", kept: 20, killed: true, missed: 15, every: time.Hour, resumed: true, keeps: true},
 		{name: "killed after a snapshot", kept: 20, killed: true, missed: 15, every: 200 * time.Millisecond, resumed: true},
 		{name: "killed behind a snapshot, and the engine keeps nothing of that", kept: 1, killed: true, every: time.Hour, asked: true, resumed: true, keeps: true},
 		{name: "away for longer than the engine keeps", kept: 5, missed: 15, resumed: true, partial: true},
@@ -88,7 +88,7 @@ func TestAgentRestarts(t *testing.T) {
 				early.await("w")
 			}
 			early.same("w", payloads[:half], prompts)
-			if c.every == 200*time.Millisecond {
+			if c.killed {
 				until(t, "a snapshot", func() bool { return first.Stats().Snapshots > 0 })
 			}
 			before := early.feeds["w"].Stats()

@@ -68,7 +68,7 @@ func TestBadWire(t *testing.T) {
 				go func() { _ = l.Run(ctx) }()
 				o := bus.PublisherOptions{NATS: conn, Rank: -1, Replays: true}
 				r.agent(o, r.path())
-				younger := r.agent(o, r.path())
+				_, younger := r.agent(o, r.path())
 				_, h := r.hear(l, -1)
 				r.traffic(func(i int) {
 					if i == badRequests/2 { // the younger agent is started anew
@@ -102,7 +102,7 @@ func TestBadWireOfOneRank(t *testing.T) {
 						go func() { _ = l.Run(ctx) }()
 						o := bus.PublisherOptions{NATS: l.NATS, Rank: 0, Replays: true}
 						heard.Close()
-						heard = r.agent(o, good)
+						_, heard = r.agent(o, good)
 						_, good0 = r.hear(l, 0)
 						o.Rank = 1
 						r.agent(o, bad)
@@ -241,7 +241,7 @@ func (r *rig) feed(o stream.Options) (*stream.Feed, indexer.SlotID) {
 }
 
 // agent publishes what it hears of a rank.
-func (r *rig) agent(o bus.PublisherOptions, z stream.ZMQ) *stream.Feed {
+func (r *rig) agent(o bus.PublisherOptions, z stream.ZMQ) (*bus.Publisher, *stream.Feed) {
 	r.Helper()
 	o.Worker, o.CountCopies = "w", r.cfg.Engine == VLLM
 	p, err := bus.NewPublisher(r.Context(), o)
@@ -252,7 +252,7 @@ func (r *rig) agent(o bus.PublisherOptions, z stream.ZMQ) *stream.Feed {
 	p.Options(&from)
 	f := stream.Start(from)
 	r.Cleanup(f.Close)
-	return f
+	return p, f
 }
 
 // hear follows what agents publish.
