@@ -80,10 +80,15 @@ func initialised(t *testing.T, model string, workers []string) *lab.Lab {
 	l := &lab.Lab{Admin: freeAddr(t)}
 	listen, clients, envoyAdmin := freeAddr(t), freeAddr(t), freeAddr(t)
 	l.URL = "http://" + clients
-	f, err := os.OpenFile(config, os.O_APPEND|os.O_WRONLY, 0)
-	if err == nil {
-		_, err = fmt.Fprintf(f, "listen: %s\nadmin: %s\nenvoy: {listen: %q, admin: %q}\nlog_level: error\n", listen, l.Admin, clients, envoyAdmin)
-		err = errors.Join(err, f.Close())
+	draft, err := os.ReadFile(config)
+	if err == nil { // the draft's own keys of envoy stay
+		ports := fmt.Sprintf("listen: %s\nadmin: %s\nlog_level: error\nenvoy:\n  listen: %q\n  admin: %q\n", listen, l.Admin, clients, envoyAdmin)
+		if before, after, ok := strings.Cut(string(draft), "\nenvoy:\n"); ok {
+			draft = []byte(before + "\n" + ports + after)
+		} else {
+			draft = append(draft, ports...)
+		}
+		err = os.WriteFile(config, draft, 0o600)
 	}
 	text, readErr := os.ReadFile(proxy)
 	if err = errors.Join(err, readErr); err != nil {
