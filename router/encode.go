@@ -13,9 +13,9 @@ import (
 // and of n workers one that comes or goes moves every nth picture and no other.
 //
 // llm-d's sidecar gives a request's i-th picture to the i-th address, and those behind the last address to the first again (0.7 to 0.10,
-// connector_epd_shared_storage.go, since 0.9 connector_ec_common.go). Which one is the i-th is certain where no picture stands there twice (up to 0.10 equal URLs count once, on its
-// main each counts) and where all are of one kind (a prompt may have them in another order than the body). Else the first one's worker
-// is named for all.
+// connector_epd_shared_storage.go, since 0.9 connector_ec_common.go). Which one is the i-th is certain where no picture stands there
+// twice (up to 0.10 equal URLs count once, on its main each counts) and where all are of one kind (a prompt may have them in another
+// order than the body). Else the first one's worker is named for all.
 
 // encoder says who encodes the media of a prompt for its best candidate, as ip:port,ip:port; "": that candidate does.
 func (x *decision) encoder(p *engine.Prompt, best *choose.Candidate) string {

@@ -318,6 +318,7 @@ func (f *Fleet) Confirm(id, addr string, source uint64) (now, moved *Booking, ok
 			b.Place(&b.Booking)
 		} else {
 			b.hold.undo(at)
+			b.Load = 0                                        // whether that worker had the adapter is not known
 			if b.From = 0; w.Class != was.Slot.Worker.Class { // its blocks have other hashes
 				b.Locals = nil
 			}

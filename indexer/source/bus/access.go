@@ -172,7 +172,8 @@ func (a Access) Connect(o ConnectOptions) (*nats.Conn, error) {
 		}
 	}
 	list = append(list, nats.Name(o.Name), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.IgnoreAuthErrorAbort(),
-		nats.ReconnectWait(250*time.Millisecond), nats.ReconnectJitter(time.Second, time.Second), nats.PingInterval(5*time.Second), nats.MaxPingsOutstanding(2), // a server that was cut off is left for another after 15 s
+		nats.ReconnectWait(250*time.Millisecond), nats.ReconnectJitter(time.Second, time.Second),
+		nats.PingInterval(5*time.Second), nats.MaxPingsOutstanding(2), // a server that was cut off is left for another after 15 s
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { o.Log.Warn("NATS is away", zap.Error(err)) }),
 		nats.ConnectHandler(func(*nats.Conn) {
 			if again() {
