@@ -446,6 +446,7 @@ func BenchmarkJoin(b *testing.B) {
 	_, p := agent(b, nc, "w")
 	e := block100k()
 	for i := range e {
+		p.told(&e[i])
 		if err := p.Store(&e[i]); err != nil {
 			b.Fatal(err)
 		}
