@@ -157,16 +157,19 @@ func (n *naiveSlot) confirm(engineHash uint64) (confirmed int) {
 	return confirmed
 }
 
-func (n *naiveSlot) match(locals []uint64) (m Match) {
+// match is how many leading blocks are held, and how many of them on the GPU.
+func (n *naiveSlot) match(locals []uint64) (m Match, gpu uint32) {
 	path := uint64(frontPath)
 	for _, l := range locals {
 		path = pathOf(path, l)
 		if held := n.paths[path]; held == nil || *held == [Tiers]int{} {
 			break
+		} else if held[GPU] > 0 && gpu == m.Blocks {
+			gpu++
 		}
 		m.Blocks++
 	}
-	return m
+	return m, gpu
 }
 
 // script drives both indexes with the same random calls.
@@ -459,16 +462,16 @@ func (s *script) check(doc []uint64) {
 	s.x.Match(q, &s.m)
 	longest, found := 0, 0
 	for _, id := range s.live {
-		want := s.model.slots[id].match(q)
+		want, gpu := s.model.slots[id].match(q)
 		want.Slot = id
 		longest = max(longest, int(want.Blocks))
 		got := Match{Slot: id}
-		if i, ok := slices.BinarySearchFunc(s.m.Slots, id, func(r Match, id SlotID) int { return int(r.Slot) - int(id) }); ok {
+		if i, ok := slices.BinarySearchFunc(s.m.Slots, id, Match.bySlot); ok {
 			got = s.m.Slots[i]
 			found++
 		}
-		if got != want {
-			s.fail("lookup of %d blocks, slot %d: %+v, model %+v", len(q), id, got, want)
+		if on := s.m.OnGPU(got); got != want || on != gpu {
+			s.fail("lookup of %d blocks, slot %d: %+v, %d on the GPU, model %+v, %d", len(q), id, got, on, want, gpu)
 		}
 	}
 	if s.m.Longest != longest || found != len(s.m.Slots) {

@@ -42,14 +42,14 @@ func (m *memory) firstAt(id uint32) uint32 {
 	return id
 }
 
-// heldAt returns a mask of the blocks that a slot holds at one base, on the page id or those behind it with the same base,
-// and the page behind these.
-func (m *memory) heldAt(id uint32) (held uint16, base int, next uint32) {
+// heldAt returns masks of the blocks that a slot holds at one base, in any tier and on the GPU, on the page id or those behind
+// it with the same base, and the page behind these.
+func (m *memory) heldAt(id uint32) (held, gpu uint16, base int, next uint32) {
 	pg := m.page(id)
-	held, base, next = pg.any(), int(pg.base), pg.next
+	held, gpu, base, next = pg.any(), pg.held[GPU], int(pg.base), pg.next
 	for next != noPage && int(m.page(next).base) == base {
 		pg = m.page(next)
-		held, next = held|pg.any(), pg.next
+		held, gpu, next = held|pg.any(), gpu|pg.held[GPU], pg.next
 	}
-	return held, base, next
+	return held, gpu, base, next
 }

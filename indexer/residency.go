@@ -6,71 +6,117 @@ import "math/bits"
 // node.
 //
 //	bits  0..31  slot
-//	bits 32..43  leading: number of leading blocks held, in any tier
-//	bit  44      beyond:  the slot may hold blocks behind the leading ones (only writers ask)
+//	bits 32..44  front of the blocks held in any tier
+//	bits 45..57  front of those held on the GPU
+//	bit  58      these two have not as many leading blocks (lookups ask for nothing more while it is 0)
 type residency uint64
 
+// front is how many of a node's leading blocks are held.
+//
+//	bits  0..11  leading: their number
+//	bit  12      beyond:  some may be held behind them (only writers ask)
+type front uint64
+
 const (
-	residencyBeyond residency = 1 << 44
-	leadingMask               = 1<<12 - 1
+	frontBits       = 13
+	frontMask front = 1<<frontBits - 1
+	beyond    front = 1 << 12
+	anyTier         = 32
+	gpuTier         = anyTier + frontBits
+	offGPU          = residency(1) << (gpuTier + frontBits)
 )
 
-func newResidency(id SlotID, leading int, flags residency) residency {
-	return residency(id) | residency(leading)<<32 | flags
+func newResidency(id SlotID, held, gpu front) residency {
+	res := residency(id) | residency(held)<<anyTier | residency(gpu)<<gpuTier
+	if held.leading() != gpu.leading() {
+		res |= offGPU
+	}
+	return res
 }
 
 func (res residency) slot() SlotID { return SlotID(res) }
-func (res residency) leading() int { return int(res>>32) & leadingMask }
+func (res residency) held() front  { return front(res>>anyTier) & frontMask }
+func (res residency) gpu() front   { return front(res>>gpuTier) & frontMask }
+
+func (res residency) leading() int { return res.held().leading() }
 
 // stored returns the residency after blocks [from, to) were stored; false if it must be read from the pages.
-func (res residency) stored(from, to int) (residency, bool) {
-	switch leading := res.leading(); {
-	case to <= leading:
-		return res, true
-	case from > leading:
-		return res | residencyBeyond, true
+func (res residency) stored(tier Tier, from, to int) (residency, bool) {
+	held, ok := res.held().stored(from, to)
+	gpu := res.gpu()
+	if tier == GPU && ok {
+		gpu, ok = gpu.stored(from, to)
 	}
-	return newResidency(res.slot(), to, 0), res&residencyBeyond == 0
+	return newResidency(res.slot(), held, gpu), ok
 }
 
-// cut returns the residency after blocks were removed from all tiers: low is the first of them, and count is how many of
-// them were leading blocks.
-func (res residency) cut(low, count int) residency {
-	leading := res.leading()
-	if low >= leading {
-		return res
+func (f front) leading() int { return int(f &^ beyond) }
+
+func (f front) stored(from, to int) (front, bool) {
+	switch leading := f.leading(); {
+	case to <= leading:
+		return f, true
+	case from > leading:
+		return f | beyond, true
 	}
-	flags := res & residencyBeyond
-	if count != leading-low {
-		flags = residencyBeyond
+	return front(to), f&beyond == 0
+}
+
+// removed sums up the blocks that were taken away from a front: the first one's offset, and how many were leading.
+type removed struct{ low, leading int }
+
+// add takes down that the block at an offset was taken away from a front.
+func (r *removed) add(f front, offset int) {
+	if r.low = min(r.low, offset); offset < f.leading() {
+		r.leading++
 	}
-	return newResidency(res.slot(), low, flags)
+}
+
+// cut returns the front after blocks were removed.
+func (f front) cut(r removed) front {
+	leading := f.leading()
+	if r.low >= leading {
+		return f
+	}
+	after := front(r.low) | f&beyond
+	if r.leading != leading-r.low {
+		after |= beyond
+	}
+	return after
 }
 
 // residencyFrom computes the residency from a slot's pages: exact, at one cache miss a page.
 func (m *memory) residencyFrom(id SlotID, first uint32) residency {
-	leading := 0
+	var held, gpu front
 	for at := first; at != noPage; {
-		held, base, next := m.heldAt(at)
-		if base != leading {
-			return newResidency(id, leading, residencyBeyond)
-		}
-		n := bits.TrailingZeros16(^held)
-		if leading += n; n < pageBlocks {
-			if held>>n != 0 || next != noPage {
-				return newResidency(id, leading, residencyBeyond)
-			}
-			break
+		all, onGPU, base, next := m.heldAt(at)
+		if held, gpu = held.page(base, all), gpu.page(base, onGPU); held&beyond != 0 {
+			return newResidency(id, held, gpu|beyond)
 		}
 		at = next
 	}
-	return newResidency(id, leading, 0)
+	return newResidency(id, held, gpu)
+}
+
+// page goes on with the blocks of the next page.
+func (f front) page(base int, blocks uint16) front {
+	leading := f.leading()
+	switch n := bits.TrailingZeros16(^blocks); {
+	case f&beyond != 0 || blocks == 0:
+		return f
+	case base != leading:
+		return f | beyond
+	case blocks>>n != 0:
+		return front(leading+n) | beyond
+	default:
+		return front(leading + n)
+	}
 }
 
 // lastHeld is one more than the last offset that the pages hold; 0 if they hold nothing.
 func (m *memory) lastHeld(id uint32) (end int) {
 	for id != noPage {
-		held, base, next := m.heldAt(id)
+		held, _, base, next := m.heldAt(id)
 		if held != 0 {
 			end = base + bits.Len16(held)
 		}

@@ -276,7 +276,7 @@ func (sh *shard) trim(id uint32) (parent uint32) {
 		residencies, pages, next := sh.mem.residenciesOf(nd, at)
 		for i, res := range residencies {
 			end := res.leading()
-			if res&residencyBeyond != 0 {
+			if res.held()&beyond != 0 {
 				end = sh.mem.lastHeld(pages[i])
 			}
 			if top = max(top, end); top >= length {

@@ -74,9 +74,9 @@ func TestSnapshot(t *testing.T) {
 				if i := slices.IndexFunc(m.Slots, func(r Match) bool { return r.Slot == to }); i >= 0 {
 					got1 = m.Slots[i]
 				}
-				want1 := n.match(doc)
-				if want1.Slot = to; got1 != want1 {
-					t.Fatalf("seed %d: loaded %+v, model %+v", seed, got1, want1)
+				want1, gpu := n.match(doc)
+				if want1.Slot = to; got1 != want1 || m.OnGPU(got1) != gpu {
+					t.Fatalf("seed %d: loaded %+v, %d on the GPU, model %+v, %d", seed, got1, m.OnGPU(got1), want1, gpu)
 				}
 			}
 		}

@@ -121,7 +121,7 @@ func (w *writer) hold(id uint32, off int, near uint32, engineHashes []uint64, fi
 		n += k
 	}
 	if n > 0 {
-		if next, ok := res.stored(off, off+n); ok {
+		if next, ok := res.stored(w.tier, off, off+n); ok {
 			*res = next
 		} else {
 			*res = sh.mem.residencyFrom(w.id, *head)
@@ -258,12 +258,12 @@ func (s *slot) release(refs []uint32, tiers uint8) (unknown int) {
 	sh.lock.Lock()
 	nd := sh.node(id)
 	res, head := mem.residencyOf(nd, s.id)
-	all := res.leading()
-	// Of the blocks that the slot no longer holds at all: lowest and highest offset, and how many were leading.
-	low, top, front := maxNodeBlocks, -1, 0
+	all, onGPU := removed{low: maxNodeBlocks}, removed{low: maxNodeBlocks} // what the slot no longer holds, at all and on the GPU
+	top := -1                                                              // of all
 	for i, ref := range refs {
 		pageID, bit := ref/pageBlocks, ref%pageBlocks
 		pg := mem.page(pageID)
+		wasOnGPU := tiers&(1<<GPU) != 0 && pg.held[GPU]>>bit&1 != 0
 		var was uint16
 		for k := range pg.held {
 			if tiers>>k&1 != 0 {
@@ -276,13 +276,16 @@ func (s *slot) release(refs []uint32, tiers uint8) (unknown int) {
 			refs[i] = noRef
 			continue
 		}
-		left := pg.any()
+		left, offset := pg.any(), int(pg.base)+int(bit)
+		held, gpu, _, _ := mem.heldAt(mem.firstAt(pageID))
+		if wasOnGPU && gpu>>bit&1 == 0 {
+			onGPU.add(res.gpu(), offset)
+		}
 		if left>>bit&1 != 0 {
 			refs[i] = noRef
 			continue
 		}
 		s.unhold(pageID, 1<<bit)
-		held, _, _ := mem.heldAt(mem.firstAt(pageID))
 		if left == 0 {
 			unlink(mem, pg, head)
 			s.freePage(pageID)
@@ -290,16 +293,13 @@ func (s *slot) release(refs []uint32, tiers uint8) (unknown int) {
 		if held>>bit&1 != 0 { // the same content under another engine hash
 			continue
 		}
-		offset := int(pg.base) + int(bit)
-		low, top = min(low, offset), max(top, offset)
-		if offset < all {
-			front++
-		}
+		all.add(res.held(), offset)
+		top = max(top, offset)
 	}
 	if *head == noPage {
 		sh.runs.dropResidency(nd, s.id)
 	} else {
-		*res = res.cut(low, front)
+		*res = newResidency(s.id, res.held().cut(all), res.gpu().cut(onGPU))
 	}
 	parent := uint32(root)
 	if top+1 == nd.length() {
