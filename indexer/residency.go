@@ -91,7 +91,7 @@ func (m *memory) residencyFrom(id SlotID, first uint32) residency {
 	for at := first; at != noPage; {
 		all, onGPU, base, next := m.heldAt(at)
 		if held, gpu = held.page(base, all), gpu.page(base, onGPU); held&beyond != 0 {
-			return newResidency(id, held, gpu|beyond)
+			return newResidency(id, held, gpu) // what lies behind comes into a front only when held is read again
 		}
 		at = next
 	}

@@ -31,6 +31,8 @@ type booked struct {
 	proven        int         // blocks that events proved at the decision
 	promised      atomic.Pointer[promise]
 	cached        int            // tokens predicted to be cached on slot; -1: no answer can be compared with it
+	offloaded     int            // of them, those in its lower tiers
+	unit          int            // tokens that these give back at once
 	lower         bool           // cached is a lower bound
 	upper         bool           // cached is an upper bound
 	stale         bool           // the slot's events had not come for long: the engine's own count is all that corrects the index
@@ -45,13 +47,14 @@ type standing struct {
 	slot                     *fleet.Slot
 	class                    int
 	exact, predicted, encode int
+	offloaded                int // of exact, what has to be fetched from a lower tier
 	rate                     float64
 	stores                   uint64 // stored events that the index had of it
 	doubtful                 bool
 }
 
 func (x *decision) standingOf(class int, slot *fleet.Slot, c *choose.Candidate) standing {
-	return standing{slot: slot, class: class, exact: c.Exact, predicted: c.Predicted, encode: c.Encode, rate: c.Rate, stores: x.opt.Index.Stores(slot.ID), doubtful: c.Doubtful}
+	return standing{slot: slot, class: class, exact: c.Exact, predicted: c.Predicted, offloaded: c.Offloaded, encode: c.Encode, rate: c.Rate, stores: x.opt.Index.Stores(slot.ID), doubtful: c.Doubtful}
 }
 
 // cached is how many of a prompt's tokens the engine should find. It always computes the last token, so a prompt that is held
@@ -111,7 +114,7 @@ func (x *decision) book(best *choose.Candidate, class int) {
 func (r *Router) at(b *booked, st *standing, a *asked) fleet.Booking {
 	id, size := st.slot.ID, a.class.BlockSize
 	b.slot, b.stores, b.locals, b.chain, b.size, b.usage, b.mute = st.slot, st.stores, a.locals, a.chain, size, a.usage, a.class.rules.MuteCached
-	b.tokens = len(a.prompt.IDs)
+	b.tokens, b.offloaded, b.unit = len(a.prompt.IDs), st.offloaded, a.class.unit*size
 	b.exact, b.stale = !st.doubtful && st.exact > 0 && st.predicted <= st.exact, st.doubtful
 	b.lower, b.upper = r.opt.Index.Partial(id), r.opt.Index.Recurrent(id) || a.skip
 	if !st.doubtful { // else no event will tell of what it gets
@@ -121,7 +124,7 @@ func (r *Router) at(b *booked, st *standing, a *asked) fleet.Booking {
 	if b.cached = cached; a.several {
 		b.cached = -1 // what is reported is of another prompt or all (vLLM: the last that ends; SGLang: the sum)
 	}
-	work := fleet.Booking{Tokens: b.tokens - cached + st.encode, Context: a.answers * b.tokens, Answers: a.answers}
+	work := fleet.Booking{Tokens: b.tokens - cached + st.encode, Fetch: st.offloaded, Context: a.answers * b.tokens, Answers: a.answers}
 	if a.prompt.Exact && !r.elsewhere(b.locals) { // else its last block is not the last that it will store
 		work.Locals, work.From = b.locals, st.predicted/size
 	}

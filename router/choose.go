@@ -37,6 +37,9 @@ type blocks struct {
 	held          []indexer.Match // that are they
 }
 
+// overlap is how many leading blocks of a prompt a slot holds, in any tier, and how many of them its GPU has.
+type overlap struct{ blocks, gpu int32 }
+
 // choose picks the slot for a prompt, says why, and books it.
 func (x *decision) choose() {
 	if len(x.slots) == 0 {
@@ -59,7 +62,7 @@ func (x *decision) choose() {
 	x.out.PromptTokens = len(rd.prompt.IDs)
 	// An engine always computes the last token, so a prompt that is held whole loses its last block (vLLM).
 	most := max(0, x.out.PromptTokens-1) / size * size
-	x.out.CachedTokens = min(best.Predicted, most)
+	x.out.CachedTokens, x.out.OffloadedTokens = min(best.Predicted, most), min(best.Offloaded, most)
 	x.out.MatchedBlocks = x.out.CachedTokens / size
 	if x.out.CachedTokens == 0 && len(rd.prompt.IDs) >= beginning {
 		x.out.Begins = uint32(maphash.Comparable(x.seed, [beginning]uint32(rd.prompt.IDs)))
@@ -101,7 +104,11 @@ func (x *decision) addCandidates(class int) {
 		}
 		c := x.candidate(i)
 		c.Tokens, c.Load = tokens, x.adapters.work(slot, x.adapter, x.model.MaxLoRAs)
-		c.Exact, c.Doubtful = x.proven(slot)
+		var gpu int
+		c.Exact, gpu, c.Doubtful = x.proven(slot, class)
+		if c.Offloaded = (c.Exact - gpu) * size; c.Offloaded > 0 {
+			c.Fetches = slot.Fetches()
+		}
 		s.reach.add(uint32(slot.ID), c.Exact)
 		s.candidates = append(s.candidates, c)
 	}
@@ -117,11 +124,15 @@ func (x *decision) addCandidates(class int) {
 	x.addShut(class, looked)
 }
 
-// proven is how many leading blocks of the prompt that was matched last a slot's events tell of, and whether that is in doubt.
-func (x *decision) proven(slot *fleet.Slot) (blocks int, doubtful bool) {
-	blocks = x.mem.overlapOf(slot)
+// proven is how many leading blocks of the prompt that was matched last a slot's events tell of, how many of them its GPU has, and
+// whether that is in doubt. What lower tiers hold counts in whole units: less of one they do not give back.
+func (x *decision) proven(slot *fleet.Slot, class int) (blocks, gpu int, doubtful bool) {
+	held := x.mem.overlapOf(slot)
 	age, _ := ageOf(slot, x.now)
-	return believed(blocks, age)
+	blocks, doubtful = believed(int(held.blocks), age)
+	gpu = min(blocks, int(held.gpu))
+	unit := x.model.classes[class].unit
+	return max(gpu, blocks/unit*unit), gpu, doubtful
 }
 
 // candidate is a slot with its load: all that a choice by load knows.
@@ -184,9 +195,9 @@ func (x *decision) sameBlocks(class int) *blocks {
 // match looks up how many leading blocks each slot holds, in the place of the match before; without look none holds any.
 func (s *scratch) match(x *decision, keys *blocks, look bool) {
 	for _, h := range s.matches.Slots {
-		s.overlap[h.Slot] = 0
+		s.overlap[h.Slot] = overlap{}
 	}
-	s.matches.Slots = s.matches.Slots[:0]
+	s.matches.Slots, s.matches.GPU = s.matches.Slots[:0], s.matches.GPU[:0]
 	switch {
 	case keys.told && look:
 		s.matches.Slots = append(s.matches.Slots, keys.held...)
@@ -195,17 +206,20 @@ func (s *scratch) match(x *decision, keys *blocks, look bool) {
 	}
 	for _, h := range s.matches.Slots {
 		for int(h.Slot) >= len(s.overlap) {
-			s.overlap = append(s.overlap, 0)
+			s.overlap = append(s.overlap, overlap{})
 		}
-		s.overlap[h.Slot] = int32(h.Blocks)
+		s.overlap[h.Slot] = overlap{int32(h.Blocks), int32(h.Blocks)}
+	}
+	for _, h := range s.matches.GPU {
+		s.overlap[h.Slot].gpu = int32(h.Blocks)
 	}
 }
 
-func (s *scratch) overlapOf(slot *fleet.Slot) int {
+func (s *scratch) overlapOf(slot *fleet.Slot) overlap {
 	if int(slot.ID) >= len(s.overlap) {
-		return 0
+		return overlap{}
 	}
-	return int(s.overlap[slot.ID])
+	return s.overlap[slot.ID]
 }
 
 // addPictures fills in, per candidate, one of slots, the picture tokens behind its cached prefix: to encode, or in its encoder cache.

@@ -52,7 +52,7 @@ func (x *decision) considered() []Considered {
 		c := &x.ranked[i]
 		slot, terms := x.slots[c.Slot], f.Cost(c)
 		out[i] = Considered{Encode: c.Encode, Doubtful: c.Doubtful, Trial: c.First, Candidate: decisionlog.Candidate{Worker: slot.Worker.Name, Rank: slot.Rank,
-			Exact: c.Exact, Predicted: c.Predicted, Inflight: c.Inflight, Backlog: c.Backlog, Rate: c.Rate, Cost: terms.Sum(), Terms: terms}}
+			Exact: c.Exact, Predicted: c.Predicted, Offloaded: c.Offloaded, Inflight: c.Inflight, Backlog: c.Backlog, Rate: c.Rate, Cost: terms.Sum(), Terms: terms}}
 	}
 	return out
 }
@@ -71,7 +71,7 @@ func (x *decision) excluded(most int) (out []Considered) {
 				x.mem.match(x, keys, true)
 				class = own
 			}
-			c.Exact, c.Doubtful = x.proven(slot)
+			c.Exact, _, c.Doubtful = x.proven(slot, own)
 			c.Predicted = x.predicted.leading(uint32(slot.ID), keys.chain, c.Exact, x.now) * size
 			c.Exact *= size
 		}

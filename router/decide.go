@@ -50,8 +50,8 @@ type scratch struct {
 	blocks     []blocks  // by class
 	longest    int       // tokens of the longest prompt of all readings
 	matches    indexer.Matches
-	overlap    []int32 // leading blocks held, by slot; those of matches are not 0
-	reach      reaches // by candidate of the class at hand
+	overlap    []overlap // by slot; those of matches are not 0
+	reach      reaches   // by candidate of the class at hand
 	shut       shut
 	candidates []choose.Candidate
 	decoders   []choose.Candidate // where others prefill, ranked

@@ -141,7 +141,7 @@ func (x *decision) leave(b *booked) {
 	}
 }
 
-const standingBytes = 64
+const standingBytes = 80
 
 // pick names the targets that a request gets of which nothing is known, and gives the first. The choice stays what it was.
 func (x *decision) pick() *fleet.Slot {
@@ -161,7 +161,7 @@ func (r *Router) place(b *booked, at *fleet.Booking) {
 	b.slot = at.Slot
 	if st := b.left.of(at.Slot); st != nil && b.left.asked != nil {
 		work := r.at(b, st, &b.left.asked[st.class])
-		at.Tokens, at.Context, at.Locals, at.From = work.Tokens, work.Context, work.Locals, work.From
+		at.Tokens, at.Fetch, at.Context, at.Locals, at.From = work.Tokens, work.Fetch, work.Context, work.Locals, work.From
 		if r.opt.Index.Stores(st.slot.ID) != st.stores { // its events may have come already, and tell nothing any more
 			at.Locals = nil
 		}

@@ -16,6 +16,7 @@ type metrics struct {
 	seconds   prometheus.Histogram
 	prompt    *prometheus.CounterVec // tokens by model
 	cached    *prometheus.CounterVec // tokens predicted as cached, by model and reason
+	offloaded *prometheus.CounterVec // of them, those in lower tiers, by model
 	held      *prometheus.CounterVec // tokens that the worker which held most held, by model
 	regret    *prometheus.CounterVec // of them, those that the chosen one lacked, by model and why it was chosen
 	late      *prometheus.CounterVec // the same in seconds
@@ -46,6 +47,7 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 			Buckets: prometheus.ExponentialBuckets(50e-6, 2, 14)}),
 		prompt:    vec("prompt_tokens_total", "Prompt tokens of decided requests.", "model"),
 		cached:    vec("predicted_cached_tokens_total", "Prompt tokens predicted to be cached on the chosen worker.", "model", "reason"),
+		offloaded: vec("predicted_offloaded_tokens_total", "Prompt tokens, of those predicted to be cached, that the chosen worker has to fetch from a lower tier: CPU, disk or a shared store.", "model"),
 		held:      vec("held_tokens_total", "Prompt tokens that the worker held which held most of its prompt.", "model"),
 		regret:    vec("regret_tokens_total", "Prompt tokens held elsewhere and not on the chosen worker, by why it was chosen.", "model", "why"),
 		late:      vec("regret_seconds_total", "Time that chosen workers take to prefill them, by the rate that each has shown.", "model", "why"),
@@ -73,7 +75,7 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 	counter := func(name, help string, get func() uint64) prometheus.Collector {
 		return prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "sightline", Name: name, Help: help}, func() float64 { return float64(get()) })
 	}
-	reg.MustRegister(r.waiters.total, m.decisions, m.down, m.seconds, m.prompt, m.cached, m.held, m.regret, m.late, m.asked, m.found, m.outcomes, m.told, m.promised, m.removed, m.stored, m.moved, m.corrected, m.unmatched, m.failures, m.missing, m.inTime, m.shed, r.opt.Report,
+	reg.MustRegister(r.waiters.total, m.decisions, m.down, m.seconds, m.prompt, m.cached, m.offloaded, m.held, m.regret, m.late, m.asked, m.found, m.outcomes, m.told, m.promised, m.removed, m.stored, m.moved, m.corrected, m.unmatched, m.failures, m.missing, m.inTime, m.shed, r.opt.Report,
 		gauge("requests_open", "Decided requests that have not ended.", func() float64 { return float64(r.opt.Fleet.Open()) }),
 		counter("bookings_expired_total", "Requests that ended without a report from Envoy.", r.opt.Fleet.Expired),
 		gauge("workers_out", "Workers that get trial requests only, because they fail, or nothing, because they say that they are not well.", func() (n float64) {
@@ -108,6 +110,7 @@ func (m *metrics) decided(d *Decision, took time.Duration) {
 	}
 	m.prompt.WithLabelValues(d.Model).Add(float64(d.PromptTokens))
 	m.cached.WithLabelValues(d.Model, string(d.Reason)).Add(float64(d.CachedTokens))
+	m.offloaded.WithLabelValues(d.Model).Add(float64(d.OffloadedTokens))
 	m.held.WithLabelValues(d.Model).Add(float64(d.HeldTokens))
 	m.totals.decisions.Add(1)
 	m.totals.prompt.Add(uint64(d.PromptTokens))

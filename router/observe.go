@@ -104,17 +104,26 @@ func (r *Router) ended(o Outcome) {
 
 // disproved tells whether the engine found less than its events promised (a reset that it has not told yet). One block less
 // says nothing: vLLM keeps back the last one that it finds where it drafts with EAGLE or MTP (read in 0.10 to 0.33), and
-// one that was evicted since the decision is told by an event.
+// one that was evicted since the decision is told by an event. Engines count what they fetch from lower tiers (vLLM's
+// num_cached_tokens with a connector's, SGLang's device, host and storage), in units of these: less than one says nothing either.
 func (b *booked) disproved(o Outcome) bool {
-	return (b.exact || b.stale) && !b.upper && o.Code == http.StatusOK && o.CachedTokens >= 0 && o.CachedTokens < b.cached-b.size
+	return (b.exact || b.stale) && !b.upper && o.Code == http.StatusOK && o.CachedTokens >= 0 && o.CachedTokens < b.cached-b.slack()
+}
+
+// slack is how many tokens less than promised an engine may find.
+func (b *booked) slack() int {
+	if b.offloaded > 0 {
+		return max(b.size, b.unit)
+	}
+	return b.size
 }
 
 // correct takes out of the index what a slot did not find, unless it has stored that since. When it happens again and again
-// its feed starts anew.
+// its feed starts anew; not where lower tiers alone have less: some tell what they store and never what they drop (LMCache).
 func (r *Router) correct(slot *fleet.Slot, b *booked, cached int) {
 	n, _ := r.opt.Index.Drop(slot.ID, b.locals, cached/b.size, b.stores)
 	r.metrics.corrected.Add(float64(n))
-	if r.suspects.count(slot, r.opt.Now()) && r.opt.Resync != nil {
+	if cached < b.cached-b.offloaded-b.size && r.suspects.count(slot, r.opt.Now()) && r.opt.Resync != nil {
 		r.opt.Resync(slot)
 	}
 }

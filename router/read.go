@@ -29,6 +29,7 @@ type Class struct {
 	Name      string       // as fleet.Worker.Class names it
 	Prompts   *engine.Live // may be the model's, or another class's
 	BlockSize int          // may differ from that of Prompts
+	Unit      int          // as the model's
 }
 
 // Class is the class of a name; one that the model has not counts as its own, "".
@@ -38,7 +39,7 @@ func (m *Model) Class(name string) Class {
 			return c
 		}
 	}
-	return Class{Prompts: m.Prompts, BlockSize: m.Prompts.Server().BlockSize}
+	return Class{Prompts: m.Prompts, BlockSize: m.Prompts.Server().BlockSize, Unit: m.Unit}
 }
 
 // servedModel is a Model as decisions use it.
@@ -53,6 +54,7 @@ type servedClass struct {
 	reading  int // its number
 	rules    rules.Rules
 	sessions bool // its workers' events name the session that we give a request
+	unit     int  // blocks that its workers' lower tiers give back at once
 }
 
 func newServedModel(m *Model) *servedModel {
@@ -63,7 +65,7 @@ func newServedModel(m *Model) *servedModel {
 			at, s.prompts = len(s.prompts), append(s.prompts, c.Prompts)
 		}
 		server := c.Prompts.Server()
-		s.classes = append(s.classes, servedClass{c, at, server.Rules(), namesSessions(server)})
+		s.classes = append(s.classes, servedClass{c, at, server.Rules(), namesSessions(server), max(1, c.Unit/max(1, c.BlockSize))})
 	}
 	return s
 }

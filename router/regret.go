@@ -29,7 +29,7 @@ func (x *decision) addShut(class int, looked bool) {
 		case open < len(x.slots) && x.slots[open] == slot:
 			open++
 		case slot.Worker != x.trial && x.model.classOf(slot.Worker) == class:
-			blocks, _ := x.proven(slot)
+			blocks, _, _ := x.proven(slot, class)
 			if looked {
 				blocks = x.predicted.leading(uint32(slot.ID), x.mem.blocks[class].chain, blocks, x.now)
 			}

@@ -84,6 +84,8 @@ type Decision struct {
 	PromptTokens  int // 0: not known
 	CachedTokens  int // predicted to be cached on Targets[0]
 	MatchedBlocks int
+	// OffloadedTokens of CachedTokens have to be fetched from a lower tier of Targets[0].
+	OffloadedTokens int
 	// HeldTokens is the most that any worker which may get the request is known to hold of the prompt. Where it is more than
 	// CachedTokens, Regret says in a word why that worker was not chosen.
 	HeldTokens int

@@ -45,6 +45,7 @@ type Model struct {
 	Adapters []string // LoRA adapters: names that requests use in place of the model's
 	MaxLoRAs int      // adapters that a worker has loaded at once; 0: 1
 	FetchKV  bool     // workers fetch KV blocks from each other where they are told from whom
+	Unit     int      // tokens that its workers' lower tiers give back at once; less than a block: blocks
 	Prompts  *engine.Live
 	Classes  []Class // of workers that read it, or cache it, otherwise
 }

@@ -78,7 +78,10 @@ func (w *world) decide(body string) Decision {
 }
 
 // stores plays the events of a worker that has prefilled a body.
-func (w *world) stores(worker int, skeleton string) {
+func (w *world) stores(worker int, skeleton string) { w.storesIn(indexer.GPU, worker, skeleton, 1) }
+
+// storesIn plays those of a tier that has a share of the prompt's blocks.
+func (w *world) storesIn(tier indexer.Tier, worker int, skeleton string, share float64) {
 	var s body.Skeleton
 	var req body.Request
 	if err := body.Read([][]byte{[]byte(skeleton)}, &s, &req); err != nil {
@@ -91,7 +94,8 @@ func (w *world) stores(worker int, skeleton string) {
 		w.t.Fatal(err)
 	}
 	locals := m.Locals(nil, &ps.List[0], "")
-	if err := w.index.Store(w.slots[worker].ID, indexer.GPU, 0, false, block.Chain(nil, locals, 0, false), locals); err != nil {
+	locals = locals[:int(share*float64(len(locals)))]
+	if err := w.index.Store(w.slots[worker].ID, tier, 0, false, block.Chain(nil, locals, 0, false), locals); err != nil {
 		w.t.Fatal(err)
 	}
 }

@@ -279,7 +279,7 @@ func newDecided(e Explained) *decided {
 		for i, t := range []struct {
 			name   string
 			tokens float64
-		}{{"prefill", k.Prefill}, {"queue", k.Queue}, {"long wait", k.Tail}, {"stall", k.Stall}, {"requests", k.Requests}, {"context", k.Context}, {"cache", k.Cache}, {"elsewhere", k.Elsewhere}, {"distance", k.Distance}} {
+		}{{"prefill", k.Prefill}, {"queue", k.Queue}, {"long wait", k.Tail}, {"stall", k.Stall}, {"requests", k.Requests}, {"context", k.Context}, {"cache", k.Cache}, {"fetch", k.Fetch}, {"elsewhere", k.Elsewhere}, {"distance", k.Distance}} {
 			width := 300 * t.tokens / most
 			one.Bars = append(one.Bars, bar{t.name, "c" + strconv.Itoa(i+1), fmt.Sprintf("%.1f", at), fmt.Sprintf("%.1f", width), short(t.tokens)})
 			at += width

@@ -25,12 +25,14 @@ type Class struct {
 	Dir           string `yaml:"dir"`
 	engine.Server `yaml:",inline"`
 	PrefillRate   int `yaml:"prefill_rate"`
+	OffloadUnit   int `yaml:"offload_unit"`
+	OffloadRate   int `yaml:"offload_rate"`
 }
 
 // Class finds a class of the model; "" is the one of the model's own keys.
 func (m *Model) Class(name string) (Class, bool) {
 	if name == "" {
-		return Class{Dir: m.Dir, Server: m.Server, PrefillRate: m.PrefillRate}, true
+		return m.own(), true
 	}
 	for _, c := range m.Classes {
 		if c.Name == name {
@@ -38,6 +40,11 @@ func (m *Model) Class(name string) (Class, bool) {
 		}
 	}
 	return Class{}, false
+}
+
+// own is the class of workers that name none.
+func (m *Model) own() Class {
+	return Class{Dir: m.Dir, Server: m.Server, PrefillRate: m.PrefillRate, OffloadUnit: m.OffloadUnit, OffloadRate: m.OffloadRate}
 }
 
 // ClassOf finds a worker's class.
@@ -50,11 +57,11 @@ func (c *Config) ClassOf(w *Worker) (Class, bool) {
 	return Class{}, false
 }
 
-// maxRate is above what any worker prefills in a second.
+// maxRate is above what any worker prefills or fetches in a second.
 const maxRate = 10_000_000
 
 func (m *Model) checkClasses(path string, bad report) {
-	inRange(bad, path+".prefill_rate", m.PrefillRate, 0, maxRate)
+	checkRates(m.own(), path, bad)
 	inRange(bad, path+".max_loras", m.MaxLoRAs, 0, 1024)
 	names := map[string]int{}
 	for i := range m.Classes {
@@ -69,8 +76,14 @@ func (m *Model) checkClasses(path string, bad report) {
 		names[c.Name] = i
 		c.EngineModel = cmp.Or(c.EngineModel, m.EngineModel)
 		checkServer(&c.Server, &m.Server, at, bad)
-		inRange(bad, at+".prefill_rate", c.PrefillRate, 0, maxRate)
+		checkRates(*c, at, bad)
 	}
+}
+
+func checkRates(c Class, path string, bad report) {
+	inRange(bad, path+".prefill_rate", c.PrefillRate, 0, maxRate)
+	inRange(bad, path+".offload_rate", c.OffloadRate, 0, maxRate)
+	inRange(bad, path+".offload_unit", c.OffloadUnit, 0, 1<<20)
 }
 
 // checkServer names what cannot be by the path of its key. What a class has from its model is not held against it.

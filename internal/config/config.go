@@ -226,6 +226,8 @@ type Model struct {
 	engine.Server `yaml:",inline"`
 	MaxLoRAs      int     `yaml:"max_loras"`    // adapters that a worker has loaded at once; 0: 1
 	FetchKV       bool    `yaml:"fetch_kv"`     // a worker is told who holds what it lacks (llm-d's sidecar with the offloading connector)
+	OffloadUnit   int     `yaml:"offload_unit"` // tokens that a lower tier gives back at once; 0: a block
+	OffloadRate   int     `yaml:"offload_rate"` // tokens a second that a worker is taken to fetch from one until its events show it; 0: 170,000
 	PrefillRate   int     `yaml:"prefill_rate"` // tokens a second that a worker is taken to prefill until its events show it; 0: 10,000
 	Classes       []Class `yaml:"classes"`      // workers that were started otherwise
 }

@@ -73,7 +73,7 @@ func (m *Model) UnmarshalYAML(decode func(any) error) error {
 		}
 	}
 	for i, class := range classes {
-		m.Classes[i] = Class{Dir: m.Dir, Server: m.Server, PrefillRate: m.PrefillRate}
+		m.Classes[i] = m.own()
 		if class.decode == nil { // a null
 			continue
 		}

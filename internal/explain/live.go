@@ -78,15 +78,15 @@ func (o *Options) showExplained(w io.Writer, text []byte) error {
 func table(w io.Writer, e *admin.Explained) {
 	fmt.Fprintf(w, "\n%d candidates, in tokens; cost is the sum of what stands behind it:\n", e.Considered)
 	t := tabwriter.NewWriter(w, 0, 1, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "worker\tholds\tpredicted\tto encode\tin flight\tqueued\ttokens/s\tcost\tprefill\tqueue\ttail\tstall\trequests\tcontext\tcache\telsewhere\tdistance\t")
+	fmt.Fprintln(t, "worker\tholds\tin lower tiers\tpredicted\tto encode\tin flight\tqueued\ttokens/s\tcost\tprefill\tqueue\ttail\tstall\trequests\tcontext\tcache\tfetch\telsewhere\tdistance\t")
 	for i := range e.Ranked {
 		c, k := &e.Ranked[i], &e.Ranked[i].Terms
-		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%.0f\t", place(c.Worker, c.Rank), c.Exact, c.Predicted, c.Encode, c.Inflight, c.Backlog)
+		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%d\t%.0f\t", place(c.Worker, c.Rank), c.Exact, c.Offloaded, c.Predicted, c.Encode, c.Inflight, c.Backlog)
 		if c.Out != "" {
-			fmt.Fprintf(t, "\t%s\t\t\t\t\t\t\t\t\t\t\n", map[string]string{"out": "out: it fails", "full": "full", "new": "new: it has its share"}[c.Out])
+			fmt.Fprintf(t, "\t%s\t\t\t\t\t\t\t\t\t\t\t\n", map[string]string{"out": "out: it fails", "full": "full", "new": "new: it has its share"}[c.Out])
 			continue
 		}
-		fmt.Fprintf(t, "%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t", c.Rate, c.Cost, k.Prefill, k.Queue, k.Tail, k.Stall, k.Requests, k.Context, k.Cache, k.Elsewhere, k.Distance)
+		fmt.Fprintf(t, "%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t%.0f\t", c.Rate, c.Cost, k.Prefill, k.Queue, k.Tail, k.Stall, k.Requests, k.Context, k.Cache, k.Fetch, k.Elsewhere, k.Distance)
 		fmt.Fprintln(t, behind("", note(c)))
 	}
 	_ = t.Flush()

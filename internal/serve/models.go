@@ -38,7 +38,7 @@ func loadModels(cfg config.Config, now *state, media *engine.Media, log *zap.Log
 		}
 		logModel(log, live.Model())
 		log.Debug("model directory read", zap.String("model", mc.Name), zap.Duration("took", time.Since(start)))
-		m := router.Model{Name: mc.Name, Aliases: mc.Aliases, Adapters: mc.Adapters, MaxLoRAs: mc.MaxLoRAs, FetchKV: mc.FetchKV, Prompts: live}
+		m := router.Model{Name: mc.Name, Aliases: mc.Aliases, Adapters: mc.Adapters, MaxLoRAs: mc.MaxLoRAs, FetchKV: mc.FetchKV, Unit: mc.OffloadUnit, Prompts: live}
 		if err := loadClasses(&m, mc, media); err != nil {
 			return nil, fmt.Errorf("models[%d].%w", i, err)
 		}
@@ -76,7 +76,7 @@ func loadClasses(m *router.Model, mc config.Model, media *engine.Media) error {
 			}
 			have = append(have, loaded{c.Dir, c.Server, live})
 		}
-		m.Classes = append(m.Classes, router.Class{Name: c.Name, Prompts: live, BlockSize: c.BlockSize})
+		m.Classes = append(m.Classes, router.Class{Name: c.Name, Prompts: live, BlockSize: c.BlockSize, Unit: c.OffloadUnit})
 	}
 	return nil
 }

@@ -267,7 +267,7 @@ func (s *sources) spec(like *config.Worker, e discover.Endpoint) members.Spec {
 		heard
 	}
 	spec := members.Spec{ID: worker{e.Addr, e.Name, role, away, *like, heardOf(&class)}, Name: wc.Name, Addr: e.Addr, Ready: e.Ready, Model: wc.Model, Class: wc.Class,
-		Role: role, Away: away, MaxInFlight: wc.MaxInFlight, Ranks: wc.Ranks, Rate: class.PrefillRate, Copies: class.Rules().CountsCopies,
+		Role: role, Away: away, MaxInFlight: wc.MaxInFlight, Ranks: wc.Ranks, Rate: class.PrefillRate, OffloadRate: class.OffloadRate, Copies: class.Rules().CountsCopies,
 		Listen: func(slot *fleet.Slot, rank int, o *stream.Options) (bool, error) {
 			return s.listen(&wc, drain, slot, rank, o)
 		}}

@@ -4,7 +4,7 @@
 //	wait  = tokens queued before it + work
 //	cost  = slowness × (wait + wait² ÷ tail + stalled × work × (1 + 1.5 × tokens queued ÷ tail)
 //	                    + perRequest × requests in flight + perContext × their prompt tokens)
-//	        + full × KV cache in use + what is done elsewhere + distance
+//	        + full × KV cache in use + what is fetched + what is done elsewhere + distance
 //
 //	stalled = stall × requests in flight, at most mostStall + tokens queued ÷ stallStep
 //
@@ -36,6 +36,7 @@ const (
 	usual    = 10000 // tokens prefilled a second where no worker's rate is known
 
 	fetch = 0.06 // and each token whose KV blocks are fetched: 128 KB of an 8 B model at 25 GB/s
+	waits = 64   // and waiting for the worker's own lower tiers: a step of its others
 )
 
 // Candidate is one slot as the decision sees it.
@@ -45,6 +46,8 @@ type Candidate struct {
 	Tokens    int     // the prompt's length; workers of another class may read it otherwise
 	Exact     int     // leading tokens that its own events prove, or would if it were not Doubtful
 	Predicted int     // leading tokens with what was routed there and not confirmed; ≥ Exact
+	Offloaded int     // of Exact, those behind what its GPU has, in whole units of its lower tiers: they have to be fetched
+	Fetches   float64 // tokens fetched from these a second; 0: not known
 	Encode    int     // picture tokens behind the cached prefix that it would have to encode
 	Load      int     // tokens that it could prefill while it loads the prompt's adapter
 	Seen      int     // picture tokens behind the cached prefix that its encoder cache should have
@@ -72,6 +75,7 @@ type Terms struct {
 	Requests float64 `json:"requests"`
 	Context  float64 `json:"context"`
 	Cache    float64 `json:"cache"`
+	Fetch    float64 `json:"fetch"` // of what its lower tiers hold
 	// Elsewhere is what a worker that only prefills adds: the transfer and the cost of the one that decodes.
 	Elsewhere float64 `json:"elsewhere"`
 	Distance  float64 `json:"distance"` // of another zone
@@ -79,7 +83,7 @@ type Terms struct {
 
 // Sum is the cost.
 func (t Terms) Sum() float64 {
-	return t.Prefill + t.Queue + t.Tail + t.Stall + t.Requests + t.Context + t.Cache + t.Elsewhere + t.Distance
+	return t.Prefill + t.Queue + t.Tail + t.Stall + t.Requests + t.Context + t.Cache + t.Fetch + t.Elsewhere + t.Distance
 }
 
 // Fleet is what of all candidates a cost depends on.
@@ -114,13 +118,25 @@ func (f Fleet) FirstToken(c *Candidate) float64 {
 	if rate <= 0 {
 		rate = f.rate()
 	}
-	queue, left := c.ahead()
-	return (queue+left)/rate + c.Elsewhere/f.rate() + c.Away
+	queue, left, fetches := f.ahead(c, f.rate()/rate)
+	return (queue+left)/rate + (fetches+c.Elsewhere)/f.rate() + c.Away
 }
 
-// ahead is what is queued before the prompt, and what of it there is to do.
-func (c *Candidate) ahead() (queue, left float64) {
-	return max(0, c.Backlog-float64(c.Shared)), float64(c.Tokens-min(c.Tokens, c.Predicted)) + float64(c.Encode+c.Load)
+// ahead is what is queued before the prompt, what of it there is to compute, and what fetching the rest takes, all in tokens. What a
+// lower tier holds is worth computing less fetching: where that is nothing, it counts as if it were not held.
+func (f Fleet) ahead(c *Candidate, slow float64) (queue, left, fetches float64) {
+	queue, left = max(0, c.Backlog-float64(c.Shared)), float64(c.Tokens-min(c.Tokens, c.Predicted))+float64(c.Encode+c.Load)
+	if c.Offloaded == 0 {
+		return queue, left, 0
+	}
+	there := float64(c.Offloaded)
+	if fetches = waits + fetch*there; c.Fetches > 0 {
+		fetches = there * f.rate() / c.Fetches
+	}
+	if fetches >= slow*there {
+		return queue, left + there, 0
+	}
+	return queue, left, fetches
 }
 
 // Cost is a candidate's. Waiting for work that is being done on the prompt's own front is no cost: elsewhere the same work
@@ -131,7 +147,7 @@ func (f Fleet) Cost(c *Candidate) Terms {
 		slow = min(slowest, max(1./slowest, f.Rate/c.Rate))
 		slow = min(max(1, slow/alike), max(slow*alike, 1./slowest))
 	}
-	queue, left := c.ahead()
+	queue, left, fetches := f.ahead(c, slow)
 	others := float64(c.Inflight)
 	return Terms{
 		Prefill:  slow * left,
@@ -141,6 +157,7 @@ func (f Fleet) Cost(c *Candidate) Terms {
 		Requests: slow * perRequest * others,
 		Context:  slow * perContext * c.Context,
 		Cache:    full * c.Usage,
+		Fetch:    fetches,
 
 		Elsewhere: c.Elsewhere,
 		Distance:  c.Away * f.rate(),

@@ -1,6 +1,7 @@
 package choose
 
 import (
+	"math"
 	"math/rand/v2"
 	"testing"
 )
@@ -32,6 +33,10 @@ func TestRank(t *testing.T) {
 		{"a longer prefix is worth the way", []Candidate{{Slot: 0, Exact: 700, Predicted: 700, Away: 0.05}, {Slot: 1}}, 1000, []int{0, 1}},
 		{"in time before cheap", []Candidate{{Slot: 0, Exact: 900, Predicted: 900, Late: 0.001}, {Slot: 1, Inflight: 9}}, 1000, []int{1, 0}},
 		{"all late: the least late", []Candidate{{Slot: 0, Exact: 900, Predicted: 900, Late: 0.2}, {Slot: 1, Inflight: 9, Late: 0.1}}, 1000, []int{1, 0}},
+		{"the GPU before the CPU", []Candidate{{Slot: 0, Exact: 900, Predicted: 900, Offloaded: 900}, {Slot: 1, Exact: 900, Predicted: 900}}, 1000, []int{1, 0}},
+		{"the CPU before computing", []Candidate{{Slot: 0}, {Slot: 1, Exact: 900, Predicted: 900, Offloaded: 900}}, 1000, []int{1, 0}},
+		{"a fast tier before a slow one", []Candidate{{Slot: 0, Exact: 900, Predicted: 900, Offloaded: 900, Fetches: 15000}, {Slot: 1, Exact: 900, Predicted: 900, Offloaded: 900, Fetches: 100000}}, 1000, []int{1, 0}},
+		{"less of the GPU before more of a slow tier", []Candidate{{Slot: 0, Exact: 900, Predicted: 900, Offloaded: 900, Fetches: 15000}, {Slot: 1, Exact: 700, Predicted: 700}}, 1000, []int{1, 0}},
 		{"credit never exceeds the prompt", []Candidate{{Slot: 0, Exact: 99, Predicted: 99, Inflight: 1}, {Slot: 1, Exact: 10, Predicted: 10}}, 10, []int{1, 0}},
 	} {
 		for i := range c.cands {
@@ -69,6 +74,28 @@ func TestTiesAreDrawn(t *testing.T) {
 	}
 }
 
+// What lower tiers hold is worth computing less fetching, and never less than nothing: then all terms are as if it were not held.
+func TestLowerTiers(t *testing.T) {
+	cold := Candidate{Tokens: 5000, Backlog: 3000, Inflight: 3, Rate: 10000}
+	held := cold
+	held.Exact, held.Predicted, held.Offloaded = 4000, 4000, 4000
+	f := FleetOf([]Candidate{cold, held})
+	for rate, fetch := range map[float64]float64{0: waits + fetch*4000, 100000: 400, 20000: 2000, 10000: 0, 1000: 0} {
+		held.Fetches = rate
+		got, want := f.Cost(&held), f.Cost(&cold)
+		if got.Fetch != fetch || (got == want) != (fetch == 0) || got.Sum() > want.Sum() {
+			t.Errorf("%v tokens a second: fetching costs %v of %v, want %v; not held %v", rate, got.Fetch, got.Sum(), fetch, want.Sum())
+		}
+		if fetch > 0 && (got.Prefill != 1000 || math.Abs(f.FirstToken(&held)-(3000+1000+fetch)/10000) > 1e-9) {
+			t.Errorf("%v tokens a second: %+v, first token after %v", rate, got, f.FirstToken(&held))
+		}
+	}
+	held.Fetches, held.Offloaded = 0, 50
+	if got := f.Cost(&held); got.Fetch != 0 || got.Prefill != 1050 {
+		t.Errorf("a few tokens are not worth the wait: %+v", got)
+	}
+}
+
 // What is shown of a cost is what was ranked by.
 func TestTermsSumUp(t *testing.T) {
 	c := []Candidate{{Slot: 0, Tokens: 1000, Exact: 100, Predicted: 200, Encode: 300, Inflight: 4, Backlog: 700, Shared: 100, Context: 1000, Usage: 0.5, Rate: 5000}, {Slot: 1, Tokens: 1000, Rate: 5000}}
@@ -101,6 +128,7 @@ func TestBest(t *testing.T) {
 		Requests: {{}, {Predicted: 500, Inflight: 20, Context: 9000, Backlog: 1000}},
 		Cache:    {{}, {Predicted: 300, Usage: 1}},
 		Encode:   {{Predicted: 480, Seen: 1000}, {Predicted: 500, Encode: 1000}},
+		Tier:     {{Predicted: 400}, {Predicted: 500, Offloaded: 500, Fetches: 12000}},
 	} {
 		for i := range c {
 			c[i].Slot, c[i].Tokens = i, 1000

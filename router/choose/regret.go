@@ -12,6 +12,7 @@ const (
 	Requests = "requests" // more is in flight there
 	Cache    = "cache"    // its KV cache is fuller
 	Encode   = "encode"   // pictures would have to be encoded there
+	Tier     = "tier"     // it would have to fetch it from a lower tier
 	Distance = "distance" // it is in a zone farther off
 	Late     = "late"     // its first token is expected too late
 	Other    = "other"
@@ -76,6 +77,7 @@ func (f Fleet) why(c, chosen *Candidate) string {
 		{Distance, ours.Distance - theirs.Distance},
 		{Cache, ours.Cache - theirs.Cache},
 		{Encode, ours.Prefill - theirs.Prefill},
+		{Tier, ours.Fetch - theirs.Fetch},
 	} {
 		if t.more > most {
 			why, most = t.name, t.more

@@ -102,6 +102,7 @@ type Candidate struct {
 	Rank      int          `json:"rank"` // -1: none
 	Exact     int          `json:"exact"`
 	Predicted int          `json:"predicted"`
+	Offloaded int          `json:"offloaded,omitempty"`
 	Inflight  int          `json:"inflight"`
 	Backlog   float64      `json:"backlog"`
 	Rate      float64      `json:"rate"`
@@ -261,7 +262,7 @@ func (l *Log) hide(line *Line) {
 	for i := range line.Ranked {
 		c := &line.Ranked[i]
 		for _, n := range []*float64{&c.Backlog, &c.Rate, &c.Cost, &c.Terms.Prefill, &c.Terms.Queue, &c.Terms.Tail, &c.Terms.Stall,
-			&c.Terms.Requests, &c.Terms.Context, &c.Terms.Cache, &c.Terms.Elsewhere, &c.Terms.Distance} {
+			&c.Terms.Requests, &c.Terms.Context, &c.Terms.Cache, &c.Terms.Fetch, &c.Terms.Elsewhere, &c.Terms.Distance} {
 			*n = math.Round(10**n) / 10
 		}
 	}

@@ -63,7 +63,7 @@ func TestBookingsGiveBackWhatTheyTook(t *testing.T) {
 func TestExpectedRate(t *testing.T) {
 	c := &clock{time.Unix(1000, 0)}
 	f, a, _ := twoWorkers(c)
-	a.Expect(3 * firstRate)
+	a.Expect(3*firstRate, 0)
 	f.Book("long", Booking{Slot: a.Slots[0], Tokens: 72000})
 	c.t = c.t.Add(time.Second)
 	if l := a.Slots[0].Load(c.t); l.Backlog != 72000-3*firstRate || l.Rate != 0 {

@@ -24,6 +24,8 @@ const (
 	sampleSize  = 4096            // tokens, at least, of one sample of the rate
 	sampleTime  = 5 * time.Second // at most
 	longestLoad = 30.             // seconds that loading an adapter is believed to take
+	fewFetched  = 1024            // tokens: fetching fewer tells nothing of the rate
+	shortest    = 1e-3            // seconds that fetching is believed to take
 )
 
 // Load is a slot's state at one moment.
@@ -59,6 +61,8 @@ type load struct {
 	}
 	loading float64 // seconds
 	loaded  bool    // loading was shown
+	fetch   float64 // seconds a token that comes from a lower tier; 0: not known
+	fetched bool    // fetch was shown
 	told    told
 }
 
@@ -77,6 +81,8 @@ type hold struct {
 	over    bool
 	theirs  bool    // another replica's
 	fetched bool    // others prefill it
+	fetches float64 // tokens that come from lower tiers before it is computed
+	alone   bool    // nothing was queued before it
 	loads   float64 // of tokens, those that stand for loading an adapter; 0 too where others were before it
 }
 
@@ -96,12 +102,15 @@ func (s *Slot) Load(now time.Time) Load {
 	return l
 }
 
-// Expect has the slots drain their queues at so many tokens a second, until events show their rate; for a worker that is not in the
-// fleet yet. 0: as ever.
-func (w *Worker) Expect(rate int) {
+// Expect has the slots drain their queues at so many tokens a second, and fetch so many a second from lower tiers, until events show
+// their rates; for a worker that is not in the fleet yet. 0: as ever.
+func (w *Worker) Expect(rate, fetch int) {
 	for _, s := range w.Slots {
 		if rate > 0 {
 			s.rate = float64(rate)
+		}
+		if fetch > 0 {
+			s.fetch = 1 / float64(fetch)
 		}
 	}
 }
@@ -162,12 +171,12 @@ func (s *Slot) hold(b *Booking, now, since time.Time, theirs bool) *hold {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drain(now)
-	h := &hold{slot: s, theirs: theirs, fetched: b.fetched, tokens: float64(b.Tokens), rest: float64(b.Tokens), left: float64(b.Tokens), from: b.From, told: b.From, context: float64(b.Context), answers: max(1, b.Answers), at: now}
+	h := &hold{slot: s, theirs: theirs, fetched: b.fetched, fetches: float64(b.Fetch), tokens: float64(b.Tokens), rest: float64(b.Tokens), left: float64(b.Tokens), from: b.From, told: b.From, context: float64(b.Context), answers: max(1, b.Answers), at: now}
 	if b.From < len(b.Locals) && s.hears(now) {
 		h.locals = b.Locals
 	}
 	if s.backlog == 0 {
-		s.unheard, h.loads = 0, float64(b.Load)
+		s.unheard, h.loads, h.alone = 0, float64(b.Load), true
 	}
 	if !slices.ContainsFunc(s.queue, func(h *hold) bool { return h.locals != nil }) {
 		s.sample.from = since
@@ -192,7 +201,8 @@ func (s *Slot) hold(b *Booking, now, since time.Time, theirs bool) *hold {
 // slot holds. Call it after each message with stored blocks; it costs at most eight lookups, while prompts are prefilled.
 //
 // Blocks that a slot fetches are told as those that it computes, and it need not have computed what was booked before. So while it
-// decodes what others prefill, a message says what is held, and nothing of the prompts before it or of how fast the slot is.
+// decodes what others prefill, a message says what is held, and nothing of the prompts before it or of how fast the slot is. What waits
+// for blocks from a lower tier is passed by those behind it, and says nothing of that rate either.
 func (s *Slot) Progress(held func(locals []uint64) int, now time.Time) {
 	var list [mostAsked]*hold
 	asked := s.unfinished(list[:0])
@@ -206,11 +216,12 @@ func (s *Slot) Progress(held func(locals []uint64) int, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drain(now)
-	done, last := 0.0, 0
+	done, last, fetches := 0.0, 0, s.fetches > 0
 	for i, h := range asked {
 		if h.over {
 			continue
 		}
+		fetches = fetches || h.fetches > 0
 		computed := min(blocks[i], len(h.locals))
 		if s.Early {
 			computed, h.told = h.told, computed
@@ -222,6 +233,7 @@ func (s *Slot) Progress(held func(locals []uint64) int, now time.Time) {
 		}
 		if h.rest == 0 {
 			last = i
+			s.learnFetching(h, now)
 			s.learnLoading(h, now)
 		}
 	}
@@ -229,12 +241,14 @@ func (s *Slot) Progress(held func(locals []uint64) int, now time.Time) {
 		last = 0
 	}
 	for _, h := range asked[:last] { // an event of theirs was lost
-		h.rest = 0
+		if h.fetches == 0 {
+			h.rest = 0
+		}
 	}
 	if done == 0 {
 		return
 	}
-	if s.fetches == 0 {
+	if !fetches {
 		s.learn(done, now)
 	}
 	s.sample.from = now
@@ -291,6 +305,30 @@ func (s *Slot) learnLoading(h *hold, now time.Time) {
 		return
 	}
 	s.loading += 0.2 * (took - s.loading)
+}
+
+// learnFetching takes down what a request took beyond its own tokens' time whose prompt had to be fetched from a lower tier: of those
+// before which nothing was queued. EWMA, weight 0.2.
+func (s *Slot) learnFetching(h *hold, now time.Time) {
+	if h.fetches < fewFetched || !h.alone || h.loads > 0 || !s.shown {
+		return
+	}
+	each := max(shortest, now.Sub(h.at).Seconds()-h.tokens/s.rate) / h.fetches
+	if !s.fetched {
+		s.fetch, s.fetched = each, true
+		return
+	}
+	s.fetch += 0.2 * (each - s.fetch)
+}
+
+// Fetches is how many tokens a second the slot fetches from lower tiers, as configured or as events have shown; 0: not known.
+func (s *Slot) Fetches() float64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fetch == 0 {
+		return 0
+	}
+	return 1 / s.fetch
 }
 
 // Loading is how many tokens the slot could prefill while it loads an adapter, as events have shown; 0: they have not.

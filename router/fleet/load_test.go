@@ -201,6 +201,55 @@ func BenchmarkLoad(b *testing.B) {
 	}
 }
 
+// How fast a worker fetches from its lower tiers is learned of requests that waited for nothing else; while one waits for its blocks
+// those behind it pass, and nothing that is stored tells how fast it computes.
+func TestFetchingIsLearned(t *testing.T) {
+	c := &clock{time.Unix(1000, 0)}
+	f, s := heard(c)
+	s.Worker.Expect(0, 50000)
+	if got := s.Fetches(); math.Abs(got-50000) > 1 {
+		t.Fatalf("%v tokens a second, want those configured", got)
+	}
+	done := stored{}
+	for i := range 3 { // 10,000 tokens a second, nothing fetched
+		id := uint64(100 + i)
+		f.Book(fmt.Sprint(id), Booking{Slot: s, Tokens: 16000, Locals: promptOf(id, 1000)})
+		c.t = c.t.Add(1600 * time.Millisecond)
+		done[id] = 1000
+		s.Progress(done.held, c.t)
+		f.End(fmt.Sprint(id), 1)
+	}
+	rate := s.Load(c.t).Rate
+	f.Book("waits", Booking{Slot: s, Tokens: 8000, Fetch: 8000, Locals: promptOf(1, 1000), From: 500})
+	f.Book("passes", Booking{Slot: s, Tokens: 1600, Locals: promptOf(2, 100)})
+	c.t = c.t.Add(160 * time.Millisecond)
+	done[1], done[2] = 500, 100
+	s.Progress(done.held, c.t)
+	if l := s.Load(c.t); l.Rate != rate || l.Backlog != 8000 {
+		t.Errorf("passed by: %v tokens a second, %v queued, want %v and 8,000", l.Rate, l.Backlog, rate)
+	}
+	c.t = c.t.Add(840 * time.Millisecond) // 0.8 s of it are its own tokens'
+	done[1] = 1000
+	s.Progress(done.held, c.t)
+	if got := s.Fetches(); math.Abs(got-40000) > 400 {
+		t.Errorf("%v tokens a second, want 8,000 in 0.2 s", got)
+	}
+	if l := s.Load(c.t); l.Rate != rate {
+		t.Errorf("%v tokens a second, %v before", l.Rate, rate)
+	}
+	for _, b := range []Booking{{Slot: s, Tokens: 8000, Fetch: 100, Locals: promptOf(3, 1000), From: 500}, {Slot: s, Tokens: 8000, Fetch: 8000, Load: 10, Locals: promptOf(3, 1000), From: 500}} {
+		f.Book("tells nothing", b)
+		c.t = c.t.Add(10 * time.Second)
+		done[3] = 1000
+		s.Progress(done.held, c.t)
+		f.End("tells nothing", 1)
+		delete(done, 3)
+	}
+	if got := s.Fetches(); math.Abs(got-40000) > 400 {
+		t.Errorf("%v tokens a second after some that tell nothing", got)
+	}
+}
+
 // Blocks that a worker fetches are no work of its own: they tell neither how fast it is, nor that what was booked before is done.
 func TestFetchedBlocksAreNoWork(t *testing.T) {
 	for _, apart := range []bool{false, true} {

@@ -41,6 +41,7 @@ type Spec struct {
 	Model, Class string
 	Ranks        int  // data-parallel ranks; 0: it has none
 	Rate         int  // tokens a second that it is taken to prefill until events show it; 0: fleet's own start
+	OffloadRate  int  // tokens a second that it is taken to fetch from its lower tiers until events show it; 0: not known
 	Copies       bool // its events tell of each physical copy of a block
 	// Instance, Frontends and Role as in fleet.Worker; with an Instance, Addr is not its own.
 	Instance    string
@@ -181,7 +182,7 @@ func (s *Set) join(finder int, spec Spec) error {
 		return sink.Slot()
 	})
 	m.worker.Addr, m.worker.Class, m.worker.Instance, m.worker.Frontends, m.worker.Role, m.worker.Away, m.worker.Most = addr, spec.Class, spec.Instance, spec.Frontends, spec.Role, spec.Away, spec.MaxInFlight
-	m.worker.Expect(spec.Rate)
+	m.worker.Expect(spec.Rate, spec.OffloadRate)
 	for r, slot := range m.worker.Slots {
 		m.sinks[r].slot = slot
 		o := stream.Options{Sink: m.sinks[r], Stored: s.audited(slot.ID)}

@@ -1,0 +1,90 @@
+package router
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/router/fleet"
+)
+
+// What a worker has in a lower tier is worth computing less fetching: it comes behind what a GPU has and before nothing, in whole units,
+// and where fetching takes longer than computing it counts for nothing. It is shown, counted and booked.
+func TestLowerTiers(t *testing.T) {
+	body := chatBody("m", fmt.Sprintf("%q", text(4000, 7)))
+	const unit = 1024
+	serve := func(workers int) *world {
+		w := newWorld(t, workers)
+		models := w.opt.Models
+		models[0].Unit = unit
+		w.Serve(models, 0, w.opt.PredictedTTL)
+		return w
+	}
+	w := serve(2)
+	w.storesIn(indexer.CPU, 0, body, 1)
+	d, told := w.Consider(t.Context(), &Request{ID: "c", Path: "/v1/chat/completions", Body: [][]byte{[]byte(body)}}, 2)
+	best := told.Ranked[0]
+	if d.Targets[0].Worker != "w0" || d.Reason != Exact || d.CachedTokens < 4000 || d.CachedTokens%unit != 0 || d.OffloadedTokens != d.CachedTokens {
+		t.Errorf("in a lower tier: %+v", d)
+	}
+	if best.Offloaded != d.CachedTokens || best.Terms.Fetch <= 0 || best.Terms.Prefill != float64(d.PromptTokens-d.CachedTokens) || best.Cost >= told.Ranked[1].Cost {
+		t.Errorf("shown as %+v", best)
+	}
+
+	w.storesIn(indexer.GPU, 1, body, 1)
+	if d = w.decide(body); d.Targets[0].Worker != "w1" || d.OffloadedTokens != 0 {
+		t.Errorf("a GPU beside it: %+v", d)
+	}
+
+	w = serve(1)
+	w.storesIn(indexer.Disk, 0, body, 1)
+	w.storesIn(indexer.GPU, 0, body, 0.5)
+	if d = w.decide(body); d.OffloadedTokens == 0 || d.OffloadedTokens > d.CachedTokens*6/10 || d.CachedTokens%unit != 0 {
+		t.Errorf("half of it on the GPU: %+v", d)
+	}
+	if b := w.slots[0].Load(w.now); b.Backlog != float64(d.PromptTokens-d.CachedTokens) {
+		t.Errorf("%v tokens booked", b.Backlog)
+	}
+
+	w = serve(2)
+	w.slots[0].Worker.Expect(0, 100)
+	w.storesIn(indexer.Remote, 0, body, 1)
+	_, told = w.Consider(t.Context(), &Request{ID: "c", Path: "/v1/chat/completions", Body: [][]byte{[]byte(body)}}, 2)
+	if a, b := told.Ranked[0].Cost, told.Ranked[1].Cost; a != b {
+		t.Errorf("slower than computing: costs %v and %v, want as much as where nothing is held", a, b)
+	}
+}
+
+// An engine that finds less than a unit less than a lower tier promised has rounded; one that finds none of it has it no more, which
+// takes it out of the index and brings down nothing that its GPU has.
+func TestLowerTierIsCorrected(t *testing.T) {
+	body := chatBody("m", fmt.Sprintf("%q", text(4000, 7)))
+	w := newWorld(t, 1)
+	models := w.opt.Models
+	models[0].Unit = 256
+	w.Serve(models, 0, time.Second)
+	resyncs := 0
+	w.opt.Resync = func(*fleet.Slot) { resyncs++ }
+	w.storesIn(indexer.GPU, 0, body, 0.5)
+	whole := w.index.HeldBlocks(w.slots[0].ID)
+	for range 20 {
+		w.storesIn(indexer.CPU, 0, body, 1)
+		all := w.index.HeldBlocks(w.slots[0].ID)
+		d := w.decide(body)
+		w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: "10.0.0.1:8000", Code: 200, Answered: true, CachedTokens: d.CachedTokens - 255, PromptTokens: d.PromptTokens})
+		if n := w.index.HeldBlocks(w.slots[0].ID); n != all {
+			t.Fatalf("%d blocks of %d after an answer that rounds", n, all)
+		}
+		w.now = w.now.Add(2 * time.Second) // no prediction is left
+		d = w.decide(body)
+		w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: "10.0.0.1:8000", Code: 200, Answered: true, CachedTokens: d.CachedTokens - d.OffloadedTokens, PromptTokens: d.PromptTokens})
+		if n := w.index.HeldBlocks(w.slots[0].ID); n != whole {
+			t.Fatalf("%d blocks, want the GPU's %d", n, whole)
+		}
+		w.now = w.now.Add(2 * time.Second)
+	}
+	if resyncs != 0 {
+		t.Errorf("%d resyncs for what lower tiers lack", resyncs)
+	}
+}
