@@ -100,6 +100,7 @@ func (x *decision) book(best *choose.Candidate, class int) {
 	work := x.at(b, &st, &a)
 	if x.decode != nil {
 		b.cached = -1 // what is reported is of another worker's cache
+		x.adapters.use(x.decode, x.adapter, x.model.MaxLoRAs)
 	}
 	work.Tokens, work.Load = work.Tokens+best.Load, best.Load
 	x.adapters.use(x.chosen, x.adapter, x.model.MaxLoRAs)

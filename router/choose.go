@@ -20,6 +20,7 @@ const (
 	mostTargets    = 3    // that Envoy is told
 	mostMedia      = 64   // that weigh in a choice
 	unknownPicture = 1000 // tokens that a picture of unknown size counts for: about 1280×720 for most families
+	othersPrefill  = 1000 // tokens queued that a request of others counts for where workers only prefill: 500 to 2,000 do as well
 )
 
 // Why a decision is not on the step above.
@@ -141,6 +142,10 @@ func (x *decision) candidate(i int) choose.Candidate {
 	load := slot.Load(x.now)
 	if !load.Tells {
 		load.Usage = -1 // until all are there: see evenUsage
+	}
+	if slot.Worker.Role == fleet.Prefill { // who waits there is prefilled there, and decoded elsewhere
+		load.Backlog += othersPrefill * float64(load.Others)
+		load.Inflight, load.Others, load.Context = 0, 0, 0
 	}
 	return choose.Candidate{Slot: i, First: slot.Worker == x.trial, Inflight: load.Inflight - load.Others + weighed(load.Others),
 		Backlog: load.Backlog, Context: load.Context, Rate: load.Rate, Recent: load.Recent, Usage: load.Usage,

@@ -45,6 +45,10 @@ func (r *Router) confirm(o Outcome) bool {
 		return true
 	}
 	r.metrics.moved.Inc()
+	if moved.Slot == now.Slot { // another worker decodes it
+		r.share(b, now)
+		return true
+	}
 	var made *promise
 	if now.Slot.Worker.Class == moved.Slot.Worker.Class {
 		at := r.opt.Now()
@@ -71,6 +75,8 @@ func (r *Router) ended(o Outcome) {
 	r.unshare(b, broken)
 	if broken { // or refused: it stored nothing that we could count on
 		r.predicted.drop(b.promised.Load(), b.chain)
+	} else if at.Decode != nil {
+		r.fetched(at.Decode, b.chain)
 	}
 	if b.mute && o.CachedTokens == 0 || b.cached < 0 {
 		o.CachedTokens = -1 // nothing was reported, or of something else
@@ -100,6 +106,12 @@ func (r *Router) ended(o Outcome) {
 	r.opt.Audit.Found(o.ID, o.CachedTokens)
 	r.opt.Audit.End(o.ID, o.Code == http.StatusOK)
 	r.metrics.ended(b, worker, o)
+}
+
+// fetched notes that a slot which has decoded a prompt holds it: its events tell so too, where they come.
+func (r *Router) fetched(slot *fleet.Slot, chain []uint64) {
+	now := r.opt.Now()
+	r.predicted.add(uint32(slot.ID), chain, 0, r.lasts(slot, nil, now), now)
 }
 
 // disproved tells whether the engine found less than its events promised (a reset that it has not told yet). One block less

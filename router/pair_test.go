@@ -7,14 +7,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// Prefill and decode apart: the prefill worker that holds the prompt is named beside another that decodes, at each of the
-// front ends, and what is reported cached (the decode worker's) is not held against the prefill worker.
+// Prefill and decode apart: the prefill worker that holds the prompt is named beside another that decodes, the same again, at each of
+// the front ends, and what is reported cached (the decode worker's) is not held against the prefill worker.
 func TestPrefillIsPickedByItsCache(t *testing.T) {
 	w := newWorld(t, 0)
 	var all []*fleet.Worker
@@ -47,8 +48,8 @@ func TestPrefillIsPickedByItsCache(t *testing.T) {
 		w.Observe(Outcome{ID: d.ID, Phase: Started, Addr: d.Targets[0].Addr})
 		w.Observe(Outcome{ID: d.ID, Phase: Ended, Code: 200, CachedTokens: 0, PromptTokens: -1})
 	}
-	if !decode["3"] || !decode["4"] {
-		t.Errorf("decoded by %v, want 3 and 4", decode)
+	if len(decode) != 1 || !decode["3"] && !decode["4"] {
+		t.Errorf("decoded by %v, want the one of 3 and 4 that has fetched it", decode)
 	}
 	if d := w.decide(`{"model":"m"}`); len(d.Targets) == 0 || d.Targets[0].Prefill == "" || d.Targets[0].Instance == "" {
 		t.Errorf("by load: %+v", d)
@@ -130,12 +131,53 @@ func TestPairs(t *testing.T) {
 	}
 }
 
+// Who has decoded what another prefilled holds it, also where no event tells so, and has its adapter; and of what others have sent to a worker
+// that prefills it is known how many wait.
+func TestPairsAreRemembered(t *testing.T) {
+	w := newWorld(t, 4)
+	w.asRoles("ppdd")
+	models := w.opt.Models
+	models[0].Adapters = []string{"a"}
+	w.Serve(models, 0, w.opt.PredictedTTL)
+	w.load(2, 20) // whom a prefill would hold up
+	w.load(3, 20)
+	ask := func(model, text string) (prefill string, decode Target) {
+		d := w.decide(chatBody(model, fmt.Sprintf("%q", text)))
+		at := d.Targets[0]
+		w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: at.Addr, Code: 200, CachedTokens: -1})
+		return at.Prefill, at
+	}
+	long := text(4000, 7)
+	if _, first := ask("m", long); first.Prefill == "" {
+		t.Fatalf("%+v", first)
+	} else if again, at := ask("m", long); again != "" || at.Addr != first.Addr {
+		t.Errorf("first %+v, then %+v", first, at)
+	}
+	_, first := ask("a", text(4000, 100))
+	for i := range 20 { // more than elsewhere, and less than loading takes
+		w.opt.Fleet.Book(fmt.Sprint("more ", i), fleet.Booking{Slot: w.opt.Fleet.ByAddr(first.Addr).Slots[0], Note: &booked{cached: -1}})
+	}
+	for i := range 6 {
+		if prefill, at := ask("a", text(4000, uint64(101+i))); at.Addr != first.Addr || prefill == "" {
+			t.Errorf("an adapter: %+v, before %+v", at, first)
+		}
+	}
+	w.slots[0].Tell(fleet.Told{Running: 1, Waiting: 4, Lasts: time.Minute}, w.now)
+	for i := range 6 {
+		if at, _ := ask("m", text(4000, uint64(200+i))); at != "10.0.0.2:8000" {
+			t.Errorf("prefilled at %s, where others wait", at)
+		}
+	}
+}
+
 // A retry goes to another worker that decodes: the prefill stays where it was, and who decodes is charged for it.
 func TestPairIsRetried(t *testing.T) {
 	w := newWorld(t, 3)
 	w.asRoles("pdd")
 	w.load(1, 1)
 	w.load(2, 1)
+	var told []Shared
+	w.opt.Share = func(s *Shared) { told = append(told, *s) }
 	d := w.decide(chatBody("m", fmt.Sprintf("%q", text(4000, 7))))
 	if len(d.Targets) != 2 || d.Targets[1].Prefill != "10.0.0.1:8000" || d.Targets[0].Addr == d.Targets[1].Addr {
 		t.Fatalf("%+v", d.Targets)
@@ -148,6 +190,28 @@ func TestPairIsRetried(t *testing.T) {
 		}
 		if l := s.Load(w.now); l.Inflight != want || (l.Backlog > 0) != (i == 0) {
 			t.Errorf("%s: %+v", s.Worker.Name, l)
+		}
+	}
+	// Another replica hears of it, or finds it among all that is open.
+	decodes := w.opt.Fleet.ByAddr(d.Targets[1].Addr)
+	for _, list := range []bool{false, true} {
+		o := newWorld(t, 3)
+		o.asRoles("pdd")
+		if open, _ := w.Open(9); list {
+			o.Reconcile("other", open)
+		} else {
+			for i := range told {
+				o.Follow("other", &told[i])
+			}
+		}
+		for i, s := range o.slots {
+			want := 1
+			if i > 0 && s.Worker.Name != decodes.Name {
+				want = 0
+			}
+			if l := s.Load(o.now); l.Inflight != want || (l.Backlog > 0) != (i == 0) {
+				t.Errorf("in another replica, of a list: %v: %s: %+v", list, s.Worker.Name, l)
+			}
 		}
 	}
 	w.Observe(Outcome{ID: d.ID, Phase: Ended, Addr: d.Targets[1].Addr, Code: 200, CachedTokens: -1})

@@ -219,8 +219,8 @@ func (p *predictions) drop(made *promise, chain []uint64) {
 }
 
 // sightings remember which slots encoded a medium lately: their encoder cache should have it until they were given as many
-// tokens of other media as that cache has room for. Per medium the last four slots count, by themselves and not by their
-// number, which another worker gets when they are gone. About 200 bytes a medium; beyond mostSeen the ones that were asked
+// tokens of other media as that cache has room for. Per medium the last eight slots count, by themselves and not by their
+// number, which another worker gets when they are gone. About 260 bytes a medium; beyond mostSeen the ones that were asked
 // for least lately are forgotten, and slots that left with them.
 type sightings struct {
 	mu    sync.Mutex
@@ -228,7 +228,7 @@ type sightings struct {
 }
 
 // seenBy are the newest first; those without a slot are none.
-type seenBy [4]sighting
+type seenBy [8]sighting
 
 type sighting struct {
 	slot *fleet.Slot

@@ -196,13 +196,13 @@ func TestPredictionsRenewed(t *testing.T) {
 
 func TestSightings(t *testing.T) {
 	s := newSightings()
-	var slots [5]fleet.Slot
-	for _, i := range []int{0, 1, 2, 3, 4, 1} {
+	var slots [9]fleet.Slot
+	for _, i := range []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 1} {
 		s.add(77, &slots[i], 100)
 	}
-	for i, want := range []bool{false, true, true, true, true} { // the last four
-		if by := s.by(77); by.holds(&slots[i]) != want {
-			t.Errorf("slot %d holds it: %v", i, !want)
+	for i := range slots { // the last eight
+		if by := s.by(77); by.holds(&slots[i]) != (i > 0) {
+			t.Errorf("slot %d holds it: %v", i, i == 0)
 		}
 	}
 	if none := s.by(78); none.holds(&slots[1]) {

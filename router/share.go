@@ -59,14 +59,9 @@ func (r *Router) share(b *booked, at *fleet.Booking) {
 		return
 	}
 	s := &Shared{Number: b.number, Worker: at.Slot.Worker.Name, Rank: at.Slot.Rank, Tokens: at.Tokens, Context: at.Context, Media: b.media}
-	if at.Answers > 1 {
-		s.Answers = at.Answers
-	}
+	s.decoded(at)
 	if at.Counted {
 		s.Model, s.Tenant = at.Model, at.Tenant
-	}
-	if at.Decode != nil {
-		s.Decoder, s.DecoderRank = at.Decode.Worker.Name, at.Decode.Rank
 	}
 	if len(b.locals) <= MostSharedBlocks && at.Slot.Worker.Class == b.slot.Worker.Class { // those of another class have other hashes
 		s.Locals, s.From, s.Told, s.Proven = b.locals, at.From, at.Locals != nil, b.proven
@@ -75,6 +70,16 @@ func (r *Router) share(b *booked, at *fleet.Booking) {
 		s.Proven = 0
 	}
 	r.opt.Share(s)
+}
+
+// decoded fills in who decodes a booking, and how many answers.
+func (s *Shared) decoded(b *fleet.Booking) {
+	if b.Answers > 1 {
+		s.Answers = b.Answers
+	}
+	if b.Decode != nil {
+		s.Decoder, s.DecoderRank = b.Decode.Worker.Name, b.Decode.Rank
+	}
 }
 
 // unshare tells of a booking's end.
@@ -96,7 +101,9 @@ func (r *Router) Open(most int) (list []Shared, ok bool) {
 	r.opt.Fleet.Each(func(b *fleet.Booking, left int) bool {
 		if note := b.Note.(*booked); note.number != 0 {
 			if ok = len(list) < most; ok {
-				list = append(list, Shared{Number: note.number, Worker: b.Slot.Worker.Name, Rank: b.Slot.Rank, Tokens: left, Context: b.Context})
+				s := Shared{Number: note.number, Worker: b.Slot.Worker.Name, Rank: b.Slot.Rank, Tokens: left, Context: b.Context}
+				s.decoded(b)
+				list = append(list, s)
 			}
 		}
 		return ok
@@ -114,9 +121,10 @@ type theirs struct {
 
 // followed is one of them.
 type followed struct {
-	over  func()
-	made  *promise
-	chain []uint64
+	over   func()
+	made   *promise
+	chain  []uint64
+	decode *fleet.Slot // who decodes, where another does
 }
 
 // Bounds of what other replicas may have us keep: 128 MiB of hashes.
@@ -147,6 +155,8 @@ func (r *Router) end(replica string, number uint64, void bool) {
 	t.count, t.blocks = t.count-1, t.blocks-len(f.chain)
 	if f.over(); void {
 		r.predicted.drop(f.made, f.chain)
+	} else if f.decode != nil {
+		r.fetched(f.decode, f.chain)
 	}
 }
 
@@ -166,7 +176,7 @@ func (r *Router) take(replica string, s *Shared) {
 	if s.Decoder != "" {
 		b.Decode = r.opt.Fleet.Find(s.Decoder, s.DecoderRank)
 	}
-	f := &followed{chain: block.Chain(nil, s.Locals, 0, false)}
+	f := &followed{chain: block.Chain(nil, s.Locals, 0, false), decode: b.Decode}
 	if len(s.Locals) > 0 {
 		f.made = r.predicted.add(uint32(slot.ID), f.chain, min(s.Proven, len(s.Locals)), r.lasts(slot, s.Locals, now), now)
 	}

@@ -1,6 +1,12 @@
 package fleetsim
 
-import "math"
+import (
+	"fmt"
+	"math"
+	"runtime"
+	"sync"
+	"time"
+)
 
 // The rules of routers that choose a pair: who prefills, and who decodes. Only the first workers prefill for others, the others
 // also do all of a request.
@@ -141,4 +147,90 @@ func llmdPair(v *View) Rule {
 		h.add(v, r, worker)
 		return first, worker
 	})(v)
+}
+
+// forced is a Rule that puts requests where another run has put them, and has one of them prefilled where it is decoded.
+type forced struct {
+	idle
+	at    map[*Request]*Served
+	local *Request
+}
+
+func (f forced) Pick(_ *View, r *run) int {
+	s := f.at[r.req]
+	if r.req != f.local {
+		r.first = s.First
+	}
+	return s.Worker
+}
+
+// flip is what came of one prefill apart, less what would have come of it where the request is decoded; below 0: it was spared.
+type flip struct {
+	own time.Duration // the request's own time to its first token
+	all time.Duration // that, and the time to the end of every other request that was there: what the prefill held up
+}
+
+// flips plays a run again for some of its prefills apart, evenly spread over it, each twice: as it was, and with that request prefilled where
+// it is decoded. All else is as it was, and nothing comes after it: what came later would have been placed otherwise.
+func (r *Result) flips(some int) []flip {
+	setup, at := r.setup, make(map[*Request]*Served, len(r.Served))
+	setup.NoEvents, setup.Replicas, setup.Sharing = true, 0, Sharing{}
+	var apart []*Served
+	for i := range r.Served {
+		s := &r.Served[i]
+		at[s.Req] = s
+		if s.First >= 0 && s.At >= warmUp {
+			apart = append(apart, s)
+		}
+	}
+	list := make([]flip, min(some, len(apart)))
+	var all sync.WaitGroup
+	slots := make(chan struct{}, runtime.GOMAXPROCS(0))
+	for i := range list {
+		all.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			one := apart[i*len(apart)/len(list)]
+			there := &Trace{chain: r.trace.chain}
+			for _, q := range r.trace.Requests {
+				if at[q].At <= one.At {
+					there.Requests = append(there.Requests, q)
+				}
+			}
+			for sign, local := range map[time.Duration]*Request{1: nil, -1: one.Req} {
+				for _, s := range Run(setup, there, func(*View) Rule { return forced{at: at, local: local} }).Served {
+					took := s.E2E
+					if s.Req == one.Req {
+						took = s.TTFT
+						list[i].own += sign * took
+					}
+					list[i].all += sign * took
+				}
+			}
+		})
+	}
+	all.Wait()
+	return list
+}
+
+// flipped is how many prefills a scenario's goal plays again.
+const flipped = 60
+
+// dearer judges the prefills apart of a run: how many of those played again cost more, and what all of them have spared.
+func (r *Result) dearer() (measured string, share, lost float64) {
+	list, n := r.flips(flipped), 0
+	var more, own, all time.Duration
+	for _, f := range list {
+		own, all = own+f.own, all+f.all
+		if f.all > 0 {
+			n++
+			more += f.all
+		}
+	}
+	if len(list) == 0 {
+		return "none apart", 0, 0
+	}
+	some := time.Duration(len(list))
+	share, lost = float64(n)/float64(some), float64(more)/float64(more-all)
+	return fmt.Sprintf("%.3f, %.3f: own %+d, all %+d ms", share, lost, ms(own/some), ms(all/some)), share, lost
 }

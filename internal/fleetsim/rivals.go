@@ -484,18 +484,23 @@ func (w *worker) alone(r *run) float64 {
 			encode += w.Encode * float64(m.Tokens)
 		}
 	}
-	if _, ok := w.adapters.at[r.req.Adapter]; !ok && r.req.Adapter != 0 {
-		encode += w.Load
-	}
 	queued := float64(w.outstanding())
-	return (w.Prefill*(queued+n) + w.Pair*n*(float64(hit)+n/2) + encode + w.step(queued+n)) / w.speed
+	return (w.Prefill*(queued+n) + w.Pair*n*(float64(hit)+n/2) + encode + w.loading(r) + w.step(queued+n)) / w.speed
 }
 
 // behind is the same where another prefills for it.
 func (w *worker) behind(first *worker, r *run) float64 {
 	hit := w.cache.hits(r.blocks, (r.input-1)/w.BlockSize) * w.BlockSize
 	chunk := float64(min(w.Budget, w.outstanding())) // a step's share of what it prefills itself
-	return first.alone(r) + w.Handover + w.Fetch*float64(r.input-hit) + (w.Prefill*chunk+w.step(1))/w.speed
+	return first.alone(r) + w.Handover + w.Fetch*float64(r.input-hit) + (w.loading(r)+w.Prefill*chunk+w.step(1))/w.speed
+}
+
+// loading is how long the run's adapter takes.
+func (w *worker) loading(r *run) float64 {
+	if _, ok := w.adapters.at[r.req.Adapter]; ok || r.req.Adapter == 0 {
+		return 0
+	}
+	return w.Load
 }
 
 // step is what decoding costs the steps in which so many tokens are prefilled.

@@ -199,7 +199,6 @@ type Served struct {
 	Possible  int // tokens that a cache without end, shared by all, would have found
 	Lost      int // tokens that another worker held at the decision, and the chosen one did not
 	Failed    bool
-	Dearer    bool // another prefilled it, though its worker itself would have had the first token sooner, as true queues and caches tell
 }
 
 // Result is one run.
@@ -209,12 +208,14 @@ type Result struct {
 	Work   []float64     // seconds by worker
 	Tokens []int         // prefilled, by worker
 	Loads  int           // of adapters
+	setup  Setup
+	trace  *Trace
 }
 
 // Run replays a trace under a rule; rule makes one for each replica's view.
 func Run(setup Setup, trace *Trace, rule func(*View) Rule) *Result {
 	n := len(trace.Requests)
-	s := &sim{setup: setup, trace: trace, next: make(map[*Request][]*Request), result: &Result{Served: make([]Served, 0, n)}, left: n,
+	s := &sim{setup: setup, trace: trace, next: make(map[*Request][]*Request), result: &Result{Served: make([]Served, 0, n), setup: setup, trace: trace}, left: n,
 		rand: rand.New(rand.NewPCG(setup.Seed, 1)), seen: make([]bool, len(trace.chain))}
 	for i := range setup.Workers {
 		w := &worker{Engine: setup.Engine, id: i, speed: 1, cache: newBlocks(setup.Engine.Blocks), encoder: newRecent(setup.Engine.Encoder), adapters: newRecent(setup.Engine.Adapters)}
@@ -321,8 +322,7 @@ func (s *sim) arrive(req *Request) {
 	first.Prefill += uncached
 	l.Tokens += r.input
 	l.Context += r.input
-	served := Served{Req: req, Worker: r.worker, First: r.first, At: s.now, Possible: possible * s.setup.Engine.BlockSize, Lost: s.lost(r, prefills, v.Alive),
-		Dearer: r.first >= 0 && w.alone(r) < w.behind(s.workers[r.first], r)}
+	served := Served{Req: req, Worker: r.worker, First: r.first, At: s.now, Possible: possible * s.setup.Engine.BlockSize, Lost: s.lost(r, prefills, v.Alive)}
 	end := func(failed bool) {
 		s.after(s.setup.Delays.Report, func() {
 			v.Now = s.now

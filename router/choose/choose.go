@@ -167,11 +167,11 @@ func (f Fleet) Cost(c *Candidate) Terms {
 // Fetch is what it costs to have the KV blocks of so many tokens from another worker; more than computing a few.
 func Fetch(tokens int) float64 { return handover + fetch*float64(tokens) }
 
-// Decoding is the candidate as one that decodes what another prefills: it fetches what it lacks.
+// Decoding is the candidate as one that decodes what another prefills: it fetches what it lacks, and loads the adapter all the same.
 func (c *Candidate) Decoding() Candidate {
 	d := *c
 	d.Elsewhere = Fetch(c.Tokens - min(c.Tokens, c.Predicted))
-	d.Tokens, d.Encode, d.Load, d.First = 0, 0, 0, false
+	d.Tokens, d.Encode, d.First = 0, 0, false
 	return d
 }
 

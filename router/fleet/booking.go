@@ -283,7 +283,8 @@ func (f *Fleet) Lost(source uint64) {
 }
 
 // Confirm takes Envoy's word, told by a source, that a request went to addr. Where that is not the booked
-// worker the booking moves to the other's least loaded slot; moved is the booking as it was, without a Slot where it had none.
+// worker the booking moves to the other's least loaded slot; moved is the booking as it was, without a Slot where it had none,
+// with the same one where only another decodes.
 // ok is false if the request or worker is not known.
 func (f *Fleet) Confirm(id, addr string, source uint64) (now, moved *Booking, ok bool) {
 	t := &f.bookings
@@ -296,7 +297,9 @@ func (f *Fleet) Confirm(id, addr string, source uint64) (now, moved *Booking, ok
 	there := b.Slot != nil && b.Slot.Worker.at(addr) // also one that has left since, and another has its address now
 	if b.Decode != nil && (w != nil || b.Decode.Worker.at(addr)) {
 		there = true
-		f.decodes(b, w, addr)
+		if was := b.Booking; f.decodes(b, w, addr) {
+			moved = &was
+		}
 	}
 	if !there && w == nil {
 		return nil, nil, false
@@ -330,15 +333,17 @@ func (f *Fleet) Confirm(id, addr string, source uint64) (now, moved *Booking, ok
 	return &is, moved, true
 }
 
-// decodes moves the part of a booking that is decoded elsewhere to the worker that has it. Who prefills stays the same.
-func (f *Fleet) decodes(b *booking, w *Worker, addr string) {
+// decodes moves the part of a booking that is decoded elsewhere to the worker that has it; false: it is there. Who prefills stays
+// the same.
+func (f *Fleet) decodes(b *booking, w *Worker, addr string) bool {
 	if w == nil || b.Decode.Worker.at(addr) {
-		return
+		return false
 	}
 	now := f.now()
 	b.decoding.undo(now)
 	b.Decode = w.Slots[0]
 	b.decoding = b.Decode.book(&Booking{Context: b.Context, Answers: b.Answers, fetched: true}, now, now)
+	return true
 }
 
 // ServedBy is the worker that answered a booked request at addr ("": where it was booked); nil: it is not known.

@@ -348,7 +348,8 @@ func TestWire(t *testing.T) {
 	open := []router.Shared{{Number: 1, Worker: "w1", Rank: 0, Tokens: 5, Context: 6}, {Number: 2, Worker: "w2", Rank: -1}}
 	counted := &router.Shared{Number: 9, Worker: "w1", Rank: -1, DecoderRank: -1, Answers: 4, Model: "m", Tenant: "t", Locals: []uint64{}, Media: []router.SharedMedium{}}
 	m := appendReport(appendShared(appendShared(appendShared(appendShared(head("AAAAAAAA"), given), counted), &router.Shared{Kind: router.Over, Number: 5}), &router.Shared{Kind: router.Broken, Number: 6}), &report)
-	m = append(appendState(m, open, true), kindBye)
+	pairs := []router.Shared{{Number: 1, Worker: "w1", Decoder: "w2", DecoderRank: 3, Tokens: 5, Context: 6, Answers: 2}, {Number: 2, Worker: "w2", Rank: -1, DecoderRank: -1}}
+	m = append(appendState(appendState(m, open, true), pairs, true), kindBye)
 	part, question, holders := indexer.Part{Number: 2, Of: 3}, asked{7, []uint64{1, 1 << 63}}, []router.Holder{{Worker: "w1", Rank: -1, Blocks: 9}, {Worker: "w2", Rank: 3, Blocks: 1}}
 	m = appendHolders(appendAsk(appendPart(m, part), question.number, question.locals), 8, holders)
 	read := func(m []byte) (got []any, err error) {
@@ -361,7 +362,7 @@ func TestWire(t *testing.T) {
 			state: func(open []router.Shared) { got = append(got, open) }, bye: func() { got = append(got, "bye") },
 			part: func(p indexer.Part) { got = append(got, p) }, ask: func(q asked) { got = append(got, q) }, holders: func(number uint64, list []router.Holder) { got = append(got, number, list) }})
 	}
-	want := []any{"AAAAAAAA", given, counted, &router.Shared{Kind: router.Over, Number: 5}, &router.Shared{Kind: router.Broken, Number: 6}, report, open, "bye", part, question, uint64(8), holders}
+	want := []any{"AAAAAAAA", given, counted, &router.Shared{Kind: router.Over, Number: 5}, &router.Shared{Kind: router.Broken, Number: 6}, report, open, pairs, "bye", part, question, uint64(8), holders}
 	if got, err := read(m); err != nil || !reflect.DeepEqual(got, want) {
 		t.Fatalf("%v: %+v\nwant %+v", err, got, want)
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/sightline-router/sightline/indexer"
@@ -21,6 +22,7 @@ import (
 //	part     7 | number | of: of the index, that the sender holds; one that holds all does not say so
 //	ask      8 | question | locals: n, u64 …
 //	holders  9 | question | n, (worker, rank | blocks) …
+//	state   11 | as 5, each with answers | decoder, rank: where there are several or one; unknown to 0.1.0
 //	given   10 | answers | model, tenant | as 1: of a request for several answers, or that fair shares count; unknown to 0.1.0
 //
 // Numbers are varints; a rank is one more than it is, a text has its length before it. A message is one process's word on what
@@ -47,6 +49,7 @@ const (
 	kindAsk     = 8
 	kindHolders = 9
 	kindCounted = 10
+	kindPairs   = 11
 
 	flagTold     = 1
 	flagAnswered = 1
@@ -127,11 +130,18 @@ func appendState(b []byte, open []router.Shared, whole bool) []byte {
 	if whole {
 		flags = flagWhole
 	}
-	b = number(append(b, kindState, flags), len(open))
+	kind := byte(kindState)
+	if slices.ContainsFunc(open, func(s router.Shared) bool { return s.Answers > 1 || s.Decoder != "" }) {
+		kind = kindPairs
+	}
+	b = number(append(b, kind, flags), len(open))
 	for i := range open {
 		s := &open[i]
 		b = binary.AppendUvarint(b, s.Number)
 		b = number(number(number(text(b, s.Worker), s.Rank+1), s.Tokens), s.Context)
+		if kind == kindPairs {
+			b = number(text(number(b, s.Answers), s.Decoder), s.DecoderRank+1)
+		}
 	}
 	return b
 }
@@ -226,11 +236,14 @@ func (r *reader) holders() (question uint64, list []router.Holder) {
 	return question, list
 }
 
-func (r *reader) state() (open []router.Shared, whole bool) {
+func (r *reader) state(kind byte) (open []router.Shared, whole bool) {
 	whole = r.byte()&flagWhole != 0
 	open = make([]router.Shared, r.count(mostOpen, 5))
 	for i := range open {
 		open[i] = router.Shared{Number: uint64(r.number()), Worker: r.text(), Rank: r.rank(), Tokens: r.number(), Context: r.number()}
+		if kind == kindPairs {
+			open[i].Answers, open[i].Decoder, open[i].DecoderRank = r.number(), r.text(), r.rank()
+		}
 	}
 	return open, whole
 }
@@ -281,8 +294,8 @@ func each(entries []byte, t *taken) error {
 			if o := r.report(); !r.bad && (o.Phase == router.Started || o.Phase == router.Ended || o.Phase == router.Lost) {
 				t.report(o)
 			}
-		case kindState:
-			if open, whole := r.state(); !r.bad && whole {
+		case kindState, kindPairs:
+			if open, whole := r.state(kind); !r.bad && whole {
 				t.state(open)
 			}
 		case kindBye:
