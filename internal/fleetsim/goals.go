@@ -54,6 +54,11 @@ func goals() (list []goal) {
 		mean, loads, hits := over(r.Mean, p.row("oracle").Mean), float64(r.result.Loads)/mostAdapters, r.Hits/r.Possible
 		return fmt.Sprintf("%.3f, %.2f, %.3f", mean, loads, hits), mean <= 1 && loads <= 2 && !(hits < 0.97)
 	})
+	add("lower tiers", 0.7, "mean at most 0.5 of the same router's that takes them for the GPU's, or hears nothing of them", func(p *Played) (string, bool) {
+		ours := p.row("sightline").Mean
+		as, unheard := over(ours, p.row("tiers as GPU").Mean), over(ours, p.row("tiers unheard").Mean)
+		return fmt.Sprintf("%.3f, %.3f", as, unheard), as <= 0.5 && unheard <= 0.5
+	})
 	add("slow worker", 0.7, "at most 0.6 of a fair share after 10 s", func(p *Played) (string, bool) {
 		share := p.row("sightline").result.Share(0, 10*time.Second, p.Scenario.Until)
 		return fmt.Sprintf("%.2f", share), share <= 0.6

@@ -26,6 +26,7 @@ type sightline struct {
 	hashes  []uint64
 	alive   int
 	pool    *encoding // nil: workers encode for themselves
+	lower   tiers
 	next    int
 }
 
@@ -70,7 +71,7 @@ func newSightline(v *View) Rule {
 		share = func(told *router.Shared) { s.share(v, own, told) }
 		s.cut(v, own)
 	}
-	s.router = router.New(router.Options{Share: share, Models: []router.Model{{Name: modelName, Adapters: adapters(), MaxLoRAs: v.sim.setup.Engine.Adapters, Prompts: engine.Unread(engine.Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: v.Size})}},
+	s.router = router.New(router.Options{Share: share, Models: []router.Model{{Name: modelName, Adapters: adapters(), MaxLoRAs: v.sim.setup.Engine.Adapters, Unit: v.sim.setup.Engine.Unit * v.Size, Prompts: engine.Unread(engine.Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: v.Size})}},
 		Fleet: s.fleet, Index: s.index, PredictedTTL: cmp.Or(v.sim.setup.PredictedTTL, 10*time.Second), Now: now, Seed: v.sim.setup.Seed + 1})
 	v.sim.after(time.Duration(v.rand.Int64N(int64(loadEvery))), func() { s.ask(v) }) // replicas begin at different moments
 	return s
@@ -99,6 +100,7 @@ func slotOf(w int) indexer.SlotID { return indexer.SlotID(w) }
 
 func (s *sightline) Pick(v *View, r *run) int {
 	s.now = v.Now
+	s.lower.forget(s.workers)
 	encoders := s.pool.turn(v)
 	if len(v.First)+len(v.Alive)+len(encoders) != s.alive {
 		in := slices.Clone(encoders)
@@ -169,9 +171,15 @@ func (s *sightline) Heard(v *View, worker int, out []change) {
 
 func (s *sightline) apply(v *View, slot indexer.SlotID, c change) {
 	s.hashes = s.hashes[:0]
+	tier := indexer.GPU
+	if c.lower {
+		if tier = indexer.CPU; s.lower == unheard {
+			return
+		}
+	}
 	if !c.stored {
 		s.hashes = append(s.hashes, v.sim.trace.chain[c.block])
-		_, _ = s.index.Remove(slot, indexer.GPU, s.hashes)
+		_, _ = s.index.Remove(slot, tier, s.hashes)
 		return
 	}
 	parent, has := uint64(0), c.from > 0
@@ -181,5 +189,5 @@ func (s *sightline) apply(v *View, slot indexer.SlotID, c change) {
 	for _, b := range c.run.blocks[c.from:c.to] {
 		s.hashes = append(s.hashes, v.sim.trace.chain[b])
 	}
-	_ = s.index.Store(slot, indexer.GPU, parent, has, s.hashes, c.run.req.locals[c.from:c.to])
+	_ = s.index.Store(slot, tier, parent, has, s.hashes, c.run.req.locals[c.from:c.to])
 }

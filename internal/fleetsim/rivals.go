@@ -476,9 +476,8 @@ func oracle(*View) Rule {
 
 // alone is about how many seconds a new run would wait for its first token, as true queues and caches tell.
 func (w *worker) alone(r *run) float64 {
-	hit := w.cache.hits(r.blocks, (r.input-1)/w.BlockSize) * w.BlockSize
+	hit, encode := w.found(r)
 	n := float64(r.input - hit)
-	encode := 0.0
 	for _, m := range r.req.Images {
 		if _, ok := w.encoder.at[m.ID]; !ok && m.Offset+m.Tokens > hit {
 			encode += w.Encode * float64(m.Tokens)

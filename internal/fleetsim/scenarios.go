@@ -71,6 +71,8 @@ func Scenarios() []Scenario {
 			About: "images; the access log is away: Sightline hears of no beginning and no end, other routers see both"},
 		{Name: "adapters", Capacity: 16, Traffic: func(rate float64) []*Request { return adapted(1, chats.traffic(1, rate, seconds), 16) },
 			About: "chats; sixteen LoRA adapters, of which a worker holds four, 0.3 s to load one"},
+		{Name: "lower tiers", Capacity: 12.7, Traffic: talk, Change: offloads,
+			About: "chats; a quarter of the room on the GPUs and ten times that below, in units of 256 tokens: four workers fetch 190,000 tokens a second, four 5,000"},
 		{Name: "bursts", Capacity: 27, Traffic: func(rate float64) []*Request { return inBursts(images(1, 3*rate, seconds/3, 0)) },
 			About: "images; all come within 2 s of every 6 s"},
 		{Name: "unequal 2", Workers: 2, Capacity: 4, Traffic: pictures, Change: func(s *Setup) { s.Speeds = []float64{0.5, 1} }, About: "images; two workers, one of half the speed"},
@@ -110,10 +112,20 @@ func apart(list []Scenario) (pairs []Scenario) {
 
 // rules are those that it is played under.
 func (s *Scenario) rules() []Rival {
-	if s.setup().Prefill > 0 {
+	switch setup := s.setup(); {
+	case setup.Prefill > 0:
 		return pairRules()
+	case setup.Engine.Lower > 0:
+		return tierRules()
 	}
 	return Rules()
+}
+
+// offloads gives workers a lower tier: half of them host memory, half a store behind a slow network.
+func offloads(s *Setup) {
+	s.Engine.Blocks /= 4
+	s.Engine.Lower, s.Engine.Unit = 10*s.Engine.Blocks, 16
+	s.Lower = []float64{5.2e-6, 5.2e-6, 5.2e-6, 5.2e-6, 200e-6, 200e-6, 200e-6, 200e-6}
 }
 
 // speeds spreads the workers' evenly.

@@ -32,6 +32,7 @@ type Setup struct {
 	JoinAt    time.Duration
 	Joining   int // of the workers, the last ones come at JoinAt
 	Seed      uint64
+	Lower     []float64 // seconds that a token takes from the lower tier, by worker; missing: Engine.Fetch
 
 	Encoders                  int           // workers that encode for the others, under this repository's router
 	EncoderGoes, EncoderComes time.Duration // the last of them is away between these; 0: never
@@ -225,6 +226,7 @@ func Run(setup Setup, trace *Trace, rule func(*View) Rule) *Result {
 		if i < setup.Failing {
 			w.fails = refusing
 		}
+		w.lower = newLower(&setup, i)
 		s.workers = append(s.workers, w)
 	}
 	for i := range max(1, setup.Replicas) {
@@ -411,23 +413,30 @@ func (s *sim) work(w *worker) {
 }
 
 // fetch begins the transfers that a worker has admitted: one after another, as one link carries them. When the blocks are there the
-// worker computes the last token (vLLM 0.32), and who prefilled lets them go.
+// worker computes the rest, of what another prefilled the last token (vLLM 0.32), and who prefilled lets them go.
 func (s *sim) fetch(w *worker) {
 	admitted := w.admitted
 	w.admitted = nil
 	for _, r := range admitted {
 		w.fetching++
-		w.fetched = max(s.now, w.fetched) + inSeconds(w.Fetch*float64(r.input-r.computed))
+		each := w.Fetch
+		if r.lent == nil {
+			each = w.lower.each
+		}
+		w.fetched = max(s.now, w.fetched) + inSeconds(each*float64(r.there-r.computed))
 		s.after(w.fetched-s.now, func() {
 			w.fetching--
-			r.computed = max(r.computed, r.input-1)
-			w.store(r, r.input-1)
+			r.computed = max(r.computed, r.there)
+			w.store(r, r.there)
 			w.running = append(w.running, r)
-			from := s.workers[r.first]
-			from.cache.release(r.lent.held)
+			if r.lent != nil {
+				s.workers[r.first].cache.release(r.lent.held)
+			}
 			s.tell(w)
 			s.work(w)
-			s.work(from)
+			if r.lent != nil {
+				s.work(s.workers[r.first])
+			}
 		})
 	}
 }
@@ -451,6 +460,9 @@ func (s *sim) tell(w *worker) {
 				return
 			}
 			for _, c := range out {
+				if c.lower {
+					continue // these rules count what the GPU has
+				}
 				if !c.stored {
 					v.held.set(c.block, w.id, false)
 					continue

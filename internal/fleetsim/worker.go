@@ -21,6 +21,9 @@ type Engine struct {
 
 	Handover float64 // seconds that one more request for the same answer takes, where one worker prefills for another
 	Fetch    float64 // seconds that the KV blocks of a token take from one worker to another
+
+	Lower int // blocks of the lower tier; 0: there is none
+	Unit  int // blocks that it gives back at once
 }
 
 // defaultEngine resembles vLLM with an 8 B vision-language model on one large GPU: 12,000 prompt tokens a second, 8 ms a
@@ -38,11 +41,12 @@ type worker struct {
 	speed    float64 // a step takes 1/speed of Engine's time
 	fails    failure
 	cache    *blocks
+	lower    *lower // nil: it has none
 	encoder  *recent
 	adapters *recent
 	waiting  []*run
 	running  []*run
-	admitted []*run        // of those that others have prefilled: their KV blocks are to be fetched
+	admitted []*run        // whose KV blocks are to be fetched, from who has prefilled them or from the lower tier
 	fetching int           // of them
 	fetched  time.Duration // until when
 	busy     bool
@@ -74,6 +78,7 @@ type run struct {
 	held     []int32 // cells of the cache
 	stored   int     // blocks whose hash is in the cache
 	chunk    int     // of this step
+	there    int     // prompt tokens that are there once it is fetched
 	worker   int
 	first    int  // who prefills it for worker; -1: worker does
 	lent     *run // where others have prefilled it: that run, whose blocks are held until they are fetched
@@ -91,6 +96,7 @@ type calls struct{ began, ended func() }
 // change is one KV event.
 type change struct {
 	stored bool
+	lower  bool // in the lower tier
 	run    *run
 	from   int // stored: run.chain[from:to]
 	to     int
@@ -141,11 +147,15 @@ func (w *worker) schedule() time.Duration {
 			cost += w.Load
 			w.loads++
 		}
-		if r.lent != nil {
+		if r.there, _ = w.found(r); r.lent != nil {
+			r.there = r.input - 1
+		} else {
+			r.cached = r.there
+		}
+		if r.there > hit || r.lent != nil {
 			w.admitted = append(w.admitted, r)
 			continue
 		}
-		r.cached = hit
 		w.running = append(w.running, r)
 		cost += w.take(r, &budget)
 	}
@@ -186,6 +196,7 @@ func (w *worker) store(r *run, to int) {
 	}
 	r.stored = full
 	w.out = append(w.out, change{stored: true, run: r, from: from, to: full})
+	w.offload(r, from, full)
 }
 
 // finish ends a step: began are the runs whose first token is out, ended those that are over.

@@ -308,7 +308,8 @@ func (s *Slot) learnLoading(h *hold, now time.Time) {
 }
 
 // learnFetching takes down what a request took beyond its own tokens' time whose prompt had to be fetched from a lower tier: of those
-// before which nothing was queued. EWMA, weight 0.2.
+// before which nothing was queued. EWMA, weight 0.3 when faster, 0.02 when slower: waiting for room in a full cache, or for others'
+// steps, looks like slowness.
 func (s *Slot) learnFetching(h *hold, now time.Time) {
 	if h.fetches < fewFetched || !h.alone || h.loads > 0 || !s.shown {
 		return
@@ -318,7 +319,11 @@ func (s *Slot) learnFetching(h *hold, now time.Time) {
 		s.fetch, s.fetched = each, true
 		return
 	}
-	s.fetch += 0.2 * (each - s.fetch)
+	weight := 0.02
+	if each < s.fetch {
+		weight = 0.3
+	}
+	s.fetch += weight * (each - s.fetch)
 }
 
 // Fetches is how many tokens a second the slot fetches from lower tiers, as configured or as events have shown; 0: not known.

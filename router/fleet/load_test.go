@@ -237,6 +237,22 @@ func TestFetchingIsLearned(t *testing.T) {
 	if l := s.Load(c.t); l.Rate != rate {
 		t.Errorf("%v tokens a second, %v before", l.Rate, rate)
 	}
+	slower := func(seconds float64) {
+		f.Book("again", Booking{Slot: s, Tokens: 8000, Fetch: 8000, Locals: promptOf(4, 1000), From: 500})
+		c.t = c.t.Add(time.Duration((0.8 + seconds) * float64(time.Second)))
+		done[4] = 1000
+		s.Progress(done.held, c.t)
+		f.End("again", 1)
+		delete(done, 4)
+	}
+	slower(2) // it waited for something else
+	if got := s.Fetches(); got < 33000 || got > 34500 {
+		t.Errorf("%v tokens a second after one that took ten times as long, want 0.02 of it", got)
+	}
+	slower(0.1)
+	if got := s.Fetches(); got < 40500 || got > 41500 {
+		t.Errorf("%v tokens a second after one at 80,000, want 0.3 of it", got)
+	}
 	for _, b := range []Booking{{Slot: s, Tokens: 8000, Fetch: 100, Locals: promptOf(3, 1000), From: 500}, {Slot: s, Tokens: 8000, Fetch: 8000, Load: 10, Locals: promptOf(3, 1000), From: 500}} {
 		f.Book("tells nothing", b)
 		c.t = c.t.Add(10 * time.Second)
@@ -245,7 +261,7 @@ func TestFetchingIsLearned(t *testing.T) {
 		f.End("tells nothing", 1)
 		delete(done, 3)
 	}
-	if got := s.Fetches(); math.Abs(got-40000) > 400 {
+	if got := s.Fetches(); got < 40500 || got > 41500 {
 		t.Errorf("%v tokens a second after some that tell nothing", got)
 	}
 }
