@@ -110,6 +110,12 @@ e2e-dynamo: ## real processes of NVIDIA Dynamo behind a real Envoy (0.7 GB, two 
 	@e2e/dynamo/setup.sh $(CACHE)/dynamo-$(DYNAMO) $(DYNAMO)
 	SIGHTLINE_DYNAMO=$(CACHE)/dynamo-$(DYNAMO) $(GO) test -count=1 -timeout 20m -v -run 'TestRealDynamo' ./e2e
 
+SIDECAR := 0.7.1
+.PHONY: e2e-llmd
+e2e-llmd: ## llm-d's real sidecar behind a real Envoy, before simulated workers that prefill, decode and encode (built once from its Go module, five minutes; then half a minute)
+	@e2e/llmd/setup.sh $(CACHE)/llmd-$(SIDECAR) $(SIDECAR)
+	SIGHTLINE_SIDECAR=$(CACHE)/llmd-$(SIDECAR)/pd-sidecar $(GO) test $(POISON) -count=1 -timeout 10m -v -run '^TestRealSidecar$$' ./e2e
+
 generated: build ## print again what is committed as printed: the envoy.yaml of the examples
 	$(BIN) envoy -c examples/compose/sightline.yaml > examples/compose/envoy.yaml
 
