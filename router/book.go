@@ -102,7 +102,9 @@ func (x *decision) book(best *choose.Candidate, class int) {
 		b.cached = -1 // what is reported is of another worker's cache
 		x.adapters.use(x.decode, x.adapter, x.model.MaxLoRAs)
 	}
-	work.Tokens, work.Load = work.Tokens+best.Load, best.Load
+	if work.Tokens, work.Load = work.Tokens+best.Load, best.Load; best.Pulls() {
+		work.Tokens, work.Pull = max(1, work.Tokens-best.Pulled), best.Pulled
+	}
 	x.adapters.use(x.chosen, x.adapter, x.model.MaxLoRAs)
 	x.remember(b, &st, &a, x.now)
 	x.hold(b, work)

@@ -255,6 +255,7 @@ func (x *decision) addPictures(p *engine.Prompt, slots []*fleet.Slot, cands []ch
 func (x *decision) rank() {
 	x.turn = x.choices.Add(1)
 	evenUsage(x.mem.candidates)
+	x.pull()
 	x.pair()
 	x.weighTime()
 	x.ranked = choose.Rank(x.mem.candidates, ranks, x.draw())

@@ -6,6 +6,7 @@ import (
 
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/router/choose"
+	"github.com/sightline-router/sightline/router/fleet"
 )
 
 // Where a model has workers that only encode, a request whose pictures the chosen worker would have to encode names who does it: for each
@@ -67,19 +68,51 @@ func lot(picture uint64, addr string) uint64 {
 	return h ^ h>>32
 }
 
-// source is the worker that holds more of a prompt than the one that prefills it, where fetching that is cheaper than computing it; "":
-// none is, or the model's workers do not fetch from each other.
-func (x *decision) source(best *choose.Candidate) (addr string) {
-	if !x.model.FetchKV || x.left() || x.chosen.Worker.Instance != "" {
-		return ""
+// holder is a worker with the leading tokens of a prompt that its events prove.
+type holder struct {
+	worker *fleet.Worker
+	tokens int
+}
+
+// pull fills in what each candidate lacks and another worker has, of a model whose workers fetch from each other where they are told from
+// whom: the one that holds most or, for that one itself, the next.
+func (x *decision) pull() {
+	s := x.mem
+	s.most, s.next = holder{}, holder{}
+	if x.model == nil || !x.model.FetchKV || x.left() {
+		return
 	}
-	most := best.Exact
-	for i := range x.mem.candidates {
-		c := &x.mem.candidates[i]
-		more := c.Exact - best.Predicted
-		if w := x.slots[c.Slot].Worker; c.Exact > most && !c.Doubtful && w != x.chosen.Worker && float64(more) > choose.Fetch(more) {
-			most, addr = c.Exact, w.Addr
+	for i := range s.candidates {
+		c := &s.candidates[i]
+		switch h := (holder{x.slots[c.Slot].Worker, c.Exact}); {
+		case c.Doubtful:
+		case h.worker == s.most.worker:
+			s.most.tokens = max(s.most.tokens, h.tokens)
+		case h.tokens > s.most.tokens:
+			s.most, s.next = h, s.most
+		case h.tokens > s.next.tokens:
+			s.next = h
 		}
 	}
-	return addr
+	for i := range s.candidates {
+		if c := &s.candidates[i]; x.slots[c.Slot].Worker.Instance == "" {
+			c.Pulled = max(0, min(s.other(x.slots[c.Slot].Worker).tokens, c.Tokens)-c.Predicted)
+		}
+	}
+}
+
+// other is the holder that a worker may fetch from.
+func (s *scratch) other(w *fleet.Worker) holder {
+	if w == s.most.worker {
+		return s.next
+	}
+	return s.most
+}
+
+// source is the worker from which the best candidate fetches what it lacks; "": from none.
+func (x *decision) source(best *choose.Candidate) (addr string) {
+	if !best.Pulls() {
+		return ""
+	}
+	return x.mem.other(x.chosen.Worker).worker.Addr
 }

@@ -270,7 +270,8 @@ func TestEncoderByName(t *testing.T) {
 	}
 }
 
-// With fetch_kv a worker is told who holds what it lacks, if that is much.
+// With fetch_kv a worker is told who holds what it lacks, if that is much, and is chosen the sooner for it: what it fetches it need not
+// compute.
 func TestSource(t *testing.T) {
 	body := chatBody("m", fmt.Sprintf("%q", text(4000, 7)))
 	for _, fetch := range []bool{true, false} {
@@ -283,6 +284,20 @@ func TestSource(t *testing.T) {
 		d := w.decide(body)
 		if want := map[bool]string{true: "10.0.0.1:8000"}[fetch]; d.Targets[0].Worker != "w1" || d.Source != want {
 			t.Errorf("%s from %q, want w1 from %q", d.Targets[0].Worker, d.Source, want)
+		}
+		booked := w.slots[1].Load(w.now).Backlog
+		told, _ := w.Decision(d.ID)
+		if least := float64(d.PromptTokens) / 2; fetch != (booked < least) || fetch != (told.Ranked[0].Terms.Fetch > 0) || fetch != (told.Ranked[0].Terms.Prefill < least) {
+			t.Errorf("%v tokens booked of %d, cost %+v", booked, d.PromptTokens, told.Ranked[0].Terms)
+		}
+		w = newWorld(t, 2) // with less to do at the one that has it, the other one is chosen for what it can fetch
+		models = w.opt.Models
+		models[0].FetchKV = fetch
+		w.Serve(models, 0, w.opt.PredictedTTL)
+		w.stores(0, body)
+		w.load(0, 30)
+		if d := w.decide(body); (d.Targets[0].Worker == "w1") != fetch {
+			t.Errorf("fetches %v: %s is chosen", fetch, d.Targets[0].Worker)
 		}
 	}
 }

@@ -48,6 +48,7 @@ type Candidate struct {
 	Predicted int     // leading tokens with what was routed there and not confirmed; ≥ Exact
 	Offloaded int     // of Exact, those behind what its GPU has, in whole units of its lower tiers: they have to be fetched
 	Fetches   float64 // tokens fetched from these a second; 0: not known
+	Pulled    int     // tokens behind Predicted that another worker holds, from which it fetches them where that is cheaper
 	Encode    int     // picture tokens behind the cached prefix that it would have to encode
 	Load      int     // tokens that it could prefill while it loads the prompt's adapter
 	Seen      int     // picture tokens behind the cached prefix that its encoder cache should have
@@ -75,7 +76,7 @@ type Terms struct {
 	Requests float64 `json:"requests"`
 	Context  float64 `json:"context"`
 	Cache    float64 `json:"cache"`
-	Fetch    float64 `json:"fetch"` // of what its lower tiers hold
+	Fetch    float64 `json:"fetch"` // of what its lower tiers hold, or another worker
 	// Elsewhere is what a worker that only prefills adds: the transfer and the cost of the one that decodes.
 	Elsewhere float64 `json:"elsewhere"`
 	Distance  float64 `json:"distance"` // of another zone
@@ -126,18 +127,25 @@ func (f Fleet) FirstToken(c *Candidate) float64 {
 // lower tier holds is worth computing less fetching: where that is nothing, it counts as if it were not held.
 func (f Fleet) ahead(c *Candidate, slow float64) (queue, left, fetches float64) {
 	queue, left = max(0, c.Backlog-float64(c.Shared)), float64(c.Tokens-min(c.Tokens, c.Predicted))+float64(c.Encode+c.Load)
+	if c.Pulls() {
+		left, fetches = left-float64(c.Pulled), Fetch(c.Pulled)
+	}
 	if c.Offloaded == 0 {
-		return queue, left, 0
+		return queue, left, fetches
 	}
 	there := float64(c.Offloaded)
-	if fetches = waits + fetch*there; c.Fetches > 0 {
-		fetches = there * f.rate() / c.Fetches
+	below := waits + fetch*there
+	if c.Fetches > 0 {
+		below = there * f.rate() / c.Fetches
 	}
-	if fetches >= slow*there {
-		return queue, left + there, 0
+	if below >= slow*there {
+		return queue, left + there, fetches
 	}
-	return queue, left, fetches
+	return queue, left, fetches + below
 }
+
+// Pulls tells whether it is to fetch what another worker holds: where that is cheaper than computing it.
+func (c *Candidate) Pulls() bool { return float64(c.Pulled) > Fetch(c.Pulled) }
 
 // Cost is a candidate's. Waiting for work that is being done on the prompt's own front is no cost: elsewhere the same work
 // would have to be done again.
@@ -167,11 +175,11 @@ func (f Fleet) Cost(c *Candidate) Terms {
 // Fetch is what it costs to have the KV blocks of so many tokens from another worker; more than computing a few.
 func Fetch(tokens int) float64 { return handover + fetch*float64(tokens) }
 
-// Decoding is the candidate as one that decodes what another prefills: it fetches what it lacks, and loads the adapter all the same.
+// Decoding is the candidate as one that decodes what another prefills: it fetches what its GPU lacks, and loads the adapter all the same.
 func (c *Candidate) Decoding() Candidate {
 	d := *c
-	d.Elsewhere = Fetch(c.Tokens - min(c.Tokens, c.Predicted))
-	d.Tokens, d.Encode, d.First = 0, 0, false
+	d.Elsewhere = Fetch(c.Tokens - min(c.Tokens, c.Predicted-c.Offloaded))
+	d.Tokens, d.Offloaded, d.Pulled, d.Encode, d.First = 0, 0, 0, 0, false
 	return d
 }
 

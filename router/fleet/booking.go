@@ -35,6 +35,7 @@ type Booking struct {
 	Tokens  int            // to prefill there, and of pictures to encode
 	Load    int            // of Tokens, those that stand for the loading of an adapter
 	Fetch   int            // tokens beside them that it fetches from a lower tier of its own
+	Pull    int            // and from another worker
 	Context int            // tokens of the prompt
 	Answers int            // to it, decoded at once (n); 0: one
 	Locals  []uint64       // the prompt's blocks, by which events tell of its prefill; nil: they cannot

@@ -81,8 +81,8 @@ type hold struct {
 	over    bool
 	theirs  bool    // another replica's
 	fetched bool    // others prefill it
-	fetches float64 // tokens that come from lower tiers before it is computed
-	alone   bool    // nothing was queued before it
+	fetches float64 // tokens that come from lower tiers or another worker before it is computed
+	alone   bool    // nothing was queued before it, and they come from lower tiers
 	loads   float64 // of tokens, those that stand for loading an adapter; 0 too where others were before it
 }
 
@@ -171,12 +171,12 @@ func (s *Slot) hold(b *Booking, now, since time.Time, theirs bool) *hold {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drain(now)
-	h := &hold{slot: s, theirs: theirs, fetched: b.fetched, fetches: float64(b.Fetch), tokens: float64(b.Tokens), rest: float64(b.Tokens), left: float64(b.Tokens), from: b.From, told: b.From, context: float64(b.Context), answers: max(1, b.Answers), at: now}
+	h := &hold{slot: s, theirs: theirs, fetched: b.fetched, fetches: float64(b.Fetch + b.Pull), tokens: float64(b.Tokens), rest: float64(b.Tokens), left: float64(b.Tokens), from: b.From, told: b.From, context: float64(b.Context), answers: max(1, b.Answers), at: now}
 	if b.From < len(b.Locals) && s.hears(now) {
 		h.locals = b.Locals
 	}
 	if s.backlog == 0 {
-		s.unheard, h.loads, h.alone = 0, float64(b.Load), true
+		s.unheard, h.loads, h.alone = 0, float64(b.Load), b.Pull == 0
 	}
 	if !slices.ContainsFunc(s.queue, func(h *hold) bool { return h.locals != nil }) {
 		s.sample.from = since
