@@ -49,6 +49,7 @@ func (x *decision) choose() {
 		return
 	}
 	x.mem.candidates, x.mem.shut = x.mem.candidates[:0], shut{}
+	x.mem.encoders = x.encoders(x.mem.encoders[:0])
 	for class := range x.model.classes {
 		x.addCandidates(class)
 	}
@@ -121,6 +122,7 @@ func (x *decision) addCandidates(class int) {
 		c.Exact, c.Predicted, c.Shared = c.Exact*size, promised*size, (promised-c.Exact)*size
 	}
 	x.addPictures(rd.prompt, x.slots, s.candidates[from:])
+	x.encodeApart(s.candidates[from:])
 	x.stand(class, x.slots, s.candidates[from:]...)
 	x.addShut(class, looked)
 }

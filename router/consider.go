@@ -25,7 +25,7 @@ type Considered struct {
 // and no worker gets its trial. Of the workers those that cost least are told, and then those that could not be chosen, so many
 // at most.
 func (r *Router) Consider(ctx context.Context, req *Request, most int) (Decision, Recent) {
-	aside, now := &Router{opt: r.opt, predicted: r.predicted, seen: r.seen, adapters: r.adapters, answers: r.answers, lanes: r.lanes}, r.serving.Load()
+	aside, now := &Router{opt: r.opt, predicted: r.predicted, seen: r.seen, encodes: r.encodes, adapters: r.adapters, answers: r.answers, lanes: r.lanes}, r.serving.Load()
 	aside.opt.Log, aside.opt.Audit, aside.opt.Decisions, aside.opt.Left = zap.NewNop(), nil, nil, 0
 	aside.metrics = newMetrics(nil, aside)
 	aside.serving.Store(now)

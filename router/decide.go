@@ -57,6 +57,7 @@ type scratch struct {
 	most, next holder             // of all candidates, where workers fetch from each other
 	decoders   []choose.Candidate // where others prefill, ranked
 	eased      []*fleet.Slot
+	encoders   []*fleet.Slot // that are well
 }
 
 // Decide ranks the workers for one request. It never fails: what cannot be read is routed by load, and Why says so. Once
@@ -99,6 +100,7 @@ func (s *scratch) release() {
 	s.req = body.Request{}
 	clear(s.readings)
 	clear(s.eased[:cap(s.eased)])
+	clear(s.encoders[:cap(s.encoders)])
 }
 
 func (x *decision) decide(ctx context.Context) {

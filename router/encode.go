@@ -1,8 +1,13 @@
 package router
 
 import (
+	"cmp"
 	"slices"
 	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/router/choose"
@@ -10,18 +15,114 @@ import (
 )
 
 // Where a model has workers that only encode, a request whose pictures the chosen worker would have to encode names who does it: for each
-// picture the worker that its name falls to (rendezvous hashing). So it is the same in all replicas, with nothing told or remembered,
-// and of n workers one that comes or goes moves every nth picture and no other.
+// picture its home, the worker that its name falls to (rendezvous hashing). So it is the same in all replicas, with nothing told or
+// remembered, and of n workers one that comes or goes moves every nth picture and no other. Only where so much waits at the home that another
+// would be done sooner though it encodes the picture, and the home later once more, that one has it, and keeps it while it is remembered.
 //
 // llm-d's sidecar gives a request's i-th picture to the i-th address, and those behind the last address to the first again (0.7 to 0.10,
 // connector_epd_shared_storage.go, since 0.9 connector_ec_common.go). Which one is the i-th is certain where no picture stands there
 // twice (up to 0.10 equal URLs count once, on its main each counts) and where all are of one kind (a prompt may have them in another
 // order than the body). Else the first one's worker is named for all.
 
+// encodes is what was sent to workers that encode. What waits there nobody tells: it is taken to be done at encodeRate.
+type encodes struct {
+	mu    sync.Mutex
+	until map[*fleet.Slot]time.Time // when it should have done it
+	last  *simplelru.LRU[uint64, *fleet.Slot]
+}
+
+const encodeRate = 10000 // picture tokens a second, as of prefill where nothing is known
+
+func newEncodes() *encodes {
+	last, _ := simplelru.NewLRU[uint64, *fleet.Slot](mostSeen, nil) // who encoded a picture last; fails for a size below 1
+	return &encodes{until: make(map[*fleet.Slot]time.Time), last: last}
+}
+
+// waiting is how long a picture would wait at a slot.
+func (e *encodes) waiting(slot *fleet.Slot, now time.Time) time.Duration {
+	return max(0, e.until[slot].Sub(now))
+}
+
+// least is the fewest picture tokens that wait at one of some slots.
+func (e *encodes) least(among []*fleet.Slot, now time.Time) float64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	least := e.waiting(among[0], now)
+	for _, slot := range among[1:] {
+		least = min(least, e.waiting(slot, now))
+	}
+	return least.Seconds() * encodeRate
+}
+
+// place says who of some slots is to encode a picture of so many tokens, and books it.
+func (e *encodes) place(picture uint64, tokens int, among []*fleet.Slot, now time.Time, book bool) *fleet.Slot {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	home := slices.MaxFunc(among, func(a, b *fleet.Slot) int {
+		return cmp.Compare(lot(picture, a.Worker.Addr), lot(picture, b.Worker.Addr))
+	})
+	last, _ := e.last.Get(picture)
+	took := time.Duration(tokens) * time.Second / encodeRate
+	best, soonest, work := home, time.Duration(0), time.Duration(0)
+	for i, slot := range append([]*fleet.Slot{home}, among...) {
+		own := took
+		switch slot {
+		case last:
+			own = 0
+		case home:
+		default:
+			own *= 2 // and once more, at home
+		}
+		if done := e.waiting(slot, now) + own; i == 0 || done < soonest {
+			best, soonest, work = slot, done, min(own, took)
+		}
+	}
+	if book {
+		for slot, until := range e.until {
+			if !until.After(now) {
+				delete(e.until, slot)
+			}
+		}
+		e.until[best] = now.Add(e.waiting(best, now) + work)
+		e.last.Add(picture, best)
+	}
+	return best
+}
+
+// encoders appends the workers that encode for the model and are well, where the request is steered.
+func (x *decision) encoders(list []*fleet.Slot) []*fleet.Slot {
+	pool := x.opt.Fleet.Encoders(x.model.Name)
+	if x.left() {
+		return list
+	}
+	for _, slot := range pool {
+		if slot.Worker.Well() {
+			list = append(list, slot)
+		}
+	}
+	return list
+}
+
+// encodeApart leaves what candidates would have to encode to workers that only encode.
+func (x *decision) encodeApart(cands []choose.Candidate) {
+	if len(x.mem.encoders) == 0 {
+		return
+	}
+	waiting := x.encodes.least(x.mem.encoders, x.now)
+	for i := range cands {
+		if c := &cands[i]; c.Encode > 0 {
+			c.Apart, c.Encode = c.Encode, 0
+			c.Elsewhere = choose.Encoding(c.Apart, waiting)
+		}
+	}
+}
+
 // encoder says who encodes the media of a prompt for its best candidate, as ip:port,ip:port; "": that candidate does.
 func (x *decision) encoder(p *engine.Prompt, best *choose.Candidate) string {
-	pool := x.opt.Fleet.Encoders(x.model.Name)
-	if len(pool) == 0 || best.Encode == 0 || x.left() {
+	if best.Apart == 0 {
+		if best.Encode > 0 && len(x.opt.Fleet.Encoders(x.model.Name)) > 0 && !x.aside && !x.left() {
+			x.metrics.missing.WithLabelValues(x.out.Model, noEncode).Inc()
+		}
 		return ""
 	}
 	media := p.Media[:min(len(p.Media), mostMedia)]
@@ -30,21 +131,12 @@ func (x *decision) encoder(p *engine.Prompt, best *choose.Candidate) string {
 	}
 	var homes []string
 	for i := range media {
-		home, highest := "", uint64(0)
-		for _, slot := range pool {
-			if weight := lot(media[i].Key, slot.Worker.Addr); slot.Worker.Well() && (home == "" || weight > highest) {
-				home, highest = slot.Worker.Addr, weight
-			}
+		tokens := media[i].Length
+		if tokens == 0 {
+			tokens = unknownPicture
 		}
-		if home == "" {
-			if !x.aside {
-				x.metrics.missing.WithLabelValues(x.out.Model, noEncode).Inc()
-			}
-			return ""
-		}
-		homes = append(homes, home)
+		homes = append(homes, x.encodes.place(media[i].Key, tokens, x.mem.encoders, x.now, !x.aside).Worker.Addr)
 	}
-	best.Encode = 0
 	return strings.Join(homes, ",")
 }
 

@@ -47,7 +47,7 @@ func (x *decision) pair() {
 	for _, c := range s.candidates {
 		w := x.slots[c.Slot].Worker
 		if w.Role == fleet.Prefill {
-			c.Elsewhere = elsewhere
+			c.Elsewhere += elsewhere
 		} else if !w.Alone(true) {
 			continue
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/router/choose"
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
@@ -226,6 +227,7 @@ func TestEncoderByName(t *testing.T) {
 	const pictures = 60
 	home := make([]string, pictures)
 	several := func(w *world, seeds ...int) []string {
+		w.now = w.now.Add(time.Second) // nothing waits any more
 		var parts []string
 		for _, seed := range seeds {
 			parts = append(parts, fmt.Sprintf(`{"type":"image_url","image_url":{"url":"data:image/png;base64,%s"}}`, base64.StdEncoding.EncodeToString(png(uint64(seed), 1120, 1120))))
@@ -267,6 +269,50 @@ func TestEncoderByName(t *testing.T) {
 		if len(counts) != 4 || n < pictures/4 {
 			t.Errorf("%s: %d of %d pictures", addr, n, 2*pictures)
 		}
+	}
+}
+
+// Of many new pictures at once none waits long at its home while another encoder has nothing to do, and who has encoded one does so again.
+func TestEncodersShareTheQueue(t *testing.T) {
+	w := newWorld(t, 6)
+	w.asRoles("--eeee")
+	pool, counts, at := w.opt.Fleet.Encoders("m"), map[*fleet.Slot]int{}, map[uint64]*fleet.Slot{}
+	moved := 0
+	for picture := range uint64(400) {
+		slot := w.encodes.place(picture*77777, 1000, pool, w.now, true)
+		counts[slot]++
+		at[picture] = slot
+		if slot != newEncodes().place(picture*77777, 1000, pool, w.now, true) {
+			moved++
+		}
+	}
+	for slot, n := range counts {
+		if n > 102 {
+			t.Errorf("%s got %d of 400", slot.Worker.Name, n)
+		}
+	}
+	if moved == 0 || moved > 100 {
+		t.Errorf("%d of 400 are not at home", moved)
+	}
+	w.now = w.now.Add(time.Hour)
+	for picture, slot := range at {
+		if again := w.encodes.place(picture*77777, 1000, pool, w.now, true); again != slot {
+			t.Fatalf("picture %d: at %s, then at %s", picture, slot.Worker.Name, again.Worker.Name)
+		}
+	}
+	if n := w.encodes.least(pool[:1], w.now); n != 0 {
+		t.Errorf("%v tokens wait, though all was there", n)
+	}
+}
+
+// Where others encode, what a worker holds of a prompt counts and not who would have to encode: its own time is not taken for it, only the
+// request's.
+func TestEncodingApartCosts(t *testing.T) {
+	f := choose.Fleet{}
+	own := choose.Candidate{Tokens: 1000, Encode: 1000, Inflight: 20}
+	apart := choose.Candidate{Tokens: 1000, Apart: 1000, Inflight: 20, Elsewhere: choose.Encoding(1000, 0)}
+	if a, b := f.Cost(&own), f.Cost(&apart); a.Stall != 2*b.Stall || a.Prefill != 2*b.Prefill || b.Elsewhere < 1000 || a.Sum() < b.Sum() {
+		t.Errorf("own %+v, apart %+v", a, b)
 	}
 }
 

@@ -87,6 +87,7 @@ type Router struct {
 	serving   atomic.Pointer[serving]
 	predicted *predictions
 	seen      *sightings
+	encodes   *encodes
 	adapters  *adapters
 	suspects  suspects
 	answers   *lru.Cache[string, string] // see keeper.go
@@ -129,7 +130,7 @@ func New(opt Options) *Router {
 	lines := opt.Log
 	// Each message once a minute: what is wrong with requests is counted, and logged once in a while.
 	opt.Log = opt.Log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core { return zapcore.NewSamplerWithOptions(c, time.Minute, 1, 0) }))
-	r := &Router{opt: opt, predicted: newPredictions(opt.PredictedTTL, predBlocks), seen: newSightings(), adapters: &adapters{of: make(map[*fleet.Slot][]string)},
+	r := &Router{opt: opt, predicted: newPredictions(opt.PredictedTTL, predBlocks), seen: newSightings(), encodes: newEncodes(), adapters: &adapters{of: make(map[*fleet.Slot][]string)},
 		recent: newRecent(), seed: maphash.MakeSeed(), lanes: newLanes(), waiters: newWaiters(), lines: lines}
 	if r.opt.Report == nil {
 		r.opt.Report = report.New("", opt.Now())

@@ -11,32 +11,28 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// Workers that only encode pictures, for whom a router names one for each picture (x-encoder-hosts-ports). Played is who encodes what,
-// and not for how long: each keeps what it has encoded, as much as its cache takes, and a picture that another one is asked for, or
-// the same one after that is gone, is encoded again.
+// Workers that only encode pictures, for whom a router names one for each picture (x-encoder-hosts-ports). Each encodes one after another
+// and keeps what it has encoded, as much as its cache takes; a picture that another one is asked for, or the same one after that is
+// gone, is encoded again. A request is prefilled when all of its pictures are encoded.
 
-// pool is a few of them, as one way of naming them would have them be.
+// naming is a way of naming encoders: of so many, for a picture.
+type naming func(v *View, m Image, of int) int
+
+// Namings that this repository's is compared with.
+func byName(_ *View, m Image, of int) int { return int(mix(m.ID, 77) % uint64(of)) }
+func drawn(v *View, _ Image, of int) int  { return v.rand.IntN(of) }
+
+// pool is a few of them.
 type pool struct {
+	workers []*fleet.Worker
+	away    bool // the last one
 	caches  []*recent
-	encoded map[uint64]int // how often a picture was
+	free    []time.Duration // when each has done what it was asked for
+	encoded map[uint64]int  // how often a picture was
 }
 
 // encoderCache is the tokens that one keeps: that of vLLM's example of encoders with shared memory.
 const encoderCache = 114688
-
-func newPool(n int) *pool {
-	p := &pool{encoded: make(map[uint64]int)}
-	for range n {
-		p.caches = append(p.caches, newRecent(encoderCache))
-	}
-	return p
-}
-
-func (p *pool) take(m Image, at int) {
-	if !p.caches[at].has(m.ID, m.Tokens) {
-		p.encoded[m.ID]++
-	}
-}
 
 // once is the share of the pictures that were encoded that were so no more than once.
 func (p *pool) once() float64 {
@@ -49,69 +45,86 @@ func (p *pool) once() float64 {
 	return float64(n) / float64(max(1, len(p.encoded)))
 }
 
-// encoding is a pool under this repository's router, and beside it one of which each picture's encoder is drawn.
-type encoding struct {
-	workers     []*fleet.Worker
-	ours, drawn *pool
-	away        bool // the last one
-}
-
 // encoders adds a pool of workers.
 func (s *sightline) encoders(n int) {
-	e := &encoding{ours: newPool(n), drawn: newPool(n)}
+	p := &pool{encoded: make(map[uint64]int), free: make([]time.Duration, n)}
 	for i := range n {
 		w := fleet.NewWorker(fmt.Sprint("encoder ", i), netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, 0, byte(i)}), 8000), modelName, 0,
 			func(int) indexer.SlotID { return s.index.Join(indexer.SlotOptions{}) })
 		w.Role = fleet.Encode
-		e.workers = append(e.workers, w)
+		p.workers, p.caches = append(p.workers, w), append(p.caches, newRecent(encoderCache))
 	}
-	s.pool = e
+	s.pool = p
 }
 
 // turn has the last of a pool leave for a while; it comes back empty. It gives those that are there.
-func (e *encoding) turn(v *View) []*fleet.Worker {
-	if e == nil {
+func (p *pool) turn(v *View) []*fleet.Worker {
+	if p == nil {
 		return nil
 	}
-	last, setup := len(e.workers)-1, v.sim.setup
-	if away := v.Now >= setup.EncoderGoes && v.Now < setup.EncoderComes; away != e.away {
-		e.away = away
-		e.ours.caches[last], e.drawn.caches[last] = newRecent(encoderCache), newRecent(encoderCache)
+	last, setup := len(p.workers)-1, v.sim.setup
+	if away := v.Now >= setup.EncoderGoes && v.Now < setup.EncoderComes; away != p.away {
+		p.away, p.caches[last] = away, newRecent(encoderCache)
 	}
-	if e.away {
-		return e.workers[:last]
+	if p.away {
+		return p.workers[:last]
 	}
-	return e.workers
+	return p.workers
 }
 
-// take has a request's pictures encoded by those whom the router named.
-func (e *encoding) take(v *View, r *Request, named string) {
+// take has a request's pictures encoded by those whom the router named, or whom another way of naming would.
+func (p *pool) take(v *View, r *run, named string) {
 	if named == "" {
 		return // the worker holds them
 	}
-	homes := strings.Split(named, ",")
-	for i, m := range r.Images {
+	setup, homes := v.sim.setup, strings.Split(named, ",")
+	for i, m := range r.req.Images {
 		addr := homes[i%len(homes)] // as llm-d's sidecar does from 0.7 on
-		e.ours.take(m, slices.IndexFunc(e.workers, func(w *fleet.Worker) bool { return w.Addr == addr }))
-		e.drawn.take(m, v.rand.IntN(len(e.turn(v))))
+		at := slices.IndexFunc(p.workers, func(w *fleet.Worker) bool { return w.Addr == addr })
+		if setup.Naming != nil {
+			at = setup.Naming(v, m, len(p.turn(v)))
+		}
+		p.free[at] = max(p.free[at], v.Now)
+		if !p.caches[at].has(m.ID, m.Tokens) {
+			p.encoded[m.ID]++
+			p.free[at] += inSeconds(setup.Engine.Encode * float64(m.Tokens))
+		}
+		r.encoded = max(r.encoded, p.free[at])
 	}
 }
 
 // playEncoders judges pools of which each picture's encoder is named: all there, and one away for the middle third.
 func playEncoders(sc Scenario, load float64, judge func(about, measured string, ok bool)) {
-	trace := prepare(reused(1, load*sc.Capacity, seconds), defaultEngine().BlockSize)
-	for _, n := range []int{2, 4, 8} {
-		for _, leaves := range []bool{false, true} {
-			setup, about, least := sc.setup(), fmt.Sprintf("%d encoders, half of the pictures seen before: 0.95 encoded once", n), 0.95
+	for _, hot := range []float64{0, 0.3} {
+		requests, what := reused(1, load*sc.Capacity, seconds), "half of the pictures seen before"
+		if hot > 0 {
+			requests, what = inBursts(images(1, 3*load*sc.Capacity, seconds/3, hot)), "bursts, a third about one picture"
+		}
+		trace := prepare(requests, defaultEngine().BlockSize)
+		for _, n := range []int{2, 4, 8} {
+			setup := sc.setup()
 			setup.Encoders = n
-			if leaves {
-				about, least = fmt.Sprintf("%d encoders, one goes and comes: all but its pictures encoded once", n), 0.95*(1-1/float64(n))
-				setup.EncoderGoes, setup.EncoderComes = seconds*time.Second/3, seconds*time.Second*2/3
+			play := func(how naming) (once float64, sum Summary) {
+				var s *sightline
+				setup.Naming = how
+				sum = Run(setup, trace, func(v *View) Rule { s = newSightline(v).(*sightline); return s }).Summarise(warmUp, sc.Until)
+				return s.pool.once(), sum
 			}
-			var s *sightline
-			Run(setup, trace, func(v *View) Rule { s = newSightline(v).(*sightline); return s })
-			ours, drawn := s.pool.ours.once(), s.pool.drawn.once()
-			judge(about, fmt.Sprintf("%.3f (drawn: %.3f)", ours, drawn), ours >= least)
+			once, ours := play(nil)
+			alone, named := play(byName)
+			random, other := play(drawn)
+			judge(fmt.Sprintf("%d encoders, %s: 0.95 of those encoded once by name alone are so", n, what), fmt.Sprintf("%.3f, %.3f (drawn: %.3f)", once, alone, random), once >= 0.95*alone)
+			mean, tail, means, tails := over(ours.Mean, named.Mean), over(ours.TTFT.P99, named.TTFT.P99), over(ours.Mean, other.Mean), over(ours.TTFT.P99, other.TTFT.P99)
+			judge(fmt.Sprintf("%d encoders, %s: mean (and p99) at most 1.03 of naming alone's, of drawing's", n, what), fmt.Sprintf("%.3f, %.3f; %.3f, %.3f", mean, tail, means, tails),
+				max(mean, means) <= 1.03)
+			if hot > 0 {
+				continue
+			}
+			setup.EncoderGoes, setup.EncoderComes = seconds*time.Second/3, seconds*time.Second*2/3
+			least := 0.95 * (1 - 1/float64(n))
+			once, _ = play(nil)
+			random, _ = play(drawn)
+			judge(fmt.Sprintf("%d encoders, one goes and comes: all but its pictures encoded once", n), fmt.Sprintf("%.3f (drawn: %.3f)", once, random), once >= least)
 		}
 	}
 }

@@ -25,7 +25,7 @@ type sightline struct {
 	ids     []uint32
 	hashes  []uint64
 	alive   int
-	pool    *encoding // nil: workers encode for themselves
+	pool    *pool // nil: workers encode for themselves
 	lower   tiers
 	next    int
 }
@@ -116,7 +116,7 @@ func (s *sightline) Pick(v *View, r *run) int {
 	d := s.router.Place(fmt.Sprint(s.next), cmp.Or(r.req.adapter(), modelName), p)
 	at := s.fleet.ByAddr(d.Targets[0].Addr)
 	if r.booked = d; s.pool != nil {
-		s.pool.take(v, r.req, d.Encoder)
+		s.pool.take(v, r, d.Encoder)
 	}
 	if named := d.Targets[0].Prefill; named != "" {
 		r.first = slices.IndexFunc(s.workers, func(w *fleet.Worker) bool { return w.Addr == named })

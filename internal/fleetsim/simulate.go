@@ -36,6 +36,7 @@ type Setup struct {
 
 	Encoders                  int           // workers that encode for the others, under this repository's router
 	EncoderGoes, EncoderComes time.Duration // the last of them is away between these; 0: never
+	Naming                    naming        // who encodes a picture; nil: as the router says
 
 	PredictedTTL time.Duration // of this repository's router; 0: 10 s
 }
@@ -360,17 +361,18 @@ func (s *sim) arrive(req *Request) {
 		},
 		ended: func() { served.E2E = s.now - r.arrived; end(false) },
 	}
+	encoded := max(0, r.encoded-s.now)
 	if r.first < 0 {
-		s.queueAt(w, r)
+		s.after(encoded, func() { s.queueAt(w, r) })
 		return
 	}
-	r.lent = &run{req: req, blocks: r.blocks, input: r.input, output: 1, worker: r.first, first: -1, lends: true}
+	r.lent = &run{req: req, blocks: r.blocks, input: r.input, output: 1, worker: r.first, first: -1, lends: true, encoded: r.encoded}
 	r.lent.calls = calls{began: func() {}, ended: func() {
 		r.cached = r.lent.cached
 		s.after(inSeconds(s.setup.Engine.Handover), func() { s.queueAt(w, r) })
 		s.after(s.setup.Delays.Report, func() { first.Inflight--; first.Tokens -= r.input; first.Prefill -= uncached })
 	}}
-	s.queueAt(s.workers[r.first], r.lent)
+	s.after(encoded, func() { s.queueAt(s.workers[r.first], r.lent) })
 }
 
 func (s *sim) queueAt(w *worker, r *run) {

@@ -80,10 +80,11 @@ type run struct {
 	chunk    int     // of this step
 	there    int     // prompt tokens that are there once it is fetched
 	worker   int
-	first    int  // who prefills it for worker; -1: worker does
-	lent     *run // where others have prefilled it: that run, whose blocks are held until they are fetched
-	lends    bool // it is one
-	booked   any  // the rule's own
+	first    int           // who prefills it for worker; -1: worker does
+	lent     *run          // where others have prefilled it: that run, whose blocks are held until they are fetched
+	lends    bool          // it is one
+	encoded  time.Duration // by others, when; 0: it encodes for itself
+	booked   any           // the rule's own
 	calls    calls
 }
 
@@ -174,7 +175,7 @@ func (w *worker) take(r *run, budget *int) (cost float64) {
 	w.prefill += r.chunk
 	to := r.computed + r.chunk
 	for _, m := range r.req.Images {
-		if m.Offset < to && m.Offset+m.Tokens > r.computed && !w.encoder.has(m.ID, m.Tokens) {
+		if m.Offset < to && m.Offset+m.Tokens > r.computed && !w.encoder.has(m.ID, m.Tokens) && r.encoded == 0 {
 			cost += w.Encode * float64(m.Tokens)
 		}
 	}

@@ -50,6 +50,7 @@ type Candidate struct {
 	Fetches   float64 // tokens fetched from these a second; 0: not known
 	Pulled    int     // tokens behind Predicted that another worker holds, from which it fetches them where that is cheaper
 	Encode    int     // picture tokens behind the cached prefix that it would have to encode
+	Apart     int     // picture tokens behind it that an encode worker encodes for it
 	Load      int     // tokens that it could prefill while it loads the prompt's adapter
 	Seen      int     // picture tokens behind the cached prefix that its encoder cache should have
 	Inflight  int     // requests
@@ -62,7 +63,7 @@ type Candidate struct {
 	Shared    int     // of Backlog: work on this very prompt's front, booked by requests that are on their way
 	Late      float64 // seconds after the time that the client wants its first token by; 0: in time
 	Away      float64 // seconds from Envoy and back, beyond a worker of its own zone
-	Elsewhere float64 // what others do for it costs: the transfer and the load of the one that decodes, in tokens
+	Elsewhere float64 // what others do for it costs: encoding, the transfer and the load of the one that decodes, in tokens
 
 	cost float64
 }
@@ -77,7 +78,7 @@ type Terms struct {
 	Context  float64 `json:"context"`
 	Cache    float64 `json:"cache"`
 	Fetch    float64 `json:"fetch"` // of what its lower tiers hold, or another worker
-	// Elsewhere is what a worker that only prefills adds: the transfer and the cost of the one that decodes.
+	// Elsewhere is what others add: those that encode; of a worker that only prefills the transfer and the cost of the one that decodes.
 	Elsewhere float64 `json:"elsewhere"`
 	Distance  float64 `json:"distance"` // of another zone
 }
@@ -175,11 +176,14 @@ func (f Fleet) Cost(c *Candidate) Terms {
 // Fetch is what it costs to have the KV blocks of so many tokens from another worker; more than computing a few.
 func Fetch(tokens int) float64 { return handover + fetch*float64(tokens) }
 
+// Encoding is what it costs to have picture tokens encoded by another worker, where so many wait: time, and none of the candidate's own.
+func Encoding(tokens int, waiting float64) float64 { return handover + waiting + float64(tokens) }
+
 // Decoding is the candidate as one that decodes what another prefills: it fetches what its GPU lacks, and loads the adapter all the same.
 func (c *Candidate) Decoding() Candidate {
 	d := *c
 	d.Elsewhere = Fetch(c.Tokens - min(c.Tokens, c.Predicted-c.Offloaded))
-	d.Tokens, d.Offloaded, d.Pulled, d.Encode, d.First = 0, 0, 0, 0, false
+	d.Tokens, d.Offloaded, d.Pulled, d.Encode, d.Apart, d.First = 0, 0, 0, 0, 0, false
 	return d
 }
 
