@@ -54,7 +54,7 @@ type scratch struct {
 	reach      reaches   // by candidate of the class at hand
 	shut       shut
 	candidates []choose.Candidate
-	most, next holder             // of all candidates, where workers fetch from each other
+	most       holder             // of all candidates, where workers fetch from each other
 	decoders   []choose.Candidate // where others prefill, ranked
 	eased      []*fleet.Slot
 	encoders   []*fleet.Slot // that are well

@@ -160,45 +160,31 @@ func lot(picture uint64, addr string) uint64 {
 	return h ^ h>>32
 }
 
-// holder is a worker with the leading tokens of a prompt that its events prove.
+// holder is the worker whose events prove most of a prompt, in leading tokens.
 type holder struct {
 	worker *fleet.Worker
 	tokens int
 }
 
-// pull fills in what each candidate lacks and another worker has, of a model whose workers fetch from each other where they are told from
-// whom: the one that holds most or, for that one itself, the next.
+// pull fills in what each candidate lacks of what one worker has, of a model whose workers fetch from each other where they are told from
+// whom.
 func (x *decision) pull() {
 	s := x.mem
-	s.most, s.next = holder{}, holder{}
+	s.most = holder{}
 	if x.model == nil || !x.model.FetchKV || x.left() {
 		return
 	}
 	for i := range s.candidates {
-		c := &s.candidates[i]
-		switch h := (holder{x.slots[c.Slot].Worker, c.Exact}); {
-		case c.Doubtful:
-		case h.worker == s.most.worker:
-			s.most.tokens = max(s.most.tokens, h.tokens)
-		case h.tokens > s.most.tokens:
-			s.most, s.next = h, s.most
-		case h.tokens > s.next.tokens:
-			s.next = h
+		if c := &s.candidates[i]; c.Exact > s.most.tokens && !c.Doubtful {
+			s.most = holder{x.slots[c.Slot].Worker, c.Exact}
 		}
 	}
 	for i := range s.candidates {
-		if c := &s.candidates[i]; x.slots[c.Slot].Worker.Instance == "" {
-			c.Pulled = max(0, min(s.other(x.slots[c.Slot].Worker).tokens, c.Tokens)-c.Predicted)
+		c := &s.candidates[i]
+		if w := x.slots[c.Slot].Worker; w != s.most.worker && w.Instance == "" {
+			c.Pulled = max(0, min(s.most.tokens, c.Tokens)-c.Predicted)
 		}
 	}
-}
-
-// other is the holder that a worker may fetch from.
-func (s *scratch) other(w *fleet.Worker) holder {
-	if w == s.most.worker {
-		return s.next
-	}
-	return s.most
 }
 
 // source is the worker from which the best candidate fetches what it lacks; "": from none.
@@ -206,5 +192,5 @@ func (x *decision) source(best *choose.Candidate) (addr string) {
 	if !best.Pulls() {
 		return ""
 	}
-	return x.mem.other(x.chosen.Worker).worker.Addr
+	return x.mem.most.worker.Addr
 }

@@ -345,5 +345,11 @@ func TestSource(t *testing.T) {
 		if d := w.decide(body); (d.Targets[0].Worker == "w1") != fetch {
 			t.Errorf("fetches %v: %s is chosen", fetch, d.Targets[0].Worker)
 		}
+		w.now = w.now.Add(time.Hour)
+		w.slots[0].EventAge = func(time.Time) time.Duration { return time.Minute }
+		w.load(0, 900)
+		if d := w.decide(body); d.Targets[0].Worker != "w1" || d.Source != "" {
+			t.Errorf("%s from %q, whose events have not come for long", d.Targets[0].Worker, d.Source)
+		}
 	}
 }

@@ -90,6 +90,9 @@ func TestLowerTiers(t *testing.T) {
 			t.Errorf("%v tokens a second: %+v, first token after %v", rate, got, f.FirstToken(&held))
 		}
 	}
+	if d := held.Decoding(); d.Elsewhere != Fetch(5000) || f.Cost(&d).Prefill != 0 || f.Cost(&d).Fetch != 0 {
+		t.Errorf("one that decodes has all from who prefills that its GPU lacks: %+v", d)
+	}
 	held.Fetches, held.Offloaded = 0, 50
 	if got := f.Cost(&held); got.Fetch != 0 || got.Prefill != 1050 {
 		t.Errorf("a few tokens are not worth the wait: %+v", got)

@@ -253,7 +253,7 @@ func TestFetchingIsLearned(t *testing.T) {
 	if got := s.Fetches(); got < 40500 || got > 41500 {
 		t.Errorf("%v tokens a second after one at 80,000, want 0.3 of it", got)
 	}
-	for _, b := range []Booking{{Slot: s, Tokens: 8000, Fetch: 100, Locals: promptOf(3, 1000), From: 500}, {Slot: s, Tokens: 8000, Fetch: 8000, Load: 10, Locals: promptOf(3, 1000), From: 500}} {
+	for _, b := range []Booking{{Slot: s, Tokens: 8000, Pull: 8000, Locals: promptOf(3, 1000), From: 500}, {Slot: s, Tokens: 8000, Fetch: 100, Locals: promptOf(3, 1000), From: 500}, {Slot: s, Tokens: 8000, Fetch: 8000, Load: 10, Locals: promptOf(3, 1000), From: 500}} {
 		f.Book("tells nothing", b)
 		c.t = c.t.Add(10 * time.Second)
 		done[3] = 1000
