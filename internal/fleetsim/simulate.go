@@ -361,9 +361,15 @@ func (s *sim) arrive(req *Request) {
 		},
 		ended: func() { served.E2E = s.now - r.arrived; end(false) },
 	}
-	encoded := max(0, r.encoded-s.now)
+	whenEncoded := func(do func()) {
+		if r.encoded <= s.now {
+			do()
+			return
+		}
+		s.after(r.encoded-s.now, do)
+	}
 	if r.first < 0 {
-		s.after(encoded, func() { s.queueAt(w, r) })
+		whenEncoded(func() { s.queueAt(w, r) })
 		return
 	}
 	r.lent = &run{req: req, blocks: r.blocks, input: r.input, output: 1, worker: r.first, first: -1, lends: true, encoded: r.encoded}
@@ -372,7 +378,7 @@ func (s *sim) arrive(req *Request) {
 		s.after(inSeconds(s.setup.Engine.Handover), func() { s.queueAt(w, r) })
 		s.after(s.setup.Delays.Report, func() { first.Inflight--; first.Tokens -= r.input; first.Prefill -= uncached })
 	}}
-	s.after(encoded, func() { s.queueAt(s.workers[r.first], r.lent) })
+	whenEncoded(func() { s.queueAt(s.workers[r.first], r.lent) })
 }
 
 func (s *sim) queueAt(w *worker, r *run) {
