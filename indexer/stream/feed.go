@@ -347,6 +347,7 @@ func (f *Feed) applyQueue(ctx context.Context) {
 				next := f.o.Idle
 				switch {
 				case up:
+					f.backoff, f.notBefore = 0, time.Time{} // what failed while the publisher was away says nothing of it now
 					f.catchUp(ctx)
 					f.setCaughtUp()
 					next = min(next, settleTime)

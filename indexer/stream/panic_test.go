@@ -101,10 +101,11 @@ func TestPoisonIsSkipped(t *testing.T) {
 	applied(t, f, "what follows", func(s Stats) bool { return s.LastSeq == last.Seq && s.Panics > 0 && s.Partial })
 }
 
-// deaf is a source whose publisher cannot be asked; it notes when it was.
+// deaf is a source whose publisher cannot be asked until it is back; it notes when it was.
 type deaf struct {
 	began time.Time
 	at    []time.Duration
+	back  bool // from now on it answers, with nothing
 }
 
 func (d *deaf) Run(ctx context.Context, f *Feed) error {
@@ -115,7 +116,30 @@ func (d *deaf) Run(ctx context.Context, f *Feed) error {
 
 func (d *deaf) Replay(context.Context, uint64, func(Message) error) error {
 	d.at = append(d.at, time.Since(d.began))
+	if d.back {
+		return nil
+	}
 	return errors.New("not now")
+}
+
+// A publisher that was away for long, so that it was asked for more and more rarely, is asked at once when it is back.
+func TestLongAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &deaf{began: time.Now()}
+		f := Start(Options{Source: d, Decoder: &vllm.Decoder{}, Sink: newRecorder()})
+		defer f.Close()
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		asked := len(d.at)
+		f.Down(errors.New("refused"))
+		d.back = true
+		f.Up()
+		time.Sleep(time.Millisecond)
+		synctest.Wait()
+		if s := f.Stats(); len(d.at) != asked+1 || !s.Live() {
+			t.Errorf("asked %d times, then %d: %+v", asked, len(d.at)-asked, s)
+		}
+	})
 }
 
 // Feeds that have lost their publishers at one moment do not ask for them at one moment again and again.
