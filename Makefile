@@ -74,7 +74,7 @@ $(OPENAI):
 	@rm -rf $@.part && python3 -m venv $@.part && $@.part/bin/python -m pip install -q --disable-pip-version-check openai==3.54.0 && mv $@.part $@
 
 e2e: $(OPENAI) $(ENGINES) ## the whole, with a real Envoy, real NATS, real sockets, the stock openai client
-	SIGHTLINE_OPENAI=$(OPENAI)/bin/python SIGHTLINE_ENGINES=$(ENGINES)/bin/python $(GO) test $(POISON) -count=1 -timeout 20m ./e2e/...
+	SIGHTLINE_OPENAI=$(OPENAI)/bin/python SIGHTLINE_ENGINES=$(ENGINES)/bin/python $(GO) test $(POISON) -count=1 -parallel 4 -timeout 20m ./e2e/...
 
 .PHONY: smuggle
 N ?= 10000000

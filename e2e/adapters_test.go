@@ -15,6 +15,7 @@ import (
 // A LoRA adapter that is loaded while all runs, and that nobody configured, is found at the workers that have it, is a prefix of
 // its own there, and is gone when they unload it. Without the lists two of three requests would get a 404.
 func TestAdaptersComeAndGo(t *testing.T) {
+	t.Parallel()
 	l := startLab(t, func(o *lab.Options) {
 		o.Sim = func(_ int, c *sim.Config) {
 			c.Adapters = []sim.Adapter{{Name: "cats", Path: "/cats/1", Later: true}, {Name: "cats", Path: "/cats/2", Later: true}}

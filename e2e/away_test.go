@@ -15,6 +15,7 @@ import (
 // With Sightline killed, and with one that is stopped and answers nothing, Envoy itself takes from clients the headers that
 // steer, in every variant; where it is to fail closed no body reaches a worker.
 func TestSightlineAway(t *testing.T) {
+	t.Parallel()
 	for _, name := range append(envoy.VariantNames(), "1.36") {
 		t.Run(name, func(t *testing.T) {
 			switch name {

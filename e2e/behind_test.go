@@ -14,6 +14,7 @@ import (
 // Who asks for an upgrade and sends a second request behind the first, before the answer and behind it, must not have it reach a
 // worker unread, as the upgraded connection's bytes: the worker here ignores upgrades, notes whatever comes, and is slow to answer.
 func TestNothingPassesBehindAnUpgrade(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"", "full_duplex", "1.36"} {
 		t.Run("variant "+name, func(t *testing.T) {
 			lis, seen := listen(t), &lockedBuffer{}

@@ -66,6 +66,7 @@ func TestCockpit(t *testing.T) {
 
 // Workers come and go at new addresses: what Envoy counts by address ends with them, but not while a request is at one.
 func TestStatsEndWithTheirWorkers(t *testing.T) {
+	t.Parallel()
 	const each = 8
 	w := startEdited(t, 1, func(o *envoy.Options) {
 		o.Allow = []envoy.Range{{Prefix: netip.MustParsePrefix("127.0.0.0/8"), FirstPort: 1, LastPort: 65535}}

@@ -23,6 +23,7 @@ import (
 // Every file committed under envoy/ serves as it is, but for its ports and for where its certificates lie: the choice is
 // obeyed, and without Sightline requests go on. Each on the release it is made for, the default on 1.39 too.
 func TestCommittedFilesServe(t *testing.T) {
+	t.Parallel()
 	files, err := filepath.Glob("../envoy/*.yaml")
 	if err != nil || len(files) != len(envoy.VariantNames())+1 {
 		t.Fatalf("%v, %d files, want one for each variant and one for 1.36", err, len(files))

@@ -24,6 +24,7 @@ import (
 // prompt stored as predicted. Only of a prompt that begins with a picture whose name was not known yet, no block is
 // predicted: where its event tells no tokens to compare, as those through an agent, it is nobody's and no verdict.
 func TestOtherEngines(t *testing.T) {
+	t.Parallel()
 	facts := vision.FactsOf("qwen3_vl", "")
 	processor := sglang.Processor{ModelType: "qwen3_vl", Architectures: []string{"Qwen3VLForConditionalGeneration"}, Class: facts.ProcessorClass, Wrapper: facts.WrapperClass}
 	fingerprint := processor.Candidates([]string{"5.19.0"})[0]

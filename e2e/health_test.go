@@ -67,6 +67,7 @@ func metricOf(t testing.TB, admin, name, part string) (sum float64) {
 // A worker that holds a prompt and answers 503 to everything loses its traffic within two seconds, trials included, and
 // gets it back once it is well.
 func TestFailingHolderIsLeft(t *testing.T) {
+	t.Parallel()
 	l := startLab(t, nil)
 	send := func(i int) reply {
 		body := fmt.Sprintf(`{"model":%q,"max_tokens":2,"user":"health-%d","messages":[{"role":"user","content":%q}]}`, lab.ModelName, i, strings.Repeat("one prefix for all, ", 60))
@@ -121,6 +122,7 @@ func TestFailingHolderIsLeft(t *testing.T) {
 
 // A worker that fails at once looks idle. Among four it must not draw the cold traffic, in whichever way it fails.
 func TestFailingWorkerDrawsNothing(t *testing.T) {
+	t.Parallel()
 	for name, fail := range map[string]func(*worker){
 		"503":            func(x *worker) { x.failing.Store(http.StatusServiceUnavailable) },
 		"500":            func(x *worker) { x.failing.Store(http.StatusInternalServerError) },
@@ -228,6 +230,7 @@ func TestEnvoyDies(t *testing.T) {
 // Without its access log nobody tells how requests end. That is said in the log, the metrics and on the page within ten
 // seconds, nothing is in flight for long, and a limit that cannot be counted refuses nobody.
 func TestAccessLogIsMissing(t *testing.T) {
+	t.Parallel()
 	w := startEdited(t, 2, nil, func(printed string) string {
 		return withPatience(t, strings.ReplaceAll(printed, "name: x-sightline-id, present_match", "name: x-nobody, present_match"))
 	})

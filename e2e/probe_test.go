@@ -42,6 +42,7 @@ func TestWorkersAreProbed(t *testing.T) {
 // A model directory that changes is read while running, and what then differs from the workers is named at once. One that
 // does not load changes nothing.
 func TestModelDirectoryChanges(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	if err := os.CopyFS(dir, os.DirFS(modelDir)); err != nil {
 		t.Fatal(err)

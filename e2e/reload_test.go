@@ -10,6 +10,7 @@ import (
 // The configuration's file changes ten times under load: a worker goes and comes back, a model gets another name and loses it, the
 // file is bad. No request fails, a worker that stays keeps what it holds, and decisions come from Sightline all the while.
 func TestReloadUnderLoad(t *testing.T) {
+	t.Parallel()
 	l := startLab(t, nil)
 	first := ask(t, l, "What is this?", dataURL(photo(71)))
 	awaitExact(t, l, first.worker, first.prompt)

@@ -72,6 +72,7 @@ func direct(t *testing.T, w *sim.Worker, body map[string]any) (prompt int) {
 // A router that starts beside a worker which has told of its cache longer ago than it can tell again: what comes again is
 // known after it has come once, and nothing is promised that is not held.
 func TestStartBesideAFullWorker(t *testing.T) {
+	t.Parallel()
 	for _, named := range []bool{true, false} {
 		t.Run(fmt.Sprint("sessions named ", named), func(t *testing.T) {
 			chats, window := 4000, 1000

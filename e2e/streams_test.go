@@ -41,6 +41,7 @@ func again(t *testing.T, l *lab.Lab, url string) gjson.Result {
 // A worker's publisher dies, the worker lives on: what its events had told is doubtful after a while, and counts as
 // predicted. So it is with a worker whose agent dies. The worker's own stream says how long it has been away.
 func TestDeadStreams(t *testing.T) {
+	t.Parallel()
 	l := startLab(t, func(o *lab.Options) { o.Workers = 2 })
 	urls := []string{onWorker(t, l, 0, 500), onWorker(t, l, 1, 540)}
 	l.Sims[0].StopEvents()
@@ -107,6 +108,7 @@ func TestAgentRestarts(t *testing.T) {
 
 // The agents' JetStream stream is deleted under a running Sightline and a running agent: it is made again, and events come.
 func TestStreamDeleted(t *testing.T) {
+	t.Parallel()
 	l := startLab(t, func(o *lab.Options) {
 		o.Workers = 2
 		o.Config = func(keys map[string]any) { // neither Sightline nor an agent may do it: there is an operator

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/tidwall/gjson"
@@ -62,11 +63,16 @@ func WaitFor(ctx context.Context, what string, cond func() bool) error {
 	return nil
 }
 
+// nextPort keeps tests that run side by side from getting the same port before either has used it.
+var nextPort atomic.Uint32
+
+func init() { nextPort.Store(rand.Uint32N(22000)) }
+
 // FreePorts gives ports of loopback that are free now, for processes that are still to be started. They lie below those that
 // systems give to outgoing connections, one of which could have a port before the process that it was meant for.
 func FreePorts(n int) (ports []int, err error) {
 	for try := 0; len(ports) < n; try++ {
-		port := 10000 + rand.N(22000)
+		port := 10000 + int(nextPort.Add(1)%22000)
 		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		if err != nil && try < 1000 {
 			continue
