@@ -71,6 +71,7 @@ func (s *Server) Process(stream extprocv3.ExternalProcessor_ProcessServer) error
 		return nil
 	}
 
+	c.in.Reset() // the headers are read, and the body may be long in coming
 	c.learns = c.head.path == steering.Responses && verdict == readable && (c.answers || !c.duplex)
 	goOn := false
 	switch {
