@@ -120,7 +120,7 @@ generated: build ## print again what is committed as printed: the envoy.yaml of 
 	$(BIN) envoy -c examples/compose/sightline.yaml > examples/compose/envoy.yaml
 
 race: ## the concurrent rooms under the race detector (needs a C compiler)
-	CGO_ENABLED=1 $(GO) test $(POISON) -race -timeout 20m ./indexer/... ./router/... ./extproc/... ./body ./engine/... ./mmhash/... ./prompt/tokenizer/...
+	CGO_ENABLED=1 $(GO) test $(POISON) -race -timeout 20m ./indexer/... ./router/... ./extproc/... ./body ./engine/... ./mmhash/... ./prompt/tokenizer/... ./internal/serve ./internal/admin
 
 sim: build ## the choice beside other routers' rules on a simulated fleet: what its goals are about, and which are reached (four minutes; fails where one is not); TRACE=mooncake_conversation.jsonl.gz
 	bin/sightline sim --goals $(if $(TRACE),--trace $(TRACE))

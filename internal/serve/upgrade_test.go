@@ -26,11 +26,12 @@ func TestPreviousRelease(t *testing.T) {
 	if len(cfg.Workers) != 2 || len(cfg.Envoy.Sightlines) != 2 {
 		t.Errorf("its configuration is read as %d workers, %d Sightlines", len(cfg.Workers), len(cfg.Envoy.Sightlines))
 	}
-	now, changes := read("../../docs/signals.md"), read("../../CHANGELOG.md")
+	now := read("../../docs/signals.md")
+	gone := strings.Join(regexp.MustCompile(`(?m)^.*\b(renamed|removed)\b.*$`).FindAllString(read("../../CHANGELOG.md"), -1), "\n")
 	for name := range strings.FieldsSeq(read("testdata/rc1/metrics.txt")) {
 		is := regexp.MustCompile(`\b` + name + `\b`)
-		if !is.MatchString(now) && !is.MatchString(changes) {
-			t.Errorf("the metric %s is gone, and CHANGELOG.md does not say so", name)
+		if !is.MatchString(now) && !is.MatchString(gone) {
+			t.Errorf("the metric %s is gone, and no line of CHANGELOG.md says that it was renamed or removed", name)
 		}
 	}
 }

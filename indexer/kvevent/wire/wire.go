@@ -29,13 +29,24 @@ var errShort = errors.New("message ends in the middle of a value")
 // mostItems bounds one list: a million blocks, or their tokens, are more than an engine tells of at once.
 const mostItems = 1 << 20
 
-var errLong = fmt.Errorf("list of more than %d items", mostItems)
+// What one message may hold, as an event of 16 bytes takes ten times that here. SGLang tells of each page by itself: with pages of one
+// token, of a quarter million evicted at once.
+const (
+	mostEvents = 1 << 18
+	mostHashes = mostItems
+	mostTokens = 4 * mostItems
+)
+
+var (
+	errLong  = fmt.Errorf("list of more than %d items", mostItems)
+	errLarge = fmt.Errorf("message of more than %d events, %d block hashes or %d token ids", mostEvents, mostHashes, mostTokens)
+)
 
 // Batch reads a frame [time, [event, …], rank]. Of each event of a known type it fills f, whose slices lie in a and in the
 // payload, and calls emit, which appends what the event says to a; tokens reads its array of token ids (see Fields.read). An
 // event that cannot be read, or that emit refuses, is counted and leaves nothing in a. Time and rank are skipped.
 //
-// An error means that the payload is cut or no frame at all: then nothing of it may be used, because what is missing may
+// An error means that the payload is cut, too large or no frame at all: then nothing of it may be used, because what is missing may
 // be a removal.
 func Batch(payload []byte, a *kvevent.Arena, f *Fields, tokens func(b []byte) ([]byte, error), emit func() error) (
 	batch kvevent.Batch, err error) {
@@ -52,6 +63,9 @@ func Batch(payload []byte, a *kvevent.Arena, f *Fields, tokens func(b []byte) ([
 	count, b, err := ArrayHeader(b)
 	if err != nil {
 		return batch, fmt.Errorf("events: %w", err)
+	}
+	if count > mostEvents {
+		return batch, errLarge
 	}
 	for i := range count {
 		before := *a
@@ -71,6 +85,9 @@ func Batch(payload []byte, a *kvevent.Arena, f *Fields, tokens func(b []byte) ([
 			batch.Unknown++
 		}
 		batch.CountKey(f.strange)
+		if len(a.EngineHashes) > mostHashes || len(a.Tokens) > mostTokens {
+			return kvevent.Batch{}, errLarge
+		}
 		b = rest
 	}
 	if n > 2 {

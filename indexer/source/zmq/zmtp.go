@@ -213,7 +213,7 @@ func (c *conn) frame(buf []byte) (flags byte, out []byte, err error) {
 		step := min(left, 1<<20)
 		at := len(buf)
 		if cap(buf)-at < step {
-			grown := make([]byte, at, max(at+step, 2*cap(buf)))
+			grown := make([]byte, at, max(at+step, min(2*cap(buf), at+left)))
 			copy(grown, buf)
 			buf = grown
 		}
