@@ -50,7 +50,7 @@ lint: vet ## format, vet, and golangci-lint where "make golangci" has put it
 
 vet:
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "not gofmt-formatted:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
-	$(GO) vet ./...
+	$(GO) vet $(POISON) ./...
 
 # Servers of engines and their readers of JSON, for what may be smuggled past the gate; make smuggle says how many requests.
 ENGINES := $(CACHE)/engines-1

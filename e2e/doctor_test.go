@@ -23,6 +23,7 @@ import (
 // A fleet that is well: whatever clients ask for is normal work, of which Sightline's log warns of nothing, and the doctor finds
 // nothing wrong: each check was made.
 func TestNothingToWarnOf(t *testing.T) {
+	t.Parallel()
 	var log lockedBuffer
 	l := startLab(t, func(o *lab.Options) {
 		o.Log, o.Config = &log, func(keys map[string]any) { keys["log_level"] = "warn" }
@@ -98,6 +99,7 @@ func TestNothingToWarnOf(t *testing.T) {
 
 // What only requests through a real Envoy show: a body that is too large for it, and a Sightline that it does not reach.
 func TestDoctorThroughEnvoy(t *testing.T) {
+	t.Parallel()
 	l := startLab(t, nil)
 	text, err := os.ReadFile(l.Config())
 	if err != nil {

@@ -127,6 +127,7 @@ var missing = regexp.MustCompile(`(?m)^# missing: ([a-z_ 0-9]+)\.`)
 // Sightline comes into an Envoy that is there: the file with the pieces in it runs, a repeated picture goes to the worker that
 // has it, a client's header does not, and then nothing is missing.
 func TestIntoAnEnvoyThatIsThere(t *testing.T) {
+	t.Parallel()
 	var keys map[string]any
 	l := startLab(t, func(o *lab.Options) { o.Config = func(k map[string]any) { keys = maps.Clone(k) } })
 	text, err := yaml.Marshal(keys)

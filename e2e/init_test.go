@@ -19,6 +19,7 @@ import (
 // From running workers to a picture that goes back to the worker that has it: what `sightline init` writes is served as it is, but
 // for the ports of this machine.
 func TestInit(t *testing.T) {
+	t.Parallel()
 	p, err := prompts()
 	if err != nil {
 		t.Fatal(err)

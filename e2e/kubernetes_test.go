@@ -48,6 +48,7 @@ func startPod(t *testing.T, n int, ports [3]string) *pod {
 
 // Sightline as it runs in a cluster: pods found by the API server, a fleet that grows and shrinks while requests run.
 func TestKubernetesWorkers(t *testing.T) {
+	t.Parallel()
 	api, err := fakekube.Start(t.TempDir(), "llm")
 	if err != nil {
 		t.Fatal(err)

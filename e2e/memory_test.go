@@ -290,7 +290,7 @@ var attacks = []attack{
 	}},
 	{"4,000 streams that send no body", 0, "vllm", func(v *victim, times int) { v.manyHeld(4000*min(times, 4), 0, false) }},
 	{"2,000 bodies of 64 KB that stop before their end", 0, "vllm", func(v *victim, times int) { v.manyHeld(2000*min(times, 4), 64<<10, true) }},
-	{"a worker's events: messages of 15 MB, lists that claim to be endless", 750, "vllm", func(v *victim, times int) { time.Sleep(time.Duration(3+times) * time.Second) }},
+	{"a worker's events: messages of 15 MB, lists that claim to be endless", 300, "vllm", func(v *victim, times int) { time.Sleep(time.Duration(3+times) * time.Second) }},
 	{"an image host that sends without end", 0, "vllm", func(v *victim, times int) {
 		chunk := make([]byte, 256<<10)
 		host := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {

@@ -587,6 +587,7 @@ func TestDemo(t *testing.T) {
 
 // The request that a demo left running offers first is a hit.
 func TestDemoStays(t *testing.T) {
+	t.Parallel()
 	bin, err := product()
 	if err != nil {
 		t.Fatal(err)

@@ -22,6 +22,7 @@ import (
 // The way of docs/rollout.md, with workers and a real Envoy that stay: observe, a tenth steered, all steered, a changed file and a
 // restart between them. Conversations show a picture each, and ask about it again; each step has new ones.
 func TestRollout(t *testing.T) {
+	t.Parallel()
 	const conversations, turns = 40, 3
 	var file map[string]any
 	l := startLab(t, func(o *lab.Options) { o.Config = func(keys map[string]any) { file = maps.Clone(keys) } })

@@ -179,6 +179,7 @@ func TestModelsStayApart(t *testing.T) {
 
 // Sightline tells Envoy the workers; the list outlives it, and a change arrives.
 func TestWorkersByEDS(t *testing.T) {
+	t.Parallel()
 	w := start(t, 2, func(o *envoy.Options) {
 		o.EDS = true
 		o.Allow = []envoy.Range{{Prefix: netip.MustParsePrefix("127.0.0.1/32"), FirstPort: 1, LastPort: 65535}}

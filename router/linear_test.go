@@ -54,6 +54,12 @@ func servers(t *testing.T) map[string]*engine.Live {
 	return out
 }
 
+// pictures are those of a shape of n bytes, within it or by URL.
+func pictures(s hostilebody.Shape, n int) float64 {
+	body := s.Build(n, "")
+	return float64(strings.Count(body, "base64") + strings.Count(body, `"http://`))
+}
+
 // shippedAs is a copy of the shipped model directory under a name, with texts replaced in its files.
 func shippedAs(t *testing.T, name string, changes ...string) string {
 	dir := filepath.Join(t.TempDir(), name)
@@ -158,7 +164,7 @@ func TestLinear(t *testing.T) {
 				t.Run(s.Name, func(t *testing.T) {
 					took, memory := cost(s, size/64, 3)
 					for n := size / 16; n <= size; n *= 4 {
-						spare := 16 + anew*float64(strings.Count(s.Build(n, ""), "base64"))/float64(n)
+						spare := 16 + anew*pictures(s, n)/float64(n)
 						longer, longerMemory := cost(s, n, 1)
 						tooMuch := func() bool { return float64(longer) > grows*float64(took) || longerMemory > 2*memory+spare }
 						for round := 0; tooMuch() && longer < 5*time.Second && round < 5; round++ { // the machine may be busy, a table may have grown
@@ -176,7 +182,7 @@ func TestLinear(t *testing.T) {
 						again, _ := cost(s, size, 2)
 						took = min(took, again)
 					}
-					pooled := anew * float64(strings.Count(s.Build(size, ""), "base64")) / float64(size)
+					pooled := anew * pictures(s, size) / float64(size)
 					c := row{s.Name, server, took, float64(took) / float64(plain), memory, memory / plainMemory}
 					if c.times > dearer || memory > dearer*plainMemory+pooled {
 						t.Errorf("%v and %.0f bytes of memory a byte, where prose takes %v and %.0f (%s)", took, memory, plain, plainMemory, why)
