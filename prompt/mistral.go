@@ -6,6 +6,7 @@ import (
 
 	"github.com/sightline-router/sightline/body"
 	"github.com/sightline-router/sightline/prompt/mistral"
+	"github.com/sightline-router/sightline/prompt/template"
 	"github.com/sightline-router/sightline/prompt/vision"
 )
 
@@ -35,6 +36,8 @@ func (m *Model) converseMistral(req *body.Request, messages []body.Message, s se
 	switch {
 	case errors.As(err, &refused):
 		return Refuse(refused.Reason)
+	case errors.Is(err, template.ErrLimit):
+		return ErrTemplateLimit
 	case errors.Is(err, mistral.ErrPython):
 		return ErrPython
 	case errors.Is(err, mistral.ErrSlow):

@@ -2,6 +2,7 @@ package prompt_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	. "github.com/sightline-router/sightline/prompt"
@@ -12,6 +13,9 @@ import (
 func TestServedThoughOdd(t *testing.T) {
 	hf, mistral := load(t, shipped, Options{AutoToolChoice: true}), load(t, mistralDir(t, nil), Options{})
 	const tool = `"tools":[{"type":"function","function":{"name":"f","description":"\ud800","parameters":{}}}]`
+	many := func(before, after string) string { // more values than are read of one text
+		return `{"messages":[{"role":"user","content":"a"}],` + before + strings.Repeat("1,", 1<<19) + "1" + after + `}`
+	}
 	for _, c := range []struct {
 		m              *Model
 		endpoint, body string
@@ -24,6 +28,8 @@ func TestServedThoughOdd(t *testing.T) {
 		{mistral, ChatEndpoint, `{"messages":[{"role":"user","content":"a"}],` + tool + `}`, ErrPython},
 		{mistral, ChatEndpoint, `{"messages":[{"role":"user","content":"\ud800"}]}`, ErrPython},
 		{mistral, ChatEndpoint, `{"messages":[{"role":"user","content":[{"type":"text","text":"a\udc00"}]}]}`, ErrPython},
+		{hf, ChatEndpoint, many(`"chat_template_kwargs":{"a":[`, `]}`), ErrTemplateLimit},
+		{hf, ChatEndpoint, many(`"tools":[{"type":"function","function":{"name":"f","parameters":{"a":[`, `]}}}]`), ErrTemplateLimit},
 		{hf, CompletionsEndpoint, `{"prompt":[1,"5"]}`, ErrPart},
 		{hf, CompletionsEndpoint, `{"prompt":["5",1]}`, ErrPart},
 		{hf, CompletionsEndpoint, `{"prompt":[true,false,7]}`, nil},

@@ -1,6 +1,8 @@
 package prompt
 
 import (
+	"cmp"
+	"errors"
 	"slices"
 	"strings"
 
@@ -111,13 +113,21 @@ func (r *Reader) String(v gjson.Result, reason string) (string, error) {
 func Value(b *body.Skeleton, v gjson.Result, reason string) (template.Value, error) {
 	text := b.Full(v)
 	value, err := template.FromJSON(text)
-	switch {
-	case err == nil:
-		return value, nil
-	case template.OnlyPython(text):
-		return template.None, ErrPython
+	if err != nil {
+		return template.None, cmp.Or(Unread(text, err), Refuse(reason))
 	}
-	return template.None, Refuse(reason)
+	return value, nil
+}
+
+// Unread says what a text is that template.FromJSON gave err for, if an engine may read it all the same; else nil.
+func Unread(text string, err error) error {
+	switch {
+	case errors.Is(err, template.ErrLimit):
+		return ErrTemplateLimit
+	case err != nil && template.OnlyPython(text):
+		return ErrPython
+	}
+	return nil
 }
 
 // List reads a list; reason says what is wrong with what is none.

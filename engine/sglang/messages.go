@@ -1,6 +1,7 @@
 package sglang
 
 import (
+	"errors"
 	"strings"
 
 	"github.com/tidwall/gjson"
@@ -149,7 +150,10 @@ func withObject(call template.Value) (template.Value, error) {
 	args := fn.Field("arguments")
 	if args.IsString() {
 		var err error
-		if args, err = template.FromJSON(args.Text()); err != nil || args.Dict() == nil {
+		if args, err = template.FromJSON(args.Text()); errors.Is(err, template.ErrLimit) {
+			return template.None, prompt.ErrTemplateLimit
+		}
+		if err != nil || args.Dict() == nil {
 			return template.None, prompt.Refuse("a tool call's arguments are no JSON object")
 		}
 	}

@@ -1,6 +1,7 @@
 package trtllm
 
 import (
+	"errors"
 	"slices"
 	"strings"
 
@@ -133,6 +134,9 @@ func arguments(args template.Value) (template.Value, error) {
 	}
 	if args.IsString() {
 		v, err := template.FromJSON(args.Text())
+		if errors.Is(err, template.ErrLimit) {
+			return args, prompt.ErrTemplateLimit
+		}
 		if err != nil {
 			return args, nil
 		}

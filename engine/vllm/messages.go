@@ -207,8 +207,9 @@ func arguments(args template.Value) (template.Value, error) {
 	if args.IsString() {
 		text := args.Text()
 		var err error
-		if args, err = template.FromJSON(text); err != nil && template.OnlyPython(text) {
-			return template.None, prompt.ErrPython
+		args, err = template.FromJSON(text)
+		if err = prompt.Unread(text, err); err != nil {
+			return template.None, err
 		}
 	}
 	if args.Dict() == nil {

@@ -277,8 +277,8 @@ func (t *Tokenizer) readCalls(body *body.Skeleton, calls gjson.Result, m *messag
 	}
 	raw := body.Full(calls)
 	list, err := template.FromJSON(raw)
-	if err != nil && template.OnlyPython(raw) {
-		return ErrPython
+	if err := unread(raw, err); err != nil {
+		return err
 	}
 	if err != nil || list.Kind() != template.KindList {
 		return refuse("tool_calls is no list")
@@ -290,14 +290,26 @@ func (t *Tokenizer) readCalls(body *body.Skeleton, calls gjson.Result, m *messag
 			return refuse("tool call with an id that is not allowed")
 		}
 		if raw := c.arguments.Text(); c.arguments.IsString() {
-			if c.arguments, err = template.FromJSON(raw); err != nil && template.OnlyPython(raw) {
-				return ErrPython
+			c.arguments, err = template.FromJSON(raw)
+			if err := unread(raw, err); err != nil {
+				return err
 			}
 		}
 		if c.arguments.Dict() == nil { // vLLM: what is no object is an empty one
 			c.arguments = template.NewDict(0).Value()
 		}
 		m.calls = append(m.calls, c)
+	}
+	return nil
+}
+
+// unread says what a text is that FromJSON gave err for, if mistral-common may read it all the same; else nil.
+func unread(text string, err error) error {
+	switch {
+	case errors.Is(err, template.ErrLimit):
+		return err
+	case err != nil && template.OnlyPython(text):
+		return ErrPython
 	}
 	return nil
 }

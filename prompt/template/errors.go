@@ -9,7 +9,7 @@ import (
 // conversation on purpose), an error that wraps ErrLimit (a bound was reached), or an *Error (Python would have raised).
 // Inside the package they travel as panics to the two entry points, as in text/template: a template cannot catch errors.
 
-// ErrLimit is wrapped by the error of a rendering that reached one of its Limits.
+// ErrLimit is wrapped by the error of a rendering that reached one of its Limits, and of JSON beyond the bounds of FromJSON.
 var ErrLimit = errors.New("template: limit reached")
 
 // ErrStopped is wrapped by the error of a rendering whose Chat.Done was closed.

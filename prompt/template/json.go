@@ -24,7 +24,7 @@ const maxJSONDepth = 500
 const maxJSONValues = 1 << 19
 
 // FromJSON reads one JSON text. Strings without escapes point into raw. NaN and Infinity, invalid UTF-8 and lone
-// surrogates, which no tokenizer takes, are errors.
+// surrogates, which no tokenizer takes, are errors. One that wraps ErrLimit is of a text beyond our bounds, which engines may read.
 func FromJSON(raw string) (Value, error) {
 	if !utf8.ValidString(raw) {
 		return Value{}, fmt.Errorf("template: JSON: invalid UTF-8")
@@ -76,11 +76,11 @@ func carve[T any](block *[]T, n, size int) []T {
 
 func (r *jsonReader) value(depth int) Value {
 	if depth > maxJSONDepth {
-		r.Fail(fmt.Errorf("nested deeper than %d", maxJSONDepth))
+		r.Fail(fmt.Errorf("%w: nested deeper than %d", ErrLimit, maxJSONDepth))
 		return Value{}
 	}
 	if r.read++; r.read > maxJSONValues {
-		r.Fail(fmt.Errorf("more than %d values", maxJSONValues))
+		r.Fail(fmt.Errorf("%w: more than %d values", ErrLimit, maxJSONValues))
 		return Value{}
 	}
 	switch r.Peek() {

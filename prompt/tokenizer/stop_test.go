@@ -95,3 +95,14 @@ func TestStopKeepsWholeStretches(t *testing.T) {
 		t.Errorf("%d ids, want the %d before the long stretch", len(got), len(want))
 	}
 }
+
+// Of what a text took, buffers up to a bound are kept for the next one, for so many texts at once.
+func TestScratchIsBounded(t *testing.T) {
+	p := make(pool, 2)
+	for range 3 {
+		p.put(&scratch{syms: make([]uint32, maxKept), dead: make([]uint64, 0, maxKept/8)})
+	}
+	if s := p.get(); len(p) != 1 || s.syms != nil || cap(s.dead) != maxKept/8 {
+		t.Errorf("%d kept beside one, of %d and %d", len(p), cap(s.syms), cap(s.dead))
+	}
+}
