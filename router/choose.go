@@ -35,7 +35,7 @@ type blocks struct {
 	wanted        bool // the class has workers
 	locals, chain []uint64
 	told          bool            // another replica said who holds the prompt
-	held          []indexer.Match // that are they
+	held, onGPU   []indexer.Match // that are they, and how much of it their GPUs have
 }
 
 // overlap is how many leading blocks of a prompt a slot holds, in any tier, and how many of them its GPU has.
@@ -207,7 +207,7 @@ func (s *scratch) match(x *decision, keys *blocks, look bool) {
 	s.matches.Slots, s.matches.GPU = s.matches.Slots[:0], s.matches.GPU[:0]
 	switch {
 	case keys.told && look:
-		s.matches.Slots = append(s.matches.Slots, keys.held...)
+		s.matches.Slots, s.matches.GPU = append(s.matches.Slots, keys.held...), append(s.matches.GPU, keys.onGPU...)
 	case look:
 		x.opt.Index.Match(keys.locals, &s.matches)
 	}

@@ -29,13 +29,14 @@ type encodes struct {
 	mu    sync.Mutex
 	until map[*fleet.Slot]time.Time // when it should have done it
 	last  *simplelru.LRU[uint64, *fleet.Slot]
+	full  func(what string)
 }
 
 const encodeRate = 10000 // picture tokens a second, as of prefill where nothing is known
 
-func newEncodes() *encodes {
+func newEncodes(full func(what string)) *encodes {
 	last, _ := simplelru.NewLRU[uint64, *fleet.Slot](mostSeen, nil) // who encoded a picture last; fails for a size below 1
-	return &encodes{until: make(map[*fleet.Slot]time.Time), last: last}
+	return &encodes{until: make(map[*fleet.Slot]time.Time), last: last, full: full}
 }
 
 // waiting is how long a picture would wait at a slot.
@@ -84,7 +85,9 @@ func (e *encodes) place(picture uint64, tokens int, among []*fleet.Slot, now tim
 			}
 		}
 		e.until[best] = now.Add(e.waiting(best, now) + work)
-		e.last.Add(picture, best)
+		if e.last.Add(picture, best) {
+			e.full("pictures encoded")
+		}
 	}
 	return best
 }

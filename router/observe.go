@@ -22,7 +22,9 @@ func (r *Router) Observe(o Outcome) {
 		if !r.confirm(o) {
 			r.metrics.unmatched.Inc()
 		} else if o.Answer != "" {
-			r.answers.Add(o.Answer, o.Addr)
+			if r.answers.Add(o.Answer, o.Addr) {
+				r.opt.NoRoom("answers")
+			}
 			r.metrics.stored.WithLabelValues("learned").Inc()
 		}
 	case Ended:

@@ -282,7 +282,7 @@ func TestEncodersShareTheQueue(t *testing.T) {
 		slot := w.encodes.place(picture*77777, 1000, pool, w.now, true)
 		counts[slot]++
 		at[picture] = slot
-		if slot != newEncodes().place(picture*77777, 1000, pool, w.now, true) {
+		if slot != newEncodes(nil).place(picture*77777, 1000, pool, w.now, true) {
 			moved++
 		}
 	}

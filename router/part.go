@@ -13,11 +13,11 @@ import (
 //	read ─▶ look: hashes, Options.AskHolders ─▶ (in turn) choose: match
 //	another's question ─▶ Holders ─▶ its answer
 
-// Holder is how many leading blocks of a prompt a worker, or a rank of one, holds.
+// Holder is how many leading blocks of a prompt a worker, or a rank of one, holds, and how many of these its GPU has.
 type Holder struct {
-	Worker string
-	Rank   int // -1: the worker has no ranks
-	Blocks int
+	Worker      string
+	Rank        int // -1: the worker has no ranks
+	Blocks, GPU int
 }
 
 // MostHolders are told of one prompt.
@@ -30,14 +30,14 @@ func (r *Router) Holders(locals []uint64) (list []Holder) {
 	if len(m.Slots) == 0 {
 		return nil
 	}
-	blocks := make(map[indexer.SlotID]uint32, len(m.Slots))
+	held := make(map[indexer.SlotID]indexer.Match, len(m.Slots))
 	for _, s := range m.Slots {
-		blocks[s.Slot] = s.Blocks
+		held[s.Slot] = s
 	}
 	for _, w := range r.opt.Fleet.Workers() {
 		for _, s := range w.Slots {
-			if n := blocks[s.ID]; n > 0 && len(list) < MostHolders {
-				list = append(list, Holder{w.Name, s.Rank, int(n)})
+			if h := held[s.ID]; h.Blocks > 0 && len(list) < MostHolders {
+				list = append(list, Holder{w.Name, s.Rank, int(h.Blocks), int(m.OnGPU(h))})
 			}
 		}
 	}
@@ -56,7 +56,7 @@ func (x *decision) look(ctx context.Context) {
 			continue
 		}
 		x.hash(class)
-		if keys.told, keys.held = false, keys.held[:0]; x.opt.AskHolders == nil || rd.reuse == prompt.Recomputed || !x.elsewhere(keys.locals) {
+		if keys.told, keys.held, keys.onGPU = false, keys.held[:0], keys.onGPU[:0]; x.opt.AskHolders == nil || rd.reuse == prompt.Recomputed || !x.elsewhere(keys.locals) {
 			continue
 		}
 		var list []Holder
@@ -64,7 +64,9 @@ func (x *decision) look(ctx context.Context) {
 		x.answered.Store(keys.told)
 		for _, h := range list {
 			if slot := x.opt.Fleet.Find(h.Worker, h.Rank); slot != nil {
-				keys.held = append(keys.held, indexer.Match{Slot: slot.ID, Blocks: uint32(min(max(0, h.Blocks), len(keys.locals)))})
+				blocks := min(max(0, h.Blocks), len(keys.locals))
+				keys.held = append(keys.held, indexer.Match{Slot: slot.ID, Blocks: uint32(blocks)})
+				keys.onGPU = append(keys.onGPU, indexer.Match{Slot: slot.ID, Blocks: uint32(min(max(0, h.GPU), blocks))})
 			}
 		}
 	}

@@ -225,6 +225,7 @@ func (p *predictions) drop(made *promise, chain []uint64) {
 type sightings struct {
 	mu    sync.Mutex
 	media *simplelru.LRU[uint64, seenBy]
+	full  func(what string)
 }
 
 // seenBy are the newest first; those without a slot are none.
@@ -240,9 +241,9 @@ const (
 	encoderCache = 8192 // tokens: vLLM's default, max_num_batched_tokens
 )
 
-func newSightings() *sightings {
+func newSightings(full func(what string)) *sightings {
 	media, _ := simplelru.NewLRU[uint64, seenBy](mostSeen, nil) // fails for a size below 1
-	return &sightings{media: media}
+	return &sightings{media: media, full: full}
 }
 
 // by lists who saw the medium of a name.
@@ -268,7 +269,9 @@ func (s *sightings) add(name uint64, slot *fleet.Slot, tokens int) {
 			break
 		}
 	}
-	s.media.Add(name, seen)
+	if s.media.Add(name, seen) {
+		s.full("pictures seen")
+	}
 }
 
 // holds reports whether a slot's encoder cache should have the medium.

@@ -195,7 +195,8 @@ func TestPredictionsRenewed(t *testing.T) {
 }
 
 func TestSightings(t *testing.T) {
-	s := newSightings()
+	full := 0
+	s := newSightings(func(string) { full++ })
 	var slots [9]fleet.Slot
 	for _, i := range []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 1} {
 		s.add(77, &slots[i], 100)
@@ -224,8 +225,8 @@ func TestSightings(t *testing.T) {
 	for i := range uint64(mostSeen + 10) {
 		s.add(1000+i, &slots[1], 1)
 	}
-	if n, old := s.media.Len(), s.by(77); n > mostSeen || old != (seenBy{}) {
-		t.Errorf("%d media, the oldest by %v", n, old)
+	if n, old := s.media.Len(), s.by(77); n > mostSeen || old != (seenBy{}) || full != 10+4 {
+		t.Errorf("%d media, the oldest by %v; %d went", n, old, full)
 	}
 }
 

@@ -36,6 +36,7 @@ type Shared struct {
 	DecoderRank     int
 	Tokens, Context int    // as in fleet.Booking
 	Answers         int    // more than 1, or 0
+	Fetch, Pull     int    // as in fleet.Booking
 	Model, Tenant   string // where fair shares count it; else Model is ""
 	From            int
 	Told            bool     // events tell of its prefill
@@ -58,7 +59,7 @@ func (r *Router) share(b *booked, at *fleet.Booking) {
 	if b.number == 0 || at.Slot == nil {
 		return
 	}
-	s := &Shared{Number: b.number, Worker: at.Slot.Worker.Name, Rank: at.Slot.Rank, Tokens: at.Tokens, Context: at.Context, Media: b.media}
+	s := &Shared{Number: b.number, Worker: at.Slot.Worker.Name, Rank: at.Slot.Rank, Tokens: at.Tokens, Fetch: at.Fetch, Pull: at.Pull, Context: at.Context, Media: b.media}
 	s.decoded(at)
 	if at.Counted {
 		s.Model, s.Tenant = at.Model, at.Tenant
@@ -163,13 +164,18 @@ func (r *Router) end(replica string, number uint64, void bool) {
 // take charges a booking of theirs.
 func (r *Router) take(replica string, s *Shared) {
 	t, now, slot := &r.theirs, r.opt.Now(), r.opt.Fleet.Find(s.Worker, s.Rank)
-	if slot == nil || t.count >= mostTheirs {
+	if slot == nil {
+		return
+	}
+	if t.count >= mostTheirs {
+		r.opt.NoRoom("replicas' requests")
 		return
 	}
 	if t.blocks+len(s.Locals) > mostTheirsBlocks {
+		r.opt.NoRoom("replicas' blocks")
 		s.Locals = nil
 	}
-	b := fleet.Booking{Slot: slot, Tokens: s.Tokens, Context: s.Context, Answers: min(s.Answers, mostChoices), Model: s.Model, Tenant: s.Tenant, Counted: s.Model != ""}
+	b := fleet.Booking{Slot: slot, Tokens: s.Tokens, Fetch: s.Fetch, Pull: s.Pull, Context: s.Context, Answers: min(s.Answers, mostChoices), Model: s.Model, Tenant: s.Tenant, Counted: s.Model != ""}
 	if s.Told && s.From < len(s.Locals) {
 		b.Locals, b.From = s.Locals, s.From
 	}

@@ -88,3 +88,30 @@ func TestLowerTierIsCorrected(t *testing.T) {
 		t.Errorf("%d resyncs for what lower tiers lack", resyncs)
 	}
 }
+
+// Another replica that follows a request knows that it fetches: the time that this takes teaches it no rate of computing.
+func TestFetchesTravel(t *testing.T) {
+	body := chatBody("m", fmt.Sprintf("%q", text(4000, 7)))
+	w, o := newWorld(t, 1), newWorld(t, 1)
+	var told []*Shared
+	w.opt.Share = func(s *Shared) { told = append(told, s) }
+	w.storesIn(indexer.CPU, 0, body, 0.5)
+	w.decide(body)
+	if len(told) != 1 || told[0].Fetch == 0 {
+		t.Fatalf("told %+v", told)
+	}
+	rate := func(fetch int) float64 {
+		s := *told[0]
+		s.Fetch = fetch
+		o.Follow("other", &s)
+		o.now = o.now.Add(6 * time.Second)
+		o.slots[0].Progress(func(locals []uint64) int { return len(locals) }, o.now)
+		return o.slots[0].Load(o.now).Rate
+	}
+	if got := rate(told[0].Fetch); got != 0 {
+		t.Errorf("it is taken to compute %v tokens a second", got)
+	}
+	if rate(0) == 0 {
+		t.Error("a request that fetches nothing does not teach the rate either")
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"html/template"
 	"io"
 	"math"
+	"slices"
 	"strings"
 	"time"
 )
@@ -110,10 +111,20 @@ func times(seen []float64, start, end int) (axis, []pageTick) {
 	return a, ticks
 }
 
+// everyRule lists the rules of all scenarios, each once.
+func everyRule() (list []Rival) {
+	for _, r := range slices.Concat(Rules(), tierRules(), pairRules()) {
+		if !slices.ContainsFunc(list, func(had Rival) bool { return had.Name == r.Name }) {
+			list = append(list, r)
+		}
+	}
+	return list
+}
+
 // colours gives each rule one of the page's classes.
 func colours() map[string]int {
 	of := make(map[string]int)
-	for i, r := range Rules() {
+	for i, r := range everyRule() {
 		of[r.Name] = i
 	}
 	return of
@@ -143,7 +154,7 @@ func writePage(w io.Writer, all []Played) error {
 	return page.Execute(w, struct {
 		Rules     []Rival
 		Scenarios []pageScenario
-	}{Rules(), list})
+	}{everyRule(), list})
 }
 
 // overLoad plots mean times over load.

@@ -84,7 +84,7 @@ type sharing struct {
 }
 
 // replicaSeeds are the traffics that replicas are judged by, together: p99s of one differ by 6 % with the draws alone.
-const replicaSeeds = 3
+const replicaSeeds = 6
 
 // playReplicas judges 2, 4 and 16 replicas beside one, by images at a load.
 func playReplicas(sc Scenario, load float64, judge func(about, measured string, ok bool)) {

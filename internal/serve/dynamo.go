@@ -102,7 +102,8 @@ func (l *dynamoLink) spec(w dynamo.Worker) members.Spec {
 		dynamo.Worker
 		heard
 	}
-	spec := members.Spec{ID: worker{w, heardOf(&class)}, Name: "dynamo-" + id, Model: c.Model, Class: c.Class, Ranks: w.Ranks}
+	spec := members.Spec{ID: worker{w, heardOf(&class)}, Name: "dynamo-" + id, Model: c.Model, Class: c.Class, Ranks: w.Ranks,
+		Rate: class.PrefillRate, OffloadRate: class.OffloadRate}
 	if w.Ranks == 1 {
 		spec.Ranks = 0
 	}

@@ -6,7 +6,7 @@
 //	                    + perRequest × requests in flight + perContext × their prompt tokens)
 //	        + full × KV cache in use + what is fetched + what is done elsewhere + distance
 //
-//	stalled = stall × requests in flight, at most mostStall + tokens queued ÷ stallStep
+//	stalled = stall × requests in flight × tokens queued ÷ overfull (1 at least), at most mostStall + tokens queued ÷ stallStep
 //
 // All in tokens of an average worker's prefill, so that each term can be read and compared. The wait is what the request pays
 // itself; its square keeps the long ones rare. Behind "stalled" stands what the others pay: work holds up those that decode
@@ -24,6 +24,7 @@ const (
 	stall      = 0.15  // share of a prefill's time that it costs each request in flight there
 	mostStall  = 10    // together, where nothing is queued: beyond, a queue would grow for the sake of what its worker holds
 	stallStep  = 2500  // tokens queued that raise it by one: where all queues are long, what is held is what counts
+	overfull   = 1e5   // tokens queued from which it counts the more: ten seconds of them are a fleet that is given more than it can serve
 	perRequest = 64    // tokens that one request in flight costs the next one: its share of each decode step
 	perContext = 0.03  // the same of each token that its decode steps read
 	full       = 1024  // what a KV cache costs that is all in use, where a worker tells (NVIDIA's standalone example)
@@ -162,7 +163,7 @@ func (f Fleet) Cost(c *Candidate) Terms {
 		Prefill:  slow * left,
 		Queue:    slow * queue,
 		Tail:     slow * (queue + left) * (queue + left) / tail,
-		Stall:    slow * min(mostStall+queue/stallStep, stall*others) * (1 + 1.5*queue/tail) * left,
+		Stall:    slow * min(mostStall+queue/stallStep, stall*others*max(1, queue/overfull)) * (1 + 1.5*queue/tail) * left,
 		Requests: slow * perRequest * others,
 		Context:  slow * perContext * c.Context,
 		Cache:    full * c.Usage,

@@ -96,7 +96,7 @@ type entry struct {
 func New(own string, log *zap.Logger, metrics prometheus.Registerer) *Exchange {
 	x := &Exchange{own: own, log: log, out: make(chan entry, waiting), seed: maphash.MakeSeed(), peers: make(map[string]*peer),
 		entries: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "peer_entries_total",
-			Help: "What replicas tell each other, by what became of it: sent, dropped (no room, or the line is away; the next state puts it right), taken, unread (messages that cannot be read); reports sent to the replica that decided, reports taken."}, []string{"what"}),
+			Help: "What replicas tell each other, by what became of it: sent, dropped (no room, or the line is away; the next state puts it right), taken, unread (messages that cannot be read), too many replicas (messages of those beyond 256); reports sent to the replica that decided, reports taken."}, []string{"what"}),
 		questions: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "part_questions_total",
 			Help: "Questions who holds a prompt of another part of the index, by what became of them: answered, late (decided without), nobody (no replica of that part is there, or it cannot be reached)."}, []string{"what"})}
 	for _, what := range []string{"sent", "dropped", "taken", "unread", "reports sent", "reports taken"} {
@@ -110,7 +110,7 @@ func New(own string, log *zap.Logger, metrics prometheus.Registerer) *Exchange {
 	}
 	metrics.MustRegister(x.entries, x.questions,
 		gauge("peers", "Other replicas that this one shares with.", func() float64 { return float64(x.known.Load()) }),
-		gauge("peer_age_seconds", "How long nothing has come of the replica that was heard longest ago; beyond 1.25 s it is gone.", x.age),
+		gauge("peer_age_seconds", "How long nothing has come of the replica that was heard longest ago; beyond 1.25 s it is gone.", func() float64 { _, ago := x.Heard(); return ago.Seconds() }),
 		gauge("peer_requests", "Other replicas' requests that count here as in flight.", func() float64 {
 			if x.router == nil {
 				return 0
@@ -120,13 +120,14 @@ func New(own string, log *zap.Logger, metrics prometheus.Registerer) *Exchange {
 	return x
 }
 
-func (x *Exchange) age() (oldest float64) {
+// Heard is how many other replicas there are, and for how long nothing has come of the one that was heard longest ago.
+func (x *Exchange) Heard() (others int, ago time.Duration) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for _, p := range x.peers {
-		oldest = max(oldest, time.Since(p.heard).Seconds())
+		ago = max(ago, time.Since(p.heard))
 	}
-	return oldest
+	return len(x.peers), ago
 }
 
 // Share is router.Options.Share.
@@ -322,7 +323,11 @@ func (x *Exchange) from(name string, entries []byte) (question *asked, err error
 	defer x.mu.Unlock()
 	p := x.peers[name]
 	if p == nil {
-		if len(x.peers) >= mostPeers || len(entries) > 0 && entries[0] == kindBye {
+		if len(entries) > 0 && entries[0] == kindBye {
+			return nil, nil
+		}
+		if len(x.peers) >= mostPeers {
+			x.entries.WithLabelValues("too many replicas").Inc()
 			return nil, nil
 		}
 		p = &peer{streams: make(map[uint64]struct{})}

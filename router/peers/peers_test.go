@@ -136,6 +136,25 @@ func known(n int, of ...*replica) func() bool {
 	}
 }
 
+// So many replicas are heard, and so many entries wait to be sent.
+func TestPeersAreBounded(t *testing.T) {
+	x := New("AAAAAAAA", zap.NewNop(), prometheus.NewRegistry())
+	for i := range mostPeers + 3 {
+		if _, err := x.from(fmt.Sprint(i), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range waiting + 5 {
+		x.Share(&router.Shared{Number: 1})
+	}
+	if n := testutil.ToFloat64(x.entries.WithLabelValues("too many replicas")); n != 3 || len(x.peers) != mostPeers {
+		t.Errorf("%v messages not taken, %d replicas", n, len(x.peers))
+	}
+	if n := testutil.ToFloat64(x.entries.WithLabelValues("dropped")); n != 5 || len(x.out) != waiting {
+		t.Errorf("%v dropped, %d wait", n, len(x.out))
+	}
+}
+
 // What one has decided the other goes by at its next request: it finds the prediction, and the work.
 func TestTwoAgree(t *testing.T) {
 	h := &hall{}
@@ -283,6 +302,7 @@ func TestParts(t *testing.T) {
 	whole := h.join(t)
 	all := []*replica{a, b, whole}
 	const prompts, tokens = 40, 800
+	tierOf := func(i int) indexer.Tier { return []indexer.Tier{indexer.GPU, indexer.GPU, indexer.CPU}[i%3] }
 	mine := 0
 	for i := range prompts {
 		locals := block.Locals(nil, ids(uint32(i), tokens), 16, nil, block.Seed, 0)
@@ -292,7 +312,7 @@ func TestParts(t *testing.T) {
 			for k := range hashes {
 				hashes[k] = uint64(i<<16 + k + 1)
 			}
-			if err := r.index.Store(slot.ID, indexer.GPU, 0, false, hashes, locals); err == nil && j == 0 {
+			if err := r.index.Store(slot.ID, tierOf(i), 0, false, hashes, locals); err == nil && j == 0 {
 				mine++
 			}
 		}
@@ -309,6 +329,9 @@ func TestParts(t *testing.T) {
 		d := a.decide(uint32(i), tokens)
 		if d.Reason != reason || reason == router.Exact && (d.Targets[0].Worker != fmt.Sprint("w", i%workers) || d.CachedTokens != tokens-16) {
 			t.Errorf("prompt %d: %+v", i, d)
+		}
+		if below := d.OffloadedTokens > 0; reason == router.Exact && below != (tierOf(i) == indexer.CPU) {
+			t.Errorf("prompt %d: %d tokens in a lower tier", i, d.OffloadedTokens)
 		}
 		a.router.Observe(router.Outcome{ID: d.ID, Phase: router.Ended, Code: 200, CachedTokens: -1})
 	}
@@ -340,12 +363,13 @@ func TestWire(t *testing.T) {
 		Locals: []uint64{1, 1 << 63, 3}, Media: []router.SharedMedium{{Key: 9, Alias: 8, Tokens: 1000}}}
 	report := router.Outcome{ID: "A", Phase: router.Ended, Addr: "10.0.0.1:1", Fault: "reset", Source: 1 << 60, Code: 200, Answered: true, FirstByte: time.Second, CachedTokens: -1, PromptTokens: 7, OutputTokens: 8}
 	open := []router.Shared{{Number: 1, Worker: "w1", Rank: 0, Tokens: 5, Context: 6}, {Number: 2, Worker: "w2", Rank: -1}}
-	counted := &router.Shared{Number: 9, Worker: "w1", Rank: -1, DecoderRank: -1, Answers: 4, Model: "m", Tenant: "t", Locals: []uint64{}, Media: []router.SharedMedium{}}
+	counted := &router.Shared{Number: 9, Worker: "w1", Rank: -1, DecoderRank: -1, Answers: 4, Fetch: 256, Pull: 512, Model: "m", Tenant: "t", Locals: []uint64{}, Media: []router.SharedMedium{}}
 	m := appendReport(appendShared(appendShared(appendShared(appendShared(head("AAAAAAAA"), given), counted), &router.Shared{Kind: router.Over, Number: 5}), &router.Shared{Kind: router.Broken, Number: 6}), &report)
 	pairs := []router.Shared{{Number: 1, Worker: "w1", Decoder: "w2", DecoderRank: 3, Tokens: 5, Context: 6, Answers: 2}, {Number: 2, Worker: "w2", Rank: -1, DecoderRank: -1}}
 	m = append(appendState(appendState(m, open, true), pairs, true), kindBye)
-	part, question, holders := indexer.Part{Number: 2, Of: 3}, asked{7, []uint64{1, 1 << 63}}, []router.Holder{{Worker: "w1", Rank: -1, Blocks: 9}, {Worker: "w2", Rank: 3, Blocks: 1}}
-	m = appendHolders(appendAsk(appendPart(m, part), question.number, question.locals), 8, holders)
+	part, question, holders := indexer.Part{Number: 2, Of: 3}, asked{7, []uint64{1, 1 << 63}}, []router.Holder{{Worker: "w1", Rank: -1, Blocks: 9, GPU: 9}, {Worker: "w2", Rank: 3, Blocks: 1, GPU: 1}}
+	tiers := []router.Holder{{Worker: "w1", Rank: -1, Blocks: 9, GPU: 4}}
+	m = appendHolders(appendHolders(appendAsk(appendPart(m, part), question.number, question.locals), 8, holders), 9, tiers)
 	read := func(m []byte) (got []any, err error) {
 		from, entries, err := sender(m)
 		if err != nil {
@@ -356,7 +380,7 @@ func TestWire(t *testing.T) {
 			state: func(open []router.Shared) { got = append(got, open) }, bye: func() { got = append(got, "bye") },
 			part: func(p indexer.Part) { got = append(got, p) }, ask: func(q asked) { got = append(got, q) }, holders: func(number uint64, list []router.Holder) { got = append(got, number, list) }})
 	}
-	want := []any{"AAAAAAAA", given, counted, &router.Shared{Kind: router.Over, Number: 5}, &router.Shared{Kind: router.Broken, Number: 6}, report, open, pairs, "bye", part, question, uint64(8), holders}
+	want := []any{"AAAAAAAA", given, counted, &router.Shared{Kind: router.Over, Number: 5}, &router.Shared{Kind: router.Broken, Number: 6}, report, open, pairs, "bye", part, question, uint64(8), holders, uint64(9), tiers}
 	if got, err := read(m); err != nil || !reflect.DeepEqual(got, want) {
 		t.Fatalf("%v: %+v\nwant %+v", err, got, want)
 	}

@@ -23,7 +23,9 @@ import (
 //	ask      8 | question | locals: n, u64 …
 //	holders  9 | question | n, (worker, rank | blocks) …
 //	state   11 | as 5, each with answers | decoder, rank: where there are several or one; unknown to 0.1.0
-//	given   10 | answers | model, tenant | as 1: of a request for several answers, or that fair shares count; unknown to 0.1.0
+//	given   10 | answers | fetched: from lower tiers, from another worker | model, tenant | as 1: of a request for several answers, that
+//	           fetches blocks, or that fair shares count; unknown to 0.1.0
+//	holders 12 | as 9, each with its GPU's blocks: where lower tiers have some; unknown to 0.1.0
 //
 // Numbers are varints; a rank is one more than it is, a text has its length before it. A message is one process's word on what
 // is its own, so nothing in it names another sender.
@@ -50,6 +52,7 @@ const (
 	kindHolders = 9
 	kindCounted = 10
 	kindPairs   = 11
+	kindTiers   = 12
 
 	flagTold     = 1
 	flagAnswered = 1
@@ -74,8 +77,9 @@ func appendShared(b []byte, s *router.Shared) []byte {
 	case router.Broken:
 		return binary.AppendUvarint(append(b, kindBroken), s.Number)
 	}
-	if s.Answers > 1 || s.Model != "" {
-		b = text(text(number(append(b, kindCounted), s.Answers), s.Model), s.Tenant)
+	if s.Answers > 1 || s.Fetch+s.Pull > 0 || s.Model != "" {
+		b = number(number(number(append(b, kindCounted), s.Answers), s.Fetch), s.Pull)
+		b = text(text(b, s.Model), s.Tenant)
 	} else {
 		b = append(b, kindGiven)
 	}
@@ -118,9 +122,15 @@ func appendAsk(b []byte, question uint64, locals []uint64) []byte {
 }
 
 func appendHolders(b []byte, question uint64, list []router.Holder) []byte {
-	b = number(binary.AppendUvarint(append(b, kindHolders), question), len(list))
+	kind := byte(kindHolders)
+	if slices.ContainsFunc(list, func(h router.Holder) bool { return h.GPU < h.Blocks }) {
+		kind = kindTiers
+	}
+	b = number(binary.AppendUvarint(append(b, kind), question), len(list))
 	for _, h := range list {
-		b = number(number(text(b, h.Worker), h.Rank+1), h.Blocks)
+		if b = number(number(text(b, h.Worker), h.Rank+1), h.Blocks); kind == kindTiers {
+			b = number(b, h.GPU)
+		}
 	}
 	return b
 }
@@ -227,11 +237,14 @@ type asked struct {
 	locals []uint64
 }
 
-func (r *reader) holders() (question uint64, list []router.Holder) {
+func (r *reader) holders(kind byte) (question uint64, list []router.Holder) {
 	question = uint64(r.number())
 	list = make([]router.Holder, r.count(router.MostHolders, 3))
 	for i := range list {
 		list[i] = router.Holder{Worker: r.text(), Rank: r.rank(), Blocks: r.number()}
+		if list[i].GPU = list[i].Blocks; kind == kindTiers {
+			list[i].GPU = r.number()
+		}
 	}
 	return question, list
 }
@@ -272,13 +285,12 @@ func each(entries []byte, t *taken) error {
 	for len(r.b) > 0 {
 		switch kind := r.byte(); kind {
 		case kindGiven, kindCounted:
-			var answers int
-			var model, tenant string
+			var more router.Shared
 			if kind == kindCounted {
-				answers, model, tenant = r.number(), r.text(), r.text()
+				more = router.Shared{Answers: r.number(), Fetch: r.number(), Pull: r.number(), Model: r.text(), Tenant: r.text()}
 			}
 			s := r.given()
-			s.Answers, s.Model, s.Tenant = answers, model, tenant
+			s.Answers, s.Fetch, s.Pull, s.Model, s.Tenant = more.Answers, more.Fetch, more.Pull, more.Model, more.Tenant
 			if !r.bad && s.Number != 0 {
 				t.shared(s)
 			}
@@ -308,8 +320,8 @@ func each(entries []byte, t *taken) error {
 			if q := (asked{uint64(r.number()), r.locals()}); !r.bad {
 				t.ask(q)
 			}
-		case kindHolders:
-			if question, list := r.holders(); !r.bad {
+		case kindHolders, kindTiers:
+			if question, list := r.holders(kind); !r.bad {
 				t.holders(question, list)
 			}
 		default:
