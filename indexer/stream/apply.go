@@ -110,10 +110,7 @@ func (f *Feed) store(e *kvevent.Event, n *Stats) {
 	if f.o.Stored != nil {
 		f.panicked(guard.Call(func() error { f.o.Stored(e); return nil }))
 	}
-	if f.o.BlockSize == 0 {
-		f.o.BlockSize = e.BlockSize
-	}
-	if e.BlockSize != f.o.BlockSize {
+	if f.o.BlockSize != 0 && e.BlockSize != f.o.BlockSize {
 		n.OtherBlockSize += uint64(len(e.EngineHashes))
 		f.otherSize(e.BlockSize)
 		return
@@ -124,7 +121,9 @@ func (f *Feed) store(e *kvevent.Event, n *Stats) {
 	}
 	f.tell(e)
 	f.doubtStored(e)
-	switch err := f.o.Sink.Store(e); {
+	err := f.o.Sink.Store(e)
+	f.o.BlockSize = e.BlockSize // after the sink's call: whoever reads Rest is kept out from then on
+	switch {
 	case err == nil:
 		f.offload.stored(e)
 		n.Blocks += uint64(len(e.EngineHashes))

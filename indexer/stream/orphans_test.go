@@ -372,3 +372,27 @@ func TestUnknownParentAndAShortReplay(t *testing.T) {
 		t.Errorf("%d blocks of %d are left, partial %v", len(got), len(before), partial)
 	}
 }
+
+// Of stems so many wait for the feed, and so many blocks are made of them; those beyond are dropped and counted. Of what a rank that
+// offloads has stored, so much is remembered.
+func TestStemsAreBounded(t *testing.T) {
+	f := &Feed{wake: make(chan struct{}, 1)}
+	for range mostLearned + 3 {
+		f.Learn(Stem{})
+	}
+	if len(f.learned) != mostLearned || f.stats.StemsDropped != 3 {
+		t.Errorf("%d stems wait, %d dropped", len(f.learned), f.stats.StemsDropped)
+	}
+	var s stems
+	if s.grow(1, make([]uint64, maxStems+1)) != nil || s.grow(1, make([]uint64, maxStems)) == nil {
+		t.Errorf("%d blocks are made", len(s.made))
+	}
+	o := offload{blocks: map[uint64]lineage{}}
+	e := kvevent.Event{EngineHashes: make([]uint64, maxLineage+10), Locals: make([]uint64, maxLineage+10)}
+	for i := range e.EngineHashes {
+		e.EngineHashes[i] = uint64(i)
+	}
+	if o.stored(&e); len(o.blocks) != maxLineage {
+		t.Errorf("%d blocks are remembered", len(o.blocks))
+	}
+}

@@ -546,3 +546,14 @@ func BenchmarkLatency(b *testing.B) {
 	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
 	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
 }
+
+// So many routers wait for a snapshot; those beyond are counted, and ask again.
+func TestAskingIsBounded(t *testing.T) {
+	p := &Publisher{wake: make(chan struct{}, 1)}
+	for range maxAsking + 3 {
+		p.asked(new(nats.Msg))
+	}
+	if len(p.asking) != maxAsking || p.stats.Unanswered != 3 {
+		t.Errorf("%d wait, %d do not", len(p.asking), p.stats.Unanswered)
+	}
+}

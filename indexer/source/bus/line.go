@@ -147,17 +147,17 @@ func forwarded(h nats.Header, marks int) bool { return len(h[jetstream.StreamHea
 
 func (t *tag) part(i int) string { return fmt.Sprintf("%d.%d", t.Half, i) }
 
-// snapshot reads the one that a tag is of.
-func (l *line) snapshot(ctx context.Context, t tag) (message []byte, err error) {
+// snapshot reads the one that a tag is of, if it has no more than so many bytes.
+func (l *line) snapshot(ctx context.Context, t tag, most int) (message []byte, err error) {
 	for i := range t.Parts {
 		b, err := l.state(ctx, t.part(i))
 		if err != nil {
 			return nil, fmt.Errorf("part %d of the snapshot: %w", i, err)
 		}
-		message = append(message, b...)
-		if len(message) > maxSnapshot {
-			return nil, fmt.Errorf("a snapshot of more than %d bytes", maxSnapshot)
+		if len(message)+len(b) > most {
+			return nil, fmt.Errorf("a snapshot of more than %d bytes", most)
 		}
+		message = append(message, b...)
 	}
 	if xxh3.Hash(message) != t.Sum {
 		return nil, errors.New("a snapshot that is damaged, or was replaced meanwhile")
@@ -225,7 +225,7 @@ func (l *line) messages(ctx context.Context, from uint64, some bool, each func(s
 		next = t.Seq + 1
 		if from <= t.Seq {
 			begin = func() error {
-				b, err := l.snapshot(ctx, t)
+				b, err := l.snapshot(ctx, t, maxSnapshot)
 				if err != nil {
 					return err
 				}

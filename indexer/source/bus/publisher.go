@@ -62,6 +62,7 @@ type PublisherOptions struct {
 type PublisherStats struct {
 	Messages, Bytes uint64    // that the stream has taken
 	Failed          uint64    // attempts to publish that failed, and were tried again
+	Unanswered      uint64    // routers that asked for a snapshot while too many waited for one
 	Dropped         uint64    // times that events were too many to wait, and were dropped for a snapshot
 	Refused         uint64    // messages that were refused because a younger agent publishes: 0 or 1
 	Pending         int       // bytes of events that wait
@@ -319,6 +320,8 @@ func (p *Publisher) asked(m *nats.Msg) {
 	p.mu.Lock()
 	if len(p.asking) < maxAsking {
 		p.asking = append(p.asking, m)
+	} else {
+		p.stats.Unanswered++
 	}
 	p.mu.Unlock()
 	p.signal()

@@ -205,7 +205,7 @@ func (p *Publisher) kept(ctx context.Context) (t tag, message []byte, err error)
 		return t, nil, err
 	}
 	if t.Parts > 0 {
-		if message, err = p.line.snapshot(ctx, t); err != nil {
+		if message, err = p.line.snapshot(ctx, t, maxSnapshot); err != nil {
 			p.o.Log.Warn("the snapshot cannot be read", zap.Error(err))
 			message = nil
 		}

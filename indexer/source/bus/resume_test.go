@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"testing"
 	"time"
@@ -244,4 +245,36 @@ func TestLineBegunAnew(t *testing.T) {
 		t.Errorf("epoch %d again, after %d", now, was.epoch)
 	}
 	late.same("w", payloads, prompts)
+}
+
+// A snapshot is read up to its bound and not beyond, whatever its tag says; nor is one of too many parts looked at.
+func TestSnapshotIsBounded(t *testing.T) {
+	s := runServer(t, t.TempDir(), -1)
+	nc := connect(t, s.ClientURL())
+	makeStream(t, nc, 64<<20)
+	l, err := newLine(nc, "", subjectSuffix("w", 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	given := make([]byte, 3*partBytes+7)
+	if err := l.save(t.Context(), tag{Epoch: 1}, given); err != nil {
+		t.Fatal(err)
+	}
+	written, err := l.tag(t.Context())
+	if err != nil || written.Parts != 4 {
+		t.Fatalf("%+v, %v", written, err)
+	}
+	for most, want := range map[int]string{len(given): "", len(given) - 1: "a snapshot of more than 1572870 bytes", partBytes: "a snapshot of more than 524288 bytes"} {
+		got, err := l.snapshot(t.Context(), written, most)
+		if want == "" && (err != nil || len(got) != len(given)) || want != "" && (err == nil || err.Error() != want || got != nil) {
+			t.Errorf("at most %d: %d bytes, %v", most, len(got), err)
+		}
+	}
+	text := fmt.Appendf(nil, `{"Epoch":1,"Parts":%d}`, maxParts+1)
+	if _, err := l.js.Publish(t.Context(), l.prefix.states()+l.suffix+".tag", text); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := l.tag(t.Context()); err != nil || got != (tag{}) {
+		t.Errorf("%+v, %v", got, err)
+	}
 }
