@@ -262,6 +262,36 @@ func TestAccessLogIsMissing(t *testing.T) {
 	}
 }
 
+// The connection manager's access log alone is missing: where requests go is told and not how they end. That is said, and they lock nobody out.
+func TestEndsAreNotTold(t *testing.T) {
+	t.Parallel()
+	w := startEdited(t, 2, nil, func(printed string) string {
+		return withPatience(t, strings.Replace(printed, "name: x-sightline-id, present_match", "name: x-nobody, present_match", 1))
+	})
+	admin := w.serveBefore(map[string]any{"max_in_flight": 3})
+	eventually(t, "requests are decided", func() bool { return w.post(chatOf(400, 0), nil).id() != "" })
+	for i := range 3 {
+		w.post(chatOf(400, i), nil)
+	}
+	eventually(t, "where they went is told", func() bool { return metricOf(t, admin, "sightline_access_log_entries_total", `kind="started"`) > 0 })
+	for end := time.Now().Add(45 * time.Second); metricOf(t, admin, "sightline_access_log_endless", "") != 1; time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it is not told")
+		}
+	}
+	if metricOf(t, admin, "sightline_access_log_entries_total", `kind="ended"`) > 0 {
+		t.Error("ends are told: not the log that was to be missing")
+	}
+	if metricOf(t, admin, "sightline_access_log_silent", "") != 0 || !strings.Contains(page(t, admin, "/"), "not how they end") || !strings.Contains(w.log.String(), "not how they end") {
+		t.Error("the page or the log does not say so")
+	}
+	for i := range 20 {
+		if r := w.post(chatOf(400, i), nil); r.status != http.StatusOK {
+			t.Fatalf("request %d to an idle fleet: status %d, %s", i, r.status, r.body)
+		}
+	}
+}
+
 // A worker whose /health says that it is not available gets nothing new at once, ends what it has, and is back when it is well.
 func TestWorkerDrains(t *testing.T) {
 	w := start(t, 3, nil)

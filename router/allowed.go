@@ -87,8 +87,9 @@ func serves(slots []*fleet.Slot) bool {
 // that decodes counts: what the other has is a queue, and no request stays there.
 func (x *decision) hasRoom() func(*fleet.Slot) bool {
 	_, silent := x.opt.Fleet.Silent()
+	_, endless := x.opt.Fleet.Endless()
 	return func(s *fleet.Slot) bool {
-		if x.maxInFlight <= 0 || silent || s.Worker.Role == fleet.Prefill {
+		if x.maxInFlight <= 0 || silent || endless || s.Worker.Role == fleet.Prefill {
 			return true
 		}
 		load := s.Load(x.now)

@@ -11,7 +11,7 @@ import (
 func (r *Router) Run(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	told := false
+	told, toldEnds := false, false
 	for {
 		select {
 		case <-ctx.Done():
@@ -27,8 +27,19 @@ func (r *Router) Run(ctx context.Context) {
 			r.opt.Log.Info("Envoy's access log tells again how requests end")
 		}
 		told = silent
+		since, endless := r.opt.Fleet.Endless()
+		if endless && !toldEnds {
+			r.opt.Log.Error("Envoy's access log tells where requests go and not how they end: all count as in flight for half an hour, max_in_flight refuses nobody; "+
+				"give the connection manager the access logger that \"sightline envoy\" prints", zap.Time("since", since))
+		} else if toldEnds && !endless {
+			r.opt.Log.Info("Envoy's access log tells how requests end")
+		}
+		toldEnds = endless
 	}
 }
+
+// Endless tells since when Envoy reports where requests go and not how they end; ok is false while it does.
+func (r *Router) Endless() (since time.Time, ok bool) { return r.opt.Fleet.Endless() }
 
 // Silent tells since when requests are decided and Envoy reports of none; ok is false while it does.
 func (r *Router) Silent() (since time.Time, ok bool) { return r.opt.Fleet.Silent() }

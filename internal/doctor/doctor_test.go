@@ -312,6 +312,7 @@ var mistakes = []mistake{
 	{"one socket for two, as heard", "SL0308", Error, "the running Sightline hears the same events of a and of b", "each worker's own socket", func(f *fleet) { f.page.workers[0].SameEvents = "b" }},
 	{"unknown keys", "SL0309", Warning, `b: events carry the key "hash_version"`, "a newer Sightline", func(f *fleet) { f.page.workers[1].UnknownKey = `"hash_version"` }},
 	{"events lost", "SL0309", Warning, "b: 3 times events were lost", "replay", func(f *fleet) { f.page.workers[1].Unfilled = 3 }},
+	{"no ends", "SL0409", Error, "not how they end", "connection manager", func(f *fleet) { f.page.metrics += "sightline_access_log_endless 1\n" }},
 	{"no access log", "SL0409", Error, "no entry of Envoy's access log comes", "sightline envoy", func(f *fleet) { f.page.metrics += "sightline_access_log_silent 1\n" }},
 	{"Envoy does not wait", "SL0410", Error, "observability_mode at ", "does not wait for the choice", func(f *fleet) { f.envoy = pairs("failure_mode_allow: true", "observability_mode: true") }},
 	{"not ready", "SL0505", Error, "catching up", "what it waits for", func(f *fleet) { f.page.notReady = "catching up" }},

@@ -24,6 +24,8 @@ const (
 	longest     = 30 * time.Minute // the longest generation that we believe in
 	orphaned    = 3 * time.Second  // an Envoy that has only lost its connection is back within a second
 	silence     = 5 * time.Second  // a report comes 20 ms after the fact
+	endlessTime = 30 * time.Second // for which no end was told of what runs
+	manyRun     = 16               // of which one has ended by then
 	most        = 1 << 17
 	mostBytes   = 256 << 20
 )
@@ -82,6 +84,8 @@ type bookings struct {
 	waiting *booking // the first since the last report
 	forgot  func(*Booking)
 	silent  atomic.Int64 // Unix ns since which no report has come though one should have; 0: they come
+	endless atomic.Int64 // and since which none of an end has come; 0: they come, or nothing shows that they do not
+	ended   time.Time    // when the last end was told
 }
 
 // Book counts a request on a slot under its decision id.
@@ -186,6 +190,11 @@ func (t *bookings) expire(now time.Time) {
 	if t.waiting != nil && now.Sub(t.waiting.since) >= silence && t.silent.Load() == 0 {
 		t.silent.Store(t.waiting.since.UnixNano())
 	}
+	// Envoy has two access logs: one tells where a request went, the other how it ended. Of a log that has never told of an end one
+	// request that runs for long is enough; of one that has, many.
+	if b := t.first(running); b != nil && now.Sub(b.since) >= endlessTime && t.ended.Before(b.since) && (t.ended.IsZero() || t.queue[running].Len() >= manyRun) {
+		t.endless.CompareAndSwap(0, b.since.UnixNano())
+	}
 	for b := t.overdue(now); b != nil; b = t.overdue(now) {
 		t.close(b, now)
 		t.expired++
@@ -240,6 +249,13 @@ func (f *Fleet) Expired() uint64 {
 // false while reports come, and before anything was decided.
 func (f *Fleet) Silent() (since time.Time, ok bool) {
 	ns := f.bookings.silent.Load()
+	return time.Unix(0, ns), ns != 0
+}
+
+// Endless tells since when requests run at workers and no end of one is told, though they must have ended: what is in flight is not
+// known either.
+func (f *Fleet) Endless() (since time.Time, ok bool) {
+	ns := f.bookings.endless.Load()
 	return time.Unix(0, ns), ns != 0
 }
 
@@ -379,6 +395,8 @@ func (f *Fleet) End(id string, source uint64) (*Booking, bool) {
 	now := f.now()
 	if source != 0 {
 		t.reported(b, source, now)
+		t.ended = now
+		t.endless.Store(0)
 	}
 	t.close(b, now)
 	return &b.Booking, true

@@ -176,6 +176,46 @@ func TestSilence(t *testing.T) {
 	silent(false)
 }
 
+// A log that tells where requests go and never how one ends is noticed by one that runs for long; one that has told of ends, by many.
+func TestEndless(t *testing.T) {
+	c := &clock{time.Unix(1000, 0)}
+	f, a, _ := twoWorkers(c)
+	endless := func(want bool) {
+		t.Helper()
+		f.Expire()
+		if _, is := f.Endless(); is != want {
+			t.Errorf("endless: %v", is)
+		}
+	}
+	book := func(id string) {
+		f.Book(id, Booking{Slot: a.Slots[0]})
+		f.Confirm(id, a.Addr, 1)
+	}
+	book("1")
+	c.t = c.t.Add(endlessTime - 1)
+	endless(false)
+	c.t = c.t.Add(1)
+	f.End("2", 1)
+	endless(true)
+	book("3")
+	f.End("3", 0) // its own stream says that the client left
+	endless(true)
+	f.End("1", 1)
+	endless(false)
+	c.t = c.t.Add(time.Second)
+	for i := range manyRun - 1 {
+		book(fmt.Sprint("long", i))
+	}
+	c.t = c.t.Add(time.Hour / 3)
+	endless(false) // a few may be long
+	book("one more")
+	endless(true)
+	f.End("long0", 1)
+	endless(false)
+	c.t = c.t.Add(time.Minute)
+	endless(false) // an end has come since the oldest began
+}
+
 // What Confirm and End give is a copy: it may be read while reports go on.
 func TestBookingsAreCopies(t *testing.T) {
 	f, a, b := twoWorkers(&clock{time.Unix(1000, 0)})
