@@ -49,11 +49,14 @@ func (m *Model) Learn(md *Medium, name string) bool {
 	if doubtful := m.keys.Learns == rules.LearnsAll && md.Name != name; md.Named && !md.learned && !doubtful {
 		return false
 	}
-	m.Media.learned.add(md.ident, name)
+	if m.Media.learned.add(md.ident, name) {
+		m.Media.full("learned names")
+	}
 	return true
 }
 
-func (l *learned) add(ident uint64, name string) {
+// add tells whether another had to go for it.
+func (l *learned) add(ident uint64, name string) (full bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s, _ := l.names.Get(ident)
@@ -61,7 +64,7 @@ func (l *learned) add(ident uint64, name string) {
 		s = sightings{name: name}
 	}
 	s.times++
-	l.names.Add(ident, s)
+	return l.names.Add(ident, s)
 }
 
 // name is what was learned for an identity.

@@ -8,7 +8,8 @@ import (
 
 // A name counts after two sightings that agree, and no longer once one disagrees; a computed one is never overruled.
 func TestLearn(t *testing.T) {
-	m := &Model{Name: "m", Media: &Media{learned: newLearned()}, keys: &rules.Keys{Learns: rules.LearnsMissing}}
+	full := 0
+	m := &Model{Name: "m", Media: &Media{learned: newLearned(), NoRoom: func(string) { full++ }}, keys: &rules.Keys{Learns: rules.LearnsMissing}}
 	md := &Medium{Modality: "video", ident: 7}
 	l := m.Media.learned
 	for i, step := range []struct {
@@ -35,8 +36,8 @@ func TestLearn(t *testing.T) {
 	for i := range mostLearned + 10 {
 		m.Learn(&Medium{ident: uint64(i + 100)}, "n")
 	}
-	if n := l.names.Len(); n > mostLearned {
-		t.Errorf("%d names are kept", n)
+	if n := l.names.Len(); n != mostLearned || full != 10+2 {
+		t.Errorf("%d names are kept, %d went", n, full)
 	}
 }
 

@@ -61,8 +61,14 @@ type local struct {
 	err   error
 }
 
-func newLocals() locals {
-	return locals{make(chan struct{}, localsAtOnce), otter.Must(&otter.Options[localFile, local]{MaximumSize: localsKnown})}
+// newLocals tells full of each file that had to be forgotten for others.
+func newLocals(full func()) locals {
+	return locals{make(chan struct{}, localsAtOnce), otter.Must(&otter.Options[localFile, local]{MaximumSize: localsKnown,
+		OnAtomicDeletion: func(e otter.DeletionEvent[localFile, local]) {
+			if e.WasEvicted() {
+				full()
+			}
+		}})}
 }
 
 // inBackground takes one look at the file system; false: ctx ended first, or the look panicked, which panicked is told. What

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -148,6 +149,19 @@ func TestLocalOnce(t *testing.T) {
 	defer cancel()
 	if _, why, err := m.local(ctx, "file://"+path, new(Medium)); why != inexactSlowFile || err != nil {
 		t.Errorf("with all hands full: %q %v", why, err)
+	}
+	var full atomic.Int64
+	shared.NoRoom = func(what string) {
+		if what == "local files" {
+			full.Add(1)
+		}
+	}
+	for i := range localsKnown + 100 {
+		shared.locals.known.Set(localFile{ino: uint64(i)}, local{})
+	}
+	shared.locals.known.CleanUp()
+	if n := shared.locals.known.EstimatedSize(); n > localsKnown || full.Load() < 100 {
+		t.Errorf("%d files remembered, %d forgotten", n, full.Load())
 	}
 }
 

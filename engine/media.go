@@ -42,6 +42,10 @@ type Media struct {
 	// or the name of it. It must return at once.
 	Panicked func(where string, err error)
 
+	// NoRoom, if set before models are loaded, is told of what found no room, or had to go for it: "picture names", "pictures to
+	// decode", "learned names", "local files", and fetch.Config's. It must return at once.
+	NoRoom func(what string)
+
 	// DecodeInline computes pixel digests synchronously; explain sets it, serve never does.
 	DecodeInline bool
 
@@ -56,18 +60,20 @@ const knownNames = 1 << 18
 
 // NewMedia makes the shared part. With a nil c nothing is ever fetched. Close it.
 func NewMedia(c *fetch.Config) (*Media, error) {
-	m := &Media{locals: newLocals(), learned: newLearned(), keys: make(map[string]*rules.Keys)}
+	m := &Media{learned: newLearned(), keys: make(map[string]*rules.Keys)}
+	m.locals = newLocals(func() { m.full("local files") })
 	var err error
-	if m.store, err = mmhash.NewStore(knownNames); err != nil {
+	if m.store, err = mmhash.NewStore(knownNames, func() { m.full("picture names") }); err != nil {
 		return nil, err
 	}
-	m.pixels = pixels.NewNames(m.store, func(err error) { m.panicked("pixels", err) })
+	m.pixels = pixels.NewNames(m.store, func(err error) { m.panicked("pixels", err) }, func() { m.full("pictures to decode") })
 	if c == nil {
 		return m, nil
 	}
 	m.budget.Store(int64(c.Budget))
 	own := *c
 	own.Seen, own.Panicked = m.nameAhead, func(err error) { m.panicked("fetch", err) }
+	own.NoRoom = m.full
 	m.fetch, err = fetch.New(own)
 	return m, err
 }
@@ -75,6 +81,12 @@ func NewMedia(c *fetch.Config) (*Media, error) {
 func (x *Media) panicked(where string, err error) {
 	if x.Panicked != nil {
 		x.Panicked(where, err)
+	}
+}
+
+func (x *Media) full(what string) {
+	if x.NoRoom != nil {
+		x.NoRoom(what)
 	}
 }
 

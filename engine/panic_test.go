@@ -36,7 +36,7 @@ func TestPanicCostsOneMedium(t *testing.T) {
 
 // A panic beside the request ends the wait at once and gives its place back.
 func TestPanicBeside(t *testing.T) {
-	x := newLocals()
+	x := newLocals(func() {})
 	defer x.known.StopAllGoroutines()
 	told := make(chan string, 1)
 	var none []int

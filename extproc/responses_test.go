@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
 	"github.com/tidwall/gjson"
 )
 
@@ -27,6 +28,16 @@ func TestAnswerID(t *testing.T) {
 		if got := answerID([]byte(text)); got != want {
 			t.Errorf("%.80q: %q, want %q", text, got, want)
 		}
+	}
+	c := call{learns: true}
+	for range maxBeginning / 1000 {
+		c.learn(&extprocv3.HttpBody{Body: make([]byte, 1000)})
+	}
+	if len(c.answered) != maxBeginning/1000*1000 || !c.learns {
+		t.Errorf("%d bytes kept", len(c.answered))
+	}
+	if c.learn(&extprocv3.HttpBody{Body: make([]byte, 1000)}); c.answered != nil || c.learns {
+		t.Errorf("%d bytes kept of an answer that does not tell", len(c.answered))
 	}
 }
 

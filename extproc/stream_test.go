@@ -12,6 +12,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	modev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ext_proc/v3"
 	extprocv3 "github.com/envoyproxy/go-control-plane/envoy/service/ext_proc/v3"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 	"google.golang.org/grpc"
@@ -298,6 +299,10 @@ func TestUnannouncedBodyOverTheLimit(t *testing.T) {
 	if reqs, _ := r.seen(); len(reqs) != 0 {
 		t.Errorf("%d decisions, want none", len(reqs))
 	}
+	answers := r.talk(t, headersMsg(nil, false, chat("content-length", "1001")...))
+	if n := testutil.ToFloat64(r.metrics.gates.WithLabelValues(string(unreadable), "too large")); n != 1 || answers[0].GetImmediateResponse().GetStatus().GetCode() != 413 {
+		t.Errorf("one that is announced: %v, %v counted", answers, n)
+	}
 }
 
 func TestTooManyBytesInFlight(t *testing.T) {
@@ -316,6 +321,9 @@ func TestTooManyBytesInFlight(t *testing.T) {
 	r.inFlight.Add(r.maxInFlight / 4)
 	if fits("900") {
 		t.Error("the room is full, and a body was asked for")
+	}
+	if n := testutil.ToFloat64(r.metrics.gates.WithLabelValues(string(unreadable), busy)); n != 2 {
+		t.Errorf("%v counted as refused, want 2", n)
 	}
 	r.inFlight.Add(-r.maxInFlight)
 	eventually(t, "no bytes are booked", func() bool { return r.inFlight.Load() == 0 })
@@ -357,6 +365,9 @@ func TestBodiesThatDoNotCome(t *testing.T) {
 			}
 			if after, _ := r.seen(); len(after) != len(before) {
 				t.Error("a request was decided after its 408")
+			}
+			if n := testutil.ToFloat64(r.metrics.gates.WithLabelValues(string(unreadable), late)); n != float64(len(idle)) {
+				t.Errorf("%v counted as late, want %d", n, len(idle))
 			}
 			eventually(t, "no bytes are booked", func() bool { return r.inFlight.Load() == 0 })
 		})

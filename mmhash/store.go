@@ -20,12 +20,16 @@ type nameKey struct {
 	recipe [32]byte
 }
 
-// NewStore makes a store of at most max names.
-func NewStore(max int) (*Store, error) {
+// NewStore makes a store of at most max names; it tells full of each that had to go.
+func NewStore(max int, full func()) (*Store, error) {
 	if max < 1 {
 		return nil, fmt.Errorf("name store of %d entries: want at least 1", max)
 	}
-	c, err := otter.New(&otter.Options[nameKey, string]{MaximumSize: max})
+	c, err := otter.New(&otter.Options[nameKey, string]{MaximumSize: max, OnAtomicDeletion: func(e otter.DeletionEvent[nameKey, string]) {
+		if e.WasEvicted() {
+			full()
+		}
+	}})
 	if err != nil {
 		return nil, fmt.Errorf("name store: %w", err)
 	}

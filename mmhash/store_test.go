@@ -2,13 +2,14 @@ package mmhash
 
 import (
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/sightline-router/sightline/mmhash/name"
 )
 
 func TestStore(t *testing.T) {
-	s, err := NewStore(100)
+	s, err := NewStore(100, func() {})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,9 +48,26 @@ func TestStore(t *testing.T) {
 	}
 }
 
+// Beyond its bound a name goes for each that comes, and is counted.
+func TestStoreIsBounded(t *testing.T) {
+	var full atomic.Int64
+	s, err := NewStore(100, func() { full.Add(1) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for i := range 1000 {
+		s.Put(ContentID{byte(i), byte(i >> 8)}, [32]byte{}, "name")
+	}
+	s.names.CleanUp()
+	if n := s.names.EstimatedSize(); n > 100 || full.Load() != int64(1000-n) {
+		t.Errorf("%d names kept, %d went", n, full.Load())
+	}
+}
+
 func BenchmarkNames(b *testing.B) {
 	pieces, size := body720p(false)
-	s, _ := NewStore(100)
+	s, _ := NewStore(100, func() {})
 	defer s.Close()
 	f, _ := Identify(DataURL(pieces))
 	r := name.Recipe{Before: []byte("model"), After: []byte("image")}

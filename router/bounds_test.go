@@ -2,6 +2,7 @@ package router
 
 import (
 	"encoding/base64"
+	"fmt"
 	"net/netip"
 	"runtime"
 	"strings"
@@ -78,6 +79,39 @@ func TestBoundBeforeWork(t *testing.T) {
 				t.Errorf("%d MiB of memory for a body of %d, want at most %d", took>>20, len(c.body)>>20, most>>20)
 			}
 		})
+	}
+}
+
+// A body of more than is read of one is cleaned all the same and goes by load, or is refused where it cannot be cleaned; each is counted.
+func TestHostileBodies(t *testing.T) {
+	many := func(n int, of string) string { return strings.Repeat(of+",", n-1) + of }
+	keys := make([]string, 1<<16+1)
+	for i := range keys {
+		keys[i] = fmt.Sprintf(`"k%d":1`, i)
+	}
+	const said = `{"model":"m","messages":[{"role":"user","content":"a"}`
+	toomany, values := "more than 4096 messages or content parts, or more than 65536 keys in them", "the chat template goes beyond its limits on this conversation"
+	for body, want := range map[string]struct {
+		status int
+		why    string
+	}{
+		said + "," + many(4096, `{"role":"user","content":"a"}`) + `]}`:                                  {0, toomany},
+		`{"model":"m","messages":[{"role":"user","content":[` + many(4097, `{"type":"text"}`) + `]}]}`:   {0, toomany},
+		`{"model":"m","messages":[{"role":"user","content":"a",` + strings.Join(keys, ",") + `}]}`:       {0, toomany},
+		said + `],"chat_template_kwargs":{"x":[` + many(1<<19, "1") + `]}}`:                              {0, values},
+		said + `],"tools":[{"type":"function","function":{"name":"f","x":[` + many(1<<19, "1") + `]}}]}`: {0, values},
+		said + `],"x":[` + many(5<<20, "1") + `]}`:                                                       {0, "body has more than 8 MiB outside of long strings"},
+		said + `],"x":` + strings.Repeat("[", 201) + strings.Repeat("]", 201) + `}`:                      {400, "body is nested deeper than 200 levels"},
+		said + `,{"role":"user","content":[` + many(4097, `{"type":"text","text":"","uuid":1}`) + `]}]}`: {400, "more than 4096 fields"},
+	} {
+		w := newWorld(t, 2)
+		d := w.decide(body)
+		if (d.Refuse != nil) != (want.status > 0) || d.Refuse != nil && d.Refuse.Status != want.status || !strings.HasPrefix(d.Why, want.why) || d.Refuse == nil && (d.Reason != Load || len(d.Targets) != 2) {
+			t.Errorf("%.80s…: %s, %q, refused %+v; want %q", body, d.Reason, d.Why, d.Refuse, want.why)
+		}
+		if n := w.counted(t, "sightline_steps_down_total"); n != d.Why+"=1 " {
+			t.Errorf("%.80s…: counted as %q", body, n)
+		}
 	}
 }
 

@@ -1,6 +1,10 @@
 package router
 
-import "testing"
+import (
+	"fmt"
+	"testing"
+	"time"
+)
 
 // What is asked for stays remembered under its own id, whatever becomes of the body that named it: with the build tag
 // poison that memory is overwritten.
@@ -13,5 +17,43 @@ func TestAnswersIDIsNotTheBodys(t *testing.T) {
 	}
 	if addr, _ := w.answers.Peek("resp_1"); addr != "10.0.0.2:8000" || w.answers.Len() != 1 {
 		t.Errorf("remembered %q", w.answers.Keys())
+	}
+}
+
+// What is remembered of answers, and of who encoded a picture, has its bound, and what goes is counted.
+func TestMemoryOfAnswersAndPicturesIsBounded(t *testing.T) {
+	w, full := newWorld(t, 1), map[string]int{}
+	w.opt.NoRoom = func(what string) { full[what]++ }
+	d := w.decide(chatBody("m", `"hi"`))
+	for i := range mostAnswers + 10 {
+		w.Observe(Outcome{ID: d.ID, Phase: Started, Addr: d.Targets[0].Addr, Answer: fmt.Sprint(i)})
+	}
+	e := newEncodes(w.opt.NoRoom)
+	for i := range uint64(mostSeen + 7) {
+		e.place(i, 1, w.slots, time.Unix(1, 0), true)
+	}
+	if w.answers.Len() != mostAnswers || full["answers"] != 10 || e.last.Len() != mostSeen || full["pictures encoded"] != 7 {
+		t.Errorf("%d answers and %d pictures, went: %v", w.answers.Len(), e.last.Len(), full)
+	}
+}
+
+// What other replicas have us keep has its bounds: beyond them their requests do not count, or without their blocks; both are counted.
+func TestTheirsAreBounded(t *testing.T) {
+	w, full := newWorld(t, 1), map[string]int{}
+	w.opt.NoRoom = func(what string) { full[what]++ }
+	take := func(number uint64) (blocks int) {
+		w.Follow("other", &Shared{Number: number, Worker: "w0", Rank: -1, Tokens: 10, Locals: []uint64{1, 2}})
+		if f := w.theirs.of["other"][number]; f != nil {
+			return len(f.chain)
+		}
+		return -1
+	}
+	w.theirs.blocks = mostTheirsBlocks - 2
+	if one, two := take(1), take(2); one != 2 || two != 0 || full["replicas' blocks"] != 1 {
+		t.Errorf("%d and %d blocks kept, %v", one, two, full)
+	}
+	w.theirs.count = mostTheirs
+	if three := take(3); three != -1 || full["replicas' requests"] != 1 {
+		t.Errorf("%d, %v", three, full)
 	}
 }

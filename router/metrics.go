@@ -92,6 +92,12 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 			}
 			return 0
 		}),
+		gauge("access_log_endless", "1 while Envoy's access log tells where requests go and not how they end.", func() float64 {
+			if _, endless := r.opt.Fleet.Endless(); endless {
+				return 1
+			}
+			return 0
+		}),
 		gauge("unserved_models", "Model names that requests of the last hour asked for and nobody serves; 64 stand for more.", func() float64 { return float64(len(r.Unserved())) }),
 		gauge("predictions", "Blocks predicted to be held and not confirmed.", func() float64 { return float64(r.predicted.size.Load()) }),
 		counter("predictions_dropped_total", "Predicted blocks that ended early because there was no room.", r.predicted.dropped.Load),

@@ -65,6 +65,7 @@ type Options struct {
 	PredictedTTL time.Duration         // how long a routed prompt counts as held before events confirm it
 	Decisions    *decisionlog.Log      // nil: none
 	Log          *zap.Logger           // nil: silent
+	NoRoom       func(what string)     // is told of what had to go, or was not taken, for want of room: "answers", "pictures seen" and more; nil: nobody
 	Metrics      prometheus.Registerer // nil: none
 	// Decided and Ended, if set, hear of each decision, and of each request's end with its model. They must not block.
 	Decided func(d *Decision, took time.Duration)
@@ -127,10 +128,13 @@ func New(opt Options) *Router {
 	if opt.Log == nil {
 		opt.Log = zap.NewNop()
 	}
+	if opt.NoRoom == nil {
+		opt.NoRoom = func(string) {}
+	}
 	lines := opt.Log
 	// Each message once a minute: what is wrong with requests is counted, and logged once in a while.
 	opt.Log = opt.Log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core { return zapcore.NewSamplerWithOptions(c, time.Minute, 1, 0) }))
-	r := &Router{opt: opt, predicted: newPredictions(opt.PredictedTTL, predBlocks), seen: newSightings(), encodes: newEncodes(), adapters: &adapters{of: make(map[*fleet.Slot][]string)},
+	r := &Router{opt: opt, predicted: newPredictions(opt.PredictedTTL, predBlocks), seen: newSightings(opt.NoRoom), encodes: newEncodes(opt.NoRoom), adapters: &adapters{of: make(map[*fleet.Slot][]string)},
 		recent: newRecent(), seed: maphash.MakeSeed(), lanes: newLanes(), waiters: newWaiters(), lines: lines}
 	if r.opt.Report == nil {
 		r.opt.Report = report.New("", opt.Now())

@@ -3,11 +3,13 @@ package trtllm
 import (
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/sightline-router/sightline/indexer"
+	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/indexer/stream"
 )
 
@@ -85,6 +87,26 @@ func TestHoldsEvents(t *testing.T) {
 	for text, want := range map[string]bool{"": false, "[]": false, " [\n] ": false, "[{": true, "[[": true, "nope": true, "[": false} {
 		if holdsEvents([]byte(text)) != want {
 			t.Errorf("%q: %v", text, !want)
+		}
+	}
+}
+
+// An answer that does not end is given up, and blocks outside the GPU for which there is no room count as removed.
+func TestAnswerIsBounded(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for r.Context().Err() == nil {
+			_, _ = w.Write(make([]byte, 1<<20))
+		}
+	}))
+	defer s.Close()
+	got, err := NewDrain(s.URL, 1, nil).post(t.Context(), nil)
+	if err == nil || !strings.Contains(err.Error(), "an answer of more than 60 MiB") || len(got) < maxAnswer || len(got) > 2*maxAnswer {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	d := Decoder{offGPU: map[uint64]kvevent.Tier{}}
+	for i := range uint64(maxOffGPU + 10) {
+		if d.setOffGPU(i, kvevent.CPU) != (i < maxOffGPU) {
+			t.Fatalf("block %d", i)
 		}
 	}
 }

@@ -27,6 +27,7 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"strconv"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -97,9 +98,11 @@ type State struct {
 	Blocks        func(worker string, rank int) ([]indexer.Block, error) // rank 0 where it has none
 	Hosts         func() []fetch.HostState
 	Gatherer      prometheus.Gatherer
-	Probe         *probe.Prober        // nil: none
-	Audit         *audit.Auditor       // nil: none
-	Report        func() report.Report // nil: none
+	Probe         *probe.Prober                          // nil: none
+	Audit         *audit.Auditor                         // nil: none
+	Report        func() report.Report                   // nil: none
+	Others        func() (others int, ago time.Duration) // Sightlines that share with this one, and how long one of them has said nothing; nil: it shares with none
+	NoRoom        func(what string)                      // is told of who is turned away: "pages" that watch, "asked" about requests
 
 	asking chan struct{} // one for each body that is being asked about
 }

@@ -43,6 +43,7 @@ func TestPages(t *testing.T) {
 				{Name: "gpu-b", Inflight: 3, Told: &Told{Others: 2, Age: "700ms"}},
 			}
 		},
+		Others: func() (int, time.Duration) { return 2, 310 * time.Millisecond },
 		Report: report.New("observe", time.Unix(0, 0)).Report,
 		Resync: func(worker string) int { asked = worker; return strings.Count(worker, "gpu-a") },
 		Blocks: func(worker string, rank int) ([]indexer.Block, error) {
@@ -75,7 +76,8 @@ func TestPages(t *testing.T) {
 	}
 
 	page := get("GET", "/", 200)
-	for _, want := range []string{"gpu-a", "10.0.0.5:8000", `>25 %<`, "3 <small>2 of them not ours, told 700ms ago</small>", `<b class="warn">1 <i>of 2</i></b>predicted as the workers report`, "<b>100 %</b> load", "model unknown: “&lt;b&gt;none&lt;/b&gt;”", "v0 &lt;i&gt;", "Configuration: &lt;bad&gt;"} {
+	for _, want := range []string{"gpu-a", "10.0.0.5:8000", `>25 %<`, "3 <small>2 of them not ours, told 700ms ago</small>", `<b class="warn">1 <i>of 2</i></b>predicted as the workers report`, "<b>100 %</b> load", "model unknown: “&lt;b&gt;none&lt;/b&gt;”", "v0 &lt;i&gt;", "Configuration: &lt;bad&gt;",
+		"models that nobody serves: “&lt;b&gt;none&lt;/b&gt;”", "shared with 2 other Sightlines, all heard within 0.4 s"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %q", want)
 		}
@@ -133,7 +135,8 @@ func TestPages(t *testing.T) {
 // What is asked about is bounded: the size of a body, and how many are read at a time.
 func TestAskingIsBounded(t *testing.T) {
 	rt := router.New(router.Options{Fleet: fleet.New(nil), Index: indexer.New(indexer.Options{})})
-	h := Handler(t.Context(), State{Access: Access{Token: func() string { return "a-token-of-tests" }, Loopback: true}, Asking: Asking{MaxBody: 100, Budget: time.Second}, Router: rt, Gatherer: prometheus.NewRegistry()})
+	counted := ""
+	h := Handler(t.Context(), State{NoRoom: func(what string) { counted += what }, Access: Access{Token: func() string { return "a-token-of-tests" }, Loopback: true}, Asking: Asking{MaxBody: 100, Budget: time.Second}, Router: rt, Gatherer: prometheus.NewRegistry()})
 	post := func(path string, body io.Reader) int {
 		r := httptest.NewRequest("POST", "http://127.0.0.1:9903"+path, body)
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded") // as curl -d says
@@ -158,8 +161,8 @@ func TestAskingIsBounded(t *testing.T) {
 		go func() { done <- post("/explain", read) }()
 		_, _ = io.WriteString(write, "{") // it is being read
 	}
-	if got := post("/explain", strings.NewReader("{}")); got != http.StatusServiceUnavailable {
-		t.Errorf("with %d bodies on their way: %d", mostAsked, got)
+	if got := post("/explain", strings.NewReader("{}")); got != http.StatusServiceUnavailable || counted != "asked" {
+		t.Errorf("with %d bodies on their way: %d, counted %q", mostAsked, got, counted)
 	}
 	for _, w := range ends {
 		_ = w.Close()

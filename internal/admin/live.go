@@ -102,6 +102,7 @@ func (c *cockpit) events(w http.ResponseWriter, r *http.Request) {
 	c.mu.Lock()
 	if len(c.watching) >= watchers {
 		c.mu.Unlock()
+		c.state.NoRoom("pages")
 		http.Error(w, "too many watch the page", http.StatusServiceUnavailable)
 		return
 	}

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -84,9 +85,14 @@ func TestWatchersAreBounded(t *testing.T) {
 	for range watchers {
 		c.watching[make(chan []byte, 2)] = true // that nobody reads
 	}
+	var counted atomic.Value
+	c.state.NoRoom = func(what string) { counted.Store(what) }
 	resp, err := srv.Client().Get(srv.URL)
 	if err != nil || resp.StatusCode != http.StatusServiceUnavailable {
 		t.Fatalf("one more: %v %v", resp, err)
+	}
+	if counted.Load() != "pages" {
+		t.Errorf("counted as %v", counted.Load())
 	}
 	resp.Body.Close()
 	for i := range 3 {

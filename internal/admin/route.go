@@ -80,6 +80,7 @@ func (s *State) asked(w http.ResponseWriter, r *http.Request) (_ *router.Request
 	select {
 	case s.asking <- struct{}{}:
 	default:
+		s.NoRoom("asked")
 		http.Error(w, "too many at once; try again", http.StatusServiceUnavailable)
 		return nil, nil, false
 	}

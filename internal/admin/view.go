@@ -2,6 +2,7 @@ package admin
 
 import (
 	"fmt"
+	"math"
 	"net/http"
 	"slices"
 	"strconv"
@@ -21,6 +22,8 @@ type view struct {
 	NotReady string
 	// Configuration is what is wrong with it as it was last read, or waits for a restart; "": nothing.
 	Configuration string
+	Others        string   // the other Sightlines; "": it shares with none
+	Endless       string   // for how long no end was told; "": they are
 	Silent        string   // for how long Envoy has told nothing; "": it tells
 	Unserved      []string // model names that were asked for and nobody serves
 	Report        string   // what steering brings, as text; "" while all is steered
@@ -87,10 +90,19 @@ func (c *cockpit) view(worker, image string) *view {
 			v.Report = r.String()
 		}
 	}
+	if since, endless := s.Router.Endless(); endless {
+		v.Endless = rough(time.Since(since))
+	}
 	if since, silent := s.Router.Silent(); silent {
 		v.Silent = rough(time.Since(since))
 	}
 	v.Unserved = s.Router.Unserved()
+	if s.Others != nil {
+		v.Others = "no other Sightline is heard"
+		if n, ago := s.Others(); n > 0 {
+			v.Others = fmt.Sprintf("shared with %d other Sightlines, all heard within %.1f s", n, math.Ceil(ago.Seconds()*10)/10)
+		}
+	}
 	c.fleet(v)
 	all := s.Router.Recent(1024)
 	v.Kept = len(all)

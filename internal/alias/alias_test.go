@@ -3,6 +3,7 @@ package alias
 import (
 	"math"
 	"net/netip"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -39,6 +40,17 @@ func shows(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 	}
 	return all
 }
+
+// The names are those of the release that make e2e-dynamo runs beside us.
+func TestDynamosRelease(t *testing.T) {
+	for file, want := range map[string]string{"../../Makefile": "DYNAMO := " + dynamo + ".", "alias.go": "Dynamo " + dynamo + ":", "../../docs/signals.md": "Dynamo " + dynamo + ":"} {
+		if text, err := os.ReadFile(file); err != nil || !strings.Contains(string(text), want) {
+			t.Errorf("%s lacks %q (%v)", file, want, err)
+		}
+	}
+}
+
+const dynamo = "1.6"
 
 // One decision, one end and two workers, under the names and labels of each router.
 func TestNames(t *testing.T) {

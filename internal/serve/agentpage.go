@@ -120,6 +120,7 @@ var agentMetrics = []struct {
 	{"publish_failures_total", "Attempts to publish that failed and were tried again.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Failed) }},
 	{"publish_refused_total", "1 once a younger agent publishes for this worker: this one has stopped.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Refused) }},
 	{"dropped_total", "Times that events were too many to wait, and routers had to read a snapshot.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Dropped) }},
+	{"unanswered_total", "Routers that asked for a snapshot while too many waited for one: they ask again.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Published.Unanswered) }},
 	{"pending_bytes", "Bytes of events that wait to be published.", prometheus.GaugeValue, func(s *rankState) float64 { return float64(s.Published.Pending) }},
 	{"nats_connected", "1 while NATS is connected.", prometheus.GaugeValue, func(s *rankState) float64 { return number(s.Published.Connected) }},
 	{"nats_refused_total", "Times that NATS did not let the agent in, or refused it a subject.", prometheus.CounterValue, func(s *rankState) float64 { return float64(s.Refused) }},

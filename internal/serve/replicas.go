@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -60,6 +61,14 @@ func (p *replicas) forward() func(string, router.Outcome) bool {
 		return nil
 	}
 	return p.Forward
+}
+
+// heard is admin.State.Others.
+func (p *replicas) heard() func() (int, time.Duration) {
+	if p == nil {
+		return nil
+	}
+	return p.Heard
 }
 
 // services registers what other replicas call.

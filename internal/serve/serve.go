@@ -47,6 +47,7 @@ type Server struct {
 	now     atomic.Pointer[state] // what is served
 	read    [sha256.Size]byte     // sum of the files that cfg was read from
 	metrics *prometheus.Registry
+	noRoom  func(what string) // counts what found no room
 }
 
 // Load checks a configuration and reads all files that it names; an error says what is wrong. Close what it gives.
@@ -77,12 +78,16 @@ func Load(cfg config.Config) (*Server, error) {
 	metrics := prometheus.NewRegistry()
 	panics := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "media_panics_total",
 		Help: "Media, by where, that could not be read because of a fault of ours; the log says where it lies."}, []string{"where"})
-	metrics.MustRegister(panics)
+	full := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "no_room_total",
+		Help: "Times that something found no room, or had to go for something else, by what; docs/architecture.md has how much there is of each."}, []string{"what"})
+	metrics.MustRegister(panics, full)
+	noRoom := func(what string) { full.WithLabelValues(what).Inc() }
+	media.NoRoom = noRoom
 	media.Panicked = func(where string, err error) {
 		panics.WithLabelValues(where).Inc()
 		log.Error("a panic in reading media; the request goes on without", zap.String("where", where), zap.Error(err))
 	}
-	s := &Server{cfg: cfg, log: log, level: level, media: media, as: as, metrics: metrics, read: sumOf(cfg.Files())}
+	s := &Server{cfg: cfg, log: log, level: level, media: media, as: as, metrics: metrics, noRoom: noRoom, read: sumOf(cfg.Files())}
 	models, err := loadModels(cfg, nil, media, log)
 	if err != nil {
 		media.Close()
@@ -205,7 +210,7 @@ func (s *Server) decider(ctx context.Context, decisions *decisionlog.Log) *runni
 	left, mode := s.cfg.LeftAlone()
 	r.report = report.New(mode, time.Now())
 	others := alias.New(r.metrics, s.cfg.Metrics.Aliases, r.fleet)
-	r.router = router.New(router.Options{Left: left, Decided: others.Decided, Ended: others.Ended, Report: r.report, Models: s.now.Load().models, Fleet: r.fleet, Index: r.index, Audit: r.audit, Decisions: decisions,
+	r.router = router.New(router.Options{NoRoom: r.noRoom, Left: left, Decided: others.Decided, Ended: others.Ended, Report: r.report, Models: s.now.Load().models, Fleet: r.fleet, Index: r.index, Audit: r.audit, Decisions: decisions,
 		Share: r.peers.share(), AskHolders: r.peers.askHolders(), PredictedTTL: s.cfg.Index.PredictedTTL, MaxInFlight: s.cfg.MaxInFlight, Fair: s.cfg.Fair != (config.Fair{}), Hold: s.cfg.Hold, RefuseUnread: s.cfg.RefusesUnread(), Log: s.log, Metrics: r.metrics,
 		Resync: func(slot *fleet.Slot) {
 			r.sources.set.Resync(func(f *fleet.Slot) bool { return f == slot }, "fewer_cached")
@@ -314,7 +319,7 @@ func (r *running) serveAdmin(ctx context.Context, version string, reloads *reloa
 	web.Handler = admin.Handler(ctx, admin.State{
 		Access:  admin.Access{Token: func() string { return r.now.Load().cfg.AdminToken }, Loopback: at != nil && at.IP.IsLoopback()},
 		Asking:  admin.Asking{MaxBody: int(r.cfg.BodyLimit), Budget: r.cfg.Envoy.MessageTimeout / 2},
-		Version: version, Reload: reloads.reload, Configuration: reloads.said, Router: r.router, Gatherer: r.metrics, Hosts: r.media.Hosts, Probe: r.probe, Audit: r.audit, Report: r.report.Report,
+		Version: version, Reload: reloads.reload, Configuration: reloads.said, Router: r.router, Gatherer: r.metrics, Hosts: r.media.Hosts, Probe: r.probe, Audit: r.audit, Report: r.report.Report, NoRoom: r.noRoom, Others: r.peers.heard(),
 		Ready: func() (string, error) { return r.gate.look(time.Now()) }, Blocks: r.sources.set.Blocks, Workers: func() []admin.Worker { return r.sources.rows(r.index) },
 		Resync: func(worker string) int {
 			return r.sources.set.Resync(func(f *fleet.Slot) bool { return f.Worker.Name == worker }, "asked")

@@ -2,8 +2,12 @@ package serve
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +16,8 @@ import (
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/sightline-router/sightline/internal/steering"
 )
 
 // received counts the spans that come.
@@ -23,6 +29,101 @@ type received struct {
 func (r received) Export(_ context.Context, req *collector.ExportTraceServiceRequest) (*collector.ExportTraceServiceResponse, error) {
 	r.spans <- len(req.GetResourceSpans()[0].GetScopeSpans()[0].GetSpans())
 	return &collector.ExportTraceServiceResponse{}, nil
+}
+
+// door is where Envoy asks a Sightline that listens on DIR/s.
+type door struct {
+	extprocv3.ExternalProcessorClient
+}
+
+func newDoor(t *testing.T, r *reloading) door {
+	conn, err := grpc.NewClient("unix:"+filepath.Join(filepath.Dir(r.file), "s"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return door{extprocv3.NewExternalProcessorClient(conn)}
+}
+
+// ask is one request: its body, and headers beside the usual ones. It returns at the end of the stream, when the decision has been told of.
+func (d door) ask(t *testing.T, body string, headers ...string) (answers []*extprocv3.ProcessingResponse) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	stream, err := d.Process(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := &corev3.HeaderMap{}
+	headers = append(headers, ":method", "POST", "content-type", "application/json")
+	for pair := range slices.Chunk(headers, 2) {
+		all.Headers = append(all.Headers, &corev3.HeaderValue{Key: pair[0], RawValue: []byte(pair[1])})
+	}
+	for _, m := range []*extprocv3.ProcessingRequest{
+		{Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{Headers: all}}},
+		{Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: []byte(body), EndOfStream: true}}},
+	} {
+		if stream.Send(m) != nil { // the stream has ended: the request is not ours
+			return answers
+		}
+		a, err := stream.Recv()
+		if err != nil {
+			return answers
+		}
+		answers = append(answers, a)
+	}
+	_, _ = stream.Recv()
+	return answers
+}
+
+// Whatever clients choose makes no values of labels: 5000 models, paths, sessions, tenants, pools and broken bodies leave each metric with
+// the values that it has by the configuration and words of ours, 1,000 of a label at most, and one for all others.
+func TestLabelFlood(t *testing.T) {
+	r := startReloading(t, `
+listen: unix:DIR/s
+admin: ADMIN
+probe: false
+health_every: 0
+load_every: 0
+fair_share: {header: x-tenant}
+max_in_flight: 100000
+models: [{name: m, dir: DIR/model, engine_version: 0.32.0}]
+workers: [{name: a, addr: "127.0.0.1:9"}]
+`)
+	at, n := newDoor(t, r), 5000
+	if testing.Short() {
+		n = 1200
+	}
+	for i := range n {
+		name := fmt.Sprint("flood-", i)
+		for path, body := range map[string]string{
+			"/v1/" + name:                  `{}`,
+			steering.Chat:                  fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":"hi"}],%[1]q:1}`, name),
+			steering.Chat + "?" + name:     fmt.Sprintf(`{"model":"m","messages":[{"role":"user","content":"hi"}],"user":%q}`, name),
+			steering.Chat + "?bad=" + name: strings.Repeat(" ", i) + "no JSON",
+		} {
+			at.ask(t, body, ":path", path, "x-session-id", name, "x-tenant", name, "x-request-id", name, "user-agent", name, ":authority", name)
+		}
+	}
+	_, page := r.ask("GET", "/metrics")
+	if !strings.Contains(page, `sightline_decisions_total{model="other"`) && !strings.Contains(page, `sightline_decisions_total{model="m"`) || strings.Contains(page, "flood-") {
+		t.Errorf("nothing was decided, or a label has a client's text")
+	}
+	values := map[string]map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^([a-z_]+)\{.*\}`).FindAllStringSubmatch(page, -1) {
+		for _, l := range regexp.MustCompile(`([a-z_]+)="([^"]*)"`).FindAllStringSubmatch(m[0], -1) {
+			of := m[1] + " " + l[1]
+			if values[of] == nil {
+				values[of] = map[string]bool{}
+			}
+			values[of][l[2]] = true
+		}
+	}
+	for of, all := range values {
+		if len(all) > 1000+1 {
+			t.Errorf("%s has %d values", of, len(all))
+		}
+	}
 }
 
 // What is configured under tracing is where decisions go, at the latest when the process stops.
@@ -44,33 +145,10 @@ tracing: {endpoint: "`+lis.Addr().String()+`", insecure: true, sample: 1}
 models: [{name: m, dir: DIR/model, engine_version: 0.32.0}]
 workers: [{name: a, addr: "127.0.0.1:9"}]
 `)
-		conn, err := grpc.NewClient("unix:"+filepath.Join(filepath.Dir(r.file), "s"), grpc.WithTransportCredentials(insecure.NewCredentials()))
-		if err != nil {
-			t.Fatal(err)
+		door := newDoor(t, r)
+		if answers := door.ask(t, `{"model":"m","prompt":"x"}`, ":path", "/v1/completions"); len(answers) != 2 {
+			t.Errorf("%d answers", len(answers))
 		}
-		defer conn.Close()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		stream, err := extprocv3.NewExternalProcessorClient(conn).Process(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		headers := &corev3.HeaderMap{}
-		for name, v := range map[string]string{":method": "POST", ":path": "/v1/completions", "content-type": "application/json"} {
-			headers.Headers = append(headers.Headers, &corev3.HeaderValue{Key: name, RawValue: []byte(v)})
-		}
-		for _, msg := range []*extprocv3.ProcessingRequest{
-			{Request: &extprocv3.ProcessingRequest_RequestHeaders{RequestHeaders: &extprocv3.HttpHeaders{Headers: headers}}},
-			{Request: &extprocv3.ProcessingRequest_RequestBody{RequestBody: &extprocv3.HttpBody{Body: []byte(`{"model":"m","prompt":"x"}`), EndOfStream: true}}},
-		} {
-			if err := stream.Send(msg); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := stream.Recv(); err != nil {
-				t.Fatal(err)
-			}
-		}
-		_, _ = stream.Recv() // the end: the decision has been told of
 	})
 	select {
 	case n := <-got.spans:

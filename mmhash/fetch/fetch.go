@@ -68,6 +68,9 @@ type Config struct {
 	// Panicked, if set, is told of a download that panicked, in its own goroutine. It costs that URL's waiting requests.
 	Panicked func(error)
 
+	// NoRoom, if set, is told of what had to go because there was no room for more: "picture URLs", "picture bytes", "picture hosts".
+	NoRoom func(what string)
+
 	resolver *net.Resolver
 	now      func() time.Time
 }
@@ -85,6 +88,9 @@ func (c *Config) defaults() {
 	}
 	if c.Proxy == nil {
 		c.Proxy = httpproxy.FromEnvironment().ProxyFunc()
+	}
+	if c.NoRoom == nil {
+		c.NoRoom = func(string) {}
 	}
 	if c.now == nil {
 		c.now = time.Now
@@ -144,16 +150,26 @@ func New(cfg Config) (*Fetcher, error) {
 		return nil, err
 	}
 	f := &Fetcher{cfg: cfg, total: make(chan struct{}, cfg.Total), flight: map[key]*flight{},
-		hosts: newHosts(cfg.PerHost, cfg.now)}
-	f.urls = otter.Must(&otter.Options[key, *entry]{MaximumSize: cfg.URLs})
+		hosts: newHosts(cfg.PerHost, cfg.now, cfg.NoRoom)}
+	f.urls = otter.Must(&otter.Options[key, *entry]{MaximumSize: cfg.URLs, OnAtomicDeletion: evicted[key, *entry](cfg.NoRoom, "picture URLs")})
 	f.bytes = otter.Must(&otter.Options[mmhash.ContentID, []byte]{
-		MaximumWeight: uint64(cfg.ByteCache),
-		Weigher:       func(_ mmhash.ContentID, b []byte) uint32 { return uint32(len(b)) + 128 },
+		MaximumWeight:    uint64(cfg.ByteCache),
+		OnAtomicDeletion: evicted[mmhash.ContentID, []byte](cfg.NoRoom, "picture bytes"),
+		Weigher:          func(_ mmhash.ContentID, b []byte) uint32 { return uint32(len(b)) + 128 },
 	})
 	f.base, f.stop = context.WithCancel(context.Background())
 	f.rules.Store(&f.cfg)
 	f.client, f.idle = newClient(&f.cfg, f.rules.Load)
 	return f, nil
+}
+
+// evicted tells full of each entry of a cache that went for others.
+func evicted[K comparable, V any](full func(string), what string) func(otter.DeletionEvent[K, V]) {
+	return func(e otter.DeletionEvent[K, V]) {
+		if e.WasEvicted() {
+			full(what)
+		}
+	}
 }
 
 // Change sets AllowedDomains, Allow, Budget and Signing anew, for what is asked for from now on; all else of cfg is left as it

@@ -542,7 +542,11 @@ func TestCaches(t *testing.T) {
 	base, n := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		picture(append(slices.Clone(red), r.URL.Path...), "Cache-Control", "max-age=600")(w, r)
 	})
-	f := open(t, Config{Allow: loopback, ByteCache: 10 * int64(len(red)+128)})
+	var urls, bytes, other atomic.Int64
+	full := func(what string) {
+		map[string]*atomic.Int64{"picture URLs": &urls, "picture bytes": &bytes, "picture hosts": &other}[what].Add(1)
+	}
+	f := open(t, Config{Allow: loopback, ByteCache: 10 * int64(len(red)+128), NoRoom: full})
 	const all = 200
 	kept := func() (kept int) {
 		for i := range all {
@@ -556,8 +560,25 @@ func TestCaches(t *testing.T) {
 	}
 	kept()
 	until(t, "a few pictures' bytes", func() bool { k := kept(); return k > 0 && k <= 10 })
-	if n.Load() != all {
-		t.Errorf("%d downloads", n.Load())
+	if n.Load() != all || bytes.Load() < all-10 || urls.Load() > 0 {
+		t.Errorf("%d downloads, of %d pictures the bytes went", n.Load(), bytes.Load())
+	}
+	f = open(t, Config{Allow: loopback, URLs: 20, NoRoom: full})
+	kept()
+	f.urls.CleanUp()
+	if n := f.urls.EstimatedSize(); n > 20 || urls.Load() != int64(all-n) {
+		t.Errorf("%d URLs kept, %d went", n, urls.Load())
+	}
+	for i := range maxHosts + all {
+		h, err := f.hosts.enter(t.Context(), fmt.Sprint(i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.leave(time.Now(), nil)
+	}
+	f.hosts.all.CleanUp()
+	if n := f.hosts.all.EstimatedSize(); n > maxHosts || other.Load() < all {
+		t.Errorf("%d hosts kept, %d went", n, other.Load())
 	}
 }
 

@@ -46,8 +46,8 @@ type HostState struct {
 	Open     bool   `json:"open"` // nothing is sent to it for now
 }
 
-func newHosts(perHost int, now func() time.Time) *hosts {
-	return &hosts{perHost, now, otter.Must(&otter.Options[string, *host]{MaximumSize: maxHosts})}
+func newHosts(perHost int, now func() time.Time, full func(string)) *hosts {
+	return &hosts{perHost, now, otter.Must(&otter.Options[string, *host]{MaximumSize: maxHosts, OnAtomicDeletion: evicted[string, *host](full, "picture hosts")})}
 }
 
 func (h *hosts) close() { h.all.StopAllGoroutines() }

@@ -17,6 +17,7 @@ type Names struct {
 	store    *mmhash.Store
 	decode   func(file []byte) (*RGB, error)
 	panicked func(error)
+	full     func()
 
 	mu    sync.Mutex
 	known map[asked]bool // waiting, or being decoded
@@ -51,9 +52,9 @@ const (
 	maxWaitingBytes = 64 << 20
 )
 
-// NewNames keeps its names in store, and tells panicked of decoding that panicked. Close it.
-func NewNames(store *mmhash.Store, panicked func(error)) *Names {
-	p := &Names{store: store, decode: Decode, panicked: panicked,
+// NewNames keeps its names in store, tells panicked of decoding that panicked, and full of pictures for which there was no room. Close it.
+func NewNames(store *mmhash.Store, panicked func(error), full func()) *Names {
+	p := &Names{store: store, decode: Decode, panicked: panicked, full: full,
 		known: map[asked]bool{}, jobs: make(chan job, maxWaiting), done: make(chan struct{})}
 	p.ctx, p.stop = context.WithCancel(context.Background())
 	go p.run()
@@ -96,7 +97,11 @@ func (p *Names) Now(src mmhash.Source, id mmhash.ContentID, size int64, form For
 func (p *Names) reserve(a asked, size int64) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.known[a] || len(p.known) == maxWaiting || p.bytes+size > maxWaitingBytes {
+	if p.known[a] {
+		return false
+	}
+	if len(p.known) == maxWaiting || p.bytes+size > maxWaitingBytes {
+		p.full()
 		return false
 	}
 	p.known[a] = true

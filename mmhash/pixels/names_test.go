@@ -16,12 +16,12 @@ var (
 // newNames decodes with what a test gives, and tells of panics.
 func newNames(t *testing.T, decode func([]byte) (*RGB, error)) (p *Names, panics chan error) {
 	t.Helper()
-	store, err := mmhash.NewStore(100)
+	store, err := mmhash.NewStore(100, func() {})
 	if err != nil {
 		t.Fatal(err)
 	}
 	panics = make(chan error, 1)
-	p = NewNames(store, func(err error) { panics <- err })
+	p = NewNames(store, func(err error) { panics <- err }, func() {})
 	p.decode = decode
 	t.Cleanup(store.Close)
 	t.Cleanup(p.Close)
@@ -32,6 +32,8 @@ func newNames(t *testing.T, decode func([]byte) (*RGB, error)) (p *Names, panics
 func TestNamesAreBounded(t *testing.T) {
 	running, free := make(chan bool), make(chan bool)
 	p, _ := newNames(t, func([]byte) (*RGB, error) { running <- true; <-free; return four, nil })
+	full := 0
+	p.full = func() { full++ }
 	file := []byte("file")
 	want := func(id byte, size int64) { p.Want(mmhash.File(file), mmhash.ContentID{id}, size, form) }
 	want(1, 4)
@@ -45,8 +47,8 @@ func TestNamesAreBounded(t *testing.T) {
 	for id := range byte(maxWaiting + 10) {
 		want(id, 4)
 	}
-	if len(p.known) != maxWaiting {
-		t.Errorf("%d pictures known, want %d", len(p.known), maxWaiting)
+	if len(p.known) != maxWaiting || full != 1+10 {
+		t.Errorf("%d pictures known, want %d; %d counted", len(p.known), maxWaiting, full)
 	}
 	free <- true
 	<-running // the next one

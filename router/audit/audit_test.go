@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	"github.com/sightline-router/sightline/engine"
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
@@ -325,6 +327,9 @@ func TestAuditIsBounded(t *testing.T) {
 	b.expect("no room", ids(64, 2000))
 	if b.a.byID["no room"] != nil {
 		t.Error("a request is watched beyond the bound")
+	}
+	if n := testutil.ToFloat64(b.a.verdicts.WithLabelValues("m", "w", string(Unattributed))); n != 1 {
+		t.Errorf("%v counted as unattributed", n)
 	}
 	b.a.blocks -= openBlocks
 	b.a.Move("whole", b.slot, "w")

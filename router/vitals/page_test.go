@@ -60,6 +60,8 @@ trtllm_kv_cache_utilization{engine_type="undefined",model_name="undefined"} 0.06
 		{"no number", "vllm", "vllm:num_requests_running NaN\n", nil},
 		{"negative", "vllm", "vllm:num_requests_waiting -1\n", nil},
 		{"too many", "vllm", "vllm:num_requests_running 1e300\n", nil},
+		{"as many as can be", "vllm", fmt.Sprintf("vllm:num_requests_running %d\nvllm:num_requests_waiting %[1]d\n", maxCount), map[int]gauges{0: {maxCount, maxCount, -1}}},
+		{"one more", "vllm", fmt.Sprintf("vllm:num_requests_waiting %d\n", maxCount+1), nil},
 		{"without end", "vllm", "vllm:num_requests_running +Inf\n", nil},
 		{"more than all", "vllm", "vllm:kv_cache_usage_perc 1.5\n", nil},
 		{"less than nothing", "vllm", "vllm:kv_cache_usage_perc -0.1\n", nil},
