@@ -1,8 +1,11 @@
 package e2e
 
 import (
+	"fmt"
 	"net/http"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -25,12 +28,13 @@ func TestSightlineAway(t *testing.T) {
 				needs140(t)
 			}
 			w := startAsPrinted(t, 1, func(o *envoy.Options) { applyVariant(t, o, name) })
+			const theirs = "127.0.0.1:9" // where nobody listens, so who is steered there gets no answer
 			header := http.Header{}
 			for _, h := range steering.Headers {
 				if h.Prefix {
 					h.Name += "anything"
 				}
-				header.Set(h.Name, w.workers[0].addr)
+				header.Set(h.Name, theirs)
 			}
 			want, path := http.StatusOK, chatPath
 			if name == "fail_closed" {
@@ -52,7 +56,7 @@ func TestSightlineAway(t *testing.T) {
 					}
 					for k, v := range r.Headers {
 						k = strings.ToLower(k)
-						if slices.ContainsFunc(steering.Headers, func(h steering.Header) bool { return h.Match(k) }) && slices.Contains(v, w.workers[0].addr) {
+						if slices.ContainsFunc(steering.Headers, func(h steering.Header) bool { return h.Match(k) }) && slices.Contains(v, theirs) {
 							t.Errorf("%s: the worker saw %s: %q", how, k, v)
 						}
 					}
@@ -75,6 +79,7 @@ func TestSightlineAway(t *testing.T) {
 			if err := syscall.Kill(w.pid, syscall.SIGSTOP); err != nil {
 				t.Fatal(err)
 			}
+			eventually(t, "Sightline has stopped", func() bool { return halted(w.pid) })
 			away("stopped")
 			if err := syscall.Kill(w.pid, syscall.SIGCONT); err != nil {
 				t.Fatal(err)
@@ -84,6 +89,15 @@ func TestSightlineAway(t *testing.T) {
 			away("killed")
 		})
 	}
+}
+
+// halted says whether all threads of a process have stopped, some milliseconds after SIGSTOP was sent.
+func halted(pid int) bool {
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	return len(threads) > 0 && !slices.ContainsFunc(threads, func(file string) bool {
+		text, err := os.ReadFile(file)
+		return err == nil && !strings.Contains(string(text), ") T ")
+	})
 }
 
 // applyVariant gives options for the one worker that runs: 1.36 stands for the form of that release.

@@ -1,11 +1,11 @@
 package fetch
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"io"
 	"net/http"
+	"sync"
 
 	"github.com/sightline-router/sightline/mmhash"
 	"github.com/sightline-router/sightline/mmhash/header"
@@ -56,9 +56,6 @@ func (f *Fetcher) exchange(ctx context.Context, t target, old *entry) (e *entry,
 		return nil, err
 	}
 	defer f.inFlight.Add(-int64(cap(body)))
-	if cap(body)-len(body) > len(body)/4 {
-		body = bytes.Clone(body) // it may stay for long
-	}
 	f.stats.downloads.Add(1)
 	if err := f.take(t, e, body); err != nil {
 		return nil, err
@@ -126,47 +123,53 @@ func unchanged(old, now *entry, resp *http.Response) bool {
 	return old.modified != "" && old.modified == now.modified && !resp.Uncompressed && resp.ContentLength == old.facts.Bytes
 }
 
+// pieceBytes is the size of what a download is gathered in. Pieces are used again: a host that sends without end leaves no garbage.
+const pieceBytes = 256 << 10
+
+var pieces = sync.Pool{New: func() any { return new([pieceBytes]byte) }}
+
 // read takes a body of at most MaxBytes. Memory grows with what really came, never with what was announced, and all
 // unfinished downloads together stay below InFlightBytes. The body's capacity stays counted: the caller gives it back.
 func (f *Fetcher) read(resp *http.Response, host string) (body []byte, err error) {
-	whole := false
-	defer func() {
-		if !whole { // also where reading panics
-			f.inFlight.Add(-int64(cap(body)))
-			body = nil
+	var gathered []*[pieceBytes]byte
+	defer func() { // also where reading panics
+		for _, p := range gathered {
+			pieces.Put(p)
 		}
+		f.inFlight.Add(-int64(len(gathered)) * pieceBytes)
 	}()
-	grow := func(size int64) bool {
-		if f.inFlight.Add(size) > f.cfg.InFlightBytes {
-			f.inFlight.Add(-size)
-			return false
+	size := 0
+	for err == nil {
+		if !f.reserve(pieceBytes) {
+			return nil, &Error{Kind: Busy, Host: host}
 		}
-		next := make([]byte, len(body), size)
-		copy(next, body)
-		f.inFlight.Add(-int64(cap(body)))
-		body = next
-		return true
-	}
-	first := int64(64 << 10)
-	if n := resp.ContentLength; n >= 0 {
-		first = min(n+1, 1<<20)
-	}
-	for size := first; ; size = min(2*size, f.cfg.MaxBytes+1) {
-		if size > int64(cap(body)) && !grow(size) {
-			return body, &Error{Kind: Busy, Host: host}
-		}
-		for len(body) < cap(body) {
-			n, err := resp.Body.Read(body[len(body):cap(body)])
-			body = body[:len(body)+n]
-			switch {
-			case int64(len(body)) > f.cfg.MaxBytes:
-				return body, &Error{Kind: TooLarge, Host: host}
-			case err == io.EOF:
-				whole = true
-				return body, nil
-			case err != nil:
-				return body, failure(host, err)
+		p := pieces.Get().(*[pieceBytes]byte)
+		gathered = append(gathered, p)
+		for n, filled := 0, 0; err == nil && filled < len(p); filled += n {
+			n, err = resp.Body.Read(p[filled:])
+			if size += n; int64(size) > f.cfg.MaxBytes {
+				return nil, &Error{Kind: TooLarge, Host: host}
 			}
 		}
 	}
+	if err != io.EOF {
+		return nil, failure(host, err)
+	}
+	if !f.reserve(int64(size)) {
+		return nil, &Error{Kind: Busy, Host: host}
+	}
+	body = make([]byte, size)
+	for i, p := range gathered {
+		copy(body[i*pieceBytes:], p[:])
+	}
+	return body, nil
+}
+
+// reserve counts bytes of unfinished downloads, if there is room.
+func (f *Fetcher) reserve(size int64) bool {
+	if f.inFlight.Add(size) > f.cfg.InFlightBytes {
+		f.inFlight.Add(-size)
+		return false
+	}
+	return true
 }
