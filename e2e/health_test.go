@@ -268,13 +268,16 @@ func TestEndsAreNotTold(t *testing.T) {
 	w := startEdited(t, 2, nil, func(printed string) string {
 		return withPatience(t, strings.Replace(printed, "name: x-sightline-id, present_match", "name: x-nobody, present_match", 1))
 	})
+	for _, one := range w.workers {
+		one.running.Store(-1)
+	}
 	admin := w.serveBefore(map[string]any{"max_in_flight": 3})
 	eventually(t, "requests are decided", func() bool { return w.post(chatOf(400, 0), nil).id() != "" })
-	for i := range 3 {
+	for i := range 6 { // as many as they take
 		w.post(chatOf(400, i), nil)
 	}
 	eventually(t, "where they went is told", func() bool { return metricOf(t, admin, "sightline_access_log_entries_total", `kind="started"`) > 0 })
-	for end := time.Now().Add(45 * time.Second); metricOf(t, admin, "sightline_access_log_endless", "") != 1; time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(45 * time.Second); metricOf(t, admin, "sightline_access_log_ends_missing", "") != 1; time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("it is not told")
 		}

@@ -31,7 +31,7 @@ type worker struct {
 	waiting atomic.Int32             // of them
 	failing atomic.Int32             // the status of all answers; 0: as they should be; hangUp: none, the connection breaks
 	health  atomic.Int32             // the status of /health; 0: 200
-	running atomic.Int32             // requests that /metrics tells of; 0: there is no such page
+	running atomic.Int32             // requests that /metrics tells of; below 0: none; 0: there is no such page
 }
 
 const hangUp = -1
@@ -68,7 +68,7 @@ func startWorkerOn(t testing.TB, lis net.Listener, addr string) *worker {
 			http.NotFound(rw, r)
 			return
 		}
-		fmt.Fprintf(rw, "vllm:num_requests_running{engine=\"0\"} %d\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.5\n", n)
+		fmt.Fprintf(rw, "vllm:num_requests_running{engine=\"0\"} %d\nvllm:num_requests_waiting{engine=\"0\"} 0\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.5\n", max(n, 0))
 	})
 	mux.HandleFunc("GET /v1/models", func(rw http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("X-Request-Id") != "" { // of a client's, through Envoy; Sightline asks for adapters

@@ -86,10 +86,9 @@ func serves(slots []*fleet.Slot) bool {
 // hasRoom tells of a slot whether it may have one more request of ours: others' are in their senders' limits. Of a pair the one
 // that decodes counts: what the other has is a queue, and no request stays there.
 func (x *decision) hasRoom() func(*fleet.Slot) bool {
-	_, silent := x.opt.Fleet.Silent()
-	_, endless := x.opt.Fleet.Endless()
+	silent, _ := x.opt.Fleet.Silent()
 	return func(s *fleet.Slot) bool {
-		if x.maxInFlight <= 0 || silent || endless || s.Worker.Role == fleet.Prefill {
+		if x.maxInFlight <= 0 || silent != fleet.Speaks || s.Worker.Role == fleet.Prefill {
 			return true
 		}
 		load := s.Load(x.now)

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sightline-router/sightline/router/fleet"
 )
 
 // metrics are the router's own counters. Labels hold configured names and words of ours, never client text.
@@ -86,18 +88,8 @@ func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
 			}
 			return n
 		}),
-		gauge("access_log_silent", "1 while requests are decided and Envoy's access log tells of none.", func() float64 {
-			if _, silent := r.opt.Fleet.Silent(); silent {
-				return 1
-			}
-			return 0
-		}),
-		gauge("access_log_endless", "1 while Envoy's access log tells where requests go and not how they end.", func() float64 {
-			if _, endless := r.opt.Fleet.Endless(); endless {
-				return 1
-			}
-			return 0
-		}),
+		gauge("access_log_silent", "1 while requests are decided and Envoy's access log tells of none.", r.lacks(fleet.NoReports)),
+		gauge("access_log_ends_missing", "1 while Envoy's access log tells where requests go and not how they end.", r.lacks(fleet.NoEnds)),
 		gauge("unserved_models", "Model names that requests of the last hour asked for and nobody serves; 64 stand for more.", func() float64 { return float64(len(r.Unserved())) }),
 		gauge("predictions", "Blocks predicted to be held and not confirmed.", func() float64 { return float64(r.predicted.size.Load()) }),
 		counter("predictions_dropped_total", "Predicted blocks that ended early because there was no room.", r.predicted.dropped.Load),

@@ -5,13 +5,15 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// Run does what time brings, until ctx ends: bookings that nobody ends expire, and Envoy's silence is told.
+// Run does what time brings, until ctx ends: bookings that nobody ends expire, and what Envoy does not tell is logged.
 func (r *Router) Run(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	told, toldEnds := false, false
+	said := ""
 	for {
 		select {
 		case <-ctx.Done():
@@ -19,27 +21,35 @@ func (r *Router) Run(ctx context.Context) {
 		case <-tick.C:
 		}
 		r.opt.Fleet.Expire()
-		since, silent := r.opt.Fleet.Silent()
-		if silent && !told {
-			r.opt.Log.Error("requests are decided and Envoy's access log tells nothing of them: load is a guess, max_in_flight refuses nobody, failing workers are not noticed; "+
-				"give Envoy the access loggers that \"sightline envoy\" prints", zap.Time("since", since))
-		} else if told && !silent {
+		what, since := r.Silent()
+		if what != said && what != "" {
+			r.opt.Log.Error(what, zap.Time("since", since))
+		} else if what != said {
 			r.opt.Log.Info("Envoy's access log tells again how requests end")
 		}
-		told = silent
-		since, endless := r.opt.Fleet.Endless()
-		if endless && !toldEnds {
-			r.opt.Log.Error("Envoy's access log tells where requests go and not how they end: all count as in flight for half an hour, max_in_flight refuses nobody; "+
-				"give the connection manager the access logger that \"sightline envoy\" prints", zap.Time("since", since))
-		} else if toldEnds && !endless {
-			r.opt.Log.Info("Envoy's access log tells how requests end")
-		}
-		toldEnds = endless
+		said = what
 	}
 }
 
-// Endless tells since when Envoy reports where requests go and not how they end; ok is false while it does.
-func (r *Router) Endless() (since time.Time, ok bool) { return r.opt.Fleet.Endless() }
+var silences = [...]string{
+	fleet.NoReports: "requests are decided and Envoy's access log tells nothing of them: load is a guess, max_in_flight refuses nobody, failing workers are not noticed; " +
+		"give Envoy the access loggers that \"sightline envoy\" prints",
+	fleet.NoEnds: "Envoy's access log tells where requests go and not how they end: each counts as in flight for half an hour, max_in_flight refuses nobody; " +
+		"give the connection manager the access logger that \"sightline envoy\" prints",
+}
 
-// Silent tells since when requests are decided and Envoy reports of none; ok is false while it does.
-func (r *Router) Silent() (since time.Time, ok bool) { return r.opt.Fleet.Silent() }
+// Silent says what Envoy does not tell of requests, what follows and what to do, and since when; "": it tells all.
+func (r *Router) Silent() (what string, since time.Time) {
+	silence, since := r.opt.Fleet.Silent()
+	return silences[silence], since
+}
+
+// lacks is a gauge: 1 while Envoy does not tell this.
+func (r *Router) lacks(what fleet.Silence) func() float64 {
+	return func() float64 {
+		if silence, _ := r.opt.Fleet.Silent(); silence == what {
+			return 1
+		}
+		return 0
+	}
+}

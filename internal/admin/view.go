@@ -23,8 +23,7 @@ type view struct {
 	// Configuration is what is wrong with it as it was last read, or waits for a restart; "": nothing.
 	Configuration string
 	Others        string   // the other Sightlines; "": it shares with none
-	Endless       string   // for how long no end was told; "": they are
-	Silent        string   // for how long Envoy has told nothing; "": it tells
+	Silent        string   // what Envoy does not tell, and for how long; "": it tells all
 	Unserved      []string // model names that were asked for and nobody serves
 	Report        string   // what steering brings, as text; "" while all is steered
 
@@ -90,11 +89,8 @@ func (c *cockpit) view(worker, image string) *view {
 			v.Report = r.String()
 		}
 	}
-	if since, endless := s.Router.Endless(); endless {
-		v.Endless = rough(time.Since(since))
-	}
-	if since, silent := s.Router.Silent(); silent {
-		v.Silent = rough(time.Since(since))
+	if what, since := s.Router.Silent(); what != "" {
+		v.Silent = fmt.Sprintf("For %s: %s", rough(time.Since(since)), what)
 	}
 	v.Unserved = s.Router.Unserved()
 	if s.Others != nil {

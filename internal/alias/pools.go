@@ -78,7 +78,7 @@ func (p *pools) look(now time.Time) (list []*pool) {
 			l := slot.Load(now)
 			one.inflight += l.Inflight - l.Others - l.Theirs
 			if t, ok := slot.Word(now); ok {
-				tells, running, waiting = true, running+float64(t.Running), waiting+float64(t.Waiting)
+				tells, running, waiting = true, running+float64(max(0, t.Running)), waiting+float64(t.Waiting)
 				if t.Usage >= 0 {
 					usage = append(usage, t.Usage)
 				}

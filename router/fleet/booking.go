@@ -3,7 +3,6 @@ package fleet
 import (
 	"container/list"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -23,9 +22,6 @@ const (
 	unconfirmed = 30 * time.Second // Envoy may be slow to connect. A generation that goes on for longer than this after a break counts no more
 	longest     = 30 * time.Minute // the longest generation that we believe in
 	orphaned    = 3 * time.Second  // an Envoy that has only lost its connection is back within a second
-	silence     = 5 * time.Second  // a report comes 20 ms after the fact
-	endlessTime = 30 * time.Second // for which no end was told of what runs
-	manyRun     = 16               // of which one has ended by then
 	most        = 1 << 17
 	mostBytes   = 256 << 20
 )
@@ -81,11 +77,8 @@ type bookings struct {
 	bytes   int
 	tenants map[string]map[string]int // requests in flight, by model and tenant
 	expired uint64
-	waiting *booking // the first since the last report
 	forgot  func(*Booking)
-	silent  atomic.Int64 // Unix ns since which no report has come though one should have; 0: they come
-	endless atomic.Int64 // and since which none of an end has come; 0: they come, or nothing shows that they do not
-	ended   time.Time    // when the last end was told
+	hears   hearing
 }
 
 // Book counts a request on a slot under its decision id.
@@ -108,8 +101,8 @@ func (f *Fleet) Book(id string, b Booking) {
 	t.count(&b, 1)
 	t.bytes += b.Bytes
 	t.enter(one, fresh, b.At)
-	if t.waiting == nil {
-		t.waiting = one
+	if t.hears.waiting == nil {
+		t.hears.waiting = one
 	}
 	t.expire(b.At)
 }
@@ -119,10 +112,10 @@ func (t *bookings) enter(b *booking, s stage, now time.Time) {
 }
 
 func (t *bookings) leave(b *booking) {
-	if b == t.waiting {
-		t.waiting = nil
+	if b == t.hears.waiting {
+		t.hears.waiting = nil
 		if next := b.place.Next(); next != nil { // both are fresh
-			t.waiting = next.Value.(*booking)
+			t.hears.waiting = next.Value.(*booking)
 		}
 	}
 	t.queue[b.stage].Remove(b.place)
@@ -177,24 +170,19 @@ func (f *Fleet) InFlightOf(model, tenant string) (own, tenants, all int) {
 	return own, tenants, all
 }
 
-// Expire ends the bookings that nobody will end any more, and notices when no reports come. It costs 0.1 µs where there is
-// nothing to end.
+// Expire ends the bookings that nobody will end any more, and notices what Envoy does not tell. It is for once a second.
 func (f *Fleet) Expire() {
 	t := &f.bookings
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.expire(f.now())
+	now := f.now()
+	t.expire(now)
+	t.listenForEnds(now)
 }
 
+// expire costs 0.1 µs where there is nothing to end.
 func (t *bookings) expire(now time.Time) {
-	if t.waiting != nil && now.Sub(t.waiting.since) >= silence && t.silent.Load() == 0 {
-		t.silent.Store(t.waiting.since.UnixNano())
-	}
-	// Envoy has two access logs: one tells where a request went, the other how it ended. Of a log that has never told of an end one
-	// request that runs for long is enough; of one that has, many.
-	if b := t.first(running); b != nil && now.Sub(b.since) >= endlessTime && t.ended.Before(b.since) && (t.ended.IsZero() || t.queue[running].Len() >= manyRun) {
-		t.endless.CompareAndSwap(0, b.since.UnixNano())
-	}
+	t.hears.listen(now)
 	for b := t.overdue(now); b != nil; b = t.overdue(now) {
 		t.close(b, now)
 		t.expired++
@@ -245,25 +233,10 @@ func (f *Fleet) Expired() uint64 {
 	return f.bookings.expired
 }
 
-// Silent tells since when requests are decided and no report of one comes: then what is in flight is not known. ok is
-// false while reports come, and before anything was decided.
-func (f *Fleet) Silent() (since time.Time, ok bool) {
-	ns := f.bookings.silent.Load()
-	return time.Unix(0, ns), ns != 0
-}
-
-// Endless tells since when requests run at workers and no end of one is told, though they must have ended: what is in flight is not
-// known either.
-func (f *Fleet) Endless() (since time.Time, ok bool) {
-	ns := f.bookings.endless.Load()
-	return time.Unix(0, ns), ns != 0
-}
-
 // reported notes that a source (0: the request's own) told of a booking. Where the one before has ended, its Envoy lives
 // all the same, and the others that it spoke of go on for a while: entries that were on their way when it broke are lost.
 func (t *bookings) reported(b *booking, source uint64, now time.Time) {
-	t.waiting = nil
-	t.silent.Store(0)
+	t.hears.heard()
 	if ended := b.Source; b.stage == orphan {
 		t.each(orphan, func(other *booking) {
 			if other.Source == ended {
@@ -395,8 +368,7 @@ func (f *Fleet) End(id string, source uint64) (*Booking, bool) {
 	now := f.now()
 	if source != 0 {
 		t.reported(b, source, now)
-		t.ended = now
-		t.endless.Store(0)
+		t.hears.heardEnd(now)
 	}
 	t.close(b, now)
 	return &b.Booking, true

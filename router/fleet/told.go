@@ -18,7 +18,7 @@ import (
 
 // Told is what a worker says of its own load.
 type Told struct {
-	Running, Waiting int           // requests, whoever sent them
+	Running, Waiting int           // requests, whoever sent them; Running below 0: it does not say
 	Usage            float64       // share of the KV cache in use, 0 to 1; below 0: it does not say
 	Old              time.Duration // how long ago the numbers may have been made, at most
 	Lasts            time.Duration // for which it is believed
@@ -34,7 +34,7 @@ func ParseTold(message []byte) (Told, error) {
 	if err := json.Unmarshal(message, &m); err != nil || m.Waiting < 0 || m.Waiting > 1<<20 || !(m.Usage >= 0 && m.Usage <= 1) {
 		return Told{}, fmt.Errorf("load: want {\"num_waiting_reqs\": a count, \"kv_cache_usage\": 0 to 1} in %d bytes", len(message))
 	}
-	return Told{Waiting: m.Waiting, Usage: m.Usage}, nil
+	return Told{Running: -1, Waiting: m.Waiting, Usage: m.Usage}, nil
 }
 
 // told is a slot's correction, and what it is compared with.
@@ -54,7 +54,7 @@ func (s *Slot) Tell(t Told, now time.Time) {
 	if now.Sub(k.turned) >= t.Old {
 		k.most, k.turned = [2]int{s.inflight, k.most[0]}, now
 	}
-	k.others, k.word, k.at, k.ends = max(0, t.Running+t.Waiting-max(k.most[0], k.most[1])), t, now, now.Add(t.Lasts)
+	k.others, k.word, k.at, k.ends = max(0, max(0, t.Running)+t.Waiting-max(k.most[0], k.most[1])), t, now, now.Add(t.Lasts)
 }
 
 // Word is what the worker told last, as it told it; ok is false once that does not count any more.

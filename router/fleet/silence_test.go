@@ -1,0 +1,109 @@
+package fleet
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// hears checks what is said to be silent, after a second's look.
+func hears(t *testing.T, f *Fleet, want Silence) {
+	t.Helper()
+	f.Expire()
+	if what, _ := f.Silent(); what != want {
+		t.Errorf("silence %d, want %d", what, want)
+	}
+}
+
+// Requests that nobody reports of are noticed soon, and no longer once somebody does.
+func TestSilence(t *testing.T) {
+	c := &clock{time.Unix(1000, 0)}
+	f, a, _ := twoWorkers(c)
+	hears(t, f, Speaks)
+	c.t = c.t.Add(time.Hour)
+	f.Book("1", Booking{Slot: a.Slots[0]})
+	f.Book("2", Booking{Slot: a.Slots[0]})
+	c.t = c.t.Add(silence - 1)
+	hears(t, f, Speaks)
+	f.Confirm("1", a.Addr, 1)
+	c.t = c.t.Add(time.Minute)
+	hears(t, f, Speaks) // one is not told of, but others are
+	f.End("1", 1)
+	f.Book("3", Booking{Slot: a.Slots[0]})
+	c.t = c.t.Add(silence)
+	hears(t, f, NoReports)
+	c.t = c.t.Add(time.Hour)
+	hears(t, f, NoReports)
+	f.End("3", 0) // its own stream says that the client left
+	hears(t, f, NoReports)
+	f.Book("4", Booking{Slot: a.Slots[0]})
+	f.End("4", 1)
+	hears(t, f, Speaks)
+}
+
+// A log that tells where requests go and never how one ends is noticed by what the workers themselves tell of, and where they tell
+// nothing by how many ought to have ended.
+func TestEndsMissing(t *testing.T) {
+	c := &clock{time.Unix(1000, 0)}
+	f, a, b := twoWorkers(c)
+	start := func(w *Worker, n int, source uint64) {
+		for i := range n {
+			id := fmt.Sprint(w.Name, i, source, c.t)
+			f.Book(id, Booking{Slot: w.Slots[0]})
+			f.Confirm(id, w.Addr, source)
+		}
+	}
+	tells := func(w *Worker, running int) {
+		w.Slots[0].Tell(Told{Running: running, Usage: -1, Lasts: time.Hour}, c.t)
+	}
+	after := func(d time.Duration, want Silence) {
+		t.Helper()
+		c.t = c.t.Add(d)
+		hears(t, f, want)
+	}
+	all := func() {
+		f.bookings.each(running, func(b *booking) { f.bookings.close(b, c.t) })
+	}
+
+	tells(a, 0)
+	start(a, fewEnds-1, 1)
+	after(endsAfter, Speaks) // slow readers, it may be
+	start(a, 1, 1)
+	after(endsAfter-1, Speaks)
+	after(1, NoEnds)
+	if what, since := f.Silent(); what != NoEnds || c.t.Sub(since) != 2*endsAfter {
+		t.Errorf("silent since %v", since)
+	}
+	f.Book("own", Booking{Slot: a.Slots[0]})
+	f.End("own", 0) // its own stream says that the client left
+	hears(t, f, NoEnds)
+	f.Book("other", Booking{Slot: a.Slots[0]})
+	f.End("other", 1)
+	after(0, Speaks)
+	after(time.Minute, Speaks) // an end has come since the oldest began
+	all()
+
+	start(a, 10, 2) // they are long, and the worker says so
+	tells(a, 10)
+	after(20*time.Minute, Speaks)
+	all()
+
+	start(a, 100, 0) // of an endpoint picker's protocol: their own streams tell of them
+	tells(a, 0)
+	after(20*time.Minute, Speaks)
+	all()
+
+	start(b, manyEnds-1, 3) // b tells nothing
+	after(longAfter, Speaks)
+	start(b, 1, 3)
+	after(longAfter, NoEnds)
+	all()
+
+	f.End("", 3)
+	f.Book("last", Booking{Slot: b.Slots[0]})
+	f.End("last", 3)
+	b.Slots[0].Tell(Told{Running: -1, Usage: -1, Lasts: time.Hour}, c.t) // TensorRT-LLM's message, which does not say what runs
+	c.t = c.t.Add(time.Second)
+	start(b, manyEnds-1, 3)
+	after(longAfter, Speaks)
+}
