@@ -37,7 +37,8 @@ type reloader struct {
 	ctx   context.Context
 	envoy *extproc.Server
 	watch *modelWatch
-	ended chan struct{} // run has
+	asked chan os.Signal // SIGHUP; nil: there is no file to read again
+	ended chan struct{}  // run has
 
 	mu    sync.Mutex        // of a reload
 	files []string          // the configuration's own, and those that its values refer to
@@ -73,6 +74,10 @@ func newReloader(ctx context.Context, r *running, envoy *extproc.Server) *reload
 	}
 	x.watch.set(ctx, r.now.Load().models)
 	x.files, x.seen = r.cfg.Files(), r.read
+	if x.cfg.File != "" { // before anybody is told that this runs: a signal that nobody awaits ends the process
+		x.asked = make(chan os.Signal, 1)
+		signal.Notify(x.asked, syscall.SIGHUP)
+	}
 	go func() {
 		defer close(x.ended)
 		x.run()
@@ -82,12 +87,10 @@ func newReloader(ctx context.Context, r *running, envoy *extproc.Server) *reload
 
 // run reloads when it is asked to by a signal, or files have changed, until its context ends.
 func (x *reloader) run() {
-	if x.cfg.File == "" {
+	if x.asked == nil {
 		return
 	}
-	asked := make(chan os.Signal, 1)
-	signal.Notify(asked, syscall.SIGHUP)
-	defer signal.Stop(asked)
+	defer signal.Stop(x.asked)
 	tick := time.NewTicker(filesEvery)
 	defer tick.Stop()
 	x.mu.Lock()
@@ -97,7 +100,7 @@ func (x *reloader) run() {
 		select {
 		case <-x.ctx.Done():
 			return
-		case <-asked:
+		case <-x.asked:
 			_, _ = x.reload()
 			continue
 		case <-tick.C:

@@ -99,7 +99,7 @@ func New(own string, log *zap.Logger, metrics prometheus.Registerer) *Exchange {
 			Help: "What replicas tell each other, by what became of it: sent, dropped (no room, or the line is away; the next state puts it right), taken, unread (messages that cannot be read), too many replicas (messages of those beyond 256); reports sent to the replica that decided, reports taken."}, []string{"what"}),
 		questions: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "part_questions_total",
 			Help: "Questions who holds a prompt of another part of the index, by what became of them: answered, late (decided without), nobody (no replica of that part is there, or it cannot be reached)."}, []string{"what"})}
-	for _, what := range []string{"sent", "dropped", "taken", "unread", "reports sent", "reports taken"} {
+	for _, what := range []string{"sent", "dropped", "taken", "unread", "too many replicas", "reports sent", "reports taken"} {
 		x.entries.WithLabelValues(what)
 	}
 	for _, what := range []string{"answered", "late", "nobody"} {
