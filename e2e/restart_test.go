@@ -5,15 +5,19 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/goccy/go-yaml"
 	"github.com/tidwall/gjson"
 
 	"github.com/sightline-router/sightline/internal/testkit/lab"
@@ -181,6 +185,88 @@ func TestWorkerReborn(t *testing.T) {
 	awaitExact(t, l, again.worker, again.prompt)
 }
 
+// sibling is a Sightline beside a lab's, with its configuration, that shares with it directly. Envoy does not ask it.
+type sibling struct {
+	t             *testing.T
+	listen, admin string
+	keys          map[string]any
+}
+
+// beside is lab.Options.Config.
+func (s *sibling) beside(keys map[string]any) {
+	s.listen, s.admin = freeAddr(s.t), freeAddr(s.t)
+	delete(keys, "nats")
+	keys["replicas"] = map[string]any{"addresses": []any{keys["listen"], s.listen}}
+	s.keys = maps.Clone(keys)
+	s.keys["listen"], s.keys["admin"] = s.listen, s.admin
+}
+
+// start starts it, and waits until it hears the worker and both hear each other.
+func (s *sibling) start(l *lab.Lab) {
+	s.t.Helper()
+	bin, err := product()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	text, err := yaml.Marshal(s.keys)
+	file := filepath.Join(s.t.TempDir(), "sibling.yaml")
+	if err == nil {
+		err = os.WriteFile(file, text, 0o600)
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	startProcess(s.t, "sibling", func() *exec.Cmd { return exec.Command(bin, "serve", "-c", file) })
+	for _, admin := range []string{s.admin, l.Admin} {
+		eventually(s.t, "both are there", func() bool {
+			rows, err := lab.Get("http://" + admin + "/workers")
+			peers, err2 := lab.Get("http://" + admin + "/metrics")
+			return err == nil && err2 == nil && gjson.GetBytes(rows, "0.events").Str == "live" && bytes.Contains(peers, []byte("\nsightline_peers 1\n"))
+		})
+	}
+}
+
+// A Sightline that starts beside a worker which cannot tell again what it stored is told by the other Sightline, at once; what the worker
+// stores and removes meanwhile is not lost.
+func TestLateReplica(t *testing.T) {
+	t.Parallel()
+	another := sibling{t: t}
+	l := startLab(t, func(o *lab.Options) {
+		o.Workers, o.Config = 1, another.beside
+		o.Sim = func(_ int, is *sim.Config) { is.BufferSteps = 10 }
+	})
+	another.start(l)
+	var all []*talk
+	for i := range 40 {
+		all = append(all, newTalk(uint64(i)))
+		direct(t, l.Sims[0], all[i].turn(200))
+	}
+	l.KillSightline()
+	if err := l.StartSightline(); err != nil {
+		t.Fatal(err)
+	}
+	held := direct(t, l.Sims[0], all[0].turn(200)) / 16 * 16
+	eventually(t, "it holds all that the worker holds", func() bool {
+		rows, err := lab.Get("http://" + l.Admin + "/workers")
+		return err == nil && gjson.GetBytes(rows, "0.blocks_held").Int() == int64(l.Sims[0].Stats().Blocks) && gjson.GetBytes(rows, "0.events").Str == "live"
+	})
+	if rows, err := lab.Get("http://" + l.Admin + "/workers"); err != nil || gjson.GetBytes(rows, "0.partial").Bool() {
+		t.Errorf("%s %v", rows, err)
+	}
+	if n := metricOf(t, l.Admin, "sightline_peer_handovers_total", `what="taken"`); n != 1 {
+		t.Errorf("%v handed over here", n)
+	}
+	if n := metricOf(t, another.admin, "sightline_peer_handovers_total", `what="told"`); n != 1 {
+		t.Errorf("%v told by the other", n)
+	}
+	for i := range 3 {
+		eventually(t, "requests are decided", func() bool { return post(t, l, all[i].turn(40), nil).status == http.StatusOK && lastID(l) != "" })
+		if d := lastDecision(t, l); i == 0 && int(d.Get("cached_tokens").Int()) < held || d.Get("reason").Str != "exact" {
+			t.Errorf("conversation %d: %s", i, d.Raw)
+		}
+	}
+}
+
 // What a restart of Sightline, or of an agent, costs, by how events come (make bench-restart): conversations go on while it starts. A
 // decision is blind that knows less than nine tenths of what a worker holds of its prompt.
 func TestBenchRestart(t *testing.T) {
@@ -199,14 +285,21 @@ func TestBenchRestart(t *testing.T) {
 		{"ZeroMQ with replay", 1, 0, 10000, 0, "", 0},
 		{"ZeroMQ, a replay of a quarter", 1, 0, talks / 4, 0, "", -1},
 		{"agents over NATS", 2, 1, 10000, 0, "", 0},
-		{"two replicas, a replay of a quarter", 1, 0, talks / 4, 2, "", -1},
+		{"two replicas, a replay of a quarter", 1, 0, talks / 4, 2, "", 0},
 		{"the agent alone, a replay of a quarter", 2, 1, talks / 4, 0, "any", 0},
 		{"the same, with its worker's credentials", 2, 1, talks / 4, 0, "own", -1},
 	} {
+		another := sibling{t: t}
 		l := startLab(t, func(o *lab.Options) {
 			o.Workers, o.Blocks, o.AnyAgent = c.workers, 1<<15, c.agent == "any"
 			o.Sim = func(_ int, is *sim.Config) { is.BufferSteps = c.window }
+			if c.others > 0 {
+				o.Config = another.beside
+			}
 		})
+		if c.others > 0 {
+			another.start(l)
+		}
 		all, held := make([]*talk, talks), make([]int, talks)
 		turn := func(i int) { held[i] = direct(t, l.Sims[c.home], all[i].turn(40)) / 16 * 16 }
 		known := func() { // Sightline knows what the agent has heard, and that is all that its worker told

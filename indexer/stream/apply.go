@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/zeebo/xxh3"
-
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/internal/guard"
@@ -15,7 +13,14 @@ import (
 // doubt, and the rank is partial until the publisher clears or sends a snapshot. On an error nothing was done.
 func (f *Feed) apply(m Message) error {
 	var batch kvevent.Batch
-	err := guard.Call(func() (err error) { batch, err = f.o.Decoder.Decode(m.Payload); return err })
+	err := guard.Call(func() (err error) {
+		if m.Batch != nil {
+			batch = *m.Batch
+			return nil
+		}
+		batch, err = f.o.Decoder.Decode(m.Payload)
+		return err
+	})
 	if err != nil {
 		f.panicked(err)
 		f.update(func(s *Stats) { s.DecodeErrors++; s.LastError = err.Error() })
@@ -36,7 +41,7 @@ func (f *Feed) apply(m Message) error {
 		f.first = m.Seq
 	}
 	f.started, f.next = true, m.Seq+1
-	*f.appliedAt(m.Seq) = fingerprint{m.Seq + 1, xxh3.Hash(m.Payload)}
+	*f.appliedAt(m.Seq) = fingerprint{m.Seq + 1, m.checksum()}
 	n := Stats{Batches: 1, Events: uint64(len(batch.Events)), Unknown: batch.Unknown, Bad: batch.Bad, Gaps: batch.Gaps,
 		UnknownKeys: batch.UnknownKeys}
 	f.theirs = f.theirs || batch.Stands && batch.Partial // before its events: what they lack is no wonder
@@ -60,7 +65,9 @@ func (f *Feed) apply(m Message) error {
 			s.UnknownKey = first
 		}
 		s.add(&n)
-		if n.Blocks > 0 && m.Epoch == 0 && m.Payload[0]&0xf0 == 0x90 { // an array that begins with its time
+		if m.Batch != nil {
+			s.Backfilled++
+		} else if n.Blocks > 0 && m.Epoch == 0 && m.Payload[0]&0xf0 == 0x90 { // an array that begins with its time
 			s.Stored = [2]uint64{m.Seq, f.appliedAt(m.Seq).sum}
 		}
 		s.Orphans, s.Doubtful = f.orphans.told, doubtful

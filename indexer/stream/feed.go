@@ -11,6 +11,7 @@
 //	orphans.go  blocks whose parent is not known; stems.go: what requests show of it
 //	offload.go  blocks that events name by engine hash alone
 //	stats.go    counters and state
+//	backfill.go what another Sightline has heard, where the worker cannot tell it any more
 //	index.go    the Sink that is an index
 //	zmq.go      the Source that is a pair of ZeroMQ sockets; lookup.go: one that asks the worker where they are
 //
@@ -28,6 +29,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/zeebo/xxh3"
+
 	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/internal/guard"
@@ -40,6 +43,17 @@ type Message struct {
 	Epoch   uint64
 	Seq     uint64 // rises by one with each batch
 	Payload []byte
+	// Batch, in the place of Payload, is all that is held behind this message, as another Sightline has it; see Backfill.
+	Batch *kvevent.Batch
+	sum   uint64 // with Batch, of the publisher's own payload
+}
+
+// checksum is the payload's XXH3-64.
+func (m *Message) checksum() uint64 {
+	if m.Batch != nil {
+		return m.sum
+	}
+	return xxh3.Hash(m.Payload)
 }
 
 // Source brings a worker-rank's messages, such as ZMQ and a source of package bus.
@@ -142,8 +156,9 @@ type Feed struct {
 	mu           sync.Mutex
 	queue        queue
 	stats        Stats
-	resyncWanted bool         // Resync was called
-	learned      []Stem       // Learn
+	resyncWanted bool   // Resync was called
+	learned      []Stem // Learn
+	asking       []chan<- *Held
 	rebornAfter  time.Time    // Reborn; zero: not called
 	staleSince   atomic.Int64 // when the stream stopped being live, in Unix ns; 0 while it is live
 	doubtSince   atomic.Int64 // of doubt, in Unix ns; 0: there is none
@@ -339,6 +354,7 @@ func (f *Feed) applyQueue(ctx context.Context) {
 					check.Reset(next)
 				}
 			}
+			f.tellHeld()
 			f.takeLearned()
 			for more := true; more && ctx.Err() == nil; {
 				f.mu.Lock()

@@ -16,8 +16,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/zeebo/xxh3"
-
 	"github.com/sightline-router/sightline/indexer/kvevent"
 	"github.com/sightline-router/sightline/internal/guard"
 )
@@ -67,7 +65,7 @@ func (o *order) sameIncarnation(m Message) bool {
 		return m.Epoch == o.epoch
 	}
 	s := o.appliedAt(m.Seq)
-	return s.number == m.Seq+1 && s.sum == xxh3.Hash(m.Payload)
+	return s.number == m.Seq+1 && s.sum == m.checksum()
 }
 
 // takeMessage applies one live message, and catches up first if it is not the next one.

@@ -17,6 +17,7 @@ type Stats struct {
 	Drops      uint64 // messages that found the queue full
 	Stale      uint64 // messages of an older epoch than the one followed
 	Replays    uint64 // replays that were answered
+	Backfilled uint64 // of them, those that began with what another Sightline holds
 
 	Malformed      uint64 // received data that is no message
 	Strangers      uint64 // connections from where the worker is not
@@ -79,7 +80,7 @@ func (s *Stats) add(n *Stats) {
 func (s *Stats) Counters() map[string]uint64 {
 	return map[string]uint64{
 		"batches": s.Batches, "events": s.Events, "blocks": s.Blocks, "unknown": s.Unknown, "unreadable": s.Bad, "unknown_keys": s.UnknownKeys, "gaps": s.Gaps, "restarts": s.Restarts,
-		"duplicates": s.Duplicates, "dropped": s.Drops, "stale": s.Stale, "replays": s.Replays, "decode_errors": s.DecodeErrors, "malformed": s.Malformed, "strangers": s.Strangers, "panics": s.Panics,
+		"duplicates": s.Duplicates, "dropped": s.Drops, "stale": s.Stale, "replays": s.Replays, "backfilled": s.Backfilled, "decode_errors": s.DecodeErrors, "malformed": s.Malformed, "strangers": s.Strangers, "panics": s.Panics,
 		"replay_errors": s.ReplayErrors, "unknown_parents": s.UnknownParents, "unknown_blocks": s.UnknownBlocks,
 		"refused": s.Refused, "unresolved": s.Unresolved, "other_block_size": s.OtherBlockSize, "elsewhere": s.Elsewhere,
 		"orphans_attached": s.OrphansAttached, "orphans_dropped": s.OrphansDropped, "parents_shown": s.Stems, "parents_dropped": s.StemsDropped,

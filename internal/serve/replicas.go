@@ -6,9 +6,13 @@ import (
 	"sync"
 	"time"
 
+	"go.uber.org/zap"
 	"google.golang.org/grpc"
 
 	"github.com/sightline-router/sightline/extproc"
+	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/indexer/source/bus"
+	"github.com/sightline-router/sightline/indexer/stream"
 	"github.com/sightline-router/sightline/router"
 	"github.com/sightline-router/sightline/router/peers"
 )
@@ -71,6 +75,42 @@ func (p *replicas) heard() func() (int, time.Duration) {
 	return p.Heard
 }
 
+// backfill has a rank's source ask other replicas for what its worker cannot tell any more.
+func (p *replicas) backfill(o *stream.Options, worker string, rank int, log *zap.Logger) {
+	if p == nil {
+		return
+	}
+	o.Source = &stream.Backfill{Source: o.Source, Ask: func(ctx context.Context) (at stream.Position, all kvevent.Batch, ok bool, err error) {
+		message, err := p.AskHeld(ctx, worker, rank)
+		if err != nil || message == nil {
+			return at, all, false, err
+		}
+		if at, all, err = bus.ReadHeld(message); err != nil {
+			log.Warn("what another replica holds of a worker cannot be read; the worker's own replay has to do", zap.String("worker", worker), zap.Error(err))
+			return at, all, false, nil
+		}
+		log.Info("another replica told what a worker holds, as the worker's own replay begins too late", zap.String("worker", worker), zap.Int("rank", rank), zap.Int("bytes", len(message)))
+		return at, all, true, nil
+	}}
+}
+
+// heldTime is how long a feed may be too busy to say what it holds.
+const heldTime = time.Second / 2
+
+// held is peers.Exchange.Held.
+func (s *sources) held(ctx context.Context, worker string, rank int) []byte {
+	ctx, cancel := context.WithTimeout(ctx, heldTime)
+	defer cancel()
+	for _, slot := range s.set.Slots() {
+		if slot.Worker.Name == worker && slot.Rank == rank && slot.Feed != nil {
+			if h, err := slot.Feed.Held(ctx); err == nil {
+				return bus.AppendHeld(nil, &h)
+			}
+		}
+	}
+	return nil
+}
+
 // services registers what other replicas call.
 func (p *replicas) services() func(grpc.ServiceRegistrar) {
 	if p == nil || p.direct == nil {
@@ -85,6 +125,7 @@ func (p *replicas) start(ctx context.Context, r *running, srv *extproc.Server) e
 		return nil
 	}
 	p.Start(r.router, srv.Reported)
+	p.Held = r.sources.held
 	access, err := r.cfg.Replicas.Access.Open(r.log)
 	if err != nil {
 		return fmt.Errorf("replicas: %w", err)

@@ -144,7 +144,7 @@ func (s *Server) Run(stopped context.Context) error {
 	}
 	defer decisions.Close()
 	r := s.decider(ctx, decisions)
-	if r.sources, err = startSources(ctx, &s.now, r.nurse, r.members()); err != nil {
+	if r.sources, err = startSources(ctx, &s.now, r.nurse, r.peers, r.members()); err != nil {
 		return err
 	}
 	defer r.sources.close()

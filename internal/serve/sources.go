@@ -34,10 +34,13 @@ func (s *sources) listen(wc *config.Worker, drain *trtllm.Drain, slot *fleet.Slo
 	case wc.Events.ZMQ != "":
 		slot.Early = class.Rules().StoredEarly && wc.Events.Load == ""
 		addr, _ := netip.ParseAddrPort(wc.Addr)
-		err = hearSockets(o, wc.Events, publisherOf(wc, addr), rank, s.decoder(wc))
+		if err = hearSockets(o, wc.Events, publisherOf(wc, addr), rank, s.decoder(wc)); wc.Events.Replay != "" {
+			s.peers.backfill(o, slot.Worker.Name, slot.Rank, s.log)
+		}
 	case wc.Events.Auto:
 		o.Decoder, o.Idle = s.decoder(wc), idleTime
 		o.Source, err = s.asked(slot.Worker.Addr, class.Rules(), rank, wc.Ranks, class.BlockSize)
+		s.peers.backfill(o, slot.Worker.Name, slot.Rank, s.log)
 	case wc.Events.NATS:
 		// A message that the stream takes while the consumer begins may pass it by (nats-server 2.15): it is asked for.
 		o.Source, o.Decoder, o.Turns, o.Idle = s.nats.Source(slot.Worker.Name, rank), new(bus.Decoder), s.turns, idleTime

@@ -37,6 +37,7 @@ type sources struct {
 	turns   chan struct{}          // agents' snapshots that are here at once
 	nurse   *vitals.Nurse
 	as      *secure.Client // how workers are spoken to, or nil
+	peers   *replicas      // who may know what a worker tells no more; nil: nobody
 	set     *members.Set
 	longest atomic.Int64 // ns, that a prediction was made for, ever
 
@@ -71,9 +72,9 @@ type follower struct {
 
 // startSources takes up the workers of a configuration and starts the finders of the others. o says who is told of them.
 // Close what it gives.
-func startSources(ctx context.Context, now *atomic.Pointer[state], nurse *vitals.Nurse, o members.Options) (s *sources, err error) {
+func startSources(ctx context.Context, now *atomic.Pointer[state], nurse *vitals.Nurse, peers *replicas, o members.Options) (s *sources, err error) {
 	cfg := &now.Load().cfg
-	s = &sources{now: now, nurse: nurse, log: o.Log, keep: o.Audit != nil, turns: make(chan struct{}, snapshotsAtOnce)}
+	s = &sources{now: now, nurse: nurse, peers: peers, log: o.Log, keep: o.Audit != nil, turns: make(chan struct{}, snapshotsAtOnce)}
 	s.ctx, s.stop = context.WithCancel(ctx)
 	if s.as, err = cfg.WorkerAccess.Open(o.Log); err != nil {
 		return nil, fmt.Errorf("worker_access: %w", err)

@@ -12,6 +12,7 @@
 //	wire.go    the bytes of a message
 //	direct.go  the Line without NATS, and while that is away: a gRPC stream to each
 //	holders.go questions to a replica that holds another part of the index, at once
+//	held.go    questions for all that a worker holds, where the worker cannot tell that any more
 package peers
 
 import (
@@ -75,8 +76,15 @@ type Exchange struct {
 	lines atomic.Pointer[[]Line] // nil: Run has not begun
 	asked questions
 
-	entries, questions *prometheus.CounterVec
-	unlisted           atomic.Bool // a message that cannot be read was logged
+	// Held, if set before Run, gives all that is held of a worker's rank (-1: it has none), for another replica; nil: that is not known.
+	Held     func(ctx context.Context, worker string, rank int) []byte
+	began    time.Time
+	asks     chan heldQuestion // of others, that wait for their answer
+	gathers  chan struct{}     // one for each answer that comes here
+	gathered gathering
+
+	entries, questions, handovers *prometheus.CounterVec
+	unlisted                      atomic.Bool // a message that cannot be read was logged
 }
 
 type peer struct {
@@ -94,7 +102,10 @@ type entry struct {
 
 // New makes the end of the replica of a name. Run it; until then nothing is sent.
 func New(own string, log *zap.Logger, metrics prometheus.Registerer) *Exchange {
-	x := &Exchange{own: own, log: log, out: make(chan entry, waiting), seed: maphash.MakeSeed(), peers: make(map[string]*peer),
+	x := &Exchange{own: own, log: log, out: make(chan entry, waiting), seed: maphash.MakeSeed(), peers: make(map[string]*peer), began: time.Now(),
+		asks: make(chan heldQuestion, heldWait), gathers: make(chan struct{}, heldAtOnce), gathered: gathering{open: make(map[uint64]*pieces)},
+		handovers: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "peer_handovers_total",
+			Help: "What replicas tell each other of all that a worker holds, where it cannot tell that any more itself. Asked here: taken, nobody (has it), late; asked by another: told, not held (wholly), too large (32 MiB at most), busy."}, []string{"what"}),
 		entries: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "peer_entries_total",
 			Help: "What replicas tell each other, by what became of it: sent, dropped (no room, or the line is away; the next state puts it right), taken, unread (messages that cannot be read), too many replicas (messages of those beyond 256); reports sent to the replica that decided, reports taken."}, []string{"what"}),
 		questions: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "part_questions_total",
@@ -105,10 +116,13 @@ func New(own string, log *zap.Logger, metrics prometheus.Registerer) *Exchange {
 	for _, what := range []string{"answered", "late", "nobody"} {
 		x.questions.WithLabelValues(what)
 	}
+	for _, what := range []string{"taken", "nobody", "late", "told", "not held", "too large", "busy"} {
+		x.handovers.WithLabelValues(what)
+	}
 	gauge := func(name, help string, get func() float64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "sightline", Name: name, Help: help}, get)
 	}
-	metrics.MustRegister(x.entries, x.questions,
+	metrics.MustRegister(x.entries, x.questions, x.handovers,
 		gauge("peers", "Other replicas that this one shares with.", func() float64 { return float64(x.known.Load()) }),
 		gauge("peer_age_seconds", "How long nothing has come of the replica that was heard longest ago; beyond 1.25 s it is gone.", func() float64 { _, ago := x.Heard(); return ago.Seconds() }),
 		gauge("peer_requests", "Other replicas' requests that count here as in flight.", func() float64 {
@@ -170,6 +184,9 @@ func (x *Exchange) Run(ctx context.Context, lines ...Line) {
 	states, flush := time.NewTicker(stateEvery), time.NewTimer(0)
 	defer states.Stop()
 	x.lines.Store(&lines)
+	var answers sync.WaitGroup
+	defer answers.Wait()
+	answers.Go(func() { x.tellHeld(ctx, lines) })
 	x.send(lines, true)
 	for {
 		select {
@@ -302,9 +319,13 @@ func (x *Exchange) Take(message []byte) {
 	}
 	if err == nil {
 		err = guard.Call(func() error {
-			question, err := x.from(from, entries)
-			if lines := x.lines.Load(); question != nil && lines != nil { // what cannot be sent is late there
+			question, held, err := x.from(from, entries)
+			lines := x.lines.Load()
+			if question != nil && lines != nil { // what cannot be sent is late there
 				_ = x.say(*lines, from, appendHolders(head(x.own), question.number, x.router.Holders(question.locals)), false)
+			}
+			if held != nil && lines != nil {
+				x.wonders(*lines, *held)
 			}
 			return err
 		})
@@ -318,17 +339,17 @@ func (x *Exchange) Take(message []byte) {
 }
 
 // from takes a replica's entries. A question is a message of its own; of several in one the last is answered.
-func (x *Exchange) from(name string, entries []byte) (question *asked, err error) {
+func (x *Exchange) from(name string, entries []byte) (question *asked, held *heldQuestion, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	p := x.peers[name]
 	if p == nil {
 		if len(entries) > 0 && entries[0] == kindBye {
-			return nil, nil
+			return nil, nil, nil
 		}
 		if len(x.peers) >= mostPeers {
 			x.entries.WithLabelValues("too many replicas").Inc()
-			return nil, nil
+			return nil, nil, nil
 		}
 		p = &peer{streams: make(map[uint64]struct{})}
 		x.peers[name] = p
@@ -351,8 +372,10 @@ func (x *Exchange) from(name string, entries []byte) (question *asked, err error
 		part:    func(part indexer.Part) { p.part = part },
 		ask:     func(q asked) { question = &q },
 		holders: func(number uint64, list []router.Holder) { x.asked.end(number, name, list) },
+		askHeld: func(q heldQuestion) { q.from = name; held = &q },
+		piece:   func(p *piece) { x.gathered.take(name, p) },
 	})
-	return question, err
+	return question, held, err
 }
 
 // stream is what a log stream of another replica's is called here: 0 where there are too many.

@@ -140,7 +140,7 @@ func known(n int, of ...*replica) func() bool {
 func TestPeersAreBounded(t *testing.T) {
 	x := New("AAAAAAAA", zap.NewNop(), prometheus.NewRegistry())
 	for i := range mostPeers + 3 {
-		if _, err := x.from(fmt.Sprint(i), nil); err != nil {
+		if _, _, err := x.from(fmt.Sprint(i), nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -370,6 +370,8 @@ func TestWire(t *testing.T) {
 	part, question, holders := indexer.Part{Number: 2, Of: 3}, asked{7, []uint64{1, 1 << 63}}, []router.Holder{{Worker: "w1", Rank: -1, Blocks: 9, GPU: 9}, {Worker: "w2", Rank: 3, Blocks: 1, GPU: 1}}
 	tiers := []router.Holder{{Worker: "w1", Rank: -1, Blocks: 9, GPU: 4}}
 	m = appendHolders(appendHolders(appendAsk(appendPart(m, part), question.number, question.locals), 8, holders), 9, tiers)
+	wonders, onePiece := heldQuestion{number: 4, worker: "w1", rank: -1}, &piece{4, 3, 9, []byte("abc")}
+	m = appendPiece(appendAskHeld(m, &wonders), onePiece)
 	read := func(m []byte) (got []any, err error) {
 		from, entries, err := sender(m)
 		if err != nil {
@@ -378,9 +380,10 @@ func TestWire(t *testing.T) {
 		got = append(got, from)
 		return got, each(entries, &taken{shared: func(s *router.Shared) { got = append(got, s) }, report: func(o router.Outcome) { got = append(got, o) },
 			state: func(open []router.Shared) { got = append(got, open) }, bye: func() { got = append(got, "bye") },
-			part: func(p indexer.Part) { got = append(got, p) }, ask: func(q asked) { got = append(got, q) }, holders: func(number uint64, list []router.Holder) { got = append(got, number, list) }})
+			part: func(p indexer.Part) { got = append(got, p) }, ask: func(q asked) { got = append(got, q) }, holders: func(number uint64, list []router.Holder) { got = append(got, number, list) },
+			askHeld: func(q heldQuestion) { got = append(got, q) }, piece: func(p *piece) { got = append(got, p) }})
 	}
-	want := []any{"AAAAAAAA", given, counted, &router.Shared{Kind: router.Over, Number: 5}, &router.Shared{Kind: router.Broken, Number: 6}, report, open, pairs, "bye", part, question, uint64(8), holders, uint64(9), tiers}
+	want := []any{"AAAAAAAA", given, counted, &router.Shared{Kind: router.Over, Number: 5}, &router.Shared{Kind: router.Broken, Number: 6}, report, open, pairs, "bye", part, question, uint64(8), holders, uint64(9), tiers, wonders, onePiece}
 	if got, err := read(m); err != nil || !reflect.DeepEqual(got, want) {
 		t.Fatalf("%v: %+v\nwant %+v", err, got, want)
 	}
@@ -399,10 +402,11 @@ func TestWire(t *testing.T) {
 
 func FuzzTake(f *testing.F) {
 	f.Add(appendShared(head("AAAAAAAA"), &router.Shared{Answers: 2, Tenant: "t", Number: 7, Worker: "w1", Rank: -1, Locals: []uint64{1}}))
+	f.Add(appendPiece(appendAskHeld(head("AAAAAAAA"), &heldQuestion{number: 4, worker: "w1"}), &piece{4, 3, 9, []byte("abc")}))
 	f.Fuzz(func(_ *testing.T, m []byte) {
 		if _, entries, err := sender(m); err == nil {
 			_ = each(entries, &taken{shared: func(*router.Shared) {}, report: func(router.Outcome) {}, state: func([]router.Shared) {}, bye: func() {},
-				part: func(indexer.Part) {}, ask: func(asked) {}, holders: func(uint64, []router.Holder) {}})
+				part: func(indexer.Part) {}, ask: func(asked) {}, holders: func(uint64, []router.Holder) {}, askHeld: func(heldQuestion) {}, piece: func(*piece) {}})
 		}
 	})
 }

@@ -26,6 +26,8 @@ import (
 //	given   10 | answers | fetched: from lower tiers, from another worker | model, tenant | as 1: of a request for several answers, that
 //	           fetches blocks, or that fair shares count; unknown to 0.1.0
 //	holders 12 | as 9, each with its GPU's blocks: where lower tiers have some; unknown to 0.1.0
+//	askHeld 13 | question | worker, rank; a message of its own, unknown to 0.1.0
+//	piece   14 | question | where it begins | of how many bytes | n, bytes: of the answer, also a message of its own
 //
 // Numbers are varints; a rank is one more than it is, a text has its length before it. A message is one process's word on what
 // is its own, so nothing in it names another sender.
@@ -53,6 +55,8 @@ const (
 	kindCounted = 10
 	kindPairs   = 11
 	kindTiers   = 12
+	kindAskHeld = 13
+	kindPiece   = 14
 
 	flagTold     = 1
 	flagAnswered = 1
@@ -133,6 +137,15 @@ func appendHolders(b []byte, question uint64, list []router.Holder) []byte {
 		}
 	}
 	return b
+}
+
+func appendAskHeld(b []byte, q *heldQuestion) []byte {
+	return number(text(binary.AppendUvarint(append(b, kindAskHeld), q.number), q.worker), q.rank+1)
+}
+
+func appendPiece(b []byte, p *piece) []byte {
+	b = number(number(binary.AppendUvarint(append(b, kindPiece), p.number), p.at), p.total)
+	return append(number(b, len(p.bytes)), p.bytes...)
 }
 
 func appendState(b []byte, open []router.Shared, whole bool) []byte {
@@ -324,6 +337,15 @@ func each(entries []byte, t *taken) error {
 			if question, list := r.holders(kind); !r.bad {
 				t.holders(question, list)
 			}
+		case kindAskHeld:
+			if q := (heldQuestion{number: uint64(r.number()), worker: r.text(), rank: r.rank()}); !r.bad {
+				t.askHeld(q)
+			}
+		case kindPiece:
+			p := &piece{number: uint64(r.number()), at: r.number(), total: r.number()}
+			if p.bytes = r.take(r.count(mostBytes, 1)); !r.bad {
+				t.piece(p)
+			}
 		default:
 			r.bad = true
 		}
@@ -344,4 +366,7 @@ type taken struct {
 	part    func(indexer.Part)
 	ask     func(asked)
 	holders func(uint64, []router.Holder)
+
+	askHeld func(heldQuestion)
+	piece   func(*piece)
 }

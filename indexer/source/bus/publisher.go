@@ -544,11 +544,7 @@ func (p *Publisher) save(ctx context.Context, s *snapshot) {
 	ctx, cancel := context.WithTimeout(ctx, snapshotTime)
 	defer cancel()
 	b := s.of.head.append(nil, slices.ContainsFunc(s.rest, func(e kvevent.Event) bool { return e.Kind == kvevent.Lost }))
-	b = appendEvent(b, &kvevent.Event{Kind: kvevent.Cleared}, false)
-	for _, e := range indexer.Events(s.blocks) {
-		e.BlockSize = s.blockSize
-		b = appendEvent(b, &e, false)
-	}
+	b = appendBlocks(b, s.blocks, s.blockSize)
 	for i := range s.rest {
 		b = appendEvent(b, &s.rest[i], false)
 	}

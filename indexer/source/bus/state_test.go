@@ -28,5 +28,6 @@ func FuzzState(f *testing.F) {
 		var d Decoder
 		_, _ = d.Decode(message)
 		_, _ = readHead(message)
+		_, _, _ = ReadHeld(message)
 	})
 }

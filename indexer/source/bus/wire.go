@@ -28,7 +28,9 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/indexer/stream"
 )
 
 // A message, little endian:
@@ -132,6 +134,37 @@ func appendEvent(b []byte, e *kvevent.Event, tokens bool) []byte {
 		b = appendText(b, m.Name)
 	}
 	return b
+}
+
+// appendBlocks appends the events by which a worker holds these and nothing else.
+func appendBlocks(b []byte, blocks []indexer.Block, size int) []byte {
+	b = appendEvent(b, &kvevent.Event{Kind: kvevent.Cleared}, false)
+	for _, e := range indexer.Events(blocks) {
+		e.BlockSize = size
+		b = appendEvent(b, &e, false)
+	}
+	return b
+}
+
+// AppendHeld appends a message of all that a worker-rank holds, as one Sightline tells it another.
+func AppendHeld(b []byte, h *stream.Held) []byte {
+	own := head{next: h.At.Next, sum: h.At.Sum}
+	if h.At.Recurrent {
+		own.flags = flagRecurrent
+	}
+	return appendBlocks(own.append(b, false), h.Blocks, h.BlockSize)
+}
+
+// ReadHeld reads one. The batch lives in b and in memory of its own.
+func ReadHeld(b []byte) (at stream.Position, all kvevent.Batch, err error) {
+	h, err := readHead(b)
+	if err == nil {
+		all, err = new(Decoder).Decode(b)
+	}
+	if err == nil && (h.flags&^flagRecurrent != 0 || len(all.Events) == 0 || all.Events[0].Kind != kvevent.Cleared) {
+		err = errors.New("a message that is not of all that a worker holds")
+	}
+	return stream.Position{Next: h.next, Sum: h.sum, Recurrent: all.Recurrent}, all, err
 }
 
 func appendWords(b []byte, words []uint64) []byte {

@@ -9,7 +9,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sightline-router/sightline/indexer"
 	"github.com/sightline-router/sightline/indexer/kvevent"
+	"github.com/sightline-router/sightline/indexer/stream"
 )
 
 func TestWire(t *testing.T) {
@@ -175,5 +177,32 @@ func TestPreviousRelease(t *testing.T) {
 		if _, err := d.Decode(b); err == nil {
 			t.Errorf("version %d is read", other)
 		}
+	}
+}
+
+// All that a worker holds comes out as it went in; a message that is not that is refused.
+func TestHeldMessage(t *testing.T) {
+	h := stream.Held{At: stream.Position{Next: 8, Sum: 9, Recurrent: true}, BlockSize: 16, Blocks: []indexer.Block{
+		{Local: 1, EngineHash: 2, Parent: -1, Copies: [indexer.Tiers]uint8{1}}, {Local: 3, EngineHash: 4, Parent: 0, Copies: [indexer.Tiers]uint8{2}}}}
+	at, all, err := ReadHeld(AppendHeld(nil, &h))
+	if err != nil || at != h.At || !all.Stands || all.Partial || !all.Recurrent {
+		t.Fatalf("%+v %+v %v", at, all, err)
+	}
+	want := kvevent.Event{Kind: kvevent.Stored, BlockSize: 16, HasParent: true, Parent: 2, EngineHashes: []uint64{4}, Locals: []uint64{3}}
+	if n := len(all.Events); n != 4 || all.Events[0].Kind != kvevent.Cleared || !reflect.DeepEqual(all.Events[2], want) || !reflect.DeepEqual(all.Events[3], want) {
+		t.Errorf("%+v", all.Events)
+	}
+	for i := range headBytes + 2 { // up to the clear
+		if _, _, err := ReadHeld(AppendHeld(nil, &h)[:i]); err == nil {
+			t.Errorf("%d bytes are read", i)
+		}
+	}
+	partial := (&head{flags: flagPartial}).append(nil, false)
+	if _, _, err := ReadHeld(appendBlocks(partial, h.Blocks, 16)); err == nil {
+		t.Error("a part is read as all")
+	}
+	e := kvevent.Event{Kind: kvevent.Removed, EngineHashes: []uint64{1}}
+	if _, _, err := ReadHeld(appendEvent((&head{}).append(nil, false), &e, false)); err == nil {
+		t.Error("a change is read as all")
 	}
 }

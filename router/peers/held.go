@@ -1,0 +1,203 @@
+package peers
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+)
+
+// A replica that joins a worker late, and that the worker cannot tell all any more, asks the others for all that it holds. An answer
+// comes in pieces, in order, as a message has its limit; what they are is not this package's to know.
+//
+//	AskHeld ─ askHeld: worker, rank ─▶ Take ─▶ queue ─▶ tellHeld: Exchange.Held ─ piece, piece … ─▶ Take ─▶ AskHeld
+const (
+	mostHeld   = 32 << 20 // bytes of an answer: about 1.5 million blocks
+	heldAtOnce = 2        // answers that come here at once
+	heldWait   = 4        // questions that wait for their answer there; who finds no room is told that there is none
+	pieceBytes = roomy
+	pieceTime  = time.Second           // without a piece, and the answer is given up
+	piecePause = time.Millisecond      // between two of them: what is sent for decisions goes first
+	firstWord  = 3 * time.Second       // after the start nobody may be known yet
+	look       = 50 * time.Millisecond // how often it is looked for them until then
+)
+
+var errHeldLate = errors.New("another Sightline's answer did not come to its end")
+
+// gathering are the answers that come in.
+type gathering struct {
+	mu   sync.Mutex
+	last uint64
+	open map[uint64]*pieces
+}
+
+// pieces are what has come of one answer.
+type pieces struct {
+	from string
+	got  []byte
+	more chan bool // a piece has come; false: it was the last
+}
+
+// heldQuestion is another replica's.
+type heldQuestion struct {
+	from   string
+	number uint64
+	worker string
+	rank   int
+}
+
+// piece is a part of an answer. Of one that says nothing is held total is 0.
+type piece struct {
+	number    uint64
+	at, total int
+	bytes     []byte
+}
+
+// AskHeld asks the others, one after another, for all that they hold of a worker's rank (-1: it has none): what their Held gives. nil:
+// nobody has that. An error: an answer was begun, or there was no time for one.
+func (x *Exchange) AskHeld(ctx context.Context, worker string, rank int) (held []byte, err error) {
+	what := "nobody"
+	defer func() { x.handovers.WithLabelValues(what).Inc() }()
+	select {
+	case x.gathers <- struct{}{}:
+		defer func() { <-x.gathers }()
+	case <-ctx.Done():
+		what = "late"
+		return nil, ctx.Err()
+	}
+	for x.known.Load() == 0 && time.Since(x.began) < firstWord {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(look):
+		}
+	}
+	lines := x.lines.Load()
+	if lines == nil {
+		return nil, nil
+	}
+	for _, to := range x.alike() {
+		held, err = x.gather(ctx, *lines, heldQuestion{from: to, worker: worker, rank: rank})
+		if err != nil {
+			what = "late"
+		} else if held != nil {
+			what = "taken"
+			return held, nil
+		}
+	}
+	return nil, err
+}
+
+// alike are the replicas whose index has the same part.
+func (x *Exchange) alike() (names []string) {
+	own := x.router.Part()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for name, p := range x.peers {
+		if p.part == own || p.part.Of < 2 && own.Of < 2 {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// gather asks one replica.
+func (x *Exchange) gather(ctx context.Context, lines []Line, q heldQuestion) ([]byte, error) {
+	g, one := &x.gathered, &pieces{from: q.from, more: make(chan bool, 1)}
+	g.mu.Lock()
+	g.last++
+	q.number = g.last
+	g.open[q.number] = one
+	g.mu.Unlock()
+	defer func() {
+		g.mu.Lock()
+		delete(g.open, q.number)
+		g.mu.Unlock()
+	}()
+	if x.say(lines, q.from, appendAskHeld(head(x.own), &q), false) != nil {
+		return nil, nil
+	}
+	for {
+		select {
+		case more := <-one.more:
+			if !more {
+				return one.got, nil
+			}
+		case <-time.After(pieceTime):
+			return nil, errHeldLate
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// take adds a piece to its answer. One that does not fit ends the answer late.
+func (g *gathering) take(from string, p *piece) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	one := g.open[p.number]
+	if one == nil || one.from != from || p.at != len(one.got) || p.total > mostHeld || p.at+len(p.bytes) > p.total || len(p.bytes) == 0 && p.total > 0 {
+		return
+	}
+	one.got = append(one.got, p.bytes...)
+	more := len(one.got) < p.total
+	if !more {
+		delete(g.open, p.number) // nothing is added to what is read now
+	}
+	select {
+	case <-one.more: // of the piece before, which nobody has looked at yet
+	default:
+	}
+	one.more <- more // which nobody else sends
+}
+
+// wonders queues another's question.
+func (x *Exchange) wonders(lines []Line, q heldQuestion) {
+	select {
+	case x.asks <- q:
+	default:
+		x.handovers.WithLabelValues("busy").Inc()
+		_ = x.say(lines, q.from, appendPiece(head(x.own), &piece{number: q.number}), false)
+	}
+}
+
+// tellHeld answers the questions, until ctx ends.
+func (x *Exchange) tellHeld(ctx context.Context, lines []Line) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case q := <-x.asks:
+			var held []byte
+			if x.Held != nil {
+				held = x.Held(ctx, q.worker, q.rank)
+			}
+			what := "told"
+			if held == nil {
+				what = "not held"
+			} else if len(held) > mostHeld {
+				what, held = "too large", nil
+			}
+			x.handovers.WithLabelValues(what).Inc()
+			x.tell(ctx, lines, &q, held)
+		}
+	}
+}
+
+// tell sends an answer. What finds no room on the line is sent again, for as long as the other one waits.
+func (x *Exchange) tell(ctx context.Context, lines []Line, q *heldQuestion, held []byte) {
+	for at, failed := 0, time.Duration(0); ctx.Err() == nil; {
+		end := min(at+pieceBytes, len(held))
+		err := x.say(lines, q.from, appendPiece(head(x.own), &piece{q.number, at, len(held), held[at:end]}), false)
+		if err == nil {
+			if at, failed = end, 0; at == len(held) {
+				return
+			}
+		} else if failed += piecePause; failed > pieceTime {
+			return
+		}
+		time.Sleep(piecePause)
+	}
+}

@@ -1,0 +1,121 @@
+package peers
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/sightline-router/sightline/indexer"
+)
+
+func told(of byte, n int) func(context.Context, string, int) []byte {
+	return func(_ context.Context, worker string, rank int) []byte {
+		if worker != "w1" || rank != -1 {
+			return nil
+		}
+		return bytes.Repeat([]byte{of}, n)
+	}
+}
+
+func (h *hall) joinHolding(t *testing.T, part indexer.Part, held func(context.Context, string, int) []byte) *replica {
+	t.Helper()
+	r := h.joinWith(t, part)
+	r.Held = held
+	return r
+}
+
+// What one replica holds of a worker another gets whole, in pieces; who holds nothing, too much or another part is passed over.
+func TestHeldIsHandedOver(t *testing.T) {
+	for _, n := range []int{1, pieceBytes - 1, pieceBytes, 5*pieceBytes + 7, mostHeld} {
+		h := &hall{}
+		a, b := h.joinHolding(t, indexer.Part{}, told('b', n)), h.join(t)
+		eventually(t, "they hear each other", known(1, a, b))
+		if got, err := b.AskHeld(t.Context(), "w1", -1); err != nil || !bytes.Equal(got, bytes.Repeat([]byte{'b'}, n)) {
+			t.Fatalf("of %d bytes %d: %v", n, len(got), err)
+		}
+		if got, err := b.AskHeld(t.Context(), "w1", 0); got != nil || err != nil {
+			t.Errorf("of a rank that is not held %d: %v", len(got), err)
+		}
+		if len(b.gathered.open) != 0 {
+			t.Errorf("%d answers still expected", len(b.gathered.open))
+		}
+	}
+	h := &hall{}
+	large, other, none := h.joinHolding(t, indexer.Part{}, told('l', mostHeld+1)), h.joinHolding(t, indexer.Part{Number: 1, Of: 2}, told('o', 5)), h.join(t)
+	eventually(t, "they hear each other", known(2, large, other, none))
+	eventually(t, "its part is told", func() bool { return len(none.alike()) == 1 })
+	if got, err := none.AskHeld(t.Context(), "w1", -1); got != nil || err != nil {
+		t.Errorf("%d bytes %q: %v", len(got), got[:min(len(got), 1)], err)
+	}
+	if n := testutil.ToFloat64(large.handovers.WithLabelValues("too large")); n != 1 {
+		t.Errorf("too large: %v", n)
+	}
+	if n := testutil.ToFloat64(none.handovers.WithLabelValues("nobody")); n != 1 {
+		t.Errorf("nobody: %v", n)
+	}
+}
+
+// A replica alone, or before one that says nothing, waits no longer than it says.
+func TestHeldIsNotWaitedFor(t *testing.T) {
+	h := &hall{}
+	alone := h.join(t)
+	alone.began = time.Now().Add(-firstWord)
+	if got, err := alone.AskHeld(t.Context(), "w1", -1); got != nil || err != nil {
+		t.Errorf("alone: %v %v", got, err)
+	}
+	mute := h.joinHolding(t, indexer.Part{}, func(ctx context.Context, _ string, _ int) []byte { <-ctx.Done(); return nil })
+	eventually(t, "they hear each other", known(1, mute, alone))
+	began := time.Now()
+	if got, err := alone.AskHeld(t.Context(), "w1", -1); got != nil || err == nil || time.Since(began) > 3*pieceTime {
+		t.Errorf("of one that says nothing: %v %v after %v", got, err, time.Since(began))
+	}
+	for range heldWait + 2 { // one is being answered
+		mute.wonders([]Line{h}, heldQuestion{from: alone.own})
+	}
+	if n := testutil.ToFloat64(mute.handovers.WithLabelValues("busy")); n < 1 {
+		t.Errorf("%v turned away", n)
+	}
+	for range heldAtOnce {
+		alone.gathers <- struct{}{}
+	}
+	ctx, stop := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer stop()
+	if _, err := alone.AskHeld(ctx, "w1", -1); err == nil {
+		t.Error("a third answer at once")
+	}
+}
+
+// Pieces that were not asked for, of others, out of order or beyond the limit change nothing.
+func TestHostilePieces(t *testing.T) {
+	g := gathering{open: make(map[uint64]*pieces)}
+	fresh := func() *pieces {
+		g.open[1] = &pieces{from: "a", more: make(chan bool, 1)}
+		return g.open[1]
+	}
+	for i, p := range []struct {
+		from string
+		piece
+	}{
+		{"b", piece{1, 0, 1, []byte{1}}}, {"a", piece{2, 0, 1, []byte{1}}}, {"a", piece{1, 1, 2, []byte{1}}}, {"a", piece{1, 0, 1, []byte{1, 2}}},
+		{"a", piece{1, 0, mostHeld + 1, []byte{1}}}, {"a", piece{1, 0, 5, nil}},
+	} {
+		if one := fresh(); true {
+			g.take(p.from, &p.piece)
+			if len(one.got) > 0 || len(one.more) > 0 {
+				t.Errorf("%d: taken", i)
+			}
+		}
+	}
+	one := fresh()
+	for i := range 3 { // that nobody looks at meanwhile
+		g.take("a", &piece{1, i, 3, fmt.Append(nil, i)})
+	}
+	g.take("a", &piece{1, 3, 4, []byte{1}})
+	if string(one.got) != "012" || <-one.more {
+		t.Errorf("%q", one.got)
+	}
+}
