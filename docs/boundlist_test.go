@@ -87,7 +87,7 @@ var unbounded = map[string]string{
 	"a pool, which a garbage collection empties": "prompt/template.Template.states router.Router.scratch",
 	"the last 64": "router/audit.Auditor.recent",
 	"one, as other replicas' questions are answered one after another": "indexer/stream.Feed.asking",
-	"as many as may send to it, and each sends once": "internal/serve.replicas.done internal/serve.running.done",
+	"as many as may send to it, and each sends once":                   "internal/serve.replicas.done internal/serve.running.done",
 	"as many as cores": "mmhash/digest.Hasher.done mmhash/digest.Hasher.work",
 	"1,024 log streams of a replica, the others as one": "router/peers.peer.streams",
 }
