@@ -23,11 +23,11 @@ import (
 //	                                        /snapshots/<commit>/   links into …
 //	                                        /blobs/                … the files
 //
-// named by the folder of links, by the models--… folder, or by the cache itself (hub, or the directory that has it) with
-// the repository's name in engine_model. In the two last forms the revision is looked up at each look, so that a download
-// of a newer one is followed.
+// given as the directory of links, as the models--… directory, or as the cache itself (hub, or the directory above it) with the
+// repository's name in engine_model. In the last two forms every look resolves the revision again, so that the download of a newer
+// one is followed.
 
-// repository finds the directory of files that dir stands for.
+// repository returns the directory that holds the model's files, for any of these forms of dir.
 func repository(dir string, s Server) (string, error) {
 	info, err := os.Stat(dir)
 	if err != nil {
@@ -54,8 +54,8 @@ func repository(dir string, s Server) (string, error) {
 	return snapshot(repo, s.Revision)
 }
 
-// snapshot finds a revision: a branch or a tag by its file below refs, a commit by its own name. Without a revision it
-// is main, or the only one that there is.
+// snapshot returns the directory of a revision: a branch or tag by its file below refs, a commit by its own name. Without a
+// revision it takes main, or the only snapshot there is.
 func snapshot(repo, revision string) (string, error) {
 	want := cmp.Or(revision, "main")
 	if !filepath.IsLocal(want) {
@@ -95,18 +95,18 @@ func globQuoted(dir string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(dir)
 }
 
-// state is a model directory at one look: where it is, and its files by name, size and time. Two equal states load to
-// the same model.
+// state describes a model directory at one look: its path, and its files by name, size and time. Equal states load to the same
+// model.
 type state struct {
 	dir   string
 	files []fileState
 	err   string // why it cannot be read
-	key   string // the Server's key that this is about; "": the directory
+	key   string // the Server's key at fault; "": the directory itself
 }
 
 type fileState struct {
-	name string // below the directory
-	file string // to open
+	name string // relative to the directory
+	file string // the path to open
 	size int64
 	at   time.Time
 }
@@ -117,11 +117,11 @@ func (s *state) equal(t *state) bool {
 	})
 }
 
-// maxFiles bounds the entries of a model directory that are looked at.
+// maxFiles bounds the entries of a model directory that one look reads.
 const maxFiles = 4096
 
-// inspect finds the directory and the files that a model is read from. A link to nothing and a Git LFS pointer are errors:
-// the loaders would take the first as a file that the model does not have.
+// inspect finds the directory and lists the files that a model is read from. A dangling link and a Git LFS pointer are errors: the
+// loaders would treat the first as a file that the model does not have.
 func inspect(dir string, s Server) (st state) {
 	at, err := repository(dir, s)
 	if err == nil {
@@ -182,10 +182,10 @@ func (st *state) add(name, file string) error {
 	return nil
 }
 
-// Matters tells whether prompts depend on a file of this name in a model directory; those of weights do not count.
+// Matters reports whether prompts depend on a file of this name in a model directory. Weights do not matter.
 func Matters(name string) bool {
 	switch {
-	case strings.HasSuffix(name, ".index.json"): // of weights
+	case strings.HasSuffix(name, ".index.json"): // the index of weight shards
 		return false
 	case strings.HasPrefix(name, "tokenizer.model"), name == "merges.txt", name == "tiktoken.model":
 		return true
@@ -197,14 +197,15 @@ func Matters(name string) bool {
 	return false
 }
 
-// lfsMagic begins what Git leaves in place of a large file that was not downloaded (git-lfs specification, version 1).
+// lfsMagic is the beginning of the file that Git leaves in place of a large one that was not downloaded (git-lfs specification,
+// version 1).
 const lfsMagic = "version https://git-lfs"
 
 // IsLFSPointer tells whether a file's content is such a pointer.
 func IsLFSPointer(content []byte) bool { return bytes.HasPrefix(content, []byte(lfsMagic)) }
 
-// check says what makes the directory unreadable: an error of the look, or a file that is a Git LFS pointer (those have
-// less than 1,024 bytes).
+// check returns why the directory cannot be read: an error of inspect, or a file that is a Git LFS pointer (always shorter than
+// 1,024 bytes).
 func (st *state) check() error {
 	if st.key != "" {
 		return &prompt.KeyError{Key: st.key, Err: errors.New(st.err)}
@@ -223,7 +224,7 @@ func (st *state) check() error {
 	return nil
 }
 
-// has tells whether one of the named files is there.
+// has reports whether at least one of the named files is there.
 func (st *state) has(names ...string) bool {
 	return slices.ContainsFunc(st.files, func(f fileState) bool { return slices.Contains(names, f.name) })
 }

@@ -9,24 +9,24 @@ import (
 	"github.com/sightline-router/sightline/mmhash"
 )
 
-// handOver changes how a worker gets a picture, where the configuration asks for it: its URL becomes the relay's, and its
-// content id becomes the part's uuid. What cannot be changed (no room in the relay, a picture that came in another API's
-// form) stays as it is. m then holds the name that the engine will see.
+// handOver changes how a worker gets a picture, if the configuration asks for it: its URL becomes the relay's, or its content id
+// becomes the part's uuid. A picture that cannot be changed (the relay is full, or the request uses another API's form) stays as it
+// is. Afterwards m holds what the engine will see.
 func (q *mediaReader) handOver(md *Medium, m *rules.Medium) {
 	if md.Modality != "image" || m.Scheme != "data" && m.Scheme != "http" {
 		return
 	}
-	ours := m.Scheme == "data" // the worker reads the bytes that we have read
+	ours := m.Scheme == "data" // true: the worker reads the very bytes that we have read
 	if from, to := q.body.BodyRange(m.In.Source); from >= 0 && m.In.Prefix == "" && q.Media.Relay != nil {
 		if link, ok := q.relay(md, ours, m.Source); ok {
 			md.edits, ours = append(md.edits, body.Edit{From: from, To: to, Text: []byte(`"` + link + `"`)}), true
 		}
 	}
-	// Only these endpoints take a uuid, and only as a member of the part.
+	// Only these endpoints read a uuid, and only as a member of the part.
 	if !ours || q.Server.MediaNames != "injected" || m.HasUUID || !strings.HasPrefix(q.endpoint, "/v1/chat/completions") || !m.In.Part.IsObject() {
 		return
 	}
-	// At the end of the part, where it counts whatever stands before.
+	// Appended at the end of the part, so that it overrides a member of the same name before it.
 	if _, to := q.body.BodyRange(m.In.Part); to > 0 {
 		m.UUID, m.HasUUID = md.Facts.ID.String(), true
 		if q.keys.UUID != nil {
@@ -36,7 +36,7 @@ func (q *mediaReader) handOver(md *Medium, m *rules.Medium) {
 	}
 }
 
-// relay gives the relay's URL of a picture, if it is to be had by one.
+// relay returns the URL under which the relay serves a picture. ok is false if the relay cannot serve it.
 func (m *Model) relay(md *Medium, inBody bool, src mmhash.Source) (link string, ok bool) {
 	if inBody && !m.Media.RelayDataURLs {
 		return "", false

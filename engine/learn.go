@@ -9,11 +9,11 @@ import (
 	"github.com/sightline-router/sightline/engine/rules"
 )
 
-// Names that cannot be computed (a processor's own hash, frames of a video) are learned: the router's audit finds the
-// medium in the events of the worker that served it. A name counts after two sightings that agree, and no longer once
-// one disagrees. What is learned is only ever looked up, never sent to a worker.
+// Names that cannot be computed (a processor's own hash, frames of a video) are learned: the router's audit reads them from the
+// events of the worker that served the medium. A name is used after two sightings that agree, and dropped when one disagrees.
+// Learned names serve lookups only and are never sent to a worker.
 
-// mostLearned bounds what is remembered, about 300 bytes each; the least used go first.
+// mostLearned bounds the names that are remembered, about 300 bytes each; the least recently used are evicted.
 const mostLearned = 1 << 16
 
 type learned struct {
@@ -31,7 +31,7 @@ func newLearned() *learned {
 	return &learned{names: names}
 }
 
-// ident is what a name depends on beside the engine: the model, the content and the request's processor settings.
+// ident returns a key for what a name depends on besides the engine: the model, the content and the request's processor settings.
 func (m *Model) ident(md *Medium, settings ...string) uint64 {
 	h := xxh3.HashString(m.Name + "\x00" + m.Server.EngineVersion + "\x00" + md.Modality + "\x00" + md.Facts.ID.String())
 	for _, s := range settings {
@@ -40,8 +40,8 @@ func (m *Model) ident(md *Medium, settings ...string) uint64 {
 	return h
 }
 
-// Learn takes the name that the engine gave a medium, as its events tell it. It reports false, and does nothing, for a
-// medium whose name was computed and not by a rule that may be another, or whose content is not known.
+// Learn records the name that the engine's events give a medium. It does nothing and returns false if the content is not known, or
+// if the name was computed by a rule that is known for sure.
 func (m *Model) Learn(md *Medium, name string) bool {
 	if md.ident == 0 || len(name) > 512 {
 		return false
@@ -55,7 +55,7 @@ func (m *Model) Learn(md *Medium, name string) bool {
 	return true
 }
 
-// add tells whether another had to go for it.
+// add records a sighting. It reports whether another entry was evicted for it.
 func (l *learned) add(ident uint64, name string) (full bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -67,7 +67,7 @@ func (l *learned) add(ident uint64, name string) (full bool) {
 	return l.names.Add(ident, s)
 }
 
-// name is what was learned for an identity.
+// name returns the learned name for an ident.
 func (l *learned) name(ident uint64) (string, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -6,19 +6,19 @@ import (
 	"time"
 )
 
-// Live is a model that follows its directory: when files change, the model is read anew beside the old one and takes its
-// place at once; for that moment both are in memory. What was learned of pictures survives. Safe for concurrent use.
+// Live is a model that follows its directory: when files change, a new model is loaded beside the old one and replaces it
+// atomically; during the load both are in memory. Names learned from events survive. Safe for concurrent use.
 type Live struct {
 	name, dir string
 	server    Server
 	media     *Media
 	now       atomic.Pointer[Model]
-	loaded    state   // what now was read from; Watch's alone after LoadLive
-	variants  []*Live // read with it
-	isVariant bool    // it is one of another's
+	loaded    state   // what the current model was loaded from; after LoadLive only Watch uses it
+	variants  []*Live // loaded together with this one
+	isVariant bool    // it is a variant of another Live, which watches
 }
 
-// Unread is a model of which nothing is read: for prompts that come read (router.Place).
+// Unread returns a Live that loads nothing, for prompts that arrive already rendered (router.Place).
 func Unread(s Server) *Live { return &Live{server: s} }
 
 // LoadLive is Load for a model that will be watched.
@@ -32,9 +32,9 @@ func LoadLive(name, dir string, s Server, media *Media) (*Live, error) {
 	return l, nil
 }
 
-// LoadVariant loads the same directory as a server with other settings reads it: another release, other flags. Both share
-// the tokenizer and what it has learned, and a changed directory replaces both at once or neither; so the new one needs no
-// Watch. Where the settings name other files, it is a LoadLive. Call it before Watch.
+// LoadVariant loads the same directory as a server with other settings reads it: another release, other flags. Both share the
+// tokenizer and its cache, and a changed directory replaces both together or neither, so the variant needs no Watch. If the
+// settings name other files, LoadVariant is a LoadLive. Call it before Watch.
 func (l *Live) LoadVariant(s Server) (*Live, error) {
 	if s.ChatTemplate != l.server.ChatTemplate || s.Revision != l.server.Revision || s.EngineModel != l.server.EngineModel {
 		return LoadLive(l.name, l.dir, s, l.media)
@@ -49,7 +49,7 @@ func (l *Live) LoadVariant(s Server) (*Live, error) {
 	return b, nil
 }
 
-// read loads the directory for the model and for its variants.
+// read loads the directory for the model and its variants.
 func (l *Live) read(st *state) (all []*Model, err error) {
 	m, err := load(l.name, st, l.server, l.media, l.Model().first, nil)
 	if err != nil {
@@ -66,26 +66,26 @@ func (l *Live) read(st *state) (all []*Model, err error) {
 	return all, nil
 }
 
-// Model is the model as it was last read. One request should ask once.
+// Model returns the current model. Call it once per request, since it may change in between.
 func (l *Live) Model() *Model { return l.now.Load() }
 
-// Server says how the model's engine servers were started: the same for every reading.
+// Server returns the settings of the model's engine servers. They do not change on a reload.
 func (l *Live) Server() *Server { return &l.server }
 
-// SawPad takes a pad from an event of one of this model's workers.
+// SawPad passes on a pad value from an event of one of this model's workers (see rules.Keys).
 func (l *Live) SawPad(pad uint64) {
 	if saw := l.Model().keys.SawPad; saw != nil {
 		saw(pad)
 	}
 }
 
-// retryAfter is how many looks a directory that did not load is left alone, unless it changes.
+// retryAfter is the number of looks before a directory that failed to load and has not changed is tried again.
 const retryAfter = 12
 
-// Watch looks at the directory at each tick of every until ctx ends, and reads it again when it has changed and stands
-// still for one tick, so that a download is not read half. report is told of each new model, and of each directory that
-// does not load: then the old model stays, and report hears of the same error once. A look is a list of names, sizes and
-// times, no reading. Call it once. For a model that follows another (LoadVariant) it returns at once.
+// Watch looks at the directory at each tick of every until ctx ends. It reloads the directory when it has changed and then stayed
+// the same for one tick, so that a download is not read half. It calls report for each new model and for each failed load; after a
+// failure the old model stays, and the same error is reported once. A look lists names, sizes and times and reads no file. Call it
+// once. For a variant (LoadVariant) it returns at once.
 func (l *Live) Watch(ctx context.Context, every time.Duration, report func(*Model, error)) {
 	if l.isVariant {
 		return
@@ -97,10 +97,10 @@ func (l *Live) Watch(ctx context.Context, every time.Duration, report func(*Mode
 
 func (l *Live) watch(ctx context.Context, tick <-chan time.Time, report func(*Model, error)) {
 	var (
-		last   = l.loaded // the look before
-		failed *state     // what did not load
-		told   string     // the error that was reported
-		rest   int        // looks until it is tried again
+		last   = l.loaded // the previous look
+		failed *state     // the state that did not load
+		told   string     // the last error reported
+		rest   int        // looks left before the next retry
 	)
 	for {
 		select {
@@ -124,7 +124,7 @@ func (l *Live) watch(ctx context.Context, tick <-chan time.Time, report func(*Mo
 			}
 		}
 		all, err := l.read(&st)
-		if again := inspect(l.dir, l.server); !again.equal(&st) { // it changed under our hands
+		if again := inspect(l.dir, l.server); !again.equal(&st) { // it changed while it was read
 			last = again
 			continue
 		}

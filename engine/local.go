@@ -19,11 +19,12 @@ import (
 	"github.com/sightline-router/sightline/mmhash"
 )
 
-// Local files, which requests name by file:// URLs. What was read of one is remembered while it stays the same file
-// (device, inode, size, time of change), so a known one costs a look at its directory. Every look is taken beside the
-// request, which waits no longer than its budget: the file may lie on a network that has gone away.
+// Local files are named by requests through file:// URLs. The result of reading one is cached while the file's identity (device,
+// inode, size, change time) stays the same, so a known file costs one open and stat. All file system calls run outside the
+// request's goroutine, and the request waits for them no longer than its budget: the file may lie on a network file system that
+// hangs.
 
-// Words of ours for local files that are not known; they are counted.
+// Reasons for which a local file is not known. They are counted under these names.
 const (
 	inexactNoFile    = "local file that is not to be read here"
 	inexactLargeFile = "local file above max_file_size_mb"
@@ -31,19 +32,19 @@ const (
 )
 
 const (
-	localsAtOnce = 16      // files looked at or read at a time, by all requests
+	localsAtOnce = 16      // files opened or read at a time, by all requests
 	localsKnown  = 1 << 16 // files remembered, about 400 bytes each
-	// localsSettle: what was written so lately may be written again and show no new time of change.
+	// localsSettle is the age below which a file's result is not cached: another write might leave the same change time.
 	localsSettle = time.Second
 )
 
-// locals is what is known of local files. Safe for concurrent use.
+// locals caches what is known of local files. Safe for concurrent use.
 type locals struct {
 	slots chan struct{}
 	known *otter.Cache[localFile, local]
 }
 
-// localFile is a file as it stood, and what it was read as.
+// localFile identifies one state of a file and how it was read.
 type localFile struct {
 	path     string // links resolved
 	dev, ino uint64
@@ -53,7 +54,7 @@ type localFile struct {
 	embeds   bool // see facts
 }
 
-// local is what reading a file came to; an error of the engine's is remembered as a picture is.
+// local is the result of reading a file. Errors that the engine would give are cached too.
 type local struct {
 	file  localFile
 	facts mmhash.Facts
@@ -61,7 +62,7 @@ type local struct {
 	err   error
 }
 
-// newLocals tells full of each file that had to be forgotten for others.
+// newLocals makes the cache. It calls full for each entry that is evicted for want of room.
 func newLocals(full func()) locals {
 	return locals{make(chan struct{}, localsAtOnce), otter.Must(&otter.Options[localFile, local]{MaximumSize: localsKnown,
 		OnAtomicDeletion: func(e otter.DeletionEvent[localFile, local]) {
@@ -71,8 +72,8 @@ func newLocals(full func()) locals {
 		}})}
 }
 
-// inBackground takes one look at the file system; false: ctx ended first, or the look panicked, which panicked is told. What
-// comes too late helps the next request.
+// inBackground runs look, a file system access, in a goroutine of its own. ok is false if ctx ended first or look panicked; a panic
+// is passed to panicked. A result that comes too late serves the next request.
 func inBackground[T any](ctx context.Context, x *locals, panicked func(where string, err error), look func() T) (found T, ok bool) {
 	select {
 	case x.slots <- struct{}{}:
@@ -101,9 +102,9 @@ var (
 	errOutside = &Refused{Status: 400, Reason: "local media path outside of allowed_local_media_path"}
 )
 
-// local identifies a file:// URL's file, as vLLM reads it: only below allowed_local_media_path. The router must see the
-// workers' directory at the same path; a file that it does not see is not known, and no error. The error is a *Refused, or
-// what facts says.
+// local identifies the file of a file:// URL as vLLM reads it: only below allowed_local_media_path. The router must have the
+// workers' directory at the same path; a file that is missing here makes the prompt inexact and is no error. The error is a
+// *Refused, or one of facts.
 func (m *Model) local(ctx context.Context, rawURL string, md *Medium) (src mmhash.Source, why string, err error) {
 	path := rawURL
 	if schemeOf([][]byte{[]byte(rawURL)}) == "file" {
@@ -120,13 +121,13 @@ func (m *Model) local(ctx context.Context, rawURL string, md *Medium) (src mmhas
 	case m.Server.AllowedLocalMediaPath == "", !filepath.IsAbs(path):
 		return src, inexactNoFile, nil
 	}
-	path = strings.Clone(filepath.Clean(path)) // the look may outlive the request
+	path = strings.Clone(filepath.Clean(path)) // look may outlive the request
 	l, ok := inBackground(ctx, &m.Media.locals, m.Media.panicked, func() local { return m.look(path, md.Modality) })
 	if !ok {
 		return src, inexactSlowFile, nil
 	}
 	md.Facts = l.facts
-	return mmhash.Stored(func() []byte { // asked for only where a name is not remembered
+	return mmhash.Stored(func() []byte { // called only if a name is not cached
 		b, _ := inBackground(ctx, &m.Media.locals, m.Media.panicked, func() []byte {
 			if f, now := m.open(path, l.file.modality); f != nil && now.file == l.file {
 				defer f.Close()
@@ -140,7 +141,7 @@ func (m *Model) local(ctx context.Context, rawURL string, md *Medium) (src mmhas
 	}), l.why, l.err
 }
 
-// look opens a file, and reads it if it is not known as it stands. Names are computed while the bytes are at hand.
+// look opens a file and reads it unless this state of it is cached. Names are computed while the bytes are in memory.
 func (m *Model) look(path, modality string) local {
 	f, l := m.open(path, modality)
 	if f == nil {
@@ -166,8 +167,8 @@ func (m *Model) look(path, modality string) local {
 	return l
 }
 
-// open opens a regular file. Symbolic links are resolved before paths are compared, and the file is opened through the
-// directory, so that a link exchanged in between leads nowhere. Without a file, l says why.
+// open opens a regular file. It resolves symbolic links before it compares paths and opens the file relative to the directory, so
+// that a link swapped in between cannot lead outside. If f is nil, l says why.
 func (m *Model) open(path, modality string) (f *os.File, l local) {
 	root, err := filepath.EvalSymlinks(m.Server.AllowedLocalMediaPath)
 	if err != nil {
@@ -191,7 +192,7 @@ func (m *Model) open(path, modality string) (f *os.File, l local) {
 	if err != nil {
 		return nil, local{why: inexactNoFile}
 	}
-	if f, err = dir.OpenFile(rel, os.O_RDONLY|syscall.O_NONBLOCK, 0); err != nil { // a pipe must not hold us up
+	if f, err = dir.OpenFile(rel, os.O_RDONLY|syscall.O_NONBLOCK, 0); err != nil { // O_NONBLOCK: opening a pipe must not block
 		return nil, local{why: inexactNoFile}
 	}
 	info, err := f.Stat()
@@ -222,7 +223,7 @@ func isInside(root, path string) bool {
 	return err == nil && rel != "." && rel != ".." && !strings.HasPrefix(rel, "../")
 }
 
-// contents reads a file of a known size; nil if it has become shorter.
+// contents reads size bytes of a file; nil if it has become shorter.
 func contents(f *os.File, size int64) []byte {
 	b := make([]byte, size)
 	if _, err := io.ReadFull(f, b); err != nil {

@@ -21,44 +21,43 @@ import (
 	"github.com/sightline-router/sightline/prompt/vision"
 )
 
-// Media is what all models share: the names of pictures that were seen, and the way to fetch others. Safe for concurrent
-// use.
+// Media is shared by all models: the cache of pictures' names, and the fetcher of pictures by URL. Safe for concurrent use.
 type Media struct {
 	store  *mmhash.Store
 	pixels *pixels.Names
 	fetch  *fetch.Fetcher // nil: URLs are never fetched
-	// budget is how long a request waits for pictures that are not in its body, in all; 0: as long as it takes.
+	// budget is the total time a request waits for pictures that are not in its body; 0: no limit.
 	budget  atomic.Int64 // ns
 	locals  locals
 	learned *learned
 	mu      sync.Mutex
-	keys    map[string]*rules.Keys // of the models, by all that they depend on
+	keys    map[string]*rules.Keys // one for all models that agree in everything it depends on
 
-	// Pinned, if set before models are loaded, is told when events show by which fingerprint a model's workers name
+	// Pinned, if set before models are loaded, is called when events reveal the fingerprint by which a model's workers name
 	// pictures. It must return at once.
 	Pinned func(model, fingerprint string)
 
-	// Panicked, if set before models are loaded, is told where reading media panicked, a fault of ours: it costs that medium,
-	// or the name of it. It must return at once.
+	// Panicked, if set before models are loaded, is called when reading a medium panics (a bug here). The panic costs only that
+	// medium or its name. It must return at once.
 	Panicked func(where string, err error)
 
-	// NoRoom, if set before models are loaded, is told of what found no room, or had to go for it: "picture names", "pictures to
-	// decode", "learned names", "local files", and fetch.Config's. It must return at once.
+	// NoRoom, if set before models are loaded, is called with the name of a bounded store when an entry does not fit or is evicted:
+	// "picture names", "pictures to decode", "learned names", "local files", and those of fetch.Config. It must return at once.
 	NoRoom func(what string)
 
-	// DecodeInline computes pixel digests synchronously; explain sets it, serve never does.
+	// DecodeInline makes pixel digests part of the request instead of a background task. explain sets it, serve never does.
 	DecodeInline bool
 
-	// Relay, if set before requests come, serves fetched pictures to the workers; with RelayDataURLs also those that came
-	// in a body.
+	// Relay, if set before requests come, serves fetched pictures to the workers; with RelayDataURLs also pictures that came in a
+	// body.
 	Relay         *relay.Relay
 	RelayDataURLs bool
 }
 
-// knownNames bounds the names that are remembered: about 300 bytes each.
+// knownNames bounds the names that are cached, about 300 bytes each.
 const knownNames = 1 << 18
 
-// NewMedia makes the shared part. With a nil c nothing is ever fetched. Close it.
+// NewMedia makes the shared part. With a nil c nothing is ever fetched. The caller must Close it.
 func NewMedia(c *fetch.Config) (*Media, error) {
 	m := &Media{learned: newLearned(), keys: make(map[string]*rules.Keys)}
 	m.locals = newLocals(func() { m.full("local files") })
@@ -90,7 +89,7 @@ func (x *Media) full(what string) {
 	}
 }
 
-// Change sets what fetch.Fetcher.Change does, for requests that begin from now on.
+// Change applies new settings as fetch.Fetcher.Change does, for requests that begin from now on.
 func (x *Media) Change(c *fetch.Config) error {
 	if err := x.fetch.Change(*c); err != nil {
 		return err
@@ -99,7 +98,7 @@ func (x *Media) Change(c *fetch.Config) error {
 	return nil
 }
 
-// Close ends downloads.
+// Close stops all downloads.
 func (x *Media) Close() {
 	if x.fetch != nil {
 		x.fetch.Close()
@@ -109,7 +108,7 @@ func (x *Media) Close() {
 	x.store.Close()
 }
 
-// Hosts lists the hosts of picture URLs that failed lately.
+// Hosts lists the hosts of picture URLs that failed recently.
 func (x *Media) Hosts() []fetch.HostState {
 	if x.fetch == nil {
 		return nil
@@ -117,7 +116,7 @@ func (x *Media) Hosts() []fetch.HostState {
 	return x.fetch.Hosts()
 }
 
-// Fetched is what the fetcher did; zero if nothing is fetched.
+// Fetched returns the fetcher's statistics; zero if nothing is fetched.
 func (x *Media) Fetched() fetch.Stats {
 	if x.fetch == nil {
 		return fetch.Stats{}
@@ -125,10 +124,10 @@ func (x *Media) Fetched() fetch.Stats {
 	return x.fetch.Stats()
 }
 
-// nameAhead computes what a picture whose bytes are at hand is called in every model, in one pass over them.
+// nameAhead computes the names of a picture in all models, in one pass over its bytes.
 func (x *Media) nameAhead(f mmhash.Facts, file []byte) {
 	if f.IsVideo() || f.Tokens > 0 || f.Format == mmhash.Stream {
-		return // the names of a video depend on the frames that a request takes; those of embeddings are learned
+		return // a video's names depend on the frames that a request takes; those of embeddings are learned
 	}
 	x.mu.Lock()
 	all := slices.Collect(maps.Values(x.keys))
@@ -142,7 +141,7 @@ func (x *Media) nameAhead(f mmhash.Facts, file []byte) {
 	_, _ = x.store.Names(mmhash.File(file), f.ID, f.Bytes, recipes...)
 }
 
-// keysOf is how a model's workers key blocks: the same, with all that it has found out, for every reading of a model.
+// keysOf returns how a model's workers key blocks. Every reload of a model gets the same Keys, with all it has learned.
 func (x *Media) keysOf(m *Model) (*rules.Keys, error) {
 	s, facts := &m.Server, m.prompt.Facts()
 	o := rules.KeysOptions{Model: s.EngineModel, Revision: s.Revision, Hasher: s.MMHasher, MediaIO: string(s.MediaIOKwargs), Fingerprint: s.Fingerprint,
@@ -185,23 +184,23 @@ type Medium struct {
 	Modality       string
 	Offset, Length int // tokens
 	Facts          mmhash.Facts
-	Known          bool         // Facts could be had
-	Name           string       // by which the engine's events call it
-	Named          bool         // the name could be computed (vLLM takes even "" as a uuid)
-	Key            uint64       // Name as it enters block hashes; without a name, an identity of ours
+	Known          bool         // Facts are filled in
+	Name           string       // the name in the engine's events
+	Named          bool         // Name is set (vLLM accepts even "" as a uuid)
+	Key            uint64       // Name as it enters block hashes; without a name, an identity of our own
 	Alias          uint64       // of the URL it came by, or of its content; 0: none
-	edits          []body.Edit  // that hand it over
-	later          bool         // its name is being computed
-	ident          uint64       // by which its name is learned; 0: cannot be
-	learned        bool         // Name was
-	clip           *vision.Clip // what the engine takes of a video, if that is known
+	edits          []body.Edit  // that hand it over to the worker (see handOver)
+	later          bool         // its name is being computed in the background
+	ident          uint64       // key for learning its name; 0: the name cannot be learned
+	learned        bool         // Name was learned from events
+	clip           *vision.Clip // the frames that the engine takes of a video, if known
 }
 
-// firstSeen remembers which picture a name stood for first, where clients' uuids are trusted: the engine keeps that one's
-// features, and its token count, whatever comes later under the name (vLLM 0.32, processor cache).
+// firstSeen caches the first picture under each name, for servers that trust clients' uuids: the engine keeps that picture's
+// features and token count for whatever comes later under the same name (vLLM 0.32, processor cache).
 type firstSeen = lru.Cache[string, mmhash.Facts]
 
-const maxFirst = 1 << 14 // names; beyond it the least used go
+const maxFirst = 1 << 14 // names; the least recently used are evicted
 
 func newFirstSeen() *firstSeen {
 	c, _ := lru.New[string, mmhash.Facts](maxFirst) // fails for a size below 1

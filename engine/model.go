@@ -1,9 +1,9 @@
-// Package engine turns a chat request into the block hashes that a worker's KV cache is keyed by.
+// Package engine turns a chat request into the block hashes by which a worker's KV cache is keyed.
 //
 //	body ─▶ request ─ prompt ─▶ draft ─ resolve ─▶ sizes, names ─ prompt ─▶ token ids, spans ─ mmhash/block ─▶ hashes
 //
-// A Model is one model directory read for one way of starting its engine (Server). Everything in a request is hostile;
-// nothing here waits on the network longer than the caller's context allows.
+// A Model is one model directory, read for one set of server settings (Server). Every byte of a request is treated as hostile, and
+// nothing here waits on the network beyond the caller's context.
 package engine
 
 import (
@@ -33,14 +33,14 @@ type Model struct {
 	warnings []string
 }
 
-// Load reads a model directory: a plain one, or a Hugging Face cache. s must have passed Check. The error names the file
-// and what is wrong with it. To follow changes of the files, use LoadLive.
+// Load reads a model directory: a plain one, or a Hugging Face cache. s must have passed Check. The error names the file and what
+// is wrong with it. Use LoadLive to follow changes of the files.
 func Load(name, dir string, s Server, media *Media) (*Model, error) {
 	st := inspect(dir, s)
 	return load(name, &st, s, media, newFirstSeen(), nil)
 }
 
-// load reads the directory; with same, a reading of the same files, its tokenizer is used again.
+// load reads the directory. If same is not nil it must come from the same files, and its tokenizer is reused.
 func load(name string, st *state, s Server, media *Media, first *firstSeen, same *prompt.Model) (*Model, error) {
 	err := st.check()
 	if err != nil {
@@ -80,48 +80,48 @@ func load(name string, st *state, s Server, media *Media, first *firstSeen, same
 	return m, nil
 }
 
-// Warnings name what keeps some requests of this model from being exact, one line each.
+// Warnings lists what keeps some requests of this model from being exact, one line each.
 func (m *Model) Warnings() []string {
 	return append(m.warnings[:len(m.warnings):len(m.warnings)], m.prompt.Warnings()...)
 }
 
-// Rules are what holds of the model's engine and release.
+// Rules returns the rules of the model's engine and release.
 func (m *Model) Rules() *rules.Rules { return &m.rules }
 
-// Family is the vision family, "" for a text model.
+// Family returns the vision family, "" for a text model.
 func (m *Model) Family() string { return m.prompt.Family() }
 
-// Text is what one token stands for; "" for an id that no token has.
+// Text returns the text of one token; "" for an id that no token has.
 func (m *Model) Text(id uint32) string { return m.prompt.Tokenizer().Decode([]uint32{id}, false) }
 
-// Refused says that the engine will answer a request with an error, and store nothing.
+// Refused is the error for a request that the engine will reject; the engine stores no blocks for it.
 type Refused = prompt.Refused
 
-// Prompts is what a request comes to: one prompt, or several for a batch.
+// Prompts is the result of reading a request: one prompt, or several for a batch.
 type Prompts struct {
 	List  []Prompt
-	Edits []body.Edit  // what must change in the body before a worker sees it
-	Reuse prompt.Reuse // whether the engine looks them up in its prefix cache
+	Edits []body.Edit  // changes to the body that a worker must see
+	Reuse prompt.Reuse // whether the engine looks the prompts up in its prefix cache
 }
 
 // Prompt is one prompt as the engine prefills it.
 type Prompt struct {
-	Rendered string   // the template's text; empty where the client gave ids
-	IDs      []uint32 // media expanded; up to the first medium whose size is not known
-	Media    []Medium // in prompt order, those within IDs
-	Sure     int      // leading ids that can be hashed: the names of all media before are known
+	Rendered string   // the template's output; empty if the client sent ids
+	IDs      []uint32 // with media expanded, up to the first medium whose size is not known
+	Media    []Medium // those within IDs, in prompt order
+	Sure     int      // leading ids that can be hashed: the names of all media before them are known
 	Salt     string
-	Exact    bool   // all of the prompt is known and can be hashed
-	Why      string // what kept the prompt from being exact, in words of ours
+	Exact    bool   // the whole prompt is known and can be hashed
+	Why      string // what kept the prompt from being exact, one of a fixed set of reasons
 
 	locals func(dst []uint64, p *rules.Prompt) []uint64 // see rules.Keys
 	pairs  bool                                         // see rules.Prompt
 }
 
-// Read reads one request to an endpoint such as /v1/chat/completions; lora is the adapter that it names, or "". Errors: a
-// *Refused, or one whose text is ours alone. Edits are given with an error too.
+// Read reads one request to an endpoint such as /v1/chat/completions; lora is the adapter that it names, or "". The error is a
+// *Refused or one whose text quotes nothing of the request. Edits are valid even with an error.
 //
-// Once ctx has ended it comes back soon, with what is known by then: prompts that are not exact, or an error.
+// When ctx ends, Read returns soon with what is known by then: prompts that are not exact, or an error.
 func (m *Model) Read(ctx context.Context, endpoint, lora string, req *body.Request) (*Prompts, error) {
 	out := new(Prompts)
 	draft, err := m.prompt.Read(ctx, endpoint, req)
@@ -129,7 +129,7 @@ func (m *Model) Read(ctx context.Context, endpoint, lora string, req *body.Reque
 		return out, err
 	}
 	if out.Reuse = draft.Reuse; m.Server.Dynamo() && out.Reuse == prompt.Recomputed {
-		out.Reuse = prompt.Perhaps // what its front ends make of the fields is not known
+		out.Reuse = prompt.Perhaps // how Dynamo's front ends read the fields is not known
 	}
 	ctx, cancel := m.Media.withinBudget(ctx, req, draft)
 	defer cancel()
@@ -144,7 +144,7 @@ func (m *Model) Read(ctx context.Context, endpoint, lora string, req *body.Reque
 	return out, nil
 }
 
-// withinBudget limits the wait of a request whose pictures are not all in its body.
+// withinBudget limits the time that a request waits for pictures that are not in its body.
 func (x *Media) withinBudget(ctx context.Context, req *body.Request, d *prompt.Draft) (context.Context, context.CancelFunc) {
 	budget := time.Duration(x.budget.Load())
 	for i := range d.Prompts {
@@ -157,7 +157,7 @@ func (x *Media) withinBudget(ctx context.Context, req *body.Request, d *prompt.D
 	return ctx, func() {}
 }
 
-// expand makes a prompt of its draft: media are found out, and their tokens put in their places.
+// expand turns a draft into a prompt: it resolves the media and puts their tokens into their places.
 func (m *Model) expand(ctx context.Context, q *mediaReader, req *body.Request, dp *prompt.DraftPrompt, out *Prompts) (Prompt, error) {
 	p := Prompt{Rendered: dp.Text, Salt: q.draft.Salt, locals: m.keys.Locals, pairs: m.Server.Speculative != ""}
 	if m.keys.Salt != nil {
@@ -175,14 +175,14 @@ func (m *Model) expand(ctx context.Context, q *mediaReader, req *body.Request, d
 		return p, err
 	}
 	p.IDs, p.Exact, p.Why = e.IDs, e.Exact, e.Why
-	if e.Why == prompt.ErrTime.Reason || e.Why == prompt.ErrLong.Reason && e.IDs == nil { // where the media stand is not known, but who has seen them is
+	if e.Why == prompt.ErrTime.Reason || e.Why == prompt.ErrLong.Reason && e.IDs == nil { // the places of the media are not known; they still count for affinity
 		p.Media = slices.DeleteFunc(found, func(md Medium) bool { return md.Key == 0 })
 	}
 	for _, s := range e.Spans {
 		md := found[s.Index]
-		if !md.Known { // the prompt is only known up to here
+		if !md.Known { // the prompt is known only up to here
 			p.IDs, p.Exact, p.Why = p.IDs[:s.Offset], false, why
-			md.Offset = s.Offset // of no length: good for affinity by where it came from
+			md.Offset = s.Offset // Length 0: it counts for affinity through the URL it came by
 			p.Media = append(p.Media, md)
 			break
 		}
@@ -190,7 +190,7 @@ func (m *Model) expand(ctx context.Context, q *mediaReader, req *body.Request, d
 		p.Media = append(p.Media, md)
 	}
 	p.Sure = len(p.IDs)
-	for _, md := range p.Media { // a medium whose name is not known ends what can be matched
+	for _, md := range p.Media { // blocks from the first medium without a name on cannot be matched
 		if !md.Named {
 			p.Sure = md.Offset
 			if p.Exact {
@@ -205,8 +205,8 @@ func (m *Model) expand(ctx context.Context, q *mediaReader, req *body.Request, d
 	return p, nil
 }
 
-// notInEvents says which part of what sets caches apart the release's events do not tell, "" for none: equal token ids with
-// other pictures, salts or adapters look the same in them, so nothing can be matched behind from.
+// notInEvents returns why events of this release are ambiguous for a prompt, "" if they are not: blocks of equal token ids but
+// different pictures, salts or adapters look the same in them. Blocks from token from on cannot be matched.
 func (m *Model) notInEvents(p *Prompt, lora string, req *body.Request) (from int, why string) {
 	r, extra := &m.rules, req.Fields["extra_key"]
 	switch {
@@ -225,12 +225,12 @@ func (m *Model) notInEvents(p *Prompt, lora string, req *body.Request) (from int
 	return 0, ""
 }
 
-// Locals appends the local block hashes of a prompt, for an adapter's name or "".
+// Locals appends the local block hashes of a prompt to dst. lora is an adapter's name or "".
 func (m *Model) Locals(dst []uint64, p *Prompt, lora string) []uint64 {
 	return p.Locals(dst, m.Server.BlockSize, lora)
 }
 
-// Locals appends the prompt's local hashes of blocks of so many tokens, for an adapter's name or "".
+// Locals appends the prompt's local hashes for blocks of blockSize tokens to dst. lora is an adapter's name or "".
 func (p *Prompt) Locals(dst []uint64, blockSize int, lora string) []uint64 {
 	if p.locals != nil {
 		own := rules.Prompt{IDs: p.IDs[:p.Sure], BlockSize: blockSize, Adapter: lora, Salt: p.Salt, Pairs: p.pairs}
@@ -248,7 +248,7 @@ func (p *Prompt) Locals(dst []uint64, blockSize int, lora string) []uint64 {
 	return block.Locals(dst, p.IDs[:p.Sure], blockSize, spans, block.SeedFor(lora), block.SaltHash(p.Salt))
 }
 
-// SameBlocks tells whether q has the blocks of p, of any size and for any adapter: the same ids and media under the same
+// SameBlocks reports whether q has the same blocks as p for every block size and adapter: the same ids and media, keyed by the same
 // rule.
 func (p *Prompt) SameBlocks(q *Prompt) bool {
 	return p.Salt == q.Salt && p.locals == nil && q.locals == nil && slices.Equal(p.IDs[:p.Sure], q.IDs[:q.Sure]) &&

@@ -18,7 +18,7 @@ import (
 	"github.com/sightline-router/sightline/prompt/vision"
 )
 
-// What kept a medium from being known, or from having a name, and the prompt from being exact; counted.
+// Reasons for which a medium or its name is not known, so that the prompt is not exact. They are counted under these names.
 const (
 	inexactNoFetch     = "image URL, and fetching is off"
 	inexactBudget      = "image not here within the time budget"
@@ -33,17 +33,17 @@ const (
 	inexactUnnamed     = "media name not computable"
 )
 
-// mediaReader finds out what the media of one request are: identify (source.go), sample, hand over (handover.go), name.
+// mediaReader resolves the media of one request: identify (source.go), sample, handOver (handover.go), name.
 type mediaReader struct {
 	*Model
 	endpoint, adapter string
 	body              *body.Skeleton
 	draft             *prompt.Draft
-	options           name.Item // the request's, for all its media
+	options           name.Item // common to all media of the request
 }
 
-// resolve finds size, identity and name of each medium of a list. A medium that cannot be known now ends what is exact: it
-// and those behind it stay unknown, why says the reason. The error is a *Refused.
+// resolve finds the size, identity and name of each medium in list. A medium that cannot be known now ends the exact part of the
+// prompt, and why is the reason. The error is a *Refused.
 func (q *mediaReader) resolve(ctx context.Context, list []prompt.Medium) (found []Medium, why string, err error) {
 	if len(list) == 0 {
 		return nil, "", nil
@@ -56,7 +56,7 @@ func (q *mediaReader) resolve(ctx context.Context, list []prompt.Medium) (found 
 	}
 	found = make([]Medium, len(list))
 	whys, errs := make([]string, len(list)), make([]error, len(list))
-	var remote sync.WaitGroup // they wait side by side
+	var remote sync.WaitGroup // remote media are fetched in parallel
 	for i := range list {
 		one := func() { found[i], whys[i], errs[i] = q.guarded(ctx, &list[i]) }
 		if len(list) > 1 && isRemote(q.body, &list[i]) {
@@ -77,7 +77,7 @@ func (q *mediaReader) resolve(ctx context.Context, list []prompt.Medium) (found 
 	return found, why, nil
 }
 
-// guarded reads one medium while there is time. A panic costs that medium.
+// guarded reads one medium unless the request's time is over. A panic costs only that medium.
 func (q *mediaReader) guarded(ctx context.Context, in *prompt.Medium) (md Medium, why string, err error) {
 	if q.draft.Over() {
 		return Medium{Modality: in.Modality}, inexactTime, nil
@@ -89,7 +89,7 @@ func (q *mediaReader) guarded(ctx context.Context, in *prompt.Medium) (md Medium
 	return md, why, err
 }
 
-// read finds out one medium. why says what kept it from being known.
+// read resolves one medium. If it cannot be known, why is the reason.
 func (q *mediaReader) read(ctx context.Context, in *prompt.Medium) (md Medium, why string, err error) {
 	m := rules.Medium{Item: q.options, In: in, Body: q.body, Scheme: schemeOf(in.Raw(q.body)), Inline: q.Media.DecodeInline}
 	md.Modality, m.Modality = in.Modality, in.Modality
@@ -98,7 +98,7 @@ func (q *mediaReader) read(ctx context.Context, in *prompt.Medium) (md Medium, w
 		if in.OpaqueUUID {
 			return md, inexactUUID, nil
 		}
-		m.UUID, m.HasUUID = strings.Clone(in.UUID), true // it may be the name, which is kept
+		m.UUID, m.HasUUID = strings.Clone(in.UUID), true // cloned: it may become the name, which outlives the body
 	}
 	if in.Source.Type != gjson.String && in.Prefix == "" {
 		return md, "", q.fromUUID(&md, &m)
@@ -114,7 +114,7 @@ func (q *mediaReader) read(ctx context.Context, in *prompt.Medium) (md Medium, w
 	return md, "", q.name(&md, &m, byClient)
 }
 
-// fromUUID reads a medium that is a uuid alone: the engine has the picture, or answers with an error.
+// fromUUID resolves a medium that is only a uuid: the engine has the picture in its cache, or answers with an error.
 func (q *mediaReader) fromUUID(md *Medium, m *rules.Medium) error {
 	ok := false
 	if q.callByName(md, m); m.HasUUID && md.Named {
@@ -127,8 +127,8 @@ func (q *mediaReader) fromUUID(md *Medium, m *rules.Medium) error {
 	return nil
 }
 
-// sample finds out which frames of a video the engine will take: they decide both its tokens and its name. Where that is not
-// known the prompt is exact up to the video.
+// sample determines which frames of a video the engine will take; both its tokens and its name depend on them. If that is not
+// known, the prompt is exact up to the video.
 func (q *mediaReader) sample(md *Medium, item *name.Item) error {
 	if md.Modality != "video" || !md.Facts.IsVideo() || q.keys.VideoOptions == nil {
 		return nil
@@ -148,7 +148,7 @@ func (q *mediaReader) sample(md *Medium, item *name.Item) error {
 	return nil
 }
 
-// name gives the medium the name that events call it by: computed, or learned from them.
+// name sets the name by which events call the medium, computed or learned.
 func (q *mediaReader) name(md *Medium, m *rules.Medium, byClient bool) error {
 	q.callByName(md, m)
 	if md.later = m.Later; !m.HasUUID && (q.keys.Learns == rules.LearnsAll || q.keys.Learns == rules.LearnsMissing && !md.Named) {
@@ -160,7 +160,7 @@ func (q *mediaReader) name(md *Medium, m *rules.Medium, byClient bool) error {
 	if q.Server.TowerLoRA && q.adapter == "" && md.Named && md.Name == "" {
 		return &Refused{Status: 500, Reason: "an empty uuid, with --enable-tower-connector-lora"}
 	}
-	if byClient && q.Server.MMProcessorCacheGB > 0 { // the engine keeps the features of the first picture under a name
+	if byClient && q.Server.MMProcessorCacheGB > 0 { // under one name the engine keeps the features of the first picture
 		if first, seen, _ := q.first.PeekOrAdd(md.Name, md.Facts); seen {
 			md.Facts = first
 		}
@@ -168,8 +168,8 @@ func (q *mediaReader) name(md *Medium, m *rules.Medium, byClient bool) error {
 	return nil
 }
 
-// callByName asks for a computed name. A key that does not follow from the name makes the content's the alias, so that what
-// was seen under another one still counts for affinity.
+// callByName asks for a computed name. If the engine's key does not follow from the name, the content's own key becomes the alias,
+// so that requests for the same content under another key still count for affinity.
 func (q *mediaReader) callByName(md *Medium, m *rules.Medium) {
 	if q.keys.Name == nil {
 		return
@@ -185,8 +185,8 @@ func (q *mediaReader) callByName(md *Medium, m *rules.Medium) {
 	}
 }
 
-// key is a name as it enters block hashes. Where adapters change the vision tower vLLM puts the adapter's name before it
-// there, though not in what its API shows.
+// key returns a name as it enters block hashes. If adapters change the vision tower, vLLM prefixes the name there with the
+// adapter's, though not in what its API shows.
 func (q *mediaReader) key(name string) uint64 {
 	if q.Server.TowerLoRA && q.adapter != "" {
 		name = q.adapter + ":" + name
@@ -194,7 +194,7 @@ func (q *mediaReader) key(name string) uint64 {
 	return block.NameHash(name)
 }
 
-// unnamed says why a medium has no name.
+// unnamed returns the reason why a medium has no name.
 func (md *Medium) unnamed() string {
 	if md.later {
 		return inexactLater
@@ -202,13 +202,13 @@ func (md *Medium) unnamed() string {
 	return inexactUnnamed
 }
 
-// sizes gives the media as the placeholder rules read them.
+// sizes converts the media for the placeholder rules.
 func sizes(found []Medium, turn bool) []vision.Media {
 	out := make([]vision.Media, len(found))
 	for i := range found {
 		md := &found[i]
 		out[i].Modality = strings.TrimSuffix(md.Modality, "_embeds")
-		if !md.Known { // any size: the prompt is cut before it
+		if !md.Known { // any size will do: the prompt is cut before it
 			out[i].Width, out[i].Height = 448, 448
 			continue
 		}

@@ -9,10 +9,10 @@ import (
 	"github.com/sightline-router/sightline/engine/vllm"
 )
 
-// names are the engines', as the configuration has them.
+// names lists the engines by the names that the configuration uses.
 var names = []string{"vllm", "sglang", "trtllm"}
 
-// ByOwner finds the engine whose servers call a model's owner so (owned_by in /v1/models); "": none that is known.
+// ByOwner returns the engine whose servers report this owned_by in /v1/models; "" if none is known.
 func ByOwner(owner string) string {
 	i := slices.IndexFunc(names, func(name string) bool { return RulesOf(name, "").Owner == owner })
 	if i < 0 || owner == "" {
@@ -21,8 +21,8 @@ func ByOwner(owner string) string {
 	return names[i]
 }
 
-// RulesOf says what holds of an engine's release. It is the only place that goes by engines' names; a release that is no
-// number counts as older than all, and of an unknown engine nothing holds.
+// RulesOf returns the rules of an engine's release. It is the only place that switches on engines' names. A release that does not
+// parse counts as older than all; the rules of an unknown engine are the zero value.
 func RulesOf(name, release string) rules.Rules {
 	v, _ := rules.ParseVersion(release)
 	switch name {
@@ -36,7 +36,7 @@ func RulesOf(name, release string) rules.Rules {
 	return rules.Rules{}
 }
 
-// Rules are those of the server's engine and release. They cost a parse of the release: keep them where requests pass.
+// Rules returns the rules of the server's engine and release. Each call parses the release, so keep the result on the hot path.
 func (s *Server) Rules() rules.Rules {
 	if s.OwnRules != nil {
 		return s.OwnRules(s.EngineVersion)

@@ -24,12 +24,12 @@ type Server struct {
 	EngineVersion string `yaml:"engine_version"` // such as 0.32.0: prompt rules and image names change by release
 	EngineModel   string `yaml:"engine_model"`   // the engine's --model argument, part of vLLM's image names; default: the model's name
 	Revision      string `yaml:"revision"`       // of a Hugging Face cache: a branch, a tag or a commit; default: main
-	BlockSize     int    `yaml:"block_size"`     // tokens a KV block
+	BlockSize     int    `yaml:"block_size"`     // tokens per KV block
 
-	ChatTemplate        string   `yaml:"chat_template"`                // a file, the template itself, or a form of SGLang's by its name; default: the directory's
+	ChatTemplate        string   `yaml:"chat_template"`                // a file, the template itself, or the name of one of SGLang's; default: the directory's
 	ContentFormat       string   `yaml:"chat_template_content_format"` // auto, string or openai
 	InterleaveMM        bool     `yaml:"interleave_mm_strings"`
-	VisionFamily        string   `yaml:"vision_family"` // of docs/families.md, for a fine-tune whose files name none; default: found out
+	VisionFamily        string   `yaml:"vision_family"` // of docs/families.md, for a fine-tune whose files name none; default: detected
 	ProcessorKwargs     Kwargs   `yaml:"mm_processor_kwargs"`
 	MediaIOKwargs       Kwargs   `yaml:"media_io_kwargs"`
 	TemplateKwargs      Kwargs   `yaml:"default_chat_template_kwargs"`
@@ -38,60 +38,60 @@ type Server struct {
 	TrustChatTemplate   bool     `yaml:"trust_request_chat_template"`
 	AutoToolChoice      bool     `yaml:"enable_auto_tool_choice"`
 	ExcludeToolsOnNone  bool     `yaml:"exclude_tools_when_tool_choice_none"`
-	EnableMMEmbeds      bool     `yaml:"enable_mm_embeds"` // requests may carry embeddings in the place of pictures
+	EnableMMEmbeds      bool     `yaml:"enable_mm_embeds"` // requests may carry embeddings instead of pictures
 	TowerLoRA           bool     `yaml:"enable_tower_connector_lora"`
 	MMProcessorCacheGB  float64  `yaml:"mm_processor_cache_gb"` // 0: the engine keeps no processed media
 	MaxModelLen         int      `yaml:"max_model_len"`         // 0: not checked
 	AllowedMediaDomains []string `yaml:"allowed_media_domains"`
 
-	// AllowedLocalMediaPath is the directory whose files a request may name by file:// URLs, "" for none, and MaxFileSizeMB
-	// how large one may be that is read here (MiB).
+	// AllowedLocalMediaPath is the directory whose files a request may name by file:// URLs, "" for none. MaxFileSizeMB is the size
+	// (MiB) up to which such a file is read here.
 	AllowedLocalMediaPath string `yaml:"allowed_local_media_path"`
 	MaxFileSizeMB         int    `yaml:"max_file_size_mb"`
 
 	TokenizerMode string `yaml:"tokenizer_mode"` // auto or mistral
 
-	// Fingerprint names an SGLang worker's image processor ("sha256:" and 64 hex digits); "": found out from events.
+	// Fingerprint names an SGLang worker's image processor ("sha256:" and 64 hex digits); "": inferred from events.
 	Fingerprint string `yaml:"processor_fingerprint"`
 	Speculative string `yaml:"speculative_algorithm"` // SGLang: EAGLE or EAGLE3, whose blocks are keyed by pairs of tokens
 
-	// TimeZone is the workers' zone, for templates that print a date.
+	// TimeZone is the workers' time zone, for templates that print a date.
 	TimeZone string `yaml:"time_zone"`
-	// TrustUUID reads a uuid that a client gives an image as vLLM does: it names the image. Set in code, by what explains
-	// requests and by the simulated workers. A router leaves it false: Clean takes every uuid out of the body.
+	// TrustUUID makes a client's uuid the image's name, as vLLM does. Only code sets it: explain and the simulated workers. A
+	// router leaves it false, and Clean removes every uuid from the body.
 	TrustUUID bool `yaml:"-"`
-	// SessionIDs has requests to vLLM 0.30 and later carry the decision's id as X-Session-ID, unless they have one, so that
-	// KV events name their request.
+	// SessionIDs sends the decision's id to vLLM 0.30 and later as X-Session-ID, unless the request has one, so that KV events name
+	// their request.
 	SessionIDs bool `yaml:"session_ids"`
 
-	// MediaNames says by which name vLLM's caches call a picture: computed, the name that the engine finds by itself, so
-	// that bodies stay untouched; or injected, our content id, put into the request as the part's uuid. Injected names
-	// spare the engine its own hash and need no knowledge of its rules. They cost that every such body is sent back to
-	// Envoy whole, and that traffic which passes without us has other names, so nothing of it is shared. Only a picture
-	// whose very bytes the worker gets from us is named (a data URL, or one that the relay serves): behind any other URL
-	// the worker may find something else than we did, and would store it under the name.
+	// MediaNames selects the name under which vLLM caches a picture. "computed" is the name that the engine derives itself; bodies
+	// stay untouched. "injected" is our content id, put into the request as the part's uuid. It spares the engine its own hash and
+	// needs no knowledge of its rules, but every such body is sent back to Envoy whole, and pictures in traffic that bypasses us
+	// have other names, so nothing of them is shared. Only a picture whose very bytes the worker gets from us is named (a data URL,
+	// or one that the relay serves): behind any other URL the worker may read other bytes than we did, and would store them under
+	// the name.
 	MediaNames string `yaml:"media_names"`
 
-	// BlockHash is the rule of the workers' blocks: sightline, ours, for events that carry tokens; or, for workers whose
-	// events come through NVIDIA Dynamo and carry its hashes ready, dynamo, or dynamo_suffix where its publisher was not
-	// told the picture's token id (TensorRT-LLM's in 1.6). Pictures then have the names that Dynamo knows.
+	// BlockHash selects how the workers' blocks are hashed. "sightline" is our own hash, for events that carry tokens. "dynamo" is
+	// for workers whose events come through NVIDIA Dynamo with its hashes in them; "dynamo_suffix" likewise, if its publisher was
+	// not told the picture's token id (TensorRT-LLM's in 1.6). With both, pictures have the names that Dynamo gives them.
 	BlockHash   string `yaml:"block_hash"`
-	EnableEagle bool   `yaml:"enable_eagle"` // with Dynamo's hashes: the workers draft with EAGLE
+	EnableEagle bool   `yaml:"enable_eagle"` // with Dynamo's hashes: the workers use EAGLE speculative decoding
 
-	// OwnRules, if set in code, are those of an engine that RulesOf does not know.
+	// OwnRules, which only code sets, gives the rules of an engine that RulesOf does not know.
 	OwnRules func(release string) rules.Rules `yaml:"-"`
 
-	// Clock is what templates that print a date see; nil: time.Now.
+	// Clock is the time that templates see; nil: time.Now.
 	Clock func() time.Time `yaml:"-"`
 }
 
-// DefaultServer is a vLLM with its defaults.
+// DefaultServer returns the settings of a vLLM with its defaults.
 func DefaultServer() Server {
 	return Server{Engine: "vllm", EngineVersion: "0.32.0", BlockSize: 16, ContentFormat: "auto", MMHasher: "blake3",
 		TokenizerMode: "auto", MMProcessorCacheGB: 4, MaxFileSizeMB: 50, TimeZone: "UTC", SessionIDs: true, MediaNames: "computed", BlockHash: "sightline", TrustMMKwargs: false, AutoToolChoice: true}
 }
 
-// DefaultsOf sets what differs by engine and was not given: the release, and the tokens a block.
+// DefaultsOf sets the engine's default release and block size where they were not given.
 func (s *Server) DefaultsOf(given func(key string) bool) {
 	r := RulesOf(s.Engine, "")
 	if !given("engine_version") {
@@ -102,7 +102,7 @@ func (s *Server) DefaultsOf(given func(key string) bool) {
 	}
 }
 
-// faults collects what is wrong with a Server, each by its key.
+// faults collects what is wrong with a Server, with the key of each.
 type faults []error
 
 func (f *faults) when(wrong bool, key, format string, args ...any) {
@@ -115,7 +115,7 @@ func (f *faults) unless(key, got string, known ...string) {
 	f.when(!slices.Contains(known, got), key, "%q is not known (want %s)", got, strings.Join(known, ", "))
 }
 
-// Check names every value that cannot be, by its key.
+// Check returns an error that names every invalid value by its key.
 func (s *Server) Check() error {
 	var f faults
 	s.checkWords(&f)
@@ -136,7 +136,7 @@ func (s *Server) checkWords(f *faults) {
 	f.unless("speculative_algorithm", s.Speculative, "", "EAGLE", "EAGLE3")
 }
 
-// checkEngine checks what only some engines and releases have.
+// checkEngine checks the keys that only some engines and releases have.
 func (s *Server) checkEngine(f *faults) {
 	r := s.Rules()
 	_, err := rules.ParseVersion(s.EngineVersion)
@@ -171,7 +171,7 @@ func (s *Server) checkValues(f *faults) {
 	f.when(err != nil, "time_zone", "%q is not known here (want a name such as UTC or Europe/Berlin)", s.TimeZone)
 }
 
-// Foreign lists the keys that only vLLM has, for another engine, where they are not as in base (nil: the defaults).
+// Foreign lists the keys that only vLLM has and that differ from base (nil: the defaults), if the engine is another one.
 func (s *Server) Foreign(base *Server) (keys []string) {
 	if s.Rules().VLLMKeys {
 		return nil
@@ -197,26 +197,26 @@ func (s *Server) Foreign(base *Server) (keys []string) {
 	return keys
 }
 
-// ResolveTemplate takes a relative chat_template from a place, if it names a file.
+// ResolveTemplate makes a relative chat_template relative to place, if it names a file.
 func (s *Server) ResolveTemplate(place string) {
 	if file := s.templateFile(place); file != "" {
 		s.ChatTemplate = file
 	}
 }
 
-// templateFile is the file that chat_template names, relative ones below dir; "" where it names none.
+// templateFile returns the file that chat_template names, relative ones below dir; "" if it names none.
 func (s *Server) templateFile(dir string) string {
 	r := s.Rules()
 	return r.Dialect.TemplateFile(s.ChatTemplate, dir)
 }
 
-// Dynamo tells whether blocks and pictures go by NVIDIA Dynamo's rules.
+// Dynamo reports whether blocks and pictures follow NVIDIA Dynamo's rules.
 func (s *Server) Dynamo() bool { return s.BlockHash == "dynamo" || s.BlockHash == "dynamo_suffix" }
 
-// Kwargs is a JSON object, "" for none. Its keys keep the order of the file: it counts in vLLM's image names.
+// Kwargs is a JSON object as text, "" for none. Its keys keep their order, which is part of vLLM's image names.
 type Kwargs string
 
-// UnmarshalYAML reads a YAML (or JSON) object.
+// UnmarshalYAML reads a YAML (or JSON) object and keeps its keys in order.
 func (k *Kwargs) UnmarshalYAML(b []byte) error {
 	text, err := yaml.YAMLToJSON(b)
 	if err != nil {

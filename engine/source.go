@@ -17,15 +17,15 @@ import (
 	"github.com/sightline-router/sightline/prompt"
 )
 
-// Where a medium's bytes are: in the body, behind a URL, or in a local file.
+// A medium's bytes are in the body, behind a URL, or in a local file.
 
-// isRemote: a medium's bytes are not in the body.
+// isRemote reports whether a medium's bytes are not in the body.
 func isRemote(s *body.Skeleton, in *prompt.Medium) bool {
 	scheme := schemeOf(in.Raw(s))
 	return scheme == "http" || scheme == "file" || scheme == "" && in.Modality == "image"
 }
 
-// schemeOf tells data, http and file URLs from all else by their first characters.
+// schemeOf tells data, http and file URLs from everything else by their first characters.
 func schemeOf(pieces [][]byte) string {
 	var head [8]byte
 	n := 0
@@ -44,7 +44,7 @@ func schemeOf(pieces [][]byte) string {
 	return ""
 }
 
-// identify finds a medium's bytes, and what they are. why says what kept it from being known.
+// identify locates a medium's bytes and fills in its facts. If they cannot be known, why is the reason.
 func (q *mediaReader) identify(ctx context.Context, md *Medium, m *rules.Medium) (why string, err error) {
 	pieces := m.In.Raw(q.body)
 	isPath := m.Scheme == "" && md.Modality == "image" && q.rules.TakesPaths
@@ -72,7 +72,7 @@ func (q *mediaReader) identify(ctx context.Context, md *Medium, m *rules.Medium)
 		err = &Refused{Status: 400, Reason: "media is neither a data URL nor an http or file URL"}
 	}
 	if why != "" || errors.As(err, new(*Refused)) {
-		if md.Key = md.Alias; md.Facts.Bytes > 0 { // what a URL showed last may lie with a worker
+		if md.Key = md.Alias; md.Facts.Bytes > 0 { // a worker may hold the picture that the URL showed last
 			md.Key = block.NameHash(md.Facts.ID.String())
 			last := *m
 			last.Source = mmhash.Source{}
@@ -94,7 +94,7 @@ func (q *mediaReader) identify(ctx context.Context, md *Medium, m *rules.Medium)
 	return why, nil
 }
 
-// facts reads a medium's bytes. Some engines take files of embeddings where they take pictures.
+// facts reads a medium's bytes. Some engines accept files of embeddings in place of pictures.
 func (m *Model) facts(src mmhash.Source, modality string) (mmhash.Facts, error) {
 	switch modality {
 	case "video":
@@ -111,8 +111,8 @@ func (m *Model) facts(src mmhash.Source, modality string) (mmhash.Facts, error) 
 	return f, err
 }
 
-// fetch learns of a picture by its URL, within the caller's budget. why says what kept it from being known; then md.Facts
-// are those of the picture that the URL showed last, if there are any.
+// fetch identifies a picture by its URL, within the caller's budget. If why is set (the reason it failed), md.Facts are those of
+// the picture that the URL showed last, if any.
 func (m *Model) fetch(ctx context.Context, link string, md *Medium) (src mmhash.Source, why string, err error) {
 	if len(m.Server.AllowedMediaDomains) > 0 {
 		u, err := url.Parse(link)
