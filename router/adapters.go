@@ -8,18 +8,22 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// A worker computes a request of a LoRA adapter when it has loaded that adapter, and meanwhile nothing else. Which ones it has is
-// known from what it was sent: the last few, as many as fit (models[].max_loras, or as it tells), for engines drop the one that was used
-// least lately; and from its metrics, which name those in use, whoever asked for them.
-const adapterLoad = 2500 // tokens that could be prefilled meanwhile, until events show it: a quarter of a second
+// A worker computes a request for a LoRA adapter only after it has loaded that adapter, and computes nothing else meanwhile. What
+// it has loaded is estimated from the requests that it was sent: the last few adapters, as many as fit (models[].max_loras, or as
+// the worker reports), because engines evict the least recently used one. Its metrics name the adapters in use, whoever sent the
+// requests.
+//
+// adapterLoad is the cost of a load until events show it: the tokens that could be prefilled meanwhile, in a quarter of a second.
+const adapterLoad = 2500
 
-// adapters are who was sent which, the last one first.
+// adapters records which adapters each slot was sent, the last one first.
 type adapters struct {
 	mu sync.Mutex
 	of map[*fleet.Slot][]string
 }
 
-// work is what loading costs on a slot, in tokens, and once more where another adapter has to go for it: that is asked for again.
+// work returns the cost of loading an adapter on a slot, in tokens. It is doubled if another adapter has to be evicted, since
+// that one will be requested again.
 func (a *adapters) work(slot *fleet.Slot, name string, room int) int {
 	if name == "" {
 		return 0
@@ -41,7 +45,7 @@ func (a *adapters) work(slot *fleet.Slot, name string, room int) int {
 	return 2 * one
 }
 
-// roomOf is how many adapters a worker has loaded at once: as configured, else as it tells, else one.
+// roomOf returns how many adapters a worker has loaded at once: as configured, else as it reports, else one.
 func roomOf(configured, told int) int {
 	if configured > 0 {
 		return configured
@@ -49,7 +53,7 @@ func roomOf(configured, told int) int {
 	return max(1, told)
 }
 
-// use takes down that a slot was sent a request of an adapter.
+// use records that a slot was sent a request for an adapter.
 func (a *adapters) use(slot *fleet.Slot, name string, room int) {
 	if name == "" {
 		return
@@ -60,7 +64,7 @@ func (a *adapters) use(slot *fleet.Slot, name string, room int) {
 	defer a.mu.Unlock()
 	has := slices.DeleteFunc(a.of[slot], func(n string) bool { return n == name })
 	a.of[slot] = slices.Insert(has, 0, name)[:min(len(has)+1, room)]
-	for s := range a.of { // of workers that have left
+	for s := range a.of { // workers that have left
 		if !s.Worker.Present() {
 			delete(a.of, s)
 		}

@@ -7,8 +7,8 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// allowed lists the slots that the request may go to: the model's, or the pool's where the route names one, and of them
-// those that have its adapter, and that a gateway's subset hint leaves.
+// allowed returns the slots that the request may go to: those of the model, or of the pool if the route names one, that have its
+// adapter and are within the gateway's subset hint.
 func (x *decision) allowed() []*fleet.Slot {
 	model := x.req.Pool
 	if model == "" && x.model != nil {
@@ -35,11 +35,12 @@ func (x *decision) allowed() []*fleet.Slot {
 	return out
 }
 
-// open leaves of the allowed slots those that may get a request now: of workers that are well, with fewer requests than they
-// may have; all that are well are full: the request is shed, as the endpoint-picker protocol has it. Newcomers that have their
-// share already are left out where others are left. A worker whose trial is due is among them too, and is to be the first
-// choice. Where Envoy tells nothing, nobody knows what is in flight, and the limit refuses nobody. A request that asks for an
-// answer that is there costs nothing, and no limit stops it, nor one that is left alone; that is no worker's trial either.
+// open keeps those allowed slots that may get a request now: of healthy workers, below the limit of requests in flight. If all
+// healthy ones are full, the request is shed, as the endpoint-picker protocol demands. Newcomers that have had their share are
+// left out if others remain. A worker whose trial is due is added, and will be the first choice.
+//
+// If Envoy reports nothing, the number in flight is unknown and the limit refuses nobody. The limit applies neither to a request
+// for a stored answer, which costs nothing, nor to one that is left alone, which is no worker's trial either.
 func (x *decision) open() *Refusal {
 	slots := x.allowed()
 	well := fleet.Healthy(slots)
@@ -78,13 +79,13 @@ func (x *decision) open() *Refusal {
 	return nil
 }
 
-// serves tells whether any of some slots may serve a request, not only prefill it.
+// serves reports whether one of the slots may serve a request, rather than only prefill it.
 func serves(slots []*fleet.Slot) bool {
 	return slices.ContainsFunc(slots, func(s *fleet.Slot) bool { return s.Worker.Role != fleet.Prefill })
 }
 
-// hasRoom tells of a slot whether it may have one more request of ours: others' are in their senders' limits. Of a pair the one
-// that decodes counts: what the other has is a queue, and no request stays there.
+// hasRoom returns a function that tells whether a slot may have one more of our requests: other senders' requests count against
+// their own limits. Of a pair the decode worker counts: at the prefill worker requests only queue, none stays.
 func (x *decision) hasRoom() func(*fleet.Slot) bool {
 	silent, _ := x.opt.Fleet.Silent()
 	return func(s *fleet.Slot) bool {
@@ -96,7 +97,7 @@ func (x *decision) hasRoom() func(*fleet.Slot) bool {
 	}
 }
 
-// most is how many requests a slot may have.
+// most returns how many requests a slot may have.
 func (x *decision) most(s *fleet.Slot) int {
 	if s.Worker.Most > 0 {
 		return s.Worker.Most
@@ -104,8 +105,8 @@ func (x *decision) most(s *fleet.Slot) int {
 	return x.maxInFlight
 }
 
-// inTurn chooses and books, where there is a limit one decision after another: side by side two would take the last place.
-// Slots that filled up since they were opened are left out.
+// inTurn runs choose, which books. With a limit, decisions run one at a time, since two at once would take the same last place,
+// and slots that filled up since open are left out.
 func (x *decision) inTurn(choose func()) {
 	if x.maxInFlight <= 0 || x.req.Stored != "" || len(x.slots) == 0 || x.left() {
 		choose()

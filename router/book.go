@@ -14,42 +14,43 @@ import (
 	"github.com/sightline-router/sightline/router/report"
 )
 
-// booked is what a booking remembers of its decision. Reports of one request may be observed side by side: but for promised
-// it does not change, once its slot is known.
+// booked is what a booking records about its decision. Several reports of one request may be observed concurrently: except for
+// promised, it does not change once slot is set.
 type booked struct {
 	model string
 	arm   report.Arm
 	line  *decisionlog.Line // nil: none is written
 	left  *untouched        // nil: it was steered
 
-	slot          *fleet.Slot // that it is booked at first: the chosen one, or of a request that was left alone the one that got it
-	stores        uint64      // stored events that the index had of it at the decision
-	exact         bool        // its events prove what is predicted
-	locals, chain []uint64    // the prompt's blocks
-	tokens        int         // of the prompt; 0: not read
-	size          int         // tokens a block
-	proven        int         // blocks that events proved at the decision
+	// Where it is booked first: the chosen slot or, for a request that was left alone, the slot that got it.
+	slot          *fleet.Slot
+	stores        uint64   // stored events of the slot that the index had at the decision
+	exact         bool     // the slot's events prove what is predicted
+	locals, chain []uint64 // the prompt's blocks
+	tokens        int      // of the prompt; 0: not read
+	size          int      // tokens in a block
+	proven        int      // blocks that events proved at the decision
 	promised      atomic.Pointer[promise]
-	cached        int            // tokens predicted to be cached on slot; -1: no answer can be compared with it
-	offloaded     int            // of them, those in its lower tiers
-	unit          int            // tokens that these give back at once
+	cached        int            // tokens predicted to be cached on slot; -1: cannot be compared with an answer
+	offloaded     int            // of cached, the tokens in lower tiers
+	unit          int            // tokens that the lower tiers return at once
 	lower         bool           // cached is a lower bound
 	upper         bool           // cached is an upper bound
-	stale         bool           // the slot's events had not come for long: the engine's own count is all that corrects the index
+	stale         bool           // the slot's events had not come for long: only the engine's own count corrects the index
 	usage         int            // prompt tokens that the engine will report; 0: not known
-	number        uint64         // of the booking, for other replicas; 0: they are not told
-	media         []SharedMedium // for them: what it will have seen
-	mute          bool           // the engine reports 0 cached tokens where it says nothing (SGLang without --enable-cache-report)
+	number        uint64         // number of the booking for other replicas; 0: they are not told
+	media         []SharedMedium // for other replicas: pictures that the slot will have seen
+	mute          bool           // the engine reports 0 cached tokens when it has no count (SGLang without --enable-cache-report)
 }
 
-// standing is how a slot stood for a prompt at the decision, in tokens.
+// standing is what a decision knew about a slot and the prompt, in tokens.
 type standing struct {
 	slot                     *fleet.Slot
 	class                    int
 	exact, predicted, encode int
-	offloaded                int // of exact, what has to be fetched from a lower tier
+	offloaded                int // of exact, the tokens to fetch from a lower tier
 	rate                     float64
-	stores                   uint64 // stored events that the index had of it
+	stores                   uint64 // stored events of the slot that the index had
 	doubtful                 bool
 }
 
@@ -57,11 +58,11 @@ func (x *decision) standingOf(class int, slot *fleet.Slot, c *choose.Candidate) 
 	return standing{slot: slot, class: class, exact: c.Exact, predicted: c.Predicted, offloaded: c.Offloaded, encode: c.Encode, rate: c.Rate, stores: x.opt.Index.Stores(slot.ID), doubtful: c.Doubtful}
 }
 
-// cached is how many of a prompt's tokens the engine should find. It always computes the last token, so a prompt that is held
-// whole loses its last block (vLLM).
+// cached returns how many of a prompt's tokens the engine should find cached. It always computes the last token, so a prompt that
+// is wholly cached loses its last block (vLLM).
 func (s *standing) cached(tokens, size int) int { return min(s.predicted, max(0, tokens-1)/size*size) }
 
-// mostChoices of one request count as requests of their own, as engines schedule them (n).
+// mostChoices limits how many answers of one request (n) count as requests of their own, as engines schedule them.
 const mostChoices = 128
 
 // asked is a prompt as the workers of one class read it.
@@ -70,13 +71,13 @@ type asked struct {
 	prompts       *engine.Live
 	prompt        *engine.Prompt
 	locals, chain []uint64
-	several, skip bool // there are several prompts; the engine may read no cache
+	several, skip bool // there are several prompts; the engine may not read its cache
 	unread        bool
 	usage         int
-	answers       int // that are decoded at once
+	answers       int // decoded at the same time
 }
 
-// askedOf keeps what a class's workers read.
+// askedOf copies what a class's workers read, to keep it beyond the decision.
 func (x *decision) askedOf(class int) asked {
 	c, rd, keys := &x.model.classes[class], x.reading(class), &x.mem.blocks[class]
 	both := slices.Concat(keys.locals, keys.chain)
@@ -85,8 +86,8 @@ func (x *decision) askedOf(class int) asked {
 		answers: int(max(1, min(x.mem.req.Fields["n"].Int(), mostChoices)))}
 }
 
-// book remembers what the choice comes to: blocks that the slot will hold, pictures that it will have seen, work that it has
-// got, and events that are to be expected of it.
+// book records the consequences of the choice: blocks that the slot will hold, pictures that it will have seen, its additional
+// work, and the events that the audit should expect.
 func (x *decision) book(best *choose.Candidate, class int) {
 	if x.aside {
 		return
@@ -99,7 +100,7 @@ func (x *decision) book(best *choose.Candidate, class int) {
 	a, st := x.askedOf(class), x.standingOf(class, x.chosen, best)
 	work := x.at(b, &st, &a)
 	if x.decode != nil {
-		b.cached = -1 // what is reported is of another worker's cache
+		b.cached = -1 // the report is about another worker's cache
 		x.adapters.use(x.decode, x.adapter, x.model.MaxLoRAs)
 	}
 	if work.Tokens, work.Load = work.Tokens+best.Load, best.Load; best.Pulls() {
@@ -113,28 +114,28 @@ func (x *decision) book(best *choose.Candidate, class int) {
 	}
 }
 
-// at takes down that a request is at a slot, and gives what is to be booked there.
+// at fills in b for a request at a slot, and returns what is to be booked there.
 func (r *Router) at(b *booked, st *standing, a *asked) fleet.Booking {
 	id, size := st.slot.ID, a.class.BlockSize
 	b.slot, b.stores, b.locals, b.chain, b.size, b.usage, b.mute = st.slot, st.stores, a.locals, a.chain, size, a.usage, a.class.rules.MuteCached
 	b.tokens, b.offloaded, b.unit = len(a.prompt.IDs), st.offloaded, a.class.unit*size
 	b.exact, b.stale = !st.doubtful && st.exact > 0 && st.predicted <= st.exact, st.doubtful
 	b.lower, b.upper = r.opt.Index.Partial(id), r.opt.Index.Recurrent(id) || a.skip
-	if !st.doubtful { // else no event will tell of what it gets
+	if !st.doubtful { // else no event will tell what it stores
 		b.proven = st.exact / size
 	}
 	cached := st.cached(b.tokens, size)
 	if b.cached = cached; a.several {
-		b.cached = -1 // what is reported is of another prompt or all (vLLM: the last that ends; SGLang: the sum)
+		b.cached = -1 // the report is about another prompt or all (vLLM: the last to end; SGLang: the sum)
 	}
 	work := fleet.Booking{Tokens: b.tokens - cached + st.encode, Fetch: st.offloaded, Context: a.answers * b.tokens, Answers: a.answers}
-	if a.prompt.Exact && !r.elsewhere(b.locals) { // else its last block is not the last that it will store
+	if a.prompt.Exact && !r.elsewhere(b.locals) { // else the last known block is not the last that it will store
 		work.Locals, work.From = b.locals, st.predicted/size
 	}
 	return work
 }
 
-// remember notes which blocks the slot will hold and which pictures it will have seen.
+// remember records which blocks the slot will hold and which pictures it will have seen.
 func (r *Router) remember(b *booked, st *standing, a *asked, now time.Time) {
 	b.promised.Store(r.predicted.add(uint32(b.slot.ID), b.chain, b.proven, r.lasts(b.slot, b.locals, now), now))
 	for i := range a.prompt.Media[:min(len(a.prompt.Media), mostMedia)] {
@@ -154,7 +155,7 @@ func (r *Router) remember(b *booked, st *standing, a *asked, now time.Time) {
 	}
 }
 
-// sawPicture notes that a slot encodes a picture, or has it in its encoder's cache.
+// sawPicture records that a slot encodes a picture or has it in its encoder cache.
 func (r *Router) sawPicture(slot *fleet.Slot, m SharedMedium) {
 	r.seen.add(m.Key, slot, m.Tokens)
 	if m.Alias != 0 {
@@ -162,7 +163,7 @@ func (r *Router) sawPicture(slot *fleet.Slot, m SharedMedium) {
 	}
 }
 
-// hold books work on the chosen slot, or at nobody yet.
+// hold books work on the chosen slot, or on none yet if the request is left alone.
 func (x *decision) hold(b *booked, work fleet.Booking) {
 	if x.aside {
 		return
@@ -182,11 +183,12 @@ func (x *decision) hold(b *booked, work fleet.Booking) {
 	if x.opt.Share != nil {
 		b.number = x.shared.Add(1)
 	}
-	x.Router.share(b, &work) // first, so that its end is told behind it
+	x.Router.share(b, &work) // before Book, so that other replicas hear of the end after it
 	x.opt.Fleet.Book(x.out.ID, work)
 }
 
-// auditSession is the request's session for the audit. One without gets the decision's id, where engines' events will name it.
+// auditSession returns the request's session for the audit. If it has none and the engine's events name sessions, the decision's
+// id becomes its session.
 func (x *decision) auditSession(named bool) string {
 	session := sessionOf(x.mem.req.Fields, x.req.Session)
 	if session == "" && x.opt.Audit != nil && named && x.chosen.Worker.Instance == "" {
@@ -195,7 +197,7 @@ func (x *decision) auditSession(named bool) string {
 	return session
 }
 
-// expect has the audit watch for what the slot will store, unless the index has another part: that part's Sightline audits it.
+// expect tells the audit what the slot should store. A prompt of another part of the index is audited by that part's replica.
 func (r *Router) expect(b *booked, a *asked, id, session string) {
 	if r.elsewhere(b.locals) {
 		return

@@ -17,13 +17,13 @@ import (
 
 const (
 	ranks          = 8    // candidates that are ranked
-	mostTargets    = 3    // that Envoy is told
-	mostMedia      = 64   // that weigh in a choice
-	unknownPicture = 1000 // tokens that a picture of unknown size counts for: about 1280×720 for most families
-	othersPrefill  = 1000 // tokens queued that a request of others counts for where workers only prefill: 500 to 2,000 do as well
+	mostTargets    = 3    // targets that Envoy is told
+	mostMedia      = 64   // media of a prompt that influence a choice
+	unknownPicture = 1000 // tokens assumed for a picture of unknown size: about 1280×720 for most families
+	othersPrefill  = 1000 // queued tokens assumed for another sender's request at a prefill-only worker: 500 to 2,000 work as well
 )
 
-// Why a decision is not on the step above.
+// Values of Decision.Why.
 const (
 	noWorker    = "no worker known"
 	unconfirmed = "not confirmed by events yet"
@@ -35,13 +35,13 @@ type blocks struct {
 	wanted        bool // the class has workers
 	locals, chain []uint64
 	told          bool            // another replica said who holds the prompt
-	held, onGPU   []indexer.Match // that are they, and how much of it their GPUs have
+	held, onGPU   []indexer.Match // its answer: blocks held in any tier, and on the GPU
 }
 
-// overlap is how many leading blocks of a prompt a slot holds, in any tier, and how many of them its GPU has.
+// overlap is how many leading blocks of a prompt a slot holds in any tier, and how many of them are on its GPU.
 type overlap struct{ blocks, gpu int32 }
 
-// choose picks the slot for a prompt, says why, and books it.
+// choose picks the slot for a prompt, explains the choice, and books it.
 func (x *decision) choose() {
 	if len(x.slots) == 0 {
 		x.edit(x.mem.readings[0].edits)
@@ -62,7 +62,7 @@ func (x *decision) choose() {
 		x.edit(rd.edits)
 	}
 	x.out.PromptTokens = len(rd.prompt.IDs)
-	// An engine always computes the last token, so a prompt that is held whole loses its last block (vLLM).
+	// An engine always computes the last token, so a prompt that is wholly cached loses its last block (vLLM).
 	most := max(0, x.out.PromptTokens-1) / size * size
 	x.out.CachedTokens, x.out.OffloadedTokens = min(best.Predicted, most), min(best.Offloaded, most)
 	x.out.MatchedBlocks = x.out.CachedTokens / size
@@ -85,8 +85,8 @@ func (x *decision) reading(class int) *reading {
 	return &x.mem.readings[x.model.classes[class].reading]
 }
 
-// addCandidates looks a class's prompt up and adds its slots. An engine that will refuse it has no candidates; one whose
-// prompt is not known has some of which nothing is known.
+// addCandidates looks a class's prompt up in the index and adds the class's slots as candidates. A class whose engine will refuse
+// the request adds none; one that could not read the prompt adds slots without overlap.
 func (x *decision) addCandidates(class int) {
 	s, rd, size, keys := x.mem, x.reading(class), x.model.classes[class].BlockSize, &x.mem.blocks[class]
 	if !keys.wanted || rd.refused() {
@@ -127,8 +127,8 @@ func (x *decision) addCandidates(class int) {
 	x.addShut(class, looked)
 }
 
-// proven is how many leading blocks of the prompt that was matched last a slot's events tell of, how many of them its GPU has, and
-// whether that is in doubt. What lower tiers hold counts in whole units: less of one they do not give back.
+// proven returns how many leading blocks of the prompt matched last a slot holds by its events, how many of them are on its GPU,
+// and whether that is in doubt. Blocks in lower tiers count in whole units, since a tier returns no less than one.
 func (x *decision) proven(slot *fleet.Slot, class int) (blocks, gpu int, doubtful bool) {
 	held := x.mem.overlapOf(slot)
 	age, _ := ageOf(slot, x.now)
@@ -138,14 +138,14 @@ func (x *decision) proven(slot *fleet.Slot, class int) (blocks, gpu int, doubtfu
 	return max(gpu, blocks/unit*unit), gpu, doubtful
 }
 
-// candidate is a slot with its load: all that a choice by load knows.
+// candidate returns a slot with its load: all that a choice by load needs.
 func (x *decision) candidate(i int) choose.Candidate {
 	slot := x.slots[i]
 	load := slot.Load(x.now)
 	if !load.Tells {
-		load.Usage = -1 // until all are there: see evenUsage
+		load.Usage = -1 // filled in by evenUsage
 	}
-	if slot.Worker.Role == fleet.Prefill { // who waits there is prefilled there, and decoded elsewhere
+	if slot.Worker.Role == fleet.Prefill { // requests waiting there are prefilled there and decoded elsewhere
 		load.Backlog += othersPrefill * float64(load.Others)
 		load.Inflight, load.Others, load.Context = 0, 0, 0
 	}
@@ -154,12 +154,12 @@ func (x *decision) candidate(i int) choose.Candidate {
 		Away: slot.Worker.Away.Seconds()}
 }
 
-// weighed is how many of so many requests of others count: 14 of 50. Their number is seconds old, and routers that all follow
-// it herd: so it keeps requests away where others' work is, and makes little of how much of it there is.
+// weighed discounts the number of other senders' requests: 50 count as 14. The number is seconds old, and routers that all follow
+// it would herd: it keeps requests away from workers with others' work, without weighing how much there is.
 func weighed(others int) int { return int(2 * math.Sqrt(float64(others))) }
 
-// evenUsage gives the candidates that do not tell their KV cache's use, or not any more, the mean of those that do: not to tell
-// neither draws requests nor keeps them away.
+// evenUsage gives the candidates whose KV cache usage is unknown or outdated the mean of the others, so that not reporting
+// neither attracts nor repels requests.
 func evenUsage(cands []choose.Candidate) {
 	sum, tell := 0.0, 0
 	for i := range cands {
@@ -175,8 +175,8 @@ func evenUsage(cands []choose.Candidate) {
 	}
 }
 
-// hash computes the blocks that a class looks up, or takes them from an earlier class that has the same: two releases read
-// most requests alike.
+// hash computes the blocks that a class looks up, or copies them from an earlier class with the same ones: two releases read most
+// requests alike.
 func (x *decision) hash(class int) {
 	p, size, keys := x.reading(class).prompt, x.model.classes[class].BlockSize, &x.mem.blocks[class]
 	keys.locals, keys.chain = keys.locals[:0], keys.chain[:0]
@@ -188,7 +188,7 @@ func (x *decision) hash(class int) {
 	keys.chain = block.Chain(keys.chain, keys.locals, 0, false)
 }
 
-// sameBlocks are the blocks of an earlier class if they are this one's too; nil: none are.
+// sameBlocks returns the blocks of an earlier class that are the same as this class's; nil: there is none.
 func (x *decision) sameBlocks(class int) *blocks {
 	p, size := x.reading(class).prompt, x.model.classes[class].BlockSize
 	for i := range class {
@@ -199,7 +199,7 @@ func (x *decision) sameBlocks(class int) *blocks {
 	return nil
 }
 
-// match looks up how many leading blocks each slot holds, in the place of the match before; without look none holds any.
+// match looks up how many leading blocks each slot holds and replaces the previous match; with look false none holds any.
 func (s *scratch) match(x *decision, keys *blocks, look bool) {
 	for _, h := range s.matches.Slots {
 		s.overlap[h.Slot] = overlap{}
@@ -229,7 +229,8 @@ func (s *scratch) overlapOf(slot *fleet.Slot) overlap {
 	return s.overlap[slot.ID]
 }
 
-// addPictures fills in, per candidate, one of slots, the picture tokens behind its cached prefix: to encode, or in its encoder cache.
+// addPictures counts, for each candidate (an index into slots), the picture tokens after its cached prefix: to encode, or in its
+// encoder cache.
 func (x *decision) addPictures(p *engine.Prompt, slots []*fleet.Slot, cands []choose.Candidate) {
 	for i := range p.Media[:min(len(p.Media), mostMedia)] {
 		md := &p.Media[i]
@@ -239,7 +240,7 @@ func (x *decision) addPictures(p *engine.Prompt, slots []*fleet.Slot, cands []ch
 		}
 		for j := range cands {
 			c := &cands[j]
-			c.Shared += max(0, min(c.Predicted, md.Offset+md.Length)-max(c.Exact, md.Offset)) // booked for its encoding too
+			c.Shared += max(0, min(c.Predicted, md.Offset+md.Length)-max(c.Exact, md.Offset)) // its encoding is booked too
 			switch {
 			case md.Length == 0 && !by.holds(slots[c.Slot]):
 				c.Encode += unknownPicture
@@ -247,7 +248,7 @@ func (x *decision) addPictures(p *engine.Prompt, slots []*fleet.Slot, cands []ch
 			case by.holds(slots[c.Slot]):
 				c.Seen += max(md.Length, 1)
 			default:
-				c.Encode += md.Length // whole, also where one token of it is missing
+				c.Encode += md.Length // all of it, even if a single token is missing
 			}
 		}
 	}
@@ -264,7 +265,7 @@ func (x *decision) rank() {
 	x.chosen = x.slots[x.ranked[0].Slot]
 }
 
-// weighTime has those candidates come first that are expected to be in time, where the client says by when it wants its first token.
+// weighTime ranks candidates that are expected to be in time first, if the client gave a time for its first token.
 func (x *decision) weighTime() {
 	if x.req.FirstToken <= 0 {
 		return
@@ -281,13 +282,14 @@ func (x *decision) weighTime() {
 	}
 }
 
-// draw is a number that looks random, another for each decision and each router.
+// draw returns a pseudo-random number that differs by decision and by router.
 func (x *decision) draw() uint64 {
 	d := (x.turn + x.opt.Seed) * 0x9E3779B97F4A7C15
 	return d ^ d>>32
 }
 
-// keepSameEdits keeps of the ranked candidates those that want the body changed as the best one does: Envoy changes it once.
+// keepSameEdits keeps the ranked candidates that need the same body edits as the best one: Envoy changes the body once, for all
+// retries.
 func (x *decision) keepSameEdits() {
 	if len(x.model.prompts) == 1 {
 		return
@@ -301,8 +303,8 @@ func (x *decision) keepSameEdits() {
 	x.ranked = x.ranked[:1+len(kept)]
 }
 
-// target names up to three different places, in the order of the ranking. A worker behind front ends is named in the request, for
-// retries too: then they are the front ends, one after another, and no worker of another kind.
+// target names up to three different addresses in the order of the ranking. A worker behind front ends is named in the request,
+// for retries too: then the targets are its front ends, and no other worker is offered.
 func (x *decision) target() {
 	x.out.Targets = make([]Target, 0, mostTargets)
 	switch w := x.chosen.Worker; {
@@ -322,7 +324,7 @@ func (x *decision) target() {
 	}
 }
 
-// atFrontends names the front ends of the chosen worker as the places for t.
+// atFrontends makes the chosen worker's front ends the targets, each a copy of t.
 func (x *decision) atFrontends(t Target) {
 	list := x.chosen.Worker.Frontends
 	for i := range min(len(list), mostTargets) {
@@ -331,12 +333,12 @@ func (x *decision) atFrontends(t Target) {
 	}
 }
 
-// would names the worker that a request that is left alone would have got.
+// would records the worker that a request that is left alone would have got.
 func (x *decision) would() {
 	x.out.WouldBe = Target{Worker: x.chosen.Worker.Name, Addr: x.chosen.Worker.Addr, Rank: x.chosen.Rank}
 }
 
-// explain gives the step of the ladder, and what keeps the decision from the one above or from being certain.
+// explain sets Reason and Why: what the decision is based on, and what keeps it from a better reason or from being certain.
 func (x *decision) explain(best *choose.Candidate, rd *reading, elsewhere bool) {
 	d := &x.out
 	_, doubt := ageOf(x.chosen, x.now)

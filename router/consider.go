@@ -12,18 +12,17 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// Considered is a worker, or a rank of one, as a decision saw it. Of one that could not be chosen only what it holds is known.
+// Considered is a worker, or one of its ranks, as a decision saw it. If it could not be chosen, only its overlap is known.
 type Considered struct {
 	decisionlog.Candidate
 	Encode   int    `json:"encode"`             // picture tokens that it would have to encode
 	Doubtful bool   `json:"doubtful,omitempty"` // its events have not come for long
-	Trial    bool   `json:"trial,omitempty"`    // it fails, and this request is to show whether it still does
+	Trial    bool   `json:"trial,omitempty"`    // it is failing, and this request is its trial
 	Out      string `json:"out,omitempty"`      // why it could not be chosen: out, full or new
 }
 
-// Consider decides as Decide does at this moment, and nothing comes of it: nothing is booked, counted, predicted or watched for,
-// and no worker gets its trial. Of the workers those that cost least are told, and then those that could not be chosen, so many
-// at most.
+// Consider decides as Decide would at this moment, without effects: nothing is booked, counted, predicted or audited, and no
+// worker gets its trial. It returns at most most workers: the cheapest ones first, then those that could not be chosen.
 func (r *Router) Consider(ctx context.Context, req *Request, most int) (Decision, Recent) {
 	aside, now := &Router{opt: r.opt, predicted: r.predicted, seen: r.seen, encodes: r.encodes, adapters: r.adapters, answers: r.answers, lanes: r.lanes}, r.serving.Load()
 	aside.opt.Log, aside.opt.Audit, aside.opt.Decisions, aside.opt.Left = zap.NewNop(), nil, nil, 0
@@ -32,7 +31,7 @@ func (r *Router) Consider(ctx context.Context, req *Request, most int) (Decision
 	x := &decision{Router: aside, serving: now, req: req, now: r.opt.Now(), out: Decision{ID: req.ID, Reason: Load}, mem: new(scratch), aside: true}
 	x.decide(ctx)
 	x.rankInBody()
-	if x.chosen != nil { // the choice ranked the best few: now all, by cost, behind the chosen one
+	if x.chosen != nil { // only the best few are ranked: list all by cost, after the chosen one
 		f := choose.FleetOf(x.mem.candidates)
 		slices.SortStableFunc(x.mem.candidates[1:], func(a, b choose.Candidate) int { return cmp.Compare(f.Cost(&a).Sum(), f.Cost(&b).Sum()) })
 		x.ranked = x.mem.candidates[:min(len(x.mem.candidates), most)]
@@ -42,7 +41,7 @@ func (r *Router) Consider(ctx context.Context, req *Request, most int) (Decision
 	return x.out, told
 }
 
-// considered are the ranked candidates, best first.
+// considered returns the ranked candidates, best first.
 func (x *decision) considered() []Considered {
 	if len(x.ranked) == 0 {
 		return nil
@@ -57,7 +56,7 @@ func (x *decision) considered() []Considered {
 	return out
 }
 
-// excluded are the workers that could not be chosen, so many at most, with what they hold of a prompt that was read.
+// excluded returns at most most workers that could not be chosen, with their overlap if the prompt was read.
 func (x *decision) excluded(most int) (out []Considered) {
 	class := -1
 	for _, slot := range x.known {
@@ -80,7 +79,7 @@ func (x *decision) excluded(most int) (out []Considered) {
 	return out
 }
 
-// classRead is the number of a slot's class, if the prompt was read as its workers read it; else -1.
+// classRead returns the class of a slot if the prompt was read for that class; else -1.
 func (x *decision) classRead(slot *fleet.Slot) int {
 	if x.out.PromptTokens == 0 {
 		return -1

@@ -17,7 +17,7 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// decision is one request on its way: what each step finds out, for the next.
+// decision is the state of one request while it is decided. Each step adds its results for the next.
 type decision struct {
 	*Router
 	*serving
@@ -25,44 +25,44 @@ type decision struct {
 	now     time.Time
 	out     Decision
 	mem     *scratch
-	cuts    []body.Edit // what a client must not say
-	cleaned bool        // with out.Edits the body may be passed on, whatever happens
+	cuts    []body.Edit // edits that remove what a client must not say
+	cleaned bool        // the body is safe to pass on with out.Edits, whatever happens
 	servedName
-	known  []*fleet.Slot // that may get the request some time
-	slots  []*fleet.Slot // of them, those that may get it now, once they are opened
+	known  []*fleet.Slot // slots that may get the request at some time
+	slots  []*fleet.Slot // those of known that may get it now; set by open
 	opened bool
-	trial  *fleet.Worker // one of theirs that is to be tried; nil: none
+	trial  *fleet.Worker // a worker among slots that gets this request as its trial; nil: none
 	turn   uint64        // breaks ties
 	ranked []choose.Candidate
-	chosen *fleet.Slot // the first of ranked; nil: no worker is known
-	decode *fleet.Slot // who decodes, where another does
-	held   bool        // it is booked
-	aside  bool        // nothing is to come of it: see Consider
+	chosen *fleet.Slot // slot of ranked[0]; nil: no worker is known
+	decode *fleet.Slot // slot that decodes, if another than chosen
+	held   bool        // booked
+	aside  bool        // a decision without effects: see Consider
 
-	standings []standing // of a request that is left alone
+	standings []standing // for a request that is left alone
 }
 
-// scratch is one decision's memory, reused.
+// scratch is the memory of one decision, reused.
 type scratch struct {
 	body       body.Skeleton
 	req        body.Request
-	readings   []reading // by kind of engine
+	readings   []reading // by servedClass.reading
 	blocks     []blocks  // by class
 	longest    int       // tokens of the longest prompt of all readings
 	matches    indexer.Matches
-	overlap    []overlap // by slot; those of matches are not 0
-	reach      reaches   // by candidate of the class at hand
+	overlap    []overlap // by slot; entries that are not in matches are 0
+	reach      reaches   // by candidate of the current class
 	shut       shut
 	candidates []choose.Candidate
-	most       holder             // of all candidates, where workers fetch from each other
-	decoders   []choose.Candidate // where others prefill, ranked
+	most       holder             // of all candidates, if workers fetch from each other
+	decoders   []choose.Candidate // ranked, if others prefill
 	eased      []*fleet.Slot
-	encoders   []*fleet.Slot // that are well
+	encoders   []*fleet.Slot // healthy ones
 }
 
-// Decide ranks the workers for one request. It never fails: what cannot be read is routed by load, and Why says so. Once
-// ctx has ended it answers soon, on the step of the ladder that it has come to. A body is cleaned before all else, and
-// whatever happens then, its edits are in the decision.
+// Decide ranks the workers for one request. It never fails: a request that cannot be read is routed by load, and Why says so.
+// When ctx ends it returns soon, with the best Reason reached so far. The body is cleaned before anything else, and the decision
+// has the cleaning edits whatever happens after.
 func (r *Router) Decide(ctx context.Context, req *Request) Decision {
 	x := &decision{Router: r, serving: r.serving.Load(), req: req, now: r.opt.Now(), out: Decision{ID: req.ID, Arm: r.arm(), Reason: Load, source: req.Source}, mem: r.scratch.Get().(*scratch)}
 	r.opt.Fleet.Expire()
@@ -81,7 +81,7 @@ func (r *Router) Decide(ctx context.Context, req *Request) Decision {
 	return x.out
 }
 
-// logged writes the decision's one line, for who has asked for as much.
+// logged writes one line about the decision at debug level.
 func (x *decision) logged(took time.Duration) {
 	line := x.lines.Check(zap.DebugLevel, "decided")
 	if line == nil {
@@ -125,7 +125,7 @@ func (x *decision) decide(ctx context.Context) {
 	}
 }
 
-// decideBody is the way of a request with a body.
+// decideBody decides a request that has a body.
 func (x *decision) decideBody(ctx context.Context) {
 	unread, refusal := x.clean()
 	if refusal != nil {
@@ -133,7 +133,7 @@ func (x *decision) decideBody(ctx context.Context) {
 		return
 	}
 	x.takeSide()
-	if errors.Is(unread, body.ErrObject) || errors.Is(unread, body.ErrMessages) { // the engine tells the client
+	if errors.Is(unread, body.ErrObject) || errors.Is(unread, body.ErrMessages) { // the engine reports the error to the client
 		x.placed(unread.Error())
 		return
 	}
@@ -179,7 +179,7 @@ func (x *decision) decideBody(ctx context.Context) {
 	x.inTurn(x.choose)
 }
 
-// clean takes what a client must not say out of the body. unread says why the rest of it cannot be read, if it cannot.
+// clean removes what a client must not say from the body. unread is the reason if the rest of the body cannot be read.
 func (x *decision) clean() (unread error, refusal *Refusal) {
 	unread = body.Read(x.req.Body, &x.mem.body, &x.mem.req)
 	if x.opt.RefuseUnread && errors.Is(unread, body.ErrLarge) {
@@ -201,7 +201,7 @@ func (x *decision) clean() (unread error, refusal *Refusal) {
 	return unread, nil
 }
 
-// findModel looks the request's model up; why says what keeps it from being used.
+// findModel looks the request's model up. why is the reason if it cannot be used.
 func (x *decision) findModel() (why string) {
 	name, known := x.names[x.mem.req.Model]
 	if !known {
@@ -219,7 +219,7 @@ func (x *decision) findModel() (why string) {
 	return ""
 }
 
-// listed finds an adapter that is not configured, and that a worker lists.
+// listed finds an adapter that is not configured but that a worker lists.
 func (x *decision) listed(adapter string) (name servedName, ok bool) {
 	model, adapter := x.opt.Fleet.ModelOf(adapter)
 	name, ok = x.names[model]
@@ -227,13 +227,13 @@ func (x *decision) listed(adapter string) (name servedName, ok bool) {
 	return name, ok && adapter != ""
 }
 
-// byLoad places a request that a reading was expected of, and says why there is none.
+// byLoad places a request that could not be read although it should have been, and logs why.
 func (x *decision) byLoad(why string) {
 	x.opt.Log.Warn("request routed by load: "+why, zap.String("id", x.out.ID), zap.String("model", x.out.Model), zap.String("asked", x.out.Asked))
 	x.placed(why)
 }
 
-// placed places a request of which nothing is known but, perhaps, its model.
+// placed places a request of which at most the model is known.
 func (x *decision) placed(why string) {
 	if !x.opened {
 		if refusal := x.open(); refusal != nil {
@@ -264,21 +264,21 @@ func (x *decision) placed(why string) {
 	})
 }
 
-// refuse answers the client in the workers' stead.
+// refuse answers the client instead of routing.
 func (x *decision) refuse(refusal *Refusal) {
 	x.out.Edits, x.out.Arm, x.out.Reason, x.out.Why, x.out.Refuse = nil, "", RefusedByUs, refusal.Message, refusal
 }
 
-// afterPanic ends a decision that panicked. Behind the cleaning that costs the choice alone; before it the client is
-// refused: what brings down our cleaning might bring down an engine, and who knows what it carries. Only errors of the
-// runtime are logged; another panic's value might quote a prompt.
+// afterPanic ends a decision that panicked. After the cleaning, a panic costs only the choice. Before it, the client is refused:
+// a body that crashes our cleaning might crash an engine, and its content is unknown. Only runtime errors are logged, since
+// another panic's value might quote a prompt.
 func (x *decision) afterPanic(p any) {
 	text := fmt.Sprintf("%T", p)
 	if e, ok := p.(runtime.Error); ok {
 		text = e.Error()
 	}
 	x.opt.Log.Error("panic in a decision", zap.String("panic", text), zap.ByteString("stack", debug.Stack()))
-	x.mem = new(scratch) // the other may be broken
+	x.mem = new(scratch) // the old one may be corrupt
 	const why = "internal error"
 	if x.req.Body != nil && !x.cleaned {
 		x.refuse(&Refusal{Status: http.StatusBadRequest, Message: why})

@@ -14,37 +14,38 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// Where a model has workers that only encode, a request whose pictures the chosen worker would have to encode names who does it: for each
-// picture its home, the worker that its name falls to (rendezvous hashing). So it is the same in all replicas, with nothing told or
-// remembered, and of n workers one that comes or goes moves every nth picture and no other. Only where so much waits at the home that another
-// would be done sooner though it encodes the picture, and the home later once more, that one has it, and keeps it while it is remembered.
+// If a model has workers that only encode, a request whose pictures the chosen worker would have to encode names who encodes
+// them. Each picture has a home worker, chosen by rendezvous hashing of its name: all replicas agree on it without messages or
+// state, and if one of n workers comes or goes only every nth picture moves. Another worker gets the picture only if the home has
+// so much queued that the other would be done sooner even counting that the home must encode the picture again later; it then
+// keeps the picture while that is remembered.
 //
-// llm-d's sidecar gives a request's i-th picture to the i-th address, and those behind the last address to the first again (0.7 to 0.10,
-// connector_epd_shared_storage.go, since 0.9 connector_ec_common.go). Which one is the i-th is certain where no picture stands there
-// twice (up to 0.10 equal URLs count once, on its main each counts) and where all are of one kind (a prompt may have them in another
-// order than the body). Else the first one's worker is named for all.
+// llm-d's sidecar sends a request's i-th picture to the i-th address, cyclically (0.7 to 0.10, connector_epd_shared_storage.go,
+// since 0.9 connector_ec_common.go). The order is certain only if no picture occurs twice (up to 0.10 equal URLs count once, on
+// its main branch each counts) and all are of one kind (a prompt may order kinds differently than the body). Otherwise the first
+// picture's worker is named for all.
 
-// encodes is what was sent to workers that encode. What waits there nobody tells: it is taken to be done at encodeRate.
+// encodes records what was sent to encode workers. Their queues are not reported and are assumed to drain at encodeRate.
 type encodes struct {
 	mu    sync.Mutex
-	until map[*fleet.Slot]time.Time // when it should have done it
+	until map[*fleet.Slot]time.Time // when the slot should be done
 	last  *simplelru.LRU[uint64, *fleet.Slot]
 	full  func(what string)
 }
 
-const encodeRate = 10000 // picture tokens a second, as of prefill where nothing is known
+const encodeRate = 10000 // picture tokens a second, as for prefill with unknown rate
 
 func newEncodes(full func(what string)) *encodes {
-	last, _ := simplelru.NewLRU[uint64, *fleet.Slot](mostSeen, nil) // who encoded a picture last; fails for a size below 1
+	last, _ := simplelru.NewLRU[uint64, *fleet.Slot](mostSeen, nil) // who encoded a picture last; fails only for a size below 1
 	return &encodes{until: make(map[*fleet.Slot]time.Time), last: last, full: full}
 }
 
-// waiting is how long a picture would wait at a slot.
+// waiting returns how long a picture would wait at a slot.
 func (e *encodes) waiting(slot *fleet.Slot, now time.Time) time.Duration {
 	return max(0, e.until[slot].Sub(now))
 }
 
-// least is the fewest picture tokens that wait at one of some slots.
+// least returns the fewest picture tokens that are queued at one of the slots.
 func (e *encodes) least(among []*fleet.Slot, now time.Time) float64 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -55,7 +56,7 @@ func (e *encodes) least(among []*fleet.Slot, now time.Time) float64 {
 	return least.Seconds() * encodeRate
 }
 
-// place says who of some slots is to encode a picture of so many tokens, and books it.
+// place returns which of the slots is to encode a picture of so many tokens, and records that if book is set.
 func (e *encodes) place(picture uint64, tokens int, among []*fleet.Slot, now time.Time, book bool) *fleet.Slot {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -72,7 +73,7 @@ func (e *encodes) place(picture uint64, tokens int, among []*fleet.Slot, now tim
 			own = 0
 		case home:
 		default:
-			own *= 2 // and once more, at home
+			own *= 2 // encoded again later, at home
 		}
 		if done := e.waiting(slot, now) + own; i == 0 || done < soonest {
 			best, soonest, work = slot, done, min(own, took)
@@ -92,7 +93,7 @@ func (e *encodes) place(picture uint64, tokens int, among []*fleet.Slot, now tim
 	return best
 }
 
-// encoders appends the workers that encode for the model and are well, where the request is steered.
+// encoders appends the healthy workers that encode for the model, if the request is steered.
 func (x *decision) encoders(list []*fleet.Slot) []*fleet.Slot {
 	pool := x.opt.Fleet.Encoders(x.model.Name)
 	if x.left() {
@@ -106,7 +107,7 @@ func (x *decision) encoders(list []*fleet.Slot) []*fleet.Slot {
 	return list
 }
 
-// encodeApart leaves what candidates would have to encode to workers that only encode.
+// encodeApart moves what candidates would have to encode to the encode workers.
 func (x *decision) encodeApart(cands []choose.Candidate) {
 	if len(x.mem.encoders) == 0 {
 		return
@@ -120,7 +121,7 @@ func (x *decision) encodeApart(cands []choose.Candidate) {
 	}
 }
 
-// encoder says who encodes the media of a prompt for its best candidate, as ip:port,ip:port; "": that candidate does.
+// encoder returns who encodes the media of a prompt for its best candidate, as ip:port,ip:port; "": that candidate itself.
 func (x *decision) encoder(p *engine.Prompt, best *choose.Candidate) string {
 	if best.Apart == 0 {
 		if best.Encode > 0 && len(x.opt.Fleet.Encoders(x.model.Name)) > 0 && !x.aside && !x.left() {
@@ -143,7 +144,7 @@ func (x *decision) encoder(p *engine.Prompt, best *choose.Candidate) string {
 	return strings.Join(homes, ",")
 }
 
-// ordered tells whether the i-th of some media is the i-th for the sidecar too.
+// ordered reports whether the sidecar is certain to number the media as we do.
 func ordered(media []engine.Medium) bool {
 	for i := range media {
 		if media[i].Modality != media[0].Modality || slices.ContainsFunc(media[:i], func(m engine.Medium) bool { return m.Key == media[i].Key }) {
@@ -153,7 +154,7 @@ func ordered(media []engine.Medium) bool {
 	return true
 }
 
-// lot is a number that looks random, of a picture at a worker, in every process the same.
+// lot returns a pseudo-random number for a picture at a worker, the same in every process.
 func lot(picture uint64, addr string) uint64 {
 	h := picture
 	for i := range len(addr) {
@@ -163,14 +164,14 @@ func lot(picture uint64, addr string) uint64 {
 	return h ^ h>>32
 }
 
-// holder is the worker whose events prove most of a prompt, in leading tokens.
+// holder is the worker that holds most of a prompt by its events, in leading tokens.
 type holder struct {
 	worker *fleet.Worker
 	tokens int
 }
 
-// pull fills in what each candidate lacks of what one worker has, of a model whose workers fetch from each other where they are told from
-// whom.
+// pull fills in what each candidate could fetch from the worker that holds most of the prompt, if the model's workers fetch from
+// each other.
 func (x *decision) pull() {
 	s := x.mem
 	s.most = holder{}
@@ -190,7 +191,7 @@ func (x *decision) pull() {
 	}
 }
 
-// source is the worker from which the best candidate fetches what it lacks; "": from none.
+// source returns the worker from which the best candidate fetches; "": it does not fetch.
 func (x *decision) source(best *choose.Candidate) (addr string) {
 	if !best.Pulls() {
 		return ""

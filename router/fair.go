@@ -8,21 +8,23 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// Under Options.MaxInFlight a fleet has so many places. The last of them are not for all, where a trusted header says whose a request
-// is and how urgent (Options.Fair): so it is who has most that gets 429 first, and who has nothing finds a place.
+// Options.MaxInFlight gives a fleet a number of places. With Options.Fair, a trusted header gives each request's tenant and
+// priority, and the last free places are not for everybody: the tenant with most requests gets 429 first, and one without
+// requests finds a place.
 //
 //	free places      priority < 0      0                       > 0
 //	over a quarter   let in            let in                  let in
 //	over a tenth     refused           let in                  let in
 //	any              refused           with at most its share  let in
 //
-// A share is the requests in flight that have a place here, divided by the tenants who have any; one who has all of them is above it.
+// A share is the number of requests in flight that hold a place, divided by the number of tenants that have any. A tenant that
+// has all of them is above its share.
 const (
 	keptForUrgent = 4  // one in so many places
-	keptForFew    = 10 // the same
+	keptForFew    = 10 // likewise
 )
 
-// Words of sightline_requests_shed_total.
+// Label values of sightline_requests_shed_total.
 const (
 	shedFull     = "full"
 	shedShare    = "share"
@@ -47,7 +49,7 @@ func (x *decision) full() *Refusal {
 	return x.shed(shedFull, "all workers have as many requests as they may")
 }
 
-// unfair refuses a request that would take a place which is kept for others.
+// unfair refuses a request that would take a place kept for others.
 func (x *decision) unfair() *Refusal {
 	if !x.opt.Fair || x.req.Priority > 0 {
 		return nil

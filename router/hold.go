@@ -9,21 +9,21 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// A fleet that is replaced, or that comes up from nothing, has no worker for moments. With Options.Hold a request that was
-// read as far as its model waits that long for one; where none comes, or as many wait as may, its client is told to come again.
+// A fleet that is being replaced or started has no worker for some moments. With Options.Hold a request, once its model is known,
+// waits that long for one. If none comes, or too many wait already, the client is told to retry.
 
 const (
-	mostHeld  = 1024                  // that wait at once; their bodies count among the bytes that may be here
-	lookAgain = 50 * time.Millisecond // between looks for a worker
+	mostHeld  = 1024                  // waiting at once; their bodies count towards the limit of buffered bytes
+	lookAgain = 50 * time.Millisecond // interval of looking for a worker
 )
 
-// waiters are who waits for a worker.
+// waiters counts the requests that wait for a worker.
 type waiters struct {
 	now   atomic.Int64
-	total *prometheus.CounterVec // outcome
+	total *prometheus.CounterVec // by outcome
 }
 
-// Words of sightline_requests_held_total.
+// Label values of sightline_requests_held_total.
 const (
 	heldServed = "served"
 	heldNone   = "none came"
@@ -40,7 +40,8 @@ func newWaiters() *waiters {
 	return h
 }
 
-// awaitWorker waits until a worker is known that the request may go to, unless Envoy is to pick it. The time is not the decision's own.
+// awaitWorker waits until a worker that the request may go to is known, unless Envoy is to pick it. The decision's time starts
+// after it.
 func (x *decision) awaitWorker(ctx context.Context) *Refusal {
 	if x.opt.Hold <= 0 || x.aside || x.left() && !x.req.MustPick || len(x.allowed()) > 0 {
 		return nil

@@ -1,12 +1,12 @@
 package router
 
-// Engines keep the answers of /v1/responses to themselves, and a request that names one must go where it is. The router
-// remembers which worker gave which answer (Router.answers, about 250 bytes each); what it does not know (forgotten, or
-// answered before a restart) goes anywhere, and is counted.
+// Engines keep the answers of /v1/responses to themselves, so a request that names one must go to the worker that has it. The
+// router remembers which worker gave which answer (Router.answers, about 250 bytes each). A request for an answer that is not
+// known (forgotten, or given before a restart) goes anywhere, and is counted.
 
-const mostAnswers = 1 << 17 // beyond it the least used are forgotten
+const mostAnswers = 1 << 17 // the least recently used are evicted
 
-// followAnswer narrows the request to the worker that keeps an answer, if that is known and may be chosen.
+// followAnswer limits the request to the worker that keeps an answer, if that is known and may be chosen.
 func (x *decision) followAnswer(id string) bool {
 	if addr, known := x.answers.Get(id); known {
 		for _, slot := range x.allowed() {

@@ -12,17 +12,17 @@ import (
 	"github.com/sightline-router/sightline/router/report"
 )
 
-// A request that is left alone (mode: observe, or beyond the share of enforce) is decided like any other, and Envoy is told
-// nothing of it: its own balancing picks. Nothing is booked until the access log tells who got it; then all of it is booked
-// there, with what was known of that worker at the decision, so that load, predictions and the audit follow what happens and
-// never what would have. The choice stays beside it, for the report.
+// A request that is left alone (mode observe, or beyond the share of mode enforce) is decided like any other, but Envoy is told
+// nothing and picks by its own balancing. It is booked at no slot until the access log tells who got it. Then it is booked there,
+// with what the decision knew about that worker, so that load, predictions and the audit follow what really happens. The choice
+// is kept for the report.
 //
 //	decide ─▶ standings of all workers, kept ── Started, at an address ─▶ place: the booking is that worker's ─▶ settle: predictions, pictures, audit
 //
-// The split is by conversation, and the same in all replicas and after a restart; a larger share of steered requests keeps
+// The split is by conversation. It is the same in all replicas and after a restart, and a larger share of steered requests keeps
 // those that were steered before.
 
-// arm is every request's until more is known of it.
+// arm returns a request's arm before its content is known.
 func (r *Router) arm() report.Arm {
 	if r.opt.Left >= 1 {
 		return report.Left
@@ -39,7 +39,7 @@ func (x *decision) takeSide() {
 	}
 }
 
-// bound takes a request out of the split that only the worker which keeps an answer can serve. In observe it is left alone too.
+// bound takes a request that only the worker keeping an answer can serve out of the split. In mode observe it is left alone too.
 func (x *decision) bound() {
 	if x.opt.Left < 1 {
 		x.out.Arm = ""
@@ -48,16 +48,16 @@ func (x *decision) bound() {
 
 func (x *decision) left() bool { return x.out.Arm == report.Left }
 
-// spread puts numbers evenly between 0 and 1.
+// spread maps numbers evenly to [0, 1).
 func spread(n uint64) float64 {
 	n = (n ^ n>>30) * 0xBF58476D1CE4E5B9
 	n = (n ^ n>>27) * 0x94D049BB133111EB
 	return float64((n^n>>31)>>11) / (1 << 53)
 }
 
-// front is a number of what stays in a conversation from turn to turn: its session or, without one, its messages up to the
-// user's first. A service's conversations share their first blocks, so these do not tell them apart. A prompt that is one text is
-// for itself, as is a request that was not read.
+// front returns a hash of what stays the same in a conversation from turn to turn: its session or else its messages up to the
+// user's first. The first blocks do not identify a conversation, since those of one service share them. A prompt that is a single
+// text is its own conversation, and so is a request that was not read.
 func (x *decision) front() uint64 {
 	h, req, s := fnv.New64a(), &x.mem.req, &x.mem.body
 	session := sessionOf(req.Fields, x.req.Session)
@@ -85,16 +85,16 @@ func (x *decision) front() uint64 {
 	return h.Sum64()
 }
 
-// untouched is what is kept of a request that is left alone: how all workers stood at the decision.
+// untouched is what is kept of a request that is left alone: what the decision knew about all workers.
 type untouched struct {
 	standings []standing
 	asked     []asked // by class; nil once the request is placed
-	chosen    int     // of standings; -1: the request was not read
-	rate      float64 // the mean of all that have shown one
+	chosen    int     // index into standings; -1: the request was not read
+	rate      float64 // mean of all known rates
 	session   string
 }
 
-// of is how a slot stood; nil: it is not known.
+// of returns the standing of a slot; nil: not known.
 func (u *untouched) of(slot *fleet.Slot) *standing {
 	if i := slices.IndexFunc(u.standings, func(s standing) bool { return s.slot == slot }); i >= 0 {
 		return &u.standings[i]
@@ -102,7 +102,7 @@ func (u *untouched) of(slot *fleet.Slot) *standing {
 	return nil
 }
 
-// stand takes down how the candidates of a class stand, in x.known's order of slots or in x.slots'.
+// stand records the standings of a class's candidates, whose Slot indexes slots: x.known or x.slots.
 func (x *decision) stand(class int, slots []*fleet.Slot, cands ...choose.Candidate) {
 	if !x.left() {
 		return
@@ -115,7 +115,7 @@ func (x *decision) stand(class int, slots []*fleet.Slot, cands ...choose.Candida
 	}
 }
 
-// leave books a request that is left alone at nobody. What cannot be booked later has no classes.
+// leave books a request that is left alone, on no slot. A request that was not read keeps no prompts to book later.
 func (x *decision) leave(b *booked) {
 	b.cached = -1
 	b.left = &untouched{standings: x.standings, chosen: slices.IndexFunc(x.standings, func(s standing) bool { return s.slot == x.chosen }), rate: choose.FleetOf(x.mem.candidates).Rate}
@@ -143,7 +143,7 @@ func (x *decision) leave(b *booked) {
 
 const standingBytes = 80
 
-// pick names the targets that a request gets of which nothing is known, and gives the first. The choice stays what it was.
+// pick names the targets that a request of unknown content would get, and returns the first slot. It leaves the choice unchanged.
 func (x *decision) pick() *fleet.Slot {
 	chosen, ranked, candidates := x.chosen, x.ranked, x.mem.candidates
 	defer func() { x.chosen, x.ranked, x.mem.candidates = chosen, ranked, candidates }()
@@ -162,13 +162,13 @@ func (r *Router) place(b *booked, at *fleet.Booking) {
 	if st := b.left.of(at.Slot); st != nil && b.left.asked != nil {
 		work := r.at(b, st, &b.left.asked[st.class])
 		at.Tokens, at.Fetch, at.Context, at.Locals, at.From = work.Tokens, work.Fetch, work.Context, work.Locals, work.From
-		if r.opt.Index.Stores(st.slot.ID) != st.stores { // its events may have come already, and tell nothing any more
+		if r.opt.Index.Stores(st.slot.ID) != st.stores { // its events may have come already and will not come again
 			at.Locals = nil
 		}
 	}
 }
 
-// settle takes down what a request that was left alone comes to where it has gone.
+// settle records predictions, pictures and the audit for a request that was left alone, once its slot is known.
 func (r *Router) settle(b *booked, id string, now time.Time) {
 	if st := b.left.of(b.slot); st != nil && b.left.asked != nil {
 		a := &b.left.asked[st.class]
@@ -180,7 +180,7 @@ func (r *Router) settle(b *booked, id string, now time.Time) {
 	b.left.asked = nil
 }
 
-// would compares the choice for a request that was left alone with the slot that it went to; nil: not known.
+// would compares the choice for a request that was left alone with the slot that served it; nil: not known.
 func (b *booked) would(used *fleet.Slot) *decisionlog.Would {
 	if b.left == nil || b.left.chosen < 0 || b.tokens == 0 {
 		return nil
@@ -196,7 +196,7 @@ func (b *booked) would(used *fleet.Slot) *decisionlog.Would {
 	return w
 }
 
-// count adds a request that has ended to the report. known: it ended at the slot at which it is booked.
+// count adds an ended request to the report. known: it ended at the slot where it is booked.
 func (r *Router) count(b *booked, at *fleet.Booking, known bool, o Outcome, would *decisionlog.Would) {
 	q := report.Request{Arm: b.arm, OK: o.Code >= 200 && o.Code < 400, Prompt: b.tokens, Cached: o.CachedTokens, Counted: o.CachedTokens >= 0,
 		FirstByte: o.FirstByte, End: r.opt.Now().Sub(at.At), Would: would}

@@ -11,11 +11,11 @@ import (
 )
 
 const (
-	lineBytes   = 2048 // of a line, without the hashes of its prompt
-	sessionText = 256  // bytes of a session id that tell it from others
+	lineBytes   = 2048 // size of a line, without the hashes of its prompt
+	sessionText = 256  // bytes of a session id that are kept to tell sessions apart
 )
 
-// line begins the decision log's line for a decision that is taken; b is what is booked of it, nil for nothing.
+// line begins the decision log's line for a decision; b is its booking, nil for none.
 func (x *decision) line(b *booked) *decisionlog.Line {
 	d := &x.out
 	session := sessionOf(x.mem.req.Fields, x.req.Session)
@@ -46,7 +46,7 @@ func (x *decision) line(b *booked) *decisionlog.Line {
 	return l
 }
 
-// unheld has a line written for a decision that nothing is booked of: it is at its end.
+// unheld writes the line of a decision that is not booked, which ends here.
 func (x *decision) unheld() {
 	if x.held || x.opt.Decisions == nil {
 		return
@@ -58,7 +58,7 @@ func (x *decision) unheld() {
 	x.opt.Decisions.Add(l)
 }
 
-// told has the line of a request that has ended written.
+// told writes the line of a request that has ended.
 func (r *Router) told(b *booked, at *fleet.Booking, worker string, o Outcome, would *decisionlog.Would) {
 	if l := b.line; l != nil {
 		l.Would = would
@@ -69,7 +69,7 @@ func (r *Router) told(b *booked, at *fleet.Booking, worker string, o Outcome, wo
 	}
 }
 
-// forgotten has the line of a request written whose end nobody told, and other replicas told.
+// forgotten writes the line of a request that expired without a reported end, and tells other replicas.
 func (r *Router) forgotten(at *fleet.Booking) {
 	b, ours := at.Note.(*booked)
 	if ours {

@@ -10,32 +10,32 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// metrics are the router's own counters. Labels hold configured names and words of ours, never client text.
+// metrics are the router's own counters. Labels hold configured names and fixed words, never client text.
 type metrics struct {
 	totals    totals
-	decisions *prometheus.CounterVec // model; reason, or that the client was answered at once
-	down      *prometheus.CounterVec // why a rung was lost
+	decisions *prometheus.CounterVec // by model and reason (with refused)
+	down      *prometheus.CounterVec // by what kept the decision from being exact
 	seconds   prometheus.Histogram
 	prompt    *prometheus.CounterVec // tokens by model
-	cached    *prometheus.CounterVec // tokens predicted as cached, by model and reason
-	offloaded *prometheus.CounterVec // of them, those in lower tiers, by model
-	held      *prometheus.CounterVec // tokens that the worker which held most held, by model
-	regret    *prometheus.CounterVec // of them, those that the chosen one lacked, by model and why it was chosen
+	cached    *prometheus.CounterVec // tokens predicted to be cached, by model and reason
+	offloaded *prometheus.CounterVec // the part of cached in lower tiers, by model
+	held      *prometheus.CounterVec // tokens held by the worker that held most, by model
+	regret    *prometheus.CounterVec // the part of held that the chosen worker lacked, by model and why it was chosen
 	late      *prometheus.CounterVec // the same in seconds
-	asked     *prometheus.CounterVec // prompt tokens of answers with the next, as engines counted them
-	found     *prometheus.CounterVec // cached tokens, as engines counted them
-	outcomes  *prometheus.CounterVec // worker, code class
-	told      *prometheus.CounterVec // the engine's own cached tokens against ours: equal, fewer, fewer_than_bound, more, more_than_bound
-	promised  *prometheus.CounterVec // the engine's own prompt tokens against ours: equal, differs
-	removed   *prometheus.CounterVec // fields taken out of bodies, by the table's name
-	stored    *prometheus.CounterVec // what: learned, found, unknown
+	asked     *prometheus.CounterVec // prompt tokens of the answers counted in found, by the engines' count
+	found     *prometheus.CounterVec // cached tokens by the engines' count
+	outcomes  *prometheus.CounterVec // by worker and status class
+	told      *prometheus.CounterVec // the engine's count of cached tokens against ours: equal, fewer, fewer_than_bound, more, more_than_bound
+	promised  *prometheus.CounterVec // the engine's count of prompt tokens against ours: equal, differs
+	removed   *prometheus.CounterVec // fields removed from bodies, by the table's name
+	stored    *prometheus.CounterVec // by what: learned, found, unknown
 	moved     prometheus.Counter
 	corrected prometheus.Counter
 	unmatched prometheus.Counter
-	failures  *prometheus.CounterVec // worker, what
-	missing   *prometheus.CounterVec // model, role
-	inTime    *prometheus.CounterVec // model, outcome
-	shed      *prometheus.CounterVec // model, why
+	failures  *prometheus.CounterVec // by worker and what
+	missing   *prometheus.CounterVec // by model and role
+	inTime    *prometheus.CounterVec // by model and outcome
+	shed      *prometheus.CounterVec // by model and why
 }
 
 func newMetrics(reg prometheus.Registerer, r *Router) *metrics {
@@ -120,7 +120,7 @@ func (m *metrics) decided(d *Decision, took time.Duration) {
 	}
 }
 
-// counted takes down what the engine said of a prompt's cached tokens, whichever worker had it.
+// counted adds the engine's count of cached tokens, whichever worker reported it.
 func (m *metrics) counted(b *booked, o Outcome) {
 	if o.Code == http.StatusOK && o.CachedTokens >= 0 && o.PromptTokens > 0 {
 		m.asked.WithLabelValues(b.model).Add(float64(o.PromptTokens))
@@ -130,7 +130,7 @@ func (m *metrics) counted(b *booked, o Outcome) {
 	}
 }
 
-// Forget drops a worker's outcomes from the metrics.
+// Forget removes a worker's outcomes from the metrics.
 func (r *Router) Forget(worker string) {
 	r.metrics.outcomes.DeletePartialMatch(prometheus.Labels{"worker": worker})
 	r.metrics.failures.DeletePartialMatch(prometheus.Labels{"worker": worker})
@@ -143,12 +143,12 @@ func (m *metrics) ended(b *booked, worker string, o Outcome) {
 		if o.CachedTokens < b.cached {
 			verdict = "fewer"
 			if b.upper {
-				verdict = "fewer_than_bound" // as may be
+				verdict = "fewer_than_bound" // allowed by the bound
 			}
 		} else if o.CachedTokens > b.cached {
 			verdict = "more"
 			if b.lower {
-				verdict = "more_than_bound" // as was to be expected
+				verdict = "more_than_bound" // expected by the bound
 			}
 		}
 		m.told.WithLabelValues(b.model, verdict).Inc()

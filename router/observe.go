@@ -10,7 +10,7 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// Observe takes what Envoy reported of a decided request: the worker really used, the end, the status.
+// Observe processes a report from Envoy about a decided request: the worker really used, the end, the status.
 func (r *Router) Observe(o Outcome) {
 	switch o.Phase {
 	case Failed:
@@ -33,8 +33,8 @@ func (r *Router) Observe(o Outcome) {
 	}
 }
 
-// confirm takes down who has a request, and moves what was expected of it where that is not the slot that was chosen; false
-// if the request or the worker is not known.
+// confirm records which slot has a request, and moves the expectations if it is not the chosen one. It returns false if the
+// request or the worker is not known.
 func (r *Router) confirm(o Outcome) bool {
 	now, moved, ok := r.opt.Fleet.Confirm(o.ID, o.Addr, o.Source)
 	if moved == nil {
@@ -47,7 +47,7 @@ func (r *Router) confirm(o Outcome) bool {
 		return true
 	}
 	r.metrics.moved.Inc()
-	if moved.Slot == now.Slot { // another worker decodes it
+	if moved.Slot == now.Slot { // only the decode worker differs
 		r.share(b, now)
 		return true
 	}
@@ -56,7 +56,7 @@ func (r *Router) confirm(o Outcome) bool {
 		at := r.opt.Now()
 		made = r.predicted.add(uint32(now.Slot.ID), b.chain, 0, r.lasts(now.Slot, b.locals, at), at)
 		r.opt.Audit.Move(o.ID, now.Slot.ID, now.Slot.Worker.Name)
-	} else { // its blocks have other hashes: nothing to predict, nothing to compare
+	} else { // its blocks have other hashes: nothing to predict or compare
 		r.opt.Audit.End(o.ID, false)
 	}
 	r.predicted.drop(b.promised.Swap(made), b.chain)
@@ -65,7 +65,7 @@ func (r *Router) confirm(o Outcome) bool {
 }
 
 func (r *Router) ended(o Outcome) {
-	known := o.Addr == "" || r.confirm(o) // the report that it was sent there may be lost
+	known := o.Addr == "" || r.confirm(o) // the report of the start may have been lost
 	at, ok := r.opt.Fleet.End(o.ID, o.Source)
 	if !ok {
 		r.metrics.unmatched.Inc()
@@ -75,13 +75,13 @@ func (r *Router) ended(o Outcome) {
 	b := at.Note.(*booked)
 	broken := o.Code < 200 || o.Code >= 400
 	r.unshare(b, broken)
-	if broken { // or refused: it stored nothing that we could count on
+	if broken { // or refused: assume that it stored nothing
 		r.predicted.drop(b.promised.Load(), b.chain)
 	} else if at.Decode != nil {
 		r.fetched(at.Decode, b.chain)
 	}
 	if b.mute && o.CachedTokens == 0 || b.cached < 0 {
-		o.CachedTokens = -1 // nothing was reported, or of something else
+		o.CachedTokens = -1 // nothing was reported, or for something else
 	}
 	r.metrics.counted(b, o)
 	if r.opt.Ended != nil {
@@ -98,7 +98,7 @@ func (r *Router) ended(o Outcome) {
 	r.told(b, at, worker, o, would)
 	r.count(b, at, known, o, would)
 	if at.Slot != b.slot || !known {
-		o.CachedTokens = -1 // of another worker than the prediction is of
+		o.CachedTokens = -1 // reported by another worker than the prediction is for
 	}
 	if b.disproved(o) {
 		r.correct(at.Slot, b, o.CachedTokens)
@@ -110,21 +110,21 @@ func (r *Router) ended(o Outcome) {
 	r.metrics.ended(b, worker, o)
 }
 
-// fetched notes that a slot which has decoded a prompt holds it: its events tell so too, where they come.
+// fetched predicts that a slot which has decoded a prompt holds it, until its events say so.
 func (r *Router) fetched(slot *fleet.Slot, chain []uint64) {
 	now := r.opt.Now()
 	r.predicted.add(uint32(slot.ID), chain, 0, r.lasts(slot, nil, now), now)
 }
 
-// disproved tells whether the engine found less than its events promised (a reset that it has not told yet). One block less
-// says nothing: vLLM keeps back the last one that it finds where it drafts with EAGLE or MTP (read in 0.10 to 0.33), and
-// one that was evicted since the decision is told by an event. Engines count what they fetch from lower tiers (vLLM's
-// num_cached_tokens with a connector's, SGLang's device, host and storage), in units of these: less than one says nothing either.
+// disproved reports whether the engine found less than its events promised (such as after a reset not yet reported). One block
+// less is no proof: vLLM withholds the last block found when it drafts with EAGLE or MTP (read in 0.10 to 0.33), and a block
+// evicted since the decision is reported by an event. Engines include what they fetch from lower tiers (vLLM's num_cached_tokens
+// with a connector's, SGLang's device, host and storage), in units of these: less than a unit is no proof either.
 func (b *booked) disproved(o Outcome) bool {
 	return (b.exact || b.stale) && !b.upper && o.Code == http.StatusOK && o.CachedTokens >= 0 && o.CachedTokens < b.cached-b.slack()
 }
 
-// slack is how many tokens less than promised an engine may find.
+// slack returns how many tokens less than promised an engine may find.
 func (b *booked) slack() int {
 	if b.offloaded > 0 {
 		return max(b.size, b.unit)
@@ -132,8 +132,8 @@ func (b *booked) slack() int {
 	return b.size
 }
 
-// correct takes out of the index what a slot did not find, unless it has stored that since. When it happens again and again
-// its feed starts anew; not where lower tiers alone have less: some tell what they store and never what they drop (LMCache).
+// correct removes from the index what a slot did not find, unless it has stored that since. If this repeats, the slot's feed is
+// restarted, but not if only lower tiers had less: some report what they store and never what they evict (LMCache).
 func (r *Router) correct(slot *fleet.Slot, b *booked, cached int) {
 	n, _ := r.opt.Index.Drop(slot.ID, b.locals, cached/b.size, b.stores)
 	r.metrics.corrected.Add(float64(n))
@@ -142,8 +142,7 @@ func (r *Router) correct(slot *fleet.Slot, b *booked, cached int) {
 	}
 }
 
-// judge takes down what the end of a request says of its worker. Where another decoded, the status does not tell whose
-// it is.
+// judge updates the worker's health by the end of a request. If another worker decoded, the status does not tell whose it is.
 func (r *Router) judge(o Outcome, b *fleet.Booking) {
 	w := r.opt.Fleet.ServedBy(b, o.Addr)
 	switch {
@@ -155,7 +154,7 @@ func (r *Router) judge(o Outcome, b *fleet.Booking) {
 	}
 }
 
-// failed counts a request that failed at a worker; nil: at an address that is no worker's own.
+// failed counts a request that failed at a worker; nil: at an address that is not a worker's own.
 func (r *Router) failed(w *fleet.Worker, what string) {
 	if w == nil {
 		return

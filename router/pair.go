@@ -5,22 +5,22 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// Where some workers only prefill, a request may go to a pair: one that prefills, and one that decodes and fetches the KV blocks.
-// What a pair costs is a sum, of which no part depends on the other's worker:
+// If some workers only prefill, a request may go to a pair: one worker prefills, the other fetches the KV blocks and decodes. A
+// pair's cost is a sum of two independent parts:
 //
 //	prefill worker: its queue + the work   decode worker: transfer of what it lacks + its own load
 //
-// So the best pair is the best of each, and is compared with each decode worker that does all of it. That one wins where it
-// holds so much that the rest is cheaper computed than fetched, and where no prefill worker is there (counted).
+// So the best pair is the best of each. It is compared with each decode worker doing everything alone, which wins if it holds so
+// much that computing the rest is cheaper than fetching it, and if there is no prefill worker (counted).
 
-// Words of sightline_role_missing_total; a fleet without workers that decode serves nothing ("no worker known").
+// Label values of sightline_role_missing_total. A fleet without decode workers serves nothing ("no worker known").
 const (
-	noPrefill = "prefill" // some workers are configured to decode only, and they did it all
-	noEncode  = "encode"  // those that prefill encoded the pictures too
+	noPrefill = "prefill" // some workers only decode by configuration, but had to prefill too
+	noEncode  = "encode"  // the prefilling workers encoded the pictures too
 )
 
-// pair adds to each candidate that only prefills what the best decode worker for it costs, and leaves out those that cannot serve
-// alone. decoders are then ranked.
+// pair adds the cost of the best decode worker to each candidate that only prefills, and removes candidates that cannot serve
+// alone. It ranks the decoders.
 func (x *decision) pair() {
 	s := x.mem
 	s.decoders = s.decoders[:0]
@@ -56,8 +56,8 @@ func (x *decision) pair() {
 	s.candidates = kept
 }
 
-// targetPair names the decode workers in the order of their ranking, and who prefills for them. A worker behind front ends is named in
-// the request, for retries too: then the targets are the front ends, one after another, and the workers stay the same.
+// targetPair makes the decode workers the targets, in the order of their ranking, and names who prefills for them. A worker
+// behind front ends is named in the request, for retries too: then the targets are its front ends, and the workers stay the same.
 func (x *decision) targetPair() {
 	w := x.chosen.Worker
 	x.decode = x.slots[x.mem.decoders[0].Slot]

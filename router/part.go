@@ -7,23 +7,23 @@ import (
 	"github.com/sightline-router/sightline/prompt"
 )
 
-// A Sightline whose index is a part of all prompts asks one that has another part who holds a prompt of it. What that one's index
-// says takes the place of what our own would; without an answer such a prompt is decided by predictions and load.
+// A router whose index holds a part of all prompts asks the replica of another part who holds a prompt of that part. The answer
+// replaces a lookup in its own index; without an answer the prompt is decided by predictions and load.
 //
 //	read ─▶ look: hashes, Options.AskHolders ─▶ (in turn) choose: match
-//	another's question ─▶ Holders ─▶ its answer
+//	another replica's question ─▶ Holders ─▶ its answer
 
-// Holder is how many leading blocks of a prompt a worker, or a rank of one, holds, and how many of these its GPU has.
+// Holder says how many leading blocks of a prompt a worker, or one of its ranks, holds, and how many of them are on its GPU.
 type Holder struct {
 	Worker      string
 	Rank        int // -1: the worker has no ranks
 	Blocks, GPU int
 }
 
-// MostHolders are told of one prompt.
+// MostHolders limits the holders that are told of one prompt.
 const MostHolders = 1 << 13
 
-// Holders answers another replica: who holds leading blocks of a prompt, by our own index.
+// Holders answers another replica's question: who holds leading blocks of a prompt, by our own index.
 func (r *Router) Holders(locals []uint64) (list []Holder) {
 	var m indexer.Matches
 	r.opt.Index.Match(locals, &m)
@@ -44,11 +44,11 @@ func (r *Router) Holders(locals []uint64) (list []Holder) {
 	return list
 }
 
-// Part is the share of all prompts that the index holds.
+// Part returns the share of all prompts that the index holds.
 func (r *Router) Part() indexer.Part { return r.opt.Index.Part() }
 
-// look hashes the prompt for each class that may get it, and asks who holds it where our own index has another part. It
-// comes before the decision's turn: nobody waits for another's answer.
+// look hashes the prompt for each class that may get it, and asks who holds it if it belongs to another part than our index. It
+// runs before the admission lock is taken, so that no decision waits for another's answer.
 func (x *decision) look(ctx context.Context) {
 	for class := range x.model.classes {
 		keys, rd := &x.mem.blocks[class], x.reading(class)
@@ -72,7 +72,7 @@ func (x *decision) look(ctx context.Context) {
 	}
 }
 
-// elsewhere tells whether a prompt is of another part than the index holds: no events will tell of it.
+// elsewhere reports whether a prompt belongs to another part than the index holds. No events will tell of it then.
 func (r *Router) elsewhere(locals []uint64) bool {
 	return len(locals) > 0 && !r.Part().Holds(locals[0])
 }

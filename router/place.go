@@ -7,8 +7,8 @@ import (
 	"github.com/sightline-router/sightline/engine"
 )
 
-// Place decides for a prompt that was read already: for simulations, which have no bodies. The decision is taken and booked
-// like any other; a model that is not known has no targets.
+// Place decides and books a prompt that has been read already: for simulations, which have no bodies. An unknown model gets no
+// targets.
 func (r *Router) Place(id, model string, p *engine.Prompt) Decision {
 	x := &decision{Router: r, serving: r.serving.Load(), req: new(Request), now: r.opt.Now(), out: Decision{ID: id, Arm: r.arm(), Reason: Load}, mem: r.scratch.Get().(*scratch)}
 	r.opt.Fleet.Expire()

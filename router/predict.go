@@ -11,40 +11,40 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// predictions remember which blocks a request was routed to, until the worker's events confirm them. Without them two
-// requests with one new picture 10 ms apart would go to two workers.
+// predictions record the blocks of routed prompts by slot until the worker's events confirm them. Without them, two requests with
+// the same new picture 10 ms apart would go to two workers.
 //
-// A block is known by its chained hash, which names its whole prefix (promised.go). All blocks of a prompt lie in one shard,
-// by its first block, so a prompt costs one lock, and looking is shared. Most prompts of a service begin alike
-// and share a shard: the room is one for all shards. An entry ends ttl after its last use; when there is no room the oldest
-// batch of all shards ends early, counted. Each promise stands in one batch: used again, it moves to a later one when its own
-// ends, so that a prompt asked for a thousand times is kept once. Cost: about 60 bytes a block and slot.
+// A block is identified by its chain hash, which covers its whole prefix (promised.go). All blocks of a prompt lie in one shard,
+// selected by the first block, so a prompt costs one lock, and lookups share it. Most prompts of a service begin alike and fall
+// into one shard, so the limit is common to all shards. An entry expires ttl after its last use; at the limit the oldest batch of
+// all shards ends early and is counted. Each promise is in one batch: if it was used again, it moves to a later batch when its
+// own ends, so a prompt that is sent a thousand times is stored once. Cost: about 60 bytes for each block and slot.
 type predictions struct {
-	ttl     time.Duration // Options.PredictedTTL at the start; 0: none is kept
-	most    int64         // blocks in all shards
-	size    atomic.Int64  // promises, each of a block to a slot
+	ttl     time.Duration // Options.PredictedTTL at the start; 0: nothing is predicted
+	most    int64         // limit of size
+	size    atomic.Int64  // promises of all shards, each of one block to one slot
 	shard   [predShards]predShard
-	dropped atomic.Uint64 // entries that ended early because there was no room
+	dropped atomic.Uint64 // entries that ended early for lack of room
 }
 
 const (
 	predShards = 64
 	predBlocks = 1 << 21
 	predPrompt = predBlocks / 8  // of one prompt: no request may take all the room
-	untoldTTL  = 2 * time.Minute // of a worker whose events do not come: nothing else will tell what it holds (NVIDIA Dynamo 1.6: 120 s)
+	untoldTTL  = 2 * time.Minute // for a worker whose events do not come, since nothing else tells what it holds (NVIDIA Dynamo 1.6: 120 s)
 )
 
-// LongestPrediction is how long a prediction of any worker counts, under an Options.PredictedTTL.
+// LongestPrediction returns the longest time that a prediction counts for any worker, given Options.PredictedTTL.
 func LongestPrediction(ttl time.Duration) time.Duration { return max(ttl, untoldTTL) }
 
 type predShard struct {
 	sync.RWMutex
 	promisedBlocks
 	batches predBatches
-	oldest  atomic.Int64 // end of the batch that ends first; 0: there is none
+	oldest  atomic.Int64 // end of the batch that ends first; 0: none
 }
 
-// predBatches is a heap: the first ends first.
+// predBatches is a heap, ordered by until.
 type predBatches []predBatch
 
 type predBatch struct {
@@ -60,12 +60,12 @@ func (b *predBatches) Push(x any)        { *b = append(*b, x.(predBatch)) }
 func (b *predBatches) Pop() any {
 	last := len(*b) - 1
 	x := (*b)[last]
-	(*b)[last] = predBatch{} // the array lives on
+	(*b)[last] = predBatch{} // release blocks: the backing array is reused
 	*b = (*b)[:last]
 	return x
 }
 
-// promise is what add noted: the blocks that were not predicted on the slot before begin at from.
+// promise is what one call of add recorded. Blocks before from had been predicted on the slot already.
 type promise struct {
 	slot  uint32
 	from  int
@@ -82,7 +82,7 @@ func newPredictions(ttl time.Duration, most int64) *predictions {
 
 func (p *predictions) of(chain []uint64) *predShard { return &p.shard[chain[0]%predShards] }
 
-// leading gives how many blocks slot holds or should hold, where events prove the first from.
+// leading returns how many leading blocks slot holds or is predicted to hold, given that events prove the first from.
 func (p *predictions) leading(slot uint32, chain []uint64, from int, now time.Time) int {
 	if from >= len(chain) {
 		return from
@@ -99,7 +99,7 @@ func (p *predictions) leading(slot uint32, chain []uint64, from int, now time.Ti
 	return from
 }
 
-// extend is leading for many slots at once.
+// extend does what leading does, for many slots at once.
 func (p *predictions) extend(chain []uint64, slots *reaches, now time.Time) {
 	if len(chain) > 0 {
 		s := p.of(chain)
@@ -109,8 +109,8 @@ func (p *predictions) extend(chain []uint64, slots *reaches, now time.Time) {
 	}
 }
 
-// lasts is how long a prediction of a slot counts. Events confirm it only when the request's turn comes, so the time of the
-// queue before it comes on top. A prompt of another part of the index is confirmed by none, unless its replica is asked and answers.
+// lasts returns how long a prediction for a slot counts. Events confirm it only after the request's prefill, so the time of the
+// queue ahead is added. A prompt of another part of the index is never confirmed, unless its replica is asked and answers.
 func (r *Router) lasts(slot *fleet.Slot, locals []uint64, now time.Time) time.Duration {
 	ttl := r.serving.Load().predictedTTL
 	most := LongestPrediction(ttl)
@@ -123,7 +123,7 @@ func (r *Router) lasts(slot *fleet.Slot, locals []uint64, now time.Time) time.Du
 	return min(most, ttl)
 }
 
-// add notes that slot will hold the blocks from from on, as many as there is room for, and that this counts for a time.
+// add predicts for the duration lasts that slot will hold the blocks of chain from index from on, as many as fit.
 func (p *predictions) add(slot uint32, chain []uint64, from int, lasts time.Duration, now time.Time) *promise {
 	if from >= len(chain) || p.ttl <= 0 {
 		return nil
@@ -154,7 +154,7 @@ func (p *predictions) add(slot uint32, chain []uint64, from int, lasts time.Dura
 	return made
 }
 
-// retire ends a shard's oldest batch. What was used again since lives on in a later one.
+// retire ends a shard's oldest batch. Blocks that were used again since move to a later one.
 func (p *predictions) retire(s *predShard, now int64) {
 	old := heap.Pop(&s.batches).(predBatch)
 	again := predBatch{slot: old.slot}
@@ -170,7 +170,7 @@ func (p *predictions) retire(s *predShard, now int64) {
 	s.insert(again)
 }
 
-// makeRoom ends the oldest batch of all shards; false: there is none.
+// makeRoom ends the oldest batch of all shards. It returns false if there is none.
 func (p *predictions) makeRoom(now int64) bool {
 	var s *predShard
 	for i := range p.shard {
@@ -184,7 +184,7 @@ func (p *predictions) makeRoom(now int64) bool {
 	s.Lock()
 	defer s.Unlock()
 	if len(s.batches) == 0 {
-		return true // another was here first
+		return true // another goroutine was first
 	}
 	p.retire(s, now)
 	return true
@@ -202,8 +202,8 @@ func (s *predShard) insert(b predBatch) {
 	s.oldest.Store(first)
 }
 
-// drop takes a promise back, for a request that the worker refused or that went elsewhere. What was predicted there before
-// it, or has been since, stays: it is another request's.
+// drop withdraws a promise whose request was refused by the worker or went elsewhere. Predictions made before it, or renewed
+// since, belong to other requests and stay.
 func (p *predictions) drop(made *promise, chain []uint64) {
 	if made == nil || made.from >= len(chain) {
 		return
@@ -213,27 +213,27 @@ func (p *predictions) drop(made *promise, chain []uint64) {
 	defer s.Unlock()
 	for _, b := range chain[made.from:] {
 		if end, _ := s.until(b, made.slot); end == made.until {
-			s.put(b, made.slot, 1) // over; its batch removes it
+			s.put(b, made.slot, 1) // expired; its batch removes it
 		}
 	}
 }
 
-// sightings remember which slots encoded a medium lately: their encoder cache should have it until they were given as many
-// tokens of other media as that cache has room for. Per medium the last eight slots count, by themselves and not by their
-// number, which another worker gets when they are gone. About 260 bytes a medium; beyond mostSeen the ones that were asked
-// for least lately are forgotten, and slots that left with them.
+// sightings record which slots lately encoded a medium. A slot's encoder cache should still have it until the slot has been given
+// as many tokens of other media as the cache has room for. The last eight slots of each medium are kept, by pointer and not by
+// slot ID, which is reused after a worker leaves. About 260 bytes a medium; beyond mostSeen the least recently used are evicted,
+// and with them slots that have left.
 type sightings struct {
 	mu    sync.Mutex
 	media *simplelru.LRU[uint64, seenBy]
 	full  func(what string)
 }
 
-// seenBy are the newest first; those without a slot are none.
+// seenBy has the newest first; unused entries have no slot.
 type seenBy [8]sighting
 
 type sighting struct {
 	slot *fleet.Slot
-	at   uint64 // tokens that slot had encoded
+	at   uint64 // tokens that slot had encoded by then
 }
 
 const (
@@ -242,11 +242,11 @@ const (
 )
 
 func newSightings(full func(what string)) *sightings {
-	media, _ := simplelru.NewLRU[uint64, seenBy](mostSeen, nil) // fails for a size below 1
+	media, _ := simplelru.NewLRU[uint64, seenBy](mostSeen, nil) // fails only for a size below 1
 	return &sightings{media: media, full: full}
 }
 
-// by lists who saw the medium of a name.
+// by returns the slots that saw a medium.
 func (s *sightings) by(name uint64) seenBy {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -254,7 +254,7 @@ func (s *sightings) by(name uint64) seenBy {
 	return slots
 }
 
-// add notes that a slot encodes a medium of so many tokens, or takes it from its cache.
+// add records that a slot encodes a medium of so many tokens, or finds it in its cache.
 func (s *sightings) add(name uint64, slot *fleet.Slot, tokens int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// promisedBlocks says of each block which slots will hold it, and until when that counts (Unix ns). Most blocks are promised
-// to one slot, which stands in the map itself; those of a prompt's common beginning to many, and the others stand in a list,
-// by their numbers.
+// promisedBlocks stores for each block which slots are predicted to hold it and until when (Unix ns). Most blocks are promised to
+// a single slot, which is stored in the map itself; further slots, as for the common beginning of prompts, are in a list sorted
+// by slot.
 type promisedBlocks struct {
-	first map[uint64]firstPromised // by chained hash
+	first map[uint64]firstPromised // by chain hash
 	lists [][]promisedTo
-	free  []uint32 // numbers of lists that are not in use
+	free  []uint32 // numbers of unused lists
 }
 
 type promisedTo struct {
@@ -19,16 +19,16 @@ type promisedTo struct {
 	until int64
 }
 
-// firstPromised is a promisedTo, and where the others are, in 16 bytes.
+// firstPromised is a promisedTo with a reference to the further ones, in 16 bytes.
 type firstPromised struct {
 	until  int64
 	slot   uint32
-	others uint32 // 1 + the number of the list; 0: there are none
+	others uint32 // 1 + the number of the list; 0: none
 }
 
 func bySlot(p promisedTo, slot uint32) int { return cmp.Compare(p.slot, slot) }
 
-// until is when the promise of a block to a slot ends; known is false where there is none.
+// until returns when the promise of a block to a slot ends; known is false if there is none.
 func (p *promisedBlocks) until(block uint64, slot uint32) (end int64, known bool) {
 	f, ok := p.first[block]
 	return p.among(&f, ok, slot)
@@ -50,7 +50,7 @@ func (p *promisedBlocks) among(f *firstPromised, ok bool, slot uint32) (end int6
 	return 0, false
 }
 
-// put notes a promise, and gives the end of the one before.
+// put sets a promise, and returns the end of the previous one.
 func (p *promisedBlocks) put(block uint64, slot uint32, until int64) (before int64, known bool) {
 	f, ok := p.first[block]
 	if !ok || f.slot == slot {
@@ -76,7 +76,7 @@ func (p *promisedBlocks) put(block uint64, slot uint32, until int64) (before int
 	return 0, false
 }
 
-// end takes out a promise that is there, unless it was renewed after a time; it gives the promise's end.
+// end removes an existing promise, unless it ends later than after. It returns the promise's end.
 func (p *promisedBlocks) end(block uint64, slot uint32, after int64) (until int64) {
 	f := p.first[block]
 	if until, _ = p.among(&f, true, slot); until > after {
@@ -87,7 +87,7 @@ func (p *promisedBlocks) end(block uint64, slot uint32, after int64) (until int6
 		return until
 	}
 	list := &p.lists[f.others-1]
-	if f.slot == slot { // another takes its place
+	if f.slot == slot { // another slot takes its place
 		last := (*list)[len(*list)-1]
 		f.slot, f.until = last.slot, last.until
 		*list = (*list)[:len(*list)-1]
@@ -103,18 +103,19 @@ func (p *promisedBlocks) end(block uint64, slot uint32, after int64) (until int6
 	return until
 }
 
-// reach is how many leading blocks a slot holds, and with promises will hold.
+// reach is how many leading blocks a slot holds, then how many with promises.
 type reach struct {
 	slot   uint32
 	blocks int32
 }
 
-// reaches extends many slots' reach at once: work is done for each block that somebody might add to his, not for each slot.
+// reaches extends the reach of many slots at once. The work is proportional to the blocks that may extend some slot's reach, not
+// to the number of slots.
 type reaches struct {
 	all   []reach
-	place []int32 // by slot: where in all; good if it is the slot's there
-	at    []level // by block: those who hold all before it
-	next  []int32 // by place: the next one at the level; -1: none
+	place []int32 // by slot: its index in all; valid only if all has the slot there
+	at    []level // by block: the slots that hold all blocks before it
+	next  []int32 // by index in all: the next slot of the same level; -1: none
 }
 
 type level struct{ first, count int32 }
@@ -129,7 +130,7 @@ func (r *reaches) add(slot uint32, blocks int) {
 	r.all = append(r.all, reach{slot, int32(blocks)})
 }
 
-// enter puts one at its level.
+// enter adds one to its level.
 func (r *reaches) enter(i int32) {
 	if b := int(r.all[i].blocks); b < len(r.at) {
 		l := &r.at[b]
@@ -138,7 +139,7 @@ func (r *reaches) enter(i int32) {
 	}
 }
 
-// extend follows the promises of a prompt's blocks that have not ended at a time.
+// extend extends the reaches by the promises of a prompt's blocks that have not expired.
 func (r *reaches) extend(p *promisedBlocks, chain []uint64, now int64) {
 	r.at = slices.Grow(r.at[:0], len(chain))[:len(chain)]
 	for b := range r.at {
@@ -161,7 +162,7 @@ func (r *reaches) extend(p *promisedBlocks, chain []uint64, now int64) {
 		if f.others > 0 {
 			list = p.lists[f.others-1]
 		}
-		if int(l.count)*8 < len(list) { // few ask, many are there
+		if int(l.count)*8 < len(list) { // few slots at this level, many promises
 			for i, next := l.first, int32(0); i >= 0; i = next {
 				next = r.next[i]
 				if end, _ := p.among(&f, ok, r.all[i].slot); end > now {
@@ -177,7 +178,7 @@ func (r *reaches) extend(p *promisedBlocks, chain []uint64, now int64) {
 	}
 }
 
-// take takes the slot of a promise on by one block, if it is among those at that block.
+// take extends the reach of a promise's slot by one block, if the slot is at that block.
 func (r *reaches) take(one promisedTo, b int, now int64) {
 	if one.until <= now || int(one.slot) >= len(r.place) {
 		return

@@ -5,12 +5,12 @@ import (
 	"strconv"
 )
 
-// The data-parallel rank travels as a header (package extproc), which Envoy takes out of a retry. Some engines read it from
-// the body (rules.NumbersRanksInBody), so a body that a rank was chosen for goes back to Envoy whole; and Envoy repeats a
-// body as it stands, so only workers that have the rank too are named for a retry.
+// The data-parallel rank travels as a header (package extproc), which Envoy removes from a retry. Some engines read it from the
+// body (rules.NumbersRanksInBody), so the body is rewritten when a rank was chosen for them. Envoy repeats that body unchanged,
+// so only workers that have the same rank are offered for a retry.
 
-// rankInBody puts the chosen rank at the body's begin (routed_dp_rank, SGLang 0.5.23). What a client put there itself was
-// cut out before.
+// rankInBody writes the chosen rank at the start of the body (routed_dp_rank, SGLang 0.5.23). What a client put there was removed
+// before.
 func (x *decision) rankInBody() {
 	if x.model == nil || x.chosen == nil || x.out.Refuse != nil || x.left() {
 		return
@@ -20,7 +20,7 @@ func (x *decision) rankInBody() {
 	if rank < 0 || at < 0 || !class.rules.NumbersRanksInBody || x.chosen.Worker.Instance != "" {
 		return
 	}
-	// The request names a model, so a member is left behind the comma, whatever was cut out.
+	// The request names a model, so at least one member follows the comma, whatever was removed.
 	x.out.Edits = slices.Insert(x.out.Edits, 0, Edit{From: at, To: at, Text: []byte(`"routed_dp_rank":` + strconv.Itoa(rank) + `,`)})
 	x.out.Targets = slices.DeleteFunc(x.out.Targets, func(t Target) bool {
 		w := x.opt.Fleet.ByAddr(t.Addr)
@@ -28,7 +28,7 @@ func (x *decision) rankInBody() {
 	})
 }
 
-// bodyStart is the place behind an object's opening brace; -1: the body is none.
+// bodyStart returns the offset after an object's opening brace; -1: the body is not an object.
 func bodyStart(body [][]byte) (at int) {
 	for _, piece := range body {
 		for _, c := range piece {

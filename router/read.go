@@ -15,24 +15,24 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// A class is the workers of a model that cache a prompt under one key: one release, one set of flags, one block size. A
-// model in the middle of a rolling upgrade has two. All classes lie in one index; a request is looked up there once for
-// each class that has workers, with that class's own keys, and the candidates of all are ranked together, in tokens.
+// A class is the set of workers of a model that key their cache alike: one release, one set of flags, one block size. A model
+// during a rolling upgrade has two. All classes share one index; a request is looked up once for each class that has workers,
+// with that class's keys, and the candidates of all classes are ranked together, in tokens.
 //
-//	body ─▶ a reading for each different Prompts ─▶ block hashes for each class ─▶ overlap of the class's slots
+//	body ─▶ a reading for each distinct Prompts ─▶ block hashes for each class ─▶ overlap of the class's slots
 //
-// Classes that differ in block size alone share a reading. An engine that will refuse the request leaves the choice, with
-// its class; the others stay.
+// Classes that differ only in block size share a reading. A class whose engine will refuse the request is left out; the others
+// stay.
 
-// Class is a class of a model's workers, beside the one of the model's own Prompts.
+// Class is a class of a model's workers that differs from the model's own Prompts.
 type Class struct {
-	Name      string       // as fleet.Worker.Class names it
+	Name      string       // as in fleet.Worker.Class
 	Prompts   *engine.Live // may be the model's, or another class's
 	BlockSize int          // may differ from that of Prompts
-	Unit      int          // as the model's
+	Unit      int          // as in Model
 }
 
-// Class is the class of a name; one that the model has not counts as its own, "".
+// Class returns the class of a name; an unknown name gives the model's own class, "".
 func (m *Model) Class(name string) Class {
 	for _, c := range m.Classes {
 		if c.Name == name {
@@ -42,19 +42,19 @@ func (m *Model) Class(name string) Class {
 	return Class{Prompts: m.Prompts, BlockSize: m.Prompts.Server().BlockSize, Unit: m.Unit}
 }
 
-// servedModel is a Model as decisions use it.
+// servedModel is a Model prepared for decisions.
 type servedModel struct {
 	*Model
 	classes []servedClass  // the first is the model's own, for workers that name none
-	prompts []*engine.Live // different ones, by reading
+	prompts []*engine.Live // distinct ones, by reading
 }
 
 type servedClass struct {
 	Class
-	reading  int // its number
+	reading  int // index of its reading
 	rules    rules.Rules
 	sessions bool // its workers' events name the session that we give a request
-	unit     int  // blocks that its workers' lower tiers give back at once
+	unit     int  // blocks that its workers' lower tiers return at once
 }
 
 func newServedModel(m *Model) *servedModel {
@@ -70,34 +70,34 @@ func newServedModel(m *Model) *servedModel {
 	return s
 }
 
-// classOf is the number of a worker's class.
+// classOf returns the index of a worker's class.
 func (m *servedModel) classOf(w *fleet.Worker) int {
 	return max(0, slices.IndexFunc(m.classes, func(c servedClass) bool { return c.Name == w.Class }))
 }
 
 // reading is a request as one kind of engine reads it.
 type reading struct {
-	wanted   bool // workers of its classes are there
+	wanted   bool // workers of its classes exist
 	edits    []body.Edit
-	prompt   *engine.Prompt // the longest one, for prompts of one request share a worker; with err: one of which nothing is known
-	several  bool           // there are several of them
+	prompt   *engine.Prompt // the longest one, since all prompts of a request share a worker; if err is set, an empty one
+	several  bool           // there are several prompts
 	reuse    prompt.Reuse
 	usage    int // prompt tokens that the engine will report; 0: not known
 	err      error
 	panicked any
 }
 
-// refused tells whether the engine will answer with an error.
+// refused reports whether the engine will answer with an error.
 func (rd *reading) refused() bool { return errors.As(rd.err, new(*engine.Refused)) }
 
-// read makes the readings that the slots need, side by side: they wait for the same pictures.
+// read makes the readings that the slots need, concurrently, since they wait for the same pictures.
 func (x *decision) read(ctx context.Context) {
 	s := x.mem
 	x.wanted()
 	own := slices.IndexFunc(s.readings, func(rd reading) bool { return rd.wanted })
 	var others sync.WaitGroup
 	one := func(i int) {
-		defer func() { s.readings[i].panicked = recover() }() // it is this request's, and goes on in its goroutine when all are done
+		defer func() { s.readings[i].panicked = recover() }() // re-raised in this request's own goroutine when all are done
 		s.readings[i].read(ctx, x.model.prompts[i].Model(), x.req.Path, x.adapter, &s.req)
 	}
 	for i := own + 1; i < len(s.readings); i++ {
@@ -141,8 +141,8 @@ func (rd *reading) read(ctx context.Context, m *engine.Model, path, adapter stri
 	}
 }
 
-// unreadable says why no reading has a prompt, "" if one has. Then only the changes are made that every engine wants:
-// whoever gets the request can read it. theirs: the mistake is the client's, which the engine will tell it.
+// unreadable returns why no reading has a prompt, "" if one has. In the first case it applies only the body edits on which all
+// engines agree, so that any worker can read the result. theirs: the mistake is the client's, and the engine will report it.
 func (x *decision) unreadable() (why string, theirs bool) {
 	var first *reading
 	for i := range x.mem.readings {
@@ -165,7 +165,7 @@ func (x *decision) unreadable() (why string, theirs bool) {
 	return first.err.Error(), false
 }
 
-// agreed tells whether all engines that may get the request want its body changed alike.
+// agreed reports whether all engines that may get the request need the same body edits.
 func (x *decision) agreed() bool {
 	var first *reading
 	for i := range x.mem.readings {
@@ -180,7 +180,7 @@ func (x *decision) agreed() bool {
 	return true
 }
 
-// edit adds changes to those that clean the body, in the body's order.
+// edit adds changes to the edits that clean the body, in the order of the body.
 func (x *decision) edit(changes []body.Edit) {
 	x.out.Edits = slices.Concat(x.cuts, changes)
 	slices.SortStableFunc(x.out.Edits, func(a, b Edit) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To)) })

@@ -16,8 +16,8 @@ import (
 	"github.com/sightline-router/sightline/router/report"
 )
 
-// recent keeps the last decisions, for people: the admin page and the demo read it. One lock, 1024 entries, of
-// clients' texts only Asked.
+// recent keeps the last 1024 decisions for people: the admin page and the demo read them. It has one lock, and of client text
+// only Asked.
 type recent struct {
 	mu   sync.Mutex
 	last *simplelru.LRU[string, *Recent] // by id, in the order of the decisions: entries are only peeked at
@@ -25,40 +25,40 @@ type recent struct {
 
 const mostRecent = 1024
 
-// Recent is one past decision and what became of it.
+// Recent is one past decision and its outcome.
 type Recent struct {
 	At           time.Time     `json:"at"`
 	ID           string        `json:"id"`
 	Model        string        `json:"model"`
 	Arm          report.Arm    `json:"arm,omitempty"`
-	Worker       string        `json:"worker"` // chosen first, also for a request that was left alone
+	Worker       string        `json:"worker"` // the first choice, also for a request that was left alone
 	Addr         string        `json:"addr"`
 	Rank         int           `json:"rank"` // -1: none
 	Reason       Reason        `json:"reason"`
 	Why          string        `json:"why,omitempty"`
-	Asked        string        `json:"asked,omitempty"` // the model's name that is not known, see Decision
+	Asked        string        `json:"asked,omitempty"` // unknown model name, see Decision
 	PromptTokens int           `json:"prompt_tokens"`
 	CachedTokens int           `json:"cached_tokens"`          // predicted
 	HeldTokens   int           `json:"held_tokens"`            // the most that any worker held
-	Regret       string        `json:"regret,omitempty"`       // why that worker was not chosen, where it is another
-	Begins       uint32        `json:"begins,omitempty"`       // equal where prompts begin alike of which nothing was held, see Decision
+	Regret       string        `json:"regret,omitempty"`       // why the worker that held most was not chosen
+	Begins       uint32        `json:"begins,omitempty"`       // equal for prompts that begin alike and were held by nobody, see Decision
 	Partial      bool          `json:"partial,omitempty"`      // the prediction is a lower bound
-	Recurrent    bool          `json:"recurrent,omitempty"`    // it is an upper bound
+	Recurrent    bool          `json:"recurrent,omitempty"`    // the prediction is an upper bound
 	Took         time.Duration `json:"took_ns"`                // to decide
 	Used         string        `json:"used,omitempty"`         // ip:port that Envoy reported
 	Code         int           `json:"code,omitempty"`         // HTTP status at the end
-	Reported     int           `json:"reported_cached_tokens"` // by the engine; -1: not told
+	Reported     int           `json:"reported_cached_tokens"` // by the engine; -1: not reported
 	FirstByte    time.Duration `json:"first_byte_ns,omitempty"`
-	Images       []string      `json:"images,omitempty"` // numbers for its pictures and other media, the same for the same one in this process
-	Audit        audit.Verdict `json:"audit,omitempty"`  // what the worker then stored, against the prediction; "": nothing was compared, or not yet
+	Images       []string      `json:"images,omitempty"` // one number for each picture or other medium, stable within this process
+	Audit        audit.Verdict `json:"audit,omitempty"`  // what the worker then stored, against the prediction; "": nothing compared (yet)
 
-	// Of the best candidates, the chosen one first; in a list of decisions it is left out.
+	// About the best candidates, the chosen one first. Lists of decisions omit Ranked.
 	Considered int          `json:"considered"` // candidates in all
-	Ties       int          `json:"ties"`       // further ones whose cost counts as equal to the least
+	Ties       int          `json:"ties"`       // further candidates whose cost counts as equal to the least
 	Ranked     []Considered `json:"ranked,omitempty"`
 }
 
-// Margin is what the second candidate costs more than the chosen one, in tokens; 0 where there is none.
+// Margin returns how much more the second candidate costs than the chosen one, in tokens; 0: there is none.
 func (r *Recent) Margin() float64 {
 	if len(r.Ranked) < 2 || r.Ranked[1].Out != "" {
 		return 0
@@ -66,17 +66,17 @@ func (r *Recent) Margin() float64 {
 	return r.Ranked[1].Cost - r.Ranked[0].Cost
 }
 
-// beginning is how many tokens of a prompt Decision.Begins stands for.
+// beginning is the number of tokens that Decision.Begins hashes.
 const beginning = 16
 
-// shownName is how many characters of a client's word are shown.
+// shownName limits the characters shown of a client's word.
 const shownName = 64
 
-// shownMedia is how many of a prompt's media are told.
+// shownMedia limits the media shown of a prompt.
 const shownMedia = 8
 
-// shown is a client's word as it can be shown: its first shownName characters, a replacement character for each that is not
-// printable. It shares no memory with the body.
+// shown returns a client's word fit to be shown: its first shownName characters, with a replacement character for each
+// unprintable one. It shares no memory with the body.
 func shown(word string) string {
 	var out strings.Builder
 	n := 0
@@ -94,11 +94,11 @@ func shown(word string) string {
 }
 
 func newRecent() *recent {
-	last, _ := simplelru.NewLRU[string, *Recent](mostRecent, nil) // fails for a size below 1
+	last, _ := simplelru.NewLRU[string, *Recent](mostRecent, nil) // fails only for a size below 1
 	return &recent{last: last}
 }
 
-// recent is the decision as people see it.
+// recent returns the decision as people see it.
 func (x *decision) recent(took time.Duration) *Recent {
 	d := &x.out
 	e := &Recent{At: x.now, ID: d.ID, Model: d.Model, Arm: d.Arm, Reason: d.Reason, Why: d.Why, Asked: d.Asked, Rank: -1, PromptTokens: d.PromptTokens,
@@ -140,7 +140,7 @@ func (r *recent) observe(o Outcome) {
 	}
 }
 
-// Audited takes down what the audit found of a decision.
+// Audited records the audit's verdict on a decision.
 func (r *Router) Audited(id string, v audit.Verdict) {
 	r.recent.mu.Lock()
 	defer r.recent.mu.Unlock()
@@ -149,7 +149,7 @@ func (r *Router) Audited(id string, v audit.Verdict) {
 	}
 }
 
-// Recent lists up to n past decisions, the newest first.
+// Recent returns up to n past decisions, newest first.
 func (r *Router) Recent(n int) []Recent {
 	r.recent.mu.Lock()
 	defer r.recent.mu.Unlock()
@@ -163,7 +163,7 @@ func (r *Router) Recent(n int) []Recent {
 	return out
 }
 
-// Decision finds a past decision by its id, if it is not too long ago.
+// Decision returns a past decision by its id, if it is still remembered.
 func (r *Router) Decision(id string) (Recent, bool) {
 	r.recent.mu.Lock()
 	defer r.recent.mu.Unlock()

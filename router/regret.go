@@ -5,25 +5,27 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// Regret is what a decision gives up of what is cached: the longest overlap that any worker of the request is known to have,
-// less the chosen one's. The choice gives it up for reasons (router/choose), or because that worker cannot be chosen.
+// Regret is the cached tokens that a decision gives up: the longest overlap of any worker that may get the request, less that of
+// the chosen one. Of a prompt's tokens
 //
-//	asked = novel, which nobody holds + lost, which another one holds + cached on the chosen one
+//	asked = novel (held by nobody) + lost (held by another worker only) + cached (held by the chosen one)
+//
+// regret is the second part. Either the choice gave it up (router/choose gives the reasons), or the worker cannot be chosen now:
 const (
-	isOut  = "out"  // the worker fails
+	isOut  = "out"  // it is failing
 	isFull = "full" // it has as many requests as it may
-	isNew  = "new"  // it has come lately, and has its share
+	isNew  = "new"  // it has joined lately, and has had its share
 )
 
-// shut is the most that a slot holds which cannot be chosen now.
+// shut is the largest overlap of a slot that cannot be chosen now.
 type shut struct {
 	tokens int
 	why    string
 }
 
-// addShut looks the prompt, as a class has it, up for the class's slots that cannot be chosen now.
+// addShut looks the prompt up for those slots of a class that cannot be chosen now.
 func (x *decision) addShut(class int, looked bool) {
-	open := 0 // both lists have one order, but for the slots of a trial
+	open := 0 // index into x.slots, which has the order of x.known except for the slots of a trial
 	for i, slot := range x.known {
 		switch {
 		case open < len(x.slots) && x.slots[open] == slot:
@@ -34,7 +36,7 @@ func (x *decision) addShut(class int, looked bool) {
 				blocks = x.predicted.leading(uint32(slot.ID), x.mem.blocks[class].chain, blocks, x.now)
 			}
 			tokens := blocks * x.model.classes[class].BlockSize
-			if x.left() { // Envoy may use it all the same
+			if x.left() { // Envoy may use it nevertheless
 				c := []choose.Candidate{{Slot: i, Exact: tokens, Predicted: tokens, Rate: slot.Load(x.now).Rate}}
 				x.addPictures(x.reading(class).prompt, x.known, c)
 				x.stand(class, x.known, c...)
@@ -46,7 +48,7 @@ func (x *decision) addShut(class int, looked bool) {
 	}
 }
 
-// why a slot cannot be chosen.
+// why returns why a slot cannot be chosen.
 func (x *decision) why(slot *fleet.Slot) string {
 	switch {
 	case !slot.Worker.Well():
@@ -57,7 +59,7 @@ func (x *decision) why(slot *fleet.Slot) string {
 	return isNew
 }
 
-// regret takes down the most that a worker holds of the prompt, of which an engine uses so many tokens at most.
+// regret records the largest overlap of any worker, at most most tokens, which is what an engine can use.
 func (x *decision) regret(best *choose.Candidate, most int) {
 	held, why := choose.Best(x.mem.candidates)
 	if s := x.mem.shut; s.tokens > held {

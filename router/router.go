@@ -1,20 +1,20 @@
-// Package router takes the decision: which worker gets a request.
+// Package router decides which worker gets a request.
 //
-//	body ─ engine ─▶ block hashes ─ indexer ─▶ overlap per slot ─ pick ─▶ ranked targets and a reason
+//	body ─ engine ─▶ block hashes ─ indexer ─▶ overlap per slot ─ choose ─▶ ranked targets and a reason
 //
-// A candidate is a slot: a worker or, where it has them, one of its data-parallel ranks. Each step that cannot be taken
-// costs a rung of the ladder (exact, predicted, affinity, load), never the request.
+// A candidate is a slot: a worker or, if the worker has them, one of its data-parallel ranks. A step that fails lowers the
+// decision by one reason (exact, predicted, affinity, load); it never fails the request.
 //
-//	decide.go   the way of a request, top to bottom
-//	read.go     what its engines read, once for each different way of starting them
+//	decide.go   the steps of a decision, in order
+//	read.go     the prompt as each class of engines reads it
 //	choose.go   candidates, the choice, targets
-//	regret.go   what the choice gave up
-//	consider.go a decision of which nothing comes, for people
-//	book.go     what is remembered of a decision
-//	left.go     requests that are decided and left to Envoy's own balancing
-//	line.go     what the decision log says of it
-//	observe.go  what Envoy reports of it: load and predictions move to the worker really used
-//	share.go    what other replicas are told of it, and what is done with theirs
+//	regret.go   cached tokens that the choice gave up
+//	consider.go a decision without effects, for people
+//	book.go     what is recorded about a decision
+//	left.go     requests that are decided but left to Envoy's own balancing
+//	line.go     the decision's line in the decision log
+//	observe.go  Envoy's reports: load and predictions move to the worker that was really used
+//	share.go    bookings exchanged with other replicas
 package router
 
 import (
@@ -38,51 +38,51 @@ import (
 	"github.com/sightline-router/sightline/router/report"
 )
 
-// Model is one model that requests may name.
+// Model is a model that requests may name.
 type Model struct {
 	Name     string
-	Aliases  []string // other names for it
-	Adapters []string // LoRA adapters: names that requests use in place of the model's
+	Aliases  []string // other names of the model
+	Adapters []string // LoRA adapters: names that requests use instead of the model's
 	MaxLoRAs int      // adapters that a worker has loaded at once; 0: 1
-	FetchKV  bool     // workers fetch KV blocks from each other where they are told from whom
-	Unit     int      // tokens that its workers' lower tiers give back at once; less than a block: blocks
+	FetchKV  bool     // workers fetch KV blocks from each other if a request names the source
+	Unit     int      // tokens that its workers' lower tiers return at once; less than a block: one block
 	Prompts  *engine.Live
-	Classes  []Class // of workers that read it, or cache it, otherwise
+	Classes  []Class // groups of workers that read or cache the model differently
 }
 
-// Options are what a Router stands on.
+// Options configure a Router.
 type Options struct {
 	Models       []Model
 	Fleet        *fleet.Fleet
-	MaxInFlight  int            // open requests of a slot, at which it gets no more; 0: no limit
-	Hold         time.Duration  // that a request waits for a worker where none is known; 0: not, and it has no target then
-	Fair         bool           // few free places are shared out by Request.Tenant and Priority
-	RefuseUnread bool           // a body too large to be read is refused, whatever is in it
+	MaxInFlight  int            // open requests at which a slot gets no more; 0: no limit
+	Hold         time.Duration  // how long a request waits for a worker if none is known; 0: it does not wait and has no target
+	Fair         bool           // share the last free places by Request.Tenant and Priority
+	RefuseUnread bool           // refuse a body that is too large to be read, whatever it holds
 	Left         float64        // share of the conversations that are left to Envoy's own balancing; 1: all, nothing is steered
-	Report       *report.Totals // sums up what comes of requests, by arm; nil: one of the router's own
+	Report       *report.Totals // sums up how requests end, by arm; nil: the router makes its own
 	Index        *indexer.Index
 	Audit        *audit.Auditor        // nil: predictions are not compared with what workers store
 	PredictedTTL time.Duration         // how long a routed prompt counts as held before events confirm it
 	Decisions    *decisionlog.Log      // nil: none
 	Log          *zap.Logger           // nil: silent
-	NoRoom       func(what string)     // is told of what had to go, or was not taken, for want of room: "answers", "pictures seen" and more; nil: nobody
+	NoRoom       func(what string)     // called when something was evicted or refused for lack of room: "answers", "pictures seen", …; nil: nobody
 	Metrics      prometheus.Registerer // nil: none
-	// Decided and Ended, if set, hear of each decision, and of each request's end with its model. They must not block.
+	// Decided and Ended, if set, are called after each decision, and at each request's end with its model. They must not block.
 	Decided func(d *Decision, took time.Duration)
 	Ended   func(model string, o *Outcome, took time.Duration)
 	Now     func() time.Time // nil: time.Now
-	Seed    uint64           // of the draws between equal candidates; 0: a random one
-	// Resync, if set, is called when a slot has found less than its events promised again and again: what the index has of
-	// it is in doubt. It must not block.
+	Seed    uint64           // seed of the tie-break between equal candidates; 0: random
+	// Resync, if set, is called when a slot has repeatedly found less than its events promised, so the index's view of it is in
+	// doubt. It must not block.
 	Resync func(*fleet.Slot)
-	// Share, if set, hears of each booking that other replicas are to be told of. It must not block.
+	// Share, if set, is called with each booking that other replicas are told of. It must not block.
 	Share func(*Shared)
-	// AskHolders, if set, asks a replica that holds another part of the index who holds leading blocks of a prompt of that part;
-	// false: none answered in time.
+	// AskHolders, if set, asks the replica that holds another part of the index who holds leading blocks of a prompt of that
+	// part. It returns false if none answered in time.
 	AskHolders func(ctx context.Context, locals []uint64) ([]Holder, bool)
 }
 
-// Router decides. Safe for concurrent use.
+// Router takes decisions. It is safe for concurrent use.
 type Router struct {
 	opt       Options
 	serving   atomic.Pointer[serving]
@@ -91,36 +91,36 @@ type Router struct {
 	encodes   *encodes
 	adapters  *adapters
 	suspects  suspects
-	answers   *lru.Cache[string, string] // see keeper.go
+	answers   *lru.Cache[string, string] // worker by id of an answer, see keeper.go
 	unserved  unserved
 	recent    *recent
-	seed      maphash.Seed  // of Decision.Begins
-	choices   atomic.Uint64 // taken
+	seed      maphash.Seed  // for Decision.Begins
+	choices   atomic.Uint64 // number of choices taken
 	admission sync.Mutex    // see inTurn
 	lanes     *lanes
 	metrics   *metrics
 	waiters   *waiters
-	lines     *zap.Logger   // for what is told of each decision
-	shared    atomic.Uint64 // bookings numbered for other replicas
+	lines     *zap.Logger   // not sampled, for the line of each decision
+	shared    atomic.Uint64 // number of the last booking that other replicas were told of
 	theirs    theirs
-	answered  atomic.Bool // the last question to a replica of another part was
+	answered  atomic.Bool // the last question to a replica of another part was answered
 	scratch   sync.Pool
 }
 
-// serving is what a decision goes by from its begin to its end, whatever is set meanwhile. It never changes.
+// serving is the configuration that a decision uses from begin to end, even if Serve is called meanwhile. It is immutable.
 type serving struct {
-	names        map[string]servedName // by all names that requests may use
+	names        map[string]servedName // by every name that requests may use
 	maxInFlight  int
 	predictedTTL time.Duration
 }
 
-// servedName is what a request's model name stands for.
+// servedName is what a request's model name resolves to.
 type servedName struct {
 	model   *servedModel
-	adapter string // a LoRA adapter of it; "": none
+	adapter string // one of its LoRA adapters; "": none
 }
 
-// New makes a router. Names of models must be distinct (the configuration checks it).
+// New returns a router. Names of models must be distinct (the configuration checks it).
 func New(opt Options) *Router {
 	if opt.Now == nil {
 		opt.Now = time.Now
@@ -132,7 +132,7 @@ func New(opt Options) *Router {
 		opt.NoRoom = func(string) {}
 	}
 	lines := opt.Log
-	// Each message once a minute: what is wrong with requests is counted, and logged once in a while.
+	// Each message at most once a minute: faulty requests are counted, and logged only now and then.
 	opt.Log = opt.Log.WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core { return zapcore.NewSamplerWithOptions(c, time.Minute, 1, 0) }))
 	r := &Router{opt: opt, predicted: newPredictions(opt.PredictedTTL, predBlocks), seen: newSightings(opt.NoRoom), encodes: newEncodes(opt.NoRoom), adapters: &adapters{of: make(map[*fleet.Slot][]string)},
 		recent: newRecent(), seed: maphash.MakeSeed(), lanes: newLanes(), waiters: newWaiters(), lines: lines}
@@ -142,7 +142,7 @@ func New(opt Options) *Router {
 	if r.opt.Seed == 0 {
 		r.opt.Seed = rand.Uint64()
 	}
-	r.answers, _ = lru.New[string, string](mostAnswers) // fails for a size below 1
+	r.answers, _ = lru.New[string, string](mostAnswers) // fails only for a size below 1
 	r.metrics = newMetrics(opt.Metrics, r)
 	if opt.Decisions != nil || opt.Share != nil {
 		opt.Fleet.OnForgotten(r.forgotten)
@@ -152,13 +152,14 @@ func New(opt Options) *Router {
 	return r
 }
 
-// Serve sets what is decided by, each as in Options, for decisions that begin from now on.
+// Serve replaces the models and limits, each as in Options, for decisions that begin from now on.
 func (r *Router) Serve(models []Model, maxInFlight int, predictedTTL time.Duration) {
 	now := &serving{names: make(map[string]servedName), maxInFlight: maxInFlight, predictedTTL: predictedTTL}
 	for i := range models {
 		m := newServedModel(&models[i])
 		now.names[m.Name] = servedName{model: m}
-		r.metrics.decisions.WithLabelValues(m.Name, string(RefusedByUs)) // a counter that first appears as 1 has not increased, to an alert
+		// Start at 0: an alert sees no increase in a counter that first appears as 1.
+		r.metrics.decisions.WithLabelValues(m.Name, string(RefusedByUs))
 		r.metrics.told.WithLabelValues(m.Name, "fewer")
 		for _, n := range m.Aliases {
 			now.names[n] = servedName{model: m}

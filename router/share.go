@@ -7,39 +7,39 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// Replicas that decide for one fleet tell each other what they book, so that each sees all work and all predictions, as one router
-// would. A booking travels with its prompt's blocks: each replica hears the workers' events itself, and by them follows what the
-// others have booked as it follows its own. Package peers carries it.
+// Replicas that decide for one fleet tell each other what they book, so that each sees all work and all predictions, as a single
+// router would. A booking carries its prompt's blocks: each replica receives the workers' events itself, and uses them to follow
+// the others' bookings like its own. Package peers is the transport.
 //
-//	booked, or moved ─▶ Given ──▶ Follow: charged on the slot, predicted there, its pictures seen
-//	ended ─▶ Over, Broken ──────▶ Follow: given back; what broke stored nothing
-//	all that is open, now and then ─▶ Reconcile: what was lost on the way is put right
-//	a replica is gone ──────────▶ Leave: all that was its own is given back
+//	booked, or moved ─▶ Given ──▶ Follow: charged to the slot, predicted there, its pictures seen
+//	ended ─▶ Over, Broken ──────▶ Follow: released; a broken one stored nothing
+//	all open ones, periodically ▶ Reconcile: corrects what was lost on the way
+//	a replica is gone ──────────▶ Leave: releases all its bookings
 
-// SharedKind tells what became of a booking.
+// SharedKind says what happened to a booking.
 type SharedKind uint8
 
-// The kinds. Given comes again where a request went to another worker.
+// Given is sent again if a request moved to another worker. Over: it has ended. Broken: it has ended with an error.
 const (
 	Given SharedKind = iota
 	Over
 	Broken
 )
 
-// Shared is one booking, as other replicas are told of it. Of one that is Over or Broken there is the number alone.
+// Shared is one booking as told to other replicas. Over and Broken have only the number.
 type Shared struct {
 	Kind            SharedKind
-	Number          uint64 // its replica's own, not 0
+	Number          uint64 // unique within its replica, not 0
 	Worker          string
 	Rank            int    // -1: the worker has no ranks
-	Decoder         string // who decodes, where another does
+	Decoder         string // worker that decodes, if another
 	DecoderRank     int
 	Tokens, Context int    // as in fleet.Booking
 	Answers         int    // more than 1, or 0
 	Fetch, Pull     int    // as in fleet.Booking
-	Model, Tenant   string // where fair shares count it; else Model is ""
+	Model, Tenant   string // for fair shares; Model is "" if they do not count it
 	From            int
-	Told            bool     // events tell of its prefill
+	Told            bool     // events will tell of its prefill
 	Proven          int      // blocks that events proved
 	Locals          []uint64 // the prompt's blocks
 	Media           []SharedMedium
@@ -51,10 +51,11 @@ type SharedMedium struct {
 	Tokens     int
 }
 
-// MostSharedBlocks of one prompt are told; of a longer one none, so that it is followed by the worker's rate.
+// MostSharedBlocks is the longest prompt that is shared with its blocks. A longer one is shared without, and its progress is then
+// estimated by the worker's rate.
 const MostSharedBlocks = 1 << 14
 
-// share tells of a booking that has a slot.
+// share tells other replicas of a booking that has a slot.
 func (r *Router) share(b *booked, at *fleet.Booking) {
 	if b.number == 0 || at.Slot == nil {
 		return
@@ -64,7 +65,7 @@ func (r *Router) share(b *booked, at *fleet.Booking) {
 	if at.Counted {
 		s.Model, s.Tenant = at.Model, at.Tenant
 	}
-	if len(b.locals) <= MostSharedBlocks && at.Slot.Worker.Class == b.slot.Worker.Class { // those of another class have other hashes
+	if len(b.locals) <= MostSharedBlocks && at.Slot.Worker.Class == b.slot.Worker.Class { // the hashes of another class differ
 		s.Locals, s.From, s.Told, s.Proven = b.locals, at.From, at.Locals != nil, b.proven
 	}
 	if at.Slot != b.slot {
@@ -83,7 +84,7 @@ func (s *Shared) decoded(b *fleet.Booking) {
 	}
 }
 
-// unshare tells of a booking's end.
+// unshare tells other replicas that a booking has ended.
 func (r *Router) unshare(b *booked, broken bool) {
 	if b.number == 0 {
 		return
@@ -95,8 +96,8 @@ func (r *Router) unshare(b *booked, broken bool) {
 	r.opt.Share(s)
 }
 
-// Open lists what other replicas must know of: all bookings that have a slot, with what is left of them, and without blocks. ok is
-// false where there are more than most of them.
+// Open lists what other replicas must know: all bookings that have a slot, with the tokens left to prefill, without blocks. ok is
+// false if there are more than most.
 func (r *Router) Open(most int) (list []Shared, ok bool) {
 	ok = true
 	r.opt.Fleet.Each(func(b *fleet.Booking, left int) bool {
@@ -117,24 +118,25 @@ type theirs struct {
 	mu     sync.Mutex
 	of     map[string]map[uint64]*followed
 	count  int
-	blocks int // of their prompts, in all
+	blocks int // of all their prompts
 }
 
-// followed is one of them.
+// followed is one booking of another replica.
 type followed struct {
 	over   func()
 	made   *promise
 	chain  []uint64
-	decode *fleet.Slot // who decodes, where another does
+	decode *fleet.Slot // slot that decodes, if another
 }
 
-// Bounds of what other replicas may have us keep: 128 MiB of hashes.
+// Limits of what other replicas may store here: 128 MiB of hashes.
 const (
 	mostTheirs       = 1 << 17
 	mostTheirsBlocks = 1 << 23
 )
 
-// Follow takes another replica's word on one of its bookings. A worker that is not known here (yet) is left to Reconcile.
+// Follow applies another replica's message about one of its bookings. A booking at a worker that is not known here (yet) is left
+// to Reconcile.
 func (r *Router) Follow(replica string, s *Shared) {
 	t := &r.theirs
 	t.mu.Lock()
@@ -145,7 +147,7 @@ func (r *Router) Follow(replica string, s *Shared) {
 	}
 }
 
-// end gives back a booking of theirs; its prediction too where it is void.
+// end releases a booking of another replica, and its prediction too if void.
 func (r *Router) end(replica string, number uint64, void bool) {
 	t := &r.theirs
 	f := t.of[replica][number]
@@ -161,7 +163,7 @@ func (r *Router) end(replica string, number uint64, void bool) {
 	}
 }
 
-// take charges a booking of theirs.
+// take charges a booking of another replica.
 func (r *Router) take(replica string, s *Shared) {
 	t, now, slot := &r.theirs, r.opt.Now(), r.opt.Fleet.Find(s.Worker, s.Rank)
 	if slot == nil {
@@ -200,7 +202,8 @@ func (r *Router) take(replica string, s *Shared) {
 	t.count, t.blocks = t.count+1, t.blocks+len(f.chain)
 }
 
-// Reconcile takes all that another replica has open: what is not among it has ended, what is not known here is charged.
+// Reconcile takes the list of all open bookings of another replica: bookings missing from it have ended, unknown ones are
+// charged.
 func (r *Router) Reconcile(replica string, open []Shared) {
 	t := &r.theirs
 	t.mu.Lock()
@@ -218,7 +221,7 @@ func (r *Router) Reconcile(replica string, open []Shared) {
 	}
 }
 
-// Leave ends all that another replica has booked: it is gone. What it predicted stays: its workers have those requests.
+// Leave ends all bookings of a replica that is gone. Its predictions stay, since its workers have those requests.
 func (r *Router) Leave(replica string) {
 	r.Reconcile(replica, nil)
 	r.theirs.mu.Lock()
@@ -226,7 +229,7 @@ func (r *Router) Leave(replica string) {
 	delete(r.theirs.of, replica)
 }
 
-// Theirs counts other replicas' bookings.
+// Theirs returns the number of other replicas' bookings.
 func (r *Router) Theirs() int {
 	r.theirs.mu.Lock()
 	defer r.theirs.mu.Unlock()

@@ -8,17 +8,17 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// An engine that finds less than its own events promised has lost something that it has not told. One such answer may be
-// an eviction between the decision and the prefill, and only its chain is dropped. When it happens again and again on one
-// slot, the index is wrong about it, and the slot's feed starts anew. Of a slot that is in doubt anyway (doubt.go) some of that is to be
-// expected: there it must be most of the answers.
+// An engine that finds less than its own events promised has lost something without reporting it. A single case may be an
+// eviction between the decision and the prefill, and only that chain is dropped. If it repeats on one slot, the index is wrong
+// about the slot and its feed is restarted. For a slot that is in doubt anyway (doubt.go) some misses are expected, so there most
+// answers must miss.
 const (
 	doubts      = 3                // answers
 	doubtWindow = time.Minute      // within which they must fall
 	doubtRest   = 10 * time.Minute // the shortest time between two resyncs of a slot
 )
 
-// suspects counts those answers by slot, and forgets slots of which there were none for doubtRest.
+// suspects counts such answers by slot, and forgets slots that had none for doubtRest.
 type suspects struct {
 	mu sync.Mutex
 	by map[*fleet.Slot]*suspect
@@ -26,11 +26,11 @@ type suspects struct {
 
 type suspect struct {
 	at   [doubts]time.Time // the last ones, oldest first
-	good int               // answers since the first of them that found what was predicted though it was in doubt
+	good int               // answers of a doubtful slot since the first of at that found what was predicted
 	rest time.Time         // no resync before
 }
 
-// count takes one such answer down and reports whether it is time for a resync.
+// count records such an answer and reports whether a resync is due.
 func (s *suspects) count(slot *fleet.Slot, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,7 +60,7 @@ func (s *suspects) count(slot *fleet.Slot, now time.Time) bool {
 	return true
 }
 
-// found takes down that a slot in doubt had what was predicted.
+// found records that a slot in doubt had what was predicted.
 func (s *suspects) found(slot *fleet.Slot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,17 +9,17 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// How many bodies are read at once is bounded by their bytes, in two lanes, so that a small request never waits behind a
-// large one. Who finds its lane full waits a while, first come, first served; then it goes by load. A body is cleaned
-// before it waits.
+// The bytes of bodies that are read at once are limited, in two lanes, so that a small request never waits for a large one. A
+// request that finds its lane full waits a while, first come, first served, and is then routed by load. Bodies are cleaned before
+// they wait.
 const (
-	largeBody   = 256 << 10 // bytes from which a body is large: tens of milliseconds, if all of it is text
-	laneBytes   = 4 << 20   // a core, the large lane's half of them; a larger body is read when its lane is empty
-	mostWaiting = 1024      // of a lane; beyond, requests go by load at once
+	largeBody   = 256 << 10 // bytes from which a body is large: tens of milliseconds if it is all text
+	laneBytes   = 4 << 20   // for each core; the large lane has half of it; a larger body is read when its lane is empty
+	mostWaiting = 1024      // in each lane; further requests are routed by load at once
 	longestWait = time.Second
 )
 
-// lanes are the two.
+// lanes are the lane of small bodies and that of large ones.
 type lanes struct{ small, large *lane }
 
 func newLanes() *lanes {
@@ -27,7 +27,7 @@ func newLanes() *lanes {
 	return &lanes{small: newLane(laneBytes * cores), large: newLane(laneBytes * max(1, cores/2))}
 }
 
-// of is the lane of a body of n bytes, and the words for its being full.
+// of returns the lane for a body of n bytes, and the Decision.Why if it is full.
 func (l *lanes) of(n int) (one *lane, busy string) {
 	if n >= largeBody {
 		return l.large, "too many large requests are being read"
@@ -35,10 +35,10 @@ func (l *lanes) of(n int) (one *lane, busy string) {
 	return l.small, "too many requests are being read"
 }
 
-// queued is how many bodies wait, in both lanes.
+// queued returns how many bodies wait in both lanes.
 func (l *lanes) queued() int64 { return l.small.waiting.Load() + l.large.waiting.Load() }
 
-// lane is room for so many bytes.
+// lane limits the bytes that are read at once.
 type lane struct {
 	room    int
 	bytes   *semaphore.Weighted
@@ -47,8 +47,8 @@ type lane struct {
 
 func newLane(room int) *lane { return &lane{room: room, bytes: semaphore.NewWeighted(int64(room))} }
 
-// take waits for the turn of a body of n bytes, for half of the time that is left at most; false: it did not come. Who
-// got true must give the bytes back.
+// take waits for room for a body of n bytes, for half of the remaining time at most. It returns false if there was none; after
+// true the caller must call give.
 func (l *lane) take(ctx context.Context, n int) bool {
 	n = min(n, l.room)
 	if l.bytes.TryAcquire(int64(n)) {
@@ -67,5 +67,5 @@ func (l *lane) take(ctx context.Context, n int) bool {
 	return l.bytes.Acquire(ctx, int64(n)) == nil
 }
 
-// give ends the turn of a body of n bytes.
+// give returns the room of a body of n bytes.
 func (l *lane) give(n int) { l.bytes.Release(int64(min(n, l.room))) }

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// unserved are the model names that requests asked for and nobody serves: the first so many of the last hour, as shown makes
-// them fit for people.
+// unserved records model names that requests asked for and nobody serves: the first mostUnserved of the last hour, as shown
+// returns them.
 type unserved struct {
 	mu   sync.Mutex
 	last map[string]time.Time
@@ -19,7 +19,7 @@ const (
 	unservedFor  = time.Hour
 )
 
-// add notes a name.
+// add records a name.
 func (u *unserved) add(name string, now time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -31,7 +31,7 @@ func (u *unserved) add(name string, now time.Time) {
 	}
 }
 
-// names forgets those that were not asked for lately, and lists the others.
+// names drops names that were not asked for lately, and returns the others.
 func (u *unserved) names(now time.Time) []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -39,5 +39,5 @@ func (u *unserved) names(now time.Time) []string {
 	return slices.Sorted(maps.Keys(u.last))
 }
 
-// Unserved are the model names that requests of the last hour asked for and nobody serves; 64 stand for more.
+// Unserved returns the model names that requests of the last hour asked for and nobody serves; 64 may stand for more.
 func (r *Router) Unserved() []string { return r.unserved.names(r.opt.Now()) }

@@ -9,7 +9,7 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// Run does what time brings, until ctx ends: bookings that nobody ends expire, and what Envoy does not tell is logged.
+// Run performs the periodic work until ctx ends: it expires bookings that never ended, and logs what Envoy does not report.
 func (r *Router) Run(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -38,13 +38,14 @@ var silences = [...]string{
 		"give the connection manager the access logger that \"sightline envoy\" prints",
 }
 
-// Silent says what Envoy does not tell of requests, what follows and what to do, and since when; "": it tells all.
+// Silent returns what Envoy does not report about requests, with the consequence and the remedy, and since when; "": nothing is
+// missing.
 func (r *Router) Silent() (what string, since time.Time) {
 	silence, since := r.opt.Fleet.Silent()
 	return silences[silence], since
 }
 
-// lacks is a gauge: 1 while Envoy does not tell this.
+// lacks returns a gauge function: 1 while Envoy does not report this.
 func (r *Router) lacks(what fleet.Silence) func() float64 {
 	return func() float64 {
 		if silence, _ := r.opt.Fleet.Silent(); silence == what {
