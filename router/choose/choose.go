@@ -1,100 +1,100 @@
-// Package choose turns what is known of each candidate into a ranking.
+// Package choose ranks the candidates of a decision by cost.
 //
-//	work  = tokens to prefill + picture tokens to encode + what loading an adapter takes
+//	work  = tokens to prefill + picture tokens to encode + cost of loading an adapter
 //	wait  = tokens queued before it + work
 //	cost  = slowness × (wait + wait² ÷ tail + stalled × work × (1 + 1.5 × tokens queued ÷ tail)
 //	                    + perRequest × requests in flight + perContext × their prompt tokens)
-//	        + full × KV cache in use + what is fetched + what is done elsewhere + distance
+//	        + full × KV cache in use + cost of fetching + cost of work elsewhere + distance
 //
 //	stalled = stall × requests in flight × tokens queued ÷ overfull (1 at least), at most mostStall + tokens queued ÷ stallStep
 //
-// All in tokens of an average worker's prefill, so that each term can be read and compared. The wait is what the request pays
-// itself; its square keeps the long ones rare. Behind "stalled" stands what the others pay: work holds up those that decode
-// and those that come behind it, and costs each of them about what one more token costs where so many are queued (the
-// derivative of wait + wait² ÷ tail has 2 for 1.5, which draws work together in bursts). So work that a prefix spares is worth
-// the more the busier its worker is: a fleet that is too full to serve all serves the more of them the less it computes twice.
-// The rest is what the others make this request pay while it decodes. docs/choice.md has the measurements. Time is linear in
-// the candidates; nothing is allocated.
+// All terms are in tokens of an average worker's prefill, so that they can be read and compared. The wait is the request's own
+// delay; its square keeps long waits rare. The "stalled" term is the delay of others: work holds up the requests that decode and
+// those queued behind it, and costs each of them about as much as one more token costs with that queue (the derivative of wait +
+// wait² ÷ tail has 2 for 1.5, but 2 concentrates work in bursts). So a cached prefix is worth more on a busier worker: a fleet
+// that is too full to serve everything serves more if it computes less twice. The remaining terms are the delay that other
+// requests cause while this one decodes. docs/choice.md has the measurements. Time is linear in the candidates; nothing is
+// allocated.
 package choose
 
 import "math"
 
 const (
-	tail       = 10000 // tokens of waiting at which another one costs three: about a second
-	stall      = 0.15  // share of a prefill's time that it costs each request in flight there
-	mostStall  = 10    // together, where nothing is queued: beyond, a queue would grow for the sake of what its worker holds
-	stallStep  = 2500  // tokens queued that raise it by one: where all queues are long, what is held is what counts
-	overfull   = 1e5   // tokens queued from which it counts the more: ten seconds of them are a fleet that is given more than it can serve
-	perRequest = 64    // tokens that one request in flight costs the next one: its share of each decode step
-	perContext = 0.03  // the same of each token that its decode steps read
-	full       = 1024  // what a KV cache costs that is all in use, where a worker tells (NVIDIA's standalone example)
-	slack      = 48    // tokens within which costs count as equal: less than one request in flight, more than a block or two
-	alike      = 1.2   // rates that differ by less are equal: prompts' lengths and decode steps move them as much
-	late       = 1e9   // what a second too late costs: more than all else
-	slowest    = 8     // bounds slowness, both ways
+	tail       = 10000 // tokens of waiting at which one more costs three: about a second
+	stall      = 0.15  // cost to each request in flight there, as a share of the prefill's time
+	mostStall  = 10    // limit of the sum with an empty queue: beyond it a queue would grow for the sake of cached prefixes
+	stallStep  = 2500  // queued tokens that raise the limit by one: if all queues are long, cached prefixes matter most
+	overfull   = 1e5   // queued tokens from which the stall is scaled up: ten seconds of them mean an overloaded fleet
+	perRequest = 64    // tokens that a request in flight costs the next one: its share of each decode step
+	perContext = 0.03  // likewise for each context token that its decode steps read
+	full       = 1024  // cost of a completely used KV cache, if the worker reports its use (NVIDIA's standalone example)
+	slack      = 48    // costs that differ by at most so many tokens are equal: less than a request in flight, more than a block or two
+	alike      = 1.2   // rates that differ by less are equal: prompt lengths and decode steps vary them as much
+	late       = 1e9   // cost of a second too late: more than everything else
+	slowest    = 8     // limit of slowness, both ways
 
-	handover = 128   // what it costs to hand a prompt from one worker to another: two requests for one, some 10 ms
-	usual    = 10000 // tokens prefilled a second where no worker's rate is known
+	handover = 128   // cost of handing a prompt from one worker to another: two requests instead of one, some 10 ms
+	usual    = 10000 // tokens prefilled a second if no worker's rate is known
 
-	fetch = 0.06 // and each token whose KV blocks are fetched: 128 KB of an 8 B model at 25 GB/s
-	waits = 64   // and waiting for the worker's own lower tiers: a step of its others
+	fetch = 0.06 // cost of each token whose KV blocks are fetched: 128 KB of an 8 B model at 25 GB/s
+	waits = 64   // cost of waiting for the worker's own lower tiers: a step of its other requests
 )
 
 // Candidate is one slot as the decision sees it.
 type Candidate struct {
 	Slot      int     // the caller's index
-	First     bool    // it costs less than all others: its worker is to be tried
-	Tokens    int     // the prompt's length; workers of another class may read it otherwise
-	Exact     int     // leading tokens that its own events prove, or would if it were not Doubtful
-	Predicted int     // leading tokens with what was routed there and not confirmed; ≥ Exact
-	Offloaded int     // of Exact, those behind what its GPU has, in whole units of its lower tiers: they have to be fetched
-	Fetches   float64 // tokens fetched from these a second; 0: not known
-	Pulled    int     // tokens behind Predicted that another worker holds, from which it fetches them where that is cheaper
-	Encode    int     // picture tokens behind the cached prefix that it would have to encode
-	Apart     int     // picture tokens behind it that an encode worker encodes for it
+	First     bool    // ranks before all others: its worker gets a trial
+	Tokens    int     // length of the prompt, which may differ by class
+	Exact     int     // leading tokens held by its events; they count as proof unless Doubtful
+	Predicted int     // leading tokens held or predicted; ≥ Exact
+	Offloaded int     // the part of Exact, after what its GPU has, to fetch from its lower tiers, in whole units
+	Fetches   float64 // tokens fetched from lower tiers a second; 0: not known
+	Pulled    int     // tokens after Predicted that another worker holds; fetched from there if that is cheaper
+	Encode    int     // picture tokens after the cached prefix that it would have to encode
+	Apart     int     // picture tokens after the cached prefix that an encode worker encodes
 	Load      int     // tokens that it could prefill while it loads the prompt's adapter
-	Seen      int     // picture tokens behind the cached prefix that its encoder cache should have
+	Seen      int     // picture tokens after the cached prefix that its encoder cache should have
 	Inflight  int     // requests
 	Backlog   float64 // tokens queued
 	Context   float64 // prompt tokens of the requests in flight
 	Rate      float64 // tokens prefilled a second; 0: not known
-	Recent    float64 // tokens given to it lately
+	Recent    float64 // tokens given to it recently
 	Usage     float64 // share of its KV cache in use, 0 to 1
 	Doubtful  bool    // its events have not come for long
-	Shared    int     // of Backlog: work on this very prompt's front, booked by requests that are on their way
-	Late      float64 // seconds after the time that the client wants its first token by; 0: in time
-	Away      float64 // seconds from Envoy and back, beyond a worker of its own zone
-	Elsewhere float64 // what others do for it costs: encoding, the transfer and the load of the one that decodes, in tokens
+	Shared    int     // the part of Backlog that earlier requests in flight spend on this prompt's own prefix
+	Late      float64 // seconds by which it misses the client's time for the first token; 0: in time
+	Away      float64 // seconds of additional round trip from Envoy, compared with a worker in Envoy's zone
+	Elsewhere float64 // cost of others' work for it, in tokens: encoding, the transfer, and the load of the decode worker
 
 	cost float64
 }
 
 // Terms is a candidate's cost, term by term, in tokens.
 type Terms struct {
-	Prefill  float64 `json:"prefill"` // of the prompt's rest and its pictures
+	Prefill  float64 `json:"prefill"` // the prompt's rest and its pictures
 	Queue    float64 `json:"queue"`
-	Tail     float64 `json:"tail"`  // of a long wait, beyond its length
-	Stall    float64 `json:"stall"` // of the others there, while this one is prefilled
+	Tail     float64 `json:"tail"`  // additional cost of a long wait
+	Stall    float64 `json:"stall"` // delay of the other requests there during this prefill
 	Requests float64 `json:"requests"`
 	Context  float64 `json:"context"`
 	Cache    float64 `json:"cache"`
-	Fetch    float64 `json:"fetch"` // of what its lower tiers hold, or another worker
-	// Elsewhere is what others add: those that encode; of a worker that only prefills the transfer and the cost of the one that decodes.
+	Fetch    float64 `json:"fetch"` // from its lower tiers or another worker
+	// Elsewhere is the cost of others: the encode workers; for a prefill worker the transfer and the decode worker.
 	Elsewhere float64 `json:"elsewhere"`
-	Distance  float64 `json:"distance"` // of another zone
+	Distance  float64 `json:"distance"` // to another zone
 }
 
-// Sum is the cost.
+// Sum returns the cost.
 func (t Terms) Sum() float64 {
 	return t.Prefill + t.Queue + t.Tail + t.Stall + t.Requests + t.Context + t.Cache + t.Fetch + t.Elsewhere + t.Distance
 }
 
-// Fleet is what of all candidates a cost depends on.
+// Fleet is what the cost needs to know of all candidates.
 type Fleet struct {
-	Rate float64 // the mean of those that are known
+	Rate float64 // mean of the known rates
 }
 
-// FleetOf looks at all candidates of a decision.
+// FleetOf summarizes all candidates of a decision.
 func FleetOf(c []Candidate) (f Fleet) {
 	known := 0
 	for i := range c {
@@ -107,7 +107,7 @@ func FleetOf(c []Candidate) (f Fleet) {
 	return f
 }
 
-// rate is what a second counts for, in tokens.
+// rate returns how many tokens a second is worth.
 func (f Fleet) rate() float64 {
 	if f.Rate > 0 {
 		return f.Rate
@@ -115,7 +115,7 @@ func (f Fleet) rate() float64 {
 	return usual
 }
 
-// FirstToken is in how many seconds a candidate is expected to answer: its queue, the prompt's rest and what is done elsewhere.
+// FirstToken returns in how many seconds a candidate is expected to answer: its queue, the prompt's rest and the work elsewhere.
 func (f Fleet) FirstToken(c *Candidate) float64 {
 	rate := c.Rate
 	if rate <= 0 {
@@ -125,8 +125,8 @@ func (f Fleet) FirstToken(c *Candidate) float64 {
 	return (queue+left)/rate + (fetches+c.Elsewhere)/f.rate() + c.Away
 }
 
-// ahead is what is queued before the prompt, what of it there is to compute, and what fetching the rest takes, all in tokens. What a
-// lower tier holds is worth computing less fetching: where that is nothing, it counts as if it were not held.
+// ahead returns the tokens queued before the prompt, those of it to compute, and the cost of fetching the rest. If fetching from
+// a lower tier is not cheaper than computing, the tokens there count as not held.
 func (f Fleet) ahead(c *Candidate, slow float64) (queue, left, fetches float64) {
 	queue, left = max(0, c.Backlog-float64(c.Shared)), float64(c.Tokens-min(c.Tokens, c.Predicted))+float64(c.Encode+c.Load)
 	if c.Pulls() {
@@ -146,11 +146,11 @@ func (f Fleet) ahead(c *Candidate, slow float64) (queue, left, fetches float64) 
 	return queue, left, fetches + below
 }
 
-// Pulls tells whether it is to fetch what another worker holds: where that is cheaper than computing it.
+// Pulls reports whether the candidate is to fetch what another worker holds, because that is cheaper than computing it.
 func (c *Candidate) Pulls() bool { return float64(c.Pulled) > Fetch(c.Pulled) }
 
-// Cost is a candidate's. Waiting for work that is being done on the prompt's own front is no cost: elsewhere the same work
-// would have to be done again.
+// Cost returns a candidate's cost. Backlog caused by requests in flight with this same prefix (Shared) is subtracted: elsewhere
+// that work would have to be done again.
 func (f Fleet) Cost(c *Candidate) Terms {
 	slow := 1.0
 	if c.Rate > 0 {
@@ -174,13 +174,15 @@ func (f Fleet) Cost(c *Candidate) Terms {
 	}
 }
 
-// Fetch is what it costs to have the KV blocks of so many tokens from another worker; more than computing a few.
+// Fetch returns the cost of fetching the KV blocks of so many tokens from another worker. For a few tokens computing is cheaper.
 func Fetch(tokens int) float64 { return handover + fetch*float64(tokens) }
 
-// Encoding is what it costs to have picture tokens encoded by another worker, where so many wait: time, and none of the candidate's own.
+// Encoding returns the cost of having picture tokens encoded by another worker with so many queued. It takes time, but none of
+// the candidate's own.
 func Encoding(tokens int, waiting float64) float64 { return handover + waiting + float64(tokens) }
 
-// Decoding is the candidate as one that decodes what another prefills: it fetches what its GPU lacks, and loads the adapter all the same.
+// Decoding returns the candidate as one that decodes what another prefills: it fetches what its GPU lacks, and still loads the
+// adapter.
 func (c *Candidate) Decoding() Candidate {
 	d := *c
 	d.Elsewhere = Fetch(c.Tokens - min(c.Tokens, c.Predicted-c.Offloaded))
@@ -188,9 +190,8 @@ func (c *Candidate) Decoding() Candidate {
 	return d
 }
 
-// Rank sorts the best n candidates to the front, best first, and returns them. Of equal ones that comes first which was
-// given the least work lately, and of those the draw decides, so that routers which cannot see each other do not all choose
-// the same. Give a random number.
+// Rank moves the best n candidates to the front, best first, and returns them. Among equal ones, the one with the least recent
+// work comes first; then draw decides, so that routers which do not see each other choose differently. draw should be random.
 func Rank(c []Candidate, n int, draw uint64) []Candidate {
 	f := FleetOf(c)
 	for i := range c {
@@ -206,7 +207,7 @@ func Rank(c []Candidate, n int, draw uint64) []Candidate {
 	return c[:n]
 }
 
-// next finds the place of the best one.
+// next returns the index of the best candidate.
 func next(c []Candidate, draw uint64) int {
 	cheapest := math.Inf(1)
 	for i := range c {
@@ -221,7 +222,7 @@ func next(c []Candidate, draw uint64) int {
 	return best
 }
 
-// before orders equal candidates: by recent work, then in an order of the draw's own.
+// before orders candidates of equal cost: by recent work, then by draw.
 func before(a, b *Candidate, draw uint64) bool {
 	if a.Recent != b.Recent {
 		return a.Recent < b.Recent
@@ -229,7 +230,7 @@ func before(a, b *Candidate, draw uint64) bool {
 	return mixed(a.Slot, draw) < mixed(b.Slot, draw)
 }
 
-// mixed is a number that looks random, of a slot in a draw.
+// mixed returns a pseudo-random number for a slot and a draw.
 func mixed(slot int, draw uint64) uint64 {
 	x := (draw ^ uint64(slot)) * 0x9E3779B97F4A7C15
 	x = (x ^ x>>32) * 0xD6E8FEB86659FD93

@@ -2,25 +2,24 @@ package choose
 
 import "math"
 
-// Why a candidate is not chosen that holds more of the prompt than the one that is: a closed set of words, for labels.
+// Why a candidate that holds more of the prompt than the chosen one was not chosen. The set is closed, for use as metric labels.
 const (
-	Trial    = "trial"    // the chosen one's worker is to be tried
+	Trial    = "trial"    // the chosen one's worker gets a trial
 	Doubtful = "doubtful" // its events have not come for long
-	Equal    = "equal"    // costs within the slack are equal, and the choice was by recent work or drawn
+	Equal    = "equal"    // costs are equal within slack, and recent work or the draw decided
 	Slower   = "slower"   // at the chosen one's rate it would have cost no more
-	Queue    = "queue"    // more is queued there
-	Requests = "requests" // more is in flight there
+	Queue    = "queue"    // its queue is longer
+	Requests = "requests" // it has more in flight
 	Cache    = "cache"    // its KV cache is fuller
-	Encode   = "encode"   // pictures would have to be encoded there
-	Tier     = "tier"     // it would have to fetch it from a lower tier
-	Distance = "distance" // it is in a zone farther off
+	Encode   = "encode"   // it would have to encode pictures
+	Tier     = "tier"     // it would have to fetch from a lower tier
+	Distance = "distance" // it is in a more distant zone
 	Late     = "late"     // its first token is expected too late
 	Other    = "other"
 )
 
-// Best is the longest overlap, in tokens, that any of the candidates has, which Rank has just ranked; why says what kept the
-// one that has it from the first place, and is empty where it stands there. One pass, and nothing is allocated; where the
-// first is not the best, one more.
+// Best returns the longest overlap of any candidate, in tokens, after Rank. why says why the candidate with it is not first; it
+// is empty if it is. One pass, or two if it is not first; nothing is allocated.
 func Best(c []Candidate) (overlap int, why string) {
 	best := 0
 	for i := range c {
@@ -34,7 +33,7 @@ func Best(c []Candidate) (overlap int, why string) {
 	return c[best].overlap(), why
 }
 
-// Ties counts the candidates beside the first whose cost counts as equal to the least, of those that Rank has just ranked.
+// Ties counts the candidates besides the first whose cost counts as equal to the least, after Rank.
 func Ties(c []Candidate) (n int) {
 	least := math.Inf(1)
 	for i := range c {
@@ -50,7 +49,7 @@ func Ties(c []Candidate) (n int) {
 
 func (c *Candidate) overlap() int { return min(c.Predicted, c.Tokens) }
 
-// why names what kept a candidate from being chosen: the term of its cost that is furthest above the chosen one's.
+// why returns what kept a candidate from being chosen: the cost term that exceeds the chosen one's most.
 func (f Fleet) why(c, chosen *Candidate) string {
 	asFast := *c
 	asFast.Rate = chosen.Rate

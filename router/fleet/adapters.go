@@ -6,11 +6,11 @@ import (
 )
 
 // LoRA adapters as workers list them (/v1/models), each with the path that it was loaded from. They come and go while a worker
-// runs. As long as no worker of a model lists an adapter, any of them may get its requests; else those that list it, as an engine
-// answers 404 for an adapter that it has not loaded.
+// runs. If no worker of a model lists an adapter, any of them may get its requests; otherwise only those that list it, since an
+// engine answers 404 for an adapter that it has not loaded.
 
-// TellAdapters takes the adapters that a worker lists, path by name; the map is kept. It gives those that have come, those that
-// have gone, and those that lie at another path than before.
+// TellAdapters sets the adapters that a worker lists, path by name; it keeps the map. It returns the added ones, the removed
+// ones, and those whose path has changed.
 func (w *Worker) TellAdapters(listed map[string]string) (came, gone, moved []string) {
 	before := w.Adapters()
 	w.adapters.Store(&listed)
@@ -30,7 +30,7 @@ func (w *Worker) TellAdapters(listed map[string]string) (came, gone, moved []str
 	return came, gone, moved
 }
 
-// Adapters are those that the worker listed last, path by name; nil: it was not heard. The caller must not change them.
+// Adapters returns what the worker listed last, path by name; nil: it has not been asked yet. The caller must not change the map.
 func (w *Worker) Adapters() map[string]string {
 	if listed := w.adapters.Load(); listed != nil {
 		return *listed
@@ -38,7 +38,8 @@ func (w *Worker) Adapters() map[string]string {
 	return nil
 }
 
-// Lists tells whether the worker listed an adapter, by its name in requests: that, or any model's name and ":" before it (SGLang).
+// Lists reports whether the worker listed an adapter by its name in requests: the name itself, or any model's name, ":" and the
+// name (SGLang).
 func (w *Worker) Lists(adapter string) bool {
 	listed := w.Adapters()
 	if _, has := listed[adapter]; has {
@@ -49,7 +50,7 @@ func (w *Worker) Lists(adapter string) bool {
 	return two && has
 }
 
-// ModelOf is the model of a worker that lists an adapter, and the adapter's name in memory of its own; "": none does.
+// ModelOf returns the model of a worker that lists an adapter, and a copy of the adapter's name; "": no worker does.
 func (f *Fleet) ModelOf(adapter string) (model, name string) {
 	for _, w := range f.Workers() {
 		if w.Lists(adapter) {
@@ -59,7 +60,7 @@ func (f *Fleet) ModelOf(adapter string) (model, name string) {
 	return "", ""
 }
 
-// With leaves of some slots those of workers that list an adapter; all, where none does.
+// With returns the slots of workers that list an adapter; all slots if none does.
 func With(adapter string, slots []*Slot) []*Slot {
 	var out []*Slot
 	for _, s := range slots {
@@ -73,18 +74,19 @@ func With(adapter string, slots []*Slot) []*Slot {
 	return out
 }
 
-// loadedNow is what a worker's metrics tell of its adapters.
+// loadedNow is what a worker's metrics report about its adapters.
 type loadedNow struct {
 	using []string
 	room  int
 }
 
-// TellLoaded takes the adapters that a worker's requests use, which it has loaded, and how many it holds at once; 0: not told.
+// TellLoaded sets the adapters that a worker's requests use, which it therefore has loaded, and how many it holds at once; 0: not
+// reported.
 func (w *Worker) TellLoaded(using []string, room int) {
 	w.loaded.Store(&loadedNow{using, room})
 }
 
-// Uses tells whether a worker told that its requests use an adapter; room is how many it holds at once, 0 if it did not tell.
+// Uses reports whether a worker's requests use an adapter; room is how many it holds at once, 0 if it does not report that.
 func (w *Worker) Uses(adapter string) (yes bool, room int) {
 	now := w.loaded.Load()
 	if now == nil {

@@ -6,54 +6,55 @@ import (
 	"time"
 )
 
-// A booking ties a decided request to the slot that it was sent to, from the decision until Envoy reports its end.
-// Reports get lost, so each booking also ends by itself, by timer and before each decision (Expire):
+// A booking ties a decided request to the slot that it was sent to, from the decision until Envoy reports its end. Reports get
+// lost, so a booking also expires, by timer and before each decision (Expire):
 //
-//	fresh    decided; nobody told that a worker has it                    unconfirmed after the decision
-//	         or its log stream broke, so that its end may be lost,
-//	         and its Envoy lives                                          unconfirmed after the Envoy spoke again
-//	running  Envoy told that a worker has it                              longest after that
-//	orphan   the connection that asked or told, or a log stream over it,
-//	         ended                                                        orphaned after its end
+//	stage    entered when                                                expires
+//	fresh    decided, and no report yet that a worker has it;            unconfirmed after the decision,
+//	         or its log stream broke, so its end may be lost, but its    or after the Envoy's next report
+//	         Envoy lives
+//	running  Envoy reported that a worker has it                         longest after that
+//	orphan   the connection that asked or reported, or a log stream      orphaned after that
+//	         over it, ended
 //
-// When there are too many, or what they keep is too much, the oldest end. However a booking ends, it gives back the place
-// and the tokens that it took. All that end without a report are counted.
+// If there are too many, or they keep too much memory, the oldest end early. However a booking ends, its place and its tokens are
+// released. All that end without a report are counted.
 const (
-	unconfirmed = 30 * time.Second // Envoy may be slow to connect. A generation that goes on for longer than this after a break counts no more
-	longest     = 30 * time.Minute // the longest generation that we believe in
+	unconfirmed = 30 * time.Second // Envoy may be slow to connect. A generation that runs longer than this after a break no longer counts
+	longest     = 30 * time.Minute // the longest generation that is assumed
 	orphaned    = 3 * time.Second  // an Envoy that has only lost its connection is back within a second
 	most        = 1 << 17
 	mostBytes   = 256 << 20
 )
 
-// Booking is one request's hold on a slot. What the Fleet's methods return are copies, which do not change.
+// Booking is one request's hold on a slot. The Fleet's methods return copies, which do not change.
 type Booking struct {
-	Slot    *Slot          // nil: it is not known yet who will get it, and nobody is charged until Confirm tells
-	Place   func(*Booking) // without a Slot: called once, with it; fills in what is booked there. It must not call the Fleet
-	Tokens  int            // to prefill there, and of pictures to encode
-	Load    int            // of Tokens, those that stand for the loading of an adapter
-	Fetch   int            // tokens beside them that it fetches from a lower tier of its own
-	Pull    int            // and from another worker
-	Context int            // tokens of the prompt
-	Answers int            // to it, decoded at once (n); 0: one
-	Locals  []uint64       // the prompt's blocks, by which events tell of its prefill; nil: they cannot
-	From    int            // of them, those that are held or promised
-	Decode  *Slot          // who decodes, where another does
-	Note    any            // the router's own, given back at the end
-	Bytes   int            // of memory that Note keeps
-	Source  uint64         // of Envoy's connections, the one that spoke of it last; 0: none that has an end of its own
-	At      time.Time      // of the decision; Book sets it
-	Model   string         // of whose requests Tenant's are counted, with Counted
+	Slot    *Slot          // nil: not known yet; nothing is charged until Confirm
+	Place   func(*Booking) // without a Slot: called once when Slot is set, to fill in what is booked; must not call the Fleet
+	Tokens  int            // to prefill there, with pictures to encode
+	Load    int            // the part of Tokens that stands for loading an adapter
+	Fetch   int            // further tokens that it fetches from its own lower tiers
+	Pull    int            // further tokens that it fetches from another worker
+	Context int            // tokens of the prompt, once for each answer
+	Answers int            // decoded at once (n); 0: one
+	Locals  []uint64       // the prompt's blocks, by which events report its prefill; nil: they cannot
+	From    int            // how many of Locals are held or predicted already
+	Decode  *Slot          // who decodes, if another slot
+	Note    any            // the router's own data, returned at the end
+	Bytes   int            // memory that Note keeps
+	Source  uint64         // the Envoy connection that reported it last; 0: none whose end is noticed
+	At      time.Time      // time of the decision; set by Book
+	Model   string         // with Counted: Tenant's requests are counted by Model
 	Tenant  string
 	Counted bool
-	fetched bool // it is Decode's part of another
+	fetched bool // it is Decode's part of another booking
 }
 
 type booking struct {
 	Booking
 	id       string
-	hold     *hold // of Slot; nil: there is none yet
-	decoding *hold // of Decode; nil: none
+	hold     *hold // on Slot; nil: none yet
+	decoding *hold // on Decode; nil: none
 	stage    stage
 	since    time.Time // of stage
 	place    *list.Element
@@ -73,7 +74,7 @@ var lifetime = [stages]time.Duration{fresh: unconfirmed, running: longest, orpha
 type bookings struct {
 	mu      sync.Mutex
 	open    map[string]*booking
-	queue   [stages]list.List // the one that came first in front
+	queue   [stages]list.List // oldest first
 	bytes   int
 	tenants map[string]map[string]int // requests in flight, by model and tenant
 	expired uint64
@@ -81,7 +82,7 @@ type bookings struct {
 	hears   hearing
 }
 
-// Book counts a request on a slot under its decision id.
+// Book charges a request to a slot, under its decision id.
 func (f *Fleet) Book(id string, b Booking) {
 	b.At = f.now()
 	one := &booking{Booking: b, id: id}
@@ -126,7 +127,7 @@ func (t *bookings) move(b *booking, to stage, now time.Time) {
 	t.enter(b, to, now)
 }
 
-// close ends a booking: what it took is given back.
+// close ends a booking and releases what it took.
 func (t *bookings) close(b *booking, now time.Time) {
 	delete(t.open, b.id)
 	t.leave(b)
@@ -140,7 +141,7 @@ func (t *bookings) close(b *booking, now time.Time) {
 	}
 }
 
-// count counts a tenant's requests; one without any is forgotten.
+// count adds to a tenant's requests and removes a tenant without any.
 func (t *bookings) count(b *Booking, by int) {
 	if !b.Counted {
 		return
@@ -155,8 +156,8 @@ func (t *bookings) count(b *Booking, by int) {
 	}
 }
 
-// InFlightOf is how many of a model's requests a tenant has in flight, how many tenants have any, this one included, and all that
-// they have. It takes time linear in the tenants.
+// InFlightOf returns how many of a model's requests a tenant has in flight, how many tenants have any, counting this one, and
+// their total. It takes time linear in the tenants.
 func (f *Fleet) InFlightOf(model, tenant string) (own, tenants, all int) {
 	f.bookings.mu.Lock()
 	defer f.bookings.mu.Unlock()
@@ -170,7 +171,7 @@ func (f *Fleet) InFlightOf(model, tenant string) (own, tenants, all int) {
 	return own, tenants, all
 }
 
-// Expire ends the bookings that nobody will end any more, and notices what Envoy does not tell. It is for once a second.
+// Expire ends bookings whose end was never reported, and detects what Envoy does not report. Call it once a second.
 func (f *Fleet) Expire() {
 	t := &f.bookings
 	t.mu.Lock()
@@ -180,7 +181,7 @@ func (f *Fleet) Expire() {
 	t.listenForEnds(now)
 }
 
-// expire costs 0.1 µs where there is nothing to end.
+// expire costs 0.1 µs if nothing expires.
 func (t *bookings) expire(now time.Time) {
 	t.hears.listen(now)
 	for b := t.overdue(now); b != nil; b = t.overdue(now) {
@@ -192,7 +193,7 @@ func (t *bookings) expire(now time.Time) {
 	}
 }
 
-// overdue is the next booking that must end, nil when all may go on.
+// overdue returns the next booking that must end; nil: none.
 func (t *bookings) overdue(now time.Time) (oldest *booking) {
 	for s := range stages {
 		b := t.first(s)
@@ -219,22 +220,24 @@ func (t *bookings) first(s stage) *booking {
 	return nil
 }
 
-// OnForgotten has do called for each booking that ends without a report. It must neither block nor call the Fleet.
+// OnForgotten sets a function that is called for each booking that ends without a report. It must neither block nor call the
+// Fleet.
 func (f *Fleet) OnForgotten(do func(*Booking)) {
 	f.bookings.mu.Lock()
 	defer f.bookings.mu.Unlock()
 	f.bookings.forgot = do
 }
 
-// Expired counts the bookings that ended without a report.
+// Expired returns the number of bookings that ended without a report.
 func (f *Fleet) Expired() uint64 {
 	f.bookings.mu.Lock()
 	defer f.bookings.mu.Unlock()
 	return f.bookings.expired
 }
 
-// reported notes that a source (0: the request's own) told of a booking. Where the one before has ended, its Envoy lives
-// all the same, and the others that it spoke of go on for a while: entries that were on their way when it broke are lost.
+// reported notes that a source (0: the request's own stream) reported on a booking. If the booking was orphaned, its Envoy
+// evidently lives: the other bookings of the lost source become fresh again, since entries that were on their way when it broke
+// are lost.
 func (t *bookings) reported(b *booking, source uint64, now time.Time) {
 	t.hears.heard()
 	if ended := b.Source; b.stage == orphan {
@@ -251,13 +254,14 @@ func (t *bookings) reported(b *booking, source uint64, now time.Time) {
 func (t *bookings) each(s stage, do func(*booking)) {
 	for e := t.queue[s].Front(); e != nil; {
 		b := e.Value.(*booking)
-		e = e.Next() // do may move it
+		e = e.Next() // do may move b
 		do(b)
 	}
 }
 
-// Lost tells that a source has ended, or a log stream over it: an Envoy died, or its connection, or the stream alone. Unless another one soon tells of one of the
-// requests that this one spoke of, they end; if it does, those that it does not tell of end later (unconfirmed). It takes time linear in the bookings.
+// Lost notes that a source has ended, or a log stream over it: an Envoy died, or only the connection or stream. The bookings that
+// it reported become orphans and end soon, unless another source reports on one of them; then the others may live for unconfirmed
+// longer. It takes time linear in the bookings.
 func (f *Fleet) Lost(source uint64) {
 	t := &f.bookings
 	t.mu.Lock()
@@ -272,10 +276,9 @@ func (f *Fleet) Lost(source uint64) {
 	}
 }
 
-// Confirm takes Envoy's word, told by a source, that a request went to addr. Where that is not the booked
-// worker the booking moves to the other's least loaded slot; moved is the booking as it was, without a Slot where it had none,
-// with the same one where only another decodes.
-// ok is false if the request or worker is not known.
+// Confirm applies Envoy's report, from a source, that a request went to addr. If that is not the booked worker, the booking moves
+// to the other worker's least loaded slot, and moved is the booking as it was: without a Slot if it had none, with the same Slot
+// if only the decode worker changed. ok is false if the request or worker is not known.
 func (f *Fleet) Confirm(id, addr string, source uint64) (now, moved *Booking, ok bool) {
 	t := &f.bookings
 	t.mu.Lock()
@@ -284,7 +287,7 @@ func (f *Fleet) Confirm(id, addr string, source uint64) (now, moved *Booking, ok
 	if b == nil {
 		return nil, nil, false
 	}
-	there := b.Slot != nil && b.Slot.Worker.at(addr) // also one that has left since, and another has its address now
+	there := b.Slot != nil && b.Slot.Worker.at(addr) // also if it has left since, and another worker has its address now
 	if b.Decode != nil && (w != nil || b.Decode.Worker.at(addr)) {
 		there = true
 		if was := b.Booking; f.decodes(b, w, addr) {
@@ -312,7 +315,7 @@ func (f *Fleet) Confirm(id, addr string, source uint64) (now, moved *Booking, ok
 			b.Place(&b.Booking)
 		} else {
 			b.hold.undo(at)
-			b.Load = 0                                        // whether that worker had the adapter is not known
+			b.Load = 0                                        // whether the new worker has the adapter is not known
 			if b.From = 0; w.Class != was.Slot.Worker.Class { // its blocks have other hashes
 				b.Locals = nil
 			}
@@ -323,8 +326,8 @@ func (f *Fleet) Confirm(id, addr string, source uint64) (now, moved *Booking, ok
 	return &is, moved, true
 }
 
-// decodes moves the part of a booking that is decoded elsewhere to the worker that has it; false: it is there. Who prefills stays
-// the same.
+// decodes moves the decode part of a booking to the worker at addr. It returns false if it is there already. The prefill slot
+// stays.
 func (f *Fleet) decodes(b *booking, w *Worker, addr string) bool {
 	if w == nil || b.Decode.Worker.at(addr) {
 		return false
@@ -336,7 +339,7 @@ func (f *Fleet) decodes(b *booking, w *Worker, addr string) bool {
 	return true
 }
 
-// ServedBy is the worker that answered a booked request at addr ("": where it was booked); nil: it is not known.
+// ServedBy returns the worker that answered a booked request at addr ("": where it was booked); nil: not known.
 func (f *Fleet) ServedBy(b *Booking, addr string) *Worker {
 	if b.Slot != nil && (addr == "" || b.Slot.Worker.at(addr)) {
 		return b.Slot.Worker
@@ -344,8 +347,8 @@ func (f *Fleet) ServedBy(b *Booking, addr string) *Worker {
 	return f.ByAddr(addr)
 }
 
-// FailedAt is the worker that failed a request at an address of its own; nil: nobody's. Where the request was booked there, it
-// is that worker, also when another one has its address by now.
+// FailedAt returns the worker that failed a request at its own address; nil: none has it. If the request was booked there, it is
+// that worker, even if another one has the address by now.
 func (f *Fleet) FailedAt(id, addr string) *Worker {
 	f.bookings.mu.Lock()
 	defer f.bookings.mu.Unlock()
@@ -355,8 +358,7 @@ func (f *Fleet) FailedAt(id, addr string) *Worker {
 	return f.ByAddr(addr)
 }
 
-// End releases a request's slot. It gives the booking, once. source is the one that told of the end, 0 for the request's
-// own stream.
+// End releases a request's slot and returns its booking, once. source reported the end; 0: the request's own stream.
 func (f *Fleet) End(id string, source uint64) (*Booking, bool) {
 	t := &f.bookings
 	t.mu.Lock()
@@ -374,7 +376,7 @@ func (f *Fleet) End(id string, source uint64) (*Booking, bool) {
 	return &b.Booking, true
 }
 
-// Open counts the bookings that have not ended.
+// Open returns the number of bookings that have not ended.
 func (f *Fleet) Open() int {
 	f.bookings.mu.Lock()
 	defer f.bookings.mu.Unlock()

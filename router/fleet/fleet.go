@@ -1,10 +1,10 @@
-// Package fleet knows who the workers are and how loaded they are.
+// Package fleet keeps the workers and their load.
 //
-// A worker has one Slot for each data-parallel rank; a slot is what a request is sent to. Load is counted, not asked
-// for: a request books its slot when it is decided, Envoy's access log moves the booking to the worker really used and
-// ends it (booking.go). What is left to prefill follows the worker's own events (load.go); a booking that nobody ends
-// expires. What workers tell of their load corrects it for a while (told.go). Workers that fail are put out for a time
-// (health.go), and those that come, or come back, get no more than their share at first (newcomer.go).
+// A worker has one Slot for each data-parallel rank; requests are sent to slots. Load is counted rather than polled: a request
+// books its slot when it is decided, and Envoy's access log moves the booking to the worker really used and ends it (booking.go);
+// a booking whose end is never reported expires. The tokens left to prefill follow the worker's own events (load.go). What
+// workers report about their load corrects it for a while (told.go). Failing workers are taken out for a time (health.go), and
+// workers that join or return get no more than their share at first (newcomer.go).
 package fleet
 
 import (
@@ -20,26 +20,26 @@ import (
 // Worker is one engine server.
 type Worker struct {
 	Name  string // the configured name
-	Addr  string // ip:port, what Envoy dials
+	Addr  string // ip:port that Envoy dials
 	Model string // the configured model's name
 	Class string // one of the model's classes; "": the model's own
 	Slots []*Slot
-	// Instance is the worker's id where it has no address of its own but is asked for at one of Frontends (NVIDIA Dynamo:
-	// a pool of its front ends in direct mode). Addr is the first of them then; other workers have it too.
+	// Instance is the worker's id if it has no address of its own but is reached through Frontends (NVIDIA Dynamo: a pool of
+	// front ends in direct mode). Addr is then the first of them, which other workers share.
 	Instance  string
 	Frontends []string
 	Role      Role
-	Most      int           // requests that each slot may have, in place of the router's limit; 0: that
-	Away      time.Duration // what it is farther from Envoy than a worker of its own zone, there and back
+	Most      int           // requests that each slot may have; 0: the router's limit
+	Away      time.Duration // additional round-trip time from Envoy, compared with a worker in Envoy's zone
 
 	health   health
-	adapters atomic.Pointer[map[string]string] // as it listed them last, path by name
+	adapters atomic.Pointer[map[string]string] // as listed last, path by name
 	loaded   atomic.Pointer[loadedNow]
 	present  atomic.Bool  // in the fleet
 	settles  atomic.Int64 // Unix ns until which it is a newcomer
 }
 
-// at tells whether a request that went to addr may have gone to this worker.
+// at reports whether a request that went to addr may have gone to this worker.
 func (w *Worker) at(addr string) bool {
 	if w.Instance == "" {
 		return w.Addr == addr
@@ -51,23 +51,24 @@ func (w *Worker) at(addr string) bool {
 type Slot struct {
 	Worker *Worker
 	Rank   int            // -1: the worker has no ranks
-	ID     indexer.SlotID // what this slot holds, in the index
-	// EventAge, if set, is how long the slot's events have not come as they happen (stream.Feed.Age). Set before the worker
-	// is in the fleet.
+	ID     indexer.SlotID // the slot in the index
+	// EventAge, if set, returns for how long the slot's events have not arrived as they happen (stream.Feed.Age). It is set
+	// before the worker joins the fleet.
 	EventAge func(now time.Time) time.Duration
-	// Doubt, if set, is for how long what the index holds of the slot has been in doubt, because messages were lost; 0: it is not
-	// (stream.Feed.Doubt). Set as EventAge is.
+	// Doubt, if set, returns for how long the index's content of the slot has been in doubt because messages were lost; 0: it is
+	// not (stream.Feed.Doubt). It is set like EventAge.
 	Doubt func(now time.Time) time.Duration
-	// Early: its stored blocks are told when the step that computes them begins (rules.Rules.StoredEarly). Set as EventAge is.
+	// Early: events report a stored block when the step that computes it begins (rules.Rules.StoredEarly). It is set like
+	// EventAge.
 	Early bool
 
-	encoded atomic.Uint64 // picture tokens, ever
+	encoded atomic.Uint64 // picture tokens in total
 
 	mu sync.Mutex
 	load
 }
 
-// Fleet is the set of workers. Safe for concurrent use; the set itself is replaced whole when it changes.
+// Fleet is the set of workers. It is safe for concurrent use; a change replaces the whole set.
 type Fleet struct {
 	now   func() time.Time
 	state atomic.Pointer[state]
@@ -80,12 +81,12 @@ type state struct {
 	workers []*Worker
 	byAddr  map[string]*Worker
 	byName  map[string]*Worker
-	byModel map[string][]*Slot // to choose among
-	encode  map[string][]*Slot // that encode for those
-	slots   []*Slot            // to choose among, of all models
+	byModel map[string][]*Slot // slots that may be chosen
+	encode  map[string][]*Slot // slots that encode for the model
+	slots   []*Slot            // slots that may be chosen, of all models
 }
 
-// New makes an empty fleet. now is the clock, time.Now if nil.
+// New returns an empty fleet. now is the clock, time.Now if nil.
 func New(now func() time.Time) *Fleet {
 	if now == nil {
 		now = time.Now
@@ -95,7 +96,7 @@ func New(now func() time.Time) *Fleet {
 	return f
 }
 
-// NewWorker describes a worker with ranks data-parallel ranks (0: none); join gives each slot its slot in the index.
+// NewWorker returns a worker with ranks data-parallel ranks (0: none). join returns the index slot of each rank.
 func NewWorker(name string, addr netip.AddrPort, model string, ranks int, join func(rank int) indexer.SlotID) *Worker {
 	w := &Worker{Name: name, Addr: addr.String(), Model: model}
 	for r := range max(1, ranks) {
@@ -141,13 +142,13 @@ func (f *Fleet) Set(workers []*Worker) {
 	f.state.Store(st)
 }
 
-// Present tells whether the worker is in the fleet: known and ready.
+// Present reports whether the worker is in the fleet: known and ready.
 func (w *Worker) Present() bool { return w.present.Load() }
 
-// Workers lists the workers. The caller must not change the list.
+// Workers returns the workers. The caller must not change the list.
 func (f *Fleet) Workers() []*Worker { return f.state.Load().workers }
 
-// Slots lists a model's slots to choose among; those of all models for "". The caller must not change the list.
+// Slots returns a model's slots that may be chosen; for "" those of all models. The caller must not change the list.
 func (f *Fleet) Slots(model string) []*Slot {
 	st := f.state.Load()
 	if model == "" {
@@ -156,5 +157,5 @@ func (f *Fleet) Slots(model string) []*Slot {
 	return st.byModel[model]
 }
 
-// ByAddr finds the worker behind an ip:port, nil if there is none.
+// ByAddr returns the worker with the address ip:port; nil: there is none.
 func (f *Fleet) ByAddr(addr string) *Worker { return f.state.Load().byAddr[addr] }

@@ -7,45 +7,45 @@ import (
 	"time"
 )
 
-// A worker's health is what its last answers say, and what it says when it is asked (package vitals). A worker that fails at
-// once has no queue and keeps what it is known to hold, so load and overlap would send it more and more.
+// A worker's health follows from the ends of its requests and from health checks (package vitals). A worker that fails fast has
+// no queue and keeps its overlap, so by load and overlap it would get more and more requests.
 //
 //	requests:  in ── failuresInARow ──▶ out ── pause ──▶ trial: one request ──▶ in
 //	                                     ▲                   │
 //	                                     └── fails: pause ×4 ┘
 //	checks:    in ── failuresInARow, or one that says "not available" ──▶ out ── a good check ──▶ in
 //
-// Either puts it out; it is in when neither does. A failed request is no connection, a broken one, or an answer of 5xx; an
-// answer below 400 ends both rows. A 4xx, 429 among them, and a client that leaves say nothing: they are the client's. A full
-// worker that answers 503 to some and ends others well stays in or is soon tried again; when all are full too few are in, and
-// then nobody is out (panic). A good check says nothing of requests: a worker that fails those is back with a trial alone. But
-// there is no trial while checks fail, and one at once when they are good again.
+// A worker is in if neither requests nor checks put it out. A request fails by no connection, a broken one, or a 5xx; an answer
+// below 400 ends both rows of failures. A 4xx (with 429) or a client that disconnects is the client's doing and changes nothing.
+// A full worker that answers some requests with 503 and completes others stays in, or is soon tried again. If all are full, too
+// few are in, and then nobody is out (panicShare). A good check does not vouch for requests: a worker that fails those returns
+// only by a trial. There are no trials while checks fail, and one at once when they are good again.
 const (
 	failuresInARow = 3
 	firstPause     = time.Second
 	longestPause   = 30 * time.Second
-	forgetAfter    = time.Minute // a worker that was well for so long starts with the first pause again
-	panicShare     = 4           // below one in so many, the fault is not the workers'
+	forgetAfter    = time.Minute // a worker that was well for this long starts with the first pause again
+	panicShare     = 4           // if fewer than one in so many are in, the fault is not the workers'
 )
 
 type health struct {
 	out  atomic.Bool // fails || down != ""
 	mu   sync.Mutex
-	left time.Time // when it was put out last
+	left time.Time // when it was last taken out
 
 	fails    bool          // out because requests failed
 	failures int           // of requests, in a row
-	last     string        // what failed
-	since    time.Time     // fails or does not since
+	last     string        // why the last one failed
+	since    time.Time     // time of the last change of fails
 	pause    time.Duration // between trials
 	next     time.Time     // when a trial may go
-	trying   bool          // its outcome is not known
+	trying   bool          // a trial is under way
 
 	missed int    // checks that failed, in a row
-	down   string // out because of checks: the first word that put it out
+	down   string // out because of checks: the reason that put it out
 }
 
-// Failed takes down that a request to the worker failed, in a word. It reports whether that puts the worker out.
+// Failed records that a request to the worker failed, with a one-word reason. It reports whether that takes the worker out.
 func (w *Worker) Failed(what string, now time.Time) bool {
 	h := &w.health
 	h.mu.Lock()
@@ -70,14 +70,14 @@ func (w *Worker) Failed(what string, now time.Time) bool {
 	return h.down == ""
 }
 
-// rest puts the next trial off, each time longer.
+// rest postpones the next trial, longer each time.
 func (h *health) rest(now time.Time) {
 	h.trying = false
 	h.pause = min(max(4*h.pause, firstPause), longestPause)
 	h.next = now.Add(h.pause)
 }
 
-// weigh puts the worker out or in, as its requests and checks say. The caller holds the lock.
+// weigh takes the worker out or in according to its requests and checks. The caller holds the lock.
 func (w *Worker) weigh(now time.Time) {
 	h := &w.health
 	out := h.fails || h.down != ""
@@ -89,7 +89,8 @@ func (w *Worker) weigh(now time.Time) {
 	}
 }
 
-// Answered takes down a good answer to a request decided at a time. It reports whether that brings the worker back in.
+// Answered records a good answer to a request that was decided at the given time. It reports whether that brings the worker back
+// in.
 func (w *Worker) Answered(decided, now time.Time) bool {
 	h := &w.health
 	h.mu.Lock()
@@ -98,7 +99,7 @@ func (w *Worker) Answered(decided, now time.Time) bool {
 	case !h.fails:
 		h.failures, h.missed = 0, 0
 		return false
-	case decided.Before(h.since): // it ends what it had, but takes nothing new: full perhaps, so a trial may go soon
+	case decided.Before(h.since): // it completes earlier requests but fails new ones, perhaps because it is full: allow a trial soon
 		h.pause = firstPause
 		if soon := now.Add(firstPause); h.next.After(soon) {
 			h.next = soon
@@ -110,16 +111,15 @@ func (w *Worker) Answered(decided, now time.Time) bool {
 	return !h.out.Load()
 }
 
-// Checked takes down what came of asking the worker for its health: "" for a good answer, else what failed, in a word. With
-// final the worker itself says that it is not available, and needs no second word. It reports whether that puts the worker out
-// or brings it back.
+// Checked records the result of a health check: "" for a good answer, else a one-word reason. final: the worker itself says that
+// it is not available, so one check is enough. It reports whether that takes the worker out or brings it back.
 func (w *Worker) Checked(failed string, final bool, now time.Time) (changed bool) {
 	h := &w.health
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	was := h.out.Load()
 	if failed == "" {
-		if h.missed > 0 && h.fails { // it was away: a trial may go
+		if h.missed > 0 && h.fails { // it was away: allow a trial
 			h.pause, h.next, h.trying = firstPause, now, false
 		}
 		h.missed, h.down = 0, ""
@@ -130,8 +130,8 @@ func (w *Worker) Checked(failed string, final bool, now time.Time) (changed bool
 	return h.out.Load() != was
 }
 
-// Try claims the worker's trial, which is one request's alone: false if it is not due. The next may go when its outcome
-// is known, or after another pause.
+// Try claims the worker's trial for a single request. It returns false if none is due. The next trial may go when the outcome of
+// this one is known, or after another pause.
 func (w *Worker) Try(now time.Time) bool {
 	h := &w.health
 	if !h.out.Load() {
@@ -146,7 +146,7 @@ func (w *Worker) Try(now time.Time) bool {
 	return true
 }
 
-// Out says why the worker is out, and until when; "" if it is in.
+// Out returns why the worker is out and until when; "" if it is in.
 func (w *Worker) Out(now time.Time) string {
 	h := &w.health
 	h.mu.Lock()
@@ -165,11 +165,11 @@ func (w *Worker) Out(now time.Time) string {
 	return row + fmt.Sprintf("next trial in %v", max(0, h.next.Sub(now)).Round(time.Second))
 }
 
-// Well tells whether the worker is in.
+// Well reports whether the worker is in.
 func (w *Worker) Well() bool { return !w.health.out.Load() }
 
-// Healthy leaves the slots whose workers are in, or all where those would be too few. It costs an atomic read a slot, and
-// allocates only while a worker is out.
+// Healthy returns the slots whose workers are in, or all slots if those would be too few. It costs an atomic read for each slot,
+// and allocates only while a worker is out.
 func Healthy(slots []*Slot) []*Slot {
 	out := 0
 	for _, s := range slots {

@@ -6,87 +6,87 @@ import (
 	"time"
 )
 
-// What a slot has to do is known from what it was given and from what it tells:
+// The work queued at a slot is computed from what it was given and what it reports:
 //
 //	booked ─▶ tokens queued ── blocks stored (KV events) ─▶ fewer ── last block stored, or the request ends ─▶ none
-//	                        ── between events, and where none come ─▶ fewer, at the rate that the slot has shown
+//	                        ── between events, or without any ─▶ fewer, at the slot's measured rate
 //
-// Events come once a scheduler step, after its computation (vLLM 0.30 to 0.32 behind update_from_output, SGLang since 0.5.9
-// behind process_batch_result_prefill, TensorRT-LLM's drain behind update_resources), so the last block of a prompt tells the
-// end of its prefill, and the time between two events how fast the slot is. TensorRT-LLM's V2 manager tells them a step early:
-// there a message tells that the blocks of the one before are computed (Slot.Early). A server's response headers tell neither:
-// those of a streamed answer come before the prefill, and those of another one after the last token. docs/choice.md has it all.
+// Events come once a scheduler step, after its computation (vLLM 0.30 to 0.32 after update_from_output, SGLang since 0.5.9 after
+// process_batch_result_prefill, TensorRT-LLM's drain after update_resources). So the last block of a prompt marks the end of its
+// prefill, and the time between two events gives the rate. TensorRT-LLM's V2 manager sends them a step early: there, a message
+// means that the blocks of the previous one are computed (Slot.Early). Response headers give neither: those of a streamed answer
+// come before the prefill, others after the last token. See docs/choice.md.
 const (
-	firstRate   = 10000           // tokens a second, taken until events tell
-	recently    = time.Minute     // in which booked work loses half its weight in Load.Recent
-	believed    = 2 * time.Second // for which a slot whose events come is taken to go on at its rate without one
-	mostAsked   = 8               // prefills that are looked up after an event, the oldest: engines prefill in order of arrival
-	sampleSize  = 4096            // tokens, at least, of one sample of the rate
-	sampleTime  = 5 * time.Second // at most
-	longestLoad = 30.             // seconds that loading an adapter is believed to take
-	fewFetched  = 1024            // tokens: fetching fewer tells nothing of the rate
-	shortest    = 1e-3            // seconds that fetching is believed to take
+	firstRate   = 10000           // tokens a second, assumed until events show the rate
+	recently    = time.Minute     // half-life of booked work in Load.Recent
+	believed    = 2 * time.Second // for how long after an event a slot is assumed to go on at its rate, if its events come
+	mostAsked   = 8               // oldest prefills that are looked up after an event: engines prefill in order of arrival
+	sampleSize  = 4096            // minimum tokens of one sample of the rate
+	sampleTime  = 5 * time.Second // maximum duration of one sample
+	longestLoad = 30.             // seconds, limit of the measured time to load an adapter
+	fewFetched  = 1024            // tokens: fetching fewer does not show the rate
+	shortest    = 1e-3            // seconds, lower limit of the measured time to fetch
 )
 
 // Load is a slot's state at one moment.
 type Load struct {
-	Inflight int     // requests: ours, other replicas', and others' where the worker tells
-	Others   int     // of them, those that no replica we know has booked
-	Theirs   int     // of them, other replicas'
+	Inflight int     // requests: ours, other replicas', and other senders' if the worker reports them
+	Others   int     // the part of Inflight that no known replica has booked
+	Theirs   int     // the part of Inflight that other replicas booked
 	Backlog  float64 // tokens booked and not yet prefilled
-	Context  float64 // prompt tokens of the requests in flight: what decode steps read
-	Recent   float64 // tokens booked, each half as heavy after each minute
-	Rate     float64 // tokens prefilled a second, as events show; 0: not shown yet
-	Usage    float64 // share of the KV cache in use, 0 to 1; 0 where the worker does not tell
-	Tells    bool    // it tells its usage
+	Context  float64 // prompt tokens of the requests in flight, which each decode step reads
+	Recent   float64 // tokens booked, weighted by half for each minute of age
+	Rate     float64 // tokens prefilled a second, measured by events; 0: not known yet
+	Usage    float64 // share of the KV cache in use, 0 to 1; 0 if the worker does not report it
+	Tells    bool    // it reports its usage
 }
 
-// load is what a Slot keeps under its lock.
+// load is a Slot's state under its lock.
 type load struct {
 	inflight int
-	theirs   int // of inflight
-	fetches  int // of inflight, those that others prefill
+	theirs   int // part of inflight
+	fetches  int // the part of inflight that others prefill
 	context  float64
-	queue    []*hold   // those with tokens to prefill, in the order of booking
-	backlog  float64   // the sum of what is left of them, at the time since
+	queue    []*hold   // holds with tokens to prefill, in the order of booking
+	backlog  float64   // sum of hold.left, at the time since
 	recent   float64   // at the time since
-	since    time.Time // of backlog and recent
+	since    time.Time // time of backlog and recent
 	unheard  time.Duration
 	rate     float64
-	shown    bool // rate was
+	shown    bool // rate was measured
 	sample   struct {
 		from   time.Time
 		tokens float64
 		took   time.Duration
 	}
 	loading float64 // seconds
-	loaded  bool    // loading was shown
-	fetch   float64 // seconds a token that comes from a lower tier; 0: not known
-	fetched bool    // fetch was shown
+	loaded  bool    // loading was measured
+	fetch   float64 // seconds for each token from a lower tier; 0: not known
+	fetched bool    // fetch was measured
 	told    told
 }
 
-// hold is what one booking takes of a slot: a request in flight, and tokens until they are prefilled.
+// hold is what one booking takes of a slot: requests in flight, and tokens until they are prefilled.
 type hold struct {
 	slot    *Slot
 	tokens  float64
-	rest    float64  // of them, what events have not told of
-	left    float64  // of them, what is taken to be left; ≤ rest
-	locals  []uint64 // blocks by which events tell; nil: none will
-	from    int      // of them, held at the decision
-	told    int      // of them, held at the message before; of an Early slot only these are computed
+	rest    float64  // tokens that events have not reported yet
+	left    float64  // tokens estimated to be left; ≤ rest
+	locals  []uint64 // the prompt's blocks, for events; nil: none will come
+	from    int      // blocks held at the decision
+	told    int      // blocks held at the previous message; of an Early slot only these are computed
 	context float64
-	answers int // that are decoded at once, each a request to the engine
+	answers int // decoded at once, each a request to the engine
 	at      time.Time
 	over    bool
 	theirs  bool    // another replica's
 	fetched bool    // others prefill it
 	fetches float64 // tokens that come from lower tiers or another worker before it is computed
-	alone   bool    // nothing was queued before it, and they come from lower tiers
-	loads   float64 // of tokens, those that stand for loading an adapter; 0 too where others were before it
+	alone   bool    // nothing was queued before it, and fetches are from lower tiers only
+	loads   float64 // the part of tokens for loading an adapter; 0 if others were queued before it
 }
 
-// Load tells how loaded the slot is.
+// Load returns the slot's load.
 func (s *Slot) Load(now time.Time) Load {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -102,8 +102,8 @@ func (s *Slot) Load(now time.Time) Load {
 	return l
 }
 
-// Expect has the slots drain their queues at so many tokens a second, and fetch so many a second from lower tiers, until events show
-// their rates; for a worker that is not in the fleet yet. 0: as ever.
+// Expect sets the rates in tokens a second at which the slots prefill and fetch from lower tiers until events show them. It is
+// for a worker that is not in the fleet yet. 0: keep the default.
 func (w *Worker) Expect(rate, fetch int) {
 	for _, s := range w.Slots {
 		if rate > 0 {
@@ -115,14 +115,14 @@ func (w *Worker) Expect(rate, fetch int) {
 	}
 }
 
-// Encoded counts the picture tokens that the slot was given to encode; n more now.
+// Encoded adds n picture tokens given to the slot to encode, and returns the total.
 func (s *Slot) Encoded(n int) uint64 { return s.encoded.Add(uint64(n)) }
 
-// hears tells whether the slot's events come as they happen.
+// hears reports whether the slot's events arrive as they happen.
 func (s *Slot) hears(now time.Time) bool { return s.EventAge != nil && s.EventAge(now) == 0 }
 
-// drain takes off what the slot should have done since it was last looked at, the oldest first. A decision asks every slot, so
-// it looks at those holds alone that time has moved on, and at all only when one of them is done.
+// drain subtracts what the slot should have done since the last call, oldest first. Every decision calls it for every slot, so it
+// touches only holds that progressed, and tidies only if one of them is done.
 func (s *Slot) drain(now time.Time) {
 	d := now.Sub(s.since)
 	if d <= 0 {
@@ -152,7 +152,7 @@ func (s *Slot) drain(now time.Time) {
 	}
 }
 
-// tidy drops the holds of which nothing is left and nothing will be told, and sums the others up.
+// tidy drops the holds that are done and expect no more events, and sums up the others.
 func (s *Slot) tidy() {
 	s.backlog = 0
 	s.queue = slices.DeleteFunc(s.queue, func(h *hold) bool {
@@ -161,10 +161,10 @@ func (s *Slot) tidy() {
 	})
 }
 
-// half is what is left of recent work after a time.
+// half returns the share of recent work that remains after a time.
 func half(d time.Duration) float64 { return math.Exp2(-d.Seconds() / recently.Seconds()) }
 
-// book counts a request on the slot, which it has had since a time.
+// book charges a request to the slot, which has had it since the given time.
 func (s *Slot) book(b *Booking, now, since time.Time) *hold { return s.hold(b, now, since, false) }
 
 func (s *Slot) hold(b *Booking, now, since time.Time, theirs bool) *hold {
@@ -197,12 +197,12 @@ func (s *Slot) hold(b *Booking, now, since time.Time, theirs bool) *hold {
 	return h
 }
 
-// Progress moves the slot's prefills on by what its events have told. held gives how many leading blocks of a prompt the
-// slot holds. Call it after each message with stored blocks; it costs at most eight lookups, while prompts are prefilled.
+// Progress updates the slot's prefills from its events. held returns how many leading blocks of a prompt the slot holds. Call it
+// after each message with stored blocks; it costs at most eight lookups, and none unless prompts are being prefilled.
 //
-// Blocks that a slot fetches are told as those that it computes, and it need not have computed what was booked before. So while it
-// decodes what others prefill, a message says what is held, and nothing of the prompts before it or of how fast the slot is. What waits
-// for blocks from a lower tier is passed by those behind it, and says nothing of that rate either.
+// Events report blocks that a slot fetches like those that it computes, and fetching can overtake earlier requests. So while a
+// slot decodes what others prefill, a message shows what is held, but neither that earlier prompts are done nor the rate. A
+// prompt that waits for blocks from a lower tier is overtaken by later ones, and does not show the rate either.
 func (s *Slot) Progress(held func(locals []uint64) int, now time.Time) {
 	var list [mostAsked]*hold
 	asked := s.unfinished(list[:0])
@@ -261,7 +261,7 @@ func (s *Slot) Progress(held func(locals []uint64) int, now time.Time) {
 	s.tidy()
 }
 
-// unfinished appends the oldest holds of which events will tell more.
+// unfinished appends the oldest holds on which events will report more.
 func (s *Slot) unfinished(list []*hold) []*hold {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -275,7 +275,7 @@ func (s *Slot) unfinished(list []*hold) []*hold {
 	return list
 }
 
-// learn takes down that tokens were prefilled since the event before. EWMA of tokens ÷ time, weight 0.1 a sample.
+// learn records tokens prefilled since the previous event. The rate is an EWMA of tokens ÷ time, weight 0.1 for each sample.
 func (s *Slot) learn(tokens float64, now time.Time) {
 	p := &s.sample
 	p.tokens += tokens
@@ -293,8 +293,9 @@ func (s *Slot) learn(tokens float64, now time.Time) {
 	s.rate += 0.1 * (seen - s.rate)
 }
 
-// learnLoading takes down what a request of an adapter that was not loaded took to prefill, beyond its tokens' own time: of those before which
-// nothing was queued. Where it was loaded after all, that is nothing, so it is what loading is to be expected to take. EWMA, weight 0.2.
+// learnLoading records how much longer than its tokens' own time a request took to prefill, if its adapter was taken as not
+// loaded and nothing was queued before it. It includes cases in which the adapter was loaded after all, so it is the expected
+// cost of loading. EWMA, weight 0.2.
 func (s *Slot) learnLoading(h *hold, now time.Time) {
 	if h.loads == 0 || !s.shown {
 		return
@@ -307,9 +308,9 @@ func (s *Slot) learnLoading(h *hold, now time.Time) {
 	s.loading += 0.2 * (took - s.loading)
 }
 
-// learnFetching takes down what a request took beyond its own tokens' time whose prompt had to be fetched from a lower tier: of those
-// before which nothing was queued. EWMA, weight 0.3 when faster, 0.02 when slower: waiting for room in a full cache, or for others'
-// steps, looks like slowness.
+// learnFetching records how much longer than its tokens' own time a request took whose prompt had to be fetched from a lower
+// tier, if nothing was queued before it. EWMA, weight 0.3 when faster, 0.02 when slower: waiting for room in a full cache, or for
+// others' steps, looks like slowness.
 func (s *Slot) learnFetching(h *hold, now time.Time) {
 	if h.fetches < fewFetched || !h.alone || h.loads > 0 || !s.shown {
 		return
@@ -326,7 +327,7 @@ func (s *Slot) learnFetching(h *hold, now time.Time) {
 	s.fetch += weight * (each - s.fetch)
 }
 
-// Fetches is how many tokens a second the slot fetches from lower tiers, as configured or as events have shown; 0: not known.
+// Fetches returns how many tokens a second the slot fetches from lower tiers, as configured or measured; 0: not known.
 func (s *Slot) Fetches() float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -336,7 +337,7 @@ func (s *Slot) Fetches() float64 {
 	return 1 / s.fetch
 }
 
-// Loading is how many tokens the slot could prefill while it loads an adapter, as events have shown; 0: they have not.
+// Loading returns how many tokens the slot could prefill while it loads an adapter, as measured; 0: not known.
 func (s *Slot) Loading() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -346,7 +347,7 @@ func (s *Slot) Loading() int {
 	return max(1, int(s.loading*s.rate))
 }
 
-// release gives back the place and the tokens that are left. It must be called once.
+// release returns the place and the remaining tokens. It must be called once.
 func (h *hold) release(now time.Time) {
 	s := h.slot
 	s.mu.Lock()
@@ -364,7 +365,7 @@ func (h *hold) release(now time.Time) {
 	s.tidy()
 }
 
-// undo releases what was never used: another worker got the request.
+// undo releases a hold that was never used because another worker got the request.
 func (h *hold) undo(now time.Time) {
 	h.release(now)
 	s := h.slot

@@ -2,13 +2,14 @@ package fleet
 
 import "time"
 
-// settling is how long a worker that joined the fleet, or came back in, is a newcomer. It looks idle, and would draw all that
-// nobody holds, while its first requests compile kernels and capture graphs.
+// settling is how long a worker that joined the fleet, or came back in, is a newcomer. It looks idle and would attract all
+// requests without a cached prefix, while its first requests compile kernels and capture graphs.
 //
-// restart is the shortest absence after which one that is back in may have started anew. Sooner it is as warm as it was: a
-// proxy that answers one check with 503 shall not cost it what it holds.
+// restart is the shortest absence after which a worker that is back in may have restarted. After a shorter one it is still warm:
+// a proxy that answers one check with 503 should not cost the worker its cache hits.
 //
-// fewest requests in flight keep nobody away: they may have ended already, since Envoy tells of it some 20 ms later.
+// fewest is the number of requests in flight below which no newcomer is left out: they may have ended already, since Envoy
+// reports an end some 20 ms later.
 const (
 	settling = 10 * time.Second
 	restart  = 5 * time.Second
@@ -20,9 +21,9 @@ func (w *Worker) arrive(now time.Time) { w.settles.Store(now.Add(settling).UnixN
 
 func (w *Worker) isNew(now time.Time) bool { return now.UnixNano() < w.settles.Load() }
 
-// Eased leaves out the newcomers that have as many requests in flight as the mean of the others, and fewest at least. Where all
-// are new nobody is left out, as at the start of Sightline. It costs an atomic read a slot, and while there are newcomers a look
-// at each one's load; what it gives may lie in into.
+// Eased leaves out the newcomers that have at least as many requests in flight as the mean of the others, and at least fewest. If
+// all are new, as at the router's start, nobody is left out. It costs an atomic read for each slot and, while there are
+// newcomers, reads the load of all. It may use into for the result.
 func Eased(slots, into []*Slot, now time.Time) []*Slot {
 	settled, inflight := 0, 0
 	for _, s := range slots {

@@ -2,16 +2,16 @@ package fleet
 
 import "fmt"
 
-// Role is what of a request a worker does. A request is prefilled and decoded at one worker that does both; or it is prefilled
-// at one with the role prefill and decoded at another, which fetches the KV blocks (router/pair.go chooses the two). Its pictures
-// may be encoded at a third (router/encode.go).
+// Role is the part of a request that a worker does. A request is prefilled and decoded at one worker that does both; or it is
+// prefilled at a worker with the role prefill and decoded at another, which fetches the KV blocks (router/pair.go chooses the
+// two). Its pictures may be encoded at a third (router/encode.go).
 //
-//	prefill  it prefills for others and is never asked by itself
-//	decode   it decodes what others have prefilled, and does all of a request where that is cheaper or nobody else can
-//	encode   it encodes pictures for those that prefill
+//	prefill  prefills for others and never serves a request alone
+//	decode   decodes what others have prefilled, and does all of a request if that is cheaper or no other can prefill
+//	encode   encodes pictures for the workers that prefill
 type Role uint8
 
-// Any is a worker's role that has none: it does all of a request, and decodes for others too.
+// Any is the role of a worker without one: it does all of a request, and decodes for others too.
 const (
 	Any Role = iota
 	Prefill
@@ -23,7 +23,7 @@ var roles = [...]string{"", "prefill", "decode", "encode"}
 
 func (r Role) String() string { return roles[r] }
 
-// RoleOf reads a role as it is configured: "" and "both" are Any.
+// RoleOf parses a configured role: "" and "both" are Any.
 func RoleOf(text string) (Role, error) {
 	if text == "both" {
 		return Any, nil
@@ -36,8 +36,8 @@ func RoleOf(text string) (Role, error) {
 	return Any, fmt.Errorf("%q is no role (want prefill, decode, encode or both)", text)
 }
 
-// divide gives a model's workers their parts: the slots to choose among, and those that encode. With prefill workers alone
-// nothing can be served.
+// divide splits a model's workers into the slots to choose among and those that encode. With prefill workers only, nothing can be
+// served.
 func divide(workers []*Worker) (choose, encode []*Slot) {
 	decodes := false
 	for _, w := range workers {
@@ -54,11 +54,11 @@ func divide(workers []*Worker) (choose, encode []*Slot) {
 	return choose, encode
 }
 
-// Encoders lists the slots of a model that encode pictures for the others. The caller must not change the list.
+// Encoders returns the slots that encode pictures for a model. The caller must not change the list.
 func (f *Fleet) Encoders(model string) []*Slot { return f.state.Load().encode[model] }
 
-// Alone tells whether a worker can serve a request by itself: one that only prefills cannot, nor, where others prefill for it, one
-// behind front ends, which want both named (NVIDIA Dynamo).
+// Alone reports whether a worker can serve a request by itself. A prefill worker cannot. If others prefill, a worker behind front
+// ends cannot either, since those want both workers named (NVIDIA Dynamo).
 func (w *Worker) Alone(prefilled bool) bool {
 	return w.Role != Prefill && (w.Instance == "" || !prefilled)
 }

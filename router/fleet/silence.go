@@ -5,43 +5,44 @@ import (
 	"time"
 )
 
-// Envoy has two access logs: the router's tells where a request goes, the connection manager's how it ends. Where one is missing
-// what is in flight is not known, and nothing may be refused for it.
+// Envoy has two access logs: the router filter's reports where a request goes, the connection manager's how it ends. If one is
+// missing, the number of requests in flight is unknown, and nothing may be refused because of it. It is missing if
 //
-//	nothing of a request    silence after its decision, unless another was told of since
-//	no end                  requests count as in flight at workers that tell of far fewer, or that tell nothing; and none has ended since
+//	no reports   a request was decided silence ago, and none was reported on since
+//	no ends      many more requests count as in flight than the workers report, or very old ones at workers that report nothing; and
+//	             none has ended since
 
-// Silence is what Envoy does not tell.
+// Silence is what Envoy does not report.
 type Silence int
 
 const (
 	Speaks    Silence = iota
-	NoReports         // requests are decided, and nothing is told of any
-	NoEnds            // it is told where they go, and not how they end
+	NoReports         // requests are decided, and none is reported on
+	NoEnds            // reports say where requests go, but not how they end
 )
 
 const (
 	silence = 5 * time.Second // a report comes 20 ms after the fact
 
-	endsAfter = 30 * time.Second // a request that began so long ago is among those that its worker tells of
-	fewEnds   = 3                // so many beside twice those that the workers tell of: one client that reads slowly is not yet a missing log
-	longAfter = 5 * time.Minute  // of workers that tell nothing: that none of manyEnds has ended by then
+	endsAfter = 30 * time.Second // a request that began this long ago is included in what its worker reports
+	fewEnds   = 3                // excess over twice what the workers report: one client that reads slowly is not a missing log
+	longAfter = 5 * time.Minute  // for workers that report nothing: none of manyEnds requests has ended by then
 	manyEnds  = 16
 )
 
 type silent struct {
 	what  Silence
-	since time.Time // the decision, or the start, of the first that was not told of
+	since time.Time // time of the decision, or start, of the first unreported one
 }
 
-// hearing is what is known of that; bookings.mu guards all but now.
+// hearing is what is known about Envoy's reports; bookings.mu guards all fields but now.
 type hearing struct {
-	now     atomic.Pointer[silent] // nil: Envoy speaks, or nothing shows that it does not
-	waiting *booking               // the first that was decided since the last report
-	ended   time.Time              // when the last end was told
+	now     atomic.Pointer[silent] // nil: no silence detected
+	waiting *booking               // the first booking decided since the last report
+	ended   time.Time              // time of the last reported end
 }
 
-// Silent says what Envoy does not tell, and since when.
+// Silent returns what Envoy does not report, and since when.
 func (f *Fleet) Silent() (what Silence, since time.Time) {
 	if s := f.bookings.hears.now.Load(); s != nil {
 		return s.what, s.since
@@ -56,20 +57,21 @@ func (h *hearing) heard() {
 	}
 }
 
-// heardEnd notes that an end was told.
+// heardEnd notes a reported end.
 func (h *hearing) heardEnd(now time.Time) {
 	h.ended = now
 	h.now.Store(nil)
 }
 
-// listen notices that no report comes.
+// listen detects that no reports come.
 func (h *hearing) listen(now time.Time) {
 	if w := h.waiting; w != nil && now.Sub(w.since) >= silence && (h.now.Load() == nil || h.now.Load().what != NoReports) {
 		h.now.Store(&silent{NoReports, w.since})
 	}
 }
 
-// listenForEnds notices that no ends come. It takes time linear in the bookings that are old, where none has ended since the oldest.
+// listenForEnds detects that no ends come. It takes time linear in the running bookings, and only if none has ended since the
+// oldest began.
 func (t *bookings) listenForEnds(now time.Time) {
 	oldest := t.first(running)
 	if oldest == nil || now.Sub(oldest.since) < endsAfter || !t.hears.ended.Before(oldest.since) || t.hears.now.Load() != nil {
@@ -77,7 +79,7 @@ func (t *bookings) listenForEnds(now time.Time) {
 	}
 	at, long := make(map[*Slot]int), make(map[*Slot]int)
 	t.each(running, func(b *booking) {
-		if b.Source == 0 || now.Sub(b.since) < endsAfter { // 0: no log tells of it, but its own stream
+		if b.Source == 0 || now.Sub(b.since) < endsAfter { // 0: reported by its own stream, not by a log
 			return
 		}
 		slot := b.Slot

@@ -2,10 +2,10 @@ package fleet
 
 import "time"
 
-// Other replicas' requests count like ours: they take a place and tokens of a slot, and the slot's own events tell of their
-// prefill. What ends them is their replica's word alone (router/peers), so they are no bookings.
+// Other replicas' requests count like ours: they take a place and tokens of a slot, and the slot's events report their prefill.
+// They are not bookings, since only their replica says when they end (router/peers).
 
-// Charge counts another replica's request at its slots. over ends it: call it once.
+// Charge charges another replica's request to its slots. The caller must call over once, to end it.
 func (f *Fleet) Charge(b Booking) (over func()) {
 	now := f.now()
 	f.count(&b, 1)
@@ -30,7 +30,7 @@ func (f *Fleet) count(b *Booking, by int) {
 	f.bookings.count(b, by)
 }
 
-// Find gives a worker's slot of a rank (-1: it has none), nil if there is none.
+// Find returns a worker's slot by rank (-1: the worker has no ranks); nil: there is none.
 func (f *Fleet) Find(worker string, rank int) *Slot {
 	if w := f.state.Load().byName[worker]; w != nil {
 		for _, s := range w.Slots {
@@ -42,7 +42,7 @@ func (f *Fleet) Find(worker string, rank int) *Slot {
 	return nil
 }
 
-// Each shows the first bookings that have a slot, with the tokens that are left to prefill, until do gives false.
+// Each calls do for the open bookings that have a slot, with the tokens left to prefill, until do returns false.
 func (f *Fleet) Each(do func(b *Booking, left int) bool) {
 	t := &f.bookings
 	t.mu.Lock()
@@ -55,7 +55,7 @@ func (f *Fleet) Each(do func(b *Booking, left int) bool) {
 	}
 }
 
-// Queued is how many tokens wait at the slot of what was booked here.
+// Queued returns the tokens that are left to prefill at the slot for requests of this replica.
 func (s *Slot) Queued(now time.Time) (tokens float64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -6,26 +6,26 @@ import (
 	"time"
 )
 
-// What a worker tells of its own load corrects ours, and never replaces it: our bookings are known before the worker has the
-// request, what it tells is behind. Beyond doubt are only the requests that it tells of and that cannot be ours, which are
-// those above the most that were booked here at once while its numbers were made:
+// A worker's report about its load corrects our count but never replaces it: we know our bookings before the worker has the
+// requests, and its report is old. Certain are only the requests that it reports and that cannot be ours: those above the most
+// that were booked at once while its numbers were made.
 //
-//	told.Old ──────────▶ now        told.Lasts
-//	│ the most booked    │ Tell ───────────────▶ the correction ends, unless it was told anew
+//	Told.Old ──────────▶ now        Told.Lasts
+//	│ the most booked    │ Tell ───────────────▶ the correction ends, unless renewed
 //
 // A request is booked before it is sent and until its end is reported, so what a worker has of ours at any moment is booked at
-// that moment. A worker that tells of fewer than were booked changes nothing.
+// that moment. A worker that reports fewer than were booked changes nothing.
 
-// Told is what a worker says of its own load.
+// Told is what a worker reports about its own load.
 type Told struct {
-	Running, Waiting int           // requests, whoever sent them; Running below 0: it does not say
-	Usage            float64       // share of the KV cache in use, 0 to 1; below 0: it does not say
-	Old              time.Duration // how long ago the numbers may have been made, at most
-	Lasts            time.Duration // for which it is believed
+	Running, Waiting int           // requests, from all senders; Running below 0: not reported
+	Usage            float64       // share of the KV cache in use, 0 to 1; below 0: not reported
+	Old              time.Duration // maximum age of the numbers
+	Lasts            time.Duration // how long they stay valid
 }
 
-// ParseTold reads one load message of TensorRT-LLM in NVIDIA's standalone router example, which is JSON. What waits is queued
-// or paused; what runs it does not say.
+// ParseTold parses a load message of TensorRT-LLM in NVIDIA's standalone router example, which is JSON. Waiting are queued or
+// paused requests; it does not report running ones.
 func ParseTold(message []byte) (Told, error) {
 	m := struct {
 		Waiting int     `json:"num_waiting_reqs"`
@@ -37,16 +37,16 @@ func ParseTold(message []byte) (Told, error) {
 	return Told{Running: -1, Waiting: m.Waiting, Usage: m.Usage}, nil
 }
 
-// told is a slot's correction, and what it is compared with.
+// told is a slot's correction and the data to compute it.
 type told struct {
-	others   int // requests that the worker told of and that were not booked here
+	others   int // requests that the worker reported and that were not booked here
 	word     Told
-	at, ends time.Time // at zero: it never told
-	most     [2]int    // requests booked at once: since turned, and in the time before that
+	at, ends time.Time // at zero: it never reported
+	most     [2]int    // maximum of requests booked at once: since turned, and in the period before
 	turned   time.Time
 }
 
-// Tell takes the worker's word on its load, now. The zero Told takes it all back.
+// Tell applies the worker's report on its load at now. The zero Told withdraws it.
 func (s *Slot) Tell(t Told, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,15 +57,15 @@ func (s *Slot) Tell(t Told, now time.Time) {
 	k.others, k.word, k.at, k.ends = max(0, max(0, t.Running)+t.Waiting-max(k.most[0], k.most[1])), t, now, now.Add(t.Lasts)
 }
 
-// Word is what the worker told last, as it told it; ok is false once that does not count any more.
+// Word returns the worker's last report; ok is false once that has expired.
 func (s *Slot) Word(now time.Time) (t Told, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.told.word, now.Before(s.told.ends)
 }
 
-// Told gives what of the worker's word counts now, and how old it is; ok is false if nothing does. A usage below 0 was not
-// told.
+// Told returns what of the worker's report counts now, and its age; ok is false if it has expired. A usage below 0 was not
+// reported.
 func (s *Slot) Told(now time.Time) (others int, usage float64, age time.Duration, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
