@@ -23,37 +23,37 @@ import (
 	"github.com/sightline-router/sightline/internal/secure"
 )
 
-// Direct is the Line without NATS, or while that is away: a stream from each replica to each other's own listener, on which its
-// messages go one after another. Names among the addresses are looked up again and again, and all that they lead to is dialled; a
-// replica that finds itself leaves that stream.
+// Direct is a Line without NATS, or while NATS is away: each replica opens a stream to every other replica's listener and sends
+// its messages on it in order. Host names among the addresses are resolved periodically, and every IP address is dialled. A
+// replica that reaches itself closes that stream.
 //
-//	Run ─▶ an address ── stream, in whose header the other one says its name ─▶ queue of Send
-//	Register ─▶ what others send ─▶ take
+//	Run ─▶ an address ── stream, whose header has the other's name ─▶ queue of Send
+//	Register ─▶ messages of others ─▶ take
 //
-// Who may send is the listener's to see to: its certificates and tokens are asked for here too.
+// The listener decides who may send: Direct uses its certificates and tokens as well.
 type Direct struct {
 	own  string
 	take func([]byte)
 	log  *zap.Logger
 
-	ended chan struct{} // what others send is not taken any more
+	ended chan struct{} // closed when messages of others are no longer taken
 
 	mu   sync.Mutex
-	open map[string]*outgoing // by address, as it was dialled
+	open map[string]*outgoing // by the address that was dialled
 }
 
 // outgoing is a stream to another replica.
 type outgoing struct {
-	name string // the other one's
+	name string // name of the other replica
 	out  chan []byte
 }
 
 const (
-	directQueue = 256             // messages that wait for a stream; what finds no room is dropped
-	lookUp      = 2 * time.Second // between two looks at the addresses
+	directQueue = 256             // messages that wait for a stream; further ones are dropped
+	lookUp      = 2 * time.Second // interval of resolving the addresses
 	mostDialled = mostPeers
 	goodBye     = time.Second / 5
-	pingEvery   = 10 * time.Second // a connection that answers none is dead
+	pingEvery   = 10 * time.Second // a connection that does not answer a ping is dead
 )
 
 var (
@@ -61,8 +61,8 @@ var (
 	errSlow   = errors.New("a replica takes its messages too slowly")
 )
 
-// NewDirect makes the end of the replica of a name; take gets what others send, one message after another of each, and keeps none
-// of it.
+// NewDirect returns the Direct of the replica named own. take gets the messages of others, in order for each sender; it must not
+// keep them.
 func NewDirect(own string, take func(message []byte), log *zap.Logger) *Direct {
 	return &Direct{own: own, take: take, log: log, ended: make(chan struct{}), open: make(map[string]*outgoing)}
 }
@@ -73,13 +73,13 @@ const (
 	nameHeader = "sightline-replica"
 )
 
-// Register has a listener take other replicas' streams.
+// Register registers the service for other replicas' streams at a listener.
 func (d *Direct) Register(r grpc.ServiceRegistrar) {
 	r.RegisterService(&grpc.ServiceDesc{ServiceName: service, HandlerType: (*any)(nil),
 		Streams: []grpc.StreamDesc{{StreamName: method, ClientStreams: true, Handler: d.hear}}}, d)
 }
 
-// hear takes one stream.
+// hear serves one incoming stream.
 func (d *Direct) hear(_ any, s grpc.ServerStream) error {
 	if err := s.SendHeader(metadata.Pairs(nameHeader, d.own)); err != nil {
 		return err
@@ -107,14 +107,14 @@ func (d *Direct) all(s grpc.ServerStream) error {
 	}
 }
 
-// End ends the streams of the others, which a listener waits for when it stops. Call it once.
+// End ends the incoming streams, for which a stopping listener waits. Call it once.
 func (d *Direct) End() { close(d.ended) }
 
-// Send implements Line. The message is not kept.
+// Send implements Line. It queues the message itself, not a copy.
 func (d *Direct) Send(to string, message []byte) (err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	told := make(map[string]bool) // one replica may be behind two addresses
+	told := make(map[string]bool) // one replica may have two addresses
 	for _, o := range d.open {
 		if to != "" && o.name != to || told[o.name] {
 			continue
@@ -132,7 +132,7 @@ func (d *Direct) Send(to string, message []byte) (err error) {
 	return err
 }
 
-// Run keeps a stream to each address (host:port or unix:/path) until ctx ends. as says how they are spoken to.
+// Run keeps a stream to each address (host:port or unix:/path) until ctx ends, with the TLS settings and key of as.
 func (d *Direct) Run(ctx context.Context, addresses []string, as *secure.Client) {
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -165,7 +165,7 @@ func (d *Direct) Run(ctx context.Context, addresses []string, as *secure.Client)
 	}
 }
 
-// lookUp gives all that the addresses lead to; nil where a name does not resolve: then nothing is given up.
+// lookUp returns all IP addresses behind the addresses; nil if a name does not resolve, in which case no stream is given up.
 func (d *Direct) lookUp(ctx context.Context, addresses []string) (found []string) {
 	whole := true
 	for _, at := range addresses {
@@ -187,13 +187,13 @@ func (d *Direct) lookUp(ctx context.Context, addresses []string) (found []string
 	return slices.Compact(found)
 }
 
-// keep has a stream to an address, again whenever it has broken.
+// keep holds a stream to an address and reopens it whenever it breaks.
 func (d *Direct) keep(ctx context.Context, at string, as *secure.Client) {
 	said := ""
 	for ctx.Err() == nil {
 		err := d.session(ctx, at, as)
 		if err == nil {
-			return // it is this one
+			return // the address is this replica's own
 		}
 		if what := status.Convert(err).Message(); what != said && ctx.Err() == nil {
 			said = what
@@ -206,7 +206,7 @@ func (d *Direct) keep(ctx context.Context, at string, as *secure.Client) {
 	}
 }
 
-// session is one stream, from the first message to its end; nil: the other end is this replica.
+// session runs one stream from its start to its end; nil: the other end is this replica.
 func (d *Direct) session(ctx context.Context, at string, as *secure.Client) error {
 	live, stop := context.WithCancel(context.WithoutCancel(ctx)) // a little longer, for the good-bye
 	defer stop()

@@ -8,38 +8,39 @@ import (
 	"time"
 )
 
-// A replica that joins a worker late, and that the worker cannot tell all any more, asks the others for all that it holds. An answer
-// comes in pieces, in order, as a message has its limit; what they are is not this package's to know.
+// A replica that joins a worker late, when the worker cannot replay everything any more, asks the other replicas for all that the
+// worker holds. An answer comes in pieces, in order, since messages are limited in size. This package does not interpret its
+// content.
 //
 //	AskHeld ─ askHeld: worker, rank ─▶ Take ─▶ queue ─▶ tellHeld: Exchange.Held ─ piece, piece … ─▶ Take ─▶ AskHeld
 const (
 	mostHeld   = 32 << 20 // bytes of an answer: about 1.5 million blocks
-	heldAtOnce = 2        // answers that come here at once
-	heldWait   = 4        // questions that wait for their answer there; who finds no room is told that there is none
+	heldAtOnce = 2        // answers received at once
+	heldWait   = 4        // questions of others that wait to be answered; further ones are answered with "not held"
 	pieceBytes = roomy
-	pieceTime  = time.Second           // without a piece, and the answer is given up
-	piecePause = time.Millisecond      // between two of them: what is sent for decisions goes first
-	firstWord  = 3 * time.Second       // after the start nobody may be known yet
-	look       = 50 * time.Millisecond // how often it is looked for them until then
+	pieceTime  = time.Second           // without a piece for this long the answer is given up
+	piecePause = time.Millisecond      // between two pieces, so that messages for decisions go first
+	firstWord  = 3 * time.Second       // after the start, during which other replicas may not be known yet
+	look       = 50 * time.Millisecond // interval of checking for other replicas until then
 )
 
 var errHeldLate = errors.New("another Sightline's answer did not come to its end")
 
-// gathering are the answers that come in.
+// gathering tracks the answers that are being received, by question.
 type gathering struct {
 	mu   sync.Mutex
 	last uint64
 	open map[uint64]*pieces
 }
 
-// pieces are what has come of one answer.
+// pieces is what has been received of one answer.
 type pieces struct {
 	from string
 	got  []byte
 	more chan bool // a piece has come; false: it was the last
 }
 
-// heldQuestion is another replica's.
+// heldQuestion is another replica's question.
 type heldQuestion struct {
 	from   string
 	number uint64
@@ -47,15 +48,15 @@ type heldQuestion struct {
 	rank   int
 }
 
-// piece is a part of an answer. Of one that says nothing is held total is 0.
+// piece is a part of an answer. total is 0 if the replica does not have the answer.
 type piece struct {
 	number    uint64
 	at, total int
 	bytes     []byte
 }
 
-// AskHeld asks the others, one after another, for all that they hold of a worker's rank (-1: it has none): what their Held gives. nil:
-// nobody has that. An error: an answer was begun, or there was no time for one.
+// AskHeld asks the other replicas, one after another, for all that they hold for a worker's rank (-1: the worker has no ranks),
+// in the form of Exchange.Held. It returns nil if no replica has it, and an error if an answer was incomplete or ctx ended.
 func (x *Exchange) AskHeld(ctx context.Context, worker string, rank int) (held []byte, err error) {
 	what := "nobody"
 	defer func() { x.handovers.WithLabelValues(what).Inc() }()
@@ -89,7 +90,7 @@ func (x *Exchange) AskHeld(ctx context.Context, worker string, rank int) (held [
 	return nil, err
 }
 
-// alike are the replicas whose index has the same part.
+// alike returns the replicas whose index has the same part.
 func (x *Exchange) alike() (names []string) {
 	own := x.router.Part()
 	x.mu.Lock()
@@ -133,7 +134,7 @@ func (x *Exchange) gather(ctx context.Context, lines []Line, q heldQuestion) ([]
 	}
 }
 
-// take adds a piece to its answer. One that does not fit ends the answer late.
+// take adds a piece to its answer. A piece that does not fit is ignored, so the answer times out.
 func (g *gathering) take(from string, p *piece) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -144,16 +145,16 @@ func (g *gathering) take(from string, p *piece) {
 	one.got = append(one.got, p.bytes...)
 	more := len(one.got) < p.total
 	if !more {
-		delete(g.open, p.number) // nothing is added to what is read now
+		delete(g.open, p.number) // got is read now and must not change
 	}
 	select {
-	case <-one.more: // of the piece before, which nobody has looked at yet
+	case <-one.more: // drop the signal of the previous piece, not yet received
 	default:
 	}
-	one.more <- more // which nobody else sends
+	one.more <- more // does not block: nobody else sends on it
 }
 
-// wonders queues another's question.
+// wonders queues another replica's question.
 func (x *Exchange) wonders(lines []Line, q heldQuestion) {
 	select {
 	case x.asks <- q:
@@ -163,7 +164,7 @@ func (x *Exchange) wonders(lines []Line, q heldQuestion) {
 	}
 }
 
-// tellHeld answers the questions, until ctx ends.
+// tellHeld answers the questions until ctx ends.
 func (x *Exchange) tellHeld(ctx context.Context, lines []Line) {
 	for {
 		select {
@@ -186,7 +187,7 @@ func (x *Exchange) tellHeld(ctx context.Context, lines []Line) {
 	}
 }
 
-// tell sends an answer. What finds no room on the line is sent again, for as long as the other one waits.
+// tell sends an answer. A piece that the line refuses is sent again for as long as the other replica waits.
 func (x *Exchange) tell(ctx context.Context, lines []Line, q *heldQuestion, held []byte) {
 	for at, failed := 0, time.Duration(0); ctx.Err() == nil; {
 		end := min(at+pieceBytes, len(held))

@@ -10,11 +10,11 @@ import (
 	"github.com/sightline-router/sightline/router"
 )
 
-// patience is how long a question to a replica of another part may take. An answer is there in half a millisecond, and what it spares
-// is seconds of prefill; who does not answer is soon gone (silent), and until then its questions cost this.
+// patience limits a question to the replica of another part. An answer takes half a millisecond and saves seconds of prefill. A
+// replica that does not answer is soon considered gone (silent); until then each question to it costs this.
 const patience = 25 * time.Millisecond
 
-// questions are those on their way, by number.
+// questions are the unanswered ones, by number.
 type questions struct {
 	mu   sync.Mutex
 	last uint64
@@ -38,7 +38,7 @@ func (q *questions) ask(to string) (number uint64, answer <-chan []router.Holder
 	return q.last, c
 }
 
-// end takes a question away. Its answer, if it is one, goes to who asked.
+// end removes a question. If from is the replica that was asked, the answer is passed to the asker.
 func (q *questions) end(number uint64, from string, answer []router.Holder) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -50,7 +50,7 @@ func (q *questions) end(number uint64, from string, answer []router.Holder) {
 	}
 }
 
-// AskHolders is router.Options.AskHolders.
+// AskHolders implements router.Options.AskHolders.
 func (x *Exchange) AskHolders(ctx context.Context, locals []uint64) (holders []router.Holder, ok bool) {
 	what := "nobody"
 	defer func() { x.questions.WithLabelValues(what).Inc() }()
@@ -78,7 +78,7 @@ func (x *Exchange) AskHolders(ctx context.Context, locals []uint64) (holders []r
 	return nil, false
 }
 
-// holdersOf are the replicas of the part that a prompt's first block is in, in no order.
+// holdersOf returns the replicas that hold the part of a prompt's first block, in random order.
 func (x *Exchange) holdersOf(first uint64) []string {
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -1,18 +1,18 @@
-// Package peers has replicas share what they decide: bookings go to all others, and what Envoy reports of another's request to the
-// one that decided it.
+// Package peers lets replicas share their decisions: bookings go to all others, and Envoy's reports on another replica's request
+// go to the replica that decided it.
 //
 //	router ─ Share ─▶ Exchange ── at once, then at most every 2 ms ─▶ Line (NATS, or Direct) ─▶ the others' Exchange ─▶ Follow
 //	access log ─ Forward ─▶ ┘     all that is open, every 500 ms ────▶                                       └▶ Reconcile, observe
 //
-// Nothing waits for anything: what finds no room is dropped and counted, and the next state puts it right, as it does for who comes
-// late. A replica of which nothing came for 1.25 s is gone, and its bookings with it. Messages are input like any other: bounded,
-// and believed only about what is the sender's own; who may send is the Line's to see to (NATS' permissions; the listener's
+// Nothing blocks: an entry that does not fit is dropped and counted, and the next state corrects it, as it informs replicas that
+// join late. A replica from which nothing came for 1.25 s is considered gone, and its bookings end. Messages are untrusted input:
+// bounded, and believed only about the sender's own data. The Line decides who may send (NATS' permissions; the listener's
 // certificates and tokens).
 //
-//	wire.go    the bytes of a message
-//	direct.go  the Line without NATS, and while that is away: a gRPC stream to each
-//	holders.go questions to a replica that holds another part of the index, at once
-//	held.go    questions for all that a worker holds, where the worker cannot tell that any more
+//	wire.go    the message format
+//	direct.go  the Line without NATS, or while it is away: a gRPC stream to each replica
+//	holders.go questions during a decision to a replica that holds another part of the index
+//	held.go    questions for all that a worker holds, if the worker cannot replay it any more
 package peers
 
 import (
@@ -33,24 +33,24 @@ import (
 
 const (
 	waiting    = 8192                    // entries that wait to be sent
-	pause      = 2 * time.Millisecond    // between two messages; at 10, two replicas answer 7 % later (sightline sim)
-	stateEvery = 500 * time.Millisecond  // and its sign of life
-	deaf       = 750 * time.Millisecond  // a state that has not come back by then was lost; before the others take this one for gone
-	silent     = 1250 * time.Millisecond // then a replica is gone: within 2 s, as a state is when this is asked
+	pause      = 2 * time.Millisecond    // between two messages; with 10 ms, two replicas answer 7 % later (sightline sim)
+	stateEvery = 500 * time.Millisecond  // a state is a heartbeat too
+	deaf       = 750 * time.Millisecond  // a state not echoed within this was lost; shorter than silent
+	silent     = 1250 * time.Millisecond // then a replica is gone; noticed within 2 s, since it is checked with each state
 	mostPeers  = 256
-	mostStream = 1024 // of Envoy's log streams at one replica, that others know of
+	mostStream = 1024 // Envoy's log streams at one replica that others track
 )
 
 // Line carries messages between replicas.
 type Line interface {
-	// Send sends to a replica, to all for "", and does not wait for them.
+	// Send sends to a replica, or to all for "", without waiting for them.
 	Send(to string, message []byte) error
 }
 
-// Instance draws a replica's name: of this one process, at the front of the ids of its decisions.
+// Instance returns a new random name for this process as a replica. It begins the ids of its decisions.
 func Instance() string { return rand.Text()[:instance] }
 
-// InstanceOf is the replica that made a decision's id; "": none, or it is not such an id.
+// InstanceOf returns the replica that made a decision's id; "": it is not such an id.
 func InstanceOf(id string) string {
 	if len(id) <= instance {
 		return ""
@@ -58,7 +58,7 @@ func InstanceOf(id string) string {
 	return id[:instance]
 }
 
-// Exchange is one replica's end.
+// Exchange is one replica's side of the sharing.
 type Exchange struct {
 	own  string
 	log  *zap.Logger
@@ -70,37 +70,38 @@ type Exchange struct {
 
 	mu    sync.Mutex
 	peers map[string]*peer
-	known atomic.Int32 // peers
-	echo  atomic.Int64 // when the first Line last gave back what was sent to all, in Unix nanoseconds
+	known atomic.Int32 // len(peers)
+	echo  atomic.Int64 // when the first Line last returned a message sent to all, in Unix nanoseconds
 
 	lines atomic.Pointer[[]Line] // nil: Run has not begun
 	asked questions
 
-	// Held, if set before Run, gives all that is held of a worker's rank (-1: it has none), for another replica; nil: that is not known.
+	// Held, if set before Run, returns all that is held for a worker's rank (-1: the worker has no ranks), for another replica;
+	// nil: not known.
 	Held     func(ctx context.Context, worker string, rank int) []byte
 	began    time.Time
-	asks     chan heldQuestion // of others, that wait for their answer
-	gathers  chan struct{}     // one for each answer that comes here
+	asks     chan heldQuestion // other replicas' questions that wait to be answered
+	gathers  chan struct{}     // limits the answers received at once
 	gathered gathering
 
 	entries, questions, handovers *prometheus.CounterVec
-	unlisted                      atomic.Bool // a message that cannot be read was logged
+	unlisted                      atomic.Bool // an unreadable message was logged
 }
 
 type peer struct {
 	heard   time.Time
-	part    indexer.Part        // of the index, that it said it holds
-	streams map[uint64]struct{} // of Envoy's access log there, as they are called here
+	part    indexer.Part        // part of the index that it says it holds
+	streams map[uint64]struct{} // Envoy's access log streams there, by our number for them
 }
 
-// entry is one thing to send: to all, or a report to its decider.
+// entry is one thing to send: a booking to all, or a report to the replica that decided.
 type entry struct {
 	shared *router.Shared
 	to     string
 	report router.Outcome
 }
 
-// New makes the end of the replica of a name. Run it; until then nothing is sent.
+// New returns the Exchange of the replica named own. Nothing is sent until Run.
 func New(own string, log *zap.Logger, metrics prometheus.Registerer) *Exchange {
 	x := &Exchange{own: own, log: log, out: make(chan entry, waiting), seed: maphash.MakeSeed(), peers: make(map[string]*peer), began: time.Now(),
 		asks: make(chan heldQuestion, heldWait), gathers: make(chan struct{}, heldAtOnce), gathered: gathering{open: make(map[uint64]*pieces)},
@@ -134,7 +135,7 @@ func New(own string, log *zap.Logger, metrics prometheus.Registerer) *Exchange {
 	return x
 }
 
-// Heard is how many other replicas there are, and for how long nothing has come of the one that was heard longest ago.
+// Heard returns the number of other replicas, and how long ago the least recently heard one was heard.
 func (x *Exchange) Heard() (others int, ago time.Duration) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -144,14 +145,14 @@ func (x *Exchange) Heard() (others int, ago time.Duration) {
 	return len(x.peers), ago
 }
 
-// Share is router.Options.Share.
+// Share implements router.Options.Share.
 func (x *Exchange) Share(s *router.Shared) {
-	if x.known.Load() > 0 { // who comes later gets the state
+	if x.known.Load() > 0 { // replicas that join later get the state
 		x.put(entry{shared: s})
 	}
 }
 
-// Forward sends what Envoy reported to the replica that decided; "", and it goes to all. false: there is none such.
+// Forward sends Envoy's report to the replica that decided; "": to all. It returns false if that replica is not known.
 func (x *Exchange) Forward(to string, o router.Outcome) bool {
 	if to != "" {
 		x.mu.Lock()
@@ -173,13 +174,14 @@ func (x *Exchange) put(e entry) {
 	}
 }
 
-// Start names who hears of the others: the router, and report for what Envoy told them of its requests. Call it before Take and Run.
+// Start sets the receivers of the others' messages: the router, and report for Envoy's reports on its requests. Call it before
+// Take and Run.
 func (x *Exchange) Start(r *router.Router, report func(router.Outcome)) {
 	x.router, x.report = r, report
 }
 
-// Run sends until ctx ends, and says good-bye: by the first of the lines, or the next where that cannot. The first of several must
-// give back to each what it sends to all, as NATS does: while it does not, it hangs, and is sent the states alone.
+// Run sends until ctx ends, then says good-bye. It uses the first line that works. If there are several, the first must echo to
+// each sender what it sends to all, as NATS does: while there are no echoes it counts as broken, and only states are sent on it.
 func (x *Exchange) Run(ctx context.Context, lines ...Line) {
 	states, flush := time.NewTicker(stateEvery), time.NewTimer(0)
 	defer states.Stop()
@@ -199,7 +201,7 @@ func (x *Exchange) Run(ctx context.Context, lines ...Line) {
 		case e := <-x.out:
 			x.send(lines, false, e)
 			flush.Reset(pause)
-			select { // what comes meanwhile goes together
+			select { // entries that come meanwhile go into one message
 			case <-ctx.Done():
 			case <-flush.C:
 			}
@@ -207,8 +209,8 @@ func (x *Exchange) Run(ctx context.Context, lines ...Line) {
 	}
 }
 
-// send sends what waits, and with state all that is open behind it: what ended before is not among it, what begins from now on
-// is told again.
+// send sends the waiting entries and, with state, all open bookings after them: what ended before is not among those, what begins
+// from now on is sent again.
 func (x *Exchange) send(lines []Line, state bool, first ...entry) {
 	type batch struct {
 		bytes []byte
@@ -247,7 +249,7 @@ func (x *Exchange) send(lines []Line, state bool, first ...entry) {
 		}
 		add("", 0, func(b []byte) []byte {
 			b = appendState(b, open, whole)
-			if part := x.router.Part(); part.Of > 1 { // behind it, for a release that cannot read this
+			if part := x.router.Part(); part.Of > 1 { // last, since an old release cannot read it
 				b = appendPart(b, part)
 			}
 			return b
@@ -271,13 +273,13 @@ func (x *Exchange) message(lines []Line, to string, b []byte, n int, state bool)
 	x.entries.WithLabelValues(what).Add(float64(n))
 }
 
-// say sends a message by the first of the lines that can.
+// say sends a message on the first of the lines that works.
 func (x *Exchange) say(lines []Line, to string, b []byte, state bool) (err error) {
 	hangs := len(lines) > 1 && time.Since(time.Unix(0, x.echo.Load())) > deaf
 	for i, line := range lines {
 		if i == 0 && hangs {
 			if state {
-				_ = line.Send(to, b) // to hear whether it goes on
+				_ = line.Send(to, b) // to notice when it works again
 			}
 			continue
 		}
@@ -288,7 +290,7 @@ func (x *Exchange) say(lines []Line, to string, b []byte, state bool) (err error
 	return err
 }
 
-// expire ends those of which nothing has come for long.
+// expire ends the replicas from which nothing has come for too long.
 func (x *Exchange) expire(now time.Time) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -299,7 +301,7 @@ func (x *Exchange) expire(now time.Time) {
 	}
 }
 
-// leave forgets a replica: its bookings end, and the log streams of Envoy's that it heard may have ended too.
+// leave forgets a replica: its bookings end, and Envoy's log streams to it may have ended too.
 func (x *Exchange) leave(name string, p *peer) {
 	delete(x.peers, name)
 	x.known.Store(int32(len(x.peers)))
@@ -310,7 +312,7 @@ func (x *Exchange) leave(name string, p *peer) {
 	x.log.Info("a replica is gone; its requests do not count here any more", zap.String("replica", name))
 }
 
-// Take takes a message of another replica's.
+// Take processes a message from the Line.
 func (x *Exchange) Take(message []byte) {
 	from, entries, err := sender(message)
 	if from == x.own {
@@ -321,7 +323,7 @@ func (x *Exchange) Take(message []byte) {
 		err = guard.Call(func() error {
 			question, held, err := x.from(from, entries)
 			lines := x.lines.Load()
-			if question != nil && lines != nil { // what cannot be sent is late there
+			if question != nil && lines != nil { // if sending fails, the other replica times out
 				_ = x.say(*lines, from, appendHolders(head(x.own), question.number, x.router.Holders(question.locals)), false)
 			}
 			if held != nil && lines != nil {
@@ -338,7 +340,7 @@ func (x *Exchange) Take(message []byte) {
 	}
 }
 
-// from takes a replica's entries. A question is a message of its own; of several in one the last is answered.
+// from processes a replica's entries. A question is a message of its own; of several in one message the last is answered.
 func (x *Exchange) from(name string, entries []byte) (question *asked, held *heldQuestion, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -378,9 +380,9 @@ func (x *Exchange) from(name string, entries []byte) (question *asked, held *hel
 	return question, held, err
 }
 
-// stream is what a log stream of another replica's is called here: 0 where there are too many.
+// stream returns our number for another replica's log stream; 0: there are too many.
 func (x *Exchange) stream(name string, p *peer, o *router.Outcome) uint64 {
-	h := maphash.Comparable(x.seed, [2]any{name, o.Source}) | 1<<63 // our own are counted from 1
+	h := maphash.Comparable(x.seed, [2]any{name, o.Source}) | 1<<63 // our own streams count from 1
 	if o.Phase == router.Lost {
 		delete(p.streams, h)
 		return h

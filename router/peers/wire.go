@@ -19,18 +19,18 @@ import (
 //	report   4 | id | phase | addr | fault | source u64 | code | flags | first byte, ns | cached+1 | prompt+1 | output
 //	state    5 | flags | n, (number | worker, rank | tokens | context) …
 //	bye      6
-//	part     7 | number | of: of the index, that the sender holds; one that holds all does not say so
+//	part     7 | number | of: the part of the index that the sender holds; omitted by one that holds all
 //	ask      8 | question | locals: n, u64 …
 //	holders  9 | question | n, (worker, rank | blocks) …
-//	state   11 | as 5, each with answers | decoder, rank: where there are several or one; unknown to 0.1.0
-//	given   10 | answers | fetched: from lower tiers, from another worker | model, tenant | as 1: of a request for several answers, that
-//	           fetches blocks, or that fair shares count; unknown to 0.1.0
-//	holders 12 | as 9, each with its GPU's blocks: where lower tiers have some; unknown to 0.1.0
+//	state   11 | as 5, each with answers | decoder, rank: if one has several answers or a decoder; unknown to 0.1.0
+//	given   10 | answers | fetched: from lower tiers, from another worker | model, tenant | as 1: if it has several answers, fetches
+//	           blocks, or counts for fair shares; unknown to 0.1.0
+//	holders 12 | as 9, each with its GPU's blocks: if lower tiers hold some; unknown to 0.1.0
 //	askHeld 13 | question | worker, rank; a message of its own, unknown to 0.1.0
-//	piece   14 | question | where it begins | of how many bytes | n, bytes: of the answer, also a message of its own
+//	piece   14 | question | offset | size of the answer | n, bytes: of the answer, also a message of its own
 //
-// Numbers are varints; a rank is one more than it is, a text has its length before it. A message is one process's word on what
-// is its own, so nothing in it names another sender.
+// Numbers are varints; a rank is sent plus one; a text is preceded by its length. A message is only about the sender's own data,
+// so no entry names another sender.
 const (
 	magic      = 'P'
 	version    = 1
@@ -41,7 +41,7 @@ const (
 	mostText   = 255
 	mostNumber = 1 << 40
 	mostMedia  = 64
-	mostOpen   = 1 << 14 // bookings in a state; with more open, it only says that its sender lives
+	mostOpen   = 1 << 14 // bookings in a state; with more open ones it is only a heartbeat
 
 	kindGiven   = 1
 	kindOver    = 2
@@ -60,7 +60,7 @@ const (
 
 	flagTold     = 1
 	flagAnswered = 1
-	flagWhole    = 1 // of a state: it has all that is open
+	flagWhole    = 1 // of a state: it has all open bookings
 )
 
 var errForm = errors.New("a message that cannot be read")
@@ -120,7 +120,7 @@ func appendPart(b []byte, p indexer.Part) []byte {
 	return number(number(append(b, kindPart), p.Number), p.Of)
 }
 
-// appendAsk asks about the prompt's first blocks, as many as may be told.
+// appendAsk appends a question about the prompt's first blocks, as many as a message may have.
 func appendAsk(b []byte, question uint64, locals []uint64) []byte {
 	return appendLocals(binary.AppendUvarint(append(b, kindAsk), question), locals[:min(len(locals), router.MostSharedBlocks)])
 }
@@ -183,7 +183,7 @@ func appendReport(b []byte, o *router.Outcome) []byte {
 	return b
 }
 
-// reader reads a message; the first thing that cannot be sets bad, and all later ones are zero.
+// reader reads a message. The first read that fails sets bad, and all later ones return zero values.
 type reader struct {
 	b   []byte
 	bad bool
@@ -209,7 +209,7 @@ func (r *reader) take(n int) []byte {
 	return out
 }
 
-// count is a number of things that take a few bytes each, which must be there.
+// count reads a number of items of at least each bytes, and fails if the message is too short for them.
 func (r *reader) count(most, each int) int {
 	n := r.number()
 	if n > most || n*each > len(r.b) {
@@ -281,7 +281,7 @@ func (r *reader) report() (o router.Outcome) {
 	return o
 }
 
-// sender is who a message is from.
+// sender returns who a message is from.
 func sender(message []byte) (from string, entries []byte, err error) {
 	if len(message) < headBytes || len(message) > mostBytes || message[0] != magic {
 		return "", nil, fmt.Errorf("%w: %d bytes", errForm, len(message))
@@ -292,7 +292,7 @@ func sender(message []byte) (from string, entries []byte, err error) {
 	return string(message[2:headBytes]), message[headBytes:], nil
 }
 
-// each gives the entries of a message, up to the first that cannot be read.
+// each calls t's functions for the entries of a message, up to the first that cannot be read.
 func each(entries []byte, t *taken) error {
 	r := &reader{b: entries}
 	for len(r.b) > 0 {
@@ -356,7 +356,7 @@ func each(entries []byte, t *taken) error {
 	return nil
 }
 
-// taken is what becomes of a message's entries.
+// taken has a function for each kind of entry.
 type taken struct {
 	shared func(*router.Shared)
 	report func(router.Outcome)
