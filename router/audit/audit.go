@@ -1,19 +1,19 @@
-// Package audit compares what a routed request was predicted to store with what its worker says it stored.
+// Package audit compares what a routed request was predicted to store with what its worker reports to have stored.
 //
 //	Decide ─▶ Expect(prompt, slot)      the worker's feed ─▶ Stored(slot, event)      access log ─▶ End(id)
 //	                 └──────────── compared ────────────┘                               │ + grace
 //	                                                                       one verdict a request
 //
-// A stored event does not name its request, unless the engine repeats the session id that we gave it (vLLM from 0.30 on).
-// It is taken for a request's only where that is beyond doubt: its blocks are the request's own, or it departs from
-// exactly one open request, of its session, after a common beginning. And a difference counts only
-// if the worker still lacks the request's blocks when all is over, so that traffic which passed us by cannot look like
-// an error of ours. What cannot be attributed is counted so, and is never a verdict.
+// A stored event does not name its request, unless the engine repeats the session id that we gave it (vLLM from 0.30 on). It is
+// attributed to a request only if that is certain: its blocks are the request's own, or it departs from exactly one open request
+// of its session after a common beginning. A difference counts only if the worker still lacks the request's blocks at the end, so
+// that traffic that bypasses us cannot look like an error of ours. What cannot be attributed is counted as such and never becomes
+// a verdict.
 //
 //	audit.go    Auditor: open requests and their end
 //	compare.go  one request against one event
-//	parent.go   what a request shows of blocks that were stored before our time
-//	finding.go  what people read of it
+//	parent.go   what a request reveals about blocks stored before the router's start
+//	finding.go  findings for people
 package audit
 
 import (
@@ -35,42 +35,44 @@ import (
 
 const (
 	openPerSlot = 128              // requests watched at once on a slot; the oldest end unattributed
-	openTokens  = 4 << 20          // token ids kept for all of them; beyond, the comparison is by block
-	openBlocks  = 4 << 20          // blocks of all of them; beyond, requests end unattributed at once
+	openTokens  = 4 << 20          // token ids kept for all requests; beyond, the comparison is by block
+	openBlocks  = 4 << 20          // blocks of all requests; beyond, requests end unattributed at once
 	grace       = time.Second      // from a request's end to its verdict: events are sent once a scheduler step
-	patience    = 10 * time.Minute // for a request whose end is never told
+	patience    = 10 * time.Minute // limit for a request whose end is never reported
 )
 
-// Options are what an Auditor stands on.
+// Options configure an Auditor.
 type Options struct {
 	Index   *indexer.Index
 	Log     *zap.Logger           // nil: silent
 	Metrics prometheus.Registerer // nil: none
 	Now     func() time.Time      // nil: time.Now
-	// Text adds the text of a differing token to its finding, for /audit and the page: two tokens of a prompt. Never logged.
+	// Text adds the text of a differing token to its finding, for /audit and the page: two tokens of a prompt. It is never
+	// logged.
 	Text bool
-	// Verdict, if set, is told each verdict. It must not block.
+	// Verdict, if set, is called with each verdict. It must not block.
 	Verdict func(id string, v Verdict)
-	// Parent, if set, is told that the block that a slot's events name as a parent, unknown to the index, is the last of
-	// locals, the leading blocks of a prompt, all of which the slot holds. It must not block, and may keep locals.
+	// Parent, if set, is called when a block that a slot's events name as a parent, but that the index does not know, is found to
+	// be the last block of locals, the leading blocks of a prompt, all of which the slot holds. It must not block, and may keep
+	// locals.
 	Parent func(slot indexer.SlotID, engineHash uint64, locals []uint64)
 }
 
-// Auditor compares. Safe for concurrent use; a nil one does nothing.
+// Auditor compares predictions with events. It is safe for concurrent use; a nil Auditor does nothing.
 //
-// A decision waits for Expect, so what Expect locks is held for a moment only: mu guards the lists of requests, and nothing
-// is compared or looked up under it. What a request was told is guarded by its slot's comparing, taken before mu.
+// A decision waits for Expect, so the lock that Expect takes is held only briefly: mu guards the lists of requests, and nothing
+// is compared or looked up under it. A request's comparison state is guarded by its slot's comparing, which is taken before mu.
 type Auditor struct {
 	o      Options
 	mu     sync.Mutex
 	slots  map[indexer.SlotID]*slot
 	byID   map[string]*request
-	ended  []*request // that wait for their verdicts, in the order of their ends; some may be open no more
-	tokens int        // kept, of all open requests
+	ended  []*request // waiting for their verdicts, in the order of their ends; some may have been removed already
+	tokens int        // kept for all open requests
 	blocks int
-	recent []Finding // the last ones, oldest first
+	recent []Finding // oldest first
 
-	judging sync.Mutex // of judge, with matches
+	judging sync.Mutex // held by judge; guards matches
 	matches indexer.Matches
 
 	verdicts *prometheus.CounterVec
@@ -80,31 +82,31 @@ type Auditor struct {
 }
 
 type slot struct {
-	open   []*request    // by age
+	open   []*request    // oldest first
 	events atomic.Uint64 // stored events seen
 
 	comparing sync.Mutex
 	names     bool       // events name the sessions that we gave
-	compared  []*request // with the event at hand
-	hanging   []*request // of them, those whose it may be behind a parent that is not known
+	compared  []*request // with the current event
+	hanging   []*request // the part of compared that the event may extend after an unknown parent
 }
 
-// Expectation is a routed request: what its worker should store.
+// Expectation is a routed request and what its worker should store.
 type Expectation struct {
 	ID            string
 	Slot          indexer.SlotID
 	Worker, Model string
-	// Session is the request's session id, which events of some engines name; "" for none. If it is ID, it is of no other
-	// request.
+	// Session is the request's session id, which events of some engines name; "" for none. If it equals ID, no other request has
+	// it.
 	Session string
 	Locals  []uint64 // the prompt's blocks, as far as they can be hashed
-	From    int      // of them, how many the worker's events had told before
-	Size    int      // tokens a block
+	From    int      // how many of Locals the worker's events had reported before
+	Size    int      // tokens in a block
 	Prompts *engine.Model
 	Prompt  *engine.Prompt
 }
 
-// New makes an Auditor. Run gives the verdicts.
+// New returns an Auditor. Run makes it give verdicts.
 func New(o Options) *Auditor {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -133,9 +135,9 @@ func (a *Auditor) Expect(e Expectation) {
 	if a == nil || len(e.Locals) <= e.From && e.Prompt.Exact {
 		return // nothing to store
 	}
-	e.Session = strings.Clone(e.Session) // it may lie in the request
+	e.Session = strings.Clone(e.Session) // it may point into the request
 	x := &request{Expectation: e, since: a.o.Now(), nextPos: -1, found: -1}
-	x.Prompt = &engine.Prompt{Media: e.Prompt.Media, Exact: e.Prompt.Exact} // not its text
+	x.Prompt = &engine.Prompt{Media: e.Prompt.Media, Exact: e.Prompt.Exact} // without its text
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.blocks+len(e.Locals) > openBlocks {
@@ -148,7 +150,7 @@ func (a *Auditor) Expect(e Expectation) {
 	a.put(x, e.Slot)
 }
 
-// put hands a request to a slot.
+// put assigns a request to a slot.
 func (a *Auditor) put(x *request, h indexer.SlotID) {
 	s := a.slots[h]
 	if s == nil {
@@ -178,7 +180,7 @@ func (a *Auditor) remove(x *request) {
 	delete(a.byID, x.ID)
 }
 
-// Move says that a request went to another slot than was expected.
+// Move moves a request to another slot than was expected.
 func (a *Auditor) Move(id string, h indexer.SlotID, worker string) {
 	if a == nil {
 		return
@@ -187,13 +189,14 @@ func (a *Auditor) Move(id string, h indexer.SlotID, worker string) {
 	defer a.mu.Unlock()
 	if x := a.byID[id]; x != nil {
 		a.remove(x)
-		moved := &request{Expectation: x.Expectation, since: x.since, ids: x.ids, nextPos: -1, found: -1} // what the first slot told is not the other's
+		// Start over: what the first slot reported does not count for the other.
+		moved := &request{Expectation: x.Expectation, since: x.since, ids: x.ids, nextPos: -1, found: -1}
 		moved.Worker, moved.From = worker, 0
 		a.put(moved, h)
 	}
 }
 
-// Leave says that a slot is gone; its requests end without a verdict.
+// Leave removes a slot; its requests end without a verdict.
 func (a *Auditor) Leave(slot indexer.SlotID) {
 	if a == nil {
 		return
@@ -208,14 +211,14 @@ func (a *Auditor) Leave(slot indexer.SlotID) {
 	}
 }
 
-// Forget drops a worker's verdicts from the metrics.
+// Forget removes a worker's verdicts from the metrics.
 func (a *Auditor) Forget(worker string) {
 	if a != nil {
 		a.verdicts.DeletePartialMatch(prometheus.Labels{"worker": worker})
 	}
 }
 
-// End says that a request is over. One that was not served well stored nothing that counts.
+// End marks a request as over. One that was not served well stored nothing that counts.
 func (a *Auditor) End(id string, served bool) {
 	if a == nil {
 		return
@@ -233,8 +236,8 @@ func (a *Auditor) End(id string, served bool) {
 	}
 }
 
-// Stored takes what a worker says it stored, before the index has it. For the goroutine of the slot's feed; e is only
-// read, and only now.
+// Stored compares a stored event with the slot's open requests, before the index has it. The goroutine of the slot's feed calls
+// it; e is only read, and not kept.
 func (a *Auditor) Stored(h indexer.SlotID, e *kvevent.Event) {
 	if a == nil || e.Tier != kvevent.GPU || len(e.Locals) == 0 || len(e.EngineHashes) != len(e.Locals) {
 		return
@@ -245,7 +248,7 @@ func (a *Auditor) Stored(h indexer.SlotID, e *kvevent.Event) {
 	}
 	s.comparing.Lock()
 	defer s.comparing.Unlock()
-	defer func() { clear(s.compared); clear(s.hanging) }() // they keep prompts
+	defer func() { clear(s.compared); clear(s.hanging) }() // they refer to prompts
 	if a.begin(s, h, e.Session) {
 		s.names = true
 		a.named.Inc()
@@ -283,7 +286,7 @@ func (a *Auditor) Stored(h indexer.SlotID, e *kvevent.Event) {
 	}
 }
 
-// listening is a slot that has open requests, nil if it has none. It counts the event.
+// listening counts the event and returns the slot if it has open requests, else nil.
 func (a *Auditor) listening(h indexer.SlotID) *slot {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -298,7 +301,7 @@ func (a *Auditor) listening(h indexer.SlotID) *slot {
 	return s
 }
 
-// begin lists the requests that an event is compared with, and tells whether it names one of them.
+// begin lists the requests to compare an event with, and reports whether the event names one of them.
 func (a *Auditor) begin(s *slot, h indexer.SlotID, session string) (named bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -321,7 +324,7 @@ func (a *Auditor) Run(ctx context.Context) {
 	}
 }
 
-// judge ends the requests whose time has come.
+// judge ends the requests whose grace is over.
 func (a *Auditor) judge(now time.Time) {
 	a.judging.Lock()
 	defer a.judging.Unlock()
@@ -341,7 +344,7 @@ func (a *Auditor) judge(now time.Time) {
 	}
 }
 
-// due takes the next request whose verdict is due out of the lists, nil if there is none.
+// due removes and returns the next request whose verdict is due; nil: none.
 func (a *Auditor) due(now time.Time) *request {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -356,7 +359,8 @@ func (a *Auditor) due(now time.Time) *request {
 	return nil
 }
 
-// weigh finds a request's verdict: what the index now says of its worker comes first. shown: its parent is news.
+// weigh returns a request's verdict. If the index says that the worker holds its blocks, that decides. shown: its parent was
+// unknown and is to be passed to Options.Parent.
 func (a *Auditor) weigh(x *request) (_ Verdict, shown bool) {
 	x.home.comparing.Lock()
 	defer x.home.comparing.Unlock()
@@ -366,7 +370,7 @@ func (a *Auditor) weigh(x *request) (_ Verdict, shown bool) {
 	return a.differs(x), false
 }
 
-// differs is the verdict of a request whose blocks are not all there.
+// differs returns the verdict of a request whose blocks are not all held.
 func (a *Auditor) differs(x *request) Verdict {
 	switch {
 	case x.otherSize != 0:

@@ -8,42 +8,41 @@ import (
 	"github.com/sightline-router/sightline/indexer/kvevent"
 )
 
-// request is an open one.
+// request is an open request.
 type request struct {
 	Expectation
 	since, over time.Time // over is guarded by Auditor.mu
 	home        *slot
-	before      uint64   // the slot's events when it came
-	ids         []uint32 // nil where there was no room: compared by block
+	before      uint64   // slot.events when it came
+	ids         []uint32 // nil if there was no room: compared by block
 
-	next      uint64 // engine hash of the last block that was told and is ours
-	nextPos   int    // number of the block behind it; -1: none was told yet
-	at        int    // block where the last event compared begins
-	goesOn    bool   // behind the last that was told and is ours
+	next      uint64 // engine hash of the last reported block of the request
+	nextPos   int    // index of the block after it; -1: none reported yet
+	at        int    // block at which the event compared last begins
+	goesOn    bool   // that event continues after the last reported block of the request
 	parent    parent
-	found     int  // cached tokens, by the engine's own count; below 0: not told. Guarded by Auditor.mu until the end
-	held      bool // all its blocks were told, if only for a moment
-	otherSize int  // tokens a block of an event that cannot be compared
+	found     int  // cached tokens by the engine's count; below 0: not reported. Guarded by Auditor.mu until the end
+	held      bool // all its blocks were reported, if only for a moment
+	otherSize int  // block size of an event that cannot be compared
 	finding   *Finding
-	told      []told // what the event with the finding calls the request's media
-	rivals    int    // further events that departed from it: which one is its own is not known
+	told      []told // the request's media as named by the event of finding
+	rivals    int    // further events that departed from the request: which one is its own is not known
 }
 
 type likeness uint8
 
 const (
-	foreign  likeness = iota // says nothing of the request
+	foreign  likeness = iota // not related to the request
 	same                     // its blocks are the request's
-	departed                 // begins as the request does, and goes on otherwise
+	departed                 // begins like the request and then differs
 )
 
-// evidence is how many tokens must agree before a difference is taken for one of the same request: a shorter beginning
-// is common to all requests of a template.
+// evidence is how many tokens must agree before a difference is attributed to the request: a shorter beginning is common to all
+// requests with the same template.
 const evidence = 16
 
-// compare tells what an event is to a request, and follows the request's blocks. It speaks of what is known of the prompt
-// alone: of one that is exact only in part the worker's events go on behind that, with media and text that cannot be
-// compared.
+// compare returns how an event relates to a request, and follows the request's blocks. It judges only the known part of the
+// prompt: if the prompt is exact only in part, the worker's events continue after it with media and text that cannot be compared.
 func (x *request) compare(e *kvevent.Event) likeness {
 	if e.BlockSize != x.Size {
 		x.otherSize = e.BlockSize
@@ -68,9 +67,9 @@ func (x *request) compare(e *kvevent.Event) likeness {
 		return foreign
 	}
 	if x.held = x.held || n > 0 || child; x.held && (x.Prompt.Exact || n == len(e.Locals) || p >= x.known()) {
-		return same // what stands behind was generated, or is not known
+		return same // the rest was generated or is not known
 	}
-	switch { // behind what can be hashed there are tokens that can still be compared
+	switch { // after the last hashable block, tokens can still be compared
 	case n == 0 && !child && x.agree(e, p) < evidence:
 		return foreign
 	case !x.agrees(e, p):
@@ -81,11 +80,11 @@ func (x *request) compare(e *kvevent.Event) likeness {
 	return same
 }
 
-// known counts the request's blocks of which a token is known: behind them no event can be compared.
+// known returns the number of blocks with at least one known token: no event after them can be compared.
 func (x *request) known() int { return max(len(x.Locals), (len(x.ids)+x.Size-1)/x.Size) }
 
-// place is the number of the request's block that an event's first block stands for, -1: none; child says that the
-// event goes on behind a block of the request's own.
+// place returns the index of the request's block that an event's first block stands for, -1: none; child means that the event's
+// parent is a block of the request.
 func (x *request) place(e *kvevent.Event) (at int, child bool) {
 	switch {
 	case !e.HasParent:
@@ -102,7 +101,7 @@ func (x *request) place(e *kvevent.Event) (at int, child bool) {
 	return -1, false
 }
 
-// blocks counts the leading blocks of an event that are the request's own.
+// blocks returns how many leading blocks of an event are the request's.
 func (x *request) blocks(e *kvevent.Event, p int) (n int) {
 	for n < len(e.Locals) && p+n < len(x.Locals) && e.Locals[n] == x.Locals[p+n] {
 		n++
@@ -110,7 +109,7 @@ func (x *request) blocks(e *kvevent.Event, p int) (n int) {
 	return n
 }
 
-// agree counts the leading tokens of an event that are the request's own.
+// agree returns how many leading tokens of an event are the request's.
 func (x *request) agree(e *kvevent.Event, p int) (n int) {
 	for n < len(e.Tokens) && p*x.Size+n < len(x.ids) && e.Tokens[n] == x.ids[p*x.Size+n] {
 		n++
@@ -118,19 +117,19 @@ func (x *request) agree(e *kvevent.Event, p int) (n int) {
 	return n
 }
 
-// agrees tells whether an event and the request have the same tokens where both are known.
+// agrees reports whether an event and the request have the same tokens as far as both are known.
 func (x *request) agrees(e *kvevent.Event, p int) bool {
 	return x.agree(e, p) >= min(len(e.Tokens), len(x.ids)-p*x.Size)
 }
 
-// explain names the first difference between an event that begins at block p and the request.
+// explain returns the first difference between the request and an event that begins at block p.
 func (x *request) explain(e *kvevent.Event, p int) *Finding {
 	if len(e.Tokens) == 0 || x.ids == nil {
 		return &Finding{Verdict: Block, Position: (p + x.blocks(e, p)) * x.Size}
 	}
 	n := x.agree(e, p)
 	at := p*x.Size + n
-	if n == len(e.Tokens) || at >= len(x.ids) { // the tokens are equal: a name, a salt or an adapter is not
+	if n == len(e.Tokens) || at >= len(x.ids) { // the tokens are equal: a name, a salt or an adapter differs
 		return x.explainKeys(e, p)
 	}
 	for i := range x.Prompt.Media {
@@ -150,7 +149,7 @@ func (x *request) explain(e *kvevent.Event, p int) *Finding {
 	return &Finding{Verdict: Token, Position: at, Ours: int(x.ids[at]), Theirs: int(e.Tokens[n])}
 }
 
-// explainKeys tells which of the things beside tokens is different.
+// explainKeys returns which of the other parts of the block key differs.
 func (x *request) explainKeys(e *kvevent.Event, p int) *Finding {
 	for i := range e.Media {
 		m := &e.Media[i]
@@ -161,7 +160,7 @@ func (x *request) explainKeys(e *kvevent.Event, p int) *Finding {
 	return &Finding{Verdict: Keys, Position: (p + x.blocks(e, p)) * x.Size}
 }
 
-// mediumAt is the request's medium that an event's mention stands for.
+// mediumAt returns the request's medium that a mention in an event stands for.
 func (x *request) mediumAt(m *kvevent.Mention, p int) (found *engine.Medium) {
 	from := (p + m.Block) * x.Size
 	for i := range x.Prompt.Media {
@@ -171,7 +170,7 @@ func (x *request) mediumAt(m *kvevent.Mention, p int) (found *engine.Medium) {
 			return md
 		case !m.Paired && md.Offset < from+x.Size && md.Offset+md.Length > from:
 			if found != nil {
-				return nil // two of them touch the block
+				return nil // two media touch the block
 			}
 			found = md
 		}
@@ -179,13 +178,13 @@ func (x *request) mediumAt(m *kvevent.Mention, p int) (found *engine.Medium) {
 	return found
 }
 
-// told is what an event calls a medium of a request.
+// told is an event's name for a medium of a request.
 type told struct {
 	medium *engine.Medium
 	name   string
 }
 
-// learn takes names that could not be computed, or were computed by a rule that was in doubt, and gives how many.
+// learn passes on names that cannot be computed, or are computed by a doubtful rule. It returns how many.
 func (x *request) learn(names []told) (n int) {
 	for _, t := range names {
 		if x.Prompts.Learn(t.medium, t.name) {
@@ -195,7 +194,7 @@ func (x *request) learn(names []told) (n int) {
 	return n
 }
 
-// names reads what an event with the request's tokens calls the request's media.
+// names returns an event's names for the request's media, if its tokens are the request's.
 func (x *request) names(e *kvevent.Event) (out []told) {
 	p := x.at
 	if len(e.Media) == 0 || p*x.Size >= len(x.ids) || !x.agrees(e, p) {

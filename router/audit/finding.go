@@ -8,23 +8,23 @@ import (
 	"go.uber.org/zap"
 )
 
-// Verdict is what became of a request's prediction, in one word.
+// Verdict is the result of comparing a request's prediction with events, in one word.
 type Verdict string
 
-// The verdicts. All but Equal and Unattributed have a Finding that says more.
+// The verdicts. All but Equal and Unattributed have a Finding with details.
 const (
 	Equal        Verdict = "equal"        // the worker stored what was predicted
-	BlockSize    Verdict = "block_size"   // its blocks have another size than is configured
+	BlockSize    Verdict = "block_size"   // its blocks have another size than configured
 	Token        Verdict = "token"        // a token differs
 	Span         Verdict = "span"         // a medium has another number of tokens
-	MediaName    Verdict = "media_name"   // tokens are equal, a medium's name is not
-	Keys         Verdict = "keys"         // tokens and names are equal, salt or adapter are not
-	Block        Verdict = "block"        // a block differs; the source tells no tokens
-	Nothing      Verdict = "nothing"      // the worker told of no block at all: are its KV events on?
-	Unattributed Verdict = "unattributed" // not all blocks came, and no event can be said to be this request's
+	MediaName    Verdict = "media_name"   // tokens are equal, a medium's name differs
+	Keys         Verdict = "keys"         // tokens and names are equal, salt or adapter differ
+	Block        Verdict = "block"        // a block differs; the source reports no tokens
+	Nothing      Verdict = "nothing"      // the worker reported no block at all: are its KV events enabled?
+	Unattributed Verdict = "unattributed" // not all blocks came, and no event can be attributed to the request
 )
 
-// Finding is one request that was not stored as predicted. It holds numbers: no picture, no name of one, and no text but,
+// Finding is a request that was not stored as predicted. It holds numbers: no picture, no picture's name, and no text except,
 // with Options.Text, that of two tokens.
 type Finding struct {
 	At       time.Time `json:"at"`
@@ -32,18 +32,18 @@ type Finding struct {
 	Model    string    `json:"model"`
 	Worker   string    `json:"worker"`
 	Verdict  Verdict   `json:"verdict"`
-	Position int       `json:"position"` // in the prompt, tokens
-	Ours     int       `json:"ours"`     // token id, or tokens of a medium or block
+	Position int       `json:"position"` // in the prompt, in tokens
+	Ours     int       `json:"ours"`     // token id, or number of tokens of a medium or block
 	Theirs   int       `json:"theirs"`
 	Says     string    `json:"says"`
-	// Of a token that differs, with Options.Text.
+	// Text of a token that differs, with Options.Text.
 	OurText   string `json:"our_text,omitempty"`
 	TheirText string `json:"their_text,omitempty"`
 }
 
 const keepFindings = 64
 
-// verdict counts a request's end and, if something is wrong, keeps it for people.
+// verdict counts a request's verdict and keeps a Finding if something is wrong.
 func (a *Auditor) verdict(x *request, v Verdict) {
 	a.count(x, v)
 	if v == Equal || v == Unattributed {
@@ -95,7 +95,7 @@ func (f *Finding) text() string {
 	return ""
 }
 
-// Findings lists the last requests that were not stored as predicted, the newest first.
+// Findings returns the last requests that were not stored as predicted, newest first.
 func (a *Auditor) Findings() []Finding {
 	if a == nil {
 		return nil

@@ -6,31 +6,31 @@ import (
 	"github.com/sightline-router/sightline/indexer/kvevent"
 )
 
-// A request's first stored block names the block before it, by an engine hash that may have been told before our time. If the
-// index does not know it, the request shows what it is: the block before in its own prompt, held now with all before it
-// (package stream, stems.go).
+// A request's first stored block names the previous block by its engine hash, which may have been reported before the router
+// started. If the index does not know that hash, the request reveals what it is: the previous block of its own prompt, held now
+// with all before it (package stream, stems.go).
 //
-// Only what is beyond doubt counts: all of the prompt's blocks behind that place were stored behind that parent and no other,
-// the event's first block stands at one place of the prompt, no other open request with another beginning could be meant, and
-// the engine's own count of cached tokens, where it tells one, ends there too. What is left is traffic that passes us by: a
-// request with the same end at the same place behind another beginning, while one of ours is open that found all of its prompt.
-// Its blocks would be taken for ours until the engine's count shows that they are not.
+// Only certain cases count: all of the prompt's blocks from that place on were stored after that parent and no other, the event's
+// first block occurs once in the prompt, no other open request with another beginning could be meant, and the engine's count of
+// cached tokens, if reported, ends there too. One error remains possible with traffic that bypasses us: a request with the same
+// end at the same place after another beginning, while a request of ours is open that found its whole prompt cached. Its blocks
+// would be taken for ours until the engine's count disproves them.
 
-// parent is what a request's stored blocks showed.
+// parent is what a request's stored blocks revealed.
 type parent struct {
 	engineHash uint64
-	at         int  // number of the request's block behind it; 0: none was named
+	at         int  // index of the request's block after it; 0: none was named
 	doubtful   bool // more than one was named, or the prompt was stored from its beginning
 }
 
-// hangs tells whether an event that is the request's own begins behind a block that none of its events told of.
+// hangs reports whether an event of the request begins after a block that none of its events reported.
 func (x *request) hangs(e *kvevent.Event) bool {
 	first := slices.Index(x.Locals, e.Locals[0])
 	return first == x.at && first > 0 && e.HasParent && !x.goesOn && !slices.Contains(x.Locals[first+1:], e.Locals[0]) &&
 		(e.Session == "" || x.Session == "" || e.Session == x.Session)
 }
 
-// showParent takes down, for requests that an event may be of, behind which block it hangs.
+// showParent records, for the requests that an event may belong to, the parent that it names.
 func showParent(of []*request, e *kvevent.Event) {
 	if i := slices.IndexFunc(of, func(x *request) bool { return e.Session != "" && x.Session == x.ID && e.Session == x.ID }); i >= 0 {
 		of = of[i : i+1]
@@ -45,13 +45,13 @@ func showParent(of []*request, e *kvevent.Event) {
 	}
 }
 
-// shown tells whether an ended request showed a parent that the index does not know yet.
+// shown reports whether an ended request revealed a parent that the index does not know yet.
 func (a *Auditor) shown(x *request) bool {
 	p := &x.parent
 	return a.o.Parent != nil && p.at > 0 && !p.doubtful && x.held && (x.found < 0 || x.found/x.Size == p.at) && !a.holds(x)
 }
 
-// Found takes the engine's own count of a request's cached tokens, before its End; below 0: it told none.
+// Found records the engine's count of a request's cached tokens, before its End; below 0: not reported.
 func (a *Auditor) Found(id string, cached int) {
 	if a == nil {
 		return
