@@ -1,14 +1,14 @@
-// Package decisionlog writes what was decided and what became of it, for people and for replay: one JSON object a line.
+// Package decisionlog writes decisions and their outcomes for people and for replay: one JSON object a line.
 //
-//	decision ─▶ Line, kept with the booking ── its end is told, or never will be ─▶ Add ─▶ queue ─▶ keyed, written, rotated
+//	decision ─▶ Line, kept with the booking ── its end is reported, or it expires ─▶ Add ─▶ queue ─▶ keyed, written, rotated
 //
-// One line a decision, at its end: then all of it is known, and nothing must be joined. Lines stand in the order of ends, so
-// who replays them sorts by timestamp. The form is Mooncake's trace (timestamp, input_length, output_length, hash_ids) and
-// more beside it.
+// Each decision is one line, written at its end: everything is known then, and nothing has to be joined. Lines are in the order
+// of their ends, so a replay must sort them by timestamp. The format is Mooncake's trace (timestamp, input_length, output_length,
+// hash_ids) with additional fields.
 //
-// Nothing of a request's content is written. What must be compared (prompts, pictures, sessions) is written as a
-// pseudonym: HMAC-SHA-256 under a key that is drawn at the start, or that replicas share so that their lines join. Nobody
-// waits for the disk: a line that finds the queue full, or that cannot be written, is dropped and counted.
+// No content of a request is written. What must be comparable (prompts, pictures, sessions) is written as a pseudonym:
+// HMAC-SHA-256 under a key that is random at each start, or shared by replicas so that their lines can be joined. Nothing waits
+// for the disk: a line that finds the queue full, or that cannot be written, is dropped and counted.
 package decisionlog
 
 import (
@@ -31,14 +31,14 @@ import (
 )
 
 const (
-	// Span is how many tokens one of Line.HashIDs stands for: Mooncake's.
+	// Span is the number of tokens that each of Line.HashIDs covers, as in Mooncake's traces.
 	Span    = 512
-	version = 1    // of the form
+	version = 1    // of the format
 	waiting = 1024 // lines in the queue
 )
 
-// Line is one decision. Numbers of tokens are of the prompt as the chosen worker reads it; what is not known is 0 or left
-// out, but for Cached.
+// Line is one decision. Token counts are of the prompt as the chosen worker reads it; unknown values are 0 or omitted, except for
+// Cached.
 type Line struct {
 	Version   int    `json:"v"`
 	Timestamp int64  `json:"timestamp"` // of the decision, Unix ms
@@ -48,13 +48,13 @@ type Line struct {
 	// Session is the client's session; Add takes it as it came and writes its pseudonym.
 	Session      string `json:"session,omitempty"`
 	InputLength  int    `json:"input_length"`
-	OutputLength int    `json:"output_length"` // as the engine told
-	// HashIDs are one for each 512 tokens begun, equal where all of the prompt to there is equal. Add takes chain hashes,
-	// and 0 for what is not known, which becomes equal to nothing.
+	OutputLength int    `json:"output_length"` // as the engine reported
+	// HashIDs has one id for each 512 tokens begun, equal if the prompts are equal up to there. Add takes chain hashes, and 0 for
+	// unknown ones, whose pseudonym equals no other.
 	HashIDs []uint64 `json:"hash_ids"`
 	Images  []Image  `json:"images,omitempty"`
 
-	Arm        string      `json:"arm,omitempty"` // steered, or left to Envoy's own balancing: then the choice is what would have been
+	Arm        string      `json:"arm,omitempty"` // steered, or left to Envoy's own balancing: then the choice is hypothetical
 	Reason     string      `json:"reason"`
 	Why        string      `json:"why,omitempty"`
 	Worker     string      `json:"worker,omitempty"`
@@ -62,7 +62,7 @@ type Line struct {
 	Cached     int         `json:"cached_tokens"`
 	Held       int         `json:"held_tokens"`
 	Regret     string      `json:"regret,omitempty"`
-	Margin     float64     `json:"margin"` // what the second costs more, tokens; 0 where there is none
+	Margin     float64     `json:"margin"` // how much more the second candidate costs, in tokens; 0: there is none
 	Ties       int         `json:"ties"`   // further candidates whose cost counts as equal
 	Considered int         `json:"considered"`
 	Ranked     []Candidate `json:"ranked,omitempty"`
@@ -75,28 +75,28 @@ type Line struct {
 	ReportedPrompt int     `json:"reported_prompt_tokens,omitempty"`
 	FirstByte      float64 `json:"first_byte_ms,omitempty"`
 	End            float64 `json:"end_ms,omitempty"` // from the decision to its end
-	Would          *Would  `json:"would,omitempty"`  // of a request left alone, where both workers are known
+	Would          *Would  `json:"would,omitempty"`  // for a request left alone, if both workers are known
 }
 
 // Would compares the choice for a request that was left alone with the worker that Envoy used, both as known at the decision.
 type Would struct {
-	Cached     int     `json:"cached_tokens"`      // leading tokens of the prompt that the chosen one held
-	UsedCached int     `json:"used_cached_tokens"` // that the used one held
-	Encode     int     `json:"encode_tokens"`      // of pictures, that the used one had to encode beyond those of the chosen one
-	Rate       float64 `json:"rate"`               // tokens that the used one prefills a second, else the mean of all; 0: none has shown
+	Cached     int     `json:"cached_tokens"`      // leading tokens of the prompt that the chosen worker held
+	UsedCached int     `json:"used_cached_tokens"` // leading tokens of the prompt that the used worker held
+	Encode     int     `json:"encode_tokens"`      // picture tokens that the used worker had to encode beyond those of the chosen one; may be negative
+	Rate       float64 `json:"rate"`               // tokens that the used worker prefills a second, else the mean of all; 0: not known
 }
 
-// Tokens are what the choice would have spared; negative: what it would have cost.
+// Tokens returns the cached tokens that the choice would have gained; negative: lost.
 func (w *Would) Tokens() int { return w.Cached - w.UsedCached }
 
-// Image is a picture, an audio or a video in the prompt. Add takes the key that it is cached by as its ID.
+// Image is a picture, an audio or a video in the prompt. Add takes its cache key as ID.
 type Image struct {
 	ID     uint64 `json:"id"`
 	Offset int    `json:"offset"`
 	Tokens int    `json:"tokens"`
 }
 
-// Candidate is one of the best, as choose.Candidate has it.
+// Candidate is one of the best candidates, see choose.Candidate.
 type Candidate struct {
 	Worker    string       `json:"worker"`
 	Rank      int          `json:"rank"` // -1: none
@@ -115,23 +115,23 @@ type Outcome string
 
 // The outcomes.
 const (
-	Ended   Outcome = "ended"   // Envoy told
-	Expired Outcome = "expired" // nobody told
+	Ended   Outcome = "ended"   // reported by Envoy
+	Expired Outcome = "expired" // not reported
 	Refused Outcome = "refused" // the client was answered at once
 	NoPlace Outcome = "none"    // no worker was known
 )
 
-// Options say where lines go.
+// Options configure a Log.
 type Options struct {
 	File     string
-	MaxBytes int64  // of the file, at which it is put aside, in whole MiB
-	Keep     int    // files put aside that are kept; 1 at least
-	Key      []byte // of pseudonyms; nil: a random one
+	MaxBytes int64  // size at which the file is rotated, in whole MiB
+	Keep     int    // rotated files that are kept; 1 at least
+	Key      []byte // key of the pseudonyms; nil: a random one
 	Log      *zap.Logger
 	Metrics  prometheus.Registerer // nil: none
 }
 
-// Log is an open one. Safe for concurrent use; a nil one does nothing.
+// Log is an open decision log. It is safe for concurrent use; a nil Log does nothing.
 type Log struct {
 	out   *lumberjack.Logger
 	mac   hash.Hash
@@ -139,13 +139,13 @@ type Log struct {
 	queue chan *Line
 	stop  chan struct{}
 	end   sync.WaitGroup
-	lines *prometheus.CounterVec // what: written, dropped, failed
+	lines *prometheus.CounterVec // by what: written, dropped, failed
 
 	failing bool // the last line was not written
 	torn    bool // the file ends within a line
 }
 
-// Open opens the file, and says so if it cannot. Close what it gives.
+// Open opens the file, or returns an error. The caller must Close the Log.
 func Open(o Options) (*Log, error) {
 	f, err := os.OpenFile(o.File, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -184,7 +184,7 @@ func newLog(o Options) *Log {
 	return l
 }
 
-// Add has a line written. It never waits; the line is the log's from now on.
+// Add queues a line. It never blocks; the Log owns the line from now on.
 func (l *Log) Add(line *Line) {
 	if l == nil || line == nil {
 		return
@@ -196,7 +196,7 @@ func (l *Log) Add(line *Line) {
 	}
 }
 
-// Close writes what waits and closes the file. Lines that are added afterwards are lost.
+// Close writes the queued lines and closes the file. Lines added later are lost.
 func (l *Log) Close() error {
 	if l == nil {
 		return nil
@@ -220,7 +220,7 @@ func (l *Log) run() {
 	}
 }
 
-// write puts a line into the file. A failure is logged once, until lines can be written again.
+// write writes a line to the file. A failure is logged once, until writing works again.
 func (l *Log) write(line *Line) {
 	l.hide(line)
 	text, err := json.Marshal(line)
@@ -246,7 +246,7 @@ func (l *Log) write(line *Line) {
 	}
 }
 
-// hide puts pseudonyms in the place of what was given, and rounds what nobody needs to the last digit.
+// hide replaces values by their pseudonyms, and rounds numbers whose last digits nobody needs.
 func (l *Log) hide(line *Line) {
 	line.Version = version
 	for k, chain := range line.HashIDs {
@@ -272,7 +272,7 @@ func (l *Log) hide(line *Line) {
 	}
 }
 
-// What a pseudonym is of: equal numbers of different kinds have different ones.
+// Kinds of pseudonyms: equal numbers of different kinds get different pseudonyms.
 const (
 	ofPrompt  = 'p'
 	ofNothing = 'n'
@@ -280,7 +280,7 @@ const (
 	ofSession = 's'
 )
 
-// pseudonym is a number below 2⁵³, which every reader of JSON can hold.
+// pseudonym returns a number below 2⁵³, which every JSON reader can represent.
 func (l *Log) pseudonym(kind byte, text string, numbers ...uint64) uint64 {
 	b := []byte{kind}
 	for _, n := range numbers {
@@ -291,8 +291,7 @@ func (l *Log) pseudonym(kind byte, text string, numbers ...uint64) uint64 {
 	return binary.BigEndian.Uint64(l.mac.Sum(nil)) >> 11
 }
 
-// Spans gives Line.HashIDs of a prompt of so many tokens: of the chain hashes of its blocks, those nearest to the end of
-// each span.
+// Spans returns Line.HashIDs for a prompt of so many tokens: for each span the chain hash of the last whole block up to its end.
 func Spans(chain []uint64, blockSize, tokens int) []uint64 {
 	out := make([]uint64, (tokens+Span-1)/Span)
 	for k := range out {
