@@ -11,23 +11,23 @@ import (
 	"go.uber.org/zap"
 )
 
-// DNS follows the addresses behind a name, as a compose service or a headless Service has them. Where a name has IPv4
-// and IPv6 addresses the IPv4 ones are used: both families mostly lead to the same servers.
+// DNS follows the addresses behind a name, such as a compose service or a headless Service. If a name has IPv4 and IPv6
+// addresses, only the IPv4 ones are used, since both usually lead to the same servers.
 type DNS struct {
 	Host   string
 	Port   uint16
-	Every  time.Duration                                                // between look-ups; 0: 5 s
+	Every  time.Duration                                                // interval of lookups; 0: 5 s
 	Lookup func(ctx context.Context, host string) ([]netip.Addr, error) // nil: the system's resolver
 	Log    *zap.Logger
 }
 
-// missing is how many answers in a row must lack an address before it is gone: a balancing server gives a part each time.
+// missing is how many answers in a row must lack an address before it is removed: a balancing server returns a part each time.
 const missing = 3
 
 const lookupTime = 5 * time.Second
 
-// Follow calls found with the whole set after each change, until ctx ends. A look-up that fails changes nothing; a name
-// that does not exist is an answer without addresses.
+// Follow calls found with the whole set after each change, until ctx ends. A lookup that fails changes nothing; a name that does
+// not exist counts as an answer without addresses.
 func (d *DNS) Follow(ctx context.Context, found func([]Endpoint)) {
 	every, lookup := d.Every, d.Lookup
 	if every <= 0 {
@@ -66,7 +66,7 @@ func (d *DNS) Follow(ctx context.Context, found func([]Endpoint)) {
 	}
 }
 
-// step takes one answer and reports whether the set of addresses changed.
+// step applies one answer and reports whether the set of addresses changed.
 func step(absent map[netip.Addr]int, answer []netip.Addr) (changed bool) {
 	for a := range absent {
 		if absent[a]++; absent[a] >= missing && !slices.Contains(answer, a) {

@@ -21,7 +21,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// Where a pod finds its API server and who it is.
+// Where a pod finds the credentials for its API server.
 const (
 	accountDir       = "/var/run/secrets/kubernetes.io/serviceaccount/"
 	DefaultTokenFile = accountDir + "token"
@@ -29,7 +29,7 @@ const (
 	namespaceFile    = accountDir + "namespace"
 )
 
-// InCluster gives the API server's URL and the own namespace of a pod; empty strings outside one.
+// InCluster returns the API server's URL and the pod's own namespace; empty strings outside a pod.
 func InCluster() (api, namespace string) {
 	if host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT"); host != "" && port != "" {
 		api = "https://" + net.JoinHostPort(host, port)
@@ -38,10 +38,10 @@ func InCluster() (api, namespace string) {
 	return api, strings.TrimSpace(string(text))
 }
 
-// Kubernetes follows the EndpointSlices that a label selector names, in one namespace. It needs the verbs list and watch
-// on endpointslices of discovery.k8s.io, no more.
+// Kubernetes follows the EndpointSlices that match a label selector, in one namespace. It needs only the verbs list and watch on
+// endpointslices of discovery.k8s.io.
 type Kubernetes struct {
-	API       string // such as https://10.96.0.1:443; plain http (kubectl proxy) is asked without a token
+	API       string // such as https://10.96.0.1:443; plain http (kubectl proxy) gets no token
 	CAFile    string // the server's certificate authority
 	TokenFile string // read again for each request: tokens of pods live an hour
 	Namespace string
@@ -53,15 +53,15 @@ type Kubernetes struct {
 
 const (
 	listTime = 30 * time.Second
-	// watchTime is how long the server shall let one watch live; it ends it cleanly, and the next goes on where it was.
+	// watchTime is how long the server should keep one watch open. It ends it cleanly, and the next watch continues from there.
 	watchTime = 5 * time.Minute
-	// shortWatch is a watch that ended so soon that the next must not follow at once.
+	// shortWatch is a duration below which the next watch must not follow at once.
 	shortWatch   = time.Second
 	maxListBytes = 64 << 20
 	maxEvent     = 4 << 20
 )
 
-// errExpired says that the server no longer knows the version that a watch was to go on from.
+// errExpired means that the server no longer knows the version from which a watch was to continue.
 var errExpired = errors.New("the watch's resource version has expired")
 
 // Follow calls found with the whole set after each change, until ctx ends.
@@ -101,7 +101,7 @@ func (k *Kubernetes) Follow(ctx context.Context, found func([]Endpoint)) {
 	}
 }
 
-// List gives the endpoints as they are now.
+// List returns the current endpoints.
 func (k *Kubernetes) List(ctx context.Context) ([]Endpoint, error) {
 	client, err := k.client()
 	if err != nil {
@@ -117,7 +117,7 @@ func (k *Kubernetes) List(ctx context.Context) ([]Endpoint, error) {
 
 // session lists, then watches until something fails.
 func (k *Kubernetes) session(ctx context.Context, tell func(map[string]*endpointSlice)) error {
-	client, err := k.client() // anew each time: the authority's file changes too
+	client, err := k.client() // a new one each time: the authority's file may change
 	if err != nil {
 		return err
 	}
@@ -183,7 +183,7 @@ func (k *Kubernetes) get(ctx context.Context, c *http.Client, query url.Values) 
 	return nil, s.err()
 }
 
-// status is the API server's word for what went wrong.
+// status is the API server's error object.
 type status struct {
 	Code    int
 	Message string
@@ -199,7 +199,7 @@ func (s status) err() error {
 	return fmt.Errorf("status %d: %.300s", s.Code, s.Message)
 }
 
-// list reads all slices, by name, and the version that a watch goes on from.
+// list returns all slices by name, and the version from which a watch continues.
 func (k *Kubernetes) list(ctx context.Context, c *http.Client) (map[string]*endpointSlice, string, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
@@ -224,8 +224,8 @@ func (k *Kubernetes) list(ctx context.Context, c *http.Client) (map[string]*endp
 	return byName, page.Metadata.ResourceVersion, nil
 }
 
-// watch applies events to list until the server ends the stream, and gives the version to go on from. An expired version
-// comes as status 200 and an event of type ERROR with code 410 inside.
+// watch applies events to list until the server ends the stream, and returns the version from which to continue. An expired
+// version is reported as status 200 with an event of type ERROR and code 410.
 func (k *Kubernetes) watch(ctx context.Context, c *http.Client, version string, list map[string]*endpointSlice, tell func(map[string]*endpointSlice)) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, watchTime+listTime)
 	defer cancel()
@@ -255,7 +255,7 @@ func (k *Kubernetes) watch(ctx context.Context, c *http.Client, version string, 
 	return version, nil
 }
 
-// apply takes one watch event.
+// apply applies one watch event.
 func apply(line []byte, list map[string]*endpointSlice) (version string, changed bool, err error) {
 	var e struct {
 		Type   string

@@ -8,14 +8,14 @@ import (
 	"strconv"
 )
 
-// endpointSlice is what we read of a discovery.k8s.io/v1 EndpointSlice.
+// endpointSlice is the part of a discovery.k8s.io/v1 EndpointSlice that is used.
 type endpointSlice struct {
 	Metadata struct {
 		Name            string
 		ResourceVersion string
 		Labels          map[string]string
 	}
-	AddressType string // IPv4, IPv6; FQDN is left out
+	AddressType string // IPv4, IPv6; FQDN is ignored
 	Endpoints   []struct {
 		Addresses  []string // interchangeable; consumers take the first
 		Conditions struct{ Ready, Serving, Terminating *bool }
@@ -28,12 +28,12 @@ type endpointSlice struct {
 	}
 }
 
-// endpointsOf merges slices into one set, by address. port is a number, taken as it is; or the name of a port of the
-// slices; or "", if they have only one. An address may stand in several slices for a while, when the control plane moves
-// it: ready in one is ready. A pod with an IPv4 and an IPv6 address is one worker, by IPv4.
+// endpointsOf merges slices into one set, by address. port is a number, used as is, or the name of a port of the slices, or "" if
+// they have only one. While the control plane moves an address, it may be in several slices: ready in one is ready. A pod with an
+// IPv4 and an IPv6 address is one worker, by IPv4.
 //
-// Ready is one whose conditions ready and serving are true or not given, and that is not terminating: with
-// publishNotReadyAddresses every pod says ready, and serving alone tells what its readiness probe does.
+// An endpoint is ready if its conditions ready and serving are true or unset and it is not terminating: with
+// publishNotReadyAddresses every pod is ready, and only serving reflects its readiness probe.
 func endpointsOf(list map[string]*endpointSlice, port string) ([]Endpoint, error) {
 	byAddr := make(map[netip.AddrPort]Endpoint)
 	family4 := make(map[string]bool) // pods known by an IPv4 address
@@ -80,7 +80,7 @@ func endpointsOf(list map[string]*endpointSlice, port string) ([]Endpoint, error
 	return out, wrong
 }
 
-// holds tells whether a condition is so; otherwise is what counts where it is not given.
+// holds returns a condition's value, or otherwise if it is unset.
 func holds(condition *bool, otherwise bool) bool {
 	if condition == nil {
 		return otherwise
