@@ -1,16 +1,16 @@
-// Package members is the life of the workers, from the first word of one to its last: it joins the index, its feeds keep
-// the index true to it, the fleet has it while it is ready, and index, fleet and audit forget it together.
+// Package members manages the life of workers: a worker joins the index, its feeds keep the index up to date, the fleet has it
+// while it is ready, and when it leaves, index, fleet and audit forget it together.
 //
-//	found, ready      ─ in the fleet, its events heard
-//	found, not ready  ─ out of the fleet at once; its events are still heard, so that it comes back with what it holds
-//	no longer found   ─ its feeds end, the audit lets go of its requests, the index forgets it
+//	found, ready      ─ in the fleet, its events are read
+//	found, not ready  ─ out of the fleet at once; its events are still read, so that it returns with what it holds
+//	no longer found   ─ its feeds end, the audit drops its requests, the index forgets it
 //
-// Who finds workers, and how their events come, is the caller's: a finder tells its whole set of Specs after each change,
-// and a Spec says where its events are heard. What every feed has in common is set here, once.
+// The caller decides how workers are found and how their events come: a finder reports its whole set of Specs after each change,
+// and a Spec says where its events come from. What all feeds have in common is set here.
 //
-//	members.go  Set: who is there
-//	show.go     what the feeds see: metrics, listings, resyncs
-//	watch.go    what is wrong with them, as lines of the log
+//	members.go  Set: the current workers
+//	show.go     metrics, listings and resyncs of the feeds
+//	watch.go    log lines about feeds in trouble
 package members
 
 import (
@@ -31,53 +31,56 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// Spec is a worker as its finder tells of it.
+// Spec is a worker as its finder reports it.
 type Spec struct {
-	// ID, comparable, tells workers of one finder apart: of another ID is another worker, whatever its name or address.
+	// ID, which must be comparable, identifies a worker of one finder: another ID is another worker, whatever its name or
+	// address.
 	ID           any
-	Name         string // the address is added where another worker has it already
+	Name         string // the address is appended if another worker has it already
 	Addr         netip.AddrPort
 	Ready        bool // requests may go to it
 	Model, Class string
-	Ranks        int  // data-parallel ranks; 0: it has none
-	Rate         int  // tokens a second that it is taken to prefill until events show it; 0: fleet's own start
-	OffloadRate  int  // tokens a second that it is taken to fetch from its lower tiers until events show it; 0: not known
-	Copies       bool // its events tell of each physical copy of a block
+	Ranks        int  // data-parallel ranks; 0: none
+	Rate         int  // tokens prefilled a second, assumed until events show the rate; 0: the fleet's default
+	OffloadRate  int  // tokens fetched from lower tiers a second, assumed until events show the rate; 0: not known
+	Copies       bool // its events report each physical copy of a block
 	// Instance, Frontends and Role as in fleet.Worker; with an Instance, Addr is not its own.
 	Instance    string
 	Frontends   []string
 	Role        fleet.Role
 	Away        time.Duration // as in fleet.Worker
 	MaxInFlight int           // fleet.Worker.Most
-	// Listen says how the events of one rank (from 0) come, by setting Source, Decoder and what else o needs; false: it
-	// tells nothing. Called once a rank, when the worker joins.
+	// Listen sets how the events of one rank (from 0) come: Source, Decoder and whatever else o needs. It returns false if the
+	// worker sends none. It is called once for each rank when the worker joins.
 	Listen func(slot *fleet.Slot, rank int, o *stream.Options) (bool, error)
 	// WhileMember, if set, runs while the worker is a member.
 	WhileMember func(ctx context.Context, w *fleet.Worker)
 }
 
-// Options are what a Set keeps in line.
+// Options configure a Set.
 type Options struct {
 	Index   *indexer.Index
 	Fleet   *fleet.Fleet
 	Audit   *audit.Auditor // nil: none
 	Log     *zap.Logger
 	Metrics prometheus.Registerer
-	Linger  func() time.Duration  // nil: 0; the index gives the number of a worker that left to no other for so long: predictions under it, of decisions that had begun before, end first
-	Changed func([]*fleet.Worker) // told of every worker set that the fleet gets
-	Forget  func(worker string)   // told of a name that no worker has had for an hour: what is counted by it can go
+	// Linger returns how long the index keeps the slot ID of a worker that left from being reused, so that predictions under it,
+	// by decisions that had begun before, expire first. nil: 0
+	Linger  func() time.Duration
+	Changed func([]*fleet.Worker) // called with every worker set that the fleet gets
+	Forget  func(worker string)   // called with a name that no worker has had for an hour: its counters can be dropped
 }
 
-// counted is how long a worker's counters outlive it: until they were scraped. Pods' names come once and never again.
+// counted is how long a worker's counters outlive it, so that they are scraped. Pod names are never used again.
 const counted = time.Hour
 
-// Set are the workers that are known. Safe for concurrent use.
+// Set is the set of known workers. It is safe for concurrent use.
 type Set struct {
 	o       Options
 	resyncs *prometheus.CounterVec
 
 	mu      sync.Mutex
-	members []*member // in the order of their joining
+	members []*member // in the order of joining
 }
 
 type member struct {
@@ -86,18 +89,18 @@ type member struct {
 	worker *fleet.Worker
 	slots  []Slot
 	sinks  []*slotSink
-	end    context.CancelFunc // of what runs while it is one
+	end    context.CancelFunc // ends what runs while it is a member
 	runs   sync.WaitGroup
 }
 
-// Slot is a worker-rank and its feed.
+// Slot is a worker's rank and its feed.
 type Slot struct {
 	*fleet.Slot
-	Feed  *stream.Feed // nil: the worker tells nothing
+	Feed  *stream.Feed // nil: the worker sends no events
 	Ready bool
 }
 
-// New makes an empty Set. Close it.
+// New returns an empty Set. The caller must Close it.
 func New(o Options) *Set {
 	if o.Linger == nil {
 		o.Linger = func() time.Duration { return 0 }
@@ -107,7 +110,7 @@ func New(o Options) *Set {
 	return s
 }
 
-// Add takes up a worker beside those of a finder that are known; 0 is no finder's: such workers stay until Close.
+// Add adds a worker to those of a finder. 0 is not a finder: such workers stay until Close.
 func (s *Set) Add(finder int, spec Spec) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,7 +121,7 @@ func (s *Set) Add(finder int, spec Spec) error {
 	return nil
 }
 
-// Update brings the workers of one finder in line with what it found. Those of finders that are gone leave too.
+// Update makes the workers of one finder those that it found. The workers of finders that are gone leave too.
 func (s *Set) Update(finder int, found []Spec, gone ...int) {
 	s.mu.Lock()
 	var left []*member
@@ -154,13 +157,13 @@ func (s *Set) Update(finder int, found []Spec, gone ...int) {
 	s.mu.Unlock()
 	for _, m := range left {
 		s.leave(m)
-		name := m.worker.Name // not the whole member
+		name := m.worker.Name // to not retain the member
 		time.AfterFunc(counted, func() { s.forget(name) })
 		s.o.Log.Info("worker left", zap.String("worker", name), zap.String("addr", m.worker.Addr))
 	}
 }
 
-// join takes a worker up and starts listening to it; publish puts it into the fleet. The caller holds mu.
+// join adds a worker and starts its feeds; publish adds it to the fleet. The caller holds mu.
 func (s *Set) join(finder int, spec Spec) error {
 	addr := ""
 	if spec.Addr.IsValid() {
@@ -205,7 +208,7 @@ func (s *Set) join(finder int, spec Spec) error {
 	return nil
 }
 
-// audited shows a slot's stored events to the audit.
+// audited returns a function that passes a slot's stored events to the audit.
 func (s *Set) audited(h indexer.SlotID) func(*kvevent.Event) {
 	if s.o.Audit == nil {
 		return nil
@@ -213,7 +216,7 @@ func (s *Set) audited(h indexer.SlotID) func(*kvevent.Event) {
 	return func(e *kvevent.Event) { s.o.Audit.Stored(h, e) }
 }
 
-// publish gives the fleet the workers that are ready. The caller holds mu.
+// publish sets the fleet's workers to those that are ready. The caller holds mu.
 func (s *Set) publish() {
 	var now []*fleet.Worker
 	for _, m := range s.members {
@@ -231,13 +234,13 @@ func (s *Set) publish() {
 	s.o.Changed(now)
 }
 
-// leave ends a member's feeds; nothing of it is known afterwards.
+// leave ends a member's feeds and forgets what it holds.
 func (s *Set) leave(m *member) {
 	m.end()
 	m.runs.Wait()
 	for i, sink := range m.sinks {
 		if i < len(m.slots) && m.slots[i].Feed != nil {
-			m.slots[i].Feed.Close() // the sink leaves with it
+			m.slots[i].Feed.Close() // this calls the sink's Leave
 		} else {
 			sink.Leave()
 		}
@@ -245,7 +248,7 @@ func (s *Set) leave(m *member) {
 	}
 }
 
-// forget drops what is counted by a name, unless a worker has it again.
+// forget drops the counters of a name, unless a worker has it again.
 func (s *Set) forget(worker string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -256,7 +259,7 @@ func (s *Set) forget(worker string) {
 	s.o.Forget(worker)
 }
 
-// Slots lists the slots of all members, as they are now.
+// Slots returns the slots of all current members.
 func (s *Set) Slots() (list []Slot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -266,7 +269,7 @@ func (s *Set) Slots() (list []Slot) {
 	return list
 }
 
-// Close ends all feeds. Nothing may be told of the Set afterwards.
+// Close ends all feeds. The Set must not be used afterwards.
 func (s *Set) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -276,10 +279,11 @@ func (s *Set) Close() {
 	s.members = nil
 }
 
-// slotSink is the index for one slot's feed. After each message with stored blocks it moves the slot's prefills on.
+// slotSink is the index for one slot's feed. After each message with stored blocks it updates the progress of the slot's
+// prefills.
 //
-// It is emptied at once when it leaves, but keeps its number in the index for a while: what the router predicted under it
-// must not count for the worker that gets the number next.
+// When it leaves it is emptied at once, but its slot ID stays reserved in the index for a while: what the router predicted under
+// the ID must not count for the worker that gets it next.
 type slotSink struct {
 	*stream.IndexSink
 	linger  func() time.Duration

@@ -18,7 +18,7 @@ func (s *Set) register() {
 	s.o.Metrics.MustRegister(s.resyncs, s)
 }
 
-// Resync starts the feeds anew that match, and reports how many those are. why is counted with them.
+// Resync restarts the feeds of matching slots and returns how many. why is a label of the counter.
 func (s *Set) Resync(match func(*fleet.Slot) bool, why string) (n int) {
 	for _, f := range s.Slots() {
 		if f.Feed == nil || !match(f.Slot) {
@@ -32,7 +32,7 @@ func (s *Set) Resync(match func(*fleet.Slot) bool, why string) (n int) {
 	return n
 }
 
-// Reborn tells the feeds of a worker that its process is another than it was at a time.
+// Reborn tells the feeds of a worker that its process is not the one that ran at the given time.
 func (s *Set) Reborn(w *fleet.Worker, was time.Time) {
 	for _, f := range s.Slots() {
 		if f.Worker == w && f.Feed != nil {
@@ -41,7 +41,7 @@ func (s *Set) Reborn(w *fleet.Worker, was time.Time) {
 	}
 }
 
-// Learn tells the feed of a slot what a block is that its events name as a parent and that it does not know.
+// Learn tells the feed of a slot which blocks lead up to a parent that its events name and that it does not know.
 func (s *Set) Learn(slot indexer.SlotID, parent uint64, locals []uint64) {
 	for _, f := range s.Slots() {
 		if f.ID == slot && f.Feed != nil {
@@ -50,7 +50,7 @@ func (s *Set) Learn(slot indexer.SlotID, parent uint64, locals []uint64) {
 	}
 }
 
-// Blocks lists what the index has of a worker-rank.
+// Blocks returns what the index has for a worker's rank.
 func (s *Set) Blocks(worker string, rank int) ([]indexer.Block, error) {
 	for _, f := range s.Slots() {
 		if f.Worker.Name == worker && max(f.Rank, 0) == rank {
@@ -87,7 +87,7 @@ func number(is bool) float64 {
 	return 0
 }
 
-// Collect implements prometheus.Collector: every feed's counters, when asked.
+// Collect implements prometheus.Collector. It reads every feed's counters.
 func (s *Set) Collect(ch chan<- prometheus.Metric) {
 	list := s.Slots()
 	shared := Shared(list)

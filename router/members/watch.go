@@ -11,17 +11,17 @@ import (
 
 const (
 	watchEvery = time.Second
-	deadAfter  = 5 * time.Second // for which a worker's events have not come as they happen
-	sayAgain   = time.Minute     // the same of the same worker
+	deadAfter  = 5 * time.Second // how long a worker's events have not arrived as they happen
+	sayAgain   = time.Minute     // shortest time between two lines about a worker
 )
 
-// trouble is what was said of a feed.
+// trouble is what was logged about a feed.
 type trouble struct {
 	dead, shared bool
-	since        time.Time // the last line
+	since        time.Time // time of the last line
 }
 
-// Watch tells of events that do not come, and of those that come under the name of another worker too, until ctx ends.
+// Watch logs events that do not come, and events that come under two workers' names, until ctx ends.
 func (s *Set) Watch(ctx context.Context) {
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
@@ -36,7 +36,7 @@ func (s *Set) Watch(ctx context.Context) {
 	}
 }
 
-// tell says what is new since told, and gives what is said by now.
+// tell logs what has changed since told, and returns the new state.
 func (s *Set) tell(told map[*stream.Feed]trouble, now time.Time) map[*stream.Feed]trouble {
 	list := s.Slots()
 	others, all := Shared(list), make(map[*stream.Feed]trouble, len(list))
@@ -57,15 +57,15 @@ func (s *Set) tell(told map[*stream.Feed]trouble, now time.Time) map[*stream.Fee
 				s.o.Log.Info("a worker's KV events come again", at...)
 			}
 		} else if is.dead != was.dead || is.shared != was.shared {
-			is = was // it is said later
+			is = was // logged later
 		}
 		all[f.Feed] = is
 	}
 	return all
 }
 
-// Shared finds feeds whose last stored blocks came by the same message, stamp and all: their sockets are one publisher's. It
-// gives another worker's name for each.
+// Shared finds feeds whose last stored blocks came by the same message, including its time stamp: their sockets are one
+// publisher's. It returns the other worker's name for each.
 func Shared(list []Slot) map[*stream.Feed]string {
 	first, out := map[[2]uint64]Slot{}, map[*stream.Feed]string{}
 	for _, f := range list {
