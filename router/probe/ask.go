@@ -11,21 +11,21 @@ import (
 	"time"
 )
 
-// Bounds of an exchange with a worker, which may be anything that listens on the configured address.
+// Limits of an exchange with a worker, which may be anything that listens on the configured address.
 const (
 	perRequest = 10 * time.Second
 	maxAnswer  = 1 << 20
 )
 
-// statusError is an answer other than 200.
+// statusError is an answer with a status other than 200.
 type statusError int
 
 func (e statusError) Error() string { return fmt.Sprintf("status %d", int(e)) }
 
-// errAnswer is an answer that is not what the endpoint gives. It does not quote it.
+// errAnswer is an answer that the engine would not give. It does not quote it.
 var errAnswer = errors.New("an answer that is not as the engine writes it")
 
-// ask sends a GET, or a POST with body, and gives the answer of status 200.
+// ask sends a GET, or a POST if body is set, and returns the answer of status 200.
 func (p *Prober) ask(ctx context.Context, addr, path string, body []byte) ([]byte, error) {
 	method := http.MethodGet
 	if body != nil {
@@ -60,7 +60,7 @@ func decode(answer []byte, v any) error {
 	return nil
 }
 
-// verdictOf sorts what went wrong.
+// verdictOf returns the verdict for an error of ask.
 func verdictOf(err error) Verdict {
 	var status statusError
 	if !errors.As(err, &status) {
@@ -68,9 +68,9 @@ func verdictOf(err error) Verdict {
 	}
 	switch int(status) {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotImplemented:
-		return Absent // not there, or not for us
+		return Absent // it does not exist, or not for us
 	case http.StatusRequestTimeout, http.StatusTooManyRequests:
-		return Unreachable // later
+		return Unreachable // retried later
 	}
 	switch status / 100 {
 	case 3:

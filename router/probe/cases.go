@@ -15,19 +15,19 @@ import (
 	"github.com/sightline-router/sightline/engine"
 )
 
-// hard is text that tokenizers and templates part on: joined letters, wide and right-to-left scripts, emoji of several
+// hard is text on which tokenizers and templates often differ: joined letters, wide and right-to-left scripts, emoji of several
 // code points, numbers, white space, code, and what looks like a special token.
 const hard = "Zürich naïve 東京タワー مرحبا 👩‍👩‍👧 1234567.89\t \r\n\n   don't {\"a\": [1, 2]} <b>&amp;</b> ﬁ <|im_end|></s>[INST] "
 
-// one is one probe: a path that we read and the body for both sides.
+// one is one conversation to compare: a path that we can read and the body for both sides.
 type one struct {
 	what string
 	path string
 	body map[string]any
 }
 
-// cases are the conversations for a model. vLLM's /tokenize takes messages, and expands pictures since 0.17 (#34560);
-// SGLang's takes text alone.
+// cases returns the conversations for a model. vLLM's /tokenize takes messages, and expands pictures since 0.17 (#34560);
+// SGLang's takes only text.
 func cases(m *engine.Model) []one {
 	list := []one{{"text", "/v1/completions", map[string]any{"prompt": hard}}}
 	say := func(role string, content any) map[string]any { return map[string]any{"role": role, "content": content} }
@@ -48,14 +48,14 @@ func cases(m *engine.Model) []one {
 	return list
 }
 
-// picture is a small PNG as a data URL.
+// picture returns a small PNG as a data URL.
 func picture() string {
 	var b bytes.Buffer
 	_ = png.Encode(&b, image.NewRGBA(image.Rect(0, 0, 320, 200)))
 	return "data:image/png;base64," + base64.StdEncoding.EncodeToString(b.Bytes())
 }
 
-// one probes a worker. It stops at the first thing that says that the worker does not answer.
+// one probes a worker. It stops at the first sign that the worker does not answer.
 func (p *Prober) one(ctx context.Context, w *Worker) (found []Finding) {
 	m := w.Ours.Model()
 	if found = p.settings(ctx, w, m); slices.ContainsFunc(found, func(f Finding) bool { return f.Verdict == Unreachable }) {
@@ -73,7 +73,7 @@ func (p *Prober) one(ctx context.Context, w *Worker) (found []Finding) {
 	return found
 }
 
-// compare runs one conversation on both sides.
+// compare tokenizes one conversation on both sides.
 func (p *Prober) compare(ctx context.Context, w *Worker, m *engine.Model, c one) Finding {
 	f := Finding{What: c.what, Verdict: Equal}
 	text, ours, err := read(ctx, m, c)
@@ -112,14 +112,14 @@ func (p *Prober) compare(ctx context.Context, w *Worker, m *engine.Model, c one)
 		if f.Difference = differ(ours, answer.Tokens); f.Difference != nil {
 			f.Verdict, f.Detail = Differs, f.Difference.String()
 		}
-	case verdict == Refused && refused != nil: // both
+	case verdict == Refused && refused != nil: // both refuse
 	default:
 		f.Verdict, f.Detail = verdict, "/tokenize: "+err.Error()
 	}
 	return f
 }
 
-// read is our side of a conversation. One that we do not claim to know exactly is an error.
+// read tokenizes a conversation on our side. It returns an error if the result is not exact.
 func read(ctx context.Context, m *engine.Model, c one) (text string, ids []uint32, err error) {
 	skeleton, err := json.Marshal(c.body)
 	if err != nil {
@@ -142,7 +142,7 @@ func read(ctx context.Context, m *engine.Model, c one) (text string, ids []uint3
 	return one.Rendered, one.IDs, nil
 }
 
-// differ finds the first difference; nil: none.
+// differ returns the first difference; nil: none.
 func differ(ours, theirs []uint32) *Difference {
 	n := 0
 	for n < len(ours) && n < len(theirs) && ours[n] == theirs[n] {

@@ -1,11 +1,11 @@
-// Package probe asks workers whether they see prompts as we do.
+// Package probe asks workers whether they read prompts as we do.
 //
 //	/v1/models, /version ─▶ is the server the one that the configuration describes?
-//	POST /tokenize       ─▶ a few conversations (cases.go): their token ids against ours, the first difference named
+//	POST /tokenize       ─▶ a few conversations (cases.go): their token ids against ours, with the first difference
 //
-// vLLM and SGLang offer these; a worker that does not is left alone. A probe runs in the background at start, again until
-// each worker has answered once, and on demand. It changes nothing: what it finds is for people, as a log line, a metric
-// and a row of the admin page.
+// vLLM and SGLang offer these; a worker without them is left alone. Probes run in the background at start, again until each
+// worker has answered once, and on demand. They change nothing: the findings are for people, as log lines, a metric and a row of
+// the admin page.
 package probe
 
 import (
@@ -24,43 +24,43 @@ import (
 	"github.com/sightline-router/sightline/internal/secure"
 )
 
-// Worker is one server to ask.
+// Worker is a server to probe.
 type Worker struct {
 	Name  string
 	Addr  string   // ip:port
 	Model string   // the configured name
-	Names []string // all that requests may call the model, Model too
+	Names []string // all names that requests may use for the model, including Model
 	Ours  *engine.Live
-	// BlockSize is the tokens a KV block that its class has; 0: not checked. Adapters are the configured LoRA adapters.
+	// BlockSize is the KV block size of its class, in tokens; 0: not checked. Adapters are the configured LoRA adapters.
 	BlockSize int
 	Adapters  []string
 }
 
-// Verdict is what one comparison came to, in one word. The worst of a worker's is the worker's.
+// Verdict is the result of one comparison, in one word. A worker's verdict is its worst.
 type Verdict string
 
 // The verdicts, best first.
 const (
 	Equal         Verdict = "equal"
-	Absent        Verdict = "absent"        // the worker does not offer the endpoint, or not without a key
-	Inexact       Verdict = "inexact"       // we do not claim to know this prompt
-	Refused       Verdict = "refused"       // one side takes the conversation, the other does not
-	Unreachable   Verdict = "unreachable"   // no answer in time, or not a usable one
+	Absent        Verdict = "absent"        // the worker does not offer the endpoint, or requires a key
+	Inexact       Verdict = "inexact"       // we cannot read this prompt exactly
+	Refused       Verdict = "refused"       // one side accepts the conversation, the other does not
+	Unreachable   Verdict = "unreachable"   // no usable answer in time
 	Configuration Verdict = "configuration" // the server is not as configured
-	Differs       Verdict = "differs"       // other tokens: no block behind the difference will ever match
+	Differs       Verdict = "differs"       // the tokens differ: no block from there on will ever match
 )
 
 var order = []Verdict{Equal, Absent, Inexact, Refused, Unreachable, Configuration, Differs}
 
-// Finding is one comparison.
+// Finding is the result of one comparison.
 type Finding struct {
 	What       string      `json:"what"` // the conversation or the setting
 	Verdict    Verdict     `json:"verdict"`
 	Detail     string      `json:"detail,omitempty"`
-	Difference *Difference `json:"difference,omitempty"` // of Differs
+	Difference *Difference `json:"difference,omitempty"` // for Differs
 }
 
-// Difference is where two token lists part.
+// Difference is where two token lists diverge.
 type Difference struct {
 	Position  int   `json:"position"` // of the first token that differs
 	Ours      int64 `json:"ours"`     // its id; -1: the list has ended
@@ -69,7 +69,7 @@ type Difference struct {
 	TheirsLen int   `json:"their_length"`
 }
 
-// Result is what is known of one worker.
+// Result is what is known about one worker.
 type Result struct {
 	Worker   string    `json:"worker"`
 	Model    string    `json:"model"`
@@ -78,17 +78,17 @@ type Result struct {
 	Findings []Finding `json:"findings"`
 }
 
-// Options are what a Prober stands on.
+// Options configure a Prober.
 type Options struct {
-	Workers []Worker              // to begin with; Set changes them
+	Workers []Worker              // initial workers; Set changes them
 	Budget  time.Duration         // for one worker's whole probe; 0: 20 s
 	Retry   time.Duration         // first wait for a worker that did not answer; it grows to 64 times that; 0: 5 s
-	As      *secure.Client        // how workers are spoken to, or nil
+	As      *secure.Client        // TLS settings and key for workers, or nil
 	Log     *zap.Logger           // nil: silent
 	Metrics prometheus.Registerer // nil: none
 }
 
-// Prober probes. Safe for concurrent use.
+// Prober probes workers. It is safe for concurrent use.
 type Prober struct {
 	opt    Options
 	client *http.Client
@@ -99,13 +99,13 @@ type Prober struct {
 	known  []*subject
 }
 
-// subject is a worker and what is known of it; a zero At: not probed yet.
+// subject is a worker and its result; a zero At: not probed yet.
 type subject struct {
 	Worker
 	result Result
 }
 
-// New makes a prober; Run starts it.
+// New returns a Prober; Run starts it.
 func New(opt Options) *Prober {
 	if opt.Budget <= 0 {
 		opt.Budget = 20 * time.Second
@@ -126,8 +126,7 @@ func New(opt Options) *Prober {
 	return p
 }
 
-// Set changes the workers. Those that are new are probed soon, those that stay keep their results. A nil prober does
-// nothing.
+// Set changes the workers. New ones are probed soon, the others keep their results. A nil Prober does nothing.
 func (p *Prober) Set(workers []Worker) {
 	if p == nil {
 		return
@@ -154,11 +153,11 @@ func (p *Prober) Set(workers []Worker) {
 	}
 }
 
-// sideBySide bounds the workers that are asked at once.
+// sideBySide limits the workers that are probed at once.
 const sideBySide = 4
 
-// Run probes all workers, then those that did not answer, at growing distances, and all once more after each Again. It
-// returns when ctx ends.
+// Run probes all workers, then retries those that did not answer, with back-off, and all once more after each Again. It returns
+// when ctx ends.
 func (p *Prober) Run(ctx context.Context) {
 	all, wait := true, p.opt.Retry
 	for {
@@ -181,10 +180,10 @@ func (p *Prober) Run(ctx context.Context) {
 	}
 }
 
-// All probes all workers, once.
+// All probes all workers once.
 func (p *Prober) All(ctx context.Context) { p.round(ctx, true) }
 
-// Again asks for a probe of all workers. It does not wait; several calls before the probe count as one. A nil prober does
+// Again requests a probe of all workers. It does not block; several calls before the probe count as one. A nil Prober does
 // nothing.
 func (p *Prober) Again() {
 	if p == nil {
@@ -196,7 +195,7 @@ func (p *Prober) Again() {
 	}
 }
 
-// Results gives what is known of each worker, in their order.
+// Results returns what is known about each worker, in their order.
 func (p *Prober) Results() (list []Result) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -206,7 +205,7 @@ func (p *Prober) Results() (list []Result) {
 	return list
 }
 
-// round probes all workers or those without an answer, and reports whether some are left without one.
+// round probes all workers or those without an answer, and reports whether some still have none.
 func (p *Prober) round(ctx context.Context, all bool) (open bool) {
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, sideBySide)
@@ -234,10 +233,10 @@ func (p *Prober) round(ctx context.Context, all bool) (open bool) {
 	return slices.ContainsFunc(p.Results(), func(r Result) bool { return r.Verdict == Unreachable })
 }
 
-// keep keeps a result and says what is new in it.
+// keep stores a result and logs what is new in it.
 func (p *Prober) keep(ctx context.Context, w *subject, found []Finding) {
 	if ctx.Err() != nil {
-		return // we stop: what failed says nothing of the worker
+		return // stopping: the failure says nothing about the worker
 	}
 	r := Result{Worker: w.Name, Model: w.Model, At: time.Now(), Verdict: Equal, Findings: found}
 	for _, f := range found {

@@ -14,15 +14,15 @@ type served struct {
 	ID     string `json:"id"`
 	Root   string `json:"root"`
 	MaxLen int    `json:"max_model_len"`
-	Parent string `json:"parent"` // of a LoRA adapter: the base model
+	Parent string `json:"parent"` // for a LoRA adapter: the base model
 }
 
-// maxServed bounds the models that a worker may list, each of which may be a finding and a line of the log.
+// maxServed limits the models that a worker may list, each of which may become a finding and a log line.
 const maxServed = 1024
 
-// settings compares what a server says of itself with the configuration: /v1/models gives its names, max_model_len and,
-// where the engine tells its settings, --model as root; then /version gives the release and /metrics the block size. An
-// endpoint that is not there is no news. SGLang's /server_info is never asked: it shows keys.
+// settings compares what a server reports about itself with the configuration: /v1/models gives its names, max_model_len and, if
+// the engine reports its settings, --model as root; then /version gives the release and /metrics the block size. A missing
+// endpoint is ignored. SGLang's /server_info is never asked, since it reveals keys.
 func (p *Prober) settings(ctx context.Context, w *Worker, m *engine.Model) (found []Finding) {
 	paths := []string{"/v1/models"}
 	if m.Rules().TellsSettings {
