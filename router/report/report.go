@@ -1,11 +1,11 @@
-// Package report sums up what steering brings. Requests are of two arms: those that Sightline steered, and those that it left to
-// Envoy's own balancing, in `mode: observe` or by `enforce: 10%`.
+// Package report sums up the effect of steering. Requests belong to two arms: those that Sightline steered, and those that it
+// left to Envoy's own balancing, with `mode: observe` or `enforce: 10%`.
 //
 //	ended request, or line of a decision log ─▶ Totals ─▶ Report: JSON, metrics, and text for people
 //
-// Of both arms it tells how many prompt tokens were cached and how soon answers came; of those left alone also what the choice
-// would have had, one request at a time: what its worker held at the decision, less what the one held that Envoy used. That is no
-// forecast of a fleet that is steered: there the workers hold other things. Totals count from the start, in a few KB.
+// For both arms it reports how many prompt tokens were cached and how soon answers came. For requests left alone it also reports
+// what the choice would have gained for each: what the chosen worker held at the decision, less what the used one held. That does
+// not forecast a steered fleet, whose workers hold other things. Totals count from the start and take a few KB.
 package report
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/sightline-router/sightline/router/decisionlog"
 )
 
-// Arm is a side of the split. Of neither side, "", is a request that can go to one worker alone, or that was refused.
+// Arm is a side of the split. "" is for requests that can go to only one worker or were refused.
 type Arm string
 
 // The arms.
@@ -28,19 +28,19 @@ const (
 	Left    Arm = "left"    // Envoy was told nothing
 )
 
-// Request is one that has ended.
+// Request is an ended request.
 type Request struct {
 	Arm       Arm
 	OK        bool // the answer's status is below 400
 	Prompt    int  // tokens; 0: not read
-	Cached    int  // of them; -1: not known
-	Counted   bool // Cached is the engine's own count; else it is what its worker was known to hold at the decision
+	Cached    int  // cached tokens of Prompt; -1: not known
+	Counted   bool // Cached is the engine's own count; else what its worker was known to hold at the decision
 	FirstByte time.Duration
 	End       time.Duration
-	Would     *decisionlog.Would // of those left alone; nil: not known
+	Would     *decisionlog.Would // if it was left alone; nil: not known
 }
 
-// Of reads a line of a decision log. ok is false for one that is of no arm, or whose end was not told.
+// Of converts a line of a decision log. ok is false if it has no arm or its end was not reported.
 func Of(l *decisionlog.Line) (r Request, ok bool) {
 	if l.Arm == "" || l.Outcome != decisionlog.Ended {
 		return r, false
@@ -61,58 +61,58 @@ func ok200(status int) bool { return status >= 200 && status < 400 }
 
 func duration(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }
 
-// Report is what comes of it all.
+// Report has the totals.
 type Report struct {
-	Mode    string    `json:"mode,omitempty"` // observe, or the share that is steered, such as 10%; "" of a log
-	Since   time.Time `json:"since"`          // of the start, or of the first decision
+	Mode    string    `json:"mode,omitempty"` // observe, or the share that is steered, such as 10%; "" for a log
+	Since   time.Time `json:"since"`          // time of the start, or of the first decision
 	Until   time.Time `json:"until"`
 	Steered Side      `json:"steered"`
 	Left    Side      `json:"left"`
-	Would   Would     `json:"would"` // of those left alone
+	Would   Would     `json:"would"` // for requests left alone
 }
 
-// Side is one arm. Tokens are of requests with an answer whose prompt was read and whose cached tokens are known.
+// Side is one arm. Tokens are of answered requests whose prompt was read and whose cached tokens are known.
 type Side struct {
 	Requests  int   `json:"requests"` // ended
-	Failed    int   `json:"failed"`   // of them, those with no answer or an error
-	Known     int   `json:"known"`    // of them, those whose tokens are in the sums below
-	Counted   int   `json:"counted"`  // of those, by the engine's own count; else by what its worker was known to hold
+	Failed    int   `json:"failed"`   // the part of Requests without an answer or with an error
+	Known     int   `json:"known"`    // the part of Requests whose tokens are in the sums below
+	Counted   int   `json:"counted"`  // the part of Known by the engine's own count; the rest by what its worker was known to hold
 	Prompt    int   `json:"prompt_tokens"`
 	Cached    int   `json:"cached_tokens"`
 	FirstByte Times `json:"first_byte"` // of answers; of a streamed one its headers, which engines may send before the prefill
 	End       Times `json:"end"`        // from the decision to the answer's end
 }
 
-// Times are of so many requests, in milliseconds, right to a tenth.
+// Times has quantiles of N requests in milliseconds, accurate to a tenth.
 type Times struct {
 	N   int     `json:"n"`
 	P50 float64 `json:"p50_ms"` // 0: too few
 	P95 float64 `json:"p95_ms"` // 0: too few
 }
 
-// Below so many requests a number says nothing.
+// With fewer requests a number is not significant.
 const (
 	fewForP50  = 20
 	fewForP95  = 100
 	fewForMean = 30
 )
 
-// Would is what the choice would have had, of requests left alone whose choice and whose worker are both known.
+// Would is what the choice would have gained for requests left alone, if both the choice and the used worker are known.
 type Would struct {
 	Requests    int     `json:"requests"`
 	Prompt      int     `json:"prompt_tokens"`
-	Better      int     `json:"better"` // the chosen worker held more
+	Better      int     `json:"better"` // requests whose chosen worker held more
 	Spared      int     `json:"spared_tokens"`
-	Worse       int     `json:"worse"` // it held less: another one was chosen for its load
+	Worse       int     `json:"worse"` // requests whose chosen worker held less: it was chosen for its load
 	Cost        int     `json:"cost_tokens"`
-	Encode      int     `json:"encode_tokens"` // of pictures, that would not have been encoded; negative: more of them
-	Timed       int     `json:"timed"`         // requests whose worker has shown its rate
-	Millis      float64 `json:"ms"`            // of prefill and encoding, that they would have been spared in all
-	Mean        float64 `json:"mean_tokens"`   // spared less cost, a request
-	Uncertainty float64 `json:"mean_error"`    // 95 % of means of so many independent requests are that near; 0: too few
+	Encode      int     `json:"encode_tokens"` // picture tokens that would not have been encoded; negative: additional ones
+	Timed       int     `json:"timed"`         // requests with a known rate
+	Millis      float64 `json:"ms"`            // total time of prefill and encoding that would have been saved
+	Mean        float64 `json:"mean_tokens"`   // spared less cost, for each request
+	Uncertainty float64 `json:"mean_error"`    // 95 % confidence interval of Mean for independent requests; 0: too few
 }
 
-// Totals sum requests up. Safe for concurrent use.
+// Totals sums requests up. It is safe for concurrent use.
 type Totals struct {
 	mode  string
 	mu    sync.Mutex
@@ -120,7 +120,7 @@ type Totals struct {
 	until time.Time
 	arms  map[Arm]*sums
 	would Would
-	sum2  float64 // of squares of tokens spared
+	sum2  float64 // sum of the squares of tokens spared
 }
 
 type sums struct {
@@ -128,12 +128,12 @@ type sums struct {
 	first, end times
 }
 
-// New makes empty totals. Mode and since are for the report; with a zero since it is that of the first request.
+// New returns empty totals. mode and since are for the report; a zero since becomes the time of the first request.
 func New(mode string, since time.Time) *Totals {
 	return &Totals{mode: mode, since: since, arms: map[Arm]*sums{Steered: {}, Left: {}}}
 }
 
-// Add counts a request that was decided at a time. One of no arm is not counted.
+// Add counts a request that was decided at a time. One without an arm is not counted.
 func (t *Totals) Add(r Request, at time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -186,7 +186,7 @@ func (w *Would) add(one *decisionlog.Would, prompt int) {
 	}
 }
 
-// Report gives what was counted until now.
+// Report returns the totals up to now.
 func (t *Totals) Report() Report {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -206,7 +206,7 @@ func (s *sums) side() Side {
 	return side
 }
 
-// times counts durations in buckets, of which each ends at the fourth root of two times the one before.
+// times counts durations in buckets, each ending at the fourth root of two times the previous one.
 type times struct {
 	n       int
 	buckets [96]int
@@ -215,7 +215,7 @@ type times struct {
 const firstBucket = 0.25 // ms
 
 func (h *times) add(d time.Duration) {
-	if d <= 0 { // not told
+	if d <= 0 { // not known
 		return
 	}
 	h.n++
@@ -240,7 +240,7 @@ func (h *times) at(share float64) float64 {
 	return math.Round(10*firstBucket*math.Exp2(float64(i)/4)) / 10
 }
 
-// The metrics: what of the report is worth a curve.
+// The metrics: the values of the report that are worth a graph.
 var (
 	requestsDesc = prometheus.NewDesc("sightline_trial_requests_total", "Ended requests by arm: steered, or left to Envoy's own balancing.", []string{"arm"}, nil)
 	promptDesc   = prometheus.NewDesc("sightline_trial_prompt_tokens_total", "Prompt tokens of answered requests whose cached tokens are known, by arm.", []string{"arm"}, nil)
@@ -248,14 +248,14 @@ var (
 	wouldDesc    = prometheus.NewDesc("sightline_trial_would_tokens_total", "Of requests left alone, tokens that the choice's worker held and the used one did not: spared; the other way about: cost.", []string{"what"}, nil)
 )
 
-// Describe is for Prometheus.
+// Describe implements prometheus.Collector.
 func (t *Totals) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{requestsDesc, promptDesc, cachedDesc, wouldDesc} {
 		ch <- d
 	}
 }
 
-// Collect is for Prometheus.
+// Collect implements prometheus.Collector.
 func (t *Totals) Collect(ch chan<- prometheus.Metric) {
 	r := t.Report()
 	show := func(d *prometheus.Desc, n int, label string) {

@@ -12,10 +12,10 @@ import (
 	"github.com/sightline-router/sightline/router/decisionlog"
 )
 
-// maxLine bounds a line of a decision log, in bytes: of a prompt of a million tokens it has 40 KB.
+// maxLine limits a line of a decision log, in bytes: for a prompt of a million tokens it has 40 KB.
 const maxLine = 4 << 20
 
-// ReadLog sums up the lines of a decision log, or of several one after another. Errors name the line.
+// ReadLog sums up the lines of a decision log, or of several concatenated ones. Errors name the line.
 func ReadLog(r io.Reader) (Report, error) {
 	t := New("", time.Time{})
 	scan := bufio.NewScanner(r)
@@ -40,7 +40,7 @@ func ReadLog(r io.Reader) (Report, error) {
 	return t.Report(), nil
 }
 
-// String is the report for people. What rests on too few requests is not given.
+// String returns the report for people. It omits numbers from too few requests.
 func (r Report) String() string {
 	var out strings.Builder
 	fmt.Fprintf(&out, "%s to %s", minute(r.Since), minute(r.Until))
