@@ -13,14 +13,14 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// Bounds of what a worker may list.
+// Limits of what a worker may list.
 const (
-	listEvery    = 2 // checks of health
+	listEvery    = 2 // interval, in health checks
 	mostAdapters = 1 << 12
 )
 
-// lists are one worker's of its adapters: models with a parent (vLLM and SGLang: /v1/models). One that fails to answer keeps those
-// that it listed last.
+// lists asks one worker for its adapters: models with a parent (vLLM and SGLang: /v1/models). If it fails to answer, its last
+// list stays.
 type lists struct {
 	*Nurse
 	worker *fleet.Worker

@@ -11,17 +11,17 @@ import (
 	"github.com/sightline-router/sightline/router/fleet"
 )
 
-// life is what is known of the process behind a worker's address. A new one shows in its time of birth, which must be later than any
-// that was told: two processes behind one address, whose answers alternate, are taken for one. Where none is told, it shows in the
-// address: nobody listened there, and now somebody does.
+// life is what is known about the process behind a worker's address. A new process shows by its start time, which must be later
+// than any reported before: two processes behind one address, whose answers alternate, count as one. If no start time is
+// reported, it shows by the address: nobody listened there for a while, and now somebody does.
 type life struct {
 	mu    sync.Mutex
-	began float64   // the latest that was told, Unix seconds; 0: none
+	began float64   // the latest reported start time, Unix seconds; 0: none
 	seen  time.Time // when the process was last known to be the same
-	away  bool      // nobody listened since
+	away  bool      // nobody has listened since
 }
 
-// told takes a time of birth, and gives since when the process may be another; zero: it is the same, for all that is known.
+// told applies a reported start time, and returns since when the process may be another; zero: it is the same, as far as known.
 func (l *life) told(began float64, asked time.Time) (was time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -39,12 +39,12 @@ func (l *life) told(began float64, asked time.Time) (was time.Time) {
 	return was
 }
 
-// answered takes down whether anybody listens, and gives the same.
+// answered applies whether anybody listens at the address, and returns the same as told.
 func (l *life) answered(refused bool, asked time.Time) (was time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case l.began > 0: // its birth tells more
+	case l.began > 0: // the start time is more reliable
 		return was
 	case refused:
 		l.away = !l.seen.IsZero()
@@ -56,15 +56,15 @@ func (l *life) answered(refused bool, asked time.Time) (was time.Time) {
 	return was
 }
 
-// reborn passes on that a worker may be another since a time; not if that is zero.
+// reborn passes on that a worker's process may be another since a time, unless that is zero.
 func (n *Nurse) reborn(w *fleet.Worker, was time.Time) {
 	if !was.IsZero() && n.o.Reborn != nil {
 		n.o.Reborn(w, was)
 	}
 }
 
-// Birth asks for when the process began that serves a metrics page, each time that it is called: Unix seconds as text; "" where that
-// cannot be had or is not told, as with Prometheus' multiprocess mode (SGLang, and vLLM with several API servers).
+// Birth returns a function that asks when the process serving a metrics page started: Unix seconds as text; "" if that cannot be
+// read or is not reported, as with Prometheus' multiprocess mode (SGLang, and vLLM with several API servers).
 func Birth(url string) func(context.Context) string {
 	client, wanted := rules.NewClient(loadTime, nil), rules.Load{Began: "process_start_time_seconds"}
 	return func(ctx context.Context) string {

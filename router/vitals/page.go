@@ -16,8 +16,8 @@ import (
 	"github.com/sightline-router/sightline/engine/rules"
 )
 
-// Bounds of a page. vLLM's has some 200 KB for each data-parallel rank, nearly all of it histograms; only the lines of the gauges
-// that are wanted are kept and parsed.
+// Limits of a page. vLLM's has some 200 KB for each data-parallel rank, nearly all of it histograms; only the lines of the wanted
+// gauges are kept and parsed.
 const (
 	maxPage  = 16 << 20
 	maxLine  = 64 << 10
@@ -27,24 +27,24 @@ const (
 	maxTime  = 1 << 40 // Unix seconds
 )
 
-// gauges are what one rank tells.
+// gauges are one rank's values.
 type gauges struct {
 	running, waiting int
-	usage            float64 // below 0: not told
+	usage            float64 // below 0: not reported
 }
 
-// told is what a worker's page tells.
+// told is what a worker's page reports.
 type told struct {
 	ranks map[int]gauges
-	began float64 // when its process began, in Unix seconds; 0: not told
-	// using are the adapters of requests that run or wait, room how many it has loaded at once; 0: not told.
+	began float64 // start time of its process in Unix seconds; 0: not reported
+	// using are the adapters of requests that run or wait, room how many adapters it has loaded at once; 0: not reported.
 	using []string
 	room  int
 }
 
-// read takes the gauges off a page, by rank; those without one are rank 0's. Of several series of a rank (tensor-parallel ranks,
-// priorities beside their sum) the largest counts. It is an error if one of them has a value that it cannot have; a page without
-// any of them gives none.
+// read parses the gauges of a page, by rank; those without a rank are rank 0's. Among several series of a rank (tensor-parallel
+// ranks, priorities beside their sum) the largest counts. An impossible value is an error; a page without any of the gauges gives
+// none.
 func read(l *rules.Load, page io.Reader) (t told, err error) {
 	kept, err := lines(l, page)
 	if err != nil || len(kept) == 0 {
@@ -56,7 +56,7 @@ func read(l *rules.Load, page io.Reader) (t told, err error) {
 		return told{}, errUnreadable
 	}
 	t.ranks = make(map[int]gauges)
-	set := 0.0 // when using was
+	set := 0.0 // time of using
 	usage := slices.IndexFunc(l.Usage, func(name string) bool { return families[name] != nil })
 	for name, family := range families {
 		for _, m := range family.Metric {
@@ -66,7 +66,7 @@ func read(l *rules.Load, page io.Reader) (t told, err error) {
 				}
 				continue
 			}
-			if name == l.Adapters { // a series for each set of names, of which the last is now
+			if name == l.Adapters { // a series for each set of names, of which the last is current
 				if v := m.GetUntyped().GetValue(); v > set {
 					set = v
 					t.adapters(m.Label)
@@ -110,7 +110,7 @@ func read(l *rules.Load, page io.Reader) (t told, err error) {
 	return t, nil
 }
 
-// adapters reads the labels of rules.Load.Adapters: names with commas between.
+// adapters parses the labels of rules.Load.Adapters: names separated by commas.
 func (t *told) adapters(labels []*dto.LabelPair) {
 	t.using = nil
 	for _, l := range labels {
@@ -128,14 +128,14 @@ func (t *told) adapters(labels []*dto.LabelPair) {
 	}
 }
 
-// Requests are those that a page tells to run and to wait on all ranks; false where it does not tell, or tells nonsense.
+// Requests returns how many requests run and wait on all ranks by a page; false if the page does not report that or is invalid.
 func Requests(l *rules.Load, page []byte) (n int, ok bool) {
 	t, err := read(l, bytes.NewReader(page))
 	all := sum(t.ranks)
 	return all.running + all.waiting, err == nil && len(t.ranks) > 0
 }
 
-// lines are those of a page that tell the wanted gauges.
+// lines returns the lines of a page with the wanted gauges.
 func lines(l *rules.Load, page io.Reader) (kept []byte, err error) {
 	names := append([]string{l.Running, l.Waiting, l.Began, l.Adapters}, l.Usage...)
 	rest := &io.LimitedReader{R: page, N: maxPage}
@@ -158,10 +158,10 @@ func lines(l *rules.Load, page io.Reader) (kept []byte, err error) {
 	return kept, sc.Err()
 }
 
-// sum is all ranks' as one: the requests of all, and the mean use of those that tell it.
+// sum combines all ranks: the sum of the requests, and the mean usage of the ranks that report it.
 func sum(page map[int]gauges) (all gauges) {
 	tell := 0
-	for _, rank := range slices.Sorted(maps.Keys(page)) { // in one order: sums of fractions differ by it
+	for _, rank := range slices.Sorted(maps.Keys(page)) { // in a fixed order, since sums of fractions depend on it
 		g := page[rank]
 		all.running, all.waiting = all.running+g.running, all.waiting+g.waiting
 		if g.usage >= 0 {

@@ -1,13 +1,13 @@
-// Package vitals asks workers how they are, each at its own address and nowhere else.
+// Package vitals polls workers for their health and load, each at its own address only.
 //
-//	health path   ─▶ Worker.Checked: three failures in a row, or a 503, and it gets no requests until the next good answer
-//	metrics page  ─▶ Slot.Tell: requests that are not ours, the KV cache's use; believed for three periods
+//	health path   ─▶ Worker.Checked: after three failures in a row, or a 503, it gets no requests until the next good answer
+//	metrics page  ─▶ Slot.Tell: other senders' requests, the KV cache's usage; valid for three periods
 //	both          ─▶ Options.Reborn: another process answers at the worker's address (life.go)
 //	/v1/models    ─▶ Worker.TellAdapters: the LoRA adapters that it has loaded (adapters.go)
 //
-// What paths and gauges are called, and how old they may be, is the engine's (rules.Rules). A worker that has none of it is
-// asked once a minute, in case another one has taken its place, and nothing is held against it. Answers are hostile: an answer
-// is read up to a size and a time, and counts whole or not at all (page.go).
+// The engine defines the paths, the gauges' names, and how old values may be (rules.Rules). A worker without them is asked once a
+// minute, in case another one has taken its place, and is not penalized. Answers are hostile: reading is limited in size and
+// time, and an answer is used as a whole or not at all (page.go).
 package vitals
 
 import (
@@ -32,26 +32,26 @@ import (
 )
 
 const (
-	healthTime = 5 * time.Second // SGLang answers after one at the earliest
+	healthTime = 5 * time.Second // SGLang answers after one second at the earliest
 	loadTime   = 2 * time.Second
-	periods    = 3           // for which a worker's load is believed
-	soon       = time.Second // until a worker that failed is asked for its health again
-	seldom     = time.Minute // until one that has none of it is asked again
-	unheard    = 3           // failures in a row after which the log says that a worker's load is not heard
+	periods    = 3           // for which a worker's load is valid
+	soon       = time.Second // until a worker that failed its health check is asked again
+	seldom     = time.Minute // until a worker without the endpoint is asked again
+	unheard    = 3           // failures in a row after which the missing load is logged
 )
 
-// Options say how often workers are asked; 0: never.
+// Options configure a Nurse: how often workers are asked; 0: never.
 type Options struct {
 	Health, Load time.Duration
-	As           *secure.Client // how workers are spoken to, or nil
+	As           *secure.Client // TLS settings and key for workers, or nil
 	Log          *zap.Logger
 	Metrics      prometheus.Registerer
-	Fleet        *fleet.Fleet // whose workers' ages are shown
-	// Reborn, if set, is told that a worker's process is another than it was at a time. It must not block.
+	Fleet        *fleet.Fleet // whose workers the metrics are about
+	// Reborn, if set, is called when a worker's process is not the one that ran at the given time. It must not block.
 	Reborn func(w *fleet.Worker, was time.Time)
 }
 
-// Nurse asks. Safe for concurrent use.
+// Nurse polls workers. It is safe for concurrent use.
 type Nurse struct {
 	o            Options
 	health, load *http.Client
@@ -59,7 +59,7 @@ type Nurse struct {
 	reloaded     *prometheus.CounterVec
 }
 
-// New makes a Nurse; Watch each worker.
+// New returns a Nurse; call Watch for each worker.
 func New(o Options) *Nurse {
 	n := &Nurse{o: o, health: rules.NewClient(healthTime, o.As), load: rules.NewClient(loadTime, o.As)}
 	n.failed = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "sightline", Name: "worker_checks_failed_total",
@@ -71,7 +71,7 @@ func New(o Options) *Nurse {
 	return n
 }
 
-// Forget drops what is counted of a worker.
+// Forget drops a worker's counters.
 func (n *Nurse) Forget(worker string) {
 	n.failed.DeletePartialMatch(prometheus.Labels{"worker": worker})
 	n.reloaded.DeleteLabelValues(worker)
@@ -125,8 +125,8 @@ func (n *Nurse) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// Watch asks a worker for its health and, with load, for its load, until ctx ends. While it is not in the fleet it is not asked.
-// A nil Nurse asks nobody.
+// Watch asks a worker for its health and, with load, for its load, until ctx ends. It does not ask while the worker is not in the
+// fleet. A nil Nurse asks nobody.
 func (n *Nurse) Watch(ctx context.Context, w *fleet.Worker, r rules.Rules, load bool) {
 	if n == nil {
 		return
@@ -146,8 +146,7 @@ func (n *Nurse) Watch(ctx context.Context, w *fleet.Worker, r rules.Rules, load 
 	both.Wait()
 }
 
-// again asks until ctx ends, every so often, and at other times than others do; ask may say that it wants to be asked again
-// after another time.
+// again calls ask periodically, with jitter, until ctx ends; ask may return another time until the next call.
 func again(ctx context.Context, w *fleet.Worker, every time.Duration, ask func(context.Context) time.Duration) {
 	for wait := rand.N(min(every, soon)); ; {
 		select {
@@ -165,12 +164,12 @@ func again(ctx context.Context, w *fleet.Worker, every time.Duration, ask func(c
 	}
 }
 
-// checks are one worker's of its health.
+// checks are the health checks of one worker.
 type checks struct {
 	*Nurse
 	worker *fleet.Worker
 	path   string
-	none   bool // it has none, as was said
+	none   bool // it has no health endpoint; logged already
 	life   *life
 }
 
@@ -185,7 +184,7 @@ func (c *checks) ask(ctx context.Context) (next time.Duration) {
 		failed = why(err)
 	case status >= 500 && status != http.StatusNotImplemented:
 		failed = strconv.Itoa(status)
-	case status < 200 || status > 299: // it answers, and has no word on its health for us
+	case status < 200 || status > 299: // it answers, but has no health endpoint for us
 		if !said {
 			c.o.Log.Info("a worker has no health to ask for: only requests tell of it",
 				zap.String("worker", w.Name), zap.String("path", c.path), zap.Int("status", status))
@@ -209,7 +208,7 @@ func (c *checks) ask(ctx context.Context) (next time.Duration) {
 	return next
 }
 
-// loads are one worker's of its load.
+// loads are the load queries of one worker.
 type loads struct {
 	*Nurse
 	worker *fleet.Worker
@@ -220,7 +219,7 @@ type loads struct {
 	life   *life
 }
 
-// standing is what a rank told, and since when the same.
+// standing is what a rank reported, and since when it is unchanged.
 type standing struct {
 	gauges
 	since time.Time
@@ -249,7 +248,7 @@ func (l *loads) ask(ctx context.Context) (next time.Duration) {
 		}
 		l.none, next = true, seldom
 	}
-	if failed != "" { // what it told last is believed for its time
+	if failed != "" { // its last report stays until it expires
 		l.failed.WithLabelValues(w.Name, "load", failed).Inc()
 		if l.fails++; l.fails == unheard {
 			l.o.Log.Warn("a worker's load is not heard: only our own requests there count",
@@ -267,7 +266,7 @@ func (l *loads) ask(ctx context.Context) (next time.Duration) {
 	return next
 }
 
-// tell gives each slot what its rank told, or all of it to the slot of a worker without ranks.
+// tell gives each slot its rank's report, or the sum of all ranks to the slot of a worker without ranks.
 func (l *loads) tell(page map[int]gauges, asked, now time.Time) {
 	for i, s := range l.worker.Slots {
 		g, ok := page[s.Rank]
@@ -291,7 +290,7 @@ func (l *loads) tell(page map[int]gauges, asked, now time.Time) {
 // errUnreadable is an answer that no engine gives. It does not quote it.
 var errUnreadable = errors.New("an answer that is not as the engine writes it")
 
-// get asks for a page. Of an answer with status 200 body reads what it wants.
+// get requests a page. body, if set, reads an answer with status 200.
 func get(ctx context.Context, client *http.Client, url string, body func(io.Reader) error) (status int, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -302,7 +301,7 @@ func get(ctx context.Context, client *http.Client, url string, body func(io.Read
 		return 0, err
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode > 599 { // no status: no label either
+	if resp.StatusCode > 599 { // not a status, so it must not become a label
 		return 0, errUnreadable
 	}
 	if body != nil && resp.StatusCode == http.StatusOK {
@@ -311,10 +310,10 @@ func get(ctx context.Context, client *http.Client, url string, body func(io.Read
 	return resp.StatusCode, err
 }
 
-// refused is why a connection was not made: nobody listens at the address.
+// refused means that nobody listens at the address.
 const refused = "refused"
 
-// why names what went wrong in a word.
+// why returns what went wrong in one word.
 func why(err error) string {
 	var timeout net.Error
 	var panicked *guard.Panic
